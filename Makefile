@@ -1,0 +1,53 @@
+# A thin front for people; CMake does the work.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+KILLS ?= 20000
+SECONDS_EACH ?= 300
+SHOAL_WERROR ?= OFF
+JOBS := $(shell nproc)
+
+.DEFAULT_GOAL := build
+.PHONY: build setup test bench soak fuzz install format clean help
+
+build: setup
+	@cmake --preset release -DSHOAL_WERROR=$(SHOAL_WERROR) --log-level=WARNING >/dev/null
+	@cmake --build build -j$(JOBS)
+
+setup:
+	@scripts/setup
+
+test:
+	@SHOAL_WERROR=$(SHOAL_WERROR) scripts/test
+
+bench: build
+	@if test -x bench/run; then scripts/setup bench && bench/run build; else build/shoal bench all; fi
+
+soak: setup
+	cmake --preset release -B build/soak -DSHOAL_DEATH_POINTS=ON
+	cmake --build build/soak -j$(JOBS)
+	SHOAL_SOAK_KILLS=$(KILLS) ctest --test-dir build/soak -C soak -L '^soak$$' -V --no-tests=error
+
+fuzz:
+	@scripts/setup fuzz
+	@SECONDS_EACH=$(SECONDS_EACH) scripts/fuzz
+
+install: build
+	DESTDIR=$(DESTDIR) cmake --install build --prefix $(PREFIX)
+	@if test -z "$(DESTDIR)" && test "$$(id -u)" = 0; then ldconfig; fi
+
+format:
+	@git ls-files -z --cached --others --exclude-standard -- '*.c' '*.h' | xargs -0 -r clang-format -i
+
+clean:
+	rm -rf build
+
+help:
+	@echo 'make                    build/shoal and build/lib, optimised'
+	@echo 'make test               all builds, all tests, all style checks; ends with "N passed, N failed"'
+	@echo 'make bench              the measurements'
+	@echo 'make soak KILLS=20000   the kill tests, for that many kills'
+	@echo 'make fuzz SECONDS_EACH=300'
+	@echo 'make install PREFIX=/usr/local DESTDIR='
+	@echo 'make format             clang-format over all sources'
+	@echo 'make clean              removes build/'

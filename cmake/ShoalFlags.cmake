@@ -1,0 +1,43 @@
+# shoal_flags(<target>): the language, the warnings and the instrumentation that every target of the project is compiled with.
+
+set(SHOAL_FUZZ_SANITIZE address,undefined)
+
+function(shoal_flags target)
+    set_target_properties(${target} PROPERTIES
+        C_STANDARD 11
+        C_STANDARD_REQUIRED ON
+        C_EXTENSIONS ON
+        C_VISIBILITY_PRESET hidden
+        POSITION_INDEPENDENT_CODE ON)
+    target_compile_definitions(${target} PRIVATE _GNU_SOURCE $<$<BOOL:${SHOAL_DEATH_POINTS}>:SHOAL_DEATH_POINTS>)
+    target_compile_options(${target} PRIVATE
+        -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla
+        $<$<BOOL:${SHOAL_WERROR}>:-Werror>
+        -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
+    if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+        target_compile_options(${target} PRIVATE -mcx16)
+    endif()
+    shoal_instrument(${target})
+endfunction()
+
+# The sanitizers and gcov have to be there at compile time and at link time.
+function(shoal_instrument target)
+    set(flags "")
+    if(SHOAL_FUZZ)
+        list(APPEND flags -fsanitize=fuzzer-no-link,${SHOAL_FUZZ_SANITIZE})
+    elseif(SHOAL_SANITIZE)
+        list(APPEND flags -fsanitize=${SHOAL_SANITIZE})
+    endif()
+    if(flags)
+        list(APPEND flags -fno-sanitize-recover=all -fno-omit-frame-pointer -O1)
+    endif()
+    # gcc says that ThreadSanitizer does not see fences; that is so, and no error.
+    if(SHOAL_SANITIZE MATCHES "thread" AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
+        target_compile_options(${target} PRIVATE -Wno-tsan)
+    endif()
+    if(SHOAL_COVERAGE)
+        list(APPEND flags --coverage)
+    endif()
+    target_compile_options(${target} PRIVATE ${flags})
+    target_link_options(${target} PRIVATE ${flags})
+endfunction()

@@ -1,0 +1,118 @@
+# Layers, the two libraries made of them, and the programs that use them.
+#
+#   shoal_layer(<name> SOURCES a.c ... [TESTS a_test.c ...])   in src/<name>/CMakeLists.txt
+#   shoal_cli(SOURCES main.c ...)                              in cli/CMakeLists.txt
+#   shoal_bench(<name> SOURCES a.c ...)                        in bench/CMakeLists.txt
+#   shoal_example(<name> SOURCES a.c ...)                      in examples/CMakeLists.txt
+#
+# The test of a layer's x_test.c is called <layer>_x_test and carries the layer's name as a label.
+
+add_library(sh_all INTERFACE)
+
+macro(shoal_subdirectory dir)
+    if(EXISTS ${PROJECT_SOURCE_DIR}/${dir}/CMakeLists.txt)
+        add_subdirectory(${PROJECT_SOURCE_DIR}/${dir})
+    endif()
+endmacro()
+
+function(shoal_layer name)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;TESTS")
+    if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
+        message(FATAL_ERROR "shoal_layer(${name}): expected SOURCES, got also '${arg_UNPARSED_ARGUMENTS}'")
+    endif()
+    add_library(sh_${name} OBJECT ${arg_SOURCES})
+    shoal_flags(sh_${name})
+    target_include_directories(sh_${name} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+    target_compile_options(sh_${name} PRIVATE -include ${PROJECT_SOURCE_DIR}/cmake/export.h)
+    target_link_libraries(sh_${name} PRIVATE PkgConfig::MSGPACK Threads::Threads)
+    target_sources(sh_all INTERFACE $<TARGET_OBJECTS:sh_${name}>)
+    set_property(GLOBAL APPEND PROPERTY SHOAL_LAYERS ${name})
+
+    foreach(file ${arg_TESTS})
+        get_filename_component(stem ${file} NAME_WE)
+        shoal_test(${name}_${stem} SOURCES ${file} LABELS ${name})
+    endforeach()
+endfunction()
+
+# libshoal.so and libshoal.a, of the same objects.
+function(shoal_libraries)
+    get_property(layers GLOBAL PROPERTY SHOAL_LAYERS)
+    if(NOT layers)
+        return()
+    endif()
+    set(objects "")
+    foreach(layer ${layers})
+        list(APPEND objects $<TARGET_OBJECTS:sh_${layer}>)
+    endforeach()
+
+    set(map ${PROJECT_SOURCE_DIR}/shoal.map)
+    add_library(shoal SHARED ${objects})
+    set_target_properties(shoal PROPERTIES
+        VERSION ${PROJECT_VERSION}
+        SOVERSION ${PROJECT_VERSION_MAJOR}
+        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib
+        LINKER_LANGUAGE C
+        LINK_DEPENDS ${map})
+    target_link_options(shoal PRIVATE -Wl,--version-script=${map} -Wl,-Bsymbolic-functions -Wl,--as-needed)
+    if(NOT SHOAL_SANITIZE AND NOT SHOAL_FUZZ)
+        target_link_options(shoal PRIVATE -Wl,-z,defs)
+    endif()
+
+    add_library(shoal_static STATIC ${objects})
+    set_target_properties(shoal_static PROPERTIES
+        OUTPUT_NAME shoal
+        EXPORT_NAME static
+        ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib
+        LINKER_LANGUAGE C)
+
+    foreach(target shoal shoal_static)
+        shoal_instrument(${target})
+        target_include_directories(${target} INTERFACE
+            $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+        target_link_libraries(${target} PRIVATE PkgConfig::MSGPACK Threads::Threads ${CMAKE_DL_LIBS})
+    endforeach()
+    add_library(shoal::shoal ALIAS shoal)
+    add_library(shoal::static ALIAS shoal_static)
+endfunction()
+
+# A program that starts children by running itself again pays for its shared libraries at each start: about 50 to 100
+# microseconds each, of 600 in all. So the program and the benchmarks link the archives, and only libc is left to load.
+function(shoal_link_archives target)
+    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR})
+    if(SHOAL_MSGPACK_ARCHIVE)
+        target_link_libraries(${target} PRIVATE
+            $<TARGET_FILE:shoal_static> ${SHOAL_MSGPACK_ARCHIVE} Threads::Threads ${CMAKE_DL_LIBS})
+        add_dependencies(${target} shoal_static)
+        set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS $<TARGET_FILE:shoal_static>)
+    else()
+        target_link_libraries(${target} PRIVATE shoal_static)
+    endif()
+    target_link_options(${target} PRIVATE -Wl,--as-needed -Wl,-z,lazy)
+endfunction()
+
+function(shoal_cli)
+    cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
+    add_executable(shoal_cli ${arg_SOURCES})
+    shoal_flags(shoal_cli)
+    shoal_link_archives(shoal_cli)
+    set_target_properties(shoal_cli PROPERTIES OUTPUT_NAME shoal RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+endfunction()
+
+function(shoal_bench name)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBRARIES")
+    add_executable(bench_${name} ${arg_SOURCES})
+    shoal_flags(bench_${name})
+    shoal_link_archives(bench_${name})
+    target_link_libraries(bench_${name} PRIVATE ${arg_LIBRARIES} m)
+    set_target_properties(bench_${name} PROPERTIES
+        OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+endfunction()
+
+function(shoal_example name)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES")
+    add_executable(example_${name} ${arg_SOURCES})
+    shoal_flags(example_${name})
+    target_link_libraries(example_${name} PRIVATE shoal::shoal)
+    set_target_properties(example_${name} PROPERTIES
+        OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
+endfunction()

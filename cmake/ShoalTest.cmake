@@ -1,0 +1,104 @@
+# Tests. One executable is one ctest test; it is linked with the object files of all layers, the same ones that the
+# shipped library is made of, so it reaches the hidden symbols too.
+#
+#   shoal_test(<name> SOURCES a.c [b.c ...] [TIMEOUT seconds] [LABELS l ...] [SERIAL] [SOAK])
+#   shoal_test_options(<file>_test.c [TIMEOUT seconds] [LABELS l ...] [SERIAL] [SOAK])   for a test in shoal_layer(TESTS)
+#   shoal_script_test(<name> COMMAND script [arg ...] [TIMEOUT seconds] [LABELS l ...] [SERIAL])
+#
+# TIMEOUT   120 unless given; three times as long under a sanitizer.
+# LABELS    `threads`: the test is also built and run under ThreadSanitizer.
+# SERIAL    nothing else runs beside it.
+# SOAK      the test runs a second time, as <name>.soak with the label `soak` and a day's limit, under `ctest -C soak`;
+#           it takes the number of kills from SHOAL_SOAK_KILLS.
+# A test runs in the source root. SHOAL_BUILD_DIR in its environment names the build directory.
+
+set(SHOAL_TEST_TIMEOUT 120)
+set(SHOAL_SOAK_TIMEOUT 86400)
+
+if(SHOAL_TESTS)
+    add_custom_target(tests_threads COMMENT "The tests that run under ThreadSanitizer")
+endif()
+
+function(shoal_test name)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK" "TIMEOUT" "SOURCES;LABELS")
+    if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
+        message(FATAL_ERROR "shoal_test(${name}): expected SOURCES, got also '${arg_UNPARSED_ARGUMENTS}'")
+    endif()
+    if(NOT SHOAL_TESTS)
+        return()
+    endif()
+    add_executable(${name} ${arg_SOURCES})
+    shoal_flags(${name})
+    set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    target_include_directories(${name} PRIVATE
+        ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
+    target_link_libraries(${name} PRIVATE
+        sh_all testing PkgConfig::CHECK PkgConfig::MSGPACK Threads::Threads ${CMAKE_DL_LIBS})
+
+    add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    shoal_test_defaults(${name})
+    shoal_test_apply(${name} "${arg_TIMEOUT}" "${arg_LABELS}" "${arg_SERIAL}" "${arg_SOAK}")
+endfunction()
+
+function(shoal_test_options file)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK" "TIMEOUT" "LABELS")
+    if(arg_UNPARSED_ARGUMENTS)
+        message(FATAL_ERROR "shoal_test_options(${file}): unknown '${arg_UNPARSED_ARGUMENTS}'")
+    endif()
+    if(SHOAL_TESTS)
+        get_filename_component(layer ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+        get_filename_component(stem ${file} NAME_WE)
+        shoal_test_apply(${layer}_${stem} "${arg_TIMEOUT}" "${arg_LABELS}" "${arg_SERIAL}" "${arg_SOAK}")
+    endif()
+endfunction()
+
+function(shoal_script_test name)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL" "TIMEOUT" "COMMAND;LABELS")
+    if(arg_UNPARSED_ARGUMENTS OR NOT arg_COMMAND)
+        message(FATAL_ERROR "shoal_script_test(${name}): expected COMMAND, got also '${arg_UNPARSED_ARGUMENTS}'")
+    endif()
+    if(SHOAL_TESTS)
+        add_test(NAME ${name} COMMAND ${arg_COMMAND} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+        shoal_test_defaults(${name})
+        shoal_test_apply(${name} "${arg_TIMEOUT}" "${arg_LABELS}" "${arg_SERIAL}" FALSE)
+    endif()
+endfunction()
+
+function(shoal_test_defaults name)
+    set(environment SHOAL_BUILD_DIR=${PROJECT_BINARY_DIR})
+    if(SHOAL_SANITIZE)
+        list(APPEND environment
+            ASAN_OPTIONS=detect_stack_use_after_return=1
+            UBSAN_OPTIONS=print_stacktrace=1
+            "TSAN_OPTIONS=halt_on_error=1 second_deadlock_stack=1")
+    endif()
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT "${environment}")
+    shoal_test_limit(${name} ${SHOAL_TEST_TIMEOUT})
+endfunction()
+
+function(shoal_test_limit name seconds)
+    if(SHOAL_SANITIZE)
+        math(EXPR seconds "3 * ${seconds}")
+    endif()
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds})
+endfunction()
+
+function(shoal_test_apply name timeout labels serial soak)
+    if(timeout)
+        shoal_test_limit(${name} ${timeout})
+    endif()
+    if(labels)
+        set_property(TEST ${name} APPEND PROPERTY LABELS ${labels})
+    endif()
+    if("threads" IN_LIST labels AND TARGET ${name})
+        add_dependencies(tests_threads ${name})
+    endif()
+    if(serial)
+        set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
+    endif()
+    if(soak)
+        add_test(NAME ${name}.soak CONFIGURATIONS soak COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+        shoal_test_defaults(${name}.soak)
+        set_tests_properties(${name}.soak PROPERTIES LABELS soak RUN_SERIAL ON TIMEOUT ${SHOAL_SOAK_TIMEOUT})
+    endif()
+endfunction()

@@ -1,0 +1,209 @@
+/* Values: what messages, arguments and results are made of.
+ *
+ * Null, bool, int, float, string, bytes, list, map with string keys, and every shared object of the library (block,
+ * queue, pipe end, locks). A value is private to its process. A container owns its members. Sending a value writes
+ * it as MessagePack, shared objects as an extension type that carries their handle; the receiver gets the same
+ * object, not a copy.
+ *
+ * Makers return NULL when they fail (shoal_last_error tells), and a maker given a NULL member fails after
+ * destroying its other members, so they can be nested without checks: shoal_queue_put(q, NULL, …) then returns that
+ * error.
+ *
+ * Nothing here blocks. Any number of threads may read one value; while one changes or destroys it, no other may use
+ * it.
+ */
+#ifndef SHOAL_VALUE_H
+#define SHOAL_VALUE_H
+
+#include <shoal/block.h>
+#include <shoal/sync.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct shoal_value shoal_value;
+typedef struct shoal_queue shoal_queue;
+typedef struct shoal_pipe shoal_pipe;
+
+/* So many lists and maps may lie within each other, in makers (SHOAL_EINVAL) and in the decoder. */
+#define SHOAL_VALUE_DEPTH 64
+
+typedef enum shoal_type {
+    SHOAL_NULL,
+    SHOAL_BOOL,
+    SHOAL_INT,
+    SHOAL_FLOAT,
+    SHOAL_STRING,
+    SHOAL_BYTES,
+    SHOAL_LIST,
+    SHOAL_MAP,
+    SHOAL_OBJECT, /* a shared object: see shoal_value_object_kind */
+} shoal_type;
+
+typedef enum shoal_kind {
+    SHOAL_KIND_NONE,
+    SHOAL_KIND_BLOCK,
+    SHOAL_KIND_QUEUE,
+    SHOAL_KIND_PIPE,
+    SHOAL_KIND_LOCK,
+    SHOAL_KIND_RLOCK,
+    SHOAL_KIND_SEMAPHORE,
+    SHOAL_KIND_CONDITION,
+    SHOAL_KIND_EVENT,
+    SHOAL_KIND_BARRIER,
+} shoal_kind;
+
+/* Makers. The caller owns what they return. Strings are UTF-8 and copied; bytes are copied; shared objects are
+ * retained.
+ * Errors: SHOAL_EINVAL for NULL and for text that is not UTF-8, SHOAL_ENOMEM. */
+shoal_value *shoal_value_null(void);
+shoal_value *shoal_value_bool(bool b);
+shoal_value *shoal_value_int(int64_t i);
+shoal_value *shoal_value_float(double d);
+shoal_value *shoal_value_string(const char *text);
+shoal_value *shoal_value_bytes(const void *bytes, size_t size);
+shoal_value *shoal_value_object(void *object);
+shoal_value *shoal_value_list(void);
+shoal_value *shoal_value_map(void);
+
+/* Adds to a list, or sets a key of a map; takes the member over whether or not it succeeds. A key set twice keeps
+ * the last member, at the place of the first. Returns the container, or NULL after destroying it. A member belongs
+ * to its container for good: it can neither be added to any more nor go into another one, and such a call leaves it
+ * where it is.
+ * Errors: SHOAL_ETYPE when it is no list or no map; SHOAL_EINVAL for a member of another container, for depth and
+ * for a key that is not UTF-8; SHOAL_ENOMEM. */
+shoal_value *shoal_list_add(shoal_value *list, shoal_value *member);
+shoal_value *shoal_map_set(shoal_value *map, const char *key, shoal_value *member);
+
+/* Destroys a value and all it owns. NULL is allowed. */
+void shoal_value_destroy(shoal_value *value);
+
+/* A deep copy, shared objects retained. NULL gives NULL. */
+shoal_value *shoal_value_copy(const shoal_value *value);
+
+/* Equal in type and content; shared objects are equal when they are the same one. Floats are equal when their bits
+ * are: a NaN equals itself, 0.0 and -0.0 differ. The order of a map's keys does not count. */
+bool shoal_value_equal(const shoal_value *a, const shoal_value *b);
+
+/* Readers. They borrow: what they return belongs to the value. A value of another type gives the zero of the type
+ * and sets the last error to SHOAL_ETYPE; NULL in gives that too. Int reads as float and the other way when it is
+ * the same number. Each kind of shared object reads only as what it is, a queue not as a block. */
+shoal_type shoal_value_type(const shoal_value *value);
+bool shoal_value_as_bool(const shoal_value *value);
+int64_t shoal_value_as_int(const shoal_value *value);
+double shoal_value_as_float(const shoal_value *value);
+const char *shoal_value_as_string(const shoal_value *value);
+const void *shoal_value_as_bytes(const shoal_value *value, size_t *out_size);
+shoal_kind shoal_value_object_kind(const shoal_value *value);
+shoal_block *shoal_value_as_block(const shoal_value *value);
+shoal_queue *shoal_value_as_queue(const shoal_value *value);
+shoal_pipe *shoal_value_as_pipe(const shoal_value *value);
+shoal_lock *shoal_value_as_lock(const shoal_value *value);
+shoal_rlock *shoal_value_as_rlock(const shoal_value *value);
+shoal_semaphore *shoal_value_as_semaphore(const shoal_value *value);
+shoal_condition *shoal_value_as_condition(const shoal_value *value);
+shoal_event *shoal_value_as_event(const shoal_value *value);
+shoal_barrier *shoal_value_as_barrier(const shoal_value *value);
+
+/* Members. count: of a list or a map, else 0. at: the i-th member, of a map in the order of setting; NULL and
+ * SHOAL_EINVAL beyond the last. find: NULL and SHOAL_ENOENT when there is no such key. */
+size_t shoal_value_count(const shoal_value *value);
+const shoal_value *shoal_value_at(const shoal_value *value, size_t i);
+const char *shoal_value_key_at(const shoal_value *map, size_t i);
+const shoal_value *shoal_value_find(const shoal_value *map, const char *key);
+
+/* Writes the value as text for people, like {"rank": 0, "data": <block 81>}: at most capacity bytes with the
+ * closing NUL, cut between characters. Returns the length that the whole text has without the NUL. */
+size_t shoal_value_format(const shoal_value *value, char *buffer, size_t capacity);
+
+#ifdef __cplusplus
+}
+#else
+
+/* shoal_list(1, "two", 3.0, queue) and shoal_map("rank", 0, "queue", queue): up to 16 members, each turned into a
+ * value by its C type. A shoal_value * is taken over as it is. In C the words true and false are ints: write
+ * shoal_value_bool(true). */
+static inline shoal_value *shoal_value_identity(shoal_value *v)
+{
+    return v;
+}
+
+#define SHOAL_V(x)                                                                                                     \
+    _Generic((x),                                                                                                      \
+        _Bool: shoal_value_bool,                                                                                       \
+        char: shoal_value_int,                                                                                         \
+        signed char: shoal_value_int,                                                                                  \
+        unsigned char: shoal_value_int,                                                                                \
+        short: shoal_value_int,                                                                                        \
+        unsigned short: shoal_value_int,                                                                               \
+        int: shoal_value_int,                                                                                          \
+        unsigned: shoal_value_int,                                                                                     \
+        long: shoal_value_int,                                                                                         \
+        unsigned long: shoal_value_int,                                                                                \
+        long long: shoal_value_int,                                                                                    \
+        unsigned long long: shoal_value_int,                                                                           \
+        float: shoal_value_float,                                                                                      \
+        double: shoal_value_float,                                                                                     \
+        char *: shoal_value_string,                                                                                    \
+        const char *: shoal_value_string,                                                                              \
+        shoal_value *: shoal_value_identity,                                                                           \
+        shoal_block *: shoal_value_object,                                                                             \
+        shoal_queue *: shoal_value_object,                                                                             \
+        shoal_pipe *: shoal_value_object,                                                                              \
+        shoal_lock *: shoal_value_object,                                                                              \
+        shoal_rlock *: shoal_value_object,                                                                             \
+        shoal_semaphore *: shoal_value_object,                                                                         \
+        shoal_condition *: shoal_value_object,                                                                         \
+        shoal_event *: shoal_value_object,                                                                             \
+        shoal_barrier *: shoal_value_object)(x)
+
+#define SHOAL_CAT_(a, b) a##b
+#define SHOAL_CAT(a, b) SHOAL_CAT_(a, b)
+#define SHOAL_COUNT_(a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18, a19, a20, a21,   \
+                     a22, a23, a24, a25, a26, a27, a28, a29, a30, a31, a32, n, ...)                                    \
+    n
+#define SHOAL_COUNT(...)                                                                                               \
+    SHOAL_COUNT_(__VA_ARGS__, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11,  \
+                 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+#define SHOAL_LIST_1(l, x) shoal_list_add(l, SHOAL_V(x))
+#define SHOAL_LIST_2(l, x, ...) SHOAL_LIST_1(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_LIST_3(l, x, ...) SHOAL_LIST_2(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_LIST_4(l, x, ...) SHOAL_LIST_3(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_LIST_5(l, x, ...) SHOAL_LIST_4(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_LIST_6(l, x, ...) SHOAL_LIST_5(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_LIST_7(l, x, ...) SHOAL_LIST_6(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_LIST_8(l, x, ...) SHOAL_LIST_7(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_LIST_9(l, x, ...) SHOAL_LIST_8(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_LIST_10(l, x, ...) SHOAL_LIST_9(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_LIST_11(l, x, ...) SHOAL_LIST_10(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_LIST_12(l, x, ...) SHOAL_LIST_11(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_LIST_13(l, x, ...) SHOAL_LIST_12(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_LIST_14(l, x, ...) SHOAL_LIST_13(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_LIST_15(l, x, ...) SHOAL_LIST_14(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_LIST_16(l, x, ...) SHOAL_LIST_15(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_MAP_2(m, k, x) shoal_map_set(m, k, SHOAL_V(x))
+#define SHOAL_MAP_4(m, k, x, ...) SHOAL_MAP_2(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_MAP_6(m, k, x, ...) SHOAL_MAP_4(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_MAP_8(m, k, x, ...) SHOAL_MAP_6(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_MAP_10(m, k, x, ...) SHOAL_MAP_8(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_MAP_12(m, k, x, ...) SHOAL_MAP_10(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_MAP_14(m, k, x, ...) SHOAL_MAP_12(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_MAP_16(m, k, x, ...) SHOAL_MAP_14(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_MAP_18(m, k, x, ...) SHOAL_MAP_16(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_MAP_20(m, k, x, ...) SHOAL_MAP_18(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_MAP_22(m, k, x, ...) SHOAL_MAP_20(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_MAP_24(m, k, x, ...) SHOAL_MAP_22(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_MAP_26(m, k, x, ...) SHOAL_MAP_24(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_MAP_28(m, k, x, ...) SHOAL_MAP_26(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_MAP_30(m, k, x, ...) SHOAL_MAP_28(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_MAP_32(m, k, x, ...) SHOAL_MAP_30(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
+#define shoal_list(...) SHOAL_CAT(SHOAL_LIST_, SHOAL_COUNT(__VA_ARGS__))(shoal_value_list(), __VA_ARGS__)
+#define shoal_map(...) SHOAL_CAT(SHOAL_MAP_, SHOAL_COUNT(__VA_ARGS__))(shoal_value_map(), __VA_ARGS__)
+
+#endif
+#endif

@@ -1,0 +1,16 @@
+/* The version of the headers, and of the library that is loaded. */
+#ifndef SHOAL_VERSION_H
+#define SHOAL_VERSION_H
+
+#define SHOAL_VERSION "0.1.0"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+const char *shoal_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

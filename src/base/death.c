@@ -1,0 +1,39 @@
+#include "base/death.h"
+
+#ifdef SHOAL_DEATH_POINTS
+
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+extern const char *const __start_sh_death_points[];
+extern const char *const __stop_sh_death_points[];
+
+static const char *armed;
+static int left;
+
+void sh_death_arm(const char *name, int count)
+{
+    left = count;
+    armed = name;
+}
+
+void sh_death_reached(const char *name)
+{
+    if (armed != NULL && strcmp(armed, name) == 0 && --left == 0) {
+        kill(getpid(), SIGKILL);
+        for (;;) {
+            pause();
+        }
+    }
+}
+
+size_t sh_death_points(const char *const **out_names)
+{
+    *out_names = __start_sh_death_points;
+    return (size_t)(__stop_sh_death_points - __start_sh_death_points);
+}
+
+#else
+typedef int sh_death_points_are_compiled_out; /* ISO C wants a declaration in every file */
+#endif

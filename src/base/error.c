@@ -1,0 +1,82 @@
+#include "base/error.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static _Thread_local shoal_err last_code;
+static _Thread_local char last_text[512];
+
+static const char *const names[] = {
+    [SHOAL_OK] = "SHOAL_OK",
+    [SHOAL_EINVAL] = "SHOAL_EINVAL",
+    [SHOAL_ENOMEM] = "SHOAL_ENOMEM",
+    [SHOAL_ETIMEDOUT] = "SHOAL_ETIMEDOUT",
+    [SHOAL_ECLOSED] = "SHOAL_ECLOSED",
+    [SHOAL_EOWNERDEAD] = "SHOAL_EOWNERDEAD",
+    [SHOAL_EBROKEN] = "SHOAL_EBROKEN",
+    [SHOAL_EPERM] = "SHOAL_EPERM",
+    [SHOAL_ENOENT] = "SHOAL_ENOENT",
+    [SHOAL_ETYPE] = "SHOAL_ETYPE",
+    [SHOAL_ELAYOUT] = "SHOAL_ELAYOUT",
+    [SHOAL_ECORRUPT] = "SHOAL_ECORRUPT",
+    [SHOAL_ELIMIT] = "SHOAL_ELIMIT",
+    [SHOAL_EFORK] = "SHOAL_EFORK",
+    [SHOAL_ESTATE] = "SHOAL_ESTATE",
+    [SHOAL_ECHILD] = "SHOAL_ECHILD",
+    [SHOAL_EOS] = "SHOAL_EOS",
+};
+
+const char *shoal_err_name(shoal_err err)
+{
+    if ((size_t)err >= sizeof names / sizeof names[0]) {
+        return "SHOAL_E?";
+    }
+    return names[err];
+}
+
+shoal_err shoal_last_error(void)
+{
+    return last_code;
+}
+
+const char *shoal_last_error_text(void)
+{
+    return last_text;
+}
+
+shoal_err shoal_fail(shoal_err err, const char *format, ...)
+{
+    char text[sizeof last_text]; /* the arguments may point into last_text */
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    memcpy(last_text, text, sizeof text);
+    last_code = err;
+    return err;
+}
+
+shoal_err sh_fail_os(const char *what)
+{
+    int number = errno;
+    shoal_err err = number == ENOMEM                        ? SHOAL_ENOMEM
+                    : number == EPERM || number == EACCES ? SHOAL_EPERM
+                                                            : SHOAL_EOS;
+    char words[128];
+    return sh_fail(err, "%s: %s", what, strerror_r(number, words, sizeof words));
+}
+
+_Noreturn void sh_panic(const char *file, int line, const char *what)
+{
+    char text[256];
+    int n = snprintf(text, sizeof text, "shoal: broken invariant at %s:%d: %s\n", file, line, what);
+    if (n > 0) {
+        ssize_t ignored = write(STDERR_FILENO, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
+        (void)ignored;
+    }
+    abort();
+}

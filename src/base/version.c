@@ -1,0 +1,6 @@
+#include <shoal/version.h>
+
+const char *shoal_version(void)
+{
+    return SHOAL_VERSION;
+}

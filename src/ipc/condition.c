@@ -1,0 +1,238 @@
+/* Conditions: a recursive lock, and a queue of those who wait.
+ *
+ * A waiter is a small block with a word of its own to park on: WAITING -> NOTIFIED by a notifier, WAITING -> CANCELLED by itself when its
+ * time is over. It puts a handle to the block into the queue while it holds the lock; notify, which holds it too, marks the oldest and
+ * then takes it out. So notify(n) reaches the n oldest waiters and no later ones, and no herd is woken.
+ *
+ * death: a notifier that dies between marking and taking leaves a marked waiter in the queue: the next one passes over it. A waiter that dies
+ * leaves its block: the notifier sees that its owner is dead and passes over it. The lock itself is handed on by recovery. */
+#include "base/death.h"
+#include "ipc/queue.h"
+#include "shm/slot.h"
+#include "sync/rlock.h"
+
+#include <shoal/sync.h>
+
+#include <limits.h>
+#include <stdlib.h>
+
+typedef enum waiter_state { WAITING, NOTIFIED, CANCELLED } waiter_state;
+
+/* Synchronisation: state by compare-and-swap from WAITING; owner written once, before the block is put. */
+typedef struct waiter_shm {
+    sh_gate gate;
+    sh_a32 state;
+    sh_a32 owner;
+} waiter_shm;
+
+#define PURGE_FROM 16 /* so many entries in the queue after a time-out: look whether they are still of use */
+
+static sh_condition_shm *shm_of(const shoal_block *b)
+{
+    return (sh_condition_shm *)b->data;
+}
+
+static sh_rlock_shm *lock_of(const shoal_block *b)
+{
+    return (sh_rlock_shm *)b->parts[0]->data;
+}
+
+static shoal_queue *waiters_of(const shoal_block *b)
+{
+    return (shoal_queue *)b->parts[1];
+}
+
+shoal_err shoal_condition_create(shoal_condition **out_condition)
+{
+    shoal_block *b = NULL, *lock = NULL;
+    shoal_queue *waiters = NULL;
+    shoal_err err = sh_object_create(sh_class_of(sizeof(sh_condition_shm)), sizeof(sh_condition_shm), SH_KIND_CONDITION, &b);
+    if (err == SHOAL_OK) {
+        err = shoal_rlock_create((shoal_rlock **)&lock);
+    }
+    if (err == SHOAL_OK) {
+        err = shoal_queue_create(0, &waiters);
+    }
+    if (err == SHOAL_OK) {
+        b->parts[0] = lock;
+        b->parts[1] = (shoal_block *)waiters;
+        sh_ctx *c = sh_enter();
+        err = c == NULL ? shoal_last_error() : sh_block_give(c, lock, sh_offset_of(&shm_of(b)->lock));
+        if (err == SHOAL_OK) {
+            err = sh_block_give(c, (shoal_block *)waiters, sh_offset_of(&shm_of(b)->waiters));
+        }
+        if (c != NULL) {
+            sh_leave();
+        }
+    } else {
+        shoal_release(lock);
+    }
+    if (err != SHOAL_OK) {
+        shoal_release(b);
+        return err;
+    }
+    *out_condition = (shoal_condition *)b;
+    return SHOAL_OK;
+}
+
+/* Handles for the lock and the queue of a condition that was received. */
+static shoal_err prepare(shoal_condition *condition)
+{
+    shoal_block *b = (shoal_block *)condition;
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    shoal_err err = sh_block_require(b, SH_KIND_CONDITION, "condition");
+    if (err == SHOAL_OK && b->parts[0] == NULL) {
+        err = sh_block_open(c, sh_ref_id(sh_load_acquire(&shm_of(b)->lock)), &b->parts[0]);
+    }
+    if (err == SHOAL_OK && b->parts[1] == NULL) {
+        err = sh_block_open(c, sh_ref_id(sh_load_acquire(&shm_of(b)->waiters)), &b->parts[1]);
+    }
+    if (err == SHOAL_OK && (b->parts[0]->kind != SH_KIND_RLOCK || b->parts[1]->kind != SH_KIND_QUEUE)) {
+        err = sh_fail(SHOAL_ECORRUPT, "condition %llu is damaged", (unsigned long long)b->id);
+    }
+    sh_leave();
+    return err;
+}
+
+static shoal_err prepare_held(shoal_condition *condition)
+{
+    shoal_err err = prepare(condition);
+    if (err == SHOAL_OK && !sh_rlock_held(lock_of((shoal_block *)condition))) {
+        err = sh_fail(SHOAL_EPERM, "the condition's lock is not held by this thread");
+    }
+    return err;
+}
+
+shoal_err shoal_condition_lock(shoal_condition *condition, int64_t timeout)
+{
+    shoal_err err = prepare(condition);
+    return err == SHOAL_OK ? sh_rlock_lock(lock_of((shoal_block *)condition), timeout) : err;
+}
+
+shoal_err shoal_condition_unlock(shoal_condition *condition)
+{
+    shoal_err err = prepare(condition);
+    return err == SHOAL_OK ? sh_rlock_unlock(lock_of((shoal_block *)condition)) : err;
+}
+
+static bool is_of_use(const sh_found *f)
+{
+    waiter_shm *w = (waiter_shm *)f->data;
+    return f->size >= sizeof *w && sh_load_acquire(&w->state) == WAITING && !sh_owner_is_dead(sh_load_relaxed(&w->owner));
+}
+
+/* Takes out the oldest entry of the queue. The lock is held, so it is the one that was looked at. */
+static void take_out(shoal_queue *waiters)
+{
+    shoal_block *b;
+    if (shoal_queue_get_block(waiters, SHOAL_NOW, &b) == SHOAL_OK) {
+        shoal_release(b);
+    }
+}
+
+/* After a time-out: entries of no use go, the others keep their order. A waiter is put at the end before it is taken from the
+ * front: a death in between leaves it twice, which is harmless. */
+static void purge(shoal_queue *waiters)
+{
+    uint64_t n = shoal_queue_size(waiters);
+    sh_found f;
+    for (uint64_t i = 0; n >= PURGE_FROM && i < n && sh_queue_peek_block(waiters, &f); i++) {
+        shoal_block *b;
+        if (is_of_use(&f)) {
+            if (sh_queue_open_oldest(waiters, &b) != SHOAL_OK) {
+                return;
+            }
+            shoal_err err = shoal_queue_put_block(waiters, b, SHOAL_NOW);
+            shoal_release(b);
+            if (err != SHOAL_OK) {
+                return; /* no memory to put it again: leave the rest as it is */
+            }
+        }
+        SH_DEATH("condition.purge.twice");
+        take_out(waiters);
+    }
+}
+
+/* Parks until notified. True when it was, false when its time was over first. */
+static bool wait_for_notice(waiter_shm *w, int64_t timeout)
+{
+    sh_wait wait;
+    sh_wait_init(&wait, timeout, SH_SLICE_LONG);
+    for (;;) {
+        if (sh_load_acquire(&w->state) == NOTIFIED) { /* pairs with the swap in notify */
+            return true;
+        }
+        if (sh_wait_spin(&wait)) {
+            continue;
+        }
+        uint32_t prepared = sh_gate_prepare(&w->gate);
+        if (sh_load_acquire(&w->state) != NOTIFIED && !sh_wait_park(&wait, &w->gate, prepared)) {
+            uint32_t waiting = WAITING;
+            return !sh_cas_acq_rel(&w->state, &waiting, CANCELLED);
+        }
+    }
+}
+
+shoal_err shoal_condition_wait(shoal_condition *condition, int64_t timeout)
+{
+    shoal_block *b = (shoal_block *)condition, *mine;
+    shoal_err err = prepare_held(condition);
+    if (err == SHOAL_OK) {
+        err = shoal_block_create_zeroed(sizeof(waiter_shm), &mine);
+    }
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    waiter_shm *w = shoal_block_data(mine);
+    sh_store_relaxed(&w->owner, sh_peers_now->self());
+    err = shoal_queue_put_block(waiters_of(b), mine, SHOAL_NOW);
+    if (err != SHOAL_OK) {
+        shoal_release(mine);
+        return err;
+    }
+    SH_DEATH("condition.wait.queued"); /* death: we hold the lock; recovery hands it on, and notify passes over us */
+    uint32_t depth = sh_rlock_unlock_all(lock_of(b));
+    bool notified = wait_for_notice(w, timeout);
+    SH_DEATH("condition.wait.woken");
+    err = sh_rlock_lock_depth(lock_of(b), depth, SHOAL_FOREVER);
+    if (!notified) {
+        purge(waiters_of(b));
+    }
+    shoal_release(mine);
+    if (err == SHOAL_OK && !notified) {
+        err = sh_fail(SHOAL_ETIMEDOUT, "the condition was not notified");
+    }
+    return err;
+}
+
+shoal_err shoal_condition_notify(shoal_condition *condition, uint32_t count)
+{
+    shoal_block *b = (shoal_block *)condition;
+    shoal_err err = prepare_held(condition);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    sh_found f;
+    while (count > 0 && sh_queue_peek_block(waiters_of(b), &f)) {
+        if (is_of_use(&f)) {
+            waiter_shm *w = (waiter_shm *)f.data;
+            uint32_t waiting = WAITING;
+            if (sh_cas_seq_cst(&w->state, &waiting, NOTIFIED)) {
+                SH_DEATH("condition.notify.marked");
+                sh_gate_wake(&w->gate, INT_MAX);
+                count--;
+            }
+        }
+        SH_DEATH("condition.notify.unqueued");
+        take_out(waiters_of(b));
+    }
+    return SHOAL_OK;
+}
+
+shoal_err shoal_condition_notify_all(shoal_condition *condition)
+{
+    return shoal_condition_notify(condition, UINT32_MAX);
+}

@@ -1,0 +1,205 @@
+#include "ipc/message.h"
+
+#include "ipc/message_write.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static sh_message_shm *message_of(const shoal_block *message)
+{
+    return (sh_message_shm *)message->data;
+}
+
+/* Where the bytes of a message begin, after checking its head against its block: a message may come from anybody. */
+static const char *bytes_of(const shoal_block *message, uint64_t *out_count, uint64_t *out_size)
+{
+    if (message->kind != SH_KIND_MESSAGE || message->size < sizeof(sh_message_shm)) {
+        return NULL;
+    }
+    uint64_t count = (uint32_t)sh_load_relaxed(&message_of(message)->count), size = sh_load_relaxed(&message_of(message)->size);
+    uint64_t room = message->size - sizeof(sh_message_shm);
+    if (count > room / 8 || size > room - count * 8) {
+        return NULL;
+    }
+    *out_count = count;
+    *out_size = size;
+    return message->data + sizeof(sh_message_shm) + count * 8;
+}
+
+shoal_err sh_message_new(sh_ctx *c, uint64_t count, uint64_t size, bool raw, shoal_block **out_message)
+{
+    uint64_t total;
+    shoal_block *b;
+    if (count > UINT32_MAX || __builtin_add_overflow(sizeof(sh_message_shm) + count * 8, size, &total)) {
+        return sh_fail(SHOAL_EINVAL, "a message of %llu objects and %llu bytes is too large", (unsigned long long)count,
+                       (unsigned long long)size);
+    }
+    shoal_err err = sh_block_new(c, sh_class_of(total <= SH_SIZE_MAX ? total : 0), total, &b);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    memset(b->data, 0, sizeof(sh_message_shm) + count * 8);
+    sh_store_relaxed(&message_of(b)->count, count | (raw ? SH_MESSAGE_RAW : 0));
+    sh_store_relaxed(&message_of(b)->size, size);
+    sh_heap_set_kind(b->id, SH_KIND_MESSAGE); /* its references are zeros by now */
+    b->kind = SH_KIND_MESSAGE;
+    *out_message = b;
+    return SHOAL_OK;
+}
+
+char *sh_message_room(const shoal_block *message)
+{
+    return message->data + sizeof(sh_message_shm) + (uint32_t)sh_load_relaxed(&message_of(message)->count) * UINT64_C(8);
+}
+
+shoal_err sh_message_refer(sh_ctx *c, const shoal_block *message, shoal_block *const *objects, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        shoal_err err = sh_block_give(c, objects[i], sh_offset_of(&message_of(message)->references[i]));
+        if (err != SHOAL_OK) {
+            return err;
+        }
+    }
+    return SHOAL_OK;
+}
+
+shoal_err sh_message_make(sh_ctx *c, const shoal_value *value, shoal_block **out_message)
+{
+    sh_encoding e;
+    shoal_err err = sh_encoding_init(&e, value);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    shoal_block *b;
+    err = sh_message_new(c, e.object_count, e.size, false, &b);
+    if (err == SHOAL_OK) {
+        memcpy(sh_message_room(b), e.bytes, e.size);
+        err = sh_message_refer(c, b, e.objects, e.object_count);
+        if (err == SHOAL_OK) {
+            *out_message = b;
+        } else {
+            sh_block_unref(c, b);
+        }
+    }
+    sh_encoding_fini(&e);
+    return err;
+}
+
+shoal_err sh_message_make_bytes(sh_ctx *c, const void *bytes, size_t size, shoal_block **out_message)
+{
+    shoal_err err = sh_message_new(c, 0, size, true, out_message);
+    if (err == SHOAL_OK && size > 0) {
+        memcpy(sh_message_room(*out_message), bytes, size);
+    }
+    return err;
+}
+
+/* Handles for all objects of the message. Its references are moved into our slot, or, to keep it, a part of each. */
+shoal_err sh_message_objects(sh_ctx *c, const shoal_block *message, bool keep, shoal_block ***out_objects, size_t *out_count)
+{
+    uint64_t count, size;
+    if (bytes_of(message, &count, &size) == NULL) {
+        return sh_fail(SHOAL_ECORRUPT, "message %llu does not fit into its block", (unsigned long long)message->id);
+    }
+    shoal_block **objects = calloc(count > 0 ? count : 1, sizeof(shoal_block *));
+    if (objects == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for %llu objects", (unsigned long long)count);
+    }
+    shoal_err err = SHOAL_OK;
+    size_t n = 0;
+    for (; n < count && err == SHOAL_OK; n++) {
+        uint64_t word = sh_offset_of(&message_of(message)->references[n]), value, weight;
+        sh_ref ref = sh_load_acquire((sh_a64 *)sh_at(word));
+        err = sh_block_expect(c, ref, &objects[n], &value);
+        if (err != SHOAL_OK) {
+            break;
+        }
+        weight = sh_ref_weight(ref);
+        if (keep) {
+            err = sh_heap_share(c, word, &weight);
+        }
+        if (err != SHOAL_OK) {
+            sh_block_unexpect(objects[n]);
+            break;
+        }
+        sh_heap_split(c, word, objects[n]->cell, weight);
+        sh_block_arrived(objects[n]);
+    }
+    if (err != SHOAL_OK) {
+        sh_message_objects_drop(c, objects, n);
+        return err;
+    }
+    *out_objects = objects;
+    *out_count = count;
+    return SHOAL_OK;
+}
+
+void sh_message_objects_drop(sh_ctx *c, shoal_block **objects, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        sh_block_unref(c, objects[i]);
+    }
+    free(objects);
+}
+
+shoal_err sh_message_decode(const shoal_block *message, shoal_block **objects, size_t count, shoal_value **out_value)
+{
+    uint64_t now, size;
+    const char *bytes = bytes_of(message, &now, &size);
+    if (bytes == NULL || now != count) {
+        return sh_fail(SHOAL_ECORRUPT, "message %llu does not fit into its block", (unsigned long long)message->id);
+    }
+    if ((sh_load_relaxed(&message_of(message)->count) & SH_MESSAGE_RAW) != 0) {
+        *out_value = shoal_value_bytes(bytes, size);
+        return *out_value != NULL ? SHOAL_OK : shoal_last_error();
+    }
+    return sh_value_decode(bytes, size, objects, count, out_value);
+}
+
+shoal_err sh_message_read(sh_ctx *c, const shoal_block *message, bool keep, shoal_value **out_value)
+{
+    shoal_block **objects;
+    size_t count;
+    shoal_err err = sh_message_objects(c, message, keep, &objects, &count);
+    if (err == SHOAL_OK) {
+        err = sh_message_decode(message, objects, count, out_value);
+        sh_message_objects_drop(c, objects, count);
+    }
+    return err;
+}
+
+shoal_err sh_message_read_at(sh_ctx *c, uint64_t reference, bool keep, shoal_value **out_value)
+{
+    sh_ref ref = sh_load_acquire((sh_a64 *)sh_at(reference));
+    sh_found f;
+    if (ref == 0) {
+        *out_value = shoal_value_null();
+        return *out_value != NULL ? SHOAL_OK : shoal_last_error();
+    }
+    if (!sh_heap_find(sh_ref_id(ref), &f) || f.kind != SH_KIND_MESSAGE) {
+        return sh_fail(SHOAL_ECORRUPT, "block %llu is no message", (unsigned long long)sh_ref_id(ref));
+    }
+    /* Not a handle of ours: just the message as its holder's word names it. */
+    shoal_block message = {.id = sh_ref_id(ref), .size = f.size, .data = f.data, .kind = f.kind};
+    return sh_message_read(c, &message, keep, out_value);
+}
+
+void sh_message_store(sh_ctx *c, shoal_block *message, uint64_t reference)
+{
+    if (sh_load_relaxed((sh_a64 *)sh_at(reference)) != 0) {
+        sh_heap_release(c, reference);
+    }
+    sh_heap_split(c, message->cell, reference, sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(message->cell))));
+    sh_block_unref(c, message);
+}
+
+const void *sh_message_bytes(const shoal_block *message, size_t *out_size)
+{
+    uint64_t count, size;
+    const char *bytes = bytes_of(message, &count, &size);
+    if (bytes == NULL || (sh_load_relaxed(&message_of(message)->count) & SH_MESSAGE_RAW) == 0) {
+        return NULL;
+    }
+    *out_size = size;
+    return bytes;
+}

@@ -1,0 +1,149 @@
+/* Pipes: two queues and two ends. An end is a block that refers to both queues; when it dies, whoever held it, both are closed. So
+ * the other side reads to the end of what was sent and then learns that nobody will send more. */
+#include "ipc/queue.h"
+
+static sh_pipe_shm *shm_of(const shoal_block *end)
+{
+    return (sh_pipe_shm *)end->data;
+}
+
+/* Inside: handles for the queues of an end that was received. */
+static shoal_err prepare(sh_ctx *c, shoal_block *end)
+{
+    shoal_err err = sh_block_require(end, SH_KIND_PIPE, "pipe");
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    const sh_ref references[2] = {sh_load_acquire(&shm_of(end)->reads), sh_load_acquire(&shm_of(end)->writes)};
+    for (int i = 0; i < 2 && err == SHOAL_OK; i++) {
+        if (references[i] != 0 && end->parts[i] == NULL) {
+            err = sh_block_open(c, sh_ref_id(references[i]), &end->parts[i]);
+        }
+    }
+    return err;
+}
+
+static shoal_err queue_of(shoal_pipe *pipe, int part, shoal_queue **out_queue)
+{
+    shoal_block *end = (shoal_block *)pipe;
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    shoal_err err = prepare(c, end);
+    sh_leave();
+    if (err == SHOAL_OK && end->parts[part] == NULL) {
+        err = sh_fail(SHOAL_EINVAL, part == 0 ? "this end of the pipe only sends" : "this end of the pipe only receives");
+    }
+    if (err == SHOAL_OK) {
+        *out_queue = (shoal_queue *)end->parts[part];
+    }
+    return err;
+}
+
+/* One end: refers to the queue it reads and the queue it writes; NULL for none. */
+static shoal_err make_end(shoal_queue *reads, shoal_queue *writes, shoal_block **out_end)
+{
+    shoal_block *end;
+    shoal_err err = sh_object_create(sh_class_of(sizeof(sh_pipe_shm)), sizeof(sh_pipe_shm), SH_KIND_PIPE, &end);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    sh_ctx *c = sh_enter();
+    err = c == NULL ? shoal_last_error() : SHOAL_OK;
+    if (err == SHOAL_OK && reads != NULL) {
+        err = sh_block_give(c, (shoal_block *)reads, sh_offset_of(&shm_of(end)->reads));
+    }
+    if (err == SHOAL_OK && writes != NULL) {
+        err = sh_block_give(c, (shoal_block *)writes, sh_offset_of(&shm_of(end)->writes));
+    }
+    if (c != NULL) {
+        sh_leave();
+    }
+    if (err != SHOAL_OK) {
+        shoal_release(end);
+        return err;
+    }
+    *out_end = end;
+    return SHOAL_OK;
+}
+
+shoal_err shoal_pipe_create(bool duplex, shoal_pipe **out_a, shoal_pipe **out_b)
+{
+    shoal_queue *to_a = NULL, *to_b = NULL;
+    shoal_block *a = NULL, *b = NULL;
+    shoal_err err = shoal_queue_create(0, &to_a);
+    if (err == SHOAL_OK && duplex) {
+        err = shoal_queue_create(0, &to_b);
+    }
+    if (err == SHOAL_OK) {
+        err = make_end(to_a, to_b, &a);
+    }
+    if (err == SHOAL_OK) {
+        err = make_end(to_b, to_a, &b);
+    }
+    shoal_release(to_a);
+    shoal_release(to_b);
+    if (err != SHOAL_OK) {
+        shoal_release(a);
+        return err;
+    }
+    *out_a = (shoal_pipe *)a;
+    *out_b = (shoal_pipe *)b;
+    return SHOAL_OK;
+}
+
+shoal_queue *sh_pipe_read_queue(shoal_pipe *end)
+{
+    shoal_queue *queue;
+    return queue_of(end, 0, &queue) == SHOAL_OK ? queue : NULL;
+}
+
+shoal_err shoal_pipe_send(shoal_pipe *end, shoal_value *value, int64_t timeout)
+{
+    shoal_queue *queue;
+    shoal_err err = queue_of(end, 1, &queue);
+    return err == SHOAL_OK ? shoal_queue_put(queue, value, timeout) : err;
+}
+
+shoal_err shoal_pipe_recv(shoal_pipe *end, int64_t timeout, shoal_value **out_value)
+{
+    shoal_queue *queue;
+    shoal_err err = queue_of(end, 0, &queue);
+    return err == SHOAL_OK ? shoal_queue_get(queue, timeout, out_value) : err;
+}
+
+shoal_err shoal_pipe_send_bytes(shoal_pipe *end, const void *bytes, size_t size, int64_t timeout)
+{
+    shoal_queue *queue;
+    shoal_err err = queue_of(end, 1, &queue);
+    return err == SHOAL_OK ? shoal_queue_put_bytes(queue, bytes, size, timeout) : err;
+}
+
+shoal_err shoal_pipe_recv_bytes(shoal_pipe *end, void *buffer, size_t capacity, int64_t timeout, size_t *out_size)
+{
+    shoal_queue *queue;
+    shoal_err err = queue_of(end, 0, &queue);
+    return err == SHOAL_OK ? shoal_queue_get_bytes(queue, buffer, capacity, timeout, out_size) : err;
+}
+
+shoal_err shoal_pipe_poll(shoal_pipe *end, int64_t timeout)
+{
+    shoal_queue *queue;
+    sh_wait wait;
+    shoal_err err = queue_of(end, 0, &queue);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    sh_wait_init(&wait, timeout, SH_SLICE_LONG);
+    while (!sh_queue_ready(queue)) {
+        if (sh_wait_spin(&wait)) {
+            continue;
+        }
+        uint32_t prepared = sh_gate_prepare(sh_queue_gate(queue));
+        if (!sh_queue_ready(queue) && !sh_wait_park(&wait, sh_queue_gate(queue), prepared)) {
+            return sh_queue_ready(queue) ? SHOAL_OK : sh_fail(SHOAL_ETIMEDOUT, "nothing came through the pipe");
+        }
+    }
+    return SHOAL_OK;
+}

@@ -1,0 +1,185 @@
+#include "ipc/ring.h"
+
+uint64_t sh_ring_bytes(uint32_t order)
+{
+    return sizeof(sh_ring_shm) + (sizeof(sh_a128) << order);
+}
+
+bool sh_ring_open(uint64_t id, sh_ring *out_ring)
+{
+    sh_found f;
+    if (!sh_heap_find(id, &f) || f.kind != SH_KIND_RING || f.size < sizeof(sh_ring_shm)) {
+        return false;
+    }
+    sh_ring_shm *shm = (sh_ring_shm *)f.data;
+    uint64_t order = sh_load_acquire(&shm->order);
+    if (order < SH_RING_ORDER_MIN || order > SH_RING_ORDER_MAX || sh_ring_bytes((uint32_t)order) > f.size) {
+        return false;
+    }
+    *out_ring = (sh_ring){.shm = shm, .order = (uint32_t)order};
+    return true;
+}
+
+/* Four entries share a cache line; positions that follow each other do not. */
+static inline sh_a128 *entry_at(const sh_ring *ring, uint64_t position)
+{
+    uint64_t lines = UINT64_C(1) << (ring->order - 2);
+    uint64_t index = (position & (lines - 1)) << 2 | ((position >> (ring->order - 2)) & 3);
+    return &ring->shm->entries[index];
+}
+
+static inline uint64_t lap_of(const sh_ring *ring, uint64_t position)
+{
+    return (position >> ring->order) & SH_ENTRY_LAP_MASK;
+}
+
+static inline uint64_t state_lap(uint64_t state)
+{
+    return state >> SH_ENTRY_LAP_SHIFT;
+}
+
+static inline uint64_t state_make(uint64_t lap, sh_entry_kind kind, uint64_t tag)
+{
+    return (lap & SH_ENTRY_LAP_MASK) << SH_ENTRY_LAP_SHIFT | (uint64_t)kind << SH_ENTRY_KIND_SHIFT | tag;
+}
+
+static inline void advance(sh_a64 *hint, uint64_t from)
+{
+    sh_cas_acq_rel(hint, &from, from + 1);
+}
+
+/* With a bound below the size of the ring: is the message `bound` positions back still there? Takes happen in order, so then as many are. */
+static bool at_bound(const sh_ring *ring, uint64_t tail, uint64_t bound)
+{
+    if (bound == 0 || bound >> ring->order != 0 || tail < bound) {
+        return false;
+    }
+    uint64_t state = sh_load_acquire(&entry_at(ring, tail - bound)->lo);
+    return state_lap(state) == lap_of(ring, tail - bound);
+}
+
+sh_ring_result sh_ring_put(sh_ctx *c, const sh_ring *ring, sh_entry_kind kind, uint64_t word, uint64_t cell, uint64_t value,
+                           uint64_t bound, uint64_t queue_id)
+{
+    for (;;) {
+        uint64_t tail = sh_load_acquire(&ring->shm->tail);
+        sh_a128 *entry = entry_at(ring, tail);
+        uint64_t lo = sh_load_acquire(&entry->lo), hi = sh_load_acquire(&entry->hi);
+        uint64_t lap = lap_of(ring, tail);
+        if (state_lap(lo) == ((lap - 1) & SH_ENTRY_LAP_MASK)) {
+            return (lo & SH_ENTRY_CLOSING) != 0 ? SH_RING_NEXT : SH_RING_FULL;
+        }
+        if (state_lap(lo) != lap || sh_entry_kind_of(lo) > SH_ENTRY_CLOSED) {
+            advance(&ring->shm->tail, tail); /* used already: the hint lags */
+            continue;
+        }
+        if (sh_entry_kind_of(lo) == SH_ENTRY_CLOSED) {
+            return SH_RING_NEXT;
+        }
+        if (at_bound(ring, tail, bound)) {
+            return SH_RING_FULL;
+        }
+        uint64_t target = sh_offset_of(entry), seen = lo & SH_TAG_MASK;
+        sh_op_confirm(c, seen, target);
+        sh_op_confirm(c, hi & SH_TAG_MASK, target);
+        uint64_t tag = sh_op_begin(c, SH_OP_ENTRY, target, seen, hi & SH_TAG_MASK, 0, cell, value, queue_id);
+        SH_DEATH("ring.put.begun"); /* death: no tag; nothing was put, the cell keeps its reference */
+        /* Full barrier, releases the message, pairs with the acquire of lo in sh_ring_peek. */
+        bool done = sh_cas128(entry, lo, hi, state_make(lap, kind, tag), word);
+        SH_DEATH("ring.put.applied"); /* death: the tag is there; recovery sets the cell and wakes the takers */
+        if (done) {
+            advance(&ring->shm->tail, tail);
+            if (cell != 0) {
+                sh_store_release((sh_a64 *)sh_at(cell), value);
+            }
+            SH_DEATH("ring.put.moved");
+            sh_op_end(c);
+            __builtin_prefetch(entry_at(ring, tail + 1), 1); /* the next put finds it at hand */
+            return SH_RING_DONE;
+        }
+        sh_op_end(c);
+    }
+}
+
+sh_ring_result sh_ring_peek(const sh_ring *ring, sh_peek *out_peek)
+{
+    for (;;) {
+        uint64_t head = sh_load_acquire(&ring->shm->head);
+        sh_a128 *entry = entry_at(ring, head);
+        uint64_t state = sh_load_acquire(&entry->lo);
+        if (state_lap(state) != lap_of(ring, head)) {
+            if (state_lap(state) == ((lap_of(ring, head) + 1) & SH_ENTRY_LAP_MASK)) {
+                advance(&ring->shm->head, head); /* taken already: the hint lags */
+                continue;
+            }
+            if (sh_load_acquire(&ring->shm->head) == head) {
+                return SH_RING_EMPTY; /* no ring gets here by itself: nonsense in the memory must not make us loop */
+            }
+            continue;
+        }
+        out_peek->kind = sh_entry_kind_of(state);
+        if (out_peek->kind <= SH_ENTRY_CLOSED) {
+            return out_peek->kind == SH_ENTRY_CLOSED ? SH_RING_NEXT : SH_RING_EMPTY;
+        }
+        out_peek->position = head;
+        out_peek->state = state;
+        out_peek->word = sh_load_acquire(&entry->hi); /* if it changes, the swap of sh_ring_take fails */
+        return SH_RING_DONE;
+    }
+}
+
+sh_ring_result sh_ring_take(sh_ctx *c, const sh_ring *ring, const sh_peek *peek, uint64_t cell, uint64_t value, uint64_t queue_id)
+{
+    sh_a128 *entry = entry_at(ring, peek->position);
+    sh_entry_kind after = (peek->state & SH_ENTRY_CLOSING) != 0 ? SH_ENTRY_CLOSED : SH_ENTRY_EMPTY;
+    uint64_t put_tag = peek->state & SH_TAG_MASK;
+    uint64_t tag = sh_op_begin(c, SH_OP_ENTRY, sh_offset_of(entry), put_tag, 0, 0, cell, value, queue_id);
+    SH_DEATH("ring.take.begun");
+    bool done = sh_cas128(entry, peek->state, peek->word, state_make(lap_of(ring, peek->position) + 1, after, tag), put_tag);
+    SH_DEATH("ring.take.applied"); /* death: the tag is there; the message was taken, recovery gives its reference to the slot and then back */
+    if (done) {
+        advance(&ring->shm->head, peek->position);
+        if (cell != 0) {
+            sh_store_release((sh_a64 *)sh_at(cell), value);
+        }
+        SH_DEATH("ring.take.moved");
+    }
+    sh_op_end(c);
+    return done ? SH_RING_DONE : SH_RING_AGAIN;
+}
+
+sh_ring_result sh_ring_close(const sh_ring *ring)
+{
+    uint64_t tail = sh_load_acquire(&ring->shm->tail);
+    sh_a128 *entry = entry_at(ring, tail);
+    uint64_t lo = sh_load_acquire(&entry->lo), hi = sh_load_acquire(&entry->hi);
+    if (state_lap(lo) != ((lap_of(ring, tail) - 1) & SH_ENTRY_LAP_MASK) || sh_entry_kind_of(lo) <= SH_ENTRY_CLOSED) {
+        return SH_RING_AGAIN;
+    }
+    if ((lo & SH_ENTRY_CLOSING) == 0 && !sh_cas128(entry, lo, hi, lo | SH_ENTRY_CLOSING, hi)) {
+        return SH_RING_AGAIN;
+    }
+    return SH_RING_DONE;
+}
+
+uint64_t sh_ring_puts(const sh_ring *ring)
+{
+    for (;;) {
+        uint64_t tail = sh_load_acquire(&ring->shm->tail);
+        uint64_t state = sh_load_acquire(&entry_at(ring, tail)->lo);
+        uint64_t lap = lap_of(ring, tail);
+        bool used = (state_lap(state) == lap && sh_entry_kind_of(state) > SH_ENTRY_CLOSED) ||
+                    state_lap(state) == ((lap + 1) & SH_ENTRY_LAP_MASK);
+        if (!used) {
+            return tail;
+        }
+        advance(&ring->shm->tail, tail);
+    }
+}
+
+uint64_t sh_ring_takes(const sh_ring *ring)
+{
+    sh_peek peek;
+    sh_ring_peek(ring, &peek); /* moves a lagging hint */
+    return sh_load_acquire(&ring->shm->head);
+}

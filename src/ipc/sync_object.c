@@ -1,0 +1,172 @@
+/* The locks and their kin as shared objects: blocks of a size class of their own, where recovery finds them. */
+#include "shm/block.h"
+#include "sync/barrier.h"
+#include "sync/event.h"
+#include "sync/lock.h"
+#include "sync/rlock.h"
+#include "sync/semaphore.h"
+
+#include <shoal/sync.h>
+
+static shoal_err make(sh_kind kind, shoal_block **out_block)
+{
+    return sh_object_create(SH_CLASS_SYNC, SH_SYNC_SIZE, kind, out_block);
+}
+
+static void *data_of(const void *object)
+{
+    return ((const shoal_block *)object)->data;
+}
+
+shoal_err shoal_lock_create(shoal_lock **out_lock)
+{
+    shoal_block *b;
+    shoal_err err = make(SH_KIND_LOCK, &b);
+    if (err == SHOAL_OK) {
+        sh_lock_format(data_of(b));
+        *out_lock = (shoal_lock *)b;
+    }
+    return err;
+}
+
+shoal_err shoal_lock_lock(shoal_lock *lock, int64_t timeout)
+{
+    shoal_err err = sh_block_require((shoal_block *)lock, SH_KIND_LOCK, "lock");
+    return err == SHOAL_OK ? sh_lock_lock(data_of(lock), timeout) : err;
+}
+
+shoal_err shoal_lock_unlock(shoal_lock *lock)
+{
+    shoal_err err = sh_block_require((shoal_block *)lock, SH_KIND_LOCK, "unlock");
+    return err == SHOAL_OK ? sh_lock_unlock(data_of(lock)) : err;
+}
+
+shoal_err shoal_rlock_create(shoal_rlock **out_lock)
+{
+    shoal_block *b;
+    shoal_err err = make(SH_KIND_RLOCK, &b);
+    if (err == SHOAL_OK) {
+        sh_rlock_format(data_of(b));
+        *out_lock = (shoal_rlock *)b;
+    }
+    return err;
+}
+
+shoal_err shoal_rlock_lock(shoal_rlock *lock, int64_t timeout)
+{
+    shoal_err err = sh_block_require((shoal_block *)lock, SH_KIND_RLOCK, "rlock");
+    return err == SHOAL_OK ? sh_rlock_lock(data_of(lock), timeout) : err;
+}
+
+shoal_err shoal_rlock_unlock(shoal_rlock *lock)
+{
+    shoal_err err = sh_block_require((shoal_block *)lock, SH_KIND_RLOCK, "unlock");
+    return err == SHOAL_OK ? sh_rlock_unlock(data_of(lock)) : err;
+}
+
+shoal_err shoal_semaphore_create(uint32_t value, uint32_t bound, shoal_semaphore **out_semaphore)
+{
+    shoal_block *b;
+    shoal_err err = make(SH_KIND_SEMAPHORE, &b);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    err = sh_semaphore_format(data_of(b), value, bound);
+    if (err != SHOAL_OK) {
+        shoal_release(b);
+        return err;
+    }
+    *out_semaphore = (shoal_semaphore *)b;
+    return SHOAL_OK;
+}
+
+shoal_err shoal_semaphore_wait(shoal_semaphore *semaphore, int64_t timeout)
+{
+    shoal_err err = sh_block_require((shoal_block *)semaphore, SH_KIND_SEMAPHORE, "semaphore");
+    return err == SHOAL_OK ? sh_semaphore_wait(data_of(semaphore), timeout) : err;
+}
+
+shoal_err shoal_semaphore_post(shoal_semaphore *semaphore, uint32_t count)
+{
+    shoal_err err = sh_block_require((shoal_block *)semaphore, SH_KIND_SEMAPHORE, "semaphore");
+    return err == SHOAL_OK ? sh_semaphore_post(data_of(semaphore), count) : err;
+}
+
+uint32_t shoal_semaphore_value(shoal_semaphore *semaphore)
+{
+    return sh_semaphore_value(data_of(semaphore));
+}
+
+shoal_err shoal_event_create(shoal_event **out_event)
+{
+    shoal_block *b;
+    shoal_err err = make(SH_KIND_EVENT, &b);
+    if (err == SHOAL_OK) {
+        sh_event_format(data_of(b));
+        *out_event = (shoal_event *)b;
+    }
+    return err;
+}
+
+void shoal_event_set(shoal_event *event)
+{
+    sh_event_set(data_of(event));
+}
+
+void shoal_event_clear(shoal_event *event)
+{
+    sh_event_clear(data_of(event));
+}
+
+bool shoal_event_is_set(shoal_event *event)
+{
+    return sh_event_is_set(data_of(event));
+}
+
+shoal_err shoal_event_wait(shoal_event *event, int64_t timeout)
+{
+    shoal_err err = sh_block_require((shoal_block *)event, SH_KIND_EVENT, "event");
+    return err == SHOAL_OK ? sh_event_wait(data_of(event), timeout) : err;
+}
+
+shoal_err shoal_barrier_create(uint32_t parties, shoal_barrier **out_barrier)
+{
+    shoal_block *b;
+    shoal_err err = make(SH_KIND_BARRIER, &b);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    err = sh_barrier_format(data_of(b), parties);
+    if (err != SHOAL_OK) {
+        shoal_release(b);
+        return err;
+    }
+    *out_barrier = (shoal_barrier *)b;
+    return SHOAL_OK;
+}
+
+shoal_err shoal_barrier_wait(shoal_barrier *barrier, int64_t timeout, uint32_t *out_index)
+{
+    shoal_err err = sh_block_require((shoal_block *)barrier, SH_KIND_BARRIER, "barrier");
+    return err == SHOAL_OK ? sh_barrier_wait(data_of(barrier), timeout, out_index) : err;
+}
+
+void shoal_barrier_abort(shoal_barrier *barrier)
+{
+    sh_barrier_abort(data_of(barrier));
+}
+
+void shoal_barrier_reset(shoal_barrier *barrier)
+{
+    sh_barrier_reset(data_of(barrier));
+}
+
+bool shoal_barrier_is_broken(shoal_barrier *barrier)
+{
+    return sh_barrier_is_broken(data_of(barrier));
+}
+
+uint32_t shoal_barrier_waiting(shoal_barrier *barrier)
+{
+    return sh_barrier_waiting(data_of(barrier));
+}

@@ -1,0 +1,479 @@
+#include "ipc/value.h"
+
+#include "base/error.h"
+#include "shm/block.h"
+
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Up to this many keys are compared one by one, which is faster than keeping the tree; from there on the tree bounds
+ * a search, also when a hostile sender has chosen the keys, as it could for a hash table. */
+#define LINEAR_KEYS 16
+
+/* Text */
+
+/* The length of the UTF-8 sequence at p, of which left bytes are there; 0 when it is none (RFC 3629: no overlong
+ * forms, no surrogates). */
+static size_t utf8_length(const char *text, size_t left)
+{
+    const uint8_t *p = (const uint8_t *)text;
+    uint8_t lowest = p[0] == 0xe0 ? 0xa0 : p[0] == 0xf0 ? 0x90 : 0x80;
+    uint8_t highest = p[0] == 0xed ? 0x9f : p[0] == 0xf4 ? 0x8f : 0xbf;
+    size_t length = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
+    if (length > left || (length > 1 && (p[1] < lowest || p[1] > highest))) {
+        return 0;
+    }
+    for (size_t i = 2; i < length; i++) {
+        if ((p[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+    }
+    return length;
+}
+
+size_t sh_text_valid(const char *text, size_t size)
+{
+    const uint64_t ones = UINT64_C(0x0101010101010101);
+    const uint64_t tops = ones << 7;
+    size_t i = 0;
+    while (i < size) {
+        uint64_t word = 0;
+        if (size - i >= sizeof word) {
+            memcpy(&word, text + i, sizeof word);
+            if (((word | (word - ones)) & tops) == 0) { /* eight bytes of 1 to 127 */
+                i += sizeof word;
+                continue;
+            }
+        }
+        if (text[i] > 0 && (uint8_t)text[i] < 0x80) {
+            i++;
+            continue;
+        }
+        size_t length = text[i] == 0 ? 0 : utf8_length(text + i, size - i);
+        if (length == 0) {
+            return i;
+        }
+        i += length;
+    }
+    return size;
+}
+
+/* Makers */
+
+static shoal_value *node_create(shoal_type type, size_t tail)
+{
+    shoal_value *value = tail <= SIZE_MAX / 2 ? malloc(sizeof *value + tail) : NULL;
+    if (value == NULL) {
+        (void)sh_fail(SHOAL_ENOMEM, "no memory for a %s of %zu bytes", sh_type_name(type), tail);
+        return NULL;
+    }
+    *value = (shoal_value){.type = (uint8_t)type, .depth = type == SHOAL_LIST || type == SHOAL_MAP};
+    return value;
+}
+
+shoal_value *sh_value_text(shoal_type type, const void *bytes, size_t size)
+{
+    shoal_value *value = node_create(type, size + 1 > size ? size + 1 : size);
+    if (value != NULL) {
+        value->size = size;
+        if (size > 0) {
+            memcpy(value->text, bytes, size);
+        }
+        value->text[size] = 0;
+    }
+    return value;
+}
+
+shoal_value *shoal_value_null(void)
+{
+    return node_create(SHOAL_NULL, 0);
+}
+
+shoal_value *shoal_value_bool(bool b)
+{
+    shoal_value *value = node_create(SHOAL_BOOL, 0);
+    if (value != NULL) {
+        value->as.boolean = b;
+    }
+    return value;
+}
+
+shoal_value *shoal_value_int(int64_t i)
+{
+    shoal_value *value = node_create(SHOAL_INT, 0);
+    if (value != NULL) {
+        value->as.integer = i;
+    }
+    return value;
+}
+
+shoal_value *shoal_value_float(double d)
+{
+    shoal_value *value = node_create(SHOAL_FLOAT, 0);
+    if (value != NULL) {
+        value->as.number = d;
+    }
+    return value;
+}
+
+shoal_value *shoal_value_string(const char *text)
+{
+    if (text == NULL) {
+        (void)sh_fail(SHOAL_EINVAL, "a string value of NULL");
+        return NULL;
+    }
+    size_t size = strlen(text);
+    size_t valid = sh_text_valid(text, size);
+    if (valid < size) {
+        (void)sh_fail(SHOAL_EINVAL, "a string of %zu bytes is not UTF-8 at byte %zu", size, valid);
+        return NULL;
+    }
+    return sh_value_text(SHOAL_STRING, text, size);
+}
+
+shoal_value *shoal_value_bytes(const void *bytes, size_t size)
+{
+    if (bytes == NULL && size > 0) {
+        (void)sh_fail(SHOAL_EINVAL, "%zu bytes at NULL", size);
+        return NULL;
+    }
+    return sh_value_text(SHOAL_BYTES, bytes, size);
+}
+
+shoal_value *shoal_value_object(void *object)
+{
+    if (object == NULL) {
+        (void)sh_fail(SHOAL_EINVAL, "an object value of NULL");
+        return NULL;
+    }
+    shoal_kind kind = sh_block_kind(object);
+    if (kind == SHOAL_KIND_NONE) {
+        (void)sh_fail(SHOAL_EINVAL, "an object of no kind cannot be sent");
+        return NULL;
+    }
+    shoal_value *value = node_create(SHOAL_OBJECT, 0);
+    if (value != NULL) {
+        value->kind = (uint8_t)kind;
+        value->as.object = shoal_retain(object);
+    }
+    return value;
+}
+
+shoal_value *shoal_value_list(void)
+{
+    return node_create(SHOAL_LIST, 0);
+}
+
+shoal_value *shoal_value_map(void)
+{
+    return node_create(SHOAL_MAP, 0);
+}
+
+/* Containers */
+
+shoal_err sh_value_reserve(shoal_value *container, uint32_t count)
+{
+    if (count <= container->capacity) {
+        return SHOAL_OK;
+    }
+    bool list = container->type == SHOAL_LIST;
+    size_t bytes = list ? count * sizeof(shoal_value *) : sizeof(sh_map) + count * sizeof(sh_pair);
+    void *room = realloc(list ? (void *)container->as.items : (void *)container->as.map, bytes);
+    if (room == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for a %s of %u members", sh_type_name(container->type), count);
+    }
+    if (list) {
+        container->as.items = room;
+    } else {
+        bool first = container->as.map == NULL;
+        container->as.map = room;
+        if (first) {
+            container->as.map->index = NULL;
+        }
+    }
+    container->capacity = count;
+    return SHOAL_OK;
+}
+
+static shoal_err make_room(shoal_value *container)
+{
+    if (container->size < container->capacity) {
+        return SHOAL_OK;
+    }
+    if (container->capacity == UINT32_MAX) {
+        return sh_fail(SHOAL_ELIMIT, "a %s of more than %u members", sh_type_name(container->type), UINT32_MAX);
+    }
+    uint32_t twice = container->capacity <= UINT32_MAX / 2 ? container->capacity * 2 : UINT32_MAX;
+    return sh_value_reserve(container, twice < 4 ? 4 : twice);
+}
+
+static shoal_err deepen(shoal_value *container, const shoal_value *member)
+{
+    if (member->depth >= SHOAL_VALUE_DEPTH) {
+        return sh_fail(SHOAL_EINVAL, "a value nested deeper than %d", SHOAL_VALUE_DEPTH);
+    }
+    if (container->depth <= member->depth) {
+        container->depth = (uint8_t)(member->depth + 1);
+    }
+    return SHOAL_OK;
+}
+
+shoal_err sh_list_append(shoal_value *list, shoal_value *member)
+{
+    shoal_err err = deepen(list, member);
+    if (err == SHOAL_OK) {
+        err = make_room(list);
+    }
+    if (err != SHOAL_OK) {
+        shoal_value_destroy(member);
+        return err;
+    }
+    member->owned = true;
+    list->as.items[list->size++] = member;
+    return SHOAL_OK;
+}
+
+static int compare_texts(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+/* Keys hold no NUL, so the tree can hold their texts; the position stands in the node before the text. */
+sh_pair *sh_map_find(const shoal_value *map, const char *key, size_t key_size)
+{
+    if (map->size > LINEAR_KEYS) {
+        char *const *node = tfind(key, &map->as.map->index, compare_texts);
+        if (node == NULL) {
+            return NULL;
+        }
+        const shoal_value *found = (const shoal_value *)(const void *)(*node - offsetof(shoal_value, text));
+        return &map->as.map->pairs[found->as.position];
+    }
+    for (size_t i = 0; i < map->size; i++) {
+        const shoal_value *other = map->as.map->pairs[i].key;
+        if (other->size == key_size && memcmp(other->text, key, key_size) == 0) {
+            return &map->as.map->pairs[i];
+        }
+    }
+    return NULL;
+}
+
+/* Adds a key that the map does not have; takes over nothing when it fails. */
+static shoal_err map_append(shoal_value *map, shoal_value *key, shoal_value *member)
+{
+    shoal_err err = make_room(map);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    size_t count = map->size + 1;
+    map->as.map->pairs[map->size] = (sh_pair){.key = key, .value = member};
+    key->as.position = map->size;
+    size_t first = count == LINEAR_KEYS + 1 ? 0 : map->size;
+    for (size_t i = first; count > LINEAR_KEYS && i < count; i++) {
+        if (tsearch(map->as.map->pairs[i].key->text, &map->as.map->index, compare_texts) == NULL) {
+            return sh_fail(SHOAL_ENOMEM, "no memory for the index of a map of %zu members", count);
+        }
+    }
+    key->owned = true;
+    member->owned = true;
+    map->size = count;
+    return SHOAL_OK;
+}
+
+shoal_err sh_map_put(shoal_value *map, shoal_value *key, shoal_value *member)
+{
+    shoal_err err = deepen(map, member);
+    sh_pair *pair = err == SHOAL_OK ? sh_map_find(map, key->text, key->size) : NULL;
+    if (err == SHOAL_OK && pair == NULL) {
+        err = map_append(map, key, member);
+    }
+    if (err != SHOAL_OK) {
+        shoal_value_destroy(member);
+        shoal_value_destroy(key);
+        return err;
+    }
+    if (pair != NULL) {
+        shoal_value_destroy(pair->value);
+        shoal_value_destroy(key);
+        pair->value = member;
+        member->owned = true;
+    }
+    return SHOAL_OK;
+}
+
+/* Whether member may go into container; if not, both are destroyed, as far as they are the caller's. A NULL is what
+ * a failed maker left, so its error stays the last one. */
+static bool may_join(shoal_value *container, shoal_type type, shoal_value *member)
+{
+    bool good = false;
+    if (container == NULL || member == NULL) {
+        if (shoal_last_error() == SHOAL_OK) {
+            (void)sh_fail(SHOAL_EINVAL, "a NULL value");
+        }
+    } else if (container->type != type) {
+        (void)sh_fail(SHOAL_ETYPE, "wanted %s, the value is %s", sh_type_name(type), sh_type_name(container->type));
+    } else if (container->owned || member->owned || container == member) {
+        (void)sh_fail(SHOAL_EINVAL, "the %s is already a member of a container",
+                      sh_type_name(container->owned ? container->type : member->type));
+    } else {
+        good = true;
+    }
+    if (!good) {
+        bool end_container = container != NULL && !container->owned; /* asked first: the member may be what owns it */
+        if (member != NULL && !member->owned && member != container) {
+            shoal_value_destroy(member);
+        }
+        if (end_container) {
+            shoal_value_destroy(container);
+        }
+    }
+    return good;
+}
+
+shoal_value *shoal_list_add(shoal_value *list, shoal_value *member)
+{
+    if (!may_join(list, SHOAL_LIST, member)) {
+        return NULL;
+    }
+    if (sh_list_append(list, member) != SHOAL_OK) {
+        shoal_value_destroy(list);
+        return NULL;
+    }
+    return list;
+}
+
+shoal_value *shoal_map_set(shoal_value *map, const char *key, shoal_value *member)
+{
+    if (!may_join(map, SHOAL_MAP, member)) {
+        return NULL;
+    }
+    shoal_value *name = shoal_value_string(key);
+    if (name == NULL) {
+        shoal_value_destroy(member);
+    }
+    if (name == NULL || sh_map_put(map, name, member) != SHOAL_OK) {
+        shoal_value_destroy(map);
+        return NULL;
+    }
+    return map;
+}
+
+static void keep(void *text)
+{
+    (void)text; /* the tree borrows the texts from the keys */
+}
+
+/* Calls itself no deeper than SHOAL_VALUE_DEPTH, as do copy, equal and format. */
+void shoal_value_destroy(shoal_value *value)
+{
+    if (value == NULL) {
+        return;
+    }
+    if (value->type == SHOAL_LIST) {
+        for (size_t i = 0; i < value->size; i++) {
+            shoal_value_destroy(value->as.items[i]);
+        }
+        free(value->as.items);
+    } else if (value->type == SHOAL_MAP && value->as.map != NULL) {
+        tdestroy(value->as.map->index, keep);
+        for (size_t i = 0; i < value->size; i++) {
+            free(value->as.map->pairs[i].key);
+            shoal_value_destroy(value->as.map->pairs[i].value);
+        }
+        free(value->as.map);
+    } else if (value->type == SHOAL_OBJECT) {
+        shoal_release(value->as.object);
+    }
+    free(value);
+}
+
+static bool copy_members(const shoal_value *from, shoal_value *to)
+{
+    if (sh_value_reserve(to, (uint32_t)from->size) != SHOAL_OK) {
+        return false;
+    }
+    for (size_t i = 0; i < from->size; i++) {
+        shoal_value *member = shoal_value_copy(shoal_value_at(from, i));
+        if (member == NULL) {
+            return false;
+        }
+        if (from->type == SHOAL_LIST) {
+            if (sh_list_append(to, member) != SHOAL_OK) {
+                return false;
+            }
+            continue;
+        }
+        const shoal_value *key = from->as.map->pairs[i].key;
+        shoal_value *name = sh_value_text(SHOAL_STRING, key->text, key->size);
+        if (name == NULL || deepen(to, member) != SHOAL_OK || map_append(to, name, member) != SHOAL_OK) {
+            shoal_value_destroy(name);
+            shoal_value_destroy(member);
+            return false;
+        }
+    }
+    return true;
+}
+
+shoal_value *shoal_value_copy(const shoal_value *value)
+{
+    if (value == NULL) {
+        return NULL;
+    }
+    if (value->type == SHOAL_STRING || value->type == SHOAL_BYTES) {
+        return sh_value_text(value->type, value->text, value->size);
+    }
+    if (value->type == SHOAL_OBJECT) {
+        return shoal_value_object(value->as.object);
+    }
+    shoal_value *copy = node_create(value->type, 0);
+    if (copy != NULL && value->depth == 0) {
+        copy->as = value->as;
+    } else if (copy != NULL && !copy_members(value, copy)) {
+        shoal_value_destroy(copy);
+        copy = NULL;
+    }
+    return copy;
+}
+
+static bool equal_maps(const shoal_value *a, const shoal_value *b)
+{
+    for (size_t i = 0; i < a->size; i++) {
+        const sh_pair *mine = &a->as.map->pairs[i];
+        const sh_pair *other = &b->as.map->pairs[i];
+        if (strcmp(mine->key->text, other->key->text) != 0) { /* most often the order is the same too */
+            other = sh_map_find(b, mine->key->text, mine->key->size);
+        }
+        if (other == NULL || !shoal_value_equal(mine->value, other->value)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool shoal_value_equal(const shoal_value *a, const shoal_value *b)
+{
+    if (a == b) {
+        return true;
+    }
+    if (a == NULL || b == NULL || a->type != b->type || a->size != b->size) {
+        return false;
+    }
+    switch ((shoal_type)a->type) {
+    case SHOAL_NULL: return true;
+    case SHOAL_BOOL: return a->as.boolean == b->as.boolean;
+    case SHOAL_INT:
+    case SHOAL_FLOAT: return a->as.integer == b->as.integer; /* of a float: its bits */
+    case SHOAL_STRING:
+    case SHOAL_BYTES: return memcmp(a->text, b->text, a->size) == 0;
+    case SHOAL_OBJECT: return shoal_block_id(a->as.object) == shoal_block_id(b->as.object);
+    case SHOAL_MAP: return equal_maps(a, b);
+    case SHOAL_LIST: break;
+    }
+    for (size_t i = 0; i < a->size; i++) {
+        if (!shoal_value_equal(a->as.items[i], b->as.items[i])) {
+            return false;
+        }
+    }
+    return true;
+}

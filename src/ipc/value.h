@@ -1,0 +1,67 @@
+/* Values inside: a tree of nodes, private to its process.
+ *
+ * A node is one allocation of 24 bytes; a string and bytes have their content behind it in the same allocation. The
+ * nodes of a finished value never change, nor does reading build anything, so any number of threads may read one
+ * value at a time. What a container owns can neither grow nor go into another container: so depths stay true, and no
+ * value can come to hold itself.
+ */
+#ifndef SH_IPC_VALUE_H
+#define SH_IPC_VALUE_H
+
+#include <shoal/value.h>
+
+typedef struct sh_map sh_map;
+
+struct shoal_value {
+    uint8_t type;  /* a shoal_type */
+    uint8_t depth; /* 0 for what is no container, else at least the containers on the longest way down with this one */
+    bool owned;    /* by a container */
+    uint8_t kind;  /* of an object: its shoal_kind */
+    uint32_t capacity; /* of a list or map: how many members there is room for */
+    size_t size;       /* of a string or bytes: without the closing NUL; of a list or map: its members */
+    union {
+        bool boolean;
+        int64_t integer;
+        double number;
+        shoal_block *object; /* one reference is ours */
+        shoal_value **items; /* of a list */
+        sh_map *map;         /* of a map; NULL while it has no room */
+        size_t position;     /* of a string that is a key: which member it names */
+    } as;
+    char text[]; /* of a string or bytes, with a NUL behind */
+};
+
+typedef struct sh_pair {
+    shoal_value *key; /* a string */
+    shoal_value *value;
+} sh_pair;
+
+/* A search among many keys goes through the index: a tree, as <search.h> keeps it, over the texts of all keys. */
+struct sh_map {
+    void *index;
+    sh_pair pairs[];
+};
+
+/* Words for messages. */
+const char *sh_type_name(uint8_t type);
+const char *sh_kind_name(uint8_t kind);
+
+/* The number of leading bytes that are UTF-8 without a NUL: size, when all are. */
+size_t sh_text_valid(const char *text, size_t size);
+
+/* A string or bytes with that content, which is not checked. NULL: SHOAL_ENOMEM. */
+shoal_value *sh_value_text(shoal_type type, const void *bytes, size_t size);
+
+/* Makes room for count members in all. Errors: SHOAL_ENOMEM. */
+SHOAL_MUST_USE shoal_err sh_value_reserve(shoal_value *container, uint32_t count);
+
+/* Adds a member that no container owns; key is a string, not owned either. Both are taken over whether or not it
+ * succeeds; the container stays the caller's and, after a failure, is good only for shoal_value_destroy.
+ * Errors: SHOAL_EINVAL for the depth, SHOAL_ENOMEM, SHOAL_ELIMIT. */
+SHOAL_MUST_USE shoal_err sh_list_append(shoal_value *list, shoal_value *member);
+SHOAL_MUST_USE shoal_err sh_map_put(shoal_value *map, shoal_value *key, shoal_value *member);
+
+/* The member with that key, or NULL; records no error. key ends with a NUL behind its size bytes. */
+sh_pair *sh_map_find(const shoal_value *map, const char *key, size_t size);
+
+#endif

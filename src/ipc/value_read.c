@@ -1,0 +1,331 @@
+/* Reading a value: by type, by member, and as text for people. */
+#include "base/error.h"
+#include "ipc/value.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *sh_type_name(uint8_t type)
+{
+    static const char *const names[] = {
+        [SHOAL_NULL] = "null",   [SHOAL_BOOL] = "bool",     [SHOAL_INT] = "int",
+        [SHOAL_FLOAT] = "float", [SHOAL_STRING] = "string", [SHOAL_BYTES] = "bytes",
+        [SHOAL_LIST] = "list",   [SHOAL_MAP] = "map",       [SHOAL_OBJECT] = "object",
+    };
+    return type < sizeof names / sizeof names[0] ? names[type] : "unknown";
+}
+
+const char *sh_kind_name(uint8_t kind)
+{
+    static const char *const names[] = {
+        [SHOAL_KIND_NONE] = "none",           [SHOAL_KIND_BLOCK] = "block",         [SHOAL_KIND_QUEUE] = "queue",
+        [SHOAL_KIND_PIPE] = "pipe",           [SHOAL_KIND_LOCK] = "lock",           [SHOAL_KIND_RLOCK] = "rlock",
+        [SHOAL_KIND_SEMAPHORE] = "semaphore", [SHOAL_KIND_CONDITION] = "condition", [SHOAL_KIND_EVENT] = "event",
+        [SHOAL_KIND_BARRIER] = "barrier",
+    };
+    return kind < sizeof names / sizeof names[0] ? names[kind] : "unknown";
+}
+
+static bool is(const shoal_value *value, shoal_type type)
+{
+    if (value != NULL && value->type == type) {
+        return true;
+    }
+    (void)sh_fail(SHOAL_ETYPE, "wanted %s, %s%s", sh_type_name(type),
+                  value != NULL ? "the value is " : "there is no value",
+                  value != NULL ? sh_type_name(value->type) : "");
+    return false;
+}
+
+shoal_type shoal_value_type(const shoal_value *value)
+{
+    if (value == NULL) {
+        (void)sh_fail(SHOAL_ETYPE, "wanted a type, there is no value");
+        return SHOAL_NULL;
+    }
+    return value->type;
+}
+
+bool shoal_value_as_bool(const shoal_value *value)
+{
+    return is(value, SHOAL_BOOL) && value->as.boolean;
+}
+
+int64_t shoal_value_as_int(const shoal_value *value)
+{
+    if (value != NULL && value->type == SHOAL_FLOAT) {
+        double d = value->as.number;
+        if (d >= -0x1p63 && d < 0x1p63 && (double)(int64_t)d == d) {
+            return (int64_t)d;
+        }
+        (void)sh_fail(SHOAL_ETYPE, "wanted int, the value is float %.17g", d);
+        return 0;
+    }
+    return is(value, SHOAL_INT) ? value->as.integer : 0;
+}
+
+double shoal_value_as_float(const shoal_value *value)
+{
+    if (value != NULL && value->type == SHOAL_INT) {
+        double d = (double)value->as.integer;
+        if (d < 0x1p63 && (int64_t)d == value->as.integer) {
+            return d;
+        }
+        (void)sh_fail(SHOAL_ETYPE, "wanted float, which cannot hold int %" PRId64, value->as.integer);
+        return 0;
+    }
+    return is(value, SHOAL_FLOAT) ? value->as.number : 0;
+}
+
+const char *shoal_value_as_string(const shoal_value *value)
+{
+    return is(value, SHOAL_STRING) ? value->text : NULL;
+}
+
+const void *shoal_value_as_bytes(const shoal_value *value, size_t *out_size)
+{
+    bool good = is(value, SHOAL_BYTES);
+    if (out_size != NULL) {
+        *out_size = good ? value->size : 0;
+    }
+    return good ? value->text : NULL;
+}
+
+shoal_kind shoal_value_object_kind(const shoal_value *value)
+{
+    return is(value, SHOAL_OBJECT) ? value->kind : SHOAL_KIND_NONE;
+}
+
+/* All shared objects are blocks underneath; the kind says which of the public types the handle is. */
+static void *object_of(const shoal_value *value, shoal_kind kind)
+{
+    if (!is(value, SHOAL_OBJECT)) {
+        return NULL;
+    }
+    if (value->kind != kind) {
+        (void)sh_fail(SHOAL_ETYPE, "wanted %s, the value is %s", sh_kind_name(kind), sh_kind_name(value->kind));
+        return NULL;
+    }
+    return value->as.object;
+}
+
+shoal_block *shoal_value_as_block(const shoal_value *value)
+{
+    return object_of(value, SHOAL_KIND_BLOCK);
+}
+
+shoal_queue *shoal_value_as_queue(const shoal_value *value)
+{
+    return object_of(value, SHOAL_KIND_QUEUE);
+}
+
+shoal_pipe *shoal_value_as_pipe(const shoal_value *value)
+{
+    return object_of(value, SHOAL_KIND_PIPE);
+}
+
+shoal_lock *shoal_value_as_lock(const shoal_value *value)
+{
+    return object_of(value, SHOAL_KIND_LOCK);
+}
+
+shoal_rlock *shoal_value_as_rlock(const shoal_value *value)
+{
+    return object_of(value, SHOAL_KIND_RLOCK);
+}
+
+shoal_semaphore *shoal_value_as_semaphore(const shoal_value *value)
+{
+    return object_of(value, SHOAL_KIND_SEMAPHORE);
+}
+
+shoal_condition *shoal_value_as_condition(const shoal_value *value)
+{
+    return object_of(value, SHOAL_KIND_CONDITION);
+}
+
+shoal_event *shoal_value_as_event(const shoal_value *value)
+{
+    return object_of(value, SHOAL_KIND_EVENT);
+}
+
+shoal_barrier *shoal_value_as_barrier(const shoal_value *value)
+{
+    return object_of(value, SHOAL_KIND_BARRIER);
+}
+
+static bool is_container(const shoal_value *value)
+{
+    return value != NULL && value->type == SHOAL_MAP ? true : is(value, SHOAL_LIST);
+}
+
+static bool has_member(const shoal_value *container, size_t i)
+{
+    if (i >= container->size) {
+        (void)sh_fail(SHOAL_EINVAL, "member %zu of a %s of %zu", i, sh_type_name(container->type), container->size);
+        return false;
+    }
+    return true;
+}
+
+size_t shoal_value_count(const shoal_value *value)
+{
+    return is_container(value) ? value->size : 0;
+}
+
+const shoal_value *shoal_value_at(const shoal_value *value, size_t i)
+{
+    if (!is_container(value) || !has_member(value, i)) {
+        return NULL;
+    }
+    return value->type == SHOAL_LIST ? value->as.items[i] : value->as.map->pairs[i].value;
+}
+
+const char *shoal_value_key_at(const shoal_value *map, size_t i)
+{
+    return is(map, SHOAL_MAP) && has_member(map, i) ? map->as.map->pairs[i].key->text : NULL;
+}
+
+const shoal_value *shoal_value_find(const shoal_value *map, const char *key)
+{
+    if (!is(map, SHOAL_MAP)) {
+        return NULL;
+    }
+    const sh_pair *pair = key != NULL ? sh_map_find(map, key, strlen(key)) : NULL;
+    if (pair == NULL) {
+        (void)sh_fail(SHOAL_ENOENT, "no key \"%s\" in a map of %zu members", key != NULL ? key : "", map->size);
+        return NULL;
+    }
+    return pair->value;
+}
+
+/* Text for people */
+
+typedef struct writer {
+    char *buffer;
+    size_t capacity;
+    size_t length; /* of the whole text, also of what did not fit */
+} writer;
+
+static void write_text(writer *w, const char *text, size_t size)
+{
+    if (w->length < w->capacity) {
+        size_t room = w->capacity - w->length;
+        memcpy(w->buffer + w->length, text, size < room ? size : room);
+    }
+    w->length += size;
+}
+
+static void write_word(writer *w, const char *word)
+{
+    write_text(w, word, strlen(word));
+}
+
+static void write_quoted(writer *w, const shoal_value *string)
+{
+    static const char escapes[128] = {['"'] = '"', ['\\'] = '\\', ['\n'] = 'n', ['\r'] = 'r', ['\t'] = 't'};
+    write_word(w, "\"");
+    size_t start = 0;
+    for (size_t i = 0; i < string->size; i++) {
+        uint8_t c = (uint8_t)string->text[i];
+        bool escaped = c < sizeof escapes && escapes[c] != 0;
+        if (!escaped && c >= 0x20 && c != 0x7f) {
+            continue;
+        }
+        char text[8];
+        (void)snprintf(text, sizeof text, escaped ? "\\%c" : "\\u%04x", escaped ? escapes[c] : c);
+        write_text(w, string->text + start, i - start);
+        write_word(w, text);
+        start = i + 1;
+    }
+    write_text(w, string->text + start, string->size - start);
+    write_word(w, "\"");
+}
+
+/* The shortest digits that read back as the same number, and always with a sign that it is no int. */
+static void write_float(writer *w, double d)
+{
+    if (!isfinite(d)) {
+        write_word(w, isnan(d) ? "nan" : d > 0 ? "inf" : "-inf");
+        return;
+    }
+    char text[40];
+    for (int digits = 15; digits <= 17; digits++) {
+        (void)snprintf(text, sizeof text, "%.*g", digits, d);
+        if (strtod(text, NULL) == d) {
+            break;
+        }
+    }
+    char *comma = strchr(text, ','); /* the program may have set a locale that writes one */
+    if (comma != NULL) {
+        *comma = '.';
+    }
+    write_word(w, text);
+    if (strpbrk(text, ".e") == NULL) {
+        write_word(w, ".0");
+    }
+}
+
+static void write_value(writer *w, const shoal_value *value)
+{
+    char text[64];
+    switch ((shoal_type)value->type) {
+    case SHOAL_NULL: write_word(w, "null"); break;
+    case SHOAL_BOOL: write_word(w, value->as.boolean ? "true" : "false"); break;
+    case SHOAL_FLOAT: write_float(w, value->as.number); break;
+    case SHOAL_STRING: write_quoted(w, value); break;
+    case SHOAL_INT:
+        (void)snprintf(text, sizeof text, "%" PRId64, value->as.integer);
+        write_word(w, text);
+        break;
+    case SHOAL_BYTES:
+        (void)snprintf(text, sizeof text, "<%zu byte%s>", value->size, value->size == 1 ? "" : "s");
+        write_word(w, text);
+        break;
+    case SHOAL_OBJECT:
+        (void)snprintf(text, sizeof text, "<%s %" PRIu64 ">", sh_kind_name(value->kind),
+                       shoal_block_id(value->as.object));
+        write_word(w, text);
+        break;
+    case SHOAL_LIST:
+    case SHOAL_MAP:
+        write_word(w, value->type == SHOAL_LIST ? "[" : "{");
+        for (size_t i = 0; i < value->size; i++) {
+            write_word(w, i == 0 ? "" : ", ");
+            if (value->type == SHOAL_MAP) {
+                write_quoted(w, value->as.map->pairs[i].key);
+                write_word(w, ": ");
+            }
+            write_value(w, shoal_value_at(value, i));
+        }
+        write_word(w, value->type == SHOAL_LIST ? "]" : "}");
+        break;
+    }
+}
+
+size_t shoal_value_format(const shoal_value *value, char *buffer, size_t capacity)
+{
+    writer w = {.buffer = buffer, .capacity = capacity};
+    if (value == NULL) {
+        (void)sh_fail(SHOAL_ETYPE, "there is no value to format");
+    } else {
+        write_value(&w, value);
+    }
+    if (capacity == 0) {
+        return w.length;
+    }
+    size_t end = w.length < capacity ? w.length : capacity - 1;
+    if (end < w.length) { /* cut before a character, not within it */
+        size_t start = end;
+        while (start > 0 && ((uint8_t)buffer[start - 1] & 0xc0) == 0x80) {
+            start--;
+        }
+        start -= start > 0;
+        end = start + sh_text_valid(buffer + start, end - start);
+    }
+    buffer[end] = 0;
+    return w.length;
+}

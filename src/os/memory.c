@@ -1,0 +1,114 @@
+#include "os/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+shoal_err sh_memory_create(const char *name, uint64_t size, int *out_fd)
+{
+    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) {
+        return sh_fail_os("memfd_create");
+    }
+    if (ftruncate(fd, (off_t)size) != 0 || fchmod(fd, S_IRUSR | S_IWUSR) != 0 || fcntl(fd, F_ADD_SEALS, SEALS) != 0) {
+        shoal_err err = sh_fail_os("preparing the world's memory file");
+        close(fd);
+        return err;
+    }
+    *out_fd = fd;
+    return SHOAL_OK;
+}
+
+bool sh_memory_is_sealed(int fd, uint64_t *out_size)
+{
+    struct stat st;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || (seals & SEALS) != SEALS || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size < 0) {
+        return false;
+    }
+    *out_size = (uint64_t)st.st_size;
+    return true;
+}
+
+shoal_err sh_memory_map(int fd, uint64_t size, void **out_base)
+{
+    void *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (base == MAP_FAILED) {
+        return sh_fail_os("mapping the world");
+    }
+    /* A core dump of one process shall not hold the whole world. */
+    madvise(base, size, MADV_DONTDUMP);
+    *out_base = base;
+    return SHOAL_OK;
+}
+
+void sh_memory_unmap(void *base, uint64_t size)
+{
+    munmap(base, size);
+}
+
+bool sh_memory_commit(int fd, uint64_t offset, uint64_t size)
+{
+    int r;
+    do {
+        r = fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)size);
+    } while (r != 0 && errno == EINTR);
+    return r == 0;
+}
+
+void sh_memory_decommit(int fd, uint64_t offset, uint64_t size)
+{
+    int r;
+    do {
+        r = fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)size);
+    } while (r != 0 && errno == EINTR);
+}
+
+uint64_t sh_memory_used(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
+}
+
+/* The limit of the cgroup v2 that this process is in, or 0. */
+static uint64_t cgroup_limit(void)
+{
+    char line[512], path[640];
+    uint64_t limit = 0;
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    if (f == NULL) {
+        return 0;
+    }
+    while (fgets(line, sizeof line, f) != NULL) {
+        if (strncmp(line, "0::", 3) == 0) {
+            line[strcspn(line, "\n")] = 0;
+            snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", line + 3);
+            FILE *g = fopen(path, "re");
+            if (g != NULL) {
+                if (fgets(line, sizeof line, g) != NULL) {
+                    limit = strtoull(line, NULL, 10); /* "max" gives 0 */
+                }
+                fclose(g);
+            }
+            break;
+        }
+    }
+    fclose(f);
+    return limit;
+}
+
+uint64_t sh_memory_of_machine(void)
+{
+    struct sysinfo s;
+    uint64_t total = sysinfo(&s) == 0 ? (uint64_t)s.totalram * s.mem_unit : UINT64_C(1) << 30;
+    uint64_t limit = cgroup_limit();
+    return limit != 0 && limit < total ? limit : total;
+}

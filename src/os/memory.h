@@ -1,0 +1,34 @@
+/* The memory file behind a world, and its one mapping. */
+#ifndef SH_OS_MEMORY_H
+#define SH_OS_MEMORY_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A new anonymous memory file of `size` bytes, sparse, sealed against every change of size, readable by its user only,
+ * close-on-exec. The name shows in /proc. */
+shoal_err sh_memory_create(const char *name, uint64_t size, int *out_fd);
+
+/* True when fd is such a file: sealed, and its size in out_size. */
+bool sh_memory_is_sealed(int fd, uint64_t *out_size);
+
+/* Maps the whole file, shared, without reserving memory. */
+shoal_err sh_memory_map(int fd, uint64_t size, void **out_base);
+void sh_memory_unmap(void *base, uint64_t size);
+
+/* Puts memory behind a range, so that touching it cannot fail later. Idempotent. False when the system has none; errno tells. */
+bool sh_memory_commit(int fd, uint64_t offset, uint64_t size);
+
+/* Gives the memory behind a range back; it reads as zeros afterwards. */
+void sh_memory_decommit(int fd, uint64_t offset, uint64_t size);
+
+/* Bytes of memory behind the file now. */
+uint64_t sh_memory_used(int fd);
+
+/* What this machine, or the memory cgroup of this process, has in all. */
+uint64_t sh_memory_of_machine(void);
+
+#endif

@@ -1,0 +1,196 @@
+/* A child's life: it takes its slot, finds its record and its function, runs it, writes down how it went, leaves. */
+#include "proc/child.h"
+
+#include "base/log.h"
+#include "ipc/message.h"
+#include "os/futex.h"
+#include "proc/process.h"
+#include "proc/registry.h"
+#include "shm/slot.h"
+#include "shm/world.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#define EXIT_LOST 127 /* it never got as far as its record */
+
+static struct {
+    shoal_block *record; /* NULL: this process was not started by Shoal */
+    int rank;
+} me = {.rank = -1};
+
+int shoal_rank(void)
+{
+    return me.rank;
+}
+
+shoal_err shoal_return(shoal_value *result)
+{
+    if (result == NULL) {
+        return shoal_last_error() != SHOAL_OK ? shoal_last_error() : sh_fail(SHOAL_EINVAL, "shoal_return: NULL");
+    }
+    shoal_err err;
+    sh_ctx *c = me.record != NULL ? sh_enter() : NULL;
+    if (c != NULL) {
+        shoal_block *message;
+        err = sh_message_make(c, result, &message);
+        if (err == SHOAL_OK) {
+            SH_DEATH("proc.return.made");
+            sh_message_store(c, message, sh_offset_of(&sh_record_of(me.record)->result));
+            SH_DEATH("proc.return.stored");
+        }
+        sh_leave();
+    } else {
+        err = me.record != NULL ? shoal_last_error() : sh_fail(SHOAL_ESTATE, "shoal_return: this process was not started as a target");
+    }
+    shoal_value_destroy(result);
+    return err;
+}
+
+/* Our slot holds the record in its first cell. Its arguments, too. */
+static shoal_err open_record(shoal_value **out_args)
+{
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    shoal_block *record;
+    shoal_err err = sh_block_from_cell(c, sh_offset_of(&c->slot->cells[0]), &record);
+    if (err == SHOAL_OK && (record->kind != SH_KIND_TASK || record->size <= offsetof(sh_record_shm, target) ||
+                            record->size > sizeof(sh_record_shm))) {
+        err = sh_fail(SHOAL_ECORRUPT, "slot %u holds no start record", c->index);
+    } else if (err == SHOAL_OK) {
+        me.record = record;
+        me.rank = sh_record_of(record)->rank;
+        sh_store_release(&sh_record_of(record)->phase, SH_RECORD_RUNNING);
+        SH_DEATH("proc.child.running");
+        err = sh_message_read_at(c, sh_offset_of(&sh_record_of(record)->argument), false, out_args);
+    }
+    sh_leave();
+    return err;
+}
+
+/* The parent learns what happened from here, or, when we die first, from our wait status. */
+static void record_end(shoal_err err)
+{
+    sh_record_shm *record = sh_record_of(me.record);
+    const char *text = shoal_last_error() == err ? shoal_last_error_text() : "";
+    sh_store_relaxed(&record->err, (uint32_t)err);
+    sh_store_relaxed(&record->ended_at, (uint64_t)sh_now());
+    snprintf(record->text, sizeof record->text, "%s", err != SHOAL_OK ? text : "");
+    SH_DEATH("proc.child.told");
+    sh_store_release(&record->phase, SH_RECORD_ENDED); /* pairs with the acquire in process.c: the fields above */
+    SH_DEATH("proc.child.ended");
+    sh_futex_wake(&record->phase, INT_MAX); /* death: shoal_wait looks at the pidfd as well */
+}
+
+/* Everything from the slot to the end of the target. The exit status. */
+static int run(shoal_target target)
+{
+    shoal_value *args = NULL;
+    shoal_err err = open_record(&args);
+    if (me.record == NULL) {
+        sh_log("a child found no record: %s", shoal_last_error_text());
+        return EXIT_LOST;
+    }
+    if (err == SHOAL_OK && target == NULL) {
+        sh_function function;
+        err = sh_target_find(&sh_record_of(me.record)->target, me.record->size - offsetof(sh_record_shm, target), &function);
+        target = err == SHOAL_OK ? (shoal_target)function : NULL;
+    }
+    if (err == SHOAL_OK) {
+        err = target(me.rank, args);
+    }
+    record_end(err);
+    shoal_value_destroy(args);
+    return err == SHOAL_OK ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+_Noreturn void sh_child_forked(uint32_t slot, shoal_target target, int lifeline)
+{
+    int status = EXIT_LOST;
+    me.record = NULL; /* the parent's, when it is a child itself */
+    me.rank = -1;
+    shoal_err err = SHOAL_OK;
+    if (lifeline >= 0) {
+        err = sh_lifeline_arm(lifeline);
+        close(lifeline);
+    }
+    if (err == SHOAL_OK) {
+        SH_DEATH("proc.forked.armed");
+        err = sh_world_become(slot);
+    }
+    if (err == SHOAL_OK) {
+        status = run(target);
+    } else {
+        sh_log("a forked child cannot start: %s", shoal_last_error_text());
+    }
+    fflush(NULL);
+    sh_world_detach();
+    _exit(status); /* exit would run what the parent has registered */
+}
+
+/* What SHOAL_CHILD says. */
+typedef struct assignment {
+    int world;
+    int lifeline;
+    int socket;
+    uint32_t slot;
+} assignment;
+
+static void keep_from_exec(int fd)
+{
+    if (fd >= 0) {
+        fcntl(fd, F_SETFD, FD_CLOEXEC);
+    }
+}
+
+static shoal_err take_place(const assignment *a)
+{
+    if (a->socket >= 0) {
+        sh_lifeline_pass_on(a->lifeline); /* a server ends when its socket is closed, in good order */
+    } else if (a->lifeline >= 0) {
+        shoal_err err = sh_lifeline_arm(a->lifeline);
+        close(a->lifeline);
+        if (err != SHOAL_OK) {
+            return err;
+        }
+    }
+    SH_DEATH("proc.spawned.armed");
+    return sh_world_attach(a->world, a->slot, NULL);
+}
+
+shoal_err shoal_init(int *argc, char ***argv)
+{
+    (void)argc;
+    (void)argv;
+    sh_spawn_allow();
+    const char *text = secure_getenv(SH_CHILD_VARIABLE);
+    assignment a;
+    if (text == NULL) {
+        return SHOAL_OK;
+    }
+    int fields = sscanf(text, "%d:%u:%d:%d", &a.world, &a.slot, &a.lifeline, &a.socket);
+    unsetenv(SH_CHILD_VARIABLE); /* our own children are not what we are */
+    if (fields != 4 || a.world < 0) {
+        return sh_fail(SHOAL_EINVAL, SH_CHILD_VARIABLE " is not for the environment: the library sets it for the children that it starts");
+    }
+    keep_from_exec(a.world);
+    keep_from_exec(a.lifeline);
+    keep_from_exec(a.socket);
+    prctl(PR_SET_NAME, program_invocation_short_name); /* it would be "exe" */
+    if (take_place(&a) != SHOAL_OK) {
+        sh_log("a child cannot start: %s", shoal_last_error_text());
+        _exit(EXIT_LOST);
+    }
+    if (a.socket >= 0) {
+        sh_forkserver_serve(a.socket);
+    }
+    exit(run(NULL));
+}

@@ -1,0 +1,51 @@
+#include "proc/pidfd.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NS_PER_S INT64_C(1000000000)
+
+int sh_poll(struct pollfd *fds, nfds_t count, int64_t deadline)
+{
+    for (;;) {
+        int64_t left = deadline == SH_NO_DEADLINE ? NS_PER_S : deadline - sh_now();
+        left = left < 0 ? 0 : left > NS_PER_S ? NS_PER_S : left; /* a second at a time: whoever waits without end looks again */
+        struct timespec t = {.tv_sec = left / NS_PER_S, .tv_nsec = left % NS_PER_S};
+        int n = ppoll(fds, count, &t, NULL);
+        if (n > 0) {
+            return n;
+        }
+        if ((n < 0 && errno != EINTR && errno != EAGAIN) || sh_passed(deadline)) {
+            return 0;
+        }
+    }
+}
+
+bool sh_pidfd_ended(int pidfd)
+{
+    struct pollfd p = {.fd = pidfd, .events = POLLIN};
+    return sh_poll(&p, 1, 0) > 0;
+}
+
+bool sh_pidfd_signal(int pidfd, int signal)
+{
+    return syscall(SYS_pidfd_send_signal, pidfd, signal, NULL, 0) == 0;
+}
+
+int sh_thread_count(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    int n = 0;
+    if (tasks == NULL) {
+        return 1;
+    }
+    for (const struct dirent *e = readdir(tasks); e != NULL; e = readdir(tasks)) {
+        n += e->d_name[0] != '.';
+    }
+    closedir(tasks);
+    return n;
+}

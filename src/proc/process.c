@@ -1,0 +1,394 @@
+#include "proc/process.h"
+
+#include "base/log.h"
+#include "ipc/message.h"
+#include "os/process.h"
+#include "proc/pidfd.h"
+#include "proc/registry.h"
+#include "shm/op.h"
+#include "shm/slot.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define GRACE SHOAL_SECONDS(3)
+#define KILL_LIMIT SHOAL_SECONDS(10) /* a killed process that is not gone by then hangs in the kernel */
+
+/* ---- starting ---- */
+
+static shoal_err choose_method(shoal_start asked, shoal_start *out_start)
+{
+    static const char *const names[] = {
+        [SHOAL_START_SPAWN] = "spawn", [SHOAL_START_FORK] = "fork", [SHOAL_START_FORKSERVER] = "forkserver"};
+    const char *text = getenv("SHOAL_START");
+    if (asked == SHOAL_START_DEFAULT && text != NULL && text[0] != 0) {
+        for (shoal_start s = SHOAL_START_SPAWN; s <= SHOAL_START_FORKSERVER; s++) {
+            if (strcmp(text, names[s]) == 0) {
+                *out_start = s;
+                return SHOAL_OK;
+            }
+        }
+        return sh_fail(SHOAL_EINVAL, "SHOAL_START=%s: want spawn, fork or forkserver", text);
+    }
+    if (asked < SHOAL_START_DEFAULT || asked > SHOAL_START_FORKSERVER) {
+        return sh_fail(SHOAL_EINVAL, "there is no start method %d", (int)asked);
+    }
+    *out_start = asked == SHOAL_START_DEFAULT ? SHOAL_START_SPAWN : asked;
+    return SHOAL_OK;
+}
+
+/* A record with the arguments in it. Inside. */
+static shoal_err make_record(sh_ctx *c, const shoal_process *p, const sh_target *target, const shoal_value *args, shoal_block **out_record)
+{
+    uint64_t size = offsetof(sh_record_shm, target) + sh_target_size(target);
+    shoal_block *b, *message;
+    shoal_err err = sh_block_new(c, sh_class_of(size), size, &b);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    sh_block_become(b, SH_KIND_TASK);
+    sh_record_shm *record = sh_record_of(b);
+    record->rank = p->rank;
+    record->flags = p->outlive ? SH_RECORD_OUTLIVE : 0;
+    memcpy(&record->target, target, sh_target_size(target));
+    if (args != NULL) {
+        err = sh_message_make(c, args, &message);
+        if (err != SHOAL_OK) {
+            sh_block_unref(c, b);
+            return err;
+        }
+        sh_message_store(c, message, sh_offset_of(&record->argument));
+    }
+    SH_DEATH("proc.start.recorded"); /* death: the record is ours like any block */
+    *out_record = b;
+    return SHOAL_OK;
+}
+
+/* Record, slot, and the slot's own reference to the record: from here on neither death leaves the record without a holder. */
+static shoal_err prepare(shoal_process *p, const sh_target *target, const shoal_value *args)
+{
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    shoal_err err = make_record(c, p, target, args, &p->record);
+    if (err == SHOAL_OK) {
+        err = sh_slot_reserve(c, p->name, &p->slot);
+    }
+    if (err == SHOAL_OK) {
+        p->generation = sh_state_generation(sh_load_relaxed(&sh_slot_at(p->slot)->state));
+        SH_DEATH("proc.start.reserved"); /* death: our recovery recovers the slots that we reserved */
+        err = sh_slot_give(c, p->slot, p->record->cell, 0);
+        SH_DEATH("proc.start.given");
+        if (err != SHOAL_OK) {
+            sh_slot_cancel(p->slot, p->generation);
+        }
+    }
+    sh_leave();
+    return err;
+}
+
+static shoal_err launch(shoal_process *p, shoal_target target, shoal_start method)
+{
+    static shoal_err (*const methods[])(const sh_launch *, sh_born *) = {
+        [SHOAL_START_SPAWN] = sh_spawn_start,
+        [SHOAL_START_FORK] = sh_fork_start,
+        [SHOAL_START_FORKSERVER] = sh_forkserver_start,
+    };
+    sh_born born;
+    shoal_err err = methods[method](&(sh_launch){.target = target, .slot = p->slot, .outlive = p->outlive}, &born);
+    SH_DEATH("proc.start.started"); /* death: the child waits for the next step, sees that we are dead, and ends */
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error(); /* the world was left by another thread: nothing of ours is valid any more */
+    }
+    if (err == SHOAL_OK) {
+        sh_slot_expect(p->slot, born.pid);
+        p->pid = born.pid;
+        p->pidfd = born.pidfd;
+        p->by_server = method == SHOAL_START_FORKSERVER;
+        SH_DEATH("proc.start.expected");
+    } else {
+        sh_slot_cancel(p->slot, p->generation);
+    }
+    sh_leave();
+    return err;
+}
+
+static void free_handle(shoal_process *p)
+{
+    if (p->pidfd >= 0) {
+        close(p->pidfd);
+    }
+    shoal_release(p->record);
+    shoal_value_destroy(p->result);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+}
+
+shoal_err sh_process_begin(shoal_target target, const shoal_value *args, const shoal_process_options *options,
+                           shoal_process **out_process)
+{
+    static const shoal_process_options none;
+    const shoal_process_options *o = options != NULL ? options : &none;
+    shoal_start method;
+    shoal_err err = choose_method(o->start, &method);
+    sh_target named = {.path = ""};
+    if (err == SHOAL_OK) {
+        err = target == NULL ? sh_fail(SHOAL_EINVAL, "the target is NULL") : sh_target_name((sh_function)target, &named);
+    }
+    if (err != SHOAL_OK && (target == NULL || method != SHOAL_START_FORK)) { /* a forked child needs no name for it */
+        return err;
+    }
+    sh_orphans_reap();
+    shoal_process *p = calloc(1, sizeof *p);
+    if (p == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for a process handle");
+    }
+    pthread_mutex_init(&p->lock, NULL);
+    p->pidfd = -1;
+    p->rank = o->rank;
+    p->outlive = o->outlive;
+    if (o->name != NULL) {
+        snprintf(p->name, sizeof p->name, "%s", o->name);
+    } else {
+        sh_target_label((sh_function)target, p->name, sizeof p->name);
+    }
+    err = prepare(p, &named, args);
+    if (err == SHOAL_OK) {
+        err = launch(p, target, method);
+    }
+    if (err != SHOAL_OK) {
+        free_handle(p);
+        return err;
+    }
+    sh_registry_add(p);
+    *out_process = p;
+    return SHOAL_OK;
+}
+
+shoal_err shoal_process_start(shoal_target target, shoal_value *args, const shoal_process_options *options,
+                              shoal_process **out_process)
+{
+    shoal_err err = sh_process_begin(target, args, options, out_process);
+    shoal_value_destroy(args);
+    return err;
+}
+
+shoal_err sh_born_watch(pid_t pid, sh_born *out_born)
+{
+    int pidfd = sh_pidfd_open((int32_t)pid);
+    if (pidfd < 0) {
+        shoal_err err = sh_fail_os("watching a new process (is SIGCHLD ignored?)");
+        kill(pid, SIGKILL);
+        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+        }
+        return err;
+    }
+    *out_born = (sh_born){.pid = (int32_t)pid, .pidfd = pidfd};
+    return SHOAL_OK;
+}
+
+/* ---- the end ---- */
+
+bool sh_process_has_ended(const shoal_process *process)
+{
+    return sh_load_acquire(&process->ended) != 0 || (process->pidfd >= 0 && sh_pidfd_ended(process->pidfd));
+}
+
+int64_t sh_process_ended_at(const shoal_process *process)
+{
+    const sh_record_shm *record = sh_record_of(process->record);
+    return sh_load_acquire(&record->phase) == SH_RECORD_ENDED ? (int64_t)sh_load_relaxed(&record->ended_at) : 0;
+}
+
+/* The wait status of one that has ended. False when another has taken it: an ignored SIGCHLD, somebody's wait, a dead server. */
+static bool reap(const shoal_process *p, int *out_status)
+{
+    if (p->by_server) {
+        return sh_forkserver_reap(p->pid, out_status) == SHOAL_OK;
+    }
+    pid_t r;
+    do {
+        r = waitpid(p->pid, out_status, 0); /* it has ended: does not block */
+    } while (r < 0 && errno == EINTR);
+    return r == p->pid;
+}
+
+static void describe_signal(shoal_process *p, int number)
+{
+    const char *name = sigabbrev_np(number);
+    p->status = (shoal_status){.end = SHOAL_KILLED, .code = number};
+    if (name != NULL) {
+        snprintf(p->text, sizeof p->text, "rank %d ended by SIG%s", p->rank, name);
+    } else {
+        snprintf(p->text, sizeof p->text, "rank %d ended by signal %d", p->rank, number);
+    }
+}
+
+/* What the wait status and the record say together. The record counts only if the process then ended as a target's process does. */
+static void describe(shoal_process *p, bool known, int status)
+{
+    const sh_record_shm *record = sh_record_of(p->record);
+    bool returned = sh_load_acquire(&record->phase) == SH_RECORD_ENDED;
+    shoal_err err = (shoal_err)sh_load_relaxed(&record->err);
+    int code = !known ? (err == SHOAL_OK ? EXIT_SUCCESS : EXIT_FAILURE) : WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    if (known && WIFSIGNALED(status)) {
+        describe_signal(p, WTERMSIG(status));
+    } else if (returned && err == SHOAL_OK && code == EXIT_SUCCESS) {
+        p->status = (shoal_status){.end = SHOAL_RETURNED};
+        snprintf(p->text, sizeof p->text, "rank %d returned", p->rank);
+    } else if (returned && err != SHOAL_OK && code == EXIT_FAILURE) {
+        p->status = (shoal_status){.end = SHOAL_FAILED, .code = code, .err = err};
+        int n = snprintf(p->text, sizeof p->text, "rank %d failed: %s", p->rank, shoal_err_name(err));
+        if (record->text[0] != 0) {
+            snprintf(p->text + n, sizeof p->text - (size_t)n, ": %.*s", SH_RECORD_TEXT - 1, record->text);
+        }
+    } else if (known) {
+        p->status = (shoal_status){.end = SHOAL_EXITED, .code = code};
+        snprintf(p->text, sizeof p->text, "rank %d exited with %d", p->rank, code);
+    } else {
+        p->status = (shoal_status){.end = SHOAL_EXITED, .code = -1};
+        snprintf(p->text, sizeof p->text, "rank %d ended, and something else took its exit status", p->rank);
+    }
+    p->status.text = p->text;
+}
+
+/* Recovers what it held, then reads what it returned: an open step of a killed child may be the store of that. */
+static void take_result(shoal_process *p)
+{
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return;
+    }
+    sh_slot_bury(p->slot, p->generation);
+    SH_DEATH("proc.join.buried");
+    uint64_t reference = sh_offset_of(&sh_record_of(p->record)->result);
+    if (sh_load_acquire((sh_a64 *)sh_at(reference)) != 0 &&
+        sh_message_read_at(c, reference, false, &p->result) != SHOAL_OK) {
+        sh_log("the result of rank %d is lost: %s", p->rank, shoal_last_error_text());
+    }
+    sh_leave();
+}
+
+/* Once, by the first who sees the end. */
+static void collect(shoal_process *p)
+{
+    pthread_mutex_lock(&p->lock);
+    if (sh_load_relaxed(&p->ended) == 0) {
+        int status = 0;
+        bool known = reap(p, &status);
+        SH_DEATH("proc.join.reaped"); /* death: whoever sweeps recovers the child's slot */
+        take_result(p);
+        describe(p, known, status);
+        sh_store_release(&p->ended, 1); /* pairs with the acquire in join: status and result */
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+shoal_err shoal_process_join(shoal_process *process, int64_t timeout, shoal_status *out_status)
+{
+    if (process == NULL) {
+        return sh_fail(SHOAL_EINVAL, "process: NULL");
+    }
+    if (sh_load_acquire(&process->ended) == 0) {
+        if (process->pidfd < 0) {
+            return sh_fail(SHOAL_ESTATE, "process %d was not started by this process", process->pid);
+        }
+        int64_t deadline = sh_deadline(timeout);
+        struct pollfd p = {.fd = process->pidfd, .events = POLLIN};
+        while (sh_poll(&p, 1, deadline) == 0) {
+            if (sh_passed(deadline)) {
+                return sh_fail(SHOAL_ETIMEDOUT, "%s (process %d) still runs", process->name, process->pid);
+            }
+        }
+        collect(process);
+    }
+    if (out_status != NULL) {
+        *out_status = process->status;
+    }
+    return SHOAL_OK;
+}
+
+/* ---- the rest of the public face ---- */
+
+shoal_err shoal_process_signal(shoal_process *process, int signal)
+{
+    if (process == NULL) {
+        return sh_fail(SHOAL_EINVAL, "process: NULL");
+    }
+    if (process->pidfd < 0) {
+        return sh_fail(SHOAL_ESTATE, "process %d was not started by this process", process->pid);
+    }
+    if (sh_process_has_ended(process)) {
+        return sh_fail(SHOAL_ESTATE, "process %d has ended", process->pid);
+    }
+    if (!sh_pidfd_signal(process->pidfd, signal)) {
+        return errno == ESRCH    ? sh_fail(SHOAL_ESTATE, "process %d has ended", process->pid)
+               : errno == EINVAL ? sh_fail(SHOAL_EINVAL, "there is no signal %d", signal)
+                                 : sh_fail_os("sending a signal");
+    }
+    return SHOAL_OK;
+}
+
+shoal_err shoal_process_terminate(shoal_process *process)
+{
+    return shoal_process_signal(process, SIGTERM);
+}
+
+shoal_err shoal_process_kill(shoal_process *process)
+{
+    return shoal_process_signal(process, SIGKILL);
+}
+
+int32_t shoal_process_pid(const shoal_process *process)
+{
+    return process->pid;
+}
+
+int shoal_process_sentinel(const shoal_process *process)
+{
+    return process->pidfd;
+}
+
+const shoal_value *shoal_process_result(const shoal_process *process)
+{
+    return sh_load_acquire(&process->ended) != 0 ? process->result : NULL;
+}
+
+static void abandon(const shoal_process *p)
+{
+    if (p->by_server) {
+        sh_forkserver_drop(p->pid);
+    } else {
+        sh_orphans_add(p->pid);
+    }
+}
+
+void shoal_process_destroy(shoal_process *process)
+{
+    if (process == NULL) {
+        return;
+    }
+    bool ours = process->pidfd >= 0;
+    bool over = !ours || shoal_process_join(process, SHOAL_NOW, NULL) == SHOAL_OK;
+    if (!over && !process->outlive) {
+        sh_pidfd_signal(process->pidfd, SIGTERM);
+        over = shoal_process_join(process, GRACE, NULL) == SHOAL_OK;
+        if (!over) {
+            sh_pidfd_signal(process->pidfd, SIGKILL);
+            over = shoal_process_join(process, KILL_LIMIT, NULL) == SHOAL_OK;
+        }
+    }
+    if (!over) {
+        abandon(process);
+    }
+    sh_registry_remove(process);
+    sh_orphans_reap();
+    free_handle(process);
+}

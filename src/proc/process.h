@@ -1,0 +1,85 @@
+/* Processes inside the library: the handle, and what the start methods give to each other. */
+#ifndef SH_PROC_PROCESS_H
+#define SH_PROC_PROCESS_H
+
+#include "proc/record.h"
+#include "shm/block.h"
+
+#include <shoal/process.h>
+
+#include <pthread.h>
+#include <sys/types.h>
+
+/* What a start method is given. The slot is reserved and holds the record. */
+typedef struct sh_launch {
+    shoal_target target;
+    uint32_t slot;
+    bool outlive;
+} sh_launch;
+
+/* What it gives back. The pid stays ours (or the fork server's) until it is reaped. */
+typedef struct sh_born {
+    int32_t pid;
+    int pidfd;
+} sh_born;
+
+/* The start methods: spawn.c, fork.c, forkserver.c. When one fails, no child is left. The child cannot take its slot before the
+ * caller has said whom it is for (sh_slot_expect). */
+shoal_err sh_spawn_start(const sh_launch *launch, sh_born *out_born);
+shoal_err sh_fork_start(const sh_launch *launch, sh_born *out_born);
+shoal_err sh_forkserver_start(const sh_launch *launch, sh_born *out_born);
+
+/* Opens the pidfd of a child that this process has just made: the pid is not given away before it is reaped, so it is the right one. When
+ * that fails the child is ended. Errors: SHOAL_EOS. */
+shoal_err sh_born_watch(pid_t pid, sh_born *out_born);
+
+/* A handle.
+ * Synchronisation: up to `lock` written once, before anybody else has the handle. The rest: under the lock, until ended; then read only. */
+struct shoal_process {
+    shoal_process *next; /* all handles of this process: registry.c */
+    shoal_process **link;
+    shoal_block *record;
+    int32_t pid;
+    int pidfd; /* -1 in a process that was forked from its owner */
+    int rank;
+    uint32_t slot;
+    uint64_t generation;
+    bool by_server; /* a child of the fork server */
+    bool outlive;
+    char name[SHOAL_NAME_MAX + 1];
+    pthread_mutex_t lock;
+    sh_a32 ended;
+    shoal_status status;
+    shoal_value *result;
+    char text[SH_RECORD_TEXT + 64];
+};
+
+/* shoal_process_start with arguments that stay the caller's. */
+shoal_err sh_process_begin(shoal_target target, const shoal_value *args, const shoal_process_options *options,
+                           shoal_process **out_process);
+
+/* Has it ended? Does not block. */
+bool sh_process_has_ended(const shoal_process *process);
+
+/* When its target returned (sh_now time), 0 when it never did. */
+int64_t sh_process_ended_at(const shoal_process *process);
+
+/* No shoal_init, no spawn. Records that it was called. */
+void sh_spawn_allow(void);
+
+/* Runs this program again with SHOAL_CHILD in the environment. socket: the fork server's end, or -1. */
+shoal_err sh_spawn_program(uint32_t slot, int lifeline, int socket, sh_born *out_born);
+
+/* From now on fork is refused, for the reason given ("CUDA is in use"): a string that stays. */
+void sh_fork_forbid(const char *why);
+
+/* Asks the fork server how its child ended: a wait status. SHOAL_ECHILD when the server is gone or does not know. */
+shoal_err sh_forkserver_reap(int32_t pid, int *out_status);
+
+/* Nobody will ask for this child's status. */
+void sh_forkserver_drop(int32_t pid);
+
+/* Ends the fork server of this process and waits for it; the next use starts another. For tests. */
+void sh_forkserver_stop(void);
+
+#endif

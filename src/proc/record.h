@@ -1,0 +1,51 @@
+/* The start record: all that passes between a child and the process that started it. A block of SH_KIND_TASK, held by the handle of the parent and,
+ * in its cell 0, by the child's slot from before the child exists.
+ *
+ * Synchronisation
+ *   argument             the parent, before the child exists; then the child, which uses it up
+ *   result               the child while it lives; then the parent, once the slot is buried
+ *   rank, flags, target  the parent, before the child exists
+ *   phase                the child: MADE -> RUNNING -> ENDED, each a release; the parent waits on it as a futex word (shoal_wait)
+ *   err, ended_at, text  the child, before phase ENDED
+ *
+ * death: a child that dies leaves a phase below ENDED, and its wait status tells the rest. A parent that dies leaves the record to the child.
+ */
+#ifndef SH_PROC_RECORD_H
+#define SH_PROC_RECORD_H
+
+#include "proc/target.h"
+#include "shm/kind.h"
+
+typedef enum sh_record_phase {
+    SH_RECORD_MADE,
+    SH_RECORD_RUNNING, /* the child is in the world and knows what to do */
+    SH_RECORD_ENDED,   /* the target has returned, or could not be found */
+} sh_record_phase;
+
+typedef enum sh_record_flag {
+    SH_RECORD_OUTLIVE = 1,
+} sh_record_flag;
+
+#define SH_RECORD_TEXT 512
+
+typedef struct sh_record_shm {
+    sh_a64 destroy[2];
+    sh_a64 argument;
+    sh_a64 result;
+    sh_a32 phase;
+    sh_a32 err;
+    sh_a64 ended_at; /* sh_now time */
+    int32_t rank;
+    uint32_t flags;
+    char text[SH_RECORD_TEXT];
+    sh_target target; /* the block ends with its path */
+} sh_record_shm;
+
+_Static_assert(offsetof(sh_record_shm, phase) == offsetof(sh_task_shm, words), "a record is a task");
+
+static inline sh_record_shm *sh_record_of(const shoal_block *block)
+{
+    return (sh_record_shm *)block->data;
+}
+
+#endif

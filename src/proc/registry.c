@@ -1,0 +1,183 @@
+#include "proc/registry.h"
+
+#include "proc/pidfd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* A leaf lock: nothing is called under it that takes another, because fork waits for it (prepare). */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static struct {
+    int lifeline[2]; /* to read, to write; -1: not made */
+    int armed;       /* what this process itself hangs on */
+    int inherited;   /* after a fork: the parent's end to read */
+    int passed_on;   /* in a fork server: its requester's end to read */
+    shoal_process *handles;
+    int32_t *orphans;
+    size_t orphan_count, orphan_room;
+} mine = {.lifeline = {-1, -1}, .armed = -1, .inherited = -1, .passed_on = -1};
+
+static void close_and_forget(int *fd)
+{
+    if (*fd >= 0) {
+        close(*fd);
+        *fd = -1;
+    }
+}
+
+/* ---- fork: the child is not the parent of these ---- */
+
+static void fork_prepare(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void fork_parent(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+static void fork_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    close_and_forget(&mine.lifeline[1]); /* or the parent's death would go unnoticed while we live */
+    close_and_forget(&mine.armed);
+    close_and_forget(&mine.inherited);
+    mine.inherited = mine.passed_on >= 0 ? mine.passed_on : mine.lifeline[0];
+    mine.lifeline[0] = mine.passed_on = -1;
+    for (shoal_process *p = mine.handles; p != NULL; p = p->next) {
+        close_and_forget(&p->pidfd);
+        p->link = NULL;
+    }
+    mine.handles = NULL;
+    mine.orphan_count = 0;
+}
+
+static void install(void)
+{
+    pthread_atfork(fork_prepare, fork_parent, fork_child);
+}
+
+/* ---- the lifeline ---- */
+
+shoal_err sh_lifeline_get(int *out_fd)
+{
+    shoal_err err = SHOAL_OK;
+    pthread_once(&once, install);
+    pthread_mutex_lock(&lock);
+    if (mine.lifeline[0] < 0) {
+        close_and_forget(&mine.inherited);
+        if (pipe2(mine.lifeline, O_CLOEXEC) != 0) {
+            mine.lifeline[0] = mine.lifeline[1] = -1;
+            err = sh_fail_os("a pipe for the children to hang on");
+        }
+    }
+    *out_fd = mine.lifeline[0];
+    pthread_mutex_unlock(&lock);
+    return err;
+}
+
+shoal_err sh_lifeline_arm(int fd)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    /* A description of our own: owner and signal belong to the description, and the one behind fd is everybody's. */
+    int own = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (own < 0 || fcntl(own, F_SETOWN, getpid()) != 0 || fcntl(own, F_SETSIG, SIGKILL) != 0 ||
+        fcntl(own, F_SETFL, O_NONBLOCK | O_ASYNC) != 0) {
+        shoal_err err = sh_fail_os("hanging on to the parent");
+        close_and_forget(&own);
+        return err;
+    }
+    pthread_once(&once, install);
+    close_and_forget(&mine.armed);
+    mine.armed = own;
+    /* The signal comes for what happens from now on; what happened before shows here. */
+    struct pollfd p = {.fd = own};
+    if (sh_poll(&p, 1, 0) > 0) {
+        kill(getpid(), SIGKILL);
+        _exit(1);
+    }
+    return SHOAL_OK;
+}
+
+int sh_lifeline_inherited(void)
+{
+    int fd = mine.inherited;
+    mine.inherited = -1;
+    return fd;
+}
+
+void sh_lifeline_pass_on(int fd)
+{
+    pthread_once(&once, install);
+    mine.passed_on = fd;
+}
+
+/* ---- handles ---- */
+
+void sh_registry_add(shoal_process *process)
+{
+    pthread_once(&once, install);
+    pthread_mutex_lock(&lock);
+    process->next = mine.handles;
+    process->link = &mine.handles;
+    if (process->next != NULL) {
+        process->next->link = &process->next;
+    }
+    mine.handles = process;
+    pthread_mutex_unlock(&lock);
+}
+
+void sh_registry_remove(shoal_process *process)
+{
+    pthread_mutex_lock(&lock);
+    if (process->link != NULL) {
+        *process->link = process->next;
+        if (process->next != NULL) {
+            process->next->link = process->link;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- orphans ---- */
+
+void sh_orphans_add(int32_t pid)
+{
+    pthread_mutex_lock(&lock);
+    if (mine.orphan_count == mine.orphan_room) {
+        size_t room = mine.orphan_room * 2 + 8;
+        int32_t *fresh = realloc(mine.orphans, room * sizeof *fresh);
+        if (fresh != NULL) {
+            mine.orphans = fresh;
+            mine.orphan_room = room;
+        }
+    }
+    if (mine.orphan_count < mine.orphan_room) { /* else it stays a zombie until we end */
+        mine.orphans[mine.orphan_count++] = pid;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void sh_orphans_reap(void)
+{
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < mine.orphan_count;) {
+        int status;
+        pid_t r = waitpid(mine.orphans[i], &status, WNOHANG);
+        if (r > 0 || (r < 0 && errno == ECHILD)) {
+            mine.orphans[i] = mine.orphans[--mine.orphan_count];
+        } else {
+            i++;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}

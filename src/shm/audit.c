@@ -1,0 +1,252 @@
+/* The audit: every invariant of layout.h, by walking the whole world. For tests and tools; nobody else may be at work meanwhile. */
+#include "os/memory.h"
+#include "shm/commit.h"
+#include "shm/heap.h"
+#include "shm/kind.h"
+#include "shm/slot.h"
+#include "sync/lock.h"
+#include "sync/rlock.h"
+
+#include <shoal/world.h>
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Private copies of what the walk has found: one record a block. */
+typedef struct tally {
+    uint64_t sum;   /* of the weights of the references found */
+    uint32_t count; /* of the references */
+    bool listed;    /* a cache or an open note names it */
+} tally;
+
+typedef struct audit {
+    shoal_audit *out;
+    tally **spans; /* for each span, one tally a block */
+    uint32_t span_count;
+} audit;
+
+__attribute__((format(printf, 3, 4))) static void finding(audit *a, uint64_t *counter, const char *format, ...)
+{
+    (*counter)++;
+    if (a->out->first[0] == 0) {
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(a->out->first, sizeof a->out->first, format, arguments);
+        va_end(arguments);
+    }
+}
+
+static tally *tally_of(audit *a, uint64_t id)
+{
+    sh_found f;
+    uint64_t span = id >> SH_INDEX_BITS;
+    if (span >= a->span_count || a->spans[span] == NULL || !sh_heap_find(id, &f)) {
+        return NULL;
+    }
+    return &a->spans[span][id & ((1u << SH_INDEX_BITS) - 1)];
+}
+
+static void count_reference(audit *a, sh_ref ref, const char *where)
+{
+    if (ref == 0) {
+        return;
+    }
+    tally *t = tally_of(a, sh_ref_id(ref));
+    if (t == NULL) {
+        finding(a, &a->out->unheld, "%s refers to block %llu, which there is not", where, (unsigned long long)sh_ref_id(ref));
+        return;
+    }
+    t->sum += sh_ref_weight(ref);
+    t->count++;
+    a->out->references++;
+}
+
+static bool make_tallies(audit *a)
+{
+    a->span_count = (uint32_t)(sh_load_acquire(&sh_the_world.header->frontier.hi) >> SH_TAG_BITS);
+    a->spans = calloc(a->span_count + 1, sizeof *a->spans);
+    if (a->spans == NULL) {
+        return false;
+    }
+    for (uint32_t s = 0; s < a->span_count; s++) {
+        sh_found f;
+        if (!sh_heap_find((uint64_t)s << SH_INDEX_BITS, &f)) {
+            finding(a, &a->out->lost, "span %u was never finished", s);
+            continue;
+        }
+        a->spans[s] = calloc(sh_class_blocks(f.klass), sizeof **a->spans);
+        if (a->spans[s] == NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void walk_slots(audit *a)
+{
+    uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);
+    for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
+        sh_slot_shm *slot = sh_slot_at(i);
+        sh_phase phase = sh_state_phase(sh_load_acquire(&slot->state));
+        char where[32];
+        snprintf(where, sizeof where, "slot %u", i);
+        for (uint32_t n = 0; n < SH_SLOT_CELLS; n++) {
+            count_reference(a, sh_load_acquire(&slot->cells[n]), where);
+        }
+        count_reference(a, sh_load_acquire(&slot->chunks), where);
+        for (uint32_t n = 0; n < SH_CACHE_ENTRIES; n++) {
+            uint64_t id = sh_load_acquire(&slot->cache[n]);
+            tally *t = id != 0 ? tally_of(a, id - 1) : NULL;
+            if (t != NULL && (phase == SH_PHASE_ALIVE || phase == SH_PHASE_RESERVED)) {
+                t->listed = true;
+            }
+        }
+        if (phase != SH_PHASE_FREE && sh_slot_is_dead(i)) {
+            finding(a, &a->out->dead_slots, "slot %u is dead and not recovered", i);
+        }
+        if (sh_load_acquire(&slot->op.code) != SH_OP_NONE) {
+            finding(a, &a->out->unfinished, "slot %u has operation %d open", i, (int)sh_load_acquire(&slot->op.code));
+        }
+        if (sh_load_acquire(&slot->destroying) != 0) {
+            finding(a, &a->out->unfinished, "slot %u has block %llu to destroy", i,
+                    (unsigned long long)sh_load_acquire(&slot->destroying) - 1);
+        }
+    }
+}
+
+static void walk_references(audit *a, uint64_t id, const sh_found *f)
+{
+    sh_a64 progress = {0}, *word;
+    char where[48];
+    snprintf(where, sizeof where, "block %llu of kind %d", (unsigned long long)id, (int)f->kind);
+    while ((word = sh_kind_next_reference(f, &progress)) != NULL) {
+        count_reference(a, sh_load_acquire(word), where);
+        sh_store_relaxed(&progress, sh_load_relaxed(&progress) + 1);
+    }
+}
+
+static void check_lock(audit *a, uint64_t id, const sh_found *f)
+{
+    sh_owner owner = f->kind == SH_KIND_LOCK    ? sh_lock_owner((sh_lock_shm *)f->data)
+                     : f->kind == SH_KIND_RLOCK ? sh_rlock_owner((sh_rlock_shm *)f->data)
+                                                : 0;
+    if (owner != 0 && sh_owner_is_dead(owner)) {
+        finding(a, &a->out->dead_locks, "lock %llu is held by a dead process", (unsigned long long)id);
+    }
+}
+
+/* Calls each for every block there is. */
+static void each_block(audit *a, void (*each)(audit *, uint64_t, const sh_found *, uint64_t))
+{
+    for (uint32_t s = 0; s < a->span_count; s++) {
+        sh_found f;
+        for (uint32_t i = 0; a->spans[s] != NULL && sh_heap_find((uint64_t)s << SH_INDEX_BITS | i, &f); i++) {
+            each(a, (uint64_t)s << SH_INDEX_BITS | i, &f, sh_load_acquire(&f.meta->word));
+        }
+    }
+}
+
+static void look_inside(audit *a, uint64_t id, const sh_found *f, uint64_t word)
+{
+    if (sh_word_weight(word) != 0) {
+        walk_references(a, id, f);
+        check_lock(a, id, f);
+    }
+}
+
+/* Can an allocation find it? Its bit, and the bits above it. */
+static bool is_listed(uint64_t id, const sh_found *f)
+{
+    uint32_t index = (uint32_t)(id & ((1u << SH_INDEX_BITS) - 1)), span = (uint32_t)(id >> SH_INDEX_BITS);
+    sh_a64 *bits = sh_span_map_word(span, f->klass, index / 64);
+    return bits != NULL && ((sh_load_acquire(bits) >> (index % 64)) & 1) != 0 && sh_span_is_listed(f->klass, span);
+}
+
+static void check_sum(audit *a, uint64_t id, const sh_found *f, uint64_t word)
+{
+    const tally *t = tally_of(a, id);
+    if ((word & SH_WORD_FREE) != 0) {
+        if (t->count != 0) {
+            finding(a, &a->out->unheld, "free block %llu has %u references", (unsigned long long)id, t->count);
+        }
+        if (!t->listed && !is_listed(id, f)) {
+            finding(a, &a->out->lost, "free block %llu of class %u is not listed", (unsigned long long)id, f->klass);
+        }
+        return;
+    }
+    a->out->blocks++;
+    if (sh_word_weight(word) == 0 || sh_word_weight(word) != t->sum) {
+        finding(a, &a->out->unheld, "block %llu of kind %d has weight %llu, its %u references have %llu", (unsigned long long)id,
+                (int)f->kind, (unsigned long long)sh_word_weight(word), t->count, (unsigned long long)t->sum);
+    }
+}
+
+shoal_err shoal_world_audit(shoal_audit *out_audit)
+{
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    audit a = {.out = out_audit};
+    memset(out_audit, 0, sizeof *out_audit);
+    shoal_err err = SHOAL_OK;
+    if (make_tallies(&a)) {
+        walk_slots(&a);
+        each_block(&a, look_inside);
+        each_block(&a, check_sum);
+        if (out_audit->first[0] != 0) {
+            err = sh_fail(SHOAL_ECORRUPT, "audit: %s", out_audit->first);
+        }
+    } else {
+        err = sh_fail(SHOAL_ENOMEM, "no memory for the audit");
+    }
+    for (uint32_t s = 0; a.spans != NULL && s < a.span_count; s++) {
+        free(a.spans[s]);
+    }
+    free(a.spans);
+    sh_leave();
+    return err;
+}
+
+/* ---- what is there ---- */
+
+static void count_live(shoal_world_info *info, uint32_t spans)
+{
+    for (uint32_t s = 0; s < spans && s < SH_SPANS; s++) {
+        sh_found f;
+        for (uint32_t i = 0; sh_heap_find((uint64_t)s << SH_INDEX_BITS | i, &f); i++) {
+            if (sh_word_weight(sh_load_acquire(&f.meta->word)) != 0) {
+                info->blocks_live++;
+                info->bytes_live += f.size;
+            }
+        }
+    }
+}
+
+shoal_err shoal_world_info_get(shoal_world_info *out_info)
+{
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    sh_world_shm *header = sh_the_world.header;
+    memset(out_info, 0, sizeof *out_info);
+    memcpy(out_info->name, header->name, sizeof out_info->name - 1);
+    out_info->reserved = sh_the_world.size;
+    out_info->heap_limit = sh_load_relaxed(&header->heap_limit);
+    out_info->heap_used = sh_memory_used(sh_the_world.fd);
+    out_info->recovered = sh_load_relaxed(&header->recovered);
+    out_info->locks_repaired = sh_load_relaxed(&header->repaired);
+    count_live(out_info, (uint32_t)(sh_load_acquire(&header->frontier.hi) >> SH_TAG_BITS));
+    uint32_t used = sh_load_acquire(&header->slots_used);
+    for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
+        sh_phase phase = sh_state_phase(sh_load_acquire(&sh_slot_at(i)->state));
+        if (phase == SH_PHASE_ALIVE || phase == SH_PHASE_RESERVED) {
+            out_info->processes++;
+        }
+    }
+    sh_leave();
+    return SHOAL_OK;
+}

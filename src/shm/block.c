@@ -1,0 +1,534 @@
+#include "shm/block.h"
+
+#include "shm/kind.h"
+#include "shm/op.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Private to the process, under the lock of sh_enter. */
+static struct {
+    shoal_block **buckets;
+    size_t bucket_count; /* a power of two */
+    size_t count;
+    uint64_t *free_cells;
+    size_t free_count, free_room;
+    size_t next_chunk; /* bytes of the next chunk of cells */
+} held;
+
+#define CHUNK_FIRST 4096u
+#define CHUNK_MAX (1u << 20)
+
+/* ---- the table ---- */
+
+static size_t bucket_of(uint64_t id)
+{
+    return (size_t)((id * UINT64_C(0x9e3779b97f4a7c15)) >> 32) & (held.bucket_count - 1);
+}
+
+static shoal_block *lookup(uint64_t id)
+{
+    if (held.bucket_count == 0) {
+        return NULL;
+    }
+    shoal_block *b = held.buckets[bucket_of(id)];
+    while (b != NULL && b->id != id) {
+        b = b->next;
+    }
+    return b;
+}
+
+static bool grow_table(void)
+{
+    if (held.count < held.bucket_count) {
+        return true;
+    }
+    size_t old_count = held.bucket_count, new_count = old_count == 0 ? 64 : old_count * 2;
+    shoal_block **old = held.buckets, **fresh = calloc(new_count, sizeof *fresh);
+    if (fresh == NULL) {
+        return false;
+    }
+    held.buckets = fresh;
+    held.bucket_count = new_count;
+    for (size_t i = 0; i < old_count; i++) {
+        for (shoal_block *b = old[i], *next; b != NULL; b = next) {
+            next = b->next;
+            size_t k = bucket_of(b->id);
+            b->next = fresh[k];
+            fresh[k] = b;
+        }
+    }
+    free(old);
+    return true;
+}
+
+static void insert(shoal_block *block)
+{
+    size_t k = bucket_of(block->id);
+    block->next = held.buckets[k];
+    held.buckets[k] = block;
+    held.count++;
+    sh_racy_store(&sh_the_world.self.slot->held, held.count);
+}
+
+static void remove_block(shoal_block *block)
+{
+    shoal_block **p = &held.buckets[bucket_of(block->id)];
+    while (*p != block) {
+        p = &(*p)->next;
+    }
+    *p = block->next;
+    held.count--;
+    sh_racy_store(&sh_the_world.self.slot->held, held.count);
+}
+
+/* ---- cells ---- */
+
+static bool room_for_cells(size_t more)
+{
+    if (held.free_count + more <= held.free_room) {
+        return true;
+    }
+    size_t room = (held.free_count + more) * 2;
+    uint64_t *fresh = realloc(held.free_cells, room * sizeof *fresh);
+    if (fresh == NULL) {
+        return false;
+    }
+    held.free_cells = fresh;
+    held.free_room = room;
+    return true;
+}
+
+/* A block of SH_KIND_CELLS, its reference in the given cell. */
+static shoal_err make_chunk(sh_ctx *c, uint64_t size, uint64_t cell, sh_cells_shm **out_cells)
+{
+    uint64_t id;
+    sh_found f;
+    shoal_err err = sh_heap_alloc(c, sh_class_of(size), size, cell, &id);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    SH_INVARIANT(sh_heap_find(id, &f));
+    memset(f.data, 0, size);
+    sh_heap_set_kind(id, SH_KIND_CELLS);
+    *out_cells = (sh_cells_shm *)f.data;
+    return SHOAL_OK;
+}
+
+/* The newest chunk goes in front of the others. In between they hang on the chunk, and the chunk on our cell: never on nothing. */
+static void hang_chunk(sh_ctx *c, sh_slot_shm *slot, uint64_t cell, sh_cells_shm *cells)
+{
+    uint64_t chunks = sh_offset_of(&slot->chunks);
+    uint64_t older = sh_ref_weight(sh_load_relaxed(&slot->chunks));
+    if (older != 0) {
+        sh_heap_split(c, chunks, sh_offset_of(&cells->next), older);
+    }
+    SH_DEATH("cells.chunk.linked");
+    sh_heap_split(c, cell, chunks, sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(cell))));
+}
+
+static void free_cell(uint64_t cell)
+{
+    held.free_cells[held.free_count++] = cell; /* there is room: it came from here */
+}
+
+/* The last free cell is never given out: a new chunk needs one. */
+static shoal_err take_cell(sh_ctx *c, uint64_t *out_cell)
+{
+    if (held.free_count <= 1) {
+        uint64_t size = held.next_chunk, spare = held.free_cells[0];
+        size_t more = (size - sizeof(sh_cells_shm)) / 8;
+        sh_cells_shm *cells;
+        if (!room_for_cells(more)) {
+            return sh_fail(SHOAL_ENOMEM, "no memory for %zu cells", more);
+        }
+        shoal_err err = make_chunk(c, size, spare, &cells);
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        hang_chunk(c, c->slot, spare, cells);
+        for (size_t i = more; i > 0; i--) {
+            held.free_cells[held.free_count++] = sh_offset_of(&cells->cells[i - 1]);
+        }
+        held.next_chunk = size * 2 < CHUNK_MAX ? size * 2 : CHUNK_MAX;
+    }
+    *out_cell = held.free_cells[--held.free_count];
+    return SHOAL_OK;
+}
+
+shoal_err sh_blocks_begin(sh_ctx *c)
+{
+    held.next_chunk = CHUNK_FIRST;
+    if (!room_for_cells(SH_SLOT_CELLS)) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for cells");
+    }
+    for (uint32_t i = SH_SLOT_CELLS; i > 0; i--) {
+        if (sh_load_relaxed(&c->slot->cells[i - 1]) == 0) {
+            held.free_cells[held.free_count++] = sh_offset_of(&c->slot->cells[i - 1]);
+        }
+    }
+    return SHOAL_OK;
+}
+
+void sh_blocks_forget(void)
+{
+    for (size_t i = 0; i < held.bucket_count; i++) {
+        for (shoal_block *b = held.buckets[i], *next; b != NULL; b = next) {
+            next = b->next;
+            free(b->extra);
+            free(b);
+        }
+    }
+    free(held.buckets);
+    free(held.free_cells);
+    memset(&held, 0, sizeof held);
+}
+
+/* ---- handles ---- */
+
+static shoal_err new_handle(sh_ctx *c, shoal_block **out_block)
+{
+    shoal_block *b = calloc(1, sizeof *b);
+    if (b == NULL || !grow_table()) {
+        free(b);
+        return sh_fail(SHOAL_ENOMEM, "no memory for a handle");
+    }
+    shoal_err err = take_cell(c, &b->cell);
+    if (err != SHOAL_OK) {
+        free(b);
+        return err;
+    }
+    *out_block = b;
+    return SHOAL_OK;
+}
+
+static void fill_handle(shoal_block *b, uint64_t id, const sh_found *f)
+{
+    b->id = id;
+    b->data = f->data;
+    b->size = f->size;
+    b->kind = f->kind;
+}
+
+shoal_err sh_block_new(sh_ctx *c, uint32_t klass, uint64_t size, shoal_block **out_block)
+{
+    shoal_block *b;
+    if (size > SH_SIZE_MAX) {
+        return sh_fail(SHOAL_ENOMEM, "heap: asked for %llu bytes, a block can have %llu", (unsigned long long)size,
+                       (unsigned long long)SH_SIZE_MAX);
+    }
+    shoal_err err = new_handle(c, &b);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    uint64_t id;
+    err = sh_heap_alloc(c, klass, size, b->cell, &id);
+    if (err != SHOAL_OK) {
+        free_cell(b->cell);
+        free(b);
+        return err;
+    }
+    sh_found f;
+    SH_INVARIANT(sh_heap_find(id, &f));
+    fill_handle(b, id, &f);
+    sh_store_relaxed(&b->refs, 1);
+    insert(b);
+    *out_block = b;
+    return SHOAL_OK;
+}
+
+void sh_block_become(shoal_block *block, sh_kind kind)
+{
+    memset(block->data, 0, block->size);
+    sh_heap_set_kind(block->id, kind);
+    block->kind = kind;
+}
+
+shoal_err sh_object_create(uint32_t klass, uint64_t size, sh_kind kind, shoal_block **out_block)
+{
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    shoal_block *b;
+    shoal_err err = sh_block_new(c, klass, size, &b);
+    if (err == SHOAL_OK) {
+        sh_block_become(b, kind);
+        *out_block = b;
+    }
+    sh_leave();
+    return err;
+}
+
+static bool can_be_sent(const sh_found *f)
+{
+    return f->kind != SH_KIND_CELLS && f->kind != SH_KIND_RING && f->kind < SH_KIND_COUNT &&
+           sh_word_weight(sh_load_acquire(&f->meta->word)) != 0;
+}
+
+shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64_t *out_value)
+{
+    uint64_t id = sh_ref_id(ref);
+    shoal_block *b = lookup(id);
+    if (b != NULL) {
+        uint64_t have = sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(b->cell)));
+        *out_value = sh_ref_make(id, have + sh_ref_weight(ref));
+        *out_block = b;
+        return SHOAL_OK;
+    }
+    sh_found f;
+    if (sh_ref_weight(ref) == 0 || !sh_heap_find(id, &f) || !can_be_sent(&f)) {
+        return sh_fail(SHOAL_ECORRUPT, "a message names block %llu, which there is not", (unsigned long long)id);
+    }
+    shoal_err err = new_handle(c, &b);
+    if (err == SHOAL_OK) {
+        fill_handle(b, id, &f);
+        *out_value = ref;
+        *out_block = b;
+    }
+    return err;
+}
+
+void sh_block_arrived(shoal_block *block)
+{
+    if (sh_load_relaxed(&block->refs) == 0) {
+        insert(block);
+    }
+    sh_add_relaxed(&block->refs, 1);
+}
+
+void sh_block_unexpect(shoal_block *block)
+{
+    if (sh_load_relaxed(&block->refs) == 0) {
+        free_cell(block->cell);
+        free(block);
+    }
+}
+
+shoal_err sh_block_from_cell(sh_ctx *c, uint64_t cell, shoal_block **out_block)
+{
+    return sh_block_take(c, cell, out_block);
+}
+
+shoal_err sh_block_take(sh_ctx *c, uint64_t from, shoal_block **out_block)
+{
+    sh_ref ref = sh_load_acquire((sh_a64 *)sh_at(from));
+    shoal_block *b;
+    uint64_t value;
+    shoal_err err = sh_block_expect(c, ref, &b, &value);
+    if (err == SHOAL_OK) {
+        sh_heap_split(c, from, b->cell, sh_ref_weight(ref));
+        sh_block_arrived(b);
+        *out_block = b;
+    }
+    return err;
+}
+
+shoal_err sh_block_open(sh_ctx *c, uint64_t id, shoal_block **out_block)
+{
+    shoal_block *b = lookup(id);
+    sh_found f;
+    if (b == NULL) {
+        if (!sh_heap_find(id, &f) || !can_be_sent(&f)) {
+            return sh_fail(SHOAL_ECORRUPT, "an object names block %llu, which there is not", (unsigned long long)id);
+        }
+        shoal_err err = new_handle(c, &b);
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        fill_handle(b, id, &f);
+        err = sh_heap_draw(c, id, b->cell);
+        if (err != SHOAL_OK) {
+            sh_block_unexpect(b);
+            return err;
+        }
+    }
+    sh_block_arrived(b);
+    *out_block = b;
+    return SHOAL_OK;
+}
+
+shoal_err sh_block_give(sh_ctx *c, const shoal_block *block, uint64_t to)
+{
+    uint64_t weight;
+    shoal_err err = sh_heap_share(c, block->cell, &weight);
+    if (err == SHOAL_OK) {
+        sh_heap_split(c, block->cell, to, weight);
+    }
+    return err;
+}
+
+void sh_block_unref(sh_ctx *c, shoal_block *block)
+{
+    if (sh_sub_acq_rel(&block->refs, 1) != 1) {
+        return;
+    }
+    shoal_block *parts[2] = {block->parts[0], block->parts[1]};
+    remove_block(block);
+    sh_heap_release(c, block->cell);
+    free_cell(block->cell);
+    free(block->extra);
+    free(block);
+    for (int i = 0; i < 2; i++) { /* parts have no parts: this goes one level deep */
+        if (parts[i] != NULL) {
+            sh_block_unref(c, parts[i]);
+        }
+    }
+}
+
+shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *what)
+{
+    if (block == NULL) {
+        return sh_fail(SHOAL_EINVAL, "%s: NULL", what);
+    }
+    if (block->kind != kind) {
+        return sh_fail(SHOAL_ETYPE, "%s: the object is of another kind", what);
+    }
+    return SHOAL_OK;
+}
+
+shoal_kind sh_block_kind(const shoal_block *block)
+{
+    static const shoal_kind kinds[SH_KIND_COUNT] = {
+        [SH_KIND_DATA] = SHOAL_KIND_BLOCK,           [SH_KIND_QUEUE] = SHOAL_KIND_QUEUE,
+        [SH_KIND_PIPE] = SHOAL_KIND_PIPE,            [SH_KIND_CONDITION] = SHOAL_KIND_CONDITION,
+        [SH_KIND_LOCK] = SHOAL_KIND_LOCK,            [SH_KIND_RLOCK] = SHOAL_KIND_RLOCK,
+        [SH_KIND_SEMAPHORE] = SHOAL_KIND_SEMAPHORE, [SH_KIND_EVENT] = SHOAL_KIND_EVENT,
+        [SH_KIND_BARRIER] = SHOAL_KIND_BARRIER,
+    };
+    return block->kind < SH_KIND_COUNT ? kinds[block->kind] : SHOAL_KIND_NONE;
+}
+
+/* ---- fork ---- */
+
+static uint64_t *inherited; /* for the child: the cells of its slot, in the order of the table walk */
+
+shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index)
+{
+    sh_slot_shm *slot = sh_slot_at(index);
+    size_t n = 0, room = SH_SLOT_CELLS / 2; /* the child keeps free cells to work with */
+    sh_cells_shm *chunk = NULL;
+    uint64_t cell;
+    free(inherited);
+    inherited = calloc(held.count + 1, sizeof *inherited);
+    if (inherited == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for a child's cells");
+    }
+    if (held.count > room) {
+        shoal_err err = take_cell(c, &cell);
+        if (err == SHOAL_OK) {
+            err = make_chunk(c, sizeof *chunk + held.count * 8, cell, &chunk);
+            if (err == SHOAL_OK) {
+                hang_chunk(c, slot, cell, chunk);
+            }
+            free_cell(cell);
+        }
+        if (err != SHOAL_OK) {
+            return err;
+        }
+    }
+    for (size_t i = 0; i < held.bucket_count; i++) {
+        for (shoal_block *b = held.buckets[i]; b != NULL; b = b->next, n++) {
+            /* From the middle of the slot's cells on: the first ones are for the start record. */
+            inherited[n] = sh_offset_of(chunk != NULL ? &chunk->cells[n] : &slot->cells[SH_SLOT_CELLS - 1 - n]);
+            shoal_err err = sh_block_give(c, b, inherited[n]);
+            if (err != SHOAL_OK) {
+                return err;
+            }
+        }
+    }
+    return SHOAL_OK;
+}
+
+void sh_blocks_become(sh_ctx *c, uint32_t index)
+{
+    size_t n = 0;
+    held.free_count = 0;
+    for (size_t i = 0; i < held.bucket_count; i++) {
+        for (shoal_block *b = held.buckets[i]; b != NULL; b = b->next) {
+            b->cell = inherited[n++];
+        }
+    }
+    free(inherited);
+    inherited = NULL;
+    (void)index;
+    held.next_chunk = CHUNK_FIRST;
+    for (uint32_t i = SH_SLOT_CELLS; i > 0; i--) { /* room is there: the parent had at least as many */
+        if (sh_load_relaxed(&c->slot->cells[i - 1]) == 0) {
+            held.free_cells[held.free_count++] = sh_offset_of(&c->slot->cells[i - 1]);
+        }
+    }
+}
+
+/* ---- the public face ---- */
+
+static shoal_err create(size_t size, bool zeroed, shoal_block **out_block)
+{
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    shoal_block *b;
+    shoal_err err = sh_block_new(c, sh_class_of(size <= SH_SIZE_MAX ? size : 0), size, &b);
+    sh_leave();
+    if (err == SHOAL_OK) {
+        if (zeroed) {
+            memset(b->data, 0, size);
+        }
+        *out_block = b;
+    }
+    return err;
+}
+
+shoal_err shoal_block_create(size_t size, shoal_block **out_block)
+{
+    return create(size, false, out_block);
+}
+
+shoal_err shoal_block_create_zeroed(size_t size, shoal_block **out_block)
+{
+    return create(size, true, out_block);
+}
+
+void *shoal_block_data(const shoal_block *block)
+{
+    return block->data;
+}
+
+size_t shoal_block_size(const shoal_block *block)
+{
+    return block->size;
+}
+
+uint64_t shoal_block_id(const shoal_block *block)
+{
+    return block->id;
+}
+
+void *shoal_retain(void *object)
+{
+    if (object != NULL) {
+        sh_add_relaxed(&((shoal_block *)object)->refs, 1);
+    }
+    return object;
+}
+
+void shoal_release(void *object)
+{
+    shoal_block *b = object;
+    if (b == NULL) {
+        return;
+    }
+    uint64_t refs = sh_load_relaxed(&b->refs);
+    while (refs > 1) {
+        if (sh_cas_acq_rel(&b->refs, &refs, refs - 1)) {
+            return;
+        }
+    }
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return;
+    }
+    sh_block_unref(c, b); /* inside, nobody receives the block; another thread may have retained it, if it held it too */
+    sh_leave();
+}

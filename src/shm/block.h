@@ -1,0 +1,71 @@
+/* Handles: the blocks that this process holds. One handle a block, however often it was received; it owns one cell of the slot.
+ *
+ * All functions that take a context are called inside (sh_enter). The public types of the library (queue, lock, …) are this type
+ * under other names; `kind` tells which. */
+#ifndef SH_SHM_BLOCK_H
+#define SH_SHM_BLOCK_H
+
+#include "shm/heap.h"
+
+#include <shoal/block.h>
+#include <shoal/value.h>
+
+struct shoal_block {
+    sh_a64 refs; /* of this process; the handle goes with the last */
+    uint64_t id;
+    uint64_t cell; /* offset of the cell that holds its reference */
+    uint64_t size;
+    char *data;
+    void *extra;           /* what the kind keeps in private memory; freed with free() */
+    shoal_block *parts[2]; /* handles of the blocks that this one is made of; released with it */
+    shoal_block *next;
+    sh_kind kind;
+};
+
+/* Allocates a block of SH_KIND_DATA with a handle. The bytes are not cleared. */
+shoal_err sh_block_new(sh_ctx *c, uint32_t klass, uint64_t size, shoal_block **out_block);
+
+/* Clears the bytes, says what the block is. For kinds with references: before any of them is stored. */
+void sh_block_become(shoal_block *block, sh_kind kind);
+
+/* A shared object of a fixed size and kind, its bytes cleared: what the creators of locks and queues need. Enters by itself. */
+shoal_err sh_object_create(uint32_t klass, uint64_t size, sh_kind kind, shoal_block **out_block);
+
+/* Receiving. expect finds or makes the handle for a reference that is about to move into our slot: its cell is block->cell, and
+ * *out_value is what the cell will hold afterwards. Then either sh_block_arrived (the cell holds it; the caller has one more
+ * reference) or sh_block_unexpect. Errors: SHOAL_ENOMEM, SHOAL_ECORRUPT when the id names no block that can be sent. */
+shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64_t *out_value);
+void sh_block_arrived(shoal_block *block);
+void sh_block_unexpect(shoal_block *block);
+
+/* A handle for the reference that a cell of our slot holds already (a start record). */
+shoal_err sh_block_from_cell(sh_ctx *c, uint64_t cell, shoal_block **out_block);
+
+/* Moves a reference from a word of a block that we hold into our slot, or copies it (a part of the weight). */
+shoal_err sh_block_take(sh_ctx *c, uint64_t from, shoal_block **out_block);
+
+/* A handle for a block that another block of ours refers to, and so keeps alive: it draws a weight of its own. */
+shoal_err sh_block_open(sh_ctx *c, uint64_t id, shoal_block **out_block);
+
+/* Gives a part of our weight to an empty reference word that is ours. */
+shoal_err sh_block_give(sh_ctx *c, const shoal_block *block, uint64_t to);
+
+/* shoal_release for one who is inside. */
+void sh_block_unref(sh_ctx *c, shoal_block *block);
+
+shoal_kind sh_block_kind(const shoal_block *block);
+
+/* Checks that the object is of the kind. */
+shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *what);
+
+/* All handles go: at the end of the process's stay. Also forgets the free cells. */
+void sh_blocks_forget(void);
+
+/* The cells of a slot that this process has just become: all that are empty can be used. */
+shoal_err sh_blocks_begin(sh_ctx *c);
+
+/* Before a fork: a reserved slot gets a reference to everything that we hold. In the child, sh_blocks_become points the handles there. */
+shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index);
+void sh_blocks_become(sh_ctx *c, uint32_t index);
+
+#endif

@@ -1,0 +1,135 @@
+#include "shm/commit.h"
+
+#include "os/memory.h"
+#include "shm/heap.h"
+#include "shm/op.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define KEEP_MAX (UINT64_C(1) << 30)
+
+static uint64_t left_below_limit(void)
+{
+    uint64_t limit = sh_load_relaxed(&sh_the_world.header->heap_limit), used = sh_memory_used(sh_the_world.fd);
+    return used < limit ? limit - used : 0;
+}
+
+bool sh_commit_keeps(uint64_t bytes)
+{
+    uint64_t limit = sh_load_relaxed(&sh_the_world.header->heap_limit);
+    uint64_t budget = limit / 8 < KEEP_MAX ? limit / 8 : KEEP_MAX;
+    return bytes <= budget && sh_memory_used(sh_the_world.fd) <= budget;
+}
+
+static shoal_err full(uint64_t asked)
+{
+    return sh_fail(SHOAL_ENOMEM, "heap: asked for %llu bytes, %llu left of %llu", (unsigned long long)asked,
+                   (unsigned long long)left_below_limit(),
+                   (unsigned long long)sh_load_relaxed(&sh_the_world.header->heap_limit));
+}
+
+shoal_err sh_commit(sh_ctx *c, uint64_t offset, uint64_t size, uint64_t asked)
+{
+    uint64_t first = offset / SH_PAGE * SH_PAGE;
+    uint64_t bytes = (offset + size + SH_PAGE - 1) / SH_PAGE * SH_PAGE - first;
+    if (bytes > left_below_limit()) {
+        /* A range that has memory already needs none; only a trial tells, and small ones are worth it. */
+        sh_trim(c, bytes);
+        if (bytes > left_below_limit()) {
+            return full(asked);
+        }
+    }
+    if (!sh_memory_commit(sh_the_world.fd, first, bytes)) {
+        sh_trim(c, UINT64_MAX);
+        if (!sh_memory_commit(sh_the_world.fd, first, bytes)) {
+            int number = errno;
+            sh_memory_decommit(sh_the_world.fd, first, bytes);
+            return sh_fail(SHOAL_ENOMEM, "heap: asked for %llu bytes, the system has no more: %s",
+                           (unsigned long long)asked, strerror(number));
+        }
+    }
+    return SHOAL_OK;
+}
+
+/* ---- trim ---- */
+
+/* Blocks that trim holds carry SH_WEIGHT_TRIM and our slot; the note TRIM names their span. */
+static bool hold(sh_ctx *c, sh_meta_shm *meta)
+{
+    uint64_t old = sh_load_acquire(&meta->word);
+    uint64_t target = sh_offset_of(&meta->word);
+    if ((old & SH_WORD_FREE) == 0) {
+        return false;
+    }
+    sh_op_confirm(c, old & SH_TAG_MASK, target);
+    uint64_t tag = sh_tag(c->index, sh_load_relaxed(&c->slot->op.seq));
+    return sh_cas_acq_rel(&meta->word, &old, sh_word_make(SH_WEIGHT_TRIM, tag));
+}
+
+void sh_trim_undo(sh_ctx *c, uint32_t span)
+{
+    for (uint32_t i = 0; i < (1u << SH_INDEX_BITS); i++) {
+        sh_found f;
+        uint64_t id = (uint64_t)span << SH_INDEX_BITS | i;
+        if (!sh_heap_find(id, &f)) {
+            return;
+        }
+        uint64_t word = sh_load_acquire(&f.meta->word);
+        if (sh_word_weight(word) == SH_WEIGHT_TRIM && (uint32_t)((word & SH_TAG_MASK) >> SH_SEQ_BITS) == c->index) {
+            sh_store_release(&f.meta->word, SH_WORD_FREE | (word & SH_TAG_MASK));
+            SH_DEATH("trim.undo.half");
+            sh_heap_list(id);
+        }
+    }
+}
+
+/* Free blocks of the span give their memory back: one by one when it is theirs, else only if the whole span is free. */
+static void trim_span(sh_ctx *c, uint32_t span)
+{
+    sh_found f;
+    uint64_t id = (uint64_t)span << SH_INDEX_BITS;
+    if (!sh_heap_find(id, &f)) {
+        return;
+    }
+    bool large = sh_class_is_large(f.klass);
+    uint32_t blocks = sh_class_blocks(f.klass), held = 0;
+    sh_span_shm *s = sh_span_at(span);
+    if (!large && sh_load_acquire(&s->committed) == 0) {
+        return;
+    }
+    sh_op_begin(c, SH_OP_TRIM, 0, 0, 0, 0, 0, 0, span);
+    for (uint32_t i = 0; i < blocks; i++) {
+        bool have = large && sh_load_relaxed(sh_heap_committed(id + i)) == 0 ? false : hold(c, &f.meta[i]);
+        SH_DEATH("trim.held");
+        if (have && large) {
+            sh_store_relaxed(sh_heap_committed(id + i), 0);
+            sh_memory_decommit(sh_the_world.fd, sh_offset_of(f.data) + i * f.room, f.room);
+        } else if (!have && !large) {
+            break;
+        }
+        held++;
+    }
+    if (!large && held == blocks) {
+        sh_store_release(&s->committed, 0); /* before the memory goes: who takes a block of it next commits again */
+        SH_DEATH("trim.uncommitted");
+        uint64_t from = (sh_offset_of(f.data) + SH_PAGE - 1) / SH_PAGE * SH_PAGE;
+        uint64_t to = (sh_offset_of(f.data) + blocks * f.room) / SH_PAGE * SH_PAGE;
+        if (to > from) {
+            sh_memory_decommit(sh_the_world.fd, from, to - from);
+        }
+    }
+    sh_trim_undo(c, span);
+    sh_op_end(c);
+}
+
+void sh_trim(sh_ctx *c, uint64_t want)
+{
+    uint32_t spans = (uint32_t)(sh_load_acquire(&sh_the_world.header->frontier.hi) >> SH_TAG_BITS);
+    for (uint32_t span = 0; span < spans && span < SH_SPANS; span++) {
+        if (want != UINT64_MAX && left_below_limit() >= want) {
+            return;
+        }
+        trim_span(c, span);
+    }
+}

@@ -1,0 +1,459 @@
+#include "shm/heap.h"
+
+#include "os/memory.h"
+#include "shm/commit.h"
+#include "shm/kind.h"
+#include "shm/op.h"
+
+/* ---- finding ---- */
+
+static inline uint32_t id_span(uint64_t id)
+{
+    return (uint32_t)(id >> SH_INDEX_BITS);
+}
+
+static inline uint32_t id_index(uint64_t id)
+{
+    return (uint32_t)(id & ((1u << SH_INDEX_BITS) - 1));
+}
+
+/* The span's class and base, checked. Spans that are not made yet, or made of nonsense, are not found. */
+static bool find_span(uint32_t span, uint32_t *out_klass, uint64_t *out_base)
+{
+    if (span >= SH_SPANS) {
+        return false;
+    }
+    sh_span_shm *s = sh_span_at(span);
+    uint32_t klass = sh_load_acquire(&s->klass) - 1; /* pairs with the release in sh_span_finish: base is there */
+    uint64_t base = sh_load_relaxed(&s->base);
+    if (klass >= SH_CLASSES || base < SH_HEAP_AT || base % SH_UNIT != 0 || base >= sh_the_world.size ||
+        sh_span_bytes(klass) > sh_the_world.size - base) {
+        return false;
+    }
+    *out_klass = klass;
+    *out_base = base;
+    return true;
+}
+
+bool sh_heap_find(uint64_t id, sh_found *out_found)
+{
+    uint32_t klass, index = id_index(id);
+    uint64_t base;
+    if (id > SH_ID_MASK || !find_span(id_span(id), &klass, &base) || index >= sh_class_blocks(klass)) {
+        return false;
+    }
+    out_found->klass = klass;
+    out_found->meta = (sh_meta_shm *)sh_at(base + sh_span_meta_at(klass)) + index;
+    out_found->room = sh_class_size(klass);
+    out_found->data = sh_at(base + sh_span_data_at(klass) + index * out_found->room);
+    uint64_t info = sh_load_relaxed(&out_found->meta->info);
+    uint64_t size = info & SH_INFO_SIZE_MASK;
+    out_found->size = size <= out_found->room ? size : out_found->room;
+    out_found->kind = (sh_kind)(info >> 56);
+    return true;
+}
+
+sh_a64 *sh_heap_committed(uint64_t id)
+{
+    uint32_t klass;
+    uint64_t base;
+    if (!find_span(id_span(id), &klass, &base) || !sh_class_is_large(klass)) {
+        return NULL;
+    }
+    return (sh_a64 *)sh_at(base + sh_span_committed_at(klass)) + id_index(id);
+}
+
+void sh_heap_set_kind(uint64_t id, sh_kind kind)
+{
+    sh_found f;
+    if (sh_heap_find(id, &f)) {
+        sh_store_release(&f.meta->info, (uint64_t)kind << 56 | f.size); /* after the zeroing of its reference words */
+    }
+}
+
+/* ---- free blocks: caches ---- */
+
+static sh_a64 *cache_of(const sh_ctx *c, uint32_t klass, uint32_t *out_room)
+{
+    if (klass < SH_CLASSES_SMALL) {
+        *out_room = SH_CACHE_SMALL;
+        return &c->slot->cache[klass * SH_CACHE_SMALL];
+    }
+    *out_room = SH_CACHE_LARGE;
+    return &c->slot->cache[SH_CLASSES_SMALL * SH_CACHE_SMALL + (klass - SH_CLASSES_SMALL) * SH_CACHE_LARGE];
+}
+
+/* Cache entries hold id + 1. */
+static void cache_push(sh_ctx *c, uint32_t klass, uint64_t id)
+{
+    uint32_t room;
+    sh_a64 *cache = cache_of(c, klass, &room);
+    if (c->recovering) {
+        sh_heap_list(id);
+        return;
+    }
+    if (c->cached[klass] >= room) {
+        /* Half of them go to the maps. Listed first, then forgotten: a death in between lists them twice, which is allowed. */
+        for (uint32_t i = 0; i < room / 2; i++) {
+            uint64_t old = sh_load_relaxed(&cache[i]);
+            if (old != 0) {
+                sh_heap_list(old - 1);
+            }
+        }
+        SH_DEATH("heap.cache.listed");
+        for (uint32_t i = 0; i < room - room / 2; i++) {
+            sh_store_relaxed(&cache[i], sh_load_relaxed(&cache[i + room / 2]));
+        }
+        for (uint32_t i = room - room / 2; i < room; i++) {
+            sh_store_relaxed(&cache[i], 0);
+        }
+        c->cached[klass] = (uint8_t)(room - room / 2);
+    }
+    sh_store_release(&cache[c->cached[klass]++], id + 1);
+}
+
+/* The newest cached block, still in the cache; its place in out_entry. A thief may have emptied entries. */
+static bool cache_peek(sh_ctx *c, uint32_t klass, uint64_t *out_id, sh_a64 **out_entry)
+{
+    uint32_t room;
+    sh_a64 *cache = cache_of(c, klass, &room);
+    while (c->cached[klass] > 0) {
+        sh_a64 *entry = &cache[c->cached[klass] - 1];
+        uint64_t id = sh_load_relaxed(entry);
+        if (id != 0) {
+            *out_id = id - 1;
+            *out_entry = entry;
+            return true;
+        }
+        c->cached[klass]--;
+    }
+    return false;
+}
+
+/* ---- acquisition ---- */
+
+/* entry: where the hint to this block stands in our cache, or NULL. */
+static bool acquire(sh_ctx *c, uint64_t id, uint64_t cell, sh_a64 *entry)
+{
+    sh_found f;
+    if (!sh_heap_find(id, &f)) {
+        if (entry != NULL) {
+            sh_store_relaxed(entry, 0);
+        }
+        return false;
+    }
+    uint64_t target = sh_offset_of(&f.meta->word);
+    uint64_t old = sh_load_acquire(&f.meta->word);
+    uint64_t seen = old & SH_TAG_MASK;
+    sh_op_confirm(c, seen, target);
+    sh_ref ref = sh_ref_make(id, SH_WEIGHT_NEW);
+    uint64_t tag = sh_op_begin(c, SH_OP_ALLOC, target, seen, 0, 0, cell, ref, id);
+    SH_DEATH("heap.alloc.begun"); /* death: the note names the block; recovery lists it as free */
+    if (entry != NULL) {
+        sh_store_relaxed(entry, 0);
+    }
+    SH_DEATH("heap.alloc.uncached");
+    bool ours = (old & SH_WORD_FREE) != 0 && sh_cas_acq_rel(&f.meta->word, &old, sh_word_make(SH_WEIGHT_NEW, tag));
+    SH_DEATH("heap.alloc.applied"); /* death: the tag is in the word; recovery fills the cell, and then empties it with the others */
+    if (ours) {
+        sh_store_release((sh_a64 *)sh_at(cell), ref);
+    }
+    SH_DEATH("heap.alloc.held");
+    sh_op_end(c);
+    return ours;
+}
+
+/* Memory behind the block that we have just taken. */
+static shoal_err ensure_memory(sh_ctx *c, const sh_found *f, uint64_t id, uint64_t size)
+{
+    if (!sh_class_is_large(f->klass)) {
+        sh_span_shm *span = sh_span_at(id_span(id));
+        if (__builtin_expect(sh_load_acquire(&span->committed) != 0, 1)) {
+            return SHOAL_OK;
+        }
+        shoal_err err = sh_commit(c, sh_load_relaxed(&span->base), sh_span_head_bytes(f->klass), size);
+        if (err == SHOAL_OK) {
+            sh_store_release(&span->committed, 1);
+        }
+        return err;
+    }
+    sh_a64 *committed = sh_heap_committed(id);
+    uint64_t have = sh_load_relaxed(committed);
+    uint64_t need = (size + SH_PAGE - 1) / SH_PAGE * SH_PAGE;
+    if (have > f->room) {
+        have = 0; /* nonsense from outside: committing again is harmless */
+    }
+    if (have >= need) {
+        return SHOAL_OK;
+    }
+    shoal_err err = sh_commit(c, sh_offset_of(f->data) + have, need - have, size);
+    if (err == SHOAL_OK) {
+        sh_store_relaxed(committed, need);
+    }
+    return err;
+}
+
+/* Some free block of the class, into the cell. */
+static shoal_err take_any(sh_ctx *c, uint32_t klass, uint64_t cell, uint64_t *out_id)
+{
+    uint64_t ids[SH_CACHE_SMALL];
+    sh_a64 *entry;
+    for (;;) {
+        while (cache_peek(c, klass, out_id, &entry)) {
+            if (acquire(c, *out_id, cell, entry)) {
+                return SHOAL_OK;
+            }
+        }
+        uint32_t got = 0;
+        uint32_t want = sh_class_is_large(klass) || c->recovering ? 1 : SH_CACHE_SMALL / 2;
+        if (!sh_span_claim(c, klass, ids, want, &got)) {
+            shoal_err err = sh_span_make(c, klass);
+            if (err != SHOAL_OK) {
+                return err;
+            }
+            continue;
+        }
+        /* The claim's note is still open and names these blocks, so nothing is lost while they move into the cache. */
+        uint64_t first = 0;
+        bool have_first = false;
+        for (uint32_t i = 0; i < got; i++) {
+            if (c->recovering) {
+                first = ids[i];
+                have_first = true;
+            } else {
+                cache_push(c, klass, ids[i]);
+            }
+        }
+        SH_DEATH("heap.claim.cached");
+        sh_op_end(c);
+        if (have_first && acquire(c, first, cell, NULL)) {
+            *out_id = first;
+            return SHOAL_OK;
+        }
+    }
+}
+
+shoal_err sh_heap_alloc(sh_ctx *c, uint32_t klass, uint64_t size, uint64_t cell, uint64_t *out_id)
+{
+    uint64_t id;
+    sh_found f;
+    shoal_err err = take_any(c, klass, cell, &id);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    SH_INVARIANT(sh_heap_find(id, &f));
+    err = ensure_memory(c, &f, id, size);
+    if (err != SHOAL_OK) {
+        sh_heap_release(c, cell);
+        return err;
+    }
+    sh_store_release(&f.meta->info, (uint64_t)SH_KIND_DATA << 56 | size);
+    *out_id = id;
+    return SHOAL_OK;
+}
+
+/* ---- release ---- */
+
+/* A dying block without references of its own, or whose references are gone: free from now on. Our note is open and names it. */
+static void make_free(sh_ctx *c, uint64_t id, const sh_found *f)
+{
+    sh_a64 *committed = sh_class_is_large(f->klass) ? sh_heap_committed(id) : NULL;
+    bool keep = true;
+    if (committed != NULL && sh_load_relaxed(committed) >= (1u << 20)) {
+        keep = sh_commit_keeps(sh_load_relaxed(committed)) || (c->cached[f->klass] == 0 && sh_load_relaxed(committed) <= (256u << 20));
+        if (!keep) {
+            sh_store_relaxed(committed, 0);
+            SH_DEATH("heap.free.giving_back"); /* death: committed says 0; committing again is harmless */
+            sh_memory_decommit(sh_the_world.fd, sh_offset_of(f->data), f->room);
+        }
+    }
+    sh_store_relaxed(&f->meta->info, (uint64_t)SH_KIND_DATA << 56);
+    uint64_t word = sh_load_relaxed(&f->meta->word);
+    sh_store_release(&f->meta->word, word | SH_WORD_FREE); /* nobody else writes the word of a dying block */
+    SH_DEATH("heap.free.unlisted"); /* death: free, but no hint names it; recovery lists it */
+    if (keep) {
+        cache_push(c, f->klass, id);
+    } else {
+        sh_heap_list(id);
+    }
+}
+
+/* What follows when our swap left a weight of 0. Our note is open. */
+static void bury(sh_ctx *c, uint64_t id, const sh_found *f)
+{
+    if (!sh_kind_has_references(f->kind)) {
+        make_free(c, id, f);
+        return;
+    }
+    sh_a64 *link = (sh_a64 *)f->data;
+    if (sh_load_relaxed(&c->slot->destroying) != id + 1) { /* recovery may find it there already */
+        sh_store_relaxed(link, sh_load_relaxed(&c->slot->destroying));
+        sh_store_relaxed(link + 1, 0); /* how far its references are released */
+        SH_DEATH("heap.bury.linked");
+        sh_store_release(&c->slot->destroying, id + 1);
+    }
+    SH_DEATH("heap.bury.pushed");
+}
+
+static void release_one(sh_ctx *c, uint64_t cell_offset)
+{
+    sh_a64 *cell = sh_at(cell_offset);
+    sh_ref ref = sh_load_relaxed(cell);
+    uint64_t id = sh_ref_id(ref), weight = sh_ref_weight(ref);
+    sh_found f;
+    if (weight == 0 || !sh_heap_find(id, &f)) {
+        sh_store_relaxed(cell, 0);
+        return;
+    }
+    uint64_t target = sh_offset_of(&f.meta->word);
+    uint64_t old = sh_load_acquire(&f.meta->word);
+    for (;;) {
+        if (sh_word_weight(old) < weight || (old & SH_WORD_FREE) != 0) {
+            sh_store_relaxed(cell, 0); /* only a damaged world gets here; the reference was worth nothing */
+            return;
+        }
+        uint64_t seen = old & SH_TAG_MASK;
+        sh_op_confirm(c, seen, target);
+        uint64_t tag = sh_op_begin(c, SH_OP_RELEASE, target, seen, 0, 0, cell_offset, 0, id);
+        SH_DEATH("heap.release.begun");
+        uint64_t left = sh_word_weight(old) - weight;
+        /* acq_rel: our use of the block before it is freed; all others' uses before we bury it. */
+        if (sh_cas_acq_rel(&f.meta->word, &old, sh_word_make(left, tag))) {
+            SH_DEATH("heap.release.applied"); /* death: the tag tells; recovery empties the cell and buries it */
+            sh_store_release(cell, 0);
+            SH_DEATH("heap.release.emptied");
+            if (left == 0) {
+                f.kind = (sh_kind)(sh_load_acquire(&f.meta->info) >> 56);
+                bury(c, id, &f);
+            }
+            sh_op_end(c);
+            return;
+        }
+        sh_op_end(c);
+    }
+}
+
+/* Strikes the finished block from the stack and frees it. */
+static void free_top(sh_ctx *c, uint64_t id, const sh_found *f)
+{
+    uint64_t next = sh_load_relaxed((sh_a64 *)f->data);
+    sh_op_begin(c, SH_OP_FREE, sh_offset_of(&f->meta->word), 0, 0, 0, 0, next, id);
+    SH_DEATH("heap.drain.begun");
+    sh_store_release(&c->slot->destroying, next);
+    SH_DEATH("heap.drain.popped");
+    make_free(c, id, f);
+    sh_op_end(c);
+}
+
+void sh_heap_drain(sh_ctx *c)
+{
+    for (;;) {
+        uint64_t top = sh_load_relaxed(&c->slot->destroying);
+        sh_found f;
+        if (top == 0) {
+            return;
+        }
+        if (!sh_heap_find(top - 1, &f)) {
+            sh_store_relaxed(&c->slot->destroying, 0); /* only a damaged world gets here */
+            return;
+        }
+        sh_kind_dying(&f);
+        sh_a64 *word = sh_kind_next_reference(&f, (sh_a64 *)f.data + 1);
+        if (word != NULL) {
+            release_one(c, sh_offset_of(word)); /* may put another on top */
+        } else {
+            free_top(c, top - 1, &f);
+        }
+    }
+}
+
+void sh_heap_release(sh_ctx *c, uint64_t cell)
+{
+    release_one(c, cell);
+    sh_heap_drain(c);
+}
+
+void sh_heap_redo(sh_ctx *c, sh_op_code code, uint64_t id, bool applied)
+{
+    sh_found f;
+    if (!sh_heap_find(id, &f)) {
+        return;
+    }
+    uint64_t word = sh_load_acquire(&f.meta->word);
+    bool dying = sh_word_weight(word) == 0 && (word & SH_WORD_FREE) == 0;
+    bool by_us = (uint32_t)((word & SH_TAG_MASK) >> SH_SEQ_BITS) == c->index;
+    if (code == SH_OP_RELEASE && applied && dying && by_us) {
+        bury(c, id, &f);
+    } else if (code == SH_OP_FREE && dying && by_us) {
+        make_free(c, id, &f);
+    } else if ((word & SH_WORD_FREE) != 0) {
+        sh_heap_list(id);
+    }
+}
+
+/* ---- moving weight ---- */
+
+void sh_heap_split(sh_ctx *c, uint64_t from, uint64_t to, uint64_t weight)
+{
+    sh_a64 *source = sh_at(from), *target = sh_at(to);
+    sh_ref ref = sh_load_relaxed(source), there = sh_load_relaxed(target);
+    uint64_t id = sh_ref_id(ref), left = sh_ref_weight(ref) - weight;
+    SH_INVARIANT(weight > 0 && weight <= sh_ref_weight(ref) && (there == 0 || sh_ref_id(there) == id));
+    sh_ref rest = left == 0 ? 0 : sh_ref_make(id, left);
+    sh_ref given = sh_ref_make(id, weight + sh_ref_weight(there));
+    sh_op_begin(c, SH_OP_MOVE, to, 0, 0, given, from, rest, 0);
+    SH_DEATH("heap.split.begun"); /* death: recovery stores both; both places are ours */
+    sh_store_release(target, given);
+    SH_DEATH("heap.split.given");
+    sh_store_release(source, rest);
+    sh_op_end(c);
+}
+
+shoal_err sh_heap_draw(sh_ctx *c, uint64_t id, uint64_t cell_offset)
+{
+    sh_a64 *cell = sh_at(cell_offset);
+    sh_found f;
+    if (!sh_heap_find(id, &f)) {
+        return sh_fail(SHOAL_ECORRUPT, "there is no block %llu", (unsigned long long)id);
+    }
+    uint64_t target = sh_offset_of(&f.meta->word);
+    uint64_t old = sh_load_acquire(&f.meta->word);
+    sh_ref more = sh_ref_make(id, sh_ref_weight(sh_load_relaxed(cell)) + SH_WEIGHT_MORE);
+    for (;;) {
+        if (sh_word_weight(old) == 0) {
+            return sh_fail(SHOAL_ECORRUPT, "block %llu is gone", (unsigned long long)id);
+        }
+        if (sh_word_weight(old) + SH_WEIGHT_MORE >= SH_WEIGHT_TRIM) {
+            return sh_fail(SHOAL_ELIMIT, "block %llu has too many holders", (unsigned long long)id);
+        }
+        uint64_t seen = old & SH_TAG_MASK;
+        sh_op_confirm(c, seen, target);
+        uint64_t tag = sh_op_begin(c, SH_OP_WEIGHT, target, seen, 0, 0, cell_offset, more, id);
+        bool done = sh_cas_acq_rel(&f.meta->word, &old, sh_word_make(sh_word_weight(old) + SH_WEIGHT_MORE, tag));
+        SH_DEATH("heap.draw.applied");
+        if (done) {
+            sh_store_release(cell, more);
+        }
+        sh_op_end(c);
+        if (done) {
+            return SHOAL_OK;
+        }
+    }
+}
+
+shoal_err sh_heap_share(sh_ctx *c, uint64_t cell, uint64_t *out_weight)
+{
+    sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(cell));
+    uint64_t weight = sh_ref_weight(ref);
+    if (weight < 2) {
+        shoal_err err = sh_heap_draw(c, sh_ref_id(ref), cell);
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        weight += SH_WEIGHT_MORE;
+    }
+    /* The maker gives enough for a receiver to send it on a few times without drawing; everybody else gives little, so that 100 million
+     * messages can hold one block. */
+    *out_weight = weight >= SH_WEIGHT_NEW / 32 ? 16 : 1;
+    return SHOAL_OK;
+}

@@ -1,0 +1,142 @@
+#include "shm/kind.h"
+
+#include "sync/barrier.h"
+
+#include <limits.h>
+
+bool sh_kind_has_references(sh_kind kind)
+{
+    switch (kind) {
+    case SH_KIND_CELLS:
+    case SH_KIND_MESSAGE:
+    case SH_KIND_QUEUE:
+    case SH_KIND_RING:
+    case SH_KIND_PIPE:
+    case SH_KIND_CONDITION:
+    case SH_KIND_TASK:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* The words [first, last) of the block are references. */
+static void reference_range(const sh_found *f, uint64_t *out_first, uint64_t *out_last)
+{
+    uint64_t words = f->size / 8;
+    uint64_t first = 2, last = 2;
+    switch (f->kind) {
+    case SH_KIND_CELLS:
+        last = words;
+        break;
+    case SH_KIND_MESSAGE: {
+        uint64_t count = words < 4 ? 0 : (uint32_t)sh_load_relaxed(&((sh_message_shm *)f->data)->count);
+        first = 4;
+        last = 4 + count;
+        break;
+    }
+    case SH_KIND_QUEUE:
+        last = 3;
+        break;
+    case SH_KIND_PIPE:
+    case SH_KIND_CONDITION:
+    case SH_KIND_TASK:
+        last = 4;
+        break;
+    default:
+        break;
+    }
+    *out_last = last < words ? last : words;
+    *out_first = first < *out_last ? first : *out_last;
+}
+
+/* Progress of a ring: 0 is `next`, n + 1 is entry n. */
+static sh_a64 *next_in_ring(const sh_found *f, sh_a64 *progress)
+{
+    sh_ring_shm *ring = (sh_ring_shm *)f->data;
+    uint64_t at = sh_load_relaxed(progress);
+    if (f->size < sizeof *ring) {
+        return NULL;
+    }
+    uint64_t room = (f->size - sizeof *ring) / sizeof ring->entries[0];
+    if (at == 0) {
+        if (sh_load_acquire(&ring->next) != 0) {
+            return &ring->next;
+        }
+        at = 1;
+    }
+    for (; at - 1 < room; at++) {
+        sh_a128 *entry = &ring->entries[at - 1];
+        sh_entry_kind kind = sh_entry_kind_of(sh_load_acquire(&entry->lo));
+        if ((kind == SH_ENTRY_BLOCK || kind == SH_ENTRY_MESSAGE) && sh_load_relaxed(&entry->hi) != 0) {
+            sh_store_relaxed(progress, at);
+            return &entry->hi;
+        }
+    }
+    sh_store_relaxed(progress, at);
+    return NULL;
+}
+
+sh_a64 *sh_kind_next_reference(const sh_found *f, sh_a64 *progress)
+{
+    if (f->kind == SH_KIND_RING) {
+        return next_in_ring(f, progress);
+    }
+    uint64_t first, last, at = sh_load_relaxed(progress);
+    reference_range(f, &first, &last);
+    for (at = at < first ? first : at; at < last; at++) {
+        sh_a64 *word = (sh_a64 *)f->data + at;
+        if (sh_load_acquire(word) != 0) {
+            sh_store_relaxed(progress, at);
+            return word;
+        }
+    }
+    sh_store_relaxed(progress, at);
+    return NULL;
+}
+
+static sh_queue_shm *queue_behind(sh_ref ref)
+{
+    sh_found f;
+    if (sh_ref_weight(ref) == 0 || !sh_heap_find(sh_ref_id(ref), &f) || f.kind != SH_KIND_QUEUE || f.size < sizeof(sh_queue_shm)) {
+        return NULL;
+    }
+    return (sh_queue_shm *)f.data;
+}
+
+static void wake_queue(sh_queue_shm *queue)
+{
+    sh_gate_wake(&queue->not_empty, INT_MAX);
+    sh_gate_wake(&queue->not_full, INT_MAX);
+    sh_gate_wake(&queue->all_done, INT_MAX);
+}
+
+void sh_kind_dying(const sh_found *f)
+{
+    if (f->kind != SH_KIND_PIPE || f->size < sizeof(sh_pipe_shm)) {
+        return;
+    }
+    sh_pipe_shm *end = (sh_pipe_shm *)f->data;
+    sh_a64 *const references[] = {&end->reads, &end->writes};
+    for (int i = 0; i < 2; i++) {
+        sh_queue_shm *queue = queue_behind(sh_load_relaxed(references[i]));
+        if (queue != NULL) {
+            sh_or_seq_cst(&queue->flags, SH_QUEUE_CLOSED);
+            wake_queue(queue);
+        }
+    }
+}
+
+void sh_kind_holder_died(const sh_found *f)
+{
+    if (f->kind == SH_KIND_BARRIER && f->size >= sizeof(sh_barrier_shm)) {
+        sh_barrier_break((sh_barrier_shm *)f->data);
+    }
+}
+
+void sh_kind_wake(const sh_found *f)
+{
+    if (f->kind == SH_KIND_QUEUE && f->size >= sizeof(sh_queue_shm)) {
+        wake_queue((sh_queue_shm *)f->data);
+    }
+}

@@ -1,0 +1,117 @@
+/* Which words of a block are references, and what else happens when a block of a kind dies. The layouts of all kinds that
+ * refer to other blocks stand here, because recovery and audit must walk them.
+ *
+ * Every such block begins with two words that belong to the destroy stack: the next dying block, and how far we are. */
+#ifndef SH_SHM_KIND_H
+#define SH_SHM_KIND_H
+
+#include "shm/heap.h"
+#include "sync/park.h"
+
+/* More cells of a slot. next refers to the older chunk. */
+typedef struct sh_cells_shm {
+    sh_a64 destroy[2];
+    sh_a64 next;
+    sh_a64 cells[];
+} sh_cells_shm;
+
+/* A message: count references, then the bytes. Written by its sender before it is published, read-only afterwards. */
+typedef struct sh_message_shm {
+    sh_a64 destroy[2];
+    sh_a64 count; /* references | 2^32 * flags */
+    sh_a64 size;  /* of the bytes */
+    sh_a64 references[];
+} sh_message_shm;
+
+/* Two references and bytes: see proc/ for what they mean there. */
+typedef struct sh_task_shm {
+    sh_a64 destroy[2];
+    sh_a64 argument; /* reference to a message */
+    sh_a64 result;   /* reference to a message */
+    sh_a64 words[];  /* up to the size of the block: plain words, owned by who uses the record */
+} sh_task_shm;
+
+/* A ring of entries; see ipc/ring.h. An entry of a kind that carries a reference has it in its hi word. */
+typedef struct sh_ring_shm {
+    sh_a64 destroy[2];
+    sh_a64 next;  /* reference to the ring that follows this one; set once */
+    sh_a64 order; /* log2 of the number of entries */
+    sh_a64 unused[4];
+    sh_a64 tail __attribute__((aligned(SH_CACHE_LINE)));
+    sh_a64 head __attribute__((aligned(SH_CACHE_LINE)));
+    sh_a128 entries[] __attribute__((aligned(SH_CACHE_LINE)));
+} sh_ring_shm;
+
+#define SH_RING_ORDER_MIN 4
+#define SH_RING_ORDER_MAX 31
+
+/* State word of an entry: lap 23 | closing 1 | kind 4 | tag 36. */
+typedef enum sh_entry_kind {
+    SH_ENTRY_EMPTY,
+    SH_ENTRY_CLOSED,  /* the ring ends here: go on in the next one */
+    SH_ENTRY_BYTES_0, /* 0 to 8 bytes in the word: BYTES_0 + n */
+    SH_ENTRY_BYTES_8 = SH_ENTRY_BYTES_0 + 8,
+    SH_ENTRY_INT,
+    SH_ENTRY_FLOAT,
+    SH_ENTRY_BLOCK,   /* the word is a reference to the block that was sent */
+    SH_ENTRY_MESSAGE, /* the word is a reference to a message */
+} sh_entry_kind;
+
+#define SH_ENTRY_KIND_SHIFT SH_TAG_BITS
+#define SH_ENTRY_CLOSING (UINT64_C(1) << (SH_TAG_BITS + 4))
+#define SH_ENTRY_LAP_SHIFT (SH_TAG_BITS + 5)
+#define SH_ENTRY_LAP_MASK ((UINT64_C(1) << 23) - 1)
+
+static inline sh_entry_kind sh_entry_kind_of(uint64_t state)
+{
+    return (sh_entry_kind)((state >> SH_ENTRY_KIND_SHIFT) & 15);
+}
+
+/* A queue. Synchronisation: bound, written once. rings: the first ring; written once. put_ring, get_ring: hints, id of the ring where puts and
+ * gets happen, forward only. flags: or-ed. done: task_done, upward by compare-and-swap. gates: park.h. */
+typedef struct sh_queue_shm {
+    sh_a64 destroy[2];
+    sh_a64 rings;
+    sh_a64 bound;
+    sh_a32 flags;
+    sh_a32 unused;
+    sh_a64 put_ring;
+    sh_a64 get_ring;
+    sh_a64 done;
+    sh_gate not_empty __attribute__((aligned(SH_CACHE_LINE)));
+    sh_gate not_full;
+    sh_gate all_done;
+} sh_queue_shm;
+
+#define SH_QUEUE_CLOSED 1u
+
+/* One end of a pipe: references to the queue it reads and the queue it writes (0: none). When the end dies both are closed. */
+typedef struct sh_pipe_shm {
+    sh_a64 destroy[2];
+    sh_a64 reads;
+    sh_a64 writes;
+} sh_pipe_shm;
+
+/* A condition: its lock (a block of SH_KIND_RLOCK, which recovery finds by itself) and the queue of its waiters. */
+typedef struct sh_condition_shm {
+    sh_a64 destroy[2];
+    sh_a64 lock;
+    sh_a64 waiters;
+} sh_condition_shm;
+
+bool sh_kind_has_references(sh_kind kind);
+
+/* The next word of the block that holds a reference, from *progress on, or NULL. progress is advanced past it. A reference word of
+ * 0 is skipped. Everything is checked against the block's size: its bytes may be nonsense. */
+sh_a64 *sh_kind_next_reference(const sh_found *f, sh_a64 *progress);
+
+/* First thing when a block of the kind dies; may be called again. */
+void sh_kind_dying(const sh_found *f);
+
+/* Recovery found this reference among those that a killed process held. */
+void sh_kind_holder_died(const sh_found *f);
+
+/* Wakes everybody who waits at the object. */
+void sh_kind_wake(const sh_found *f);
+
+#endif

@@ -1,0 +1,216 @@
+/* Finding worlds: by the memory files that running processes of this user hold open. No registry, so nothing can be stale. The
+ * kernel lets us look into /proc/PID/fd of our own processes only. */
+#include "os/memory.h"
+#include "os/process.h"
+#include "shm/slot.h"
+
+#include <shoal/world.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PREFIX "/memfd:shoal:"
+
+/* Calls each with the path of every fd of every process that is a world's file; stops when it returns false. */
+static void each_world_fd(bool (*each)(const char *path, const char *name, void *context), void *context)
+{
+    DIR *processes = opendir("/proc");
+    bool going = processes != NULL;
+    for (struct dirent *p; going && (p = readdir(processes)) != NULL;) {
+        char path[300];
+        DIR *fds;
+        if (p->d_name[0] < '0' || p->d_name[0] > '9') {
+            continue;
+        }
+        snprintf(path, sizeof path, "/proc/%s/fd", p->d_name);
+        fds = opendir(path);
+        for (struct dirent *d; going && fds != NULL && (d = readdir(fds)) != NULL;) {
+            char link[128];
+            snprintf(path, sizeof path, "/proc/%.20s/fd/%.20s", p->d_name, d->d_name);
+            ssize_t n = readlink(path, link, sizeof link - 1);
+            if (n <= (ssize_t)strlen(PREFIX) || strncmp(link, PREFIX, strlen(PREFIX)) != 0) {
+                continue;
+            }
+            link[n] = 0;
+            char *end = strstr(link, " (deleted)");
+            if (end != NULL) {
+                *end = 0;
+            }
+            going = each(path, link + strlen(PREFIX), context);
+        }
+        if (fds != NULL) {
+            closedir(fds);
+        }
+    }
+    if (processes != NULL) {
+        closedir(processes);
+    }
+}
+
+/* ---- join ---- */
+
+typedef struct search {
+    const char *name;
+    int fd;
+} search;
+
+static bool find_by_name(const char *path, const char *name, void *context)
+{
+    search *s = context;
+    if (strcmp(name, s->name) != 0) {
+        return true;
+    }
+    s->fd = open(path, O_RDWR | O_CLOEXEC);
+    return s->fd < 0;
+}
+
+shoal_err shoal_world_join(const char *name)
+{
+    search s = {.name = name, .fd = -1};
+    if (name == NULL || name[0] == 0) {
+        return sh_fail(SHOAL_EINVAL, "join: no name");
+    }
+    if (sh_the_world.attachment != SH_DETACHED) {
+        return sh_fail(SHOAL_ESTATE, "this process is in a world already");
+    }
+    each_world_fd(find_by_name, &s);
+    if (s.fd < 0) {
+        return sh_fail(SHOAL_ENOENT, "no world '%.80s' among the running processes of this user", name);
+    }
+    return sh_world_attach(s.fd, SH_SLOT_NEW, "joined");
+}
+
+/* ---- list ---- */
+
+typedef struct listing {
+    bool (*each)(const shoal_ps_entry *entry, void *context);
+    void *context;
+    ino_t *seen; /* files that were shown already */
+    size_t seen_count;
+    bool no_memory;
+} listing;
+
+static const char *const operations[] = {
+    [SH_OP_NONE] = "",          [SH_OP_ALLOC] = "allocating", [SH_OP_RELEASE] = "releasing", [SH_OP_FREE] = "freeing",
+    [SH_OP_WEIGHT] = "sharing", [SH_OP_MOVE] = "moving",      [SH_OP_LINK] = "growing a queue",
+    [SH_OP_ENTRY] = "queueing", [SH_OP_BITS] = "allocating",  [SH_OP_TRIM] = "trimming",     [SH_OP_SPAN] = "growing the heap",
+};
+
+static const char *state_of(const sh_slot_shm *slot, sh_phase phase)
+{
+    switch (phase) {
+    case SH_PHASE_RESERVED:
+        return "reserved";
+    case SH_PHASE_DEAD:
+        return "dead";
+    default:
+        return sh_load_relaxed(&slot->waiting) != 0 ? "waiting" : "running";
+    }
+}
+
+/* The slots of one world, mapped read-only at base; nothing of it is believed. */
+static bool show_world(listing *l, const char *base, int fd, uint64_t used_bytes)
+{
+    const sh_world_shm *header = (const sh_world_shm *)base;
+    uint32_t used = sh_load_acquire(&header->slots_used);
+    char world[SHOAL_NAME_MAX + 1], name[SHOAL_NAME_MAX + 1], doing[48];
+    snprintf(world, sizeof world, "%.*s", SHOAL_NAME_MAX, header->name);
+    for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
+        const sh_slot_shm *slot = (const sh_slot_shm *)(base + SH_SLOTS_AT + (uint64_t)i * sizeof *slot);
+        sh_phase phase = sh_state_phase(sh_load_acquire(&slot->state));
+        uint64_t code = sh_load_acquire(&slot->op.code), waiting = sh_load_acquire(&slot->waiting);
+        if (phase == SH_PHASE_FREE || phase > SH_PHASE_DEAD) {
+            continue;
+        }
+        snprintf(name, sizeof name, "%.*s", SHOAL_NAME_MAX, slot->name);
+        snprintf(doing, sizeof doing, "%s", code <= SH_OP_SPAN ? operations[code] : "");
+        if (waiting != 0 && doing[0] == 0) {
+            snprintf(doing, sizeof doing, "waits at object %llu", (unsigned long long)waiting - 1);
+        }
+        int32_t pid = (int32_t)sh_load_acquire(&slot->pid);
+        bool dead = phase == SH_PHASE_ALIVE && pid != (int32_t)getpid() && !sh_life_marked(fd, i) &&
+                    sh_process_gone(pid, sh_load_relaxed(&slot->start));
+        shoal_ps_entry entry = {.world = world,
+                                .world_used = used_bytes,
+                                .world_limit = sh_load_relaxed(&header->heap_limit),
+                                .world_recovered = sh_load_relaxed(&header->recovered),
+                                .pid = pid,
+                                .slot = i,
+                                .name = name,
+                                .state = dead ? "dead" : state_of(slot, phase),
+                                .doing = doing,
+                                .references = sh_racy_load(&slot->held)};
+        for (uint32_t n = 0; n < SH_CACHE_ENTRIES; n++) {
+            entry.cached += sh_load_relaxed(&slot->cache[n]) != 0;
+        }
+        if (!l->each(&entry, l->context)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The header and the slots of a world: all that is looked at. */
+#define LOOK_BYTES SH_SPANS_AT
+
+static bool was_seen(listing *l, ino_t file)
+{
+    for (size_t i = 0; i < l->seen_count; i++) {
+        if (l->seen[i] == file) {
+            return true;
+        }
+    }
+    ino_t *grown = realloc(l->seen, (l->seen_count + 1) * sizeof *grown);
+    if (grown == NULL) {
+        l->no_memory = true;
+        return true;
+    }
+    l->seen = grown;
+    l->seen[l->seen_count++] = file;
+    return false;
+}
+
+static bool show_file(const char *path, const char *name, void *context)
+{
+    listing *l = context;
+    struct stat st, own;
+    (void)name;
+    if (stat(path, &st) != 0 || was_seen(l, st.st_ino)) {
+        return !l->no_memory;
+    }
+    if (sh_the_world.fd >= 0 && fstat(sh_the_world.fd, &own) == 0 && own.st_ino == st.st_ino && own.st_dev == st.st_dev) {
+        /* Our own: through our own mapping. To open its file and close it again would drop our life mark. */
+        return show_world(l, sh_the_world.base, sh_the_world.fd, sh_memory_used(sh_the_world.fd));
+    }
+    bool going = true;
+    uint64_t size;
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) {
+        return true; /* gone meanwhile, or not ours */
+    }
+    if (sh_memory_is_sealed(fd, &size) && size >= SH_RESERVE_MIN) {
+        void *base = mmap(NULL, LOOK_BYTES, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0);
+        if (base != MAP_FAILED) {
+            if (sh_world_check(base, size) == SHOAL_OK) {
+                going = show_world(l, base, fd, sh_memory_used(fd));
+            }
+            munmap(base, LOOK_BYTES);
+        }
+    }
+    close(fd);
+    return going;
+}
+
+shoal_err shoal_world_list(bool (*each)(const shoal_ps_entry *entry, void *context), void *context)
+{
+    listing l = {.each = each, .context = context};
+    each_world_fd(show_file, &l);
+    free(l.seen);
+    return l.no_memory ? sh_fail(SHOAL_ENOMEM, "no memory to list worlds") : SHOAL_OK;
+}

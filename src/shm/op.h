@@ -1,0 +1,69 @@
+/* Operations that can be told, after a death, to have happened or not.
+ *
+ * One compare-and-swap is the step that counts. Before it the slot writes down what it is about to do and what must follow; the
+ * swap leaves the operation's tag in the word; afterwards the follow-up is done and the note is struck out. Whoever dies in between leaves a note
+ * from which its recovery finishes (the tag is there, or was confirmed) or forgets (it is not).
+ *
+ * A tag vanishes when another process swaps the word again. That process first calls sh_op_confirm: if the tagged operation is
+ * the one that is open in its slot at this moment, the slot's `confirmed` is raised to it. The sequence in a tag has 24
+ * bits; the slot's own has 64. Why 24 are enough: a tag equals the slot's open operation only if their low bits agree AND
+ * the operation's target is this word; an older tag of the same slot, with the same low bits, in the same word, is excluded because
+ * sh_op_begin never chooses a sequence whose tag it has just read there.
+ *
+ * To look at the other slot costs a cache miss, so we remember the sequence last seen in each slot: an operation older than
+ * that is closed. The memory is good for a twentieth of a second; no slot can make half of 2^24 operations in that time.
+ */
+#ifndef SH_SHM_OP_H
+#define SH_SHM_OP_H
+
+#include "base/death.h"
+#include "shm/world.h"
+
+/* Opens an operation whose swap will replace a word that now carries the tags seen_a and seen_b (0 for none; both must have been
+ * confirmed already). Returns the tag to write. */
+uint64_t sh_op_begin(sh_ctx *c, sh_op_code code, uint64_t target, uint64_t seen_a, uint64_t seen_b, uint64_t word, uint64_t cell,
+                     uint64_t value, uint64_t extra);
+
+static inline void sh_op_end(sh_ctx *c)
+{
+    sh_store_release(&c->slot->op.code, SH_OP_NONE);
+}
+
+void sh_op_confirm_slow(uint64_t tag, uint64_t target);
+
+extern uint64_t sh_op_seen[SH_SLOTS];      /* sequence last read in each slot */
+extern uint32_t sh_op_seen_when[SH_SLOTS]; /* and when: sh_coarse_time */
+
+/* About 50 ms a step; wraps. */
+static inline uint32_t sh_coarse_time(void)
+{
+#if defined(__x86_64__)
+    return (uint32_t)(__builtin_ia32_rdtsc() >> 27);
+#else
+    return (uint32_t)(sh_now() >> 25);
+#endif
+}
+
+/* Before a tag is replaced in the word at target. */
+static inline void sh_op_confirm(const sh_ctx *c, uint64_t tag, uint64_t target)
+{
+    uint32_t slot = (uint32_t)(tag >> SH_SEQ_BITS);
+    if (slot == c->index || (tag & SH_SEQ_MASK) == 0 || slot >= SH_SLOTS) {
+        return; /* our own earlier operations are closed */
+    }
+    uint32_t behind = (uint32_t)((sh_op_seen[slot] - tag) & SH_SEQ_MASK);
+    if (behind != 0 && behind < (1u << (SH_SEQ_BITS - 1)) && sh_op_seen_when[slot] == sh_coarse_time()) {
+        return; /* that slot has gone on since */
+    }
+    sh_op_confirm_slow(tag, target);
+}
+
+/* In recovery: did the open operation of this slot take effect? tags: those found in the word now. */
+static inline bool sh_op_applied(const sh_slot_shm *slot, uint32_t index, uint64_t tag_a, uint64_t tag_b)
+{
+    uint64_t seq = sh_load_acquire(&slot->op.seq);
+    uint64_t tag = sh_tag(index, seq);
+    return tag_a == tag || tag_b == tag || sh_load_acquire(&slot->confirmed) == seq;
+}
+
+#endif

@@ -1,0 +1,292 @@
+/* What a dead process left: its open operation is finished or forgotten, its free blocks are listed, its locks are handed on, its references
+ * are released.
+ *
+ * The recoverer works in the name of the dead slot: every step opens notes there, as the dead process did. So when the recoverer dies too,
+ * the slot looks as if its process had died a little later, and the next recoverer goes on (B41). One at a time: the
+ * field recoverer names it, and a dead one is replaced. */
+#include "base/death.h"
+#include "shm/commit.h"
+#include "shm/heap.h"
+#include "shm/kind.h"
+#include "shm/op.h"
+#include "shm/slot.h"
+#include "sync/lock.h"
+#include "sync/rlock.h"
+
+/* Offsets in a dead slot's note are checked like those in a message. */
+static sh_a64 *cell_at(uint64_t offset)
+{
+    if (offset == 0 || offset % 8 != 0 || offset > sh_the_world.size - 16) {
+        return NULL;
+    }
+    return sh_at(offset);
+}
+
+static void store_cell(const sh_op_shm *op, uint64_t value)
+{
+    sh_a64 *cell = cell_at(sh_load_relaxed(&op->cell));
+    if (cell != NULL) {
+        sh_store_release(cell, value);
+    }
+}
+
+static void finish_entry(const sh_slot_shm *slot, uint32_t index)
+{
+    const sh_op_shm *op = &slot->op;
+    uint64_t target = sh_load_relaxed(&op->target);
+    if (target % 16 != 0 || cell_at(target) == NULL) {
+        return;
+    }
+    sh_a128 *entry = sh_at(target);
+    uint64_t lo = sh_load_acquire(&entry->lo), hi = sh_load_acquire(&entry->hi);
+    bool taken = sh_entry_kind_of(lo) <= SH_ENTRY_CLOSED; /* then hi keeps the tag of the put */
+    if (sh_op_applied(slot, index, lo & SH_TAG_MASK, taken ? hi : 0)) {
+        store_cell(op, sh_load_relaxed(&op->value));
+    }
+    sh_found f;
+    if (sh_heap_find(sh_load_relaxed(&op->extra), &f)) {
+        sh_kind_wake(&f); /* it may have died before it woke somebody */
+    }
+}
+
+static void finish_bits(const sh_op_shm *op)
+{
+    uint64_t bits = sh_load_relaxed(&op->word), word = sh_load_relaxed(&op->value);
+    uint64_t span = sh_load_relaxed(&op->extra);
+    for (uint64_t i = 0; i < 64 && word < 64; i++) {
+        uint64_t id = span << SH_INDEX_BITS | (word * 64 + i);
+        sh_found f;
+        if (((bits >> i) & 1) != 0 && sh_heap_find(id, &f) && (sh_load_acquire(&f.meta->word) & SH_WORD_FREE) != 0) {
+            sh_heap_list(id);
+        }
+    }
+    sh_heap_list_span((uint32_t)span); /* it may have died while it cleared the class map */
+}
+
+static void finish_link(const sh_op_shm *op)
+{
+    sh_a64 *target = cell_at(sh_load_relaxed(&op->target));
+    if (target != NULL && sh_load_acquire(target) == sh_load_relaxed(&op->word)) {
+        store_cell(op, 0);
+    }
+}
+
+/* The step that the dead process was in the middle of. */
+static void finish_operation(sh_ctx *c)
+{
+    sh_op_shm *op = &c->slot->op;
+    sh_op_code code = (sh_op_code)sh_load_acquire(&op->code); /* pairs with the release in sh_op_begin */
+    uint64_t id = sh_load_relaxed(&op->extra);
+    sh_found f;
+    bool known = (code == SH_OP_ALLOC || code == SH_OP_RELEASE || code == SH_OP_WEIGHT || code == SH_OP_FREE) && sh_heap_find(id, &f);
+    bool applied = known && sh_op_applied(c->slot, c->index, sh_load_acquire(&f.meta->word) & SH_TAG_MASK, 0);
+    switch (code) {
+    case SH_OP_ALLOC:
+    case SH_OP_WEIGHT:
+        if (applied) {
+            store_cell(op, sh_load_relaxed(&op->value));
+        }
+        sh_heap_redo(c, code, id, applied);
+        break;
+    case SH_OP_RELEASE:
+        if (applied) {
+            store_cell(op, 0);
+        }
+        SH_DEATH("recovery.release.half");
+        sh_heap_redo(c, code, id, applied);
+        break;
+    case SH_OP_FREE:
+        sh_store_release(&c->slot->destroying, sh_load_relaxed(&op->value));
+        sh_heap_redo(c, code, id, true);
+        break;
+    case SH_OP_MOVE: {
+        sh_a64 *target = cell_at(sh_load_relaxed(&op->target));
+        if (target != NULL) {
+            sh_store_release(target, sh_load_relaxed(&op->word));
+            store_cell(op, sh_load_relaxed(&op->value));
+        }
+        break;
+    }
+    case SH_OP_LINK:
+        finish_link(op);
+        break;
+    case SH_OP_ENTRY:
+        finish_entry(c->slot, c->index);
+        break;
+    case SH_OP_BITS:
+        finish_bits(op);
+        break;
+    case SH_OP_TRIM:
+        sh_trim_undo(c, (uint32_t)id);
+        break;
+    case SH_OP_SPAN: {
+        uint64_t word = sh_load_relaxed(&op->word);
+        uint32_t span = (uint32_t)word, klass = (uint32_t)(word >> 32);
+        if (klass < SH_CLASSES && span < SH_SPANS && id >= SH_HEAP_AT && id < sh_the_world.size &&
+            sh_span_bytes(klass) <= sh_the_world.size - id &&
+            sh_op_applied(c->slot, c->index, sh_load_acquire(&sh_the_world.header->frontier.hi) & SH_TAG_MASK, 0)) {
+            sh_span_finish(span, klass, id);
+        }
+        break;
+    }
+    case SH_OP_NONE:
+        break;
+    }
+    SH_DEATH("recovery.operation.finished");
+    sh_op_end(c);
+}
+
+static void list_cache(sh_ctx *c)
+{
+    for (uint32_t i = 0; i < SH_CACHE_ENTRIES; i++) {
+        uint64_t id = sh_load_acquire(&c->slot->cache[i]);
+        if (id != 0) {
+            sh_heap_list(id - 1);
+            SH_DEATH("recovery.cache.listed");
+            sh_store_release(&c->slot->cache[i], 0);
+        }
+    }
+}
+
+static void repair(const sh_found *f, sh_owner dead)
+{
+    bool repaired = false;
+    if (f->kind == SH_KIND_LOCK) {
+        repaired = sh_lock_repair((sh_lock_shm *)f->data, dead);
+    } else if (f->kind == SH_KIND_RLOCK) {
+        repaired = sh_rlock_repair((sh_rlock_shm *)f->data, dead);
+    }
+    if (repaired) {
+        sh_add_relaxed(&sh_the_world.header->repaired, 1);
+        SH_DEATH("recovery.lock.repaired");
+    }
+}
+
+/* Locks live in spans of their own, so this walk is as long as there are locks, not blocks. */
+static void repair_locks(sh_owner dead)
+{
+    uint32_t spans = (uint32_t)(sh_load_acquire(&sh_the_world.header->frontier.hi) >> SH_TAG_BITS);
+    for (uint32_t span = 0; span < spans && span < SH_SPANS; span++) {
+        if (sh_load_acquire(&sh_span_at(span)->klass) != SH_CLASS_SYNC + 1) {
+            continue;
+        }
+        for (uint32_t i = 0; i < sh_class_blocks(SH_CLASS_SYNC); i++) {
+            sh_found f;
+            if (sh_heap_find((uint64_t)span << SH_INDEX_BITS | i, &f) && sh_word_weight(sh_load_acquire(&f.meta->word)) != 0) {
+                repair(&f, dead);
+            }
+        }
+    }
+}
+
+/* Its references: first those whose objects care that a holder died, then all. */
+static void release_references(sh_ctx *c)
+{
+    for (uint32_t i = 0; i < SH_SLOT_CELLS; i++) {
+        sh_ref ref = sh_load_acquire(&c->slot->cells[i]);
+        sh_found f;
+        if (ref != 0 && sh_heap_find(sh_ref_id(ref), &f)) {
+            sh_kind_holder_died(&f);
+        }
+    }
+    for (uint64_t chunk = sh_load_acquire(&c->slot->chunks); chunk != 0;) {
+        sh_found f;
+        if (!sh_heap_find(sh_ref_id(chunk), &f) || f.kind != SH_KIND_CELLS || f.size < sizeof(sh_cells_shm)) {
+            break;
+        }
+        sh_cells_shm *cells = (sh_cells_shm *)f.data;
+        for (uint64_t i = 0; i < (f.size - sizeof *cells) / 8; i++) {
+            sh_ref ref = sh_load_acquire(&cells->cells[i]);
+            sh_found g;
+            if (ref != 0 && sh_heap_find(sh_ref_id(ref), &g)) {
+                sh_kind_holder_died(&g);
+            }
+        }
+        chunk = sh_load_acquire(&cells->next);
+    }
+    SH_DEATH("recovery.holders.told");
+    for (uint32_t i = 0; i < SH_SLOT_CELLS; i++) {
+        if (sh_load_acquire(&c->slot->cells[i]) != 0) {
+            sh_heap_release(c, sh_offset_of(&c->slot->cells[i]));
+        }
+    }
+    if (sh_load_acquire(&c->slot->chunks) != 0) {
+        sh_heap_release(c, sh_offset_of(&c->slot->chunks));
+    }
+}
+
+/* Children that it was about to start and that nobody has seen. */
+static void recover_reserved(uint32_t maker)
+{
+    uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);
+    for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
+        uint64_t state = sh_load_acquire(&sh_slot_at(i)->state);
+        if (i != maker && sh_state_phase(state) == SH_PHASE_RESERVED && sh_state_maker(state) == maker + 1) {
+            sh_slot_recover(i);
+        }
+    }
+}
+
+static void recover_as(uint32_t index, uint64_t state)
+{
+    sh_slot_shm *slot = sh_slot_at(index);
+    sh_ctx c = {.slot = slot, .index = index, .recovering = true};
+    finish_operation(&c);
+    list_cache(&c);
+    sh_heap_drain(&c);
+    SH_DEATH("recovery.drained");
+    repair_locks(sh_slot_owner(index, state));
+    recover_reserved(index);
+    release_references(&c);
+    SH_DEATH("recovery.released");
+    sh_found f;
+    uint64_t waiting = sh_load_acquire(&slot->waiting);
+    if (waiting != 0 && sh_heap_find(waiting - 1, &f)) {
+        sh_kind_wake(&f); /* a wake meant for it would be lost otherwise */
+    }
+    sh_store_relaxed(&slot->waiting, 0);
+    sh_racy_store(&slot->held, 0);
+    sh_store_relaxed(&slot->pid, 0);
+    sh_add_relaxed(&sh_the_world.header->recovered, 1);
+}
+
+/* The right to recover it: ours when nobody has it, or when the one who had it died. */
+static bool take_right(sh_slot_shm *slot, sh_owner self)
+{
+    uint32_t holder = sh_load_acquire(&slot->recoverer);
+    if (holder != 0 && (holder == self || !sh_owner_is_dead(holder))) {
+        return false;
+    }
+    return sh_cas_acq_rel(&slot->recoverer, &holder, self);
+}
+
+bool sh_slot_recover(uint32_t index)
+{
+    sh_slot_shm *slot = sh_slot_at(index);
+    sh_owner self = sh_peers_now->self();
+    if (!sh_slot_is_dead(index) || !take_right(slot, self)) {
+        return false;
+    }
+    SH_DEATH("recovery.right.taken");
+    bool done = false;
+    uint64_t state = sh_load_acquire(&slot->state);
+    /* Again under the right: another may have finished meanwhile. RESERVED and ALIVE become DEAD, so a child that comes late finds no slot. */
+    if (sh_slot_is_dead(index)) {
+        uint64_t dead = sh_state_make(SH_PHASE_DEAD, sh_state_maker(state), sh_state_generation(state));
+        if (state == dead || sh_cas_acq_rel(&slot->state, &state, dead)) {
+            SH_DEATH("recovery.marked");
+            recover_as(index, dead);
+            done = true;
+        }
+    }
+    if (done) {
+        /* Free first, then the right: while we hold it nobody else finishes this life. death: in between, the slot carries the right of a dead one,
+         * which the next recoverer of its next life replaces. */
+        uint64_t dead = sh_load_relaxed(&slot->state);
+        sh_store_release(&slot->state, sh_state_make(SH_PHASE_FREE, 0, sh_state_generation(dead)));
+        SH_DEATH("recovery.freed");
+    }
+    uint32_t holder = self;
+    sh_cas_acq_rel(&slot->recoverer, &holder, 0);
+    return done;
+}

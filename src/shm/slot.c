@@ -1,0 +1,249 @@
+#include "shm/slot.h"
+
+#include "base/clock.h"
+#include "base/death.h"
+#include "os/memory.h"
+#include "os/process.h"
+#include "shm/heap.h"
+#include "shm/commit.h"
+
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SWEEP_INTERVAL SHOAL_MS(20)
+
+static void set_name(sh_slot_shm *slot, const char *name)
+{
+    snprintf(slot->name, sizeof slot->name, "%s", name != NULL ? name : "");
+}
+
+/* Memory for the slot, then a look whether it is free. Slots are handed out from the lowest. */
+static shoal_err slot_memory(uint32_t index)
+{
+    if (!sh_memory_commit(sh_the_world.fd, sh_offset_of(sh_slot_at(index)), sizeof(sh_slot_shm))) {
+        return sh_fail_os("memory for a slot");
+    }
+    sh_a32 *used = &sh_the_world.header->slots_used;
+    uint32_t n = sh_load_relaxed(used);
+    while (n < index + 1 && !sh_cas_acq_rel(used, &n, index + 1)) {
+    }
+    return SHOAL_OK;
+}
+
+static void set_identity(sh_slot_shm *slot, int32_t pid)
+{
+    sh_store_relaxed(&slot->start, sh_process_start_time(pid));
+    sh_store_release(&slot->pid, (uint32_t)pid);
+}
+
+shoal_err sh_slot_claim(const char *name, uint32_t *out_index)
+{
+    for (uint32_t i = 0; i < SH_SLOTS; i++) {
+        sh_slot_shm *slot = sh_slot_at(i);
+        /* The life mark first: whoever has it may try, and when it dies here nothing has happened. */
+        if (!sh_life_mark(sh_the_world.fd, i)) {
+            continue;
+        }
+        shoal_err err = slot_memory(i);
+        if (err != SHOAL_OK) {
+            sh_life_unmark(sh_the_world.fd, i);
+            return err;
+        }
+        uint64_t state = sh_load_acquire(&slot->state);
+        if (sh_state_phase(state) == SH_PHASE_FREE) {
+            /* Two may hold the mark and a reservation at once; the swap decides. pid and name are written after it, so a
+             * sweep in between sees pid 0, but it also sees the mark. */
+            if (sh_cas_acq_rel(&slot->state, &state, sh_state_make(SH_PHASE_ALIVE, 0, sh_state_generation(state) + 1))) {
+                SH_DEATH("slot.claim.alive"); /* death: no mark, pid 0 or an old one: recovered like any other */
+                set_identity(slot, (int32_t)getpid());
+                set_name(slot, name);
+                *out_index = i;
+                return SHOAL_OK;
+            }
+        }
+        sh_life_unmark(sh_the_world.fd, i);
+    }
+    return sh_fail(SHOAL_ELIMIT, "the world has no free slot: %u processes are in it", SH_SLOTS);
+}
+
+shoal_err sh_slot_reserve(sh_ctx *c, const char *name, uint32_t *out_index)
+{
+    for (uint32_t i = 0; i < SH_SLOTS; i++) {
+        sh_slot_shm *slot = sh_slot_at(i);
+        if (i >= sh_load_relaxed(&sh_the_world.header->slots_used)) {
+            shoal_err err = slot_memory(i);
+            if (err != SHOAL_OK) {
+                return err;
+            }
+        }
+        uint64_t state = sh_load_acquire(&slot->state);
+        if (sh_state_phase(state) != SH_PHASE_FREE) {
+            continue;
+        }
+        uint64_t reserved = sh_state_make(SH_PHASE_RESERVED, c->index + 1, sh_state_generation(state) + 1);
+        if (sh_cas_acq_rel(&slot->state, &state, reserved)) {
+            SH_DEATH("slot.reserve.reserved"); /* death: pid is 0, so our own recovery recovers it (recovery.c) */
+            set_name(slot, name);
+            *out_index = i;
+            return SHOAL_OK;
+        }
+    }
+    return sh_fail(SHOAL_ELIMIT, "the world has no free slot: %u processes are in it", SH_SLOTS);
+}
+
+void sh_slot_expect(uint32_t index, int32_t pid)
+{
+    sh_slot_shm *slot = sh_slot_at(index);
+    if (sh_state_phase(sh_load_acquire(&slot->state)) == SH_PHASE_RESERVED && sh_load_acquire(&slot->pid) == 0) {
+        set_identity(slot, pid);
+    }
+}
+
+shoal_err sh_slot_give(sh_ctx *c, uint32_t index, uint64_t cell, uint32_t n)
+{
+    uint64_t weight;
+    shoal_err err = sh_heap_share(c, cell, &weight);
+    if (err == SHOAL_OK) {
+        sh_heap_split(c, cell, sh_offset_of(&sh_slot_at(index)->cells[n]), weight);
+    }
+    return err;
+}
+
+void sh_slot_cancel(uint32_t index, uint64_t generation)
+{
+    sh_slot_shm *slot = sh_slot_at(index);
+    uint64_t state = sh_state_make(SH_PHASE_RESERVED, sh_the_world.self.index + 1, generation);
+    uint64_t dead = sh_state_make(SH_PHASE_DEAD, sh_state_maker(state), generation);
+    if (sh_cas_acq_rel(&slot->state, &state, dead)) {
+        SH_DEATH("slot.cancel.marked"); /* death: a dead slot like any other */
+        sh_slot_bury(index, generation);
+    }
+}
+
+/* Waits until the maker has said that the slot is for this process. It does so right after it has made us, so there is nothing to wait for unless
+ * we are very quick. Only the maker writes to the slot until then, so it needs no care for a child that is already further. */
+static bool is_expected(uint32_t index, uint64_t *out_state)
+{
+    sh_slot_shm *slot = sh_slot_at(index);
+    for (uint32_t round = 1;; round++) {
+        uint64_t state = sh_load_acquire(&slot->state);
+        int32_t pid = (int32_t)sh_load_acquire(&slot->pid); /* pairs with the release in set_identity */
+        if (sh_state_phase(state) != SH_PHASE_RESERVED || (pid != 0 && pid != (int32_t)getpid())) {
+            return false;
+        }
+        if (pid != 0) {
+            *out_state = state;
+            return true;
+        }
+        uint32_t maker = sh_state_maker(state) - 1;
+        if (round % 256 == 0 && (maker >= SH_SLOTS || sh_state_phase(sh_load_acquire(&sh_slot_at(maker)->state)) == SH_PHASE_FREE ||
+                                 sh_slot_is_dead(maker))) {
+            return false;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    }
+}
+
+shoal_err sh_slot_adopt(uint32_t index)
+{
+    sh_slot_shm *slot = sh_slot_at(index);
+    uint64_t state = 0;
+    int64_t deadline = sh_deadline(SHOAL_SECONDS(5));
+    if (index >= SH_SLOTS || !is_expected(index, &state)) {
+        return sh_fail(SHOAL_ESTATE, "slot %u was given up before this process came", index);
+    }
+    /* Somebody who looks for a free slot may hold the mark for a moment. */
+    while (!sh_life_mark(sh_the_world.fd, index)) {
+        if (sh_passed(deadline)) {
+            return sh_fail(SHOAL_ESTATE, "slot %u is taken", index);
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    }
+    if (!sh_cas_acq_rel(&slot->state, &state, sh_state_make(SH_PHASE_ALIVE, 0, sh_state_generation(state)))) {
+        sh_life_unmark(sh_the_world.fd, index);
+        return sh_fail(SHOAL_ESTATE, "slot %u was given up before this process came", index);
+    }
+    return SHOAL_OK;
+}
+
+void sh_slot_vacate(uint32_t index)
+{
+    sh_slot_shm *slot = sh_slot_at(index);
+    uint64_t state = sh_load_relaxed(&slot->state);
+    sh_store_relaxed(&slot->pid, 0);
+    sh_store_relaxed(&slot->waiting, 0);
+    sh_racy_store(&slot->held, 0);
+    sh_store_release(&slot->state, sh_state_make(SH_PHASE_FREE, 0, sh_state_generation(state)));
+    sh_life_unmark(sh_the_world.fd, index);
+}
+
+bool sh_slot_is_dead(uint32_t index)
+{
+    sh_slot_shm *slot = sh_slot_at(index);
+    uint64_t state = sh_load_acquire(&slot->state);
+    sh_phase phase = sh_state_phase(state);
+    if (phase == SH_PHASE_FREE || (index == sh_the_world.self.index && sh_the_world.attachment == SH_ATTACHED)) {
+        return false;
+    }
+    if (phase == SH_PHASE_DEAD) {
+        return true;
+    }
+    if (sh_life_marked(sh_the_world.fd, index)) {
+        return false;
+    }
+    int32_t pid = (int32_t)sh_load_acquire(&slot->pid);
+    uint64_t start = sh_load_relaxed(&slot->start);
+    if (pid != 0) {
+        return sh_process_gone(pid, start) && sh_load_acquire(&slot->state) == state;
+    }
+    if (phase == SH_PHASE_ALIVE) {
+        return sh_load_acquire(&slot->state) == state; /* it died while it claimed the slot */
+    }
+    /* Reserved, for a child that nobody has seen: it dies with its maker, whose recovery sees to it. */
+    uint32_t maker = sh_state_maker(state) - 1;
+    return maker < SH_SLOTS && maker != index && sh_slot_is_dead(maker) && sh_load_acquire(&slot->state) == state;
+}
+
+bool sh_owner_is_dead(sh_owner owner)
+{
+    uint32_t index = sh_owner_slot(owner);
+    if (index >= SH_SLOTS || index >= sh_load_acquire(&sh_the_world.header->slots_used)) {
+        return true;
+    }
+    uint64_t state = sh_load_acquire(&sh_slot_at(index)->state);
+    if (sh_state_phase(state) == SH_PHASE_FREE || sh_slot_owner(index, state) != owner) {
+        return true;
+    }
+    return sh_slot_is_dead(index);
+}
+
+uint32_t sh_slots_sweep(bool now)
+{
+    sh_a64 *swept_at = &sh_the_world.header->swept_at;
+    uint64_t last = sh_load_relaxed(swept_at);
+    uint64_t time = (uint64_t)sh_now();
+    if (!now && (time - last < (uint64_t)SWEEP_INTERVAL || !sh_cas_acq_rel(swept_at, &last, time))) {
+        return 0;
+    }
+    uint32_t recovered = 0, used = sh_load_acquire(&sh_the_world.header->slots_used);
+    for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
+        if (sh_slot_is_dead(i) && sh_slot_recover(i)) {
+            recovered++;
+        }
+    }
+    return recovered;
+}
+
+void sh_slot_bury(uint32_t index, uint64_t generation)
+{
+    int64_t deadline = sh_deadline(SHOAL_SECONDS(5));
+    for (;;) {
+        uint64_t state = sh_load_acquire(&sh_slot_at(index)->state);
+        if (sh_state_generation(state) != generation || sh_state_phase(state) == SH_PHASE_FREE || sh_slot_recover(index) ||
+            sh_passed(deadline)) {
+            return;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    }
+}

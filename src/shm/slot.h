@@ -1,0 +1,74 @@
+/* Slots: who is in the world, who is dead, and what a child is born with. */
+#ifndef SH_SHM_SLOT_H
+#define SH_SHM_SLOT_H
+
+#include "shm/world.h"
+
+static inline sh_phase sh_state_phase(uint64_t state)
+{
+    return (sh_phase)(state & 0xff);
+}
+
+static inline uint64_t sh_state_generation(uint64_t state)
+{
+    return state >> 20;
+}
+
+/* Slot number + 1 of the process that reserved it; 0: nobody did. */
+static inline uint32_t sh_state_maker(uint64_t state)
+{
+    return (uint32_t)(state >> 8) & 0xfff;
+}
+
+static inline uint64_t sh_state_make(sh_phase phase, uint32_t maker, uint64_t generation)
+{
+    return generation << 20 | (uint64_t)maker << 8 | (uint64_t)phase;
+}
+
+/* The owner id of one life of a slot (sync/peers.h): 18 bits of the generation, 12 of the slot number + 1. */
+static inline sh_owner sh_slot_owner(uint32_t index, uint64_t state)
+{
+    return (sh_owner)((sh_state_generation(state) & 0x3ffff) << SH_SLOT_BITS | (index + 1));
+}
+
+static inline uint32_t sh_owner_slot(sh_owner owner)
+{
+    return (owner & ((1u << SH_SLOT_BITS) - 1)) - 1;
+}
+
+/* Claims a free slot for this process and marks it alive. Errors: SHOAL_ELIMIT, SHOAL_ENOMEM. */
+shoal_err sh_slot_claim(const char *name, uint32_t *out_index);
+
+/* This process becomes the slot that was reserved for it, once the maker has said so (sh_slot_expect). SHOAL_ESTATE when it was given up
+ * meanwhile, or when the maker died without saying so. */
+shoal_err sh_slot_adopt(uint32_t index);
+
+/* Leaves: everything is given back already. */
+void sh_slot_vacate(uint32_t index);
+
+/* Reserves a slot for a child that the caller is about to start. The child is `outlive`d or not by the parent: for ps only. */
+shoal_err sh_slot_reserve(sh_ctx *c, const char *name, uint32_t *out_index);
+
+/* Tells the slot which process it is for. Until then the reservation lives with its maker, and nobody else writes to the slot. */
+void sh_slot_expect(uint32_t index, int32_t pid);
+
+/* Undoes a reservation of ours that no process was told of, with all that the slot was given. Inside. */
+void sh_slot_cancel(uint32_t index, uint64_t generation);
+
+/* Gives the reserved slot a reference to what our cell holds, in its cell number n. */
+shoal_err sh_slot_give(sh_ctx *c, uint32_t index, uint64_t cell, uint32_t n);
+
+/* Exact: false for a process that is stopped, true only when no thread of it will run again. */
+bool sh_slot_is_dead(uint32_t index);
+bool sh_owner_is_dead(sh_owner owner);
+
+/* Recovers the slot if it is dead and nobody else is at it. True when this call finished it. */
+bool sh_slot_recover(uint32_t index);
+
+/* Looks at all slots. When `now` is false it does so only if nobody did in the last 20 ms. Returns how many were recovered. */
+uint32_t sh_slots_sweep(bool now);
+
+/* Waits (a bounded time) until the process is known to be dead, and recovers it; for one that was seen to end. */
+void sh_slot_bury(uint32_t index, uint64_t generation);
+
+#endif

@@ -1,0 +1,291 @@
+/* Spans, and finding one with free blocks. No lists: bits only, which may be set too much but never too little. */
+#include "os/memory.h"
+#include "shm/commit.h"
+#include "shm/heap.h"
+#include "shm/op.h"
+
+/* ---- the class map ---- */
+
+static sh_a64 *map_word(uint32_t klass, uint32_t level, uint32_t word)
+{
+    if (level == 2) {
+        return (sh_a64 *)sh_at(SH_TOPS_AT) + klass * SH_MAP_2 + word;
+    }
+    return (sh_a64 *)sh_at(SH_MAPS_AT + (uint64_t)klass * SH_MAP_BYTES) + (level == 0 ? 0 : SH_MAP_0) + word;
+}
+
+/* Each level is looked at after the one below was set (both seq_cst), and cleared before the one below is looked at again (clear_up). So
+ * of a setter and a clearer at least one sees the other. */
+static void set_up(uint32_t klass, uint32_t span)
+{
+    uint32_t bit = span;
+    for (uint32_t level = 0; level < 3; level++) {
+        sh_a64 *word = map_word(klass, level, bit / 64);
+        uint64_t mask = UINT64_C(1) << (bit % 64);
+        if ((sh_load_seq_cst(word) & mask) == 0) {
+            sh_or_seq_cst(word, mask);
+        }
+        bit /= 64;
+    }
+}
+
+/* The span, as seen, has no free block. Our note BITS names it until the second look: a death before that look is made good by recovery. */
+static void clear_up(uint32_t klass, uint32_t span)
+{
+    uint32_t bit = span;
+    for (uint32_t level = 0; level < 3; level++) {
+        sh_a64 *word = map_word(klass, level, bit / 64);
+        uint64_t mask = UINT64_C(1) << (bit % 64);
+        uint64_t left = sh_and_seq_cst(word, ~mask) & ~mask;
+        SH_DEATH("span.clear.cleared");
+        if (level == 0) {
+            for (uint32_t i = 0; i < sh_class_map_words(klass); i++) {
+                sh_a64 *w = sh_span_map_word(span, klass, i);
+                if (w != NULL && sh_load_seq_cst(w) != 0) {
+                    set_up(klass, span);
+                    return;
+                }
+            }
+        } else if (sh_load_seq_cst(map_word(klass, level - 1, bit)) != 0) {
+            set_up(klass, span); /* sets what is set once more, and the cleared bit */
+            return;
+        }
+        if (left != 0) {
+            return;
+        }
+        bit /= 64;
+    }
+}
+
+bool sh_span_is_listed(uint32_t klass, uint32_t span)
+{
+    uint32_t bit = span;
+    for (uint32_t level = 0; level < 3; level++) {
+        if (((sh_load_acquire(map_word(klass, level, bit / 64)) >> (bit % 64)) & 1) == 0) {
+            return false;
+        }
+        bit /= 64;
+    }
+    return true;
+}
+
+/* The next span from `from` on whose bit is set. */
+static bool next_span(uint32_t klass, uint32_t from, uint32_t *out_span)
+{
+    static const uint32_t words[3] = {SH_MAP_0, SH_MAP_1, SH_MAP_2};
+    uint64_t at = from; /* bit number at the level */
+    uint32_t level = 0;
+    for (;;) {
+        uint64_t word = at / 64;
+        if (word < words[level]) {
+            uint64_t bits = sh_load_relaxed(map_word(klass, level, (uint32_t)word)) & (~UINT64_C(0) << (at % 64));
+            if (bits != 0) {
+                at = word * 64 + (uint64_t)__builtin_ctzll(bits);
+                if (level == 0) {
+                    *out_span = (uint32_t)at;
+                    return true;
+                }
+                level--;
+                at *= 64; /* the first bit of that word, one level down */
+                continue;
+            }
+        }
+        if (level == 2) { /* a few words: walk them */
+            at = (word + 1) * 64;
+            if (word + 1 >= words[2]) {
+                return false;
+            }
+            continue;
+        }
+        level++;
+        at = word + 1;
+    }
+}
+
+/* ---- spans ---- */
+
+sh_a64 *sh_span_map_word(uint32_t span, uint32_t klass, uint32_t word)
+{
+    sh_found f;
+    if (!sh_heap_find((uint64_t)span << SH_INDEX_BITS, &f) || f.klass != klass || word >= sh_class_map_words(klass)) {
+        return NULL;
+    }
+    return (sh_a64 *)sh_at(sh_load_relaxed(&sh_span_at(span)->base)) + word;
+}
+
+void sh_heap_list(uint64_t id)
+{
+    sh_found f;
+    if (!sh_heap_find(id, &f)) {
+        return;
+    }
+    uint32_t span = (uint32_t)(id >> SH_INDEX_BITS), index = (uint32_t)(id & ((1u << SH_INDEX_BITS) - 1));
+    sh_a64 *word = sh_span_map_word(span, f.klass, index / 64);
+    sh_or_seq_cst(word, UINT64_C(1) << (index % 64));
+    SH_DEATH("heap.list.half");
+    set_up(f.klass, span);
+}
+
+void sh_heap_list_span(uint32_t span)
+{
+    sh_found f;
+    if (!sh_heap_find((uint64_t)span << SH_INDEX_BITS, &f)) {
+        return;
+    }
+    for (uint32_t w = 0; w < sh_class_map_words(f.klass); w++) {
+        if (sh_load_seq_cst(sh_span_map_word(span, f.klass, w)) != 0) {
+            set_up(f.klass, span);
+            return;
+        }
+    }
+    /* No block of its own, but its neighbours' bits may hang on the upper levels. */
+    for (uint32_t level = 1, bit = span / 64; level < 3; level++, bit /= 64) {
+        if (sh_load_seq_cst(map_word(f.klass, level - 1, bit)) != 0) {
+            sh_or_seq_cst(map_word(f.klass, level, bit / 64), UINT64_C(1) << (bit % 64));
+        }
+    }
+}
+
+/* Claims up to `want` free blocks of one span: takes their bits away. On success the note stays open: the caller finds a place for the ids and ends
+ * it. */
+static uint32_t claim_in(sh_ctx *c, uint32_t klass, uint32_t span, uint64_t *out_ids, uint32_t want)
+{
+    uint32_t words = sh_class_map_words(klass);
+    for (uint32_t w = 0; w < words; w++) {
+        sh_a64 *word = sh_span_map_word(span, klass, w);
+        uint64_t bits = word != NULL ? sh_load_relaxed(word) : 0;
+        if (bits == 0) {
+            continue;
+        }
+        uint64_t mask = 0, rest = bits;
+        for (uint32_t i = 0; i < want && rest != 0; i++) {
+            mask |= rest & -rest;
+            rest &= rest - 1;
+        }
+        sh_op_begin(c, SH_OP_BITS, sh_offset_of(word), 0, 0, mask, 0, w, span);
+        SH_DEATH("span.claim.begun");
+        uint64_t got = sh_and_seq_cst(word, ~mask) & mask;
+        SH_DEATH("span.claim.applied"); /* death: recovery lists again those of them that are free */
+        uint32_t n = 0;
+        for (; got != 0; got &= got - 1) {
+            uint32_t index = w * 64 + (uint32_t)__builtin_ctzll(got);
+            if (index < sh_class_blocks(klass)) {
+                out_ids[n++] = (uint64_t)span << SH_INDEX_BITS | index;
+            }
+        }
+        if (n > 0) {
+            return n;
+        }
+        sh_op_end(c);
+    }
+    return 0;
+}
+
+bool sh_span_claim(sh_ctx *c, uint32_t klass, uint64_t *out_ids, uint32_t want, uint32_t *out_got)
+{
+    uint32_t span = c->cursor[klass];
+    bool wrapped = false;
+    for (;;) {
+        if (!next_span(klass, span, &span)) {
+            if (wrapped) {
+                return false;
+            }
+            wrapped = true;
+            span = 0;
+            continue;
+        }
+        uint32_t n = claim_in(c, klass, span, out_ids, want);
+        if (n > 0) {
+            c->cursor[klass] = span;
+            *out_got = n;
+            return true;
+        }
+        sh_op_begin(c, SH_OP_BITS, 0, 0, 0, 0, 0, 0, span);
+        clear_up(klass, span);
+        sh_op_end(c);
+        span = span + 1 < SH_SPANS ? span + 1 : 0;
+    }
+}
+
+/* Makes a span that the frontier has given out. Idempotent: its taker does it, or the taker's recovery. */
+void sh_span_finish(uint32_t span, uint32_t klass, uint64_t base)
+{
+    sh_span_shm *s = sh_span_at(span);
+    uint32_t blocks = sh_class_blocks(klass);
+    sh_meta_shm *metas = sh_at(base + sh_span_meta_at(klass));
+    sh_a64 *map = sh_at(base);
+    if (sh_load_acquire(&s->klass) == 0) { /* fresh memory is zero: nothing else is to be written before it is visible */
+        for (uint32_t i = 0; i < blocks; i++) {
+            sh_store_relaxed(&metas[i].word, SH_WORD_FREE);
+        }
+        SH_DEATH("span.finish.metas");
+        sh_store_relaxed(&s->base, base);
+        sh_store_release(&s->committed, 1);
+        sh_store_release(&s->klass, klass + 1);
+    }
+    SH_DEATH("span.finish.visible");
+    for (uint32_t w = 0; w < sh_class_map_words(klass); w++) {
+        uint32_t n = blocks - w * 64 < 64 ? blocks - w * 64 : 64;
+        sh_or_seq_cst(&map[w], n == 64 ? ~UINT64_C(0) : (UINT64_C(1) << n) - 1);
+    }
+    set_up(klass, span);
+}
+
+static shoal_err commit_tables(sh_ctx *c, uint32_t span, uint32_t klass, uint64_t base)
+{
+    struct {
+        uint64_t at, size;
+    } const ranges[] = {
+        {sh_offset_of(sh_span_at(span)), sizeof(sh_span_shm)},
+        {sh_offset_of(map_word(klass, 0, span / 64)), 8},
+        {sh_offset_of(map_word(klass, 1, span / 64 / 64)), 8},
+        {base, sh_span_head_bytes(klass)},
+    };
+    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
+        shoal_err err = sh_commit(c, ranges[i].at, ranges[i].size, sh_class_size(klass));
+        if (err != SHOAL_OK) {
+            return err;
+        }
+    }
+    return SHOAL_OK;
+}
+
+shoal_err sh_span_make(sh_ctx *c, uint32_t klass)
+{
+    sh_a128 *frontier = &sh_the_world.header->frontier;
+    uint64_t target = sh_offset_of(frontier), units = sh_span_bytes(klass) / SH_UNIT;
+    for (;;) {
+        uint64_t hi = sh_load_acquire(&frontier->hi), lo = sh_load_acquire(&frontier->lo);
+        uint64_t span = hi >> SH_TAG_BITS, base = SH_HEAP_AT + lo * SH_UNIT;
+        if (span >= SH_SPANS) {
+            return sh_fail(SHOAL_ENOMEM, "heap: all %u spans are in use", SH_SPANS);
+        }
+        if (base > sh_the_world.size || units * SH_UNIT > sh_the_world.size - base) {
+            return sh_fail(SHOAL_ENOMEM, "heap: asked for %llu bytes, %llu bytes of the %llu reserved addresses are left",
+                           (unsigned long long)(units * SH_UNIT),
+                           (unsigned long long)(base > sh_the_world.size ? 0 : sh_the_world.size - base),
+                           (unsigned long long)sh_the_world.size);
+        }
+        /* Memory first, for the span that we hope to get: a failure leaves no trace, and losing the race only commits what
+         * the winner needs too. */
+        shoal_err err = commit_tables(c, (uint32_t)span, klass, base);
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        uint64_t seen = hi & SH_TAG_MASK;
+        sh_op_confirm(c, seen, target);
+        uint64_t tag =
+            sh_op_begin(c, SH_OP_SPAN, target, seen, 0, span | (uint64_t)klass << 32, 0, 0, base);
+        SH_DEATH("span.make.begun");
+        bool ours = sh_cas128(frontier, lo, hi, lo + units, (span + 1) << SH_TAG_BITS | tag);
+        SH_DEATH("span.make.applied"); /* death: the tag tells; recovery makes the span */
+        if (ours) {
+            sh_span_finish((uint32_t)span, klass, base);
+            SH_DEATH("span.make.finished");
+        }
+        sh_op_end(c);
+        if (ours) {
+            return SHOAL_OK;
+        }
+    }
+}

@@ -1,0 +1,435 @@
+#include "shm/world.h"
+
+#include "base/clock.h"
+#include "os/memory.h"
+#include "os/process.h"
+#include "shm/block.h"
+#include "shm/commit.h"
+#include "shm/heap.h"
+#include "shm/op.h"
+#include "shm/slot.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/single_threaded.h>
+#include <unistd.h>
+
+sh_world sh_the_world = {.fd = -1};
+
+/* One thread inside at a time. A process with one thread does not pay for it. */
+static pthread_mutex_t inside = PTHREAD_MUTEX_INITIALIZER;
+static bool inside_is_locked;
+static bool prepared; /* handlers installed, once a process */
+
+static void lock_inside(void)
+{
+    if (!__libc_single_threaded) {
+        pthread_mutex_lock(&inside);
+        inside_is_locked = true;
+    }
+}
+
+static void unlock_inside(void)
+{
+    if (inside_is_locked) {
+        inside_is_locked = false;
+        pthread_mutex_unlock(&inside);
+    }
+}
+
+/* ---- peers (sync/peers.h) ---- */
+
+static sh_owner peers_self(void)
+{
+    const sh_ctx *c = &sh_the_world.self;
+    return sh_slot_owner(c->index, sh_load_relaxed(&c->slot->state));
+}
+
+static void peers_sweep(void)
+{
+    lock_inside();
+    if (sh_the_world.attachment == SH_ATTACHED) {
+        sh_slots_sweep(false);
+    }
+    unlock_inside();
+}
+
+static const sh_peers world_peers = {.self = peers_self, .is_dead = sh_owner_is_dead, .sweep = peers_sweep};
+
+/* ---- fork behind our back ---- */
+
+static _Thread_local bool forking; /* this thread is inside already, in sh_world_fork */
+
+static void fork_prepare(void)
+{
+    if (!forking) {
+        pthread_mutex_lock(&inside);
+    }
+}
+
+static void fork_parent(void)
+{
+    if (!forking) {
+        pthread_mutex_unlock(&inside);
+    }
+}
+
+static void fork_child(void)
+{
+    pthread_mutex_init(&inside, NULL);
+    inside_is_locked = false;
+    if (sh_the_world.attachment == SH_ATTACHED) {
+        sh_the_world.attachment = SH_FORKED; /* until sh_world_become */
+        sh_peers_set(NULL);
+    }
+}
+
+static void prepare_process(void)
+{
+    if (!prepared) {
+        prepared = true;
+        pthread_atfork(fork_prepare, fork_parent, fork_child);
+        atexit(shoal_world_leave);
+    }
+}
+
+/* ---- attach and detach ---- */
+
+static void forget_world(void)
+{
+    if (sh_the_world.base != NULL) {
+        sh_memory_unmap(sh_the_world.base, sh_the_world.size);
+    }
+    if (sh_the_world.fd >= 0) {
+        close(sh_the_world.fd);
+    }
+    sh_the_world = (sh_world){.fd = -1};
+}
+
+static void be(uint32_t index)
+{
+    sh_ctx *c = &sh_the_world.self;
+    memset(c, 0, sizeof *c);
+    c->slot = sh_slot_at(index);
+    c->index = index;
+    for (uint32_t k = 0; k < SH_CLASSES; k++) {
+        c->cursor[k] = index; /* processes look for free blocks in different places */
+    }
+    sh_the_world.attachment = SH_ATTACHED;
+    sh_peers_set(&world_peers);
+}
+
+/* Takes the mapping of a checked world and a slot in it. */
+static shoal_err enter_world(int fd, void *base, uint64_t size, uint32_t slot, const char *name)
+{
+    sh_the_world = (sh_world){.base = base, .size = size, .fd = fd, .header = base};
+    shoal_err err = slot == SH_SLOT_NEW ? sh_slot_claim(name, &slot) : sh_slot_adopt(slot);
+    if (err == SHOAL_OK) {
+        be(slot);
+        err = sh_blocks_begin(&sh_the_world.self);
+        if (err != SHOAL_OK) {
+            sh_slot_vacate(slot);
+        }
+    }
+    if (err != SHOAL_OK) {
+        forget_world();
+        return err;
+    }
+    prepare_process();
+    return SHOAL_OK;
+}
+
+shoal_err sh_world_check(const sh_world_shm *header, uint64_t size)
+{
+    if (sh_load_acquire(&header->magic) != SH_MAGIC) {
+        return sh_fail(SHOAL_ECORRUPT, "this is not a world: byte 0 does not hold its magic number");
+    }
+    if (sh_load_relaxed(&header->layout) != sh_layout_word()) {
+        return sh_fail(SHOAL_ELAYOUT, "the world has memory layout %llx, this library %llx: they are of different builds",
+                       (unsigned long long)sh_load_relaxed(&header->layout), (unsigned long long)sh_layout_word());
+    }
+    if (sh_load_relaxed(&header->reserved) != size || size < SH_RESERVE_MIN || size > SH_RESERVE_MAX || size % SH_UNIT != 0) {
+        return sh_fail(SHOAL_ECORRUPT, "the world says that it has %llu bytes, its file has %llu",
+                       (unsigned long long)sh_load_relaxed(&header->reserved), (unsigned long long)size);
+    }
+    if (sh_load_relaxed(&header->uid) != (uint32_t)geteuid()) {
+        return sh_fail(SHOAL_EPERM, "the world belongs to user %u, this process to user %u", sh_load_relaxed(&header->uid),
+                       (unsigned)geteuid());
+    }
+    return SHOAL_OK;
+}
+
+shoal_err sh_world_attach(int fd, uint32_t slot, const char *name)
+{
+    uint64_t size;
+    void *base = NULL;
+    shoal_err err = SHOAL_OK;
+    if (sh_the_world.attachment != SH_DETACHED) {
+        err = sh_fail(SHOAL_ESTATE, "this process is in a world already");
+    } else if (!sh_memory_is_sealed(fd, &size) || size < SH_RESERVE_MIN) {
+        err = sh_fail(SHOAL_ECORRUPT, "this is not a world: the file is not a sealed memory file of its size");
+    } else {
+        err = sh_memory_map(fd, size, &base);
+    }
+    if (err == SHOAL_OK) {
+        err = sh_world_check(base, size);
+    }
+    if (err != SHOAL_OK) {
+        if (base != NULL) {
+            sh_memory_unmap(base, size);
+        }
+        close(fd);
+        return err;
+    }
+    return enter_world(fd, base, size, slot, name);
+}
+
+shoal_err sh_world_become(uint32_t slot)
+{
+    SH_INVARIANT(sh_the_world.attachment == SH_FORKED);
+    shoal_err err = sh_slot_adopt(slot);
+    if (err == SHOAL_OK) {
+        be(slot);
+        sh_blocks_become(&sh_the_world.self, slot);
+    }
+    return err;
+}
+
+shoal_err sh_world_fork(uint32_t slot, int32_t *out_pid)
+{
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    shoal_err err = sh_blocks_inherit(c, slot);
+    if (err == SHOAL_OK) {
+        SH_DEATH("world.fork.inherited"); /* death: the slot is recovered with ours */
+        forking = true;
+        pid_t pid = fork();
+        forking = false;
+        if (pid == 0) {
+            *out_pid = 0; /* the child is not inside: fork_child saw to that */
+            return SHOAL_OK;
+        }
+        if (pid < 0) {
+            err = sh_fail_os("fork");
+        } else {
+            *out_pid = (int32_t)pid;
+        }
+    }
+    sh_leave();
+    return err;
+}
+
+void sh_world_detach(void)
+{
+    lock_inside();
+    if (sh_the_world.attachment == SH_ATTACHED) {
+        sh_ctx *c = &sh_the_world.self;
+        c->recovering = true; /* nothing stays in the cache */
+        for (uint32_t i = 0; i < SH_SLOT_CELLS; i++) {
+            if (sh_load_relaxed(&c->slot->cells[i]) != 0) {
+                sh_heap_release(c, sh_offset_of(&c->slot->cells[i]));
+            }
+        }
+        if (sh_load_relaxed(&c->slot->chunks) != 0) {
+            sh_heap_release(c, sh_offset_of(&c->slot->chunks));
+        }
+        for (uint32_t i = 0; i < SH_CACHE_ENTRIES; i++) {
+            uint64_t id = sh_load_relaxed(&c->slot->cache[i]);
+            if (id != 0) {
+                sh_heap_list(id - 1);
+                sh_store_release(&c->slot->cache[i], 0);
+            }
+        }
+        sh_blocks_forget();
+        sh_peers_set(NULL);
+        sh_slot_vacate(c->index);
+        forget_world();
+    }
+    unlock_inside();
+}
+
+void shoal_world_leave(void)
+{
+    if (sh_the_world.attachment == SH_FORKED) { /* nothing here is ours but the mapping */
+        sh_blocks_forget();
+        forget_world();
+        return;
+    }
+    sh_world_detach();
+}
+
+/* ---- making one ---- */
+
+static bool valid_name(const char *name)
+{
+    size_t n = strlen(name);
+    for (size_t i = 0; i < n; i++) {
+        if (!isalnum((unsigned char)name[i]) && strchr("-_.", name[i]) == NULL) {
+            return false;
+        }
+    }
+    return n > 0 && n <= SHOAL_NAME_MAX;
+}
+
+static shoal_err parse_limit(const char *text, uint64_t *out_bytes)
+{
+    char *end;
+    errno = 0;
+    unsigned long long n = strtoull(text, &end, 10);
+    uint64_t scale = *end == 'K' ? 1u << 10 : *end == 'M' ? 1u << 20 : *end == 'G' ? 1u << 30 : 1;
+    if (end == text || text[0] == '-' || errno != 0 || (scale > 1 ? end[1] : end[0]) != 0 || n == 0 ||
+        __builtin_mul_overflow((uint64_t)n, scale, out_bytes)) {
+        return sh_fail(SHOAL_EINVAL, "SHOAL_HEAP_LIMIT=%s: want a number of bytes such as 512M", text);
+    }
+    return SHOAL_OK;
+}
+
+/* As much address space as can be had: half of what a limited process may use. */
+static uint64_t reservation(uint64_t asked)
+{
+    uint64_t size = asked != 0 ? asked : SH_RESERVE_MAX;
+#if defined(__SANITIZE_THREAD__)
+    size = size < (UINT64_C(1) << 36) ? size : UINT64_C(1) << 36; /* its shadow memory leaves no room for more */
+#endif
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && size > limit.rlim_cur / 2) {
+        size = limit.rlim_cur / 2;
+    }
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && size > limit.rlim_cur) {
+        size = limit.rlim_cur;
+    }
+    size = size / SH_UNIT * SH_UNIT;
+    return size < SH_RESERVE_MIN ? SH_RESERVE_MIN : size > SH_RESERVE_MAX ? SH_RESERVE_MAX : size;
+}
+
+static shoal_err make_file(const char *name, uint64_t asked, int *out_fd, void **out_base, uint64_t *out_size)
+{
+    char file_name[SHOAL_NAME_MAX + 16];
+    snprintf(file_name, sizeof file_name, "shoal:%s", name);
+    shoal_err err = SHOAL_OK;
+    for (uint64_t size = reservation(asked); size >= SH_RESERVE_MIN; size = size / 2 / SH_UNIT * SH_UNIT) {
+        err = sh_memory_create(file_name, size, out_fd);
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        err = sh_memory_map(*out_fd, size, out_base);
+        if (err == SHOAL_OK) {
+            *out_size = size;
+            return SHOAL_OK;
+        }
+        close(*out_fd);
+    }
+    return err;
+}
+
+static shoal_err create_world(const shoal_world_options *options)
+{
+    static const shoal_world_options none;
+    char name[SHOAL_NAME_MAX + 1];
+    const shoal_world_options *o = options != NULL ? options : &none;
+    uint64_t limit = o->heap_limit, size;
+    const char *text = getenv("SHOAL_HEAP_LIMIT");
+    void *base;
+    int fd;
+    snprintf(name, sizeof name, "%s", o->name != NULL ? o->name : "");
+    if (o->name == NULL) {
+        snprintf(name, sizeof name, "%d", (int)getpid());
+    } else if (!valid_name(o->name)) {
+        return sh_fail(SHOAL_EINVAL, "world name '%.80s': want 1 to %d letters, digits, '-', '_', '.'", o->name, SHOAL_NAME_MAX);
+    }
+    if (limit == 0 && text != NULL) {
+        shoal_err err = parse_limit(text, &limit);
+        if (err != SHOAL_OK) {
+            return err;
+        }
+    }
+    shoal_err err = make_file(name, o->reserve, &fd, &base, &size);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    if (!sh_memory_commit(fd, 0, SH_SLOTS_AT)) {
+        err = sh_fail_os("memory for a world");
+        sh_memory_unmap(base, size);
+        close(fd);
+        return err;
+    }
+    sh_world_shm *header = base;
+    sh_store_relaxed(&header->layout, sh_layout_word());
+    sh_store_relaxed(&header->reserved, size);
+    sh_store_relaxed(&header->heap_limit, limit != 0 ? limit : sh_memory_of_machine());
+    sh_store_relaxed(&header->uid, (uint32_t)geteuid());
+    memcpy(header->name, name, sizeof name);
+    sh_store_release(&header->magic, SH_MAGIC);
+    return enter_world(fd, base, size, SH_SLOT_NEW, "main");
+}
+
+shoal_err shoal_world_create(const shoal_world_options *options)
+{
+    lock_inside();
+    shoal_err err = sh_the_world.attachment == SH_DETACHED
+                        ? create_world(options)
+                        : sh_fail(SHOAL_ESTATE, "this process is in a world already");
+    unlock_inside();
+    return err;
+}
+
+/* ---- entering ---- */
+
+sh_ctx *sh_enter(void)
+{
+    lock_inside();
+    if (__builtin_expect(sh_the_world.attachment == SH_ATTACHED, 1)) {
+        return &sh_the_world.self;
+    }
+    shoal_err err = sh_the_world.attachment == SH_FORKED
+                        ? sh_fail(SHOAL_EFORK, "this process was forked without shoal_process_start and holds nothing of the "
+                                               "world; call shoal_world_leave first to begin anew")
+                        : create_world(NULL);
+    if (err != SHOAL_OK) {
+        unlock_inside();
+        return NULL;
+    }
+    return &sh_the_world.self;
+}
+
+void sh_leave(void)
+{
+    unlock_inside();
+}
+
+bool sh_attached(void)
+{
+    return sh_the_world.attachment == SH_ATTACHED;
+}
+
+shoal_err shoal_world_sweep(uint32_t *out_recovered)
+{
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    uint32_t n = sh_slots_sweep(true);
+    sh_leave();
+    if (out_recovered != NULL) {
+        *out_recovered = n;
+    }
+    return SHOAL_OK;
+}
+
+shoal_err shoal_world_trim(void)
+{
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    sh_trim(c, UINT64_MAX);
+    sh_leave();
+    return SHOAL_OK;
+}

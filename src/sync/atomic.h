@@ -1,0 +1,79 @@
+/* Atomics, one name per memory order. The only file of the library that names the compiler's builtins.
+ *
+ * The types wrap their word in a struct, so that an access that is not atomic does not compile by accident. Words in shared
+ * memory are always of these types; zeroed memory is a valid zero of each.
+ *
+ * sh_racy_load / sh_racy_store are relaxed too: they mark the places where a lost update is wanted and harmless (hints,
+ * statistics, Hogwild), so that they can be found.
+ */
+#ifndef SH_SYNC_ATOMIC_H
+#define SH_SYNC_ATOMIC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct sh_a32 {
+    uint32_t v;
+} sh_a32;
+
+typedef struct sh_a64 {
+    uint64_t v;
+} sh_a64;
+
+/* Two words that are compared and swapped together; each half can be loaded alone. */
+typedef struct sh_a128 {
+    sh_a64 lo;
+    sh_a64 hi;
+} __attribute__((aligned(16))) sh_a128;
+
+#define sh_load_relaxed(p) __atomic_load_n(&(p)->v, __ATOMIC_RELAXED)
+#define sh_load_acquire(p) __atomic_load_n(&(p)->v, __ATOMIC_ACQUIRE)
+#define sh_load_seq_cst(p) __atomic_load_n(&(p)->v, __ATOMIC_SEQ_CST)
+#define sh_store_relaxed(p, x) __atomic_store_n(&(p)->v, (x), __ATOMIC_RELAXED)
+#define sh_store_release(p, x) __atomic_store_n(&(p)->v, (x), __ATOMIC_RELEASE)
+#define sh_store_seq_cst(p, x) __atomic_store_n(&(p)->v, (x), __ATOMIC_SEQ_CST)
+
+/* Read-modify-write. acq_rel unless the name says otherwise; on x86-64 each is a full barrier whatever its name. */
+#define sh_swap_acq_rel(p, x) __atomic_exchange_n(&(p)->v, (x), __ATOMIC_ACQ_REL)
+#define sh_add_relaxed(p, x) __atomic_fetch_add(&(p)->v, (x), __ATOMIC_RELAXED)
+#define sh_add_acq_rel(p, x) __atomic_fetch_add(&(p)->v, (x), __ATOMIC_ACQ_REL)
+#define sh_sub_acq_rel(p, x) __atomic_fetch_sub(&(p)->v, (x), __ATOMIC_ACQ_REL)
+#define sh_or_seq_cst(p, x) __atomic_fetch_or(&(p)->v, (x), __ATOMIC_SEQ_CST)
+#define sh_and_seq_cst(p, x) __atomic_fetch_and(&(p)->v, (x), __ATOMIC_SEQ_CST)
+
+/* Compare and swap: true when *p was *expected and is now desired; false leaves what was found in *expected. */
+#define sh_cas_acq_rel(p, expected, desired)                                                                           \
+    __atomic_compare_exchange_n(&(p)->v, (expected), (desired), false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
+#define sh_cas_seq_cst(p, expected, desired)                                                                           \
+    __atomic_compare_exchange_n(&(p)->v, (expected), (desired), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
+
+#define sh_racy_load(p) sh_load_relaxed(p)
+#define sh_racy_store(p, x) sh_store_relaxed(p, x)
+
+/* Orders every access before it before every access after it, loads after stores included. */
+static inline void sh_fence_seq_cst(void)
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+/* Compare and swap of both halves, sequentially consistent. */
+static inline bool sh_cas128(sh_a128 *p, uint64_t lo, uint64_t hi, uint64_t new_lo, uint64_t new_hi)
+{
+    unsigned __int128 expected = ((unsigned __int128)hi << 64) | lo;
+    unsigned __int128 desired = ((unsigned __int128)new_hi << 64) | new_lo;
+    return __sync_bool_compare_and_swap((unsigned __int128 *)(void *)p, expected, desired);
+}
+
+/* In a spin loop: tells the core that it waits for another. */
+static inline void sh_pause(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb");
+#endif
+}
+
+#define SH_CACHE_LINE 64
+
+#endif

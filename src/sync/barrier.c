@@ -1,0 +1,170 @@
+#include "sync/barrier.h"
+
+#include "base/death.h"
+#include "base/error.h"
+
+#include <limits.h>
+
+enum { RESETS_SHIFT = 17, HISTORY_SHIFT = 24, HISTORY_BITS = 16, PHASE_SHIFT = 40 };
+
+#define FIELD(shift, bits) (((UINT64_C(1) << (bits)) - 1) << (shift))
+#define ARRIVED FIELD(0, 16)
+#define BROKEN FIELD(16, 1)
+#define RESETS FIELD(RESETS_SHIFT, 7)
+#define HISTORY FIELD(HISTORY_SHIFT, HISTORY_BITS)
+#define PHASE FIELD(PHASE_SHIFT, 24)
+
+#define ONE_ARRIVAL UINT64_C(1)
+#define ONE_RESET (UINT64_C(1) << RESETS_SHIFT)
+#define YOUNGEST (UINT64_C(1) << HISTORY_SHIFT)
+#define ONE_PHASE (UINT64_C(1) << PHASE_SHIFT)
+
+/* How the phase of one waiter ended. */
+typedef enum phase_end { GATHERING, COMPLETED, BROKEN_UP } phase_end;
+
+static phase_end end_of_phase(uint64_t now, uint64_t mine)
+{
+    uint64_t since = ((now & PHASE) - (mine & PHASE)) >> PHASE_SHIFT;
+    if (since == 0) {
+        return now & BROKEN ? BROKEN_UP : GATHERING;
+    }
+    bool completed = since <= HISTORY_BITS ? (now >> (HISTORY_SHIFT + since - 1)) & 1 : ((now ^ mine) & RESETS) == 0;
+    return completed ? COMPLETED : BROKEN_UP;
+}
+
+static uint64_t after_completion(uint64_t word)
+{
+    return ((word & PHASE) + ONE_PHASE) | (((word & HISTORY) << 1) & HISTORY) | YOUNGEST | (word & RESETS);
+}
+
+static uint64_t after_break(uint64_t word)
+{
+    return (word & ~ARRIVED) | BROKEN;
+}
+
+static uint64_t after_reset(uint64_t word)
+{
+    return ((word & PHASE) + ONE_PHASE) | (((word & HISTORY) << 1) & HISTORY) |
+           (((word & RESETS) + ONE_RESET) & RESETS);
+}
+
+shoal_err sh_barrier_format(sh_barrier_shm *barrier, uint32_t parties)
+{
+    if (parties == 0 || parties > SH_BARRIER_PARTIES_MAX) {
+        return sh_fail(SHOAL_EINVAL, "a barrier has 1 to %u parties, not %u", SH_BARRIER_PARTIES_MAX, parties);
+    }
+    *barrier = (sh_barrier_shm){.parties = parties};
+    return SHOAL_OK;
+}
+
+/* Ends the phase of all who wait now by a step to `next`, and wakes them. The exchange is seq_cst, so that it comes
+ * before the look at the gate: it pairs with the flag that sh_gate_prepare sets before the last look at the word. False
+ * when the word was not *seen any more. */
+static bool end_phase(sh_barrier_shm *barrier, uint64_t *seen, uint64_t next)
+{
+    if (!sh_cas_seq_cst(&barrier->word, seen, next)) {
+        return false;
+    }
+    /* death: the phase has ended, whole. Those who spin see it; those who are parked see it when their slice passes. */
+    SH_DEATH("sync.barrier.before_wake");
+    sh_gate_wake(&barrier->gate, INT_MAX);
+    return true;
+}
+
+/* The caller's time limit passed. It breaks the barrier, unless its phase has ended by now. */
+static shoal_err give_up(sh_barrier_shm *barrier, uint64_t mine)
+{
+    uint64_t now = sh_load_acquire(&barrier->word);
+    phase_end end;
+    while ((end = end_of_phase(now, mine)) == GATHERING) {
+        if (end_phase(barrier, &now, after_break(now))) {
+            return sh_fail(SHOAL_ETIMEDOUT, "the other parties did not come to the barrier in time; it is broken now");
+        }
+    }
+    return end == COMPLETED ? SHOAL_OK : SHOAL_EBROKEN;
+}
+
+/* Spins, then parks, until the phase of `mine` has ended. Every acquire of the word pairs with the exchanges by which
+ * the parties arrived: each of them continues the release sequence of those before, so what any party wrote before it
+ * came is visible here. */
+static shoal_err wait_for_end(sh_barrier_shm *barrier, uint64_t mine, int64_t timeout)
+{
+    phase_end end;
+    sh_wait wait;
+    sh_wait_init(&wait, timeout, SH_SLICE_SHORT);
+    do {
+        end = end_of_phase(sh_load_acquire(&barrier->word), mine);
+    } while (end == GATHERING && timeout != 0 && sh_wait_spin(&wait));
+    while (end == GATHERING) {
+        uint32_t prepared = sh_gate_prepare(&barrier->gate);
+        end = end_of_phase(sh_load_seq_cst(&barrier->word), mine);
+        if (end == GATHERING && !sh_wait_park(&wait, &barrier->gate, prepared)) {
+            return give_up(barrier, mine);
+        }
+    }
+    return end == COMPLETED ? SHOAL_OK : SHOAL_EBROKEN;
+}
+
+shoal_err sh_barrier_wait(sh_barrier_shm *barrier, int64_t timeout, uint32_t *out_index)
+{
+    uint64_t mine = sh_load_relaxed(&barrier->word);
+    shoal_err err = SHOAL_EBROKEN;
+    while (!(mine & BROKEN)) {
+        bool last = (mine & ARRIVED) + 1 == barrier->parties;
+        if (last && end_phase(barrier, &mine, after_completion(mine))) {
+            err = SHOAL_OK;
+            break;
+        }
+        /* The release is for those who see the end of the phase: see wait_for_end. */
+        if (!last && sh_cas_acq_rel(&barrier->word, &mine, mine + ONE_ARRIVAL)) {
+            /* death: counted in, and will not leave. If all the others come, the phase completes without harm. If not,
+             * recovery breaks the barrier, which the dead process held, at the latest when a waiter's slice passes. */
+            SH_DEATH("sync.barrier.arrived");
+            err = wait_for_end(barrier, mine, timeout);
+            break;
+        }
+    }
+    if (err == SHOAL_OK) {
+        *out_index = (uint32_t)(mine & ARRIVED);
+    }
+    if (err == SHOAL_EBROKEN) {
+        return sh_fail(err, "the barrier is broken: aborted, reset, timed out, or a party died");
+    }
+    return err;
+}
+
+void sh_barrier_break(sh_barrier_shm *barrier)
+{
+    uint64_t now = sh_load_relaxed(&barrier->word);
+    while (!(now & BROKEN) && !end_phase(barrier, &now, after_break(now))) {
+    }
+}
+
+void sh_barrier_abort(sh_barrier_shm *barrier)
+{
+    sh_barrier_break(barrier);
+}
+
+void sh_barrier_reset(sh_barrier_shm *barrier)
+{
+    uint64_t now = sh_load_relaxed(&barrier->word);
+    while ((now & (BROKEN | ARRIVED)) && !end_phase(barrier, &now, after_reset(now))) {
+    }
+}
+
+bool sh_barrier_is_broken(sh_barrier_shm *barrier)
+{
+    return (sh_load_acquire(&barrier->word) & BROKEN) != 0;
+}
+
+uint32_t sh_barrier_waiting(sh_barrier_shm *barrier)
+{
+    return (uint32_t)(sh_load_acquire(&barrier->word) & ARRIVED);
+}
+
+bool sh_barrier_valid(sh_barrier_shm *barrier)
+{
+    uint64_t word = sh_load_acquire(&barrier->word);
+    return barrier->parties >= 1 && barrier->parties <= SH_BARRIER_PARTIES_MAX && (word & ARRIVED) < barrier->parties &&
+           !((word & BROKEN) && (word & ARRIVED));
+}

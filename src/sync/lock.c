@@ -1,0 +1,132 @@
+#include "sync/lock.h"
+
+#include "base/death.h"
+#include "base/error.h"
+#include "os/futex.h"
+
+#define WAITERS (UINT32_C(1) << 31)
+#define DIED (UINT32_C(1) << 30)
+
+_Static_assert(SH_OWNER_BITS == 30, "an owner and the two flags fill the word");
+
+static bool is_free(uint32_t word)
+{
+    return (word & SH_OWNER_MASK) == 0;
+}
+
+void sh_lock_format(sh_lock_shm *lock)
+{
+    *lock = (sh_lock_shm){0};
+}
+
+/* Takes the lock if it is free; word is what the caller saw or guesses. The acquire pairs with the release in unlock:
+ * what the last owner wrote under the lock is visible. After a repair it pairs with the one there; the repairer knows
+ * that the owner is dead, so all that the owner ever wrote is in memory. */
+static bool take(sh_lock_shm *lock, uint32_t word, uint32_t waiters, shoal_err *out_err)
+{
+    while (is_free(word)) {
+        if (sh_cas_acq_rel(&lock->gate.word, &word, sh_peers_now->self() | waiters)) {
+            /* death: held by the dead. A waiter whose slice passes, or recovery, repairs it; DIED went with this
+             * exchange, and the repair sets it again. */
+            SH_DEATH("sync.lock.taken");
+            *out_err = word & DIED ? SHOAL_EOWNERDEAD : SHOAL_OK;
+            return true;
+        }
+    }
+    return false;
+}
+
+static void repair_if_dead(sh_lock_shm *lock, sh_owner owner)
+{
+    if (owner != 0 && sh_peers_now->is_dead(owner)) {
+        sh_lock_repair(lock, owner);
+    }
+}
+
+static shoal_err last_try(sh_lock_shm *lock)
+{
+    shoal_err err;
+    repair_if_dead(lock, sh_lock_owner(lock));
+    return take(lock, 0, 0, &err) ? err : sh_fail(SHOAL_ETIMEDOUT, "the lock is held by another");
+}
+
+static shoal_err lock_slow(sh_lock_shm *lock, int64_t timeout)
+{
+    shoal_err err;
+    sh_wait wait;
+    if (timeout == 0) {
+        return last_try(lock);
+    }
+    sh_wait_init(&wait, timeout, SH_SLICE_SHORT);
+    do {
+        if (take(lock, sh_load_relaxed(&lock->gate.word), 0, &err)) {
+            return err;
+        }
+    } while (sh_wait_spin(&wait));
+    for (;;) {
+        uint32_t word = sh_load_relaxed(&lock->gate.word);
+        if (take(lock, word, WAITERS, &err)) {
+            return err;
+        }
+        /* The futex compares the whole word when it parks, so an unlock between here and there is not slept through. */
+        if (is_free(word) || (!(word & WAITERS) && !sh_cas_acq_rel(&lock->gate.word, &word, word | WAITERS))) {
+            continue;
+        }
+        /* death: the flag may stand for nobody; the next unlock wakes in vain. */
+        SH_DEATH("sync.lock.waiting");
+        word |= WAITERS;
+        if (!sh_wait_park(&wait, &lock->gate, word)) {
+            return last_try(lock);
+        }
+        if (sh_load_relaxed(&lock->gate.word) == word) { /* nobody unlocked: the slice passed */
+            repair_if_dead(lock, word & SH_OWNER_MASK);
+        }
+    }
+}
+
+shoal_err sh_lock_lock(sh_lock_shm *lock, int64_t timeout)
+{
+    shoal_err err;
+    return take(lock, 0, 0, &err) ? err : lock_slow(lock, timeout);
+}
+
+shoal_err sh_lock_unlock(sh_lock_shm *lock)
+{
+    uint32_t word = sh_load_relaxed(&lock->gate.word);
+    do {
+        if (is_free(word)) {
+            return sh_fail(SHOAL_ESTATE, "the lock is not locked");
+        }
+    } while (!sh_cas_acq_rel(&lock->gate.word, &word, 0)); /* the release pairs with the acquire in take */
+    /* death: free, but the parked are not told. A newcomer may take it; they look again when their slice passes. */
+    SH_DEATH("sync.lock.before_wake");
+    if (word & WAITERS) {
+        sh_futex_wake(&lock->gate.word, 1);
+    }
+    return SHOAL_OK;
+}
+
+bool sh_lock_repair(sh_lock_shm *lock, sh_owner dead)
+{
+    uint32_t word = sh_load_relaxed(&lock->gate.word);
+    do {
+        if (dead == 0 || (word & SH_OWNER_MASK) != dead) {
+            return false;
+        }
+    } while (!sh_cas_acq_rel(&lock->gate.word, &word, DIED)); /* the release pairs with the acquire in take */
+    /* death: of the one who repairs. Free and marked; the parked look again when their slice passes. */
+    SH_DEATH("sync.lock.repaired");
+    sh_futex_wake(&lock->gate.word, 1);
+    return true;
+}
+
+sh_owner sh_lock_owner(sh_lock_shm *lock)
+{
+    return sh_load_acquire(&lock->gate.word) & SH_OWNER_MASK;
+}
+
+bool sh_lock_valid(sh_lock_shm *lock)
+{
+    uint32_t word = sh_load_acquire(&lock->gate.word);
+    return is_free(word) ? !(word & WAITERS) : !(word & DIED);
+}

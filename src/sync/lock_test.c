@@ -1,0 +1,405 @@
+#include "sync/lock.h"
+
+#include "base/error.h"
+#include "sync/peers_fake.h"
+
+#define WAITERS (UINT32_C(1) << 31)
+
+typedef struct object {
+    sh_lock_shm lock;
+    int64_t count; /* written under the lock */
+    sh_a64 first;  /* these too, first before second */
+    sh_a64 second;
+    sh_a32 told; /* how many were told of a death */
+} object;
+
+static void take_and_stay(void *arg)
+{
+    object *o = arg;
+    must(sh_lock_lock(&o->lock, SHOAL_FOREVER) == SHOAL_OK);
+    fake_step(1);
+    fake_await_step(2);
+    must(sh_lock_unlock(&o->lock) == SHOAL_OK);
+}
+
+static void unlock_it(void *arg)
+{
+    object *o = arg;
+    must(sh_lock_unlock(&o->lock) == SHOAL_OK);
+}
+
+START_TEST(rules)
+{
+    object *o = fake_begin(sizeof *o);
+    sh_lock_format(&o->lock);
+    ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_ESTATE);
+    ck_assert_int_eq(shoal_last_error(), SHOAL_ESTATE);
+    ck_assert_uint_eq(sh_lock_owner(&o->lock), 0);
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_OK);
+    ck_assert_uint_eq(sh_lock_owner(&o->lock), fake_self());
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_ETIMEDOUT);
+    ck_assert_int_eq(shoal_last_error(), SHOAL_ETIMEDOUT);
+    int64_t begin = sh_now();
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_MS(60)), SHOAL_ETIMEDOUT);
+    ck_assert_int_ge(sh_now() - begin, SHOAL_MS(60));
+    fake_join(fake_fork(unlock_it, o)); /* any process may unlock */
+    ck_assert_uint_eq(sh_lock_owner(&o->lock), 0);
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_OK);
+    ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
+    ck_assert(sh_lock_valid(&o->lock));
+}
+END_TEST
+
+START_TEST(valid_knows_the_states)
+{
+    object *o = fake_begin(sizeof *o);
+    const uint32_t died = UINT32_C(1) << 30;
+    const struct {
+        uint32_t word;
+        bool valid;
+    } states[] = {{0, true},         {died, true},
+                  {7, true},         {7 | WAITERS, true},
+                  {WAITERS, false},  {died | WAITERS, false},
+                  {7 | died, false}, {7 | died | WAITERS, false}};
+    for (size_t i = 0; i < sizeof states / sizeof states[0]; i++) {
+        sh_store_relaxed(&o->lock.gate.word, states[i].word);
+        ck_assert_msg(sh_lock_valid(&o->lock) == states[i].valid, "word 0x%x", states[i].word);
+    }
+}
+END_TEST
+
+static void count_up(void *arg)
+{
+    object *o = arg;
+    for (int i = 0; i < 100000; i++) {
+        must(sh_lock_lock(&o->lock, SHOAL_FOREVER) == SHOAL_OK);
+        o->count++;
+        must(sh_lock_unlock(&o->lock) == SHOAL_OK);
+    }
+}
+
+START_TEST(processes_exclude_each_other)
+{
+    object *o = fake_begin(sizeof *o);
+    pid_t pids[4];
+    for (int i = 0; i < 4; i++) {
+        pids[i] = fake_fork(count_up, o);
+    }
+    for (int i = 0; i < 4; i++) {
+        fake_join(pids[i]);
+    }
+    ck_assert_int_eq(o->count, 400000);
+    ck_assert_uint_eq(sh_load_relaxed(&o->lock.gate.word), 0);
+}
+END_TEST
+
+static void *count_up_thread(void *arg)
+{
+    count_up(arg);
+    return NULL;
+}
+
+START_TEST(threads_exclude_each_other)
+{
+    object *o = fake_begin(sizeof *o);
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, count_up_thread, o), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    ck_assert_int_eq(o->count, 400000);
+}
+END_TEST
+
+enum { HANDOVERS = 100 };
+
+static void take_when_told(void *arg)
+{
+    object *o = arg;
+    for (uint32_t i = 0; i < HANDOVERS; i++) {
+        fake_await_step(2 * i + 1);
+        must(sh_lock_lock(&o->lock, SHOAL_FOREVER) == SHOAL_OK);
+        must(sh_lock_unlock(&o->lock) == SHOAL_OK);
+        fake_step(2 * i + 2);
+    }
+}
+
+/* Slices alone would hand it on too, but each time after one of them had passed. */
+START_TEST(unlock_wakes_the_parked)
+{
+    object *o = fake_begin(sizeof *o);
+    sh_spin_set(0);
+    pid_t pid = fake_fork(take_when_told, o);
+    int64_t took = 0;
+    for (uint32_t i = 0; i < HANDOVERS; i++) {
+        ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_OK);
+        fake_step(2 * i + 1);
+        while (!(sh_load_acquire(&o->lock.gate.word) & WAITERS)) {
+            sched_yield();
+        }
+        fake_await_asleep(pid);
+        int64_t begin = sh_now();
+        ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
+        fake_await_step(2 * i + 2);
+        took += sh_now() - begin;
+    }
+    fake_join(pid);
+    ck_assert_int_lt(took, HANDOVERS * SH_SLICE_SHORT / 4);
+}
+END_TEST
+
+START_TEST(killed_holder_is_told_once)
+{
+    object *o = fake_begin(sizeof *o);
+    int64_t best = INT64_MAX;
+    for (int i = 0; i < 5; i++) {
+        fake_step(0);
+        pid_t pid = fake_fork(take_and_stay, o);
+        fake_await_step(1);
+        fake_kill(pid);
+        int64_t begin = sh_now();
+        ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_EOWNERDEAD);
+        best = sh_now() - begin < best ? sh_now() - begin : best;
+        ck_assert_uint_eq(sh_lock_owner(&o->lock), fake_self());
+        ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
+        ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_OK);
+        ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
+    }
+    ck_assert_int_lt(best, SHOAL_MS(100)); /* the best of five: a busy machine may be late now and then */
+}
+END_TEST
+
+START_TEST(a_try_notices_death_too)
+{
+    object *o = fake_begin(sizeof *o);
+    pid_t pid = fake_fork(take_and_stay, o);
+    fake_await_step(1);
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_ETIMEDOUT);
+    ck_assert_uint_eq(sh_load_relaxed(&o->lock.gate.word) & WAITERS, 0); /* who only tries leaves no trace */
+    fake_kill(pid);
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_EOWNERDEAD);
+    ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
+}
+END_TEST
+
+static void wait_for_it(void *arg)
+{
+    object *o = arg;
+    shoal_err err = sh_lock_lock(&o->lock, SHOAL_FOREVER);
+    must(err == SHOAL_OK || err == SHOAL_EOWNERDEAD);
+    sh_add_relaxed(&o->told, err == SHOAL_EOWNERDEAD);
+    must(sh_lock_unlock(&o->lock) == SHOAL_OK);
+}
+
+START_TEST(one_of_many_waiters_is_told)
+{
+    object *o = fake_begin(sizeof *o);
+    sh_spin_set(0);
+    pid_t holder = fake_fork(take_and_stay, o);
+    fake_await_step(1);
+    pid_t waiters[4];
+    for (int i = 0; i < 4; i++) {
+        waiters[i] = fake_fork(wait_for_it, o);
+    }
+    for (int i = 0; i < 4; i++) {
+        fake_await_asleep(waiters[i]);
+    }
+    fake_kill(holder);
+    for (int i = 0; i < 4; i++) {
+        fake_join(waiters[i]);
+    }
+    ck_assert_uint_eq(sh_load_relaxed(&o->told), 1);
+    ck_assert_uint_eq(sh_load_relaxed(&o->lock.gate.word), 0);
+}
+END_TEST
+
+/* The one that unlock wakes wakes the next, and so on. */
+START_TEST(all_the_parked_are_woken_in_turn)
+{
+    enum { TIMES = 20 };
+    object *o = fake_begin(sizeof *o);
+    sh_spin_set(0);
+    int64_t took = 0;
+    for (int i = 0; i < TIMES; i++) {
+        pid_t waiters[3];
+        ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_OK);
+        for (int k = 0; k < 3; k++) {
+            waiters[k] = fake_fork(wait_for_it, o);
+        }
+        for (int k = 0; k < 3; k++) {
+            fake_await_asleep(waiters[k]);
+        }
+        int64_t begin = sh_now();
+        ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
+        for (int k = 0; k < 3; k++) {
+            fake_join(waiters[k]);
+        }
+        took += sh_now() - begin;
+    }
+    ck_assert_int_lt(took, TIMES * SH_SLICE_SHORT / 4);
+}
+END_TEST
+
+START_TEST(stopped_is_not_dead)
+{
+    object *o = fake_begin(sizeof *o);
+    pid_t pid = fake_fork(take_and_stay, o);
+    fake_await_step(1);
+    fake_stop(pid);
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_ETIMEDOUT);
+    ck_assert_int_eq(sh_lock_lock(&o->lock, 4 * SH_SLICE_SHORT), SHOAL_ETIMEDOUT);
+    ck_assert_uint_ge(sh_load_relaxed(&fake->sweeps), 1); /* it looked, and saw a living one */
+    ck_assert_int_eq(kill(pid, SIGCONT), 0);
+    fake_step(2);
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_OK);
+    fake_join(pid);
+}
+END_TEST
+
+START_TEST(repair_is_for_the_owner_only)
+{
+    object *o = fake_begin(sizeof *o);
+    ck_assert(!sh_lock_repair(&o->lock, 0));
+    ck_assert(!sh_lock_repair(&o->lock, fake_self()));
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_OK);
+    ck_assert(!sh_lock_repair(&o->lock, fake_self() + 1));
+    ck_assert(sh_lock_repair(&o->lock, fake_self()));
+    ck_assert(!sh_lock_repair(&o->lock, fake_self()));
+    ck_assert(sh_lock_valid(&o->lock));
+    ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_ESTATE); /* free, and the mark stays */
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_EOWNERDEAD);
+}
+END_TEST
+
+static void work_until_told(void *arg)
+{
+    object *o = arg;
+    while (sh_load_acquire(&fake->step) == 0) {
+        shoal_err err = sh_lock_lock(&o->lock, SHOAL_FOREVER);
+        must(err == SHOAL_OK || err == SHOAL_EOWNERDEAD);
+        uint64_t first = sh_load_relaxed(&o->first), second = sh_load_relaxed(&o->second);
+        if (err == SHOAL_EOWNERDEAD) {
+            must(first == second || first == second + 1);
+            second = first;
+            sh_add_relaxed(&o->told, 1u);
+        }
+        must(first == second); /* who died between the two was told of */
+        sh_store_relaxed(&o->first, first + 1);
+        sh_store_release(&o->second, second + 1);
+        must(sh_lock_unlock(&o->lock) == SHOAL_OK);
+    }
+}
+
+/* Kills at random instructions. The number of times that the lock is taken between two kills is the clock. */
+START_TEST(killed_anywhere)
+{
+    enum { WORKERS = 3, KILLS = 100 };
+    object *o = fake_begin(sizeof *o);
+    pid_t pids[WORKERS];
+    unsigned seed = 1;
+    for (int i = 0; i < WORKERS; i++) {
+        pids[i] = fake_fork(work_until_told, o);
+    }
+    for (int kills = 0; kills < KILLS; kills++) {
+        uint64_t until = sh_load_relaxed(&o->second) + (uint64_t)rand_r(&seed) % 2000;
+        while (sh_load_relaxed(&o->second) < until) {
+            sched_yield();
+        }
+        int victim = rand_r(&seed) % WORKERS;
+        fake_kill(pids[victim]);
+        pids[victim] = fake_fork(work_until_told, o);
+    }
+    fake_step(1);
+    for (int i = 0; i < WORKERS; i++) {
+        fake_join(pids[i]);
+    }
+    ck_assert_uint_eq(sh_load_relaxed(&o->first), sh_load_relaxed(&o->second));
+    ck_assert(sh_lock_valid(&o->lock));
+    ck_assert_uint_eq(sh_lock_owner(&o->lock), 0);
+    ck_assert_uint_le(sh_load_relaxed(&o->told), KILLS);
+}
+END_TEST
+
+#ifdef SHOAL_DEATH_POINTS
+static void die_taking(void *arg)
+{
+    sh_death_arm("sync.lock.taken", 1);
+    take_and_stay(arg);
+}
+
+static void die_waiting(void *arg)
+{
+    sh_death_arm("sync.lock.waiting", 1);
+    wait_for_it(arg);
+}
+
+static void die_unlocking(void *arg)
+{
+    sh_death_arm("sync.lock.before_wake", 1);
+    take_and_stay(arg);
+}
+
+static void die_repairing(void *arg)
+{
+    sh_death_arm("sync.lock.repaired", 1);
+    wait_for_it(arg);
+}
+
+START_TEST(death_points)
+{
+    object *o = fake_begin(sizeof *o);
+    sh_spin_set(0);
+    ck_assert_uint_eq(fake_points("sync.lock."), 4);
+
+    fake_join_killed(fake_fork(die_taking, o));
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_EOWNERDEAD);
+
+    fake_join_killed(fake_fork(die_waiting, o));
+    ck_assert(sh_lock_valid(&o->lock));
+    ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
+    ck_assert_uint_eq(sh_load_relaxed(&o->lock.gate.word), 0);
+
+    pid_t pid = fake_fork(die_unlocking, o);
+    fake_await_step(1);
+    pid_t waiter = fake_fork(wait_for_it, o);
+    fake_await_asleep(waiter);
+    fake_step(2);
+    fake_join_killed(pid);
+    fake_join(waiter); /* nobody woke it */
+    ck_assert_uint_eq(sh_load_relaxed(&o->told), 0);
+
+    fake_step(0);
+    pid = fake_fork(take_and_stay, o);
+    fake_await_step(1);
+    fake_kill(pid);
+    fake_join_killed(fake_fork(die_repairing, o));
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_EOWNERDEAD);
+    ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_OK);
+}
+END_TEST
+#endif
+
+int main(void)
+{
+    const TTest *const tests[] = {
+        rules,
+        valid_knows_the_states,
+        processes_exclude_each_other,
+        threads_exclude_each_other,
+        unlock_wakes_the_parked,
+        killed_holder_is_told_once,
+        a_try_notices_death_too,
+        one_of_many_waiters_is_told,
+        all_the_parked_are_woken_in_turn,
+        stopped_is_not_dead,
+        repair_is_for_the_owner_only,
+        killed_anywhere,
+#ifdef SHOAL_DEATH_POINTS
+        death_points,
+#endif
+    };
+    return fake_run("sync/lock", tests, sizeof tests / sizeof tests[0]);
+}

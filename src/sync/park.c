@@ -1,0 +1,83 @@
+#include "sync/park.h"
+
+#include "os/futex.h"
+#include "os/process.h"
+#include "sync/peers.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define SPIN_DEFAULT 20000 /* ns: about what parking and being woken costs */
+#define SPIN_UNSET UINT64_MAX
+
+static sh_a64 spin_limit = {SPIN_UNSET};
+
+int64_t sh_spin_ns(void)
+{
+    uint64_t ns = sh_load_relaxed(&spin_limit);
+    if (ns == SPIN_UNSET) {
+        const char *text = getenv("SHOAL_SPIN_NS");
+        char *end = NULL;
+        long long asked = text != NULL ? strtoll(text, &end, 10) : -1;
+        bool valid = text != NULL && end != text && *end == 0 && asked >= 0;
+        ns = sh_cores() == 1 ? 0 : valid ? (uint64_t)asked : SPIN_DEFAULT;
+        sh_store_relaxed(&spin_limit, ns);
+    }
+    return (int64_t)ns;
+}
+
+void sh_spin_set(int64_t ns)
+{
+    sh_store_relaxed(&spin_limit, (uint64_t)ns);
+}
+
+void sh_gate_wake_slow(sh_gate *gate, int count)
+{
+    /* The count goes up first, so that a waiter between prepare and park does not sleep through this wake. The flag stays: others may be
+     * parked beside those that are woken. It is taken away only when nobody was there, and only if nobody came since. */
+    uint32_t word = sh_add_acq_rel(&gate->word, 2u) + 2u;
+    if (sh_futex_wake(&gate->word, count) == 0) {
+        sh_cas_acq_rel(&gate->word, &word, word & ~1u);
+    }
+}
+
+void sh_wait_init(sh_wait *wait, int64_t timeout, int64_t longest)
+{
+    *wait = (sh_wait){.deadline = sh_deadline(timeout),
+                      .slice = SH_SLICE_SHORT < longest ? SH_SLICE_SHORT : longest,
+                      .longest = longest};
+}
+
+bool sh_wait_spin(sh_wait *wait)
+{
+    if (wait->spin_until == 0) {
+        int64_t spin = sh_spin_ns();
+        wait->spin_until = spin == 0 ? -1 : sh_now() + spin;
+    }
+    if (wait->spin_until < 0) {
+        return false;
+    }
+    sh_pause();
+    if ((++wait->rounds & 15u) == 0 && sh_now() >= wait->spin_until) {
+        wait->spin_until = -1;
+        return false;
+    }
+    return true;
+}
+
+bool sh_wait_park(sh_wait *wait, sh_gate *gate, uint32_t prepared)
+{
+    int64_t now = sh_now();
+    if (now >= wait->deadline) {
+        return false;
+    }
+    int64_t until = now + wait->slice < wait->deadline ? now + wait->slice : wait->deadline;
+    if (!sh_futex_wait(&gate->word, prepared, until)) {
+        if (sh_passed(wait->deadline)) {
+            return false;
+        }
+        sh_peers_now->sweep();
+        wait->slice = wait->slice * 2 < wait->longest ? wait->slice * 2 : wait->longest;
+    }
+    return true;
+}

@@ -1,0 +1,130 @@
+#include "sync/rlock.h"
+
+#include "base/death.h"
+#include "base/error.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+static _Thread_local uint32_t thread_id; /* 0: not asked yet */
+static bool may_cache;
+
+/* The child of a fork has the forking thread's copy of thread_id and another tid. */
+static void forget_thread(void)
+{
+    thread_id = 0;
+}
+
+__attribute__((constructor)) static void forget_at_fork(void)
+{
+    may_cache = pthread_atfork(NULL, NULL, forget_thread) == 0;
+}
+
+static uint64_t this_thread(void)
+{
+    uint32_t tid = thread_id;
+    if (tid == 0) {
+        tid = (uint32_t)gettid();
+        thread_id = may_cache ? tid : 0;
+    }
+    return ((uint64_t)sh_peers_now->self() << 32) | tid;
+}
+
+void sh_rlock_format(sh_rlock_shm *rlock)
+{
+    *rlock = (sh_rlock_shm){0};
+    sh_lock_format(&rlock->lock);
+}
+
+/* The caller does not hold it. */
+static shoal_err take(sh_rlock_shm *rlock, uint64_t me, uint32_t depth, int64_t timeout)
+{
+    shoal_err err = sh_lock_lock(&rlock->lock, timeout);
+    if (err == SHOAL_OK || err == SHOAL_EOWNERDEAD) {
+        /* death: the lock is held by the dead and is repaired as such; the next holder writes both words. */
+        SH_DEATH("sync.rlock.taken");
+        sh_store_relaxed(&rlock->depth, depth);
+        sh_store_relaxed(&rlock->holder, me);
+    }
+    return err;
+}
+
+/* The caller holds it. The holder goes first: nobody finds the name of a thread that is about to lose the lock. */
+static shoal_err give(sh_rlock_shm *rlock)
+{
+    sh_store_relaxed(&rlock->holder, 0);
+    /* death: as in take. */
+    SH_DEATH("sync.rlock.cleared");
+    return sh_lock_unlock(&rlock->lock);
+}
+
+shoal_err sh_rlock_lock(sh_rlock_shm *rlock, int64_t timeout)
+{
+    uint64_t me = this_thread();
+    if (sh_load_relaxed(&rlock->holder) != me) {
+        return take(rlock, me, 1, timeout);
+    }
+    uint32_t depth = sh_load_relaxed(&rlock->depth);
+    if (depth == UINT32_MAX) {
+        return sh_fail(SHOAL_ESTATE, "the recursive lock is held %u times, which is the most", depth);
+    }
+    sh_store_relaxed(&rlock->depth, depth + 1);
+    return SHOAL_OK;
+}
+
+shoal_err sh_rlock_unlock(sh_rlock_shm *rlock)
+{
+    if (!sh_rlock_held(rlock)) {
+        return sh_fail(SHOAL_EPERM, "the recursive lock is not held by this thread");
+    }
+    uint32_t depth = sh_load_relaxed(&rlock->depth) - 1;
+    if (depth == 0) {
+        return give(rlock);
+    }
+    sh_store_relaxed(&rlock->depth, depth);
+    return SHOAL_OK;
+}
+
+bool sh_rlock_held(sh_rlock_shm *rlock)
+{
+    return sh_load_relaxed(&rlock->holder) == this_thread();
+}
+
+uint32_t sh_rlock_unlock_all(sh_rlock_shm *rlock)
+{
+    if (!sh_rlock_held(rlock)) {
+        return 0;
+    }
+    uint32_t depth = sh_load_relaxed(&rlock->depth);
+    shoal_err err = give(rlock);
+    SH_INVARIANT(err == SHOAL_OK); /* the holder of the rlock holds its lock */
+    return depth;
+}
+
+shoal_err sh_rlock_lock_depth(sh_rlock_shm *rlock, uint32_t depth, int64_t timeout)
+{
+    if (depth == 0) {
+        return sh_fail(SHOAL_EINVAL, "a recursive lock is held at least once");
+    }
+    if (sh_rlock_held(rlock)) {
+        return sh_fail(SHOAL_ESTATE, "the recursive lock is held by this thread already");
+    }
+    return take(rlock, this_thread(), depth, timeout);
+}
+
+bool sh_rlock_repair(sh_rlock_shm *rlock, sh_owner dead)
+{
+    return sh_lock_repair(&rlock->lock, dead);
+}
+
+sh_owner sh_rlock_owner(sh_rlock_shm *rlock)
+{
+    return sh_lock_owner(&rlock->lock);
+}
+
+bool sh_rlock_valid(sh_rlock_shm *rlock)
+{
+    return sh_lock_valid(&rlock->lock) &&
+           (!sh_rlock_held(rlock) ||
+            (sh_lock_owner(&rlock->lock) == sh_peers_now->self() && sh_load_relaxed(&rlock->depth) != 0));
+}

@@ -1,0 +1,94 @@
+#include "testing/runner.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int fds_before, mappings_before;
+
+int sh_count_fds(void)
+{
+    int n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    ck_assert_ptr_nonnull(d);
+    while (readdir(d) != NULL) {
+        n++;
+    }
+    closedir(d);
+    return n - 3; /* ".", "..", and the directory itself */
+}
+
+/* Named files only: the C library and the sanitizers map anonymous memory as they like. */
+int sh_count_mappings(void)
+{
+    int n = 0;
+    char line[512];
+    FILE *f = fopen("/proc/self/maps", "re");
+    ck_assert_ptr_nonnull(f);
+    while (fgets(line, sizeof line, f) != NULL) {
+        n += strstr(line, "memfd:shoal") != NULL;
+    }
+    fclose(f);
+    return n;
+}
+
+int sh_count_children(void)
+{
+    char path[64], text[4096];
+    int n = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    FILE *f = fopen(path, "re");
+    if (f == NULL) { /* not every kernel has it: then only a child that can be waited for counts */
+        return waitpid(-1, NULL, WNOHANG | WNOWAIT) >= 0;
+    }
+    size_t length = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    for (size_t i = 0; i < length; i++) {
+        n += text[i] == ' ';
+    }
+    return n;
+}
+
+void sh_assert_audit(const char *where)
+{
+    shoal_audit audit;
+    shoal_err err = shoal_world_audit(&audit);
+    ck_assert_msg(err == SHOAL_OK, "audit %s: %s", where, shoal_last_error_text());
+}
+
+void sh_leaks_begin(void)
+{
+    fds_before = sh_count_fds();
+    mappings_before = sh_count_mappings();
+}
+
+void sh_leaks_end(void)
+{
+    shoal_world_info info;
+    ck_assert_int_eq(sh_count_children(), 0);
+    ck_assert_ok(shoal_world_sweep(NULL));
+    sh_assert_audit("at the end of the test");
+    ck_assert_ok(shoal_world_info_get(&info));
+    ck_assert_msg(info.blocks_live == 0, "%llu blocks left", (unsigned long long)info.blocks_live);
+    ck_assert_msg(info.processes == 1, "%u processes left in the world", info.processes);
+    shoal_world_leave();
+    ck_assert_int_eq(sh_count_mappings(), mappings_before);
+    ck_assert_int_eq(sh_count_fds(), fds_before);
+}
+
+int sh_test_main(int argc, char **argv, Suite *(*suite)(void))
+{
+    if (shoal_init(&argc, &argv) != SHOAL_OK) {
+        fprintf(stderr, "%s\n", shoal_last_error_text());
+        return EXIT_FAILURE;
+    }
+    SRunner *runner = srunner_create(suite());
+    srunner_run(runner, NULL, argc > 1 ? argv[1] : NULL, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner), run = srunner_ntests_run(runner);
+    srunner_free(runner);
+    return failed == 0 && run > 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,62 @@
+/* What every test program shares: a main that first becomes a child when it was started as one, and a leak check around each test.
+ *
+ *     START_TEST(round_trip) { ... } END_TEST
+ *     static Suite *suite(void) { ... tcase_add_checked_fixture(tc, sh_leaks_begin, sh_leaks_end) ... }
+ *     SH_TEST_MAIN(suite)
+ *
+ * libcheck runs each test in a process of its own with a time limit. sh_leaks_end fails the test when it left a child, an fd, a
+ * mapping or a live block behind, or when the audit of its world is not clean. */
+#ifndef TESTING_RUNNER_H
+#define TESTING_RUNNER_H
+
+#include <check.h>
+
+#include <shoal/shoal.h>
+
+/* Limits of one test, in seconds; longer under sanitizers. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SH_SLOW 1
+#define SH_TEST_SECONDS 180
+#else
+#define SH_SLOW 0
+#define SH_TEST_SECONDS 60
+#endif
+
+/* n repetitions, a tenth of them under a sanitizer, at least 30 or n. */
+#define SH_REPEAT(n) (SH_SLOW ? ((n) / 10 > 30 ? (n) / 10 : (n) < 30 ? (n) : 30) : (n))
+
+void sh_leaks_begin(void);
+void sh_leaks_end(void);
+
+/* Counts of this process, for tests that print or compare them. */
+int sh_count_fds(void);
+int sh_count_mappings(void);
+int sh_count_children(void);
+
+/* Fails with the library's own words. */
+#define ck_assert_ok(expression)                                                                                       \
+    do {                                                                                                               \
+        shoal_err err_ = (expression);                                                                                 \
+        ck_assert_msg(err_ == SHOAL_OK, "%s: %s: %s", #expression, shoal_err_name(err_), shoal_last_error_text());     \
+    } while (0)
+
+#define ck_assert_err(expression, wanted)                                                                              \
+    do {                                                                                                               \
+        shoal_err err_ = (expression);                                                                                 \
+        ck_assert_msg(err_ == (wanted), "%s: %s, wanted %s (%s)", #expression, shoal_err_name(err_),                   \
+                      shoal_err_name(wanted), shoal_last_error_text());                                                \
+    } while (0)
+
+/* The audit of the world is clean. */
+void sh_assert_audit(const char *where);
+
+/* Runs the suite; argv[1], if given, names the one test case (tcase) to run. */
+int sh_test_main(int argc, char **argv, Suite *(*suite)(void));
+
+#define SH_TEST_MAIN(suite)                                                                                            \
+    int main(int argc, char **argv)                                                                                    \
+    {                                                                                                                  \
+        return sh_test_main(argc, argv, suite);                                                                        \
+    }
+
+#endif
