@@ -1,11 +1,12 @@
-/* What every test program shares: a main that first becomes a child when it was started as one, and a leak check around each test.
+/* What every test program shares: a main that first becomes a child when it was started as one, and a leak check
+ * around each test.
  *
  *     START_TEST(round_trip) { ... } END_TEST
  *     static Suite *suite(void) { ... tcase_add_checked_fixture(tc, sh_leaks_begin, sh_leaks_end) ... }
  *     SH_TEST_MAIN(suite)
  *
- * libcheck runs each test in a process of its own with a time limit. sh_leaks_end fails the test when it left a child, an fd, a
- * mapping or a live block behind, or when the audit of its world is not clean. */
+ * libcheck runs each test in a process of its own with a time limit. sh_leaks_end fails the test when it left a
+ * child, an fd, a mapping or a live block behind, or when the audit of its world is not clean. */
 #ifndef TESTING_RUNNER_H
 #define TESTING_RUNNER_H
 

@@ -1,7 +1,8 @@
 /* Blocks: pieces of shared memory, named by a handle that every process of the world understands.
  *
- * A block lives as long as somebody holds it: a process, or a message on its way. What a killed process held returns by itself.
- * Queues, pipes and locks are blocks too, so shoal_retain and shoal_release serve every shared object of this library.
+ * A block lives as long as somebody holds it: a process, or a message on its way. What a killed process held returns
+ * by itself. Queues, pipes and locks are blocks too, so shoal_retain and shoal_release serve every shared object of
+ * this library.
  */
 #ifndef SHOAL_BLOCK_H
 #define SHOAL_BLOCK_H
@@ -17,10 +18,10 @@ extern "C" {
 
 typedef struct shoal_block shoal_block;
 
-/* Makes a block of size bytes (0 is allowed), aligned to 64 bytes, to the page from 16 KiB. Its bytes are what the last user of that memory left,
- * unless `shoal_block_create_zeroed` is called. The caller owns one reference. Joins or makes the world at the first call. Does not block,
- * except for the system giving memory. Any thread.
- * Errors: SHOAL_ENOMEM with the sizes, SHOAL_ELIMIT, SHOAL_EFORK. */
+/* Makes a block of size bytes (0 is allowed), aligned to 64 bytes, to the page from 16 KiB. Its bytes are what the
+ * last user of that memory left, unless `shoal_block_create_zeroed` is called. The caller owns one reference. Joins
+ * or makes the world at the first call. Does not block, except for the system giving memory. Any thread. Errors:
+ * SHOAL_ENOMEM with the sizes, SHOAL_ELIMIT, SHOAL_EFORK. */
 SHOAL_MUST_USE shoal_err shoal_block_create(size_t size, shoal_block **out_block);
 SHOAL_MUST_USE shoal_err shoal_block_create_zeroed(size_t size, shoal_block **out_block);
 
@@ -31,9 +32,9 @@ size_t shoal_block_size(const shoal_block *block);
 /* A number that is the same in every process for as long as the block lives. */
 uint64_t shoal_block_id(const shoal_block *block);
 
-/* One more, or one less, reference of this process to any shared object of this library: block, queue, pipe end, lock, rlock,
- * semaphore, condition, event, barrier. NULL is allowed. With the last reference of the last holder the object is gone. Do not
- * block. Any thread. shoal_retain returns its argument. */
+/* One more, or one less, reference of this process to any shared object of this library: block, queue, pipe end,
+ * lock, rlock, semaphore, condition, event, barrier. NULL is allowed. With the last reference of the last holder the
+ * object is gone. Do not block. Any thread. shoal_retain returns its argument. */
 void *shoal_retain(void *object);
 void shoal_release(void *object);
 

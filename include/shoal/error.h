@@ -1,7 +1,7 @@
 /* Errors: one enum, and words for people.
  *
- * Every call that can fail returns shoal_err; SHOAL_OK is 0. The last failure of the calling thread, with the sizes and names
- * that explain it, can be asked for until the next failure in that thread. Success does not clear it.
+ * Every call that can fail returns shoal_err; SHOAL_OK is 0. The last failure of the calling thread, with the sizes
+ * and names that explain it, can be asked for until the next failure in that thread. Success does not clear it.
  */
 #ifndef SHOAL_ERROR_H
 #define SHOAL_ERROR_H
@@ -39,15 +39,18 @@ typedef enum shoal_err {
 /* The constant's name, "SHOAL_ENOMEM". Never NULL. */
 const char *shoal_err_name(shoal_err err);
 
-/* What failed last in this thread, and why. Both belong to the library; the text stays true until the thread's next failure. */
+/* What failed last in this thread, and why. Both belong to the library; the text stays true until the thread's next
+ * failure. */
 shoal_err shoal_last_error(void);
 const char *shoal_last_error_text(void);
 
-/* Records an error of the program's own, for a target to return: shoal_fail(SHOAL_EINVAL, "no file %s", path). Returns err. */
+/* Records an error of the program's own, for a target to return: shoal_fail(SHOAL_EINVAL, "no file %s", path).
+ * Returns err. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
-shoal_err shoal_fail(shoal_err err, const char *format, ...);
+shoal_err
+shoal_fail(shoal_err err, const char *format, ...);
 
 #ifdef __cplusplus
 }

@@ -1,8 +1,8 @@
 /* Processes: start a function of this program, or of a library it has loaded, in a process of its own.
  *
- * Arguments and results are values. Three ways to start: spawn (the default: a fresh image of this program, safe with threads
- * and with CUDA), fork, and forkserver (a small clean server forks). The program must call shoal_init first in main. Children end when
- * their parent dies, unless they were asked to outlive it.
+ * Arguments and results are values. Three ways to start: spawn (the default: a fresh image of this program, safe
+ * with threads and with CUDA), fork, and forkserver (a small clean server forks). The program must call shoal_init
+ * first in main. Children end when their parent dies, unless they were asked to outlive it.
  */
 #ifndef SHOAL_PROCESS_H
 #define SHOAL_PROCESS_H
@@ -21,8 +21,8 @@ extern "C" {
 
 typedef struct shoal_process shoal_process;
 
-/* What a process runs. args is borrowed. Returning anything but SHOAL_OK makes the process fail with that error and the text of
- * shoal_last_error_text. */
+/* What a process runs. args is borrowed. Returning anything but SHOAL_OK makes the process fail with that error and
+ * the text of shoal_last_error_text. */
 typedef shoal_err (*shoal_target)(int rank, const shoal_value *args);
 
 typedef enum shoal_start {
@@ -34,10 +34,10 @@ typedef enum shoal_start {
 
 typedef struct shoal_process_options {
     shoal_start start;
-    const char *name;  /* for `shoal ps` and error texts; NULL: the target's name */
-    int rank;          /* what the target is given */
-    bool outlive;      /* stay when the parent dies */
-    int64_t grace;     /* shoal_spawn: time between SIGTERM and SIGKILL for the rest, 0 means 3 seconds */
+    const char *name; /* for `shoal ps` and error texts; NULL: the target's name */
+    int rank;         /* what the target is given */
+    bool outlive;     /* stay when the parent dies */
+    int64_t grace;    /* shoal_spawn: time between SIGTERM and SIGKILL for the rest, 0 means 3 seconds */
 } shoal_process_options;
 
 /* How a process ended. */
@@ -53,15 +53,19 @@ typedef struct shoal_status {
     shoal_end end;
     int code;
     shoal_err err;
-    const char *text; /* "rank 0 ended by SIGABRT", "rank 0 exited with 123", "rank 2 failed: SHOAL_EINVAL: …"; lives as long as the process handle */
+    /* "rank 0 ended by SIGABRT", "rank 0 exited with 123", "rank 2 failed: SHOAL_EINVAL: …"; lives as long as the
+     * process handle */
+    const char *text;
 } shoal_status;
 
-/* Starts a process. args (NULL: null) is consumed, whether or not it succeeds. options may be NULL. Does not wait for the child to be up, so several children start side by
- * side. Errors: SHOAL_EINVAL (a target that cannot be named), SHOAL_ELIMIT, SHOAL_ENOMEM, SHOAL_EOS, SHOAL_EFORK. */
-SHOAL_MUST_USE shoal_err shoal_process_start(shoal_target target, shoal_value *args, const shoal_process_options *options,
-                                             shoal_process **out_process);
+/* Starts a process. args (NULL: null) is consumed, whether or not it succeeds. options may be NULL. Does not wait
+ * for the child to be up, so several children start side by side. Errors: SHOAL_EINVAL (a target that cannot be
+ * named), SHOAL_ELIMIT, SHOAL_ENOMEM, SHOAL_EOS, SHOAL_EFORK. */
+SHOAL_MUST_USE shoal_err shoal_process_start(shoal_target target, shoal_value *args,
+                                             const shoal_process_options *options, shoal_process **out_process);
 
-/* Waits for its end, at most timeout. out_status may be NULL. SHOAL_OK however it ended; SHOAL_ETIMEDOUT. May be called again. */
+/* Waits for its end, at most timeout. out_status may be NULL. SHOAL_OK however it ended; SHOAL_ETIMEDOUT. May be
+ * called again. */
 SHOAL_MUST_USE shoal_err shoal_process_join(shoal_process *process, int64_t timeout, shoal_status *out_status);
 
 /* SIGTERM, SIGKILL, any signal. SHOAL_ESTATE when it has ended. */
@@ -77,7 +81,8 @@ int shoal_process_sentinel(const shoal_process *process);
 /* What the target gave to shoal_return; NULL when nothing or when it has not ended. Borrowed from the handle. */
 const shoal_value *shoal_process_result(const shoal_process *process);
 
-/* Frees the handle. A process that still runs is ended first: SIGTERM, 3 seconds, SIGKILL; unless it may outlive us. NULL is allowed. */
+/* Frees the handle. A process that still runs is ended first: SIGTERM, 3 seconds, SIGKILL; unless it may outlive us.
+ * NULL is allowed. */
 void shoal_process_destroy(shoal_process *process);
 
 /* Inside a target: hands the result to the parent; consumed; the last one counts. */
@@ -86,15 +91,16 @@ SHOAL_MUST_USE shoal_err shoal_return(shoal_value *result);
 /* Inside a target: the rank that it was started with, and -1 elsewhere. */
 int shoal_rank(void);
 
-/* Runs ranks 0 to n - 1 of target and waits for all. args is consumed. When one fails the others are ended (SIGTERM, then SIGKILL after the grace
- * time), and SHOAL_ECHILD is returned with the first failure in the text. results (may be NULL) gets n values that the caller
- * destroys, NULL where a rank gave none; on failure all are NULL. options may be NULL; its rank is ignored. */
+/* Runs ranks 0 to n - 1 of target and waits for all. args is consumed. When one fails the others are ended (SIGTERM,
+ * then SIGKILL after the grace time), and SHOAL_ECHILD is returned with the first failure in the text. results (may
+ * be NULL) gets n values that the caller destroys, NULL where a rank gave none; on failure all are NULL. options may
+ * be NULL; its rank is ignored. */
 SHOAL_MUST_USE shoal_err shoal_spawn(shoal_target target, int n, shoal_value *args);
-SHOAL_MUST_USE shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args, const shoal_process_options *options,
-                                          shoal_value **results);
+SHOAL_MUST_USE shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args,
+                                          const shoal_process_options *options, shoal_value **results);
 
-/* Waits for the first of several things: set exactly one pointer in each. ready is written for all: true when a get, a recv or a join
- * would not block. SHOAL_ETIMEDOUT when none is. */
+/* Waits for the first of several things: set exactly one pointer in each. ready is written for all: true when a get,
+ * a recv or a join would not block. SHOAL_ETIMEDOUT when none is. */
 typedef struct shoal_waitable {
     shoal_queue *queue;
     shoal_pipe *pipe;

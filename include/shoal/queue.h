@@ -1,9 +1,10 @@
 /* Queues: many producers, many consumers, in any processes of the world.
  *
- * Messages of one producer arrive in their order. `put` has done its work when it returns: the message and what it refers to are
- * in the heap and owned by the queue, so the sender may exit, or be killed, at once. Three kinds of message: raw bytes, one
- * block, or a value (value.h). Up to 8 bytes, integers, floats and block handles travel inside the ring; nothing is copied for a
- * block. A consumer killed in the middle of `get` has either taken the message or not; it is never half taken.
+ * Messages of one producer arrive in their order. `put` has done its work when it returns: the message and what it
+ * refers to are in the heap and owned by the queue, so the sender may exit, or be killed, at once. Three kinds of
+ * message: raw bytes, one block, or a value (value.h). Up to 8 bytes, integers, floats and block handles travel
+ * inside the ring; nothing is copied for a block. A consumer killed in the middle of `get` has either taken the
+ * message or not; it is never half taken.
  *
  * Python's SimpleQueue is a queue without a bound; its JoinableQueue is one that task_done and join are called on.
  */
@@ -18,13 +19,13 @@
 extern "C" {
 #endif
 
-/* Makes a queue for at most `bound` messages; 0 means no bound but the heap's. The caller owns one reference: shoal_release.
- * Errors: as shoal_block_create; SHOAL_EINVAL when bound is over 2^30. */
+/* Makes a queue for at most `bound` messages; 0 means no bound but the heap's. The caller owns one reference:
+ * shoal_release. Errors: as shoal_block_create; SHOAL_EINVAL when bound is over 2^30. */
 SHOAL_MUST_USE shoal_err shoal_queue_create(uint64_t bound, shoal_queue **out_queue);
 
-/* Puts a value. When it succeeds the value is consumed, otherwise the caller still owns it and nothing was put. Blocks while
- * the queue is full, at most timeout. Any thread, any process.
- * Errors: SHOAL_ETIMEDOUT, SHOAL_ECLOSED, SHOAL_ENOMEM, SHOAL_EINVAL (what cannot be sent), SHOAL_EFORK. */
+/* Puts a value. When it succeeds the value is consumed, otherwise the caller still owns it and nothing was put.
+ * Blocks while the queue is full, at most timeout. Any thread, any process. Errors: SHOAL_ETIMEDOUT, SHOAL_ECLOSED,
+ * SHOAL_ENOMEM, SHOAL_EINVAL (what cannot be sent), SHOAL_EFORK. */
 SHOAL_MUST_USE shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeout);
 
 /* The same for size raw bytes, copied. */
@@ -33,16 +34,18 @@ SHOAL_MUST_USE shoal_err shoal_queue_put_bytes(shoal_queue *queue, const void *b
 /* The same for a block: a handle travels. The caller keeps its own reference. */
 SHOAL_MUST_USE shoal_err shoal_queue_put_block(shoal_queue *queue, shoal_block *block, int64_t timeout);
 
-/* Takes the oldest message, of any kind, as a value that the caller owns (shoal_value_destroy). Raw bytes arrive as a bytes value,
- * a block as a block value. Blocks while the queue is empty, at most timeout.
- * Errors: SHOAL_ETIMEDOUT, SHOAL_ECLOSED (closed and empty), SHOAL_ENOMEM, SHOAL_ECORRUPT, SHOAL_EFORK. */
+/* Takes the oldest message, of any kind, as a value that the caller owns (shoal_value_destroy). Raw bytes arrive as
+ * a bytes value, a block as a block value. Blocks while the queue is empty, at most timeout. Errors:
+ * SHOAL_ETIMEDOUT, SHOAL_ECLOSED (closed and empty), SHOAL_ENOMEM, SHOAL_ECORRUPT, SHOAL_EFORK. */
 SHOAL_MUST_USE shoal_err shoal_queue_get(shoal_queue *queue, int64_t timeout, shoal_value **out_value);
 
-/* Takes a raw bytes message into the caller's buffer. SHOAL_ETYPE when the oldest message is something else, SHOAL_EINVAL with the size in out_size
- * when it does not fit: in both cases it stays in the queue. */
-SHOAL_MUST_USE shoal_err shoal_queue_get_bytes(shoal_queue *queue, void *buffer, size_t capacity, int64_t timeout, size_t *out_size);
+/* Takes a raw bytes message into the caller's buffer. SHOAL_ETYPE when the oldest message is something else,
+ * SHOAL_EINVAL with the size in out_size when it does not fit: in both cases it stays in the queue. */
+SHOAL_MUST_USE shoal_err shoal_queue_get_bytes(shoal_queue *queue, void *buffer, size_t capacity, int64_t timeout,
+                                               size_t *out_size);
 
-/* Takes a block message. The caller owns one reference. A block that this process holds already arrives as the same handle. */
+/* Takes a block message. The caller owns one reference. A block that this process holds already arrives as the same
+ * handle. */
 SHOAL_MUST_USE shoal_err shoal_queue_get_block(shoal_queue *queue, int64_t timeout, shoal_block **out_block);
 
 /* How many messages are in it: exact when nobody works on it. */
@@ -51,19 +54,21 @@ uint64_t shoal_queue_size(shoal_queue *queue);
 /* No more puts; gets go on until it is empty. Wakes every waiter. May be called more than once. */
 void shoal_queue_close(shoal_queue *queue);
 
-/* task_done says that one message got from this queue is dealt with; SHOAL_ESTATE when called more often than messages were put.
- * join waits until it was called for every message put so far. */
+/* task_done says that one message got from this queue is dealt with; SHOAL_ESTATE when called more often than
+ * messages were put. join waits until it was called for every message put so far. */
 SHOAL_MUST_USE shoal_err shoal_queue_task_done(shoal_queue *queue);
 SHOAL_MUST_USE shoal_err shoal_queue_join(shoal_queue *queue, int64_t timeout);
 
-/* Two-way (or one-way: a receives, b sends) connection of two ends. An end is a shared object like any other and can be sent.
- * When every holder of one end has released it or died, the other gets SHOAL_ECLOSED once it has read what was sent. */
+/* Two-way (or one-way: a receives, b sends) connection of two ends. An end is a shared object like any other and can
+ * be sent. When every holder of one end has released it or died, the other gets SHOAL_ECLOSED once it has read what
+ * was sent. */
 typedef struct shoal_pipe shoal_pipe;
 SHOAL_MUST_USE shoal_err shoal_pipe_create(bool duplex, shoal_pipe **out_a, shoal_pipe **out_b);
 SHOAL_MUST_USE shoal_err shoal_pipe_send(shoal_pipe *end, shoal_value *value, int64_t timeout);
 SHOAL_MUST_USE shoal_err shoal_pipe_recv(shoal_pipe *end, int64_t timeout, shoal_value **out_value);
 SHOAL_MUST_USE shoal_err shoal_pipe_send_bytes(shoal_pipe *end, const void *bytes, size_t size, int64_t timeout);
-SHOAL_MUST_USE shoal_err shoal_pipe_recv_bytes(shoal_pipe *end, void *buffer, size_t capacity, int64_t timeout, size_t *out_size);
+SHOAL_MUST_USE shoal_err shoal_pipe_recv_bytes(shoal_pipe *end, void *buffer, size_t capacity, int64_t timeout,
+                                               size_t *out_size);
 /* SHOAL_OK when recv would not block (a message, or the end), SHOAL_ETIMEDOUT otherwise. */
 SHOAL_MUST_USE shoal_err shoal_pipe_poll(shoal_pipe *end, int64_t timeout);
 

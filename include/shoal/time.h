@@ -6,7 +6,7 @@
 
 #define SHOAL_FOREVER INT64_C(-1)
 #define SHOAL_NOW INT64_C(0)
-#define SHOAL_MS(n) ((int64_t)(n) * INT64_C(1000000))
-#define SHOAL_SECONDS(n) ((int64_t)((n) * 1e9))
+#define SHOAL_MS(n) ((int64_t)(n)*INT64_C(1000000))
+#define SHOAL_SECONDS(n) ((int64_t)((n)*1e9))
 
 #endif

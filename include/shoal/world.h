@@ -1,14 +1,14 @@
 /* The world: one shared heap and the processes attached to it.
  *
- * A process is in one world at most. It is made at the first need; children are born into their parent's; an unrelated process of
- * the same user joins by name. Nothing is named in a file system: a world is an anonymous memory file that its members hold open,
- * and it is gone with the last of them.
+ * A process is in one world at most. It is made at the first need; children are born into their parent's; an
+ * unrelated process of the same user joins by name. Nothing is named in a file system: a world is an anonymous
+ * memory file that its members hold open, and it is gone with the last of them.
  *
- * Limits of one world: 4,094 processes, 4,194,304 spans of up to 1,024 blocks (so over 100 million small blocks), 1 TiB a block,
- * 16 TiB of addresses (less where the address space of the process is limited: shoal_world_info tells).
+ * Limits of one world: 4,094 processes, 4,194,304 spans of up to 1,024 blocks (so over 100 million small blocks), 1
+ * TiB a block, 16 TiB of addresses (less where the address space of the process is limited: shoal_world_info tells).
  *
- * Environment: SHOAL_HEAP_LIMIT (bytes, with K, M, G) bounds the memory of the worlds that this process makes; SHOAL_SPIN_NS is the
- * longest time that a waiter spins before it parks.
+ * Environment: SHOAL_HEAP_LIMIT (bytes, with K, M, G) bounds the memory of the worlds that this process makes;
+ * SHOAL_SPIN_NS is the longest time that a waiter spins before it parks.
  */
 #ifndef SHOAL_WORLD_H
 #define SHOAL_WORLD_H
@@ -25,24 +25,27 @@ extern "C" {
 
 #define SHOAL_NAME_MAX 63
 
-/* First call of main. In a process that was started by Shoal it runs the target and ends the process: it does not return.
- * Elsewhere it returns SHOAL_OK. argc and argv may be NULL. */
+/* First call of main. In a process that was started by Shoal it runs the target and ends the process: it does not
+ * return. Elsewhere it returns SHOAL_OK. argc and argv may be NULL. */
 shoal_err shoal_init(int *argc, char ***argv);
 
 typedef struct shoal_world_options {
-    const char *name;    /* for shoal_world_join and `shoal ps`; at most SHOAL_NAME_MAX letters, digits, '-', '_', '.'; NULL: from the pid */
+    /* for shoal_world_join and `shoal ps`; at most SHOAL_NAME_MAX letters, digits, '-', '_', '.'; NULL: from the pid */
+    const char *name;
     uint64_t heap_limit; /* bytes of memory; 0: SHOAL_HEAP_LIMIT, else what the machine or its cgroup has */
     uint64_t reserve;    /* bytes of address space; 0: as much as can be had, up to 16 TiB */
 } shoal_world_options;
 
-/* Makes a world and attaches this process. Errors: SHOAL_ESTATE when it is in one already, SHOAL_EINVAL, SHOAL_ENOMEM, SHOAL_EOS. */
+/* Makes a world and attaches this process. Errors: SHOAL_ESTATE when it is in one already, SHOAL_EINVAL,
+ * SHOAL_ENOMEM, SHOAL_EOS. */
 SHOAL_MUST_USE shoal_err shoal_world_create(const shoal_world_options *options);
 
 /* Attaches this process to a world of the same user, found by its name among the running processes.
  * Errors: SHOAL_ENOENT, SHOAL_EPERM, SHOAL_ELAYOUT, SHOAL_ECORRUPT, SHOAL_ELIMIT (no free slot), SHOAL_ESTATE. */
 SHOAL_MUST_USE shoal_err shoal_world_join(const char *name);
 
-/* Gives back all that this process holds and detaches it. Every handle of it is invalid afterwards. Called at exit by itself. */
+/* Gives back all that this process holds and detaches it. Every handle of it is invalid afterwards. Called at exit
+ * by itself. */
 void shoal_world_leave(void);
 
 typedef struct shoal_world_info {
@@ -60,26 +63,27 @@ typedef struct shoal_world_info {
 /* Counts by walking the heap: for tests and tools, not for loops. Errors: SHOAL_EFORK, or what making a world gives. */
 SHOAL_MUST_USE shoal_err shoal_world_info_get(shoal_world_info *out_info);
 
-/* Looks for dead processes and returns what they held. Waiters and shoal_process_join do so by themselves; a supervisor may
- * call it. out_recovered may be NULL. */
+/* Looks for dead processes and returns what they held. Waiters and shoal_process_join do so by themselves; a
+ * supervisor may call it. out_recovered may be NULL. */
 SHOAL_MUST_USE shoal_err shoal_world_sweep(uint32_t *out_recovered);
 
 /* Gives all free memory of the heap back to the system. */
 SHOAL_MUST_USE shoal_err shoal_world_trim(void);
 
 typedef struct shoal_audit {
-    uint64_t blocks;           /* live blocks that were checked */
-    uint64_t references;       /* and the references found to them */
-    uint64_t unheld;           /* live blocks whose references do not add up: leaked or freed too early */
-    uint64_t lost;             /* free blocks that no allocation can find */
-    uint64_t dead_slots;       /* processes that died and were not recovered */
-    uint64_t dead_locks;       /* locks held by the dead */
-    uint64_t unfinished;       /* operations that nobody will finish */
-    char first[192];           /* words for the first finding; empty when clean */
+    uint64_t blocks;     /* live blocks that were checked */
+    uint64_t references; /* and the references found to them */
+    uint64_t unheld;     /* live blocks whose references do not add up: leaked or freed too early */
+    uint64_t lost;       /* free blocks that no allocation can find */
+    uint64_t dead_slots; /* processes that died and were not recovered */
+    uint64_t dead_locks; /* locks held by the dead */
+    uint64_t unfinished; /* operations that nobody will finish */
+    char first[192];     /* words for the first finding; empty when clean */
 } shoal_audit;
 
-/* Checks every invariant of docs/world.md. Call it while no other process of the world works in it (they may be parked): changes
- * under way look like damage. Returns SHOAL_OK when clean, SHOAL_ECORRUPT with the text of the first finding otherwise. */
+/* Checks every invariant of docs/world.md. Call it while no other process of the world works in it (they may be
+ * parked): changes under way look like damage. Returns SHOAL_OK when clean, SHOAL_ECORRUPT with the text of the
+ * first finding otherwise. */
 SHOAL_MUST_USE shoal_err shoal_world_audit(shoal_audit *out_audit);
 
 /* What `shoal ps` shows, for each world of this user that can be seen: called once a process; return false to stop. */

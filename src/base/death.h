@@ -3,7 +3,8 @@
  *     sh_store_release(&x->word, new);   // death: others see the new word, the cell is stale; recovery finishes the op
  *     SH_DEATH("heap.release.applied");
  *
- * Compiled out unless SHOAL_DEATH_POINTS is defined. Each point stands in a linker section, so a sweep can list them all.
+ * Compiled out unless SHOAL_DEATH_POINTS is defined. Each point stands in a linker section, so a sweep can list them
+ * all.
  */
 #ifndef SH_BASE_DEATH_H
 #define SH_BASE_DEATH_H
@@ -21,7 +22,8 @@
 /* Kills this process by SIGKILL when the point is armed and its count is used up. */
 void sh_death_reached(const char *name);
 
-/* Arms one point for this process: it dies at the count-th time (1: the next) that it gets there. NULL disarms. Not inherited by exec. */
+/* Arms one point for this process: it dies at the count-th time (1: the next) that it gets there. NULL disarms. Not
+ * inherited by exec. */
 void sh_death_arm(const char *name, int count);
 
 /* How often any armed point was passed, and the list of all points of the program. */

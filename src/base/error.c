@@ -11,22 +11,14 @@ static _Thread_local shoal_err last_code;
 static _Thread_local char last_text[512];
 
 static const char *const names[] = {
-    [SHOAL_OK] = "SHOAL_OK",
-    [SHOAL_EINVAL] = "SHOAL_EINVAL",
-    [SHOAL_ENOMEM] = "SHOAL_ENOMEM",
-    [SHOAL_ETIMEDOUT] = "SHOAL_ETIMEDOUT",
-    [SHOAL_ECLOSED] = "SHOAL_ECLOSED",
-    [SHOAL_EOWNERDEAD] = "SHOAL_EOWNERDEAD",
-    [SHOAL_EBROKEN] = "SHOAL_EBROKEN",
-    [SHOAL_EPERM] = "SHOAL_EPERM",
-    [SHOAL_ENOENT] = "SHOAL_ENOENT",
-    [SHOAL_ETYPE] = "SHOAL_ETYPE",
-    [SHOAL_ELAYOUT] = "SHOAL_ELAYOUT",
-    [SHOAL_ECORRUPT] = "SHOAL_ECORRUPT",
-    [SHOAL_ELIMIT] = "SHOAL_ELIMIT",
-    [SHOAL_EFORK] = "SHOAL_EFORK",
-    [SHOAL_ESTATE] = "SHOAL_ESTATE",
-    [SHOAL_ECHILD] = "SHOAL_ECHILD",
+    [SHOAL_OK] = "SHOAL_OK",           [SHOAL_EINVAL] = "SHOAL_EINVAL",
+    [SHOAL_ENOMEM] = "SHOAL_ENOMEM",   [SHOAL_ETIMEDOUT] = "SHOAL_ETIMEDOUT",
+    [SHOAL_ECLOSED] = "SHOAL_ECLOSED", [SHOAL_EOWNERDEAD] = "SHOAL_EOWNERDEAD",
+    [SHOAL_EBROKEN] = "SHOAL_EBROKEN", [SHOAL_EPERM] = "SHOAL_EPERM",
+    [SHOAL_ENOENT] = "SHOAL_ENOENT",   [SHOAL_ETYPE] = "SHOAL_ETYPE",
+    [SHOAL_ELAYOUT] = "SHOAL_ELAYOUT", [SHOAL_ECORRUPT] = "SHOAL_ECORRUPT",
+    [SHOAL_ELIMIT] = "SHOAL_ELIMIT",   [SHOAL_EFORK] = "SHOAL_EFORK",
+    [SHOAL_ESTATE] = "SHOAL_ESTATE",   [SHOAL_ECHILD] = "SHOAL_ECHILD",
     [SHOAL_EOS] = "SHOAL_EOS",
 };
 
@@ -63,9 +55,7 @@ shoal_err shoal_fail(shoal_err err, const char *format, ...)
 shoal_err sh_fail_os(const char *what)
 {
     int number = errno;
-    shoal_err err = number == ENOMEM                        ? SHOAL_ENOMEM
-                    : number == EPERM || number == EACCES ? SHOAL_EPERM
-                                                            : SHOAL_EOS;
+    shoal_err err = number == ENOMEM ? SHOAL_ENOMEM : number == EPERM || number == EACCES ? SHOAL_EPERM : SHOAL_EOS;
     char words[128];
     return sh_fail(err, "%s: %s", what, strerror_r(number, words, sizeof words));
 }

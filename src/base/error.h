@@ -7,7 +7,8 @@
 /* Records err and the text for shoal_last_error, for this thread; returns err. */
 #define sh_fail shoal_fail
 
-/* The same for a failed system call: "what: strerror(errno)". Returns SHOAL_ENOMEM for ENOMEM, SHOAL_EPERM for EPERM and EACCES, otherwise SHOAL_EOS. */
+/* The same for a failed system call: "what: strerror(errno)". Returns SHOAL_ENOMEM for ENOMEM, SHOAL_EPERM for EPERM
+ * and EACCES, otherwise SHOAL_EOS. */
 shoal_err sh_fail_os(const char *what);
 
 /* A broken invariant: writes one line to stderr and ends the process. Never for bad input, never for a full machine. */

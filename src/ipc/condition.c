@@ -1,11 +1,13 @@
 /* Conditions: a recursive lock, and a queue of those who wait.
  *
- * A waiter is a small block with a word of its own to park on: WAITING -> NOTIFIED by a notifier, WAITING -> CANCELLED by itself when its
- * time is over. It puts a handle to the block into the queue while it holds the lock; notify, which holds it too, marks the oldest and
- * then takes it out. So notify(n) reaches the n oldest waiters and no later ones, and no herd is woken.
+ * A waiter is a small block with a word of its own to park on: WAITING -> NOTIFIED by a notifier, WAITING ->
+ * CANCELLED by itself when its time is over. It puts a handle to the block into the queue while it holds the lock;
+ * notify, which holds it too, marks the oldest and then takes it out. So notify(n) reaches the n oldest waiters and
+ * no later ones, and no herd is woken.
  *
- * death: a notifier that dies between marking and taking leaves a marked waiter in the queue: the next one passes over it. A waiter that dies
- * leaves its block: the notifier sees that its owner is dead and passes over it. The lock itself is handed on by recovery. */
+ * death: a notifier that dies between marking and taking leaves a marked waiter in the queue: the next one passes
+ * over it. A waiter that dies leaves its block: the notifier sees that its owner is dead and passes over it. The
+ * lock itself is handed on by recovery. */
 #include "base/death.h"
 #include "ipc/queue.h"
 #include "shm/slot.h"
@@ -46,7 +48,8 @@ shoal_err shoal_condition_create(shoal_condition **out_condition)
 {
     shoal_block *b = NULL, *lock = NULL;
     shoal_queue *waiters = NULL;
-    shoal_err err = sh_object_create(sh_class_of(sizeof(sh_condition_shm)), sizeof(sh_condition_shm), SH_KIND_CONDITION, &b);
+    shoal_err err =
+        sh_object_create(sh_class_of(sizeof(sh_condition_shm)), sizeof(sh_condition_shm), SH_KIND_CONDITION, &b);
     if (err == SHOAL_OK) {
         err = shoal_rlock_create((shoal_rlock **)&lock);
     }
@@ -121,7 +124,8 @@ shoal_err shoal_condition_unlock(shoal_condition *condition)
 static bool is_of_use(const sh_found *f)
 {
     waiter_shm *w = (waiter_shm *)f->data;
-    return f->size >= sizeof *w && sh_load_acquire(&w->state) == WAITING && !sh_owner_is_dead(sh_load_relaxed(&w->owner));
+    return f->size >= sizeof *w && sh_load_acquire(&w->state) == WAITING &&
+           !sh_owner_is_dead(sh_load_relaxed(&w->owner));
 }
 
 /* Takes out the oldest entry of the queue. The lock is held, so it is the one that was looked at. */
@@ -133,8 +137,8 @@ static void take_out(shoal_queue *waiters)
     }
 }
 
-/* After a time-out: entries of no use go, the others keep their order. A waiter is put at the end before it is taken from the
- * front: a death in between leaves it twice, which is harmless. */
+/* After a time-out: entries of no use go, the others keep their order. A waiter is put at the end before it is taken
+ * from the front: a death in between leaves it twice, which is harmless. */
 static void purge(shoal_queue *waiters)
 {
     uint64_t n = shoal_queue_size(waiters);

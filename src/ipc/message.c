@@ -16,7 +16,8 @@ static const char *bytes_of(const shoal_block *message, uint64_t *out_count, uin
     if (message->kind != SH_KIND_MESSAGE || message->size < sizeof(sh_message_shm)) {
         return NULL;
     }
-    uint64_t count = (uint32_t)sh_load_relaxed(&message_of(message)->count), size = sh_load_relaxed(&message_of(message)->size);
+    uint64_t count = (uint32_t)sh_load_relaxed(&message_of(message)->count),
+             size = sh_load_relaxed(&message_of(message)->size);
     uint64_t room = message->size - sizeof(sh_message_shm);
     if (count > room / 8 || size > room - count * 8) {
         return NULL;
@@ -49,7 +50,8 @@ shoal_err sh_message_new(sh_ctx *c, uint64_t count, uint64_t size, bool raw, sho
 
 char *sh_message_room(const shoal_block *message)
 {
-    return message->data + sizeof(sh_message_shm) + (uint32_t)sh_load_relaxed(&message_of(message)->count) * UINT64_C(8);
+    return message->data + sizeof(sh_message_shm) +
+           (uint32_t)sh_load_relaxed(&message_of(message)->count) * UINT64_C(8);
 }
 
 shoal_err sh_message_refer(sh_ctx *c, const shoal_block *message, shoal_block *const *objects, size_t count)
@@ -95,7 +97,8 @@ shoal_err sh_message_make_bytes(sh_ctx *c, const void *bytes, size_t size, shoal
 }
 
 /* Handles for all objects of the message. Its references are moved into our slot, or, to keep it, a part of each. */
-shoal_err sh_message_objects(sh_ctx *c, const shoal_block *message, bool keep, shoal_block ***out_objects, size_t *out_count)
+shoal_err sh_message_objects(sh_ctx *c, const shoal_block *message, bool keep, shoal_block ***out_objects,
+                             size_t *out_count)
 {
     uint64_t count, size;
     if (bytes_of(message, &count, &size) == NULL) {

@@ -14,11 +14,13 @@ shoal_err sh_message_make(sh_ctx *c, const shoal_value *value, shoal_block **out
 /* The same for raw bytes. */
 shoal_err sh_message_make_bytes(sh_ctx *c, const void *bytes, size_t size, shoal_block **out_message);
 
-/* Reads the value of a message that the caller holds and that nobody else reads at the same time. The shared objects in it get handles of
- * ours. With keep the message can be read again later, otherwise its references are used up. Called inside. Errors: SHOAL_ECORRUPT, SHOAL_ENOMEM. */
+/* Reads the value of a message that the caller holds and that nobody else reads at the same time. The shared objects
+ * in it get handles of ours. With keep the message can be read again later, otherwise its references are used up.
+ * Called inside. Errors: SHOAL_ECORRUPT, SHOAL_ENOMEM. */
 shoal_err sh_message_read(sh_ctx *c, const shoal_block *message, bool keep, shoal_value **out_value);
 
-/* The same for the message that a reference word of ours names (a task's argument or result); 0 there gives a null value. */
+/* The same for the message that a reference word of ours names (a task's argument or result); 0 there gives a null
+ * value. */
 shoal_err sh_message_read_at(sh_ctx *c, uint64_t reference, bool keep, shoal_value **out_value);
 
 /* Moves a new message into a reference word of ours, releasing what was there. The handle is used up. */

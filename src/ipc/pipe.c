@@ -1,5 +1,5 @@
-/* Pipes: two queues and two ends. An end is a block that refers to both queues; when it dies, whoever held it, both are closed. So
- * the other side reads to the end of what was sent and then learns that nobody will send more. */
+/* Pipes: two queues and two ends. An end is a block that refers to both queues; when it dies, whoever held it, both
+ * are closed. So the other side reads to the end of what was sent and then learns that nobody will send more. */
 #include "ipc/queue.h"
 
 static sh_pipe_shm *shm_of(const shoal_block *end)
@@ -33,7 +33,8 @@ static shoal_err queue_of(shoal_pipe *pipe, int part, shoal_queue **out_queue)
     shoal_err err = prepare(c, end);
     sh_leave();
     if (err == SHOAL_OK && end->parts[part] == NULL) {
-        err = sh_fail(SHOAL_EINVAL, part == 0 ? "this end of the pipe only sends" : "this end of the pipe only receives");
+        err =
+            sh_fail(SHOAL_EINVAL, part == 0 ? "this end of the pipe only sends" : "this end of the pipe only receives");
     }
     if (err == SHOAL_OK) {
         *out_queue = (shoal_queue *)end->parts[part];
@@ -95,41 +96,41 @@ shoal_err shoal_pipe_create(bool duplex, shoal_pipe **out_a, shoal_pipe **out_b)
 
 shoal_queue *sh_pipe_read_queue(shoal_pipe *end)
 {
-    shoal_queue *queue;
+    shoal_queue *queue = NULL;
     return queue_of(end, 0, &queue) == SHOAL_OK ? queue : NULL;
 }
 
 shoal_err shoal_pipe_send(shoal_pipe *end, shoal_value *value, int64_t timeout)
 {
-    shoal_queue *queue;
+    shoal_queue *queue = NULL;
     shoal_err err = queue_of(end, 1, &queue);
     return err == SHOAL_OK ? shoal_queue_put(queue, value, timeout) : err;
 }
 
 shoal_err shoal_pipe_recv(shoal_pipe *end, int64_t timeout, shoal_value **out_value)
 {
-    shoal_queue *queue;
+    shoal_queue *queue = NULL;
     shoal_err err = queue_of(end, 0, &queue);
     return err == SHOAL_OK ? shoal_queue_get(queue, timeout, out_value) : err;
 }
 
 shoal_err shoal_pipe_send_bytes(shoal_pipe *end, const void *bytes, size_t size, int64_t timeout)
 {
-    shoal_queue *queue;
+    shoal_queue *queue = NULL;
     shoal_err err = queue_of(end, 1, &queue);
     return err == SHOAL_OK ? shoal_queue_put_bytes(queue, bytes, size, timeout) : err;
 }
 
 shoal_err shoal_pipe_recv_bytes(shoal_pipe *end, void *buffer, size_t capacity, int64_t timeout, size_t *out_size)
 {
-    shoal_queue *queue;
+    shoal_queue *queue = NULL;
     shoal_err err = queue_of(end, 0, &queue);
     return err == SHOAL_OK ? shoal_queue_get_bytes(queue, buffer, capacity, timeout, out_size) : err;
 }
 
 shoal_err shoal_pipe_poll(shoal_pipe *end, int64_t timeout)
 {
-    shoal_queue *queue;
+    shoal_queue *queue = NULL;
     sh_wait wait;
     shoal_err err = queue_of(end, 0, &queue);
     if (err != SHOAL_OK) {

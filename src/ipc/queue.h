@@ -16,13 +16,15 @@ sh_gate *sh_queue_gate(shoal_queue *queue);
 /* The queue that this end of a pipe reads, borrowed; NULL when it only sends. */
 shoal_queue *sh_pipe_read_queue(shoal_pipe *end);
 
-/* Looks at the oldest message, if it is a block, without taking it: its data, which only stays while nobody takes it. */
+/* Looks at the oldest message, if it is a block, without taking it: its data, which only stays while nobody takes
+ * it. */
 bool sh_queue_peek_block(shoal_queue *queue, sh_found *out_found);
 
 /* The same, with a handle of one's own. Nobody may take it meanwhile. */
 shoal_err sh_queue_open_oldest(shoal_queue *queue, shoal_block **out_block);
 
-/* How many messages were ever put and taken; exact when nobody works on it. The n-th put (from 1) has been taken when takes >= n. */
+/* How many messages were ever put and taken; exact when nobody works on it. The n-th put (from 1) has been taken
+ * when takes >= n. */
 uint64_t sh_queue_puts(shoal_queue *queue);
 uint64_t sh_queue_takes(shoal_queue *queue);
 

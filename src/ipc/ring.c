@@ -48,7 +48,8 @@ static inline void advance(sh_a64 *hint, uint64_t from)
     sh_cas_acq_rel(hint, &from, from + 1);
 }
 
-/* With a bound below the size of the ring: is the message `bound` positions back still there? Takes happen in order, so then as many are. */
+/* With a bound below the size of the ring: is the message `bound` positions back still there? Takes happen in order,
+ * so then as many are. */
 static bool at_bound(const sh_ring *ring, uint64_t tail, uint64_t bound)
 {
     if (bound == 0 || bound >> ring->order != 0 || tail < bound) {
@@ -58,8 +59,8 @@ static bool at_bound(const sh_ring *ring, uint64_t tail, uint64_t bound)
     return state_lap(state) == lap_of(ring, tail - bound);
 }
 
-sh_ring_result sh_ring_put(sh_ctx *c, const sh_ring *ring, sh_entry_kind kind, uint64_t word, uint64_t cell, uint64_t value,
-                           uint64_t bound, uint64_t queue_id)
+sh_ring_result sh_ring_put(sh_ctx *c, const sh_ring *ring, sh_entry_kind kind, uint64_t word, uint64_t cell,
+                           uint64_t value, uint64_t bound, uint64_t queue_id)
 {
     for (;;) {
         uint64_t tail = sh_load_acquire(&ring->shm->tail);
@@ -70,6 +71,10 @@ sh_ring_result sh_ring_put(sh_ctx *c, const sh_ring *ring, sh_entry_kind kind, u
             return (lo & SH_ENTRY_CLOSING) != 0 ? SH_RING_NEXT : SH_RING_FULL;
         }
         if (state_lap(lo) != lap || sh_entry_kind_of(lo) > SH_ENTRY_CLOSED) {
+            if (state_lap(lo) != lap && state_lap(lo) != ((lap + 1) & SH_ENTRY_LAP_MASK) &&
+                sh_load_acquire(&ring->shm->tail) == tail) {
+                return SH_RING_BROKEN; /* further on than that, the hint would have moved too */
+            }
             advance(&ring->shm->tail, tail); /* used already: the hint lags */
             continue;
         }
@@ -113,7 +118,7 @@ sh_ring_result sh_ring_peek(const sh_ring *ring, sh_peek *out_peek)
                 continue;
             }
             if (sh_load_acquire(&ring->shm->head) == head) {
-                return SH_RING_EMPTY; /* no ring gets here by itself: nonsense in the memory must not make us loop */
+                return SH_RING_BROKEN;
             }
             continue;
         }
@@ -128,15 +133,19 @@ sh_ring_result sh_ring_peek(const sh_ring *ring, sh_peek *out_peek)
     }
 }
 
-sh_ring_result sh_ring_take(sh_ctx *c, const sh_ring *ring, const sh_peek *peek, uint64_t cell, uint64_t value, uint64_t queue_id)
+sh_ring_result sh_ring_take(sh_ctx *c, const sh_ring *ring, const sh_peek *peek, uint64_t cell, uint64_t value,
+                            uint64_t queue_id)
 {
     sh_a128 *entry = entry_at(ring, peek->position);
     sh_entry_kind after = (peek->state & SH_ENTRY_CLOSING) != 0 ? SH_ENTRY_CLOSED : SH_ENTRY_EMPTY;
     uint64_t put_tag = peek->state & SH_TAG_MASK;
     uint64_t tag = sh_op_begin(c, SH_OP_ENTRY, sh_offset_of(entry), put_tag, 0, 0, cell, value, queue_id);
     SH_DEATH("ring.take.begun");
-    bool done = sh_cas128(entry, peek->state, peek->word, state_make(lap_of(ring, peek->position) + 1, after, tag), put_tag);
-    SH_DEATH("ring.take.applied"); /* death: the tag is there; the message was taken, recovery gives its reference to the slot and then back */
+    bool done =
+        sh_cas128(entry, peek->state, peek->word, state_make(lap_of(ring, peek->position) + 1, after, tag), put_tag);
+    SH_DEATH(
+        /* death: the tag is there; the message was taken, recovery gives its reference to the slot and then back */
+        "ring.take.applied");
     if (done) {
         advance(&ring->shm->head, peek->position);
         if (cell != 0) {

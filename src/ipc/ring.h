@@ -1,8 +1,9 @@
-/* The ring inside a queue: many producers, many consumers, no locks, and no step at which the death of one stops the others.
+/* The ring inside a queue: many producers, many consumers, no locks, and no step at which the death of one stops the
+ * others.
  *
- * An entry is two words that are swapped together: its state and one word of message (bytes, a number, or a reference). A put is one
- * swap EMPTY -> FULL, a take is one swap FULL -> EMPTY of the next lap. There is no state in between, so nobody ever waits for
- * somebody else's half-done step.
+ * An entry is two words that are swapped together: its state and one word of message (bytes, a number, or a
+ * reference). A put is one swap EMPTY -> FULL, a take is one swap FULL -> EMPTY of the next lap. There is no state
+ * in between, so nobody ever waits for somebody else's half-done step.
  *
  *   state at position p (lap L = p / size)     who may swap it      to
  *   EMPTY, lap L                               a put at p           FULL, lap L,     tag of the put
@@ -11,12 +12,12 @@
  *   FULL | CLOSING, lap L                      a take at p          CLOSED, lap L+1
  *   CLOSED, lap L                              nobody               puts and takes at p go on in the next ring
  *
- * tail and head are hints: whoever finds the entry they point to already used moves them on. Takes happen in the order of positions,
- * and so do puts. Both tags stay in an entry until the put of the next lap, which confirms them (op.h). Neighbouring positions lie in
- * different cache lines.
+ * tail and head are hints: whoever finds the entry they point to already used moves them on. Takes happen in the
+ * order of positions, and so do puts. Both tags stay in an entry until the put of the next lap, which confirms them
+ * (op.h). Neighbouring positions lie in different cache lines.
  *
- * A ring that is full is followed by one of twice the size, if the queue has no bound. Earlier rings stay, drained, until the queue
- * dies: their sizes add up to less than the last one's.
+ * A ring that is full is followed by one of twice the size, if the queue has no bound. Earlier rings stay, drained,
+ * until the queue dies: their sizes add up to less than the last one's.
  */
 #ifndef SH_IPC_RING_H
 #define SH_IPC_RING_H
@@ -34,8 +35,9 @@ typedef enum sh_ring_result {
     SH_RING_DONE,
     SH_RING_FULL,
     SH_RING_EMPTY,
-    SH_RING_NEXT,  /* this ring has ended */
-    SH_RING_AGAIN, /* somebody else was quicker: look again */
+    SH_RING_NEXT,   /* this ring has ended */
+    SH_RING_AGAIN,  /* somebody else was quicker: look again */
+    SH_RING_BROKEN, /* its memory holds what no ring does */
 } sh_ring_result;
 
 /* Bytes of a ring of that order. */
@@ -45,8 +47,8 @@ uint64_t sh_ring_bytes(uint32_t order);
 bool sh_ring_open(uint64_t id, sh_ring *out_ring);
 
 /* Puts one word. cell := value when done (0: no cell). bound: no more messages than that; 0: the size of the ring. */
-sh_ring_result sh_ring_put(sh_ctx *c, const sh_ring *ring, sh_entry_kind kind, uint64_t word, uint64_t cell, uint64_t value,
-                           uint64_t bound, uint64_t queue_id);
+sh_ring_result sh_ring_put(sh_ctx *c, const sh_ring *ring, sh_entry_kind kind, uint64_t word, uint64_t cell,
+                           uint64_t value, uint64_t bound, uint64_t queue_id);
 
 /* Looks at the oldest message. */
 typedef struct sh_peek {
@@ -56,7 +58,8 @@ typedef struct sh_peek {
 sh_ring_result sh_ring_peek(const sh_ring *ring, sh_peek *out_peek);
 
 /* Takes the message that was looked at: DONE or AGAIN. */
-sh_ring_result sh_ring_take(sh_ctx *c, const sh_ring *ring, const sh_peek *peek, uint64_t cell, uint64_t value, uint64_t queue_id);
+sh_ring_result sh_ring_take(sh_ctx *c, const sh_ring *ring, const sh_peek *peek, uint64_t cell, uint64_t value,
+                            uint64_t queue_id);
 
 /* Ends the ring at the position of its oldest message, if it is still full: DONE or AGAIN. */
 sh_ring_result sh_ring_close(const sh_ring *ring);

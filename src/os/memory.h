@@ -19,7 +19,8 @@ bool sh_memory_is_sealed(int fd, uint64_t *out_size);
 shoal_err sh_memory_map(int fd, uint64_t size, void **out_base);
 void sh_memory_unmap(void *base, uint64_t size);
 
-/* Puts memory behind a range, so that touching it cannot fail later. Idempotent. False when the system has none; errno tells. */
+/* Puts memory behind a range, so that touching it cannot fail later. Idempotent. False when the system has none;
+ * errno tells. */
 bool sh_memory_commit(int fd, uint64_t offset, uint64_t size);
 
 /* Gives the memory behind a range back; it reads as zeros afterwards. */

@@ -5,9 +5,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A life mark is a record lock on one byte of the world's file. The kernel drops it when the process has ended, after its last
- * thread has stopped running; a fork does not inherit it. It also falls when the process closes any fd of that file, so
- * its absence alone does not prove death: sh_process_gone does. */
+/* A life mark is a record lock on one byte of the world's file. The kernel drops it when the process has ended,
+ * after its last thread has stopped running; a fork does not inherit it. It also falls when the process closes any
+ * fd of that file, so its absence alone does not prove death: sh_process_gone does. */
 bool sh_life_mark(int fd, uint64_t byte);
 void sh_life_unmark(int fd, uint64_t byte);
 bool sh_life_marked(int fd, uint64_t byte); /* by another process than the caller */

@@ -112,14 +112,16 @@ static int run(shoal_target target)
     return err == SHOAL_OK ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-_Noreturn void sh_child_forked(uint32_t slot, shoal_target target, int lifeline)
+_Noreturn void sh_child_forked(uint32_t slot, shoal_target target, bool hangs)
 {
-    int status = EXIT_LOST;
+    int status = EXIT_LOST, lifeline = sh_lifeline_inherited();
     me.record = NULL; /* the parent's, when it is a child itself */
     me.rank = -1;
     shoal_err err = SHOAL_OK;
-    if (lifeline >= 0) {
+    if (hangs) {
         err = sh_lifeline_arm(lifeline);
+    }
+    if (lifeline >= 0) {
         close(lifeline);
     }
     if (err == SHOAL_OK) {

@@ -6,7 +6,6 @@
 #include "shm/world.h"
 
 #include <stdio.h>
-#include <unistd.h>
 
 static const char *forbidden; /* why; NULL: it is not */
 static sh_a32 warned;
@@ -28,31 +27,22 @@ static void warn_of_threads(int threads)
 
 shoal_err sh_fork_start(const sh_launch *launch, sh_born *out_born)
 {
-    int lifeline = -1, threads = sh_thread_count();
+    int threads = sh_thread_count();
     if (forbidden != NULL) {
         return sh_fail(SHOAL_ESTATE, "fork is not possible: %s; start with spawn instead", forbidden);
-    }
-    shoal_err err = sh_lifeline_get(&lifeline);
-    if (err != SHOAL_OK) {
-        return err;
     }
     if (threads > 1) {
         warn_of_threads(threads);
     } else {
         fflush(NULL); /* or the child would write it once more; beside threads it could wait for a stream that one of them reads */
     }
-    pid_t pid;
-    err = sh_world_fork(launch->slot, &pid);
+    int32_t pid;
+    shoal_err err = sh_world_fork(launch->slot, &pid);
     if (err != SHOAL_OK) {
         return err;
     }
     if (pid == 0) {
-        lifeline = sh_lifeline_inherited();
-        if (launch->outlive) {
-            close(lifeline);
-            lifeline = -1;
-        }
-        sh_child_forked(launch->slot, launch->target, lifeline);
+        sh_child_forked(launch->slot, launch->target, launch->lifeline >= 0);
     }
     return sh_born_watch(pid, out_born);
 }

@@ -100,28 +100,32 @@ static shoal_err launch(shoal_process *p, shoal_target target, shoal_start metho
         [SHOAL_START_FORK] = sh_fork_start,
         [SHOAL_START_FORKSERVER] = sh_forkserver_start,
     };
+    sh_launch l = {.target = target, .slot = p->slot, .lifeline = -1};
     sh_born born;
-    shoal_err err = methods[method](&(sh_launch){.target = target, .slot = p->slot, .outlive = p->outlive}, &born);
-    SH_DEATH("proc.start.started"); /* death: the child waits for the next step, sees that we are dead, and ends */
-    sh_ctx *c = sh_enter();
-    if (c == NULL) {
-        return shoal_last_error(); /* the world was left by another thread: nothing of ours is valid any more */
+    shoal_err err = p->outlive ? SHOAL_OK : sh_lifeline_hold(&l.lifeline);
+    p->hangs = l.lifeline >= 0;
+    if (err == SHOAL_OK) {
+        err = methods[method](&l, &born);
     }
+    SH_DEATH("proc.start.started"); /* death: the child waits for the next step, sees that we are dead, and ends */
     if (err == SHOAL_OK) {
         sh_slot_expect(p->slot, born.pid);
         p->pid = born.pid;
         p->pidfd = born.pidfd;
         p->by_server = method == SHOAL_START_FORKSERVER;
         SH_DEATH("proc.start.expected");
-    } else {
+    } else if (sh_enter() != NULL) {
         sh_slot_cancel(p->slot, p->generation);
+        sh_leave();
     }
-    sh_leave();
     return err;
 }
 
 static void free_handle(shoal_process *p)
 {
+    if (p->hangs) {
+        sh_lifeline_drop();
+    }
     if (p->pidfd >= 0) {
         close(p->pidfd);
     }
@@ -136,12 +140,13 @@ shoal_err sh_process_begin(shoal_target target, const shoal_value *args, const s
 {
     static const shoal_process_options none;
     const shoal_process_options *o = options != NULL ? options : &none;
-    shoal_start method;
+    shoal_start method = SHOAL_START_SPAWN;
     shoal_err err = choose_method(o->start, &method);
-    sh_target named = {.path = ""};
-    if (err == SHOAL_OK) {
-        err = target == NULL ? sh_fail(SHOAL_EINVAL, "the target is NULL") : sh_target_name((sh_function)target, &named);
+    if (err != SHOAL_OK) {
+        return err;
     }
+    sh_target named = {.path = ""};
+    err = target == NULL ? sh_fail(SHOAL_EINVAL, "the target is NULL") : sh_target_name((sh_function)target, &named);
     if (err != SHOAL_OK && (target == NULL || method != SHOAL_START_FORK)) { /* a forked child needs no name for it */
         return err;
     }
@@ -207,17 +212,24 @@ int64_t sh_process_ended_at(const shoal_process *process)
     return sh_load_acquire(&record->phase) == SH_RECORD_ENDED ? (int64_t)sh_load_relaxed(&record->ended_at) : 0;
 }
 
-/* The wait status of one that has ended. False when another has taken it: an ignored SIGCHLD, somebody's wait, a dead server. */
-static bool reap(const shoal_process *p, int *out_status)
+sh_fate sh_fate_of(const siginfo_t *info)
+{
+    return (sh_fate){.code = info->si_status, .by_signal = info->si_code == CLD_KILLED || info->si_code == CLD_DUMPED};
+}
+
+/* The fate of one that has ended. False when another has taken it: an ignored SIGCHLD, somebody's wait, a dead server. */
+static bool reap(const shoal_process *p, sh_fate *out_fate)
 {
     if (p->by_server) {
-        return sh_forkserver_reap(p->pid, out_status) == SHOAL_OK;
+        return sh_forkserver_reap(p->pid, out_fate) == SHOAL_OK;
     }
-    pid_t r;
+    siginfo_t info;
+    int r;
     do {
-        r = waitpid(p->pid, out_status, 0); /* it has ended: does not block */
-    } while (r < 0 && errno == EINTR);
-    return r == p->pid;
+        r = waitid(P_PIDFD, (id_t)p->pidfd, &info, WEXITED); /* it has ended: does not block */
+    } while (r != 0 && errno == EINTR);
+    *out_fate = r == 0 ? sh_fate_of(&info) : (sh_fate){.code = 0};
+    return r == 0;
 }
 
 static void describe_signal(shoal_process *p, int number)
@@ -231,15 +243,15 @@ static void describe_signal(shoal_process *p, int number)
     }
 }
 
-/* What the wait status and the record say together. The record counts only if the process then ended as a target's process does. */
-static void describe(shoal_process *p, bool known, int status)
+/* What its fate (NULL: unknown) and the record say together. The record counts only if the process then ended as a target's process does. */
+static void describe(shoal_process *p, const sh_fate *fate)
 {
     const sh_record_shm *record = sh_record_of(p->record);
     bool returned = sh_load_acquire(&record->phase) == SH_RECORD_ENDED;
     shoal_err err = (shoal_err)sh_load_relaxed(&record->err);
-    int code = !known ? (err == SHOAL_OK ? EXIT_SUCCESS : EXIT_FAILURE) : WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    if (known && WIFSIGNALED(status)) {
-        describe_signal(p, WTERMSIG(status));
+    int code = fate != NULL ? fate->code : err == SHOAL_OK ? EXIT_SUCCESS : EXIT_FAILURE;
+    if (fate != NULL && fate->by_signal) {
+        describe_signal(p, code);
     } else if (returned && err == SHOAL_OK && code == EXIT_SUCCESS) {
         p->status = (shoal_status){.end = SHOAL_RETURNED};
         snprintf(p->text, sizeof p->text, "rank %d returned", p->rank);
@@ -249,7 +261,7 @@ static void describe(shoal_process *p, bool known, int status)
         if (record->text[0] != 0) {
             snprintf(p->text + n, sizeof p->text - (size_t)n, ": %.*s", SH_RECORD_TEXT - 1, record->text);
         }
-    } else if (known) {
+    } else if (fate != NULL) {
         p->status = (shoal_status){.end = SHOAL_EXITED, .code = code};
         snprintf(p->text, sizeof p->text, "rank %d exited with %d", p->rank, code);
     } else {
@@ -281,11 +293,11 @@ static void collect(shoal_process *p)
 {
     pthread_mutex_lock(&p->lock);
     if (sh_load_relaxed(&p->ended) == 0) {
-        int status = 0;
-        bool known = reap(p, &status);
+        sh_fate fate;
+        bool known = reap(p, &fate);
         SH_DEATH("proc.join.reaped"); /* death: whoever sweeps recovers the child's slot */
         take_result(p);
-        describe(p, known, status);
+        describe(p, known ? &fate : NULL);
         sh_store_release(&p->ended, 1); /* pairs with the acquire in join: status and result */
     }
     pthread_mutex_unlock(&p->lock);

@@ -8,13 +8,14 @@
 #include <shoal/process.h>
 
 #include <pthread.h>
+#include <signal.h>
 #include <sys/types.h>
 
 /* What a start method is given. The slot is reserved and holds the record. */
 typedef struct sh_launch {
     shoal_target target;
     uint32_t slot;
-    bool outlive;
+    int lifeline; /* for the child to hang on (registry.h); -1: it may outlive us */
 } sh_launch;
 
 /* What it gives back. The pid stays ours (or the fork server's) until it is reaped. */
@@ -22,6 +23,14 @@ typedef struct sh_born {
     int32_t pid;
     int pidfd;
 } sh_born;
+
+/* How a process ended, as its parent is told by the system. */
+typedef struct sh_fate {
+    int32_t code; /* exit status, or the signal */
+    bool by_signal;
+} sh_fate;
+
+sh_fate sh_fate_of(const siginfo_t *info);
 
 /* The start methods: spawn.c, fork.c, forkserver.c. When one fails, no child is left. The child cannot take its slot before the
  * caller has said whom it is for (sh_slot_expect). */
@@ -46,6 +55,7 @@ struct shoal_process {
     uint64_t generation;
     bool by_server; /* a child of the fork server */
     bool outlive;
+    bool hangs;     /* on the lifeline, which we hold for it */
     char name[SHOAL_NAME_MAX + 1];
     pthread_mutex_t lock;
     sh_a32 ended;
@@ -73,13 +83,13 @@ shoal_err sh_spawn_program(uint32_t slot, int lifeline, int socket, sh_born *out
 /* From now on fork is refused, for the reason given ("CUDA is in use"): a string that stays. */
 void sh_fork_forbid(const char *why);
 
-/* Asks the fork server how its child ended: a wait status. SHOAL_ECHILD when the server is gone or does not know. */
-shoal_err sh_forkserver_reap(int32_t pid, int *out_status);
+/* Takes its child that has ended out of the process table. SHOAL_ECHILD when the server is gone or does not know. */
+shoal_err sh_forkserver_reap(int32_t pid, sh_fate *out_fate);
 
 /* Nobody will ask for this child's status. */
 void sh_forkserver_drop(int32_t pid);
 
-/* Ends the fork server of this process and waits for it; the next use starts another. For tests. */
+/* Ends the fork server of this process and waits for it; the next use starts another. Also done at exit. */
 void sh_forkserver_stop(void);
 
 #endif

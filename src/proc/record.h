@@ -13,7 +13,9 @@
 #ifndef SH_PROC_RECORD_H
 #define SH_PROC_RECORD_H
 
+#include "base/death.h"
 #include "proc/target.h"
+#include "shm/block.h"
 #include "shm/kind.h"
 
 typedef enum sh_record_phase {

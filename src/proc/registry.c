@@ -16,6 +16,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static struct {
     int lifeline[2]; /* to read, to write; -1: not made */
+    size_t holds;    /* of the lifeline */
     int armed;       /* what this process itself hangs on */
     int inherited;   /* after a fork: the parent's end to read */
     int passed_on;   /* in a fork server: its requester's end to read */
@@ -55,8 +56,10 @@ static void fork_child(void)
     for (shoal_process *p = mine.handles; p != NULL; p = p->next) {
         close_and_forget(&p->pidfd);
         p->link = NULL;
+        p->hangs = false;
     }
     mine.handles = NULL;
+    mine.holds = 0;
     mine.orphan_count = 0;
 }
 
@@ -67,7 +70,7 @@ static void install(void)
 
 /* ---- the lifeline ---- */
 
-shoal_err sh_lifeline_get(int *out_fd)
+shoal_err sh_lifeline_hold(int *out_fd)
 {
     shoal_err err = SHOAL_OK;
     pthread_once(&once, install);
@@ -79,9 +82,22 @@ shoal_err sh_lifeline_get(int *out_fd)
             err = sh_fail_os("a pipe for the children to hang on");
         }
     }
-    *out_fd = mine.lifeline[0];
+    if (err == SHOAL_OK) {
+        mine.holds++;
+        *out_fd = mine.lifeline[0];
+    }
     pthread_mutex_unlock(&lock);
     return err;
+}
+
+void sh_lifeline_drop(void)
+{
+    pthread_mutex_lock(&lock);
+    if (mine.holds > 0 && --mine.holds == 0) {
+        close_and_forget(&mine.lifeline[1]);
+        close_and_forget(&mine.lifeline[0]);
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 shoal_err sh_lifeline_arm(int fd)

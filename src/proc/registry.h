@@ -9,8 +9,9 @@
 
 #include "proc/process.h"
 
-/* The end that children hang on to; made at the first need; stays ours. Errors: SHOAL_EOS. */
-shoal_err sh_lifeline_get(int *out_fd);
+/* The end that children hang on to; it stays ours. Made at the first need, closed when nobody needs it: one drop for each hold. Errors: SHOAL_EOS. */
+shoal_err sh_lifeline_hold(int *out_fd);
+void sh_lifeline_drop(void);
 
 /* In a child: dies when the process at the other end does. fd stays the caller's. Ends the process at once when the parent is gone already. */
 shoal_err sh_lifeline_arm(int fd);

@@ -138,7 +138,5 @@ shoal_err sh_spawn_program(uint32_t slot, int lifeline, int socket, sh_born *out
 
 shoal_err sh_spawn_start(const sh_launch *launch, sh_born *out_born)
 {
-    int lifeline = -1;
-    shoal_err err = launch->outlive ? SHOAL_OK : sh_lifeline_get(&lifeline);
-    return err != SHOAL_OK ? err : sh_spawn_program(launch->slot, lifeline, -1, out_born);
+    return sh_spawn_program(launch->slot, launch->lifeline, -1, out_born);
 }

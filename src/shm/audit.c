@@ -1,4 +1,5 @@
-/* The audit: every invariant of layout.h, by walking the whole world. For tests and tools; nobody else may be at work meanwhile. */
+/* The audit: every invariant of layout.h, by walking the whole world. For tests and tools; nobody else may be at
+ * work meanwhile. */
 #include "os/memory.h"
 #include "shm/commit.h"
 #include "shm/heap.h"
@@ -55,7 +56,8 @@ static void count_reference(audit *a, sh_ref ref, const char *where)
     }
     tally *t = tally_of(a, sh_ref_id(ref));
     if (t == NULL) {
-        finding(a, &a->out->unheld, "%s refers to block %llu, which there is not", where, (unsigned long long)sh_ref_id(ref));
+        finding(a, &a->out->unheld, "%s refers to block %llu, which there is not", where,
+                (unsigned long long)sh_ref_id(ref));
         return;
     }
     t->sum += sh_ref_weight(ref);
@@ -178,8 +180,9 @@ static void check_sum(audit *a, uint64_t id, const sh_found *f, uint64_t word)
     }
     a->out->blocks++;
     if (sh_word_weight(word) == 0 || sh_word_weight(word) != t->sum) {
-        finding(a, &a->out->unheld, "block %llu of kind %d has weight %llu, its %u references have %llu", (unsigned long long)id,
-                (int)f->kind, (unsigned long long)sh_word_weight(word), t->count, (unsigned long long)t->sum);
+        finding(a, &a->out->unheld, "block %llu of kind %d has weight %llu, its %u references have %llu",
+                (unsigned long long)id, (int)f->kind, (unsigned long long)sh_word_weight(word), t->count,
+                (unsigned long long)t->sum);
     }
 }
 
@@ -217,7 +220,7 @@ static void count_live(shoal_world_info *info, uint32_t spans)
     for (uint32_t s = 0; s < spans && s < SH_SPANS; s++) {
         sh_found f;
         for (uint32_t i = 0; sh_heap_find((uint64_t)s << SH_INDEX_BITS | i, &f); i++) {
-            if (sh_word_weight(sh_load_acquire(&f.meta->word)) != 0) {
+            if (sh_word_weight(sh_load_acquire(&f.meta->word)) != 0 && f.kind != SH_KIND_CELLS) { /* a slot's own */
                 info->blocks_live++;
                 info->bytes_live += f.size;
             }

@@ -13,6 +13,7 @@ static struct {
     size_t count;
     uint64_t *free_cells;
     size_t free_count, free_room;
+    size_t cells;      /* how many we have, free or not; free_room is at least that */
     size_t next_chunk; /* bytes of the next chunk of cells */
 } held;
 
@@ -84,12 +85,12 @@ static void remove_block(shoal_block *block)
 
 /* ---- cells ---- */
 
-static bool room_for_cells(size_t more)
+static bool room_for_cells(size_t cells)
 {
-    if (held.free_count + more <= held.free_room) {
+    if (cells <= held.free_room) {
         return true;
     }
-    size_t room = (held.free_count + more) * 2;
+    size_t room = cells * 2;
     uint64_t *fresh = realloc(held.free_cells, room * sizeof *fresh);
     if (fresh == NULL) {
         return false;
@@ -115,7 +116,8 @@ static shoal_err make_chunk(sh_ctx *c, uint64_t size, uint64_t cell, sh_cells_sh
     return SHOAL_OK;
 }
 
-/* The newest chunk goes in front of the others. In between they hang on the chunk, and the chunk on our cell: never on nothing. */
+/* The newest chunk goes in front of the others. In between they hang on the chunk, and the chunk on our cell: never
+ * on nothing. */
 static void hang_chunk(sh_ctx *c, sh_slot_shm *slot, uint64_t cell, sh_cells_shm *cells)
 {
     uint64_t chunks = sh_offset_of(&slot->chunks);
@@ -129,7 +131,7 @@ static void hang_chunk(sh_ctx *c, sh_slot_shm *slot, uint64_t cell, sh_cells_shm
 
 static void free_cell(uint64_t cell)
 {
-    held.free_cells[held.free_count++] = cell; /* there is room: it came from here */
+    held.free_cells[held.free_count++] = cell; /* there is room for all cells that we have */
 }
 
 /* The last free cell is never given out: a new chunk needs one. */
@@ -139,7 +141,7 @@ static shoal_err take_cell(sh_ctx *c, uint64_t *out_cell)
         uint64_t size = held.next_chunk, spare = held.free_cells[0];
         size_t more = (size - sizeof(sh_cells_shm)) / 8;
         sh_cells_shm *cells;
-        if (!room_for_cells(more)) {
+        if (!room_for_cells(held.cells + more)) {
             return sh_fail(SHOAL_ENOMEM, "no memory for %zu cells", more);
         }
         shoal_err err = make_chunk(c, size, spare, &cells);
@@ -150,6 +152,7 @@ static shoal_err take_cell(sh_ctx *c, uint64_t *out_cell)
         for (size_t i = more; i > 0; i--) {
             held.free_cells[held.free_count++] = sh_offset_of(&cells->cells[i - 1]);
         }
+        held.cells += more;
         held.next_chunk = size * 2 < CHUNK_MAX ? size * 2 : CHUNK_MAX;
     }
     *out_cell = held.free_cells[--held.free_count];
@@ -162,6 +165,7 @@ shoal_err sh_blocks_begin(sh_ctx *c)
     if (!room_for_cells(SH_SLOT_CELLS)) {
         return sh_fail(SHOAL_ENOMEM, "no memory for cells");
     }
+    held.cells = SH_SLOT_CELLS;
     for (uint32_t i = SH_SLOT_CELLS; i > 0; i--) {
         if (sh_load_relaxed(&c->slot->cells[i - 1]) == 0) {
             held.free_cells[held.free_count++] = sh_offset_of(&c->slot->cells[i - 1]);
@@ -390,9 +394,9 @@ shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *w
 shoal_kind sh_block_kind(const shoal_block *block)
 {
     static const shoal_kind kinds[SH_KIND_COUNT] = {
-        [SH_KIND_DATA] = SHOAL_KIND_BLOCK,           [SH_KIND_QUEUE] = SHOAL_KIND_QUEUE,
-        [SH_KIND_PIPE] = SHOAL_KIND_PIPE,            [SH_KIND_CONDITION] = SHOAL_KIND_CONDITION,
-        [SH_KIND_LOCK] = SHOAL_KIND_LOCK,            [SH_KIND_RLOCK] = SHOAL_KIND_RLOCK,
+        [SH_KIND_DATA] = SHOAL_KIND_BLOCK,          [SH_KIND_QUEUE] = SHOAL_KIND_QUEUE,
+        [SH_KIND_PIPE] = SHOAL_KIND_PIPE,           [SH_KIND_CONDITION] = SHOAL_KIND_CONDITION,
+        [SH_KIND_LOCK] = SHOAL_KIND_LOCK,           [SH_KIND_RLOCK] = SHOAL_KIND_RLOCK,
         [SH_KIND_SEMAPHORE] = SHOAL_KIND_SEMAPHORE, [SH_KIND_EVENT] = SHOAL_KIND_EVENT,
         [SH_KIND_BARRIER] = SHOAL_KIND_BARRIER,
     };
@@ -411,7 +415,7 @@ shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index)
     uint64_t cell;
     free(inherited);
     inherited = calloc(held.count + 1, sizeof *inherited);
-    if (inherited == NULL) {
+    if (inherited == NULL || !room_for_cells(SH_SLOT_CELLS + held.count)) {
         return sh_fail(SHOAL_ENOMEM, "no memory for a child's cells");
     }
     if (held.count > room) {
@@ -453,7 +457,8 @@ void sh_blocks_become(sh_ctx *c, uint32_t index)
     inherited = NULL;
     (void)index;
     held.next_chunk = CHUNK_FIRST;
-    for (uint32_t i = SH_SLOT_CELLS; i > 0; i--) { /* room is there: the parent had at least as many */
+    held.cells = SH_SLOT_CELLS + n;
+    for (uint32_t i = SH_SLOT_CELLS; i > 0; i--) { /* room is there: the parent saw to it in sh_blocks_inherit */
         if (sh_load_relaxed(&c->slot->cells[i - 1]) == 0) {
             held.free_cells[held.free_count++] = sh_offset_of(&c->slot->cells[i - 1]);
         }
@@ -529,6 +534,7 @@ void shoal_release(void *object)
     if (c == NULL) {
         return;
     }
-    sh_block_unref(c, b); /* inside, nobody receives the block; another thread may have retained it, if it held it too */
+    sh_block_unref(c,
+                   b); /* inside, nobody receives the block; another thread may have retained it, if it held it too */
     sh_leave();
 }

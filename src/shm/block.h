@@ -1,7 +1,8 @@
-/* Handles: the blocks that this process holds. One handle a block, however often it was received; it owns one cell of the slot.
+/* Handles: the blocks that this process holds. One handle a block, however often it was received; it owns one cell
+ * of the slot.
  *
- * All functions that take a context are called inside (sh_enter). The public types of the library (queue, lock, …) are this type
- * under other names; `kind` tells which. */
+ * All functions that take a context are called inside (sh_enter). The public types of the library (queue, lock, …)
+ * are this type under other names; `kind` tells which. */
 #ifndef SH_SHM_BLOCK_H
 #define SH_SHM_BLOCK_H
 
@@ -28,12 +29,14 @@ shoal_err sh_block_new(sh_ctx *c, uint32_t klass, uint64_t size, shoal_block **o
 /* Clears the bytes, says what the block is. For kinds with references: before any of them is stored. */
 void sh_block_become(shoal_block *block, sh_kind kind);
 
-/* A shared object of a fixed size and kind, its bytes cleared: what the creators of locks and queues need. Enters by itself. */
+/* A shared object of a fixed size and kind, its bytes cleared: what the creators of locks and queues need. Enters by
+ * itself. */
 shoal_err sh_object_create(uint32_t klass, uint64_t size, sh_kind kind, shoal_block **out_block);
 
-/* Receiving. expect finds or makes the handle for a reference that is about to move into our slot: its cell is block->cell, and
- * *out_value is what the cell will hold afterwards. Then either sh_block_arrived (the cell holds it; the caller has one more
- * reference) or sh_block_unexpect. Errors: SHOAL_ENOMEM, SHOAL_ECORRUPT when the id names no block that can be sent. */
+/* Receiving. expect finds or makes the handle for a reference that is about to move into our slot: its cell is
+ * block->cell, and *out_value is what the cell will hold afterwards. Then either sh_block_arrived (the cell holds
+ * it; the caller has one more reference) or sh_block_unexpect. Errors: SHOAL_ENOMEM, SHOAL_ECORRUPT when the id
+ * names no block that can be sent. */
 shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64_t *out_value);
 void sh_block_arrived(shoal_block *block);
 void sh_block_unexpect(shoal_block *block);
@@ -64,7 +67,8 @@ void sh_blocks_forget(void);
 /* The cells of a slot that this process has just become: all that are empty can be used. */
 shoal_err sh_blocks_begin(sh_ctx *c);
 
-/* Before a fork: a reserved slot gets a reference to everything that we hold. In the child, sh_blocks_become points the handles there. */
+/* Before a fork: a reserved slot gets a reference to everything that we hold. In the child, sh_blocks_become points
+ * the handles there. */
 shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index);
 void sh_blocks_become(sh_ctx *c, uint32_t index);
 

@@ -1,5 +1,6 @@
-/* Size classes, and the geometry of their spans. Class 0 is for objects that recovery must find by walking (locks and their
- * kin); the others go up in steps of at most a quarter. Pure arithmetic: nothing here is read from shared memory. */
+/* Size classes, and the geometry of their spans. Class 0 is for objects that recovery must find by walking (locks
+ * and their kin); the others go up in steps of at most a quarter. Pure arithmetic: nothing here is read from shared
+ * memory. */
 #ifndef SH_SHM_CLASS_H
 #define SH_SHM_CLASS_H
 

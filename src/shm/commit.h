@@ -4,14 +4,15 @@
 
 #include "shm/world.h"
 
-/* Puts memory behind a range, within the heap's limit; takes it from free blocks when it must. asked is what the user wanted, for the words.
- * No note may be open. Errors: SHOAL_ENOMEM with the sizes. */
+/* Puts memory behind a range, within the heap's limit; takes it from free blocks when it must. asked is what the
+ * user wanted, for the words. No note may be open. Errors: SHOAL_ENOMEM with the sizes. */
 shoal_err sh_commit(sh_ctx *c, uint64_t offset, uint64_t size, uint64_t asked);
 
 /* May a free block keep its memory? Yes while the heap is small for this machine. */
 bool sh_commit_keeps(uint64_t bytes);
 
-/* Gives memory of free blocks back, until want bytes are available below the limit; UINT64_MAX for all. No note may be open. */
+/* Gives memory of free blocks back, until want bytes are available below the limit; UINT64_MAX for all. No note may
+ * be open. */
 void sh_trim(sh_ctx *c, uint64_t want);
 
 /* In recovery: gives back what an open trim of the slot holds. */

@@ -93,7 +93,8 @@ static void cache_push(sh_ctx *c, uint32_t klass, uint64_t id)
         return;
     }
     if (c->cached[klass] >= room) {
-        /* Half of them go to the maps. Listed first, then forgotten: a death in between lists them twice, which is allowed. */
+        /* Half of them go to the maps. Listed first, then forgotten: a death in between lists them twice, which is
+         * allowed. */
         for (uint32_t i = 0; i < room / 2; i++) {
             uint64_t old = sh_load_relaxed(&cache[i]);
             if (old != 0) {
@@ -154,7 +155,9 @@ static bool acquire(sh_ctx *c, uint64_t id, uint64_t cell, sh_a64 *entry)
     }
     SH_DEATH("heap.alloc.uncached");
     bool ours = (old & SH_WORD_FREE) != 0 && sh_cas_acq_rel(&f.meta->word, &old, sh_word_make(SH_WEIGHT_NEW, tag));
-    SH_DEATH("heap.alloc.applied"); /* death: the tag is in the word; recovery fills the cell, and then empties it with the others */
+    SH_DEATH(
+        /* death: the tag is in the word; recovery fills the cell, and then empties it with the others */
+        "heap.alloc.applied");
     if (ours) {
         sh_store_release((sh_a64 *)sh_at(cell), ref);
     }
@@ -254,13 +257,15 @@ shoal_err sh_heap_alloc(sh_ctx *c, uint32_t klass, uint64_t size, uint64_t cell,
 
 /* ---- release ---- */
 
-/* A dying block without references of its own, or whose references are gone: free from now on. Our note is open and names it. */
+/* A dying block without references of its own, or whose references are gone: free from now on. Our note is open and
+ * names it. */
 static void make_free(sh_ctx *c, uint64_t id, const sh_found *f)
 {
     sh_a64 *committed = sh_class_is_large(f->klass) ? sh_heap_committed(id) : NULL;
     bool keep = true;
     if (committed != NULL && sh_load_relaxed(committed) >= (1u << 20)) {
-        keep = sh_commit_keeps(sh_load_relaxed(committed)) || (c->cached[f->klass] == 0 && sh_load_relaxed(committed) <= (256u << 20));
+        keep = sh_commit_keeps(sh_load_relaxed(committed)) ||
+               (c->cached[f->klass] == 0 && sh_load_relaxed(committed) <= (256u << 20));
         if (!keep) {
             sh_store_relaxed(committed, 0);
             SH_DEATH("heap.free.giving_back"); /* death: committed says 0; committing again is harmless */
@@ -270,7 +275,7 @@ static void make_free(sh_ctx *c, uint64_t id, const sh_found *f)
     sh_store_relaxed(&f->meta->info, (uint64_t)SH_KIND_DATA << 56);
     uint64_t word = sh_load_relaxed(&f->meta->word);
     sh_store_release(&f->meta->word, word | SH_WORD_FREE); /* nobody else writes the word of a dying block */
-    SH_DEATH("heap.free.unlisted"); /* death: free, but no hint names it; recovery lists it */
+    SH_DEATH("heap.free.unlisted");                        /* death: free, but no hint names it; recovery lists it */
     if (keep) {
         cache_push(c, f->klass, id);
     } else {
@@ -452,8 +457,8 @@ shoal_err sh_heap_share(sh_ctx *c, uint64_t cell, uint64_t *out_weight)
         }
         weight += SH_WEIGHT_MORE;
     }
-    /* The maker gives enough for a receiver to send it on a few times without drawing; everybody else gives little, so that 100 million
-     * messages can hold one block. */
+    /* The maker gives enough for a receiver to send it on a few times without drawing; everybody else gives little,
+     * so that 100 million messages can hold one block. */
     *out_weight = weight >= SH_WEIGHT_NEW / 32 ? 16 : 1;
     return SHOAL_OK;
 }

@@ -1,5 +1,5 @@
-/* The heap: blocks and references, on cells given by their offset. Every function works in the name of c and may be interrupted by
- * death anywhere (layout.h says what holds then). */
+/* The heap: blocks and references, on cells given by their offset. Every function works in the name of c and may be
+ * interrupted by death anywhere (layout.h says what holds then). */
 #ifndef SH_SHM_HEAP_H
 #define SH_SHM_HEAP_H
 
@@ -17,30 +17,34 @@ typedef struct sh_found {
 
 bool sh_heap_find(uint64_t id, sh_found *out_found);
 
-/* Allocates a block of SH_KIND_DATA and puts its only reference into the empty cell. klass: SH_CLASS_SYNC or sh_class_of(size). Errors: SHOAL_ENOMEM with sizes, SHOAL_EINVAL. */
+/* Allocates a block of SH_KIND_DATA and puts its only reference into the empty cell. klass: SH_CLASS_SYNC or
+ * sh_class_of(size). Errors: SHOAL_ENOMEM with sizes, SHOAL_EINVAL. */
 shoal_err sh_heap_alloc(sh_ctx *c, uint32_t klass, uint64_t size, uint64_t cell, uint64_t *out_id);
 
 /* Says what a new block is, after the words that are references in that kind have been set to 0. */
 void sh_heap_set_kind(uint64_t id, sh_kind kind);
 
-/* Drops the reference in the cell. With the last one the block is destroyed and what it refers to is released as well. */
+/* Drops the reference in the cell. With the last one the block is destroyed and what it refers to is released as
+ * well. */
 void sh_heap_release(sh_ctx *c, uint64_t cell);
 
 /* Finishes the destroy stack of the slot. sh_heap_release does it by itself. */
 void sh_heap_drain(sh_ctx *c);
 
-/* Moves a part of the weight (or all of it) from one cell of ours to another that is empty, or that refers to the same block. */
+/* Moves a part of the weight (or all of it) from one cell of ours to another that is empty, or that refers to the
+ * same block. */
 void sh_heap_split(sh_ctx *c, uint64_t from, uint64_t to, uint64_t weight);
 
-/* How much of a cell's weight goes with a message: never all of it. Draws more from the block when the cell has too little to share.
- * Errors: SHOAL_ELIMIT when the block has more holders than can be counted. */
+/* How much of a cell's weight goes with a message: never all of it. Draws more from the block when the cell has too
+ * little to share. Errors: SHOAL_ELIMIT when the block has more holders than can be counted. */
 shoal_err sh_heap_share(sh_ctx *c, uint64_t cell, uint64_t *out_weight);
 
-/* Draws weight from a block's word into a cell of ours that is empty or refers to it. Somebody must keep the block alive meanwhile.
- * Errors: SHOAL_ELIMIT, SHOAL_ECORRUPT when it is not alive. */
+/* Draws weight from a block's word into a cell of ours that is empty or refers to it. Somebody must keep the block
+ * alive meanwhile. Errors: SHOAL_ELIMIT, SHOAL_ECORRUPT when it is not alive. */
 shoal_err sh_heap_draw(sh_ctx *c, uint64_t id, uint64_t cell);
 
-/* Makes a free block findable: bit in its span, bits in the class map. Harmless when it is listed, or not free any more. */
+/* Makes a free block findable: bit in its span, bits in the class map. Harmless when it is listed, or not free any
+ * more. */
 void sh_heap_list(uint64_t id);
 
 /* Sets the class map right for a span, when somebody died while changing it. */

@@ -13,10 +13,8 @@ bool sh_kind_has_references(sh_kind kind)
     case SH_KIND_RING:
     case SH_KIND_PIPE:
     case SH_KIND_CONDITION:
-    case SH_KIND_TASK:
-        return true;
-    default:
-        return false;
+    case SH_KIND_TASK: return true;
+    default: return false;
     }
 }
 
@@ -26,25 +24,18 @@ static void reference_range(const sh_found *f, uint64_t *out_first, uint64_t *ou
     uint64_t words = f->size / 8;
     uint64_t first = 2, last = 2;
     switch (f->kind) {
-    case SH_KIND_CELLS:
-        last = words;
-        break;
+    case SH_KIND_CELLS: last = words; break;
     case SH_KIND_MESSAGE: {
         uint64_t count = words < 4 ? 0 : (uint32_t)sh_load_relaxed(&((sh_message_shm *)f->data)->count);
         first = 4;
         last = 4 + count;
         break;
     }
-    case SH_KIND_QUEUE:
-        last = 3;
-        break;
+    case SH_KIND_QUEUE: last = 3; break;
     case SH_KIND_PIPE:
     case SH_KIND_CONDITION:
-    case SH_KIND_TASK:
-        last = 4;
-        break;
-    default:
-        break;
+    case SH_KIND_TASK: last = 4; break;
+    default: break;
     }
     *out_last = last < words ? last : words;
     *out_first = first < *out_last ? first : *out_last;
@@ -98,7 +89,8 @@ sh_a64 *sh_kind_next_reference(const sh_found *f, sh_a64 *progress)
 static sh_queue_shm *queue_behind(sh_ref ref)
 {
     sh_found f;
-    if (sh_ref_weight(ref) == 0 || !sh_heap_find(sh_ref_id(ref), &f) || f.kind != SH_KIND_QUEUE || f.size < sizeof(sh_queue_shm)) {
+    if (sh_ref_weight(ref) == 0 || !sh_heap_find(sh_ref_id(ref), &f) || f.kind != SH_KIND_QUEUE ||
+        f.size < sizeof(sh_queue_shm)) {
         return NULL;
     }
     return (sh_queue_shm *)f.data;

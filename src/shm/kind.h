@@ -1,5 +1,5 @@
-/* Which words of a block are references, and what else happens when a block of a kind dies. The layouts of all kinds that
- * refer to other blocks stand here, because recovery and audit must walk them.
+/* Which words of a block are references, and what else happens when a block of a kind dies. The layouts of all kinds
+ * that refer to other blocks stand here, because recovery and audit must walk them.
  *
  * Every such block begins with two words that belong to the destroy stack: the next dying block, and how far we are. */
 #ifndef SH_SHM_KIND_H
@@ -67,8 +67,9 @@ static inline sh_entry_kind sh_entry_kind_of(uint64_t state)
     return (sh_entry_kind)((state >> SH_ENTRY_KIND_SHIFT) & 15);
 }
 
-/* A queue. Synchronisation: bound, written once. rings: the first ring; written once. put_ring, get_ring: hints, id of the ring where puts and
- * gets happen, forward only. flags: or-ed. done: task_done, upward by compare-and-swap. gates: park.h. */
+/* A queue. Synchronisation: bound, written once. rings: the first ring; written once. put_ring, get_ring: hints, id
+ * of the ring where puts and gets happen, forward only. flags: or-ed. done: task_done, upward by compare-and-swap.
+ * gates: park.h. */
 typedef struct sh_queue_shm {
     sh_a64 destroy[2];
     sh_a64 rings;
@@ -85,7 +86,8 @@ typedef struct sh_queue_shm {
 
 #define SH_QUEUE_CLOSED 1u
 
-/* One end of a pipe: references to the queue it reads and the queue it writes (0: none). When the end dies both are closed. */
+/* One end of a pipe: references to the queue it reads and the queue it writes (0: none). When the end dies both are
+ * closed. */
 typedef struct sh_pipe_shm {
     sh_a64 destroy[2];
     sh_a64 reads;
@@ -101,8 +103,8 @@ typedef struct sh_condition_shm {
 
 bool sh_kind_has_references(sh_kind kind);
 
-/* The next word of the block that holds a reference, from *progress on, or NULL. progress is advanced past it. A reference word of
- * 0 is skipped. Everything is checked against the block's size: its bytes may be nonsense. */
+/* The next word of the block that holds a reference, from *progress on, or NULL. progress is advanced past it. A
+ * reference word of 0 is skipped. Everything is checked against the block's size: its bytes may be nonsense. */
 sh_a64 *sh_kind_next_reference(const sh_found *f, sh_a64 *progress);
 
 /* First thing when a block of the kind dies; may be called again. */

@@ -1,4 +1,5 @@
-/* The memory of a world, byte by byte. Two builds that disagree about anything here refuse each other (sh_layout_word).
+/* The memory of a world, byte by byte. Two builds that disagree about anything here refuse each other
+ * (sh_layout_word).
  *
  *   0            header (one page)
  *   SH_TOPS_AT   top level of the class maps
@@ -9,22 +10,23 @@
  *
  * The file is as long as the reservation from the start, and sparse. Memory is committed before it is touched.
  *
- * THE LEDGER. A reference is one 64-bit word, {weight, block}, in a place that recovery can find: a cell of a slot, a word of a
- * live block (message, cell chunk, queue), or an entry of a ring. The block's own word holds the sum:
+ * THE LEDGER. A reference is one 64-bit word, {weight, block}, in a place that recovery can find: a cell of a slot,
+ * a word of a live block (message, cell chunk, queue), or an entry of a ring. The block's own word holds the sum:
  *
  *     for every block:   word.weight  ==  sum of the weights of all references to it            (1)
  *     word.weight == 0   <=>  free, or dying in the hands of one slot (its destroy stack)       (2)
  *
- * Sending a block splits off a part of the sender's weight, receiving one adds the weight up, and neither touches the block's
- * word. Only the last release and the first acquisition do. The word is the truth; free maps and caches are hints that may
- * name a block too much, never one too few:
+ * Sending a block splits off a part of the sender's weight, receiving one adds the weight up, and neither touches
+ * the block's word. Only the last release and the first acquisition do. The word is the truth; free maps and caches
+ * are hints that may name a block too much, never one too few:
  *
  *     for every free block:  its bit is set, or a cache of a living slot holds it,
  *                            or the open operation of some slot names it                        (3)
  *
- * TAGS. Every compare-and-swap that recovery must know the outcome of writes the tag {slot, sequence} of the operation into the
- * word that it changes. Whoever replaces a tag first confirms that operation in its slot if it may still be open there (op.h). So for the open
- * operation of a dead slot: it took effect exactly if its tag is in the word, or the slot says confirmed.
+ * TAGS. Every compare-and-swap that recovery must know the outcome of writes the tag {slot, sequence} of the
+ * operation into the word that it changes. Whoever replaces a tag first confirms that operation in its slot if it
+ * may still be open there (op.h). So for the open operation of a dead slot: it took effect exactly if its tag is in
+ * the word, or the slot says confirmed.
  */
 #ifndef SH_SHM_LAYOUT_H
 #define SH_SHM_LAYOUT_H
@@ -82,8 +84,8 @@ static inline uint64_t sh_ref_weight(sh_ref ref)
 #define SH_WORD_FREE (UINT64_C(1) << SH_TAG_BITS)
 #define SH_WORD_WEIGHT_SHIFT (SH_TAG_BITS + 1)
 #define SH_WEIGHT_MAX ((UINT64_C(1) << 27) - 1)
-#define SH_WEIGHT_TRIM SH_WEIGHT_MAX      /* not a sum: a free block that trim holds for a moment */
-#define SH_WEIGHT_NEW (UINT64_C(1) << 25) /* what the first holder of a block gets */
+#define SH_WEIGHT_TRIM SH_WEIGHT_MAX       /* not a sum: a free block that trim holds for a moment */
+#define SH_WEIGHT_NEW (UINT64_C(1) << 25)  /* what the first holder of a block gets */
 #define SH_WEIGHT_MORE (UINT64_C(1) << 12) /* what a holder that has too little to split draws from the block's word */
 
 static inline uint64_t sh_word_make(uint64_t weight, uint64_t tag)
@@ -114,9 +116,8 @@ typedef enum sh_kind {
     SH_KIND_COUNT,
 } sh_kind;
 
-/* Block meta.
- * Synchronisation: word: any process, by tagged compare-and-swap. info: written by the one holder of a new block, and by the one who
- * frees it; published by the word. */
+/* Block meta. Synchronisation: word: any process, by tagged compare-and-swap. info: written by the one holder of a
+ * new block, and by the one who frees it; published by the word. */
 typedef struct sh_meta_shm {
     sh_a64 word;
     sh_a64 info; /* kind 8 | size as asked 56 */
@@ -124,18 +125,19 @@ typedef struct sh_meta_shm {
 
 #define SH_INFO_SIZE_MASK ((UINT64_C(1) << 56) - 1)
 
-/* Span: blocks of one size class, side by side. Never taken back; its memory can be.
- * Synchronisation: base, then klass (release), by the process that took the frontier, or by its recovery; once.
- * committed: 1 when the whole span has memory behind it (classes without memory of their own per block); set by who commits, cleared by
- * trim while it holds all blocks of the span. */
+/* Span: blocks of one size class, side by side. Never taken back; its memory can be. Synchronisation: base, then
+ * klass (release), by the process that took the frontier, or by its recovery; once. committed: 1 when the whole span
+ * has memory behind it (classes without memory of their own per block); set by who commits, cleared by trim while it
+ * holds all blocks of the span. */
 typedef struct sh_span_shm {
-    sh_a64 base; /* offset in the world */
+    sh_a64 base;  /* offset in the world */
     sh_a32 klass; /* size class + 1; 0: not made yet */
     sh_a32 committed;
 } sh_span_shm;
 
-/* The operation that a slot has open. One at a time. Written by the process of the slot, or by its recoverer when it is dead.
- * Order: the fields, then seq, then code (release). code NONE: nothing is open. Others read seq and target only (sh_op_confirm). */
+/* The operation that a slot has open. One at a time. Written by the process of the slot, or by its recoverer when it
+ * is dead. Order: the fields, then seq, then code (release). code NONE: nothing is open. Others read seq and target
+ * only (sh_op_confirm). */
 typedef enum sh_op_code {
     SH_OP_NONE,
     SH_OP_ALLOC,   /* target: block word; cell := value when applied; else the block is listed as free again */
@@ -144,10 +146,12 @@ typedef enum sh_op_code {
     SH_OP_WEIGHT,  /* target: block word; cell := value when applied */
     SH_OP_MOVE,    /* untagged, all ours: *target := word, cell := value; redone */
     SH_OP_LINK,    /* target: a reference word that is set once: 0 -> word; applied if it is word; then cell := 0 */
-    SH_OP_ENTRY,   /* target: ring entry; word: its new state (less the flag CLOSING), extra: queue id; cell := value when applied */
-    SH_OP_BITS,    /* target: map word; word: bits that are being claimed, extra: span; free blocks among them are listed again */
-    SH_OP_TRIM,    /* extra: span; blocks of it that carry SH_WEIGHT_TRIM and our slot in the tag become free again */
-    SH_OP_SPAN,    /* target: frontier; word: span | class << 32, extra: base; the span is made when applied */
+    /* target: ring entry; word: its new state (less the flag CLOSING), extra: queue id; cell := value when applied */
+    SH_OP_ENTRY,
+    /* target: map word; word: bits that are being claimed, extra: span; free blocks among them are listed again */
+    SH_OP_BITS,
+    SH_OP_TRIM, /* extra: span; blocks of it that carry SH_WEIGHT_TRIM and our slot in the tag become free again */
+    SH_OP_SPAN, /* target: frontier; word: span | class << 32, extra: base; the span is made when applied */
 } sh_op_code;
 
 typedef struct sh_op_shm {
@@ -208,9 +212,8 @@ typedef struct sh_slot_shm {
     sh_a64 cache[SH_CACHE_ENTRIES];
 } __attribute__((aligned(SH_PAGE))) sh_slot_shm;
 
-/* Header.
- * Synchronisation: up to `name` written once by the maker before anybody else can see it. frontier: any process, tagged. The rest:
- * any process, relaxed counters and hints. */
+/* Header. Synchronisation: up to `name` written once by the maker before anybody else can see it. frontier: any
+ * process, tagged. The rest: any process, relaxed counters and hints. */
 typedef struct sh_world_shm {
     sh_a64 magic;
     sh_a64 layout;
@@ -227,8 +230,9 @@ typedef struct sh_world_shm {
     sh_a64 repaired;  /* locks repaired */
 } sh_world_shm;
 
-/* Class maps: three levels of bits over span numbers. A bit of level 0 says that a span has free blocks, one of level n + 1 that a word of
- * level n is not 0. The top level of all classes stands together and has memory from the start. */
+/* Class maps: three levels of bits over span numbers. A bit of level 0 says that a span has free blocks, one of
+ * level n + 1 that a word of level n is not 0. The top level of all classes stands together and has memory from the
+ * start. */
 #define SH_MAP_0 (SH_SPANS / 64)
 #define SH_MAP_1 (SH_MAP_0 / 64)
 #define SH_MAP_2 (SH_MAP_1 / 64)
@@ -247,8 +251,9 @@ typedef struct sh_world_shm {
 #define SH_LAYOUT_VERSION 1u
 static inline uint64_t sh_layout_word(void)
 {
-    return (uint64_t)SH_LAYOUT_VERSION << 48 ^ (uint64_t)sizeof(sh_slot_shm) << 24 ^ (uint64_t)sizeof(sh_world_shm) << 12 ^
-           (uint64_t)sizeof(sh_span_shm) ^ (uint64_t)SH_HEAP_AT << 16 ^ (uint64_t)SH_KIND_COUNT << 56;
+    return (uint64_t)SH_LAYOUT_VERSION << 48 ^ (uint64_t)sizeof(sh_slot_shm) << 24 ^
+           (uint64_t)sizeof(sh_world_shm) << 12 ^ (uint64_t)sizeof(sh_span_shm) ^ (uint64_t)SH_HEAP_AT << 16 ^
+           (uint64_t)SH_KIND_COUNT << 56;
 }
 
 _Static_assert(sizeof(sh_world_shm) <= SH_PAGE, "the header is one page");

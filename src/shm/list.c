@@ -1,5 +1,5 @@
-/* Finding worlds: by the memory files that running processes of this user hold open. No registry, so nothing can be stale. The
- * kernel lets us look into /proc/PID/fd of our own processes only. */
+/* Finding worlds: by the memory files that running processes of this user hold open. No registry, so nothing can be
+ * stale. The kernel lets us look into /proc/PID/fd of our own processes only. */
 #include "os/memory.h"
 #include "os/process.h"
 #include "shm/slot.h"
@@ -97,20 +97,25 @@ typedef struct listing {
 } listing;
 
 static const char *const operations[] = {
-    [SH_OP_NONE] = "",          [SH_OP_ALLOC] = "allocating", [SH_OP_RELEASE] = "releasing", [SH_OP_FREE] = "freeing",
-    [SH_OP_WEIGHT] = "sharing", [SH_OP_MOVE] = "moving",      [SH_OP_LINK] = "growing a queue",
-    [SH_OP_ENTRY] = "queueing", [SH_OP_BITS] = "allocating",  [SH_OP_TRIM] = "trimming",     [SH_OP_SPAN] = "growing the heap",
+    [SH_OP_NONE] = "",
+    [SH_OP_ALLOC] = "allocating",
+    [SH_OP_RELEASE] = "releasing",
+    [SH_OP_FREE] = "freeing",
+    [SH_OP_WEIGHT] = "sharing",
+    [SH_OP_MOVE] = "moving",
+    [SH_OP_LINK] = "growing a queue",
+    [SH_OP_ENTRY] = "queueing",
+    [SH_OP_BITS] = "allocating",
+    [SH_OP_TRIM] = "trimming",
+    [SH_OP_SPAN] = "growing the heap",
 };
 
 static const char *state_of(const sh_slot_shm *slot, sh_phase phase)
 {
     switch (phase) {
-    case SH_PHASE_RESERVED:
-        return "reserved";
-    case SH_PHASE_DEAD:
-        return "dead";
-    default:
-        return sh_load_relaxed(&slot->waiting) != 0 ? "waiting" : "running";
+    case SH_PHASE_RESERVED: return "reserved";
+    case SH_PHASE_DEAD: return "dead";
+    default: return sh_load_relaxed(&slot->waiting) != 0 ? "waiting" : "running";
     }
 }
 
@@ -184,7 +189,8 @@ static bool show_file(const char *path, const char *name, void *context)
     if (stat(path, &st) != 0 || was_seen(l, st.st_ino)) {
         return !l->no_memory;
     }
-    if (sh_the_world.fd >= 0 && fstat(sh_the_world.fd, &own) == 0 && own.st_ino == st.st_ino && own.st_dev == st.st_dev) {
+    if (sh_the_world.fd >= 0 && fstat(sh_the_world.fd, &own) == 0 && own.st_ino == st.st_ino &&
+        own.st_dev == st.st_dev) {
         /* Our own: through our own mapping. To open its file and close it again would drop our life mark. */
         return show_world(l, sh_the_world.base, sh_the_world.fd, sh_memory_used(sh_the_world.fd));
     }

@@ -3,8 +3,8 @@
 uint64_t sh_op_seen[SH_SLOTS];
 uint32_t sh_op_seen_when[SH_SLOTS];
 
-uint64_t sh_op_begin(sh_ctx *c, sh_op_code code, uint64_t target, uint64_t seen_a, uint64_t seen_b, uint64_t word, uint64_t cell,
-                     uint64_t value, uint64_t extra)
+uint64_t sh_op_begin(sh_ctx *c, sh_op_code code, uint64_t target, uint64_t seen_a, uint64_t seen_b, uint64_t word,
+                     uint64_t cell, uint64_t value, uint64_t extra)
 {
     sh_op_shm *op = &c->slot->op;
     uint64_t seq = sh_load_relaxed(&op->seq) + 1;
@@ -26,8 +26,8 @@ void sh_op_confirm_slow(uint64_t tag, uint64_t target)
 {
     uint32_t index = (uint32_t)(tag >> SH_SEQ_BITS);
     sh_slot_shm *slot = sh_slot_at(index);
-    /* The tag was read with acquire, after the release or stronger swap that wrote it, so if its operation is still the latest of its slot
-     * all fields of the note are visible here. */
+    /* The tag was read with acquire, after the release or stronger swap that wrote it, so if its operation is still
+     * the latest of its slot all fields of the note are visible here. */
     uint64_t seq = sh_load_acquire(&slot->op.seq);
     /* Racy with our other threads only in recovery of private memory: sh_enter lets one thread in. */
     sh_op_seen[index] = seq;

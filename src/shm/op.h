@@ -1,17 +1,19 @@
 /* Operations that can be told, after a death, to have happened or not.
  *
- * One compare-and-swap is the step that counts. Before it the slot writes down what it is about to do and what must follow; the
- * swap leaves the operation's tag in the word; afterwards the follow-up is done and the note is struck out. Whoever dies in between leaves a note
- * from which its recovery finishes (the tag is there, or was confirmed) or forgets (it is not).
+ * One compare-and-swap is the step that counts. Before it the slot writes down what it is about to do and what must
+ * follow; the swap leaves the operation's tag in the word; afterwards the follow-up is done and the note is struck
+ * out. Whoever dies in between leaves a note from which its recovery finishes (the tag is there, or was confirmed)
+ * or forgets (it is not).
  *
- * A tag vanishes when another process swaps the word again. That process first calls sh_op_confirm: if the tagged operation is
- * the one that is open in its slot at this moment, the slot's `confirmed` is raised to it. The sequence in a tag has 24
- * bits; the slot's own has 64. Why 24 are enough: a tag equals the slot's open operation only if their low bits agree AND
- * the operation's target is this word; an older tag of the same slot, with the same low bits, in the same word, is excluded because
- * sh_op_begin never chooses a sequence whose tag it has just read there.
+ * A tag vanishes when another process swaps the word again. That process first calls sh_op_confirm: if the tagged
+ * operation is the one that is open in its slot at this moment, the slot's `confirmed` is raised to it. The sequence
+ * in a tag has 24 bits; the slot's own has 64. Why 24 are enough: a tag equals the slot's open operation only if
+ * their low bits agree AND the operation's target is this word; an older tag of the same slot, with the same low
+ * bits, in the same word, is excluded because sh_op_begin never chooses a sequence whose tag it has just read there.
  *
- * To look at the other slot costs a cache miss, so we remember the sequence last seen in each slot: an operation older than
- * that is closed. The memory is good for a twentieth of a second; no slot can make half of 2^24 operations in that time.
+ * To look at the other slot costs a cache miss, so we remember the sequence last seen in each slot: an operation
+ * older than that is closed. The memory is good for a twentieth of a second; no slot can make half of 2^24
+ * operations in that time.
  */
 #ifndef SH_SHM_OP_H
 #define SH_SHM_OP_H
@@ -19,10 +21,10 @@
 #include "base/death.h"
 #include "shm/world.h"
 
-/* Opens an operation whose swap will replace a word that now carries the tags seen_a and seen_b (0 for none; both must have been
- * confirmed already). Returns the tag to write. */
-uint64_t sh_op_begin(sh_ctx *c, sh_op_code code, uint64_t target, uint64_t seen_a, uint64_t seen_b, uint64_t word, uint64_t cell,
-                     uint64_t value, uint64_t extra);
+/* Opens an operation whose swap will replace a word that now carries the tags seen_a and seen_b (0 for none; both
+ * must have been confirmed already). Returns the tag to write. */
+uint64_t sh_op_begin(sh_ctx *c, sh_op_code code, uint64_t target, uint64_t seen_a, uint64_t seen_b, uint64_t word,
+                     uint64_t cell, uint64_t value, uint64_t extra);
 
 static inline void sh_op_end(sh_ctx *c)
 {

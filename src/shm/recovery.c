@@ -1,9 +1,9 @@
-/* What a dead process left: its open operation is finished or forgotten, its free blocks are listed, its locks are handed on, its references
- * are released.
+/* What a dead process left: its open operation is finished or forgotten, its free blocks are listed, its locks are
+ * handed on, its references are released.
  *
- * The recoverer works in the name of the dead slot: every step opens notes there, as the dead process did. So when the recoverer dies too,
- * the slot looks as if its process had died a little later, and the next recoverer goes on (B41). One at a time: the
- * field recoverer names it, and a dead one is replaced. */
+ * The recoverer works in the name of the dead slot: every step opens notes there, as the dead process did. So when
+ * the recoverer dies too, the slot looks as if its process had died a little later, and the next recoverer goes on
+ * (B41). One at a time: the field recoverer names it, and a dead one is replaced. */
 #include "base/death.h"
 #include "shm/commit.h"
 #include "shm/heap.h"
@@ -78,7 +78,8 @@ static void finish_operation(sh_ctx *c)
     sh_op_code code = (sh_op_code)sh_load_acquire(&op->code); /* pairs with the release in sh_op_begin */
     uint64_t id = sh_load_relaxed(&op->extra);
     sh_found f;
-    bool known = (code == SH_OP_ALLOC || code == SH_OP_RELEASE || code == SH_OP_WEIGHT || code == SH_OP_FREE) && sh_heap_find(id, &f);
+    bool known = (code == SH_OP_ALLOC || code == SH_OP_RELEASE || code == SH_OP_WEIGHT || code == SH_OP_FREE) &&
+                 sh_heap_find(id, &f);
     bool applied = known && sh_op_applied(c->slot, c->index, sh_load_acquire(&f.meta->word) & SH_TAG_MASK, 0);
     switch (code) {
     case SH_OP_ALLOC:
@@ -107,18 +108,10 @@ static void finish_operation(sh_ctx *c)
         }
         break;
     }
-    case SH_OP_LINK:
-        finish_link(op);
-        break;
-    case SH_OP_ENTRY:
-        finish_entry(c->slot, c->index);
-        break;
-    case SH_OP_BITS:
-        finish_bits(op);
-        break;
-    case SH_OP_TRIM:
-        sh_trim_undo(c, (uint32_t)id);
-        break;
+    case SH_OP_LINK: finish_link(op); break;
+    case SH_OP_ENTRY: finish_entry(c->slot, c->index); break;
+    case SH_OP_BITS: finish_bits(op); break;
+    case SH_OP_TRIM: sh_trim_undo(c, (uint32_t)id); break;
     case SH_OP_SPAN: {
         uint64_t word = sh_load_relaxed(&op->word);
         uint32_t span = (uint32_t)word, klass = (uint32_t)(word >> 32);
@@ -129,8 +122,7 @@ static void finish_operation(sh_ctx *c)
         }
         break;
     }
-    case SH_OP_NONE:
-        break;
+    case SH_OP_NONE: break;
     }
     SH_DEATH("recovery.operation.finished");
     sh_op_end(c);
@@ -172,7 +164,8 @@ static void repair_locks(sh_owner dead)
         }
         for (uint32_t i = 0; i < sh_class_blocks(SH_CLASS_SYNC); i++) {
             sh_found f;
-            if (sh_heap_find((uint64_t)span << SH_INDEX_BITS | i, &f) && sh_word_weight(sh_load_acquire(&f.meta->word)) != 0) {
+            if (sh_heap_find((uint64_t)span << SH_INDEX_BITS | i, &f) &&
+                sh_word_weight(sh_load_acquire(&f.meta->word)) != 0) {
                 repair(&f, dead);
             }
         }
@@ -270,7 +263,8 @@ bool sh_slot_recover(uint32_t index)
     SH_DEATH("recovery.right.taken");
     bool done = false;
     uint64_t state = sh_load_acquire(&slot->state);
-    /* Again under the right: another may have finished meanwhile. RESERVED and ALIVE become DEAD, so a child that comes late finds no slot. */
+    /* Again under the right: another may have finished meanwhile. RESERVED and ALIVE become DEAD, so a child that
+     * comes late finds no slot. */
     if (sh_slot_is_dead(index)) {
         uint64_t dead = sh_state_make(SH_PHASE_DEAD, sh_state_maker(state), sh_state_generation(state));
         if (state == dead || sh_cas_acq_rel(&slot->state, &state, dead)) {
@@ -280,8 +274,8 @@ bool sh_slot_recover(uint32_t index)
         }
     }
     if (done) {
-        /* Free first, then the right: while we hold it nobody else finishes this life. death: in between, the slot carries the right of a dead one,
-         * which the next recoverer of its next life replaces. */
+        /* Free first, then the right: while we hold it nobody else finishes this life. death: in between, the slot
+         * carries the right of a dead one, which the next recoverer of its next life replaces. */
         uint64_t dead = sh_load_relaxed(&slot->state);
         sh_store_release(&slot->state, sh_state_make(SH_PHASE_FREE, 0, sh_state_generation(dead)));
         SH_DEATH("recovery.freed");

@@ -4,8 +4,8 @@
 #include "base/death.h"
 #include "os/memory.h"
 #include "os/process.h"
-#include "shm/heap.h"
 #include "shm/commit.h"
+#include "shm/heap.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -52,9 +52,10 @@ shoal_err sh_slot_claim(const char *name, uint32_t *out_index)
         }
         uint64_t state = sh_load_acquire(&slot->state);
         if (sh_state_phase(state) == SH_PHASE_FREE) {
-            /* Two may hold the mark and a reservation at once; the swap decides. pid and name are written after it, so a
-             * sweep in between sees pid 0, but it also sees the mark. */
-            if (sh_cas_acq_rel(&slot->state, &state, sh_state_make(SH_PHASE_ALIVE, 0, sh_state_generation(state) + 1))) {
+            /* Two may hold the mark and a reservation at once; the swap decides. pid and name are written after it,
+             * so a sweep in between sees pid 0, but it also sees the mark. */
+            if (sh_cas_acq_rel(&slot->state, &state,
+                               sh_state_make(SH_PHASE_ALIVE, 0, sh_state_generation(state) + 1))) {
                 SH_DEATH("slot.claim.alive"); /* death: no mark, pid 0 or an old one: recovered like any other */
                 set_identity(slot, (int32_t)getpid());
                 set_name(slot, name);
@@ -121,8 +122,9 @@ void sh_slot_cancel(uint32_t index, uint64_t generation)
     }
 }
 
-/* Waits until the maker has said that the slot is for this process. It does so right after it has made us, so there is nothing to wait for unless
- * we are very quick. Only the maker writes to the slot until then, so it needs no care for a child that is already further. */
+/* Waits until the maker has said that the slot is for this process. It does so right after it has made us, so there
+ * is nothing to wait for unless we are very quick. Only the maker writes to the slot until then, so it needs no care
+ * for a child that is already further. */
 static bool is_expected(uint32_t index, uint64_t *out_state)
 {
     sh_slot_shm *slot = sh_slot_at(index);
@@ -137,8 +139,9 @@ static bool is_expected(uint32_t index, uint64_t *out_state)
             return true;
         }
         uint32_t maker = sh_state_maker(state) - 1;
-        if (round % 256 == 0 && (maker >= SH_SLOTS || sh_state_phase(sh_load_acquire(&sh_slot_at(maker)->state)) == SH_PHASE_FREE ||
-                                 sh_slot_is_dead(maker))) {
+        if (round % 256 == 0 &&
+            (maker >= SH_SLOTS || sh_state_phase(sh_load_acquire(&sh_slot_at(maker)->state)) == SH_PHASE_FREE ||
+             sh_slot_is_dead(maker))) {
             return false;
         }
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
@@ -240,8 +243,8 @@ void sh_slot_bury(uint32_t index, uint64_t generation)
     int64_t deadline = sh_deadline(SHOAL_SECONDS(5));
     for (;;) {
         uint64_t state = sh_load_acquire(&sh_slot_at(index)->state);
-        if (sh_state_generation(state) != generation || sh_state_phase(state) == SH_PHASE_FREE || sh_slot_recover(index) ||
-            sh_passed(deadline)) {
+        if (sh_state_generation(state) != generation || sh_state_phase(state) == SH_PHASE_FREE ||
+            sh_slot_recover(index) || sh_passed(deadline)) {
             return;
         }
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);

@@ -39,17 +39,19 @@ static inline uint32_t sh_owner_slot(sh_owner owner)
 /* Claims a free slot for this process and marks it alive. Errors: SHOAL_ELIMIT, SHOAL_ENOMEM. */
 shoal_err sh_slot_claim(const char *name, uint32_t *out_index);
 
-/* This process becomes the slot that was reserved for it, once the maker has said so (sh_slot_expect). SHOAL_ESTATE when it was given up
- * meanwhile, or when the maker died without saying so. */
+/* This process becomes the slot that was reserved for it, once the maker has said so (sh_slot_expect). SHOAL_ESTATE
+ * when it was given up meanwhile, or when the maker died without saying so. */
 shoal_err sh_slot_adopt(uint32_t index);
 
 /* Leaves: everything is given back already. */
 void sh_slot_vacate(uint32_t index);
 
-/* Reserves a slot for a child that the caller is about to start. The child is `outlive`d or not by the parent: for ps only. */
+/* Reserves a slot for a child that the caller is about to start. The child is `outlive`d or not by the parent: for
+ * ps only. */
 shoal_err sh_slot_reserve(sh_ctx *c, const char *name, uint32_t *out_index);
 
-/* Tells the slot which process it is for. Until then the reservation lives with its maker, and nobody else writes to the slot. */
+/* Tells the slot which process it is for. Until then the reservation lives with its maker, and nobody else writes to
+ * the slot. */
 void sh_slot_expect(uint32_t index, int32_t pid);
 
 /* Undoes a reservation of ours that no process was told of, with all that the slot was given. Inside. */
@@ -65,7 +67,8 @@ bool sh_owner_is_dead(sh_owner owner);
 /* Recovers the slot if it is dead and nobody else is at it. True when this call finished it. */
 bool sh_slot_recover(uint32_t index);
 
-/* Looks at all slots. When `now` is false it does so only if nobody did in the last 20 ms. Returns how many were recovered. */
+/* Looks at all slots. When `now` is false it does so only if nobody did in the last 20 ms. Returns how many were
+ * recovered. */
 uint32_t sh_slots_sweep(bool now);
 
 /* Waits (a bounded time) until the process is known to be dead, and recovers it; for one that was seen to end. */

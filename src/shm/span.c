@@ -14,8 +14,8 @@ static sh_a64 *map_word(uint32_t klass, uint32_t level, uint32_t word)
     return (sh_a64 *)sh_at(SH_MAPS_AT + (uint64_t)klass * SH_MAP_BYTES) + (level == 0 ? 0 : SH_MAP_0) + word;
 }
 
-/* Each level is looked at after the one below was set (both seq_cst), and cleared before the one below is looked at again (clear_up). So
- * of a setter and a clearer at least one sees the other. */
+/* Each level is looked at after the one below was set (both seq_cst), and cleared before the one below is looked at
+ * again (clear_up). So of a setter and a clearer at least one sees the other. */
 static void set_up(uint32_t klass, uint32_t span)
 {
     uint32_t bit = span;
@@ -29,7 +29,8 @@ static void set_up(uint32_t klass, uint32_t span)
     }
 }
 
-/* The span, as seen, has no free block. Our note BITS names it until the second look: a death before that look is made good by recovery. */
+/* The span, as seen, has no free block. Our note BITS names it until the second look: a death before that look is
+ * made good by recovery. */
 static void clear_up(uint32_t klass, uint32_t span)
 {
     uint32_t bit = span;
@@ -146,8 +147,8 @@ void sh_heap_list_span(uint32_t span)
     }
 }
 
-/* Claims up to `want` free blocks of one span: takes their bits away. On success the note stays open: the caller finds a place for the ids and ends
- * it. */
+/* Claims up to `want` free blocks of one span: takes their bits away. On success the note stays open: the caller
+ * finds a place for the ids and ends it. */
 static uint32_t claim_in(sh_ctx *c, uint32_t klass, uint32_t span, uint64_t *out_ids, uint32_t want)
 {
     uint32_t words = sh_class_map_words(klass);
@@ -214,7 +215,8 @@ void sh_span_finish(uint32_t span, uint32_t klass, uint64_t base)
     uint32_t blocks = sh_class_blocks(klass);
     sh_meta_shm *metas = sh_at(base + sh_span_meta_at(klass));
     sh_a64 *map = sh_at(base);
-    if (sh_load_acquire(&s->klass) == 0) { /* fresh memory is zero: nothing else is to be written before it is visible */
+    if (sh_load_acquire(&s->klass) ==
+        0) { /* fresh memory is zero: nothing else is to be written before it is visible */
         for (uint32_t i = 0; i < blocks; i++) {
             sh_store_relaxed(&metas[i].word, SH_WORD_FREE);
         }
@@ -261,21 +263,21 @@ shoal_err sh_span_make(sh_ctx *c, uint32_t klass)
             return sh_fail(SHOAL_ENOMEM, "heap: all %u spans are in use", SH_SPANS);
         }
         if (base > sh_the_world.size || units * SH_UNIT > sh_the_world.size - base) {
-            return sh_fail(SHOAL_ENOMEM, "heap: asked for %llu bytes, %llu bytes of the %llu reserved addresses are left",
+            return sh_fail(SHOAL_ENOMEM,
+                           "heap: asked for %llu bytes, %llu bytes of the %llu reserved addresses are left",
                            (unsigned long long)(units * SH_UNIT),
                            (unsigned long long)(base > sh_the_world.size ? 0 : sh_the_world.size - base),
                            (unsigned long long)sh_the_world.size);
         }
-        /* Memory first, for the span that we hope to get: a failure leaves no trace, and losing the race only commits what
-         * the winner needs too. */
+        /* Memory first, for the span that we hope to get: a failure leaves no trace, and losing the race only
+         * commits what the winner needs too. */
         shoal_err err = commit_tables(c, (uint32_t)span, klass, base);
         if (err != SHOAL_OK) {
             return err;
         }
         uint64_t seen = hi & SH_TAG_MASK;
         sh_op_confirm(c, seen, target);
-        uint64_t tag =
-            sh_op_begin(c, SH_OP_SPAN, target, seen, 0, span | (uint64_t)klass << 32, 0, 0, base);
+        uint64_t tag = sh_op_begin(c, SH_OP_SPAN, target, seen, 0, span | (uint64_t)klass << 32, 0, 0, base);
         SH_DEATH("span.make.begun");
         bool ours = sh_cas128(frontier, lo, hi, lo + units, (span + 1) << SH_TAG_BITS | tag);
         SH_DEATH("span.make.applied"); /* death: the tag tells; recovery makes the span */

@@ -61,6 +61,32 @@ static void peers_sweep(void)
 
 static const sh_peers world_peers = {.self = peers_self, .is_dead = sh_owner_is_dead, .sweep = peers_sweep};
 
+/* ---- leaving ---- */
+
+/* Every reference, every cached block, the slot. */
+static void give_all_back(void)
+{
+    sh_ctx *c = &sh_the_world.self;
+    c->recovering = true; /* nothing stays in the cache */
+    for (uint32_t i = 0; i < SH_SLOT_CELLS; i++) {
+        if (sh_load_relaxed(&c->slot->cells[i]) != 0) {
+            sh_heap_release(c, sh_offset_of(&c->slot->cells[i]));
+        }
+    }
+    if (sh_load_relaxed(&c->slot->chunks) != 0) {
+        sh_heap_release(c, sh_offset_of(&c->slot->chunks));
+    }
+    for (uint32_t i = 0; i < SH_CACHE_ENTRIES; i++) {
+        uint64_t id = sh_load_relaxed(&c->slot->cache[i]);
+        if (id != 0) {
+            sh_heap_list(id - 1);
+            sh_store_release(&c->slot->cache[i], 0);
+        }
+    }
+    sh_peers_set(NULL);
+    sh_slot_vacate(c->index);
+}
+
 /* ---- fork behind our back ---- */
 
 static _Thread_local bool forking; /* this thread is inside already, in sh_world_fork */
@@ -89,12 +115,23 @@ static void fork_child(void)
     }
 }
 
+/* Other threads may be in the middle of a wait: they keep the memory that they look at. */
+static void at_exit(void)
+{
+    lock_inside();
+    if (sh_the_world.attachment == SH_ATTACHED) {
+        give_all_back();
+        sh_the_world.attachment = SH_ENDED;
+    }
+    unlock_inside();
+}
+
 static void prepare_process(void)
 {
     if (!prepared) {
         prepared = true;
         pthread_atfork(fork_prepare, fork_parent, fork_child);
-        atexit(shoal_world_leave);
+        atexit(at_exit);
     }
 }
 
@@ -150,16 +187,18 @@ shoal_err sh_world_check(const sh_world_shm *header, uint64_t size)
         return sh_fail(SHOAL_ECORRUPT, "this is not a world: byte 0 does not hold its magic number");
     }
     if (sh_load_relaxed(&header->layout) != sh_layout_word()) {
-        return sh_fail(SHOAL_ELAYOUT, "the world has memory layout %llx, this library %llx: they are of different builds",
+        return sh_fail(SHOAL_ELAYOUT,
+                       "the world has memory layout %llx, this library %llx: they are of different builds",
                        (unsigned long long)sh_load_relaxed(&header->layout), (unsigned long long)sh_layout_word());
     }
-    if (sh_load_relaxed(&header->reserved) != size || size < SH_RESERVE_MIN || size > SH_RESERVE_MAX || size % SH_UNIT != 0) {
+    if (sh_load_relaxed(&header->reserved) != size || size < SH_RESERVE_MIN || size > SH_RESERVE_MAX ||
+        size % SH_UNIT != 0) {
         return sh_fail(SHOAL_ECORRUPT, "the world says that it has %llu bytes, its file has %llu",
                        (unsigned long long)sh_load_relaxed(&header->reserved), (unsigned long long)size);
     }
     if (sh_load_relaxed(&header->uid) != (uint32_t)geteuid()) {
-        return sh_fail(SHOAL_EPERM, "the world belongs to user %u, this process to user %u", sh_load_relaxed(&header->uid),
-                       (unsigned)geteuid());
+        return sh_fail(SHOAL_EPERM, "the world belongs to user %u, this process to user %u",
+                       sh_load_relaxed(&header->uid), (unsigned)geteuid());
     }
     return SHOAL_OK;
 }
@@ -230,26 +269,8 @@ void sh_world_detach(void)
 {
     lock_inside();
     if (sh_the_world.attachment == SH_ATTACHED) {
-        sh_ctx *c = &sh_the_world.self;
-        c->recovering = true; /* nothing stays in the cache */
-        for (uint32_t i = 0; i < SH_SLOT_CELLS; i++) {
-            if (sh_load_relaxed(&c->slot->cells[i]) != 0) {
-                sh_heap_release(c, sh_offset_of(&c->slot->cells[i]));
-            }
-        }
-        if (sh_load_relaxed(&c->slot->chunks) != 0) {
-            sh_heap_release(c, sh_offset_of(&c->slot->chunks));
-        }
-        for (uint32_t i = 0; i < SH_CACHE_ENTRIES; i++) {
-            uint64_t id = sh_load_relaxed(&c->slot->cache[i]);
-            if (id != 0) {
-                sh_heap_list(id - 1);
-                sh_store_release(&c->slot->cache[i], 0);
-            }
-        }
+        give_all_back();
         sh_blocks_forget();
-        sh_peers_set(NULL);
-        sh_slot_vacate(c->index);
         forget_world();
     }
     unlock_inside();
@@ -342,7 +363,8 @@ static shoal_err create_world(const shoal_world_options *options)
     if (o->name == NULL) {
         snprintf(name, sizeof name, "%d", (int)getpid());
     } else if (!valid_name(o->name)) {
-        return sh_fail(SHOAL_EINVAL, "world name '%.80s': want 1 to %d letters, digits, '-', '_', '.'", o->name, SHOAL_NAME_MAX);
+        return sh_fail(SHOAL_EINVAL, "world name '%.80s': want 1 to %d letters, digits, '-', '_', '.'", o->name,
+                       SHOAL_NAME_MAX);
     }
     if (limit == 0 && text != NULL) {
         shoal_err err = parse_limit(text, &limit);
@@ -388,10 +410,12 @@ sh_ctx *sh_enter(void)
     if (__builtin_expect(sh_the_world.attachment == SH_ATTACHED, 1)) {
         return &sh_the_world.self;
     }
-    shoal_err err = sh_the_world.attachment == SH_FORKED
-                        ? sh_fail(SHOAL_EFORK, "this process was forked without shoal_process_start and holds nothing of the "
-                                               "world; call shoal_world_leave first to begin anew")
-                        : create_world(NULL);
+    shoal_err err =
+        sh_the_world.attachment == SH_FORKED
+            ? sh_fail(SHOAL_EFORK, "this process was forked without shoal_process_start and holds nothing of the "
+                                   "world; call shoal_world_leave first to begin anew")
+        : sh_the_world.attachment == SH_ENDED ? sh_fail(SHOAL_ESTATE, "this process is ending")
+                                              : create_world(NULL);
     if (err != SHOAL_OK) {
         unlock_inside();
         return NULL;

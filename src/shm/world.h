@@ -14,14 +14,16 @@
 typedef struct sh_ctx {
     sh_slot_shm *slot;
     uint32_t index;
-    bool recovering;                     /* free blocks go to the maps, not to the slot's cache */
-    uint32_t cursor[SH_CLASSES];         /* span where the last free block of the class was found: a hint */
-    uint8_t cached[SH_CLASSES];          /* entries of the slot's cache in use, as far as we know */
+    bool recovering;             /* free blocks go to the maps, not to the slot's cache */
+    uint32_t cursor[SH_CLASSES]; /* span where the last free block of the class was found: a hint */
+    uint8_t cached[SH_CLASSES];  /* entries of the slot's cache in use, as far as we know */
 } sh_ctx;
 
 typedef enum sh_attachment {
     SH_DETACHED,
     SH_ATTACHED,
+    /* the process is on its way out: nothing is held any more, the mapping stays for threads that still run */
+    SH_ENDED,
     SH_FORKED, /* by a fork that Shoal did not make: the mapping is there, the slot is the parent's */
 } sh_attachment;
 
@@ -57,24 +59,27 @@ static inline sh_span_shm *sh_span_at(uint32_t span)
     return (sh_span_shm *)sh_at(SH_SPANS_AT + (uint64_t)span * sizeof(sh_span_shm));
 }
 
-/* Enters the heap: attaches (and makes a world) at the first need, takes the process's private lock. One thread of a process is
- * inside at a time, and never while it waits; other processes are not kept out. NULL with the error recorded when it cannot. */
+/* Enters the heap: attaches (and makes a world) at the first need, takes the process's private lock. One thread of a
+ * process is inside at a time, and never while it waits; other processes are not kept out. NULL with the error
+ * recorded when it cannot. */
 sh_ctx *sh_enter(void);
 void sh_leave(void);
 
 /* Attached already? Does not attach. */
 bool sh_attached(void);
 
-/* Attaches to the world behind fd, which is taken over, as a slot that was reserved for this process, or as a new one with
- * SH_SLOT_NEW. */
+/* Attaches to the world behind fd, which is taken over, as a slot that was reserved for this process, or as a new
+ * one with SH_SLOT_NEW. */
 #define SH_SLOT_NEW UINT32_MAX
 shoal_err sh_world_attach(int fd, uint32_t slot, const char *name);
 
-/* In a child that fork made after sh_slot_reserve (sh_world_fork, or a process that holds nothing): it is that slot from now on. */
+/* In a child that fork made after sh_slot_reserve (sh_world_fork, or a process that holds nothing): it is that slot
+ * from now on. */
 shoal_err sh_world_become(uint32_t slot);
 
-/* Forks a child that inherits all that this process holds, in a slot that was reserved for it. Nobody is inside in between, so what the slot is given
- * is what the child's handles name. *out_pid is 0 in the child, which calls sh_world_become next. */
+/* Forks a child that inherits all that this process holds, in a slot that was reserved for it. Nobody is inside in
+ * between, so what the slot is given is what the child's handles name. *out_pid is 0 in the child, which calls
+ * sh_world_become next. */
 shoal_err sh_world_fork(uint32_t slot, int32_t *out_pid);
 
 /* Like shoal_world_leave for a process that is about to be replaced or to end. */

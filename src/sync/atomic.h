@@ -1,10 +1,10 @@
 /* Atomics, one name per memory order. The only file of the library that names the compiler's builtins.
  *
- * The types wrap their word in a struct, so that an access that is not atomic does not compile by accident. Words in shared
- * memory are always of these types; zeroed memory is a valid zero of each.
+ * The types wrap their word in a struct, so that an access that is not atomic does not compile by accident. Words in
+ * shared memory are always of these types; zeroed memory is a valid zero of each.
  *
- * sh_racy_load / sh_racy_store are relaxed too: they mark the places where a lost update is wanted and harmless (hints,
- * statistics, Hogwild), so that they can be found.
+ * sh_racy_load / sh_racy_store are relaxed too: they mark the places where a lost update is wanted and harmless
+ * (hints, statistics, Hogwild), so that they can be found.
  */
 #ifndef SH_SYNC_ATOMIC_H
 #define SH_SYNC_ATOMIC_H

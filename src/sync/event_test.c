@@ -156,7 +156,7 @@ START_TEST(threads_take_turns)
     sh_event_set(&o->event);
     take_turns(&o->event, &o->other, &o->plain);
     pthread_join(thread, NULL);
-    ck_assert_int_eq(o->plain, 2 * TURNS);
+    ck_assert_int_eq(o->plain, INT64_C(2) * TURNS);
 }
 END_TEST
 
@@ -167,7 +167,7 @@ START_TEST(processes_take_turns)
     sh_event_set(&o->event);
     take_turns(&o->event, &o->other, &o->plain);
     fake_join(pid);
-    ck_assert_int_eq(o->plain, 2 * TURNS);
+    ck_assert_int_eq(o->plain, INT64_C(2) * TURNS);
 }
 END_TEST
 

@@ -4,7 +4,7 @@
 #include "os/process.h"
 #include "sync/peers.h"
 
-#include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 
 #define SPIN_DEFAULT 20000 /* ns: about what parking and being woken costs */
@@ -33,11 +33,13 @@ void sh_spin_set(int64_t ns)
 
 void sh_gate_wake_slow(sh_gate *gate, int count)
 {
-    /* The count goes up first, so that a waiter between prepare and park does not sleep through this wake. The flag stays: others may be
-     * parked beside those that are woken. It is taken away only when nobody was there, and only if nobody came since. */
+    /* The count goes up first, so that a waiter between prepare and park does not sleep through this wake. The flag
+     * stays: others may be parked beside those that are woken. It is taken away only when nobody was there; and as
+     * somebody may have parked on the very value just before it was taken away, all are woken once more, to set it
+     * again. */
     uint32_t word = sh_add_acq_rel(&gate->word, 2u) + 2u;
-    if (sh_futex_wake(&gate->word, count) == 0) {
-        sh_cas_acq_rel(&gate->word, &word, word & ~1u);
+    if (sh_futex_wake(&gate->word, count) == 0 && sh_cas_acq_rel(&gate->word, &word, word & ~1u)) {
+        sh_futex_wake(&gate->word, INT_MAX);
     }
 }
 

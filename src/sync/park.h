@@ -10,13 +10,14 @@
  *   sh_gate_park(gate, v, deadline)
  *   start over
  *
- * prepare sets the flag "somebody may be parked" with a full barrier; wake looks at it after one. So either the changer sees the
- * flag, or the waiter sees the predicate. Word: bit 0 the flag, the other bits a count of wakes, so that a wake between
- * prepare and park makes the park return at once.
+ * prepare sets the flag "somebody may be parked" with a full barrier; wake looks at it after one. So either the
+ * changer sees the flag, or the waiter sees the predicate. Word: bit 0 the flag, the other bits a count of wakes, so
+ * that a wake between prepare and park makes the park return at once.
  *
- * death: a changer that dies between its change and the wake, or a waiter that is woken and dies before it acts, leaves others
- * parked although the predicate is true. So nobody parks for longer than a slice: it looks again, at growing intervals (50 ms
- * to 1 s), and asks for a sweep of the dead; and recovery of the dead wakes the gates they were busy with.
+ * death: a changer that dies between its change and the wake, or a waiter that is woken and dies before it acts,
+ * leaves others parked although the predicate is true. So nobody parks for longer than a slice: it looks again, at
+ * growing intervals (50 ms to 1 s), and asks for a sweep of the dead; and recovery of the dead wakes the gates they
+ * were busy with.
  */
 #ifndef SH_SYNC_PARK_H
 #define SH_SYNC_PARK_H
@@ -48,9 +49,9 @@ static inline void sh_gate_wake(sh_gate *gate, int count)
 
 /* The state of one wait: how long to spin, when to look at the peers. */
 typedef struct sh_wait {
-    int64_t deadline;  /* SH_NO_DEADLINE or sh_now time */
-    int64_t slice;     /* length of the next parked slice */
-    int64_t longest;   /* to which it grows */
+    int64_t deadline;   /* SH_NO_DEADLINE or sh_now time */
+    int64_t slice;      /* length of the next parked slice */
+    int64_t longest;    /* to which it grows */
     int64_t spin_until; /* 0: not begun */
     uint32_t rounds;
 } sh_wait;
@@ -61,12 +62,12 @@ typedef struct sh_wait {
 /* longest: one of the two above. */
 void sh_wait_init(sh_wait *wait, int64_t timeout, int64_t longest);
 
-/* One more look at the predicate without parking? Call it in the spin loop; pauses inside. False when the spinning time is over
- * (at once on one core, or when SHOAL_SPIN_NS is 0). */
+/* One more look at the predicate without parking? Call it in the spin loop; pauses inside. False when the spinning
+ * time is over (at once on one core, or when SHOAL_SPIN_NS is 0). */
 bool sh_wait_spin(sh_wait *wait);
 
-/* Parks on the gate. Returns false when the deadline has passed: the caller looks at its predicate once more and gives up. When a slice
- * passed without a wake, it sweeps the dead. */
+/* Parks on the gate. Returns false when the deadline has passed: the caller looks at its predicate once more and
+ * gives up. When a slice passed without a wake, it sweeps the dead. */
 bool sh_wait_park(sh_wait *wait, sh_gate *gate, uint32_t prepared);
 
 /* The longest time to spin, in ns. Read once from SHOAL_SPIN_NS; settable for benchmarks and tests. */

@@ -97,7 +97,7 @@ START_TEST(nothing_is_lost_between_processes)
         fake_join(pids[i]);
     }
     ck_assert_uint_eq(sh_semaphore_value(&o->semaphore), 0);
-    ck_assert_uint_eq(sh_load_relaxed(&o->given), 2 * MESSAGES);
+    ck_assert_uint_eq(sh_load_relaxed(&o->given), UINT64_C(2) * MESSAGES);
 }
 END_TEST
 

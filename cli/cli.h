@@ -1,0 +1,65 @@
+/* What the commands of the program share: how they are called, how they fail, and how they write.
+ *
+ * Exit status: 0 success, 1 the command failed, 2 it was called wrongly. Whatever fails says so in one line on standard error.
+ */
+#ifndef CLI_CLI_H
+#define CLI_CLI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef enum cli_exit {
+    CLI_OK = 0,
+    CLI_FAILED = 1,
+    CLI_MISUSED = 2,
+} cli_exit;
+
+typedef struct cli_command {
+    const char *name;    /* "ps" */
+    const char *summary; /* half a line for `shoal --help` */
+    const char *help;    /* what `shoal NAME --help` prints */
+    cli_exit (*run)(int argc, char **argv);
+} cli_command;
+
+extern const cli_command cli_info, cli_ps, cli_bench;
+
+/* Writes "shoal NAME: text" to standard error, as one line whatever the text holds, and returns status. command may be NULL. */
+__attribute__((format(printf, 3, 4))) cli_exit cli_complain(const cli_command *command, cli_exit status,
+                                                            const char *format, ...);
+
+/* The options of a command. All of them take --json, --help and --version and at most one argument.
+ * True: run. False: all is said and done; end with *out_status. */
+typedef struct cli_options {
+    bool json;
+    const char *argument; /* NULL: none */
+} cli_options;
+bool cli_options_read(const cli_command *command, int argc, char **argv, cli_options *out_options, cli_exit *out_status);
+
+/* Standard output. Text is gathered in `file` and sent in whole pieces, so that a write that fails is noticed and explained. */
+typedef struct cli_output {
+    FILE *file;
+    char *text;
+    size_t size;
+    bool failed;
+} cli_output;
+
+bool cli_output_begin(cli_output *output); /* false: no memory, and it was said */
+bool cli_output_send(cli_output *output);  /* sends what was gathered; false: it could not, and it was said */
+cli_exit cli_output_end(cli_output *output);
+
+/* Text as one command's whole output. */
+cli_exit cli_print(const char *text);
+
+/* A string in quotes, as JSON wants it; bytes that are no UTF-8 become U+FFFD. */
+void cli_json_string(FILE *file, const char *text);
+
+/* "1.5 GiB" into buffer, which it returns. UINT64_MAX: "unlimited". */
+#define CLI_SIZE_TEXT 32
+const char *cli_size(uint64_t bytes, char buffer[CLI_SIZE_TEXT]);
+
+/* text with what is not printable made '?', in place. */
+char *cli_printable(char *text);
+
+#endif

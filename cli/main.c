@@ -1,0 +1,77 @@
+/* The program: finds the command and runs it. */
+#include "cli/cli.h"
+
+#include <shoal/version.h>
+#include <shoal/world.h>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+static const cli_command *const commands[] = {&cli_info, &cli_ps, &cli_bench};
+
+#define COMMANDS (sizeof commands / sizeof *commands)
+
+static cli_exit print_help(void)
+{
+    cli_output output;
+    if (!cli_output_begin(&output)) {
+        return CLI_FAILED;
+    }
+    fputs("usage: shoal COMMAND [OPTION ...]\n"
+          "Looks at worlds of processes that share memory, and measures them.\n\n",
+          output.file);
+    for (size_t i = 0; i < COMMANDS; i++) {
+        fprintf(output.file, "  shoal %-7s %s\n", commands[i]->name, commands[i]->summary);
+    }
+    fputs("\n  -h, --help     this, or what a command does: shoal COMMAND --help\n"
+          "  --version      the version\n",
+          output.file);
+    return cli_output_end(&output);
+}
+
+static cli_exit run(int argc, char **argv)
+{
+    const char *word = argc > 1 ? argv[1] : NULL;
+    if (word == NULL) {
+        return cli_complain(NULL, CLI_MISUSED, "no command; one of info, ps and bench is wanted, or --help");
+    }
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
+        return print_help();
+    }
+    if (strcmp(word, "--version") == 0) {
+        return cli_print("shoal " SHOAL_VERSION "\n");
+    }
+    if (word[0] == '-') {
+        return cli_complain(NULL, CLI_MISUSED, "unknown option '%s'; known are --help and --version", word);
+    }
+    for (size_t i = 0; i < COMMANDS; i++) {
+        if (strcmp(word, commands[i]->name) == 0) {
+            return commands[i]->run(argc - 1, argv + 1);
+        }
+    }
+    return cli_complain(NULL, CLI_MISUSED, "unknown command '%s'; known are info, ps and bench", word);
+}
+
+/* A standard stream that was closed is opened the wrong way round: its number cannot be taken by another file, and using it fails. */
+static void hold_standard_streams(void)
+{
+    static const int modes[] = {O_WRONLY, O_RDONLY, O_RDONLY};
+    for (int fd = 0; fd < 3; fd++) {
+        if (fcntl(fd, F_GETFD) < 0) {
+            (void)!open("/dev/null", modes[fd]);
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    shoal_err err = shoal_init(&argc, &argv); /* a child that a benchmark started goes its own way from here */
+    if (err != SHOAL_OK) {
+        return cli_complain(NULL, CLI_FAILED, "%s", shoal_last_error_text());
+    }
+    hold_standard_streams();
+    signal(SIGPIPE, SIG_IGN); /* a reader that went away is a write that fails */
+    return run(argc, argv);
+}

@@ -1,0 +1,146 @@
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LINE_MAX_BYTES 1024
+
+char *cli_printable(char *text)
+{
+    for (char *c = text; *c != 0; c++) {
+        if ((unsigned char)*c < ' ' || *c == 127) {
+            *c = '?';
+        }
+    }
+    return text;
+}
+
+cli_exit cli_complain(const cli_command *command, cli_exit status, const char *format, ...)
+{
+    char text[LINE_MAX_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "shoal%s%s: %s\n", command != NULL ? " " : "", command != NULL ? command->name : "",
+            cli_printable(text));
+    return status;
+}
+
+bool cli_output_begin(cli_output *output)
+{
+    *output = (cli_output){.file = NULL};
+    output->file = open_memstream(&output->text, &output->size);
+    if (output->file == NULL) {
+        output->failed = true;
+        cli_complain(NULL, CLI_FAILED, "no memory for the output");
+    }
+    return !output->failed;
+}
+
+static bool write_all(const char *text, size_t size)
+{
+    while (size > 0) {
+        ssize_t n = write(STDOUT_FILENO, text, size);
+        if (n < 0 && errno != EINTR) {
+            return false;
+        }
+        if (n > 0) {
+            text += n;
+            size -= (size_t)n;
+        }
+    }
+    return true;
+}
+
+bool cli_output_send(cli_output *output)
+{
+    if (output->failed) {
+        return false;
+    }
+    if (fflush(output->file) != 0) {
+        output->failed = true;
+        cli_complain(NULL, CLI_FAILED, "no memory for the output");
+    } else if (!write_all(output->text, output->size)) {
+        output->failed = true;
+        cli_complain(NULL, CLI_FAILED, "cannot write the output: %s", strerror(errno));
+    }
+    rewind(output->file);
+    return !output->failed;
+}
+
+cli_exit cli_output_end(cli_output *output)
+{
+    bool sent = cli_output_send(output);
+    if (output->file != NULL) {
+        fclose(output->file);
+        free(output->text);
+    }
+    return sent ? CLI_OK : CLI_FAILED;
+}
+
+cli_exit cli_print(const char *text)
+{
+    cli_output output;
+    if (!cli_output_begin(&output)) {
+        return CLI_FAILED;
+    }
+    fputs(text, output.file);
+    return cli_output_end(&output);
+}
+
+/* The length of the UTF-8 character at text, or 0 when it is none. */
+static size_t character(const unsigned char *text)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t length = text[0] < 0x80 ? 1 : text[0] >> 5 == 6 ? 2 : text[0] >> 4 == 14 ? 3 : text[0] >> 3 == 30 ? 4 : 0;
+    uint32_t code = length == 1 ? text[0] : text[0] & (0x7fu >> length);
+    for (size_t i = 1; i < length; i++) {
+        if (text[i] >> 6 != 2) {
+            return 0;
+        }
+        code = code << 6 | (text[i] & 0x3fu);
+    }
+    return length > 0 && code >= least[length] && code <= 0x10ffff && code >> 11 != 27 ? length : 0;
+}
+
+void cli_json_string(FILE *file, const char *text)
+{
+    fputc('"', file);
+    for (const unsigned char *c = (const unsigned char *)text; *c != 0;) {
+        size_t length = character(c);
+        if (length == 0) {
+            fputs("\\ufffd", file);
+            c++;
+        } else if (length == 1 && (*c < ' ' || *c == 127)) {
+            fprintf(file, "\\u%04x", *c++);
+        } else if (*c == '"' || *c == '\\') {
+            fprintf(file, "\\%c", *c++);
+        } else {
+            fwrite(c, 1, length, file);
+            c += length;
+        }
+    }
+    fputc('"', file);
+}
+
+const char *cli_size(uint64_t bytes, char buffer[CLI_SIZE_TEXT])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    if (bytes == UINT64_MAX) {
+        snprintf(buffer, CLI_SIZE_TEXT, "unlimited");
+        return buffer;
+    }
+    size_t unit = 0;
+    double value = (double)bytes;
+    while (value >= 1024 && unit + 1 < sizeof units / sizeof *units) {
+        value /= 1024;
+        unit++;
+    }
+    snprintf(buffer, CLI_SIZE_TEXT, unit == 0 || value >= 100 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+    return buffer;
+}

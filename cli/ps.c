@@ -1,0 +1,175 @@
+#include "cli/cli.h"
+
+#include <shoal/world.h>
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char help[] =
+    "usage: shoal ps [--json]\n"
+    "Lists the worlds of this user and their processes: what each does, how many blocks it holds\n"
+    "(REFS) and how many free ones it keeps (CACHED). USED, LIMIT and RECOVERED are of the world:\n"
+    "its memory, the most it may use, and the dead processes whose holdings it took back.\n\n"
+    "  --json      one JSON object a line, for each process\n"
+    "  -h, --help  this\n"
+    "  --version   the version\n";
+
+enum { WORLD, USED, LIMIT, RECOVERED, PID, SLOT, STATE, REFS, CACHED, NAME, DOING, COLUMNS };
+
+static const struct {
+    const char *title;
+    bool right;
+} columns[COLUMNS] = {
+    [WORLD] = {"WORLD", false}, [USED] = {"USED", true},   [LIMIT] = {"LIMIT", true}, [RECOVERED] = {"RECOVERED", true},
+    [PID] = {"PID", true},      [SLOT] = {"SLOT", true},   [STATE] = {"STATE", false}, [REFS] = {"REFS", true},
+    [CACHED] = {"CACHED", true}, [NAME] = {"NAME", false}, [DOING] = {"DOING", false},
+};
+
+/* A row is its cells as text, one after the other. */
+typedef struct row {
+    char *cells[COLUMNS];
+} row;
+
+typedef struct listing {
+    cli_output output;
+    row *rows;
+    size_t count;
+    bool no_memory;
+} listing;
+
+static char *cell(const char *text)
+{
+    char *copy = strdup(text[0] != 0 ? text : "-");
+    return copy != NULL ? cli_printable(copy) : NULL;
+}
+
+static char *number(uint64_t n)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%" PRIu64, n);
+    return strdup(text);
+}
+
+static char *size(uint64_t bytes)
+{
+    char text[CLI_SIZE_TEXT];
+    return strdup(cli_size(bytes, text));
+}
+
+static bool add_row(const shoal_ps_entry *e, void *context)
+{
+    listing *l = context;
+    row *grown = realloc(l->rows, (l->count + 1) * sizeof *grown);
+    if (grown == NULL) {
+        l->no_memory = true;
+        return false;
+    }
+    l->rows = grown;
+    row *r = &l->rows[l->count++];
+    *r = (row){{[WORLD] = cell(e->world),
+                [USED] = size(e->world_used),
+                [LIMIT] = size(e->world_limit),
+                [RECOVERED] = number(e->world_recovered),
+                [PID] = number((uint64_t)e->pid),
+                [SLOT] = number(e->slot),
+                [STATE] = cell(e->state),
+                [REFS] = number(e->references),
+                [CACHED] = number(e->cached),
+                [NAME] = cell(e->name),
+                [DOING] = cell(e->doing)}};
+    for (int i = 0; i < COLUMNS; i++) {
+        l->no_memory = l->no_memory || r->cells[i] == NULL;
+    }
+    return !l->no_memory;
+}
+
+static void print_row(FILE *file, const char *const cells[COLUMNS], const int widths[COLUMNS])
+{
+    for (int i = 0; i < COLUMNS; i++) {
+        int width = i == COLUMNS - 1 ? 0 : widths[i];
+        fprintf(file, "%s%*s", i > 0 ? "  " : "", columns[i].right ? width : -width, cells[i]);
+    }
+    fputc('\n', file);
+}
+
+static void print_table(const listing *l, FILE *file)
+{
+    const char *titles[COLUMNS];
+    int widths[COLUMNS];
+    for (int i = 0; i < COLUMNS; i++) {
+        titles[i] = columns[i].title;
+        widths[i] = (int)strlen(titles[i]);
+        for (size_t n = 0; n < l->count; n++) {
+            int length = (int)strlen(l->rows[n].cells[i]);
+            widths[i] = length > widths[i] ? length : widths[i];
+        }
+    }
+    print_row(file, titles, widths);
+    for (size_t n = 0; n < l->count; n++) {
+        print_row(file, (const char *const *)l->rows[n].cells, widths);
+    }
+}
+
+static bool print_object(const shoal_ps_entry *e, void *context)
+{
+    FILE *file = ((listing *)context)->output.file;
+    fputs("{\"world\": ", file);
+    cli_json_string(file, e->world);
+    fprintf(file, ", \"world_used\": %" PRIu64 ", \"world_limit\": %" PRIu64 ", \"world_recovered\": %" PRIu64, e->world_used,
+            e->world_limit, e->world_recovered);
+    fprintf(file, ", \"pid\": %" PRId32 ", \"slot\": %" PRIu32 ", \"name\": ", e->pid, e->slot);
+    cli_json_string(file, e->name);
+    fputs(", \"state\": ", file);
+    cli_json_string(file, e->state);
+    fputs(", \"doing\": ", file);
+    cli_json_string(file, e->doing);
+    fprintf(file, ", \"references\": %" PRIu64 ", \"cached\": %" PRIu64 "}\n", e->references, e->cached);
+    return true;
+}
+
+static void free_rows(listing *l)
+{
+    for (size_t n = 0; n < l->count; n++) {
+        for (int i = 0; i < COLUMNS; i++) {
+            free(l->rows[n].cells[i]);
+        }
+    }
+    free(l->rows);
+}
+
+static cli_exit run(int argc, char **argv)
+{
+    cli_options options;
+    cli_exit status;
+    listing l = {.count = 0};
+    if (!cli_options_read(&cli_ps, argc, argv, &options, &status)) {
+        return status;
+    }
+    if (options.argument != NULL) {
+        return cli_complain(&cli_ps, CLI_MISUSED, "takes no argument, but there is '%s'", options.argument);
+    }
+    if (!cli_output_begin(&l.output)) {
+        return CLI_FAILED;
+    }
+    shoal_err err = shoal_world_list(options.json ? print_object : add_row, &l);
+    if (err == SHOAL_OK && l.no_memory) {
+        err = shoal_fail(SHOAL_ENOMEM, "no memory for the table");
+    }
+    if (err == SHOAL_OK && !options.json) {
+        print_table(&l, l.output.file);
+    }
+    free_rows(&l);
+    if (err != SHOAL_OK) {
+        cli_complain(&cli_ps, CLI_FAILED, "%s: %s", shoal_err_name(err), shoal_last_error_text());
+    }
+    status = cli_output_end(&l.output);
+    return err != SHOAL_OK ? CLI_FAILED : status;
+}
+
+const cli_command cli_ps = {
+    .name = "ps",
+    .summary = "[--json]         worlds, their processes, what each holds",
+    .help = help,
+    .run = run,
+};

@@ -1,0 +1,359 @@
+#include "ipc/queue_core.h"
+
+#include "ipc/message_write.h"
+
+#include <stdlib.h>
+
+/* ---- rings ---- */
+
+static shoal_err damaged(const shoal_block *q, uint32_t ring)
+{
+    return sh_fail(SHOAL_ECORRUPT, "queue %llu: ring %u is damaged", (unsigned long long)q->id, ring);
+}
+
+/* Inside: opens ring number n, which is the last one known or the one after it. */
+shoal_err sh_queue_open_ring(shoal_block *q, uint32_t n)
+{
+    sh_queue_view *v = sh_queue_view_of(q);
+    uint32_t count = sh_load_relaxed(&v->count);
+    if (n < count) {
+        return SHOAL_OK;
+    }
+    sh_ref ref = sh_load_acquire(n == 0 ? &sh_queue_shm_of(q)->rings : &v->rings[n - 1].shm->next);
+    if (n >= SH_RINGS_MAX || n != count || sh_ref_weight(ref) == 0 || !sh_ring_open(sh_ref_id(ref), &v->rings[n])) {
+        return damaged(q, n);
+    }
+    sh_store_release(&v->count, n + 1);
+    return SHOAL_OK;
+}
+
+/* Inside: the view, made at the first use of a queue that was received; it starts at the rings in use. */
+shoal_err sh_queue_prepare(shoal_block *q, const char *what)
+{
+    if (__builtin_expect(q != NULL && q->extra != NULL && q->kind == SH_KIND_QUEUE, 1)) {
+        return SHOAL_OK;
+    }
+    shoal_err err = sh_block_require(q, SH_KIND_QUEUE, what);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    if (q->size < sizeof(sh_queue_shm)) {
+        return sh_fail(SHOAL_ECORRUPT, "queue %llu is damaged", (unsigned long long)q->id);
+    }
+    q->extra = calloc(1, sizeof(sh_queue_view));
+    if (q->extra == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for a queue");
+    }
+    err = sh_queue_open_ring(q, 0);
+    if (err != SHOAL_OK) {
+        free(q->extra);
+        q->extra = NULL;
+    }
+    return err;
+}
+
+/* Inside: goes on to ring n + 1 for puts or gets. */
+static shoal_err next_ring(shoal_block *q, sh_a32 *mine, uint32_t n)
+{
+    shoal_err err = sh_queue_open_ring(q, n + 1);
+    if (err == SHOAL_OK) {
+        sh_store_release(mine, n + 1);
+    }
+    return err;
+}
+
+/* Inside: a ring of twice the size behind the full one, which is then closed. */
+static shoal_err grow(sh_ctx *c, shoal_block *q, const sh_ring *ring)
+{
+    if (sh_load_acquire(&ring->shm->next) == 0) {
+        shoal_block *b;
+        uint64_t bytes = sh_ring_bytes(ring->order + 1);
+        if (ring->order + 1 > SH_RING_ORDER_MAX) {
+            return sh_fail(SHOAL_ELIMIT, "queue %llu holds 2^%d messages", (unsigned long long)q->id,
+                           SH_RING_ORDER_MAX);
+        }
+        shoal_err err = sh_block_new(c, sh_class_of(bytes), bytes, &b);
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        sh_block_become(b, SH_KIND_RING);
+        sh_store_release(&((sh_ring_shm *)b->data)->order, ring->order + 1);
+        sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(b->cell));
+        uint64_t nothing = 0;
+        sh_op_begin(c, SH_OP_LINK, sh_offset_of(&ring->shm->next), 0, 0, ref, b->cell, 0, 0);
+        SH_DEATH("queue.grow.begun");
+        bool linked = sh_cas_seq_cst(&ring->shm->next, &nothing, ref); /* pairs with the acquire in open_ring */
+        SH_DEATH("queue.grow.linked"); /* death: next holds our very reference, so recovery empties the cell */
+        if (linked) {
+            sh_store_release((sh_a64 *)sh_at(b->cell), 0);
+        }
+        sh_op_end(c);
+        sh_block_unref(c, b); /* releases it when another was quicker */
+    }
+    SH_DEATH("queue.grow.unclosed");
+    sh_ring_close(ring); /* AGAIN: there is room again; the next ring waits for its time */
+    return SHOAL_OK;
+}
+
+/* ---- put ---- */
+
+/* Inside: one attempt. FULL only when the queue has a bound, and when it is closed err is SHOAL_ECLOSED. */
+static shoal_err put_word(sh_ctx *c, shoal_block *q, sh_entry_kind kind, uint64_t word, uint64_t cell, uint64_t value,
+                          bool *out_full)
+{
+    sh_queue_view *v = sh_queue_view_of(q);
+    sh_queue_shm *shm = sh_queue_shm_of(q);
+    uint64_t bound = sh_load_relaxed(&shm->bound);
+    *out_full = false;
+    for (;;) {
+        uint32_t n = sh_load_relaxed(&v->put);
+        const sh_ring *ring = &v->rings[n];
+        shoal_err err = SHOAL_OK;
+        if (__builtin_expect((sh_load_acquire(&shm->flags) & SH_QUEUE_CLOSED) != 0, 0)) {
+            return sh_fail(SHOAL_ECLOSED, "the queue is closed");
+        }
+        switch (sh_ring_put(c, ring, kind, word, cell, value, bound, q->id)) {
+        case SH_RING_DONE: return SHOAL_OK;
+        case SH_RING_FULL:
+            if (bound != 0) {
+                *out_full = true;
+                return SHOAL_OK;
+            }
+            err = grow(c, q, ring);
+            break;
+        case SH_RING_NEXT: err = next_ring(q, &v->put, n); break;
+        default: err = damaged(q, n); break;
+        }
+        if (err != SHOAL_OK) {
+            return err;
+        }
+    }
+}
+
+static bool has_room(shoal_block *q)
+{
+    const sh_ring *ring = &sh_queue_view_of(q)->rings[sh_load_acquire(&sh_queue_view_of(q)->put)];
+    uint64_t bound = sh_load_relaxed(&sh_queue_shm_of(q)->bound);
+    return bound == 0 || sh_ring_puts(ring) - sh_ring_takes(ring) < bound ||
+           (sh_load_acquire(&sh_queue_shm_of(q)->flags) & SH_QUEUE_CLOSED) != 0;
+}
+
+bool sh_queue_is_ready(shoal_block *q)
+{
+    sh_peek peek;
+    const sh_ring *ring = &sh_queue_view_of(q)->rings[sh_load_acquire(&sh_queue_view_of(q)->get)];
+    sh_ring_result r = sh_ring_peek(ring, &peek);
+    return r != SH_RING_EMPTY || (sh_load_acquire(&sh_queue_shm_of(q)->flags) & SH_QUEUE_CLOSED) != 0;
+}
+
+/* Waits until the predicate may have become true. False when the time is over. */
+bool sh_queue_wait(shoal_block *q, sh_wait *wait, bool (*predicate)(shoal_block *), sh_gate *gate)
+{
+    while (sh_wait_spin(wait)) {
+        if (predicate(q)) {
+            return true;
+        }
+    }
+    uint32_t prepared = sh_gate_prepare(gate);
+    if (predicate(q)) {
+        return true;
+    }
+    sh_slot_shm *slot = sh_the_world.self.slot;
+    sh_store_release(&slot->waiting, q->id + 1);
+    bool in_time = sh_wait_park(wait, gate, prepared);
+    sh_store_release(&slot->waiting, 0);
+    return in_time || predicate(q);
+}
+
+static shoal_err put_once(sh_ctx *c, shoal_block *q, const sh_put *r, bool *out_full)
+{
+    uint64_t word = r->word, cell = 0, value = 0;
+    if (r->moved != NULL) {
+        cell = r->moved->cell;
+        word = sh_load_relaxed((sh_a64 *)sh_at(cell));
+    } else if (r->shared != NULL) {
+        uint64_t weight;
+        cell = r->shared->cell;
+        shoal_err err = sh_heap_share(c, cell, &weight);
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(cell));
+        word = sh_ref_make(r->shared->id, weight);
+        value = sh_ref_make(r->shared->id, sh_ref_weight(ref) - weight);
+    }
+    return put_word(c, q, r->kind, word, cell, value, out_full);
+}
+
+shoal_err sh_queue_put_word(shoal_block *q, const sh_put *r, int64_t timeout)
+{
+    sh_wait wait;
+    bool full = false, waiting = false;
+    for (;;) {
+        sh_ctx *c = sh_enter();
+        if (c == NULL) {
+            return shoal_last_error();
+        }
+        shoal_err err = sh_queue_prepare(q, "put");
+        if (err == SHOAL_OK) {
+            err = put_once(c, q, r, &full);
+        }
+        sh_leave();
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        if (!full) {
+            sh_gate_wake(&sh_queue_shm_of(q)->not_empty, 1); /* the swap in the ring was a full barrier */
+            return SHOAL_OK;
+        }
+        if (!waiting) {
+            waiting = true;
+            sh_wait_init(&wait, timeout, SH_SLICE_LONG);
+        }
+        if (timeout == SHOAL_NOW || !sh_queue_wait(q, &wait, has_room, &sh_queue_shm_of(q)->not_full)) {
+            return sh_fail(SHOAL_ETIMEDOUT, "the queue stayed full");
+        }
+    }
+}
+
+/* ---- get ---- */
+
+/* Is the message what the caller asked for, and does it fit? Size of raw bytes in out_size. */
+static shoal_err check_wanted(const sh_peek *peek, sh_want wanted, size_t capacity, size_t *out_size)
+{
+    if (wanted == SH_WANT_BLOCK && peek->kind != SH_ENTRY_BLOCK) {
+        return sh_fail(SHOAL_ETYPE, "the oldest message is not a block");
+    }
+    if (wanted != SH_WANT_BYTES) {
+        return SHOAL_OK;
+    }
+    size_t size = peek->kind - SH_ENTRY_BYTES_0;
+    if (peek->kind == SH_ENTRY_MESSAGE) {
+        /* Not ours yet: if another takes it now we read what is nonsense, and our swap fails. */
+        sh_found f;
+        if (!sh_heap_find(sh_ref_id(peek->word), &f)) {
+            return SHOAL_OK;
+        }
+        shoal_block message = {.data = f.data, .size = f.size, .kind = f.kind};
+        if (sh_message_bytes(&message, &size) == NULL) {
+            return sh_fail(SHOAL_ETYPE, "the oldest message is a value, not raw bytes");
+        }
+    } else if (peek->kind > SH_ENTRY_BYTES_8) {
+        return sh_fail(SHOAL_ETYPE, "the oldest message is not raw bytes");
+    }
+    if (size > capacity) {
+        *out_size = size;
+        return sh_fail(SHOAL_EINVAL, "the oldest message has %zu bytes, the buffer %zu", size, capacity);
+    }
+    return SHOAL_OK;
+}
+
+/* Inside: takes what was looked at. A reference that names nothing is taken too, so that it does not stop the queue. */
+static shoal_err take(sh_ctx *c, shoal_block *q, const sh_ring *ring, const sh_peek *peek, sh_taken *out,
+                      bool *out_again)
+{
+    shoal_block *b = NULL;
+    uint64_t cell = 0, value = 0;
+    shoal_err err = SHOAL_OK;
+    if (peek->kind == SH_ENTRY_BLOCK || peek->kind == SH_ENTRY_MESSAGE) {
+        err = sh_block_expect(c, peek->word, &b, &value);
+        if (err != SHOAL_OK && err != SHOAL_ECORRUPT) {
+            return err;
+        }
+        cell = b != NULL ? b->cell : 0;
+    }
+    if (sh_ring_take(c, ring, peek, cell, value, q->id) == SH_RING_AGAIN) {
+        if (b != NULL) {
+            sh_block_unexpect(b);
+        }
+        *out_again = true;
+        return SHOAL_OK;
+    }
+    if (b != NULL) {
+        sh_block_arrived(b);
+    }
+    *out = (sh_taken){.kind = peek->kind, .word = peek->word, .block = b};
+    return err;
+}
+
+sh_ring_result sh_queue_peek(shoal_block *q, const sh_ring **out_ring, sh_peek *out_peek)
+{
+    sh_queue_view *v = sh_queue_view_of(q);
+    for (;;) {
+        uint32_t n = sh_load_relaxed(&v->get);
+        *out_ring = &v->rings[n];
+        sh_ring_result r = sh_ring_peek(*out_ring, out_peek);
+        if (r == SH_RING_BROKEN) {
+            damaged(q, n);
+        }
+        if (r != SH_RING_NEXT) {
+            return r;
+        }
+        if (next_ring(q, &v->get, n) != SHOAL_OK) {
+            return SH_RING_BROKEN;
+        }
+    }
+}
+
+/* Inside: one attempt. */
+static shoal_err try_get(sh_ctx *c, shoal_block *q, sh_want wanted, size_t capacity, sh_taken *out, size_t *out_size,
+                         bool *out_empty)
+{
+    *out_empty = false;
+    for (;;) {
+        const sh_ring *ring;
+        sh_peek peek;
+        /* Before the look at the ring: then what was put before the closing is seen. */
+        bool closed = (sh_load_acquire(&sh_queue_shm_of(q)->flags) & SH_QUEUE_CLOSED) != 0;
+        sh_ring_result r = sh_queue_peek(q, &ring, &peek);
+        if (r == SH_RING_BROKEN) {
+            return shoal_last_error();
+        }
+        if (r == SH_RING_EMPTY) {
+            *out_empty = !closed;
+            return closed ? sh_fail(SHOAL_ECLOSED, "the queue is closed and empty") : SHOAL_OK;
+        }
+        bool again = false;
+        shoal_err err = check_wanted(&peek, wanted, capacity, out_size);
+        if (err == SHOAL_OK) {
+            err = take(c, q, ring, &peek, out, &again);
+        }
+        if (!again) {
+            return err;
+        }
+    }
+}
+
+shoal_err sh_queue_get_word(shoal_block *q, sh_want wanted, size_t capacity, int64_t timeout, sh_taken *out,
+                            size_t *out_size)
+{
+    sh_wait wait;
+    bool empty = false, waiting = false;
+    for (;;) {
+        sh_ctx *c = sh_enter();
+        if (c == NULL) {
+            return shoal_last_error();
+        }
+        shoal_err err = sh_queue_prepare(q, "get");
+        if (err == SHOAL_OK) {
+            err = try_get(c, q, wanted, capacity, out, out_size, &empty);
+        }
+        sh_leave();
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        if (!empty) {
+            if (sh_load_relaxed(&sh_queue_shm_of(q)->bound) != 0) {
+                sh_gate_wake(&sh_queue_shm_of(q)->not_full, 1); /* the swap in the ring was a full barrier */
+            }
+            return SHOAL_OK;
+        }
+        if (!waiting) {
+            waiting = true;
+            sh_wait_init(&wait, timeout, SH_SLICE_LONG);
+        }
+        if (timeout == SHOAL_NOW || !sh_queue_wait(q, &wait, sh_queue_is_ready, &sh_queue_shm_of(q)->not_empty)) {
+            return sh_fail(SHOAL_ETIMEDOUT, "the queue stayed empty");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+/* The engine of a queue: its rings as one line of positions, and waiting. queue.c puts the public face on it. */
+#ifndef SH_IPC_QUEUE_CORE_H
+#define SH_IPC_QUEUE_CORE_H
+
+#include "ipc/ring.h"
+#include "shm/block.h"
+
+#define SH_RINGS_MAX (SH_RING_ORDER_MAX + 1)
+
+/* What this process knows of the rings, in block->extra. rings[i] is written once, inside, before count says so; so
+ * it can be read anywhere. */
+typedef struct sh_queue_view {
+    sh_a32 count;
+    sh_a32 put, get; /* the rings where we put and get: forward only */
+    sh_ring rings[SH_RINGS_MAX];
+} sh_queue_view;
+
+static inline sh_queue_shm *sh_queue_shm_of(const shoal_block *queue)
+{
+    return (sh_queue_shm *)queue->data;
+}
+
+static inline sh_queue_view *sh_queue_view_of(const shoal_block *queue)
+{
+    return queue->extra;
+}
+
+/* Inside: checks that it is a queue and makes the view at its first use here. `what` is for the words. */
+shoal_err sh_queue_prepare(shoal_block *queue, const char *what);
+
+/* Inside: opens ring number n, which is one that is known or the one after. */
+shoal_err sh_queue_open_ring(shoal_block *queue, uint32_t n);
+
+/* Inside: looks at the oldest message. EMPTY, DONE, or BROKEN with the error recorded. */
+sh_ring_result sh_queue_peek(shoal_block *queue, const sh_ring **out_ring, sh_peek *out_peek);
+
+/* What goes into the ring: one word, and where its reference comes from. */
+typedef struct sh_put {
+    sh_entry_kind kind;
+    uint64_t word;
+    shoal_block *moved;  /* its whole reference goes along: a message */
+    shoal_block *shared; /* a part of its weight goes along: a block */
+} sh_put;
+
+shoal_err sh_queue_put_word(shoal_block *queue, const sh_put *put, int64_t timeout);
+
+typedef enum sh_want { SH_WANT_ANY, SH_WANT_BYTES, SH_WANT_BLOCK } sh_want;
+
+typedef struct sh_taken {
+    sh_entry_kind kind;
+    uint64_t word;
+    shoal_block *block; /* for BLOCK and MESSAGE: one reference is the caller's */
+} sh_taken;
+
+/* capacity: of the caller's buffer, for SH_WANT_BYTES; when the message does not fit, its size is in out_size. */
+shoal_err sh_queue_get_word(shoal_block *queue, sh_want wanted, size_t capacity, int64_t timeout, sh_taken *out,
+                            size_t *out_size);
+
+/* Spins, then parks, until the predicate may have become true. False when the time is over. */
+bool sh_queue_wait(shoal_block *queue, sh_wait *wait, bool (*predicate)(shoal_block *), sh_gate *gate);
+
+/* A get would not block. The queue is prepared. Anywhere. */
+bool sh_queue_is_ready(shoal_block *queue);
+
+#endif

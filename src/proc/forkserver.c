@@ -1,0 +1,341 @@
+/* forkserver: a fresh image of this program that does nothing but fork on request. Its children are as clean as spawned ones and cost less.
+ *
+ * One server a process, started at the first need. It is in the world with a slot of its own and holds nothing, so its
+ * children inherit nothing; the slot that a child becomes is reserved by the requester.
+ *
+ * Request and reply go over a socket, one at a time. The server is the parent of its children: it opens the pidfd of each before
+ * anybody could reap it and passes it on, and it reaps only when asked, so neither pid nor status can be lost or mixed up. When the socket is
+ * closed, by the requester or by its death, the server leaves the world and ends.
+ *
+ * death: of the server: the requester sees the socket end and starts another; a child that it had just forked finds its slot given
+ * up, unless the requester had the reply. The status of its other children is lost with it, and their records tell what they can.
+ */
+#include "os/process.h"
+#include "proc/child.h"
+#include "proc/pidfd.h"
+#include "proc/registry.h"
+#include "shm/op.h"
+#include "shm/slot.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef enum ask {
+    ASK_FORK = 1, /* slot, hangs; the reply carries pid and pidfd */
+    ASK_REAP,     /* pid; the reply carries its fate */
+    ASK_DROP,     /* pid; no reply */
+} ask;
+
+typedef struct request {
+    uint32_t ask;
+    uint32_t slot;
+    int32_t pid;
+    uint32_t hangs;
+} request;
+
+typedef struct reply {
+    int32_t error; /* an errno; 0: done */
+    int32_t pid;
+    sh_fate fate;
+} reply;
+
+#define STOP_LIMIT SHOAL_SECONDS(5)
+
+/* ---- messages with an fd ---- */
+
+typedef union control {
+    struct cmsghdr head;
+    char room[CMSG_SPACE(sizeof(int))];
+} control;
+
+static bool send_all(int socket, const void *bytes, size_t size, int fd)
+{
+    control c = {.room = {0}};
+    struct iovec part = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = size};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (fd >= 0) {
+        message.msg_control = &c;
+        message.msg_controllen = sizeof c;
+        c.head = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+        memcpy(CMSG_DATA(&c.head), &fd, sizeof fd);
+    }
+    ssize_t n;
+    do {
+        n = sendmsg(socket, &message, MSG_NOSIGNAL);
+    } while (n < 0 && errno == EINTR);
+    return n == (ssize_t)size;
+}
+
+/* False at the end of the socket. *out_fd is -1 when none came. */
+static bool receive_all(int socket, void *bytes, size_t size, int *out_fd)
+{
+    control c = {.room = {0}};
+    struct iovec part = {.iov_base = bytes, .iov_len = size};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof c};
+    struct pollfd p = {.fd = socket, .events = POLLIN};
+    while (sh_poll(&p, 1, SH_NO_DEADLINE) == 0) { /* the other end is a living process, or the socket ends */
+    }
+    ssize_t n;
+    do {
+        n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+    } while (n < 0 && errno == EINTR);
+    *out_fd = -1;
+    struct cmsghdr *head = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+    if (head != NULL && head->cmsg_type == SCM_RIGHTS && head->cmsg_len == CMSG_LEN(sizeof *out_fd)) {
+        memcpy(out_fd, CMSG_DATA(head), sizeof *out_fd);
+    }
+    return n == (ssize_t)size;
+}
+
+/* ---- the server ---- */
+
+static struct sigaction interrupt; /* what it was before we ignored it */
+
+static void serve_fork(int socket, const request *r)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(socket);
+        sigaction(SIGINT, &interrupt, NULL);
+        sh_child_forked(r->slot, NULL, r->hangs != 0);
+    }
+    SH_DEATH("proc.server.forked");
+    reply answer = {.error = pid < 0 ? errno : 0, .pid = (int32_t)pid};
+    sh_born born = {.pidfd = -1};
+    if (pid > 0 && sh_born_watch(pid, &born) != SHOAL_OK) {
+        answer.error = EMFILE;
+    }
+    send_all(socket, &answer, sizeof answer, born.pidfd); /* when it fails the next receive sees the end */
+    if (born.pidfd >= 0) {
+        close(born.pidfd);
+    }
+}
+
+static void serve_reap(int socket, const request *r)
+{
+    reply answer = {.pid = r->pid};
+    siginfo_t info = {.si_pid = 0};
+    if (waitid(P_PID, (id_t)r->pid, &info, WEXITED | WNOHANG) != 0) {
+        answer.error = errno;
+    } else if (info.si_pid == 0) {
+        answer.error = EBUSY;
+    } else {
+        answer.fate = sh_fate_of(&info);
+    }
+    send_all(socket, &answer, sizeof answer, -1);
+}
+
+_Noreturn void sh_forkserver_serve(int socket)
+{
+    request r;
+    int none;
+    sigaction(SIGINT, &(struct sigaction){.sa_handler = SIG_IGN}, &interrupt); /* the terminal's Ctrl-C is for the requester */
+    while (receive_all(socket, &r, sizeof r, &none)) {
+        switch ((ask)r.ask) {
+        case ASK_FORK: serve_fork(socket, &r); break;
+        case ASK_REAP: serve_reap(socket, &r); break;
+        case ASK_DROP: sh_orphans_add(r.pid); break;
+        }
+        sh_orphans_reap();
+    }
+    exit(EXIT_SUCCESS); /* leaves the world on the way */
+}
+
+/* ---- the requester ---- */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* around every use of the server, request and reply */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static struct {
+    int socket; /* -1: there is no server */
+    sh_born born;
+    uint32_t slot;
+    uint64_t generation;
+    ino_t world; /* which it serves */
+} server = {.socket = -1};
+
+static void fork_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    if (server.socket >= 0) {
+        close(server.socket);
+        close(server.born.pidfd);
+        server.socket = -1;
+    }
+}
+
+static void install(void)
+{
+    pthread_atfork(NULL, NULL, fork_child);
+    atexit(sh_forkserver_stop);
+}
+
+static ino_t this_world(void)
+{
+    struct stat s;
+    return fstat(sh_the_world.fd, &s) == 0 ? s.st_ino : 0;
+}
+
+/* Closes the socket, which ends it, and sees it out. */
+static void stop_server(void)
+{
+    close(server.socket);
+    server.socket = -1;
+    struct pollfd p = {.fd = server.born.pidfd, .events = POLLIN};
+    if (sh_poll(&p, 1, sh_deadline(STOP_LIMIT)) == 0) {
+        sh_pidfd_signal(server.born.pidfd, SIGKILL);
+        sh_poll(&p, 1, sh_deadline(STOP_LIMIT));
+    }
+    while (waitpid(server.born.pid, NULL, WNOHANG) < 0 && errno == EINTR) {
+    }
+    close(server.born.pidfd);
+    sh_lifeline_drop();
+    if (sh_attached() && this_world() == server.world && sh_enter() != NULL) {
+        sh_slot_bury(server.slot, server.generation);
+        sh_leave();
+    }
+}
+
+/* Its slot, then the process. */
+static shoal_err run_server(int lifeline, int socket)
+{
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    shoal_err err = sh_slot_reserve(c, "forkserver", &server.slot);
+    if (err == SHOAL_OK) {
+        server.generation = sh_state_generation(sh_load_relaxed(&sh_slot_at(server.slot)->state));
+    }
+    sh_leave();
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    SH_DEATH("proc.server.reserved");
+    err = sh_spawn_program(server.slot, lifeline, socket, &server.born);
+    if (err == SHOAL_OK) {
+        sh_slot_expect(server.slot, server.born.pid);
+    } else if (sh_enter() != NULL) {
+        sh_slot_cancel(server.slot, server.generation);
+        sh_leave();
+    }
+    return err;
+}
+
+static shoal_err start_server(void)
+{
+    int lifeline, pair[2];
+    shoal_err err = sh_lifeline_hold(&lifeline);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
+        err = sh_fail_os("a socket for the fork server");
+        sh_lifeline_drop();
+        return err;
+    }
+    err = run_server(lifeline, pair[1]);
+    close(pair[1]);
+    if (err != SHOAL_OK) {
+        close(pair[0]);
+        sh_lifeline_drop();
+        return err;
+    }
+    pthread_once(&once, install);
+    server.world = this_world();
+    server.socket = pair[0];
+    return SHOAL_OK;
+}
+
+/* One request, one reply. False when the server is gone; it is stopped then. */
+static bool talk(const request *r, reply *out_reply, int *out_fd)
+{
+    if (send_all(server.socket, r, sizeof *r, -1) && receive_all(server.socket, out_reply, sizeof *out_reply, out_fd)) {
+        return true;
+    }
+    stop_server();
+    return false;
+}
+
+static shoal_err accept_child(const reply *answer, sh_born *out_born)
+{
+    if (answer->error == 0 && out_born->pidfd >= 0) {
+        out_born->pid = answer->pid;
+        return SHOAL_OK;
+    }
+    if (answer->error == 0) { /* we have no fd left for its pidfd: it finds its slot given up, and ends */
+        send_all(server.socket, &(request){.ask = ASK_DROP, .pid = answer->pid}, sizeof(request), -1);
+    }
+    errno = answer->error != 0 ? answer->error : EMFILE;
+    return sh_fail_os("a fork by the fork server");
+}
+
+static shoal_err ask_for_fork(const sh_launch *launch, sh_born *out_born)
+{
+    const request r = {.ask = ASK_FORK, .slot = launch->slot, .hangs = launch->lifeline >= 0};
+    reply answer;
+    /* A server that died since its last use is replaced, once. A child of it that waits for our word gets none, because the slot is for
+     * the child of the reply. */
+    for (int attempt = 0; attempt < 2; attempt++) {
+        if (server.socket >= 0 && (server.world != this_world() || sh_pidfd_ended(server.born.pidfd))) {
+            stop_server();
+        }
+        if (server.socket < 0) {
+            shoal_err err = start_server();
+            if (err != SHOAL_OK) {
+                return err;
+            }
+        }
+        if (talk(&r, &answer, &out_born->pidfd)) {
+            return accept_child(&answer, out_born);
+        }
+    }
+    return sh_fail(SHOAL_EOS, "the fork server ended before it answered");
+}
+
+shoal_err sh_forkserver_start(const sh_launch *launch, sh_born *out_born)
+{
+    pthread_mutex_lock(&lock);
+    shoal_err err = ask_for_fork(launch, out_born);
+    pthread_mutex_unlock(&lock);
+    return err;
+}
+
+shoal_err sh_forkserver_reap(int32_t pid, sh_fate *out_fate)
+{
+    reply answer = {.error = ECHILD};
+    int none;
+    pthread_mutex_lock(&lock);
+    bool known = server.socket >= 0 && talk(&(request){.ask = ASK_REAP, .pid = pid}, &answer, &none) && answer.error == 0;
+    pthread_mutex_unlock(&lock);
+    if (!known) {
+        return sh_fail(SHOAL_ECHILD, "the fork server cannot tell how process %d ended", pid);
+    }
+    *out_fate = answer.fate;
+    return SHOAL_OK;
+}
+
+void sh_forkserver_drop(int32_t pid)
+{
+    pthread_mutex_lock(&lock);
+    if (server.socket >= 0) {
+        send_all(server.socket, &(request){.ask = ASK_DROP, .pid = pid}, sizeof(request), -1);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void sh_forkserver_stop(void)
+{
+    pthread_mutex_lock(&lock);
+    if (server.socket >= 0) {
+        stop_server();
+    }
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,160 @@
+/* shoal_spawn: the ranks of one job. They end together: when one fails, the others are ended. */
+#include "proc/pidfd.h"
+#include "proc/process.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GRACE SHOAL_SECONDS(3)
+
+typedef struct group {
+    shoal_process **ranks;
+    struct pollfd *fds; /* fd -1: seen to its end */
+    int started, running;
+    int failed;       /* the rank whose failure is reported; -1: none */
+    int64_t deadline; /* for the rest, once one has failed */
+} group;
+
+static bool is_failure(const shoal_status *status)
+{
+    return status->end == SHOAL_FAILED || status->end == SHOAL_KILLED || (status->end == SHOAL_EXITED && status->code != 0);
+}
+
+/* Of those that are seen to have ended at the same moment: who was killed before who failed, because the others' failures may come from
+ * that; then the one that failed first. */
+static int64_t order_of(const shoal_process *p)
+{
+    return p->status.end == SHOAL_FAILED ? sh_process_ended_at(p) : 0;
+}
+
+static void signal_rest(const group *g, int signal)
+{
+    for (int i = 0; i < g->started; i++) {
+        if (g->fds[i].fd >= 0) {
+            sh_pidfd_signal(g->fds[i].fd, signal);
+        }
+    }
+}
+
+/* Joins those that have ended. */
+static void gather(group *g)
+{
+    int first = -1;
+    for (int i = 0; i < g->started; i++) {
+        shoal_status status;
+        if (g->fds[i].fd < 0 || g->fds[i].revents == 0 || shoal_process_join(g->ranks[i], SHOAL_NOW, &status) != SHOAL_OK) {
+            continue;
+        }
+        g->fds[i].fd = -1;
+        g->running--;
+        if (is_failure(&status) && (first < 0 || order_of(g->ranks[i]) < order_of(g->ranks[first]))) {
+            first = i;
+        }
+    }
+    if (g->failed < 0) {
+        g->failed = first;
+    }
+}
+
+/* Ends all that still run: SIGTERM, the grace time, SIGKILL. */
+static void begin_end(group *g, int64_t grace)
+{
+    signal_rest(g, SIGTERM);
+    g->deadline = sh_deadline(grace);
+}
+
+static void wait_all(group *g, int64_t grace)
+{
+    bool ending = false, killed = false;
+    while (g->running > 0) {
+        if (sh_poll(g->fds, (nfds_t)g->started, ending && !killed ? g->deadline : SH_NO_DEADLINE) > 0) {
+            gather(g);
+        }
+        if (g->failed >= 0 && !ending) {
+            ending = true;
+            begin_end(g, grace);
+        } else if (ending && !killed && sh_passed(g->deadline)) {
+            killed = true;
+            signal_rest(g, SIGKILL);
+        }
+    }
+}
+
+static shoal_err start_all(group *g, shoal_target target, int n, const shoal_value *args, const shoal_process_options *options)
+{
+    shoal_process_options o = *options;
+    for (int i = 0; i < n; i++) {
+        o.rank = i;
+        shoal_err err = sh_process_begin(target, args, &o, &g->ranks[i]);
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        g->fds[i] = (struct pollfd){.fd = shoal_process_sentinel(g->ranks[i]), .events = POLLIN};
+        g->started++;
+        g->running++;
+    }
+    return SHOAL_OK;
+}
+
+/* Takes the results out of the handles. */
+static void give_results(const group *g, shoal_value **results)
+{
+    for (int i = 0; i < g->started; i++) {
+        results[i] = g->ranks[i]->result;
+        g->ranks[i]->result = NULL;
+    }
+}
+
+static shoal_err run_group(group *g, shoal_target target, int n, const shoal_value *args, const shoal_process_options *options,
+                           shoal_value **results)
+{
+    int64_t grace = options->grace > 0 ? options->grace : GRACE;
+    shoal_err err = start_all(g, target, n, args, options);
+    if (err != SHOAL_OK) {
+        char text[SH_RECORD_TEXT];
+        strncpy(text, shoal_last_error_text(), sizeof text - 1);
+        text[sizeof text - 1] = 0;
+        g->failed = g->started; /* nobody: the failure is ours */
+        wait_all(g, grace);
+        return sh_fail(err, "starting rank %d: %s", g->started, text);
+    }
+    wait_all(g, grace);
+    if (g->failed >= 0) {
+        return sh_fail(SHOAL_ECHILD, "%s", g->ranks[g->failed]->text);
+    }
+    if (results != NULL) {
+        give_results(g, results);
+    }
+    return SHOAL_OK;
+}
+
+shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args, const shoal_process_options *options, shoal_value **results)
+{
+    static const shoal_process_options none;
+    shoal_err err = n < 0 ? sh_fail(SHOAL_EINVAL, "%d processes", n) : SHOAL_OK;
+    for (int i = 0; results != NULL && i < n; i++) {
+        results[i] = NULL;
+    }
+    if (err == SHOAL_OK && n > 0) {
+        group g = {.ranks = calloc((size_t)n, sizeof(shoal_process *)), .fds = calloc((size_t)n, sizeof *g.fds), .failed = -1};
+        char text[SH_RECORD_TEXT];
+        err = g.ranks != NULL && g.fds != NULL ? run_group(&g, target, n, args, options != NULL ? options : &none, results)
+                                               : sh_fail(SHOAL_ENOMEM, "no memory for %d process handles", n);
+        strncpy(text, shoal_last_error_text(), sizeof text - 1);
+        text[sizeof text - 1] = 0;
+        for (int i = 0; i < g.started; i++) {
+            shoal_process_destroy(g.ranks[i]);
+        }
+        free(g.ranks);
+        free(g.fds);
+        err = err != SHOAL_OK ? sh_fail(err, "%s", text) : SHOAL_OK;
+    }
+    shoal_value_destroy(args);
+    return err;
+}
+
+shoal_err shoal_spawn(shoal_target target, int n, shoal_value *args)
+{
+    return shoal_spawn_with(target, n, args, NULL, NULL);
+}

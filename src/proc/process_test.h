@@ -1,0 +1,50 @@
+/* What the tests of this layer share: each test runs over the three start methods, and leaves nothing behind. */
+#ifndef SH_PROC_PROCESS_TEST_H
+#define SH_PROC_PROCESS_TEST_H
+
+#include "proc/process.h"
+#include "testing/runner.h"
+
+#define LIMIT SHOAL_SECONDS(20) /* nothing here waits that long unless it is broken */
+
+/* In a child: what must hold, or the process ends with 99. */
+#define must(condition)                                                                                                \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            _exit(99);                                                                                                 \
+        }                                                                                                              \
+    } while (0)
+
+static inline void proc_end(void)
+{
+    sh_forkserver_stop();
+    sh_leaks_end();
+}
+
+static inline TCase *methods_case(const char *name)
+{
+    TCase *tc = tcase_create(name);
+    tcase_add_checked_fixture(tc, sh_leaks_begin, proc_end);
+    tcase_set_timeout(tc, SH_TEST_SECONDS);
+    return tc;
+}
+
+/* A test over the three start methods: _i is the method. */
+#define add_for_methods(tc, test) tcase_add_loop_test(tc, test, SHOAL_START_SPAWN, SHOAL_START_FORKSERVER + 1)
+
+static inline shoal_process *start(int method, shoal_target target, shoal_value *args)
+{
+    shoal_process *p = NULL;
+    ck_assert_ok(shoal_process_start(target, args, &(shoal_process_options){.start = (shoal_start)method}, &p));
+    ck_assert_ptr_nonnull(p);
+    return p;
+}
+
+static inline shoal_status finish(shoal_process *p)
+{
+    shoal_status status;
+    ck_assert_ok(shoal_process_join(p, LIMIT, &status));
+    return status;
+}
+
+#endif

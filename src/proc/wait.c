@@ -1,0 +1,144 @@
+/* shoal_wait: queues and pipes are waited for on their gates, processes on their pidfds; there is no system call for both at once.
+ * Only processes: poll. Otherwise the gates and the phase words of the start records are waited on together, and the pidfds are looked
+ * at between slices: a process that ends in good order is seen at once, a killed one within a slice. */
+#include "ipc/queue.h"
+#include "os/futex.h"
+#include "proc/pidfd.h"
+#include "proc/process.h"
+#include "sync/peers.h"
+
+#include <stdlib.h>
+
+#define SLICE_KILLED SHOAL_MS(20)  /* until a killed process is noticed */
+#define SLICE_ENDING SHOAL_MS(1)   /* between the end of a target and the end of its process */
+#define SLICE_WITHOUT SHOAL_MS(1)  /* where the kernel cannot wait for several words */
+#define SLICE_SWEEP SHOAL_MS(1000) /* between looks for the dead, as every waiter takes (park.h) */
+
+static shoal_queue *queue_of(const shoal_waitable *thing)
+{
+    return thing->queue != NULL ? thing->queue : thing->pipe != NULL ? sh_pipe_read_queue(thing->pipe) : NULL;
+}
+
+static shoal_err check(const shoal_waitable *things, size_t count, bool *out_only_processes)
+{
+    *out_only_processes = true;
+    for (size_t i = 0; i < count; i++) {
+        const shoal_waitable *t = &things[i];
+        if ((t->queue != NULL) + (t->pipe != NULL) + (t->process != NULL) != 1) {
+            return sh_fail(SHOAL_EINVAL, "shoal_wait: thing %zu must be one of queue, pipe and process", i);
+        }
+        if (t->process != NULL && t->process->pidfd < 0) {
+            return sh_fail(SHOAL_ESTATE, "shoal_wait: process %d was not started by this process", t->process->pid);
+        }
+        if (t->process == NULL && queue_of(t) == NULL) {
+            return sh_fail(SHOAL_EINVAL, "shoal_wait: thing %zu is an end of a pipe that only sends", i);
+        }
+        *out_only_processes = *out_only_processes && t->process != NULL;
+    }
+    return SHOAL_OK;
+}
+
+/* Writes all `ready`; true when one is. */
+static bool look(shoal_waitable *things, size_t count)
+{
+    bool any = false;
+    for (size_t i = 0; i < count; i++) {
+        shoal_waitable *t = &things[i];
+        t->ready = t->process != NULL ? sh_process_has_ended(t->process) : sh_queue_ready(queue_of(t));
+        any = any || t->ready;
+    }
+    return any;
+}
+
+static bool wait_processes(shoal_waitable *things, size_t count, struct pollfd *fds, int64_t deadline)
+{
+    for (size_t i = 0; i < count; i++) {
+        fds[i] = (struct pollfd){.fd = things[i].process->pidfd, .events = POLLIN};
+    }
+    while (!look(things, count)) {
+        if (sh_passed(deadline)) {
+            return false;
+        }
+        sh_poll(fds, (nfds_t)count, deadline);
+    }
+    return true;
+}
+
+/* The words to sleep on, taken before the last look; and how long at most. */
+static size_t prepare(const shoal_waitable *things, size_t count, sh_futex_pair *pairs, int64_t *out_slice)
+{
+    size_t n = 0;
+    *out_slice = SLICE_SWEEP;
+    for (size_t i = 0; i < count; i++) {
+        const shoal_process *p = things[i].process;
+        sh_futex_pair pair;
+        if (p != NULL) {
+            sh_a32 *phase = &sh_record_of(p->record)->phase;
+            pair = (sh_futex_pair){.word = phase, .value = sh_load_acquire(phase)};
+            bool ending = pair.value == SH_RECORD_ENDED; /* nothing will wake us any more */
+            int64_t slice = ending ? SLICE_ENDING : SLICE_KILLED;
+            *out_slice = slice < *out_slice ? slice : *out_slice;
+            if (ending) {
+                continue;
+            }
+        } else {
+            sh_gate *gate = sh_queue_gate(queue_of(&things[i]));
+            pair = (sh_futex_pair){.word = &gate->word, .value = sh_gate_prepare(gate)};
+        }
+        if (n < SH_FUTEX_MANY) {
+            pairs[n++] = pair;
+        } else {
+            *out_slice = SLICE_WITHOUT; /* more than the kernel takes: the rest is looked at often */
+        }
+    }
+    return n;
+}
+
+static bool wait_mixed(shoal_waitable *things, size_t count, int64_t deadline)
+{
+    bool many = sh_futex_can_wait_many();
+    while (!look(things, count)) {
+        sh_futex_pair pairs[SH_FUTEX_MANY];
+        int64_t slice;
+        size_t n = prepare(things, count, pairs, &slice);
+        if (look(things, count)) {
+            return true;
+        }
+        int64_t now = sh_now();
+        if (now >= deadline) {
+            return false;
+        }
+        slice = many || n <= 1 ? slice : SLICE_WITHOUT;
+        int64_t until = now + slice < deadline ? now + slice : deadline;
+        bool woken = n == 0   ? (sh_poll(NULL, 0, until), false)
+                     : n == 1 ? sh_futex_wait(pairs[0].word, pairs[0].value, until)
+                     : many   ? sh_futex_wait_many(pairs, n, until)
+                              : sh_futex_wait(pairs[0].word, pairs[0].value, until);
+        if (!woken) {
+            sh_peers_now->sweep();
+        }
+    }
+    return true;
+}
+
+shoal_err shoal_wait(shoal_waitable *things, size_t count, int64_t timeout)
+{
+    int64_t deadline = sh_deadline(timeout);
+    bool only_processes;
+    shoal_err err = check(things, count, &only_processes);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    bool ready;
+    if (only_processes) {
+        struct pollfd *fds = calloc(count + 1, sizeof *fds);
+        if (fds == NULL) {
+            return sh_fail(SHOAL_ENOMEM, "no memory for %zu fds", count);
+        }
+        ready = wait_processes(things, count, fds, deadline);
+        free(fds);
+    } else {
+        ready = wait_mixed(things, count, deadline);
+    }
+    return ready ? SHOAL_OK : sh_fail(SHOAL_ETIMEDOUT, "none of %zu things is ready", count);
+}
