@@ -35,7 +35,8 @@ typedef struct cli_options {
     bool json;
     const char *argument; /* NULL: none */
 } cli_options;
-bool cli_options_read(const cli_command *command, int argc, char **argv, cli_options *out_options, cli_exit *out_status);
+bool cli_options_read(const cli_command *command, int argc, char **argv, cli_options *out_options,
+                      cli_exit *out_status);
 
 /* Standard output. Text is gathered in `file` and sent in whole pieces, so that a write that fails is noticed and explained. */
 typedef struct cli_output {

@@ -12,7 +12,8 @@ static cli_exit complain_of_option(const cli_command *command, char **argv, bool
         return cli_complain(command, CLI_MISUSED, "the option '%.*s' takes no value", (int)strcspn(given, "="), given);
     }
     if (optopt != 0) {
-        return cli_complain(command, CLI_MISUSED, "unknown option '-%c'; known are --json, --help and --version", optopt);
+        return cli_complain(command, CLI_MISUSED, "unknown option '-%c'; known are --json, --help and --version",
+                            optopt);
     }
     return cli_complain(command, CLI_MISUSED, "unknown option '%s'; known are --json, --help and --version", given);
 }

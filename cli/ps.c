@@ -21,9 +21,10 @@ static const struct {
     const char *title;
     bool right;
 } columns[COLUMNS] = {
-    [WORLD] = {"WORLD", false}, [USED] = {"USED", true},   [LIMIT] = {"LIMIT", true}, [RECOVERED] = {"RECOVERED", true},
-    [PID] = {"PID", true},      [SLOT] = {"SLOT", true},   [STATE] = {"STATE", false}, [REFS] = {"REFS", true},
-    [CACHED] = {"CACHED", true}, [NAME] = {"NAME", false}, [DOING] = {"DOING", false},
+    [WORLD] = {"WORLD", false},        [USED] = {"USED", true},    [LIMIT] = {"LIMIT", true},
+    [RECOVERED] = {"RECOVERED", true}, [PID] = {"PID", true},      [SLOT] = {"SLOT", true},
+    [STATE] = {"STATE", false},        [REFS] = {"REFS", true},    [CACHED] = {"CACHED", true},
+    [NAME] = {"NAME", false},          [DOING] = {"DOING", false},
 };
 
 /* A row is its cells as text, one after the other. */
@@ -116,8 +117,8 @@ static bool print_object(const shoal_ps_entry *e, void *context)
     FILE *file = ((listing *)context)->output.file;
     fputs("{\"world\": ", file);
     cli_json_string(file, e->world);
-    fprintf(file, ", \"world_used\": %" PRIu64 ", \"world_limit\": %" PRIu64 ", \"world_recovered\": %" PRIu64, e->world_used,
-            e->world_limit, e->world_recovered);
+    fprintf(file, ", \"world_used\": %" PRIu64 ", \"world_limit\": %" PRIu64 ", \"world_recovered\": %" PRIu64,
+            e->world_used, e->world_limit, e->world_recovered);
     fprintf(file, ", \"pid\": %" PRId32 ", \"slot\": %" PRIu32 ", \"name\": ", e->pid, e->slot);
     cli_json_string(file, e->name);
     fputs(", \"state\": ", file);
@@ -162,9 +163,9 @@ static cli_exit run(int argc, char **argv)
     free_rows(&l);
     if (err != SHOAL_OK) {
         cli_complain(&cli_ps, CLI_FAILED, "%s: %s", shoal_err_name(err), shoal_last_error_text());
+        l.output.failed = true; /* half a list is none */
     }
-    status = cli_output_end(&l.output);
-    return err != SHOAL_OK ? CLI_FAILED : status;
+    return cli_output_end(&l.output);
 }
 
 const cli_command cli_ps = {

@@ -4,6 +4,7 @@
 
 #include <shoal/block.h>
 #include <shoal/error.h>
+#include <shoal/log.h>
 #include <shoal/pool.h>
 #include <shoal/process.h>
 #include <shoal/queue.h>

@@ -11,6 +11,7 @@ extern const char *const __stop_sh_death_points[];
 
 static const char *armed;
 static int left;
+static void (*observer)(const char *name);
 
 void sh_death_arm(const char *name, int count)
 {
@@ -18,8 +19,16 @@ void sh_death_arm(const char *name, int count)
     armed = name;
 }
 
+void sh_death_observe(void (*fresh)(const char *name))
+{
+    observer = fresh;
+}
+
 void sh_death_reached(const char *name)
 {
+    if (observer != NULL) {
+        observer(name);
+    }
     if (armed != NULL && strcmp(armed, name) == 0 && --left == 0) {
         kill(getpid(), SIGKILL);
         for (;;) {

@@ -26,7 +26,10 @@ void sh_death_reached(const char *name);
  * inherited by exec. */
 void sh_death_arm(const char *name, int count);
 
-/* How often any armed point was passed, and the list of all points of the program. */
+/* Called with the name of every point that this process comes to, armed or not. NULL: nobody is. For the sweep's dry run. */
+void sh_death_observe(void (*observer)(const char *name));
+
+/* The list of all points of the program; a name stands in it as often as it is compiled in. */
 size_t sh_death_points(const char *const **out_names);
 
 #else

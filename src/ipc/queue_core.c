@@ -52,9 +52,17 @@ shoal_err sh_queue_prepare(shoal_block *q, const char *what)
     return err;
 }
 
-/* Inside: goes on to ring n + 1 for puts or gets. */
+static bool is_closed(const shoal_block *q)
+{
+    return (sh_load_acquire(&sh_queue_shm_of(q)->flags) & SH_QUEUE_CLOSED) != 0;
+}
+
+/* Inside: goes on to ring n + 1 for puts or gets. SHOAL_ECLOSED when ring n was sealed. */
 static shoal_err next_ring(shoal_block *q, sh_a32 *mine, uint32_t n)
 {
+    if (is_closed(q) && sh_load_acquire(&sh_queue_view_of(q)->rings[n].shm->next) == 0) {
+        return sh_fail(SHOAL_ECLOSED, "the queue is closed");
+    }
     shoal_err err = sh_queue_open_ring(q, n + 1);
     if (err == SHOAL_OK) {
         sh_store_release(mine, n + 1);
@@ -109,7 +117,7 @@ static shoal_err put_word(sh_ctx *c, shoal_block *q, sh_entry_kind kind, uint64_
         uint32_t n = sh_load_relaxed(&v->put);
         const sh_ring *ring = &v->rings[n];
         shoal_err err = SHOAL_OK;
-        if (__builtin_expect((sh_load_acquire(&shm->flags) & SH_QUEUE_CLOSED) != 0, 0)) {
+        if (__builtin_expect(is_closed(q), 0)) {
             return sh_fail(SHOAL_ECLOSED, "the queue is closed");
         }
         switch (sh_ring_put(c, ring, kind, word, cell, value, bound, q->id)) {
@@ -134,8 +142,7 @@ static bool has_room(shoal_block *q)
 {
     const sh_ring *ring = &sh_queue_view_of(q)->rings[sh_load_acquire(&sh_queue_view_of(q)->put)];
     uint64_t bound = sh_load_relaxed(&sh_queue_shm_of(q)->bound);
-    return bound == 0 || sh_ring_puts(ring) - sh_ring_takes(ring) < bound ||
-           (sh_load_acquire(&sh_queue_shm_of(q)->flags) & SH_QUEUE_CLOSED) != 0;
+    return bound == 0 || sh_ring_puts(ring) - sh_ring_takes(ring) < bound || is_closed(q);
 }
 
 bool sh_queue_is_ready(shoal_block *q)
@@ -143,7 +150,7 @@ bool sh_queue_is_ready(shoal_block *q)
     sh_peek peek;
     const sh_ring *ring = &sh_queue_view_of(q)->rings[sh_load_acquire(&sh_queue_view_of(q)->get)];
     sh_ring_result r = sh_ring_peek(ring, &peek);
-    return r != SH_RING_EMPTY || (sh_load_acquire(&sh_queue_shm_of(q)->flags) & SH_QUEUE_CLOSED) != 0;
+    return r != SH_RING_EMPTY || is_closed(q);
 }
 
 /* Waits until the predicate may have become true. False when the time is over. */
@@ -200,6 +207,9 @@ shoal_err sh_queue_put_word(shoal_block *q, const sh_put *r, int64_t timeout)
         }
         sh_leave();
         if (err != SHOAL_OK) {
+            if (waiting) {
+                sh_gate_wake(&sh_queue_shm_of(q)->not_full, 1); /* we were woken for room that we do not use */
+            }
             return err;
         }
         if (!full) {
@@ -221,15 +231,21 @@ shoal_err sh_queue_put_word(shoal_block *q, const sh_put *r, int64_t timeout)
 /* Is the message what the caller asked for, and does it fit? Size of raw bytes in out_size. */
 static shoal_err check_wanted(const sh_peek *peek, sh_want wanted, size_t capacity, size_t *out_size)
 {
-    if (wanted == SH_WANT_BLOCK && peek->kind != SH_ENTRY_BLOCK) {
-        return sh_fail(SHOAL_ETYPE, "the oldest message is not a block");
+    if (wanted == SH_WANT_BLOCK) {
+        sh_found f;
+        bool known = peek->kind == SH_ENTRY_BLOCK && sh_heap_find(sh_ref_id(peek->word), &f);
+        shoal_kind kind = known ? sh_block_kind(&(shoal_block){.kind = f.kind}) : SHOAL_KIND_NONE;
+        if (peek->kind != SH_ENTRY_BLOCK || (kind != SHOAL_KIND_NONE && kind != SHOAL_KIND_BLOCK)) {
+            return sh_fail(SHOAL_ETYPE, "the oldest message is not a block");
+        }
+        return SHOAL_OK;
     }
     if (wanted != SH_WANT_BYTES) {
         return SHOAL_OK;
     }
     size_t size = peek->kind - SH_ENTRY_BYTES_0;
     if (peek->kind == SH_ENTRY_MESSAGE) {
-        /* Not ours yet: if another takes it now we read what is nonsense, and our swap fails. */
+        /* Not ours yet: if another takes it now we read what is nonsense, and our swap fails, or try_get looks again. */
         sh_found f;
         if (!sh_heap_find(sh_ref_id(peek->word), &f)) {
             return SHOAL_OK;
@@ -303,20 +319,25 @@ static shoal_err try_get(sh_ctx *c, shoal_block *q, sh_want wanted, size_t capac
     for (;;) {
         const sh_ring *ring;
         sh_peek peek;
-        /* Before the look at the ring: then what was put before the closing is seen. */
-        bool closed = (sh_load_acquire(&sh_queue_shm_of(q)->flags) & SH_QUEUE_CLOSED) != 0;
+        bool closed = is_closed(q); /* before the look at the ring: then what was put before the closing is seen */
         sh_ring_result r = sh_queue_peek(q, &ring, &peek);
         if (r == SH_RING_BROKEN) {
             return shoal_last_error();
         }
-        if (r == SH_RING_EMPTY) {
-            *out_empty = !closed;
-            return closed ? sh_fail(SHOAL_ECLOSED, "the queue is closed and empty") : SHOAL_OK;
+        if (r == SH_RING_EMPTY && !closed) {
+            *out_empty = true;
+            return SHOAL_OK;
+        }
+        if (r == SH_RING_EMPTY) { /* a put may have looked before the closing: it is either in time for us, or fails */
+            sh_ring_seal(ring);
+            continue;
         }
         bool again = false;
         shoal_err err = check_wanted(&peek, wanted, capacity, out_size);
         if (err == SHOAL_OK) {
             err = take(c, q, ring, &peek, out, &again);
+        } else {
+            again = !sh_ring_is_oldest(ring, &peek); /* what was checked may be another's by now, and rewritten */
         }
         if (!again) {
             return err;
@@ -340,6 +361,9 @@ shoal_err sh_queue_get_word(shoal_block *q, sh_want wanted, size_t capacity, int
         }
         sh_leave();
         if (err != SHOAL_OK) {
+            if (waiting) {
+                sh_gate_wake(&sh_queue_shm_of(q)->not_empty, 1); /* we were woken for a message that we leave there */
+            }
             return err;
         }
         if (!empty) {

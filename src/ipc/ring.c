@@ -133,6 +133,12 @@ sh_ring_result sh_ring_peek(const sh_ring *ring, sh_peek *out_peek)
     }
 }
 
+bool sh_ring_is_oldest(const sh_ring *ring, const sh_peek *peek)
+{
+    sh_peek now;
+    return sh_ring_peek(ring, &now) == SH_RING_DONE && now.position == peek->position && now.state == peek->state;
+}
+
 sh_ring_result sh_ring_take(sh_ctx *c, const sh_ring *ring, const sh_peek *peek, uint64_t cell, uint64_t value,
                             uint64_t queue_id)
 {
@@ -169,6 +175,18 @@ sh_ring_result sh_ring_close(const sh_ring *ring)
         return SH_RING_AGAIN;
     }
     return SH_RING_DONE;
+}
+
+sh_ring_result sh_ring_seal(const sh_ring *ring)
+{
+    uint64_t head = sh_load_acquire(&ring->shm->head);
+    sh_a128 *entry = entry_at(ring, head);
+    uint64_t lo = sh_load_acquire(&entry->lo), hi = sh_load_acquire(&entry->hi);
+    if (state_lap(lo) != lap_of(ring, head) || sh_entry_kind_of(lo) != SH_ENTRY_EMPTY) {
+        return SH_RING_AGAIN;
+    }
+    uint64_t closed = lo | (uint64_t)SH_ENTRY_CLOSED << SH_ENTRY_KIND_SHIFT; /* EMPTY is 0; the tags stay */
+    return sh_cas128(entry, lo, hi, closed, hi) ? SH_RING_DONE : SH_RING_AGAIN;
 }
 
 uint64_t sh_ring_puts(const sh_ring *ring)

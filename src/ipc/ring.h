@@ -7,10 +7,12 @@
  *
  *   state at position p (lap L = p / size)     who may swap it      to
  *   EMPTY, lap L                               a put at p           FULL, lap L,     tag of the put
- *   FULL,  lap L                               a take at p          EMPTY, lap L+1,  tag of the take; the other word keeps the tag of the put
+ *   FULL,  lap L                               a take at p          EMPTY, lap L+1,  tag of the take (*)
  *   FULL,  lap L                               a put at p + size    FULL | CLOSING: the ring is full and shall end here
  *   FULL | CLOSING, lap L                      a take at p          CLOSED, lap L+1
+ *   EMPTY, lap L                               a get, queue closed  CLOSED, lap L: no put comes after it (*)
  *   CLOSED, lap L                              nobody               puts and takes at p go on in the next ring
+ *   (*) the other word keeps the tag of the put; CLOSED keeps both tags of EMPTY
  *
  * tail and head are hints: whoever finds the entry they point to already used moves them on. Takes happen in the
  * order of positions, and so do puts. Both tags stay in an entry until the put of the next lap, which confirms them
@@ -57,12 +59,19 @@ typedef struct sh_peek {
 } sh_peek;
 sh_ring_result sh_ring_peek(const sh_ring *ring, sh_peek *out_peek);
 
+/* Is the message that was looked at still there? Then it was there all the time. */
+bool sh_ring_is_oldest(const sh_ring *ring, const sh_peek *peek);
+
 /* Takes the message that was looked at: DONE or AGAIN. */
 sh_ring_result sh_ring_take(sh_ctx *c, const sh_ring *ring, const sh_peek *peek, uint64_t cell, uint64_t value,
                             uint64_t queue_id);
 
 /* Ends the ring at the position of its oldest message, if it is still full: DONE or AGAIN. */
 sh_ring_result sh_ring_close(const sh_ring *ring);
+
+/* Ends an empty ring where it stands, so that a put that looked at the queue before it was closed comes too late: DONE
+ * or AGAIN. No ring follows. */
+sh_ring_result sh_ring_seal(const sh_ring *ring);
 
 /* How many messages were put into it and taken from it so far; exact when nobody works on it. */
 uint64_t sh_ring_puts(const sh_ring *ring);

@@ -47,7 +47,8 @@ shoal_err shoal_return(shoal_value *result)
         }
         sh_leave();
     } else {
-        err = me.record != NULL ? shoal_last_error() : sh_fail(SHOAL_ESTATE, "shoal_return: this process was not started as a target");
+        err = me.record != NULL ? shoal_last_error()
+                                : sh_fail(SHOAL_ESTATE, "shoal_return: this process was not started as a target");
     }
     shoal_value_destroy(result);
     return err;
@@ -101,7 +102,8 @@ static int run(shoal_target target)
     }
     if (err == SHOAL_OK && target == NULL) {
         sh_function function;
-        err = sh_target_find(&sh_record_of(me.record)->target, me.record->size - offsetof(sh_record_shm, target), &function);
+        err = sh_target_find(&sh_record_of(me.record)->target, me.record->size - offsetof(sh_record_shm, target),
+                             &function);
         target = err == SHOAL_OK ? (shoal_target)function : NULL;
     }
     if (err == SHOAL_OK) {
@@ -134,6 +136,7 @@ _Noreturn void sh_child_forked(uint32_t slot, shoal_target target, bool hangs)
         sh_log("a forked child cannot start: %s", shoal_last_error_text());
     }
     fflush(NULL);
+    sh_forkserver_stop(); /* it may have started one */
     sh_world_detach();
     _exit(status); /* exit would run what the parent has registered */
 }
@@ -181,7 +184,8 @@ shoal_err shoal_init(int *argc, char ***argv)
     int fields = sscanf(text, "%d:%u:%d:%d", &a.world, &a.slot, &a.lifeline, &a.socket);
     unsetenv(SH_CHILD_VARIABLE); /* our own children are not what we are */
     if (fields != 4 || a.world < 0) {
-        return sh_fail(SHOAL_EINVAL, SH_CHILD_VARIABLE " is not for the environment: the library sets it for the children that it starts");
+        return sh_fail(SHOAL_EINVAL, SH_CHILD_VARIABLE
+                       " is not for the environment: the library sets it for the children that it starts");
     }
     keep_from_exec(a.world);
     keep_from_exec(a.lifeline);

@@ -19,7 +19,8 @@ static void warn_of_threads(int threads)
 {
     uint32_t no = 0;
     if (sh_cas_acq_rel(&warned, &no, 1)) {
-        sh_log("fork in a process with %d threads: locks that other threads hold stay locked in the child, and buffered output "
+        sh_log("fork in a process with %d threads: locks that other threads hold stay locked in the child, and "
+               "buffered output "
                "may be written twice; start with spawn or forkserver instead",
                threads);
     }
@@ -34,7 +35,8 @@ shoal_err sh_fork_start(const sh_launch *launch, sh_born *out_born)
     if (threads > 1) {
         warn_of_threads(threads);
     } else {
-        fflush(NULL); /* or the child would write it once more; beside threads it could wait for a stream that one of them reads */
+        fflush(
+            NULL); /* or the child would write it once more; beside threads it could wait for a stream that one of them reads */
     }
     int32_t pid;
     shoal_err err = sh_world_fork(launch->slot, &pid);

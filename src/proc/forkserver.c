@@ -136,7 +136,8 @@ _Noreturn void sh_forkserver_serve(int socket)
 {
     request r;
     int none;
-    sigaction(SIGINT, &(struct sigaction){.sa_handler = SIG_IGN}, &interrupt); /* the terminal's Ctrl-C is for the requester */
+    sigaction(SIGINT, &(struct sigaction){.sa_handler = SIG_IGN},
+              &interrupt); /* the terminal's Ctrl-C is for the requester */
     while (receive_all(socket, &r, sizeof r, &none)) {
         switch ((ask)r.ask) {
         case ASK_FORK: serve_fork(socket, &r); break;
@@ -313,7 +314,8 @@ shoal_err sh_forkserver_reap(int32_t pid, sh_fate *out_fate)
     reply answer = {.error = ECHILD};
     int none;
     pthread_mutex_lock(&lock);
-    bool known = server.socket >= 0 && talk(&(request){.ask = ASK_REAP, .pid = pid}, &answer, &none) && answer.error == 0;
+    bool known =
+        server.socket >= 0 && talk(&(request){.ask = ASK_REAP, .pid = pid}, &answer, &none) && answer.error == 0;
     pthread_mutex_unlock(&lock);
     if (!known) {
         return sh_fail(SHOAL_ECHILD, "the fork server cannot tell how process %d ended", pid);

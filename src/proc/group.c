@@ -18,7 +18,8 @@ typedef struct group {
 
 static bool is_failure(const shoal_status *status)
 {
-    return status->end == SHOAL_FAILED || status->end == SHOAL_KILLED || (status->end == SHOAL_EXITED && status->code != 0);
+    return status->end == SHOAL_FAILED || status->end == SHOAL_KILLED ||
+           (status->end == SHOAL_EXITED && status->code != 0);
 }
 
 /* Of those that are seen to have ended at the same moment: who was killed before who failed, because the others' failures may come from
@@ -43,7 +44,8 @@ static void gather(group *g)
     int first = -1;
     for (int i = 0; i < g->started; i++) {
         shoal_status status;
-        if (g->fds[i].fd < 0 || g->fds[i].revents == 0 || shoal_process_join(g->ranks[i], SHOAL_NOW, &status) != SHOAL_OK) {
+        if (g->fds[i].fd < 0 || g->fds[i].revents == 0 ||
+            shoal_process_join(g->ranks[i], SHOAL_NOW, &status) != SHOAL_OK) {
             continue;
         }
         g->fds[i].fd = -1;
@@ -81,7 +83,8 @@ static void wait_all(group *g, int64_t grace)
     }
 }
 
-static shoal_err start_all(group *g, shoal_target target, int n, const shoal_value *args, const shoal_process_options *options)
+static shoal_err start_all(group *g, shoal_target target, int n, const shoal_value *args,
+                           const shoal_process_options *options)
 {
     shoal_process_options o = *options;
     for (int i = 0; i < n; i++) {
@@ -106,8 +109,8 @@ static void give_results(const group *g, shoal_value **results)
     }
 }
 
-static shoal_err run_group(group *g, shoal_target target, int n, const shoal_value *args, const shoal_process_options *options,
-                           shoal_value **results)
+static shoal_err run_group(group *g, shoal_target target, int n, const shoal_value *args,
+                           const shoal_process_options *options, shoal_value **results)
 {
     int64_t grace = options->grace > 0 ? options->grace : GRACE;
     shoal_err err = start_all(g, target, n, args, options);
@@ -129,7 +132,8 @@ static shoal_err run_group(group *g, shoal_target target, int n, const shoal_val
     return SHOAL_OK;
 }
 
-shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args, const shoal_process_options *options, shoal_value **results)
+shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args, const shoal_process_options *options,
+                           shoal_value **results)
 {
     static const shoal_process_options none;
     shoal_err err = n < 0 ? sh_fail(SHOAL_EINVAL, "%d processes", n) : SHOAL_OK;
@@ -137,10 +141,12 @@ shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args, const 
         results[i] = NULL;
     }
     if (err == SHOAL_OK && n > 0) {
-        group g = {.ranks = calloc((size_t)n, sizeof(shoal_process *)), .fds = calloc((size_t)n, sizeof *g.fds), .failed = -1};
+        group g = {
+            .ranks = calloc((size_t)n, sizeof(shoal_process *)), .fds = calloc((size_t)n, sizeof *g.fds), .failed = -1};
         char text[SH_RECORD_TEXT];
-        err = g.ranks != NULL && g.fds != NULL ? run_group(&g, target, n, args, options != NULL ? options : &none, results)
-                                               : sh_fail(SHOAL_ENOMEM, "no memory for %d process handles", n);
+        err = g.ranks != NULL && g.fds != NULL
+                  ? run_group(&g, target, n, args, options != NULL ? options : &none, results)
+                  : sh_fail(SHOAL_ENOMEM, "no memory for %d process handles", n);
         strncpy(text, shoal_last_error_text(), sizeof text - 1);
         text[sizeof text - 1] = 0;
         for (int i = 0; i < g.started; i++) {

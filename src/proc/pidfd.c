@@ -13,7 +13,9 @@ int sh_poll(struct pollfd *fds, nfds_t count, int64_t deadline)
 {
     for (;;) {
         int64_t left = deadline == SH_NO_DEADLINE ? NS_PER_S : deadline - sh_now();
-        left = left < 0 ? 0 : left > NS_PER_S ? NS_PER_S : left; /* a second at a time: whoever waits without end looks again */
+        left = left < 0          ? 0
+               : left > NS_PER_S ? NS_PER_S
+                                 : left; /* a second at a time: whoever waits without end looks again */
         struct timespec t = {.tv_sec = left / NS_PER_S, .tv_nsec = left % NS_PER_S};
         int n = ppoll(fds, count, &t, NULL);
         if (n > 0) {

@@ -43,7 +43,8 @@ static shoal_err choose_method(shoal_start asked, shoal_start *out_start)
 }
 
 /* A record with the arguments in it. Inside. */
-static shoal_err make_record(sh_ctx *c, const shoal_process *p, const sh_target *target, const shoal_value *args, shoal_block **out_record)
+static shoal_err make_record(sh_ctx *c, const shoal_process *p, const sh_target *target, const shoal_value *args,
+                             shoal_block **out_record)
 {
     uint64_t size = offsetof(sh_record_shm, target) + sh_target_size(target);
     shoal_block *b, *message;

@@ -55,7 +55,7 @@ struct shoal_process {
     uint64_t generation;
     bool by_server; /* a child of the fork server */
     bool outlive;
-    bool hangs;     /* on the lifeline, which we hold for it */
+    bool hangs; /* on the lifeline, which we hold for it */
     char name[SHOAL_NAME_MAX + 1];
     pthread_mutex_t lock;
     sh_a32 ended;

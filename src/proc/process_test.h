@@ -5,6 +5,8 @@
 #include "proc/process.h"
 #include "testing/runner.h"
 
+#include <signal.h>
+
 #define LIMIT SHOAL_SECONDS(20) /* nothing here waits that long unless it is broken */
 
 /* In a child: what must hold, or the process ends with 99. */
@@ -15,6 +17,12 @@
         }                                                                                                              \
     } while (0)
 
+static inline void proc_begin(void)
+{
+    signal(SIGTERM, SIG_DFL); /* a forked child would run the handler of libcheck */
+    sh_leaks_begin();
+}
+
 static inline void proc_end(void)
 {
     sh_forkserver_stop();
@@ -24,7 +32,7 @@ static inline void proc_end(void)
 static inline TCase *methods_case(const char *name)
 {
     TCase *tc = tcase_create(name);
-    tcase_add_checked_fixture(tc, sh_leaks_begin, proc_end);
+    tcase_add_checked_fixture(tc, proc_begin, proc_end);
     tcase_set_timeout(tc, SH_TEST_SECONDS);
     return tc;
 }

@@ -122,14 +122,16 @@ shoal_err sh_spawn_program(uint32_t slot, int lifeline, int socket, sh_born *out
 {
     char variable[96];
     if (sh_load_acquire(&allowed) == 0) {
-        return sh_fail(SHOAL_ESTATE, "main must call shoal_init first: without it a child started by spawn or forkserver does not "
-                                     "find its function");
+        return sh_fail(SHOAL_ESTATE,
+                       "main must call shoal_init first: without it a child started by spawn or forkserver does not "
+                       "find its function");
     }
     const int fds[] = {sh_the_world.fd, lifeline, socket};
     snprintf(variable, sizeof variable, SH_CHILD_VARIABLE "=%d:%u:%d:%d", fds[0], slot, lifeline, socket);
     char *text, **arguments = make_arguments(&text), **environment = make_environment(variable);
-    shoal_err err = arguments != NULL && environment != NULL ? run_program(arguments, environment, fds, 3, out_born)
-                                                             : sh_fail(SHOAL_ENOMEM, "no memory for a child's environment");
+    shoal_err err = arguments != NULL && environment != NULL
+                        ? run_program(arguments, environment, fds, 3, out_born)
+                        : sh_fail(SHOAL_ENOMEM, "no memory for a child's environment");
     free(environment);
     free(arguments);
     free(text);

@@ -23,7 +23,8 @@ static bool holds_code(const struct dl_phdr_info *object, uintptr_t offset)
 {
     for (int i = 0; i < object->dlpi_phnum; i++) {
         const ElfW(Phdr) *p = &object->dlpi_phdr[i];
-        if (p->p_type == PT_LOAD && (p->p_flags & PF_X) != 0 && offset >= p->p_vaddr && offset - p->p_vaddr < p->p_memsz) {
+        if (p->p_type == PT_LOAD && (p->p_flags & PF_X) != 0 && offset >= p->p_vaddr &&
+            offset - p->p_vaddr < p->p_memsz) {
             return true;
         }
     }
@@ -120,7 +121,8 @@ shoal_err sh_target_name(sh_function function, sh_target *out_target)
         dl_iterate_phdr(look, &s);
     }
     if (!s.is_found) {
-        return sh_fail(SHOAL_EINVAL, "the target at %p is no function of this program or of a library that it has loaded",
+        return sh_fail(SHOAL_EINVAL,
+                       "the target at %p is no function of this program or of a library that it has loaded",
                        (void *)(uintptr_t)function);
     }
     *out_target = s.found;
@@ -153,7 +155,8 @@ shoal_err sh_target_find(const sh_target *target, size_t size, sh_function *out_
         dl_iterate_phdr(look, &s);
     }
     if (!s.is_found) {
-        return sh_fail(SHOAL_ENOENT, "the target is not in %s: %s", target->path[0] == 0 ? "this program" : target->path,
+        return sh_fail(SHOAL_ENOENT, "the target is not in %s: %s",
+                       target->path[0] == 0 ? "this program" : target->path,
                        s.same_path ? "it is another build than the parent's" : "no such object is loaded");
     }
     *out_function = (sh_function)(s.base + target->offset);

@@ -86,12 +86,36 @@ static bool make_tallies(audit *a)
     return true;
 }
 
+/* What a slot may not be, whatever it holds. */
+static void check_slot(audit *a, uint32_t index, sh_slot_shm *slot, uint64_t references)
+{
+    uint64_t state = sh_load_acquire(&slot->state);
+    sh_phase phase = sh_state_phase(state);
+    uint32_t maker = sh_state_maker(state) - 1;
+    bool orphan = phase == SH_PHASE_RESERVED && sh_load_acquire(&slot->pid) == 0 &&
+                  (maker >= SH_SLOTS || sh_state_phase(sh_load_acquire(&sh_slot_at(maker)->state)) == SH_PHASE_FREE);
+    if (orphan || (phase != SH_PHASE_FREE && sh_slot_is_dead(index))) {
+        finding(a, &a->out->dead_slots, "slot %u is dead and not recovered", index);
+    }
+    if (phase == SH_PHASE_FREE && references != 0) {
+        finding(a, &a->out->unheld, "slot %u is free and holds %llu references", index, (unsigned long long)references);
+    }
+    if (sh_load_acquire(&slot->op.code) != SH_OP_NONE) {
+        finding(a, &a->out->unfinished, "slot %u has operation %d open", index, (int)sh_load_acquire(&slot->op.code));
+    }
+    if (sh_load_acquire(&slot->destroying) != 0) {
+        finding(a, &a->out->unfinished, "slot %u has block %llu to destroy", index,
+                (unsigned long long)sh_load_acquire(&slot->destroying) - 1);
+    }
+}
+
 static void walk_slots(audit *a)
 {
     uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);
     for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
         sh_slot_shm *slot = sh_slot_at(i);
         sh_phase phase = sh_state_phase(sh_load_acquire(&slot->state));
+        uint64_t before = a->out->references;
         char where[32];
         snprintf(where, sizeof where, "slot %u", i);
         for (uint32_t n = 0; n < SH_SLOT_CELLS; n++) {
@@ -105,16 +129,7 @@ static void walk_slots(audit *a)
                 t->listed = true;
             }
         }
-        if (phase != SH_PHASE_FREE && sh_slot_is_dead(i)) {
-            finding(a, &a->out->dead_slots, "slot %u is dead and not recovered", i);
-        }
-        if (sh_load_acquire(&slot->op.code) != SH_OP_NONE) {
-            finding(a, &a->out->unfinished, "slot %u has operation %d open", i, (int)sh_load_acquire(&slot->op.code));
-        }
-        if (sh_load_acquire(&slot->destroying) != 0) {
-            finding(a, &a->out->unfinished, "slot %u has block %llu to destroy", i,
-                    (unsigned long long)sh_load_acquire(&slot->destroying) - 1);
-        }
+        check_slot(a, i, slot, a->out->references - before);
     }
 }
 

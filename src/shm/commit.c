@@ -76,9 +76,14 @@ void sh_trim_undo(sh_ctx *c, uint32_t span)
             return;
         }
         uint64_t word = sh_load_acquire(&f.meta->word);
-        if (sh_word_weight(word) == SH_WEIGHT_TRIM && (uint32_t)((word & SH_TAG_MASK) >> SH_SEQ_BITS) == c->index) {
+        bool ours =
+            sh_word_weight(word) == SH_WEIGHT_TRIM && (uint32_t)((word & SH_TAG_MASK) >> SH_SEQ_BITS) == c->index;
+        if (ours) {
             sh_store_release(&f.meta->word, SH_WORD_FREE | (word & SH_TAG_MASK));
-            SH_DEATH("trim.undo.half");
+            SH_DEATH("trim.undo.half"); /* death: free, and who had it in a cache may have dropped it: recovery cannot
+                                         * tell it from the other free blocks of the span, and lists them all */
+        }
+        if (ours || (c->recovering && (word & SH_WORD_FREE) != 0)) {
             sh_heap_list(id);
         }
     }

@@ -175,7 +175,8 @@ typedef struct sh_op_shm {
 /* Slot: a process's place in the world.
  *
  * Synchronisation
- *   state       any process, by compare-and-swap:  FREE -> RESERVED | ALIVE, RESERVED -> ALIVE | DEAD, ALIVE -> DEAD | FREE, DEAD -> FREE
+ *   state       any process, by compare-and-swap: FREE -> RESERVED or ALIVE, RESERVED -> ALIVE or DEAD,
+ *               ALIVE -> DEAD or FREE, DEAD -> FREE
  *   pid, start  who makes it RESERVED or ALIVE, before that; for a forked child also the child
  *   name        who makes it RESERVED or ALIVE
  *   op, destroying, cells, chunks   the process of the slot; its maker while RESERVED; its recoverer when DEAD

@@ -208,15 +208,23 @@ static void release_references(sh_ctx *c)
     }
 }
 
-/* Children that it was about to start and that nobody has seen. */
+/* Children that it was about to start and that nobody has seen. Only here, after its own open operation is finished:
+ * that may be a gift to such a slot, which must not be anybody else's by then. They are marked first, whoever has the
+ * right to them: so the next sweep finds those that cannot be recovered now, when nobody knows their maker any more. */
 static void recover_reserved(uint32_t maker)
 {
     uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);
     for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
-        uint64_t state = sh_load_acquire(&sh_slot_at(i)->state);
-        if (i != maker && sh_state_phase(state) == SH_PHASE_RESERVED && sh_state_maker(state) == maker + 1) {
-            sh_slot_recover(i);
+        sh_slot_shm *slot = sh_slot_at(i);
+        uint64_t state = sh_load_acquire(&slot->state);
+        if (i == maker || sh_state_phase(state) != SH_PHASE_RESERVED || sh_state_maker(state) != maker + 1) {
+            continue;
         }
+        if (sh_load_acquire(&slot->pid) == 0) {
+            sh_cas_acq_rel(&slot->state, &state, sh_state_make(SH_PHASE_DEAD, maker + 1, sh_state_generation(state)));
+            SH_DEATH("recovery.reserved.marked");
+        }
+        sh_slot_recover(i);
     }
 }
 

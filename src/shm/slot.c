@@ -203,9 +203,7 @@ bool sh_slot_is_dead(uint32_t index)
     if (phase == SH_PHASE_ALIVE) {
         return sh_load_acquire(&slot->state) == state; /* it died while it claimed the slot */
     }
-    /* Reserved, for a child that nobody has seen: it dies with its maker, whose recovery sees to it. */
-    uint32_t maker = sh_state_maker(state) - 1;
-    return maker < SH_SLOTS && maker != index && sh_slot_is_dead(maker) && sh_load_acquire(&slot->state) == state;
+    return false; /* reserved, for a child that nobody has seen: its maker's recovery sees to it, and nobody else (recovery.c) */
 }
 
 bool sh_owner_is_dead(sh_owner owner)

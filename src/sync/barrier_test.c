@@ -1,7 +1,7 @@
 #include "sync/barrier.h"
 
 #include "base/error.h"
-#include "sync/peers_fake.h"
+#include "sync/peers_test.h"
 
 enum { PARTIES = 4, PHASES = 10000, THREAD_PHASES = 2000, ROUNDS = 1000 };
 

@@ -1,7 +1,7 @@
 #include "sync/lock.h"
 
 #include "base/error.h"
-#include "sync/peers_fake.h"
+#include "sync/peers_test.h"
 
 #define WAITERS (UINT32_C(1) << 31)
 

@@ -1,7 +1,7 @@
 #include "sync/rlock.h"
 
 #include "base/error.h"
-#include "sync/peers_fake.h"
+#include "sync/peers_test.h"
 
 typedef struct object {
     sh_rlock_shm rlock;

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "os/futex.h"
-#include "sync/peers_fake.h"
+#include "sync/peers_test.h"
 
 #include <limits.h>
 

@@ -3,8 +3,8 @@
  * A page that all processes of the test share holds their lives, a step counter for hand-shakes, and the object under
  * test. A life is dead when the system says that its process is gone or a zombie; a stopped one is alive.
  */
-#ifndef SH_SYNC_PEERS_FAKE_H
-#define SH_SYNC_PEERS_FAKE_H
+#ifndef SH_SYNC_PEERS_TEST_H
+#define SH_SYNC_PEERS_TEST_H
 
 #include "base/clock.h"
 #include "base/death.h"

@@ -1,0 +1,106 @@
+/* 64 bytes there and back through iceoryx: a chunk is loaned, written and published each way, and both sides wait busily, each on a
+ * CPU of its own. The daemon iox-roudi has to run. */
+#include "bench/peers/peer.h"
+
+#include <iceoryx_binding_c/api.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define COUNT 500
+#define PATIENCE 20.0 /* seconds */
+
+static iox_pub_storage_t publisher_storage;
+static iox_sub_storage_t subscriber_storage;
+static iox_pub_t publisher;
+static iox_sub_t subscriber;
+
+static void connect_to_roudi(const char *own_name, const char *sends, const char *takes)
+{
+    iox_pub_options_t to;
+    iox_sub_options_t from;
+    iox_runtime_init(own_name);
+    iox_pub_options_init(&to);
+    publisher = iox_pub_init(&publisher_storage, "shoal-bench", "trip", sends, &to);
+    iox_sub_options_init(&from);
+    from.queueCapacity = 8;
+    subscriber = iox_sub_init(&subscriber_storage, "shoal-bench", "trip", takes, &from);
+    for (double begun = peer_now(); iox_sub_get_subscription_state(subscriber) != SubscribeState_SUBSCRIBED ||
+                                    !iox_pub_has_subscribers(publisher);) {
+        if (peer_now() - begun > PATIENCE) {
+            fprintf(stderr, "iceoryx: the other side does not come\n");
+            exit(1);
+        }
+        usleep(1000);
+    }
+}
+
+static void send_message(uint64_t number)
+{
+    void *chunk;
+    if (iox_pub_loan_chunk(publisher, &chunk, PEER_SIZE) != AllocationResult_SUCCESS) {
+        peer_fail("iox_pub_loan_chunk");
+    }
+    peer_fill(chunk, number);
+    iox_pub_publish_chunk(publisher, chunk);
+}
+
+static uint64_t receive_message(void)
+{
+    const void *chunk = NULL;
+    double begun = 0;
+    for (unsigned looks = 1; iox_sub_take_chunk(subscriber, &chunk) != ChunkReceiveResult_SUCCESS; looks++) {
+        if (looks % 1000000 == 0) {
+            begun = begun == 0 ? peer_now() : begun;
+            if (peer_now() - begun > PATIENCE) {
+                fprintf(stderr, "iceoryx: the other side does not answer\n");
+                exit(1);
+            }
+        }
+    }
+    const peer_message *message = chunk;
+    uint64_t number = message->words[0];
+    if (!peer_is(message, number)) {
+        peer_fail("a wrong message");
+    }
+    iox_sub_release_chunk(subscriber, chunk);
+    return number;
+}
+
+static void ask(uint64_t number)
+{
+    send_message(number);
+    if (receive_message() != number + 1) {
+        peer_fail("a wrong answer");
+    }
+}
+
+static void disconnect(void)
+{
+    iox_sub_deinit(subscriber);
+    iox_pub_deinit(publisher);
+}
+
+int main(void)
+{
+    char name[64];
+    pid_t child = fork();
+    if (child < 0) {
+        peer_fail("fork");
+    }
+    snprintf(name, sizeof name, "shoal-bench-%d", (int)getpid());
+    if (child == 0) {
+        connect_to_roudi(name, "back", "there");
+        peer_stay_on(1);
+        for (uint64_t i = 0; i < peer_answers(COUNT); i++) {
+            send_message(receive_message() + 1);
+        }
+        disconnect();
+        return 0;
+    }
+    connect_to_roudi(name, "there", "back");
+    peer_stay_on(0);
+    peer_measure("iceoryx_64b_round_trip", ask, COUNT);
+    disconnect();
+    waitpid(child, NULL, 0);
+    return 0;
+}

@@ -1,0 +1,164 @@
+#include "proc/process_test.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static shoal_err square(int rank, const shoal_value *args)
+{
+    int64_t skip = shoal_value_as_int(args);
+    return rank == skip ? SHOAL_OK : shoal_return(shoal_value_int(rank * rank));
+}
+
+static shoal_process_options with(int method)
+{
+    return (shoal_process_options){.start = (shoal_start)method, .grace = SHOAL_MS(300), .rank = 55};
+}
+
+START_TEST(ranks_and_results)
+{
+    enum { N = 6 };
+    shoal_process_options options = with(_i);
+    for (int round = 0; round < 30; round++) {
+        shoal_value *results[N];
+        ck_assert_ok(shoal_spawn_with(square, N, shoal_value_int(3), &options, results));
+        for (int i = 0; i < N; i++) {
+            ck_assert_int_eq(results[i] == NULL, i == 3);
+            ck_assert_int_eq(i == 3 ? 9 : shoal_value_as_int(results[i]), i * i);
+            shoal_value_destroy(results[i]);
+        }
+    }
+    ck_assert_ok(shoal_spawn_with(square, 0, shoal_value_int(3), &options, NULL));
+    ck_assert_err(shoal_spawn_with(square, -1, shoal_value_int(3), &options, NULL), SHOAL_EINVAL);
+    ck_assert_err(shoal_spawn_with(NULL, 2, shoal_value_int(3), &options, NULL), SHOAL_EINVAL);
+    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "starting rank 0"));
+    ck_assert_ok(shoal_spawn(square, 2, shoal_value_int(0)));
+}
+END_TEST
+
+/* args: block of one int a rank, event. */
+typedef enum way { ABORT, FAIL, EXIT_9, EXIT_0 } way;
+
+static int *notes;
+static int my_rank;
+
+static void note_term(int number)
+{
+    (void)number;
+    notes[my_rank] = 1;
+    _exit(3);
+}
+
+static shoal_err fail_or_wait(int rank, const shoal_value *args)
+{
+    notes = shoal_block_data(shoal_value_as_block(shoal_value_at(args, 0)));
+    shoal_barrier *barrier = shoal_value_as_barrier(shoal_value_at(args, 1));
+    way how = (way)shoal_value_as_int(shoal_value_at(args, 2));
+    uint32_t index;
+    my_rank = rank;
+    signal(SIGTERM, rank == 1 ? SIG_IGN : note_term);
+    must(shoal_return(shoal_value_int(1)) == SHOAL_OK);
+    must(shoal_barrier_wait(barrier, LIMIT, &index) == SHOAL_OK); /* all are up and have their handlers */
+    if (rank == 2) {
+        switch (how) {
+        case ABORT: abort();
+        case FAIL: return shoal_fail(SHOAL_ELIMIT, "too much");
+        case EXIT_9: exit(9);
+        case EXIT_0: exit(0);
+        }
+    }
+    if (how == EXIT_0) {
+        return SHOAL_OK;
+    }
+    for (;;) {
+        pause();
+    }
+}
+
+START_TEST(one_failure_ends_all)
+{
+    enum { N = 4 };
+    static const char *const wanted[] = {[ABORT] = "rank 2 ended by SIGABRT",
+                                         [FAIL] = "rank 2 failed: SHOAL_ELIMIT: too much",
+                                         [EXIT_9] = "rank 2 exited with 9"};
+    shoal_process_options options = with(_i);
+    for (int how = ABORT; how <= EXIT_0; how++) {
+        shoal_block *block;
+        shoal_barrier *barrier;
+        shoal_value *results[N];
+        ck_assert_ok(shoal_block_create_zeroed(N * sizeof(int), &block));
+        ck_assert_ok(shoal_barrier_create(N, &barrier));
+        int64_t begin = sh_now();
+        shoal_err err = shoal_spawn_with(fail_or_wait, N, shoal_list(block, barrier, how), &options, results);
+        int64_t took = sh_now() - begin;
+        const int *seen = shoal_block_data(block);
+        if (how == EXIT_0) { /* no failure */
+            ck_assert_ok(err);
+        } else {
+            ck_assert_int_eq(err, SHOAL_ECHILD);
+            ck_assert_str_eq(shoal_last_error_text(), wanted[how]);
+            ck_assert_int_eq(seen[0] + seen[3], 2); /* their handlers ran */
+            ck_assert_int_ge(took, SHOAL_MS(300));  /* rank 1 ignores SIGTERM */
+            ck_assert_int_lt(took, SHOAL_SECONDS(5));
+        }
+        for (int i = 0; i < N; i++) {
+            ck_assert_int_eq(results[i] != NULL, how == EXIT_0);
+            shoal_value_destroy(results[i]);
+        }
+        shoal_release(block);
+        shoal_release(barrier);
+    }
+}
+END_TEST
+
+/* Rank 0 is killed, which breaks the barrier, which makes the others fail: the cause is reported, not its consequences. */
+static shoal_err break_barrier(int rank, const shoal_value *args)
+{
+    shoal_barrier *barrier = shoal_value_as_barrier(args);
+    uint32_t index;
+    must(shoal_barrier_wait(barrier, LIMIT, &index) == SHOAL_OK);
+    if (rank == 3) {
+        kill(getpid(), SIGKILL);
+    }
+    return shoal_barrier_wait(barrier, LIMIT, &index);
+}
+
+START_TEST(the_first_failure_is_reported)
+{
+    shoal_process_options options = with(_i);
+    for (int i = 0; i < 10; i++) {
+        shoal_barrier *barrier;
+        ck_assert_ok(shoal_barrier_create(4, &barrier));
+        ck_assert_err(shoal_spawn_with(break_barrier, 4, shoal_value_object(barrier), &options, NULL), SHOAL_ECHILD);
+        ck_assert_str_eq(shoal_last_error_text(), "rank 3 ended by SIGKILL");
+        shoal_release(barrier);
+    }
+}
+END_TEST
+
+START_TEST(arguments_that_cannot_be_sent)
+{
+    shoal_process_options options = with(_i);
+    shoal_value *results[2] = {shoal_value_null(), NULL};
+    shoal_value *garbage = results[0];
+    ck_assert_err(shoal_spawn_with((shoal_target)(uintptr_t)&options, 2, NULL, &options, results), SHOAL_EINVAL);
+    ck_assert_ptr_null(results[0]);
+    shoal_value_destroy(garbage);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("group");
+    TCase *tc = methods_case("group");
+    add_for_methods(tc, ranks_and_results);
+    add_for_methods(tc, one_failure_ends_all);
+    add_for_methods(tc, the_first_failure_is_reported);
+    tcase_add_loop_test(tc, arguments_that_cannot_be_sent, SHOAL_START_SPAWN, SHOAL_START_SPAWN + 1);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+SH_TEST_MAIN(suite)

@@ -1,0 +1,340 @@
+/* What the caller of a pool has in hands: futures and iterators. */
+#include "base/clock.h"
+#include "ipc/value.h"
+#include "proc/pool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- jobs ---- */
+
+static void free_job(sh_job *job)
+{
+    if (job != NULL) {
+        for (size_t i = 0; i < job->count && job->outcomes != NULL; i++) {
+            shoal_value_destroy(job->outcomes[i].value);
+            free(job->outcomes[i].text);
+        }
+        free(job->outcomes);
+        free(job->order);
+        free(job);
+    }
+}
+
+static sh_job *make_job(shoal_pool *pool, size_t count)
+{
+    sh_job *job = calloc(1, sizeof *job);
+    if (job != NULL) {
+        *job = (sh_job){.pool = pool,
+                        .count = count,
+                        .left = count,
+                        .handle = true,
+                        .outcomes = calloc(count + 1, sizeof(sh_outcome)),
+                        .order = calloc(count + 1, sizeof(size_t))};
+    }
+    if (job == NULL || job->outcomes == NULL || job->order == NULL) {
+        free_job(job);
+        sh_fail(SHOAL_ENOMEM, "no memory for %zu tasks", count);
+        return NULL;
+    }
+    sh_pool_retain(pool);
+    return job;
+}
+
+void sh_job_finish(sh_job *job, size_t i, shoal_err err, const char *text, shoal_value *value)
+{
+    job->outcomes[i] =
+        (sh_outcome){.ready = true, .err = err, .value = value, .text = err != SHOAL_OK ? strdup(text) : NULL};
+    job->order[job->count - job->left] = i;
+    job->left--;
+    if (job->left == 0 && !job->handle) {
+        sh_pool_forget(job->pool); /* whoever finishes tasks has the pool itself */
+        free_job(job);
+    }
+}
+
+/* The caller gives it up; its tasks run on. */
+static void destroy_job(sh_job *job)
+{
+    if (job == NULL) {
+        return;
+    }
+    shoal_pool *pool = job->pool;
+    sh_pool_lock(pool);
+    job->handle = false;
+    if (job->left == 0) {
+        free_job(job);
+        sh_pool_release(pool);
+    } else {
+        sh_pool_end(pool);
+    }
+}
+
+static bool is_finished(const void *thing)
+{
+    return ((const sh_job *)thing)->left == 0;
+}
+
+static shoal_err fail_as(const sh_outcome *o)
+{
+    return sh_fail(o->err, "%s", o->text != NULL ? o->text : "");
+}
+
+/* ---- submitting ---- */
+
+/* What becomes of the list: so many tasks, each of so many members. A chunk of 1 hands over the members themselves. */
+typedef struct plan {
+    const shoal_value *argument; /* or, with chunk > 0, the list */
+    size_t count;
+    size_t chunk;
+} plan;
+
+static shoal_err put_task(shoal_pool *pool, sh_job *job, size_t i, const sh_target *target, const plan *p)
+{
+    if (p->chunk == 0) {
+        return sh_pool_put(pool, job, i, target, p->argument, 0);
+    }
+    size_t first = i * p->chunk, members = p->argument->size - first;
+    if (p->chunk == 1) {
+        return sh_pool_put(pool, job, i, target, p->argument->as.items[first], 0);
+    }
+    members = members < p->chunk ? members : p->chunk;
+    /* A list that borrows its members: it is only read. */
+    const shoal_value part = {
+        .type = SHOAL_LIST, .depth = p->argument->depth, .size = members, .as.items = p->argument->as.items + first};
+    return sh_pool_put(pool, job, i, target, &part, (uint32_t)members);
+}
+
+static shoal_err submit(shoal_pool *pool, shoal_task task, const plan *p, sh_job **out_job)
+{
+    sh_target target;
+    shoal_err err =
+        task == NULL ? sh_fail(SHOAL_EINVAL, "the task is NULL") : sh_target_name((sh_function)task, &target);
+    if (err == SHOAL_OK) {
+        err = sh_pool_begin(pool);
+    }
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    sh_job *job = make_job(pool, p->count);
+    err = job != NULL ? SHOAL_OK : shoal_last_error();
+    size_t put = 0;
+    while (err == SHOAL_OK && put < p->count) {
+        err = put_task(pool, job, put, &target, p);
+        put += err == SHOAL_OK;
+    }
+    if (err == SHOAL_OK) {
+        *out_job = job;
+    } else if (job != NULL) { /* those that were put run on, for nobody */
+        job->handle = false;
+        while (put < p->count) {
+            sh_job_finish(job, put++, err, "", NULL); /* the last one frees it, if there is none outstanding */
+        }
+    }
+    sh_pool_end(pool);
+    return err;
+}
+
+static shoal_err refuse_missing(void)
+{
+    return shoal_last_error() != SHOAL_OK ? shoal_last_error() : sh_fail(SHOAL_EINVAL, "the argument is NULL");
+}
+
+static shoal_err submit_list(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk, sh_job **out_job)
+{
+    shoal_err err = list == NULL                           ? refuse_missing()
+                    : shoal_value_type(list) != SHOAL_LIST ? sh_fail(SHOAL_ETYPE, "map wants a list")
+                    : chunk > UINT32_MAX || list->size > 1u << 30
+                        ? sh_fail(SHOAL_EINVAL, "map over %zu members by %zu", list->size, chunk)
+                        : SHOAL_OK;
+    if (err == SHOAL_OK) {
+        plan p = {.argument = list, .chunk = chunk, .count = (list->size + chunk - 1) / chunk};
+        err = submit(pool, task, &p, out_job);
+    }
+    shoal_value_destroy(list);
+    return err;
+}
+
+/* About four tasks a worker: enough to even out, few enough to cost little. */
+static size_t choose_chunk(const shoal_pool *pool, const shoal_value *list, size_t asked)
+{
+    size_t tasks = 4 * (size_t)sh_pool_workers(pool), limit = (size_t)sh_pool_limit(pool);
+    size_t chunk = asked != 0 ? asked : (shoal_value_count(list) + tasks - 1) / tasks;
+    chunk = limit != 0 && chunk > limit ? limit : chunk;
+    return chunk > 0 ? chunk : 1;
+}
+
+/* ---- futures ---- */
+
+shoal_err shoal_pool_apply_async(shoal_pool *pool, shoal_task task, shoal_value *arg, shoal_future **out_future)
+{
+    sh_job *job;
+    shoal_err err = arg == NULL ? refuse_missing() : submit(pool, task, &(plan){.argument = arg, .count = 1}, &job);
+    shoal_value_destroy(arg);
+    if (err == SHOAL_OK) {
+        *out_future = (shoal_future *)job;
+    }
+    return err;
+}
+
+shoal_err shoal_pool_map_async(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk,
+                               shoal_future **out_future)
+{
+    sh_job *job;
+    chunk = choose_chunk(pool, list, chunk);
+    shoal_err err = submit_list(pool, task, list, chunk, &job);
+    if (err == SHOAL_OK) {
+        sh_pool_lock(pool);
+        job->is_map = true;
+        job->chunked = chunk > 1;
+        sh_pool_end(pool);
+        *out_future = (shoal_future *)job;
+    }
+    return err;
+}
+
+/* Moves the members of a chunk into the list. */
+static shoal_err move_members(shoal_value *list, shoal_value *chunk)
+{
+    shoal_err err =
+        shoal_value_type(chunk) == SHOAL_LIST ? SHOAL_OK : sh_fail(SHOAL_ECORRUPT, "a chunk's result is no list");
+    size_t moved = 0, size = shoal_value_count(chunk);
+    while (err == SHOAL_OK && moved < size) {
+        shoal_value *member = chunk->as.items[moved++];
+        member->owned = false;
+        err = sh_list_append(list, member);
+    }
+    if (moved > 0) {
+        memmove(chunk->as.items, chunk->as.items + moved, (size - moved) * sizeof(shoal_value *));
+        chunk->size = size - moved;
+    }
+    shoal_value_destroy(chunk);
+    return err;
+}
+
+static shoal_err collect(sh_job *job, shoal_value **out_result)
+{
+    for (size_t i = 0; i < job->count; i++) {
+        if (job->outcomes[i].err != SHOAL_OK) {
+            return fail_as(&job->outcomes[i]); /* the first in order, and again when asked again */
+        }
+    }
+    job->taken = true;
+    if (!job->is_map) {
+        *out_result = job->outcomes[0].value;
+        job->outcomes[0].value = NULL;
+        return SHOAL_OK;
+    }
+    shoal_value *list = shoal_value_list();
+    shoal_err err = list != NULL ? SHOAL_OK : shoal_last_error();
+    for (size_t i = 0; i < job->count && err == SHOAL_OK; i++) {
+        shoal_value *value = job->outcomes[i].value;
+        job->outcomes[i].value = NULL;
+        err = job->chunked ? move_members(list, value) : sh_list_append(list, value);
+    }
+    if (err != SHOAL_OK) {
+        shoal_value_destroy(list);
+        return err;
+    }
+    *out_result = list;
+    return SHOAL_OK;
+}
+
+shoal_err shoal_future_get(shoal_future *future, int64_t timeout, shoal_value **out_result)
+{
+    int64_t deadline = sh_deadline(timeout);
+    sh_job *job = (sh_job *)future;
+    sh_pool_lock(job->pool);
+    sh_pool_poll(job->pool);
+    shoal_err err = job->taken ? sh_fail(SHOAL_ESTATE, "the result was taken already")
+                    : !sh_pool_await(job->pool, is_finished, job, deadline)
+                        ? sh_fail(SHOAL_ETIMEDOUT, "%zu of %zu tasks are not done", job->left, job->count)
+                        : collect(job, out_result);
+    sh_pool_end(job->pool);
+    return err;
+}
+
+bool shoal_future_ready(shoal_future *future)
+{
+    sh_job *job = (sh_job *)future;
+    sh_pool_lock(job->pool);
+    sh_pool_poll(job->pool);
+    bool ready = job->left == 0;
+    sh_pool_end(job->pool);
+    return ready;
+}
+
+void shoal_future_destroy(shoal_future *future)
+{
+    destroy_job((sh_job *)future);
+}
+
+static shoal_err get_and_destroy(shoal_future *future, shoal_value **out_result)
+{
+    shoal_err err = shoal_future_get(future, SHOAL_FOREVER, out_result);
+    shoal_future_destroy(future);
+    return err;
+}
+
+shoal_err shoal_pool_apply(shoal_pool *pool, shoal_task task, shoal_value *arg, shoal_value **out_result)
+{
+    shoal_future *future;
+    shoal_err err = shoal_pool_apply_async(pool, task, arg, &future);
+    return err != SHOAL_OK ? err : get_and_destroy(future, out_result);
+}
+
+shoal_err shoal_pool_map(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk, shoal_value **out_results)
+{
+    shoal_future *future;
+    shoal_err err = shoal_pool_map_async(pool, task, list, chunk, &future);
+    return err != SHOAL_OK ? err : get_and_destroy(future, out_results);
+}
+
+/* ---- iterators ---- */
+
+shoal_err shoal_pool_imap(shoal_pool *pool, shoal_task task, shoal_value *list, bool ordered,
+                          shoal_iterator **out_iterator)
+{
+    sh_job *job;
+    shoal_err err = submit_list(pool, task, list, 1, &job);
+    if (err == SHOAL_OK) {
+        job->ordered = ordered; /* only the iterator's own calls read it */
+        *out_iterator = (shoal_iterator *)job;
+    }
+    return err;
+}
+
+static bool has_next(const void *thing)
+{
+    const sh_job *job = thing;
+    return job->ordered ? job->outcomes[job->next].ready : job->count - job->left > job->next;
+}
+
+shoal_err shoal_iterator_next(shoal_iterator *iterator, int64_t timeout, shoal_value **out_result)
+{
+    int64_t deadline = sh_deadline(timeout);
+    sh_job *job = (sh_job *)iterator;
+    shoal_err err = SHOAL_OK;
+    sh_pool_lock(job->pool);
+    if (job->next == job->count) {
+        err = sh_fail(SHOAL_ECLOSED, "all %zu results were given", job->count);
+    } else {
+        sh_pool_poll(job->pool);
+        if (!sh_pool_await(job->pool, has_next, job, deadline)) {
+            err = sh_fail(SHOAL_ETIMEDOUT, "result %zu of %zu is not there yet", job->next, job->count);
+        } else {
+            sh_outcome *o = &job->outcomes[job->ordered ? job->next : job->order[job->next]];
+            job->next++;
+            err = o->err != SHOAL_OK ? fail_as(o) : SHOAL_OK;
+            *out_result = err == SHOAL_OK ? o->value : *out_result;
+            o->value = err == SHOAL_OK ? NULL : o->value;
+        }
+    }
+    sh_pool_end(job->pool);
+    return err;
+}
+
+void shoal_iterator_destroy(shoal_iterator *iterator)
+{
+    destroy_job((sh_job *)iterator);
+}

@@ -1,0 +1,489 @@
+/* Who lives as long as whom, and what fork brings along. */
+#include "proc/process_test.h"
+
+#include "base/clock.h"
+#include "os/process.h"
+#include "proc/pidfd.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Where log lines go in the tests with threads. */
+static int lines;
+static char last_line[512];
+
+static void count_line(const char *line, void *context)
+{
+    (void)context;
+    lines++;
+    snprintf(last_line, sizeof last_line, "%s", line);
+}
+
+/* ---- B32: a parent that dies takes its children, and theirs ---- */
+
+/* args: method, how many generations to start below, queue for the pids. */
+static shoal_err dynasty(int rank, const shoal_value *args)
+{
+    int64_t method = shoal_value_as_int(shoal_value_at(args, 0)), below = shoal_value_as_int(shoal_value_at(args, 1));
+    shoal_queue *pids = shoal_value_as_queue(shoal_value_at(args, 2));
+    shoal_process *p;
+    shoal_process_options options = {.start = (shoal_start)method, .rank = rank};
+    for (int i = 0; below > 0 && i < 2; i++) {
+        must(shoal_process_start(dynasty, shoal_list(method, below - 1, pids), &options, &p) == SHOAL_OK);
+    }
+    must(shoal_queue_put(pids, shoal_value_int(getpid()), LIMIT) == SHOAL_OK);
+    for (;;) {
+        pause();
+    }
+}
+
+static int get_pid(shoal_queue *pids)
+{
+    shoal_value *v;
+    ck_assert_ok(shoal_queue_get(pids, LIMIT, &v));
+    int pid = (int)shoal_value_as_int(v);
+    shoal_value_destroy(v);
+    return pid;
+}
+
+START_TEST(a_killed_parent_takes_its_children_and_theirs)
+{
+    enum { GENERATIONS = 2, MEMBERS = 7 };
+    shoal_queue *pids;
+    int fds[MEMBERS];
+    ck_assert_ok(shoal_queue_create(0, &pids));
+    shoal_process *p = start(_i, dynasty, shoal_list(_i, GENERATIONS, pids));
+    for (int i = 0; i < MEMBERS; i++) {
+        fds[i] = sh_pidfd_open(get_pid(pids));
+        ck_assert_int_ge(fds[i], 0);
+    }
+    ck_assert_ok(shoal_process_kill(p));
+    int64_t deadline = sh_deadline(SHOAL_SECONDS(1));
+    for (int i = 0; i < MEMBERS; i++) {
+        struct pollfd f = {.fd = fds[i], .events = POLLIN};
+        ck_assert_msg(sh_poll(&f, 1, deadline) == 1, "member %d lives a second after the parent's death", i);
+        close(fds[i]);
+    }
+    ck_assert_str_eq(finish(p).text, "rank 0 ended by SIGKILL");
+    shoal_process_destroy(p);
+    shoal_release(pids);
+    /* What the dead held, fork servers included, is recovered by whoever looks: here sh_leaks_end. */
+    shoal_world_info info = {.processes = 2};
+    for (int64_t end = sh_deadline(SHOAL_SECONDS(2)); info.processes > 1 && !sh_passed(end);) {
+        ck_assert_ok(shoal_world_sweep(NULL));
+        ck_assert_ok(shoal_world_info_get(&info));
+    }
+}
+END_TEST
+
+static shoal_err daemon_target(int rank, const shoal_value *args)
+{
+    (void)rank;
+    must(shoal_queue_put(shoal_value_as_queue(shoal_value_at(args, 0)), shoal_value_int(getpid()), LIMIT) == SHOAL_OK);
+    return shoal_event_wait(shoal_value_as_event(shoal_value_at(args, 1)), LIMIT);
+}
+
+/* Starts a daemon and dies at once: before the daemon is up, most often. */
+static shoal_err start_daemon(int rank, const shoal_value *args)
+{
+    shoal_process *p;
+    shoal_process_options options = {.start = (shoal_start)shoal_value_as_int(shoal_value_at(args, 2)),
+                                     .outlive = true};
+    must(shoal_process_start(daemon_target, shoal_value_copy(args), &options, &p) == SHOAL_OK);
+    if (rank == 0) {
+        kill(getpid(), SIGKILL);
+    } else if (rank == 1) {
+        _exit(0);
+    } else {
+        shoal_process_destroy(p); /* does not end it */
+    }
+    return SHOAL_OK;
+}
+
+START_TEST(a_daemon_stays)
+{
+    shoal_queue *pids;
+    shoal_event *go;
+    ck_assert_int_eq(prctl(PR_SET_CHILD_SUBREAPER, 1), 0); /* the daemon becomes ours, so we can see its end */
+    ck_assert_ok(shoal_queue_create(0, &pids));
+    ck_assert_ok(shoal_event_create(&go));
+    for (int rank = 0; rank < 3; rank++) {
+        shoal_process *p;
+        shoal_event_clear(go);
+        ck_assert_ok(shoal_process_start(start_daemon, shoal_list(pids, go, _i),
+                                         &(shoal_process_options){.start = (shoal_start)_i, .rank = rank}, &p));
+        finish(p);
+        shoal_process_destroy(p);
+        sh_forkserver_stop();
+        struct pollfd daemon = {.fd = sh_pidfd_open(get_pid(pids)), .events = POLLIN};
+        ck_assert_int_ge(daemon.fd, 0);
+        ck_assert_int_eq(sh_poll(&daemon, 1, sh_deadline(SHOAL_MS(50))), 0); /* it stays */
+        shoal_event_set(go);
+        ck_assert_int_eq(sh_poll(&daemon, 1, sh_deadline(LIMIT)), 1);
+        close(daemon.fd);
+        while (waitpid(-1, NULL, 0) > 0) { /* the daemon, and its fork server */
+        }
+    }
+    shoal_release(pids);
+    shoal_release(go);
+}
+END_TEST
+
+typedef struct birth {
+    int method;
+    shoal_value *args;
+    shoal_process *process;
+} birth;
+
+static void *give_birth(void *arg)
+{
+    birth *b = arg;
+    b->process = start(b->method, daemon_target, b->args);
+    return NULL;
+}
+
+START_TEST(the_end_of_a_thread_is_not_the_end_of_the_parent)
+{
+    shoal_queue *pids;
+    shoal_event *go;
+    pthread_t thread;
+    ck_assert_ok(shoal_queue_create(0, &pids));
+    ck_assert_ok(shoal_event_create(&go));
+    birth b = {.method = _i, .args = shoal_list(pids, go)};
+    shoal_set_log(count_line, NULL);
+    ck_assert_int_eq(pthread_create(&thread, NULL, give_birth, &b), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(get_pid(pids), shoal_process_pid(b.process));
+    ck_assert_err(shoal_process_join(b.process, SHOAL_MS(50), NULL), SHOAL_ETIMEDOUT);
+    shoal_event_set(go);
+    ck_assert_str_eq(finish(b.process).text, "rank 0 returned");
+    shoal_process_destroy(b.process);
+    shoal_release(pids);
+    shoal_release(go);
+}
+END_TEST
+
+/* ---- B34 ---- */
+
+static shoal_err meet(int rank, const shoal_value *args)
+{
+    uint32_t index;
+    (void)rank;
+    return shoal_barrier_wait(shoal_value_as_barrier(args), LIMIT, &index);
+}
+
+START_TEST(children_start_side_by_side)
+{
+    enum { N = 4 };
+    for (int round = 0; round < 30; round++) {
+        shoal_barrier *barrier;
+        shoal_process *p[N];
+        uint32_t index;
+        ck_assert_ok(shoal_barrier_create(N + 1, &barrier));
+        for (int i = 0; i < N; i++) {
+            p[i] = start(_i, meet, shoal_value_object(barrier)); /* none can end before all have been started */
+        }
+        ck_assert_ok(shoal_barrier_wait(barrier, LIMIT, &index));
+        for (int i = 0; i < N; i++) {
+            ck_assert_str_eq(finish(p[i]).text, "rank 0 returned");
+            shoal_process_destroy(p[i]);
+        }
+        shoal_release(barrier);
+    }
+}
+END_TEST
+
+/* ---- B33: fork ---- */
+
+static shoal_err no_op(int rank, const shoal_value *args)
+{
+    (void)rank;
+    (void)args;
+    return SHOAL_OK;
+}
+
+START_TEST(a_forbidden_fork_says_what_to_do)
+{
+    shoal_process *p = NULL;
+    sh_fork_forbid("CUDA is in use");
+    ck_assert_err(shoal_process_start(no_op, NULL, &(shoal_process_options){.start = SHOAL_START_FORK}, &p),
+                  SHOAL_ESTATE);
+    ck_assert_str_eq(shoal_last_error_text(), "fork is not possible: CUDA is in use; start with spawn instead");
+    ck_assert_ptr_null(p);
+    p = start(SHOAL_START_SPAWN, no_op, NULL);
+    finish(p);
+    shoal_process_destroy(p);
+    sh_fork_forbid(NULL);
+}
+END_TEST
+
+static void *sit(void *arg)
+{
+    return (void *)(intptr_t)shoal_event_wait(arg, LIMIT);
+}
+
+START_TEST(warns_once_of_threads)
+{
+    shoal_event *go;
+    pthread_t thread;
+    shoal_set_log(count_line, NULL);
+    ck_assert_ok(shoal_event_create(&go));
+    for (int i = 0; i < 3; i++) {
+        if (i == 1) {
+            ck_assert_int_eq(lines, 0);
+            ck_assert_int_eq(pthread_create(&thread, NULL, sit, go), 0);
+        }
+        shoal_process *p = start(SHOAL_START_FORK, no_op, NULL);
+        ck_assert_str_eq(finish(p).text, "rank 0 returned");
+        shoal_process_destroy(p);
+    }
+    ck_assert_int_eq(lines, 1);
+    ck_assert_ptr_nonnull(strstr(last_line, "2 threads"));
+    ck_assert_ptr_nonnull(strstr(last_line, "spawn"));
+    shoal_event_set(go);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    shoal_release(go);
+    shoal_set_log(NULL, NULL);
+}
+END_TEST
+
+/* Threads put and get while another forks: the children see a whole table of handles. */
+static void *churn(void *arg)
+{
+    shoal_event *stop = arg;
+    while (!shoal_event_is_set(stop)) {
+        shoal_block *blocks[20];
+        for (int i = 0; i < 20; i++) {
+            ck_assert_ok(shoal_block_create(64, &blocks[i]));
+        }
+        for (int i = 0; i < 20; i++) {
+            shoal_release(blocks[i]);
+        }
+    }
+    return NULL;
+}
+
+static shoal_err use_the_heap(int rank, const shoal_value *args)
+{
+    shoal_block *block, *given = shoal_value_as_block(args);
+    (void)rank;
+    must(((char *)shoal_block_data(given))[5] == 'x');
+    must(shoal_block_create(1000, &block) == SHOAL_OK);
+    shoal_release(block);
+    return SHOAL_OK;
+}
+
+START_TEST(fork_beside_working_threads)
+{
+    shoal_event *stop;
+    shoal_block *block;
+    pthread_t thread;
+    shoal_set_log(count_line, NULL);
+    ck_assert_ok(shoal_event_create(&stop));
+    ck_assert_ok(shoal_block_create(10, &block));
+    memset(shoal_block_data(block), 'x', 10);
+    ck_assert_int_eq(pthread_create(&thread, NULL, churn, stop), 0);
+    for (int i = 0; i < 30; i++) {
+        shoal_process *p = start(SHOAL_START_FORK, use_the_heap, shoal_value_object(block));
+        ck_assert_str_eq(finish(p).text, "rank 0 returned");
+        shoal_process_destroy(p);
+    }
+    shoal_event_set(stop);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    shoal_release(stop);
+    shoal_release(block);
+    shoal_set_log(NULL, NULL);
+}
+END_TEST
+
+static shoal_err check_many(int rank, const shoal_value *args)
+{
+    (void)rank;
+    for (size_t i = 0; i < shoal_value_count(args); i++) {
+        must(*(size_t *)shoal_block_data(shoal_value_as_block(shoal_value_at(args, i))) == i);
+    }
+    return SHOAL_OK;
+}
+
+START_TEST(a_child_gets_many_blocks)
+{
+    enum { N = 3000 };
+    shoal_value *list = shoal_value_list();
+    for (size_t i = 0; i < N; i++) {
+        shoal_block *block;
+        ck_assert_ok(shoal_block_create(64, &block));
+        *(size_t *)shoal_block_data(block) = i;
+        list = shoal_list_add(list, shoal_value_object(block));
+        shoal_release(block);
+    }
+    shoal_process *p = start(_i, check_many, list);
+    ck_assert_str_eq(finish(p).text, "rank 0 returned");
+    shoal_process_destroy(p);
+}
+END_TEST
+
+static shoal_err print_y(int rank, const shoal_value *args)
+{
+    (void)rank;
+    (void)args;
+    printf("y");
+    return SHOAL_OK;
+}
+
+static bool quiet;
+
+static void print_z(void)
+{
+    printf("%s", quiet ? "" : "z");
+}
+
+/* B33's little sister: nothing is printed twice, and a forked child does not run what its parent registered. */
+START_TEST(output_is_written_once)
+{
+    char text[16] = "";
+    FILE *file = tmpfile();
+    fflush(stdout);
+    int saved = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(dup2(fileno(file), STDOUT_FILENO), STDOUT_FILENO);
+    ck_assert_int_eq(atexit(print_z), 0);
+    printf("x");
+    shoal_process *p = start(_i, print_y, NULL);
+    shoal_end end = finish(p).end;
+    shoal_process_destroy(p);
+    quiet = true;
+    fflush(stdout);
+    ck_assert_int_eq(dup2(saved, STDOUT_FILENO), STDOUT_FILENO);
+    close(saved);
+    rewind(file);
+    size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    ck_assert_int_eq(end, SHOAL_RETURNED);
+    ck_assert_uint_eq(n, 2);
+    ck_assert_str_eq(text, _i == SHOAL_START_FORK ? "xy" : "yx");
+}
+END_TEST
+
+START_TEST(a_fork_behind_our_back_holds_nothing)
+{
+    shoal_queue *pids;
+    shoal_event *go;
+    ck_assert_ok(shoal_queue_create(0, &pids));
+    ck_assert_ok(shoal_event_create(&go));
+    shoal_process *p = start(_i, daemon_target, shoal_list(pids, go));
+    ck_assert_int_eq(get_pid(pids), shoal_process_pid(p));
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        shoal_block *block;
+        must(shoal_process_join(p, LIMIT, NULL) == SHOAL_ESTATE && shoal_process_kill(p) == SHOAL_ESTATE);
+        must(shoal_block_create(10, &block) == SHOAL_EFORK);
+        must(shoal_process_start(no_op, NULL, &(shoal_process_options){.start = (shoal_start)_i}, &p) == SHOAL_EFORK);
+        shoal_world_leave();
+        must(shoal_process_start(no_op, NULL, &(shoal_process_options){.start = (shoal_start)_i}, &p) == SHOAL_OK);
+        must(shoal_process_join(p, LIMIT, NULL) == SHOAL_OK && p->status.end == SHOAL_RETURNED);
+        shoal_process_destroy(p);
+        sh_forkserver_stop();
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+    ck_assert_err(shoal_process_join(p, SHOAL_NOW, NULL), SHOAL_ETIMEDOUT); /* it did not touch our child */
+    shoal_event_set(go);
+    ck_assert_str_eq(finish(p).text, "rank 0 returned");
+    shoal_process_destroy(p);
+    shoal_release(pids);
+    shoal_release(go);
+}
+END_TEST
+
+/* ---- the fork server ---- */
+
+static int first_child(void)
+{
+    char path[64];
+    int pid = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    FILE *f = fopen(path, "re");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_eq(fscanf(f, "%d", &pid), 1);
+    fclose(f);
+    return pid;
+}
+
+START_TEST(a_dead_fork_server_is_replaced)
+{
+    shoal_queue *pids;
+    shoal_event *go;
+    ck_assert_ok(shoal_queue_create(0, &pids));
+    ck_assert_ok(shoal_event_create(&go));
+    for (int i = 0; i < 5; i++) {
+        shoal_event_clear(go);
+        shoal_process *p = start(SHOAL_START_FORKSERVER, daemon_target, shoal_list(pids, go));
+        get_pid(pids);
+        ck_assert_int_eq(kill(first_child(), SIGKILL), 0);
+        shoal_process *q = start(SHOAL_START_FORKSERVER, no_op, NULL);
+        ck_assert_str_eq(finish(q).text, "rank 0 returned");
+        shoal_process_destroy(q);
+        shoal_event_set(go);
+        ck_assert_str_eq(finish(p).text, "rank 0 returned"); /* its status died with its server; its record tells */
+        shoal_process_destroy(p);
+    }
+    shoal_release(pids);
+    shoal_release(go);
+}
+END_TEST
+
+START_TEST(an_interrupt_is_not_for_the_server)
+{
+    shoal_process *p = start(SHOAL_START_FORKSERVER, no_op, NULL);
+    finish(p);
+    shoal_process_destroy(p);
+    int server = first_child();
+    ck_assert_int_eq(kill(server, SIGINT), 0);
+    p = start(SHOAL_START_FORKSERVER, no_op, NULL);
+    finish(p);
+    shoal_process_destroy(p);
+    ck_assert_int_eq(first_child(), server);
+}
+END_TEST
+
+START_TEST(a_new_world_gets_a_new_server)
+{
+    for (int i = 0; i < 3; i++) {
+        shoal_process *p = start(SHOAL_START_FORKSERVER, no_op, NULL);
+        ck_assert_str_eq(finish(p).text, "rank 0 returned");
+        shoal_process_destroy(p);
+        shoal_world_leave();
+    }
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("life");
+    TCase *tc = methods_case("life");
+    add_for_methods(tc, a_killed_parent_takes_its_children_and_theirs);
+    add_for_methods(tc, a_daemon_stays);
+    add_for_methods(tc, the_end_of_a_thread_is_not_the_end_of_the_parent);
+    add_for_methods(tc, children_start_side_by_side);
+    tcase_add_test(tc, a_forbidden_fork_says_what_to_do);
+    tcase_add_test(tc, warns_once_of_threads);
+    tcase_add_test(tc, fork_beside_working_threads);
+    add_for_methods(tc, a_child_gets_many_blocks);
+    add_for_methods(tc, output_is_written_once);
+    add_for_methods(tc, a_fork_behind_our_back_holds_nothing);
+    tcase_add_test(tc, a_dead_fork_server_is_replaced);
+    tcase_add_test(tc, an_interrupt_is_not_for_the_server);
+    tcase_add_test(tc, a_new_world_gets_a_new_server);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+SH_TEST_MAIN(suite)

@@ -1,0 +1,117 @@
+/* The pool inside: tasks in shared memory, and what its owner and its workers give to each other.
+ *
+ * A task is a block. Its handle goes to the workers through one queue and comes back through another; the owner holds every task
+ * that is not finished, so none is lost, whoever dies. A handle may be in the queue twice, after a worker died; who swaps the state from
+ * PENDING runs it, and the other handle is dropped.
+ */
+#ifndef SH_PROC_POOL_H
+#define SH_PROC_POOL_H
+
+#include "proc/process.h"
+#include "sync/peers.h"
+
+#include <shoal/pool.h>
+
+/* State of a task: 2 bits, and above them the owner id of the worker that has it.
+ *
+ *   PENDING       -> TAKEN by w     w, by compare-and-swap
+ *   TAKEN by w    -> DONE, FAILED   w (release), when the result is in its place
+ *   TAKEN by w    -> PENDING        the pool's owner, once w is dead and buried
+ */
+typedef enum sh_work_state {
+    SH_WORK_PENDING,
+    SH_WORK_TAKEN,
+    SH_WORK_DONE,   /* result: what the function gave, or a list of that */
+    SH_WORK_FAILED, /* result: list of error and text */
+} sh_work_state;
+
+static inline uint32_t sh_work_taken_by(sh_owner owner)
+{
+    return owner << 2 | SH_WORK_TAKEN;
+}
+
+/* A task: a block of SH_KIND_TASK.
+ * Synchronisation
+ *   argument, count, target   the owner, before it is put
+ *   state                     as above
+ *   result                    the worker that has it; then the owner
+ * death: of a worker with the task TAKEN: the owner buries it, which finishes a half-done store of the result, and makes it PENDING again. */
+typedef struct sh_work_shm {
+    sh_a64 destroy[2];
+    sh_a64 argument;
+    sh_a64 result;
+    sh_a32 state;
+    uint32_t count; /* 0: one member, the argument itself; else the argument is a list of so many */
+    sh_target target;
+} sh_work_shm;
+
+_Static_assert(offsetof(sh_work_shm, state) == offsetof(sh_task_shm, words), "a pool's task is a task");
+
+static inline sh_work_shm *sh_work_of(const shoal_block *block)
+{
+    return (sh_work_shm *)block->data;
+}
+
+/* What a worker is started with: a map. */
+#define SH_WORKER_TASKS "tasks"     /* queue: tasks to do */
+#define SH_WORKER_ANSWERS "answers" /* queue: tasks done; and the rank of a worker that retires */
+#define SH_WORKER_READY "ready"     /* block: one sh_a32 a rank, set by the worker when its initializer has returned */
+#define SH_WORKER_LIMIT "limit"     /* members to do before it retires; 0: no limit */
+#define SH_WORKER_INIT "init"       /* bytes: the initializer's sh_target; or null */
+#define SH_WORKER_ARGS "args"       /* and its arguments */
+
+/* The function that a worker process runs. */
+shoal_err sh_worker_main(int rank, const shoal_value *args);
+
+/* ---- private to the pool's owner ---- */
+
+/* How one task ended. */
+typedef struct sh_outcome {
+    bool ready;
+    shoal_err err;
+    char *text;         /* of err; malloc */
+    shoal_value *value; /* NULL: taken */
+} sh_outcome;
+
+/* A submission: one task or many. shoal_future and shoal_iterator are this type under other names. Under the lock of its pool. */
+typedef struct sh_job {
+    shoal_pool *pool;
+    size_t count;  /* of tasks */
+    size_t left;   /* not ready yet */
+    size_t next;   /* of an iterator: how many were given out */
+    size_t *order; /* task numbers as they became ready */
+    sh_outcome *outcomes;
+    bool is_map;  /* the result is a list */
+    bool chunked; /* each outcome is a list */
+    bool ordered;
+    bool taken;
+    bool handle; /* the caller still has it */
+} sh_job;
+
+/* Puts task number i of the job: of one value (members is 0), or of a list of so many. Under the lock. */
+shoal_err sh_pool_put(shoal_pool *pool, sh_job *job, size_t i, const sh_target *target, const shoal_value *argument,
+                      uint32_t members);
+
+/* Takes and gives back the lock; begin also looks after the workers. Errors: SHOAL_ECLOSED, SHOAL_ECHILD when the pool cannot go on. */
+shoal_err sh_pool_begin(shoal_pool *pool);
+void sh_pool_end(shoal_pool *pool);
+void sh_pool_lock(shoal_pool *pool);
+
+/* Waits, under the lock but not all the time, until the predicate holds; looks after the workers meanwhile. False when the deadline passed. */
+bool sh_pool_await(shoal_pool *pool, bool (*predicate)(const void *thing), const void *thing, int64_t deadline);
+
+/* Takes in what is there without waiting. Under the lock. */
+void sh_pool_poll(shoal_pool *pool);
+
+/* Task i of the job has ended; the value is taken over. Under the lock. The job goes with its last task when the caller has given it up. */
+void sh_job_finish(sh_job *job, size_t i, shoal_err err, const char *text, shoal_value *value);
+
+/* A pool lives as long as its handle and its jobs. All under the lock. release gives the lock back; forget is for a job that is not the last
+ * to hold the pool. */
+void sh_pool_retain(shoal_pool *pool);
+void sh_pool_forget(shoal_pool *pool);
+void sh_pool_release(shoal_pool *pool);
+int sh_pool_workers(const shoal_pool *pool);
+int sh_pool_limit(const shoal_pool *pool);
+
+#endif

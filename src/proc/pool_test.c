@@ -1,0 +1,473 @@
+#include "proc/process_test.h"
+
+#include "base/clock.h"
+#include "proc/pool.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static shoal_pool *make(int method, shoal_pool_options options)
+{
+    shoal_pool *pool;
+    options.start = (shoal_start)method;
+    options.workers = options.workers != 0 ? options.workers : 2;
+    ck_assert_ok(shoal_pool_create(&options, &pool));
+    return pool;
+}
+
+static shoal_value *numbers(int n)
+{
+    shoal_value *list = shoal_value_list();
+    for (int i = 0; i < n; i++) {
+        list = shoal_list_add(list, shoal_value_int(i));
+    }
+    return list;
+}
+
+static shoal_err square(const shoal_value *arg, shoal_value **out_result)
+{
+    int64_t x = shoal_value_as_int(arg);
+    *out_result = shoal_value_int(x * x);
+    return SHOAL_OK;
+}
+
+/* ---- B28: what there is ---- */
+
+START_TEST(apply_and_map)
+{
+    shoal_pool *pool = make(_i, (shoal_pool_options){.workers = 3});
+    shoal_value *v;
+    ck_assert_ok(shoal_pool_apply(pool, square, shoal_value_int(12), &v));
+    ck_assert_int_eq(shoal_value_as_int(v), 144);
+    shoal_value_destroy(v);
+    for (size_t chunk = 0; chunk < 130; chunk = chunk * 2 + 1) {
+        for (int n = 0; n <= 100; n += 50) {
+            ck_assert_ok(shoal_pool_map(pool, square, numbers(n), chunk, &v));
+            ck_assert_uint_eq(shoal_value_count(v), (size_t)n);
+            for (int i = 0; i < n; i++) {
+                ck_assert_int_eq(shoal_value_as_int(shoal_value_at(v, (size_t)i)), (int64_t)i * i);
+            }
+            shoal_value_destroy(v);
+        }
+    }
+    shoal_pool_close(pool);
+    ck_assert_err(shoal_pool_apply(pool, square, shoal_value_int(1), &v), SHOAL_ECLOSED);
+    ck_assert_ok(shoal_pool_join(pool, LIMIT));
+    ck_assert_ok(shoal_pool_join(pool, LIMIT));
+    ck_assert_uint_eq(shoal_pool_losses(pool), 0);
+    shoal_pool_destroy(pool);
+}
+END_TEST
+
+static shoal_err add_up(const shoal_value *arg, shoal_value **out_result) /* starmap */
+{
+    int64_t sum = 0;
+    for (size_t i = 0; i < shoal_value_count(arg); i++) {
+        sum += shoal_value_as_int(shoal_value_at(arg, i));
+    }
+    *out_result = shoal_list(sum, shoal_value_copy(arg));
+    return SHOAL_OK;
+}
+
+/* One in three fails, one in three gives nothing. */
+static shoal_err moody(const shoal_value *arg, shoal_value **out_result)
+{
+    int64_t x = shoal_value_as_int(arg);
+    if (x % 3 == 1) {
+        return shoal_fail(SHOAL_ELIMIT, "%d is too much — für mich", (int)x);
+    }
+    *out_result = x % 3 == 2 ? NULL : shoal_value_int(x);
+    return SHOAL_OK;
+}
+
+static shoal_err fail_silently(const shoal_value *arg, shoal_value **out_result)
+{
+    (void)arg;
+    (void)out_result;
+    return SHOAL_EBROKEN;
+}
+
+START_TEST(starmap_and_errors)
+{
+    shoal_pool *pool = make(_i, (shoal_pool_options){.workers = 2});
+    shoal_value *v = NULL;
+    shoal_value *arguments = shoal_list(shoal_list(1, 2), shoal_list(3, 4, 5), shoal_value_list());
+    ck_assert_ok(shoal_pool_map(pool, add_up, arguments, 0, &v));
+    ck_assert_int_eq(shoal_value_as_int(shoal_value_at(shoal_value_at(v, 1), 0)), 12);
+    ck_assert_int_eq(shoal_value_as_int(shoal_value_at(shoal_value_at(shoal_value_at(v, 1), 1), 2)), 5);
+    shoal_value_destroy(v);
+    v = NULL;
+    ck_assert_err(shoal_pool_map(pool, moody, numbers(20), 1, &v), SHOAL_ELIMIT);
+    ck_assert_str_eq(shoal_last_error_text(), "1 is too much — für mich"); /* the first in order */
+    ck_assert_err(shoal_pool_map(pool, moody, numbers(20), 7, &v), SHOAL_ELIMIT);
+    ck_assert_str_eq(shoal_last_error_text(), "1 is too much — für mich");
+    ck_assert_err(shoal_pool_apply(pool, fail_silently, shoal_value_null(), &v), SHOAL_EBROKEN);
+    ck_assert_str_eq(shoal_last_error_text(), "");
+    ck_assert_err(shoal_pool_apply(pool, NULL, shoal_value_null(), &v), SHOAL_EINVAL);
+    ck_assert_err(shoal_pool_map(pool, square, shoal_value_int(1), 0, &v), SHOAL_ETYPE);
+    ck_assert_int_ne(shoal_pool_map(pool, square, NULL, 0, &v), SHOAL_OK);
+    ck_assert_ptr_null(v);
+    ck_assert_ok(shoal_pool_apply(pool, moody, shoal_value_int(2), &v));
+    ck_assert_int_eq(shoal_value_type(v), SHOAL_NULL);
+    shoal_value_destroy(v);
+    ck_assert_err(shoal_pool_join(pool, LIMIT), SHOAL_ESTATE);
+    shoal_pool_destroy(pool);
+    ck_assert_err(shoal_pool_create(&(shoal_pool_options){.workers = -1, .init_args = shoal_value_int(1)}, &pool),
+                  SHOAL_EINVAL);
+    shoal_pool_destroy(NULL);
+}
+END_TEST
+
+START_TEST(iterators)
+{
+    enum { N = 60 };
+    shoal_pool *pool = make(_i, (shoal_pool_options){.workers = 3});
+    for (int ordered = 0; ordered < 2; ordered++) {
+        shoal_iterator *it;
+        bool seen[N] = {false};
+        int failures = 0;
+        ck_assert_ok(shoal_pool_imap(pool, moody, numbers(N), ordered, &it));
+        for (int i = 0; i < N; i++) {
+            shoal_value *v;
+            shoal_err err = shoal_iterator_next(it, LIMIT, &v);
+            if (err == SHOAL_OK) {
+                int64_t x = shoal_value_type(v) == SHOAL_NULL ? -1 : shoal_value_as_int(v);
+                ck_assert(!ordered || x == (i % 3 == 0 ? i : -1));
+                ck_assert(x < 0 || !seen[x]);
+                seen[x < 0 ? 0 : x] |= x >= 0;
+                shoal_value_destroy(v);
+            } else {
+                ck_assert_int_eq(err, SHOAL_ELIMIT);
+                ck_assert(!ordered || i % 3 == 1);
+                failures++;
+            }
+        }
+        shoal_value *none = NULL;
+        ck_assert_int_eq(failures, N / 3);
+        ck_assert_err(shoal_iterator_next(it, SHOAL_NOW, &none), SHOAL_ECLOSED);
+        shoal_iterator_destroy(it);
+        ck_assert_ok(shoal_pool_imap(pool, square, numbers(N), ordered, &it));
+        shoal_iterator_destroy(it); /* its tasks run on */
+    }
+    shoal_pool_close(pool);
+    ck_assert_ok(shoal_pool_join(pool, LIMIT));
+    shoal_pool_destroy(pool);
+}
+END_TEST
+
+static shoal_err wait_for(const shoal_value *arg, shoal_value **out_result)
+{
+    *out_result = shoal_value_int(getpid());
+    return shoal_event_wait(shoal_value_as_event(arg), LIMIT);
+}
+
+START_TEST(futures)
+{
+    shoal_pool *pool = make(_i, (shoal_pool_options){.workers = 2});
+    shoal_future *a, *b, *early;
+    shoal_event *go;
+    shoal_value *v = NULL;
+    ck_assert_ok(shoal_event_create(&go));
+    ck_assert_ok(shoal_pool_apply_async(pool, wait_for, shoal_value_object(go), &a));
+    ck_assert_ok(shoal_pool_map_async(pool, square, numbers(10), 0, &b));
+    ck_assert_ok(shoal_pool_apply_async(pool, square, shoal_value_int(3), &early));
+    shoal_future_destroy(early);
+    ck_assert_ok(shoal_future_get(b, LIMIT, &v)); /* one worker is busy, the other does it */
+    ck_assert_uint_eq(shoal_value_count(v), 10);
+    shoal_value_destroy(v);
+    v = NULL;
+    ck_assert_err(shoal_future_get(b, SHOAL_NOW, &v), SHOAL_ESTATE);
+    ck_assert(!shoal_future_ready(a));
+    int64_t begin = sh_now();
+    ck_assert_err(shoal_future_get(a, SHOAL_MS(50), &v), SHOAL_ETIMEDOUT);
+    ck_assert_int_ge(sh_now() - begin, SHOAL_MS(50));
+    ck_assert_int_lt(sh_now() - begin, SHOAL_MS(400));
+    ck_assert_ptr_null(v);
+    shoal_event_set(go);
+    while (!shoal_future_ready(a)) {
+        usleep(100);
+    }
+    ck_assert_ok(shoal_future_get(a, SHOAL_NOW, &v));
+    shoal_value_destroy(v);
+    shoal_pool_destroy(pool);
+    shoal_future_destroy(a); /* a future may outlive its pool */
+    shoal_future_destroy(b);
+    shoal_future_destroy(NULL);
+    shoal_release(go);
+}
+END_TEST
+
+static shoal_err fill(const shoal_value *arg, shoal_value **out_result)
+{
+    shoal_block *block = shoal_value_as_block(shoal_value_at(arg, 0));
+    (void)out_result;
+    memset(shoal_block_data(block), (int)shoal_value_as_int(shoal_value_at(arg, 1)), shoal_block_size(block));
+    return SHOAL_OK;
+}
+
+START_TEST(buffers_are_filled)
+{
+    enum { N = 8, SIZE = 300000 };
+    shoal_pool *pool = make(_i, (shoal_pool_options){.workers = 2});
+    shoal_block *blocks[N];
+    shoal_value *list = shoal_value_list(), *v;
+    for (int i = 0; i < N; i++) {
+        ck_assert_ok(shoal_block_create_zeroed(SIZE, &blocks[i]));
+        list = shoal_list_add(list, shoal_list(blocks[i], i + 1));
+    }
+    ck_assert_ok(shoal_pool_map(pool, fill, list, 0, &v));
+    shoal_value_destroy(v);
+    for (int i = 0; i < N; i++) {
+        const char *bytes = shoal_block_data(blocks[i]);
+        ck_assert_int_eq(bytes[0], i + 1);
+        ck_assert_mem_eq(bytes, bytes + 1, SIZE - 1);
+        shoal_release(blocks[i]);
+    }
+    shoal_pool_destroy(pool);
+}
+END_TEST
+
+/* ---- initializer, tasks per child ---- */
+
+static int64_t base;
+
+static shoal_err set_base(int rank, const shoal_value *args)
+{
+    base = shoal_value_as_int(args) + rank * 0;
+    return base < 0 ? shoal_fail(SHOAL_EINVAL, "base %d", (int)base) : SHOAL_OK;
+}
+
+static shoal_err add_base(const shoal_value *arg, shoal_value **out_result)
+{
+    *out_result = shoal_list(base + shoal_value_as_int(arg), getpid());
+    return SHOAL_OK;
+}
+
+START_TEST(initializer_and_tasks_per_child)
+{
+    enum { N = 30 };
+    shoal_pool *pool =
+        make(_i, (shoal_pool_options){
+                     .workers = 2, .initializer = set_base, .init_args = shoal_value_int(1000), .tasks_per_child = 3});
+    shoal_value *v;
+    int pids[N], different = 0;
+    ck_assert_ok(shoal_pool_map(pool, add_base, numbers(N), 0, &v));
+    for (int i = 0; i < N; i++) {
+        const shoal_value *pair = shoal_value_at(v, (size_t)i);
+        ck_assert_int_eq(shoal_value_as_int(shoal_value_at(pair, 0)), 1000 + i);
+        pids[i] = (int)shoal_value_as_int(shoal_value_at(pair, 1));
+        bool is_new = true;
+        for (int k = 0; k < i; k++) {
+            is_new = is_new && pids[k] != pids[i];
+        }
+        different += is_new;
+    }
+    ck_assert_int_eq(different, N / 3);
+    shoal_value_destroy(v);
+    ck_assert_uint_eq(shoal_pool_losses(pool), 0);
+    shoal_pool_close(pool);
+    ck_assert_ok(shoal_pool_join(pool, LIMIT));
+    shoal_pool_destroy(pool);
+}
+END_TEST
+
+START_TEST(a_failing_initializer_is_reported)
+{
+    shoal_pool *pool =
+        make(_i, (shoal_pool_options){.workers = 2, .initializer = set_base, .init_args = shoal_value_int(-5)});
+    shoal_value *v = NULL;
+    ck_assert_err(shoal_pool_apply(pool, square, shoal_value_int(1), &v), SHOAL_ECHILD);
+    ck_assert_msg(strstr(shoal_last_error_text(), "initializer: rank") != NULL, "%s", shoal_last_error_text());
+    ck_assert_msg(strstr(shoal_last_error_text(), "SHOAL_EINVAL: base -5") != NULL, "%s", shoal_last_error_text());
+    ck_assert_err(shoal_pool_apply(pool, square, shoal_value_int(1), &v), SHOAL_ECHILD);
+    shoal_pool_close(pool);
+    ck_assert_ok(shoal_pool_join(pool, LIMIT));
+    shoal_pool_destroy(pool);
+}
+END_TEST
+
+static shoal_err crash_at_once(int rank, const shoal_value *args)
+{
+    (void)rank;
+    (void)args;
+    kill(getpid(), SIGKILL);
+    return SHOAL_OK;
+}
+
+START_TEST(workers_that_never_come_up)
+{
+    shoal_pool *pool = make(_i, (shoal_pool_options){.workers = 2, .initializer = crash_at_once});
+    shoal_value *v = NULL;
+    ck_assert_err(shoal_pool_apply(pool, square, shoal_value_int(1), &v), SHOAL_ECHILD);
+    ck_assert_msg(strstr(shoal_last_error_text(), "before they are ready: rank") != NULL, "%s",
+                  shoal_last_error_text());
+    shoal_pool_destroy(pool);
+}
+END_TEST
+
+/* ---- death ---- */
+
+/* Dies the first so many times that it is run; args: block with a counter, how often. */
+static shoal_err die_first(const shoal_value *arg, shoal_value **out_result)
+{
+    int *count = shoal_block_data(shoal_value_as_block(shoal_value_at(arg, 0)));
+    int64_t deaths = shoal_value_as_int(shoal_value_at(arg, 1));
+    if ((*count)++ < deaths) {
+        kill(getpid(), SIGKILL);
+    }
+    *out_result = shoal_value_int(*count);
+    return SHOAL_OK;
+}
+
+START_TEST(a_killed_worker_is_replaced)
+{
+    static const struct {
+        int retries, deaths, losses;
+        shoal_err err;
+    } cases[] = {{0, 1, 1, SHOAL_OK},
+                 {0, 2, 2, SHOAL_ECHILD},
+                 {-1, 1, 1, SHOAL_ECHILD},
+                 {3, 3, 3, SHOAL_OK},
+                 {3, 4, 4, SHOAL_ECHILD}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        shoal_pool *pool = make(_i, (shoal_pool_options){.workers = 1, .retries = cases[i].retries});
+        shoal_block *block;
+        shoal_value *v = NULL;
+        ck_assert_ok(shoal_block_create_zeroed(sizeof(int), &block));
+        ck_assert_err(shoal_pool_apply(pool, die_first, shoal_list(block, cases[i].deaths), &v), cases[i].err);
+        if (cases[i].err == SHOAL_OK) {
+            ck_assert_int_eq(shoal_value_as_int(v), cases[i].deaths + 1);
+            shoal_value_destroy(v);
+        } else {
+            ck_assert_str_eq(shoal_last_error_text(), "its worker died: rank 0 ended by SIGKILL");
+        }
+        ck_assert_uint_eq(shoal_pool_losses(pool), (uint64_t)cases[i].losses);
+        ck_assert_ok(shoal_pool_apply(pool, square, shoal_value_int(5), &v)); /* it goes on */
+        shoal_value_destroy(v);
+        shoal_pool_close(pool);
+        ck_assert_ok(shoal_pool_join(pool, LIMIT));
+        shoal_pool_destroy(pool);
+        shoal_release(block);
+    }
+}
+END_TEST
+
+/* Each member is counted where it ran; some kill their worker, one exits it. */
+static shoal_err risky(const shoal_value *arg, shoal_value **out_result)
+{
+    int i = (int)shoal_value_as_int(shoal_value_at(arg, 0));
+    sh_a32 *runs = shoal_block_data(shoal_value_as_block(shoal_value_at(arg, 1)));
+    uint32_t times = sh_add_relaxed(&runs[i], 1) + 1;
+    if (i % 10 == 3 && times == 1) {
+        kill(getpid(), SIGKILL);
+    }
+    if (i % 10 == 6 && times == 1) {
+        exit(0);
+    }
+    *out_result = shoal_value_int(i * 7);
+    return SHOAL_OK;
+}
+
+START_TEST(a_map_with_deaths_is_complete)
+{
+    enum { N = 60 };
+    shoal_pool *pool = make(_i, (shoal_pool_options){.workers = 3, .retries = 5});
+    for (size_t chunk = 1; chunk < 8; chunk += 3) {
+        shoal_block *runs;
+        shoal_value *list = shoal_value_list(), *v;
+        ck_assert_ok(shoal_block_create_zeroed(N * sizeof(sh_a32), &runs));
+        for (int i = 0; i < N; i++) {
+            list = shoal_list_add(list, shoal_list(i, runs));
+        }
+        ck_assert_ok(shoal_pool_map(pool, risky, list, chunk, &v));
+        ck_assert_uint_eq(shoal_value_count(v), N);
+        for (int i = 0; i < N; i++) {
+            ck_assert_int_eq(shoal_value_as_int(shoal_value_at(v, (size_t)i)), i * 7);
+            if (chunk == 1) {
+                ck_assert_uint_eq(sh_load_relaxed((sh_a32 *)shoal_block_data(runs) + i),
+                                  i % 10 == 3 || i % 10 == 6 ? 2 : 1);
+            }
+        }
+        shoal_value_destroy(v);
+        shoal_release(runs);
+    }
+    ck_assert_uint_eq(shoal_pool_losses(pool), 3 * 12);
+    shoal_pool_close(pool);
+    ck_assert_ok(shoal_pool_join(pool, LIMIT));
+    shoal_pool_destroy(pool);
+}
+END_TEST
+
+START_TEST(terminate_fails_what_is_not_done)
+{
+    shoal_pool *pool = make(_i, (shoal_pool_options){.workers = 2});
+    shoal_future *waiting[5];
+    shoal_event *go;
+    shoal_value *v = NULL;
+    ck_assert_ok(shoal_event_create(&go));
+    for (int i = 0; i < 5; i++) {
+        ck_assert_ok(shoal_pool_apply_async(pool, wait_for, shoal_value_object(go), &waiting[i]));
+    }
+    int64_t begin = sh_now();
+    shoal_pool_terminate(pool);
+    ck_assert_int_lt(sh_now() - begin, SHOAL_SECONDS(5));
+    for (int i = 0; i < 5; i++) {
+        ck_assert_err(shoal_future_get(waiting[i], LIMIT, &v), SHOAL_ECLOSED);
+        shoal_future_destroy(waiting[i]);
+    }
+    ck_assert_ok(shoal_pool_join(pool, LIMIT));
+    shoal_pool_destroy(pool);
+    shoal_release(go);
+}
+END_TEST
+
+/* Threads share a pool. */
+static void *apply_many(void *arg)
+{
+    for (int i = 0; i < 100; i++) {
+        shoal_value *v;
+        ck_assert_ok(shoal_pool_apply(arg, square, shoal_value_int(i), &v));
+        ck_assert_int_eq(shoal_value_as_int(v), i * i);
+        shoal_value_destroy(v);
+    }
+    return NULL;
+}
+
+START_TEST(threads_share_a_pool)
+{
+    shoal_pool *pool = make(_i, (shoal_pool_options){.workers = 2});
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, apply_many, pool), 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+    }
+    shoal_pool_destroy(pool);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("pool");
+    TCase *tc = methods_case("pool");
+    add_for_methods(tc, apply_and_map);
+    add_for_methods(tc, starmap_and_errors);
+    add_for_methods(tc, iterators);
+    add_for_methods(tc, futures);
+    add_for_methods(tc, buffers_are_filled);
+    add_for_methods(tc, initializer_and_tasks_per_child);
+    add_for_methods(tc, a_failing_initializer_is_reported);
+    add_for_methods(tc, workers_that_never_come_up);
+    add_for_methods(tc, a_killed_worker_is_replaced);
+    add_for_methods(tc, a_map_with_deaths_is_complete);
+    add_for_methods(tc, terminate_fails_what_is_not_done);
+    add_for_methods(tc, threads_share_a_pool);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+SH_TEST_MAIN(suite)

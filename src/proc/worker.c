@@ -1,0 +1,196 @@
+/* A worker of a pool: takes a task, runs it, puts the answer into the task, sends the task back. */
+#include "ipc/message.h"
+#include "ipc/value.h"
+#include "proc/pool.h"
+
+#include <string.h>
+
+typedef struct worker {
+    shoal_queue *tasks, *answers;
+    sh_target target; /* of the last task: most tasks have the same */
+    size_t target_size;
+    shoal_task function;
+} worker;
+
+static shoal_err find_function(worker *w, const shoal_block *block)
+{
+    const sh_target *target = &sh_work_of(block)->target;
+    size_t size = block->size - offsetof(sh_work_shm, target);
+    if (size == w->target_size && memcmp(target, &w->target, size) == 0) {
+        return SHOAL_OK;
+    }
+    sh_function function;
+    shoal_err err = sh_target_find(target, size, &function);
+    if (err == SHOAL_OK) {
+        memcpy(&w->target, target, size);
+        w->target_size = size;
+        w->function = (shoal_task)function;
+    }
+    return err;
+}
+
+/* One member. *out_result is a value when it succeeds. */
+static shoal_err run_member(const worker *w, const shoal_value *argument, shoal_value **out_result)
+{
+    shoal_value *result = NULL;
+    shoal_err err = w->function(argument, &result);
+    if (err != SHOAL_OK) {
+        return shoal_last_error() == err ? err : sh_fail(err, "%s", "");
+    }
+    *out_result = result != NULL ? result : shoal_value_null();
+    return *out_result != NULL ? SHOAL_OK : shoal_last_error();
+}
+
+/* All members of a chunk, up to the first error. */
+static shoal_err run_chunk(const worker *w, const shoal_value *list, shoal_value **out_result)
+{
+    shoal_value *results = shoal_value_list();
+    for (size_t i = 0; i < shoal_value_count(list) && results != NULL; i++) {
+        shoal_value *result;
+        shoal_err err = run_member(w, shoal_value_at(list, i), &result);
+        if (err != SHOAL_OK) {
+            shoal_value_destroy(results);
+            return err;
+        }
+        results = shoal_list_add(results, result);
+    }
+    *out_result = results;
+    return results != NULL ? SHOAL_OK : shoal_last_error();
+}
+
+static shoal_err read_argument(const shoal_block *block, shoal_value **out_argument)
+{
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    /* Kept: when we die somebody else reads it again. */
+    shoal_err err = sh_message_read_at(c, sh_offset_of(&sh_work_of(block)->argument), true, out_argument);
+    sh_leave();
+    return err;
+}
+
+static shoal_err store_result(const shoal_block *block, const shoal_value *result)
+{
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    shoal_block *message;
+    shoal_err err = sh_message_make(c, result, &message);
+    if (err == SHOAL_OK) {
+        SH_DEATH("pool.worker.made");
+        sh_message_store(c, message, sh_offset_of(&sh_work_of(block)->result));
+    }
+    sh_leave();
+    return err;
+}
+
+/* The words of an error travel as a value. When there is no memory even for that, the owner finds nothing and knows why. */
+static void store_failure(const shoal_block *block, shoal_err err)
+{
+    shoal_value *words = shoal_list((int)err, shoal_last_error_text());
+    words = words != NULL ? words : shoal_list((int)err, "its error text is not UTF-8");
+    if (words != NULL) {
+        (void)(store_result(block, words) == SHOAL_OK);
+        shoal_value_destroy(words);
+    }
+}
+
+/* The task is ours: TAKEN. */
+static void run_task(worker *w, const shoal_block *block)
+{
+    sh_work_shm *work = sh_work_of(block);
+    shoal_value *argument = NULL, *result = NULL;
+    shoal_err err = find_function(w, block);
+    if (err == SHOAL_OK) {
+        err = read_argument(block, &argument);
+    }
+    if (err == SHOAL_OK) {
+        SH_DEATH("pool.worker.running");
+        err = work->count == 0 ? run_member(w, argument, &result) : run_chunk(w, argument, &result);
+    }
+    if (err == SHOAL_OK) {
+        err = store_result(block, result);
+    }
+    if (err != SHOAL_OK) {
+        store_failure(block, err);
+    }
+    SH_DEATH("pool.worker.stored"); /* death: TAKEN; it is run again, and the next result replaces this one */
+    sh_store_release(&work->state, err == SHOAL_OK ? SH_WORK_DONE
+                                                   : SH_WORK_FAILED); /* pairs with the acquire in pool.c: the result */
+    SH_DEATH("pool.worker.done"); /* death: the owner finds the state when it looks after us */
+    shoal_value_destroy(argument);
+    shoal_value_destroy(result);
+}
+
+static bool is_task(const shoal_block *block)
+{
+    return block->kind == SH_KIND_TASK && block->size > offsetof(sh_work_shm, target) &&
+           block->size <= sizeof(sh_work_shm);
+}
+
+/* One handle from the queue. *done goes up by the members that were run. */
+static shoal_err serve(worker *w, shoal_block *block, int64_t *done)
+{
+    uint32_t pending = SH_WORK_PENDING;
+    shoal_err err = SHOAL_OK;
+    SH_DEATH("pool.worker.got"); /* death: PENDING and in no queue; the owner puts it again */
+    if (is_task(block) && sh_cas_acq_rel(&sh_work_of(block)->state, &pending, sh_work_taken_by(sh_peers_now->self()))) {
+        SH_DEATH("pool.worker.claimed");
+        run_task(w, block);
+        *done += sh_work_of(block)->count == 0 ? 1 : sh_work_of(block)->count;
+        err = shoal_queue_put_block(w->answers, block, SHOAL_FOREVER);
+        SH_DEATH("pool.worker.told");
+    }
+    shoal_release(block);
+    return err;
+}
+
+static shoal_err initialize(int rank, const shoal_value *args)
+{
+    size_t size;
+    const shoal_value *named = shoal_value_find(args, SH_WORKER_INIT);
+    if (shoal_value_type(named) != SHOAL_BYTES) {
+        return SHOAL_OK;
+    }
+    sh_target target;
+    sh_function function;
+    const void *bytes = shoal_value_as_bytes(named, &size);
+    if (size > sizeof target) {
+        return sh_fail(SHOAL_ECORRUPT, "an initializer of %zu bytes", size);
+    }
+    memcpy(&target, bytes, size);
+    shoal_err err = sh_target_find(&target, size, &function);
+    return err != SHOAL_OK ? err : ((shoal_target)function)(rank, shoal_value_find(args, SH_WORKER_ARGS));
+}
+
+/* Until the queue is closed, or the limit is reached. */
+static shoal_err work(worker *w, int rank, int64_t limit)
+{
+    shoal_err err = SHOAL_OK;
+    for (int64_t done = 0; err == SHOAL_OK && (limit == 0 || done < limit);) {
+        shoal_block *block;
+        err = shoal_queue_get_block(w->tasks, SHOAL_FOREVER, &block);
+        if (err == SHOAL_OK) {
+            err = serve(w, block, &done);
+        }
+    }
+    if (err == SHOAL_OK) { /* it retires: the owner need not wait until it sees our end */
+        err = shoal_queue_put(w->answers, shoal_value_int(rank), SHOAL_FOREVER);
+    }
+    return err == SHOAL_ECLOSED ? SHOAL_OK : err;
+}
+
+shoal_err sh_worker_main(int rank, const shoal_value *args)
+{
+    worker w = {.tasks = shoal_value_as_queue(shoal_value_find(args, SH_WORKER_TASKS)),
+                .answers = shoal_value_as_queue(shoal_value_find(args, SH_WORKER_ANSWERS))};
+    shoal_block *ready = shoal_value_as_block(shoal_value_find(args, SH_WORKER_READY));
+    shoal_err err = initialize(rank, args);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    sh_store_release((sh_a32 *)shoal_block_data(ready) + rank, 1);
+    return work(&w, rank, shoal_value_as_int(shoal_value_find(args, SH_WORKER_LIMIT)));
+}

@@ -1,0 +1,449 @@
+#include "testing/kill.h"
+
+#include "base/clock.h"
+#include "base/death.h"
+#include "base/random.h"
+#include "ipc/queue.h"
+#include "os/futex.h"
+#include "shm/kind.h"
+#include "shm/slot.h"
+#include "testing/runner.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PATIENCE SHOAL_SECONDS(SH_SLOW ? 60 : 20) /* for what must happen soon */
+#define HEAP_LIMIT (UINT64_C(192) << 20)
+#define RESERVE (UINT64_C(1) << 36)
+
+static void doze(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 10000}, NULL);
+}
+
+/* ---- failures ---- */
+
+void kill_fail(kill_stage *stage, const char *format, ...)
+{
+    kill_board *board = stage->board;
+    uint32_t no = 0;
+    if (sh_cas_acq_rel(&board->failed, &no, 1)) {
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(board->failure, sizeof board->failure, format, arguments);
+        va_end(arguments);
+        sh_store_release(&board->failed, 2);
+    }
+}
+
+void kill_report(kill_stage *stage, const char *what)
+{
+    if (sh_load_acquire(&stage->board->failed) != 0) {
+        ck_abort_msg("%s: %s", what, stage->board->failure);
+    }
+}
+
+uint64_t kill_seed(void)
+{
+    const char *text = getenv("SHOAL_SEED");
+    uint64_t seed = text != NULL ? strtoull(text, NULL, 0) : UINT64_C(20240607);
+    printf("seed %llu\n", (unsigned long long)seed);
+    fflush(stdout);
+    return seed;
+}
+
+/* ---- points ---- */
+
+static const char *point_names[KILL_POINTS_MAX];
+static int points = -1;
+
+static void list_points(void)
+{
+    points = 0;
+#ifdef SHOAL_DEATH_POINTS
+    const char *const *names;
+    size_t count = sh_death_points(&names);
+    for (size_t i = 0; i < count; i++) {
+        if (kill_point_find(names[i]) < 0 && points < KILL_POINTS_MAX) {
+            point_names[points++] = names[i];
+        }
+    }
+#endif
+}
+
+int kill_point_count(void)
+{
+    if (points < 0) {
+        list_points();
+    }
+    return points;
+}
+
+int kill_point_find(const char *name)
+{
+    for (int i = 0; i < kill_point_count(); i++) {
+        if (strcmp(point_names[i], name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+const char *kill_point_name(int point)
+{
+    return point_names[point];
+}
+
+void kill_arm_from_environment(void)
+{
+#ifdef SHOAL_DEATH_POINTS
+    static char name[64];
+    int count;
+    const char *text = getenv("SHOAL_KILL_AT");
+    if (text != NULL && sscanf(text, "%63[^:]:%d", name, &count) == 2) {
+        sh_death_arm(name, count);
+    }
+#endif
+}
+
+/* ---- processes ---- */
+
+pid_t kill_fork(const char *name)
+{
+    uint32_t slot;
+    int32_t pid = -1;
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return -1;
+    }
+    shoal_err err = sh_slot_reserve(c, name, &slot);
+    sh_leave();
+    if (err != SHOAL_OK) {
+        return -1;
+    }
+    uint64_t generation = sh_state_generation(sh_load_relaxed(&sh_slot_at(slot)->state));
+    err = sh_world_fork(slot, &pid);
+    if (err != SHOAL_OK) {
+        if (sh_enter() != NULL) {
+            sh_slot_cancel(slot, generation);
+            sh_leave();
+        }
+        return -1;
+    }
+    if (pid == 0) {
+        if (sh_world_become(slot) != SHOAL_OK) {
+            _exit(1); /* its maker died before it said whom the slot is for */
+        }
+        return 0;
+    }
+    sh_slot_expect(slot, pid);
+    return pid;
+}
+
+_Noreturn void kill_exit(int status)
+{
+#ifdef SHOAL_DEATH_POINTS
+    sh_death_arm(NULL, 0);
+#endif
+    sh_world_detach();
+    _exit(status);
+}
+
+static void rest(kill_board *board, int me)
+{
+    uint32_t pause = sh_load_acquire(&board->pause);
+    if ((pause & 1) != 0) {
+        sh_store_release(&board->resting[me], pause);
+        while (sh_load_acquire(&board->pause) == pause) {
+            sh_futex_wait(&board->pause, pause, sh_now() + SHOAL_MS(100));
+        }
+    }
+}
+
+static _Noreturn void survive(kill_stage *stage, int me)
+{
+    kill_board *board = stage->board;
+    uint64_t random = stage->random ^ (0x1234567u * (uint64_t)(me + 1));
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (sh_load_acquire(&board->stop) == 0) {
+        rest(board, me);
+        uint32_t n = (uint32_t)sh_random_below(&random, (uint64_t)kill_step_count);
+        uint32_t favour = sh_load_acquire(&board->favour);
+        bool favoured = favour != 0 && sh_random_below(&random, 2) == 0;
+        n = favoured ? favour - 1 : n;
+        if (favoured || kill_steps[n].flags == KILL_BY_ALL) {
+            sh_store_relaxed(&board->busy[me], n);
+            kill_steps[n].run(stage, &random);
+            sh_store_release(&board->worked[me], sh_load_relaxed(&board->worked[me]) + 1);
+        }
+    }
+    kill_exit(0);
+}
+
+static bool is_survivor(const kill_stage *stage, pid_t pid)
+{
+    for (int i = 0; i < stage->survivors; i++) {
+        if (stage->pids[i] == pid) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int kill_reap(kill_stage *stage, pid_t pid)
+{
+    int status = 0;
+    int64_t deadline = sh_deadline(PATIENCE);
+    for (;;) {
+        pid_t got = waitpid(pid, &status, WNOHANG);
+        if (got == pid) {
+            return status;
+        }
+        ck_assert_msg(got == 0 || errno == EINTR, "waitpid %d: %s", (int)pid, strerror(errno));
+        if (sh_passed(deadline)) {
+            kill_report(stage, "a process that does not end");
+            ck_abort_msg("process %d does not end; its step was %u", (int)pid, sh_load_acquire(&stage->board->doing));
+        }
+        doze();
+    }
+}
+
+void kill_reap_orphans(kill_stage *stage)
+{
+    int64_t deadline = sh_deadline(PATIENCE);
+    while (sh_count_children() > stage->survivors) {
+        int status;
+        pid_t pid = waitpid(-1, &status, WNOHANG);
+        if (pid > 0 && is_survivor(stage, pid)) {
+            kill_report(stage, "a survivor ended");
+            ck_abort_msg("a survivor ended with wait status 0x%x at step %s", status,
+                         kill_steps[sh_load_relaxed(&stage->board->busy[0])].name);
+        }
+        if (pid <= 0) {
+            kill_recover(stage); /* one may wait to be told that its maker is dead */
+            ck_assert_msg(!sh_passed(deadline), "what the victim had started does not end");
+            doze();
+        }
+    }
+}
+
+/* ---- pause and work ---- */
+
+static void stuck(kill_stage *stage, int survivor, const char *what)
+{
+    kill_report(stage, what);
+    ck_abort_msg("%s: survivor %d is stuck in step %s", what, survivor,
+                 kill_steps[sh_load_relaxed(&stage->board->busy[survivor])].name);
+}
+
+void kill_pause(kill_stage *stage)
+{
+    kill_board *board = stage->board;
+    int64_t deadline = sh_deadline(PATIENCE);
+    uint32_t pause = sh_load_relaxed(&board->pause) + 1;
+    sh_store_release(&board->pause, pause);
+    for (int i = 0; i < stage->survivors; i++) {
+        while (sh_load_acquire(&board->resting[i]) != pause) {
+            if (sh_passed(deadline)) {
+                stuck(stage, i, "pause");
+            }
+            doze();
+        }
+    }
+}
+
+void kill_resume(kill_stage *stage)
+{
+    kill_board *board = stage->board;
+    sh_store_release(&board->pause, sh_load_relaxed(&board->pause) + 1);
+    sh_futex_wake(&board->pause, INT_MAX);
+}
+
+void kill_let_work(kill_stage *stage, uint64_t steps)
+{
+    int64_t deadline = sh_deadline(PATIENCE);
+    uint64_t before[KILL_SURVIVORS_MAX];
+    for (int i = 0; i < stage->survivors; i++) {
+        before[i] = sh_load_acquire(&stage->board->worked[i]);
+    }
+    for (int i = 0; i < stage->survivors; i++) {
+        while (sh_load_acquire(&stage->board->worked[i]) < before[i] + steps) {
+            if (sh_passed(deadline)) {
+                stuck(stage, i, "work");
+            }
+            doze();
+        }
+    }
+}
+
+/* ---- checks ---- */
+
+static bool somebody_is_dead(void)
+{
+    uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);
+    for (uint32_t i = 0; i < used; i++) {
+        if (sh_slot_is_dead(i)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void kill_recover(kill_stage *stage)
+{
+    int64_t deadline = sh_deadline(PATIENCE);
+    do {
+        uint32_t n;
+        ck_assert_ok(shoal_world_sweep(&n));
+        if (sh_passed(deadline)) {
+            kill_report(stage, "recovery");
+            ck_abort_msg("recovery does not come to an end");
+        }
+    } while (somebody_is_dead()); /* a survivor may be at it */
+}
+
+static uint64_t difference(uint64_t world, uint64_t board, uint64_t *lost, const char *what, const char *name)
+{
+    uint64_t d = world - board - *lost;
+    ck_assert_msg(d <= 2, "%s: %s: the queue counts %llu, its users %llu, %llu of them by the killed", what, name,
+                  (unsigned long long)world, (unsigned long long)board, (unsigned long long)*lost);
+    *lost += d;
+    return d;
+}
+
+/* Messages: all that were put were taken once or are there. Returns how many calls nobody told of. */
+static uint64_t check_channels(kill_stage *stage, const char *what)
+{
+    uint64_t unknown = 0;
+    for (int i = 0; i < KILL_CHANNELS; i++) {
+        kill_count *count = &stage->board->channels[i];
+        shoal_queue *q = stage->queues[i];
+        uint64_t puts = sh_queue_puts(q), takes = sh_queue_takes(q), size = shoal_queue_size(q);
+        char name[32];
+        ck_assert_msg(puts == takes + size, "%s: channel %d: %llu put, %llu taken, %llu there", what, i,
+                      (unsigned long long)puts, (unsigned long long)takes, (unsigned long long)size);
+        snprintf(name, sizeof name, "puts to channel %d", i);
+        unknown += difference(puts, sh_load_acquire(&count->put), &stage->lost_puts[i], what, name);
+        snprintf(name, sizeof name, "gets from channel %d", i);
+        unknown += difference(takes, sh_load_acquire(&count->got), &stage->lost_gets[i], what, name);
+    }
+    sh_queue_shm *tasks = (sh_queue_shm *)((shoal_block *)stage->queues[KILL_TASKS])->data;
+    unknown += difference(sh_load_acquire(&tasks->done), sh_load_acquire(&stage->board->channels[KILL_TASKS].done),
+                          &stage->lost_done, what, "task_done");
+    return unknown;
+}
+
+/* A lock that somebody died in says so to us; all are free again at once. */
+static void check_lock(kill_guard *guard, shoal_err err, const char *what, const char *name)
+{
+    ck_assert_msg(err == SHOAL_OK || err == SHOAL_EOWNERDEAD, "%s: %s: %s", what, name, shoal_err_name(err));
+    ck_assert_msg(err == SHOAL_EOWNERDEAD || sh_load_acquire(&guard->inside) == 0,
+                  "%s: %s: process %u died inside and nobody was told", what, name, sh_load_acquire(&guard->inside));
+    sh_store_release(&guard->inside, 0);
+}
+
+static void check_locks(kill_stage *stage, int deaths, const char *what)
+{
+    kill_board *board = stage->board;
+    check_lock(&board->lock, shoal_lock_lock(stage->lock, SHOAL_SECONDS(1)), what, "lock");
+    ck_assert_ok(shoal_lock_unlock(stage->lock));
+    check_lock(&board->rlock, shoal_rlock_lock(stage->rlock, SHOAL_SECONDS(1)), what, "rlock");
+    ck_assert_ok(shoal_rlock_unlock(stage->rlock));
+    check_lock(&board->condition, shoal_condition_lock(stage->condition, SHOAL_SECONDS(1)), what, "condition");
+    ck_assert_ok(shoal_condition_notify_all(stage->condition));
+    ck_assert_ok(shoal_condition_unlock(stage->condition));
+    ck_assert_uint_eq(shoal_queue_size((shoal_queue *)((shoal_block *)stage->condition)->parts[1]), 0);
+    uint32_t value = shoal_semaphore_value(stage->semaphore);
+    ck_assert_msg(value <= KILL_SEMAPHORE && (deaths > 0 || value == KILL_SEMAPHORE), "%s: semaphore at %u", what, value);
+    ck_assert_ok(shoal_semaphore_post(stage->semaphore, KILL_SEMAPHORE - value));
+}
+
+void kill_check(kill_stage *stage, int deaths, const char *what)
+{
+    kill_report(stage, what);
+    uint64_t unknown = check_channels(stage, what);
+    ck_assert_msg(unknown <= (uint64_t)deaths, "%s: %llu calls happened that nobody told of, %d died", what,
+                  (unsigned long long)unknown, deaths);
+    check_locks(stage, deaths, what);
+    sh_assert_audit(what);
+    uint64_t recovered = sh_load_relaxed(&sh_the_world.header->recovered);
+    ck_assert_msg(recovered - stage->recovered >= (uint64_t)(deaths > 0), "%s: nobody was recovered", what);
+    stage->recovered = recovered;
+}
+
+void kill_drain(kill_stage *stage)
+{
+    for (int i = 0; i < KILL_CHANNELS; i++) {
+        while (kill_get(stage, (kill_channel)i)) {
+        }
+    }
+    kill_report(stage, "draining");
+}
+
+/* ---- the stage ---- */
+
+static void make_objects(kill_stage *stage)
+{
+    for (int i = 0; i < KILL_CHANNELS; i++) {
+        ck_assert_ok(shoal_queue_create(i == KILL_BOUNDED ? 8 : 0, &stage->queues[i]));
+    }
+    ck_assert_ok(shoal_lock_create(&stage->lock));
+    ck_assert_ok(shoal_rlock_create(&stage->rlock));
+    ck_assert_ok(shoal_semaphore_create(KILL_SEMAPHORE, KILL_SEMAPHORE, &stage->semaphore));
+    ck_assert_ok(shoal_event_create(&stage->event));
+    ck_assert_ok(shoal_condition_create(&stage->condition));
+    ck_assert_ok(shoal_barrier_create(2, &stage->barrier));
+}
+
+void kill_stage_begin(kill_stage *stage, int survivors)
+{
+    memset(stage, 0, sizeof *stage);
+    stage->random = kill_seed();
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* what a victim has started becomes ours when it dies */
+    stage->board = mmap(NULL, sizeof *stage->board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(stage->board, MAP_FAILED);
+    kill_point_count(); /* listed once, for all that are forked */
+    ck_assert_ok(shoal_world_create(&(shoal_world_options){.heap_limit = HEAP_LIMIT, .reserve = RESERVE}));
+    make_objects(stage);
+    for (int i = 0; i < survivors; i++) {
+        pid_t pid = kill_fork("survivor");
+        ck_assert_msg(pid >= 0, "fork: %s", shoal_last_error_text());
+        if (pid == 0) {
+            survive(stage, i);
+        }
+        stage->pids[stage->survivors++] = pid;
+    }
+}
+
+void kill_stage_end(kill_stage *stage)
+{
+    sh_store_release(&stage->board->stop, 1);
+    for (int i = 0; i < stage->survivors; i++) {
+        int status = kill_reap(stage, stage->pids[i]);
+        ck_assert_msg(status == 0, "survivor %d ended with wait status 0x%x", i, status);
+    }
+    stage->survivors = 0;
+    kill_drain(stage);
+    kill_check(stage, 0, "the end");
+    for (int i = 0; i < KILL_CHANNELS; i++) {
+        kill_count *count = &stage->board->channels[i];
+        ck_assert_uint_eq(sh_load_relaxed(&count->put) + stage->lost_puts[i],
+                          sh_load_relaxed(&count->got) + stage->lost_gets[i]);
+        shoal_release(stage->queues[i]);
+    }
+    void *const objects[] = {stage->lock,  stage->rlock,     stage->semaphore,
+                             stage->event, stage->condition, stage->barrier};
+    for (size_t i = 0; i < sizeof objects / sizeof objects[0]; i++) {
+        shoal_release(objects[i]);
+    }
+    munmap(stage->board, sizeof *stage->board);
+}

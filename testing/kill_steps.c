@@ -1,0 +1,511 @@
+/* The steps: every shared operation of the library, in forms small enough to be killed in. */
+#include "testing/kill.h"
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "shm/block.h"
+#include "shm/slot.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define WAIT_SHORT (SHOAL_MS(1) / 4)
+#define WAIT_LOCK SHOAL_MS(2)
+
+static void must(kill_stage *stage, shoal_err err, const char *what)
+{
+    if (err != SHOAL_OK) {
+        kill_fail(stage, "%s: %s: %s", what, shoal_err_name(err), shoal_last_error_text());
+    }
+}
+
+/* ---- blocks ---- */
+
+/* Writes both ends of a block of that size, and sees what it wrote. */
+static shoal_block *make_block(kill_stage *stage, size_t size, uint64_t id)
+{
+    shoal_block *b = NULL;
+    must(stage, shoal_block_create(size, &b), "block_create");
+    if (b != NULL) {
+        char *data = shoal_block_data(b);
+        memcpy(data, &id, sizeof id);
+        memcpy(data + size - sizeof id, &id, sizeof id);
+    }
+    return b;
+}
+
+static uint64_t read_block(kill_stage *stage, const shoal_block *b)
+{
+    uint64_t first, last;
+    memcpy(&first, shoal_block_data(b), sizeof first);
+    memcpy(&last, (char *)shoal_block_data(b) + shoal_block_size(b) - sizeof last, sizeof last);
+    if (first != last) {
+        kill_fail(stage, "a block of %zu bytes begins with %llu and ends with %llu", shoal_block_size(b),
+                  (unsigned long long)first, (unsigned long long)last);
+    }
+    return first;
+}
+
+static void hold_blocks(kill_stage *stage, uint64_t *random, size_t size, int count)
+{
+    shoal_block *held[700];
+    uint64_t id = sh_random_next(random);
+    for (int i = 0; i < count; i++) {
+        held[i] = make_block(stage, size, id);
+    }
+    for (int i = 0; i < count; i++) {
+        if (held[i] != NULL && read_block(stage, held[i]) != id) {
+            kill_fail(stage, "a block of %zu bytes holds what another wrote", size);
+        }
+        shoal_release(held[i]);
+    }
+}
+
+static void block_small(kill_stage *stage, uint64_t *random)
+{
+    hold_blocks(stage, random, 16 + sh_random_below(random, 30000), 1);
+}
+
+static void block_64k(kill_stage *stage, uint64_t *random)
+{
+    hold_blocks(stage, random, 65536, 2);
+}
+
+static void block_1m(kill_stage *stage, uint64_t *random)
+{
+    hold_blocks(stage, random, 1 << 20, 1);
+}
+
+static void block_5m(kill_stage *stage, uint64_t *random)
+{
+    hold_blocks(stage, random, 5 << 20, 1);
+}
+
+/* More than the heap keeps warm: some of it is given back to the system. */
+static void block_hoard(kill_stage *stage, uint64_t *random)
+{
+    hold_blocks(stage, random, 5 << 20, 5);
+}
+
+/* More than a slot has cells. */
+static void cells(kill_stage *stage, uint64_t *random)
+{
+    hold_blocks(stage, random, 16 + sh_random_below(random, 100), sh_random_below(random, 8) == 0 ? 700 : 90);
+}
+
+static bool grew_by_us(uint64_t before)
+{
+    uint64_t now = sh_load_acquire(&sh_the_world.header->frontier.hi);
+    return now != before && (uint32_t)((now & SH_TAG_MASK) >> SH_SEQ_BITS) == sh_the_world.self.index;
+}
+
+/* Holds blocks until it has made the heap grow by a span. */
+static void spans(kill_stage *stage, uint64_t *random)
+{
+    enum { MOST = 4000 };
+    static shoal_block *held[MOST];
+    uint64_t before = sh_load_acquire(&sh_the_world.header->frontier.hi);
+    int n = 0;
+    (void)random;
+    while (n < MOST && !grew_by_us(before) && (held[n] = make_block(stage, 4096, 1)) != NULL) {
+        n++;
+    }
+    while (n > 0) {
+        shoal_release(held[--n]);
+    }
+}
+
+static void trim(kill_stage *stage, uint64_t *random)
+{
+    (void)random;
+    must(stage, shoal_world_trim(), "trim");
+}
+
+/* ---- queues and pipes of one's own ---- */
+
+static bool is_late(shoal_err err)
+{
+    return err == SHOAL_ETIMEDOUT;
+}
+
+static void put_int(kill_stage *stage, shoal_queue *q, int64_t n)
+{
+    shoal_value *v = shoal_value_int(n);
+    shoal_err err = shoal_queue_put(q, v, SHOAL_NOW);
+    if (err != SHOAL_OK) {
+        shoal_value_destroy(v);
+        must(stage, err, "put to a queue of one's own");
+    }
+}
+
+/* An unbounded queue that grows twice, and dies with messages in it. */
+static void grow(kill_stage *stage, uint64_t *random)
+{
+    shoal_queue *q;
+    shoal_err err = shoal_queue_create(0, &q);
+    must(stage, err, "queue_create");
+    for (int i = 0; err == SHOAL_OK && i < 200; i++) {
+        if (i % 50 == 7) {
+            shoal_block *b = make_block(stage, 100, 1);
+            must(stage, shoal_queue_put_block(q, b, SHOAL_NOW), "put_block");
+            shoal_release(b);
+        } else {
+            put_int(stage, q, i);
+        }
+    }
+    int takes = err == SHOAL_OK ? (int)sh_random_below(random, 200) : 0;
+    for (int i = 0; i < takes; i++) {
+        shoal_value *v = NULL;
+        must(stage, shoal_queue_get(q, SHOAL_NOW, &v), "get from a queue of one's own");
+        if (v != NULL && shoal_value_type(v) == SHOAL_INT && shoal_value_as_int(v) != i) {
+            kill_fail(stage, "message %d of a queue of one's own is %lld", i, (long long)shoal_value_as_int(v));
+        }
+        shoal_value_destroy(v);
+    }
+    if (err == SHOAL_OK) {
+        shoal_release(q);
+    }
+}
+
+static void pipe_step(kill_stage *stage, uint64_t *random)
+{
+    shoal_pipe *a, *b;
+    shoal_err err = shoal_pipe_create(sh_random_below(random, 2) == 0, &b, &a); /* one way: a sends, b receives */
+    must(stage, err, "pipe_create");
+    if (err != SHOAL_OK) {
+        return;
+    }
+    shoal_value *v = NULL;
+    must(stage, shoal_pipe_send(a, shoal_map("x", 1, "y", "two"), SHOAL_NOW), "send");
+    must(stage, shoal_pipe_send_bytes(a, "abc", 3, SHOAL_NOW), "send_bytes");
+    must(stage, shoal_pipe_recv(b, SHOAL_NOW, &v), "recv");
+    shoal_value_destroy(v);
+    shoal_release(a);
+    char text[8];
+    size_t size = 0;
+    must(stage, shoal_pipe_recv_bytes(b, text, sizeof text, SHOAL_NOW, &size), "recv_bytes after the other end went");
+    err = shoal_pipe_recv_bytes(b, text, sizeof text, WAIT_SHORT, &size);
+    if (err != SHOAL_ECLOSED) {
+        kill_fail(stage, "recv at the end of a pipe: %s", shoal_err_name(err));
+    }
+    shoal_release(b);
+}
+
+/* ---- locks ---- */
+
+static bool enter_guard(kill_stage *stage, kill_guard *guard, shoal_err err, const char *what)
+{
+    if (is_late(err)) {
+        return false;
+    }
+    if (err == SHOAL_EOWNERDEAD) {
+        sh_store_relaxed(&guard->inside, 0);
+        sh_add_relaxed(&guard->deaths, 1);
+    } else if (err != SHOAL_OK) {
+        must(stage, err, what);
+        return false;
+    }
+    uint32_t other = sh_swap_acq_rel(&guard->inside, (uint32_t)getpid());
+    if (other != 0) {
+        kill_fail(stage, "%s: process %u is inside as well, or died there and nobody was told", what, other);
+    }
+    return true;
+}
+
+static void leave_guard(kill_stage *stage, kill_guard *guard, const char *what)
+{
+    uint32_t me = sh_swap_acq_rel(&guard->inside, 0);
+    if (me != (uint32_t)getpid()) {
+        kill_fail(stage, "%s: process %u came inside as well", what, me);
+    }
+}
+
+/* Now and then long enough to make others park. */
+static void linger(uint64_t *random)
+{
+    int64_t until = sh_now() + (sh_random_below(random, 4) == 0 ? SHOAL_MS(1) / 10 : 0);
+    while (sh_now() < until) {
+        sh_pause();
+    }
+}
+
+static void lock(kill_stage *stage, uint64_t *random)
+{
+    kill_guard *guard = &stage->board->lock;
+    if (enter_guard(stage, guard, shoal_lock_lock(stage->lock, WAIT_LOCK), "lock")) {
+        linger(random);
+        leave_guard(stage, guard, "lock");
+        must(stage, shoal_lock_unlock(stage->lock), "unlock");
+    }
+}
+
+static void rlock(kill_stage *stage, uint64_t *random)
+{
+    (void)random;
+    kill_guard *guard = &stage->board->rlock;
+    if (enter_guard(stage, guard, shoal_rlock_lock(stage->rlock, WAIT_LOCK), "rlock")) {
+        must(stage, shoal_rlock_lock(stage->rlock, SHOAL_NOW), "rlock again");
+        must(stage, shoal_rlock_unlock(stage->rlock), "unlock of an rlock");
+        leave_guard(stage, guard, "rlock");
+        must(stage, shoal_rlock_unlock(stage->rlock), "last unlock of an rlock");
+    }
+}
+
+/* All of it, or as much as comes in time. */
+static void semaphore(kill_stage *stage, uint64_t *random)
+{
+    uint32_t want = 1 + (uint32_t)sh_random_below(random, KILL_SEMAPHORE), have = 0;
+    shoal_err err = SHOAL_OK;
+    while (have < want && (err = shoal_semaphore_wait(stage->semaphore, WAIT_SHORT)) == SHOAL_OK) {
+        have++;
+    }
+    if (err != SHOAL_OK && !is_late(err)) {
+        must(stage, err, "semaphore_wait");
+    }
+    linger(random);
+    must(stage, shoal_semaphore_post(stage->semaphore, have), "semaphore_post");
+}
+
+static void event(kill_stage *stage, uint64_t *random)
+{
+    switch (sh_random_below(random, 3)) {
+    case 0: shoal_event_set(stage->event); break;
+    case 1: shoal_event_clear(stage->event); break;
+    default: {
+        shoal_err err = shoal_event_wait(stage->event, WAIT_SHORT);
+        if (!is_late(err)) {
+            must(stage, err, "event_wait");
+        }
+    }
+    }
+}
+
+/* Waits a few times. Enough of them time out for the queue of waiters to be purged. */
+static void condition_wait(kill_stage *stage, uint64_t *random)
+{
+    kill_guard *guard = &stage->board->condition;
+    if (!enter_guard(stage, guard, shoal_condition_lock(stage->condition, WAIT_LOCK), "condition_lock")) {
+        return;
+    }
+    uint64_t n = 1 + sh_random_below(random, 20);
+    for (uint64_t i = 0; i < n; i++) {
+        leave_guard(stage, guard, "condition");
+        shoal_err err = shoal_condition_wait(stage->condition, n > 4 ? 1000 : WAIT_SHORT);
+        if (!enter_guard(stage, guard, is_late(err) ? SHOAL_OK : err, "condition_wait")) {
+            return;
+        }
+    }
+    leave_guard(stage, guard, "condition");
+    must(stage, shoal_condition_unlock(stage->condition), "condition_unlock");
+}
+
+static void condition_notify(kill_stage *stage, uint64_t *random)
+{
+    kill_guard *guard = &stage->board->condition;
+    if (enter_guard(stage, guard, shoal_condition_lock(stage->condition, WAIT_LOCK), "condition_lock")) {
+        shoal_err err =
+            sh_random_below(random, 3) == 0 ? shoal_condition_notify_all(stage->condition)
+                                                        : shoal_condition_notify(stage->condition, 1);
+        must(stage, err, "notify");
+        leave_guard(stage, guard, "condition");
+        must(stage, shoal_condition_unlock(stage->condition), "condition_unlock");
+    }
+}
+
+static void barrier(kill_stage *stage, uint64_t *random)
+{
+    uint32_t index;
+    (void)random;
+    shoal_err err = shoal_barrier_wait(stage->barrier, WAIT_SHORT, &index);
+    if (err != SHOAL_OK && err != SHOAL_EBROKEN && !is_late(err)) {
+        must(stage, err, "barrier_wait");
+    }
+    if (err != SHOAL_OK) {
+        shoal_barrier_reset(stage->barrier);
+    }
+}
+
+/* ---- processes ---- */
+
+/* A child that was killed by a point that the victim had armed: the victim's turn is over, too. */
+static void end_with(int status)
+{
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
+        kill_exit(KILL_CHILD_DIED);
+    }
+}
+
+static void await(pid_t pid)
+{
+    int status = 0;
+    while (waitpid(pid, &status, 0) != pid) {
+    }
+    end_with(status);
+}
+
+static void fork_step(kill_stage *stage, uint64_t *random)
+{
+    pid_t pid = kill_fork("grandchild");
+    if (pid == 0) {
+        kill_put(stage, KILL_WORDS, random);
+        kill_get(stage, KILL_BLOCKS);
+        kill_exit(0);
+    }
+    if (pid < 0) {
+        kill_fail(stage, "fork: %s", shoal_last_error_text());
+        return;
+    }
+    await(pid);
+}
+
+/* A process that comes by itself: it takes a slot, works, leaves. */
+static void join(kill_stage *stage, uint64_t *random)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        int fd = dup(sh_the_world.fd);
+        shoal_world_leave();
+        if (sh_world_attach(fd, SH_SLOT_NEW, "joined") != SHOAL_OK) {
+            _exit(1);
+        }
+        hold_blocks(stage, random, 200, 70);
+        kill_exit(0);
+    }
+    if (pid > 0) {
+        await(pid);
+    }
+}
+
+/* A slot that is reserved, given something, and given up. */
+static void cancel(kill_stage *stage, uint64_t *random)
+{
+    shoal_block *b = make_block(stage, 16 + sh_random_below(random, 100), 1);
+    sh_ctx *c = sh_enter();
+    uint32_t slot = 0;
+    if (c == NULL || b == NULL) {
+        return;
+    }
+    shoal_err err = sh_slot_reserve(c, "nobody", &slot);
+    if (err == SHOAL_OK) {
+        err = sh_slot_give(c, slot, b->cell, 0);
+        sh_slot_cancel(slot, sh_state_generation(sh_load_relaxed(&sh_slot_at(slot)->state)));
+    }
+    sh_leave();
+    must(stage, err, "reserve");
+    shoal_release(b);
+}
+
+static shoal_err child_target(int rank, const shoal_value *args)
+{
+    shoal_queue *q = shoal_value_as_queue(shoal_value_find(args, "queue"));
+    shoal_err err = q == NULL ? shoal_last_error() : shoal_queue_put(q, shoal_value_int(rank), SHOAL_NOW);
+    return err == SHOAL_OK ? shoal_return(shoal_map("rank", rank, "queue", q)) : err;
+}
+
+static void start_by(kill_stage *stage, shoal_start start)
+{
+    shoal_queue *q;
+    shoal_process *p;
+    shoal_status status;
+    must(stage, shoal_queue_create(0, &q), "queue_create");
+    shoal_err err = shoal_process_start(child_target, shoal_map("queue", q, "text", "a process"),
+                                        &(shoal_process_options){.start = start, .rank = 3}, &p);
+    if (err != SHOAL_OK) {
+        shoal_release(q);
+        fprintf(stderr, "start: %s\n", shoal_last_error_text());
+        kill_exit(KILL_CHILD_DIED); /* the fork server was killed, or it is an error that the dry run does not pass over */
+    }
+    if (err == SHOAL_OK) {
+        must(stage, shoal_process_join(p, SHOAL_SECONDS(20), &status), "join");
+        shoal_process_destroy(p);
+        if (status.end == SHOAL_KILLED) {
+            shoal_release(q);
+            kill_exit(KILL_CHILD_DIED);
+        }
+    }
+    shoal_release(q);
+}
+
+static void start_fork(kill_stage *stage, uint64_t *random)
+{
+    (void)random;
+    start_by(stage, SHOAL_START_FORK);
+}
+
+static void start_spawn(kill_stage *stage, uint64_t *random)
+{
+    (void)random;
+    start_by(stage, SHOAL_START_SPAWN);
+}
+
+static void start_server(kill_stage *stage, uint64_t *random)
+{
+    (void)random;
+    start_by(stage, SHOAL_START_FORKSERVER);
+}
+
+/* ---- the channels ---- */
+
+#define CHANNEL_STEPS(name, channel)                                                                                   \
+    static void put_##name(kill_stage *stage, uint64_t *random)                                                        \
+    {                                                                                                                  \
+        kill_put(stage, channel, random);                                                                              \
+    }                                                                                                                  \
+    static void get_##name(kill_stage *stage, uint64_t *random)                                                        \
+    {                                                                                                                  \
+        (void)random;                                                                                                  \
+        kill_get(stage, channel);                                                                                      \
+    }
+
+CHANNEL_STEPS(words, KILL_WORDS)
+CHANNEL_STEPS(bytes, KILL_BYTES)
+CHANNEL_STEPS(blocks, KILL_BLOCKS)
+CHANNEL_STEPS(values, KILL_VALUES)
+CHANNEL_STEPS(bounded, KILL_BOUNDED)
+CHANNEL_STEPS(objects, KILL_OBJECTS)
+CHANNEL_STEPS(tasks, KILL_TASKS)
+
+const kill_step kill_steps[] = {
+    {"block_small", block_small, KILL_BY_ALL},
+    {"block_64k", block_64k, KILL_BY_ALL},
+    {"block_1m", block_1m, KILL_BY_ALL},
+    {"block_5m", block_5m, KILL_BY_VICTIM},
+    {"block_hoard", block_hoard, KILL_BY_HAND},
+    {"cells", cells, KILL_BY_ALL},
+    {"spans", spans, KILL_BY_HAND},
+    {"trim", trim, KILL_BY_ALL},
+    {"put_words", put_words, KILL_BY_ALL},
+    {"get_words", get_words, KILL_BY_ALL},
+    {"put_bytes", put_bytes, KILL_BY_ALL},
+    {"get_bytes", get_bytes, KILL_BY_ALL},
+    {"put_blocks", put_blocks, KILL_BY_ALL},
+    {"get_blocks", get_blocks, KILL_BY_ALL},
+    {"put_values", put_values, KILL_BY_ALL},
+    {"get_values", get_values, KILL_BY_ALL},
+    {"put_bounded", put_bounded, KILL_BY_ALL},
+    {"get_bounded", get_bounded, KILL_BY_ALL},
+    {"put_objects", put_objects, KILL_BY_ALL},
+    {"get_objects", get_objects, KILL_BY_ALL},
+    {"put_tasks", put_tasks, KILL_BY_ALL},
+    {"get_tasks", get_tasks, KILL_BY_ALL},
+    {"grow", grow, KILL_BY_ALL},
+    {"pipe", pipe_step, KILL_BY_ALL},
+    {"lock", lock, KILL_BY_ALL},
+    {"rlock", rlock, KILL_BY_ALL},
+    {"semaphore", semaphore, KILL_BY_ALL},
+    {"event", event, KILL_BY_ALL},
+    {"condition_wait", condition_wait, KILL_BY_ALL},
+    {"condition_notify", condition_notify, KILL_BY_ALL},
+    {"barrier", barrier, KILL_BY_ALL},
+    {"fork", fork_step, KILL_BY_VICTIM},
+    {"join", join, KILL_BY_VICTIM},
+    {"cancel", cancel, KILL_BY_VICTIM},
+    {"start_fork", start_fork, KILL_BY_HAND},
+    {"start_spawn", start_spawn, KILL_BY_HAND},
+    {"start_server", start_server, KILL_BY_HAND},
+};
+
+const int kill_step_count = sizeof kill_steps / sizeof kill_steps[0];

@@ -1,0 +1,131 @@
+/* What the tests with several processes share: children by every start method, their failures in words, and hand-shakes. */
+#ifndef TESTS_CHILDREN_H
+#define TESTS_CHILDREN_H
+
+#include "proc/process.h"
+#include "testing/runner.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LIMIT SHOAL_SECONDS(SH_TEST_SECONDS / 2) /* nothing waits that long unless it is broken */
+#define SOON SHOAL_MS(20)                        /* a time limit that is meant to pass */
+
+/* ---- in a target: what does not hold is the error it returns, and so the words that its parent reports ---- */
+
+#define must(condition)                                                                                                \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            return shoal_fail(SHOAL_ESTATE, "line %d: %s", __LINE__, #condition);                                      \
+        }                                                                                                              \
+    } while (0)
+
+#define must_err(expression, wanted)                                                                                   \
+    do {                                                                                                               \
+        shoal_err err_ = (expression);                                                                                 \
+        if (err_ != (wanted)) {                                                                                        \
+            char text_[200];                                                                                           \
+            snprintf(text_, sizeof text_, "%s", shoal_last_error_text());                                              \
+            return shoal_fail(SHOAL_ESTATE, "line %d: %s: %s, not %s (%s)", __LINE__, #expression,                     \
+                              shoal_err_name(err_), shoal_err_name(wanted), text_);                                    \
+        }                                                                                                              \
+    } while (0)
+
+#define must_ok(expression) must_err(expression, SHOAL_OK)
+
+/* A shared object among the arguments: ARG(queue, "in"). */
+#define ARG(kind, name) shoal_value_as_##kind(shoal_value_find(args, name))
+#define ARG_INT(name) shoal_value_as_int(shoal_value_find(args, name))
+
+/* ---- in a test ---- */
+
+/* ck_assert_ok for loops: an assertion of libcheck that holds costs a system call. */
+#define hot(condition)                                                                                                 \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            ck_abort_msg("line %d: %s (%s)", __LINE__, #condition, shoal_last_error_text());                           \
+        }                                                                                                              \
+    } while (0)
+#define hot_ok(expression) hot((expression) == SHOAL_OK)
+
+static inline void children_end(void)
+{
+    sh_forkserver_stop();
+    sh_leaks_end();
+}
+
+static inline TCase *children_case(const char *name)
+{
+    TCase *tc = tcase_create(name);
+    tcase_add_checked_fixture(tc, sh_leaks_begin, children_end);
+    tcase_set_timeout(tc, SH_TEST_SECONDS);
+    return tc;
+}
+
+/* A test over the three start methods: _i is the method. */
+#define add_for_methods(tc, test) tcase_add_loop_test(tc, test, SHOAL_START_SPAWN, SHOAL_START_FORKSERVER + 1)
+
+static inline shoal_process *start(int method, int rank, shoal_target target, shoal_value *args)
+{
+    shoal_process *p = NULL;
+    shoal_process_options options = {.start = (shoal_start)method, .rank = rank};
+    ck_assert_ok(shoal_process_start(target, args, &options, &p));
+    return p;
+}
+
+/* Waits for its end and frees the handle. */
+static inline void finish_as(shoal_process *p, shoal_end end, int code)
+{
+    shoal_status status;
+    ck_assert_ok(shoal_process_join(p, LIMIT, &status));
+    ck_assert_msg(status.end == end && (end == SHOAL_RETURNED || status.code == code), "%s", status.text);
+    shoal_process_destroy(p);
+}
+
+static inline void finish(shoal_process *p)
+{
+    finish_as(p, SHOAL_RETURNED, 0);
+}
+
+static inline int64_t clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Is the main thread of the process parked in a futex at this moment? */
+static inline bool is_parked(int32_t pid)
+{
+    char path[64];
+    long number = -1;
+    snprintf(path, sizeof path, "/proc/%d/syscall", (int)pid);
+    FILE *f = fopen(path, "re");
+    ck_assert_ptr_nonnull(f);
+    int n = fscanf(f, "%ld", &number);
+    fclose(f);
+    return n == 1 && number == SYS_futex;
+}
+
+/* Returns when the process, which waits for nothing else any more, is parked. */
+static inline void until_parked(const shoal_process *p)
+{
+    int64_t deadline = clock_ns() + LIMIT;
+    while (!is_parked(shoal_process_pid(p))) {
+        ck_assert_msg(clock_ns() < deadline, "process %d does not wait", (int)shoal_process_pid(p));
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    }
+}
+
+/* A child's word that it has come to a place: any message on the queue. */
+static inline void until_told(shoal_queue *queue)
+{
+    shoal_value *value = NULL;
+    ck_assert_ok(shoal_queue_get(queue, LIMIT, &value));
+    shoal_value_destroy(value);
+}
+
+#endif

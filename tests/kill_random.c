@@ -1,0 +1,199 @@
+/* B40, at random: victims are killed at any instruction. SHOAL_SOAK_KILLS says how often, SHOAL_SEED from which seed.
+ *
+ * Four ways to die, in turn: by a signal after a random time; by a signal right after the fork; stopped by ptrace, led on by
+ * a random number of single instructions, then killed; by a signal, with its first recoverer killed as well. */
+#include "base/clock.h"
+#include "base/random.h"
+#include "shm/world.h"
+#include "testing/kill.h"
+#include "testing/runner.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SURVIVORS 2
+#define DELAY_MAX SHOAL_MS(2)
+#define INSTRUCTIONS_MAX 300
+
+typedef enum way { BY_TIME, AT_BIRTH, BY_STEPS, TWICE, WAYS } way;
+
+static const char *const way_names[WAYS] = {"after a time", "at birth", "by single steps", "with its recoverer"};
+
+static _Noreturn void be_victim(kill_stage *stage, uint64_t random)
+{
+    for (;;) {
+        uint32_t n = (uint32_t)sh_random_below(&random, (uint64_t)kill_step_count);
+        if ((kill_steps[n].flags & KILL_BY_HAND) == 0) {
+            sh_store_release(&stage->board->doing, n + 1);
+            kill_steps[n].run(stage, &random);
+        }
+    }
+}
+
+static void wait_busily(int64_t ns)
+{
+    int64_t until = sh_now() + ns;
+    while (sh_now() < until) {
+        sh_pause();
+    }
+}
+
+/* The victim has come up and works. */
+static void await_first_step(kill_stage *stage)
+{
+    int64_t deadline = sh_deadline(SHOAL_SECONDS(20));
+    while (sh_load_acquire(&stage->board->doing) == 0) {
+        ck_assert_msg(!sh_passed(deadline), "the victim does not come up");
+        sh_pause();
+    }
+}
+
+/* Stops it wherever it is and lets it go on by so many instructions. False when the system does not allow it. */
+static bool lead_on(pid_t pid, uint64_t instructions)
+{
+    int status;
+    if (ptrace(PTRACE_SEIZE, pid, NULL, NULL) != 0) {
+        return false;
+    }
+    ck_assert_int_eq(ptrace(PTRACE_INTERRUPT, pid, NULL, NULL), 0);
+    ck_assert_int_eq(waitpid(pid, &status, __WALL), pid);
+    for (uint64_t i = 0; i < instructions; i++) {
+        if (!WIFSTOPPED(status) || ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL) != 0) {
+            break;
+        }
+        ck_assert_int_eq(waitpid(pid, &status, __WALL), pid);
+    }
+    return true;
+}
+
+/* A member that recovers, and does not live to see the end of it. */
+static void kill_recoverer(kill_stage *stage)
+{
+    uint64_t delay = sh_random_below(&stage->random, SHOAL_MS(1) / 4);
+    pid_t pid = kill_fork("recoverer");
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        for (;;) {
+            (void)!shoal_world_sweep(NULL);
+        }
+    }
+    wait_busily((int64_t)delay);
+    kill(pid, SIGKILL);
+    kill_reap(stage, pid);
+}
+
+/* One death. Returns how many died. */
+static int one_kill(kill_stage *stage, way how, int *stepped)
+{
+    uint64_t seed = sh_random_next(&stage->random);
+    int64_t delay = (int64_t)sh_random_below(&stage->random, DELAY_MAX);
+    uint64_t instructions = sh_random_below(&stage->random, INSTRUCTIONS_MAX + 1);
+    sh_store_release(&stage->board->doing, 0);
+    pid_t pid = kill_fork("victim");
+    ck_assert_msg(pid >= 0, "fork: %s", shoal_last_error_text());
+    if (pid == 0) {
+        be_victim(stage, seed);
+    }
+    if (how != AT_BIRTH) {
+        await_first_step(stage);
+    }
+    wait_busily(how == AT_BIRTH ? delay / 8 : delay);
+    if (how == BY_STEPS) {
+        *stepped += lead_on(pid, instructions);
+    }
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    int status = kill_reap(stage, pid);
+    ck_assert_msg(WIFSIGNALED(status), "the victim ended with wait status 0x%x", status);
+    if (how == TWICE) {
+        kill_recoverer(stage);
+    }
+    return how == TWICE ? 2 : 1;
+}
+
+typedef struct measure {
+    uint64_t used, blocks;
+} measure;
+
+/* Paused: what the world needs with nothing in it but the stage and what the survivors keep. */
+static measure measure_now(kill_stage *stage)
+{
+    shoal_world_info info;
+    kill_drain(stage);
+    ck_assert_ok(shoal_world_trim());
+    ck_assert_ok(shoal_world_info_get(&info));
+    return (measure){.used = info.heap_used, .blocks = info.blocks_live};
+}
+
+static uint64_t how_many(void)
+{
+    const char *text = getenv("SHOAL_SOAK_KILLS");
+    return text != NULL ? strtoull(text, NULL, 10) : (uint64_t)SH_REPEAT(500);
+}
+
+static void report(const kill_stage *stage, uint64_t kills, double seconds, int stepped, measure warm, measure end)
+{
+    uint64_t worked = 0;
+    for (int i = 0; i < stage->survivors; i++) {
+        worked += sh_load_relaxed(&stage->board->worked[i]);
+    }
+    printf("%llu kills in %.1f s (%.0f/s), %d of them led by ptrace; %llu recovered; survivors' steps %llu\n",
+           (unsigned long long)kills, seconds, (double)kills / seconds, stepped, (unsigned long long)stage->recovered,
+           (unsigned long long)worked);
+    printf("heap used %llu KiB in %llu blocks after the warm-up, %llu KiB in %llu blocks at the end\n",
+           (unsigned long long)warm.used / 1024, (unsigned long long)warm.blocks, (unsigned long long)end.used / 1024,
+           (unsigned long long)end.blocks);
+    fflush(stdout);
+}
+
+START_TEST(random_kills)
+{
+    kill_stage stage;
+    measure warm = {0}, end = {0};
+    uint64_t kills = how_many(), warm_up = kills / 4 + 1;
+    int stepped = 0;
+    kill_stage_begin(&stage, SURVIVORS);
+    int64_t begin = sh_now();
+    for (uint64_t n = 0; n < kills; n++) {
+        char what[160];
+        way how = (way)sh_random_below(&stage.random, WAYS);
+        int deaths = one_kill(&stage, how, &stepped);
+        uint32_t doing = sh_load_acquire(&stage.board->doing);
+        snprintf(what, sizeof what, "kill %llu (%s) in step %s", (unsigned long long)n, way_names[how],
+                 doing == 0 ? "none" : kill_steps[doing - 1].name);
+        kill_recover(&stage);
+        kill_reap_orphans(&stage);
+        kill_recover(&stage);
+        kill_pause(&stage);
+        kill_check(&stage, deaths, what);
+        if (n + 1 == warm_up) {
+            warm = measure_now(&stage);
+        }
+        if (n + 1 == kills) {
+            end = measure_now(&stage);
+        }
+        kill_resume(&stage);
+    }
+    report(&stage, kills, (double)(sh_now() - begin) / 1e9, stepped, warm, end);
+    ck_assert_uint_eq(warm.blocks, end.blocks);
+    ck_assert_uint_le(end.used, warm.used + (UINT64_C(4) << 20));
+    kill_stage_end(&stage);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("kill_random");
+    TCase *c = tcase_create("random");
+    tcase_set_timeout(c, getenv("SHOAL_SOAK_KILLS") != NULL ? 86400 : SH_TEST_SECONDS);
+    tcase_add_checked_fixture(c, sh_leaks_begin, sh_leaks_end);
+    tcase_add_test(c, random_kills);
+    suite_add_tcase(s, c);
+    return s;
+}
+
+SH_TEST_MAIN(suite)

@@ -1,0 +1,353 @@
+/* B40: a process is killed at each death point, in each step that comes to it, while others work on the same objects. */
+#include "base/clock.h"
+#include "base/death.h"
+#include "base/random.h"
+#include "testing/kill.h"
+#include "testing/runner.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifdef SHOAL_DEATH_POINTS
+
+#define SURVIVORS 2
+#define TURNS 60 /* of one step, in the hope to come to its point */
+#define TIME SHOAL_MS(250)
+#define WORK 6       /* steps that each survivor finishes after a death */
+#define LATER_MAX 40 /* a point may also be meant at its n-th time */
+#define STARTS 2     /* turns of a step that starts processes: the slow ones */
+
+/* Points that only recovery comes to: kill_recovery visits them. */
+static bool is_of_recovery(const char *name)
+{
+    return strncmp(name, "recovery.", 9) == 0 || strcmp(name, "sync.lock.repaired") == 0;
+}
+
+static bool is_start(int step)
+{
+    return strncmp(kill_steps[step].name, "start_", 6) == 0;
+}
+
+/* A step in which the victim's child may die in its place. */
+static bool has_child(int step)
+{
+    return (kill_steps[step].flags & KILL_BY_VICTIM) != 0 || is_start(step);
+}
+
+static sh_a64 *counts; /* of the step that is tried dry */
+
+static void observe(const char *name)
+{
+    int point = kill_point_find(name);
+    if (point >= 0) {
+        sh_add_relaxed(&counts[point], 1);
+    }
+}
+
+/* What survivors do most beside a step: the other side of it. */
+static void favour(kill_stage *stage, int step)
+{
+    char other[32];
+    uint32_t found = (uint32_t)step;
+    snprintf(other, sizeof other, "%s", kill_steps[step].name);
+    if (strncmp(other, "put_", 4) == 0 || strncmp(other, "get_", 4) == 0) {
+        memcpy(other, other[0] == 'p' ? "get_" : "put_", 4);
+    } else if (strcmp(other, "condition_notify") == 0) {
+        snprintf(other, sizeof other, "condition_wait");
+    }
+    for (int i = 0; i < kill_step_count; i++) {
+        found = strcmp(kill_steps[i].name, other) == 0 ? (uint32_t)i : found;
+    }
+    bool slow = has_child(step) || strcmp(other, "block_hoard") == 0;
+    sh_store_release(&stage->board->favour, slow ? 0 : found + 1);
+}
+
+static void take_turns(kill_stage *stage, int step, uint64_t seed)
+{
+    int64_t deadline = sh_deadline(TIME);
+    sh_store_release(&stage->board->doing, (uint32_t)step + 1);
+    for (int i = 0; i < (is_start(step) ? STARTS : TURNS) && !sh_passed(deadline); i++) {
+        kill_steps[step].run(stage, &seed);
+    }
+}
+
+/* Forks the victim. Half of the time there is a free slot below its own, so that what it reserves comes before it. */
+static pid_t fork_victim(kill_stage *stage)
+{
+    pid_t before = -1;
+    sh_store_release(&stage->board->go, 0);
+    if (sh_random_below(&stage->random, 2) == 0) {
+        before = kill_fork("placeholder");
+        if (before == 0) {
+            pause();
+            _exit(0);
+        }
+    }
+    pid_t pid = kill_fork("victim");
+    if (pid == 0) {
+        while (sh_load_acquire(&stage->board->go) == 0) {
+            sched_yield();
+        }
+        return 0;
+    }
+    ck_assert_msg(pid > 0, "fork: %s", shoal_last_error_text());
+    if (before > 0) {
+        kill(before, SIGKILL);
+        kill_reap(stage, before);
+        kill_recover(stage);
+    }
+    sh_store_release(&stage->board->go, 1);
+    return pid;
+}
+
+/* What each step comes to, counted beside working survivors. */
+static void dry_run(kill_stage *stage)
+{
+    for (int step = 0; step < kill_step_count; step++) {
+        favour(stage, step);
+        pid_t pid = fork_victim(stage);
+        if (pid == 0) {
+            counts = stage->board->reached[step];
+            sh_death_observe(observe);
+            take_turns(stage, step, stage->random);
+            sh_death_observe(NULL);
+            kill_exit(0);
+        }
+        int status = kill_reap(stage, pid);
+        ck_assert_msg(status == 0, "dry run of %s: wait status 0x%x", kill_steps[step].name, status);
+        kill_reap_orphans(stage);
+        kill_pause(stage);
+        kill_check(stage, 0, kill_steps[step].name);
+        kill_resume(stage);
+    }
+}
+
+static _Noreturn void be_victim(kill_stage *stage, int step, int point, int count, uint64_t seed)
+{
+    char at[96];
+    snprintf(at, sizeof at, "%s:%d", kill_point_name(point), count);
+    setenv("SHOAL_KILL_AT", at, 1); /* for children that are started by exec */
+    sh_death_arm(kill_point_name(point), count);
+    take_turns(stage, step, seed);
+    kill_exit(0);
+}
+
+/* One death, if the step comes to the point this time. */
+static bool one_case(kill_stage *stage, int step, int point, int count)
+{
+    char what[160];
+    uint64_t seed = sh_random_next(&stage->random);
+    snprintf(what, sizeof what, "%s killed at %s (time %d)", kill_steps[step].name, kill_point_name(point), count);
+    favour(stage, step);
+    pid_t pid = fork_victim(stage);
+    if (pid == 0) {
+        be_victim(stage, step, point, count, seed);
+    }
+    int status = kill_reap(stage, pid);
+    bool died = (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) ||
+                (WIFEXITED(status) && WEXITSTATUS(status) == KILL_CHILD_DIED);
+    ck_assert_msg(died || status == 0, "%s: wait status 0x%x; %s", what, status, stage->board->failure);
+    kill_recover(stage);
+    kill_let_work(stage, WORK);
+    kill_reap_orphans(stage);
+    kill_recover(stage);
+    kill_pause(stage);
+    kill_check(stage, died ? 1 + has_child(step) : 0, what);
+    kill_resume(stage);
+    if (getenv("KH_VERBOSE")) {
+        fprintf(stderr, "%.3f %s %s\n", (double)sh_now() / 1e9, what, died ? "died" : "-");
+    }
+    return died;
+}
+
+/* Points that only processes started by exec come to, where nobody counts. */
+static bool is_beyond_exec(int step, int point)
+{
+    const char *name = kill_point_name(point), *how = kill_steps[step].name;
+    return (strcmp(name, "proc.spawned.armed") == 0 && strcmp(how, "start_fork") != 0 && is_start(step)) ||
+           (strcmp(name, "proc.server.forked") == 0 && strcmp(how, "start_server") == 0);
+}
+
+/* Visits every pair that the dry run found. Returns how many died. */
+static int visit(kill_stage *stage, bool (*wanted)(int step), int *visited)
+{
+    int died = 0;
+    for (int step = 0; step < kill_step_count; step++) {
+        for (int point = 0; wanted(step) && point < kill_point_count(); point++) {
+            uint64_t times = sh_load_relaxed(&stage->board->reached[step][point]) + is_beyond_exec(step, point);
+            if (times == 0 || is_of_recovery(kill_point_name(point))) {
+                continue;
+            }
+            bool hit = one_case(stage, step, point, 1);
+            if (times > 1) {
+                uint64_t latest = times < LATER_MAX ? times : LATER_MAX;
+                hit |= one_case(stage, step, point, 2 + (int)sh_random_below(&stage->random, latest - 1));
+            }
+            visited[point] += hit;
+            died += hit;
+        }
+    }
+    return died;
+}
+
+static bool is_any_step(int step)
+{
+    return !is_start(step);
+}
+
+static void report(kill_stage *stage, const int *visited, int died, bool starts)
+{
+    int missing = 0;
+    char names[1024] = "";
+    for (int point = 0; point < kill_point_count(); point++) {
+        const char *name = kill_point_name(point);
+        if (visited[point] == 0 && !is_of_recovery(name) && (strncmp(name, "proc.", 5) == 0) == starts) {
+            missing++;
+            snprintf(names + strlen(names), sizeof names - strlen(names), " %s", name);
+        }
+    }
+    printf("%d pairs of step and point visited, %llu processes recovered\n", died,
+           (unsigned long long)stage->recovered);
+    fflush(stdout);
+    ck_assert_msg(missing == 0, "%d points were never died at:%s", missing, names);
+}
+
+static void sweep(bool (*wanted)(int step), bool starts)
+{
+    kill_stage stage;
+    int visited[KILL_POINTS_MAX] = {0};
+    kill_stage_begin(&stage, SURVIVORS);
+    dry_run(&stage);
+    int died = visit(&stage, wanted, visited);
+    report(&stage, visited, died, starts);
+    kill_stage_end(&stage);
+}
+
+START_TEST(every_point)
+{
+    sweep(is_any_step, false);
+}
+END_TEST
+
+START_TEST(every_point_of_starting)
+{
+    sweep(is_start, true);
+}
+END_TEST
+
+#else
+
+START_TEST(points_are_compiled_out)
+{
+    printf("the death points are compiled out of this build: the sweep runs in the builds with SHOAL_DEATH_POINTS\n");
+}
+END_TEST
+
+#endif
+
+/* B26 and B27: those who wait for the dead are told soon. */
+#define PARTIES 3
+#define TELL_LIMIT SHOAL_MS(SH_SLOW ? 400 : 100)
+
+START_TEST(dead_party_breaks_the_barrier)
+{
+    shoal_barrier *barrier;
+    shoal_event *ready;
+    ck_assert_ok(shoal_barrier_create(PARTIES, &barrier));
+    ck_assert_ok(shoal_event_create(&ready));
+    pid_t pid = kill_fork("party");
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        uint32_t index;
+        shoal_event_set(ready);
+        (void)!shoal_barrier_wait(barrier, SHOAL_FOREVER, &index);
+        _exit(1);
+    }
+    ck_assert_ok(shoal_event_wait(ready, SHOAL_SECONDS(10)));
+    while (shoal_barrier_waiting(barrier) != 1) {
+        sh_pause();
+    }
+    pid_t other = kill_fork("killer");
+    ck_assert_int_ge(other, 0);
+    if (other == 0) {
+        while (shoal_barrier_waiting(barrier) != 2) {
+            sh_pause();
+        }
+        kill(pid, SIGKILL);
+        _exit(0); /* it died as well, as far as the world can tell */
+    }
+    uint32_t index;
+    int64_t begin = sh_now();
+    ck_assert_err(shoal_barrier_wait(barrier, SHOAL_SECONDS(10), &index), SHOAL_EBROKEN);
+    int64_t took = sh_now() - begin;
+    ck_assert_msg(took < TELL_LIMIT, "told after %lld ms", (long long)(took / 1000000));
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    ck_assert_int_eq(waitpid(other, NULL, 0), other);
+    shoal_release(barrier);
+    shoal_release(ready);
+}
+END_TEST
+
+START_TEST(dead_holder_hands_the_lock_on)
+{
+    shoal_lock *lock;
+    ck_assert_ok(shoal_lock_create(&lock));
+    for (int i = 0; i < 5; i++) {
+        shoal_event *ready;
+        ck_assert_ok(shoal_event_create(&ready));
+        pid_t pid = kill_fork("holder");
+        ck_assert_int_ge(pid, 0);
+        if (pid == 0) {
+            shoal_err err = shoal_lock_lock(lock, SHOAL_SECONDS(10));
+            if (err == SHOAL_OK) {
+                shoal_event_set(ready);
+                pause();
+            }
+            _exit(1);
+        }
+        ck_assert_ok(shoal_event_wait(ready, SHOAL_SECONDS(10)));
+        kill(pid, SIGKILL);
+        ck_assert_err(shoal_lock_lock(lock, SHOAL_SECONDS(10)), SHOAL_EOWNERDEAD);
+        ck_assert_ok(shoal_lock_unlock(lock));
+        ck_assert_ok(shoal_lock_lock(lock, SHOAL_NOW)); /* told once */
+        ck_assert_ok(shoal_lock_unlock(lock));
+        ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+        ck_assert_ok(shoal_world_sweep(NULL));
+        shoal_release(ready);
+    }
+    shoal_release(lock);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("kill_sweep");
+    TCase *c = tcase_create("sweep");
+    tcase_set_timeout(c, 3 * SH_TEST_SECONDS);
+    tcase_add_checked_fixture(c, sh_leaks_begin, sh_leaks_end);
+#ifdef SHOAL_DEATH_POINTS
+    tcase_add_test(c, every_point);
+    tcase_add_test(c, every_point_of_starting);
+#else
+    tcase_add_test(c, points_are_compiled_out);
+#endif
+    suite_add_tcase(s, c);
+    TCase *told = tcase_create("told");
+    tcase_set_timeout(told, SH_TEST_SECONDS);
+    tcase_add_checked_fixture(told, sh_leaks_begin, sh_leaks_end);
+    tcase_add_test(told, dead_party_breaks_the_barrier);
+    tcase_add_test(told, dead_holder_hands_the_lock_on);
+    suite_add_tcase(s, told);
+    return s;
+}
+
+int main(int argc, char **argv)
+{
+    kill_arm_from_environment();
+    return sh_test_main(argc, argv, suite);
+}

@@ -1,0 +1,301 @@
+/* Pipes: both directions, polling, and the end of what comes when the other side is gone. */
+#include "tests/children.h"
+
+#include <signal.h>
+
+static void make_pipe(bool duplex, shoal_pipe **a, shoal_pipe **b)
+{
+    *a = *b = NULL;
+    ck_assert_ok(shoal_pipe_create(duplex, a, b));
+    ck_assert(*a != NULL && *b != NULL && *a != *b);
+}
+
+static void ck_recv_int(shoal_pipe *end, int64_t wanted)
+{
+    shoal_value *v = NULL;
+    ck_assert_ok(shoal_pipe_recv(end, LIMIT, &v));
+    ck_assert_int_eq(shoal_value_as_int(v), wanted);
+    shoal_value_destroy(v);
+}
+
+/* ---- one process ---- */
+
+START_TEST(a_duplex_pipe_goes_both_ways)
+{
+    shoal_pipe *a, *b;
+    char buffer[32];
+    size_t size;
+    make_pipe(true, &a, &b);
+    for (int i = 0; i < 100; i++) {
+        ck_assert_ok(shoal_pipe_send(a, shoal_value_int(i), SHOAL_NOW));
+        ck_assert_ok(shoal_pipe_send(b, shoal_value_int(-i), SHOAL_NOW));
+        ck_recv_int(a, -i);
+        ck_recv_int(b, i);
+        ck_assert_ok(shoal_pipe_send_bytes(a, "through a pipe", 14, SHOAL_NOW));
+        ck_assert_err(shoal_pipe_recv_bytes(b, buffer, 13, LIMIT, &size), SHOAL_EINVAL);
+        ck_assert_uint_eq(size, 14);
+        ck_assert_ok(shoal_pipe_recv_bytes(b, buffer, sizeof buffer, LIMIT, &size));
+        ck_assert(size == 14 && memcmp(buffer, "through a pipe", 14) == 0);
+    }
+    ck_assert_ok(shoal_pipe_send(a, shoal_list(1), SHOAL_NOW));
+    ck_assert_err(shoal_pipe_recv_bytes(b, buffer, sizeof buffer, LIMIT, &size), SHOAL_ETYPE);
+    shoal_release(a);
+    shoal_release(b);
+}
+END_TEST
+
+START_TEST(a_one_way_pipe_goes_from_b_to_a)
+{
+    shoal_pipe *a, *b;
+    shoal_value *v = shoal_value_int(1), *got = NULL;
+    make_pipe(false, &a, &b);
+    ck_assert_err(shoal_pipe_send(a, v, SHOAL_NOW), SHOAL_EINVAL);
+    ck_assert_err(shoal_pipe_send_bytes(a, "x", 1, SHOAL_NOW), SHOAL_EINVAL);
+    ck_assert_err(shoal_pipe_recv(b, SHOAL_NOW, &got), SHOAL_EINVAL);
+    ck_assert_err(shoal_pipe_poll(b, SHOAL_NOW), SHOAL_EINVAL);
+    ck_assert_ok(shoal_pipe_send(b, v, SHOAL_NOW));
+    ck_recv_int(a, 1);
+    shoal_release(b);
+    ck_assert_err(shoal_pipe_recv(a, LIMIT, &got), SHOAL_ECLOSED);
+    shoal_release(a);
+}
+END_TEST
+
+START_TEST(poll_tells_whether_recv_would_block)
+{
+    shoal_pipe *a, *b;
+    shoal_value *v = NULL;
+    make_pipe(true, &a, &b);
+    for (int i = 0; i < 30; i++) {
+        int64_t begin = clock_ns();
+        ck_assert_err(shoal_pipe_poll(a, SHOAL_NOW), SHOAL_ETIMEDOUT);
+        ck_assert_err(shoal_pipe_poll(a, SHOAL_MS(2)), SHOAL_ETIMEDOUT);
+        ck_assert_int_ge(clock_ns() - begin, SHOAL_MS(2));
+        ck_assert_ok(shoal_pipe_send(b, shoal_value_int(i), SHOAL_NOW));
+        ck_assert_ok(shoal_pipe_poll(a, SHOAL_NOW));
+        ck_assert_ok(shoal_pipe_poll(a, SHOAL_FOREVER));
+        ck_assert_err(shoal_pipe_poll(b, SHOAL_NOW), SHOAL_ETIMEDOUT);
+        ck_recv_int(a, i);
+    }
+    ck_assert_err(shoal_pipe_recv(a, SOON, &v), SHOAL_ETIMEDOUT);
+    shoal_release(b);
+    ck_assert_ok(shoal_pipe_poll(a, SHOAL_NOW)); /* the end is something to receive, too */
+    ck_assert_err(shoal_pipe_recv(a, SHOAL_NOW, &v), SHOAL_ECLOSED);
+    shoal_release(a);
+}
+END_TEST
+
+START_TEST(the_last_release_of_an_end_closes_both_ways)
+{
+    for (int i = 0; i < 30; i++) {
+        shoal_pipe *a, *b;
+        shoal_value *v = NULL, *mine = shoal_value_int(1);
+        make_pipe(true, &a, &b);
+        shoal_retain(b);
+        ck_assert_ok(shoal_pipe_send(b, shoal_value_int(i), SHOAL_NOW));
+        ck_assert_ok(shoal_pipe_send(a, shoal_list("never read"), SHOAL_NOW));
+        shoal_release(b);
+        ck_assert_ok(shoal_pipe_send(a, shoal_value_int(0), SHOAL_NOW)); /* one reference is left */
+        shoal_release(b);
+        ck_assert_err(shoal_pipe_send(a, mine, LIMIT), SHOAL_ECLOSED);
+        ck_assert_int_eq(shoal_value_as_int(mine), 1);
+        shoal_value_destroy(mine);
+        ck_recv_int(a, i); /* what was sent arrives first */
+        ck_assert_err(shoal_pipe_recv(a, LIMIT, &v), SHOAL_ECLOSED);
+        shoal_release(a);
+    }
+}
+END_TEST
+
+/* ---- two processes ---- */
+
+/* A forked child holds all that its parent held, so also the end that is not for it: as with fds, it lets go of that first. Set
+ * before the start; other children are fresh images and find NULL. */
+static shoal_pipe *inherited;
+
+static shoal_err echo(int rank, const shoal_value *args)
+{
+    shoal_pipe *end = ARG(pipe, "end");
+    (void)rank;
+    shoal_release(inherited);
+    for (;;) {
+        shoal_value *v = NULL;
+        must_ok(shoal_pipe_poll(end, LIMIT));
+        shoal_err err = shoal_pipe_recv(end, SHOAL_NOW, &v);
+        if (err == SHOAL_ECLOSED) {
+            return SHOAL_OK;
+        }
+        must_ok(err);
+        must_ok(shoal_pipe_send(end, v, LIMIT));
+    }
+}
+
+START_TEST(b25_values_come_back_from_another_process)
+{
+    shoal_pipe *a, *b;
+    shoal_block *block;
+    make_pipe(true, &a, &b);
+    ck_assert_ok(shoal_block_create_zeroed(100, &block));
+    inherited = a;
+    shoal_process *p = start(_i, 0, echo, shoal_map("end", b));
+    shoal_release(b); /* the child's is the only one now */
+    for (int i = 0; i < 300; i++) {
+        shoal_value *v = shoal_list(i, "text", block), *copy = shoal_value_copy(v), *back = NULL;
+        hot_ok(shoal_pipe_send(a, v, LIMIT));
+        hot_ok(shoal_pipe_recv(a, LIMIT, &back));
+        hot(shoal_value_equal(back, copy));
+        shoal_value_destroy(copy);
+        shoal_value_destroy(back);
+    }
+    shoal_release(a);
+    finish(p);
+    shoal_release(block);
+}
+END_TEST
+
+enum { LEAVE_RELEASE, LEAVE_RETURN, LEAVE_EXIT, LEAVE_KILLED, LEAVES };
+
+/* Sends the rank and goes, or waits to be killed. */
+static shoal_err send_and_go(int rank, const shoal_value *args)
+{
+    shoal_pipe *end = ARG(pipe, "end");
+    shoal_value *v = NULL;
+    must_ok(shoal_pipe_send(end, shoal_value_int(rank), LIMIT));
+    if (rank == LEAVE_EXIT) {
+        _exit(3);
+    }
+    if (rank == LEAVE_KILLED) {
+        must_ok(shoal_pipe_recv(end, LIMIT, &v));
+    }
+    return SHOAL_OK;
+}
+
+START_TEST(recv_ends_when_the_holders_of_the_other_end_are_gone)
+{
+    for (int round = 0; round < 9; round++) {
+        for (int how = LEAVE_RETURN; how < LEAVES; how++) {
+            shoal_pipe *a, *b;
+            shoal_value *v = NULL;
+            make_pipe(true, &a, &b);
+            shoal_process *p = start(_i, how, send_and_go, shoal_map("end", b));
+            shoal_release(b);
+            ck_recv_int(a, how);
+            if (how == LEAVE_KILLED) {
+                until_parked(p);
+                ck_assert_ok(shoal_process_kill(p));
+            }
+            ck_assert_err(shoal_pipe_recv(a, LIMIT, &v),
+                          SHOAL_ECLOSED); /* nobody joined it yet: the waiter finds out */
+            ck_assert_ok(shoal_pipe_poll(a, SHOAL_NOW));
+            ck_assert_err(shoal_pipe_send_bytes(a, "x", 1, LIMIT), SHOAL_ECLOSED);
+            finish_as(p,
+                      how == LEAVE_RETURN ? SHOAL_RETURNED
+                      : how == LEAVE_EXIT ? SHOAL_EXITED
+                                          : SHOAL_KILLED,
+                      how == LEAVE_EXIT ? 3 : SIGKILL);
+            shoal_release(a);
+        }
+    }
+}
+END_TEST
+
+/* Waits at the other end, whatever happens to it: ECLOSED in the end. */
+static shoal_err wait_for_end(int rank, const shoal_value *args)
+{
+    shoal_value *v = NULL;
+    if (rank == 0) {
+        shoal_release(inherited);
+    }
+    must_err(shoal_pipe_recv(ARG(pipe, "end"), LIMIT, &v), SHOAL_ECLOSED);
+    must_err(shoal_pipe_poll(ARG(pipe, "end"), LIMIT), SHOAL_OK);
+    return SHOAL_OK;
+}
+
+START_TEST(a_parked_receiver_wakes_when_the_last_of_several_holders_goes)
+{
+    for (int round = 0; round < 10; round++) {
+        shoal_pipe *a, *b;
+        make_pipe(round % 2 == 0, &a, &b);
+        inherited = b;
+        shoal_process *waiter = start(_i, 0, wait_for_end, shoal_map("end", a));
+        shoal_process *holders[2];
+        shoal_queue *hold;
+        ck_assert_ok(shoal_queue_create(0, &hold));
+        until_parked(waiter);
+        for (int i = 0; i < 2; i++) { /* b is in a queue, in two processes, and here */
+            holders[i] = start(_i, i + 1, wait_for_end, shoal_map("end", a, "other", b));
+            until_parked(holders[i]);
+        }
+        ck_assert_ok(shoal_queue_put(hold, shoal_map("b", b), LIMIT));
+        shoal_release(b);
+        ck_assert_ok(shoal_process_kill(holders[0]));
+        finish_as(holders[0], SHOAL_KILLED, SIGKILL);
+        ck_assert_err(shoal_process_join(waiter, SOON, NULL), SHOAL_ETIMEDOUT);
+        ck_assert_ok(shoal_process_signal(holders[1], SIGUSR1)); /* libcheck catches SIGTERM in forked children */
+        finish_as(holders[1], SHOAL_KILLED, SIGUSR1);
+        ck_assert_err(shoal_process_join(waiter, SOON, NULL), SHOAL_ETIMEDOUT); /* the queue still holds it */
+        shoal_release(hold);
+        finish(waiter);
+        shoal_release(a);
+    }
+}
+END_TEST
+
+/* ---- ends sent through queues ---- */
+
+/* Gets ends from a queue and answers on each. */
+static shoal_err answer_ends(int rank, const shoal_value *args)
+{
+    shoal_queue *in = ARG(queue, "in");
+    for (;;) {
+        shoal_value *v = NULL;
+        shoal_err err = shoal_queue_get(in, LIMIT, &v);
+        if (err == SHOAL_ECLOSED) {
+            return SHOAL_OK;
+        }
+        must_ok(err);
+        const shoal_value *end = shoal_value_type(v) == SHOAL_MAP ? shoal_value_find(v, "end") : v;
+        must(shoal_value_object_kind(end) == SHOAL_KIND_PIPE);
+        must_ok(shoal_pipe_send(shoal_value_as_pipe(end), shoal_value_int(rank), LIMIT));
+        shoal_value_destroy(v); /* the last holder: the end is gone */
+    }
+}
+
+START_TEST(b23_ends_are_sent_through_queues)
+{
+    shoal_queue *in;
+    ck_assert_ok(shoal_queue_create(0, &in));
+    shoal_process *p = start(_i, 8, answer_ends, shoal_map("in", in));
+    for (int i = 0; i < 60; i++) {
+        shoal_pipe *a, *b;
+        shoal_value *v = NULL;
+        make_pipe(i % 2 == 0, &a, &b);
+        ck_assert_ok(shoal_queue_put(in, i % 3 == 0 ? shoal_value_object(b) : shoal_map("no", i, "end", b), LIMIT));
+        shoal_release(b);
+        ck_recv_int(a, 8);
+        ck_assert_err(shoal_pipe_recv(a, LIMIT, &v), SHOAL_ECLOSED);
+        shoal_release(a);
+    }
+    shoal_queue_close(in);
+    finish(p);
+    shoal_release(in);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("pipes");
+    TCase *tc = children_case("pipes");
+    tcase_add_test(tc, a_duplex_pipe_goes_both_ways);
+    tcase_add_test(tc, a_one_way_pipe_goes_from_b_to_a);
+    tcase_add_test(tc, poll_tells_whether_recv_would_block);
+    tcase_add_test(tc, the_last_release_of_an_end_closes_both_ways);
+    add_for_methods(tc, b25_values_come_back_from_another_process);
+    add_for_methods(tc, recv_ends_when_the_holders_of_the_other_end_are_gone);
+    add_for_methods(tc, a_parked_receiver_wakes_when_the_last_of_several_holders_goes);
+    add_for_methods(tc, b23_ends_are_sent_through_queues);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+SH_TEST_MAIN(suite)
