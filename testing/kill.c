@@ -7,7 +7,6 @@
 #include "os/futex.h"
 #include "shm/kind.h"
 #include "shm/slot.h"
-#include "testing/runner.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -208,7 +207,7 @@ int kill_reap(kill_stage *stage, pid_t pid)
         if (got == pid) {
             return status;
         }
-        ck_assert_msg(got == 0 || errno == EINTR, "waitpid %d: %s", (int)pid, strerror(errno));
+        kill_require(got == 0 || errno == EINTR, "waitpid %d: %s", (int)pid, strerror(errno));
         if (sh_passed(deadline)) {
             kill_report(stage, "a process that does not end");
             ck_abort_msg("process %d does not end; its step was %u", (int)pid, sh_load_acquire(&stage->board->doing));
@@ -230,7 +229,7 @@ void kill_reap_orphans(kill_stage *stage)
         }
         if (pid <= 0) {
             kill_recover(stage); /* one may wait to be told that its maker is dead */
-            ck_assert_msg(!sh_passed(deadline), "what the victim had started does not end");
+            kill_require(!sh_passed(deadline), "what the victim had started does not end");
             doze();
         }
     }
@@ -303,7 +302,7 @@ void kill_recover(kill_stage *stage)
     int64_t deadline = sh_deadline(PATIENCE);
     do {
         uint32_t n;
-        ck_assert_ok(shoal_world_sweep(&n));
+        kill_require_ok(shoal_world_sweep(&n));
         if (sh_passed(deadline)) {
             kill_report(stage, "recovery");
             ck_abort_msg("recovery does not come to an end");
@@ -314,7 +313,7 @@ void kill_recover(kill_stage *stage)
 static uint64_t difference(uint64_t world, uint64_t board, uint64_t *lost, const char *what, const char *name)
 {
     uint64_t d = world - board - *lost;
-    ck_assert_msg(d <= 2, "%s: %s: the queue counts %llu, its users %llu, %llu of them by the killed", what, name,
+    kill_require(d <= 2, "%s: %s: the queue counts %llu, its users %llu, %llu of them by the killed", what, name,
                   (unsigned long long)world, (unsigned long long)board, (unsigned long long)*lost);
     *lost += d;
     return d;
@@ -329,7 +328,7 @@ static uint64_t check_channels(kill_stage *stage, const char *what)
         shoal_queue *q = stage->queues[i];
         uint64_t puts = sh_queue_puts(q), takes = sh_queue_takes(q), size = shoal_queue_size(q);
         char name[32];
-        ck_assert_msg(puts == takes + size, "%s: channel %d: %llu put, %llu taken, %llu there", what, i,
+        kill_require(puts == takes + size, "%s: channel %d: %llu put, %llu taken, %llu there", what, i,
                       (unsigned long long)puts, (unsigned long long)takes, (unsigned long long)size);
         snprintf(name, sizeof name, "puts to channel %d", i);
         unknown += difference(puts, sh_load_acquire(&count->put), &stage->lost_puts[i], what, name);
@@ -345,8 +344,8 @@ static uint64_t check_channels(kill_stage *stage, const char *what)
 /* A lock that somebody died in says so to us; all are free again at once. */
 static void check_lock(kill_guard *guard, shoal_err err, const char *what, const char *name)
 {
-    ck_assert_msg(err == SHOAL_OK || err == SHOAL_EOWNERDEAD, "%s: %s: %s", what, name, shoal_err_name(err));
-    ck_assert_msg(err == SHOAL_EOWNERDEAD || sh_load_acquire(&guard->inside) == 0,
+    kill_require(err == SHOAL_OK || err == SHOAL_EOWNERDEAD, "%s: %s: %s", what, name, shoal_err_name(err));
+    kill_require(err == SHOAL_EOWNERDEAD || sh_load_acquire(&guard->inside) == 0,
                   "%s: %s: process %u died inside and nobody was told", what, name, sh_load_acquire(&guard->inside));
     sh_store_release(&guard->inside, 0);
 }
@@ -355,28 +354,30 @@ static void check_locks(kill_stage *stage, int deaths, const char *what)
 {
     kill_board *board = stage->board;
     check_lock(&board->lock, shoal_lock_lock(stage->lock, SHOAL_SECONDS(1)), what, "lock");
-    ck_assert_ok(shoal_lock_unlock(stage->lock));
+    kill_require_ok(shoal_lock_unlock(stage->lock));
     check_lock(&board->rlock, shoal_rlock_lock(stage->rlock, SHOAL_SECONDS(1)), what, "rlock");
-    ck_assert_ok(shoal_rlock_unlock(stage->rlock));
+    kill_require_ok(shoal_rlock_unlock(stage->rlock));
     check_lock(&board->condition, shoal_condition_lock(stage->condition, SHOAL_SECONDS(1)), what, "condition");
-    ck_assert_ok(shoal_condition_notify_all(stage->condition));
-    ck_assert_ok(shoal_condition_unlock(stage->condition));
-    ck_assert_uint_eq(shoal_queue_size((shoal_queue *)((shoal_block *)stage->condition)->parts[1]), 0);
+    kill_require_ok(shoal_condition_notify_all(stage->condition));
+    kill_require_ok(shoal_condition_unlock(stage->condition));
+    uint64_t waiters = shoal_queue_size((shoal_queue *)((shoal_block *)stage->condition)->parts[1]);
+    kill_require(waiters == 0, "%s: %llu waiters are left after notify_all", what, (unsigned long long)waiters);
     uint32_t value = shoal_semaphore_value(stage->semaphore);
-    ck_assert_msg(value <= KILL_SEMAPHORE && (deaths > 0 || value == KILL_SEMAPHORE), "%s: semaphore at %u", what, value);
-    ck_assert_ok(shoal_semaphore_post(stage->semaphore, KILL_SEMAPHORE - value));
+    kill_require(value <= KILL_SEMAPHORE && (deaths > 0 || value == KILL_SEMAPHORE), "%s: semaphore at %u", what, value);
+    kill_require_ok(shoal_semaphore_post(stage->semaphore, KILL_SEMAPHORE - value));
 }
 
 void kill_check(kill_stage *stage, int deaths, const char *what)
 {
     kill_report(stage, what);
     uint64_t unknown = check_channels(stage, what);
-    ck_assert_msg(unknown <= (uint64_t)deaths, "%s: %llu calls happened that nobody told of, %d died", what,
+    kill_require(unknown <= (uint64_t)deaths, "%s: %llu calls happened that nobody told of, %d died", what,
                   (unsigned long long)unknown, deaths);
     check_locks(stage, deaths, what);
-    sh_assert_audit(what);
+    shoal_audit audit;
+    kill_require(shoal_world_audit(&audit) == SHOAL_OK, "%s: %s", what, shoal_last_error_text());
     uint64_t recovered = sh_load_relaxed(&sh_the_world.header->recovered);
-    ck_assert_msg(recovered - stage->recovered >= (uint64_t)(deaths > 0), "%s: nobody was recovered", what);
+    kill_require(recovered - stage->recovered >= (uint64_t)(deaths > 0), "%s: nobody was recovered", what);
     stage->recovered = recovered;
 }
 
@@ -394,14 +395,14 @@ void kill_drain(kill_stage *stage)
 static void make_objects(kill_stage *stage)
 {
     for (int i = 0; i < KILL_CHANNELS; i++) {
-        ck_assert_ok(shoal_queue_create(i == KILL_BOUNDED ? 8 : 0, &stage->queues[i]));
+        kill_require_ok(shoal_queue_create(i == KILL_BOUNDED ? 8 : 0, &stage->queues[i]));
     }
-    ck_assert_ok(shoal_lock_create(&stage->lock));
-    ck_assert_ok(shoal_rlock_create(&stage->rlock));
-    ck_assert_ok(shoal_semaphore_create(KILL_SEMAPHORE, KILL_SEMAPHORE, &stage->semaphore));
-    ck_assert_ok(shoal_event_create(&stage->event));
-    ck_assert_ok(shoal_condition_create(&stage->condition));
-    ck_assert_ok(shoal_barrier_create(2, &stage->barrier));
+    kill_require_ok(shoal_lock_create(&stage->lock));
+    kill_require_ok(shoal_rlock_create(&stage->rlock));
+    kill_require_ok(shoal_semaphore_create(KILL_SEMAPHORE, KILL_SEMAPHORE, &stage->semaphore));
+    kill_require_ok(shoal_event_create(&stage->event));
+    kill_require_ok(shoal_condition_create(&stage->condition));
+    kill_require_ok(shoal_barrier_create(2, &stage->barrier));
 }
 
 void kill_stage_begin(kill_stage *stage, int survivors)
@@ -412,11 +413,11 @@ void kill_stage_begin(kill_stage *stage, int survivors)
     stage->board = mmap(NULL, sizeof *stage->board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(stage->board, MAP_FAILED);
     kill_point_count(); /* listed once, for all that are forked */
-    ck_assert_ok(shoal_world_create(&(shoal_world_options){.heap_limit = HEAP_LIMIT, .reserve = RESERVE}));
+    kill_require_ok(shoal_world_create(&(shoal_world_options){.heap_limit = HEAP_LIMIT, .reserve = RESERVE}));
     make_objects(stage);
     for (int i = 0; i < survivors; i++) {
         pid_t pid = kill_fork("survivor");
-        ck_assert_msg(pid >= 0, "fork: %s", shoal_last_error_text());
+        kill_require(pid >= 0, "fork: %s", shoal_last_error_text());
         if (pid == 0) {
             survive(stage, i);
         }
@@ -429,7 +430,7 @@ void kill_stage_end(kill_stage *stage)
     sh_store_release(&stage->board->stop, 1);
     for (int i = 0; i < stage->survivors; i++) {
         int status = kill_reap(stage, stage->pids[i]);
-        ck_assert_msg(status == 0, "survivor %d ended with wait status 0x%x", i, status);
+        kill_require(status == 0, "survivor %d ended with wait status 0x%x", i, status);
     }
     stage->survivors = 0;
     kill_drain(stage);

@@ -13,6 +13,7 @@
 #define TESTING_KILL_H
 
 #include "sync/atomic.h"
+#include "testing/runner.h"
 
 #include <shoal/shoal.h>
 
@@ -135,6 +136,20 @@ void kill_drain(kill_stage *stage);
 
 /* Any process: records the failure, for the parent to report. */
 __attribute__((format(printf, 2, 3))) void kill_fail(kill_stage *stage, const char *format, ...);
+
+/* Parent: what must hold. Unlike ck_assert it costs nothing when it does: a kill test asks millions of times, and each ck_assert
+ * writes to a file. */
+#define kill_require(condition, ...)                                                                                   \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            ck_abort_msg(__VA_ARGS__);                                                                                 \
+        }                                                                                                              \
+    } while (0)
+#define kill_require_ok(expression)                                                                                    \
+    do {                                                                                                               \
+        shoal_err err_ = (expression);                                                                                 \
+        kill_require(err_ == SHOAL_OK, "%s: %s: %s", #expression, shoal_err_name(err_), shoal_last_error_text());      \
+    } while (0)
 
 /* Parent: fails the test if somebody recorded a failure. */
 void kill_report(kill_stage *stage, const char *what);

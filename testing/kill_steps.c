@@ -6,6 +6,7 @@
 #include "shm/block.h"
 #include "shm/slot.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -305,9 +306,12 @@ static void condition_wait(kill_stage *stage, uint64_t *random)
 static void condition_notify(kill_stage *stage, uint64_t *random)
 {
     kill_guard *guard = &stage->board->condition;
+    shoal_queue *waiters = (shoal_queue *)((shoal_block *)stage->condition)->parts[1];
+    for (int i = 0; i < 50 && shoal_queue_size(waiters) == 0; i++) { /* it means nothing without a waiter */
+        sched_yield();
+    }
     if (enter_guard(stage, guard, shoal_condition_lock(stage->condition, WAIT_LOCK), "condition_lock")) {
-        shoal_err err =
-            sh_random_below(random, 3) == 0 ? shoal_condition_notify_all(stage->condition)
+        shoal_err err = sh_random_below(random, 3) == 0 ? shoal_condition_notify_all(stage->condition)
                                                         : shoal_condition_notify(stage->condition, 1);
         must(stage, err, "notify");
         leave_guard(stage, guard, "condition");

@@ -6,12 +6,12 @@
 #include "base/random.h"
 #include "shm/world.h"
 #include "testing/kill.h"
-#include "testing/runner.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -48,7 +48,7 @@ static void await_first_step(kill_stage *stage)
 {
     int64_t deadline = sh_deadline(SHOAL_SECONDS(20));
     while (sh_load_acquire(&stage->board->doing) == 0) {
-        ck_assert_msg(!sh_passed(deadline), "the victim does not come up");
+        kill_require(!sh_passed(deadline), "the victim does not come up");
         sh_pause();
     }
 }
@@ -60,13 +60,13 @@ static bool lead_on(pid_t pid, uint64_t instructions)
     if (ptrace(PTRACE_SEIZE, pid, NULL, NULL) != 0) {
         return false;
     }
-    ck_assert_int_eq(ptrace(PTRACE_INTERRUPT, pid, NULL, NULL), 0);
-    ck_assert_int_eq(waitpid(pid, &status, __WALL), pid);
+    kill_require(ptrace(PTRACE_INTERRUPT, pid, NULL, NULL) == 0, "PTRACE_INTERRUPT: %s", strerror(errno));
+    kill_require(waitpid(pid, &status, __WALL) == pid, "waitpid: %s", strerror(errno));
     for (uint64_t i = 0; i < instructions; i++) {
         if (!WIFSTOPPED(status) || ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL) != 0) {
             break;
         }
-        ck_assert_int_eq(waitpid(pid, &status, __WALL), pid);
+        kill_require(waitpid(pid, &status, __WALL) == pid, "waitpid: %s", strerror(errno));
     }
     return true;
 }
@@ -76,7 +76,7 @@ static void kill_recoverer(kill_stage *stage)
 {
     uint64_t delay = sh_random_below(&stage->random, SHOAL_MS(1) / 4);
     pid_t pid = kill_fork("recoverer");
-    ck_assert_int_ge(pid, 0);
+    kill_require(pid >= 0, "fork: %s", shoal_last_error_text());
     if (pid == 0) {
         for (;;) {
             (void)!shoal_world_sweep(NULL);
@@ -95,7 +95,7 @@ static int one_kill(kill_stage *stage, way how, int *stepped)
     uint64_t instructions = sh_random_below(&stage->random, INSTRUCTIONS_MAX + 1);
     sh_store_release(&stage->board->doing, 0);
     pid_t pid = kill_fork("victim");
-    ck_assert_msg(pid >= 0, "fork: %s", shoal_last_error_text());
+    kill_require(pid >= 0, "fork: %s", shoal_last_error_text());
     if (pid == 0) {
         be_victim(stage, seed);
     }
@@ -106,9 +106,9 @@ static int one_kill(kill_stage *stage, way how, int *stepped)
     if (how == BY_STEPS) {
         *stepped += lead_on(pid, instructions);
     }
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    kill(pid, SIGKILL);
     int status = kill_reap(stage, pid);
-    ck_assert_msg(WIFSIGNALED(status), "the victim ended with wait status 0x%x", status);
+    kill_require(WIFSIGNALED(status), "the victim ended with wait status 0x%x", status);
     if (how == TWICE) {
         kill_recoverer(stage);
     }
@@ -124,8 +124,8 @@ static measure measure_now(kill_stage *stage)
 {
     shoal_world_info info;
     kill_drain(stage);
-    ck_assert_ok(shoal_world_trim());
-    ck_assert_ok(shoal_world_info_get(&info));
+    kill_require_ok(shoal_world_trim());
+    kill_require_ok(shoal_world_info_get(&info));
     return (measure){.used = info.heap_used, .blocks = info.blocks_live};
 }
 

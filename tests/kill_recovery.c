@@ -5,7 +5,6 @@
 #include "os/process.h"
 #include "shm/slot.h"
 #include "testing/kill.h"
-#include "testing/runner.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -52,7 +51,7 @@ static void take_turns(kill_stage *stage, int step, uint64_t seed)
 static pid_t fork_member(const char *name)
 {
     pid_t pid = kill_fork(name);
-    ck_assert_msg(pid >= 0, "fork: %s", shoal_last_error_text());
+    kill_require(pid >= 0, "fork: %s", shoal_last_error_text());
     return pid;
 }
 
@@ -130,7 +129,7 @@ static bool recover_armed(kill_stage *stage, int point, int count, sh_a64 *out_c
         kill_exit(0);
     }
     int status = kill_reap(stage, pid);
-    ck_assert_msg(status == 0 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL), "recoverer: status 0x%x", status);
+    kill_require(status == 0 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL), "recoverer: status 0x%x", status);
     return status != 0;
 }
 
@@ -206,7 +205,7 @@ static void report(const int *visited, int died)
     }
     printf("recovery was killed %d times\n", died);
     fflush(stdout);
-    ck_assert_msg(missing == 0, "%d points of recovery were never died at:%s", missing, names);
+    kill_require(missing == 0, "%d points of recovery were never died at:%s", missing, names);
 }
 
 START_TEST(recovery_killed_at_each_point)
@@ -258,7 +257,7 @@ static pid_t fork_holder(shoal_lock *lock, shoal_event *ready, shoal_event *end)
 {
     shoal_event_clear(ready);
     pid_t pid = kill_fork("holder");
-    ck_assert_msg(pid >= 0, "fork: %s", shoal_last_error_text());
+    kill_require(pid >= 0, "fork: %s", shoal_last_error_text());
     if (pid == 0) {
         shoal_err err = shoal_lock_lock(lock, SHOAL_SECONDS(20));
         if (err == SHOAL_OK) {

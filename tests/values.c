@@ -260,11 +260,10 @@ START_TEST(objects_in_nested_maps_are_the_same_objects_there)
         ck_assert_ok(shoal_lock_lock(o.all[SHOAL_KIND_LOCK - 1], SHOAL_NOW));
         ck_assert_ok(shoal_rlock_lock(o.all[SHOAL_KIND_RLOCK - 1], SHOAL_NOW));
         shoal_process *p = start(_i, 0, use_all, args);
-        ck_assert_ok(shoal_process_join(p, LIMIT, NULL));
-        const shoal_value *result = shoal_process_result(p);
-        if (result != NULL) { /* the same handles came back in the result */
-            ck_assert(shoal_value_equal(result, copy));
-        }
+        shoal_status status;
+        ck_assert_ok(shoal_process_join(p, LIMIT, &status));
+        ck_assert_msg(status.end == SHOAL_RETURNED, "%s", status.text);
+        ck_assert(shoal_value_equal(shoal_process_result(p), copy)); /* the same handles came back */
         finish(p);
         shoal_value_destroy(copy);
         ck_assert_str_eq(shoal_block_data(o.all[SHOAL_KIND_BLOCK - 1]), "written there");

@@ -3,6 +3,7 @@
 #include "bench/peers/peer.h"
 
 #include <iceoryx_binding_c/api.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -74,33 +75,50 @@ static void ask(uint64_t number)
     }
 }
 
-static void disconnect(void)
+/* Limit and round trips in turn, on both sides. */
+static void measure(_Atomic uint64_t *word, bool asks)
 {
-    iox_sub_deinit(subscriber);
-    iox_pub_deinit(publisher);
+    double limit[PEER_ROUNDS], trip[PEER_ROUNDS];
+    uint64_t now = 0, number = 0;
+    for (int round = -1; round < PEER_ROUNDS; round++) {
+        double begun = peer_now();
+        peer_ping_pong(word, asks, COUNT, &now);
+        double between = peer_now();
+        for (uint64_t i = 0; i < COUNT; i++) {
+            if (asks) {
+                ask(number++);
+            } else {
+                send_message(receive_message() + 1);
+            }
+        }
+        if (round >= 0) {
+            limit[round] = (between - begun) / COUNT;
+            trip[round] = (peer_now() - between) / COUNT;
+        }
+    }
+    if (asks) {
+        peer_print("iceoryx_cache_line_ping_pong", peer_median(limit));
+        peer_print("iceoryx_64b_round_trip", peer_median(trip));
+    }
 }
 
 int main(void)
 {
     char name[64];
-    pid_t child = fork();
+    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t child = page != MAP_FAILED ? fork() : -1;
     if (child < 0) {
-        peer_fail("fork");
+        peer_fail("two processes");
     }
+    bool asks = child != 0;
     snprintf(name, sizeof name, "shoal-bench-%d", (int)getpid());
-    if (child == 0) {
-        connect_to_roudi(name, "back", "there");
-        peer_stay_on(1);
-        for (uint64_t i = 0; i < peer_answers(COUNT); i++) {
-            send_message(receive_message() + 1);
-        }
-        disconnect();
-        return 0;
+    connect_to_roudi(name, asks ? "there" : "back", asks ? "back" : "there");
+    peer_stay_on(asks ? 0 : 1);
+    measure(page, asks);
+    iox_sub_deinit(subscriber);
+    iox_pub_deinit(publisher);
+    if (asks) {
+        waitpid(child, NULL, 0);
     }
-    connect_to_roudi(name, "there", "back");
-    peer_stay_on(0);
-    peer_measure("iceoryx_64b_round_trip", ask, COUNT);
-    disconnect();
-    waitpid(child, NULL, 0);
     return 0;
 }

@@ -3,6 +3,7 @@
 #define BENCH_PEERS_PEER_H
 
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -70,6 +71,18 @@ static inline int peer_by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static inline double peer_median(double seconds[PEER_ROUNDS])
+{
+    qsort(seconds, PEER_ROUNDS, sizeof *seconds, peer_by_value);
+    return seconds[PEER_ROUNDS / 2];
+}
+
+static inline void peer_print(const char *name, double seconds)
+{
+    printf("{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"us\"}\n", name, seconds * 1e6);
+    fflush(stdout);
+}
+
 /* Asks count times a round, and prints the median of a round trip as one JSON line. */
 static inline void peer_measure(const char *name, void (*ask)(uint64_t number), uint64_t count)
 {
@@ -84,9 +97,25 @@ static inline void peer_measure(const char *name, void (*ask)(uint64_t number), 
             seconds[round] = (peer_now() - begun) / (double)count;
         }
     }
-    qsort(seconds, PEER_ROUNDS, sizeof *seconds, peer_by_value);
-    printf("{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"us\"}\n", name, seconds[PEER_ROUNDS / 2] * 1e6);
-    fflush(stdout);
+    peer_print(name, peer_median(seconds));
+}
+
+/* One word of a shared page, to and fro: how far apart the two CPUs are at this moment. Each side keeps `now`, from 0. */
+static inline void peer_ping_pong(_Atomic uint64_t *word, bool asks, uint64_t count, uint64_t *now)
+{
+    for (uint64_t i = 0; i < count; i++, *now += 2) {
+        if (asks) {
+            atomic_store_explicit(word, *now + 1, memory_order_release);
+        }
+        while (atomic_load_explicit(word, memory_order_acquire) != *now + (asks ? 2 : 1)) {
+#if defined(__x86_64__)
+            __builtin_ia32_pause();
+#endif
+        }
+        if (!asks) {
+            atomic_store_explicit(word, *now + 2, memory_order_release);
+        }
+    }
 }
 
 /* How often the other side has to answer. */

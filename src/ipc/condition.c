@@ -1,13 +1,14 @@
 /* Conditions: a recursive lock, and a queue of those who wait.
  *
- * A waiter is a small block with a word of its own to park on: WAITING -> NOTIFIED by a notifier, WAITING ->
- * CANCELLED by itself when its time is over. It puts a handle to the block into the queue while it holds the lock;
- * notify, which holds it too, marks the oldest and then takes it out. So notify(n) reaches the n oldest waiters and
- * no later ones, and no herd is woken.
+ * A waiter is a small block with a word of its own to park on: WAITING -> NOTIFIED by a notifier, WAITING -> CANCELLED
+ * by itself when its time is over. It puts a handle to the block into the queue while it holds the lock; notify, which
+ * holds it too, marks the oldest and then takes it out. So notify(n) reaches the n oldest waiters and no later ones,
+ * and no herd is woken.
  *
  * death: a notifier that dies between marking and taking leaves a marked waiter in the queue: the next one passes
- * over it. A waiter that dies leaves its block: the notifier sees that its owner is dead and passes over it. The
- * lock itself is handed on by recovery. */
+ * over it. A waiter that dies leaves its block: the notifier sees that its owner is dead and passes over it. One that
+ * dies after it was notified and before it has the lock again leaves a notice that nobody acted on: recovery counts it in
+ * the condition, and the next waiter whose slice is over hands it on. The lock itself is handed on by recovery. */
 #include "base/death.h"
 #include "ipc/queue.h"
 #include "shm/slot.h"
@@ -17,15 +18,6 @@
 
 #include <limits.h>
 #include <stdlib.h>
-
-typedef enum waiter_state { WAITING, NOTIFIED, CANCELLED } waiter_state;
-
-/* Synchronisation: state by compare-and-swap from WAITING; owner written once, before the block is put. */
-typedef struct waiter_shm {
-    sh_gate gate;
-    sh_a32 state;
-    sh_a32 owner;
-} waiter_shm;
 
 #define PURGE_FROM 16 /* so many entries in the queue after a time-out: look whether they are still of use */
 
@@ -123,60 +115,106 @@ shoal_err shoal_condition_unlock(shoal_condition *condition)
 
 static bool is_of_use(const sh_found *f)
 {
-    waiter_shm *w = (waiter_shm *)f->data;
-    return f->size >= sizeof *w && sh_load_acquire(&w->state) == WAITING &&
+    sh_waiter_shm *w = (sh_waiter_shm *)f->data;
+    return f->size >= sizeof *w && sh_load_acquire(&w->state) == SH_WAITER_WAITING &&
            !sh_owner_is_dead(sh_load_relaxed(&w->owner));
 }
 
 /* Takes out the oldest entry of the queue. The lock is held, so it is the one that was looked at. */
-static void take_out(shoal_queue *waiters)
+static shoal_err take_out(shoal_queue *waiters)
 {
     shoal_block *b;
-    if (shoal_queue_get_block(waiters, SHOAL_NOW, &b) == SHOAL_OK) {
+    shoal_err err = shoal_queue_get_block(waiters, SHOAL_NOW, &b);
+    if (err == SHOAL_OK) {
         shoal_release(b);
     }
+    return err == SHOAL_ECORRUPT ? SHOAL_OK : err; /* then it was taken out, too */
 }
 
 /* After a time-out: entries of no use go, the others keep their order. A waiter is put at the end before it is taken
- * from the front: a death in between leaves it twice, which is harmless. */
+ * from the front: a death in between leaves it twice, which is harmless. Without memory for that, the rest stays. */
 static void purge(shoal_queue *waiters)
 {
     uint64_t n = shoal_queue_size(waiters);
     sh_found f;
     for (uint64_t i = 0; n >= PURGE_FROM && i < n && sh_queue_peek_block(waiters, &f); i++) {
-        shoal_block *b;
         if (is_of_use(&f)) {
+            shoal_block *b;
             if (sh_queue_open_oldest(waiters, &b) != SHOAL_OK) {
                 return;
             }
             shoal_err err = shoal_queue_put_block(waiters, b, SHOAL_NOW);
             shoal_release(b);
             if (err != SHOAL_OK) {
-                return; /* no memory to put it again: leave the rest as it is */
+                return;
             }
         }
         SH_DEATH("condition.purge.twice");
-        take_out(waiters);
+        if (take_out(waiters) != SHOAL_OK) {
+            return;
+        }
     }
 }
 
+/* Marks and wakes up to count of the oldest waiters. The lock is held. */
+static shoal_err notify(const shoal_block *b, uint32_t count)
+{
+    sh_found f;
+    while (count > 0 && sh_queue_peek_block(waiters_of(b), &f)) {
+        sh_waiter_shm *w = (sh_waiter_shm *)f.data;
+        uint32_t waiting = SH_WAITER_WAITING;
+        if (is_of_use(&f) && sh_cas_seq_cst(&w->state, &waiting, SH_WAITER_NOTIFIED)) {
+            SH_DEATH("condition.notify.marked");
+            sh_gate_wake(&w->gate, INT_MAX);
+            count--;
+        }
+        SH_DEATH("condition.notify.unqueued");
+        shoal_err err = take_out(waiters_of(b));
+        if (err != SHOAL_OK) {
+            return err;
+        }
+    }
+    return SHOAL_OK;
+}
+
+/* Notices whose receivers died are for others. True when the lock was found to be of a dead one: the caller tells. */
+static bool hand_on_lost(const shoal_block *b)
+{
+    if (sh_load_acquire(&shm_of(b)->lost) == 0) {
+        return false;
+    }
+    shoal_err err = sh_rlock_lock(lock_of(b), SHOAL_NOW);
+    if (err != SHOAL_OK && err != SHOAL_EOWNERDEAD) {
+        return false; /* its holder is at work; we look again after the next slice */
+    }
+    uint32_t lost = sh_swap_acq_rel(&shm_of(b)->lost, 0);
+    if (notify(b, lost) != SHOAL_OK || sh_rlock_unlock(lock_of(b)) != SHOAL_OK) {
+        sh_add_acq_rel(&shm_of(b)->lost, lost);
+    }
+    return err == SHOAL_EOWNERDEAD;
+}
+
 /* Parks until notified. True when it was, false when its time was over first. */
-static bool wait_for_notice(waiter_shm *w, int64_t timeout)
+static bool wait_for_notice(const shoal_block *b, sh_waiter_shm *w, int64_t timeout, bool *out_owner_died)
 {
     sh_wait wait;
     sh_wait_init(&wait, timeout, SH_SLICE_LONG);
     for (;;) {
-        if (sh_load_acquire(&w->state) == NOTIFIED) { /* pairs with the swap in notify */
+        if (sh_load_acquire(&w->state) == SH_WAITER_NOTIFIED) { /* pairs with the swap in notify */
             return true;
         }
         if (sh_wait_spin(&wait)) {
             continue;
         }
         uint32_t prepared = sh_gate_prepare(&w->gate);
-        if (sh_load_acquire(&w->state) != NOTIFIED && !sh_wait_park(&wait, &w->gate, prepared)) {
-            uint32_t waiting = WAITING;
-            return !sh_cas_acq_rel(&w->state, &waiting, CANCELLED);
+        if (sh_load_acquire(&w->state) == SH_WAITER_NOTIFIED) {
+            return true;
         }
+        if (!sh_wait_park(&wait, &w->gate, prepared)) {
+            uint32_t waiting = SH_WAITER_WAITING;
+            return !sh_cas_acq_rel(&w->state, &waiting, SH_WAITER_CANCELLED);
+        }
+        *out_owner_died = hand_on_lost(b) || *out_owner_died;
     }
 }
 
@@ -185,27 +223,34 @@ shoal_err shoal_condition_wait(shoal_condition *condition, int64_t timeout)
     shoal_block *b = (shoal_block *)condition, *mine;
     shoal_err err = prepare_held(condition);
     if (err == SHOAL_OK) {
-        err = shoal_block_create_zeroed(sizeof(waiter_shm), &mine);
+        err = sh_object_create(sh_class_of(sizeof(sh_waiter_shm)), sizeof(sh_waiter_shm), SH_KIND_WAITER, &mine);
     }
     if (err != SHOAL_OK) {
         return err;
     }
-    waiter_shm *w = shoal_block_data(mine);
+    sh_waiter_shm *w = (sh_waiter_shm *)mine->data;
     sh_store_relaxed(&w->owner, sh_peers_now->self());
+    sh_store_relaxed(&w->condition, b->id);
     err = shoal_queue_put_block(waiters_of(b), mine, SHOAL_NOW);
     if (err != SHOAL_OK) {
         shoal_release(mine);
         return err;
     }
     SH_DEATH("condition.wait.queued"); /* death: we hold the lock; recovery hands it on, and notify passes over us */
+    bool owner_died = false;
     uint32_t depth = sh_rlock_unlock_all(lock_of(b));
-    bool notified = wait_for_notice(w, timeout);
-    SH_DEATH("condition.wait.woken");
+    bool notified = wait_for_notice(b, w, timeout, &owner_died);
+    SH_DEATH("condition.wait.woken"); /* death: recovery sees NOTIFIED and our name, and counts the notice as lost */
     err = sh_rlock_lock_depth(lock_of(b), depth, SHOAL_FOREVER);
-    if (!notified) {
+    if (notified) {
+        sh_store_release(&w->state, SH_WAITER_DONE);
+    } else {
         purge(waiters_of(b));
     }
     shoal_release(mine);
+    if (err == SHOAL_OK && owner_died) {
+        err = SHOAL_EOWNERDEAD;
+    }
     if (err == SHOAL_OK && !notified) {
         err = sh_fail(SHOAL_ETIMEDOUT, "the condition was not notified");
     }
@@ -214,26 +259,8 @@ shoal_err shoal_condition_wait(shoal_condition *condition, int64_t timeout)
 
 shoal_err shoal_condition_notify(shoal_condition *condition, uint32_t count)
 {
-    shoal_block *b = (shoal_block *)condition;
     shoal_err err = prepare_held(condition);
-    if (err != SHOAL_OK) {
-        return err;
-    }
-    sh_found f;
-    while (count > 0 && sh_queue_peek_block(waiters_of(b), &f)) {
-        if (is_of_use(&f)) {
-            waiter_shm *w = (waiter_shm *)f.data;
-            uint32_t waiting = WAITING;
-            if (sh_cas_seq_cst(&w->state, &waiting, NOTIFIED)) {
-                SH_DEATH("condition.notify.marked");
-                sh_gate_wake(&w->gate, INT_MAX);
-                count--;
-            }
-        }
-        SH_DEATH("condition.notify.unqueued");
-        take_out(waiters_of(b));
-    }
-    return SHOAL_OK;
+    return err == SHOAL_OK ? notify((shoal_block *)condition, count) : err;
 }
 
 shoal_err shoal_condition_notify_all(shoal_condition *condition)

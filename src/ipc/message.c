@@ -48,10 +48,9 @@ shoal_err sh_message_new(sh_ctx *c, uint64_t count, uint64_t size, bool raw, sho
     return SHOAL_OK;
 }
 
-char *sh_message_room(const shoal_block *message)
+char *sh_message_room(const shoal_block *message, uint64_t count)
 {
-    return message->data + sizeof(sh_message_shm) +
-           (uint32_t)sh_load_relaxed(&message_of(message)->count) * UINT64_C(8);
+    return message->data + sizeof(sh_message_shm) + count * 8;
 }
 
 shoal_err sh_message_refer(sh_ctx *c, const shoal_block *message, shoal_block *const *objects, size_t count)
@@ -75,7 +74,7 @@ shoal_err sh_message_make(sh_ctx *c, const shoal_value *value, shoal_block **out
     shoal_block *b;
     err = sh_message_new(c, e.object_count, e.size, false, &b);
     if (err == SHOAL_OK) {
-        memcpy(sh_message_room(b), e.bytes, e.size);
+        memcpy(sh_message_room(b, e.object_count), e.bytes, e.size);
         err = sh_message_refer(c, b, e.objects, e.object_count);
         if (err == SHOAL_OK) {
             *out_message = b;
@@ -91,7 +90,7 @@ shoal_err sh_message_make_bytes(sh_ctx *c, const void *bytes, size_t size, shoal
 {
     shoal_err err = sh_message_new(c, 0, size, true, out_message);
     if (err == SHOAL_OK && size > 0) {
-        memcpy(sh_message_room(*out_message), bytes, size);
+        memcpy(sh_message_room(*out_message, 0), bytes, size);
     }
     return err;
 }

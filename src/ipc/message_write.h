@@ -10,8 +10,8 @@
 /* Inside: an empty message with room for count references and size bytes. */
 shoal_err sh_message_new(sh_ctx *c, uint64_t count, uint64_t size, bool raw, shoal_block **out_message);
 
-/* Anywhere: where its bytes go. */
-char *sh_message_room(const shoal_block *message);
+/* Anywhere: where its bytes go; count as it was made, not as it says in memory that others can write. */
+char *sh_message_room(const shoal_block *message, uint64_t count);
 
 /* Inside: its references. */
 shoal_err sh_message_refer(sh_ctx *c, const shoal_block *message, shoal_block *const *objects, size_t count);

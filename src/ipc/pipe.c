@@ -136,6 +136,7 @@ shoal_err shoal_pipe_poll(shoal_pipe *end, int64_t timeout)
     if (err != SHOAL_OK) {
         return err;
     }
+    bool parked = false;
     sh_wait_init(&wait, timeout, SH_SLICE_LONG);
     while (!sh_queue_ready(queue)) {
         if (sh_wait_spin(&wait)) {
@@ -145,6 +146,10 @@ shoal_err shoal_pipe_poll(shoal_pipe *end, int64_t timeout)
         if (!sh_queue_ready(queue) && !sh_wait_park(&wait, sh_queue_gate(queue), prepared)) {
             return sh_queue_ready(queue) ? SHOAL_OK : sh_fail(SHOAL_ETIMEDOUT, "nothing came through the pipe");
         }
+        parked = true;
+    }
+    if (parked) {
+        sh_gate_wake(sh_queue_gate(queue), 1); /* we may have got the one wake that was meant for somebody who takes */
     }
     return SHOAL_OK;
 }

@@ -69,7 +69,7 @@ shoal_err shoal_queue_put_bytes(shoal_queue *queue, const void *bytes, size_t si
     if (err != SHOAL_OK) {
         return err;
     }
-    memcpy(sh_message_room(message), bytes, size);
+    memcpy(sh_message_room(message, 0), bytes, size);
     err = sh_queue_put_word((shoal_block *)queue, &(sh_put){.kind = SH_ENTRY_MESSAGE, .moved = message}, timeout);
     shoal_release(message); /* its reference went along, or it goes now */
     return err;
@@ -101,7 +101,7 @@ static shoal_err put_message(shoal_block *q, const shoal_value *value, int64_t t
         sh_leave();
     }
     if (err == SHOAL_OK) {
-        memcpy(sh_message_room(message), e.bytes, e.size);
+        memcpy(sh_message_room(message, e.object_count), e.bytes, e.size);
         err = sh_queue_put_word(q, &(sh_put){.kind = SH_ENTRY_MESSAGE, .moved = message}, timeout);
     }
     shoal_release(message);
@@ -174,7 +174,12 @@ shoal_err shoal_queue_get(shoal_queue *queue, int64_t timeout, shoal_value **out
         v = shoal_value_object(t.block);
         shoal_release(t.block);
         break;
-    default: v = shoal_value_bytes(&t.word, t.kind - SH_ENTRY_BYTES_0); break;
+    default:
+        if (t.kind > SH_ENTRY_BYTES_8) {
+            return sh_fail(SHOAL_ECORRUPT, "a message of kind %d, which there is not", (int)t.kind);
+        }
+        v = shoal_value_bytes(&t.word, t.kind - SH_ENTRY_BYTES_0);
+        break;
     }
     if (v == NULL) {
         return shoal_last_error();
@@ -261,6 +266,9 @@ uint64_t shoal_queue_size(shoal_queue *queue)
 
 void shoal_queue_close(shoal_queue *queue)
 {
+    if (sh_block_require((shoal_block *)queue, SH_KIND_QUEUE, "close") != SHOAL_OK) {
+        return;
+    }
     sh_queue_shm *shm = sh_queue_shm_of((shoal_block *)queue);
     sh_or_seq_cst(&shm->flags, SH_QUEUE_CLOSED);
     sh_gate_wake(&shm->not_empty, INT_MAX);
@@ -270,6 +278,10 @@ void shoal_queue_close(shoal_queue *queue)
 
 shoal_err shoal_queue_task_done(shoal_queue *queue)
 {
+    shoal_err err = sh_block_require((shoal_block *)queue, SH_KIND_QUEUE, "task_done");
+    if (err != SHOAL_OK) {
+        return err;
+    }
     sh_queue_shm *shm = sh_queue_shm_of((shoal_block *)queue);
     uint64_t done = sh_load_acquire(&shm->done);
     uint64_t puts;
@@ -295,6 +307,10 @@ shoal_err shoal_queue_join(shoal_queue *queue, int64_t timeout)
 {
     shoal_block *q = (shoal_block *)queue;
     sh_wait wait;
+    shoal_err err = sh_block_require(q, SH_KIND_QUEUE, "join");
+    if (err != SHOAL_OK) {
+        return err;
+    }
     sh_wait_init(&wait, timeout, SH_SLICE_LONG);
     while (!all_done(q)) {
         if (timeout == SHOAL_NOW || !sh_queue_wait(q, &wait, all_done, &sh_queue_shm_of(q)->all_done)) {

@@ -68,6 +68,9 @@ sh_ring_result sh_ring_put(sh_ctx *c, const sh_ring *ring, sh_entry_kind kind, u
         uint64_t lo = sh_load_acquire(&entry->lo), hi = sh_load_acquire(&entry->hi);
         uint64_t lap = lap_of(ring, tail);
         if (state_lap(lo) == ((lap - 1) & SH_ENTRY_LAP_MASK)) {
+            if (sh_entry_kind_of(lo) <= SH_ENTRY_CLOSED) {
+                return SH_RING_BROKEN;
+            }
             return (lo & SH_ENTRY_CLOSING) != 0 ? SH_RING_NEXT : SH_RING_FULL;
         }
         if (state_lap(lo) != lap || sh_entry_kind_of(lo) > SH_ENTRY_CLOSED) {
@@ -85,6 +88,9 @@ sh_ring_result sh_ring_put(sh_ctx *c, const sh_ring *ring, sh_entry_kind kind, u
             return SH_RING_FULL;
         }
         uint64_t target = sh_offset_of(entry), seen = lo & SH_TAG_MASK;
+        if (sh_load_acquire(&entry->lo) != lo) {
+            continue; /* hi was read of another moment: it may be a message, not a tag */
+        }
         sh_op_confirm(c, seen, target);
         sh_op_confirm(c, hi & SH_TAG_MASK, target);
         uint64_t tag = sh_op_begin(c, SH_OP_ENTRY, target, seen, hi & SH_TAG_MASK, 0, cell, value, queue_id);

@@ -13,6 +13,12 @@ static shoal_err make(sh_kind kind, shoal_block **out_block)
     return sh_object_create(SH_CLASS_SYNC, SH_SYNC_SIZE, kind, out_block);
 }
 
+/* For calls that cannot fail: they do nothing in a process that holds nothing. */
+static bool is_ours(const void *object, sh_kind kind)
+{
+    return sh_block_require(object, kind, "object") == SHOAL_OK;
+}
+
 static void *data_of(const void *object)
 {
     return ((const shoal_block *)object)->data;
@@ -94,7 +100,7 @@ shoal_err shoal_semaphore_post(shoal_semaphore *semaphore, uint32_t count)
 
 uint32_t shoal_semaphore_value(shoal_semaphore *semaphore)
 {
-    return sh_semaphore_value(data_of(semaphore));
+    return is_ours(semaphore, SH_KIND_SEMAPHORE) ? sh_semaphore_value(data_of(semaphore)) : 0;
 }
 
 shoal_err shoal_event_create(shoal_event **out_event)
@@ -110,17 +116,21 @@ shoal_err shoal_event_create(shoal_event **out_event)
 
 void shoal_event_set(shoal_event *event)
 {
-    sh_event_set(data_of(event));
+    if (is_ours(event, SH_KIND_EVENT)) {
+        sh_event_set(data_of(event));
+    }
 }
 
 void shoal_event_clear(shoal_event *event)
 {
-    sh_event_clear(data_of(event));
+    if (is_ours(event, SH_KIND_EVENT)) {
+        sh_event_clear(data_of(event));
+    }
 }
 
 bool shoal_event_is_set(shoal_event *event)
 {
-    return sh_event_is_set(data_of(event));
+    return is_ours(event, SH_KIND_EVENT) && sh_event_is_set(data_of(event));
 }
 
 shoal_err shoal_event_wait(shoal_event *event, int64_t timeout)
@@ -153,20 +163,24 @@ shoal_err shoal_barrier_wait(shoal_barrier *barrier, int64_t timeout, uint32_t *
 
 void shoal_barrier_abort(shoal_barrier *barrier)
 {
-    sh_barrier_abort(data_of(barrier));
+    if (is_ours(barrier, SH_KIND_BARRIER)) {
+        sh_barrier_abort(data_of(barrier));
+    }
 }
 
 void shoal_barrier_reset(shoal_barrier *barrier)
 {
-    sh_barrier_reset(data_of(barrier));
+    if (is_ours(barrier, SH_KIND_BARRIER)) {
+        sh_barrier_reset(data_of(barrier));
+    }
 }
 
 bool shoal_barrier_is_broken(shoal_barrier *barrier)
 {
-    return sh_barrier_is_broken(data_of(barrier));
+    return !is_ours(barrier, SH_KIND_BARRIER) || sh_barrier_is_broken(data_of(barrier));
 }
 
 uint32_t shoal_barrier_waiting(shoal_barrier *barrier)
 {
-    return sh_barrier_waiting(data_of(barrier));
+    return is_ours(barrier, SH_KIND_BARRIER) ? sh_barrier_waiting(data_of(barrier)) : 0;
 }

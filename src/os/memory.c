@@ -10,6 +10,7 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
+#define COMMIT_PART (UINT64_C(1) << 20)
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 shoal_err sh_memory_create(const char *name, uint64_t size, int *out_fd)
@@ -55,21 +56,31 @@ void sh_memory_unmap(void *base, uint64_t size)
     munmap(base, size);
 }
 
-bool sh_memory_commit(int fd, uint64_t offset, uint64_t size)
-{
-    int r;
-    do {
-        r = fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)size);
-    } while (r != 0 && errno == EINTR);
-    return r == 0;
-}
-
 void sh_memory_decommit(int fd, uint64_t offset, uint64_t size)
 {
     int r;
     do {
         r = fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)size);
     } while (r != 0 && errno == EINTR);
+}
+
+/* In parts: before Linux 6.12 any signal undid the whole call, and under a timer a large one never came to its end. */
+bool sh_memory_commit(int fd, uint64_t offset, uint64_t size)
+{
+    for (uint64_t done = 0; done < size;) {
+        uint64_t part = size - done < COMMIT_PART ? size - done : COMMIT_PART;
+        if (fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)(offset + done), (off_t)part) == 0) {
+            done += part;
+        } else if (errno != EINTR) {
+            int number = errno;
+            if (done > 0) { /* only a block of ours is that large: nobody else works on the range */
+                sh_memory_decommit(fd, offset, done);
+            }
+            errno = number;
+            return false;
+        }
+    }
+    return true;
 }
 
 uint64_t sh_memory_used(int fd)

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -88,7 +89,28 @@ bool sh_process_gone(int32_t pid, uint64_t start_time)
     if (!read_stat(pid, &state, &start)) {
         return kill(pid, 0) != 0 && errno == ESRCH; /* /proc may be hidden: only a missing pid proves death then */
     }
-    return start != start_time || state == 'Z' || state == 'X';
+    return (start_time != 0 && start != start_time) || state == 'Z' || state == 'X';
+}
+
+bool sh_process_maps(int32_t pid, int fd)
+{
+    struct stat st;
+    char path[48], *line = NULL;
+    size_t room = 0;
+    snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
+    FILE *f = fopen(path, "re");
+    bool mapped = f == NULL || fstat(fd, &st) != 0; /* cannot tell */
+    while (!mapped && getline(&line, &room, f) > 0) {
+        unsigned long long inode;
+        mapped = sscanf(line, "%*s %*s %*s %*s %llu", &inode) == 1 && inode == (unsigned long long)st.st_ino &&
+                 strstr(line, "/memfd:") != NULL;
+    }
+    mapped = mapped || ferror(f);
+    free(line);
+    if (f != NULL) {
+        fclose(f);
+    }
+    return mapped;
 }
 
 int sh_pidfd_open(int32_t pid)

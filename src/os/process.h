@@ -18,6 +18,9 @@ uint64_t sh_process_start_time(int32_t pid);
 /* True when the process that started then has ended: no such pid, another start time, or a zombie. */
 bool sh_process_gone(int32_t pid, uint64_t start_time);
 
+/* False when it is certain that the process does not have the file behind fd mapped. */
+bool sh_process_maps(int32_t pid, int fd);
+
 /* An fd that polls readable at the end of a process; close-on-exec; -1 when there is no such process. */
 int sh_pidfd_open(int32_t pid);
 

@@ -1,5 +1,5 @@
-/* A process is killed at each death point of this layer in turn: the one that starts, the one that is started, the fork server, a pool's worker. After
- * each, the world is as if they had never been. */
+/* A process is killed at each death point of this layer in turn: the one that starts, the one that is started, the
+ * fork server, a pool's worker. After each, the world is as if they had never been. */
 #include "proc/process_test.h"
 
 #include "base/clock.h"

@@ -33,10 +33,9 @@ shoal_err sh_fork_start(const sh_launch *launch, sh_born *out_born)
         return sh_fail(SHOAL_ESTATE, "fork is not possible: %s; start with spawn instead", forbidden);
     }
     if (threads > 1) {
-        warn_of_threads(threads);
+        warn_of_threads(threads); /* and no flush: it could wait for a stream that one of them reads */
     } else {
-        fflush(
-            NULL); /* or the child would write it once more; beside threads it could wait for a stream that one of them reads */
+        fflush(NULL); /* or the child would write it once more */
     }
     int32_t pid;
     shoal_err err = sh_world_fork(launch->slot, &pid);

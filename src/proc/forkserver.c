@@ -1,14 +1,17 @@
-/* forkserver: a fresh image of this program that does nothing but fork on request. Its children are as clean as spawned ones and cost less.
+/* forkserver: a fresh image of this program that does nothing but fork on request. Its children are as clean as
+ * spawned ones and cost less.
  *
- * One server a process, started at the first need. It is in the world with a slot of its own and holds nothing, so its
- * children inherit nothing; the slot that a child becomes is reserved by the requester.
+ * One server a process, started at the first need. It is in the world with a slot of its own and holds nothing, so
+ * its children inherit nothing; the slot that a child becomes is reserved by the requester.
  *
- * Request and reply go over a socket, one at a time. The server is the parent of its children: it opens the pidfd of each before
- * anybody could reap it and passes it on, and it reaps only when asked, so neither pid nor status can be lost or mixed up. When the socket is
- * closed, by the requester or by its death, the server leaves the world and ends.
+ * Request and reply go over a socket, one at a time. The server is the parent of its children: it opens the pidfd of
+ * each before anybody could reap it and passes it on, and it reaps only when asked, so neither pid nor status can be
+ * lost or mixed up. When the socket is closed, by the requester or by its death, the server leaves the world and
+ * ends.
  *
- * death: of the server: the requester sees the socket end and starts another; a child that it had just forked finds its slot given
- * up, unless the requester had the reply. The status of its other children is lost with it, and their records tell what they can.
+ * death: of the server: the requester sees the socket end and starts another; a child that it had just forked finds
+ * its slot given up, unless the requester had the reply. The status of its other children is lost with it, and their
+ * records tell what they can.
  */
 #include "os/process.h"
 #include "proc/child.h"
@@ -282,8 +285,8 @@ static shoal_err ask_for_fork(const sh_launch *launch, sh_born *out_born)
 {
     const request r = {.ask = ASK_FORK, .slot = launch->slot, .hangs = launch->lifeline >= 0};
     reply answer;
-    /* A server that died since its last use is replaced, once. A child of it that waits for our word gets none, because the slot is for
-     * the child of the reply. */
+    /* A server that died since its last use is replaced, once. A child of it that waits for our word gets none,
+     * because the slot is for the child of the reply. */
     for (int attempt = 0; attempt < 2; attempt++) {
         if (server.socket >= 0 && (server.world != this_world() || sh_pidfd_ended(server.born.pidfd))) {
             stop_server();

@@ -22,8 +22,8 @@ static bool is_failure(const shoal_status *status)
            (status->end == SHOAL_EXITED && status->code != 0);
 }
 
-/* Of those that are seen to have ended at the same moment: who was killed before who failed, because the others' failures may come from
- * that; then the one that failed first. */
+/* Of those that are seen to have ended at the same moment: who was killed before who failed, because the others'
+ * failures may come from that; then the one that failed first. */
 static int64_t order_of(const shoal_process *p)
 {
     return p->status.end == SHOAL_FAILED ? sh_process_ended_at(p) : 0;

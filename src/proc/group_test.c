@@ -113,7 +113,8 @@ START_TEST(one_failure_ends_all)
 }
 END_TEST
 
-/* Rank 0 is killed, which breaks the barrier, which makes the others fail: the cause is reported, not its consequences. */
+/* Rank 0 is killed, which breaks the barrier, which makes the others fail: the cause is reported, not its
+ * consequences. */
 static shoal_err break_barrier(int rank, const shoal_value *args)
 {
     shoal_barrier *barrier = shoal_value_as_barrier(args);

@@ -158,7 +158,7 @@ static shoal_err submit_list(shoal_pool *pool, shoal_task task, shoal_value *lis
 /* About four tasks a worker: enough to even out, few enough to cost little. */
 static size_t choose_chunk(const shoal_pool *pool, const shoal_value *list, size_t asked)
 {
-    size_t tasks = 4 * (size_t)sh_pool_workers(pool), limit = (size_t)sh_pool_limit(pool);
+    size_t tasks = 4 * (size_t)pool->count, limit = (size_t)pool->limit;
     size_t chunk = asked != 0 ? asked : (shoal_value_count(list) + tasks - 1) / tasks;
     chunk = limit != 0 && chunk > limit ? limit : chunk;
     return chunk > 0 ? chunk : 1;

@@ -171,6 +171,13 @@ END_TEST
 
 /* ---- B34 ---- */
 
+static shoal_err no_op(int rank, const shoal_value *args)
+{
+    (void)rank;
+    (void)args;
+    return SHOAL_OK;
+}
+
 static shoal_err meet(int rank, const shoal_value *args)
 {
     uint32_t index;
@@ -199,14 +206,34 @@ START_TEST(children_start_side_by_side)
 }
 END_TEST
 
-/* ---- B33: fork ---- */
-
-static shoal_err no_op(int rank, const shoal_value *args)
+static shoal_err sweep_on(int rank, const shoal_value *args)
 {
     (void)rank;
-    (void)args;
+    while (!shoal_event_is_set(shoal_value_as_event(args))) {
+        must(shoal_world_sweep(NULL) == SHOAL_OK);
+    }
     return SHOAL_OK;
 }
+
+/* A child that has not come up yet is not taken for dead. */
+START_TEST(children_start_beside_a_sweeper)
+{
+    shoal_event *stop;
+    ck_assert_ok(shoal_event_create(&stop));
+    shoal_process *sweeper = start(_i, sweep_on, shoal_value_object(stop));
+    for (int i = 0; i < 30; i++) {
+        shoal_process *p = start(_i, no_op, NULL);
+        ck_assert_str_eq(finish(p).text, "rank 0 returned");
+        shoal_process_destroy(p);
+    }
+    shoal_event_set(stop);
+    ck_assert_str_eq(finish(sweeper).text, "rank 0 returned");
+    shoal_process_destroy(sweeper);
+    shoal_release(stop);
+}
+END_TEST
+
+/* ---- B33: fork ---- */
 
 START_TEST(a_forbidden_fork_says_what_to_do)
 {
@@ -473,6 +500,7 @@ static Suite *suite(void)
     add_for_methods(tc, a_daemon_stays);
     add_for_methods(tc, the_end_of_a_thread_is_not_the_end_of_the_parent);
     add_for_methods(tc, children_start_side_by_side);
+    add_for_methods(tc, children_start_beside_a_sweeper);
     tcase_add_test(tc, a_forbidden_fork_says_what_to_do);
     tcase_add_test(tc, warns_once_of_threads);
     tcase_add_test(tc, fork_beside_working_threads);

@@ -7,7 +7,8 @@
 #include <poll.h>
 #include <stdbool.h>
 
-/* poll with an absolute deadline (sh_now time), going on after signals. Returns how many fds are ready, 0 when the deadline passed. */
+/* poll with an absolute deadline (sh_now time), going on after signals. Returns how many fds are ready, 0 when the
+ * deadline passed. */
 int sh_poll(struct pollfd *fds, nfds_t count, int64_t deadline);
 
 /* Has the process behind the pidfd ended? */

@@ -1,353 +1,17 @@
+/* A pool's life: making it, closing, joining, terminating. */
 #include "proc/pool.h"
 
 #include "base/clock.h"
-#include "ipc/message.h"
-#include "ipc/queue.h"
-#include "ipc/queue_core.h"
 #include "os/process.h"
 #include "proc/pidfd.h"
-#include "shm/slot.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define WORKERS_MAX 4000
-#define SLICE SHOAL_MS(20)         /* how long a killed worker may go unnoticed while somebody waits */
-#define LOOK_INTERVAL SHOAL_MS(10) /* and how often busy callers look */
-#define GRACE SHOAL_SECONDS(1)     /* of terminate, between SIGTERM and SIGKILL */
+#define GRACE SHOAL_SECONDS(1) /* of terminate, between SIGTERM and SIGKILL */
 #define KILL_LIMIT SHOAL_SECONDS(10)
-
-/* One task that is not finished. It is the block's `extra`, so the handle that comes back through the queue leads to it. */
-typedef struct entry {
-    struct entry *next, *previous;
-    shoal_block *block;
-    sh_job *job;
-    size_t number;
-    uint64_t put; /* it is the put-th message of the queue of tasks */
-    int attempts; /* workers that died with it */
-} entry;
-
-/* Under the lock, but for what is written once by create. */
-struct shoal_pool {
-    pthread_mutex_t lock;
-    pthread_cond_t changed; /* somebody who waited has taken something in */
-    bool waiting;           /* one thread at a time waits at the queue of answers, the others for `changed` */
-    size_t references;
-    int count; /* of workers */
-    int retries;
-    int limit;
-    shoal_process_options options;
-    shoal_value *worker_args;
-    shoal_queue *tasks, *answers;
-    sh_a32 *ready; /* in worker_args */
-    shoal_process **workers;
-    shoal_process **leaving; /* retired, not joined yet; for each rank the last one */
-    entry outstanding;       /* a ring with this as its head */
-    size_t left;
-    uint64_t puts;
-    sh_a64 losses;
-    int64_t looked_at;
-    int barren; /* workers in a row that died before they were ready */
-    bool closed, terminated, broken;
-    char why[SH_RECORD_TEXT + 160]; /* broken */
-};
-
-/* ---- tasks ---- */
-
-static void unlink_entry(shoal_pool *pool, entry *e)
-{
-    e->next->previous = e->previous;
-    e->previous->next = e->next;
-    pool->left--;
-}
-
-/* The entry goes, and with it our hold on the task. A handle to it that still comes leads nowhere. */
-static void finish_entry(shoal_pool *pool, entry *e, shoal_err err, const char *text, shoal_value *value)
-{
-    shoal_block *block = e->block;
-    unlink_entry(pool, e);
-    sh_job_finish(e->job, e->number, err, text, value);
-    block->extra = NULL;
-    free(e);
-    shoal_release(block);
-}
-
-/* The task says DONE or FAILED. */
-static void finish_task(shoal_pool *pool, entry *e, bool done)
-{
-    shoal_value *value = NULL;
-    sh_ctx *c = sh_enter();
-    shoal_err err = c == NULL ? shoal_last_error() : SHOAL_OK;
-    if (c != NULL) {
-        err = sh_message_read_at(c, sh_offset_of(&sh_work_of(e->block)->result), false, &value);
-        sh_leave();
-    }
-    if (err != SHOAL_OK) {
-        finish_entry(pool, e, err, shoal_last_error_text(), NULL);
-    } else if (done) {
-        finish_entry(pool, e, SHOAL_OK, "", value);
-    } else if (shoal_value_count(value) == 2) {
-        err = (shoal_err)shoal_value_as_int(shoal_value_at(value, 0));
-        finish_entry(pool, e, err != SHOAL_OK ? err : SHOAL_ECORRUPT, shoal_value_as_string(shoal_value_at(value, 1)),
-                     NULL);
-        shoal_value_destroy(value);
-    } else {
-        finish_entry(pool, e, SHOAL_ENOMEM, "the worker had no memory for the task's result", NULL);
-        shoal_value_destroy(value);
-    }
-}
-
-/* Only the owner puts, so its own count says which message it is. */
-static shoal_err put_entry(shoal_pool *pool, entry *e)
-{
-    shoal_err err = shoal_queue_put_block(pool->tasks, e->block, SHOAL_FOREVER); /* no bound: does not block */
-    if (err == SHOAL_OK) {
-        e->put = ++pool->puts;
-    }
-    return err;
-}
-
-static shoal_err make_task(const sh_target *target, const shoal_value *argument, uint32_t members,
-                           shoal_block **out_block)
-{
-    uint64_t size = offsetof(sh_work_shm, target) + sh_target_size(target);
-    sh_ctx *c = sh_enter();
-    if (c == NULL) {
-        return shoal_last_error();
-    }
-    shoal_block *block, *message;
-    shoal_err err = sh_block_new(c, sh_class_of(size), size, &block);
-    if (err == SHOAL_OK) {
-        sh_block_become(block, SH_KIND_TASK);
-        sh_work_of(block)->count = members;
-        memcpy(&sh_work_of(block)->target, target, sh_target_size(target));
-        err = sh_message_make(c, argument, &message);
-        if (err == SHOAL_OK) {
-            sh_message_store(c, message, sh_offset_of(&sh_work_of(block)->argument));
-            *out_block = block;
-        } else {
-            sh_block_unref(c, block);
-        }
-    }
-    sh_leave();
-    return err;
-}
-
-shoal_err sh_pool_put(shoal_pool *pool, sh_job *job, size_t i, const sh_target *target, const shoal_value *argument,
-                      uint32_t members)
-{
-    entry *e = calloc(1, sizeof *e);
-    if (e == NULL) {
-        return sh_fail(SHOAL_ENOMEM, "no memory for a task");
-    }
-    shoal_err err = make_task(target, argument, members, &e->block);
-    if (err != SHOAL_OK) {
-        free(e);
-        return err;
-    }
-    SH_DEATH("pool.owner.made");
-    shoal_block *block = e->block;
-    e->job = job;
-    e->number = i;
-    err = put_entry(pool, e);
-    if (err != SHOAL_OK) {
-        free(e);
-        shoal_release(block);
-        return err;
-    }
-    SH_DEATH("pool.owner.put");
-    block->extra = e;
-    e->next = &pool->outstanding;
-    e->previous = pool->outstanding.previous;
-    e->previous->next = e;
-    pool->outstanding.previous = e;
-    pool->left++;
-    return SHOAL_OK;
-}
-
-/* ---- workers ---- */
-
-static shoal_err start_worker(shoal_pool *pool, int rank)
-{
-    pool->options.rank = rank;
-    sh_store_release(&pool->ready[rank], 0);
-    return sh_process_begin(sh_worker_main, pool->worker_args, &pool->options, &pool->workers[rank]);
-}
-
-static void fail_all(shoal_pool *pool, shoal_err err, const char *text)
-{
-    while (pool->outstanding.next != &pool->outstanding) {
-        finish_entry(pool, pool->outstanding.next, err, text, NULL);
-    }
-}
-
-/* The pool cannot go on: every task fails, and every later one. */
-static void break_pool(shoal_pool *pool, const char *what, const char *text)
-{
-    pool->broken = true;
-    snprintf(pool->why, sizeof pool->why, "%s: %s", what, text);
-    fail_all(pool, SHOAL_ECHILD, pool->why);
-}
-
-/* A worker died, and is buried. What it had is looked for: done but not told, taken, or got and not yet taken. */
-static void look_after_tasks(shoal_pool *pool, const shoal_process *dead)
-{
-    sh_owner owner = sh_slot_owner(dead->slot, sh_state_make(SH_PHASE_DEAD, 0, dead->generation));
-    uint64_t takes = sh_queue_takes(pool->tasks);
-    for (entry *e = pool->outstanding.next, *next; e != &pool->outstanding; e = next) {
-        sh_a32 *word = &sh_work_of(e->block)->state;
-        uint32_t state = sh_load_acquire(word);
-        next = e->next;
-        if (state == SH_WORK_DONE || state == SH_WORK_FAILED) {
-            finish_task(pool, e, state == SH_WORK_DONE);
-            continue;
-        }
-        bool was_running = state == sh_work_taken_by(owner);
-        if (was_running && e->attempts++ >= pool->retries) {
-            char text[sizeof dead->text + 64];
-            snprintf(text, sizeof text, "its worker died: %s", dead->text);
-            finish_entry(pool, e, SHOAL_ECHILD, text, NULL);
-            continue;
-        }
-        if (was_running) {
-            sh_store_release(word, SH_WORK_PENDING);
-            SH_DEATH("pool.owner.freed");
-        }
-        /* One that a living worker has got and is about to take may be put a second time here: harmless. */
-        if ((was_running || (state == SH_WORK_PENDING && e->put <= takes)) && put_entry(pool, e) != SHOAL_OK) {
-            finish_entry(pool, e, shoal_last_error(), shoal_last_error_text(), NULL);
-        }
-    }
-}
-
-/* A worker that has ended. */
-static void see_out(shoal_pool *pool, shoal_process *p)
-{
-    shoal_status status;
-    if (shoal_process_join(p, SHOAL_NOW, &status) != SHOAL_OK) {
-        return;
-    }
-    bool was_ready = sh_load_acquire(&pool->ready[p->rank]) != 0;
-    if (status.end == SHOAL_FAILED && !was_ready) {
-        break_pool(pool, "a worker's initializer", p->text);
-    } else if (status.end != SHOAL_RETURNED && !pool->terminated) {
-        sh_add_relaxed(&pool->losses, 1);
-        pool->barren = was_ready ? 0 : pool->barren + 1;
-        look_after_tasks(pool, p);
-        if (pool->barren > 2 * pool->count + 2) {
-            break_pool(pool, "workers die before they are ready", p->text);
-        }
-    }
-}
-
-static void drop(shoal_process **worker)
-{
-    shoal_process_destroy(*worker);
-    *worker = NULL;
-}
-
-/* Sees out those that have ended and starts others for them. */
-static void tend(shoal_pool *pool)
-{
-    int living = 0;
-    pool->looked_at = sh_now();
-    for (int i = 0; i < pool->count; i++) {
-        if (pool->leaving[i] != NULL && sh_process_has_ended(pool->leaving[i])) {
-            drop(&pool->leaving[i]);
-        }
-        if (pool->workers[i] != NULL && sh_process_has_ended(pool->workers[i])) {
-            see_out(pool, pool->workers[i]);
-            drop(&pool->workers[i]);
-        }
-        bool needed = !pool->broken && !pool->terminated && (!pool->closed || pool->left > 0);
-        if (pool->workers[i] == NULL && needed) {
-            (void)(start_worker(pool, i) == SHOAL_OK); /* when it fails the next look tries again */
-        }
-        living += pool->workers[i] != NULL;
-    }
-    if (living == 0 && pool->left > 0 && !pool->broken) {
-        break_pool(pool, "no worker can be started", shoal_last_error_text());
-    }
-}
-
-/* ---- answers ---- */
-
-static void take_in(shoal_pool *pool, const sh_taken *t)
-{
-    if (t->kind == SH_ENTRY_BLOCK) {
-        entry *e = t->block->kind == SH_KIND_TASK ? t->block->extra : NULL;
-        uint32_t state = e != NULL ? sh_load_acquire(&sh_work_of(t->block)->state) : SH_WORK_PENDING;
-        if (state == SH_WORK_DONE || state == SH_WORK_FAILED) {
-            finish_task(pool, e, state == SH_WORK_DONE);
-        }
-        shoal_release(t->block);
-    } else if (t->kind == SH_ENTRY_INT && t->word < (uint64_t)pool->count && pool->workers[t->word] != NULL) {
-        /* It retires: another can start while this one ends. */
-        if (pool->leaving[t->word] != NULL) {
-            drop(&pool->leaving[t->word]);
-        }
-        pool->leaving[t->word] = pool->workers[t->word];
-        pool->workers[t->word] = NULL;
-        pool->looked_at = 0;
-    }
-}
-
-static bool get_answer(shoal_pool *pool, int64_t timeout, sh_taken *out_taken)
-{
-    size_t unused;
-    return sh_queue_get_word((shoal_block *)pool->answers, SH_WANT_ANY, 0, timeout, out_taken, &unused) == SHOAL_OK;
-}
-
-void sh_pool_poll(shoal_pool *pool)
-{
-    sh_taken t;
-    while (!pool->waiting && sh_queue_ready(pool->answers) && get_answer(pool, SHOAL_NOW, &t)) {
-        take_in(pool, &t);
-    }
-    if (sh_now() - pool->looked_at >= LOOK_INTERVAL) {
-        tend(pool);
-    }
-}
-
-/* Others wait for what this thread takes in. */
-static void wait_for_change(shoal_pool *pool, int64_t deadline)
-{
-    int64_t until = sh_now() + SLICE;
-    until = until < deadline ? until : deadline;
-    struct timespec t = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
-    pthread_cond_timedwait(&pool->changed, &pool->lock, &t);
-}
-
-bool sh_pool_await(shoal_pool *pool, bool (*predicate)(const void *), const void *thing, int64_t deadline)
-{
-    while (!predicate(thing)) {
-        int64_t now = sh_now(), slice = deadline == SH_NO_DEADLINE || deadline - now > SLICE ? SLICE : deadline - now;
-        if (slice <= 0) {
-            return false;
-        }
-        if (pool->waiting) {
-            wait_for_change(pool, deadline);
-            continue;
-        }
-        sh_taken t;
-        pool->waiting = true;
-        pthread_mutex_unlock(&pool->lock);
-        bool got = get_answer(pool, slice, &t);
-        pthread_mutex_lock(&pool->lock);
-        pool->waiting = false;
-        if (got) {
-            take_in(pool, &t);
-        }
-        if (!got || sh_now() - pool->looked_at >= LOOK_INTERVAL) {
-            tend(pool);
-        }
-        pthread_cond_broadcast(&pool->changed);
-    }
-    return true;
-}
-
-/* ---- its life ---- */
 
 void sh_pool_lock(shoal_pool *pool)
 {
@@ -370,16 +34,6 @@ shoal_err sh_pool_begin(shoal_pool *pool)
         sh_pool_end(pool);
     }
     return err;
-}
-
-int sh_pool_workers(const shoal_pool *pool)
-{
-    return pool->count;
-}
-
-int sh_pool_limit(const shoal_pool *pool)
-{
-    return pool->limit;
 }
 
 void sh_pool_retain(shoal_pool *pool)
@@ -456,7 +110,7 @@ static shoal_err set_up(shoal_pool *pool, const shoal_pool_options *o)
         err = make_worker_args(pool, o);
     }
     for (int i = 0; err == SHOAL_OK && i < pool->count; i++) {
-        err = start_worker(pool, i);
+        err = sh_pool_hire(pool, i);
     }
     return err;
 }
@@ -553,7 +207,7 @@ shoal_err shoal_pool_join(shoal_pool *pool, int64_t timeout)
         close_if_done(pool);
         if (over) {
             join_workers(pool, deadline);
-            tend(pool);
+            sh_pool_tend(pool);
             over = nobody_left(pool);
         }
         err = over ? SHOAL_OK : sh_fail(SHOAL_ETIMEDOUT, "the pool has %zu tasks to do", pool->left);
@@ -582,7 +236,7 @@ void shoal_pool_terminate(shoal_pool *pool)
             drop(&pool->leaving[i]);
         }
     }
-    fail_all(pool, SHOAL_ECLOSED, "the pool was terminated before the task was done");
+    sh_pool_fail_all(pool, SHOAL_ECLOSED, "the pool was terminated before the task was done");
     pthread_cond_broadcast(&pool->changed);
     sh_pool_end(pool);
 }

@@ -1,8 +1,8 @@
 /* The pool inside: tasks in shared memory, and what its owner and its workers give to each other.
  *
- * A task is a block. Its handle goes to the workers through one queue and comes back through another; the owner holds every task
- * that is not finished, so none is lost, whoever dies. A handle may be in the queue twice, after a worker died; who swaps the state from
- * PENDING runs it, and the other handle is dropped.
+ * A task is a block. Its handle goes to the workers through one queue and comes back through another; the owner
+ * holds every task that is not finished, so none is lost, whoever dies. A handle may be in the queue twice, after a
+ * worker died; who swaps the state from PENDING runs it, and the other handle is dropped.
  */
 #ifndef SH_PROC_POOL_H
 #define SH_PROC_POOL_H
@@ -35,7 +35,8 @@ static inline uint32_t sh_work_taken_by(sh_owner owner)
  *   argument, count, target   the owner, before it is put
  *   state                     as above
  *   result                    the worker that has it; then the owner
- * death: of a worker with the task TAKEN: the owner buries it, which finishes a half-done store of the result, and makes it PENDING again. */
+ * death: of a worker with the task TAKEN: the owner buries it, which finishes a half-done store of the result, and
+ * makes it PENDING again. */
 typedef struct sh_work_shm {
     sh_a64 destroy[2];
     sh_a64 argument;
@@ -73,7 +74,8 @@ typedef struct sh_outcome {
     shoal_value *value; /* NULL: taken */
 } sh_outcome;
 
-/* A submission: one task or many. shoal_future and shoal_iterator are this type under other names. Under the lock of its pool. */
+/* A submission: one task or many. shoal_future and shoal_iterator are this type under other names. Under the lock of
+ * its pool. */
 typedef struct sh_job {
     shoal_pool *pool;
     size_t count;  /* of tasks */
@@ -88,30 +90,76 @@ typedef struct sh_job {
     bool handle; /* the caller still has it */
 } sh_job;
 
+/* One task that is not finished. It is the block's `extra`, so the handle that comes back through the queue leads to
+ * it. */
+typedef struct sh_entry {
+    struct sh_entry *next, *previous;
+    shoal_block *block;
+    sh_job *job;
+    size_t number;
+    uint64_t put; /* it is the put-th message of the queue of tasks */
+    int attempts; /* workers that died with it */
+} sh_entry;
+
+/* Under the lock, but for what is written once by create. */
+struct shoal_pool {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* somebody who waited has taken something in */
+    bool waiting;           /* one thread at a time waits at the queue of answers, the others for `changed` */
+    size_t references;
+    int count; /* of workers */
+    int retries;
+    int limit;
+    shoal_process_options options;
+    shoal_value *worker_args;
+    shoal_queue *tasks, *answers;
+    sh_a32 *ready; /* in worker_args */
+    shoal_process **workers;
+    shoal_process **leaving; /* retired, not joined yet; for each rank the last one */
+    sh_entry outstanding;    /* a ring with this as its head */
+    size_t left;
+    uint64_t puts;
+    sh_a64 losses;
+    int64_t looked_at;
+    int barren; /* workers in a row that died before they were ready */
+    bool closed, terminated, broken;
+    char why[SH_RECORD_TEXT + 160]; /* broken */
+};
+
 /* Puts task number i of the job: of one value (members is 0), or of a list of so many. Under the lock. */
 shoal_err sh_pool_put(shoal_pool *pool, sh_job *job, size_t i, const sh_target *target, const shoal_value *argument,
                       uint32_t members);
 
-/* Takes and gives back the lock; begin also looks after the workers. Errors: SHOAL_ECLOSED, SHOAL_ECHILD when the pool cannot go on. */
+/* Takes and gives back the lock; begin also looks after the workers. Errors: SHOAL_ECLOSED, SHOAL_ECHILD when the
+ * pool cannot go on. */
 shoal_err sh_pool_begin(shoal_pool *pool);
 void sh_pool_end(shoal_pool *pool);
 void sh_pool_lock(shoal_pool *pool);
 
-/* Waits, under the lock but not all the time, until the predicate holds; looks after the workers meanwhile. False when the deadline passed. */
+/* Waits, under the lock but not all the time, until the predicate holds; looks after the workers meanwhile. False
+ * when the deadline passed. */
 bool sh_pool_await(shoal_pool *pool, bool (*predicate)(const void *thing), const void *thing, int64_t deadline);
 
 /* Takes in what is there without waiting. Under the lock. */
 void sh_pool_poll(shoal_pool *pool);
 
-/* Task i of the job has ended; the value is taken over. Under the lock. The job goes with its last task when the caller has given it up. */
+/* Sees out the workers that have ended and starts others for them. Under the lock. */
+void sh_pool_tend(shoal_pool *pool);
+
+/* Starts the worker of that rank. */
+shoal_err sh_pool_hire(shoal_pool *pool, int rank);
+
+/* All tasks that are not done fail. Under the lock. */
+void sh_pool_fail_all(shoal_pool *pool, shoal_err err, const char *text);
+
+/* Task i of the job has ended; the value is taken over. Under the lock. The job goes with its last task when the
+ * caller has given it up. */
 void sh_job_finish(sh_job *job, size_t i, shoal_err err, const char *text, shoal_value *value);
 
-/* A pool lives as long as its handle and its jobs. All under the lock. release gives the lock back; forget is for a job that is not the last
- * to hold the pool. */
+/* A pool lives as long as its handle and its jobs. All under the lock. release gives the lock back; forget is for a
+ * job that is not the last to hold the pool. */
 void sh_pool_retain(shoal_pool *pool);
 void sh_pool_forget(shoal_pool *pool);
 void sh_pool_release(shoal_pool *pool);
-int sh_pool_workers(const shoal_pool *pool);
-int sh_pool_limit(const shoal_pool *pool);
 
 #endif

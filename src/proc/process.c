@@ -70,7 +70,8 @@ static shoal_err make_record(sh_ctx *c, const shoal_process *p, const sh_target 
     return SHOAL_OK;
 }
 
-/* Record, slot, and the slot's own reference to the record: from here on neither death leaves the record without a holder. */
+/* Record, slot, and the slot's own reference to the record: from here on neither death leaves the record without a
+ * holder. */
 static shoal_err prepare(shoal_process *p, const sh_target *target, const shoal_value *args)
 {
     sh_ctx *c = sh_enter();
@@ -218,7 +219,8 @@ sh_fate sh_fate_of(const siginfo_t *info)
     return (sh_fate){.code = info->si_status, .by_signal = info->si_code == CLD_KILLED || info->si_code == CLD_DUMPED};
 }
 
-/* The fate of one that has ended. False when another has taken it: an ignored SIGCHLD, somebody's wait, a dead server. */
+/* The fate of one that has ended. False when another has taken it: an ignored SIGCHLD, somebody's wait, a dead
+ * server. */
 static bool reap(const shoal_process *p, sh_fate *out_fate)
 {
     if (p->by_server) {
@@ -244,7 +246,8 @@ static void describe_signal(shoal_process *p, int number)
     }
 }
 
-/* What its fate (NULL: unknown) and the record say together. The record counts only if the process then ended as a target's process does. */
+/* What its fate (NULL: unknown) and the record say together. The record counts only if the process then ended as a
+ * target's process does. */
 static void describe(shoal_process *p, const sh_fate *fate)
 {
     const sh_record_shm *record = sh_record_of(p->record);

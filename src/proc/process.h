@@ -32,18 +32,19 @@ typedef struct sh_fate {
 
 sh_fate sh_fate_of(const siginfo_t *info);
 
-/* The start methods: spawn.c, fork.c, forkserver.c. When one fails, no child is left. The child cannot take its slot before the
- * caller has said whom it is for (sh_slot_expect). */
+/* The start methods: spawn.c, fork.c, forkserver.c. When one fails, no child is left. The child cannot take its slot
+ * before the caller has said whom it is for (sh_slot_expect). */
 shoal_err sh_spawn_start(const sh_launch *launch, sh_born *out_born);
 shoal_err sh_fork_start(const sh_launch *launch, sh_born *out_born);
 shoal_err sh_forkserver_start(const sh_launch *launch, sh_born *out_born);
 
-/* Opens the pidfd of a child that this process has just made: the pid is not given away before it is reaped, so it is the right one. When
- * that fails the child is ended. Errors: SHOAL_EOS. */
+/* Opens the pidfd of a child that this process has just made: the pid is not given away before it is reaped, so it
+ * is the right one. When that fails the child is ended. Errors: SHOAL_EOS. */
 shoal_err sh_born_watch(pid_t pid, sh_born *out_born);
 
 /* A handle.
- * Synchronisation: up to `lock` written once, before anybody else has the handle. The rest: under the lock, until ended; then read only. */
+ * Synchronisation: up to `lock` written once, before anybody else has the handle. The rest: under the lock, until
+ * ended; then read only. */
 struct shoal_process {
     shoal_process *next; /* all handles of this process: registry.c */
     shoal_process **link;

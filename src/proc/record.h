@@ -1,14 +1,15 @@
-/* The start record: all that passes between a child and the process that started it. A block of SH_KIND_TASK, held by the handle of the parent and,
- * in its cell 0, by the child's slot from before the child exists.
+/* The start record: all that passes between a child and the process that started it. A block of SH_KIND_TASK, held
+ * by the handle of the parent and, in its cell 0, by the child's slot from before the child exists.
  *
  * Synchronisation
  *   argument             the parent, before the child exists; then the child, which uses it up
  *   result               the child while it lives; then the parent, once the slot is buried
  *   rank, flags, target  the parent, before the child exists
- *   phase                the child: MADE -> RUNNING -> ENDED, each a release; the parent waits on it as a futex word (shoal_wait)
+ *   phase                the child: MADE -> RUNNING -> ENDED, each a release; a futex word for shoal_wait
  *   err, ended_at, text  the child, before phase ENDED
  *
- * death: a child that dies leaves a phase below ENDED, and its wait status tells the rest. A parent that dies leaves the record to the child.
+ * death: a child that dies leaves a phase below ENDED, and its wait status tells the rest. A parent that dies leaves
+ * the record to the child.
  */
 #ifndef SH_PROC_RECORD_H
 #define SH_PROC_RECORD_H

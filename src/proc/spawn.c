@@ -1,5 +1,5 @@
-/* spawn: this program once more, as /proc/self/exe names it even when its file was replaced. shoal_init in the new process sees
- * SHOAL_CHILD and goes on in child.c. */
+/* spawn: this program once more, as /proc/self/exe names it even when its file was replaced. shoal_init in the new
+ * process sees SHOAL_CHILD and goes on in child.c. */
 #include "proc/child.h"
 #include "proc/registry.h"
 #include "shm/world.h"
@@ -21,7 +21,8 @@ void sh_spawn_allow(void)
     sh_store_release(&allowed, 1);
 }
 
-/* The arguments that this program was started with, one after the other, each with its NUL. NULL when they cannot be read. */
+/* The arguments that this program was started with, one after the other, each with its NUL. NULL when they cannot be
+ * read. */
 static char *read_arguments(size_t *out_size)
 {
     int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);

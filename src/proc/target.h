@@ -1,8 +1,8 @@
 /* Naming a function, so that another process of the same program finds it.
  *
- * A function is its offset in a loaded object: the program, or a library. So static functions can be named too. The object is
- * known by its build id, or by its file where there is none: another build of it is refused, because the offset would lead
- * somewhere else.
+ * A function is its offset in a loaded object: the program, or a library. So static functions can be named too. The
+ * object is known by its build id, or by its file where there is none: another build of it is refused, because the
+ * offset would lead somewhere else.
  */
 #ifndef SH_PROC_TARGET_H
 #define SH_PROC_TARGET_H

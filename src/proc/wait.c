@@ -1,6 +1,7 @@
-/* shoal_wait: queues and pipes are waited for on their gates, processes on their pidfds; there is no system call for both at once.
- * Only processes: poll. Otherwise the gates and the phase words of the start records are waited on together, and the pidfds are looked
- * at between slices: a process that ends in good order is seen at once, a killed one within a slice. */
+/* shoal_wait: queues and pipes are waited for on their gates, processes on their pidfds; there is no system call for
+ * both at once. Only processes: poll. Otherwise the gates and the phase words of the start records are waited on
+ * together, and the pidfds are looked at between slices: a process that ends in good order is seen at once, a killed
+ * one within a slice. */
 #include "ipc/queue.h"
 #include "os/futex.h"
 #include "proc/pidfd.h"
@@ -96,14 +97,15 @@ static size_t prepare(const shoal_waitable *things, size_t count, sh_futex_pair 
 
 static bool wait_mixed(shoal_waitable *things, size_t count, int64_t deadline)
 {
-    bool many = sh_futex_can_wait_many();
+    bool many = sh_futex_can_wait_many(), parked = false;
     while (!look(things, count)) {
         sh_futex_pair pairs[SH_FUTEX_MANY];
         int64_t slice;
         size_t n = prepare(things, count, pairs, &slice);
         if (look(things, count)) {
-            return true;
+            break;
         }
+        parked = true;
         int64_t now = sh_now();
         if (now >= deadline) {
             return false;
@@ -116,6 +118,12 @@ static bool wait_mixed(shoal_waitable *things, size_t count, int64_t deadline)
                               : sh_futex_wait(pairs[0].word, pairs[0].value, until);
         if (!woken) {
             sh_peers_now->sweep();
+        }
+    }
+    for (size_t i = 0; parked && i < count; i++) {
+        if (things[i].process == NULL && things[i].ready) {
+            sh_gate_wake(sh_queue_gate(queue_of(&things[i])),
+                         1); /* we may have got the one wake of somebody who takes */
         }
     }
     return true;

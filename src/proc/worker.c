@@ -86,7 +86,8 @@ static shoal_err store_result(const shoal_block *block, const shoal_value *resul
     return err;
 }
 
-/* The words of an error travel as a value. When there is no memory even for that, the owner finds nothing and knows why. */
+/* The words of an error travel as a value. When there is no memory even for that, the owner finds nothing and knows
+ * why. */
 static void store_failure(const shoal_block *block, shoal_err err)
 {
     shoal_value *words = shoal_list((int)err, shoal_last_error_text());

@@ -273,7 +273,7 @@ static bool can_be_sent(const sh_found *f)
 shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64_t *out_value)
 {
     uint64_t id = sh_ref_id(ref);
-    shoal_block *b = lookup(id);
+    shoal_block *b = sh_ref_weight(ref) != 0 ? lookup(id) : NULL;
     if (b != NULL) {
         uint64_t have = sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(b->cell)));
         *out_value = sh_ref_make(id, have + sh_ref_weight(ref));
@@ -385,6 +385,10 @@ shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *w
     if (block == NULL) {
         return sh_fail(SHOAL_EINVAL, "%s: NULL", what);
     }
+    if (sh_the_world.attachment == SH_FORKED) {
+        return sh_fail(SHOAL_EFORK,
+                       "%s: this process was forked without shoal_process_start and holds nothing of the world", what);
+    }
     if (block->kind != kind) {
         return sh_fail(SHOAL_ETYPE, "%s: the object is of another kind", what);
     }
@@ -435,6 +439,9 @@ shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index)
         for (shoal_block *b = held.buckets[i]; b != NULL; b = b->next, n++) {
             /* From the middle of the slot's cells on: the first ones are for the start record. */
             inherited[n] = sh_offset_of(chunk != NULL ? &chunk->cells[n] : &slot->cells[SH_SLOT_CELLS - 1 - n]);
+            if (sh_load_relaxed((sh_a64 *)sh_at(b->cell)) == 0) {
+                continue; /* a message that another thread has just sent: its reference went along */
+            }
             shoal_err err = sh_block_give(c, b, inherited[n]);
             if (err != SHOAL_OK) {
                 return err;

@@ -3,6 +3,7 @@
 #include "os/memory.h"
 #include "shm/heap.h"
 #include "shm/op.h"
+#include "shm/slot.h"
 
 #include <errno.h>
 #include <string.h>
@@ -36,6 +37,9 @@ shoal_err sh_commit(sh_ctx *c, uint64_t offset, uint64_t size, uint64_t asked)
     if (bytes > left_below_limit()) {
         /* A range that has memory already needs none; only a trial tells, and small ones are worth it. */
         sh_trim(c, bytes);
+        if (bytes > left_below_limit() && sh_slots_sweep(true) > 0) {
+            sh_trim(c, bytes); /* the dead held memory */
+        }
         if (bytes > left_below_limit()) {
             return full(asked);
         }
@@ -43,8 +47,7 @@ shoal_err sh_commit(sh_ctx *c, uint64_t offset, uint64_t size, uint64_t asked)
     if (!sh_memory_commit(sh_the_world.fd, first, bytes)) {
         sh_trim(c, UINT64_MAX);
         if (!sh_memory_commit(sh_the_world.fd, first, bytes)) {
-            int number = errno;
-            sh_memory_decommit(sh_the_world.fd, first, bytes);
+            int number = errno; /* the kernel has undone its own partial work; the range may be others' by now */
             return sh_fail(SHOAL_ENOMEM, "heap: asked for %llu bytes, the system has no more: %s",
                            (unsigned long long)asked, strerror(number));
         }
@@ -100,7 +103,7 @@ static void trim_span(sh_ctx *c, uint32_t span)
     bool large = sh_class_is_large(f.klass);
     uint32_t blocks = sh_class_blocks(f.klass), held = 0;
     sh_span_shm *s = sh_span_at(span);
-    if (!large && sh_load_acquire(&s->committed) == 0) {
+    if (!large && sh_load_acquire(&s->committed) == SH_COMMIT_NONE) {
         return;
     }
     sh_op_begin(c, SH_OP_TRIM, 0, 0, 0, 0, 0, 0, span);
@@ -108,21 +111,24 @@ static void trim_span(sh_ctx *c, uint32_t span)
         bool have = large && sh_load_relaxed(sh_heap_committed(id + i)) == 0 ? false : hold(c, &f.meta[i]);
         SH_DEATH("trim.held");
         if (have && large) {
-            sh_store_relaxed(sh_heap_committed(id + i), 0);
+            sh_a64 *committed = sh_heap_committed(id + i);
+            sh_store_relaxed(committed, sh_load_relaxed(committed) | SH_COMMIT_UNSURE);
             sh_memory_decommit(sh_the_world.fd, sh_offset_of(f.data) + i * f.room, f.room);
+            sh_store_relaxed(committed, 0);
         } else if (!have && !large) {
             break;
         }
         held++;
     }
     if (!large && held == blocks) {
-        sh_store_release(&s->committed, 0); /* before the memory goes: who takes a block of it next commits again */
+        sh_store_release(&s->committed, SH_COMMIT_UNSURE); /* before the memory goes: who takes a block commits again */
         SH_DEATH("trim.uncommitted");
         uint64_t from = (sh_offset_of(f.data) + SH_PAGE - 1) / SH_PAGE * SH_PAGE;
         uint64_t to = (sh_offset_of(f.data) + blocks * f.room) / SH_PAGE * SH_PAGE;
         if (to > from) {
             sh_memory_decommit(sh_the_world.fd, from, to - from);
         }
+        sh_store_release(&s->committed, SH_COMMIT_NONE);
     }
     sh_trim_undo(c, span);
     sh_op_end(c);

@@ -20,7 +20,8 @@ static inline uint32_t id_index(uint64_t id)
 /* The span's class and base, checked. Spans that are not made yet, or made of nonsense, are not found. */
 static bool find_span(uint32_t span, uint32_t *out_klass, uint64_t *out_base)
 {
-    if (span >= SH_SPANS) {
+    /* Beyond the frontier the table has no memory: not even a look is free there. */
+    if (span >= SH_SPANS || span >= sh_load_relaxed(&sh_the_world.header->frontier.hi) >> SH_TAG_BITS) {
         return false;
     }
     sh_span_shm *s = sh_span_at(span);
@@ -166,38 +167,46 @@ static bool acquire(sh_ctx *c, uint64_t id, uint64_t cell, sh_a64 *entry)
     return ours;
 }
 
-/* Memory behind the block that we have just taken. */
-static shoal_err ensure_memory(sh_ctx *c, const sh_found *f, uint64_t id, uint64_t size)
+/* The whole span, for a block of it that we have just taken. Two may be at it at once: both commit, which is harmless. */
+static shoal_err ensure_span(sh_ctx *c, const sh_found *f, uint32_t index, uint64_t size)
 {
-    if (!sh_class_is_large(f->klass)) {
-        sh_span_shm *span = sh_span_at(id_span(id));
-        if (__builtin_expect(sh_load_acquire(&span->committed) != 0, 1)) {
-            return SHOAL_OK;
-        }
-        shoal_err err = sh_commit(c, sh_load_relaxed(&span->base), sh_span_head_bytes(f->klass), size);
-        if (err == SHOAL_OK) {
-            sh_store_release(&span->committed, 1);
-        }
-        return err;
-    }
-    sh_a64 *committed = sh_heap_committed(id);
-    uint64_t have = sh_load_relaxed(committed);
-    uint64_t need = (size + SH_PAGE - 1) / SH_PAGE * SH_PAGE;
-    if (have > f->room) {
-        have = 0; /* nonsense from outside: committing again is harmless */
-    }
-    if (have >= need) {
+    sh_span_shm *span = sh_span_at(index);
+    if (__builtin_expect(sh_load_acquire(&span->committed) == SH_COMMIT_ALL, 1)) {
         return SHOAL_OK;
     }
-    shoal_err err = sh_commit(c, sh_offset_of(f->data) + have, need - have, size);
+    sh_store_relaxed(&span->committed, SH_COMMIT_UNSURE);
+    shoal_err err = sh_commit(c, sh_load_relaxed(&span->base), sh_span_head_bytes(f->klass), size);
+    SH_DEATH("heap.commit.span"); /* death: trim still knows that there may be memory */
     if (err == SHOAL_OK) {
-        sh_store_relaxed(committed, need);
+        sh_store_release(&span->committed, SH_COMMIT_ALL);
     }
     return err;
 }
 
+/* Memory behind the block that we have just taken. */
+static shoal_err ensure_memory(sh_ctx *c, const sh_found *f, uint64_t id, uint64_t size)
+{
+    if (!sh_class_is_large(f->klass)) {
+        return ensure_span(c, f, id_span(id), size);
+    }
+    sh_a64 *committed = sh_heap_committed(id);
+    uint64_t before = sh_load_relaxed(committed), have = before;
+    uint64_t need = (size + SH_PAGE - 1) / SH_PAGE * SH_PAGE;
+    if (have % SH_PAGE != 0 || have > f->room) {
+        have = 0; /* unsure, or nonsense from outside: committing again is harmless */
+    }
+    if (have >= need) {
+        return SHOAL_OK;
+    }
+    sh_store_relaxed(committed, need | SH_COMMIT_UNSURE);
+    shoal_err err = sh_commit(c, sh_offset_of(f->data) + have, need - have, size);
+    SH_DEATH("heap.commit.block"); /* death: as above */
+    sh_store_relaxed(committed, err == SHOAL_OK ? need : before);
+    return err;
+}
+
 /* Some free block of the class, into the cell. */
-static shoal_err take_any(sh_ctx *c, uint32_t klass, uint64_t cell, uint64_t *out_id)
+static shoal_err take_any(sh_ctx *c, uint32_t klass, uint64_t size, uint64_t cell, uint64_t *out_id)
 {
     uint64_t ids[SH_CACHE_SMALL];
     sh_a64 *entry;
@@ -210,7 +219,7 @@ static shoal_err take_any(sh_ctx *c, uint32_t klass, uint64_t cell, uint64_t *ou
         uint32_t got = 0;
         uint32_t want = sh_class_is_large(klass) || c->recovering ? 1 : SH_CACHE_SMALL / 2;
         if (!sh_span_claim(c, klass, ids, want, &got)) {
-            shoal_err err = sh_span_make(c, klass);
+            shoal_err err = sh_span_make(c, klass, size);
             if (err != SHOAL_OK) {
                 return err;
             }
@@ -240,7 +249,7 @@ shoal_err sh_heap_alloc(sh_ctx *c, uint32_t klass, uint64_t size, uint64_t cell,
 {
     uint64_t id;
     sh_found f;
-    shoal_err err = take_any(c, klass, cell, &id);
+    shoal_err err = take_any(c, klass, size, cell, &id);
     if (err != SHOAL_OK) {
         return err;
     }
@@ -267,9 +276,11 @@ static void make_free(sh_ctx *c, uint64_t id, const sh_found *f)
         keep = sh_commit_keeps(sh_load_relaxed(committed)) ||
                (c->cached[f->klass] == 0 && sh_load_relaxed(committed) <= (256u << 20));
         if (!keep) {
-            sh_store_relaxed(committed, 0);
-            SH_DEATH("heap.free.giving_back"); /* death: committed says 0; committing again is harmless */
+            sh_store_relaxed(committed, sh_load_relaxed(committed) | SH_COMMIT_UNSURE);
+            SH_DEATH(
+                "heap.free.giving_back"); /* death: nobody counts on the memory, but trim knows that it may be there */
             sh_memory_decommit(sh_the_world.fd, sh_offset_of(f->data), f->room);
+            sh_store_relaxed(committed, 0);
         }
     }
     sh_store_relaxed(&f->meta->info, (uint64_t)SH_KIND_DATA << 56);
@@ -350,6 +361,14 @@ static void free_top(sh_ctx *c, uint64_t id, const sh_found *f)
     sh_op_end(c);
 }
 
+/* Nobody holds it, it is not free, and it was our swap that brought it there. */
+static bool is_dying_by(const sh_ctx *c, const sh_found *f)
+{
+    uint64_t word = sh_load_acquire(&f->meta->word);
+    return sh_word_weight(word) == 0 && (word & SH_WORD_FREE) == 0 &&
+           (uint32_t)((word & SH_TAG_MASK) >> SH_SEQ_BITS) == c->index;
+}
+
 void sh_heap_drain(sh_ctx *c)
 {
     for (;;) {
@@ -358,7 +377,7 @@ void sh_heap_drain(sh_ctx *c)
         if (top == 0) {
             return;
         }
-        if (!sh_heap_find(top - 1, &f)) {
+        if (!sh_heap_find(top - 1, &f) || !is_dying_by(c, &f)) {
             sh_store_relaxed(&c->slot->destroying, 0); /* only a damaged world gets here */
             return;
         }
@@ -385,11 +404,10 @@ void sh_heap_redo(sh_ctx *c, sh_op_code code, uint64_t id, bool applied)
         return;
     }
     uint64_t word = sh_load_acquire(&f.meta->word);
-    bool dying = sh_word_weight(word) == 0 && (word & SH_WORD_FREE) == 0;
-    bool by_us = (uint32_t)((word & SH_TAG_MASK) >> SH_SEQ_BITS) == c->index;
-    if (code == SH_OP_RELEASE && applied && dying && by_us) {
+    bool dying = is_dying_by(c, &f);
+    if (code == SH_OP_RELEASE && applied && dying) {
         bury(c, id, &f);
-    } else if (code == SH_OP_FREE && dying && by_us) {
+    } else if (code == SH_OP_FREE && dying) {
         make_free(c, id, &f);
     } else if ((word & SH_WORD_FREE) != 0) {
         sh_heap_list(id);
@@ -450,6 +468,9 @@ shoal_err sh_heap_share(sh_ctx *c, uint64_t cell, uint64_t *out_weight)
 {
     sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(cell));
     uint64_t weight = sh_ref_weight(ref);
+    if (weight == 0) {
+        return sh_fail(SHOAL_ECORRUPT, "a cell that should hold a reference is empty");
+    }
     if (weight < 2) {
         shoal_err err = sh_heap_draw(c, sh_ref_id(ref), cell);
         if (err != SHOAL_OK) {

@@ -52,12 +52,13 @@ void sh_heap_list_span(uint32_t span);
 
 /* Internal to the heap: span.c. */
 bool sh_span_claim(sh_ctx *c, uint32_t klass, uint64_t *out_ids, uint32_t want, uint32_t *out_got);
-shoal_err sh_span_make(sh_ctx *c, uint32_t klass);
+shoal_err sh_span_make(sh_ctx *c, uint32_t klass, uint64_t asked); /* asked: for the error's words */
 void sh_span_finish(uint32_t span, uint32_t klass, uint64_t base);
 bool sh_span_is_listed(uint32_t klass, uint32_t span); /* in all levels of the class map */
 sh_a64 *sh_span_map_word(uint32_t span, uint32_t klass, uint32_t word);
 
-/* Bytes committed behind a large block. */
+/* Bytes committed behind a large block, whole pages. With SH_COMMIT_UNSURE added: memory may be there, but nobody may
+ * count on it. It is said before memory comes and before it goes, so that no death hides memory from trim. */
 sh_a64 *sh_heap_committed(uint64_t id);
 
 /* In recovery: the block that the dead slot's open note names. */

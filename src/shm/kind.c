@@ -119,8 +119,27 @@ void sh_kind_dying(const sh_found *f)
     }
 }
 
-void sh_kind_holder_died(const sh_found *f)
+/* A waiter that was notified and died before it had the lock again: its notice is for another. */
+static void notice_lost(const sh_waiter_shm *seen, sh_owner dead)
 {
+    sh_waiter_shm *w = (sh_waiter_shm *)seen;
+    uint32_t notified = SH_WAITER_NOTIFIED;
+    sh_found f;
+    if (sh_load_relaxed(&w->owner) != dead || !sh_cas_acq_rel(&w->state, &notified, SH_WAITER_LOST)) {
+        return;
+    }
+    /* The dead one held the condition too, so it is there. death: here, the notice is lost with its second bearer. */
+    if (sh_heap_find(sh_load_relaxed(&w->condition), &f) && f.kind == SH_KIND_CONDITION &&
+        f.size >= sizeof(sh_condition_shm)) {
+        sh_add_acq_rel(&((sh_condition_shm *)f.data)->lost, 1u);
+    }
+}
+
+void sh_kind_holder_died(const sh_found *f, sh_owner dead)
+{
+    if (f->kind == SH_KIND_WAITER && f->size >= sizeof(sh_waiter_shm)) {
+        notice_lost((const sh_waiter_shm *)f->data, dead);
+    }
     if (f->kind == SH_KIND_BARRIER && f->size >= sizeof(sh_barrier_shm)) {
         sh_barrier_break((sh_barrier_shm *)f->data);
     }

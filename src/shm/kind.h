@@ -67,8 +67,7 @@ static inline sh_entry_kind sh_entry_kind_of(uint64_t state)
     return (sh_entry_kind)((state >> SH_ENTRY_KIND_SHIFT) & 15);
 }
 
-/* A queue. Synchronisation: bound, written once. rings: the first ring; written once. put_ring, get_ring: hints, id
- * of the ring where puts and gets happen, forward only. flags: or-ed. done: task_done, upward by compare-and-swap.
+/* A queue. Synchronisation: bound, written once. rings: the first ring; written once. flags: or-ed. done: task_done, upward by compare-and-swap.
  * gates: park.h. */
 typedef struct sh_queue_shm {
     sh_a64 destroy[2];
@@ -76,8 +75,6 @@ typedef struct sh_queue_shm {
     sh_a64 bound;
     sh_a32 flags;
     sh_a32 unused;
-    sh_a64 put_ring;
-    sh_a64 get_ring;
     sh_a64 done;
     sh_gate not_empty __attribute__((aligned(SH_CACHE_LINE)));
     sh_gate not_full;
@@ -99,7 +96,28 @@ typedef struct sh_condition_shm {
     sh_a64 destroy[2];
     sh_a64 lock;
     sh_a64 waiters;
+    sh_a32
+        lost; /* notices whose receivers died before they could act on them: for others. Recovery adds, a waiter takes */
+    sh_a32 unused;
 } sh_condition_shm;
+
+/* One who waits at a condition, with a word of its own to park on (ipc/condition.c). Synchronisation: state by
+ * compare-and-swap from WAITING, and from NOTIFIED; owner and condition written once, before others can see it. */
+typedef enum sh_waiter_state {
+    SH_WAITER_WAITING,
+    SH_WAITER_NOTIFIED,
+    SH_WAITER_CANCELLED, /* its time was over first */
+    SH_WAITER_DONE,      /* notified, and it has the lock again */
+    SH_WAITER_LOST,      /* notified, and it died before it had the lock */
+} sh_waiter_state;
+
+typedef struct sh_waiter_shm {
+    sh_gate gate;
+    sh_a32 state;
+    sh_a32 owner;
+    sh_a32 unused;
+    sh_a64 condition; /* id */
+} sh_waiter_shm;
 
 bool sh_kind_has_references(sh_kind kind);
 
@@ -111,7 +129,7 @@ sh_a64 *sh_kind_next_reference(const sh_found *f, sh_a64 *progress);
 void sh_kind_dying(const sh_found *f);
 
 /* Recovery found this reference among those that a killed process held. */
-void sh_kind_holder_died(const sh_found *f);
+void sh_kind_holder_died(const sh_found *f, sh_owner dead);
 
 /* Wakes everybody who waits at the object. */
 void sh_kind_wake(const sh_found *f);

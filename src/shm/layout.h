@@ -107,7 +107,8 @@ typedef enum sh_kind {
     SH_KIND_RING,
     SH_KIND_PIPE,
     SH_KIND_CONDITION,
-    SH_KIND_TASK, /* a process's start record, a pool's task: two references, then bytes */
+    SH_KIND_WAITER, /* of a condition */
+    SH_KIND_TASK,   /* a process's start record, a pool's task: two references, then bytes */
     SH_KIND_LOCK,
     SH_KIND_RLOCK,
     SH_KIND_SEMAPHORE,
@@ -125,10 +126,17 @@ typedef struct sh_meta_shm {
 
 #define SH_INFO_SIZE_MASK ((UINT64_C(1) << 56) - 1)
 
+/* Is there memory? UNSURE is said before it comes and before it goes: it may be there, but nobody counts on it. */
+typedef enum sh_commit_state {
+    SH_COMMIT_NONE,
+    SH_COMMIT_ALL,
+    SH_COMMIT_UNSURE,
+} sh_commit_state;
+
 /* Span: blocks of one size class, side by side. Never taken back; its memory can be. Synchronisation: base, then
- * klass (release), by the process that took the frontier, or by its recovery; once. committed: 1 when the whole span
- * has memory behind it (classes without memory of their own per block); set by who commits, cleared by trim while it
- * holds all blocks of the span. */
+ * klass (release), by the process that took the frontier, or by its recovery; once. committed: an sh_commit_state of the
+ * whole span (classes without memory of their own per block); set by who commits while it holds a block of the span,
+ * cleared by trim while it holds all of them. */
 typedef struct sh_span_shm {
     sh_a64 base;  /* offset in the world */
     sh_a32 klass; /* size class + 1; 0: not made yet */
@@ -204,7 +212,7 @@ typedef struct sh_slot_shm {
     sh_a64 confirmed;
     sh_a64 destroying; /* id + 1 of the dying block on top; 0: none */
     sh_a32 recoverer;
-    sh_a32 unused2;
+    sh_a32 leaving; /* 1: ends in good order; whoever recovers it tells nobody of a death */
     sh_a64 waiting; /* id + 1 of the object that it waits at */
     sh_a64 chunks;  /* reference to the newest chunk of cells */
     sh_a64 held;    /* blocks that it holds, for `shoal ps` only: racy */

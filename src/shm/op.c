@@ -22,6 +22,13 @@ uint64_t sh_op_begin(sh_ctx *c, sh_op_code code, uint64_t target, uint64_t seen_
     return sh_tag(c->index, seq);
 }
 
+void sh_op_forget(void)
+{
+    for (uint32_t i = 0; i < SH_SLOTS; i++) {
+        sh_op_seen_when[i] = sh_coarse_time() - 1;
+    }
+}
+
 void sh_op_confirm_slow(uint64_t tag, uint64_t target)
 {
     uint32_t index = (uint32_t)(tag >> SH_SEQ_BITS);

@@ -33,6 +33,9 @@ static inline void sh_op_end(sh_ctx *c)
 
 void sh_op_confirm_slow(uint64_t tag, uint64_t target);
 
+/* Forgets what was seen: it was another world's. */
+void sh_op_forget(void);
+
 extern uint64_t sh_op_seen[SH_SLOTS];      /* sequence last read in each slot */
 extern uint32_t sh_op_seen_when[SH_SLOTS]; /* and when: sh_coarse_time */
 

@@ -38,7 +38,11 @@ static void finish_entry(const sh_slot_shm *slot, uint32_t index)
         return;
     }
     sh_a128 *entry = sh_at(target);
-    uint64_t lo = sh_load_acquire(&entry->lo), hi = sh_load_acquire(&entry->hi);
+    uint64_t lo, hi;
+    do { /* both of one moment */
+        lo = sh_load_acquire(&entry->lo);
+        hi = sh_load_acquire(&entry->hi);
+    } while (sh_load_acquire(&entry->lo) != lo);
     bool taken = sh_entry_kind_of(lo) <= SH_ENTRY_CLOSED; /* then hi keeps the tag of the put */
     if (sh_op_applied(slot, index, lo & SH_TAG_MASK, taken ? hi : 0)) {
         store_cell(op, sh_load_relaxed(&op->value));
@@ -172,30 +176,43 @@ static void repair_locks(sh_owner dead)
     }
 }
 
-/* Its references: first those whose objects care that a holder died, then all. */
-static void release_references(sh_ctx *c)
+#define CHUNKS_MAX (1u << 16) /* no slot has more: a longer chain is a forged one */
+
+/* Tells the object that a holder of it died; for a chunk of cells, all objects in it and in those that hang on it. */
+static void tell(sh_ref ref, sh_owner dead)
 {
-    for (uint32_t i = 0; i < SH_SLOT_CELLS; i++) {
-        sh_ref ref = sh_load_acquire(&c->slot->cells[i]);
-        sh_found f;
-        if (ref != 0 && sh_heap_find(sh_ref_id(ref), &f)) {
-            sh_kind_holder_died(&f);
+    for (uint32_t chunks = 0; ref != 0 && chunks < CHUNKS_MAX; chunks++) {
+        sh_found f, g;
+        if (!sh_heap_find(sh_ref_id(ref), &f)) {
+            return;
         }
-    }
-    for (uint64_t chunk = sh_load_acquire(&c->slot->chunks); chunk != 0;) {
-        sh_found f;
-        if (!sh_heap_find(sh_ref_id(chunk), &f) || f.kind != SH_KIND_CELLS || f.size < sizeof(sh_cells_shm)) {
-            break;
+        if (f.kind != SH_KIND_CELLS || f.size < sizeof(sh_cells_shm)) {
+            sh_kind_holder_died(&f, dead);
+            return;
         }
         sh_cells_shm *cells = (sh_cells_shm *)f.data;
         for (uint64_t i = 0; i < (f.size - sizeof *cells) / 8; i++) {
-            sh_ref ref = sh_load_acquire(&cells->cells[i]);
-            sh_found g;
-            if (ref != 0 && sh_heap_find(sh_ref_id(ref), &g)) {
-                sh_kind_holder_died(&g);
+            sh_ref inner = sh_load_acquire(&cells->cells[i]);
+            if (inner != 0 && sh_heap_find(sh_ref_id(inner), &g)) {
+                sh_kind_holder_died(&g, dead);
             }
         }
-        chunk = sh_load_acquire(&cells->next);
+        ref = sh_load_acquire(&cells->next);
+    }
+}
+
+/* Its references: first those whose objects care that a holder died, then all. A slot that was never more than a plan, or
+ * whose process left in good order, is no death. */
+static void release_references(sh_ctx *c, uint64_t state)
+{
+    sh_owner dead = sh_slot_owner(c->index, state);
+    bool died =
+        (sh_state_maker(state) == 0 || sh_load_relaxed(&c->slot->pid) != 0) && sh_load_acquire(&c->slot->leaving) == 0;
+    for (uint32_t i = 0; died && i < SH_SLOT_CELLS; i++) {
+        tell(sh_load_acquire(&c->slot->cells[i]), dead);
+    }
+    if (died) {
+        tell(sh_load_acquire(&c->slot->chunks), dead);
     }
     SH_DEATH("recovery.holders.told");
     for (uint32_t i = 0; i < SH_SLOT_CELLS; i++) {
@@ -211,7 +228,7 @@ static void release_references(sh_ctx *c)
 /* Children that it was about to start and that nobody has seen. Only here, after its own open operation is finished:
  * that may be a gift to such a slot, which must not be anybody else's by then. They are marked first, whoever has the
  * right to them: so the next sweep finds those that cannot be recovered now, when nobody knows their maker any more. */
-static void recover_reserved(uint32_t maker)
+void sh_slots_recover_reserved(uint32_t maker)
 {
     uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);
     for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
@@ -237,8 +254,8 @@ static void recover_as(uint32_t index, uint64_t state)
     sh_heap_drain(&c);
     SH_DEATH("recovery.drained");
     repair_locks(sh_slot_owner(index, state));
-    recover_reserved(index);
-    release_references(&c);
+    sh_slots_recover_reserved(index);
+    release_references(&c, state);
     SH_DEATH("recovery.released");
     sh_found f;
     uint64_t waiting = sh_load_acquire(&slot->waiting);
@@ -247,6 +264,7 @@ static void recover_as(uint32_t index, uint64_t state)
     }
     sh_store_relaxed(&slot->waiting, 0);
     sh_racy_store(&slot->held, 0);
+    sh_store_relaxed(&slot->leaving, 0);
     sh_store_relaxed(&slot->pid, 0);
     sh_add_relaxed(&sh_the_world.header->recovered, 1);
 }

@@ -68,7 +68,7 @@ shoal_err sh_slot_claim(const char *name, uint32_t *out_index)
     return sh_fail(SHOAL_ELIMIT, "the world has no free slot: %u processes are in it", SH_SLOTS);
 }
 
-shoal_err sh_slot_reserve(sh_ctx *c, const char *name, uint32_t *out_index)
+static shoal_err reserve_free(sh_ctx *c, const char *name, uint32_t *out_index)
 {
     for (uint32_t i = 0; i < SH_SLOTS; i++) {
         sh_slot_shm *slot = sh_slot_at(i);
@@ -85,12 +85,23 @@ shoal_err sh_slot_reserve(sh_ctx *c, const char *name, uint32_t *out_index)
         uint64_t reserved = sh_state_make(SH_PHASE_RESERVED, c->index + 1, sh_state_generation(state) + 1);
         if (sh_cas_acq_rel(&slot->state, &state, reserved)) {
             SH_DEATH("slot.reserve.reserved"); /* death: pid is 0, so our own recovery recovers it (recovery.c) */
+            /* Until there is a pid, start tells which life of ours it is. */
+            sh_store_relaxed(&slot->start, sh_state_generation(sh_load_relaxed(&c->slot->state)));
             set_name(slot, name);
             *out_index = i;
             return SHOAL_OK;
         }
     }
     return sh_fail(SHOAL_ELIMIT, "the world has no free slot: %u processes are in it", SH_SLOTS);
+}
+
+shoal_err sh_slot_reserve(sh_ctx *c, const char *name, uint32_t *out_index)
+{
+    shoal_err err = reserve_free(c, name, out_index);
+    if (err == SHOAL_ELIMIT && sh_slots_sweep(true) > 0) {
+        err = reserve_free(c, name, out_index);
+    }
+    return err;
 }
 
 void sh_slot_expect(uint32_t index, int32_t pid)
@@ -122,6 +133,12 @@ void sh_slot_cancel(uint32_t index, uint64_t generation)
     }
 }
 
+static bool same_life(uint32_t index, uint64_t generation)
+{
+    uint64_t state = sh_load_acquire(&sh_slot_at(index)->state);
+    return sh_state_phase(state) != SH_PHASE_FREE && sh_state_generation(state) == generation;
+}
+
 /* Waits until the maker has said that the slot is for this process. It does so right after it has made us, so there
  * is nothing to wait for unless we are very quick. Only the maker writes to the slot until then, so it needs no care
  * for a child that is already further. */
@@ -140,8 +157,7 @@ static bool is_expected(uint32_t index, uint64_t *out_state)
         }
         uint32_t maker = sh_state_maker(state) - 1;
         if (round % 256 == 0 &&
-            (maker >= SH_SLOTS || sh_state_phase(sh_load_acquire(&sh_slot_at(maker)->state)) == SH_PHASE_FREE ||
-             sh_slot_is_dead(maker))) {
+            (maker >= SH_SLOTS || !same_life(maker, sh_load_relaxed(&slot->start)) || sh_slot_is_dead(maker))) {
             return false;
         }
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
@@ -174,10 +190,12 @@ void sh_slot_vacate(uint32_t index)
 {
     sh_slot_shm *slot = sh_slot_at(index);
     uint64_t state = sh_load_relaxed(&slot->state);
-    sh_store_relaxed(&slot->pid, 0);
+    sh_store_relaxed(&slot->pid, 0); /* a slot that is reserved next has none until its child is there */
     sh_store_relaxed(&slot->waiting, 0);
     sh_racy_store(&slot->held, 0);
-    sh_store_release(&slot->state, sh_state_make(SH_PHASE_FREE, 0, sh_state_generation(state)));
+    if (sh_state_phase(state) == SH_PHASE_ALIVE) { /* else somebody has taken us for dead, and does the rest */
+        sh_cas_acq_rel(&slot->state, &state, sh_state_make(SH_PHASE_FREE, 0, sh_state_generation(state)));
+    }
     sh_life_unmark(sh_the_world.fd, index);
 }
 
@@ -198,7 +216,10 @@ bool sh_slot_is_dead(uint32_t index)
     int32_t pid = (int32_t)sh_load_acquire(&slot->pid);
     uint64_t start = sh_load_relaxed(&slot->start);
     if (pid != 0) {
-        return sh_process_gone(pid, start) && sh_load_acquire(&slot->state) == state;
+        /* A process that has the right pid and age but neither mark nor mapping has become another program; or, when
+         * the slot is reserved for it, it is on its way here. */
+        bool gone = sh_process_gone(pid, start) || (phase == SH_PHASE_ALIVE && !sh_process_maps(pid, sh_the_world.fd));
+        return gone && sh_load_acquire(&slot->state) == state;
     }
     if (phase == SH_PHASE_ALIVE) {
         return sh_load_acquire(&slot->state) == state; /* it died while it claimed the slot */

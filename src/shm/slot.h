@@ -67,6 +67,9 @@ bool sh_owner_is_dead(sh_owner owner);
 /* Recovers the slot if it is dead and nobody else is at it. True when this call finished it. */
 bool sh_slot_recover(uint32_t index);
 
+/* Slots that this one reserved and that nobody has come to: they go with their maker. */
+void sh_slots_recover_reserved(uint32_t maker);
+
 /* Looks at all slots. When `now` is false it does so only if nobody did in the last 20 ms. Returns how many were
  * recovered. */
 uint32_t sh_slots_sweep(bool now);

@@ -70,37 +70,41 @@ bool sh_span_is_listed(uint32_t klass, uint32_t span)
     return true;
 }
 
-/* The next span from `from` on whose bit is set. */
-static bool next_span(uint32_t klass, uint32_t from, uint32_t *out_span)
+/* A word of the map, or 0 where the level above says that there is nothing: there may be no memory behind it. */
+static uint64_t map_bits(uint32_t klass, uint32_t level, uint32_t word)
+{
+    if (level < 2 && ((map_bits(klass, level + 1, word / 64) >> (word % 64)) & 1) == 0) {
+        return 0;
+    }
+    return sh_load_relaxed(map_word(klass, level, word));
+}
+
+/* The next bit from `from` on that is set at the level. Climbs when its word has none, and comes down again. */
+static bool next_bit(uint32_t klass, uint32_t level, uint64_t from, uint64_t *out_bit)
 {
     static const uint32_t words[3] = {SH_MAP_0, SH_MAP_1, SH_MAP_2};
-    uint64_t at = from; /* bit number at the level */
-    uint32_t level = 0;
-    for (;;) {
-        uint64_t word = at / 64;
-        if (word < words[level]) {
-            uint64_t bits = sh_load_relaxed(map_word(klass, level, (uint32_t)word)) & (~UINT64_C(0) << (at % 64));
-            if (bits != 0) {
-                at = word * 64 + (uint64_t)__builtin_ctzll(bits);
-                if (level == 0) {
-                    *out_span = (uint32_t)at;
-                    return true;
-                }
-                level--;
-                at *= 64; /* the first bit of that word, one level down */
-                continue;
-            }
+    for (uint64_t word = from / 64, skip = from % 64; word < words[level]; skip = 0) {
+        uint64_t bits = map_bits(klass, level, (uint32_t)word) & (~UINT64_C(0) << skip);
+        if (bits != 0) {
+            *out_bit = word * 64 + (uint64_t)__builtin_ctzll(bits);
+            return true;
         }
-        if (level == 2) { /* a few words: walk them */
-            at = (word + 1) * 64;
-            if (word + 1 >= words[2]) {
-                return false;
-            }
-            continue;
+        word++;
+        if (level < 2 && !next_bit(klass, level + 1, word, &word)) {
+            return false;
         }
-        level++;
-        at = word + 1;
     }
+    return false;
+}
+
+static bool next_span(uint32_t klass, uint32_t from, uint32_t *out_span)
+{
+    uint64_t bit;
+    if (!next_bit(klass, 0, from, &bit)) {
+        return false;
+    }
+    *out_span = (uint32_t)bit;
+    return true;
 }
 
 /* ---- spans ---- */
@@ -222,7 +226,7 @@ void sh_span_finish(uint32_t span, uint32_t klass, uint64_t base)
         }
         SH_DEATH("span.finish.metas");
         sh_store_relaxed(&s->base, base);
-        sh_store_release(&s->committed, 1);
+        sh_store_release(&s->committed, SH_COMMIT_ALL);
         sh_store_release(&s->klass, klass + 1);
     }
     SH_DEATH("span.finish.visible");
@@ -233,7 +237,7 @@ void sh_span_finish(uint32_t span, uint32_t klass, uint64_t base)
     set_up(klass, span);
 }
 
-static shoal_err commit_tables(sh_ctx *c, uint32_t span, uint32_t klass, uint64_t base)
+static shoal_err commit_tables(sh_ctx *c, uint32_t span, uint32_t klass, uint64_t base, uint64_t asked)
 {
     struct {
         uint64_t at, size;
@@ -244,7 +248,7 @@ static shoal_err commit_tables(sh_ctx *c, uint32_t span, uint32_t klass, uint64_
         {base, sh_span_head_bytes(klass)},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
-        shoal_err err = sh_commit(c, ranges[i].at, ranges[i].size, sh_class_size(klass));
+        shoal_err err = sh_commit(c, ranges[i].at, ranges[i].size, asked);
         if (err != SHOAL_OK) {
             return err;
         }
@@ -252,7 +256,7 @@ static shoal_err commit_tables(sh_ctx *c, uint32_t span, uint32_t klass, uint64_
     return SHOAL_OK;
 }
 
-shoal_err sh_span_make(sh_ctx *c, uint32_t klass)
+shoal_err sh_span_make(sh_ctx *c, uint32_t klass, uint64_t asked)
 {
     sh_a128 *frontier = &sh_the_world.header->frontier;
     uint64_t target = sh_offset_of(frontier), units = sh_span_bytes(klass) / SH_UNIT;
@@ -265,13 +269,13 @@ shoal_err sh_span_make(sh_ctx *c, uint32_t klass)
         if (base > sh_the_world.size || units * SH_UNIT > sh_the_world.size - base) {
             return sh_fail(SHOAL_ENOMEM,
                            "heap: asked for %llu bytes, %llu bytes of the %llu reserved addresses are left",
-                           (unsigned long long)(units * SH_UNIT),
+                           (unsigned long long)asked,
                            (unsigned long long)(base > sh_the_world.size ? 0 : sh_the_world.size - base),
                            (unsigned long long)sh_the_world.size);
         }
         /* Memory first, for the span that we hope to get: a failure leaves no trace, and losing the race only
          * commits what the winner needs too. */
-        shoal_err err = commit_tables(c, (uint32_t)span, klass, base);
+        shoal_err err = commit_tables(c, (uint32_t)span, klass, base, asked);
         if (err != SHOAL_OK) {
             return err;
         }

@@ -67,6 +67,7 @@ static const sh_peers world_peers = {.self = peers_self, .is_dead = sh_owner_is_
 static void give_all_back(void)
 {
     sh_ctx *c = &sh_the_world.self;
+    sh_slots_recover_reserved(c->index);
     c->recovering = true; /* nothing stays in the cache */
     for (uint32_t i = 0; i < SH_SLOT_CELLS; i++) {
         if (sh_load_relaxed(&c->slot->cells[i]) != 0) {
@@ -115,12 +116,16 @@ static void fork_child(void)
     }
 }
 
-/* Other threads may be in the middle of a wait: they keep the memory that they look at. */
+/* Other threads may still use what this process holds: then it is given back by whoever sees that we have ended. */
 static void at_exit(void)
 {
     lock_inside();
     if (sh_the_world.attachment == SH_ATTACHED) {
-        give_all_back();
+        if (__libc_single_threaded) {
+            give_all_back();
+        } else {
+            sh_store_release(&sh_the_world.self.slot->leaving, 1);
+        }
         sh_the_world.attachment = SH_ENDED;
     }
     unlock_inside();
@@ -146,6 +151,7 @@ static void forget_world(void)
         close(sh_the_world.fd);
     }
     sh_the_world = (sh_world){.fd = -1};
+    sh_op_forget();
 }
 
 static void be(uint32_t index)

@@ -73,13 +73,15 @@ bool sh_wait_park(sh_wait *wait, sh_gate *gate, uint32_t prepared)
     if (now >= wait->deadline) {
         return false;
     }
-    int64_t until = now + wait->slice < wait->deadline ? now + wait->slice : wait->deadline;
-    if (!sh_futex_wait(&gate->word, prepared, until)) {
-        if (sh_passed(wait->deadline)) {
-            return false;
-        }
+    if (wait->look_at == 0) {
+        wait->look_at = now + wait->slice;
+    }
+    sh_futex_wait(&gate->word, prepared, wait->look_at < wait->deadline ? wait->look_at : wait->deadline);
+    now = sh_now();
+    if (now >= wait->look_at) { /* also when wakes or signals keep coming */
         sh_peers_now->sweep();
         wait->slice = wait->slice * 2 < wait->longest ? wait->slice * 2 : wait->longest;
+        wait->look_at = 0;
     }
-    return true;
+    return now < wait->deadline;
 }

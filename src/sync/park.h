@@ -34,7 +34,9 @@ typedef struct sh_gate {
 
 static inline uint32_t sh_gate_prepare(sh_gate *gate)
 {
-    return sh_or_seq_cst(&gate->word, 1u) | 1u; /* pairs with the load in sh_gate_wake */
+    uint32_t word = sh_or_seq_cst(&gate->word, 1u) | 1u; /* pairs with the load in sh_gate_wake */
+    sh_fence_seq_cst(); /* the look at the predicate that follows is a mere acquire; on x86-64 this costs nothing that counts */
+    return word;
 }
 
 void sh_gate_wake_slow(sh_gate *gate, int count);
@@ -50,7 +52,8 @@ static inline void sh_gate_wake(sh_gate *gate, int count)
 /* The state of one wait: how long to spin, when to look at the peers. */
 typedef struct sh_wait {
     int64_t deadline;   /* SH_NO_DEADLINE or sh_now time */
-    int64_t slice;      /* length of the next parked slice */
+    int64_t slice;      /* length of this parked slice */
+    int64_t look_at;    /* when it is over, however often we are woken before; 0: not begun */
     int64_t longest;    /* to which it grows */
     int64_t spin_until; /* 0: not begun */
     uint32_t rounds;
