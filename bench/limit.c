@@ -17,9 +17,11 @@ typedef struct page {
 
 #define LOOKS 100000u /* between two looks at the clock */
 
+#define PAGE_BYTES 16384 /* the least that begins at a page, so that nothing else lies beside the words */
+
 shoal_err bench_page(shoal_block **out_page)
 {
-    return shoal_block_create_zeroed(sizeof(page), out_page);
+    return shoal_block_create_zeroed(PAGE_BYTES, out_page);
 }
 
 static inline void relax(void)

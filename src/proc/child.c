@@ -62,7 +62,7 @@ static shoal_err open_record(shoal_value **out_args)
         return shoal_last_error();
     }
     shoal_block *record;
-    shoal_err err = sh_block_from_cell(c, sh_offset_of(&c->slot->cells[0]), &record);
+    shoal_err err = sh_block_take(c, sh_offset_of(&c->slot->cells[0]), &record);
     if (err == SHOAL_OK && (record->kind != SH_KIND_TASK || record->size <= offsetof(sh_record_shm, target) ||
                             record->size > sizeof(sh_record_shm))) {
         err = sh_fail(SHOAL_ECORRUPT, "slot %u holds no start record", c->index);

@@ -230,11 +230,10 @@ void shoal_pool_terminate(shoal_pool *pool)
     if (pool->answers != NULL && !pool->waiting) {
         sh_pool_poll(pool); /* what was done in time counts */
     }
-    for (int i = 0; i < pool->count; i++) {
-        if (pool->workers != NULL && pool->leaving != NULL) {
-            drop(&pool->workers[i]);
-            drop(&pool->leaving[i]);
-        }
+    for (int i = 0; i < pool->count && pool->workers != NULL && pool->leaving != NULL; i++) {
+        shoal_process_destroy(pool->workers[i]);
+        shoal_process_destroy(pool->leaving[i]);
+        pool->workers[i] = pool->leaving[i] = NULL;
     }
     sh_pool_fail_all(pool, SHOAL_ECLOSED, "the pool was terminated before the task was done");
     pthread_cond_broadcast(&pool->changed);

@@ -309,15 +309,10 @@ void sh_block_unexpect(shoal_block *block)
     }
 }
 
-shoal_err sh_block_from_cell(sh_ctx *c, uint64_t cell, shoal_block **out_block)
-{
-    return sh_block_take(c, cell, out_block);
-}
-
 shoal_err sh_block_take(sh_ctx *c, uint64_t from, shoal_block **out_block)
 {
     sh_ref ref = sh_load_acquire((sh_a64 *)sh_at(from));
-    shoal_block *b;
+    shoal_block *b = NULL;
     uint64_t value;
     shoal_err err = sh_block_expect(c, ref, &b, &value);
     if (err == SHOAL_OK) {

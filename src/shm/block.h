@@ -41,10 +41,7 @@ shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64
 void sh_block_arrived(shoal_block *block);
 void sh_block_unexpect(shoal_block *block);
 
-/* A handle for the reference that a cell of our slot holds already (a start record). */
-shoal_err sh_block_from_cell(sh_ctx *c, uint64_t cell, shoal_block **out_block);
-
-/* Moves a reference from a word of a block that we hold into our slot, or copies it (a part of the weight). */
+/* Moves a reference from a word that is ours (of a block, or a cell that was given to our slot) to a handle. */
 shoal_err sh_block_take(sh_ctx *c, uint64_t from, shoal_block **out_block);
 
 /* A handle for a block that another block of ours refers to, and so keeps alive: it draws a weight of its own. */

@@ -146,16 +146,12 @@ static void list_cache(sh_ctx *c)
 
 static void repair(const sh_found *f, sh_owner dead)
 {
-    bool repaired = false;
     if (f->kind == SH_KIND_LOCK) {
-        repaired = sh_lock_repair((sh_lock_shm *)f->data, dead);
+        sh_lock_repair((sh_lock_shm *)f->data, dead);
     } else if (f->kind == SH_KIND_RLOCK) {
-        repaired = sh_rlock_repair((sh_rlock_shm *)f->data, dead);
+        sh_rlock_repair((sh_rlock_shm *)f->data, dead);
     }
-    if (repaired) {
-        sh_add_relaxed(&sh_the_world.header->repaired, 1);
-        SH_DEATH("recovery.lock.repaired");
-    }
+    SH_DEATH("recovery.lock.repaired");
 }
 
 /* Locks live in spans of their own, so this walk is as long as there are locks, not blocks. */

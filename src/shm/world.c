@@ -59,7 +59,15 @@ static void peers_sweep(void)
     unlock_inside();
 }
 
-static const sh_peers world_peers = {.self = peers_self, .is_dead = sh_owner_is_dead, .sweep = peers_sweep};
+static void peers_repaired(void)
+{
+    sh_add_relaxed(&sh_the_world.header->repaired, 1);
+}
+
+static const sh_peers world_peers = {.self = peers_self,
+                                     .is_dead = sh_owner_is_dead,
+                                     .sweep = peers_sweep,
+                                     .repaired = peers_repaired};
 
 /* ---- leaving ---- */
 

@@ -116,6 +116,9 @@ bool sh_lock_repair(sh_lock_shm *lock, sh_owner dead)
     } while (!sh_cas_acq_rel(&lock->gate.word, &word, DIED)); /* the release pairs with the acquire in take */
     /* death: of the one who repairs. Free and marked; the parked look again when their slice passes. */
     SH_DEATH("sync.lock.repaired");
+    if (sh_peers_now->repaired != NULL) {
+        sh_peers_now->repaired();
+    }
     sh_futex_wake(&lock->gate.word, 1);
     return true;
 }

@@ -17,6 +17,7 @@ typedef struct sh_peers {
     sh_owner (*self)(void);          /* the calling process */
     bool (*is_dead)(sh_owner owner); /* exact: a stopped process is alive; costs a system call */
     void (*sweep)(void);             /* look for dead processes and recover them; cheap when somebody just did */
+    void (*repaired)(void);          /* a lock of a dead one was handed on: for statistics; may be NULL */
 } sh_peers;
 
 /* Set once, by the world, before any wait. Until then every process is alone: self is 1 and nobody is dead. */
