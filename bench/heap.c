@@ -89,8 +89,13 @@ static shoal_err two(int rank, const shoal_value *args)
 
 static shoal_err report_two(bench_report *report)
 {
+    static const char name[] = "heap_alloc_free_2_processes";
     shoal_barrier *start;
     shoal_value *result;
+    int cpus[2];
+    if (!bench_cpus(cpus)) {
+        return bench_tell_skip(report, name, "two processes that work at once need two CPUs, and there is one");
+    }
     shoal_err err = shoal_barrier_create(2, &start);
     if (err != SHOAL_OK) {
         return err;
@@ -102,7 +107,7 @@ static shoal_err report_two(bench_report *report)
     }
     double limit = bench_result(result, 0) * 1e9, value = bench_result(result, 1) * 1e9;
     shoal_value_destroy(result);
-    return bench_tell(report, &(bench_line){.name = "heap_alloc_free_2_processes",
+    return bench_tell(report, &(bench_line){.name = name,
                                             .unit = "ns",
                                             .value = value,
                                             .limit_name = bench_limit_name(BENCH_HEAP_ALONE),

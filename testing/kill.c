@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,6 +115,13 @@ void kill_arm_from_environment(void)
 #endif
 }
 
+void kill_disarm(void)
+{
+#ifdef SHOAL_DEATH_POINTS
+    sh_death_arm(NULL, 0);
+#endif
+}
+
 /* ---- processes ---- */
 
 pid_t kill_fork(const char *name)
@@ -139,6 +147,8 @@ pid_t kill_fork(const char *name)
         return -1;
     }
     if (pid == 0) {
+        signal(SIGTERM, SIG_DFL); /* libcheck's handler ends the whole test */
+        signal(SIGINT, SIG_DFL);
         if (sh_world_become(slot) != SHOAL_OK) {
             _exit(1); /* its maker died before it said whom the slot is for */
         }
@@ -150,9 +160,7 @@ pid_t kill_fork(const char *name)
 
 _Noreturn void kill_exit(int status)
 {
-#ifdef SHOAL_DEATH_POINTS
-    sh_death_arm(NULL, 0);
-#endif
+    kill_disarm();
     sh_world_detach();
     _exit(status);
 }

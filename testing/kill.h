@@ -64,6 +64,7 @@ typedef struct kill_board {
     sh_a32 doing;                       /* the victim's step + 1, 0 before the first */
     sh_a32 favour;                      /* a step + 1 that survivors run half of the time; 0: none */
     sh_a32 go;                          /* the victim may begin */
+    sh_a32 workers;                     /* that the victim's pool has started */
     kill_guard lock, rlock, condition;
     kill_count channels[KILL_CHANNELS];
     sh_a64 reached[KILL_STEPS_MAX][KILL_POINTS_MAX]; /* dry run: how often a step came to a point */
@@ -165,6 +166,9 @@ bool kill_get(kill_stage *stage, kill_channel channel);
 int kill_point_find(const char *name);
 int kill_point_count(void);
 const char *kill_point_name(int point);
+
+/* This process dies at no point any more. */
+void kill_disarm(void);
 
 /* In a child that was started by exec: arms what SHOAL_KILL_AT=point:count says. First in main. */
 void kill_arm_from_environment(void);

@@ -419,8 +419,7 @@ static void start_by(kill_stage *stage, shoal_start start)
                                         &(shoal_process_options){.start = start, .rank = 3}, &p);
     if (err != SHOAL_OK) {
         shoal_release(q);
-        fprintf(stderr, "start: %s\n", shoal_last_error_text());
-        kill_exit(KILL_CHILD_DIED); /* the fork server was killed, or it is an error that the dry run does not pass over */
+        kill_exit(KILL_CHILD_DIED); /* the fork server was killed; any other error fails the dry run */
     }
     if (err == SHOAL_OK) {
         must(stage, shoal_process_join(p, SHOAL_SECONDS(20), &status), "join");
@@ -449,6 +448,62 @@ static void start_server(kill_stage *stage, uint64_t *random)
 {
     (void)random;
     start_by(stage, SHOAL_START_FORKSERVER);
+}
+
+/* One worker is killed by its first task, so that there is always one to be replaced. */
+static shoal_err pool_task(const shoal_value *arg, shoal_value **out_result)
+{
+    shoal_event *first = shoal_value_as_event(shoal_value_find(arg, "first"));
+    if (first != NULL && !shoal_event_is_set(first)) {
+        shoal_event_set(first);
+        kill(getpid(), SIGKILL);
+    }
+    *out_result = shoal_value_int(2 * shoal_value_as_int(shoal_value_find(arg, "n")));
+    return SHOAL_OK;
+}
+
+static kill_board *pool_board;
+
+/* What was armed for the victim is armed for its workers too. Not for all that it will ever start: a pool replaces those
+ * that die, for as long as it takes. */
+static shoal_err pool_worker(int rank, const shoal_value *args)
+{
+    (void)rank;
+    (void)args;
+    if (sh_add_relaxed(&pool_board->workers, 1) >= 4) {
+        kill_disarm();
+    }
+    return SHOAL_OK;
+}
+
+static void start_pool(kill_stage *stage, uint64_t *random)
+{
+    enum { TASKS = 6 };
+    shoal_pool_options options = {.workers = 2, .start = SHOAL_START_FORK, .initializer = pool_worker};
+    shoal_pool *pool = NULL;
+    shoal_event *first = NULL;
+    shoal_value *list = shoal_value_list(), *results = NULL;
+    (void)random;
+    must(stage, shoal_event_create(&first), "event_create");
+    for (int i = 0; i < TASKS; i++) {
+        list = shoal_list_add(list, shoal_map("n", i, "first", first));
+    }
+    pool_board = stage->board;
+    sh_store_relaxed(&pool_board->workers, 0);
+    must(stage, shoal_pool_create(&options, &pool), "pool_create");
+    shoal_err err = shoal_pool_map(pool, pool_task, list, 1, &results);
+    for (int i = 0; err == SHOAL_OK && i < TASKS; i++) {
+        if (shoal_value_as_int(shoal_value_at(results, (size_t)i)) != 2 * i) {
+            kill_fail(stage, "result %d of a pool is wrong", i);
+        }
+    }
+    uint64_t losses = shoal_pool_losses(pool);
+    shoal_value_destroy(results);
+    shoal_pool_destroy(pool);
+    shoal_release(first);
+    if (err != SHOAL_OK || losses > 1) {
+        kill_exit(KILL_CHILD_DIED);
+    }
 }
 
 /* ---- the channels ---- */
@@ -510,6 +565,7 @@ const kill_step kill_steps[] = {
     {"start_fork", start_fork, KILL_BY_HAND},
     {"start_spawn", start_spawn, KILL_BY_HAND},
     {"start_server", start_server, KILL_BY_HAND},
+    {"start_pool", start_pool, KILL_BY_HAND},
 };
 
 const int kill_step_count = sizeof kill_steps / sizeof kill_steps[0];

@@ -341,16 +341,26 @@ START_TEST(b62_a_world_of_nonsense_does_no_harm)
         word ^= word << 13, word ^= word >> 7, word ^= word << 17;
         ck_assert_int_eq(pwrite(fd, &word, 8, (off_t)at), 8);
     }
-    if (shoal_world_join(own_name()) == SHOAL_OK) {
-        shoal_block *b = NULL;
-        for (size_t n = 1; n < (1u << 24); n *= 2) {
-            if (shoal_block_create(n, &b) == SHOAL_OK) {
-                memset(shoal_block_data(b), 1, n);
-                shoal_release(b);
-            }
-        }
-        shoal_world_leave();
+    for (uint64_t at = SH_SPANS_AT; at < SH_SPANS_AT + 65536; at += 8) { /* and the spans are anywhere */
+        word ^= word << 13, word ^= word >> 7, word ^= word << 17;
+        uint64_t span = at % 16 == 0 ? word % (2 * size) / SH_UNIT * SH_UNIT : word % (SH_CLASSES + 5);
+        ck_assert_int_eq(pwrite(fd, &span, 8, (off_t)at), 8);
     }
+    ck_assert_ok(shoal_world_join(own_name()));
+    for (size_t n = 1; n < (1u << 24); n *= 2) {
+        shoal_block *b = NULL;
+        if (shoal_block_create(n, &b) == SHOAL_OK) {
+            ck_assert_uint_eq(shoal_block_size(b), n);
+            memset(shoal_block_data(b), 1, n);
+            shoal_release(b);
+        }
+    }
+    shoal_world_info i;
+    shoal_audit audit;
+    ck_assert_ok(shoal_world_info_get(&i));
+    ck_assert_err(shoal_world_audit(&audit), SHOAL_ECORRUPT);
+    ck_assert_ok(shoal_world_trim());
+    shoal_world_leave();
     close(fd);
 }
 END_TEST

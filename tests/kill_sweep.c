@@ -180,7 +180,7 @@ static bool is_beyond_exec(int step, int point)
 static bool is_wanted(int point, bool starts)
 {
     const char *name = kill_point_name(point);
-    return !is_of_recovery(name) && (strncmp(name, "proc.", 5) == 0) == starts;
+    return !is_of_recovery(name) && (strncmp(name, "proc.", 5) == 0 || strncmp(name, "pool.", 5) == 0) == starts;
 }
 
 /* Visits every pair that the dry run found: the first time that the step comes to the point, and some later time.

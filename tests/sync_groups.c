@@ -371,6 +371,7 @@ static shoal_err hold_barrier(int rank, const shoal_value *args)
     must(ARG(barrier, "barrier") != NULL);
     must_ok(shoal_queue_put(ARG(queue, "here"), shoal_value_int(rank), LIMIT));
     must_ok(shoal_queue_get(ARG(queue, "never"), LIMIT, &v));
+    shoal_value_destroy(v);
     return SHOAL_OK;
 }
 

@@ -166,6 +166,7 @@ static shoal_err hold(int rank, const shoal_value *args)
         return SHOAL_OK;
     }
     must_ok(shoal_queue_get(ARG(queue, "never"), LIMIT, &v));
+    shoal_value_destroy(v);
     return SHOAL_OK;
 }
 

@@ -34,6 +34,10 @@ SHOAL_MUST_USE shoal_err shoal_queue_put_bytes(shoal_queue *queue, const void *b
 /* The same for a block: a handle travels. The caller keeps its own reference. */
 SHOAL_MUST_USE shoal_err shoal_queue_put_block(shoal_queue *queue, shoal_block *block, int64_t timeout);
 
+/* The same, and the caller's reference goes along: when it succeeds the block is no longer the caller's. To send on what
+ * was received, this is the cheapest way. */
+SHOAL_MUST_USE shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block *block, int64_t timeout);
+
 /* Takes the oldest message, of any kind, as a value that the caller owns (shoal_value_destroy). Raw bytes arrive as
  * a bytes value, a block as a block value. Blocks while the queue is empty, at most timeout. Errors:
  * SHOAL_ETIMEDOUT, SHOAL_ECLOSED (closed and empty), SHOAL_ENOMEM, SHOAL_ECORRUPT, SHOAL_EFORK. */

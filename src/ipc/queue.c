@@ -83,6 +83,21 @@ shoal_err shoal_queue_put_block(shoal_queue *queue, shoal_block *block, int64_t 
     return sh_queue_put_word((shoal_block *)queue, &(sh_put){.kind = SH_ENTRY_BLOCK, .shared = block}, timeout);
 }
 
+shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block *block, int64_t timeout)
+{
+    if (block == NULL) {
+        return sh_fail(SHOAL_EINVAL, "give_block: NULL");
+    }
+    /* The only reference of this process: nobody else here can use the block, so its whole weight can go. */
+    bool last = sh_load_relaxed(&block->refs) == 1;
+    sh_put put = {.kind = SH_ENTRY_BLOCK, .moved = last ? block : NULL, .shared = last ? NULL : block};
+    shoal_err err = sh_queue_put_word((shoal_block *)queue, &put, timeout);
+    if (err == SHOAL_OK) {
+        shoal_release(block);
+    }
+    return err;
+}
+
 /* A value that is not one word. */
 static shoal_err put_message(shoal_block *q, const shoal_value *value, int64_t timeout)
 {

@@ -43,9 +43,57 @@ static inline uint64_t state_make(uint64_t lap, sh_entry_kind kind, uint64_t tag
     return (lap & SH_ENTRY_LAP_MASK) << SH_ENTRY_LAP_SHIFT | (uint64_t)kind << SH_ENTRY_KIND_SHIFT | tag;
 }
 
-static inline void advance(sh_a64 *hint, uint64_t from)
+/* How many laps the entry at a position is ahead of it: 0, or 1 when it was taken; BEHIND when the last lap's message is
+ * still there. More when the hint that led us here lagged by more than a lap. */
+#define BEHIND SH_ENTRY_LAP_MASK
+
+static inline uint64_t laps_ahead(const sh_ring *ring, uint64_t state, uint64_t position)
 {
-    sh_cas_acq_rel(hint, &from, from + 1);
+    return (state_lap(state) - lap_of(ring, position)) & SH_ENTRY_LAP_MASK;
+}
+
+/* Moves a hint on. Not a swap: a process that is stopped in between may set it back. That costs those who come next a
+ * few steps (settle_tail, settle_head) and nothing else, and saves everybody a locked instruction. */
+static inline void move_hint(sh_a64 *hint, uint64_t to)
+{
+    if ((int64_t)(to - sh_racy_load(hint)) > 0) {
+        sh_racy_store(hint, to);
+    }
+}
+
+/* From a position that is not beyond the first unused one, to that one. A state of a later lap says how far the ring is
+ * at least. False when the memory holds what no ring does. */
+static bool settle_tail(const sh_ring *ring, uint64_t *position)
+{
+    for (uint64_t steps = 0; steps >> ring->order <= 2; steps++) {
+        uint64_t state = sh_load_acquire(&entry_at(ring, *position)->lo);
+        uint64_t ahead = laps_ahead(ring, state, *position);
+        bool unused = sh_entry_kind_of(state) <= SH_ENTRY_CLOSED;
+        if (ahead == BEHIND || (ahead == 0 && unused)) {
+            return ahead == 0 || !unused;
+        }
+        if (ahead > SH_ENTRY_LAP_MASK / 2) {
+            return false;
+        }
+        *position += ((unused ? ahead - 1 : ahead) << ring->order) + 1;
+    }
+    return false;
+}
+
+/* The same for the first position that was not taken. */
+static bool settle_head(const sh_ring *ring, uint64_t *position)
+{
+    for (uint64_t steps = 0; steps >> ring->order <= 2; steps++) {
+        uint64_t ahead = laps_ahead(ring, sh_load_acquire(&entry_at(ring, *position)->lo), *position);
+        if (ahead == 0) {
+            return true;
+        }
+        if (ahead > SH_ENTRY_LAP_MASK / 2) {
+            return false;
+        }
+        *position += ((ahead - 1) << ring->order) + 1;
+    }
+    return false;
 }
 
 /* With a bound below the size of the ring: is the message `bound` positions back still there? Takes happen in order,
@@ -62,27 +110,22 @@ static bool at_bound(const sh_ring *ring, uint64_t tail, uint64_t bound)
 sh_ring_result sh_ring_put(sh_ctx *c, const sh_ring *ring, sh_entry_kind kind, uint64_t word, uint64_t cell,
                            uint64_t value, uint64_t bound, uint64_t queue_id)
 {
+    uint64_t tail = sh_load_acquire(&ring->shm->tail);
     for (;;) {
-        uint64_t tail = sh_load_acquire(&ring->shm->tail);
         sh_a128 *entry = entry_at(ring, tail);
         uint64_t lo = sh_load_acquire(&entry->lo), hi = sh_load_acquire(&entry->hi);
         uint64_t lap = lap_of(ring, tail);
-        if (state_lap(lo) == ((lap - 1) & SH_ENTRY_LAP_MASK)) {
-            if (sh_entry_kind_of(lo) <= SH_ENTRY_CLOSED) {
+        if (__builtin_expect(state_lap(lo) != lap || sh_entry_kind_of(lo) != SH_ENTRY_EMPTY, 0)) {
+            if (laps_ahead(ring, lo, tail) == BEHIND && sh_entry_kind_of(lo) > SH_ENTRY_CLOSED) {
+                return (lo & SH_ENTRY_CLOSING) != 0 ? SH_RING_NEXT : SH_RING_FULL;
+            }
+            if (state_lap(lo) == lap && sh_entry_kind_of(lo) == SH_ENTRY_CLOSED) {
+                return SH_RING_NEXT;
+            }
+            if (!settle_tail(ring, &tail)) {
                 return SH_RING_BROKEN;
             }
-            return (lo & SH_ENTRY_CLOSING) != 0 ? SH_RING_NEXT : SH_RING_FULL;
-        }
-        if (state_lap(lo) != lap || sh_entry_kind_of(lo) > SH_ENTRY_CLOSED) {
-            if (state_lap(lo) != lap && state_lap(lo) != ((lap + 1) & SH_ENTRY_LAP_MASK) &&
-                sh_load_acquire(&ring->shm->tail) == tail) {
-                return SH_RING_BROKEN; /* further on than that, the hint would have moved too */
-            }
-            advance(&ring->shm->tail, tail); /* used already: the hint lags */
             continue;
-        }
-        if (sh_entry_kind_of(lo) == SH_ENTRY_CLOSED) {
-            return SH_RING_NEXT;
         }
         if (at_bound(ring, tail, bound)) {
             return SH_RING_FULL;
@@ -99,7 +142,7 @@ sh_ring_result sh_ring_put(sh_ctx *c, const sh_ring *ring, sh_entry_kind kind, u
         bool done = sh_cas128(entry, lo, hi, state_make(lap, kind, tag), word);
         SH_DEATH("ring.put.applied"); /* death: the tag is there; recovery sets the cell and wakes the takers */
         if (done) {
-            advance(&ring->shm->tail, tail);
+            move_hint(&ring->shm->tail, tail + 1);
             if (cell != 0) {
                 sh_store_release((sh_a64 *)sh_at(cell), value);
             }
@@ -114,18 +157,15 @@ sh_ring_result sh_ring_put(sh_ctx *c, const sh_ring *ring, sh_entry_kind kind, u
 
 sh_ring_result sh_ring_peek(const sh_ring *ring, sh_peek *out_peek)
 {
+    uint64_t head = sh_load_acquire(&ring->shm->head);
     for (;;) {
-        uint64_t head = sh_load_acquire(&ring->shm->head);
         sh_a128 *entry = entry_at(ring, head);
         uint64_t state = sh_load_acquire(&entry->lo);
-        if (state_lap(state) != lap_of(ring, head)) {
-            if (state_lap(state) == ((lap_of(ring, head) + 1) & SH_ENTRY_LAP_MASK)) {
-                advance(&ring->shm->head, head); /* taken already: the hint lags */
-                continue;
-            }
-            if (sh_load_acquire(&ring->shm->head) == head) {
+        if (__builtin_expect(state_lap(state) != lap_of(ring, head), 0)) {
+            if (!settle_head(ring, &head)) {
                 return SH_RING_BROKEN;
             }
+            move_hint(&ring->shm->head, head);
             continue;
         }
         out_peek->kind = sh_entry_kind_of(state);
@@ -159,7 +199,7 @@ sh_ring_result sh_ring_take(sh_ctx *c, const sh_ring *ring, const sh_peek *peek,
         /* death: the tag is there; the message was taken, recovery gives its reference to the slot and then back */
         "ring.take.applied");
     if (done) {
-        advance(&ring->shm->head, peek->position);
+        move_hint(&ring->shm->head, peek->position + 1);
         if (cell != 0) {
             sh_store_release((sh_a64 *)sh_at(cell), value);
         }
@@ -172,9 +212,12 @@ sh_ring_result sh_ring_take(sh_ctx *c, const sh_ring *ring, const sh_peek *peek,
 sh_ring_result sh_ring_close(const sh_ring *ring)
 {
     uint64_t tail = sh_load_acquire(&ring->shm->tail);
+    if (!settle_tail(ring, &tail)) {
+        return SH_RING_BROKEN;
+    }
     sh_a128 *entry = entry_at(ring, tail);
     uint64_t lo = sh_load_acquire(&entry->lo), hi = sh_load_acquire(&entry->hi);
-    if (state_lap(lo) != ((lap_of(ring, tail) - 1) & SH_ENTRY_LAP_MASK) || sh_entry_kind_of(lo) <= SH_ENTRY_CLOSED) {
+    if (laps_ahead(ring, lo, tail) != BEHIND || sh_entry_kind_of(lo) <= SH_ENTRY_CLOSED) {
         return SH_RING_AGAIN;
     }
     if ((lo & SH_ENTRY_CLOSING) == 0 && !sh_cas128(entry, lo, hi, lo | SH_ENTRY_CLOSING, hi)) {
@@ -186,6 +229,9 @@ sh_ring_result sh_ring_close(const sh_ring *ring)
 sh_ring_result sh_ring_seal(const sh_ring *ring)
 {
     uint64_t head = sh_load_acquire(&ring->shm->head);
+    if (!settle_head(ring, &head)) {
+        return SH_RING_BROKEN;
+    }
     sh_a128 *entry = entry_at(ring, head);
     uint64_t lo = sh_load_acquire(&entry->lo), hi = sh_load_acquire(&entry->hi);
     if (state_lap(lo) != lap_of(ring, head) || sh_entry_kind_of(lo) != SH_ENTRY_EMPTY) {
@@ -197,22 +243,16 @@ sh_ring_result sh_ring_seal(const sh_ring *ring)
 
 uint64_t sh_ring_puts(const sh_ring *ring)
 {
-    for (;;) {
-        uint64_t tail = sh_load_acquire(&ring->shm->tail);
-        uint64_t state = sh_load_acquire(&entry_at(ring, tail)->lo);
-        uint64_t lap = lap_of(ring, tail);
-        bool used = (state_lap(state) == lap && sh_entry_kind_of(state) > SH_ENTRY_CLOSED) ||
-                    state_lap(state) == ((lap + 1) & SH_ENTRY_LAP_MASK);
-        if (!used) {
-            return tail;
-        }
-        advance(&ring->shm->tail, tail);
-    }
+    uint64_t tail = sh_load_acquire(&ring->shm->tail);
+    settle_tail(ring, &tail);
+    move_hint(&ring->shm->tail, tail);
+    return tail;
 }
 
 uint64_t sh_ring_takes(const sh_ring *ring)
 {
-    sh_peek peek;
-    sh_ring_peek(ring, &peek); /* moves a lagging hint */
-    return sh_load_acquire(&ring->shm->head);
+    uint64_t head = sh_load_acquire(&ring->shm->head);
+    settle_head(ring, &head);
+    move_hint(&ring->shm->head, head);
+    return head;
 }

@@ -14,7 +14,7 @@
  *   CLOSED, lap L                              nobody               puts and takes at p go on in the next ring
  *   (*) the other word keeps the tag of the put; CLOSED keeps both tags of EMPTY
  *
- * tail and head are hints: whoever finds the entry they point to already used moves them on. Takes happen in the
+ * tail and head are hints: they may lag, never lead, and whoever finds the entry used goes on from there. Takes happen in the
  * order of positions, and so do puts. Both tags stay in an entry until the put of the next lap, which confirms them
  * (op.h). Neighbouring positions lie in different cache lines.
  *

@@ -227,7 +227,7 @@ void sh_pool_tend(shoal_pool *pool)
         }
         living += pool->workers[i] != NULL;
     }
-    if (living == 0 && pool->left > 0 && !pool->broken) {
+    if (living == 0 && pool->left > 0 && !pool->broken && !pool->terminated) {
         break_pool(pool, "no worker can be started", shoal_last_error_text());
     }
 }

@@ -12,7 +12,6 @@
 
 /* A leaf lock: nothing is called under it that takes another, because fork waits for it (prepare). */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static struct {
     int lifeline[2]; /* to read, to write; -1: not made */
@@ -47,7 +46,7 @@ static void fork_parent(void)
 
 static void fork_child(void)
 {
-    pthread_mutex_init(&lock, NULL);
+    pthread_mutex_unlock(&lock); /* the thread that forked is the one that is left */
     close_and_forget(&mine.lifeline[1]); /* or the parent's death would go unnoticed while we live */
     close_and_forget(&mine.armed);
     close_and_forget(&mine.inherited);
@@ -63,7 +62,9 @@ static void fork_child(void)
     mine.orphan_count = 0;
 }
 
-static void install(void)
+/* Before the world installs its own: prepare handlers run from the last to the first, so the order of the locks is the
+ * world's, then ours, as in sh_world_fork. */
+__attribute__((constructor)) static void install(void)
 {
     pthread_atfork(fork_prepare, fork_parent, fork_child);
 }
@@ -73,7 +74,6 @@ static void install(void)
 shoal_err sh_lifeline_hold(int *out_fd)
 {
     shoal_err err = SHOAL_OK;
-    pthread_once(&once, install);
     pthread_mutex_lock(&lock);
     if (mine.lifeline[0] < 0) {
         close_and_forget(&mine.inherited);
@@ -112,7 +112,6 @@ shoal_err sh_lifeline_arm(int fd)
         close_and_forget(&own);
         return err;
     }
-    pthread_once(&once, install);
     close_and_forget(&mine.armed);
     mine.armed = own;
     /* The signal comes for what happens from now on; what happened before shows here. */
@@ -133,7 +132,6 @@ int sh_lifeline_inherited(void)
 
 void sh_lifeline_pass_on(int fd)
 {
-    pthread_once(&once, install);
     mine.passed_on = fd;
 }
 
@@ -141,7 +139,6 @@ void sh_lifeline_pass_on(int fd)
 
 void sh_registry_add(shoal_process *process)
 {
-    pthread_once(&once, install);
     pthread_mutex_lock(&lock);
     process->next = mine.handles;
     process->link = &mine.handles;

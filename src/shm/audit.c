@@ -67,7 +67,7 @@ static void count_reference(audit *a, sh_ref ref, const char *where)
 
 static bool make_tallies(audit *a)
 {
-    a->span_count = (uint32_t)(sh_load_acquire(&sh_the_world.header->frontier.hi) >> SH_TAG_BITS);
+    a->span_count = sh_heap_spans();
     a->spans = calloc(a->span_count + 1, sizeof *a->spans);
     if (a->spans == NULL) {
         return false;
@@ -232,7 +232,7 @@ shoal_err shoal_world_audit(shoal_audit *out_audit)
 
 static void count_live(shoal_world_info *info, uint32_t spans)
 {
-    for (uint32_t s = 0; s < spans && s < SH_SPANS; s++) {
+    for (uint32_t s = 0; s < spans; s++) {
         sh_found f;
         for (uint32_t i = 0; sh_heap_find((uint64_t)s << SH_INDEX_BITS | i, &f); i++) {
             if (sh_word_weight(sh_load_acquire(&f.meta->word)) != 0 && f.kind != SH_KIND_CELLS) { /* a slot's own */
@@ -257,7 +257,7 @@ shoal_err shoal_world_info_get(shoal_world_info *out_info)
     out_info->heap_used = sh_memory_used(sh_the_world.fd);
     out_info->recovered = sh_load_relaxed(&header->recovered);
     out_info->locks_repaired = sh_load_relaxed(&header->repaired);
-    count_live(out_info, (uint32_t)(sh_load_acquire(&header->frontier.hi) >> SH_TAG_BITS));
+    count_live(out_info, sh_heap_spans());
     uint32_t used = sh_load_acquire(&header->slots_used);
     for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
         sh_phase phase = sh_state_phase(sh_load_acquire(&sh_slot_at(i)->state));

@@ -15,7 +15,16 @@ static struct {
     size_t free_count, free_room;
     size_t cells;      /* how many we have, free or not; free_room is at least that */
     size_t next_chunk; /* bytes of the next chunk of cells */
+    shoal_block
+        *spare; /* freed handles, for the next ones: to receive and release a block need not go through malloc */
+    size_t spare_count;
 } held;
+
+#if defined(__SANITIZE_ADDRESS__)
+#define SPARE_MAX 0 /* a handle used after its end shall be seen */
+#else
+#define SPARE_MAX 64
+#endif
 
 #define CHUNK_FIRST 4096u
 #define CHUNK_MAX (1u << 20)
@@ -183,6 +192,11 @@ void sh_blocks_forget(void)
             free(b);
         }
     }
+    while (held.spare != NULL) {
+        shoal_block *b = held.spare;
+        held.spare = b->next;
+        free(b);
+    }
     free(held.buckets);
     free(held.free_cells);
     memset(&held, 0, sizeof held);
@@ -190,16 +204,40 @@ void sh_blocks_forget(void)
 
 /* ---- handles ---- */
 
+static shoal_block *handle_memory(void)
+{
+    shoal_block *b = held.spare;
+    if (b == NULL) {
+        return calloc(1, sizeof *b);
+    }
+    held.spare = b->next;
+    held.spare_count--;
+    memset(b, 0, sizeof *b);
+    return b;
+}
+
+static void handle_free(shoal_block *b)
+{
+    free(b->extra);
+    if (held.spare_count == SPARE_MAX) {
+        free(b);
+        return;
+    }
+    b->next = held.spare;
+    held.spare = b;
+    held.spare_count++;
+}
+
 static shoal_err new_handle(sh_ctx *c, shoal_block **out_block)
 {
-    shoal_block *b = calloc(1, sizeof *b);
+    shoal_block *b = handle_memory();
     if (b == NULL || !grow_table()) {
         free(b);
         return sh_fail(SHOAL_ENOMEM, "no memory for a handle");
     }
     shoal_err err = take_cell(c, &b->cell);
     if (err != SHOAL_OK) {
-        free(b);
+        handle_free(b);
         return err;
     }
     *out_block = b;
@@ -216,7 +254,7 @@ static void fill_handle(shoal_block *b, uint64_t id, const sh_found *f)
 
 shoal_err sh_block_new(sh_ctx *c, uint32_t klass, uint64_t size, shoal_block **out_block)
 {
-    shoal_block *b;
+    shoal_block *b = NULL;
     if (size > SH_SIZE_MAX) {
         return sh_fail(SHOAL_ENOMEM, "heap: asked for %llu bytes, a block can have %llu", (unsigned long long)size,
                        (unsigned long long)SH_SIZE_MAX);
@@ -229,7 +267,7 @@ shoal_err sh_block_new(sh_ctx *c, uint32_t klass, uint64_t size, shoal_block **o
     err = sh_heap_alloc(c, klass, size, b->cell, &id);
     if (err != SHOAL_OK) {
         free_cell(b->cell);
-        free(b);
+        handle_free(b);
         return err;
     }
     sh_found f;
@@ -254,7 +292,7 @@ shoal_err sh_object_create(uint32_t klass, uint64_t size, sh_kind kind, shoal_bl
     if (c == NULL) {
         return shoal_last_error();
     }
-    shoal_block *b;
+    shoal_block *b = NULL;
     shoal_err err = sh_block_new(c, klass, size, &b);
     if (err == SHOAL_OK) {
         sh_block_become(b, kind);
@@ -305,7 +343,7 @@ void sh_block_unexpect(shoal_block *block)
 {
     if (sh_load_relaxed(&block->refs) == 0) {
         free_cell(block->cell);
-        free(block);
+        handle_free(block);
     }
 }
 
@@ -366,8 +404,7 @@ void sh_block_unref(sh_ctx *c, shoal_block *block)
     remove_block(block);
     sh_heap_release(c, block->cell);
     free_cell(block->cell);
-    free(block->extra);
-    free(block);
+    handle_free(block);
     for (int i = 0; i < 2; i++) { /* parts have no parts: this goes one level deep */
         if (parts[i] != NULL) {
             sh_block_unref(c, parts[i]);
@@ -475,7 +512,7 @@ static shoal_err create(size_t size, bool zeroed, shoal_block **out_block)
     if (c == NULL) {
         return shoal_last_error();
     }
-    shoal_block *b;
+    shoal_block *b = NULL;
     shoal_err err = sh_block_new(c, sh_class_of(size <= SH_SIZE_MAX ? size : 0), size, &b);
     sh_leave();
     if (err == SHOAL_OK) {

@@ -136,8 +136,8 @@ static void trim_span(sh_ctx *c, uint32_t span)
 
 void sh_trim(sh_ctx *c, uint64_t want)
 {
-    uint32_t spans = (uint32_t)(sh_load_acquire(&sh_the_world.header->frontier.hi) >> SH_TAG_BITS);
-    for (uint32_t span = 0; span < spans && span < SH_SPANS; span++) {
+    uint32_t spans = sh_heap_spans();
+    for (uint32_t span = 0; span < spans; span++) {
         if (want != UINT64_MAX && left_below_limit() >= want) {
             return;
         }

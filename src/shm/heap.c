@@ -36,6 +36,14 @@ static bool find_span(uint32_t span, uint32_t *out_klass, uint64_t *out_base)
     return true;
 }
 
+uint32_t sh_heap_spans(void)
+{
+    uint64_t made = sh_load_acquire(&sh_the_world.header->frontier.hi) >> SH_TAG_BITS;
+    uint64_t most = (sh_the_world.size - SH_HEAP_AT) / SH_UNIT;
+    most = most < SH_SPANS ? most : SH_SPANS;
+    return (uint32_t)(made < most ? made : most);
+}
+
 bool sh_heap_find(uint64_t id, sh_found *out_found)
 {
     uint32_t klass, index = id_index(id);

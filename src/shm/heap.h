@@ -17,6 +17,9 @@ typedef struct sh_found {
 
 bool sh_heap_find(uint64_t id, sh_found *out_found);
 
+/* How many spans there are, for those who walk over all of them: never more than fit into the world, whatever it says. */
+uint32_t sh_heap_spans(void);
+
 /* Allocates a block of SH_KIND_DATA and puts its only reference into the empty cell. klass: SH_CLASS_SYNC or
  * sh_class_of(size). Errors: SHOAL_ENOMEM with sizes, SHOAL_EINVAL. */
 shoal_err sh_heap_alloc(sh_ctx *c, uint32_t klass, uint64_t size, uint64_t cell, uint64_t *out_id);

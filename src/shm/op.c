@@ -3,25 +3,6 @@
 uint64_t sh_op_seen[SH_SLOTS];
 uint32_t sh_op_seen_when[SH_SLOTS];
 
-uint64_t sh_op_begin(sh_ctx *c, sh_op_code code, uint64_t target, uint64_t seen_a, uint64_t seen_b, uint64_t word,
-                     uint64_t cell, uint64_t value, uint64_t extra)
-{
-    sh_op_shm *op = &c->slot->op;
-    uint64_t seq = sh_load_relaxed(&op->seq) + 1;
-    while ((seq & SH_SEQ_MASK) == 0 || sh_tag(c->index, seq) == seen_a || sh_tag(c->index, seq) == seen_b) {
-        seq++;
-    }
-    /* code is NONE here: a death among these stores leaves no note, and nothing has happened yet. */
-    sh_store_relaxed(&op->target, target);
-    sh_store_relaxed(&op->word, word);
-    sh_store_relaxed(&op->cell, cell);
-    sh_store_relaxed(&op->value, value);
-    sh_store_relaxed(&op->extra, extra);
-    sh_store_release(&op->seq, seq);
-    sh_store_release(&op->code, (uint64_t)code); /* pairs with the acquire in recovery: the note is whole */
-    return sh_tag(c->index, seq);
-}
-
 void sh_op_forget(void)
 {
     for (uint32_t i = 0; i < SH_SLOTS; i++) {

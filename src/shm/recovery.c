@@ -157,8 +157,8 @@ static void repair(const sh_found *f, sh_owner dead)
 /* Locks live in spans of their own, so this walk is as long as there are locks, not blocks. */
 static void repair_locks(sh_owner dead)
 {
-    uint32_t spans = (uint32_t)(sh_load_acquire(&sh_the_world.header->frontier.hi) >> SH_TAG_BITS);
-    for (uint32_t span = 0; span < spans && span < SH_SPANS; span++) {
+    uint32_t spans = sh_heap_spans();
+    for (uint32_t span = 0; span < spans; span++) {
         if (sh_load_acquire(&sh_span_at(span)->klass) != SH_CLASS_SYNC + 1) {
             continue;
         }

@@ -23,21 +23,20 @@ sh_world sh_the_world = {.fd = -1};
 
 /* One thread inside at a time. A process with one thread does not pay for it. */
 static pthread_mutex_t inside = PTHREAD_MUTEX_INITIALIZER;
-static bool inside_is_locked;
 static bool prepared; /* handlers installed, once a process */
 
 static void lock_inside(void)
 {
     if (!__libc_single_threaded) {
         pthread_mutex_lock(&inside);
-        inside_is_locked = true;
+        sh_the_world.locked = true;
     }
 }
 
 static void unlock_inside(void)
 {
-    if (inside_is_locked) {
-        inside_is_locked = false;
+    if (sh_the_world.locked) {
+        sh_the_world.locked = false;
         pthread_mutex_unlock(&inside);
     }
 }
@@ -117,7 +116,7 @@ static void fork_parent(void)
 static void fork_child(void)
 {
     pthread_mutex_init(&inside, NULL);
-    inside_is_locked = false;
+    sh_the_world.locked = false;
     if (sh_the_world.attachment == SH_ATTACHED) {
         sh_the_world.attachment = SH_FORKED; /* until sh_world_become */
         sh_peers_set(NULL);
@@ -158,7 +157,7 @@ static void forget_world(void)
     if (sh_the_world.fd >= 0) {
         close(sh_the_world.fd);
     }
-    sh_the_world = (sh_world){.fd = -1};
+    sh_the_world = (sh_world){.fd = -1, .locked = sh_the_world.locked};
     sh_op_forget();
 }
 
@@ -178,7 +177,7 @@ static void be(uint32_t index)
 /* Takes the mapping of a checked world and a slot in it. */
 static shoal_err enter_world(int fd, void *base, uint64_t size, uint32_t slot, const char *name)
 {
-    sh_the_world = (sh_world){.base = base, .size = size, .fd = fd, .header = base};
+    sh_the_world = (sh_world){.base = base, .size = size, .fd = fd, .header = base, .locked = sh_the_world.locked};
     shoal_err err = slot == SH_SLOT_NEW ? sh_slot_claim(name, &slot) : sh_slot_adopt(slot);
     if (err == SHOAL_OK) {
         be(slot);
@@ -418,7 +417,7 @@ shoal_err shoal_world_create(const shoal_world_options *options)
 
 /* ---- entering ---- */
 
-sh_ctx *sh_enter(void)
+sh_ctx *sh_enter_slow(void)
 {
     lock_inside();
     if (__builtin_expect(sh_the_world.attachment == SH_ATTACHED, 1)) {
@@ -437,7 +436,7 @@ sh_ctx *sh_enter(void)
     return &sh_the_world.self;
 }
 
-void sh_leave(void)
+void sh_leave_slow(void)
 {
     unlock_inside();
 }

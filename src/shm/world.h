@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/single_threaded.h>
 
 /* In whose name the heap is worked on: the calling process's slot, or, in recovery, a dead one's. */
 typedef struct sh_ctx {
@@ -34,6 +35,7 @@ typedef struct sh_world {
     int fd;
     sh_world_shm *header;
     sh_attachment attachment;
+    bool locked; /* a thread is inside, and holds the lock of this process */
     sh_ctx self;
 } sh_world;
 
@@ -62,8 +64,23 @@ static inline sh_span_shm *sh_span_at(uint32_t span)
 /* Enters the heap: attaches (and makes a world) at the first need, takes the process's private lock. One thread of a
  * process is inside at a time, and never while it waits; other processes are not kept out. NULL with the error
  * recorded when it cannot. */
-sh_ctx *sh_enter(void);
-void sh_leave(void);
+sh_ctx *sh_enter_slow(void);
+void sh_leave_slow(void);
+
+static inline sh_ctx *sh_enter(void)
+{
+    if (__builtin_expect(__libc_single_threaded && sh_the_world.attachment == SH_ATTACHED, 1)) {
+        return &sh_the_world.self; /* one thread needs no lock */
+    }
+    return sh_enter_slow();
+}
+
+static inline void sh_leave(void)
+{
+    if (__builtin_expect(sh_the_world.locked, 0)) {
+        sh_leave_slow();
+    }
+}
 
 /* Attached already? Does not attach. */
 bool sh_attached(void);
