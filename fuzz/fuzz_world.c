@@ -45,7 +45,8 @@ static void fill_queue(shoal_queue *q, shoal_block *block, shoal_queue *other)
         require(shoal_queue_put_bytes(q, &i, sizeof i, SHOAL_NOW) == SHOAL_OK);
         require(shoal_queue_put_bytes(q, text, sizeof text, SHOAL_NOW) == SHOAL_OK);
         require(shoal_queue_put_block(q, block, SHOAL_NOW) == SHOAL_OK);
-        require(shoal_queue_put(q, shoal_map("a", block, "b", shoal_list(1, 2.5, "three", other)), SHOAL_NOW) == SHOAL_OK);
+        require(shoal_queue_put(q, shoal_map("a", block, "b", shoal_list(1, 2.5, "three", other)), SHOAL_NOW) ==
+                SHOAL_OK);
         require(shoal_queue_put(q, shoal_value_int(i), SHOAL_NOW) == SHOAL_OK);
     }
 }
@@ -264,7 +265,7 @@ static bool show(const shoal_ps_entry *entry, void *context)
 }
 
 /* The first byte chooses what else the newcomer does: the walks over the whole world are slow. */
-enum { DEAD = 1, SWEEP = 2, TRIM = 4, AUDIT_FIRST = 8, INFO = 16, LIST = 32 };
+enum { DEAD = 1, SWEEP = 2, TRIM = 4, AUDIT = 8, INFO = 16, LIST = 0xe0 };
 
 static void visit(unsigned what)
 {
@@ -274,10 +275,7 @@ static void visit(unsigned what)
     if ((what & SWEEP) != 0) {
         (void)!shoal_world_sweep(NULL);
     }
-    if ((what & AUDIT_FIRST) != 0) {
-        (void)!shoal_world_audit(&audit);
-    }
-    if ((what & LIST) != 0) {
+    if ((what & LIST) == LIST) {
         (void)!shoal_world_list(show, &length);
     }
     allocate();
@@ -290,7 +288,7 @@ static void visit(unsigned what)
     if ((what & INFO) != 0) {
         (void)!shoal_world_info_get(&info);
     }
-    if ((what & AUDIT_FIRST) == 0) {
+    if ((what & AUDIT) != 0) {
         (void)!shoal_world_audit(&audit);
     }
 }

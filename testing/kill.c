@@ -322,7 +322,7 @@ static uint64_t difference(uint64_t world, uint64_t board, uint64_t *lost, const
 {
     uint64_t d = world - board - *lost;
     kill_require(d <= 2, "%s: %s: the queue counts %llu, its users %llu, %llu of them by the killed", what, name,
-                  (unsigned long long)world, (unsigned long long)board, (unsigned long long)*lost);
+                 (unsigned long long)world, (unsigned long long)board, (unsigned long long)*lost);
     *lost += d;
     return d;
 }
@@ -337,7 +337,7 @@ static uint64_t check_channels(kill_stage *stage, const char *what)
         uint64_t puts = sh_queue_puts(q), takes = sh_queue_takes(q), size = shoal_queue_size(q);
         char name[32];
         kill_require(puts == takes + size, "%s: channel %d: %llu put, %llu taken, %llu there", what, i,
-                      (unsigned long long)puts, (unsigned long long)takes, (unsigned long long)size);
+                     (unsigned long long)puts, (unsigned long long)takes, (unsigned long long)size);
         snprintf(name, sizeof name, "puts to channel %d", i);
         unknown += difference(puts, sh_load_acquire(&count->put), &stage->lost_puts[i], what, name);
         snprintf(name, sizeof name, "gets from channel %d", i);
@@ -354,7 +354,7 @@ static void check_lock(kill_guard *guard, shoal_err err, const char *what, const
 {
     kill_require(err == SHOAL_OK || err == SHOAL_EOWNERDEAD, "%s: %s: %s", what, name, shoal_err_name(err));
     kill_require(err == SHOAL_EOWNERDEAD || sh_load_acquire(&guard->inside) == 0,
-                  "%s: %s: process %u died inside and nobody was told", what, name, sh_load_acquire(&guard->inside));
+                 "%s: %s: process %u died inside and nobody was told", what, name, sh_load_acquire(&guard->inside));
     sh_store_release(&guard->inside, 0);
 }
 
@@ -371,7 +371,8 @@ static void check_locks(kill_stage *stage, int deaths, const char *what)
     uint64_t waiters = shoal_queue_size((shoal_queue *)((shoal_block *)stage->condition)->parts[1]);
     kill_require(waiters == 0, "%s: %llu waiters are left after notify_all", what, (unsigned long long)waiters);
     uint32_t value = shoal_semaphore_value(stage->semaphore);
-    kill_require(value <= KILL_SEMAPHORE && (deaths > 0 || value == KILL_SEMAPHORE), "%s: semaphore at %u", what, value);
+    kill_require(value <= KILL_SEMAPHORE && (deaths > 0 || value == KILL_SEMAPHORE), "%s: semaphore at %u", what,
+                 value);
     kill_require_ok(shoal_semaphore_post(stage->semaphore, KILL_SEMAPHORE - value));
 }
 
@@ -380,7 +381,7 @@ void kill_check(kill_stage *stage, int deaths, const char *what)
     kill_report(stage, what);
     uint64_t unknown = check_channels(stage, what);
     kill_require(unknown <= (uint64_t)deaths, "%s: %llu calls happened that nobody told of, %d died", what,
-                  (unsigned long long)unknown, deaths);
+                 (unsigned long long)unknown, deaths);
     check_locks(stage, deaths, what);
     shoal_audit audit;
     kill_require(shoal_world_audit(&audit) == SHOAL_OK, "%s: %s", what, shoal_last_error_text());

@@ -24,7 +24,7 @@
 #define KILL_SURVIVORS_MAX 4
 #define KILL_STEPS_MAX 48
 #define KILL_POINTS_MAX 160
-#define KILL_SEMAPHORE 4 /* the value of the stage's semaphore when nobody has any of it */
+#define KILL_SEMAPHORE 4    /* the value of the stage's semaphore when nobody has any of it */
 #define KILL_IDS (1u << 14) /* more than messages are ever under way in one channel */
 
 /* Queues that all work on. Every message in one carries an id of its own. */

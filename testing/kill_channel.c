@@ -156,7 +156,7 @@ static uint64_t id_of_map(const shoal_value *v)
         whole = id_of_block(shoal_value_as_block(shoal_value_at(list, i))) == id;
     }
     return whole && shoal_value_as_block(shoal_value_at(list, 0)) == shoal_value_as_block(shoal_value_at(list, 2)) ? id
-                                                                                                                    : 0;
+                                                                                                                   : 0;
 }
 
 static uint64_t id_of_queue(shoal_queue *inner)

@@ -232,7 +232,8 @@ END_TEST
 
 START_TEST(points_are_compiled_out)
 {
-    printf("the death points are compiled out of this build: recovery is swept in the builds with SHOAL_DEATH_POINTS\n");
+    printf(
+        "the death points are compiled out of this build: recovery is swept in the builds with SHOAL_DEATH_POINTS\n");
 }
 END_TEST
 

@@ -19,7 +19,7 @@
 #define TIME SHOAL_MS(250)
 #define WORK 6       /* steps that each survivor finishes after a death */
 #define LATER_MAX 40 /* a point may also be meant at its n-th time */
-#define ROUNDS 6        /* for points that were missed */
+#define ROUNDS 6     /* for points that were missed */
 #define STARTS 2     /* turns of a step that starts processes: the slow ones */
 
 /* Points that only recovery comes to: kill_recovery visits them. */

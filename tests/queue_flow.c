@@ -226,6 +226,58 @@ START_TEST(b21_a_bound_is_exact_for_four_producers)
 }
 END_TEST
 
+/* ---- rings of the smallest size, everybody at them ---- */
+
+static shoal_err crowd(int rank, const shoal_value *args)
+{
+    shoal_queue *q = ARG(queue, "queue");
+    int64_t n = ARG_INT("count"), last[PUTTERS] = {-1, -1, -1, -1}, sum = 0;
+    for (int64_t i = 0; rank < PUTTERS && i < n; i++) {
+        uint64_t word = (uint64_t)rank << 32 | (uint64_t)i;
+        must_ok(shoal_queue_put_bytes(q, &word, 8, LIMIT));
+    }
+    for (int64_t i = 0; rank >= PUTTERS && i < n; i++) {
+        uint64_t word;
+        size_t size;
+        must_ok(shoal_queue_get_bytes(q, &word, 8, LIMIT, &size));
+        must(size == 8 && word >> 32 < PUTTERS);
+        must((int64_t)(uint32_t)word > last[word >> 32]);
+        last[word >> 32] = (int64_t)(uint32_t)word;
+        sum += (int64_t)(uint32_t)word;
+    }
+    must_ok(shoal_return(shoal_value_int(sum)));
+    return SHOAL_OK;
+}
+
+START_TEST(b20_small_bounds_hold_a_crowd)
+{
+    static const uint64_t bounds[] = {1, 2, 5, 16};
+    int64_t n = SH_REPEAT(5000), sum;
+    for (size_t b = 0; b < sizeof bounds / sizeof bounds[0]; b++) {
+        shoal_queue *q = make_queue(bounds[b]);
+        shoal_process *p[2 * PUTTERS];
+        sum = 0;
+        for (int i = 0; i < 2 * PUTTERS; i++) {
+            p[i] = start(_i, i, crowd, shoal_map("queue", q, "count", n));
+        }
+        while (shoal_process_join(p[0], SHOAL_NOW, NULL) == SHOAL_ETIMEDOUT) { /* one more who only looks */
+            (void)shoal_queue_size(q);
+            sched_yield();
+        }
+        for (int i = 0; i < 2 * PUTTERS; i++) {
+            shoal_status status;
+            ck_assert_ok(shoal_process_join(p[i], LIMIT, &status));
+            ck_assert_msg(status.end == SHOAL_RETURNED, "bound %d: %s", (int)bounds[b], status.text);
+            sum += shoal_value_as_int(shoal_process_result(p[i]));
+            finish(p[i]);
+        }
+        ck_assert_int_eq(sum, PUTTERS * n * (n - 1) / 2);
+        ck_assert_uint_eq(shoal_queue_size(q), 0);
+        shoal_release(q);
+    }
+}
+END_TEST
+
 /* ---- closing under load: a put that succeeded is got by those who get until the end ---- */
 
 /* For each queue that comes: puts (rank even) or gets (odd) until it is closed, then says how many. */
@@ -303,6 +355,7 @@ static Suite *suite(void)
     add_for_methods(tc, b16_a_block_sent_on_outlives_the_others);
     add_for_methods(tc, b20_an_unbounded_queue_takes_a_million_and_gives_them_back);
     add_for_methods(tc, b21_a_bound_is_exact_for_four_producers);
+    add_for_methods(tc, b20_small_bounds_hold_a_crowd);
     suite_add_tcase(s, tc);
     tc = children_case("close");
     add_for_methods(tc, b21_close_under_load_loses_nothing);

@@ -119,6 +119,24 @@ START_TEST(endings_are_told_apart)
 }
 END_TEST
 
+/* Somebody else reaps our children: what the record tells is still told. */
+START_TEST(a_stolen_exit_status)
+{
+    struct sigaction ignore = {.sa_handler = SIG_IGN}, before;
+    ck_assert_int_eq(sigaction(SIGCHLD, &ignore, &before), 0);
+    shoal_process *p = start(_i, end_so, shoal_value_int(FAIL));
+    ck_assert_str_eq(finish(p).text, "rank 0 failed: SHOAL_EINVAL: no file a.txt");
+    shoal_process_destroy(p);
+    p = start(_i, end_so, shoal_value_int(EXIT_123));
+    shoal_status status = finish(p);
+    ck_assert_int_eq(status.end, SHOAL_EXITED);
+    ck_assert_int_eq(status.code, -1);
+    ck_assert_str_eq(status.text, "rank 0 ended, and something else took its exit status");
+    shoal_process_destroy(p);
+    ck_assert_int_eq(sigaction(SIGCHLD, &before, NULL), 0);
+}
+END_TEST
+
 static shoal_err no_op(int rank, const shoal_value *args)
 {
     (void)rank;
@@ -508,6 +526,7 @@ static Suite *suite(void)
     TCase *tc = methods_case("process");
     add_for_methods(tc, arguments_arrive_and_results_return);
     add_for_methods(tc, endings_are_told_apart);
+    tcase_add_loop_test(tc, a_stolen_exit_status, SHOAL_START_SPAWN, SHOAL_START_FORK + 1);
     tcase_add_test(tc, wrong_calls_are_refused);
     add_for_methods(tc, join_returns_on_time);
     add_for_methods(tc, a_stopped_process_is_not_dead);

@@ -46,7 +46,7 @@ static void fork_parent(void)
 
 static void fork_child(void)
 {
-    pthread_mutex_unlock(&lock); /* the thread that forked is the one that is left */
+    pthread_mutex_unlock(&lock);         /* the thread that forked is the one that is left */
     close_and_forget(&mine.lifeline[1]); /* or the parent's death would go unnoticed while we live */
     close_and_forget(&mine.armed);
     close_and_forget(&mine.inherited);
