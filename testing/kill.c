@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #define PATIENCE SHOAL_SECONDS(SH_SLOW ? 60 : 20) /* for what must happen soon */
-#define HEAP_LIMIT (UINT64_C(192) << 20)
+#define HEAP_ENOUGH (UINT64_C(192) << 20)
 #define RESERVE (UINT64_C(1) << 36)
 
 static void doze(void)
@@ -43,6 +43,15 @@ void kill_fail(kill_stage *stage, const char *format, ...)
         va_end(arguments);
         sh_store_release(&board->failed, 2);
     }
+}
+
+bool kill_is_tight(kill_stage *stage, shoal_err err)
+{
+    bool tight = err == SHOAL_ENOMEM && stage->tight;
+    if (tight) {
+        sh_add_relaxed(&stage->board->refused, 1);
+    }
+    return tight;
 }
 
 void kill_report(kill_stage *stage, const char *what)
@@ -91,7 +100,7 @@ int kill_point_count(void)
 int kill_point_find(const char *name)
 {
     for (int i = 0; i < kill_point_count(); i++) {
-        if (strcmp(point_names[i], name) == 0) {
+        if (point_names[i] != NULL && strcmp(point_names[i], name) == 0) {
             return i;
         }
     }
@@ -414,15 +423,17 @@ static void make_objects(kill_stage *stage)
     kill_require_ok(shoal_barrier_create(2, &stage->barrier));
 }
 
-void kill_stage_begin(kill_stage *stage, int survivors)
+void kill_stage_begin(kill_stage *stage, int survivors, uint64_t heap_limit)
 {
     memset(stage, 0, sizeof *stage);
+    stage->tight = heap_limit != 0;
     stage->random = kill_seed();
     prctl(PR_SET_CHILD_SUBREAPER, 1); /* what a victim has started becomes ours when it dies */
     stage->board = mmap(NULL, sizeof *stage->board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(stage->board, MAP_FAILED);
     kill_point_count(); /* listed once, for all that are forked */
-    kill_require_ok(shoal_world_create(&(shoal_world_options){.heap_limit = HEAP_LIMIT, .reserve = RESERVE}));
+    kill_require_ok(shoal_world_create(
+        &(shoal_world_options){.heap_limit = stage->tight ? heap_limit : HEAP_ENOUGH, .reserve = RESERVE}));
     make_objects(stage);
     for (int i = 0; i < survivors; i++) {
         pid_t pid = kill_fork("survivor");

@@ -65,6 +65,7 @@ typedef struct kill_board {
     sh_a32 favour;                      /* a step + 1 that survivors run half of the time; 0: none */
     sh_a32 go;                          /* the victim may begin */
     sh_a32 workers;                     /* that the victim's pool has started */
+    sh_a64 refused;                     /* calls that a tight heap had no memory for */
     kill_guard lock, rlock, condition;
     kill_count channels[KILL_CHANNELS];
     sh_a64 reached[KILL_STEPS_MAX][KILL_POINTS_MAX]; /* dry run: how often a step came to a point */
@@ -79,6 +80,7 @@ typedef struct kill_stage {
     shoal_event *event;
     shoal_condition *condition;
     shoal_barrier *barrier;
+    bool tight; /* the heap is too small for all of them: SHOAL_ENOMEM is no failure */
     int survivors;
     pid_t pids[KILL_SURVIVORS_MAX];
     uint64_t random;
@@ -102,8 +104,9 @@ typedef struct kill_step {
 extern const kill_step kill_steps[];
 extern const int kill_step_count;
 
-/* Makes the world and the objects; starts so many survivors. Ends them and gives everything back. */
-void kill_stage_begin(kill_stage *stage, int survivors);
+/* Makes the world and the objects; starts so many survivors. Ends them and gives everything back. heap_limit: 0 for
+ * enough; less makes it tight. */
+void kill_stage_begin(kill_stage *stage, int survivors, uint64_t heap_limit);
 void kill_stage_end(kill_stage *stage);
 
 /* Forks a member of the world that holds what this process holds. 0 in the child. Fails the test otherwise. */
@@ -134,6 +137,9 @@ void kill_check(kill_stage *stage, int deaths, const char *what);
 
 /* Paused: takes every message out. Afterwards only the objects of the stage and what survivors keep are left. */
 void kill_drain(kill_stage *stage);
+
+/* Is the error one that a tight heap gives? Counts it. */
+bool kill_is_tight(kill_stage *stage, shoal_err err);
 
 /* Any process: records the failure, for the parent to report. */
 __attribute__((format(printf, 2, 3))) void kill_fail(kill_stage *stage, const char *format, ...);

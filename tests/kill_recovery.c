@@ -212,7 +212,7 @@ START_TEST(recovery_killed_at_each_point)
 {
     kill_stage stage;
     int visited[KILL_POINTS_MAX] = {0}, died = 0;
-    kill_stage_begin(&stage, SURVIVORS);
+    kill_stage_begin(&stage, SURVIVORS, 0);
     kill_pause(&stage);
     fill_channels(&stage);
     dry_run(&stage);

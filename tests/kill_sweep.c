@@ -226,7 +226,7 @@ static void sweep(bool starts)
     kill_stage stage;
     int visited[KILL_POINTS_MAX] = {0};
     char names[1024];
-    kill_stage_begin(&stage, SURVIVORS);
+    kill_stage_begin(&stage, SURVIVORS, 0);
     dry_run(&stage, starts);
     int died = visit(&stage, starts, false, visited), missing = list_missing(visited, starts, names, sizeof names);
     for (int round = 0; missing > 0 && round < ROUNDS; round++) { /* some points need that others come in between */

@@ -285,6 +285,58 @@ START_TEST(get_of_another_kind_leaves_the_message)
 }
 END_TEST
 
+static shoal_err give_back(int rank, const shoal_value *args)
+{
+    shoal_block *b = NULL;
+    (void)rank;
+    for (int64_t i = 0; i < ARG_INT("count"); i++) {
+        must_ok(shoal_queue_get_block(ARG(queue, "in"), LIMIT, &b));
+        must(*(int64_t *)shoal_block_data(b) == i);
+        must_ok(shoal_queue_give_block(ARG(queue, "out"), b, LIMIT));
+    }
+    return SHOAL_OK;
+}
+
+START_TEST(b16_a_block_given_away_is_the_receivers)
+{
+    enum { N = 300 };
+    shoal_queue *in = make_queue(0), *out = make_queue(1);
+    shoal_process *p = start(_i, 0, give_back, shoal_map("in", in, "out", out, "count", (int)N));
+    shoal_block *b, *back = NULL;
+    ck_assert_err(shoal_queue_give_block(in, NULL, LIMIT), SHOAL_EINVAL);
+    for (int64_t i = 0; i < N; i++) {
+        shoal_world_info info;
+        bool keep = i % 3 == 0;
+        hot_ok(shoal_block_create(8, &b));
+        *(int64_t *)shoal_block_data(b) = i;
+        uint64_t id = shoal_block_id(b);
+        b = keep ? shoal_retain(b) : b;
+        hot_ok(shoal_queue_give_block(in, b, LIMIT)); /* one reference goes along, one may stay */
+        hot_ok(shoal_queue_get_block(out, LIMIT, &back));
+        hot(shoal_block_id(back) == id && *(int64_t *)shoal_block_data(back) == i);
+        hot(!keep || back == b);
+        if (keep) {
+            shoal_release(b);
+        }
+        shoal_release(back);
+        hot_ok(shoal_world_info_get(&info));
+        hot(info.bytes_live < 8192); /* none of them is left */
+    }
+    finish(p);
+    /* What is refused stays the caller's. */
+    ck_assert_ok(shoal_block_create(8, &b));
+    ck_assert_ok(shoal_queue_put(out, shoal_value_int(1), LIMIT));
+    ck_assert_err(shoal_queue_give_block(out, b, SOON), SHOAL_ETIMEDOUT);
+    shoal_queue_close(out);
+    ck_assert_err(shoal_queue_give_block(out, b, LIMIT), SHOAL_ECLOSED);
+    ck_assert_uint_eq(shoal_block_size(b), 8);
+    sh_assert_audit("after gifts that were refused");
+    shoal_release(b);
+    shoal_release(in);
+    shoal_release(out);
+}
+END_TEST
+
 /* A waiter that is woken for a message it does not want must not sleep over it for the others: they get it at once, and the limit
  * of this test is long. */
 static shoal_err one_byte_getter(int rank, const shoal_value *args)
@@ -334,6 +386,7 @@ static Suite *suite(void)
     add_for_methods(tc, b24_join_returns_when_every_item_is_done);
     tcase_add_test(tc, b24_task_done_too_often_is_an_error);
     tcase_add_test(tc, get_of_another_kind_leaves_the_message);
+    add_for_methods(tc, b16_a_block_given_away_is_the_receivers);
     add_for_methods(tc, a_message_left_by_one_waiter_is_got_by_the_next);
     suite_add_tcase(s, tc);
     return s;

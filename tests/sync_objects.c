@@ -366,6 +366,27 @@ START_TEST(b25_post_wakes_as_many_as_it_gives)
 }
 END_TEST
 
+static shoal_err take_one_and_die(int rank, const shoal_value *args)
+{
+    (void)rank;
+    must_ok(shoal_semaphore_wait(ARG(semaphore, "semaphore"), LIMIT));
+    kill(getpid(), SIGKILL);
+    return SHOAL_OK;
+}
+
+START_TEST(b25_what_the_killed_took_of_a_semaphore_stays_taken)
+{
+    shoal_semaphore *s;
+    ck_assert_ok(shoal_semaphore_create(30, 30, &s));
+    for (uint32_t left = 30; left > 0; left--) {
+        finish_as(start(_i, 0, take_one_and_die, shoal_map("semaphore", s)), SHOAL_KILLED, SIGKILL);
+        ck_assert_uint_eq(shoal_semaphore_value(s), left - 1);
+    }
+    ck_assert_err(shoal_semaphore_wait(s, SHOAL_NOW), SHOAL_ETIMEDOUT);
+    shoal_release(s);
+}
+END_TEST
+
 static shoal_err wait_for_event(int rank, const shoal_value *args)
 {
     (void)rank;
@@ -421,6 +442,7 @@ static Suite *suite(void)
     add_for_methods(tc, b36_a_stopped_holder_keeps_its_lock);
     add_for_methods(tc, b25_a_semaphore_lets_so_many_in);
     add_for_methods(tc, b25_post_wakes_as_many_as_it_gives);
+    add_for_methods(tc, b25_what_the_killed_took_of_a_semaphore_stays_taken);
     add_for_methods(tc, b25_an_event_wakes_all_and_stays_set);
     suite_add_tcase(s, tc);
     return s;

@@ -60,7 +60,8 @@ typedef struct shoal_status {
 
 /* Starts a process. args (NULL: null) is consumed, whether or not it succeeds. options may be NULL. Does not wait
  * for the child to be up, so several children start side by side. Errors: SHOAL_EINVAL (a target that cannot be
- * named), SHOAL_ELIMIT, SHOAL_ENOMEM, SHOAL_EOS, SHOAL_EFORK. */
+ * named), SHOAL_ELIMIT, SHOAL_ENOMEM, SHOAL_EOS, SHOAL_EFORK, SHOAL_ESTATE (shoal_init was not called, or fork is
+ * forbidden). */
 SHOAL_MUST_USE shoal_err shoal_process_start(shoal_target target, shoal_value *args,
                                              const shoal_process_options *options, shoal_process **out_process);
 

@@ -65,7 +65,8 @@ SHOAL_MUST_USE shoal_err shoal_event_wait(shoal_event *event, int64_t timeout);
  * - 1 that is each waiter's own (parties - 1: it came last); or SHOAL_EBROKEN to all when one of them timed out,
  * called abort, or died: a process that is killed while it holds a reference to the barrier is a party that will not
  * come. A broken barrier stays broken until reset, which also breaks it for those who wait at that moment. A waiter
- * whose own time limit passed gets SHOAL_ETIMEDOUT. */
+ * whose own time limit passed gets SHOAL_ETIMEDOUT. out_index may be
+ * NULL. */
 SHOAL_MUST_USE shoal_err shoal_barrier_create(uint32_t parties, shoal_barrier **out_barrier);
 SHOAL_MUST_USE shoal_err shoal_barrier_wait(shoal_barrier *barrier, int64_t timeout, uint32_t *out_index);
 void shoal_barrier_abort(shoal_barrier *barrier);

@@ -157,8 +157,9 @@ shoal_err shoal_barrier_create(uint32_t parties, shoal_barrier **out_barrier)
 
 shoal_err shoal_barrier_wait(shoal_barrier *barrier, int64_t timeout, uint32_t *out_index)
 {
+    uint32_t index;
     shoal_err err = sh_block_require((shoal_block *)barrier, SH_KIND_BARRIER, "barrier");
-    return err == SHOAL_OK ? sh_barrier_wait(data_of(barrier), timeout, out_index) : err;
+    return err == SHOAL_OK ? sh_barrier_wait(data_of(barrier), timeout, out_index != NULL ? out_index : &index) : err;
 }
 
 void shoal_barrier_abort(shoal_barrier *barrier)
