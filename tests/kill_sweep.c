@@ -2,6 +2,8 @@
 #include "base/clock.h"
 #include "base/death.h"
 #include "base/random.h"
+#include "shm/block.h"
+#include "sync/barrier.h"
 #include "testing/kill.h"
 
 #include <sched.h>
@@ -262,48 +264,99 @@ END_TEST
 
 #endif
 
-/* B26 and B27: those who wait for the dead are told soon. */
+/* B26 and B27: those who wait for the dead are told soon. Timed a few times, because the machine may be busy with
+ * something else: the best counts. */
 #define PARTIES 3
-#define TELL_LIMIT SHOAL_MS(SH_SLOW ? 400 : 100)
+#define TELL_LIMIT SHOAL_MS(100)
+#define TRIALS 5
+
+/* Waits at a barrier beside one who is killed there. Returns how long it took until we were told. */
+static int64_t wait_beside_the_dead(shoal_barrier *barrier)
+{
+    pid_t party = kill_fork("party");
+    kill_require(party >= 0, "fork: %s", shoal_last_error_text());
+    uint32_t index;
+    if (party == 0) {
+        (void)!shoal_barrier_wait(barrier, SHOAL_FOREVER, &index);
+        _exit(1);
+    }
+    pid_t killer = fork(); /* not of the world: the barrier does not miss it */
+    if (killer == 0) {
+        while (sh_barrier_waiting((sh_barrier_shm *)((shoal_block *)barrier)->data) != PARTIES - 1) {
+            sched_yield();
+        }
+        kill(party, SIGKILL);
+        _exit(0);
+    }
+    shoal_err err = shoal_barrier_wait(barrier, SHOAL_SECONDS(20), &index);
+    int64_t told = sh_now();
+    kill_require(err == SHOAL_EBROKEN, "beside a dead party: %s", shoal_err_name(err));
+    ck_assert_int_eq(waitpid(killer, NULL, 0), killer);
+    ck_assert_int_eq(waitpid(party, NULL, 0), party);
+    return told;
+}
 
 START_TEST(dead_party_breaks_the_barrier)
 {
     shoal_barrier *barrier;
-    shoal_event *ready;
-    ck_assert_ok(shoal_barrier_create(PARTIES, &barrier));
-    ck_assert_ok(shoal_event_create(&ready));
-    pid_t pid = kill_fork("party");
-    ck_assert_int_ge(pid, 0);
-    if (pid == 0) {
-        uint32_t index;
-        shoal_event_set(ready);
-        (void)!shoal_barrier_wait(barrier, SHOAL_FOREVER, &index);
-        _exit(1);
+    int64_t best = INT64_MAX;
+    for (int i = 0; i < TRIALS && best >= TELL_LIMIT; i++) {
+        ck_assert_ok(shoal_barrier_create(PARTIES, &barrier));
+        int64_t begin = sh_now(), took = wait_beside_the_dead(barrier) - begin;
+        best = took < best ? took : best;
+        shoal_release(barrier);
     }
-    ck_assert_ok(shoal_event_wait(ready, SHOAL_SECONDS(10)));
-    while (shoal_barrier_waiting(barrier) != 1) {
-        sh_pause();
-    }
-    pid_t other = kill_fork("killer");
-    ck_assert_int_ge(other, 0);
-    if (other == 0) {
-        while (shoal_barrier_waiting(barrier) != 2) {
-            sh_pause();
-        }
-        kill(pid, SIGKILL);
-        _exit(0); /* it died as well, as far as the world can tell */
-    }
-    uint32_t index;
-    int64_t begin = sh_now();
-    ck_assert_err(shoal_barrier_wait(barrier, SHOAL_SECONDS(10), &index), SHOAL_EBROKEN);
-    int64_t took = sh_now() - begin;
-    kill_require(took < TELL_LIMIT, "told after %lld ms", (long long)(took / 1000000));
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
-    ck_assert_int_eq(waitpid(other, NULL, 0), other);
-    shoal_release(barrier);
-    shoal_release(ready);
+    ck_assert_msg(best < TELL_LIMIT, "told after %lld ms", (long long)(best / 1000000));
 }
 END_TEST
+
+#ifdef SHOAL_DEATH_POINTS
+/* A producer that dies between its put and the wake: recovery wakes whoever waits, long before it would look again. */
+static int64_t receive_from_the_dead(shoal_queue *q, shoal_semaphore *got)
+{
+    pid_t consumer = kill_fork("consumer");
+    kill_require(consumer >= 0, "fork: %s", shoal_last_error_text());
+    if (consumer == 0) {
+        char byte;
+        size_t size;
+        shoal_err err = shoal_queue_get_bytes(q, &byte, 1, SHOAL_FOREVER, &size);
+        kill_exit(err == SHOAL_OK ? shoal_semaphore_post(got, 1) != SHOAL_OK : 1);
+    }
+    shoal_err err = shoal_semaphore_wait(got, SHOAL_MS(700)); /* by now it looks only every 640 ms */
+    kill_require(err == SHOAL_ETIMEDOUT, "a message came that nobody sent");
+    pid_t producer = kill_fork("producer");
+    kill_require(producer >= 0, "fork: %s", shoal_last_error_text());
+    if (producer == 0) {
+        sh_death_arm("queue.put.before_wake", 1);
+        (void)!shoal_queue_put_bytes(q, "x", 1, SHOAL_NOW);
+        _exit(1);
+    }
+    ck_assert_int_eq(waitpid(producer, NULL, 0), producer);
+    int64_t begin = sh_now();
+    ck_assert_ok(shoal_world_sweep(NULL));
+    ck_assert_ok(shoal_semaphore_wait(got, SHOAL_SECONDS(20)));
+    int64_t took = sh_now() - begin;
+    ck_assert_int_eq(waitpid(consumer, NULL, 0), consumer);
+    return took;
+}
+
+START_TEST(message_of_the_dead_arrives)
+{
+    shoal_queue *q;
+    shoal_semaphore *got;
+    int64_t best = INT64_MAX;
+    ck_assert_ok(shoal_queue_create(0, &q));
+    ck_assert_ok(shoal_semaphore_create(0, 0, &got));
+    for (int i = 0; i < TRIALS && best >= TELL_LIMIT; i++) {
+        int64_t took = receive_from_the_dead(q, got);
+        best = took < best ? took : best;
+    }
+    ck_assert_msg(best < TELL_LIMIT, "told after %lld ms", (long long)(best / 1000000));
+    shoal_release(q);
+    shoal_release(got);
+}
+END_TEST
+#endif
 
 START_TEST(dead_holder_hands_the_lock_on)
 {
@@ -353,6 +406,9 @@ static Suite *suite(void)
     tcase_set_timeout(told, SH_TEST_SECONDS);
     tcase_add_checked_fixture(told, sh_leaks_begin, sh_leaks_end);
     tcase_add_test(told, dead_party_breaks_the_barrier);
+#ifdef SHOAL_DEATH_POINTS
+    tcase_add_test(told, message_of_the_dead_arrives);
+#endif
     tcase_add_test(told, dead_holder_hands_the_lock_on);
     suite_add_tcase(s, told);
     return s;

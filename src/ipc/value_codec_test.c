@@ -65,7 +65,7 @@ static shoal_value *sample(void)
                                    -32769, INT64_MIN, INT64_MAX);
     shoal_value *twenty = shoal_value_map();
     for (int i = 0; i < 20; i++) {
-        char key[8];
+        char key[16];
         (void)snprintf(key, sizeof key, "k%d", i);
         twenty = shoal_map_set(twenty, key, shoal_value_int(i));
     }

@@ -1,6 +1,8 @@
 #include "shm/kind.h"
 
 #include "sync/barrier.h"
+#include "sync/event.h"
+#include "sync/semaphore.h"
 
 #include <limits.h>
 
@@ -143,11 +145,16 @@ void sh_kind_holder_died(const sh_found *f, sh_owner dead)
     if (f->kind == SH_KIND_BARRIER && f->size >= sizeof(sh_barrier_shm)) {
         sh_barrier_break((sh_barrier_shm *)f->data);
     }
+    sh_kind_wake(f); /* it may have died after its change and before the wake that belongs to it */
 }
 
 void sh_kind_wake(const sh_found *f)
 {
     if (f->kind == SH_KIND_QUEUE && f->size >= sizeof(sh_queue_shm)) {
         wake_queue((sh_queue_shm *)f->data);
+    } else if (f->kind == SH_KIND_SEMAPHORE && f->size >= sizeof(sh_semaphore_shm)) {
+        sh_gate_wake(&((sh_semaphore_shm *)f->data)->gate, INT_MAX);
+    } else if (f->kind == SH_KIND_EVENT && f->size >= sizeof(sh_event_shm)) {
+        sh_gate_wake(&((sh_event_shm *)f->data)->gate, INT_MAX);
     }
 }
