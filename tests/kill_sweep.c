@@ -18,7 +18,7 @@
 
 #define SURVIVORS 2
 #define TURNS 60 /* of one step, in the hope to come to its point */
-#define TIME SHOAL_MS(250)
+#define TIME SHOAL_MS(600)
 #define WORK 6       /* steps that each survivor finishes after a death */
 #define LATER_MAX 40 /* a point may also be meant at its n-th time */
 #define ROUNDS 6     /* for points that were missed */
@@ -66,7 +66,8 @@ static void favour(kill_stage *stage, int step)
         found = strcmp(kill_steps[i].name, other) == 0 ? (uint32_t)i : found;
     }
     bool slow = has_child(step) || strcmp(other, "block_hoard") == 0;
-    sh_store_release(&stage->board->favour, slow ? 0 : found + 1);
+    bool greedy = strcmp(other, "spans") == 0 && sh_random_below(&stage->random, 2) == 0; /* they make all the spans */
+    sh_store_release(&stage->board->favour, slow || greedy ? 0 : found + 1);
 }
 
 static void take_turns(kill_stage *stage, int step, uint64_t seed)

@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/time.h>
 
 static shoal_queue *make_queue(uint64_t bound)
 {
@@ -375,6 +376,41 @@ START_TEST(a_message_left_by_one_waiter_is_got_by_the_next)
 }
 END_TEST
 
+/* Signals come and are handled; a wait goes on to its end. */
+static void ignore(int number)
+{
+    (void)number;
+}
+
+START_TEST(b21_signals_do_not_cut_a_wait_short)
+{
+    struct itimerval each = {.it_interval = {.tv_usec = 500}, .it_value = {.tv_usec = 500}}, never = {.it_value = {0}};
+    struct sigaction action = {.sa_handler = ignore};
+    shoal_queue *q = make_queue(1);
+    shoal_event *event;
+    shoal_value *v = NULL;
+    ck_assert_ok(shoal_event_create(&event));
+    shoal_process *p = start(_i, 0, any_getter, shoal_map("queue", q));
+    ck_assert_int_eq(sigaction(SIGALRM, &action, NULL), 0);
+    ck_assert_int_eq(setitimer(ITIMER_REAL, &each, NULL), 0);
+    int64_t begin = clock_ns();
+    ck_assert_err(shoal_event_wait(event, SOON), SHOAL_ETIMEDOUT);
+    ck_assert_err(shoal_process_join(p, SOON, NULL), SHOAL_ETIMEDOUT);
+    ck_assert_int_ge(clock_ns() - begin, 2 * SOON);
+    ck_assert_ok(shoal_queue_put(q, shoal_value_int(7), LIMIT));
+    ck_assert_ok(shoal_process_join(p, LIMIT, NULL));
+    begin = clock_ns();
+    ck_assert_err(shoal_queue_get(q, SOON, &v), SHOAL_ETIMEDOUT);
+    ck_assert_ok(shoal_queue_put(q, shoal_value_int(8), LIMIT));
+    ck_assert_err(shoal_queue_put_bytes(q, "x", 1, SOON), SHOAL_ETIMEDOUT);
+    ck_assert_int_ge(clock_ns() - begin, 2 * SOON);
+    ck_assert_int_eq(setitimer(ITIMER_REAL, &never, NULL), 0);
+    finish(p);
+    shoal_release(event);
+    shoal_release(q);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("queue_rules");
@@ -388,6 +424,7 @@ static Suite *suite(void)
     tcase_add_test(tc, get_of_another_kind_leaves_the_message);
     add_for_methods(tc, b16_a_block_given_away_is_the_receivers);
     add_for_methods(tc, a_message_left_by_one_waiter_is_got_by_the_next);
+    add_for_methods(tc, b21_signals_do_not_cut_a_wait_short);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -213,7 +213,7 @@ shoal_err sh_queue_put_word(shoal_block *q, const sh_put *r, int64_t timeout)
             return err;
         }
         if (!full) {
-            SH_DEATH("queue.put.before_wake"); /* death: recovery wakes all gates of what the dead held */
+            SH_DEATH("queue.put.before_wake");               /* death: recovery wakes all gates of what the dead held */
             sh_gate_wake(&sh_queue_shm_of(q)->not_empty, 1); /* the swap in the ring was a full barrier */
             return SHOAL_OK;
         }
@@ -369,7 +369,7 @@ shoal_err sh_queue_get_word(shoal_block *q, sh_want wanted, size_t capacity, int
         }
         if (!empty) {
             if (sh_load_relaxed(&sh_queue_shm_of(q)->bound) != 0) {
-                SH_DEATH("queue.get.before_wake"); /* death: the same */
+                SH_DEATH("queue.get.before_wake");              /* death: the same */
                 sh_gate_wake(&sh_queue_shm_of(q)->not_full, 1); /* the swap in the ring was a full barrier */
             }
             return SHOAL_OK;
