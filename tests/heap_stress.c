@@ -152,7 +152,7 @@ START_TEST(b14_processes_share_a_heap_that_is_too_small)
     shoal_queue *q;
     shoal_process *p[N];
     int64_t refused = 0;
-    ck_assert_ok(shoal_world_create(&(shoal_world_options){.heap_limit = 12u << 20}));
+    ck_assert_ok(shoal_world_create(&(shoal_world_options){.heap_limit = 8u << 20}));
     ck_assert_ok(shoal_queue_create(100, &q));
     for (int i = 0; i < N; i++) {
         p[i] = start(i < 3 ? SHOAL_START_SPAWN + i : _i, i, work, shoal_map("queue", q, "steps", SH_REPEAT(6000)));

@@ -2,7 +2,8 @@
  *
  * Arguments and results are values. Three ways to start: spawn (the default: a fresh image of this program, safe
  * with threads and with CUDA), fork, and forkserver (a small clean server forks). The program must call shoal_init
- * first in main. Children end when their parent dies, unless they were asked to outlive it.
+ * first in main. A forked child inherits every handle of its parent, the ends of pipes included. Children end when
+ * their parent dies, unless they were asked to outlive it.
  */
 #ifndef SHOAL_PROCESS_H
 #define SHOAL_PROCESS_H

@@ -96,6 +96,15 @@ static bool settle_head(const sh_ring *ring, uint64_t *position)
     return false;
 }
 
+/* After more steps than the ring has entries: did others run away from us? Then we begin again where they are now. */
+static bool has_moved(const sh_a64 *shared, uint64_t *hint, uint64_t *position)
+{
+    uint64_t now = sh_load_acquire(shared);
+    bool moved = now != *hint;
+    *hint = *position = now;
+    return moved;
+}
+
 /* With a bound below the size of the ring: is the message `bound` positions back still there? Takes happen in order,
  * so then as many are. */
 static bool at_bound(const sh_ring *ring, uint64_t tail, uint64_t bound)
@@ -110,7 +119,7 @@ static bool at_bound(const sh_ring *ring, uint64_t tail, uint64_t bound)
 sh_ring_result sh_ring_put(sh_ctx *c, const sh_ring *ring, sh_entry_kind kind, uint64_t word, uint64_t cell,
                            uint64_t value, uint64_t bound, uint64_t queue_id)
 {
-    uint64_t tail = sh_load_acquire(&ring->shm->tail);
+    uint64_t hint = sh_load_acquire(&ring->shm->tail), tail = hint;
     for (;;) {
         sh_a128 *entry = entry_at(ring, tail);
         uint64_t lo = sh_load_acquire(&entry->lo), hi = sh_load_acquire(&entry->hi);
@@ -122,7 +131,7 @@ sh_ring_result sh_ring_put(sh_ctx *c, const sh_ring *ring, sh_entry_kind kind, u
             if (state_lap(lo) == lap && sh_entry_kind_of(lo) == SH_ENTRY_CLOSED) {
                 return SH_RING_NEXT;
             }
-            if (!settle_tail(ring, &tail)) {
+            if (!settle_tail(ring, &tail) && !has_moved(&ring->shm->tail, &hint, &tail)) {
                 return SH_RING_BROKEN;
             }
             continue;
@@ -157,12 +166,12 @@ sh_ring_result sh_ring_put(sh_ctx *c, const sh_ring *ring, sh_entry_kind kind, u
 
 sh_ring_result sh_ring_peek(const sh_ring *ring, sh_peek *out_peek)
 {
-    uint64_t head = sh_load_acquire(&ring->shm->head);
+    uint64_t hint = sh_load_acquire(&ring->shm->head), head = hint;
     for (;;) {
         sh_a128 *entry = entry_at(ring, head);
         uint64_t state = sh_load_acquire(&entry->lo);
         if (__builtin_expect(state_lap(state) != lap_of(ring, head), 0)) {
-            if (!settle_head(ring, &head)) {
+            if (!settle_head(ring, &head) && !has_moved(&ring->shm->head, &hint, &head)) {
                 return SH_RING_BROKEN;
             }
             move_hint(&ring->shm->head, head);

@@ -77,7 +77,7 @@ static shoal_err fail_or_wait(int rank, const shoal_value *args)
     }
 }
 
-START_TEST(one_failure_ends_all)
+START_TEST(b31_one_failure_ends_all)
 {
     enum { N = 4 };
     static const char *const wanted[] = {[ABORT] = "rank 2 ended by SIGABRT",
@@ -126,7 +126,7 @@ static shoal_err break_barrier(int rank, const shoal_value *args)
     return shoal_barrier_wait(barrier, LIMIT, &index);
 }
 
-START_TEST(the_first_failure_is_reported)
+START_TEST(b31_the_first_failure_is_reported)
 {
     shoal_process_options options = with(_i);
     for (int i = 0; i < 10; i++) {
@@ -155,8 +155,8 @@ static Suite *suite(void)
     Suite *s = suite_create("group");
     TCase *tc = methods_case("group");
     add_for_methods(tc, ranks_and_results);
-    add_for_methods(tc, one_failure_ends_all);
-    add_for_methods(tc, the_first_failure_is_reported);
+    add_for_methods(tc, b31_one_failure_ends_all);
+    add_for_methods(tc, b31_the_first_failure_is_reported);
     tcase_add_loop_test(tc, arguments_that_cannot_be_sent, SHOAL_START_SPAWN, SHOAL_START_SPAWN + 1);
     suite_add_tcase(s, tc);
     return s;
