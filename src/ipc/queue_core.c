@@ -233,9 +233,7 @@ shoal_err sh_queue_put_word(shoal_block *q, const sh_put *r, int64_t timeout)
 static shoal_err check_wanted(const sh_peek *peek, sh_want wanted, size_t capacity, size_t *out_size)
 {
     if (wanted == SH_WANT_BLOCK) {
-        sh_found f;
-        bool known = peek->kind == SH_ENTRY_BLOCK && sh_heap_find(sh_ref_id(peek->word), &f);
-        shoal_kind kind = known ? sh_block_kind(&(shoal_block){.kind = f.kind}) : SHOAL_KIND_NONE;
+        shoal_kind kind = peek->kind == SH_ENTRY_BLOCK ? sh_block_kind_of(sh_ref_id(peek->word)) : SHOAL_KIND_NONE;
         if (peek->kind != SH_ENTRY_BLOCK || (kind != SHOAL_KIND_NONE && kind != SHOAL_KIND_BLOCK)) {
             return sh_fail(SHOAL_ETYPE, "the oldest message is not a block");
         }

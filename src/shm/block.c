@@ -439,6 +439,16 @@ shoal_kind sh_block_kind(const shoal_block *block)
     return block->kind < SH_KIND_COUNT ? kinds[block->kind] : SHOAL_KIND_NONE;
 }
 
+shoal_kind sh_block_kind_of(uint64_t id)
+{
+    const shoal_block *known = lookup(id);
+    sh_found f;
+    if (known != NULL) {
+        return sh_block_kind(known);
+    }
+    return sh_heap_find(id, &f) ? sh_block_kind(&(shoal_block){.kind = f.kind}) : SHOAL_KIND_NONE;
+}
+
 /* ---- fork ---- */
 
 static uint64_t *inherited; /* for the child: the cells of its slot, in the order of the table walk */

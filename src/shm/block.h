@@ -55,6 +55,10 @@ void sh_block_unref(sh_ctx *c, shoal_block *block);
 
 shoal_kind sh_block_kind(const shoal_block *block);
 
+/* Inside: the same for a block that may not be ours. One that is, is not looked at in the heap: that would cost a cache
+ * line that another process works on. SHOAL_KIND_NONE when there is none. */
+shoal_kind sh_block_kind_of(uint64_t id);
+
 /* Checks that the object is of the kind. */
 shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *what);
 

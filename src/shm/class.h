@@ -53,6 +53,13 @@ static inline uint32_t sh_class_map_words(uint32_t klass)
     return (sh_class_blocks(klass) + 63) / 64;
 }
 
+/* Metas of larger blocks have a cache line each: neighbours may be in the hands of different processes. Those of small blocks are
+ * packed: they are claimed by the line. */
+static inline uint64_t sh_class_meta_stride(uint32_t klass)
+{
+    return sh_class_size(klass) > 4096 ? SH_CACHE_LINE : sizeof(sh_meta_shm);
+}
+
 /* Offsets in a span: map | metas | (large: committed bytes of each block) | blocks. */
 static inline uint64_t sh_span_meta_at(uint32_t klass)
 {
@@ -61,7 +68,7 @@ static inline uint64_t sh_span_meta_at(uint32_t klass)
 
 static inline uint64_t sh_span_committed_at(uint32_t klass)
 {
-    return sh_span_meta_at(klass) + sh_class_blocks(klass) * sizeof(sh_meta_shm);
+    return sh_span_meta_at(klass) + sh_class_blocks(klass) * sh_class_meta_stride(klass);
 }
 
 static inline uint64_t sh_span_data_at(uint32_t klass)

@@ -58,8 +58,13 @@ shoal_err sh_commit(sh_ctx *c, uint64_t offset, uint64_t size, uint64_t asked)
 /* ---- trim ---- */
 
 /* Blocks that trim holds carry SH_WEIGHT_TRIM and our slot; the note TRIM names their span. */
-static bool hold(sh_ctx *c, sh_meta_shm *meta)
+static bool hold(sh_ctx *c, uint64_t id)
 {
+    sh_found f;
+    if (!sh_heap_find(id, &f)) {
+        return false;
+    }
+    sh_meta_shm *meta = f.meta;
     uint64_t old = sh_load_acquire(&meta->word);
     uint64_t target = sh_offset_of(&meta->word);
     if ((old & SH_WORD_FREE) == 0) {
@@ -108,7 +113,7 @@ static void trim_span(sh_ctx *c, uint32_t span)
     }
     sh_op_begin(c, SH_OP_TRIM, 0, 0, 0, 0, 0, 0, span);
     for (uint32_t i = 0; i < blocks; i++) {
-        bool have = large && sh_load_relaxed(sh_heap_committed(id + i)) == 0 ? false : hold(c, &f.meta[i]);
+        bool have = large && sh_load_relaxed(sh_heap_committed(id + i)) == 0 ? false : hold(c, id + i);
         SH_DEATH("trim.held");
         if (have && large) {
             sh_a64 *committed = sh_heap_committed(id + i);

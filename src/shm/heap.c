@@ -52,7 +52,7 @@ bool sh_heap_find(uint64_t id, sh_found *out_found)
         return false;
     }
     out_found->klass = klass;
-    out_found->meta = (sh_meta_shm *)sh_at(base + sh_span_meta_at(klass)) + index;
+    out_found->meta = sh_at(base + sh_span_meta_at(klass) + index * sh_class_meta_stride(klass));
     out_found->room = sh_class_size(klass);
     out_found->data = sh_at(base + sh_span_data_at(klass) + index * out_found->room);
     uint64_t info = sh_load_relaxed(&out_found->meta->info);

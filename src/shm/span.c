@@ -217,12 +217,12 @@ void sh_span_finish(uint32_t span, uint32_t klass, uint64_t base)
 {
     sh_span_shm *s = sh_span_at(span);
     uint32_t blocks = sh_class_blocks(klass);
-    sh_meta_shm *metas = sh_at(base + sh_span_meta_at(klass));
     sh_a64 *map = sh_at(base);
     if (sh_load_acquire(&s->klass) ==
         0) { /* fresh memory is zero: nothing else is to be written before it is visible */
         for (uint32_t i = 0; i < blocks; i++) {
-            sh_store_relaxed(&metas[i].word, SH_WORD_FREE);
+            sh_meta_shm *meta = sh_at(base + sh_span_meta_at(klass) + i * sh_class_meta_stride(klass));
+            sh_store_relaxed(&meta->word, SH_WORD_FREE);
         }
         SH_DEATH("span.finish.metas");
         sh_store_relaxed(&s->base, base);

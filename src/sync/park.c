@@ -50,17 +50,27 @@ void sh_wait_init(sh_wait *wait, int64_t timeout, int64_t longest)
                       .longest = longest};
 }
 
+/* The first looks are free of the clock: a peer that answers at once is seen at once. */
+#define ROUNDS_BEFORE_CLOCK 64u
+#define ROUNDS_PER_CLOCK 16u
+
 bool sh_wait_spin(sh_wait *wait)
 {
-    if (wait->spin_until == 0) {
-        int64_t spin = sh_spin_ns();
-        wait->spin_until = spin == 0 ? -1 : sh_now() + spin;
+    uint32_t round = wait->rounds++;
+    if (round == 0 && sh_spin_ns() == 0) {
+        wait->spin_until = -1;
     }
     if (wait->spin_until < 0) {
         return false;
     }
     sh_pause();
-    if ((++wait->rounds & 15u) == 0 && sh_now() >= wait->spin_until) {
+    if (round < ROUNDS_BEFORE_CLOCK || round % ROUNDS_PER_CLOCK != 0) {
+        return true;
+    }
+    int64_t now = sh_now();
+    if (wait->spin_until == 0) {
+        wait->spin_until = now + sh_spin_ns();
+    } else if (now >= wait->spin_until) {
         wait->spin_until = -1;
         return false;
     }
