@@ -243,13 +243,17 @@ static void take_in(shoal_pool *pool, const sh_taken *t)
             finish_task(pool, e, state == SH_WORK_DONE);
         }
         shoal_release(t->block);
-    } else if (t->kind == SH_ENTRY_INT && t->word < (uint64_t)pool->count && pool->workers[t->word] != NULL) {
-        /* It retires: another can start while this one ends. */
-        if (pool->leaving[t->word] != NULL) {
-            drop(&pool->leaving[t->word]);
+        return;
+    }
+    uint32_t rank = (uint32_t)t->word;
+    if (t->kind == SH_ENTRY_INT && rank < (uint32_t)pool->count && pool->workers[rank] != NULL &&
+        (int64_t)t->word == sh_worker_notice(pool->workers[rank]->pid, (int)rank)) {
+        /* It retires: another can start while this one ends. A notice of one that was seen to end already is passed over. */
+        if (pool->leaving[rank] != NULL) {
+            drop(&pool->leaving[rank]);
         }
-        pool->leaving[t->word] = pool->workers[t->word];
-        pool->workers[t->word] = NULL;
+        pool->leaving[rank] = pool->workers[rank];
+        pool->workers[rank] = NULL;
         pool->looked_at = 0;
     }
 }

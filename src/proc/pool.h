@@ -64,6 +64,12 @@ static inline sh_work_shm *sh_work_of(const shoal_block *block)
 /* The function that a worker process runs. */
 shoal_err sh_worker_main(int rank, const shoal_value *args);
 
+/* What a worker that retires sends: which process it was, of which rank. The rank alone may be another's by then. */
+static inline int64_t sh_worker_notice(int32_t pid, int rank)
+{
+    return (int64_t)pid << 32 | (uint32_t)rank;
+}
+
 /* ---- private to the pool's owner ---- */
 
 /* How one task ended. */

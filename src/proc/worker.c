@@ -4,6 +4,7 @@
 #include "proc/pool.h"
 
 #include <string.h>
+#include <unistd.h>
 
 typedef struct worker {
     shoal_queue *tasks, *answers;
@@ -178,7 +179,7 @@ static shoal_err work(worker *w, int rank, int64_t limit)
         }
     }
     if (err == SHOAL_OK) { /* it retires: the owner need not wait until it sees our end */
-        err = shoal_queue_put(w->answers, shoal_value_int(rank), SHOAL_FOREVER);
+        err = shoal_queue_put(w->answers, shoal_value_int(sh_worker_notice(getpid(), rank)), SHOAL_FOREVER);
     }
     return err == SHOAL_ECLOSED ? SHOAL_OK : err;
 }
