@@ -1,6 +1,7 @@
 # Layers, the two libraries made of them, and the programs that use them.
 #
 #   shoal_layer(<name> SOURCES a.c ... [TESTS a_test.c ...])   in src/<name>/CMakeLists.txt
+#   shoal_kernels_isa(<layer> <isa> OPTIONS -m... SOURCES a_fast.c ...)   beside shoal_layer
 #   shoal_cli(SOURCES main.c ...)                              in cli/CMakeLists.txt
 #   shoal_bench(<name> SOURCES a.c ...)                        in bench/CMakeLists.txt
 #   shoal_example(<name> SOURCES a.c ...)                      in examples/CMakeLists.txt
@@ -32,6 +33,23 @@ function(shoal_layer name)
         get_filename_component(stem ${file} NAME_WE)
         shoal_test(${name}_${stem} SOURCES ${file} LABELS ${name})
     endforeach()
+endfunction()
+
+# Sources of a layer compiled for one instruction set: with -DSH_ISA=<isa> and the options.
+function(shoal_kernels_isa layer isa)
+    cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "OPTIONS;SOURCES")
+    if(NOT arg_SOURCES OR NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+        return()
+    endif()
+    set(target sh_${layer}_${isa})
+    add_library(${target} OBJECT ${arg_SOURCES})
+    shoal_flags(${target})
+    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+    target_compile_definitions(${target} PRIVATE SH_ISA=${isa})
+    target_compile_options(${target} PRIVATE -include ${PROJECT_SOURCE_DIR}/cmake/export.h
+        -O3 -fno-math-errno -fno-trapping-math -fopenmp-simd ${arg_OPTIONS})
+    target_sources(sh_all INTERFACE $<TARGET_OBJECTS:${target}>)
+    set_property(GLOBAL APPEND PROPERTY SHOAL_LAYERS ${layer}_${isa})
 endfunction()
 
 # libshoal.so and libshoal.a, of the same objects.

@@ -3,6 +3,7 @@
 #define SHOAL_H
 
 #include <shoal/block.h>
+#include <shoal/dtype.h>
 #include <shoal/error.h>
 #include <shoal/log.h>
 #include <shoal/pool.h>
