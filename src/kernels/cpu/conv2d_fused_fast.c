@@ -1,0 +1,121 @@
+/* Convolution, dropout of channels, max-pool 2x2 and relu in one: which of the ways a shape goes.
+ * What no special way takes is convolved in general and then pooled. */
+#include "kernels/cpu/conv2d_fast.h"
+
+#include "base/error.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct sizes {
+    int64_t plane, out_w, pooled_h, pooled_w;
+    size_t general, map; /* bytes: of the convolution's scratch, of all outputs before the pool */
+} sizes;
+
+static sizes sizes_of(const sh_conv2d *c)
+{
+    const int64_t out_h = sh_conv2d_out_h(c), out_w = sh_conv2d_out_w(c);
+    return (sizes){
+        .plane = out_h * out_w,
+        .out_w = out_w,
+        .pooled_h = out_h / 2,
+        .pooled_w = out_w / 2,
+        .general = round_64(sh_conv_general_scratch(c)),
+        .map = sizeof(float) * (size_t)(c->n * c->out_c * out_h * out_w),
+    };
+}
+
+/* One window, m times. */
+static void pool_one(const float *top, const float *bottom, float m, float *y, uint8_t *winner)
+{
+    const float v[4] = {top[0] * m, top[1] * m, bottom[0] * m, bottom[1] * m};
+    int best = 0;
+    for (int k = 1; k < 4; k++) {
+        best = v[k] > v[best] || isnan(v[k]) ? k : best;
+    }
+    const bool dead = v[best] <= 0;
+    *y = dead ? 0 : v[best];
+    *winner = (uint8_t)(dead ? SH_WINNER_DEAD : best);
+}
+
+static void pool_plane(const sizes *s, const float *map, float m, float *y, uint8_t *winner)
+{
+    const size_t count = (size_t)(s->pooled_h * s->pooled_w);
+    if (m == 0) {
+        memset(y, 0, sizeof(float) * count);
+        memset(winner, SH_WINNER_DEAD, count);
+        return;
+    }
+    for (int64_t i = 0; i < s->pooled_h; i++, map += 2 * s->out_w) {
+        for (int64_t j = 0; j < s->pooled_w; j++) {
+            pool_one(map + 2 * j, map + s->out_w + 2 * j, m, y++, winner++);
+        }
+    }
+}
+
+static shoal_err general_forward(sh_exec *exec, const sh_conv2d *c, const float *x, const float *w, const float *bias,
+                                 const float *drop, float *y, uint8_t *winner)
+{
+    const sizes s = sizes_of(c);
+    char *room = sh_exec_scratch(exec, s.general + s.map);
+    if (!room) {
+        return SHOAL_ENOMEM;
+    }
+    const float *map = (float *)(room + s.general);
+    sh_conv_general_forward(c, x, w, bias, (float *)(room + s.general), room);
+    for (int64_t k = 0; k < c->n * c->out_c; k++) {
+        const int64_t at = k * s.pooled_h * s.pooled_w;
+        pool_plane(&s, map + k * s.plane, drop ? drop[k] : 1, y + at, winner + at);
+    }
+    return SHOAL_OK;
+}
+
+static void unpool_plane(const sizes *s, const float *grad_y, const uint8_t *winner, float m, float *map)
+{
+    for (int64_t i = 0; i < s->pooled_h; i++) {
+        for (int64_t j = 0; j < s->pooled_w; j++, grad_y++, winner++) {
+            if (*winner != SH_WINNER_DEAD && m != 0) {
+                map[(2 * i + *winner / 2) * s->out_w + 2 * j + *winner % 2] = *grad_y * m;
+            }
+        }
+    }
+}
+
+static shoal_err general_backward(sh_exec *exec, const sh_conv2d *c, const float *grad_y, const float *x,
+                                  const float *w, const float *drop, const uint8_t *winner, float *grad_x,
+                                  float *grad_w, float *grad_bias)
+{
+    const sizes s = sizes_of(c);
+    char *room = sh_exec_scratch(exec, s.general + s.map);
+    if (!room) {
+        return SHOAL_ENOMEM;
+    }
+    float *map = (float *)(room + s.general);
+    memset(map, 0, s.map);
+    for (int64_t k = 0; k < c->n * c->out_c; k++) {
+        const int64_t at = k * s.pooled_h * s.pooled_w;
+        unpool_plane(&s, grad_y + at, winner + at, drop ? drop[k] : 1, map + k * s.plane);
+    }
+    sh_conv_general_backward(c, map, x, w, grad_x, grad_w, grad_bias, room);
+    return SHOAL_OK;
+}
+
+shoal_err sh_conv_pool_relu_forward(sh_exec *exec, const sh_conv2d *c, const void *x, const void *w, const void *bias,
+                                    const void *drop, void *y, uint8_t *winner)
+{
+    if (c->dtype != SHOAL_F32) {
+        return sh_conv_kernels_reference.pool_relu_forward(exec, c, x, w, bias, drop, y, winner);
+    }
+    return general_forward(exec, c, x, w, bias, drop, y, winner);
+}
+
+shoal_err sh_conv_pool_relu_backward(sh_exec *exec, const sh_conv2d *c, const void *grad_y, const void *x,
+                                     const void *w, const void *drop, const uint8_t *winner, void *grad_x, void *grad_w,
+                                     void *grad_bias)
+{
+    if (c->dtype != SHOAL_F32) {
+        return sh_conv_kernels_reference.pool_relu_backward(exec, c, grad_y, x, w, drop, winner, grad_x, grad_w,
+                                                            grad_bias);
+    }
+    return general_backward(exec, c, grad_y, x, w, drop, winner, grad_x, grad_w, grad_bias);
+}

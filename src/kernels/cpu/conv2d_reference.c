@@ -1,0 +1,69 @@
+/* The convolution as the formula says it. */
+#include "kernels/conv2d.h"
+
+#include "base/error.h"
+
+#include <math.h>
+#include <string.h>
+
+static bool inside(const sh_conv2d *c, int64_t h, int64_t w)
+{
+    return h >= 0 && h < c->in_h && w >= 0 && w < c->in_w;
+}
+
+#define T float
+#define NAME(name) name##_f32
+#include "kernels/cpu/conv2d_reference.h"
+#undef T
+#undef NAME
+
+#define T double
+#define NAME(name) name##_f64
+#include "kernels/cpu/conv2d_reference.h"
+#undef T
+#undef NAME
+
+/* Calls the version for c's element type; pointers to void become pointers to its elements by themselves. */
+#define BY_TYPE(name, ...)                                                                                             \
+    do {                                                                                                               \
+        switch (c->dtype) {                                                                                            \
+        case SHOAL_F32: name##_f32(c, __VA_ARGS__); return SHOAL_OK;                                                   \
+        case SHOAL_F64: name##_f64(c, __VA_ARGS__); return SHOAL_OK;                                                   \
+        default: return sh_fail(SHOAL_EINVAL, "convolution of %s", shoal_dtype_name(c->dtype));                        \
+        }                                                                                                              \
+    } while (0)
+
+static shoal_err forward(sh_exec *exec, const sh_conv2d *c, const void *x, const void *w, const void *bias, void *y)
+{
+    (void)exec;
+    BY_TYPE(forward, x, w, bias, y);
+}
+
+static shoal_err backward(sh_exec *exec, const sh_conv2d *c, const void *grad_y, const void *x, const void *w,
+                          void *grad_x, void *grad_w, void *grad_bias)
+{
+    (void)exec;
+    BY_TYPE(backward, grad_y, x, w, grad_x, grad_w, grad_bias);
+}
+
+static shoal_err pool_relu_forward(sh_exec *exec, const sh_conv2d *c, const void *x, const void *w, const void *bias,
+                                   const void *drop, void *y, uint8_t *winner)
+{
+    (void)exec;
+    BY_TYPE(pool_relu_forward, x, w, bias, drop, y, winner);
+}
+
+static shoal_err pool_relu_backward(sh_exec *exec, const sh_conv2d *c, const void *grad_y, const void *x, const void *w,
+                                    const void *drop, const uint8_t *winner, void *grad_x, void *grad_w,
+                                    void *grad_bias)
+{
+    (void)exec;
+    BY_TYPE(pool_relu_backward, grad_y, x, w, drop, winner, grad_x, grad_w, grad_bias);
+}
+
+const sh_conv_kernels sh_conv_kernels_reference = {
+    .forward = forward,
+    .backward = backward,
+    .pool_relu_forward = pool_relu_forward,
+    .pool_relu_backward = pool_relu_backward,
+};

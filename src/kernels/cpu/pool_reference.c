@@ -1,0 +1,83 @@
+/* Pooling as the formula says it. */
+#include "kernels/pool.h"
+
+#include "base/error.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The part of a window that lies inside of x, and what its mean divides by. */
+typedef struct window {
+    int64_t top, bottom, left, right, count;
+} window;
+
+static window window_of(const sh_pool2d *p, int64_t i, int64_t j)
+{
+    const int64_t h = i * p->stride_h - p->pad_h, w = j * p->stride_w - p->pad_w;
+    window win = {
+        .top = h < 0 ? 0 : h,
+        .bottom = h + p->kernel_h > p->in_h ? p->in_h : h + p->kernel_h,
+        .left = w < 0 ? 0 : w,
+        .right = w + p->kernel_w > p->in_w ? p->in_w : w + p->kernel_w,
+    };
+    win.count = p->exclude_pad ? (win.bottom - win.top) * (win.right - win.left) : p->kernel_h * p->kernel_w;
+    return win;
+}
+
+#define T float
+#define NAME(name) name##_f32
+#include "kernels/cpu/pool_reference.h"
+#undef T
+#undef NAME
+
+#define T double
+#define NAME(name) name##_f64
+#include "kernels/cpu/pool_reference.h"
+#undef T
+#undef NAME
+
+/* Calls the version for p's element type; pointers to void become pointers to its elements by themselves. */
+#define BY_TYPE(name, ...)                                                                                             \
+    do {                                                                                                               \
+        if (p->in_h * p->in_w > INT32_MAX) {                                                                           \
+            return sh_fail(SHOAL_EINVAL, "pooling over planes of %lld x %lld", (long long)p->in_h,                     \
+                           (long long)p->in_w);                                                                        \
+        }                                                                                                              \
+        switch (p->dtype) {                                                                                            \
+        case SHOAL_F32: name##_f32(p, __VA_ARGS__); return SHOAL_OK;                                                   \
+        case SHOAL_F64: name##_f64(p, __VA_ARGS__); return SHOAL_OK;                                                   \
+        default: return sh_fail(SHOAL_EINVAL, "pooling of %s", shoal_dtype_name(p->dtype));                            \
+        }                                                                                                              \
+    } while (0)
+
+static shoal_err max_forward(sh_exec *exec, const sh_pool2d *p, const void *x, void *y, int32_t *winner)
+{
+    (void)exec;
+    BY_TYPE(max_forward, x, y, winner);
+}
+
+static shoal_err max_backward(sh_exec *exec, const sh_pool2d *p, const void *grad_y, const int32_t *winner,
+                              void *grad_x)
+{
+    (void)exec;
+    BY_TYPE(max_backward, grad_y, winner, grad_x);
+}
+
+static shoal_err avg_forward(sh_exec *exec, const sh_pool2d *p, const void *x, void *y)
+{
+    (void)exec;
+    BY_TYPE(avg_forward, x, y);
+}
+
+static shoal_err avg_backward(sh_exec *exec, const sh_pool2d *p, const void *grad_y, void *grad_x)
+{
+    (void)exec;
+    BY_TYPE(avg_backward, grad_y, grad_x);
+}
+
+const sh_pool_kernels sh_pool_kernels_reference = {
+    .max_forward = max_forward,
+    .max_backward = max_backward,
+    .avg_forward = avg_forward,
+    .avg_backward = avg_backward,
+};
