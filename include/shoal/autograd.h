@@ -1,0 +1,51 @@
+/* Gradients. Ops on tensors that need gradients are recorded; backward walks the record and adds to the grad of each
+ * leaf, then lets go of the record: a second backward through it is SHOAL_ESTATE, unless it was asked to stay.
+ *
+ * The record belongs to the thread that made it. What backward needs of a tensor is kept alive by it, and checked: a
+ * tensor that was changed in place since makes backward fail with SHOAL_ESTATE and the op's name.
+ */
+#ifndef SHOAL_AUTOGRAD_H
+#define SHOAL_AUTOGRAD_H
+
+#include <shoal/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Says that a leaf needs a gradient; floats only (SHOAL_ETYPE), and not for the result of an op (SHOAL_ESTATE). */
+SHOAL_MUST_USE shoal_err shoal_tensor_set_requires_grad(shoal_tensor *t, bool needed);
+bool shoal_tensor_requires_grad(const shoal_tensor *t);
+bool shoal_tensor_is_leaf(const shoal_tensor *t);
+
+/* The gradient, or NULL when there is none yet; borrowed from t. set_grad retains its argument; NULL takes it away. */
+shoal_tensor *shoal_tensor_grad(const shoal_tensor *t);
+SHOAL_MUST_USE shoal_err shoal_tensor_set_grad(shoal_tensor *t, shoal_tensor *grad);
+
+/* Adds d t / d leaf to the grad of every leaf that t, one element, was computed from. NULL: the error that made it NULL.
+ * Errors: SHOAL_EINVAL for more than one element; SHOAL_ESTATE when nothing needs a gradient, after another backward, or
+ * for values changed in place; SHOAL_ENOMEM. */
+shoal_err shoal_backward(shoal_tensor *t);
+
+/* The same from a gradient of t's shape (NULL: one), and, with keep, leaving the record for another backward. */
+shoal_err shoal_backward_with(shoal_tensor *t, shoal_tensor *grad, bool keep);
+
+/* The same storage outside the record; belongs to the scope. */
+shoal_tensor *shoal_detach(shoal_tensor *t);
+
+/* Between begin and end this thread records nothing. They nest. */
+void shoal_no_grad_begin(void);
+void shoal_no_grad_end(void);
+bool shoal_grad_enabled(void);
+
+/* Called by backward with the gradient of t when it is complete and before it is used or stored; returns the gradient to
+ * go on with (the same, or another of the same shape), NULL to fail. At most 8 a tensor (SHOAL_ELIMIT), in the order they
+ * were added. out_id, if not NULL, is for removal. */
+typedef shoal_tensor *(*shoal_grad_hook)(shoal_tensor *grad, void *context);
+SHOAL_MUST_USE shoal_err shoal_tensor_add_hook(shoal_tensor *t, shoal_grad_hook hook, void *context, int *out_id);
+void shoal_tensor_remove_hook(shoal_tensor *t, int id);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,111 @@
+/* Data sets, splits and loaders.
+ *
+ * A data set gives samples by number; a loader makes batches of them, in this process or in worker processes that hand
+ * batches over by handle and get their blocks back to use again.
+ */
+#ifndef SHOAL_DATA_H
+#define SHOAL_DATA_H
+
+#include <shoal/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct shoal_dataset shoal_dataset;
+typedef struct shoal_loader shoal_loader;
+
+typedef enum shoal_part {
+    SHOAL_TRAIN,
+    SHOAL_TEST,
+} shoal_part;
+
+/* A batch: x and y are the loader's, good until its next batch; retain what is to stay. */
+typedef struct shoal_batch {
+    shoal_tensor *x;
+    shoal_tensor *y;
+    int64_t count; /* samples in it */
+    int64_t index; /* number of the batch in its epoch */
+} shoal_batch;
+
+/* A data set of the program's own. fetch writes count samples, by their numbers, into x and y, whose shapes are [count,
+ * sample…]; it may be called in a worker process, then with the state that open made there. */
+typedef struct shoal_dataset_type {
+    const char *name;
+    int64_t length;
+    shoal_dtype x_dtype, y_dtype;
+    int x_ndim, y_ndim; /* of one sample; y_ndim 0: a number */
+    int64_t x_shape[SHOAL_MAX_DIMS - 1], y_shape[SHOAL_MAX_DIMS - 1];
+    shoal_err (*fetch)(void *state, const int64_t *numbers, int64_t count, shoal_tensor *x, shoal_tensor *y);
+    void (*destroy)(void *state); /* may be NULL */
+} shoal_dataset_type;
+
+/* Takes state over. The caller owns the set; loaders and subsets of it retain it. */
+shoal_dataset *shoal_dataset_create(const shoal_dataset_type *type, void *state);
+shoal_dataset *shoal_dataset_retain(shoal_dataset *set);
+void shoal_dataset_release(shoal_dataset *set);
+int64_t shoal_dataset_length(const shoal_dataset *set);
+
+/* Rows of two tensors of the same length; both are retained. */
+shoal_dataset *shoal_tensor_dataset(shoal_tensor *x, shoal_tensor *y);
+
+/* MNIST and Fashion-MNIST from IDX files, gzipped or not: x f32 [1, 28, 28], normalised by the data set's mean and
+ * deviation (MNIST 0.1307, 0.3081; Fashion 0.2860, 0.3530), y i64. directory NULL: SHOAL_DATA in the environment, then
+ * data/mnist here and beside the program, then where the system has it. Errors: SHOAL_ENOENT says where it looked. The
+ * pixels stay one byte each, in the shared heap once for all processes. */
+shoal_dataset *shoal_mnist(shoal_part part);
+shoal_dataset *shoal_mnist_at(const char *directory, shoal_part part);
+shoal_dataset *shoal_fashion_mnist(shoal_part part);
+shoal_dataset *shoal_fashion_mnist_at(const char *directory, shoal_part part);
+
+/* Labels of all samples as i64 [length], the caller's. SHOAL_ETYPE when y is no number. */
+shoal_tensor *shoal_dataset_labels(const shoal_dataset *set);
+
+/* Some samples of a set, in the order given, each batch passed through transform (NULL: none), which changes x in place. */
+typedef shoal_err (*shoal_transform)(shoal_tensor *x, void *context);
+shoal_dataset *shoal_subset(shoal_dataset *set, const int64_t *numbers, int64_t count);
+shoal_dataset *shoal_subset_with(shoal_dataset *set, const int64_t *numbers, int64_t count, shoal_transform transform,
+                                 void *context);
+
+/* Splits; out receives n sets that the caller owns. shard: contiguous, length / n each, the last takes the rest. iid:
+ * shuffled by seed, equal parts, the rest one each to the first. label: sorted by label, cut into n * shards_each shards,
+ * shards_each drawn for each by seed (200 shards of 300, two a client: n = 100, shards_each = 2). */
+SHOAL_MUST_USE shoal_err shoal_split_shard(shoal_dataset *set, int64_t n, shoal_dataset **out);
+SHOAL_MUST_USE shoal_err shoal_split_iid(shoal_dataset *set, int64_t n, uint64_t seed, shoal_dataset **out);
+SHOAL_MUST_USE shoal_err shoal_split_label(shoal_dataset *set, int64_t n, int64_t shards_each, uint64_t seed,
+                                           shoal_dataset **out);
+
+typedef struct shoal_loader_options {
+    int64_t batch; /* 0: 1 */
+    bool shuffle;  /* a new order each epoch, by seed and epoch */
+    bool drop_last;
+    uint64_t seed;
+    int workers;          /* processes that fetch; 0: this one does */
+    int prefetch;         /* batches ahead for each worker; 0: 2 */
+    const int64_t *order; /* samples to take instead of all, in this order; copied */
+    int64_t order_count;
+} shoal_loader_options;
+
+/* The caller owns the loader; it retains the set. With workers, set must be one that can travel: MNIST, a tensor data set,
+ * a subset or split of these, with a transform that is a function of the program. */
+shoal_loader *shoal_loader_create_with(shoal_dataset *set, const shoal_loader_options *options);
+void shoal_loader_destroy(shoal_loader *loader);
+#ifndef __cplusplus
+#define shoal_loader_create(set, ...) shoal_loader_create_with(set, &(shoal_loader_options){__VA_ARGS__})
+#endif
+
+/* The next batch of this epoch; false after the last, and then the next call begins the next epoch. Also false on an error:
+ * shoal_loader_error tells. Releases what this thread computed since the loader's last batch (tensor.h). With workers it
+ * waits for them; a worker that dies is replaced and its batches are fetched again. */
+bool shoal_loader_next(shoal_loader *loader, shoal_batch *out_batch);
+shoal_err shoal_loader_error(const shoal_loader *loader);
+int64_t shoal_loader_batches(const shoal_loader *loader); /* in an epoch */
+int64_t shoal_loader_epoch(const shoal_loader *loader);
+
+/* Goes on from a place: the batch of that number in that epoch comes next. */
+SHOAL_MUST_USE shoal_err shoal_loader_seek(shoal_loader *loader, int64_t epoch, int64_t batch);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

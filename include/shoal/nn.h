@@ -1,0 +1,119 @@
+/* Modules: parameters, buffers and children by name, and a forward function. Names and default initialisations are
+ * PyTorch's, so weights go both ways.
+ *
+ * The caller owns what a create returns; a parent owns its children and, when it cannot take one, destroys it, so that
+ * constructors can be nested. Parameters are leaf tensors that need gradients; who keeps one longer than its module
+ * retains it. Initial values come from the thread's generator (shoal_manual_seed).
+ *
+ * One thread uses a module at a time; processes share its parameters after shoal_module_share.
+ */
+#ifndef SHOAL_NN_H
+#define SHOAL_NN_H
+
+#include <shoal/ops.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct shoal_module shoal_module;
+
+/* A kind of module. Settings are numbers, so that a module can be built again in another process from its kind's name and
+ * its settings. */
+#define SHOAL_MODULE_SETTINGS 16
+
+typedef struct shoal_module_type {
+    const char *name;
+    size_t state_size; /* bytes of state that each module of this kind has, zeroed before init; shoal_module_state */
+
+    /* Adds parameters, buffers and children. settings has SHOAL_MODULE_SETTINGS numbers, those not given 0. */
+    shoal_err (*init)(shoal_module *self, const double *settings);
+    shoal_tensor *(*forward)(shoal_module *self, shoal_tensor *x);
+    void (*fini)(shoal_module *self); /* may be NULL: frees what init put into the state, not parameters and children */
+} shoal_module_type;
+
+/* A module of a kind. NULL: what init returned, SHOAL_ENOMEM, SHOAL_EINVAL for too many settings. */
+shoal_module *shoal_module_create(const shoal_module_type *type, size_t count, const double *settings);
+void shoal_module_destroy(shoal_module *module);
+void *shoal_module_state(const shoal_module *module);
+const char *shoal_module_type_name(const shoal_module *module);
+const double *shoal_module_settings(const shoal_module *module);
+
+/* Makes a kind known by its name, so that such a module can arrive from another process. Call it before shoal_init. type
+ * must stay. The kinds of this library are known. Errors: SHOAL_ESTATE when the name is taken by another. */
+SHOAL_MUST_USE shoal_err shoal_module_register(const shoal_module_type *type);
+
+/* For init: add_parameter and add_buffer take over the caller's reference (NULL: returns the last error), add_child the
+ * module. A name has no dot. A float parameter is set to need a gradient; others stay as they are. Errors: SHOAL_EINVAL for
+ * a name that is taken, SHOAL_ENOMEM. */
+SHOAL_MUST_USE shoal_err shoal_module_add_parameter(shoal_module *module, const char *name, shoal_tensor *t);
+SHOAL_MUST_USE shoal_err shoal_module_add_buffer(shoal_module *module, const char *name, shoal_tensor *t);
+SHOAL_MUST_USE shoal_err shoal_module_add_child(shoal_module *module, const char *name, shoal_module *child);
+
+/* Runs the module; the result belongs to the scope, what was computed on the way is let go. */
+shoal_tensor *shoal_module_forward(shoal_module *module, shoal_tensor *x);
+
+/* Training mode, on at first; for the module and all below it. */
+void shoal_module_train(shoal_module *module, bool training);
+bool shoal_module_training(const shoal_module *module);
+
+/* All parameters and buffers, with those of children, by dotted names, in the order in which they were added; the
+ * parameters of a module before its children's. The tensor and the name are borrowed. false after the last. */
+typedef struct shoal_named {
+    const char *name; /* valid until the next call with the same iterator */
+    shoal_tensor *tensor;
+    bool is_buffer;
+    struct shoal_named_private {
+        size_t at;
+        char text[256];
+    } private_;
+} shoal_named;
+
+bool shoal_module_next(const shoal_module *module, shoal_named *it);          /* begin with a zeroed shoal_named */
+shoal_tensor *shoal_module_get(const shoal_module *module, const char *name); /* NULL and SHOAL_ENOENT */
+shoal_module *shoal_module_child(const shoal_module *module, const char *name);
+shoal_module *shoal_module_child_at(const shoal_module *module, size_t i); /* NULL beyond the last */
+int64_t shoal_module_count(const shoal_module *module);                    /* elements of all parameters */
+void shoal_module_zero_grad(shoal_module *module);
+
+/* Copies the values of another module of the same names and shapes (SHOAL_EINVAL names the first that differs). */
+SHOAL_MUST_USE shoal_err shoal_module_copy(shoal_module *to, const shoal_module *from);
+
+/* As text: kinds, settings and children, like PyTorch's. Returns the length of the whole text. */
+size_t shoal_module_format(const shoal_module *module, char *buffer, size_t capacity);
+
+/* The kinds. Options of 0 are the defaults; no_bias leaves the bias out. */
+shoal_module *shoal_linear_create(int64_t in, int64_t out, bool bias);
+shoal_module *shoal_conv2d_create(int64_t in, int64_t out, int64_t size, int64_t stride, int64_t padding);
+shoal_module *shoal_max_pool2d_create(int64_t size, int64_t stride);
+shoal_module *shoal_avg_pool2d_create(int64_t size, int64_t stride);
+shoal_module *shoal_dropout_create(double p);
+shoal_module *shoal_dropout2d_create(double p);
+shoal_module *shoal_relu_create(void);
+shoal_module *shoal_tanh_create(void);
+shoal_module *shoal_sigmoid_create(void);
+shoal_module *shoal_gelu_create(void);
+shoal_module *shoal_log_softmax_create(int dim);
+shoal_module *shoal_flatten_create(void);
+shoal_module *shoal_embedding_create(int64_t count, int64_t width);
+shoal_module *shoal_layer_norm_create(int64_t width);
+
+/* x [N, T, in] to [N, T, hidden] (the last layer's h of each step). */
+shoal_module *shoal_lstm_create(int64_t in, int64_t hidden, int64_t layers);
+
+/* One after another; the children are named "0", "1", … A NULL among them destroys the others and gives NULL. */
+shoal_module *shoal_sequential_create(size_t count, shoal_module *const *children);
+#define shoal_sequential(...)                                                                                          \
+    shoal_sequential_create(sizeof((shoal_module *[]){__VA_ARGS__}) / sizeof(shoal_module *),                          \
+                            (shoal_module *[]){__VA_ARGS__})
+
+/* Ready models: "mnist-cnn", "fedavg-cnn", "mlp", "logistic", "lenet5" over [N, 1, 28, 28], "lstm-classifier" (rows as
+ * steps); all give log-probabilities of 10 classes. NULL and SHOAL_ENOENT, with the names, for another. The list ends with
+ * NULL. */
+shoal_module *shoal_model_create(const char *name);
+const char *const *shoal_model_names(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,81 @@
+/* Optimisers: PyTorch's formulas, over the parameters of a module. The module must outlive its optimiser.
+ *
+ * The state (momentum and so on) is private, or shared by all processes that are given the optimiser's state dict; steps
+ * on shared parameters take no lock.
+ */
+#ifndef SHOAL_OPTIM_H
+#define SHOAL_OPTIM_H
+
+#include <shoal/nn.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct shoal_optimizer shoal_optimizer;
+
+/* In all of them 0 stands for PyTorch's default where that is not 0. */
+typedef struct shoal_sgd_options {
+    double lr; /* 0.001 */
+    double momentum;
+    double dampening;
+    double weight_decay;
+    bool nesterov;
+} shoal_sgd_options;
+
+typedef struct shoal_adam_options {
+    double lr;           /* 0.001 */
+    double beta1, beta2; /* 0.9, 0.999 */
+    double eps;          /* 1e-8 */
+    double weight_decay; /* AdamW: 0.01 when 0; give a negative number for none */
+} shoal_adam_options;
+
+typedef struct shoal_rmsprop_options {
+    double lr;    /* 0.01 */
+    double alpha; /* 0.99 */
+    double eps;   /* 1e-8 */
+    double momentum;
+    double weight_decay;
+    bool centered;
+} shoal_rmsprop_options;
+
+/* The caller owns the result. Errors: SHOAL_EINVAL for numbers out of range (named), SHOAL_ENOMEM. */
+shoal_optimizer *shoal_sgd_create_with(shoal_module *module, const shoal_sgd_options *options);
+shoal_optimizer *shoal_adam_create_with(shoal_module *module, const shoal_adam_options *options);
+shoal_optimizer *shoal_adamw_create_with(shoal_module *module, const shoal_adam_options *options);
+shoal_optimizer *shoal_rmsprop_create_with(shoal_module *module, const shoal_rmsprop_options *options);
+void shoal_optimizer_destroy(shoal_optimizer *optimizer);
+
+/* With names: shoal_sgd_create(model, .lr = 0.01, .momentum = 0.5). C only. */
+#ifndef __cplusplus
+#define shoal_sgd_create(module, ...) shoal_sgd_create_with(module, &(shoal_sgd_options){__VA_ARGS__})
+#define shoal_adam_create(module, ...) shoal_adam_create_with(module, &(shoal_adam_options){__VA_ARGS__})
+#define shoal_adamw_create(module, ...) shoal_adamw_create_with(module, &(shoal_adam_options){__VA_ARGS__})
+#define shoal_rmsprop_create(module, ...) shoal_rmsprop_create_with(module, &(shoal_rmsprop_options){__VA_ARGS__})
+#endif
+
+/* Changes every parameter that has a grad. Errors: SHOAL_ENOMEM for the state at the first step. */
+shoal_err shoal_optimizer_step(shoal_optimizer *optimizer);
+
+/* The grads are zero for the next backward. */
+void shoal_optimizer_zero_grad(shoal_optimizer *optimizer);
+
+void shoal_optimizer_set_lr(shoal_optimizer *optimizer, double lr);
+double shoal_optimizer_lr(const shoal_optimizer *optimizer);
+
+/* Scales all grads down so that their common 2-norm is at most max_norm; returns the norm before. */
+double shoal_clip_grad_norm(shoal_module *module, double max_norm);
+
+/* The state by names like "conv1.weight.momentum_buffer" and "conv1.weight.step"; begin with a zeroed it. The tensors are
+ * the optimiser's own: copy into them to restore, share them to share the state. prepare makes them all at once, as the
+ * first step would. */
+SHOAL_MUST_USE shoal_err shoal_optimizer_prepare(shoal_optimizer *optimizer);
+bool shoal_optimizer_next(const shoal_optimizer *optimizer, shoal_named *it);
+
+/* Takes a tensor, of the same dtype and shape, in place of the one of that name: the caller's reference is retained. */
+SHOAL_MUST_USE shoal_err shoal_optimizer_adopt(shoal_optimizer *optimizer, const char *name, shoal_tensor *t);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

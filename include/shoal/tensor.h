@@ -1,0 +1,146 @@
+/* Tensors: an element type, a shape and strides over a storage, which is private, in the shared heap, or on a card.
+ *
+ * Who owns what. A tensor that is made from nothing (shoal_zeros, shoal_from_data, a received one) is the caller's:
+ * release it. A tensor that is computed from tensors (every function of ops.h, and the views here) belongs to the
+ * calling thread's scope, so that people can write expressions; it lives until the scope is released. Retain it to
+ * keep it longer. A loader's next releases what the thread computed since the loader's last batch; a program without
+ * a loader calls shoal_scope_release itself, once a step.
+ *
+ * Errors. Functions that return a tensor return NULL when they fail, and NULL in gives NULL out, so expressions need
+ * one check at their end; shoal_last_error tells which call failed and why, with shapes and dtypes in the text.
+ *
+ * Threads. Any number of threads may read one tensor; writing is for one at a time, but for the races that Hogwild
+ * wants on purpose. Nothing here blocks.
+ */
+#ifndef SHOAL_TENSOR_H
+#define SHOAL_TENSOR_H
+
+#include <shoal/dtype.h>
+#include <shoal/error.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct shoal_tensor shoal_tensor;
+
+#define SHOAL_MAX_DIMS 8
+
+/* A shape as two arguments: shoal_zeros(SHOAL_F32, SHOAL_SHAPE(64, 10)). A 0-d tensor: SHOAL_SCALAR. */
+#define SHOAL_SHAPE(...)                                                                                               \
+    (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[])                                 \
+    {                                                                                                                  \
+        __VA_ARGS__                                                                                                    \
+    }
+#define SHOAL_SCALAR 0, NULL
+
+typedef enum shoal_device {
+    SHOAL_CPU,
+    SHOAL_CUDA,
+} shoal_device;
+
+/* Makers: the caller owns the result. Sizes may be 0. Errors: SHOAL_EINVAL for a negative size, more than
+ * SHOAL_MAX_DIMS or a size beyond the address space; SHOAL_ENOMEM. */
+shoal_tensor *shoal_empty(shoal_dtype dtype, int ndim, const int64_t *shape);
+shoal_tensor *shoal_zeros(shoal_dtype dtype, int ndim, const int64_t *shape);
+shoal_tensor *shoal_ones(shoal_dtype dtype, int ndim, const int64_t *shape);
+shoal_tensor *shoal_full(shoal_dtype dtype, double value, int ndim, const int64_t *shape);
+shoal_tensor *shoal_scalar(shoal_dtype dtype, double value);
+shoal_tensor *shoal_arange(shoal_dtype dtype, double start, double end, double step);
+shoal_tensor *shoal_eye(shoal_dtype dtype, int64_t n);
+
+/* Copies shape's worth of elements from data. */
+shoal_tensor *shoal_from_data(shoal_dtype dtype, const void *data, int ndim, const int64_t *shape);
+
+/* Over the caller's memory, which must stay until release is called (NULL: for ever). After a failure release has not
+ * been called. */
+shoal_tensor *shoal_from_memory(shoal_dtype dtype, void *data, int ndim, const int64_t *shape, void (*release)(void *),
+                                void *context);
+
+/* Born in the shared heap: never copied, its address never changes. Bytes as the last user left them. */
+shoal_tensor *shoal_empty_shared(shoal_dtype dtype, int ndim, const int64_t *shape);
+
+/* A new empty or zeroed tensor of the dtype, shape and device of another, contiguous. */
+shoal_tensor *shoal_empty_like(const shoal_tensor *t);
+shoal_tensor *shoal_zeros_like(const shoal_tensor *t);
+
+/* One reference more, or less. NULL is allowed. retain returns its argument. */
+shoal_tensor *shoal_tensor_retain(shoal_tensor *t);
+void shoal_tensor_release(shoal_tensor *t);
+
+/* The scope of this thread: mark tells where it stands; release lets go of all that was computed since then. */
+size_t shoal_scope_mark(void);
+void shoal_scope_release(size_t mark);
+
+/* Hands the caller's reference to the scope, for makers inside expressions: shoal_add(x, shoal_scoped(shoal_ones(…))).
+ * NULL gives NULL. */
+shoal_tensor *shoal_scoped(shoal_tensor *t);
+
+/* What it is. Of NULL: 0. */
+shoal_dtype shoal_tensor_dtype(const shoal_tensor *t);
+shoal_device shoal_tensor_device(const shoal_tensor *t);
+int shoal_tensor_ndim(const shoal_tensor *t);
+int64_t shoal_tensor_size(const shoal_tensor *t, int dim); /* dim may count from the end: -1 is the last */
+int64_t shoal_tensor_stride(const shoal_tensor *t, int dim);
+const int64_t *shoal_tensor_shape(const shoal_tensor *t);
+int64_t shoal_tensor_count(const shoal_tensor *t);
+int64_t shoal_tensor_offset(const shoal_tensor *t); /* in the storage, in elements */
+bool shoal_tensor_is_contiguous(const shoal_tensor *t);
+
+/* The first element, in memory that the CPU can read; NULL for a tensor on a card. Sharing a private tensor moves its
+ * bytes: ask again afterwards. */
+void *shoal_tensor_data(const shoal_tensor *t);
+
+/* The storage: two tensors with the same number overlap in memory. Its size in bytes. */
+uint64_t shoal_tensor_storage_id(const shoal_tensor *t);
+size_t shoal_tensor_storage_size(const shoal_tensor *t);
+bool shoal_tensor_is_shared(const shoal_tensor *t);
+
+/* One element as a number: of a tensor with a single element, or at an index. Wrong calls give 0 and set the last
+ * error. From a card it waits. */
+double shoal_item(const shoal_tensor *t);
+double shoal_tensor_at(const shoal_tensor *t, int ndim, const int64_t *index);
+
+/* Copies all elements out, in order, as they are; size must be their size in bytes. */
+SHOAL_MUST_USE shoal_err shoal_tensor_read(const shoal_tensor *t, void *out, size_t size);
+
+/* Same dtype, shape and elements (bit for bit; NaN equals itself); and: closer than atol + rtol * |b|. */
+bool shoal_tensor_equal(const shoal_tensor *a, const shoal_tensor *b);
+bool shoal_tensor_close(const shoal_tensor *a, const shoal_tensor *b, double rtol, double atol);
+
+/* As text for people, numbers as Python prints them, long ones shortened by …: at most capacity bytes with the NUL.
+ * Returns the length of the whole text. */
+size_t shoal_tensor_format(const shoal_tensor *t, char *buffer, size_t capacity);
+
+/* Views: they share the storage, belong to the scope, and carry gradients. Dims may count from the end. */
+shoal_tensor *shoal_reshape(shoal_tensor *t, int ndim,
+                            const int64_t *shape);                         /* one size may be -1; copies if it must */
+shoal_tensor *shoal_view(shoal_tensor *t, int ndim, const int64_t *shape); /* never copies: SHOAL_EINVAL instead */
+shoal_tensor *shoal_flatten(shoal_tensor *t, int first_dim);
+shoal_tensor *shoal_transpose(shoal_tensor *t, int a, int b);
+shoal_tensor *shoal_permute(shoal_tensor *t, int ndim, const int64_t *dims);
+shoal_tensor *shoal_squeeze(shoal_tensor *t, int dim);
+shoal_tensor *shoal_unsqueeze(shoal_tensor *t, int dim);
+shoal_tensor *shoal_expand(shoal_tensor *t, int ndim, const int64_t *shape);
+shoal_tensor *shoal_narrow(shoal_tensor *t, int dim, int64_t start, int64_t length);
+shoal_tensor *shoal_slice(shoal_tensor *t, int dim, int64_t start, int64_t end, int64_t step);
+shoal_tensor *shoal_select(shoal_tensor *t, int dim, int64_t index);
+shoal_tensor *shoal_as_strided(shoal_tensor *t, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset);
+
+/* Random fills, in place; they return their tensor. The generator is Philox4x32-10 over (seed, position): the same
+ * seed gives the same numbers on every machine. Each thread has one; a fill moves it on. */
+void shoal_manual_seed(uint64_t seed);
+shoal_tensor *shoal_uniform_(shoal_tensor *t, double low, double high);
+shoal_tensor *shoal_normal_(shoal_tensor *t, double mean, double deviation);
+shoal_tensor *shoal_bernoulli_(shoal_tensor *t, double p);
+shoal_tensor *shoal_randint_(shoal_tensor *t, int64_t low, int64_t high); /* low to high - 1 */
+shoal_tensor *shoal_randperm(int64_t n);                                  /* i64, the caller's */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

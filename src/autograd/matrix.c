@@ -1,0 +1,303 @@
+/* Matrix products. */
+#include "autograd/op.h"
+
+#include "base/error.h"
+
+#include <string.h>
+
+/* ---- matmul ---- */
+
+/* The batch dims of the result: those of a and b before the last two, broadcast. */
+static shoal_err batch_shape(const sh_call *c, sh_shape *out)
+{
+    shoal_tensor a = {.dtype = c->in[0]->dtype, .ndim = (int8_t)(c->in[0]->ndim - 2)};
+    shoal_tensor b = {.dtype = c->in[1]->dtype, .ndim = (int8_t)(c->in[1]->ndim - 2)};
+    memcpy(a.shape, c->in[0]->shape, sizeof a.shape);
+    memcpy(b.shape, c->in[1]->shape, sizeof b.shape);
+    return sh_shape_broadcast(out, "matmul (batch dims)", &a, &b);
+}
+
+static shoal_err matmul_shape(sh_call *c)
+{
+    const shoal_tensor *a = c->in[0], *b = c->in[1];
+    bool known = a->dtype == SHOAL_F32 || a->dtype == SHOAL_F64 || a->dtype == SHOAL_I64 || a->dtype == SHOAL_I32;
+    sh_text ta, tb;
+    if (a->dtype != b->dtype || !known) {
+        return sh_fail(SHOAL_ETYPE, "matmul of %s and %s: both f32, f64, i64 or i32", sh_tensor_text(&ta, a),
+                       sh_tensor_text(&tb, b));
+    }
+    if (a->ndim < 2 || b->ndim < 2 || a->shape[a->ndim - 1] != b->shape[b->ndim - 2]) {
+        return sh_fail(SHOAL_EINVAL, "matmul of %s and %s", sh_tensor_text(&ta, a), sh_tensor_text(&tb, b));
+    }
+    sh_shape batch;
+    shoal_err err = batch_shape(c, &batch);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    int64_t shape[SHOAL_MAX_DIMS];
+    memcpy(shape, batch.shape, sizeof shape);
+    shape[batch.ndim] = a->shape[a->ndim - 2];
+    shape[batch.ndim + 1] = b->shape[b->ndim - 1];
+    return sh_shape_init(&c->shape[0], a->dtype, batch.ndim + 2, shape);
+}
+
+/* The step from one matrix of an operand to the next, over all batch dims of the result; false when there is no one step. */
+static bool batch_step(const shoal_tensor *t, int batch_dims, const int64_t *batch, int64_t *out_step)
+{
+    int64_t step = 0, run = 1;
+    for (int d = batch_dims; d-- > 0;) {
+        int own = d - (batch_dims - (t->ndim - 2));
+        int64_t stride = own < 0 || t->shape[own] == 1 ? 0 : t->strides[own];
+        if (batch[d] == 1) {
+            continue;
+        }
+        if (run == 1) {
+            step = stride;
+        } else if (stride != step * run) {
+            return false;
+        }
+        run *= batch[d];
+    }
+    *out_step = step;
+    return true;
+}
+
+static shoal_err matmul_forward(sh_call *c)
+{
+    shoal_err err = sh_call_save_in(c, 0);
+    if (err == SHOAL_OK) {
+        err = sh_call_save_in(c, 1);
+    }
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    const shoal_tensor *out = c->out[0];
+    int batch_dims = out->ndim - 2;
+    shoal_tensor *t[2] = {c->in[0], c->in[1]};
+    int64_t step[2];
+    for (int i = 0; i < 2; i++) {
+        if (!batch_step(t[i], batch_dims, out->shape, &step[i])) {
+            /* Repeated in some batch dims and not in others: write the repetition out. */
+            int64_t shape[SHOAL_MAX_DIMS];
+            memcpy(shape, out->shape, sizeof shape);
+            shape[batch_dims] = t[i]->shape[t[i]->ndim - 2];
+            shape[batch_dims + 1] = t[i]->shape[t[i]->ndim - 1];
+            shoal_no_grad_begin();
+            t[i] = shoal_clone(shoal_expand(t[i], out->ndim, shape));
+            shoal_no_grad_end();
+            if (!t[i] || !batch_step(t[i], batch_dims, out->shape, &step[i])) {
+                return shoal_last_error();
+            }
+        }
+    }
+    const shoal_tensor *a = t[0], *b = t[1];
+    int64_t m = out->shape[batch_dims], n = out->shape[batch_dims + 1];
+    sh_matmul_args args = {
+        .dtype = out->dtype,
+        .batch = m * n > 0 ? out->count / (m * n) : 0,
+        .m = m,
+        .n = n,
+        .k = a->shape[a->ndim - 1],
+        .a = sh_tensor_ptr(a),
+        .a_row = a->strides[a->ndim - 2],
+        .a_col = a->strides[a->ndim - 1],
+        .a_batch = step[0],
+        .b = sh_tensor_ptr(b),
+        .b_row = b->strides[b->ndim - 2],
+        .b_col = b->strides[b->ndim - 1],
+        .b_batch = step[1],
+        .c = sh_tensor_ptr(out),
+        .c_row = n,
+        .c_batch = m * n,
+        .alpha = 1,
+    };
+    return c->kernels->matmul->matmul(c->exec, &args);
+}
+
+static shoal_err matmul_backward(sh_back *b)
+{
+    shoal_tensor *g = sh_back_grad(b, 0), *x = sh_back_saved(b, 0), *y = sh_back_saved(b, 1);
+    shoal_err err = SHOAL_OK;
+    if (sh_back_needs(b, 0)) {
+        err = sh_back_give(b, 0, shoal_matmul(g, shoal_transpose(y, -1, -2)));
+    }
+    if (err == SHOAL_OK && sh_back_needs(b, 1)) {
+        err = sh_back_give(b, 1, shoal_matmul(shoal_transpose(x, -1, -2), g));
+    }
+    return err;
+}
+
+const sh_op sh_op_matmul = {"matmul", SH_OP_COMPUTES, matmul_shape, matmul_forward, matmul_backward};
+
+shoal_tensor *shoal_matmul(shoal_tensor *a, shoal_tensor *b)
+{
+    return sh_run(&sh_op_matmul, &(sh_call){.in = {a, b}, .in_count = 2}, 2);
+}
+
+/* ---- linear: in = x, w, b; x is contiguous; a.i[0]: relu ---- */
+
+static shoal_err linear_shape(sh_call *c)
+{
+    const shoal_tensor *x = c->in[0], *w = c->in[1], *b = c->in[2];
+    bool good = (x->dtype == SHOAL_F32 || x->dtype == SHOAL_F64) && w->dtype == x->dtype && x->ndim >= 1 &&
+                w->ndim == 2 && x->shape[x->ndim - 1] == w->shape[1] &&
+                (!b || (b->dtype == x->dtype && b->ndim == 1 && b->shape[0] == w->shape[0]));
+    if (!good) {
+        sh_text tx, tw, tb;
+        return sh_fail(SHOAL_EINVAL, "linear: x %s, w %s, b %s; w is [out, in], all f32 or all f64",
+                       sh_tensor_text(&tx, x), sh_tensor_text(&tw, w), b ? sh_tensor_text(&tb, b) : "none");
+    }
+    int64_t shape[SHOAL_MAX_DIMS];
+    memcpy(shape, x->shape, sizeof shape);
+    shape[x->ndim - 1] = w->shape[0];
+    return sh_shape_init(&c->shape[0], x->dtype, x->ndim, shape);
+}
+
+/* Rows of x: all dims but the last as one. */
+static int64_t rows_of(const shoal_tensor *x)
+{
+    int64_t in = x->shape[x->ndim - 1];
+    return in > 0 ? x->count / in : 0;
+}
+
+static shoal_err linear_forward(sh_call *c)
+{
+    const shoal_tensor *x = c->in[0], *w = c->in[1], *b = c->in[2], *y = c->out[0];
+    bool relu = c->a.i[0] != 0;
+    shoal_err err = sh_call_save_in(c, 0);
+    if (err == SHOAL_OK) {
+        err = sh_call_save_in(c, 1);
+    }
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    int64_t out = w->shape[0];
+    sh_matmul_args args = {
+        .dtype = x->dtype,
+        .batch = 1,
+        .m = out > 0 ? y->count / out : 0,
+        .n = out,
+        .k = w->shape[1],
+        .a = sh_tensor_ptr(x),
+        .a_row = w->shape[1],
+        .a_col = 1,
+        .b = sh_tensor_ptr(w),
+        .b_row = w->strides[1],
+        .b_col = w->strides[0],
+        .c = sh_tensor_ptr(y),
+        .c_row = out,
+        .bias = b ? sh_tensor_ptr(b) : NULL,
+        .alpha = 1,
+        .relu = relu,
+    };
+    err = c->kernels->matmul->matmul(c->exec, &args);
+    return err == SHOAL_OK && relu ? sh_call_save_out(c, 0) : err;
+}
+
+static shoal_err linear_dx(sh_back *b, const shoal_tensor *g, const shoal_tensor *w)
+{
+    bool add;
+    shoal_tensor *dx = sh_back_target(b, 0, &add);
+    if (!dx) {
+        return shoal_last_error();
+    }
+    sh_matmul_args args = {
+        .dtype = g->dtype,
+        .batch = 1,
+        .m = rows_of(g),
+        .n = w->shape[1],
+        .k = w->shape[0],
+        .a = sh_tensor_ptr(g),
+        .a_row = w->shape[0],
+        .a_col = 1,
+        .b = sh_tensor_ptr(w),
+        .b_row = w->strides[0],
+        .b_col = w->strides[1],
+        .c = sh_tensor_ptr(dx),
+        .c_row = w->shape[1],
+        .alpha = 1,
+        .accumulate = add,
+    };
+    shoal_err err = sh_back_kernels(b)->matmul->matmul(sh_back_exec(b), &args);
+    return err == SHOAL_OK ? sh_back_give(b, 0, dx) : err;
+}
+
+static shoal_err linear_dw(sh_back *b, const shoal_tensor *g, const shoal_tensor *x)
+{
+    bool add;
+    shoal_tensor *dw = sh_back_target(b, 1, &add);
+    if (!dw) {
+        return shoal_last_error();
+    }
+    int64_t in = x->shape[x->ndim - 1], out = g->shape[g->ndim - 1];
+    sh_matmul_args args = {
+        .dtype = g->dtype,
+        .batch = 1,
+        .m = out,
+        .n = in,
+        .k = rows_of(x),
+        .a = sh_tensor_ptr(g),
+        .a_row = 1,
+        .a_col = out,
+        .b = sh_tensor_ptr(x),
+        .b_row = in,
+        .b_col = 1,
+        .c = sh_tensor_ptr(dw),
+        .c_row = in,
+        .alpha = 1,
+        .accumulate = add,
+    };
+    shoal_err err = sh_back_kernels(b)->matmul->matmul(sh_back_exec(b), &args);
+    return err == SHOAL_OK ? sh_back_give(b, 1, dw) : err;
+}
+
+static shoal_err linear_db(sh_back *b, shoal_tensor *g)
+{
+    int64_t out = g->shape[g->ndim - 1];
+    shoal_tensor *rows = shoal_reshape(g, SHOAL_SHAPE(rows_of(g), out));
+    return sh_back_give(b, 2, shoal_sum(rows, 0, false));
+}
+
+static shoal_err linear_backward(sh_back *b)
+{
+    shoal_tensor *g = shoal_contiguous(sh_back_grad(b, 0));
+    if (g && sh_back_attrs(b)->i[0]) {
+        shoal_tensor *cut = sh_scope_add(sh_tensor_new_like(g));
+        if (!cut) {
+            return shoal_last_error();
+        }
+        sh_view out = sh_tensor_view(cut), gv = sh_tensor_view(g), y = sh_tensor_view(sh_back_saved(b, 2));
+        shoal_err err = sh_back_kernels(b)->elementwise->grad(sh_back_exec(b), SH_GRAD_RELU, &out, &gv, &y, 0, 0);
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        g = cut;
+    }
+    shoal_err err = g ? SHOAL_OK : shoal_last_error();
+    if (err == SHOAL_OK && sh_back_needs(b, 0)) {
+        err = linear_dx(b, g, sh_back_saved(b, 1));
+    }
+    if (err == SHOAL_OK && sh_back_needs(b, 1)) {
+        err = linear_dw(b, g, sh_back_saved(b, 0));
+    }
+    return err == SHOAL_OK && sh_back_needs(b, 2) ? linear_db(b, g) : err;
+}
+
+const sh_op sh_op_linear = {"linear", SH_OP_COMPUTES, linear_shape, linear_forward, linear_backward};
+
+static shoal_tensor *linear(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b, bool relu)
+{
+    return sh_run(
+        &sh_op_linear,
+        &(sh_call){.in = {shoal_contiguous(x), w, b ? shoal_contiguous(b) : NULL}, .in_count = 3, .a.i = {relu}}, 2);
+}
+
+shoal_tensor *shoal_linear(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b)
+{
+    return linear(x, w, b, false);
+}
+
+shoal_tensor *shoal_linear_relu(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b)
+{
+    return linear(x, w, b, true);
+}

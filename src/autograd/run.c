@@ -1,0 +1,187 @@
+/* Running an op: checks, outputs, forward, record. */
+#include "autograd/node.h"
+
+#include "base/error.h"
+
+#include <string.h>
+
+static _Thread_local int no_grad __attribute__((tls_model("initial-exec")));
+
+void shoal_no_grad_begin(void)
+{
+    no_grad++;
+}
+
+void shoal_no_grad_end(void)
+{
+    no_grad--;
+}
+
+bool shoal_grad_enabled(void)
+{
+    return no_grad == 0;
+}
+
+static shoal_err prepare(const sh_op *op, sh_call *call)
+{
+    call->op = op;
+    call->out_count = 1;
+    call->device = NULL;
+    for (int i = 0; i < call->in_count; i++) {
+        const shoal_tensor *t = call->in[i];
+        if (!t) {
+            continue;
+        }
+        if (!call->device) {
+            call->device = t->storage->device;
+        } else if (t->storage->device != call->device) {
+            return sh_fail(SHOAL_EINVAL, "%s: tensors on %s and on %s", op->name, call->device->name,
+                           t->storage->device->name);
+        }
+        call->need[i] = t->requires_grad && no_grad == 0 && op->backward;
+        call->record |= call->need[i];
+    }
+    call->kernels = call->device->kernels();
+    call->exec = call->device->exec();
+    return call->exec ? SHOAL_OK : shoal_last_error();
+}
+
+static bool inputs_missing(const sh_call *call, int required)
+{
+    for (int i = 0; i < required; i++) {
+        if (!call->in[i]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void drop_saved(sh_call *call)
+{
+    for (int i = 0; i < call->saved_count; i++) {
+        shoal_tensor_release(call->saved[i]);
+    }
+    call->saved_count = 0;
+}
+
+/* Takes the reference. */
+static shoal_err save(sh_call *call, shoal_tensor *kept, uint32_t version)
+{
+    SH_INVARIANT(call->saved_count < SH_OP_SAVED);
+    call->saved[call->saved_count] = kept;
+    call->versions[call->saved_count++] = version;
+    return SHOAL_OK;
+}
+
+shoal_err sh_call_save_in(sh_call *call, int i)
+{
+    shoal_tensor *t = call->in[i];
+    if (!call->record) {
+        return SHOAL_OK;
+    }
+    /* In place: forward overwrites it, so it is out of date from the beginning, and backward will say so. */
+    bool lost = call->in_place && t && t->storage == call->out[0]->storage;
+    return save(call, shoal_tensor_retain(t), t ? t->storage->version - lost : 0);
+}
+
+shoal_err sh_call_save_out(sh_call *call, int i)
+{
+    if (!call->record) {
+        return SHOAL_OK;
+    }
+    sh_shape s;
+    sh_tensor_shape_of(call->out[i], &s);
+    shoal_tensor *alias = sh_tensor_over(call->out[i]->storage, &s);
+    return alias ? save(call, alias, alias->storage->version) : shoal_last_error();
+}
+
+shoal_tensor *sh_call_scratch(sh_call *call, shoal_dtype dtype, int ndim, const int64_t *shape)
+{
+    sh_shape s;
+    if (sh_shape_init(&s, dtype, ndim, shape) != SHOAL_OK) {
+        return NULL;
+    }
+    shoal_tensor *t = sh_scope_add(sh_tensor_new(call->device, &s));
+    if (t && call->record) {
+        (void)save(call, shoal_tensor_retain(t), 0);
+    }
+    return t;
+}
+
+static shoal_err make_outputs(sh_call *call)
+{
+    for (int i = 0; i < call->out_count; i++) {
+        call->out[i] =
+            sh_scope_add(call->op->kind == SH_OP_VIEWS ? sh_tensor_over(call->in[0]->storage, &call->shape[i])
+                                                       : sh_tensor_new(call->device, &call->shape[i]));
+        if (!call->out[i]) {
+            return shoal_last_error();
+        }
+    }
+    return SHOAL_OK;
+}
+
+shoal_tensor *sh_run(const sh_op *op, sh_call *call, int required)
+{
+    if (inputs_missing(call, required)) {
+        return NULL;
+    }
+    if (prepare(op, call) != SHOAL_OK || op->shape(call) != SHOAL_OK || make_outputs(call) != SHOAL_OK) {
+        return NULL;
+    }
+    if ((op->forward && op->forward(call) != SHOAL_OK) || (call->record && sh_node_record(call) != SHOAL_OK)) {
+        drop_saved(call);
+        return NULL;
+    }
+    return call->out[0];
+}
+
+/* What a gradient forbids. */
+static shoal_err check_in_place(const sh_op *op, const shoal_tensor *t)
+{
+    if (!t->requires_grad || no_grad > 0) {
+        return SHOAL_OK;
+    }
+    if (!t->node) {
+        return sh_fail(SHOAL_ESTATE,
+                       "%s in place: a leaf that needs a gradient can be changed only between "
+                       "shoal_no_grad_begin and shoal_no_grad_end",
+                       op->name);
+    }
+    if (t->node->op->kind == SH_OP_VIEWS) {
+        return sh_fail(SHOAL_ESTATE, "%s in place: a view that needs a gradient cannot be changed: clone it first",
+                       op->name);
+    }
+    return SHOAL_OK;
+}
+
+shoal_tensor *sh_run_in_place(const sh_op *op, sh_call *call, int required)
+{
+    if (inputs_missing(call, required)) {
+        return NULL;
+    }
+    shoal_tensor *t = call->in[0];
+    if (prepare(op, call) != SHOAL_OK || check_in_place(op, t) != SHOAL_OK || op->shape(call) != SHOAL_OK) {
+        return NULL;
+    }
+    const sh_shape *s = &call->shape[0];
+    if (s->dtype != (shoal_dtype)t->dtype || s->ndim != t->ndim ||
+        memcmp(s->shape, t->shape, (size_t)t->ndim * sizeof t->shape[0]) != 0) {
+        sh_text own, made;
+        (void)sh_fail(SHOAL_EINVAL, "%s in place: the result %s does not fit into %s", op->name,
+                      sh_shape_text(&made, s->ndim, s->shape), sh_tensor_text(&own, t));
+        return NULL;
+    }
+    call->in_place = true;
+    call->out[0] = t;
+    sh_tensor_touch(t);
+    if (op->forward(call) != SHOAL_OK) {
+        drop_saved(call);
+        return NULL;
+    }
+    if (call->record && sh_node_record(call) != SHOAL_OK) {
+        drop_saved(call);
+        return NULL;
+    }
+    return t;
+}

@@ -1,0 +1,58 @@
+/* bf16 and f16 as bits, without branches, so that loops over them become vector code. */
+#ifndef SH_KERNELS_CPU_HALF_H
+#define SH_KERNELS_CPU_HALF_H
+
+#include <stdint.h>
+#include <string.h>
+
+static inline uint32_t sh_float_bits(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+static inline float sh_bits_float(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+static inline float sh_bf16_to_float(uint16_t h)
+{
+    return sh_bits_float((uint32_t)h << 16);
+}
+
+static inline uint16_t sh_float_to_bf16(float x)
+{
+    uint32_t u = sh_float_bits(x);
+    uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1)) >> 16;
+    uint32_t nan = (u >> 16) | 0x40u;
+    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+}
+
+/* The exponent is moved by a product with a power of two, which is exact for subnormal numbers too. */
+static inline float sh_f16_to_float(uint16_t h)
+{
+    uint32_t u = (uint32_t)(h & 0x7fffu) << 13;
+    uint32_t finite = sh_float_bits(sh_bits_float(u) * 0x1p112f);
+    uint32_t magnitude = (h & 0x7c00u) == 0x7c00u ? u | 0x7f800000u : finite;
+    return sh_bits_float(magnitude | (uint32_t)(h & 0x8000u) << 16);
+}
+
+static inline uint16_t sh_float_to_f16(float x)
+{
+    uint32_t u = sh_float_bits(x);
+    uint32_t sign = (u >> 16) & 0x8000u;
+    u &= 0x7fffffffu;
+    /* Below 2^-14: adding 0.5 leaves the subnormal f16's bits, rounded, at the end of the sum. */
+    uint32_t small = sh_float_bits(sh_bits_float(u) + 0.5f) - 0x3f000000u;
+    uint32_t normal = (u - 0x38000000u + 0xfffu + ((u >> 13) & 1)) >> 13;
+    uint32_t h = u < 0x38800000u ? small : normal;
+    h = u >= 0x477ff000u ? 0x7c00u : h; /* 65520 and above are nearest to infinity */
+    h = u > 0x7f800000u ? 0x7e00u | ((u >> 13) & 0x3ffu) : h;
+    return (uint16_t)(h | sign);
+}
+
+#endif

@@ -1,0 +1,33 @@
+/* A reduction split in two: the dimensions that stay and those that are reduced. Strides are in elements. */
+#ifndef SH_KERNELS_CPU_REDUCE_PLAN_H
+#define SH_KERNELS_CPU_REDUCE_PLAN_H
+
+#include "kernels/reduce.h"
+
+typedef struct sh_reduce_plan {
+    int32_t kept, reduced; /* how many of each */
+    int64_t kept_shape[SH_MAX_DIMS], kept_in[SH_MAX_DIMS], kept_out[SH_MAX_DIMS];
+    int64_t reduced_shape[SH_MAX_DIMS], reduced_in[SH_MAX_DIMS];
+    int64_t results; /* product of kept_shape */
+    int64_t each;    /* product of reduced_shape */
+} sh_reduce_plan;
+
+/* Checks shapes and dtypes for the op. Reduced dimensions keep their order; those that lie behind one another are joined. */
+shoal_err sh_reduce_plan_init(sh_reduce_plan *plan, sh_reduce_op op, const sh_view *out, const sh_view *a);
+
+/* One step of an odometer over shape; moves *offset by the strides. False at the end. */
+static inline bool sh_reduce_next(int32_t ndim, const int64_t shape[], const int64_t strides[], int64_t at[],
+                                  int64_t *offset)
+{
+    for (int32_t d = ndim; d-- > 0;) {
+        *offset += strides[d];
+        if (++at[d] < shape[d]) {
+            return true;
+        }
+        *offset -= strides[d] * shape[d];
+        at[d] = 0;
+    }
+    return false;
+}
+
+#endif

@@ -1,0 +1,39 @@
+/* All kernels of one device. */
+#ifndef SH_KERNELS_KERNELS_H
+#define SH_KERNELS_KERNELS_H
+
+#include "kernels/conv2d.h"
+#include "kernels/elementwise.h"
+#include "kernels/index.h"
+#include "kernels/matmul.h"
+#include "kernels/norm.h"
+#include "kernels/optim.h"
+#include "kernels/pool.h"
+#include "kernels/random.h"
+#include "kernels/reduce.h"
+#include "kernels/rnn.h"
+#include "kernels/softmax.h"
+
+typedef struct sh_kernels {
+    const char *name; /* "reference", "avx2", "avx512" */
+    const sh_elementwise_kernels *elementwise;
+    const sh_reduce_kernels *reduce;
+    const sh_matmul_kernels *matmul;
+    const sh_softmax_kernels *softmax;
+    const sh_norm_kernels *norm;
+    const sh_index_kernels *index;
+    const sh_rnn_kernels *rnn;
+    const sh_random_kernels *random;
+    const sh_optim_kernels *optim;
+    const sh_conv_kernels *conv;
+    const sh_pool_kernels *pool;
+} sh_kernels;
+
+/* The best that this CPU can run; chosen at the first call. SHOAL_CPU=plain, avx2 or avx512 sets a limit to it; other values
+ * mean nothing. From any thread. */
+const sh_kernels *sh_kernels_cpu(void);
+
+/* By name; NULL when there is none of it or this CPU cannot run it. For tests and benchmarks. */
+const sh_kernels *sh_kernels_find(const char *name);
+
+#endif

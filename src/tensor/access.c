@@ -1,0 +1,179 @@
+/* Views for kernels, fills and copies, and reading elements from the host. */
+#include "tensor/tensor.h"
+
+#include "base/error.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+sh_view sh_tensor_view(const shoal_tensor *t)
+{
+    sh_view v = {.data = sh_tensor_ptr(t), .ndim = t->ndim, .dtype = t->dtype};
+    memcpy(v.shape, t->shape, sizeof v.shape);
+    memcpy(v.strides, t->strides, sizeof v.strides);
+    return v;
+}
+
+sh_view sh_tensor_view_as(const shoal_tensor *t, int ndim, const int64_t *shape)
+{
+    sh_view v = {.data = sh_tensor_ptr(t), .ndim = ndim, .dtype = t->dtype};
+    for (int d = 0; d < ndim; d++) {
+        int own = d - (ndim - t->ndim);
+        v.shape[d] = shape[d];
+        v.strides[d] = own < 0 || t->shape[own] == 1 ? 0 : t->strides[own];
+    }
+    return v;
+}
+
+shoal_err sh_tensor_fill(shoal_tensor *t, double value)
+{
+    const sh_device *device = t->storage->device;
+    sh_exec *exec = device->exec();
+    sh_view out = sh_tensor_view(t);
+    return exec ? device->kernels()->elementwise->fill(exec, &out, sh_scalar_float(value)) : shoal_last_error();
+}
+
+shoal_err sh_tensor_copy_data(shoal_tensor *to, const shoal_tensor *from)
+{
+    const sh_device *device = to->storage->device;
+    if (from->storage->device != device) {
+        return sh_fail(SHOAL_EINVAL, "copy between devices %s and %s", device->name, from->storage->device->name);
+    }
+    sh_exec *exec = device->exec();
+    sh_view out = sh_tensor_view(to), in = sh_tensor_view_as(from, to->ndim, to->shape);
+    return exec ? device->kernels()->elementwise->copy(exec, &out, &in) : shoal_last_error();
+}
+
+/* The elements in order, of the same or another dtype, in memory of the host; free() it. */
+static void *host_copy(const shoal_tensor *t, shoal_dtype dtype)
+{
+    size_t size = (size_t)t->count * shoal_dtype_size(dtype);
+    sh_shape s;
+    void *host = NULL;
+    shoal_tensor *packed =
+        sh_shape_init(&s, dtype, t->ndim, t->shape) == SHOAL_OK ? sh_tensor_new(t->storage->device, &s) : NULL;
+    if (packed && sh_tensor_copy_data(packed, t) == SHOAL_OK) {
+        host = malloc(size > 0 ? size : 1);
+        if (!host) {
+            (void)sh_fail(SHOAL_ENOMEM, "no room for %zu bytes", size);
+        } else if (t->storage->device->read(host, sh_tensor_ptr(packed), size) != SHOAL_OK) {
+            free(host);
+            host = NULL;
+        }
+    }
+    shoal_tensor_release(packed);
+    return host;
+}
+
+shoal_err shoal_tensor_read(const shoal_tensor *t, void *out, size_t size)
+{
+    if (!t) {
+        return shoal_last_error();
+    }
+    size_t own = (size_t)t->count * shoal_dtype_size(t->dtype);
+    if (size != own) {
+        return sh_fail(SHOAL_EINVAL, "shoal_tensor_read: the tensor has %zu bytes, not %zu", own, size);
+    }
+    if (t->contiguous) {
+        return t->storage->device->read(out, sh_tensor_ptr(t), size);
+    }
+    void *host = host_copy(t, t->dtype);
+    if (!host) {
+        return shoal_last_error();
+    }
+    memcpy(out, host, size);
+    free(host);
+    return SHOAL_OK;
+}
+
+/* The element at an offset of the storage, in elements. */
+static double element(const shoal_tensor *t, int64_t offset)
+{
+    sh_shape s = {.offset = offset, .dtype = t->dtype};
+    shoal_tensor *one = sh_tensor_over(t->storage, &s);
+    double *number = one ? host_copy(one, SHOAL_F64) : NULL;
+    double x = number ? *number : 0;
+    free(number);
+    shoal_tensor_release(one);
+    return x;
+}
+
+double shoal_item(const shoal_tensor *t)
+{
+    if (!t) {
+        return 0;
+    }
+    if (t->count != 1) {
+        sh_text text;
+        (void)sh_fail(SHOAL_EINVAL, "shoal_item: %s has not one element", sh_tensor_text(&text, t));
+        return 0;
+    }
+    if (t->dtype == SHOAL_F32 && t->storage->device->host_readable) {
+        return *(const float *)sh_tensor_ptr(t);
+    }
+    return element(t, t->offset);
+}
+
+double shoal_tensor_at(const shoal_tensor *t, int ndim, const int64_t *index)
+{
+    if (!t) {
+        return 0;
+    }
+    int64_t at = t->offset;
+    bool inside = ndim == t->ndim;
+    for (int d = 0; inside && d < ndim; d++) {
+        inside = index[d] >= 0 && index[d] < t->shape[d];
+        at += index[d] * t->strides[d];
+    }
+    if (!inside) {
+        sh_text i, text;
+        (void)sh_fail(SHOAL_EINVAL, "shoal_tensor_at: %s is no index of %s",
+                      sh_shape_text(&i, ndim < SHOAL_MAX_DIMS ? ndim : SHOAL_MAX_DIMS, index),
+                      sh_tensor_text(&text, t));
+        return 0;
+    }
+    return element(t, at);
+}
+
+static bool same_shape(const shoal_tensor *a, const shoal_tensor *b)
+{
+    return a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof a->shape[0]) == 0;
+}
+
+bool shoal_tensor_equal(const shoal_tensor *a, const shoal_tensor *b)
+{
+    if (!a || !b || a->dtype != b->dtype || !same_shape(a, b)) {
+        return false;
+    }
+    void *x = host_copy(a, a->dtype), *y = host_copy(b, b->dtype);
+    bool equal = x && y && memcmp(x, y, (size_t)a->count * shoal_dtype_size(a->dtype)) == 0;
+    free(x);
+    free(y);
+    return equal;
+}
+
+bool shoal_tensor_close(const shoal_tensor *a, const shoal_tensor *b, double rtol, double atol)
+{
+    if (!a || !b || !same_shape(a, b)) {
+        return false;
+    }
+    double *x = host_copy(a, SHOAL_F64), *y = host_copy(b, SHOAL_F64);
+    bool close = x && y;
+    for (int64_t i = 0; close && i < a->count; i++) {
+        close = x[i] == y[i] || fabs(x[i] - y[i]) <= atol + rtol * fabs(y[i]) || (isnan(x[i]) && isnan(y[i]));
+    }
+    free(x);
+    free(y);
+    return close;
+}
+
+void sh_tensor_grad_settle(shoal_tensor *t)
+{
+    if (t->grad_is_zero) {
+        t->grad_is_zero = false;
+        if (t->grad) {
+            (void)sh_tensor_fill(t->grad, 0);
+        }
+    }
+}

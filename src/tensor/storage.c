@@ -1,0 +1,241 @@
+/* Storages: making, moving, and the table of those in the heap. */
+#include "tensor/storage.h"
+
+#include "base/error.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Storages in the heap by block id. Under `lock`: the table, and giving up the last reference of a storage in it, so that a
+ * block that arrives while its storage goes finds either the living one or none. */
+static struct {
+    pthread_mutex_t lock;
+    sh_storage **buckets;
+    size_t bucket_count; /* a power of two */
+    size_t count;
+} shared = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static sh_a64 next_private_id;
+
+static sh_storage **bucket_of(uint64_t id)
+{
+    return &shared.buckets[(id * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (shared.bucket_count - 1)];
+}
+
+/* Under the lock: room for one more. */
+static bool table_grow(void)
+{
+    if (shared.count < shared.bucket_count) {
+        return true;
+    }
+    size_t old_count = shared.bucket_count;
+    sh_storage **old = shared.buckets;
+    sh_storage **fresh = calloc(old_count > 0 ? old_count * 2 : 64, sizeof *fresh);
+    if (!fresh) {
+        return false;
+    }
+    shared.buckets = fresh;
+    shared.bucket_count = old_count > 0 ? old_count * 2 : 64;
+    for (size_t i = 0; i < old_count; i++) {
+        for (sh_storage *s = old[i], *next; s; s = next) {
+            next = s->next;
+            sh_storage **b = bucket_of(s->id);
+            s->next = *b;
+            *b = s;
+        }
+    }
+    free(old);
+    return true;
+}
+
+static void table_insert(sh_storage *s)
+{
+    sh_storage **b = bucket_of(s->id);
+    s->next = *b;
+    *b = s;
+    shared.count++;
+}
+
+static void table_remove(sh_storage *s)
+{
+    sh_storage **p = bucket_of(s->id);
+    while (*p != s) {
+        p = &(*p)->next;
+    }
+    *p = s->next;
+    if (--shared.count == 0) {
+        free(shared.buckets);
+        shared.buckets = NULL;
+        shared.bucket_count = 0;
+    }
+}
+
+static sh_storage *new_storage(const sh_device *device, size_t size)
+{
+    sh_storage *s = sh_cpu_cache_alloc(sizeof *s);
+    if (!s) {
+        return NULL;
+    }
+    /* Ids of private storages are odd, of blocks even: neither can be taken for the other. */
+    *s = (sh_storage){.device = device, .size = size, .id = sh_add_relaxed(&next_private_id, 2) | 1};
+    sh_store_relaxed(&s->refs, 1);
+    return s;
+}
+
+sh_storage *sh_storage_create(const sh_device *device, size_t size)
+{
+    sh_storage *s = new_storage(device, size);
+    if (s) {
+        s->data = device->alloc(size);
+        if (!s->data) {
+            sh_cpu_cache_free(s, sizeof *s);
+            s = NULL;
+        }
+    }
+    return s;
+}
+
+sh_storage *sh_storage_create_foreign(void *data, size_t size, void (*release)(void *), void *context)
+{
+    sh_storage *s = new_storage(&sh_device_cpu, size);
+    if (s) {
+        s->data = data;
+        s->foreign = true;
+        s->release = release;
+        s->context = context;
+    }
+    return s;
+}
+
+/* Under the lock: the storage now is that block, whose reference becomes its own. */
+static shoal_err become_block(sh_storage *s, uint64_t id, void *data, shoal_block *keeper)
+{
+    if (!table_grow()) {
+        return sh_fail(SHOAL_ENOMEM, "no room for the table of shared tensors");
+    }
+    s->id = id << 1;
+    s->data = data;
+    s->keeper = keeper;
+    table_insert(s);
+    return SHOAL_OK;
+}
+
+static shoal_err become_block_locked(sh_storage *s, shoal_block *block)
+{
+    pthread_mutex_lock(&shared.lock);
+    shoal_err err = become_block(s, shoal_block_id(block), shoal_block_data(block), block);
+    pthread_mutex_unlock(&shared.lock);
+    return err;
+}
+
+sh_storage *sh_storage_create_shared(size_t size)
+{
+    shoal_block *block;
+    if (shoal_block_create(size, &block) != SHOAL_OK) {
+        return NULL;
+    }
+    sh_storage *s = new_storage(&sh_device_cpu, size);
+    if (!s || become_block_locked(s, block) != SHOAL_OK) {
+        sh_cpu_cache_free(s, sizeof *s);
+        shoal_release(block);
+        return NULL;
+    }
+    return s;
+}
+
+/* Under the lock. */
+static sh_storage *find_block(uint64_t id)
+{
+    if (shared.bucket_count == 0) {
+        return NULL;
+    }
+    sh_storage *s = *bucket_of(id << 1);
+    while (s && s->id != id << 1) {
+        s = s->next;
+    }
+    return s;
+}
+
+sh_storage *sh_storage_of_block(uint64_t id, void *data, size_t size, shoal_block *keeper)
+{
+    pthread_mutex_lock(&shared.lock);
+    sh_storage *s = find_block(id);
+    if (s) {
+        (void)sh_storage_retain(s);
+    } else {
+        s = new_storage(&sh_device_cpu, size);
+        if (s && become_block(s, id, data, keeper) == SHOAL_OK) {
+            (void)shoal_retain(keeper);
+        } else {
+            sh_cpu_cache_free(s, sizeof *s);
+            s = NULL;
+        }
+    }
+    pthread_mutex_unlock(&shared.lock);
+    return s;
+}
+
+shoal_err sh_storage_share(sh_storage *s)
+{
+    if (sh_storage_is_shared(s)) {
+        return SHOAL_OK;
+    }
+    if (s->foreign) {
+        return sh_fail(SHOAL_EINVAL,
+                       "memory of the program's own cannot move into the shared heap: clone the tensor first");
+    }
+    shoal_block *block;
+    shoal_err err = shoal_block_create(s->size, &block);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    void *old = s->data;
+    if (s->size > 0) {
+        memcpy(shoal_block_data(block), old, s->size);
+    }
+    err = become_block_locked(s, block);
+    if (err != SHOAL_OK) {
+        shoal_release(block);
+        return err;
+    }
+    s->device->free(old, s->size);
+    return SHOAL_OK;
+}
+
+/* Gives up one reference; true when it was the last, and then the storage is in no table any more. Only the last reference of
+ * a storage in the table needs the lock: while there are others nobody can see it go. */
+static bool give_up(sh_storage *s)
+{
+    if (!s->keeper) {
+        return sh_sub_acq_rel(&s->refs, 1) == 1;
+    }
+    uint64_t refs = sh_load_relaxed(&s->refs);
+    while (refs > 1) {
+        if (sh_cas_acq_rel(&s->refs, &refs, refs - 1)) {
+            return false;
+        }
+    }
+    pthread_mutex_lock(&shared.lock);
+    bool last = sh_sub_acq_rel(&s->refs, 1) == 1;
+    if (last) {
+        table_remove(s);
+    }
+    pthread_mutex_unlock(&shared.lock);
+    return last;
+}
+
+void sh_storage_release(sh_storage *s)
+{
+    if (!s || !give_up(s)) {
+        return;
+    }
+    if (s->keeper) {
+        shoal_release(s->keeper);
+    } else if (!s->foreign) {
+        s->device->free(s->data, s->size);
+    } else if (s->release) {
+        s->release(s->context);
+    }
+    sh_cpu_cache_free(s, sizeof *s);
+}

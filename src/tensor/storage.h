@@ -1,0 +1,62 @@
+/* The bytes behind tensors: private, in the shared heap, on a card, or foreign (the program's own, or another library's).
+ *
+ * A storage object belongs to one process; every view of it points to the same one, so moving it into the heap moves all
+ * views at once. Bytes in the heap have one storage object in a process, however often they arrive (B2). */
+#ifndef SH_TENSOR_STORAGE_H
+#define SH_TENSOR_STORAGE_H
+
+#include "device/device.h"
+#include "shm/block.h"
+#include "sync/atomic.h"
+
+typedef struct sh_storage {
+    sh_a64 refs;
+    const sh_device *device;
+    void *data;
+    size_t size;
+    uint64_t id;      /* unique in the process; of bytes in the heap: the block's, which is the same in every process */
+    uint32_t version; /* counts changes in place by this process, for autograd */
+
+    /* Bytes in the heap: the block they are, or a block that refers to it and so keeps it; else NULL. One reference is
+     * ours. */
+    shoal_block *keeper;
+
+    /* Foreign bytes: called with context when the last view goes. */
+    void (*release)(void *context);
+    void *context;
+    bool foreign;
+
+    struct sh_storage *next; /* in the table of storages in the heap */
+} sh_storage;
+
+/* A private storage of size bytes. NULL: SHOAL_ENOMEM. */
+sh_storage *sh_storage_create(const sh_device *device, size_t size);
+
+/* A storage in the heap, new. NULL: SHOAL_ENOMEM with the sizes, SHOAL_ELIMIT, SHOAL_EFORK. */
+sh_storage *sh_storage_create_shared(size_t size);
+
+/* Over foreign bytes of the CPU. After a failure release is not called. */
+sh_storage *sh_storage_create_foreign(void *data, size_t size, void (*release)(void *), void *context);
+
+/* The storage of a block in the heap that arrived: the one this process has, or a new one that keeps `keeper` (retained).
+ * The bytes are checked to lie in the heap by whoever found them. NULL: SHOAL_ENOMEM. */
+sh_storage *sh_storage_of_block(uint64_t id, void *data, size_t size, shoal_block *keeper);
+
+/* Moves private bytes into the heap. Nothing happens when they are there or on a card. Errors: SHOAL_ENOMEM with the sizes,
+ * SHOAL_EINVAL for foreign bytes. */
+shoal_err sh_storage_share(sh_storage *s);
+
+static inline bool sh_storage_is_shared(const sh_storage *s)
+{
+    return s->keeper != NULL || !s->device->host_readable;
+}
+
+static inline sh_storage *sh_storage_retain(sh_storage *s)
+{
+    (void)sh_add_relaxed(&s->refs, 1);
+    return s;
+}
+
+void sh_storage_release(sh_storage *s);
+
+#endif

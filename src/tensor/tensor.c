@@ -1,0 +1,300 @@
+/* Tensors: making, holding, asking. */
+#include "tensor/tensor.h"
+
+#include "base/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_contiguous(const sh_shape *s)
+{
+    int64_t next = 1;
+    for (int d = s->ndim; d-- > 0;) {
+        if (s->shape[d] == 0) {
+            return true;
+        }
+        if (s->shape[d] != 1 && s->strides[d] != next) {
+            return false;
+        }
+        next *= s->shape[d];
+    }
+    return true;
+}
+
+shoal_tensor *sh_tensor_over(sh_storage *storage, const sh_shape *s)
+{
+    shoal_tensor *t = sh_cpu_cache_alloc(sizeof *t);
+    if (!t) {
+        return NULL;
+    }
+    *t = (shoal_tensor){
+        .storage = sh_storage_retain(storage),
+        .offset = s->offset,
+        .count = sh_shape_count(s),
+        .ndim = (int8_t)s->ndim,
+        .dtype = (uint8_t)s->dtype,
+        .contiguous = is_contiguous(s),
+    };
+    memcpy(t->shape, s->shape, sizeof t->shape);
+    memcpy(t->strides, s->strides, sizeof t->strides);
+    sh_store_relaxed(&t->refs, 1);
+    return t;
+}
+
+static size_t bytes_of(const sh_shape *s)
+{
+    return (size_t)sh_shape_count(s) * shoal_dtype_size(s->dtype);
+}
+
+static shoal_tensor *over_new(sh_storage *storage, const sh_shape *s)
+{
+    shoal_tensor *t = storage ? sh_tensor_over(storage, s) : NULL;
+    sh_storage_release(storage);
+    return t;
+}
+
+shoal_tensor *sh_tensor_new(const sh_device *device, const sh_shape *s)
+{
+    return over_new(sh_storage_create(device, bytes_of(s)), s);
+}
+
+void sh_tensor_shape_of(const shoal_tensor *t, sh_shape *out)
+{
+    *out = (sh_shape){.offset = t->offset, .ndim = t->ndim, .dtype = t->dtype};
+    memcpy(out->shape, t->shape, sizeof out->shape);
+    memcpy(out->strides, t->strides, sizeof out->strides);
+}
+
+shoal_tensor *sh_tensor_new_like(const shoal_tensor *t)
+{
+    sh_shape s;
+    return sh_shape_init(&s, t->dtype, t->ndim, t->shape) == SHOAL_OK ? sh_tensor_new(t->storage->device, &s) : NULL;
+}
+
+static void destroy(shoal_tensor *t)
+{
+    sh_node_release(t->node);
+    shoal_tensor_release(t->grad);
+    if (t->description) {
+        shoal_release(t->description);
+    }
+    free(t->hooks);
+    sh_storage_release(t->storage);
+    sh_cpu_cache_free(t, sizeof *t);
+}
+
+shoal_tensor *shoal_tensor_retain(shoal_tensor *t)
+{
+    if (t) {
+        (void)sh_add_relaxed(&t->refs, 1);
+    }
+    return t;
+}
+
+void shoal_tensor_release(shoal_tensor *t)
+{
+    if (t && sh_sub_acq_rel(&t->refs, 1) == 1) {
+        destroy(t);
+    }
+}
+
+/* ---- makers ---- */
+
+shoal_tensor *shoal_empty(shoal_dtype dtype, int ndim, const int64_t *shape)
+{
+    sh_shape s;
+    return sh_shape_init(&s, dtype, ndim, shape) == SHOAL_OK ? sh_tensor_new(&sh_device_cpu, &s) : NULL;
+}
+
+shoal_tensor *shoal_empty_shared(shoal_dtype dtype, int ndim, const int64_t *shape)
+{
+    sh_shape s;
+    return sh_shape_init(&s, dtype, ndim, shape) == SHOAL_OK ? over_new(sh_storage_create_shared(bytes_of(&s)), &s)
+                                                             : NULL;
+}
+
+/* t with every element set, or NULL and t released. */
+static shoal_tensor *filled(shoal_tensor *t, double value)
+{
+    if (t && sh_tensor_fill(t, value) != SHOAL_OK) {
+        shoal_tensor_release(t);
+        t = NULL;
+    }
+    return t;
+}
+
+shoal_tensor *shoal_full(shoal_dtype dtype, double value, int ndim, const int64_t *shape)
+{
+    return filled(shoal_empty(dtype, ndim, shape), value);
+}
+
+shoal_tensor *shoal_zeros(shoal_dtype dtype, int ndim, const int64_t *shape)
+{
+    return shoal_full(dtype, 0, ndim, shape);
+}
+
+shoal_tensor *shoal_ones(shoal_dtype dtype, int ndim, const int64_t *shape)
+{
+    return shoal_full(dtype, 1, ndim, shape);
+}
+
+shoal_tensor *shoal_scalar(shoal_dtype dtype, double value)
+{
+    return shoal_full(dtype, value, SHOAL_SCALAR);
+}
+
+shoal_tensor *shoal_empty_like(const shoal_tensor *t)
+{
+    return t ? sh_tensor_new_like(t) : NULL;
+}
+
+shoal_tensor *shoal_zeros_like(const shoal_tensor *t)
+{
+    return filled(shoal_empty_like(t), 0);
+}
+
+shoal_tensor *shoal_from_data(shoal_dtype dtype, const void *data, int ndim, const int64_t *shape)
+{
+    shoal_tensor *t = shoal_empty(dtype, ndim, shape);
+    if (t && t->storage->size > 0) {
+        if (!data) {
+            shoal_tensor_release(t);
+            (void)sh_fail(SHOAL_EINVAL, "shoal_from_data: data is NULL");
+            return NULL;
+        }
+        memcpy(t->storage->data, data, t->storage->size);
+    }
+    return t;
+}
+
+shoal_tensor *shoal_from_memory(shoal_dtype dtype, void *data, int ndim, const int64_t *shape, void (*release)(void *),
+                                void *context)
+{
+    sh_shape s;
+    if (sh_shape_init(&s, dtype, ndim, shape) != SHOAL_OK) {
+        return NULL;
+    }
+    sh_storage *storage = sh_storage_create_foreign(data, bytes_of(&s), release, context);
+    shoal_tensor *t = storage ? sh_tensor_over(storage, &s) : NULL;
+    if (storage && !t) {
+        storage->release = NULL;
+    }
+    sh_storage_release(storage);
+    return t;
+}
+
+/* Fills a new tensor of the dtype, element i with value(i). Goes through f64 or i64, whichever is exact for the dtype. */
+static shoal_tensor *from_numbers(shoal_dtype dtype, int64_t count, double start, double step)
+{
+    const int64_t shape[] = {count};
+    shoal_dtype wide = shoal_dtype_is_float(dtype) ? SHOAL_F64 : SHOAL_I64;
+    shoal_tensor *numbers = shoal_empty(wide, 1, shape);
+    shoal_tensor *t = numbers ? shoal_empty(dtype, 1, shape) : NULL;
+    for (int64_t i = 0; t && i < count; i++) {
+        double x = start + (double)i * step;
+        if (wide == SHOAL_F64) {
+            ((double *)numbers->storage->data)[i] = x;
+        } else {
+            ((int64_t *)numbers->storage->data)[i] = (int64_t)x;
+        }
+    }
+    if (t && sh_tensor_copy_data(t, numbers) != SHOAL_OK) {
+        shoal_tensor_release(t);
+        t = NULL;
+    }
+    shoal_tensor_release(numbers);
+    return t;
+}
+
+shoal_tensor *shoal_arange(shoal_dtype dtype, double start, double end, double step)
+{
+    double n = (end - start) / step;
+    if (!(step != 0 && n < 9e15)) {
+        (void)sh_fail(SHOAL_EINVAL, "shoal_arange: from %g to %g by %g", start, end, step);
+        return NULL;
+    }
+    int64_t count = n <= 0 ? 0 : (int64_t)n + ((double)(int64_t)n < n);
+    return from_numbers(dtype, count, start, step);
+}
+
+shoal_tensor *shoal_eye(shoal_dtype dtype, int64_t n)
+{
+    shoal_tensor *t = shoal_zeros(dtype, SHOAL_SHAPE(n, n));
+    if (t && n > 0) {
+        sh_shape diagonal = {.shape = {n}, .strides = {n + 1}, .ndim = 1, .dtype = dtype};
+        shoal_tensor *d = sh_tensor_over(t->storage, &diagonal);
+        if (!d || sh_tensor_fill(d, 1) != SHOAL_OK) {
+            shoal_tensor_release(t);
+            t = NULL;
+        }
+        shoal_tensor_release(d);
+    }
+    return t;
+}
+
+/* ---- asking ---- */
+
+shoal_dtype shoal_tensor_dtype(const shoal_tensor *t)
+{
+    return t ? t->dtype : SHOAL_F32;
+}
+
+shoal_device shoal_tensor_device(const shoal_tensor *t)
+{
+    return t ? t->storage->device->kind : SHOAL_CPU;
+}
+
+int shoal_tensor_ndim(const shoal_tensor *t)
+{
+    return t ? t->ndim : 0;
+}
+
+int64_t shoal_tensor_size(const shoal_tensor *t, int dim)
+{
+    return t && t->ndim > 0 && sh_dim(&dim, t->ndim, "shoal_tensor_size") == SHOAL_OK ? t->shape[dim] : 0;
+}
+
+int64_t shoal_tensor_stride(const shoal_tensor *t, int dim)
+{
+    return t && t->ndim > 0 && sh_dim(&dim, t->ndim, "shoal_tensor_stride") == SHOAL_OK ? t->strides[dim] : 0;
+}
+
+const int64_t *shoal_tensor_shape(const shoal_tensor *t)
+{
+    return t ? t->shape : NULL;
+}
+
+int64_t shoal_tensor_count(const shoal_tensor *t)
+{
+    return t ? t->count : 0;
+}
+
+int64_t shoal_tensor_offset(const shoal_tensor *t)
+{
+    return t ? t->offset : 0;
+}
+
+bool shoal_tensor_is_contiguous(const shoal_tensor *t)
+{
+    return t && t->contiguous;
+}
+
+void *shoal_tensor_data(const shoal_tensor *t)
+{
+    return t && t->storage->device->host_readable ? sh_tensor_ptr(t) : NULL;
+}
+
+uint64_t shoal_tensor_storage_id(const shoal_tensor *t)
+{
+    return t ? t->storage->id : 0;
+}
+
+size_t shoal_tensor_storage_size(const shoal_tensor *t)
+{
+    return t ? t->storage->size : 0;
+}
+
+bool shoal_tensor_is_shared(const shoal_tensor *t)
+{
+    return t && sh_storage_is_shared(t->storage);
+}
