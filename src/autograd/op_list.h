@@ -2,6 +2,7 @@
 #ifndef SH_AUTOGRAD_OP_LIST_H
 #define SH_AUTOGRAD_OP_LIST_H
 
+/* clang-format off */
 #define SH_OPS_ELEMENTWISE(X)                                                                                          \
     X(abs)                                                                                                             \
     X(square) X(sqrt) X(rsqrt) X(reciprocal) X(exp) X(log) X(sin) X(cos) X(sigmoid) X(tanh) X(relu) X(gelu) X(neg)     \
@@ -24,5 +25,7 @@
     SH_OPS_REDUCE(X)                                                                                                   \
     SH_OPS_MATRIX(X)                                                                                                   \
     SH_OPS_INDEX(X)
+
+/* clang-format on */
 
 #endif
