@@ -9,7 +9,10 @@ enum {
     LANES = 16,
 };
 
-/* ---- sixteen lanes ---- */
+/* ---- sixteen lanes ----
+ *
+ * A pixel is wanted again for the next tap. The compiler would keep it in a register, and there are none to spare; so the
+ * instruction that takes it from memory is written out. */
 
 #if VEC == 16
 typedef __m512 wide;
@@ -19,9 +22,11 @@ INLINE wide wide_load(const float *p)
     return _mm512_load_ps(p);
 }
 
-INLINE wide wide_fma(float f, wide w, wide sum)
+/* sum + *pixel * w */
+INLINE wide wide_fma(const float *pixel, wide w, wide sum)
 {
-    return _mm512_fmadd_ps(_mm512_set1_ps(f), w, sum);
+    __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*pixel));
+    return sum;
 }
 
 INLINE wide wide_mul(wide a, wide b)
@@ -43,9 +48,10 @@ INLINE wide wide_load(const float *p)
     return (wide){{_mm256_load_ps(p), _mm256_load_ps(p + 8)}};
 }
 
-INLINE wide wide_fma(float f, wide w, wide sum)
+INLINE wide wide_fma(const float *pixel, wide w, wide sum)
 {
-    const __m256 all = _mm256_set1_ps(f);
+    __m256 all;
+    __asm__("vbroadcastss %1, %0" : "=x"(all) : "m"(*pixel));
     return (wide){{_mm256_fmadd_ps(all, w.half[0], sum.half[0]), _mm256_fmadd_ps(all, w.half[1], sum.half[1])}};
 }
 
@@ -176,11 +182,11 @@ INLINE void tile(const int kernel, const int columns, const work *k, int64_t i, 
                 const wide f = wide_load(taps + d * LANES);
 #pragma GCC unroll 14
                 for (int q = 0; q < columns; q++) {
-                    sum[0][q] = wide_fma(line[q + d], f, sum[0][q]);
+                    sum[0][q] = wide_fma(line + q + d, f, sum[0][q]);
                 }
 #pragma GCC unroll 14
                 for (int q = 0; q < columns; q++) {
-                    sum[1][q] = wide_fma(next[q + d], f, sum[1][q]);
+                    sum[1][q] = wide_fma(next + q + d, f, sum[1][q]);
                 }
             }
         }
