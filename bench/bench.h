@@ -52,6 +52,7 @@ SHOAL_MUST_USE shoal_err bench_queue(bench_report *report);
 SHOAL_MUST_USE shoal_err bench_barrier(bench_report *report);
 SHOAL_MUST_USE shoal_err bench_spawn(bench_report *report);
 SHOAL_MUST_USE shoal_err bench_heap(bench_report *report);
+SHOAL_MUST_USE shoal_err bench_tensor(bench_report *report);
 SHOAL_MUST_USE shoal_err bench_flow(bench_report *report);  /* part of queue: messages a second */
 SHOAL_MUST_USE shoal_err bench_fresh(bench_report *report); /* part of queue: large fresh data */
 

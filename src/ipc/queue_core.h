@@ -44,7 +44,7 @@ typedef struct sh_put {
 
 shoal_err sh_queue_put_word(shoal_block *queue, const sh_put *put, int64_t timeout);
 
-typedef enum sh_want { SH_WANT_ANY, SH_WANT_BYTES, SH_WANT_BLOCK } sh_want;
+typedef enum sh_want { SH_WANT_ANY, SH_WANT_BYTES, SH_WANT_BLOCK, SH_WANT_TENSOR } sh_want;
 
 typedef struct sh_taken {
     sh_entry_kind kind;

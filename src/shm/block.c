@@ -434,7 +434,8 @@ shoal_kind sh_block_kind(const shoal_block *block)
         [SH_KIND_PIPE] = SHOAL_KIND_PIPE,           [SH_KIND_CONDITION] = SHOAL_KIND_CONDITION,
         [SH_KIND_LOCK] = SHOAL_KIND_LOCK,           [SH_KIND_RLOCK] = SHOAL_KIND_RLOCK,
         [SH_KIND_SEMAPHORE] = SHOAL_KIND_SEMAPHORE, [SH_KIND_EVENT] = SHOAL_KIND_EVENT,
-        [SH_KIND_BARRIER] = SHOAL_KIND_BARRIER,
+        [SH_KIND_BARRIER] = SHOAL_KIND_BARRIER,     [SH_KIND_TENSOR] = SHOAL_KIND_TENSOR,
+        [SH_KIND_SPARSE] = SHOAL_KIND_SPARSE,       [SH_KIND_MODULE] = SHOAL_KIND_MODULE,
     };
     return block->kind < SH_KIND_COUNT ? kinds[block->kind] : SHOAL_KIND_NONE;
 }

@@ -114,6 +114,9 @@ typedef enum sh_kind {
     SH_KIND_SEMAPHORE,
     SH_KIND_EVENT,
     SH_KIND_BARRIER,
+    SH_KIND_TENSOR, /* these three are laid out like a message: references, then bytes; see share/ */
+    SH_KIND_SPARSE,
+    SH_KIND_MODULE,
     SH_KIND_COUNT,
 } sh_kind;
 

@@ -1,0 +1,213 @@
+#include "share/description.h"
+
+#include "autograd/node.h"
+#include "base/error.h"
+
+#include <stddef.h>
+#include <string.h>
+
+/* ---- describing ---- */
+
+/* The description says what is still so. While it exists it keeps the grad's block, so that no other storage can have come to
+ * the same id. */
+static bool is_true(const shoal_tensor *t)
+{
+    return t->description != NULL && t->described_needs == t->requires_grad &&
+           t->described_grad == (t->grad ? t->grad->storage->id : 0);
+}
+
+/* The block with the storage's bytes; the caller's. */
+static shoal_err storage_block(const sh_storage *s, shoal_block **out_block)
+{
+    if (s->keeper->kind == SH_KIND_DATA) {
+        *out_block = shoal_retain(s->keeper);
+        return SHOAL_OK;
+    }
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    shoal_err err = sh_block_open(c, s->id >> 1, out_block);
+    sh_leave();
+    return err;
+}
+
+static shoal_err describe_anew(shoal_tensor *t, shoal_block *grad)
+{
+    sh_description d = {
+        .dtype = t->dtype,
+        .ndim = (uint8_t)t->ndim,
+        .requires_grad = t->requires_grad,
+        .has_grad = grad != NULL,
+        .offset = t->offset,
+    };
+    size_t dims = (size_t)t->ndim;
+    memcpy(d.shape_and_strides, t->shape, dims * sizeof t->shape[0]);
+    memcpy(d.shape_and_strides + dims, t->strides, dims * sizeof t->strides[0]);
+
+    shoal_block *objects[2] = {NULL, grad}, *fresh;
+    shoal_err err = storage_block(t->storage, &objects[0]);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    err = sh_record_create(SH_KIND_TENSOR, objects, grad ? 2 : 1, &d,
+                           offsetof(sh_description, shape_and_strides) + 2 * dims * sizeof t->shape[0], &fresh);
+    shoal_release(objects[0]);
+    if (err == SHOAL_OK) {
+        shoal_release(t->description);
+        t->description = fresh;
+        t->described_needs = t->requires_grad;
+        t->described_grad = t->grad ? t->grad->storage->id : 0;
+    }
+    return err;
+}
+
+static shoal_err check_can_be_shared(const shoal_tensor *t)
+{
+    if (t->node) {
+        return sh_fail(
+            SHOAL_ESTATE,
+            "the result of %s needs a gradient and is no leaf: it cannot be shared; detach it first (shoal_detach)",
+            t->node->op->name);
+    }
+    return SHOAL_OK;
+}
+
+shoal_err sh_tensor_describe(shoal_tensor *t, shoal_block **out_description)
+{
+    shoal_err err = SHOAL_OK;
+    if (!__builtin_expect(is_true(t) && !t->grad_is_zero, 1)) {
+        shoal_block *grad = NULL;
+        err = shoal_tensor_share(t);
+        if (err == SHOAL_OK && t->grad) {
+            err = sh_tensor_describe(t->grad, &grad);
+        }
+        if (err == SHOAL_OK && !is_true(t)) {
+            err = describe_anew(t, grad);
+        }
+    }
+    if (err == SHOAL_OK) {
+        *out_description = t->description;
+    }
+    return err;
+}
+
+shoal_err shoal_tensor_share(shoal_tensor *t)
+{
+    if (!t) {
+        return shoal_last_error();
+    }
+    shoal_err err = check_can_be_shared(t);
+    if (err == SHOAL_OK) {
+        err = sh_storage_share(t->storage);
+    }
+    if (err == SHOAL_OK && t->grad) {
+        sh_tensor_grad_settle(t);
+        err = shoal_tensor_share(t->grad);
+    }
+    return err;
+}
+
+/* ---- reading a description, which may be anything ---- */
+
+static shoal_err corrupt(const shoal_block *description)
+{
+    return sh_fail(SHOAL_ECORRUPT, "block %llu describes no tensor", (unsigned long long)description->id);
+}
+
+static shoal_err read_shape(const shoal_block *description, const sh_record *r, sh_description *d, sh_shape *out)
+{
+    size_t head = offsetof(sh_description, shape_and_strides);
+    if (r->size < head || r->size > sizeof *d) {
+        return corrupt(description);
+    }
+    memcpy(d, r->bytes, r->size); /* once: from here on only the copy is read */
+    size_t dims = d->ndim;
+    if (d->dtype >= SHOAL_DTYPES || dims > SHOAL_MAX_DIMS || r->size != head + 2 * dims * sizeof(int64_t) ||
+        r->count != 1u + (d->has_grad != 0)) {
+        return corrupt(description);
+    }
+    *out = (sh_shape){.ndim = (int)dims, .dtype = (shoal_dtype)d->dtype, .offset = d->offset};
+    memcpy(out->shape, d->shape_and_strides, dims * sizeof(int64_t));
+    memcpy(out->strides, d->shape_and_strides + dims, dims * sizeof(int64_t));
+    return SHOAL_OK;
+}
+
+/* Elements can be counted: with strides of 0 a small storage can carry a shape whose product overflows. */
+static bool is_countable(const sh_shape *s)
+{
+    int64_t n = 1;
+    for (int d = 0; d < s->ndim; d++) {
+        if (__builtin_mul_overflow(n, s->shape[d], &n)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static sh_storage *find_storage(shoal_block *description, const sh_record *r, const sh_shape *s)
+{
+    sh_ref ref = sh_load_acquire(&r->references[0]);
+    int64_t reach = sh_shape_reach(s);
+    sh_found f;
+    if (sh_ref_weight(ref) == 0 || !sh_heap_find(sh_ref_id(ref), &f) || f.kind != SH_KIND_DATA || reach < 0 ||
+        (uint64_t)reach > f.size || !is_countable(s)) {
+        (void)corrupt(description);
+        return NULL;
+    }
+    return sh_storage_of_block(sh_ref_id(ref), f.data, f.size, description);
+}
+
+static shoal_tensor *make(shoal_block *description, bool is_grad);
+
+static shoal_err make_grad(shoal_tensor *t, const shoal_block *description, const sh_record *r)
+{
+    shoal_block *grad;
+    shoal_err err = sh_record_open(r, 1, &grad);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    t->grad = make(grad, true);
+    shoal_release(grad);
+    if (!t->grad) {
+        return shoal_last_error();
+    }
+    bool fits = t->grad->dtype == t->dtype && t->grad->ndim == t->ndim &&
+                memcmp(t->grad->shape, t->shape, sizeof t->shape[0] * (size_t)t->ndim) == 0;
+    return fits ? SHOAL_OK : corrupt(description);
+}
+
+/* A grad's own grad is not looked at: a description that names itself goes one step and no further. */
+static shoal_tensor *make(shoal_block *description, bool is_grad)
+{
+    sh_record r;
+    sh_description d;
+    sh_shape s;
+    if (description->kind != SH_KIND_TENSOR || !sh_record_look(description, &r)) {
+        (void)corrupt(description);
+        return NULL;
+    }
+    if (read_shape(description, &r, &d, &s) != SHOAL_OK) {
+        return NULL;
+    }
+    sh_storage *storage = find_storage(description, &r, &s);
+    shoal_tensor *t = storage ? sh_tensor_over(storage, &s) : NULL;
+    sh_storage_release(storage);
+    if (!t) {
+        return NULL;
+    }
+    t->requires_grad = d.requires_grad && shoal_dtype_is_float(t->dtype);
+    if (d.has_grad && !is_grad && make_grad(t, description, &r) != SHOAL_OK) {
+        shoal_tensor_release(t);
+        return NULL;
+    }
+    t->description = shoal_retain(description);
+    t->described_needs = t->requires_grad;
+    t->described_grad = t->grad ? t->grad->storage->id : 0;
+    return t;
+}
+
+shoal_tensor *sh_tensor_of_description(shoal_block *description)
+{
+    return make(description, false);
+}
