@@ -8,12 +8,18 @@
 
 /* ---- describing ---- */
 
-/* The description says what is still so. While it exists it keeps the grad's block, so that no other storage can have come to
- * the same id. */
+/* The grad's description, by its id: another view of the same storage has another. 0: none; ids begin with 0. */
+static uint64_t name_of_grad(const shoal_tensor *t)
+{
+    return t->grad && t->grad->description ? t->grad->description->id + 1 : 0;
+}
+
+/* The description says what is still so. While it exists it keeps the grad's, so that no other block can have come to the same
+ * id. */
 static bool is_true(const shoal_tensor *t)
 {
-    return t->description != NULL && t->described_needs == t->requires_grad &&
-           t->described_grad == (t->grad ? t->grad->storage->id : 0);
+    return t->description != NULL && t->described_needs == t->requires_grad && t->described_grad == name_of_grad(t) &&
+           (!t->grad || is_true(t->grad));
 }
 
 /* The block with the storage's bytes; the caller's. */
@@ -57,7 +63,7 @@ static shoal_err describe_anew(shoal_tensor *t, shoal_block *grad)
         shoal_release(t->description);
         t->description = fresh;
         t->described_needs = t->requires_grad;
-        t->described_grad = t->grad ? t->grad->storage->id : 0;
+        t->described_grad = name_of_grad(t);
     }
     return err;
 }
@@ -203,7 +209,7 @@ static shoal_tensor *make(shoal_block *description, bool is_grad)
     }
     t->description = shoal_retain(description);
     t->described_needs = t->requires_grad;
-    t->described_grad = t->grad ? t->grad->storage->id : 0;
+    t->described_grad = name_of_grad(t);
     return t;
 }
 
