@@ -336,7 +336,7 @@ void sh_block_arrived(shoal_block *block)
     if (sh_load_relaxed(&block->refs) == 0) {
         insert(block);
     }
-    sh_add_relaxed(&block->refs, 1);
+    sh_count_up(&block->refs);
 }
 
 void sh_block_unexpect(shoal_block *block)
@@ -397,7 +397,7 @@ shoal_err sh_block_give(sh_ctx *c, const shoal_block *block, uint64_t to)
 
 void sh_block_unref(sh_ctx *c, shoal_block *block)
 {
-    if (sh_sub_acq_rel(&block->refs, 1) != 1) {
+    if (!sh_count_down(&block->refs)) {
         return;
     }
     shoal_block *parts[2] = {block->parts[0], block->parts[1]};
@@ -563,7 +563,7 @@ uint64_t shoal_block_id(const shoal_block *block)
 void *shoal_retain(void *object)
 {
     if (object != NULL) {
-        sh_add_relaxed(&((shoal_block *)object)->refs, 1);
+        sh_count_up(&((shoal_block *)object)->refs);
     }
     return object;
 }
@@ -575,6 +575,10 @@ void shoal_release(void *object)
         return;
     }
     uint64_t refs = sh_load_relaxed(&b->refs);
+    if (refs > 1 && __libc_single_threaded) {
+        sh_store_relaxed(&b->refs, refs - 1);
+        return;
+    }
     while (refs > 1) {
         if (sh_cas_acq_rel(&b->refs, &refs, refs - 1)) {
             return;
