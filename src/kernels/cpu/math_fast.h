@@ -79,13 +79,13 @@ static inline float sh_sigmoidf(float x)
     return (x < 0 ? e : 1) / (1 + e);
 }
 
-/* The distribution function of the normal distribution, erfc(-x/√2)/2: erfc by Numerical Recipes' erfccheb, with the square's
- * rounding error taken along. */
+/* The distribution function of the normal distribution, erfc(-x/√2)/2: erfc by the polynomial of Numerical Recipes, with the
+ * rounding error of the square taken along. */
 static inline float sh_phif(float x)
 {
-    float a = sh_bits_float(sh_float_bits(x) & 0x7fffffffu) * 0.70710678f;
-    a = a > 11.0f ? 11.0f : a;
-    float t = 1 / (1 + 0.5f * a), square = a * a, rest = fmaf(a, a, -square);
+    float a = sh_bits_float(sh_float_bits(x) & 0x7fffffffu);
+    a = a > 16.0f ? 16.0f : a;
+    float t = 1 / (1 + 0.35355339f * a), square = a * a, rest = fmaf(a, a, -square);
     float p = 0.17087277f;
     p = p * t - 0.82215223f;
     p = p * t + 1.48851587f;
@@ -96,7 +96,7 @@ static inline float sh_phif(float x)
     p = p * t + 0.37409196f;
     p = p * t + 1.00002368f;
     p = p * t - 1.26551223f;
-    float tail = 0.5f * t * sh_expf(p - rest) * sh_expf(-square);
+    float tail = 0.5f * t * sh_expf(p - 0.5f * rest) * sh_expf(-0.5f * square);
     return x > 0 ? 1 - tail : tail;
 }
 

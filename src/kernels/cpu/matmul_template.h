@@ -396,8 +396,8 @@ static void NAME(by_dots)(const sh_matmul_args *g, const T *a, const T *b, finis
             here.c += i * f.c_row + j;
             here.bias = f.bias ? f.bias + j : NULL;
             here.n = columns;
-            NAME(dots_table)
-            [columns - 1][rows - 1](g->k, a + i * g->a_row, g->a_row, b + j * g->b_col, g->b_col, &here);
+            NAME(dots_fn) dots = NAME(dots_table)[columns - 1][rows - 1];
+            dots(g->k, a + i * g->a_row, g->a_row, b + j * g->b_col, g->b_col, &here);
             i += rows;
         }
     }
