@@ -29,6 +29,34 @@ static struct {
 #define CHUNK_FIRST 4096u
 #define CHUNK_MAX (1u << 20)
 
+/* ---- references of this process ---- */
+
+/* A process with one thread does not pay for the others. */
+static inline void add_ref(shoal_block *block)
+{
+    if (__libc_single_threaded) {
+        sh_store_relaxed(&block->refs, sh_load_relaxed(&block->refs) + 1);
+    } else {
+        sh_add_relaxed(&block->refs, 1);
+    }
+}
+
+/* Drops one unless it is the last. */
+static inline bool drop_ref(shoal_block *block)
+{
+    uint64_t refs = sh_load_relaxed(&block->refs);
+    if (__libc_single_threaded && refs > 1) {
+        sh_store_relaxed(&block->refs, refs - 1);
+        return true;
+    }
+    while (refs > 1) {
+        if (sh_cas_acq_rel(&block->refs, &refs, refs - 1)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* ---- the table ---- */
 
 static size_t bucket_of(uint64_t id)
@@ -248,6 +276,8 @@ static void fill_handle(shoal_block *b, uint64_t id, const sh_found *f)
 {
     b->id = id;
     b->data = f->data;
+    b->meta = f->meta;
+    b->room = f->room;
     b->size = f->size;
     b->kind = f->kind;
 }
@@ -308,6 +338,30 @@ static bool can_be_sent(const sh_found *f)
            sh_word_weight(sh_load_acquire(&f->meta->word)) != 0;
 }
 
+/* A block that is received, released, and received again: the handle that we freed last was its own. The places of a block
+ * never change; what they hold is looked at again. NULL when it is another block, or a case for the long way. */
+static shoal_block *same_again(sh_ctx *c, uint64_t id)
+{
+    shoal_block *b = held.spare;
+    if (b == NULL || b->id != id) {
+        return NULL;
+    }
+    uint64_t info = sh_load_relaxed(&b->meta->info), size = info & SH_INFO_SIZE_MASK;
+    sh_found f = {.meta = b->meta, .kind = (sh_kind)(info >> 56)};
+    uint64_t cell;
+    if (!can_be_sent(&f) || take_cell(c, &cell) != SHOAL_OK) {
+        return NULL;
+    }
+    held.spare = b->next;
+    held.spare_count--;
+    b->cell = cell;
+    b->size = size <= b->room ? size : b->room;
+    b->kind = f.kind;
+    b->extra = NULL;
+    b->parts[0] = b->parts[1] = NULL;
+    return b;
+}
+
 shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64_t *out_value)
 {
     uint64_t id = sh_ref_id(ref);
@@ -315,6 +369,12 @@ shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64
     if (b != NULL) {
         uint64_t have = sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(b->cell)));
         *out_value = sh_ref_make(id, have + sh_ref_weight(ref));
+        *out_block = b;
+        return SHOAL_OK;
+    }
+    b = sh_ref_weight(ref) != 0 ? same_again(c, id) : NULL;
+    if (b != NULL) {
+        *out_value = ref;
         *out_block = b;
         return SHOAL_OK;
     }
@@ -336,7 +396,7 @@ void sh_block_arrived(shoal_block *block)
     if (sh_load_relaxed(&block->refs) == 0) {
         insert(block);
     }
-    sh_add_relaxed(&block->refs, 1);
+    add_ref(block);
 }
 
 void sh_block_unexpect(shoal_block *block)
@@ -562,7 +622,7 @@ uint64_t shoal_block_id(const shoal_block *block)
 void *shoal_retain(void *object)
 {
     if (object != NULL) {
-        sh_add_relaxed(&((shoal_block *)object)->refs, 1);
+        add_ref(object);
     }
     return object;
 }
@@ -570,14 +630,8 @@ void *shoal_retain(void *object)
 void shoal_release(void *object)
 {
     shoal_block *b = object;
-    if (b == NULL) {
+    if (b == NULL || drop_ref(b)) {
         return;
-    }
-    uint64_t refs = sh_load_relaxed(&b->refs);
-    while (refs > 1) {
-        if (sh_cas_acq_rel(&b->refs, &refs, refs - 1)) {
-            return;
-        }
     }
     sh_ctx *c = sh_enter();
     if (c == NULL) {
