@@ -343,7 +343,7 @@ static bool can_be_sent(const sh_found *f)
 static shoal_block *same_again(sh_ctx *c, uint64_t id)
 {
     shoal_block *b = held.spare;
-    if (b == NULL || b->id != id) {
+    if (b == NULL || b->id != id || b->meta == NULL) { /* no meta: it was freed before it named a block */
         return NULL;
     }
     uint64_t info = sh_load_relaxed(&b->meta->info), size = info & SH_INFO_SIZE_MASK;

@@ -19,7 +19,7 @@
  *                        The clock is read before the slot, when we remember, and after the tag, when we ask; so
  *                        wherever we are stopped, what lies between the two looks is less than that.
  *   52 bits, in a ring   where an entry has room for more of them than the tag has (ring.h): no slot makes 2^51
- *                        operations in a year. No clock: a put need not read it.
+ *                        operations in half a year. No clock: a put need not read it.
  */
 #ifndef SH_SHM_OP_H
 #define SH_SHM_OP_H

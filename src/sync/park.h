@@ -49,7 +49,7 @@ static inline void sh_gate_wake(sh_gate *gate, int count)
     }
 }
 
-/* Looks at a word for a moment, about a microsecond, without the clock, while it holds the value: what a waiter does
+/* Looks at a word for a moment, a microsecond or two, without the clock, while it holds the value: what a waiter does
  * first, because a peer that answers at once shall be seen at once. Returns what the word holds then. */
 #define SH_SPIN_LOOKS 64
 
