@@ -21,7 +21,7 @@ typedef enum bench_limit {
     BENCH_POSIX_SPAWN, /* /bin/true started four times, and waited for */
     BENCH_MALLOC,      /* malloc and free of 64 KiB */
     BENCH_HEAP_ALONE,  /* heap_alloc_free_64k while no other process works */
-    BENCH_FMA,        /* f32 multiply-adds on registers, one core */
+    BENCH_FMA,         /* f32 multiply-adds on registers, one core */
     BENCH_LIMITS,
 } bench_limit;
 

@@ -18,7 +18,7 @@ typedef struct job {
 } job;
 
 /* Forward flops of a layer. */
-#define CONV(in, out, side) (2.0 * (in) * (out) * 25 * (side) * (side))
+#define CONV(in, out, side) (2.0 * (in) * (out)*25 * (side) * (side))
 #define DENSE(in, out) (2.0 * (in) * (out))
 
 static const job jobs[] = {
@@ -85,9 +85,9 @@ static shoal_err steps(trainer *t, int64_t images)
 /* The loss must have fallen: a kernel that does nothing is fast too. */
 static shoal_err check(const trainer *t, const job *j)
 {
-    return t->last_loss < 0.8 * t->first_loss
-               ? SHOAL_OK
-               : shoal_fail(SHOAL_ECORRUPT, "train: the loss of %s went from %g to %g", j->model, t->first_loss, t->last_loss);
+    return t->last_loss < 0.8 * t->first_loss ? SHOAL_OK
+                                              : shoal_fail(SHOAL_ECORRUPT, "train: the loss of %s went from %g to %g",
+                                                           j->model, t->first_loss, t->last_loss);
 }
 
 static shoal_err measure(const job *j, shoal_dataset *data, double *out_rate, double *out_peak)

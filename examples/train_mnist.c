@@ -47,8 +47,10 @@ static shoal_err run(int epochs, uint64_t seed, int64_t images)
     shoal_manual_seed(seed);
     shoal_module *model = shoal_model_create("mnist-cnn");
     shoal_optimizer *sgd = model ? shoal_sgd_create(model, .lr = 0.01, .momentum = 0.5) : NULL;
-    shoal_dataset *train_set = sgd ? shoal_mnist(SHOAL_TRAIN) : NULL, *test_set = train_set ? shoal_mnist(SHOAL_TEST) : NULL;
-    shoal_loader *training = test_set ? shoal_loader_create(train_set, .batch = 64, .shuffle = true, .seed = seed) : NULL;
+    shoal_dataset *train_set = sgd ? shoal_mnist(SHOAL_TRAIN) : NULL,
+                  *test_set = train_set ? shoal_mnist(SHOAL_TEST) : NULL;
+    shoal_loader *training =
+        test_set ? shoal_loader_create(train_set, .batch = 64, .shuffle = true, .seed = seed) : NULL;
     shoal_loader *testing = training ? shoal_loader_create(test_set, .batch = 1000) : NULL;
     shoal_err err = testing ? SHOAL_OK : shoal_last_error();
     for (int epoch = 1; epoch <= epochs && err == SHOAL_OK; epoch++) {
@@ -75,7 +77,8 @@ int main(int argc, char **argv)
 {
     shoal_err err = shoal_init(&argc, &argv);
     if (err == SHOAL_OK) {
-        err = run(argc > 1 ? atoi(argv[1]) : 10, argc > 2 ? strtoull(argv[2], NULL, 10) : 1, argc > 3 ? atoll(argv[3]) : 60000);
+        err = run(argc > 1 ? atoi(argv[1]) : 10, argc > 2 ? strtoull(argv[2], NULL, 10) : 1,
+                  argc > 3 ? atoll(argv[3]) : 60000);
     }
     if (err != SHOAL_OK) {
         fprintf(stderr, "%s: %s\n", shoal_err_name(err), shoal_last_error_text());

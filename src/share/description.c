@@ -143,8 +143,8 @@ static bool read_shape(const sh_record *r, const sh_description *d, shoal_tensor
         wrong |= size < 0 || stride < 0;
         dense &= size == 1 || stride == count;
         /* With strides of 0 a small storage can carry a shape whose product overflows. */
-        wrong |= __builtin_mul_overflow(size - (size > 0), stride, &span) || __builtin_add_overflow(last, span, &last) ||
-                 __builtin_mul_overflow(count, size, &count);
+        wrong |= __builtin_mul_overflow(size - (size > 0), stride, &span) ||
+                 __builtin_add_overflow(last, span, &last) || __builtin_mul_overflow(count, size, &count);
     }
     t->count = count;
     t->contiguous = dense || count == 0;
