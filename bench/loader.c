@@ -41,8 +41,9 @@ static double epoch(shoal_loader *loader, int64_t labels)
         }
     }
     double seconds = now() - begin;
-    return shoal_loader_error(loader) == SHOAL_OK && sum == labels ? seconds * 1e6 / (double)shoal_loader_batches(loader)
-                                                                   : -1;
+    return shoal_loader_error(loader) == SHOAL_OK && sum == labels
+               ? seconds * 1e6 / (double)shoal_loader_batches(loader)
+               : -1;
 }
 
 static double limit(void)
@@ -75,7 +76,8 @@ static bool measure(shoal_dataset *set, int64_t labels, int workers, double memc
         fprintf(stderr, "loader with %d workers: wrong sum, or %s\n", workers, shoal_last_error_text());
         return false;
     }
-    printf("{\"name\": \"loader_mnist_64_workers_%d\", \"value\": %.2f, \"unit\": \"us\", \"limit\": %.2f, \"limit_name\": "
+    printf("{\"name\": \"loader_mnist_64_workers_%d\", \"value\": %.2f, \"unit\": \"us\", \"limit\": %.2f, "
+           "\"limit_name\": "
            "\"memcpy of a batch\"}\n",
            workers, median(rounds), memcpy_us);
     return true;

@@ -132,8 +132,9 @@ static cli_exit fetch(call *c)
         return CLI_OK;
     }
     if (c->from == NULL) {
-        return cli_complain(&cli_data, CLI_FAILED, "%s is not here, and nothing is loaded from the network: %s; or give --from DIR",
-                            c->name, origin);
+        return cli_complain(&cli_data, CLI_FAILED,
+                            "%s is not here, and nothing is loaded from the network: %s; or give --from DIR", c->name,
+                            origin);
     }
     choose_target(c, folder);
     if (shoal_data_copy(c->name, c->from, folder) != SHOAL_OK) {
@@ -150,8 +151,9 @@ static bool read_call(int argc, char **argv, call *c, cli_exit *out_status)
 {
     enum { JSON = 256, VERSION, FROM, TO };
     static const struct option known[] = {
-        {"json", no_argument, NULL, JSON},       {"from", required_argument, NULL, FROM}, {"to", required_argument, NULL, TO},
-        {"version", no_argument, NULL, VERSION}, {"help", no_argument, NULL, 'h'},        {0},
+        {"json", no_argument, NULL, JSON},   {"from", required_argument, NULL, FROM},
+        {"to", required_argument, NULL, TO}, {"version", no_argument, NULL, VERSION},
+        {"help", no_argument, NULL, 'h'},    {0},
     };
     opterr = 0;
     optind = 0;
@@ -163,17 +165,19 @@ static bool read_call(int argc, char **argv, call *c, cli_exit *out_status)
         case 'h': *out_status = cli_print(help); return false;
         case VERSION: *out_status = cli_print("shoal " SHOAL_VERSION "\n"); return false;
         default:
-            *out_status = cli_complain(&cli_data, CLI_MISUSED,
-                                       "'%s' is no option, or lacks its value; known are --from DIR, --to DIR, --json, --help and "
-                                       "--version",
-                                       argv[optind - 1]);
+            *out_status = cli_complain(
+                &cli_data, CLI_MISUSED,
+                "'%s' is no option, or lacks its value; known are --from DIR, --to DIR, --json, --help and "
+                "--version",
+                argv[optind - 1]);
             return false;
         }
     }
     c->what = argv[optind];
     c->name = c->what != NULL ? argv[optind + 1] : NULL;
     if (argc - optind > 2) {
-        *out_status = cli_complain(&cli_data, CLI_MISUSED, "one name at most is taken, but there is also '%s'", argv[optind + 2]);
+        *out_status =
+            cli_complain(&cli_data, CLI_MISUSED, "one name at most is taken, but there is also '%s'", argv[optind + 2]);
         return false;
     }
     return true;
