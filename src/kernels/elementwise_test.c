@@ -192,9 +192,11 @@ START_TEST(functions_have_their_values)
             for (int i = 0; i < 10007; i++) {
                 double wanted = (float)rows[r].f(x[i]);
                 double ulp = fabs(wanted) < 0x1p-126 ? 0x1p-149 : fabs(wanted) * 0x1p-23;
-                ck_assert_msg((double)y[i] == wanted || fabs(y[i] - wanted) <= 2 * ulp,
-                              "%s op %d: f(%.9g) = %.9g, not %.9g", list[v]->name, (int)rows[r].op, (double)x[i],
-                              (double)y[i], wanted);
+                if ((double)y[i] == wanted || fabs(y[i] - wanted) <= 2 * ulp) {
+                    continue;
+                }
+                ck_abort_msg("%s op %d: f(%.9g) = %.9g, not %.9g", list[v]->name, (int)rows[r].op, (double)x[i],
+                             (double)y[i], wanted);
             }
         }
     }

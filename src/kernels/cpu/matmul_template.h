@@ -208,6 +208,9 @@ static void NAME(pack_b)(T *to, int64_t width, const T *b, int64_t b_row, int64_
         }
         return;
     }
+    if (n < width) {
+        memset(to, 0, (size_t)(k * width) * sizeof(T));
+    }
     for (int64_t p0 = 0; p0 < k; p0 += 16) { /* a cache line of each column, before the next */
         int64_t end = p0 + 16 < k ? p0 + 16 : k;
         for (int64_t j = 0; j < n; j++) {
@@ -216,9 +219,6 @@ static void NAME(pack_b)(T *to, int64_t width, const T *b, int64_t b_row, int64_
                 to[p * width + j] = from[p * b_row];
             }
         }
-        for (int64_t p = p0; p < end; p++) {
-            memset(to + p * width + n, 0, (size_t)(width - n) * sizeof(T));
-        }
     }
 }
 
@@ -226,6 +226,10 @@ static void NAME(pack_b)(T *to, int64_t width, const T *b, int64_t b_row, int64_
 static void NAME(pack_a)(T *to, const T *a, int64_t a_row, int64_t a_col, int64_t m, int64_t k)
 {
     for (int64_t p = 0; p < k; p++) {
+        if (a_row == 1) {
+            memcpy(to + p * m, a + p * a_col, (size_t)m * sizeof(T));
+            continue;
+        }
         for (int64_t i = 0; i < m; i++) {
             to[p * m + i] = a[i * a_row + p * a_col];
         }
