@@ -254,7 +254,7 @@ static NAME(cut) NAME(choose)(const sh_matmul_args *g)
     cut.pack_a = g->a_col != 1 && g->n >= 192 && g->k > 48 && g->m > 16;
     if (cut.pack_b) {
         int64_t panels = (int64_t)1 << 19;
-        panels /= cut.kc * PANEL * (int64_t)sizeof(T);
+        panels /= (cut.kc + 1) * PANEL * (int64_t)sizeof(T);
         cut.nc = PANEL * (g->m <= 96 || panels < 1 ? 1 : panels);
     }
     if (g->k <= 64 && g->k * cut.nc * (int64_t)sizeof(T) <= 1 << 20) {
