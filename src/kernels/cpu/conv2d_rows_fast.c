@@ -156,13 +156,18 @@ INLINE void tile(const int kernel, const int rows, const int vectors, const int 
     }
 }
 
-typedef void tile_function(const work *k, const int32_t *channel, int64_t i, int64_t j);
+/* All rows of the columns from j on. The last tile overlaps the one before where they do not go up evenly: it computes the
+ * same again. The loop is in here so that places are computed once. */
+typedef void tile_function(const work *k, const int32_t *channel, int64_t j);
 
 #define TILE(kernel, rows, vectors, channels)                                                                          \
     static __attribute__((noinline)) void tile_##kernel##_##rows##_##vectors##_##channels(                             \
-        const work *k, const int32_t *channel, int64_t i, int64_t j)                                                   \
+        const work *k, const int32_t *channel, int64_t j)                                                              \
     {                                                                                                                  \
-        tile(kernel, rows, vectors, channels, k, channel, i, j);                                                       \
+        const int64_t even_h = 2 * k->b->pooled_h;                                                                     \
+        for (int64_t i = 0; i < even_h; i += rows) {                                                                   \
+            tile(kernel, rows, vectors, channels, k, channel, i + rows <= even_h ? i : even_h - rows, j);              \
+        }                                                                                                              \
     }
 
 /* Tiles of one shape, by the number of their channels. */
@@ -208,18 +213,14 @@ typedef struct tiles {
 TILES(5)
 TILES(3)
 
-/* The columns from j on, with tiles of one shape, for all channels listed. The last tile of rows overlaps the one before
- * where they do not go up evenly, and so may the tile of columns: both are computed again, to the same end. */
+/* The columns from j on, with tiles of one shape, for all channels listed. */
 static void strip(const work *k, const tiles *t, const int32_t *channel, int64_t count, int64_t j)
 {
-    const int64_t even_h = 2 * k->b->pooled_h;
     for (int64_t o = 0; o < count;) {
         const int64_t left = count - o;
         /* The last two tiles share what is left: a tile of one channel would wait for its own sums. */
         const int64_t take = left <= t->most ? left : left < 2 * t->most ? (left + 1) / 2 : t->most;
-        for (int64_t i = 0; i < even_h; i += t->rows) {
-            t->of[take](k, channel + o, i + t->rows <= even_h ? i : even_h - t->rows, j);
-        }
+        t->of[take](k, channel + o, j);
         o += take;
     }
 }

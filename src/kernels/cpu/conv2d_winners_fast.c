@@ -13,7 +13,7 @@
 enum {
     ROWS_OF_ONE = VEC == 16 ? 5 : 2,  /* rows of the kernel whose sums, or weights, fit into the registers */
     ROWS_OF_BOTH = VEC == 16 ? 3 : 1, /* and both together */
-    STRIP_BYTES = 22 * 1024,          /* of x and grad_x, that stay in the first cache */
+    STRIP_BYTES = 30 * 1024,          /* of x and grad_x, that stay in the first cache */
     ROW = 8,                          /* floats of a row of a patch, for images of one channel */
     PAGE = 4096 / sizeof(float),
     LINE = 16, /* floats of a cache line */
