@@ -125,9 +125,11 @@ static int64_t list_winners(const layout *l, const float *grad_y, const uint8_t 
     }
     *sum += vec_sum(total);
 #else
+    const int32_t *const side[2] = {l->at_left, l->at_right};
+    const int32_t down[2] = {0, (int32_t)l->row};
     for (int64_t k = 0; k < l->windows; k++) {
-        const int who = winner[k];
-        at[count] = (who & 1 ? l->at_right[k] : l->at_left[k]) + (who & 2 ? (int32_t)l->row : 0);
+        const int who = winner[k]; /* nobody can predict it, so nothing here branches */
+        at[count] = side[who & 1][k] + down[who >> 1 & 1];
         g[count] = grad_y[k] * m;
         count += who < SH_WINNER_DEAD;
     }
