@@ -299,15 +299,24 @@ shoal_tensor *sh_back_target_zeroed(sh_back *back, int input)
 
 /* ---- the walk ---- */
 
+static bool is_shaped_like(const shoal_tensor *a, const shoal_tensor *b)
+{
+    return a->ndim == b->ndim && memcmp(a->shape, b->shape, sizeof a->shape[0] * (size_t)a->ndim) == 0;
+}
+
 static shoal_tensor *run_hooks(const sh_hooks *hooks, shoal_tensor *g)
 {
     sh_hooks now = *hooks; /* a hook may remove itself */
     for (int i = 0; i < now.count && g; i++) {
-        const shoal_tensor *before = g;
+        shoal_tensor *before = g;
         g = now.list[i].call(g, now.list[i].context);
-        if (g &&
-            (g->ndim != before->ndim || memcmp(g->shape, before->shape, sizeof g->shape[0] * (size_t)g->ndim) != 0)) {
-            (void)sh_fail(SHOAL_EINVAL, "a gradient hook changed the shape");
+        if (!g && shoal_last_error() == SHOAL_OK) {
+            (void)sh_fail(SHOAL_EINVAL, "a gradient hook gave no gradient");
+        }
+        if (g && (g->dtype != before->dtype || !is_shaped_like(g, before))) {
+            sh_text was, is;
+            (void)sh_fail(SHOAL_EINVAL, "a gradient hook made %s of %s", sh_tensor_text(&is, g),
+                          sh_tensor_text(&was, before));
             return NULL;
         }
     }
@@ -421,7 +430,7 @@ static shoal_tensor *first_grad(shoal_tensor *t, shoal_tensor *grad)
 shoal_err shoal_backward_with(shoal_tensor *t, shoal_tensor *grad, bool keep)
 {
     if (!t) {
-        return shoal_last_error();
+        return sh_null_error("shoal_backward");
     }
     if (!t->requires_grad) {
         return sh_fail(SHOAL_ESTATE, "backward: nothing that this tensor was computed from needs a gradient");
