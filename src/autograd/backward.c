@@ -77,8 +77,27 @@ static sh_node *pop(walk *w)
 
 /* ---- adding up ---- */
 
-static shoal_err add_into(shoal_tensor *to, const shoal_tensor *g)
+static bool is_half(const shoal_tensor *t)
 {
+    return t->dtype == SHOAL_BF16 || t->dtype == SHOAL_F16;
+}
+
+/* Kernels do not add halves: by way of f32. */
+static shoal_err add_into_half(shoal_tensor *to, shoal_tensor *g)
+{
+    size_t mark = shoal_scope_mark();
+    shoal_tensor *sum = shoal_add(shoal_to(to, SHOAL_F32), shoal_to(g, SHOAL_F32));
+    sh_tensor_touch(to);
+    shoal_err err = sum ? sh_tensor_copy_data(to, sum) : shoal_last_error();
+    shoal_scope_release(mark);
+    return err;
+}
+
+static shoal_err add_into(shoal_tensor *to, shoal_tensor *g)
+{
+    if (is_half(to)) {
+        return add_into_half(to, g);
+    }
     const sh_device *device = to->storage->device;
     sh_exec *exec = device->exec();
     sh_view out = sh_tensor_view(to), in = sh_tensor_view_as(g, to->ndim, to->shape);
@@ -164,6 +183,7 @@ static shoal_err add_to_hooked(walk *w, shoal_tensor *leaf, shoal_tensor *g)
 static shoal_tensor *sum_to(shoal_tensor *g, const sh_shape *s)
 {
     int extra = g->ndim - s->ndim;
+    g = is_half(g) ? shoal_to(g, SHOAL_F32) : g; /* sh_back_give converts back */
     for (int d = 0; d < extra; d++) {
         g = shoal_sum(g, 0, false);
     }

@@ -281,6 +281,81 @@ START_TEST(copied_into)
 }
 END_TEST
 
+/* Operands that overlap what is written, and elements that are one: */
+START_TEST(overlaps)
+{
+    shoal_tensor *t = shoal_arange(SHOAL_F64, 0, 9, 1);
+    shoal_tensor *m = shoal_reshape(t, SHOAL_SHAPE(3, 3));
+    ck_assert_ptr_nonnull(shoal_add_(m, shoal_transpose(m, 0, 1)));
+    for (int i = 0; i < 3; i++) {
+        for (int j = 0; j < 3; j++) {
+            ck_assert(shoal_tensor_at(m, SHOAL_SHAPE(i, j)) == 4 * (i + j));
+        }
+    }
+    ck_assert_ptr_nonnull(shoal_copy_(shoal_narrow(t, 0, 1, 8), shoal_narrow(t, 0, 0, 8)));
+    ck_assert(shoal_tensor_at(t, SHOAL_SHAPE(0)) == 0 && shoal_tensor_at(t, SHOAL_SHAPE(1)) == 0);
+    ck_assert(shoal_tensor_at(t, SHOAL_SHAPE(2)) == 4 && shoal_tensor_at(t, SHOAL_SHAPE(8)) == 12);
+    ck_assert_ptr_null(shoal_add_scalar_(shoal_expand(shoal_narrow(t, 0, 0, 1), SHOAL_SHAPE(4)), 1));
+    ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
+    shoal_no_grad_end(); /* one too many does no harm */
+    ck_assert(shoal_grad_enabled());
+    end(t, NULL);
+}
+END_TEST
+
+/* Halves have no arithmetic of their own, but gradients that add up. */
+START_TEST(halves)
+{
+    shoal_tensor *x = shoal_full(_i ? SHOAL_BF16 : SHOAL_F16, 2, SHOAL_SHAPE(1, 3));
+    ck_assert_ok(shoal_tensor_set_requires_grad(x, true));
+    for (int i = 0; i < 2; i++) {
+        shoal_tensor *wide = shoal_to(shoal_expand(x, SHOAL_SHAPE(4, 3)), SHOAL_F32);
+        ck_assert_ok(shoal_backward(total(shoal_add(shoal_square(wide), shoal_to(x, SHOAL_F32)))));
+    }
+    shoal_tensor *grad = shoal_tensor_grad(x);
+    ck_assert_int_eq(shoal_tensor_dtype(grad), shoal_tensor_dtype(x));
+    ck_assert(shoal_tensor_at(grad, SHOAL_SHAPE(0, 2)) == 2 * (4 * 4 + 4));
+    end(x, NULL);
+}
+END_TEST
+
+/* A batch of nothing: results of no elements, and gradients of zeros. */
+START_TEST(nothing_in_a_batch)
+{
+    shoal_tensor *x = shoal_zeros(SHOAL_F64, SHOAL_SHAPE(0, 1, 6, 6)), *flat = shoal_flatten(x, 1);
+    shoal_tensor *w = shoal_ones(SHOAL_F64, SHOAL_SHAPE(2, 1, 3, 3)), *v = shoal_ones(SHOAL_F64, SHOAL_SHAPE(4, 36));
+    shoal_tensor *none = shoal_scoped(shoal_zeros(SHOAL_I64, SHOAL_SHAPE(0)));
+    ck_assert_ok(shoal_tensor_set_requires_grad(w, true));
+    ck_assert_ok(shoal_tensor_set_requires_grad(v, true));
+    shoal_tensor *u = shoal_scoped(shoal_ones(SHOAL_F64, SHOAL_SHAPE(4, 1))), *h, *c;
+    shoal_tensor *state = shoal_scoped(shoal_zeros(SHOAL_F64, SHOAL_SHAPE(0, 1)));
+    ck_assert_ok(shoal_lstm_cell(flat, state, state, v, u, NULL, NULL, &h, &c));
+    shoal_tensor *row = shoal_narrow(shoal_linear(flat, v, NULL), 1, 0, 4);
+    shoal_tensor *results[] = {
+        shoal_conv2d(x, w, NULL, NULL),
+        shoal_conv2d_pool_relu(x, w, NULL, 0, 0.5),
+        shoal_max_pool2d(shoal_conv2d(x, w, NULL, NULL), &(shoal_pool2d_options){.size = {2, 2}}),
+        shoal_avg_pool2d(shoal_conv2d(x, w, NULL, NULL), &(shoal_pool2d_options){.size = {2, 2}}),
+        shoal_softmax(row, 1),
+        shoal_log_softmax(row, 0),
+        shoal_dropout(row, 0.5),
+        shoal_layer_norm(row, NULL, NULL, 1, 1e-5),
+        shoal_nll_loss_with(row, none, NULL, SHOAL_SUM),
+        shoal_cross_entropy_with(row, none, SHOAL_SUM),
+        shoal_mse_loss(row, shoal_detach(row), SHOAL_SUM),
+        h,
+    };
+    for (size_t i = 0; i < sizeof results / sizeof results[0]; i++) {
+        ck_assert_msg(results[i] != NULL, "%zu: %s", i, shoal_last_error_text());
+        ck_assert_ok(shoal_backward_with(total(results[i]), NULL, true));
+    }
+    ck_assert(shoal_item(shoal_norm(shoal_tensor_grad(w))) == 0 && shoal_item(shoal_norm(shoal_tensor_grad(v))) == 0);
+    ck_assert(isnan(shoal_item(shoal_nll_loss(row, none))));
+    shoal_tensor_release(v);
+    end(x, w);
+}
+END_TEST
+
 /* ---- long and many ---- */
 
 static shoal_tensor *chain_of(shoal_tensor *x, int length)
@@ -514,6 +589,9 @@ static Suite *suite(void)
     tcase_add_test(tc, changed_in_place);
     tcase_add_test(tc, in_place_refused);
     tcase_add_test(tc, copied_into);
+    tcase_add_test(tc, overlaps);
+    tcase_add_loop_test(tc, halves, 0, 2);
+    tcase_add_test(tc, nothing_in_a_batch);
     tcase_add_test(tc, long_chain);
     tcase_add_test(tc, long_chain_released);
     tcase_add_test(tc, steady);
