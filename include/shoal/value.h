@@ -1,7 +1,7 @@
 /* Values: what messages, arguments and results are made of.
  *
  * Null, bool, int, float, string, bytes, list, map with string keys, and every shared object of the library (block,
- * queue, pipe end, locks). A value is private to its process. A container owns its members. Sending a value writes
+ * queue, pipe end, locks, tensor, module). A value is private to its process. A container owns its members. Sending a value writes
  * it as MessagePack, shared objects as an extension type that carries their handle; the receiver gets the same
  * object, not a copy.
  *
@@ -29,6 +29,9 @@ extern "C" {
 typedef struct shoal_value shoal_value;
 typedef struct shoal_queue shoal_queue;
 typedef struct shoal_pipe shoal_pipe;
+typedef struct shoal_tensor shoal_tensor;
+typedef struct shoal_sparse shoal_sparse;
+typedef struct shoal_module shoal_module;
 
 /* So many lists and maps may lie within each other, in makers (SHOAL_EINVAL) and in the decoder. */
 #define SHOAL_VALUE_DEPTH 64
@@ -56,6 +59,9 @@ typedef enum shoal_kind {
     SHOAL_KIND_CONDITION,
     SHOAL_KIND_EVENT,
     SHOAL_KIND_BARRIER,
+    SHOAL_KIND_TENSOR, /* these three: share.h */
+    SHOAL_KIND_SPARSE,
+    SHOAL_KIND_MODULE,
 } shoal_kind;
 
 /* Makers. The caller owns what they return. Strings are UTF-8 and copied; bytes are copied; shared objects are
@@ -68,6 +74,9 @@ shoal_value *shoal_value_float(double d);
 shoal_value *shoal_value_string(const char *text);
 shoal_value *shoal_value_bytes(const void *bytes, size_t size);
 shoal_value *shoal_value_object(void *object);
+shoal_value *shoal_value_tensor(shoal_tensor *t); /* share.h says what these three do */
+shoal_value *shoal_value_sparse(shoal_sparse *s);
+shoal_value *shoal_value_module(shoal_module *module);
 shoal_value *shoal_value_list(void);
 shoal_value *shoal_value_map(void);
 
@@ -160,7 +169,10 @@ static inline shoal_value *shoal_value_identity(shoal_value *v)
         shoal_semaphore *: shoal_value_object,                                                                         \
         shoal_condition *: shoal_value_object,                                                                         \
         shoal_event *: shoal_value_object,                                                                             \
-        shoal_barrier *: shoal_value_object)(x)
+        shoal_barrier *: shoal_value_object,                                                                           \
+        shoal_tensor *: shoal_value_tensor,                                                                            \
+        shoal_sparse *: shoal_value_sparse,                                                                            \
+        shoal_module *: shoal_value_module)(x)
 
 #define SHOAL_CAT_(a, b) a##b
 #define SHOAL_CAT(a, b) SHOAL_CAT_(a, b)

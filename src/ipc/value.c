@@ -160,6 +160,24 @@ shoal_value *shoal_value_object(void *object)
     return value;
 }
 
+void *sh_value_attach(const shoal_value *value, sh_made_of *attachment)
+{
+    /* Pairs with the acquire of those who read it: what it points to is complete. */
+    uint64_t none = 0;
+    sh_a64 *place = &((shoal_value *)(uintptr_t)value)->attached;
+    if (sh_cas_acq_rel(place, &none, (uintptr_t)attachment)) {
+        return attachment->made;
+    }
+    attachment->destroy(attachment);
+    return ((sh_made_of *)(uintptr_t)none)->made;
+}
+
+void *sh_value_attached(const shoal_value *value)
+{
+    const sh_made_of *attachment = (const sh_made_of *)(uintptr_t)sh_load_acquire(&value->attached);
+    return attachment != NULL ? attachment->made : NULL;
+}
+
 shoal_value *shoal_value_list(void)
 {
     return node_create(SHOAL_LIST, 0);
@@ -383,6 +401,10 @@ void shoal_value_destroy(shoal_value *value)
         }
         free(value->as.map);
     } else if (value->type == SHOAL_OBJECT) {
+        sh_made_of *attachment = (sh_made_of *)(uintptr_t)sh_load_acquire(&value->attached);
+        if (attachment != NULL) {
+            attachment->destroy(attachment);
+        }
         shoal_release(value->as.object);
     }
     free(value);

@@ -8,9 +8,17 @@
 #ifndef SH_IPC_VALUE_H
 #define SH_IPC_VALUE_H
 
+#include "sync/atomic.h"
+
 #include <shoal/value.h>
 
 typedef struct sh_map sh_map;
+
+/* What this process made of an object in a value: a tensor, a module. Begins with how to let go of it. */
+typedef struct sh_made_of {
+    void (*destroy)(struct sh_made_of *self);
+    void *made;
+} sh_made_of;
 
 struct shoal_value {
     uint8_t type;  /* a shoal_type */
@@ -18,7 +26,13 @@ struct shoal_value {
     bool owned;    /* by a container */
     uint8_t kind;  /* of an object: its shoal_kind */
     uint32_t capacity; /* of a list or map: how many members there is room for */
-    size_t size;       /* of a string or bytes: without the closing NUL; of a list or map: its members */
+    union {
+        size_t size; /* of a string or bytes: without the closing NUL; of a list or map: its members */
+
+        /* Of an object: a sh_made_of, or 0. Set once, by whoever reads the object first, and gone with the value; so it
+         * may be set while others read. */
+        sh_a64 attached;
+    };
     union {
         bool boolean;
         int64_t integer;
@@ -41,6 +55,11 @@ struct sh_map {
     void *index;
     sh_pair pairs[];
 };
+
+/* What was made of the object in a value, or NULL; and keeping it there. Two may be quick to make it: the first stays, the
+ * other's is destroyed; returns what stays. */
+void *sh_value_attached(const shoal_value *value);
+void *sh_value_attach(const shoal_value *value, sh_made_of *attachment);
 
 /* Words for messages. */
 const char *sh_type_name(uint8_t type);

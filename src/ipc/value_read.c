@@ -24,7 +24,8 @@ const char *sh_kind_name(uint8_t kind)
         [SHOAL_KIND_NONE] = "none",           [SHOAL_KIND_BLOCK] = "block",         [SHOAL_KIND_QUEUE] = "queue",
         [SHOAL_KIND_PIPE] = "pipe",           [SHOAL_KIND_LOCK] = "lock",           [SHOAL_KIND_RLOCK] = "rlock",
         [SHOAL_KIND_SEMAPHORE] = "semaphore", [SHOAL_KIND_CONDITION] = "condition", [SHOAL_KIND_EVENT] = "event",
-        [SHOAL_KIND_BARRIER] = "barrier",
+        [SHOAL_KIND_BARRIER] = "barrier",     [SHOAL_KIND_TENSOR] = "tensor",       [SHOAL_KIND_SPARSE] = "sparse",
+        [SHOAL_KIND_MODULE] = "module",
     };
     return kind < sizeof names / sizeof names[0] ? names[kind] : "unknown";
 }

@@ -11,6 +11,9 @@ bool sh_kind_has_references(sh_kind kind)
     switch (kind) {
     case SH_KIND_CELLS:
     case SH_KIND_MESSAGE:
+    case SH_KIND_TENSOR:
+    case SH_KIND_SPARSE:
+    case SH_KIND_MODULE:
     case SH_KIND_QUEUE:
     case SH_KIND_RING:
     case SH_KIND_PIPE:
@@ -27,7 +30,10 @@ static void reference_range(const sh_found *f, uint64_t *out_first, uint64_t *ou
     uint64_t first = 2, last = 2;
     switch (f->kind) {
     case SH_KIND_CELLS: last = words; break;
-    case SH_KIND_MESSAGE: {
+    case SH_KIND_MESSAGE:
+    case SH_KIND_TENSOR:
+    case SH_KIND_SPARSE:
+    case SH_KIND_MODULE: {
         uint64_t count = words < 4 ? 0 : (uint32_t)sh_load_relaxed(&((sh_message_shm *)f->data)->count);
         first = 4;
         last = 4 + count;

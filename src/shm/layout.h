@@ -114,6 +114,9 @@ typedef enum sh_kind {
     SH_KIND_SEMAPHORE,
     SH_KIND_EVENT,
     SH_KIND_BARRIER,
+    SH_KIND_TENSOR, /* these three are laid out like a message: references, then bytes; see share/ */
+    SH_KIND_SPARSE,
+    SH_KIND_MODULE,
     SH_KIND_COUNT,
 } sh_kind;
 
@@ -257,7 +260,7 @@ typedef struct sh_world_shm {
 #define SH_RESERVE_MIN (UINT64_C(1) << 29)
 
 /* A number that differs between builds whose shared structs differ. */
-#define SH_LAYOUT_VERSION 2u
+#define SH_LAYOUT_VERSION 3u
 static inline uint64_t sh_layout_word(void)
 {
     return (uint64_t)SH_LAYOUT_VERSION << 48 ^ (uint64_t)sizeof(sh_slot_shm) << 24 ^

@@ -45,6 +45,8 @@ struct shoal_tensor {
 
     /* The block that describes this tensor to other processes, kept while it is true (share/). */
     shoal_block *description;
+    uint64_t described_grad; /* the id + 1 of the grad's description then; 0: none */
+    bool described_needs;    /* requires_grad then */
 };
 
 /* How a tensor lies over its storage. */

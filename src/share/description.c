@@ -1,0 +1,242 @@
+#include "share/description.h"
+
+#include "autograd/node.h"
+#include "base/error.h"
+
+#include <stddef.h>
+#include <string.h>
+
+/* ---- describing ---- */
+
+/* The grad's description, by its id: another view of the same storage has another. 0: none; ids begin with 0. */
+static uint64_t name_of_grad(const shoal_tensor *t)
+{
+    return t->grad && t->grad->description ? t->grad->description->id + 1 : 0;
+}
+
+/* The description says what is still so. While it exists it keeps the grad's, so that no other block can have come to the same
+ * id. */
+static bool is_true(const shoal_tensor *t)
+{
+    return t->description != NULL && t->described_needs == t->requires_grad && t->described_grad == name_of_grad(t) &&
+           (!t->grad || is_true(t->grad));
+}
+
+/* The block with the storage's bytes; the caller's. */
+static shoal_err storage_block(const sh_storage *s, shoal_block **out_block)
+{
+    if (s->keeper->kind == SH_KIND_DATA) {
+        *out_block = shoal_retain(s->keeper);
+        return SHOAL_OK;
+    }
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    shoal_err err = sh_block_open(c, s->id >> 1, out_block);
+    sh_leave();
+    return err;
+}
+
+static shoal_err describe_anew(shoal_tensor *t, shoal_block *grad)
+{
+    sh_description d = {
+        .dtype = t->dtype,
+        .ndim = (uint8_t)t->ndim,
+        .requires_grad = t->requires_grad,
+        .has_grad = grad != NULL,
+        .offset = t->offset,
+    };
+    size_t dims = (size_t)t->ndim;
+    memcpy(d.shape_and_strides, t->shape, dims * sizeof t->shape[0]);
+    memcpy(d.shape_and_strides + dims, t->strides, dims * sizeof t->strides[0]);
+
+    shoal_block *objects[2] = {NULL, grad}, *fresh;
+    shoal_err err = storage_block(t->storage, &objects[0]);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    err = sh_record_create(SH_KIND_TENSOR, objects, grad ? 2 : 1, &d,
+                           offsetof(sh_description, shape_and_strides) + 2 * dims * sizeof t->shape[0], &fresh);
+    shoal_release(objects[0]);
+    if (err == SHOAL_OK) {
+        shoal_release(t->description);
+        t->description = fresh;
+        t->described_needs = t->requires_grad;
+        t->described_grad = name_of_grad(t);
+    }
+    return err;
+}
+
+static shoal_err check_can_be_shared(const shoal_tensor *t)
+{
+    if (t->node) {
+        return sh_fail(
+            SHOAL_ESTATE,
+            "the result of %s needs a gradient and is no leaf: it cannot be shared; detach it first (shoal_detach)",
+            t->node->op->name);
+    }
+    return SHOAL_OK;
+}
+
+shoal_err sh_tensor_describe(shoal_tensor *t, shoal_block **out_description)
+{
+    shoal_err err = SHOAL_OK;
+    if (!__builtin_expect(is_true(t) && !t->grad_is_zero, 1)) {
+        shoal_block *grad = NULL;
+        err = shoal_tensor_share(t);
+        if (err == SHOAL_OK && t->grad) {
+            err = sh_tensor_describe(t->grad, &grad);
+        }
+        if (err == SHOAL_OK && !is_true(t)) {
+            err = describe_anew(t, grad);
+        }
+    }
+    if (err == SHOAL_OK) {
+        *out_description = t->description;
+    }
+    return err;
+}
+
+shoal_err shoal_tensor_share(shoal_tensor *t)
+{
+    if (!t) {
+        return shoal_last_error();
+    }
+    shoal_err err = check_can_be_shared(t);
+    if (err == SHOAL_OK) {
+        err = sh_storage_share(t->storage);
+    }
+    if (err == SHOAL_OK && t->grad) {
+        sh_tensor_grad_settle(t);
+        err = shoal_tensor_share(t->grad);
+    }
+    return err;
+}
+
+/* ---- reading a description, which may be anything ---- */
+
+static shoal_err corrupt(const shoal_block *description)
+{
+    return sh_fail(SHOAL_ECORRUPT, "block %llu describes no tensor", (unsigned long long)description->id);
+}
+
+/* The tensor's dtype, shape and strides, from the copy of a description: checked, and how far they reach into the storage, in
+ * bytes. Each number is copied once out of memory that others can write, and only the copy is used. */
+static bool read_shape(const sh_record *r, const sh_description *d, shoal_tensor *t, uint64_t *out_reach)
+{
+    size_t head = offsetof(sh_description, shape_and_strides), dims = d->ndim;
+    if (d->dtype >= SHOAL_DTYPES || dims > SHOAL_MAX_DIMS || r->size != head + 2 * dims * sizeof(int64_t) ||
+        r->count != 1u + (d->has_grad != 0) || d->offset < 0) {
+        return false;
+    }
+    t->dtype = d->dtype;
+    t->ndim = (int8_t)dims;
+    t->offset = d->offset;
+    memcpy(t->shape, r->bytes + head, dims * sizeof(int64_t));
+    memcpy(t->strides, r->bytes + head + dims * sizeof(int64_t), dims * sizeof(int64_t));
+
+    int64_t count = 1, last = t->offset, span;
+    bool dense = true, wrong = false;
+    for (size_t i = dims; i-- > 0;) {
+        int64_t size = t->shape[i], stride = t->strides[i];
+        wrong |= size < 0 || stride < 0;
+        dense &= size == 1 || stride == count;
+        /* With strides of 0 a small storage can carry a shape whose product overflows. */
+        wrong |= __builtin_mul_overflow(size - (size > 0), stride, &span) ||
+                 __builtin_add_overflow(last, span, &last) || __builtin_mul_overflow(count, size, &count);
+    }
+    t->count = count;
+    t->contiguous = dense || count == 0;
+    uint64_t element = shoal_dtype_size(d->dtype);
+    wrong |= (uint64_t)last >= INT64_MAX / element;
+    *out_reach = count == 0 ? 0 : ((uint64_t)last + 1) * element;
+    return !wrong;
+}
+
+/* The storage behind a description, retained: the one this process knows, or a new one. */
+static sh_storage *find_storage(shoal_block *description, const sh_record *r)
+{
+    sh_ref ref = sh_load_acquire(&r->references[0]);
+    uint64_t id = sh_ref_id(ref);
+    sh_found f;
+    if (sh_ref_weight(ref) == 0) {
+        return NULL;
+    }
+    sh_storage *known = sh_storage_known(id);
+    if (known) {
+        return known;
+    }
+    return sh_heap_find(id, &f) && f.kind == SH_KIND_DATA ? sh_storage_of_block(id, f.data, f.size, description) : NULL;
+}
+
+/* A tensor with nothing but its shape and storage. */
+static shoal_tensor *make_bare(shoal_block *description, const sh_record *r, const sh_description *d)
+{
+    shoal_tensor *t = sh_cpu_cache_alloc(sizeof *t);
+    if (!t) {
+        return NULL;
+    }
+    *t = (shoal_tensor){0};
+    uint64_t reach;
+    sh_storage *storage = read_shape(r, d, t, &reach) ? find_storage(description, r) : NULL;
+    if (!storage || reach > storage->size) {
+        (void)corrupt(description);
+        sh_storage_release(storage);
+        sh_cpu_cache_free(t, sizeof *t);
+        return NULL;
+    }
+    t->storage = storage;
+    sh_store_relaxed(&t->refs, 1);
+    return t;
+}
+
+static shoal_tensor *make(shoal_block *description, bool is_grad);
+
+static shoal_err make_grad(shoal_tensor *t, const shoal_block *description, const sh_record *r)
+{
+    shoal_block *grad;
+    shoal_err err = sh_record_open(r, 1, &grad);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    t->grad = make(grad, true);
+    shoal_release(grad);
+    if (!t->grad) {
+        return shoal_last_error();
+    }
+    bool fits = t->grad->dtype == t->dtype && t->grad->ndim == t->ndim &&
+                memcmp(t->grad->shape, t->shape, sizeof t->shape[0] * (size_t)t->ndim) == 0;
+    return fits ? SHOAL_OK : corrupt(description);
+}
+
+/* A grad's own grad is not looked at: a description that names itself goes one step and no further. */
+static shoal_tensor *make(shoal_block *description, bool is_grad)
+{
+    sh_record r;
+    sh_description d;
+    size_t head = offsetof(sh_description, shape_and_strides);
+    if (description->kind != SH_KIND_TENSOR || !sh_record_look(description, &r) || r.size < head) {
+        (void)corrupt(description);
+        return NULL;
+    }
+    memcpy(&d, r.bytes, head);
+    shoal_tensor *t = make_bare(description, &r, &d);
+    if (!t) {
+        return NULL;
+    }
+    t->requires_grad = d.requires_grad && shoal_dtype_is_float(t->dtype);
+    if (d.has_grad && !is_grad && make_grad(t, description, &r) != SHOAL_OK) {
+        shoal_tensor_release(t);
+        return NULL;
+    }
+    t->description = shoal_retain(description);
+    t->described_needs = t->requires_grad;
+    t->described_grad = name_of_grad(t);
+    return t;
+}
+
+shoal_tensor *sh_tensor_of_description(shoal_block *description)
+{
+    return make(description, false);
+}

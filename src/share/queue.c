@@ -1,0 +1,33 @@
+/* Tensors as messages of their own. */
+#include "ipc/queue_quick.h"
+#include "share/description.h"
+
+#include <shoal/share.h>
+
+shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout)
+{
+    shoal_block *description = NULL;
+    shoal_err err = t ? sh_tensor_describe(t, &description) : shoal_last_error();
+    return err == SHOAL_OK ? shoal_queue_put_block(queue, description, timeout) : err;
+}
+
+shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tensor **out_tensor)
+{
+    shoal_block *description;
+    if (!sh_queue_get_block_quick((shoal_block *)queue, SH_KIND_TENSOR, timeout, &description)) {
+        sh_taken taken;
+        size_t unused;
+        shoal_err err = sh_queue_get_word((shoal_block *)queue, SH_WANT_TENSOR, 0, timeout, &taken, &unused);
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        description = taken.block;
+    }
+    shoal_tensor *t = sh_tensor_of_description(description);
+    shoal_release(description);
+    if (!t) {
+        return shoal_last_error();
+    }
+    *out_tensor = t;
+    return SHOAL_OK;
+}

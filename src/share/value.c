@@ -1,0 +1,80 @@
+/* Tensors and sparse tensors as members of values. */
+#include "share/value.h"
+#include "base/error.h"
+#include "share/sparse.h"
+
+#include <stdlib.h>
+
+static void drop_tensor(sh_made_of *a)
+{
+    shoal_tensor_release(a->made);
+    free(a);
+}
+
+static void drop_sparse(sh_made_of *a)
+{
+    shoal_sparse_destroy(a->made);
+    free(a);
+}
+
+void *sh_value_keep(const shoal_value *value, void *made, void (*drop)(sh_made_of *))
+{
+    if (!made) {
+        return NULL;
+    }
+    sh_made_of *a = malloc(sizeof *a);
+    if (!a) {
+        drop(&(sh_made_of){.made = made});
+        (void)sh_fail(SHOAL_ENOMEM, "no room for what a value holds");
+        return NULL;
+    }
+    *a = (sh_made_of){.destroy = drop, .made = made};
+    return sh_value_attach(value, a);
+}
+
+shoal_value *shoal_value_tensor(shoal_tensor *t)
+{
+    shoal_block *description;
+    if (!t || sh_tensor_describe(t, &description) != SHOAL_OK) {
+        return NULL;
+    }
+    return shoal_value_object(description);
+}
+
+shoal_value *shoal_value_sparse(shoal_sparse *s)
+{
+    shoal_block *record;
+    if (!s || sh_sparse_describe(s, &record) != SHOAL_OK) {
+        return NULL;
+    }
+    shoal_value *value = shoal_value_object(record);
+    shoal_release(record);
+    return value;
+}
+
+bool sh_value_is_kind(const shoal_value *value, shoal_kind kind, const char *what)
+{
+    if (!value || value->type != SHOAL_OBJECT || value->kind != kind) {
+        (void)sh_fail(SHOAL_ETYPE, "the value is no %s", what);
+        return false;
+    }
+    return true;
+}
+
+shoal_tensor *shoal_value_as_tensor(const shoal_value *value)
+{
+    if (!sh_value_is_kind(value, SHOAL_KIND_TENSOR, "tensor")) {
+        return NULL;
+    }
+    void *made = sh_value_attached(value);
+    return made ? made : sh_value_keep(value, sh_tensor_of_description(value->as.object), drop_tensor);
+}
+
+shoal_sparse *shoal_value_as_sparse(const shoal_value *value)
+{
+    if (!sh_value_is_kind(value, SHOAL_KIND_SPARSE, "sparse tensor")) {
+        return NULL;
+    }
+    void *made = sh_value_attached(value);
+    return made ? made : sh_value_keep(value, sh_sparse_of_record(value->as.object), drop_sparse);
+}
