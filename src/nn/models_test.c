@@ -129,6 +129,43 @@ START_TEST(evaluation_is_the_same_each_time_and_training_is_not)
 }
 END_TEST
 
+/* The network is set so that two of its results show what dropout did: h0 = conv2's channel 0 (all 1), through both dropouts;
+ * h20 = a unit of fc1 (always 1), through the second alone. */
+static void show_dropout(const shoal_module *m)
+{
+    for (shoal_named it = {0}; shoal_module_next(m, &it);) {
+        ck_assert_ok(sh_tensor_fill(it.tensor, strcmp(it.name, "conv2.bias") == 0));
+    }
+    data(shoal_module_get(m, "fc1.weight"))[0] = 1;
+    data(shoal_module_get(m, "fc1.bias"))[20] = 1;
+    data(shoal_module_get(m, "fc2.weight"))[0] = 1;
+    data(shoal_module_get(m, "fc2.weight"))[50 + 20] = 1;
+}
+
+START_TEST(training_drops_channels_and_units)
+{
+    enum { N = 1000 };
+    shoal_tensor *x = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(N, 1, 28, 28));
+    shoal_module *m = shoal_model_create("mnist-cnn");
+    show_dropout(m);
+    shoal_manual_seed(8);
+    const shoal_tensor *y = shoal_module_forward(m, x);
+    int kept0 = 0, kept20 = 0;
+    for (int i = 0; i < N; i++) {
+        const float *row = data(y) + 10 * (ptrdiff_t)i;
+        double h0 = (double)row[0] - row[2], h20 = (double)row[1] - row[2];
+        ck_assert_msg(fabs(h0) < 1e-5 || fabs(h0 - 4) < 1e-5, "%g", h0);
+        ck_assert_msg(fabs(h20) < 1e-5 || fabs(h20 - 2) < 1e-5, "%g", h20);
+        kept0 += h0 > 1;
+        kept20 += h20 > 1;
+    }
+    ck_assert_msg(abs(kept0 - N / 4) < 70 && abs(kept20 - N / 2) < 80, "%d and %d of %d", kept0, kept20, N);
+    shoal_scope_release(0);
+    shoal_module_destroy(m);
+    shoal_tensor_release(x);
+}
+END_TEST
+
 static double train_step(shoal_module *m, shoal_optimizer *adam, const batch *b)
 {
     size_t mark = shoal_scope_mark();
@@ -183,6 +220,7 @@ static Suite *suite(void)
     tcase_add_test(group, the_text_of_a_model);
     tcase_add_test(group, results_are_log_probabilities);
     tcase_add_test(group, evaluation_is_the_same_each_time_and_training_is_not);
+    tcase_add_test(group, training_drops_channels_and_units);
     tcase_add_loop_test(group, the_loss_falls, 0, COUNT(models));
     tcase_add_test(group, wrong_images_are_refused);
     suite_add_tcase(s, group);
