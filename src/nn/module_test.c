@@ -84,6 +84,33 @@ START_TEST(a_kind_of_ones_own)
 }
 END_TEST
 
+/* The example at the head of nn.h, word for word. */
+static shoal_err net_init(shoal_module *self, const double *settings)
+{
+    shoal_err err = shoal_module_add_child(self, "fc1", shoal_linear_create(784, (int64_t)settings[0], true));
+    return err ? err : shoal_module_add_child(self, "fc2", shoal_linear_create((int64_t)settings[0], 10, true));
+}
+
+static shoal_tensor *net_forward(shoal_module *self, shoal_tensor *x)
+{
+    x = shoal_relu(shoal_module_forward(shoal_module_child_at(self, 0), x));
+    return shoal_log_softmax(shoal_module_forward(shoal_module_child_at(self, 1), x), 1);
+}
+
+static const shoal_module_type net = {.name = "net", .init = net_init, .forward = net_forward};
+
+START_TEST(the_example_of_the_header)
+{
+    shoal_module *m = shoal_module_create(&net, 1, (double[]){200});
+    shoal_tensor *x = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(3, 784));
+    ck_shape(shoal_module_forward(m, x), SHOAL_SHAPE(3, 10));
+    ck_assert_int_eq(shoal_module_count(m), 784 * 200 + 200 + 2000 + 10);
+    shoal_scope_release(0);
+    shoal_module_destroy(m);
+    shoal_tensor_release(x);
+}
+END_TEST
+
 START_TEST(the_state_is_aligned_and_zeroed)
 {
     static const shoal_module_type wide = {.name = "Wide", .state_size = 100, .forward = scaler_forward};
@@ -532,6 +559,7 @@ int main(int argc, char **argv)
 {
     const TTest *const tests[] = {
         a_kind_of_ones_own,
+        the_example_of_the_header,
         the_state_is_aligned_and_zeroed,
         kinds_are_checked,
         many_kinds_can_be_registered,
