@@ -91,6 +91,44 @@ START_TEST(tensors_deep_in_lists_and_maps_and_twice_in_one)
 }
 END_TEST
 
+/* Looks at all that is in a value, and sends the value itself on. */
+static shoal_err look_and_send_on(int rank, const shoal_value *args)
+{
+    shoal_value *v = NULL;
+    shoal_err err;
+    (void)rank;
+    while ((err = shoal_queue_get(ARG(queue, "in"), LIMIT, &v)) == SHOAL_OK) {
+        must(is_counted(shoal_value_as_tensor(shoal_value_at(v, 0)), 0));
+        must(shoal_value_as_sparse(shoal_value_find(shoal_value_at(v, 1), "sparse")) != NULL);
+        must(shoal_add_scalar_(shoal_value_as_tensor(shoal_value_at(v, 0)), 1) != NULL);
+        must_ok(shoal_queue_put(ARG(queue, "out"), v, LIMIT));
+    }
+    must(err == SHOAL_ECLOSED);
+    return SHOAL_OK;
+}
+
+START_TEST(b16_a_value_that_was_read_can_be_sent_on)
+{
+    talk t;
+    talk_begin(&t, _i, look_and_send_on);
+    for (int n = 0; n < ROUNDS; n++) {
+        shoal_tensor *a = counted(2, 3, 0), *eye = shoal_eye(SHOAL_F32, 4);
+        shoal_sparse *s = shoal_sparse_from_dense(eye, SHOAL_COO);
+        shoal_value *v = shoal_list(a, shoal_map("sparse", s), 1);
+        hot(shoal_value_as_tensor(shoal_value_at(v, 0)) != NULL); /* read before it is sent, too */
+        shoal_value *back = talk_ask(&t, v);
+        hot(is_counted(a, 1) && same_memory(shoal_value_as_tensor(shoal_value_at(back, 0)), a));
+        shoal_sparse *got = shoal_value_as_sparse(shoal_value_find(shoal_value_at(back, 1), "sparse"));
+        hot(same_memory(shoal_sparse_values(got), shoal_sparse_values(s)));
+        shoal_value_destroy(back);
+        shoal_sparse_destroy(s);
+        shoal_tensor_release(eye);
+        shoal_tensor_release(a);
+    }
+    talk_end(&t);
+}
+END_TEST
+
 /* Messages of tensors between others: each call takes its own kind and leaves the rest. */
 START_TEST(each_get_takes_its_own_kind_and_leaves_the_others)
 {
@@ -341,6 +379,7 @@ static Suite *suite(void)
     TCase *tc = children_case("values");
     tcase_add_test(tc, a_value_makes_one_tensor_of_a_tensor);
     add_for_methods(tc, tensors_deep_in_lists_and_maps_and_twice_in_one);
+    add_for_methods(tc, b16_a_value_that_was_read_can_be_sent_on);
     tcase_add_test(tc, each_get_takes_its_own_kind_and_leaves_the_others);
     tcase_add_test(tc, a_bounded_queue_and_its_time_limit_hold_for_tensors);
     tcase_add_test(tc, tensors_go_through_pipes);
