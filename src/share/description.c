@@ -3,23 +3,40 @@
 #include "autograd/node.h"
 #include "base/error.h"
 
+#include <pthread.h>
 #include <stddef.h>
 #include <string.h>
 
 /* ---- describing ---- */
 
-/* The grad's description, by its id: another view of the same storage has another. 0: none; ids begin with 0. */
-static uint64_t name_of_grad(const shoal_tensor *t)
+/* Several threads may put one tensor at once. Whoever finds a description that is not true makes a new one, under this lock;
+ * who finds a true one takes none. Nobody may change the tensor meanwhile, so what is found true stays so. */
+static pthread_mutex_t describing = PTHREAD_MUTEX_INITIALIZER;
+
+/* What a description has to say beside the shape, as one word. The grad goes by the id of its own description: another view of
+ * the same storage has another. While t's description exists it keeps the grad's, so that no other block can have that id. */
+static uint64_t state_of(const shoal_tensor *t)
 {
-    return t->grad && t->grad->description ? t->grad->description->id + 1 : 0;
+    return (t->grad ? sh_load_acquire(&t->grad->description_id) : 0) << 1 | t->requires_grad;
 }
 
-/* The description says what is still so. While it exists it keeps the grad's, so that no other block can have come to the same
- * id. */
-static bool is_true(const shoal_tensor *t)
+/* The description if it says what is so, else NULL. It is read again at the end: describe_anew takes it away before it changes
+ * `described`, so one that is still there is the one that `described` was read of. The grad comes first: its new description
+ * is seen together with its new id. */
+static shoal_block *true_description(const shoal_tensor *t)
 {
-    return t->description != NULL && t->described_needs == t->requires_grad && t->described_grad == name_of_grad(t) &&
-           (!t->grad || is_true(t->grad));
+    uint64_t d = sh_load_acquire(&t->description);
+    bool so = d != 0 && (!t->grad || true_description(t->grad)) && sh_load_acquire(&t->described) == state_of(t) &&
+              sh_load_acquire(&t->description) == d;
+    return so ? (shoal_block *)(uintptr_t)d : NULL;
+}
+
+/* Takes the description over. The order is what true_description reads against. */
+static void set_description(shoal_tensor *t, shoal_block *description)
+{
+    sh_store_release(&t->described, state_of(t));
+    sh_store_release(&t->description_id, description->id + 1);
+    sh_store_release(&t->description, (uintptr_t)description);
 }
 
 /* The block with the storage's bytes; the caller's. */
@@ -60,10 +77,9 @@ static shoal_err describe_anew(shoal_tensor *t, shoal_block *grad)
                            offsetof(sh_description, shape_and_strides) + 2 * dims * sizeof t->shape[0], &fresh);
     shoal_release(objects[0]);
     if (err == SHOAL_OK) {
-        shoal_release(t->description);
-        t->description = fresh;
-        t->described_needs = t->requires_grad;
-        t->described_grad = name_of_grad(t);
+        shoal_block *old = (shoal_block *)(uintptr_t)sh_swap_acq_rel(&t->description, 0);
+        set_description(t, fresh);
+        shoal_release(old);
     }
     return err;
 }
@@ -79,23 +95,33 @@ static shoal_err check_can_be_shared(const shoal_tensor *t)
     return SHOAL_OK;
 }
 
-shoal_err sh_tensor_describe(shoal_tensor *t, shoal_block **out_description)
+/* Under the lock. */
+static shoal_err describe(shoal_tensor *t)
 {
-    shoal_err err = SHOAL_OK;
-    if (!__builtin_expect(is_true(t) && !t->grad_is_zero, 1)) {
-        shoal_block *grad = NULL;
-        err = shoal_tensor_share(t);
-        if (err == SHOAL_OK && t->grad) {
-            err = sh_tensor_describe(t->grad, &grad);
-        }
-        if (err == SHOAL_OK && !is_true(t)) {
-            err = describe_anew(t, grad);
-        }
+    shoal_err err = shoal_tensor_share(t);
+    if (err == SHOAL_OK && t->grad) {
+        err = describe(t->grad);
     }
-    if (err == SHOAL_OK) {
-        *out_description = t->description;
+    if (err == SHOAL_OK && !true_description(t)) {
+        err = describe_anew(t, t->grad ? true_description(t->grad) : NULL);
     }
     return err;
+}
+
+shoal_err sh_tensor_describe(shoal_tensor *t, shoal_block **out_description)
+{
+    shoal_block *d = true_description(t);
+    if (!__builtin_expect(d && !t->grad_is_zero, 1)) {
+        pthread_mutex_lock(&describing);
+        shoal_err err = describe(t);
+        pthread_mutex_unlock(&describing);
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        d = true_description(t);
+    }
+    *out_description = d;
+    return SHOAL_OK;
 }
 
 shoal_err shoal_tensor_share(shoal_tensor *t)
@@ -207,9 +233,7 @@ static shoal_tensor *make(shoal_block *description, bool is_grad)
         shoal_tensor_release(t);
         return NULL;
     }
-    t->description = shoal_retain(description);
-    t->described_needs = t->requires_grad;
-    t->described_grad = name_of_grad(t);
+    set_description(t, shoal_retain(description));
     return t;
 }
 
