@@ -177,7 +177,8 @@ static bool is_countable(const sh_shape *s)
     return true;
 }
 
-static sh_storage *find_storage(shoal_block *description, const sh_record *r, const sh_shape *s)
+static sh_storage *find_storage(const shoal_block *description, shoal_block *keeper, const sh_record *r,
+                                const sh_shape *s)
 {
     sh_ref ref = sh_load_acquire(&r->references[0]);
     int64_t reach = sh_shape_reach(s);
@@ -187,20 +188,34 @@ static sh_storage *find_storage(shoal_block *description, const sh_record *r, co
         (void)corrupt(description);
         return NULL;
     }
-    return sh_storage_of_block(sh_ref_id(ref), f.data, f.size, description);
+    return sh_storage_of_block(sh_ref_id(ref), f.data, f.size, keeper);
 }
 
-static shoal_tensor *make(shoal_block *description, bool is_grad);
+static shoal_tensor *make(const shoal_block *description, shoal_block *keeper, bool is_grad);
 
-static shoal_err make_grad(shoal_tensor *t, const shoal_block *description, const sh_record *r)
+/* The grad by its own description. A handle for that is only good for sending it on: in a heap that has no room for one the
+ * grad is made without, kept by the description that refers to it, because the message that it came by is taken already. */
+static shoal_tensor *grad_of(shoal_block *description, const sh_record *r)
 {
-    shoal_block *grad;
-    shoal_err err = sh_record_open(r, 1, &grad);
-    if (err != SHOAL_OK) {
-        return err;
+    shoal_block *own;
+    sh_found f;
+    shoal_err err = sh_record_open(r, 1, &own);
+    if (err == SHOAL_OK) {
+        shoal_tensor *grad = make(own, own, true);
+        shoal_release(own);
+        return grad;
     }
-    t->grad = make(grad, true);
-    shoal_release(grad);
+    uint64_t id = sh_ref_id(sh_load_acquire(&r->references[1]));
+    if (err == SHOAL_ECORRUPT || !sh_heap_find(id, &f)) {
+        return NULL;
+    }
+    shoal_block seen = {.id = id, .kind = f.kind, .data = f.data, .size = f.size};
+    return make(&seen, description, true);
+}
+
+static shoal_err make_grad(shoal_tensor *t, shoal_block *description, const sh_record *r)
+{
+    t->grad = grad_of(description, r);
     if (!t->grad) {
         return shoal_last_error();
     }
@@ -209,8 +224,9 @@ static shoal_err make_grad(shoal_tensor *t, const shoal_block *description, cons
     return fits ? SHOAL_OK : corrupt(description);
 }
 
-/* A grad's own grad is not looked at: a description that names itself goes one step and no further. */
-static shoal_tensor *make(shoal_block *description, bool is_grad)
+/* A grad's own grad is not looked at: a description that names itself goes one step and no further. keeper: a handle that
+ * keeps the storage; the description's own when there is one. */
+static shoal_tensor *make(const shoal_block *description, shoal_block *keeper, bool is_grad)
 {
     sh_record r;
     sh_description d;
@@ -222,22 +238,24 @@ static shoal_tensor *make(shoal_block *description, bool is_grad)
     if (read_shape(description, &r, &d, &s) != SHOAL_OK) {
         return NULL;
     }
-    sh_storage *storage = find_storage(description, &r, &s);
+    sh_storage *storage = find_storage(description, keeper, &r, &s);
     shoal_tensor *t = storage ? sh_tensor_over(storage, &s) : NULL;
     sh_storage_release(storage);
     if (!t) {
         return NULL;
     }
     t->requires_grad = d.requires_grad && shoal_dtype_is_float(t->dtype);
-    if (d.has_grad && !is_grad && make_grad(t, description, &r) != SHOAL_OK) {
+    if (d.has_grad && !is_grad && make_grad(t, keeper, &r) != SHOAL_OK) {
         shoal_tensor_release(t);
         return NULL;
     }
-    set_description(t, shoal_retain(description));
+    if (description == keeper) {
+        set_description(t, shoal_retain(keeper));
+    }
     return t;
 }
 
 shoal_tensor *sh_tensor_of_description(shoal_block *description)
 {
-    return make(description, false);
+    return make(description, description, false);
 }
