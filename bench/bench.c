@@ -20,6 +20,7 @@ static const struct {
     [BENCH_POSIX_SPAWN] = {"posix_spawn_join_4", "ms"},
     [BENCH_MALLOC] = {"malloc_free_64k", "ns"},
     [BENCH_HEAP_ALONE] = {"heap_alloc_free_64k", "ns"},
+    [BENCH_FMA] = {"fma_peak_gflops", "GFLOP/s"},
 };
 
 const char *bench_limit_name(bench_limit limit)

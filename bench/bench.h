@@ -21,6 +21,7 @@ typedef enum bench_limit {
     BENCH_POSIX_SPAWN, /* /bin/true started four times, and waited for */
     BENCH_MALLOC,      /* malloc and free of 64 KiB */
     BENCH_HEAP_ALONE,  /* heap_alloc_free_64k while no other process works */
+    BENCH_FMA,         /* f32 multiply-adds on registers, one core */
     BENCH_LIMITS,
 } bench_limit;
 
@@ -52,6 +53,8 @@ SHOAL_MUST_USE shoal_err bench_queue(bench_report *report);
 SHOAL_MUST_USE shoal_err bench_barrier(bench_report *report);
 SHOAL_MUST_USE shoal_err bench_spawn(bench_report *report);
 SHOAL_MUST_USE shoal_err bench_heap(bench_report *report);
+SHOAL_MUST_USE shoal_err bench_tensor(bench_report *report);
+SHOAL_MUST_USE shoal_err bench_train(bench_report *report);
 SHOAL_MUST_USE shoal_err bench_flow(bench_report *report);  /* part of queue: messages a second */
 SHOAL_MUST_USE shoal_err bench_fresh(bench_report *report); /* part of queue: large fresh data */
 
@@ -98,6 +101,9 @@ double bench_result(const shoal_value *result, size_t i); /* member i of that li
 /* The limits as steps. page: a zeroed page that both ranks see. */
 shoal_err bench_limit_cache_line(void *page, int rank, uint64_t count);
 shoal_err bench_limit_futex(void *page, int rank, uint64_t count);
+
+/* GFLOP/s of one core; 0 where it has no FMA. */
+double bench_fma_peak(void);
 
 /* A zeroed page as a block: memory of the same kind as a shared anonymous mapping. */
 SHOAL_MUST_USE shoal_err bench_page(shoal_block **out_page);

@@ -5,13 +5,14 @@
 #include <string.h>
 
 static const char help[] =
-    "usage: shoal bench [queue|barrier|spawn|heap|all] [--json]\n"
+    "usage: shoal bench [queue|barrier|spawn|heap|tensor|all] [--json]\n"
     "Measures the primitives of the library on this machine, each beside the physical limit of its\n"
     "kind, measured in the same run. Without an argument all of them.\n\n"
     "  queue       round trips through two queues, messages a second, 64 MiB there and back\n"
     "  barrier     a barrier of two processes\n"
     "  spawn       processes started and joined, memory of an idle one\n"
-    "  heap        blocks allocated and freed\n\n"
+    "  heap        blocks allocated and freed\n"
+    "  tensor      tensors there and back, one way, 64 MiB made and sent\n\n"
     "  --json      one JSON object a line\n"
     "  -h, --help  this\n"
     "  --version   the version\n";
@@ -19,7 +20,11 @@ static const char help[] =
 static const struct {
     const char *name;
     shoal_err (*run)(bench_report *report);
-} parts[] = {{"queue", bench_queue}, {"barrier", bench_barrier}, {"spawn", bench_spawn}, {"heap", bench_heap}};
+} parts[] = {{"queue", bench_queue},
+             {"barrier", bench_barrier},
+             {"spawn", bench_spawn},
+             {"heap", bench_heap},
+             {"tensor", bench_tensor}};
 
 #define PARTS (sizeof parts / sizeof *parts)
 
@@ -120,7 +125,8 @@ static cli_exit run(int argc, char **argv)
         }
     }
     return cli_complain(&cli_bench, CLI_MISUSED,
-                        "unknown measurement '%s'; known are queue, barrier, spawn, heap and all", options.argument);
+                        "unknown measurement '%s'; known are queue, barrier, spawn, heap, tensor and all",
+                        options.argument);
 }
 
 const cli_command cli_bench = {

@@ -7,6 +7,17 @@ pkg_search_module(MSGPACK REQUIRED IMPORTED_TARGET msgpack msgpack-c)
 find_library(SHOAL_MSGPACK_ARCHIVE NAMES libmsgpackc.a libmsgpack-c.a HINTS ${MSGPACK_LIBDIR})
 mark_as_advanced(SHOAL_MSGPACK_ARCHIVE)
 
+# gzip and JSON, for the files of src/data.
+pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET zlib)
+pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson>=2.11)
+find_library(SHOAL_ZLIB_ARCHIVE NAMES libz.a HINTS ${ZLIB_LIBDIR})
+find_library(SHOAL_JANSSON_ARCHIVE NAMES libjansson.a HINTS ${JANSSON_LIBDIR})
+mark_as_advanced(SHOAL_ZLIB_ARCHIVE SHOAL_JANSSON_ARCHIVE)
+
+# What the layers are linked with, and the same as archives.
+set(SHOAL_PACKAGES PkgConfig::MSGPACK PkgConfig::ZLIB PkgConfig::JANSSON)
+set(SHOAL_ARCHIVES ${SHOAL_MSGPACK_ARCHIVE} ${SHOAL_ZLIB_ARCHIVE} ${SHOAL_JANSSON_ARCHIVE})
+
 if(SHOAL_TESTS)
     pkg_check_modules(CHECK REQUIRED IMPORTED_TARGET check)
 endif()

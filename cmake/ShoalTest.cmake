@@ -33,7 +33,7 @@ function(shoal_test name)
     target_include_directories(${name} PRIVATE
         ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
     target_link_libraries(${name} PRIVATE
-        sh_all testing PkgConfig::CHECK PkgConfig::MSGPACK Threads::Threads ${CMAKE_DL_LIBS} m)
+        sh_all testing PkgConfig::CHECK ${SHOAL_PACKAGES} Threads::Threads ${CMAKE_DL_LIBS} m)
 
     add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     shoal_test_defaults(${name})

@@ -213,10 +213,10 @@ static shoal_err answer_form(const shoal_value *asked, shoal_value **out)
         shape = shoal_list_add(shape, shoal_value_int(shoal_tensor_size(t, d)));
         strides = shoal_list_add(strides, shoal_value_int(shoal_tensor_stride(t, d)));
     }
-    *out = shoal_map("bytes", shoal_value_bytes(bytes, size), "shape", shape, "strides", strides, "dtype",
-                     (int)shoal_tensor_dtype(t), "offset", shoal_tensor_offset(t), "storage",
-                     shoal_tensor_storage_size(t), "contiguous", shoal_value_bool(shoal_tensor_is_contiguous(t)), "t",
-                     t);
+    *out =
+        shoal_map("bytes", shoal_value_bytes(bytes, size), "shape", shape, "strides", strides, "dtype",
+                  (int)shoal_tensor_dtype(t), "offset", shoal_tensor_offset(t), "storage", shoal_tensor_storage_size(t),
+                  "contiguous", shoal_value_bool(shoal_tensor_is_contiguous(t)), "t", t);
     free(bytes);
     return SHOAL_OK;
 }
@@ -338,7 +338,8 @@ TALK_TARGET(sparse_target, answer_sparse)
 static void send_sparse(talk *t, shoal_sparse *s)
 {
     hot(s != NULL);
-    shoal_tensor *dense = shoal_sparse_to_dense(s), *values = shoal_sparse_values(s), *indices = shoal_sparse_indices(s);
+    shoal_tensor *dense = shoal_sparse_to_dense(s), *values = shoal_sparse_values(s),
+                 *indices = shoal_sparse_indices(s);
     shoal_tensor *twice = shoal_mul_scalar(dense, 2);
     bool coalesced = shoal_sparse_is_coalesced(s);
     shoal_value *v = talk_ask(t, shoal_map("s", s, "dense", dense, "coalesced", shoal_value_bool(coalesced)));
@@ -373,7 +374,7 @@ START_TEST(b9_sparse_tensors_arrive_equal_and_their_parts_are_shared)
         shoal_tensor *values = shoal_arange(dtype, 1 + n, 5 + n, 1), *rows = shoal_ones(dtype, SHOAL_SHAPE(4, 3));
         send_sparse(&t, shoal_sparse_coo(indices, values, SHOAL_SHAPE(3, 4), false));
         send_sparse(&t, shoal_sparse_coo(indices, rows, SHOAL_SHAPE(3, 4, 3), false)); /* values that are rows */
-        shoal_tensor *three = shoal_narrow(indices, 1, 0, 3); /* views as parts */
+        shoal_tensor *three = shoal_narrow(indices, 1, 0, 3);                          /* views as parts */
         send_sparse(&t, shoal_sparse_coo(three, shoal_narrow(values, 0, 0, 3), SHOAL_SHAPE(3, 4), true));
         shoal_tensor *starts = shoal_from_data(SHOAL_I64, (const int64_t[]){0, 2, 2, 4}, SHOAL_SHAPE(4));
         shoal_tensor *columns = shoal_from_data(SHOAL_I64, (const int64_t[]){0, 3, 1, 2}, SHOAL_SHAPE(4));

@@ -6,6 +6,23 @@
  * retains it. Initial values come from the thread's generator (shoal_manual_seed).
  *
  * One thread uses a module at a time; processes share its parameters after shoal_module_share.
+ *
+ * A module of one's own:
+ *
+ *     static shoal_err net_init(shoal_module *self, const double *settings)
+ *     {
+ *         shoal_err err = shoal_module_add_child(self, "fc1", shoal_linear_create(784, (int64_t)settings[0], true));
+ *         return err ? err : shoal_module_add_child(self, "fc2", shoal_linear_create((int64_t)settings[0], 10, true));
+ *     }
+ *
+ *     static shoal_tensor *net_forward(shoal_module *self, shoal_tensor *x)
+ *     {
+ *         x = shoal_relu(shoal_module_forward(shoal_module_child_at(self, 0), x));
+ *         return shoal_log_softmax(shoal_module_forward(shoal_module_child_at(self, 1), x), 1);
+ *     }
+ *
+ *     static const shoal_module_type net = {.name = "net", .init = net_init, .forward = net_forward};
+ *     shoal_module *m = shoal_module_create(&net, 1, (double[]){200});
  */
 #ifndef SHOAL_NN_H
 #define SHOAL_NN_H
@@ -26,15 +43,26 @@ typedef struct shoal_module_type {
     const char *name;
     size_t state_size; /* bytes of state that each module of this kind has, zeroed before init; shoal_module_state */
 
-    /* Adds parameters, buffers and children. settings has SHOAL_MODULE_SETTINGS numbers, those not given 0. */
+    /* Adds parameters, buffers and children; may be NULL. settings has SHOAL_MODULE_SETTINGS numbers, those not given 0. */
     shoal_err (*init)(shoal_module *self, const double *settings);
     shoal_tensor *(*forward)(shoal_module *self, shoal_tensor *x);
-    void (*fini)(shoal_module *self); /* may be NULL: frees what init put into the state, not parameters and children */
+
+    /* May be NULL: frees what init put into the state, not parameters and children. Called after a failed init too. */
+    void (*fini)(shoal_module *self);
+
+    /* May be NULL: writes what shoal_module_format puts between the parentheses, at most capacity bytes with the NUL.
+     * Without it the settings stand there as numbers. */
+    void (*describe)(const shoal_module *self, char *buffer, size_t capacity);
 } shoal_module_type;
 
-/* A module of a kind. NULL: what init returned, SHOAL_ENOMEM, SHOAL_EINVAL for too many settings. */
+/* A module of a kind, in training mode. type must stay as long as the module. NULL: what init returned, SHOAL_ENOMEM,
+ * SHOAL_EINVAL for too many settings or a kind without name or forward. */
 shoal_module *shoal_module_create(const shoal_module_type *type, size_t count, const double *settings);
+
+/* Its children too. NULL is allowed; nothing happens to a child, which is its parent's. */
 void shoal_module_destroy(shoal_module *module);
+
+/* Of NULL: NULL. The state is aligned for any type. */
 void *shoal_module_state(const shoal_module *module);
 const char *shoal_module_type_name(const shoal_module *module);
 const double *shoal_module_settings(const shoal_module *module);
@@ -43,22 +71,25 @@ const double *shoal_module_settings(const shoal_module *module);
  * must stay. The kinds of this library are known. Errors: SHOAL_ESTATE when the name is taken by another. */
 SHOAL_MUST_USE shoal_err shoal_module_register(const shoal_module_type *type);
 
-/* For init: add_parameter and add_buffer take over the caller's reference (NULL: returns the last error), add_child the
- * module. A name has no dot. A float parameter is set to need a gradient; others stay as they are. Errors: SHOAL_EINVAL for
- * a name that is taken, SHOAL_ENOMEM. */
+/* For init, and afterwards: add_parameter and add_buffer take over the caller's reference (NULL: returns the last error),
+ * add_child the module, also when they fail. A name has no dot. A float parameter is set to need a gradient; others stay as
+ * they are. A parameter is contiguous. Errors: SHOAL_EINVAL for a name that is taken or wrong, a tensor that is no leaf, and
+ * a child that has a parent already (which keeps it) or stands above the module; SHOAL_ELIMIT for dotted names over
+ * SHOAL_MODULE_NAME bytes; SHOAL_ENOMEM. */
+#define SHOAL_MODULE_NAME 239
 SHOAL_MUST_USE shoal_err shoal_module_add_parameter(shoal_module *module, const char *name, shoal_tensor *t);
 SHOAL_MUST_USE shoal_err shoal_module_add_buffer(shoal_module *module, const char *name, shoal_tensor *t);
 SHOAL_MUST_USE shoal_err shoal_module_add_child(shoal_module *module, const char *name, shoal_module *child);
 
-/* Runs the module; the result belongs to the scope, what was computed on the way is let go. */
+/* Runs the module; the result belongs to the scope, what was computed on the way is let go. NULL gives NULL. */
 shoal_tensor *shoal_module_forward(shoal_module *module, shoal_tensor *x);
 
 /* Training mode, on at first; for the module and all below it. */
 void shoal_module_train(shoal_module *module, bool training);
 bool shoal_module_training(const shoal_module *module);
 
-/* All parameters and buffers, with those of children, by dotted names, in the order in which they were added; the
- * parameters of a module before its children's. The tensor and the name are borrowed. false after the last. */
+/* All parameters and buffers, with those of children, by dotted names, in PyTorch's order: a module's parameters as they were
+ * added, its buffers, then its children's. The tensor and the name are borrowed. false after the last. */
 typedef struct shoal_named {
     const char *name; /* valid until the next call with the same iterator */
     shoal_tensor *tensor;
@@ -69,22 +100,34 @@ typedef struct shoal_named {
     } private_;
 } shoal_named;
 
-bool shoal_module_next(const shoal_module *module, shoal_named *it);          /* begin with a zeroed shoal_named */
-shoal_tensor *shoal_module_get(const shoal_module *module, const char *name); /* NULL and SHOAL_ENOENT */
+bool shoal_module_next(const shoal_module *module, shoal_named *it); /* begin with a zeroed shoal_named */
+
+/* By dotted names; NULL and SHOAL_ENOENT. */
+shoal_tensor *shoal_module_get(const shoal_module *module, const char *name);
 shoal_module *shoal_module_child(const shoal_module *module, const char *name);
-shoal_module *shoal_module_child_at(const shoal_module *module, size_t i); /* NULL beyond the last */
-int64_t shoal_module_count(const shoal_module *module);                    /* elements of all parameters */
+
+/* By place, for forward functions: the module's own parameters, and its children. NULL beyond the last. */
+shoal_tensor *shoal_module_parameter_at(const shoal_module *module, size_t i);
+shoal_module *shoal_module_child_at(const shoal_module *module, size_t i);
+
+/* Elements of all parameters; one that stands under two names counts once. */
+int64_t shoal_module_count(const shoal_module *module);
+
+/* The grads are zero for the next backward. Ask shoal_tensor_grad again instead of keeping what it returned. */
 void shoal_module_zero_grad(shoal_module *module);
 
-/* Copies the values of another module of the same names and shapes (SHOAL_EINVAL names the first that differs). */
+/* Copies the values of another module of the same names and shapes. Errors: SHOAL_EINVAL, which names the first that differs;
+ * nothing is copied then. */
 SHOAL_MUST_USE shoal_err shoal_module_copy(shoal_module *to, const shoal_module *from);
 
 /* As text: kinds, settings and children, like PyTorch's. Returns the length of the whole text. */
 size_t shoal_module_format(const shoal_module *module, char *buffer, size_t capacity);
 
-/* The kinds. Options of 0 are the defaults; no_bias leaves the bias out. */
+/* The kinds. A stride of 0 is the default: 1, or a pool's size. Errors: SHOAL_EINVAL for numbers out of range, named. */
 shoal_module *shoal_linear_create(int64_t in, int64_t out, bool bias);
 shoal_module *shoal_conv2d_create(int64_t in, int64_t out, int64_t size, int64_t stride, int64_t padding);
+shoal_module *shoal_conv2d_create_with(int64_t in, int64_t out, const int64_t size[2],
+                                       const shoal_conv2d_options *options, bool bias);
 shoal_module *shoal_max_pool2d_create(int64_t size, int64_t stride);
 shoal_module *shoal_avg_pool2d_create(int64_t size, int64_t stride);
 shoal_module *shoal_dropout_create(double p);
@@ -98,7 +141,7 @@ shoal_module *shoal_flatten_create(void);
 shoal_module *shoal_embedding_create(int64_t count, int64_t width);
 shoal_module *shoal_layer_norm_create(int64_t width);
 
-/* x [N, T, in] to [N, T, hidden] (the last layer's h of each step). */
+/* x [N, T, in] to [N, T, hidden] (the last layer's h of each step), from zeros. layers 0 is 1. */
 shoal_module *shoal_lstm_create(int64_t in, int64_t hidden, int64_t layers);
 
 /* One after another; the children are named "0", "1", … A NULL among them destroys the others and gives NULL. */

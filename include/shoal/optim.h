@@ -1,7 +1,8 @@
-/* Optimisers: PyTorch's formulas, over the parameters of a module. The module must outlive its optimiser.
+/* Optimisers: PyTorch's formulas, over the parameters that a module has when the optimiser is made. They are retained, so the
+ * module may go first.
  *
- * The state (momentum and so on) is private, or shared by all processes that are given the optimiser's state dict; steps
- * on shared parameters take no lock.
+ * The state (momentum and so on) is private, or shared by all processes that adopt the same tensors; steps on shared
+ * parameters take no lock. One thread uses an optimiser at a time. Nothing here blocks.
  */
 #ifndef SHOAL_OPTIM_H
 #define SHOAL_OPTIM_H
@@ -14,20 +15,24 @@ extern "C" {
 
 typedef struct shoal_optimizer shoal_optimizer;
 
-/* In all of them 0 stands for PyTorch's default where that is not 0. */
+/* In all of them 0 stands for PyTorch's default where that is not 0; a negative beta, alpha, eps or weight decay of AdamW is
+ * then 0 itself. maximize goes up the gradient. */
 typedef struct shoal_sgd_options {
     double lr; /* 0.001 */
     double momentum;
     double dampening;
     double weight_decay;
-    bool nesterov;
+    bool nesterov; /* needs momentum, and no dampening */
+    bool maximize;
 } shoal_sgd_options;
 
 typedef struct shoal_adam_options {
     double lr;           /* 0.001 */
     double beta1, beta2; /* 0.9, 0.999 */
     double eps;          /* 1e-8 */
-    double weight_decay; /* AdamW: 0.01 when 0; give a negative number for none */
+    double weight_decay; /* Adam: 0; AdamW: 0.01 */
+    bool amsgrad;
+    bool maximize;
 } shoal_adam_options;
 
 typedef struct shoal_rmsprop_options {
@@ -37,9 +42,11 @@ typedef struct shoal_rmsprop_options {
     double momentum;
     double weight_decay;
     bool centered;
+    bool maximize;
 } shoal_rmsprop_options;
 
-/* The caller owns the result. Errors: SHOAL_EINVAL for numbers out of range (named), SHOAL_ENOMEM. */
+/* The caller owns the result. options may be NULL: the defaults. Errors: SHOAL_EINVAL for numbers out of range (named),
+ * SHOAL_ENOMEM. */
 shoal_optimizer *shoal_sgd_create_with(shoal_module *module, const shoal_sgd_options *options);
 shoal_optimizer *shoal_adam_create_with(shoal_module *module, const shoal_adam_options *options);
 shoal_optimizer *shoal_adamw_create_with(shoal_module *module, const shoal_adam_options *options);
@@ -54,25 +61,30 @@ void shoal_optimizer_destroy(shoal_optimizer *optimizer);
 #define shoal_rmsprop_create(module, ...) shoal_rmsprop_create_with(module, &(shoal_rmsprop_options){__VA_ARGS__})
 #endif
 
-/* Changes every parameter that has a grad. Errors: SHOAL_ENOMEM for the state at the first step. */
+/* Changes every parameter that has a grad; its storage counts as changed in place. Errors: SHOAL_ENOMEM for the state at the
+ * first step, SHOAL_ETYPE for parameters that are neither f32 nor f64; the parameters before are then changed. */
 shoal_err shoal_optimizer_step(shoal_optimizer *optimizer);
 
-/* The grads are zero for the next backward. */
+/* The grads are zero for the next backward, as shoal_module_zero_grad makes them. */
 void shoal_optimizer_zero_grad(shoal_optimizer *optimizer);
 
+/* lr may be any number here, 0 too. */
 void shoal_optimizer_set_lr(shoal_optimizer *optimizer, double lr);
 double shoal_optimizer_lr(const shoal_optimizer *optimizer);
 
-/* Scales all grads down so that their common 2-norm is at most max_norm; returns the norm before. */
+/* Scales all grads down so that their common 2-norm is at most max_norm; returns the norm before. Of a module on a card it
+ * waits. NaN after an error: SHOAL_EINVAL for a max_norm that is no positive number, or grads on several devices. */
 double shoal_clip_grad_norm(shoal_module *module, double max_norm);
 
 /* The state by names like "conv1.weight.momentum_buffer" and "conv1.weight.step"; begin with a zeroed it. The tensors are
- * the optimiser's own: copy into them to restore, share them to share the state. prepare makes them all at once, as the
- * first step would. */
+ * the optimiser's own: copy into them to restore, share them to share the state. prepare makes them all at once, zeroed, for
+ * every parameter that needs a gradient; a first step makes those of the parameters that have one. Names and shapes are
+ * PyTorch's: step is 0-d, f32 and always on the CPU; SGD has one only together with dampening. */
 SHOAL_MUST_USE shoal_err shoal_optimizer_prepare(shoal_optimizer *optimizer);
 bool shoal_optimizer_next(const shoal_optimizer *optimizer, shoal_named *it);
 
-/* Takes a tensor, of the same dtype and shape, in place of the one of that name: the caller's reference is retained. */
+/* Takes a tensor (retained) in the place of the one of that name, made already or not. Errors: SHOAL_ENOENT for a name that
+ * this optimiser does not have; SHOAL_EINVAL for a dtype or shape other than that name's, or a tensor not contiguous. */
 SHOAL_MUST_USE shoal_err shoal_optimizer_adopt(shoal_optimizer *optimizer, const char *name, shoal_tensor *t);
 
 #ifdef __cplusplus

@@ -30,6 +30,7 @@ struct sh_back {
     const sh_kernels *kernels;
     sh_exec *exec;
     const shoal_tensor *given[SH_OP_INPUTS];
+    const shoal_tensor *target[SH_OP_INPUTS]; /* a leaf's own grad, handed out to be written */
 };
 
 /* ---- the queue of nodes ---- */
@@ -106,7 +107,7 @@ static shoal_tensor *copy_of(const shoal_tensor *g)
 static shoal_err add_to_leaf(shoal_tensor *leaf, shoal_tensor *g, bool steal)
 {
     if (leaf->grad && !leaf->grad_is_zero) {
-        return leaf->grad == g ? SHOAL_OK : add_into(leaf->grad, g);
+        return add_into(leaf->grad, g);
     }
     if (leaf->grad) {
         leaf->grad_is_zero = false;
@@ -248,7 +249,7 @@ shoal_err sh_back_give(sh_back *back, int input, shoal_tensor *grad)
     if (!grad) {
         return shoal_last_error();
     }
-    if (!e->need) {
+    if (!e->need || grad == back->target[input]) {
         return SHOAL_OK;
     }
     if (!has_shape(grad, &e->shape)) {
@@ -285,6 +286,7 @@ shoal_tensor *sh_back_target(sh_back *back, int input, bool *out_add)
         leaf->grad_is_zero = false;
         sh_tensor_touch(leaf->grad);
     }
+    back->target[input] = leaf->grad;
     return leaf->grad;
 }
 

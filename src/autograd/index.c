@@ -5,8 +5,7 @@
 
 #include <string.h>
 
-/* An index tensor as kernels want it: i64, contiguous; the scope's, or the argument. */
-static shoal_tensor *as_index(shoal_tensor *t, const char *op)
+shoal_tensor *sh_as_index(shoal_tensor *t, const char *op)
 {
     if (!t) {
         return NULL;
@@ -195,14 +194,14 @@ shoal_tensor *shoal_index_select(shoal_tensor *a, int dim, shoal_tensor *index)
     if (!a || sh_dim(&dim, a->ndim, "index_select") != SHOAL_OK) {
         return NULL;
     }
-    return sh_run(&sh_op_index_select,
-                  &(sh_call){.in = {shoal_contiguous(a), as_index(index, "index_select")}, .in_count = 2, .a.i = {dim}},
-                  2);
+    return sh_run(
+        &sh_op_index_select,
+        &(sh_call){.in = {shoal_contiguous(a), sh_as_index(index, "index_select")}, .in_count = 2, .a.i = {dim}}, 2);
 }
 
 shoal_tensor *shoal_embedding(shoal_tensor *weight, shoal_tensor *index)
 {
-    shoal_tensor *i = as_index(index, "embedding");
+    shoal_tensor *i = sh_as_index(index, "embedding");
     if (!weight || !i) {
         return NULL;
     }
@@ -264,7 +263,7 @@ shoal_tensor *shoal_gather(shoal_tensor *a, int dim, shoal_tensor *index)
     if (!a || sh_dim(&dim, a->ndim, "gather") != SHOAL_OK) {
         return NULL;
     }
-    return sh_run(&sh_op_gather, &(sh_call){.in = {a, as_index(index, "gather")}, .in_count = 2, .a.i = {dim}}, 2);
+    return sh_run(&sh_op_gather, &(sh_call){.in = {a, sh_as_index(index, "gather")}, .in_count = 2, .a.i = {dim}}, 2);
 }
 
 static shoal_err scatter_add_shape(sh_call *c)
@@ -308,7 +307,7 @@ shoal_tensor *shoal_scatter_add(shoal_tensor *a, int dim, shoal_tensor *index, s
         return NULL;
     }
     return sh_run(&sh_op_scatter_add,
-                  &(sh_call){.in = {a, as_index(index, "scatter_add"), source}, .in_count = 3, .a.i = {dim}}, 3);
+                  &(sh_call){.in = {a, sh_as_index(index, "scatter_add"), source}, .in_count = 3, .a.i = {dim}}, 3);
 }
 
 /* ---- one_hot: in = index; a.i = classes ---- */
@@ -335,5 +334,6 @@ const sh_op sh_op_one_hot = {"one_hot", SH_OP_COMPUTES, one_hot_shape, one_hot_f
 
 shoal_tensor *shoal_one_hot(shoal_tensor *index, int64_t classes)
 {
-    return sh_run(&sh_op_one_hot, &(sh_call){.in = {as_index(index, "one_hot")}, .in_count = 1, .a.i = {classes}}, 1);
+    return sh_run(&sh_op_one_hot, &(sh_call){.in = {sh_as_index(index, "one_hot")}, .in_count = 1, .a.i = {classes}},
+                  1);
 }

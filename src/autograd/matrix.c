@@ -1,5 +1,5 @@
 /* Matrix products. */
-#include "autograd/op.h"
+#include "autograd/matrix.h"
 
 #include "base/error.h"
 
@@ -134,6 +134,41 @@ shoal_tensor *shoal_matmul(shoal_tensor *a, shoal_tensor *b)
     return sh_run(&sh_op_matmul, &(sh_call){.in = {a, b}, .in_count = 2}, 2);
 }
 
+/* ---- products into gradients ---- */
+
+sh_matrix sh_matrix_of(const shoal_tensor *t)
+{
+    return (sh_matrix){sh_tensor_ptr(t), t->shape[0], t->shape[1], t->strides[0], t->strides[1]};
+}
+
+shoal_err sh_back_give_product(sh_back *back, int input, sh_matrix a, sh_matrix b)
+{
+    bool add;
+    shoal_tensor *target = sh_back_target(back, input, &add);
+    if (!target) {
+        return shoal_last_error();
+    }
+    sh_matmul_args args = {
+        .dtype = target->dtype,
+        .batch = 1,
+        .m = a.rows,
+        .n = b.cols,
+        .k = a.cols,
+        .a = a.data,
+        .a_row = a.row,
+        .a_col = a.col,
+        .b = b.data,
+        .b_row = b.row,
+        .b_col = b.col,
+        .c = sh_tensor_ptr(target),
+        .c_row = b.cols,
+        .alpha = 1,
+        .accumulate = add,
+    };
+    shoal_err err = sh_back_kernels(back)->matmul->matmul(sh_back_exec(back), &args);
+    return err == SHOAL_OK ? sh_back_give(back, input, target) : err;
+}
+
 /* ---- linear: in = x, w, b; x is contiguous; a.i[0]: relu ---- */
 
 static shoal_err linear_shape(sh_call *c)
@@ -194,61 +229,10 @@ static shoal_err linear_forward(sh_call *c)
     return err == SHOAL_OK && relu ? sh_call_save_out(c, 0) : err;
 }
 
-static shoal_err linear_dx(sh_back *b, const shoal_tensor *g, const shoal_tensor *w)
+/* A tensor of rows that lie one after another. */
+static sh_matrix rows_matrix(const shoal_tensor *t, int64_t width)
 {
-    bool add;
-    shoal_tensor *dx = sh_back_target(b, 0, &add);
-    if (!dx) {
-        return shoal_last_error();
-    }
-    sh_matmul_args args = {
-        .dtype = g->dtype,
-        .batch = 1,
-        .m = rows_of(g),
-        .n = w->shape[1],
-        .k = w->shape[0],
-        .a = sh_tensor_ptr(g),
-        .a_row = w->shape[0],
-        .a_col = 1,
-        .b = sh_tensor_ptr(w),
-        .b_row = w->strides[0],
-        .b_col = w->strides[1],
-        .c = sh_tensor_ptr(dx),
-        .c_row = w->shape[1],
-        .alpha = 1,
-        .accumulate = add,
-    };
-    shoal_err err = sh_back_kernels(b)->matmul->matmul(sh_back_exec(b), &args);
-    return err == SHOAL_OK ? sh_back_give(b, 0, dx) : err;
-}
-
-static shoal_err linear_dw(sh_back *b, const shoal_tensor *g, const shoal_tensor *x)
-{
-    bool add;
-    shoal_tensor *dw = sh_back_target(b, 1, &add);
-    if (!dw) {
-        return shoal_last_error();
-    }
-    int64_t in = x->shape[x->ndim - 1], out = g->shape[g->ndim - 1];
-    sh_matmul_args args = {
-        .dtype = g->dtype,
-        .batch = 1,
-        .m = out,
-        .n = in,
-        .k = rows_of(x),
-        .a = sh_tensor_ptr(g),
-        .a_row = 1,
-        .a_col = out,
-        .b = sh_tensor_ptr(x),
-        .b_row = in,
-        .b_col = 1,
-        .c = sh_tensor_ptr(dw),
-        .c_row = in,
-        .alpha = 1,
-        .accumulate = add,
-    };
-    shoal_err err = sh_back_kernels(b)->matmul->matmul(sh_back_exec(b), &args);
-    return err == SHOAL_OK ? sh_back_give(b, 1, dw) : err;
+    return (sh_matrix){sh_tensor_ptr(t), rows_of(t), width, width, 1};
 }
 
 static shoal_err linear_db(sh_back *b, shoal_tensor *g)
@@ -273,12 +257,17 @@ static shoal_err linear_backward(sh_back *b)
         }
         g = cut;
     }
-    shoal_err err = g ? SHOAL_OK : shoal_last_error();
-    if (err == SHOAL_OK && sh_back_needs(b, 0)) {
-        err = linear_dx(b, g, sh_back_saved(b, 1));
+    if (!g) {
+        return shoal_last_error();
+    }
+    const shoal_tensor *x = sh_back_saved(b, 0), *w = sh_back_saved(b, 1);
+    sh_matrix gm = rows_matrix(g, w->shape[0]);
+    shoal_err err = SHOAL_OK;
+    if (sh_back_needs(b, 0)) {
+        err = sh_back_give_product(b, 0, gm, sh_matrix_of(w));
     }
     if (err == SHOAL_OK && sh_back_needs(b, 1)) {
-        err = linear_dw(b, g, sh_back_saved(b, 0));
+        err = sh_back_give_product(b, 1, sh_matrix_transposed(gm), rows_matrix(x, w->shape[1]));
     }
     return err == SHOAL_OK && sh_back_needs(b, 2) ? linear_db(b, g) : err;
 }

@@ -16,6 +16,10 @@
 #define SH_OPS_REDUCE(X) X(sum) X(mean) X(prod) X(max) X(min) X(argmax) X(argmin) X(any) X(all) X(logsumexp) X(norm)
 #define SH_OPS_MATRIX(X) X(matmul) X(linear)
 #define SH_OPS_INDEX(X) X(cat) X(index_select) X(gather) X(scatter_add) X(one_hot)
+#define SH_OPS_CONV(X) X(conv2d) X(conv2d_pool_relu) X(max_pool2d) X(avg_pool2d)
+#define SH_OPS_SOFTMAX(X) X(softmax) X(log_softmax) X(nll_loss) X(cross_entropy)
+#define SH_OPS_LOSS(X) X(mse_loss) X(l1_loss) X(smooth_l1_loss) X(bce_with_logits)
+#define SH_OPS_LAYER(X) X(dropout) X(dropout2d) X(layer_norm) X(lstm_cell)
 
 #define SH_OPS(X)                                                                                                      \
     SH_OPS_ELEMENTWISE(X)                                                                                              \
@@ -24,7 +28,11 @@
     SH_OPS_COPY(X)                                                                                                     \
     SH_OPS_REDUCE(X)                                                                                                   \
     SH_OPS_MATRIX(X)                                                                                                   \
-    SH_OPS_INDEX(X)
+    SH_OPS_INDEX(X)                                                                                                    \
+    SH_OPS_CONV(X)                                                                                                     \
+    SH_OPS_SOFTMAX(X)                                                                                                  \
+    SH_OPS_LOSS(X)                                                                                                     \
+    SH_OPS_LAYER(X)
 
 /* clang-format on */
 

@@ -2,6 +2,7 @@
 
 #include "ipc/message_write.h"
 #include "ipc/queue_core.h"
+#include "ipc/queue_quick.h"
 #include "ipc/value.h"
 
 #include <limits.h>
@@ -50,14 +51,24 @@ shoal_err shoal_queue_create(uint64_t bound, shoal_queue **out_queue)
     return err;
 }
 
+/* A word without a reference. */
+static shoal_err put_plain(shoal_block *q, sh_entry_kind kind, uint64_t word, int64_t timeout)
+{
+    return sh_queue_put_word_quick(q, kind, word)
+               ? SHOAL_OK
+               : sh_queue_put_word(q, &(sh_put){.kind = kind, .word = word}, timeout);
+}
+
 shoal_err shoal_queue_put_bytes(shoal_queue *queue, const void *bytes, size_t size, int64_t timeout)
 {
     if (size <= 8) {
-        sh_put r = {.kind = (sh_entry_kind)(SH_ENTRY_BYTES_0 + size)};
-        if (size > 0) {
-            memcpy(&r.word, bytes, size);
+        uint64_t word = 0;
+        if (size == 8) {
+            memcpy(&word, bytes, 8); /* of a known size: one instruction */
+        } else if (size > 0) {
+            memcpy(&word, bytes, size);
         }
-        return sh_queue_put_word((shoal_block *)queue, &r, timeout);
+        return put_plain((shoal_block *)queue, (sh_entry_kind)(SH_ENTRY_BYTES_0 + size), word, timeout);
     }
     shoal_block *message;
     sh_ctx *c = sh_enter();
@@ -79,6 +90,9 @@ shoal_err shoal_queue_put_block(shoal_queue *queue, shoal_block *block, int64_t 
 {
     if (block == NULL) {
         return sh_fail(SHOAL_EINVAL, "put_block: NULL");
+    }
+    if (sh_queue_put_block_quick((shoal_block *)queue, block)) {
+        return SHOAL_OK;
     }
     return sh_queue_put_word((shoal_block *)queue, &(sh_put){.kind = SH_ENTRY_BLOCK, .shared = block}, timeout);
 }
@@ -132,11 +146,11 @@ shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeou
         return shoal_last_error() != SHOAL_OK ? shoal_last_error() : sh_fail(SHOAL_EINVAL, "put: NULL");
     }
     if (value->type == SHOAL_INT) {
-        err = sh_queue_put_word(q, &(sh_put){.kind = SH_ENTRY_INT, .word = (uint64_t)value->as.integer}, timeout);
+        err = put_plain(q, SH_ENTRY_INT, (uint64_t)value->as.integer, timeout);
     } else if (value->type == SHOAL_FLOAT) {
-        sh_put r = {.kind = SH_ENTRY_FLOAT};
-        memcpy(&r.word, &value->as.number, 8);
-        err = sh_queue_put_word(q, &r, timeout);
+        uint64_t word;
+        memcpy(&word, &value->as.number, 8);
+        err = put_plain(q, SH_ENTRY_FLOAT, word, timeout);
     } else if (value->type == SHOAL_OBJECT) {
         err = sh_queue_put_word(q, &(sh_put){.kind = SH_ENTRY_BLOCK, .shared = value->as.object}, timeout);
     } else {
@@ -170,12 +184,14 @@ static shoal_err value_of_message(shoal_block *message, shoal_value **out_value)
 
 shoal_err shoal_queue_get(shoal_queue *queue, int64_t timeout, shoal_value **out_value)
 {
-    sh_taken t;
+    sh_taken t = {.block = NULL};
     size_t unused;
     double number;
-    shoal_err err = sh_queue_get_word((shoal_block *)queue, SH_WANT_ANY, 0, timeout, &t, &unused);
-    if (err != SHOAL_OK) {
-        return err;
+    if (!sh_queue_get_word_quick((shoal_block *)queue, SH_ENTRY_FLOAT, timeout, &t.kind, &t.word)) {
+        shoal_err err = sh_queue_get_word((shoal_block *)queue, SH_WANT_ANY, 0, timeout, &t, &unused);
+        if (err != SHOAL_OK) {
+            return err;
+        }
     }
     shoal_value *v;
     switch (t.kind) {
@@ -203,18 +219,27 @@ shoal_err shoal_queue_get(shoal_queue *queue, int64_t timeout, shoal_value **out
     return SHOAL_OK;
 }
 
-shoal_err shoal_queue_get_bytes(shoal_queue *queue, void *buffer, size_t capacity, int64_t timeout, size_t *out_size)
+static void copy_word(void *buffer, uint64_t word, sh_entry_kind kind, size_t *out_size)
+{
+    *out_size = kind - SH_ENTRY_BYTES_0;
+    if (kind == SH_ENTRY_BYTES_8) {
+        memcpy(buffer, &word, 8); /* of a known size: one instruction */
+    } else if (*out_size > 0) {
+        memcpy(buffer, &word, *out_size);
+    }
+}
+
+/* Another way than copy_word: a message of its own, or one that we had to wait for. */
+static __attribute__((noinline)) shoal_err get_bytes_slow(shoal_block *q, void *buffer, size_t capacity,
+                                                          int64_t timeout, size_t *out_size)
 {
     sh_taken t;
-    shoal_err err = sh_queue_get_word((shoal_block *)queue, SH_WANT_BYTES, capacity, timeout, &t, out_size);
+    shoal_err err = sh_queue_get_word(q, SH_WANT_BYTES, capacity, timeout, &t, out_size);
     if (err != SHOAL_OK) {
         return err;
     }
     if (t.block == NULL) {
-        *out_size = t.kind - SH_ENTRY_BYTES_0;
-        if (*out_size > 0) {
-            memcpy(buffer, &t.word, *out_size);
-        }
+        copy_word(buffer, t.word, t.kind, out_size);
         return SHOAL_OK;
     }
     size_t size;
@@ -229,10 +254,24 @@ shoal_err shoal_queue_get_bytes(shoal_queue *queue, void *buffer, size_t capacit
     return err;
 }
 
+shoal_err shoal_queue_get_bytes(shoal_queue *queue, void *buffer, size_t capacity, int64_t timeout, size_t *out_size)
+{
+    sh_entry_kind kind, most = (sh_entry_kind)(SH_ENTRY_BYTES_0 + (capacity < 8 ? capacity : 8));
+    uint64_t word;
+    if (!sh_queue_get_word_quick((shoal_block *)queue, most, timeout, &kind, &word)) {
+        return get_bytes_slow((shoal_block *)queue, buffer, capacity, timeout, out_size);
+    }
+    copy_word(buffer, word, kind, out_size);
+    return SHOAL_OK;
+}
+
 shoal_err shoal_queue_get_block(shoal_queue *queue, int64_t timeout, shoal_block **out_block)
 {
     sh_taken t;
     size_t unused;
+    if (sh_queue_get_block_quick((shoal_block *)queue, SH_KIND_DATA, timeout, out_block)) {
+        return SHOAL_OK;
+    }
     shoal_err err = sh_queue_get_word((shoal_block *)queue, SH_WANT_BLOCK, 0, timeout, &t, &unused);
     if (err == SHOAL_OK) {
         *out_block = t.block;

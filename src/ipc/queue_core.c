@@ -29,11 +29,8 @@ shoal_err sh_queue_open_ring(shoal_block *q, uint32_t n)
 }
 
 /* Inside: the view, made at the first use of a queue that was received; it starts at the rings in use. */
-shoal_err sh_queue_prepare(shoal_block *q, const char *what)
+shoal_err sh_queue_prepare_slow(shoal_block *q, const char *what)
 {
-    if (__builtin_expect(q != NULL && q->extra != NULL && q->kind == SH_KIND_QUEUE, 1)) {
-        return SHOAL_OK;
-    }
     shoal_err err = sh_block_require(q, SH_KIND_QUEUE, what);
     if (err != SHOAL_OK) {
         return err;
@@ -53,15 +50,10 @@ shoal_err sh_queue_prepare(shoal_block *q, const char *what)
     return err;
 }
 
-static bool is_closed(const shoal_block *q)
-{
-    return (sh_load_acquire(&sh_queue_shm_of(q)->flags) & SH_QUEUE_CLOSED) != 0;
-}
-
 /* Inside: goes on to ring n + 1 for puts or gets. SHOAL_ECLOSED when ring n was sealed. */
 static shoal_err next_ring(shoal_block *q, sh_a32 *mine, uint32_t n)
 {
-    if (is_closed(q) && sh_load_acquire(&sh_queue_view_of(q)->rings[n].shm->next) == 0) {
+    if (sh_queue_is_closed(q) && sh_load_acquire(&sh_queue_view_of(q)->rings[n].shm->next) == 0) {
         return sh_fail(SHOAL_ECLOSED, "the queue is closed");
     }
     shoal_err err = sh_queue_open_ring(q, n + 1);
@@ -118,7 +110,7 @@ static shoal_err put_word(sh_ctx *c, shoal_block *q, sh_entry_kind kind, uint64_
         uint32_t n = sh_load_relaxed(&v->put);
         const sh_ring *ring = &v->rings[n];
         shoal_err err = SHOAL_OK;
-        if (__builtin_expect(is_closed(q), 0)) {
+        if (__builtin_expect(sh_queue_is_closed(q), 0)) {
             return sh_fail(SHOAL_ECLOSED, "the queue is closed");
         }
         switch (sh_ring_put(c, ring, kind, word, cell, value, bound, q->id)) {
@@ -143,7 +135,7 @@ static bool has_room(shoal_block *q)
 {
     const sh_ring *ring = &sh_queue_view_of(q)->rings[sh_load_acquire(&sh_queue_view_of(q)->put)];
     uint64_t bound = sh_load_relaxed(&sh_queue_shm_of(q)->bound);
-    return bound == 0 || sh_ring_puts(ring) - sh_ring_takes(ring) < bound || is_closed(q);
+    return bound == 0 || sh_ring_puts(ring) - sh_ring_takes(ring) < bound || sh_queue_is_closed(q);
 }
 
 bool sh_queue_is_ready(shoal_block *q)
@@ -151,7 +143,7 @@ bool sh_queue_is_ready(shoal_block *q)
     sh_peek peek;
     const sh_ring *ring = &sh_queue_view_of(q)->rings[sh_load_acquire(&sh_queue_view_of(q)->get)];
     sh_ring_result r = sh_ring_peek(ring, &peek);
-    return r != SH_RING_EMPTY || is_closed(q);
+    return r != SH_RING_EMPTY || sh_queue_is_closed(q);
 }
 
 /* Waits until the predicate may have become true. False when the time is over. */
@@ -320,7 +312,8 @@ static shoal_err try_get(sh_ctx *c, shoal_block *q, sh_want wanted, size_t capac
     for (;;) {
         const sh_ring *ring;
         sh_peek peek;
-        bool closed = is_closed(q); /* before the look at the ring: then what was put before the closing is seen */
+        bool closed =
+            sh_queue_is_closed(q); /* before the look at the ring: then what was put before the closing is seen */
         sh_ring_result r = sh_queue_peek(q, &ring, &peek);
         if (r == SH_RING_BROKEN) {
             return shoal_last_error();

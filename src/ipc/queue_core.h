@@ -20,13 +20,28 @@ static inline sh_queue_shm *sh_queue_shm_of(const shoal_block *queue)
     return (sh_queue_shm *)queue->data;
 }
 
+static inline bool sh_queue_is_closed(const shoal_block *queue)
+{
+    return (sh_load_acquire(&sh_queue_shm_of(queue)->flags) & SH_QUEUE_CLOSED) != 0;
+}
+
 static inline sh_queue_view *sh_queue_view_of(const shoal_block *queue)
 {
     return queue->extra;
 }
 
 /* Inside: checks that it is a queue and makes the view at its first use here. `what` is for the words. */
-shoal_err sh_queue_prepare(shoal_block *queue, const char *what);
+shoal_err sh_queue_prepare_slow(shoal_block *queue, const char *what);
+
+static inline bool sh_queue_is_prepared(const shoal_block *queue)
+{
+    return __builtin_expect(queue != NULL && queue->extra != NULL && queue->kind == SH_KIND_QUEUE, 1);
+}
+
+static inline shoal_err sh_queue_prepare(shoal_block *queue, const char *what)
+{
+    return sh_queue_is_prepared(queue) ? SHOAL_OK : sh_queue_prepare_slow(queue, what);
+}
 
 /* Inside: opens ring number n, which is one that is known or the one after. */
 shoal_err sh_queue_open_ring(shoal_block *queue, uint32_t n);

@@ -12,11 +12,14 @@
  *   FULL | CLOSING, lap L                      a take at p          CLOSED, lap L+1
  *   EMPTY, lap L                               a get, queue closed  CLOSED, lap L: no put comes after it (*)
  *   CLOSED, lap L                              nobody               puts and takes at p go on in the next ring
- *   (*) the other word keeps the tag of the put; CLOSED keeps both tags of EMPTY
+ *   (*) the other word keeps the tag of the put; CLOSED keeps the other word of EMPTY
+ *
+ *   the other word    message (FULL), or: sequence of the take, from bit 24 on 28 | tag of the put 36
  *
  * tail and head are hints: they may lag, never lead, and whoever finds the entry used goes on from there. Takes happen in the
  * order of positions, and so do puts. Both tags stay in an entry until the put of the next lap, which confirms them
- * (op.h). Neighbouring positions lie in different cache lines.
+ * (op.h): its own of the last lap needs no look, and that of the take is there with 52 bits of its sequence, so that
+ * needs no clock. Neighbouring positions lie in different cache lines.
  *
  * A ring that is full is followed by one of twice the size, if the queue has no bound. Earlier rings stay, drained,
  * until the queue dies: their sizes add up to less than the last one's.
@@ -30,7 +33,10 @@
 /* A ring as this process sees it; its size is believed once, when it is opened. */
 typedef struct sh_ring {
     sh_ring_shm *shm;
+    sh_a128 *entries;
+    uint64_t line_mask; /* lines of entries - 1 */
     uint32_t order;
+    uint32_t stride; /* lines from one position to the next; odd */
 } sh_ring;
 
 typedef enum sh_ring_result {
@@ -52,8 +58,9 @@ bool sh_ring_open(uint64_t id, sh_ring *out_ring);
 sh_ring_result sh_ring_put(sh_ctx *c, const sh_ring *ring, sh_entry_kind kind, uint64_t word, uint64_t cell,
                            uint64_t value, uint64_t bound, uint64_t queue_id);
 
-/* Looks at the oldest message. */
+/* Looks at the oldest message, or, when the ring is EMPTY, at the entry that the next one will stand in. */
 typedef struct sh_peek {
+    sh_a128 *entry;
     uint64_t position, state, word;
     sh_entry_kind kind;
 } sh_peek;
@@ -63,8 +70,8 @@ sh_ring_result sh_ring_peek(const sh_ring *ring, sh_peek *out_peek);
 bool sh_ring_is_oldest(const sh_ring *ring, const sh_peek *peek);
 
 /* Takes the message that was looked at: DONE or AGAIN. */
-sh_ring_result sh_ring_take(sh_ctx *c, const sh_ring *ring, const sh_peek *peek, uint64_t cell, uint64_t value,
-                            uint64_t queue_id);
+static inline sh_ring_result sh_ring_take(sh_ctx *c, const sh_ring *ring, const sh_peek *peek, uint64_t cell,
+                                          uint64_t value, uint64_t queue_id);
 
 /* Ends the ring at the position of its oldest message, if it is still full: DONE or AGAIN. */
 sh_ring_result sh_ring_close(const sh_ring *ring);
@@ -76,5 +83,7 @@ sh_ring_result sh_ring_seal(const sh_ring *ring);
 /* How many messages were put into it and taken from it so far; exact when nobody works on it. */
 uint64_t sh_ring_puts(const sh_ring *ring);
 uint64_t sh_ring_takes(const sh_ring *ring);
+
+#include "ipc/ring_steps.h"
 
 #endif

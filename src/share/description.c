@@ -147,48 +147,75 @@ static shoal_err corrupt(const shoal_block *description)
     return sh_fail(SHOAL_ECORRUPT, "block %llu describes no tensor", (unsigned long long)description->id);
 }
 
-static shoal_err read_shape(const shoal_block *description, const sh_record *r, sh_description *d, sh_shape *out)
+/* The tensor's dtype, shape and strides, from the copy of a description: checked, and how far they reach into the storage, in
+ * bytes. Each number is copied once out of memory that others can write, and only the copy is used. */
+static bool read_shape(const sh_record *r, const sh_description *d, shoal_tensor *t, uint64_t *out_reach)
 {
-    size_t head = offsetof(sh_description, shape_and_strides);
-    if (r->size < head || r->size > sizeof *d) {
-        return corrupt(description);
-    }
-    memcpy(d, r->bytes, r->size); /* once: from here on only the copy is read */
-    size_t dims = d->ndim;
+    size_t head = offsetof(sh_description, shape_and_strides), dims = d->ndim;
     if (d->dtype >= SHOAL_DTYPES || dims > SHOAL_MAX_DIMS || r->size != head + 2 * dims * sizeof(int64_t) ||
-        r->count != 1u + (d->has_grad != 0)) {
-        return corrupt(description);
+        r->count != 1u + (d->has_grad != 0) || d->offset < 0) {
+        return false;
     }
-    *out = (sh_shape){.ndim = (int)dims, .dtype = (shoal_dtype)d->dtype, .offset = d->offset};
-    memcpy(out->shape, d->shape_and_strides, dims * sizeof(int64_t));
-    memcpy(out->strides, d->shape_and_strides + dims, dims * sizeof(int64_t));
-    return SHOAL_OK;
+    t->dtype = d->dtype;
+    t->ndim = (int8_t)dims;
+    t->offset = d->offset;
+    memcpy(t->shape, r->bytes + head, dims * sizeof(int64_t));
+    memcpy(t->strides, r->bytes + head + dims * sizeof(int64_t), dims * sizeof(int64_t));
+
+    int64_t count = 1, last = t->offset, span;
+    bool dense = true, wrong = false;
+    for (size_t i = dims; i-- > 0;) {
+        int64_t size = t->shape[i], stride = t->strides[i];
+        wrong |= size < 0 || stride < 0;
+        dense &= size == 1 || stride == count;
+        /* With strides of 0 a small storage can carry a shape whose product overflows. */
+        wrong |= __builtin_mul_overflow(size - (size > 0), stride, &span) ||
+                 __builtin_add_overflow(last, span, &last) || __builtin_mul_overflow(count, size, &count);
+    }
+    t->count = count;
+    t->contiguous = dense || count == 0;
+    uint64_t element = shoal_dtype_size(d->dtype);
+    wrong |= (uint64_t)last >= INT64_MAX / element;
+    *out_reach = count == 0 ? 0 : ((uint64_t)last + 1) * element;
+    return !wrong;
 }
 
-/* Elements can be counted: with strides of 0 a small storage can carry a shape whose product overflows. */
-static bool is_countable(const sh_shape *s)
-{
-    int64_t n = 1;
-    for (int d = 0; d < s->ndim; d++) {
-        if (__builtin_mul_overflow(n, s->shape[d], &n)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static sh_storage *find_storage(const shoal_block *description, shoal_block *keeper, const sh_record *r,
-                                const sh_shape *s)
+/* The storage behind a description, retained: the one this process knows, or a new one. */
+static sh_storage *find_storage(shoal_block *keeper, const sh_record *r)
 {
     sh_ref ref = sh_load_acquire(&r->references[0]);
-    int64_t reach = sh_shape_reach(s);
+    uint64_t id = sh_ref_id(ref);
     sh_found f;
-    if (sh_ref_weight(ref) == 0 || !sh_heap_find(sh_ref_id(ref), &f) || f.kind != SH_KIND_DATA || reach < 0 ||
-        (uint64_t)reach > f.size || !is_countable(s)) {
-        (void)corrupt(description);
+    if (sh_ref_weight(ref) == 0) {
         return NULL;
     }
-    return sh_storage_of_block(sh_ref_id(ref), f.data, f.size, keeper);
+    sh_storage *known = sh_storage_known(id);
+    if (known) {
+        return known;
+    }
+    return sh_heap_find(id, &f) && f.kind == SH_KIND_DATA ? sh_storage_of_block(id, f.data, f.size, keeper) : NULL;
+}
+
+/* A tensor with nothing but its shape and storage. */
+static shoal_tensor *make_bare(const shoal_block *description, shoal_block *keeper, const sh_record *r,
+                               const sh_description *d)
+{
+    shoal_tensor *t = sh_cpu_cache_alloc(sizeof *t);
+    if (!t) {
+        return NULL;
+    }
+    *t = (shoal_tensor){0};
+    uint64_t reach;
+    sh_storage *storage = read_shape(r, d, t, &reach) ? find_storage(keeper, r) : NULL;
+    if (!storage || reach > storage->size) {
+        (void)corrupt(description);
+        sh_storage_release(storage);
+        sh_cpu_cache_free(t, sizeof *t);
+        return NULL;
+    }
+    t->storage = storage;
+    sh_store_relaxed(&t->refs, 1);
+    return t;
 }
 
 static shoal_tensor *make(const shoal_block *description, shoal_block *keeper, bool is_grad);
@@ -230,17 +257,13 @@ static shoal_tensor *make(const shoal_block *description, shoal_block *keeper, b
 {
     sh_record r;
     sh_description d;
-    sh_shape s;
-    if (description->kind != SH_KIND_TENSOR || !sh_record_look(description, &r)) {
+    size_t head = offsetof(sh_description, shape_and_strides);
+    if (description->kind != SH_KIND_TENSOR || !sh_record_look(description, &r) || r.size < head) {
         (void)corrupt(description);
         return NULL;
     }
-    if (read_shape(description, &r, &d, &s) != SHOAL_OK) {
-        return NULL;
-    }
-    sh_storage *storage = find_storage(description, keeper, &r, &s);
-    shoal_tensor *t = storage ? sh_tensor_over(storage, &s) : NULL;
-    sh_storage_release(storage);
+    memcpy(&d, r.bytes, head);
+    shoal_tensor *t = make_bare(description, keeper, &r, &d);
     if (!t) {
         return NULL;
     }

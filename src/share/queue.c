@@ -1,5 +1,5 @@
 /* Tensors as messages of their own. */
-#include "ipc/queue_core.h"
+#include "ipc/queue_quick.h"
 #include "share/description.h"
 
 #include <shoal/share.h>
@@ -13,14 +13,18 @@ shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor *t, int64_t ti
 
 shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tensor **out_tensor)
 {
-    sh_taken taken;
-    size_t unused;
-    shoal_err err = sh_queue_get_word((shoal_block *)queue, SH_WANT_TENSOR, 0, timeout, &taken, &unused);
-    if (err != SHOAL_OK) {
-        return err;
+    shoal_block *description;
+    if (!sh_queue_get_block_quick((shoal_block *)queue, SH_KIND_TENSOR, timeout, &description)) {
+        sh_taken taken;
+        size_t unused;
+        shoal_err err = sh_queue_get_word((shoal_block *)queue, SH_WANT_TENSOR, 0, timeout, &taken, &unused);
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        description = taken.block;
     }
-    shoal_tensor *t = sh_tensor_of_description(taken.block);
-    shoal_release(taken.block);
+    shoal_tensor *t = sh_tensor_of_description(description);
+    shoal_release(description);
     if (!t) {
         return shoal_last_error();
     }

@@ -29,6 +29,22 @@ static struct {
 #define CHUNK_FIRST 4096u
 #define CHUNK_MAX (1u << 20)
 
+/* Drops a reference of this process unless it is the last. One thread needs no locked instruction. */
+static inline bool drop_ref(shoal_block *block)
+{
+    uint64_t refs = sh_load_relaxed(&block->refs);
+    if (__libc_single_threaded && refs > 1) {
+        sh_store_relaxed(&block->refs, refs - 1);
+        return true;
+    }
+    while (refs > 1) {
+        if (sh_cas_acq_rel(&block->refs, &refs, refs - 1)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* ---- the table ---- */
 
 static size_t bucket_of(uint64_t id)
@@ -248,6 +264,8 @@ static void fill_handle(shoal_block *b, uint64_t id, const sh_found *f)
 {
     b->id = id;
     b->data = f->data;
+    b->meta = f->meta;
+    b->room = f->room;
     b->size = f->size;
     b->kind = f->kind;
 }
@@ -308,6 +326,30 @@ static bool can_be_sent(const sh_found *f)
            sh_word_weight(sh_load_acquire(&f->meta->word)) != 0;
 }
 
+/* A block that is received, released, and received again: the handle that we freed last was its own. The places of a block
+ * never change; what they hold is looked at again. NULL when it is another block, or a case for the long way. */
+static shoal_block *same_again(sh_ctx *c, uint64_t id)
+{
+    shoal_block *b = held.spare;
+    if (b == NULL || b->id != id || b->meta == NULL) { /* no meta: it was freed before it named a block */
+        return NULL;
+    }
+    uint64_t info = sh_load_relaxed(&b->meta->info), size = info & SH_INFO_SIZE_MASK;
+    sh_found f = {.meta = b->meta, .kind = (sh_kind)(info >> 56)};
+    uint64_t cell;
+    if (!can_be_sent(&f) || take_cell(c, &cell) != SHOAL_OK) {
+        return NULL;
+    }
+    held.spare = b->next;
+    held.spare_count--;
+    b->cell = cell;
+    b->size = size <= b->room ? size : b->room;
+    b->kind = f.kind;
+    b->extra = NULL;
+    b->parts[0] = b->parts[1] = NULL;
+    return b;
+}
+
 shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64_t *out_value)
 {
     uint64_t id = sh_ref_id(ref);
@@ -315,6 +357,12 @@ shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64
     if (b != NULL) {
         uint64_t have = sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(b->cell)));
         *out_value = sh_ref_make(id, have + sh_ref_weight(ref));
+        *out_block = b;
+        return SHOAL_OK;
+    }
+    b = sh_ref_weight(ref) != 0 ? same_again(c, id) : NULL;
+    if (b != NULL) {
+        *out_value = ref;
         *out_block = b;
         return SHOAL_OK;
     }
@@ -336,7 +384,7 @@ void sh_block_arrived(shoal_block *block)
     if (sh_load_relaxed(&block->refs) == 0) {
         insert(block);
     }
-    sh_add_relaxed(&block->refs, 1);
+    sh_count_up(&block->refs);
 }
 
 void sh_block_unexpect(shoal_block *block)
@@ -397,7 +445,7 @@ shoal_err sh_block_give(sh_ctx *c, const shoal_block *block, uint64_t to)
 
 void sh_block_unref(sh_ctx *c, shoal_block *block)
 {
-    if (sh_sub_acq_rel(&block->refs, 1) != 1) {
+    if (!sh_count_down(&block->refs)) {
         return;
     }
     shoal_block *parts[2] = {block->parts[0], block->parts[1]};
@@ -563,7 +611,7 @@ uint64_t shoal_block_id(const shoal_block *block)
 void *shoal_retain(void *object)
 {
     if (object != NULL) {
-        sh_add_relaxed(&((shoal_block *)object)->refs, 1);
+        sh_count_up(&((shoal_block *)object)->refs);
     }
     return object;
 }
@@ -571,14 +619,8 @@ void *shoal_retain(void *object)
 void shoal_release(void *object)
 {
     shoal_block *b = object;
-    if (b == NULL) {
+    if (b == NULL || drop_ref(b)) {
         return;
-    }
-    uint64_t refs = sh_load_relaxed(&b->refs);
-    while (refs > 1) {
-        if (sh_cas_acq_rel(&b->refs, &refs, refs - 1)) {
-            return;
-        }
     }
     sh_ctx *c = sh_enter();
     if (c == NULL) {

@@ -16,6 +16,8 @@ struct shoal_block {
     uint64_t id;
     uint64_t cell; /* offset of the cell that holds its reference */
     uint64_t size;
+    uint64_t room; /* of the class; size is at most that */
+    sh_meta_shm *meta;
     char *data;
     void *extra;           /* what the kind keeps in private memory; freed with free() */
     shoal_block *parts[2]; /* handles of the blocks that this one is made of; released with it */

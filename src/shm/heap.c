@@ -17,6 +17,28 @@ static inline uint32_t id_index(uint64_t id)
     return (uint32_t)(id & ((1u << SH_INDEX_BITS) - 1));
 }
 
+/* Where things stand in a span of a class (class.h), worked out once: every message with a handle asks for it. Under the
+ * lock of sh_enter. */
+typedef struct geometry {
+    uint64_t metas, data, room, bytes;
+    uint32_t stride, blocks; /* blocks 0: not worked out yet */
+} geometry;
+
+static const geometry *geometry_of(uint32_t klass)
+{
+    static geometry all[SH_CLASSES];
+    geometry *g = &all[klass];
+    if (__builtin_expect(g->blocks == 0, 0)) {
+        *g = (geometry){.metas = sh_span_meta_at(klass),
+                        .data = sh_span_data_at(klass),
+                        .room = sh_class_size(klass),
+                        .bytes = sh_span_bytes(klass),
+                        .stride = (uint32_t)sh_class_meta_stride(klass),
+                        .blocks = sh_class_blocks(klass)};
+    }
+    return g;
+}
+
 /* The span's class and base, checked. Spans that are not made yet, or made of nonsense, are not found. */
 static bool find_span(uint32_t span, uint32_t *out_klass, uint64_t *out_base)
 {
@@ -28,7 +50,7 @@ static bool find_span(uint32_t span, uint32_t *out_klass, uint64_t *out_base)
     uint32_t klass = sh_load_acquire(&s->klass) - 1; /* pairs with the release in sh_span_finish: base is there */
     uint64_t base = sh_load_relaxed(&s->base);
     if (klass >= SH_CLASSES || base < SH_HEAP_AT || base % SH_UNIT != 0 || base >= sh_the_world.size ||
-        sh_span_bytes(klass) > sh_the_world.size - base) {
+        geometry_of(klass)->bytes > sh_the_world.size - base) {
         return false;
     }
     *out_klass = klass;
@@ -48,13 +70,14 @@ bool sh_heap_find(uint64_t id, sh_found *out_found)
 {
     uint32_t klass, index = id_index(id);
     uint64_t base;
-    if (id > SH_ID_MASK || !find_span(id_span(id), &klass, &base) || index >= sh_class_blocks(klass)) {
+    if (id > SH_ID_MASK || !find_span(id_span(id), &klass, &base) || index >= geometry_of(klass)->blocks) {
         return false;
     }
+    const geometry *g = geometry_of(klass);
     out_found->klass = klass;
-    out_found->meta = sh_at(base + sh_span_meta_at(klass) + index * sh_class_meta_stride(klass));
-    out_found->room = sh_class_size(klass);
-    out_found->data = sh_at(base + sh_span_data_at(klass) + index * out_found->room);
+    out_found->meta = sh_at(base + g->metas + index * (uint64_t)g->stride);
+    out_found->room = g->room;
+    out_found->data = sh_at(base + g->data + index * g->room);
     uint64_t info = sh_load_relaxed(&out_found->meta->info);
     uint64_t size = info & SH_INFO_SIZE_MASK;
     out_found->size = size <= out_found->room ? size : out_found->room;

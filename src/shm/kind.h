@@ -58,7 +58,8 @@ typedef enum sh_entry_kind {
 } sh_entry_kind;
 
 #define SH_ENTRY_KIND_SHIFT SH_TAG_BITS
-#define SH_ENTRY_CLOSING (UINT64_C(1) << (SH_TAG_BITS + 4))
+#define SH_ENTRY_CLOSING_SHIFT (SH_TAG_BITS + 4)
+#define SH_ENTRY_CLOSING (UINT64_C(1) << SH_ENTRY_CLOSING_SHIFT)
 #define SH_ENTRY_LAP_SHIFT (SH_TAG_BITS + 5)
 #define SH_ENTRY_LAP_MASK ((UINT64_C(1) << 23) - 1)
 

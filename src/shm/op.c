@@ -6,6 +6,7 @@ uint32_t sh_op_seen_when[SH_SLOTS];
 void sh_op_forget(void)
 {
     for (uint32_t i = 0; i < SH_SLOTS; i++) {
+        sh_op_seen[i] = 0;
         sh_op_seen_when[i] = sh_coarse_time() - 1;
     }
 }
@@ -14,12 +15,13 @@ void sh_op_confirm_slow(uint64_t tag, uint64_t target)
 {
     uint32_t index = (uint32_t)(tag >> SH_SEQ_BITS);
     sh_slot_shm *slot = sh_slot_at(index);
+    uint32_t when = sh_coarse_time(); /* before the look: if we are stopped in between, what we remember is too old */
     /* The tag was read with acquire, after the release or stronger swap that wrote it, so if its operation is still
      * the latest of its slot all fields of the note are visible here. */
     uint64_t seq = sh_load_acquire(&slot->op.seq);
     /* Racy with our other threads only in recovery of private memory: sh_enter lets one thread in. */
     sh_op_seen[index] = seq;
-    sh_op_seen_when[index] = sh_coarse_time();
+    sh_op_seen_when[index] = when;
     if ((seq & SH_SEQ_MASK) != (tag & SH_SEQ_MASK) || sh_load_acquire(&slot->op.target) != target ||
         sh_load_acquire(&slot->op.seq) != seq) {
         return; /* closed, or a tag of long ago */

@@ -12,8 +12,14 @@
  * bits, in the same word, is excluded because sh_op_begin never chooses a sequence whose tag it has just read there.
  *
  * To look at the other slot costs a cache miss, so we remember the sequence last seen in each slot: an operation
- * older than that is closed. The memory is good for a twentieth of a second; no slot can make half of 2^24
- * operations in that time.
+ * older than that is closed. "Older" is told from a part of its sequence, so what we remember must not be half a wrap of
+ * that part behind the slot:
+ *
+ *   24 bits, in a tag    the memory is good for a twentieth of a second: no slot makes 2^23 operations in that time.
+ *                        The clock is read before the slot, when we remember, and after the tag, when we ask; so
+ *                        wherever we are stopped, what lies between the two looks is less than that.
+ *   52 bits, in a ring   where an entry has room for more of them than the tag has (ring.h): no slot makes 2^51
+ *                        operations in half a year. No clock: a put need not read it.
  */
 #ifndef SH_SHM_OP_H
 #define SH_SHM_OP_H
@@ -21,10 +27,13 @@
 #include "base/death.h"
 #include "shm/world.h"
 
+#define SH_SEQ_LONG_BITS 52
+#define SH_SEQ_LONG_MASK ((UINT64_C(1) << SH_SEQ_LONG_BITS) - 1)
+
 /* Opens an operation whose swap will replace a word that now carries the tags seen_a and seen_b (0 for none; both
- * must have been confirmed already). Returns the tag to write. */
-static inline uint64_t sh_op_begin(sh_ctx *c, sh_op_code code, uint64_t target, uint64_t seen_a, uint64_t seen_b,
-                                   uint64_t word, uint64_t cell, uint64_t value, uint64_t extra)
+ * must have been confirmed already). Returns its sequence. */
+static inline uint64_t sh_op_open(sh_ctx *c, sh_op_code code, uint64_t target, uint64_t seen_a, uint64_t seen_b,
+                                  uint64_t word, uint64_t cell, uint64_t value, uint64_t extra)
 {
     sh_op_shm *op = &c->slot->op;
     uint64_t seq = sh_load_relaxed(&op->seq) + 1;
@@ -39,7 +48,14 @@ static inline uint64_t sh_op_begin(sh_ctx *c, sh_op_code code, uint64_t target, 
     sh_store_relaxed(&op->extra, extra);
     sh_store_release(&op->seq, seq);
     sh_store_release(&op->code, (uint64_t)code); /* pairs with the acquire in recovery: the note is whole */
-    return sh_tag(c->index, seq);
+    return seq;
+}
+
+/* The same; returns the tag to write. */
+static inline uint64_t sh_op_begin(sh_ctx *c, sh_op_code code, uint64_t target, uint64_t seen_a, uint64_t seen_b,
+                                   uint64_t word, uint64_t cell, uint64_t value, uint64_t extra)
+{
+    return sh_tag(c->index, sh_op_open(c, code, target, seen_a, seen_b, word, cell, value, extra));
 }
 
 static inline void sh_op_end(sh_ctx *c)
@@ -52,8 +68,8 @@ void sh_op_confirm_slow(uint64_t tag, uint64_t target);
 /* Forgets what was seen: it was another world's. */
 void sh_op_forget(void);
 
-extern uint64_t sh_op_seen[SH_SLOTS];      /* sequence last read in each slot */
-extern uint32_t sh_op_seen_when[SH_SLOTS]; /* and when: sh_coarse_time */
+extern uint64_t sh_op_seen[SH_SLOTS];      /* sequence last read in each slot; 0: none */
+extern uint32_t sh_op_seen_when[SH_SLOTS]; /* and when, or before: sh_coarse_time */
 
 /* About 50 ms a step; wraps. */
 static inline uint32_t sh_coarse_time(void)
@@ -65,18 +81,38 @@ static inline uint32_t sh_coarse_time(void)
 #endif
 }
 
+/* A tag that says nothing, or is of an earlier operation of our own, which is closed. */
+static inline bool sh_op_is_over(const sh_ctx *c, uint64_t tag)
+{
+    uint32_t slot = (uint32_t)(tag >> SH_SEQ_BITS);
+    return slot == c->index || (tag & SH_SEQ_MASK) == 0 || slot >= SH_SLOTS;
+}
+
 /* Before a tag is replaced in the word at target. */
 static inline void sh_op_confirm(const sh_ctx *c, uint64_t tag, uint64_t target)
 {
     uint32_t slot = (uint32_t)(tag >> SH_SEQ_BITS);
-    if (slot == c->index || (tag & SH_SEQ_MASK) == 0 || slot >= SH_SLOTS) {
-        return; /* our own earlier operations are closed */
+    if (sh_op_is_over(c, tag)) {
+        return;
     }
     uint32_t behind = (uint32_t)((sh_op_seen[slot] - tag) & SH_SEQ_MASK);
     if (behind != 0 && behind < (1u << (SH_SEQ_BITS - 1)) && sh_op_seen_when[slot] == sh_coarse_time()) {
         return; /* that slot has gone on since */
     }
     sh_op_confirm_slow(tag, target);
+}
+
+/* The same where more bits of the sequence than the tag has are known. */
+static inline void sh_op_confirm_long(const sh_ctx *c, uint64_t tag, uint64_t more, uint64_t target)
+{
+    if (sh_op_is_over(c, tag)) {
+        return;
+    }
+    uint64_t seq = more << SH_SEQ_BITS | (tag & SH_SEQ_MASK);
+    uint64_t behind = (sh_op_seen[tag >> SH_SEQ_BITS] - seq) & SH_SEQ_LONG_MASK;
+    if (behind == 0 || behind >> (SH_SEQ_LONG_BITS - 1) != 0) {
+        sh_op_confirm_slow(tag, target);
+    }
 }
 
 /* In recovery: did the open operation of this slot take effect? tags: those found in the word now. */

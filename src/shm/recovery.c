@@ -44,7 +44,7 @@ static void finish_entry(const sh_slot_shm *slot, uint32_t index)
         hi = sh_load_acquire(&entry->hi);
     } while (sh_load_acquire(&entry->lo) != lo);
     bool taken = sh_entry_kind_of(lo) <= SH_ENTRY_CLOSED; /* then hi keeps the tag of the put */
-    if (sh_op_applied(slot, index, lo & SH_TAG_MASK, taken ? hi : 0)) {
+    if (sh_op_applied(slot, index, lo & SH_TAG_MASK, taken ? hi & SH_TAG_MASK : 0)) {
         store_cell(op, sh_load_relaxed(&op->value));
     }
     sh_found f;

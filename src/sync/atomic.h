@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/single_threaded.h>
 
 typedef struct sh_a32 {
     uint32_t v;
@@ -62,6 +63,27 @@ static inline bool sh_cas128(sh_a128 *p, uint64_t lo, uint64_t hi, uint64_t new_
     unsigned __int128 expected = ((unsigned __int128)hi << 64) | lo;
     unsigned __int128 desired = ((unsigned __int128)new_hi << 64) | new_lo;
     return __sync_bool_compare_and_swap((unsigned __int128 *)(void *)p, expected, desired);
+}
+
+/* Counts of holders that only threads of this process change. While there is one thread, which the C library knows, they need
+ * no locked instruction; the count is right when the second thread starts. down: true when it was the last. */
+static inline void sh_count_up(sh_a64 *count)
+{
+    if (__libc_single_threaded) {
+        sh_store_relaxed(count, sh_load_relaxed(count) + 1);
+    } else {
+        (void)sh_add_relaxed(count, 1);
+    }
+}
+
+static inline bool sh_count_down(sh_a64 *count)
+{
+    if (__libc_single_threaded) {
+        uint64_t before = sh_load_relaxed(count);
+        sh_store_relaxed(count, before - 1);
+        return before == 1;
+    }
+    return sh_sub_acq_rel(count, 1) == 1;
 }
 
 /* In a spin loop: tells the core that it waits for another. */

@@ -49,6 +49,20 @@ static inline void sh_gate_wake(sh_gate *gate, int count)
     }
 }
 
+/* Looks at a word for a moment, a microsecond or two, without the clock, while it holds the value: what a waiter does
+ * first, because a peer that answers at once shall be seen at once. Returns what the word holds then. */
+#define SH_SPIN_LOOKS 64
+
+static inline uint64_t sh_spin_while(const sh_a64 *word, uint64_t value)
+{
+    uint64_t now = sh_load_acquire(word);
+    for (int looks = 0; now == value && looks < SH_SPIN_LOOKS; looks++) {
+        sh_pause();
+        now = sh_load_acquire(word);
+    }
+    return now;
+}
+
 /* The state of one wait: how long to spin, when to look at the peers. */
 typedef struct sh_wait {
     int64_t deadline;   /* SH_NO_DEADLINE or sh_now time */

@@ -13,14 +13,14 @@ shoal_err sh_shape_init(sh_shape *out, shoal_dtype dtype, int ndim, const int64_
     if (ndim < 0 || ndim > SHOAL_MAX_DIMS || (ndim > 0 && !shape)) {
         return sh_fail(SHOAL_EINVAL, "a tensor has 0 to %d dims, not %d", SHOAL_MAX_DIMS, ndim);
     }
-    *out = (sh_shape){.ndim = ndim, .dtype = dtype};
+    sh_shape made = {.ndim = ndim, .dtype = dtype};
     int64_t next = 1;
     for (int d = ndim; d-- > 0;) {
         if (shape[d] < 0) {
             return sh_fail(SHOAL_EINVAL, "size %lld of dim %d is negative", (long long)shape[d], d);
         }
-        out->shape[d] = shape[d];
-        out->strides[d] = next;
+        made.shape[d] = shape[d];
+        made.strides[d] = next;
         if (__builtin_mul_overflow(next, shape[d] > 0 ? shape[d] : 1, &next)) {
             next = INT64_MAX;
             break;
@@ -32,6 +32,7 @@ shoal_err sh_shape_init(sh_shape *out, shoal_dtype dtype, int ndim, const int64_
         return sh_fail(SHOAL_EINVAL, "a tensor of shape %s is larger than the address space",
                        sh_shape_text(&text, ndim, shape));
     }
+    *out = made; /* shape may have been out's own */
     return SHOAL_OK;
 }
 

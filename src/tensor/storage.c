@@ -18,6 +18,21 @@ static struct {
 
 static sh_a64 next_private_id;
 
+/* One thread needs no lock; a second one can only be started by the first, which is then not in here. */
+static void lock_table(void)
+{
+    if (!__libc_single_threaded) {
+        pthread_mutex_lock(&shared.lock);
+    }
+}
+
+static void unlock_table(void)
+{
+    if (!__libc_single_threaded) {
+        pthread_mutex_unlock(&shared.lock);
+    }
+}
+
 static sh_storage **bucket_of(uint64_t id)
 {
     return &shared.buckets[(id * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (shared.bucket_count - 1)];
@@ -123,9 +138,9 @@ static shoal_err become_block(sh_storage *s, uint64_t id, void *data, shoal_bloc
 
 static shoal_err become_block_locked(sh_storage *s, shoal_block *block)
 {
-    pthread_mutex_lock(&shared.lock);
+    lock_table();
     shoal_err err = become_block(s, shoal_block_id(block), shoal_block_data(block), block);
-    pthread_mutex_unlock(&shared.lock);
+    unlock_table();
     return err;
 }
 
@@ -157,9 +172,20 @@ static sh_storage *find_block(uint64_t id)
     return s;
 }
 
+sh_storage *sh_storage_known(uint64_t id)
+{
+    lock_table();
+    sh_storage *s = find_block(id);
+    if (s) {
+        (void)sh_storage_retain(s);
+    }
+    unlock_table();
+    return s;
+}
+
 sh_storage *sh_storage_of_block(uint64_t id, void *data, size_t size, shoal_block *keeper)
 {
-    pthread_mutex_lock(&shared.lock);
+    lock_table();
     sh_storage *s = find_block(id);
     if (s) {
         (void)sh_storage_retain(s);
@@ -172,7 +198,7 @@ sh_storage *sh_storage_of_block(uint64_t id, void *data, size_t size, shoal_bloc
             s = NULL;
         }
     }
-    pthread_mutex_unlock(&shared.lock);
+    unlock_table();
     return s;
 }
 
@@ -208,20 +234,20 @@ shoal_err sh_storage_share(sh_storage *s)
 static bool give_up(sh_storage *s)
 {
     if (!s->keeper) {
-        return sh_sub_acq_rel(&s->refs, 1) == 1;
+        return sh_count_down(&s->refs);
     }
     uint64_t refs = sh_load_relaxed(&s->refs);
-    while (refs > 1) {
+    while (refs > 1 && !__libc_single_threaded) {
         if (sh_cas_acq_rel(&s->refs, &refs, refs - 1)) {
             return false;
         }
     }
-    pthread_mutex_lock(&shared.lock);
-    bool last = sh_sub_acq_rel(&s->refs, 1) == 1;
+    lock_table();
+    bool last = sh_count_down(&s->refs);
     if (last) {
         table_remove(s);
     }
-    pthread_mutex_unlock(&shared.lock);
+    unlock_table();
     return last;
 }
 

@@ -42,6 +42,9 @@ sh_storage *sh_storage_create_foreign(void *data, size_t size, void (*release)(v
  * The bytes are checked to lie in the heap by whoever found them. NULL: SHOAL_ENOMEM. */
 sh_storage *sh_storage_of_block(uint64_t id, void *data, size_t size, shoal_block *keeper);
 
+/* The same, when this process has one; otherwise NULL, and no error. */
+sh_storage *sh_storage_known(uint64_t id);
+
 /* Moves private bytes into the heap. Nothing happens when they are there or on a card. Errors: SHOAL_ENOMEM with the sizes,
  * SHOAL_EINVAL for foreign bytes. */
 shoal_err sh_storage_share(sh_storage *s);
@@ -53,7 +56,7 @@ static inline bool sh_storage_is_shared(const sh_storage *s)
 
 static inline sh_storage *sh_storage_retain(sh_storage *s)
 {
-    (void)sh_add_relaxed(&s->refs, 1);
+    sh_count_up(&s->refs);
     return s;
 }
 

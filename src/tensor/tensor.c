@@ -87,14 +87,14 @@ static void destroy(shoal_tensor *t)
 shoal_tensor *shoal_tensor_retain(shoal_tensor *t)
 {
     if (t) {
-        (void)sh_add_relaxed(&t->refs, 1);
+        sh_count_up(&t->refs);
     }
     return t;
 }
 
 void shoal_tensor_release(shoal_tensor *t)
 {
-    if (t && sh_sub_acq_rel(&t->refs, 1) == 1) {
+    if (t && sh_count_down(&t->refs)) {
         destroy(t);
     }
 }

@@ -20,7 +20,7 @@ typedef enum level {
     LEVEL_AVX512,
 } level;
 
-#if defined(SH_KERNELS_FAST)
+#if defined(__x86_64__)
 static const sh_kernels tables[] = {
     [LEVEL_REFERENCE] = KERNELS(reference),
     [LEVEL_AVX2] = KERNELS(avx2),

@@ -1,0 +1,56 @@
+/* Tensors through a queue: the producer's memory is what the consumer reads.
+ *
+ *     build/examples/tensor_queue
+ */
+#include <shoal/shoal.h>
+
+#include <stdio.h>
+
+#define COUNT 5
+
+static shoal_err produce(int rank, const shoal_value *args)
+{
+    shoal_queue *queue = shoal_value_as_queue(shoal_value_find(args, "queue"));
+    (void)rank;
+    for (int i = 0; i < COUNT; i++) {
+        shoal_tensor *t = shoal_full(SHOAL_F32, i, SHOAL_SHAPE(256, 1024));
+        shoal_err err = shoal_queue_put_tensor(queue, t, SHOAL_FOREVER); /* moves to shared memory; a handle travels */
+        shoal_tensor_release(t);
+        if (err != SHOAL_OK) {
+            return err;
+        }
+    }
+    return SHOAL_OK; /* what was put is the queue's: this process may end before anybody reads it */
+}
+
+int main(int argc, char **argv)
+{
+    shoal_queue *queue = NULL;
+    shoal_process *producer = NULL;
+    shoal_err err = shoal_init(&argc, &argv);
+    if (err == SHOAL_OK) {
+        err = shoal_queue_create(0, &queue);
+    }
+    if (err == SHOAL_OK) {
+        err = shoal_process_start(produce, shoal_map("queue", queue), NULL, &producer);
+    }
+    for (int i = 0; i < COUNT && err == SHOAL_OK; i++) {
+        shoal_tensor *t = NULL;
+        err = shoal_queue_get_tensor(queue, SHOAL_SECONDS(10), &t);
+        if (err == SHOAL_OK) {
+            printf("got %lld floats, mean %g, shared: %s\n", (long long)shoal_tensor_count(t),
+                   shoal_item(shoal_mean(t, SHOAL_ALL, false)), shoal_tensor_is_shared(t) ? "yes" : "no");
+        }
+        shoal_scope_release(0);
+        shoal_tensor_release(t);
+    }
+    if (err == SHOAL_OK) {
+        err = shoal_process_join(producer, SHOAL_SECONDS(10), NULL);
+    }
+    shoal_process_destroy(producer);
+    shoal_release(queue);
+    if (err != SHOAL_OK) {
+        fprintf(stderr, "%s: %s\n", shoal_err_name(err), shoal_last_error_text());
+    }
+    return err != SHOAL_OK;
+}

@@ -1,0 +1,59 @@
+/* The safetensors reader over any bytes: a set whose tensors can be read and found by name, or an error that names the file and a
+ * byte. What was read is written and read again: the same set. */
+#include "data/source.h"
+
+#include <shoal/file.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+
+static void require(int condition)
+{
+    if (!condition) {
+        abort();
+    }
+}
+
+static void compare(const shoal_tensors *a, const shoal_tensors *b)
+{
+    require(shoal_tensors_count(a) == shoal_tensors_count(b));
+    for (size_t i = 0; i < shoal_tensors_count(a); i++) {
+        require(shoal_tensor_equal(shoal_tensors_at(a, i), shoal_tensors_find(b, shoal_tensors_name(a, i))));
+    }
+}
+
+static void write_and_read(const shoal_tensors *set)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/dev/shm/fuzz_safetensors.%d", (int)getpid());
+    shoal_err err = shoal_safetensors_write(path, set);
+    require(err == SHOAL_OK || err == SHOAL_EINVAL);
+    if (err == SHOAL_OK) {
+        shoal_tensors *again = shoal_safetensors_read(path);
+        require(again != NULL);
+        compare(set, again);
+        shoal_tensors_destroy(again);
+        unlink(path);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    sh_source s;
+    sh_source_memory(&s, "input", bytes, size);
+    shoal_tensors *set = sh_safetensors_read(&s);
+    if (set == NULL) {
+        shoal_err err = shoal_last_error();
+        require(err == SHOAL_ECORRUPT || err == SHOAL_ETYPE || err == SHOAL_ENOMEM);
+        require(err == SHOAL_ENOMEM || strncmp(shoal_last_error_text(), "input: byte ", 12) == 0);
+        return 0;
+    }
+    compare(set, set);
+    write_and_read(set);
+    shoal_tensors_destroy(set);
+    return 0;
+}

@@ -1,0 +1,385 @@
+/* NPY, the format of NumPy: magic, version, the length of a header, the header, the elements.
+ *
+ * The header is a literal of a Python dict with three keys in any order:
+ *
+ *     {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
+ *
+ * The scanner takes this and no more: strings without escapes, True and False, a tuple of whole numbers. A list as descr
+ * (records) is refused. No library does this outside of Python. */
+#include "data/source.h"
+#include "data/tensors.h"
+#include "os/file.h"
+#include "tensor/tensor.h"
+
+#include <shoal/file.h>
+#include <shoal/ops.h>
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HEADER_MOST ((size_t)1 << 20) /* NumPy itself writes some 118 bytes, and trusts no more than 10,000 */
+#define ALIGN 64
+
+static const char magic[] = "\x93NUMPY";
+#define MAGIC (sizeof magic - 1)
+
+typedef struct header {
+    shoal_dtype dtype;
+    bool swap, fortran;
+    int ndim;
+    int64_t shape[SHOAL_MAX_DIMS];
+} header;
+
+typedef struct scanner {
+    const sh_source *source;
+    const char *text, *next, *end;
+    uint64_t first; /* where the text stands in the file */
+} scanner;
+
+#define scan_fail(s, ...)                                                                                              \
+    sh_source_fail((s)->source, SHOAL_ECORRUPT, (s)->first + (uint64_t)((s)->next - (s)->text), __VA_ARGS__)
+
+static void skip_blanks(scanner *s)
+{
+    while (s->next < s->end && (*s->next == ' ' || *s->next == '\n' || *s->next == '\t' || *s->next == '\r')) {
+        s->next++;
+    }
+}
+
+static bool accept(scanner *s, char c)
+{
+    skip_blanks(s);
+    if (s->next < s->end && *s->next == c) {
+        s->next++;
+        return true;
+    }
+    return false;
+}
+
+static shoal_err expect(scanner *s, char c)
+{
+    return accept(s, c) ? SHOAL_OK : scan_fail(s, "the header wants '%c' here", c);
+}
+
+/* A string in either kind of quotes, into buffer; a longer one is cut, and then equals nothing that is looked for. */
+static shoal_err scan_string(scanner *s, char *buffer, size_t capacity)
+{
+    skip_blanks(s);
+    char quote = s->next < s->end ? *s->next : 0;
+    if (quote != '\'' && quote != '"') {
+        return scan_fail(s, "the header wants a string here");
+    }
+    const char *begin = ++s->next;
+    while (s->next < s->end && *s->next != quote && *s->next != '\\' && *s->next != '\n') {
+        s->next++;
+    }
+    if (s->next == s->end || *s->next != quote) {
+        return scan_fail(s, "the string in the header does not end");
+    }
+    snprintf(buffer, capacity, "%.*s", (int)(s->next - begin), begin);
+    s->next++;
+    return SHOAL_OK;
+}
+
+static shoal_err scan_bool(scanner *s, bool *out)
+{
+    skip_blanks(s);
+    size_t left = (size_t)(s->end - s->next);
+    *out = left >= 4 && memcmp(s->next, "True", 4) == 0;
+    if (!*out && (left < 5 || memcmp(s->next, "False", 5) != 0)) {
+        return scan_fail(s, "the header wants True or False here");
+    }
+    s->next += *out ? 4 : 5;
+    return SHOAL_OK;
+}
+
+/* A whole number; Python 2 wrote an L behind it. */
+static shoal_err scan_size(scanner *s, int64_t *out)
+{
+    int64_t n = 0;
+    skip_blanks(s);
+    if (s->next == s->end || !isdigit((unsigned char)*s->next)) {
+        return scan_fail(s, "the header wants a size here");
+    }
+    for (; s->next < s->end && isdigit((unsigned char)*s->next); s->next++) {
+        if (__builtin_mul_overflow(n, 10, &n) || __builtin_add_overflow(n, *s->next - '0', &n)) {
+            return scan_fail(s, "a size of the shape is too large");
+        }
+    }
+    if (s->next < s->end && *s->next == 'L') {
+        s->next++;
+    }
+    *out = n;
+    return SHOAL_OK;
+}
+
+static shoal_err scan_shape(scanner *s, header *h)
+{
+    shoal_err err = expect(s, '(');
+    bool more = true; /* a comma stood before */
+    h->ndim = 0;
+    while (err == SHOAL_OK && !accept(s, ')')) {
+        if (!more) {
+            return scan_fail(s, "the header wants ',' or ')' here");
+        }
+        if (h->ndim == SHOAL_MAX_DIMS) {
+            return scan_fail(s, "more than %d dims", SHOAL_MAX_DIMS);
+        }
+        err = scan_size(s, &h->shape[h->ndim++]);
+        more = err == SHOAL_OK && accept(s, ',');
+    }
+    return err == SHOAL_OK && h->ndim == 1 && !more ? scan_fail(s, "(n) is no tuple: (n,) is") : err;
+}
+
+static const struct {
+    char text[3];
+    shoal_dtype dtype;
+} types[] = {
+    {"f4", SHOAL_F32}, {"f8", SHOAL_F64}, {"f2", SHOAL_F16}, {"i8", SHOAL_I64},
+    {"i4", SHOAL_I32}, {"u1", SHOAL_U8},  {"b1", SHOAL_B8},
+};
+#define TYPES (sizeof types / sizeof *types)
+
+/* The order of the bytes: little, big, the machine's own, or no matter. */
+static const char orders[] = "<>=|";
+
+static shoal_err scan_descr(scanner *s, header *h)
+{
+    char text[16];
+    skip_blanks(s);
+    uint64_t at = s->first + (uint64_t)(s->next - s->text);
+    if (s->next < s->end && *s->next == '[') {
+        return sh_source_fail(s->source, SHOAL_ETYPE, at, "records are not supported");
+    }
+    shoal_err err = scan_string(s, text, sizeof text);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    for (size_t i = 0; i < TYPES && text[0] != 0 && strchr(orders, text[0]) != NULL; i++) {
+        if (strcmp(text + 1, types[i].text) == 0) {
+            const bool big_machine = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
+            h->dtype = types[i].dtype;
+            h->swap = text[0] == (big_machine ? '<' : '>');
+            return SHOAL_OK;
+        }
+    }
+    return sh_source_fail(s->source, SHOAL_ETYPE, at, "elements of type '%s' are not supported", text);
+}
+
+enum { DESCR = 1, FORTRAN = 2, SHAPE = 4, ALL = 7 };
+
+static shoal_err scan_member(scanner *s, header *h, unsigned *seen)
+{
+    static const char *const keys[] = {"descr", "fortran_order", "shape"};
+    char key[32];
+    const char *at = s->next;
+    unsigned bit = 0;
+    shoal_err err = scan_string(s, key, sizeof key);
+    for (unsigned i = 0; err == SHOAL_OK && i < 3; i++) {
+        bit |= strcmp(key, keys[i]) == 0 ? 1u << i : 0;
+    }
+    if (err == SHOAL_OK && (bit == 0 || (*seen & bit) != 0)) {
+        s->next = at;
+        return scan_fail(s, "the key '%s' is %s", key, bit == 0 ? "not known" : "there twice");
+    }
+    if (err == SHOAL_OK) {
+        *seen |= bit;
+        err = expect(s, ':');
+    }
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    return bit == DESCR ? scan_descr(s, h) : bit == FORTRAN ? scan_bool(s, &h->fortran) : scan_shape(s, h);
+}
+
+static shoal_err scan_header(scanner *s, header *h)
+{
+    unsigned seen = 0;
+    bool more = true;
+    shoal_err err = expect(s, '{');
+    while (err == SHOAL_OK && !accept(s, '}')) {
+        err = more ? scan_member(s, h, &seen) : scan_fail(s, "the header wants ',' or '}' here");
+        more = err == SHOAL_OK && accept(s, ',');
+    }
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    skip_blanks(s);
+    if (s->next != s->end) {
+        return scan_fail(s, "the header goes on after its '}'");
+    }
+    return seen == ALL ? SHOAL_OK : scan_fail(s, "descr, fortran_order or shape is missing");
+}
+
+/* The length of the header: two bytes in version 1, four in 2 and 3. */
+static shoal_err read_length(sh_source *s, size_t *out_length)
+{
+    uint8_t head[MAGIC + 2], length[4] = {0};
+    shoal_err err = sh_source_read(s, head, sizeof head);
+    if (err == SHOAL_OK && memcmp(head, magic, MAGIC) != 0) {
+        err = sh_source_fail(s, SHOAL_ECORRUPT, 0, "no NPY file: its first bytes are others");
+    }
+    if (err == SHOAL_OK && (head[MAGIC] < 1 || head[MAGIC] > 3 || head[MAGIC + 1] != 0)) {
+        err = sh_source_fail(s, SHOAL_ECORRUPT, MAGIC, "version %d.%d: 1.0, 2.0 and 3.0 are known", head[MAGIC],
+                             head[MAGIC + 1]);
+    }
+    if (err == SHOAL_OK) {
+        err = sh_source_read(s, length, head[MAGIC] == 1 ? 2 : 4);
+    }
+    if (err == SHOAL_OK) {
+        *out_length = (size_t)length[0] | (size_t)length[1] << 8 | (size_t)length[2] << 16 | (size_t)length[3] << 24;
+        if (*out_length > HEADER_MOST || *out_length > sh_source_left(s)) {
+            err = sh_source_fail(s, SHOAL_ECORRUPT, MAGIC + 2,
+                                 "a header of %zu bytes: %llu bytes follow, and %zu are the most", *out_length,
+                                 (unsigned long long)sh_source_left(s), HEADER_MOST);
+        }
+    }
+    return err;
+}
+
+static shoal_err read_header(sh_source *s, header *h)
+{
+    size_t length;
+    shoal_err err = read_length(s, &length);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    uint64_t first = s->at;
+    char *text = malloc(length + 1);
+    err =
+        text != NULL ? sh_source_read(s, text, length) : sh_fail(SHOAL_ENOMEM, "%s: no memory for its header", s->name);
+    if (err == SHOAL_OK) {
+        scanner scan = {.source = s, .text = text, .next = text, .end = text + length, .first = first};
+        err = scan_header(&scan, h);
+    }
+    free(text);
+    return err;
+}
+
+/* Column after column is row after row of the shape turned round: the tensor gets strides to match, nothing is moved. */
+static shoal_tensor *make_fortran(const header *h, sh_maker make)
+{
+    int64_t turned[SHOAL_MAX_DIMS];
+    sh_shape s = {.ndim = h->ndim, .dtype = h->dtype};
+    for (int d = 0; d < h->ndim; d++) {
+        turned[h->ndim - 1 - d] = h->shape[d];
+    }
+    shoal_tensor *whole = make(h->dtype, h->ndim, turned);
+    for (int d = 0; whole != NULL && d < h->ndim; d++) {
+        s.shape[d] = h->shape[d];
+        s.strides[d] = whole->strides[h->ndim - 1 - d];
+    }
+    shoal_tensor *t = whole != NULL ? sh_tensor_over(whole->storage, &s) : NULL;
+    shoal_tensor_release(whole);
+    return t;
+}
+
+shoal_tensor *sh_npy_read(sh_source *s, sh_maker make)
+{
+    header h = {.ndim = 0};
+    uint64_t bytes;
+    if (read_header(s, &h) != SHOAL_OK) {
+        return NULL;
+    }
+    uint64_t first = s->at;
+    if (!sh_bytes_of(h.dtype, h.ndim, h.shape, &bytes) || bytes != sh_source_left(s)) {
+        (void)sh_source_fail(s, SHOAL_ECORRUPT, first,
+                             "the shape wants another number of bytes than the %llu that follow",
+                             (unsigned long long)sh_source_left(s));
+        return NULL;
+    }
+    shoal_tensor *t = h.fortran ? make_fortran(&h, make) : make(h.dtype, h.ndim, h.shape);
+    shoal_err err = t != NULL ? sh_source_read(s, shoal_tensor_data(t), (size_t)bytes) : shoal_last_error();
+    if (err == SHOAL_OK && h.swap) {
+        sh_swap_bytes(shoal_tensor_data(t), shoal_tensor_count(t), shoal_dtype_size(h.dtype));
+    }
+    if (err == SHOAL_OK && h.dtype == SHOAL_B8) {
+        err = sh_check_bools(s, shoal_tensor_data(t), shoal_tensor_count(t), first);
+    }
+    if (err != SHOAL_OK) {
+        shoal_tensor_release(t);
+        t = NULL;
+    }
+    return t;
+}
+
+shoal_tensor *shoal_npy_read(const char *path)
+{
+    sh_source s;
+    shoal_tensor *t = sh_source_open(&s, path) == SHOAL_OK ? sh_npy_read(&s, shoal_empty) : NULL;
+    sh_source_close(&s);
+    return t;
+}
+
+/* ---- writing ---- */
+
+static const char *descr_of(shoal_dtype dtype)
+{
+    for (size_t i = 0; i < TYPES; i++) {
+        if (types[i].dtype == dtype) {
+            return types[i].text;
+        }
+    }
+    return NULL;
+}
+
+/* Magic, version 1.0, length and header, so long that the elements are aligned. Returns its length; 0 when it has no room. */
+static size_t make_head(char *head, size_t capacity, const shoal_tensor *t)
+{
+    char shape[SHOAL_MAX_DIMS * 22 + 1] = "";
+    size_t used = 0;
+    for (int d = 0; d < shoal_tensor_ndim(t); d++) {
+        used += (size_t)snprintf(shape + used, sizeof shape - used, "%lld%s", (long long)shoal_tensor_size(t, d),
+                                 d + 1 < shoal_tensor_ndim(t) ? ", "
+                                 : d == 0                     ? ","
+                                                              : "");
+    }
+    const char *order = shoal_dtype_size(shoal_tensor_dtype(t)) == 1 ? "|"
+                        : __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__  ? "<"
+                                                                     : ">";
+    size_t prefix = MAGIC + 4;
+    int text = snprintf(head + prefix, capacity - prefix, "{'descr': '%s%s', 'fortran_order': False, 'shape': (%s), }",
+                        order, descr_of(shoal_tensor_dtype(t)), shape);
+    size_t whole = (prefix + (size_t)text + 1 + ALIGN - 1) / ALIGN * ALIGN;
+    if (text < 0 || whole > capacity) {
+        return 0;
+    }
+    memcpy(head, magic, MAGIC);
+    head[MAGIC] = 1;
+    head[MAGIC + 1] = 0;
+    head[MAGIC + 2] = (char)((whole - prefix) & 0xff);
+    head[MAGIC + 3] = (char)((whole - prefix) >> 8);
+    memset(head + prefix + text, ' ', whole - prefix - (size_t)text - 1);
+    head[whole - 1] = '\n';
+    return whole;
+}
+
+shoal_err shoal_npy_write(const char *path, shoal_tensor *t)
+{
+    char head[512];
+    sh_aside file;
+    if (t == NULL) {
+        return sh_fail(SHOAL_EINVAL, "shoal_npy_write: no tensor for %s", path != NULL ? path : "a file");
+    }
+    if (descr_of(shoal_tensor_dtype(t)) == NULL) {
+        return sh_fail(SHOAL_ETYPE, "%s: NPY has no elements of type %s", path != NULL ? path : "?",
+                       shoal_dtype_name(shoal_tensor_dtype(t)));
+    }
+    shoal_err err = sh_aside_begin(&file, path);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    size_t length = make_head(head, sizeof head, t);
+    SH_INVARIANT(length > 0);
+    err = sh_aside_write(&file, head, length);
+    if (err == SHOAL_OK) {
+        err = sh_write_elements(&file, t);
+    }
+    if (err != SHOAL_OK) {
+        sh_aside_abort(&file);
+        return err;
+    }
+    return sh_aside_commit(&file);
+}

@@ -1,0 +1,32 @@
+/* A set of named tensors inside. */
+#ifndef SH_DATA_TENSORS_H
+#define SH_DATA_TENSORS_H
+
+#include "os/file.h"
+
+#include <shoal/file.h>
+
+typedef struct sh_named {
+    char *name;
+    shoal_tensor *tensor; /* or */
+    char *text;
+    uint64_t hash;
+    struct sh_named *next; /* with a hash that falls into the same bucket */
+} sh_named;
+
+/* Names in the order of adding; buckets point into them by way of the hash. */
+typedef struct sh_names {
+    sh_named **items;
+    size_t count, room;
+    sh_named **buckets;
+    size_t bucket_count; /* a power of two, or 0 */
+} sh_names;
+
+struct shoal_tensors {
+    sh_names tensors, texts;
+};
+
+/* Writes all elements in order, of any device. */
+shoal_err sh_write_elements(sh_aside *file, shoal_tensor *t);
+
+#endif

@@ -1,0 +1,144 @@
+/* The steps of a ring that every message takes, inline; ring.h says what they do, ring.c has what is rare. */
+#ifndef SH_IPC_RING_STEPS_H
+#define SH_IPC_RING_STEPS_H
+
+#include "ipc/ring.h"
+
+/* Four entries share a cache line; positions that follow each other do not. The lines of a small ring are used out of
+ * turn: there a taker often waits for the very next message, and hardware that fetches the line beside the one that is
+ * written would tear it from the waiter again and again. In a large ring, where messages stream, that hardware helps. */
+#define SH_RING_SMALL 6
+
+static inline sh_a128 *sh_ring_entry(const sh_ring *ring, uint64_t position)
+{
+    uint64_t line = (position * ring->stride) & ring->line_mask;
+    return &ring->entries[line << 2 | ((position >> (ring->order - 2)) & 3)];
+}
+
+/* The lap of a position, where it stands in a state; what is too high for it falls off. */
+static inline uint64_t sh_ring_lap(const sh_ring *ring, uint64_t position)
+{
+    return (position >> ring->order) << SH_ENTRY_LAP_SHIFT;
+}
+
+#define SH_ENTRY_LAP (SH_ENTRY_LAP_MASK << SH_ENTRY_LAP_SHIFT)
+#define SH_ENTRY_KIND (UINT64_C(15) << SH_ENTRY_KIND_SHIFT)
+
+/* Moves a hint on. Not a swap: a process that is stopped in between may set it back. That costs those who come next a
+ * few steps (settle_tail, settle_head) and nothing else, and saves everybody a locked instruction. */
+static inline void sh_ring_move_hint(sh_a64 *hint, uint64_t to)
+{
+    if ((int64_t)(to - sh_racy_load(hint)) > 0) {
+        sh_racy_store(hint, to);
+    }
+}
+
+/* With a bound below the size of the ring: is the message `bound` positions back still there? Takes happen in order,
+ * so then as many are. */
+static inline bool sh_ring_at_bound(const sh_ring *ring, uint64_t tail, uint64_t bound)
+{
+    if (bound == 0 || bound >> ring->order != 0 || tail < bound) {
+        return false;
+    }
+    uint64_t state = sh_load_acquire(&sh_ring_entry(ring, tail - bound)->lo);
+    return ((state ^ sh_ring_lap(ring, tail - bound)) & SH_ENTRY_LAP) == 0;
+}
+
+/* Tries to put at the position, which is not beyond the first unused one. AGAIN: there is something else in the entry, or
+ * others were quicker; sh_ring_put knows what to do then. */
+static inline sh_ring_result sh_ring_put_at(sh_ctx *c, const sh_ring *ring, uint64_t tail, sh_entry_kind kind,
+                                            uint64_t word, uint64_t cell, uint64_t value, uint64_t bound,
+                                            uint64_t queue_id)
+{
+    sh_a128 *entry = sh_ring_entry(ring, tail);
+    __builtin_prefetch(entry, 1); /* to be written: it comes once, not first to read and then to write */
+    uint64_t lo = sh_load_acquire(&entry->lo), hi = sh_load_acquire(&entry->hi), lap = sh_ring_lap(ring, tail);
+    if (((lo ^ lap) & (SH_ENTRY_LAP | SH_ENTRY_KIND)) != 0) { /* EMPTY is 0 */
+        return SH_RING_AGAIN;
+    }
+    if (bound != 0 && sh_ring_at_bound(ring, tail, bound)) {
+        return SH_RING_FULL;
+    }
+    if (sh_load_acquire(&entry->lo) != lo) {
+        return SH_RING_AGAIN; /* hi was read of another moment: it may be a message, not a tag */
+    }
+    uint64_t target = sh_offset_of(entry), take_tag = lo & SH_TAG_MASK, put_tag = hi & SH_TAG_MASK;
+    sh_op_confirm_long(c, take_tag, hi >> SH_TAG_BITS, target);
+    sh_op_confirm(c, put_tag, target);
+    uint64_t tag = sh_op_begin(c, SH_OP_ENTRY, target, take_tag, put_tag, 0, cell, value, queue_id);
+    SH_DEATH("ring.put.begun"); /* death: no tag; nothing was put, the cell keeps its reference */
+    /* Full barrier, releases the message, pairs with the acquire of lo in sh_ring_peek_at. */
+    bool done = sh_cas128(entry, lo, hi, lap | (uint64_t)kind << SH_ENTRY_KIND_SHIFT | tag, word);
+    SH_DEATH("ring.put.applied"); /* death: the tag is there; recovery sets the cell and wakes the takers */
+    if (done) {
+        sh_ring_move_hint(&ring->shm->tail, tail + 1);
+        if (cell != 0) {
+            sh_store_release((sh_a64 *)sh_at(cell), value);
+        }
+        SH_DEATH("ring.put.moved");
+    }
+    sh_op_end(c);
+    return done ? SH_RING_DONE : SH_RING_AGAIN;
+}
+
+/* The entry that the peek names is in this state, of its lap. */
+static inline sh_ring_result sh_ring_see(sh_peek *peek, uint64_t state)
+{
+    peek->state = state;
+    peek->kind = sh_entry_kind_of(state);
+    if (peek->kind <= SH_ENTRY_CLOSED) {
+        return peek->kind == SH_ENTRY_CLOSED ? SH_RING_NEXT : SH_RING_EMPTY;
+    }
+    peek->word = sh_load_acquire(&peek->entry->hi); /* if it changes, the swap of sh_ring_take fails */
+    return SH_RING_DONE;
+}
+
+/* Looks at the position, which is not beyond the first that was not taken. AGAIN: it was taken; sh_ring_peek goes on. */
+static inline sh_ring_result sh_ring_peek_at(const sh_ring *ring, uint64_t head, sh_peek *out_peek)
+{
+    sh_a128 *entry = sh_ring_entry(ring, head);
+    uint64_t state = sh_load_acquire(&entry->lo);
+    if (((state ^ sh_ring_lap(ring, head)) & SH_ENTRY_LAP) != 0) {
+        return SH_RING_AGAIN;
+    }
+    out_peek->entry = entry;
+    out_peek->position = head;
+    return sh_ring_see(out_peek, state);
+}
+
+/* After EMPTY: looks at the entry for a moment longer, until a message comes. AGAIN when it is taken already. */
+static inline sh_ring_result sh_ring_watch(sh_peek *peek)
+{
+    uint64_t state = sh_spin_while(&peek->entry->lo, peek->state);
+    __builtin_prefetch(peek->entry, 1); /* to be written by the take: on its way while we get ready */
+    return ((state ^ peek->state) & SH_ENTRY_LAP) == 0 ? sh_ring_see(peek, state) : SH_RING_AGAIN;
+}
+
+static inline sh_ring_result sh_ring_take(sh_ctx *c, const sh_ring *ring, const sh_peek *peek, uint64_t cell,
+                                          uint64_t value, uint64_t queue_id)
+{
+    sh_a128 *entry = peek->entry;
+    /* CLOSING becomes CLOSED, which is 1; otherwise EMPTY, which is 0. */
+    uint64_t after = (peek->state & SH_ENTRY_CLOSING) >> (SH_ENTRY_CLOSING_SHIFT - SH_ENTRY_KIND_SHIFT);
+    uint64_t put_tag = peek->state & SH_TAG_MASK;
+    uint64_t seq = sh_op_open(c, SH_OP_ENTRY, sh_offset_of(entry), put_tag, 0, 0, cell, value, queue_id);
+    SH_DEATH("ring.take.begun");
+    uint64_t lap = (peek->state & SH_ENTRY_LAP) + (UINT64_C(1) << SH_ENTRY_LAP_SHIFT);
+    uint64_t taken = lap | after | sh_tag(c->index, seq);
+    uint64_t other = (seq >> SH_SEQ_BITS) << SH_TAG_BITS | put_tag;
+    bool done = sh_cas128(entry, peek->state, peek->word, taken, other);
+    SH_DEATH(
+        /* death: the tag is there; the message was taken, recovery gives its reference to the slot and then back */
+        "ring.take.applied");
+    if (__builtin_expect(done, 1)) {
+        sh_ring_move_hint(&ring->shm->head, peek->position + 1);
+        if (cell != 0) {
+            sh_store_release((sh_a64 *)sh_at(cell), value);
+        }
+        SH_DEATH("ring.take.moved");
+    }
+    sh_op_end(c);
+    return done ? SH_RING_DONE : SH_RING_AGAIN;
+}
+
+#endif

@@ -1,0 +1,424 @@
+/* The fused block backward, from the winners of the pool.
+ *
+ * Each live winner, at pixel p of output channel o with gradient g, adds g times the patch at p to grad_w[o], and g times
+ * w[o] to the patch at p of grad_x. Images are turned to channels last, VEC of them in a block, so that a patch is
+ * kernel x kernel vectors and no tap has lanes that stand idle. For one output channel the sums of grad_w, and then the
+ * weights, stay in registers while its winners pass. A block of an image fits into the first cache.
+ *
+ * An image of one channel has a way of its own, with vectors along rows. */
+#include "kernels/cpu/conv2d_block.h"
+
+#include <string.h>
+
+enum {
+    GROUP_ROWS = VEC == 16 ? 5 : 2, /* rows of the kernel whose sums fit into the registers */
+    ROW = 8,                        /* floats of a row of a patch, for images of one channel */
+    LINE = 16,                      /* floats of a cache line */
+};
+
+/* The live winners of one output channel of one image: where their patches begin, and their gradients. */
+typedef struct winners {
+    int64_t count;
+    const int32_t *at;
+    const float *g;
+} winners;
+
+typedef struct layout {
+    int64_t windows, blocks, pixels, taps;
+    bool single;                 /* one channel: rows, not blocks */
+    int64_t row;                 /* floats from row to row of the turned image */
+    int64_t image;               /* floats of it: of one block, or of one of the two copies */
+    int64_t room_for;            /* winners of one channel: windows, and room to write past them */
+    int32_t *at_left, *at_right; /* [windows]: where the patch begins when the left, the right column wins */
+    int32_t *at;                 /* [O, room_for] */
+    float *g;                    /* the same */
+    int64_t *count;              /* [O] */
+    float *x, *grad_x;           /* [blocks, padded_h, padded_w, VEC], or two copies of rows */
+    float *w, *grad_w;           /* [O, blocks, kernel, kernel, VEC], or [O, kernel, ROW] */
+    size_t bytes;
+} layout;
+
+static void *take(char *room, size_t *bytes, int64_t count, size_t size)
+{
+    void *p = room ? room + *bytes : NULL;
+    *bytes += round_64((size_t)count * size);
+    return p;
+}
+
+static layout layout_of(const sh_block *b, bool grad_x, char *room)
+{
+    const int64_t out_c = b->c->out_c, in_c = b->c->in_c;
+    layout l = {.windows = b->pooled_h * b->pooled_w, .single = in_c == 1 && !grad_x};
+    l.blocks = l.single ? 1 : (in_c + VEC - 1) / VEC;
+    l.pixels = b->padded_h * b->padded_w;
+    l.taps = b->kernel * (l.single ? ROW : b->kernel * VEC);
+    l.row = l.single ? (b->padded_w + 2 * LINE) / LINE * LINE : b->padded_w * VEC;
+    l.image = l.row * b->padded_h;
+    l.room_for = l.windows + 16;
+    l.at_left = take(room, &l.bytes, l.room_for, sizeof(int32_t));
+    l.at_right = take(room, &l.bytes, l.room_for, sizeof(int32_t));
+    l.at = take(room, &l.bytes, out_c * l.room_for, sizeof(int32_t));
+    l.g = take(room, &l.bytes, out_c * l.room_for, sizeof(float));
+    l.count = take(room, &l.bytes, out_c, sizeof(int64_t));
+    l.x = take(room, &l.bytes, l.image * (l.single ? 2 : l.blocks), sizeof(float));
+    l.grad_w = take(room, &l.bytes, out_c * l.blocks * l.taps, sizeof(float));
+    l.grad_x = take(room, &l.bytes, grad_x ? l.image : 0, sizeof(float));
+    l.w = take(room, &l.bytes, grad_x ? out_c * l.blocks * l.taps : 0, sizeof(float));
+    return l;
+}
+
+size_t sh_block_winners_scratch(const sh_block *b, bool grad_x)
+{
+    return layout_of(b, grad_x, NULL).bytes;
+}
+
+/* ---- lists of winners ---- */
+
+/* Where column j of a row begins. For one channel there are two copies of the image, the second shifted by half a cache
+ * line, so that ROW floats from any column lie in one line of one of them: a load that crosses lines costs two. */
+static int64_t column_at(const layout *l, int64_t j)
+{
+    if (!l->single) {
+        return j * VEC;
+    }
+    return j % LINE <= LINE - ROW ? j : l->image + ROW + j;
+}
+
+static void fill_places(const sh_block *b, const layout *l)
+{
+    for (int64_t k = 0; k < l->windows; k++) {
+        const int64_t top = 2 * (k / b->pooled_w) * l->row, j = 2 * (k % b->pooled_w);
+        l->at_left[k] = (int32_t)(top + column_at(l, j));
+        l->at_right[k] = (int32_t)(top + column_at(l, j + 1));
+    }
+}
+
+/* The winners of one channel, m times their gradients. Returns how many live; *sum += their gradients. */
+static int64_t list_winners(const layout *l, const float *grad_y, const uint8_t *winner, float m, int32_t *at, float *g,
+                            float *sum)
+{
+    int64_t count = 0;
+#if VEC == 16
+    __m512 total = _mm512_setzero_ps();
+    for (int64_t k = 0; k < l->windows; k += 16) {
+        const int64_t left = l->windows - k;
+        const __mmask16 there = (__mmask16)(left < 16 ? (1u << left) - 1 : 0xffff);
+        const __m512i who = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(there, winner + k));
+        const __mmask16 live = _mm512_mask_cmplt_epi32_mask(there, who, _mm512_set1_epi32(SH_WINNER_DEAD));
+        const __mmask16 right = _mm512_test_epi32_mask(who, _mm512_set1_epi32(1));
+        const __mmask16 below = _mm512_test_epi32_mask(who, _mm512_set1_epi32(2));
+        __m512i place =
+            _mm512_mask_mov_epi32(_mm512_loadu_si512(l->at_left + k), right, _mm512_loadu_si512(l->at_right + k));
+        place = _mm512_mask_add_epi32(place, below, place, _mm512_set1_epi32((int)l->row));
+        const __m512 value = _mm512_mul_ps(_mm512_maskz_loadu_ps(live, grad_y + k), _mm512_set1_ps(m));
+        total = _mm512_mask_add_ps(total, live, total, value);
+        /* Compressed in registers: compressing into memory is slow on some machines. */
+        _mm512_storeu_si512(at + count, _mm512_maskz_compress_epi32(live, place));
+        _mm512_storeu_ps(g + count, _mm512_maskz_compress_ps(live, value));
+        count += __builtin_popcount(live);
+    }
+    *sum += vec_sum(total);
+#else
+    for (int64_t k = 0; k < l->windows; k++) {
+        const int who = winner[k];
+        at[count] = (who & 1 ? l->at_right[k] : l->at_left[k]) + (who & 2 ? (int32_t)l->row : 0);
+        g[count] = grad_y[k] * m;
+        count += who < SH_WINNER_DEAD;
+    }
+    for (int64_t k = 0; k < count; k++) {
+        *sum += g[k];
+    }
+#endif
+    return count;
+}
+
+static void list_image(const sh_block *b, const layout *l, const float *grad_y, const uint8_t *winner,
+                       const float *drop, float *grad_bias)
+{
+    for (int64_t o = 0; o < b->c->out_c; o++) {
+        float sum = 0;
+        const float m = drop ? drop[o] : 1;
+        l->count[o] = m == 0 ? 0
+                             : list_winners(l, grad_y + o * l->windows, winner + o * l->windows, m,
+                                            l->at + o * l->room_for, l->g + o * l->room_for, &sum);
+        if (grad_bias) {
+            grad_bias[o] += sum;
+        }
+    }
+}
+
+static winners winners_of(const layout *l, int64_t o)
+{
+    return (winners){l->count[o], l->at + o * l->room_for, l->g + o * l->room_for};
+}
+
+/* ---- blocks of channels ---- */
+
+/* grad_w [rows, kernel, VEC] += the patches of the winners. Constants where inlined: kernel, rows. */
+INLINE void add_to_weights(const int kernel, const int rows, const winners *v, const float *x, int64_t row,
+                           float *grad_w)
+{
+    vec sum[5][5];
+#pragma GCC unroll 5
+    for (int a = 0; a < rows; a++) {
+#pragma GCC unroll 5
+        for (int d = 0; d < kernel; d++) {
+            sum[a][d] = vec_load(grad_w + (a * kernel + d) * VEC);
+        }
+    }
+    for (int64_t k = 0; k < v->count; k++) {
+        const float *patch = x + v->at[k];
+        const vec g = vec_all(v->g[k]);
+#pragma GCC unroll 5
+        for (int a = 0; a < rows; a++) {
+#pragma GCC unroll 5
+            for (int d = 0; d < kernel; d++) {
+                sum[a][d] = vec_fma(g, vec_load(patch + a * row + d * VEC), sum[a][d]);
+            }
+        }
+    }
+#pragma GCC unroll 5
+    for (int a = 0; a < rows; a++) {
+#pragma GCC unroll 5
+        for (int d = 0; d < kernel; d++) {
+            vec_store(grad_w + (a * kernel + d) * VEC, sum[a][d]);
+        }
+    }
+}
+
+/* The patches of the winners in grad_x += g * w [rows, kernel, VEC]. */
+INLINE void add_to_image(const int kernel, const int rows, const winners *v, const float *w, int64_t row, float *grad_x)
+{
+    vec f[5][5];
+#pragma GCC unroll 5
+    for (int a = 0; a < rows; a++) {
+#pragma GCC unroll 5
+        for (int d = 0; d < kernel; d++) {
+            f[a][d] = vec_load(w + (a * kernel + d) * VEC);
+        }
+    }
+    for (int64_t k = 0; k < v->count; k++) {
+        float *patch = grad_x + v->at[k];
+        const vec g = vec_all(v->g[k]);
+#pragma GCC unroll 5
+        for (int a = 0; a < rows; a++) {
+#pragma GCC unroll 5
+            for (int d = 0; d < kernel; d++) {
+                float *p = patch + a * row + d * VEC;
+                vec_store(p, vec_fma(g, f[a][d], vec_load(p)));
+            }
+        }
+    }
+}
+
+#define BY_ROWS(kernel)                                                                                                \
+    static void weights_##kernel(const winners *v, const float *x, int64_t row, float *grad_w)                         \
+    {                                                                                                                  \
+        for (int a = 0; a + GROUP_ROWS <= kernel; a += GROUP_ROWS) {                                                   \
+            add_to_weights(kernel, GROUP_ROWS, v, x + a * row, row, grad_w + a * kernel * VEC);                        \
+        }                                                                                                              \
+        if (kernel % GROUP_ROWS) {                                                                                     \
+            const int a = kernel / GROUP_ROWS * GROUP_ROWS;                                                            \
+            add_to_weights(kernel, kernel % GROUP_ROWS, v, x + a * row, row, grad_w + a * kernel * VEC);               \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void image_##kernel(const winners *v, const float *w, int64_t row, float *grad_x)                           \
+    {                                                                                                                  \
+        for (int a = 0; a + GROUP_ROWS <= kernel; a += GROUP_ROWS) {                                                   \
+            add_to_image(kernel, GROUP_ROWS, v, w + a * kernel * VEC, row, grad_x + a * row);                          \
+        }                                                                                                              \
+        if (kernel % GROUP_ROWS) {                                                                                     \
+            const int a = kernel / GROUP_ROWS * GROUP_ROWS;                                                            \
+            add_to_image(kernel, kernel % GROUP_ROWS, v, w + a * kernel * VEC, row, grad_x + a * row);                 \
+        }                                                                                                              \
+    }
+
+BY_ROWS(5)
+BY_ROWS(3)
+
+static int64_t channels_in(const sh_block *b, int64_t block)
+{
+    const int64_t left = b->c->in_c - block * VEC;
+    return left < VEC ? left : VEC;
+}
+
+/* x [C, H, W] to blocks of channels last. The padding, and lanes without a channel, were zeroed once and stay so. */
+static void turn_image(const sh_block *b, const layout *l, const float *x)
+{
+    const sh_conv2d *c = b->c;
+    const int64_t plane = c->in_h * c->in_w;
+    for (int64_t block = 0; block < l->blocks; block++) {
+        const float *from = x + block * VEC * plane;
+        float *to = l->x + block * l->image + c->pad_h * l->row + c->pad_w * VEC;
+        if (!b->padded) {
+            transpose(from, plane, channels_in(b, block), plane, to, VEC);
+            continue;
+        }
+        for (int64_t i = 0; i < c->in_h; i++) {
+            transpose(from + i * c->in_w, plane, channels_in(b, block), c->in_w, to + i * l->row, VEC);
+        }
+    }
+}
+
+/* The way back, of one block: grad_x [C, H, W] = what lies inside of the padding. */
+static void turn_back(const sh_block *b, const layout *l, int64_t block, float *grad_x)
+{
+    const sh_conv2d *c = b->c;
+    const int64_t plane = c->in_h * c->in_w;
+    const float *from = l->grad_x + c->pad_h * l->row + c->pad_w * VEC;
+    float *to = grad_x + block * VEC * plane;
+    if (!b->padded) {
+        transpose(from, VEC, plane, channels_in(b, block), to, plane);
+        return;
+    }
+    for (int64_t i = 0; i < c->in_h; i++) {
+        transpose(from + i * l->row, VEC, c->in_w, channels_in(b, block), to + i * c->in_w, plane);
+    }
+}
+
+/* Between w [O, C, kernel, kernel] and [O, blocks, kernel, kernel, VEC]. */
+static void turn_weights(const sh_block *b, const layout *l, const float *w)
+{
+    const int64_t square = b->kernel * b->kernel, all = b->c->in_c * square;
+    memset(l->w, 0, sizeof(float) * (size_t)(b->c->out_c * l->blocks * l->taps));
+    for (int64_t k = 0; k < b->c->out_c * l->blocks; k++) {
+        const int64_t o = k / l->blocks, block = k % l->blocks;
+        transpose(w + o * all + block * VEC * square, square, channels_in(b, block), square, l->w + k * l->taps, VEC);
+    }
+}
+
+static void add_weights_back(const sh_block *b, const layout *l, float *grad_w)
+{
+    const int64_t square = b->kernel * b->kernel, in_c = b->c->in_c;
+    for (int64_t o = 0; o < b->c->out_c; o++) {
+        for (int64_t c = 0; c < in_c; c++) {
+            const float *from = l->grad_w + (o * l->blocks + c / VEC) * l->taps + c % VEC;
+            for (int64_t tap = 0; tap < square; tap++) {
+                grad_w[(o * in_c + c) * square + tap] += from[tap * VEC];
+            }
+        }
+    }
+}
+
+static void backward_image(const sh_block *b, const layout *l, const float *x, float *grad_x, bool weights)
+{
+    const int64_t out_c = b->c->out_c;
+    if (weights) {
+        turn_image(b, l, x);
+    }
+    for (int64_t block = 0; block < l->blocks; block++) {
+        for (int64_t o = 0; weights && o < out_c; o++) {
+            const winners v = winners_of(l, o);
+            float *to = l->grad_w + (o * l->blocks + block) * l->taps;
+            (b->kernel == 5 ? weights_5 : weights_3)(&v, l->x + block * l->image, l->row, to);
+        }
+        if (!grad_x) {
+            continue;
+        }
+        memset(l->grad_x, 0, sizeof(float) * (size_t)l->image);
+        for (int64_t o = 0; o < out_c; o++) {
+            const winners v = winners_of(l, o);
+            const float *from = l->w + (o * l->blocks + block) * l->taps;
+            (b->kernel == 5 ? image_5 : image_3)(&v, from, l->row, l->grad_x);
+        }
+        turn_back(b, l, block, grad_x);
+    }
+}
+
+/* ---- one channel ---- */
+
+/* Both copies of the image, with its padding. What a row of a patch reads past the kernel's width may be anything. */
+static void copy_image(const sh_block *b, const layout *l, const float *x)
+{
+    const sh_conv2d *c = b->c;
+    for (int64_t i = 0; i < c->in_h; i++) {
+        float *to = l->x + (c->pad_h + i) * l->row + c->pad_w;
+        memcpy(to, x + i * c->in_w, sizeof(float) * (size_t)c->in_w);
+        memcpy(to + l->image + ROW, x + i * c->in_w, sizeof(float) * (size_t)c->in_w);
+    }
+}
+
+/* grad_w [kernel, ROW] += the patches; two sets of sums, so that one winner need not wait for the one before. */
+INLINE void add_rows(const int kernel, const winners *v, const float *x, int64_t row, float *grad_w)
+{
+    __m256 sum[5], other[5];
+#pragma GCC unroll 5
+    for (int a = 0; a < kernel; a++) {
+        sum[a] = _mm256_loadu_ps(grad_w + a * ROW);
+        other[a] = _mm256_setzero_ps();
+    }
+    int64_t k = 0;
+    for (; k + 2 <= v->count; k += 2) {
+        const float *patch = x + v->at[k], *next = x + v->at[k + 1];
+        const __m256 g = _mm256_set1_ps(v->g[k]), h = _mm256_set1_ps(v->g[k + 1]);
+#pragma GCC unroll 5
+        for (int a = 0; a < kernel; a++) {
+            sum[a] = _mm256_fmadd_ps(g, _mm256_loadu_ps(patch + a * row), sum[a]);
+            other[a] = _mm256_fmadd_ps(h, _mm256_loadu_ps(next + a * row), other[a]);
+        }
+    }
+    if (k < v->count) {
+        const float *patch = x + v->at[k];
+        const __m256 g = _mm256_set1_ps(v->g[k]);
+#pragma GCC unroll 5
+        for (int a = 0; a < kernel; a++) {
+            sum[a] = _mm256_fmadd_ps(g, _mm256_loadu_ps(patch + a * row), sum[a]);
+        }
+    }
+#pragma GCC unroll 5
+    for (int a = 0; a < kernel; a++) {
+        _mm256_storeu_ps(grad_w + a * ROW, _mm256_add_ps(sum[a], other[a]));
+    }
+}
+
+static void backward_single(const sh_block *b, const layout *l, const float *x)
+{
+    copy_image(b, l, x);
+    for (int64_t o = 0; o < b->c->out_c; o++) {
+        const winners v = winners_of(l, o);
+        if (b->kernel == 5) {
+            add_rows(5, &v, l->x, l->row, l->grad_w + o * l->taps);
+        } else {
+            add_rows(3, &v, l->x, l->row, l->grad_w + o * l->taps);
+        }
+    }
+}
+
+static void add_rows_back(const sh_block *b, const layout *l, float *grad_w)
+{
+    for (int64_t k = 0; k < b->c->out_c * b->kernel; k++) {
+        for (int64_t d = 0; d < b->kernel; d++) {
+            *grad_w++ += l->grad_w[k * ROW + d];
+        }
+    }
+}
+
+void sh_block_winners_backward(const sh_block *b, const float *grad_y, const float *x, const float *w,
+                               const float *drop, const uint8_t *winner, float *grad_x, float *grad_w, float *grad_bias,
+                               void *room)
+{
+    const sh_conv2d *c = b->c;
+    const layout l = layout_of(b, grad_x, room);
+    const int64_t image = c->in_c * c->in_h * c->in_w, pooled = c->out_c * l.windows;
+    fill_places(b, &l);
+    if (grad_w) {
+        memset(l.x, 0, sizeof(float) * (size_t)(l.image * (l.single ? 2 : l.blocks)));
+        memset(l.grad_w, 0, sizeof(float) * (size_t)(c->out_c * l.blocks * l.taps));
+    }
+    if (grad_x) {
+        turn_weights(b, &l, w);
+    }
+    for (int64_t n = 0; n < c->n; n++) {
+        list_image(b, &l, grad_y + n * pooled, winner + n * pooled, drop ? drop + n * c->out_c : NULL, grad_bias);
+        if (!l.single) {
+            backward_image(b, &l, x + n * image, grad_x ? grad_x + n * image : NULL, grad_w);
+        } else if (grad_w) {
+            backward_single(b, &l, x + n * image);
+        }
+    }
+    if (grad_w && l.single) {
+        add_rows_back(b, &l, grad_w);
+    } else if (grad_w) {
+        add_weights_back(b, &l, grad_w);
+    }
+}

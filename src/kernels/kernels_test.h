@@ -1,0 +1,212 @@
+/* What the tests of kernels share: seeded numbers, views with gaps between their elements, and the comparison of each fast version with
+ * the reference. */
+#ifndef SH_KERNELS_KERNELS_TEST_H
+#define SH_KERNELS_KERNELS_TEST_H
+
+#include "base/random.h"
+#include "kernels/kernels.h"
+#include "testing/runner.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The fast versions that this CPU can run; says which it cannot. */
+static inline int fast_kernels(const sh_kernels *out[2])
+{
+    static const char *const names[] = {"avx2", "avx512"};
+    int count = 0;
+    for (int i = 0; i < 2; i++) {
+        out[count] = sh_kernels_find(names[i]);
+        if (out[count]) {
+            count++;
+        } else {
+            printf("not compared: this CPU has no %s\n", names[i]);
+        }
+    }
+    return count;
+}
+
+#define FOR_FAST(k)                                                                                                    \
+    const sh_kernels *fast_[2];                                                                                        \
+    for (int count_ = fast_kernels(fast_), at_ = 0; at_ < count_; at_++)                                               \
+        for (const sh_kernels *k = fast_[at_]; k; k = NULL)
+
+static inline const sh_kernels *reference(void)
+{
+    return sh_kernels_find("reference");
+}
+
+static inline int64_t below(uint64_t *seed, int64_t bound)
+{
+    return (int64_t)sh_random_below(seed, (uint64_t)bound);
+}
+
+/* In (-1, 1). */
+static inline double unit(uint64_t *seed)
+{
+    return (double)(int64_t)(sh_random_next(seed) >> 11) * 0x1p-52 - 1;
+}
+
+/* Some values that are easily done wrongly, among ordinary ones. */
+static inline double any_float(uint64_t *seed, double scale)
+{
+    static const double odd[] = {0.0, -0.0, 1.0, -1.0, INFINITY, -INFINITY, NAN, 1e-30, -1e30, 88.5, -104.5, 0.5};
+    return below(seed, 12) == 0 ? odd[below(seed, 12)] : unit(seed) * scale;
+}
+
+static inline void put_any(shoal_dtype dtype, void *data, int64_t i, uint64_t *seed, double scale)
+{
+    uint64_t bits = sh_random_next(seed);
+    switch (dtype) {
+    case SHOAL_F32: ((float *)data)[i] = (float)any_float(seed, scale); break;
+    case SHOAL_F64: ((double *)data)[i] = any_float(seed, scale); break;
+    case SHOAL_BF16:
+    case SHOAL_F16: ((uint16_t *)data)[i] = (uint16_t)bits; break;
+    case SHOAL_I64: ((int64_t *)data)[i] = below(seed, 4) ? (int64_t)(bits % 21) - 10 : (int64_t)bits; break;
+    case SHOAL_I32: ((int32_t *)data)[i] = below(seed, 4) ? (int32_t)(bits % 21) - 10 : (int32_t)bits; break;
+    case SHOAL_U8: ((uint8_t *)data)[i] = (uint8_t)bits; break;
+    case SHOAL_B8: ((uint8_t *)data)[i] = bits & 1; break;
+    }
+}
+
+/* A view with memory of its own. */
+typedef struct block {
+    sh_view view;
+    int64_t elements;
+} block;
+
+/* Random strides: some order of the dimensions, gaps, and where repeat is true dimensions that repeat (stride 0). All elements of the
+ * memory are set, so that a kernel that writes into a gap is seen. */
+static inline block block_make(shoal_dtype dtype, int32_t ndim, const int64_t shape[], bool repeat, uint64_t *seed,
+                               double scale)
+{
+    block b = {.view = {.ndim = ndim, .dtype = dtype}, .elements = 1};
+    int32_t order[SH_MAX_DIMS] = {0};
+    bool straight = below(seed, 2) == 0;
+    for (int32_t d = 0; d < ndim; d++) {
+        int32_t other = straight ? d : (int32_t)below(seed, d + 1);
+        order[d] = order[other];
+        order[other] = d;
+    }
+    int64_t gap = below(seed, 3) == 0 ? 2 : 1;
+    b.elements = gap;
+    for (int32_t i = ndim; i-- > 0;) {
+        int32_t d = order[i];
+        bool repeats = repeat && below(seed, 4) == 0;
+        b.view.shape[d] = shape[d];
+        b.view.strides[d] = repeats ? 0 : b.elements;
+        if (!repeats && shape[d] > 0) {
+            b.elements = b.elements * shape[d] + (below(seed, 4) == 0 ? 3 : 0);
+        }
+    }
+    b.view.data = malloc((size_t)b.elements * shoal_dtype_size(dtype));
+    ck_assert_ptr_nonnull(b.view.data);
+    for (int64_t i = 0; i < b.elements; i++) {
+        put_any(dtype, b.view.data, i, seed, scale);
+    }
+    return b;
+}
+
+static inline block block_copy(const block *from)
+{
+    block b = *from;
+    size_t bytes = (size_t)b.elements * shoal_dtype_size(b.view.dtype);
+    b.view.data = malloc(bytes);
+    ck_assert_ptr_nonnull(b.view.data);
+    memcpy(b.view.data, from->view.data, bytes);
+    return b;
+}
+
+static inline void block_free(block *b)
+{
+    free(b->view.data);
+}
+
+/* How far x is from wanted: 0 for equal, for two NaN and for the same infinity; else relative to wanted, or absolute below least. */
+static inline double distance(double x, double wanted, double least)
+{
+    if (x == wanted || (isnan(x) && isnan(wanted))) {
+        return 0;
+    }
+    if (isnan(x) || isnan(wanted) || isinf(x) || isinf(wanted)) {
+        return INFINITY;
+    }
+    return fabs(x - wanted) / fmax(fabs(wanted), least);
+}
+
+/* All memory of two arrays of n: floats within tolerance (relative, or below 1 absolute · least), all else to the bit. */
+static inline void assert_close(shoal_dtype dtype, const void *got, const void *wanted, int64_t n, double tolerance,
+                                double least, const char *what, uint64_t seed)
+{
+    size_t size = shoal_dtype_size(dtype);
+    for (int64_t i = 0; i < n; i++) {
+        if (dtype == SHOAL_F32 || dtype == SHOAL_F64) {
+            double x = dtype == SHOAL_F32 ? (double)((const float *)got)[i] : ((const double *)got)[i];
+            double y = dtype == SHOAL_F32 ? (double)((const float *)wanted)[i] : ((const double *)wanted)[i];
+            ck_assert_msg(distance(x, y, least) <= tolerance, "%s: %.9g at %lld, wanted %.9g; seed %llu", what, x,
+                          (long long)i, y, (unsigned long long)seed);
+        } else {
+            ck_assert_msg(memcmp((const char *)got + (size_t)i * size, (const char *)wanted + (size_t)i * size, size) ==
+                              0,
+                          "%s: other bits at %lld; seed %llu", what, (long long)i, (unsigned long long)seed);
+        }
+    }
+}
+
+/* Shapes from a scalar to four dimensions, some of them empty, some with long rows. */
+static inline int32_t any_shape(uint64_t *seed, int64_t shape[SH_MAX_DIMS])
+{
+    int32_t ndim = (int32_t)below(seed, 5);
+    for (int32_t d = 0; d < ndim; d++) {
+        shape[d] = below(seed, 30) == 0 ? 0 : below(seed, 6) == 0 ? 1 : 1 + below(seed, d == ndim - 1 ? 70 : 6);
+    }
+    return ndim;
+}
+
+/* n floats of dtype in (-scale, scale), without odd ones. */
+static inline void *numbers(shoal_dtype dtype, int64_t n, uint64_t *seed, double scale)
+{
+    void *data = malloc((size_t)(n > 0 ? n : 1) * shoal_dtype_size(dtype));
+    ck_assert_ptr_nonnull(data);
+    for (int64_t i = 0; i < n; i++) {
+        if (dtype == SHOAL_F32) {
+            ((float *)data)[i] = (float)(unit(seed) * scale);
+        } else {
+            ((double *)data)[i] = unit(seed) * scale;
+        }
+    }
+    return data;
+}
+
+static inline void *copied(shoal_dtype dtype, const void *from, int64_t n)
+{
+    size_t bytes = (size_t)n * shoal_dtype_size(dtype);
+    void *data = malloc(bytes > 0 ? bytes : 1);
+    ck_assert_ptr_nonnull(data);
+    memcpy(data, from, bytes);
+    return data;
+}
+
+static inline double tolerance_of(shoal_dtype dtype)
+{
+    return dtype == SHOAL_F32 ? 3e-6 : 1e-13;
+}
+
+#define KERNELS_SUITE(name, ...)                                                                                       \
+    static Suite *suite(void)                                                                                          \
+    {                                                                                                                  \
+        const TTest *const tests[] = {__VA_ARGS__};                                                                    \
+        Suite *s = suite_create(name);                                                                                 \
+        TCase *tc = tcase_create(name);                                                                                \
+        tcase_set_timeout(tc, SH_TEST_SECONDS);                                                                        \
+        for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {                                                    \
+            tcase_add_test(tc, tests[i]);                                                                              \
+        }                                                                                                              \
+        suite_add_tcase(s, tc);                                                                                        \
+        return s;                                                                                                      \
+    }                                                                                                                  \
+    SH_TEST_MAIN(suite)
+
+#endif

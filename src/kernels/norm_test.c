@@ -1,0 +1,81 @@
+/* Layer norm: fast against plain, and the gradient against finite differences. */
+#include "kernels/kernels_test.h"
+
+static void compare(shoal_dtype dtype, uint64_t seed)
+{
+    uint64_t state = seed;
+    sh_norm_shape s = {.dtype = dtype, .rows = below(&state, 9), .n = 1 + below(&state, 300)};
+    int64_t n = s.rows * s.n;
+    void *x = numbers(dtype, n, &state, 3), *dy = numbers(dtype, n, &state, 1), *gamma = numbers(dtype, s.n, &state, 1);
+    void *beta = numbers(dtype, s.n, &state, 1), *y = numbers(dtype, n, &state, 1),
+         *mean = numbers(dtype, s.rows, &state, 1);
+    void *rstd = numbers(dtype, s.rows, &state, 1), *dx = numbers(dtype, n, &state, 1);
+    void *dgamma = numbers(dtype, s.n, &state, 1), *dbeta = numbers(dtype, s.n, &state, 1);
+    const void *g = seed % 3 ? gamma : NULL, *b = seed % 5 ? beta : NULL;
+    void *gamma_sum = copied(dtype, dgamma, s.n), *beta_sum = copied(dtype, dbeta, s.n);
+    sh_exec exec = {0};
+    ck_assert_ok(reference()->norm->layer_norm(&exec, &s, 1e-2, y, mean, rstd, x, g, b));
+    ck_assert_ok(reference()->norm->layer_norm_backward(&exec, &s, dx, gamma_sum, beta_sum, dy, x, g, mean, rstd));
+    FOR_FAST(k)
+    {
+        void *got = copied(dtype, x, n), *m = numbers(dtype, s.rows, &state, 1), *r = numbers(dtype, s.rows, &state, 1);
+        void *d = copied(dtype, dy, n), *dg = copied(dtype, dgamma, s.n), *db = copied(dtype, dbeta, s.n);
+        ck_assert_ok(k->norm->layer_norm(&exec, &s, 1e-2, got, m, r, got, g, b));
+        double tolerance = 10 * tolerance_of(dtype);
+        assert_close(dtype, got, y, n, tolerance, 1, "layer norm", seed);
+        assert_close(dtype, m, mean, s.rows, tolerance, 1, "mean", seed);
+        assert_close(dtype, r, rstd, s.rows, tolerance, 1, "rstd", seed);
+        ck_assert_ok(k->norm->layer_norm_backward(&exec, &s, d, dg, db, d, x, g, mean, rstd));
+        assert_close(dtype, d, dx, n, tolerance, 10, "dx", seed);
+        assert_close(dtype, dg, gamma_sum, s.n, tolerance, 10, "dgamma", seed);
+        assert_close(dtype, db, beta_sum, s.n, tolerance, 10, "dbeta", seed);
+        ck_assert_ok(k->norm->layer_norm_backward(&exec, &s, NULL, NULL, NULL, dy, x, g, mean, rstd));
+        void *all[] = {got, m, r, d, dg, db};
+        for (int i = 0; i < 6; i++) {
+            free(all[i]);
+        }
+    }
+    void *all[] = {x, dy, gamma, beta, y, mean, rstd, dx, dgamma, dbeta, gamma_sum, beta_sum, exec.scratch};
+    for (int i = 0; i < 13; i++) {
+        free(all[i]);
+    }
+}
+
+START_TEST(versions_agree)
+{
+    for (uint64_t seed = 0; seed < (uint64_t)SH_REPEAT(200); seed++) {
+        compare(seed % 2 ? SHOAL_F32 : SHOAL_F64, seed);
+    }
+    sh_norm_shape none = {.dtype = SHOAL_F32, .rows = 1, .n = 0};
+    double x = 0;
+    ck_assert_err(sh_kernels_cpu()->norm->layer_norm(&(sh_exec){0}, &none, 0, &x, &x, &x, &x, NULL, NULL),
+                  SHOAL_EINVAL);
+}
+END_TEST
+
+/* Of loss = Σ w · y, by x. */
+START_TEST(gradient_is_the_slope)
+{
+    double x[] = {0.5, -1, 2, 0.1}, w[] = {1, -2, 0.5, 3}, gamma[] = {1, 2, -1, 0.5}, y[4], mean, rstd, dx[4];
+    sh_norm_shape s = {.dtype = SHOAL_F64, .rows = 1, .n = 4};
+    const sh_norm_kernels *norm = sh_kernels_cpu()->norm;
+    sh_exec exec = {0};
+    ck_assert_ok(norm->layer_norm(&exec, &s, 1e-5, y, &mean, &rstd, x, gamma, NULL));
+    ck_assert_double_le(fabs(mean - 0.4), 1e-12);
+    ck_assert_ok(norm->layer_norm_backward(&exec, &s, dx, NULL, NULL, w, x, gamma, &mean, &rstd));
+    for (int i = 0; i < 4; i++) {
+        double loss[2];
+        for (int side = 0; side < 2; side++) {
+            double moved[4];
+            memcpy(moved, x, sizeof x);
+            moved[i] += side ? 1e-6 : -1e-6;
+            ck_assert_ok(norm->layer_norm(&exec, &s, 1e-5, y, NULL, NULL, moved, gamma, NULL));
+            loss[side] = w[0] * y[0] + w[1] * y[1] + w[2] * y[2] + w[3] * y[3];
+        }
+        ck_assert_double_le(fabs((loss[1] - loss[0]) / 2e-6 - dx[i]), 1e-6);
+    }
+    free(exec.scratch);
+}
+END_TEST
+
+KERNELS_SUITE("norm", versions_agree, gradient_is_the_slope)

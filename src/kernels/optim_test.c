@@ -1,0 +1,166 @@
+/* Optimiser steps: fast against plain over several steps, in all forms; and values worked out by hand. */
+#include "kernels/kernels_test.h"
+
+#define STEPS 5
+
+typedef struct state {
+    void *param, *s1, *s2, *s3;
+} state;
+
+typedef enum method { SGD, ADAM, RMSPROP, RULES } method;
+
+/* form: bits that switch the options on. */
+static shoal_err step(const sh_kernels *k, method rule, int form, int t, shoal_dtype dtype, int64_t n, state *s,
+                      const void *grad)
+{
+    sh_exec exec = {0};
+    double decay = form & 1 ? 0.1 : 0;
+    bool maximize = form & 2;
+    sh_sgd_args sgd = {
+        .lr = 0.1, .momentum = form & 4 ? 0.9 : 0, .dampening = form & 8 ? 0.3 : 0, .weight_decay = decay};
+    sgd.nesterov = form & 4 && form & 16;
+    sgd.maximize = maximize;
+    sgd.first = t == 0;
+    sh_adam_args adam = {
+        .lr = 0.1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = decay, .maximize = maximize};
+    adam.decoupled = form & 4;
+    adam.bias1 = 1 - pow(0.9, t + 1);
+    adam.bias2 = 1 - pow(0.999, t + 1);
+    sh_rmsprop_args rms = {
+        .lr = 0.1, .alpha = 0.9, .eps = 1e-3, .weight_decay = decay, .momentum = 0.5, .maximize = maximize};
+    switch (rule) {
+    case SGD: return k->optim->sgd(&exec, dtype, n, &sgd, s->param, form & 4 ? s->s1 : NULL, grad);
+    case ADAM: return k->optim->adam(&exec, dtype, n, &adam, s->param, s->s1, s->s2, form & 8 ? s->s3 : NULL, grad);
+    case RMSPROP:
+        return k->optim->rmsprop(&exec, dtype, n, &rms, s->param, s->s1, form & 4 ? s->s2 : NULL,
+                                 form & 8 ? s->s3 : NULL, grad);
+    case RULES: break;
+    }
+    return SHOAL_EINVAL;
+}
+
+static state state_make(shoal_dtype dtype, const void *param, int64_t n)
+{
+    size_t size = (size_t)(n + 1) * shoal_dtype_size(dtype);
+    return (state){copied(dtype, param, n), calloc(1, size), calloc(1, size), calloc(1, size)};
+}
+
+static void state_free(state *s)
+{
+    free(s->param);
+    free(s->s1);
+    free(s->s2);
+    free(s->s3);
+}
+
+static void compare(method rule, int form, shoal_dtype dtype, int64_t n)
+{
+    uint64_t seed = (uint64_t)form * 100 + (uint64_t)n;
+    void *param = numbers(dtype, n, &seed, 1), *grads[STEPS];
+    state wanted = state_make(dtype, param, n);
+    for (int t = 0; t < STEPS; t++) {
+        grads[t] = numbers(dtype, n, &seed, 1);
+        ck_assert_ok(step(reference(), rule, form, t, dtype, n, &wanted, grads[t]));
+    }
+    FOR_FAST(k)
+    {
+        state got = state_make(dtype, param, n);
+        for (int t = 0; t < STEPS; t++) {
+            ck_assert_ok(step(k, rule, form, t, dtype, n, &got, grads[t]));
+        }
+        char what[64];
+        (void)snprintf(what, sizeof what, "%s rule %d form %d", k->name, (int)rule, form);
+        double tolerance = dtype == SHOAL_F32 ? 1e-5 : 1e-12;
+        assert_close(dtype, got.param, wanted.param, n, tolerance, 0.1, what, seed);
+        assert_close(dtype, got.s1, wanted.s1, n, tolerance, 0.1, what, seed);
+        assert_close(dtype, got.s2, wanted.s2, n, tolerance, 0.1, what, seed);
+        assert_close(dtype, got.s3, wanted.s3, n, tolerance, 10, what, seed);
+        state_free(&got);
+    }
+    for (int t = 0; t < STEPS; t++) {
+        free(grads[t]);
+    }
+    free(param);
+    state_free(&wanted);
+}
+
+START_TEST(steps_agree)
+{
+    for (int rule = 0; rule < RULES; rule++) {
+        for (int form = 0; form < 32; form++) {
+            for (int64_t n = 0; n < 140; n += 1 + n / 3) {
+                compare((method)rule, form, SHOAL_F32, n);
+                compare((method)rule, form, SHOAL_F64, n);
+            }
+        }
+    }
+    ck_assert_err(step(sh_kernels_cpu(), SGD, 0, 0, SHOAL_I32, 0, &(state){0}, NULL), SHOAL_EINVAL);
+}
+END_TEST
+
+static const char *const names[] = {"reference", "avx2", "avx512"};
+
+/* One parameter at 1 with gradient 0.5, by hand. */
+START_TEST(known_values)
+{
+    for (int v = 0; v < 3; v++) {
+        const sh_kernels *k = sh_kernels_find(names[v]);
+        if (!k) {
+            continue;
+        }
+        sh_exec exec = {0};
+        double p = 1, b = 77, g = 0.5, m = 0, s = 0;
+        sh_sgd_args sgd = {.lr = 0.1, .momentum = 0.9, .dampening = 0.5, .weight_decay = 0.2, .first = true};
+        ck_assert_ok(k->optim->sgd(&exec, SHOAL_F64, 1, &sgd, &p, &b, &g));
+        ck_assert_double_le(fabs(b - 0.7), 1e-15); /* the first buffer is not dampened */
+        ck_assert_double_le(fabs(p - 0.93), 1e-15);
+        sgd.first = false;
+        ck_assert_ok(k->optim->sgd(&exec, SHOAL_F64, 1, &sgd, &p, &b, &g));
+        ck_assert_double_le(fabs(b - (0.63 + 0.5 * 0.686)), 1e-15);
+        p = 1;
+        sh_adam_args adam = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 0, .bias1 = 0.1, .bias2 = 0.01};
+        ck_assert_ok(k->optim->adam(&exec, SHOAL_F64, 1, &adam, &p, &m, &s, NULL, &g));
+        ck_assert_double_le(fabs(p - 0.9), 1e-14); /* the first step is lr, whatever the gradient */
+        adam.decoupled = true;
+        adam.weight_decay = 0.5;
+        p = 1, m = 0, s = 0;
+        ck_assert_ok(k->optim->adam(&exec, SHOAL_F64, 1, &adam, &p, &m, &s, NULL, &g));
+        ck_assert_double_le(fabs(p - 0.85), 1e-14);
+        p = 1, s = 0;
+        sh_rmsprop_args rms = {.lr = 0.1, .alpha = 0.75, .eps = 0};
+        ck_assert_ok(k->optim->rmsprop(&exec, SHOAL_F64, 1, &rms, &p, &s, NULL, NULL, &g));
+        ck_assert_double_le(fabs(p - 0.8), 1e-14); /* g / sqrt(g² / 4) = 2 */
+    }
+}
+END_TEST
+
+START_TEST(clip_scale_and_average)
+{
+    for (int v = 0; v < 3; v++) {
+        const sh_kernels *k = sh_kernels_find(names[v]);
+        if (!k) {
+            continue;
+        }
+        sh_exec exec = {0};
+        float x[1000], y[1000], sumsq = 16;
+        for (int i = 0; i < 1000; i++) {
+            x[i] = (float)i;
+            y[i] = 1;
+        }
+        ck_assert_ok(k->optim->clip(&exec, SHOAL_F32, 1000, x, &sumsq, 8)); /* norm 4: stays */
+        ck_assert(x[999] == 999);
+        ck_assert_ok(k->optim->clip(&exec, SHOAL_F32, 1000, x, &sumsq, 2));
+        ck_assert_double_le(fabs(x[999] - 499.5), 1e-3);
+        ck_assert_ok(k->optim->scale(&exec, SHOAL_F32, 1000, x, 2));
+        const void *in[] = {x, y};
+        ck_assert_ok(k->optim->average(&exec, SHOAL_F32, 1000, y, in, (double[]){0.25, 0.75}, 2));
+        for (int i = 0; i < 1000; i++) {
+            ck_assert_double_le(fabs(y[i] - (0.25 * i + 0.75)), 1e-3);
+        }
+        ck_assert_ok(k->optim->average(&exec, SHOAL_F32, 1000, y, NULL, NULL, 0));
+        ck_assert(y[0] == 0 && y[999] == 0);
+    }
+}
+END_TEST
+
+KERNELS_SUITE("optim", steps_agree, known_values, clip_scale_and_average)

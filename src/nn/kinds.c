@@ -1,0 +1,127 @@
+/* The kinds by name, and building a module again from them. */
+#include "nn/module.h"
+
+#include "base/error.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct {
+    pthread_mutex_t lock;
+    const shoal_module_type **list; /* the program's; never shrinks */
+    size_t count, room;
+} registry = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static _Thread_local bool rebuilding __attribute__((tls_model("initial-exec")));
+
+static const shoal_module_type *find_in(const shoal_module_type *const *list, const char *name)
+{
+    for (; *list; list++) {
+        if (strcmp((*list)->name, name) == 0) {
+            return *list;
+        }
+    }
+    return NULL;
+}
+
+/* With the lock. */
+static const shoal_module_type *find(const char *name)
+{
+    const shoal_module_type *type = find_in(sh_module_types, name);
+    type = type ? type : find_in(sh_model_types, name);
+    for (size_t i = 0; !type && i < registry.count; i++) {
+        type = strcmp(registry.list[i]->name, name) == 0 ? registry.list[i] : NULL;
+    }
+    return type;
+}
+
+const shoal_module_type *sh_module_type_find(const char *name)
+{
+    pthread_mutex_lock(&registry.lock);
+    const shoal_module_type *type = find(name);
+    pthread_mutex_unlock(&registry.lock);
+    if (!type) {
+        (void)sh_fail(SHOAL_ENOENT, "no kind of module is called '%s': shoal_module_register makes one known", name);
+    }
+    return type;
+}
+
+/* With the lock. */
+static shoal_err append(const shoal_module_type *type)
+{
+    if (registry.count == registry.room) {
+        size_t room = registry.room > 0 ? registry.room * 2 : 16;
+        const shoal_module_type **fresh = realloc(registry.list, room * sizeof *fresh);
+        if (!fresh) {
+            return sh_fail(SHOAL_ENOMEM, "no room for %zu kinds of modules", room);
+        }
+        registry.list = fresh;
+        registry.room = room;
+    }
+    registry.list[registry.count++] = type;
+    return SHOAL_OK;
+}
+
+shoal_err shoal_module_register(const shoal_module_type *type)
+{
+    if (!type || !type->name || !type->forward) {
+        return sh_fail(SHOAL_EINVAL, "a kind of module needs a name and a forward function");
+    }
+    pthread_mutex_lock(&registry.lock);
+    const shoal_module_type *known = find(type->name);
+    shoal_err err = !known          ? append(type)
+                    : known == type ? SHOAL_OK
+                                    : sh_fail(SHOAL_ESTATE, "another kind of module is called '%s'", type->name);
+    pthread_mutex_unlock(&registry.lock);
+    return err;
+}
+
+/* ---- building again ---- */
+
+bool sh_module_is_rebuilding(void)
+{
+    return rebuilding;
+}
+
+shoal_module *sh_module_rebuild(const char *type_name, const double *settings, bool training)
+{
+    const shoal_module_type *type = sh_module_type_find(type_name);
+    if (!type) {
+        return NULL;
+    }
+    bool outer = rebuilding;
+    rebuilding = true;
+    shoal_module *m = shoal_module_create(type, SHOAL_MODULE_SETTINGS, settings);
+    rebuilding = outer;
+    shoal_module_train(m, training);
+    return m;
+}
+
+static shoal_module *find_child(const shoal_module *parent, const char *name)
+{
+    for (size_t i = 0; i < parent->child_count; i++) {
+        if (strcmp(parent->children[i].name, name) == 0) {
+            return parent->children[i].module;
+        }
+    }
+    return NULL;
+}
+
+shoal_module *sh_module_rebuild_child(shoal_module *parent, const char *name, const char *type_name,
+                                      const double *settings, bool training)
+{
+    shoal_module *child = find_child(parent, name);
+    if (!child) {
+        child = sh_module_rebuild(type_name, settings, training);
+        return child && shoal_module_add_child(parent, name, child) == SHOAL_OK ? child : NULL;
+    }
+    if (strcmp(child->type->name, type_name) != 0 || memcmp(child->settings, settings, sizeof child->settings) != 0) {
+        (void)sh_fail(SHOAL_ECORRUPT, "%s: the child '%s' is a %s%s, described is a %s", parent->type->name, name,
+                      child->type->name, strcmp(child->type->name, type_name) == 0 ? " of other settings" : "",
+                      type_name);
+        return NULL;
+    }
+    child->training = training;
+    return child;
+}

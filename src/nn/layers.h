@@ -1,0 +1,35 @@
+/* The kinds with parameters that models and the table of kinds name, and shortcuts into them. */
+#ifndef SH_NN_LAYERS_H
+#define SH_NN_LAYERS_H
+
+#include "nn/module.h"
+
+#define SH_KINDS(X)                                                                                                    \
+    X(linear)                                                                                                          \
+    X(conv2d)                                                                                                          \
+    X(max_pool2d)                                                                                                      \
+    X(avg_pool2d)                                                                                                      \
+    X(dropout)                                                                                                         \
+    X(dropout2d)                                                                                                       \
+    X(relu)                                                                                                            \
+    X(tanh)                                                                                                            \
+    X(sigmoid)                                                                                                         \
+    X(gelu)                                                                                                            \
+    X(log_softmax)                                                                                                     \
+    X(flatten)                                                                                                         \
+    X(embedding)                                                                                                       \
+    X(layer_norm)                                                                                                      \
+    X(lstm)                                                                                                            \
+    X(sequential)
+
+#define SH_KIND_DECLARE(name) extern const shoal_module_type sh_kind_##name;
+SH_KINDS(SH_KIND_DECLARE)
+#undef SH_KIND_DECLARE
+
+/* The probability a dropout works with now: 0 when it is not training. */
+double sh_dropout_p(const shoal_module *dropout);
+
+/* The last step's h of the last layer, [N, hidden]. */
+shoal_tensor *sh_lstm_last(shoal_module *lstm, shoal_tensor *x);
+
+#endif

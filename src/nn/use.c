@@ -1,0 +1,202 @@
+/* Modules in use: forward, modes, counting, zeroing, copying, and their text. */
+#include "nn/module.h"
+
+#include "base/error.h"
+
+#include <stdio.h>
+#include <string.h>
+
+shoal_tensor *shoal_module_forward(shoal_module *module, shoal_tensor *x)
+{
+    if (!module || !x) {
+        if (!module && x) {
+            (void)sh_fail(SHOAL_EINVAL, "shoal_module_forward: the module is NULL");
+        }
+        return NULL;
+    }
+    size_t mark = shoal_scope_mark();
+    shoal_tensor *y = module->type->forward(module, x);
+    sh_scope_release_but(mark, y);
+    return y;
+}
+
+void shoal_module_train(shoal_module *module, bool training)
+{
+    if (module) {
+        module->training = training;
+        for (size_t i = 0; i < module->child_count; i++) {
+            shoal_module_train(module->children[i].module, training);
+        }
+    }
+}
+
+bool shoal_module_training(const shoal_module *module)
+{
+    return module && module->training;
+}
+
+int64_t shoal_module_count(const shoal_module *module)
+{
+    int64_t count = 0;
+    size_t at = 0;
+    for (const shoal_tensor *t; (t = sh_module_next_parameter(module, &at)) != NULL;) {
+        count += t->count;
+    }
+    return count;
+}
+
+void sh_parameter_zero_grad(shoal_tensor *parameter)
+{
+    shoal_tensor *grad = parameter->grad;
+    if (!grad || parameter->grad_is_zero) {
+        return;
+    }
+    /* Only its owner's backward and shoal_tensor_grad can look at it: they will see the mark. */
+    bool alone = sh_load_relaxed(&grad->refs) == 1 && sh_load_relaxed(&grad->storage->refs) == 1 &&
+                 !grad->storage->keeper && !grad->storage->foreign;
+    if (alone) {
+        parameter->grad_is_zero = true;
+    } else {
+        (void)sh_tensor_fill(grad, 0);
+        sh_tensor_touch(grad);
+    }
+}
+
+void shoal_module_zero_grad(shoal_module *module)
+{
+    bool is_buffer;
+    const sh_entry *e;
+    for (size_t i = 0; (e = sh_module_entry(module, i, &is_buffer)) != NULL; i++) {
+        if (!is_buffer) {
+            sh_parameter_zero_grad(e->tensor);
+        }
+    }
+}
+
+/* ---- copying ---- */
+
+static shoal_err check_same(const shoal_named *to, const shoal_named *from)
+{
+    if (strcmp(to->name, from->name) != 0) {
+        return sh_fail(SHOAL_EINVAL, "shoal_module_copy: '%s' here, '%s' there", to->name, from->name);
+    }
+    const shoal_tensor *a = to->tensor, *b = from->tensor;
+    if (a->ndim != b->ndim || memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof a->shape[0]) != 0) {
+        sh_text own, given;
+        return sh_fail(SHOAL_EINVAL, "shoal_module_copy: '%s' is %s here, %s there", to->name, sh_tensor_text(&own, a),
+                       sh_tensor_text(&given, b));
+    }
+    return SHOAL_OK;
+}
+
+static shoal_err check_same_names(const shoal_module *to, const shoal_module *from)
+{
+    shoal_named a = {0}, b = {0};
+    shoal_err err = SHOAL_OK;
+    while (err == SHOAL_OK) {
+        bool more_a = shoal_module_next(to, &a), more_b = shoal_module_next(from, &b);
+        if (!more_a && !more_b) {
+            break;
+        }
+        err = more_a && more_b ? check_same(&a, &b)
+                               : sh_fail(SHOAL_EINVAL, "shoal_module_copy: '%s' stands only %s",
+                                         more_a ? a.name : b.name, more_a ? "here" : "there");
+    }
+    return err;
+}
+
+shoal_err shoal_module_copy(shoal_module *to, const shoal_module *from)
+{
+    if (!to || !from) {
+        return sh_fail(SHOAL_EINVAL, "shoal_module_copy: the module to copy %s is NULL", to ? "from" : "to");
+    }
+    shoal_err err = check_same_names(to, from);
+    bool is_buffer;
+    for (size_t i = 0; err == SHOAL_OK && i < to->total; i++) {
+        shoal_tensor *t = sh_module_entry(to, i, &is_buffer)->tensor;
+        err = sh_tensor_copy_data(t, sh_module_entry(from, i, &is_buffer)->tensor);
+        sh_tensor_touch(t);
+    }
+    return err;
+}
+
+/* ---- text ---- */
+
+/* Appends what fits and counts what does not. */
+typedef struct writer {
+    char *buffer;
+    size_t capacity, length;
+} writer;
+
+static void put(writer *w, const char *text, size_t size)
+{
+    for (size_t i = 0; i < size; i++, w->length++) {
+        if (w->length + 1 < w->capacity) {
+            w->buffer[w->length] = text[i];
+        }
+    }
+}
+
+static void put_text(writer *w, const char *text)
+{
+    put(w, text, strlen(text));
+}
+
+static void put_indent(writer *w, int depth)
+{
+    for (int i = 0; i < depth; i++) {
+        put_text(w, "  ");
+    }
+}
+
+static void put_settings(writer *w, const shoal_module *m)
+{
+    char text[256] = "";
+    if (m->type->describe) {
+        m->type->describe(m, text, sizeof text);
+        put_text(w, text);
+        return;
+    }
+    int last = SHOAL_MODULE_SETTINGS;
+    while (last > 0 && m->settings[last - 1] == 0) {
+        last--;
+    }
+    for (int i = 0; i < last; i++) {
+        snprintf(text, sizeof text, "%s%.12g", i > 0 ? ", " : "", m->settings[i]);
+        put_text(w, text);
+    }
+}
+
+static void put_module(writer *w, const shoal_module *m, int depth)
+{
+    put_text(w, m->type->name);
+    put_text(w, "(");
+    put_settings(w, m);
+    for (size_t i = 0; i < m->child_count; i++) {
+        put_text(w, "\n");
+        put_indent(w, depth + 1);
+        put_text(w, "(");
+        put_text(w, m->children[i].name);
+        put_text(w, "): ");
+        put_module(w, m->children[i].module, depth + 1);
+    }
+    if (m->child_count > 0) {
+        put_text(w, "\n");
+        put_indent(w, depth);
+    }
+    put_text(w, ")");
+}
+
+size_t shoal_module_format(const shoal_module *module, char *buffer, size_t capacity)
+{
+    writer w = {.buffer = buffer, .capacity = buffer ? capacity : 0};
+    if (module) {
+        put_module(&w, module, 0);
+    } else {
+        put_text(&w, "NULL");
+    }
+    if (w.capacity > 0) {
+        buffer[w.length < w.capacity ? w.length : w.capacity - 1] = '\0';
+    }
+    return w.length;
+}

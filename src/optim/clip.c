@@ -1,0 +1,117 @@
+/* Clipping the gradients of a module by their common norm. */
+#include "optim/optim.h"
+
+#include "base/error.h"
+
+#include <shoal/autograd.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Sums of squares lie in places of 8 bytes, each in its gradient's dtype. */
+#define PLACE sizeof(double)
+
+/* Queues the sum of g's squares into place i of sums. */
+static shoal_err sum_into(const shoal_tensor *sums, size_t i, const shoal_tensor *g)
+{
+    const sh_device *device = sums->storage->device;
+    if (g->storage->device != device) {
+        return sh_fail(SHOAL_EINVAL, "shoal_clip_grad_norm: gradients on %s and on %s", device->name,
+                       g->storage->device->name);
+    }
+    sh_exec *exec = device->exec();
+    sh_view in = sh_tensor_view(g);
+    sh_view out = {.data = (char *)sh_tensor_ptr(sums) + i * PLACE, .ndim = in.ndim, .dtype = in.dtype};
+    for (int d = 0; d < in.ndim; d++) {
+        out.shape[d] = 1;
+    }
+    return exec ? device->kernels()->reduce->reduce(exec, SH_REDUCE_SUMSQ, &out, &in) : shoal_last_error();
+}
+
+static double read_place(const double *places, size_t i, shoal_dtype dtype)
+{
+    float f;
+    memcpy(&f, &places[i], sizeof f);
+    return dtype == SHOAL_F64 ? places[i] : (double)f;
+}
+
+/* The next gradient that is not zero; NULL after the last. */
+static shoal_tensor *next_grad(const shoal_module *module, size_t *at)
+{
+    for (shoal_tensor *p; (p = sh_module_next_parameter(module, at)) != NULL;) {
+        if (p->grad && !p->grad_is_zero) {
+            return p->grad;
+        }
+    }
+    return NULL;
+}
+
+/* Of all gradients together; negative after an error. */
+static double sum_of_squares(const shoal_module *module, shoal_tensor *sums, double *places)
+{
+    shoal_err err = SHOAL_OK;
+    size_t at = 0, i = 0;
+    for (const shoal_tensor *g; err == SHOAL_OK && (g = next_grad(module, &at)) != NULL; i++) {
+        err = sum_into(sums, i, g);
+    }
+    if (err != SHOAL_OK || shoal_tensor_read(sums, places, (size_t)sums->count * PLACE) != SHOAL_OK) {
+        return -1;
+    }
+    double total = 0;
+    at = i = 0;
+    for (const shoal_tensor *g; (g = next_grad(module, &at)) != NULL; i++) {
+        total += read_place(places, i, g->dtype);
+    }
+    return total;
+}
+
+static double norm_of_grads(const shoal_module *module, const shoal_tensor *first)
+{
+    const int64_t shape[] = {(int64_t)module->total};
+    size_t mark = shoal_scope_mark();
+    sh_shape s;
+    shoal_tensor *sums = sh_shape_init(&s, SHOAL_F64, 1, shape) == SHOAL_OK
+                             ? sh_scope_add(sh_tensor_new(first->storage->device, &s))
+                             : NULL;
+    double *places = malloc(module->total * PLACE);
+    if (!places) {
+        (void)sh_fail(SHOAL_ENOMEM, "shoal_clip_grad_norm: no room for %zu sums", module->total);
+    }
+    double total = sums && places ? sum_of_squares(module, sums, places) : -1;
+    free(places);
+    shoal_scope_release(mark);
+    return total < 0 ? NAN : sqrt(total);
+}
+
+static shoal_err scale_grads(const shoal_module *module, double factor)
+{
+    shoal_err err = SHOAL_OK;
+    size_t at = 0;
+    shoal_no_grad_begin();
+    for (shoal_tensor *g; err == SHOAL_OK && (g = next_grad(module, &at)) != NULL;) {
+        err = shoal_mul_scalar_(g, factor) ? SHOAL_OK : shoal_last_error();
+    }
+    shoal_no_grad_end();
+    return err;
+}
+
+double shoal_clip_grad_norm(shoal_module *module, double max_norm)
+{
+    if (!module || !(max_norm > 0)) {
+        (void)sh_fail(SHOAL_EINVAL, "shoal_clip_grad_norm: %s",
+                      module ? "max_norm must be above 0" : "the module is NULL");
+        return NAN;
+    }
+    size_t at = 0;
+    const shoal_tensor *first = next_grad(module, &at);
+    if (!first) {
+        return 0;
+    }
+    double norm = norm_of_grads(module, first);
+    double factor = max_norm / (norm + 1e-6); /* PyTorch's */
+    if (factor < 1 && scale_grads(module, factor) != SHOAL_OK) {
+        return NAN;
+    }
+    return norm;
+}
