@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const cli_command *const commands[] = {&cli_info, &cli_ps, &cli_bench};
+static const cli_command *const commands[] = {&cli_info, &cli_ps, &cli_bench, &cli_data};
 
 #define COMMANDS (sizeof commands / sizeof *commands)
 
@@ -20,7 +20,7 @@ static cli_exit print_help(void)
         return CLI_FAILED;
     }
     fputs("usage: shoal COMMAND [OPTION ...]\n"
-          "Looks at worlds of processes that share memory, and measures them.\n\n",
+          "Looks at worlds of processes that share memory, measures them, and looks after data sets.\n\n",
           output.file);
     for (size_t i = 0; i < COMMANDS; i++) {
         fprintf(output.file, "  shoal %-7s %s\n", commands[i]->name, commands[i]->summary);
@@ -35,7 +35,7 @@ static cli_exit run(int argc, char **argv)
 {
     const char *word = argc > 1 ? argv[1] : NULL;
     if (word == NULL) {
-        return cli_complain(NULL, CLI_MISUSED, "no command; one of info, ps and bench is wanted, or --help");
+        return cli_complain(NULL, CLI_MISUSED, "no command; one of info, ps, bench and data is wanted, or --help");
     }
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
         return print_help();
@@ -51,7 +51,7 @@ static cli_exit run(int argc, char **argv)
             return commands[i]->run(argc - 1, argv + 1);
         }
     }
-    return cli_complain(NULL, CLI_MISUSED, "unknown command '%s'; known are info, ps and bench", word);
+    return cli_complain(NULL, CLI_MISUSED, "unknown command '%s'; known are info, ps, bench and data", word);
 }
 
 /* A standard stream that was closed is opened the wrong way round: its number cannot be taken by another file, and using it fails. */

@@ -6,7 +6,9 @@
 #ifndef SHOAL_DATA_H
 #define SHOAL_DATA_H
 
+#include <shoal/process.h>
 #include <shoal/tensor.h>
+#include <shoal/value.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,8 +30,12 @@ typedef struct shoal_batch {
     int64_t index; /* number of the batch in its epoch */
 } shoal_batch;
 
-/* A data set of the program's own. fetch writes count samples, by their numbers, into x and y, whose shapes are [count,
- * sample…]; it may be called in a worker process, then with the state that open made there. */
+/* A data set of the program's own. fetch writes count samples, by their numbers, into x and y, contiguous, whose shapes are
+ * [count, sample…]; no two calls run at once on one set of a loader.
+ *
+ * To travel to worker processes a set needs pack and open: pack makes a value of the state (shared tensors in it are not
+ * copied), open makes a state of that value in the other process. Without them both it stays in its process. All four
+ * functions must be of the program or of a library that it has loaded. */
 typedef struct shoal_dataset_type {
     const char *name;
     int64_t length;
@@ -37,39 +43,68 @@ typedef struct shoal_dataset_type {
     int x_ndim, y_ndim; /* of one sample; y_ndim 0: a number */
     int64_t x_shape[SHOAL_MAX_DIMS - 1], y_shape[SHOAL_MAX_DIMS - 1];
     shoal_err (*fetch)(void *state, const int64_t *numbers, int64_t count, shoal_tensor *x, shoal_tensor *y);
-    void (*destroy)(void *state); /* may be NULL */
+    void (*destroy)(void *state);                                   /* may be NULL */
+    shoal_value *(*pack)(void *state);                              /* may be NULL; NULL returned: the last error */
+    shoal_err (*open)(const shoal_value *packed, void **out_state); /* may be NULL */
 } shoal_dataset_type;
 
-/* Takes state over. The caller owns the set; loaders and subsets of it retain it. */
+/* Takes state over when it succeeds. The caller owns the set; loaders and subsets of it retain it. Errors: SHOAL_EINVAL,
+ * SHOAL_ENOMEM. */
 shoal_dataset *shoal_dataset_create(const shoal_dataset_type *type, void *state);
 shoal_dataset *shoal_dataset_retain(shoal_dataset *set);
 void shoal_dataset_release(shoal_dataset *set);
 int64_t shoal_dataset_length(const shoal_dataset *set);
+const char *shoal_dataset_name(const shoal_dataset *set);
 
-/* Rows of two tensors of the same length; both are retained. */
+/* Fetches samples by their numbers into x and y, of the set's dtypes, contiguous, with shapes [count, sample…]. Errors:
+ * SHOAL_EINVAL for other tensors and for numbers beyond the set; what fetch of the set returns. */
+SHOAL_MUST_USE shoal_err shoal_dataset_fetch(shoal_dataset *set, const int64_t *numbers, int64_t count, shoal_tensor *x,
+                                             shoal_tensor *y);
+
+/* A data set as a value, to give to another process, and the set that it is there: over the same memory, the caller's.
+ * Errors: SHOAL_EINVAL for a set that cannot travel, with the reason; SHOAL_ETYPE for another kind of value. */
+shoal_value *shoal_dataset_pack(shoal_dataset *set);
+shoal_dataset *shoal_dataset_open(const shoal_value *packed);
+
+/* Rows of two tensors of the same length; both are retained, or copied where they are not contiguous. Tensors of the program's
+ * own memory (shoal_from_memory) cannot travel. */
 shoal_dataset *shoal_tensor_dataset(shoal_tensor *x, shoal_tensor *y);
 
 /* MNIST and Fashion-MNIST from IDX files, gzipped or not: x f32 [1, 28, 28], normalised by the data set's mean and
- * deviation (MNIST 0.1307, 0.3081; Fashion 0.2860, 0.3530), y i64. directory NULL: SHOAL_DATA in the environment, then
- * data/mnist here and beside the program, then where the system has it. Errors: SHOAL_ENOENT says where it looked. The
- * pixels stay one byte each, in the shared heap once for all processes. */
+ * deviation (MNIST 0.1307, 0.3081; Fashion 0.2860, 0.3530), y i64. directory NULL: the folder mnist or
+ * fashion-mnist in SHOAL_DATA of the environment, in data here and beside the program, then where the system has it.
+ * Errors: SHOAL_ENOENT says where it looked. The pixels stay one byte each, in the shared heap; a set that is packed and
+ * opened elsewhere is over the same ones. */
 shoal_dataset *shoal_mnist(shoal_part part);
 shoal_dataset *shoal_mnist_at(const char *directory, shoal_part part);
 shoal_dataset *shoal_fashion_mnist(shoal_part part);
 shoal_dataset *shoal_fashion_mnist_at(const char *directory, shoal_part part);
 
-/* Labels of all samples as i64 [length], the caller's. SHOAL_ETYPE when y is no number. */
+/* The data sets that are known by name, "mnist" first; NULL beyond the last. Where one lies: the folder, at most capacity bytes
+ * with the NUL; SHOAL_ENOENT says where it looked. Where it can be had, in words. */
+const char *shoal_data_name(size_t i);
+SHOAL_MUST_USE shoal_err shoal_data_where(const char *name, char *folder, size_t capacity);
+const char *shoal_data_origin(const char *name);
+
+/* Checks sizes and CRC32 of the unpacked files in a folder (NULL: where it lies). Copies them from one folder to another, which
+ * is made, after checking them. Errors: SHOAL_ENOENT, SHOAL_EPERM, SHOAL_EOS; SHOAL_ECORRUPT names the file. */
+SHOAL_MUST_USE shoal_err shoal_data_verify(const char *name, const char *folder);
+SHOAL_MUST_USE shoal_err shoal_data_copy(const char *name, const char *from, const char *to);
+
+/* Labels of all samples as i64 [length], the caller's. SHOAL_ETYPE when y is no whole number. */
 shoal_tensor *shoal_dataset_labels(const shoal_dataset *set);
 
-/* Some samples of a set, in the order given, each batch passed through transform (NULL: none), which changes x in place. */
+/* Some samples of a set, in the order given, each batch passed through transform (NULL: none), which changes x in place.
+ * numbers are copied. A subset travels when its set does, its transform is a function of the program, and context is NULL. */
 typedef shoal_err (*shoal_transform)(shoal_tensor *x, void *context);
 shoal_dataset *shoal_subset(shoal_dataset *set, const int64_t *numbers, int64_t count);
 shoal_dataset *shoal_subset_with(shoal_dataset *set, const int64_t *numbers, int64_t count, shoal_transform transform,
                                  void *context);
 
-/* Splits; out receives n sets that the caller owns. shard: contiguous, length / n each, the last takes the rest. iid:
+/* Splits; out receives n sets that the caller owns; after an error it is untouched. SHOAL_EINVAL when there are fewer samples
+ * than parts. shard: contiguous, length / n each, the last takes the rest. iid:
  * shuffled by seed, equal parts, the rest one each to the first. label: sorted by label, cut into n * shards_each shards,
- * shards_each drawn for each by seed (200 shards of 300, two a client: n = 100, shards_each = 2). */
+ * shards_each drawn for each by seed (200 shards of 300, two a client: n = 100, shards_each = 2); the last shard takes the rest. */
 SHOAL_MUST_USE shoal_err shoal_split_shard(shoal_dataset *set, int64_t n, shoal_dataset **out);
 SHOAL_MUST_USE shoal_err shoal_split_iid(shoal_dataset *set, int64_t n, uint64_t seed, shoal_dataset **out);
 SHOAL_MUST_USE shoal_err shoal_split_label(shoal_dataset *set, int64_t n, int64_t shards_each, uint64_t seed,
@@ -84,10 +119,12 @@ typedef struct shoal_loader_options {
     int prefetch;         /* batches ahead for each worker; 0: 2 */
     const int64_t *order; /* samples to take instead of all, in this order; copied */
     int64_t order_count;
+    shoal_start start; /* of the workers */
 } shoal_loader_options;
 
-/* The caller owns the loader; it retains the set. With workers, set must be one that can travel: MNIST, a tensor data set,
- * a subset or split of these, with a transform that is a function of the program. */
+/* The caller owns the loader; it retains the set. With workers, set must be one that can travel (shoal_dataset_pack): MNIST, a
+ * tensor data set, a subset or split of these. One thread at a time uses a loader. NULL: SHOAL_EINVAL, SHOAL_ENOMEM, and what
+ * shoal_process_start gives. */
 shoal_loader *shoal_loader_create_with(shoal_dataset *set, const shoal_loader_options *options);
 void shoal_loader_destroy(shoal_loader *loader);
 #ifndef __cplusplus
@@ -95,8 +132,14 @@ void shoal_loader_destroy(shoal_loader *loader);
 #endif
 
 /* The next batch of this epoch; false after the last, and then the next call begins the next epoch. Also false on an error:
- * shoal_loader_error tells. Releases what this thread computed since the loader's last batch (tensor.h). With workers it
- * waits for them; a worker that dies is replaced and its batches are fetched again. */
+ * shoal_loader_error tells, and goes on telling until shoal_loader_seek.
+ *
+ * Releases what this thread computed since the loader's last batch (tensor.h), if that is still the innermost: when another
+ * loader, whose loop lies around this one's, has gone on since, there is nothing to release. The end of an epoch releases too;
+ * destroying a loader does not.
+ *
+ * With workers it waits for them; a worker that is killed is replaced and its batches are fetched again, three times for one
+ * batch at most (SHOAL_ECHILD). An error of fetch in a worker is this call's. */
 bool shoal_loader_next(shoal_loader *loader, shoal_batch *out_batch);
 shoal_err shoal_loader_error(const shoal_loader *loader);
 int64_t shoal_loader_batches(const shoal_loader *loader); /* in an epoch */

@@ -70,20 +70,16 @@ shoal_err sh_source_fail(const sh_source *s, shoal_err err, uint64_t byte, const
 
 bool sh_bytes_of(shoal_dtype dtype, int ndim, const int64_t *shape, uint64_t *out_bytes)
 {
-    uint64_t bytes = shoal_dtype_size(dtype);
+    int64_t bytes = (int64_t)shoal_dtype_size(dtype);
+    bool empty = false;
     for (int d = 0; d < ndim; d++) {
-        if (shape[d] == 0) {
-            *out_bytes = 0;
-            return true;
-        }
-    }
-    for (int d = 0; d < ndim; d++) {
-        if (shape[d] < 0 || __builtin_mul_overflow(bytes, (uint64_t)shape[d], &bytes)) {
+        empty = empty || shape[d] == 0;
+        if (shape[d] < 0 || __builtin_mul_overflow(bytes, shape[d] > 0 ? shape[d] : 1, &bytes)) {
             return false;
         }
     }
-    *out_bytes = bytes;
-    return bytes <= INT64_MAX;
+    *out_bytes = empty ? 0 : (uint64_t)bytes;
+    return true;
 }
 
 void sh_swap_bytes(void *data, int64_t count, size_t size)

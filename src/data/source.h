@@ -43,7 +43,7 @@ shoal_tensor *sh_npy_read(sh_source *s, sh_maker make);
 struct shoal_tensors;
 struct shoal_tensors *sh_safetensors_read(sh_source *s);
 
-/* Elements of a shape in bytes; false when that overflows. */
+/* Elements of a shape in bytes; false when that overflows, or would if sizes of 0 were 1: strides have to fit too. */
 bool sh_bytes_of(shoal_dtype dtype, int ndim, const int64_t *shape, uint64_t *out_bytes);
 
 /* Turns the bytes of each of count elements of size bytes around, in place. */

@@ -1,0 +1,307 @@
+#include "data/catalog.h"
+
+#include "data/inflate.h"
+#include "os/file.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#define TRAIN_IMAGES "train-images-idx3-ubyte"
+#define TRAIN_LABELS "train-labels-idx1-ubyte"
+#define TEST_IMAGES "t10k-images-idx3-ubyte"
+#define TEST_LABELS "t10k-labels-idx1-ubyte"
+
+const sh_catalog_entry sh_catalog[SH_CATALOG] = {
+    [SH_MNIST] =
+        {
+            .name = "mnist",
+            .origin = "it comes with Shoal's sources, in data/mnist",
+            .files = {{TRAIN_IMAGES, 47040016, 0xe9f4d8b3},
+                      {TRAIN_LABELS, 60008, 0xe0cb4ad2},
+                      {TEST_IMAGES, 7840016, 0x91373bdf},
+                      {TEST_LABELS, 10008, 0x4ab9eff9}},
+            .mean = 0.1307f,
+            .deviation = 0.3081f,
+        },
+    [SH_FASHION_MNIST] =
+        {
+            .name = "fashion-mnist",
+            .origin = "Debian's package dataset-fashion-mnist has it, in /usr/share/datasets/fashion-mnist",
+            .files = {{TRAIN_IMAGES, 47040016, 0xb4f29f28},
+                      {TRAIN_LABELS, 60008, 0x741a4657},
+                      {TEST_IMAGES, 7840016, 0x678fe0b1},
+                      {TEST_LABELS, 10008, 0x80142c1f}},
+            .mean = 0.2860f,
+            .deviation = 0.3530f,
+        },
+};
+
+/* ---- finding ---- */
+
+static bool join(char out[PATH_MAX], const char *a, const char *b, const char *c)
+{
+    int n = snprintf(out, PATH_MAX, "%s/%s%s", a, b, c);
+    return n > 0 && n < PATH_MAX;
+}
+
+/* The images to train with are there. */
+static bool is_folder_of(const sh_catalog_entry *e, const char *folder)
+{
+    char path[PATH_MAX];
+    return (join(path, folder, e->files[0].name, "") && access(path, F_OK) == 0) ||
+           (join(path, folder, e->files[0].name, ".gz") && access(path, F_OK) == 0);
+}
+
+/* SHOAL_DATA is the folder of all sets; one that has the name of this set is taken as its own. */
+static void own_place(const sh_catalog_entry *e, bool itself, char out[PATH_MAX])
+{
+    const char *own = getenv("SHOAL_DATA");
+    if (own == NULL || own[0] == 0) {
+        return;
+    }
+    const char *slash = strrchr(own, '/');
+    if (!itself) {
+        (void)!join(out, own, e->name, "");
+    } else if (strcmp(slash != NULL ? slash + 1 : own, e->name) == 0) {
+        snprintf(out, PATH_MAX, "%s", own);
+    }
+}
+
+static void place_beside_program(const sh_catalog_entry *e, const char *folder, char out[PATH_MAX])
+{
+    char program[PATH_MAX - 64];
+    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(program, '/');
+    if (slash != NULL) {
+        *slash = 0;
+        snprintf(out, PATH_MAX, "%s/%s/%s", program, folder, e->name);
+    }
+}
+
+/* The i-th place to look in, from 0 on; false beyond the last. "": there is no such place here. */
+static bool candidate(const sh_catalog_entry *e, unsigned i, char out[PATH_MAX])
+{
+    enum { OWN, OWN_ITSELF, HERE, BESIDE, SYSTEM = BESIDE + 3, PLACES = SYSTEM + 3 };
+    static const char *const beside[] = {"data", "../data", "../share/shoal"};
+    static const char *const system[] = {"/usr/local/share/shoal", "/usr/share/shoal", "/usr/share/datasets"};
+    out[0] = 0;
+    if (i < HERE) {
+        own_place(e, i == OWN_ITSELF, out);
+    } else if (i == HERE) {
+        (void)!join(out, "data", e->name, "");
+    } else if (i < SYSTEM) {
+        place_beside_program(e, beside[i - BESIDE], out);
+    } else if (i < PLACES) {
+        (void)!join(out, system[i - SYSTEM], e->name, "");
+    }
+    return i < PLACES;
+}
+
+shoal_err sh_catalog_where(const sh_catalog_entry *e, char folder[PATH_MAX])
+{
+    char looked[400] = "";
+    char place[PATH_MAX];
+    for (unsigned i = 0; candidate(e, i, place); i++) {
+        if (place[0] != 0 && is_folder_of(e, place)) {
+            memcpy(folder, place, PATH_MAX);
+            return SHOAL_OK;
+        }
+        size_t used = strlen(looked);
+        if (place[0] != 0) {
+            snprintf(looked + used, sizeof looked - used, "%s%s", used > 0 ? ", " : "", place);
+        }
+    }
+    return sh_fail(SHOAL_ENOENT, "%s is not in %s", e->name, looked);
+}
+
+shoal_err sh_catalog_open(sh_source *s, const char *folder, const char *name, char path[PATH_MAX])
+{
+    if (!join(path, folder, name, "")) {
+        return sh_fail(SHOAL_EINVAL, "%.200s…: the name is too long", folder);
+    }
+    shoal_err err = sh_source_open(s, path);
+    if (err == SHOAL_ENOENT && join(path, folder, name, ".gz")) {
+        err = sh_source_open(s, path);
+    }
+    return err;
+}
+
+static const sh_catalog_entry *find(const char *name)
+{
+    for (int i = 0; name != NULL && i < SH_CATALOG; i++) {
+        if (strcmp(sh_catalog[i].name, name) == 0) {
+            return &sh_catalog[i];
+        }
+    }
+    (void)sh_fail(SHOAL_ENOENT, "there is no data set '%s'; mnist and fashion-mnist are known",
+                  name != NULL ? name : "");
+    return NULL;
+}
+
+const char *shoal_data_name(size_t i)
+{
+    return i < SH_CATALOG ? sh_catalog[i].name : NULL;
+}
+
+const char *shoal_data_origin(const char *name)
+{
+    const sh_catalog_entry *e = find(name);
+    return e != NULL ? e->origin : NULL;
+}
+
+shoal_err shoal_data_where(const char *name, char *folder, size_t capacity)
+{
+    char place[PATH_MAX];
+    const sh_catalog_entry *e = find(name);
+    shoal_err err = e != NULL ? sh_catalog_where(e, place) : SHOAL_ENOENT;
+    if (err == SHOAL_OK && (size_t)snprintf(folder, capacity, "%s", place) >= capacity) {
+        err = sh_fail(SHOAL_EINVAL, "%zu bytes are too few for %s", capacity, place);
+    }
+    return err;
+}
+
+/* ---- checking ---- */
+
+/* The size and CRC32 of all that a source holds, unpacked. */
+static shoal_err sum_up(sh_source *s, sh_inflate *z, uint64_t most, uint64_t *out_size, uint32_t *out_crc)
+{
+    enum { CHUNK = 1 << 16 };
+    uint8_t *chunk = malloc(CHUNK);
+    uint64_t size = 0;
+    uLong crc = crc32(0, NULL, 0);
+    shoal_err err = chunk != NULL ? SHOAL_OK : sh_fail(SHOAL_ENOMEM, "no memory to read %s", s->name);
+    for (size_t got = CHUNK; err == SHOAL_OK && got > 0 && size <= most;) {
+        err = z != NULL ? sh_inflate_read(z, chunk, CHUNK, &got) : sh_source_read_some(s, chunk, CHUNK, &got);
+        if (err == SHOAL_OK) {
+            crc = crc32(crc, chunk, (uInt)got);
+            size += got;
+        }
+    }
+    free(chunk);
+    *out_size = size;
+    *out_crc = (uint32_t)crc;
+    return err;
+}
+
+static shoal_err verify_file(const sh_catalog_file *f, const char *folder)
+{
+    char path[PATH_MAX];
+    sh_source s;
+    uint64_t size = 0;
+    uint32_t crc = 0;
+    shoal_err err = sh_catalog_open(&s, folder, f->name, path);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    size_t length = strlen(path);
+    bool packed = length > 3 && strcmp(path + length - 3, ".gz") == 0;
+    sh_inflate *z = packed ? sh_inflate_create(&s) : NULL;
+    err = packed && z == NULL ? shoal_last_error() : sum_up(&s, z, f->size, &size, &crc);
+    if (err == SHOAL_OK && size != f->size) {
+        err = sh_source_fail(&s, SHOAL_ECORRUPT, size < f->size ? size : f->size,
+                             "it unpacks to %s bytes than the %" PRIu64 " it should have",
+                             size < f->size ? "fewer" : "more", f->size);
+    } else if (err == SHOAL_OK && crc != f->crc) {
+        err = sh_fail(SHOAL_ECORRUPT, "%s: the CRC32 of its %" PRIu64 " bytes is %08x, not %08x", path, size, crc,
+                      f->crc);
+    }
+    sh_inflate_destroy(z);
+    sh_source_close(&s);
+    return err;
+}
+
+shoal_err shoal_data_verify(const char *name, const char *folder)
+{
+    char place[PATH_MAX];
+    const sh_catalog_entry *e = find(name);
+    shoal_err err = e == NULL ? SHOAL_ENOENT : folder == NULL ? sh_catalog_where(e, place) : SHOAL_OK;
+    for (int i = 0; err == SHOAL_OK && i < SH_CATALOG_FILES; i++) {
+        err = verify_file(&e->files[i], folder != NULL ? folder : place);
+    }
+    return err;
+}
+
+/* ---- copying ---- */
+
+static shoal_err copy_bytes(sh_source *s, sh_aside *to)
+{
+    enum { CHUNK = 1 << 16 };
+    uint8_t *chunk = malloc(CHUNK);
+    shoal_err err = chunk != NULL ? SHOAL_OK : sh_fail(SHOAL_ENOMEM, "no memory to copy %s", s->name);
+    for (size_t got = CHUNK; err == SHOAL_OK && got > 0;) {
+        err = sh_source_read_some(s, chunk, CHUNK, &got);
+        if (err == SHOAL_OK) {
+            err = sh_aside_write(to, chunk, got);
+        }
+    }
+    free(chunk);
+    return err;
+}
+
+static shoal_err copy_file(const char *name, const char *from, const char *to)
+{
+    char path[PATH_MAX], target[PATH_MAX];
+    sh_source s;
+    sh_aside file;
+    shoal_err err = sh_catalog_open(&s, from, name, path);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    err = join(target, to, strrchr(path, '/') + 1, "") ? sh_aside_begin(&file, target)
+                                                       : sh_fail(SHOAL_EINVAL, "%.200s…: the name is too long", to);
+    if (err == SHOAL_OK) {
+        err = copy_bytes(&s, &file);
+        if (err == SHOAL_OK) {
+            err = sh_aside_commit(&file);
+        } else {
+            sh_aside_abort(&file);
+        }
+    }
+    sh_source_close(&s);
+    return err;
+}
+
+/* The folder, and those above it. */
+static shoal_err make_folders(const char *path)
+{
+    char part[PATH_MAX];
+    if ((size_t)snprintf(part, sizeof part, "%s", path) >= sizeof part) {
+        return sh_fail(SHOAL_EINVAL, "%.200s…: the name is too long", path);
+    }
+    for (char *p = part + 1;; p++) {
+        char c = *p;
+        if (c == '/' || c == 0) {
+            *p = 0;
+            if (mkdir(part, 0777) != 0 && errno != EEXIST) {
+                return sh_file_fail(part, "make folder");
+            }
+            *p = c;
+        }
+        if (c == 0) {
+            return SHOAL_OK;
+        }
+    }
+}
+
+shoal_err shoal_data_copy(const char *name, const char *from, const char *to)
+{
+    const sh_catalog_entry *e = find(name);
+    if (e == NULL || from == NULL || to == NULL || to[0] == 0) {
+        return e == NULL ? SHOAL_ENOENT : sh_fail(SHOAL_EINVAL, "shoal_data_copy: two folders are wanted");
+    }
+    shoal_err err = shoal_data_verify(name, from);
+    if (err == SHOAL_OK) {
+        err = make_folders(to);
+    }
+    for (int i = 0; err == SHOAL_OK && i < SH_CATALOG_FILES; i++) {
+        err = copy_file(e->files[i].name, from, to);
+    }
+    return err;
+}

@@ -1,0 +1,375 @@
+/* Loaders with worker processes, over the three start methods. */
+#include "data/loader_test.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#define N 103
+
+static uint64_t blocks_live(void)
+{
+    shoal_world_info info;
+    ck_assert_ok(shoal_world_info_get(&info));
+    return info.blocks_live;
+}
+
+static shoal_loader_options with(int method, int workers)
+{
+    return (shoal_loader_options){
+        .batch = 10, .shuffle = true, .seed = 9, .workers = workers, .start = (shoal_start)method};
+}
+
+START_TEST(same_order)
+{
+    int64_t wanted[3 * N], got[3 * N];
+    shoal_dataset *set = counting(N);
+    for (int workers = 0; workers <= 3; workers++) {
+        shoal_loader *loader = must_load(set, with(_i, workers));
+        int64_t n = 0;
+        for (int epoch = 0; epoch < 3; epoch++) {
+            int64_t some = one_epoch(loader, got + n);
+            ck_assert_int_eq(some, N);
+            assert_each_once(got + n, N);
+            n += some;
+        }
+        if (workers == 0) {
+            memcpy(wanted, got, sizeof got);
+        }
+        ck_assert_mem_eq(wanted, got, sizeof got);
+        shoal_loader_destroy(loader);
+    }
+    ck_assert_mem_ne(wanted, wanted + N, N * sizeof *wanted);
+    shoal_dataset_release(set);
+}
+END_TEST
+
+/* B11: after the first epoch no block is made, however many batches pass. */
+START_TEST(blocks_come_back)
+{
+    int64_t numbers[N];
+    shoal_dataset *set = counting(N);
+    shoal_loader *loader = must_load(set, with(_i, 2));
+    (void)!one_epoch(loader, numbers);
+    (void)!one_epoch(loader, numbers);
+    uint64_t before = blocks_live();
+    for (int epoch = 0; epoch < SH_REPEAT(200); epoch++) {
+        (void)!one_epoch(loader, numbers);
+    }
+    ck_assert_uint_eq(blocks_live(), before);
+    shoal_loader_destroy(loader);
+    shoal_dataset_release(set);
+}
+END_TEST
+
+START_TEST(seek_with_workers)
+{
+    int64_t numbers[N];
+    shoal_batch b;
+    shoal_dataset *set = counting(N);
+    shoal_loader_options o = with(_i, 3);
+    o.shuffle = false;
+    shoal_loader *loader = must_load(set, o);
+    static const int places[] = {0, 5, 4, 10, 0, 9};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        ck_assert_ok(shoal_loader_seek(loader, (int64_t)i, places[i]));
+        for (int step = 0; step < 2 && places[i] + step < 11; step++) {
+            ck_assert(shoal_loader_next(loader, &b));
+            (void)!numbers_of(&b, numbers);
+            ck_assert_int_eq(numbers[0], 10 * (places[i] + step));
+        }
+    }
+    shoal_loader_destroy(loader);
+    shoal_dataset_release(set);
+}
+END_TEST
+
+/* What the caller retains stays as it is, while the workers go on. */
+START_TEST(retained)
+{
+    enum { KEPT = 22 };
+    shoal_tensor *x[KEPT], *y[KEPT];
+    int64_t numbers[N];
+    shoal_dataset *set = counting(N);
+    shoal_loader_options o = with(_i, 2);
+    o.shuffle = false;
+    shoal_loader *loader = must_load(set, o);
+    int n = 0;
+    for (int epoch = 0; epoch < 2; epoch++) {
+        for (shoal_batch b; shoal_loader_next(loader, &b);) {
+            x[n] = shoal_tensor_retain(b.x);
+            y[n++] = shoal_tensor_retain(b.y);
+        }
+    }
+    ck_assert_int_eq(n, KEPT);
+    (void)!one_epoch(loader, numbers);
+    shoal_loader_destroy(loader);
+    for (int i = 0; i < KEPT; i++) {
+        shoal_batch b = {.x = x[i], .y = y[i], .count = i % 11 < 10 ? 10 : 3};
+        (void)!numbers_of(&b, numbers);
+        ck_assert_int_eq(numbers[0], i % 11 * 10);
+        shoal_tensor_release(x[i]);
+        shoal_tensor_release(y[i]);
+    }
+    shoal_dataset_release(set);
+}
+END_TEST
+
+START_TEST(left_early)
+{
+    shoal_batch b;
+    shoal_dataset *set = counting(N);
+    for (int steps = 0; steps < 4; steps++) {
+        shoal_loader *loader = must_load(set, with(_i, 2));
+        for (int i = 0; i < steps; i++) {
+            ck_assert(shoal_loader_next(loader, &b));
+        }
+        shoal_loader_destroy(loader);
+        ck_assert_int_eq(sh_count_children(), _i == SHOAL_START_FORKSERVER ? 1 : 0); /* the server itself */
+    }
+    shoal_dataset_release(set);
+}
+END_TEST
+
+/* ---- a set of the program's own, that can fail and kill ---- */
+
+enum { FINE, FAILS, DIES_ONCE, DIES, EXITS };
+
+typedef struct moody {
+    int mood;
+    shoal_block *deaths; /* one word: how often it died */
+} moody;
+
+static shoal_err moody_fetch(void *state, const int64_t *numbers, int64_t count, shoal_tensor *x, shoal_tensor *y)
+{
+    const moody *m = state;
+    int *deaths = shoal_block_data(m->deaths);
+    for (int64_t i = 0; i < count; i++) {
+        if (numbers[i] == 42 && m->mood == FAILS) {
+            return shoal_fail(SHOAL_ESTATE, "sample 42 is gone");
+        }
+        if (numbers[i] == 42 && (m->mood == DIES || (m->mood == DIES_ONCE && *deaths == 0))) {
+            ++*deaths;
+            kill(getpid(), SIGKILL);
+        }
+        if (numbers[i] == 42 && m->mood == EXITS) {
+            _exit(7);
+        }
+        ((float *)shoal_tensor_data(x))[2 * i] = (float)numbers[i];
+        ((float *)shoal_tensor_data(x))[2 * i + 1] = -(float)numbers[i];
+        ((int64_t *)shoal_tensor_data(y))[i] = numbers[i];
+    }
+    return SHOAL_OK;
+}
+
+static void moody_destroy(void *state)
+{
+    moody *m = state;
+    shoal_release(m->deaths);
+    free(m);
+}
+
+static shoal_value *moody_pack(void *state)
+{
+    const moody *m = state;
+    return shoal_map("mood", m->mood, "deaths", m->deaths);
+}
+
+static shoal_err moody_open(const shoal_value *packed, void **out_state)
+{
+    moody *m = calloc(1, sizeof *m);
+    m->mood = (int)shoal_value_as_int(shoal_value_find(packed, "mood"));
+    m->deaths = shoal_retain(shoal_value_as_block(shoal_value_find(packed, "deaths")));
+    *out_state = m;
+    return SHOAL_OK;
+}
+
+static shoal_dataset *moody_set(int mood)
+{
+    moody *m = calloc(1, sizeof *m);
+    m->mood = mood;
+    ck_assert_ok(shoal_block_create_zeroed(sizeof(int), &m->deaths));
+    return shoal_dataset_create(&(shoal_dataset_type){.name = "moody",
+                                                      .length = N,
+                                                      .x_ndim = 1,
+                                                      .x_shape = {2},
+                                                      .y_dtype = SHOAL_I64,
+                                                      .fetch = moody_fetch,
+                                                      .destroy = moody_destroy,
+                                                      .pack = moody_pack,
+                                                      .open = moody_open},
+                                m);
+}
+
+static void no_log(const char *line, void *context)
+{
+    (void)line;
+    ++*(int *)context;
+}
+
+START_TEST(dies_once)
+{
+    int64_t numbers[N];
+    int lines = 0;
+    shoal_set_log(no_log, &lines);
+    shoal_dataset *set = moody_set(DIES_ONCE);
+    shoal_loader_options o = with(_i, 2);
+    o.shuffle = false;
+    shoal_loader *loader = must_load(set, o);
+    for (int epoch = 0; epoch < 2; epoch++) {
+        ck_assert_int_eq(one_epoch(loader, numbers), N);
+        for (int i = 0; i < N; i++) {
+            ck_assert_int_eq(numbers[i], i);
+        }
+    }
+    ck_assert_int_eq(lines, 1);
+    shoal_loader_destroy(loader);
+    shoal_dataset_release(set);
+    shoal_set_log(NULL, NULL);
+}
+END_TEST
+
+/* What fetch returns, and how a worker ended, is the caller's error; what comes before it comes. */
+static void ends_with(int method, int mood, shoal_err err, const char *words)
+{
+    int64_t numbers[N];
+    int lines = 0;
+    shoal_batch b;
+    shoal_set_log(no_log, &lines);
+    shoal_dataset *set = moody_set(mood);
+    shoal_loader_options o = with(method, 2);
+    o.shuffle = false;
+    shoal_loader *loader = must_load(set, o);
+    for (int i = 0; i < 4; i++) {
+        ck_assert_msg(shoal_loader_next(loader, &b), "%s", shoal_last_error_text());
+        (void)!numbers_of(&b, numbers);
+        ck_assert_int_eq(numbers[0], 10 * i);
+    }
+    ck_assert(!shoal_loader_next(loader, &b));
+    ck_assert_err(shoal_loader_error(loader), err);
+    ck_assert_msg(strstr(shoal_last_error_text(), words) != NULL, "%s", shoal_last_error_text());
+    ck_assert(!shoal_loader_next(loader, &b));
+    if (mood != EXITS) { /* past it, the others are there */
+        ck_assert_ok(shoal_loader_seek(loader, 0, 5));
+        ck_assert_msg(shoal_loader_next(loader, &b), "%s", shoal_last_error_text());
+        (void)!numbers_of(&b, numbers);
+        ck_assert_int_eq(numbers[0], 50);
+    }
+    shoal_loader_destroy(loader);
+    shoal_dataset_release(set);
+    shoal_set_log(NULL, NULL);
+}
+
+START_TEST(fetch_fails)
+{
+    ends_with(_i, FAILS, SHOAL_ESTATE, "sample 42 is gone");
+}
+END_TEST
+
+START_TEST(dies_always)
+{
+    ends_with(_i, DIES, SHOAL_ECHILD, "died over one batch");
+}
+END_TEST
+
+START_TEST(exits)
+{
+    ends_with(_i, EXITS, SHOAL_ECHILD, "7");
+}
+END_TEST
+
+/* A worker is killed at any moment, again and again: nothing is lost, nothing comes twice, nothing is left. */
+START_TEST(killed_at_random)
+{
+    enum { MANY = 2000 };
+    int64_t *numbers = calloc(MANY, sizeof *numbers), n;
+    int lines = 0;
+    shoal_batch b;
+    shoal_set_log(no_log, &lines);
+    shoal_dataset *set = counting(MANY);
+    shoal_loader_options o = with(_i, 3);
+    o.shuffle = false;
+    shoal_loader *loader = must_load(set, o);
+    srand(11);
+    for (int epoch = 0; epoch < 5; epoch++) {
+        for (n = 0; shoal_loader_next(loader, &b); n += numbers_of(&b, numbers + n)) {
+            if (b.index % 40 == 20) {
+                shoal_world_info info;
+                ck_assert_ok(shoal_world_info_get(&info)); /* takes a while of no fixed length */
+                int pids[8], count = 0;
+                char path[64];
+                snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+                FILE *f = fopen(path, "re");
+                while (f != NULL && count < 8 && fscanf(f, "%d", &pids[count]) == 1) {
+                    count++;
+                }
+                if (f != NULL) {
+                    fclose(f);
+                }
+                if (count > 0) {
+                    kill(pids[rand() % count], SIGKILL);
+                }
+            }
+        }
+        ck_assert_msg(shoal_loader_error(loader) == SHOAL_OK, "%s", shoal_last_error_text());
+        ck_assert_int_eq(n, MANY);
+        for (int i = 0; i < MANY; i++) {
+            ck_assert_int_eq(numbers[i], i);
+        }
+    }
+    ck_assert_int_gt(lines, 10);
+    shoal_loader_destroy(loader);
+    shoal_dataset_release(set);
+    shoal_set_log(NULL, NULL);
+    free(numbers);
+}
+END_TEST
+
+START_TEST(mnist_with_workers)
+{
+    shoal_batch a, b;
+    shoal_dataset *set = shoal_mnist(SHOAL_TEST), *parts[3];
+    ck_assert_ok(shoal_split_iid(set, 3, 1, parts));
+    shoal_loader_options o = with(_i, 2);
+    o.batch = 64;
+    shoal_loader *there = must_load(parts[1], o);
+    o.workers = 0;
+    shoal_loader *here = must_load(parts[1], o);
+    int batches = 0;
+    while (shoal_loader_next(here, &a)) {
+        ck_assert(shoal_loader_next(there, &b));
+        ck_assert(shoal_tensor_equal(a.x, b.x) && shoal_tensor_equal(a.y, b.y));
+        ck_assert(shoal_tensor_is_shared(b.x));
+        batches++;
+    }
+    ck_assert(!shoal_loader_next(there, &b));
+    ck_assert_int_eq(batches, (3333 + 63) / 64);
+    shoal_loader_destroy(here);
+    shoal_loader_destroy(there);
+    for (int i = 0; i < 3; i++) {
+        shoal_dataset_release(parts[i]);
+    }
+    shoal_dataset_release(set);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("crew");
+    TCase *tc = methods_case("crew");
+    add_for_methods(tc, same_order);
+    add_for_methods(tc, blocks_come_back);
+    add_for_methods(tc, seek_with_workers);
+    add_for_methods(tc, retained);
+    add_for_methods(tc, left_early);
+    add_for_methods(tc, dies_once);
+    add_for_methods(tc, fetch_fails);
+    add_for_methods(tc, dies_always);
+    add_for_methods(tc, exits);
+    tcase_add_loop_test(tc, killed_at_random, SHOAL_START_SPAWN,
+                        SHOAL_START_FORK + 1); /* the server's children are not ours */
+    add_for_methods(tc, mnist_with_workers);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+SH_TEST_MAIN(suite)

@@ -1,0 +1,130 @@
+/* What runs in a worker process of a loader. */
+#include "data/crew.h"
+#include "data/loader.h"
+
+#include "base/error.h"
+
+#include <shoal/share.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct place {
+    shoal_block *block; /* borrowed from the arguments */
+    sh_place_shm *shm;
+    sh_pair full;
+} place;
+
+typedef struct worker {
+    shoal_dataset *set;
+    shoal_queue *tasks, *answers; /* borrowed */
+    int64_t first;                /* number of its first place */
+    place *places;
+    size_t count;
+} worker;
+
+/* The tensors of a place, from a member of the list or from a message. */
+static shoal_err take_tensors(place *p, const shoal_value *from)
+{
+    shoal_tensor *x = shoal_value_as_tensor(shoal_value_find(from, SH_PLACE_X));
+    shoal_tensor *y = shoal_value_as_tensor(shoal_value_find(from, SH_PLACE_Y));
+    if (x == NULL || y == NULL) {
+        return shoal_last_error();
+    }
+    sh_pair_release(&p->full);
+    p->full = (sh_pair){shoal_tensor_retain(x), shoal_tensor_retain(y)};
+    return SHOAL_OK;
+}
+
+static shoal_err set_up(worker *w, const shoal_value *args)
+{
+    const shoal_value *places = shoal_value_find(args, SH_CREW_PLACES);
+    w->tasks = shoal_value_as_queue(shoal_value_find(args, SH_CREW_TASKS));
+    w->answers = shoal_value_as_queue(shoal_value_find(args, SH_CREW_ANSWERS));
+    w->first = shoal_value_as_int(shoal_value_find(args, SH_CREW_FIRST));
+    w->count = shoal_value_count(places);
+    w->places = calloc(w->count + 1, sizeof *w->places);
+    if (w->places == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for %zu batches", w->count);
+    }
+    shoal_err err = w->tasks != NULL && w->answers != NULL ? SHOAL_OK : shoal_last_error();
+    for (size_t i = 0; err == SHOAL_OK && i < w->count; i++) {
+        w->places[i].block = shoal_value_as_block(shoal_value_find(shoal_value_at(places, i), SH_PLACE_BLOCK));
+        w->places[i].shm = w->places[i].block != NULL ? shoal_block_data(w->places[i].block) : NULL;
+        err = w->places[i].shm != NULL ? take_tensors(&w->places[i], shoal_value_at(places, i)) : shoal_last_error();
+    }
+    if (err == SHOAL_OK) {
+        w->set = shoal_dataset_open(shoal_value_find(args, SH_CREW_SET));
+        err = w->set != NULL ? SHOAL_OK : shoal_last_error();
+    }
+    return err;
+}
+
+static void fini(worker *w)
+{
+    for (size_t i = 0; w->places != NULL && i < w->count; i++) {
+        sh_pair_release(&w->places[i].full);
+    }
+    free(w->places);
+    shoal_dataset_release(w->set);
+}
+
+static shoal_err fetch(worker *w, const place *p)
+{
+    int64_t count = p->shm->count;
+    if (count == shoal_tensor_size(p->full.x, 0)) {
+        return sh_fetch_into(w->set, p->shm->numbers, count, &p->full);
+    }
+    sh_pair rows = {NULL, NULL};
+    shoal_err err = sh_pair_rows(&rows, &p->full, count);
+    if (err == SHOAL_OK) {
+        err = sh_fetch_into(w->set, p->shm->numbers, count, &rows);
+    }
+    sh_pair_release(&rows);
+    return err;
+}
+
+static shoal_err do_task(worker *w, sh_crew_word task)
+{
+    size_t i = (size_t)(task.place - w->first);
+    if (i >= w->count) {
+        return sh_fail(SHOAL_ECORRUPT, "a task for place %d, which is not this worker's", task.place);
+    }
+    shoal_err err = fetch(w, &w->places[i]);
+    if (err != SHOAL_OK) {
+        snprintf(w->places[i].shm->text, SH_PLACE_TEXT, "%s", shoal_last_error_text());
+    }
+    task.err = (uint16_t)err;
+    return shoal_queue_put_bytes(w->answers, &task, sizeof task,
+                                 SHOAL_FOREVER); /* a queue without bound: it does not wait */
+}
+
+/* A message that is no task brings new tensors for a place. */
+static shoal_err renew(worker *w)
+{
+    shoal_value *message;
+    shoal_err err = shoal_queue_get(w->tasks, SHOAL_NOW, &message);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    size_t i = (size_t)(shoal_value_as_int(shoal_value_find(message, SH_PLACE)) - w->first);
+    err = i < w->count ? take_tensors(&w->places[i], message)
+                       : sh_fail(SHOAL_ECORRUPT, "new tensors for a place that is not this worker's");
+    shoal_value_destroy(message);
+    return err;
+}
+
+shoal_err sh_crew_work(int rank, const shoal_value *args)
+{
+    (void)rank;
+    worker w = {.set = NULL};
+    shoal_err err = set_up(&w, args);
+    while (err == SHOAL_OK) {
+        sh_crew_word task;
+        size_t size;
+        err = shoal_queue_get_bytes(w.tasks, &task, sizeof task, SHOAL_FOREVER, &size);
+        err = err == SHOAL_OK ? do_task(&w, task) : err == SHOAL_ETYPE ? renew(&w) : err;
+    }
+    fini(&w);
+    return err == SHOAL_ECLOSED ? SHOAL_OK : err;
+}

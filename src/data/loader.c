@@ -1,0 +1,262 @@
+/* Loaders: the order of samples, batches fetched here, and the loop's scope. */
+#include "data/loader.h"
+
+#include "base/error.h"
+#include "kernels/random.h"
+#include "tensor/tensor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define WORKERS_MAX 1024
+#define PREFETCH_MAX 1024
+#define PREFETCH 2
+
+/* ---- pairs ---- */
+
+static bool is_free(const shoal_tensor *t)
+{
+    return sh_load_acquire(&t->refs) == 1 && sh_load_acquire(&t->storage->refs) == 1 && t->node == NULL &&
+           t->grad == NULL && t->hooks == NULL && !t->requires_grad;
+}
+
+bool sh_pair_is_free(const sh_pair *pair)
+{
+    return pair->x != NULL && pair->y != NULL && is_free(pair->x) && is_free(pair->y);
+}
+
+void sh_pair_release(sh_pair *pair)
+{
+    shoal_tensor_release(pair->x);
+    shoal_tensor_release(pair->y);
+    *pair = (sh_pair){NULL, NULL};
+}
+
+shoal_err sh_pair_create(sh_pair *pair, const shoal_dataset *set, int64_t count,
+                         shoal_tensor *(*make)(shoal_dtype, int, const int64_t *))
+{
+    sh_pair made = {.x = sh_dataset_new_x(set, count, make)};
+    made.y = made.x != NULL ? sh_dataset_new_y(set, count, make) : NULL;
+    if (made.y == NULL) {
+        sh_pair_release(&made);
+        return shoal_last_error();
+    }
+    sh_pair_release(pair);
+    *pair = made;
+    return SHOAL_OK;
+}
+
+static shoal_tensor *first_rows(const shoal_tensor *t, int64_t count)
+{
+    sh_shape s;
+    sh_tensor_shape_of(t, &s);
+    s.shape[0] = count;
+    return sh_tensor_over(t->storage, &s);
+}
+
+shoal_err sh_pair_rows(sh_pair *rows, const sh_pair *pair, int64_t count)
+{
+    sh_pair made = {.x = first_rows(pair->x, count)};
+    made.y = made.x != NULL ? first_rows(pair->y, count) : NULL;
+    if (made.y == NULL) {
+        sh_pair_release(&made);
+        return shoal_last_error();
+    }
+    sh_pair_release(rows);
+    *rows = made;
+    return SHOAL_OK;
+}
+
+shoal_err sh_fetch_into(shoal_dataset *set, const int64_t *numbers, int64_t count, const sh_pair *pair)
+{
+    size_t mark = shoal_scope_mark();
+    sh_tensor_touch(pair->x);
+    sh_tensor_touch(pair->y);
+    shoal_err err = sh_dataset_fetch(set, numbers, count, pair->x, pair->y);
+    shoal_scope_release(mark);
+    return err;
+}
+
+/* ---- the order of samples ---- */
+
+/* The numbers of this epoch: all, or those of order, as they are or shuffled by seed and epoch. */
+static void arrange(shoal_loader *loader)
+{
+    if (loader->numbers_epoch >= 0 && (!loader->shuffle || loader->numbers_epoch == loader->epoch)) {
+        return;
+    }
+    if (loader->shuffle) {
+        sh_random_key key = {.seed = loader->seed, .stream = sh_stream(SH_STREAM_SHUFFLE, (uint64_t)loader->epoch)};
+        sh_random_permutation(key, loader->numbers, loader->count);
+    }
+    for (int64_t i = 0; i < loader->count; i++) {
+        int64_t place = loader->shuffle ? loader->numbers[i] : i;
+        loader->numbers[i] = loader->order != NULL ? loader->order[place] : place;
+    }
+    loader->numbers_epoch = loader->epoch;
+}
+
+/* ---- life ---- */
+
+static shoal_err check_options(const shoal_dataset *set, const shoal_loader_options *o)
+{
+    if (set == NULL) {
+        return sh_fail(SHOAL_EINVAL, "a loader of no data set");
+    }
+    if (o->batch < 0 || o->workers < 0 || o->workers > WORKERS_MAX || o->prefetch < 0 || o->prefetch > PREFETCH_MAX) {
+        return sh_fail(SHOAL_EINVAL,
+                       "a loader with batches of %lld, %d workers and %d batches ahead: want 0 to %d workers, %d ahead",
+                       (long long)o->batch, o->workers, o->prefetch, WORKERS_MAX, PREFETCH_MAX);
+    }
+    if (o->order_count < 0 || (o->order_count > 0 && o->order == NULL)) {
+        return sh_fail(SHOAL_EINVAL, "a loader of %lld samples of no order", (long long)o->order_count);
+    }
+    return o->order != NULL ? sh_dataset_check(set, o->order, o->order_count) : SHOAL_OK;
+}
+
+static shoal_err set_up(shoal_loader *loader, shoal_dataset *set, const shoal_loader_options *o)
+{
+    loader->set = shoal_dataset_retain(set);
+    loader->batch = o->batch > 0 ? o->batch : 1;
+    loader->shuffle = o->shuffle;
+    loader->seed = o->seed;
+    loader->count = o->order != NULL ? o->order_count : set->type.length;
+    loader->numbers_epoch = -1;
+    loader->batches = loader->count / loader->batch + (!o->drop_last && loader->count % loader->batch > 0);
+    size_t bytes = (size_t)loader->count * sizeof(int64_t);
+    loader->numbers = malloc(bytes + 1);
+    loader->order = o->order != NULL ? malloc(bytes + 1) : NULL;
+    if (loader->numbers == NULL || (o->order != NULL && loader->order == NULL)) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for the order of %lld samples", (long long)loader->count);
+    }
+    if (loader->order != NULL) {
+        memcpy(loader->order, o->order, bytes);
+    }
+    return o->workers > 0
+               ? sh_crew_create(loader, o->workers, o->prefetch > 0 ? o->prefetch : PREFETCH, o->start, &loader->crew)
+               : SHOAL_OK;
+}
+
+shoal_loader *shoal_loader_create_with(shoal_dataset *set, const shoal_loader_options *options)
+{
+    static const shoal_loader_options none;
+    const shoal_loader_options *o = options != NULL ? options : &none;
+    if (check_options(set, o) != SHOAL_OK) {
+        return NULL;
+    }
+    shoal_loader *loader = calloc(1, sizeof *loader);
+    if (loader == NULL) {
+        (void)sh_fail(SHOAL_ENOMEM, "no memory for a loader");
+        return NULL;
+    }
+    if (set_up(loader, set, o) != SHOAL_OK) {
+        shoal_loader_destroy(loader);
+        return NULL;
+    }
+    return loader;
+}
+
+void shoal_loader_destroy(shoal_loader *loader)
+{
+    if (loader == NULL) {
+        return;
+    }
+    sh_scope_mark_drop(&loader->mark);
+    sh_pair_release(&loader->given);
+    sh_pair_release(&loader->full);
+    sh_crew_destroy(loader->crew);
+    shoal_dataset_release(loader->set);
+    free(loader->order);
+    free(loader->numbers);
+    free(loader);
+}
+
+/* ---- batches ---- */
+
+/* The batch loader->next, fetched by this process. */
+static shoal_err fetch_here(shoal_loader *loader, sh_pair **out_pair)
+{
+    const int64_t *numbers;
+    int64_t count = sh_loader_batch(loader, loader->next, &numbers);
+    shoal_err err = SHOAL_OK;
+    if (!sh_pair_is_free(&loader->full)) {
+        err = sh_pair_create(&loader->full, loader->set, loader->batch, shoal_empty);
+    }
+    if (err == SHOAL_OK && count < loader->batch) {
+        err = sh_pair_rows(&loader->given, &loader->full, count);
+    }
+    *out_pair = &loader->full;
+    return err == SHOAL_OK
+               ? sh_fetch_into(loader->set, numbers, count, count < loader->batch ? &loader->given : &loader->full)
+               : err;
+}
+
+static shoal_err give(shoal_loader *loader, shoal_batch *out_batch)
+{
+    sh_pair *pair;
+    const int64_t *numbers;
+    arrange(loader);
+    int64_t count = sh_loader_batch(loader, loader->next, &numbers);
+    shoal_err err = loader->crew != NULL ? sh_crew_next(loader->crew, loader, &pair) : fetch_here(loader, &pair);
+    if (err == SHOAL_OK && count < loader->batch && loader->given.x == NULL) {
+        err = sh_pair_rows(&loader->given, pair, count);
+    }
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    pair = count < loader->batch ? &loader->given : pair;
+    *out_batch = (shoal_batch){.x = pair->x, .y = pair->y, .count = count, .index = loader->next};
+    return SHOAL_OK;
+}
+
+bool shoal_loader_next(shoal_loader *loader, shoal_batch *out_batch)
+{
+    if (loader == NULL || out_batch == NULL) {
+        (void)sh_fail(SHOAL_EINVAL, "shoal_loader_next: a loader and a place for the batch are wanted");
+        return false;
+    }
+    sh_scope_mark_release(&loader->mark);
+    sh_pair_release(&loader->given);
+    if (loader->err != SHOAL_OK) {
+        return false;
+    }
+    if (loader->next == loader->batches) {
+        loader->epoch++;
+        loader->next = 0;
+        return false;
+    }
+    loader->err = give(loader, out_batch);
+    if (loader->err != SHOAL_OK) {
+        return false;
+    }
+    loader->next++;
+    sh_scope_mark_set(&loader->mark);
+    return true;
+}
+
+shoal_err shoal_loader_error(const shoal_loader *loader)
+{
+    return loader != NULL ? loader->err : SHOAL_EINVAL;
+}
+
+int64_t shoal_loader_batches(const shoal_loader *loader)
+{
+    return loader != NULL ? loader->batches : 0;
+}
+
+int64_t shoal_loader_epoch(const shoal_loader *loader)
+{
+    return loader != NULL ? loader->epoch : 0;
+}
+
+shoal_err shoal_loader_seek(shoal_loader *loader, int64_t epoch, int64_t batch)
+{
+    if (loader == NULL || epoch < 0 || batch < 0 || batch > loader->batches) {
+        return sh_fail(SHOAL_EINVAL, "batch %lld of epoch %lld: there are %lld batches in an epoch", (long long)batch,
+                       (long long)epoch, (long long)shoal_loader_batches(loader));
+    }
+    loader->epoch = epoch;
+    loader->next = batch;
+    loader->err = SHOAL_OK;
+    return SHOAL_OK;
+}

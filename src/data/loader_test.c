@@ -1,0 +1,312 @@
+/* Loaders without workers: order, epochs, places to go on from, tensors that are used again, and the scope. */
+#include "data/loader_test.h"
+
+#include <malloc.h>
+
+#define N 103
+
+START_TEST(in_order)
+{
+    int64_t numbers[N];
+    shoal_dataset *set = counting(N);
+    shoal_loader *loader = shoal_loader_create(set, .batch = 10);
+    shoal_dataset_release(set);
+    ck_assert_int_eq(shoal_loader_batches(loader), 11);
+    for (int epoch = 0; epoch < 3; epoch++) {
+        ck_assert_int_eq(shoal_loader_epoch(loader), epoch);
+        ck_assert_int_eq(one_epoch(loader, numbers), N);
+        for (int i = 0; i < N; i++) {
+            ck_assert_int_eq(numbers[i], i);
+        }
+    }
+    shoal_loader_destroy(loader);
+}
+END_TEST
+
+START_TEST(shuffled)
+{
+    int64_t first[N], second[N], again[N];
+    shoal_dataset *set = counting(N);
+    shoal_loader *a = shoal_loader_create(set, .batch = 7, .shuffle = true, .seed = 3);
+    shoal_loader *b = shoal_loader_create(set, .batch = 50, .shuffle = true, .seed = 3);
+    shoal_loader *c = shoal_loader_create(set, .batch = 7, .shuffle = true, .seed = 4);
+    ck_assert_int_eq(one_epoch(a, first), N);
+    ck_assert_int_eq(one_epoch(a, second), N);
+    assert_each_once(first, N);
+    assert_each_once(second, N);
+    ck_assert_mem_ne(first, second, sizeof first);
+    ck_assert_int_eq(one_epoch(b, again), N); /* the order does not depend on the batches */
+    ck_assert_mem_eq(first, again, sizeof first);
+    ck_assert_int_eq(one_epoch(c, again), N);
+    ck_assert_mem_ne(first, again, sizeof first);
+
+    ck_assert_ok(shoal_loader_seek(b, 1, 0));
+    ck_assert_int_eq(one_epoch(b, again), N);
+    ck_assert_mem_eq(second, again, sizeof first);
+    shoal_loader_destroy(a);
+    shoal_loader_destroy(b);
+    shoal_loader_destroy(c);
+    shoal_dataset_release(set);
+}
+END_TEST
+
+START_TEST(drop_last)
+{
+    int64_t numbers[N];
+    shoal_dataset *set = counting(N);
+    shoal_loader *loader = shoal_loader_create(set, .batch = 10, .drop_last = true);
+    ck_assert_int_eq(shoal_loader_batches(loader), 10);
+    ck_assert_int_eq(one_epoch(loader, numbers), 100);
+    shoal_loader_destroy(loader);
+    loader = shoal_loader_create(set, .batch = 200, .drop_last = true);
+    ck_assert_int_eq(shoal_loader_batches(loader), 0);
+    ck_assert_int_eq(one_epoch(loader, numbers), 0);
+    ck_assert_int_eq(one_epoch(loader, numbers), 0);
+    ck_assert_int_eq(shoal_loader_epoch(loader), 2);
+    shoal_loader_destroy(loader);
+    loader = shoal_loader_create(set); /* batches of 1 */
+    ck_assert_int_eq(shoal_loader_batches(loader), N);
+    shoal_loader_destroy(loader);
+    shoal_dataset_release(set);
+}
+END_TEST
+
+START_TEST(some_samples)
+{
+    int64_t numbers[N], order[] = {5, 3, 99, 3};
+    shoal_dataset *set = counting(N);
+    shoal_loader *loader = shoal_loader_create(set, .batch = 3, .order = order, .order_count = 4);
+    order[0] = 0; /* was copied */
+    ck_assert_int_eq(one_epoch(loader, numbers), 4);
+    ck_assert_mem_eq(numbers, ((int64_t[]){5, 3, 99, 3}), 4 * sizeof *numbers);
+    shoal_loader_destroy(loader);
+
+    loader = shoal_loader_create(set, .batch = 3, .order = order, .order_count = 4, .shuffle = true);
+    ck_assert_int_eq(one_epoch(loader, numbers), 4);
+    ck_assert_int_eq(numbers[0] + numbers[1] + numbers[2] + numbers[3], 0 + 3 + 99 + 3);
+    shoal_loader_destroy(loader);
+    order[1] = N;
+    ck_assert_ptr_null(shoal_loader_create(set, .order = order, .order_count = 4));
+    ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
+    ck_assert_ptr_null(shoal_loader_create(set, .batch = -1));
+    ck_assert_ptr_null(shoal_loader_create(set, .workers = -1));
+    ck_assert_ptr_null(shoal_loader_create(NULL, .batch = 1));
+    shoal_dataset_release(set);
+}
+END_TEST
+
+START_TEST(seek)
+{
+    int64_t whole[2 * N], rest[2 * N];
+    shoal_dataset *set = counting(N);
+    shoal_loader *a = shoal_loader_create(set, .batch = 10, .shuffle = true, .seed = 1);
+    shoal_loader *b = shoal_loader_create(set, .batch = 10, .shuffle = true, .seed = 1);
+    int64_t n = one_epoch(a, whole), left = 0;
+    n += one_epoch(a, whole + n);
+    ck_assert_ok(shoal_loader_seek(b, 1, 4));
+    for (shoal_batch batch; shoal_loader_next(b, &batch);) {
+        ck_assert_int_eq(batch.index, 4 + left / 10);
+        left += numbers_of(&batch, rest + left);
+    }
+    ck_assert_int_eq(left, N - 40);
+    ck_assert_mem_eq(rest, whole + N + 40, (size_t)left * sizeof *rest);
+    shoal_batch none;
+    ck_assert_ok(shoal_loader_seek(b, 0, 11)); /* the end is a place too */
+    ck_assert(!shoal_loader_next(b, &none));
+    ck_assert_int_eq(shoal_loader_epoch(b), 1);
+    ck_assert_err(shoal_loader_seek(b, 0, 12), SHOAL_EINVAL);
+    ck_assert_err(shoal_loader_seek(b, -1, 0), SHOAL_EINVAL);
+    shoal_loader_destroy(a);
+    shoal_loader_destroy(b);
+    shoal_dataset_release(set);
+}
+END_TEST
+
+/* The same tensors come again and again, unless somebody holds one, or a view of one. */
+START_TEST(used_again)
+{
+    int64_t numbers[N];
+    shoal_batch b;
+    shoal_dataset *set = counting(N);
+    shoal_loader *loader = shoal_loader_create(set, .batch = 10);
+    ck_assert(shoal_loader_next(loader, &b));
+    const shoal_tensor *first = b.x;
+    ck_assert(shoal_loader_next(loader, &b));
+    ck_assert_ptr_eq(b.x, first);
+
+    shoal_tensor *kept = shoal_tensor_retain(b.x);
+    ck_assert(shoal_loader_next(loader, &b));
+    ck_assert_ptr_ne(b.x, kept);
+    shoal_tensor *view = shoal_tensor_retain(shoal_narrow(b.y, 0, 0, 2));
+    ck_assert(shoal_loader_next(loader, &b));
+    ck_assert_double_eq(shoal_tensor_at(kept, SHOAL_SHAPE(9, 0)), 19);
+    ck_assert_double_eq(shoal_tensor_at(view, SHOAL_SHAPE(1)), 21);
+    ck_assert_int_eq(numbers_of(&b, numbers), 10);
+    ck_assert_int_eq(numbers[0], 30);
+
+    ck_assert_ok(shoal_loader_seek(loader, 0, 10)); /* the short batch is a view of the others */
+    ck_assert(shoal_loader_next(loader, &b));
+    ck_assert_int_eq(b.count, 3);
+    shoal_tensor *tail = shoal_tensor_retain(b.x);
+    ck_assert(!shoal_loader_next(loader, &b));
+    ck_assert(shoal_loader_next(loader, &b));
+    ck_assert_double_eq(shoal_tensor_at(tail, SHOAL_SHAPE(2, 0)), 102);
+    ck_assert_uint_ne(shoal_tensor_storage_id(tail), shoal_tensor_storage_id(b.x));
+    shoal_loader_destroy(loader);
+    ck_assert_double_eq(shoal_tensor_at(tail, SHOAL_SHAPE(1, 1)), -101);
+    shoal_tensor_release(tail);
+    shoal_tensor_release(view);
+    shoal_tensor_release(kept);
+    shoal_dataset_release(set);
+}
+END_TEST
+
+START_TEST(allocates_nothing)
+{
+    int64_t numbers[N];
+    shoal_dataset *set = counting(N);
+    shoal_loader *loader = shoal_loader_create(set, .batch = 10, .shuffle = true);
+    (void)!one_epoch(loader, numbers);
+    (void)!one_epoch(loader, numbers);
+    struct mallinfo2 before = mallinfo2();
+    for (int epoch = 0; epoch < 20; epoch++) {
+        (void)!one_epoch(loader, numbers);
+    }
+    struct mallinfo2 after = mallinfo2();
+    ck_assert_uint_eq(after.uordblks, before.uordblks);
+    shoal_loader_destroy(loader);
+    shoal_dataset_release(set);
+}
+END_TEST
+
+START_TEST(scope_of_a_step)
+{
+    shoal_batch b;
+    shoal_dataset *set = counting(N);
+    shoal_loader *loader = shoal_loader_create(set, .batch = 10);
+    shoal_tensor *before = shoal_narrow(shoal_scoped(shoal_ones(SHOAL_F32, SHOAL_SHAPE(4))), 0, 0, 2);
+    size_t base = shoal_scope_mark();
+    for (int step = 0; step < 5 && shoal_loader_next(loader, &b); step++) {
+        ck_assert_uint_eq(shoal_scope_mark(), base); /* the last step's are gone, those before the loop are not */
+        ck_assert_ptr_nonnull(shoal_narrow(b.x, 0, 0, 1));
+        ck_assert_ptr_nonnull(shoal_narrow(b.x, 0, 1, 1));
+    }
+    ck_assert_uint_eq(shoal_scope_mark(), base + 2);
+    shoal_loader_destroy(loader); /* releases nothing: the last step's result may be wanted */
+    ck_assert_uint_eq(shoal_scope_mark(), base + 2);
+    ck_assert_double_eq(shoal_tensor_at(before, SHOAL_SHAPE(1)), 1);
+    shoal_dataset_release(set);
+    shoal_scope_release(0);
+}
+END_TEST
+
+START_TEST(nested_loops)
+{
+    shoal_batch a, b;
+    shoal_dataset *set = counting(20);
+    shoal_loader *outer = shoal_loader_create(set, .batch = 5), *inner = shoal_loader_create(set, .batch = 10);
+    size_t base = shoal_scope_mark();
+    while (shoal_loader_next(outer, &a)) {
+        ck_assert_uint_eq(shoal_scope_mark(), base);
+        shoal_tensor *kept = shoal_narrow(a.x, 0, 0, 1); /* of the outer step: inner steps leave it alone */
+        while (shoal_loader_next(inner, &b)) {
+            ck_assert_uint_eq(shoal_scope_mark(), base + 1);
+            ck_assert_ptr_nonnull(shoal_narrow(b.x, 0, 0, 1));
+            if (a.index % 2 == 0) {
+                break; /* a loop that is left, and gone on with in the next step */
+            }
+        }
+        ck_assert_int_eq((int)shoal_tensor_at(kept, SHOAL_SHAPE(0, 0)), (int)a.index * 5);
+    }
+    ck_assert_uint_eq(shoal_scope_mark(), base);
+    shoal_loader_destroy(inner);
+    shoal_loader_destroy(outer);
+    shoal_dataset_release(set);
+    shoal_scope_release(0);
+}
+END_TEST
+
+/* Two loaders side by side: what was computed of the first one's batch is there after the second one's next. */
+START_TEST(side_by_side)
+{
+    shoal_batch a, b;
+    shoal_dataset *set = counting(20);
+    shoal_loader *one = shoal_loader_create(set, .batch = 5), *two = shoal_loader_create(set, .batch = 5);
+    size_t base = shoal_scope_mark();
+    for (int step = 0; step < 4; step++) {
+        ck_assert(shoal_loader_next(one, &a));
+        ck_assert_uint_eq(shoal_scope_mark(), base);
+        shoal_tensor *of_one = shoal_narrow(a.x, 0, 0, 1);
+        ck_assert(shoal_loader_next(two, &b));
+        ck_assert_int_eq((int)shoal_tensor_at(of_one, SHOAL_SHAPE(0, 0)), 5 * step);
+        ck_assert_uint_eq(shoal_scope_mark(), base + 1);
+    }
+    shoal_loader_destroy(one);
+    shoal_loader_destroy(two);
+    shoal_dataset_release(set);
+    shoal_scope_release(0);
+}
+END_TEST
+
+static shoal_err fails_at_42(void *state, const int64_t *numbers, int64_t count, shoal_tensor *x, shoal_tensor *y)
+{
+    (void)state;
+    for (int64_t i = 0; i < count; i++) {
+        if (numbers[i] == 42) {
+            return shoal_fail(SHOAL_ESTATE, "sample 42 is gone");
+        }
+        ((float *)shoal_tensor_data(x))[2 * i] = (float)numbers[i];
+        ((float *)shoal_tensor_data(x))[2 * i + 1] = -(float)numbers[i];
+        ((int64_t *)shoal_tensor_data(y))[i] = numbers[i];
+    }
+    return SHOAL_OK;
+}
+
+START_TEST(fetch_fails)
+{
+    shoal_batch b;
+    int64_t numbers[N];
+    shoal_dataset *set = shoal_dataset_create(
+        &(shoal_dataset_type){
+            .name = "own", .length = 60, .x_ndim = 1, .x_shape = {2}, .y_dtype = SHOAL_I64, .fetch = fails_at_42},
+        NULL);
+    shoal_loader *loader = shoal_loader_create(set, .batch = 10);
+    for (int i = 0; i < 4; i++) {
+        ck_assert(shoal_loader_next(loader, &b));
+    }
+    ck_assert(!shoal_loader_next(loader, &b));
+    ck_assert_err(shoal_loader_error(loader), SHOAL_ESTATE);
+    ck_assert_str_eq(shoal_last_error_text(), "sample 42 is gone");
+    ck_assert(!shoal_loader_next(loader, &b));
+    ck_assert_int_eq(shoal_loader_epoch(loader), 0);
+    ck_assert_ok(shoal_loader_seek(loader, 0, 5)); /* past it */
+    ck_assert(shoal_loader_next(loader, &b));
+    ck_assert_int_eq(numbers_of(&b, numbers), 10);
+    ck_assert_int_eq(numbers[9], 59);
+    shoal_loader_destroy(loader);
+    ck_assert_ptr_null(shoal_loader_create(set, .batch = 10, .workers = 1)); /* it cannot travel */
+    ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
+    shoal_dataset_release(set);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("loader");
+    TCase *tc = methods_case("loader");
+    tcase_add_test(tc, in_order);
+    tcase_add_test(tc, shuffled);
+    tcase_add_test(tc, drop_last);
+    tcase_add_test(tc, some_samples);
+    tcase_add_test(tc, seek);
+    tcase_add_test(tc, used_again);
+    tcase_add_test(tc, allocates_nothing);
+    tcase_add_test(tc, scope_of_a_step);
+    tcase_add_test(tc, nested_loops);
+    tcase_add_test(tc, side_by_side);
+    tcase_add_test(tc, fetch_fails);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+SH_TEST_MAIN(suite)

@@ -1,0 +1,198 @@
+/* MNIST and Fashion-MNIST: pixels of one byte in the shared heap, turned into normalised floats a batch at a time. */
+#include "data/catalog.h"
+#include "data/dataset.h"
+
+#include "base/error.h"
+
+#include <shoal/share.h>
+
+#include <stdlib.h>
+
+#define SIDE 28
+#define PIXELS (SIDE * SIDE)
+#define CLASSES 10
+#define AHEAD 2 /* samples that are asked for before they are needed */
+
+typedef struct images {
+    shoal_tensor *pixels, *labels; /* u8 [n, 28, 28] and u8 [n], shared */
+    float scale, shift;            /* of a pixel: (p / 255 - mean) / deviation */
+} images;
+
+static void ask_for(const uint8_t *pixels)
+{
+    for (int at = 0; at < PIXELS; at += 64) {
+        __builtin_prefetch(pixels + at);
+    }
+}
+
+static void normalise(float *restrict out, const uint8_t *restrict pixels, float scale, float shift)
+{
+    for (int i = 0; i < PIXELS; i++) {
+        out[i] = (float)pixels[i] * scale + shift;
+    }
+}
+
+static shoal_err images_fetch(void *state, const int64_t *numbers, int64_t count, shoal_tensor *x, shoal_tensor *y)
+{
+    const images *m = state;
+    const uint8_t *pixels = shoal_tensor_data(m->pixels), *labels = shoal_tensor_data(m->labels);
+    float *out = shoal_tensor_data(x);
+    int64_t *label = shoal_tensor_data(y);
+    for (int64_t i = 0; i < count; i++) {
+        if (i + AHEAD < count) {
+            ask_for(pixels + numbers[i + AHEAD] * PIXELS);
+        }
+        normalise(out + i * PIXELS, pixels + numbers[i] * PIXELS, m->scale, m->shift);
+        label[i] = labels[numbers[i]];
+    }
+    return SHOAL_OK;
+}
+
+static shoal_err images_labels(void *state, int64_t *out)
+{
+    const images *m = state;
+    const uint8_t *labels = shoal_tensor_data(m->labels);
+    for (int64_t i = 0; i < shoal_tensor_count(m->labels); i++) {
+        out[i] = labels[i];
+    }
+    return SHOAL_OK;
+}
+
+static void images_destroy(void *state)
+{
+    images *m = state;
+    if (m != NULL) {
+        shoal_tensor_release(m->pixels);
+        shoal_tensor_release(m->labels);
+        free(m);
+    }
+}
+
+static shoal_value *images_pack(void *state)
+{
+    const images *m = state;
+    return shoal_map("pixels", shoal_value_tensor(m->pixels), "labels", shoal_value_tensor(m->labels), "scale",
+                     m->scale, "shift", m->shift);
+}
+
+static shoal_err images_open(const shoal_value *packed, void **out_state)
+{
+    images *m = calloc(1, sizeof *m);
+    if (m == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for a data set");
+    }
+    m->pixels = shoal_tensor_retain(shoal_value_as_tensor(shoal_value_find(packed, "pixels")));
+    m->labels = shoal_tensor_retain(shoal_value_as_tensor(shoal_value_find(packed, "labels")));
+    m->scale = (float)shoal_value_as_float(shoal_value_find(packed, "scale"));
+    m->shift = (float)shoal_value_as_float(shoal_value_find(packed, "shift"));
+    if (m->pixels == NULL || m->labels == NULL) {
+        images_destroy(m);
+        return sh_fail(SHOAL_ETYPE, "the value is no packed set of images");
+    }
+    *out_state = m;
+    return SHOAL_OK;
+}
+
+/* ---- loading ---- */
+
+static shoal_tensor *load(const char *folder, const char *name)
+{
+    char path[PATH_MAX];
+    sh_source s;
+    if (sh_catalog_open(&s, folder, name, path) != SHOAL_OK) {
+        return NULL;
+    }
+    shoal_tensor *t = sh_idx_read(&s, shoal_empty_shared);
+    sh_source_close(&s);
+    return t;
+}
+
+static shoal_err check(const images *m, const char *folder)
+{
+    const shoal_tensor *p = m->pixels, *l = m->labels;
+    if (shoal_tensor_dtype(p) != SHOAL_U8 || shoal_tensor_ndim(p) != 3 || shoal_tensor_size(p, 1) != SIDE ||
+        shoal_tensor_size(p, 2) != SIDE || shoal_tensor_dtype(l) != SHOAL_U8 || shoal_tensor_ndim(l) != 1 ||
+        shoal_tensor_size(l, 0) != shoal_tensor_size(p, 0)) {
+        return sh_fail(SHOAL_ECORRUPT, "%s: the files are not u8 [n, %d, %d] and u8 [n]", folder, SIDE, SIDE);
+    }
+    const uint8_t *labels = shoal_tensor_data(l);
+    for (int64_t i = 0; i < shoal_tensor_count(l); i++) {
+        if (labels[i] >= CLASSES) {
+            return sh_fail(SHOAL_ECORRUPT, "%s: sample %lld has the label %d; 0 to %d are possible", folder,
+                           (long long)i, labels[i], CLASSES - 1);
+        }
+    }
+    return SHOAL_OK;
+}
+
+static images *load_images(const sh_catalog_entry *e, const char *folder, shoal_part part)
+{
+    int first = part == SHOAL_TRAIN ? 0 : 2;
+    images *m = calloc(1, sizeof *m);
+    if (m == NULL) {
+        (void)sh_fail(SHOAL_ENOMEM, "no memory for a data set");
+        return NULL;
+    }
+    m->scale = (float)(1.0 / (255.0 * (double)e->deviation));
+    m->shift = (float)(-(double)e->mean / (double)e->deviation);
+    m->labels = load(folder, e->files[first + 1].name);
+    m->pixels = m->labels != NULL ? load(folder, e->files[first].name) : NULL;
+    if (m->pixels == NULL || check(m, folder) != SHOAL_OK) {
+        images_destroy(m);
+        return NULL;
+    }
+    return m;
+}
+
+static shoal_dataset *open_images(const sh_catalog_entry *e, const char *directory, shoal_part part)
+{
+    char folder[PATH_MAX];
+    if (part != SHOAL_TRAIN && part != SHOAL_TEST) {
+        (void)sh_fail(SHOAL_EINVAL, "%d is no part of a data set", (int)part);
+        return NULL;
+    }
+    if (directory == NULL && sh_catalog_where(e, folder) != SHOAL_OK) {
+        return NULL;
+    }
+    images *m = load_images(e, directory != NULL ? directory : folder, part);
+    if (m == NULL) {
+        return NULL;
+    }
+    shoal_dataset *set = shoal_dataset_create(&(shoal_dataset_type){.name = e->name,
+                                                                    .length = shoal_tensor_size(m->pixels, 0),
+                                                                    .x_dtype = SHOAL_F32,
+                                                                    .y_dtype = SHOAL_I64,
+                                                                    .x_ndim = 3,
+                                                                    .x_shape = {1, SIDE, SIDE},
+                                                                    .fetch = images_fetch,
+                                                                    .destroy = images_destroy,
+                                                                    .pack = images_pack,
+                                                                    .open = images_open},
+                                              m);
+    if (set != NULL) {
+        set->labels = images_labels;
+    } else {
+        images_destroy(m);
+    }
+    return set;
+}
+
+shoal_dataset *shoal_mnist(shoal_part part)
+{
+    return open_images(&sh_catalog[SH_MNIST], NULL, part);
+}
+
+shoal_dataset *shoal_mnist_at(const char *directory, shoal_part part)
+{
+    return open_images(&sh_catalog[SH_MNIST], directory, part);
+}
+
+shoal_dataset *shoal_fashion_mnist(shoal_part part)
+{
+    return open_images(&sh_catalog[SH_FASHION_MNIST], NULL, part);
+}
+
+shoal_dataset *shoal_fashion_mnist_at(const char *directory, shoal_part part)
+{
+    return open_images(&sh_catalog[SH_FASHION_MNIST], directory, part);
+}

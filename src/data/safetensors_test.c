@@ -1,0 +1,230 @@
+/* safetensors: sets of tensors go to files and back, to another implementation and back (tests/safetensors), and whatever is wrong
+ * is refused by file and byte. */
+#include "data/file_test.h"
+
+#include <inttypes.h>
+
+/* A file of a header and size bytes of zeros. */
+static const char *file_with(const char *header, size_t size)
+{
+    static uint8_t bytes[4096];
+    size_t length = strlen(header);
+    ck_assert_uint_lt(8 + length + size, sizeof bytes);
+    memset(bytes, 0, sizeof bytes);
+    for (int i = 0; i < 8; i++) {
+        bytes[i] = (uint8_t)((uint64_t)length >> 8 * i);
+    }
+    memcpy(bytes + 8, header, length);
+    return file_of("file", bytes, 8 + length + size);
+}
+
+static const shoal_dtype dtypes[] = {SHOAL_I64,  SHOAL_F64, SHOAL_F32, SHOAL_I32,
+                                     SHOAL_BF16, SHOAL_F16, SHOAL_U8,  SHOAL_B8};
+#define DTYPES (sizeof dtypes / sizeof *dtypes)
+
+static void add(shoal_tensors *set, const char *name, shoal_tensor *t)
+{
+    ck_assert_ptr_nonnull(t);
+    ck_assert_ok(shoal_tensors_add(set, name, t));
+}
+
+/* One of each dtype, a number, an empty one, a view, and texts. */
+static shoal_tensors *some_tensors(void)
+{
+    shoal_tensors *set = shoal_tensors_create();
+    char name[32];
+    for (size_t i = DTYPES; i-- > 0;) {
+        snprintf(name, sizeof name, "of.%s", shoal_dtype_name(dtypes[i]));
+        add(set, name, shoal_scoped(shoal_arange(dtypes[i], 0, dtypes[i] == SHOAL_B8 ? 2 : 5, 1)));
+    }
+    add(set, "number", shoal_scoped(shoal_scalar(SHOAL_F32, 1.5)));
+    add(set, "none", shoal_scoped(shoal_zeros(SHOAL_F32, SHOAL_SHAPE(3, 0))));
+    shoal_tensor *m = shoal_view(shoal_scoped(shoal_arange(SHOAL_F32, 0, 6, 1)), SHOAL_SHAPE(2, 3));
+    add(set, "turned \"\xc3\xbc\" \\", shoal_transpose(m, 0, 1));
+    ck_assert_ok(shoal_tensors_set_text(set, "epoch", "2"));
+    ck_assert_ok(shoal_tensors_set_text(set, "epoch", "3"));
+    ck_assert_ok(shoal_tensors_set_text(set, "why", "l\xc3\xa4uft\n"));
+    return set;
+}
+
+static void assert_same(const shoal_tensors *a, const shoal_tensors *b)
+{
+    ck_assert_msg(a != NULL && b != NULL, "%s", shoal_last_error_text());
+    ck_assert_uint_eq(shoal_tensors_count(a), shoal_tensors_count(b));
+    for (size_t i = 0; i < shoal_tensors_count(a); i++) {
+        const char *name = shoal_tensors_name(a, i);
+        ck_assert_msg(shoal_tensor_equal(shoal_tensors_at(a, i), shoal_tensors_find(b, name)), "%s differs", name);
+    }
+    ck_assert_str_eq(shoal_tensors_text(a, "epoch"), shoal_tensors_text(b, "epoch"));
+    ck_assert_str_eq(shoal_tensors_text(a, "why"), shoal_tensors_text(b, "why"));
+}
+
+START_TEST(round_trip)
+{
+    uint8_t bytes[4096], again[4096];
+    shoal_tensors *set = some_tensors();
+    ck_assert_ok(shoal_safetensors_write(in_folder("a"), set));
+    shoal_tensors *back = shoal_safetensors_read(in_folder("a"));
+    assert_same(set, back);
+    ck_assert_str_eq(shoal_tensors_name(back, 0), "of.i64"); /* wide ones first */
+    ck_assert_str_eq(shoal_tensors_name(back, shoal_tensors_count(back) - 1), "of.bool");
+
+    ck_assert_ok(shoal_safetensors_write(in_folder("b"), back));
+    size_t size = bytes_of(in_folder("a"), bytes, sizeof bytes);
+    ck_assert_uint_eq(bytes_of(in_folder("b"), again, sizeof again), size);
+    ck_assert_mem_eq(bytes, again, size);
+    ck_assert_uint_eq(bytes[0] % 8, 0); /* the data are aligned */
+    refuse_other_lengths(read_safetensors, bytes, size);
+    shoal_tensors_destroy(back);
+    shoal_tensors_destroy(set);
+    shoal_scope_release(0);
+}
+END_TEST
+
+static int run_script(const char *what)
+{
+    char command[512];
+    snprintf(command, sizeof command, "python3 tests/safetensors/files.py %s %s", what, folder);
+    return system(command);
+}
+
+/* tests/safetensors/files.py is a reader and writer of its own, in plain Python. */
+START_TEST(both_ways)
+{
+    shoal_tensors *set = some_tensors();
+    ck_assert_ok(shoal_safetensors_write(in_folder("ours.safetensors"), set));
+    ck_assert_int_eq(run_script("check"), 0);
+    ck_assert_int_eq(run_script("write"), 0);
+    shoal_tensors *theirs = shoal_safetensors_read(in_folder("theirs.safetensors"));
+    assert_same(set, theirs);
+    shoal_tensors_destroy(theirs);
+    shoal_tensors_destroy(set);
+    shoal_scope_release(0);
+}
+END_TEST
+
+START_TEST(sets)
+{
+    shoal_tensors *set = shoal_tensors_create();
+    shoal_tensor *t = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(1));
+    char name[32];
+    for (int i = 0; i < 10000; i++) {
+        snprintf(name, sizeof name, "layer.%d", i);
+        ck_assert_ok(shoal_tensors_add(set, name, t));
+    }
+    ck_assert_uint_eq(shoal_tensors_count(set), 10000);
+    ck_assert_ptr_eq(shoal_tensors_find(set, "layer.9999"), t);
+    ck_assert_ptr_null(shoal_tensors_find(set, "layer.10000"));
+    ck_assert_int_eq(shoal_last_error(), SHOAL_ENOENT);
+    ck_assert_ptr_null(shoal_tensors_at(set, 10000));
+    ck_assert_ptr_null(shoal_tensors_text(set, "none"));
+    ck_assert_err(shoal_tensors_add(set, "layer.7", t), SHOAL_EINVAL);
+    ck_assert_err(shoal_tensors_add(set, NULL, t), SHOAL_EINVAL);
+
+    ck_assert_ok(shoal_tensors_add(set, "\xff", t));
+    ck_assert_err(shoal_safetensors_write(in_folder("x"), set), SHOAL_EINVAL);
+    ck_assert_int_eq(count_files(folder), 0);
+    shoal_tensors_destroy(set);
+    set = shoal_tensors_create();
+    ck_assert_ok(shoal_tensors_add(set, "__metadata__", t));
+    ck_assert_err(shoal_safetensors_write(in_folder("x"), set), SHOAL_EINVAL);
+    shoal_tensors_destroy(set);
+    shoal_tensor_release(t);
+}
+END_TEST
+
+#define T(dtype, shape, begin, end) "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"
+
+START_TEST(wrong_headers)
+{
+    static const struct {
+        const char *header;
+        size_t data;
+        shoal_err err;
+        const char *words;
+    } cases[] = {
+        {"", 0, SHOAL_ECORRUPT, "byte 8: the header does not begin with '{'"},
+        {" {}", 0, SHOAL_ECORRUPT, "byte 8: the header does not begin with '{'"},
+        {"{", 0, SHOAL_ECORRUPT, "byte 9: the header is no JSON"},
+        {"{}x", 0, SHOAL_ECORRUPT, "the header is no JSON"},
+        {"{}", 1, SHOAL_ECORRUPT, "byte 10: the last tensor ends here, but not the file"},
+        {"{\"a\":1}", 0, SHOAL_ECORRUPT, "byte 9: tensor 'a' is not described"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, SHOAL_ECORRUPT, "is not described"},
+        {"{\"a\":" T("F31", "[1]", "0", "4") "}", 4, SHOAL_ECORRUPT, "byte 9: tensor 'a': 'F31' is no dtype"},
+        {"{\"a\":" T("U16", "[2]", "0", "4") "}", 4, SHOAL_ETYPE, "byte 9: tensor 'a': the dtype U16 is not supported"},
+        {"{\"a\":" T("F32", "1", "0", "4") "}", 4, SHOAL_ECORRUPT, "no shape"},
+        {"{\"a\":" T("F32", "[1,1,1,1,1,1,1,1,1]", "0", "4") "}", 4, SHOAL_ECORRUPT, "no shape of at most 8"},
+        {"{\"a\":" T("F32", "[-1]", "0", "4") "}", 4, SHOAL_ECORRUPT, "size 0 of its shape"},
+        {"{\"a\":" T("F32", "[1.0]", "0", "4") "}", 4, SHOAL_ECORRUPT, "size 0 of its shape"},
+        {"{\"a\":" T("F32", "[18446744073709551617]", "0", "4") "}", 4, SHOAL_ECORRUPT, "no JSON"},
+        {"{\"a\":" T("F32", "[4294967296,4294967296]", "0", "0") "}", 0, SHOAL_ECORRUPT, "another number of bytes"},
+        {"{\"a\":" T("U8", "[0,9223372036854775807,3]", "0", "0") "}", 0, SHOAL_ECORRUPT, "another number of bytes"},
+        {"{\"a\":" T("F32", "[1]", "0", "8") "}", 8, SHOAL_ECORRUPT, "another number of bytes than 8"},
+        {"{\"a\":" T("F32", "[1]", "4", "0") "}", 4, SHOAL_ECORRUPT, "no data_offsets"},
+        {"{\"a\":" T("F32", "[1]", "-4", "0") "}", 4, SHOAL_ECORRUPT, "no data_offsets"},
+        {"{\"a\":" T("F32", "[1]", "9223372036854775803", "9223372036854775807") "}", 4, SHOAL_ECORRUPT,
+         "ends at 9223372036854775807 of the data, which are 4 bytes"},
+        {"{\"a\":" T("F32", "[1]", "0", "4") ",\"b\":" T("F32", "[1]", "2", "6") "}", 6, SHOAL_ECORRUPT,
+         "'b' overlaps"},
+        {"{\"a\":" T("F32", "[1]", "0", "4") ",\"b\":" T("F32", "[1]", "5", "9") "}", 9, SHOAL_ECORRUPT,
+         "'b' leaves a hole"},
+        {"{\"a\":" T("F32", "[1]", "0", "4") ",\"a\":" T("F32", "[1]", "4", "8") "}", 8, SHOAL_ECORRUPT,
+         "no JSON: duplicate"},
+        {"{\"__metadata__\":{\"x\":1}}", 0, SHOAL_ECORRUPT, "byte 25: __metadata__: 'x' is no string"},
+        {"{\"__metadata__\":[]}", 0, SHOAL_ECORRUPT, "byte 9: __metadata__ is no object"},
+        {"{\"a\\u0000b\":" T("F32", "[1]", "0", "4") "}", 4, SHOAL_ECORRUPT, "no JSON"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *path = file_with(cases[i].header, cases[i].data);
+        ck_assert_msg(shoal_safetensors_read(path) == NULL, "case %zu was taken, wanted '%s'", i, cases[i].words);
+        assert_names_byte(path, cases[i].err, cases[i].words);
+    }
+}
+END_TEST
+
+START_TEST(wrong_lengths)
+{
+    static const wrong cases[] = {
+        {BYTES("\x02\0\0\0\0\0\0\x80{}"), SHOAL_ECORRUPT, "byte 0: a header of 9223372036854775810 bytes"},
+        {BYTES("\xff\xff\xff\xff\xff\xff\xff\xff{}"), SHOAL_ECORRUPT, "byte 0: a header of 18446744073709551615 bytes"},
+        {BYTES("\x00\x00\x00\x40\0\0\0\0{}"), SHOAL_ECORRUPT, "byte 0: a header of 1073741824 bytes"},
+        {BYTES("\x03\0\0\0\0\0\0\0{}"), SHOAL_ECORRUPT, "byte 0: a header of 3 bytes: 2 bytes follow"},
+    };
+    refuse_all(read_safetensors, cases, sizeof cases / sizeof *cases);
+
+    /* A gigabyte is there, but without anything in it: the format's limit holds, and nothing is read. */
+    const char *path = file_of("sparse", BYTES("\x00\x00\x00\x40\0\0\0\0{}"));
+    ck_assert_int_eq(truncate(path, (off_t)1 << 31), 0);
+    ck_assert_ptr_null(shoal_safetensors_read(path));
+    assert_names_byte(path, SHOAL_ECORRUPT, "100000000 are the most");
+}
+END_TEST
+
+START_TEST(wrong_bool)
+{
+    static const char header[] = "{\"a\":" T("BOOL", "[2]", "0", "2") "}";
+    const char *path = file_with(header, 2);
+    FILE *f = fopen(path, "r+e");
+    ck_assert_int_eq(fseek(f, -1, SEEK_END), 0);
+    fputc(7, f);
+    fclose(f);
+    ck_assert_ptr_null(shoal_safetensors_read(path));
+    assert_names_byte(path, SHOAL_ECORRUPT, "7 is no bool");
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("safetensors");
+    TCase *tc = folder_case("safetensors");
+    tcase_add_test(tc, round_trip);
+    tcase_add_test(tc, both_ways);
+    tcase_add_test(tc, sets);
+    tcase_add_test(tc, wrong_headers);
+    tcase_add_test(tc, wrong_lengths);
+    tcase_add_test(tc, wrong_bool);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+SH_TEST_MAIN(suite)

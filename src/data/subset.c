@@ -1,0 +1,300 @@
+/* Some samples of a set, with a transform; and the splits, which are subsets. */
+#include "data/dataset.h"
+
+#include "base/error.h"
+#include "device/device.h"
+#include "kernels/random.h"
+
+#include <shoal/share.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct subset {
+    shoal_dataset *parent;
+    shoal_tensor *numbers; /* i64 [length], of the parent */
+    shoal_transform transform;
+    void *context;
+} subset;
+
+static const int64_t *numbers_of(const subset *s)
+{
+    return shoal_tensor_data(s->numbers);
+}
+
+static shoal_err subset_fetch(void *state, const int64_t *numbers, int64_t count, shoal_tensor *x, shoal_tensor *y)
+{
+    const subset *s = state;
+    size_t bytes = (size_t)count * sizeof(int64_t);
+    int64_t *own = sh_cpu_cache_alloc(bytes);
+    if (own == NULL) {
+        return shoal_last_error();
+    }
+    for (int64_t i = 0; i < count; i++) {
+        own[i] = numbers_of(s)[numbers[i]];
+    }
+    shoal_err err = sh_dataset_fetch(s->parent, own, count, x, y);
+    sh_cpu_cache_free(own, bytes);
+    return err == SHOAL_OK && s->transform != NULL ? s->transform(x, s->context) : err;
+}
+
+static void subset_destroy(void *state)
+{
+    subset *s = state;
+    if (s != NULL) {
+        shoal_dataset_release(s->parent);
+        shoal_tensor_release(s->numbers);
+        free(s);
+    }
+}
+
+static shoal_err subset_labels(void *state, int64_t *out)
+{
+    const subset *s = state;
+    int64_t *all = malloc((size_t)(s->parent->type.length + 1) * sizeof *all);
+    if (all == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for %lld labels", (long long)s->parent->type.length);
+    }
+    shoal_err err = sh_dataset_labels(s->parent, all);
+    for (int64_t i = 0; err == SHOAL_OK && i < shoal_tensor_count(s->numbers); i++) {
+        out[i] = all[numbers_of(s)[i]];
+    }
+    free(all);
+    return err;
+}
+
+static shoal_value *subset_pack(void *state)
+{
+    const subset *s = state;
+    if (s->context != NULL) {
+        (void)sh_fail(SHOAL_EINVAL,
+                      "a subset whose transform has a context cannot travel: a pointer means nothing there");
+        return NULL;
+    }
+    return shoal_map("parent", shoal_dataset_pack(s->parent), "numbers", shoal_value_tensor(s->numbers), "transform",
+                     sh_value_function((sh_any_function)s->transform));
+}
+
+static shoal_err subset_open(const shoal_value *packed, void **out_state)
+{
+    sh_any_function transform;
+    subset *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for a data set");
+    }
+    shoal_err err = sh_function_of_value(shoal_value_find(packed, "transform"), &transform);
+    if (err == SHOAL_OK) {
+        s->transform = (shoal_transform)transform;
+        s->numbers = shoal_tensor_retain(shoal_value_as_tensor(shoal_value_find(packed, "numbers")));
+        s->parent = s->numbers != NULL ? shoal_dataset_open(shoal_value_find(packed, "parent")) : NULL;
+        err = s->parent != NULL ? sh_dataset_check(s->parent, numbers_of(s), shoal_tensor_count(s->numbers))
+                                : shoal_last_error();
+    }
+    if (err != SHOAL_OK) {
+        subset_destroy(s);
+        return err;
+    }
+    *out_state = s;
+    return SHOAL_OK;
+}
+
+/* A subset of a subset that changes nothing is one of the set behind it: chains stay short. */
+static shoal_dataset *behind(shoal_dataset *set, int64_t *numbers, int64_t count)
+{
+    while (set->type.fetch == subset_fetch && ((subset *)set->state)->transform == NULL) {
+        const subset *s = set->state;
+        for (int64_t i = 0; i < count; i++) {
+            numbers[i] = numbers_of(s)[numbers[i]];
+        }
+        set = s->parent;
+    }
+    return set;
+}
+
+shoal_dataset *shoal_subset_with(shoal_dataset *set, const int64_t *numbers, int64_t count, shoal_transform transform,
+                                 void *context)
+{
+    if (set == NULL || sh_dataset_check(set, numbers, count) != SHOAL_OK) {
+        if (set == NULL) {
+            (void)sh_fail(SHOAL_EINVAL, "a subset of no data set");
+        }
+        return NULL;
+    }
+    subset *s = calloc(1, sizeof *s);
+    shoal_tensor *own = s != NULL ? shoal_from_data(SHOAL_I64, numbers, SHOAL_SHAPE(count)) : NULL;
+    if (own == NULL) {
+        (void)(s == NULL && sh_fail(SHOAL_ENOMEM, "no memory for a data set") != SHOAL_OK);
+        free(s);
+        return NULL;
+    }
+    *s = (subset){.numbers = own, .transform = transform, .context = context};
+    s->parent = shoal_dataset_retain(behind(set, shoal_tensor_data(own), count));
+    shoal_dataset_type type = s->parent->type;
+    type.length = count;
+    type.fetch = subset_fetch;
+    type.destroy = subset_destroy;
+    type.pack = subset_pack;
+    type.open = subset_open;
+    shoal_dataset *made = shoal_dataset_create(&type, s);
+    if (made != NULL) {
+        made->labels = subset_labels;
+    } else {
+        subset_destroy(s);
+    }
+    return made;
+}
+
+shoal_dataset *shoal_subset(shoal_dataset *set, const int64_t *numbers, int64_t count)
+{
+    return shoal_subset_with(set, numbers, count, NULL, NULL);
+}
+
+/* ---- splits ---- */
+
+/* Numbers of all samples, in the order in which they are cut; free() them. NULL: the last error. */
+static int64_t *all_numbers(const shoal_dataset *set, int64_t parts)
+{
+    int64_t length = shoal_dataset_length(set);
+    if (set == NULL || parts < 1 || parts > length) {
+        (void)sh_fail(SHOAL_EINVAL, "%lld samples cannot be split into %lld parts", (long long)length,
+                      (long long)parts);
+        return NULL;
+    }
+    int64_t *numbers = malloc((size_t)length * sizeof *numbers);
+    if (numbers == NULL) {
+        (void)sh_fail(SHOAL_ENOMEM, "no memory to split %lld samples", (long long)length);
+        return NULL;
+    }
+    for (int64_t i = 0; i < length; i++) {
+        numbers[i] = i;
+    }
+    return numbers;
+}
+
+/* Cuts numbers into n subsets; ends[i] is where part i ends. */
+static shoal_err cut(shoal_dataset *set, const int64_t *numbers, int64_t n, const int64_t *ends, shoal_dataset **out)
+{
+    shoal_dataset **made = calloc((size_t)n, sizeof(shoal_dataset *));
+    shoal_err err = made != NULL ? SHOAL_OK : sh_fail(SHOAL_ENOMEM, "no memory for %lld data sets", (long long)n);
+    for (int64_t i = 0, at = 0; err == SHOAL_OK && i < n; at = ends[i++]) {
+        made[i] = shoal_subset(set, numbers + at, ends[i] - at);
+        err = made[i] != NULL ? SHOAL_OK : shoal_last_error();
+    }
+    for (int64_t i = 0; err != SHOAL_OK && made != NULL && i < n; i++) {
+        shoal_dataset_release(made[i]);
+    }
+    if (err == SHOAL_OK) {
+        memcpy(out, made, (size_t)n * sizeof(shoal_dataset *));
+    }
+    free(made);
+    return err;
+}
+
+/* Where n parts end; NULL: the last error. The rest goes to the last, or one each to the first. */
+static int64_t *make_ends(int64_t length, int64_t n, bool spread)
+{
+    int64_t *ends = malloc((size_t)n * sizeof *ends);
+    if (ends == NULL) {
+        (void)sh_fail(SHOAL_ENOMEM, "no memory for %lld parts", (long long)n);
+        return NULL;
+    }
+    for (int64_t i = 0, at = 0; i < n; i++) {
+        at += length / n + (spread && i < length % n);
+        ends[i] = at;
+    }
+    ends[n - 1] = length;
+    return ends;
+}
+
+shoal_err shoal_split_shard(shoal_dataset *set, int64_t n, shoal_dataset **out)
+{
+    int64_t *numbers = all_numbers(set, n);
+    int64_t *ends = numbers != NULL ? make_ends(set->type.length, n, false) : NULL;
+    shoal_err err = ends != NULL ? cut(set, numbers, n, ends, out) : shoal_last_error();
+    free(ends);
+    free(numbers);
+    return err;
+}
+
+shoal_err shoal_split_iid(shoal_dataset *set, int64_t n, uint64_t seed, shoal_dataset **out)
+{
+    int64_t *numbers = all_numbers(set, n);
+    int64_t *ends = numbers != NULL ? make_ends(set->type.length, n, true) : NULL;
+    if (ends != NULL) {
+        sh_random_key key = {.seed = seed, .stream = sh_stream(SH_STREAM_SPLIT, 0)};
+        sh_random_permutation(key, numbers, set->type.length);
+    }
+    shoal_err err = ends != NULL ? cut(set, numbers, n, ends, out) : shoal_last_error();
+    free(ends);
+    free(numbers);
+    return err;
+}
+
+typedef struct labelled {
+    int64_t label, number;
+} labelled;
+
+static int compare_labels(const void *left, const void *right)
+{
+    const labelled *a = left, *b = right;
+    return a->label != b->label ? (a->label < b->label ? -1 : 1) : (a->number > b->number) - (a->number < b->number);
+}
+
+/* numbers sorted by label, then by number. */
+static shoal_err sort_by_label(shoal_dataset *set, int64_t *numbers)
+{
+    int64_t length = set->type.length;
+    labelled *pairs = malloc((size_t)length * sizeof *pairs);
+    shoal_err err = pairs != NULL ? sh_dataset_labels(set, numbers)
+                                  : sh_fail(SHOAL_ENOMEM, "no memory to sort %lld labels", (long long)length);
+    if (err == SHOAL_OK) {
+        for (int64_t i = 0; i < length; i++) {
+            pairs[i] = (labelled){numbers[i], i};
+        }
+        qsort(pairs, (size_t)length, sizeof *pairs, compare_labels);
+        for (int64_t i = 0; i < length; i++) {
+            numbers[i] = pairs[i].number;
+        }
+    }
+    free(pairs);
+    return err;
+}
+
+/* Puts the shards of sorted numbers in the order drawn into dealt; ends of each of n parts of `each` shards. */
+static void deal(const int64_t *sorted, const int64_t *shard_ends, const int64_t *drawn, int64_t shards, int64_t each,
+                 int64_t *dealt, int64_t *ends)
+{
+    int64_t at = 0;
+    for (int64_t i = 0; i < shards; i++) {
+        int64_t begin = drawn[i] > 0 ? shard_ends[drawn[i] - 1] : 0, count = shard_ends[drawn[i]] - begin;
+        memcpy(dealt + at, sorted + begin, (size_t)count * sizeof *dealt);
+        at += count;
+        ends[i / each] = at;
+    }
+}
+
+shoal_err shoal_split_label(shoal_dataset *set, int64_t n, int64_t shards_each, uint64_t seed, shoal_dataset **out)
+{
+    int64_t shards;
+    if (n < 1 || shards_each < 1 || __builtin_mul_overflow(n, shards_each, &shards)) {
+        return sh_fail(SHOAL_EINVAL, "%lld parts of %lld shards cannot be made", (long long)n, (long long)shards_each);
+    }
+    int64_t *sorted = all_numbers(set, shards);
+    int64_t *shard_ends = sorted != NULL ? make_ends(set->type.length, shards, false) : NULL;
+    int64_t *dealt = shard_ends != NULL ? all_numbers(set, shards) : NULL;
+    int64_t *drawn = dealt != NULL ? make_ends(shards, shards, false) : NULL;
+    int64_t *ends = drawn != NULL ? make_ends(n, n, false) : NULL;
+    shoal_err err = ends != NULL ? sort_by_label(set, sorted) : shoal_last_error();
+    if (err == SHOAL_OK) {
+        sh_random_key key = {.seed = seed, .stream = sh_stream(SH_STREAM_SPLIT, 1)};
+        sh_random_permutation(key, drawn, shards);
+        deal(sorted, shard_ends, drawn, shards, shards_each, dealt, ends);
+        err = cut(set, dealt, n, ends, out);
+    }
+    free(ends);
+    free(drawn);
+    free(dealt);
+    free(shard_ends);
+    free(sorted);
+    return err;
+}

@@ -1,0 +1,169 @@
+/* Writing: a file is the old one or the new one, whatever fails in between, and nothing else is left. */
+#include "data/file_test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+
+static shoal_tensor *big;
+static shoal_tensors *set;
+
+static void write_begin(void)
+{
+    folder_begin();
+    big = shoal_ones(SHOAL_F32, SHOAL_SHAPE(64, 1024)); /* 256 KiB */
+    set = shoal_tensors_create();
+    ck_assert_ok(shoal_tensors_add(set, "big", big));
+}
+
+static void write_end(void)
+{
+    shoal_tensors_destroy(set);
+    shoal_tensor_release(big);
+    folder_end();
+}
+
+/* The 16 bytes that stood there before still do. */
+static void assert_old(const char *path)
+{
+    uint8_t bytes[32];
+    ck_assert_uint_eq(bytes_of(path, bytes, sizeof bytes), 16);
+    ck_assert_mem_eq(bytes, "the old contents", 16);
+}
+
+static const char *old_file(const char *name)
+{
+    return file_of(name, "the old contents", 16);
+}
+
+/* Both writers fail with err, and leave the old file. */
+static void refuse(const char *path, shoal_err err)
+{
+    ck_assert_err(shoal_npy_write(path, big), err);
+    ck_assert_msg(strstr(shoal_last_error_text(), path) != NULL, "%s", shoal_last_error_text());
+    ck_assert_err(shoal_safetensors_write(path, set), err);
+    ck_assert_msg(strstr(shoal_last_error_text(), path) != NULL, "%s", shoal_last_error_text());
+}
+
+START_TEST(replaces)
+{
+    struct stat st;
+    const char *path = old_file("weights");
+    ck_assert_int_eq(chmod(path, 0640), 0);
+    ck_assert_int_eq(symlink("weights", in_folder("link")), 0);
+    ck_assert_ok(shoal_npy_write(in_folder("link"), big));
+    ck_assert_int_eq(lstat(in_folder("link"), &st), 0);
+    ck_assert(S_ISLNK(st.st_mode));
+    ck_assert_int_eq(stat(path, &st), 0);
+    ck_assert_int_eq(st.st_mode & 07777, 0640);
+    ck_assert_int_eq(st.st_size, 128 + 64 * 1024 * 4);
+    ck_assert_ok(shoal_safetensors_write(path, set));
+    shoal_tensors *back = shoal_safetensors_read(path);
+    ck_assert(shoal_tensor_equal(big, shoal_tensors_find(back, "big")));
+    shoal_tensors_destroy(back);
+    ck_assert_int_eq(count_files(folder), 2);
+
+    mode_t mask = umask(027);
+    ck_assert_ok(shoal_npy_write(in_folder("fresh"), big));
+    umask(mask);
+    ck_assert_int_eq(stat(in_folder("fresh"), &st), 0);
+    ck_assert_int_eq(st.st_mode & 07777, 0640);
+}
+END_TEST
+
+START_TEST(no_place)
+{
+    refuse(in_folder("absent/weights"), SHOAL_ENOENT);
+    refuse(folder, SHOAL_EINVAL);
+    ck_assert_err(shoal_npy_write("", big), SHOAL_EINVAL);
+    ck_assert_err(shoal_npy_write(NULL, big), SHOAL_EINVAL);
+}
+END_TEST
+
+START_TEST(full_device)
+{
+    if (access("/dev/full", W_OK) != 0) {
+        printf("skipped: /dev/full is not there\n");
+        return;
+    }
+    refuse("/dev/full", SHOAL_EOS);
+    ck_assert_msg(strstr(shoal_last_error_text(), "No space left") != NULL, "%s", shoal_last_error_text());
+}
+END_TEST
+
+/* A limit on the size of files fails in the middle, as a full disk does, and needs no rights. */
+START_TEST(file_too_large)
+{
+    struct rlimit limit;
+    const char *path = old_file("weights");
+    signal(SIGXFSZ, SIG_IGN);
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &(struct rlimit){100000, limit.rlim_max}), 0);
+    refuse(path, SHOAL_EOS);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    assert_old(path);
+    ck_assert_int_eq(count_files(folder), 1);
+}
+END_TEST
+
+START_TEST(full_disk)
+{
+    char disk[128];
+    snprintf(disk, sizeof disk, "%s", in_folder("disk"));
+    ck_assert_int_eq(mkdir(disk, 0700), 0);
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("tmpfs", disk, "tmpfs", 0, "size=128k") != 0) {
+        printf("skipped: a small disk cannot be mounted here: %s\n", strerror(errno));
+    } else {
+        const char *path = old_file("disk/weights");
+        refuse(path, SHOAL_EOS);
+        ck_assert_msg(strstr(shoal_last_error_text(), "No space left") != NULL, "%s", shoal_last_error_text());
+        assert_old(path);
+        ck_assert_int_eq(count_files(disk), 1);
+        ck_assert_int_eq(umount(disk), 0);
+    }
+    ck_assert_int_eq(rmdir(disk), 0);
+}
+END_TEST
+
+START_TEST(no_permission)
+{
+    const char *path = old_file("weights");
+    if (geteuid() == 0) { /* whom nothing is forbidden: as nobody */
+        ck_assert_int_eq(chmod(folder, 0755), 0);
+        ck_assert_int_eq(seteuid(65534), 0);
+        refuse(in_folder("fresh"), SHOAL_EPERM);
+        refuse(path, SHOAL_EPERM);
+        ck_assert_int_eq(seteuid(0), 0);
+    } else {
+        ck_assert_int_eq(chmod(path, 0400), 0);
+        refuse(path, SHOAL_EPERM);
+        ck_assert_int_eq(chmod(folder, 0500), 0);
+        refuse(in_folder("fresh"), SHOAL_EPERM);
+        ck_assert_int_eq(chmod(folder, 0700), 0);
+    }
+    assert_old(path);
+    ck_assert_int_eq(count_files(folder), 1);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("write");
+    TCase *tc = tcase_create("write");
+    tcase_add_checked_fixture(tc, write_begin, write_end);
+    tcase_set_timeout(tc, SH_TEST_SECONDS);
+    tcase_add_test(tc, replaces);
+    tcase_add_test(tc, no_place);
+    tcase_add_test(tc, full_device);
+    tcase_add_test(tc, file_too_large);
+    tcase_add_test(tc, full_disk);
+    tcase_add_test(tc, no_permission);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+SH_TEST_MAIN(suite)
