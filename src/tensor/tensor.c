@@ -74,8 +74,9 @@ static void destroy(shoal_tensor *t)
 {
     sh_node_release(t->node);
     shoal_tensor_release(t->grad);
-    if (t->description) {
-        shoal_release(t->description);
+    shoal_block *description = (shoal_block *)(uintptr_t)sh_load_acquire(&t->description);
+    if (description) {
+        shoal_release(description);
     }
     free(t->hooks);
     sh_storage_release(t->storage);

@@ -43,10 +43,10 @@ struct shoal_tensor {
     shoal_tensor *grad;
     sh_hooks *hooks;
 
-    /* The block that describes this tensor to other processes, kept while it is true (share/). */
-    shoal_block *description;
-    uint64_t described_grad; /* the id + 1 of the grad's description then; 0: none */
-    bool described_needs;    /* requires_grad then */
+    /* The block that describes this tensor to other processes, while what it says is so (share/description.c). */
+    sh_a64 description;    /* a shoal_block *, or 0 */
+    sh_a64 description_id; /* its id + 1; 0: never described */
+    sh_a64 described;      /* what it says of the grad and of requires_grad */
 };
 
 /* How a tensor lies over its storage. */
