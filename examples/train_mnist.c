@@ -1,17 +1,16 @@
 /* The MNIST network in one process: what the well-known PyTorch example does, with its defaults.
  *
- *     build/examples/train_mnist [epochs [seed [images of an epoch]]]
+ *     build/examples/train_mnist [epochs [seed [batches of an epoch]]]
  */
 #include <shoal/shoal.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 
-static shoal_err train(shoal_module *model, shoal_optimizer *sgd, shoal_loader *data, int64_t images)
+static shoal_err train(shoal_module *model, shoal_optimizer *sgd, shoal_loader *data, int64_t batches)
 {
-    int64_t seen = 0;
     shoal_module_train(model, true);
-    for (shoal_batch b; seen < images && shoal_loader_next(data, &b);) {
+    for (shoal_batch b; shoal_loader_next(data, &b) && b.index < batches;) {
         shoal_optimizer_zero_grad(sgd);
         shoal_err err = shoal_backward(shoal_nll_loss(shoal_module_forward(model, b.x), b.y));
         if (err == SHOAL_OK) {
@@ -20,7 +19,6 @@ static shoal_err train(shoal_module *model, shoal_optimizer *sgd, shoal_loader *
         if (err != SHOAL_OK) {
             return err;
         }
-        seen += b.count;
     }
     return shoal_loader_error(data);
 }
@@ -42,7 +40,7 @@ static shoal_err test(shoal_module *model, shoal_loader *data, double *out_loss,
     return shoal_loader_error(data);
 }
 
-static shoal_err run(int epochs, uint64_t seed, int64_t images)
+static shoal_err run(int epochs, uint64_t seed, int64_t batches)
 {
     shoal_manual_seed(seed);
     shoal_module *model = shoal_model_create("mnist-cnn");
@@ -55,7 +53,10 @@ static shoal_err run(int epochs, uint64_t seed, int64_t images)
     shoal_err err = testing ? SHOAL_OK : shoal_last_error();
     for (int epoch = 1; epoch <= epochs && err == SHOAL_OK; epoch++) {
         double loss = 0, right = 0;
-        err = train(model, sgd, training, images);
+        err = shoal_loader_seek(training, epoch, 0);
+        if (err == SHOAL_OK) {
+            err = train(model, sgd, training, batches);
+        }
         if (err == SHOAL_OK) {
             err = test(model, testing, &loss, &right);
         }
@@ -78,7 +79,7 @@ int main(int argc, char **argv)
     shoal_err err = shoal_init(&argc, &argv);
     if (err == SHOAL_OK) {
         err = run(argc > 1 ? atoi(argv[1]) : 10, argc > 2 ? strtoull(argv[2], NULL, 10) : 1,
-                  argc > 3 ? atoll(argv[3]) : 60000);
+                  argc > 3 ? atoll(argv[3]) : INT64_MAX);
     }
     if (err != SHOAL_OK) {
         fprintf(stderr, "%s: %s\n", shoal_err_name(err), shoal_last_error_text());
