@@ -15,17 +15,20 @@ static shoal_world_info info(void)
 
 /* ---- B11 ---- */
 
-/* Adds one to each tensor and sends it back. */
+/* Adds one to each tensor and sends it on. Rank 1 gives it away. */
 static shoal_err add_one(int rank, const shoal_value *args)
 {
     shoal_queue *in = ARG(queue, "in"), *out = ARG(queue, "out");
     shoal_tensor *t;
     shoal_err err;
-    (void)rank;
     while ((err = shoal_queue_get_tensor(in, LIMIT, &t)) == SHOAL_OK) {
         ((float *)shoal_tensor_data(t))[0] += 1;
-        must_ok(shoal_queue_put_tensor(out, t, LIMIT));
-        shoal_tensor_release(t);
+        if (rank == 1) {
+            must_ok(shoal_queue_give_tensor(out, t, LIMIT));
+        } else {
+            must_ok(shoal_queue_put_tensor(out, t, LIMIT));
+            shoal_tensor_release(t);
+        }
     }
     must(err == SHOAL_ECLOSED);
     return SHOAL_OK;

@@ -14,7 +14,7 @@ shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor *t, int64_t ti
 /* Nobody in this process but the caller, through t, can reach the description: all that holds it goes with t. */
 static bool is_only_way(const shoal_tensor *t)
 {
-    const shoal_block *d = t->description;
+    const shoal_block *d = (const shoal_block *)(uintptr_t)sh_load_acquire(&t->description);
     uint64_t own = 1 + (t->storage->keeper == d);
     return !t->grad && sh_load_relaxed(&t->refs) == 1 && sh_load_relaxed(&t->storage->refs) == 1 &&
            sh_load_relaxed(&d->refs) == own;
