@@ -224,8 +224,9 @@ static uint64_t id_of_value(kill_channel channel, const shoal_value *v)
 /* ---- put and get ---- */
 
 static shoal_err (*const puts_of[KILL_CHANNELS])(shoal_queue *, kill_count *, uint64_t, uint64_t *) = {
-    [KILL_WORDS] = put_words,     [KILL_BYTES] = put_bytes,     [KILL_BLOCKS] = put_blocks, [KILL_VALUES] = put_values,
-    [KILL_BOUNDED] = put_integer, [KILL_OBJECTS] = put_objects, [KILL_TASKS] = put_integer, [KILL_TENSORS] = kill_put_tensor,
+    [KILL_WORDS] = put_words,   [KILL_BYTES] = put_bytes,         [KILL_BLOCKS] = put_blocks,
+    [KILL_VALUES] = put_values, [KILL_BOUNDED] = put_integer,     [KILL_OBJECTS] = put_objects,
+    [KILL_TASKS] = put_integer, [KILL_TENSORS] = kill_put_tensor,
 };
 
 bool kill_put(kill_stage *stage, kill_channel channel, uint64_t *random)

@@ -13,7 +13,8 @@ static shoal_tensor *make_tensor(uint64_t id, uint64_t *random)
 {
     int64_t n = counts[sh_random_below(random, sh_random_below(random, 8) == 0 ? 5 : 3)];
     bool born = sh_random_below(random, 2) == 0;
-    shoal_tensor *t = born ? shoal_empty_shared(SHOAL_I64, SHOAL_SHAPE(2, n)) : shoal_empty(SHOAL_I64, SHOAL_SHAPE(2, n));
+    shoal_tensor *t =
+        born ? shoal_empty_shared(SHOAL_I64, SHOAL_SHAPE(2, n)) : shoal_empty(SHOAL_I64, SHOAL_SHAPE(2, n));
     if (t != NULL) {
         int64_t *data = shoal_tensor_data(t);
         data[0] = data[2 * n - 1] = (int64_t)id;
@@ -24,8 +25,9 @@ static shoal_tensor *make_tensor(uint64_t id, uint64_t *random)
 static uint64_t id_of_tensor(const shoal_tensor *t)
 {
     const int64_t *data = shoal_tensor_data(t);
-    return data != NULL && shoal_tensor_is_contiguous(t) && data[0] == data[shoal_tensor_count(t) - 1] ? (uint64_t)data[0]
-                                                                                                       : 0;
+    return data != NULL && shoal_tensor_is_contiguous(t) && data[0] == data[shoal_tensor_count(t) - 1]
+               ? (uint64_t)data[0]
+               : 0;
 }
 
 /* Alone, or in a map with a view of it, once more itself, a parameter with its grad, and a sparse tensor. */
@@ -77,7 +79,8 @@ static uint64_t id_of_map(const shoal_value *v)
 {
     uint64_t id = (uint64_t)shoal_value_as_int(shoal_value_find(v, "id"));
     const shoal_value *list = shoal_value_find(v, "list");
-    const shoal_tensor *t = shoal_value_as_tensor(shoal_value_at(list, 0)), *row = shoal_value_as_tensor(shoal_value_at(list, 1));
+    const shoal_tensor *t = shoal_value_as_tensor(shoal_value_at(list, 0)),
+                       *row = shoal_value_as_tensor(shoal_value_at(list, 1));
     const shoal_tensor *again = shoal_value_as_tensor(shoal_value_at(list, 2));
     const shoal_tensor *w = shoal_value_as_tensor(shoal_value_find(v, "w"));
     const shoal_sparse *s = shoal_value_as_sparse(shoal_value_find(v, "sparse"));

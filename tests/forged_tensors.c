@@ -97,7 +97,8 @@ static bool send_over(shoal_block *data, const sh_description *d)
 
 START_TEST(b62_shapes_that_reach_beyond_their_block)
 {
-    static const int64_t bad[] = {-1, -6, 5, 7, 96, INT64_MAX, INT64_MIN, INT64_MAX / 4, INT64_C(1) << 61, INT64_C(1) << 32};
+    static const int64_t bad[] = {
+        -1, -6, 5, 7, 96, INT64_MAX, INT64_MIN, INT64_MAX / 4, INT64_C(1) << 61, INT64_C(1) << 32};
     shoal_block *data;
     ck_assert_ok(shoal_block_create_zeroed(96, &data));
     for (int round = 0; round < 30; round++) {

@@ -74,8 +74,8 @@ START_TEST(b11_fresh_tensors_through_two_queues_use_their_blocks_again)
         }
     }
     shoal_world_info end = info();
-    printf("10,000 tensors sent and returned: %d different blocks, heap %llu and %llu KiB, live %llu and %llu\n", all.count,
-           (unsigned long long)warm.heap_used >> 10, (unsigned long long)end.heap_used >> 10,
+    printf("10,000 tensors sent and returned: %d different blocks, heap %llu and %llu KiB, live %llu and %llu\n",
+           all.count, (unsigned long long)warm.heap_used >> 10, (unsigned long long)end.heap_used >> 10,
            (unsigned long long)warm.blocks_live, (unsigned long long)end.blocks_live);
     ck_assert_int_le(all.count, 16);
     ck_assert_uint_le(end.heap_used, warm.heap_used);
@@ -182,8 +182,9 @@ START_TEST(b12_ten_thousand_tensors_cost_no_fd_and_no_mapping)
     counts few_there, many_there;
     finish(start(_i, 0, hold, shoal_map("count", 0))); /* the fork server is there from now on */
     counts few = with_tensors(_i, 10, &few_there), many = with_tensors(_i, 10000, &many_there);
-    printf("10 and 10,000 live tensors: fds %d and %d, in the child %d and %d; mappings %d and %d, %d and %d\n", few.fds,
-           many.fds, few_there.fds, many_there.fds, few.mappings, many.mappings, few_there.mappings, many_there.mappings);
+    printf("10 and 10,000 live tensors: fds %d and %d, in the child %d and %d; mappings %d and %d, %d and %d\n",
+           few.fds, many.fds, few_there.fds, many_there.fds, few.mappings, many.mappings, few_there.mappings,
+           many_there.mappings);
     ck_assert(few.fds == many.fds && few_there.fds == many_there.fds);
     ck_assert(few.mappings == 1 && many.mappings == 1 && few_there.mappings == 1 && many_there.mappings == 1);
 }
@@ -355,7 +356,8 @@ START_TEST(b14_a_part_that_does_not_fit_spoils_nothing)
         ck_assert_err(shoal_queue_put_tensor(q, w, SHOAL_NOW), SHOAL_ENOMEM);
         ck_assert(is_counted(w, 0) && is_counted(grad, 5) && shoal_tensor_grad(w) == grad);
         ck_assert(!shoal_tensor_is_shared(grad) && shoal_queue_size(q) == 0);
-        shoal_tensor *starts = shoal_zeros(SHOAL_I64, SHOAL_SHAPE(11)), *columns = shoal_zeros(SHOAL_I64, SHOAL_SHAPE(COUNT));
+        shoal_tensor *starts = shoal_zeros(SHOAL_I64, SHOAL_SHAPE(11)),
+                     *columns = shoal_zeros(SHOAL_I64, SHOAL_SHAPE(COUNT));
         shoal_tensor *values = shoal_view(grad, SHOAL_SHAPE(COUNT));
         shoal_sparse *s = shoal_sparse_csr(starts, columns, values, 10, 100);
         if (s == NULL) { /* starts must end with the count */
@@ -454,7 +456,8 @@ START_TEST(b14_a_get_that_finds_no_room_loses_nothing)
         pile p = {0};
         pile_up(&p, 1000); /* all room is taken, down to that of handles */
         pile_up(&p, 1);
-        for (int i = 0; i <= round; i++) { /* handles again, for some: one message may find room for half of what it needs */
+        for (int i = 0; i <= round;
+             i++) { /* handles again, for some: one message may find room for half of what it needs */
             shoal_tensor_release(p.all[--p.count]);
         }
         int n = take_with_grads(q, got);

@@ -236,7 +236,8 @@ static Suite *suite(void)
     tcase_add_test(tc, threads_put_one_tensor_at_once);
     tcase_add_test(tc, a_storage_comes_and_goes_in_all_threads);
     tcase_add_test(tc, threads_read_one_value_and_get_one_tensor);
-    tcase_add_loop_test(tc, a_tensor_is_sent_by_another_thread_than_its_maker, SHOAL_START_SPAWN, SHOAL_START_SPAWN + 1);
+    tcase_add_loop_test(tc, a_tensor_is_sent_by_another_thread_than_its_maker, SHOAL_START_SPAWN,
+                        SHOAL_START_SPAWN + 1);
     tcase_add_loop_test(tc, a_tensor_is_sent_by_another_thread_than_its_maker, SHOAL_START_FORKSERVER,
                         SHOAL_START_FORKSERVER + 1);
 #if !SH_SLOW /* ThreadSanitizer does not follow fork */

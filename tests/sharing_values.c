@@ -52,9 +52,11 @@ static shoal_err answer_nested(const shoal_value *asked, shoal_value **out)
     }
     shoal_tensor *a = shoal_value_as_tensor(deep), *b = shoal_value_as_tensor(shoal_value_at(asked, 1));
     const shoal_value *twice = shoal_value_find(asked, "twice");
-    shoal_tensor *c = shoal_value_as_tensor(shoal_value_at(twice, 0)), *d = shoal_value_as_tensor(shoal_value_at(twice, 1));
+    shoal_tensor *c = shoal_value_as_tensor(shoal_value_at(twice, 0)),
+                 *d = shoal_value_as_tensor(shoal_value_at(twice, 1));
     must(is_counted(a, 10) && is_counted(b, 20) && is_counted(c, 30) && is_counted(d, 30));
-    must(same_memory(c, d) && !same_memory(a, c) && shoal_value_equal(shoal_value_at(twice, 0), shoal_value_at(twice, 1)));
+    must(same_memory(c, d) && !same_memory(a, c) &&
+         shoal_value_equal(shoal_value_at(twice, 0), shoal_value_at(twice, 1)));
     must(shoal_value_as_block(shoal_value_find(asked, "block")) != NULL);
     must(strcmp(ASKED(string, "text"), "words") == 0 && ASKED(int, "number") == 5);
     must(shoal_add_scalar_(a, 1) && shoal_add_scalar_(b, 1) && shoal_add_scalar_(c, 1));
@@ -75,8 +77,8 @@ START_TEST(tensors_deep_in_lists_and_maps_and_twice_in_one)
         for (int i = 19; i >= 0; i--) {
             deep = i % 2 == 0 ? shoal_list(deep) : shoal_map("in", deep);
         }
-        shoal_value *v = shoal_map("deep", deep, "b", b, "twice", shoal_list(c, c), "block", block, "text", "words",
-                                   "number", 5);
+        shoal_value *v =
+            shoal_map("deep", deep, "b", b, "twice", shoal_list(c, c), "block", block, "text", "words", "number", 5);
         shoal_value *copy = shoal_value_copy(v), *back = talk_ask(&t, v);
         hot(shoal_value_equal(copy, back));
         hot(is_counted(a, 11) && is_counted(b, 21) && is_counted(c, 31));
@@ -187,9 +189,7 @@ START_TEST(a_tensor_is_given_away)
         case 2: other = shoal_tensor_retain(shoal_select(t, 0, 1)); break;
         case 3: v = shoal_value_tensor(t); break;
         case 4: hot_ok(shoal_tensor_set_grad(t, shoal_scoped(counted(2, 3, -n)))); break;
-        default:
-            hot_ok(shoal_queue_put_tensor(q, t, SHOAL_NOW));
-            hot_ok(shoal_queue_get_tensor(q, SHOAL_NOW, &other));
+        default: hot_ok(shoal_queue_put_tensor(q, t, SHOAL_NOW)); hot_ok(shoal_queue_get_tensor(q, SHOAL_NOW, &other));
         }
         shoal_scope_release(0);
         hot_ok(shoal_queue_give_tensor(q, t, SHOAL_NOW));
@@ -289,7 +289,8 @@ START_TEST(all_private_views_move_together)
         }
         hot(is_counted(t, n) && is_counted(views[0], n + 40) && shoal_item(views[4]) == n + 47);
         set_f32(t, 5, 7, -1);
-        hot(shoal_item(views[4]) == -1 && AT(views[1], 7, 5) == -1 && AT(views[3], 3, 5) == -1 && AT(views[2], 5, 2) == -1);
+        hot(shoal_item(views[4]) == -1 && AT(views[1], 7, 5) == -1 && AT(views[3], 3, 5) == -1 &&
+            AT(views[2], 5, 2) == -1);
         shoal_tensor *late = shoal_select(t, 0, 5); /* one that is made afterwards */
         hot(shoal_tensor_data(late) == shoal_tensor_data(views[0]) && shoal_tensor_is_shared(late));
         shoal_tensor *last = shoal_tensor_retain(views[2]);
