@@ -12,9 +12,8 @@ shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor *t, int64_t ti
 }
 
 /* Nobody in this process but the caller, through t, can reach the description: all that holds it goes with t. */
-static bool is_only_way(const shoal_tensor *t)
+static bool is_only_way(const shoal_tensor *t, const shoal_block *d)
 {
-    const shoal_block *d = (const shoal_block *)(uintptr_t)sh_load_acquire(&t->description);
     uint64_t own = 1 + (t->storage->keeper == d);
     return !t->grad && sh_load_relaxed(&t->refs) == 1 && sh_load_relaxed(&t->storage->refs) == 1 &&
            sh_load_relaxed(&d->refs) == own;
@@ -24,7 +23,8 @@ shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tensor *t, int64_t t
 {
     shoal_block *description = NULL;
     shoal_err err = t ? sh_tensor_describe(t, &description) : shoal_last_error();
-    if (err == SHOAL_OK && !(is_only_way(t) && sh_queue_give_block_quick((shoal_block *)queue, description))) {
+    if (err == SHOAL_OK &&
+        !(is_only_way(t, description) && sh_queue_give_block_quick((shoal_block *)queue, description))) {
         err = shoal_queue_put_block(queue, description, timeout);
     }
     if (err == SHOAL_OK) {
