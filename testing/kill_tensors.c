@@ -53,8 +53,12 @@ shoal_err kill_put_tensor(shoal_queue *q, kill_count *count, uint64_t id, uint64
     shoal_tensor *t = make_tensor(id, random);
     shoal_value *v = NULL;
     shoal_err err = t == NULL ? shoal_last_error() : SHOAL_OK;
-    if (err == SHOAL_OK && sh_random_below(random, 2) == 0) {
+    uint64_t way = sh_random_below(random, 4);
+    if (err == SHOAL_OK && way == 0) {
         err = shoal_queue_put_tensor(q, t, SHOAL_NOW);
+    } else if (err == SHOAL_OK && way == 1) {
+        err = shoal_queue_give_tensor(q, t, SHOAL_NOW);
+        t = err == SHOAL_OK ? NULL : t;
     } else if (err == SHOAL_OK) {
         v = make_value(t, id);
         err = shoal_queue_put(q, v, SHOAL_NOW);

@@ -110,13 +110,17 @@ START_TEST(b2_a_storage_that_comes_again_or_back_is_the_same)
 }
 END_TEST
 
-/* Gets tensors one by one and sends each back. */
+/* Gets tensors one by one and sends each back, in turn by putting it and by giving it away. */
 static shoal_err reflect(int rank, const shoal_value *args)
 {
     shoal_tensor *t;
     shoal_err err;
     (void)rank;
-    while ((err = shoal_queue_get_tensor(ARG(queue, "in"), LIMIT, &t)) == SHOAL_OK) {
+    for (int i = 0; (err = shoal_queue_get_tensor(ARG(queue, "in"), LIMIT, &t)) == SHOAL_OK; i++) {
+        if (i % 3 == 0) {
+            must_ok(shoal_queue_give_tensor(ARG(queue, "out"), t, LIMIT));
+            continue;
+        }
         must_ok(shoal_queue_put_tensor(ARG(queue, "out"), t, LIMIT));
         shoal_tensor_release(t);
     }
@@ -443,7 +447,11 @@ static shoal_err send_on(int rank, const shoal_value *args)
     shoal_tensor *t;
     must_ok(shoal_queue_get_tensor(ARG(queue, "first"), LIMIT, &t));
     must(is_counted(t, rank) && shoal_add_scalar_(t, 1) != NULL);
-    must_ok(shoal_queue_put_tensor(ARG(queue, "second"), rank % 2 == 0 ? t : shoal_select(t, 0, 1), LIMIT));
+    if (rank % 4 == 0) {
+        must_ok(shoal_queue_give_tensor(ARG(queue, "second"), shoal_tensor_retain(t), LIMIT));
+    } else {
+        must_ok(shoal_queue_put_tensor(ARG(queue, "second"), rank % 2 == 0 ? t : shoal_select(t, 0, 1), LIMIT));
+    }
     if (rank % 3 == 0) {
         raise(SIGKILL);
     }

@@ -113,6 +113,10 @@ static void *come_and_go(void *arg)
         shoal_tensor *t;
         must_in_thread(shoal_queue_get_tensor(c->queue, LIMIT, &t) == SHOAL_OK);
         must_in_thread(is_counted(t, 0) || is_counted(t, 4));
+        if (i % 2 == 0) {
+            must_in_thread(shoal_queue_give_tensor(c->queue, t, LIMIT) == SHOAL_OK);
+            continue;
+        }
         must_in_thread(shoal_queue_put_tensor(c->queue, t, LIMIT) == SHOAL_OK);
         shoal_tensor_release(t);
     }

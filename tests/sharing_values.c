@@ -175,6 +175,55 @@ START_TEST(each_get_takes_its_own_kind_and_leaves_the_others)
 }
 END_TEST
 
+/* Given away it is the queue's alone, whoever else holds it here; when that fails it is the caller's still. */
+START_TEST(a_tensor_is_given_away)
+{
+    shoal_queue *q;
+    ck_assert_ok(shoal_queue_create(2, &q));
+    for (int n = 0; n < 6 * ROUNDS; n++) {
+        shoal_tensor *t = counted(2, 3, n), *got = NULL, *other = NULL;
+        shoal_value *v = NULL;
+        switch (n % 6) { /* who else knows of it */
+        case 0: break;
+        case 1: other = shoal_tensor_retain(t); break;
+        case 2: other = shoal_tensor_retain(shoal_select(t, 0, 1)); break;
+        case 3: v = shoal_value_tensor(t); break;
+        case 4: hot_ok(shoal_tensor_set_grad(t, shoal_scoped(counted(2, 3, -n)))); break;
+        default: hot_ok(shoal_queue_put_tensor(q, t, SHOAL_NOW)); hot_ok(shoal_queue_get_tensor(q, SHOAL_NOW, &other));
+        }
+        shoal_scope_release(0);
+        hot_ok(shoal_queue_give_tensor(q, t, SHOAL_NOW));
+        hot_ok(shoal_queue_get_tensor(q, SHOAL_NOW, &got));
+        hot(is_counted(got, n) && shoal_tensor_is_shared(got));
+        hot(other == NULL || (same_memory(other, got) && AT(got, 1, 2) == n + 5));
+        hot(n % 6 != 4 || is_counted(shoal_tensor_grad(got), -n));
+        hot(v == NULL || same_memory(shoal_value_as_tensor(v), got));
+        hot_ok(shoal_queue_give_tensor(q, got, SHOAL_NOW)); /* what came is given on, twice */
+        hot_ok(shoal_queue_get_tensor(q, SHOAL_NOW, &got));
+        hot_ok(shoal_queue_give_tensor(q, got, SHOAL_NOW));
+        hot_ok(shoal_queue_put(q, shoal_value_null(), SHOAL_NOW));
+        shoal_tensor *left = counted(2, 3, 50);
+        hot(shoal_queue_give_tensor(q, left, SHOAL_NOW) == SHOAL_ETIMEDOUT && is_counted(left, 50)); /* full */
+        shoal_value_destroy(v);
+        shoal_tensor_release(other);
+        hot_ok(shoal_queue_get_tensor(q, SHOAL_NOW, &got));
+        hot(is_counted(got, n));
+        until_told(q);
+        shoal_tensor_release(got);
+        shoal_tensor_release(left);
+    }
+    shoal_tensor *w = counted(2, 3, 0);
+    ck_assert_ok(shoal_tensor_set_requires_grad(w, true));
+    shoal_tensor *result = shoal_mul_scalar(w, 2);
+    ck_assert_err(shoal_queue_give_tensor(q, result, SHOAL_NOW), SHOAL_ESTATE);
+    ck_assert(AT(result, 1, 1) == 8 && shoal_queue_size(q) == 0);
+    ck_assert_err(shoal_queue_give_tensor(q, NULL, SHOAL_NOW), shoal_last_error());
+    shoal_scope_release(0);
+    shoal_tensor_release(w);
+    shoal_release(q);
+}
+END_TEST
+
 START_TEST(a_bounded_queue_and_its_time_limit_hold_for_tensors)
 {
     shoal_queue *q;
@@ -384,6 +433,7 @@ static Suite *suite(void)
     add_for_methods(tc, tensors_deep_in_lists_and_maps_and_twice_in_one);
     add_for_methods(tc, b16_a_value_that_was_read_can_be_sent_on);
     tcase_add_test(tc, each_get_takes_its_own_kind_and_leaves_the_others);
+    tcase_add_test(tc, a_tensor_is_given_away);
     tcase_add_test(tc, a_bounded_queue_and_its_time_limit_hold_for_tensors);
     tcase_add_test(tc, tensors_go_through_pipes);
     suite_add_tcase(s, tc);

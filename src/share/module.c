@@ -137,6 +137,24 @@ static shoal_err build_children(shoal_module *parent, const shoal_value *childre
     return SHOAL_OK;
 }
 
+/* Tensor i of the record; the caller's. One that stands under two names is one tensor here too, with one grad. */
+static shoal_tensor *tensor_at(const shoal_module *module, const sh_record *record, const shoal_value *names, size_t i)
+{
+    uint64_t id = sh_ref_id(sh_load_acquire(&record->references[i]));
+    for (size_t k = 0; k < i; k++) {
+        if (sh_ref_id(sh_load_acquire(&record->references[k])) == id) {
+            return shoal_tensor_retain(shoal_module_get(module, shoal_value_as_string(shoal_value_at(names, 2 * k))));
+        }
+    }
+    shoal_block *description;
+    if (sh_record_open(record, i, &description) != SHOAL_OK) {
+        return NULL;
+    }
+    shoal_tensor *t = sh_tensor_of_description(description);
+    shoal_release(description);
+    return t;
+}
+
 static shoal_err put_tensors(shoal_module *module, const sh_record *record, const shoal_value *names)
 {
     if (shoal_value_type(names) != SHOAL_LIST || shoal_value_count(names) != 2 * record->count) {
@@ -145,14 +163,11 @@ static shoal_err put_tensors(shoal_module *module, const sh_record *record, cons
     for (size_t i = 0; i < record->count; i++) {
         const char *name = shoal_value_as_string(shoal_value_at(names, 2 * i));
         bool is_buffer = shoal_value_as_bool(shoal_value_at(names, 2 * i + 1));
-        shoal_block *description;
-        shoal_err err = name ? sh_record_open(record, i, &description) : corrupt();
-        if (err != SHOAL_OK) {
-            return err;
+        if (!name) {
+            return corrupt();
         }
-        shoal_tensor *t = sh_tensor_of_description(description);
-        shoal_release(description);
-        err = t ? sh_module_put(module, name, is_buffer, t) : shoal_last_error();
+        shoal_tensor *t = tensor_at(module, record, names, i);
+        shoal_err err = t ? sh_module_put(module, name, is_buffer, t) : shoal_last_error();
         shoal_tensor_release(t);
         if (err != SHOAL_OK) {
             return err;

@@ -1,0 +1,214 @@
+/* Modules and state dicts between processes: B10. */
+#include "tests/talk.h"
+
+#include <stdlib.h>
+
+#define ROUNDS 30
+#define IN 4
+#define OUT 3
+
+/* A module of the program's own: a layer, a child that is a sequence, a buffer that counts, and one tensor under two names. */
+static shoal_err net_init(shoal_module *self, const double *settings)
+{
+    int64_t hidden = (int64_t)settings[0];
+    shoal_tensor *tied = shoal_ones(SHOAL_F32, SHOAL_SHAPE(hidden));
+    shoal_err err = shoal_module_add_parameter(self, "scale", shoal_tensor_retain(tied));
+    if (err == SHOAL_OK) {
+        err = shoal_module_add_parameter(self, "same", tied);
+    }
+    if (err == SHOAL_OK) {
+        err = shoal_module_add_buffer(self, "steps", shoal_zeros(SHOAL_I64, SHOAL_SHAPE(1)));
+    }
+    if (err == SHOAL_OK) {
+        err = shoal_module_add_child(self, "first", shoal_linear_create(IN, hidden, true));
+    }
+    return err == SHOAL_OK ? shoal_module_add_child(self, "last", shoal_linear_create(hidden, OUT, false)) : err;
+}
+
+static shoal_tensor *net_forward(shoal_module *self, shoal_tensor *x)
+{
+    shoal_tensor *h =
+        shoal_mul(shoal_module_forward(shoal_module_child_at(self, 0), x), shoal_module_parameter_at(self, 0));
+    return shoal_log_softmax(shoal_module_forward(shoal_module_child_at(self, 1), shoal_relu(h)), 1);
+}
+
+static const shoal_module_type net = {.name = "test-net", .init = net_init, .forward = net_forward};
+
+static shoal_module *make_net(int hidden)
+{
+    return shoal_module_create(&net, 1, (const double[]){hidden});
+}
+
+/* ---- a module ---- */
+
+/* A few steps on the same data; returns the last loss. */
+static shoal_err train(shoal_module *m, int steps, double *out_loss)
+{
+    shoal_optimizer *sgd = shoal_sgd_create(m, .lr = 0.1);
+    const int64_t classes[] = {0, 1, 2, 1};
+    shoal_tensor *x = shoal_eye(SHOAL_F32, IN), *y = shoal_from_data(SHOAL_I64, classes, SHOAL_SHAPE(4));
+    for (int i = 0; i < steps; i++) {
+        size_t mark = shoal_scope_mark();
+        shoal_optimizer_zero_grad(sgd);
+        shoal_tensor *loss = shoal_nll_loss(shoal_module_forward(m, x), y);
+        must(loss != NULL);
+        *out_loss = shoal_item(loss);
+        must_ok(shoal_backward(loss));
+        must_ok(shoal_optimizer_step(sgd));
+        must(shoal_add_scalar_(shoal_module_get(m, "steps"), 1) != NULL);
+        shoal_scope_release(mark);
+    }
+    shoal_tensor_release(x);
+    shoal_tensor_release(y);
+    shoal_optimizer_destroy(sgd);
+    return SHOAL_OK;
+}
+
+static shoal_err answer_train(const shoal_value *asked, shoal_value **out)
+{
+    shoal_module *m = ASKED(module, "model");
+    double loss = 0;
+    must(m != NULL && m == ASKED(module, "model"));
+    must(strcmp(shoal_module_type_name(m), "test-net") == 0 && shoal_module_settings(m)[0] == ASKED(float, "hidden"));
+    must(shoal_module_get(m, "scale") == shoal_module_get(m, "same")); /* one tensor, one grad */
+    must(shoal_tensor_requires_grad(shoal_module_get(m, "first.weight")));
+    must(shoal_tensor_grad(shoal_module_get(m, "first.weight")) == NULL);
+    must_ok(train(m, 20, &loss));
+    *out = shoal_map("loss", loss, "model", m);
+    return SHOAL_OK;
+}
+TALK_TARGET(train_target, answer_train)
+
+/* Every tensor of one is the other's. */
+static void ck_same(const shoal_module *a, const shoal_module *b)
+{
+    int count = 0;
+    for (shoal_named it = {0}; shoal_module_next(a, &it); count++) {
+        const shoal_tensor *other = shoal_module_get(b, it.name);
+        hot(same_memory(it.tensor, other) && shoal_tensor_data(it.tensor) == shoal_tensor_data(other));
+        hot(shoal_tensor_is_shared(it.tensor));
+    }
+    hot(count >= 5 && shoal_module_count(a) == shoal_module_count(b));
+}
+
+START_TEST(b10_a_module_sent_trains_there_and_its_weights_move_here)
+{
+    talk t;
+    talk_begin(&t, _i, train_target);
+    for (int n = 0; n < ROUNDS; n++) {
+        shoal_manual_seed((uint64_t)n);
+        shoal_module *m = make_net(5 + n), *before = make_net(5 + n);
+        double loss = 0;
+        ck_assert(m != NULL && before != NULL);
+        ck_assert_ok(shoal_module_copy(before, m));
+        if (n % 2 == 0) {
+            ck_assert_ok(shoal_module_share(m));
+        }
+        shoal_value *v = talk_ask(&t, shoal_map("model", m, "hidden", 5 + n));
+        ck_same(m, shoal_value_as_module(shoal_value_find(v, "model"))); /* and comes back as the same */
+        hot(!shoal_tensor_equal(shoal_module_get(m, "last.weight"), shoal_module_get(before, "last.weight")));
+        hot(!shoal_tensor_equal(shoal_module_get(m, "first.weight"), shoal_module_get(before, "first.weight")));
+        hot(shoal_item(shoal_module_get(m, "steps")) == 20);                 /* the buffers too */
+        hot(shoal_tensor_grad(shoal_module_get(m, "first.weight")) == NULL); /* the child's grads are the child's */
+        ck_assert_ok(train(before, 20, &loss));                              /* the same steps by ourselves */
+        hot(loss == shoal_value_as_float(shoal_value_find(v, "loss")));
+        hot(shoal_tensor_equal(shoal_module_get(m, "last.weight"), shoal_module_get(before, "last.weight")));
+        shoal_value_destroy(v);
+        shoal_module_destroy(m);
+        shoal_module_destroy(before);
+        shoal_scope_release(0);
+    }
+    talk_end(&t);
+}
+END_TEST
+
+/* ---- a state dict ---- */
+
+/* Writes to the dict that came; copies it into a module of its own and writes to that. */
+static shoal_err answer_state(const shoal_value *asked, shoal_value **out)
+{
+    shoal_module *own = make_net(6);
+    must(own != NULL);
+    shoal_tensor *w = shoal_value_as_tensor(shoal_value_find(asked, "first.weight"));
+    must(w != NULL && shoal_tensor_is_shared(w));
+    shoal_no_grad_begin();
+    must(shoal_fill_(w, 7) == w);
+    must_ok(shoal_module_load_state_dict(own, asked));
+    shoal_tensor *mine = shoal_module_get(own, "first.weight");
+    must(AT(mine, 2, 2) == 7 && !same_memory(mine, w));
+    must(shoal_fill_(mine, 9) == mine && AT(w, 2, 2) == 7);
+    shoal_no_grad_end();
+    *out = shoal_module_state_dict(own);
+    must(*out != NULL);
+    shoal_module_destroy(own);
+    return SHOAL_OK;
+}
+TALK_TARGET(state_target, answer_state)
+
+START_TEST(b10_a_state_dict_is_the_same_memory_and_copied_in_it_is_not)
+{
+    talk t;
+    talk_begin(&t, _i, state_target);
+    for (int n = 0; n < ROUNDS; n++) {
+        shoal_module *m = make_net(6);
+        shoal_value *state = shoal_module_state_dict(m);
+        ck_assert(state != NULL);
+        for (shoal_named it = {0}; shoal_module_next(m, &it);) {
+            hot(same_memory(shoal_value_as_tensor(shoal_value_find(state, it.name)), it.tensor));
+        }
+        shoal_value *theirs = talk_ask(&t, state);
+        hot(AT(shoal_module_get(m, "first.weight"), 2, 2) == 7); /* what it wrote to the dict, not what to its copy */
+        hot(AT(shoal_value_as_tensor(shoal_value_find(theirs, "first.weight")), 2, 2) == 9);
+        hot_ok(shoal_module_load_state_dict(m, theirs));
+        hot(AT(shoal_module_get(m, "first.weight"), 2, 2) == 9);
+        hot(!same_memory(shoal_value_as_tensor(shoal_value_find(theirs, "first.weight")),
+                         shoal_module_get(m, "first.weight")));
+        shoal_value_destroy(theirs);
+        hot(AT(shoal_module_get(m, "first.weight"), 2, 2) == 9);
+        shoal_module_destroy(m);
+    }
+    talk_end(&t);
+}
+END_TEST
+
+static void refuse(shoal_module *m, shoal_value *state, const char *word)
+{
+    ck_assert_ptr_nonnull(state);
+    ck_assert_err(shoal_module_load_state_dict(m, state), SHOAL_EINVAL);
+    ck_assert_msg(strstr(shoal_last_error_text(), word) != NULL, "no %s in '%s'", word, shoal_last_error_text());
+    shoal_value_destroy(state);
+}
+
+START_TEST(b10_a_state_dict_that_does_not_fit_is_refused_by_name)
+{
+    shoal_module *m = make_net(6), *other = make_net(7);
+    shoal_tensor *wrong = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(3, 2));
+    refuse(m, shoal_module_state_dict(other), "scale"); /* the first of another shape */
+    refuse(m, shoal_map_set(shoal_module_state_dict(m), "more", shoal_value_tensor(wrong)), "more");
+    refuse(m, shoal_map_set(shoal_module_state_dict(m), "last.weight", shoal_value_tensor(wrong)), "last.weight");
+    refuse(m, shoal_map_set(shoal_module_state_dict(m), "last.weight", shoal_value_int(1)), "last.weight");
+    refuse(m, shoal_map("scale", shoal_module_get(m, "scale")), "same");
+    shoal_value *list = shoal_list(1);
+    ck_assert(shoal_module_load_state_dict(m, list) != SHOAL_OK);
+    shoal_value_destroy(list);
+    shoal_tensor_release(wrong);
+    shoal_module_destroy(other);
+    shoal_module_destroy(m);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("sharing_modules");
+    TCase *tc = children_case("modules");
+    add_for_methods(tc, b10_a_module_sent_trains_there_and_its_weights_move_here);
+    add_for_methods(tc, b10_a_state_dict_is_the_same_memory_and_copied_in_it_is_not);
+    tcase_add_test(tc, b10_a_state_dict_that_does_not_fit_is_refused_by_name);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+int main(int argc, char **argv)
+{
+    return shoal_module_register(&net) == SHOAL_OK ? sh_test_main(argc, argv, suite) : EXIT_FAILURE;
+}
