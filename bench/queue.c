@@ -142,9 +142,7 @@ static shoal_err answer_handle(trip *t)
         uint64_t *word = shoal_block_data(block);
         *word = answer_to(*word);
     }
-    err = shoal_queue_put_block(t->back, block, BENCH_PATIENCE);
-    shoal_release(block);
-    return err;
+    return shoal_queue_give_block(t->back, block, BENCH_PATIENCE);
 }
 
 static shoal_err handle_trip(void *context, int rank, uint64_t count)

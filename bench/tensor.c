@@ -62,11 +62,7 @@ static shoal_err send_back(tensors *t)
         float *data = shoal_tensor_data(got);
         data[TRIP_FLOATS - 1]++;
     }
-    if (err == SHOAL_OK) {
-        err = shoal_queue_put_tensor(t->back, got, BENCH_PATIENCE);
-    }
-    shoal_tensor_release(got);
-    return err;
+    return err == SHOAL_OK ? shoal_queue_give_tensor(t->back, got, BENCH_PATIENCE) : err;
 }
 
 /* Both sides write to the tensor in the first round, which is not counted, and only pass it on later. */

@@ -5,14 +5,15 @@
 #include <string.h>
 
 static const char help[] =
-    "usage: shoal bench [queue|barrier|spawn|heap|tensor|all] [--json]\n"
+    "usage: shoal bench [queue|barrier|spawn|heap|tensor|train|all] [--json]\n"
     "Measures the primitives of the library on this machine, each beside the physical limit of its\n"
     "kind, measured in the same run. Without an argument all of them.\n\n"
     "  queue       round trips through two queues, messages a second, 64 MiB there and back\n"
     "  barrier     a barrier of two processes\n"
     "  spawn       processes started and joined, memory of an idle one\n"
     "  heap        blocks allocated and freed\n"
-    "  tensor      tensors there and back, one way, 64 MiB made and sent\n\n"
+    "  tensor      tensors there and back, one way, 64 MiB made and sent\n"
+    "  train       images a second of one process on one thread\n\n"
     "  --json      one JSON object a line\n"
     "  -h, --help  this\n"
     "  --version   the version\n";
@@ -20,11 +21,8 @@ static const char help[] =
 static const struct {
     const char *name;
     shoal_err (*run)(bench_report *report);
-} parts[] = {{"queue", bench_queue},
-             {"barrier", bench_barrier},
-             {"spawn", bench_spawn},
-             {"heap", bench_heap},
-             {"tensor", bench_tensor}};
+} parts[] = {{"queue", bench_queue}, {"barrier", bench_barrier}, {"spawn", bench_spawn},
+             {"heap", bench_heap},   {"tensor", bench_tensor},   {"train", bench_train}};
 
 #define PARTS (sizeof parts / sizeof *parts)
 
@@ -125,7 +123,7 @@ static cli_exit run(int argc, char **argv)
         }
     }
     return cli_complain(&cli_bench, CLI_MISUSED,
-                        "unknown measurement '%s'; known are queue, barrier, spawn, heap, tensor and all",
+                        "unknown measurement '%s'; known are queue, barrier, spawn, heap, tensor, train and all",
                         options.argument);
 }
 

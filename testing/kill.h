@@ -36,6 +36,7 @@ typedef enum kill_channel {
     KILL_BOUNDED, /* integers; at most 8; put and get wait a little */
     KILL_OBJECTS, /* a queue or an end of a pipe, with the id in it */
     KILL_TASKS,   /* integers; got with task_done */
+    KILL_TENSORS, /* a tensor, or a map with several of them */
     KILL_CHANNELS,
 } kill_channel;
 
@@ -167,6 +168,11 @@ uint64_t kill_seed(void);
 /* Channels, for tests that use them by themselves. put: false when it was full; get: false when it was empty. */
 bool kill_put(kill_stage *stage, kill_channel channel, uint64_t *random);
 bool kill_get(kill_stage *stage, kill_channel channel);
+
+/* The same of tensors: kill_tensors.c. And a step that shares one and lets go of it. */
+shoal_err kill_put_tensor(shoal_queue *q, kill_count *count, uint64_t id, uint64_t *random);
+shoal_err kill_get_tensor(shoal_queue *q, kill_count *count, uint64_t *out_id);
+void kill_tensor_step(kill_stage *stage, uint64_t *random);
 
 /* The number of the point in sh_death_points, each name counted once; -1 when there is none. */
 int kill_point_find(const char *name);

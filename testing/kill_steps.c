@@ -541,6 +541,7 @@ CHANNEL_STEPS(values, KILL_VALUES)
 CHANNEL_STEPS(bounded, KILL_BOUNDED)
 CHANNEL_STEPS(objects, KILL_OBJECTS)
 CHANNEL_STEPS(tasks, KILL_TASKS)
+CHANNEL_STEPS(tensors, KILL_TENSORS)
 
 const kill_step kill_steps[] = {
     {"block_small", block_small, KILL_BY_ALL},
@@ -565,6 +566,9 @@ const kill_step kill_steps[] = {
     {"get_objects", get_objects, KILL_BY_ALL},
     {"put_tasks", put_tasks, KILL_BY_ALL},
     {"get_tasks", get_tasks, KILL_BY_ALL},
+    {"put_tensors", put_tensors, KILL_BY_ALL},
+    {"get_tensors", get_tensors, KILL_BY_ALL},
+    {"tensor", kill_tensor_step, KILL_BY_ALL},
     {"grow", grow, KILL_BY_ALL},
     {"pipe", pipe_step, KILL_BY_ALL},
     {"lock", lock, KILL_BY_ALL},

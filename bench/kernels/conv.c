@@ -1,7 +1,7 @@
 /* The fused block (convolution, dropout of channels, max-pool 2x2, relu) on the layers of two small networks, beside the
  * peak of fused multiply-adds of one core.
  *
- * usage: kernels_conv [avx2|avx512]
+ * usage: kernels_conv [avx2|avx512 [part of a layer's name]]
  *
  * Checks against the reference first. Then one JSON line for each layer and direction. GFLOP/s are those of the dense
  * convolution, forward or its gradients, whatever the kernel leaves out: so they may pass the peak. */
@@ -234,6 +234,9 @@ int main(int argc, char **argv)
     }
     const double peak = fma_peak();
     for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
+        if (argc > 2 && !strstr(layers[i].name, argv[2])) {
+            continue;
+        }
         if (!is_right(k, &layers[i])) {
             fprintf(stderr, "%s: wrong\n", layers[i].name);
             return EXIT_FAILURE;

@@ -21,8 +21,13 @@ extern "C" {
  * (shoal_from_memory), which cannot move. */
 SHOAL_MUST_USE shoal_err shoal_tensor_share(shoal_tensor *t);
 
-/* Puts t on a queue: shares it first. Nothing is put when that fails. Blocks as shoal_queue_put does. */
+/* Puts t on a queue: shares it first. Nothing is put when that fails. Blocks as shoal_queue_put does. Any thread; several at
+ * once when t was shared before. */
 SHOAL_MUST_USE shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout);
+
+/* The same, and the caller's reference goes along: when it succeeds t is no longer the caller's. To send on what was
+ * received, this is the cheapest way. */
+SHOAL_MUST_USE shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout);
 
 /* Gets a tensor, which is the caller's. SHOAL_ETYPE when another kind of message is next; it stays there. */
 SHOAL_MUST_USE shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tensor **out_tensor);

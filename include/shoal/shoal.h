@@ -5,6 +5,7 @@
 #include <shoal/autograd.h>
 #include <shoal/block.h>
 #include <shoal/data.h>
+#include <shoal/dlpack.h>
 #include <shoal/dtype.h>
 #include <shoal/error.h>
 #include <shoal/file.h>

@@ -77,8 +77,27 @@ static sh_node *pop(walk *w)
 
 /* ---- adding up ---- */
 
-static shoal_err add_into(shoal_tensor *to, const shoal_tensor *g)
+static bool is_half(const shoal_tensor *t)
 {
+    return t->dtype == SHOAL_BF16 || t->dtype == SHOAL_F16;
+}
+
+/* Kernels do not add halves: by way of f32. */
+static shoal_err add_into_half(shoal_tensor *to, shoal_tensor *g)
+{
+    size_t mark = shoal_scope_mark();
+    shoal_tensor *sum = shoal_add(shoal_to(to, SHOAL_F32), shoal_to(g, SHOAL_F32));
+    sh_tensor_touch(to);
+    shoal_err err = sum ? sh_tensor_copy_data(to, sum) : shoal_last_error();
+    shoal_scope_release(mark);
+    return err;
+}
+
+static shoal_err add_into(shoal_tensor *to, shoal_tensor *g)
+{
+    if (is_half(to)) {
+        return add_into_half(to, g);
+    }
     const sh_device *device = to->storage->device;
     sh_exec *exec = device->exec();
     sh_view out = sh_tensor_view(to), in = sh_tensor_view_as(g, to->ndim, to->shape);
@@ -164,6 +183,7 @@ static shoal_err add_to_hooked(walk *w, shoal_tensor *leaf, shoal_tensor *g)
 static shoal_tensor *sum_to(shoal_tensor *g, const sh_shape *s)
 {
     int extra = g->ndim - s->ndim;
+    g = is_half(g) ? shoal_to(g, SHOAL_F32) : g; /* sh_back_give converts back */
     for (int d = 0; d < extra; d++) {
         g = shoal_sum(g, 0, false);
     }
@@ -299,15 +319,24 @@ shoal_tensor *sh_back_target_zeroed(sh_back *back, int input)
 
 /* ---- the walk ---- */
 
+static bool is_shaped_like(const shoal_tensor *a, const shoal_tensor *b)
+{
+    return a->ndim == b->ndim && memcmp(a->shape, b->shape, sizeof a->shape[0] * (size_t)a->ndim) == 0;
+}
+
 static shoal_tensor *run_hooks(const sh_hooks *hooks, shoal_tensor *g)
 {
     sh_hooks now = *hooks; /* a hook may remove itself */
     for (int i = 0; i < now.count && g; i++) {
-        const shoal_tensor *before = g;
+        shoal_tensor *before = g;
         g = now.list[i].call(g, now.list[i].context);
-        if (g &&
-            (g->ndim != before->ndim || memcmp(g->shape, before->shape, sizeof g->shape[0] * (size_t)g->ndim) != 0)) {
-            (void)sh_fail(SHOAL_EINVAL, "a gradient hook changed the shape");
+        if (!g && shoal_last_error() == SHOAL_OK) {
+            (void)sh_fail(SHOAL_EINVAL, "a gradient hook gave no gradient");
+        }
+        if (g && (g->dtype != before->dtype || !is_shaped_like(g, before))) {
+            sh_text was, is;
+            (void)sh_fail(SHOAL_EINVAL, "a gradient hook made %s of %s", sh_tensor_text(&is, g),
+                          sh_tensor_text(&was, before));
             return NULL;
         }
     }
@@ -421,7 +450,7 @@ static shoal_tensor *first_grad(shoal_tensor *t, shoal_tensor *grad)
 shoal_err shoal_backward_with(shoal_tensor *t, shoal_tensor *grad, bool keep)
 {
     if (!t) {
-        return shoal_last_error();
+        return sh_null_error("shoal_backward");
     }
     if (!t->requires_grad) {
         return sh_fail(SHOAL_ESTATE, "backward: nothing that this tensor was computed from needs a gradient");

@@ -132,12 +132,22 @@ shoal_tensor *shoal_zero_(shoal_tensor *a)
     return shoal_fill_(a, 0);
 }
 
-shoal_tensor *sh_zeros_on(const shoal_tensor *like, int ndim, const int64_t *shape)
+static shoal_tensor *full_on(const shoal_tensor *like, double value, int ndim, const int64_t *shape)
 {
     sh_shape s;
     if (!like || sh_shape_init(&s, like->dtype, ndim, shape) != SHOAL_OK) {
         return NULL;
     }
     shoal_tensor *t = sh_scope_add(sh_tensor_new(like->storage->device, &s));
-    return t && sh_tensor_fill(t, 0) == SHOAL_OK ? t : NULL;
+    return t && sh_tensor_fill(t, value) == SHOAL_OK ? t : NULL;
+}
+
+shoal_tensor *sh_zeros_on(const shoal_tensor *like, int ndim, const int64_t *shape)
+{
+    return full_on(like, 0, ndim, shape);
+}
+
+shoal_tensor *sh_scalar_on(const shoal_tensor *like, double value)
+{
+    return full_on(like, value, SHOAL_SCALAR);
 }

@@ -152,7 +152,7 @@ LOSS(smooth_l1_loss, smooth_l1)
 static shoal_tensor *log1p_of(shoal_tensor *u)
 {
     shoal_tensor *w = shoal_add_scalar(u, 1), *kept = shoal_add_scalar(w, -1);
-    shoal_tensor *zero = u ? shoal_scoped(shoal_scalar(u->dtype, 0)) : NULL;
+    shoal_tensor *zero = sh_scalar_on(u, 0);
     return shoal_where(shoal_eq(kept, zero), u, shoal_mul(shoal_log(w), shoal_div(u, kept)));
 }
 

@@ -191,8 +191,11 @@ static shoal_err linear_shape(sh_call *c)
 /* Rows of x: all dims but the last as one. */
 static int64_t rows_of(const shoal_tensor *x)
 {
-    int64_t in = x->shape[x->ndim - 1];
-    return in > 0 ? x->count / in : 0;
+    int64_t rows = 1;
+    for (int d = 0; d < x->ndim - 1; d++) {
+        rows *= x->shape[d];
+    }
+    return rows;
 }
 
 static shoal_err linear_forward(sh_call *c)
@@ -210,7 +213,7 @@ static shoal_err linear_forward(sh_call *c)
     sh_matmul_args args = {
         .dtype = x->dtype,
         .batch = 1,
-        .m = out > 0 ? y->count / out : 0,
+        .m = rows_of(x),
         .n = out,
         .k = w->shape[1],
         .a = sh_tensor_ptr(x),

@@ -72,6 +72,9 @@ static shoal_err layer_norm_backward(sh_back *b)
         (sh_back_needs(b, 2) && !(db = sh_back_target_zeroed(b, 2)))) {
         return shoal_last_error();
     }
+    if (db && db == dw) { /* one leaf for both: the kernel's outputs may not overlap */
+        db = sh_zeros_on(dw, dw->ndim, dw->shape);
+    }
     sh_norm_shape shape = norm_shape(x, sh_back_attrs(b)->i[0]);
     shoal_err err = sh_back_kernels(b)->norm->layer_norm_backward(
         sh_back_exec(b), &shape, ptr_or_null(dx), ptr_or_null(dw), ptr_or_null(db), sh_tensor_ptr(g), sh_tensor_ptr(x),

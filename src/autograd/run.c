@@ -14,7 +14,7 @@ void shoal_no_grad_begin(void)
 
 void shoal_no_grad_end(void)
 {
-    no_grad--;
+    no_grad -= no_grad > 0;
 }
 
 bool shoal_grad_enabled(void)
@@ -136,9 +136,16 @@ shoal_tensor *sh_run(const sh_op *op, sh_call *call, int required)
     return call->out[0];
 }
 
-/* What a gradient forbids. */
+/* What repeated elements and a gradient forbid. */
 static shoal_err check_in_place(const sh_op *op, const shoal_tensor *t)
 {
+    for (int d = 0; d < t->ndim; d++) {
+        if (t->shape[d] > 1 && t->strides[d] == 0) {
+            sh_text text;
+            return sh_fail(SHOAL_EINVAL, "%s in place: elements of %s are repeated: clone it first", op->name,
+                           sh_tensor_text(&text, t));
+        }
+    }
     if (!t->requires_grad || no_grad > 0) {
         return SHOAL_OK;
     }
@@ -155,13 +162,49 @@ static shoal_err check_in_place(const sh_op *op, const shoal_tensor *t)
     return SHOAL_OK;
 }
 
+/* The bytes of the storage that a tensor lies in. */
+static void extent(const shoal_tensor *t, int64_t *out_first, int64_t *out_end)
+{
+    sh_shape s;
+    sh_tensor_shape_of(t, &s);
+    *out_first = t->offset * (int64_t)shoal_dtype_size(t->dtype);
+    *out_end = sh_shape_reach(&s);
+}
+
+static bool is_same_view(const shoal_tensor *a, const shoal_tensor *b)
+{
+    size_t size = sizeof a->shape[0] * (size_t)a->ndim;
+    return a->offset == b->offset && a->dtype == b->dtype && a->ndim == b->ndim &&
+           memcmp(a->shape, b->shape, size) == 0 && memcmp(a->strides, b->strides, size) == 0;
+}
+
+/* Kernels write while they read: an input that overlaps the output, and is not the same view, is copied before. */
+static shoal_err set_apart(sh_call *call)
+{
+    const shoal_tensor *t = call->in[0];
+    int64_t first, end, from, to;
+    extent(t, &first, &end);
+    for (int i = 1; i < call->in_count; i++) {
+        shoal_tensor *other = call->in[i];
+        if (!other || other->storage != t->storage || is_same_view(t, other)) {
+            continue;
+        }
+        extent(other, &from, &to);
+        if (from < end && first < to && !(call->in[i] = shoal_clone(other))) {
+            return shoal_last_error();
+        }
+    }
+    return SHOAL_OK;
+}
+
 shoal_tensor *sh_run_in_place(const sh_op *op, sh_call *call, int required)
 {
     if (inputs_missing(call, required)) {
         return NULL;
     }
     shoal_tensor *t = call->in[0];
-    if (prepare(op, call) != SHOAL_OK || check_in_place(op, t) != SHOAL_OK || op->shape(call) != SHOAL_OK) {
+    if (set_apart(call) != SHOAL_OK || prepare(op, call) != SHOAL_OK || check_in_place(op, t) != SHOAL_OK ||
+        op->shape(call) != SHOAL_OK) {
         return NULL;
     }
     const sh_shape *s = &call->shape[0];

@@ -258,7 +258,7 @@ static shoal_err expand_shape(sh_call *c)
         c->shape[0].shape[d] = wanted;
         c->shape[0].strides[d] = d < extra || own == 1 ? 0 : t->strides[d - extra];
     }
-    if (!good) {
+    if (!good || sh_shape_count(&c->shape[0]) < 0) {
         sh_text own, wanted;
         return sh_fail(SHOAL_EINVAL, "expand of %s to %s", sh_tensor_text(&own, t),
                        sh_shape_text(&wanted, ndim <= SHOAL_MAX_DIMS ? ndim : 0, &c->a.i[1]));
@@ -325,6 +325,7 @@ shoal_tensor *shoal_slice(shoal_tensor *t, int dim, int64_t from, int64_t to, in
                       (long long)from, (long long)to, (long long)step);
         return NULL;
     }
+    step = step > size ? (size > 0 ? size : 1) : step; /* the same elements, and no overflow */
     int64_t length = to > from ? (to - from + step - 1) / step : 0;
     return RUN(sh_op_slice, t, dim, from, length, step);
 }
@@ -367,7 +368,7 @@ static shoal_err as_strided_shape(sh_call *c)
     memcpy(s->shape, c->a.i, sizeof s->shape);
     memcpy(s->strides, c->a.i + SHOAL_MAX_DIMS, sizeof s->strides);
     int64_t reach = sh_shape_reach(s);
-    if (reach < 0 || (size_t)reach > t->storage->size) {
+    if (reach < 0 || (size_t)reach > t->storage->size || sh_shape_count(s) < 0) {
         sh_text shape, strides;
         return sh_fail(SHOAL_EINVAL, "as_strided: shape %s with strides %s from %lld does not fit into %zu bytes",
                        sh_shape_text(&shape, s->ndim, s->shape), sh_shape_text(&strides, s->ndim, s->strides),

@@ -104,6 +104,10 @@ shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block *block, int64_t
     }
     /* The only reference of this process: nobody else here can use the block, so its whole weight can go. */
     bool last = sh_load_relaxed(&block->refs) == 1;
+    if (last && sh_queue_give_block_quick((shoal_block *)queue, block)) {
+        shoal_release(block);
+        return SHOAL_OK;
+    }
     sh_put put = {.kind = SH_ENTRY_BLOCK, .moved = last ? block : NULL, .shared = last ? NULL : block};
     shoal_err err = sh_queue_put_word((shoal_block *)queue, &put, timeout);
     if (err == SHOAL_OK) {

@@ -478,8 +478,8 @@ bool shoal_value_equal(const shoal_value *a, const shoal_value *b)
     if (a == b) {
         return true;
     }
-    if (a == NULL || b == NULL || a->type != b->type || a->size != b->size) {
-        return false;
+    if (a == NULL || b == NULL || a->type != b->type || (a->type != SHOAL_OBJECT && a->size != b->size)) {
+        return false; /* an object has no size: what was made of it stands there */
     }
     switch ((shoal_type)a->type) {
     case SHOAL_NULL: return true;

@@ -134,7 +134,7 @@ static shoal_err pack_value(msgpack_packer *packer, sh_encoding *e, const shoal_
 {
     shoal_err err = SHOAL_OK;
     int failed = 0;
-    if (value->size > UINT32_MAX) {
+    if (value->type != SHOAL_OBJECT && value->size > UINT32_MAX) {
         return sh_fail(SHOAL_ELIMIT, "a %s of %zu bytes in a message, which ends at 4 GiB", sh_type_name(value->type),
                        value->size);
     }

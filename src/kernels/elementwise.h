@@ -7,8 +7,8 @@
  *
  * Arithmetic is on f32, f64, i64, i32 and u8 (and bool, where it says so); f16 and bf16 are only filled, copied and chosen
  * between (where). A dtype for which an op makes no sense gives SHOAL_EINVAL. Integers wrap around.
- * f32 functions of the fast versions (exp, log, tanh, sigmoid, …) are within 4 ulp of the true value; NaN and infinities are
- * as in C's libm. f64 functions are libm's. */
+ * f32 functions of the fast versions are within 2 ulp of the true value (exp, log, tanh, sqrt), 4 (sigmoid) or 8 (gelu); NaN and
+ * infinities are as in C's libm. f64 functions are libm's. Integers and f64 become bf16 and f16 by way of f32, as in PyTorch. */
 #ifndef SH_KERNELS_ELEMENTWISE_H
 #define SH_KERNELS_ELEMENTWISE_H
 

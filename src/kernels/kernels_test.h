@@ -136,7 +136,8 @@ static inline double distance(double x, double wanted, double least)
     return fabs(x - wanted) / fmax(fabs(wanted), least);
 }
 
-/* All memory of two arrays of n: floats within tolerance (relative, or below 1 absolute · least), all else to the bit. */
+/* All memory of two arrays of n: floats within tolerance (relative, or to least where that is more), all else to the bit. A check of
+ * libcheck writes to a pipe, so it is left for the failure. */
 static inline void assert_close(shoal_dtype dtype, const void *got, const void *wanted, int64_t n, double tolerance,
                                 double least, const char *what, uint64_t seed)
 {
@@ -145,12 +146,12 @@ static inline void assert_close(shoal_dtype dtype, const void *got, const void *
         if (dtype == SHOAL_F32 || dtype == SHOAL_F64) {
             double x = dtype == SHOAL_F32 ? (double)((const float *)got)[i] : ((const double *)got)[i];
             double y = dtype == SHOAL_F32 ? (double)((const float *)wanted)[i] : ((const double *)wanted)[i];
-            ck_assert_msg(distance(x, y, least) <= tolerance, "%s: %.9g at %lld, wanted %.9g; seed %llu", what, x,
-                          (long long)i, y, (unsigned long long)seed);
-        } else {
-            ck_assert_msg(memcmp((const char *)got + (size_t)i * size, (const char *)wanted + (size_t)i * size, size) ==
-                              0,
-                          "%s: other bits at %lld; seed %llu", what, (long long)i, (unsigned long long)seed);
+            if (!(distance(x, y, least) <= tolerance)) {
+                ck_abort_msg("%s: %.9g at %lld, wanted %.9g; seed %llu", what, x, (long long)i, y,
+                             (unsigned long long)seed);
+            }
+        } else if (memcmp((const char *)got + (size_t)i * size, (const char *)wanted + (size_t)i * size, size) != 0) {
+            ck_abort_msg("%s: other bits at %lld; seed %llu", what, (long long)i, (unsigned long long)seed);
         }
     }
 }

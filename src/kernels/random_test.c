@@ -118,7 +118,9 @@ START_TEST(distributions_are_as_said)
     ck_assert_ok(k->random->integers(&(sh_exec){0}, key, z, n, 0, 10));
     int64_t tenths[10] = {0}, digits[10] = {0};
     for (int64_t i = 0; i < n; i++) {
-        ck_assert(x[i] >= 0 && x[i] < 1 && z[i] >= 0 && z[i] < 10);
+        if (!(x[i] >= 0 && x[i] < 1 && z[i] >= 0 && z[i] < 10)) {
+            ck_abort_msg("%g or %lld is out of range", (double)x[i], (long long)z[i]);
+        }
         tenths[(int)(x[i] * 10)]++;
         digits[z[i]]++;
     }

@@ -128,18 +128,13 @@ typedef struct writer {
     size_t capacity, length;
 } writer;
 
-static void put(writer *w, const char *text, size_t size)
-{
-    for (size_t i = 0; i < size; i++, w->length++) {
-        if (w->length + 1 < w->capacity) {
-            w->buffer[w->length] = text[i];
-        }
-    }
-}
-
 static void put_text(writer *w, const char *text)
 {
-    put(w, text, strlen(text));
+    for (; *text; text++, w->length++) {
+        if (w->length + 1 < w->capacity) {
+            w->buffer[w->length] = *text;
+        }
+    }
 }
 
 static void put_indent(writer *w, int depth)
@@ -149,29 +144,35 @@ static void put_indent(writer *w, int depth)
     }
 }
 
-static void put_settings(writer *w, const shoal_module *m)
+/* What stands between the parentheses besides children. */
+static void describe(const shoal_module *m, char *text, size_t capacity)
 {
-    char text[256] = "";
+    text[0] = '\0';
     if (m->type->describe) {
-        m->type->describe(m, text, sizeof text);
-        put_text(w, text);
+        m->type->describe(m, text, capacity);
         return;
     }
     int last = SHOAL_MODULE_SETTINGS;
     while (last > 0 && m->settings[last - 1] == 0) {
         last--;
     }
-    for (int i = 0; i < last; i++) {
-        snprintf(text, sizeof text, "%s%.12g", i > 0 ? ", " : "", m->settings[i]);
-        put_text(w, text);
+    size_t length = 0;
+    for (int i = 0; i < last && length < capacity; i++) {
+        length += (size_t)snprintf(text + length, capacity - length, "%s%.12g", i > 0 ? ", " : "", m->settings[i]);
     }
 }
 
 static void put_module(writer *w, const shoal_module *m, int depth)
 {
+    char text[512];
+    describe(m, text, sizeof text);
     put_text(w, m->type->name);
     put_text(w, "(");
-    put_settings(w, m);
+    if (m->child_count > 0 && text[0]) {
+        put_text(w, "\n");
+        put_indent(w, depth + 1);
+    }
+    put_text(w, text);
     for (size_t i = 0; i < m->child_count; i++) {
         put_text(w, "\n");
         put_indent(w, depth + 1);

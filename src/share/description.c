@@ -3,23 +3,40 @@
 #include "autograd/node.h"
 #include "base/error.h"
 
+#include <pthread.h>
 #include <stddef.h>
 #include <string.h>
 
 /* ---- describing ---- */
 
-/* The grad's description, by its id: another view of the same storage has another. 0: none; ids begin with 0. */
-static uint64_t name_of_grad(const shoal_tensor *t)
+/* Several threads may put one tensor at once. Whoever finds a description that is not true makes a new one, under this lock;
+ * who finds a true one takes none. Nobody may change the tensor meanwhile, so what is found true stays so. */
+static pthread_mutex_t describing = PTHREAD_MUTEX_INITIALIZER;
+
+/* What a description has to say beside the shape, as one word. The grad goes by the id of its own description: another view of
+ * the same storage has another. While t's description exists it keeps the grad's, so that no other block can have that id. */
+static uint64_t state_of(const shoal_tensor *t)
 {
-    return t->grad && t->grad->description ? t->grad->description->id + 1 : 0;
+    return (t->grad ? sh_load_acquire(&t->grad->description_id) : 0) << 1 | t->requires_grad;
 }
 
-/* The description says what is still so. While it exists it keeps the grad's, so that no other block can have come to the same
- * id. */
-static bool is_true(const shoal_tensor *t)
+/* The description if it says what is so, else NULL. It is read again at the end: describe_anew takes it away before it changes
+ * `described`, so one that is still there is the one that `described` was read of. The grad comes first: its new description
+ * is seen together with its new id. */
+static shoal_block *true_description(const shoal_tensor *t)
 {
-    return t->description != NULL && t->described_needs == t->requires_grad && t->described_grad == name_of_grad(t) &&
-           (!t->grad || is_true(t->grad));
+    uint64_t d = sh_load_acquire(&t->description);
+    bool so = d != 0 && (!t->grad || true_description(t->grad)) && sh_load_acquire(&t->described) == state_of(t) &&
+              sh_load_acquire(&t->description) == d;
+    return so ? (shoal_block *)(uintptr_t)d : NULL;
+}
+
+/* Takes the description over. The order is what true_description reads against. */
+static void set_description(shoal_tensor *t, shoal_block *description)
+{
+    sh_store_release(&t->described, state_of(t));
+    sh_store_release(&t->description_id, description->id + 1);
+    sh_store_release(&t->description, (uintptr_t)description);
 }
 
 /* The block with the storage's bytes; the caller's. */
@@ -60,10 +77,9 @@ static shoal_err describe_anew(shoal_tensor *t, shoal_block *grad)
                            offsetof(sh_description, shape_and_strides) + 2 * dims * sizeof t->shape[0], &fresh);
     shoal_release(objects[0]);
     if (err == SHOAL_OK) {
-        shoal_release(t->description);
-        t->description = fresh;
-        t->described_needs = t->requires_grad;
-        t->described_grad = name_of_grad(t);
+        shoal_block *old = (shoal_block *)(uintptr_t)sh_swap_acq_rel(&t->description, 0);
+        set_description(t, fresh);
+        shoal_release(old);
     }
     return err;
 }
@@ -79,23 +95,33 @@ static shoal_err check_can_be_shared(const shoal_tensor *t)
     return SHOAL_OK;
 }
 
-shoal_err sh_tensor_describe(shoal_tensor *t, shoal_block **out_description)
+/* Under the lock. */
+static shoal_err describe(shoal_tensor *t)
 {
-    shoal_err err = SHOAL_OK;
-    if (!__builtin_expect(is_true(t) && !t->grad_is_zero, 1)) {
-        shoal_block *grad = NULL;
-        err = shoal_tensor_share(t);
-        if (err == SHOAL_OK && t->grad) {
-            err = sh_tensor_describe(t->grad, &grad);
-        }
-        if (err == SHOAL_OK && !is_true(t)) {
-            err = describe_anew(t, grad);
-        }
+    shoal_err err = shoal_tensor_share(t);
+    if (err == SHOAL_OK && t->grad) {
+        err = describe(t->grad);
     }
-    if (err == SHOAL_OK) {
-        *out_description = t->description;
+    if (err == SHOAL_OK && !true_description(t)) {
+        err = describe_anew(t, t->grad ? true_description(t->grad) : NULL);
     }
     return err;
+}
+
+shoal_err sh_tensor_describe(shoal_tensor *t, shoal_block **out_description)
+{
+    shoal_block *d = true_description(t);
+    if (!__builtin_expect(d && !t->grad_is_zero, 1)) {
+        pthread_mutex_lock(&describing);
+        shoal_err err = describe(t);
+        pthread_mutex_unlock(&describing);
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        d = true_description(t);
+    }
+    *out_description = d;
+    return SHOAL_OK;
 }
 
 shoal_err shoal_tensor_share(shoal_tensor *t)
@@ -155,7 +181,7 @@ static bool read_shape(const sh_record *r, const sh_description *d, shoal_tensor
 }
 
 /* The storage behind a description, retained: the one this process knows, or a new one. */
-static sh_storage *find_storage(shoal_block *description, const sh_record *r)
+static sh_storage *find_storage(shoal_block *keeper, const sh_record *r)
 {
     sh_ref ref = sh_load_acquire(&r->references[0]);
     uint64_t id = sh_ref_id(ref);
@@ -167,11 +193,12 @@ static sh_storage *find_storage(shoal_block *description, const sh_record *r)
     if (known) {
         return known;
     }
-    return sh_heap_find(id, &f) && f.kind == SH_KIND_DATA ? sh_storage_of_block(id, f.data, f.size, description) : NULL;
+    return sh_heap_find(id, &f) && f.kind == SH_KIND_DATA ? sh_storage_of_block(id, f.data, f.size, keeper) : NULL;
 }
 
 /* A tensor with nothing but its shape and storage. */
-static shoal_tensor *make_bare(shoal_block *description, const sh_record *r, const sh_description *d)
+static shoal_tensor *make_bare(const shoal_block *description, shoal_block *keeper, const sh_record *r,
+                               const sh_description *d)
 {
     shoal_tensor *t = sh_cpu_cache_alloc(sizeof *t);
     if (!t) {
@@ -179,7 +206,7 @@ static shoal_tensor *make_bare(shoal_block *description, const sh_record *r, con
     }
     *t = (shoal_tensor){0};
     uint64_t reach;
-    sh_storage *storage = read_shape(r, d, t, &reach) ? find_storage(description, r) : NULL;
+    sh_storage *storage = read_shape(r, d, t, &reach) ? find_storage(keeper, r) : NULL;
     if (!storage || reach > storage->size) {
         (void)corrupt(description);
         sh_storage_release(storage);
@@ -191,17 +218,31 @@ static shoal_tensor *make_bare(shoal_block *description, const sh_record *r, con
     return t;
 }
 
-static shoal_tensor *make(shoal_block *description, bool is_grad);
+static shoal_tensor *make(const shoal_block *description, shoal_block *keeper, bool is_grad);
 
-static shoal_err make_grad(shoal_tensor *t, const shoal_block *description, const sh_record *r)
+/* The grad by its own description. A handle for that is only good for sending it on: in a heap that has no room for one the
+ * grad is made without, kept by the description that refers to it, because the message that it came by is taken already. */
+static shoal_tensor *grad_of(shoal_block *description, const sh_record *r)
 {
-    shoal_block *grad;
-    shoal_err err = sh_record_open(r, 1, &grad);
-    if (err != SHOAL_OK) {
-        return err;
+    shoal_block *own;
+    sh_found f;
+    shoal_err err = sh_record_open(r, 1, &own);
+    if (err == SHOAL_OK) {
+        shoal_tensor *grad = make(own, own, true);
+        shoal_release(own);
+        return grad;
     }
-    t->grad = make(grad, true);
-    shoal_release(grad);
+    uint64_t id = sh_ref_id(sh_load_acquire(&r->references[1]));
+    if (err == SHOAL_ECORRUPT || !sh_heap_find(id, &f)) {
+        return NULL;
+    }
+    shoal_block seen = {.id = id, .kind = f.kind, .data = f.data, .size = f.size};
+    return make(&seen, description, true);
+}
+
+static shoal_err make_grad(shoal_tensor *t, shoal_block *description, const sh_record *r)
+{
+    t->grad = grad_of(description, r);
     if (!t->grad) {
         return shoal_last_error();
     }
@@ -210,8 +251,9 @@ static shoal_err make_grad(shoal_tensor *t, const shoal_block *description, cons
     return fits ? SHOAL_OK : corrupt(description);
 }
 
-/* A grad's own grad is not looked at: a description that names itself goes one step and no further. */
-static shoal_tensor *make(shoal_block *description, bool is_grad)
+/* A grad's own grad is not looked at: a description that names itself goes one step and no further. keeper: a handle that
+ * keeps the storage; the description's own when there is one. */
+static shoal_tensor *make(const shoal_block *description, shoal_block *keeper, bool is_grad)
 {
     sh_record r;
     sh_description d;
@@ -221,22 +263,22 @@ static shoal_tensor *make(shoal_block *description, bool is_grad)
         return NULL;
     }
     memcpy(&d, r.bytes, head);
-    shoal_tensor *t = make_bare(description, &r, &d);
+    shoal_tensor *t = make_bare(description, keeper, &r, &d);
     if (!t) {
         return NULL;
     }
     t->requires_grad = d.requires_grad && shoal_dtype_is_float(t->dtype);
-    if (d.has_grad && !is_grad && make_grad(t, description, &r) != SHOAL_OK) {
+    if (d.has_grad && !is_grad && make_grad(t, keeper, &r) != SHOAL_OK) {
         shoal_tensor_release(t);
         return NULL;
     }
-    t->description = shoal_retain(description);
-    t->described_needs = t->requires_grad;
-    t->described_grad = name_of_grad(t);
+    if (description == keeper) {
+        set_description(t, shoal_retain(keeper));
+    }
     return t;
 }
 
 shoal_tensor *sh_tensor_of_description(shoal_block *description)
 {
-    return make(description, false);
+    return make(description, description, false);
 }

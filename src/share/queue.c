@@ -11,6 +11,28 @@ shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor *t, int64_t ti
     return err == SHOAL_OK ? shoal_queue_put_block(queue, description, timeout) : err;
 }
 
+/* Nobody in this process but the caller, through t, can reach the description: all that holds it goes with t. */
+static bool is_only_way(const shoal_tensor *t, const shoal_block *d)
+{
+    uint64_t own = 1 + (t->storage->keeper == d);
+    return !t->grad && sh_load_relaxed(&t->refs) == 1 && sh_load_relaxed(&t->storage->refs) == 1 &&
+           sh_load_relaxed(&d->refs) == own;
+}
+
+shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout)
+{
+    shoal_block *description = NULL;
+    shoal_err err = t ? sh_tensor_describe(t, &description) : shoal_last_error();
+    if (err == SHOAL_OK &&
+        !(is_only_way(t, description) && sh_queue_give_block_quick((shoal_block *)queue, description))) {
+        err = shoal_queue_put_block(queue, description, timeout);
+    }
+    if (err == SHOAL_OK) {
+        shoal_tensor_release(t);
+    }
+    return err;
+}
+
 shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tensor **out_tensor)
 {
     shoal_block *description;

@@ -146,7 +146,7 @@ static shoal_err csr_row(const shoal_sparse *s, const int64_t *starts, int64_t e
         }
     }
     *out_row = low;
-    return starts[low] <= entry && entry < starts[low + 1]
+    return high > 0 && starts[low] <= entry && entry < starts[low + 1]
                ? SHOAL_OK
                : sh_fail(SHOAL_EINVAL, "sparse CSR: row starts are not in order");
 }
@@ -156,6 +156,10 @@ static shoal_err add_entry(const shoal_sparse *s, shoal_tensor *dense, const int
 {
     shoal_tensor *place = dense;
     for (int d = 0; place && d < sparse_dims; d++) {
+        if (at[d] < 0 || at[d] >= s->shape[d]) { /* shoal_select would count from the end */
+            return sh_fail(SHOAL_EINVAL, "sparse: index %lld of entry %lld is not in 0 to %lld", (long long)at[d],
+                           (long long)e, (long long)s->shape[d] - 1);
+        }
         place = shoal_select(place, 0, at[d]);
     }
     return shoal_add_(place, shoal_select(s->values, 0, e)) ? SHOAL_OK : shoal_last_error();

@@ -40,7 +40,14 @@ int64_t sh_shape_count(const sh_shape *s)
 {
     int64_t n = 1;
     for (int d = 0; d < s->ndim; d++) {
-        n *= s->shape[d];
+        if (s->shape[d] == 0) {
+            return 0;
+        }
+    }
+    for (int d = 0; d < s->ndim; d++) {
+        if (__builtin_mul_overflow(n, s->shape[d], &n)) {
+            return -1;
+        }
     }
     return n;
 }
@@ -108,6 +115,12 @@ const char *sh_tensor_text(sh_text *buffer, const shoal_tensor *t)
     (void)snprintf(buffer->text, sizeof buffer->text, "%s %.140s", shoal_dtype_name(t->dtype),
                    sh_shape_text(&shape, t->ndim, t->shape));
     return buffer->text;
+}
+
+shoal_err sh_null_error(const char *call)
+{
+    shoal_err err = shoal_last_error();
+    return err != SHOAL_OK ? err : sh_fail(SHOAL_EINVAL, "%s: a tensor is NULL", call);
 }
 
 shoal_err sh_dim(int *dim, int ndim, const char *op)

@@ -211,6 +211,10 @@ shoal_err sh_storage_share(sh_storage *s)
         return sh_fail(SHOAL_EINVAL,
                        "memory of the program's own cannot move into the shared heap: clone the tensor first");
     }
+    if (sh_load_relaxed(&s->pins) > 0) {
+        return sh_fail(SHOAL_ESTATE, "memory that another library holds (DLPack) cannot move into the shared heap: "
+                                     "clone the tensor first");
+    }
     shoal_block *block;
     shoal_err err = shoal_block_create(s->size, &block);
     if (err != SHOAL_OK) {

@@ -26,6 +26,8 @@ typedef struct sh_storage {
     void *context;
     bool foreign;
 
+    sh_a64 pins; /* holders of the bare address (dlpack.c): while there are any, the bytes do not move */
+
     struct sh_storage *next; /* in the table of storages in the heap */
 } sh_storage;
 
@@ -46,7 +48,7 @@ sh_storage *sh_storage_of_block(uint64_t id, void *data, size_t size, shoal_bloc
 sh_storage *sh_storage_known(uint64_t id);
 
 /* Moves private bytes into the heap. Nothing happens when they are there or on a card. Errors: SHOAL_ENOMEM with the sizes,
- * SHOAL_EINVAL for foreign bytes. */
+ * SHOAL_EINVAL for foreign bytes, SHOAL_ESTATE while they are pinned. */
 shoal_err sh_storage_share(sh_storage *s);
 
 static inline bool sh_storage_is_shared(const sh_storage *s)

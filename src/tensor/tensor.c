@@ -6,13 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_contiguous(const sh_shape *s)
+/* Of no elements: always. */
+static bool is_contiguous(const sh_shape *s, int64_t count)
 {
     int64_t next = 1;
-    for (int d = s->ndim; d-- > 0;) {
-        if (s->shape[d] == 0) {
-            return true;
-        }
+    for (int d = s->ndim; count > 0 && d-- > 0;) {
         if (s->shape[d] != 1 && s->strides[d] != next) {
             return false;
         }
@@ -27,13 +25,14 @@ shoal_tensor *sh_tensor_over(sh_storage *storage, const sh_shape *s)
     if (!t) {
         return NULL;
     }
+    int64_t count = sh_shape_count(s);
     *t = (shoal_tensor){
         .storage = sh_storage_retain(storage),
         .offset = s->offset,
-        .count = sh_shape_count(s),
+        .count = count,
         .ndim = (int8_t)s->ndim,
         .dtype = (uint8_t)s->dtype,
-        .contiguous = is_contiguous(s),
+        .contiguous = is_contiguous(s, count),
     };
     memcpy(t->shape, s->shape, sizeof t->shape);
     memcpy(t->strides, s->strides, sizeof t->strides);
@@ -75,8 +74,9 @@ static void destroy(shoal_tensor *t)
 {
     sh_node_release(t->node);
     shoal_tensor_release(t->grad);
-    if (t->description) {
-        shoal_release(t->description);
+    shoal_block *description = (shoal_block *)(uintptr_t)sh_load_acquire(&t->description);
+    if (description) {
+        shoal_release(description);
     }
     free(t->hooks);
     sh_storage_release(t->storage);

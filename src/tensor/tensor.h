@@ -43,10 +43,10 @@ struct shoal_tensor {
     shoal_tensor *grad;
     sh_hooks *hooks;
 
-    /* The block that describes this tensor to other processes, kept while it is true (share/). */
-    shoal_block *description;
-    uint64_t described_grad; /* the id + 1 of the grad's description then; 0: none */
-    bool described_needs;    /* requires_grad then */
+    /* The block that describes this tensor to other processes, while what it says is so (share/description.c). */
+    sh_a64 description;    /* a shoal_block *, or 0 */
+    sh_a64 description_id; /* its id + 1; 0: never described */
+    sh_a64 described;      /* what it says of the grad and of requires_grad */
 };
 
 /* How a tensor lies over its storage. */
@@ -75,6 +75,9 @@ typedef struct sh_text {
 
 const char *sh_shape_text(sh_text *buffer, int ndim, const int64_t *shape);
 const char *sh_tensor_text(sh_text *buffer, const shoal_tensor *t);
+
+/* For an argument that is NULL: the error that made it NULL or, when there was none, SHOAL_EINVAL with the call's name. */
+shoal_err sh_null_error(const char *call);
 
 /* dim counted from the end made positive, for a tensor of ndim dims (0-d counts as 1-d). Errors: SHOAL_EINVAL. */
 shoal_err sh_dim(int *dim, int ndim, const char *op);

@@ -133,7 +133,21 @@ INLINE void transpose_8x8(const float *from, int64_t from_row, float *to, int64_
     }
 }
 
-/* to[j, i] = from[i, j]. Where eight do not go up evenly, the last block overlaps the one before. */
+/* Two rows of eight. */
+INLINE void transpose_2x8(const float *from, int64_t from_row, float *to, int64_t to_row)
+{
+    const __m256 a = _mm256_loadu_ps(from), b = _mm256_loadu_ps(from + from_row);
+    const __m256 low = _mm256_unpacklo_ps(a, b), high = _mm256_unpackhi_ps(a, b);
+    const __m128 pairs[4] = {_mm256_castps256_ps128(low), _mm256_castps256_ps128(high), _mm256_extractf128_ps(low, 1),
+                             _mm256_extractf128_ps(high, 1)};
+    for (int i = 0; i < 4; i++) {
+        _mm_storel_pi((__m64 *)(to + 2 * i * to_row), pairs[i]);
+        _mm_storeh_pi((__m64 *)(to + (2 * i + 1) * to_row), pairs[i]);
+    }
+}
+
+/* to[j, i] = from[i, j]. Where eight do not go up evenly, the last block overlaps the one before; two rows left over are
+ * common enough to be worth their own step. */
 static inline void transpose(const float *from, int64_t from_row, int64_t rows, int64_t columns, float *to,
                              int64_t to_row)
 {
@@ -146,10 +160,16 @@ static inline void transpose(const float *from, int64_t from_row, int64_t rows, 
         return;
     }
     for (int64_t i = 0; i < rows; i += 8) {
-        const int64_t at_i = i + 8 <= rows ? i : rows - 8;
+        const bool two = i + 2 == rows;
+        const int64_t at_i = i + 8 <= rows || two ? i : rows - 8;
         for (int64_t j = 0; j < columns; j += 8) {
             const int64_t at_j = j + 8 <= columns ? j : columns - 8;
-            transpose_8x8(from + at_i * from_row + at_j, from_row, to + at_j * to_row + at_i, to_row);
+            const float *block = from + at_i * from_row + at_j;
+            if (two) {
+                transpose_2x8(block, from_row, to + at_j * to_row + at_i, to_row);
+            } else {
+                transpose_8x8(block, from_row, to + at_j * to_row + at_i, to_row);
+            }
         }
     }
 }

@@ -136,13 +136,32 @@ typedef struct work {
     uint8_t *winner;
 } work;
 
-/* Rows of the kernel, [from, to), for which not both rows of outputs i and i + 1 look into padding. */
-static void kernel_rows(const sh_block *b, int64_t i, int64_t *from, int64_t *to)
+/* Rows of the kernel for which the first, and the second, row of outputs looks at the image and not at padding. */
+typedef struct spans {
+    int64_t second, both, first,
+        end; /* [second, both): the second alone; [both, first): both; [first, end): the first */
+} spans;
+
+static int64_t within(int64_t v, int64_t least, int64_t most)
 {
-    const int64_t above = b->c->pad_h - i - 1, end = b->c->pad_h + b->c->in_h - i;
-    *from = above > 0 ? above < b->kernel ? above : b->kernel : 0;
-    *to = end < b->kernel ? end < *from ? *from : end : b->kernel;
+    return v < least ? least : v > most ? most : v;
 }
+
+static spans spans_of(const sh_block *b, int64_t i)
+{
+    const int64_t above = b->c->pad_h - i, below = above + b->c->in_h;
+    spans s = {.second = within(above - 1, 0, b->kernel), .both = within(above, 0, b->kernel)};
+    s.first = within(below - 1, s.both, b->kernel);
+    s.end = within(below, s.first, b->kernel);
+    return s;
+}
+
+/* Edges of the image that a tile lies at, when the padding keeps the image's size: columns that look past them are left
+ * out. */
+enum {
+    LEFT = 1,
+    RIGHT = 2,
+};
 
 INLINE void pool_window(const work *k, wide v0, wide v1, wide v2, wide v3, int64_t window)
 {
@@ -159,36 +178,48 @@ INLINE void pool_window(const work *k, wide v0, wide v1, wide v2, wide v3, int64
     }
 }
 
-/* Two rows from i, columns from j; kernel and columns are constants where this is inlined. */
-INLINE void tile(const int kernel, const int columns, const work *k, int64_t i, int64_t j)
+/* One row of one channel's kernel: sums of the first row of outputs, of the second, or of both. */
+INLINE void add_taps(const int kernel, const int columns, const int edges, const bool first, const bool second,
+                     const float *line, const float *next, const float *taps, wide sum[2][14])
+{
+#pragma GCC unroll 5
+    for (int d = 0; d < kernel; d++) {
+        const wide f = wide_load(taps + d * LANES);
+        const int from = edges & LEFT && d < kernel / 2 ? kernel / 2 - d : 0;
+        const int to = edges & RIGHT && d > kernel / 2 ? columns + kernel / 2 - d : columns;
+#pragma GCC unroll 14
+        for (int q = from; first && q < to; q++) {
+            sum[0][q] = wide_fma(line + q + d, f, sum[0][q]);
+        }
+#pragma GCC unroll 14
+        for (int q = from; second && q < to; q++) {
+            sum[1][q] = wide_fma(next + q + d, f, sum[1][q]);
+        }
+    }
+}
+
+/* Two rows from i, columns from j; constants where this is inlined: kernel, columns and edges. */
+INLINE void tile(const int kernel, const int columns, const int edges, const work *k, int64_t i, int64_t j)
 {
     const sh_block *b = k->b;
     const int64_t row = b->padded_w, plane = b->padded_h * row;
+    const spans s = spans_of(b, i);
     wide sum[2][14];
     const wide bias = wide_load(k->bias);
 #pragma GCC unroll 14
     for (int q = 0; q < columns; q++) {
         sum[0][q] = sum[1][q] = bias;
     }
-    int64_t from, to;
-    kernel_rows(b, i, &from, &to);
     const float *x = k->x + i * row + j, *w = k->weights;
     for (int64_t c = 0; c < b->c->in_c; c++, x += plane, w += kernel * kernel * LANES) {
-        const float *line = x + from * row, *taps = w + from * kernel * LANES;
-        for (int64_t a = from; a < to; a++, line += row, taps += kernel * LANES) {
-            const float *next = line + row;
-#pragma GCC unroll 5
-            for (int d = 0; d < kernel; d++) {
-                const wide f = wide_load(taps + d * LANES);
-#pragma GCC unroll 14
-                for (int q = 0; q < columns; q++) {
-                    sum[0][q] = wide_fma(line + q + d, f, sum[0][q]);
-                }
-#pragma GCC unroll 14
-                for (int q = 0; q < columns; q++) {
-                    sum[1][q] = wide_fma(next + q + d, f, sum[1][q]);
-                }
-            }
+        for (int64_t a = s.second; a < s.both; a++) {
+            add_taps(kernel, columns, edges, false, true, NULL, x + (a + 1) * row, w + a * kernel * LANES, sum);
+        }
+        for (int64_t a = s.both; a < s.first; a++) {
+            add_taps(kernel, columns, edges, true, true, x + a * row, x + (a + 1) * row, w + a * kernel * LANES, sum);
+        }
+        for (int64_t a = s.first; a < s.end; a++) {
+            add_taps(kernel, columns, edges, true, false, x + a * row, NULL, w + a * kernel * LANES, sum);
         }
     }
     if (k->drop) {
@@ -208,39 +239,52 @@ INLINE void tile(const int kernel, const int columns, const work *k, int64_t i, 
 
 typedef void tile_function(const work *k, int64_t i, int64_t j);
 
-#define TILE(kernel, columns)                                                                                          \
-    static __attribute__((noinline)) void tile_##kernel##_##columns(const work *k, int64_t i, int64_t j)               \
+#define TILE(kernel, columns, edges)                                                                                   \
+    static __attribute__((noinline)) void tile_##kernel##_##columns##_##edges(const work *k, int64_t i, int64_t j)     \
     {                                                                                                                  \
-        tile(kernel, columns, k, i, j);                                                                                \
+        tile(kernel, columns, edges, k, i, j);                                                                         \
     }
 
 typedef struct tiles {
-    int64_t columns;
-    tile_function *of_3, *of_5;
+    int64_t kernel, columns;
+    tile_function *at[4]; /* by edges */
 } tiles;
 
 #if VEC == 16
-TILE(3, 14)
-TILE(5, 14)
-TILE(3, 12)
-TILE(5, 12)
-TILE(3, 8)
-TILE(5, 8)
-static const tiles shapes[] = {{14, tile_3_14, tile_5_14}, {12, tile_3_12, tile_5_12}, {8, tile_3_8, tile_5_8}};
+TILE(3, 14, 0)
+TILE(3, 12, 0)
+TILE(3, 8, 0)
+TILE(5, 14, 0)
+TILE(5, 14, 1)
+TILE(5, 14, 2)
+TILE(5, 14, 3)
+TILE(5, 12, 0)
+TILE(5, 8, 0)
+static const tiles shapes[] = {
+    {3, 14, {tile_3_14_0, tile_3_14_0, tile_3_14_0, tile_3_14_0}},
+    {3, 12, {tile_3_12_0, tile_3_12_0, tile_3_12_0, tile_3_12_0}},
+    {3, 8, {tile_3_8_0, tile_3_8_0, tile_3_8_0, tile_3_8_0}},
+    {5, 14, {tile_5_14_0, tile_5_14_1, tile_5_14_2, tile_5_14_3}},
+    {5, 12, {tile_5_12_0, tile_5_12_0, tile_5_12_0, tile_5_12_0}},
+    {5, 8, {tile_5_8_0, tile_5_8_0, tile_5_8_0, tile_5_8_0}},
+};
 #else
-TILE(3, 2)
-TILE(5, 2)
-static const tiles shapes[] = {{2, tile_3_2, tile_5_2}};
+TILE(3, 2, 0)
+TILE(5, 2, 0)
+static const tiles shapes[] = {
+    {3, 2, {tile_3_2_0, tile_3_2_0, tile_3_2_0, tile_3_2_0}},
+    {5, 2, {tile_5_2_0, tile_5_2_0, tile_5_2_0, tile_5_2_0}},
+};
 #endif
 
 /* The widest tile of those that compute the fewest columns twice. */
-static const tiles *choose(int64_t even_w)
+static const tiles *choose(int64_t kernel, int64_t even_w)
 {
     const tiles *best = NULL;
     int64_t least = INT64_MAX;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         const int64_t columns = (even_w + shapes[i].columns - 1) / shapes[i].columns * shapes[i].columns;
-        if (shapes[i].columns <= even_w && columns < least) {
+        if (shapes[i].kernel == kernel && shapes[i].columns <= even_w && columns < least) {
             least = columns;
             best = &shapes[i];
         }
@@ -295,8 +339,8 @@ void sh_block_channels_forward(const sh_block *b, const float *x, const float *d
 {
     const layout l = layout_of(b, room);
     const int64_t even_w = 2 * b->pooled_w, out_c = b->c->out_c;
-    const tiles *t = choose(even_w);
-    tile_function *run = b->kernel == 5 ? t->of_5 : t->of_3;
+    const tiles *t = choose(b->kernel, even_w);
+    const bool same = b->c->pad_w == b->kernel / 2 && even_w == b->c->in_w;
     for (int64_t block = 0; block < l.blocks; block++) {
         const int64_t first = block * LANES, count = out_c - first < LANES ? out_c - first : LANES;
         const work k = {.b = b,
@@ -311,7 +355,9 @@ void sh_block_channels_forward(const sh_block *b, const float *x, const float *d
         }
         for (int64_t i = 0; i < 2 * b->pooled_h; i += 2) {
             for (int64_t j = 0; j < even_w; j += t->columns) {
-                run(&k, i, j + t->columns <= even_w ? j : even_w - t->columns);
+                const int64_t at = j + t->columns <= even_w ? j : even_w - t->columns;
+                const int edges = (same && at == 0 ? LEFT : 0) | (same && at + t->columns == even_w ? RIGHT : 0);
+                t->at[edges](&k, i, at);
             }
         }
         unpack(&l, count, y + first * l.windows, winner + first * l.windows);

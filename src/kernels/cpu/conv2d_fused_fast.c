@@ -131,12 +131,23 @@ static void pad_image(const sh_block *b, const float *x, float *to)
     }
 }
 
+/* Vectors along channels compute the dropped ones too; along rows they cost nothing. */
+static bool goes_by_channels(const sh_block *b, const float *drop)
+{
+    const int64_t count = b->c->n * b->c->out_c;
+    int64_t live = 0;
+    for (int64_t k = 0; drop && k < count; k++) {
+        live += drop[k] != 0;
+    }
+    return sh_block_channels_fit(b) && (!drop || !sh_block_rows_fit(b) || 4 * live > 3 * count);
+}
+
 static shoal_err block_forward(sh_exec *exec, const sh_block *b, const float *x, const float *w, const float *bias,
                                const float *drop, float *y, uint8_t *winner)
 {
     const sh_conv2d *c = b->c;
     const int64_t pooled = c->out_c * b->pooled_h * b->pooled_w;
-    const bool by_channels = sh_block_channels_fit(b);
+    const bool by_channels = goes_by_channels(b, drop);
     const size_t padded = b->padded ? sizeof(float) * (size_t)(c->in_c * b->padded_h * b->padded_w) : 0;
     const size_t own = by_channels ? sh_block_channels_scratch(b) : sh_block_rows_scratch(b);
     char *room = sh_exec_scratch(exec, own + padded);

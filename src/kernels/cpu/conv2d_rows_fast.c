@@ -45,6 +45,42 @@ INLINE void pool_store(__m256 a0, __m256 a1, __m256 b0, __m256 b1, float *y, uin
     }
 }
 
+/* Two rows of three vectors, or of one. A vector alone shares its windows' registers with that of the next channel. */
+INLINE void pool_wide(const int vectors, const int channels, __m256 sum[MOST_CHANNELS][8][3], float *const *y,
+                      uint8_t *const *winner)
+{
+    const int last = vectors - 1;
+#pragma GCC unroll 4
+    for (int o = 0; o < channels; o++) {
+        if (vectors == 3) {
+            pool_store(sum[o][0][0], sum[o][0][1], sum[o][1][0], sum[o][1][1], y[o], winner[o], y[o] + 4,
+                       winner[o] + 4);
+        }
+        if (o % 2) {
+            pool_store(sum[o - 1][0][last], sum[o][0][last], sum[o - 1][1][last], sum[o][1][last], y[o - 1] + 4 * last,
+                       winner[o - 1] + 4 * last, y[o] + 4 * last, winner[o] + 4 * last);
+        } else if (o + 1 == channels) {
+            pool_store(sum[o][0][last], sum[o][0][last], sum[o][1][last], sum[o][1][last], y[o] + 4 * last,
+                       winner[o] + 4 * last, NULL, NULL);
+        }
+    }
+}
+
+/* One vector in each of several rows. */
+INLINE void pool_tall(const int rows, const int channels, __m256 sum[MOST_CHANNELS][8][3], int64_t pooled_w,
+                      float *const *y, uint8_t *const *winner)
+{
+#pragma GCC unroll 4
+    for (int o = 0; o < channels; o++) {
+#pragma GCC unroll 2
+        for (int r = 0; r < rows; r += 4) {
+            const int64_t at = r / 2 * pooled_w;
+            pool_store(sum[o][r][0], sum[o][r + 2][0], sum[o][r + 1][0], sum[o][r + 3][0], y[o] + at, winner[o] + at,
+                       y[o] + at + pooled_w, winner[o] + at + pooled_w);
+        }
+    }
+}
+
 /* Outputs at row i, column j of the channels listed; all four sizes are constants where this is inlined. */
 INLINE void tile(const int kernel, const int rows, const int vectors, const int channels, const work *k,
                  const int32_t *channel, int64_t i, int64_t j)
@@ -93,42 +129,45 @@ INLINE void tile(const int kernel, const int rows, const int vectors, const int 
     }
 #pragma GCC unroll 4
     for (int o = 0; o < channels; o++) {
-        if (k->drop) {
-            const __m256 m = _mm256_set1_ps(k->drop[channel[o]]);
-#pragma GCC unroll 8
-            for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 3
-                for (int v = 0; v < vectors; v++) {
-                    sum[o][r][v] = _mm256_mul_ps(sum[o][r][v], m);
-                }
-            }
+        if (!k->drop) {
+            break;
         }
-        const int64_t at = (channel[o] * b->pooled_h + i / 2) * b->pooled_w + j / 2;
-        float *y = k->y + at;
-        uint8_t *winner = k->winner + at;
-        if (vectors == 3) {
-            pool_store(sum[o][0][0], sum[o][0][1], sum[o][1][0], sum[o][1][1], y, winner, y + 4, winner + 4);
-            pool_store(sum[o][0][2], sum[o][0][2], sum[o][1][2], sum[o][1][2], y + 8, winner + 8, NULL, NULL);
-        } else if (rows == 2) {
-            pool_store(sum[o][0][0], sum[o][0][0], sum[o][1][0], sum[o][1][0], y, winner, NULL, NULL);
-        } else {
-#pragma GCC unroll 2
-            for (int r = 0; r < rows; r += 4) {
-                const int64_t down = r / 2 * b->pooled_w;
-                pool_store(sum[o][r][0], sum[o][r + 2][0], sum[o][r + 1][0], sum[o][r + 3][0], y + down, winner + down,
-                           y + down + b->pooled_w, winner + down + b->pooled_w);
+        const __m256 m = _mm256_set1_ps(k->drop[channel[o]]);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 3
+            for (int v = 0; v < vectors; v++) {
+                sum[o][r][v] = _mm256_mul_ps(sum[o][r][v], m);
             }
         }
     }
+    float *y[MOST_CHANNELS];
+    uint8_t *winner[MOST_CHANNELS];
+#pragma GCC unroll 4
+    for (int o = 0; o < channels; o++) {
+        const int64_t at = (channel[o] * b->pooled_h + i / 2) * b->pooled_w + j / 2;
+        y[o] = k->y + at;
+        winner[o] = k->winner + at;
+    }
+    if (rows == 2) {
+        pool_wide(vectors, channels, sum, y, winner);
+    } else {
+        pool_tall(rows, channels, sum, b->pooled_w, y, winner);
+    }
 }
 
-typedef void tile_function(const work *k, const int32_t *channel, int64_t i, int64_t j);
+/* All rows of the columns from j on. The last tile overlaps the one before where they do not go up evenly: it computes the
+ * same again. The loop is in here so that places are computed once. */
+typedef void tile_function(const work *k, const int32_t *channel, int64_t j);
 
 #define TILE(kernel, rows, vectors, channels)                                                                          \
     static __attribute__((noinline)) void tile_##kernel##_##rows##_##vectors##_##channels(                             \
-        const work *k, const int32_t *channel, int64_t i, int64_t j)                                                   \
+        const work *k, const int32_t *channel, int64_t j)                                                              \
     {                                                                                                                  \
-        tile(kernel, rows, vectors, channels, k, channel, i, j);                                                       \
+        const int64_t even_h = 2 * k->b->pooled_h;                                                                     \
+        for (int64_t i = 0; i < even_h; i += rows) {                                                                   \
+            tile(kernel, rows, vectors, channels, k, channel, i + rows <= even_h ? i : even_h - rows, j);              \
+        }                                                                                                              \
     }
 
 /* Tiles of one shape, by the number of their channels. */
@@ -174,18 +213,14 @@ typedef struct tiles {
 TILES(5)
 TILES(3)
 
-/* The columns from j on, with tiles of one shape, for all channels listed. The last tile of rows overlaps the one before
- * where they do not go up evenly, and so may the tile of columns: both are computed again, to the same end. */
+/* The columns from j on, with tiles of one shape, for all channels listed. */
 static void strip(const work *k, const tiles *t, const int32_t *channel, int64_t count, int64_t j)
 {
-    const int64_t even_h = 2 * k->b->pooled_h;
     for (int64_t o = 0; o < count;) {
         const int64_t left = count - o;
         /* The last two tiles share what is left: a tile of one channel would wait for its own sums. */
         const int64_t take = left <= t->most ? left : left < 2 * t->most ? (left + 1) / 2 : t->most;
-        for (int64_t i = 0; i < even_h; i += t->rows) {
-            t->of[take](k, channel + o, i + t->rows <= even_h ? i : even_h - t->rows, j);
-        }
+        t->of[take](k, channel + o, j);
         o += take;
     }
 }

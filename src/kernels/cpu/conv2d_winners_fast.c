@@ -11,9 +11,12 @@
 #include <string.h>
 
 enum {
-    GROUP_ROWS = VEC == 16 ? 5 : 2, /* rows of the kernel whose sums fit into the registers */
-    ROW = 8,                        /* floats of a row of a patch, for images of one channel */
-    LINE = 16,                      /* floats of a cache line */
+    ROWS_OF_ONE = VEC == 16 ? 5 : 2,  /* rows of the kernel whose sums, or weights, fit into the registers */
+    ROWS_OF_BOTH = VEC == 16 ? 3 : 1, /* and both together */
+    STRIP_BYTES = 30 * 1024,          /* of x and grad_x, that stay in the first cache */
+    ROW = 8,                          /* floats of a row of a patch, for images of one channel */
+    PAGE = 4096 / sizeof(float),
+    LINE = 16, /* floats of a cache line */
 };
 
 /* The live winners of one output channel of one image: where their patches begin, and their gradients. */
@@ -28,6 +31,7 @@ typedef struct layout {
     bool single;                 /* one channel: rows, not blocks */
     int64_t row;                 /* floats from row to row of the turned image */
     int64_t image;               /* floats of it: of one block, or of one of the two copies */
+    int64_t strip;               /* rows of windows, whose image stays in the first cache */
     int64_t room_for;            /* winners of one channel: windows, and room to write past them */
     int32_t *at_left, *at_right; /* [windows]: where the patch begins when the left, the right column wins */
     int32_t *at;                 /* [O, room_for] */
@@ -54,6 +58,8 @@ static layout layout_of(const sh_block *b, bool grad_x, char *room)
     l.taps = b->kernel * (l.single ? ROW : b->kernel * VEC);
     l.row = l.single ? (b->padded_w + 2 * LINE) / LINE * LINE : b->padded_w * VEC;
     l.image = l.row * b->padded_h;
+    l.strip = (STRIP_BYTES / (int64_t)sizeof(float) / l.row / 2 - b->kernel + 1) / 2;
+    l.strip = l.strip < 1 ? 1 : l.strip;
     l.room_for = l.windows + 16;
     l.at_left = take(room, &l.bytes, l.room_for, sizeof(int32_t));
     l.at_right = take(room, &l.bytes, l.room_for, sizeof(int32_t));
@@ -62,7 +68,7 @@ static layout layout_of(const sh_block *b, bool grad_x, char *room)
     l.count = take(room, &l.bytes, out_c, sizeof(int64_t));
     l.x = take(room, &l.bytes, l.image * (l.single ? 2 : l.blocks), sizeof(float));
     l.grad_w = take(room, &l.bytes, out_c * l.blocks * l.taps, sizeof(float));
-    l.grad_x = take(room, &l.bytes, grad_x ? l.image : 0, sizeof(float));
+    l.grad_x = take(room, &l.bytes, grad_x ? l.image + PAGE : 0, sizeof(float));
     l.w = take(room, &l.bytes, grad_x ? out_c * l.blocks * l.taps : 0, sizeof(float));
     return l;
 }
@@ -119,9 +125,11 @@ static int64_t list_winners(const layout *l, const float *grad_y, const uint8_t 
     }
     *sum += vec_sum(total);
 #else
+    const int32_t *const side[2] = {l->at_left, l->at_right};
+    const int32_t down[2] = {0, (int32_t)l->row};
     for (int64_t k = 0; k < l->windows; k++) {
-        const int who = winner[k];
-        at[count] = (who & 1 ? l->at_right[k] : l->at_left[k]) + (who & 2 ? (int32_t)l->row : 0);
+        const int who = winner[k]; /* nobody can predict it, so nothing here branches */
+        at[count] = side[who & 1][k] + down[who >> 1 & 1];
         g[count] = grad_y[k] * m;
         count += who < SH_WINNER_DEAD;
     }
@@ -154,87 +162,84 @@ static winners winners_of(const layout *l, int64_t o)
 
 /* ---- blocks of channels ---- */
 
-/* grad_w [rows, kernel, VEC] += the patches of the winners. Constants where inlined: kernel, rows. */
-INLINE void add_to_weights(const int kernel, const int rows, const winners *v, const float *x, int64_t row,
-                           float *grad_w)
+/* Where the gradients of one output channel come from and go to, in one block: w and grad_w are [kernel, kernel, VEC]. */
+typedef struct patches {
+    const float *x, *w;
+    float *grad_x, *grad_w; /* NULL: not wanted */
+    int64_t row;
+} patches;
+
+/* Some rows of the kernel: grad_w += g * the patches of x, and the patches of grad_x += g * w. Both in one loop: the one
+ * only loads, the other stores as much. Constants where this is inlined: kernel, rows, and which are wanted. */
+INLINE void add_patches(const int kernel, const int rows, const bool to_w, const bool to_x, const patches *p,
+                        const winners *v, const int first)
 {
-    vec sum[5][5];
-#pragma GCC unroll 5
-    for (int a = 0; a < rows; a++) {
-#pragma GCC unroll 5
-        for (int d = 0; d < kernel; d++) {
-            sum[a][d] = vec_load(grad_w + (a * kernel + d) * VEC);
-        }
+    vec sum[5][5], f[5][5];
+    float *const grad_w = to_w ? p->grad_w + first * kernel * VEC : NULL;
+    const int64_t row = p->row, count = v->count;
+    const int32_t *const at = v->at;
+    const float *const gradient = v->g;
+#pragma GCC unroll 25
+    for (int t = 0; t < rows * kernel; t++) {
+        sum[t / kernel][t % kernel] = to_w ? vec_load(grad_w + t * VEC) : vec_zero();
+        f[t / kernel][t % kernel] = to_x ? vec_load(p->w + (first * kernel + t) * VEC) : vec_zero();
     }
-    for (int64_t k = 0; k < v->count; k++) {
-        const float *patch = x + v->at[k];
-        const vec g = vec_all(v->g[k]);
+    for (int64_t k = 0; k < count; k++) {
+        const float *from = to_w ? p->x + first * row + at[k] : NULL;
+        float *to = to_x ? p->grad_x + first * row + at[k] : NULL;
+        const vec g = vec_all(gradient[k]);
 #pragma GCC unroll 5
         for (int a = 0; a < rows; a++) {
 #pragma GCC unroll 5
             for (int d = 0; d < kernel; d++) {
-                sum[a][d] = vec_fma(g, vec_load(patch + a * row + d * VEC), sum[a][d]);
+                if (to_w) {
+                    sum[a][d] = vec_fma(g, vec_load(from + d * VEC), sum[a][d]);
+                }
+                if (to_x) {
+                    vec_store(to + d * VEC, vec_fma(g, f[a][d], vec_load(to + d * VEC)));
+                }
             }
+            from += to_w ? row : 0;
+            to += to_x ? row : 0;
+            /* One pointer each, not one for each tap: the compiler would keep those in vector registers. */
+            __asm__("" : "+r"(from), "+r"(to));
         }
     }
-#pragma GCC unroll 5
-    for (int a = 0; a < rows; a++) {
-#pragma GCC unroll 5
-        for (int d = 0; d < kernel; d++) {
-            vec_store(grad_w + (a * kernel + d) * VEC, sum[a][d]);
+    if (to_w) {
+#pragma GCC unroll 25
+        for (int t = 0; t < rows * kernel; t++) {
+            vec_store(grad_w + t * VEC, sum[t / kernel][t % kernel]);
         }
     }
 }
 
-/* The patches of the winners in grad_x += g * w [rows, kernel, VEC]. */
-INLINE void add_to_image(const int kernel, const int rows, const winners *v, const float *w, int64_t row, float *grad_x)
+/* All rows, as many at a time as the registers hold. */
+INLINE void add_rows_of_patches(const int kernel, const int rows, const bool to_w, const bool to_x, const patches *p,
+                                const winners *v)
 {
-    vec f[5][5];
 #pragma GCC unroll 5
-    for (int a = 0; a < rows; a++) {
-#pragma GCC unroll 5
-        for (int d = 0; d < kernel; d++) {
-            f[a][d] = vec_load(w + (a * kernel + d) * VEC);
-        }
+    for (int a = 0; a + rows <= kernel; a += rows) {
+        add_patches(kernel, rows, to_w, to_x, p, v, a);
     }
-    for (int64_t k = 0; k < v->count; k++) {
-        float *patch = grad_x + v->at[k];
-        const vec g = vec_all(v->g[k]);
-#pragma GCC unroll 5
-        for (int a = 0; a < rows; a++) {
-#pragma GCC unroll 5
-            for (int d = 0; d < kernel; d++) {
-                float *p = patch + a * row + d * VEC;
-                vec_store(p, vec_fma(g, f[a][d], vec_load(p)));
-            }
-        }
+    if (kernel % rows) {
+        add_patches(kernel, kernel % rows, to_w, to_x, p, v, kernel / rows * rows);
     }
 }
 
-#define BY_ROWS(kernel)                                                                                                \
-    static void weights_##kernel(const winners *v, const float *x, int64_t row, float *grad_w)                         \
+#define BY_KERNEL(kernel)                                                                                              \
+    static __attribute__((noinline)) void add_##kernel(const patches *p, const winners *v)                             \
     {                                                                                                                  \
-        for (int a = 0; a + GROUP_ROWS <= kernel; a += GROUP_ROWS) {                                                   \
-            add_to_weights(kernel, GROUP_ROWS, v, x + a * row, row, grad_w + a * kernel * VEC);                        \
-        }                                                                                                              \
-        if (kernel % GROUP_ROWS) {                                                                                     \
-            const int a = kernel / GROUP_ROWS * GROUP_ROWS;                                                            \
-            add_to_weights(kernel, kernel % GROUP_ROWS, v, x + a * row, row, grad_w + a * kernel * VEC);               \
-        }                                                                                                              \
-    }                                                                                                                  \
-    static void image_##kernel(const winners *v, const float *w, int64_t row, float *grad_x)                           \
-    {                                                                                                                  \
-        for (int a = 0; a + GROUP_ROWS <= kernel; a += GROUP_ROWS) {                                                   \
-            add_to_image(kernel, GROUP_ROWS, v, w + a * kernel * VEC, row, grad_x + a * row);                          \
-        }                                                                                                              \
-        if (kernel % GROUP_ROWS) {                                                                                     \
-            const int a = kernel / GROUP_ROWS * GROUP_ROWS;                                                            \
-            add_to_image(kernel, kernel % GROUP_ROWS, v, w + a * kernel * VEC, row, grad_x + a * row);                 \
+        if (p->grad_w && p->grad_x) {                                                                                  \
+            add_rows_of_patches(kernel, ROWS_OF_BOTH, true, true, p, v);                                               \
+        } else if (p->grad_w) {                                                                                        \
+            add_rows_of_patches(kernel, ROWS_OF_ONE, true, false, p, v);                                               \
+        } else {                                                                                                       \
+            add_rows_of_patches(kernel, ROWS_OF_ONE, false, true, p, v);                                               \
         }                                                                                                              \
     }
 
-BY_ROWS(5)
-BY_ROWS(3)
+BY_KERNEL(5)
+BY_KERNEL(3)
 
 static int64_t channels_in(const sh_block *b, int64_t block)
 {
@@ -261,11 +266,11 @@ static void turn_image(const sh_block *b, const layout *l, const float *x)
 }
 
 /* The way back, of one block: grad_x [C, H, W] = what lies inside of the padding. */
-static void turn_back(const sh_block *b, const layout *l, int64_t block, float *grad_x)
+static void turn_back(const sh_block *b, const layout *l, int64_t block, const float *turned, float *grad_x)
 {
     const sh_conv2d *c = b->c;
     const int64_t plane = c->in_h * c->in_w;
-    const float *from = l->grad_x + c->pad_h * l->row + c->pad_w * VEC;
+    const float *from = turned + c->pad_h * l->row + c->pad_w * VEC;
     float *to = grad_x + block * VEC * plane;
     if (!b->padded) {
         transpose(from, VEC, plane, channels_in(b, block), to, plane);
@@ -300,6 +305,33 @@ static void add_weights_back(const sh_block *b, const layout *l, float *grad_w)
     }
 }
 
+/* How many of the winners, which come in the order of their rows, stand before a row of windows. */
+static int64_t winners_before(const layout *l, const winners *v, int64_t window_row)
+{
+    const int32_t end = (int32_t)(2 * window_row * l->row);
+    int32_t before = 0;
+    for (int64_t k = 0; k < v->count; k++) {
+        before += v->at[k] < end;
+    }
+    return before;
+}
+
+/* The winners of o in the rows of windows [from, to). */
+static winners winners_between(const layout *l, int64_t o, int64_t from, int64_t to)
+{
+    const winners v = winners_of(l, o);
+    const int64_t begin = from ? winners_before(l, &v, from) : 0, end = winners_before(l, &v, to);
+    return (winners){end - begin, v.at + begin, v.g + begin};
+}
+
+/* Where grad_x of a block stands: half a page off from x. A load seems to wait for an earlier store when the two differ by
+ * whole pages. */
+static float *grad_x_of(const layout *l, int64_t block)
+{
+    const ptrdiff_t off = l->x + block * l->image + PAGE / 2 - l->grad_x;
+    return l->grad_x + (off % PAGE + PAGE) % PAGE;
+}
+
 static void backward_image(const sh_block *b, const layout *l, const float *x, float *grad_x, bool weights)
 {
     const int64_t out_c = b->c->out_c;
@@ -307,21 +339,30 @@ static void backward_image(const sh_block *b, const layout *l, const float *x, f
         turn_image(b, l, x);
     }
     for (int64_t block = 0; block < l->blocks; block++) {
-        for (int64_t o = 0; weights && o < out_c; o++) {
-            const winners v = winners_of(l, o);
-            float *to = l->grad_w + (o * l->blocks + block) * l->taps;
-            (b->kernel == 5 ? weights_5 : weights_3)(&v, l->x + block * l->image, l->row, to);
+        float *const to = grad_x ? grad_x_of(l, block) : NULL;
+        if (to) {
+            memset(to, 0, sizeof(float) * (size_t)l->image);
         }
-        if (!grad_x) {
-            continue;
+        for (int64_t top = 0; top < b->pooled_h; top += l->strip) {
+            const int64_t bottom = top + l->strip < b->pooled_h ? top + l->strip : b->pooled_h;
+            for (int64_t o = 0; o < out_c; o++) {
+                const winners v = winners_between(l, o, top, bottom);
+                const int64_t at = (o * l->blocks + block) * l->taps;
+                const patches p = {
+                    .x = l->x + block * l->image,
+                    .w = l->w + at,
+                    .grad_x = to,
+                    .grad_w = weights ? l->grad_w + at : NULL,
+                    .row = l->row,
+                };
+                if (v.count) {
+                    (b->kernel == 5 ? add_5 : add_3)(&p, &v);
+                }
+            }
         }
-        memset(l->grad_x, 0, sizeof(float) * (size_t)l->image);
-        for (int64_t o = 0; o < out_c; o++) {
-            const winners v = winners_of(l, o);
-            const float *from = l->w + (o * l->blocks + block) * l->taps;
-            (b->kernel == 5 ? image_5 : image_3)(&v, from, l->row, l->grad_x);
+        if (to) {
+            turn_back(b, l, block, to, grad_x);
         }
-        turn_back(b, l, block, grad_x);
     }
 }
 
@@ -331,10 +372,20 @@ static void backward_image(const sh_block *b, const layout *l, const float *x, f
 static void copy_image(const sh_block *b, const layout *l, const float *x)
 {
     const sh_conv2d *c = b->c;
-    for (int64_t i = 0; i < c->in_h; i++) {
-        float *to = l->x + (c->pad_h + i) * l->row + c->pad_w;
-        memcpy(to, x + i * c->in_w, sizeof(float) * (size_t)c->in_w);
-        memcpy(to + l->image + ROW, x + i * c->in_w, sizeof(float) * (size_t)c->in_w);
+    const int64_t width = c->in_w;
+    for (int64_t i = 0; i < c->in_h; i++, x += width) {
+        float *to = l->x + (c->pad_h + i) * l->row + c->pad_w, *second = to + l->image + ROW;
+        if (width < 8) {
+            memcpy(to, x, sizeof(float) * (size_t)width);
+            memcpy(second, x, sizeof(float) * (size_t)width);
+            continue;
+        }
+        for (int64_t j = 0; j < width; j += 8) {
+            const int64_t at = j + 8 <= width ? j : width - 8;
+            const __m256 v = _mm256_loadu_ps(x + at);
+            _mm256_storeu_ps(to + at, v);
+            _mm256_storeu_ps(second + at, v);
+        }
     }
 }
 
@@ -347,22 +398,27 @@ INLINE void add_rows(const int kernel, const winners *v, const float *x, int64_t
         sum[a] = _mm256_loadu_ps(grad_w + a * ROW);
         other[a] = _mm256_setzero_ps();
     }
+    const int64_t count = v->count;
+    const int32_t *const at = v->at;
+    const float *const gradient = v->g;
     int64_t k = 0;
-    for (; k + 2 <= v->count; k += 2) {
-        const float *patch = x + v->at[k], *next = x + v->at[k + 1];
-        const __m256 g = _mm256_set1_ps(v->g[k]), h = _mm256_set1_ps(v->g[k + 1]);
+    for (; k + 2 <= count; k += 2) {
+        const float *patch = x + at[k], *next = x + at[k + 1];
+        const __m256 g = _mm256_set1_ps(gradient[k]), h = _mm256_set1_ps(gradient[k + 1]);
 #pragma GCC unroll 5
         for (int a = 0; a < kernel; a++) {
-            sum[a] = _mm256_fmadd_ps(g, _mm256_loadu_ps(patch + a * row), sum[a]);
-            other[a] = _mm256_fmadd_ps(h, _mm256_loadu_ps(next + a * row), other[a]);
+            sum[a] = _mm256_fmadd_ps(g, _mm256_loadu_ps(patch), sum[a]);
+            other[a] = _mm256_fmadd_ps(h, _mm256_loadu_ps(next), other[a]);
+            patch += row;
+            next += row;
+            __asm__("" : "+r"(patch), "+r"(next)); /* else each row's place is computed anew */
         }
     }
-    if (k < v->count) {
-        const float *patch = x + v->at[k];
-        const __m256 g = _mm256_set1_ps(v->g[k]);
+    if (k < count) {
+        const __m256 g = _mm256_set1_ps(gradient[k]);
 #pragma GCC unroll 5
         for (int a = 0; a < kernel; a++) {
-            sum[a] = _mm256_fmadd_ps(g, _mm256_loadu_ps(patch + a * row), sum[a]);
+            sum[a] = _mm256_fmadd_ps(g, _mm256_loadu_ps(x + at[k] + a * row), sum[a]);
         }
     }
 #pragma GCC unroll 5
@@ -410,9 +466,9 @@ void sh_block_winners_backward(const sh_block *b, const float *grad_y, const flo
     }
     for (int64_t n = 0; n < c->n; n++) {
         list_image(b, &l, grad_y + n * pooled, winner + n * pooled, drop ? drop + n * c->out_c : NULL, grad_bias);
-        if (!l.single) {
+        if (!l.single && (grad_w || grad_x)) {
             backward_image(b, &l, x + n * image, grad_x ? grad_x + n * image : NULL, grad_w);
-        } else if (grad_w) {
+        } else if (l.single && grad_w) {
             backward_single(b, &l, x + n * image);
         }
     }

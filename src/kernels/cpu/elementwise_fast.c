@@ -4,7 +4,7 @@
 
 /* An output that is an input lies on it exactly, so no element depends on another: what ivdep says. */
 #define EACH(...)                                                                                                      \
-    _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                                               \
+    SH_INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                     \
     {                                                                                                                  \
         __VA_ARGS__                                                                                                    \
     }

@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/iter.h"
+#include "kernels/cpu/loop.h"
 #include "kernels/elementwise.h"
 
 typedef struct numbers {
@@ -49,7 +50,7 @@ static shoal_err walk(sh_iter_row row, int32_t count, const sh_view *const views
             T *out = (T *)p[0];                                                                                        \
             const uint8_t *c = (const uint8_t *)p[1];                                                                  \
             const T *a = (const T *)p[2], *b = (const T *)p[3];                                                        \
-            _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                                       \
+            SH_INDEPENDENT for (int64_t i = 0; i < n; i++)                                                             \
             {                                                                                                          \
                 T x = a[i], y = b[i];                                                                                  \
                 out[i] = c[i] ? x : y;                                                                                 \

@@ -85,7 +85,7 @@ typedef uint32_t unsigned_u8;
 #define GRAD(X)                                                                                                        \
     X(RELU, relu_grad, b > 0 ? a : 0)                                                                                  \
     X(SIGMOID, sigmoid_grad, a *b *(1 - b))                                                                            \
-    X(TANH, tanh_grad, a *(1 - b * b))                                                                                 \
+    X(TANH, tanh_grad, a *((1 - b) * (1 + b)))                                                                         \
     X(GELU, gelu_grad, a *(PHI(b) + b * (EXP(b * b / -2) * (T)INV_SQRT_2PI)))                                          \
     X(ABS, abs_grad, a *SIGN(b))                                                                                       \
     X(EXP, exp_grad, a *b)                                                                                             \
@@ -98,7 +98,7 @@ typedef uint32_t unsigned_u8;
     X(COS, cos_grad, -a *SIN(b))                                                                                       \
     X(LEAKY_RELU, leaky_relu_grad, b > 0 ? a : a * x)                                                                  \
     X(CLAMP, clamp_grad, x <= b && b <= y ? a : 0)                                                                     \
-    X(POW, pow_grad, x == 0 ? 0 : a * x * POW(b, x - 1))
+    X(POW, pow_grad, x == 0 ? 0 : a * (x * (T)POW(b, x - 1)))
 
 /* ---- the rows ---- */
 

@@ -1,5 +1,5 @@
 /* Functions of f32 without branches and without libm, so that loops over them become vector code. Within 2 ulp (the normal
- * distribution: 6), subnormal results too; NaN and infinities as in libm. Polynomials of Cephes. */
+ * distribution: 8), subnormal results too; NaN and infinities as in libm. Polynomials of Cephes. */
 #ifndef SH_KERNELS_CPU_MATH_FAST_H
 #define SH_KERNELS_CPU_MATH_FAST_H
 
@@ -39,9 +39,9 @@ static inline float sh_logf(float x)
 {
     float scaled = x < 0x1p-126f ? x * 0x1p23f : x;
     float e0 = x < 0x1p-126f ? -23.0f : 0.0f;
-    int32_t bits = (int32_t)sh_float_bits(scaled);
-    int32_t e = (bits - 0x3f3504f3) >> 23; /* the mantissa is then in [√½, √2) */
-    float f = sh_bits_float((uint32_t)bits - ((uint32_t)e << 23)) - 1, k = (float)e + e0, z = f * f;
+    uint32_t bits = sh_float_bits(scaled);
+    int32_t e = (int32_t)(bits - 0x3f3504f3u) >> 23; /* the mantissa is then in [√½, √2) */
+    float f = sh_bits_float(bits - ((uint32_t)e << 23)) - 1, k = (float)e + e0, z = f * f;
     float p = 7.0376836292e-2f;
     p = p * f - 1.1514610310e-1f;
     p = p * f + 1.1676998740e-1f;

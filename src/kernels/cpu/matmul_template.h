@@ -208,6 +208,9 @@ static void NAME(pack_b)(T *to, int64_t width, const T *b, int64_t b_row, int64_
         }
         return;
     }
+    if (n < width) {
+        memset(to, 0, (size_t)(k * width) * sizeof(T));
+    }
     for (int64_t p0 = 0; p0 < k; p0 += 16) { /* a cache line of each column, before the next */
         int64_t end = p0 + 16 < k ? p0 + 16 : k;
         for (int64_t j = 0; j < n; j++) {
@@ -216,9 +219,6 @@ static void NAME(pack_b)(T *to, int64_t width, const T *b, int64_t b_row, int64_
                 to[p * width + j] = from[p * b_row];
             }
         }
-        for (int64_t p = p0; p < end; p++) {
-            memset(to + p * width + n, 0, (size_t)(width - n) * sizeof(T));
-        }
     }
 }
 
@@ -226,6 +226,10 @@ static void NAME(pack_b)(T *to, int64_t width, const T *b, int64_t b_row, int64_
 static void NAME(pack_a)(T *to, const T *a, int64_t a_row, int64_t a_col, int64_t m, int64_t k)
 {
     for (int64_t p = 0; p < k; p++) {
+        if (a_row == 1) {
+            memcpy(to + p * m, a + p * a_col, (size_t)m * sizeof(T));
+            continue;
+        }
         for (int64_t i = 0; i < m; i++) {
             to[p * m + i] = a[i * a_row + p * a_col];
         }
@@ -250,7 +254,7 @@ static NAME(cut) NAME(choose)(const sh_matmul_args *g)
     cut.pack_a = g->a_col != 1 && g->n >= 192 && g->k > 48 && g->m > 16;
     if (cut.pack_b) {
         int64_t panels = (int64_t)1 << 19;
-        panels /= cut.kc * PANEL * (int64_t)sizeof(T);
+        panels /= (cut.kc + 1) * PANEL * (int64_t)sizeof(T);
         cut.nc = PANEL * (g->m <= 96 || panels < 1 ? 1 : panels);
     }
     if (g->k <= 64 && g->k * cut.nc * (int64_t)sizeof(T) <= 1 << 20) {

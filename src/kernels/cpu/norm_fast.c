@@ -2,6 +2,7 @@
 #include "kernels/norm.h"
 
 #include "kernels/cpu/element.h"
+#include "kernels/cpu/loop.h"
 #include "kernels/isa.h"
 
 #include <math.h>

@@ -7,7 +7,7 @@ static void NAME(forward)(const sh_norm_shape *s, double eps, T *y, T *mean, T *
     int64_t n = s->n;
     for (int64_t r = 0; r < s->rows; r++, x += n, y += n) {
         T m = (T)(NAME(row_sum)(x, NULL, n) / (double)n);
-        _Pragma("GCC ivdep") for (int64_t j = 0; j < n; j++)
+        SH_INDEPENDENT for (int64_t j = 0; j < n; j++)
         {
             y[j] = x[j] - m;
         }

@@ -2,6 +2,7 @@
 #include "kernels/random.h"
 
 #include "kernels/cpu/element.h"
+#include "kernels/cpu/loop.h"
 #include "kernels/cpu/normal.h"
 #include "kernels/cpu/philox.h"
 #include "kernels/isa.h"
@@ -181,7 +182,7 @@ static shoal_err integers(sh_exec *exec, sh_random_key key, int64_t *out, int64_
 #define MASKED(name, T)                                                                                                \
     static void name(T *out, const T *x, const uint8_t *mask, int64_t n, T factor)                                     \
     {                                                                                                                  \
-        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                                           \
+        SH_INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                 \
         {                                                                                                              \
             T v = x[i] * factor;                                                                                       \
             out[i] = mask[i] ? v : 0;                                                                                  \

@@ -19,11 +19,11 @@ static void NAME(by_rows)(const sh_reduce_plan *p, sh_reduce_op op, T *out, cons
             case SH_REDUCE_SUMSQ: sum += NAME(row_sumsq)(row, NULL, n); break;
             case SH_REDUCE_MAX:
                 one = NAME(row_max)(row, n);
-                best = (one > best) | (one != one) ? one : best;
+                best = ((one > best) | (one != one)) ? one : best;
                 break;
             case SH_REDUCE_MIN:
                 one = NAME(row_min)(row, n);
-                best = (one < best) | (one != one) ? one : best;
+                best = ((one < best) | (one != one)) ? one : best;
                 break;
             default: sum += NAME(row_sum)(row, NULL, n); break;
             }
@@ -48,12 +48,12 @@ static inline void NAME(take_row)(sh_reduce_op op, T *restrict sums, const T *re
         break;
     case SH_REDUCE_MAX:
         for (int64_t j = 0; j < n; j++) {
-            sums[j] = (row[j] > sums[j]) | (row[j] != row[j]) ? row[j] : sums[j];
+            sums[j] = ((row[j] > sums[j]) | (row[j] != row[j])) ? row[j] : sums[j];
         }
         break;
     case SH_REDUCE_MIN:
         for (int64_t j = 0; j < n; j++) {
-            sums[j] = (row[j] < sums[j]) | (row[j] != row[j]) ? row[j] : sums[j];
+            sums[j] = ((row[j] < sums[j]) | (row[j] != row[j])) ? row[j] : sums[j];
         }
         break;
     default:

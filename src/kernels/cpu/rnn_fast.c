@@ -1,11 +1,12 @@
 /* The LSTM cell with vectors. */
 #include "kernels/cpu/element.h"
+#include "kernels/cpu/loop.h"
 #include "kernels/cpu/math_fast.h"
 #include "kernels/isa.h"
 #include "kernels/rnn.h"
 
 /* Where an output is an input it lies on it exactly: no element depends on another. */
-#define EACH _Pragma("GCC ivdep") for (int64_t j = 0; j < hidden; j++)
+#define EACH SH_INDEPENDENT for (int64_t j = 0; j < hidden; j++)
 
 #define LSTM(name, T)                                                                                                  \
     static void name(int64_t hidden, T *h, T *c, T *acts, const T *gates, const T *c_prev)                             \

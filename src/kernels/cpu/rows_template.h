@@ -46,15 +46,15 @@ ROW_SUM(row_dot, a[l] * b[l])
             for (i = LANES; i + LANES <= n; i += LANES) {                                                              \
                 for (int64_t l = 0; l < LANES; l++) {                                                                  \
                     T x = a[i + l];                                                                                    \
-                    m[l] = (x better m[l]) | (x != x) ? x : m[l];                                                      \
+                    m[l] = ((x better m[l]) | (x != x)) ? x : m[l];                                                    \
                 }                                                                                                      \
             }                                                                                                          \
             for (int64_t l = 0; l < LANES; l++) {                                                                      \
-                best = (m[l] better best) | (m[l] != m[l]) ? m[l] : best;                                              \
+                best = ((m[l] better best) | (m[l] != m[l])) ? m[l] : best;                                            \
             }                                                                                                          \
         }                                                                                                              \
         for (; i < n; i++) {                                                                                           \
-            best = (a[i] better best) | (a[i] != a[i]) ? a[i] : best;                                                  \
+            best = ((a[i] better best) | (a[i] != a[i])) ? a[i] : best;                                                \
         }                                                                                                              \
         return best;                                                                                                   \
     }

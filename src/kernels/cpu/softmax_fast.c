@@ -3,6 +3,7 @@
 #include "kernels/softmax.h"
 
 #include "kernels/cpu/element.h"
+#include "kernels/cpu/loop.h"
 #include "kernels/cpu/math_fast.h"
 #include "kernels/cpu/softmax_check.h"
 #include "kernels/isa.h"

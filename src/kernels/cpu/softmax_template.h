@@ -8,7 +8,7 @@ static void NAME(shift)(int64_t rows, int64_t n, T *y, const T *x)
 {
     for (int64_t r = 0; r < rows; r++, x += n, y += n) {
         T m = NAME(row_max)(x, n);
-        _Pragma("GCC ivdep") for (int64_t j = 0; j < n; j++)
+        SH_INDEPENDENT for (int64_t j = 0; j < n; j++)
         {
             y[j] = x[j] - m;
         }
@@ -17,7 +17,7 @@ static void NAME(shift)(int64_t rows, int64_t n, T *y, const T *x)
 
 static void NAME(exponentials)(T *to, const T *from, int64_t n)
 {
-    _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)
+    SH_INDEPENDENT for (int64_t i = 0; i < n; i++)
     {
         to[i] = SH_EXP(from[i]);
     }
@@ -31,7 +31,7 @@ static void NAME(forward_rows)(sh_softmax_op op, int64_t rows, int64_t n, T *y, 
     for (int64_t r = 0; r < rows; r++, y += n, e += n) {
         T sum = (T)NAME(row_sum)(e, NULL, n);
         T factor = 1 / sum, shift = SH_LOG(sum);
-        _Pragma("GCC ivdep") for (int64_t j = 0; j < n; j++)
+        SH_INDEPENDENT for (int64_t j = 0; j < n; j++)
         {
             y[j] = op == SH_SOFTMAX ? y[j] * factor : y[j] - shift;
         }
@@ -45,7 +45,7 @@ static void NAME(backward_rows)(sh_softmax_op op, int64_t rows, int64_t n, T *dx
     }
     for (int64_t r = 0; r < rows; r++, dx += n, dy += n, y += n, scratch += n) {
         T sum = (T)(op == SH_SOFTMAX ? NAME(row_dot)(dy, y, n) : NAME(row_sum)(dy, NULL, n));
-        _Pragma("GCC ivdep") for (int64_t j = 0; j < n; j++)
+        SH_INDEPENDENT for (int64_t j = 0; j < n; j++)
         {
             dx[j] = op == SH_SOFTMAX ? y[j] * (dy[j] - sum) : dy[j] - scratch[j] * sum;
         }

@@ -1,0 +1,145 @@
+/* Every op on devices of the test's own: the CPU under another name, with one set of kernels each. An op that makes a tensor
+ * elsewhere, or calls kernels past its device, fails here; and the fast kernels must agree with the plain ones. */
+#include "autograd/cases_test.h"
+
+#include <stdio.h>
+
+static const sh_kernels *kernels_reference(void)
+{
+    return sh_kernels_find("reference");
+}
+
+static const sh_kernels *kernels_avx2(void)
+{
+    return sh_kernels_find("avx2");
+}
+
+static const sh_kernels *kernels_avx512(void)
+{
+    return sh_kernels_find("avx512");
+}
+
+enum {
+    PLAIN,
+    AVX2,
+    AVX512,
+    DEVICES,
+};
+
+static sh_device devices[DEVICES];
+
+/* False when this CPU cannot run it. */
+static bool make_device(int which)
+{
+    static const sh_kernels *(*const kernels[])(void) = {
+        [PLAIN] = kernels_reference,
+        [AVX2] = kernels_avx2,
+        [AVX512] = kernels_avx512,
+    };
+    static const char *const names[] = {[PLAIN] = "plain", [AVX2] = "avx2", [AVX512] = "avx512"};
+    devices[which] = sh_device_cpu;
+    devices[which].name = names[which];
+    devices[which].kernels = kernels[which];
+    if (!kernels[which]()) {
+        printf("skipped: this CPU has no %s\n", names[which]);
+        return false;
+    }
+    return true;
+}
+
+/* Result and gradients, which stay until the scope goes. */
+typedef struct outcome {
+    case_inputs made;
+    shoal_tensor *result;
+} outcome;
+
+static outcome run_on(int number, int which, shoal_dtype dtype, layout how, uint64_t seed)
+{
+    outcome o = {.made = case_make(&cases[number], &devices[which], dtype, how, seed)};
+    shoal_err err = shoal_backward(case_loss(number, &o.made, &o.result));
+    ck_assert_msg(err == SHOAL_OK, "%s on %s: %s", cases[number].call, devices[which].name, shoal_last_error_text());
+    ck_assert_ptr_eq(sh_tensor_device_of(o.result), &devices[which]);
+    return o;
+}
+
+static void expect_close(int number, int which, const char *what, const shoal_tensor *got, const shoal_tensor *wanted)
+{
+    double *a = calloc((size_t)got->count + 1, sizeof *a), *b = calloc((size_t)got->count + 1, sizeof *b);
+    double limit = got->dtype == SHOAL_F32 ? 2e-5 : 1e-12, greatest = 0;
+    for (int64_t i = 0; i < got->count; i++) {
+        a[i] = got->dtype == SHOAL_F32 ? ((float *)sh_tensor_ptr(got))[i] : ((double *)sh_tensor_ptr(got))[i];
+        b[i] = got->dtype == SHOAL_F32 ? ((float *)sh_tensor_ptr(wanted))[i] : ((double *)sh_tensor_ptr(wanted))[i];
+        greatest = fabs(b[i]) > greatest ? fabs(b[i]) : greatest;
+    }
+    for (int64_t i = 0; i < got->count; i++) {
+        ck_assert_msg(fabs(a[i] - b[i]) <= limit * (1e-3 + fabs(b[i]) + greatest),
+                      "%s, %s on %s at %lld: %.9g, not %.9g", cases[number].call, what, devices[which].name,
+                      (long long)i, a[i], b[i]);
+    }
+    free(a);
+    free(b);
+}
+
+static void compare(int number, int which, shoal_dtype dtype, layout how)
+{
+    uint64_t seed = (uint64_t)(17 * number + 3 * (int)how + 1);
+    outcome wanted = run_on(number, PLAIN, dtype, how, seed), got = run_on(number, which, dtype, how, seed);
+    if (got.result->contiguous) {
+        expect_close(number, which, "result", got.result, wanted.result);
+    }
+    for (int i = 0; i < got.made.count; i++) {
+        const shoal_tensor *leaf = got.made.leaf[i];
+        if (leaf->requires_grad) {
+            const shoal_tensor *grad = shoal_tensor_grad(leaf);
+            ck_assert_ptr_nonnull(grad);
+            ck_assert_ptr_eq(sh_tensor_device_of(grad), &devices[which]);
+            expect_close(number, which, "gradient", grad, shoal_tensor_grad(wanted.made.leaf[i]));
+        }
+    }
+    case_release(&got.made);
+    case_release(&wanted.made);
+    shoal_scope_release(0);
+}
+
+START_TEST(kernels_agree)
+{
+    ck_assert(make_device(PLAIN));
+    if (!make_device(_i)) {
+        return;
+    }
+    for (int number = 0; number < CASES; number++) {
+        for (layout how = LAYOUT_PLAIN; how < LAYOUTS; how++) {
+            compare(number, _i, SHOAL_F32, how);
+            compare(number, _i, SHOAL_F64, how);
+        }
+    }
+}
+END_TEST
+
+START_TEST(devices_do_not_mix)
+{
+    ck_assert(make_device(PLAIN));
+    sh_shape s;
+    ck_assert_ok(sh_shape_init(&s, SHOAL_F32, SHOAL_SHAPE(2)));
+    shoal_tensor *here = shoal_ones(SHOAL_F32, SHOAL_SHAPE(2)), *there = sh_tensor_new(&devices[PLAIN], &s);
+    ck_assert_ptr_null(shoal_add(here, there));
+    ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
+    ck_assert_str_eq(shoal_last_error_text(), "add: tensors on cpu and on plain");
+    shoal_tensor_release(here);
+    shoal_tensor_release(there);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("autograd/device");
+    TCase *tc = tcase_create("device");
+    tcase_set_timeout(tc, SH_TEST_SECONDS);
+    tcase_add_checked_fixture(tc, sh_leaks_begin, sh_leaks_end);
+    tcase_add_loop_test(tc, kernels_agree, PLAIN, DEVICES);
+    tcase_add_test(tc, devices_do_not_mix);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+SH_TEST_MAIN(suite)

@@ -1,0 +1,276 @@
+/* A tensor as text, in the manner that people know from PyTorch: nested brackets, columns aligned, long ones shortened.
+ *
+ * Two walks over the elements that are shown: the first finds how wide they are and how to write them, the second writes. */
+#include "tensor/tensor.h"
+
+#include "kernels/cpu/half.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SHOWN_WHOLE = 1000, /* elements; above, only the edges of each dim */
+    EDGE = 3,
+    LINE = 80,
+};
+
+typedef enum number_style {
+    STYLE_INTEGER, /* 12, True */
+    STYLE_WHOLE,   /* 12. */
+    STYLE_FIXED,   /* 12.5000 */
+    STYLE_POWER,   /* 1.2500e+01 */
+} number_style;
+
+typedef struct printer {
+    const shoal_tensor *t;
+    const char *data; /* of the first element, in memory of the host */
+    int64_t strides[SHOAL_MAX_DIMS];
+    void *copy; /* what data points into, when it had to be fetched */
+    bool shortened;
+    number_style style;
+    int width;
+
+    /* over the finite elements seen that are not 0 */
+    bool fraction;
+    double least, greatest;
+
+    char *buffer;
+    size_t capacity, length;
+} printer;
+
+static void put(printer *p, const char *text)
+{
+    for (; *text; text++, p->length++) {
+        if (p->length + 1 < p->capacity) {
+            p->buffer[p->length] = *text;
+        }
+    }
+}
+
+static void put_spaces(printer *p, int count)
+{
+    for (; count > 0; count--) {
+        put(p, " ");
+    }
+}
+
+static double read_float(const printer *p, const char *at)
+{
+    uint16_t half;
+    switch ((shoal_dtype)p->t->dtype) {
+    case SHOAL_F32: return *(const float *)(const void *)at;
+    case SHOAL_F64: return *(const double *)(const void *)at;
+    case SHOAL_BF16: memcpy(&half, at, sizeof half); return sh_bf16_to_float(half);
+    case SHOAL_F16: memcpy(&half, at, sizeof half); return sh_f16_to_float(half);
+    default: return 0;
+    }
+}
+
+static long long read_integer(const printer *p, const char *at)
+{
+    switch ((shoal_dtype)p->t->dtype) {
+    case SHOAL_I64: return *(const int64_t *)(const void *)at;
+    case SHOAL_I32: return *(const int32_t *)(const void *)at;
+    default: return *(const uint8_t *)at;
+    }
+}
+
+typedef struct word {
+    char text[40];
+} word;
+
+static const char *number(const printer *p, const char *at, word *w)
+{
+    if (p->style == STYLE_INTEGER) {
+        if (p->t->dtype == SHOAL_B8) {
+            return *at ? "True" : "False";
+        }
+        (void)snprintf(w->text, sizeof w->text, "%lld", read_integer(p, at));
+        return w->text;
+    }
+    double x = read_float(p, at);
+    if (!isfinite(x)) {
+        return isnan(x) ? "nan" : x > 0 ? "inf" : "-inf";
+    }
+    static const char *const formats[] = {
+        [STYLE_WHOLE] = "%.0f.",
+        [STYLE_FIXED] = "%.4f",
+        [STYLE_POWER] = "%.4e",
+    };
+    (void)snprintf(w->text, sizeof w->text, formats[p->style], x);
+    return w->text;
+}
+
+/* ---- the walk ---- */
+
+typedef void (*visit)(printer *p, const char *at);
+
+static bool is_cut(const printer *p, int dim)
+{
+    return p->shortened && p->t->shape[dim] > 2 * EDGE;
+}
+
+static const char *element(const printer *p, const char *at, int dim, int64_t i)
+{
+    return at + i * p->strides[dim] * (int64_t)shoal_dtype_size(p->t->dtype);
+}
+
+/* All elements that are shown, in order. */
+static void walk(printer *p, const char *at, int dim, visit one)
+{
+    if (dim == p->t->ndim) {
+        one(p, at);
+        return;
+    }
+    int64_t size = p->t->shape[dim];
+    for (int64_t i = 0; i < size; i++) {
+        if (is_cut(p, dim) && i == EDGE) {
+            i = size - EDGE;
+        }
+        walk(p, element(p, at, dim, i), dim + 1, one);
+    }
+}
+
+static void look(printer *p, const char *at)
+{
+    double x = read_float(p, at);
+    double size = fabs(x);
+    if (isfinite(x) && x != 0) {
+        p->fraction |= x != nearbyint(x);
+        p->least = p->least == 0 || size < p->least ? size : p->least;
+        p->greatest = size > p->greatest ? size : p->greatest;
+    }
+}
+
+static void measure(printer *p, const char *at)
+{
+    word w;
+    int width = (int)strlen(number(p, at, &w));
+    p->width = width > p->width ? width : p->width;
+}
+
+/* As PyTorch chooses. */
+static void choose_style(printer *p)
+{
+    p->style = STYLE_INTEGER;
+    if (shoal_dtype_is_float(p->t->dtype)) {
+        walk(p, p->data, 0, look);
+        bool wide = p->greatest > 1e8 || (p->least > 0 && p->greatest / p->least > 1000);
+        bool power = wide || (p->fraction && p->least < 1e-4);
+        p->style = power ? STYLE_POWER : p->fraction ? STYLE_FIXED : STYLE_WHOLE;
+    }
+    walk(p, p->data, 0, measure);
+}
+
+/* ---- writing ---- */
+
+static void put_number(printer *p, const char *at)
+{
+    word w;
+    const char *text = number(p, at, &w);
+    put_spaces(p, p->width - (int)strlen(text));
+    put(p, text);
+}
+
+/* Between two parts of a dim: a row of numbers goes on in the line while there is room; deeper parts are set apart. */
+static void put_gap(printer *p, int dim, int64_t place)
+{
+    int inner = p->t->ndim - 1 - dim;
+    put(p, ",");
+    int64_t room = (LINE - dim - 1) / (p->width + 2);
+    if (inner == 0 && place % (room > 0 ? room : 1) != 0) {
+        put(p, " ");
+        return;
+    }
+    for (int i = 0; i < (inner > 0 ? inner : 1); i++) {
+        put(p, "\n");
+    }
+    put_spaces(p, dim + 1);
+}
+
+static void put_part(printer *p, const char *at, int dim)
+{
+    if (dim == p->t->ndim) {
+        put_number(p, at);
+        return;
+    }
+    put(p, "[");
+    int64_t size = p->t->shape[dim], place = 0;
+    for (int64_t i = 0; i < size; i++, place++) {
+        if (place > 0) {
+            put_gap(p, dim, place);
+        }
+        if (is_cut(p, dim) && i == EDGE) {
+            put(p, "…");
+            i = size - EDGE - 1;
+        } else {
+            put_part(p, element(p, at, dim, i), dim + 1);
+        }
+    }
+    put(p, "]");
+}
+
+/* Where the elements can be read; false when there is no memory for a copy. */
+static bool begin(printer *p)
+{
+    const shoal_tensor *t = p->t;
+    memcpy(p->strides, t->strides, sizeof p->strides);
+    p->data = shoal_tensor_data(t);
+    if (t->storage->device->host_readable) {
+        return true;
+    }
+    size_t size = (size_t)t->count * shoal_dtype_size(t->dtype);
+    p->copy = malloc(size > 0 ? size : 1);
+    int64_t next = 1;
+    for (int d = t->ndim; d-- > 0;) {
+        p->strides[d] = next;
+        next *= t->shape[d];
+    }
+    p->data = p->copy;
+    return p->copy && shoal_tensor_read(t, p->copy, size) == SHOAL_OK;
+}
+
+/* The NUL; what was cut off in the middle of a character loses that character. */
+static void end(const printer *p)
+{
+    if (p->capacity == 0) {
+        return;
+    }
+    size_t at = p->length;
+    if (at >= p->capacity) {
+        at = p->capacity - 1;
+        size_t first = at;
+        while (first > 0 && ((unsigned char)p->buffer[first - 1] & 0xc0) == 0x80) {
+            first--;
+        }
+        if (first > 0 && (unsigned char)p->buffer[first - 1] >= 0xc0 && at - first < 2) {
+            at = first - 1;
+        }
+    }
+    p->buffer[at] = '\0';
+}
+
+size_t shoal_tensor_format(const shoal_tensor *t, char *buffer, size_t capacity)
+{
+    printer p = {.t = t, .buffer = buffer, .capacity = capacity, .shortened = t && t->count > SHOWN_WHOLE};
+    if (!t) {
+        put(&p, "NULL");
+    } else if (!begin(&p)) {
+        put(&p, "?");
+    } else if (t->count == 0) {
+        put(&p, "[]");
+    } else {
+        choose_style(&p);
+        put_part(&p, p.data, 0);
+    }
+    if (t && (t->dtype != SHOAL_F32 || t->count == 0)) {
+        sh_text text;
+        put(&p, ", ");
+        put(&p, sh_tensor_text(&text, t));
+    }
+    free(p.copy);
+    end(&p);
+    return p.length;
+}
