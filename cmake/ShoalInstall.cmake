@@ -1,9 +1,12 @@
-# make install: program, both libraries, headers, shoal.pc and the CMake package. docs/man installs the man pages.
+# make install: program, both libraries, headers, MNIST, shoal.pc and the CMake package. docs/man installs the man pages.
 # The installed tree can be moved: shoal.pc and the package find their prefix from where they lie.
 
 include(CMakePackageConfigHelpers)
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/shoal DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+
+# Where the library looks for it: beside the program, in ../share/shoal.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/data/mnist DESTINATION ${CMAKE_INSTALL_DATADIR}/shoal)
 
 if(TARGET shoal_cli)
     install(TARGETS shoal_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

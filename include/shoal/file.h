@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/* A set of named tensors, in order: what a safetensors file holds. */
+/* A set of named tensors, in order: what a safetensors file holds. One thread at a time uses a set. */
 typedef struct shoal_tensors shoal_tensors;
 
 shoal_tensors *shoal_tensors_create(void);
@@ -21,14 +21,25 @@ size_t shoal_tensors_count(const shoal_tensors *set);
 const char *shoal_tensors_name(const shoal_tensors *set, size_t i);
 shoal_tensor *shoal_tensors_at(const shoal_tensors *set, size_t i);           /* borrowed; NULL beyond the last */
 shoal_tensor *shoal_tensors_find(const shoal_tensors *set, const char *name); /* NULL and SHOAL_ENOENT */
-SHOAL_MUST_USE shoal_err shoal_tensors_add(shoal_tensors *set, const char *name, shoal_tensor *t); /* retains t */
+
+/* Retains t. SHOAL_EINVAL when there is one of that name; SHOAL_ENOMEM. */
+SHOAL_MUST_USE shoal_err shoal_tensors_add(shoal_tensors *set, const char *name, shoal_tensor *t);
 
 /* Texts beside the tensors (safetensors' __metadata__). NULL and SHOAL_ENOENT when there is none of that name. */
 SHOAL_MUST_USE shoal_err shoal_tensors_set_text(shoal_tensors *set, const char *name, const char *text);
 const char *shoal_tensors_text(const shoal_tensors *set, const char *name);
 
-/* Errors of readers: SHOAL_ENOENT, SHOAL_EPERM, SHOAL_EOS, SHOAL_ENOMEM; SHOAL_ECORRUPT with file and byte. Of writers:
- * SHOAL_EOS (a full disk among them), SHOAL_EPERM; the old file is then still there. */
+/* Readers: the caller owns the result; NULL is a failure. They block as long as the disk does. Errors: SHOAL_ENOENT, SHOAL_EPERM,
+ * SHOAL_EOS, SHOAL_ENOMEM; SHOAL_EINVAL for what is no regular file; SHOAL_ECORRUPT with file and byte; SHOAL_ETYPE, with file
+ * and byte too, for element types that there are but not here.
+ *
+ * Writers: any strides, any device; the links of the path are followed, and an old file's mode is kept. A device or a pipe is
+ * written as it stands. Errors: SHOAL_EOS (a full disk among them), SHOAL_EPERM, SHOAL_ENOENT (no such folder), SHOAL_ENOMEM;
+ * SHOAL_EINVAL for names that are not UTF-8; SHOAL_ETYPE for bf16 in NPY. The old file is then still there, and nothing else.
+ *
+ * safetensors: all dtypes. Tensors are written with wide elements first and then by name, as the format's own library does, and
+ * come in the order of their bytes when they are read. NPY: versions 1 to 3, either order of bytes; a file in Fortran's order
+ * gives a tensor with such strides. IDX: u8, i32, f32 and f64, gzipped or not, whatever the name. */
 shoal_tensors *shoal_safetensors_read(const char *path);
 SHOAL_MUST_USE shoal_err shoal_safetensors_write(const char *path, const shoal_tensors *set);
 shoal_tensor *shoal_npy_read(const char *path);

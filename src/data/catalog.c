@@ -114,8 +114,9 @@ shoal_err sh_catalog_where(const sh_catalog_entry *e, char folder[PATH_MAX])
             return SHOAL_OK;
         }
         size_t used = strlen(looked);
-        if (place[0] != 0) {
-            snprintf(looked + used, sizeof looked - used, "%s%s", used > 0 ? ", " : "", place);
+        if (place[0] != 0 && snprintf(looked + used, sizeof looked - used, "%s%s", used > 0 ? ", " : "", place) >=
+                                 (int)(sizeof looked - used)) {
+            break; /* enough was said */
         }
     }
     return sh_fail(SHOAL_ENOENT, "%s is not in %s", e->name, looked);

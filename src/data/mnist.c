@@ -11,7 +11,7 @@
 #define SIDE 28
 #define PIXELS (SIDE * SIDE)
 #define CLASSES 10
-#define AHEAD 2 /* samples that are asked for before they are needed */
+#define AHEAD 8 /* samples that are asked for before they are needed: shuffled ones come from all over the memory */
 
 typedef struct images {
     shoal_tensor *pixels, *labels; /* u8 [n, 28, 28] and u8 [n], shared */
@@ -20,24 +20,52 @@ typedef struct images {
 
 static void ask_for(const uint8_t *pixels)
 {
-    for (int at = 0; at < PIXELS; at += 64) {
+    for (int at = 0; at < PIXELS + 63; at += 64) {
         __builtin_prefetch(pixels + at);
     }
 }
 
-static void normalise(float *restrict out, const uint8_t *restrict pixels, float scale, float shift)
-{
-    for (int i = 0; i < PIXELS; i++) {
-        out[i] = (float)pixels[i] * scale + shift;
+/* The same sum of the same products for every instruction set, so that the bits are the same. */
+#define NORMALISE                                                                                                      \
+    for (int i = 0; i < PIXELS; i++) {                                                                                 \
+        out[i] = (float)pixels[i] * scale + shift;                                                                     \
     }
+
+typedef void (*normaliser)(float *restrict out, const uint8_t *restrict pixels, float scale, float shift);
+
+static void normalise_plain(float *restrict out, const uint8_t *restrict pixels, float scale, float shift)
+{
+    NORMALISE
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static void normalise_avx2(float *restrict out, const uint8_t *restrict pixels,
+                                                           float scale, float shift)
+{
+    NORMALISE
+}
+#endif
+
+static normaliser choose_normaliser(void)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2")) {
+        return normalise_avx2;
+    }
+#endif
+    return normalise_plain;
 }
 
 static shoal_err images_fetch(void *state, const int64_t *numbers, int64_t count, shoal_tensor *x, shoal_tensor *y)
 {
     const images *m = state;
     const uint8_t *pixels = shoal_tensor_data(m->pixels), *labels = shoal_tensor_data(m->labels);
+    normaliser normalise = choose_normaliser();
     float *out = shoal_tensor_data(x);
     int64_t *label = shoal_tensor_data(y);
+    for (int64_t i = 0; i < AHEAD && i < count; i++) {
+        ask_for(pixels + numbers[i] * PIXELS);
+    }
     for (int64_t i = 0; i < count; i++) {
         if (i + AHEAD < count) {
             ask_for(pixels + numbers[i + AHEAD] * PIXELS);
