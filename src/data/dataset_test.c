@@ -252,6 +252,31 @@ START_TEST(mnist)
 }
 END_TEST
 
+/* Whatever instructions are used, the bits are those of the plain formula. */
+START_TEST(same_bits)
+{
+    const float scale = (float)(1.0 / (255.0 * (double)0.3081f)), shift = (float)(-(double)0.1307f / (double)0.3081f);
+    shoal_dataset *set = shoal_mnist(SHOAL_TEST);
+    shoal_tensor *pixels = shoal_idx_read("data/mnist/t10k-images-idx3-ubyte.gz");
+    shoal_tensor *x = sh_dataset_new_x(set, 20, shoal_empty), *y = sh_dataset_new_y(set, 20, shoal_empty);
+    int64_t numbers[20];
+    for (int i = 0; i < 20; i++) {
+        numbers[i] = i * 499;
+    }
+    ck_assert_ok(shoal_dataset_fetch(set, numbers, 20, x, y));
+    const uint8_t *p = shoal_tensor_data(pixels);
+    const float *data = shoal_tensor_data(x);
+    for (int64_t i = 0; i < 20 * 784; i++) {
+        float product = (float)p[numbers[i / 784] * 784 + i % 784] * scale;
+        ck_assert_msg(data[i] == product + shift, "element %lld", (long long)i);
+    }
+    shoal_tensor_release(x);
+    shoal_tensor_release(y);
+    shoal_tensor_release(pixels);
+    shoal_dataset_release(set);
+}
+END_TEST
+
 START_TEST(fashion_mnist)
 {
     char folder[4096];
@@ -359,6 +384,7 @@ static Suite *suite(void)
     tcase_add_test(tc, iid);
     tcase_add_test(tc, labels_of_mnist);
     tcase_add_test(tc, mnist);
+    tcase_add_test(tc, same_bits);
     tcase_add_test(tc, fashion_mnist);
     tcase_add_test(tc, catalog);
     add_for_methods(tc, travels);
