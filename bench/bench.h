@@ -55,8 +55,9 @@ SHOAL_MUST_USE shoal_err bench_spawn(bench_report *report);
 SHOAL_MUST_USE shoal_err bench_heap(bench_report *report);
 SHOAL_MUST_USE shoal_err bench_tensor(bench_report *report);
 SHOAL_MUST_USE shoal_err bench_train(bench_report *report);
-SHOAL_MUST_USE shoal_err bench_flow(bench_report *report);  /* part of queue: messages a second */
-SHOAL_MUST_USE shoal_err bench_fresh(bench_report *report); /* part of queue: large fresh data */
+SHOAL_MUST_USE shoal_err bench_loader(bench_report *report); /* part of train: batches a second */
+SHOAL_MUST_USE shoal_err bench_flow(bench_report *report);   /* part of queue: messages a second */
+SHOAL_MUST_USE shoal_err bench_fresh(bench_report *report);  /* part of queue: large fresh data */
 
 /* ---- for the measurements ---- */
 
@@ -101,6 +102,12 @@ double bench_result(const shoal_value *result, size_t i); /* member i of that li
 /* The limits as steps. page: a zeroed page that both ranks see. */
 shoal_err bench_limit_cache_line(void *page, int rank, uint64_t count);
 shoal_err bench_limit_futex(void *page, int rank, uint64_t count);
+
+/* Tells the memory of a spawned worker in KiB (PSS), after what target does with args, a map that is consumed. target ends with
+ * bench_idle, which waits to be looked at. */
+SHOAL_MUST_USE shoal_err bench_worker_pss(bench_report *report, const char *name, double most, shoal_target target,
+                                          shoal_value *args);
+shoal_err bench_idle(int rank, const shoal_value *args);
 
 /* GFLOP/s of one core; 0 where it has no FMA. */
 double bench_fma_peak(void);

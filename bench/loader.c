@@ -1,111 +1,87 @@
-/* A loader over MNIST: microseconds for a batch of 64, fetched here and by workers, beside a memcpy of as many bytes as a batch has.
- * One JSON object a line. */
-#include <shoal/shoal.h>
+/* Batches of 64 from MNIST, shuffled and normalised: by this process, and by two workers. */
+#include "bench/bench.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define BATCH 64
 #define ROUNDS 9
+#define BYTES (BATCH * 28 * 28 * sizeof(float))
+#define COPIES 1000
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static int compare(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
-static double median(double *values)
-{
-    qsort(values, ROUNDS, sizeof *values, compare);
-    return values[ROUNDS / 2];
-}
-
-/* One epoch; the sum of its labels tells that all came. Microseconds a batch, or below 0. */
-static double epoch(shoal_loader *loader, int64_t labels)
+/* One epoch; the sum of its labels tells that all came. */
+static shoal_err epoch(shoal_loader *loader, int64_t labels, double *out_rate)
 {
     int64_t sum = 0;
-    double begin = now();
+    double begun = bench_now();
     for (shoal_batch b; shoal_loader_next(loader, &b);) {
         const int64_t *y = shoal_tensor_data(b.y);
         for (int64_t i = 0; i < b.count; i++) {
             sum += y[i];
         }
     }
-    double seconds = now() - begin;
-    return shoal_loader_error(loader) == SHOAL_OK && sum == labels
-               ? seconds * 1e6 / (double)shoal_loader_batches(loader)
-               : -1;
+    *out_rate = (double)shoal_loader_batches(loader) / (bench_now() - begun);
+    shoal_err err = shoal_loader_error(loader);
+    return err == SHOAL_OK && sum != labels ? shoal_fail(SHOAL_ECORRUPT, "loader: labels that add up to another sum")
+                                            : err;
 }
 
-static double limit(void)
+/* The limit: copies of as many bytes as a batch has, a second. */
+static double copies_per_second(void)
 {
-    enum { SIZE = BATCH * 28 * 28 * 4, TIMES = 1000 };
-    static char from[SIZE], to[SIZE];
-    double rounds[ROUNDS];
+    static char from[BYTES], to[BYTES];
+    double rates[ROUNDS];
     for (int r = 0; r < ROUNDS; r++) {
-        double begin = now();
-        for (int i = 0; i < TIMES; i++) {
-            memcpy(to, from, SIZE);
+        double begun = bench_now();
+        for (int i = 0; i < COPIES; i++) {
+            memcpy(to, from, BYTES);
             __asm__ volatile("" ::"r"(to) : "memory");
         }
-        rounds[r] = (now() - begin) * 1e6 / TIMES;
+        rates[r] = COPIES / (bench_now() - begun);
     }
-    return median(rounds);
+    return bench_median(rates, ROUNDS);
 }
 
-static bool measure(shoal_dataset *set, int64_t labels, int workers, double memcpy_us)
+static shoal_err measure(bench_report *report, shoal_dataset *set, int64_t labels, int workers, const char *name)
 {
-    double rounds[ROUNDS];
+    double rates[ROUNDS], limit = copies_per_second();
     shoal_loader *loader = shoal_loader_create(set, .batch = BATCH, .shuffle = true, .seed = 1, .workers = workers);
-    bool good = loader != NULL && epoch(loader, labels) >= 0; /* warms up */
-    for (int r = 0; good && r < ROUNDS; r++) {
-        rounds[r] = epoch(loader, labels);
-        good = rounds[r] >= 0;
+    shoal_err err = loader ? epoch(loader, labels, &rates[0]) : shoal_last_error(); /* warms up */
+    for (int r = 0; r < ROUNDS && err == SHOAL_OK; r++) {
+        err = epoch(loader, labels, &rates[r]);
     }
     shoal_loader_destroy(loader);
-    if (!good) {
-        fprintf(stderr, "loader with %d workers: wrong sum, or %s\n", workers, shoal_last_error_text());
-        return false;
+    if (err != SHOAL_OK) {
+        return err;
     }
-    printf("{\"name\": \"loader_mnist_64_workers_%d\", \"value\": %.2f, \"unit\": \"us\", \"limit\": %.2f, "
-           "\"limit_name\": "
-           "\"memcpy of a batch\"}\n",
-           workers, median(rounds), memcpy_us);
-    return true;
+    return bench_tell(report, &(bench_line){.name = name,
+                                            .unit = "1/s",
+                                            .value = bench_median(rates, ROUNDS),
+                                            .limit_name = "memcpy_of_a_batch",
+                                            .limit = limit});
 }
 
-int main(int argc, char **argv)
+static int64_t sum_of(const shoal_tensor *labels)
 {
-    if (shoal_init(&argc, &argv) != SHOAL_OK) {
-        return EXIT_FAILURE;
-    }
-    double memcpy_us = limit(), begin = now();
-    shoal_dataset *set = shoal_mnist(SHOAL_TRAIN);
-    shoal_tensor *labels = set != NULL ? shoal_dataset_labels(set) : NULL;
-    if (labels == NULL) {
-        fprintf(stderr, "loader: %s\n", shoal_last_error_text());
-        return EXIT_FAILURE;
-    }
-    printf("{\"name\": \"mnist_open\", \"value\": %.0f, \"unit\": \"ms\", \"limit\": null, \"limit_name\": null}\n",
-           (now() - begin) * 1e3);
+    const int64_t *y = shoal_tensor_data(labels);
     int64_t sum = 0;
     for (int64_t i = 0; i < shoal_tensor_count(labels); i++) {
-        sum += ((const int64_t *)shoal_tensor_data(labels))[i];
+        sum += y[i];
     }
-    bool good = true;
-    for (int workers = 0; good && workers <= 2; workers++) {
-        good = measure(set, sum, workers, memcpy_us);
+    return sum;
+}
+
+shoal_err bench_loader(bench_report *report)
+{
+    shoal_dataset *set = shoal_mnist(SHOAL_TRAIN);
+    shoal_tensor *labels = set ? shoal_dataset_labels(set) : NULL;
+    shoal_err err = labels ? SHOAL_OK : shoal_last_error();
+    if (err == SHOAL_OK) {
+        err = measure(report, set, sum_of(labels), 0, "loader_batches_per_second");
+    }
+    if (err == SHOAL_OK) {
+        err = measure(report, set, sum_of(labels), 2, "loader_2_workers_batches_per_second");
     }
     shoal_tensor_release(labels);
     shoal_dataset_release(set);
-    return good ? EXIT_SUCCESS : EXIT_FAILURE;
+    return err;
 }

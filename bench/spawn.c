@@ -96,7 +96,7 @@ static shoal_err report_spawn(bench_report *report)
 
 /* ---- the memory of an idle worker ---- */
 
-static shoal_err idle(int rank, const shoal_value *args)
+shoal_err bench_idle(int rank, const shoal_value *args)
 {
     (void)rank;
     shoal_event *up = shoal_value_as_event(shoal_value_find(args, "up"));
@@ -128,7 +128,7 @@ static shoal_err read_pss(int32_t pid, double *out_kib)
     return SHOAL_OK;
 }
 
-static shoal_err look_at_worker(double *out_kib)
+static shoal_err look_at_worker(shoal_target target, const shoal_value *args, double *out_kib)
 {
     shoal_event *up = NULL, *end = NULL;
     shoal_process *worker = NULL;
@@ -138,8 +138,10 @@ static shoal_err look_at_worker(double *out_kib)
         err = shoal_event_create(&end);
     }
     if (err == SHOAL_OK) {
-        err = shoal_process_start(idle, shoal_map("up", up, "end", end), &(shoal_process_options){.name = "idle"},
-                                  &worker);
+        shoal_value *all = shoal_map_set(shoal_map_set(shoal_value_copy(args), "up", shoal_value_object(up)), "end",
+                                         shoal_value_object(end));
+        err = all ? shoal_process_start(target, all, &(shoal_process_options){.name = "idle"}, &worker)
+                  : shoal_last_error();
     }
     if (err == SHOAL_OK) {
         err = shoal_event_wait(up, BENCH_PATIENCE);
@@ -160,24 +162,25 @@ static shoal_err look_at_worker(double *out_kib)
     return err;
 }
 
-static shoal_err report_memory(bench_report *report)
+shoal_err bench_worker_pss(bench_report *report, const char *name, double most, shoal_target target, shoal_value *args)
 {
     double kib[WORKERS];
-    for (int i = 0; i < WORKERS; i++) {
-        shoal_err err = look_at_worker(&kib[i]);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+    shoal_err err = args ? SHOAL_OK : shoal_last_error();
+    for (int i = 0; i < WORKERS && err == SHOAL_OK; i++) {
+        err = look_at_worker(target, args, &kib[i]);
     }
-    return bench_tell(report, &(bench_line){.name = "worker_pss",
-                                            .unit = "KiB",
-                                            .value = bench_median(kib, WORKERS),
-                                            .wanted = BENCH_AT_MOST,
-                                            .target = 3072});
+    shoal_value_destroy(args);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    return bench_tell(
+        report,
+        &(bench_line){
+            .name = name, .unit = "KiB", .value = bench_median(kib, WORKERS), .wanted = BENCH_AT_MOST, .target = most});
 }
 
 shoal_err bench_spawn(bench_report *report)
 {
     shoal_err err = report_spawn(report);
-    return err == SHOAL_OK ? report_memory(report) : err;
+    return err == SHOAL_OK ? bench_worker_pss(report, "worker_pss", 3072, bench_idle, shoal_value_map()) : err;
 }

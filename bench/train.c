@@ -1,7 +1,6 @@
 /* Training on one thread of one process: images a second with loading, shuffling, dropout and SGD, beside the FMA peak. */
 #include "bench/bench.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define ROUNDS 7
@@ -139,6 +138,42 @@ static shoal_err tell(bench_report *report, const job *j, double rate, double pe
     return err;
 }
 
+/* ---- the memory of a worker that trains a shared model ---- */
+
+static shoal_err train_once(int rank, const shoal_value *args)
+{
+    shoal_module *model = shoal_value_as_module(shoal_value_find(args, "model"));
+    shoal_optimizer *sgd = model ? shoal_sgd_create(model, .lr = 0.01, .momentum = 0.5) : NULL;
+    shoal_tensor *x = sgd ? shoal_zeros(SHOAL_F32, SHOAL_SHAPE(64, 1, 28, 28)) : NULL;
+    shoal_tensor *y = x ? shoal_zeros(SHOAL_I64, SHOAL_SHAPE(64)) : NULL;
+    shoal_err err = y ? SHOAL_OK : shoal_last_error();
+    if (err == SHOAL_OK) {
+        err = shoal_normal_(x, 0, 1) ? shoal_backward(shoal_nll_loss(shoal_module_forward(model, x), y))
+                                     : shoal_last_error();
+    }
+    if (err == SHOAL_OK) {
+        err = shoal_optimizer_step(sgd);
+    }
+    if (err == SHOAL_OK) {
+        err = bench_idle(rank, args);
+    }
+    shoal_tensor_release(x);
+    shoal_tensor_release(y);
+    shoal_optimizer_destroy(sgd);
+    return err;
+}
+
+static shoal_err report_worker(bench_report *report)
+{
+    shoal_module *model = shoal_model_create("mnist-cnn");
+    shoal_err err = model ? shoal_module_share(model) : shoal_last_error();
+    if (err == SHOAL_OK) {
+        err = bench_worker_pss(report, "train_worker_pss", 12288, train_once, shoal_map("model", model));
+    }
+    shoal_module_destroy(model);
+    return err;
+}
+
 shoal_err bench_train(bench_report *report)
 {
     shoal_dataset *data = shoal_mnist(SHOAL_TRAIN);
@@ -154,5 +189,8 @@ shoal_err bench_train(bench_report *report)
         }
     }
     shoal_dataset_release(data);
-    return err;
+    if (err == SHOAL_OK) {
+        err = report_worker(report);
+    }
+    return err == SHOAL_OK ? bench_loader(report) : err;
 }
