@@ -79,11 +79,7 @@ static void table_remove(sh_storage *s)
         p = &(*p)->next;
     }
     *p = s->next;
-    if (--shared.count == 0) {
-        free(shared.buckets);
-        shared.buckets = NULL;
-        shared.bucket_count = 0;
-    }
+    shared.count--;
 }
 
 static sh_storage *new_storage(const sh_device *device, size_t size)
