@@ -14,7 +14,7 @@ SAMPLES = 96  # values stored of a tensor that has more
 MARGIN = 5e-6  # how far every decision (which wins a pool, what relu passes) must be from its turning point
 
 
-# ---- numbers from a formula: data.h has the same in C ----
+# ---- numbers from a formula: golden_train.c has the same in C ----
 
 def lcg(seed, count):
     """16-bit numbers: the upper halves of a 32-bit linear congruential generator (Numerical Recipes)."""
