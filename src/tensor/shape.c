@@ -14,20 +14,17 @@ shoal_err sh_shape_init(sh_shape *out, shoal_dtype dtype, int ndim, const int64_
         return sh_fail(SHOAL_EINVAL, "a tensor has 0 to %d dims, not %d", SHOAL_MAX_DIMS, ndim);
     }
     sh_shape made = {.ndim = ndim, .dtype = dtype};
-    int64_t next = 1;
-    for (int d = ndim; d-- > 0;) {
+    int64_t next = 1, bytes;
+    bool fits = true;
+    for (int d = ndim; d-- > 0 && fits;) {
         if (shape[d] < 0) {
             return sh_fail(SHOAL_EINVAL, "size %lld of dim %d is negative", (long long)shape[d], d);
         }
         made.shape[d] = shape[d];
         made.strides[d] = next;
-        if (__builtin_mul_overflow(next, shape[d] > 0 ? shape[d] : 1, &next)) {
-            next = INT64_MAX;
-            break;
-        }
+        fits = !__builtin_mul_overflow(next, shape[d] > 0 ? shape[d] : 1, &next);
     }
-    int64_t bytes;
-    if (__builtin_mul_overflow(next, (int64_t)shoal_dtype_size(dtype), &bytes)) {
+    if (!fits || __builtin_mul_overflow(next, (int64_t)shoal_dtype_size(dtype), &bytes)) {
         sh_text text;
         return sh_fail(SHOAL_EINVAL, "a tensor of shape %s is larger than the address space",
                        sh_shape_text(&text, ndim, shape));

@@ -70,6 +70,7 @@ START_TEST(refused)
     REFUSED(shoal_zeros(SHOAL_F32, -1, nine), "-1");
     REFUSED(shoal_empty(SHOAL_F64, SHOAL_SHAPE((int64_t)1 << 40, (int64_t)1 << 40)), "address space");
     REFUSED(shoal_empty(SHOAL_F64, SHOAL_SHAPE(INT64_MAX / 8 + 1)), "address space");
+    REFUSED(shoal_empty(SHOAL_U8, SHOAL_SHAPE(0, (int64_t)1 << 40, (int64_t)1 << 40)), "address space");
     REFUSED(shoal_zeros((shoal_dtype)8, SHOAL_SHAPE(1)), "8 is no dtype");
     REFUSED(shoal_from_data(SHOAL_F32, NULL, SHOAL_SHAPE(1)), "NULL");
     REFUSED(shoal_arange(SHOAL_F32, 0, 1, 0), "arange");
