@@ -13,7 +13,8 @@
 extern "C" {
 #endif
 
-/* Says that a leaf needs a gradient; floats only (SHOAL_ETYPE), and not for the result of an op (SHOAL_ESTATE). */
+/* Says whether a leaf needs a gradient; floats only (SHOAL_ETYPE). The result of an op that was recorded needs one, and that cannot
+ * be taken away (SHOAL_ESTATE): detach it. */
 SHOAL_MUST_USE shoal_err shoal_tensor_set_requires_grad(shoal_tensor *t, bool needed);
 bool shoal_tensor_requires_grad(const shoal_tensor *t);
 bool shoal_tensor_is_leaf(const shoal_tensor *t);

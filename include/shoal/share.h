@@ -59,9 +59,9 @@ SHOAL_MUST_USE shoal_err shoal_sparse_share(shoal_sparse *s);
 shoal_tensor *shoal_sparse_to_dense(const shoal_sparse *s); /* the caller's */
 shoal_sparse *shoal_sparse_from_dense(shoal_tensor *t, shoal_layout layout);
 
-/* In values. The makers share their argument and retain it; NULL gives NULL. The readers borrow: what they return lives as
- * long as the value, or longer when it is retained. A module that arrived is of the same kinds and settings over the
- * same parameters. */
+/* In values. The makers share their argument; the value keeps its memory, whatever becomes of the argument; NULL gives NULL. The
+ * readers borrow: what they return lives as long as the value (a tensor longer, when it is retained). A module that arrived is of
+ * the same kinds and settings over the same parameters. */
 shoal_value *shoal_value_tensor(shoal_tensor *t);
 shoal_value *shoal_value_sparse(shoal_sparse *s);
 shoal_value *shoal_value_module(shoal_module *module);

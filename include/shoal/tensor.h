@@ -132,7 +132,8 @@ shoal_tensor *shoal_select(shoal_tensor *t, int dim, int64_t index);
 shoal_tensor *shoal_as_strided(shoal_tensor *t, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset);
 
 /* Random fills, in place; they return their tensor. The generator is Philox4x32-10 over (seed, position): the same
- * seed gives the same numbers on every machine. Each thread has one; a fill moves it on. */
+ * seed gives the same numbers on every machine. Each thread has one, which begins with
+ * seed 0; a fill moves it on. */
 void shoal_manual_seed(uint64_t seed);
 shoal_tensor *shoal_uniform_(shoal_tensor *t, double low, double high);
 shoal_tensor *shoal_normal_(shoal_tensor *t, double mean, double deviation);

@@ -3,10 +3,12 @@
 #include "data/dataset.h"
 
 #include "base/error.h"
+#include "kernels/kernels.h"
 
 #include <shoal/share.h>
 
 #include <stdlib.h>
+#include <string.h>
 
 #define SIDE 28
 #define PIXELS (SIDE * SIDE)
@@ -55,10 +57,11 @@ __attribute__((target("avx512f,avx512bw,avx512vl,prefer-vector-width=512"))) sta
 static normaliser choose_normaliser(void)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
+    const char *chosen = sh_kernels_cpu()->name; /* what this CPU can, and SHOAL_CPU allows */
+    if (strcmp(chosen, "avx512") == 0) {
         return normalise_avx512;
     }
-    if (__builtin_cpu_supports("avx2")) {
+    if (strcmp(chosen, "avx2") == 0) {
         return normalise_avx2;
     }
 #endif

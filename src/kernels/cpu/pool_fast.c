@@ -20,12 +20,12 @@ static void max_row(int64_t windows, int64_t in_w, int32_t at, const float *rest
         const float v1 = top[2 * j + 1], v2 = bottom[2 * j], v3 = bottom[2 * j + 1];
         float best = top[2 * j];
         int32_t place = 0;
-        place = (v1 > best) | (v1 != v1) ? 1 : place;
-        best = (v1 > best) | (v1 != v1) ? v1 : best;
-        place = (v2 > best) | (v2 != v2) ? (int32_t)in_w : place;
-        best = (v2 > best) | (v2 != v2) ? v2 : best;
-        place = (v3 > best) | (v3 != v3) ? (int32_t)in_w + 1 : place;
-        best = (v3 > best) | (v3 != v3) ? v3 : best;
+        place = ((v1 > best) | (v1 != v1)) ? 1 : place;
+        best = ((v1 > best) | (v1 != v1)) ? v1 : best;
+        place = ((v2 > best) | (v2 != v2)) ? (int32_t)in_w : place;
+        best = ((v2 > best) | (v2 != v2)) ? v2 : best;
+        place = ((v3 > best) | (v3 != v3)) ? (int32_t)in_w + 1 : place;
+        best = ((v3 > best) | (v3 != v3)) ? v3 : best;
         y[j] = best;
         winner[j] = at + (int32_t)(2 * j) + place;
     }

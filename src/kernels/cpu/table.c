@@ -30,7 +30,8 @@ static const sh_kernels tables[] = {
 static level level_of_cpu(void)
 {
     __builtin_cpu_init();
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    /* Every CPU with AVX2 and FMA has F16C, which not every compiler can be asked about. */
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
                   __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
     return avx2 && avx512 ? LEVEL_AVX512 : avx2 ? LEVEL_AVX2 : LEVEL_REFERENCE;
