@@ -5,10 +5,11 @@ DESTDIR ?=
 KILLS ?= 20000
 SECONDS_EACH ?= 300
 SHOAL_WERROR ?= OFF
+ARGS ?=
 JOBS := $(shell nproc)
 
 .DEFAULT_GOAL := build
-.PHONY: build setup test bench soak fuzz install format clean help
+.PHONY: build setup train test bench soak fuzz install format clean help
 
 build: setup
 	@cmake --preset release -DSHOAL_WERROR=$(SHOAL_WERROR) --log-level=WARNING >/dev/null
@@ -16,6 +17,9 @@ build: setup
 
 setup:
 	@scripts/setup
+
+train: build
+	@build/shoal train $(ARGS)
 
 test:
 	@SHOAL_WERROR=$(SHOAL_WERROR) scripts/test
@@ -44,6 +48,7 @@ clean:
 
 help:
 	@echo 'make                    build/shoal and build/lib, optimised'
+	@echo 'make train ARGS=        trains the MNIST network with four processes; ARGS: see build/shoal train --help'
 	@echo 'make test               all builds, all tests, all style checks; ends with "N passed, N failed"'
 	@echo 'make bench              the measurements'
 	@echo 'make soak KILLS=20000   the kill tests, for that many kills'

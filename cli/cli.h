@@ -23,7 +23,7 @@ typedef struct cli_command {
     cli_exit (*run)(int argc, char **argv);
 } cli_command;
 
-extern const cli_command cli_info, cli_ps, cli_bench, cli_data;
+extern const cli_command cli_train, cli_info, cli_ps, cli_bench, cli_data;
 
 /* Writes "shoal NAME: text" to standard error, as one line whatever the text holds, and returns status. command may be NULL. */
 __attribute__((format(printf, 3, 4))) cli_exit cli_complain(const cli_command *command, cli_exit status,

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const cli_command *const commands[] = {&cli_info, &cli_ps, &cli_bench, &cli_data};
+static const cli_command *const commands[] = {&cli_train, &cli_info, &cli_ps, &cli_bench, &cli_data};
 
 #define COMMANDS (sizeof commands / sizeof *commands)
 
@@ -20,7 +20,8 @@ static cli_exit print_help(void)
         return CLI_FAILED;
     }
     fputs("usage: shoal COMMAND [OPTION ...]\n"
-          "Looks at worlds of processes that share memory, measures them, and looks after data sets.\n\n",
+          "Trains models by processes that share memory, looks at their worlds, measures them, and looks after data "
+          "sets.\n\n",
           output.file);
     for (size_t i = 0; i < COMMANDS; i++) {
         fprintf(output.file, "  shoal %-7s %s\n", commands[i]->name, commands[i]->summary);
@@ -35,7 +36,8 @@ static cli_exit run(int argc, char **argv)
 {
     const char *word = argc > 1 ? argv[1] : NULL;
     if (word == NULL) {
-        return cli_complain(NULL, CLI_MISUSED, "no command; one of info, ps, bench and data is wanted, or --help");
+        return cli_complain(NULL, CLI_MISUSED,
+                            "no command; one of train, info, ps, bench and data is wanted, or --help");
     }
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
         return print_help();
@@ -51,7 +53,7 @@ static cli_exit run(int argc, char **argv)
             return commands[i]->run(argc - 1, argv + 1);
         }
     }
-    return cli_complain(NULL, CLI_MISUSED, "unknown command '%s'; known are info, ps, bench and data", word);
+    return cli_complain(NULL, CLI_MISUSED, "unknown command '%s'; known are train, info, ps, bench and data", word);
 }
 
 /* A standard stream that was closed is opened the wrong way round: its number cannot be taken by another file, and using it fails. */
@@ -67,7 +69,7 @@ static void hold_standard_streams(void)
 
 int main(int argc, char **argv)
 {
-    shoal_err err = shoal_init(&argc, &argv); /* a child that a benchmark started goes its own way from here */
+    shoal_err err = shoal_init(&argc, &argv); /* a child that a command started goes its own way from here */
     if (err != SHOAL_OK) {
         return cli_complain(NULL, CLI_FAILED, "%s", shoal_last_error_text());
     }

@@ -20,6 +20,7 @@
 #include <shoal/sync.h>
 #include <shoal/tensor.h>
 #include <shoal/time.h>
+#include <shoal/train.h>
 #include <shoal/value.h>
 #include <shoal/version.h>
 #include <shoal/world.h>

@@ -1,0 +1,76 @@
+/* Hogwild: the well-known PyTorch example in C. Each process trains the parent's parameters, without a lock, on the whole set in an
+ * order of its own; the parent tests what they have learned.
+ *
+ *     build/examples/hogwild [workers [epochs [batches of an epoch]]]
+ */
+#include <shoal/shoal.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static shoal_err train(int rank, const shoal_value *args)
+{
+    shoal_module *model =
+        shoal_value_as_module(shoal_value_find(args, "model")); /* the parent's parameters, not a copy */
+    int64_t epochs = shoal_value_as_int(shoal_value_find(args, "epochs"));
+    int64_t batches = shoal_value_as_int(shoal_value_find(args, "batches"));
+    shoal_dataset *set = shoal_dataset_open(shoal_value_find(args, "data")); /* over the parent's memory, too */
+    shoal_loader *data = shoal_loader_create(set, .batch = 64, .shuffle = true, .seed = (uint64_t)rank + 1);
+    shoal_optimizer *sgd = shoal_sgd_create(model, .lr = 0.01, .momentum = 0.5);
+    shoal_err err = model && data && sgd ? SHOAL_OK : shoal_last_error();
+
+    shoal_manual_seed((uint64_t)rank + 1);
+    for (int64_t epoch = 0; epoch < epochs && err == SHOAL_OK; epoch++) {
+        err = shoal_loader_seek(data, epoch, 0);
+        for (shoal_batch b; err == SHOAL_OK && shoal_loader_next(data, &b) && b.index < batches;) {
+            shoal_optimizer_zero_grad(sgd);
+            err = shoal_backward(shoal_nll_loss(shoal_module_forward(model, b.x), b.y));
+            if (err == SHOAL_OK) {
+                err = shoal_optimizer_step(sgd); /* updates the shared parameters */
+            }
+        }
+    }
+    if (err == SHOAL_OK) {
+        err = shoal_loader_error(data);
+    }
+    shoal_optimizer_destroy(sgd);
+    shoal_loader_destroy(data);
+    shoal_dataset_release(set);
+    return err;
+}
+
+static shoal_err run(int workers, int64_t epochs, int64_t batches)
+{
+    double loss = 0, accuracy = 0;
+    shoal_manual_seed(1);
+    shoal_module *model = shoal_model_create("mnist-cnn");
+    shoal_dataset *training = shoal_mnist(SHOAL_TRAIN), *testing = shoal_mnist(SHOAL_TEST);
+    shoal_err err = model && training && testing ? shoal_module_share(model) : shoal_last_error();
+    if (err == SHOAL_OK) {
+        err = shoal_spawn(
+            train, workers,
+            shoal_map("model", model, "data", shoal_dataset_pack(training), "epochs", epochs, "batches", batches));
+    }
+    if (err == SHOAL_OK) {
+        err = shoal_evaluate(model, testing, &loss, &accuracy);
+    }
+    if (err == SHOAL_OK) {
+        printf("%d workers: test loss %.4f, accuracy %.2f %%\n", workers, loss, accuracy * 100);
+    }
+    shoal_dataset_release(testing);
+    shoal_dataset_release(training);
+    shoal_module_destroy(model);
+    return err;
+}
+
+int main(int argc, char **argv)
+{
+    shoal_err err = shoal_init(&argc, &argv); /* a spawned child goes on to its function from here */
+    if (err == SHOAL_OK) {
+        err = run(argc > 1 ? atoi(argv[1]) : 4, argc > 2 ? atoll(argv[2]) : 10, argc > 3 ? atoll(argv[3]) : INT64_MAX);
+    }
+    if (err != SHOAL_OK) {
+        fprintf(stderr, "%s: %s\n", shoal_err_name(err), shoal_last_error_text());
+    }
+    return err != SHOAL_OK;
+}

@@ -1,0 +1,130 @@
+/* Training by several processes: a job is described, run, and watched through one callback.
+ *
+ *     shoal_train_result r;
+ *     shoal_err err = shoal_train_run(&(shoal_train_options){.workers = 4, .epochs = 1}, &r);
+ *
+ * Workers are processes that share the parameters (Hogwild) or give theirs to be averaged; the calling process starts them,
+ * watches them and tests the model. A worker that dies is started again and goes on, and is counted.
+ */
+#ifndef SHOAL_TRAIN_H
+#define SHOAL_TRAIN_H
+
+#include <shoal/data.h>
+#include <shoal/nn.h>
+#include <shoal/process.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Most workers of a job. */
+#define SHOAL_TRAIN_WORKERS 1024
+
+/* What is shared, and when.
+ *
+ *   hogwild   the parameters, all the time, without locks; each worker its own momentum. Every worker passes over the whole set in
+ *             an order of its own, so an epoch is as many passes as there are workers; or, with shard, over its part.
+ *   serial    nothing: one worker.
+ *   sync      each worker takes the common parameters, passes once over its contiguous part of the set, and the parameters
+ *             become the mean of all. Momentum begins anew with each pass.
+ *   local     the same every `steps` batches; each worker keeps its momentum.
+ *
+ * serial, sync and local give the same bits for the same seed and number of workers, whoever dies in between. */
+typedef enum shoal_train_method {
+    SHOAL_METHOD_HOGWILD,
+    SHOAL_METHOD_SERIAL,
+    SHOAL_METHOD_SYNC,
+    SHOAL_METHOD_LOCAL,
+} shoal_train_method;
+
+/* By name; NULL beyond the last. find: SHOAL_ENOENT with the names. */
+const char *shoal_train_method_name(shoal_train_method method);
+SHOAL_MUST_USE shoal_err shoal_train_method_find(const char *name, shoal_train_method *out_method);
+
+/* What one worker has done: as it last wrote it, without waiting for it. */
+typedef struct shoal_train_worker {
+    int32_t pid;    /* 0: it does not run */
+    int64_t images; /* trained on, by all processes that had this rank */
+    int64_t epoch;  /* that it is in, from 0 */
+    double loss;    /* of its training, a running mean; NaN before the first batch */
+    int deaths;
+} shoal_train_worker;
+
+typedef enum shoal_train_event_kind {
+    SHOAL_TRAIN_BEGIN,   /* all workers are started */
+    SHOAL_TRAIN_TICK,    /* some 20 times a second: time to look at the workers, or to stop */
+    SHOAL_TRAIN_EPOCH,   /* an epoch is finished, and the model tested */
+    SHOAL_TRAIN_DEATH,   /* a worker died, and is started again: worker, text */
+    SHOAL_TRAIN_SAVE,    /* the parameters are written: text is the path */
+    SHOAL_TRAIN_SUMMARY, /* the job is done */
+} shoal_train_event_kind;
+
+typedef struct shoal_train_result {
+    double seconds;           /* since shoal_train_run was called */
+    double train_seconds;     /* of these, those in which workers trained */
+    int64_t images;           /* trained on */
+    double images_per_second; /* over train_seconds */
+    int64_t epochs;           /* finished */
+    double test_loss;         /* of the last test; NaN when there was none */
+    double test_accuracy;     /* 0 to 1 */
+    int64_t deaths;
+    bool stopped; /* by the callback */
+} shoal_train_result;
+
+/* What a callback is given; it is the job's, as long as the call lasts. */
+typedef struct shoal_train_event {
+    shoal_train_event_kind kind;
+    shoal_train_result so_far;
+    int64_t images_total; /* of the whole job */
+    double loss;          /* mean of the workers' */
+    int worker;           /* DEATH: its rank */
+    const char *text;     /* DEATH: how it ended; SAVE: the path; else "" */
+    const shoal_train_worker *workers;
+    int workers_count;
+} shoal_train_event;
+
+/* Return false to stop the job at the next step. Called in the thread that runs the job. */
+typedef bool (*shoal_train_callback)(const shoal_train_event *event, void *context);
+
+/* Zero is the default everywhere. */
+typedef struct shoal_train_options {
+    shoal_train_method method;
+    const char *model;         /* a name of shoal_model_names; NULL: "mnist-cnn" */
+    shoal_module *module;      /* instead: this one, which is shared and holds the result */
+    const char *data;          /* "mnist", "fashion-mnist", or a folder of such files; NULL: "mnist" */
+    shoal_dataset *train_set;  /* instead, together with test_set: sets that can travel */
+    shoal_dataset *test_set;   /* may be NULL: the model is not tested */
+    int workers;               /* 4; serial: 1 */
+    int64_t epochs;            /* 1 */
+    int64_t batch;             /* 64 */
+    int64_t steps;             /* local: batches between two means; 16 */
+    double lr;                 /* 0.01 */
+    double momentum;           /* 0.5; negative: none */
+    uint64_t seed;             /* of initial values, orders and dropout */
+    bool shard;                /* hogwild: each worker its part of the set */
+    shoal_start start;         /* of the workers */
+    int restarts;              /* of one worker; 10; negative: none */
+    const char *save;          /* a safetensors file, written when the job ends or is stopped */
+    shoal_train_callback call; /* may be NULL */
+    void *context;
+} shoal_train_options;
+
+/* Whether these are options of a job. Looks at no file. Errors: SHOAL_EINVAL, which says what would be right; SHOAL_ENOENT for
+ * a model that there is not. */
+SHOAL_MUST_USE shoal_err shoal_train_check(const shoal_train_options *options);
+
+/* Runs the job: returns when it is done or stopped, and leaves no process behind. out_result may be NULL; after an error it is
+ * untouched. Workers ignore SIGINT, so that a Ctrl-C is for the caller to deal with. Errors: those of shoal_train_check;
+ * SHOAL_ECHILD when a worker failed, or died more often than it may be started again; what opening data, starting processes and
+ * writing the file give. */
+SHOAL_MUST_USE shoal_err shoal_train_run(const shoal_train_options *options, shoal_train_result *out_result);
+
+/* Loss (nll_loss, mean) and accuracy of a model that gives log-probabilities, in evaluation mode; afterwards it is in the mode that it
+ * was in. Outputs may be NULL. */
+SHOAL_MUST_USE shoal_err shoal_evaluate(shoal_module *module, shoal_dataset *set, double *out_loss,
+                                        double *out_accuracy);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,50 @@
+/* Testing a model. */
+#include "base/error.h"
+
+#include <shoal/autograd.h>
+#include <shoal/ops.h>
+#include <shoal/train.h>
+
+#define BATCH 500
+
+static shoal_err test(shoal_module *module, shoal_loader *loader, double *out_loss, double *out_right)
+{
+    shoal_batch b;
+    while (shoal_loader_next(loader, &b)) {
+        shoal_tensor *scores = shoal_module_forward(module, b.x);
+        shoal_tensor *loss = shoal_nll_loss_with(scores, b.y, NULL, SHOAL_SUM);
+        shoal_tensor *right = shoal_sum(shoal_eq(shoal_argmax(scores, 1, false), b.y), SHOAL_ALL, false);
+        if (loss == NULL || right == NULL) {
+            return shoal_last_error();
+        }
+        *out_loss += shoal_item(loss);
+        *out_right += shoal_item(right);
+    }
+    return shoal_loader_error(loader);
+}
+
+shoal_err shoal_evaluate(shoal_module *module, shoal_dataset *set, double *out_loss, double *out_accuracy)
+{
+    if (module == NULL || set == NULL || shoal_dataset_length(set) == 0) {
+        return sh_fail(SHOAL_EINVAL, "shoal_evaluate: %s", module == NULL ? "no module" : "no samples");
+    }
+    shoal_loader *loader = shoal_loader_create(set, .batch = BATCH);
+    if (loader == NULL) {
+        return shoal_last_error();
+    }
+    bool training = shoal_module_training(module);
+    double loss = 0, right = 0, count = (double)shoal_dataset_length(set);
+    shoal_module_train(module, false);
+    shoal_no_grad_begin();
+    shoal_err err = test(module, loader, &loss, &right);
+    shoal_no_grad_end();
+    shoal_module_train(module, training);
+    shoal_loader_destroy(loader);
+    if (err == SHOAL_OK && out_loss != NULL) {
+        *out_loss = loss / count;
+    }
+    if (err == SHOAL_OK && out_accuracy != NULL) {
+        *out_accuracy = right / count;
+    }
+    return err;
+}

@@ -1,0 +1,249 @@
+/* What a job consists of, what it tells, and how it runs. */
+#include "train/job.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+
+#include <shoal/share.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- opening and closing ---- */
+
+static shoal_dataset *open_data(const char *data, shoal_part part)
+{
+    if (strcmp(data, "mnist") == 0) {
+        return shoal_mnist(part);
+    }
+    return strcmp(data, "fashion-mnist") == 0 ? shoal_fashion_mnist(part) : shoal_mnist_at(data, part);
+}
+
+static shoal_err open_sets(sh_job *job)
+{
+    if (job->o.train_set != NULL) {
+        job->train_set = shoal_dataset_retain(job->o.train_set);
+        job->test_set = job->o.test_set != NULL ? shoal_dataset_retain(job->o.test_set) : NULL;
+    } else {
+        job->train_set = open_data(job->o.data, SHOAL_TRAIN);
+        job->test_set = job->train_set ? open_data(job->o.data, SHOAL_TEST) : NULL;
+        if (job->test_set == NULL) {
+            return shoal_last_error();
+        }
+    }
+    if (shoal_dataset_length(job->train_set) < job->o.workers) {
+        return sh_fail(SHOAL_EINVAL, "%d workers, but the set has %lld samples", job->o.workers,
+                       (long long)shoal_dataset_length(job->train_set));
+    }
+    job->packed = shoal_dataset_pack(job->train_set);
+    return job->packed ? SHOAL_OK : shoal_last_error();
+}
+
+static shoal_err open_model(sh_job *job)
+{
+    job->own_model = job->o.module == NULL;
+    if (job->own_model) {
+        shoal_manual_seed(job->o.seed);
+    }
+    job->model = job->own_model ? shoal_model_create(job->o.model) : job->o.module;
+    return job->model ? shoal_module_share(job->model) : shoal_last_error();
+}
+
+static shoal_err open_board(sh_job *job)
+{
+    size_t n = (size_t)job->o.workers;
+    job->members = calloc(n, sizeof *job->members);
+    job->seen = calloc(n, sizeof *job->seen);
+    job->things = calloc(n + 1, sizeof *job->things);
+    if (job->members == NULL || job->seen == NULL || job->things == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for %zu workers", n);
+    }
+    shoal_err err = shoal_block_create_zeroed(sizeof(sh_board_shm) + n * sizeof(sh_progress_shm), &job->board_block);
+    if (err == SHOAL_OK) {
+        job->board = shoal_block_data(job->board_block);
+    }
+    return err;
+}
+
+static void count_images(sh_job *job)
+{
+    int64_t length = shoal_dataset_length(job->train_set);
+    job->images_total = job->o.epochs * length * (job->settings.shard ? 1 : job->o.workers);
+}
+
+shoal_err sh_job_open(sh_job *job, const shoal_train_options *options)
+{
+    *job = (sh_job){.begun = sh_now(), .result = {.test_loss = NAN, .test_accuracy = NAN}};
+    shoal_err err = shoal_train_check(options);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    job->o = sh_job_defaults(options);
+    job->method = sh_method_of(job->o.method);
+    job->settings = (sh_settings){.epochs = job->o.epochs,
+                                  .batch = job->o.batch,
+                                  .steps = job->o.steps,
+                                  .lr = job->o.lr,
+                                  .momentum = job->o.momentum,
+                                  .seed = job->o.seed,
+                                  .workers = job->o.workers,
+                                  .shard = job->method->shards || job->o.shard};
+    err = open_model(job);
+    if (err == SHOAL_OK) {
+        err = open_sets(job);
+    }
+    if (err == SHOAL_OK) {
+        count_images(job);
+        err = open_board(job);
+    }
+    return err == SHOAL_OK && job->method->open != NULL ? job->method->open(job) : err;
+}
+
+void sh_job_close(sh_job *job)
+{
+    if (job->method != NULL && job->method->close != NULL) {
+        job->method->close(job);
+    }
+    shoal_release(job->answers);
+    shoal_release(job->board_block);
+    free(job->members);
+    free(job->seen);
+    free(job->things);
+    shoal_value_destroy(job->packed);
+    shoal_dataset_release(job->train_set);
+    shoal_dataset_release(job->test_set);
+    if (job->own_model) {
+        shoal_module_destroy(job->model);
+    }
+}
+
+/* ---- telling ---- */
+
+static double seconds_between(int64_t from, int64_t to)
+{
+    return (double)(to - from) * 1e-9;
+}
+
+/* Reads the board into seen and result; returns the mean loss. */
+static double look(sh_job *job)
+{
+    double sum = 0;
+    int known = 0;
+    job->result.images = 0;
+    for (int i = 0; i < job->o.workers; i++) {
+        const sh_progress_shm *p = &job->board->workers[i];
+        shoal_train_worker *seen = &job->seen[i];
+        uint64_t bits = sh_racy_load(&p->loss);
+        memcpy(&seen->loss, &bits, sizeof bits);
+        seen->loss = bits == 0 ? NAN : seen->loss;
+        seen->images = (int64_t)sh_racy_load(&p->images);
+        seen->epoch = (int64_t)(sh_racy_load(&p->position) >> 32);
+        seen->pid = job->members[i].process ? shoal_process_pid(job->members[i].process) : 0;
+        job->result.images += seen->images;
+        sum += bits == 0 ? 0 : seen->loss;
+        known += bits != 0;
+    }
+    return known > 0 ? sum / known : NAN;
+}
+
+static void look_at_clock(sh_job *job)
+{
+    int64_t now = sh_now();
+    job->result.seconds = seconds_between(job->begun, now);
+    if (job->training) {
+        job->result.train_seconds = seconds_between(job->train_begun + job->idle, now);
+    }
+}
+
+void sh_job_tell(sh_job *job, shoal_train_event_kind kind, int worker, const char *text)
+{
+    double loss = look(job);
+    shoal_train_result *r = &job->result;
+    look_at_clock(job);
+    r->images_per_second = r->train_seconds > 0 ? (double)r->images / r->train_seconds : 0;
+    if (job->o.call == NULL) {
+        return;
+    }
+    shoal_train_event event = {.kind = kind,
+                               .so_far = *r,
+                               .images_total = job->images_total,
+                               .loss = loss,
+                               .worker = worker,
+                               .text = text,
+                               .workers = job->seen,
+                               .workers_count = job->o.workers};
+    if (!job->o.call(&event, job->o.context)) {
+        sh_job_stop(job);
+    }
+}
+
+void sh_job_stop(sh_job *job)
+{
+    job->result.stopped = true;
+    sh_store_relaxed(&job->board->stop, 1);
+}
+
+shoal_err sh_job_epoch(sh_job *job, int64_t finished, bool pause)
+{
+    int64_t begun = sh_now();
+    shoal_err err = SHOAL_OK;
+    look_at_clock(job);
+    if (job->test_set != NULL) {
+        err = shoal_evaluate(job->model, job->test_set, &job->result.test_loss, &job->result.test_accuracy);
+    }
+    if (err == SHOAL_OK) {
+        job->result.epochs = finished;
+        job->idle += pause ? sh_now() - begun : 0;
+        sh_job_tell(job, SHOAL_TRAIN_EPOCH, -1, "");
+    }
+    return err;
+}
+
+/* ---- running ---- */
+
+static shoal_err run(sh_job *job)
+{
+    job->train_begun = sh_now();
+    job->training = true;
+    shoal_err err = sh_crew_start(job);
+    if (err == SHOAL_OK) {
+        sh_job_tell(job, SHOAL_TRAIN_BEGIN, -1, "");
+        err = job->method->run(job);
+    }
+    look_at_clock(job);
+    job->training = false;
+    return err;
+}
+
+/* The words of the failure outlive the calls that clean up after it. */
+static shoal_err end(sh_job *job, shoal_err err)
+{
+    char text[1024];
+    snprintf(text, sizeof text, "%s", err == SHOAL_OK ? "" : shoal_last_error_text());
+    sh_crew_end(job);
+    return err == SHOAL_OK ? SHOAL_OK : sh_fail(err, "%s", text);
+}
+
+shoal_err shoal_train_run(const shoal_train_options *options, shoal_train_result *out_result)
+{
+    sh_job job;
+    shoal_err err = sh_job_open(&job, options);
+    if (err == SHOAL_OK) {
+        err = end(&job, run(&job));
+    }
+    if (err == SHOAL_OK) {
+        err = sh_job_save(&job);
+    }
+    if (err == SHOAL_OK) {
+        sh_job_tell(&job, SHOAL_TRAIN_SUMMARY, -1, "");
+        if (out_result != NULL) {
+            *out_result = job.result;
+        }
+    }
+    char text[1024];
+    snprintf(text, sizeof text, "%s", err == SHOAL_OK ? "" : shoal_last_error_text());
+    sh_job_close(&job);
+    return err == SHOAL_OK ? SHOAL_OK : sh_fail(err, "%s", text);
+}

@@ -1,0 +1,94 @@
+/* A job as the process that runs it sees it. */
+#ifndef SH_TRAIN_JOB_H
+#define SH_TRAIN_JOB_H
+
+#include "train/worker.h"
+
+#include <shoal/train.h>
+
+typedef struct sh_job sh_job;
+
+/* A method: what its workers run, and how the job goes on between their beginning and their end. */
+typedef struct sh_method {
+    const char *name;
+    shoal_target target;
+    bool alone;  /* one worker */
+    bool shards; /* each worker has its part of the set */
+
+    /* May be NULL: makes what the method needs beside the job's; freed by close. */
+    shoal_err (*open)(sh_job *job);
+    void (*close)(sh_job *job);
+
+    /* May be NULL: the model that a worker trains; else it is the job's. */
+    shoal_module *(*model)(sh_job *job, int rank);
+
+    /* May be NULL: what a worker gets beside the common arguments, asked at each of its starts. NULL returned: the last error. */
+    shoal_value *(*arguments)(sh_job *job, int rank);
+
+    /* May be NULL: takes what workers have sent. Called before the end of a worker is dealt with, so that nothing it sent is
+     * missed. */
+    shoal_err (*gather)(sh_job *job);
+
+    /* From the start of the workers until the job is done or stopped. */
+    shoal_err (*run)(sh_job *job);
+} sh_method;
+
+extern const sh_method sh_method_hogwild, sh_method_serial, sh_method_sync, sh_method_local;
+
+const sh_method *sh_method_of(shoal_train_method method); /* NULL: none */
+
+/* One rank, whatever processes have it in turn. */
+typedef struct sh_member {
+    shoal_process *process; /* NULL: none runs */
+    bool done;              /* its target returned */
+} sh_member;
+
+struct sh_job {
+    shoal_train_options o; /* with all defaults filled in */
+    const sh_method *method;
+    sh_settings settings;
+    shoal_module *model;
+    bool own_model;
+    shoal_dataset *train_set, *test_set;
+    shoal_value *packed; /* train_set */
+    shoal_block *board_block;
+    sh_board_shm *board;
+    shoal_queue *answers; /* of the method; NULL: none */
+    sh_member *members;
+    shoal_train_worker *seen; /* for the callback */
+    shoal_waitable *things;
+    void *own; /* the method's */
+    int64_t images_total;
+    int64_t begun, train_begun, next_tick;
+    int64_t idle; /* nanoseconds since train_begun in which no worker trained */
+    bool training;
+    shoal_train_result result;
+};
+
+/* The options with defaults filled in. */
+shoal_train_options sh_job_defaults(const shoal_train_options *options);
+
+/* job.c: what a job consists of. close takes a half-opened one. */
+shoal_err sh_job_open(sh_job *job, const shoal_train_options *options);
+void sh_job_close(sh_job *job);
+
+/* Tells the callback; stops the job when it wants so. */
+void sh_job_tell(sh_job *job, shoal_train_event_kind kind, int worker, const char *text);
+void sh_job_stop(sh_job *job);
+
+/* Tests the model at the end of an epoch, so many being finished, and tells. pause: the workers rest meanwhile. */
+shoal_err sh_job_epoch(sh_job *job, int64_t finished, bool pause);
+
+/* crew.c: starts all members; waits for anything to happen, a twentieth of a second at most, and deals with ends: a member whose
+ * target returned is done, one that died is started again. */
+shoal_err sh_crew_start(sh_job *job);
+shoal_err sh_crew_wait(sh_job *job);
+bool sh_crew_done(const sh_job *job);
+
+/* Asks the workers to stop, waits for them, and ends those that do not. */
+void sh_crew_end(sh_job *job);
+
+/* save.c: writes o.save, if it is wanted. */
+shoal_err sh_job_save(sh_job *job);
+
+#endif

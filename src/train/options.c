@@ -1,0 +1,128 @@
+/* What a job may be asked for. */
+#include "train/job.h"
+
+#include "base/error.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define EPOCHS_MOST INT64_C(1000000)
+#define BATCH_MOST INT64_C(1000000)
+
+static const sh_method *const methods[] = {
+    [SHOAL_METHOD_HOGWILD] = &sh_method_hogwild,
+    [SHOAL_METHOD_SERIAL] = &sh_method_serial,
+    [SHOAL_METHOD_SYNC] = &sh_method_sync,
+    [SHOAL_METHOD_LOCAL] = &sh_method_local,
+};
+
+#define METHODS (sizeof methods / sizeof *methods)
+
+const sh_method *sh_method_of(shoal_train_method method)
+{
+    return (size_t)method < METHODS ? methods[method] : NULL;
+}
+
+const char *shoal_train_method_name(shoal_train_method method)
+{
+    const sh_method *m = sh_method_of(method);
+    return m != NULL ? m->name : NULL;
+}
+
+shoal_err shoal_train_method_find(const char *name, shoal_train_method *out_method)
+{
+    for (size_t i = 0; name != NULL && i < METHODS; i++) {
+        if (strcmp(name, methods[i]->name) == 0) {
+            *out_method = (shoal_train_method)i;
+            return SHOAL_OK;
+        }
+    }
+    char names[128] = "";
+    for (size_t i = 0, at = 0; i < METHODS && at < sizeof names; i++) {
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", i == 0 ? "" : ", ", methods[i]->name);
+    }
+    return sh_fail(SHOAL_ENOENT, "no method '%s'; there are %s", name != NULL ? name : "", names);
+}
+
+shoal_train_options sh_job_defaults(const shoal_train_options *options)
+{
+    shoal_train_options o = *options;
+    const sh_method *m = sh_method_of(o.method);
+    o.model = o.model != NULL ? o.model : "mnist-cnn";
+    o.data = o.data != NULL ? o.data : "mnist";
+    o.workers = o.workers != 0 ? o.workers : m != NULL && m->alone ? 1 : 4;
+    o.epochs = o.epochs != 0 ? o.epochs : 1;
+    o.batch = o.batch != 0 ? o.batch : 64;
+    o.steps = o.steps != 0 ? o.steps : 16;
+    o.lr = o.lr != 0 ? o.lr : 0.01;
+    o.momentum = o.momentum == 0 ? 0.5 : o.momentum < 0 ? 0 : o.momentum;
+    o.restarts = o.restarts == 0 ? 10 : o.restarts < 0 ? 0 : o.restarts;
+    return o;
+}
+
+static shoal_err check_whole(const char *name, int64_t x, int64_t most)
+{
+    return x >= 1 && x <= most
+               ? SHOAL_OK
+               : sh_fail(SHOAL_EINVAL, "%lld %s; 1 to %lld are possible", (long long)x, name, (long long)most);
+}
+
+static shoal_err check_model(const shoal_train_options *o)
+{
+    const char *const *names = shoal_model_names();
+    for (size_t i = 0; o->module == NULL && names[i] != NULL; i++) {
+        if (strcmp(o->model, names[i]) == 0) {
+            return SHOAL_OK;
+        }
+    }
+    if (o->module != NULL) {
+        return SHOAL_OK;
+    }
+    char text[256] = "";
+    for (size_t i = 0, at = 0; names[i] != NULL && at < sizeof text; i++) {
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%s", i == 0 ? "" : ", ", names[i]);
+    }
+    return sh_fail(SHOAL_ENOENT, "no model '%s'; there are %s", o->model, text);
+}
+
+static shoal_err check_numbers(const shoal_train_options *o)
+{
+    shoal_err err = check_whole("workers", o->workers, SHOAL_TRAIN_WORKERS);
+    if (err == SHOAL_OK) {
+        err = check_whole("epochs", o->epochs, EPOCHS_MOST);
+    }
+    if (err == SHOAL_OK) {
+        err = check_whole("samples in a batch", o->batch, BATCH_MOST);
+    }
+    if (err == SHOAL_OK) {
+        err = check_whole("batches between two means", o->steps, BATCH_MOST);
+    }
+    if (err == SHOAL_OK && !(o->lr > 0 && isfinite(o->lr))) {
+        err = sh_fail(SHOAL_EINVAL, "a learning rate of %g; it must be above 0", o->lr);
+    }
+    if (err == SHOAL_OK && !(o->momentum >= 0 && o->momentum < 1)) {
+        err = sh_fail(SHOAL_EINVAL, "a momentum of %g; it must be at least 0 and below 1", o->momentum);
+    }
+    return err;
+}
+
+shoal_err shoal_train_check(const shoal_train_options *options)
+{
+    if (options == NULL) {
+        return sh_fail(SHOAL_EINVAL, "a job without options");
+    }
+    shoal_train_options o = sh_job_defaults(options);
+    const sh_method *m = sh_method_of(o.method);
+    if (m == NULL) {
+        return sh_fail(SHOAL_EINVAL, "no method %d", (int)o.method);
+    }
+    shoal_err err = check_numbers(&o);
+    if (err == SHOAL_OK && m->alone && o.workers != 1) {
+        err = sh_fail(SHOAL_EINVAL, "%d workers, but %s has one", o.workers, m->name);
+    }
+    if (err == SHOAL_OK && o.train_set == NULL && o.test_set != NULL) {
+        err = sh_fail(SHOAL_EINVAL, "a set to test with, but none to train on");
+    }
+    return err == SHOAL_OK ? check_model(&o) : err;
+}

@@ -1,0 +1,84 @@
+#include "train/reduce.h"
+
+#include "base/error.h"
+#include "nn/module.h"
+#include "tensor/tensor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const sh_entry *entry_at(const shoal_module *module, size_t i)
+{
+    bool is_buffer;
+    return sh_module_entry(module, i, &is_buffer);
+}
+
+/* The tensors of entry i, one of each module; memory of each in data. */
+static shoal_err collect(shoal_module *to, shoal_module *const *from, int count, size_t i, const void **data)
+{
+    const shoal_tensor *t = entry_at(to, i)->tensor;
+    for (int j = 0; j < count; j++) {
+        const sh_entry *entry = entry_at(from[j], i);
+        const shoal_tensor *f = entry != NULL ? entry->tensor : NULL;
+        if (f == NULL || f->dtype != t->dtype || f->count != t->count || !f->contiguous || !t->contiguous ||
+            f->storage->device != t->storage->device) {
+            return sh_fail(SHOAL_EINVAL, "model %d of %d differs from the others at tensor %zu", j, count, i);
+        }
+        data[j] = sh_tensor_ptr(f);
+    }
+    return SHOAL_OK;
+}
+
+static shoal_err sum_tensor(shoal_tensor *t, const void *const *data, const double *weights, int count)
+{
+    const sh_device *device = sh_tensor_device_of(t);
+    sh_exec *exec = device->exec();
+    if (exec == NULL) {
+        return shoal_last_error();
+    }
+    void *out = sh_tensor_ptr(t);
+    sh_tensor_touch(t);
+    if (t->dtype == SHOAL_F32 || t->dtype == SHOAL_F64) {
+        return device->kernels()->optim->average(exec, t->dtype, t->count, out, data, weights, count);
+    }
+    size_t size = (size_t)t->count * shoal_dtype_size(t->dtype);
+    if (!device->host_readable) {
+        return sh_fail(SHOAL_ETYPE, "%s on a card cannot be averaged", shoal_dtype_name(t->dtype));
+    }
+    memmove(out, data[0], size);
+    return SHOAL_OK;
+}
+
+static shoal_err sum_here(shoal_module *to, shoal_module *const *from, const double *weights, int count)
+{
+    const void **data = malloc((size_t)count * sizeof *data);
+    if (data == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory to add %d models up", count);
+    }
+    shoal_err err = SHOAL_OK;
+    for (size_t i = 0; err == SHOAL_OK && entry_at(to, i) != NULL; i++) {
+        err = collect(to, from, count, i, data);
+        if (err == SHOAL_OK) {
+            err = sum_tensor(entry_at(to, i)->tensor, data, weights, count);
+        }
+    }
+    free(data);
+    return err;
+}
+
+const sh_reducer sh_reducer_here = {.name = "here", .sum = sum_here};
+
+shoal_err sh_reduce_mean(const sh_reducer *reducer, shoal_module *to, shoal_module *const *from, int count)
+{
+    double *weights = count > 0 ? malloc((size_t)count * sizeof *weights) : NULL;
+    if (weights == NULL) {
+        return count > 0 ? sh_fail(SHOAL_ENOMEM, "no memory for the mean of %d models", count)
+                         : sh_fail(SHOAL_EINVAL, "the mean of %d models", count);
+    }
+    for (int i = 0; i < count; i++) {
+        weights[i] = 1.0 / count;
+    }
+    shoal_err err = reducer->sum(to, from, weights, count);
+    free(weights);
+    return err;
+}

@@ -1,0 +1,204 @@
+/* The job's side of the rounds. */
+#include "train/rounds.h"
+#include "train/clone.h"
+#include "train/reduce.h"
+
+#include "base/error.h"
+
+#include <shoal/share.h>
+
+#include <stdlib.h>
+
+#define NO_ROUND INT64_C(-1)
+
+typedef struct place {
+    shoal_module *model;
+    shoal_value *
+        state; /* two maps of momentum: read in even rounds and written in odd ones, and the other way; NULL: none kept */
+    shoal_queue *tasks; /* of the process that has the rank now */
+    bool answered;      /* the round */
+} place;
+
+typedef struct rounds {
+    place *places;
+    int64_t round; /* that is under way */
+    int waiting;   /* for so many answers */
+    shoal_module **models;
+} rounds;
+
+/* ---- opening and closing ---- */
+
+/* A map of zeroed shared tensors, one for each of the optimiser's state. */
+static shoal_value *zero_state(shoal_optimizer *sgd)
+{
+    shoal_value *map = shoal_value_map();
+    for (shoal_named it = {0}; map != NULL && shoal_optimizer_next(sgd, &it);) {
+        shoal_tensor *t = shoal_zeros_like(it.tensor);
+        map = shoal_map_set(map, it.name, shoal_value_tensor(t));
+        shoal_tensor_release(t);
+    }
+    return map;
+}
+
+static shoal_err open_state(sh_job *job, place *p)
+{
+    shoal_optimizer *sgd = shoal_sgd_create(p->model, .lr = job->o.lr, .momentum = job->o.momentum);
+    shoal_err err = sgd ? shoal_optimizer_prepare(sgd) : shoal_last_error();
+    if (err == SHOAL_OK) {
+        p->state = shoal_list(zero_state(sgd), zero_state(sgd));
+        err = p->state ? SHOAL_OK : shoal_last_error();
+    }
+    shoal_optimizer_destroy(sgd);
+    return err;
+}
+
+static shoal_err open_place(sh_job *job, rounds *r, int rank)
+{
+    place *p = &r->places[rank];
+    p->model = r->models[rank] = sh_module_clone(job->model);
+    return !p->model ? shoal_last_error() : job->settings.keep ? open_state(job, p) : SHOAL_OK;
+}
+
+static int64_t most_batches(const sh_job *job)
+{
+    int64_t most = 1, length = shoal_dataset_length(job->train_set);
+    for (int i = 0; i < job->o.workers; i++) {
+        int64_t batches = sh_shard_batches(&job->settings, length, i);
+        most = batches > most ? batches : most;
+    }
+    return most;
+}
+
+shoal_err sh_rounds_open(sh_job *job, int64_t steps, bool keep)
+{
+    size_t n = (size_t)job->o.workers;
+    rounds *r = calloc(1, sizeof *r);
+    int64_t batches = most_batches(job);
+    job->own = r;
+    job->settings.keep = keep;
+    job->settings.steps = steps > 0 && steps < batches ? steps : batches;
+    job->settings.rounds = (batches + job->settings.steps - 1) / job->settings.steps;
+    if (r != NULL) {
+        r->round = NO_ROUND;
+        r->places = calloc(n, sizeof *r->places);
+        r->models = calloc(n, sizeof *r->models);
+    }
+    if (r == NULL || r->places == NULL || r->models == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for %zu workers", n);
+    }
+    shoal_err err = shoal_queue_create(0, &job->answers);
+    for (int i = 0; i < job->o.workers && err == SHOAL_OK; i++) {
+        err = open_place(job, r, i);
+    }
+    return err;
+}
+
+void sh_rounds_close(sh_job *job)
+{
+    rounds *r = job->own;
+    for (int i = 0; r != NULL && r->places != NULL && i < job->o.workers; i++) {
+        shoal_release(r->places[i].tasks);
+        shoal_value_destroy(r->places[i].state);
+        shoal_module_destroy(r->places[i].model);
+    }
+    if (r != NULL) {
+        free(r->places);
+        free(r->models);
+        free(r);
+    }
+}
+
+/* ---- workers ---- */
+
+shoal_module *sh_rounds_model(sh_job *job, int rank)
+{
+    return ((rounds *)job->own)->places[rank].model;
+}
+
+static shoal_err give_round(rounds *r, place *p)
+{
+    shoal_value *round = shoal_value_int(r->round);
+    shoal_err err = round ? shoal_queue_put(p->tasks, round, SHOAL_NOW) : shoal_last_error();
+    if (err != SHOAL_OK) {
+        shoal_value_destroy(round);
+    }
+    return err;
+}
+
+/* A queue of its own for each process: a task that a dead one had taken is on none any more. */
+shoal_value *sh_rounds_arguments(sh_job *job, int rank)
+{
+    rounds *r = job->own;
+    place *p = &r->places[rank];
+    shoal_release(p->tasks);
+    p->tasks = NULL;
+    if (shoal_queue_create(0, &p->tasks) != SHOAL_OK) {
+        return NULL;
+    }
+    if (r->round != NO_ROUND && !p->answered && give_round(r, p) != SHOAL_OK) {
+        return NULL;
+    }
+    return shoal_map("global", job->model, "tasks", p->tasks, "answers", job->answers, "state",
+                     p->state ? shoal_value_copy(p->state) : shoal_value_null());
+}
+
+shoal_err sh_rounds_gather(sh_job *job)
+{
+    rounds *r = job->own;
+    shoal_value *answer;
+    shoal_err err;
+    while ((err = shoal_queue_get(job->answers, SHOAL_NOW, &answer)) == SHOAL_OK) {
+        int64_t number = shoal_value_as_int(answer);
+        place *p = &r->places[number % SHOAL_TRAIN_WORKERS];
+        shoal_value_destroy(answer);
+        if (number / SHOAL_TRAIN_WORKERS == r->round && !p->answered) {
+            p->answered = true;
+            r->waiting--;
+        }
+    }
+    return err == SHOAL_ETIMEDOUT ? SHOAL_OK : err;
+}
+
+/* ---- rounds ---- */
+
+static shoal_err one_round(sh_job *job, int64_t round)
+{
+    rounds *r = job->own;
+    shoal_err err = SHOAL_OK;
+    r->round = round;
+    r->waiting = job->o.workers;
+    for (int i = 0; i < job->o.workers; i++) {
+        r->places[i].answered = false;
+    }
+    for (int i = 0; i < job->o.workers && err == SHOAL_OK; i++) {
+        err = give_round(r, &r->places[i]);
+    }
+    while (err == SHOAL_OK && r->waiting > 0 && !job->result.stopped) {
+        err = sh_crew_wait(job);
+    }
+    return err == SHOAL_OK && r->waiting == 0 ? sh_reduce_mean(&sh_reducer_here, job->model, r->models, job->o.workers)
+                                              : err;
+}
+
+static void close_tasks(sh_job *job)
+{
+    rounds *r = job->own;
+    for (int i = 0; i < job->o.workers; i++) {
+        shoal_queue_close(r->places[i].tasks);
+    }
+}
+
+shoal_err sh_rounds_run(sh_job *job)
+{
+    shoal_err err = SHOAL_OK;
+    int64_t all = job->o.epochs * job->settings.rounds;
+    for (int64_t round = 0; round < all && err == SHOAL_OK && !job->result.stopped; round++) {
+        err = one_round(job, round);
+        int64_t finished = (round + 1) / job->settings.rounds;
+        if (err == SHOAL_OK && !job->result.stopped && finished > job->result.epochs) {
+            err = sh_job_epoch(job, finished, true);
+        }
+    }
+    close_tasks(job);
+    return err;
+}

@@ -1,0 +1,34 @@
+/* The methods that average parameters: serial, sync and local.
+ *
+ * Each worker has a model of its own in shared memory. A round: the job puts the round's number on each worker's queue; a worker
+ * copies the job's parameters into its own, trains on its batches of the round and answers; with all answers there the job's
+ * parameters become the mean, in the order of ranks. What a round begins with (the job's parameters, and the momentum as the round
+ * before left it) is changed by nobody during the round, so a worker that died is started again and its round repeated, and the
+ * result is the same to the bit. */
+#ifndef SH_TRAIN_ROUNDS_H
+#define SH_TRAIN_ROUNDS_H
+
+#include "train/job.h"
+
+/* steps: batches in a round, 0 for all of an epoch. keep: momentum goes on from round to round. */
+shoal_err sh_rounds_open(sh_job *job, int64_t steps, bool keep);
+void sh_rounds_close(sh_job *job);
+shoal_module *sh_rounds_model(sh_job *job, int rank);
+shoal_value *sh_rounds_arguments(sh_job *job, int rank);
+shoal_err sh_rounds_gather(sh_job *job);
+shoal_err sh_rounds_run(sh_job *job);
+
+shoal_err sh_rounds_work(int rank, const shoal_value *args);
+
+/* The slots of a method that are the same for all of them. */
+#define SH_METHOD_ROUNDS                                                                                               \
+    .target = sh_rounds_work, .close = sh_rounds_close, .model = sh_rounds_model, .arguments = sh_rounds_arguments,    \
+    .gather = sh_rounds_gather, .run = sh_rounds_run
+
+/* Answers: a round and a rank in one number. */
+static inline int64_t sh_answer(int64_t round, int rank)
+{
+    return round * SHOAL_TRAIN_WORKERS + rank;
+}
+
+#endif

@@ -1,0 +1,95 @@
+/* A worker's side of the rounds. */
+#include "train/rounds.h"
+
+#include "base/error.h"
+
+#include <shoal/ops.h>
+#include <shoal/share.h>
+
+typedef struct rounds_worker {
+    sh_worker base;
+    shoal_module *global; /* the arguments', as are the next */
+    shoal_queue *tasks, *answers;
+    const shoal_value *state; /* a list of two maps */
+} rounds_worker;
+
+/* Momentum goes on in the map that this round writes, from what the round before wrote into the other.
+ * death: the map that was read is as it was. */
+static shoal_err carry_state(rounds_worker *w, int64_t round)
+{
+    const shoal_value *from = shoal_value_at(w->state, (size_t)(round % 2));
+    const shoal_value *to = shoal_value_at(w->state, (size_t)((round + 1) % 2));
+    shoal_err err = SHOAL_OK;
+    for (size_t i = 0; i < shoal_value_count(to) && err == SHOAL_OK; i++) {
+        const char *name = shoal_value_key_at(to, i);
+        shoal_tensor *t = shoal_value_as_tensor(shoal_value_at(to, i));
+        err = shoal_copy_(t, shoal_value_as_tensor(shoal_value_find(from, name))) ? SHOAL_OK : shoal_last_error();
+        if (err == SHOAL_OK) {
+            err = shoal_optimizer_adopt(w->base.sgd, name, t);
+        }
+    }
+    return err;
+}
+
+static shoal_err renew_state(rounds_worker *w)
+{
+    const sh_settings *s = &w->base.settings;
+    shoal_optimizer_destroy(w->base.sgd);
+    w->base.sgd = shoal_sgd_create(w->base.model, .lr = s->lr, .momentum = s->momentum);
+    return w->base.sgd ? SHOAL_OK : shoal_last_error();
+}
+
+static shoal_err train_round(rounds_worker *w, int64_t round)
+{
+    const sh_settings *s = &w->base.settings;
+    int64_t first = round % s->rounds * s->steps;
+    size_t mark = shoal_scope_mark();
+    shoal_err err = shoal_module_copy(w->base.model, w->global);
+    if (err == SHOAL_OK) {
+        err = s->keep ? carry_state(w, round) : renew_state(w);
+    }
+    shoal_scope_release(mark);
+    return err == SHOAL_OK ? sh_worker_train(&w->base, round / s->rounds, first, first + s->steps) : err;
+}
+
+static shoal_err answer(rounds_worker *w, int64_t round)
+{
+    shoal_value *number = shoal_value_int(sh_answer(round, w->base.rank));
+    shoal_err err = number ? shoal_queue_put(w->answers, number, SHOAL_FOREVER) : shoal_last_error();
+    if (err != SHOAL_OK) {
+        shoal_value_destroy(number);
+    }
+    return err;
+}
+
+static shoal_err open_own(rounds_worker *w, const shoal_value *own)
+{
+    w->global = shoal_value_as_module(shoal_value_find(own, "global"));
+    w->tasks = shoal_value_as_queue(shoal_value_find(own, "tasks"));
+    w->answers = shoal_value_as_queue(shoal_value_find(own, "answers"));
+    w->state = shoal_value_find(own, "state");
+    return w->global && w->tasks && w->answers && w->state ? SHOAL_OK : shoal_last_error();
+}
+
+shoal_err sh_rounds_work(int rank, const shoal_value *args)
+{
+    rounds_worker w = {0};
+    shoal_err err = sh_worker_open(&w.base, rank, args);
+    if (err == SHOAL_OK) {
+        err = open_own(&w, shoal_value_find(args, "own"));
+    }
+    while (err == SHOAL_OK && !sh_worker_stopped(&w.base)) {
+        shoal_value *task;
+        err = shoal_queue_get(w.tasks, SHOAL_FOREVER, &task); /* the job's end closes it */
+        if (err == SHOAL_OK) {
+            int64_t round = shoal_value_as_int(task);
+            shoal_value_destroy(task);
+            err = train_round(&w, round);
+            if (err == SHOAL_OK && !sh_worker_stopped(&w.base)) {
+                err = answer(&w, round);
+            }
+        }
+    }
+    sh_worker_close(&w.base);
+    return err == SHOAL_ECLOSED ? SHOAL_OK : err;
+}

@@ -1,0 +1,336 @@
+/* Jobs of all methods on a small part of MNIST, with deaths and without. */
+#include "proc/process.h"
+#include "testing/runner.h"
+#include "train/clone.h"
+#include "train/reduce.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define TRAIN 2000
+#define TEST 500
+
+typedef struct sets {
+    shoal_dataset *train, *test;
+} sets;
+
+static shoal_dataset *part_of(shoal_part part, int64_t count)
+{
+    int64_t numbers[TRAIN];
+    for (int64_t i = 0; i < count; i++) {
+        numbers[i] = i;
+    }
+    shoal_dataset *all = shoal_mnist(part);
+    shoal_dataset *some = shoal_subset(all, numbers, count);
+    shoal_dataset_release(all);
+    ck_assert_msg(some != NULL, "%s", shoal_last_error_text());
+    return some;
+}
+
+static sets open_sets(void)
+{
+    return (sets){part_of(SHOAL_TRAIN, TRAIN), part_of(SHOAL_TEST, TEST)};
+}
+
+static void close_sets(sets s)
+{
+    shoal_dataset_release(s.train);
+    shoal_dataset_release(s.test);
+}
+
+static shoal_module *new_model(void)
+{
+    shoal_manual_seed(3);
+    shoal_module *model = shoal_model_create("mlp");
+    ck_assert_ptr_nonnull(model);
+    return model;
+}
+
+static shoal_train_options options_of(shoal_train_method method, sets s, shoal_module *model)
+{
+    return (shoal_train_options){.method = method,
+                                 .train_set = s.train,
+                                 .test_set = s.test,
+                                 .module = model,
+                                 .workers = method == SHOAL_METHOD_SERIAL ? 1 : 3,
+                                 .epochs = 4,
+                                 .batch = 16,
+                                 .steps = 5,
+                                 .lr = 0.05,
+                                 .seed = 7};
+}
+
+static void assert_same_bits(const shoal_module *a, const shoal_module *b)
+{
+    for (shoal_named it = {0}; shoal_module_next(a, &it);) {
+        ck_assert_msg(shoal_tensor_equal(it.tensor, shoal_module_get(b, it.name)), "%s differs", it.name);
+    }
+}
+
+/* What a callback counts, and whom it kills. */
+typedef struct counts {
+    int begins, epochs, deaths, summaries;
+    int kill_left;       /* so many workers are still to be killed */
+    int64_t kill_images; /* the next one when all have trained on so many */
+    int64_t stop_images; /* 0: never */
+} counts;
+
+static bool count(const shoal_train_event *event, void *context)
+{
+    counts *c = context;
+    c->begins += event->kind == SHOAL_TRAIN_BEGIN;
+    c->epochs += event->kind == SHOAL_TRAIN_EPOCH;
+    c->deaths += event->kind == SHOAL_TRAIN_DEATH;
+    c->summaries += event->kind == SHOAL_TRAIN_SUMMARY;
+    int victim = c->kill_left % event->workers_count;
+    if (event->kind == SHOAL_TRAIN_TICK && c->kill_left > 0 && event->so_far.images >= c->kill_images &&
+        event->workers[victim].pid > 0) {
+        c->kill_left--;
+        c->kill_images += 500;
+        (void)!kill(event->workers[victim].pid, SIGKILL);
+    }
+    return c->stop_images == 0 || event->so_far.images < c->stop_images;
+}
+
+START_TEST(reaches_a_loss)
+{
+    static const shoal_start starts[] = {SHOAL_START_SPAWN, SHOAL_START_FORK, SHOAL_START_FORKSERVER};
+    sets s = open_sets();
+    shoal_module *model = new_model();
+    counts c = {0};
+    shoal_train_options o = options_of((shoal_train_method)(_i % 4), s, model);
+    shoal_train_result r;
+    o.start = starts[_i / 4];
+    o.call = count;
+    o.context = &c;
+    ck_assert_ok(shoal_train_run(&o, &r));
+    ck_assert_msg(r.test_accuracy > 0.7 && r.test_loss < 1, "%s: accuracy %g, loss %g",
+                  shoal_train_method_name(o.method), r.test_accuracy, r.test_loss);
+    ck_assert_int_eq(r.images, o.epochs * TRAIN * (o.method == SHOAL_METHOD_HOGWILD ? o.workers : 1));
+    ck_assert_int_eq(r.epochs, 4);
+    ck_assert(r.images_per_second > 0 && r.train_seconds <= r.seconds && !r.stopped && r.deaths == 0);
+    ck_assert_int_eq(c.begins, 1);
+    ck_assert_int_eq(c.summaries, 1);
+    ck_assert_int_ge(c.epochs, 1);
+    double loss, accuracy;
+    ck_assert_ok(shoal_evaluate(model, s.test, &loss, &accuracy));
+    ck_assert_double_eq(loss, r.test_loss);
+    ck_assert_double_eq(accuracy, r.test_accuracy);
+    if (o.start == SHOAL_START_FORKSERVER) {
+        sh_forkserver_stop();
+    }
+    shoal_module_destroy(model);
+    close_sets(s);
+}
+END_TEST
+
+static const shoal_train_method repeatable[] = {SHOAL_METHOD_SERIAL, SHOAL_METHOD_SYNC, SHOAL_METHOD_LOCAL};
+
+/* Twice the same bits, and another seed gives others. */
+START_TEST(same_bits)
+{
+    sets s = open_sets();
+    shoal_module *models[3];
+    for (int i = 0; i < 3; i++) {
+        models[i] = new_model();
+        shoal_train_options o = options_of(repeatable[_i], s, models[i]);
+        o.epochs = 2;
+        o.seed = i < 2 ? 7 : 8;
+        ck_assert_ok(shoal_train_run(&o, NULL));
+    }
+    assert_same_bits(models[0], models[1]);
+    ck_assert(
+        !shoal_tensor_equal(shoal_module_get(models[0], "fc1.weight"), shoal_module_get(models[2], "fc1.weight")));
+    for (int i = 0; i < 3; i++) {
+        shoal_module_destroy(models[i]);
+    }
+    close_sets(s);
+}
+END_TEST
+
+/* Serial is what a loop of one's own gives. */
+START_TEST(serial_is_plain)
+{
+    sets s = open_sets();
+    shoal_module *ours = new_model(), *sharded = new_model();
+    shoal_train_options o = options_of(SHOAL_METHOD_SERIAL, s, ours);
+    ck_assert_ok(shoal_train_run(&o, NULL));
+    o = options_of(SHOAL_METHOD_LOCAL, s, sharded); /* of one worker: a mean of one, every five batches */
+    o.workers = 1;
+    ck_assert_ok(shoal_train_run(&o, NULL));
+    assert_same_bits(ours, sharded);
+    shoal_module_destroy(ours);
+    shoal_module_destroy(sharded);
+    close_sets(s);
+}
+END_TEST
+
+START_TEST(deaths_are_counted)
+{
+    sets s = open_sets();
+    shoal_module *models[2] = {new_model(), new_model()};
+    counts c = {.kill_left = 4, .kill_images = 300};
+    shoal_train_result r;
+    for (int i = 0; i < 2; i++) {
+        shoal_train_options o = options_of((shoal_train_method)_i, s, models[i]);
+        o.epochs = 60; /* long enough for all the kills */
+        o.call = i == 0 ? count : NULL;
+        o.context = &c;
+        o.test_set = i == 0 ? s.test : NULL;
+        if (i == 0 || o.method != SHOAL_METHOD_HOGWILD) {
+            ck_assert_ok(shoal_train_run(&o, i == 0 ? &r : NULL));
+        }
+    }
+    ck_assert_int_eq(c.kill_left, 0);
+    ck_assert_int_eq(r.deaths, 4);
+    ck_assert_int_eq(c.deaths, 4);
+    ck_assert(r.test_accuracy > 0.8);
+    if (_i != SHOAL_METHOD_HOGWILD) {
+        assert_same_bits(models[0], models[1]);
+    }
+    shoal_module_destroy(models[0]);
+    shoal_module_destroy(models[1]);
+    close_sets(s);
+}
+END_TEST
+
+START_TEST(restarts_are_limited)
+{
+    sets s = open_sets();
+    shoal_module *model = new_model();
+    counts c = {.kill_left = 100};
+    shoal_train_options o = options_of((shoal_train_method)_i, s, model);
+    o.epochs = 100000;
+    o.restarts = 2;
+    o.call = count;
+    o.context = &c;
+    ck_assert_err(shoal_train_run(&o, NULL), SHOAL_ECHILD);
+    ck_assert(strstr(shoal_last_error_text(), "SIGKILL") && strstr(shoal_last_error_text(), "2 times"));
+    shoal_module_destroy(model);
+    close_sets(s);
+}
+END_TEST
+
+START_TEST(stops)
+{
+    sets s = open_sets();
+    shoal_module *model = new_model();
+    counts c = {.stop_images = 1000};
+    shoal_train_result r;
+    char path[64];
+    struct stat st;
+    snprintf(path, sizeof path, "/tmp/shoal_train_test.%d", (int)getpid());
+    shoal_train_options o = options_of((shoal_train_method)_i, s, model);
+    o.epochs = 100000;
+    o.save = path;
+    o.call = count;
+    o.context = &c;
+    ck_assert_ok(shoal_train_run(&o, &r));
+    ck_assert(r.stopped && r.images >= 1000 && c.summaries == 1);
+    ck_assert_int_eq(stat(path, &st), 0);
+    shoal_tensors *file = shoal_safetensors_read(path);
+    ck_assert_ptr_nonnull(file);
+    ck_assert_str_eq(shoal_tensors_text(file, "method"), shoal_train_method_name(o.method));
+    for (shoal_named it = {0}; shoal_module_next(model, &it);) {
+        ck_assert(shoal_tensor_equal(shoal_tensors_find(file, it.name), it.tensor));
+    }
+    shoal_tensors_destroy(file);
+    unlink(path);
+    shoal_module_destroy(model);
+    close_sets(s);
+}
+END_TEST
+
+START_TEST(wrong_options)
+{
+    static const struct {
+        shoal_train_options o;
+        const char *words;
+        shoal_err err;
+    } wrong[] = {
+        {{.workers = -1}, "-1 workers; 1 to 1024", SHOAL_EINVAL},
+        {{.workers = 100000}, "100000 workers", SHOAL_EINVAL},
+        {{.method = SHOAL_METHOD_SERIAL, .workers = 2}, "serial has one", SHOAL_EINVAL},
+        {{.method = (shoal_train_method)77}, "no method 77", SHOAL_EINVAL},
+        {{.epochs = -2}, "-2 epochs", SHOAL_EINVAL},
+        {{.batch = -2}, "batch", SHOAL_EINVAL},
+        {{.lr = -1}, "learning rate", SHOAL_EINVAL},
+        {{.lr = NAN}, "learning rate", SHOAL_EINVAL},
+        {{.momentum = 1}, "momentum", SHOAL_EINVAL},
+        {{.model = "brain"}, "no model 'brain'; there are mnist-cnn", SHOAL_ENOENT},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        ck_assert_err(shoal_train_run(&wrong[i].o, NULL), wrong[i].err);
+        ck_assert_msg(strstr(shoal_last_error_text(), wrong[i].words) != NULL, "%s", shoal_last_error_text());
+    }
+    ck_assert_err(shoal_train_check(NULL), SHOAL_EINVAL);
+    ck_assert_err(shoal_train_run(&(shoal_train_options){.data = "/nowhere"}, NULL), SHOAL_ENOENT);
+    shoal_train_method method = SHOAL_METHOD_SYNC;
+    ck_assert_err(shoal_train_method_find("swim", &method), SHOAL_ENOENT);
+    ck_assert_ok(shoal_train_method_find("local", &method));
+    ck_assert_int_eq(method, SHOAL_METHOD_LOCAL);
+    ck_assert_ptr_null(shoal_train_method_name((shoal_train_method)77));
+}
+END_TEST
+
+START_TEST(mean_of_models)
+{
+    shoal_module *models[3], *to = new_model();
+    for (int i = 0; i < 3; i++) {
+        models[i] = sh_module_clone(to);
+        ck_assert_ptr_nonnull(models[i]);
+        assert_same_bits(models[i], to);
+        for (shoal_named it = {0}; shoal_module_next(models[i], &it);) {
+            float *data = shoal_tensor_data(it.tensor);
+            ck_assert(data != shoal_tensor_data(shoal_module_get(to, it.name)));
+            ck_assert(shoal_tensor_is_shared(it.tensor) && shoal_tensor_requires_grad(it.tensor));
+            for (int64_t j = 0; j < shoal_tensor_count(it.tensor); j++) {
+                data[j] = (float)(i * i) + (float)j;
+            }
+        }
+    }
+    ck_assert_ok(sh_reduce_mean(&sh_reducer_here, to, models, 3));
+    for (shoal_named it = {0}; shoal_module_next(to, &it);) {
+        const float *data = shoal_tensor_data(it.tensor);
+        for (int64_t j = 0; j < shoal_tensor_count(it.tensor); j++) {
+            double wanted =
+                1.0 / 3 * (double)(float)j + 1.0 / 3 * (double)(1 + (float)j) + 1.0 / 3 * (double)(4 + (float)j);
+            ck_assert_float_eq_tol(data[j], (float)wanted, 1e-6 * wanted);
+        }
+    }
+    ck_assert_ok(sh_reduce_mean(&sh_reducer_here, to, models + 1, 1));
+    assert_same_bits(to, models[1]);
+    shoal_module *other = shoal_model_create("logistic");
+    ck_assert_err(sh_reduce_mean(&sh_reducer_here, to, &other, 1), SHOAL_EINVAL);
+    ck_assert_err(sh_reduce_mean(&sh_reducer_here, to, models, 0), SHOAL_EINVAL);
+    shoal_module_destroy(other);
+    shoal_module_destroy(to);
+    for (int i = 0; i < 3; i++) {
+        shoal_module_destroy(models[i]);
+    }
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("train");
+    TCase *tc = tcase_create("train");
+    tcase_set_timeout(tc, SH_TEST_SECONDS);
+    tcase_add_checked_fixture(tc, sh_leaks_begin, sh_leaks_end);
+    tcase_add_loop_test(tc, reaches_a_loss, 0, 12);
+    tcase_add_loop_test(tc, same_bits, 0, 3);
+    tcase_add_test(tc, serial_is_plain);
+    tcase_add_loop_test(tc, deaths_are_counted, 0, 4);
+    tcase_add_loop_test(tc, restarts_are_limited, 0, 4);
+    tcase_add_loop_test(tc, stops, 0, 4);
+    tcase_add_test(tc, wrong_options);
+    tcase_add_test(tc, mean_of_models);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+SH_TEST_MAIN(suite)

@@ -1,0 +1,137 @@
+#include "train/worker.h"
+
+#include "base/error.h"
+#include "base/random.h"
+
+#include <shoal/autograd.h>
+#include <shoal/share.h>
+
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* How much of the running mean of the loss a batch is. */
+#define LOSS_SHARE 0.05
+
+static uint64_t mix(uint64_t seed, uint64_t a, uint64_t b, uint64_t c)
+{
+    uint64_t state = seed;
+    state = sh_random_next(&state) ^ a;
+    state = sh_random_next(&state) ^ b;
+    state = sh_random_next(&state) ^ c;
+    return sh_random_next(&state);
+}
+
+static void shard_of(const sh_settings *s, int64_t length, int rank, int64_t *out_first, int64_t *out_count)
+{
+    int64_t each = s->shard ? length / s->workers : length;
+    *out_first = s->shard ? each * rank : 0;
+    *out_count = s->shard && rank == s->workers - 1 ? length - *out_first : each;
+}
+
+int64_t sh_shard_batches(const sh_settings *s, int64_t length, int rank)
+{
+    int64_t first, count;
+    shard_of(s, length, rank, &first, &count);
+    return (count + s->batch - 1) / s->batch;
+}
+
+static shoal_loader *open_loader(const sh_worker *w)
+{
+    int64_t first, count;
+    shard_of(&w->settings, shoal_dataset_length(w->set), w->rank, &first, &count);
+    int64_t *order = malloc((size_t)(count + 1) * sizeof *order);
+    if (order == NULL) {
+        (void)sh_fail(SHOAL_ENOMEM, "no memory for the order of %lld samples", (long long)count);
+        return NULL;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        order[i] = first + i;
+    }
+    shoal_loader *loader = shoal_loader_create(w->set, .batch = w->settings.batch, .shuffle = true,
+                                               .seed = mix(w->settings.seed, (uint64_t)w->rank, 0, 1), .order = order,
+                                               .order_count = count);
+    free(order);
+    return loader;
+}
+
+shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args)
+{
+    size_t size = 0;
+    const void *settings = shoal_value_as_bytes(shoal_value_find(args, "settings"), &size);
+    shoal_block *board = shoal_value_as_block(shoal_value_find(args, "board"));
+    *w = (sh_worker){.rank = rank, .model = shoal_value_as_module(shoal_value_find(args, "model"))};
+    if (settings == NULL || board == NULL || w->model == NULL) {
+        return shoal_last_error();
+    }
+    if (size != sizeof w->settings) {
+        return sh_fail(SHOAL_ELAYOUT, "settings of %zu bytes, not %zu", size, sizeof w->settings);
+    }
+    memcpy(&w->settings, settings, size);
+    signal(SIGINT, SIG_IGN); /* a Ctrl-C reaches the whole group; the job says when to stop */
+    shoal_module_train(w->model, true);
+    w->board = shoal_block_data(board);
+    w->progress = &w->board->workers[rank];
+    w->set = shoal_dataset_open(shoal_value_find(args, "data"));
+    w->loader = w->set ? open_loader(w) : NULL;
+    w->sgd = w->loader ? shoal_sgd_create(w->model, .lr = w->settings.lr, .momentum = w->settings.momentum) : NULL;
+    return w->sgd ? SHOAL_OK : shoal_last_error();
+}
+
+void sh_worker_close(sh_worker *w)
+{
+    shoal_optimizer_destroy(w->sgd);
+    shoal_loader_destroy(w->loader);
+    shoal_dataset_release(w->set);
+}
+
+/* death: before the first store the step counts as not taken. A position without its images is one batch miscounted. */
+static void tell(const sh_worker *w, int64_t epoch, const shoal_batch *b, double loss)
+{
+    sh_progress_shm *p = w->progress;
+    uint64_t bits = sh_racy_load(&p->loss);
+    double mean;
+    memcpy(&mean, &bits, sizeof mean);
+    mean = bits == 0 || !isfinite(mean) ? loss : mean + LOSS_SHARE * (loss - mean);
+    memcpy(&bits, &mean, sizeof bits);
+    sh_racy_store(&p->position, sh_position(epoch, b->index + 1));
+    sh_racy_store(&p->images, sh_racy_load(&p->images) + (uint64_t)b->count);
+    sh_racy_store(&p->loss, bits);
+}
+
+static shoal_err step(const sh_worker *w, const shoal_batch *b, double *out_loss)
+{
+    shoal_optimizer_zero_grad(w->sgd);
+    shoal_tensor *loss = shoal_nll_loss(shoal_module_forward(w->model, b->x), b->y);
+    shoal_err err = shoal_backward(loss);
+    if (err == SHOAL_OK) {
+        err = shoal_optimizer_step(w->sgd);
+    }
+    if (err == SHOAL_OK) {
+        *out_loss = shoal_item(loss);
+    }
+    return err;
+}
+
+shoal_err sh_worker_train(sh_worker *w, int64_t epoch, int64_t first, int64_t last)
+{
+    int64_t batches = shoal_loader_batches(w->loader);
+    if (first >= batches || first >= last) {
+        return SHOAL_OK;
+    }
+    shoal_manual_seed(mix(w->settings.seed, (uint64_t)w->rank, (uint64_t)epoch, 2 + (uint64_t)first));
+    shoal_err err = shoal_loader_seek(w->loader, epoch, first);
+    shoal_batch b;
+    for (int64_t at = first; err == SHOAL_OK && at < last && at < batches && !sh_worker_stopped(w); at++) {
+        double loss = 0;
+        if (!shoal_loader_next(w->loader, &b)) {
+            return shoal_loader_error(w->loader);
+        }
+        err = step(w, &b, &loss);
+        if (err == SHOAL_OK) {
+            tell(w, epoch, &b, loss);
+        }
+    }
+    return err;
+}

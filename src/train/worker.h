@@ -1,0 +1,74 @@
+/* What a worker and its job share, and the steps that workers of all methods take. */
+#ifndef SH_TRAIN_WORKER_H
+#define SH_TRAIN_WORKER_H
+
+#include "sync/atomic.h"
+
+#include <shoal/data.h>
+#include <shoal/optim.h>
+#include <shoal/process.h>
+
+/* What a worker tells of itself, in cache lines of its own; a step costs it three plain stores and no message.
+ *
+ * Synchronisation, by field: the worker of that rank writes, the job reads; all relaxed, each word stands for itself.
+ *   position   epoch << 32 | batch: the step that comes next. A worker that is started again begins here.
+ *   images     trained on
+ *   loss       bits of a double, a running mean; 0 stands for none yet
+ * death: the words say what the steps before did; the step that was under way is taken again. */
+typedef struct sh_progress_shm {
+    sh_a64 position;
+    sh_a64 images;
+    sh_a64 loss;
+} __attribute__((aligned(SH_CACHE_LINE))) sh_progress_shm;
+
+/* Synchronisation: stop is written by the job, once, to 1, and read by all workers before each step (relaxed: they may see it a step
+ * later). */
+typedef struct sh_board_shm {
+    sh_a32 stop __attribute__((aligned(SH_CACHE_LINE)));
+    sh_progress_shm workers[];
+} sh_board_shm;
+
+static inline uint64_t sh_position(int64_t epoch, int64_t batch)
+{
+    return (uint64_t)epoch << 32 | (uint64_t)batch;
+}
+
+/* The same for all workers; travels as bytes, between processes of one program. */
+typedef struct sh_settings {
+    int64_t epochs, batch;
+    int64_t steps, rounds; /* of the methods with means: batches in a round, rounds in an epoch */
+    double lr, momentum;
+    uint64_t seed;
+    int32_t workers;
+    bool keep;  /* momentum goes on from round to round */
+    bool shard; /* of the set, contiguous: length / workers each, the last takes the rest */
+} sh_settings;
+
+typedef struct sh_worker {
+    int rank;
+    sh_settings settings;
+    shoal_module *model; /* the arguments' */
+    shoal_dataset *set;
+    shoal_loader *loader;
+    shoal_optimizer *sgd;
+    sh_board_shm *board;
+    sh_progress_shm *progress;
+} sh_worker;
+
+/* Batches in an epoch of that rank, of a set of so many samples. */
+int64_t sh_shard_batches(const sh_settings *s, int64_t length, int rank);
+
+/* Of the arguments that every worker gets: "model", "data", "board", "settings". close takes a half-opened one. */
+shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args);
+void sh_worker_close(sh_worker *w);
+
+/* Trains on batches first to last - 1 of an epoch (less, when there are no more), or until the job stops. Dropout depends on seed,
+ * rank, epoch and first only, so taking the same steps again from the same parameters gives the same bits. */
+shoal_err sh_worker_train(sh_worker *w, int64_t epoch, int64_t first, int64_t last);
+
+static inline bool sh_worker_stopped(const sh_worker *w)
+{
+    return sh_load_relaxed(&w->board->stop) != 0;
+}
+
+#endif
