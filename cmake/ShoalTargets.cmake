@@ -35,10 +35,15 @@ function(shoal_layer name)
     endforeach()
 endfunction()
 
+# The fast kernels: not for the fuzzers, which do not need them and whose instrumentation makes them take minutes to compile.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND NOT SHOAL_FUZZ)
+    set(SHOAL_KERNELS_FAST ON)
+endif()
+
 # Sources of a layer compiled for one instruction set: with -DSH_ISA=<isa> and the options.
 function(shoal_kernels_isa layer isa)
     cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "OPTIONS;SOURCES")
-    if(NOT arg_SOURCES OR NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+    if(NOT SHOAL_KERNELS_FAST)
         return()
     endif()
     set(target sh_${layer}_${isa})

@@ -20,7 +20,7 @@ typedef enum level {
     LEVEL_AVX512,
 } level;
 
-#if defined(__x86_64__)
+#if defined(SH_KERNELS_FAST)
 static const sh_kernels tables[] = {
     [LEVEL_REFERENCE] = KERNELS(reference),
     [LEVEL_AVX2] = KERNELS(avx2),
