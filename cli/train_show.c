@@ -137,7 +137,7 @@ static void show_progress(cli_show *show, const shoal_train_event *event)
     double share = event->images_total > 0 ? (double)r->images / (double)event->images_total : 0;
     double left = r->images_per_second > 0 ? (double)(event->images_total - r->images) / r->images_per_second : 0;
     share = share < 1 ? share : 1;
-    fprintf(show->output.file, "\r\033[K%3.0f %%  loss %.4f  %s images/s  %.0f s left", share * 100,
+    fprintf(show->output.file, "%3.0f %%  loss %.4f  %s images/s  %.0f s left", share * 100,
             isfinite(event->loss) ? event->loss : 0, grouped(r->images_per_second, rate), left > 0 ? left : 0);
     show->line = true;
 }
