@@ -250,12 +250,21 @@ static shoal_err take_answer(sh_crew *crew, int64_t timeout)
     return err;
 }
 
+/* The batch that kills whoever fetches it is answered with an error, which is given when its turn comes. */
+static void give_up(place *p, const char *how)
+{
+    p->state = PLACE_FETCHED;
+    p->err = SHOAL_ECHILD;
+    snprintf(p->shm->text, sizeof p->shm->text, "%d workers of the loader died over one batch; the last: %s",
+             DEATHS_MOST, how);
+}
+
 /* What the dead worker had not answered is asked for again, in its order; the first of it may be what killed it. */
 static shoal_err ask_again(sh_crew *crew, int w, const char *how)
 {
     shoal_err err = SHOAL_OK;
     bool first = true;
-    for (uint32_t before = crew->sequence; err == SHOAL_OK;) {
+    for (uint32_t before = crew->sequence; err == SHOAL_OK; first = false) {
         place *oldest = NULL;
         for (int i = 0; i < crew->places_each; i++) {
             place *p = &places_of(crew, w)[i];
@@ -269,41 +278,45 @@ static shoal_err ask_again(sh_crew *crew, int w, const char *how)
             return SHOAL_OK;
         }
         if (first && ++oldest->deaths >= DEATHS_MOST) {
-            for (int i = 0; i < crew->places_each; i++) {
-                places_of(crew, w)[i].state = PLACE_IDLE; /* nobody will answer them */
-            }
-            return sh_fail(SHOAL_ECHILD, "%d workers of the loader died over one batch; the last: %s", DEATHS_MOST,
-                           how);
+            give_up(oldest, how);
+        } else {
+            err = put_task(crew, oldest);
         }
-        first = false;
-        err = put_task(crew, oldest);
     }
     return err;
 }
 
-/* A worker that was killed is replaced; one that ended by itself is an error. */
-static shoal_err replace(sh_crew *crew, int w, const shoal_status *status)
+/* What a worker answered before its end counts. */
+static void take_answers(sh_crew *crew)
 {
-    if (status->end != SHOAL_KILLED) {
-        return sh_fail(SHOAL_ECHILD, "a worker of the loader: %s", status->text);
+    while (take_answer(crew, SHOAL_NOW) == SHOAL_OK) {
     }
+}
+
+static shoal_err replace(sh_crew *crew, int w, const char *text)
+{
     char how[200];
-    snprintf(how, sizeof how, "%s", status->text);
+    snprintf(how, sizeof how, "%s", text);
     sh_log("a worker of the loader, %s, is replaced", how);
-    while (take_answer(crew, SHOAL_NOW) == SHOAL_OK) { /* what it answered before its end counts */
-    }
     dismiss(&crew->workers[w]);
     shoal_err err = hire(crew, w);
     return err == SHOAL_OK ? ask_again(crew, w, how) : err;
 }
 
-static shoal_err look_after(sh_crew *crew)
+/* A worker that was killed is replaced. One that ended by itself is an error, but of its own batches: those of the others, which come
+ * before, are given first. */
+static shoal_err look_after(sh_crew *crew, const place *wanted)
 {
     for (int w = 0; w < crew->count; w++) {
         shoal_status status;
         shoal_err err = shoal_process_join(crew->workers[w].process, SHOAL_NOW, &status);
         if (err == SHOAL_OK) {
-            err = replace(crew, w, &status);
+            take_answers(crew);
+            if (status.end == SHOAL_KILLED) {
+                err = replace(crew, w, status.text);
+            } else if (wanted->state == PLACE_ASKED && (wanted - crew->places) / crew->places_each == w) {
+                err = sh_fail(SHOAL_ECHILD, "a worker of the loader: %s", status.text);
+            }
         }
         if (err != SHOAL_OK && err != SHOAL_ETIMEDOUT) {
             return err;
@@ -318,7 +331,7 @@ static shoal_err wait_for(sh_crew *crew, const place *p)
     while (err == SHOAL_OK && p->state == PLACE_ASKED) {
         err = take_answer(crew, POLL);
         if (err == SHOAL_ETIMEDOUT) {
-            err = look_after(crew);
+            err = look_after(crew, p);
         }
     }
     return err;
