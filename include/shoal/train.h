@@ -26,8 +26,9 @@ extern "C" {
  *             an order of its own, so an epoch is as many passes as there are workers; or, with shard, over its part.
  *   serial    nothing: one worker.
  *   sync      each worker takes the common parameters, passes once over its contiguous part of the set, and the parameters
- *             become the mean of all. Momentum begins anew with each pass.
- *   local     the same every `steps` batches; each worker keeps its momentum.
+ *             become the mean of all. Momentum begins anew with each pass. With average = SHOAL_AVERAGE_GRADIENTS instead: one
+ *             step a batch, by the mean of the workers' gradients.
+ *   local     the mean of parameters every `steps` batches; each worker keeps its momentum.
  *
  * serial, sync and local give the same bits for the same seed and number of workers, whoever dies in between. */
 typedef enum shoal_train_method {
@@ -36,6 +37,12 @@ typedef enum shoal_train_method {
     SHOAL_METHOD_SYNC,
     SHOAL_METHOD_LOCAL,
 } shoal_train_method;
+
+/* sync: what is averaged. */
+typedef enum shoal_train_average {
+    SHOAL_AVERAGE_PARAMETERS, /* when a round ends */
+    SHOAL_AVERAGE_GRADIENTS,  /* of every batch */
+} shoal_train_average;
 
 /* By name; NULL beyond the last. find: SHOAL_ENOENT with the names. */
 const char *shoal_train_method_name(shoal_train_method method);
@@ -89,23 +96,28 @@ typedef bool (*shoal_train_callback)(const shoal_train_event *event, void *conte
 /* Zero is the default everywhere. */
 typedef struct shoal_train_options {
     shoal_train_method method;
-    const char *model;         /* a name of shoal_model_names; NULL: "mnist-cnn" */
-    shoal_module *module;      /* instead: this one, which is shared and holds the result */
-    const char *data;          /* "mnist", "fashion-mnist", or a folder of such files; NULL: "mnist" */
-    shoal_dataset *train_set;  /* instead, together with test_set: sets that can travel */
-    shoal_dataset *test_set;   /* may be NULL: the model is not tested */
-    int workers;               /* 4; serial: 1 */
-    int64_t epochs;            /* 1 */
-    int64_t batch;             /* 64 */
-    int64_t steps;             /* local: batches between two means; 16 */
-    double lr;                 /* 0.01 */
-    double momentum;           /* 0.5; negative: none */
-    uint64_t seed;             /* of initial values, orders and dropout */
-    bool shard;                /* hogwild: each worker its part of the set */
-    shoal_start start;         /* of the workers */
-    int restarts;              /* of one worker; 10; negative: none */
-    const char *save;          /* a safetensors file, written when the job ends or is stopped */
-    shoal_train_callback call; /* may be NULL */
+    const char *model;           /* a name of shoal_model_names; NULL: "mnist-cnn" */
+    shoal_module *module;        /* instead: this one, which is shared and holds the result */
+    const char *data;            /* "mnist", "fashion-mnist", or a folder of such files; NULL: "mnist" */
+    shoal_dataset *train_set;    /* instead, together with test_set: sets that can travel */
+    shoal_dataset *test_set;     /* may be NULL: the model is not tested */
+    int workers;                 /* 4; serial: 1 */
+    int64_t epochs;              /* 1 */
+    int64_t batch;               /* 64 */
+    int64_t steps;               /* local: batches between two means; 16 */
+    int64_t rounds;              /* sync: means in an epoch; 1 */
+    shoal_train_average average; /* sync */
+    double lr;                   /* 0.01 */
+    double momentum;             /* 0.5; negative: none */
+    uint64_t seed;               /* of initial values, orders and dropout */
+    bool shard;                  /* hogwild: each worker its part of the set */
+    bool shared_state;           /* hogwild: one momentum for all workers */
+    shoal_start start;           /* of the workers */
+    int restarts;                /* of one worker; 10; negative: none */
+    const char *save;            /* a safetensors file, written after each epoch and when the job ends or is stopped */
+    const char *resume;          /* such a file: go on from there */
+    double until;                /* stop after an epoch whose test accuracy is at least this; 0: never */
+    shoal_train_callback call;   /* may be NULL */
     void *context;
 } shoal_train_options;
 
