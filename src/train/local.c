@@ -4,7 +4,7 @@
 
 static shoal_err open(sh_job *job)
 {
-    return sh_rounds_open(job, job->o.steps, true);
+    return sh_rounds_open(job, job->o.steps, SH_ROUNDS_KEEP);
 }
 
 const sh_method sh_method_local = {.name = "local", .shards = true, .open = open, SH_METHOD_ROUNDS};

@@ -3,7 +3,7 @@
 
 static shoal_err open(sh_job *job)
 {
-    return sh_rounds_open(job, 0, true);
+    return sh_rounds_open(job, 0, SH_ROUNDS_KEEP);
 }
 
 const sh_method sh_method_serial = {.name = "serial", .alone = true, .shards = true, .open = open, SH_METHOD_ROUNDS};
