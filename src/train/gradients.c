@@ -1,6 +1,7 @@
 #include "train/gradients.h"
 #include "train/clone.h"
 #include "train/reduce.h"
+#include "train/state.h"
 
 #include "base/error.h"
 
@@ -16,6 +17,7 @@ struct sh_gradients {
     shoal_module
         *next; /* steps are taken here, and copied: the job's model travels to workers, and shall carry no grads */
     shoal_optimizer *sgd;
+    shoal_value *state;  /* its momentum */
     shoal_module **from; /* those that have samples of a batch, with their weights */
     double *weights;
 };
@@ -52,6 +54,10 @@ static shoal_err fill(sh_gradients *g, sh_job *job)
     g->next = g->mean ? sh_module_clone(job->model) : NULL;
     g->sgd = g->next ? shoal_sgd_create(g->next, .lr = job->o.lr, .momentum = job->o.momentum) : NULL;
     shoal_err err = g->sgd ? shoal_optimizer_prepare(g->sgd) : shoal_last_error();
+    if (err == SHOAL_OK) {
+        g->state = sh_state_zeros(g->sgd);
+        err = g->state ? sh_state_adopt(g->sgd, g->state) : shoal_last_error();
+    }
     size_t mark = shoal_scope_mark();
     err = err == SHOAL_OK ? tie(g) : err;
     shoal_scope_release(mark);
@@ -78,6 +84,7 @@ void sh_gradients_close(sh_gradients *g)
         shoal_module_destroy(g->of[i]);
     }
     shoal_optimizer_destroy(g->sgd);
+    shoal_value_destroy(g->state);
     shoal_module_destroy(g->mean);
     shoal_module_destroy(g->next);
     free(g->of);
@@ -91,9 +98,9 @@ shoal_module *sh_gradients_of(const sh_gradients *g, int rank)
     return g->of[rank];
 }
 
-shoal_optimizer *sh_gradients_optimizer(const sh_gradients *g)
+shoal_err sh_gradients_checkpoint(sh_gradients *g, sh_checkpoint *c)
 {
-    return g->sgd;
+    return sh_checkpoint_map(c, "momentum", g->state);
 }
 
 /* Those that had samples; returns how many. */

@@ -19,8 +19,8 @@ shoal_module *sh_gradients_of(const sh_gradients *g, int rank);
 /* All workers have left theirs of that batch: changes the job's model. */
 shoal_err sh_gradients_step(sh_gradients *g, sh_job *job, int64_t batch);
 
-/* The step's optimiser, whose state goes on. */
-shoal_optimizer *sh_gradients_optimizer(const sh_gradients *g);
+/* The momentum. */
+shoal_err sh_gradients_checkpoint(sh_gradients *g, sh_checkpoint *c);
 
 /* Worker: copies the gradients of a model, and its buffers, into one that holds gradients. */
 shoal_err sh_gradients_leave(shoal_module *gradients, shoal_module *model);

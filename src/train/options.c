@@ -111,6 +111,9 @@ static shoal_err check_numbers(const shoal_train_options *o)
     if (err == SHOAL_OK && !(o->momentum >= 0 && o->momentum < 1)) {
         err = sh_fail(SHOAL_EINVAL, "a momentum of %g; it must be at least 0 and below 1", o->momentum);
     }
+    if (err == SHOAL_OK && !(o->until >= 0 && o->until <= 1)) {
+        err = sh_fail(SHOAL_EINVAL, "training until an accuracy of %g; 0 to 1 are possible", o->until);
+    }
     return err;
 }
 
@@ -130,6 +133,9 @@ shoal_err shoal_train_check(const shoal_train_options *options)
     }
     if (err == SHOAL_OK && o.train_set == NULL && o.test_set != NULL) {
         err = sh_fail(SHOAL_EINVAL, "a set to test with, but none to train on");
+    }
+    if (err == SHOAL_OK && o.until > 0 && o.train_set != NULL && o.test_set == NULL) {
+        err = sh_fail(SHOAL_EINVAL, "training until an accuracy of %g, but there is no set to test with", o.until);
     }
     return err == SHOAL_OK ? check_model(&o) : err;
 }

@@ -9,6 +9,7 @@
 
 #include <shoal/share.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define NO_ROUND INT64_C(-1)
@@ -23,6 +24,8 @@ typedef struct place {
 
 typedef struct rounds {
     place *places;
+    int64_t
+        next; /* rounds that are finished: the job's parameters are their result, so this is where a checkpoint stands */
     int64_t round; /* that is under way */
     int waiting;   /* for so many answers */
     shoal_module **models;
@@ -177,7 +180,11 @@ static shoal_err one_round(sh_job *job, int64_t round)
     while (err == SHOAL_OK && r->waiting > 0 && !job->result.stopped) {
         err = sh_crew_wait(job);
     }
-    return err == SHOAL_OK && r->waiting == 0 ? put_together(job, round) : err;
+    if (err == SHOAL_OK && r->waiting == 0) {
+        err = put_together(job, round);
+        r->next = err == SHOAL_OK ? round + 1 : round;
+    }
+    return err;
 }
 
 static void close_tasks(sh_job *job)
@@ -191,14 +198,51 @@ static void close_tasks(sh_job *job)
 shoal_err sh_rounds_run(sh_job *job)
 {
     shoal_err err = SHOAL_OK;
+    rounds *r = job->own;
     int64_t all = job->o.epochs * job->settings.rounds;
-    for (int64_t round = 0; round < all && err == SHOAL_OK && !job->result.stopped; round++) {
-        err = one_round(job, round);
-        int64_t finished = (round + 1) / job->settings.rounds;
-        if (err == SHOAL_OK && !job->result.stopped && finished > job->result.epochs) {
+    while (r->next < all && err == SHOAL_OK && !sh_job_over(job)) {
+        err = one_round(job, r->next);
+        int64_t finished = r->next / job->settings.rounds;
+        if (err == SHOAL_OK && finished > job->result.epochs) {
             err = sh_job_epoch(job, finished, true);
         }
     }
     close_tasks(job);
+    return err;
+}
+
+/* ---- checkpoints ---- */
+
+/* During a round nobody changes what it began with, so a stop in the middle of one leaves what the round before left. */
+static shoal_err pass_momentum(const rounds *r, sh_checkpoint *c, int rank)
+{
+    char name[32];
+    snprintf(name, sizeof name, "momentum/%d", rank);
+    return sh_checkpoint_map(c, name, shoal_value_at(r->places[rank].state, (size_t)(r->next % 2)));
+}
+
+shoal_err sh_rounds_checkpoint(sh_job *job, sh_checkpoint *c)
+{
+    rounds *r = job->own;
+    const sh_settings *s = &job->settings;
+    shoal_err err = sh_checkpoint_setting_whole(c, "batches_in_round", s->steps);
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_setting(c, "average", s->gradients ? "gradients" : "parameters");
+    }
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_whole(c, "round", 0, job->o.epochs * s->rounds, &r->next);
+    }
+    for (int i = 0; i < job->o.workers && err == SHOAL_OK && s->keep; i++) {
+        err = pass_momentum(r, c, i);
+    }
+    if (err == SHOAL_OK && s->gradients) {
+        err = sh_gradients_checkpoint(r->gradients, c);
+    }
+    if (err == SHOAL_OK && !c->writing) {
+        job->result.epochs = r->next / s->rounds;
+        for (int i = 0; i < job->o.workers; i++) {
+            sh_job_place(job, i, job->result.epochs, r->next % s->rounds * s->steps);
+        }
+    }
     return err;
 }

@@ -26,6 +26,8 @@ shoal_module *sh_rounds_model(sh_job *job, int rank);
 shoal_value *sh_rounds_arguments(sh_job *job, int rank);
 shoal_err sh_rounds_gather(sh_job *job);
 shoal_err sh_rounds_run(sh_job *job);
+shoal_err sh_rounds_checkpoint(sh_job *job,
+                               sh_checkpoint *c); /* what all of them have: the round, and momentum that goes on */
 
 shoal_err sh_rounds_work(int rank, const shoal_value *args);
 

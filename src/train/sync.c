@@ -18,4 +18,19 @@ static shoal_err open(sh_job *job)
     return sh_rounds_open(job, (batches + job->o.rounds - 1) / job->o.rounds, SH_ROUNDS_ANEW);
 }
 
-const sh_method sh_method_sync = {.name = "sync", .shards = true, .open = open, SH_METHOD_ROUNDS};
+static shoal_err checkpoint(sh_job *job, sh_checkpoint *c)
+{
+    static const char *const names[] = {
+        [SHOAL_AVERAGE_PARAMETERS] = "parameters", [SHOAL_AVERAGE_GRADIENTS] = "gradients"};
+    shoal_err err = sh_checkpoint_setting(c, "average", names[job->o.average]);
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_setting_whole(c, "rounds", job->o.rounds > 1 ? job->o.rounds : 1);
+    }
+    return err == SHOAL_OK ? sh_rounds_checkpoint(job, c) : err;
+}
+
+const sh_method sh_method_sync = {.name = "sync",
+                                  .shards = true,
+                                  .open = open,
+                                  .checkpoint = checkpoint,
+                                  SH_METHOD_ROUNDS};

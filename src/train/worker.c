@@ -45,6 +45,13 @@ int64_t sh_shard_samples(const sh_settings *s, int64_t length, int rank, int64_t
     return left <= 0 ? 0 : left < s->batch ? left : s->batch;
 }
 
+int64_t sh_shard_images(const sh_settings *s, int64_t length, int rank, int64_t epoch, int64_t batch)
+{
+    int64_t first, count;
+    shard_of(s, length, rank, &first, &count);
+    return epoch * count + (batch < sh_shard_batches(s, length, rank) ? batch * s->batch : count);
+}
+
 static shoal_loader *open_loader(const sh_worker *w)
 {
     int64_t first, count;

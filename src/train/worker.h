@@ -60,6 +60,9 @@ typedef struct sh_worker {
 int64_t sh_shard_batches(const sh_settings *s, int64_t length, int rank);
 int64_t sh_shard_samples(const sh_settings *s, int64_t length, int rank, int64_t batch);
 
+/* Images that it has trained on when that batch of that epoch comes next. */
+int64_t sh_shard_images(const sh_settings *s, int64_t length, int rank, int64_t epoch, int64_t batch);
+
 /* Of the arguments that every worker gets: "model", "data", "board", "settings". close takes a half-opened one. */
 shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args);
 void sh_worker_close(sh_worker *w);
