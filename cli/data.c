@@ -214,7 +214,8 @@ static cli_exit run(int argc, char **argv)
 
 const cli_command cli_data = {
     .name = "data",
-    .summary = "list | verify | fetch NAME   data sets: where they are, whether they are whole",
+    .summary = "list | verify | fetch NAME  data sets: where they are, whether they are whole",
     .help = help,
     .run = run,
+    .words = "list verify fetch mnist fashion-mnist --from --to --json",
 };
