@@ -18,11 +18,12 @@ typedef enum cli_exit {
 
 typedef struct cli_command {
     const char *name;    /* "ps" */
+    const char *usage;   /* what follows the name */
     const char *summary; /* half a line for `shoal --help` */
     const char *help;    /* what `shoal NAME --help` prints; NULL: the table tells */
     cli_exit (*run)(int argc, char **argv);
     const struct cli_table *table; /* of its options (cli/table.h); NULL: it has those in words */
-    const char *words;             /* arguments and options, for the completions */
+    const char *words;             /* arguments and options, for the completions; one that ends in / takes a folder */
 } cli_command;
 
 extern const cli_command cli_train, cli_eval, cli_predict, cli_info, cli_ps, cli_bench, cli_data, cli_completions;

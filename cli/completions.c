@@ -5,11 +5,23 @@
 
 static const char help[] =
     "usage: shoal completions bash|zsh\n"
-    "Prints a script that completes commands, options and their values. make install puts it in place; else:\n\n"
+    "Prints a script that completes commands, options and their values. make install puts it in place;\n"
+    "else:\n\n"
     "  bash   source <(shoal completions bash)\n"
     "  zsh    shoal completions zsh >DIR/_shoal, where DIR is one of $fpath\n\n"
     "  -h, --help  this\n"
     "  --version   the version\n";
+
+/* The words of a command that has no table: one at a time, without the mark of those that a folder follows. False after the last. */
+static bool next_word(const char **at, char word[64], bool *out_folder)
+{
+    *at += strspn(*at, " ");
+    size_t length = strcspn(*at, " ");
+    *out_folder = length > 0 && (*at)[length - 1] == '/';
+    snprintf(word, 64, "%.*s", (int)(*out_folder ? length - 1 : length), *at);
+    *at += length;
+    return length > 0;
+}
 
 /* ---- bash ---- */
 
@@ -44,6 +56,23 @@ static void bash_table(FILE *file, const cli_table *table)
     fprintf(file, "        esac\n        _shoal_reply '%s' '", table->arguments != NULL ? "-f" : "");
     for (size_t i = 0; i < table->count; i++) {
         fprintf(file, "--%s ", table->options[i].name);
+    }
+    fputs("--help --version' \"$cur\"\n", file);
+}
+
+static void bash_words(FILE *file, const char *words)
+{
+    char word[64];
+    bool folder;
+    fputs("        case $prev in\n", file);
+    for (const char *at = words; next_word(&at, word, &folder);) {
+        if (folder) {
+            fprintf(file, "        %s) _shoal_reply '-d' '' \"$cur\"; return ;;\n", word);
+        }
+    }
+    fputs("        esac\n        _shoal_reply '' '", file);
+    for (const char *at = words; next_word(&at, word, &folder);) {
+        fprintf(file, "%s ", word);
     }
     fputs("--help --version' \"$cur\"\n", file);
 }
@@ -84,10 +113,7 @@ static void write_bash(FILE *file)
         if (c->table != NULL) {
             bash_table(file, c->table);
         } else {
-            fprintf(file,
-                    "        _shoal_reply \"$([[ $prev == --from || $prev == --to ]] && echo -d)\" '%s --help "
-                    "--version' \"$cur\"\n",
-                    c->words != NULL ? c->words : "");
+            bash_words(file, c->words);
         }
         fputs("        ;;\n", file);
     }
@@ -139,6 +165,22 @@ static void zsh_option(FILE *file, const cli_option *o)
     fputs("' \\\n", file);
 }
 
+static void zsh_plain(FILE *file, const char *words)
+{
+    char word[64];
+    bool folder;
+    for (const char *at = words; next_word(&at, word, &folder);) {
+        if (word[0] == '-') {
+            fprintf(file, "            '%s%s' \\\n", word, folder ? "=:DIR:_files -/" : "");
+        }
+    }
+    fputs("            '*:word:(", file);
+    for (const char *at = words; next_word(&at, word, &folder);) {
+        fprintf(file, "%s ", word[0] != '-' ? word : "");
+    }
+    fputs(")' \\\n", file);
+}
+
 static void zsh_command(FILE *file, const cli_command *c)
 {
     fprintf(file, "    %s)\n        _arguments \\\n", c->name);
@@ -146,7 +188,7 @@ static void zsh_command(FILE *file, const cli_command *c)
         zsh_option(file, &c->table->options[i]);
     }
     if (c->table == NULL) {
-        fprintf(file, "            '*:word:(%s)' \\\n", c->words != NULL ? c->words : "");
+        zsh_plain(file, c->words);
     } else if (c->table->arguments != NULL) {
         fputs("            '*:file:_files' \\\n", file);
     }
@@ -205,7 +247,8 @@ static cli_exit run(int argc, char **argv)
 
 const cli_command cli_completions = {
     .name = "completions",
-    .summary = "bash|zsh                    completions for the shell",
+    .usage = "bash|zsh",
+    .summary = "completions for the shell",
     .help = help,
     .run = run,
     .words = "bash zsh",

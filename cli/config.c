@@ -64,7 +64,7 @@ static char *next_line(char *text, int capacity, void *stream)
     r->line++;
     size_t most = (size_t)capacity < LINE_MOST + 2 ? (size_t)capacity : LINE_MOST + 2;
     if (!read_line(r, first, text, most)) {
-        complain(r, "the line has a zero byte, or more than the %zu bytes that a line may have", most - 2);
+        complain(r, "the line has a zero byte, or more than %zu bytes", most - 2);
         return NULL;
     }
     return text;

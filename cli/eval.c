@@ -151,7 +151,7 @@ static const cli_option options[] = {
     {.name = "data",
      .value = "NAME",
      .kind = CLI_FOLDER,
-     .help = "what to test with (the set it was trained on): a folder, or",
+     .help = "what to test with (what it was trained on): a folder, or a name",
      .words = shoal_data_name,
      AT(data)},
     {.name = "json", .kind = CLI_FLAG, .help = "one JSON object", AT(json)},
@@ -207,7 +207,8 @@ static cli_exit run(int argc, char **argv)
 
 const cli_command cli_eval = {
     .name = "eval",
-    .summary = "--load FILE [OPTION ...]    tests a saved model",
+    .usage = "--load FILE [OPTION ...]",
+    .summary = "tests a saved model",
     .run = run,
     .table = &table,
 };

@@ -50,6 +50,7 @@ static bool decode_png(const uint8_t *bytes, size_t size, cli_image *image, char
         return false;
     }
     png.format = PNG_FORMAT_GRAY;
+    png.flags |= PNG_IMAGE_FLAG_16BIT_sRGB; /* else 16 bits without a word on gamma are taken as linear light */
     if (!png_image_finish_read(&png, &paper, image->grey, 0, NULL)) {
         cli_image_free(image);
         return fail(why, "no PNG that can be read: %s", png.message);

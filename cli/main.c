@@ -40,11 +40,11 @@ static cli_exit print_help(void)
         return CLI_FAILED;
     }
     fputs("usage: shoal COMMAND [OPTION ...]\n"
-          "Trains models by processes that share memory, uses what they learned, looks at their worlds, measures\n"
-          "them, and looks after data sets.\n\n",
+          "Trains models by processes that share memory, uses what they learned, looks at their worlds,\n"
+          "measures them, and looks after data sets.\n\n",
           output.file);
     for (size_t i = 0; i < COMMANDS; i++) {
-        fprintf(output.file, "  shoal %-11s %s\n", commands[i]->name, commands[i]->summary);
+        fprintf(output.file, "  shoal %-11s %-27s %s\n", commands[i]->name, commands[i]->usage, commands[i]->summary);
     }
     fputs("\n  -h, --help         this, or what a command does: shoal COMMAND --help\n"
           "  --version          the version\n",

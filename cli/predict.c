@@ -213,7 +213,8 @@ static cli_exit run(int argc, char **argv)
 
 const cli_command cli_predict = {
     .name = "predict",
-    .summary = "--load FILE IMAGE ...       what a saved model takes images for",
+    .usage = "--load FILE IMAGE ...",
+    .summary = "what a saved model takes images for",
     .run = run,
     .table = &table,
 };

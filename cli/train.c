@@ -97,7 +97,8 @@ static cli_exit run(int argc, char **argv)
 
 const cli_command cli_train = {
     .name = "train",
-    .summary = "[OPTION ...]                trains a model by several processes",
+    .usage = "[OPTION ...]",
+    .summary = "trains a model by several processes",
     .run = run,
     .table = &cli_train_table,
 };

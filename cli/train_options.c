@@ -95,7 +95,7 @@ static const cli_option options[] = {
     WHOLE(METHODS, "steps", "K", 1, MOST, job.steps, "batches between two means", OF(LOCAL)),
 
     WORD(DATA, "model", "NAME", model_word, job.model, "what is trained", ),
-    PATH(DATA, "data", "NAME", CLI_FOLDER, job.data, "a folder of IDX files, or", .words = shoal_data_name),
+    PATH(DATA, "data", "NAME", CLI_FOLDER, job.data, "a folder of IDX files, or a name", .words = shoal_data_name),
     NUMBER(DATA, "lr", "X", 0, 1e6L, CLI_ABOVE | CLI_BELOW, job.lr, "learning rate", ),
     NUMBER(DATA, "momentum", "X", 0, 1, CLI_BELOW, job.momentum, "of the steps; 0: none", .none = true),
     WHOLE(DATA, "batch", "N", 1, MOST, job.batch, "samples in a batch", ),
@@ -240,9 +240,12 @@ const cli_table cli_train_table = {
 /* What belongs to another method was meant otherwise; a file may have settings for several. */
 static bool fits_method(const cli_train_call *call)
 {
+    char value[CLI_VALUE];
     for (size_t i = 0; i < OPTIONS; i++) {
         const cli_option *o = &options[i];
-        if (call->given.origin[i] == CLI_GIVEN && o->of != 0 && !(o->of >> call->job.method & 1)) {
+        bool asked = call->given.origin[i] == CLI_GIVEN &&
+                     !(o->kind == CLI_FLAG && strcmp(cli_option_text(o, call, value), "false") == 0);
+        if (asked && o->of != 0 && !(o->of >> call->job.method & 1)) {
             cli_complain(&cli_train, CLI_MISUSED, "--%s is for --method %s, but the method is %s", o->name,
                          method_name(__builtin_ctz(o->of)), method_name((int)call->job.method));
             return false;
