@@ -62,6 +62,11 @@ shoal_train_options sh_job_defaults(const shoal_train_options *options)
     return o;
 }
 
+void shoal_train_defaults(const shoal_train_options *options, shoal_train_options *out_options)
+{
+    *out_options = sh_job_defaults(options);
+}
+
 static shoal_err check_whole(const char *name, int64_t x, int64_t most)
 {
     return x >= 1 && x <= most
