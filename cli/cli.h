@@ -18,12 +18,18 @@ typedef enum cli_exit {
 
 typedef struct cli_command {
     const char *name;    /* "ps" */
+    const char *usage;   /* what follows the name */
     const char *summary; /* half a line for `shoal --help` */
-    const char *help;    /* what `shoal NAME --help` prints */
+    const char *help;    /* what `shoal NAME --help` prints; NULL: the table tells */
     cli_exit (*run)(int argc, char **argv);
+    const struct cli_table *table; /* of its options (cli/table.h); NULL: it has those in words */
+    const char *words;             /* arguments and options, for the completions; one that ends in / takes a folder */
 } cli_command;
 
-extern const cli_command cli_train, cli_info, cli_ps, cli_bench, cli_data;
+extern const cli_command cli_train, cli_eval, cli_predict, cli_info, cli_ps, cli_bench, cli_data, cli_completions;
+
+/* All of them, as the help lists them; NULL beyond the last. */
+const cli_command *cli_command_at(size_t i);
 
 /* Writes "shoal NAME: text" to standard error, as one line whatever the text holds, and returns status. command may be NULL. */
 __attribute__((format(printf, 3, 4))) cli_exit cli_complain(const cli_command *command, cli_exit status,

@@ -140,6 +140,10 @@ typedef struct shoal_train_options {
  * a model that there is not. */
 SHOAL_MUST_USE shoal_err shoal_train_check(const shoal_train_options *options);
 
+/* The options with all defaults filled in, for showing them: what is in force when they are run. What is none (a negative
+ * momentum, negative restarts) is 0 there. */
+void shoal_train_defaults(const shoal_train_options *options, shoal_train_options *out_options);
+
 /* Runs the job: returns when it is done or stopped, and leaves no process behind. out_result may be NULL; after an error it is
  * untouched. Workers ignore SIGINT, so that a Ctrl-C is for the caller to deal with. Errors: those of shoal_train_check;
  * SHOAL_ECHILD when a worker failed, or died more often than it may be started again; what opening data, starting processes and

@@ -1,8 +1,11 @@
 /* Hogwild (Niu et al., "Hogwild!: a lock-free approach to parallelizing stochastic gradient descent", 2011): all workers change the
  * same parameters, all the time, without locks; an update may be lost, and that is on purpose.
  *
- * Nobody waits for anybody. A worker that died goes on where its position stands, with new momentum. */
+ * Nobody waits for anybody. A worker that died goes on where its position stands, with new momentum, or with the one that is shared. */
 #include "train/job.h"
+#include "train/state.h"
+
+#include <shoal/share.h>
 
 #include "base/error.h"
 
@@ -10,6 +13,9 @@ static shoal_err work(int rank, const shoal_value *args)
 {
     sh_worker w;
     shoal_err err = sh_worker_open(&w, rank, args);
+    if (err == SHOAL_OK) {
+        err = sh_state_adopt(w.sgd, shoal_value_find(args, "own")); /* nothing there: its own */
+    }
     uint64_t position = err == SHOAL_OK ? sh_racy_load(&w.progress->position) : 0;
     int64_t epoch = (int64_t)(position >> 32), batch = (int64_t)(position & UINT32_MAX);
     while (err == SHOAL_OK && epoch < w.settings.epochs && !sh_worker_stopped(&w)) {
@@ -21,6 +27,33 @@ static shoal_err work(int rank, const shoal_value *args)
     }
     sh_worker_close(&w);
     return err;
+}
+
+/* One momentum for all: changed by all, without locks, as the parameters are. */
+static shoal_err open(sh_job *job)
+{
+    if (!job->o.shared_state) {
+        return SHOAL_OK;
+    }
+    shoal_optimizer *sgd = shoal_sgd_create(job->model, .lr = job->o.lr, .momentum = job->o.momentum);
+    shoal_err err = sgd ? shoal_optimizer_prepare(sgd) : shoal_last_error();
+    if (err == SHOAL_OK) {
+        job->own = sh_state_zeros(sgd);
+        err = job->own ? SHOAL_OK : shoal_last_error();
+    }
+    shoal_optimizer_destroy(sgd);
+    return err;
+}
+
+static void close(sh_job *job)
+{
+    shoal_value_destroy(job->own);
+}
+
+static shoal_value *arguments(sh_job *job, int rank)
+{
+    (void)rank;
+    return job->own ? shoal_value_copy(job->own) : shoal_value_null();
 }
 
 /* Epochs that every worker has finished. */
@@ -99,7 +132,13 @@ static shoal_err checkpoint(sh_job *job, sh_checkpoint *c)
         err = positions != NULL ? pass_positions(job, c, positions) : shoal_last_error();
         shoal_tensor_release(positions);
     }
-    return err;
+    return err == SHOAL_OK && job->own != NULL ? sh_checkpoint_map(c, "momentum", job->own) : err;
 }
 
-const sh_method sh_method_hogwild = {.name = "hogwild", .target = work, .run = run, .checkpoint = checkpoint};
+const sh_method sh_method_hogwild = {.name = "hogwild",
+                                     .target = work,
+                                     .open = open,
+                                     .close = close,
+                                     .arguments = arguments,
+                                     .run = run,
+                                     .checkpoint = checkpoint};

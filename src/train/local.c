@@ -4,7 +4,7 @@
 
 static shoal_err open(sh_job *job)
 {
-    return sh_rounds_open(job, job->o.steps, true);
+    return sh_rounds_open(job, job->o.steps, SH_ROUNDS_KEEP);
 }
 
 static shoal_err checkpoint(sh_job *job, sh_checkpoint *c)

@@ -55,10 +55,16 @@ shoal_train_options sh_job_defaults(const shoal_train_options *options)
     o.epochs = o.epochs != 0 ? o.epochs : 1;
     o.batch = o.batch != 0 ? o.batch : 64;
     o.steps = o.steps != 0 ? o.steps : 16;
+    o.rounds = o.rounds != 0 ? o.rounds : 1;
     o.lr = o.lr != 0 ? o.lr : 0.01;
     o.momentum = o.momentum == 0 ? 0.5 : o.momentum < 0 ? 0 : o.momentum;
     o.restarts = o.restarts == 0 ? 10 : o.restarts < 0 ? 0 : o.restarts;
     return o;
+}
+
+void shoal_train_defaults(const shoal_train_options *options, shoal_train_options *out_options)
+{
+    *out_options = sh_job_defaults(options);
 }
 
 static shoal_err check_whole(const char *name, int64_t x, int64_t most)
@@ -97,6 +103,12 @@ static shoal_err check_numbers(const shoal_train_options *o)
     }
     if (err == SHOAL_OK) {
         err = check_whole("batches between two means", o->steps, BATCH_MOST);
+    }
+    if (err == SHOAL_OK) {
+        err = check_whole("rounds in an epoch", o->rounds, BATCH_MOST);
+    }
+    if (err == SHOAL_OK && o->average != SHOAL_AVERAGE_PARAMETERS && o->average != SHOAL_AVERAGE_GRADIENTS) {
+        err = sh_fail(SHOAL_EINVAL, "no average %d", (int)o->average);
     }
     if (err == SHOAL_OK && !(o->lr > 0 && isfinite(o->lr))) {
         err = sh_fail(SHOAL_EINVAL, "a learning rate of %g; it must be above 0", o->lr);

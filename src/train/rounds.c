@@ -1,7 +1,9 @@
 /* The job's side of the rounds. */
 #include "train/rounds.h"
 #include "train/clone.h"
+#include "train/gradients.h"
 #include "train/reduce.h"
+#include "train/state.h"
 
 #include "base/error.h"
 
@@ -27,28 +29,17 @@ typedef struct rounds {
     int64_t round; /* that is under way */
     int waiting;   /* for so many answers */
     shoal_module **models;
+    sh_gradients *gradients; /* NULL: parameters are averaged */
 } rounds;
 
 /* ---- opening and closing ---- */
-
-/* A map of zeroed shared tensors, one for each of the optimiser's state. */
-static shoal_value *zero_state(shoal_optimizer *sgd)
-{
-    shoal_value *map = shoal_value_map();
-    for (shoal_named it = {0}; map != NULL && shoal_optimizer_next(sgd, &it);) {
-        shoal_tensor *t = shoal_zeros_like(it.tensor);
-        map = shoal_map_set(map, it.name, shoal_value_tensor(t));
-        shoal_tensor_release(t);
-    }
-    return map;
-}
 
 static shoal_err open_state(sh_job *job, place *p)
 {
     shoal_optimizer *sgd = shoal_sgd_create(p->model, .lr = job->o.lr, .momentum = job->o.momentum);
     shoal_err err = sgd ? shoal_optimizer_prepare(sgd) : shoal_last_error();
     if (err == SHOAL_OK) {
-        p->state = shoal_list(zero_state(sgd), zero_state(sgd));
+        p->state = shoal_list(sh_state_zeros(sgd), sh_state_zeros(sgd));
         err = p->state ? SHOAL_OK : shoal_last_error();
     }
     shoal_optimizer_destroy(sgd);
@@ -62,7 +53,7 @@ static shoal_err open_place(sh_job *job, rounds *r, int rank)
     return !p->model ? shoal_last_error() : job->settings.keep ? open_state(job, p) : SHOAL_OK;
 }
 
-static int64_t most_batches(const sh_job *job)
+int64_t sh_rounds_batches(const sh_job *job)
 {
     int64_t most = 1, length = shoal_dataset_length(job->train_set);
     for (int i = 0; i < job->o.workers; i++) {
@@ -72,13 +63,14 @@ static int64_t most_batches(const sh_job *job)
     return most;
 }
 
-shoal_err sh_rounds_open(sh_job *job, int64_t steps, bool keep)
+shoal_err sh_rounds_open(sh_job *job, int64_t steps, sh_rounds_kind kind)
 {
     size_t n = (size_t)job->o.workers;
     rounds *r = calloc(1, sizeof *r);
-    int64_t batches = most_batches(job);
+    int64_t batches = sh_rounds_batches(job);
     job->own = r;
-    job->settings.keep = keep;
+    job->settings.keep = kind == SH_ROUNDS_KEEP;
+    job->settings.gradients = kind == SH_ROUNDS_GRADIENTS;
     job->settings.steps = steps > 0 && steps < batches ? steps : batches;
     job->settings.rounds = (batches + job->settings.steps - 1) / job->settings.steps;
     if (r != NULL) {
@@ -93,7 +85,7 @@ shoal_err sh_rounds_open(sh_job *job, int64_t steps, bool keep)
     for (int i = 0; i < job->o.workers && err == SHOAL_OK; i++) {
         err = open_place(job, r, i);
     }
-    return err;
+    return err == SHOAL_OK && job->settings.gradients ? sh_gradients_open(job, &r->gradients) : err;
 }
 
 void sh_rounds_close(sh_job *job)
@@ -105,6 +97,7 @@ void sh_rounds_close(sh_job *job)
         shoal_module_destroy(r->places[i].model);
     }
     if (r != NULL) {
+        sh_gradients_close(r->gradients);
         free(r->places);
         free(r->models);
         free(r);
@@ -142,7 +135,8 @@ shoal_value *sh_rounds_arguments(sh_job *job, int rank)
         return NULL;
     }
     return shoal_map("global", job->model, "tasks", p->tasks, "answers", job->answers, "state",
-                     p->state ? shoal_value_copy(p->state) : shoal_value_null());
+                     p->state ? shoal_value_copy(p->state) : shoal_value_null(), "gradients",
+                     r->gradients ? shoal_value_module(sh_gradients_of(r->gradients, rank)) : shoal_value_null());
 }
 
 shoal_err sh_rounds_gather(sh_job *job)
@@ -164,6 +158,13 @@ shoal_err sh_rounds_gather(sh_job *job)
 
 /* ---- rounds ---- */
 
+static shoal_err put_together(sh_job *job, int64_t round)
+{
+    const rounds *r = job->own;
+    return r->gradients ? sh_gradients_step(r->gradients, job, round % job->settings.rounds)
+                        : sh_reduce_mean(&sh_reducer_here, job->model, r->models, job->o.workers);
+}
+
 static shoal_err one_round(sh_job *job, int64_t round)
 {
     rounds *r = job->own;
@@ -180,7 +181,7 @@ static shoal_err one_round(sh_job *job, int64_t round)
         err = sh_crew_wait(job);
     }
     if (err == SHOAL_OK && r->waiting == 0) {
-        err = sh_reduce_mean(&sh_reducer_here, job->model, r->models, job->o.workers);
+        err = put_together(job, round);
         r->next = err == SHOAL_OK ? round + 1 : round;
     }
     return err;
@@ -230,6 +231,9 @@ shoal_err sh_rounds_checkpoint(sh_job *job, sh_checkpoint *c)
     }
     for (int i = 0; i < job->o.workers && err == SHOAL_OK && s->keep; i++) {
         err = pass_momentum(r, c, i);
+    }
+    if (err == SHOAL_OK && s->gradients) {
+        err = sh_gradients_checkpoint(r->gradients, c);
     }
     if (err == SHOAL_OK && !c->writing) {
         job->result.epochs = r->next / s->rounds;

@@ -6,7 +6,7 @@
 
 static shoal_err open(sh_job *job)
 {
-    return sh_rounds_open(job, STEPS, true);
+    return sh_rounds_open(job, STEPS, SH_ROUNDS_KEEP);
 }
 
 const sh_method sh_method_serial = {.name = "serial",
