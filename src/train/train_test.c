@@ -177,7 +177,7 @@ START_TEST(deaths_are_counted)
     shoal_train_result r;
     for (int i = 0; i < 2; i++) {
         shoal_train_options o = options_of((shoal_train_method)_i, s, models[i]);
-        o.epochs = SH_SLOW ? 10 : 60; /* long enough for all the kills */
+        o.epochs = SH_SLOW ? 20 : 60; /* long enough for all the kills */
         o.call = i == 0 ? count : NULL;
         o.context = &c;
         o.test_set = i == 0 ? s.test : NULL;
