@@ -70,7 +70,7 @@ static bool can_save(const char *path)
 static cli_exit run_job(call *c)
 {
     shoal_train_options *job = &c->asked.job;
-    shoal_train_defaults(job, &c->in_force);
+    c->in_force = shoal_train_defaults(job);
     if (!can_save(job->save) || !cli_show_begin(&c->show, &c->in_force, c->asked.json, c->asked.quiet)) {
         return CLI_FAILED;
     }

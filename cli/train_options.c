@@ -168,9 +168,7 @@ static void fill_in(cli_train_call *call)
     if (job->epochs == 0 && job->method == SHOAL_METHOD_HOGWILD) {
         job->epochs = EPOCHS_HOGWILD;
     }
-    shoal_train_options all;
-    shoal_train_defaults(job, &all);
-    *job = all;
+    *job = shoal_train_defaults(job);
     const char *start = getenv("SHOAL_START");
     for (size_t i = 0; job->start == SHOAL_START_DEFAULT && start != NULL && start_word(i) != NULL; i++) {
         job->start = strcmp(start, start_word(i)) == 0 ? (shoal_start)(SHOAL_START_SPAWN + i) : job->start;

@@ -121,13 +121,13 @@ typedef struct shoal_train_options {
     void *context;
 } shoal_train_options;
 
+/* The options with what is 0 replaced by its default, that of the method where it has one of its own; what says none stays
+ * negative. */
+shoal_train_options shoal_train_defaults(const shoal_train_options *options);
+
 /* Whether these are options of a job. Looks at no file. Errors: SHOAL_EINVAL, which says what would be right; SHOAL_ENOENT for
  * a model that there is not. */
 SHOAL_MUST_USE shoal_err shoal_train_check(const shoal_train_options *options);
-
-/* The options with all defaults filled in, for showing them: what is in force when they are run. What is none (a negative
- * momentum, negative restarts) is 0 there. */
-void shoal_train_defaults(const shoal_train_options *options, shoal_train_options *out_options);
 
 /* Runs the job: returns when it is done or stopped, and leaves no process behind. out_result may be NULL; after an error it is
  * untouched. Workers ignore SIGINT, so that a Ctrl-C is for the caller to deal with. Errors: those of shoal_train_check;

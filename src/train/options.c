@@ -45,7 +45,7 @@ shoal_err shoal_train_method_find(const char *name, shoal_train_method *out_meth
     return sh_fail(SHOAL_ENOENT, "no method '%s'; there are %s", name != NULL ? name : "", names);
 }
 
-shoal_train_options sh_job_defaults(const shoal_train_options *options)
+shoal_train_options shoal_train_defaults(const shoal_train_options *options)
 {
     shoal_train_options o = *options;
     const sh_method *m = sh_method_of(o.method);
@@ -56,14 +56,17 @@ shoal_train_options sh_job_defaults(const shoal_train_options *options)
     o.batch = o.batch != 0 ? o.batch : 64;
     o.steps = o.steps != 0 ? o.steps : 16;
     o.lr = o.lr != 0 ? o.lr : 0.01;
-    o.momentum = o.momentum == 0 ? 0.5 : o.momentum < 0 ? 0 : o.momentum;
-    o.restarts = o.restarts == 0 ? 10 : o.restarts < 0 ? 0 : o.restarts;
+    o.momentum = o.momentum != 0 ? o.momentum : 0.5;
+    o.restarts = o.restarts != 0 ? o.restarts : 10;
     return o;
 }
 
-void shoal_train_defaults(const shoal_train_options *options, shoal_train_options *out_options)
+shoal_train_options sh_job_defaults(const shoal_train_options *options)
 {
-    *out_options = sh_job_defaults(options);
+    shoal_train_options o = shoal_train_defaults(options);
+    o.momentum = o.momentum < 0 ? 0 : o.momentum;
+    o.restarts = o.restarts < 0 ? 0 : o.restarts;
+    return o;
 }
 
 static shoal_err check_whole(const char *name, int64_t x, int64_t most)

@@ -4,7 +4,6 @@
 #include <shoal/file.h>
 
 #include <stdio.h>
-#include <string.h>
 
 static shoal_err set_number(shoal_tensors *set, const char *name, double x)
 {
@@ -24,11 +23,6 @@ static shoal_err fill(sh_job *job, shoal_tensors *set)
     }
     if (err == SHOAL_OK && job->own_model) {
         err = shoal_tensors_set_text(set, "model", job->o.model);
-    }
-    for (size_t i = 0; err == SHOAL_OK && job->o.train_set == NULL && shoal_data_name(i) != NULL; i++) {
-        if (strcmp(job->o.data, shoal_data_name(i)) == 0) { /* not a folder, whose name another machine does not know */
-            err = shoal_tensors_set_text(set, "data", job->o.data);
-        }
     }
     const struct {
         const char *name;
