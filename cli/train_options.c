@@ -104,8 +104,10 @@ static const cli_option options[] = {
     PATH(OUTPUT, "json", "FILE", CLI_FILE, json, "one JSON object a line; - for standard output", ),
     FLAG(OUTPUT, "quiet", quiet, "no lines for people", ),
 
-    PATH(SURVIVE, "save", "FILE", CLI_FILE, job.save, "safetensors, written after each epoch and when stopped", ),
-    PATH(SURVIVE, "resume", "FILE", CLI_FILE, job.resume, "goes on from such a file", ),
+    PATH(SURVIVE, "save", "FILE", CLI_FILE, job.save,
+         "a checkpoint, and the weights as safetensors: at the beginning, after each epoch, at the end", ),
+    PATH(SURVIVE, "resume", "FILE", CLI_FILE, job.resume,
+         "goes on from such a file; the other options must be those it began with, but for --epochs", ),
     WHOLE(SURVIVE, "restarts", "N", 0, MOST, job.restarts, "how often one worker that dies is started again",
           .none = true),
 
