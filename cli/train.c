@@ -37,6 +37,8 @@ static const char help[] =
     "  --seed N        of initial values, orders and dropout (1); all methods but hogwild repeat to the bit\n\n"
     "  --save FILE     the parameters as safetensors, also when stopped\n"
     "  --json FILE     one JSON object a line, the last {\"event\":\"summary\",...}; - for standard output\n"
+    "  --report FILE   one HTML page with curves, events, configuration and machine, when the job ends or is stopped\n"
+    "  --tensorboard DIR  event files for TensorBoard\n"
     "  --quiet         no lines for people\n"
     "  -h, --help      this\n"
     "  --version       the version\n\n"
@@ -46,7 +48,7 @@ static const char help[] =
 
 typedef struct call {
     shoal_train_options job;
-    const char *json;
+    const char *json, *report, *tensorboard;
     bool quiet;
     int signal; /* that stopped the job; 0: none */
     cli_show show;
@@ -70,6 +72,8 @@ enum {
     SEED,
     SAVE,
     JSON,
+    REPORT,
+    TENSORBOARD,
     QUIET,
     VERSION
 };
@@ -90,6 +94,8 @@ static const struct option known[] = {
     {"seed", required_argument, NULL, SEED},
     {"save", required_argument, NULL, SAVE},
     {"json", required_argument, NULL, JSON},
+    {"report", required_argument, NULL, REPORT},
+    {"tensorboard", required_argument, NULL, TENSORBOARD},
     {"quiet", no_argument, NULL, QUIET},
     {"version", no_argument, NULL, VERSION},
     {"help", no_argument, NULL, 'h'},
@@ -168,6 +174,8 @@ static bool read_one(call *c, int option)
     case SEED: good = read_whole("--seed", 0, INT64_MAX, &n), job->seed = (uint64_t)n; break;
     case SAVE: job->save = optarg; break;
     case JSON: c->json = optarg; break;
+    case REPORT: c->report = optarg; break;
+    case TENSORBOARD: c->tensorboard = optarg; break;
     case QUIET: c->quiet = true; break;
     default: break;
     }
@@ -267,15 +275,13 @@ static cli_exit run(int argc, char **argv)
     if (!read_call(argc, argv, &c, &status)) {
         return status;
     }
-    if (!can_save(c.job.save) || !cli_show_begin(&c.show, &c.job, c.json, c.quiet)) {
+    cli_show_options see = {.json = c.json, .report = c.report, .tensorboard = c.tensorboard, .quiet = c.quiet};
+    if (!can_save(c.job.save) || !cli_show_begin(&c.show, &c.job, &see)) {
         return CLI_FAILED;
     }
     c.job.call = on_event;
     c.job.context = &c;
     shoal_err err = watch_signals() ? shoal_train_run(&c.job, NULL) : shoal_fail(SHOAL_EOS, "%s", strerror(errno));
-    if (err != SHOAL_OK) {
-        cli_complain(&cli_train, CLI_FAILED, "%s", shoal_last_error_text());
-    }
     status = cli_show_end(&c.show, err != SHOAL_OK);
     return status == CLI_OK && c.signal != 0 ? (cli_exit)(128 + c.signal) : status;
 }
