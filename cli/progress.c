@@ -15,7 +15,9 @@
 #define PACE_SECONDS 2.0  /* over which a rate is a mean */
 
 #define HIDE "\033[?25l"
-#define SHOW "\033[?25h"
+#define SHOW "\033[?7h\033[?25h"
+#define CUT "\033[?7l" /* rows at the edge */
+#define BREAK "\033[?7h"
 #define CLEAR_LINE "\033[K"
 #define CLEAR_BELOW "\033[J"
 
@@ -227,17 +229,21 @@ static void put_head(FILE *f, const layout *l, const cli_words *words)
 
 /* ---- what the rows say ---- */
 
+/* Begins with the first images: starting processes takes a time that says nothing of those to come. */
 static void keep_pace(cli_progress *p, const shoal_train_event *event)
 {
     double now = event->so_far.train_seconds, passed = now - p->paced_at;
     if (passed <= 0) {
         return;
     }
-    bool first = p->paced_at == 0;
+    double keep = exp(-passed / PACE_SECONDS);
+    bool begun = p->weight > 0 || (event->so_far.images > 0 && p->paced_at > 0);
+    p->weight = begun ? p->weight * keep + 1 - keep : 0;
     for (int i = 0; i < p->workers; i++) {
         cli_pace *pace = &p->paces[i];
         double rate = (double)(event->workers[i].images - pace->images) / passed;
-        pace->rate += (first ? 1 : 1 - exp(-passed / PACE_SECONDS)) * (rate - pace->rate);
+        pace->sum = begun ? pace->sum * keep + (1 - keep) * rate : 0;
+        pace->rate = begun ? pace->sum / p->weight : 0;
         pace->images = event->workers[i].images;
     }
     p->paced_at = now;
@@ -314,7 +320,7 @@ static int put_frame(const cli_progress *p, FILE *f, const shoal_train_options *
 {
     int rows, columns;
     look_at_size(&rows, &columns);
-    int room = rows - 2; /* a line of text stays above, and the cursor stands below */
+    int room = rows - 3; /* an empty row is above, a line of text above that, and the cursor stands below */
     int label = snprintf(NULL, 0, "worker %d", event->workers_count - 1);
     int epoch = snprintf(NULL, 0, "%lld/%lld", (long long)job->epochs, (long long)job->epochs);
     layout l = lay_out(p, columns, label, epoch > 5 ? epoch : 5, event->so_far.deaths > 0);
@@ -376,9 +382,10 @@ void cli_progress_draw(cli_progress *progress, FILE *file, const shoal_train_opt
         return;
     }
     keep_pace(progress, event);
-    fputc('\r', file);
-    int rows = put_frame(progress, file, job, event);
-    fprintf(file, CLEAR_BELOW "\033[%dA", rows);
+    fputs("\r" CUT, file);
+    end_row(file);
+    int rows = 1 + put_frame(progress, file, job, event);
+    fprintf(file, CLEAR_BELOW BREAK "\033[%dA", rows);
     progress->standing = true;
     progress->drawn_at = seconds;
 }

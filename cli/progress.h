@@ -2,7 +2,8 @@
  *
  * Between two calls the cursor, hidden, stands at the beginning of the first row. So whatever a terminal does to the rows when it is
  * resized (break them, cut them, leave them), what stands from the cursor on is ours: the next frame is written over it and the rest is
- * cleared. A frame is one text, which the caller sends in one write.
+ * cleared. While a frame is written, rows are cut at the edge and not broken, so one that was made for a wider terminal does no harm. A
+ * frame is one text, which the caller sends in one write.
  */
 #ifndef CLI_PROGRESS_H
 #define CLI_PROGRESS_H
@@ -14,7 +15,8 @@
 
 /* Of one worker. */
 typedef struct cli_pace {
-    double rate; /* images a second, a running mean */
+    double sum;  /* of rates, weighted: the newer the more */
+    double rate; /* images a second: sum by the sum of weights */
     int64_t images;
 } cli_pace;
 
@@ -24,6 +26,7 @@ typedef struct cli_progress {
     bool standing;   /* rows are on the screen */
     double drawn_at; /* seconds of the job */
     double paced_at; /* train_seconds of the job */
+    double weight;   /* sum of the weights in paces */
     cli_pace *paces;
     int workers;
 } cli_progress;

@@ -139,6 +139,30 @@ static void put_rates(FILE *f, const cli_report_data *d, const cli_chart *base)
     cli_chart_write(f, &chart);
 }
 
+/* The kinds of marks that there are. */
+static void put_legend(FILE *f, const cli_chart_mark *marks, size_t count)
+{
+    static const char *const texts[] = {
+        [CLI_MARK_DEATH] =
+            "<svg viewBox=\"-6 -10 12 12\" class=\"mark death\"><path d=\"M-5 -9h10l-5 9z\"/></svg> a worker "
+            "died and was started again ",
+        [CLI_MARK_SAVE] = "<svg viewBox=\"-6 -6 12 12\" class=\"mark save\"><path d=\"M0 -4.5l4.5 4.5l-4.5 4.5l-4.5 "
+                          "-4.5z\"/></svg> checkpoint ",
+        [CLI_MARK_STOP] =
+            "<svg viewBox=\"-6 -10 12 12\" class=\"mark stop\"><path d=\"M-4 -8h8v8h-8z\"/></svg> the job "
+            "was stopped or failed ",
+    };
+    bool seen[sizeof texts / sizeof *texts] = {false};
+    for (size_t i = 0; i < count; i++) {
+        seen[marks[i].kind] = true;
+    }
+    fputs(count > 0 ? "<p class=\"legend\">" : "", f);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        fputs(seen[i] ? texts[i] : "", f);
+    }
+    fputs(count > 0 ? "</p>\n" : "", f);
+}
+
 static void put_charts(FILE *f, const cli_report_data *d)
 {
     cli_chart base = {.x_name = "time since the start of the job", .x_unit = CLI_UNIT_SECONDS, .x_most = d->end};
@@ -150,15 +174,7 @@ static void put_charts(FILE *f, const cli_report_data *d)
     put_score(f, d, &base);
     put_rates(f, d, &base);
     fputs("</div>\n", f);
-    if (base.marks_count > 0) {
-        fputs(
-            "<p class=\"legend\"><svg viewBox=\"-6 -10 12 12\" class=\"mark death\"><path d=\"M-5 -9h10l-5 "
-            "9z\"/></svg> a "
-            "worker died and was started again <svg viewBox=\"-6 -6 12 12\" class=\"mark save\"><path d=\"M0 -4.5l4.5 "
-            "4.5l-4.5 4.5l-4.5 -4.5z\"/></svg> checkpoint <svg viewBox=\"-6 -10 12 12\" class=\"mark stop\"><path "
-            "d=\"M-4 -8h8v8h-8z\"/></svg> stopped</p>\n",
-            f);
-    }
+    put_legend(f, marks, base.marks_count);
     free(marks);
 }
 

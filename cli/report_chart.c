@@ -66,7 +66,7 @@ static void add_even_ticks(axis *a)
 {
     double slack = a->step * 1e-6;
     for (double i = ceil((a->least - slack) / a->step); i * a->step <= a->most + slack; i++) {
-        add_tick(a, i * a->step);
+        add_tick(a, i == 0 ? 0 : i * a->step); /* never -0 */
     }
 }
 
@@ -78,27 +78,23 @@ static axis axis_of_x(const cli_chart *chart)
     return a;
 }
 
-/* Ticks at 1, 2 and 5 times powers of ten; over many decades, at the powers only. */
+/* Ticks at 1, 2 and 5 times powers of ten; over many decades, at the powers only. The axis ends a little beyond the values. */
 static void make_log(axis *a)
 {
     static const double digits[] = {1, 2, 5};
-    int from = (int)floor(log10(a->least)), to = (int)floor(log10(a->most));
-    bool sparse = to - from > 3;
-    double least = a->least, most = a->most;
+    double margin = pow(a->most / a->least, 0.04);
     a->log = true;
-    for (int power = from; power <= to + 1; power++) {
-        for (int i = 0; i < (sparse ? 1 : 3); i++) {
+    a->least /= margin;
+    a->most *= margin;
+    int from = (int)floor(log10(a->least)), to = (int)floor(log10(a->most));
+    for (int power = from; power <= to; power++) {
+        for (int i = 0; i < (to - from > 3 ? 1 : 3); i++) {
             double x = digits[i] * pow(10, power);
-            if (x <= least * 1.0001) {
-                a->ticks_count = 0; /* the last tick below is where the axis begins */
-            }
-            if (a->ticks_count == 0 || a->ticks[a->ticks_count - 1] < most) {
+            if (x >= a->least && x <= a->most) {
                 add_tick(a, x);
             }
         }
     }
-    a->least = a->ticks[0];
-    a->most = a->ticks[a->ticks_count - 1];
 }
 
 static void extent(const cli_chart *chart, double *least, double *most)

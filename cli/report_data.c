@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BINS_MOST 120
-#define BIN_SECONDS 0.25 /* a shorter time has too few batches for a rate */
+#define BINS_MOST 100
+#define BIN_SECONDS 0.4 /* a shorter time has too few batches for a rate */
 
 /* ---- rates ---- */
 
@@ -29,17 +29,29 @@ static double images_at(const cli_history *h, int worker, double seconds, size_t
     return (double)a->by_worker[worker] + share * (double)(b->by_worker[worker] - a->by_worker[worker]);
 }
 
+/* When a worker had done all that it did. */
+static double done_at(const cli_history *h, int worker)
+{
+    size_t i = h->samples.count - 1;
+    while (i > 0 && sample(h, i - 1)->by_worker[worker] == sample(h, i)->by_worker[worker]) {
+        i--;
+    }
+    return sample(h, i)->seconds;
+}
+
+/* A worker has no rate after its last image, and none in a bin of which it was there for less than a half. */
 static void fill_rate(const cli_report_data *d, int worker, double *out_rate)
 {
     const cli_history *h = d->history;
-    double first = sample(h, 0)->seconds, last = sample(h, h->samples.count - 1)->seconds;
+    double first = sample(h, 0)->seconds, last = sample(h, h->samples.count - 1)->seconds, done = done_at(h, worker);
     double width = (last - first) / (double)d->bins;
     size_t at = 0;
     double before = images_at(h, worker, first, &at);
     for (size_t i = 0; i < d->bins; i++) {
-        double now = images_at(h, worker, first + width * (double)(i + 1), &at);
-        d->bin_seconds[i] = first + width * ((double)i + 0.5);
-        out_rate[i] = now > before ? (now - before) / width : 0;
+        double from = first + width * (double)i, now = images_at(h, worker, from + width, &at);
+        double there = done < from + width ? done - from : width;
+        d->bin_seconds[i] = from + width / 2;
+        out_rate[i] = there < width / 2 ? NAN : now > before ? (now - before) / there : 0;
         before = now;
     }
 }
@@ -50,7 +62,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of many workers: their rates in a bin, sorted. */
+/* Of many workers: the rates of those that are there in a bin, sorted. */
 static bool fill_spread(cli_report_data *d)
 {
     size_t n = (size_t)d->history->workers;
@@ -62,13 +74,15 @@ static bool fill_spread(cli_report_data *d)
         fill_rate(d, (int)w, all + w * d->bins);
     }
     for (size_t i = 0; i < d->bins; i++) {
+        size_t there = 0;
         for (size_t w = 0; w < n; w++) {
-            column[w] = all[w * d->bins + i];
+            column[there] = all[w * d->bins + i];
+            there += isfinite(column[there]);
         }
-        qsort(column, n, sizeof *column, by_value);
-        d->rates[0][i] = column[0];
-        d->rates[1][i] = column[n / 2];
-        d->rates[2][i] = column[n - 1];
+        qsort(column, there, sizeof *column, by_value);
+        d->rates[0][i] = there > 0 ? column[0] : NAN;
+        d->rates[1][i] = there > 0 ? column[there / 2] : NAN;
+        d->rates[2][i] = there > 0 ? column[there - 1] : NAN;
     }
     free(all);
     return true;

@@ -66,18 +66,18 @@ void cli_report_summary(FILE *file, const cli_report_data *data)
     char text[CLI_NUMBER_TEXT], note[96];
     put_heading(file, data);
     fputs("<dl class=\"tiles\">\n", file);
-    snprintf(note, sizeof note, "test set, after %s %" PRId64, words->epoch, r->epochs);
+    snprintf(note, sizeof note, "on the test set, %s %" PRId64, words->epoch, r->epochs);
     put_tile(file, words->score, cli_score_text(words, cli_score(data->job->method, r), text), note);
-    put_tile(file, "test loss", cli_fixed(r->test_loss, 4, text), "mean negative log-likelihood");
+    put_tile(file, "test loss", cli_fixed(r->test_loss, 4, text), "mean over the test set");
     snprintf(note, sizeof note, "%" PRId64 " of %" PRId64 " %s", r->epochs, data->job->epochs, words->epochs);
     put_tile(file, "time", cli_duration(r->seconds, text), note);
     char each[CLI_NUMBER_TEXT];
     snprintf(note, sizeof note, "%s a worker", cli_grouped(r->images_per_second / data->history->workers, each));
     snprintf(text, sizeof text, "%s/s", words->samples);
     put_tile(file, text, cli_grouped(r->images_per_second, each), note);
-    put_tile(file, words->samples, cli_grouped((double)r->images, text), "trained on, by all workers");
+    put_tile(file, words->samples, cli_grouped((double)r->images, text), "by all workers");
     cli_grouped((double)r->deaths, text);
-    put_tile(file, "deaths", text, r->deaths > 0 ? "of workers; started again" : "no worker was lost");
+    put_tile(file, "deaths", text, r->deaths > 0 ? "each started again" : "no worker was lost");
     fputs("</dl>\n", file);
 }
 
@@ -217,11 +217,15 @@ static void put_machine(FILE *f)
 
 static void put_settings(FILE *f, const cli_report_data *d)
 {
-    fputs("<section><h2>Configuration</h2><table id=\"settings\"><tbody>\n", f);
+    fputs("<section><h2>Configuration</h2><dl class=\"pairs\" id=\"settings\">\n", f);
     for (size_t i = 0; i < d->settings_count; i++) {
-        put_pair(f, d->settings[i].name, d->settings[i].text);
+        fputs("<div><dt>", f);
+        cli_html_text(f, d->settings[i].name);
+        fputs("</dt><dd>", f);
+        cli_html_text(f, d->settings[i].text);
+        fputs("</dd></div>\n", f);
     }
-    fputs("</tbody></table></section>\n", f);
+    fputs("</dl></section>\n", f);
 }
 
 void cli_report_tables(FILE *file, const cli_report_data *data)

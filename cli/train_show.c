@@ -89,11 +89,16 @@ static void show_line(cli_show *show, const shoal_train_event *event)
     int workers = event->workers_count;
     switch (event->kind) {
     case SHOAL_TRAIN_BEGIN:
-        fprintf(f, "%s: %d worker%s, %s on %s\n\n", shoal_train_method_name(o->method), workers,
-                workers == 1 ? "" : "s", cli_model_name(o), cli_data_name(o));
-        cli_table_head(f, o);
+        fprintf(f, "%s: %d worker%s, %s on %s\n", shoal_train_method_name(o->method), workers, workers == 1 ? "" : "s",
+                cli_model_name(o), cli_data_name(o));
         break;
-    case SHOAL_TRAIN_EPOCH: cli_table_epoch(f, o, event); break;
+    case SHOAL_TRAIN_EPOCH:
+        if (!show->headed) {
+            cli_table_head(f, o);
+        }
+        show->headed = true;
+        cli_table_epoch(f, o, event);
+        break;
     case SHOAL_TRAIN_DEATH: fprintf(f, "worker %d: %s; started again\n", event->worker, event->text); break;
     case SHOAL_TRAIN_SUMMARY: cli_table_summary(f, show, event); break;
     default: break;

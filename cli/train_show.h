@@ -25,6 +25,7 @@ typedef struct cli_show {
     const char *report_path; /* NULL: none */
     bool plain;              /* lines for people */
     bool terminal;           /* and rows that change */
+    bool headed;             /* the table of epochs has its head */
     bool saved;              /* there is a checkpoint */
     cli_progress progress;
     cli_history history; /* for the report */

@@ -13,7 +13,7 @@ void cli_table_head(FILE *file, const shoal_train_options *job)
     const cli_words *words = cli_words_of(job->method);
     char rate[CLI_NUMBER_TEXT];
     snprintf(rate, sizeof rate, "%s/s", words->samples);
-    fprintf(file, "%9s %9s %10s %12s %12s %12s\n", words->epoch, "loss", "test loss", words->score, rate, "time");
+    fprintf(file, "\n%9s %9s %10s %12s %12s %12s\n", words->epoch, "loss", "test loss", words->score, rate, "time");
 }
 
 void cli_table_epoch(FILE *file, const shoal_train_options *job, const shoal_train_event *event)
