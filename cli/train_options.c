@@ -101,8 +101,10 @@ static const cli_option options[] = {
     WHOLE(DATA, "batch", "N", 1, MOST, job.batch, "samples in a batch", ),
     WHOLE(DATA, "seed", "N", 0, INT64_MAX, job.seed, "of initial values, orders and dropout", ),
 
-    PATH(OUTPUT, "json", "FILE", CLI_FILE, json, "one JSON object a line; - for standard output", ),
-    FLAG(OUTPUT, "quiet", quiet, "no lines for people", ),
+    PATH(OUTPUT, "json", "FILE", CLI_FILE, show.json, "one JSON object a line; - for standard output", ),
+    PATH(OUTPUT, "report", "FILE", CLI_FILE, show.report, "an HTML page with curves, events, options and machine", ),
+    PATH(OUTPUT, "tensorboard", "DIR", CLI_FOLDER, show.tensorboard, "event files for TensorBoard", ),
+    FLAG(OUTPUT, "quiet", show.quiet, "no lines for people", ),
 
     PATH(SURVIVE, "save", "FILE", CLI_FILE, job.save,
          "a checkpoint, and the weights as safetensors: at the beginning, after each epoch, at the end", ),
@@ -132,7 +134,7 @@ static const char after[] =
     "examples:\n"
     "  shoal train --epochs 1\n"
     "  shoal train --method sync --workers 4 --epochs 12 --lr 0.04 --save mnist.safetensors\n"
-    "  shoal train --method local --steps 8 --json log.jsonl --quiet\n"
+    "  shoal train --method local --steps 8 --report local.html --json log.jsonl --quiet\n"
     "  shoal train --method sync --lr 0.04 --print-config >sync.ini\n"
     "  shoal train --config sync.ini --seed 2\n";
 
