@@ -22,18 +22,25 @@ static const char help[] =
     "(default)\n"
     "                  sync:    each passes over its part, then the parameters become the mean of all\n"
     "                  local:   as sync, the mean taken every --steps batches\n"
+    "                  fedavg:  clients with their own samples; each round some train, and give the weighted mean\n"
     "                  serial:  one worker\n"
     "  --workers N     processes, 1 to 1024 (4)\n"
-    "  --epochs E      (3)\n"
+    "  --epochs E      (3; fedavg: rounds, 20)\n"
     "  --start HOW     spawn, fork or forkserver (spawn)\n"
     "  --shard         hogwild: each worker has its part of the set\n"
     "  --steps K       local: batches between two means (16)\n"
     "  --restarts N    how often one worker that dies is started again (10)\n\n"
-    "  --model NAME    mnist-cnn (default), fedavg-cnn, mlp, logistic, lenet5, lstm-classifier\n"
+    "  --clients N     fedavg: who has which samples, by --split iid or shards (100, iid)\n"
+    "  --fraction C    fedavg: of the clients that train in a round (0.1)\n"
+    "  --local-epochs E  fedavg: passes of a client over its samples in a round (5)\n"
+    "  --split HOW     fedavg: iid, or shards: two shards a client of the set sorted by label\n"
+    "  --server-momentum X  fedavg: of the common parameters, from round to round (0)\n"
+    "  --rounds N      fedavg: (20)\n\n"
+    "  --model NAME    mnist-cnn (default), fedavg-cnn (default of fedavg), mlp, logistic, lenet5, lstm-classifier\n"
     "  --data NAME     mnist (default), fashion-mnist, or a folder of such files\n"
-    "  --lr X          learning rate (0.01)\n"
-    "  --momentum X    (0.5)\n"
-    "  --batch N       samples in a batch (64)\n"
+    "  --lr X          learning rate (0.01; fedavg: 0.1)\n"
+    "  --momentum X    (0.5; fedavg: 0)\n"
+    "  --batch N       samples in a batch (64; fedavg: 10)\n"
     "  --seed N        of initial values, orders and dropout (1); all methods but hogwild repeat to the bit\n\n"
     "  --save FILE     the parameters as safetensors, also when stopped\n"
     "  --json FILE     one JSON object a line, the last {\"event\":\"summary\",...}; - for standard output\n"
@@ -62,6 +69,12 @@ enum {
     SHARD,
     STEPS,
     RESTARTS,
+    CLIENTS,
+    FRACTION,
+    LOCAL_EPOCHS,
+    SPLIT,
+    SERVER_MOMENTUM,
+    ROUNDS,
     MODEL,
     DATA,
     LR,
@@ -82,6 +95,12 @@ static const struct option known[] = {
     {"shard", no_argument, NULL, SHARD},
     {"steps", required_argument, NULL, STEPS},
     {"restarts", required_argument, NULL, RESTARTS},
+    {"clients", required_argument, NULL, CLIENTS},
+    {"fraction", required_argument, NULL, FRACTION},
+    {"local-epochs", required_argument, NULL, LOCAL_EPOCHS},
+    {"split", required_argument, NULL, SPLIT},
+    {"server-momentum", required_argument, NULL, SERVER_MOMENTUM},
+    {"rounds", required_argument, NULL, ROUNDS},
     {"model", required_argument, NULL, MODEL},
     {"data", required_argument, NULL, DATA},
     {"lr", required_argument, NULL, LR},
@@ -144,7 +163,14 @@ static bool read_start(shoal_start *out)
 static bool read_method(shoal_train_method *out)
 {
     return shoal_train_method_find(optarg, out) == SHOAL_OK ||
-           misused("--method", optarg, "hogwild, sync, local or serial is wanted");
+           misused("--method", optarg, "hogwild, sync, local, fedavg or serial is wanted");
+}
+
+static bool read_split(shoal_train_split *out)
+{
+    *out = strcmp(optarg, "shards") == 0 ? SHOAL_SPLIT_SHARDS : SHOAL_SPLIT_IID;
+    return *out == SHOAL_SPLIT_SHARDS || strcmp(optarg, "iid") == 0 ||
+           misused("--split", optarg, "iid or shards is wanted");
 }
 
 static bool read_one(call *c, int option)
@@ -160,10 +186,19 @@ static bool read_one(call *c, int option)
     case SHARD: job->shard = true; break;
     case STEPS: return read_whole("--steps", 1, 1000000, &job->steps);
     case RESTARTS: good = read_whole("--restarts", 0, 1000000, &n), job->restarts = n > 0 ? (int)n : -1; break;
+    case CLIENTS: return read_whole("--clients", 1, 1000000000, &job->clients);
+    case FRACTION: return read_number("--fraction", false, 1.0000001, &job->fraction);
+    case LOCAL_EPOCHS: return read_whole("--local-epochs", 1, 1000000, &job->local_epochs);
+    case SPLIT: return read_split(&job->split);
+    case SERVER_MOMENTUM: return read_number("--server-momentum", true, 1, &job->server_momentum);
+    case ROUNDS: return read_whole("--rounds", 1, 1000000, &job->rounds);
     case MODEL: job->model = optarg; break;
     case DATA: job->data = optarg; break;
     case LR: return read_number("--lr", false, 1e6, &job->lr);
-    case MOMENTUM: good = read_number("--momentum", true, 1, &job->momentum); break;
+    case MOMENTUM:
+        good = read_number("--momentum", true, 1, &job->momentum);
+        job->momentum = job->momentum > 0 ? job->momentum : -1; /* none, where 0 is the default */
+        break;
     case BATCH: return read_whole("--batch", 1, 1000000, &job->batch);
     case SEED: good = read_whole("--seed", 0, INT64_MAX, &n), job->seed = (uint64_t)n; break;
     case SAVE: job->save = optarg; break;
@@ -177,7 +212,7 @@ static bool read_one(call *c, int option)
 /* True: run. False: all is said; end with *out_status. */
 static bool read_call(int argc, char **argv, call *c, cli_exit *out_status)
 {
-    *c = (call){.job = {.epochs = EPOCHS_USUAL, .batch = 64, .lr = 0.01, .momentum = 0.5, .seed = 1}};
+    *c = (call){.job = {.seed = 1}};
     *out_status = CLI_MISUSED;
     opterr = 0;
     optind = 0;
@@ -199,9 +234,10 @@ static bool read_call(int argc, char **argv, call *c, cli_exit *out_status)
         cli_complain(&cli_train, CLI_MISUSED, "no argument is taken, but there is '%s'", argv[optind]);
         return false;
     }
-    if (c->job.momentum == 0) {
-        c->job.momentum = -1; /* none, where 0 is the default */
+    if (c->job.epochs == 0 && c->job.method != SHOAL_METHOD_FEDAVG) {
+        c->job.epochs = EPOCHS_USUAL;
     }
+    c->job = shoal_train_defaults(&c->job);
     if (shoal_train_check(&c->job) != SHOAL_OK) {
         cli_complain(&cli_train, CLI_MISUSED, "%s", shoal_last_error_text());
         return false;
@@ -282,7 +318,7 @@ static cli_exit run(int argc, char **argv)
 
 const cli_command cli_train = {
     .name = "train",
-    .summary = "trains a model by several processes: hogwild, sync, local, serial",
+    .summary = "trains a model by several processes: hogwild, sync, local, fedavg, serial",
     .help = help,
     .run = run,
 };

@@ -161,6 +161,13 @@ shoal_err sh_rounds_gather(sh_job *job)
 
 /* ---- rounds ---- */
 
+static shoal_err put_together(sh_job *job, int64_t round)
+{
+    const rounds *r = job->own;
+    return job->method->reduce ? job->method->reduce(job, round)
+                               : sh_reduce_mean(&sh_reducer_here, job->model, r->models, job->o.workers);
+}
+
 static shoal_err one_round(sh_job *job, int64_t round)
 {
     rounds *r = job->own;
@@ -176,8 +183,7 @@ static shoal_err one_round(sh_job *job, int64_t round)
     while (err == SHOAL_OK && r->waiting > 0 && !job->result.stopped) {
         err = sh_crew_wait(job);
     }
-    return err == SHOAL_OK && r->waiting == 0 ? sh_reduce_mean(&sh_reducer_here, job->model, r->models, job->o.workers)
-                                              : err;
+    return err == SHOAL_OK && r->waiting == 0 ? put_together(job, round) : err;
 }
 
 static void close_tasks(sh_job *job)
