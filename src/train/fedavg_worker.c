@@ -2,6 +2,7 @@
 #include "train/fedavg.h"
 #include "train/sums.h"
 
+#include "base/death.h"
 #include "base/error.h"
 
 #include <shoal/share.h>
@@ -39,12 +40,15 @@ static shoal_err train_client(fedavg_worker *w, int64_t round, int64_t client, i
     return err;
 }
 
-/* As sums.h's table has it: the row that done does not name is written, and then named. */
+/* The row that done does not name is written, and then named (fedavg.h). */
 static void add_client(fedavg_worker *w, int64_t round, int64_t before, int64_t samples)
 {
     double *rows[2] = {w->sums->rows, w->sums->rows + w->length};
+    SH_DEATH("train.fedavg.trained"); /* death: done says before; the client is trained again */
     sh_sums_add(rows[(before + 1) % 2], before > 0 ? rows[before % 2] : NULL, w->base.model, (double)samples);
+    SH_DEATH("train.fedavg.summed"); /* death: the same; the row is written again, from the same two */
     sh_store_release(&w->sums->done, sh_position(round, before + 1));
+    SH_DEATH("train.fedavg.named"); /* death: the client is done; the next one's turn, or only the answer is to be given */
 }
 
 /* Clients of this round that are in the sums already: a process of this rank that died may have left some. */

@@ -37,10 +37,15 @@ int64_t sh_shard_batches(const sh_settings *s, int64_t length, int rank)
     return (count + s->batch - 1) / s->batch;
 }
 
+uint64_t sh_worker_order_seed(uint64_t seed, int64_t stream)
+{
+    return mix(seed, (uint64_t)stream, 0, 1);
+}
+
 shoal_err sh_worker_load(sh_worker *w, const int64_t *order, int64_t count)
 {
     shoal_loader *loader = shoal_loader_create(w->set, .batch = w->settings.batch, .shuffle = true,
-                                               .seed = mix(w->settings.seed, (uint64_t)w->stream, 0, 1), .order = order,
+                                               .seed = sh_worker_order_seed(w->settings.seed, w->stream), .order = order,
                                                .order_count = count);
     if (loader == NULL) {
         return shoal_last_error();

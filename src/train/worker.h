@@ -66,6 +66,9 @@ int64_t sh_shard_batches(const sh_settings *s, int64_t length, int rank);
 shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args);
 void sh_worker_close(sh_worker *w);
 
+/* The seed of the orders in which a stream's samples are passed over. */
+uint64_t sh_worker_order_seed(uint64_t seed, int64_t stream);
+
 /* A loader of these samples in the place of the one it has, shuffled by seed and stream; and an optimiser that begins anew. */
 shoal_err sh_worker_load(sh_worker *w, const int64_t *order, int64_t count);
 shoal_err sh_worker_renew(sh_worker *w);
