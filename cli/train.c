@@ -42,7 +42,11 @@ static const char help[] =
     "  --momentum X    (0.5; fedavg: 0)\n"
     "  --batch N       samples in a batch (64; fedavg: 10)\n"
     "  --seed N        of initial values, orders and dropout (1); all methods but hogwild repeat to the bit\n\n"
-    "  --save FILE     the parameters as safetensors, also when stopped\n"
+    "  --until X       stop after an epoch whose test accuracy is at least X, 0 to 1\n"
+    "  --save FILE     a checkpoint, which is also the weights as safetensors: when the job begins, after each epoch, "
+    "at the\n"
+    "                  end and when stopped\n"
+    "  --resume FILE   go on from a checkpoint, with the same options; --epochs may be more\n"
     "  --json FILE     one JSON object a line, the last {\"event\":\"summary\",...}; - for standard output\n"
     "  --quiet         no lines for people\n"
     "  -h, --help      this\n"
@@ -82,6 +86,8 @@ enum {
     BATCH,
     SEED,
     SAVE,
+    RESUME,
+    UNTIL,
     JSON,
     QUIET,
     VERSION
@@ -108,6 +114,8 @@ static const struct option known[] = {
     {"batch", required_argument, NULL, BATCH},
     {"seed", required_argument, NULL, SEED},
     {"save", required_argument, NULL, SAVE},
+    {"resume", required_argument, NULL, RESUME},
+    {"until", required_argument, NULL, UNTIL},
     {"json", required_argument, NULL, JSON},
     {"quiet", no_argument, NULL, QUIET},
     {"version", no_argument, NULL, VERSION},
@@ -202,6 +210,8 @@ static bool read_one(call *c, int option)
     case BATCH: return read_whole("--batch", 1, 1000000, &job->batch);
     case SEED: good = read_whole("--seed", 0, INT64_MAX, &n), job->seed = (uint64_t)n; break;
     case SAVE: job->save = optarg; break;
+    case RESUME: job->resume = optarg; break;
+    case UNTIL: return read_number("--until", false, 1, &job->until);
     case JSON: c->json = optarg; break;
     case QUIET: c->quiet = true; break;
     default: break;

@@ -80,6 +80,10 @@ static void json_begin(const cli_show *show, const shoal_train_event *event)
     json_number(f, "lr", o->lr);
     json_number(f, "momentum", o->momentum > 0 ? o->momentum : 0);
     fprintf(f, ",\"seed\":%" PRIu64, o->seed);
+    if (event->text[0] != 0) {
+        json_string(f, "resumed", event->text);
+        fprintf(f, ",\"epochs_finished\":%" PRId64, event->so_far.epochs);
+    }
 }
 
 static void json_result(const cli_show *show, const shoal_train_event *event, bool last)
@@ -185,6 +189,10 @@ static void show_plain(cli_show *show, const shoal_train_event *event)
     case SHOAL_TRAIN_BEGIN:
         fprintf(f, "%s: %d worker%s, %s on %s\n", shoal_train_method_name(show->job->method), event->workers_count,
                 event->workers_count == 1 ? "" : "s", model_name(show), data_name(show));
+        if (event->text[0] != 0) {
+            fprintf(f, "goes on from %s: %" PRId64 " of %" PRId64 " epochs are finished\n", event->text,
+                    event->so_far.epochs, show->job->epochs);
+        }
         break;
     case SHOAL_TRAIN_TICK: show_progress(show, event); break;
     case SHOAL_TRAIN_EPOCH: show_epoch(show, event); break;

@@ -183,7 +183,7 @@ static shoal_err open(sh_job *job)
         job->images_total = count_images(job);
         err = open_sums(job, f);
     }
-    return err == SHOAL_OK ? sh_rounds_open(job, 0, false) : err;
+    return err == SHOAL_OK ? sh_rounds_open(job, 0, SH_ROUNDS_ANEW) : err;
 }
 
 static void close(sh_job *job)
@@ -252,6 +252,59 @@ static shoal_err reduce(sh_job *job, int64_t round)
     return err;
 }
 
+/* ---- checkpoints ---- */
+
+static shoal_err pass_settings(const sh_job *job, sh_checkpoint *c)
+{
+    shoal_err err = sh_checkpoint_setting_whole(c, "clients", job->o.clients);
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_setting_whole(c, "clients_in_round", job->settings.drawn);
+    }
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_setting_whole(c, "local_epochs", job->o.local_epochs);
+    }
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_setting(c, "split", job->o.split == SHOAL_SPLIT_IID ? "iid" : "shards");
+    }
+    return err == SHOAL_OK ? sh_checkpoint_setting_number(c, "server_momentum", job->o.server_momentum) : err;
+}
+
+/* What the workers trained on in the rounds that are finished. */
+static void place_images(sh_job *job)
+{
+    const sh_settings *s = &job->settings;
+    job->images_before = 0;
+    for (int rank = 0; rank < s->workers; rank++) {
+        sh_racy_store(&job->board->workers[rank].images, 0);
+    }
+    for (int64_t round = 0; round < job->result.epochs; round++) {
+        sh_fedavg_draw(s, round, job->fedavg->drawn);
+        for (int64_t i = 0, count; i < s->drawn; i++) {
+            sh_a64 *images = &job->board->workers[i % s->workers].images;
+            sh_part(job->fedavg->parts, job->fedavg->drawn[i], &count);
+            sh_racy_store(images, sh_racy_load(images) + (uint64_t)(count * s->local_epochs));
+            job->images_before += count * s->local_epochs;
+        }
+    }
+}
+
+/* A round that was under way when it is written has changed nothing yet: the parameters and the velocity are those that the last
+ * finished one left. */
+static shoal_err checkpoint(sh_job *job, sh_checkpoint *c)
+{
+    shoal_err err = pass_settings(job, c);
+    if (err == SHOAL_OK) {
+        err = sh_rounds_checkpoint(job, c);
+    }
+    if (err == SHOAL_OK && job->fedavg->velocity != NULL) {
+        err = sh_checkpoint_tensor(c, "server_velocity", job->fedavg->velocity);
+    }
+    if (err == SHOAL_OK && !c->writing) {
+        place_images(job);
+    }
+    return err;
+}
+
 const sh_method sh_method_fedavg = {.name = "fedavg",
                                     .target = sh_fedavg_work,
                                     .defaults = defaults,
@@ -262,4 +315,5 @@ const sh_method sh_method_fedavg = {.name = "fedavg",
                                     .arguments = arguments,
                                     .gather = sh_rounds_gather,
                                     .reduce = reduce,
-                                    .run = sh_rounds_run};
+                                    .run = sh_rounds_run,
+                                    .checkpoint = checkpoint};

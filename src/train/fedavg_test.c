@@ -388,6 +388,46 @@ START_TEST(stops_between_rounds)
 }
 END_TEST
 
+/* In three pieces, the second stopped in the middle of a round: the bits, and the counts, of one piece. */
+START_TEST(resumes)
+{
+    shoal_dataset *train = part_of(SHOAL_TRAIN, TRAIN);
+    shoal_module *models[2] = {new_model(), new_model()};
+    shoal_train_result whole, r;
+    char path[64];
+    seen s = {0};
+    snprintf(path, sizeof path, "/tmp/shoal_fedavg_test.%d", (int)getpid());
+    shoal_train_options o = options_of(train, models[0]);
+    o.split = SHOAL_SPLIT_SHARDS;
+    o.server_momentum = 0.5;
+    o.rounds = 5;
+    ck_assert_ok(shoal_train_run(&o, &whole));
+    o.module = models[1];
+    o.save = path;
+    o.rounds = 2;
+    ck_assert_ok(shoal_train_run(&o, NULL));
+    o.rounds = 5;
+    o.resume = path;
+    o.call = see;
+    o.context = &s;
+    s.stop_images = whole.images * 7 / 10; /* somewhere in the fourth */
+    ck_assert_ok(shoal_train_run(&o, &r));
+    ck_assert(r.stopped && r.epochs >= 2 && r.epochs < 5);
+    o.call = NULL;
+    ck_assert_ok(shoal_train_run(&o, &r));
+    ck_assert_int_eq(r.epochs, 5);
+    ck_assert_int_eq(r.images, whole.images);
+    assert_same_bits(models[0], models[1]);
+    o.local_epochs++;
+    ck_assert_err(shoal_train_run(&o, NULL), SHOAL_EINVAL);
+    ck_assert_msg(strstr(shoal_last_error_text(), "local_epochs") != NULL, "%s", shoal_last_error_text());
+    unlink(path);
+    shoal_module_destroy(models[0]);
+    shoal_module_destroy(models[1]);
+    shoal_dataset_release(train);
+}
+END_TEST
+
 /* ---- draws, momentum, memory, errors ---- */
 
 START_TEST(draws)
@@ -563,6 +603,7 @@ static Suite *suite(void)
 #endif
     tcase_add_loop_test(tc, tells, 0, 2);
     tcase_add_test(tc, stops_between_rounds);
+    tcase_add_test(tc, resumes);
     tcase_add_test(tc, draws);
     tcase_add_test(tc, fractions);
     tcase_add_test(tc, server_momentum);

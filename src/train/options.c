@@ -59,6 +59,7 @@ shoal_train_options shoal_train_defaults(const shoal_train_options *options)
     o.epochs = o.epochs != 0 ? o.epochs : 1;
     o.batch = o.batch != 0 ? o.batch : 64;
     o.steps = o.steps != 0 ? o.steps : 16;
+    o.rounds = o.rounds != 0 ? o.rounds : 1;
     o.lr = o.lr != 0 ? o.lr : 0.01;
     o.momentum = o.momentum != 0 ? o.momentum : 0.5;
     o.restarts = o.restarts != 0 ? o.restarts : 10;
@@ -110,11 +111,20 @@ static shoal_err check_numbers(const shoal_train_options *o)
     if (err == SHOAL_OK) {
         err = check_whole("batches between two means", o->steps, BATCH_MOST);
     }
+    if (err == SHOAL_OK) {
+        err = check_whole("rounds in an epoch", o->rounds, BATCH_MOST);
+    }
+    if (err == SHOAL_OK && o->average != SHOAL_AVERAGE_PARAMETERS && o->average != SHOAL_AVERAGE_GRADIENTS) {
+        err = sh_fail(SHOAL_EINVAL, "no average %d", (int)o->average);
+    }
     if (err == SHOAL_OK && !(o->lr > 0 && isfinite(o->lr))) {
         err = sh_fail(SHOAL_EINVAL, "a learning rate of %g; it must be above 0", o->lr);
     }
     if (err == SHOAL_OK && !(o->momentum >= 0 && o->momentum < 1)) {
         err = sh_fail(SHOAL_EINVAL, "a momentum of %g; it must be at least 0 and below 1", o->momentum);
+    }
+    if (err == SHOAL_OK && !(o->until >= 0 && o->until <= 1)) {
+        err = sh_fail(SHOAL_EINVAL, "training until an accuracy of %g; 0 to 1 are possible", o->until);
     }
     return err;
 }
@@ -135,6 +145,9 @@ shoal_err shoal_train_check(const shoal_train_options *options)
     }
     if (err == SHOAL_OK && o.train_set == NULL && o.test_set != NULL) {
         err = sh_fail(SHOAL_EINVAL, "a set to test with, but none to train on");
+    }
+    if (err == SHOAL_OK && o.until > 0 && o.train_set != NULL && o.test_set == NULL) {
+        err = sh_fail(SHOAL_EINVAL, "training until an accuracy of %g, but there is no set to test with", o.until);
     }
     if (err == SHOAL_OK && m->check != NULL) {
         err = m->check(&o);
