@@ -11,10 +11,9 @@
 #define BATCH_MOST INT64_C(1000000)
 
 static const sh_method *const methods[] = {
-    [SHOAL_METHOD_HOGWILD] = &sh_method_hogwild,
-    [SHOAL_METHOD_SERIAL] = &sh_method_serial,
-    [SHOAL_METHOD_SYNC] = &sh_method_sync,
-    [SHOAL_METHOD_LOCAL] = &sh_method_local,
+    [SHOAL_METHOD_HOGWILD] = &sh_method_hogwild, [SHOAL_METHOD_SERIAL] = &sh_method_serial,
+    [SHOAL_METHOD_SYNC] = &sh_method_sync,       [SHOAL_METHOD_LOCAL] = &sh_method_local,
+    [SHOAL_METHOD_FEDAVG] = &sh_method_fedavg,
 };
 
 #define METHODS (sizeof methods / sizeof *methods)
@@ -49,6 +48,9 @@ shoal_train_options shoal_train_defaults(const shoal_train_options *options)
 {
     shoal_train_options o = *options;
     const sh_method *m = sh_method_of(o.method);
+    if (m != NULL && m->defaults != NULL) {
+        m->defaults(&o);
+    }
     o.model = o.model != NULL ? o.model : "mnist-cnn";
     o.data = o.data != NULL ? o.data : "mnist";
     o.workers = o.workers != 0 ? o.workers : m != NULL && m->alone ? 1 : 4;
@@ -144,6 +146,9 @@ shoal_err shoal_train_check(const shoal_train_options *options)
     }
     if (err == SHOAL_OK && o.until > 0 && o.train_set != NULL && o.test_set == NULL) {
         err = sh_fail(SHOAL_EINVAL, "training until an accuracy of %g, but there is no set to test with", o.until);
+    }
+    if (err == SHOAL_OK && m->check != NULL) {
+        err = m->check(&o);
     }
     return err == SHOAL_OK ? check_model(&o) : err;
 }
