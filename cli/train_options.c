@@ -90,7 +90,8 @@ static const cli_option options[] = {
     WORD(RUN, "method", "NAME", method_word, job.method, "how processes train together", ),
     WHOLE(RUN, "workers", "N", 1, SHOAL_TRAIN_WORKERS, job.workers, "processes", ),
     WHOLE(RUN, "epochs", "E", 1, MOST, job.epochs, "passes over the data; hogwild: of each worker; fedavg: rounds", ),
-    NUMBER(RUN, "until", "X", 0, 1, CLI_ABOVE, job.until, "ends after an epoch whose test accuracy is at least this", ),
+    NUMBER(RUN, "until", "X", 0, 1e15L, CLI_ABOVE, job.until,
+           "ends after an epoch whose test accuracy is at least this", ),
     WORD(RUN, "start", "HOW", start_word, job.start, "how processes are started", .first = SHOAL_START_SPAWN),
     WORD(RUN, "device", "NAME", device_word, device, "where tensors are", ),
 
@@ -157,6 +158,7 @@ static const struct {
     {"serial", "one worker"},
     {"sync", "each passes over its part, then the mean of all parameters is taken"},
     {"local", "as sync, the mean taken every --steps batches"},
+    {"a3c", "actors learn in environments, and share parameters and RMSprop's averages"},
     {"fedavg", "clients own the samples; in a round some train, and the weighted mean is taken"},
 };
 
@@ -168,8 +170,11 @@ static void help_methods(const cli_option *o, void (*line)(void *context, const 
         return;
     }
     for (size_t i = 0; i < sizeof method_texts / sizeof *method_texts; i++) {
-        snprintf(text, sizeof text, "%s: %s", method_texts[i].name, method_texts[i].text);
-        line(context, text);
+        shoal_train_method method;
+        if (shoal_train_method_find(method_texts[i].name, &method) == SHOAL_OK) {
+            snprintf(text, sizeof text, "%s: %s", method_texts[i].name, method_texts[i].text);
+            line(context, text);
+        }
     }
 }
 
