@@ -62,6 +62,9 @@ cli_exit cli_print(const char *text);
 /* A string in quotes, as JSON wants it; bytes that are no UTF-8 become U+FFFD. */
 void cli_json_string(FILE *file, const char *text);
 
+/* Text as it stands in HTML and in the quotes of its attributes; what cannot stand there becomes U+FFFD. */
+void cli_html_text(FILE *file, const char *text);
+
 /* "1.5 GiB" into buffer, which it returns. UINT64_MAX: "unlimited". */
 #define CLI_SIZE_TEXT 32
 const char *cli_size(uint64_t bytes, char buffer[CLI_SIZE_TEXT]);

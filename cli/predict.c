@@ -171,7 +171,8 @@ static cli_exit predict_all(const call *c, const cli_weights *w, char **paths)
     double mean, deviation;
     cli_output output;
     cli_exit status = CLI_OK;
-    if (shoal_data_scale(c->data != NULL ? c->data : w->data, &mean, &deviation) != SHOAL_OK) {
+    if (shoal_data_scale(c->data != NULL ? c->data : w->data, &mean, &deviation) != SHOAL_OK &&
+        shoal_data_scale(shoal_data_name(0), &mean, &deviation) != SHOAL_OK) { /* folders hold what MNIST does */
         return cli_complain(&cli_predict, CLI_FAILED, "%s: %s", c->load, shoal_last_error_text());
     }
     if (!cli_output_begin(&output)) {

@@ -70,16 +70,13 @@ static bool can_save(const char *path)
 static cli_exit run_job(call *c)
 {
     shoal_train_options *job = &c->asked.job;
-    shoal_train_defaults(job, &c->in_force);
-    if (!can_save(job->save) || !cli_show_begin(&c->show, &c->in_force, c->asked.json, c->asked.quiet)) {
+    c->in_force = shoal_train_defaults(job);
+    if (!can_save(job->save) || !cli_show_begin(&c->show, &c->in_force, &c->asked.show)) {
         return CLI_FAILED;
     }
     job->call = on_event;
     job->context = c;
     shoal_err err = watch_signals() ? shoal_train_run(job, NULL) : shoal_fail(SHOAL_EOS, "%s", strerror(errno));
-    if (err != SHOAL_OK) {
-        cli_complain(&cli_train, CLI_FAILED, "%s", shoal_last_error_text());
-    }
     cli_exit status = cli_show_end(&c->show, err != SHOAL_OK);
     return status == CLI_OK && c->signal != 0 ? (cli_exit)(128 + c->signal) : status;
 }

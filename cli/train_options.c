@@ -32,6 +32,12 @@ static const char *average_word(size_t i)
     return words[i];
 }
 
+static const char *split_word(size_t i)
+{
+    static const char *const words[] = {"iid", "shards", NULL};
+    return words[i];
+}
+
 static const char *device_word(size_t i)
 {
     static const char *const words[] = {"cpu", "cuda", NULL};
@@ -83,8 +89,9 @@ static const char *const groups[] = {
 static const cli_option options[] = {
     WORD(RUN, "method", "NAME", method_word, job.method, "how processes train together", ),
     WHOLE(RUN, "workers", "N", 1, SHOAL_TRAIN_WORKERS, job.workers, "processes", ),
-    WHOLE(RUN, "epochs", "E", 1, MOST, job.epochs, "passes over the data; hogwild: of each worker", ),
-    NUMBER(RUN, "until", "X", 0, 1, CLI_ABOVE, job.until, "ends after an epoch whose test accuracy is at least this", ),
+    WHOLE(RUN, "epochs", "E", 1, MOST, job.epochs, "passes over the data; hogwild: of each worker; fedavg: rounds", ),
+    NUMBER(RUN, "until", "X", 0, 1e15L, CLI_ABOVE, job.until,
+           "ends after an epoch whose test accuracy is at least this", ),
     WORD(RUN, "start", "HOW", start_word, job.start, "how processes are started", .first = SHOAL_START_SPAWN),
     WORD(RUN, "device", "NAME", device_word, device, "where tensors are", ),
 
@@ -93,6 +100,12 @@ static const cli_option options[] = {
     WORD(METHODS, "average", "WHAT", average_word, job.average, "what is averaged", OF(SYNC)),
     WHOLE(METHODS, "rounds-per-epoch", "N", 1, MOST, job.rounds, "means of parameters in an epoch", OF(SYNC)),
     WHOLE(METHODS, "steps", "K", 1, MOST, job.steps, "batches between two means", OF(LOCAL)),
+    WHOLE(METHODS, "rounds", "N", 1, MOST, job.epochs, "the same as --epochs", OF(FEDAVG)),
+    WHOLE(METHODS, "clients", "N", 1, 1000000000, job.clients, "who have the samples", OF(FEDAVG)),
+    WORD(METHODS, "split", "HOW", split_word, job.split, "who has which: any, or two shards by label", OF(FEDAVG)),
+    NUMBER(METHODS, "fraction", "C", 0, 1, CLI_ABOVE, job.fraction, "of the clients that train in a round", OF(FEDAVG)),
+    WHOLE(METHODS, "local-epochs", "E", 1, MOST, job.local_epochs, "passes of a client in a round", OF(FEDAVG)),
+    NUMBER(METHODS, "server-momentum", "X", 0, 1, CLI_BELOW, job.server_momentum, "from round to round", OF(FEDAVG)),
 
     WORD(DATA, "model", "NAME", model_word, job.model, "what is trained", ),
     PATH(DATA, "data", "NAME", CLI_FOLDER, job.data, "a folder of IDX files, or a name", .words = shoal_data_name),
@@ -101,11 +114,15 @@ static const cli_option options[] = {
     WHOLE(DATA, "batch", "N", 1, MOST, job.batch, "samples in a batch", ),
     WHOLE(DATA, "seed", "N", 0, INT64_MAX, job.seed, "of initial values, orders and dropout", ),
 
-    PATH(OUTPUT, "json", "FILE", CLI_FILE, json, "one JSON object a line; - for standard output", ),
-    FLAG(OUTPUT, "quiet", quiet, "no lines for people", ),
+    PATH(OUTPUT, "json", "FILE", CLI_FILE, show.json, "one JSON object a line; - for standard output", ),
+    PATH(OUTPUT, "report", "FILE", CLI_FILE, show.report, "an HTML page with curves, events, options and machine", ),
+    PATH(OUTPUT, "tensorboard", "DIR", CLI_FOLDER, show.tensorboard, "event files for TensorBoard", ),
+    FLAG(OUTPUT, "quiet", show.quiet, "no lines for people", ),
 
-    PATH(SURVIVE, "save", "FILE", CLI_FILE, job.save, "safetensors, written after each epoch and when stopped", ),
-    PATH(SURVIVE, "resume", "FILE", CLI_FILE, job.resume, "goes on from such a file", ),
+    PATH(SURVIVE, "save", "FILE", CLI_FILE, job.save,
+         "a checkpoint, and the weights as safetensors: at the beginning, after each epoch, at the end", ),
+    PATH(SURVIVE, "resume", "FILE", CLI_FILE, job.resume,
+         "goes on from such a file; the other options must be those it began with, but for --epochs", ),
     WHOLE(SURVIVE, "restarts", "N", 0, MOST, job.restarts, "how often one worker that dies is started again",
           .none = true),
 
@@ -130,7 +147,7 @@ static const char after[] =
     "examples:\n"
     "  shoal train --epochs 1\n"
     "  shoal train --method sync --workers 4 --epochs 12 --lr 0.04 --save mnist.safetensors\n"
-    "  shoal train --method local --steps 8 --json log.jsonl --quiet\n"
+    "  shoal train --method local --steps 8 --report local.html --json log.jsonl --quiet\n"
     "  shoal train --method sync --lr 0.04 --print-config >sync.ini\n"
     "  shoal train --config sync.ini --seed 2\n";
 
@@ -141,6 +158,8 @@ static const struct {
     {"serial", "one worker"},
     {"sync", "each passes over its part, then the mean of all parameters is taken"},
     {"local", "as sync, the mean taken every --steps batches"},
+    {"a3c", "actors learn in environments, and share parameters and RMSprop's averages"},
+    {"fedavg", "clients own the samples; in a round some train, and the weighted mean is taken"},
 };
 
 /* What each method does, below --method. */
@@ -151,8 +170,11 @@ static void help_methods(const cli_option *o, void (*line)(void *context, const 
         return;
     }
     for (size_t i = 0; i < sizeof method_texts / sizeof *method_texts; i++) {
-        snprintf(text, sizeof text, "%s: %s", method_texts[i].name, method_texts[i].text);
-        line(context, text);
+        shoal_train_method method;
+        if (shoal_train_method_find(method_texts[i].name, &method) == SHOAL_OK) {
+            snprintf(text, sizeof text, "%s: %s", method_texts[i].name, method_texts[i].text);
+            line(context, text);
+        }
     }
 }
 
@@ -168,9 +190,7 @@ static void fill_in(cli_train_call *call)
     if (job->epochs == 0 && job->method == SHOAL_METHOD_HOGWILD) {
         job->epochs = EPOCHS_HOGWILD;
     }
-    shoal_train_options all;
-    shoal_train_defaults(job, &all);
-    *job = all;
+    *job = shoal_train_defaults(job);
     const char *start = getenv("SHOAL_START");
     for (size_t i = 0; job->start == SHOAL_START_DEFAULT && start != NULL && start_word(i) != NULL; i++) {
         job->start = strcmp(start, start_word(i)) == 0 ? (shoal_start)(SHOAL_START_SPAWN + i) : job->start;
@@ -243,8 +263,8 @@ static bool fits_method(const cli_train_call *call)
     char value[CLI_VALUE];
     for (size_t i = 0; i < OPTIONS; i++) {
         const cli_option *o = &options[i];
-        bool asked = call->given.origin[i] == CLI_GIVEN &&
-                     !(o->kind == CLI_FLAG && strcmp(cli_option_text(o, call, value), "false") == 0);
+        bool asked =
+            call->given.named[i] && !(o->kind == CLI_FLAG && strcmp(cli_option_text(o, call, value), "false") == 0);
         if (asked && o->of != 0 && !(o->of >> call->job.method & 1)) {
             cli_complain(&cli_train, CLI_MISUSED, "--%s is for --method %s, but the method is %s", o->name,
                          method_name(__builtin_ctz(o->of)), method_name((int)call->job.method));

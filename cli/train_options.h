@@ -3,6 +3,7 @@
 #define CLI_TRAIN_OPTIONS_H
 
 #include "cli/table.h"
+#include "cli/train_show.h"
 
 #include <shoal/train.h>
 
@@ -11,8 +12,7 @@ typedef enum cli_device { CLI_CPU, CLI_CUDA } cli_device;
 typedef struct cli_train_call {
     shoal_train_options job; /* as asked for: zero where nothing was */
     cli_device device;
-    const char *json; /* NULL, a path, or "-" */
-    bool quiet;
+    cli_show_options show;
     const char *config;
     bool print_config;
     cli_given given;

@@ -29,14 +29,26 @@ extern "C" {
  *             become the mean of all. Momentum begins anew with each pass. With average = SHOAL_AVERAGE_GRADIENTS instead: one
  *             step a batch, by the mean of the workers' gradients.
  *   local     the mean of parameters every `steps` batches; each worker keeps its momentum.
+ *   fedavg    federated averaging (McMahan et al. 2017). The set is split among `clients`. A round draws a fraction of them; each
+ *             takes the common parameters and passes `local_epochs` times over its samples; then the parameters become the
+ *             mean of theirs, weighted by numbers of samples. The workers are the drawn clients in turn: memory does not grow
+ *             with clients. An epoch of the job is a round. Its defaults are those of the paper: model "fedavg-cnn", 20
+ *             rounds, batch 10, no momentum.
  *
- * serial, sync and local give the same bits for the same seed and number of workers, whoever dies in between. */
+ * serial, sync, local and fedavg give the same bits for the same seed and number of workers, whoever dies in between. */
 typedef enum shoal_train_method {
     SHOAL_METHOD_HOGWILD,
     SHOAL_METHOD_SERIAL,
     SHOAL_METHOD_SYNC,
     SHOAL_METHOD_LOCAL,
+    SHOAL_METHOD_FEDAVG,
 } shoal_train_method;
+
+/* fedavg: who has which samples. */
+typedef enum shoal_train_split {
+    SHOAL_SPLIT_IID,    /* any, equally many (shoal_split_iid) */
+    SHOAL_SPLIT_SHARDS, /* sorted by label and cut into two shards a client (shoal_split_label): about two labels each */
+} shoal_train_split;
 
 /* sync: what is averaged. */
 typedef enum shoal_train_average {
@@ -97,19 +109,24 @@ typedef bool (*shoal_train_callback)(const shoal_train_event *event, void *conte
 /* Zero is the default everywhere. */
 typedef struct shoal_train_options {
     shoal_train_method method;
-    const char *model;           /* a name of shoal_model_names; NULL: "mnist-cnn" */
+    const char *model;           /* a name of shoal_model_names; NULL: "mnist-cnn"; fedavg: "fedavg-cnn" */
     shoal_module *module;        /* instead: this one, which is shared and holds the result */
     const char *data;            /* "mnist", "fashion-mnist", or a folder of such files; NULL: "mnist" */
     shoal_dataset *train_set;    /* instead, together with test_set: sets that can travel */
     shoal_dataset *test_set;     /* may be NULL: the model is not tested */
     int workers;                 /* 4; serial: 1 */
-    int64_t epochs;              /* 1 */
-    int64_t batch;               /* 64 */
+    int64_t epochs;              /* 1; fedavg: rounds, 20 */
+    int64_t batch;               /* 64; fedavg: 10 */
     int64_t steps;               /* local: batches between two means; 16 */
-    int64_t rounds;              /* sync: means in an epoch; 1 */
+    int64_t rounds;              /* sync: means in an epoch; 1. fedavg: the same as epochs; 20 */
     shoal_train_average average; /* sync */
-    double lr;                   /* 0.01 */
-    double momentum;             /* 0.5; negative: none */
+    double lr;                   /* 0.01; fedavg: 0.1 */
+    double momentum;             /* 0.5; fedavg: none; negative: none */
+    int64_t clients;             /* fedavg: 100 */
+    double fraction;             /* fedavg: of the clients, in a round, at least one; 0.1 */
+    int64_t local_epochs;        /* fedavg: passes of a client over its samples in a round; 5 */
+    shoal_train_split split;     /* fedavg */
+    double server_momentum;      /* fedavg: of the common parameters' way from round to round (Hsu et al. 2019); none */
     uint64_t seed;               /* of initial values, orders and dropout */
     bool shard;                  /* hogwild: each worker its part of the set */
     bool shared_state;           /* hogwild: one momentum for all workers */
@@ -122,12 +139,16 @@ typedef struct shoal_train_options {
     void *context;
 } shoal_train_options;
 
+/* The options with what is 0 replaced by its default, that of the method where it has one of its own; what says none stays
+ * negative. */
+shoal_train_options shoal_train_defaults(const shoal_train_options *options);
+
 /* Checkpoints. save is written before the workers start, after each epoch, and when the job ends or is stopped; aside, synced and
  * renamed, so the file is always a whole one, whenever the job is killed and whatever the disk does. It is a safetensors file of the
  * weights (shoal_weights_read) that has also what a job needs to go on. A save that fails fails the job; the file is then the
  * last good one.
  *
- * resume takes the parameters, momentum and position out of such a file; save may name the same one. serial, sync and local end in
+ * resume takes the parameters, momentum and position out of such a file; save may name the same one. serial, sync, local and fedavg end in
  * the same bits as if they had never been interrupted, also after a stop in the middle of an epoch (they go on from the beginning of the
  * round that was under way); hogwild goes on where each worker was, with new momentum. Method, model, data, number of
  * samples, workers, batch, lr, momentum, seed and the method's own settings must be those that the job began with, because the result
@@ -135,14 +156,9 @@ typedef struct shoal_train_options {
  * save. Of a job that has nothing left to do the model is tested, BEGIN and SUMMARY are told, and no worker is started.
  * Errors: those of reading; SHOAL_EINVAL for a file that is no checkpoint, of another model, or of another job, which names the
  * setting and both values; SHOAL_ECORRUPT. The module is then as it was. */
-
 /* Whether these are options of a job. Looks at no file. Errors: SHOAL_EINVAL, which says what would be right; SHOAL_ENOENT for
  * a model that there is not. */
 SHOAL_MUST_USE shoal_err shoal_train_check(const shoal_train_options *options);
-
-/* The options with all defaults filled in, for showing them: what is in force when they are run. What is none (a negative
- * momentum, negative restarts) is 0 there. */
-void shoal_train_defaults(const shoal_train_options *options, shoal_train_options *out_options);
 
 /* Runs the job: returns when it is done or stopped, and leaves no process behind. out_result may be NULL; after an error it is
  * untouched. Workers ignore SIGINT, so that a Ctrl-C is for the caller to deal with. Errors: those of shoal_train_check;

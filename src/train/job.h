@@ -16,6 +16,11 @@ typedef struct sh_method {
     bool alone;  /* one worker */
     bool shards; /* each worker has its part of the set */
 
+    /* May be NULL: puts the method's own defaults for what is 0, before the common ones; and what only it can say of options with
+     * all defaults filled in. */
+    void (*defaults)(shoal_train_options *o);
+    shoal_err (*check)(const shoal_train_options *o);
+
     /* May be NULL: makes what the method needs beside the job's; freed by close. */
     shoal_err (*open)(sh_job *job);
     void (*close)(sh_job *job);
@@ -29,6 +34,9 @@ typedef struct sh_method {
     /* May be NULL: takes what workers have sent. Called before the end of a worker is dealt with, so that nothing it sent is
      * missed. */
     shoal_err (*gather)(sh_job *job);
+
+    /* Methods with rounds: makes the job's parameters of what the workers gave; NULL: they become the mean of theirs. */
+    shoal_err (*reduce)(sh_job *job, int64_t round);
 
     /* From the start of the workers until the job is done or stopped. Goes on from where checkpoint, if it was called to read, has
      * put the job. */
@@ -48,7 +56,7 @@ typedef struct sh_method {
     shoal_err (*checkpoint)(sh_job *job, sh_checkpoint *c);
 } sh_method;
 
-extern const sh_method sh_method_hogwild, sh_method_serial, sh_method_sync, sh_method_local;
+extern const sh_method sh_method_hogwild, sh_method_serial, sh_method_sync, sh_method_local, sh_method_fedavg;
 
 const sh_method *sh_method_of(shoal_train_method method); /* NULL: none */
 
@@ -72,7 +80,8 @@ struct sh_job {
     sh_member *members;
     shoal_train_worker *seen; /* for the callback */
     shoal_waitable *things;
-    void *own; /* the method's */
+    void *own;                /* the method's */
+    struct sh_fedavg *fedavg; /* beside the rounds, which own is then */
     int64_t images_total;
     int64_t begun, train_begun, next_tick;
     int64_t idle; /* nanoseconds since train_begun in which no worker trained */
@@ -82,7 +91,7 @@ struct sh_job {
     shoal_train_result result;
 };
 
-/* The options with defaults filled in. */
+/* The options with defaults filled in, and 0 where a negative number stands for none. */
 shoal_train_options sh_job_defaults(const shoal_train_options *options);
 
 /* job.c: what a job consists of. close takes a half-opened one. */

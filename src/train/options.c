@@ -11,10 +11,9 @@
 #define BATCH_MOST INT64_C(1000000)
 
 static const sh_method *const methods[] = {
-    [SHOAL_METHOD_HOGWILD] = &sh_method_hogwild,
-    [SHOAL_METHOD_SERIAL] = &sh_method_serial,
-    [SHOAL_METHOD_SYNC] = &sh_method_sync,
-    [SHOAL_METHOD_LOCAL] = &sh_method_local,
+    [SHOAL_METHOD_HOGWILD] = &sh_method_hogwild, [SHOAL_METHOD_SERIAL] = &sh_method_serial,
+    [SHOAL_METHOD_SYNC] = &sh_method_sync,       [SHOAL_METHOD_LOCAL] = &sh_method_local,
+    [SHOAL_METHOD_FEDAVG] = &sh_method_fedavg,
 };
 
 #define METHODS (sizeof methods / sizeof *methods)
@@ -45,10 +44,13 @@ shoal_err shoal_train_method_find(const char *name, shoal_train_method *out_meth
     return sh_fail(SHOAL_ENOENT, "no method '%s'; there are %s", name != NULL ? name : "", names);
 }
 
-shoal_train_options sh_job_defaults(const shoal_train_options *options)
+shoal_train_options shoal_train_defaults(const shoal_train_options *options)
 {
     shoal_train_options o = *options;
     const sh_method *m = sh_method_of(o.method);
+    if (m != NULL && m->defaults != NULL) {
+        m->defaults(&o);
+    }
     o.model = o.model != NULL ? o.model : "mnist-cnn";
     o.data = o.data != NULL ? o.data : "mnist";
     o.workers = o.workers != 0 ? o.workers : m != NULL && m->alone ? 1 : 4;
@@ -57,14 +59,17 @@ shoal_train_options sh_job_defaults(const shoal_train_options *options)
     o.steps = o.steps != 0 ? o.steps : 16;
     o.rounds = o.rounds != 0 ? o.rounds : 1;
     o.lr = o.lr != 0 ? o.lr : 0.01;
-    o.momentum = o.momentum == 0 ? 0.5 : o.momentum < 0 ? 0 : o.momentum;
-    o.restarts = o.restarts == 0 ? 10 : o.restarts < 0 ? 0 : o.restarts;
+    o.momentum = o.momentum != 0 ? o.momentum : 0.5;
+    o.restarts = o.restarts != 0 ? o.restarts : 10;
     return o;
 }
 
-void shoal_train_defaults(const shoal_train_options *options, shoal_train_options *out_options)
+shoal_train_options sh_job_defaults(const shoal_train_options *options)
 {
-    *out_options = sh_job_defaults(options);
+    shoal_train_options o = shoal_train_defaults(options);
+    o.momentum = o.momentum < 0 ? 0 : o.momentum;
+    o.restarts = o.restarts < 0 ? 0 : o.restarts;
+    return o;
 }
 
 static shoal_err check_whole(const char *name, int64_t x, int64_t most)
@@ -141,6 +146,9 @@ shoal_err shoal_train_check(const shoal_train_options *options)
     }
     if (err == SHOAL_OK && o.until > 0 && o.train_set != NULL && o.test_set == NULL) {
         err = sh_fail(SHOAL_EINVAL, "training until an accuracy of %g, but there is no set to test with", o.until);
+    }
+    if (err == SHOAL_OK && m->check != NULL) {
+        err = m->check(&o);
     }
     return err == SHOAL_OK ? check_model(&o) : err;
 }
