@@ -239,14 +239,16 @@ static size_t last_of(const cli_curve *c)
     return i;
 }
 
+/* A point between two gaps gets a line of no length, which the ends of lines make a dot. */
 static void put_line(FILE *f, const plot *p, const cli_curve *c)
 {
     bool pen = false;
     for (size_t i = 0; i < c->count; i++) {
-        if (is_there(c, i)) {
-            fprintf(f, "%s%.1f %.2f", pen ? "L" : "M", at_x(p, c->x[i]), at_y(p, c->y[i]));
+        bool there = is_there(c, i), next = i + 1 < c->count && is_there(c, i + 1);
+        if (there) {
+            fprintf(f, "%s%.1f %.2f%s", pen ? "L" : "M", at_x(p, c->x[i]), at_y(p, c->y[i]), pen || next ? "" : "h0");
         }
-        pen = is_there(c, i);
+        pen = there;
     }
 }
 
