@@ -10,7 +10,7 @@
 enum {
     SAMPLES = 1024, /* between one and two for each pixel of a curve */
     EPOCHS = 1024,
-    MARKS = 512,
+    MARKS = 128,
 };
 
 bool cli_thin_init(cli_thin *list, size_t size, size_t room)
