@@ -10,7 +10,7 @@
 enum {
     SAMPLES = 1024, /* between one and two for each pixel of a curve */
     EPOCHS = 1024,
-    MARKS = 512,
+    MARKS = 128,
 };
 
 bool cli_thin_init(cli_thin *list, size_t size, size_t room)
@@ -76,6 +76,7 @@ static void add_sample(cli_history *h, const shoal_train_event *event)
 {
     cli_sample *s = cli_thin_next(&h->samples);
     s->seconds = event->so_far.seconds;
+    s->trained = event->so_far.train_seconds;
     s->loss = event->loss;
     s->images = event->so_far.images;
     for (int i = 0; i < h->workers; i++) {

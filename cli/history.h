@@ -24,7 +24,9 @@ const void *cli_thin_at(const cli_thin *list, size_t i);
 
 /* Where the job stood at a moment. */
 typedef struct cli_sample {
-    double seconds, loss;
+    double seconds;
+    double trained; /* seconds of these in which workers trained */
+    double loss;
     int64_t images;
     int64_t by_worker[]; /* images */
 } cli_sample;

@@ -104,7 +104,7 @@ static void put_score(FILE *f, const cli_report_data *d, const cli_chart *base)
 static void put_rates(FILE *f, const cli_report_data *d, const cli_chart *base)
 {
     cli_curve curves[CLI_REPORT_WORKERS];
-    char names[CLI_REPORT_WORKERS][24], keys[CLI_REPORT_WORKERS][24], title[64];
+    char names[CLI_REPORT_WORKERS][32], keys[CLI_REPORT_WORKERS][32], title[64];
     size_t n = d->spread ? 2 : d->rates_count;
     for (size_t i = 0; i < n; i++) {
         snprintf(names[i], sizeof names[i], "worker %zu", i);

@@ -35,10 +35,13 @@ window.onerror = (text) => { document.documentElement.dataset.error = text; };
     const most = +d.xMost, low = +d.yLeast, high = +d.yMost;
     const toX = (x) => left + (right - left) * x / most;
     const toY = (y) => bottom - (bottom - top) * (+d.log ? Math.log(y / low) / Math.log(high / low) : (y - low) / (high - low));
-    const curves = [...svg.querySelectorAll(".curve, .area")].map((path) => ({
-      path, name: path.dataset.name || "value", x: column(path.dataset.x), y: column(path.dataset.y),
-      color: [...path.classList].find((c) => /^c\d$/.test(c)),
-    })).filter((curve) => curve.x.length > 0);
+    const curves = [...svg.querySelectorAll(".curve, .area")].map((path) => {
+      const y = column(path.dataset.y), known = (_, i) => y[i] !== null;
+      return {
+        name: path.dataset.name || "value", x: column(path.dataset.x).filter(known), y: y.filter(known),
+        color: [...path.classList].find((c) => /^c\d$/.test(c)),
+      };
+    }).filter((curve) => curve.x.length > 0);
     if (curves.length === 0) return 0;
     const line = make("path", {class: "cursor", visibility: "hidden"}, svg);
     const dots = curves.map((curve) => make("circle", {class: "dot " + curve.color, r: 4, visibility: "hidden"}, svg));
@@ -57,8 +60,7 @@ window.onerror = (text) => { document.documentElement.dataset.error = text; };
       tip.textContent = formats[d.xUnit](at) + (d.xUnit === "count" ? " " + svg.querySelector(".name").textContent : "");
       curves.forEach((curve, i) => {
         const k = nearest(curve.x, at), y = curve.y[k];
-        dots[i].setAttribute("visibility", y === null ? "hidden" : "visible");
-        if (y === null) return;
+        dots[i].setAttribute("visibility", "visible");
         dots[i].setAttribute("cx", toX(curve.x[k]));
         dots[i].setAttribute("cy", toY(y));
         const row = tip.appendChild(document.createElement("div"));

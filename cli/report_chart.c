@@ -13,8 +13,9 @@
 #define TOP 16.0
 #define BOTTOM 44.0
 #define NAME_HEIGHT 15.0
+#define MARK_DISTANCE 4.0
 
-enum { TICKS_MOST = 16, CURVES_MOST = 8 };
+enum { TICKS_MOST = 16, CURVES_MOST = 8, RULES_MOST = 24 };
 
 typedef struct axis {
     double least, most;
@@ -169,7 +170,7 @@ static void put_seconds(FILE *f, const axis *a, double x)
     } else if (a->most < 172800) {
         fprintf(f, a->step >= 3600 ? "%ld h" : "%ld:%02ld h", s / 3600, s / 60 % 60);
     } else {
-        fprintf(f, a->step >= 86400 ? "%ld d" : "%ld d %ld h", s / 86400, s / 3600 % 24);
+        fprintf(f, "%g d", x / 86400);
     }
 }
 
@@ -239,14 +240,16 @@ static size_t last_of(const cli_curve *c)
     return i;
 }
 
+/* A point between two gaps gets a line of no length, which the ends of lines make a dot. */
 static void put_line(FILE *f, const plot *p, const cli_curve *c)
 {
     bool pen = false;
     for (size_t i = 0; i < c->count; i++) {
-        if (is_there(c, i)) {
-            fprintf(f, "%s%.1f %.2f", pen ? "L" : "M", at_x(p, c->x[i]), at_y(p, c->y[i]));
+        bool there = is_there(c, i), next = i + 1 < c->count && is_there(c, i + 1);
+        if (there) {
+            fprintf(f, "%s%.1f %.2f%s", pen ? "L" : "M", at_x(p, c->x[i]), at_y(p, c->y[i]), pen || next ? "" : "h0");
         }
-        pen = is_there(c, i);
+        pen = there;
     }
 }
 
@@ -317,7 +320,7 @@ static void put_names(FILE *f, const plot *p)
     }
 }
 
-static void put_mark(FILE *f, const plot *p, const cli_chart_mark *m)
+static void put_mark(FILE *f, const plot *p, const cli_chart_mark *m, bool rule)
 {
     static const char *const classes[] = {
         [CLI_MARK_DEATH] = "death", [CLI_MARK_SAVE] = "save", [CLI_MARK_STOP] = "stop"};
@@ -328,10 +331,31 @@ static void put_mark(FILE *f, const plot *p, const cli_chart_mark *m)
     fprintf(f, "<g class=\"mark %s\"><title>", classes[m->kind]);
     cli_html_text(f, m->text);
     fputs("</title>", f);
-    if (m->kind != CLI_MARK_SAVE) {
+    if (rule) {
         fprintf(f, "<path class=\"rule\" d=\"M%.1f %.1fV%.1f\"/>", x, TOP, low);
     }
     fprintf(f, "<path d=\"M%.1f %.1f%s\"/></g>\n", x, m->kind == CLI_MARK_SAVE ? low : TOP, shapes[m->kind]);
+}
+
+/* Marks of a kind come in the order of time. Those that would cover the one before are left out, and many have no rules. */
+static void put_marks(FILE *f, const plot *p)
+{
+    int counts[CLI_MARK_KINDS] = {0};
+    double before[CLI_MARK_KINDS];
+    for (size_t i = 0; i < p->chart->marks_count; i++) {
+        counts[p->chart->marks[i].kind]++;
+    }
+    for (int i = 0; i < CLI_MARK_KINDS; i++) {
+        before[i] = -INFINITY;
+    }
+    for (size_t i = 0; i < p->chart->marks_count; i++) {
+        const cli_chart_mark *m = &p->chart->marks[i];
+        double x = at_x(p, m->x);
+        if (x - before[m->kind] >= MARK_DISTANCE) {
+            put_mark(f, p, m, m->kind != CLI_MARK_SAVE && counts[m->kind] <= RULES_MOST);
+            before[m->kind] = x;
+        }
+    }
 }
 
 void cli_chart_write(FILE *file, const cli_chart *chart)
@@ -357,9 +381,7 @@ void cli_chart_write(FILE *file, const cli_chart *chart)
     for (size_t i = 0; i < chart->curves_count; i++) {
         put_curve(file, &p, &chart->curves[i]);
     }
-    for (size_t i = 0; i < chart->marks_count; i++) {
-        put_mark(file, &p, &chart->marks[i]);
-    }
+    put_marks(file, &p);
     put_names(file, &p);
     fputs("</svg></div></figure>\n", file);
 }

@@ -35,6 +35,7 @@ typedef enum cli_mark_kind {
     CLI_MARK_DEATH,
     CLI_MARK_SAVE,
     CLI_MARK_STOP,
+    CLI_MARK_KINDS,
 } cli_mark_kind;
 
 typedef struct cli_chart_mark {

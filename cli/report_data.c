@@ -7,8 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BINS_MOST 100
-#define BIN_SECONDS 0.4 /* a shorter time has too few batches for a rate */
+/* Rates are over bins of time: shorter ones have too few batches in them, more are not seen. */
+#define BIN_SECONDS 0.5
+#define BIN_SECONDS_LEAST 0.1 /* so that a short job has some */
+#define BINS_MOST 60.0
+#define BINS_FEW 8.0
 
 /* ---- rates ---- */
 
@@ -17,8 +20,13 @@ static const cli_sample *sample(const cli_history *h, size_t i)
     return cli_thin_at(&h->samples, i);
 }
 
-/* Images of a worker at a moment, between two samples in proportion. *at is where the last answer was found; moments only grow. */
-static double images_at(const cli_history *h, int worker, double seconds, size_t *at)
+/* What a worker had done at a moment. */
+typedef struct point {
+    double images, trained;
+} point;
+
+/* Between two samples in proportion. *at is where the last answer was found; moments only grow. */
+static point point_at(const cli_history *h, int worker, double seconds, size_t *at)
 {
     while (*at + 2 < h->samples.count && sample(h, *at + 1)->seconds < seconds) {
         ++*at;
@@ -26,32 +34,37 @@ static double images_at(const cli_history *h, int worker, double seconds, size_t
     const cli_sample *a = sample(h, *at), *b = sample(h, *at + 1);
     double span = b->seconds - a->seconds, share = span > 0 ? (seconds - a->seconds) / span : 1;
     share = share < 0 ? 0 : share > 1 ? 1 : share;
-    return (double)a->by_worker[worker] + share * (double)(b->by_worker[worker] - a->by_worker[worker]);
+    double images = (double)a->by_worker[worker], next = (double)b->by_worker[worker];
+    return (point){images + share * (next - images), a->trained + share * (b->trained - a->trained)};
 }
 
-/* When a worker had done all that it did. */
+/* The time of training after which a worker did nothing more. */
 static double done_at(const cli_history *h, int worker)
 {
     size_t i = h->samples.count - 1;
     while (i > 0 && sample(h, i - 1)->by_worker[worker] == sample(h, i)->by_worker[worker]) {
         i--;
     }
-    return sample(h, i)->seconds;
+    return sample(h, i)->trained;
 }
 
-/* A worker has no rate after its last image, and none in a bin of which it was there for less than a half. */
+/* By the time in which workers trained, which a test in between is no part of. A worker has no rate after its last image, and none
+ * in a bin of which it trained for less than a quarter. */
 static void fill_rate(const cli_report_data *d, int worker, double *out_rate)
 {
     const cli_history *h = d->history;
     double first = sample(h, 0)->seconds, last = sample(h, h->samples.count - 1)->seconds, done = done_at(h, worker);
     double width = (last - first) / (double)d->bins;
     size_t at = 0;
-    double before = images_at(h, worker, first, &at);
+    point before = point_at(h, worker, first, &at);
     for (size_t i = 0; i < d->bins; i++) {
-        double from = first + width * (double)i, now = images_at(h, worker, from + width, &at);
-        double there = done < from + width ? done - from : width;
+        double from = first + width * (double)i;
+        point now = point_at(h, worker, from + width, &at);
+        double trained = (done < now.trained ? done : now.trained) - before.trained;
         d->bin_seconds[i] = from + width / 2;
-        out_rate[i] = there < width / 2 ? NAN : now > before ? (now - before) / there : 0;
+        out_rate[i] = trained < width / 4          ? NAN
+                      : now.images > before.images ? (now.images - before.images) / trained
+                                                   : 0;
         before = now;
     }
 }
@@ -203,8 +216,9 @@ static size_t count_bins(const cli_history *h)
         return 0;
     }
     double seconds = sample(h, h->samples.count - 1)->seconds - sample(h, 0)->seconds;
-    double bins = floor(seconds / BIN_SECONDS);
-    return bins < 1 ? seconds > 0 : bins > BINS_MOST ? BINS_MOST : (size_t)bins;
+    double few = fmin(BINS_FEW, floor(seconds / BIN_SECONDS_LEAST));
+    double bins = fmin(BINS_MOST, fmax(few, floor(seconds / BIN_SECONDS)));
+    return bins >= 1 ? (size_t)bins : seconds > 0;
 }
 
 bool cli_report_data_init(cli_report_data *data, const shoal_train_options *job, const cli_history *history,

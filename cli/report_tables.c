@@ -36,6 +36,16 @@ static void put_tile(FILE *f, const char *name, const char *value, const char *n
     fputs("</dd></div>\n", f);
 }
 
+/* As many digits as a tile has room for. */
+static const char *compact(double x, char buffer[CLI_NUMBER_TEXT])
+{
+    if (x < 1e7) {
+        return cli_grouped(x, buffer);
+    }
+    snprintf(buffer, CLI_NUMBER_TEXT, x < 1e9 ? "%.4g M" : "%.4g G", x / (x < 1e9 ? 1e6 : 1e9));
+    return buffer;
+}
+
 static void put_heading(FILE *f, const cli_report_data *d)
 {
     char when[64] = "", host[256] = "";
@@ -75,7 +85,7 @@ void cli_report_summary(FILE *file, const cli_report_data *data)
     snprintf(note, sizeof note, "%s a worker", cli_grouped(r->images_per_second / data->history->workers, each));
     snprintf(text, sizeof text, "%s/s", words->samples);
     put_tile(file, text, cli_grouped(r->images_per_second, each), note);
-    put_tile(file, words->samples, cli_grouped((double)r->images, text), "by all workers");
+    put_tile(file, words->samples, compact((double)r->images, text), "by all workers");
     cli_grouped((double)r->deaths, text);
     put_tile(file, "deaths", text, r->deaths > 0 ? "each started again" : "no worker was lost");
     fputs("</dl>\n", file);
@@ -136,7 +146,7 @@ static void put_workers(FILE *f, const cli_report_data *d)
     const cli_history *h = d->history;
     char rate[CLI_NUMBER_TEXT], text[5][CLI_NUMBER_TEXT];
     snprintf(rate, sizeof rate, "%s/s", d->words->samples);
-    fputs("<section><h2>Workers</h2><table id=\"workers\" class=\"numbers\">", f);
+    fputs("<section><h2>Workers</h2><div class=\"scroll\"><table id=\"workers\" class=\"numbers\">", f);
     put_head(f, 5, (const char *const[]){"worker", d->words->samples, rate, "loss", "deaths"});
     for (int i = 0; i < h->workers && i < WORKER_ROWS; i++) {
         const shoal_train_worker *w = &h->last_seen[i];
@@ -150,7 +160,7 @@ static void put_workers(FILE *f, const cli_report_data *d)
     if (h->workers > WORKER_ROWS) {
         put(f, "and %d more", h->workers - WORKER_ROWS);
     }
-    fputs("</section>\n", f);
+    fputs("</div></section>\n", f);
 }
 
 static void put_event(FILE *f, const char *kind, double seconds, const char *text)
@@ -166,7 +176,7 @@ static void put_events(FILE *f, const cli_report_data *d)
 {
     const cli_thin *deaths = &d->history->deaths, *saves = &d->history->saves;
     char text[400];
-    fputs("<section><h2>Events</h2><table id=\"events\"><tbody>\n", f);
+    fputs("<section><h2>Events</h2><div class=\"scroll\"><table id=\"events\"><tbody>\n", f);
     put_event(f, "begin", d->samples > 0 ? d->seconds[0] : 0, "all workers are started");
     for (size_t i = 0, j = 0; i < deaths->count || j < saves->count;) {
         const cli_mark *death = i < deaths->count ? cli_thin_at(deaths, i) : NULL;
@@ -187,7 +197,7 @@ static void put_events(FILE *f, const cli_report_data *d)
     if (left > 0) {
         put(f, "and %" PRId64 " more between them", left);
     }
-    fputs("</section>\n", f);
+    fputs("</div></section>\n", f);
 }
 
 static void put_pair(FILE *f, const char *name, const char *text)

@@ -148,9 +148,17 @@ static void write_scalar(const cli_tensorboard *t, const char *tag, int64_t step
 
 /* ---- curves ---- */
 
+static void keep_pace(cli_tensorboard *t, const shoal_train_event *event)
+{
+    for (int i = 0; i < event->workers_count && i < CLI_TENSORBOARD_WORKERS; i++) {
+        t->paced_images[i] = event->workers[i].images;
+    }
+    t->paced_at = event->so_far.train_seconds;
+}
+
 static void write_workers(cli_tensorboard *t, const cli_words *words, const shoal_train_event *event)
 {
-    double seconds = event->so_far.train_seconds, passed = seconds - t->paced_at;
+    double passed = event->so_far.train_seconds - t->paced_at;
     char tag[96];
     for (int i = 0; i < event->workers_count && i < CLI_TENSORBOARD_WORKERS; i++) {
         const shoal_train_worker *w = &event->workers[i];
@@ -159,9 +167,8 @@ static void write_workers(cli_tensorboard *t, const cli_words *words, const shoa
         snprintf(tag, sizeof tag, "workers/%d/%s", i, words->rate_tag);
         write_scalar(t, tag, event->so_far.images,
                      passed > 0 ? (double)(w->images - t->paced_images[i]) / passed : NAN);
-        t->paced_images[i] = w->images;
     }
-    t->paced_at = seconds;
+    keep_pace(t, event);
 }
 
 static void write_curves(cli_tensorboard *t, const shoal_train_event *event)
@@ -185,6 +192,10 @@ bool cli_tensorboard_event(cli_tensorboard *events, const shoal_train_event *eve
     bool epoch = event->kind == SHOAL_TRAIN_EPOCH;
     if (events->file == NULL) {
         return true;
+    }
+    if (!events->begun) {
+        keep_pace(events, event); /* a job that was taken up again has images from before */
+        events->begun = true;
     }
     if (epoch || (event->kind == SHOAL_TRAIN_TICK && seconds >= events->next_sample)) {
         write_curves(events, event);
@@ -246,7 +257,10 @@ bool cli_tensorboard_open(cli_tensorboard *events, shoal_train_method method, co
 
 bool cli_tensorboard_close(cli_tensorboard *events)
 {
-    bool good = events->file == NULL || fclose(events->file) == 0;
+    bool open = events->file != NULL, good = !open || fclose(events->file) == 0;
+    if (open && !events->begun) {
+        unlink(events->path);
+    }
     events->file = NULL;
     return good;
 }

@@ -14,6 +14,7 @@
 
 typedef struct cli_tensorboard {
     FILE *file; /* NULL: none is wanted */
+    bool begun; /* the job has */
     shoal_train_method method;
     char path[PATH_MAX];
     double next_sample, next_flush; /* seconds of the job */
@@ -26,6 +27,8 @@ bool cli_tensorboard_open(cli_tensorboard *events, shoal_train_method method, co
 
 /* Does nothing without a file. False: it cannot be written, and errno says why. */
 bool cli_tensorboard_event(cli_tensorboard *events, const shoal_train_event *event);
+
+/* Also takes a file away again in which there is nothing, because the job did not begin. */
 bool cli_tensorboard_close(cli_tensorboard *events);
 
 #endif

@@ -10,7 +10,9 @@ class Terminal:
         self.lines = [[]]  # the whole roll of paper; the screen is its end
         self.row = self.column = 0
         self.cursor = True  # visible
+        self.breaks = True  # a row goes on in the next; otherwise it is cut
         self.colors = 0  # how often one was set
+        self.frames = 0  # the cursor went back up
         self.unknown = []
         self.rest = b""
 
@@ -31,8 +33,9 @@ class Terminal:
         return max(0, len(self.lines) - self.rows)
 
     def put(self, character):
-        if self.column == self.columns:
+        if self.column == self.columns and self.breaks:
             self.feed(b"\r\n")
+        self.column = min(self.column, self.columns - 1)
         line = self.lines[self.row]
         line.extend(" " * (self.column + 1 - len(line)))
         line[self.column] = character
@@ -42,11 +45,13 @@ class Terminal:
         n = int(numbers) if numbers.isdigit() else None
         if private and numbers == "25" and kind in "hl":
             self.cursor = kind == "h"
+        elif private and numbers == "7" and kind in "hl":
+            self.breaks = kind == "h"
         elif kind == "m":
             self.colors += 1
         elif kind == "A" and n:
-            assert self.row - n >= self.top(), "the cursor goes beyond the screen"
-            self.row -= n
+            self.row = max(self.row - n, self.top())
+            self.frames += 1
         elif kind == "K" and n in (None, 0):
             del self.lines[self.row][self.column:]
         elif kind == "J" and n in (None, 0):
@@ -57,10 +62,9 @@ class Terminal:
 
     def feed(self, data):
         data = self.rest + data
-        cut = re.search(rb"(\x1b(\[[?0-9;]*)?|[\xc0-\xff][\x80-\xbf]{0,2})\Z", data)
-        self.rest = b""
-        if cut and not data[cut.start():].decode("utf-8", "ignore"):
-            data, self.rest = data[:cut.start()], data[cut.start():]
+        cut = re.search(rb"(\x1b(\[[?0-9;]*)?|[\xc0-\xdf]|[\xe0-\xff][\x80-\xbf]{0,1}|[\xf0-\xff][\x80-\xbf]{2})\Z", data)
+        self.rest = data[cut.start():] if cut else b""
+        data = data[:cut.start()] if cut else data
         for private, numbers, kind, text, move, other in TOKEN.findall(data):
             if kind:
                 self.control(private.decode(), numbers.decode(), kind.decode())
