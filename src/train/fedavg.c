@@ -28,9 +28,10 @@
 typedef struct sh_fedavg {
     shoal_block *parts_block;
     const sh_parts_shm *parts;
-    shoal_block **sums;    /* of each rank, an sh_sums_shm */
-    int64_t length;        /* of a row */
-    shoal_tensor *velocity; /* f64, a row; NULL: no server momentum. All that a round leaves to the next beside the parameters. */
+    shoal_block **sums; /* of each rank, an sh_sums_shm */
+    int64_t length;     /* of a row */
+    shoal_tensor *
+        velocity; /* f64, a row; NULL: no server momentum. All that a round leaves to the next beside the parameters. */
     int64_t *drawn;
     const double **rows; /* of the ranks that have clients */
 } sh_fedavg;

@@ -80,8 +80,8 @@ static void train_client(shoal_module *model, shoal_dataset *samples, const shoa
                          int64_t client)
 {
     shoal_optimizer *sgd = shoal_sgd_create(model, .lr = o->lr, .momentum = o->momentum);
-    shoal_loader *loader = shoal_loader_create(samples, .batch = o->batch, .shuffle = true,
-                                               .seed = sh_worker_order_seed(o->seed, client));
+    shoal_loader *loader =
+        shoal_loader_create(samples, .batch = o->batch, .shuffle = true, .seed = sh_worker_order_seed(o->seed, client));
     for (int64_t pass = 0; pass < o->local_epochs; pass++) {
         ck_assert_ok(shoal_loader_seek(loader, round * o->local_epochs + pass, 0));
         for (shoal_batch b; shoal_loader_next(loader, &b);) {
@@ -355,7 +355,8 @@ START_TEST(tells)
     ck_assert_int_eq(r.epochs, 4);
     ck_assert_int_eq(r.images, s.total);
     ck_assert_int_eq(s.most_epoch, 3);
-    ck_assert(s.total > 4 * 2 * 5 * (TRAIN / CLIENTS - CLIENTS) && s.total < 4 * 2 * 5 * (TRAIN / CLIENTS + CLIENTS * 2));
+    ck_assert(s.total > 4 * 2 * 5 * (TRAIN / CLIENTS - CLIENTS) &&
+              s.total < 4 * 2 * 5 * (TRAIN / CLIENTS + CLIENTS * 2));
     ck_assert_msg(r.test_accuracy > 0.5, "%g", r.test_accuracy);
     shoal_module_destroy(model);
     shoal_dataset_release(train);
@@ -500,7 +501,8 @@ START_TEST(server_momentum)
         }
     }
     for (shoal_named it = {0}; shoal_module_next(models[0], &it);) {
-        const float *begin = shoal_tensor_data(it.tensor), *one = shoal_tensor_data(shoal_module_get(models[1], it.name));
+        const float *begin = shoal_tensor_data(it.tensor),
+                    *one = shoal_tensor_data(shoal_module_get(models[1], it.name));
         float *two = shoal_tensor_data(shoal_module_get(models[2], it.name));
         for (int64_t i = 0; i < shoal_tensor_count(it.tensor); i++) {
             two[i] += 0.5F * (one[i] - begin[i]);
@@ -535,7 +537,8 @@ START_TEST(memory_is_bounded)
     ck_assert_msg(s[0].bytes > 0 && more < a_model, "%lld bytes more for 490 clients more", (long long)more);
     if (!SH_SLOW) { /* what is freed stays for a while under a sanitizer */
         more = (s[1].anonymous - s[0].anonymous) * 1024;
-        ck_assert_msg(s[0].anonymous > 0 && more < 490 / 3 * a_model / 10, "a worker has %lld bytes more", (long long)more);
+        ck_assert_msg(s[0].anonymous > 0 && more < 490 / 3 * a_model / 10, "a worker has %lld bytes more",
+                      (long long)more);
     }
     shoal_dataset_release(train);
 }
@@ -552,7 +555,8 @@ START_TEST(wrong_options)
         {{.fraction = NAN}, "fraction of nan"},
         {{.clients = -3}, "-3 clients; 1 to "},
         {{.clients = 1004}, "1004 clients, but the set has 1003 samples"},
-        {{.clients = 502, .split = SHOAL_SPLIT_SHARDS}, "502 clients, but the set has 1003 samples, and each needs two"},
+        {{.clients = 502, .split = SHOAL_SPLIT_SHARDS},
+         "502 clients, but the set has 1003 samples, and each needs two"},
         {{.clients = 1000000000}, "1000000000 clients, but the set has"},
         {{.local_epochs = -1}, "-1 local epochs"},
         {{.server_momentum = 1}, "server momentum of 1;"},

@@ -48,7 +48,8 @@ static void add_client(fedavg_worker *w, int64_t round, int64_t before, int64_t 
     sh_sums_add(rows[(before + 1) % 2], before > 0 ? rows[before % 2] : NULL, w->base.model, (double)samples);
     SH_DEATH("train.fedavg.summed"); /* death: the same; the row is written again, from the same two */
     sh_store_release(&w->sums->done, sh_position(round, before + 1));
-    SH_DEATH("train.fedavg.named"); /* death: the client is done; the next one's turn, or only the answer is to be given */
+    SH_DEATH(
+        "train.fedavg.named"); /* death: the client is done; the next one's turn, or only the answer is to be given */
 }
 
 /* Clients of this round that are in the sums already: a process of this rank that died may have left some. */

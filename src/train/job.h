@@ -80,7 +80,7 @@ struct sh_job {
     sh_member *members;
     shoal_train_worker *seen; /* for the callback */
     shoal_waitable *things;
-    void *own;                 /* the method's */
+    void *own;                /* the method's */
     struct sh_fedavg *fedavg; /* beside the rounds, which own is then */
     int64_t images_total;
     int64_t begun, train_begun, next_tick;

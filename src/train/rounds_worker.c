@@ -9,9 +9,9 @@
 #include <shoal/share.h>
 
 typedef struct rounds_worker {
-    sh_worker base; /* first: a pointer to it is one to the whole */
+    sh_worker base;                   /* first: a pointer to it is one to the whole */
     shoal_module *global, *gradients; /* the arguments', as is the next; gradients: NULL when parameters are given */
-    const shoal_value *state; /* a list of two maps */
+    const shoal_value *state;         /* a list of two maps */
 } rounds_worker;
 
 /* Momentum goes on in the map that this round writes, from what the round before wrote into the other.
@@ -84,9 +84,7 @@ static shoal_err open_own(rounds_worker *w, const shoal_value *own)
     if (w->base.settings.gradients) {
         w->gradients = shoal_value_as_module(shoal_value_find(own, "gradients"));
     }
-    return w->global && w->state && (w->gradients || !w->base.settings.gradients)
-               ? SHOAL_OK
-               : shoal_last_error();
+    return w->global && w->state && (w->gradients || !w->base.settings.gradients) ? SHOAL_OK : shoal_last_error();
 }
 
 shoal_err sh_rounds_work(int rank, const shoal_value *args)

@@ -60,8 +60,8 @@ uint64_t sh_worker_order_seed(uint64_t seed, int64_t stream)
 shoal_err sh_worker_load(sh_worker *w, const int64_t *order, int64_t count)
 {
     shoal_loader *loader = shoal_loader_create(w->set, .batch = w->settings.batch, .shuffle = true,
-                                               .seed = sh_worker_order_seed(w->settings.seed, w->stream), .order = order,
-                                               .order_count = count);
+                                               .seed = sh_worker_order_seed(w->settings.seed, w->stream),
+                                               .order = order, .order_count = count);
     if (loader == NULL) {
         return shoal_last_error();
     }
@@ -99,7 +99,8 @@ shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args)
     size_t size = 0;
     const void *settings = shoal_value_as_bytes(shoal_value_find(args, "settings"), &size);
     shoal_block *board = shoal_value_as_block(shoal_value_find(args, "board"));
-    *w = (sh_worker){.rank = rank, .stream = rank, .passes = 1, .model = shoal_value_as_module(shoal_value_find(args, "model"))};
+    *w = (sh_worker){
+        .rank = rank, .stream = rank, .passes = 1, .model = shoal_value_as_module(shoal_value_find(args, "model"))};
     if (settings == NULL || board == NULL || w->model == NULL) {
         return shoal_last_error();
     }

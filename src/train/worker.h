@@ -37,7 +37,8 @@ static inline uint64_t sh_position(int64_t epoch, int64_t batch)
 typedef struct sh_settings {
     int64_t epochs, batch;
     int64_t steps, rounds; /* of the methods with means: batches in a round, rounds in an epoch */
-    int64_t clients, drawn, local_epochs; /* fedavg: clients in all and in a round, passes of each over its samples; else 0 */
+    int64_t clients, drawn,
+        local_epochs; /* fedavg: clients in all and in a round, passes of each over its samples; else 0 */
     double lr, momentum;
     uint64_t seed;
     int32_t workers;
