@@ -1,11 +1,12 @@
 # Tests. One executable is one ctest test; it is linked with the object files of all layers, the same ones that the
 # shipped library is made of, so it reaches the hidden symbols too.
 #
-#   shoal_test(<name> SOURCES a.c [b.c ...] [TIMEOUT seconds] [LABELS l ...] [SERIAL] [SOAK])
-#   shoal_test_options(<file>_test.c [TIMEOUT seconds] [LABELS l ...] [SERIAL] [SOAK])   for a test in shoal_layer(TESTS)
-#   shoal_script_test(<name> COMMAND script [arg ...] [TIMEOUT seconds] [LABELS l ...] [SERIAL])
+#   shoal_test(<name> SOURCES a.c [b.c ...] [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL] [SOAK])
+#   shoal_test_options(<file>_test.c [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL] [SOAK])   for a test in shoal_layer(TESTS)
+#   shoal_script_test(<name> COMMAND script [arg ...] [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL])
 #
 # TIMEOUT   120 unless given; three times as long under a sanitizer.
+# COST      roughly how long it takes: of several tests at a time the long ones begin first, so that none is left alone at the end.
 # LABELS    `threads`: the test is also built and run under ThreadSanitizer.
 # SERIAL    nothing else runs beside it.
 # SOAK      the test runs a second time, as <name>.soak with the label `soak` and a day's limit, under `ctest -C soak`;
@@ -20,7 +21,7 @@ if(SHOAL_TESTS)
 endif()
 
 function(shoal_test name)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK" "TIMEOUT" "SOURCES;LABELS")
+    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK" "TIMEOUT;COST" "SOURCES;LABELS")
     if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
         message(FATAL_ERROR "shoal_test(${name}): expected SOURCES, got also '${arg_UNPARSED_ARGUMENTS}'")
     endif()
@@ -37,30 +38,30 @@ function(shoal_test name)
 
     add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     shoal_test_defaults(${name})
-    shoal_test_apply(${name} "${arg_TIMEOUT}" "${arg_LABELS}" "${arg_SERIAL}" "${arg_SOAK}")
+    shoal_test_apply(${name} "${arg_TIMEOUT}" "${arg_COST}" "${arg_LABELS}" "${arg_SERIAL}" "${arg_SOAK}")
 endfunction()
 
 function(shoal_test_options file)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK" "TIMEOUT" "LABELS")
+    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK" "TIMEOUT;COST" "LABELS")
     if(arg_UNPARSED_ARGUMENTS)
         message(FATAL_ERROR "shoal_test_options(${file}): unknown '${arg_UNPARSED_ARGUMENTS}'")
     endif()
     if(SHOAL_TESTS)
         get_filename_component(layer ${CMAKE_CURRENT_SOURCE_DIR} NAME)
         get_filename_component(stem ${file} NAME_WE)
-        shoal_test_apply(${layer}_${stem} "${arg_TIMEOUT}" "${arg_LABELS}" "${arg_SERIAL}" "${arg_SOAK}")
+        shoal_test_apply(${layer}_${stem} "${arg_TIMEOUT}" "${arg_COST}" "${arg_LABELS}" "${arg_SERIAL}" "${arg_SOAK}")
     endif()
 endfunction()
 
 function(shoal_script_test name)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL" "TIMEOUT" "COMMAND;LABELS")
+    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL" "TIMEOUT;COST" "COMMAND;LABELS")
     if(arg_UNPARSED_ARGUMENTS OR NOT arg_COMMAND)
         message(FATAL_ERROR "shoal_script_test(${name}): expected COMMAND, got also '${arg_UNPARSED_ARGUMENTS}'")
     endif()
     if(SHOAL_TESTS)
         add_test(NAME ${name} COMMAND ${arg_COMMAND} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
         shoal_test_defaults(${name})
-        shoal_test_apply(${name} "${arg_TIMEOUT}" "${arg_LABELS}" "${arg_SERIAL}" FALSE)
+        shoal_test_apply(${name} "${arg_TIMEOUT}" "${arg_COST}" "${arg_LABELS}" "${arg_SERIAL}" FALSE)
     endif()
 endfunction()
 
@@ -83,9 +84,12 @@ function(shoal_test_limit name seconds)
     set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds})
 endfunction()
 
-function(shoal_test_apply name timeout labels serial soak)
+function(shoal_test_apply name timeout cost labels serial soak)
     if(timeout)
         shoal_test_limit(${name} ${timeout})
+    endif()
+    if(cost)
+        set_tests_properties(${name} PROPERTIES COST ${cost})
     endif()
     if(labels)
         set_property(TEST ${name} APPEND PROPERTY LABELS ${labels})

@@ -156,7 +156,6 @@ shoal_train_options shoal_train_defaults(const shoal_train_options *options);
  * save. Of a job that has nothing left to do the model is tested, BEGIN and SUMMARY are told, and no worker is started.
  * Errors: those of reading; SHOAL_EINVAL for a file that is no checkpoint, of another model, or of another job, which names the
  * setting and both values; SHOAL_ECORRUPT. The module is then as it was. */
-
 /* Whether these are options of a job. Looks at no file. Errors: SHOAL_EINVAL, which says what would be right; SHOAL_ENOENT for
  * a model that there is not. */
 SHOAL_MUST_USE shoal_err shoal_train_check(const shoal_train_options *options);

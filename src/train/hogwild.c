@@ -93,8 +93,9 @@ static shoal_err take_position(sh_job *job, const sh_checkpoint *c, int rank, in
                        rank, (long long)batch, (long long)epoch);
     }
     if (epoch > job->o.epochs || (epoch == job->o.epochs && batch > 0)) {
-        return sh_fail(SHOAL_EINVAL, "%s: worker %d is in epoch %lld there, and only %lld are asked for", c->path, rank,
-                       (long long)epoch + 1, (long long)job->o.epochs);
+        return sh_fail(SHOAL_EINVAL,
+                       "%s: worker %d has finished %lld epochs there and is at batch %lld; %lld are asked for", c->path,
+                       rank, (long long)epoch, (long long)batch, (long long)job->o.epochs);
     }
     sh_job_place(job, rank, epoch, batch);
     return SHOAL_OK;

@@ -230,9 +230,6 @@ shoal_err sh_rounds_checkpoint(sh_job *job, sh_checkpoint *c)
     const sh_settings *s = &job->settings;
     shoal_err err = sh_checkpoint_setting_whole(c, "batches_in_round", s->steps);
     if (err == SHOAL_OK) {
-        err = sh_checkpoint_setting(c, "average", s->gradients ? "gradients" : "parameters");
-    }
-    if (err == SHOAL_OK) {
         err = sh_checkpoint_whole(c, "round", 0, job->o.epochs * s->rounds, &r->next);
     }
     for (int i = 0; i < job->o.workers && err == SHOAL_OK && s->keep; i++) {

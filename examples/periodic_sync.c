@@ -1,0 +1,163 @@
+/* Only the state dict travels, now and then: each worker trains a model of its own on the whole set, in an order of its own. After every
+ * so many steps it puts its state dict on a queue, and goes on with the mean of all, which one more process makes and tests.
+ *
+ *     build/examples/periodic_sync [workers [means [steps between two means]]]
+ */
+#include <shoal/shoal.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define MOST_WORKERS 64
+
+/* Handles travel, not bytes: the averager reads our parameters while we wait, and we copy the mean out of its own. */
+static shoal_err exchange(int rank, shoal_module *model, shoal_queue *states, shoal_queue *means)
+{
+    shoal_value *mean = NULL, *message = shoal_map("rank", rank, "state", shoal_module_state_dict(model));
+    shoal_err err = shoal_queue_put(states, message, SHOAL_FOREVER);
+    if (err != SHOAL_OK) {
+        shoal_value_destroy(message);
+        return err;
+    }
+    err = shoal_queue_get(means, SHOAL_FOREVER, &mean);
+    err = err == SHOAL_OK ? shoal_module_load_state_dict(model, mean) : err;
+    shoal_value_destroy(mean);
+    return err;
+}
+
+static shoal_err train(int rank, const shoal_value *args, shoal_module *model, shoal_queue *states)
+{
+    shoal_queue *means = shoal_value_as_queue(shoal_value_at(shoal_value_find(args, "means"), (size_t)rank));
+    int64_t every = shoal_value_as_int(shoal_value_find(args, "every"));
+    int64_t steps = every * shoal_value_as_int(shoal_value_find(args, "rounds"));
+    shoal_dataset *set = shoal_dataset_open(shoal_value_find(args, "training"));
+    shoal_loader *data = shoal_loader_create(set, .batch = 64, .shuffle = true, .seed = (uint64_t)rank + 1);
+    shoal_optimizer *sgd = shoal_sgd_create(model, .lr = 0.01, .momentum = 0.5);
+    shoal_err err = data && sgd ? SHOAL_OK : shoal_last_error();
+    shoal_batch b;
+
+    shoal_manual_seed((uint64_t)rank + 1);
+    for (int64_t step = 1; step <= steps && err == SHOAL_OK; step++) {
+        if (!shoal_loader_next(data, &b) && !shoal_loader_next(data, &b)) { /* once false: the next epoch begins */
+            err = shoal_loader_error(data);
+            break;
+        }
+        shoal_optimizer_zero_grad(sgd);
+        err = shoal_backward(shoal_nll_loss(shoal_module_forward(model, b.x), b.y));
+        err = err == SHOAL_OK ? shoal_optimizer_step(sgd) : err;
+        err = err == SHOAL_OK && step % every == 0 ? exchange(rank, model, states, means) : err;
+    }
+    shoal_optimizer_destroy(sgd);
+    shoal_loader_destroy(data);
+    shoal_dataset_release(set);
+    return err;
+}
+
+/* mean := the mean of n state dicts, in the order of ranks, so that the result is the same to the bit every time. */
+static shoal_err average(shoal_module *mean, shoal_value *const *states, size_t n)
+{
+    bool good = true;
+    shoal_no_grad_begin();
+    for (shoal_named it = {0}; good && shoal_module_next(mean, &it);) {
+        good = shoal_zero_(it.tensor) != NULL;
+        for (size_t i = 0; i < n && good; i++) {
+            shoal_tensor *t = shoal_value_as_tensor(shoal_value_find(shoal_value_find(states[i], "state"), it.name));
+            good = shoal_add_scaled_(it.tensor, t, 1.0 / (double)n) != NULL;
+        }
+    }
+    shoal_no_grad_end();
+    return good ? SHOAL_OK : shoal_last_error();
+}
+
+/* One mean. It is changed only when all have sent their next state dict, so have copied the last mean. */
+static shoal_err answer(shoal_module *mean, shoal_queue *states, const shoal_value *means)
+{
+    shoal_value *by_rank[MOST_WORKERS] = {0};
+    size_t n = shoal_value_count(means);
+    shoal_err err = SHOAL_OK;
+    for (size_t i = 0; i < n && err == SHOAL_OK; i++) {
+        shoal_value *message = NULL;
+        err = shoal_queue_get(states, SHOAL_FOREVER, &message);
+        if (err == SHOAL_OK) {
+            by_rank[shoal_value_as_int(shoal_value_find(message, "rank"))] = message;
+        }
+    }
+    err = err == SHOAL_OK ? average(mean, by_rank, n) : err;
+    for (size_t i = 0; i < n; i++) {
+        shoal_value_destroy(by_rank[i]);
+    }
+    for (size_t i = 0; i < n && err == SHOAL_OK; i++) {
+        shoal_value *state = shoal_module_state_dict(mean);
+        err = shoal_queue_put(shoal_value_as_queue(shoal_value_at(means, i)), state, SHOAL_FOREVER);
+    }
+    return err;
+}
+
+static shoal_err serve(const shoal_value *args, shoal_module *mean, shoal_queue *states)
+{
+    int64_t rounds = shoal_value_as_int(shoal_value_find(args, "rounds"));
+    shoal_dataset *set = shoal_dataset_open(shoal_value_find(args, "testing"));
+    shoal_err err = set ? SHOAL_OK : shoal_last_error();
+    for (int64_t round = 1; round <= rounds && err == SHOAL_OK; round++) {
+        double loss = 0, accuracy = 0;
+        err = answer(mean, states, shoal_value_find(args, "means"));
+        err = err == SHOAL_OK ? shoal_evaluate(mean, set, &loss, &accuracy) : err; /* while the workers go on */
+        if (err == SHOAL_OK) {
+            printf("mean %lld: test loss %.4f, accuracy %.2f %%\n", (long long)round, loss, accuracy * 100);
+            fflush(stdout);
+        }
+    }
+    shoal_dataset_release(set);
+    return err;
+}
+
+static shoal_err work(int rank, const shoal_value *args)
+{
+    shoal_queue *states = shoal_value_as_queue(shoal_value_find(args, "states"));
+    shoal_manual_seed(1); /* all begin with the same parameters */
+    shoal_module *model = shoal_model_create("mnist-cnn");
+    int64_t workers = (int64_t)shoal_value_count(shoal_value_find(args, "means"));
+    shoal_err err = !model           ? shoal_last_error()
+                    : rank < workers ? train(rank, args, model, states)
+                                     : serve(args, model, states);
+    shoal_module_destroy(model);
+    return err;
+}
+
+static shoal_err run(int workers, int64_t rounds, int64_t every)
+{
+    shoal_queue *states = NULL;
+    shoal_value *means = shoal_value_list();
+    shoal_dataset *training = shoal_mnist(SHOAL_TRAIN), *testing = shoal_mnist(SHOAL_TEST);
+    shoal_err err = shoal_queue_create(0, &states);
+    for (int i = 0; i < workers && err == SHOAL_OK; i++) {
+        shoal_queue *to_rank = NULL;
+        err = shoal_queue_create(0, &to_rank);
+        means = shoal_list_add(means, shoal_value_object(to_rank));
+        shoal_release(to_rank);
+    }
+    shoal_value *args = shoal_map("states", states, "means", means, "training", shoal_dataset_pack(training), "testing",
+                                  shoal_dataset_pack(testing), "rounds", rounds, "every", every);
+    err = err == SHOAL_OK && args == NULL ? shoal_last_error() : err;
+    err = err == SHOAL_OK ? shoal_spawn(work, workers + 1, args) : err;
+    shoal_release(states);
+    shoal_dataset_release(testing);
+    shoal_dataset_release(training);
+    return err;
+}
+
+int main(int argc, char **argv)
+{
+    shoal_err err = shoal_init(&argc, &argv);
+    int workers = argc > 1 ? atoi(argv[1]) : 4;
+    int64_t rounds = argc > 2 ? atoll(argv[2]) : 30, every = argc > 3 ? atoll(argv[3]) : 100;
+    if (err == SHOAL_OK) {
+        err = workers < 1 || workers > MOST_WORKERS || rounds < 1 || every < 1
+                  ? shoal_fail(SHOAL_EINVAL, "1 to %d workers, at least one mean and one step", MOST_WORKERS)
+                  : run(workers, rounds, every);
+    }
+    if (err != SHOAL_OK) {
+        fprintf(stderr, "%s: %s\n", shoal_err_name(err), shoal_last_error_text());
+    }
+    return err != SHOAL_OK;
+}

@@ -1,0 +1,184 @@
+/* Files that are not the checkpoints that they should be. */
+#include "train/resume_test.h"
+
+/* A finished job's file: whoever resumes it starts no worker. */
+static shoal_train_options good_file(shoal_train_method method, shoal_module *model, const char *path)
+{
+    shoal_train_options o = options_of(method, model);
+    o.epochs = 1;
+    o.save = path;
+    ck_assert_ok(shoal_train_run(&o, NULL));
+    o.save = NULL;
+    o.resume = path;
+    ck_assert_ok(shoal_train_run(&o, NULL));
+    return o;
+}
+
+static void refuse(const shoal_train_options *o, shoal_err err, const char *words)
+{
+    shoal_err got = shoal_train_run(o, NULL);
+    ck_assert_msg(got == err && strstr(shoal_last_error_text(), words) != NULL &&
+                      strncmp(shoal_last_error_text(), o->resume, strlen(o->resume)) == 0,
+                  "%s, wanted %s with '%s': %s", shoal_err_name(got), shoal_err_name(err), words,
+                  shoal_last_error_text());
+}
+
+/* The good file with a text changed, or a tensor: of another shape, or with other numbers. */
+static void write_changed(const char *good, const char *path, const char *name, const char *text, shoal_tensor *t)
+{
+    shoal_tensors *from = shoal_safetensors_read(good), *to = shoal_tensors_create();
+    static const char *const texts[] = {"checkpoint", "method",        "samples", "workers",          "batch", "lr",
+                                        "seed",       "momentum",      "epochs",  "batches_in_round", "round", "steps",
+                                        "test_loss",  "test_accuracy", "shard",   "shared_state"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        const char *old = shoal_tensors_text(from, texts[i]);
+        if (old != NULL && strcmp(texts[i], name) != 0) {
+            ck_assert_ok(shoal_tensors_set_text(to, texts[i], old));
+        }
+    }
+    if (text != NULL) {
+        ck_assert_ok(shoal_tensors_set_text(to, name, text));
+    }
+    for (size_t i = 0; i < shoal_tensors_count(from); i++) {
+        bool changed = strcmp(shoal_tensors_name(from, i), name) == 0;
+        if (!changed || t != NULL) {
+            ck_assert_ok(shoal_tensors_add(to, shoal_tensors_name(from, i), changed ? t : shoal_tensors_at(from, i)));
+        }
+    }
+    ck_assert_ok(shoal_safetensors_write(path, to));
+    shoal_tensors_destroy(from);
+    shoal_tensors_destroy(to);
+}
+
+START_TEST(hostile_texts)
+{
+    static const struct {
+        const char *name, *text, *words;
+        shoal_err err;
+    } cases[] = {
+        {"checkpoint", NULL, "no checkpoint", SHOAL_EINVAL},
+        {"checkpoint", "2", "version 2; 1 can be read", SHOAL_EINVAL},
+        {"workers", NULL, "which workers", SHOAL_EINVAL},
+        {"epochs", "-1", "epochs is '-1'", SHOAL_ECORRUPT},
+        {"epochs", "99999999999999999999", "epochs is '9", SHOAL_ECORRUPT},
+        {"epochs", "9223372036854775807", "beyond", SHOAL_EINVAL},
+        {"round", NULL, "no round", SHOAL_ECORRUPT},
+        {"round", "", "round is ''", SHOAL_ECORRUPT},
+        {"round", "3x", "round is '3x'", SHOAL_ECORRUPT},
+        {"round", "-3", "round is '-3'", SHOAL_ECORRUPT},
+        {"round", "1000000", "beyond what is asked for: round 1000000", SHOAL_EINVAL},
+        {"batches_in_round", "0", "batches_in_round is 0", SHOAL_EINVAL},
+        {"test_accuracy", "7", "test_accuracy is '7'", SHOAL_ECORRUPT},
+        {"test_loss", "small", "test_loss is 'small'", SHOAL_ECORRUPT},
+    };
+    shoal_module *model = new_model("logistic", 3);
+    shoal_train_options o = good_file(SHOAL_METHOD_LOCAL, model, in_folder("good"));
+    o.resume = in_folder("bad");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_changed(in_folder("good"), o.resume, cases[i].name, cases[i].text, NULL);
+        refuse(&o, cases[i].err, cases[i].words);
+    }
+    shoal_module_destroy(model);
+}
+END_TEST
+
+START_TEST(hostile_tensors)
+{
+    shoal_module *model = new_model("logistic", 3), *other = new_model("mlp", 3);
+    shoal_tensor *t = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(3));
+    shoal_train_options o = good_file(SHOAL_METHOD_LOCAL, model, in_folder("good"));
+    o.resume = in_folder("bad");
+    static const char *const names[] = {"fc.weight", "shoal/momentum/2/fc.bias.momentum_buffer"};
+    for (size_t i = 0; i < 2; i++) {
+        write_changed(in_folder("good"), o.resume, names[i], NULL, NULL);
+        refuse(&o, SHOAL_EINVAL, names[i]);
+        write_changed(in_folder("good"), o.resume, names[i], NULL, t);
+        refuse(&o, SHOAL_EINVAL, names[i]);
+    }
+    o.module = other;
+    o.resume = in_folder("good");
+    refuse(&o, SHOAL_EINVAL, "fc1.weight");
+    shoal_tensor_release(t);
+
+    /* Positions of hogwild's workers. */
+    static const int64_t positions[][2] = {{-1, 0}, {0, -1}, {0, INT64_MAX}, {INT64_MAX, 0}, {1, 1}, {INT64_MIN, 0}};
+    o = good_file(SHOAL_METHOD_HOGWILD, model, in_folder("good"));
+    o.resume = in_folder("bad");
+    for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
+        t = shoal_zeros(SHOAL_I64, SHOAL_SHAPE(WORKERS, 2));
+        memcpy((int64_t *)shoal_tensor_data(t) + 2, positions[i], sizeof positions[i]);
+        write_changed(in_folder("good"), o.resume, "shoal/positions", NULL, t);
+        refuse(&o, positions[i][0] > 0 ? SHOAL_EINVAL : SHOAL_ECORRUPT, "worker 1");
+        shoal_tensor_release(t);
+    }
+    shoal_module_destroy(model);
+    shoal_module_destroy(other);
+}
+END_TEST
+
+/* B60: whatever the bytes are, it is an error that names the file, or a job that was finished. */
+START_TEST(broken_bytes)
+{
+    shoal_module *model = new_model("logistic", 3);
+    shoal_train_options o = good_file(SHOAL_METHOD_LOCAL, model, in_folder("good"));
+    bytes good = read_bytes(in_folder("good"));
+    uint8_t *copy = malloc(good.size);
+    int refused = 0, rounds = SH_SLOW ? 100 : 300;
+    chance = 99;
+    o.resume = in_folder("bad");
+    o.test_set = NULL;
+    for (int i = 0; i < rounds; i++) {
+        size_t size = i % 3 == 0 ? (size_t)draw(good.size) : good.size;
+        memcpy(copy, good.data, good.size);
+        for (int j = 0; i % 3 != 0 && j < 1 + i % 4; j++) {
+            copy[draw(2000)] = (uint8_t)draw(256); /* of the header */
+        }
+        file_of("bad", copy, size);
+        shoal_err err = shoal_train_run(&o, NULL);
+        refused += err != SHOAL_OK;
+        ck_assert_msg(err == SHOAL_OK || strstr(shoal_last_error_text(), "/bad") != NULL, "%d: %s", i,
+                      shoal_last_error_text());
+    }
+    ck_assert_int_gt(refused, rounds / 2);
+    free(copy);
+    free(good.data);
+    o.resume = in_folder("absent");
+    refuse(&o, SHOAL_ENOENT, "absent");
+    o.resume = folder;
+    refuse(&o, SHOAL_EINVAL, folder);
+    shoal_module_destroy(model);
+}
+END_TEST
+
+/* A checkpoint is a file of weights too. */
+START_TEST(weights_of_checkpoints)
+{
+    shoal_module *model = new_model("logistic", 3), *fresh = new_model("logistic", 4), *other = new_model("mlp", 3);
+    (void)good_file(SHOAL_METHOD_LOCAL, model, in_folder("good"));
+    ck_assert_ok(shoal_weights_read(in_folder("good"), fresh));
+    assert_same_bits(model, fresh, true);
+    ck_assert_err(shoal_weights_read(in_folder("good"), other), SHOAL_EINVAL);
+    ck_assert_msg(strstr(shoal_last_error_text(), "/good: "), "%s", shoal_last_error_text());
+    ck_assert_err(shoal_weights_read(in_folder("absent"), fresh), SHOAL_ENOENT);
+    ck_assert_err(shoal_weights_read(in_folder("good"), NULL), SHOAL_EINVAL);
+    shoal_module_destroy(model);
+    shoal_module_destroy(fresh);
+    shoal_module_destroy(other);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("checkpoint");
+    TCase *tc = tcase_create("checkpoint");
+    tcase_set_timeout(tc, SH_TEST_SECONDS);
+    tcase_add_checked_fixture(tc, begin, end);
+    tcase_add_test(tc, hostile_texts);
+    tcase_add_test(tc, hostile_tensors);
+    tcase_add_test(tc, broken_bytes);
+    tcase_add_test(tc, weights_of_checkpoints);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+SH_TEST_MAIN(suite)
