@@ -1,0 +1,139 @@
+/* Federated averaging: rank 0 is the server, the others are its clients in turn. What travels is state dicts, through two queues. A
+ * round: some clients get the common parameters, train on samples that only they have, and send theirs back; the common ones
+ * become the mean of these, weighted by numbers of samples.
+ *
+ *     build/examples/fedavg [workers [rounds [local epochs]]]
+ */
+#include <shoal/shoal.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { CLIENTS = 100, DRAWN = 10, BATCH = 10 };
+#define MODEL "mlp"
+
+/* As one client. The model is a new one each time: what is sent is its memory, not a copy. */
+static shoal_err train(const shoal_value *task, shoal_dataset *samples, int64_t epochs, shoal_queue *results)
+{
+    shoal_module *model = shoal_model_create(MODEL);
+    shoal_optimizer *sgd = shoal_sgd_create(model, .lr = 0.05);
+    shoal_loader *data = shoal_loader_create(samples, .batch = BATCH, .shuffle = true);
+    shoal_err err = sgd && data ? shoal_module_load_state_dict(model, task) : shoal_last_error();
+    for (int64_t epoch = 0; err == SHOAL_OK && epoch < epochs; epoch++) {
+        for (shoal_batch b; err == SHOAL_OK && shoal_loader_next(data, &b);) {
+            shoal_optimizer_zero_grad(sgd);
+            err = shoal_backward(shoal_nll_loss(shoal_module_forward(model, b.x), b.y));
+            err = err == SHOAL_OK ? shoal_optimizer_step(sgd) : err;
+        }
+    }
+    if (err == SHOAL_OK) {
+        shoal_value *result = shoal_list(shoal_dataset_length(samples), shoal_module_state_dict(model));
+        err = shoal_queue_put(results, result, SHOAL_FOREVER);
+    }
+    shoal_loader_destroy(data);
+    shoal_optimizer_destroy(sgd);
+    shoal_module_destroy(model); /* the queue holds its memory */
+    return err;
+}
+
+static shoal_err work(const shoal_value *args, shoal_queue *tasks, shoal_queue *results)
+{
+    shoal_dataset *all = shoal_mnist(SHOAL_TRAIN), *parts[CLIENTS] = {NULL};
+    shoal_err err = all ? shoal_split_iid(all, CLIENTS, 1, parts) : shoal_last_error();
+    for (shoal_value *task; err == SHOAL_OK && (err = shoal_queue_get(tasks, SHOAL_FOREVER, &task)) == SHOAL_OK;) {
+        int64_t client = shoal_value_as_int(shoal_value_at(task, 0));
+        err = train(shoal_value_at(task, 1), parts[client], shoal_value_as_int(shoal_value_find(args, "epochs")),
+                    results);
+        shoal_value_destroy(task);
+    }
+    for (int i = 0; i < CLIENTS; i++) {
+        shoal_dataset_release(parts[i]);
+    }
+    shoal_dataset_release(all);
+    return err == SHOAL_ECLOSED ? SHOAL_OK : err; /* no more rounds */
+}
+
+/* common = Σ samples / all samples · parameters. Nobody reads it now: all have answered. */
+static shoal_err average(shoal_module *common, shoal_value *const *results)
+{
+    double all = 0;
+    bool good = true;
+    for (int i = 0; i < DRAWN; i++) {
+        all += (double)shoal_value_as_int(shoal_value_at(results[i], 0));
+    }
+    for (shoal_named it = {0}; good && shoal_module_next(common, &it);) {
+        shoal_zero_(it.tensor);
+        for (int i = 0; i < DRAWN && good; i++) {
+            shoal_tensor *theirs = shoal_value_as_tensor(shoal_value_find(shoal_value_at(results[i], 1), it.name));
+            double samples = (double)shoal_value_as_int(shoal_value_at(results[i], 0));
+            good = shoal_add_scaled_(it.tensor, theirs, samples / all) != NULL;
+        }
+    }
+    return good ? SHOAL_OK : shoal_last_error();
+}
+
+static shoal_err one_round(shoal_module *common, shoal_queue *tasks, shoal_queue *results)
+{
+    shoal_value *got[DRAWN] = {NULL};
+    shoal_tensor *order = shoal_randperm(CLIENTS);
+    shoal_err err = order ? SHOAL_OK : shoal_last_error();
+    for (int i = 0; i < DRAWN && err == SHOAL_OK; i++) {
+        int64_t client = ((const int64_t *)shoal_tensor_data(order))[i];
+        err = shoal_queue_put(tasks, shoal_list(client, shoal_module_state_dict(common)), SHOAL_FOREVER);
+    }
+    for (int i = 0; i < DRAWN && err == SHOAL_OK; i++) {
+        err = shoal_queue_get(results, SHOAL_FOREVER, &got[i]);
+    }
+    shoal_no_grad_begin();
+    err = err == SHOAL_OK ? average(common, got) : err;
+    shoal_no_grad_end();
+    for (int i = 0; i < DRAWN; i++) {
+        shoal_value_destroy(got[i]);
+    }
+    shoal_tensor_release(order);
+    return err;
+}
+
+static shoal_err member(int rank, const shoal_value *args)
+{
+    shoal_queue *tasks = shoal_value_as_queue(shoal_value_find(args, "tasks"));
+    shoal_queue *results = shoal_value_as_queue(shoal_value_find(args, "results"));
+    if (rank > 0) {
+        return work(args, tasks, results);
+    }
+    shoal_manual_seed(1);
+    shoal_module *common = shoal_model_create(MODEL);
+    shoal_dataset *testing = shoal_mnist(SHOAL_TEST);
+    shoal_err err = common && testing ? SHOAL_OK : shoal_last_error();
+    for (int64_t i = 0; err == SHOAL_OK && i < shoal_value_as_int(shoal_value_find(args, "rounds")); i++) {
+        double loss, accuracy;
+        err = one_round(common, tasks, results);
+        err = err == SHOAL_OK ? shoal_evaluate(common, testing, &loss, &accuracy) : err;
+        if (err == SHOAL_OK) {
+            printf("round %lld: test loss %.4f, accuracy %.2f %%\n", (long long)i + 1, loss, accuracy * 100);
+        }
+    }
+    shoal_queue_close(tasks);
+    shoal_dataset_release(testing);
+    shoal_module_destroy(common);
+    return err;
+}
+
+int main(int argc, char **argv)
+{
+    shoal_queue *tasks = NULL, *results = NULL;
+    shoal_err err = shoal_init(&argc, &argv);
+    int64_t rounds = argc > 2 ? atoll(argv[2]) : 10, epochs = argc > 3 ? atoll(argv[3]) : 5;
+    err = err == SHOAL_OK ? shoal_queue_create(0, &tasks) : err;
+    err = err == SHOAL_OK ? shoal_queue_create(0, &results) : err;
+    if (err == SHOAL_OK) { /* if one fails, the others are ended */
+        err = shoal_spawn(member, 1 + (argc > 1 ? atoi(argv[1]) : 4),
+                          shoal_map("tasks", tasks, "results", results, "rounds", rounds, "epochs", epochs));
+    }
+    if (err != SHOAL_OK) {
+        fprintf(stderr, "%s: %s\n", shoal_err_name(err), shoal_last_error_text());
+    }
+    shoal_release(tasks);
+    shoal_release(results);
+    return err != SHOAL_OK;
+}
