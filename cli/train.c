@@ -23,6 +23,7 @@ static const char help[] =
     "                  sync:    each passes over its part, then the parameters become the mean of all\n"
     "                  local:   as sync, the mean taken every --steps batches\n"
     "                  serial:  one worker\n"
+    "                  a3c:     actors learn in environments; they share parameters and RMSprop's averages\n"
     "  --workers N     processes, 1 to 1024 (4)\n"
     "  --epochs E      (3)\n"
     "  --start HOW     spawn, fork or forkserver (spawn)\n"
@@ -31,10 +32,16 @@ static const char help[] =
     "  --restarts N    how often one worker that dies is started again (10)\n\n"
     "  --model NAME    mnist-cnn (default), fedavg-cnn, mlp, logistic, lenet5, lstm-classifier\n"
     "  --data NAME     mnist (default), fashion-mnist, or a folder of such files\n"
-    "  --lr X          learning rate (0.01)\n"
+    "  --lr X          learning rate (0.01; a3c: 0.002, falling to 0)\n"
     "  --momentum X    (0.5)\n"
     "  --batch N       samples in a batch (64)\n"
     "  --seed N        of initial values, orders and dropout (1); all methods but hogwild repeat to the bit\n\n"
+    "  --env NAME      a3c: the environment (cartpole)\n"
+    "  --until X       a3c: the mean return of 100 episodes to reach (cartpole: 475)\n"
+    "  --env-steps N   a3c: at most so many steps, of all actors together (2000000)\n"
+    "  --rollout N     a3c: steps between two changes by one actor (20)\n"
+    "  --gamma X       a3c: how much of the next step's return counts (0.99)\n"
+    "  --entropy X     a3c: weight of the policy's entropy (0.01)\n\n"
     "  --save FILE     the parameters as safetensors, also when stopped\n"
     "  --json FILE     one JSON object a line, the last {\"event\":\"summary\",...}; - for standard output\n"
     "  --quiet         no lines for people\n"
@@ -42,7 +49,8 @@ static const char help[] =
     "  --version       the version\n\n"
     "Ctrl-C and SIGTERM stop at a step; the exit status is then 130 or 143.\n\n"
     "examples: shoal train --epochs 1\n"
-    "          shoal train --method sync --workers 4 --epochs 12 --lr 0.04 --save mnist.safetensors\n";
+    "          shoal train --method sync --workers 4 --epochs 12 --lr 0.04 --save mnist.safetensors\n"
+    "          shoal train --method a3c\n";
 
 typedef struct call {
     shoal_train_options job;
@@ -68,6 +76,12 @@ enum {
     MOMENTUM,
     BATCH,
     SEED,
+    ENV,
+    UNTIL,
+    ENV_STEPS,
+    ROLLOUT,
+    GAMMA,
+    ENTROPY,
     SAVE,
     JSON,
     QUIET,
@@ -88,6 +102,12 @@ static const struct option known[] = {
     {"momentum", required_argument, NULL, MOMENTUM},
     {"batch", required_argument, NULL, BATCH},
     {"seed", required_argument, NULL, SEED},
+    {"env", required_argument, NULL, ENV},
+    {"until", required_argument, NULL, UNTIL},
+    {"env-steps", required_argument, NULL, ENV_STEPS},
+    {"rollout", required_argument, NULL, ROLLOUT},
+    {"gamma", required_argument, NULL, GAMMA},
+    {"entropy", required_argument, NULL, ENTROPY},
     {"save", required_argument, NULL, SAVE},
     {"json", required_argument, NULL, JSON},
     {"quiet", no_argument, NULL, QUIET},
@@ -128,6 +148,13 @@ static bool read_number(const char *option, bool zero, double below, double *out
     return misused(option, optarg, wanted);
 }
 
+/* In the options of a job 0 is the default, and what is negative is none. */
+static bool none_of_zero(double *x)
+{
+    *x = *x == 0 ? -1 : *x;
+    return true;
+}
+
 static bool read_start(shoal_start *out)
 {
     static const char *const names[] = {
@@ -163,9 +190,15 @@ static bool read_one(call *c, int option)
     case MODEL: job->model = optarg; break;
     case DATA: job->data = optarg; break;
     case LR: return read_number("--lr", false, 1e6, &job->lr);
-    case MOMENTUM: good = read_number("--momentum", true, 1, &job->momentum); break;
+    case MOMENTUM: return read_number("--momentum", true, 1, &job->momentum) && none_of_zero(&job->momentum);
     case BATCH: return read_whole("--batch", 1, 1000000, &job->batch);
     case SEED: good = read_whole("--seed", 0, INT64_MAX, &n), job->seed = (uint64_t)n; break;
+    case ENV: job->env = optarg; break;
+    case UNTIL: return read_number("--until", false, 1e15, &job->until);
+    case ENV_STEPS: return read_whole("--env-steps", 1, INT64_C(1000000000000), &job->env_steps);
+    case ROLLOUT: return read_whole("--rollout", 1, 100000, &job->rollout);
+    case GAMMA: return read_number("--gamma", true, 1.0000001, &job->gamma) && none_of_zero(&job->gamma);
+    case ENTROPY: return read_number("--entropy", true, 1e6, &job->entropy) && none_of_zero(&job->entropy);
     case SAVE: job->save = optarg; break;
     case JSON: c->json = optarg; break;
     case QUIET: c->quiet = true; break;
@@ -177,7 +210,7 @@ static bool read_one(call *c, int option)
 /* True: run. False: all is said; end with *out_status. */
 static bool read_call(int argc, char **argv, call *c, cli_exit *out_status)
 {
-    *c = (call){.job = {.epochs = EPOCHS_USUAL, .batch = 64, .lr = 0.01, .momentum = 0.5, .seed = 1}};
+    *c = (call){.job = {.epochs = EPOCHS_USUAL, .seed = 1}};
     *out_status = CLI_MISUSED;
     opterr = 0;
     optind = 0;
@@ -198,9 +231,6 @@ static bool read_call(int argc, char **argv, call *c, cli_exit *out_status)
     if (optind < argc) {
         cli_complain(&cli_train, CLI_MISUSED, "no argument is taken, but there is '%s'", argv[optind]);
         return false;
-    }
-    if (c->job.momentum == 0) {
-        c->job.momentum = -1; /* none, where 0 is the default */
     }
     if (shoal_train_check(&c->job) != SHOAL_OK) {
         cli_complain(&cli_train, CLI_MISUSED, "%s", shoal_last_error_text());
@@ -282,7 +312,7 @@ static cli_exit run(int argc, char **argv)
 
 const cli_command cli_train = {
     .name = "train",
-    .summary = "trains a model by several processes: hogwild, sync, local, serial",
+    .summary = "trains a model by several processes: hogwild, sync, local, serial, a3c",
     .help = help,
     .run = run,
 };

@@ -46,14 +46,22 @@ static const char *grouped(double x, char buffer[32])
     return buffer;
 }
 
+static bool is_a3c(const cli_show *show)
+{
+    return show->job->method == SHOAL_METHOD_A3C;
+}
+
 static const char *data_name(const cli_show *show)
 {
+    if (is_a3c(show)) {
+        return show->job->env != NULL ? show->job->env : "cartpole";
+    }
     return show->job->data != NULL ? show->job->data : "mnist";
 }
 
 static const char *model_name(const cli_show *show)
 {
-    return show->job->model != NULL ? show->job->model : "mnist-cnn";
+    return show->job->model != NULL ? show->job->model : is_a3c(show) ? "actor-critic" : "mnist-cnn";
 }
 
 /* ---- JSON ---- */
@@ -71,14 +79,20 @@ static void json_string(FILE *file, const char *name, const char *text)
 
 static void json_begin(const cli_show *show, const shoal_train_event *event)
 {
-    const shoal_train_options *o = show->job;
+    const shoal_train_options *o = event->options;
     FILE *f = show->json;
     json_string(f, "method", shoal_train_method_name(o->method));
     json_string(f, "model", model_name(show));
-    json_string(f, "data", data_name(show));
+    json_string(f, is_a3c(show) ? "env" : "data", data_name(show));
     fprintf(f, ",\"workers\":%d,\"epochs\":%" PRId64 ",\"batch\":%" PRId64, event->workers_count, o->epochs, o->batch);
     json_number(f, "lr", o->lr);
-    json_number(f, "momentum", o->momentum > 0 ? o->momentum : 0);
+    json_number(f, "momentum", o->momentum);
+    if (is_a3c(show)) {
+        fprintf(f, ",\"rollout\":%" PRId64 ",\"env_steps\":%" PRId64, o->rollout, o->env_steps);
+        json_number(f, "gamma", o->gamma);
+        json_number(f, "entropy", o->entropy);
+        json_number(f, "until", o->until);
+    }
     fprintf(f, ",\"seed\":%" PRIu64, o->seed);
 }
 
@@ -98,6 +112,10 @@ static void json_result(const cli_show *show, const shoal_train_event *event, bo
     json_number(f, "train_loss", event->loss);
     json_number(f, "test_loss", r->test_loss);
     json_number(f, "test_accuracy", r->test_accuracy);
+    if (is_a3c(show)) {
+        fprintf(f, ",\"episodes\":%" PRId64, r->episodes);
+        json_number(f, "reward", r->reward);
+    }
     fprintf(f, ",\"deaths\":%" PRId64, r->deaths);
     if (last) {
         fprintf(f, ",\"stopped\":%s", r->stopped ? "true" : "false");
@@ -146,6 +164,12 @@ static void show_epoch(cli_show *show, const shoal_train_event *event)
 {
     const shoal_train_result *r = &event->so_far;
     char rate[32];
+    if (is_a3c(show)) {
+        fprintf(show->output.file, "%s steps, ", grouped((double)r->images, rate));
+        fprintf(show->output.file, "%" PRId64 " episodes: reward %.1f of %.1f, %s steps/s, %.1f s\n", r->episodes,
+                r->reward, event->options->until, grouped(r->images_per_second, rate), r->seconds);
+        return;
+    }
     fprintf(show->output.file, "epoch %" PRId64 " of %" PRId64 ": loss %.4f, test loss %.4f, accuracy %.2f %%, ",
             r->epochs, show->job->epochs, event->loss, r->test_loss, r->test_accuracy * 100);
     fprintf(show->output.file, "%s images/s, %.1f s\n", grouped(r->images_per_second, rate), r->seconds);
@@ -169,6 +193,10 @@ static void show_table(cli_show *show, const shoal_train_event *event)
     fprintf(f, "  %-14s %" PRId64 "\n", "epochs", r->epochs);
     fprintf(f, "  %-14s %.1f s\n", "time", r->seconds);
     fprintf(f, "  %-14s %s images/s\n", "speed", grouped(r->images_per_second, text));
+    if (is_a3c(show)) {
+        fprintf(f, "  %-14s %" PRId64 "\n  %-14s %.1f, %s %.1f\n", "episodes", r->episodes, "reward", r->reward,
+                r->reward >= event->options->until ? "at least" : "below", event->options->until);
+    }
     if (isfinite(r->test_loss)) {
         fprintf(f, "  %-14s %.4f\n  %-14s %.2f %%\n", "test loss", r->test_loss, "accuracy", r->test_accuracy * 100);
     }

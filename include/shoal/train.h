@@ -29,6 +29,8 @@ extern "C" {
  *             become the mean of all. Momentum begins anew with each pass. With average = SHOAL_AVERAGE_GRADIENTS instead: one
  *             step a batch, by the mean of the workers' gradients.
  *   local     the mean of parameters every `steps` batches; each worker keeps its momentum.
+ *   a3c       parameters and RMSprop's averages, all the time, without locks. The workers are actors, each in an environment of its
+ *             own; there are no data sets (Mnih et al. 2016). See "a3c" below.
  *
  * serial, sync and local give the same bits for the same seed and number of workers, whoever dies in between. */
 typedef enum shoal_train_method {
@@ -36,7 +38,17 @@ typedef enum shoal_train_method {
     SHOAL_METHOD_SERIAL,
     SHOAL_METHOD_SYNC,
     SHOAL_METHOD_LOCAL,
+    SHOAL_METHOD_A3C,
 } shoal_train_method;
+
+/* a3c: an actor copies the shared parameters, takes up to `rollout` steps in its environment, and changes the shared parameters by the
+ * gradient of those steps: n-step returns with `gamma`, an `entropy` bonus, the norm clipped. The learning rate falls to 0 on the way
+ * to `env_steps`.
+ *
+ * An image is a step of an environment here, and an epoch is 10,000 of them, by all actors together; the event EPOCH comes every so
+ * often. The job is done when the mean return of the last 100 episodes is at least `until`, or else after `env_steps`, and reward
+ * says what was reached. That is success both times: who needs one of them looks at reward. An actor that dies loses the episode and
+ * the rollout it was in. */
 
 /* sync: what is averaged. */
 typedef enum shoal_train_average {
@@ -75,7 +87,9 @@ typedef struct shoal_train_result {
     double test_loss;         /* of the last test; NaN when there was none */
     double test_accuracy;     /* 0 to 1 */
     int64_t deaths;
-    bool stopped; /* by the callback */
+    int64_t episodes; /* a3c: finished */
+    double reward;    /* a3c: mean return of the last 100 of them, or of as many as there are; NaN when there is none */
+    bool stopped;     /* by the callback */
 } shoal_train_result;
 
 /* What a callback is given; it is the job's, as long as the call lasts. */
@@ -86,6 +100,7 @@ typedef struct shoal_train_event {
     double loss;          /* mean of the workers' */
     int worker;           /* DEATH: its rank */
     const char *text;     /* DEATH: how it ended; SAVE: the path; else "" */
+    const struct shoal_train_options *options; /* in force: the defaults filled in */
     const shoal_train_worker *workers;
     int workers_count;
 } shoal_train_event;
@@ -96,8 +111,8 @@ typedef bool (*shoal_train_callback)(const shoal_train_event *event, void *conte
 /* Zero is the default everywhere. */
 typedef struct shoal_train_options {
     shoal_train_method method;
-    const char *model;           /* a name of shoal_model_names; NULL: "mnist-cnn" */
-    shoal_module *module;        /* instead: this one, which is shared and holds the result */
+    const char *model;           /* a name of shoal_model_names; NULL: "mnist-cnn"; a3c: "actor-critic" */
+    shoal_module *module;        /* instead: this one, which is shared and holds the result; a3c: as shoal_actor_critic_create's */
     const char *data;            /* "mnist", "fashion-mnist", or a folder of such files; NULL: "mnist" */
     shoal_dataset *train_set;    /* instead, together with test_set: sets that can travel */
     shoal_dataset *test_set;     /* may be NULL: the model is not tested */
@@ -107,7 +122,7 @@ typedef struct shoal_train_options {
     int64_t steps;               /* local: batches between two means; 16 */
     int64_t rounds;              /* sync: means in an epoch; 1 */
     shoal_train_average average; /* sync */
-    double lr;                   /* 0.01 */
+    double lr;                   /* 0.01; a3c: 0.002 */
     double momentum;             /* 0.5; negative: none */
     uint64_t seed;               /* of initial values, orders and dropout */
     bool shard;                  /* hogwild: each worker its part of the set */
@@ -116,7 +131,13 @@ typedef struct shoal_train_options {
     int restarts;                /* of one worker; 10; negative: none */
     const char *save;            /* a safetensors file, written after each epoch and when the job ends or is stopped */
     const char *resume;          /* such a file: go on from there */
-    double until;                /* stop after an epoch whose test accuracy is at least this; 0: never */
+    double until;                /* stop after an epoch whose test accuracy is at least this; 0: never; a3c: the mean return to
+                                  * reach; 0: that of the environment, negative: none */
+    const char *env;             /* a3c: an environment (env.h) by name; NULL: "cartpole" */
+    int64_t env_steps;           /* a3c: most steps, of all actors together; 2,000,000 */
+    int64_t rollout;             /* a3c: steps between two changes by one actor; 20 */
+    double gamma;                /* a3c: how much of the next step's return counts; 0.99; negative: none */
+    double entropy;              /* a3c: weight of the policy's entropy; 0.01; negative: none */
     shoal_train_callback call;   /* may be NULL */
     void *context;
 } shoal_train_options;

@@ -15,6 +15,7 @@ static const sh_method *const methods[] = {
     [SHOAL_METHOD_SERIAL] = &sh_method_serial,
     [SHOAL_METHOD_SYNC] = &sh_method_sync,
     [SHOAL_METHOD_LOCAL] = &sh_method_local,
+    [SHOAL_METHOD_A3C] = &sh_method_a3c,
 };
 
 #define METHODS (sizeof methods / sizeof *methods)
@@ -49,8 +50,11 @@ shoal_train_options sh_job_defaults(const shoal_train_options *options)
 {
     shoal_train_options o = *options;
     const sh_method *m = sh_method_of(o.method);
+    if (m != NULL && m->defaults != NULL) {
+        m->defaults(&o);
+    }
     o.model = o.model != NULL ? o.model : "mnist-cnn";
-    o.data = o.data != NULL ? o.data : "mnist";
+    o.data = o.data != NULL || (m != NULL && m->no_data) ? o.data : "mnist";
     o.workers = o.workers != 0 ? o.workers : m != NULL && m->alone ? 1 : 4;
     o.epochs = o.epochs != 0 ? o.epochs : 1;
     o.batch = o.batch != 0 ? o.batch : 64;
@@ -124,5 +128,11 @@ shoal_err shoal_train_check(const shoal_train_options *options)
     if (err == SHOAL_OK && o.train_set == NULL && o.test_set != NULL) {
         err = sh_fail(SHOAL_EINVAL, "a set to test with, but none to train on");
     }
-    return err == SHOAL_OK ? check_model(&o) : err;
+    if (err == SHOAL_OK && m->no_data && (o.data != NULL || o.train_set != NULL)) {
+        err = sh_fail(SHOAL_EINVAL, "a data set, but %s takes none", m->name);
+    }
+    if (err == SHOAL_OK && m->make_model == NULL) {
+        err = check_model(&o);
+    }
+    return err == SHOAL_OK && m->check != NULL ? m->check(&o) : err;
 }

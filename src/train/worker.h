@@ -58,9 +58,17 @@ typedef struct sh_worker {
 /* Batches in an epoch of that rank, of a set of so many samples. */
 int64_t sh_shard_batches(const sh_settings *s, int64_t length, int rank);
 
-/* Of the arguments that every worker gets: "model", "data", "board", "settings". close takes a half-opened one. */
+/* Of the arguments that every worker gets: "model", "board", "settings"; attach does no more than that, open makes a loader of
+ * "data" and an optimiser too. close takes a half-opened one. */
+shoal_err sh_worker_attach(sh_worker *w, int rank, const shoal_value *args);
 shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args);
 void sh_worker_close(sh_worker *w);
+
+/* A seed that depends on the job's seed, the rank, and two numbers more. */
+uint64_t sh_worker_seed(const sh_worker *w, uint64_t a, uint64_t b);
+
+/* A step is taken: the next one, images more, and the loss, of which a running mean is kept. */
+void sh_worker_tell(const sh_worker *w, uint64_t position, int64_t images, double loss);
 
 /* Trains on batches first to last - 1 of an epoch (less, when there are no more), or until the job stops. Dropout depends on seed,
  * rank, epoch and first only, so taking the same steps again from the same parameters gives the same bits. */
