@@ -197,7 +197,7 @@ static bool read_one(call *c, int option)
     case UNTIL: return read_number("--until", false, 1e15, &job->until);
     case ENV_STEPS: return read_whole("--env-steps", 1, INT64_C(1000000000000), &job->env_steps);
     case ROLLOUT: return read_whole("--rollout", 1, 100000, &job->rollout);
-    case GAMMA: return read_number("--gamma", true, 1.0000001, &job->gamma) && none_of_zero(&job->gamma);
+    case GAMMA: return read_number("--gamma", true, 1e6, &job->gamma) && none_of_zero(&job->gamma);
     case ENTROPY: return read_number("--entropy", true, 1e6, &job->entropy) && none_of_zero(&job->entropy);
     case SAVE: job->save = optarg; break;
     case JSON: c->json = optarg; break;

@@ -166,8 +166,8 @@ static void show_epoch(cli_show *show, const shoal_train_event *event)
     char rate[32];
     if (is_a3c(show)) {
         fprintf(show->output.file, "%s steps, ", grouped((double)r->images, rate));
-        fprintf(show->output.file, "%" PRId64 " episodes: reward %.1f of %.1f, %s steps/s, %.1f s\n", r->episodes,
-                r->reward, event->options->until, grouped(r->images_per_second, rate), r->seconds);
+        fprintf(show->output.file, "%" PRId64 " episodes: reward %.1f, %s steps/s, %.1f s\n", r->episodes, r->reward,
+                grouped(r->images_per_second, rate), r->seconds);
         return;
     }
     fprintf(show->output.file, "epoch %" PRId64 " of %" PRId64 ": loss %.4f, test loss %.4f, accuracy %.2f %%, ",

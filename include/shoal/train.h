@@ -96,10 +96,10 @@ typedef struct shoal_train_result {
 typedef struct shoal_train_event {
     shoal_train_event_kind kind;
     shoal_train_result so_far;
-    int64_t images_total; /* of the whole job */
-    double loss;          /* mean of the workers' */
-    int worker;           /* DEATH: its rank */
-    const char *text;     /* DEATH: how it ended; SAVE: the path; else "" */
+    int64_t images_total;                      /* of the whole job */
+    double loss;                               /* mean of the workers' */
+    int worker;                                /* DEATH: its rank */
+    const char *text;                          /* DEATH: how it ended; SAVE: the path; else "" */
     const struct shoal_train_options *options; /* in force: the defaults filled in */
     const shoal_train_worker *workers;
     int workers_count;
@@ -111,9 +111,10 @@ typedef bool (*shoal_train_callback)(const shoal_train_event *event, void *conte
 /* Zero is the default everywhere. */
 typedef struct shoal_train_options {
     shoal_train_method method;
-    const char *model;           /* a name of shoal_model_names; NULL: "mnist-cnn"; a3c: "actor-critic" */
-    shoal_module *module;        /* instead: this one, which is shared and holds the result; a3c: as shoal_actor_critic_create's */
-    const char *data;            /* "mnist", "fashion-mnist", or a folder of such files; NULL: "mnist" */
+    const char *model; /* a name of shoal_model_names; NULL: "mnist-cnn"; a3c: "actor-critic" */
+    shoal_module
+        *module;      /* instead: this one, which is shared and holds the result; a3c: as shoal_actor_critic_create's */
+    const char *data; /* "mnist", "fashion-mnist", or a folder of such files; NULL: "mnist" */
     shoal_dataset *train_set;    /* instead, together with test_set: sets that can travel */
     shoal_dataset *test_set;     /* may be NULL: the model is not tested */
     int workers;                 /* 4; serial: 1 */
@@ -131,14 +132,14 @@ typedef struct shoal_train_options {
     int restarts;                /* of one worker; 10; negative: none */
     const char *save;            /* a safetensors file, written after each epoch and when the job ends or is stopped */
     const char *resume;          /* such a file: go on from there */
-    double until;                /* stop after an epoch whose test accuracy is at least this; 0: never; a3c: the mean return to
+    double until;      /* stop after an epoch whose test accuracy is at least this; 0: never; a3c: the mean return to
                                   * reach; 0: that of the environment, negative: none */
-    const char *env;             /* a3c: an environment (env.h) by name; NULL: "cartpole" */
-    int64_t env_steps;           /* a3c: most steps, of all actors together; 2,000,000 */
-    int64_t rollout;             /* a3c: steps between two changes by one actor; 20 */
-    double gamma;                /* a3c: how much of the next step's return counts; 0.99; negative: none */
-    double entropy;              /* a3c: weight of the policy's entropy; 0.01; negative: none */
-    shoal_train_callback call;   /* may be NULL */
+    const char *env;   /* a3c: an environment (env.h) by name; NULL: "cartpole" */
+    int64_t env_steps; /* a3c: most steps, of all actors together; 2,000,000 */
+    int64_t rollout;   /* a3c: steps between two changes by one actor; 20 */
+    double gamma;      /* a3c: how much of the next step's return counts; 0.99; negative: none */
+    double entropy;    /* a3c: weight of the policy's entropy; 0.01; negative: none */
+    shoal_train_callback call; /* may be NULL */
     void *context;
 } shoal_train_options;
 

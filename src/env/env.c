@@ -150,7 +150,9 @@ static shoal_err check_step(const shoal_env *env, int64_t action, const float *o
 {
     if (env == NULL || observation == NULL || outcome == NULL) {
         return sh_fail(SHOAL_EINVAL, "shoal_env_step: the %s is NULL",
-                       env == NULL ? "environment" : observation == NULL ? "observation" : "outcome");
+                       env == NULL           ? "environment"
+                       : observation == NULL ? "observation"
+                                             : "outcome");
     }
     if (action < 0 || action >= env->type->actions) {
         return sh_fail(SHOAL_EINVAL, "action %lld of environment '%s'; 0 to %lld are possible", (long long)action,

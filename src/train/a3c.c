@@ -127,10 +127,8 @@ static shoal_value *arguments(sh_job *job, int rank)
 {
     (void)rank;
     const a3c *a = job->own;
-    const sh_a3c_settings settings = {.rollout = job->o.rollout,
-                                      .env_steps = job->o.env_steps,
-                                      .gamma = job->o.gamma,
-                                      .entropy = job->o.entropy};
+    const sh_a3c_settings settings = {
+        .rollout = job->o.rollout, .env_steps = job->o.env_steps, .gamma = job->o.gamma, .entropy = job->o.entropy};
     return shoal_map("env", job->o.env, "settings", shoal_value_bytes(&settings, sizeof settings), "count",
                      a->count_block, "returns", a->returns, "state", shoal_value_copy(a->state));
 }
@@ -176,16 +174,17 @@ static shoal_err run(sh_job *job)
         if (err == SHOAL_OK) {
             err = gather(job);
         }
-        int64_t epochs = (int64_t)sh_load_relaxed(&a->count->steps) / EPOCH;
-        if (err == SHOAL_OK && epochs > job->result.epochs && !a->reached && !job->result.stopped) {
-            err = sh_job_epoch(job, epochs, false);
+        int64_t steps = (int64_t)sh_load_relaxed(&a->count->steps);
+        bool goes_on = steps < job->o.env_steps && !a->reached && !job->result.stopped;
+        if (err == SHOAL_OK && goes_on && steps / EPOCH > job->result.epochs) {
+            err = sh_job_epoch(job, steps / EPOCH, false);
         }
     }
     if (err == SHOAL_OK) { /* what the last ones sent before they returned */
         err = gather(job);
     }
-    int64_t epochs = (int64_t)sh_load_relaxed(&a->count->steps) / EPOCH;
-    return err == SHOAL_OK && !job->result.stopped ? sh_job_epoch(job, epochs, false) : err;
+    int64_t steps = (int64_t)sh_load_relaxed(&a->count->steps);
+    return err == SHOAL_OK && !job->result.stopped ? sh_job_epoch(job, steps / EPOCH, false) : err;
 }
 
 const sh_method sh_method_a3c = {

@@ -1,5 +1,8 @@
 /* A3C (Mnih et al., "Asynchronous methods for deep reinforcement learning", 2016): what the actors and their job share, and the
- * arithmetic of a rollout. */
+ * arithmetic of a rollout.
+ *
+ * An actor counts a reward as (1 - gamma) times what it is, so that values are of the size of one reward, whatever gamma is, and within
+ * reach of a fresh critic; the weight of the entropy is reduced in the same way, so it still is in the environment's units. */
 #ifndef SH_TRAIN_A3C_H
 #define SH_TRAIN_A3C_H
 

@@ -14,7 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CLIP 40.0 /* the norm of a rollout's gradient */
+/* The norm of a rollout's gradient at most. Far above what is seen while all goes well: the rollouts of the greatest gradients are those
+ * in which something went wrong, and to shorten these alone would teach the actors to care less about them. */
+#define CLIP 40.0
+#define ALPHA 0.99
+#define EPS 1e-5
 
 /* A parameter, and the actor's copy of it. */
 typedef struct pair {
@@ -29,10 +33,11 @@ typedef struct actor {
     uint64_t random;
 
     shoal_env *env;
-    bool under_way;       /* an episode */
-    double episode;       /* its return so far */
-    int64_t observation;  /* numbers in one */
-    int64_t actions;      /* that there are */
+    bool under_way;      /* an episode */
+    double episode;      /* its return so far */
+    int64_t observation; /* numbers in one */
+    int64_t actions;     /* that there are */
+    double unit;         /* what a reward of 1 counts */
 
     shoal_module *local;
     shoal_optimizer *rmsprop; /* of the shared parameters, with the shared state */
@@ -60,6 +65,7 @@ static shoal_err open_arguments(actor *a, const shoal_value *own)
         return sh_fail(SHOAL_ELAYOUT, "settings of %zu bytes, not %zu", size, sizeof a->settings);
     }
     memcpy(&a->settings, settings, size);
+    a->unit = a->settings.gamma < 1 ? 1 - a->settings.gamma : 1;
     a->count = shoal_block_data(count);
     return SHOAL_OK;
 }
@@ -81,7 +87,7 @@ static shoal_err open_env(actor *a, const char *name)
 static shoal_err open_model(actor *a, const shoal_value *state)
 {
     a->local = sh_module_clone(a->w.model);
-    a->rmsprop = a->local ? shoal_rmsprop_create(a->w.model, .lr = a->w.settings.lr, .eps = 1e-5) : NULL;
+    a->rmsprop = a->local ? shoal_rmsprop_create(a->w.model, .lr = a->w.settings.lr, .alpha = ALPHA, .eps = EPS) : NULL;
     if (a->rmsprop == NULL) {
         return shoal_last_error();
     }
@@ -171,8 +177,10 @@ static shoal_tensor *forward(const actor *a, int64_t first, int64_t n)
     shoal_tensor *y = shoal_contiguous(shoal_module_forward(a->local, shoal_narrow(a->seen, 0, first, n)));
     if (y != NULL && (shoal_tensor_dtype(y) != SHOAL_F32 || shoal_tensor_ndim(y) != 2 || shoal_tensor_size(y, 0) != n ||
                       shoal_tensor_size(y, 1) != a->actions + 1)) {
-        (void)sh_fail(SHOAL_EINVAL, "the model gives %lld numbers for %lld observations; f32 [%lld, %lld] is wanted: logits and value",
-                      (long long)shoal_tensor_count(y), (long long)n, (long long)n, (long long)a->actions + 1);
+        (void)sh_fail(
+            SHOAL_EINVAL,
+            "the model gives %lld numbers for %lld observations; f32 [%lld, %lld] is wanted: logits and value",
+            (long long)shoal_tensor_count(y), (long long)n, (long long)n, (long long)a->actions + 1);
         return NULL;
     }
     return y;
@@ -210,7 +218,7 @@ static shoal_err roll_out(actor *a, int64_t *out_n, bool *out_terminated)
         if (err == SHOAL_OK) {
             err = shoal_env_step(a->env, a->chosen[t], row(a, t + 1), &outcome);
         }
-        a->rewards[t++] = outcome.reward;
+        a->rewards[t++] = outcome.reward * a->unit;
         a->episode += outcome.reward;
         a->under_way = !outcome.terminated && !outcome.truncated;
     }
@@ -250,7 +258,7 @@ static shoal_err learn(actor *a, int64_t n, bool terminated, double *out_loss)
     float *gradient = shoal_tensor_data(a->gradient);
     int64_t width = a->actions + 1;
     sh_a3c_returns(n, a->rewards, terminated ? 0 : (double)data[n * width + a->actions], a->settings.gamma, a->wanted);
-    *out_loss = sh_a3c_loss(n, a->actions, data, a->chosen, a->wanted, a->settings.entropy, gradient);
+    *out_loss = sh_a3c_loss(n, a->actions, data, a->chosen, a->wanted, a->settings.entropy * a->unit, gradient);
     memset(gradient + n * width, 0, (size_t)width * sizeof *gradient); /* the row after the last is a constant */
     shoal_module_zero_grad(a->local);
     shoal_err err = shoal_backward_with(output, shoal_narrow(a->gradient, 0, 0, n + 1), false);

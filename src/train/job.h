@@ -43,8 +43,7 @@ typedef struct sh_method {
     shoal_err (*run)(sh_job *job);
 } sh_method;
 
-extern const sh_method sh_method_hogwild, sh_method_serial, sh_method_sync, sh_method_local,
-    sh_method_a3c;
+extern const sh_method sh_method_hogwild, sh_method_serial, sh_method_sync, sh_method_local, sh_method_a3c;
 
 const sh_method *sh_method_of(shoal_train_method method); /* NULL: none */
 
