@@ -129,7 +129,9 @@ static cli_exit run(int argc, char **argv)
 
 const cli_command cli_bench = {
     .name = "bench",
-    .summary = "[WHAT] [--json]  how fast the primitives run here",
+    .usage = "[WHAT] [--json]",
+    .summary = "how fast the primitives run here",
     .help = help,
     .run = run,
+    .words = "queue barrier spawn heap tensor train all --json",
 };

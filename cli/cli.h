@@ -18,12 +18,18 @@ typedef enum cli_exit {
 
 typedef struct cli_command {
     const char *name;    /* "ps" */
+    const char *usage;   /* what follows the name */
     const char *summary; /* half a line for `shoal --help` */
-    const char *help;    /* what `shoal NAME --help` prints */
+    const char *help;    /* what `shoal NAME --help` prints; NULL: the table tells */
     cli_exit (*run)(int argc, char **argv);
+    const struct cli_table *table; /* of its options (cli/table.h); NULL: it has those in words */
+    const char *words;             /* arguments and options, for the completions; one that ends in / takes a folder */
 } cli_command;
 
-extern const cli_command cli_train, cli_info, cli_ps, cli_bench, cli_data;
+extern const cli_command cli_train, cli_eval, cli_predict, cli_info, cli_ps, cli_bench, cli_data, cli_completions;
+
+/* All of them, as the help lists them; NULL beyond the last. */
+const cli_command *cli_command_at(size_t i);
 
 /* Writes "shoal NAME: text" to standard error, as one line whatever the text holds, and returns status. command may be NULL. */
 __attribute__((format(printf, 3, 4))) cli_exit cli_complain(const cli_command *command, cli_exit status,
@@ -55,6 +61,9 @@ cli_exit cli_print(const char *text);
 
 /* A string in quotes, as JSON wants it; bytes that are no UTF-8 become U+FFFD. */
 void cli_json_string(FILE *file, const char *text);
+
+/* Text as it stands in HTML and in the quotes of its attributes; what cannot stand there becomes U+FFFD. */
+void cli_html_text(FILE *file, const char *text);
 
 /* "1.5 GiB" into buffer, which it returns. UINT64_MAX: "unlimited". */
 #define CLI_SIZE_TEXT 32

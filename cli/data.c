@@ -214,7 +214,9 @@ static cli_exit run(int argc, char **argv)
 
 const cli_command cli_data = {
     .name = "data",
-    .summary = "list | verify | fetch NAME   data sets: where they are, whether they are whole",
+    .usage = "list | verify | fetch NAME",
+    .summary = "data sets: where they are, whether they are whole",
     .help = help,
     .run = run,
+    .words = "list verify fetch mnist fashion-mnist --from/ --to/ --json",
 };

@@ -135,7 +135,9 @@ static cli_exit run(int argc, char **argv)
 
 const cli_command cli_info = {
     .name = "info",
-    .summary = "[--json]         version, processor, limits",
+    .usage = "[--json]",
+    .summary = "version, processor, limits",
     .help = help,
     .run = run,
+    .words = "--json",
 };

@@ -9,9 +9,29 @@
 #include <string.h>
 #include <unistd.h>
 
-static const cli_command *const commands[] = {&cli_train, &cli_info, &cli_ps, &cli_bench, &cli_data};
+static const cli_command *const commands[] = {&cli_train, &cli_eval,  &cli_predict, &cli_info,
+                                              &cli_ps,    &cli_bench, &cli_data,    &cli_completions};
 
 #define COMMANDS (sizeof commands / sizeof *commands)
+
+const cli_command *cli_command_at(size_t i)
+{
+    return i < COMMANDS ? commands[i] : NULL;
+}
+
+/* "train, eval and ps" */
+static const char *command_names(void)
+{
+    static char text[200];
+    for (size_t i = 0, at = 0; i < COMMANDS && at < sizeof text; i++) {
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%s",
+                               i == 0             ? ""
+                               : i + 1 < COMMANDS ? ", "
+                                                  : " and ",
+                               commands[i]->name);
+    }
+    return text;
+}
 
 static cli_exit print_help(void)
 {
@@ -20,14 +40,14 @@ static cli_exit print_help(void)
         return CLI_FAILED;
     }
     fputs("usage: shoal COMMAND [OPTION ...]\n"
-          "Trains models by processes that share memory, looks at their worlds, measures them, and looks after data "
-          "sets.\n\n",
+          "Trains models by processes that share memory, uses what they learned, looks at their worlds,\n"
+          "measures them, and looks after data sets.\n\n",
           output.file);
     for (size_t i = 0; i < COMMANDS; i++) {
-        fprintf(output.file, "  shoal %-7s %s\n", commands[i]->name, commands[i]->summary);
+        fprintf(output.file, "  shoal %-11s %-27s %s\n", commands[i]->name, commands[i]->usage, commands[i]->summary);
     }
-    fputs("\n  -h, --help     this, or what a command does: shoal COMMAND --help\n"
-          "  --version      the version\n",
+    fputs("\n  -h, --help         this, or what a command does: shoal COMMAND --help\n"
+          "  --version          the version\n",
           output.file);
     return cli_output_end(&output);
 }
@@ -36,8 +56,7 @@ static cli_exit run(int argc, char **argv)
 {
     const char *word = argc > 1 ? argv[1] : NULL;
     if (word == NULL) {
-        return cli_complain(NULL, CLI_MISUSED,
-                            "no command; one of train, info, ps, bench and data is wanted, or --help");
+        return cli_complain(NULL, CLI_MISUSED, "no command; one of %s is wanted, or --help", command_names());
     }
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
         return print_help();
@@ -53,7 +72,7 @@ static cli_exit run(int argc, char **argv)
             return commands[i]->run(argc - 1, argv + 1);
         }
     }
-    return cli_complain(NULL, CLI_MISUSED, "unknown command '%s'; known are train, info, ps, bench and data", word);
+    return cli_complain(NULL, CLI_MISUSED, "unknown command '%s'; known are %s", word, command_names());
 }
 
 /* A standard stream that was closed is opened the wrong way round: its number cannot be taken by another file, and using it fails. */

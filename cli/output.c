@@ -128,6 +128,22 @@ void cli_json_string(FILE *file, const char *text)
     fputc('"', file);
 }
 
+void cli_html_text(FILE *file, const char *text)
+{
+    for (const unsigned char *c = (const unsigned char *)text; *c != 0;) {
+        size_t length = character(c);
+        bool control = length == 1 && ((*c < ' ' && *c != '\n' && *c != '\t') || *c == 127);
+        if (length == 0 || control) {
+            fputs("&#xfffd;", file);
+        } else if (strchr("&<>\"'", *c) != NULL) {
+            fprintf(file, "&#%d;", *c);
+        } else {
+            fwrite(c, 1, length, file);
+        }
+        c += length > 0 ? length : 1;
+    }
+}
+
 const char *cli_size(uint64_t bytes, char buffer[CLI_SIZE_TEXT])
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};

@@ -170,7 +170,9 @@ static cli_exit run(int argc, char **argv)
 
 const cli_command cli_ps = {
     .name = "ps",
-    .summary = "[--json]         worlds, their processes, what each holds",
+    .usage = "[--json]",
+    .summary = "worlds, their processes, what each holds",
     .help = help,
     .run = run,
+    .words = "--json",
 };

@@ -1,68 +1,12 @@
 #include "cli/train_show.h"
 
+#include "cli/report.h"
+#include "cli/train_words.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-bool cli_show_begin(cli_show *show, const shoal_train_options *job, const char *json, bool quiet)
-{
-    *show = (cli_show){.job = job, .plain = !quiet};
-    if (!cli_output_begin(&show->output)) {
-        return false;
-    }
-    if (json != NULL && strcmp(json, "-") == 0) {
-        show->json = show->output.file;
-        show->plain = false;
-    } else if (json != NULL) {
-        show->json_path = json;
-        show->json = fopen(json, "we");
-        if (show->json == NULL) {
-            cli_complain(&cli_train, CLI_FAILED, "cannot write %s: %s", json, strerror(errno));
-            show->output.failed = true;
-            (void)cli_output_end(&show->output);
-            return false;
-        }
-    }
-    const char *term = getenv("TERM");
-    show->terminal = show->plain && isatty(STDOUT_FILENO) && term != NULL && strcmp(term, "dumb") != 0;
-    return true;
-}
-
-/* 1234567 as "1,234,567". */
-static const char *grouped(double x, char buffer[32])
-{
-    char digits[24];
-    int length = snprintf(digits, sizeof digits, "%.0f", x > 0 && x < 1e15 ? x : 0), at = 0;
-    for (int i = 0; i < length; i++) {
-        if (i > 0 && (length - i) % 3 == 0) {
-            buffer[at++] = ',';
-        }
-        buffer[at++] = digits[i];
-    }
-    buffer[at] = 0;
-    return buffer;
-}
-
-static bool is_a3c(const cli_show *show)
-{
-    return show->job->method == SHOAL_METHOD_A3C;
-}
-
-static const char *data_name(const cli_show *show)
-{
-    if (is_a3c(show)) {
-        return show->job->env != NULL ? show->job->env : "cartpole";
-    }
-    return show->job->data != NULL ? show->job->data : "mnist";
-}
-
-static const char *model_name(const cli_show *show)
-{
-    return show->job->model != NULL ? show->job->model : is_a3c(show) ? "actor-critic" : "mnist-cnn";
-}
 
 /* ---- JSON ---- */
 
@@ -79,21 +23,25 @@ static void json_string(FILE *file, const char *name, const char *text)
 
 static void json_begin(const cli_show *show, const shoal_train_event *event)
 {
-    const shoal_train_options *o = event->options;
+    const shoal_train_options *o = show->job;
     FILE *f = show->json;
     json_string(f, "method", shoal_train_method_name(o->method));
-    json_string(f, "model", model_name(show));
-    json_string(f, is_a3c(show) ? "env" : "data", data_name(show));
+    json_string(f, "model", cli_model_name(o));
+    json_string(f, o->method == SHOAL_METHOD_A3C ? "env" : "data", cli_data_name(o));
     fprintf(f, ",\"workers\":%d,\"epochs\":%" PRId64 ",\"batch\":%" PRId64, event->workers_count, o->epochs, o->batch);
     json_number(f, "lr", o->lr);
-    json_number(f, "momentum", o->momentum);
-    if (is_a3c(show)) {
+    json_number(f, "momentum", o->momentum > 0 ? o->momentum : 0);
+    fprintf(f, ",\"seed\":%" PRIu64, o->seed);
+    if (o->method == SHOAL_METHOD_A3C) {
         fprintf(f, ",\"rollout\":%" PRId64 ",\"env_steps\":%" PRId64, o->rollout, o->env_steps);
-        json_number(f, "gamma", o->gamma);
-        json_number(f, "entropy", o->entropy);
+        json_number(f, "gamma", o->gamma > 0 ? o->gamma : 0);
+        json_number(f, "entropy", o->entropy > 0 ? o->entropy : 0);
         json_number(f, "until", o->until);
     }
-    fprintf(f, ",\"seed\":%" PRIu64, o->seed);
+    if (event->text[0] != 0) {
+        json_string(f, "resumed", event->text);
+        fprintf(f, ",\"epochs_finished\":%" PRId64, event->so_far.epochs);
+    }
 }
 
 static void json_result(const cli_show *show, const shoal_train_event *event, bool last)
@@ -112,7 +60,7 @@ static void json_result(const cli_show *show, const shoal_train_event *event, bo
     json_number(f, "train_loss", event->loss);
     json_number(f, "test_loss", r->test_loss);
     json_number(f, "test_accuracy", r->test_accuracy);
-    if (is_a3c(show)) {
+    if (show->job->method == SHOAL_METHOD_A3C) {
         fprintf(f, ",\"episodes\":%" PRId64, r->episodes);
         json_number(f, "reward", r->reward);
     }
@@ -148,107 +96,142 @@ static void show_json(const cli_show *show, const shoal_train_event *event)
 
 /* ---- lines ---- */
 
-static void show_progress(cli_show *show, const shoal_train_event *event)
+static void show_line(cli_show *show, const shoal_train_event *event)
 {
-    const shoal_train_result *r = &event->so_far;
-    char rate[32];
-    double share = event->images_total > 0 ? (double)r->images / (double)event->images_total : 0;
-    double left = r->images_per_second > 0 ? (double)(event->images_total - r->images) / r->images_per_second : 0;
-    share = share < 1 ? share : 1;
-    fprintf(show->output.file, "%3.0f %%  loss %.4f  %s images/s  %.0f s left", share * 100,
-            isfinite(event->loss) ? event->loss : 0, grouped(r->images_per_second, rate), left > 0 ? left : 0);
-    show->line = true;
-}
-
-static void show_epoch(cli_show *show, const shoal_train_event *event)
-{
-    const shoal_train_result *r = &event->so_far;
-    char rate[32];
-    if (is_a3c(show)) {
-        fprintf(show->output.file, "%s steps, ", grouped((double)r->images, rate));
-        fprintf(show->output.file, "%" PRId64 " episodes: reward %.1f, %s steps/s, %.1f s\n", r->episodes, r->reward,
-                grouped(r->images_per_second, rate), r->seconds);
-        return;
-    }
-    fprintf(show->output.file, "epoch %" PRId64 " of %" PRId64 ": loss %.4f, test loss %.4f, accuracy %.2f %%, ",
-            r->epochs, show->job->epochs, event->loss, r->test_loss, r->test_accuracy * 100);
-    fprintf(show->output.file, "%s images/s, %.1f s\n", grouped(r->images_per_second, rate), r->seconds);
-}
-
-static void show_table(cli_show *show, const shoal_train_event *event)
-{
-    enum { ROWS = 64 };
-    const shoal_train_result *r = &event->so_far;
+    const shoal_train_options *o = show->job;
     FILE *f = show->output.file;
-    char text[32];
-    fputs("\n  worker       images      loss  deaths\n", f);
-    for (int i = 0; i < event->workers_count && i < ROWS; i++) {
-        const shoal_train_worker *w = &event->workers[i];
-        fprintf(f, "  %6d %12s %9.4f %7d\n", i, grouped((double)w->images, text), w->loss, w->deaths);
-    }
-    if (event->workers_count > ROWS) {
-        fprintf(f, "  and %d more\n", event->workers_count - ROWS);
-    }
-    fprintf(f, "\n  %-14s %s%s\n", "method", shoal_train_method_name(show->job->method), r->stopped ? ", stopped" : "");
-    fprintf(f, "  %-14s %" PRId64 "\n", "epochs", r->epochs);
-    fprintf(f, "  %-14s %.1f s\n", "time", r->seconds);
-    fprintf(f, "  %-14s %s images/s\n", "speed", grouped(r->images_per_second, text));
-    if (is_a3c(show)) {
-        fprintf(f, "  %-14s %" PRId64 "\n  %-14s %.1f, %s %.1f\n", "episodes", r->episodes, "reward", r->reward,
-                r->reward >= event->options->until ? "at least" : "below", event->options->until);
-    }
-    if (isfinite(r->test_loss)) {
-        fprintf(f, "  %-14s %.4f\n  %-14s %.2f %%\n", "test loss", r->test_loss, "accuracy", r->test_accuracy * 100);
+    int workers = event->workers_count;
+    switch (event->kind) {
+    case SHOAL_TRAIN_BEGIN:
+        fprintf(f, "%s: %d worker%s, %s on %s\n", shoal_train_method_name(o->method), workers, workers == 1 ? "" : "s",
+                cli_model_name(o), cli_data_name(o));
+        if (event->text[0] != 0) {
+            fprintf(f, "goes on from %s: %" PRId64 " of %" PRId64 " epochs are finished\n", event->text,
+                    event->so_far.epochs, o->epochs);
+        }
+        break;
+    case SHOAL_TRAIN_EPOCH:
+        if (!show->headed) {
+            cli_table_head(f, o);
+        }
+        show->headed = true;
+        cli_table_epoch(f, o, event);
+        break;
+    case SHOAL_TRAIN_DEATH: fprintf(f, "worker %d: %s; started again\n", event->worker, event->text); break;
+    case SHOAL_TRAIN_SUMMARY: cli_table_summary(f, show, event); break;
+    default: break;
     }
 }
 
 static void show_plain(cli_show *show, const shoal_train_event *event)
 {
-    FILE *f = show->output.file;
-    if (show->line) {
-        fputs("\r\033[K", f);
-        show->line = false;
+    bool tick = event->kind == SHOAL_TRAIN_TICK, last = event->kind == SHOAL_TRAIN_SUMMARY;
+    if (!tick && show->terminal) {
+        cli_progress_lift(&show->progress, show->output.file);
     }
-    switch (event->kind) {
-    case SHOAL_TRAIN_BEGIN:
-        fprintf(f, "%s: %d worker%s, %s on %s\n", shoal_train_method_name(show->job->method), event->workers_count,
-                event->workers_count == 1 ? "" : "s", model_name(show), data_name(show));
-        break;
-    case SHOAL_TRAIN_TICK: show_progress(show, event); break;
-    case SHOAL_TRAIN_EPOCH: show_epoch(show, event); break;
-    case SHOAL_TRAIN_DEATH: fprintf(f, "worker %d: %s; started again\n", event->worker, event->text); break;
-    case SHOAL_TRAIN_SAVE: fprintf(f, "saved to %s\n", event->text); break;
-    case SHOAL_TRAIN_SUMMARY: show_table(show, event); break;
+    show_line(show, event);
+    if (show->terminal && !last) {
+        cli_progress_draw(&show->progress, show->output.file, show->job, event, !tick);
     }
 }
 
 /* ---- all ---- */
 
+static bool cannot(cli_show *show, const char *path)
+{
+    int why = errno;
+    show->terminal = false; /* the complaint does not stand among rows that change */
+    cli_progress_end(&show->progress);
+    if (!show->output.failed) {
+        cli_complain(&cli_train, CLI_FAILED, "cannot write %s: %s", path, strerror(why));
+    }
+    show->output.failed = true;
+    return false;
+}
+
+static bool begin_json(cli_show *show, const char *path)
+{
+    if (path != NULL && strcmp(path, "-") == 0) {
+        show->json = show->output.file;
+        show->plain = false;
+    } else if (path != NULL) {
+        show->json = fopen(path, "we");
+        show->json_path = show->json != NULL ? path : NULL;
+    }
+    return path == NULL || show->json != NULL || cannot(show, path);
+}
+
+static bool begin_report(cli_show *show, const char *path)
+{
+    show->report_path = path;
+    if (path == NULL || (cli_report_possible(path) && cli_history_init(&show->history, show->job->method))) {
+        return true;
+    }
+    return cannot(show, path);
+}
+
+bool cli_show_begin(cli_show *show, const shoal_train_options *job, const cli_show_options *options)
+{
+    *show = (cli_show){.job = job, .plain = !options->quiet};
+    if (!cli_output_begin(&show->output)) {
+        return false;
+    }
+    if (begin_report(show, options->report) && begin_json(show, options->json) &&
+        (options->tensorboard == NULL || cli_tensorboard_open(&show->events, job->method, options->tensorboard) ||
+         cannot(show, options->tensorboard))) {
+        show->terminal = show->plain && cli_progress_possible();
+        cli_progress_init(&show->progress);
+        return true;
+    }
+    if (show->json_path != NULL) {
+        fclose(show->json);
+    }
+    cli_history_fini(&show->history);
+    (void)cli_output_end(&show->output);
+    return false;
+}
+
 bool cli_show_event(cli_show *show, const shoal_train_event *event)
 {
     bool tick = event->kind == SHOAL_TRAIN_TICK;
+    show->saved = show->saved || event->kind == SHOAL_TRAIN_SAVE;
+    if (show->report_path != NULL && !cli_history_event(&show->history, event)) {
+        errno = ENOMEM;
+        cannot(show, show->report_path);
+    }
+    if (!cli_tensorboard_event(&show->events, event)) {
+        cannot(show, show->events.path);
+    }
     if (show->json != NULL && !tick) {
         show_json(show, event);
     }
+    if (show->json_path != NULL && (fflush(show->json) != 0 || ferror(show->json))) {
+        cannot(show, show->json_path);
+    }
     if (show->plain && (!tick || show->terminal)) {
         show_plain(show, event);
-    }
-    if (show->json_path != NULL && (fflush(show->json) != 0 || ferror(show->json)) && !show->output.failed) {
-        cli_complain(&cli_train, CLI_FAILED, "cannot write %s: %s", show->json_path, strerror(errno));
-        show->output.failed = true;
     }
     return cli_output_send(&show->output);
 }
 
 cli_exit cli_show_end(cli_show *show, bool failed)
 {
-    if (show->line && show->output.file != NULL) {
-        fputs("\n", show->output.file);
+    const char *why = failed ? shoal_last_error_text() : NULL;
+    cli_progress_end(&show->progress);
+    if (failed) {
+        cli_complain(&cli_train, CLI_FAILED, "%s", why);
     }
-    if (show->json_path != NULL && fclose(show->json) != 0 && !show->output.failed) {
-        cli_complain(&cli_train, CLI_FAILED, "cannot write %s: %s", show->json_path, strerror(errno));
-        show->output.failed = true;
+    if (show->report_path != NULL && show->history.begun &&
+        !cli_report_write(show->report_path, show->job, &show->history, why)) {
+        cannot(show, show->report_path);
     }
+    if (!cli_tensorboard_close(&show->events)) {
+        cannot(show, show->events.path);
+    }
+    if (show->json_path != NULL && fclose(show->json) != 0) {
+        cannot(show, show->json_path);
+    }
+    cli_history_fini(&show->history);
     cli_exit sent = cli_output_end(&show->output);
     return failed ? CLI_FAILED : sent;
 }

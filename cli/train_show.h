@@ -1,26 +1,49 @@
-/* What `shoal train` shows: lines, one line that changes on a terminal, a table at the end, JSON. */
+/* What people see of `shoal train`: lines, rows that change on a terminal, a table at the end; JSON, event files and a report. */
 #ifndef CLI_TRAIN_SHOW_H
 #define CLI_TRAIN_SHOW_H
 
 #include "cli/cli.h"
+#include "cli/history.h"
+#include "cli/progress.h"
+#include "cli/tensorboard.h"
 
 #include <shoal/train.h>
 
+/* What is wanted. Paths may be NULL: none. */
+typedef struct cli_show_options {
+    const char *json;        /* "-": standard output, and then no lines for people */
+    const char *report;      /* an HTML file, written when the job ends */
+    const char *tensorboard; /* a folder for event files */
+    bool quiet;
+} cli_show_options;
+
 typedef struct cli_show {
     const shoal_train_options *job;
-    cli_output output;     /* standard output */
-    FILE *json;            /* output's, or a file of its own; NULL: none */
-    const char *json_path; /* of that file; NULL: none */
-    bool plain;            /* lines for people */
-    bool terminal;         /* one of them changes */
-    bool line;             /* such a line stands there */
+    cli_output output;       /* standard output */
+    FILE *json;              /* output's, or a file of its own; NULL: none */
+    const char *json_path;   /* of that file; NULL: none */
+    const char *report_path; /* NULL: none */
+    bool plain;              /* lines for people */
+    bool terminal;           /* and rows that change */
+    bool headed;             /* the table of epochs has its head */
+    bool saved;              /* there is a checkpoint */
+    cli_progress progress;
+    cli_history history; /* for the report */
+    cli_tensorboard events;
 } cli_show;
 
-/* json: NULL, "-" or a path. False: it was said why not. */
-bool cli_show_begin(cli_show *show, const shoal_train_options *job, const char *json, bool quiet);
+/* False: it was said why not. */
+bool cli_show_begin(cli_show *show, const shoal_train_options *job, const cli_show_options *options);
 
-/* False: it cannot be written, and that was said. */
+/* False: something cannot be written, and that was said. */
 bool cli_show_event(cli_show *show, const shoal_train_event *event);
+
+/* failed: the job did, and the last error says why, which is passed on here. */
 cli_exit cli_show_end(cli_show *show, bool failed);
+
+/* train_table.c: what is written for people. */
+void cli_table_head(FILE *file, const shoal_train_options *job);
+void cli_table_epoch(FILE *file, const shoal_train_options *job, const shoal_train_event *event);
+void cli_table_summary(FILE *file, const cli_show *show, const shoal_train_event *event);
 
 #endif

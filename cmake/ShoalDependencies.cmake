@@ -14,6 +14,18 @@ find_library(SHOAL_ZLIB_ARCHIVE NAMES libz.a HINTS ${ZLIB_LIBDIR})
 find_library(SHOAL_JANSSON_ARCHIVE NAMES libjansson.a HINTS ${JANSSON_LIBDIR})
 mark_as_advanced(SHOAL_ZLIB_ARCHIVE SHOAL_JANSSON_ARCHIVE)
 
+# Config files and images, for the program alone.
+pkg_check_modules(INIH REQUIRED IMPORTED_TARGET inih)
+pkg_check_modules(PNG REQUIRED IMPORTED_TARGET libpng>=1.6)
+find_library(SHOAL_INIH_ARCHIVE NAMES libinih.a HINTS ${INIH_LIBDIR})
+find_library(SHOAL_PNG_ARCHIVE NAMES libpng.a libpng16.a HINTS ${PNG_LIBDIR})
+mark_as_advanced(SHOAL_INIH_ARCHIVE SHOAL_PNG_ARCHIVE)
+if(SHOAL_INIH_ARCHIVE AND SHOAL_PNG_ARCHIVE AND SHOAL_ZLIB_ARCHIVE)
+    set(SHOAL_CLI_PACKAGES ${SHOAL_INIH_ARCHIVE} ${SHOAL_PNG_ARCHIVE} ${SHOAL_ZLIB_ARCHIVE} m)
+else()
+    set(SHOAL_CLI_PACKAGES PkgConfig::INIH PkgConfig::PNG)
+endif()
+
 # What the layers are linked with, and the same as archives.
 set(SHOAL_PACKAGES PkgConfig::MSGPACK PkgConfig::ZLIB PkgConfig::JANSSON)
 set(SHOAL_ARCHIVES ${SHOAL_MSGPACK_ARCHIVE} ${SHOAL_ZLIB_ARCHIVE} ${SHOAL_JANSSON_ARCHIVE})

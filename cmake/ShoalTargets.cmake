@@ -122,6 +122,8 @@ function(shoal_cli)
     add_executable(shoal_cli ${arg_SOURCES})
     shoal_flags(shoal_cli)
     shoal_link_archives(shoal_cli)
+    target_include_directories(shoal_cli PRIVATE ${INIH_INCLUDE_DIRS} ${PNG_INCLUDE_DIRS})
+    target_link_libraries(shoal_cli PRIVATE ${SHOAL_CLI_PACKAGES})
     set_target_properties(shoal_cli PROPERTIES OUTPUT_NAME shoal RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
 endfunction()
 

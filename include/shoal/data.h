@@ -86,6 +86,9 @@ const char *shoal_data_name(size_t i);
 SHOAL_MUST_USE shoal_err shoal_data_where(const char *name, char *folder, size_t capacity);
 const char *shoal_data_origin(const char *name);
 
+/* How its samples are normalised: x = (pixel / 255 - mean) / deviation. SHOAL_ENOENT for an unknown name. */
+SHOAL_MUST_USE shoal_err shoal_data_scale(const char *name, double *out_mean, double *out_deviation);
+
 /* Checks sizes and CRC32 of the unpacked files in a folder (NULL: where it lies). Copies them from one folder to another, which
  * is made, after checking them. Errors: SHOAL_ENOENT, SHOAL_EPERM, SHOAL_EOS; SHOAL_ECORRUPT names the file. */
 SHOAL_MUST_USE shoal_err shoal_data_verify(const char *name, const char *folder);

@@ -6,7 +6,7 @@
 #ifndef SHOAL_FILE_H
 #define SHOAL_FILE_H
 
-#include <shoal/tensor.h>
+#include <shoal/nn.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -45,6 +45,12 @@ SHOAL_MUST_USE shoal_err shoal_safetensors_write(const char *path, const shoal_t
 shoal_tensor *shoal_npy_read(const char *path);
 SHOAL_MUST_USE shoal_err shoal_npy_write(const char *path, shoal_tensor *t);
 shoal_tensor *shoal_idx_read(const char *path);
+
+/* Copies a model's parameters and buffers out of a safetensors file that has them under the model's own names, which are
+ * PyTorch's. What begins with "shoal/" is no weight and passed over, so a checkpoint of a training job is such a file too. Errors:
+ * those of reading; SHOAL_EINVAL, which names file and tensor, for one that is missing, too much, or of another dtype or shape; the
+ * model is then as it was. */
+SHOAL_MUST_USE shoal_err shoal_weights_read(const char *path, shoal_module *module);
 
 #ifdef __cplusplus
 }

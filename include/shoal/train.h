@@ -70,14 +70,15 @@ typedef struct shoal_train_worker {
 } shoal_train_worker;
 
 typedef enum shoal_train_event_kind {
-    SHOAL_TRAIN_BEGIN,   /* all workers are started */
-    SHOAL_TRAIN_TICK,    /* some 20 times a second: time to look at the workers, or to stop */
-    SHOAL_TRAIN_EPOCH,   /* an epoch is finished, and the model tested */
-    SHOAL_TRAIN_DEATH,   /* a worker died, and is started again: worker, text */
-    SHOAL_TRAIN_SAVE,    /* the parameters are written: text is the path */
+    SHOAL_TRAIN_BEGIN, /* all workers are started. text: the path that was resumed, or "" */
+    SHOAL_TRAIN_TICK,  /* some 20 times a second: time to look at the workers, or to stop */
+    SHOAL_TRAIN_EPOCH, /* an epoch is finished, and the model tested */
+    SHOAL_TRAIN_DEATH, /* a worker died, and is started again: worker, text */
+    SHOAL_TRAIN_SAVE, /* a checkpoint is written: text is the path. The first one, before the workers start, is not told */
     SHOAL_TRAIN_SUMMARY, /* the job is done */
 } shoal_train_event_kind;
 
+/* Of a job that was resumed: images, epochs and episodes are of the whole job, the rest is of this call. */
 typedef struct shoal_train_result {
     double seconds;           /* since shoal_train_run was called */
     double train_seconds;     /* of these, those in which workers trained */
@@ -96,11 +97,10 @@ typedef struct shoal_train_result {
 typedef struct shoal_train_event {
     shoal_train_event_kind kind;
     shoal_train_result so_far;
-    int64_t images_total;                      /* of the whole job */
-    double loss;                               /* mean of the workers' */
-    int worker;                                /* DEATH: its rank */
-    const char *text;                          /* DEATH: how it ended; SAVE: the path; else "" */
-    const struct shoal_train_options *options; /* in force: the defaults filled in */
+    int64_t images_total; /* of the whole job */
+    double loss;          /* mean of the workers' */
+    int worker;           /* DEATH: its rank */
+    const char *text;     /* DEATH: how it ended; SAVE, and BEGIN of a resumed job: the path; else "" */
     const shoal_train_worker *workers;
     int workers_count;
 } shoal_train_event;
@@ -130,18 +130,36 @@ typedef struct shoal_train_options {
     bool shared_state;           /* hogwild: one momentum for all workers */
     shoal_start start;           /* of the workers */
     int restarts;                /* of one worker; 10; negative: none */
-    const char *save;            /* a safetensors file, written after each epoch and when the job ends or is stopped */
+    const char *save;            /* a checkpoint: see below */
     const char *resume;          /* such a file: go on from there */
-    double until;      /* stop after an epoch whose test accuracy is at least this; 0: never; a3c: the mean return to
-                                  * reach; 0: that of the environment, negative: none */
-    const char *env;   /* a3c: an environment (env.h) by name; NULL: "cartpole" */
-    int64_t env_steps; /* a3c: most steps, of all actors together; 2,000,000 */
-    int64_t rollout;   /* a3c: steps between two changes by one actor; 20 */
-    double gamma;      /* a3c: how much of the next step's return counts; 0.99; negative: none */
-    double entropy;    /* a3c: weight of the policy's entropy; 0.01; negative: none */
+    double until;              /* stop after an epoch whose test accuracy is at least this; 0: never. a3c: when the mean
+                                    return is; 0: what the environment counts as solved; negative: never */
+    const char *env;           /* a3c: an environment (env.h) by name; NULL: "cartpole" */
+    int64_t env_steps;         /* a3c: most steps, of all actors together; 10,000 for each of epochs; 2,000,000 */
+    int64_t rollout;           /* a3c: steps between two changes by one actor; 20 */
+    double gamma;              /* a3c: how much of the next step's return counts; 0.99; negative: none */
+    double entropy;            /* a3c: weight of the policy's entropy; 0.01; negative: none */
     shoal_train_callback call; /* may be NULL */
     void *context;
 } shoal_train_options;
+
+/* Checkpoints. save is written before the workers start, after each epoch, and when the job ends or is stopped; aside, synced and
+ * renamed, so the file is always a whole one, whenever the job is killed and whatever the disk does. It is a safetensors file of the
+ * weights (shoal_weights_read) that has also what a job needs to go on. A save that fails fails the job; the file is then the
+ * last good one.
+ *
+ * resume takes the parameters, momentum and position out of such a file; save may name the same one. serial, sync and local end in
+ * the same bits as if they had never been interrupted, also after a stop in the middle of an epoch (they go on from the beginning of the
+ * round that was under way); hogwild goes on where each worker was, with new momentum; a3c with new
+ * episodes. Method, model, data, number of
+ * samples, workers, batch, lr, momentum, seed and the method's own settings must be those that the job began with, because the result
+ * depends on them. Others may change: epochs (more of them train on; fewer than the file has are refused), until, restarts, start,
+ * save. Of a job that has nothing left to do the model is tested, BEGIN and SUMMARY are told, and no worker is started.
+ * Errors: those of reading; SHOAL_EINVAL for a file that is no checkpoint, of another model, or of another job, which names the
+ * setting and both values; SHOAL_ECORRUPT. The module is then as it was. */
+/* The options with what is 0 replaced by its default, that of the method where it has one of its own; what says none stays
+ * negative. */
+shoal_train_options shoal_train_defaults(const shoal_train_options *options);
 
 /* Whether these are options of a job. Looks at no file. Errors: SHOAL_EINVAL, which says what would be right; SHOAL_ENOENT for
  * a model that there is not. */

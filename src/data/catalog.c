@@ -157,6 +157,17 @@ const char *shoal_data_origin(const char *name)
     return e != NULL ? e->origin : NULL;
 }
 
+shoal_err shoal_data_scale(const char *name, double *out_mean, double *out_deviation)
+{
+    const sh_catalog_entry *e = find(name);
+    if (e == NULL) {
+        return SHOAL_ENOENT;
+    }
+    *out_mean = (double)e->mean;
+    *out_deviation = (double)e->deviation;
+    return SHOAL_OK;
+}
+
 shoal_err shoal_data_where(const char *name, char *folder, size_t capacity)
 {
     char place[PATH_MAX];

@@ -1,5 +1,6 @@
 /* Loaders with worker processes, over the three start methods. */
 #include "data/loader_test.h"
+#include "sync/atomic.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -141,10 +142,10 @@ typedef struct moody {
 
 /* The batch before the fatal one comes late, from the other worker: the loader has met the deaths by then. A sleep too short for that
  * would test less, and fail nothing. */
-static void come_late(const moody *m, const int *deaths)
+static void come_late(const moody *m, const sh_a32 *deaths)
 {
-    int before = m->mood == EXITS ? 1 : m->mood == DIES ? 3 : 0;
-    for (int i = 0; i < 2000 && __atomic_load_n(deaths, __ATOMIC_RELAXED) < before; i++) {
+    uint32_t before = m->mood == EXITS ? 1 : m->mood == DIES ? 3 : 0;
+    for (int i = 0; i < 2000 && sh_load_relaxed(deaths) < before; i++) {
         usleep(5000);
     }
     usleep(before > 0 ? 100000 : 0);
@@ -153,20 +154,20 @@ static void come_late(const moody *m, const int *deaths)
 static shoal_err moody_fetch(void *state, const int64_t *numbers, int64_t count, shoal_tensor *x, shoal_tensor *y)
 {
     const moody *m = state;
-    int *deaths = shoal_block_data(m->deaths);
+    sh_a32 *deaths = shoal_block_data(m->deaths);
     for (int64_t i = 0; i < count; i++) {
         if (numbers[i] == 42 && m->mood == FAILS) {
             return shoal_fail(SHOAL_ESTATE, "sample 42 is gone");
         }
-        if (numbers[i] == 42 && (m->mood == DIES || (m->mood == DIES_ONCE && *deaths == 0))) {
-            ++*deaths;
+        if (numbers[i] == 42 && (m->mood == DIES || (m->mood == DIES_ONCE && sh_load_relaxed(deaths) == 0))) {
+            sh_add_relaxed(deaths, 1);
             kill(getpid(), SIGKILL);
         }
         if (numbers[i] == 30) {
             come_late(m, deaths);
         }
         if (numbers[i] == 42 && m->mood == EXITS) {
-            ++*deaths;
+            sh_add_relaxed(deaths, 1);
             _exit(7);
         }
         ((float *)shoal_tensor_data(x))[2 * i] = (float)numbers[i];
@@ -202,7 +203,7 @@ static shoal_dataset *moody_set(int mood)
 {
     moody *m = calloc(1, sizeof *m);
     m->mood = mood;
-    ck_assert_ok(shoal_block_create_zeroed(sizeof(int), &m->deaths));
+    ck_assert_ok(shoal_block_create_zeroed(sizeof(sh_a32), &m->deaths));
     return shoal_dataset_create(&(shoal_dataset_type){.name = "moody",
                                                       .length = N,
                                                       .x_ndim = 1,

@@ -6,6 +6,9 @@
 
 #include <shoal/file.h>
 
+/* Names that begin so are no weights: what a checkpoint holds beside them. */
+#define SH_TENSORS_OWN "shoal/"
+
 typedef struct sh_named {
     char *name;
     shoal_tensor *tensor; /* or */
@@ -28,5 +31,11 @@ struct shoal_tensors {
 
 /* Writes all elements in order, of any device. */
 shoal_err sh_write_elements(sh_aside *file, shoal_tensor *t);
+
+/* Copies the tensor of that name into one of the same dtype and shape. path, for words, is where the set was read from. */
+shoal_err sh_tensors_take(const shoal_tensors *set, const char *path, const char *name, shoal_tensor *to);
+
+/* shoal_weights_read of a set that was read already. */
+shoal_err sh_weights_take(const shoal_tensors *set, const char *path, shoal_module *module);
 
 #endif

@@ -16,7 +16,9 @@
 #define EPOCH 10000 /* steps */
 #define EPISODES 100
 #define ROLLOUT_MOST INT64_C(100000)
-#define STEPS_MOST INT64_C(1000000000000)
+#define STEPS INT64_C(2000000)
+#define STEPS_MOST INT64_C(10000000000) /* a million epochs */
+#define NEVER (-1.0)
 
 typedef struct a3c {
     shoal_value *state; /* of RMSprop */
@@ -29,9 +31,10 @@ typedef struct a3c {
 
 /* ---- options ---- */
 
-static double or_usual(double given, double usual)
+/* Begun ones, at least one: a limit that is no number of steps is told of as such. */
+static int64_t epochs_of(int64_t steps)
 {
-    return given == 0 ? usual : given < 0 ? 0 : given;
+    return steps >= 1 && steps <= STEPS_MOST ? (steps + EPOCH - 1) / EPOCH : 1;
 }
 
 static void defaults(shoal_train_options *o)
@@ -39,13 +42,17 @@ static void defaults(shoal_train_options *o)
     o->model = o->model != NULL ? o->model : MODEL;
     o->lr = o->lr != 0 ? o->lr : 0.002;
     o->env = o->env != NULL ? o->env : "cartpole";
-    o->env_steps = o->env_steps != 0 ? o->env_steps : 2000000;
     o->rollout = o->rollout != 0 ? o->rollout : 20;
-    o->gamma = or_usual(o->gamma, 0.99);
-    o->entropy = or_usual(o->entropy, 0.01);
+    o->gamma = o->gamma != 0 ? o->gamma : 0.99;
+    o->entropy = o->entropy != 0 ? o->entropy : 0.01;
+    if (o->env_steps == 0) {
+        o->env_steps = o->epochs > 0 && o->epochs <= STEPS_MOST / EPOCH ? o->epochs * EPOCH : STEPS;
+    }
+    o->epochs = epochs_of(o->env_steps);
     const shoal_env_type *type = shoal_env_find(o->env);
-    double solved = type != NULL && type->solved != 0 ? type->solved : INFINITY;
-    o->until = o->until == 0 ? solved : o->until < 0 ? INFINITY : o->until;
+    if (o->until == 0) {
+        o->until = type != NULL && type->solved != 0 ? type->solved : NEVER;
+    }
 }
 
 static shoal_err check(const shoal_train_options *o)
@@ -127,27 +134,27 @@ static shoal_value *arguments(sh_job *job, int rank)
 {
     (void)rank;
     const a3c *a = job->own;
-    const sh_a3c_settings settings = {
-        .rollout = job->o.rollout, .env_steps = job->o.env_steps, .gamma = job->o.gamma, .entropy = job->o.entropy};
+    const sh_a3c_settings settings = {.rollout = job->o.rollout,
+                                      .env_steps = job->o.env_steps,
+                                      .gamma = fmax(job->o.gamma, 0),
+                                      .entropy = fmax(job->o.entropy, 0)};
     return shoal_map("env", job->o.env, "settings", shoal_value_bytes(&settings, sizeof settings), "count",
                      a->count_block, "returns", a->returns, "state", shoal_value_copy(a->state));
 }
 
 /* ---- running ---- */
 
-/* An episode is finished: the mean of the last, which the job waits for. */
-static void count_episode(sh_job *job, double episode)
+/* The mean of the last episodes, which the job waits for. */
+static void count_mean(sh_job *job)
 {
     a3c *a = job->own;
-    shoal_train_result *r = &job->result;
-    a->last[r->episodes++ % EPISODES] = episode;
-    int64_t n = r->episodes < EPISODES ? r->episodes : EPISODES;
+    int64_t n = job->result.episodes < EPISODES ? job->result.episodes : EPISODES;
     double sum = 0;
     for (int64_t i = 0; i < n; i++) {
         sum += a->last[i];
     }
-    r->reward = sum / (double)n;
-    a->reached = n == EPISODES && r->reward >= job->o.until;
+    job->result.reward = n > 0 ? sum / (double)n : NAN;
+    a->reached = n == EPISODES && job->o.until >= 0 && job->result.reward >= job->o.until;
 }
 
 /* In the order in which they were finished, up to the one that makes the mean; twenty times a second, not at each one: while
@@ -160,9 +167,18 @@ static shoal_err gather(sh_job *job)
     shoal_err err = SHOAL_OK;
     while (!a->reached &&
            (err = shoal_queue_get_bytes(a->returns, &episode, sizeof episode, SHOAL_NOW, &size)) == SHOAL_OK) {
-        count_episode(job, episode);
+        a->last[job->result.episodes++ % EPISODES] = episode;
+        count_mean(job);
     }
     return err == SHOAL_ETIMEDOUT ? SHOAL_OK : err;
+}
+
+/* Epochs that are finished. Actors may take some steps more than the limit, which are in none. */
+static int64_t finished(const sh_job *job)
+{
+    const a3c *a = job->own;
+    int64_t epochs = (int64_t)sh_load_relaxed(&a->count->steps) / EPOCH;
+    return epochs < job->o.epochs ? epochs : job->o.epochs;
 }
 
 static shoal_err run(sh_job *job)
@@ -174,17 +190,94 @@ static shoal_err run(sh_job *job)
         if (err == SHOAL_OK) {
             err = gather(job);
         }
-        int64_t steps = (int64_t)sh_load_relaxed(&a->count->steps);
-        bool goes_on = steps < job->o.env_steps && !a->reached && !job->result.stopped;
-        if (err == SHOAL_OK && goes_on && steps / EPOCH > job->result.epochs) {
-            err = sh_job_epoch(job, steps / EPOCH, false);
+        int64_t epochs = finished(job);
+        if (err == SHOAL_OK && epochs > job->result.epochs && epochs < job->o.epochs && !a->reached &&
+            !job->result.stopped) {
+            err = sh_job_epoch(job, epochs, false); /* while they go on */
         }
     }
-    if (err == SHOAL_OK) { /* what the last ones sent before they returned */
+    sh_store_relaxed(&job->board->stop, 1); /* the actors end while the last of them is told */
+    if (err == SHOAL_OK) {                  /* what those sent that ended by themselves */
         err = gather(job);
     }
-    int64_t steps = (int64_t)sh_load_relaxed(&a->count->steps);
-    return err == SHOAL_OK && !job->result.stopped ? sh_job_epoch(job, steps / EPOCH, false) : err;
+    return err == SHOAL_OK && !job->result.stopped ? sh_job_epoch(job, finished(job), false) : err;
+}
+
+/* ---- checkpoints ---- */
+
+static shoal_err pass_settings(sh_job *job, sh_checkpoint *c)
+{
+    shoal_err err = sh_checkpoint_setting(c, "env", job->o.env);
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_setting_whole(c, "rollout", job->o.rollout);
+    }
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_setting_number(c, "gamma", job->o.gamma);
+    }
+    return err == SHOAL_OK ? sh_checkpoint_setting_number(c, "entropy", job->o.entropy) : err;
+}
+
+/* What each actor has done, which also chooses the ways that it goes from here. */
+static shoal_err take_steps(sh_job *job, const sh_checkpoint *c, const int64_t *steps)
+{
+    a3c *a = job->own;
+    int64_t sum = 0;
+    for (int i = 0; i < job->o.workers; i++) {
+        if (steps[i] < 0 || steps[i] > STEPS_MOST || (sum += steps[i]) > 2 * STEPS_MOST) {
+            return sh_fail(SHOAL_ECORRUPT, "%s: a broken checkpoint: actor %d has taken %lld steps", c->path, i,
+                           (long long)steps[i]);
+        }
+        sh_racy_store(&job->board->workers[i].images, (uint64_t)steps[i]);
+    }
+    sh_store_relaxed(&a->count->steps, (uint64_t)sum);
+    job->images_before = sum;
+    job->result.epochs = finished(job);
+    return SHOAL_OK;
+}
+
+static shoal_err pass_steps(sh_job *job, sh_checkpoint *c)
+{
+    shoal_tensor *steps = shoal_empty(SHOAL_I64, SHOAL_SHAPE(job->o.workers));
+    int64_t *at = steps != NULL ? shoal_tensor_data(steps) : NULL;
+    for (int i = 0; at != NULL && i < job->o.workers; i++) {
+        at[i] = (int64_t)sh_racy_load(&job->board->workers[i].images);
+    }
+    shoal_err err = sh_checkpoint_tensor(c, "steps", steps);
+    if (err == SHOAL_OK && !c->writing) {
+        err = take_steps(job, c, at);
+    }
+    shoal_tensor_release(steps);
+    return err;
+}
+
+static shoal_err pass_episodes(sh_job *job, sh_checkpoint *c)
+{
+    a3c *a = job->own;
+    shoal_tensor *last = shoal_from_data(SHOAL_F64, a->last, SHOAL_SHAPE(EPISODES));
+    shoal_err err = sh_checkpoint_whole(c, "episodes", 0, INT64_MAX / 2, &job->result.episodes);
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_tensor(c, "returns", last);
+    }
+    if (err == SHOAL_OK && !c->writing) {
+        err = shoal_tensor_read(last, a->last, sizeof a->last);
+        count_mean(job);
+    }
+    shoal_tensor_release(last);
+    return err;
+}
+
+/* Everything but the episodes that were under way. The steps and the state are noted before the parameters, which go on changing. */
+static shoal_err checkpoint(sh_job *job, sh_checkpoint *c)
+{
+    const a3c *a = job->own;
+    shoal_err err = pass_settings(job, c);
+    if (err == SHOAL_OK) {
+        err = pass_episodes(job, c);
+    }
+    if (err == SHOAL_OK) {
+        err = pass_steps(job, c);
+    }
+    return err == SHOAL_OK ? sh_checkpoint_map(c, "rmsprop", a->state) : err;
 }
 
 const sh_method sh_method_a3c = {
@@ -198,4 +291,5 @@ const sh_method sh_method_a3c = {
     .close = close,
     .arguments = arguments,
     .run = run,
+    .checkpoint = checkpoint,
 };

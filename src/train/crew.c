@@ -63,7 +63,7 @@ static shoal_err ended(sh_job *job, int rank)
     if (status.end == SHOAL_FAILED) {
         return sh_fail(SHOAL_ECHILD, "%s", text);
     }
-    if (job->result.stopped) {
+    if (sh_job_over(job)) {
         m->done = true;
         return SHOAL_OK;
     }

@@ -1,13 +1,21 @@
 /* Hogwild (Niu et al., "Hogwild!: a lock-free approach to parallelizing stochastic gradient descent", 2011): all workers change the
  * same parameters, all the time, without locks; an update may be lost, and that is on purpose.
  *
- * Nobody waits for anybody. A worker that died goes on where its position stands, with new momentum. */
+ * Nobody waits for anybody. A worker that died goes on where its position stands, with new momentum, or with the one that is shared. */
 #include "train/job.h"
+#include "train/state.h"
+
+#include <shoal/share.h>
+
+#include "base/error.h"
 
 static shoal_err work(int rank, const shoal_value *args)
 {
     sh_worker w;
     shoal_err err = sh_worker_open(&w, rank, args);
+    if (err == SHOAL_OK) {
+        err = sh_state_adopt(w.sgd, shoal_value_find(args, "own")); /* nothing there: its own */
+    }
     uint64_t position = err == SHOAL_OK ? sh_racy_load(&w.progress->position) : 0;
     int64_t epoch = (int64_t)(position >> 32), batch = (int64_t)(position & UINT32_MAX);
     while (err == SHOAL_OK && epoch < w.settings.epochs && !sh_worker_stopped(&w)) {
@@ -19,6 +27,33 @@ static shoal_err work(int rank, const shoal_value *args)
     }
     sh_worker_close(&w);
     return err;
+}
+
+/* One momentum for all: changed by all, without locks, as the parameters are. */
+static shoal_err open(sh_job *job)
+{
+    if (!job->o.shared_state) {
+        return SHOAL_OK;
+    }
+    shoal_optimizer *sgd = shoal_sgd_create(job->model, .lr = job->o.lr, .momentum = job->o.momentum);
+    shoal_err err = sgd ? shoal_optimizer_prepare(sgd) : shoal_last_error();
+    if (err == SHOAL_OK) {
+        job->own = sh_state_zeros(sgd);
+        err = job->own ? SHOAL_OK : shoal_last_error();
+    }
+    shoal_optimizer_destroy(sgd);
+    return err;
+}
+
+static void close(sh_job *job)
+{
+    shoal_value_destroy(job->own);
+}
+
+static shoal_value *arguments(sh_job *job, int rank)
+{
+    (void)rank;
+    return job->own ? shoal_value_copy(job->own) : shoal_value_null();
 }
 
 /* Epochs that every worker has finished. */
@@ -38,11 +73,71 @@ static shoal_err run(sh_job *job)
     while (err == SHOAL_OK && !sh_crew_done(job) && !job->result.stopped) {
         err = sh_crew_wait(job);
         int64_t epochs = finished(job);
-        if (err == SHOAL_OK && epochs > job->result.epochs && epochs < job->o.epochs && !job->result.stopped) {
+        if (err == SHOAL_OK && epochs > job->result.epochs && epochs < job->o.epochs && !sh_job_over(job)) {
             err = sh_job_epoch(job, epochs, false); /* while they go on */
         }
     }
-    return err == SHOAL_OK && !job->result.stopped ? sh_job_epoch(job, job->o.epochs, true) : err;
+    if (err != SHOAL_OK || job->result.stopped) {
+        return err;
+    }
+    return job->enough ? sh_job_test(job) : sh_job_epoch(job, job->o.epochs, true); /* again: they had gone on */
 }
 
-const sh_method sh_method_hogwild = {.name = "hogwild", .target = work, .run = run};
+/* ---- checkpoints ---- */
+
+static shoal_err take_position(sh_job *job, const sh_checkpoint *c, int rank, int64_t epoch, int64_t batch)
+{
+    int64_t batches = sh_shard_batches(&job->settings, shoal_dataset_length(job->train_set), rank);
+    if (epoch < 0 || batch < 0 || batch > batches) {
+        return sh_fail(SHOAL_ECORRUPT, "%s: a broken checkpoint: worker %d is at batch %lld of epoch %lld", c->path,
+                       rank, (long long)batch, (long long)epoch);
+    }
+    if (epoch > job->o.epochs || (epoch == job->o.epochs && batch > 0)) {
+        return sh_fail(SHOAL_EINVAL, "%s: worker %d is in epoch %lld there, and only %lld are asked for", c->path, rank,
+                       (long long)epoch + 1, (long long)job->o.epochs);
+    }
+    sh_job_place(job, rank, epoch, batch);
+    return SHOAL_OK;
+}
+
+/* Where each worker is: epoch and batch. They are noted before the parameters, which go on changing while they are written: what a
+ * worker does in between is done again by the job that is resumed. */
+static shoal_err pass_positions(sh_job *job, sh_checkpoint *c, shoal_tensor *positions)
+{
+    int64_t *at = shoal_tensor_data(positions);
+    for (int i = 0; i < job->o.workers && c->writing; i++) {
+        uint64_t position = sh_racy_load(&job->board->workers[i].position);
+        at[2 * i] = (int64_t)(position >> 32);
+        at[2 * i + 1] = (int64_t)(position & UINT32_MAX);
+    }
+    shoal_err err = sh_checkpoint_tensor(c, "positions", positions);
+    for (int i = 0; i < job->o.workers && !c->writing && err == SHOAL_OK; i++) {
+        err = take_position(job, c, i, at[2 * i], at[2 * i + 1]);
+    }
+    if (err == SHOAL_OK && !c->writing) {
+        job->result.epochs = finished(job);
+    }
+    return err;
+}
+
+static shoal_err checkpoint(sh_job *job, sh_checkpoint *c)
+{
+    shoal_err err = sh_checkpoint_setting(c, "shard", job->o.shard ? "true" : "false");
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_setting(c, "shared_state", job->o.shared_state ? "true" : "false");
+    }
+    if (err == SHOAL_OK) {
+        shoal_tensor *positions = shoal_empty(SHOAL_I64, SHOAL_SHAPE(job->o.workers, 2));
+        err = positions != NULL ? pass_positions(job, c, positions) : shoal_last_error();
+        shoal_tensor_release(positions);
+    }
+    return err == SHOAL_OK && job->own != NULL ? sh_checkpoint_map(c, "momentum", job->own) : err;
+}
+
+const sh_method sh_method_hogwild = {.name = "hogwild",
+                                     .target = work,
+                                     .open = open,
+                                     .close = close,
+                                     .arguments = arguments,
+                                     .run = run,
+                                     .checkpoint = checkpoint};

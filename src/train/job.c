@@ -104,7 +104,10 @@ shoal_err sh_job_open(sh_job *job, const shoal_train_options *options)
     if (err == SHOAL_OK) {
         err = open_board(job);
     }
-    return err == SHOAL_OK && job->method->open != NULL ? job->method->open(job) : err;
+    if (err == SHOAL_OK && job->method->open != NULL) {
+        err = job->method->open(job);
+    }
+    return err == SHOAL_OK && job->o.resume != NULL ? sh_job_resume(job) : err;
 }
 
 void sh_job_close(sh_job *job)
@@ -168,7 +171,7 @@ void sh_job_tell(sh_job *job, shoal_train_event_kind kind, int worker, const cha
     double loss = look(job);
     shoal_train_result *r = &job->result;
     look_at_clock(job);
-    r->images_per_second = r->train_seconds > 0 ? (double)r->images / r->train_seconds : 0;
+    r->images_per_second = r->train_seconds > 0 ? (double)(r->images - job->images_before) / r->train_seconds : 0;
     if (job->o.call == NULL) {
         return;
     }
@@ -178,7 +181,6 @@ void sh_job_tell(sh_job *job, shoal_train_event_kind kind, int worker, const cha
                                .loss = loss,
                                .worker = worker,
                                .text = text,
-                               .options = &job->o,
                                .workers = job->seen,
                                .workers_count = job->o.workers};
     if (!job->o.call(&event, job->o.context)) {
@@ -192,23 +194,67 @@ void sh_job_stop(sh_job *job)
     sh_store_relaxed(&job->board->stop, 1);
 }
 
-shoal_err sh_job_epoch(sh_job *job, int64_t finished, bool pause)
+shoal_err sh_job_test(sh_job *job)
 {
-    int64_t begun = sh_now();
-    shoal_err err = SHOAL_OK;
-    look_at_clock(job);
-    if (job->test_set != NULL) {
-        err = shoal_evaluate(job->model, job->test_set, &job->result.test_loss, &job->result.test_accuracy);
-    }
-    if (err == SHOAL_OK) {
-        job->result.epochs = finished;
-        job->idle += pause ? sh_now() - begun : 0;
-        sh_job_tell(job, SHOAL_TRAIN_EPOCH, -1, "");
+    return job->test_set != NULL
+               ? shoal_evaluate(job->model, job->test_set, &job->result.test_loss, &job->result.test_accuracy)
+               : SHOAL_OK;
+}
+
+/* Saves, and tells so. */
+static shoal_err save(sh_job *job)
+{
+    shoal_err err = sh_job_save(job);
+    if (err == SHOAL_OK && job->o.save != NULL) {
+        sh_job_tell(job, SHOAL_TRAIN_SAVE, -1, job->o.save);
     }
     return err;
 }
 
+static bool good_enough(const sh_job *job)
+{
+    return job->o.until > 0 && job->result.test_accuracy >= job->o.until;
+}
+
+shoal_err sh_job_epoch(sh_job *job, int64_t finished, bool pause)
+{
+    int64_t begun = sh_now();
+    look_at_clock(job);
+    shoal_err err = sh_job_test(job);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    job->result.epochs = finished;
+    job->idle += pause ? sh_now() - begun : 0;
+    sh_job_tell(job, SHOAL_TRAIN_EPOCH, -1, "");
+    if (good_enough(job)) {
+        job->enough = true;
+        sh_store_relaxed(&job->board->stop, 1);
+    }
+    if (finished >= job->o.epochs || sh_job_over(job)) {
+        return SHOAL_OK; /* what the end writes */
+    }
+    begun = sh_now();
+    err = save(job);
+    job->idle += pause ? sh_now() - begun : 0;
+    return err;
+}
+
+void sh_job_place(sh_job *job, int rank, int64_t epoch, int64_t batch)
+{
+    sh_progress_shm *p = &job->board->workers[rank];
+    int64_t images = sh_shard_images(&job->settings, shoal_dataset_length(job->train_set), rank, epoch, batch);
+    sh_racy_store(&p->position, sh_position(epoch, batch));
+    sh_racy_store(&p->images, (uint64_t)images);
+    job->images_before += images;
+}
+
 /* ---- running ---- */
+
+static void tell_begin(sh_job *job)
+{
+    sh_job_tell(job, SHOAL_TRAIN_BEGIN, -1, job->o.resume != NULL ? job->o.resume : "");
+}
 
 static shoal_err run(sh_job *job)
 {
@@ -216,7 +262,7 @@ static shoal_err run(sh_job *job)
     job->training = true;
     shoal_err err = sh_crew_start(job);
     if (err == SHOAL_OK) {
-        sh_job_tell(job, SHOAL_TRAIN_BEGIN, -1, "");
+        tell_begin(job);
         err = job->method->run(job);
     }
     look_at_clock(job);
@@ -233,15 +279,34 @@ static shoal_err end(sh_job *job, shoal_err err)
     return err == SHOAL_OK ? SHOAL_OK : sh_fail(err, "%s", text);
 }
 
+/* What was resumed has no more to do: the test of an epoch's end is all that there is to give. */
+static shoal_err run_nothing(sh_job *job)
+{
+    shoal_err err = sh_job_test(job);
+    if (err == SHOAL_OK) {
+        tell_begin(job);
+    }
+    return err;
+}
+
+/* The file is there before the first worker is, so whenever the job is killed it can be resumed; and a place that cannot be written
+ * is found out at once. */
+static shoal_err run_whole(sh_job *job)
+{
+    bool nothing = job->result.epochs >= job->o.epochs || good_enough(job);
+    shoal_err err = nothing ? run_nothing(job) : sh_job_save(job);
+    if (err == SHOAL_OK && !nothing) {
+        err = end(job, run(job));
+    }
+    return err == SHOAL_OK ? save(job) : err;
+}
+
 shoal_err shoal_train_run(const shoal_train_options *options, shoal_train_result *out_result)
 {
     sh_job job;
     shoal_err err = sh_job_open(&job, options);
     if (err == SHOAL_OK) {
-        err = end(&job, run(&job));
-    }
-    if (err == SHOAL_OK) {
-        err = sh_job_save(&job);
+        err = run_whole(&job);
     }
     if (err == SHOAL_OK) {
         sh_job_tell(&job, SHOAL_TRAIN_SUMMARY, -1, "");

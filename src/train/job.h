@@ -2,6 +2,7 @@
 #ifndef SH_TRAIN_JOB_H
 #define SH_TRAIN_JOB_H
 
+#include "train/checkpoint.h"
 #include "train/worker.h"
 
 #include <shoal/train.h>
@@ -39,8 +40,22 @@ typedef struct sh_method {
      * missed. */
     shoal_err (*gather)(sh_job *job);
 
-    /* From the start of the workers until the job is done or stopped. */
+    /* From the start of the workers until the job is done or stopped. Goes on from where checkpoint, if it was called to read, has
+     * put the job. */
     shoal_err (*run)(sh_job *job);
+
+    /* May be NULL: the method's own settings that must agree, its position and its state pass to a checkpoint or come from one, by
+     * the calls of checkpoint.h, in the same order both ways.
+     *
+     * Writing happens in the job's process: before the workers start, after an epoch (between sh_job_epoch and its return), and at
+     * the end, when no worker runs any more, also after a stop in the middle of anything. What is put there together with the
+     * model must be a state from which run can go on: the parameters of job->model are written right after this returns, and they
+     * must be those of the position. Tensors are borrowed until then.
+     * Reading happens after open, before the model's parameters are read and workers start; the settings that all methods have,
+     * and result.epochs, result.test_loss and result.test_accuracy have been read. It sets result.epochs, if the method's own
+     * position says more exactly which epochs are finished, and what the board says of each worker (sh_job_place). It may change
+     * only what is the method's: a failure after it leaves the model as it was. */
+    shoal_err (*checkpoint)(sh_job *job, sh_checkpoint *c);
 } sh_method;
 
 extern const sh_method sh_method_hogwild, sh_method_serial, sh_method_sync, sh_method_local, sh_method_a3c;
@@ -72,6 +87,8 @@ struct sh_job {
     int64_t begun, train_begun, next_tick;
     int64_t idle; /* nanoseconds since train_begun in which no worker trained */
     bool training;
+    bool enough;           /* o.until is reached */
+    int64_t images_before; /* trained on by the job that this one resumes; part of result.images */
     shoal_train_result result;
 };
 
@@ -86,8 +103,21 @@ void sh_job_close(sh_job *job);
 void sh_job_tell(sh_job *job, shoal_train_event_kind kind, int worker, const char *text);
 void sh_job_stop(sh_job *job);
 
-/* Tests the model at the end of an epoch, so many being finished, and tells. pause: the workers rest meanwhile. */
+/* No more is to be done: it was stopped, or is good enough. */
+static inline bool sh_job_over(const sh_job *job)
+{
+    return job->result.stopped || job->enough;
+}
+
+/* Tests the model. */
+shoal_err sh_job_test(sh_job *job);
+
+/* Tests the model at the end of an epoch, so many being finished, tells, and saves if the job goes on. pause: the workers rest
+ * meanwhile. When the model is good enough the job is over afterwards. */
 shoal_err sh_job_epoch(sh_job *job, int64_t finished, bool pause);
+
+/* The worker of that rank goes on with that batch of that epoch; what comes before is done. */
+void sh_job_place(sh_job *job, int rank, int64_t epoch, int64_t batch);
 
 /* crew.c: starts all members; waits for anything to happen, a twentieth of a second at most, and deals with ends: a member whose
  * target returned is done, one that died is started again. */
@@ -98,7 +128,8 @@ bool sh_crew_done(const sh_job *job);
 /* Asks the workers to stop, waits for them, and ends those that do not. */
 void sh_crew_end(sh_job *job);
 
-/* save.c: writes o.save, if it is wanted. */
+/* checkpoint.c: writes o.save, if it is wanted; reads o.resume. */
 shoal_err sh_job_save(sh_job *job);
+shoal_err sh_job_resume(sh_job *job);
 
 #endif

@@ -44,7 +44,7 @@ shoal_err shoal_train_method_find(const char *name, shoal_train_method *out_meth
     return sh_fail(SHOAL_ENOENT, "no method '%s'; there are %s", name != NULL ? name : "", names);
 }
 
-shoal_train_options sh_job_defaults(const shoal_train_options *options)
+shoal_train_options shoal_train_defaults(const shoal_train_options *options)
 {
     shoal_train_options o = *options;
     const sh_method *m = sh_method_of(o.method);
@@ -57,9 +57,18 @@ shoal_train_options sh_job_defaults(const shoal_train_options *options)
     o.epochs = o.epochs != 0 ? o.epochs : 1;
     o.batch = o.batch != 0 ? o.batch : 64;
     o.steps = o.steps != 0 ? o.steps : 16;
+    o.rounds = o.rounds != 0 ? o.rounds : 1;
     o.lr = o.lr != 0 ? o.lr : 0.01;
-    o.momentum = o.momentum == 0 ? 0.5 : o.momentum < 0 ? 0 : o.momentum;
-    o.restarts = o.restarts == 0 ? 10 : o.restarts < 0 ? 0 : o.restarts;
+    o.momentum = o.momentum != 0 ? o.momentum : 0.5;
+    o.restarts = o.restarts != 0 ? o.restarts : 10;
+    return o;
+}
+
+shoal_train_options sh_job_defaults(const shoal_train_options *options)
+{
+    shoal_train_options o = shoal_train_defaults(options);
+    o.momentum = o.momentum < 0 ? 0 : o.momentum;
+    o.restarts = o.restarts < 0 ? 0 : o.restarts;
     return o;
 }
 
@@ -100,6 +109,12 @@ static shoal_err check_numbers(const shoal_train_options *o)
     if (err == SHOAL_OK) {
         err = check_whole("batches between two means", o->steps, BATCH_MOST);
     }
+    if (err == SHOAL_OK) {
+        err = check_whole("rounds in an epoch", o->rounds, BATCH_MOST);
+    }
+    if (err == SHOAL_OK && o->average != SHOAL_AVERAGE_PARAMETERS && o->average != SHOAL_AVERAGE_GRADIENTS) {
+        err = sh_fail(SHOAL_EINVAL, "no average %d", (int)o->average);
+    }
     if (err == SHOAL_OK && !(o->lr > 0 && isfinite(o->lr))) {
         err = sh_fail(SHOAL_EINVAL, "a learning rate of %g; it must be above 0", o->lr);
     }
@@ -107,6 +122,16 @@ static shoal_err check_numbers(const shoal_train_options *o)
         err = sh_fail(SHOAL_EINVAL, "a momentum of %g; it must be at least 0 and below 1", o->momentum);
     }
     return err;
+}
+
+static shoal_err check_until(const shoal_train_options *o)
+{
+    if (!(o->until >= 0 && o->until <= 1)) {
+        return sh_fail(SHOAL_EINVAL, "training until an accuracy of %g; 0 to 1 are possible", o->until);
+    }
+    return o->until > 0 && o->train_set != NULL && o->test_set == NULL
+               ? sh_fail(SHOAL_EINVAL, "training until an accuracy of %g, but there is no set to test with", o->until)
+               : SHOAL_OK;
 }
 
 shoal_err shoal_train_check(const shoal_train_options *options)
@@ -128,6 +153,9 @@ shoal_err shoal_train_check(const shoal_train_options *options)
     }
     if (err == SHOAL_OK && m->no_data && (o.data != NULL || o.train_set != NULL)) {
         err = sh_fail(SHOAL_EINVAL, "a data set, but %s takes none", m->name);
+    }
+    if (err == SHOAL_OK && !m->no_data) {
+        err = check_until(&o);
     }
     if (err == SHOAL_OK && m->make_model == NULL) {
         err = check_model(&o);

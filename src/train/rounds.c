@@ -1,12 +1,15 @@
 /* The job's side of the rounds. */
 #include "train/rounds.h"
 #include "train/clone.h"
+#include "train/gradients.h"
 #include "train/reduce.h"
+#include "train/state.h"
 
 #include "base/error.h"
 
 #include <shoal/share.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define NO_ROUND INT64_C(-1)
@@ -21,31 +24,22 @@ typedef struct place {
 
 typedef struct rounds {
     place *places;
+    int64_t
+        next; /* rounds that are finished: the job's parameters are their result, so this is where a checkpoint stands */
     int64_t round; /* that is under way */
     int waiting;   /* for so many answers */
     shoal_module **models;
+    sh_gradients *gradients; /* NULL: parameters are averaged */
 } rounds;
 
 /* ---- opening and closing ---- */
-
-/* A map of zeroed shared tensors, one for each of the optimiser's state. */
-static shoal_value *zero_state(shoal_optimizer *sgd)
-{
-    shoal_value *map = shoal_value_map();
-    for (shoal_named it = {0}; map != NULL && shoal_optimizer_next(sgd, &it);) {
-        shoal_tensor *t = shoal_zeros_like(it.tensor);
-        map = shoal_map_set(map, it.name, shoal_value_tensor(t));
-        shoal_tensor_release(t);
-    }
-    return map;
-}
 
 static shoal_err open_state(sh_job *job, place *p)
 {
     shoal_optimizer *sgd = shoal_sgd_create(p->model, .lr = job->o.lr, .momentum = job->o.momentum);
     shoal_err err = sgd ? shoal_optimizer_prepare(sgd) : shoal_last_error();
     if (err == SHOAL_OK) {
-        p->state = shoal_list(zero_state(sgd), zero_state(sgd));
+        p->state = shoal_list(sh_state_zeros(sgd), sh_state_zeros(sgd));
         err = p->state ? SHOAL_OK : shoal_last_error();
     }
     shoal_optimizer_destroy(sgd);
@@ -59,7 +53,7 @@ static shoal_err open_place(sh_job *job, rounds *r, int rank)
     return !p->model ? shoal_last_error() : job->settings.keep ? open_state(job, p) : SHOAL_OK;
 }
 
-static int64_t most_batches(const sh_job *job)
+int64_t sh_rounds_batches(const sh_job *job)
 {
     int64_t most = 1, length = shoal_dataset_length(job->train_set);
     for (int i = 0; i < job->o.workers; i++) {
@@ -69,13 +63,14 @@ static int64_t most_batches(const sh_job *job)
     return most;
 }
 
-shoal_err sh_rounds_open(sh_job *job, int64_t steps, bool keep)
+shoal_err sh_rounds_open(sh_job *job, int64_t steps, sh_rounds_kind kind)
 {
     size_t n = (size_t)job->o.workers;
     rounds *r = calloc(1, sizeof *r);
-    int64_t batches = most_batches(job);
+    int64_t batches = sh_rounds_batches(job);
     job->own = r;
-    job->settings.keep = keep;
+    job->settings.keep = kind == SH_ROUNDS_KEEP;
+    job->settings.gradients = kind == SH_ROUNDS_GRADIENTS;
     job->settings.steps = steps > 0 && steps < batches ? steps : batches;
     job->settings.rounds = (batches + job->settings.steps - 1) / job->settings.steps;
     if (r != NULL) {
@@ -90,7 +85,7 @@ shoal_err sh_rounds_open(sh_job *job, int64_t steps, bool keep)
     for (int i = 0; i < job->o.workers && err == SHOAL_OK; i++) {
         err = open_place(job, r, i);
     }
-    return err;
+    return err == SHOAL_OK && job->settings.gradients ? sh_gradients_open(job, &r->gradients) : err;
 }
 
 void sh_rounds_close(sh_job *job)
@@ -102,6 +97,7 @@ void sh_rounds_close(sh_job *job)
         shoal_module_destroy(r->places[i].model);
     }
     if (r != NULL) {
+        sh_gradients_close(r->gradients);
         free(r->places);
         free(r->models);
         free(r);
@@ -139,7 +135,8 @@ shoal_value *sh_rounds_arguments(sh_job *job, int rank)
         return NULL;
     }
     return shoal_map("global", job->model, "tasks", p->tasks, "answers", job->answers, "state",
-                     p->state ? shoal_value_copy(p->state) : shoal_value_null());
+                     p->state ? shoal_value_copy(p->state) : shoal_value_null(), "gradients",
+                     r->gradients ? shoal_value_module(sh_gradients_of(r->gradients, rank)) : shoal_value_null());
 }
 
 shoal_err sh_rounds_gather(sh_job *job)
@@ -161,6 +158,13 @@ shoal_err sh_rounds_gather(sh_job *job)
 
 /* ---- rounds ---- */
 
+static shoal_err put_together(sh_job *job, int64_t round)
+{
+    const rounds *r = job->own;
+    return r->gradients ? sh_gradients_step(r->gradients, job, round % job->settings.rounds)
+                        : sh_reduce_mean(&sh_reducer_here, job->model, r->models, job->o.workers);
+}
+
 static shoal_err one_round(sh_job *job, int64_t round)
 {
     rounds *r = job->own;
@@ -176,8 +180,11 @@ static shoal_err one_round(sh_job *job, int64_t round)
     while (err == SHOAL_OK && r->waiting > 0 && !job->result.stopped) {
         err = sh_crew_wait(job);
     }
-    return err == SHOAL_OK && r->waiting == 0 ? sh_reduce_mean(&sh_reducer_here, job->model, r->models, job->o.workers)
-                                              : err;
+    if (err == SHOAL_OK && r->waiting == 0) {
+        err = put_together(job, round);
+        r->next = err == SHOAL_OK ? round + 1 : round;
+    }
+    return err;
 }
 
 static void close_tasks(sh_job *job)
@@ -191,14 +198,51 @@ static void close_tasks(sh_job *job)
 shoal_err sh_rounds_run(sh_job *job)
 {
     shoal_err err = SHOAL_OK;
+    rounds *r = job->own;
     int64_t all = job->o.epochs * job->settings.rounds;
-    for (int64_t round = 0; round < all && err == SHOAL_OK && !job->result.stopped; round++) {
-        err = one_round(job, round);
-        int64_t finished = (round + 1) / job->settings.rounds;
-        if (err == SHOAL_OK && !job->result.stopped && finished > job->result.epochs) {
+    while (r->next < all && err == SHOAL_OK && !sh_job_over(job)) {
+        err = one_round(job, r->next);
+        int64_t finished = r->next / job->settings.rounds;
+        if (err == SHOAL_OK && finished > job->result.epochs) {
             err = sh_job_epoch(job, finished, true);
         }
     }
     close_tasks(job);
+    return err;
+}
+
+/* ---- checkpoints ---- */
+
+/* During a round nobody changes what it began with, so a stop in the middle of one leaves what the round before left. */
+static shoal_err pass_momentum(const rounds *r, sh_checkpoint *c, int rank)
+{
+    char name[32];
+    snprintf(name, sizeof name, "momentum/%d", rank);
+    return sh_checkpoint_map(c, name, shoal_value_at(r->places[rank].state, (size_t)(r->next % 2)));
+}
+
+shoal_err sh_rounds_checkpoint(sh_job *job, sh_checkpoint *c)
+{
+    rounds *r = job->own;
+    const sh_settings *s = &job->settings;
+    shoal_err err = sh_checkpoint_setting_whole(c, "batches_in_round", s->steps);
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_setting(c, "average", s->gradients ? "gradients" : "parameters");
+    }
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_whole(c, "round", 0, job->o.epochs * s->rounds, &r->next);
+    }
+    for (int i = 0; i < job->o.workers && err == SHOAL_OK && s->keep; i++) {
+        err = pass_momentum(r, c, i);
+    }
+    if (err == SHOAL_OK && s->gradients) {
+        err = sh_gradients_checkpoint(r->gradients, c);
+    }
+    if (err == SHOAL_OK && !c->writing) {
+        job->result.epochs = r->next / s->rounds;
+        for (int i = 0; i < job->o.workers; i++) {
+            sh_job_place(job, i, job->result.epochs, r->next % s->rounds * s->steps);
+        }
+    }
     return err;
 }

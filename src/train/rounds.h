@@ -10,13 +10,24 @@
 
 #include "train/job.h"
 
-/* steps: batches in a round, 0 for all of an epoch. keep: momentum goes on from round to round. */
-shoal_err sh_rounds_open(sh_job *job, int64_t steps, bool keep);
+typedef enum sh_rounds_kind {
+    SH_ROUNDS_ANEW,      /* momentum begins anew with each round */
+    SH_ROUNDS_KEEP,      /* each worker's momentum goes on from round to round */
+    SH_ROUNDS_GRADIENTS, /* workers give gradients instead of parameters: rounds of one batch, one momentum */
+} sh_rounds_kind;
+
+/* steps: batches in a round, 0 for all of an epoch. */
+shoal_err sh_rounds_open(sh_job *job, int64_t steps, sh_rounds_kind kind);
+
+/* Batches in an epoch of the worker that has most. */
+int64_t sh_rounds_batches(const sh_job *job);
 void sh_rounds_close(sh_job *job);
 shoal_module *sh_rounds_model(sh_job *job, int rank);
 shoal_value *sh_rounds_arguments(sh_job *job, int rank);
 shoal_err sh_rounds_gather(sh_job *job);
 shoal_err sh_rounds_run(sh_job *job);
+shoal_err sh_rounds_checkpoint(sh_job *job,
+                               sh_checkpoint *c); /* what all of them have: the round, and momentum that goes on */
 
 shoal_err sh_rounds_work(int rank, const shoal_value *args);
 

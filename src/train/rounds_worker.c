@@ -1,5 +1,7 @@
 /* A worker's side of the rounds. */
+#include "train/gradients.h"
 #include "train/rounds.h"
+#include "train/state.h"
 
 #include "base/error.h"
 
@@ -8,7 +10,7 @@
 
 typedef struct rounds_worker {
     sh_worker base;
-    shoal_module *global; /* the arguments', as are the next */
+    shoal_module *global, *gradients; /* the arguments', as are the next; gradients: NULL when parameters are given */
     shoal_queue *tasks, *answers;
     const shoal_value *state; /* a list of two maps */
 } rounds_worker;
@@ -21,14 +23,11 @@ static shoal_err carry_state(rounds_worker *w, int64_t round)
     const shoal_value *to = shoal_value_at(w->state, (size_t)((round + 1) % 2));
     shoal_err err = SHOAL_OK;
     for (size_t i = 0; i < shoal_value_count(to) && err == SHOAL_OK; i++) {
-        const char *name = shoal_value_key_at(to, i);
         shoal_tensor *t = shoal_value_as_tensor(shoal_value_at(to, i));
-        err = shoal_copy_(t, shoal_value_as_tensor(shoal_value_find(from, name))) ? SHOAL_OK : shoal_last_error();
-        if (err == SHOAL_OK) {
-            err = shoal_optimizer_adopt(w->base.sgd, name, t);
-        }
+        const shoal_value *old = shoal_value_find(from, shoal_value_key_at(to, i));
+        err = shoal_copy_(t, shoal_value_as_tensor(old)) ? SHOAL_OK : shoal_last_error();
     }
-    return err;
+    return err == SHOAL_OK ? sh_state_adopt(w->base.sgd, to) : err;
 }
 
 static shoal_err renew_state(rounds_worker *w)
@@ -45,10 +44,14 @@ static shoal_err train_round(rounds_worker *w, int64_t round)
     int64_t first = round % s->rounds * s->steps;
     size_t mark = shoal_scope_mark();
     shoal_err err = shoal_module_copy(w->base.model, w->global);
-    if (err == SHOAL_OK) {
+    if (err == SHOAL_OK && !s->gradients) {
         err = s->keep ? carry_state(w, round) : renew_state(w);
     }
     shoal_scope_release(mark);
+    if (err == SHOAL_OK && s->gradients) {
+        err = sh_worker_gradient(&w->base, round / s->rounds, first);
+        return err == SHOAL_OK ? sh_gradients_leave(w->gradients, w->base.model) : err;
+    }
     return err == SHOAL_OK ? sh_worker_train(&w->base, round / s->rounds, first, first + s->steps) : err;
 }
 
@@ -68,7 +71,12 @@ static shoal_err open_own(rounds_worker *w, const shoal_value *own)
     w->tasks = shoal_value_as_queue(shoal_value_find(own, "tasks"));
     w->answers = shoal_value_as_queue(shoal_value_find(own, "answers"));
     w->state = shoal_value_find(own, "state");
-    return w->global && w->tasks && w->answers && w->state ? SHOAL_OK : shoal_last_error();
+    if (w->base.settings.gradients) {
+        w->gradients = shoal_value_as_module(shoal_value_find(own, "gradients"));
+    }
+    return w->global && w->tasks && w->answers && w->state && (w->gradients || !w->base.settings.gradients)
+               ? SHOAL_OK
+               : shoal_last_error();
 }
 
 shoal_err sh_rounds_work(int rank, const shoal_value *args)

@@ -1,9 +1,17 @@
-/* One worker: the yardstick. Rounds of an epoch whose mean is of one model, momentum kept: plain SGD, to the bit. */
+/* One worker: the yardstick. Rounds whose mean is of one model, momentum kept: plain SGD, to the bit. */
 #include "train/rounds.h"
+
+/* Batches in a round: a stop, or a death, loses no more. */
+#define STEPS 100
 
 static shoal_err open(sh_job *job)
 {
-    return sh_rounds_open(job, 0, true);
+    return sh_rounds_open(job, STEPS, SH_ROUNDS_KEEP);
 }
 
-const sh_method sh_method_serial = {.name = "serial", .alone = true, .shards = true, .open = open, SH_METHOD_ROUNDS};
+const sh_method sh_method_serial = {.name = "serial",
+                                    .alone = true,
+                                    .shards = true,
+                                    .open = open,
+                                    .checkpoint = sh_rounds_checkpoint,
+                                    SH_METHOD_ROUNDS};

@@ -1,10 +1,36 @@
-/* Synchronous: contiguous parts of the set; each worker takes the common parameters and passes over its part once, then they become
- * the mean of all. */
+/* Synchronous: contiguous parts of the set. Each worker takes the common parameters and passes over its part, or over one of the
+ * epoch's rounds of it; then they become the mean of all. Or: each worker gives the gradient of a batch, and one step is taken by the
+ * mean of these. */
 #include "train/rounds.h"
+
+#include "base/error.h"
 
 static shoal_err open(sh_job *job)
 {
-    return sh_rounds_open(job, 0, false);
+    if (job->o.average == SHOAL_AVERAGE_GRADIENTS) {
+        return sh_rounds_open(job, 1, SH_ROUNDS_GRADIENTS);
+    }
+    int64_t batches = sh_rounds_batches(job);
+    if (job->o.rounds > batches) {
+        return sh_fail(SHOAL_EINVAL, "%lld rounds in an epoch, but it has %lld batches", (long long)job->o.rounds,
+                       (long long)batches);
+    }
+    return sh_rounds_open(job, (batches + job->o.rounds - 1) / job->o.rounds, SH_ROUNDS_ANEW);
 }
 
-const sh_method sh_method_sync = {.name = "sync", .shards = true, .open = open, SH_METHOD_ROUNDS};
+static shoal_err checkpoint(sh_job *job, sh_checkpoint *c)
+{
+    static const char *const names[] = {
+        [SHOAL_AVERAGE_PARAMETERS] = "parameters", [SHOAL_AVERAGE_GRADIENTS] = "gradients"};
+    shoal_err err = sh_checkpoint_setting(c, "average", names[job->o.average]);
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_setting_whole(c, "rounds", job->o.rounds > 1 ? job->o.rounds : 1);
+    }
+    return err == SHOAL_OK ? sh_rounds_checkpoint(job, c) : err;
+}
+
+const sh_method sh_method_sync = {.name = "sync",
+                                  .shards = true,
+                                  .open = open,
+                                  .checkpoint = checkpoint,
+                                  SH_METHOD_ROUNDS};

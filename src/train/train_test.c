@@ -64,6 +64,28 @@ static shoal_train_options options_of(shoal_train_method method, sets s, shoal_m
                                  .seed = 7};
 }
 
+/* The ways to train: the methods with their variants. */
+static const shoal_train_options ways[] = {
+    {.method = SHOAL_METHOD_HOGWILD},
+    {.method = SHOAL_METHOD_SERIAL},
+    {.method = SHOAL_METHOD_SYNC},
+    {.method = SHOAL_METHOD_LOCAL},
+    {.method = SHOAL_METHOD_SYNC, .average = SHOAL_AVERAGE_GRADIENTS},
+    {.method = SHOAL_METHOD_SYNC, .rounds = 3},
+    {.method = SHOAL_METHOD_HOGWILD, .shared_state = true},
+};
+
+#define WAYS (int)(sizeof ways / sizeof *ways)
+
+static shoal_train_options way_of(int way, sets s, shoal_module *model)
+{
+    shoal_train_options o = options_of(ways[way].method, s, model);
+    o.average = ways[way].average;
+    o.rounds = ways[way].rounds;
+    o.shared_state = ways[way].shared_state;
+    return o;
+}
+
 static void assert_same_bits(const shoal_module *a, const shoal_module *b)
 {
     for (shoal_named it = {0}; shoal_module_next(a, &it);) {
@@ -102,9 +124,9 @@ START_TEST(reaches_a_loss)
     sets s = open_sets();
     shoal_module *model = new_model();
     counts c = {0};
-    shoal_train_options o = options_of((shoal_train_method)(_i % 4), s, model);
+    shoal_train_options o = way_of(_i % WAYS, s, model);
     shoal_train_result r;
-    o.start = starts[_i / 4];
+    o.start = starts[_i / WAYS];
     o.call = count;
     o.context = &c;
     ck_assert_ok(shoal_train_run(&o, &r));
@@ -128,16 +150,17 @@ START_TEST(reaches_a_loss)
 }
 END_TEST
 
-static const shoal_train_method repeatable[] = {SHOAL_METHOD_SERIAL, SHOAL_METHOD_SYNC, SHOAL_METHOD_LOCAL};
-
 /* Twice the same bits, and another seed gives others. */
 START_TEST(same_bits)
 {
+    if (ways[_i].method == SHOAL_METHOD_HOGWILD) {
+        return; /* promises no bits */
+    }
     sets s = open_sets();
     shoal_module *models[3];
     for (int i = 0; i < 3; i++) {
         models[i] = new_model();
-        shoal_train_options o = options_of(repeatable[_i], s, models[i]);
+        shoal_train_options o = way_of(_i, s, models[i]);
         o.epochs = 2;
         o.seed = i < 2 ? 7 : 8;
         ck_assert_ok(shoal_train_run(&o, NULL));
@@ -163,8 +186,75 @@ START_TEST(serial_is_plain)
     o.workers = 1;
     ck_assert_ok(shoal_train_run(&o, NULL));
     assert_same_bits(ours, sharded);
+    shoal_module *averaged = new_model(), *hogwild[2] = {new_model(), new_model()};
+    o = way_of(4, s, averaged); /* of one worker: the mean of one gradient */
+    o.workers = 1;
+    ck_assert_ok(shoal_train_run(&o, NULL));
+    assert_same_bits(ours, averaged);
+    for (int i = 0; i < 2; i++) {
+        o = way_of(i == 0 ? 0 : 6, s, hogwild[i]); /* alone, nobody else's momentum is in it */
+        o.workers = 1;
+        ck_assert_ok(shoal_train_run(&o, NULL));
+    }
+    assert_same_bits(hogwild[0], hogwild[1]);
     shoal_module_destroy(ours);
     shoal_module_destroy(sharded);
+    shoal_module_destroy(averaged);
+    shoal_module_destroy(hogwild[0]);
+    shoal_module_destroy(hogwild[1]);
+    close_sets(s);
+}
+END_TEST
+
+/* A mean of gradients, and the mean of what each worker's own step would have given, are the same but for rounding: parameters and
+ * momentum are linear in the gradients. Parts of 160 samples: all workers have ten batches of 16. */
+START_TEST(gradients_are_averaged)
+{
+    shoal_dataset *set = part_of(SHOAL_TRAIN, 480);
+    shoal_module *models[2] = {new_model(), new_model()};
+    for (int i = 0; i < 2; i++) {
+        shoal_train_options o = way_of(i == 0 ? 4 : 3, (sets){set, NULL}, models[i]);
+        o.steps = 1;
+        o.epochs = 2;
+        ck_assert_ok(shoal_train_run(&o, NULL));
+    }
+    shoal_module *start = new_model();
+    for (shoal_named it = {0}; shoal_module_next(models[0], &it);) {
+        const float *a = shoal_tensor_data(it.tensor), *b = shoal_tensor_data(shoal_module_get(models[1], it.name));
+        const float *c = shoal_tensor_data(shoal_module_get(start, it.name));
+        bool moved = false;
+        for (int64_t j = 0; j < shoal_tensor_count(it.tensor); j++) {
+            ck_assert_float_eq_tol(a[j], b[j], 1e-5);
+            moved = moved || fabsf(a[j] - c[j]) > 1e-3f;
+        }
+        ck_assert_msg(moved, "%s", it.name);
+    }
+    shoal_module_destroy(start);
+    shoal_module_destroy(models[0]);
+    shoal_module_destroy(models[1]);
+    shoal_dataset_release(set);
+}
+END_TEST
+
+/* Without momentum, rounds of one worker are nothing but where its parameters are copied. */
+START_TEST(rounds_of_an_epoch)
+{
+    sets s = open_sets();
+    shoal_module *models[2] = {new_model(), new_model()};
+    for (int i = 0; i < 2; i++) {
+        shoal_train_options o = options_of(SHOAL_METHOD_SYNC, s, models[i]);
+        o.workers = 1;
+        o.momentum = -1;
+        o.rounds = i == 0 ? 1 : 7;
+        ck_assert_ok(shoal_train_run(&o, NULL));
+    }
+    assert_same_bits(models[0], models[1]);
+    shoal_train_options o = options_of(SHOAL_METHOD_SYNC, s, models[0]);
+    o.rounds = 1000;
+    ck_assert_err(shoal_train_run(&o, NULL), SHOAL_EINVAL);
+    ck_assert_msg(strstr(shoal_last_error_text(), "1000 rounds") != NULL, "%s", shoal_last_error_text());
+    shoal_module_destroy(models[0]);
+    shoal_module_destroy(models[1]);
     close_sets(s);
 }
 END_TEST
@@ -176,8 +266,8 @@ START_TEST(deaths_are_counted)
     counts c = {.kill_left = 4, .kill_images = 300};
     shoal_train_result r;
     for (int i = 0; i < 2; i++) {
-        shoal_train_options o = options_of((shoal_train_method)_i, s, models[i]);
-        o.epochs = SH_SLOW ? 20 : 60; /* long enough for all the kills */
+        shoal_train_options o = way_of(_i, s, models[i]);
+        o.epochs = SH_SLOW ? 8 : 30; /* long enough for all the kills */
         o.call = i == 0 ? count : NULL;
         o.context = &c;
         o.test_set = i == 0 ? s.test : NULL;
@@ -189,7 +279,7 @@ START_TEST(deaths_are_counted)
     ck_assert_int_eq(r.deaths, 4);
     ck_assert_int_eq(c.deaths, 4);
     ck_assert(r.test_accuracy > 0.8);
-    if (_i != SHOAL_METHOD_HOGWILD) {
+    if (ways[_i].method != SHOAL_METHOD_HOGWILD) {
         assert_same_bits(models[0], models[1]);
     }
     shoal_module_destroy(models[0]);
@@ -258,6 +348,8 @@ START_TEST(wrong_options)
         {{.method = (shoal_train_method)77}, "no method 77", SHOAL_EINVAL},
         {{.epochs = -2}, "-2 epochs", SHOAL_EINVAL},
         {{.batch = -2}, "batch", SHOAL_EINVAL},
+        {{.rounds = -1}, "-1 rounds", SHOAL_EINVAL},
+        {{.average = (shoal_train_average)9}, "no average 9", SHOAL_EINVAL},
         {{.lr = -1}, "learning rate", SHOAL_EINVAL},
         {{.lr = NAN}, "learning rate", SHOAL_EINVAL},
         {{.momentum = 1}, "momentum", SHOAL_EINVAL},
@@ -321,10 +413,12 @@ static Suite *suite(void)
     TCase *tc = tcase_create("train");
     tcase_set_timeout(tc, SH_TEST_SECONDS);
     tcase_add_checked_fixture(tc, sh_leaks_begin, sh_leaks_end);
-    tcase_add_loop_test(tc, reaches_a_loss, 0, SH_SLOW ? 4 : 12); /* every method, by every start */
-    tcase_add_loop_test(tc, same_bits, 0, 3);
+    tcase_add_loop_test(tc, reaches_a_loss, 0, SH_SLOW ? WAYS : 3 * WAYS); /* every method, by every start */
+    tcase_add_loop_test(tc, same_bits, 0, WAYS);
     tcase_add_test(tc, serial_is_plain);
-    tcase_add_loop_test(tc, deaths_are_counted, 0, 4);
+    tcase_add_test(tc, gradients_are_averaged);
+    tcase_add_test(tc, rounds_of_an_epoch);
+    tcase_add_loop_test(tc, deaths_are_counted, 0, 5);
     tcase_add_loop_test(tc, restarts_are_limited, 0, 4);
     tcase_add_loop_test(tc, stops, 0, 4);
     tcase_add_test(tc, wrong_options);

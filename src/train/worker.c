@@ -42,6 +42,21 @@ int64_t sh_shard_batches(const sh_settings *s, int64_t length, int rank)
     return (count + s->batch - 1) / s->batch;
 }
 
+int64_t sh_shard_samples(const sh_settings *s, int64_t length, int rank, int64_t batch)
+{
+    int64_t first, count;
+    shard_of(s, length, rank, &first, &count);
+    int64_t left = count - batch * s->batch;
+    return left <= 0 ? 0 : left < s->batch ? left : s->batch;
+}
+
+int64_t sh_shard_images(const sh_settings *s, int64_t length, int rank, int64_t epoch, int64_t batch)
+{
+    int64_t first, count;
+    shard_of(s, length, rank, &first, &count);
+    return epoch * count + (batch < sh_shard_batches(s, length, rank) ? batch * s->batch : count);
+}
+
 static shoal_loader *open_loader(const sh_worker *w)
 {
     int64_t first, count;
@@ -114,12 +129,12 @@ void sh_worker_tell(const sh_worker *w, uint64_t position, int64_t images, doubl
     sh_racy_store(&p->loss, bits);
 }
 
-static shoal_err step(const sh_worker *w, const shoal_batch *b, double *out_loss)
+static shoal_err step(const sh_worker *w, const shoal_batch *b, bool change, double *out_loss)
 {
     shoal_optimizer_zero_grad(w->sgd);
     shoal_tensor *loss = shoal_nll_loss(shoal_module_forward(w->model, b->x), b->y);
     shoal_err err = shoal_backward(loss);
-    if (err == SHOAL_OK) {
+    if (err == SHOAL_OK && change) {
         err = shoal_optimizer_step(w->sgd);
     }
     if (err == SHOAL_OK) {
@@ -128,7 +143,7 @@ static shoal_err step(const sh_worker *w, const shoal_batch *b, double *out_loss
     return err;
 }
 
-shoal_err sh_worker_train(sh_worker *w, int64_t epoch, int64_t first, int64_t last)
+static shoal_err run_batches(sh_worker *w, int64_t epoch, int64_t first, int64_t last, bool change)
 {
     int64_t batches = shoal_loader_batches(w->loader);
     if (first >= batches || first >= last) {
@@ -142,10 +157,20 @@ shoal_err sh_worker_train(sh_worker *w, int64_t epoch, int64_t first, int64_t la
         if (!shoal_loader_next(w->loader, &b)) {
             return shoal_loader_error(w->loader);
         }
-        err = step(w, &b, &loss);
+        err = step(w, &b, change, &loss);
         if (err == SHOAL_OK) {
             sh_worker_tell(w, sh_position(epoch, b.index + 1), b.count, loss);
         }
     }
     return err;
+}
+
+shoal_err sh_worker_train(sh_worker *w, int64_t epoch, int64_t first, int64_t last)
+{
+    return run_batches(w, epoch, first, last, true);
+}
+
+shoal_err sh_worker_gradient(sh_worker *w, int64_t epoch, int64_t batch)
+{
+    return run_batches(w, epoch, batch, batch + 1, false);
 }

@@ -40,8 +40,9 @@ typedef struct sh_settings {
     double lr, momentum;
     uint64_t seed;
     int32_t workers;
-    bool keep;  /* momentum goes on from round to round */
-    bool shard; /* of the set, contiguous: length / workers each, the last takes the rest */
+    bool keep;      /* momentum goes on from round to round */
+    bool gradients; /* a round is the gradient of a batch */
+    bool shard;     /* of the set, contiguous: length / workers each, the last takes the rest */
 } sh_settings;
 
 typedef struct sh_worker {
@@ -55,8 +56,12 @@ typedef struct sh_worker {
     sh_progress_shm *progress;
 } sh_worker;
 
-/* Batches in an epoch of that rank, of a set of so many samples. */
+/* Batches in an epoch of that rank, of a set of so many samples; and samples in one of them, 0 beyond the last. */
 int64_t sh_shard_batches(const sh_settings *s, int64_t length, int rank);
+int64_t sh_shard_samples(const sh_settings *s, int64_t length, int rank, int64_t batch);
+
+/* Images that it has trained on when that batch of that epoch comes next. */
+int64_t sh_shard_images(const sh_settings *s, int64_t length, int rank, int64_t epoch, int64_t batch);
 
 /* Of the arguments that every worker gets: "model", "board", "settings"; attach does no more than that, open makes a loader of
  * "data" and an optimiser too. close takes a half-opened one. */
@@ -73,6 +78,9 @@ void sh_worker_tell(const sh_worker *w, uint64_t position, int64_t images, doubl
 /* Trains on batches first to last - 1 of an epoch (less, when there are no more), or until the job stops. Dropout depends on seed,
  * rank, epoch and first only, so taking the same steps again from the same parameters gives the same bits. */
 shoal_err sh_worker_train(sh_worker *w, int64_t epoch, int64_t first, int64_t last);
+
+/* The same for the gradient of one batch: it is left in the model, and no step is taken. */
+shoal_err sh_worker_gradient(sh_worker *w, int64_t epoch, int64_t batch);
 
 static inline bool sh_worker_stopped(const sh_worker *w)
 {

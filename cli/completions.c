@@ -1,0 +1,255 @@
+/* Completions for bash and zsh, written from the tables of the commands. */
+#include "cli/table.h"
+
+#include <string.h>
+
+static const char help[] =
+    "usage: shoal completions bash|zsh\n"
+    "Prints a script that completes commands, options and their values. make install puts it in place;\n"
+    "else:\n\n"
+    "  bash   source <(shoal completions bash)\n"
+    "  zsh    shoal completions zsh >DIR/_shoal, where DIR is one of $fpath\n\n"
+    "  -h, --help  this\n"
+    "  --version   the version\n";
+
+/* The words of a command that has no table: one at a time, without the mark of those that a folder follows. False after the last. */
+static bool next_word(const char **at, char word[64], bool *out_folder)
+{
+    *at += strspn(*at, " ");
+    size_t length = strcspn(*at, " ");
+    *out_folder = length > 0 && (*at)[length - 1] == '/';
+    snprintf(word, 64, "%.*s", (int)(*out_folder ? length - 1 : length), *at);
+    *at += length;
+    return length > 0;
+}
+
+/* ---- bash ---- */
+
+static void bash_value(FILE *file, const cli_option *o)
+{
+    if (o->kind == CLI_FLAG || (o->kind < CLI_FILE && o->words == NULL)) {
+        return;
+    }
+    fprintf(file, "        %s)%s_shoal_reply", o->name, strlen(o->name) < 12 ? " " : "\n            ");
+    fprintf(file, " '%s' '", o->kind == CLI_FILE ? "-f" : o->kind == CLI_FOLDER ? "-d" : "");
+    for (size_t i = 0; o->words != NULL && o->words(i) != NULL; i++) {
+        fprintf(file, "%s%s", i > 0 ? " " : "", o->words(i));
+    }
+    fputs("' \"$cur\"; return ;;\n", file);
+}
+
+static void bash_table(FILE *file, const cli_table *table)
+{
+    fputs("        case ${prev#--} in\n", file);
+    for (size_t i = 0; i < table->count; i++) {
+        bash_value(file, &table->options[i]);
+    }
+    /* Other values are numbers and texts, for which there is nothing to offer. */
+    for (size_t i = 0, n = 0; i <= table->count; i++) {
+        const cli_option *o = &table->options[i];
+        if (i == table->count) {
+            fputs(n > 0 ? ") return ;;\n" : "", file);
+        } else if (o->kind != CLI_FLAG && o->kind < CLI_FILE && o->words == NULL) {
+            fprintf(file, "%s%s", n++ > 0 ? "|" : "        ", o->name);
+        }
+    }
+    fprintf(file, "        esac\n        _shoal_reply '%s' '", table->arguments != NULL ? "-f" : "");
+    for (size_t i = 0; i < table->count; i++) {
+        fprintf(file, "--%s ", table->options[i].name);
+    }
+    fputs("--help --version' \"$cur\"\n", file);
+}
+
+static void bash_words(FILE *file, const char *words)
+{
+    char word[64];
+    bool folder;
+    fputs("        case $prev in\n", file);
+    for (const char *at = words; next_word(&at, word, &folder);) {
+        if (folder) {
+            fprintf(file, "        %s) _shoal_reply '-d' '' \"$cur\"; return ;;\n", word);
+        }
+    }
+    fputs("        esac\n        _shoal_reply '' '", file);
+    for (const char *at = words; next_word(&at, word, &folder);) {
+        fprintf(file, "%s ", word);
+    }
+    fputs("--help --version' \"$cur\"\n", file);
+}
+
+static void write_bash(FILE *file)
+{
+    fputs("# bash completion for shoal, written by `shoal completions bash`.\n\n"
+          "_shoal_reply() { # what compgen finds (-f, -d or nothing), words, what they begin with\n"
+          "    local found=()\n"
+          "    if [[ -n $1 && $3 != -* ]]; then\n"
+          "        compopt -o filenames 2>/dev/null\n"
+          "        mapfile -t found < <(compgen $1 -- \"$3\")\n"
+          "    fi\n"
+          "    mapfile -t COMPREPLY < <(compgen -W \"$2\" -- \"$3\")\n"
+          "    COMPREPLY+=(\"${found[@]}\")\n"
+          "}\n\n"
+          "_shoal() {\n"
+          "    local cur=${COMP_WORDS[COMP_CWORD]} prev=\n"
+          "    COMPREPLY=()\n"
+          "    ((COMP_CWORD == 0)) || prev=${COMP_WORDS[COMP_CWORD - 1]}\n"
+          "    # --option=value comes in three words.\n"
+          "    if [[ $prev == = ]] && ((COMP_CWORD >= 2)); then\n"
+          "        prev=${COMP_WORDS[COMP_CWORD - 2]}\n"
+          "    elif [[ $cur == = ]]; then\n"
+          "        cur=\n"
+          "    fi\n"
+          "    [[ $prev == --* ]] || prev=\n"
+          "    if ((COMP_CWORD <= 1)); then\n"
+          "        _shoal_reply '' '",
+          file);
+    for (size_t i = 0; cli_command_at(i) != NULL; i++) {
+        fprintf(file, "%s ", cli_command_at(i)->name);
+    }
+    fputs("--help --version' \"$cur\"\n        return\n    fi\n    case ${COMP_WORDS[1]} in\n", file);
+    for (size_t i = 0; cli_command_at(i) != NULL; i++) {
+        const cli_command *c = cli_command_at(i);
+        fprintf(file, "    %s)\n", c->name);
+        if (c->table != NULL) {
+            bash_table(file, c->table);
+        } else {
+            bash_words(file, c->words);
+        }
+        fputs("        ;;\n", file);
+    }
+    fputs("    esac\n}\n\ncomplete -F _shoal shoal\n", file);
+}
+
+/* ---- zsh ---- */
+
+/* Inside of '...[ ]:...', where zsh has a meaning for some letters. */
+static void zsh_text(FILE *file, const char *text)
+{
+    for (; *text != 0; text++) {
+        if (*text == '\'') {
+            fputs("'\\''", file);
+        } else if (strchr("[]:\\", *text) != NULL) {
+            fprintf(file, "\\%c", *text);
+        } else {
+            fputc(*text, file);
+        }
+    }
+}
+
+static void zsh_words(FILE *file, const cli_option *o)
+{
+    for (size_t i = 0; o->words(i) != NULL; i++) {
+        fprintf(file, "%s%s", i > 0 ? " " : "", o->words(i));
+    }
+}
+
+static void zsh_option(FILE *file, const cli_option *o)
+{
+    fprintf(file, "            '--%s%s[", o->name, o->kind == CLI_FLAG ? "" : "=");
+    zsh_text(file, o->help);
+    fputc(']', file);
+    if (o->kind != CLI_FLAG) {
+        fprintf(file, ":%s:", o->value);
+    }
+    if (o->kind >= CLI_FILE && o->kind != CLI_FLAG && o->words != NULL) {
+        fputs("{compadd -- ", file);
+        zsh_words(file, o);
+        fprintf(file, "; _files%s}", o->kind == CLI_FOLDER ? " -/" : "");
+    } else if (o->words != NULL) {
+        fputc('(', file);
+        zsh_words(file, o);
+        fputc(')', file);
+    } else if (o->kind == CLI_FILE || o->kind == CLI_FOLDER) {
+        fprintf(file, "_files%s", o->kind == CLI_FOLDER ? " -/" : "");
+    }
+    fputs("' \\\n", file);
+}
+
+static void zsh_plain(FILE *file, const char *words)
+{
+    char word[64];
+    bool folder;
+    for (const char *at = words; next_word(&at, word, &folder);) {
+        if (word[0] == '-') {
+            fprintf(file, "            '%s%s' \\\n", word, folder ? "=:DIR:_files -/" : "");
+        }
+    }
+    fputs("            '*:word:(", file);
+    for (const char *at = words; next_word(&at, word, &folder);) {
+        fprintf(file, "%s ", word[0] != '-' ? word : "");
+    }
+    fputs(")' \\\n", file);
+}
+
+static void zsh_command(FILE *file, const cli_command *c)
+{
+    fprintf(file, "    %s)\n        _arguments \\\n", c->name);
+    for (size_t i = 0; c->table != NULL && i < c->table->count; i++) {
+        zsh_option(file, &c->table->options[i]);
+    }
+    if (c->table == NULL) {
+        zsh_plain(file, c->words);
+    } else if (c->table->arguments != NULL) {
+        fputs("            '*:file:_files' \\\n", file);
+    }
+    fputs("            '(-h --help)'{-h,--help}'[help]' '--version[the version]'\n        ;;\n", file);
+}
+
+static void write_zsh(FILE *file)
+{
+    fputs("#compdef shoal\n# zsh completion for shoal, written by `shoal completions zsh`.\n\n"
+          "_shoal() {\n"
+          "    local -a commands=(\n",
+          file);
+    for (size_t i = 0; cli_command_at(i) != NULL; i++) {
+        fprintf(file, "        '%s:", cli_command_at(i)->name);
+        zsh_text(file, cli_command_at(i)->summary);
+        fputs("'\n", file);
+    }
+    fputs("    )\n"
+          "    if ((CURRENT == 2)); then\n"
+          "        _describe command commands\n"
+          "        return\n"
+          "    fi\n"
+          "    local command=$words[2]\n"
+          "    shift words\n"
+          "    ((CURRENT--))\n"
+          "    case $command in\n",
+          file);
+    for (size_t i = 0; cli_command_at(i) != NULL; i++) {
+        zsh_command(file, cli_command_at(i));
+    }
+    fputs("    esac\n}\n\n"
+          "if [[ $funcstack[1] == _shoal ]]; then\n    _shoal \"$@\"\nelse\n    compdef _shoal shoal\nfi\n",
+          file);
+}
+
+/* ---- the command ---- */
+
+static cli_exit run(int argc, char **argv)
+{
+    cli_options options;
+    cli_output output;
+    cli_exit status;
+    if (!cli_options_read(&cli_completions, argc, argv, &options, &status)) {
+        return status;
+    }
+    const char *shell = options.argument != NULL ? options.argument : "";
+    if (strcmp(shell, "bash") != 0 && strcmp(shell, "zsh") != 0) {
+        return cli_complain(&cli_completions, CLI_MISUSED, "'%s'; bash or zsh is wanted", shell);
+    }
+    if (!cli_output_begin(&output)) {
+        return CLI_FAILED;
+    }
+    (shell[0] == 'b' ? write_bash : write_zsh)(output.file);
+    return cli_output_end(&output);
+}
+
+const cli_command cli_completions = {
+    .name = "completions",
+    .usage = "bash|zsh",
+    .summary = "completions for the shell",
+    .help = help,
+    .run = run,
+    .words = "bash zsh",
+};

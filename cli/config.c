@@ -1,0 +1,228 @@
+#include "cli/config.h"
+
+#include <errno.h>
+#include <ini.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LINE_MOST 198 /* bytes of a line that libinih, as Debian builds it, takes whole */
+
+typedef struct reading {
+    const cli_table *table;
+    const char *path;
+    void *call;
+    cli_given *given;
+    FILE *file;
+    int line;
+    bool failed; /* and it was said why; nothing more is read */
+} reading;
+
+__attribute__((format(printf, 2, 3))) static void complain(reading *r, const char *format, ...)
+{
+    char text[700];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    r->failed = true;
+    cli_complain(r->table->command, CLI_MISUSED, "%s:%d: %s", r->path, r->line, text);
+}
+
+/* ---- lines: libinih's are short, and cut without a word; so it is given no others ---- */
+
+/* The rest of the line after `first` into text, without blanks before and without its end. False: it is too long, or holds
+ * what no text does. */
+static bool read_line(reading *r, int first, char *text, size_t capacity)
+{
+    size_t length = 0;
+    for (int c = first; c != EOF && c != '\n'; c = getc(r->file)) {
+        if (length == 0 && (c == ' ' || c == '\t')) {
+            continue;
+        }
+        bool comment = length > 0 && (text[0] == ';' || text[0] == '#');
+        if (c == 0 || (length + 2 > capacity && !comment)) {
+            return false;
+        }
+        if (length + 2 <= capacity) {
+            text[length++] = (char)c;
+        }
+    }
+    text[length] = 0;
+    return true;
+}
+
+/* A line as libinih asks for it. Blanks before it, which would make it go on with the line before, are left out. */
+static char *next_line(char *text, int capacity, void *stream)
+{
+    reading *r = stream;
+    int first = r->failed ? EOF : getc(r->file);
+    if (first == EOF) {
+        return NULL;
+    }
+    r->line++;
+    size_t most = (size_t)capacity < LINE_MOST + 2 ? (size_t)capacity : LINE_MOST + 2;
+    if (!read_line(r, first, text, most)) {
+        complain(r, "the line has a zero byte, or more than %zu bytes", most - 2);
+        return NULL;
+    }
+    return text;
+}
+
+/* ---- values ---- */
+
+/* The text without its quotes, the caller's; NULL: it was said what is wrong. */
+static char *unquote(reading *r, const char *name, const char *text)
+{
+    size_t length = strlen(text);
+    if (text[0] == '"' && (length < 2 || text[length - 1] != '"')) {
+        complain(r, "%s: the quote does not end; a blank and ; begin a comment, also inside of quotes", name);
+        return NULL;
+    }
+    char *copy = text[0] == '"' ? strndup(text + 1, length - 2) : strdup(text);
+    if (copy == NULL) {
+        complain(r, "no memory");
+    }
+    return copy;
+}
+
+static void take(reading *r, const cli_option *o, const char *text)
+{
+    char wanted[CLI_WANTED];
+    size_t i = (size_t)(o - r->table->options);
+    char *copy = unquote(r, o->name, text);
+    if (copy == NULL) {
+        return;
+    }
+    /* What the command line overrules is looked at too, in a place of its own. */
+    bool overruled = r->given->origin[i] == CLI_GIVEN;
+    void *call = overruled ? calloc(1, r->table->size) : r->call;
+    if (call == NULL) {
+        complain(r, "no memory");
+    } else if (!cli_option_set(o, copy, call, wanted)) {
+        complain(r, "%s '%s'; %s", o->name, copy, wanted);
+    }
+    if (overruled) {
+        free(call);
+    } else {
+        r->given->origin[i] = CLI_IN_FILE;
+    }
+    r->given->line[i] = r->line;
+    r->given->kept[i] = copy;
+}
+
+/* Called by libinih for each value. */
+static int on_value(void *user, const char *section, const char *name, const char *value)
+{
+    reading *r = user;
+    const char *command = r->table->command->name;
+    const cli_option *o = cli_table_find(r->table, name);
+    if (r->failed) {
+        return 1;
+    }
+    if (section[0] != 0 && strcmp(section, command) != 0) {
+        complain(r, "%s stands in a section [%s]; the only one is [%s]", name, section, command);
+    } else if (o == NULL) {
+        const char *near = cli_table_nearest(r->table, name);
+        complain(r, near != NULL ? "no option '%s'; '%s' is one" : "no option '%s'; see shoal %s --help", name,
+                 near != NULL ? near : command);
+    } else if (o->here_only) {
+        complain(r, "'%s' is for the command line only", name);
+    } else if (r->given->line[o - r->table->options] != 0) {
+        complain(r, "'%s' stands twice, in line %d too", name, r->given->line[o - r->table->options]);
+    } else {
+        take(r, o, value);
+    }
+    return 1;
+}
+
+bool cli_config_read(const cli_table *table, const char *path, void *call, cli_given *given, cli_exit *out_status)
+{
+    reading r = {.table = table, .path = path, .call = call, .given = given, .file = fopen(path, "re")};
+    if (r.file == NULL) {
+        *out_status = cli_complain(table->command, CLI_FAILED, "cannot read %s: %s", path, strerror(errno));
+        return false;
+    }
+    int wrong = ini_parse_stream(next_line, &r, on_value, &r);
+    *out_status = CLI_MISUSED;
+    if (ferror(r.file)) {
+        *out_status = cli_complain(table->command, CLI_FAILED, "cannot read %s: %s", path, strerror(errno));
+        r.failed = true;
+    } else if (wrong != 0 && !r.failed) {
+        r.line = wrong;
+        complain(&r, "'NAME = VALUE' is wanted, a [section], or a comment after ; or #");
+    }
+    fclose(r.file);
+    return !r.failed;
+}
+
+/* ---- printing ---- */
+
+/* As it stands in a file; false: it cannot. */
+static bool quote(const char *text, char buffer[CLI_VALUE])
+{
+    size_t length = strlen(text);
+    bool quoted = length == 0 || text[0] == '"' || strchr(" \t", text[0]) != NULL ||
+                  strchr(" \t", text[length - 1]) != NULL || text[0] == ';';
+    for (size_t i = 0; i < length; i++) {
+        bool comment = text[i] == ';' && i > 0 && strchr(" \t\v\f", text[i - 1]) != NULL;
+        if (comment || text[i] == '\n' || text[i] == '\r') {
+            return false;
+        }
+    }
+    int n = snprintf(buffer, CLI_VALUE, quoted ? "\"%s\"" : "%s", text);
+    return n > 0 && n <= LINE_MOST;
+}
+
+static void say_origin(const cli_given *given, size_t i, const char *path, char *buffer, size_t capacity)
+{
+    switch (given->origin[i]) {
+    case CLI_DEFAULT: snprintf(buffer, capacity, "default"); break;
+    case CLI_GIVEN: snprintf(buffer, capacity, "command line"); break;
+    case CLI_IN_FILE: snprintf(buffer, capacity, "%s, line %d", path, given->line[i]); break;
+    }
+    cli_printable(buffer);
+}
+
+/* The value, and where it comes from behind it, or above where that would make the line too long. */
+static bool print_one(FILE *file, const char *name, const char *value, const char *origin)
+{
+    char text[CLI_VALUE];
+    if (!quote(value, text) || strlen(name) + 3 + strlen(text) > LINE_MOST) {
+        return false;
+    }
+    if (strlen(name) + strlen(text) + strlen(origin) + 40 > LINE_MOST) {
+        fprintf(file, "; %s\n%s = %s\n", origin, name, text);
+    } else {
+        int column = fprintf(file, "%s = %s", name, text);
+        fprintf(file, "%*s ; %s\n", column < 30 ? 30 - column : 0, "", origin);
+    }
+    return true;
+}
+
+cli_exit cli_config_print(const cli_table *table, const char *path, const void *call, const cli_given *given,
+                          unsigned of)
+{
+    char buffer[CLI_VALUE], origin[PATH_MAX];
+    cli_output output;
+    if (!cli_output_begin(&output)) {
+        return CLI_FAILED;
+    }
+    fprintf(output.file, "; what is in force; shoal %s --config reads it\n[%s]\n", table->command->name,
+            table->command->name);
+    for (size_t i = 0; i < table->count && !output.failed; i++) {
+        const cli_option *o = &table->options[i];
+        const char *value = cli_option_text(o, call, buffer);
+        if (o->here_only || value == NULL || (o->of != 0 && (o->of & of) == 0)) {
+            continue;
+        }
+        say_origin(given, i, path, origin, sizeof origin);
+        if (!print_one(output.file, o->name, value, origin)) {
+            cli_complain(table->command, CLI_FAILED, "the value of %s cannot stand in a file: '%.100s'", o->name,
+                         value);
+            output.failed = true;
+        }
+    }
+    return cli_output_end(&output);
+}

@@ -1,0 +1,214 @@
+/* shoal eval: what a saved model is worth on a set to test with. */
+#include "cli/table.h"
+#include "cli/weights.h"
+
+#include <shoal/autograd.h>
+#include <shoal/ops.h>
+
+#include <inttypes.h>
+#include <time.h>
+
+#define CLASSES 10
+#define BATCH 500
+
+typedef struct call {
+    const char *model, *load, *data;
+    bool json;
+} call;
+
+typedef struct answer {
+    int64_t images, right;
+    double loss, seconds;
+    int64_t confusion[CLASSES][CLASSES]; /* [what it is][what the model says] */
+} answer;
+
+/* ---- testing ---- */
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static shoal_err count(answer *a, const shoal_batch *b, const shoal_tensor *said)
+{
+    const int64_t *is = shoal_tensor_data(b->y), *guess = shoal_tensor_data(said);
+    for (int64_t i = 0; i < b->count; i++) {
+        if (is[i] < 0 || is[i] >= CLASSES || guess[i] < 0 || guess[i] >= CLASSES) {
+            return shoal_fail(SHOAL_EINVAL, "a class beyond 0 to %d", CLASSES - 1);
+        }
+        a->confusion[is[i]][guess[i]]++;
+        a->right += is[i] == guess[i];
+    }
+    a->images += b->count;
+    return SHOAL_OK;
+}
+
+static shoal_err test(shoal_module *module, shoal_dataset *set, answer *a)
+{
+    shoal_loader *loader = shoal_loader_create(set, .batch = BATCH);
+    shoal_err err = loader != NULL ? SHOAL_OK : shoal_last_error();
+    shoal_batch b;
+    double begun = now();
+    shoal_no_grad_begin();
+    while (err == SHOAL_OK && shoal_loader_next(loader, &b)) {
+        shoal_tensor *scores = shoal_module_forward(module, b.x);
+        shoal_tensor *loss = shoal_nll_loss_with(scores, b.y, NULL, SHOAL_SUM);
+        shoal_tensor *said = shoal_argmax(scores, 1, false);
+        err = loss == NULL || said == NULL ? shoal_last_error() : count(a, &b, said);
+        a->loss += err == SHOAL_OK ? shoal_item(loss) : 0;
+    }
+    shoal_no_grad_end();
+    err = err == SHOAL_OK ? shoal_loader_error(loader) : err;
+    shoal_loader_destroy(loader);
+    a->seconds = now() - begun;
+    a->loss /= a->images > 0 ? (double)a->images : 1;
+    return err;
+}
+
+/* ---- telling ---- */
+
+static int64_t images_of(const answer *a, int class)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < CLASSES; i++) {
+        sum += a->confusion[class][i];
+    }
+    return sum;
+}
+
+static double share(int64_t part, int64_t whole)
+{
+    return whole > 0 ? (double)part / (double)whole : 0;
+}
+
+static void tell(FILE *f, const answer *a, const call *c, const cli_weights *w)
+{
+    fprintf(f, "%s of %s on %s, %" PRId64 " images\n\n", w->model, c->load, c->data, a->images);
+    fprintf(f, "  test loss  %.4f\n  accuracy   %.2f %%\n  speed      %.0f images/s\n\n", a->loss,
+            share(a->right, a->images) * 100, (double)a->images / a->seconds);
+    fputs("  class  images  accuracy   told as", f);
+    for (int i = 0; i < CLASSES; i++) {
+        fprintf(f, i == 0 ? "%2d" : "%6d", i);
+    }
+    fputc('\n', f);
+    for (int is = 0; is < CLASSES; is++) {
+        fprintf(f, "  %5d %7" PRId64 " %7.2f %%      ", is, images_of(a, is),
+                share(a->confusion[is][is], images_of(a, is)) * 100);
+        for (int said = 0; said < CLASSES; said++) {
+            fprintf(f, "%6" PRId64, a->confusion[is][said]);
+        }
+        fputc('\n', f);
+    }
+}
+
+static void tell_json(FILE *f, const answer *a, const call *c, const cli_weights *w)
+{
+    fputs("{\"model\": ", f);
+    cli_json_string(f, w->model);
+    fputs(", \"file\": ", f);
+    cli_json_string(f, c->load);
+    fputs(", \"data\": ", f);
+    cli_json_string(f, c->data);
+    fprintf(f, ", \"images\": %" PRId64 ", \"test_loss\": %.9g, \"test_accuracy\": %.9g, \"seconds\": %.6g", a->images,
+            a->loss, share(a->right, a->images), a->seconds);
+    fprintf(f, ", \"images_per_second\": %.6g, \"class_accuracy\": [", (double)a->images / a->seconds);
+    for (int i = 0; i < CLASSES; i++) {
+        fprintf(f, "%s%.9g", i > 0 ? ", " : "", share(a->confusion[i][i], images_of(a, i)));
+    }
+    fputs("], \"confusion\": [", f);
+    for (int i = 0; i < CLASSES * CLASSES; i++) {
+        const char *before = i == 0 ? "[" : i % CLASSES == 0 ? "], [" : ", ";
+        fprintf(f, "%s%" PRId64, before, a->confusion[i / CLASSES][i % CLASSES]);
+    }
+    fputs("]]}\n", f);
+}
+
+/* ---- the command ---- */
+
+static const char *model_word(size_t i)
+{
+    return shoal_model_names()[i];
+}
+
+static const char *const groups[] = {"options", NULL};
+
+#define AT(field) CLI_FIELD(call, field)
+
+static const cli_option options[] = {
+    {.name = "load",
+     .value = "FILE",
+     .kind = CLI_FILE,
+     .help = "weights: a safetensors file of shoal train --save",
+     AT(load)},
+    {.name = "model",
+     .value = "NAME",
+     .kind = CLI_WORD,
+     .help = "their model, where the file does not tell",
+     .words = model_word,
+     AT(model)},
+    {.name = "data",
+     .value = "NAME",
+     .kind = CLI_FOLDER,
+     .help = "what to test with (what it was trained on): a folder, or a name",
+     .words = shoal_data_name,
+     AT(data)},
+    {.name = "json", .kind = CLI_FLAG, .help = "one JSON object", AT(json)},
+};
+
+static const cli_table table = {
+    .command = &cli_eval,
+    .options = options,
+    .count = sizeof options / sizeof *options,
+    .size = sizeof(call),
+    .groups = groups,
+    .before = "Tests a saved model: loss and accuracy, those of each class, and which class was told as which.\n",
+    .after = "\nexample: shoal train --epochs 1 --save mnist.safetensors; shoal eval --load mnist.safetensors\n",
+};
+
+static cli_exit evaluate(call *c, const cli_weights *w)
+{
+    answer a = {.images = 0};
+    cli_output output;
+    c->data = c->data != NULL ? c->data : w->data;
+    shoal_dataset *set = cli_test_set(c->data);
+    shoal_err err = set != NULL ? test(w->module, set, &a) : shoal_last_error();
+    shoal_dataset_release(set);
+    if (err != SHOAL_OK) {
+        return cli_complain(&cli_eval, CLI_FAILED, "%s", shoal_last_error_text());
+    }
+    if (!cli_output_begin(&output)) {
+        return CLI_FAILED;
+    }
+    (c->json ? tell_json : tell)(output.file, &a, c, w);
+    return cli_output_end(&output);
+}
+
+static cli_exit run(int argc, char **argv)
+{
+    call c = {.json = false};
+    cli_given given = {.line = {0}};
+    cli_weights weights;
+    cli_exit status;
+    int first;
+    if (!cli_table_read(&table, argc, argv, &c, &given, &first, &status)) {
+        return status;
+    }
+    if (c.load == NULL) {
+        return cli_complain(&cli_eval, CLI_MISUSED, "--load FILE is wanted: the weights to test");
+    }
+    if (cli_weights_load(&cli_eval, c.load, c.model, &weights, &status)) {
+        status = evaluate(&c, &weights);
+    }
+    cli_weights_free(&weights);
+    return status;
+}
+
+const cli_command cli_eval = {
+    .name = "eval",
+    .usage = "--load FILE [OPTION ...]",
+    .summary = "tests a saved model",
+    .run = run,
+    .table = &table,
+};

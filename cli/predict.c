@@ -1,0 +1,221 @@
+/* shoal predict: what a saved model takes pictures for. */
+#include "cli/image.h"
+#include "cli/table.h"
+#include "cli/weights.h"
+
+#include <shoal/autograd.h>
+#include <shoal/ops.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SIDE 28
+#define CLASSES 10
+#define SHOWN 3 /* classes, for people */
+
+typedef enum invert { INVERT_AUTO, INVERT_YES, INVERT_NO } invert;
+
+typedef struct call {
+    const char *model, *load, *data;
+    invert invert;
+    bool json;
+} call;
+
+typedef struct answer {
+    double probability[CLASSES];
+    int order[CLASSES]; /* classes, the most probable first */
+    bool inverted;
+} answer;
+
+/* ---- asking the model ---- */
+
+static void sort(answer *a)
+{
+    for (int i = 0; i < CLASSES; i++) {
+        int at = i;
+        for (; at > 0 && a->probability[a->order[at - 1]] < a->probability[i]; at--) {
+            a->order[at] = a->order[at - 1];
+        }
+        a->order[at] = i;
+    }
+}
+
+static shoal_err ask(shoal_module *module, float pixels[SIDE * SIDE], answer *a)
+{
+    size_t mark = shoal_scope_mark();
+    shoal_no_grad_begin();
+    shoal_tensor *x = shoal_scoped(shoal_from_data(SHOAL_F32, pixels, 4, (int64_t[]){1, 1, SIDE, SIDE}));
+    shoal_tensor *scores = shoal_module_forward(module, x);
+    shoal_err err = scores != NULL ? SHOAL_OK : shoal_last_error();
+    if (err == SHOAL_OK && shoal_tensor_count(scores) != CLASSES) {
+        err = shoal_fail(SHOAL_EINVAL, "the model does not tell %d classes apart", CLASSES);
+    }
+    for (int i = 0; err == SHOAL_OK && i < CLASSES; i++) {
+        a->probability[i] = exp(shoal_tensor_at(scores, 2, (int64_t[]){0, i}));
+    }
+    shoal_no_grad_end();
+    shoal_scope_release(mark);
+    sort(a);
+    return err;
+}
+
+/* False: it was said what is wrong with the picture. */
+static bool predict(const call *c, const cli_weights *w, const char *path, double mean, double deviation, answer *a)
+{
+    char why[CLI_IMAGE_WHY];
+    float pixels[SIDE * SIDE];
+    cli_image image;
+    if (!cli_image_read(path, &image, why)) {
+        cli_complain(&cli_predict, CLI_FAILED, "%s: %s", path, why);
+        return false;
+    }
+    a->inverted = c->invert == INVERT_YES || (c->invert == INVERT_AUTO && cli_image_is_dark_on_light(&image));
+    cli_image_scale(&image, a->inverted, SIDE, pixels);
+    cli_image_free(&image);
+    for (int i = 0; i < SIDE * SIDE; i++) {
+        pixels[i] = (float)((pixels[i] / 255.0 - mean) / deviation);
+    }
+    if (ask(w->module, pixels, a) != SHOAL_OK) {
+        cli_complain(&cli_predict, CLI_FAILED, "%s: %s", path, shoal_last_error_text());
+        return false;
+    }
+    return true;
+}
+
+/* ---- telling ---- */
+
+static void tell(FILE *f, const char *path, const answer *a)
+{
+    char *copy = strdup(path);
+    fprintf(f, "%s: %d  %.2f %%  (", copy != NULL ? cli_printable(copy) : "", a->order[0],
+            a->probability[a->order[0]] * 100);
+    free(copy);
+    for (int i = 1; i < SHOWN; i++) {
+        fprintf(f, "%s%d %.2f %%", i > 1 ? ", " : "", a->order[i], a->probability[a->order[i]] * 100);
+    }
+    fprintf(f, ")%s\n", a->inverted ? ", dark on light" : "");
+}
+
+static void tell_json(FILE *f, const char *path, const answer *a)
+{
+    fputs("{\"file\": ", f);
+    cli_json_string(f, path);
+    fprintf(f, ", \"class\": %d, \"probability\": %.9g, \"inverted\": %s, \"probabilities\": [", a->order[0],
+            a->probability[a->order[0]], a->inverted ? "true" : "false");
+    for (int i = 0; i < CLASSES; i++) {
+        fprintf(f, "%s%.9g", i > 0 ? ", " : "", a->probability[i]);
+    }
+    fputs("]}\n", f);
+}
+
+/* ---- the command ---- */
+
+static const char *model_word(size_t i)
+{
+    return shoal_model_names()[i];
+}
+
+static const char *invert_word(size_t i)
+{
+    static const char *const words[] = {"auto", "yes", "no", NULL};
+    return words[i];
+}
+
+static const char *const groups[] = {"options", NULL};
+
+#define AT(field) CLI_FIELD(call, field)
+
+static const cli_option options[] = {
+    {.name = "load",
+     .value = "FILE",
+     .kind = CLI_FILE,
+     .help = "weights: a safetensors file of shoal train --save",
+     AT(load)},
+    {.name = "model",
+     .value = "NAME",
+     .kind = CLI_WORD,
+     .help = "their model, where the file does not tell",
+     .words = model_word,
+     AT(model)},
+    {.name = "data",
+     .value = "NAME",
+     .kind = CLI_WORD,
+     .help = "whose light and contrast the model knows (what it was trained on)",
+     .words = shoal_data_name,
+     AT(data)},
+    {.name = "invert",
+     .value = "WHEN",
+     .kind = CLI_WORD,
+     .help = "turns black and white round; auto, the default: where the edge is light",
+     .words = invert_word,
+     AT(invert)},
+    {.name = "json", .kind = CLI_FLAG, .help = "one JSON object an image", AT(json)},
+};
+
+static const cli_table table = {
+    .command = &cli_predict,
+    .options = options,
+    .count = sizeof options / sizeof *options,
+    .size = sizeof(call),
+    .arguments = "IMAGE ...",
+    .groups = groups,
+    .before = "Tells what a saved model takes images for: PNG or PGM files of up to 4096 x 4096 pixels, colours as\n"
+              "grey. An image that is not square is filled up to be, and all are scaled to 28 x 28 by the mean of\n"
+              "areas.\n",
+    .after = "\nexample: shoal predict --load mnist.safetensors seven.png\n",
+};
+
+static cli_exit predict_all(const call *c, const cli_weights *w, char **paths)
+{
+    double mean, deviation;
+    cli_output output;
+    cli_exit status = CLI_OK;
+    if (shoal_data_scale(c->data != NULL ? c->data : w->data, &mean, &deviation) != SHOAL_OK &&
+        shoal_data_scale(shoal_data_name(0), &mean, &deviation) != SHOAL_OK) { /* folders hold what MNIST does */
+        return cli_complain(&cli_predict, CLI_FAILED, "%s: %s", c->load, shoal_last_error_text());
+    }
+    if (!cli_output_begin(&output)) {
+        return CLI_FAILED;
+    }
+    for (; *paths != NULL && !output.failed; paths++) {
+        answer a = {.inverted = false};
+        if (predict(c, w, *paths, mean, deviation, &a)) {
+            (c->json ? tell_json : tell)(output.file, *paths, &a);
+            (void)cli_output_send(&output);
+        } else {
+            status = CLI_FAILED;
+        }
+    }
+    cli_exit sent = cli_output_end(&output);
+    return status != CLI_OK ? status : sent;
+}
+
+static cli_exit run(int argc, char **argv)
+{
+    call c = {.json = false};
+    cli_given given = {.line = {0}};
+    cli_weights weights;
+    cli_exit status;
+    int first;
+    if (!cli_table_read(&table, argc, argv, &c, &given, &first, &status)) {
+        return status;
+    }
+    if (c.load == NULL || first >= argc) {
+        return cli_complain(&cli_predict, CLI_MISUSED, "%s is wanted",
+                            c.load == NULL ? "--load FILE, the weights to use," : "an image");
+    }
+    if (cli_weights_load(&cli_predict, c.load, c.model, &weights, &status)) {
+        status = predict_all(&c, &weights, argv + first);
+    }
+    cli_weights_free(&weights);
+    return status;
+}
+
+const cli_command cli_predict = {
+    .name = "predict",
+    .usage = "--load FILE IMAGE ...",
+    .summary = "what a saved model takes images for",
+    .run = run,
+    .table = &table,
+};

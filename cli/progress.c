@@ -1,0 +1,405 @@
+#include "cli/progress.h"
+
+#include "cli/train_words.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define FRAME_SECONDS 0.1 /* between two frames */
+#define PACE_SECONDS 2.0  /* over which a rate is a mean */
+
+#define HIDE "\033[?25l"
+#define SHOW "\033[?7h\033[?25h"
+#define CUT "\033[?7l" /* rows at the edge */
+#define BREAK "\033[?7h"
+#define CLEAR_LINE "\033[K"
+#define CLEAR_BELOW "\033[J"
+
+/* ---- the cursor comes back on every way out that is not SIGKILL ---- */
+
+static pid_t owner; /* workers that were forked have the handlers too, and leave the screen alone */
+
+static const int ways_out[] = {SIGHUP, SIGQUIT, SIGABRT, SIGSEGV, SIGBUS, SIGTSTP};
+
+/* Restores the screen, and lets the signal do what it does without us. Ctrl-C and SIGTERM are not here: they end the job in order. */
+static void leave(int number)
+{
+    static const char out[] = CLEAR_BELOW SHOW, back[] = HIDE;
+    struct sigaction usual = {.sa_handler = SIG_DFL}, kept;
+    sigset_t only, before;
+    int error = errno;
+    bool ours = getpid() == owner;
+    if (ours) {
+        (void)!write(STDOUT_FILENO, out, sizeof out - 1);
+    }
+    sigemptyset(&only);
+    sigaddset(&only, number);
+    sigaction(number, &usual, &kept);
+    raise(number);
+    sigprocmask(SIG_UNBLOCK, &only, &before); /* here it ends or stops; SIGTSTP returns after SIGCONT */
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    sigaction(number, &kept, NULL);
+    if (ours) {
+        (void)!write(STDOUT_FILENO, back, sizeof back - 1);
+    }
+    errno = error;
+}
+
+/* Only what nobody else deals with: a sanitizer may, and nohup ignores SIGHUP. */
+static void watch(bool on)
+{
+    for (size_t i = 0; i < sizeof ways_out / sizeof *ways_out; i++) {
+        struct sigaction now, wanted = {.sa_handler = on ? leave : SIG_DFL, .sa_flags = SA_RESTART};
+        if (sigaction(ways_out[i], NULL, &now) == 0 && now.sa_handler == (on ? SIG_DFL : leave)) {
+            sigaction(ways_out[i], &wanted, NULL);
+        }
+    }
+}
+
+/* ---- the terminal ---- */
+
+bool cli_progress_possible(void)
+{
+    const char *term = getenv("TERM");
+    return isatty(STDOUT_FILENO) && term != NULL && term[0] != 0 && strcmp(term, "dumb") != 0;
+}
+
+static bool has_unicode(void)
+{
+    static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *value = getenv(names[i]);
+        if (value != NULL && value[0] != 0) {
+            return strcasestr(value, "utf-8") != NULL || strcasestr(value, "utf8") != NULL;
+        }
+    }
+    return false;
+}
+
+void cli_progress_init(cli_progress *progress)
+{
+    const char *no_color = getenv("NO_COLOR");
+    *progress = (cli_progress){.color = no_color == NULL || no_color[0] == 0, .unicode = has_unicode()};
+}
+
+/* A job in the background does not write over what its terminal is used for meanwhile. */
+static bool in_background(void)
+{
+    pid_t group = tcgetpgrp(STDOUT_FILENO);
+    return group >= 0 && group != getpgrp();
+}
+
+static void look_at_size(int *out_rows, int *out_columns)
+{
+    struct winsize size;
+    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 && size.ws_col > 0;
+    *out_rows = known ? size.ws_row : 24;
+    *out_columns = known ? size.ws_col : 80;
+}
+
+/* ---- a row ---- */
+
+enum { LABEL, BAR, DONE, EPOCH, LOSS, RATE, LEFT, DEATHS, COLUMNS };
+
+/* The columns that are given up first when the terminal is narrow come first. */
+static const int expendable[] = {EPOCH, DEATHS, BAR, RATE, LEFT, DONE, LOSS};
+
+enum { BAR_LEAST = 6, BAR_MOST = 40, GAP = 2 };
+
+typedef struct layout {
+    int width[COLUMNS]; /* 0: it has no place */
+    bool color, unicode;
+} layout;
+
+typedef struct row {
+    char label[24], epoch[24];
+    double share, loss, rate, left; /* NaN: not known, or it means nothing here */
+    int64_t deaths;
+} row;
+
+static int total(const layout *l)
+{
+    int sum = 0;
+    for (int i = 0; i < COLUMNS; i++) {
+        sum += l->width[i] > 0 ? l->width[i] + GAP : 0;
+    }
+    return sum - GAP;
+}
+
+/* The last column of a terminal stays free, because some go on to the next row when it is written to. */
+static layout lay_out(const cli_progress *p, int columns, int label, int epoch, bool deaths)
+{
+    layout l = {
+        .width = {label, BAR_LEAST, 5, epoch, 7, 10, 8, deaths ? 6 : 0}, .color = p->color, .unicode = p->unicode};
+    for (size_t i = 0; i < sizeof expendable / sizeof *expendable && total(&l) > columns - 1; i++) {
+        l.width[expendable[i]] = 0;
+    }
+    if (l.width[BAR] > 0) {
+        int spare = columns - 1 - total(&l);
+        l.width[BAR] += spare < BAR_MOST - BAR_LEAST ? spare : BAR_MOST - BAR_LEAST;
+    }
+    if (l.width[LABEL] > columns - 1) {
+        l.width[LABEL] = columns > 1 ? columns - 1 : 0;
+    }
+    return l;
+}
+
+static void paint(FILE *f, const layout *l, const char *code)
+{
+    if (l->color) {
+        fprintf(f, "\033[%sm", code);
+    }
+}
+
+static void put_bar(FILE *f, const layout *l, double share)
+{
+    int width = l->width[BAR], done = isfinite(share) ? (int)(share * width + 0.5) : 0;
+    if (!isfinite(share)) {
+        fprintf(f, "%*s", width, "");
+        return;
+    }
+    paint(f, l, "36");
+    for (int i = 0; i < width; i++) {
+        if (i == done) {
+            paint(f, l, "0;2");
+        }
+        fputs(i < done ? (l->unicode ? "━" : "#") : (l->unicode ? "─" : "-"), f);
+    }
+    paint(f, l, "0");
+}
+
+static void put_text(FILE *f, const layout *l, int column, const char *text)
+{
+    int width = l->width[column];
+    if (width > 0) {
+        fprintf(f, "%*s%*.*s", column == LABEL ? 0 : GAP, "", column == LABEL ? -width : width, width, text);
+    }
+}
+
+static void end_row(FILE *f)
+{
+    fputs(CLEAR_LINE "\r\n", f);
+}
+
+static void put_row(FILE *f, const layout *l, const row *r)
+{
+    char text[CLI_NUMBER_TEXT];
+    put_text(f, l, LABEL, r->label);
+    if (l->width[BAR] > 0) {
+        fprintf(f, "%*s", GAP, "");
+        put_bar(f, l, r->share);
+    }
+    snprintf(text, sizeof text, isfinite(r->share) ? "%3.0f %%" : "", floor(r->share * 100));
+    put_text(f, l, DONE, text);
+    put_text(f, l, EPOCH, r->epoch);
+    put_text(f, l, LOSS, cli_fixed(r->loss, 4, text));
+    put_text(f, l, RATE, cli_grouped(r->rate, text));
+    put_text(f, l, LEFT, isfinite(r->left) ? cli_left(r->left, text) : "");
+    if (l->width[DEATHS] > 0) {
+        snprintf(text, sizeof text, "%lld", (long long)r->deaths);
+        paint(f, l, r->deaths > 0 ? "33" : "2");
+        put_text(f, l, DEATHS, text);
+        paint(f, l, "0");
+    }
+    end_row(f);
+}
+
+static void put_head(FILE *f, const layout *l, const cli_words *words)
+{
+    char rate[CLI_NUMBER_TEXT];
+    snprintf(rate, sizeof rate, "%s/s", words->samples);
+    paint(f, l, "2");
+    put_text(f, l, LABEL, "");
+    fprintf(f, "%*s", l->width[BAR] > 0 ? GAP + l->width[BAR] : 0, "");
+    put_text(f, l, DONE, "done");
+    put_text(f, l, EPOCH, words->epoch);
+    put_text(f, l, LOSS, "loss");
+    put_text(f, l, RATE, rate);
+    put_text(f, l, LEFT, "left");
+    put_text(f, l, DEATHS, "deaths");
+    paint(f, l, "0");
+    end_row(f);
+}
+
+/* ---- what the rows say ---- */
+
+/* Begins with the first images: starting processes takes a time that says nothing of those to come. */
+static void keep_pace(cli_progress *p, const shoal_train_event *event)
+{
+    double now = event->so_far.train_seconds, passed = now - p->paced_at;
+    if (passed <= 0) {
+        return;
+    }
+    double keep = exp(-passed / PACE_SECONDS);
+    bool begun = p->weight > 0 || (event->so_far.images > 0 && p->paced_at > 0);
+    p->weight = begun ? p->weight * keep + 1 - keep : 0;
+    for (int i = 0; i < p->workers; i++) {
+        cli_pace *pace = &p->paces[i];
+        double rate = (double)(event->workers[i].images - pace->images) / passed;
+        pace->sum = begun ? pace->sum * keep + (1 - keep) * rate : 0;
+        pace->rate = begun ? pace->sum / p->weight : 0;
+        pace->images = event->workers[i].images;
+    }
+    p->paced_at = now;
+}
+
+static double bounded(double share)
+{
+    return share < 0 ? 0 : share > 1 ? 1 : share;
+}
+
+static double time_for(double images, double rate)
+{
+    return images <= 0 ? 0 : rate > 0 ? images / rate : NAN;
+}
+
+static void write_epoch(char *text, size_t size, int64_t finished, int64_t all)
+{
+    snprintf(text, size, "%lld/%lld", (long long)(finished < all ? finished + 1 : all), (long long)all);
+}
+
+static row row_of_all(const cli_progress *p, const shoal_train_options *job, const shoal_train_event *event)
+{
+    const shoal_train_result *s = &event->so_far;
+    double rate = 0, images = (double)s->images, all = (double)event->images_total;
+    for (int i = 0; i < p->workers; i++) {
+        rate += p->paces[i].rate;
+    }
+    row r = {.label = "all",
+             .share = all > 0 ? bounded(images / all) : 0,
+             .loss = event->loss,
+             .rate = rate,
+             .left = time_for(all - images, rate),
+             .deaths = s->deaths};
+    write_epoch(r.epoch, sizeof r.epoch, s->epochs, job->epochs);
+    return r;
+}
+
+static row row_of_worker(const cli_progress *p, const shoal_train_options *job, const shoal_train_event *event, int i)
+{
+    const shoal_train_worker *w = &event->workers[i];
+    bool even = cli_words_of(job->method)->even;
+    double all = (double)event->images_total / event->workers_count, rate = p->paces[i].rate;
+    row r = {.share = even && all > 0 ? bounded((double)w->images / all) : NAN,
+             .loss = w->loss,
+             .rate = rate,
+             .left = even ? time_for(all - (double)w->images, rate) : NAN,
+             .deaths = w->deaths};
+    snprintf(r.label, sizeof r.label, "worker %d", i);
+    write_epoch(r.epoch, sizeof r.epoch, w->epoch, job->epochs);
+    return r;
+}
+
+/* Those that have no row of their own: sums, means, and the longest time. */
+static row row_of_rest(const cli_progress *p, const shoal_train_options *job, const shoal_train_event *event, int from)
+{
+    row sum = {.left = 0};
+    int n = event->workers_count - from, known = 0;
+    for (int i = from; i < event->workers_count; i++) {
+        row r = row_of_worker(p, job, event, i);
+        sum.share += r.share / n;
+        sum.rate += r.rate;
+        sum.left = r.left <= sum.left ? sum.left : r.left;
+        sum.deaths += r.deaths;
+        sum.loss += isfinite(r.loss) ? r.loss : 0;
+        known += isfinite(r.loss);
+    }
+    sum.loss = known > 0 ? sum.loss / known : NAN;
+    snprintf(sum.label, sizeof sum.label, "%d more", n);
+    return sum;
+}
+
+/* Returns how many rows it wrote; the cursor stands below them. */
+static int put_frame(const cli_progress *p, FILE *f, const shoal_train_options *job, const shoal_train_event *event)
+{
+    int rows, columns;
+    look_at_size(&rows, &columns);
+    int room = rows - 3; /* an empty row is above, a line of text above that, and the cursor stands below */
+    int label = snprintf(NULL, 0, "worker %d", event->workers_count - 1);
+    int epoch = snprintf(NULL, 0, "%lld/%lld", (long long)job->epochs, (long long)job->epochs);
+    layout l = lay_out(p, columns, label, epoch > 5 ? epoch : 5, event->so_far.deaths > 0);
+    row all = row_of_all(p, job, event);
+    if (room < 4 || event->workers_count == 1) {
+        bool head = room >= 2;
+        if (head) {
+            put_head(f, &l, cli_words_of(job->method));
+        }
+        put_row(f, &l, &all);
+        return head ? 2 : 1;
+    }
+    int shown = event->workers_count <= room - 2 ? event->workers_count : room - 3;
+    put_head(f, &l, cli_words_of(job->method));
+    put_row(f, &l, &all);
+    for (int i = 0; i < shown; i++) {
+        row r = row_of_worker(p, job, event, i);
+        put_row(f, &l, &r);
+    }
+    if (shown < event->workers_count) {
+        row rest = row_of_rest(p, job, event, shown);
+        put_row(f, &l, &rest);
+    }
+    return 2 + shown + (shown < event->workers_count);
+}
+
+/* ---- drawing ---- */
+
+static bool begin(cli_progress *p, FILE *file, const shoal_train_event *event)
+{
+    if (p->hidden) {
+        return true;
+    }
+    p->paces = calloc((size_t)event->workers_count, sizeof *p->paces);
+    if (p->paces == NULL) {
+        return false; /* a job goes on without a picture of it */
+    }
+    p->workers = event->workers_count;
+    owner = getpid();
+    watch(true);
+    fputs(HIDE, file);
+    p->hidden = true;
+    return true;
+}
+
+void cli_progress_lift(cli_progress *progress, FILE *file)
+{
+    if (progress->standing) {
+        fputs("\r" CLEAR_BELOW, file);
+        progress->standing = false;
+    }
+}
+
+void cli_progress_draw(cli_progress *progress, FILE *file, const shoal_train_options *job,
+                       const shoal_train_event *event, bool now)
+{
+    double seconds = event->so_far.seconds;
+    if ((!now && seconds < progress->drawn_at + FRAME_SECONDS) || in_background() || !begin(progress, file, event)) {
+        return;
+    }
+    keep_pace(progress, event);
+    fputs("\r" CUT, file);
+    end_row(file);
+    int rows = 1 + put_frame(progress, file, job, event);
+    fprintf(file, CLEAR_BELOW BREAK "\033[%dA", rows);
+    progress->standing = true;
+    progress->drawn_at = seconds;
+}
+
+void cli_progress_end(cli_progress *progress)
+{
+    static const char clear[] = "\r" CLEAR_BELOW, show[] = SHOW;
+    if (progress->standing) {
+        (void)!write(STDOUT_FILENO, clear, sizeof clear - 1);
+    }
+    if (progress->hidden) {
+        (void)!write(STDOUT_FILENO, show, sizeof show - 1);
+        watch(false);
+    }
+    free(progress->paces);
+    *progress = (cli_progress){.hidden = false};
+}

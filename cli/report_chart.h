@@ -1,0 +1,60 @@
+/* A chart as SVG in a page: axes with round ticks, curves with their names at their ends, marks on the axis of time. The script of the
+ * page only adds what is shown under the pointer. */
+#ifndef CLI_REPORT_CHART_H
+#define CLI_REPORT_CHART_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+typedef enum cli_unit {
+    CLI_UNIT_PLAIN,
+    CLI_UNIT_SECONDS,
+    CLI_UNIT_COUNT,   /* 250 k */
+    CLI_UNIT_PERCENT, /* of shares: 0.98 is 98 % */
+} cli_unit;
+
+typedef enum cli_scale {
+    CLI_SCALE_ZERO,  /* from 0 */
+    CLI_SCALE_RANGE, /* around the values */
+    CLI_SCALE_LOG,   /* where the values range over more than a decade; else around the values */
+} cli_scale;
+
+/* Points whose y is not finite leave a gap. */
+typedef struct cli_curve {
+    const char *name;
+    const char *x_key, *y_key; /* where the page's data has the same numbers, for the script */
+    const double *x, *y;
+    const double *low; /* not NULL: the area between low and y is filled, and has no line */
+    size_t count;
+    int color;   /* 1 to 8 */
+    bool points; /* each is worth a dot */
+} cli_curve;
+
+typedef enum cli_mark_kind {
+    CLI_MARK_DEATH,
+    CLI_MARK_SAVE,
+    CLI_MARK_STOP,
+} cli_mark_kind;
+
+typedef struct cli_chart_mark {
+    cli_mark_kind kind;
+    double x;
+    const char *text;
+} cli_chart_mark;
+
+typedef struct cli_chart {
+    const char *id, *title, *description;
+    const char *x_name;
+    cli_unit x_unit, y_unit;
+    cli_scale y_scale;
+    double x_most;
+    const cli_curve *curves;
+    size_t curves_count;
+    const cli_chart_mark *marks;
+    size_t marks_count;
+} cli_chart;
+
+void cli_chart_write(FILE *file, const cli_chart *chart);
+
+#endif

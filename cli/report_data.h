@@ -1,0 +1,54 @@
+/* What a report shows: the numbers of its curves, the settings of the job, and how the page's script gets them. */
+#ifndef CLI_REPORT_DATA_H
+#define CLI_REPORT_DATA_H
+
+#include "cli/history.h"
+#include "cli/train_words.h"
+
+#include <shoal/train.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+/* Most workers that have a curve of their own; of more, the least, the median and the most are shown. */
+enum { CLI_REPORT_WORKERS = 8, CLI_REPORT_SETTINGS = 32 };
+
+typedef struct cli_setting {
+    const char *name, *text; /* text may be number */
+    char number[CLI_NUMBER_TEXT];
+} cli_setting;
+
+/* Columns, as curves need them; NaN where there is no value. */
+typedef struct cli_report_data {
+    const shoal_train_options *job;
+    const cli_history *history;
+    const cli_words *words;
+    const char *why;     /* the job failed; NULL: it did not */
+    const char *outcome; /* "completed", "stopped" or "failed" */
+    double end;          /* seconds */
+    size_t samples, epochs, bins;
+    double *seconds, *images, *loss;                                /* samples */
+    double *epoch_seconds, *epoch_images, *epoch_test_loss, *score; /* epochs */
+    double *bin_seconds;                                            /* middles of bins of time */
+    size_t rates_count;
+    double *rates[CLI_REPORT_WORKERS]; /* of each worker; or least, median and most of all of them */
+    bool spread;                       /* the latter */
+    double *numbers;                   /* all of the above lie here */
+    cli_setting settings[CLI_REPORT_SETTINGS];
+    size_t settings_count;
+} cli_report_data;
+
+/* False: no memory. */
+bool cli_report_data_init(cli_report_data *data, const shoal_train_options *job, const cli_history *history,
+                          const char *why);
+void cli_report_data_fini(cli_report_data *data);
+
+/* As JSON that can stand in a script element. */
+void cli_report_data_json(FILE *file, const cli_report_data *data);
+
+/* report_tables.c: the parts of the page that are text. */
+void cli_report_summary(FILE *file, const cli_report_data *data);
+void cli_report_tables(FILE *file, const cli_report_data *data);
+
+#endif

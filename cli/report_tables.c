@@ -1,0 +1,240 @@
+/* The text of a report: what came out, and the tables. */
+#include "cli/cli.h"
+#include "cli/machine.h"
+#include "cli/report_data.h"
+
+#include <shoal/version.h>
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { ROWS_OPEN = 40, WORKER_ROWS = 64 };
+
+__attribute__((format(printf, 2, 3))) static void put(FILE *f, const char *format, ...)
+{
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    cli_html_text(f, text);
+}
+
+/* ---- what came out ---- */
+
+static void put_tile(FILE *f, const char *name, const char *value, const char *note)
+{
+    fputs("<div class=\"tile\"><dt>", f);
+    cli_html_text(f, name);
+    fputs("</dt><dd>", f);
+    cli_html_text(f, value);
+    fputs("</dd><dd class=\"note\">", f);
+    cli_html_text(f, note);
+    fputs("</dd></div>\n", f);
+}
+
+static void put_heading(FILE *f, const cli_report_data *d)
+{
+    char when[64] = "", host[256] = "";
+    time_t started = (time_t)d->history->started;
+    struct tm utc;
+    if (gmtime_r(&started, &utc) != NULL) {
+        strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S UTC", &utc);
+    }
+    (void)!gethostname(host, sizeof host - 1);
+    fprintf(f, "<header><p class=\"outcome %s\">%s</p><h1>", d->outcome, d->outcome);
+    put(f, "%s on %s", cli_model_name(d->job), cli_data_name(d->job));
+    fputs("</h1><p>", f);
+    put(f, "Trained by %s with %d worker%s, started %s on %s.", shoal_train_method_name(d->job->method),
+        d->history->workers, d->history->workers == 1 ? "" : "s", when, host);
+    fputs("</p>", f);
+    if (d->why != NULL) {
+        fputs("<p class=\"why\">", f);
+        cli_html_text(f, d->why);
+        fputs("</p>", f);
+    }
+    fputs("</header>\n", f);
+}
+
+void cli_report_summary(FILE *file, const cli_report_data *data)
+{
+    const shoal_train_result *r = &data->history->result;
+    const cli_words *words = data->words;
+    char text[CLI_NUMBER_TEXT], note[96];
+    put_heading(file, data);
+    fputs("<dl class=\"tiles\">\n", file);
+    snprintf(note, sizeof note, "on the test set, %s %" PRId64, words->epoch, r->epochs);
+    put_tile(file, words->score, cli_score_text(words, cli_score(data->job->method, r), text), note);
+    put_tile(file, "test loss", cli_fixed(r->test_loss, 4, text), "mean over the test set");
+    snprintf(note, sizeof note, "%" PRId64 " of %" PRId64 " %s", r->epochs, data->job->epochs, words->epochs);
+    put_tile(file, "time", cli_duration(r->seconds, text), note);
+    char each[CLI_NUMBER_TEXT];
+    snprintf(note, sizeof note, "%s a worker", cli_grouped(r->images_per_second / data->history->workers, each));
+    snprintf(text, sizeof text, "%s/s", words->samples);
+    put_tile(file, text, cli_grouped(r->images_per_second, each), note);
+    put_tile(file, words->samples, cli_grouped((double)r->images, text), "by all workers");
+    cli_grouped((double)r->deaths, text);
+    put_tile(file, "deaths", text, r->deaths > 0 ? "each started again" : "no worker was lost");
+    fputs("</dl>\n", file);
+}
+
+/* ---- tables ---- */
+
+static void put_head(FILE *f, size_t count, const char *const *names)
+{
+    fputs("<thead><tr>", f);
+    for (size_t i = 0; i < count; i++) {
+        fputs("<th scope=\"col\">", f);
+        cli_html_text(f, names[i]);
+        fputs("</th>", f);
+    }
+    fputs("</tr></thead><tbody>\n", f);
+}
+
+static void put_cells(FILE *f, size_t count, const char *const *texts)
+{
+    fputs("<tr>", f);
+    for (size_t i = 0; i < count; i++) {
+        fputs(i == 0 ? "<th scope=\"row\">" : "<td>", f);
+        cli_html_text(f, texts[i]);
+        fputs(i == 0 ? "</th>" : "</td>", f);
+    }
+    fputs("</tr>\n", f);
+}
+
+static void put_epochs(FILE *f, const cli_report_data *d)
+{
+    const cli_words *words = d->words;
+    const cli_thin *list = &d->history->epochs;
+    char rate[CLI_NUMBER_TEXT], text[7][CLI_NUMBER_TEXT];
+    snprintf(rate, sizeof rate, "%s/s", words->samples);
+    fprintf(f, "<details class=\"wide\"%s><summary><h2>%c%s</h2>", list->count <= ROWS_OPEN ? " open" : "",
+            words->epochs[0] - 'a' + 'A', words->epochs + 1);
+    if ((int64_t)list->count < list->seen) {
+        put(f, "%zu of %" PRId64 " are listed", list->count, list->seen);
+    }
+    fputs("</summary><div class=\"scroll\"><table id=\"epochs\" class=\"numbers\">", f);
+    put_head(
+        f, 7,
+        (const char *const[]){words->epoch, "time", words->samples, "training loss", "test loss", words->score, rate});
+    for (size_t i = 0; i < list->count; i++) {
+        const cli_epoch *e = cli_thin_at(list, i);
+        put_cells(f, 7,
+                  (const char *const[]){cli_grouped((double)e->epoch, text[0]), cli_duration(e->seconds, text[1]),
+                                        cli_grouped((double)e->images, text[2]), cli_fixed(e->loss, 4, text[3]),
+                                        cli_fixed(e->test_loss, 4, text[4]), cli_score_text(words, e->score, text[5]),
+                                        cli_grouped(e->rate, text[6])});
+    }
+    fputs("</tbody></table></div></details>\n", f);
+}
+
+static void put_workers(FILE *f, const cli_report_data *d)
+{
+    const cli_history *h = d->history;
+    char rate[CLI_NUMBER_TEXT], text[5][CLI_NUMBER_TEXT];
+    snprintf(rate, sizeof rate, "%s/s", d->words->samples);
+    fputs("<section><h2>Workers</h2><table id=\"workers\" class=\"numbers\">", f);
+    put_head(f, 5, (const char *const[]){"worker", d->words->samples, rate, "loss", "deaths"});
+    for (int i = 0; i < h->workers && i < WORKER_ROWS; i++) {
+        const shoal_train_worker *w = &h->last_seen[i];
+        double pace = h->result.train_seconds > 0 ? (double)w->images / h->result.train_seconds : NAN;
+        put_cells(f, 5,
+                  (const char *const[]){cli_grouped(i, text[0]), cli_grouped((double)w->images, text[1]),
+                                        cli_grouped(pace, text[2]), cli_fixed(w->loss, 4, text[3]),
+                                        cli_grouped(w->deaths, text[4])});
+    }
+    fputs("</tbody></table>", f);
+    if (h->workers > WORKER_ROWS) {
+        put(f, "and %d more", h->workers - WORKER_ROWS);
+    }
+    fputs("</section>\n", f);
+}
+
+static void put_event(FILE *f, const char *kind, double seconds, const char *text)
+{
+    char when[CLI_NUMBER_TEXT];
+    fprintf(f, "<tr class=\"%s\"><th scope=\"row\">%s</th><td>", kind, cli_duration(seconds, when));
+    cli_html_text(f, text);
+    fputs("</td></tr>\n", f);
+}
+
+/* Deaths and checkpoints, each in order, merged. */
+static void put_events(FILE *f, const cli_report_data *d)
+{
+    const cli_thin *deaths = &d->history->deaths, *saves = &d->history->saves;
+    char text[400];
+    fputs("<section><h2>Events</h2><table id=\"events\"><tbody>\n", f);
+    put_event(f, "begin", d->samples > 0 ? d->seconds[0] : 0, "all workers are started");
+    for (size_t i = 0, j = 0; i < deaths->count || j < saves->count;) {
+        const cli_mark *death = i < deaths->count ? cli_thin_at(deaths, i) : NULL;
+        const cli_mark *save = j < saves->count ? cli_thin_at(saves, j) : NULL;
+        bool first = save == NULL || (death != NULL && death->seconds <= save->seconds);
+        if (first) {
+            snprintf(text, sizeof text, "worker %d died (%s) and was started again", death->worker, death->text);
+        } else {
+            snprintf(text, sizeof text, "checkpoint written to %s", save->text);
+        }
+        put_event(f, first ? "death" : "save", first ? death->seconds : save->seconds, text);
+        *(first ? &i : &j) += 1;
+    }
+    snprintf(text, sizeof text, "%s%s%s", d->outcome, d->why != NULL ? ": " : "", d->why != NULL ? d->why : "");
+    put_event(f, d->outcome, d->end, text);
+    fputs("</tbody></table>", f);
+    int64_t left = deaths->seen + saves->seen - (int64_t)(deaths->count + saves->count);
+    if (left > 0) {
+        put(f, "and %" PRId64 " more between them", left);
+    }
+    fputs("</section>\n", f);
+}
+
+static void put_pair(FILE *f, const char *name, const char *text)
+{
+    fputs("<tr><th scope=\"row\">", f);
+    cli_html_text(f, name);
+    fputs("</th><td>", f);
+    cli_html_text(f, text);
+    fputs("</td></tr>\n", f);
+}
+
+static void put_machine(FILE *f)
+{
+    cli_machine m;
+    char size[CLI_SIZE_TEXT], text[64];
+    cli_machine_look(&m);
+    fputs("<section><h2>Machine</h2><table id=\"machine\"><tbody>\n", f);
+    put_pair(f, "processor", m.processor[0] != 0 ? m.processor : "not told");
+    snprintf(text, sizeof text, "%u of %u", m.cpus, m.cpus_online);
+    put_pair(f, "cores", text);
+    put_pair(f, "vectors", m.features[0] != 0 ? m.features : "none");
+    put_pair(f, "memory", cli_size(m.memory, size));
+    put_pair(f, "kernel", m.kernel);
+    put_pair(f, "shoal", SHOAL_VERSION);
+    fputs("</tbody></table></section>\n", f);
+}
+
+static void put_settings(FILE *f, const cli_report_data *d)
+{
+    fputs("<section><h2>Configuration</h2><dl class=\"pairs\" id=\"settings\">\n", f);
+    for (size_t i = 0; i < d->settings_count; i++) {
+        fputs("<div><dt>", f);
+        cli_html_text(f, d->settings[i].name);
+        fputs("</dt><dd>", f);
+        cli_html_text(f, d->settings[i].text);
+        fputs("</dd></div>\n", f);
+    }
+    fputs("</dl></section>\n", f);
+}
+
+void cli_report_tables(FILE *file, const cli_report_data *data)
+{
+    put_epochs(file, data);
+    fputs("<div class=\"columns\">\n", file);
+    put_workers(file, data);
+    put_events(file, data);
+    put_settings(file, data);
+    put_machine(file);
+    fputs("</div>\n", file);
+}

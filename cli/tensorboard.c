@@ -1,0 +1,252 @@
+#include "cli/tensorboard.h"
+
+#include "cli/train_words.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A sample of the curves at most so often, and at most so many while the time doubles: a day gives some thousands, not a million. */
+#define SAMPLE_SECONDS 0.25
+#define SAMPLE_SHARE (1.0 / 1024)
+#define FLUSH_SECONDS 1.0
+
+/* ---- crc32c (Castagnoli), reflected, as RFC 3720 has it ---- */
+
+static uint32_t crc32c(const unsigned char *bytes, size_t size)
+{
+    static uint32_t table[256];
+    if (table[1] == 0) {
+        for (uint32_t i = 0; i < 256; i++) {
+            uint32_t x = i;
+            for (int bit = 0; bit < 8; bit++) {
+                x = x >> 1 ^ (x & 1 ? 0x82f63b78u : 0);
+            }
+            table[i] = x;
+        }
+    }
+    uint32_t crc = ~0u;
+    for (size_t i = 0; i < size; i++) {
+        crc = crc >> 8 ^ table[(crc ^ bytes[i]) & 0xff];
+    }
+    return ~crc;
+}
+
+/* Records hold checksums in this form, so that a checksum of data with checksums in it stays a good one. */
+static uint32_t masked(uint32_t crc)
+{
+    return (crc >> 15 | crc << 17) + 0xa282ead8u;
+}
+
+/* ---- protocol buffers, as much of them as an Event needs ---- */
+
+enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
+
+/* Fields by number: Event, Summary, Summary.Value. */
+enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5 };
+enum { SUMMARY_VALUE = 1 };
+enum { VALUE_TAG = 1, VALUE_SIMPLE = 2 };
+
+/* Large enough for one event: a tag is a few words. */
+typedef struct message {
+    unsigned char bytes[256];
+    size_t size;
+} message;
+
+static void put_little(message *m, uint64_t x, int bytes)
+{
+    for (int i = 0; i < bytes; i++) {
+        m->bytes[m->size++] = (unsigned char)(x >> 8 * i);
+    }
+}
+
+static void put_varint(message *m, uint64_t x)
+{
+    for (; x >= 0x80; x >>= 7) {
+        m->bytes[m->size++] = (unsigned char)(x | 0x80);
+    }
+    m->bytes[m->size++] = (unsigned char)x;
+}
+
+static void put_key(message *m, unsigned field, unsigned type)
+{
+    put_varint(m, field << 3 | type);
+}
+
+static void put_bytes(message *m, unsigned field, const void *bytes, size_t size)
+{
+    put_key(m, field, BYTES);
+    put_varint(m, size);
+    memcpy(m->bytes + m->size, bytes, size);
+    m->size += size;
+}
+
+static void put_double(message *m, unsigned field, double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    put_key(m, field, FIXED64);
+    put_little(m, bits, 8);
+}
+
+static void put_float(message *m, unsigned field, float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    put_key(m, field, FIXED32);
+    put_little(m, bits, 4);
+}
+
+/* ---- records ---- */
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Length, its checksum, data, its checksum. A failure stays with the file: ferror tells. */
+static void write_record(FILE *file, const message *data)
+{
+    message head = {.size = 0}, tail = {.size = 0};
+    put_little(&head, data->size, 8);
+    put_little(&head, masked(crc32c(head.bytes, 8)), 4);
+    put_little(&tail, masked(crc32c(data->bytes, data->size)), 4);
+    fwrite(head.bytes, 1, head.size, file);
+    fwrite(data->bytes, 1, data->size, file);
+    fwrite(tail.bytes, 1, tail.size, file);
+}
+
+static void write_version(FILE *file)
+{
+    static const char version[] = "brain.Event:2";
+    message event = {.size = 0};
+    put_double(&event, EVENT_WALL_TIME, now());
+    put_bytes(&event, EVENT_FILE_VERSION, version, sizeof version - 1);
+    write_record(file, &event);
+}
+
+static void write_scalar(const cli_tensorboard *t, const char *tag, int64_t step, double x)
+{
+    message value = {.size = 0}, summary = {.size = 0}, event = {.size = 0};
+    if (!isfinite(x)) {
+        return;
+    }
+    put_bytes(&value, VALUE_TAG, tag, strlen(tag));
+    put_float(&value, VALUE_SIMPLE, (float)x);
+    put_bytes(&summary, SUMMARY_VALUE, value.bytes, value.size);
+    put_double(&event, EVENT_WALL_TIME, now());
+    put_key(&event, EVENT_STEP, VARINT);
+    put_varint(&event, (uint64_t)step);
+    put_bytes(&event, EVENT_SUMMARY, summary.bytes, summary.size);
+    write_record(t->file, &event);
+}
+
+/* ---- curves ---- */
+
+static void write_workers(cli_tensorboard *t, const cli_words *words, const shoal_train_event *event)
+{
+    double seconds = event->so_far.train_seconds, passed = seconds - t->paced_at;
+    char tag[96];
+    for (int i = 0; i < event->workers_count && i < CLI_TENSORBOARD_WORKERS; i++) {
+        const shoal_train_worker *w = &event->workers[i];
+        snprintf(tag, sizeof tag, "workers/%d/loss", i);
+        write_scalar(t, tag, event->so_far.images, w->loss);
+        snprintf(tag, sizeof tag, "workers/%d/%s", i, words->rate_tag);
+        write_scalar(t, tag, event->so_far.images,
+                     passed > 0 ? (double)(w->images - t->paced_images[i]) / passed : NAN);
+        t->paced_images[i] = w->images;
+    }
+    t->paced_at = seconds;
+}
+
+static void write_curves(cli_tensorboard *t, const shoal_train_event *event)
+{
+    const cli_words *words = cli_words_of(t->method);
+    const shoal_train_result *r = &event->so_far;
+    write_scalar(t, "train/loss", r->images, event->loss);
+    write_scalar(t, words->rate_tag, r->images, r->images_per_second);
+    write_workers(t, words, event);
+    if (event->kind == SHOAL_TRAIN_EPOCH) {
+        write_scalar(t, words->epoch, r->images, (double)r->epochs);
+        write_scalar(t, "test/loss", r->images, r->test_loss);
+        write_scalar(t, words->score_tag, r->images, cli_score(t->method, r));
+        write_scalar(t, "deaths", r->images, (double)r->deaths);
+    }
+}
+
+bool cli_tensorboard_event(cli_tensorboard *events, const shoal_train_event *event)
+{
+    double seconds = event->so_far.seconds;
+    bool epoch = event->kind == SHOAL_TRAIN_EPOCH;
+    if (events->file == NULL) {
+        return true;
+    }
+    if (epoch || (event->kind == SHOAL_TRAIN_TICK && seconds >= events->next_sample)) {
+        write_curves(events, event);
+        double pause = seconds * SAMPLE_SHARE;
+        events->next_sample = seconds + (pause > SAMPLE_SECONDS ? pause : SAMPLE_SECONDS);
+    }
+    if (epoch || seconds >= events->next_flush) {
+        events->next_flush = seconds + FLUSH_SECONDS;
+        fflush(events->file);
+    }
+    return !ferror(events->file);
+}
+
+/* ---- the file ---- */
+
+static bool make_folders(const char *folder)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s", folder) >= (int)sizeof path) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        if (mkdir(path, 0777) != 0 && errno != EEXIST) {
+            return false;
+        }
+        *slash = '/';
+    }
+    return mkdir(path, 0777) == 0 || errno == EEXIST;
+}
+
+bool cli_tensorboard_open(cli_tensorboard *events, shoal_train_method method, const char *folder)
+{
+    char host[256] = "";
+    *events = (cli_tensorboard){.method = method};
+    if (gethostname(host, sizeof host - 1) != 0 || host[0] == 0 || strchr(host, '/') != NULL) {
+        snprintf(host, sizeof host, "localhost");
+    }
+    int length = snprintf(events->path, sizeof events->path, "%s/events.out.tfevents.%010lld.%s.%ld", folder,
+                          (long long)time(NULL), host, (long)getpid());
+    if (length >= (int)sizeof events->path) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    events->file = make_folders(folder) ? fopen(events->path, "wxe") : NULL;
+    if (events->file == NULL) {
+        return false;
+    }
+    write_version(events->file);
+    if (fflush(events->file) == 0) {
+        return true;
+    }
+    int why = errno;
+    cli_tensorboard_close(events);
+    errno = why;
+    return false;
+}
+
+bool cli_tensorboard_close(cli_tensorboard *events)
+{
+    bool good = events->file == NULL || fclose(events->file) == 0;
+    events->file = NULL;
+    return good;
+}

@@ -1,0 +1,117 @@
+#include "cli/train_words.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Methods that differ from the first line, by name. */
+static const struct {
+    const char *method;
+    cli_words words;
+} table[] = {
+    {"", {"epoch", "epochs", "images", "images_per_second", "accuracy", "test/accuracy", true, true}},
+    {"fedavg", {"round", "rounds", "images", "images_per_second", "accuracy", "test/accuracy", true, false}},
+    {"a3c", {"epoch", "epochs", "steps", "steps_per_second", "mean reward", "reward/mean", false, false}},
+};
+
+const cli_words *cli_words_of(shoal_train_method method)
+{
+    const char *name = shoal_train_method_name(method);
+    for (size_t i = 1; name != NULL && i < sizeof table / sizeof *table; i++) {
+        if (strcmp(name, table[i].method) == 0) {
+            return &table[i].words;
+        }
+    }
+    return &table[0].words;
+}
+
+double cli_score(shoal_train_method method, const shoal_train_result *result)
+{
+    return method == SHOAL_METHOD_A3C ? result->reward : result->test_accuracy;
+}
+
+const char *cli_model_name(const shoal_train_options *job)
+{
+    return job->model != NULL ? job->model : "mnist-cnn";
+}
+
+const char *cli_data_name(const shoal_train_options *job)
+{
+    return job->method == SHOAL_METHOD_A3C ? job->env : job->data != NULL ? job->data : "mnist";
+}
+
+static const char *unknown(char buffer[CLI_NUMBER_TEXT])
+{
+    buffer[0] = '-';
+    buffer[1] = 0;
+    return buffer;
+}
+
+const char *cli_grouped(double x, char buffer[CLI_NUMBER_TEXT])
+{
+    char digits[24];
+    if (!isfinite(x) || fabs(x) >= 1e15) {
+        return unknown(buffer);
+    }
+    int length = snprintf(digits, sizeof digits, "%.0f", x > 0 ? x : 0), at = 0;
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && (length - i) % 3 == 0) {
+            buffer[at++] = ',';
+        }
+        buffer[at++] = digits[i];
+    }
+    buffer[at] = 0;
+    return buffer;
+}
+
+const char *cli_fixed(double x, int digits, char buffer[CLI_NUMBER_TEXT])
+{
+    if (!isfinite(x)) {
+        return unknown(buffer);
+    }
+    snprintf(buffer, CLI_NUMBER_TEXT, fabs(x) < 1e9 ? "%.*f" : "%.*g", digits, x);
+    return buffer;
+}
+
+const char *cli_left(double seconds, char buffer[CLI_NUMBER_TEXT])
+{
+    if (!isfinite(seconds) || seconds < 0 || seconds > 1e9) {
+        return unknown(buffer);
+    }
+    long s = lround(seconds), minutes = s / 60, hours = s / 3600, days = s / 86400;
+    if (days > 1) {
+        snprintf(buffer, CLI_NUMBER_TEXT, "%ld d %ld h", days, hours % 24);
+    } else if (hours > 0) {
+        snprintf(buffer, CLI_NUMBER_TEXT, "%ld:%02ld:%02ld", hours, minutes % 60, s % 60);
+    } else {
+        snprintf(buffer, CLI_NUMBER_TEXT, "%ld:%02ld", minutes, s % 60);
+    }
+    return buffer;
+}
+
+const char *cli_duration(double seconds, char buffer[CLI_NUMBER_TEXT])
+{
+    if (!isfinite(seconds) || seconds < 0 || seconds > 1e12) {
+        return unknown(buffer);
+    }
+    long s = lround(seconds), minutes = s / 60, hours = s / 3600, days = s / 86400;
+    if (s < 120) {
+        snprintf(buffer, CLI_NUMBER_TEXT, "%.1f s", seconds);
+    } else if (hours < 1) {
+        snprintf(buffer, CLI_NUMBER_TEXT, "%ld min %ld s", minutes, s % 60);
+    } else if (days < 2) {
+        snprintf(buffer, CLI_NUMBER_TEXT, "%ld h %ld min", hours, minutes % 60);
+    } else {
+        snprintf(buffer, CLI_NUMBER_TEXT, "%ld d %ld h", days, hours % 24);
+    }
+    return buffer;
+}
+
+const char *cli_score_text(const cli_words *words, double score, char buffer[CLI_NUMBER_TEXT])
+{
+    if (isfinite(score) && words->percent) {
+        snprintf(buffer, CLI_NUMBER_TEXT, "%.2f %%", score * 100);
+        return buffer;
+    }
+    return cli_fixed(score, 2, buffer);
+}

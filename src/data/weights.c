@@ -1,0 +1,67 @@
+/* Weights of a model from a file: plain ones, PyTorch's, or a checkpoint. */
+#include "data/tensors.h"
+
+#include "base/error.h"
+#include "tensor/tensor.h"
+
+#include <string.h>
+
+static shoal_err check_one(const shoal_tensors *set, const char *path, const char *name, const shoal_tensor *to)
+{
+    sh_text own, other;
+    const shoal_tensor *from = shoal_tensors_find(set, name);
+    if (from == NULL) {
+        return sh_fail(SHOAL_EINVAL, "%s: there is no tensor '%.100s', which is wanted", path, name);
+    }
+    if (from->dtype != to->dtype || from->ndim != to->ndim ||
+        memcmp(from->shape, to->shape, sizeof from->shape[0] * (size_t)from->ndim) != 0) {
+        return sh_fail(SHOAL_EINVAL, "%s: '%.100s' is %s; %s is wanted", path, name, sh_tensor_text(&other, from),
+                       sh_tensor_text(&own, to));
+    }
+    return SHOAL_OK;
+}
+
+shoal_err sh_tensors_take(const shoal_tensors *set, const char *path, const char *name, shoal_tensor *to)
+{
+    shoal_err err = check_one(set, path, name, to);
+    if (err == SHOAL_OK) {
+        err = sh_tensor_copy_data(to, shoal_tensors_find(set, name));
+        sh_tensor_touch(to);
+    }
+    return err;
+}
+
+static shoal_err check_all(const shoal_tensors *set, const char *path, const shoal_module *module)
+{
+    shoal_err err = SHOAL_OK;
+    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(module, &it);) {
+        err = check_one(set, path, it.name, it.tensor);
+    }
+    for (size_t i = 0; err == SHOAL_OK && i < shoal_tensors_count(set); i++) {
+        const char *name = shoal_tensors_name(set, i);
+        if (strncmp(name, SH_TENSORS_OWN, strlen(SH_TENSORS_OWN)) != 0 && shoal_module_get(module, name) == NULL) {
+            err = sh_fail(SHOAL_EINVAL, "%s: there is a tensor '%.100s', which the model does not have", path, name);
+        }
+    }
+    return err;
+}
+
+shoal_err sh_weights_take(const shoal_tensors *set, const char *path, shoal_module *module)
+{
+    shoal_err err = check_all(set, path, module);
+    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(module, &it);) {
+        err = sh_tensors_take(set, path, it.name, it.tensor);
+    }
+    return err;
+}
+
+shoal_err shoal_weights_read(const char *path, shoal_module *module)
+{
+    if (module == NULL) {
+        return sh_fail(SHOAL_EINVAL, "shoal_weights_read: no module");
+    }
+    shoal_tensors *set = shoal_safetensors_read(path);
+    shoal_err err = set != NULL ? sh_weights_take(set, path, module) : shoal_last_error();
+    shoal_tensors_destroy(set);
+    return err;
+}

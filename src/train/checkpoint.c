@@ -1,0 +1,229 @@
+#include "train/checkpoint.h"
+#include "train/job.h"
+
+#include "base/error.h"
+#include "data/tensors.h"
+
+#include <shoal/share.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define VERSION "1"
+#define NAME_MOST 512 /* of a tensor: a prefix, and a dotted name of a parameter */
+
+/* ---- texts ---- */
+
+shoal_err sh_checkpoint_setting(sh_checkpoint *c, const char *name, const char *text)
+{
+    if (c->writing) {
+        return shoal_tensors_set_text(c->set, name, text);
+    }
+    const char *there = shoal_tensors_text(c->set, name);
+    if (there == NULL) {
+        return sh_fail(SHOAL_EINVAL, "%s: it does not say which %s it is of; %s is asked for", c->path, name, text);
+    }
+    return strcmp(there, text) == 0 ? SHOAL_OK
+                                    : sh_fail(SHOAL_EINVAL,
+                                              "%s: %s is %.60s there, and %.60s is asked for; a job goes on with the "
+                                              "settings that it began with",
+                                              c->path, name, there, text);
+}
+
+shoal_err sh_checkpoint_setting_whole(sh_checkpoint *c, const char *name, int64_t x)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%" PRId64, x);
+    return sh_checkpoint_setting(c, name, text);
+}
+
+/* The shortest text that is this number when it is read. */
+static const char *text_of(double x, char text[32])
+{
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, 32, "%.*g", digits, x);
+        if (strtod(text, NULL) == x) {
+            break;
+        }
+    }
+    return text;
+}
+
+shoal_err sh_checkpoint_setting_number(sh_checkpoint *c, const char *name, double x)
+{
+    char text[32];
+    return sh_checkpoint_setting(c, name, text_of(x, text));
+}
+
+static shoal_err no_number(const sh_checkpoint *c, const char *name, const char *text)
+{
+    return text == NULL ? sh_fail(SHOAL_ECORRUPT, "%s: no checkpoint, or a broken one: there is no %s", c->path, name)
+                        : sh_fail(SHOAL_ECORRUPT, "%s: a broken checkpoint: %s is '%.60s'", c->path, name, text);
+}
+
+shoal_err sh_checkpoint_whole(sh_checkpoint *c, const char *name, int64_t least, int64_t most, int64_t *x)
+{
+    if (c->writing) {
+        return sh_checkpoint_setting_whole(c, name, *x);
+    }
+    const char *text = shoal_tensors_text(c->set, name);
+    char *end = NULL;
+    errno = 0;
+    long long there = text != NULL ? strtoll(text, &end, 10) : 0;
+    if (text == NULL || errno != 0 || end == text || *end != 0 || there < least) {
+        return no_number(c, name, text);
+    }
+    if (there > most) {
+        return sh_fail(SHOAL_EINVAL,
+                       "%s: the job there is beyond what is asked for: %s %lld, and %lld would be the last", c->path,
+                       name, there, (long long)most);
+    }
+    *x = there;
+    return SHOAL_OK;
+}
+
+shoal_err sh_checkpoint_number(sh_checkpoint *c, const char *name, double least, double most, double *x)
+{
+    if (c->writing) {
+        return sh_checkpoint_setting_number(c, name, *x);
+    }
+    const char *text = shoal_tensors_text(c->set, name);
+    char *end = NULL;
+    double there = text != NULL ? strtod(text, &end) : 0;
+    if (text == NULL || end == text || *end != 0 || there < least || there > most) {
+        return no_number(c, name, text);
+    }
+    *x = there;
+    return SHOAL_OK;
+}
+
+/* ---- tensors ---- */
+
+shoal_err sh_checkpoint_tensor(sh_checkpoint *c, const char *name, shoal_tensor *t)
+{
+    char whole[NAME_MOST];
+    if (t == NULL) {
+        return shoal_last_error();
+    }
+    if ((size_t)snprintf(whole, sizeof whole, SH_TENSORS_OWN "%s", name) >= sizeof whole) {
+        return sh_fail(SHOAL_EINVAL, "%s: a name of more than %d bytes: %.60s", c->path, NAME_MOST, name);
+    }
+    return c->writing ? shoal_tensors_add(c->set, whole, t) : sh_tensors_take(c->set, c->path, whole, t);
+}
+
+shoal_err sh_checkpoint_map(sh_checkpoint *c, const char *name, const shoal_value *map)
+{
+    shoal_err err = SHOAL_OK;
+    for (size_t i = 0; err == SHOAL_OK && i < shoal_value_count(map); i++) {
+        char whole[NAME_MOST];
+        snprintf(whole, sizeof whole, "%s/%s", name, shoal_value_key_at(map, i));
+        err = sh_checkpoint_tensor(c, whole, shoal_value_as_tensor(shoal_value_at(map, i)));
+    }
+    return err;
+}
+
+/* ---- a job ---- */
+
+/* Of every method. A module or sets of the caller's own have no name to compare: what can be is their shapes, and the number of
+ * samples. */
+static shoal_err settings(const sh_job *job, sh_checkpoint *c)
+{
+    char seed[32];
+    snprintf(seed, sizeof seed, "%" PRIu64, job->o.seed);
+    const struct {
+        const char *name, *text;
+    } texts[] = {
+        {"method", job->method->name},
+        {"model", job->own_model ? job->o.model : NULL},
+        {"data", job->o.train_set == NULL ? job->o.data : NULL},
+        {"seed", seed},
+    };
+    const struct {
+        const char *name;
+        int64_t x;
+    } wholes[] = {
+        {"samples", shoal_dataset_length(job->train_set)}, /* 0: there is no set */
+        {"workers", job->o.workers},
+        {"batch", job->o.batch},
+    };
+    shoal_err err = SHOAL_OK;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts && err == SHOAL_OK; i++) {
+        err = texts[i].text != NULL ? sh_checkpoint_setting(c, texts[i].name, texts[i].text) : SHOAL_OK;
+    }
+    for (size_t i = 0; i < sizeof wholes / sizeof *wholes && err == SHOAL_OK; i++) {
+        err = sh_checkpoint_setting_whole(c, wholes[i].name, wholes[i].x);
+    }
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_setting_number(c, "lr", job->o.lr);
+    }
+    return err == SHOAL_OK ? sh_checkpoint_setting_number(c, "momentum", job->o.momentum) : err;
+}
+
+/* All but the weights. */
+static shoal_err pass(sh_job *job, sh_checkpoint *c)
+{
+    shoal_train_result *r = &job->result;
+    shoal_err err = settings(job, c);
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_whole(c, "epochs", 0, job->o.epochs, &r->epochs);
+    }
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_number(c, "test_loss", -INFINITY, INFINITY, &r->test_loss);
+    }
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_number(c, "test_accuracy", 0, 1, &r->test_accuracy);
+    }
+    return err == SHOAL_OK && job->method->checkpoint != NULL ? job->method->checkpoint(job, c) : err;
+}
+
+static shoal_err fill(sh_job *job, sh_checkpoint *c)
+{
+    shoal_err err = shoal_tensors_set_text(c->set, "checkpoint", VERSION);
+    if (err == SHOAL_OK) {
+        err = pass(job, c);
+    }
+    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(job->model, &it);) {
+        err = shoal_tensors_add(c->set, it.name, it.tensor);
+    }
+    return err;
+}
+
+shoal_err sh_job_save(sh_job *job)
+{
+    if (job->o.save == NULL) {
+        return SHOAL_OK;
+    }
+    sh_checkpoint c = {.set = shoal_tensors_create(), .path = job->o.save, .writing = true};
+    shoal_err err = c.set ? fill(job, &c) : shoal_last_error();
+    if (err == SHOAL_OK) {
+        err = shoal_safetensors_write(job->o.save, c.set);
+    }
+    shoal_tensors_destroy(c.set);
+    return err;
+}
+
+static shoal_err take(sh_job *job, sh_checkpoint *c)
+{
+    const char *version = shoal_tensors_text(c->set, "checkpoint");
+    if (version == NULL) {
+        return sh_fail(SHOAL_EINVAL, "%s: no checkpoint of a training job; one is what saving in a job writes",
+                       c->path);
+    }
+    if (strcmp(version, VERSION) != 0) {
+        return sh_fail(SHOAL_EINVAL, "%s: a checkpoint of version %.20s; " VERSION " can be read", c->path, version);
+    }
+    shoal_err err = pass(job, c);
+    return err == SHOAL_OK ? sh_weights_take(c->set, c->path, job->model) : err; /* last: a failure leaves the model */
+}
+
+shoal_err sh_job_resume(sh_job *job)
+{
+    sh_checkpoint c = {.set = shoal_safetensors_read(job->o.resume), .path = job->o.resume};
+    shoal_err err = c.set ? take(job, &c) : shoal_last_error();
+    shoal_tensors_destroy(c.set);
+    return err;
+}

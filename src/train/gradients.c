@@ -1,0 +1,167 @@
+#include "train/gradients.h"
+#include "train/clone.h"
+#include "train/reduce.h"
+#include "train/state.h"
+
+#include "base/error.h"
+
+#include <shoal/autograd.h>
+#include <shoal/ops.h>
+
+#include <stdlib.h>
+
+struct sh_gradients {
+    int count;
+    shoal_module **of;  /* of each worker */
+    shoal_module *mean; /* of them */
+    shoal_module
+        *next; /* steps are taken here, and copied: the job's model travels to workers, and shall carry no grads */
+    shoal_optimizer *sgd;
+    shoal_value *state;  /* its momentum */
+    shoal_module **from; /* those that have samples of a batch, with their weights */
+    double *weights;
+};
+
+/* The values of mean are the grads of next. */
+static shoal_err tie(sh_gradients *g)
+{
+    shoal_err err = SHOAL_OK;
+    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(g->next, &it);) {
+        if (shoal_tensor_requires_grad(it.tensor)) {
+            shoal_tensor *grad = shoal_detach(shoal_module_get(g->mean, it.name));
+            err = grad ? shoal_tensor_set_grad(it.tensor, grad) : shoal_last_error();
+        }
+    }
+    return err;
+}
+
+static shoal_err fill(sh_gradients *g, sh_job *job)
+{
+    size_t n = (size_t)g->count;
+    g->of = calloc(n, sizeof *g->of);
+    g->from = calloc(n, sizeof *g->from);
+    g->weights = calloc(n, sizeof *g->weights);
+    if (g->of == NULL || g->from == NULL || g->weights == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for the gradients of %zu workers", n);
+    }
+    for (int i = 0; i < g->count; i++) {
+        g->of[i] = sh_module_clone(job->model);
+        if (g->of[i] == NULL) {
+            return shoal_last_error();
+        }
+    }
+    g->mean = sh_module_clone(job->model);
+    g->next = g->mean ? sh_module_clone(job->model) : NULL;
+    g->sgd = g->next ? shoal_sgd_create(g->next, .lr = job->o.lr, .momentum = job->o.momentum) : NULL;
+    shoal_err err = g->sgd ? shoal_optimizer_prepare(g->sgd) : shoal_last_error();
+    if (err == SHOAL_OK) {
+        g->state = sh_state_zeros(g->sgd);
+        err = g->state ? sh_state_adopt(g->sgd, g->state) : shoal_last_error();
+    }
+    size_t mark = shoal_scope_mark();
+    err = err == SHOAL_OK ? tie(g) : err;
+    shoal_scope_release(mark);
+    return err;
+}
+
+shoal_err sh_gradients_open(sh_job *job, sh_gradients **out_gradients)
+{
+    sh_gradients *g = calloc(1, sizeof *g);
+    if (g == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for gradients");
+    }
+    g->count = job->o.workers;
+    *out_gradients = g; /* also when it is half made: the caller closes it */
+    return fill(g, job);
+}
+
+void sh_gradients_close(sh_gradients *g)
+{
+    if (g == NULL) {
+        return;
+    }
+    for (int i = 0; g->of != NULL && i < g->count; i++) {
+        shoal_module_destroy(g->of[i]);
+    }
+    shoal_optimizer_destroy(g->sgd);
+    shoal_value_destroy(g->state);
+    shoal_module_destroy(g->mean);
+    shoal_module_destroy(g->next);
+    free(g->of);
+    free(g->from);
+    free(g->weights);
+    free(g);
+}
+
+shoal_module *sh_gradients_of(const sh_gradients *g, int rank)
+{
+    return g->of[rank];
+}
+
+shoal_err sh_gradients_checkpoint(sh_gradients *g, sh_checkpoint *c)
+{
+    return sh_checkpoint_map(c, "momentum", g->state);
+}
+
+/* Those that had samples; returns how many. */
+static int weigh(sh_gradients *g, const sh_job *job, int64_t batch)
+{
+    int64_t length = shoal_dataset_length(job->train_set), all = 0;
+    int n = 0;
+    for (int i = 0; i < g->count; i++) {
+        int64_t samples = sh_shard_samples(&job->settings, length, i, batch);
+        if (samples > 0) {
+            g->from[n] = g->of[i];
+            g->weights[n++] = (double)samples;
+            all += samples;
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        g->weights[i] /= (double)all;
+    }
+    return n;
+}
+
+static shoal_err copy_buffers(shoal_module *to, shoal_module *from)
+{
+    shoal_err err = SHOAL_OK;
+    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(from, &it);) {
+        if (!shoal_tensor_requires_grad(it.tensor)) {
+            err = shoal_copy_(shoal_module_get(to, it.name), it.tensor) ? SHOAL_OK : shoal_last_error();
+        }
+    }
+    return err;
+}
+
+shoal_err sh_gradients_step(sh_gradients *g, sh_job *job, int64_t batch)
+{
+    size_t mark = shoal_scope_mark();
+    int n = weigh(g, job, batch);
+    shoal_err err = n > 0 ? sh_reducer_here.sum(g->mean, g->from, g->weights, n) : SHOAL_OK;
+    if (err == SHOAL_OK && n > 0) {
+        shoal_no_grad_begin();
+        err = shoal_module_copy(g->next, job->model);
+        err = err == SHOAL_OK ? shoal_optimizer_step(g->sgd) : err;
+        err = err == SHOAL_OK ? copy_buffers(g->next, g->mean) : err;
+        err = err == SHOAL_OK ? shoal_module_copy(job->model, g->next) : err;
+        shoal_no_grad_end();
+    }
+    shoal_scope_release(mark);
+    return err;
+}
+
+shoal_err sh_gradients_leave(shoal_module *gradients, shoal_module *model)
+{
+    size_t mark = shoal_scope_mark();
+    shoal_err err = SHOAL_OK;
+    shoal_no_grad_begin();
+    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(model, &it);) {
+        shoal_tensor *to = shoal_module_get(gradients, it.name);
+        const bool trained = shoal_tensor_requires_grad(it.tensor);
+        shoal_tensor *grad = trained ? shoal_tensor_grad(it.tensor) : it.tensor;
+        err = (grad ? shoal_copy_(to, grad) : shoal_fill_(to, 0)) ? SHOAL_OK : shoal_last_error();
+    }
+    shoal_no_grad_end();
+    shoal_scope_release(mark);
+    return err;
+}

@@ -1,0 +1,80 @@
+"""A terminal, as far as the program uses one: what would stand on the screen after these bytes."""
+import re
+
+TOKEN = re.compile(rb"\x1b\[(\??)([0-9;]*)([A-Za-z])|([\x20-\x7e\x80-\xff]+)|([\r\n\x08])|(.)", re.DOTALL)
+
+
+class Terminal:
+    def __init__(self, rows, columns):
+        self.rows, self.columns = rows, columns
+        self.lines = [[]]  # the whole roll of paper; the screen is its end
+        self.row = self.column = 0
+        self.cursor = True  # visible
+        self.colors = 0  # how often one was set
+        self.unknown = []
+        self.rest = b""
+
+    def resize(self, rows, columns, breaks):
+        """breaks: a row that is too long now goes on in the next, as modern terminals do; otherwise it is cut."""
+        self.rows, self.columns = rows, columns
+        lines, row = [], 0
+        for i, line in enumerate(self.lines):
+            if i == self.row:
+                row = len(lines)
+            while breaks and len(line) > columns:
+                lines.append(line[:columns])
+                line = line[columns:]
+            lines.append(line[:columns])
+        self.lines, self.row, self.column = lines, row, min(self.column, columns - 1)
+
+    def top(self):
+        return max(0, len(self.lines) - self.rows)
+
+    def put(self, character):
+        if self.column == self.columns:
+            self.feed(b"\r\n")
+        line = self.lines[self.row]
+        line.extend(" " * (self.column + 1 - len(line)))
+        line[self.column] = character
+        self.column += 1
+
+    def control(self, private, numbers, kind):
+        n = int(numbers) if numbers.isdigit() else None
+        if private and numbers == "25" and kind in "hl":
+            self.cursor = kind == "h"
+        elif kind == "m":
+            self.colors += 1
+        elif kind == "A" and n:
+            assert self.row - n >= self.top(), "the cursor goes beyond the screen"
+            self.row -= n
+        elif kind == "K" and n in (None, 0):
+            del self.lines[self.row][self.column:]
+        elif kind == "J" and n in (None, 0):
+            del self.lines[self.row][self.column:]
+            del self.lines[self.row + 1:]
+        else:
+            self.unknown.append((private, numbers, kind))
+
+    def feed(self, data):
+        data = self.rest + data
+        cut = re.search(rb"(\x1b(\[[?0-9;]*)?|[\xc0-\xff][\x80-\xbf]{0,2})\Z", data)
+        self.rest = b""
+        if cut and not data[cut.start():].decode("utf-8", "ignore"):
+            data, self.rest = data[:cut.start()], data[cut.start():]
+        for private, numbers, kind, text, move, other in TOKEN.findall(data):
+            if kind:
+                self.control(private.decode(), numbers.decode(), kind.decode())
+            elif text:
+                for character in text.decode("utf-8", "replace"):
+                    self.put(character)
+            elif move == b"\r":
+                self.column = 0
+            elif move == b"\n":
+                self.row += 1
+                if self.row == len(self.lines):
+                    self.lines.append([])
+            else:
+                self.unknown.append(other or move)
+
+    def text(self):
+        return ["".join(line).rstrip() for line in self.lines]
