@@ -13,7 +13,6 @@
 #include <string.h>
 
 #define MODEL "actor-critic"
-#define EPOCH 10000 /* steps */
 #define EPISODES 100
 #define ROLLOUT_MOST INT64_C(100000)
 #define STEPS INT64_C(2000000)
@@ -34,7 +33,7 @@ typedef struct a3c {
 /* Begun ones, at least one: a limit that is no number of steps is told of as such. */
 static int64_t epochs_of(int64_t steps)
 {
-    return steps >= 1 && steps <= STEPS_MOST ? (steps + EPOCH - 1) / EPOCH : 1;
+    return steps >= 1 && steps <= STEPS_MOST ? (steps + SH_A3C_EPOCH - 1) / SH_A3C_EPOCH : 1;
 }
 
 static void defaults(shoal_train_options *o)
@@ -46,7 +45,7 @@ static void defaults(shoal_train_options *o)
     o->gamma = o->gamma != 0 ? o->gamma : 0.99;
     o->entropy = o->entropy != 0 ? o->entropy : 0.01;
     if (o->env_steps == 0) {
-        o->env_steps = o->epochs > 0 && o->epochs <= STEPS_MOST / EPOCH ? o->epochs * EPOCH : STEPS;
+        o->env_steps = o->epochs > 0 && o->epochs <= STEPS_MOST / SH_A3C_EPOCH ? o->epochs * SH_A3C_EPOCH : STEPS;
     }
     o->epochs = epochs_of(o->env_steps);
     const shoal_env_type *type = shoal_env_find(o->env);
@@ -111,6 +110,9 @@ static shoal_err open(sh_job *job)
         err = shoal_queue_create(0, &a->returns);
     }
     if (err == SHOAL_OK) {
+        err = shoal_queue_create(0, &job->answers); /* the bell */
+    }
+    if (err == SHOAL_OK) {
         err = shoal_block_create_zeroed(sizeof *a->count, &a->count_block);
     }
     if (err == SHOAL_OK) {
@@ -139,7 +141,7 @@ static shoal_value *arguments(sh_job *job, int rank)
                                       .gamma = fmax(job->o.gamma, 0),
                                       .entropy = fmax(job->o.entropy, 0)};
     return shoal_map("env", job->o.env, "settings", shoal_value_bytes(&settings, sizeof settings), "count",
-                     a->count_block, "returns", a->returns, "state", shoal_value_copy(a->state));
+                     a->count_block, "returns", a->returns, "bell", job->answers, "state", shoal_value_copy(a->state));
 }
 
 /* ---- running ---- */
@@ -157,14 +159,21 @@ static void count_mean(sh_job *job)
     a->reached = n == EPISODES && job->o.until >= 0 && job->result.reward >= job->o.until;
 }
 
-/* In the order in which they were finished, up to the one that makes the mean; twenty times a second, not at each one: while
- * episodes are short there are thousands a second, and the actors need the cores. */
+/* In the order in which they were finished, up to the one that makes the mean. Not at each of them, but when the bell rings, and twenty
+ * times a second: while episodes are short there are thousands a second, and the actors need the cores. */
 static shoal_err gather(sh_job *job)
 {
     a3c *a = job->own;
     double episode;
+    uint64_t epoch;
     size_t size;
-    shoal_err err = SHOAL_OK;
+    shoal_err err;
+    do {
+        err = shoal_queue_get_bytes(job->answers, &epoch, sizeof epoch, SHOAL_NOW, &size);
+    } while (err == SHOAL_OK);
+    if (err != SHOAL_ETIMEDOUT) {
+        return err;
+    }
     while (!a->reached &&
            (err = shoal_queue_get_bytes(a->returns, &episode, sizeof episode, SHOAL_NOW, &size)) == SHOAL_OK) {
         a->last[job->result.episodes++ % EPISODES] = episode;
@@ -177,7 +186,7 @@ static shoal_err gather(sh_job *job)
 static int64_t finished(const sh_job *job)
 {
     const a3c *a = job->own;
-    int64_t epochs = (int64_t)sh_load_relaxed(&a->count->steps) / EPOCH;
+    int64_t epochs = (int64_t)sh_load_relaxed(&a->count->steps) / SH_A3C_EPOCH;
     return epochs < job->o.epochs ? epochs : job->o.epochs;
 }
 

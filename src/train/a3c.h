@@ -10,9 +10,13 @@
 
 #include <shoal/process.h>
 
+#define SH_A3C_EPOCH 10000 /* steps of all environments together */
+
 /* Synchronisation: every actor adds (relaxed) the steps of a rollout when it has changed the parameters by it; actors and job read
  * (relaxed): the number stands for itself.
- * death: of an actor between its change and its addition: one rollout is not counted, and the job lasts so much longer. */
+ * The actor whose addition makes an epoch full, and only that one sees it, rings: it puts a word on the queue that the job waits at.
+ * death: of an actor between its change and its addition: one rollout is not counted, and the job lasts so much longer; before it
+ * rings: the job, which looks twenty times a second, sees the epoch then. */
 typedef struct sh_a3c_shm {
     sh_a64 steps __attribute__((aligned(SH_CACHE_LINE))); /* of all environments together */
 } sh_a3c_shm;
@@ -23,7 +27,7 @@ typedef struct sh_a3c_settings {
     double gamma, entropy;
 } sh_a3c_settings;
 
-/* What an actor runs. Its own arguments: "env" (a name), "settings", "count" (sh_a3c_shm), "state" (of RMSprop), and "returns", a queue
+/* What an actor runs. Its own arguments: "env" (a name), "settings", "count" (sh_a3c_shm), "state" (of RMSprop), "bell", and "returns", a queue
  * on which it puts the return of each episode that it finishes, a float of 8 bytes: that is one word in the ring, so it is there or
  * not, whenever the actor dies, and an actor never waits for the job. */
 shoal_err sh_a3c_act(int rank, const shoal_value *args);

@@ -29,7 +29,7 @@ typedef struct actor {
     sh_worker w;
     sh_a3c_settings settings;
     sh_a3c_shm *count;
-    shoal_queue *returns;
+    shoal_queue *returns, *bell;
     uint64_t random;
 
     shoal_env *env;
@@ -58,7 +58,8 @@ static shoal_err open_arguments(actor *a, const shoal_value *own)
     const void *settings = shoal_value_as_bytes(shoal_value_find(own, "settings"), &size);
     shoal_block *count = shoal_value_as_block(shoal_value_find(own, "count"));
     a->returns = shoal_value_as_queue(shoal_value_find(own, "returns"));
-    if (settings == NULL || count == NULL || a->returns == NULL) {
+    a->bell = shoal_value_as_queue(shoal_value_find(own, "bell"));
+    if (settings == NULL || count == NULL || a->returns == NULL || a->bell == NULL) {
         return shoal_last_error();
     }
     if (size != sizeof a->settings) {
@@ -265,6 +266,12 @@ static shoal_err learn(actor *a, int64_t n, bool terminated, double *out_loss)
     return err == SHOAL_OK ? change_parameters(a) : err;
 }
 
+static shoal_err count_steps(actor *a, uint64_t n)
+{
+    uint64_t before = sh_add_relaxed(&a->count->steps, n), epoch = (before + n) / SH_A3C_EPOCH;
+    return before / SH_A3C_EPOCH < epoch ? shoal_queue_put_bytes(a->bell, &epoch, sizeof epoch, SHOAL_NOW) : SHOAL_OK;
+}
+
 static shoal_err one_rollout(actor *a)
 {
     int64_t n;
@@ -282,13 +289,13 @@ static shoal_err one_rollout(actor *a)
     if (err != SHOAL_OK) {
         return err;
     }
-    (void)sh_add_relaxed(&a->count->steps, (uint64_t)n);
     sh_worker_tell(&a->w, 0, n, loss / (double)n);
+    err = count_steps(a, (uint64_t)n);
     if (a->under_way) {
         memcpy(row(a, 0), row(a, n), (size_t)a->observation * sizeof(float));
-        return SHOAL_OK;
+        return err;
     }
-    return shoal_queue_put_bytes(a->returns, &a->episode, sizeof a->episode, SHOAL_NOW);
+    return err == SHOAL_OK ? shoal_queue_put_bytes(a->returns, &a->episode, sizeof a->episode, SHOAL_NOW) : err;
 }
 
 shoal_err sh_a3c_act(int rank, const shoal_value *args)

@@ -104,10 +104,14 @@ END_TEST
 
 /* ---- jobs ---- */
 
+#define ENDLESS INT64_C(10000000000)
+
 typedef struct counts {
     int begins, epochs, deaths, summaries;
     int kill_left;       /* so many actors are still to be killed */
     int64_t kill_images; /* the next one when all have taken so many steps */
+    int64_t stop_after;  /* the last kill and so many steps more; 0: never */
+    int64_t last_death;  /* when so many steps were taken */
     bool stop;           /* at the first epoch */
 } counts;
 
@@ -125,7 +129,11 @@ static bool count(const shoal_train_event *event, void *context)
         c->kill_images += 1000;
         (void)!kill(event->workers[victim].pid, SIGKILL);
     }
-    return !(c->stop && event->kind == SHOAL_TRAIN_EPOCH);
+    if (event->kind == SHOAL_TRAIN_DEATH) {
+        c->last_death = event->so_far.images;
+    }
+    bool enough = c->stop_after > 0 && c->deaths == 4 && event->so_far.images >= c->last_death + c->stop_after;
+    return !enough && !(c->stop && event->kind == SHOAL_TRAIN_EPOCH);
 }
 
 /* A pole that nobody learns to balance falls after some 20 steps; 60 is reached after a tenth of these. */
@@ -195,19 +203,16 @@ END_TEST
 
 START_TEST(killed_actors_are_started_again)
 {
-    counts c = {.kill_left = 4, .kill_images = 500};
+    counts c = {.kill_left = 4, .kill_images = 500, .stop_after = 30000};
     shoal_train_result r;
-    ck_assert_ok(shoal_train_run(&(shoal_train_options){.method = SHOAL_METHOD_A3C,
-                                                        .workers = 2,
-                                                        .until = -1,
-                                                        .env_steps = SH_SLOW ? 60000 : 300000,
-                                                        .call = count,
-                                                        .context = &c},
-                                 &r));
-    ck_assert_int_eq(c.kill_left, 0);
+    ck_assert_ok(shoal_train_run(
+        &(shoal_train_options){
+            .method = SHOAL_METHOD_A3C, .workers = 2, .until = -1, .env_steps = ENDLESS, .call = count, .context = &c},
+        &r));
+    ck_assert(r.stopped && c.kill_left == 0);
     ck_assert_int_eq(r.deaths, 4);
     ck_assert_int_eq(c.deaths, 4);
-    ck_assert(r.reward > 40);
+    ck_assert_msg(r.reward > 40, "%g", r.reward);
 }
 END_TEST
 
@@ -217,7 +222,7 @@ START_TEST(restarts_are_limited)
     ck_assert_err(shoal_train_run(&(shoal_train_options){.method = SHOAL_METHOD_A3C,
                                                          .workers = 2,
                                                          .until = -1,
-                                                         .env_steps = 1000000000,
+                                                         .env_steps = ENDLESS,
                                                          .restarts = 1,
                                                          .call = count,
                                                          .context = &c},
@@ -231,13 +236,10 @@ START_TEST(the_callback_stops_it)
 {
     counts c = {.stop = true};
     shoal_train_result r;
-    ck_assert_ok(shoal_train_run(&(shoal_train_options){.method = SHOAL_METHOD_A3C,
-                                                        .workers = 2,
-                                                        .until = -1,
-                                                        .env_steps = 1000000000,
-                                                        .call = count,
-                                                        .context = &c},
-                                 &r));
+    ck_assert_ok(shoal_train_run(
+        &(shoal_train_options){
+            .method = SHOAL_METHOD_A3C, .workers = 2, .until = -1, .env_steps = ENDLESS, .call = count, .context = &c},
+        &r));
     ck_assert(r.stopped && r.images >= 10000 && c.epochs == 1 && c.summaries == 1);
 }
 END_TEST
