@@ -7,6 +7,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -244,6 +245,44 @@ START_TEST(the_callback_stops_it)
 }
 END_TEST
 
+/* ---- an environment of the program's own: the right action is seen, and an episode is cut off after ten ---- */
+
+static shoal_err follow_reset(shoal_env *self, float *observation)
+{
+    float *shown = shoal_env_state(self);
+    *observation = *shown = shoal_env_uniform(self, 0, 3) < 1 ? 1 : 0;
+    return SHOAL_OK;
+}
+
+static shoal_err follow_step(shoal_env *self, int64_t action, float *observation, double *out_reward,
+                             bool *out_terminated)
+{
+    (void)out_terminated;
+    const float *shown = shoal_env_state(self);
+    *out_reward = (float)action == *shown ? 1 : 0;
+    return follow_reset(self, observation);
+}
+
+static const shoal_env_type follow = {.name = "follow",
+                                      .observation = 1,
+                                      .actions = 2,
+                                      .most_steps = 10,
+                                      .state_size = sizeof(float),
+                                      .reset = follow_reset,
+                                      .step = follow_step};
+
+START_TEST(an_environment_of_ones_own)
+{
+    shoal_train_result r;
+    ck_assert_ok(shoal_train_run(
+        &(shoal_train_options){
+            .method = SHOAL_METHOD_A3C, .workers = 2, .env = "follow", .gamma = -1, .rollout = 4, .until = 9.5},
+        &r));
+    ck_assert_msg(r.reward >= 9.5 && r.reward <= 10 && r.images < 2000000, "%g after %lld steps", r.reward,
+                  (long long)r.images);
+}
+END_TEST
+
 START_TEST(wrong_options)
 {
     shoal_dataset *set = (shoal_dataset *)&(char){0}; /* is not looked at */
@@ -252,7 +291,7 @@ START_TEST(wrong_options)
         const char *words;
         shoal_err err;
     } wrong[] = {
-        {{.env = "moon"}, "no environment 'moon'; there are cartpole", SHOAL_ENOENT},
+        {{.env = "moon"}, "no environment 'moon'; there are cartpole, follow", SHOAL_ENOENT},
         {{.model = "mlp"}, "no model 'mlp' for a3c; there is actor-critic", SHOAL_ENOENT},
         {{.data = "mnist"}, "a3c takes none", SHOAL_EINVAL},
         {{.train_set = set}, "a3c takes none", SHOAL_EINVAL},
@@ -298,6 +337,7 @@ static Suite *suite(void)
         killed_actors_are_started_again,
         restarts_are_limited,
         the_callback_stops_it,
+        an_environment_of_ones_own,
         wrong_options,
         a_model_that_does_not_fit,
     };
@@ -313,4 +353,7 @@ static Suite *suite(void)
     return s;
 }
 
-SH_TEST_MAIN(suite)
+int main(int argc, char **argv)
+{
+    return shoal_env_register(&follow) == SHOAL_OK ? sh_test_main(argc, argv, suite) : EXIT_FAILURE;
+}
