@@ -105,10 +105,8 @@ static void take(reading *r, const cli_option *o, const char *text)
     }
     if (overruled) {
         free(call);
-    } else {
-        r->given->origin[i] = CLI_IN_FILE;
     }
-    r->given->line[i] = r->line;
+    cli_given_note(r->table, r->given, i, overruled ? CLI_GIVEN : CLI_IN_FILE, r->line);
     r->given->kept[i] = copy;
 }
 
@@ -185,6 +183,17 @@ static void say_origin(const cli_given *given, size_t i, const char *path, char 
     cli_printable(buffer);
 }
 
+/* Whether another name of the same thing stands before this one in the table. */
+static bool is_alias(const cli_table *table, size_t option)
+{
+    for (size_t i = 0; i < option; i++) {
+        if (table->options[i].at == table->options[option].at) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* The value, and where it comes from behind it, or above where that would make the line too long. */
 static bool print_one(FILE *file, const char *name, const char *value, const char *origin)
 {
@@ -214,7 +223,7 @@ cli_exit cli_config_print(const cli_table *table, const char *path, const void *
     for (size_t i = 0; i < table->count && !output.failed; i++) {
         const cli_option *o = &table->options[i];
         const char *value = cli_option_text(o, call, buffer);
-        if (o->here_only || value == NULL || (o->of != 0 && (o->of & of) == 0)) {
+        if (o->here_only || value == NULL || is_alias(table, i) || (o->of != 0 && (o->of & of) == 0)) {
             continue;
         }
         say_origin(given, i, path, origin, sizeof origin);

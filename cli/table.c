@@ -228,6 +228,16 @@ const char *cli_table_nearest(const cli_table *table, const char *name)
     return nearest;
 }
 
+void cli_given_note(const cli_table *table, cli_given *given, size_t option, cli_origin origin, int line)
+{
+    for (size_t i = 0; i < table->count; i++) {
+        if (table->options[i].at == table->options[option].at) {
+            given->origin[i] = origin;
+            given->line[i] = line;
+        }
+    }
+}
+
 void cli_given_free(cli_given *given)
 {
     for (size_t i = 0; i < CLI_OPTIONS; i++) {
@@ -318,7 +328,8 @@ static bool read_one(const cli_table *table, int found, void *call, cli_given *g
         cli_complain(table->command, CLI_MISUSED, "--%s '%s'; %s", o->name, text, wanted);
         return false;
     }
-    given->origin[i] = CLI_GIVEN;
+    given->named[i] = true;
+    cli_given_note(table, given, i, CLI_GIVEN, 0);
     return true;
 }
 

@@ -70,12 +70,15 @@ typedef enum cli_origin { CLI_DEFAULT, CLI_IN_FILE, CLI_GIVEN } cli_origin;
 
 #define CLI_OPTIONS 96
 
+/* Options that fill in the same field are names of one thing: origin and line are those of all of them. */
 typedef struct cli_given {
     cli_origin origin[CLI_OPTIONS];
+    bool named[CLI_OPTIONS]; /* on the command line, by this name */
     int line[CLI_OPTIONS];   /* of the file */
     char *kept[CLI_OPTIONS]; /* texts of the file, which fields point to */
 } cli_given;
 
+void cli_given_note(const cli_table *table, cli_given *given, size_t option, cli_origin origin, int line);
 void cli_given_free(cli_given *given);
 
 /* Reads the command line into call. True: argv[*out_first] is the first argument. False: all is said; end with *out_status. */

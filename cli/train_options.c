@@ -44,6 +44,12 @@ static const char *average_word(size_t i)
     return words[i];
 }
 
+static const char *split_word(size_t i)
+{
+    static const char *const words[] = {"iid", "shards", NULL};
+    return words[i];
+}
+
 static const char *device_word(size_t i)
 {
     static const char *const words[] = {"cpu", "cuda", NULL};
@@ -96,8 +102,8 @@ static const cli_option options[] = {
     WORD(RUN, "method", "NAME", method_word, job.method, "how processes train together", ),
     WHOLE(RUN, "workers", "N", 1, SHOAL_TRAIN_WORKERS, job.workers, "processes", ),
     WHOLE(RUN, "epochs", "E", 1, MOST, job.epochs,
-          "passes over the data; hogwild: of each worker; a3c: 10,000 steps each", ),
-    NUMBER(RUN, "until", "X", 0, 1e9L, CLI_ABOVE, job.until,
+          "passes over the data; hogwild: of each worker; fedavg: rounds; a3c: 10,000 steps each", ),
+    NUMBER(RUN, "until", "X", 0, 1e15L, CLI_ABOVE, job.until,
            "ends after an epoch whose test accuracy is at least this; a3c: when the mean return of 100 episodes is", ),
     WORD(RUN, "start", "HOW", start_word, job.start, "how processes are started", .first = SHOAL_START_SPAWN),
     WORD(RUN, "device", "NAME", device_word, device, "where tensors are", ),
@@ -107,6 +113,12 @@ static const cli_option options[] = {
     WORD(METHODS, "average", "WHAT", average_word, job.average, "what is averaged", OF(SYNC)),
     WHOLE(METHODS, "rounds-per-epoch", "N", 1, MOST, job.rounds, "means of parameters in an epoch", OF(SYNC)),
     WHOLE(METHODS, "steps", "K", 1, MOST, job.steps, "batches between two means", OF(LOCAL)),
+    WHOLE(METHODS, "rounds", "N", 1, MOST, job.epochs, "the same as --epochs", OF(FEDAVG)),
+    WHOLE(METHODS, "clients", "N", 1, 1000000000, job.clients, "who have the samples", OF(FEDAVG)),
+    WORD(METHODS, "split", "HOW", split_word, job.split, "who has which: any, or two shards by label", OF(FEDAVG)),
+    NUMBER(METHODS, "fraction", "C", 0, 1, CLI_ABOVE, job.fraction, "of the clients that train in a round", OF(FEDAVG)),
+    WHOLE(METHODS, "local-epochs", "E", 1, MOST, job.local_epochs, "passes of a client in a round", OF(FEDAVG)),
+    NUMBER(METHODS, "server-momentum", "X", 0, 1, CLI_BELOW, job.server_momentum, "from round to round", OF(FEDAVG)),
 
     WORD(METHODS, "env", "NAME", env_word, job.env, "what the actors learn in", OF(A3C)),
     WHOLE(METHODS, "env-steps", "N", 1, 10000000000, job.env_steps, "at most so many steps, of all actors together",
@@ -169,7 +181,8 @@ static const struct {
     {"serial", "one worker"},
     {"sync", "each passes over its part, then the mean of all parameters is taken"},
     {"local", "as sync, the mean taken every --steps batches"},
-    {"a3c", "actors learn in environments; they share parameters and RMSprop's averages"},
+    {"a3c", "actors learn in environments, and share parameters and RMSprop's averages"},
+    {"fedavg", "clients own the samples; in a round some train, and the weighted mean is taken"},
 };
 
 /* What each method does, below --method. */
@@ -180,8 +193,11 @@ static void help_methods(const cli_option *o, void (*line)(void *context, const 
         return;
     }
     for (size_t i = 0; i < sizeof method_texts / sizeof *method_texts; i++) {
-        snprintf(text, sizeof text, "%s: %s", method_texts[i].name, method_texts[i].text);
-        line(context, text);
+        shoal_train_method method;
+        if (shoal_train_method_find(method_texts[i].name, &method) == SHOAL_OK) {
+            snprintf(text, sizeof text, "%s: %s", method_texts[i].name, method_texts[i].text);
+            line(context, text);
+        }
     }
 }
 
@@ -270,8 +286,8 @@ static bool fits_method(const cli_train_call *call)
     char value[CLI_VALUE];
     for (size_t i = 0; i < OPTIONS; i++) {
         const cli_option *o = &options[i];
-        bool asked = call->given.origin[i] == CLI_GIVEN &&
-                     !(o->kind == CLI_FLAG && strcmp(cli_option_text(o, call, value), "false") == 0);
+        bool asked =
+            call->given.named[i] && !(o->kind == CLI_FLAG && strcmp(cli_option_text(o, call, value), "false") == 0);
         if (asked && o->of != 0 && !(o->of >> call->job.method & 1)) {
             cli_complain(&cli_train, CLI_MISUSED, "--%s is for --method %s, but the method is %s", o->name,
                          method_name(__builtin_ctz(o->of)), method_name((int)call->job.method));

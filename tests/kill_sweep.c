@@ -179,11 +179,12 @@ static bool is_beyond_exec(int step, int point)
            (strcmp(name, "proc.server.forked") == 0 && strcmp(how, "start_server") == 0);
 }
 
-/* What the sweep has to come to: the points of starting processes, or all others. */
+/* What the sweep has to come to: the points of starting processes, or all others. Training has tests of its own for its points. */
 static bool is_wanted(int point, bool starts)
 {
     const char *name = kill_point_name(point);
-    return !is_of_recovery(name) && (strncmp(name, "proc.", 5) == 0 || strncmp(name, "pool.", 5) == 0) == starts;
+    return !is_of_recovery(name) && strncmp(name, "train.", 6) != 0 &&
+           (strncmp(name, "proc.", 5) == 0 || strncmp(name, "pool.", 5) == 0) == starts;
 }
 
 /* Visits every pair that the dry run found: the first time that the step comes to the point, and some later time.

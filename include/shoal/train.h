@@ -29,15 +29,21 @@ extern "C" {
  *             become the mean of all. Momentum begins anew with each pass. With average = SHOAL_AVERAGE_GRADIENTS instead: one
  *             step a batch, by the mean of the workers' gradients.
  *   local     the mean of parameters every `steps` batches; each worker keeps its momentum.
+ *   fedavg    federated averaging (McMahan et al. 2017). The set is split among `clients`. A round draws a fraction of them; each
+ *             takes the common parameters and passes `local_epochs` times over its samples; then the parameters become the
+ *             mean of theirs, weighted by numbers of samples. The workers are the drawn clients in turn: memory does not grow
+ *             with clients. An epoch of the job is a round. Its defaults are those of the paper: model "fedavg-cnn", 20
+ *             rounds, batch 10, no momentum.
  *   a3c       parameters and RMSprop's averages, all the time, without locks. The workers are actors, each in an environment of its
  *             own; there are no data sets (Mnih et al. 2016). See "a3c" below.
  *
- * serial, sync and local give the same bits for the same seed and number of workers, whoever dies in between. */
+ * serial, sync, local and fedavg give the same bits for the same seed and number of workers, whoever dies in between. */
 typedef enum shoal_train_method {
     SHOAL_METHOD_HOGWILD,
     SHOAL_METHOD_SERIAL,
     SHOAL_METHOD_SYNC,
     SHOAL_METHOD_LOCAL,
+    SHOAL_METHOD_FEDAVG,
     SHOAL_METHOD_A3C,
 } shoal_train_method;
 
@@ -49,6 +55,12 @@ typedef enum shoal_train_method {
  * often. The job is done when the mean return of the last 100 episodes is at least `until`, or else after `env_steps`, and reward
  * says what was reached. That is success both times: who needs one of them looks at reward. An actor that dies loses the episode and
  * the rollout it was in. */
+
+/* fedavg: who has which samples. */
+typedef enum shoal_train_split {
+    SHOAL_SPLIT_IID,    /* any, equally many (shoal_split_iid) */
+    SHOAL_SPLIT_SHARDS, /* sorted by label and cut into two shards a client (shoal_split_label): about two labels each */
+} shoal_train_split;
 
 /* sync: what is averaged. */
 typedef enum shoal_train_average {
@@ -111,20 +123,25 @@ typedef bool (*shoal_train_callback)(const shoal_train_event *event, void *conte
 /* Zero is the default everywhere. */
 typedef struct shoal_train_options {
     shoal_train_method method;
-    const char *model; /* a name of shoal_model_names; NULL: "mnist-cnn"; a3c: "actor-critic" */
+    const char *model; /* a name of shoal_model_names; NULL: "mnist-cnn"; fedavg: "fedavg-cnn"; a3c: "actor-critic" */
     shoal_module
         *module;      /* instead: this one, which is shared and holds the result; a3c: as shoal_actor_critic_create's */
     const char *data; /* "mnist", "fashion-mnist", or a folder of such files; NULL: "mnist" */
     shoal_dataset *train_set;    /* instead, together with test_set: sets that can travel */
     shoal_dataset *test_set;     /* may be NULL: the model is not tested */
     int workers;                 /* 4; serial: 1 */
-    int64_t epochs;              /* 1 */
-    int64_t batch;               /* 64 */
+    int64_t epochs;              /* 1; fedavg: rounds, 20 */
+    int64_t batch;               /* 64; fedavg: 10 */
     int64_t steps;               /* local: batches between two means; 16 */
-    int64_t rounds;              /* sync: means in an epoch; 1 */
+    int64_t rounds;              /* sync: means in an epoch; 1. fedavg: the same as epochs; 20 */
     shoal_train_average average; /* sync */
-    double lr;                   /* 0.01; a3c: 0.002 */
-    double momentum;             /* 0.5; negative: none */
+    double lr;                   /* 0.01; fedavg: 0.1; a3c: 0.002 */
+    double momentum;             /* 0.5; fedavg: none; negative: none */
+    int64_t clients;             /* fedavg: 100 */
+    double fraction;             /* fedavg: of the clients, in a round, at least one; 0.1 */
+    int64_t local_epochs;        /* fedavg: passes of a client over its samples in a round; 5 */
+    shoal_train_split split;     /* fedavg */
+    double server_momentum;      /* fedavg: of the common parameters' way from round to round (Hsu et al. 2019); none */
     uint64_t seed;               /* of initial values, orders and dropout */
     bool shard;                  /* hogwild: each worker its part of the set */
     bool shared_state;           /* hogwild: one momentum for all workers */
@@ -143,12 +160,16 @@ typedef struct shoal_train_options {
     void *context;
 } shoal_train_options;
 
+/* The options with what is 0 replaced by its default, that of the method where it has one of its own; what says none stays
+ * negative. */
+shoal_train_options shoal_train_defaults(const shoal_train_options *options);
+
 /* Checkpoints. save is written before the workers start, after each epoch, and when the job ends or is stopped; aside, synced and
  * renamed, so the file is always a whole one, whenever the job is killed and whatever the disk does. It is a safetensors file of the
  * weights (shoal_weights_read) that has also what a job needs to go on. A save that fails fails the job; the file is then the
  * last good one.
  *
- * resume takes the parameters, momentum and position out of such a file; save may name the same one. serial, sync and local end in
+ * resume takes the parameters, momentum and position out of such a file; save may name the same one. serial, sync, local and fedavg end in
  * the same bits as if they had never been interrupted, also after a stop in the middle of an epoch (they go on from the beginning of the
  * round that was under way); hogwild goes on where each worker was, with new momentum; a3c with new
  * episodes. Method, model, data, number of
@@ -157,10 +178,6 @@ typedef struct shoal_train_options {
  * save. Of a job that has nothing left to do the model is tested, BEGIN and SUMMARY are told, and no worker is started.
  * Errors: those of reading; SHOAL_EINVAL for a file that is no checkpoint, of another model, or of another job, which names the
  * setting and both values; SHOAL_ECORRUPT. The module is then as it was. */
-/* The options with what is 0 replaced by its default, that of the method where it has one of its own; what says none stays
- * negative. */
-shoal_train_options shoal_train_defaults(const shoal_train_options *options);
-
 /* Whether these are options of a job. Looks at no file. Errors: SHOAL_EINVAL, which says what would be right; SHOAL_ENOENT for
  * a model that there is not. */
 SHOAL_MUST_USE shoal_err shoal_train_check(const shoal_train_options *options);

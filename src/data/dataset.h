@@ -34,13 +34,22 @@ shoal_tensor *sh_dataset_new_x(const shoal_dataset *set, int64_t count,
 shoal_tensor *sh_dataset_new_y(const shoal_dataset *set, int64_t count,
                                shoal_tensor *(*make)(shoal_dtype, int, const int64_t *));
 
+/* A split as numbers, for who needs no set of each part: part i has the samples numbers[ends[i - 1]] (the first: numbers[0]) to
+ * numbers[ends[i] - 1]. Errors and parts as shoal_split_iid and shoal_split_label. fini takes one that was not made. */
+typedef struct sh_split {
+    int64_t *numbers, *ends;
+} sh_split;
+shoal_err sh_split_iid(const shoal_dataset *set, int64_t n, uint64_t seed, sh_split *out_split);
+shoal_err sh_split_label(shoal_dataset *set, int64_t n, int64_t shards_each, uint64_t seed, sh_split *out_split);
+void sh_split_fini(sh_split *split);
+
 /* A function of the program as a value, and back; NULL and null are each other. Errors as in proc/target.h. */
 typedef void (*sh_any_function)(void);
 shoal_value *sh_value_function(sh_any_function function);
 shoal_err sh_function_of_value(const shoal_value *value, sh_any_function *out_function);
 
 /* Streams of random numbers (kernels/random.h), so that no two uses of one seed are alike. */
-enum { SH_STREAM_SHUFFLE = 1, SH_STREAM_SPLIT = 2 };
+enum { SH_STREAM_SHUFFLE = 1, SH_STREAM_SPLIT = 2, SH_STREAM_CLIENTS = 3 };
 static inline uint64_t sh_stream(int use, uint64_t number)
 {
     return (uint64_t)use << 56 ^ number;

@@ -216,17 +216,35 @@ shoal_err shoal_split_shard(shoal_dataset *set, int64_t n, shoal_dataset **out)
     return err;
 }
 
-shoal_err shoal_split_iid(shoal_dataset *set, int64_t n, uint64_t seed, shoal_dataset **out)
+shoal_err sh_split_iid(const shoal_dataset *set, int64_t n, uint64_t seed, sh_split *out_split)
 {
     int64_t *numbers = all_numbers(set, n);
     int64_t *ends = numbers != NULL ? make_ends(set->type.length, n, true) : NULL;
-    if (ends != NULL) {
-        sh_random_key key = {.seed = seed, .stream = sh_stream(SH_STREAM_SPLIT, 0)};
-        sh_random_permutation(key, numbers, set->type.length);
+    if (ends == NULL) {
+        free(numbers);
+        return shoal_last_error();
     }
-    shoal_err err = ends != NULL ? cut(set, numbers, n, ends, out) : shoal_last_error();
-    free(ends);
-    free(numbers);
+    sh_random_key key = {.seed = seed, .stream = sh_stream(SH_STREAM_SPLIT, 0)};
+    sh_random_permutation(key, numbers, set->type.length);
+    *out_split = (sh_split){numbers, ends};
+    return SHOAL_OK;
+}
+
+void sh_split_fini(sh_split *split)
+{
+    free(split->numbers);
+    free(split->ends);
+    *split = (sh_split){NULL, NULL};
+}
+
+shoal_err shoal_split_iid(shoal_dataset *set, int64_t n, uint64_t seed, shoal_dataset **out)
+{
+    sh_split split = {NULL, NULL};
+    shoal_err err = sh_split_iid(set, n, seed, &split);
+    if (err == SHOAL_OK) {
+        err = cut(set, split.numbers, n, split.ends, out);
+    }
+    sh_split_fini(&split);
     return err;
 }
 
@@ -273,7 +291,7 @@ static void deal(const int64_t *sorted, const int64_t *shard_ends, const int64_t
     }
 }
 
-shoal_err shoal_split_label(shoal_dataset *set, int64_t n, int64_t shards_each, uint64_t seed, shoal_dataset **out)
+shoal_err sh_split_label(shoal_dataset *set, int64_t n, int64_t shards_each, uint64_t seed, sh_split *out_split)
 {
     int64_t shards;
     if (n < 1 || shards_each < 1 || __builtin_mul_overflow(n, shards_each, &shards)) {
@@ -289,12 +307,24 @@ shoal_err shoal_split_label(shoal_dataset *set, int64_t n, int64_t shards_each, 
         sh_random_key key = {.seed = seed, .stream = sh_stream(SH_STREAM_SPLIT, 1)};
         sh_random_permutation(key, drawn, shards);
         deal(sorted, shard_ends, drawn, shards, shards_each, dealt, ends);
-        err = cut(set, dealt, n, ends, out);
+        *out_split = (sh_split){dealt, ends};
+    } else {
+        free(ends);
+        free(dealt);
     }
-    free(ends);
     free(drawn);
-    free(dealt);
     free(shard_ends);
     free(sorted);
+    return err;
+}
+
+shoal_err shoal_split_label(shoal_dataset *set, int64_t n, int64_t shards_each, uint64_t seed, shoal_dataset **out)
+{
+    sh_split split = {NULL, NULL};
+    shoal_err err = sh_split_label(set, n, shards_each, seed, &split);
+    if (err == SHOAL_OK) {
+        err = cut(set, split.numbers, n, split.ends, out);
+    }
+    sh_split_fini(&split);
     return err;
 }

@@ -40,6 +40,9 @@ typedef struct sh_method {
      * missed. */
     shoal_err (*gather)(sh_job *job);
 
+    /* Methods with rounds: makes the job's parameters of what the workers gave; NULL: they become the mean of theirs. */
+    shoal_err (*reduce)(sh_job *job, int64_t round);
+
     /* From the start of the workers until the job is done or stopped. Goes on from where checkpoint, if it was called to read, has
      * put the job. */
     shoal_err (*run)(sh_job *job);
@@ -58,7 +61,8 @@ typedef struct sh_method {
     shoal_err (*checkpoint)(sh_job *job, sh_checkpoint *c);
 } sh_method;
 
-extern const sh_method sh_method_hogwild, sh_method_serial, sh_method_sync, sh_method_local, sh_method_a3c;
+extern const sh_method sh_method_hogwild, sh_method_serial, sh_method_sync, sh_method_local, sh_method_fedavg,
+    sh_method_a3c;
 
 const sh_method *sh_method_of(shoal_train_method method); /* NULL: none */
 
@@ -82,7 +86,8 @@ struct sh_job {
     sh_member *members;
     shoal_train_worker *seen; /* for the callback */
     shoal_waitable *things;
-    void *own; /* the method's */
+    void *own;                /* the method's */
+    struct sh_fedavg *fedavg; /* beside the rounds, which own is then */
     int64_t images_total;
     int64_t begun, train_begun, next_tick;
     int64_t idle; /* nanoseconds since train_begun in which no worker trained */
@@ -92,7 +97,7 @@ struct sh_job {
     shoal_train_result result;
 };
 
-/* The options with defaults filled in. */
+/* The options with defaults filled in, and 0 where a negative number stands for none. */
 shoal_train_options sh_job_defaults(const shoal_train_options *options);
 
 /* job.c: what a job consists of. close takes a half-opened one. */

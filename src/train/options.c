@@ -13,7 +13,7 @@
 static const sh_method *const methods[] = {
     [SHOAL_METHOD_HOGWILD] = &sh_method_hogwild, [SHOAL_METHOD_SERIAL] = &sh_method_serial,
     [SHOAL_METHOD_SYNC] = &sh_method_sync,       [SHOAL_METHOD_LOCAL] = &sh_method_local,
-    [SHOAL_METHOD_A3C] = &sh_method_a3c,
+    [SHOAL_METHOD_FEDAVG] = &sh_method_fedavg,   [SHOAL_METHOD_A3C] = &sh_method_a3c,
 };
 
 #define METHODS (sizeof methods / sizeof *methods)

@@ -161,6 +161,9 @@ shoal_err sh_rounds_gather(sh_job *job)
 static shoal_err put_together(sh_job *job, int64_t round)
 {
     const rounds *r = job->own;
+    if (job->method->reduce != NULL) {
+        return job->method->reduce(job, round);
+    }
     return r->gradients ? sh_gradients_step(r->gradients, job, round % job->settings.rounds)
                         : sh_reduce_mean(&sh_reducer_here, job->model, r->models, job->o.workers);
 }

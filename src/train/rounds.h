@@ -1,4 +1,5 @@
-/* The methods that average parameters: serial, sync and local.
+/* The methods that average parameters: serial, sync and local; fedavg has the same rounds, and ways of its own to train and to put
+ * together (sh_method's reduce).
  *
  * Each worker has a model of its own in shared memory. A round: the job puts the round's number on each worker's queue; a worker
  * copies the job's parameters into its own, trains on its batches of the round and answers; with all answers there the job's
@@ -30,6 +31,10 @@ shoal_err sh_rounds_checkpoint(sh_job *job,
                                sh_checkpoint *c); /* what all of them have: the round, and momentum that goes on */
 
 shoal_err sh_rounds_work(int rank, const shoal_value *args);
+
+/* A worker's loop: takes the rounds from its queue (own: its arguments of that name) and answers each that it has trained, until the
+ * job ends. */
+shoal_err sh_rounds_serve(sh_worker *w, const shoal_value *own, shoal_err (*train)(sh_worker *w, int64_t round));
 
 /* The slots of a method that are the same for all of them. */
 #define SH_METHOD_ROUNDS                                                                                               \

@@ -9,10 +9,9 @@
 #include <shoal/share.h>
 
 typedef struct rounds_worker {
-    sh_worker base;
-    shoal_module *global, *gradients; /* the arguments', as are the next; gradients: NULL when parameters are given */
-    shoal_queue *tasks, *answers;
-    const shoal_value *state; /* a list of two maps */
+    sh_worker base;                   /* first: a pointer to it is one to the whole */
+    shoal_module *global, *gradients; /* the arguments', as is the next; gradients: NULL when parameters are given */
+    const shoal_value *state;         /* a list of two maps */
 } rounds_worker;
 
 /* Momentum goes on in the map that this round writes, from what the round before wrote into the other.
@@ -30,22 +29,15 @@ static shoal_err carry_state(rounds_worker *w, int64_t round)
     return err == SHOAL_OK ? sh_state_adopt(w->base.sgd, to) : err;
 }
 
-static shoal_err renew_state(rounds_worker *w)
+static shoal_err train_round(sh_worker *base, int64_t round)
 {
-    const sh_settings *s = &w->base.settings;
-    shoal_optimizer_destroy(w->base.sgd);
-    w->base.sgd = shoal_sgd_create(w->base.model, .lr = s->lr, .momentum = s->momentum);
-    return w->base.sgd ? SHOAL_OK : shoal_last_error();
-}
-
-static shoal_err train_round(rounds_worker *w, int64_t round)
-{
-    const sh_settings *s = &w->base.settings;
+    rounds_worker *w = (rounds_worker *)base;
+    const sh_settings *s = &base->settings;
     int64_t first = round % s->rounds * s->steps;
     size_t mark = shoal_scope_mark();
     shoal_err err = shoal_module_copy(w->base.model, w->global);
     if (err == SHOAL_OK && !s->gradients) {
-        err = s->keep ? carry_state(w, round) : renew_state(w);
+        err = s->keep ? carry_state(w, round) : sh_worker_renew(base);
     }
     shoal_scope_release(mark);
     if (err == SHOAL_OK && s->gradients) {
@@ -55,49 +47,57 @@ static shoal_err train_round(rounds_worker *w, int64_t round)
     return err == SHOAL_OK ? sh_worker_train(&w->base, round / s->rounds, first, first + s->steps) : err;
 }
 
-static shoal_err answer(rounds_worker *w, int64_t round)
+static shoal_err answer(const sh_worker *w, shoal_queue *answers, int64_t round)
 {
-    shoal_value *number = shoal_value_int(sh_answer(round, w->base.rank));
-    shoal_err err = number ? shoal_queue_put(w->answers, number, SHOAL_FOREVER) : shoal_last_error();
+    shoal_value *number = shoal_value_int(sh_answer(round, w->rank));
+    shoal_err err = number ? shoal_queue_put(answers, number, SHOAL_FOREVER) : shoal_last_error();
     if (err != SHOAL_OK) {
         shoal_value_destroy(number);
     }
     return err;
 }
 
+shoal_err sh_rounds_serve(sh_worker *w, const shoal_value *own, shoal_err (*train)(sh_worker *w, int64_t round))
+{
+    shoal_queue *tasks = shoal_value_as_queue(shoal_value_find(own, "tasks"));
+    shoal_queue *answers = shoal_value_as_queue(shoal_value_find(own, "answers"));
+    shoal_err err = tasks && answers ? SHOAL_OK : shoal_last_error();
+    while (err == SHOAL_OK && !sh_worker_stopped(w)) {
+        shoal_value *task;
+        err = shoal_queue_get(tasks, SHOAL_FOREVER, &task); /* the job's end closes it */
+        if (err == SHOAL_OK) {
+            int64_t round = shoal_value_as_int(task);
+            shoal_value_destroy(task);
+            err = train(w, round);
+            if (err == SHOAL_OK && !sh_worker_stopped(w)) {
+                err = answer(w, answers, round);
+            }
+        }
+    }
+    return err == SHOAL_ECLOSED ? SHOAL_OK : err;
+}
+
 static shoal_err open_own(rounds_worker *w, const shoal_value *own)
 {
     w->global = shoal_value_as_module(shoal_value_find(own, "global"));
-    w->tasks = shoal_value_as_queue(shoal_value_find(own, "tasks"));
-    w->answers = shoal_value_as_queue(shoal_value_find(own, "answers"));
     w->state = shoal_value_find(own, "state");
     if (w->base.settings.gradients) {
         w->gradients = shoal_value_as_module(shoal_value_find(own, "gradients"));
     }
-    return w->global && w->tasks && w->answers && w->state && (w->gradients || !w->base.settings.gradients)
-               ? SHOAL_OK
-               : shoal_last_error();
+    return w->global && w->state && (w->gradients || !w->base.settings.gradients) ? SHOAL_OK : shoal_last_error();
 }
 
 shoal_err sh_rounds_work(int rank, const shoal_value *args)
 {
     rounds_worker w = {0};
+    const shoal_value *own = shoal_value_find(args, "own");
     shoal_err err = sh_worker_open(&w.base, rank, args);
     if (err == SHOAL_OK) {
-        err = open_own(&w, shoal_value_find(args, "own"));
+        err = open_own(&w, own);
     }
-    while (err == SHOAL_OK && !sh_worker_stopped(&w.base)) {
-        shoal_value *task;
-        err = shoal_queue_get(w.tasks, SHOAL_FOREVER, &task); /* the job's end closes it */
-        if (err == SHOAL_OK) {
-            int64_t round = shoal_value_as_int(task);
-            shoal_value_destroy(task);
-            err = train_round(&w, round);
-            if (err == SHOAL_OK && !sh_worker_stopped(&w.base)) {
-                err = answer(&w, round);
-            }
-        }
+    if (err == SHOAL_OK) {
+        err = sh_rounds_serve(&w.base, own, train_round);
     }
     sh_worker_close(&w.base);
-    return err == SHOAL_ECLOSED ? SHOAL_OK : err;
+    return err;
 }

@@ -57,23 +57,46 @@ int64_t sh_shard_images(const sh_settings *s, int64_t length, int rank, int64_t 
     return epoch * count + (batch < sh_shard_batches(s, length, rank) ? batch * s->batch : count);
 }
 
-static shoal_loader *open_loader(const sh_worker *w)
+uint64_t sh_worker_order_seed(uint64_t seed, int64_t stream)
+{
+    return mix(seed, (uint64_t)stream, 0, 1);
+}
+
+shoal_err sh_worker_load(sh_worker *w, const int64_t *order, int64_t count)
+{
+    shoal_loader *loader = shoal_loader_create(w->set, .batch = w->settings.batch, .shuffle = true,
+                                               .seed = sh_worker_order_seed(w->settings.seed, w->stream),
+                                               .order = order, .order_count = count);
+    if (loader == NULL) {
+        return shoal_last_error();
+    }
+    shoal_loader_destroy(w->loader);
+    w->loader = loader;
+    return SHOAL_OK;
+}
+
+shoal_err sh_worker_renew(sh_worker *w)
+{
+    shoal_optimizer_destroy(w->sgd);
+    w->sgd = shoal_sgd_create(w->model, .lr = w->settings.lr, .momentum = w->settings.momentum);
+    return w->sgd ? SHOAL_OK : shoal_last_error();
+}
+
+/* Its part of the set. */
+static shoal_err load_shard(sh_worker *w)
 {
     int64_t first, count;
     shard_of(&w->settings, shoal_dataset_length(w->set), w->rank, &first, &count);
     int64_t *order = malloc((size_t)(count + 1) * sizeof *order);
     if (order == NULL) {
-        (void)sh_fail(SHOAL_ENOMEM, "no memory for the order of %lld samples", (long long)count);
-        return NULL;
+        return sh_fail(SHOAL_ENOMEM, "no memory for the order of %lld samples", (long long)count);
     }
     for (int64_t i = 0; i < count; i++) {
         order[i] = first + i;
     }
-    shoal_loader *loader = shoal_loader_create(w->set, .batch = w->settings.batch, .shuffle = true,
-                                               .seed = mix(w->settings.seed, (uint64_t)w->rank, 0, 1), .order = order,
-                                               .order_count = count);
+    shoal_err err = sh_worker_load(w, order, count);
     free(order);
-    return loader;
+    return err;
 }
 
 shoal_err sh_worker_attach(sh_worker *w, int rank, const shoal_value *args)
@@ -81,7 +104,8 @@ shoal_err sh_worker_attach(sh_worker *w, int rank, const shoal_value *args)
     size_t size = 0;
     const void *settings = shoal_value_as_bytes(shoal_value_find(args, "settings"), &size);
     shoal_block *board = shoal_value_as_block(shoal_value_find(args, "board"));
-    *w = (sh_worker){.rank = rank, .model = shoal_value_as_module(shoal_value_find(args, "model"))};
+    *w = (sh_worker){
+        .rank = rank, .stream = rank, .passes = 1, .model = shoal_value_as_module(shoal_value_find(args, "model"))};
     if (settings == NULL || board == NULL || w->model == NULL) {
         return shoal_last_error();
     }
@@ -103,9 +127,8 @@ shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args)
         return err;
     }
     w->set = shoal_dataset_open(shoal_value_find(args, "data"));
-    w->loader = w->set ? open_loader(w) : NULL;
-    w->sgd = w->loader ? shoal_sgd_create(w->model, .lr = w->settings.lr, .momentum = w->settings.momentum) : NULL;
-    return w->sgd ? SHOAL_OK : shoal_last_error();
+    err = !w->set ? shoal_last_error() : w->settings.clients > 0 ? SHOAL_OK : load_shard(w);
+    return err == SHOAL_OK ? sh_worker_renew(w) : err;
 }
 
 void sh_worker_close(sh_worker *w)
@@ -149,7 +172,7 @@ static shoal_err run_batches(sh_worker *w, int64_t epoch, int64_t first, int64_t
     if (first >= batches || first >= last) {
         return SHOAL_OK;
     }
-    shoal_manual_seed(mix(w->settings.seed, (uint64_t)w->rank, (uint64_t)epoch, 2 + (uint64_t)first));
+    shoal_manual_seed(mix(w->settings.seed, (uint64_t)w->stream, (uint64_t)epoch, 2 + (uint64_t)first));
     shoal_err err = shoal_loader_seek(w->loader, epoch, first);
     shoal_batch b;
     for (int64_t at = first; err == SHOAL_OK && at < last && at < batches && !sh_worker_stopped(w); at++) {
@@ -159,7 +182,7 @@ static shoal_err run_batches(sh_worker *w, int64_t epoch, int64_t first, int64_t
         }
         err = step(w, &b, change, &loss);
         if (err == SHOAL_OK) {
-            sh_worker_tell(w, sh_position(epoch, b.index + 1), b.count, loss);
+            sh_worker_tell(w, sh_position(epoch / w->passes, b.index + 1), b.count, loss);
         }
     }
     return err;

@@ -37,6 +37,8 @@ static inline uint64_t sh_position(int64_t epoch, int64_t batch)
 typedef struct sh_settings {
     int64_t epochs, batch;
     int64_t steps, rounds; /* of the methods with means: batches in a round, rounds in an epoch */
+    int64_t clients, drawn,
+        local_epochs; /* fedavg: clients in all and in a round, passes of each over its samples; else 0 */
     double lr, momentum;
     uint64_t seed;
     int32_t workers;
@@ -47,6 +49,8 @@ typedef struct sh_settings {
 
 typedef struct sh_worker {
     int rank;
+    int64_t stream; /* what its random numbers belong to: the rank, or the client that it is */
+    int64_t passes; /* over the loader's samples in what is told as one epoch: 1, or local_epochs */
     sh_settings settings;
     shoal_module *model; /* the arguments' */
     shoal_dataset *set;
@@ -64,7 +68,7 @@ int64_t sh_shard_samples(const sh_settings *s, int64_t length, int rank, int64_t
 int64_t sh_shard_images(const sh_settings *s, int64_t length, int rank, int64_t epoch, int64_t batch);
 
 /* Of the arguments that every worker gets: "model", "board", "settings"; attach does no more than that, open makes a loader of
- * "data" and an optimiser too. close takes a half-opened one. */
+ * "data" (with clients: none yet) and an optimiser too. close takes a half-opened one. */
 shoal_err sh_worker_attach(sh_worker *w, int rank, const shoal_value *args);
 shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args);
 void sh_worker_close(sh_worker *w);
@@ -75,8 +79,15 @@ uint64_t sh_worker_seed(const sh_worker *w, uint64_t a, uint64_t b);
 /* A step is taken: the next one, images more, and the loss, of which a running mean is kept. */
 void sh_worker_tell(const sh_worker *w, uint64_t position, int64_t images, double loss);
 
+/* The seed of the orders in which a stream's samples are passed over. */
+uint64_t sh_worker_order_seed(uint64_t seed, int64_t stream);
+
+/* A loader of these samples in the place of the one it has, shuffled by seed and stream; and an optimiser that begins anew. */
+shoal_err sh_worker_load(sh_worker *w, const int64_t *order, int64_t count);
+shoal_err sh_worker_renew(sh_worker *w);
+
 /* Trains on batches first to last - 1 of an epoch (less, when there are no more), or until the job stops. Dropout depends on seed,
- * rank, epoch and first only, so taking the same steps again from the same parameters gives the same bits. */
+ * stream, epoch and first only, so taking the same steps again from the same parameters gives the same bits. */
 shoal_err sh_worker_train(sh_worker *w, int64_t epoch, int64_t first, int64_t last);
 
 /* The same for the gradient of one batch: it is left in the model, and no step is taken. */

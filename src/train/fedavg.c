@@ -1,0 +1,320 @@
+/* The job's side of federated averaging: who has which samples, who is drawn, and what becomes of the workers' sums. */
+#include "train/fedavg.h"
+#include "train/reduce.h"
+#include "train/sums.h"
+
+#include "base/error.h"
+#include "data/dataset.h"
+#include "kernels/random.h"
+
+#include <shoal/share.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MODEL "fedavg-cnn"
+#define ROUNDS 20
+#define BATCH 10
+#define LR 0.1
+#define CLIENTS 100
+#define FRACTION 0.1
+#define LOCAL_EPOCHS 5
+#define SHARDS_EACH 2 /* of the split by labels */
+
+#define LOCAL_EPOCHS_MOST INT64_C(1000000)
+#define CLIENTS_MOST INT64_C(1000000000)
+
+typedef struct sh_fedavg {
+    shoal_block *parts_block;
+    const sh_parts_shm *parts;
+    shoal_block **sums; /* of each rank, an sh_sums_shm */
+    int64_t length;     /* of a row */
+    shoal_tensor *
+        velocity; /* f64, a row; NULL: no server momentum. All that a round leaves to the next beside the parameters. */
+    int64_t *drawn;
+    const double **rows; /* of the ranks that have clients */
+} sh_fedavg;
+
+/* ---- options ---- */
+
+static void defaults(shoal_train_options *o)
+{
+    o->model = o->model != NULL ? o->model : MODEL;
+    o->epochs = o->epochs != 0 ? o->epochs : o->rounds != 0 ? o->rounds : ROUNDS;
+    o->rounds = o->rounds != 0 ? o->rounds : o->epochs;
+    o->batch = o->batch != 0 ? o->batch : BATCH;
+    o->lr = o->lr != 0 ? o->lr : LR;
+    o->momentum = o->momentum != 0 ? o->momentum : -1;
+    o->clients = o->clients != 0 ? o->clients : CLIENTS;
+    o->fraction = o->fraction != 0 ? o->fraction : FRACTION;
+    o->local_epochs = o->local_epochs != 0 ? o->local_epochs : LOCAL_EPOCHS;
+}
+
+static shoal_err check(const shoal_train_options *o)
+{
+    if (o->rounds != o->epochs) {
+        return sh_fail(SHOAL_EINVAL, "%lld epochs and %lld rounds, but of fedavg they are the same",
+                       (long long)o->epochs, (long long)o->rounds);
+    }
+    if (o->clients < 1 || o->clients > CLIENTS_MOST) {
+        return sh_fail(SHOAL_EINVAL, "%lld clients; 1 to %lld are possible, and no more than samples",
+                       (long long)o->clients, (long long)CLIENTS_MOST);
+    }
+    if (!(o->fraction > 0 && o->fraction <= 1)) {
+        return sh_fail(SHOAL_EINVAL, "a fraction of %g of the clients; it must be above 0 and at most 1", o->fraction);
+    }
+    if (o->local_epochs < 1 || o->local_epochs > LOCAL_EPOCHS_MOST) {
+        return sh_fail(SHOAL_EINVAL, "%lld local epochs; 1 to %lld are possible", (long long)o->local_epochs,
+                       (long long)LOCAL_EPOCHS_MOST);
+    }
+    if (o->split != SHOAL_SPLIT_IID && o->split != SHOAL_SPLIT_SHARDS) {
+        return sh_fail(SHOAL_EINVAL, "no split %d", (int)o->split);
+    }
+    if (!(o->server_momentum >= 0 && o->server_momentum < 1)) {
+        return sh_fail(SHOAL_EINVAL, "a server momentum of %g; it must be at least 0 and below 1", o->server_momentum);
+    }
+    return SHOAL_OK;
+}
+
+/* ---- drawing ---- */
+
+void sh_fedavg_draw(const sh_settings *settings, int64_t round, int64_t *out)
+{
+    sh_random_key key = {.seed = settings->seed, .stream = sh_stream(SH_STREAM_CLIENTS, (uint64_t)round)};
+    sh_random_permutation(key, out, settings->clients);
+}
+
+/* Samples of the clients of a round. */
+static int64_t samples_of_round(const sh_job *job, int64_t round)
+{
+    const sh_fedavg *f = job->fedavg;
+    int64_t samples = 0, count;
+    sh_fedavg_draw(&job->settings, round, f->drawn);
+    for (int64_t i = 0; i < job->settings.drawn; i++) {
+        sh_part(f->parts, f->drawn[i], &count);
+        samples += count;
+    }
+    return samples;
+}
+
+/* Known before the first round, because the draws are. Where all clients have equally many it needs none. */
+static int64_t count_images(const sh_job *job)
+{
+    const sh_settings *s = &job->settings;
+    int64_t samples = job->fedavg->parts->samples, images = 0;
+    if (samples % s->clients == 0 && job->o.split == SHOAL_SPLIT_IID) {
+        return s->epochs * s->local_epochs * s->drawn * (samples / s->clients);
+    }
+    for (int64_t round = 0; round < s->epochs; round++) {
+        images += samples_of_round(job, round) * s->local_epochs;
+    }
+    return images;
+}
+
+/* ---- opening and closing ---- */
+
+static shoal_err split(const sh_job *job, sh_split *out_split)
+{
+    int64_t length = shoal_dataset_length(job->train_set), each = job->o.split == SHOAL_SPLIT_SHARDS ? SHARDS_EACH : 1;
+    if (job->o.clients > length / each) {
+        return sh_fail(SHOAL_EINVAL, "%lld clients, but the set has %lld samples%s", (long long)job->o.clients,
+                       (long long)length, each > 1 ? ", and each needs two" : "");
+    }
+    return each > 1 ? sh_split_label(job->train_set, job->o.clients, each, job->o.seed, out_split)
+                    : sh_split_iid(job->train_set, job->o.clients, job->o.seed, out_split);
+}
+
+static shoal_err open_parts(sh_job *job, sh_fedavg *f)
+{
+    size_t clients = (size_t)job->o.clients, samples = (size_t)shoal_dataset_length(job->train_set);
+    sh_split s = {NULL, NULL};
+    shoal_err err = split(job, &s);
+    if (err == SHOAL_OK) {
+        err = shoal_block_create(sizeof(sh_parts_shm) + (clients + samples) * sizeof(int64_t), &f->parts_block);
+    }
+    if (err == SHOAL_OK) {
+        sh_parts_shm *parts = shoal_block_data(f->parts_block);
+        parts->clients = job->o.clients;
+        parts->samples = (int64_t)samples;
+        memcpy(parts->ends, s.ends, clients * sizeof(int64_t));
+        memcpy(parts->ends + clients, s.numbers, samples * sizeof(int64_t));
+        f->parts = parts;
+    }
+    sh_split_fini(&s);
+    f->drawn = err == SHOAL_OK ? malloc(clients * sizeof *f->drawn) : NULL;
+    return err != SHOAL_OK || f->drawn ? err : sh_fail(SHOAL_ENOMEM, "no memory for %zu clients", clients);
+}
+
+static shoal_err open_sums(sh_job *job, sh_fedavg *f)
+{
+    shoal_err err = sh_sums_length(job->model, &f->length);
+    size_t size = sizeof(sh_sums_shm) + 2 * (size_t)f->length * sizeof(double);
+    for (int i = 0; i < job->o.workers && err == SHOAL_OK; i++) {
+        err = shoal_block_create(size, &f->sums[i]);
+        if (err == SHOAL_OK) {
+            sh_sums_shm *sums = shoal_block_data(f->sums[i]);
+            sh_store_relaxed(&sums->done, 0); /* no worker runs yet */
+        }
+    }
+    if (err == SHOAL_OK && job->o.server_momentum > 0) {
+        f->velocity = shoal_zeros(SHOAL_F64, SHOAL_SHAPE(f->length));
+        err = f->velocity ? SHOAL_OK : shoal_last_error();
+    }
+    return err;
+}
+
+static shoal_err open(sh_job *job)
+{
+    size_t n = (size_t)job->o.workers;
+    sh_fedavg *f = job->fedavg = calloc(1, sizeof *f);
+    if (f != NULL) {
+        f->sums = calloc(n, sizeof(shoal_block *));
+        f->rows = calloc(n, sizeof *f->rows);
+    }
+    if (f == NULL || f->sums == NULL || f->rows == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for %zu workers", n);
+    }
+    int64_t drawn = llround(job->o.fraction * (double)job->o.clients);
+    job->settings.clients = job->o.clients;
+    job->settings.drawn = drawn > 1 ? drawn : 1;
+    job->settings.local_epochs = job->o.local_epochs;
+    shoal_err err = open_parts(job, f);
+    if (err == SHOAL_OK) {
+        job->images_total = count_images(job);
+        err = open_sums(job, f);
+    }
+    return err == SHOAL_OK ? sh_rounds_open(job, 0, SH_ROUNDS_ANEW) : err;
+}
+
+static void close(sh_job *job)
+{
+    sh_fedavg *f = job->fedavg;
+    sh_rounds_close(job);
+    for (int i = 0; f != NULL && f->sums != NULL && i < job->o.workers; i++) {
+        shoal_release(f->sums[i]);
+    }
+    if (f != NULL) {
+        shoal_release(f->parts_block);
+        shoal_tensor_release(f->velocity);
+        free(f->sums);
+        free(f->rows);
+        free(f->drawn);
+        free(f);
+    }
+}
+
+/* ---- rounds ---- */
+
+static shoal_value *arguments(sh_job *job, int rank)
+{
+    const sh_fedavg *f = job->fedavg;
+    shoal_value *map = sh_rounds_arguments(job, rank);
+    map = shoal_map_set(map, "parts", SHOAL_V(f->parts_block));
+    return shoal_map_set(map, "sums", SHOAL_V(f->sums[rank]));
+}
+
+/* The finished sums of a rank: all its clients of the round are in them. */
+static shoal_err row_of(const sh_job *job, int64_t round, int rank, double **out_row)
+{
+    const sh_fedavg *f = job->fedavg;
+    sh_sums_shm *sums = shoal_block_data(f->sums[rank]);
+    int64_t turns = sh_fedavg_turns(&job->settings, rank);
+    if (sh_load_acquire(&sums->done) != sh_position(round, turns)) {
+        return sh_fail(SHOAL_ESTATE, "worker %d answered round %lld before its clients were done", rank,
+                       (long long)round);
+    }
+    *out_row = sums->rows + turns % 2 * f->length;
+    return SHOAL_OK;
+}
+
+/* death: of the job, and then of all. */
+static shoal_err reduce(sh_job *job, int64_t round)
+{
+    sh_fedavg *f = job->fedavg;
+    double *first = NULL;
+    int count = 0;
+    shoal_err err = SHOAL_OK;
+    for (; err == SHOAL_OK && count < job->o.workers && count < job->settings.drawn; count++) {
+        double *row = NULL;
+        err = row_of(job, round, count, &row);
+        if (err == SHOAL_OK) {
+            f->rows[count] = row;
+            first = count == 0 ? row : first;
+        }
+    }
+    if (err == SHOAL_OK) {
+        err = sh_reducer_here.add(first, f->rows, count, f->length);
+    }
+    if (err == SHOAL_OK) {
+        sh_sums_apply(job->model, first, (double)samples_of_round(job, round),
+                      f->velocity ? shoal_tensor_data(f->velocity) : NULL, job->o.server_momentum);
+    }
+    return err;
+}
+
+/* ---- checkpoints ---- */
+
+static shoal_err pass_settings(const sh_job *job, sh_checkpoint *c)
+{
+    shoal_err err = sh_checkpoint_setting_whole(c, "clients", job->o.clients);
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_setting_whole(c, "clients_in_round", job->settings.drawn);
+    }
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_setting_whole(c, "local_epochs", job->o.local_epochs);
+    }
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_setting(c, "split", job->o.split == SHOAL_SPLIT_IID ? "iid" : "shards");
+    }
+    return err == SHOAL_OK ? sh_checkpoint_setting_number(c, "server_momentum", job->o.server_momentum) : err;
+}
+
+/* What the workers trained on in the rounds that are finished. */
+static void place_images(sh_job *job)
+{
+    const sh_settings *s = &job->settings;
+    job->images_before = 0;
+    for (int rank = 0; rank < s->workers; rank++) {
+        sh_racy_store(&job->board->workers[rank].images, 0);
+    }
+    for (int64_t round = 0; round < job->result.epochs; round++) {
+        sh_fedavg_draw(s, round, job->fedavg->drawn);
+        for (int64_t i = 0, count; i < s->drawn; i++) {
+            sh_a64 *images = &job->board->workers[i % s->workers].images;
+            sh_part(job->fedavg->parts, job->fedavg->drawn[i], &count);
+            sh_racy_store(images, sh_racy_load(images) + (uint64_t)(count * s->local_epochs));
+            job->images_before += count * s->local_epochs;
+        }
+    }
+}
+
+/* A round that was under way when it is written has changed nothing yet: the parameters and the velocity are those that the last
+ * finished one left. */
+static shoal_err checkpoint(sh_job *job, sh_checkpoint *c)
+{
+    shoal_err err = pass_settings(job, c);
+    if (err == SHOAL_OK) {
+        err = sh_rounds_checkpoint(job, c);
+    }
+    if (err == SHOAL_OK && job->fedavg->velocity != NULL) {
+        err = sh_checkpoint_tensor(c, "server_velocity", job->fedavg->velocity);
+    }
+    if (err == SHOAL_OK && !c->writing) {
+        place_images(job);
+    }
+    return err;
+}
+
+const sh_method sh_method_fedavg = {.name = "fedavg",
+                                    .target = sh_fedavg_work,
+                                    .defaults = defaults,
+                                    .check = check,
+                                    .open = open,
+                                    .close = close,
+                                    .model = sh_rounds_model,
+                                    .arguments = arguments,
+                                    .gather = sh_rounds_gather,
+                                    .reduce = reduce,
+                                    .run = sh_rounds_run,
+                                    .checkpoint = checkpoint};

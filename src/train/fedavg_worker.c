@@ -1,0 +1,109 @@
+/* A worker's side of federated averaging: the clients of a round that are of its rank, one after another. */
+#include "train/fedavg.h"
+#include "train/sums.h"
+
+#include "base/death.h"
+#include "base/error.h"
+
+#include <shoal/share.h>
+
+#include <stdlib.h>
+
+typedef struct fedavg_worker {
+    sh_worker base;       /* first: a pointer to it is one to the whole */
+    shoal_module *global; /* the arguments', as are the next two */
+    const sh_parts_shm *parts;
+    sh_sums_shm *sums;
+    int64_t length; /* of a row */
+    int64_t *drawn;
+} fedavg_worker;
+
+/* Trains the model as that client, from the common parameters. Its random numbers are those of the client and the round, whoever
+ * trains it. */
+static shoal_err train_client(fedavg_worker *w, int64_t round, int64_t client, int64_t *out_samples)
+{
+    sh_worker *base = &w->base;
+    size_t mark = shoal_scope_mark();
+    const int64_t *samples = sh_part(w->parts, client, out_samples);
+    base->stream = client;
+    shoal_err err = shoal_module_copy(base->model, w->global);
+    if (err == SHOAL_OK) {
+        err = sh_worker_renew(base);
+    }
+    if (err == SHOAL_OK) {
+        err = sh_worker_load(base, samples, *out_samples);
+    }
+    for (int64_t pass = 0; err == SHOAL_OK && pass < base->passes && !sh_worker_stopped(base); pass++) {
+        err = sh_worker_train(base, round * base->passes + pass, 0, INT64_MAX);
+    }
+    shoal_scope_release(mark);
+    return err;
+}
+
+/* The row that done does not name is written, and then named (fedavg.h). */
+static void add_client(fedavg_worker *w, int64_t round, int64_t before, int64_t samples)
+{
+    double *rows[2] = {w->sums->rows, w->sums->rows + w->length};
+    SH_DEATH("train.fedavg.trained"); /* death: done says before; the client is trained again */
+    sh_sums_add(rows[(before + 1) % 2], before > 0 ? rows[before % 2] : NULL, w->base.model, (double)samples);
+    SH_DEATH("train.fedavg.summed"); /* death: the same; the row is written again, from the same two */
+    sh_store_release(&w->sums->done, sh_position(round, before + 1));
+    SH_DEATH(
+        "train.fedavg.named"); /* death: the client is done; the next one's turn, or only the answer is to be given */
+}
+
+/* Clients of this round that are in the sums already: a process of this rank that died may have left some. */
+static int64_t clients_done(const fedavg_worker *w, int64_t round)
+{
+    uint64_t done = sh_load_acquire(&w->sums->done);
+    return done >> 32 == (uint64_t)round ? (int64_t)(done & UINT32_MAX) : 0;
+}
+
+static shoal_err train_round(sh_worker *base, int64_t round)
+{
+    fedavg_worker *w = (fedavg_worker *)base;
+    const sh_settings *s = &base->settings;
+    int64_t turns = sh_fedavg_turns(s, base->rank);
+    shoal_err err = SHOAL_OK;
+    sh_fedavg_draw(s, round, w->drawn);
+    for (int64_t turn = clients_done(w, round); turn < turns && err == SHOAL_OK && !sh_worker_stopped(base); turn++) {
+        int64_t samples;
+        err = train_client(w, round, w->drawn[base->rank + turn * s->workers], &samples);
+        if (err == SHOAL_OK && !sh_worker_stopped(base)) { /* else the client has not trained to its end */
+            add_client(w, round, turn, samples);
+        }
+    }
+    return err;
+}
+
+static shoal_err open_own(fedavg_worker *w, const shoal_value *own)
+{
+    shoal_block *parts = shoal_value_as_block(shoal_value_find(own, "parts"));
+    shoal_block *sums = parts ? shoal_value_as_block(shoal_value_find(own, "sums")) : NULL;
+    w->global = sums ? shoal_value_as_module(shoal_value_find(own, "global")) : NULL;
+    if (w->global == NULL) {
+        return shoal_last_error();
+    }
+    w->parts = shoal_block_data(parts);
+    w->sums = shoal_block_data(sums);
+    w->base.passes = w->base.settings.local_epochs;
+    w->drawn = malloc((size_t)w->base.settings.clients * sizeof *w->drawn);
+    return w->drawn ? sh_sums_length(w->base.model, &w->length)
+                    : sh_fail(SHOAL_ENOMEM, "no memory for %lld clients", (long long)w->base.settings.clients);
+}
+
+shoal_err sh_fedavg_work(int rank, const shoal_value *args)
+{
+    fedavg_worker w = {0};
+    const shoal_value *own = shoal_value_find(args, "own");
+    shoal_err err = sh_worker_open(&w.base, rank, args);
+    if (err == SHOAL_OK) {
+        err = open_own(&w, own);
+    }
+    if (err == SHOAL_OK) {
+        err = sh_rounds_serve(&w.base, own, train_round);
+    }
+    free(w.drawn);
+    sh_worker_close(&w.base);
+    return err;
+}
