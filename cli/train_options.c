@@ -2,6 +2,8 @@
 
 #include "cli/config.h"
 
+#include <shoal/env.h>
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +19,17 @@ static const char *method_word(size_t i)
 
 static const char *model_word(size_t i)
 {
-    return shoal_model_names()[i];
+    size_t count = 0;
+    while (shoal_model_names()[count] != NULL) {
+        count++;
+    }
+    return i < count ? shoal_model_names()[i] : i == count ? "actor-critic" : NULL; /* which a3c makes to measure */
+}
+
+static const char *env_word(size_t i)
+{
+    const shoal_env_type *type = shoal_env_at(i);
+    return type != NULL ? type->name : NULL;
 }
 
 static const char *start_word(size_t i)
@@ -89,9 +101,10 @@ static const char *const groups[] = {
 static const cli_option options[] = {
     WORD(RUN, "method", "NAME", method_word, job.method, "how processes train together", ),
     WHOLE(RUN, "workers", "N", 1, SHOAL_TRAIN_WORKERS, job.workers, "processes", ),
-    WHOLE(RUN, "epochs", "E", 1, MOST, job.epochs, "passes over the data; hogwild: of each worker; fedavg: rounds", ),
+    WHOLE(RUN, "epochs", "E", 1, MOST, job.epochs,
+          "passes over the data; hogwild: of each worker; fedavg: rounds; a3c: 10,000 steps each", ),
     NUMBER(RUN, "until", "X", 0, 1e15L, CLI_ABOVE, job.until,
-           "ends after an epoch whose test accuracy is at least this", ),
+           "ends after an epoch whose test accuracy is at least this; a3c: when the mean return of 100 episodes is", ),
     WORD(RUN, "start", "HOW", start_word, job.start, "how processes are started", .first = SHOAL_START_SPAWN),
     WORD(RUN, "device", "NAME", device_word, device, "where tensors are", ),
 
@@ -106,6 +119,15 @@ static const cli_option options[] = {
     NUMBER(METHODS, "fraction", "C", 0, 1, CLI_ABOVE, job.fraction, "of the clients that train in a round", OF(FEDAVG)),
     WHOLE(METHODS, "local-epochs", "E", 1, MOST, job.local_epochs, "passes of a client in a round", OF(FEDAVG)),
     NUMBER(METHODS, "server-momentum", "X", 0, 1, CLI_BELOW, job.server_momentum, "from round to round", OF(FEDAVG)),
+
+    WORD(METHODS, "env", "NAME", env_word, job.env, "what the actors learn in", OF(A3C)),
+    WHOLE(METHODS, "env-steps", "N", 1, 10000000000, job.env_steps, "at most so many steps, of all actors together",
+          OF(A3C)),
+    WHOLE(METHODS, "rollout", "N", 1, 100000, job.rollout, "steps between two changes by one actor", OF(A3C)),
+    NUMBER(METHODS, "gamma", "X", 0, 1, CLI_CLOSED, job.gamma, "how much of the next step's return counts",
+           .none = true, OF(A3C)),
+    NUMBER(METHODS, "entropy", "X", 0, 1e6L, CLI_CLOSED, job.entropy, "weight of the policy's entropy", .none = true,
+           OF(A3C)),
 
     WORD(DATA, "model", "NAME", model_word, job.model, "what is trained", ),
     PATH(DATA, "data", "NAME", CLI_FOLDER, job.data, "a folder of IDX files, or a name", .words = shoal_data_name),
@@ -149,7 +171,8 @@ static const char after[] =
     "  shoal train --method sync --workers 4 --epochs 12 --lr 0.04 --save mnist.safetensors\n"
     "  shoal train --method local --steps 8 --report local.html --json log.jsonl --quiet\n"
     "  shoal train --method sync --lr 0.04 --print-config >sync.ini\n"
-    "  shoal train --config sync.ini --seed 2\n";
+    "  shoal train --config sync.ini --seed 2\n"
+    "  shoal train --method a3c --workers 4\n";
 
 static const struct {
     const char *name, *text;

@@ -27,11 +27,17 @@ static void json_begin(const cli_show *show, const shoal_train_event *event)
     FILE *f = show->json;
     json_string(f, "method", shoal_train_method_name(o->method));
     json_string(f, "model", cli_model_name(o));
-    json_string(f, "data", cli_data_name(o));
+    json_string(f, o->method == SHOAL_METHOD_A3C ? "env" : "data", cli_data_name(o));
     fprintf(f, ",\"workers\":%d,\"epochs\":%" PRId64 ",\"batch\":%" PRId64, event->workers_count, o->epochs, o->batch);
     json_number(f, "lr", o->lr);
     json_number(f, "momentum", o->momentum > 0 ? o->momentum : 0);
     fprintf(f, ",\"seed\":%" PRIu64, o->seed);
+    if (o->method == SHOAL_METHOD_A3C) {
+        fprintf(f, ",\"rollout\":%" PRId64 ",\"env_steps\":%" PRId64, o->rollout, o->env_steps);
+        json_number(f, "gamma", o->gamma > 0 ? o->gamma : 0);
+        json_number(f, "entropy", o->entropy > 0 ? o->entropy : 0);
+        json_number(f, "until", o->until);
+    }
     if (event->text[0] != 0) {
         json_string(f, "resumed", event->text);
         fprintf(f, ",\"epochs_finished\":%" PRId64, event->so_far.epochs);
@@ -54,6 +60,10 @@ static void json_result(const cli_show *show, const shoal_train_event *event, bo
     json_number(f, "train_loss", event->loss);
     json_number(f, "test_loss", r->test_loss);
     json_number(f, "test_accuracy", r->test_accuracy);
+    if (show->job->method == SHOAL_METHOD_A3C) {
+        fprintf(f, ",\"episodes\":%" PRId64, r->episodes);
+        json_number(f, "reward", r->reward);
+    }
     fprintf(f, ",\"deaths\":%" PRId64, r->deaths);
     if (last) {
         fprintf(f, ",\"stopped\":%s", r->stopped ? "true" : "false");

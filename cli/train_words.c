@@ -27,8 +27,7 @@ const cli_words *cli_words_of(shoal_train_method method)
 
 double cli_score(shoal_train_method method, const shoal_train_result *result)
 {
-    (void)method;
-    return result->test_accuracy;
+    return method == SHOAL_METHOD_A3C ? result->reward : result->test_accuracy;
 }
 
 const char *cli_model_name(const shoal_train_options *job)
@@ -38,7 +37,7 @@ const char *cli_model_name(const shoal_train_options *job)
 
 const char *cli_data_name(const shoal_train_options *job)
 {
-    return job->data != NULL ? job->data : "mnist";
+    return job->method == SHOAL_METHOD_A3C ? job->env : job->data != NULL ? job->data : "mnist";
 }
 
 static const char *unknown(char buffer[CLI_NUMBER_TEXT])

@@ -144,6 +144,10 @@ shoal_module *shoal_layer_norm_create(int64_t width);
 /* x [N, T, in] to [N, T, hidden] (the last layer's h of each step), from zeros. layers 0 is 1. */
 shoal_module *shoal_lstm_create(int64_t in, int64_t hidden, int64_t layers);
 
+/* Actor and critic for environments: observations [N, observation] to [N, actions + 1], the logits of the policy and, in the last
+ * column, the value of the state. Two networks of one hidden layer (0: 64) each: "policy1", "policy2", "value1", "value2". */
+shoal_module *shoal_actor_critic_create(int64_t observation, int64_t actions, int64_t hidden);
+
 /* One after another; the children are named "0", "1", … A NULL among them destroys the others and gives NULL. */
 shoal_module *shoal_sequential_create(size_t count, shoal_module *const *children);
 #define shoal_sequential(...)                                                                                          \

@@ -7,6 +7,7 @@
 #include <shoal/data.h>
 #include <shoal/dlpack.h>
 #include <shoal/dtype.h>
+#include <shoal/env.h>
 #include <shoal/error.h>
 #include <shoal/file.h>
 #include <shoal/log.h>

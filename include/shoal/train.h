@@ -34,6 +34,8 @@ extern "C" {
  *             mean of theirs, weighted by numbers of samples. The workers are the drawn clients in turn: memory does not grow
  *             with clients. An epoch of the job is a round. Its defaults are those of the paper: model "fedavg-cnn", 20
  *             rounds, batch 10, no momentum.
+ *   a3c       parameters and RMSprop's averages, all the time, without locks. The workers are actors, each in an environment of its
+ *             own; there are no data sets (Mnih et al. 2016). See "a3c" below.
  *
  * serial, sync, local and fedavg give the same bits for the same seed and number of workers, whoever dies in between. */
 typedef enum shoal_train_method {
@@ -42,7 +44,17 @@ typedef enum shoal_train_method {
     SHOAL_METHOD_SYNC,
     SHOAL_METHOD_LOCAL,
     SHOAL_METHOD_FEDAVG,
+    SHOAL_METHOD_A3C,
 } shoal_train_method;
+
+/* a3c: an actor copies the shared parameters, takes up to `rollout` steps in its environment, and changes the shared parameters by the
+ * gradient of those steps: n-step returns with `gamma`, an `entropy` bonus, the norm clipped. The learning rate falls to 0 on the way
+ * to `env_steps`.
+ *
+ * An image is a step of an environment here, and an epoch is 10,000 of them, by all actors together; the event EPOCH comes every so
+ * often. The job is done when the mean return of the last 100 episodes is at least `until`, or else after `env_steps`, and reward
+ * says what was reached. That is success both times: who needs one of them looks at reward. An actor that dies loses the episode and
+ * the rollout it was in. */
 
 /* fedavg: who has which samples. */
 typedef enum shoal_train_split {
@@ -78,7 +90,7 @@ typedef enum shoal_train_event_kind {
     SHOAL_TRAIN_SUMMARY, /* the job is done */
 } shoal_train_event_kind;
 
-/* Of a job that was resumed: images and epochs are of the whole job, the rest is of this call. */
+/* Of a job that was resumed: images, epochs and episodes are of the whole job, the rest is of this call. */
 typedef struct shoal_train_result {
     double seconds;           /* since shoal_train_run was called */
     double train_seconds;     /* of these, those in which workers trained */
@@ -88,7 +100,9 @@ typedef struct shoal_train_result {
     double test_loss;         /* of the last test; NaN when there was none */
     double test_accuracy;     /* 0 to 1 */
     int64_t deaths;
-    bool stopped; /* by the callback */
+    int64_t episodes; /* a3c: finished */
+    double reward;    /* a3c: mean return of the last 100 of them, or of as many as there are; NaN when there is none */
+    bool stopped;     /* by the callback */
 } shoal_train_result;
 
 /* What a callback is given; it is the job's, as long as the call lasts. */
@@ -109,9 +123,10 @@ typedef bool (*shoal_train_callback)(const shoal_train_event *event, void *conte
 /* Zero is the default everywhere. */
 typedef struct shoal_train_options {
     shoal_train_method method;
-    const char *model;           /* a name of shoal_model_names; NULL: "mnist-cnn"; fedavg: "fedavg-cnn" */
-    shoal_module *module;        /* instead: this one, which is shared and holds the result */
-    const char *data;            /* "mnist", "fashion-mnist", or a folder of such files; NULL: "mnist" */
+    const char *model; /* a name of shoal_model_names; NULL: "mnist-cnn"; fedavg: "fedavg-cnn"; a3c: "actor-critic" */
+    shoal_module
+        *module;      /* instead: this one, which is shared and holds the result; a3c: as shoal_actor_critic_create's */
+    const char *data; /* "mnist", "fashion-mnist", or a folder of such files; NULL: "mnist" */
     shoal_dataset *train_set;    /* instead, together with test_set: sets that can travel */
     shoal_dataset *test_set;     /* may be NULL: the model is not tested */
     int workers;                 /* 4; serial: 1 */
@@ -120,7 +135,7 @@ typedef struct shoal_train_options {
     int64_t steps;               /* local: batches between two means; 16 */
     int64_t rounds;              /* sync: means in an epoch; 1. fedavg: the same as epochs; 20 */
     shoal_train_average average; /* sync */
-    double lr;                   /* 0.01; fedavg: 0.1 */
+    double lr;                   /* 0.01; fedavg: 0.1; a3c: 0.002 */
     double momentum;             /* 0.5; fedavg: none; negative: none */
     int64_t clients;             /* fedavg: 100 */
     double fraction;             /* fedavg: of the clients, in a round, at least one; 0.1 */
@@ -134,8 +149,14 @@ typedef struct shoal_train_options {
     int restarts;                /* of one worker; 10; negative: none */
     const char *save;            /* a checkpoint: see below */
     const char *resume;          /* such a file: go on from there */
-    double until;                /* stop after an epoch whose test accuracy is at least this; 0: never */
-    shoal_train_callback call;   /* may be NULL */
+    double until;              /* stop after an epoch whose test accuracy is at least this; 0: never. a3c: when the mean
+                                    return is; 0: what the environment counts as solved; negative: never */
+    const char *env;           /* a3c: an environment (env.h) by name; NULL: "cartpole" */
+    int64_t env_steps;         /* a3c: most steps, of all actors together; 10,000 for each of epochs; 2,000,000 */
+    int64_t rollout;           /* a3c: steps between two changes by one actor; 20 */
+    double gamma;              /* a3c: how much of the next step's return counts; 0.99; negative: none */
+    double entropy;            /* a3c: weight of the policy's entropy; 0.01; negative: none */
+    shoal_train_callback call; /* may be NULL */
     void *context;
 } shoal_train_options;
 
@@ -150,7 +171,8 @@ shoal_train_options shoal_train_defaults(const shoal_train_options *options);
  *
  * resume takes the parameters, momentum and position out of such a file; save may name the same one. serial, sync, local and fedavg end in
  * the same bits as if they had never been interrupted, also after a stop in the middle of an epoch (they go on from the beginning of the
- * round that was under way); hogwild goes on where each worker was, with new momentum. Method, model, data, number of
+ * round that was under way); hogwild goes on where each worker was, with new momentum; a3c with new
+ * episodes. Method, model, data, number of
  * samples, workers, batch, lr, momentum, seed and the method's own settings must be those that the job began with, because the result
  * depends on them. Others may change: epochs (more of them train on; fewer than the file has are refused), until, restarts, start,
  * save. Of a job that has nothing left to do the model is tested, BEGIN and SUMMARY are told, and no worker is started.

@@ -20,6 +20,7 @@
     X(embedding)                                                                                                       \
     X(layer_norm)                                                                                                      \
     X(lstm)                                                                                                            \
+    X(actor_critic)                                                                                                    \
     X(sequential)
 
 #define SH_KIND_DECLARE(name) extern const shoal_module_type sh_kind_##name;

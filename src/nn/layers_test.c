@@ -85,6 +85,9 @@ START_TEST(names_are_those_of_pytorchs_state_dict)
         {shoal_layer_norm_create(5), "weight [5]; bias [5]"},
         {shoal_lstm_create(3, 4, 2), "weight_ih_l0 [16, 3]; weight_hh_l0 [16, 4]; bias_ih_l0 [16]; bias_hh_l0 [16]; "
                                      "weight_ih_l1 [16, 4]; weight_hh_l1 [16, 4]; bias_ih_l1 [16]; bias_hh_l1 [16]"},
+        {shoal_actor_critic_create(4, 2, 8),
+         "policy1.weight [8, 4]; policy1.bias [8]; policy2.weight [2, 8]; policy2.bias [2]; "
+         "value1.weight [8, 4]; value1.bias [8]; value2.weight [1, 8]; value2.bias [1]"},
         {shoal_max_pool2d_create(2, 0), ""},
         {shoal_avg_pool2d_create(2, 0), ""},
         {shoal_dropout_create(0), ""},
@@ -162,6 +165,9 @@ START_TEST(numbers_out_of_range_are_named)
         {shoal_layer_norm_create(0), "LayerNorm"},
         {shoal_lstm_create(3, 0, 1), "LSTM"},
         {shoal_lstm_create(3, 3, -1), "LSTM"},
+        {shoal_actor_critic_create(0, 2, 0), "actor-critic"},
+        {shoal_actor_critic_create(4, 0, 0), "actor-critic"},
+        {shoal_actor_critic_create(4, 2, -1), "actor-critic"},
         {shoal_model_create("nothing"), "there are mnist-cnn, fedavg-cnn"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -224,6 +230,27 @@ START_TEST(layers_compute_their_ops)
     shoal_module_destroy(embedding);
     shoal_tensor_release(x);
     shoal_tensor_release(index);
+}
+END_TEST
+
+START_TEST(actor_critic_is_two_networks)
+{
+    shoal_module *m = shoal_actor_critic_create(3, 2, 5);
+    shoal_tensor *x = shoal_uniform_(shoal_empty(SHOAL_F32, SHOAL_SHAPE(4, 3)), -1, 1), *parts[2];
+    static const char *const nets[] = {"policy", "value"};
+    for (int i = 0; i < 2; i++) {
+        char first[16], second[16];
+        snprintf(first, sizeof first, "%s1", nets[i]);
+        snprintf(second, sizeof second, "%s2", nets[i]);
+        parts[i] = shoal_module_forward(shoal_module_child(m, second),
+                                        shoal_relu(shoal_module_forward(shoal_module_child(m, first), x)));
+    }
+    shoal_tensor *y = shoal_module_forward(m, x);
+    ck_assert_int_eq(shoal_tensor_size(y, 1), 3);
+    ck_assert(shoal_tensor_close(y, shoal_cat(parts, 2, 1), 1e-6, 1e-6));
+    shoal_scope_release(0);
+    shoal_module_destroy(m);
+    shoal_tensor_release(x);
 }
 END_TEST
 
@@ -326,10 +353,15 @@ END_TEST
 int main(int argc, char **argv)
 {
     const TTest *const tests[] = {
-        initial_values_are_as_pytorch_draws_them, a_seed_gives_the_same_module,
-        names_are_those_of_pytorchs_state_dict,   text_is_like_pytorchs,
-        numbers_out_of_range_are_named,           layers_compute_their_ops,
-        dropouts_work_in_training_only,           lstm_follows_its_formulas,
+        initial_values_are_as_pytorch_draws_them,
+        a_seed_gives_the_same_module,
+        names_are_those_of_pytorchs_state_dict,
+        text_is_like_pytorchs,
+        numbers_out_of_range_are_named,
+        layers_compute_their_ops,
+        actor_critic_is_two_networks,
+        dropouts_work_in_training_only,
+        lstm_follows_its_formulas,
     };
     return run_tests(argc, argv, "layers", COUNT(tests), tests);
 }

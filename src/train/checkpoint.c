@@ -146,7 +146,10 @@ static shoal_err settings(const sh_job *job, sh_checkpoint *c)
         const char *name;
         int64_t x;
     } wholes[] = {
-        {"samples", shoal_dataset_length(job->train_set)}, {"workers", job->o.workers}, {"batch", job->o.batch}};
+        {"samples", shoal_dataset_length(job->train_set)}, /* 0: there is no set */
+        {"workers", job->o.workers},
+        {"batch", job->o.batch},
+    };
     shoal_err err = SHOAL_OK;
     for (size_t i = 0; i < sizeof texts / sizeof *texts && err == SHOAL_OK; i++) {
         err = texts[i].text != NULL ? sh_checkpoint_setting(c, texts[i].name, texts[i].text) : SHOAL_OK;

@@ -16,7 +16,8 @@ static shoal_value *arguments_of(sh_job *job, int rank)
     const sh_method *m = job->method;
     shoal_module *model = m->model != NULL ? m->model(job, rank) : job->model;
     shoal_value *own = m->arguments != NULL ? m->arguments(job, rank) : shoal_value_null();
-    return shoal_map("model", model, "data", shoal_value_copy(job->packed), "board", job->board_block, "settings",
+    shoal_value *data = job->packed != NULL ? shoal_value_copy(job->packed) : shoal_value_null();
+    return shoal_map("model", model, "data", data, "board", job->board_block, "settings",
                      shoal_value_bytes(&job->settings, sizeof job->settings), "own", own);
 }
 

@@ -21,6 +21,12 @@ static shoal_dataset *open_data(const char *data, shoal_part part)
     return strcmp(data, "fashion-mnist") == 0 ? shoal_fashion_mnist(part) : shoal_mnist_at(data, part);
 }
 
+static void count_images(sh_job *job)
+{
+    int64_t length = shoal_dataset_length(job->train_set);
+    job->images_total = job->o.epochs * length * (job->settings.shard ? 1 : job->o.workers);
+}
+
 static shoal_err open_sets(sh_job *job)
 {
     if (job->o.train_set != NULL) {
@@ -37,6 +43,7 @@ static shoal_err open_sets(sh_job *job)
         return sh_fail(SHOAL_EINVAL, "%d workers, but the set has %lld samples", job->o.workers,
                        (long long)shoal_dataset_length(job->train_set));
     }
+    count_images(job);
     job->packed = shoal_dataset_pack(job->train_set);
     return job->packed ? SHOAL_OK : shoal_last_error();
 }
@@ -47,7 +54,13 @@ static shoal_err open_model(sh_job *job)
     if (job->own_model) {
         shoal_manual_seed(job->o.seed);
     }
-    job->model = job->own_model ? shoal_model_create(job->o.model) : job->o.module;
+    if (!job->own_model) {
+        job->model = job->o.module;
+    } else if (job->method->make_model != NULL) {
+        job->model = job->method->make_model(&job->o);
+    } else {
+        job->model = shoal_model_create(job->o.model);
+    }
     return job->model ? shoal_module_share(job->model) : shoal_last_error();
 }
 
@@ -67,15 +80,9 @@ static shoal_err open_board(sh_job *job)
     return err;
 }
 
-static void count_images(sh_job *job)
-{
-    int64_t length = shoal_dataset_length(job->train_set);
-    job->images_total = job->o.epochs * length * (job->settings.shard ? 1 : job->o.workers);
-}
-
 shoal_err sh_job_open(sh_job *job, const shoal_train_options *options)
 {
-    *job = (sh_job){.begun = sh_now(), .result = {.test_loss = NAN, .test_accuracy = NAN}};
+    *job = (sh_job){.begun = sh_now(), .result = {.test_loss = NAN, .test_accuracy = NAN, .reward = NAN}};
     shoal_err err = shoal_train_check(options);
     if (err != SHOAL_OK) {
         return err;
@@ -91,11 +98,10 @@ shoal_err sh_job_open(sh_job *job, const shoal_train_options *options)
                                   .workers = job->o.workers,
                                   .shard = job->method->shards || job->o.shard};
     err = open_model(job);
-    if (err == SHOAL_OK) {
+    if (err == SHOAL_OK && !job->method->no_data) {
         err = open_sets(job);
     }
     if (err == SHOAL_OK) {
-        count_images(job);
         err = open_board(job);
     }
     if (err == SHOAL_OK && job->method->open != NULL) {

@@ -13,13 +13,18 @@ typedef struct sh_job sh_job;
 typedef struct sh_method {
     const char *name;
     shoal_target target;
-    bool alone;  /* one worker */
-    bool shards; /* each worker has its part of the set */
+    bool alone;   /* one worker */
+    bool shards;  /* each worker has its part of the set */
+    bool no_data; /* no sets are opened: workers make their own samples, and the model is not tested */
 
-    /* May be NULL: puts the method's own defaults for what is 0, before the common ones; and what only it can say of options with
-     * all defaults filled in. */
+    /* May be NULL: fills in what is not given (0, NULL) and has another default here than elsewhere. */
     void (*defaults)(shoal_train_options *o);
+
+    /* May be NULL: checks what is the method's own, all defaults being filled in; the model's name too, when it makes models. */
     shoal_err (*check)(const shoal_train_options *o);
+
+    /* May be NULL: makes the model that o->model names; else it is a ready one. */
+    shoal_module *(*make_model)(const shoal_train_options *o);
 
     /* May be NULL: makes what the method needs beside the job's; freed by close. */
     shoal_err (*open)(sh_job *job);
@@ -56,7 +61,8 @@ typedef struct sh_method {
     shoal_err (*checkpoint)(sh_job *job, sh_checkpoint *c);
 } sh_method;
 
-extern const sh_method sh_method_hogwild, sh_method_serial, sh_method_sync, sh_method_local, sh_method_fedavg;
+extern const sh_method sh_method_hogwild, sh_method_serial, sh_method_sync, sh_method_local, sh_method_fedavg,
+    sh_method_a3c;
 
 const sh_method *sh_method_of(shoal_train_method method); /* NULL: none */
 

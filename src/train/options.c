@@ -13,7 +13,7 @@
 static const sh_method *const methods[] = {
     [SHOAL_METHOD_HOGWILD] = &sh_method_hogwild, [SHOAL_METHOD_SERIAL] = &sh_method_serial,
     [SHOAL_METHOD_SYNC] = &sh_method_sync,       [SHOAL_METHOD_LOCAL] = &sh_method_local,
-    [SHOAL_METHOD_FEDAVG] = &sh_method_fedavg,
+    [SHOAL_METHOD_FEDAVG] = &sh_method_fedavg,   [SHOAL_METHOD_A3C] = &sh_method_a3c,
 };
 
 #define METHODS (sizeof methods / sizeof *methods)
@@ -52,7 +52,7 @@ shoal_train_options shoal_train_defaults(const shoal_train_options *options)
         m->defaults(&o);
     }
     o.model = o.model != NULL ? o.model : "mnist-cnn";
-    o.data = o.data != NULL ? o.data : "mnist";
+    o.data = o.data != NULL || (m != NULL && m->no_data) ? o.data : "mnist";
     o.workers = o.workers != 0 ? o.workers : m != NULL && m->alone ? 1 : 4;
     o.epochs = o.epochs != 0 ? o.epochs : 1;
     o.batch = o.batch != 0 ? o.batch : 64;
@@ -121,10 +121,17 @@ static shoal_err check_numbers(const shoal_train_options *o)
     if (err == SHOAL_OK && !(o->momentum >= 0 && o->momentum < 1)) {
         err = sh_fail(SHOAL_EINVAL, "a momentum of %g; it must be at least 0 and below 1", o->momentum);
     }
-    if (err == SHOAL_OK && !(o->until >= 0 && o->until <= 1)) {
-        err = sh_fail(SHOAL_EINVAL, "training until an accuracy of %g; 0 to 1 are possible", o->until);
-    }
     return err;
+}
+
+static shoal_err check_until(const shoal_train_options *o)
+{
+    if (!(o->until >= 0 && o->until <= 1)) {
+        return sh_fail(SHOAL_EINVAL, "training until an accuracy of %g; 0 to 1 are possible", o->until);
+    }
+    return o->until > 0 && o->train_set != NULL && o->test_set == NULL
+               ? sh_fail(SHOAL_EINVAL, "training until an accuracy of %g, but there is no set to test with", o->until)
+               : SHOAL_OK;
 }
 
 shoal_err shoal_train_check(const shoal_train_options *options)
@@ -144,11 +151,14 @@ shoal_err shoal_train_check(const shoal_train_options *options)
     if (err == SHOAL_OK && o.train_set == NULL && o.test_set != NULL) {
         err = sh_fail(SHOAL_EINVAL, "a set to test with, but none to train on");
     }
-    if (err == SHOAL_OK && o.until > 0 && o.train_set != NULL && o.test_set == NULL) {
-        err = sh_fail(SHOAL_EINVAL, "training until an accuracy of %g, but there is no set to test with", o.until);
+    if (err == SHOAL_OK && m->no_data && (o.data != NULL || o.train_set != NULL)) {
+        err = sh_fail(SHOAL_EINVAL, "a data set, but %s takes none", m->name);
     }
-    if (err == SHOAL_OK && m->check != NULL) {
-        err = m->check(&o);
+    if (err == SHOAL_OK && !m->no_data) {
+        err = check_until(&o);
     }
-    return err == SHOAL_OK ? check_model(&o) : err;
+    if (err == SHOAL_OK && m->make_model == NULL) {
+        err = check_model(&o);
+    }
+    return err == SHOAL_OK && m->check != NULL ? m->check(&o) : err;
 }

@@ -23,6 +23,11 @@ static uint64_t mix(uint64_t seed, uint64_t a, uint64_t b, uint64_t c)
     return sh_random_next(&state);
 }
 
+uint64_t sh_worker_seed(const sh_worker *w, uint64_t a, uint64_t b)
+{
+    return mix(w->settings.seed, (uint64_t)w->rank, a, b);
+}
+
 static void shard_of(const sh_settings *s, int64_t length, int rank, int64_t *out_first, int64_t *out_count)
 {
     int64_t each = s->shard ? length / s->workers : length;
@@ -94,7 +99,7 @@ static shoal_err load_shard(sh_worker *w)
     return err;
 }
 
-shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args)
+shoal_err sh_worker_attach(sh_worker *w, int rank, const shoal_value *args)
 {
     size_t size = 0;
     const void *settings = shoal_value_as_bytes(shoal_value_find(args, "settings"), &size);
@@ -112,8 +117,17 @@ shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args)
     shoal_module_train(w->model, true);
     w->board = shoal_block_data(board);
     w->progress = &w->board->workers[rank];
+    return SHOAL_OK;
+}
+
+shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args)
+{
+    shoal_err err = sh_worker_attach(w, rank, args);
+    if (err != SHOAL_OK) {
+        return err;
+    }
     w->set = shoal_dataset_open(shoal_value_find(args, "data"));
-    shoal_err err = !w->set ? shoal_last_error() : w->settings.clients > 0 ? SHOAL_OK : load_shard(w);
+    err = !w->set ? shoal_last_error() : w->settings.clients > 0 ? SHOAL_OK : load_shard(w);
     return err == SHOAL_OK ? sh_worker_renew(w) : err;
 }
 
@@ -125,7 +139,7 @@ void sh_worker_close(sh_worker *w)
 }
 
 /* death: before the first store the step counts as not taken. A position without its images is one batch miscounted. */
-static void tell(const sh_worker *w, int64_t epoch, const shoal_batch *b, double loss)
+void sh_worker_tell(const sh_worker *w, uint64_t position, int64_t images, double loss)
 {
     sh_progress_shm *p = w->progress;
     uint64_t bits = sh_racy_load(&p->loss);
@@ -133,8 +147,8 @@ static void tell(const sh_worker *w, int64_t epoch, const shoal_batch *b, double
     memcpy(&mean, &bits, sizeof mean);
     mean = bits == 0 || !isfinite(mean) ? loss : mean + LOSS_SHARE * (loss - mean);
     memcpy(&bits, &mean, sizeof bits);
-    sh_racy_store(&p->position, sh_position(epoch / w->passes, b->index + 1));
-    sh_racy_store(&p->images, sh_racy_load(&p->images) + (uint64_t)b->count);
+    sh_racy_store(&p->position, position);
+    sh_racy_store(&p->images, sh_racy_load(&p->images) + (uint64_t)images);
     sh_racy_store(&p->loss, bits);
 }
 
@@ -168,7 +182,7 @@ static shoal_err run_batches(sh_worker *w, int64_t epoch, int64_t first, int64_t
         }
         err = step(w, &b, change, &loss);
         if (err == SHOAL_OK) {
-            tell(w, epoch, &b, loss);
+            sh_worker_tell(w, sh_position(epoch / w->passes, b.index + 1), b.count, loss);
         }
     }
     return err;

@@ -67,10 +67,17 @@ int64_t sh_shard_samples(const sh_settings *s, int64_t length, int rank, int64_t
 /* Images that it has trained on when that batch of that epoch comes next. */
 int64_t sh_shard_images(const sh_settings *s, int64_t length, int rank, int64_t epoch, int64_t batch);
 
-/* Of the arguments that every worker gets: "model", "data", "board", "settings". With clients it has no loader yet. close takes a
- * half-opened one. */
+/* Of the arguments that every worker gets: "model", "board", "settings"; attach does no more than that, open makes a loader of
+ * "data" (with clients: none yet) and an optimiser too. close takes a half-opened one. */
+shoal_err sh_worker_attach(sh_worker *w, int rank, const shoal_value *args);
 shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args);
 void sh_worker_close(sh_worker *w);
+
+/* A seed that depends on the job's seed, the rank, and two numbers more. */
+uint64_t sh_worker_seed(const sh_worker *w, uint64_t a, uint64_t b);
+
+/* A step is taken: the next one, images more, and the loss, of which a running mean is kept. */
+void sh_worker_tell(const sh_worker *w, uint64_t position, int64_t images, double loss);
 
 /* The seed of the orders in which a stream's samples are passed over. */
 uint64_t sh_worker_order_seed(uint64_t seed, int64_t stream);

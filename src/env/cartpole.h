@@ -1,0 +1,10 @@
+/* The state of CartPole, as tests set it. */
+#ifndef SH_ENV_CARTPOLE_H
+#define SH_ENV_CARTPOLE_H
+
+typedef struct sh_cartpole {
+    double x, speed;    /* of the cart: m, m/s */
+    double angle, spin; /* of the pole: radians from upright, radians/s */
+} sh_cartpole;
+
+#endif

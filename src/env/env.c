@@ -1,0 +1,201 @@
+/* Environments by name, and what is the same for all of them. */
+#include "env/env.h"
+
+#include "base/error.h"
+#include "base/random.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- kinds ---- */
+
+static const shoal_env_type *const own[] = {&sh_env_cartpole};
+
+#define OWN (sizeof own / sizeof *own)
+
+static struct {
+    pthread_mutex_t lock;
+    const shoal_env_type **list; /* the program's; never shrinks */
+    size_t count, room;
+} registry = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* With the lock, this and the next two. */
+static const shoal_env_type *type_at(size_t i)
+{
+    return i < OWN ? own[i] : i - OWN < registry.count ? registry.list[i - OWN] : NULL;
+}
+
+static const shoal_env_type *find(const char *name)
+{
+    const shoal_env_type *type;
+    for (size_t i = 0; (type = type_at(i)) != NULL && strcmp(type->name, name) != 0; i++) {
+    }
+    return type;
+}
+
+static shoal_err append(const shoal_env_type *type)
+{
+    if (registry.count == registry.room) {
+        size_t room = registry.room > 0 ? registry.room * 2 : 8;
+        const shoal_env_type **fresh = realloc(registry.list, room * sizeof *fresh);
+        if (fresh == NULL) {
+            return sh_fail(SHOAL_ENOMEM, "no room for %zu kinds of environments", room);
+        }
+        registry.list = fresh;
+        registry.room = room;
+    }
+    registry.list[registry.count++] = type;
+    return SHOAL_OK;
+}
+
+const shoal_env_type *shoal_env_at(size_t i)
+{
+    pthread_mutex_lock(&registry.lock);
+    const shoal_env_type *type = type_at(i);
+    pthread_mutex_unlock(&registry.lock);
+    return type;
+}
+
+const shoal_env_type *shoal_env_find(const char *name)
+{
+    pthread_mutex_lock(&registry.lock);
+    const shoal_env_type *type = name != NULL ? find(name) : NULL;
+    pthread_mutex_unlock(&registry.lock);
+    if (type == NULL) {
+        char known[256] = "";
+        const shoal_env_type *one;
+        for (size_t i = 0, at = 0; (one = shoal_env_at(i)) != NULL && at < sizeof known; i++) {
+            at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", i == 0 ? "" : ", ", one->name);
+        }
+        (void)sh_fail(SHOAL_ENOENT, "no environment '%s'; there are %s", name != NULL ? name : "(null)", known);
+    }
+    return type;
+}
+
+static shoal_err check(const shoal_env_type *type)
+{
+    if (type == NULL || type->name == NULL || type->reset == NULL || type->step == NULL) {
+        return sh_fail(SHOAL_EINVAL, "an environment needs a name and the functions reset and step");
+    }
+    if (type->observation < 1 || type->actions < 1 || type->most_steps < 0) {
+        return sh_fail(SHOAL_EINVAL,
+                       "environment '%s': observations of %lld numbers, %lld actions, %lld steps; at least 1, 1 and 0 "
+                       "are wanted",
+                       type->name, (long long)type->observation, (long long)type->actions, (long long)type->most_steps);
+    }
+    return SHOAL_OK;
+}
+
+shoal_err shoal_env_register(const shoal_env_type *type)
+{
+    shoal_err err = check(type);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    pthread_mutex_lock(&registry.lock);
+    const shoal_env_type *known = find(type->name);
+    err = known == NULL   ? append(type)
+          : known == type ? SHOAL_OK
+                          : sh_fail(SHOAL_ESTATE, "another environment is called '%s'", type->name);
+    pthread_mutex_unlock(&registry.lock);
+    return err;
+}
+
+/* ---- environments ---- */
+
+shoal_env *shoal_env_create(const char *name, uint64_t seed)
+{
+    const shoal_env_type *type = shoal_env_find(name);
+    if (type == NULL) {
+        return NULL;
+    }
+    shoal_env *env = calloc(1, sizeof *env + type->state_size);
+    if (env == NULL) {
+        (void)sh_fail(SHOAL_ENOMEM, "no memory for the environment '%s'", name);
+        return NULL;
+    }
+    env->type = type;
+    env->random = seed;
+    if (type->init != NULL && type->init(env) != SHOAL_OK) {
+        shoal_env_destroy(env);
+        return NULL;
+    }
+    return env;
+}
+
+void shoal_env_destroy(shoal_env *env)
+{
+    if (env != NULL && env->type->fini != NULL) {
+        env->type->fini(env);
+    }
+    free(env);
+}
+
+shoal_err shoal_env_reset(shoal_env *env, float *out_observation)
+{
+    if (env == NULL || out_observation == NULL) {
+        return sh_fail(SHOAL_EINVAL, "shoal_env_reset: the %s is NULL", env == NULL ? "environment" : "observation");
+    }
+    env->steps = 0;
+    env->under_way = false;
+    shoal_err err = env->type->reset(env, out_observation);
+    env->under_way = err == SHOAL_OK;
+    return err;
+}
+
+static shoal_err check_step(const shoal_env *env, int64_t action, const float *observation,
+                            const shoal_env_outcome *outcome)
+{
+    if (env == NULL || observation == NULL || outcome == NULL) {
+        return sh_fail(SHOAL_EINVAL, "shoal_env_step: the %s is NULL",
+                       env == NULL           ? "environment"
+                       : observation == NULL ? "observation"
+                                             : "outcome");
+    }
+    if (action < 0 || action >= env->type->actions) {
+        return sh_fail(SHOAL_EINVAL, "action %lld of environment '%s'; 0 to %lld are possible", (long long)action,
+                       env->type->name, (long long)env->type->actions - 1);
+    }
+    return env->under_way ? SHOAL_OK
+                          : sh_fail(SHOAL_ESTATE, "no episode of '%s' is under way: reset begins one", env->type->name);
+}
+
+shoal_err shoal_env_step(shoal_env *env, int64_t action, float *out_observation, shoal_env_outcome *out_outcome)
+{
+    shoal_err err = check_step(env, action, out_observation, out_outcome);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    shoal_env_outcome out = {0};
+    err = env->type->step(env, action, out_observation, &out.reward, &out.terminated);
+    if (err == SHOAL_OK) {
+        env->steps++;
+        out.truncated = env->type->most_steps > 0 && env->steps >= env->type->most_steps;
+        *out_outcome = out;
+    }
+    env->under_way = err == SHOAL_OK && !out.terminated && !out.truncated;
+    return err;
+}
+
+const shoal_env_type *shoal_env_type_of(const shoal_env *env)
+{
+    return env != NULL ? env->type : NULL;
+}
+
+int64_t shoal_env_steps(const shoal_env *env)
+{
+    return env != NULL ? env->steps : 0;
+}
+
+void *shoal_env_state(const shoal_env *env)
+{
+    return env != NULL ? (void *)env->state : NULL;
+}
+
+double shoal_env_uniform(shoal_env *env, double low, double high)
+{
+    double part = (double)(sh_random_next(&env->random) >> 11) * 0x1p-53; /* from 0 to below 1 */
+    return low + part * (high - low);
+}

@@ -1,0 +1,304 @@
+/* The job's side of A3C: options, what is shared, and the mean return that ends it. Nobody waits for anybody, as in Hogwild. */
+#include "train/a3c.h"
+#include "train/job.h"
+#include "train/state.h"
+
+#include "base/error.h"
+
+#include <shoal/env.h>
+#include <shoal/share.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MODEL "actor-critic"
+#define EPISODES 100
+#define ROLLOUT_MOST INT64_C(100000)
+#define STEPS INT64_C(2000000)
+#define STEPS_MOST INT64_C(10000000000) /* a million epochs */
+#define NEVER (-1.0)
+
+typedef struct a3c {
+    shoal_value *state; /* of RMSprop */
+    shoal_queue *returns;
+    shoal_block *count_block;
+    sh_a3c_shm *count;
+    double last[EPISODES]; /* returns; episode i stands at i % EPISODES */
+    bool reached;          /* the mean return that was wanted */
+} a3c;
+
+/* ---- options ---- */
+
+/* Begun ones, at least one: a limit that is no number of steps is told of as such. */
+static int64_t epochs_of(int64_t steps)
+{
+    return steps >= 1 && steps <= STEPS_MOST ? (steps + SH_A3C_EPOCH - 1) / SH_A3C_EPOCH : 1;
+}
+
+static void defaults(shoal_train_options *o)
+{
+    o->model = o->model != NULL ? o->model : MODEL;
+    o->lr = o->lr != 0 ? o->lr : 0.002;
+    o->env = o->env != NULL ? o->env : "cartpole";
+    o->rollout = o->rollout != 0 ? o->rollout : 20;
+    o->gamma = o->gamma != 0 ? o->gamma : 0.99;
+    o->entropy = o->entropy != 0 ? o->entropy : 0.01;
+    if (o->env_steps == 0) {
+        o->env_steps = o->epochs > 0 && o->epochs <= STEPS_MOST / SH_A3C_EPOCH ? o->epochs * SH_A3C_EPOCH : STEPS;
+    }
+    o->epochs = epochs_of(o->env_steps);
+    const shoal_env_type *type = shoal_env_find(o->env);
+    if (o->until == 0) {
+        o->until = type != NULL && type->solved != 0 ? type->solved : NEVER;
+    }
+}
+
+static shoal_err check(const shoal_train_options *o)
+{
+    if (shoal_env_find(o->env) == NULL) {
+        return shoal_last_error();
+    }
+    if (o->module == NULL && strcmp(o->model, MODEL) != 0) {
+        return sh_fail(SHOAL_ENOENT, "no model '%s' for a3c; there is " MODEL, o->model);
+    }
+    if (o->rollout < 1 || o->rollout > ROLLOUT_MOST) {
+        return sh_fail(SHOAL_EINVAL, "%lld steps in a rollout; 1 to %lld are possible", (long long)o->rollout,
+                       (long long)ROLLOUT_MOST);
+    }
+    if (o->env_steps < 1 || o->env_steps > STEPS_MOST) {
+        return sh_fail(SHOAL_EINVAL, "%lld steps of environments; 1 to %lld are possible", (long long)o->env_steps,
+                       (long long)STEPS_MOST);
+    }
+    if (!(o->gamma <= 1)) {
+        return sh_fail(SHOAL_EINVAL, "a gamma of %g; it must be at most 1", o->gamma);
+    }
+    if (!isfinite(o->entropy)) {
+        return sh_fail(SHOAL_EINVAL, "an entropy weight of %g; a number is wanted", o->entropy);
+    }
+    return isnan(o->until) ? sh_fail(SHOAL_EINVAL, "until a mean return of %g; a number is wanted", o->until)
+                           : SHOAL_OK;
+}
+
+static shoal_module *make_model(const shoal_train_options *o)
+{
+    const shoal_env_type *type = shoal_env_find(o->env);
+    return type != NULL ? shoal_actor_critic_create(type->observation, type->actions, 0) : NULL;
+}
+
+/* ---- opening and closing ---- */
+
+static shoal_err open_state(sh_job *job, a3c *a)
+{
+    shoal_optimizer *rmsprop = shoal_rmsprop_create(job->model, .lr = job->o.lr);
+    shoal_err err = rmsprop ? shoal_optimizer_prepare(rmsprop) : shoal_last_error();
+    if (err == SHOAL_OK) {
+        a->state = sh_state_zeros(rmsprop);
+        err = a->state ? SHOAL_OK : shoal_last_error();
+    }
+    shoal_optimizer_destroy(rmsprop);
+    return err;
+}
+
+static shoal_err open(sh_job *job)
+{
+    a3c *a = calloc(1, sizeof *a);
+    job->own = a;
+    job->images_total = job->o.env_steps;
+    shoal_err err = a ? open_state(job, a) : sh_fail(SHOAL_ENOMEM, "no memory for a job");
+    if (err == SHOAL_OK) {
+        err = shoal_queue_create(0, &a->returns);
+    }
+    if (err == SHOAL_OK) {
+        err = shoal_queue_create(0, &job->answers); /* the bell */
+    }
+    if (err == SHOAL_OK) {
+        err = shoal_block_create_zeroed(sizeof *a->count, &a->count_block);
+    }
+    if (err == SHOAL_OK) {
+        a->count = shoal_block_data(a->count_block);
+    }
+    return err;
+}
+
+static void close(sh_job *job)
+{
+    a3c *a = job->own;
+    if (a != NULL) {
+        shoal_value_destroy(a->state);
+        shoal_release(a->returns);
+        shoal_release(a->count_block);
+        free(a);
+    }
+}
+
+static shoal_value *arguments(sh_job *job, int rank)
+{
+    (void)rank;
+    const a3c *a = job->own;
+    const sh_a3c_settings settings = {.rollout = job->o.rollout,
+                                      .env_steps = job->o.env_steps,
+                                      .gamma = fmax(job->o.gamma, 0),
+                                      .entropy = fmax(job->o.entropy, 0)};
+    return shoal_map("env", job->o.env, "settings", shoal_value_bytes(&settings, sizeof settings), "count",
+                     a->count_block, "returns", a->returns, "bell", job->answers, "state", shoal_value_copy(a->state));
+}
+
+/* ---- running ---- */
+
+/* The mean of the last episodes, which the job waits for. */
+static void count_mean(sh_job *job)
+{
+    a3c *a = job->own;
+    int64_t n = job->result.episodes < EPISODES ? job->result.episodes : EPISODES;
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += a->last[i];
+    }
+    job->result.reward = n > 0 ? sum / (double)n : NAN;
+    a->reached = n == EPISODES && job->o.until >= 0 && job->result.reward >= job->o.until;
+}
+
+/* In the order in which they were finished, up to the one that makes the mean. Not at each of them, but when the bell rings, and twenty
+ * times a second: while episodes are short there are thousands a second, and the actors need the cores. */
+static shoal_err gather(sh_job *job)
+{
+    a3c *a = job->own;
+    double episode;
+    uint64_t epoch;
+    size_t size;
+    shoal_err err;
+    do {
+        err = shoal_queue_get_bytes(job->answers, &epoch, sizeof epoch, SHOAL_NOW, &size);
+    } while (err == SHOAL_OK);
+    if (err != SHOAL_ETIMEDOUT) {
+        return err;
+    }
+    while (!a->reached &&
+           (err = shoal_queue_get_bytes(a->returns, &episode, sizeof episode, SHOAL_NOW, &size)) == SHOAL_OK) {
+        a->last[job->result.episodes++ % EPISODES] = episode;
+        count_mean(job);
+    }
+    return err == SHOAL_ETIMEDOUT ? SHOAL_OK : err;
+}
+
+/* Epochs that are finished. Actors may take some steps more than the limit, which are in none. */
+static int64_t finished(const sh_job *job)
+{
+    const a3c *a = job->own;
+    int64_t epochs = (int64_t)sh_load_relaxed(&a->count->steps) / SH_A3C_EPOCH;
+    return epochs < job->o.epochs ? epochs : job->o.epochs;
+}
+
+static shoal_err run(sh_job *job)
+{
+    a3c *a = job->own;
+    shoal_err err = SHOAL_OK;
+    while (err == SHOAL_OK && !sh_crew_done(job) && !job->result.stopped && !a->reached) {
+        err = sh_crew_wait(job);
+        if (err == SHOAL_OK) {
+            err = gather(job);
+        }
+        int64_t epochs = finished(job);
+        if (err == SHOAL_OK && epochs > job->result.epochs && epochs < job->o.epochs && !a->reached &&
+            !job->result.stopped) {
+            err = sh_job_epoch(job, epochs, false); /* while they go on */
+        }
+    }
+    sh_store_relaxed(&job->board->stop, 1); /* the actors end while the last of them is told */
+    if (err == SHOAL_OK) {                  /* what those sent that ended by themselves */
+        err = gather(job);
+    }
+    return err == SHOAL_OK && !job->result.stopped ? sh_job_epoch(job, finished(job), false) : err;
+}
+
+/* ---- checkpoints ---- */
+
+static shoal_err pass_settings(sh_job *job, sh_checkpoint *c)
+{
+    shoal_err err = sh_checkpoint_setting(c, "env", job->o.env);
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_setting_whole(c, "rollout", job->o.rollout);
+    }
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_setting_number(c, "gamma", job->o.gamma);
+    }
+    return err == SHOAL_OK ? sh_checkpoint_setting_number(c, "entropy", job->o.entropy) : err;
+}
+
+/* What each actor has done, which also chooses the ways that it goes from here. */
+static shoal_err take_steps(sh_job *job, const sh_checkpoint *c, const int64_t *steps)
+{
+    a3c *a = job->own;
+    int64_t sum = 0;
+    for (int i = 0; i < job->o.workers; i++) {
+        if (steps[i] < 0 || steps[i] > STEPS_MOST || (sum += steps[i]) > 2 * STEPS_MOST) {
+            return sh_fail(SHOAL_ECORRUPT, "%s: a broken checkpoint: actor %d has taken %lld steps", c->path, i,
+                           (long long)steps[i]);
+        }
+        sh_racy_store(&job->board->workers[i].images, (uint64_t)steps[i]);
+    }
+    sh_store_relaxed(&a->count->steps, (uint64_t)sum);
+    job->images_before = sum;
+    job->result.epochs = finished(job);
+    return SHOAL_OK;
+}
+
+static shoal_err pass_steps(sh_job *job, sh_checkpoint *c)
+{
+    shoal_tensor *steps = shoal_empty(SHOAL_I64, SHOAL_SHAPE(job->o.workers));
+    int64_t *at = steps != NULL ? shoal_tensor_data(steps) : NULL;
+    for (int i = 0; at != NULL && i < job->o.workers; i++) {
+        at[i] = (int64_t)sh_racy_load(&job->board->workers[i].images);
+    }
+    shoal_err err = sh_checkpoint_tensor(c, "steps", steps);
+    if (err == SHOAL_OK && !c->writing) {
+        err = take_steps(job, c, at);
+    }
+    shoal_tensor_release(steps);
+    return err;
+}
+
+static shoal_err pass_episodes(sh_job *job, sh_checkpoint *c)
+{
+    a3c *a = job->own;
+    shoal_tensor *last = shoal_from_data(SHOAL_F64, a->last, SHOAL_SHAPE(EPISODES));
+    shoal_err err = sh_checkpoint_whole(c, "episodes", 0, INT64_MAX / 2, &job->result.episodes);
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_tensor(c, "returns", last);
+    }
+    if (err == SHOAL_OK && !c->writing) {
+        err = shoal_tensor_read(last, a->last, sizeof a->last);
+        count_mean(job);
+    }
+    shoal_tensor_release(last);
+    return err;
+}
+
+/* Everything but the episodes that were under way. The steps and the state are noted before the parameters, which go on changing. */
+static shoal_err checkpoint(sh_job *job, sh_checkpoint *c)
+{
+    const a3c *a = job->own;
+    shoal_err err = pass_settings(job, c);
+    if (err == SHOAL_OK) {
+        err = pass_episodes(job, c);
+    }
+    if (err == SHOAL_OK) {
+        err = pass_steps(job, c);
+    }
+    return err == SHOAL_OK ? sh_checkpoint_map(c, "rmsprop", a->state) : err;
+}
+
+const sh_method sh_method_a3c = {
+    .name = "a3c",
+    .target = sh_a3c_act,
+    .no_data = true,
+    .defaults = defaults,
+    .check = check,
+    .make_model = make_model,
+    .open = open,
+    .close = close,
+    .arguments = arguments,
+    .run = run,
+    .checkpoint = checkpoint,
+};

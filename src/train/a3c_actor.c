@@ -1,0 +1,311 @@
+/* The actor's side of A3C: copy the shared parameters, act, change the shared parameters by what was learned. */
+#include "train/a3c.h"
+#include "train/clone.h"
+#include "train/state.h"
+#include "train/worker.h"
+
+#include "base/error.h"
+#include "base/random.h"
+
+#include <shoal/autograd.h>
+#include <shoal/env.h>
+#include <shoal/share.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The norm of a rollout's gradient at most. Far above what is seen while all goes well: the rollouts of the greatest gradients are those
+ * in which something went wrong, and to shorten these alone would teach the actors to care less about them. */
+#define CLIP 40.0
+#define ALPHA 0.99
+#define EPS 1e-5
+
+/* A parameter, and the actor's copy of it. */
+typedef struct pair {
+    shoal_tensor *shared, *own;
+} pair;
+
+typedef struct actor {
+    sh_worker w;
+    sh_a3c_settings settings;
+    sh_a3c_shm *count;
+    shoal_queue *returns, *bell;
+    uint64_t random;
+
+    shoal_env *env;
+    bool under_way;      /* an episode */
+    double episode;      /* its return so far */
+    int64_t observation; /* numbers in one */
+    int64_t actions;     /* that there are */
+    double unit;         /* what a reward of 1 counts */
+
+    shoal_module *local;
+    shoal_optimizer *rmsprop; /* of the shared parameters, with the shared state */
+    pair *pairs;
+    size_t pair_count;
+
+    /* A rollout: [rollout + 1, observation], the last row being what came after it; and the gradient [rollout + 1, actions + 1]. */
+    shoal_tensor *seen, *gradient;
+    int64_t *chosen;
+    double *rewards, *wanted;
+} actor;
+
+/* ---- opening and closing ---- */
+
+static shoal_err open_arguments(actor *a, const shoal_value *own)
+{
+    size_t size = 0;
+    const void *settings = shoal_value_as_bytes(shoal_value_find(own, "settings"), &size);
+    shoal_block *count = shoal_value_as_block(shoal_value_find(own, "count"));
+    a->returns = shoal_value_as_queue(shoal_value_find(own, "returns"));
+    a->bell = shoal_value_as_queue(shoal_value_find(own, "bell"));
+    if (settings == NULL || count == NULL || a->returns == NULL || a->bell == NULL) {
+        return shoal_last_error();
+    }
+    if (size != sizeof a->settings) {
+        return sh_fail(SHOAL_ELAYOUT, "settings of %zu bytes, not %zu", size, sizeof a->settings);
+    }
+    memcpy(&a->settings, settings, size);
+    a->unit = a->settings.gamma < 1 ? 1 - a->settings.gamma : 1;
+    a->count = shoal_block_data(count);
+    return SHOAL_OK;
+}
+
+/* An actor that is started again goes other ways than the one that died. */
+static shoal_err open_env(actor *a, const char *name)
+{
+    uint64_t done = sh_racy_load(&a->w.progress->images);
+    a->random = sh_worker_seed(&a->w, done, 1);
+    a->env = name != NULL ? shoal_env_create(name, sh_worker_seed(&a->w, done, 2)) : NULL;
+    if (a->env == NULL) {
+        return shoal_last_error();
+    }
+    a->observation = shoal_env_type_of(a->env)->observation;
+    a->actions = shoal_env_type_of(a->env)->actions;
+    return SHOAL_OK;
+}
+
+static shoal_err open_model(actor *a, const shoal_value *state)
+{
+    a->local = sh_module_clone(a->w.model);
+    a->rmsprop = a->local ? shoal_rmsprop_create(a->w.model, .lr = a->w.settings.lr, .alpha = ALPHA, .eps = EPS) : NULL;
+    if (a->rmsprop == NULL) {
+        return shoal_last_error();
+    }
+    size_t most = 0;
+    for (shoal_named it = {0}; shoal_module_next(a->local, &it);) {
+        most++;
+    }
+    a->pairs = calloc(most + 1, sizeof *a->pairs);
+    if (a->pairs == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for %zu parameters", most);
+    }
+    for (shoal_named it = {0}; shoal_module_next(a->local, &it);) {
+        a->pairs[a->pair_count++] = (pair){.shared = shoal_module_get(a->w.model, it.name), .own = it.tensor};
+    }
+    return sh_state_adopt(a->rmsprop, state);
+}
+
+static shoal_err open_rollout(actor *a)
+{
+    int64_t n = a->settings.rollout;
+    a->seen = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(n + 1, a->observation));
+    a->gradient = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(n + 1, a->actions + 1));
+    a->chosen = calloc((size_t)n, sizeof *a->chosen);
+    a->rewards = calloc((size_t)n, sizeof *a->rewards);
+    a->wanted = calloc((size_t)n, sizeof *a->wanted);
+    if (a->seen == NULL || a->gradient == NULL) {
+        return shoal_last_error();
+    }
+    return a->chosen != NULL && a->rewards != NULL && a->wanted != NULL
+               ? SHOAL_OK
+               : sh_fail(SHOAL_ENOMEM, "no memory for a rollout of %lld steps", (long long)n);
+}
+
+static shoal_err actor_open(actor *a, int rank, const shoal_value *args)
+{
+    const shoal_value *own = shoal_value_find(args, "own");
+    *a = (actor){0};
+    shoal_err err = sh_worker_attach(&a->w, rank, args);
+    if (err == SHOAL_OK) {
+        err = open_arguments(a, own);
+    }
+    if (err == SHOAL_OK) {
+        err = open_env(a, shoal_value_as_string(shoal_value_find(own, "env")));
+    }
+    if (err == SHOAL_OK) {
+        err = open_model(a, shoal_value_find(own, "state"));
+    }
+    return err == SHOAL_OK ? open_rollout(a) : err;
+}
+
+static void actor_close(actor *a)
+{
+    free(a->chosen);
+    free(a->rewards);
+    free(a->wanted);
+    free(a->pairs);
+    shoal_tensor_release(a->seen);
+    shoal_tensor_release(a->gradient);
+    shoal_optimizer_destroy(a->rmsprop);
+    shoal_module_destroy(a->local);
+    shoal_env_destroy(a->env);
+    sh_worker_close(&a->w);
+}
+
+/* ---- acting ---- */
+
+static float *row(const actor *a, int64_t t)
+{
+    return (float *)shoal_tensor_data(a->seen) + t * a->observation;
+}
+
+/* The local model becomes what the shared one is, or is about to be: others change it meanwhile, as in Hogwild. */
+static shoal_err copy_parameters(actor *a)
+{
+    shoal_no_grad_begin();
+    bool good = true;
+    for (size_t i = 0; i < a->pair_count && good; i++) {
+        good = shoal_copy_(a->pairs[i].own, a->pairs[i].shared) != NULL;
+    }
+    shoal_no_grad_end();
+    return good ? SHOAL_OK : shoal_last_error();
+}
+
+/* The local model of n rows: [n, actions + 1] in one piece. */
+static shoal_tensor *forward(const actor *a, int64_t first, int64_t n)
+{
+    shoal_tensor *y = shoal_contiguous(shoal_module_forward(a->local, shoal_narrow(a->seen, 0, first, n)));
+    if (y != NULL && (shoal_tensor_dtype(y) != SHOAL_F32 || shoal_tensor_ndim(y) != 2 || shoal_tensor_size(y, 0) != n ||
+                      shoal_tensor_size(y, 1) != a->actions + 1)) {
+        (void)sh_fail(
+            SHOAL_EINVAL,
+            "the model gives %lld numbers for %lld observations; f32 [%lld, %lld] is wanted: logits and value",
+            (long long)shoal_tensor_count(y), (long long)n, (long long)n, (long long)a->actions + 1);
+        return NULL;
+    }
+    return y;
+}
+
+static shoal_err choose(actor *a, int64_t t)
+{
+    shoal_no_grad_begin();
+    shoal_tensor *output = forward(a, t, 1);
+    shoal_no_grad_end();
+    if (output == NULL) {
+        return shoal_last_error();
+    }
+    double u = (double)(sh_random_next(&a->random) >> 11) * 0x1p-53;
+    a->chosen[t] = sh_a3c_choose(a->actions, shoal_tensor_data(output), u);
+    return SHOAL_OK;
+}
+
+static shoal_err begin_episode(actor *a)
+{
+    a->under_way = true;
+    a->episode = 0;
+    return shoal_env_reset(a->env, row(a, 0));
+}
+
+/* Steps until the rollout is full or the episode ends. Where the episode was only cut off, what would have followed has a value:
+ * row n is then like that of a rollout that was full. */
+static shoal_err roll_out(actor *a, int64_t *out_n, bool *out_terminated)
+{
+    shoal_env_outcome outcome = {0};
+    int64_t t = 0;
+    shoal_err err = a->under_way ? SHOAL_OK : begin_episode(a);
+    while (err == SHOAL_OK && t < a->settings.rollout && a->under_way) {
+        err = choose(a, t);
+        if (err == SHOAL_OK) {
+            err = shoal_env_step(a->env, a->chosen[t], row(a, t + 1), &outcome);
+        }
+        a->rewards[t++] = outcome.reward * a->unit;
+        a->episode += outcome.reward;
+        a->under_way = !outcome.terminated && !outcome.truncated;
+    }
+    *out_n = t;
+    *out_terminated = outcome.terminated;
+    return err;
+}
+
+/* ---- learning ---- */
+
+/* The gradient of the local model is applied to the shared parameters. */
+static shoal_err change_parameters(actor *a)
+{
+    shoal_err err = SHOAL_OK;
+    double done = (double)sh_load_relaxed(&a->count->steps) / (double)a->settings.env_steps;
+    (void)shoal_clip_grad_norm(a->local, CLIP);
+    shoal_optimizer_set_lr(a->rmsprop, a->w.settings.lr * (done < 1 ? 1 - done : 0));
+    for (size_t i = 0; i < a->pair_count && err == SHOAL_OK; i++) {
+        err = shoal_tensor_set_grad(a->pairs[i].shared, shoal_tensor_grad(a->pairs[i].own));
+    }
+    if (err == SHOAL_OK) {
+        err = shoal_optimizer_step(a->rmsprop);
+    }
+    for (size_t i = 0; i < a->pair_count && err == SHOAL_OK; i++) {
+        err = shoal_tensor_set_grad(a->pairs[i].shared, NULL); /* else zeroing the local one would write zeros */
+    }
+    return err;
+}
+
+static shoal_err learn(actor *a, int64_t n, bool terminated, double *out_loss)
+{
+    shoal_tensor *output = forward(a, 0, n + 1);
+    if (output == NULL) {
+        return shoal_last_error();
+    }
+    const float *data = shoal_tensor_data(output);
+    float *gradient = shoal_tensor_data(a->gradient);
+    int64_t width = a->actions + 1;
+    sh_a3c_returns(n, a->rewards, terminated ? 0 : (double)data[n * width + a->actions], a->settings.gamma, a->wanted);
+    *out_loss = sh_a3c_loss(n, a->actions, data, a->chosen, a->wanted, a->settings.entropy * a->unit, gradient);
+    memset(gradient + n * width, 0, (size_t)width * sizeof *gradient); /* the row after the last is a constant */
+    shoal_module_zero_grad(a->local);
+    shoal_err err = shoal_backward_with(output, shoal_narrow(a->gradient, 0, 0, n + 1), false);
+    return err == SHOAL_OK ? change_parameters(a) : err;
+}
+
+static shoal_err count_steps(actor *a, uint64_t n)
+{
+    uint64_t before = sh_add_relaxed(&a->count->steps, n), epoch = (before + n) / SH_A3C_EPOCH;
+    return before / SH_A3C_EPOCH < epoch ? shoal_queue_put_bytes(a->bell, &epoch, sizeof epoch, SHOAL_NOW) : SHOAL_OK;
+}
+
+static shoal_err one_rollout(actor *a)
+{
+    int64_t n;
+    bool terminated;
+    double loss = 0;
+    size_t mark = shoal_scope_mark();
+    shoal_err err = copy_parameters(a);
+    if (err == SHOAL_OK) {
+        err = roll_out(a, &n, &terminated);
+    }
+    if (err == SHOAL_OK) {
+        err = learn(a, n, terminated, &loss);
+    }
+    shoal_scope_release(mark);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    sh_worker_tell(&a->w, 0, n, loss / (double)n);
+    err = count_steps(a, (uint64_t)n);
+    if (a->under_way) {
+        memcpy(row(a, 0), row(a, n), (size_t)a->observation * sizeof(float));
+        return err;
+    }
+    return err == SHOAL_OK ? shoal_queue_put_bytes(a->returns, &a->episode, sizeof a->episode, SHOAL_NOW) : err;
+}
+
+shoal_err sh_a3c_act(int rank, const shoal_value *args)
+{
+    actor a;
+    shoal_err err = actor_open(&a, rank, args);
+    while (err == SHOAL_OK && !sh_worker_stopped(&a.w) &&
+           (int64_t)sh_load_relaxed(&a.count->steps) < a.settings.env_steps) {
+        err = one_rollout(&a);
+    }
+    actor_close(&a);
+    return err;
+}
