@@ -12,6 +12,7 @@
 typedef struct sh_queue_view {
     sh_a32 count;
     sh_a32 put, get; /* the rings where we put and get: forward only */
+    bool early;      /* the last quick get came before its message: see sh_queue_peek_quick */
     sh_ring rings[SH_RINGS_MAX];
 } sh_queue_view;
 

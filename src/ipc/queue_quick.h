@@ -30,15 +30,35 @@ static inline bool sh_queue_put_quick(shoal_block *queue, sh_entry_kind kind, ui
     return true;
 }
 
+/* A look at an entry that is being written takes its cache line away from the writer, who needs it back before it can go on: who
+ * looks too early makes the message come later. An answer takes two crossings of a line and the peer's work at least, so a
+ * process whose last get had to wait, and had no other message behind it, holds its breath before it looks again. */
+#define SH_QUEUE_BREATH 2
+
+static inline void sh_queue_breathe(void)
+{
+    for (int i = 0; i < SH_QUEUE_BREATH; i++) {
+        sh_pause();
+    }
+}
+
 /* Looks at the oldest message, if it is there or comes in a moment. */
 static inline bool sh_queue_peek_quick(const shoal_block *queue, int64_t timeout, const sh_ring **out_ring,
                                        sh_peek *out_peek)
 {
-    const sh_queue_view *v = sh_queue_view_of(queue);
+    sh_queue_view *v = sh_queue_view_of(queue);
     const sh_ring *ring = &v->rings[sh_load_relaxed(&v->get)];
-    sh_ring_result r = sh_ring_peek_at(ring, sh_load_acquire(&ring->shm->head), out_peek);
+    bool early = v->early;
+    if (early && timeout != SHOAL_NOW) {
+        sh_queue_breathe();
+    }
+    uint64_t head = sh_load_acquire(&ring->shm->head);
+    sh_ring_result r = sh_ring_peek_at(ring, head, out_peek);
     if (r == SH_RING_EMPTY && timeout != SHOAL_NOW && sh_spin_ns() != 0) {
+        v->early = true;
         r = sh_ring_watch(out_peek);
+    } else if (early) {
+        v->early = !sh_ring_is_full_at(ring, head + 1);
     }
     *out_ring = ring;
     return r == SH_RING_DONE;

@@ -51,7 +51,7 @@ static inline sh_ring_result sh_ring_put_at(sh_ctx *c, const sh_ring *ring, uint
                                             uint64_t queue_id)
 {
     sh_a128 *entry = sh_ring_entry(ring, tail);
-    __builtin_prefetch(entry, 1); /* to be written: it comes once, not first to read and then to write */
+    sh_prefetch_write(entry); /* to be written: it comes once, not first to read and then to write */
     uint64_t lo = sh_load_acquire(&entry->lo), hi = sh_load_acquire(&entry->hi), lap = sh_ring_lap(ring, tail);
     if (((lo ^ lap) & (SH_ENTRY_LAP | SH_ENTRY_KIND)) != 0) { /* EMPTY is 0 */
         return SH_RING_AGAIN;
@@ -89,6 +89,7 @@ static inline sh_ring_result sh_ring_see(sh_peek *peek, uint64_t state)
     if (peek->kind <= SH_ENTRY_CLOSED) {
         return peek->kind == SH_ENTRY_CLOSED ? SH_RING_NEXT : SH_RING_EMPTY;
     }
+    sh_prefetch_write(peek->entry);                 /* for the take: on its way while we get ready */
     peek->word = sh_load_acquire(&peek->entry->hi); /* if it changes, the swap of sh_ring_take fails */
     return SH_RING_DONE;
 }
@@ -106,11 +107,17 @@ static inline sh_ring_result sh_ring_peek_at(const sh_ring *ring, uint64_t head,
     return sh_ring_see(out_peek, state);
 }
 
+/* Is there a message at the position? */
+static inline bool sh_ring_is_full_at(const sh_ring *ring, uint64_t position)
+{
+    uint64_t state = sh_load_acquire(&sh_ring_entry(ring, position)->lo);
+    return ((state ^ sh_ring_lap(ring, position)) & SH_ENTRY_LAP) == 0 && sh_entry_kind_of(state) > SH_ENTRY_CLOSED;
+}
+
 /* After EMPTY: looks at the entry for a moment longer, until a message comes. AGAIN when it is taken already. */
 static inline sh_ring_result sh_ring_watch(sh_peek *peek)
 {
     uint64_t state = sh_spin_while(&peek->entry->lo, peek->state);
-    __builtin_prefetch(peek->entry, 1); /* to be written by the take: on its way while we get ready */
     return ((state ^ peek->state) & SH_ENTRY_LAP) == 0 ? sh_ring_see(peek, state) : SH_RING_AGAIN;
 }
 

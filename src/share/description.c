@@ -2,6 +2,7 @@
 
 #include "autograd/node.h"
 #include "base/error.h"
+#include "tensor/ghost.h"
 
 #include <pthread.h>
 #include <stddef.h>
@@ -32,8 +33,9 @@ static shoal_block *true_description(const shoal_tensor *t)
 }
 
 /* Takes the description over. The order is what true_description reads against. */
-static void set_description(shoal_tensor *t, shoal_block *description)
+static void set_description(shoal_tensor *t, shoal_block *description, uint64_t stamp)
 {
+    t->stamp = stamp;
     sh_store_release(&t->described, state_of(t));
     sh_store_release(&t->description_id, description->id + 1);
     sh_store_release(&t->description, (uintptr_t)description);
@@ -55,6 +57,19 @@ static shoal_err storage_block(const sh_storage *s, shoal_block **out_block)
     return err;
 }
 
+/* The sequence of our slot goes up with every operation on the heap, whoever the slot belongs to, and to make a description is
+ * several. */
+static shoal_err new_stamp(uint64_t *out_stamp)
+{
+    const sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    *out_stamp = sh_load_relaxed(&c->slot->op.seq) << SH_SLOT_BITS | c->index;
+    sh_leave();
+    return SHOAL_OK;
+}
+
 static shoal_err describe_anew(shoal_tensor *t, shoal_block *grad)
 {
     sh_description d = {
@@ -69,7 +84,10 @@ static shoal_err describe_anew(shoal_tensor *t, shoal_block *grad)
     memcpy(d.shape_and_strides + dims, t->strides, dims * sizeof t->strides[0]);
 
     shoal_block *objects[2] = {NULL, grad}, *fresh;
-    shoal_err err = storage_block(t->storage, &objects[0]);
+    shoal_err err = new_stamp(&d.stamp);
+    if (err == SHOAL_OK) {
+        err = storage_block(t->storage, &objects[0]);
+    }
     if (err != SHOAL_OK) {
         return err;
     }
@@ -78,7 +96,7 @@ static shoal_err describe_anew(shoal_tensor *t, shoal_block *grad)
     shoal_release(objects[0]);
     if (err == SHOAL_OK) {
         shoal_block *old = (shoal_block *)(uintptr_t)sh_swap_acq_rel(&t->description, 0);
-        set_description(t, fresh);
+        set_description(t, fresh, d.stamp);
         shoal_release(old);
     }
     return err;
@@ -193,7 +211,7 @@ static sh_storage *find_storage(shoal_block *keeper, const sh_record *r)
     if (known) {
         return known;
     }
-    return sh_heap_find(id, &f) && f.kind == SH_KIND_DATA ? sh_storage_of_block(id, f.data, f.size, keeper) : NULL;
+    return sh_heap_find(id, &f) && f.kind == SH_KIND_DATA ? sh_storage_of_block(id, &f, keeper) : NULL;
 }
 
 /* A tensor with nothing but its shape and storage. */
@@ -273,9 +291,32 @@ static shoal_tensor *make(const shoal_block *description, shoal_block *keeper, b
         return NULL;
     }
     if (description == keeper) {
-        set_description(t, shoal_retain(keeper));
+        set_description(t, shoal_retain(keeper), d.stamp);
     }
     return t;
+}
+
+/* Is it the description that this tensor had? It has the stamp of that one, and so, unless somebody forged it, says the same. What
+ * we use is in any case what was read and checked then. */
+static bool is_description_of(const shoal_block *b, const shoal_tensor *t, uint64_t storage_id)
+{
+    const sh_message_shm *shm = (const sh_message_shm *)b->data;
+    if (b->kind != SH_KIND_TENSOR || b->size < sizeof *shm + sizeof(sh_a64) + offsetof(sh_description, offset) ||
+        (uint32_t)sh_load_relaxed(&shm->count) != 1) {
+        return false;
+    }
+    sh_ref ref = sh_load_acquire(&shm->references[0]);
+    uint64_t stamp = sh_load_relaxed(
+        (const sh_a64 *)(const void *)((const char *)(shm->references + 1) + offsetof(sh_description, stamp)));
+    return sh_ref_id(ref) << 1 == storage_id && sh_ref_weight(ref) != 0 && stamp == t->stamp && stamp != 0;
+}
+
+shoal_tensor *sh_tensor_again(shoal_block *description)
+{
+    sh_ghost *ghost = sh_ghost_find(description->id);
+    bool same =
+        ghost && (ghost->stay == description->stay || is_description_of(description, ghost->tensor, ghost->storage_id));
+    return same ? sh_ghost_wake(ghost, description) : NULL;
 }
 
 shoal_tensor *sh_tensor_of_description(shoal_block *description)

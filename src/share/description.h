@@ -13,6 +13,8 @@ typedef struct sh_description {
     uint8_t requires_grad;
     uint8_t has_grad;
     uint32_t unused;
+    uint64_t
+        stamp; /* of this description alone, as long as there is the world: who has read it need not read it again */
     int64_t offset;
     int64_t shape_and_strides[2 * SHOAL_MAX_DIMS];
 } sh_description;
@@ -23,5 +25,9 @@ shoal_err sh_tensor_describe(shoal_tensor *t, shoal_block **out_description);
 
 /* A tensor for this process; the caller's. NULL: SHOAL_ECORRUPT, SHOAL_ENOMEM. */
 shoal_tensor *sh_tensor_of_description(shoal_block *description);
+
+/* The same from a tensor that was here before (tensor/ghost.h), when the description says what it said then. The tensor takes
+ * over the caller's reference to the description. NULL, and nothing happened: there is none. */
+shoal_tensor *sh_tensor_again(shoal_block *description);
 
 #endif

@@ -45,8 +45,11 @@ shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tens
         }
         description = taken.block;
     }
-    shoal_tensor *t = sh_tensor_of_description(description);
-    shoal_release(description);
+    shoal_tensor *t = sh_tensor_again(description);
+    if (!t) {
+        t = sh_tensor_of_description(description);
+        shoal_release(description);
+    }
     if (!t) {
         return shoal_last_error();
     }

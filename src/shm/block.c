@@ -6,6 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A block that comes and goes: the handle of one that was received stays in the table, with its cell, when the process has
+ * given the block on. It is idle then: its cell is empty, so nothing is held, and what the block is now nobody here knows;
+ * should it come again, its places are the same and only what they hold is looked at. */
+#define IDLE_MAX 32
+#if defined(__SANITIZE_ADDRESS__) && !defined(SHOAL_KEEP_HANDLES)
+#define KEEPS_HANDLES 0 /* a handle used after its end shall be seen */
+#else
+#define KEEPS_HANDLES 1
+#endif
+#define SPARE_MAX (KEEPS_HANDLES ? 64 : 0)
+
 /* Private to the process, under the lock of sh_enter. */
 static struct {
     shoal_block **buckets;
@@ -18,32 +29,15 @@ static struct {
     shoal_block
         *spare; /* freed handles, for the next ones: to receive and release a block need not go through malloc */
     size_t spare_count;
+    shoal_block *idle[IDLE_MAX]; /* by age, as a ring; NULL where one is in use again */
+    size_t idle_next, idle_count;
 } held;
 
-#if defined(__SANITIZE_ADDRESS__)
-#define SPARE_MAX 0 /* a handle used after its end shall be seen */
-#else
-#define SPARE_MAX 64
-#endif
+static uint64_t stays;
+uint64_t sh_blocks_worlds;
 
 #define CHUNK_FIRST 4096u
 #define CHUNK_MAX (1u << 20)
-
-/* Drops a reference of this process unless it is the last. One thread needs no locked instruction. */
-static inline bool drop_ref(shoal_block *block)
-{
-    uint64_t refs = sh_load_relaxed(&block->refs);
-    if (__libc_single_threaded && refs > 1) {
-        sh_store_relaxed(&block->refs, refs - 1);
-        return true;
-    }
-    while (refs > 1) {
-        if (sh_cas_acq_rel(&block->refs, &refs, refs - 1)) {
-            return true;
-        }
-    }
-    return false;
-}
 
 /* ---- the table ---- */
 
@@ -88,13 +82,19 @@ static bool grow_table(void)
     return true;
 }
 
+static void tell_count(void)
+{
+    sh_racy_store(&sh_the_world.self.slot->held, held.count - held.idle_count);
+}
+
 static void insert(shoal_block *block)
 {
     size_t k = bucket_of(block->id);
     block->next = held.buckets[k];
     held.buckets[k] = block;
+    block->stay = ++stays;
     held.count++;
-    sh_racy_store(&sh_the_world.self.slot->held, held.count);
+    tell_count();
 }
 
 static void remove_block(shoal_block *block)
@@ -105,7 +105,7 @@ static void remove_block(shoal_block *block)
     }
     *p = block->next;
     held.count--;
-    sh_racy_store(&sh_the_world.self.slot->held, held.count);
+    tell_count();
 }
 
 /* ---- cells ---- */
@@ -159,9 +159,14 @@ static void free_cell(uint64_t cell)
     held.free_cells[held.free_count++] = cell; /* there is room for all cells that we have */
 }
 
+static void drop_idle(void);
+
 /* The last free cell is never given out: a new chunk needs one. */
 static shoal_err take_cell(sh_ctx *c, uint64_t *out_cell)
 {
+    if (held.free_count <= 1 && held.idle_count > 0) {
+        drop_idle();
+    }
     if (held.free_count <= 1) {
         uint64_t size = held.next_chunk, spare = held.free_cells[0];
         size_t more = (size - sizeof(sh_cells_shm)) / 8;
@@ -216,6 +221,7 @@ void sh_blocks_forget(void)
     free(held.buckets);
     free(held.free_cells);
     memset(&held, 0, sizeof held);
+    sh_blocks_worlds++;
 }
 
 /* ---- handles ---- */
@@ -242,6 +248,53 @@ static void handle_free(shoal_block *b)
     b->next = held.spare;
     held.spare = b;
     held.spare_count++;
+}
+
+/* ---- idle handles ---- */
+
+static void end_idle(shoal_block *b)
+{
+    held.idle[b->idle_at - 1] = NULL;
+    b->idle_at = 0;
+    held.idle_count--;
+}
+
+static void destroy_idle(shoal_block *b)
+{
+    end_idle(b);
+    remove_block(b);
+    free_cell(b->cell);
+    handle_free(b);
+}
+
+static void drop_idle(void)
+{
+    for (size_t i = 0; i < IDLE_MAX; i++) {
+        if (held.idle[i] != NULL) {
+            destroy_idle(held.idle[i]);
+        }
+    }
+}
+
+/* Its cell is empty. The oldest goes for it. */
+static void make_idle(shoal_block *b)
+{
+    size_t at = held.idle_next++ % IDLE_MAX;
+    if (held.idle[at] != NULL) {
+        destroy_idle(held.idle[at]);
+    }
+    held.idle[at] = b;
+    b->idle_at = (uint32_t)at + 1;
+    held.idle_count++;
+    tell_count();
+}
+
+/* A handle with its block's last reference of this process gone: worth keeping? Not if it has private parts, and not if the
+ * block is free now: then it is for us to allocate again, as another. */
+static bool can_idle(const shoal_block *b)
+{
+    return KEEPS_HANDLES && b->received && b->extra == NULL && b->parts[0] == NULL && b->parts[1] == NULL &&
+           sh_word_weight(sh_load_relaxed(&b->meta->word)) != 0;
 }
 
 static shoal_err new_handle(sh_ctx *c, shoal_block **out_block)
@@ -290,6 +343,10 @@ shoal_err sh_block_new(sh_ctx *c, uint32_t klass, uint64_t size, shoal_block **o
     }
     sh_found f;
     SH_INVARIANT(sh_heap_find(id, &f));
+    shoal_block *idle = held.idle_count > 0 ? lookup(id) : NULL;
+    if (idle != NULL) { /* of a block that was here under this id */
+        destroy_idle(idle);
+    }
     fill_handle(b, id, &f);
     sh_store_relaxed(&b->refs, 1);
     insert(b);
@@ -304,75 +361,57 @@ void sh_block_become(shoal_block *block, sh_kind kind)
     block->kind = kind;
 }
 
-shoal_err sh_object_create(uint32_t klass, uint64_t size, sh_kind kind, shoal_block **out_block)
-{
-    sh_ctx *c = sh_enter();
-    if (c == NULL) {
-        return shoal_last_error();
-    }
-    shoal_block *b = NULL;
-    shoal_err err = sh_block_new(c, klass, size, &b);
-    if (err == SHOAL_OK) {
-        sh_block_become(b, kind);
-        *out_block = b;
-    }
-    sh_leave();
-    return err;
-}
-
 static bool can_be_sent(const sh_found *f)
 {
     return f->kind != SH_KIND_CELLS && f->kind != SH_KIND_RING && f->kind < SH_KIND_COUNT &&
            sh_word_weight(sh_load_acquire(&f->meta->word)) != 0;
 }
 
-/* A block that is received, released, and received again: the handle that we freed last was its own. The places of a block
- * never change; what they hold is looked at again. NULL when it is another block, or a case for the long way. */
-static shoal_block *same_again(sh_ctx *c, uint64_t id)
+/* An idle handle, for the block that has its id now. False when that is none that can be sent. */
+static bool look_again(shoal_block *b)
 {
-    shoal_block *b = held.spare;
-    if (b == NULL || b->id != id || b->meta == NULL) { /* no meta: it was freed before it named a block */
-        return NULL;
-    }
     uint64_t info = sh_load_relaxed(&b->meta->info), size = info & SH_INFO_SIZE_MASK;
     sh_found f = {.meta = b->meta, .kind = (sh_kind)(info >> 56)};
-    uint64_t cell;
-    if (!can_be_sent(&f) || take_cell(c, &cell) != SHOAL_OK) {
-        return NULL;
+    if (!can_be_sent(&f)) {
+        return false;
     }
-    held.spare = b->next;
-    held.spare_count--;
-    b->cell = cell;
     b->size = size <= b->room ? size : b->room;
     b->kind = f.kind;
-    b->extra = NULL;
-    b->parts[0] = b->parts[1] = NULL;
-    return b;
+    return true;
+}
+
+/* A handle for a block that this process does not know. */
+static shoal_err meet(sh_ctx *c, uint64_t id, const char *who, shoal_block **out_block)
+{
+    sh_found f;
+    if (!sh_heap_find(id, &f) || !can_be_sent(&f)) {
+        return sh_fail(SHOAL_ECORRUPT, "%s names block %llu, which there is not", who, (unsigned long long)id);
+    }
+    shoal_block *b;
+    shoal_err err = new_handle(c, &b);
+    if (err == SHOAL_OK) {
+        fill_handle(b, id, &f);
+        *out_block = b;
+    }
+    return err;
 }
 
 shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64_t *out_value)
 {
-    uint64_t id = sh_ref_id(ref);
-    shoal_block *b = sh_ref_weight(ref) != 0 ? lookup(id) : NULL;
-    if (b != NULL) {
+    uint64_t id = sh_ref_id(ref), weight = sh_ref_weight(ref);
+    shoal_block *b = weight != 0 ? lookup(id) : NULL;
+    if (__builtin_expect(b != NULL && (b->idle_at == 0 || look_again(b)), 1)) {
         uint64_t have = sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(b->cell)));
-        *out_value = sh_ref_make(id, have + sh_ref_weight(ref));
+        *out_value = sh_ref_make(id, have + weight);
         *out_block = b;
         return SHOAL_OK;
     }
-    b = sh_ref_weight(ref) != 0 ? same_again(c, id) : NULL;
-    if (b != NULL) {
-        *out_value = ref;
-        *out_block = b;
-        return SHOAL_OK;
-    }
-    sh_found f;
-    if (sh_ref_weight(ref) == 0 || !sh_heap_find(id, &f) || !can_be_sent(&f)) {
+    if (weight == 0 || b != NULL) {
         return sh_fail(SHOAL_ECORRUPT, "a message names block %llu, which there is not", (unsigned long long)id);
     }
-    shoal_err err = new_handle(c, &b);
+    shoal_err err = meet(c, id, "a message", &b);
     if (err == SHOAL_OK) {
-        fill_handle(b, id, &f);
+        b->received = true;
         *out_value = ref;
         *out_block = b;
     }
@@ -381,7 +420,11 @@ shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64
 
 void sh_block_arrived(shoal_block *block)
 {
-    if (sh_load_relaxed(&block->refs) == 0) {
+    if (block->idle_at != 0) {
+        end_idle(block);
+        block->stay = ++stays;
+        tell_count();
+    } else if (sh_load_relaxed(&block->refs) == 0) {
         insert(block);
     }
     sh_count_up(&block->refs);
@@ -389,7 +432,7 @@ void sh_block_arrived(shoal_block *block)
 
 void sh_block_unexpect(shoal_block *block)
 {
-    if (sh_load_relaxed(&block->refs) == 0) {
+    if (sh_load_relaxed(&block->refs) == 0 && block->idle_at == 0) {
         free_cell(block->cell);
         handle_free(block);
     }
@@ -412,16 +455,15 @@ shoal_err sh_block_take(sh_ctx *c, uint64_t from, shoal_block **out_block)
 shoal_err sh_block_open(sh_ctx *c, uint64_t id, shoal_block **out_block)
 {
     shoal_block *b = lookup(id);
-    sh_found f;
+    if (b != NULL && b->idle_at != 0) {
+        destroy_idle(b);
+        b = NULL;
+    }
     if (b == NULL) {
-        if (!sh_heap_find(id, &f) || !can_be_sent(&f)) {
-            return sh_fail(SHOAL_ECORRUPT, "an object names block %llu, which there is not", (unsigned long long)id);
-        }
-        shoal_err err = new_handle(c, &b);
+        shoal_err err = meet(c, id, "an object", &b);
         if (err != SHOAL_OK) {
             return err;
         }
-        fill_handle(b, id, &f);
         err = sh_heap_draw(c, id, b->cell);
         if (err != SHOAL_OK) {
             sh_block_unexpect(b);
@@ -449,8 +491,12 @@ void sh_block_unref(sh_ctx *c, shoal_block *block)
         return;
     }
     shoal_block *parts[2] = {block->parts[0], block->parts[1]};
-    remove_block(block);
     sh_heap_release(c, block->cell);
+    if (can_idle(block)) {
+        make_idle(block);
+        return;
+    }
+    remove_block(block);
     free_cell(block->cell);
     handle_free(block);
     for (int i = 0; i < 2; i++) { /* parts have no parts: this goes one level deep */
@@ -460,39 +506,11 @@ void sh_block_unref(sh_ctx *c, shoal_block *block)
     }
 }
 
-shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *what)
-{
-    if (block == NULL) {
-        return sh_fail(SHOAL_EINVAL, "%s: NULL", what);
-    }
-    if (sh_the_world.attachment == SH_FORKED) {
-        return sh_fail(SHOAL_EFORK,
-                       "%s: this process was forked without shoal_process_start and holds nothing of the world", what);
-    }
-    if (block->kind != kind) {
-        return sh_fail(SHOAL_ETYPE, "%s: the object is of another kind", what);
-    }
-    return SHOAL_OK;
-}
-
-shoal_kind sh_block_kind(const shoal_block *block)
-{
-    static const shoal_kind kinds[SH_KIND_COUNT] = {
-        [SH_KIND_DATA] = SHOAL_KIND_BLOCK,          [SH_KIND_QUEUE] = SHOAL_KIND_QUEUE,
-        [SH_KIND_PIPE] = SHOAL_KIND_PIPE,           [SH_KIND_CONDITION] = SHOAL_KIND_CONDITION,
-        [SH_KIND_LOCK] = SHOAL_KIND_LOCK,           [SH_KIND_RLOCK] = SHOAL_KIND_RLOCK,
-        [SH_KIND_SEMAPHORE] = SHOAL_KIND_SEMAPHORE, [SH_KIND_EVENT] = SHOAL_KIND_EVENT,
-        [SH_KIND_BARRIER] = SHOAL_KIND_BARRIER,     [SH_KIND_TENSOR] = SHOAL_KIND_TENSOR,
-        [SH_KIND_SPARSE] = SHOAL_KIND_SPARSE,       [SH_KIND_MODULE] = SHOAL_KIND_MODULE,
-    };
-    return block->kind < SH_KIND_COUNT ? kinds[block->kind] : SHOAL_KIND_NONE;
-}
-
 shoal_kind sh_block_kind_of(uint64_t id)
 {
     const shoal_block *known = lookup(id);
     sh_found f;
-    if (known != NULL) {
+    if (known != NULL && known->idle_at == 0) {
         return sh_block_kind(known);
     }
     return sh_heap_find(id, &f) ? sh_block_kind(&(shoal_block){.kind = f.kind}) : SHOAL_KIND_NONE;
@@ -508,6 +526,7 @@ shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index)
     size_t n = 0, room = SH_SLOT_CELLS / 2; /* the child keeps free cells to work with */
     sh_cells_shm *chunk = NULL;
     uint64_t cell;
+    drop_idle(); /* in the child their cells would be free, and theirs */
     free(inherited);
     inherited = calloc(held.count + 1, sizeof *inherited);
     if (inherited == NULL || !room_for_cells(SH_SLOT_CELLS + held.count)) {
@@ -561,72 +580,4 @@ void sh_blocks_become(sh_ctx *c, uint32_t index)
             held.free_cells[held.free_count++] = sh_offset_of(&c->slot->cells[i - 1]);
         }
     }
-}
-
-/* ---- the public face ---- */
-
-static shoal_err create(size_t size, bool zeroed, shoal_block **out_block)
-{
-    sh_ctx *c = sh_enter();
-    if (c == NULL) {
-        return shoal_last_error();
-    }
-    shoal_block *b = NULL;
-    shoal_err err = sh_block_new(c, sh_class_of(size <= SH_SIZE_MAX ? size : 0), size, &b);
-    sh_leave();
-    if (err == SHOAL_OK) {
-        if (zeroed) {
-            memset(b->data, 0, size);
-        }
-        *out_block = b;
-    }
-    return err;
-}
-
-shoal_err shoal_block_create(size_t size, shoal_block **out_block)
-{
-    return create(size, false, out_block);
-}
-
-shoal_err shoal_block_create_zeroed(size_t size, shoal_block **out_block)
-{
-    return create(size, true, out_block);
-}
-
-void *shoal_block_data(const shoal_block *block)
-{
-    return block->data;
-}
-
-size_t shoal_block_size(const shoal_block *block)
-{
-    return block->size;
-}
-
-uint64_t shoal_block_id(const shoal_block *block)
-{
-    return block->id;
-}
-
-void *shoal_retain(void *object)
-{
-    if (object != NULL) {
-        sh_count_up(&((shoal_block *)object)->refs);
-    }
-    return object;
-}
-
-void shoal_release(void *object)
-{
-    shoal_block *b = object;
-    if (b == NULL || drop_ref(b)) {
-        return;
-    }
-    sh_ctx *c = sh_enter();
-    if (c == NULL) {
-        return;
-    }
-    sh_block_unref(c,
-                   b); /* inside, nobody receives the block; another thread may have retained it, if it held it too */
-    sh_leave();
 }

@@ -23,6 +23,9 @@ struct shoal_block {
     shoal_block *parts[2]; /* handles of the blocks that this one is made of; released with it */
     shoal_block *next;
     sh_kind kind;
+    uint32_t idle_at; /* place among the idle handles + 1; 0: in use */
+    bool received;    /* it came by a message: it may come again */
+    uint64_t stay;    /* a number of its own for each time that this process comes to hold a block */
 };
 
 /* Allocates a block of SH_KIND_DATA with a handle. The bytes are not cleared. */
@@ -34,6 +37,9 @@ void sh_block_become(shoal_block *block, sh_kind kind);
 /* A shared object of a fixed size and kind, its bytes cleared: what the creators of locks and queues need. Enters by
  * itself. */
 shoal_err sh_object_create(uint32_t klass, uint64_t size, sh_kind kind, shoal_block **out_block);
+
+/* How often this process has left a world: places of blocks that were seen before are true while this stays the same. */
+extern uint64_t sh_blocks_worlds;
 
 /* Receiving. expect finds or makes the handle for a reference that is about to move into our slot: its cell is
  * block->cell, and *out_value is what the cell will hold afterwards. Then either sh_block_arrived (the cell holds

@@ -119,9 +119,35 @@ sh_storage *sh_storage_create_foreign(void *data, size_t size, void (*release)(v
     return s;
 }
 
+/* Under the lock. */
+static void end_rest(sh_storage *s)
+{
+    *s->owner = NULL;
+    table_remove(s);
+    sh_cpu_cache_free(s, sizeof *s);
+}
+
+/* Under the lock. One at rest is none, and whoever looks for its id is about to have a new one. */
+static sh_storage *find_block(uint64_t id)
+{
+    if (shared.bucket_count == 0) {
+        return NULL;
+    }
+    sh_storage *s = *bucket_of(id << 1);
+    while (s && s->id != id << 1) {
+        s = s->next;
+    }
+    if (s && sh_load_relaxed(&s->refs) == 0) {
+        end_rest(s);
+        s = NULL;
+    }
+    return s;
+}
+
 /* Under the lock: the storage now is that block, whose reference becomes its own. */
 static shoal_err become_block(sh_storage *s, uint64_t id, void *data, shoal_block *keeper)
 {
+    (void)find_block(id); /* ends one at rest, of a block that had this id */
     if (!table_grow()) {
         return sh_fail(SHOAL_ENOMEM, "no room for the table of shared tensors");
     }
@@ -155,19 +181,6 @@ sh_storage *sh_storage_create_shared(size_t size)
     return s;
 }
 
-/* Under the lock. */
-static sh_storage *find_block(uint64_t id)
-{
-    if (shared.bucket_count == 0) {
-        return NULL;
-    }
-    sh_storage *s = *bucket_of(id << 1);
-    while (s && s->id != id << 1) {
-        s = s->next;
-    }
-    return s;
-}
-
 sh_storage *sh_storage_known(uint64_t id)
 {
     lock_table();
@@ -179,16 +192,17 @@ sh_storage *sh_storage_known(uint64_t id)
     return s;
 }
 
-sh_storage *sh_storage_of_block(uint64_t id, void *data, size_t size, shoal_block *keeper)
+sh_storage *sh_storage_of_block(uint64_t id, const sh_found *found, shoal_block *keeper)
 {
     lock_table();
     sh_storage *s = find_block(id);
     if (s) {
         (void)sh_storage_retain(s);
     } else {
-        s = new_storage(&sh_device_cpu, size);
-        if (s && become_block(s, id, data, keeper) == SHOAL_OK) {
+        s = new_storage(&sh_device_cpu, found->size);
+        if (s && become_block(s, id, found->data, keeper) == SHOAL_OK) {
             (void)shoal_retain(keeper);
+            s->meta = found->meta;
         } else {
             sh_cpu_cache_free(s, sizeof *s);
             s = NULL;
@@ -196,6 +210,36 @@ sh_storage *sh_storage_of_block(uint64_t id, void *data, size_t size, shoal_bloc
     }
     unlock_table();
     return s;
+}
+
+bool sh_storage_rest(sh_storage *s, sh_storage **owner)
+{
+    if (sh_load_relaxed(&s->refs) != 1) {
+        return false;
+    }
+    sh_store_relaxed(&s->refs, 0);
+    s->keeper = NULL;
+    s->owner = owner;
+    *owner = s;
+    return true;
+}
+
+bool sh_storage_wake(sh_storage *s, shoal_block *keeper)
+{
+    if (sh_load_relaxed(&s->meta->info) != ((uint64_t)SH_KIND_DATA << 56 | s->size)) {
+        return false;
+    }
+    sh_store_relaxed(&s->refs, 1);
+    s->keeper = shoal_retain(keeper);
+    *s->owner = NULL;
+    return true;
+}
+
+void sh_storage_end_rest(sh_storage *s)
+{
+    lock_table();
+    end_rest(s);
+    unlock_table();
 }
 
 shoal_err sh_storage_share(sh_storage *s)

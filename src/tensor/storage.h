@@ -20,6 +20,7 @@ typedef struct sh_storage {
     /* Bytes in the heap: the block they are, or a block that refers to it and so keeps it; else NULL. One reference is
      * ours. */
     shoal_block *keeper;
+    const sh_meta_shm *meta; /* of the block, when the keeper is another that refers to it */
 
     /* Foreign bytes: called with context when the last view goes. */
     void (*release)(void *context);
@@ -28,7 +29,8 @@ typedef struct sh_storage {
 
     sh_a64 pins; /* holders of the bare address (dlpack.c): while there are any, the bytes do not move */
 
-    struct sh_storage *next; /* in the table of storages in the heap */
+    struct sh_storage *next;   /* in the table of storages in the heap */
+    struct sh_storage **owner; /* of one at rest */
 } sh_storage;
 
 /* A private storage of size bytes. NULL: SHOAL_ENOMEM. */
@@ -42,7 +44,7 @@ sh_storage *sh_storage_create_foreign(void *data, size_t size, void (*release)(v
 
 /* The storage of a block in the heap that arrived: the one this process has, or a new one that keeps `keeper` (retained).
  * The bytes are checked to lie in the heap by whoever found them. NULL: SHOAL_ENOMEM. */
-sh_storage *sh_storage_of_block(uint64_t id, void *data, size_t size, shoal_block *keeper);
+sh_storage *sh_storage_of_block(uint64_t id, const sh_found *found, shoal_block *keeper);
 
 /* The same, when this process has one; otherwise NULL, and no error. */
 sh_storage *sh_storage_known(uint64_t id);
@@ -50,6 +52,14 @@ sh_storage *sh_storage_known(uint64_t id);
 /* Moves private bytes into the heap. Nothing happens when they are there or on a card. Errors: SHOAL_ENOMEM with the sizes,
  * SHOAL_EINVAL for foreign bytes, SHOAL_ESTATE while they are pinned. */
 shoal_err sh_storage_share(sh_storage *s);
+
+/* For ghosts (ghost.h), of storages with a meta, in a process with one thread. A storage at rest has no reference and no keeper;
+ * it stays in the table, where nobody finds it, until it wakes or another takes its id: then *owner, the pointer to it, becomes
+ * NULL. rest: gives up a reference if it is the last; false when it is not. The keeper is not released. wake: one reference
+ * again, over the keeper (retained); false when the block is not of its size any more. */
+bool sh_storage_rest(sh_storage *s, sh_storage **owner);
+bool sh_storage_wake(sh_storage *s, shoal_block *keeper);
+void sh_storage_end_rest(sh_storage *s);
 
 static inline bool sh_storage_is_shared(const sh_storage *s)
 {

@@ -2,6 +2,7 @@
 #include "tensor/tensor.h"
 
 #include "base/error.h"
+#include "tensor/ghost.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -72,6 +73,9 @@ shoal_tensor *sh_tensor_new_like(const shoal_tensor *t)
 
 static void destroy(shoal_tensor *t)
 {
+    if (sh_ghost_keep(t)) {
+        return;
+    }
     sh_node_release(t->node);
     shoal_tensor_release(t->grad);
     shoal_block *description = (shoal_block *)(uintptr_t)sh_load_acquire(&t->description);

@@ -47,6 +47,7 @@ struct shoal_tensor {
     sh_a64 description;    /* a shoal_block *, or 0 */
     sh_a64 description_id; /* its id + 1; 0: never described */
     sh_a64 described;      /* what it says of the grad and of requires_grad */
+    uint64_t stamp;        /* of that description: no other ever has it */
 };
 
 /* How a tensor lies over its storage. */

@@ -1,0 +1,130 @@
+/* Handles from outside: the public calls, and what every kind of object asks of its handle. */
+#include "shm/block.h"
+
+#include <string.h>
+
+shoal_err sh_object_create(uint32_t klass, uint64_t size, sh_kind kind, shoal_block **out_block)
+{
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    shoal_block *b = NULL;
+    shoal_err err = sh_block_new(c, klass, size, &b);
+    if (err == SHOAL_OK) {
+        sh_block_become(b, kind);
+        *out_block = b;
+    }
+    sh_leave();
+    return err;
+}
+
+shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *what)
+{
+    if (block == NULL) {
+        return sh_fail(SHOAL_EINVAL, "%s: NULL", what);
+    }
+    if (sh_the_world.attachment == SH_FORKED) {
+        return sh_fail(SHOAL_EFORK,
+                       "%s: this process was forked without shoal_process_start and holds nothing of the world", what);
+    }
+    if (block->kind != kind) {
+        return sh_fail(SHOAL_ETYPE, "%s: the object is of another kind", what);
+    }
+    return SHOAL_OK;
+}
+
+shoal_kind sh_block_kind(const shoal_block *block)
+{
+    static const shoal_kind kinds[SH_KIND_COUNT] = {
+        [SH_KIND_DATA] = SHOAL_KIND_BLOCK,          [SH_KIND_QUEUE] = SHOAL_KIND_QUEUE,
+        [SH_KIND_PIPE] = SHOAL_KIND_PIPE,           [SH_KIND_CONDITION] = SHOAL_KIND_CONDITION,
+        [SH_KIND_LOCK] = SHOAL_KIND_LOCK,           [SH_KIND_RLOCK] = SHOAL_KIND_RLOCK,
+        [SH_KIND_SEMAPHORE] = SHOAL_KIND_SEMAPHORE, [SH_KIND_EVENT] = SHOAL_KIND_EVENT,
+        [SH_KIND_BARRIER] = SHOAL_KIND_BARRIER,     [SH_KIND_TENSOR] = SHOAL_KIND_TENSOR,
+        [SH_KIND_SPARSE] = SHOAL_KIND_SPARSE,       [SH_KIND_MODULE] = SHOAL_KIND_MODULE,
+    };
+    return block->kind < SH_KIND_COUNT ? kinds[block->kind] : SHOAL_KIND_NONE;
+}
+
+static shoal_err create(size_t size, bool zeroed, shoal_block **out_block)
+{
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    shoal_block *b = NULL;
+    shoal_err err = sh_block_new(c, sh_class_of(size <= SH_SIZE_MAX ? size : 0), size, &b);
+    sh_leave();
+    if (err == SHOAL_OK) {
+        if (zeroed) {
+            memset(b->data, 0, size);
+        }
+        *out_block = b;
+    }
+    return err;
+}
+
+shoal_err shoal_block_create(size_t size, shoal_block **out_block)
+{
+    return create(size, false, out_block);
+}
+
+shoal_err shoal_block_create_zeroed(size_t size, shoal_block **out_block)
+{
+    return create(size, true, out_block);
+}
+
+void *shoal_block_data(const shoal_block *block)
+{
+    return block->data;
+}
+
+size_t shoal_block_size(const shoal_block *block)
+{
+    return block->size;
+}
+
+uint64_t shoal_block_id(const shoal_block *block)
+{
+    return block->id;
+}
+
+/* Drops a reference of this process unless it is the last. One thread needs no locked instruction. */
+static inline bool drop_ref(shoal_block *block)
+{
+    uint64_t refs = sh_load_relaxed(&block->refs);
+    if (__libc_single_threaded && refs > 1) {
+        sh_store_relaxed(&block->refs, refs - 1);
+        return true;
+    }
+    while (refs > 1) {
+        if (sh_cas_acq_rel(&block->refs, &refs, refs - 1)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void *shoal_retain(void *object)
+{
+    if (object != NULL) {
+        sh_count_up(&((shoal_block *)object)->refs);
+    }
+    return object;
+}
+
+void shoal_release(void *object)
+{
+    shoal_block *b = object;
+    if (b == NULL || drop_ref(b)) {
+        return;
+    }
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return;
+    }
+    sh_block_unref(c,
+                   b); /* inside, nobody receives the block; another thread may have retained it, if it held it too */
+    sh_leave();
+}

@@ -1,0 +1,93 @@
+#include "tensor/ghost.h"
+
+#define GHOSTS 64 /* a power of two */
+#if defined(__SANITIZE_ADDRESS__) && !defined(SHOAL_KEEP_HANDLES)
+#define KEEPS_GHOSTS 0 /* a tensor used after its last release shall be seen */
+#else
+#define KEEPS_GHOSTS 1
+#endif
+
+static sh_ghost ghosts[GHOSTS]; /* by id; touched by the only thread there is */
+
+static sh_ghost *place_of(uint64_t id)
+{
+    return &ghosts[(id * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (GHOSTS - 1)];
+}
+
+static void forget(sh_ghost *g)
+{
+    if (g->storage != NULL) {
+        sh_storage_end_rest(g->storage);
+    }
+    sh_cpu_cache_free(g->tensor, sizeof *g->tensor);
+    g->tensor = NULL;
+}
+
+/* Nothing of it but what its description says. */
+static bool is_plain(const shoal_tensor *t)
+{
+    return t->node == NULL && t->grad == NULL && t->hooks == NULL && !t->grad_is_zero && t->storage->keeper != NULL &&
+           sh_load_relaxed(&t->described) == t->requires_grad;
+}
+
+bool sh_ghost_keep(shoal_tensor *t)
+{
+    shoal_block *description = (shoal_block *)(uintptr_t)sh_load_relaxed(&t->description);
+    if (!KEEPS_GHOSTS || !__libc_single_threaded || description == NULL || !is_plain(t)) {
+        return false;
+    }
+    sh_ghost *g = place_of(description->id);
+    sh_storage *s = t->storage;
+    if (g->tensor != NULL) {
+        forget(g);
+    }
+    *g = (sh_ghost){.id = description->id,
+                    .stay = description->stay,
+                    .tensor = t,
+                    .storage_id = s->id,
+                    .size = s->size,
+                    .worlds = sh_blocks_worlds};
+    if (s->keeper == description && s->meta != NULL && sh_storage_rest(s, &g->storage)) {
+        shoal_release(description); /* the storage's */
+    } else {
+        sh_storage_release(s);
+    }
+    shoal_release(description); /* the tensor's */
+    return true;
+}
+
+sh_ghost *sh_ghost_find(uint64_t id)
+{
+    sh_ghost *g = place_of(id);
+    return g->tensor != NULL && g->id == id && __libc_single_threaded ? g : NULL;
+}
+
+/* The ghost's own storage if the block is what it was: in one world a block's place never changes, but it may have been freed
+ * and be another's by now, of another size. Or the one that the process has. */
+static sh_storage *storage_of(sh_ghost *g, shoal_block *description)
+{
+    sh_storage *s = g->storage;
+    if (s != NULL && g->worlds == sh_blocks_worlds && sh_storage_wake(s, description)) {
+        return s;
+    }
+    s = sh_storage_known(g->storage_id >> 1); /* ends the rest of one that did not wake */
+    if (s != NULL && s->size != g->size) {
+        sh_storage_release(s);
+        s = NULL;
+    }
+    return s;
+}
+
+shoal_tensor *sh_ghost_wake(sh_ghost *g, shoal_block *description)
+{
+    shoal_tensor *t = g->tensor;
+    sh_storage *s = storage_of(g, description);
+    if (s == NULL) {
+        return NULL;
+    }
+    g->tensor = NULL;
+    t->storage = s;
+    sh_store_relaxed(&t->refs, 1);
+    sh_store_relaxed(&t->description, (uintptr_t)description); /* its id is the same */
+    return t;
+}

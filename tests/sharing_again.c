@@ -1,0 +1,159 @@
+/* What comes under the id of something that was here before: a process keeps handles and tensors that it gave away, in case they
+ * come again (shm/block.c, tensor/ghost.h), and must not take another for them: B2, B16. */
+#include "tests/talk.h"
+
+#define ROUNDS 120
+#define KINDS 6
+
+/* Tensors that need blocks of the same sizes, so that each gets the ids of the one before it, and differ in all else. */
+static shoal_tensor *make(int kind, double value)
+{
+    shoal_tensor *t;
+    switch (kind) {
+    case 0: return shoal_full(SHOAL_F32, value, SHOAL_SHAPE(4, 6));
+    case 1: return shoal_full(SHOAL_F32, value, SHOAL_SHAPE(6, 4));
+    case 2: return shoal_full(SHOAL_I32, value, SHOAL_SHAPE(4, 6));
+    case 3: return shoal_full(SHOAL_F64, value, SHOAL_SHAPE(2, 6));
+    case 4: return shoal_full(SHOAL_F32, value, SHOAL_SHAPE(3, 7)); /* a little smaller */
+    default:
+        t = shoal_full(SHOAL_F32, value, SHOAL_SHAPE(4, 6));
+        (void)!shoal_tensor_set_requires_grad(t, true);
+        return t;
+    }
+}
+
+static shoal_value *tell(const shoal_tensor *t)
+{
+    return shoal_list(shoal_tensor_dtype(t), shoal_tensor_size(t, 0), shoal_tensor_size(t, 1),
+                      shoal_tensor_stride(t, 0), (int64_t)shoal_tensor_storage_size(t), shoal_tensor_requires_grad(t),
+                      shoal_tensor_is_shared(t), AT(t, 0, 0), AT(t, 1, 2));
+}
+
+static bool are_equal(const shoal_value *a, const shoal_value *b)
+{
+    bool good = shoal_value_count(a) == shoal_value_count(b);
+    for (size_t i = 0; good && i < shoal_value_count(a); i++) {
+        const shoal_value *x = shoal_value_at(a, i), *y = shoal_value_at(b, i);
+        good = shoal_value_type(x) == shoal_value_type(y) &&
+               (shoal_value_type(x) == SHOAL_BOOL    ? shoal_value_as_bool(x) == shoal_value_as_bool(y)
+                : shoal_value_type(x) == SHOAL_FLOAT ? shoal_value_as_float(x) == shoal_value_as_float(y)
+                                                     : shoal_value_as_int(x) == shoal_value_as_int(y));
+    }
+    return good;
+}
+
+/* Tells what it gets, and gives it back; every other time it only lets go of it. */
+static shoal_err reflect(int rank, const shoal_value *args)
+{
+    shoal_tensor *t;
+    shoal_err err;
+    (void)rank;
+    for (int i = 0; (err = shoal_queue_get_tensor(ARG(queue, "in"), LIMIT, &t)) == SHOAL_OK; i++) {
+        must_ok(shoal_queue_put(ARG(queue, "out"), tell(t), LIMIT));
+        if (i % 2 == 0) {
+            must_ok(shoal_queue_give_tensor(ARG(queue, "out"), t, LIMIT));
+        } else {
+            shoal_tensor_release(t);
+        }
+    }
+    must(err == SHOAL_ECLOSED);
+    return SHOAL_OK;
+}
+
+START_TEST(b2_another_tensor_under_the_same_id_is_another)
+{
+    talk t;
+    talk_begin(&t, _i, reflect);
+    for (int n = 0; n < SH_REPEAT(ROUNDS); n++) {
+        shoal_tensor *sent = make(n / 4 % KINDS, n), *back = NULL;
+        for (int i = 0; i < 2; i++) { /* the second time it is known */
+            hot_ok(shoal_queue_put_tensor(t.in, sent, LIMIT));
+            shoal_value *said = talk_hear(&t), *right = tell(sent);
+            hot(are_equal(said, right));
+            shoal_value_destroy(said);
+            shoal_value_destroy(right);
+            if (i == 0) {
+                hot_ok(shoal_queue_get_tensor(t.out, LIMIT, &back));
+                hot(same_memory(back, sent) && shoal_tensor_requires_grad(back) == shoal_tensor_requires_grad(sent));
+                shoal_tensor_release(back);
+            }
+        }
+        shoal_tensor_release(sent);
+    }
+    talk_end(&t);
+}
+END_TEST
+
+/* A tensor that was changed here before it was let go: what comes back is as it was sent. */
+START_TEST(b6_what_the_last_receiver_did_to_its_own_does_not_come_back)
+{
+    shoal_queue *q;
+    ck_assert_ok(shoal_queue_create(0, &q));
+    shoal_tensor *sent = make(0, 1), *got;
+    for (int n = 0; n < 10; n++) {
+        hot_ok(shoal_queue_put_tensor(q, sent, LIMIT));
+        hot_ok(shoal_queue_get_tensor(q, LIMIT, &got));
+        hot(got != sent && same_memory(got, sent) && !shoal_tensor_requires_grad(got) && !shoal_tensor_grad(got));
+        hot_ok(shoal_tensor_set_requires_grad(got, n % 2 == 0));
+        if (n % 4 == 0) {
+            hot_ok(shoal_backward(shoal_sum(shoal_mul(shoal_scoped(shoal_tensor_retain(got)), got), SHOAL_ALL, false)));
+            shoal_scope_release(0);
+        }
+        shoal_tensor_release(got);
+    }
+    shoal_tensor_release(sent);
+    shoal_release(q);
+}
+END_TEST
+
+/* Gives each block back as it came, with its size in front. */
+static shoal_err reflect_blocks(int rank, const shoal_value *args)
+{
+    shoal_block *b;
+    shoal_err err;
+    (void)rank;
+    while ((err = shoal_queue_get_block(ARG(queue, "in"), LIMIT, &b)) == SHOAL_OK) {
+        must(((unsigned char *)shoal_block_data(b))[shoal_block_size(b) - 1] == shoal_block_size(b) % 251);
+        must_ok(shoal_queue_put(ARG(queue, "out"), shoal_value_int((int64_t)shoal_block_size(b)), LIMIT));
+        must_ok(shoal_queue_give_block(ARG(queue, "out"), b, LIMIT));
+    }
+    must(err == SHOAL_ECLOSED);
+    return SHOAL_OK;
+}
+
+START_TEST(b16_another_block_under_the_same_id_has_its_own_size)
+{
+    talk t;
+    talk_begin(&t, _i, reflect_blocks);
+    for (int n = 0; n < SH_REPEAT(ROUNDS); n++) {
+        shoal_block *sent, *back;
+        size_t size = 1000 + (size_t)(n % 5);
+        hot_ok(shoal_block_create(size, &sent));
+        ((unsigned char *)shoal_block_data(sent))[size - 1] = (unsigned char)(size % 251);
+        hot_ok(n % 3 == 0 ? shoal_queue_give_block(t.in, sent, LIMIT) : shoal_queue_put_block(t.in, sent, LIMIT));
+        shoal_value *said = talk_hear(&t);
+        hot((size_t)shoal_value_as_int(said) == size);
+        shoal_value_destroy(said);
+        hot_ok(shoal_queue_get_block(t.out, LIMIT, &back));
+        hot(shoal_block_size(back) == size && (n % 3 == 0 || back == sent));
+        shoal_release(back);
+        if (n % 3 != 0) {
+            shoal_release(sent);
+        }
+    }
+    talk_end(&t);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("sharing_again");
+    TCase *tc = children_case("again");
+    add_for_methods(tc, b2_another_tensor_under_the_same_id_is_another);
+    tcase_add_test(tc, b6_what_the_last_receiver_did_to_its_own_does_not_come_back);
+    add_for_methods(tc, b16_another_block_under_the_same_id_has_its_own_size);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+SH_TEST_MAIN(suite)
