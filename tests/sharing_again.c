@@ -145,6 +145,36 @@ START_TEST(b16_another_block_under_the_same_id_has_its_own_size)
 }
 END_TEST
 
+/* The first blocks of every world have the same ids, and the first descriptions the same stamps. */
+START_TEST(another_world_has_other_tensors)
+{
+    static const struct {
+        shoal_dtype dtype;
+        int64_t rows, columns;
+        bool needs_grad;
+    } sent[] = {{SHOAL_F32, 4, 6, false}, {SHOAL_F32, 6, 4, false}, {SHOAL_I32, 4, 6, false}, {SHOAL_F32, 2, 12, true}};
+    for (size_t i = 0; i < sizeof sent / sizeof *sent; i++) {
+        shoal_queue *q;
+        shoal_tensor *got = NULL, *t = shoal_full(sent[i].dtype, 1, SHOAL_SHAPE(sent[i].rows, sent[i].columns));
+        ck_assert_ok(shoal_world_create(NULL));
+        ck_assert_ok(shoal_queue_create(0, &q));
+        if (sent[i].needs_grad) {
+            ck_assert_ok(shoal_tensor_set_requires_grad(t, true));
+        }
+        ck_assert_ok(shoal_queue_put_tensor(q, t, SHOAL_NOW));
+        ck_assert_ok(shoal_queue_get_tensor(q, SHOAL_NOW, &got));
+        ck_assert(shoal_tensor_dtype(got) == sent[i].dtype);
+        ck_assert_int_eq(shoal_tensor_size(got, 0), sent[i].rows);
+        ck_assert_int_eq(shoal_tensor_size(got, 1), sent[i].columns);
+        ck_assert(shoal_tensor_requires_grad(got) == sent[i].needs_grad);
+        shoal_tensor_release(got);
+        shoal_tensor_release(t);
+        shoal_release(q);
+        shoal_world_leave();
+    }
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("sharing_again");
@@ -152,6 +182,7 @@ static Suite *suite(void)
     add_for_methods(tc, b2_another_tensor_under_the_same_id_is_another);
     tcase_add_test(tc, b6_what_the_last_receiver_did_to_its_own_does_not_come_back);
     add_for_methods(tc, b16_another_block_under_the_same_id_has_its_own_size);
+    tcase_add_test(tc, another_world_has_other_tensors);
     suite_add_tcase(s, tc);
     return s;
 }

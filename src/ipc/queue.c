@@ -81,8 +81,10 @@ shoal_err shoal_queue_put_bytes(shoal_queue *queue, const void *bytes, size_t si
         return err;
     }
     memcpy(sh_message_room(message, 0), bytes, size);
-    err = sh_queue_put_word((shoal_block *)queue, &(sh_put){.kind = SH_ENTRY_MESSAGE, .moved = message}, timeout);
-    shoal_release(message); /* its reference went along, or it goes now */
+    err = sh_queue_put_word((shoal_block *)queue, &(sh_put){.kind = SH_ENTRY_MESSAGE, .given = message}, timeout);
+    if (err != SHOAL_OK) {
+        shoal_release(message);
+    }
     return err;
 }
 
@@ -102,18 +104,11 @@ shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block *block, int64_t
     if (block == NULL) {
         return sh_fail(SHOAL_EINVAL, "give_block: NULL");
     }
-    /* The only reference of this process: nobody else here can use the block, so its whole weight can go. */
-    bool last = sh_load_relaxed(&block->refs) == 1;
-    if (last && sh_queue_give_block_quick((shoal_block *)queue, block)) {
-        shoal_release(block);
+    if (sh_load_relaxed(&block->refs) == 1 && sh_queue_give_block_quick((shoal_block *)queue, block)) {
+        shoal_release(block); /* quick: this thread is the only one */
         return SHOAL_OK;
     }
-    sh_put put = {.kind = SH_ENTRY_BLOCK, .moved = last ? block : NULL, .shared = last ? NULL : block};
-    shoal_err err = sh_queue_put_word((shoal_block *)queue, &put, timeout);
-    if (err == SHOAL_OK) {
-        shoal_release(block);
-    }
-    return err;
+    return sh_queue_put_word((shoal_block *)queue, &(sh_put){.kind = SH_ENTRY_BLOCK, .given = block}, timeout);
 }
 
 /* A value that is not one word. */
@@ -135,9 +130,11 @@ static shoal_err put_message(shoal_block *q, const shoal_value *value, int64_t t
     }
     if (err == SHOAL_OK) {
         memcpy(sh_message_room(message, e.object_count), e.bytes, e.size);
-        err = sh_queue_put_word(q, &(sh_put){.kind = SH_ENTRY_MESSAGE, .moved = message}, timeout);
+        err = sh_queue_put_word(q, &(sh_put){.kind = SH_ENTRY_MESSAGE, .given = message}, timeout);
     }
-    shoal_release(message);
+    if (err != SHOAL_OK) {
+        shoal_release(message);
+    }
     sh_encoding_fini(&e);
     return err;
 }

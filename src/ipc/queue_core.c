@@ -168,19 +168,22 @@ bool sh_queue_wait(shoal_block *q, sh_wait *wait, bool (*predicate)(shoal_block 
 static shoal_err put_once(sh_ctx *c, shoal_block *q, const sh_put *r, bool *out_full)
 {
     uint64_t word = r->word, cell = 0, value = 0;
-    if (r->moved != NULL) {
-        cell = r->moved->cell;
+    shoal_block *shared = r->given != NULL ? r->given : r->shared;
+    /* The only reference of this process: nobody else here can use the block, and inside nobody receives it, so its whole weight
+     * can go. */
+    if (r->given != NULL && sh_load_relaxed(&r->given->refs) == 1) {
+        cell = r->given->cell;
         word = sh_load_relaxed((sh_a64 *)sh_at(cell));
-    } else if (r->shared != NULL) {
+    } else if (shared != NULL) {
         uint64_t weight;
-        cell = r->shared->cell;
+        cell = shared->cell;
         shoal_err err = sh_heap_share(c, cell, &weight);
         if (err != SHOAL_OK) {
             return err;
         }
         sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(cell));
-        word = sh_ref_make(r->shared->id, weight);
-        value = sh_ref_make(r->shared->id, sh_ref_weight(ref) - weight);
+        word = sh_ref_make(shared->id, weight);
+        value = sh_ref_make(shared->id, sh_ref_weight(ref) - weight);
     }
     return put_word(c, q, r->kind, word, cell, value, out_full);
 }
@@ -197,6 +200,9 @@ shoal_err sh_queue_put_word(shoal_block *q, const sh_put *r, int64_t timeout)
         shoal_err err = sh_queue_prepare(q, "put");
         if (err == SHOAL_OK) {
             err = put_once(c, q, r, &full);
+        }
+        if (err == SHOAL_OK && !full && r->given != NULL) {
+            sh_block_unref(c, r->given); /* before we leave: no other thread shall find a handle that holds nothing */
         }
         sh_leave();
         if (err != SHOAL_OK) {

@@ -54,8 +54,8 @@ sh_ring_result sh_queue_peek(shoal_block *queue, const sh_ring **out_ring, sh_pe
 typedef struct sh_put {
     sh_entry_kind kind;
     uint64_t word;
-    shoal_block *moved;  /* its whole reference goes along: a message */
-    shoal_block *shared; /* a part of its weight goes along: a block */
+    shoal_block *given;  /* the caller's reference goes along, and is the caller's no more: a message, a block */
+    shoal_block *shared; /* a part of its weight goes along, the caller keeps it: a block */
 } sh_put;
 
 shoal_err sh_queue_put_word(shoal_block *queue, const sh_put *put, int64_t timeout);

@@ -290,7 +290,9 @@ static shoal_tensor *make(const shoal_block *description, shoal_block *keeper, b
         shoal_tensor_release(t);
         return NULL;
     }
-    if (description == keeper) {
+    /* Only of a tensor that has all that the description has: one that is sent on, or woken, by it must not gain or lose a grad. */
+    bool whole = !d.has_grad || (t->grad != NULL && sh_load_relaxed(&t->grad->description_id) != 0);
+    if (description == keeper && whole) {
         set_description(t, shoal_retain(keeper), d.stamp);
     }
     return t;

@@ -289,12 +289,21 @@ static void make_idle(shoal_block *b)
     tell_count();
 }
 
+static bool is_only_one(const shoal_block *b)
+{
+    const shoal_block *other = held.buckets[bucket_of(b->id)];
+    while (other != NULL && (other == b || other->id != b->id)) {
+        other = other->next;
+    }
+    return other == NULL;
+}
+
 /* A handle with its block's last reference of this process gone: worth keeping? Not if it has private parts, and not if the
- * block is free now: then it is for us to allocate again, as another. */
+ * block is free now: then it is for us to allocate again, as another; a forked child may have done so. */
 static bool can_idle(const shoal_block *b)
 {
-    return KEEPS_HANDLES && b->received && b->extra == NULL && b->parts[0] == NULL && b->parts[1] == NULL &&
-           sh_word_weight(sh_load_relaxed(&b->meta->word)) != 0;
+    return is_only_one(b) && KEEPS_HANDLES && b->received && b->extra == NULL && b->parts[0] == NULL &&
+           b->parts[1] == NULL && sh_word_weight(sh_load_relaxed(&b->meta->word)) != 0;
 }
 
 static shoal_err new_handle(sh_ctx *c, shoal_block **out_block)
@@ -343,9 +352,9 @@ shoal_err sh_block_new(sh_ctx *c, uint32_t klass, uint64_t size, shoal_block **o
     }
     sh_found f;
     SH_INVARIANT(sh_heap_find(id, &f));
-    shoal_block *idle = held.idle_count > 0 ? lookup(id) : NULL;
-    if (idle != NULL) { /* of a block that was here under this id */
-        destroy_idle(idle);
+    shoal_block *old = held.idle_count > 0 ? lookup(id) : NULL;
+    if (old != NULL && old->idle_at != 0) { /* of a block that was here under this id */
+        destroy_idle(old);
     }
     fill_handle(b, id, &f);
     sh_store_relaxed(&b->refs, 1);
@@ -400,8 +409,9 @@ shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64
 {
     uint64_t id = sh_ref_id(ref), weight = sh_ref_weight(ref);
     shoal_block *b = weight != 0 ? lookup(id) : NULL;
-    if (__builtin_expect(b != NULL && (b->idle_at == 0 || look_again(b)), 1)) {
-        uint64_t have = sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(b->cell)));
+    uint64_t have = b != NULL ? sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(b->cell))) : 0;
+    /* A handle whose cell is empty, idle or given on this moment, says what the block was. */
+    if (__builtin_expect(b != NULL && (have != 0 || look_again(b)), 1)) {
         *out_value = sh_ref_make(id, have + weight);
         *out_block = b;
         return SHOAL_OK;

@@ -59,7 +59,8 @@ bool sh_ghost_keep(shoal_tensor *t)
 sh_ghost *sh_ghost_find(uint64_t id)
 {
     sh_ghost *g = place_of(id);
-    return g->tensor != NULL && g->id == id && __libc_single_threaded ? g : NULL;
+    /* Another world has the same ids, and the same stamps. */
+    return g->tensor != NULL && g->id == id && g->worlds == sh_blocks_worlds && __libc_single_threaded ? g : NULL;
 }
 
 /* The ghost's own storage if the block is what it was: in one world a block's place never changes, but it may have been freed
@@ -67,7 +68,7 @@ sh_ghost *sh_ghost_find(uint64_t id)
 static sh_storage *storage_of(sh_ghost *g, shoal_block *description)
 {
     sh_storage *s = g->storage;
-    if (s != NULL && g->worlds == sh_blocks_worlds && sh_storage_wake(s, description)) {
+    if (s != NULL && sh_storage_wake(s, description)) {
         return s;
     }
     s = sh_storage_known(g->storage_id >> 1); /* ends the rest of one that did not wake */
