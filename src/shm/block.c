@@ -289,21 +289,12 @@ static void make_idle(shoal_block *b)
     tell_count();
 }
 
-static bool is_only_one(const shoal_block *b)
-{
-    const shoal_block *other = held.buckets[bucket_of(b->id)];
-    while (other != NULL && (other == b || other->id != b->id)) {
-        other = other->next;
-    }
-    return other == NULL;
-}
-
 /* A handle with its block's last reference of this process gone: worth keeping? Not if it has private parts, and not if the
- * block is free now: then it is for us to allocate again, as another; a forked child may have done so. */
+ * block is free now: then it is for us to allocate again, as another. */
 static bool can_idle(const shoal_block *b)
 {
-    return is_only_one(b) && KEEPS_HANDLES && b->received && b->extra == NULL && b->parts[0] == NULL &&
-           b->parts[1] == NULL && sh_word_weight(sh_load_relaxed(&b->meta->word)) != 0;
+    return KEEPS_HANDLES && b->received && b->extra == NULL && b->parts[0] == NULL && b->parts[1] == NULL &&
+           sh_word_weight(sh_load_relaxed(&b->meta->word)) != 0;
 }
 
 static shoal_err new_handle(sh_ctx *c, shoal_block **out_block)
