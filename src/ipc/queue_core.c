@@ -1,4 +1,5 @@
 #include "ipc/queue_core.h"
+#include "shm/held.h"
 
 #include "ipc/message_write.h"
 #include "ipc/value.h"

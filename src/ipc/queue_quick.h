@@ -5,6 +5,7 @@
 #define SH_IPC_QUEUE_QUICK_H
 
 #include "ipc/queue_core.h"
+#include "shm/held.h"
 
 /* Inside without a lock: no other thread can come while we are here. */
 static inline bool sh_queue_is_quick(const shoal_block *queue)
@@ -14,8 +15,8 @@ static inline bool sh_queue_is_quick(const shoal_block *queue)
 }
 
 /* cell := value when done, as in sh_ring_put. */
-static inline bool sh_queue_put_quick(shoal_block *queue, sh_entry_kind kind, uint64_t word, uint64_t cell,
-                                      uint64_t value)
+static inline __attribute__((always_inline)) bool sh_queue_put_quick(shoal_block *queue, sh_entry_kind kind,
+                                                                     uint64_t word, uint64_t cell, uint64_t value)
 {
     const sh_queue_view *v = sh_queue_view_of(queue);
     const sh_ring *ring = &v->rings[sh_load_relaxed(&v->put)];

@@ -1,4 +1,4 @@
-#include "shm/block.h"
+#include "shm/held.h"
 
 #include "shm/kind.h"
 #include "shm/op.h"
@@ -6,10 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A block that comes and goes: the handle of one that was received stays in the table, with its cell, when the process has
- * given the block on. It is idle then: its cell is empty, so nothing is held, and what the block is now nobody here knows;
- * should it come again, its places are the same and only what they hold is looked at. */
-#define IDLE_MAX 32
 #if defined(__SANITIZE_ADDRESS__) && !defined(SHOAL_KEEP_HANDLES)
 #define KEEPS_HANDLES 0 /* a handle used after its end shall be seen */
 #else
@@ -17,23 +13,8 @@
 #endif
 #define SPARE_MAX (KEEPS_HANDLES ? 64 : 0)
 
-/* Private to the process, under the lock of sh_enter. */
-static struct {
-    shoal_block **buckets;
-    size_t bucket_count; /* a power of two */
-    size_t count;
-    uint64_t *free_cells;
-    size_t free_count, free_room;
-    size_t cells;      /* how many we have, free or not; free_room is at least that */
-    size_t next_chunk; /* bytes of the next chunk of cells */
-    shoal_block
-        *spare; /* freed handles, for the next ones: to receive and release a block need not go through malloc */
-    size_t spare_count;
-    shoal_block *idle[IDLE_MAX]; /* by age, as a ring; NULL where one is in use again */
-    size_t idle_next, idle_count;
-} held;
-
-static uint64_t stays;
+sh_held_blocks sh_held;
+uint64_t sh_held_stays;
 uint64_t sh_blocks_worlds;
 
 #define CHUNK_FIRST 4096u
@@ -41,39 +22,22 @@ uint64_t sh_blocks_worlds;
 
 /* ---- the table ---- */
 
-static size_t bucket_of(uint64_t id)
-{
-    return (size_t)((id * UINT64_C(0x9e3779b97f4a7c15)) >> 32) & (held.bucket_count - 1);
-}
-
-static shoal_block *lookup(uint64_t id)
-{
-    if (held.bucket_count == 0) {
-        return NULL;
-    }
-    shoal_block *b = held.buckets[bucket_of(id)];
-    while (b != NULL && b->id != id) {
-        b = b->next;
-    }
-    return b;
-}
-
 static bool grow_table(void)
 {
-    if (held.count < held.bucket_count) {
+    if (sh_held.count < sh_held.bucket_count) {
         return true;
     }
-    size_t old_count = held.bucket_count, new_count = old_count == 0 ? 64 : old_count * 2;
-    shoal_block **old = held.buckets, **fresh = calloc(new_count, sizeof *fresh);
+    size_t old_count = sh_held.bucket_count, new_count = old_count == 0 ? 64 : old_count * 2;
+    shoal_block **old = sh_held.buckets, **fresh = calloc(new_count, sizeof *fresh);
     if (fresh == NULL) {
         return false;
     }
-    held.buckets = fresh;
-    held.bucket_count = new_count;
+    sh_held.buckets = fresh;
+    sh_held.bucket_count = new_count;
     for (size_t i = 0; i < old_count; i++) {
         for (shoal_block *b = old[i], *next; b != NULL; b = next) {
             next = b->next;
-            size_t k = bucket_of(b->id);
+            size_t k = sh_held_bucket(b->id);
             b->next = fresh[k];
             fresh[k] = b;
         }
@@ -82,46 +46,41 @@ static bool grow_table(void)
     return true;
 }
 
-static void tell_count(void)
-{
-    sh_racy_store(&sh_the_world.self.slot->held, held.count - held.idle_count);
-}
-
 static void insert(shoal_block *block)
 {
-    size_t k = bucket_of(block->id);
-    block->next = held.buckets[k];
-    held.buckets[k] = block;
-    block->stay = ++stays;
-    held.count++;
-    tell_count();
+    size_t k = sh_held_bucket(block->id);
+    block->next = sh_held.buckets[k];
+    sh_held.buckets[k] = block;
+    block->stay = ++sh_held_stays;
+    sh_held.count++;
+    sh_held_tell();
 }
 
 static void remove_block(shoal_block *block)
 {
-    shoal_block **p = &held.buckets[bucket_of(block->id)];
+    shoal_block **p = &sh_held.buckets[sh_held_bucket(block->id)];
     while (*p != block) {
         p = &(*p)->next;
     }
     *p = block->next;
-    held.count--;
-    tell_count();
+    sh_held.count--;
+    sh_held_tell();
 }
 
 /* ---- cells ---- */
 
 static bool room_for_cells(size_t cells)
 {
-    if (cells <= held.free_room) {
+    if (cells <= sh_held.free_room) {
         return true;
     }
     size_t room = cells * 2;
-    uint64_t *fresh = realloc(held.free_cells, room * sizeof *fresh);
+    uint64_t *fresh = realloc(sh_held.free_cells, room * sizeof *fresh);
     if (fresh == NULL) {
         return false;
     }
-    held.free_cells = fresh;
-    held.free_room = room;
+    sh_held.free_cells = fresh;
+    sh_held.free_room = room;
     return true;
 }
 
@@ -156,7 +115,7 @@ static void hang_chunk(sh_ctx *c, sh_slot_shm *slot, uint64_t cell, sh_cells_shm
 
 static void free_cell(uint64_t cell)
 {
-    held.free_cells[held.free_count++] = cell; /* there is room for all cells that we have */
+    sh_held.free_cells[sh_held.free_count++] = cell; /* there is room for all cells that we have */
 }
 
 static void drop_idle(void);
@@ -164,14 +123,14 @@ static void drop_idle(void);
 /* The last free cell is never given out: a new chunk needs one. */
 static shoal_err take_cell(sh_ctx *c, uint64_t *out_cell)
 {
-    if (held.free_count <= 1 && held.idle_count > 0) {
+    if (sh_held.free_count <= 1 && sh_held.idle_count > 0) {
         drop_idle();
     }
-    if (held.free_count <= 1) {
-        uint64_t size = held.next_chunk, spare = held.free_cells[0];
+    if (sh_held.free_count <= 1) {
+        uint64_t size = sh_held.next_chunk, spare = sh_held.free_cells[0];
         size_t more = (size - sizeof(sh_cells_shm)) / 8;
         sh_cells_shm *cells;
-        if (!room_for_cells(held.cells + more)) {
+        if (!room_for_cells(sh_held.cells + more)) {
             return sh_fail(SHOAL_ENOMEM, "no memory for %zu cells", more);
         }
         shoal_err err = make_chunk(c, size, spare, &cells);
@@ -180,25 +139,25 @@ static shoal_err take_cell(sh_ctx *c, uint64_t *out_cell)
         }
         hang_chunk(c, c->slot, spare, cells);
         for (size_t i = more; i > 0; i--) {
-            held.free_cells[held.free_count++] = sh_offset_of(&cells->cells[i - 1]);
+            sh_held.free_cells[sh_held.free_count++] = sh_offset_of(&cells->cells[i - 1]);
         }
-        held.cells += more;
-        held.next_chunk = size * 2 < CHUNK_MAX ? size * 2 : CHUNK_MAX;
+        sh_held.cells += more;
+        sh_held.next_chunk = size * 2 < CHUNK_MAX ? size * 2 : CHUNK_MAX;
     }
-    *out_cell = held.free_cells[--held.free_count];
+    *out_cell = sh_held.free_cells[--sh_held.free_count];
     return SHOAL_OK;
 }
 
 shoal_err sh_blocks_begin(sh_ctx *c)
 {
-    held.next_chunk = CHUNK_FIRST;
+    sh_held.next_chunk = CHUNK_FIRST;
     if (!room_for_cells(SH_SLOT_CELLS)) {
         return sh_fail(SHOAL_ENOMEM, "no memory for cells");
     }
-    held.cells = SH_SLOT_CELLS;
+    sh_held.cells = SH_SLOT_CELLS;
     for (uint32_t i = SH_SLOT_CELLS; i > 0; i--) {
         if (sh_load_relaxed(&c->slot->cells[i - 1]) == 0) {
-            held.free_cells[held.free_count++] = sh_offset_of(&c->slot->cells[i - 1]);
+            sh_held.free_cells[sh_held.free_count++] = sh_offset_of(&c->slot->cells[i - 1]);
         }
     }
     return SHOAL_OK;
@@ -206,21 +165,21 @@ shoal_err sh_blocks_begin(sh_ctx *c)
 
 void sh_blocks_forget(void)
 {
-    for (size_t i = 0; i < held.bucket_count; i++) {
-        for (shoal_block *b = held.buckets[i], *next; b != NULL; b = next) {
+    for (size_t i = 0; i < sh_held.bucket_count; i++) {
+        for (shoal_block *b = sh_held.buckets[i], *next; b != NULL; b = next) {
             next = b->next;
             free(b->extra);
             free(b);
         }
     }
-    while (held.spare != NULL) {
-        shoal_block *b = held.spare;
-        held.spare = b->next;
+    while (sh_held.spare != NULL) {
+        shoal_block *b = sh_held.spare;
+        sh_held.spare = b->next;
         free(b);
     }
-    free(held.buckets);
-    free(held.free_cells);
-    memset(&held, 0, sizeof held);
+    free(sh_held.buckets);
+    free(sh_held.free_cells);
+    memset(&sh_held, 0, sizeof sh_held);
     sh_blocks_worlds++;
 }
 
@@ -228,12 +187,12 @@ void sh_blocks_forget(void)
 
 static shoal_block *handle_memory(void)
 {
-    shoal_block *b = held.spare;
+    shoal_block *b = sh_held.spare;
     if (b == NULL) {
         return calloc(1, sizeof *b);
     }
-    held.spare = b->next;
-    held.spare_count--;
+    sh_held.spare = b->next;
+    sh_held.spare_count--;
     memset(b, 0, sizeof *b);
     return b;
 }
@@ -241,27 +200,20 @@ static shoal_block *handle_memory(void)
 static void handle_free(shoal_block *b)
 {
     free(b->extra);
-    if (held.spare_count == SPARE_MAX) {
+    if (sh_held.spare_count == SPARE_MAX) {
         free(b);
         return;
     }
-    b->next = held.spare;
-    held.spare = b;
-    held.spare_count++;
+    b->next = sh_held.spare;
+    sh_held.spare = b;
+    sh_held.spare_count++;
 }
 
 /* ---- idle handles ---- */
 
-static void end_idle(shoal_block *b)
-{
-    held.idle[b->idle_at - 1] = NULL;
-    b->idle_at = 0;
-    held.idle_count--;
-}
-
 static void destroy_idle(shoal_block *b)
 {
-    end_idle(b);
+    sh_held_end_idle(b);
     remove_block(b);
     free_cell(b->cell);
     handle_free(b);
@@ -269,9 +221,9 @@ static void destroy_idle(shoal_block *b)
 
 static void drop_idle(void)
 {
-    for (size_t i = 0; i < IDLE_MAX; i++) {
-        if (held.idle[i] != NULL) {
-            destroy_idle(held.idle[i]);
+    for (size_t i = 0; i < SH_IDLE_MAX; i++) {
+        if (sh_held.idle[i] != NULL) {
+            destroy_idle(sh_held.idle[i]);
         }
     }
 }
@@ -279,14 +231,14 @@ static void drop_idle(void)
 /* Its cell is empty. The oldest goes for it. */
 static void make_idle(shoal_block *b)
 {
-    size_t at = held.idle_next++ % IDLE_MAX;
-    if (held.idle[at] != NULL) {
-        destroy_idle(held.idle[at]);
+    size_t at = sh_held.idle_next++ % SH_IDLE_MAX;
+    if (sh_held.idle[at] != NULL) {
+        destroy_idle(sh_held.idle[at]);
     }
-    held.idle[at] = b;
+    sh_held.idle[at] = b;
     b->idle_at = (uint32_t)at + 1;
-    held.idle_count++;
-    tell_count();
+    sh_held.idle_count++;
+    sh_held_tell();
 }
 
 /* A handle with its block's last reference of this process gone: worth keeping? Not if it has private parts, and not if the
@@ -343,7 +295,7 @@ shoal_err sh_block_new(sh_ctx *c, uint32_t klass, uint64_t size, shoal_block **o
     }
     sh_found f;
     SH_INVARIANT(sh_heap_find(id, &f));
-    shoal_block *old = held.idle_count > 0 ? lookup(id) : NULL;
+    shoal_block *old = sh_held.idle_count > 0 ? sh_held_find(id) : NULL;
     if (old != NULL && old->idle_at != 0) { /* of a block that was here under this id */
         destroy_idle(old);
     }
@@ -361,30 +313,11 @@ void sh_block_become(shoal_block *block, sh_kind kind)
     block->kind = kind;
 }
 
-static bool can_be_sent(const sh_found *f)
-{
-    return f->kind != SH_KIND_CELLS && f->kind != SH_KIND_RING && f->kind < SH_KIND_COUNT &&
-           sh_word_weight(sh_load_acquire(&f->meta->word)) != 0;
-}
-
-/* An idle handle, for the block that has its id now. False when that is none that can be sent. */
-static bool look_again(shoal_block *b)
-{
-    uint64_t info = sh_load_relaxed(&b->meta->info), size = info & SH_INFO_SIZE_MASK;
-    sh_found f = {.meta = b->meta, .kind = (sh_kind)(info >> 56)};
-    if (!can_be_sent(&f)) {
-        return false;
-    }
-    b->size = size <= b->room ? size : b->room;
-    b->kind = f.kind;
-    return true;
-}
-
 /* A handle for a block that this process does not know. */
 static shoal_err meet(sh_ctx *c, uint64_t id, const char *who, shoal_block **out_block)
 {
     sh_found f;
-    if (!sh_heap_find(id, &f) || !can_be_sent(&f)) {
+    if (!sh_heap_find(id, &f) || !sh_held_can_be_sent(&f)) {
         return sh_fail(SHOAL_ECORRUPT, "%s names block %llu, which there is not", who, (unsigned long long)id);
     }
     shoal_block *b;
@@ -396,18 +329,11 @@ static shoal_err meet(sh_ctx *c, uint64_t id, const char *who, shoal_block **out
     return err;
 }
 
-shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64_t *out_value)
+shoal_err sh_block_expect_unknown(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64_t *out_value)
 {
-    uint64_t id = sh_ref_id(ref), weight = sh_ref_weight(ref);
-    shoal_block *b = weight != 0 ? lookup(id) : NULL;
-    uint64_t have = b != NULL ? sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(b->cell))) : 0;
-    /* A handle whose cell is empty, idle or given on this moment, says what the block was. */
-    if (__builtin_expect(b != NULL && (have != 0 || look_again(b)), 1)) {
-        *out_value = sh_ref_make(id, have + weight);
-        *out_block = b;
-        return SHOAL_OK;
-    }
-    if (weight == 0 || b != NULL) {
+    uint64_t id = sh_ref_id(ref);
+    shoal_block *b = NULL;
+    if (sh_ref_weight(ref) == 0) {
         return sh_fail(SHOAL_ECORRUPT, "a message names block %llu, which there is not", (unsigned long long)id);
     }
     shoal_err err = meet(c, id, "a message", &b);
@@ -419,16 +345,9 @@ shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64
     return err;
 }
 
-void sh_block_arrived(shoal_block *block)
+void sh_block_arrived_first(shoal_block *block)
 {
-    if (block->idle_at != 0) {
-        end_idle(block);
-        block->stay = ++stays;
-        tell_count();
-    } else if (sh_load_relaxed(&block->refs) == 0) {
-        insert(block);
-    }
-    sh_count_up(&block->refs);
+    insert(block);
 }
 
 void sh_block_unexpect(shoal_block *block)
@@ -455,7 +374,7 @@ shoal_err sh_block_take(sh_ctx *c, uint64_t from, shoal_block **out_block)
 
 shoal_err sh_block_open(sh_ctx *c, uint64_t id, shoal_block **out_block)
 {
-    shoal_block *b = lookup(id);
+    shoal_block *b = sh_held_find(id);
     if (b != NULL && b->idle_at != 0) {
         destroy_idle(b);
         b = NULL;
@@ -509,7 +428,7 @@ void sh_block_unref(sh_ctx *c, shoal_block *block)
 
 shoal_kind sh_block_kind_of(uint64_t id)
 {
-    const shoal_block *known = lookup(id);
+    const shoal_block *known = sh_held_find(id);
     sh_found f;
     if (known != NULL && known->idle_at == 0) {
         return sh_block_kind(known);
@@ -529,14 +448,14 @@ shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index)
     uint64_t cell;
     drop_idle(); /* in the child their cells would be free, and theirs */
     free(inherited);
-    inherited = calloc(held.count + 1, sizeof *inherited);
-    if (inherited == NULL || !room_for_cells(SH_SLOT_CELLS + held.count)) {
+    inherited = calloc(sh_held.count + 1, sizeof *inherited);
+    if (inherited == NULL || !room_for_cells(SH_SLOT_CELLS + sh_held.count)) {
         return sh_fail(SHOAL_ENOMEM, "no memory for a child's cells");
     }
-    if (held.count > room) {
+    if (sh_held.count > room) {
         shoal_err err = take_cell(c, &cell);
         if (err == SHOAL_OK) {
-            err = make_chunk(c, sizeof *chunk + held.count * 8, cell, &chunk);
+            err = make_chunk(c, sizeof *chunk + sh_held.count * 8, cell, &chunk);
             if (err == SHOAL_OK) {
                 hang_chunk(c, slot, cell, chunk);
             }
@@ -546,8 +465,8 @@ shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index)
             return err;
         }
     }
-    for (size_t i = 0; i < held.bucket_count; i++) {
-        for (shoal_block *b = held.buckets[i]; b != NULL; b = b->next, n++) {
+    for (size_t i = 0; i < sh_held.bucket_count; i++) {
+        for (shoal_block *b = sh_held.buckets[i]; b != NULL; b = b->next, n++) {
             /* From the middle of the slot's cells on: the first ones are for the start record. */
             inherited[n] = sh_offset_of(chunk != NULL ? &chunk->cells[n] : &slot->cells[SH_SLOT_CELLS - 1 - n]);
             if (sh_load_relaxed((sh_a64 *)sh_at(b->cell)) == 0) {
@@ -565,20 +484,20 @@ shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index)
 void sh_blocks_become(sh_ctx *c, uint32_t index)
 {
     size_t n = 0;
-    held.free_count = 0;
-    for (size_t i = 0; i < held.bucket_count; i++) {
-        for (shoal_block *b = held.buckets[i]; b != NULL; b = b->next) {
+    sh_held.free_count = 0;
+    for (size_t i = 0; i < sh_held.bucket_count; i++) {
+        for (shoal_block *b = sh_held.buckets[i]; b != NULL; b = b->next) {
             b->cell = inherited[n++];
         }
     }
     free(inherited);
     inherited = NULL;
     (void)index;
-    held.next_chunk = CHUNK_FIRST;
-    held.cells = SH_SLOT_CELLS + n;
+    sh_held.next_chunk = CHUNK_FIRST;
+    sh_held.cells = SH_SLOT_CELLS + n;
     for (uint32_t i = SH_SLOT_CELLS; i > 0; i--) { /* room is there: the parent saw to it in sh_blocks_inherit */
         if (sh_load_relaxed(&c->slot->cells[i - 1]) == 0) {
-            held.free_cells[held.free_count++] = sh_offset_of(&c->slot->cells[i - 1]);
+            sh_held.free_cells[sh_held.free_count++] = sh_offset_of(&c->slot->cells[i - 1]);
         }
     }
 }

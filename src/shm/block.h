@@ -41,14 +41,6 @@ shoal_err sh_object_create(uint32_t klass, uint64_t size, sh_kind kind, shoal_bl
 /* How often this process has left a world: places of blocks that were seen before are true while this stays the same. */
 extern uint64_t sh_blocks_worlds;
 
-/* Receiving. expect finds or makes the handle for a reference that is about to move into our slot: its cell is
- * block->cell, and *out_value is what the cell will hold afterwards. Then either sh_block_arrived (the cell holds
- * it; the caller has one more reference) or sh_block_unexpect. Errors: SHOAL_ENOMEM, SHOAL_ECORRUPT when the id
- * names no block that can be sent. */
-shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64_t *out_value);
-void sh_block_arrived(shoal_block *block);
-void sh_block_unexpect(shoal_block *block);
-
 /* Moves a reference from a word that is ours (of a block, or a cell that was given to our slot) to a handle. */
 shoal_err sh_block_take(sh_ctx *c, uint64_t from, shoal_block **out_block);
 

@@ -495,22 +495,15 @@ shoal_err sh_heap_draw(sh_ctx *c, uint64_t id, uint64_t cell_offset)
     }
 }
 
-shoal_err sh_heap_share(sh_ctx *c, uint64_t cell, uint64_t *out_weight)
+shoal_err sh_heap_share_little(sh_ctx *c, uint64_t cell, uint64_t *out_weight)
 {
     sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(cell));
-    uint64_t weight = sh_ref_weight(ref);
-    if (weight == 0) {
+    if (sh_ref_weight(ref) == 0) {
         return sh_fail(SHOAL_ECORRUPT, "a cell that should hold a reference is empty");
     }
-    if (weight < 2) {
-        shoal_err err = sh_heap_draw(c, sh_ref_id(ref), cell);
-        if (err != SHOAL_OK) {
-            return err;
-        }
-        weight += SH_WEIGHT_MORE;
+    shoal_err err = sh_heap_draw(c, sh_ref_id(ref), cell);
+    if (err == SHOAL_OK) {
+        *out_weight = sh_weight_to_share(sh_ref_weight(ref) + SH_WEIGHT_MORE);
     }
-    /* The maker gives enough for a receiver to send it on a few times without drawing; everybody else gives little,
-     * so that 100 million messages can hold one block. */
-    *out_weight = weight >= SH_WEIGHT_NEW / 32 ? 16 : 1;
-    return SHOAL_OK;
+    return err;
 }

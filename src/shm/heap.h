@@ -38,9 +38,26 @@ void sh_heap_drain(sh_ctx *c);
  * same block. */
 void sh_heap_split(sh_ctx *c, uint64_t from, uint64_t to, uint64_t weight);
 
+/* The maker gives enough for a receiver to send it on a few times without drawing; everybody else gives little, so that
+ * 100 million messages can hold one block. */
+static inline uint64_t sh_weight_to_share(uint64_t weight)
+{
+    return weight >= SH_WEIGHT_NEW / 32 ? 16 : 1;
+}
+
+shoal_err sh_heap_share_little(sh_ctx *c, uint64_t cell, uint64_t *out_weight); /* of a weight below 2 */
+
 /* How much of a cell's weight goes with a message: never all of it. Draws more from the block when the cell has too
  * little to share. Errors: SHOAL_ELIMIT when the block has more holders than can be counted. */
-shoal_err sh_heap_share(sh_ctx *c, uint64_t cell, uint64_t *out_weight);
+static inline shoal_err sh_heap_share(sh_ctx *c, uint64_t cell, uint64_t *out_weight)
+{
+    uint64_t weight = sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(cell)));
+    if (__builtin_expect(weight < 2, 0)) {
+        return sh_heap_share_little(c, cell, out_weight);
+    }
+    *out_weight = sh_weight_to_share(weight);
+    return SHOAL_OK;
+}
 
 /* Draws weight from a block's word into a cell of ours that is empty or refers to it. Somebody must keep the block
  * alive meanwhile. Errors: SHOAL_ELIMIT, SHOAL_ECORRUPT when it is not alive. */

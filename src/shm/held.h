@@ -1,0 +1,120 @@
+/* The table of the handles that this process has, and receiving a block that is in it: the steps that nearly every handle
+ * takes, inline. block.h says what they are for, block.c has the rest. */
+#ifndef SH_SHM_HELD_H
+#define SH_SHM_HELD_H
+
+#include "shm/block.h"
+
+/* A block that comes and goes: the handle of one that was received stays in the table, with its cell, when the process has
+ * given the block on. It is idle then: its cell is empty, so nothing is held, and what the block is now nobody here knows;
+ * should it come again, its places are the same and only what they hold is looked at. */
+#define SH_IDLE_MAX 32
+
+/* Private to the process, under the lock of sh_enter. */
+typedef struct sh_held_blocks {
+    shoal_block **buckets;
+    size_t bucket_count; /* a power of two */
+    size_t count;
+    uint64_t *free_cells;
+    size_t free_count, free_room;
+    size_t cells;      /* how many we have, free or not; free_room is at least that */
+    size_t next_chunk; /* bytes of the next chunk of cells */
+    shoal_block
+        *spare; /* freed handles, for the next ones: to receive and release a block need not go through malloc */
+    size_t spare_count;
+    shoal_block *idle[SH_IDLE_MAX]; /* by age, as a ring; NULL where one is in use again */
+    size_t idle_next, idle_count;
+} sh_held_blocks;
+
+extern sh_held_blocks sh_held;
+extern uint64_t sh_held_stays; /* of shoal_block.stay; outlives worlds */
+
+static inline size_t sh_held_bucket(uint64_t id)
+{
+    return (size_t)((id * UINT64_C(0x9e3779b97f4a7c15)) >> 32) & (sh_held.bucket_count - 1);
+}
+
+static inline shoal_block *sh_held_find(uint64_t id)
+{
+    if (sh_held.bucket_count == 0) {
+        return NULL;
+    }
+    shoal_block *b = sh_held.buckets[sh_held_bucket(id)];
+    while (b != NULL && b->id != id) {
+        b = b->next;
+    }
+    return b;
+}
+
+/* For shoal ps: how many blocks this process holds. */
+static inline void sh_held_tell(void)
+{
+    sh_racy_store(&sh_the_world.self.slot->held, sh_held.count - sh_held.idle_count);
+}
+
+static inline void sh_held_end_idle(shoal_block *b)
+{
+    sh_held.idle[b->idle_at - 1] = NULL;
+    b->idle_at = 0;
+    sh_held.idle_count--;
+}
+
+static inline bool sh_held_can_be_sent(const sh_found *f)
+{
+    return f->kind != SH_KIND_CELLS && f->kind != SH_KIND_RING && f->kind < SH_KIND_COUNT &&
+           sh_word_weight(sh_load_acquire(&f->meta->word)) != 0;
+}
+
+/* An idle handle, for the block that has its id now. False when that is none that can be sent. */
+static inline bool sh_held_look_again(shoal_block *b)
+{
+    uint64_t info = sh_load_relaxed(&b->meta->info), size = info & SH_INFO_SIZE_MASK;
+    sh_found f = {.meta = b->meta, .kind = (sh_kind)(info >> 56)};
+    if (!sh_held_can_be_sent(&f)) {
+        return false;
+    }
+    b->size = size <= b->room ? size : b->room;
+    b->kind = f.kind;
+    return true;
+}
+
+/* What the two below leave: a block without a handle, or none at all. */
+shoal_err sh_block_expect_unknown(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64_t *out_value);
+void sh_block_arrived_first(shoal_block *block);
+
+/* Receiving. expect finds or makes the handle for a reference that is about to move into our slot: its cell is
+ * block->cell, and *out_value is what the cell will hold afterwards. Then either sh_block_arrived (the cell holds
+ * it; the caller has one more reference) or sh_block_unexpect. Errors: SHOAL_ENOMEM, SHOAL_ECORRUPT when the id
+ * names no block that can be sent. */
+static inline shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64_t *out_value)
+{
+    uint64_t id = sh_ref_id(ref), weight = sh_ref_weight(ref);
+    shoal_block *b = sh_held_find(id);
+    if (__builtin_expect(b == NULL || weight == 0, 0)) {
+        return sh_block_expect_unknown(c, ref, out_block, out_value);
+    }
+    uint64_t have = sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(b->cell)));
+    /* A handle whose cell is empty, idle or given on this moment, says what the block was. */
+    if (have == 0 && !sh_held_look_again(b)) {
+        return sh_fail(SHOAL_ECORRUPT, "a message names block %llu, which there is not", (unsigned long long)id);
+    }
+    *out_value = sh_ref_make(id, have + weight);
+    *out_block = b;
+    return SHOAL_OK;
+}
+
+static inline void sh_block_arrived(shoal_block *block)
+{
+    if (block->idle_at != 0) {
+        sh_held_end_idle(block);
+        block->stay = ++sh_held_stays;
+        sh_held_tell();
+    } else if (sh_load_relaxed(&block->refs) == 0) {
+        sh_block_arrived_first(block);
+    }
+    sh_count_up(&block->refs);
+}
+
+void sh_block_unexpect(shoal_block *block);
+
+#endif
