@@ -183,17 +183,6 @@ static void say_origin(const cli_given *given, size_t i, const char *path, char 
     cli_printable(buffer);
 }
 
-/* Whether another name of the same thing stands before this one in the table. */
-static bool is_alias(const cli_table *table, size_t option)
-{
-    for (size_t i = 0; i < option; i++) {
-        if (table->options[i].at == table->options[option].at) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* The value, and where it comes from behind it, or above where that would make the line too long. */
 static bool print_one(FILE *file, const char *name, const char *value, const char *origin)
 {
@@ -223,7 +212,7 @@ cli_exit cli_config_print(const cli_table *table, const char *path, const void *
     for (size_t i = 0; i < table->count && !output.failed; i++) {
         const cli_option *o = &table->options[i];
         const char *value = cli_option_text(o, call, buffer);
-        if (o->here_only || value == NULL || is_alias(table, i) || (o->of != 0 && (o->of & of) == 0)) {
+        if (value == NULL || !cli_option_is_setting(table, i, of)) {
             continue;
         }
         say_origin(given, i, path, origin, sizeof origin);

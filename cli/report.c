@@ -237,12 +237,13 @@ static bool write_aside(const char *path, const cli_report_data *data)
     return good;
 }
 
-bool cli_report_write(const char *path, const shoal_train_options *job, const cli_history *history, const char *why)
+bool cli_report_write(const char *path, const shoal_train_options *job, const cli_settings *settings,
+                      const cli_history *history, const char *why)
 {
     char aside[PATH_MAX + 32];
     cli_report_data data;
     snprintf(aside, sizeof aside, "%s.%ld.new", path, (long)getpid());
-    bool good = cli_report_data_init(&data, job, history, why);
+    bool good = cli_report_data_init(&data, job, settings, history, why);
     good = good && write_aside(aside, &data) && rename(aside, path) == 0;
     if (!good) {
         int kept = errno;

@@ -3,6 +3,7 @@
 #define CLI_REPORT_H
 
 #include "cli/history.h"
+#include "cli/settings.h"
 
 #include <shoal/train.h>
 
@@ -13,6 +14,7 @@ bool cli_report_possible(const char *path);
 
 /* Writes aside, and renames. why: the job failed, for this reason; NULL: it did not. False: errno says why not, and what was there
  * before is there still. */
-bool cli_report_write(const char *path, const shoal_train_options *job, const cli_history *history, const char *why);
+bool cli_report_write(const char *path, const shoal_train_options *job, const cli_settings *settings,
+                      const cli_history *history, const char *why);
 
 #endif

@@ -101,78 +101,6 @@ static bool fill_spread(cli_report_data *d)
     return true;
 }
 
-/* ---- settings ---- */
-
-static void set_text(cli_report_data *d, const char *name, const char *text)
-{
-    if (d->settings_count < CLI_REPORT_SETTINGS) {
-        d->settings[d->settings_count++] = (cli_setting){.name = name, .text = text};
-    }
-}
-
-static char *set_digits(cli_report_data *d, const char *name)
-{
-    set_text(d, name, "");
-    cli_setting *s = &d->settings[d->settings_count - 1];
-    s->text = s->number;
-    return s->number;
-}
-
-static void set_number(cli_report_data *d, const char *name, double x)
-{
-    snprintf(set_digits(d, name), CLI_NUMBER_TEXT, "%.15g", x);
-}
-
-static void set_whole(cli_report_data *d, const char *name, uint64_t x)
-{
-    snprintf(set_digits(d, name), CLI_NUMBER_TEXT, "%" PRIu64, x);
-}
-
-static void set_switch(cli_report_data *d, const char *name, bool on)
-{
-    set_text(d, name, on ? "yes" : "no");
-}
-
-/* What the method makes of the options: those that it does not look at are left out. */
-static void fill_settings(cli_report_data *d)
-{
-    static const char *const starts[] = {
-        [SHOAL_START_SPAWN] = "spawn", [SHOAL_START_FORK] = "fork", [SHOAL_START_FORKSERVER] = "forkserver"};
-    const shoal_train_options *o = d->job;
-    const char *usual = getenv("SHOAL_START");
-    set_text(d, "method", shoal_train_method_name(o->method));
-    set_text(d, "model", cli_model_name(o));
-    set_text(d, "data", cli_data_name(o));
-    set_number(d, "workers", d->history->workers);
-    set_number(d, "epochs", (double)o->epochs);
-    set_number(d, "batch", (double)o->batch);
-    set_number(d, "lr", o->lr);
-    set_number(d, "momentum", o->momentum > 0 ? o->momentum : 0);
-    set_whole(d, "seed", o->seed);
-    set_text(d, "start", o->start != SHOAL_START_DEFAULT ? starts[o->start] : usual != NULL ? usual : "spawn");
-    set_number(d, "restarts", o->restarts == 0 ? 10 : o->restarts < 0 ? 0 : o->restarts);
-    if (o->method == SHOAL_METHOD_HOGWILD) {
-        set_switch(d, "shard", o->shard);
-        set_switch(d, "shared-state", o->shared_state);
-    }
-    if (o->method == SHOAL_METHOD_LOCAL) {
-        set_number(d, "steps", o->steps > 0 ? (double)o->steps : 16);
-    }
-    if (o->method == SHOAL_METHOD_SYNC) {
-        set_number(d, "rounds", o->rounds > 0 ? (double)o->rounds : 1);
-        set_text(d, "average", o->average == SHOAL_AVERAGE_GRADIENTS ? "gradients" : "parameters");
-    }
-    if (o->until > 0) {
-        set_number(d, "until", o->until);
-    }
-    if (o->save != NULL) {
-        set_text(d, "save", o->save);
-    }
-    if (o->resume != NULL) {
-        set_text(d, "resume", o->resume);
-    }
-}
-
 /* ---- columns ---- */
 
 static void fill_samples(cli_report_data *d)
@@ -221,10 +149,11 @@ static size_t count_bins(const cli_history *h)
     return bins >= 1 ? (size_t)bins : seconds > 0;
 }
 
-bool cli_report_data_init(cli_report_data *data, const shoal_train_options *job, const cli_history *history,
-                          const char *why)
+bool cli_report_data_init(cli_report_data *data, const shoal_train_options *job, const cli_settings *settings,
+                          const cli_history *history, const char *why)
 {
     *data = (cli_report_data){.job = job,
+                              .settings = settings,
                               .history = history,
                               .words = cli_words_of(job->method),
                               .why = why,
@@ -254,7 +183,6 @@ bool cli_report_data_init(cli_report_data *data, const shoal_train_options *job,
     }
     fill_samples(data);
     fill_epochs(data);
-    fill_settings(data);
     return fill_rates(data);
 }
 
@@ -338,9 +266,9 @@ static void put_columns(FILE *f, const cli_report_data *d)
 static void put_all(FILE *f, const cli_report_data *d)
 {
     fputs("{\"settings\":{", f);
-    for (size_t i = 0; i < d->settings_count; i++) {
-        fprintf(f, "%s\"%s\":", i > 0 ? "," : "", d->settings[i].name);
-        cli_json_string(f, d->settings[i].text);
+    for (size_t i = 0; i < d->settings->count; i++) {
+        fprintf(f, "%s\"%s\":", i > 0 ? "," : "", d->settings->all[i].name);
+        cli_json_string(f, d->settings->all[i].text);
     }
     fputs("},", f);
     put_summary(f, d);

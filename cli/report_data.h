@@ -3,6 +3,7 @@
 #define CLI_REPORT_DATA_H
 
 #include "cli/history.h"
+#include "cli/settings.h"
 #include "cli/train_words.h"
 
 #include <shoal/train.h>
@@ -12,16 +13,12 @@
 #include <stdio.h>
 
 /* Most workers that have a curve of their own; of more, the least, the median and the most are shown. */
-enum { CLI_REPORT_WORKERS = 8, CLI_REPORT_SETTINGS = 32 };
-
-typedef struct cli_setting {
-    const char *name, *text; /* text may be number */
-    char number[CLI_NUMBER_TEXT];
-} cli_setting;
+enum { CLI_REPORT_WORKERS = 8 };
 
 /* Columns, as curves need them; NaN where there is no value. */
 typedef struct cli_report_data {
     const shoal_train_options *job;
+    const cli_settings *settings;
     const cli_history *history;
     const cli_words *words;
     const char *why;     /* the job failed; NULL: it did not */
@@ -35,13 +32,11 @@ typedef struct cli_report_data {
     double *rates[CLI_REPORT_WORKERS]; /* of each worker; or least, median and most of all of them */
     bool spread;                       /* the latter */
     double *numbers;                   /* all of the above lie here */
-    cli_setting settings[CLI_REPORT_SETTINGS];
-    size_t settings_count;
 } cli_report_data;
 
 /* False: no memory. */
-bool cli_report_data_init(cli_report_data *data, const shoal_train_options *job, const cli_history *history,
-                          const char *why);
+bool cli_report_data_init(cli_report_data *data, const shoal_train_options *job, const cli_settings *settings,
+                          const cli_history *history, const char *why);
 void cli_report_data_fini(cli_report_data *data);
 
 /* As JSON that can stand in a script element. */

@@ -228,11 +228,11 @@ static void put_machine(FILE *f)
 static void put_settings(FILE *f, const cli_report_data *d)
 {
     fputs("<section><h2>Configuration</h2><dl class=\"pairs\" id=\"settings\">\n", f);
-    for (size_t i = 0; i < d->settings_count; i++) {
+    for (size_t i = 0; i < d->settings->count; i++) {
         fputs("<div><dt>", f);
-        cli_html_text(f, d->settings[i].name);
+        cli_html_text(f, d->settings->all[i].name);
         fputs("</dt><dd>", f);
-        cli_html_text(f, d->settings[i].text);
+        cli_html_text(f, d->settings->all[i].text);
         fputs("</dd></div>\n", f);
     }
     fputs("</dl></section>\n", f);

@@ -179,6 +179,17 @@ const char *cli_option_text(const cli_option *option, const void *call, char buf
     return x >= option->least ? buffer : NULL;
 }
 
+bool cli_option_is_setting(const cli_table *table, size_t option, unsigned of)
+{
+    const cli_option *o = &table->options[option];
+    for (size_t i = 0; i < option; i++) {
+        if (table->options[i].at == o->at) {
+            return false;
+        }
+    }
+    return !o->here_only && (o->of == 0 || (o->of & of) != 0);
+}
+
 /* ---- names ---- */
 
 const cli_option *cli_table_find(const cli_table *table, const char *name)

@@ -93,11 +93,17 @@ bool cli_option_set(const cli_option *option, const char *text, void *call, char
 #define CLI_VALUE 4200
 const char *cli_option_text(const cli_option *option, const void *call, char buffer[CLI_VALUE]);
 
+/* Whether it is one of the settings of that choice (a bit of cli_option.of), under the first of its names. */
+bool cli_option_is_setting(const cli_table *table, size_t option, unsigned of);
+
 /* By name; NULL: none. */
 const cli_option *cli_table_find(const cli_table *table, const char *name);
 
 /* The name that is most like this one; NULL when none is. */
 const char *cli_table_nearest(const cli_table *table, const char *name);
+
+/* "hogwild, local": the choices that an option belongs to; "": all. */
+void cli_option_choices(const cli_table *table, const cli_option *option, char *buffer, size_t capacity);
 
 /* The words of an option with commas between and an "or" before the last. */
 void cli_option_words(const cli_option *option, char *buffer, size_t capacity);

@@ -28,8 +28,7 @@ static void wrap(FILE *file, const char *text, size_t column)
     fputc('\n', file);
 }
 
-/* "hogwild, local: " of the choices that the option belongs to. */
-static size_t say_choices(const cli_table *table, const cli_option *o, char *buffer, size_t capacity)
+void cli_option_choices(const cli_table *table, const cli_option *o, char *buffer, size_t capacity)
 {
     size_t at = 0;
     buffer[0] = 0;
@@ -38,10 +37,6 @@ static size_t say_choices(const cli_table *table, const cli_option *o, char *buf
             at += (size_t)snprintf(buffer + at, capacity - at, "%s%s", at > 0 ? ", " : "", table->choice(bit));
         }
     }
-    if (at > 0 && at < capacity) {
-        at += (size_t)snprintf(buffer + at, capacity - at, ": ");
-    }
-    return at < capacity ? at : capacity;
 }
 
 static void help_line(void *context, const char *text)
@@ -51,14 +46,15 @@ static void help_line(void *context, const char *text)
 
 static void help_option(const cli_table *table, const cli_option *o, FILE *file)
 {
-    char text[1200], words[400] = "", usual[200];
+    char text[1200], words[400] = "", usual[200], choices[200];
     const char *known = table->usual != NULL ? table->usual(o, usual, sizeof usual) : NULL;
-    size_t at = say_choices(table, o, text, sizeof text);
     if (o->words != NULL) {
         cli_option_words(o, words, sizeof words);
     }
-    snprintf(text + at, sizeof text - at, "%s%s%s%s%s%s", o->help, words[0] != 0 ? ": " : "", words,
-             known != NULL ? " (" : "", known != NULL ? known : "", known != NULL ? ")" : "");
+    cli_option_choices(table, o, choices, sizeof choices);
+    snprintf(text, sizeof text, "%s%s%s%s%s%s%s%s", choices, choices[0] != 0 ? ": " : "", o->help,
+             words[0] != 0 ? ": " : "", words, known != NULL ? " (" : "", known != NULL ? known : "",
+             known != NULL ? ")" : "");
     int column = fprintf(file, "  --%s%s%s", o->name, o->value != NULL ? " " : "", o->value != NULL ? o->value : "");
     if (column + 2 > TEXT) {
         fputc('\n', file);

@@ -12,6 +12,7 @@
 typedef struct call {
     cli_train_call asked;
     shoal_train_options in_force; /* the job with all defaults, to be shown */
+    cli_settings settings;        /* of it */
     int signal;                   /* that stopped the job; 0: none */
     cli_show show;
 } call;
@@ -67,11 +68,21 @@ static bool can_save(const char *path)
     return false;
 }
 
+static bool know_settings(call *c)
+{
+    if (!cli_settings_of(&c->in_force, &c->settings)) {
+        cli_complain(&cli_train, CLI_FAILED, "no memory");
+        return false;
+    }
+    return true;
+}
+
 static cli_exit run_job(call *c)
 {
     shoal_train_options *job = &c->asked.job;
     c->in_force = shoal_train_defaults(job);
-    if (!can_save(job->save) || !cli_show_begin(&c->show, &c->in_force, &c->asked.show)) {
+    if (!can_save(job->save) || !know_settings(c) ||
+        !cli_show_begin(&c->show, &c->in_force, &c->settings, &c->asked.show)) {
         return CLI_FAILED;
     }
     job->call = on_event;
@@ -88,6 +99,7 @@ static cli_exit run(int argc, char **argv)
     if (cli_train_read(argc, argv, &c.asked, &status)) {
         status = run_job(&c);
     }
+    cli_settings_free(&c.settings);
     cli_train_free(&c.asked);
     return status;
 }

@@ -72,6 +72,7 @@ static const char *const groups[] = {
 
 #define AT(field) CLI_FIELD(cli_train_call, field)
 #define OF(method) .of = 1u << SHOAL_METHOD_##method
+#define LEARN_BY_EPOCHS (~0u ^ 1u << SHOAL_METHOD_A3C)
 #define MOST 1000000
 
 /* One line an option: its group, name, value, bounds or words, field, help, and what is special about it. */
@@ -132,6 +133,8 @@ static const cli_option options[] = {
     WORD(DATA, "model", "NAME", model_word, job.model, "what is trained", ),
     PATH(DATA, "data", "NAME", CLI_FOLDER, job.data, "a folder of IDX files, or a name", .words = shoal_data_name),
     NUMBER(DATA, "lr", "X", 0, 1e6L, CLI_ABOVE | CLI_BELOW, job.lr, "learning rate", ),
+    NUMBER(DATA, "lr-decay", "X", 0, 1, CLI_ABOVE, job.lr_decay,
+           "what the learning rate is multiplied by after each epoch", .of = LEARN_BY_EPOCHS),
     NUMBER(DATA, "momentum", "X", 0, 1, CLI_BELOW, job.momentum, "of the steps; 0: none", .none = true),
     WHOLE(DATA, "batch", "N", 1, MOST, job.batch, "samples in a batch", ),
     WHOLE(DATA, "seed", "N", 0, INT64_MAX, job.seed, "of initial values, orders and dropout", ),
@@ -289,8 +292,9 @@ static bool fits_method(const cli_train_call *call)
         bool asked =
             call->given.named[i] && !(o->kind == CLI_FLAG && strcmp(cli_option_text(o, call, value), "false") == 0);
         if (asked && o->of != 0 && !(o->of >> call->job.method & 1)) {
-            cli_complain(&cli_train, CLI_MISUSED, "--%s is for --method %s, but the method is %s", o->name,
-                         method_name(__builtin_ctz(o->of)), method_name((int)call->job.method));
+            cli_option_choices(&cli_train_table, o, value, sizeof value);
+            cli_complain(&cli_train, CLI_MISUSED, "--%s is for --method %s, but the method is %s", o->name, value,
+                         method_name((int)call->job.method));
             return false;
         }
     }
@@ -314,6 +318,36 @@ static cli_exit print_config(const cli_train_call *call)
     cli_train_call shown = *call;
     fill_in(&shown);
     return cli_config_print(&cli_train_table, call->config, &shown, &call->given, 1u << call->job.method);
+}
+
+bool cli_settings_of(const shoal_train_options *job, cli_settings *out_settings)
+{
+    cli_train_call call = {.job = *job};
+    char buffer[CLI_VALUE];
+    fill_in(&call);
+    *out_settings = (cli_settings){.count = 0};
+    for (size_t i = 0; i < OPTIONS; i++) {
+        const char *text = cli_option_text(&options[i], &call, buffer);
+        if (text == NULL || options[i].at >= sizeof call.job ||
+            !cli_option_is_setting(&cli_train_table, i, 1u << job->method)) {
+            continue;
+        }
+        cli_setting setting = {.name = options[i].name, .text = strdup(text)};
+        if (setting.text == NULL) {
+            cli_settings_free(out_settings);
+            return false;
+        }
+        out_settings->all[out_settings->count++] = setting;
+    }
+    return true;
+}
+
+void cli_settings_free(cli_settings *settings)
+{
+    for (size_t i = 0; i < settings->count; i++) {
+        free(settings->all[i].text);
+    }
+    settings->count = 0;
 }
 
 bool cli_train_read(int argc, char **argv, cli_train_call *call, cli_exit *out_status)

@@ -30,6 +30,7 @@ static void json_begin(const cli_show *show, const shoal_train_event *event)
     json_string(f, o->method == SHOAL_METHOD_A3C ? "env" : "data", cli_data_name(o));
     fprintf(f, ",\"workers\":%d,\"epochs\":%" PRId64 ",\"batch\":%" PRId64, event->workers_count, o->epochs, o->batch);
     json_number(f, "lr", o->lr);
+    json_number(f, "lr_decay", o->lr_decay);
     json_number(f, "momentum", o->momentum > 0 ? o->momentum : 0);
     fprintf(f, ",\"seed\":%" PRIu64, o->seed);
     if (o->method == SHOAL_METHOD_A3C) {
@@ -170,9 +171,10 @@ static bool begin_report(cli_show *show, const char *path)
     return cannot(show, path);
 }
 
-bool cli_show_begin(cli_show *show, const shoal_train_options *job, const cli_show_options *options)
+bool cli_show_begin(cli_show *show, const shoal_train_options *job, const cli_settings *settings,
+                    const cli_show_options *options)
 {
-    *show = (cli_show){.job = job, .plain = !options->quiet};
+    *show = (cli_show){.job = job, .settings = settings, .plain = !options->quiet};
     if (!cli_output_begin(&show->output)) {
         return false;
     }
@@ -222,7 +224,7 @@ cli_exit cli_show_end(cli_show *show, bool failed)
         cli_complain(&cli_train, CLI_FAILED, "%s", why);
     }
     if (show->report_path != NULL && show->history.begun &&
-        !cli_report_write(show->report_path, show->job, &show->history, why)) {
+        !cli_report_write(show->report_path, show->job, show->settings, &show->history, why)) {
         cannot(show, show->report_path);
     }
     if (!cli_tensorboard_close(&show->events)) {

@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "cli/history.h"
 #include "cli/progress.h"
+#include "cli/settings.h"
 #include "cli/tensorboard.h"
 
 #include <shoal/train.h>
@@ -19,21 +20,23 @@ typedef struct cli_show_options {
 
 typedef struct cli_show {
     const shoal_train_options *job;
-    cli_output output;       /* standard output */
-    FILE *json;              /* output's, or a file of its own; NULL: none */
-    const char *json_path;   /* of that file; NULL: none */
-    const char *report_path; /* NULL: none */
-    bool plain;              /* lines for people */
-    bool terminal;           /* and rows that change */
-    bool headed;             /* the table of epochs has its head */
-    bool saved;              /* there is a checkpoint */
+    const cli_settings *settings; /* of the job */
+    cli_output output;            /* standard output */
+    FILE *json;                   /* output's, or a file of its own; NULL: none */
+    const char *json_path;        /* of that file; NULL: none */
+    const char *report_path;      /* NULL: none */
+    bool plain;                   /* lines for people */
+    bool terminal;                /* and rows that change */
+    bool headed;                  /* the table of epochs has its head */
+    bool saved;                   /* there is a checkpoint */
     cli_progress progress;
     cli_history history; /* for the report */
     cli_tensorboard events;
 } cli_show;
 
 /* False: it was said why not. */
-bool cli_show_begin(cli_show *show, const shoal_train_options *job, const cli_show_options *options);
+bool cli_show_begin(cli_show *show, const shoal_train_options *job, const cli_settings *settings,
+                    const cli_show_options *options);
 
 /* False: something cannot be written, and that was said. */
 bool cli_show_event(cli_show *show, const shoal_train_event *event);

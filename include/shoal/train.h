@@ -136,6 +136,7 @@ typedef struct shoal_train_options {
     int64_t rounds;              /* sync: means in an epoch; 1. fedavg: the same as epochs; 20 */
     shoal_train_average average; /* sync */
     double lr;                   /* 0.01; fedavg: 0.1; a3c: 0.002 */
+    double lr_decay;             /* what lr is multiplied by after each epoch; 1. Not for a3c */
     double momentum;             /* 0.5; fedavg: none; negative: none */
     int64_t clients;             /* fedavg: 100 */
     double fraction;             /* fedavg: of the clients, in a round, at least one; 0.1 */
@@ -173,7 +174,7 @@ shoal_train_options shoal_train_defaults(const shoal_train_options *options);
  * the same bits as if they had never been interrupted, also after a stop in the middle of an epoch (they go on from the beginning of the
  * round that was under way); hogwild goes on where each worker was, with new momentum; a3c with new
  * episodes. Method, model, data, number of
- * samples, workers, batch, lr, momentum, seed and the method's own settings must be those that the job began with, because the result
+ * samples, workers, batch, lr, lr_decay, momentum, seed and the method's own settings must be those that the job began with, because the result
  * depends on them. Others may change: epochs (more of them train on; fewer than the file has are refused), until, restarts, start,
  * save. Of a job that has nothing left to do the model is tested, BEGIN and SUMMARY are told, and no worker is started.
  * Errors: those of reading; SHOAL_EINVAL for a file that is no checkpoint, of another model, or of another job, which names the

@@ -56,6 +56,9 @@ static void defaults(shoal_train_options *o)
 
 static shoal_err check(const shoal_train_options *o)
 {
+    if (o->lr_decay != 1) {
+        return sh_fail(SHOAL_EINVAL, "a decay of the learning rate, but a3c has none");
+    }
     if (shoal_env_find(o->env) == NULL) {
         return shoal_last_error();
     }

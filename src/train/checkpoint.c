@@ -160,6 +160,9 @@ static shoal_err settings(const sh_job *job, sh_checkpoint *c)
     if (err == SHOAL_OK) {
         err = sh_checkpoint_setting_number(c, "lr", job->o.lr);
     }
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_setting_number(c, "lr_decay", job->o.lr_decay);
+    }
     return err == SHOAL_OK ? sh_checkpoint_setting_number(c, "momentum", job->o.momentum) : err;
 }
 

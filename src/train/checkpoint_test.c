@@ -27,9 +27,10 @@ static void refuse(const shoal_train_options *o, shoal_err err, const char *word
 static void write_changed(const char *good, const char *path, const char *name, const char *text, shoal_tensor *t)
 {
     shoal_tensors *from = shoal_safetensors_read(good), *to = shoal_tensors_create();
-    static const char *const texts[] = {"checkpoint", "method",        "samples", "workers",          "batch", "lr",
-                                        "seed",       "momentum",      "epochs",  "batches_in_round", "round", "steps",
-                                        "test_loss",  "test_accuracy", "shard",   "shared_state"};
+    static const char *const texts[] = {
+        "checkpoint",    "method",   "samples",     "workers",          "batch", "lr",    "lr_decay",
+        "seed",          "momentum", "epochs",      "batches_in_round", "round", "steps", "test_loss",
+        "test_accuracy", "shard",    "shared_state"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const char *old = shoal_tensors_text(from, texts[i]);
         if (old != NULL && strcmp(texts[i], name) != 0) {

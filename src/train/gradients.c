@@ -133,13 +133,15 @@ static shoal_err copy_buffers(shoal_module *to, shoal_module *from)
     return err;
 }
 
-shoal_err sh_gradients_step(sh_gradients *g, sh_job *job, int64_t batch)
+shoal_err sh_gradients_step(sh_gradients *g, sh_job *job, int64_t round)
 {
+    int64_t rounds = job->settings.rounds;
     size_t mark = shoal_scope_mark();
-    int n = weigh(g, job, batch);
+    int n = weigh(g, job, round % rounds);
     shoal_err err = n > 0 ? sh_reducer_here.sum(g->mean, g->from, g->weights, n) : SHOAL_OK;
     if (err == SHOAL_OK && n > 0) {
         shoal_no_grad_begin();
+        shoal_optimizer_set_lr(g->sgd, sh_settings_lr(&job->settings, round / rounds));
         err = shoal_module_copy(g->next, job->model);
         err = err == SHOAL_OK ? shoal_optimizer_step(g->sgd) : err;
         err = err == SHOAL_OK ? copy_buffers(g->next, g->mean) : err;

@@ -93,6 +93,7 @@ shoal_err sh_job_open(sh_job *job, const shoal_train_options *options)
                                   .batch = job->o.batch,
                                   .steps = job->o.steps,
                                   .lr = job->o.lr,
+                                  .lr_decay = job->o.lr_decay,
                                   .momentum = job->o.momentum,
                                   .seed = job->o.seed,
                                   .workers = job->o.workers,

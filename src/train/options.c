@@ -59,6 +59,7 @@ shoal_train_options shoal_train_defaults(const shoal_train_options *options)
     o.steps = o.steps != 0 ? o.steps : 16;
     o.rounds = o.rounds != 0 ? o.rounds : 1;
     o.lr = o.lr != 0 ? o.lr : 0.01;
+    o.lr_decay = o.lr_decay != 0 ? o.lr_decay : 1;
     o.momentum = o.momentum != 0 ? o.momentum : 0.5;
     o.restarts = o.restarts != 0 ? o.restarts : 10;
     return o;
@@ -117,6 +118,10 @@ static shoal_err check_numbers(const shoal_train_options *o)
     }
     if (err == SHOAL_OK && !(o->lr > 0 && isfinite(o->lr))) {
         err = sh_fail(SHOAL_EINVAL, "a learning rate of %g; it must be above 0", o->lr);
+    }
+    if (err == SHOAL_OK && !(o->lr_decay > 0 && o->lr_decay <= 1)) {
+        err =
+            sh_fail(SHOAL_EINVAL, "a decay of the learning rate of %g; it must be above 0 and at most 1", o->lr_decay);
     }
     if (err == SHOAL_OK && !(o->momentum >= 0 && o->momentum < 1)) {
         err = sh_fail(SHOAL_EINVAL, "a momentum of %g; it must be at least 0 and below 1", o->momentum);

@@ -62,12 +62,13 @@ static const struct {
     shoal_train_method method;
     int64_t rounds;
     shoal_train_average average;
+    double lr_decay;
 } repeatable[] = {
     {.method = SHOAL_METHOD_SERIAL},
     {.method = SHOAL_METHOD_SYNC},
     {.method = SHOAL_METHOD_SYNC, .rounds = 3},
-    {.method = SHOAL_METHOD_SYNC, .average = SHOAL_AVERAGE_GRADIENTS},
-    {.method = SHOAL_METHOD_LOCAL},
+    {.method = SHOAL_METHOD_SYNC, .average = SHOAL_AVERAGE_GRADIENTS, .lr_decay = 0.5},
+    {.method = SHOAL_METHOD_LOCAL, .lr_decay = 0.5},
 };
 #define REPEATABLE (int)(sizeof repeatable / sizeof *repeatable)
 
@@ -78,6 +79,7 @@ START_TEST(same_bits)
     shoal_train_result a, b;
     o.rounds = repeatable[_i % REPEATABLE].rounds;
     o.average = repeatable[_i % REPEATABLE].average;
+    o.lr_decay = repeatable[_i % REPEATABLE].lr_decay;
     o.save = in_folder("whole");
     ck_assert_ok(shoal_train_run(&o, &a));
     chance = (uint64_t)_i + 10;

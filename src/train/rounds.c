@@ -164,7 +164,7 @@ static shoal_err put_together(sh_job *job, int64_t round)
     if (job->method->reduce != NULL) {
         return job->method->reduce(job, round);
     }
-    return r->gradients ? sh_gradients_step(r->gradients, job, round % job->settings.rounds)
+    return r->gradients ? sh_gradients_step(r->gradients, job, round)
                         : sh_reduce_mean(&sh_reducer_here, job->model, r->models, job->o.workers);
 }
 

@@ -93,6 +93,48 @@ static void assert_same_bits(const shoal_module *a, const shoal_module *b)
     }
 }
 
+/* The sum of all differences. */
+static double distance(const shoal_module *a, const shoal_module *b)
+{
+    double sum = 0;
+    for (shoal_named it = {0}; shoal_module_next(a, &it);) {
+        const float *x = shoal_tensor_data(it.tensor), *y = shoal_tensor_data(shoal_module_get(b, it.name));
+        for (int64_t i = 0; i < shoal_tensor_count(it.tensor); i++) {
+            sum += fabsf(x[i] - y[i]);
+        }
+    }
+    return sum;
+}
+
+/* The first epoch is as it always is; of a rate that is nearly nothing after it, the others change nearly nothing. */
+START_TEST(lr_decays)
+{
+    static const double decays[] = {1, 1e-9, 1e-9};
+    static const int64_t epochs[] = {1, 1, 3};
+    sets s = open_sets();
+    shoal_module *start = new_model(), *models[3];
+    for (int i = 0; i < 3; i++) {
+        models[i] = new_model();
+        shoal_train_options o = _i < WAYS ? way_of(_i, s, models[i]) : options_of(SHOAL_METHOD_FEDAVG, s, models[i]);
+        o.clients = 10;
+        o.local_epochs = 2;
+        o.workers = 1; /* hogwild too is then the same every time */
+        o.momentum = -1;
+        o.epochs = epochs[i];
+        o.lr_decay = decays[i];
+        ck_assert_ok(shoal_train_run(&o, NULL));
+    }
+    assert_same_bits(models[0], models[1]);
+    double first = distance(models[1], start), rest = distance(models[2], models[1]);
+    ck_assert_msg(first > 1 && rest < 1e-4 * first, "%g in the first epoch, %g after it", first, rest);
+    for (int i = 0; i < 3; i++) {
+        shoal_module_destroy(models[i]);
+    }
+    shoal_module_destroy(start);
+    close_sets(s);
+}
+END_TEST
+
 /* What a callback counts, and whom it kills. */
 typedef struct counts {
     int begins, epochs, deaths, summaries;
@@ -352,6 +394,10 @@ START_TEST(wrong_options)
         {{.average = (shoal_train_average)9}, "no average 9", SHOAL_EINVAL},
         {{.lr = -1}, "learning rate", SHOAL_EINVAL},
         {{.lr = NAN}, "learning rate", SHOAL_EINVAL},
+        {{.lr_decay = 1.5}, "decay of the learning rate of 1.5; it must be above 0", SHOAL_EINVAL},
+        {{.lr_decay = -0.5}, "decay of the learning rate", SHOAL_EINVAL},
+        {{.lr_decay = NAN}, "decay of the learning rate", SHOAL_EINVAL},
+        {{.method = SHOAL_METHOD_A3C, .lr_decay = 0.5}, "a3c has none", SHOAL_EINVAL},
         {{.momentum = 1}, "momentum", SHOAL_EINVAL},
         {{.model = "brain"}, "no model 'brain'; there are mnist-cnn", SHOAL_ENOENT},
     };
@@ -416,6 +462,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, reaches_a_loss, 0, SH_SLOW ? WAYS : 3 * WAYS); /* every method, by every start */
     tcase_add_loop_test(tc, same_bits, 0, WAYS);
     tcase_add_test(tc, serial_is_plain);
+    tcase_add_loop_test(tc, lr_decays, 0, WAYS + 1); /* the last: fedavg */
     tcase_add_test(tc, gradients_are_averaged);
     tcase_add_test(tc, rounds_of_an_epoch);
     tcase_add_loop_test(tc, deaths_are_counted, 0, 5);

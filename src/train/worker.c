@@ -28,6 +28,11 @@ uint64_t sh_worker_seed(const sh_worker *w, uint64_t a, uint64_t b)
     return mix(w->settings.seed, (uint64_t)w->rank, a, b);
 }
 
+double sh_settings_lr(const sh_settings *s, int64_t epoch)
+{
+    return s->lr * pow(s->lr_decay, (double)epoch);
+}
+
 static void shard_of(const sh_settings *s, int64_t length, int rank, int64_t *out_first, int64_t *out_count)
 {
     int64_t each = s->shard ? length / s->workers : length;
@@ -172,6 +177,7 @@ static shoal_err run_batches(sh_worker *w, int64_t epoch, int64_t first, int64_t
     if (first >= batches || first >= last) {
         return SHOAL_OK;
     }
+    shoal_optimizer_set_lr(w->sgd, sh_settings_lr(&w->settings, epoch / w->passes));
     shoal_manual_seed(mix(w->settings.seed, (uint64_t)w->stream, (uint64_t)epoch, 2 + (uint64_t)first));
     shoal_err err = shoal_loader_seek(w->loader, epoch, first);
     shoal_batch b;

@@ -39,7 +39,7 @@ typedef struct sh_settings {
     int64_t steps, rounds; /* of the methods with means: batches in a round, rounds in an epoch */
     int64_t clients, drawn,
         local_epochs; /* fedavg: clients in all and in a round, passes of each over its samples; else 0 */
-    double lr, momentum;
+    double lr, lr_decay, momentum;
     uint64_t seed;
     int32_t workers;
     bool keep;      /* momentum goes on from round to round */
@@ -59,6 +59,9 @@ typedef struct sh_worker {
     sh_board_shm *board;
     sh_progress_shm *progress;
 } sh_worker;
+
+/* The learning rate of an epoch. */
+double sh_settings_lr(const sh_settings *s, int64_t epoch);
 
 /* Batches in an epoch of that rank, of a set of so many samples; and samples in one of them, 0 beyond the last. */
 int64_t sh_shard_batches(const sh_settings *s, int64_t length, int rank);
