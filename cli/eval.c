@@ -1,5 +1,4 @@
 /* shoal eval: what a saved model is worth on a set to test with. */
-#include "cli/table.h"
 #include "cli/weights.h"
 
 #include <shoal/autograd.h>
@@ -127,27 +126,12 @@ static void tell_json(FILE *f, const answer *a, const call *c, const cli_weights
 
 /* ---- the command ---- */
 
-static const char *model_word(size_t i)
-{
-    return shoal_model_names()[i];
-}
-
 static const char *const groups[] = {"options", NULL};
 
 #define AT(field) CLI_FIELD(call, field)
 
 static const cli_option options[] = {
-    {.name = "load",
-     .value = "FILE",
-     .kind = CLI_FILE,
-     .help = "weights: a safetensors file of shoal train --save",
-     AT(load)},
-    {.name = "model",
-     .value = "NAME",
-     .kind = CLI_WORD,
-     .help = "their model, where the file does not tell",
-     .words = model_word,
-     AT(model)},
+    CLI_WEIGHTS_OPTIONS(call),
     {.name = "data",
      .value = "NAME",
      .kind = CLI_FOLDER,

@@ -1,6 +1,5 @@
 /* shoal predict: what a saved model takes pictures for. */
 #include "cli/image.h"
-#include "cli/table.h"
 #include "cli/weights.h"
 
 #include <shoal/autograd.h>
@@ -111,11 +110,6 @@ static void tell_json(FILE *f, const char *path, const answer *a)
 
 /* ---- the command ---- */
 
-static const char *model_word(size_t i)
-{
-    return shoal_model_names()[i];
-}
-
 static const char *invert_word(size_t i)
 {
     static const char *const words[] = {"auto", "yes", "no", NULL};
@@ -127,17 +121,7 @@ static const char *const groups[] = {"options", NULL};
 #define AT(field) CLI_FIELD(call, field)
 
 static const cli_option options[] = {
-    {.name = "load",
-     .value = "FILE",
-     .kind = CLI_FILE,
-     .help = "weights: a safetensors file of shoal train --save",
-     AT(load)},
-    {.name = "model",
-     .value = "NAME",
-     .kind = CLI_WORD,
-     .help = "their model, where the file does not tell",
-     .words = model_word,
-     AT(model)},
+    CLI_WEIGHTS_OPTIONS(call),
     {.name = "data",
      .value = "NAME",
      .kind = CLI_WORD,

@@ -40,6 +40,11 @@ void cli_weights_free(cli_weights *weights)
     *weights = (cli_weights){.module = NULL};
 }
 
+const char *cli_model_word(size_t i)
+{
+    return shoal_model_names()[i];
+}
+
 shoal_dataset *cli_test_set(const char *data)
 {
     if (strcmp(data, "fashion-mnist") == 0) {

@@ -2,7 +2,7 @@
 #ifndef CLI_WEIGHTS_H
 #define CLI_WEIGHTS_H
 
-#include "cli/cli.h"
+#include "cli/table.h"
 
 #include <shoal/data.h>
 #include <shoal/file.h>
@@ -20,6 +20,19 @@ typedef struct cli_weights {
 bool cli_weights_load(const cli_command *command, const char *path, const char *model, cli_weights *out_weights,
                       cli_exit *out_status);
 void cli_weights_free(cli_weights *weights);
+
+/* The two options that name them, for a struct with the fields load and model. */
+#define CLI_WEIGHTS_OPTIONS(call)                                                                                      \
+    {.name = "load",                                                                                                   \
+     .value = "FILE",                                                                                                  \
+     .kind = CLI_FILE,                                                                                                 \
+     .help = "weights: a safetensors file of shoal train --save",                                                      \
+     CLI_FIELD(call, load)},                                                                                           \
+    {                                                                                                                  \
+        .name = "model", .value = "NAME", .kind = CLI_WORD, .help = "their model, where the file does not tell",       \
+        .words = cli_model_word, CLI_FIELD(call, model)                                                                \
+    }
+const char *cli_model_word(size_t i);
 
 /* The set to test with: by name, or a folder of such files. NULL: the last error. */
 shoal_dataset *cli_test_set(const char *data);
