@@ -86,6 +86,9 @@ int sh_test_main(int argc, char **argv, Suite *(*suite)(void))
         fprintf(stderr, "%s\n", shoal_last_error_text());
         return EXIT_FAILURE;
     }
+    char seconds[16];
+    snprintf(seconds, sizeof seconds, "%d", SH_TEST_SECONDS);
+    setenv("CK_DEFAULT_TIMEOUT", seconds, true); /* libcheck's own is four seconds, which a busy machine needs */
     SRunner *runner = srunner_create(suite());
     srunner_run(runner, NULL, argc > 1 ? argv[1] : NULL, CK_NORMAL);
     int failed = srunner_ntests_failed(runner), run = srunner_ntests_run(runner);

@@ -14,7 +14,7 @@
 
 #include <shoal/shoal.h>
 
-/* Limits of one test, in seconds; longer under sanitizers. */
+/* Limits of one test, in seconds; longer under sanitizers. Those of a test case that sets none too. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SH_SLOW 1
 #define SH_TEST_SECONDS 180
