@@ -1,4 +1,4 @@
-/* Modules and state dicts between processes: B10. */
+/* Modules and state dicts between processes: B10. And modules whose functions fail. */
 #include "tests/talk.h"
 
 #include <stdlib.h>
@@ -197,6 +197,72 @@ START_TEST(b10_a_state_dict_that_does_not_fit_is_refused_by_name)
 }
 END_TEST
 
+/* ---- functions of a module that fail without a word ---- */
+
+/* settings: the process in which alone it can be made; and whether forward tells why it fails. */
+static shoal_err mute_init(shoal_module *self, const double *settings)
+{
+    (void)self;
+    return (pid_t)settings[0] == getpid() ? SHOAL_OK : SHOAL_EPERM;
+}
+
+static shoal_tensor *mute_forward(shoal_module *self, shoal_tensor *x)
+{
+    return shoal_module_settings(self)[1] != 0 ? shoal_select(x, 0, 99) : NULL;
+}
+
+static const shoal_module_type mute = {.name = "Mute", .init = mute_init, .forward = mute_forward};
+
+static void told(shoal_err err, const char *words)
+{
+    ck_assert_int_eq(shoal_last_error(), err);
+    ck_assert_msg(strstr(shoal_last_error_text(), words) != NULL, "%s", shoal_last_error_text());
+}
+
+static shoal_err take_module(int rank, const shoal_value *args)
+{
+    (void)rank;
+    return shoal_value_as_module(shoal_value_find(args, "m")) != NULL ? SHOAL_OK : shoal_last_error();
+}
+
+/* What init returns, and a NULL of forward, is an error in words, not none and not an older one; in a child to which it is sent too. */
+START_TEST(bare_codes_of_a_module_are_told)
+{
+    (void)shoal_fail(SHOAL_ELIMIT, "an older one");
+    ck_assert_ptr_null(shoal_module_create(&mute, 0, NULL));
+    told(SHOAL_EPERM, "Mute: init returned SHOAL_EPERM");
+    shoal_module *m = shoal_module_create(&mute, 1, (double[]){getpid()});
+    shoal_module *clear = shoal_module_create(&mute, 2, (double[]){getpid(), 1});
+    shoal_tensor *x = counted(2, 2, 0);
+    ck_assert_ptr_null(shoal_module_forward(m, x));
+    told(SHOAL_EINVAL, "Mute: forward returned NULL and told no error");
+    ck_assert_ptr_null(shoal_module_forward(clear, x));
+    told(SHOAL_EINVAL, "select of");
+    ck_assert_err(shoal_spawn_with(take_module, 1, shoal_map("m", m), NULL, NULL), SHOAL_ECHILD);
+    told(SHOAL_ECHILD, "Mute: init returned SHOAL_EPERM");
+    shoal_tensor_release(x);
+    shoal_module_destroy(clear);
+    shoal_module_destroy(m);
+}
+END_TEST
+
+/* A NULL that no failed call has left is SHOAL_EINVAL; one that a failed call left is that failure. */
+START_TEST(sharing_nothing_is_an_error)
+{
+    shoal_queue *queue;
+    ck_assert_ok(shoal_queue_create(0, &queue));
+    for (int i = 0; i < 6; i++) {
+        shoal_err wanted = i % 2 == 0 ? SHOAL_OK : SHOAL_ELIMIT;
+        (void)shoal_fail(wanted, "of another call");
+        shoal_err err = i < 2   ? shoal_module_share(NULL)
+                        : i < 4 ? shoal_tensor_share(NULL)
+                                : shoal_queue_put_tensor(queue, NULL, SHOAL_NOW);
+        ck_assert_err(err, wanted == SHOAL_OK ? SHOAL_EINVAL : wanted);
+    }
+    shoal_release(queue);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("sharing_modules");
@@ -204,11 +270,15 @@ static Suite *suite(void)
     add_for_methods(tc, b10_a_module_sent_trains_there_and_its_weights_move_here);
     add_for_methods(tc, b10_a_state_dict_is_the_same_memory_and_copied_in_it_is_not);
     tcase_add_test(tc, b10_a_state_dict_that_does_not_fit_is_refused_by_name);
+    tcase_add_test(tc, bare_codes_of_a_module_are_told);
+    tcase_add_test(tc, sharing_nothing_is_an_error);
     suite_add_tcase(s, tc);
     return s;
 }
 
 int main(int argc, char **argv)
 {
-    return shoal_module_register(&net) == SHOAL_OK ? sh_test_main(argc, argv, suite) : EXIT_FAILURE;
+    return shoal_module_register(&net) == SHOAL_OK && shoal_module_register(&mute) == SHOAL_OK
+               ? sh_test_main(argc, argv, suite)
+               : EXIT_FAILURE;
 }

@@ -44,7 +44,7 @@ typedef struct shoal_dataset_type {
     int64_t x_shape[SHOAL_MAX_DIMS - 1], y_shape[SHOAL_MAX_DIMS - 1];
     shoal_err (*fetch)(void *state, const int64_t *numbers, int64_t count, shoal_tensor *x, shoal_tensor *y);
     void (*destroy)(void *state);                                   /* may be NULL */
-    shoal_value *(*pack)(void *state);                              /* may be NULL; NULL returned: the last error */
+    shoal_value *(*pack)(void *state);                              /* may be NULL; NULL returned: the error it told */
     shoal_err (*open)(const shoal_value *packed, void **out_state); /* may be NULL */
 } shoal_dataset_type;
 
@@ -62,7 +62,8 @@ SHOAL_MUST_USE shoal_err shoal_dataset_fetch(shoal_dataset *set, const int64_t *
                                              shoal_tensor *y);
 
 /* A data set as a value, to give to another process, and the set that it is there: over the same memory, the caller's.
- * Errors: SHOAL_EINVAL for a set that cannot travel, with the reason; SHOAL_ETYPE for another kind of value. */
+ * Errors: SHOAL_EINVAL for a set that cannot travel, with the reason; SHOAL_ETYPE for another kind of value; what pack tells and what open
+ * returns. */
 shoal_value *shoal_dataset_pack(shoal_dataset *set);
 shoal_dataset *shoal_dataset_open(const shoal_value *packed);
 

@@ -45,7 +45,8 @@ shoal_err shoal_last_error(void);
 const char *shoal_last_error_text(void);
 
 /* Records an error of the program's own, for a target to return: shoal_fail(SHOAL_EINVAL, "no file %s", path).
- * Returns err. */
+ * Returns err. The functions of a data set, a module or an environment may do the same; when one of them returns a code that it has
+ * not told, or NULL (SHOAL_EINVAL), the library tells it, with the name of the function. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif

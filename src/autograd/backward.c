@@ -329,9 +329,10 @@ static shoal_tensor *run_hooks(const sh_hooks *hooks, shoal_tensor *g)
     sh_hooks now = *hooks; /* a hook may remove itself */
     for (int i = 0; i < now.count && g; i++) {
         shoal_tensor *before = g;
+        uint64_t mark = sh_callback_mark();
         g = now.list[i].call(g, now.list[i].context);
-        if (!g && shoal_last_error() == SHOAL_OK) {
-            (void)sh_fail(SHOAL_EINVAL, "a gradient hook gave no gradient");
+        if (!g) {
+            (void)sh_callback_null(mark, "backward", "a gradient hook");
         }
         if (g && (g->dtype != before->dtype || !is_shaped_like(g, before))) {
             sh_text was, is;
@@ -450,7 +451,7 @@ static shoal_tensor *first_grad(shoal_tensor *t, shoal_tensor *grad)
 shoal_err shoal_backward_with(shoal_tensor *t, shoal_tensor *grad, bool keep)
 {
     if (!t) {
-        return sh_null_error("shoal_backward");
+        return sh_null_error("shoal_backward", "a tensor");
     }
     if (!t->requires_grad) {
         return sh_fail(SHOAL_ESTATE, "backward: nothing that this tensor was computed from needs a gradient");

@@ -9,6 +9,7 @@
 
 static _Thread_local shoal_err last_code;
 static _Thread_local char last_text[512];
+static _Thread_local uint64_t told; /* how many errors */
 
 static const char *const names[] = {
     [SHOAL_OK] = "SHOAL_OK",           [SHOAL_EINVAL] = "SHOAL_EINVAL",
@@ -49,6 +50,7 @@ shoal_err shoal_fail(shoal_err err, const char *format, ...)
     va_end(arguments);
     memcpy(last_text, text, sizeof text);
     last_code = err;
+    told++;
     return err;
 }
 
@@ -58,6 +60,31 @@ shoal_err sh_fail_os(const char *what)
     shoal_err err = number == ENOMEM ? SHOAL_ENOMEM : number == EPERM || number == EACCES ? SHOAL_EPERM : SHOAL_EOS;
     char words[128];
     return sh_fail(err, "%s: %s", what, strerror_r(number, words, sizeof words));
+}
+
+shoal_err sh_null_error(const char *call, const char *what)
+{
+    return last_code != SHOAL_OK ? last_code : sh_fail(SHOAL_EINVAL, "%s: %s is NULL", call, what);
+}
+
+uint64_t sh_callback_mark(void)
+{
+    return told;
+}
+
+shoal_err sh_callback_err(uint64_t mark, shoal_err err, const char *owner, const char *function)
+{
+    if (err == SHOAL_OK || (told != mark && last_code == err)) {
+        return err;
+    }
+    return sh_fail(err, "%s: %s returned %s", owner, function, shoal_err_name(err));
+}
+
+shoal_err sh_callback_null(uint64_t mark, const char *owner, const char *function)
+{
+    return told != mark && last_code != SHOAL_OK
+               ? last_code
+               : sh_fail(SHOAL_EINVAL, "%s: %s returned NULL and told no error", owner, function);
 }
 
 _Noreturn void sh_panic(const char *file, int line, const char *what)

@@ -133,7 +133,7 @@ END_TEST
 
 /* ---- a set of the program's own, that can fail and kill ---- */
 
-enum { FINE, FAILS, DIES_ONCE, DIES, EXITS };
+enum { FINE, FAILS, DIES_ONCE, DIES, EXITS, OPENS_NOT };
 
 typedef struct moody {
     int mood;
@@ -192,6 +192,9 @@ static shoal_value *moody_pack(void *state)
 
 static shoal_err moody_open(const shoal_value *packed, void **out_state)
 {
+    if (shoal_value_as_int(shoal_value_find(packed, "mood")) == OPENS_NOT) {
+        return SHOAL_EPERM;
+    }
     moody *m = calloc(1, sizeof *m);
     m->mood = (int)shoal_value_as_int(shoal_value_find(packed, "mood"));
     m->deaths = shoal_retain(shoal_value_as_block(shoal_value_find(packed, "deaths")));
@@ -293,6 +296,20 @@ START_TEST(exits)
 }
 END_TEST
 
+/* A set that does not open in the workers, for a code that nobody put into words, is told, and no batch comes. */
+START_TEST(open_fails)
+{
+    shoal_batch b;
+    shoal_dataset *set = moody_set(OPENS_NOT);
+    shoal_loader *loader = must_load(set, with(_i, 2));
+    ck_assert(!shoal_loader_next(loader, &b));
+    ck_assert_err(shoal_loader_error(loader), SHOAL_ECHILD);
+    ck_assert_msg(strstr(shoal_last_error_text(), "moody: open returned SHOAL_EPERM"), "%s", shoal_last_error_text());
+    shoal_loader_destroy(loader);
+    shoal_dataset_release(set);
+}
+END_TEST
+
 /* A worker is killed at any moment, again and again: nothing is lost, nothing comes twice, nothing is left. */
 START_TEST(killed_at_random)
 {
@@ -379,6 +396,7 @@ static Suite *suite(void)
     add_for_methods(tc, left_early);
     add_for_methods(tc, dies_once);
     add_for_methods(tc, fetch_fails);
+    add_for_methods(tc, open_fails);
     add_for_methods(tc, dies_always);
     add_for_methods(tc, exits);
     tcase_add_loop_test(tc, killed_at_random, SHOAL_START_SPAWN,

@@ -259,8 +259,10 @@ shoal_value *shoal_dataset_pack(shoal_dataset *set)
     f.y_ndim = t->y_ndim;
     memcpy(f.x_shape, t->x_shape, sizeof f.x_shape);
     memcpy(f.y_shape, t->y_shape, sizeof f.y_shape);
+    uint64_t mark = sh_callback_mark();
     shoal_value *state = t->pack(set->state);
     if (state == NULL) {
+        (void)sh_callback_null(mark, t->name, "pack");
         return NULL;
     }
     return shoal_map("dataset", t->name, "form", shoal_value_bytes(&f, sizeof f), "fetch",
@@ -314,8 +316,12 @@ shoal_dataset *shoal_dataset_open(const shoal_value *packed)
 {
     shoal_dataset_type type;
     void *state = NULL;
-    if (open_type(packed, &type) != SHOAL_OK || check_type(&type) != SHOAL_OK ||
-        type.open(shoal_value_find(packed, "state"), &state) != SHOAL_OK) {
+    if (open_type(packed, &type) != SHOAL_OK || check_type(&type) != SHOAL_OK) {
+        return NULL;
+    }
+    uint64_t mark = sh_callback_mark();
+    shoal_err err = type.open(shoal_value_find(packed, "state"), &state);
+    if (sh_callback_err(mark, err, type.name != NULL ? type.name : "data", "open") != SHOAL_OK) {
         return NULL;
     }
     shoal_dataset *set = shoal_dataset_create(&type, state);

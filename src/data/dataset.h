@@ -2,6 +2,7 @@
 #ifndef SH_DATA_DATASET_H
 #define SH_DATA_DATASET_H
 
+#include "base/error.h"
 #include "sync/atomic.h"
 
 #include <shoal/data.h>
@@ -19,7 +20,8 @@ struct shoal_dataset {
 static inline shoal_err sh_dataset_fetch(shoal_dataset *set, const int64_t *numbers, int64_t count, shoal_tensor *x,
                                          shoal_tensor *y)
 {
-    return set->type.fetch(set->state, numbers, count, x, y);
+    uint64_t mark = sh_callback_mark();
+    return sh_callback_err(mark, set->type.fetch(set->state, numbers, count, x, y), set->type.name, "fetch");
 }
 
 /* The numbers are samples of the set, or SHOAL_EINVAL names the first that is not. */

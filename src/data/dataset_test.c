@@ -373,6 +373,73 @@ START_TEST(stays)
 }
 END_TEST
 
+/* ---- functions of the program that fail without a word ---- */
+
+static shoal_err bare_fetch(void *state, const int64_t *numbers, int64_t count, shoal_tensor *x, shoal_tensor *y)
+{
+    (void)state;
+    (void)count;
+    (void)x;
+    (void)y;
+    return numbers[0] == 0 ? SHOAL_ELIMIT : numbers[0] == 1 ? shoal_fail(SHOAL_ELIMIT, "in words") : SHOAL_OK;
+}
+
+static shoal_value *bare_pack(void *state)
+{
+    return state != NULL ? NULL : shoal_value_null();
+}
+
+static shoal_err bare_open(const shoal_value *packed, void **out_state)
+{
+    (void)packed;
+    (void)out_state;
+    return SHOAL_EPERM;
+}
+
+static shoal_err bare_transform(shoal_tensor *x, void *context)
+{
+    (void)x;
+    (void)context;
+    return SHOAL_ECLOSED;
+}
+
+static void told(shoal_err err, const char *text)
+{
+    ck_assert_int_eq(shoal_last_error(), err);
+    ck_assert_str_eq(shoal_last_error_text(), text);
+}
+
+/* What a function of the set returns is the last error, in words, whether it told one or not; what it told itself stays. An older error,
+ * also of the same code, is never taken for it. */
+START_TEST(bare_codes)
+{
+    static const shoal_dataset_type type = {
+        .name = "bare", .length = 9, .y_dtype = SHOAL_I64, .fetch = bare_fetch, .pack = bare_pack, .open = bare_open};
+    static int any;
+    shoal_dataset *set = shoal_dataset_create(&type, NULL), *full = shoal_dataset_create(&type, &any);
+    shoal_dataset *sub = shoal_subset_with(set, (int64_t[]){5}, 1, bare_transform, NULL);
+    shoal_tensor *x = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(1)), *y = shoal_zeros(SHOAL_I64, SHOAL_SHAPE(1));
+    shoal_value *packed = shoal_dataset_pack(set);
+    ck_assert_ptr_null(shoal_dataset_open(packed));
+    told(SHOAL_EPERM, "bare: open returned SHOAL_EPERM");
+    (void)shoal_fail(SHOAL_ELIMIT, "an older one");
+    ck_assert_err(shoal_dataset_fetch(set, (int64_t[]){0}, 1, x, y), SHOAL_ELIMIT);
+    told(SHOAL_ELIMIT, "bare: fetch returned SHOAL_ELIMIT");
+    ck_assert_err(shoal_dataset_fetch(set, (int64_t[]){1}, 1, x, y), SHOAL_ELIMIT);
+    told(SHOAL_ELIMIT, "in words");
+    ck_assert_err(shoal_dataset_fetch(sub, (int64_t[]){0}, 1, x, y), SHOAL_ECLOSED);
+    told(SHOAL_ECLOSED, "bare: the transform of a subset returned SHOAL_ECLOSED");
+    ck_assert_ptr_null(shoal_dataset_pack(full));
+    told(SHOAL_EINVAL, "bare: pack returned NULL and told no error");
+    shoal_value_destroy(packed);
+    shoal_tensor_release(x);
+    shoal_tensor_release(y);
+    shoal_dataset_release(sub);
+    shoal_dataset_release(full);
+    shoal_dataset_release(set);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("dataset");
@@ -389,6 +456,7 @@ static Suite *suite(void)
     tcase_add_test(tc, catalog);
     add_for_methods(tc, travels);
     tcase_add_test(tc, stays);
+    tcase_add_test(tc, bare_codes);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -35,7 +35,10 @@ static shoal_err subset_fetch(void *state, const int64_t *numbers, int64_t count
     }
     shoal_err err = sh_dataset_fetch(s->parent, own, count, x, y);
     sh_cpu_cache_free(own, bytes);
-    return err == SHOAL_OK && s->transform != NULL ? s->transform(x, s->context) : err;
+    uint64_t mark = sh_callback_mark();
+    return err == SHOAL_OK && s->transform != NULL
+               ? sh_callback_err(mark, s->transform(x, s->context), s->parent->type.name, "the transform of a subset")
+               : err;
 }
 
 static void subset_destroy(void *state)

@@ -118,7 +118,8 @@ shoal_env *shoal_env_create(const char *name, uint64_t seed)
     }
     env->type = type;
     env->random = seed;
-    if (type->init != NULL && type->init(env) != SHOAL_OK) {
+    uint64_t mark = sh_callback_mark();
+    if (type->init != NULL && sh_callback_err(mark, type->init(env), type->name, "init") != SHOAL_OK) {
         shoal_env_destroy(env);
         return NULL;
     }
@@ -140,7 +141,8 @@ shoal_err shoal_env_reset(shoal_env *env, float *out_observation)
     }
     env->steps = 0;
     env->under_way = false;
-    shoal_err err = env->type->reset(env, out_observation);
+    uint64_t mark = sh_callback_mark();
+    shoal_err err = sh_callback_err(mark, env->type->reset(env, out_observation), env->type->name, "reset");
     env->under_way = err == SHOAL_OK;
     return err;
 }
@@ -169,7 +171,9 @@ shoal_err shoal_env_step(shoal_env *env, int64_t action, float *out_observation,
         return err;
     }
     shoal_env_outcome out = {0};
-    err = env->type->step(env, action, out_observation, &out.reward, &out.terminated);
+    uint64_t mark = sh_callback_mark();
+    err = sh_callback_err(mark, env->type->step(env, action, out_observation, &out.reward, &out.terminated),
+                          env->type->name, "step");
     if (err == SHOAL_OK) {
         env->steps++;
         out.truncated = env->type->most_steps > 0 && env->steps >= env->type->most_steps;

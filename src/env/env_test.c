@@ -166,6 +166,29 @@ static shoal_err no_init(shoal_env *self)
     return shoal_fail(SHOAL_EOS, "no luck");
 }
 
+static shoal_err bare_init(shoal_env *self)
+{
+    (void)self;
+    return SHOAL_EPERM;
+}
+
+static shoal_err bare_reset(shoal_env *self, float *observation)
+{
+    (void)self;
+    return *observation < 0 ? SHOAL_ELIMIT : SHOAL_OK;
+}
+
+static shoal_err bare_step(shoal_env *self, int64_t action, float *observation, double *out_reward,
+                           bool *out_terminated)
+{
+    (void)self;
+    (void)action;
+    (void)observation;
+    (void)out_reward;
+    (void)out_terminated;
+    return SHOAL_ECLOSED;
+}
+
 static void coin_fini(shoal_env *self)
 {
     (void)self;
@@ -248,6 +271,31 @@ START_TEST(a_kind_of_ones_own)
 }
 END_TEST
 
+/* What the functions of a kind return without a word is the last error all the same, not an older one or none. */
+START_TEST(bare_codes)
+{
+    static const shoal_env_type closed = {
+        .name = "closed", .observation = 1, .actions = 1, .init = bare_init, .reset = bare_reset, .step = bare_step};
+    static const shoal_env_type bare = {
+        .name = "bare", .observation = 1, .actions = 1, .reset = bare_reset, .step = bare_step};
+    float seen = -1;
+    shoal_env_outcome out;
+    ck_assert_ok(shoal_env_register(&closed));
+    ck_assert_ok(shoal_env_register(&bare));
+    ck_assert_ptr_null(shoal_env_create("closed", 1));
+    ck_assert_int_eq(shoal_last_error(), SHOAL_EPERM);
+    ck_assert_str_eq(shoal_last_error_text(), "closed: init returned SHOAL_EPERM");
+    shoal_env *env = shoal_env_create("bare", 1);
+    ck_assert_err(shoal_env_reset(env, &seen), SHOAL_ELIMIT);
+    ck_assert_str_eq(shoal_last_error_text(), "bare: reset returned SHOAL_ELIMIT");
+    seen = 0;
+    ck_assert_ok(shoal_env_reset(env, &seen));
+    ck_assert_err(shoal_env_step(env, 0, &seen, &out), SHOAL_ECLOSED);
+    ck_assert_str_eq(shoal_last_error_text(), "bare: step returned SHOAL_ECLOSED");
+    shoal_env_destroy(env);
+}
+END_TEST
+
 START_TEST(null_is_an_error)
 {
     float seen[4];
@@ -275,6 +323,7 @@ static Suite *suite(void)
         the_seed_decides,
         kinds_by_name,
         a_kind_of_ones_own,
+        bare_codes,
         null_is_an_error,
     };
     Suite *s = suite_create("env");

@@ -34,7 +34,8 @@ shoal_module *shoal_module_create(const shoal_module_type *type, size_t count, c
     for (size_t i = 0; i < count; i++) {
         m->settings[i] = settings[i];
     }
-    if (type->init && type->init(m, m->settings) != SHOAL_OK) {
+    uint64_t mark = sh_callback_mark();
+    if (type->init && sh_callback_err(mark, type->init(m, m->settings), type->name, "init") != SHOAL_OK) {
         shoal_module_destroy(m);
         return NULL;
     }
@@ -178,7 +179,8 @@ static shoal_err check_tensor(const shoal_module *m, const char *name, const sho
 static shoal_err add_entry(shoal_module *m, const char *name, shoal_tensor *t, bool is_buffer)
 {
     if (!m || !t) {
-        return t ? sh_fail(SHOAL_EINVAL, "the module is NULL") : shoal_last_error();
+        return t ? sh_fail(SHOAL_EINVAL, "the module is NULL")
+                 : sh_null_error(is_buffer ? "shoal_module_add_buffer" : "shoal_module_add_parameter", "the tensor");
     }
     shoal_err err = check_name(m, name, 0);
     if (err == SHOAL_OK) {
@@ -236,7 +238,7 @@ static shoal_err append_child(shoal_module *m, const char *name, shoal_module *c
 shoal_err shoal_module_add_child(shoal_module *module, const char *name, shoal_module *child)
 {
     if (!child) {
-        return shoal_last_error();
+        return sh_null_error("shoal_module_add_child", "the child");
     }
     if (child->parent || stands_above(module, child)) {
         return sh_fail(SHOAL_EINVAL, "the module for '%s', a %s, %s", name ? name : "", child->type->name,

@@ -335,6 +335,10 @@ START_TEST(null_is_allowed)
     ck_assert_err(shoal_module_copy(NULL, m), SHOAL_EINVAL);
     ck_assert_err(shoal_module_add_buffer(NULL, "x", shoal_zeros(SHOAL_F32, SHOAL_SCALAR)), SHOAL_EINVAL);
     ck_assert_err(shoal_module_add_child(NULL, "x", shoal_relu_create()), SHOAL_EINVAL);
+    (void)shoal_fail(SHOAL_OK, "none"); /* a NULL that no failed call has left */
+    ck_assert_err(shoal_module_add_parameter(m, "x", NULL), SHOAL_EINVAL);
+    (void)shoal_fail(SHOAL_OK, "none");
+    ck_assert_err(shoal_module_add_child(m, "x", NULL), SHOAL_EINVAL);
     ck_assert_uint_eq(shoal_module_format(NULL, text, sizeof text), 4);
     ck_assert_str_eq(text, "NULL");
     shoal_module_destroy(m);

@@ -15,7 +15,11 @@ shoal_tensor *shoal_module_forward(shoal_module *module, shoal_tensor *x)
         return NULL;
     }
     size_t mark = shoal_scope_mark();
+    uint64_t told = sh_callback_mark();
     shoal_tensor *y = module->type->forward(module, x);
+    if (!y) {
+        (void)sh_callback_null(told, module->type->name, "forward");
+    }
     sh_scope_release_but(mark, y);
     return y;
 }

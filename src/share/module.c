@@ -15,7 +15,7 @@
 shoal_err shoal_module_share(shoal_module *module)
 {
     shoal_named it = {0};
-    shoal_err err = module ? SHOAL_OK : shoal_last_error();
+    shoal_err err = module ? SHOAL_OK : sh_null_error("shoal_module_share", "the module");
     while (err == SHOAL_OK && shoal_module_next(module, &it)) {
         err = shoal_tensor_share(it.tensor);
     }
@@ -276,7 +276,7 @@ static shoal_err check_state(shoal_module *module, const shoal_value *state)
 shoal_err shoal_module_load_state_dict(shoal_module *module, const shoal_value *state)
 {
     if (!module || !state) {
-        return shoal_last_error();
+        return sh_null_error("shoal_module_load_state_dict", module ? "the state dict" : "the module");
     }
     if (shoal_value_type(state) != SHOAL_MAP) {
         return sh_fail(SHOAL_ETYPE, "a state dict is a map");

@@ -1,4 +1,5 @@
 /* Tensors as messages of their own. */
+#include "base/error.h"
 #include "ipc/queue_quick.h"
 #include "share/description.h"
 
@@ -7,7 +8,7 @@
 shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout)
 {
     shoal_block *description = NULL;
-    shoal_err err = t ? sh_tensor_describe(t, &description) : shoal_last_error();
+    shoal_err err = t ? sh_tensor_describe(t, &description) : sh_null_error("shoal_queue_put_tensor", "the tensor");
     return err == SHOAL_OK ? shoal_queue_put_block(queue, description, timeout) : err;
 }
 
@@ -22,7 +23,7 @@ static bool is_only_way(const shoal_tensor *t, const shoal_block *d)
 shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout)
 {
     shoal_block *description = NULL;
-    shoal_err err = t ? sh_tensor_describe(t, &description) : shoal_last_error();
+    shoal_err err = t ? sh_tensor_describe(t, &description) : sh_null_error("shoal_queue_give_tensor", "the tensor");
     if (err == SHOAL_OK &&
         !(is_only_way(t, description) && sh_queue_give_block_quick((shoal_block *)queue, description))) {
         err = shoal_queue_put_block(queue, description, timeout);

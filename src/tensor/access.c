@@ -69,7 +69,7 @@ static void *host_copy(const shoal_tensor *t, shoal_dtype dtype)
 shoal_err shoal_tensor_read(const shoal_tensor *t, void *out, size_t size)
 {
     if (!t) {
-        return sh_null_error("shoal_tensor_read");
+        return sh_null_error("shoal_tensor_read", "a tensor");
     }
     size_t own = (size_t)t->count * shoal_dtype_size(t->dtype);
     if (size != own) {

@@ -114,12 +114,6 @@ const char *sh_tensor_text(sh_text *buffer, const shoal_tensor *t)
     return buffer->text;
 }
 
-shoal_err sh_null_error(const char *call)
-{
-    shoal_err err = shoal_last_error();
-    return err != SHOAL_OK ? err : sh_fail(SHOAL_EINVAL, "%s: a tensor is NULL", call);
-}
-
 shoal_err sh_dim(int *dim, int ndim, const char *op)
 {
     int dims = ndim > 0 ? ndim : 1;

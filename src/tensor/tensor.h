@@ -77,9 +77,6 @@ typedef struct sh_text {
 const char *sh_shape_text(sh_text *buffer, int ndim, const int64_t *shape);
 const char *sh_tensor_text(sh_text *buffer, const shoal_tensor *t);
 
-/* For an argument that is NULL: the error that made it NULL or, when there was none, SHOAL_EINVAL with the call's name. */
-shoal_err sh_null_error(const char *call);
-
 /* dim counted from the end made positive, for a tensor of ndim dims (0-d counts as 1-d). Errors: SHOAL_EINVAL. */
 shoal_err sh_dim(int *dim, int ndim, const char *op);
 

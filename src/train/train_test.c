@@ -347,6 +347,63 @@ START_TEST(restarts_are_limited)
 }
 END_TEST
 
+/* ---- functions of the program that fail without a word ---- */
+
+static shoal_err zero_fetch(void *state, const int64_t *numbers, int64_t count, shoal_tensor *x, shoal_tensor *y)
+{
+    (void)state;
+    (void)numbers;
+    (void)count;
+    return shoal_fill_(x, 0) && shoal_fill_(y, 0) ? SHOAL_OK : shoal_last_error();
+}
+
+static shoal_value *null_pack(void *state)
+{
+    (void)state;
+    return shoal_value_null();
+}
+
+static shoal_err bare_open(const shoal_value *packed, void **out_state)
+{
+    (void)packed;
+    (void)out_state;
+    return SHOAL_EPERM;
+}
+
+static shoal_tensor *null_forward(shoal_module *self, shoal_tensor *x)
+{
+    (void)self;
+    (void)x;
+    return NULL;
+}
+
+/* A set that no worker can open fails the job, whatever the method: nothing was trained. So does a model that gives nothing. */
+START_TEST(bare_codes_fail_the_job)
+{
+    static const shoal_dataset_type type = {.name = "shut",
+                                            .length = 60,
+                                            .x_ndim = 3,
+                                            .x_shape = {1, 28, 28},
+                                            .y_dtype = SHOAL_I64,
+                                            .fetch = zero_fetch,
+                                            .pack = null_pack,
+                                            .open = bare_open};
+    static const shoal_module_type mute = {.name = "Mute", .forward = null_forward};
+    shoal_dataset *set = shoal_dataset_create(&type, NULL);
+    shoal_module *model = new_model(), *none = shoal_module_create(&mute, 0, NULL);
+    shoal_train_options o = options_of((shoal_train_method)_i, (sets){set, NULL}, model);
+    o.epochs = 2;
+    o.clients = o.method == SHOAL_METHOD_FEDAVG ? 6 : 0;
+    ck_assert_err(shoal_train_run(&o, NULL), SHOAL_ECHILD);
+    ck_assert_msg(strstr(shoal_last_error_text(), "shut: open returned SHOAL_EPERM"), "%s", shoal_last_error_text());
+    ck_assert_err(shoal_evaluate(none, set, NULL, NULL), SHOAL_EINVAL);
+    ck_assert_str_eq(shoal_last_error_text(), "Mute: forward returned NULL and told no error");
+    shoal_module_destroy(none);
+    shoal_module_destroy(model);
+    shoal_dataset_release(set);
+}
+END_TEST
+
 START_TEST(stops)
 {
     sets s = open_sets();
@@ -467,6 +524,7 @@ static Suite *suite(void)
     tcase_add_test(tc, rounds_of_an_epoch);
     tcase_add_loop_test(tc, deaths_are_counted, 0, 5);
     tcase_add_loop_test(tc, restarts_are_limited, 0, 4);
+    tcase_add_loop_test(tc, bare_codes_fail_the_job, SHOAL_METHOD_HOGWILD, SHOAL_METHOD_FEDAVG + 1);
     tcase_add_loop_test(tc, stops, 0, 4);
     tcase_add_test(tc, wrong_options);
     tcase_add_test(tc, mean_of_models);
