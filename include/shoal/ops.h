@@ -153,7 +153,7 @@ shoal_tensor *shoal_smooth_l1_loss(shoal_tensor *x, shoal_tensor *target, shoal_
 shoal_tensor *shoal_bce_with_logits(shoal_tensor *x, shoal_tensor *target, shoal_reduction reduction);
 
 /* Zeroes elements (dropout) or whole channels [N, C, …] (dropout2d) with probability p and scales the rest by
- * 1 / (1 - p); gives x itself when p is 0. The thread's generator is used. */
+ * 1 / (1 - p); gives x itself when p is 0, and zeros, with zero gradients, when it is 1. The thread's generator is used. */
 shoal_tensor *shoal_dropout(shoal_tensor *x, double p);
 shoal_tensor *shoal_dropout2d(shoal_tensor *x, double p);
 

@@ -196,8 +196,8 @@ shoal_tensor *shoal_conv2d(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b, co
 static shoal_err pool_relu_shape(sh_call *c)
 {
     int64_t h = 0, w = 0;
-    if (!(c->a.d[0] >= 0 && c->a.d[0] < 1)) {
-        return sh_fail(SHOAL_EINVAL, "%s: p is %g, not in [0, 1)", c->op->name, c->a.d[0]);
+    if (!(c->a.d[0] >= 0 && c->a.d[0] <= 1)) {
+        return sh_fail(SHOAL_EINVAL, "%s: p is %g, not in [0, 1]", c->op->name, c->a.d[0]);
     }
     shoal_err err = check_conv(c, &h, &w);
     if (err == SHOAL_OK && (h < 2 || w < 2)) {

@@ -15,8 +15,8 @@ static shoal_err dropout_shape(sh_call *c)
 
 static bool is_probability(double p, const char *op)
 {
-    if (!(p >= 0 && p < 1)) {
-        (void)sh_fail(SHOAL_EINVAL, "%s: p is %g, not in [0, 1)", op, p);
+    if (!(p >= 0 && p <= 1)) {
+        (void)sh_fail(SHOAL_EINVAL, "%s: p is %g, not in [0, 1]", op, p);
         return false;
     }
     return true;
@@ -59,7 +59,7 @@ shoal_tensor *shoal_dropout(shoal_tensor *x, double p)
     return sh_run(&sh_op_dropout, &(sh_call){.in = {shoal_contiguous(x)}, .in_count = 1, .a.d = {p}}, 1);
 }
 
-/* ---- dropout2d: saved: what each channel of each image is multiplied with, 0 or 1 / (1 - p) ---- */
+/* ---- dropout2d: saved: what each channel of each image is multiplied with, 0 or 1 / (1 - p), which none gets when p is 1 ---- */
 
 static shoal_err dropout2d_shape(sh_call *c)
 {

@@ -64,7 +64,7 @@ START_TEST(words)
     REFUSED(shoal_conv2d(img, w, NULL, &(shoal_conv2d_options){.stride = {-1, 1}}), SHOAL_EINVAL, "stride -1");
     REFUSED(shoal_conv2d(img, w, NULL, &(shoal_conv2d_options){.dilation = {3, 3}, .stride = {9, 9}}), SHOAL_EINVAL,
             "larger than the padded image");
-    REFUSED(shoal_conv2d_pool_relu(img, w, NULL, 0, 1), SHOAL_EINVAL, "p is 1");
+    REFUSED(shoal_conv2d_pool_relu(img, w, NULL, 0, 1.5), SHOAL_EINVAL, "p is 1.5");
     REFUSED(shoal_conv2d_pool_relu(img, w, NULL, -1, 0), SHOAL_EINVAL, "padding -1");
     REFUSED(shoal_max_pool2d(img, &(shoal_pool2d_options){{6, 6}, {9, 9}, {0, 0}}), SHOAL_EINVAL, "size 6");
     REFUSED(shoal_max_pool2d(img, &(shoal_pool2d_options){{2, 2}, {1, 1}, {2, 0}}), SHOAL_EINVAL, "padding 2");
@@ -79,6 +79,7 @@ START_TEST(words)
     REFUSED(shoal_l1_loss(a, a, (shoal_reduction)7), SHOAL_EINVAL, "7");
     REFUSED(shoal_dropout(a, -0.1), SHOAL_EINVAL, "-0.1");
     REFUSED(shoal_dropout(a, NAN), SHOAL_EINVAL, "nan");
+    REFUSED(shoal_dropout2d(img, 1.1), SHOAL_EINVAL, "1.1");
     REFUSED(shoal_dropout2d(shoal_flatten(a, 0), 0.5), SHOAL_EINVAL, "f32 [6]");
     REFUSED(shoal_layer_norm(a, img, NULL, 1, 1e-5), SHOAL_EINVAL, "weight f32 [1, 2, 5, 5]");
     REFUSED(shoal_layer_norm(a, NULL, NULL, 3, 1e-5), SHOAL_EINVAL, "last 3 dims");

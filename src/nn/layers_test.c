@@ -279,6 +279,41 @@ START_TEST(dropouts_work_in_training_only)
 }
 END_TEST
 
+static void is_all(const shoal_tensor *t, float value)
+{
+    ck_assert_msg(t != NULL, "%s", shoal_last_error_text());
+    for (int64_t i = 0; i < shoal_tensor_count(t); i++) {
+        ck_assert(data(t)[i] == value);
+    }
+}
+
+/* A probability of 1 gives zeros and zero gradients, as PyTorch's, also in the convolution block. */
+START_TEST(dropouts_of_everything_give_zeros)
+{
+    shoal_tensor *x = shoal_ones(SHOAL_F32, SHOAL_SHAPE(3, 2, 5, 7));
+    shoal_tensor *w = shoal_ones(SHOAL_F32, SHOAL_SHAPE(4, 2, 2, 2));
+    shoal_module *const both[] = {shoal_dropout_create(1), shoal_dropout2d_create(1)};
+    ck_assert_ok(shoal_tensor_set_requires_grad(x, true));
+    ck_assert_ok(shoal_tensor_set_requires_grad(w, true));
+    for (int k = 0; k < 3; k++) {
+        shoal_tensor *y = k < 2 ? shoal_module_forward(both[k], x) : shoal_conv2d_pool_relu(x, w, NULL, 0, 1);
+        is_all(y, 0);
+        ck_assert_ok(shoal_tensor_set_grad(x, NULL));
+        ck_assert_ok(shoal_backward(shoal_sum(y, SHOAL_ALL, false)));
+        is_all(shoal_tensor_grad(x), 0);
+    }
+    is_all(shoal_tensor_grad(w), 0);
+    for (int k = 0; k < 2; k++) {
+        shoal_module_train(both[k], false);
+        ck_assert_ptr_eq(shoal_module_forward(both[k], x), x);
+        shoal_module_destroy(both[k]);
+    }
+    shoal_scope_release(0);
+    shoal_tensor_release(x);
+    shoal_tensor_release(w);
+}
+END_TEST
+
 /* ---- LSTM, against the formulas in double ---- */
 
 static double sigmoid(double x)
@@ -361,6 +396,7 @@ int main(int argc, char **argv)
         layers_compute_their_ops,
         actor_critic_is_two_networks,
         dropouts_work_in_training_only,
+        dropouts_of_everything_give_zeros,
         lstm_follows_its_formulas,
     };
     return run_tests(argc, argv, "layers", COUNT(tests), tests);
