@@ -116,7 +116,9 @@ bool shoal_tensor_close(const shoal_tensor *a, const shoal_tensor *b, double rto
  * Returns the length of the whole text. */
 size_t shoal_tensor_format(const shoal_tensor *t, char *buffer, size_t capacity);
 
-/* Views: they share the storage, belong to the scope, and carry gradients. Dims may count from the end. */
+/* Views: they share the storage, belong to the scope, and carry gradients, all but as_strided, which refuses a tensor that needs one
+ * (SHOAL_ESTATE: detach it first). Dims may count from the end. slice is Python's: start and end may count from the end too, and what
+ * lies beyond either end is taken to it; step is at least 1. narrow and select take nothing beyond the tensor (SHOAL_EINVAL). */
 shoal_tensor *shoal_reshape(shoal_tensor *t, int ndim,
                             const int64_t *shape);                         /* one size may be -1; copies if it must */
 shoal_tensor *shoal_view(shoal_tensor *t, int ndim, const int64_t *shape); /* never copies: SHOAL_EINVAL instead */

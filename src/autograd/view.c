@@ -29,7 +29,7 @@ static shoal_err fill_in(const shoal_tensor *t, const char *op, int64_t ndim, in
     }
     if (good && open >= 0) {
         good = known > 0 && t->count % known == 0;
-        shape[open] = good ? t->count / known : 0;
+        shape[open] = good ? t->count / known : -1;
     } else if (good) {
         good = known == t->count;
     }
@@ -307,6 +307,13 @@ static shoal_err slice_backward(sh_back *b)
 
 const sh_op sh_op_slice = {"slice", SH_OP_VIEWS, slice_shape, NULL, slice_backward};
 
+/* A place in a dim as Python takes it: a negative one counts from the end, one beyond either end is that end. */
+static int64_t clamped(int64_t at, int64_t size)
+{
+    at = at < 0 ? at + size : at;
+    return at < 0 ? 0 : at > size ? size : at;
+}
+
 shoal_tensor *shoal_slice(shoal_tensor *t, int dim, int64_t from, int64_t to, int64_t step)
 {
     if (!t || sh_dim(&dim, t->ndim, "slice") != SHOAL_OK) {
@@ -316,15 +323,15 @@ shoal_tensor *shoal_slice(shoal_tensor *t, int dim, int64_t from, int64_t to, in
         (void)sh_fail(SHOAL_EINVAL, "slice of a 0-d tensor");
         return NULL;
     }
-    int64_t size = t->shape[dim];
-    from = from < 0 ? from + size : from;
-    to = to < 0 ? to + size : to > size ? size : to;
-    if (from < 0 || from > size || to < 0 || step < 1) {
+    if (step < 1) {
         sh_text own;
-        (void)sh_fail(SHOAL_EINVAL, "slice of %s: dim %d from %lld to %lld by %lld", sh_tensor_text(&own, t), dim,
-                      (long long)from, (long long)to, (long long)step);
+        (void)sh_fail(SHOAL_EINVAL, "slice of %s: dim %d by steps of %lld; 1 is the least", sh_tensor_text(&own, t),
+                      dim, (long long)step);
         return NULL;
     }
+    int64_t size = t->shape[dim];
+    from = clamped(from, size);
+    to = clamped(to, size);
     step = step > size ? (size > 0 ? size : 1) : step; /* the same elements, and no overflow */
     int64_t length = to > from ? (to - from + step - 1) / step : 0;
     return RUN(sh_op_slice, t, dim, from, length, step);

@@ -312,6 +312,8 @@ START_TEST(refused)
     shoal_tensor *t = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(2, 3));
     ck_assert_ptr_null(shoal_reshape(t, SHOAL_SHAPE(4, 2)));
     ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "f32 [2, 3] to [4, 2]"));
+    ck_assert_ptr_null(shoal_reshape(t, SHOAL_SHAPE(4, -1)));
+    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "f32 [2, 3] to [4, -1]")); /* as the caller gave it */
     ck_assert_ptr_null(shoal_reshape(t, SHOAL_SHAPE(-1, -1)));
     ck_assert_ptr_null(shoal_reshape(t, SHOAL_SHAPE(-1, 0)));
     ck_assert_ptr_null(shoal_reshape(t, SHOAL_SHAPE(INT64_MAX, INT64_MAX)));
@@ -324,11 +326,33 @@ START_TEST(refused)
     ck_assert_ptr_null(shoal_narrow(t, 0, 1, 2));
     ck_assert_ptr_null(shoal_narrow(t, 0, INT64_MAX, 1));
     ck_assert_ptr_null(shoal_slice(t, 0, 0, 2, 0));
-    ck_assert_ptr_null(shoal_slice(t, 0, 3, 2, 1));
+    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "steps of 0; 1 is the least"));
     ck_assert_ptr_null(shoal_select(t, 1, 3));
     ck_assert_ptr_null(shoal_select(t, 1, -4));
     ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "select of f32 [2, 3]: dim 1 at -4"));
     ck_assert_int_eq(shoal_tensor_size(shoal_slice(t, 1, 0, INT64_MAX, INT64_MAX), 1), 1);
+    shoal_tensor_release(t);
+    shoal_scope_release(0);
+}
+END_TEST
+
+/* Start and end beyond the tensor are taken to its ends, as Python takes them. */
+START_TEST(slices_are_clamped)
+{
+    static const struct {
+        int64_t from, to, first, count;
+    } cases[] = {
+        {0, 99, 0, 6},  {6, 99, 6, 0},  {7, 9, 6, 0},           {INT64_MAX, INT64_MAX, 6, 0},
+        {-99, 2, 0, 2}, {4, -99, 4, 0}, {-99, INT64_MAX, 0, 6}, {INT64_MIN, 1, 0, 1},
+        {-2, 99, 4, 2}, {99, -1, 6, 0},
+    };
+    shoal_tensor *t = shoal_arange(SHOAL_I32, 0, 6, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        shoal_tensor *v = shoal_slice(t, 0, cases[i].from, cases[i].to, 1);
+        ck_assert_msg(v != NULL, "%s", shoal_last_error_text());
+        ck_assert_int_eq(shoal_tensor_size(v, 0), cases[i].count);
+        ck_assert(cases[i].count == 0 || (int64_t)shoal_tensor_at(v, SHOAL_SHAPE(0)) == cases[i].first);
+    }
     shoal_tensor_release(t);
     shoal_scope_release(0);
 }
@@ -343,6 +367,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, random_views, 0, 4);
     tcase_add_test(tc, as_strided);
     tcase_add_test(tc, refused);
+    tcase_add_test(tc, slices_are_clamped);
     suite_add_tcase(s, tc);
     return s;
 }
