@@ -162,7 +162,7 @@ typedef struct shoal_train_options {
 } shoal_train_options;
 
 /* The options with what is 0 replaced by its default, that of the method where it has one of its own; what says none stays
- * negative. */
+ * negative. NULL: those of no options at all. */
 shoal_train_options shoal_train_defaults(const shoal_train_options *options);
 
 /* Checkpoints. save is written before the workers start, after each epoch, and when the job ends or is stopped; aside, synced and

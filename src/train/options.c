@@ -46,7 +46,7 @@ shoal_err shoal_train_method_find(const char *name, shoal_train_method *out_meth
 
 shoal_train_options shoal_train_defaults(const shoal_train_options *options)
 {
-    shoal_train_options o = *options;
+    shoal_train_options o = options != NULL ? *options : (shoal_train_options){0};
     const sh_method *m = sh_method_of(o.method);
     if (m != NULL && m->defaults != NULL) {
         m->defaults(&o);
@@ -115,6 +115,9 @@ static shoal_err check_numbers(const shoal_train_options *o)
     }
     if (err == SHOAL_OK && o->average != SHOAL_AVERAGE_PARAMETERS && o->average != SHOAL_AVERAGE_GRADIENTS) {
         err = sh_fail(SHOAL_EINVAL, "no average %d", (int)o->average);
+    }
+    if (err == SHOAL_OK && (o->start < SHOAL_START_DEFAULT || o->start > SHOAL_START_FORKSERVER)) {
+        err = sh_fail(SHOAL_EINVAL, "there is no start method %d", (int)o->start);
     }
     if (err == SHOAL_OK && !(o->lr > 0 && isfinite(o->lr))) {
         err = sh_fail(SHOAL_EINVAL, "a learning rate of %g; it must be above 0", o->lr);

@@ -449,6 +449,7 @@ START_TEST(wrong_options)
         {{.batch = -2}, "batch", SHOAL_EINVAL},
         {{.rounds = -1}, "-1 rounds", SHOAL_EINVAL},
         {{.average = (shoal_train_average)9}, "no average 9", SHOAL_EINVAL},
+        {{.start = (shoal_start)9}, "no start method 9", SHOAL_EINVAL},
         {{.lr = -1}, "learning rate", SHOAL_EINVAL},
         {{.lr = NAN}, "learning rate", SHOAL_EINVAL},
         {{.lr_decay = 1.5}, "decay of the learning rate of 1.5; it must be above 0", SHOAL_EINVAL},
@@ -459,10 +460,13 @@ START_TEST(wrong_options)
         {{.model = "brain"}, "no model 'brain'; there are mnist-cnn", SHOAL_ENOENT},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        ck_assert_err(shoal_train_check(&wrong[i].o), wrong[i].err);
         ck_assert_err(shoal_train_run(&wrong[i].o, NULL), wrong[i].err);
         ck_assert_msg(strstr(shoal_last_error_text(), wrong[i].words) != NULL, "%s", shoal_last_error_text());
     }
     ck_assert_err(shoal_train_check(NULL), SHOAL_EINVAL);
+    ck_assert_int_eq(shoal_train_defaults(NULL).workers, 4);
+    ck_assert_str_eq(shoal_train_defaults(NULL).model, "mnist-cnn");
     ck_assert_err(shoal_train_run(&(shoal_train_options){.data = "/nowhere"}, NULL), SHOAL_ENOENT);
     shoal_train_method method = SHOAL_METHOD_SYNC;
     ck_assert_err(shoal_train_method_find("swim", &method), SHOAL_ENOENT);
