@@ -328,28 +328,57 @@ static json_t *describe(const shoal_tensor *t, uint64_t *at)
                      "data_offsets", (json_int_t)begin, (json_int_t)*at);
 }
 
+/* Why the JSON did not take a text of the set: it is not UTF-8, or memory is short. */
+static shoal_err text_error(const char *path, const char *what, const char *name, const char *text)
+{
+    json_t *any = json_string_nocheck(text), *good = any != NULL ? json_string(text) : NULL;
+    shoal_err err = any != NULL && good == NULL ? sh_fail(SHOAL_EINVAL, "%s: %s '%s' is not UTF-8", path, what, name)
+                                                : sh_fail(SHOAL_ENOMEM, "%s: no memory for its header", path);
+    json_decref(any);
+    json_decref(good);
+    return err;
+}
+
+static shoal_err add_text(json_t *texts, const char *path, const sh_named *n)
+{
+    json_t *text = json_string(n->text);
+    if (text == NULL) {
+        return text_error(path, "the text", n->name, n->text);
+    }
+    return json_object_set_new(texts, n->name, text) == 0 ? SHOAL_OK
+                                                          : text_error(path, "the name of the text", n->name, n->name);
+}
+
+static shoal_err add_tensor(json_t *header, const char *path, const sh_named *n, uint64_t *at)
+{
+    if (strcmp(n->name, METADATA) == 0) {
+        return sh_fail(SHOAL_EINVAL, "%s: no tensor can be called '" METADATA "': the format keeps that for texts",
+                       path);
+    }
+    return json_object_set_new(header, n->name, describe(n->tensor, at)) == 0
+               ? SHOAL_OK
+               : text_error(path, "the name of the tensor", n->name, n->name);
+}
+
 /* The header as JSON; NULL: SHOAL_EINVAL for a name that is not UTF-8 or that the format keeps for itself, SHOAL_ENOMEM. */
-static json_t *make_header(const shoal_tensors *set, sh_named **sorted)
+static json_t *make_header(const char *path, const shoal_tensors *set, sh_named **sorted)
 {
     json_t *header = json_object(), *texts = json_object();
     uint64_t at = 0;
-    bool good = header != NULL && texts != NULL;
-    for (size_t i = 0; good && i < set->texts.count; i++) {
-        const sh_named *n = set->texts.items[i];
-        good = json_object_set_new(texts, n->name, json_string(n->text)) == 0;
+    shoal_err err =
+        header != NULL && texts != NULL ? SHOAL_OK : sh_fail(SHOAL_ENOMEM, "%s: no memory for its header", path);
+    for (size_t i = 0; err == SHOAL_OK && i < set->texts.count; i++) {
+        err = add_text(texts, path, set->texts.items[i]);
     }
-    if (good && set->texts.count > 0) {
-        good = json_object_set(header, METADATA, texts) == 0;
+    if (err == SHOAL_OK && set->texts.count > 0 && json_object_set(header, METADATA, texts) != 0) {
+        err = sh_fail(SHOAL_ENOMEM, "%s: no memory for its header", path);
     }
-    for (size_t i = 0; good && i < set->tensors.count; i++) {
-        good = strcmp(sorted[i]->name, METADATA) != 0 &&
-               json_object_set_new(header, sorted[i]->name, describe(sorted[i]->tensor, &at)) == 0;
+    for (size_t i = 0; err == SHOAL_OK && i < set->tensors.count; i++) {
+        err = add_tensor(header, path, sorted[i], &at);
     }
     json_decref(texts);
-    if (!good) {
+    if (err != SHOAL_OK) {
         json_decref(header);
-        (void)sh_fail(SHOAL_EINVAL,
-                      "a name or text is not UTF-8, or a tensor is called " METADATA ", or memory is short");
         return NULL;
     }
     return header;
@@ -400,8 +429,8 @@ static shoal_err write_file(const char *path, const json_t *header, sh_named **s
 
 shoal_err shoal_safetensors_write(const char *path, const shoal_tensors *set)
 {
-    if (set == NULL) {
-        return sh_fail(SHOAL_EINVAL, "shoal_safetensors_write: no set of tensors");
+    if (path == NULL || set == NULL) {
+        return sh_fail(SHOAL_EINVAL, "shoal_safetensors_write: no %s", path == NULL ? "path" : "set of tensors");
     }
     sh_named **sorted = calloc(set->tensors.count + 1, sizeof(sh_named *));
     if (sorted == NULL) {
@@ -411,7 +440,7 @@ shoal_err shoal_safetensors_write(const char *path, const shoal_tensors *set)
         memcpy(sorted, set->tensors.items, set->tensors.count * sizeof(sh_named *));
     }
     qsort(sorted, set->tensors.count, sizeof *sorted, compare_for_writing);
-    json_t *header = make_header(set, sorted);
+    json_t *header = make_header(path, set, sorted);
     shoal_err err = header != NULL ? write_file(path, header, sorted, set->tensors.count) : shoal_last_error();
     json_decref(header);
     free(sorted);

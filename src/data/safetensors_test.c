@@ -121,14 +121,34 @@ START_TEST(sets)
     ck_assert_err(shoal_tensors_add(set, "layer.7", t), SHOAL_EINVAL);
     ck_assert_err(shoal_tensors_add(set, NULL, t), SHOAL_EINVAL);
 
-    ck_assert_ok(shoal_tensors_add(set, "\xff", t));
-    ck_assert_err(shoal_safetensors_write(in_folder("x"), set), SHOAL_EINVAL);
+    shoal_tensors_destroy(set);
+    shoal_tensor_release(t);
+}
+END_TEST
+
+/* What the format cannot hold is named, with the file; nothing is written. */
+START_TEST(what_cannot_be_written)
+{
+    static const struct {
+        const char *tensor, *text_name, *text, *words;
+    } cases[] = {
+        {"bias.\xff", "a", "b", "/x: the name of the tensor 'bias.\xff' is not UTF-8"},
+        {"__metadata__", "a", "b", "/x: no tensor can be called '__metadata__'"},
+        {"bias", "epoch\xff", "b", "/x: the name of the text 'epoch\xff' is not UTF-8"},
+        {"bias", "epoch", "\xff", "/x: the text 'epoch' is not UTF-8"},
+    };
+    shoal_tensor *t = shoal_ones(SHOAL_U8, SHOAL_SHAPE(1));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        shoal_tensors *set = shoal_tensors_create();
+        ck_assert_ok(shoal_tensors_add(set, "weight", t));
+        ck_assert_ok(shoal_tensors_add(set, cases[i].tensor, t));
+        ck_assert_ok(shoal_tensors_set_text(set, cases[i].text_name, cases[i].text));
+        ck_assert_err(shoal_safetensors_write(in_folder("x"), set), SHOAL_EINVAL);
+        ck_assert_msg(strstr(shoal_last_error_text(), cases[i].words) != NULL, "%s", shoal_last_error_text());
+        ck_assert_err(shoal_safetensors_write(NULL, set), SHOAL_EINVAL);
+        shoal_tensors_destroy(set);
+    }
     ck_assert_int_eq(count_files(folder), 0);
-    shoal_tensors_destroy(set);
-    set = shoal_tensors_create();
-    ck_assert_ok(shoal_tensors_add(set, "__metadata__", t));
-    ck_assert_err(shoal_safetensors_write(in_folder("x"), set), SHOAL_EINVAL);
-    shoal_tensors_destroy(set);
     shoal_tensor_release(t);
 }
 END_TEST
@@ -220,6 +240,7 @@ static Suite *suite(void)
     tcase_add_test(tc, round_trip);
     tcase_add_test(tc, both_ways);
     tcase_add_test(tc, sets);
+    tcase_add_test(tc, what_cannot_be_written);
     tcase_add_test(tc, wrong_headers);
     tcase_add_test(tc, wrong_lengths);
     tcase_add_test(tc, wrong_bool);
