@@ -150,13 +150,14 @@ static bool cannot(cli_show *show, const char *path)
     return false;
 }
 
+/* The log of a job that goes on goes on too. */
 static bool begin_json(cli_show *show, const char *path)
 {
     if (path != NULL && strcmp(path, "-") == 0) {
         show->json = show->output.file;
         show->plain = false;
     } else if (path != NULL) {
-        show->json = fopen(path, "we");
+        show->json = fopen(path, show->job->resume != NULL ? "ae" : "we");
         show->json_path = show->json != NULL ? path : NULL;
     }
     return path == NULL || show->json != NULL || cannot(show, path);
