@@ -62,6 +62,9 @@ cli_exit cli_print(const char *text);
 /* A string in quotes, as JSON wants it; bytes that are no UTF-8 become U+FFFD. */
 void cli_json_string(FILE *file, const char *text);
 
+/* A number, as JSON wants it: null where it is not finite. */
+void cli_json_number(FILE *file, double x);
+
 /* Text as it stands in HTML and in the quotes of its attributes; what cannot stand there becomes U+FFFD. */
 void cli_html_text(FILE *file, const char *text);
 

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,6 +127,11 @@ void cli_json_string(FILE *file, const char *text)
         }
     }
     fputc('"', file);
+}
+
+void cli_json_number(FILE *file, double x)
+{
+    fprintf(file, isfinite(x) ? "%.9g" : "null", x);
 }
 
 void cli_html_text(FILE *file, const char *text)

@@ -5,14 +5,14 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 /* ---- JSON ---- */
 
 static void json_number(FILE *file, const char *name, double x)
 {
-    fprintf(file, isfinite(x) ? ",\"%s\":%.9g" : ",\"%s\":null", name, x);
+    fprintf(file, ",\"%s\":", name);
+    cli_json_number(file, x);
 }
 
 static void json_string(FILE *file, const char *name, const char *text)
