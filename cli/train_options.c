@@ -209,6 +209,11 @@ static const char *method_name(int bit)
     return shoal_train_method_name((shoal_train_method)bit);
 }
 
+static unsigned method_chosen(const void *call)
+{
+    return 1u << ((const cli_train_call *)call)->job.method;
+}
+
 /* What is in force where nothing, or not all, is asked for. */
 static void fill_in(cli_train_call *call)
 {
@@ -277,6 +282,7 @@ const cli_table cli_train_table = {
     .before = before,
     .after = after,
     .choice = method_name,
+    .chosen = method_chosen,
     .usual = usual,
     .more = help_methods,
 };
