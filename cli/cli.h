@@ -49,6 +49,8 @@ typedef struct cli_output {
     FILE *file;
     char *text;
     size_t size;
+    int stop;      /* when it is readable, a reader that takes nothing for a second is not waited for; -1: nothing is */
+    bool given_up; /* that was so: nothing is sent any more, which is no failure */
     bool failed;
 } cli_output;
 

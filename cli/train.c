@@ -37,10 +37,11 @@ static bool watch_signals(void)
            sigaction(SIGTERM, &action, NULL) == 0;
 }
 
+/* It stays in the pipe, for the output to know of it too. */
 static int seen_signal(void)
 {
     unsigned char byte;
-    return read(pipe_ends[0], &byte, 1) == 1 ? byte : 0;
+    return read(pipe_ends[0], &byte, 1) == 1 && write(pipe_ends[1], &byte, 1) == 1 ? byte : 0;
 }
 
 /* ---- files: of two options that name the same one, one would lose what it is to hold ---- */
@@ -107,10 +108,11 @@ static bool files_differ(const cli_train_call *asked)
 static bool on_event(const shoal_train_event *event, void *context)
 {
     call *c = context;
+    bool shown = cli_show_event(&c->show, event);
     if (c->signal == 0) {
         c->signal = seen_signal();
     }
-    return cli_show_event(&c->show, event) && c->signal == 0;
+    return shown && c->signal == 0;
 }
 
 /* So that a job does not find out at its end. */
@@ -150,7 +152,9 @@ static cli_exit run_job(call *c)
     }
     job->call = on_event;
     job->context = c;
-    shoal_err err = watch_signals() ? shoal_train_run(job, NULL) : shoal_fail(SHOAL_EOS, "%s", strerror(errno));
+    bool watched = watch_signals();
+    c->show.output.stop = watched ? pipe_ends[0] : -1;
+    shoal_err err = watched ? shoal_train_run(job, NULL) : shoal_fail(SHOAL_EOS, "%s", strerror(errno));
     cli_exit status = cli_show_end(&c->show, err != SHOAL_OK);
     return status == CLI_OK && c->signal != 0 ? (cli_exit)(128 + c->signal) : status;
 }
