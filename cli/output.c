@@ -70,13 +70,13 @@ static bool wait_for_reader(int stop)
 static bool write_all(cli_output *output)
 {
     const char *text = output->text;
+    size_t piece = output->stop >= 0 ? PIPE_BUF : SIZE_MAX; /* which a pipe that has room takes without blocking */
     for (size_t left = output->size; left > 0 && !output->given_up;) {
         if (output->stop >= 0 && !wait_for_reader(output->stop)) {
             output->given_up = true;
             break;
         }
-        /* So much a pipe that has room takes without blocking. */
-        ssize_t n = write(STDOUT_FILENO, text, left < PIPE_BUF ? left : PIPE_BUF);
+        ssize_t n = write(STDOUT_FILENO, text, left < piece ? left : piece);
         if (n < 0 && errno != EINTR) {
             return false;
         }
