@@ -49,6 +49,8 @@ typedef struct cli_output {
     FILE *file;
     char *text;
     size_t size;
+    int stop;      /* when it is readable, a reader that takes nothing for a second is not waited for; -1: nothing is */
+    bool given_up; /* that was so: nothing is sent any more, which is no failure */
     bool failed;
 } cli_output;
 
@@ -61,6 +63,9 @@ cli_exit cli_print(const char *text);
 
 /* A string in quotes, as JSON wants it; bytes that are no UTF-8 become U+FFFD. */
 void cli_json_string(FILE *file, const char *text);
+
+/* A number, as JSON wants it: null where it is not finite. */
+void cli_json_number(FILE *file, double x);
 
 /* Text as it stands in HTML and in the quotes of its attributes; what cannot stand there becomes U+FFFD. */
 void cli_html_text(FILE *file, const char *text);

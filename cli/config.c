@@ -14,9 +14,11 @@ typedef struct reading {
     const char *path;
     void *call;
     cli_given *given;
+    void *trial; /* a call of its own, in which values are looked at */
     FILE *file;
-    int line;
-    bool failed; /* and it was said why; nothing more is read */
+    int line;               /* that is read */
+    int lines[CLI_OPTIONS]; /* in which each name stands; 0: in none */
+    bool failed;            /* and it was said why; nothing more is read */
 } reading;
 
 __attribute__((format(printf, 2, 3))) static void complain(reading *r, const char *format, ...)
@@ -87,6 +89,7 @@ static char *unquote(reading *r, const char *name, const char *text)
     return copy;
 }
 
+/* Looks at a value and keeps it. It is put in its place when all are known, and with them the choice that was made. */
 static void take(reading *r, const cli_option *o, const char *text)
 {
     char wanted[CLI_WANTED];
@@ -95,19 +98,54 @@ static void take(reading *r, const cli_option *o, const char *text)
     if (copy == NULL) {
         return;
     }
-    /* What the command line overrules is looked at too, in a place of its own. */
-    bool overruled = r->given->origin[i] == CLI_GIVEN;
-    void *call = overruled ? calloc(1, r->table->size) : r->call;
-    if (call == NULL) {
-        complain(r, "no memory");
-    } else if (!cli_option_set(o, copy, call, wanted)) {
+    if (!cli_option_set(o, copy, r->trial, wanted)) {
         complain(r, "%s '%s'; %s", o->name, copy, wanted);
     }
-    if (overruled) {
-        free(call);
-    }
-    cli_given_note(r->table, r->given, i, overruled ? CLI_GIVEN : CLI_IN_FILE, r->line);
     r->given->kept[i] = copy;
+    r->lines[i] = r->line;
+}
+
+/* The other name under which the file has the same thing, of those that belong to the choice; NULL: none. */
+static const cli_option *second_name(const reading *r, size_t option, unsigned of)
+{
+    const cli_option *all = r->table->options;
+    for (size_t i = 0; i < option; i++) {
+        if (r->lines[i] != 0 && all[i].at == all[option].at && (all[i].of == 0 || (all[i].of & of) != 0)) {
+            return &all[i];
+        }
+    }
+    return NULL;
+}
+
+static void put_in_place(reading *r, size_t i, unsigned of)
+{
+    char wanted[CLI_WANTED];
+    const cli_option *o = &r->table->options[i], *other = second_name(r, i, of);
+    if (other != NULL) {
+        int line = r->lines[other - r->table->options];
+        r->line = line > r->lines[i] ? line : r->lines[i];
+        complain(r, "'%s' and '%s' are names of one thing; the other stands in line %d", other->name, o->name,
+                 line > r->lines[i] ? r->lines[i] : line);
+    } else if (r->given->origin[i] != CLI_GIVEN && cli_option_set(o, r->given->kept[i], r->call, wanted)) {
+        cli_given_note(r->table, r->given, i, CLI_IN_FILE, r->lines[i]);
+    }
+}
+
+/* First what belongs to all choices, among it the choice itself. */
+static void put_all_in_place(reading *r)
+{
+    const cli_table *table = r->table;
+    for (size_t i = 0; i < table->count && !r->failed; i++) {
+        if (r->lines[i] != 0 && table->options[i].of == 0) {
+            put_in_place(r, i, 0);
+        }
+    }
+    unsigned of = table->chosen != NULL ? table->chosen(r->call) : 0;
+    for (size_t i = 0; i < table->count && !r->failed; i++) {
+        if (r->lines[i] != 0 && (table->options[i].of & of) != 0) {
+            put_in_place(r, i, of);
+        }
+    }
 }
 
 /* Called by libinih for each value. */
@@ -127,8 +165,8 @@ static int on_value(void *user, const char *section, const char *name, const cha
                  near != NULL ? near : command);
     } else if (o->here_only) {
         complain(r, "'%s' is for the command line only", name);
-    } else if (r->given->line[o - r->table->options] != 0) {
-        complain(r, "'%s' stands twice, in line %d too", name, r->given->line[o - r->table->options]);
+    } else if (r->lines[o - r->table->options] != 0) {
+        complain(r, "'%s' stands twice, in line %d too", name, r->lines[o - r->table->options]);
     } else {
         take(r, o, value);
     }
@@ -142,15 +180,23 @@ bool cli_config_read(const cli_table *table, const char *path, void *call, cli_g
         *out_status = cli_complain(table->command, CLI_FAILED, "cannot read %s: %s", path, strerror(errno));
         return false;
     }
-    int wrong = ini_parse_stream(next_line, &r, on_value, &r);
+    r.trial = calloc(1, table->size);
+    int wrong = r.trial != NULL ? ini_parse_stream(next_line, &r, on_value, &r) : 0;
     *out_status = CLI_MISUSED;
-    if (ferror(r.file)) {
+    if (r.trial == NULL) {
+        *out_status = cli_complain(table->command, CLI_FAILED, "no memory");
+        r.failed = true;
+    } else if (ferror(r.file)) {
         *out_status = cli_complain(table->command, CLI_FAILED, "cannot read %s: %s", path, strerror(errno));
         r.failed = true;
     } else if (wrong != 0 && !r.failed) {
         r.line = wrong;
         complain(&r, "'NAME = VALUE' is wanted, a [section], or a comment after ; or #");
     }
+    if (!r.failed) {
+        put_all_in_place(&r);
+    }
+    free(r.trial);
     fclose(r.file);
     return !r.failed;
 }

@@ -88,6 +88,9 @@ static cli_exit verify_one(call *c, const char *name)
 static cli_exit verify(call *c)
 {
     char folder[PATH_MAX];
+    if (c->name != NULL && shoal_data_origin(c->name) == NULL) {
+        return cli_complain(&cli_data, CLI_MISUSED, "%s", shoal_last_error_text());
+    }
     if (c->name != NULL) {
         return verify_one(c, c->name);
     }
@@ -183,12 +186,28 @@ static bool read_call(int argc, char **argv, call *c, cli_exit *out_status)
     return true;
 }
 
+typedef struct part {
+    const char *name;
+    cli_exit (*run)(call *c);
+    bool copies; /* --from and --to are for it; else --json is */
+} part;
+
+static bool fits(const part *p, const call *c)
+{
+    const char *other = !p->copies && c->from != NULL ? "--from"
+                        : !p->copies && c->to != NULL ? "--to"
+                        : p->copies && c->json        ? "--json"
+                                                      : NULL;
+    if (other != NULL) {
+        cli_complain(&cli_data, CLI_MISUSED, "%s takes no %s, which is for %s", p->name, other,
+                     p->copies ? "list and verify" : "fetch");
+    }
+    return other == NULL;
+}
+
 static cli_exit run(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        cli_exit (*run)(call *c);
-    } parts[] = {{"list", list}, {"verify", verify}, {"fetch", fetch}};
+    static const part parts[] = {{"list", list, false}, {"verify", verify, false}, {"fetch", fetch, true}};
     call c = {.json = false};
     cli_exit status;
     if (!read_call(argc, argv, &c, &status)) {
@@ -200,6 +219,9 @@ static cli_exit run(int argc, char **argv)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (strcmp(c.what, parts[i].name) != 0) {
             continue;
+        }
+        if (!fits(&parts[i], &c)) {
+            return CLI_MISUSED;
         }
         if (!cli_output_begin(&c.output)) {
             return CLI_FAILED;

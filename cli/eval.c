@@ -5,6 +5,7 @@
 #include <shoal/ops.h>
 
 #include <inttypes.h>
+#include <math.h>
 #include <time.h>
 
 #define CLASSES 10
@@ -62,7 +63,10 @@ static shoal_err test(shoal_module *module, shoal_dataset *set, answer *a)
     err = err == SHOAL_OK ? shoal_loader_error(loader) : err;
     shoal_loader_destroy(loader);
     a->seconds = now() - begun;
-    a->loss /= a->images > 0 ? (double)a->images : 1;
+    if (err == SHOAL_OK && a->images == 0) {
+        err = shoal_fail(SHOAL_EINVAL, "no images to test with");
+    }
+    a->loss = isnan(a->loss) ? NAN : a->loss / (double)a->images; /* without a sign, which would be told */
     return err;
 }
 
@@ -77,24 +81,31 @@ static int64_t images_of(const answer *a, int class)
     return sum;
 }
 
-static double share(int64_t part, int64_t whole)
+/* Of the images of a class, those that were told as such; NaN: it has none. */
+static double class_accuracy(const answer *a, int class)
 {
-    return whole > 0 ? (double)part / (double)whole : 0;
+    int64_t images = images_of(a, class);
+    return images > 0 ? (double)a->confusion[class][class] / (double)images : NAN;
+}
+
+static double accuracy(const answer *a)
+{
+    return (double)a->right / (double)a->images;
 }
 
 static void tell(FILE *f, const answer *a, const call *c, const cli_weights *w)
 {
     fprintf(f, "%s of %s on %s, %" PRId64 " images\n\n", w->model, c->load, c->data, a->images);
-    fprintf(f, "  test loss  %.4f\n  accuracy   %.2f %%\n  speed      %.0f images/s\n\n", a->loss,
-            share(a->right, a->images) * 100, (double)a->images / a->seconds);
+    fprintf(f, "  test loss  %.4f\n  accuracy   %.2f %%\n  speed      %.0f images/s\n\n", a->loss, accuracy(a) * 100,
+            (double)a->images / a->seconds);
     fputs("  class  images  accuracy   told as", f);
     for (int i = 0; i < CLASSES; i++) {
         fprintf(f, i == 0 ? "%2d" : "%6d", i);
     }
     fputc('\n', f);
     for (int is = 0; is < CLASSES; is++) {
-        fprintf(f, "  %5d %7" PRId64 " %7.2f %%      ", is, images_of(a, is),
-                share(a->confusion[is][is], images_of(a, is)) * 100);
+        fprintf(f, "  %5d %7" PRId64, is, images_of(a, is));
+        fprintf(f, images_of(a, is) > 0 ? " %7.2f %%      " : "       -        ", class_accuracy(a, is) * 100);
         for (int said = 0; said < CLASSES; said++) {
             fprintf(f, "%6" PRId64, a->confusion[is][said]);
         }
@@ -110,11 +121,13 @@ static void tell_json(FILE *f, const answer *a, const call *c, const cli_weights
     cli_json_string(f, c->load);
     fputs(", \"data\": ", f);
     cli_json_string(f, c->data);
-    fprintf(f, ", \"images\": %" PRId64 ", \"test_loss\": %.9g, \"test_accuracy\": %.9g, \"seconds\": %.6g", a->images,
-            a->loss, share(a->right, a->images), a->seconds);
+    fprintf(f, ", \"images\": %" PRId64 ", \"test_loss\": ", a->images);
+    cli_json_number(f, a->loss);
+    fprintf(f, ", \"test_accuracy\": %.9g, \"seconds\": %.6g", accuracy(a), a->seconds);
     fprintf(f, ", \"images_per_second\": %.6g, \"class_accuracy\": [", (double)a->images / a->seconds);
     for (int i = 0; i < CLASSES; i++) {
-        fprintf(f, "%s%.9g", i > 0 ? ", " : "", share(a->confusion[i][i], images_of(a, i)));
+        fputs(i > 0 ? ", " : "", f);
+        cli_json_number(f, class_accuracy(a, i));
     }
     fputs("], \"confusion\": [", f);
     for (int i = 0; i < CLASSES * CLASSES; i++) {

@@ -2,12 +2,16 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define LINE_MAX_BYTES 1024
+#define PATIENCE_MS 1000
 
 char *cli_printable(char *text)
 {
@@ -33,7 +37,7 @@ cli_exit cli_complain(const cli_command *command, cli_exit status, const char *f
 
 bool cli_output_begin(cli_output *output)
 {
-    *output = (cli_output){.file = NULL};
+    *output = (cli_output){.stop = -1};
     output->file = open_memstream(&output->text, &output->size);
     if (output->file == NULL) {
         output->failed = true;
@@ -42,16 +46,43 @@ bool cli_output_begin(cli_output *output)
     return !output->failed;
 }
 
-static bool write_all(const char *text, size_t size)
+static int wait_for(struct pollfd *fds, nfds_t count, int milliseconds)
 {
-    while (size > 0) {
-        ssize_t n = write(STDOUT_FILENO, text, size);
+    int n;
+    do {
+        n = poll(fds, count, milliseconds);
+    } while (n < 0 && errno == EINTR);
+    return n;
+}
+
+/* Until standard output takes something; false: it is given up. A signal's byte in the pipe `stop` cannot be missed, as one that
+ * interrupts write() could, by coming just before it. */
+static bool wait_for_reader(int stop)
+{
+    struct pollfd fds[] = {{.fd = STDOUT_FILENO, .events = POLLOUT}, {.fd = stop, .events = POLLIN}};
+    int n = wait_for(fds, 2, -1);
+    if (n > 0 && fds[0].revents == 0) {
+        n = wait_for(fds, 1, PATIENCE_MS);
+    }
+    return n < 0 || fds[0].revents != 0; /* what is wrong with it is for write() to say */
+}
+
+static bool write_all(cli_output *output)
+{
+    const char *text = output->text;
+    size_t piece = output->stop >= 0 ? PIPE_BUF : SIZE_MAX; /* which a pipe that has room takes without blocking */
+    for (size_t left = output->size; left > 0 && !output->given_up;) {
+        if (output->stop >= 0 && !wait_for_reader(output->stop)) {
+            output->given_up = true;
+            break;
+        }
+        ssize_t n = write(STDOUT_FILENO, text, left < piece ? left : piece);
         if (n < 0 && errno != EINTR) {
             return false;
         }
         if (n > 0) {
             text += n;
-            size -= (size_t)n;
+            left -= (size_t)n;
         }
     }
     return true;
@@ -65,7 +96,7 @@ bool cli_output_send(cli_output *output)
     if (fflush(output->file) != 0) {
         output->failed = true;
         cli_complain(NULL, CLI_FAILED, "no memory for the output");
-    } else if (!write_all(output->text, output->size)) {
+    } else if (!write_all(output)) {
         output->failed = true;
         cli_complain(NULL, CLI_FAILED, "cannot write the output: %s", strerror(errno));
     }
@@ -126,6 +157,11 @@ void cli_json_string(FILE *file, const char *text)
         }
     }
     fputc('"', file);
+}
+
+void cli_json_number(FILE *file, double x)
+{
+    fprintf(file, isfinite(x) ? "%.9g" : "null", x);
 }
 
 void cli_html_text(FILE *file, const char *text)

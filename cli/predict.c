@@ -51,7 +51,8 @@ static shoal_err ask(shoal_module *module, float pixels[SIDE * SIDE], answer *a)
         err = shoal_fail(SHOAL_EINVAL, "the model does not tell %d classes apart", CLASSES);
     }
     for (int i = 0; err == SHOAL_OK && i < CLASSES; i++) {
-        a->probability[i] = exp(shoal_tensor_at(scores, 2, (int64_t[]){0, i}));
+        double p = exp(shoal_tensor_at(scores, 2, (int64_t[]){0, i}));
+        a->probability[i] = isnan(p) ? NAN : p; /* without a sign, which would be told */
     }
     shoal_no_grad_end();
     shoal_scope_release(mark);
@@ -100,10 +101,12 @@ static void tell_json(FILE *f, const char *path, const answer *a)
 {
     fputs("{\"file\": ", f);
     cli_json_string(f, path);
-    fprintf(f, ", \"class\": %d, \"probability\": %.9g, \"inverted\": %s, \"probabilities\": [", a->order[0],
-            a->probability[a->order[0]], a->inverted ? "true" : "false");
+    fprintf(f, ", \"class\": %d, \"probability\": ", a->order[0]);
+    cli_json_number(f, a->probability[a->order[0]]);
+    fprintf(f, ", \"inverted\": %s, \"probabilities\": [", a->inverted ? "true" : "false");
     for (int i = 0; i < CLASSES; i++) {
-        fprintf(f, "%s%.9g", i > 0 ? ", " : "", a->probability[i]);
+        fputs(i > 0 ? ", " : "", f);
+        cli_json_number(f, a->probability[i]);
     }
     fputs("]}\n", f);
 }

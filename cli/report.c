@@ -207,20 +207,45 @@ static void put_page(FILE *f, const cli_report_data *d)
 
 /* ---- the file ---- */
 
-bool cli_report_possible(const char *path)
+/* Where the file is, behind links, and the name that it has until it is whole. */
+typedef struct target {
+    char path[PATH_MAX], aside[PATH_MAX];
+} target;
+
+/* False: errno says why not. */
+static bool find_target(const char *path, target *out)
 {
     char folder[PATH_MAX];
-    struct stat there;
-    if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder) {
+    if (realpath(path, out->path) == NULL && snprintf(out->path, sizeof out->path, "%s", path) >= PATH_MAX) {
         errno = ENAMETOOLONG;
         return false;
     }
+    memcpy(folder, out->path, sizeof folder);
+    const char *slash = strrchr(out->path, '/');
+    long most =
+        pathconf(dirname(folder), _PC_NAME_MAX); /* -1: no limit, or no folder, of which more is said elsewhere */
+    int length = snprintf(out->aside, sizeof out->aside, "%s.%ld.new", out->path, (long)getpid());
+    long name = length - (slash != NULL ? slash + 1 - out->path : 0);
+    if (length >= PATH_MAX || (most >= 0 && name > most)) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    return true;
+}
+
+bool cli_report_possible(const char *path)
+{
+    target t;
+    struct stat there;
+    if (!find_target(path, &t)) {
+        return false;
+    }
     /* Renaming would put a file in the place of a device. */
-    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode)) {
+    if (stat(t.path, &there) == 0 && !S_ISREG(there.st_mode)) {
         errno = S_ISDIR(there.st_mode) ? EISDIR : EINVAL;
         return false;
     }
-    return access(dirname(folder), W_OK | X_OK) == 0;
+    return access(dirname(t.path), W_OK | X_OK) == 0;
 }
 
 static bool write_aside(const char *path, const cli_report_data *data)
@@ -240,14 +265,16 @@ static bool write_aside(const char *path, const cli_report_data *data)
 bool cli_report_write(const char *path, const shoal_train_options *job, const cli_settings *settings,
                       const cli_history *history, const char *why)
 {
-    char aside[PATH_MAX + 32];
+    target t;
     cli_report_data data;
-    snprintf(aside, sizeof aside, "%s.%ld.new", path, (long)getpid());
+    if (!find_target(path, &t)) {
+        return false;
+    }
     bool good = cli_report_data_init(&data, job, settings, history, why);
-    good = good && write_aside(aside, &data) && rename(aside, path) == 0;
+    good = good && write_aside(t.aside, &data) && rename(t.aside, t.path) == 0;
     if (!good) {
         int kept = errno;
-        unlink(aside);
+        unlink(t.aside);
         errno = kept;
     }
     cli_report_data_fini(&data);

@@ -194,17 +194,12 @@ void cli_report_data_fini(cli_report_data *data)
 
 /* ---- JSON ---- */
 
-static void put_number(FILE *f, double x)
-{
-    fprintf(f, isfinite(x) ? "%.9g" : "null", x);
-}
-
 static void put_column(FILE *f, const char *name, const double *x, size_t count, bool last)
 {
     fprintf(f, "\"%s\":[", name);
     for (size_t i = 0; i < count; i++) {
         fputs(i > 0 ? "," : "", f);
-        put_number(f, x[i]);
+        cli_json_number(f, x[i]);
     }
     fputs(last ? "]" : "],", f);
 }
@@ -236,7 +231,7 @@ static void put_summary(FILE *f, const cli_report_data *d)
     fprintf(f, "\"summary\":{\"outcome\":\"%s\"", d->outcome);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         fprintf(f, ",\"%s\":", numbers[i].name);
-        put_number(f, numbers[i].x);
+        cli_json_number(f, numbers[i].x);
     }
     fputs("},", f);
 }

@@ -168,7 +168,8 @@ const char *cli_option_text(const cli_option *option, const void *call, char buf
     if (option->type == CLI_DOUBLE) {
         double x = *(const double *)field;
         x = x < 0 && option->none ? 0 : x;
-        return x != 0 || option->none ? number_text(x, buffer) : NULL;
+        bool zero = option->none || (option->least == 0 && !(option->ends & CLI_ABOVE)); /* is a value of it */
+        return x != 0 || zero ? number_text(x, buffer) : NULL;
     }
     int64_t x = whole_of(option, field);
     if (option->kind == CLI_WORD) {

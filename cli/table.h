@@ -58,6 +58,9 @@ typedef struct cli_table {
     const char *before, *after;     /* of the help's options; NULL: nothing */
     const char *(*choice)(int bit); /* names of the bits in `of` */
 
+    /* The bit of the choice that was made. A table without has no option that belongs to some choices only. */
+    unsigned (*chosen)(const void *call);
+
     /* May be NULL: the default of an option as the help tells it, or NULL. */
     const char *(*usual)(const cli_option *option, char *buffer, size_t capacity);
 

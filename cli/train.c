@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct call {
@@ -36,10 +37,70 @@ static bool watch_signals(void)
            sigaction(SIGTERM, &action, NULL) == 0;
 }
 
+/* It stays in the pipe, for the output to know of it too. */
 static int seen_signal(void)
 {
     unsigned char byte;
-    return read(pipe_ends[0], &byte, 1) == 1 ? byte : 0;
+    return read(pipe_ends[0], &byte, 1) == 1 && write(pipe_ends[1], &byte, 1) == 1 ? byte : 0;
+}
+
+/* ---- files: of two options that name the same one, one would lose what it is to hold ---- */
+
+typedef struct named_file {
+    const char *option, *path;
+    bool written;
+} named_file;
+
+/* Where a path leads: a file that is there, or a name in a folder. */
+typedef struct place {
+    struct stat at;          /* of the file, else of the folder */
+    char name[NAME_MAX + 1]; /* "": the file is there */
+} place;
+
+/* False: there is nothing to lose. */
+static bool find_place(const char *path, place *out)
+{
+    char folder[PATH_MAX], name[PATH_MAX];
+    *out = (place){.name = ""};
+    if (stat(path, &out->at) == 0) {
+        return S_ISREG(out->at.st_mode);
+    }
+    snprintf(folder, sizeof folder, "%s", path);
+    snprintf(name, sizeof name, "%s", path);
+    snprintf(out->name, sizeof out->name, "%s", basename(name));
+    return stat(dirname(folder), &out->at) == 0;
+}
+
+static bool same_file(const char *a, const char *b)
+{
+    place p, q;
+    return find_place(a, &p) && find_place(b, &q) && p.at.st_dev == q.at.st_dev && p.at.st_ino == q.at.st_ino &&
+           strcmp(p.name, q.name) == 0;
+}
+
+/* A job may go on in the file that it began in: --save and --resume, which are the first two. */
+static bool files_differ(const cli_train_call *asked)
+{
+    const char *json = asked->show.json;
+    const named_file files[] = {
+        {"resume", asked->job.resume, false},
+        {"save", asked->job.save, true},
+        {"json", json != NULL && strcmp(json, "-") != 0 ? json : NULL, true},
+        {"report", asked->show.report, true},
+        {"config", asked->config, false},
+    };
+    size_t count = sizeof files / sizeof *files;
+    for (size_t j = 2; j < count; j++) {
+        for (size_t i = 0; i < j; i++) {
+            const named_file *a = &files[i], *b = &files[j];
+            if ((a->written || b->written) && a->path != NULL && b->path != NULL && same_file(a->path, b->path)) {
+                cli_complain(&cli_train, CLI_MISUSED, "--%s %s and --%s %s are the same file; two are wanted",
+                             a->option, a->path, b->option, b->path);
+                return false;
+            }
+        }
+    }
+    return true;
 }
 
 /* ---- the job ---- */
@@ -47,10 +108,11 @@ static int seen_signal(void)
 static bool on_event(const shoal_train_event *event, void *context)
 {
     call *c = context;
+    bool shown = cli_show_event(&c->show, event);
     if (c->signal == 0) {
         c->signal = seen_signal();
     }
-    return cli_show_event(&c->show, event) && c->signal == 0;
+    return shown && c->signal == 0;
 }
 
 /* So that a job does not find out at its end. */
@@ -80,6 +142,9 @@ static bool know_settings(call *c)
 static cli_exit run_job(call *c)
 {
     shoal_train_options *job = &c->asked.job;
+    if (!files_differ(&c->asked)) {
+        return CLI_MISUSED;
+    }
     c->in_force = shoal_train_defaults(job);
     if (!can_save(job->save) || !know_settings(c) ||
         !cli_show_begin(&c->show, &c->in_force, &c->settings, &c->asked.show)) {
@@ -87,7 +152,9 @@ static cli_exit run_job(call *c)
     }
     job->call = on_event;
     job->context = c;
-    shoal_err err = watch_signals() ? shoal_train_run(job, NULL) : shoal_fail(SHOAL_EOS, "%s", strerror(errno));
+    bool watched = watch_signals();
+    c->show.output.stop = watched ? pipe_ends[0] : -1;
+    shoal_err err = watched ? shoal_train_run(job, NULL) : shoal_fail(SHOAL_EOS, "%s", strerror(errno));
     cli_exit status = cli_show_end(&c->show, err != SHOAL_OK);
     return status == CLI_OK && c->signal != 0 ? (cli_exit)(128 + c->signal) : status;
 }

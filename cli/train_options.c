@@ -72,7 +72,7 @@ static const char *const groups[] = {
 
 #define AT(field) CLI_FIELD(cli_train_call, field)
 #define OF(method) .of = 1u << SHOAL_METHOD_##method
-#define LEARN_BY_EPOCHS (~0u ^ 1u << SHOAL_METHOD_A3C)
+#define OF_SAMPLES .of = ~(1u << SHOAL_METHOD_A3C) /* methods that pass over a set */
 #define MOST 1000000
 
 /* One line an option: its group, name, value, bounds or words, field, help, and what is special about it. */
@@ -134,9 +134,9 @@ static const cli_option options[] = {
     PATH(DATA, "data", "NAME", CLI_FOLDER, job.data, "a folder of IDX files, or a name", .words = shoal_data_name),
     NUMBER(DATA, "lr", "X", 0, 1e6L, CLI_ABOVE | CLI_BELOW, job.lr, "learning rate", ),
     NUMBER(DATA, "lr-decay", "X", 0, 1, CLI_ABOVE, job.lr_decay,
-           "what the learning rate is multiplied by after each epoch", .of = LEARN_BY_EPOCHS),
-    NUMBER(DATA, "momentum", "X", 0, 1, CLI_BELOW, job.momentum, "of the steps; 0: none", .none = true),
-    WHOLE(DATA, "batch", "N", 1, MOST, job.batch, "samples in a batch", ),
+           "what the learning rate is multiplied by after each epoch", OF_SAMPLES),
+    NUMBER(DATA, "momentum", "X", 0, 1, CLI_BELOW, job.momentum, "of the steps; 0: none", .none = true, OF_SAMPLES),
+    WHOLE(DATA, "batch", "N", 1, MOST, job.batch, "samples in a batch", OF_SAMPLES),
     WHOLE(DATA, "seed", "N", 0, INT64_MAX, job.seed, "of initial values, orders and dropout", ),
 
     PATH(OUTPUT, "json", "FILE", CLI_FILE, show.json, "one JSON object a line; - for standard output", ),
@@ -147,7 +147,8 @@ static const cli_option options[] = {
     PATH(SURVIVE, "save", "FILE", CLI_FILE, job.save,
          "a checkpoint, and the weights as safetensors: at the beginning, after each epoch, at the end", ),
     PATH(SURVIVE, "resume", "FILE", CLI_FILE, job.resume,
-         "goes on from such a file; the other options must be those it began with, but for --epochs", ),
+         "goes on from such a file; what the result depends on must be as it was: --epochs, --until, --save, --start, "
+         "--restarts and the output may differ", ),
     WHOLE(SURVIVE, "restarts", "N", 0, MOST, job.restarts, "how often one worker that dies is started again",
           .none = true),
 
@@ -207,6 +208,11 @@ static void help_methods(const cli_option *o, void (*line)(void *context, const 
 static const char *method_name(int bit)
 {
     return shoal_train_method_name((shoal_train_method)bit);
+}
+
+static unsigned method_chosen(const void *call)
+{
+    return 1u << ((const cli_train_call *)call)->job.method;
 }
 
 /* What is in force where nothing, or not all, is asked for. */
@@ -277,6 +283,7 @@ const cli_table cli_train_table = {
     .before = before,
     .after = after,
     .choice = method_name,
+    .chosen = method_chosen,
     .usual = usual,
     .more = help_methods,
 };
@@ -301,9 +308,38 @@ static bool fits_method(const cli_train_call *call)
     return true;
 }
 
+static size_t number_of(const char *name)
+{
+    return (size_t)(cli_table_find(&cli_train_table, name) - options);
+}
+
+/* How long a3c goes on is said in epochs or in steps. The command line's word wins; two at one place contradict each other. */
+static bool settle_length(cli_train_call *call)
+{
+    size_t epochs = number_of("epochs"), steps = number_of("env-steps");
+    cli_origin *origin = call->given.origin;
+    if (call->job.method != SHOAL_METHOD_A3C || origin[epochs] == CLI_DEFAULT || origin[steps] == CLI_DEFAULT) {
+        return true;
+    }
+    if (origin[epochs] == origin[steps]) {
+        bool file = origin[steps] == CLI_IN_FILE;
+        cli_complain(&cli_train, CLI_MISUSED, "%s%sepochs and env-steps both say how long a3c goes on; one is wanted",
+                     file ? call->config : "", file ? ": " : "");
+        return false;
+    }
+    if (origin[steps] == CLI_GIVEN) {
+        call->job.epochs = 0;
+        origin[epochs] = CLI_DEFAULT;
+    } else {
+        call->job.env_steps = 0;
+        origin[steps] = CLI_DEFAULT;
+    }
+    return true;
+}
+
 static bool check(cli_train_call *call)
 {
-    if (!fits_method(call)) {
+    if (!fits_method(call) || !settle_length(call)) {
         return false;
     }
     if (shoal_train_check(&call->job) != SHOAL_OK) {
@@ -317,6 +353,10 @@ static cli_exit print_config(const cli_train_call *call)
 {
     cli_train_call shown = *call;
     fill_in(&shown);
+    if (call->job.method ==
+        SHOAL_METHOD_A3C) { /* one of the two follows from the other, and would be an error beside it */
+        *(call->job.env_steps != 0 ? &shown.job.epochs : &shown.job.env_steps) = 0;
+    }
     return cli_config_print(&cli_train_table, call->config, &shown, &call->given, 1u << call->job.method);
 }
 

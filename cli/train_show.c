@@ -5,14 +5,14 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 /* ---- JSON ---- */
 
 static void json_number(FILE *file, const char *name, double x)
 {
-    fprintf(file, isfinite(x) ? ",\"%s\":%.9g" : ",\"%s\":null", name, x);
+    fprintf(file, ",\"%s\":", name);
+    cli_json_number(file, x);
 }
 
 static void json_string(FILE *file, const char *name, const char *text)
@@ -28,10 +28,13 @@ static void json_begin(const cli_show *show, const shoal_train_event *event)
     json_string(f, "method", shoal_train_method_name(o->method));
     json_string(f, "model", cli_model_name(o));
     json_string(f, o->method == SHOAL_METHOD_A3C ? "env" : "data", cli_data_name(o));
-    fprintf(f, ",\"workers\":%d,\"epochs\":%" PRId64 ",\"batch\":%" PRId64, event->workers_count, o->epochs, o->batch);
+    fprintf(f, ",\"workers\":%d,\"epochs\":%" PRId64, event->workers_count, o->epochs);
     json_number(f, "lr", o->lr);
-    json_number(f, "lr_decay", o->lr_decay);
-    json_number(f, "momentum", o->momentum > 0 ? o->momentum : 0);
+    if (o->method != SHOAL_METHOD_A3C) {
+        fprintf(f, ",\"batch\":%" PRId64, o->batch);
+        json_number(f, "lr_decay", o->lr_decay);
+        json_number(f, "momentum", o->momentum > 0 ? o->momentum : 0);
+    }
     fprintf(f, ",\"seed\":%" PRIu64, o->seed);
     if (o->method == SHOAL_METHOD_A3C) {
         fprintf(f, ",\"rollout\":%" PRId64 ",\"env_steps\":%" PRId64, o->rollout, o->env_steps);
@@ -150,13 +153,14 @@ static bool cannot(cli_show *show, const char *path)
     return false;
 }
 
+/* The log of a job that goes on goes on too. */
 static bool begin_json(cli_show *show, const char *path)
 {
     if (path != NULL && strcmp(path, "-") == 0) {
         show->json = show->output.file;
         show->plain = false;
     } else if (path != NULL) {
-        show->json = fopen(path, "we");
+        show->json = fopen(path, show->job->resume != NULL ? "ae" : "we");
         show->json_path = show->json != NULL ? path : NULL;
     }
     return path == NULL || show->json != NULL || cannot(show, path);

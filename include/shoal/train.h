@@ -133,7 +133,7 @@ typedef struct shoal_train_options {
     int64_t epochs;              /* 1; fedavg: rounds, 20 */
     int64_t batch;               /* 64; fedavg: 10 */
     int64_t steps;               /* local: batches between two means; 16 */
-    int64_t rounds;              /* sync: means in an epoch; 1. fedavg: the same as epochs; 20 */
+    int64_t rounds;              /* sync: means of parameters in an epoch; 1. fedavg: the same as epochs; 20 */
     shoal_train_average average; /* sync */
     double lr;                   /* 0.01; fedavg: 0.1; a3c: 0.002 */
     double lr_decay;             /* what lr is multiplied by after each epoch; 1. Not for a3c */

@@ -5,6 +5,15 @@
 
 #include "base/error.h"
 
+static shoal_err check(const shoal_train_options *o)
+{
+    if (o->average == SHOAL_AVERAGE_GRADIENTS && o->rounds > 1) {
+        return sh_fail(SHOAL_EINVAL, "%lld rounds in an epoch, but gradients are averaged after each batch",
+                       (long long)o->rounds);
+    }
+    return SHOAL_OK;
+}
+
 static shoal_err open(sh_job *job)
 {
     if (job->o.average == SHOAL_AVERAGE_GRADIENTS) {
@@ -29,8 +38,5 @@ static shoal_err checkpoint(sh_job *job, sh_checkpoint *c)
     return err == SHOAL_OK ? sh_rounds_checkpoint(job, c) : err;
 }
 
-const sh_method sh_method_sync = {.name = "sync",
-                                  .shards = true,
-                                  .open = open,
-                                  .checkpoint = checkpoint,
-                                  SH_METHOD_ROUNDS};
+const sh_method sh_method_sync =
+    {.name = "sync", .shards = true, .check = check, .open = open, .checkpoint = checkpoint, SH_METHOD_ROUNDS};

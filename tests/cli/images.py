@@ -1,6 +1,7 @@
 """Pictures and small sets for tests/cli/options, with the standard library alone.
 
   images.py set DIR COUNT             a data set of the first COUNT images of MNIST's parts
+  images.py few DIR COUNT             a data set to test with: the first COUNT test images, and none to train on
   images.py pictures DIR COUNT        the first COUNT test images as PNG and PGM, in several shapes
   images.py hostile DIR               what looks like a picture and is none
   images.py check MODEL ANSWERS DIR   the answers of `shoal predict --json` against those computed here from the weights of `logistic`
@@ -26,8 +27,8 @@ def write(folder, name, data):
         file.write(data)
 
 
-def make_set(folder, count):
-    for part in ("train", "t10k"):
+def make_set(folder, test, train):
+    for part, count in (("train", train), ("t10k", test)):
         images, labels = idx(f"{part}-images-idx3-ubyte"), idx(f"{part}-labels-idx1-ubyte")
         write(folder, f"{part}-images-idx3-ubyte",
               images[:4] + struct.pack(">I", count) + images[8:16 + count * SIDE * SIDE])
@@ -146,7 +147,8 @@ def check(model, answers, folder):
 
 if __name__ == "__main__":
     command, arguments = sys.argv[1], sys.argv[2:]
-    {"set": lambda: make_set(arguments[0], int(arguments[1])),
+    {"set": lambda: make_set(arguments[0], int(arguments[1]), int(arguments[1])),
+     "few": lambda: make_set(arguments[0], int(arguments[1]), 0),
      "pictures": lambda: pictures(arguments[0], int(arguments[1])),
      "hostile": lambda: hostile(arguments[0]),
      "check": lambda: check(*arguments)}[command]()
