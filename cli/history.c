@@ -102,6 +102,7 @@ static void add_mark(cli_thin *list, const shoal_train_event *event)
     cli_mark *m = cli_thin_next(list);
     m->seconds = event->so_far.seconds;
     m->worker = event->worker;
+    m->last = event->kind == SHOAL_TRAIN_DEATH && !cli_started_again(event);
     snprintf(m->text, sizeof m->text, "%s", event->text);
 }
 

@@ -40,6 +40,7 @@ typedef struct cli_epoch {
 typedef struct cli_mark {
     double seconds;
     int worker;
+    bool last; /* a death after which the worker was not started again */
     char text[240];
 } cli_mark;
 

@@ -69,6 +69,16 @@ static void put_heading(FILE *f, const cli_report_data *d)
     fputs("</header>\n", f);
 }
 
+/* Only the last death can be one that ended the job. */
+static const char *death_note(const cli_history *h)
+{
+    const cli_mark *newest = h->deaths.count > 0 ? cli_thin_at(&h->deaths, h->deaths.count - 1) : NULL;
+    if (newest == NULL || !newest->last) {
+        return newest == NULL ? "no worker was lost" : "each started again";
+    }
+    return h->deaths.seen > 1 ? "all but the last started again" : "not started again";
+}
+
 void cli_report_summary(FILE *file, const cli_report_data *data)
 {
     const shoal_train_result *r = &data->history->result;
@@ -87,7 +97,7 @@ void cli_report_summary(FILE *file, const cli_report_data *data)
     put_tile(file, text, cli_grouped(r->images_per_second, each), note);
     put_tile(file, words->samples, compact((double)r->images, text), "by all workers");
     cli_grouped((double)r->deaths, text);
-    put_tile(file, "deaths", text, r->deaths > 0 ? "each started again" : "no worker was lost");
+    put_tile(file, "deaths", text, death_note(data->history));
     fputs("</dl>\n", file);
 }
 
@@ -183,7 +193,8 @@ static void put_events(FILE *f, const cli_report_data *d)
         const cli_mark *save = j < saves->count ? cli_thin_at(saves, j) : NULL;
         bool first = save == NULL || (death != NULL && death->seconds <= save->seconds);
         if (first) {
-            snprintf(text, sizeof text, "worker %d died (%s) and was started again", death->worker, death->text);
+            snprintf(text, sizeof text, "worker %d died (%s) and was %sstarted again", death->worker, death->text,
+                     death->last ? "not " : "");
         } else {
             snprintf(text, sizeof text, "checkpoint written to %s", save->text);
         }

@@ -30,6 +30,11 @@ double cli_score(shoal_train_method method, const shoal_train_result *result)
     return method == SHOAL_METHOD_A3C ? result->reward : result->test_accuracy;
 }
 
+bool cli_started_again(const shoal_train_event *death)
+{
+    return death->workers[death->worker].pid != 0;
+}
+
 const char *cli_model_name(const shoal_train_options *job)
 {
     return job->model != NULL ? job->model : "mnist-cnn";

@@ -23,6 +23,9 @@ const cli_words *cli_words_of(shoal_train_method method);
 /* The score of the last test; NaN when there was none. */
 double cli_score(shoal_train_method method, const shoal_train_result *result);
 
+/* Of a death: whether the worker is started again. */
+bool cli_started_again(const shoal_train_event *death);
+
 const char *cli_model_name(const shoal_train_options *job);
 const char *cli_data_name(const shoal_train_options *job);
 

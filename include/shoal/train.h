@@ -85,9 +85,9 @@ typedef enum shoal_train_event_kind {
     SHOAL_TRAIN_BEGIN, /* all workers are started. text: the path that was resumed, or "" */
     SHOAL_TRAIN_TICK,  /* some 20 times a second: time to look at the workers, or to stop */
     SHOAL_TRAIN_EPOCH, /* an epoch is finished, and the model tested */
-    SHOAL_TRAIN_DEATH, /* a worker died, and is started again: worker, text */
+    SHOAL_TRAIN_DEATH, /* a worker died: worker, text. It is started again, or has no pid and the job fails */
     SHOAL_TRAIN_SAVE, /* a checkpoint is written: text is the path. The first one, before the workers start, is not told */
-    SHOAL_TRAIN_SUMMARY, /* the job is done */
+    SHOAL_TRAIN_SUMMARY, /* the job is done, and did not fail */
 } shoal_train_event_kind;
 
 /* Of a job that was resumed: images, epochs and episodes are of the whole job, the rest is of this call. */

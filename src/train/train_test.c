@@ -138,6 +138,8 @@ END_TEST
 /* What a callback counts, and whom it kills. */
 typedef struct counts {
     int begins, epochs, deaths, summaries;
+    int lost;            /* deaths after which the worker was not started again */
+    int64_t told;        /* deaths, by the event of the last one */
     int kill_left;       /* so many workers are still to be killed */
     int64_t kill_images; /* the next one when all have trained on so many */
     int64_t stop_images; /* 0: never */
@@ -150,6 +152,10 @@ static bool count(const shoal_train_event *event, void *context)
     c->epochs += event->kind == SHOAL_TRAIN_EPOCH;
     c->deaths += event->kind == SHOAL_TRAIN_DEATH;
     c->summaries += event->kind == SHOAL_TRAIN_SUMMARY;
+    if (event->kind == SHOAL_TRAIN_DEATH) {
+        c->lost += event->workers[event->worker].pid == 0;
+        c->told = event->so_far.deaths;
+    }
     int victim = c->kill_left % event->workers_count;
     if (event->kind == SHOAL_TRAIN_TICK && c->kill_left > 0 && event->so_far.images >= c->kill_images &&
         event->workers[victim].pid > 0) {
@@ -342,6 +348,9 @@ START_TEST(restarts_are_limited)
     o.context = &c;
     ck_assert_err(shoal_train_run(&o, NULL), SHOAL_ECHILD);
     ck_assert(strstr(shoal_last_error_text(), "SIGKILL") && strstr(shoal_last_error_text(), "2 times"));
+    ck_assert_int_ge(c.deaths, 3); /* the one that ends the job is told of too */
+    ck_assert_int_eq(c.told, c.deaths);
+    ck_assert(c.lost == 1 && c.summaries == 0);
     shoal_module_destroy(model);
     close_sets(s);
 }
