@@ -69,6 +69,18 @@ static void put_heading(FILE *f, const cli_report_data *d)
     fputs("</header>\n", f);
 }
 
+static void put_test(FILE *f, const cli_report_data *d)
+{
+    const shoal_train_result *r = &d->history->result;
+    const cli_words *words = d->words;
+    char text[CLI_NUMBER_TEXT], note[96] = "not tested";
+    if (r->tested_epoch > 0) {
+        snprintf(note, sizeof note, "on the test set, after %s %" PRId64, words->epoch, r->tested_epoch);
+    }
+    put_tile(f, words->score, cli_score_text(words, cli_score(d->job->method, r), text), note);
+    put_tile(f, "test loss", cli_fixed(r->test_loss, 4, text), "mean over the test set");
+}
+
 /* Only the last death can be one that ended the job. */
 static const char *death_note(const cli_history *h)
 {
@@ -86,9 +98,7 @@ void cli_report_summary(FILE *file, const cli_report_data *data)
     char text[CLI_NUMBER_TEXT], note[96];
     put_heading(file, data);
     fputs("<dl class=\"tiles\">\n", file);
-    snprintf(note, sizeof note, "on the test set, %s %" PRId64, words->epoch, r->epochs);
-    put_tile(file, words->score, cli_score_text(words, cli_score(data->job->method, r), text), note);
-    put_tile(file, "test loss", cli_fixed(r->test_loss, 4, text), "mean over the test set");
+    put_test(file, data);
     snprintf(note, sizeof note, "%" PRId64 " of %" PRId64 " %s", r->epochs, data->job->epochs, words->epochs);
     put_tile(file, "time", cli_duration(r->seconds, text), note);
     char each[CLI_NUMBER_TEXT];

@@ -61,6 +61,9 @@ static void json_result(const cli_show *show, const shoal_train_event *event, bo
     json_number(f, "train_loss", event->loss);
     json_number(f, "test_loss", r->test_loss);
     json_number(f, "test_accuracy", r->test_accuracy);
+    if (last) {
+        json_number(f, "tested_epoch", r->tested_epoch > 0 ? (double)r->tested_epoch : NAN);
+    }
     if (show->job->method == SHOAL_METHOD_A3C) {
         fprintf(f, ",\"episodes\":%" PRId64, r->episodes);
         json_number(f, "reward", r->reward);

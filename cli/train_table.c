@@ -69,12 +69,30 @@ static void show_epochs(FILE *f, const cli_show *show, const shoal_train_event *
     }
 }
 
+/* A stop is prompt, so a job that was stopped is not tested once more: it says after which epoch it was. */
+static void show_test(FILE *f, const cli_words *words, const shoal_train_result *r, double score)
+{
+    char text[CLI_NUMBER_TEXT], when[64] = "";
+    if (words->tested && r->stopped && r->tested_epoch == 0) {
+        line(f, words->score, "not tested: stopped in the first %s", words->epoch);
+        return;
+    }
+    if (words->tested && r->stopped) {
+        snprintf(when, sizeof when, " after %s %" PRId64, words->epoch, r->tested_epoch);
+    }
+    if (isfinite(r->test_loss)) {
+        line(f, "test loss", "%s%s", cli_fixed(r->test_loss, 4, text), when);
+    }
+    if (isfinite(score)) {
+        line(f, words->score, "%s%s", cli_score_text(words, score, text), when);
+    }
+}
+
 static void show_results(FILE *f, const cli_show *show, const shoal_train_event *event)
 {
     const cli_words *words = cli_words_of(show->job->method);
     const shoal_train_result *r = &event->so_far;
     char text[2][CLI_NUMBER_TEXT];
-    double score = cli_score(show->job->method, r);
     line(f, "time", "%s", cli_duration(r->seconds, text[0]));
     if (event->workers_count > 1) {
         line(f, "speed", "%s %s/s, %s a worker", cli_grouped(r->images_per_second, text[0]), words->samples,
@@ -82,12 +100,7 @@ static void show_results(FILE *f, const cli_show *show, const shoal_train_event 
     } else {
         line(f, "speed", "%s %s/s", cli_grouped(r->images_per_second, text[0]), words->samples);
     }
-    if (isfinite(r->test_loss)) {
-        line(f, "test loss", "%s", cli_fixed(r->test_loss, 4, text[0]));
-    }
-    if (isfinite(score)) {
-        line(f, words->score, "%s", cli_score_text(words, score, text[0]));
-    }
+    show_test(f, words, r, cli_score(show->job->method, r));
     line(f, "deaths", r->deaths > 0 ? "%" PRId64 ", each started again" : "%" PRId64, r->deaths);
 }
 

@@ -9,9 +9,9 @@ static const struct {
     const char *method;
     cli_words words;
 } table[] = {
-    {"", {"epoch", "epochs", "images", "images_per_second", "accuracy", "test/accuracy", true, true}},
-    {"fedavg", {"round", "rounds", "images", "images_per_second", "accuracy", "test/accuracy", true, false}},
-    {"a3c", {"epoch", "epochs", "steps", "steps_per_second", "mean reward", "reward/mean", false, false}},
+    {"", {"epoch", "epochs", "images", "images_per_second", "accuracy", "test/accuracy", true, true, true}},
+    {"fedavg", {"round", "rounds", "images", "images_per_second", "accuracy", "test/accuracy", true, true, false}},
+    {"a3c", {"epoch", "epochs", "steps", "steps_per_second", "mean reward", "reward/mean", false, false, false}},
 };
 
 const cli_words *cli_words_of(shoal_train_method method)

@@ -14,6 +14,7 @@ typedef struct cli_words {
     const char *rate_tag;       /* their rate as one word, for event files */
     const char *score;          /* what a test ends with: "accuracy" */
     const char *score_tag;      /* as one word with a path, for event files */
+    bool tested;                /* on a test set */
     bool percent;               /* the score is a share */
     bool even;                  /* every worker has the same part of the work */
 } cli_words;

@@ -99,6 +99,7 @@ typedef struct shoal_train_result {
     int64_t epochs;           /* finished */
     double test_loss;         /* of the last test; NaN when there was none */
     double test_accuracy;     /* 0 to 1 */
+    int64_t tested_epoch;     /* after which that was; a job that is stopped may have trained on since; 0: no test */
     int64_t deaths;
     int64_t episodes; /* a3c: finished */
     double reward;    /* a3c: mean return of the last 100 of them, or of as many as there are; NaN when there is none */

@@ -179,6 +179,7 @@ static shoal_err pass(sh_job *job, sh_checkpoint *c)
     }
     if (err == SHOAL_OK) {
         err = sh_checkpoint_number(c, "test_accuracy", 0, 1, &r->test_accuracy);
+        r->tested_epoch = isnan(r->test_accuracy) ? 0 : r->epochs;
     }
     return err == SHOAL_OK && job->method->checkpoint != NULL ? job->method->checkpoint(job, c) : err;
 }

@@ -197,9 +197,13 @@ void sh_job_stop(sh_job *job)
 
 shoal_err sh_job_test(sh_job *job)
 {
-    return job->test_set != NULL
-               ? shoal_evaluate(job->model, job->test_set, &job->result.test_loss, &job->result.test_accuracy)
-               : SHOAL_OK;
+    shoal_train_result *r = &job->result;
+    if (job->test_set == NULL) {
+        return SHOAL_OK;
+    }
+    shoal_err err = shoal_evaluate(job->model, job->test_set, &r->test_loss, &r->test_accuracy);
+    r->tested_epoch = err == SHOAL_OK ? r->epochs : r->tested_epoch;
+    return err;
 }
 
 /* Saves, and tells so. */
@@ -221,11 +225,11 @@ shoal_err sh_job_epoch(sh_job *job, int64_t finished, bool pause)
 {
     int64_t begun = sh_now();
     look_at_clock(job);
+    job->result.epochs = finished;
     shoal_err err = sh_job_test(job);
     if (err != SHOAL_OK) {
         return err;
     }
-    job->result.epochs = finished;
     job->idle += pause ? sh_now() - begun : 0;
     sh_job_tell(job, SHOAL_TRAIN_EPOCH, -1, "");
     if (good_enough(job)) {

@@ -182,6 +182,7 @@ START_TEST(reaches_a_loss)
                   shoal_train_method_name(o.method), r.test_accuracy, r.test_loss);
     ck_assert_int_eq(r.images, o.epochs * TRAIN * (o.method == SHOAL_METHOD_HOGWILD ? o.workers : 1));
     ck_assert_int_eq(r.epochs, 4);
+    ck_assert_int_eq(r.tested_epoch, 4);
     ck_assert(r.images_per_second > 0 && r.train_seconds <= r.seconds && !r.stopped && r.deaths == 0);
     ck_assert_int_eq(c.begins, 1);
     ck_assert_int_eq(c.summaries, 1);
@@ -372,6 +373,7 @@ START_TEST(stops)
     o.context = &c;
     ck_assert_ok(shoal_train_run(&o, &r));
     ck_assert(r.stopped && r.images >= 1000 && c.summaries == 1);
+    ck_assert(r.tested_epoch == r.epochs && (r.tested_epoch == 0) == isnan(r.test_accuracy));
     ck_assert_int_eq(stat(path, &st), 0);
     shoal_tensors *file = shoal_safetensors_read(path);
     ck_assert_ptr_nonnull(file);
