@@ -170,7 +170,7 @@ static void put_workers(FILE *f, const cli_report_data *d)
     put_head(f, 5, (const char *const[]){"worker", d->words->samples, rate, "loss", "deaths"});
     for (int i = 0; i < h->workers && i < WORKER_ROWS; i++) {
         const shoal_train_worker *w = &h->last_seen[i];
-        double pace = h->result.train_seconds > 0 ? (double)w->images / h->result.train_seconds : NAN;
+        double pace = cli_worker_rate(w, h->result.train_seconds);
         put_cells(f, 5,
                   (const char *const[]){cli_grouped(i, text[0]), cli_grouped((double)w->images, text[1]),
                                         cli_grouped(pace, text[2]), cli_fixed(w->loss, 4, text[3]),

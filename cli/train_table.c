@@ -35,9 +35,8 @@ static void show_workers(FILE *f, const cli_words *words, const shoal_train_even
     fprintf(f, "\n%9s %12s %12s %9s %7s\n", "worker", words->samples, rate, "loss", "deaths");
     for (int i = 0; i < event->workers_count && i < WORKER_ROWS; i++) {
         const shoal_train_worker *w = &event->workers[i];
-        double pace = r->train_seconds > 0 ? (double)w->images / r->train_seconds : NAN;
-        fprintf(f, "%9d %12s %12s %9s %7d\n", i, cli_grouped((double)w->images, text[0]), cli_grouped(pace, text[1]),
-                cli_fixed(w->loss, 4, text[2]), w->deaths);
+        fprintf(f, "%9d %12s %12s %9s %7d\n", i, cli_grouped((double)w->images, text[0]),
+                cli_grouped(cli_worker_rate(w, r->train_seconds), text[1]), cli_fixed(w->loss, 4, text[2]), w->deaths);
     }
     if (event->workers_count > WORKER_ROWS) {
         fprintf(f, "  and %d more\n", event->workers_count - WORKER_ROWS);

@@ -35,6 +35,11 @@ bool cli_started_again(const shoal_train_event *death)
     return death->workers[death->worker].pid != 0;
 }
 
+double cli_worker_rate(const shoal_train_worker *worker, double seconds)
+{
+    return seconds > 0 ? (double)(worker->images - worker->images_before) / seconds : NAN;
+}
+
 const char *cli_model_name(const shoal_train_options *job)
 {
     return job->model != NULL ? job->model : "mnist-cnn";

@@ -27,6 +27,9 @@ double cli_score(shoal_train_method method, const shoal_train_result *result);
 /* Of a death: whether the worker is started again. */
 bool cli_started_again(const shoal_train_event *death);
 
+/* Images a second of a worker, of those of this call; NaN when there was no time. */
+double cli_worker_rate(const shoal_train_worker *worker, double seconds);
+
 const char *cli_model_name(const shoal_train_options *job);
 const char *cli_data_name(const shoal_train_options *job);
 

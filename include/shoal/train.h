@@ -74,10 +74,11 @@ SHOAL_MUST_USE shoal_err shoal_train_method_find(const char *name, shoal_train_m
 
 /* What one worker has done: as it last wrote it, without waiting for it. */
 typedef struct shoal_train_worker {
-    int32_t pid;    /* 0: it does not run */
-    int64_t images; /* trained on, by all processes that had this rank */
-    int64_t epoch;  /* that it is in, from 0 */
-    double loss;    /* of its training, a running mean; NaN before the first batch */
+    int32_t pid;           /* 0: it does not run */
+    int64_t images;        /* trained on, by all processes that had this rank */
+    int64_t images_before; /* of these, in the job that was resumed */
+    int64_t epoch;         /* that it is in, from 0 */
+    double loss;           /* of its training, a running mean; NaN before the first batch */
     int deaths;
 } shoal_train_worker;
 

@@ -80,6 +80,14 @@ static shoal_err open_board(sh_job *job)
     return err;
 }
 
+/* Before a worker runs: what the board says is of the job that is resumed. */
+static void note_before(sh_job *job)
+{
+    for (int i = 0; i < job->o.workers; i++) {
+        job->seen[i].images_before = (int64_t)sh_racy_load(&job->board->workers[i].images);
+    }
+}
+
 shoal_err sh_job_open(sh_job *job, const shoal_train_options *options)
 {
     *job = (sh_job){.begun = sh_now(), .result = {.test_loss = NAN, .test_accuracy = NAN, .reward = NAN}};
@@ -108,7 +116,11 @@ shoal_err sh_job_open(sh_job *job, const shoal_train_options *options)
     if (err == SHOAL_OK && job->method->open != NULL) {
         err = job->method->open(job);
     }
-    return err == SHOAL_OK && job->o.resume != NULL ? sh_job_resume(job) : err;
+    if (err == SHOAL_OK && job->o.resume != NULL) {
+        err = sh_job_resume(job);
+        note_before(job);
+    }
+    return err;
 }
 
 void sh_job_close(sh_job *job)
