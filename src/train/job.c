@@ -230,7 +230,7 @@ static shoal_err save(sh_job *job)
 
 static bool good_enough(const sh_job *job)
 {
-    return job->o.until > 0 && job->result.test_accuracy >= job->o.until;
+    return job->enough || (job->o.until > 0 && job->result.test_accuracy >= job->o.until);
 }
 
 shoal_err sh_job_epoch(sh_job *job, int64_t finished, bool pause)
