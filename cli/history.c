@@ -94,7 +94,8 @@ static void add_epoch(cli_history *h, const shoal_train_event *event)
                      .rate = r->images_per_second,
                      .loss = event->loss,
                      .test_loss = r->test_loss,
-                     .score = cli_score(h->method, r)};
+                     .score = cli_score(h->method, r),
+                     .trained = cli_trained(event->workers, event->workers_count)};
 }
 
 static void add_mark(cli_thin *list, const shoal_train_event *event)

@@ -34,6 +34,7 @@ typedef struct cli_sample {
 typedef struct cli_epoch {
     int64_t epoch, images;
     double seconds, rate, loss, test_loss, score;
+    bool trained; /* there is a loss */
 } cli_epoch;
 
 /* A death or a checkpoint. */

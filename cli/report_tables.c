@@ -66,6 +66,9 @@ static void put_heading(FILE *f, const cli_report_data *d)
         cli_html_text(f, d->why);
         fputs("</p>", f);
     }
+    if (cli_diverged(&d->history->result, d->history->last_seen, d->history->workers)) {
+        fputs("<p class=\"why\">" CLI_DIVERGED "</p>", f);
+    }
     fputs("</header>\n", f);
 }
 
@@ -74,11 +77,15 @@ static void put_test(FILE *f, const cli_report_data *d)
     const shoal_train_result *r = &d->history->result;
     const cli_words *words = d->words;
     char text[CLI_NUMBER_TEXT], note[96] = "not tested";
-    if (r->tested_epoch > 0) {
+    if (!words->tested) {
+        snprintf(note, sizeof note, "of the last %" PRId64 " episodes", r->episodes < 100 ? r->episodes : 100);
+    } else if (r->tested_epoch > 0) {
         snprintf(note, sizeof note, "on the test set, after %s %" PRId64, words->epoch, r->tested_epoch);
     }
     put_tile(f, words->score, cli_score_text(words, cli_score(d->job->method, r), text), note);
-    put_tile(f, "test loss", cli_fixed(r->test_loss, 4, text), "mean over the test set");
+    if (words->tested) {
+        put_tile(f, "test loss", cli_loss_text(r->test_loss, r->tested_epoch > 0, text), "mean over the test set");
+    }
 }
 
 /* Only the last death can be one that ended the job. */
@@ -154,9 +161,10 @@ static void put_epochs(FILE *f, const cli_report_data *d)
         const cli_epoch *e = cli_thin_at(list, i);
         put_cells(f, 7,
                   (const char *const[]){cli_grouped((double)e->epoch, text[0]), cli_duration(e->seconds, text[1]),
-                                        cli_grouped((double)e->images, text[2]), cli_fixed(e->loss, 4, text[3]),
-                                        cli_fixed(e->test_loss, 4, text[4]), cli_score_text(words, e->score, text[5]),
-                                        cli_grouped(e->rate, text[6])});
+                                        cli_grouped((double)e->images, text[2]),
+                                        cli_loss_text(e->loss, e->trained, text[3]),
+                                        cli_loss_text(e->test_loss, words->tested, text[4]),
+                                        cli_score_text(words, e->score, text[5]), cli_grouped(e->rate, text[6])});
     }
     fputs("</tbody></table></div></details>\n", f);
 }
@@ -173,7 +181,7 @@ static void put_workers(FILE *f, const cli_report_data *d)
         double pace = cli_worker_rate(w, h->result.train_seconds);
         put_cells(f, 5,
                   (const char *const[]){cli_grouped(i, text[0]), cli_grouped((double)w->images, text[1]),
-                                        cli_grouped(pace, text[2]), cli_fixed(w->loss, 4, text[3]),
+                                        cli_grouped(pace, text[2]), cli_loss_text(w->loss, cli_trained(w, 1), text[3]),
                                         cli_grouped(w->deaths, text[4])});
     }
     fputs("</tbody></table>", f);

@@ -40,6 +40,25 @@ double cli_worker_rate(const shoal_train_worker *worker, double seconds)
     return seconds > 0 ? (double)(worker->images - worker->images_before) / seconds : NAN;
 }
 
+bool cli_trained(const shoal_train_worker *workers, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (workers[i].images > workers[i].images_before) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool cli_diverged(const shoal_train_result *result, const shoal_train_worker *workers, int count)
+{
+    bool diverged = result->tested_epoch > 0 && !isfinite(result->test_loss);
+    for (int i = 0; i < count; i++) {
+        diverged = diverged || (cli_trained(&workers[i], 1) && !isfinite(workers[i].loss));
+    }
+    return diverged;
+}
+
 const char *cli_model_name(const shoal_train_options *job)
 {
     return job->model != NULL ? job->model : "mnist-cnn";
@@ -81,6 +100,15 @@ const char *cli_fixed(double x, int digits, char buffer[CLI_NUMBER_TEXT])
     }
     snprintf(buffer, CLI_NUMBER_TEXT, fabs(x) < 1e9 ? "%.*f" : "%.*g", digits, x);
     return buffer;
+}
+
+const char *cli_loss_text(double x, bool there, char buffer[CLI_NUMBER_TEXT])
+{
+    if (there && !isfinite(x)) {
+        snprintf(buffer, CLI_NUMBER_TEXT, isnan(x) ? "nan" : "inf");
+        return buffer;
+    }
+    return cli_fixed(x, 4, buffer);
 }
 
 const char *cli_left(double seconds, char buffer[CLI_NUMBER_TEXT])

@@ -52,6 +52,7 @@ static void live(cli_history *history)
                                             .epochs = i / EPOCH,
                                             .test_loss = event.loss / 2,
                                             .test_accuracy = 1 - event.loss / 4,
+                                            .tested_epoch = i / EPOCH,
                                             .deaths = i / 200};
         for (int w = 0; w < WORKERS; w++) {
             workers[w].pid = 1; /* each is started again */
