@@ -94,5 +94,6 @@ int main(int argc, char **argv)
     }
     hold_standard_streams();
     signal(SIGPIPE, SIG_IGN); /* a reader that went away is a write that fails */
+    signal(SIGXFSZ, SIG_IGN); /* and so is a file that may not be so large */
     return run(argc, argv);
 }
