@@ -43,6 +43,10 @@ static shoal_err open_sets(sh_job *job)
         return sh_fail(SHOAL_EINVAL, "%d workers, but the set has %lld samples", job->o.workers,
                        (long long)shoal_dataset_length(job->train_set));
     }
+    if (job->test_set != NULL && shoal_dataset_length(job->test_set) == 0) {
+        return sh_fail(SHOAL_EINVAL, "%s has no samples to test with",
+                       job->o.train_set != NULL ? "the test set" : job->o.data);
+    }
     count_images(job);
     job->packed = shoal_dataset_pack(job->train_set);
     return job->packed ? SHOAL_OK : shoal_last_error();
