@@ -94,7 +94,8 @@ static void add_epoch(cli_history *h, const shoal_train_event *event)
                      .rate = r->images_per_second,
                      .loss = event->loss,
                      .test_loss = r->test_loss,
-                     .score = cli_score(h->method, r)};
+                     .score = cli_score(h->method, r),
+                     .trained = cli_trained(event->workers, event->workers_count)};
 }
 
 static void add_mark(cli_thin *list, const shoal_train_event *event)
@@ -102,6 +103,7 @@ static void add_mark(cli_thin *list, const shoal_train_event *event)
     cli_mark *m = cli_thin_next(list);
     m->seconds = event->so_far.seconds;
     m->worker = event->worker;
+    m->last = event->kind == SHOAL_TRAIN_DEATH && !cli_started_again(event);
     snprintf(m->text, sizeof m->text, "%s", event->text);
 }
 

@@ -34,12 +34,14 @@ typedef struct cli_sample {
 typedef struct cli_epoch {
     int64_t epoch, images;
     double seconds, rate, loss, test_loss, score;
+    bool trained; /* there is a loss */
 } cli_epoch;
 
 /* A death or a checkpoint. */
 typedef struct cli_mark {
     double seconds;
     int worker;
+    bool last; /* a death after which the worker was not started again */
     char text[240];
 } cli_mark;
 

@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -52,6 +53,19 @@ static cli_exit print_help(void)
     return cli_output_end(&output);
 }
 
+/* The library takes an unknown word as none, in each process, and has no call that could tell. */
+static bool cpu_is_known(void)
+{
+    static const char *const known[] = {"", "plain", "avx2", "avx512"};
+    const char *wish = getenv("SHOAL_CPU");
+    for (size_t i = 0; wish != NULL && i < sizeof known / sizeof *known; i++) {
+        if (strcmp(wish, known[i]) == 0) {
+            return true;
+        }
+    }
+    return wish == NULL;
+}
+
 static cli_exit run(int argc, char **argv)
 {
     const char *word = argc > 1 ? argv[1] : NULL;
@@ -69,7 +83,9 @@ static cli_exit run(int argc, char **argv)
     }
     for (size_t i = 0; i < COMMANDS; i++) {
         if (strcmp(word, commands[i]->name) == 0) {
-            return commands[i]->run(argc - 1, argv + 1);
+            return cpu_is_known() ? commands[i]->run(argc - 1, argv + 1)
+                                  : cli_complain(commands[i], CLI_FAILED, "SHOAL_CPU=%s: want plain, avx2 or avx512",
+                                                 getenv("SHOAL_CPU"));
         }
     }
     return cli_complain(NULL, CLI_MISUSED, "unknown command '%s'; known are %s", word, command_names());
@@ -94,5 +110,6 @@ int main(int argc, char **argv)
     }
     hold_standard_streams();
     signal(SIGPIPE, SIG_IGN); /* a reader that went away is a write that fails */
+    signal(SIGXFSZ, SIG_IGN); /* and so is a file that may not be so large */
     return run(argc, argv);
 }

@@ -66,7 +66,36 @@ static void put_heading(FILE *f, const cli_report_data *d)
         cli_html_text(f, d->why);
         fputs("</p>", f);
     }
+    if (cli_diverged(&d->history->result, d->history->last_seen, d->history->workers)) {
+        fputs("<p class=\"why\">" CLI_DIVERGED "</p>", f);
+    }
     fputs("</header>\n", f);
+}
+
+static void put_test(FILE *f, const cli_report_data *d)
+{
+    const shoal_train_result *r = &d->history->result;
+    const cli_words *words = d->words;
+    char text[CLI_NUMBER_TEXT], note[96] = "not tested";
+    if (!words->tested) {
+        snprintf(note, sizeof note, "of the last %" PRId64 " episodes", r->episodes < 100 ? r->episodes : 100);
+    } else if (r->tested_epoch > 0) {
+        snprintf(note, sizeof note, "on the test set, after %s %" PRId64, words->epoch, r->tested_epoch);
+    }
+    put_tile(f, words->score, cli_score_text(words, cli_score(d->job->method, r), text), note);
+    if (words->tested) {
+        put_tile(f, "test loss", cli_loss_text(r->test_loss, r->tested_epoch > 0, text), "mean over the test set");
+    }
+}
+
+/* Only the last death can be one that ended the job. */
+static const char *death_note(const cli_history *h)
+{
+    const cli_mark *newest = h->deaths.count > 0 ? cli_thin_at(&h->deaths, h->deaths.count - 1) : NULL;
+    if (newest == NULL || !newest->last) {
+        return newest == NULL ? "no worker was lost" : "each started again";
+    }
+    return h->deaths.seen > 1 ? "all but the last started again" : "not started again";
 }
 
 void cli_report_summary(FILE *file, const cli_report_data *data)
@@ -76,9 +105,7 @@ void cli_report_summary(FILE *file, const cli_report_data *data)
     char text[CLI_NUMBER_TEXT], note[96];
     put_heading(file, data);
     fputs("<dl class=\"tiles\">\n", file);
-    snprintf(note, sizeof note, "on the test set, %s %" PRId64, words->epoch, r->epochs);
-    put_tile(file, words->score, cli_score_text(words, cli_score(data->job->method, r), text), note);
-    put_tile(file, "test loss", cli_fixed(r->test_loss, 4, text), "mean over the test set");
+    put_test(file, data);
     snprintf(note, sizeof note, "%" PRId64 " of %" PRId64 " %s", r->epochs, data->job->epochs, words->epochs);
     put_tile(file, "time", cli_duration(r->seconds, text), note);
     char each[CLI_NUMBER_TEXT];
@@ -87,7 +114,7 @@ void cli_report_summary(FILE *file, const cli_report_data *data)
     put_tile(file, text, cli_grouped(r->images_per_second, each), note);
     put_tile(file, words->samples, compact((double)r->images, text), "by all workers");
     cli_grouped((double)r->deaths, text);
-    put_tile(file, "deaths", text, r->deaths > 0 ? "each started again" : "no worker was lost");
+    put_tile(file, "deaths", text, death_note(data->history));
     fputs("</dl>\n", file);
 }
 
@@ -134,9 +161,10 @@ static void put_epochs(FILE *f, const cli_report_data *d)
         const cli_epoch *e = cli_thin_at(list, i);
         put_cells(f, 7,
                   (const char *const[]){cli_grouped((double)e->epoch, text[0]), cli_duration(e->seconds, text[1]),
-                                        cli_grouped((double)e->images, text[2]), cli_fixed(e->loss, 4, text[3]),
-                                        cli_fixed(e->test_loss, 4, text[4]), cli_score_text(words, e->score, text[5]),
-                                        cli_grouped(e->rate, text[6])});
+                                        cli_grouped((double)e->images, text[2]),
+                                        cli_loss_text(e->loss, e->trained, text[3]),
+                                        cli_loss_text(e->test_loss, words->tested, text[4]),
+                                        cli_score_text(words, e->score, text[5]), cli_grouped(e->rate, text[6])});
     }
     fputs("</tbody></table></div></details>\n", f);
 }
@@ -150,10 +178,10 @@ static void put_workers(FILE *f, const cli_report_data *d)
     put_head(f, 5, (const char *const[]){"worker", d->words->samples, rate, "loss", "deaths"});
     for (int i = 0; i < h->workers && i < WORKER_ROWS; i++) {
         const shoal_train_worker *w = &h->last_seen[i];
-        double pace = h->result.train_seconds > 0 ? (double)w->images / h->result.train_seconds : NAN;
+        double pace = cli_worker_rate(w, h->result.train_seconds);
         put_cells(f, 5,
                   (const char *const[]){cli_grouped(i, text[0]), cli_grouped((double)w->images, text[1]),
-                                        cli_grouped(pace, text[2]), cli_fixed(w->loss, 4, text[3]),
+                                        cli_grouped(pace, text[2]), cli_loss_text(w->loss, cli_trained(w, 1), text[3]),
                                         cli_grouped(w->deaths, text[4])});
     }
     fputs("</tbody></table>", f);
@@ -183,7 +211,8 @@ static void put_events(FILE *f, const cli_report_data *d)
         const cli_mark *save = j < saves->count ? cli_thin_at(saves, j) : NULL;
         bool first = save == NULL || (death != NULL && death->seconds <= save->seconds);
         if (first) {
-            snprintf(text, sizeof text, "worker %d died (%s) and was started again", death->worker, death->text);
+            snprintf(text, sizeof text, "worker %d died (%s) and was %sstarted again", death->worker, death->text,
+                     death->last ? "not " : "");
         } else {
             snprintf(text, sizeof text, "checkpoint written to %s", save->text);
         }

@@ -64,6 +64,9 @@ static void json_result(const cli_show *show, const shoal_train_event *event, bo
     json_number(f, "train_loss", event->loss);
     json_number(f, "test_loss", r->test_loss);
     json_number(f, "test_accuracy", r->test_accuracy);
+    if (last) {
+        json_number(f, "tested_epoch", r->tested_epoch > 0 ? (double)r->tested_epoch : NAN);
+    }
     if (show->job->method == SHOAL_METHOD_A3C) {
         fprintf(f, ",\"episodes\":%" PRId64, r->episodes);
         json_number(f, "reward", r->reward);
@@ -91,10 +94,19 @@ static void show_json(const cli_show *show, const shoal_train_event *event)
         fprintf(f, ",\"worker\":%d", event->worker);
         json_number(f, "seconds", event->so_far.seconds);
         json_string(f, "text", event->text);
-        fprintf(f, ",\"deaths\":%" PRId64, event->so_far.deaths);
+        fprintf(f, ",\"deaths\":%" PRId64 ",\"restarted\":%s", event->so_far.deaths,
+                cli_started_again(event) ? "true" : "false");
         break;
     default: break;
     }
+    fputs("}\n", f);
+}
+
+/* The last line of a job that failed, which has no summary. */
+static void json_failed(FILE *f, const char *why)
+{
+    fputs("{\"event\":\"failed\"", f);
+    json_string(f, "text", why);
     fputs("}\n", f);
 }
 
@@ -121,7 +133,10 @@ static void show_line(cli_show *show, const shoal_train_event *event)
         show->headed = true;
         cli_table_epoch(f, o, event);
         break;
-    case SHOAL_TRAIN_DEATH: fprintf(f, "worker %d: %s; started again\n", event->worker, event->text); break;
+    case SHOAL_TRAIN_DEATH:
+        fprintf(f, "worker %d: %s; %sstarted again\n", event->worker, event->text,
+                cli_started_again(event) ? "" : "not ");
+        break;
     case SHOAL_TRAIN_SUMMARY: cli_table_summary(f, show, event); break;
     default: break;
     }
@@ -226,6 +241,9 @@ cli_exit cli_show_end(cli_show *show, bool failed)
     cli_progress_end(&show->progress);
     if (failed) {
         cli_complain(&cli_train, CLI_FAILED, "%s", why);
+    }
+    if (failed && show->json != NULL) {
+        json_failed(show->json, why);
     }
     if (show->report_path != NULL && show->history.begun &&
         !cli_report_write(show->report_path, show->job, show->settings, &show->history, why)) {

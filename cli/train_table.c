@@ -22,9 +22,11 @@ void cli_table_epoch(FILE *file, const shoal_train_options *job, const shoal_tra
     const shoal_train_result *r = &event->so_far;
     char text[6][CLI_NUMBER_TEXT];
     snprintf(text[0], sizeof text[0], "%" PRId64 "/%" PRId64, r->epochs, job->epochs);
-    fprintf(file, "%9s %9s %10s %12s %12s %12s\n", text[0], cli_fixed(event->loss, 4, text[1]),
-            cli_fixed(r->test_loss, 4, text[2]), cli_score_text(words, cli_score(job->method, r), text[3]),
-            cli_grouped(r->images_per_second, text[4]), cli_duration(r->seconds, text[5]));
+    fprintf(file, "%9s %9s %10s %12s %12s %12s\n", text[0],
+            cli_loss_text(event->loss, cli_trained(event->workers, event->workers_count), text[1]),
+            cli_loss_text(r->test_loss, r->tested_epoch > 0, text[2]),
+            cli_score_text(words, cli_score(job->method, r), text[3]), cli_grouped(r->images_per_second, text[4]),
+            cli_duration(r->seconds, text[5]));
 }
 
 static void show_workers(FILE *f, const cli_words *words, const shoal_train_event *event)
@@ -35,9 +37,9 @@ static void show_workers(FILE *f, const cli_words *words, const shoal_train_even
     fprintf(f, "\n%9s %12s %12s %9s %7s\n", "worker", words->samples, rate, "loss", "deaths");
     for (int i = 0; i < event->workers_count && i < WORKER_ROWS; i++) {
         const shoal_train_worker *w = &event->workers[i];
-        double pace = r->train_seconds > 0 ? (double)w->images / r->train_seconds : NAN;
-        fprintf(f, "%9d %12s %12s %9s %7d\n", i, cli_grouped((double)w->images, text[0]), cli_grouped(pace, text[1]),
-                cli_fixed(w->loss, 4, text[2]), w->deaths);
+        fprintf(f, "%9d %12s %12s %9s %7d\n", i, cli_grouped((double)w->images, text[0]),
+                cli_grouped(cli_worker_rate(w, r->train_seconds), text[1]),
+                cli_loss_text(w->loss, cli_trained(w, 1), text[2]), w->deaths);
     }
     if (event->workers_count > WORKER_ROWS) {
         fprintf(f, "  and %d more\n", event->workers_count - WORKER_ROWS);
@@ -69,12 +71,30 @@ static void show_epochs(FILE *f, const cli_show *show, const shoal_train_event *
     }
 }
 
+/* A stop is prompt, so a job that was stopped is not tested once more: it says after which epoch it was. */
+static void show_test(FILE *f, const cli_words *words, const shoal_train_result *r, double score)
+{
+    char text[CLI_NUMBER_TEXT], when[64] = "";
+    if (words->tested && r->stopped && r->tested_epoch == 0) {
+        line(f, words->score, "not tested: stopped in the first %s", words->epoch);
+        return;
+    }
+    if (words->tested && r->stopped) {
+        snprintf(when, sizeof when, " after %s %" PRId64, words->epoch, r->tested_epoch);
+    }
+    if (r->tested_epoch > 0) {
+        line(f, "test loss", "%s%s", cli_loss_text(r->test_loss, true, text), when);
+    }
+    if (isfinite(score)) {
+        line(f, words->score, "%s%s", cli_score_text(words, score, text), when);
+    }
+}
+
 static void show_results(FILE *f, const cli_show *show, const shoal_train_event *event)
 {
     const cli_words *words = cli_words_of(show->job->method);
     const shoal_train_result *r = &event->so_far;
     char text[2][CLI_NUMBER_TEXT];
-    double score = cli_score(show->job->method, r);
     line(f, "time", "%s", cli_duration(r->seconds, text[0]));
     if (event->workers_count > 1) {
         line(f, "speed", "%s %s/s, %s a worker", cli_grouped(r->images_per_second, text[0]), words->samples,
@@ -82,12 +102,7 @@ static void show_results(FILE *f, const cli_show *show, const shoal_train_event 
     } else {
         line(f, "speed", "%s %s/s", cli_grouped(r->images_per_second, text[0]), words->samples);
     }
-    if (isfinite(r->test_loss)) {
-        line(f, "test loss", "%s", cli_fixed(r->test_loss, 4, text[0]));
-    }
-    if (isfinite(score)) {
-        line(f, words->score, "%s", cli_score_text(words, score, text[0]));
-    }
+    show_test(f, words, r, cli_score(show->job->method, r));
     line(f, "deaths", r->deaths > 0 ? "%" PRId64 ", each started again" : "%" PRId64, r->deaths);
 }
 
@@ -104,6 +119,9 @@ void cli_table_summary(FILE *file, const cli_show *show, const shoal_train_event
     line(file, "workers", "%d", event->workers_count);
     show_epochs(file, show, event);
     show_results(file, show, event);
+    if (cli_diverged(&event->so_far, event->workers, event->workers_count)) {
+        line(file, "note", CLI_DIVERGED);
+    }
     if (show->saved) {
         line(file, "checkpoint", "%s", o->save);
     }

@@ -9,9 +9,9 @@ static const struct {
     const char *method;
     cli_words words;
 } table[] = {
-    {"", {"epoch", "epochs", "images", "images_per_second", "accuracy", "test/accuracy", true, true}},
-    {"fedavg", {"round", "rounds", "images", "images_per_second", "accuracy", "test/accuracy", true, false}},
-    {"a3c", {"epoch", "epochs", "steps", "steps_per_second", "mean reward", "reward/mean", false, false}},
+    {"", {"epoch", "epochs", "images", "images_per_second", "accuracy", "test/accuracy", true, true, true}},
+    {"fedavg", {"round", "rounds", "images", "images_per_second", "accuracy", "test/accuracy", true, true, false}},
+    {"a3c", {"epoch", "epochs", "steps", "steps_per_second", "mean reward", "reward/mean", false, false, false}},
 };
 
 const cli_words *cli_words_of(shoal_train_method method)
@@ -28,6 +28,35 @@ const cli_words *cli_words_of(shoal_train_method method)
 double cli_score(shoal_train_method method, const shoal_train_result *result)
 {
     return method == SHOAL_METHOD_A3C ? result->reward : result->test_accuracy;
+}
+
+bool cli_started_again(const shoal_train_event *death)
+{
+    return death->workers[death->worker].pid != 0;
+}
+
+double cli_worker_rate(const shoal_train_worker *worker, double seconds)
+{
+    return seconds > 0 ? (double)(worker->images - worker->images_before) / seconds : NAN;
+}
+
+bool cli_trained(const shoal_train_worker *workers, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (workers[i].images > workers[i].images_before) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool cli_diverged(const shoal_train_result *result, const shoal_train_worker *workers, int count)
+{
+    bool diverged = result->tested_epoch > 0 && !isfinite(result->test_loss);
+    for (int i = 0; i < count; i++) {
+        diverged = diverged || (cli_trained(&workers[i], 1) && !isfinite(workers[i].loss));
+    }
+    return diverged;
 }
 
 const char *cli_model_name(const shoal_train_options *job)
@@ -71,6 +100,15 @@ const char *cli_fixed(double x, int digits, char buffer[CLI_NUMBER_TEXT])
     }
     snprintf(buffer, CLI_NUMBER_TEXT, fabs(x) < 1e9 ? "%.*f" : "%.*g", digits, x);
     return buffer;
+}
+
+const char *cli_loss_text(double x, bool there, char buffer[CLI_NUMBER_TEXT])
+{
+    if (there && !isfinite(x)) {
+        snprintf(buffer, CLI_NUMBER_TEXT, isnan(x) ? "nan" : "inf");
+        return buffer;
+    }
+    return cli_fixed(x, 4, buffer);
 }
 
 const char *cli_left(double seconds, char buffer[CLI_NUMBER_TEXT])

@@ -34,7 +34,7 @@ enum { WORKERS = 20, TICKS = 400000, EPOCH = 40 };
 /* A job of three days and a half: a tick a second would be some 300,000; deaths and checkpoints all the way. */
 static void live(cli_history *history)
 {
-    shoal_train_worker workers[WORKERS] = {0};
+    shoal_train_worker workers[WORKERS] = {{.pid = 0}};
     for (int64_t i = 0; i < TICKS; i++) {
         shoal_train_event event = {.kind = i == 0           ? SHOAL_TRAIN_BEGIN
                                            : i % EPOCH == 0 ? SHOAL_TRAIN_EPOCH
@@ -52,8 +52,10 @@ static void live(cli_history *history)
                                             .epochs = i / EPOCH,
                                             .test_loss = event.loss / 2,
                                             .test_accuracy = 1 - event.loss / 4,
+                                            .tested_epoch = i / EPOCH,
                                             .deaths = i / 200};
         for (int w = 0; w < WORKERS; w++) {
+            workers[w].pid = 1; /* each is started again */
             workers[w].images = i * (1000 + 10 * w);
             workers[w].loss = event.loss;
         }

@@ -74,10 +74,11 @@ SHOAL_MUST_USE shoal_err shoal_train_method_find(const char *name, shoal_train_m
 
 /* What one worker has done: as it last wrote it, without waiting for it. */
 typedef struct shoal_train_worker {
-    int32_t pid;    /* 0: it does not run */
-    int64_t images; /* trained on, by all processes that had this rank */
-    int64_t epoch;  /* that it is in, from 0 */
-    double loss;    /* of its training, a running mean; NaN before the first batch */
+    int32_t pid;           /* 0: it does not run */
+    int64_t images;        /* trained on, by all processes that had this rank */
+    int64_t images_before; /* of these, in the job that was resumed */
+    int64_t epoch;         /* that it is in, from 0 */
+    double loss;           /* of its training, a running mean; NaN before the first batch */
     int deaths;
 } shoal_train_worker;
 
@@ -85,9 +86,9 @@ typedef enum shoal_train_event_kind {
     SHOAL_TRAIN_BEGIN, /* all workers are started. text: the path that was resumed, or "" */
     SHOAL_TRAIN_TICK,  /* some 20 times a second: time to look at the workers, or to stop */
     SHOAL_TRAIN_EPOCH, /* an epoch is finished, and the model tested */
-    SHOAL_TRAIN_DEATH, /* a worker died, and is started again: worker, text */
+    SHOAL_TRAIN_DEATH, /* a worker died: worker, text. It is started again, or has no pid and the job fails */
     SHOAL_TRAIN_SAVE, /* a checkpoint is written: text is the path. The first one, before the workers start, is not told */
-    SHOAL_TRAIN_SUMMARY, /* the job is done */
+    SHOAL_TRAIN_SUMMARY, /* the job is done, and did not fail */
 } shoal_train_event_kind;
 
 /* Of a job that was resumed: images, epochs and episodes are of the whole job, the rest is of this call. */
@@ -99,6 +100,7 @@ typedef struct shoal_train_result {
     int64_t epochs;           /* finished */
     double test_loss;         /* of the last test; NaN when there was none */
     double test_accuracy;     /* 0 to 1 */
+    int64_t tested_epoch;     /* after which that was; a job that is stopped may have trained on since; 0: no test */
     int64_t deaths;
     int64_t episodes; /* a3c: finished */
     double reward;    /* a3c: mean return of the last 100 of them, or of as many as there are; NaN when there is none */

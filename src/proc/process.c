@@ -187,11 +187,22 @@ shoal_err shoal_process_start(shoal_target target, shoal_value *args, const shoa
     return err;
 }
 
+/* A child that is gone already was reaped by somebody: ESRCH. */
+static const char *not_watched(int why)
+{
+    switch (why) {
+    case EMFILE: return "watching a new process (ulimit -n raises the limit)";
+    case ENFILE: return "watching a new process (the limit is the system's: sysctl fs.file-max)";
+    case ESRCH: return "watching a new process (is SIGCHLD ignored?)";
+    default: return "watching a new process";
+    }
+}
+
 shoal_err sh_born_watch(pid_t pid, sh_born *out_born)
 {
     int pidfd = sh_pidfd_open((int32_t)pid);
     if (pidfd < 0) {
-        shoal_err err = sh_fail_os("watching a new process (is SIGCHLD ignored?)");
+        shoal_err err = sh_fail_os(not_watched(errno));
         kill(pid, SIGKILL);
         while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
         }

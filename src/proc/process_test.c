@@ -144,6 +144,28 @@ static shoal_err no_op(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
+/* With fewer and fewer fds to be had, one start fails when its child is to be watched: the text says how to have more. */
+START_TEST(no_fd_to_watch_with)
+{
+    struct rlimit before;
+    bool watched = false;
+    shoal_process *p = NULL;
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    for (rlim_t most = 3; p == NULL && most < 100; most++) {
+        ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &(struct rlimit){most, before.rlim_max}), 0);
+        if (shoal_process_start(no_op, NULL, &(shoal_process_options){.start = (shoal_start)_i}, &p) != SHOAL_OK) {
+            const char *text = shoal_last_error_text();
+            ck_assert_msg(strstr(text, "SIGCHLD") == NULL, "%s", text);
+            watched = watched || strstr(text, "watching a new process (ulimit -n raises the limit): Too many");
+        }
+    }
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    ck_assert(p != NULL && watched);
+    (void)finish(p);
+    shoal_process_destroy(p);
+}
+END_TEST
+
 START_TEST(wrong_calls_are_refused)
 {
     shoal_process *p = NULL;
@@ -526,6 +548,7 @@ static Suite *suite(void)
     TCase *tc = methods_case("process");
     add_for_methods(tc, arguments_arrive_and_results_return);
     add_for_methods(tc, endings_are_told_apart);
+    tcase_add_loop_test(tc, no_fd_to_watch_with, SHOAL_START_SPAWN, SHOAL_START_FORK + 1);
     tcase_add_loop_test(tc, a_stolen_exit_status, SHOAL_START_SPAWN, SHOAL_START_FORK + 1);
     tcase_add_test(tc, wrong_calls_are_refused);
     add_for_methods(tc, join_returns_on_time);

@@ -25,7 +25,6 @@ typedef struct a3c {
     shoal_block *count_block;
     sh_a3c_shm *count;
     double last[EPISODES]; /* returns; episode i stands at i % EPISODES */
-    bool reached;          /* the mean return that was wanted */
 } a3c;
 
 /* ---- options ---- */
@@ -159,7 +158,7 @@ static void count_mean(sh_job *job)
         sum += a->last[i];
     }
     job->result.reward = n > 0 ? sum / (double)n : NAN;
-    a->reached = n == EPISODES && job->o.until >= 0 && job->result.reward >= job->o.until;
+    job->enough = n == EPISODES && job->o.until >= 0 && job->result.reward >= job->o.until;
 }
 
 /* In the order in which they were finished, up to the one that makes the mean. Not at each of them, but when the bell rings, and twenty
@@ -177,7 +176,7 @@ static shoal_err gather(sh_job *job)
     if (err != SHOAL_ETIMEDOUT) {
         return err;
     }
-    while (!a->reached &&
+    while (!job->enough &&
            (err = shoal_queue_get_bytes(a->returns, &episode, sizeof episode, SHOAL_NOW, &size)) == SHOAL_OK) {
         a->last[job->result.episodes++ % EPISODES] = episode;
         count_mean(job);
@@ -195,16 +194,14 @@ static int64_t finished(const sh_job *job)
 
 static shoal_err run(sh_job *job)
 {
-    a3c *a = job->own;
     shoal_err err = SHOAL_OK;
-    while (err == SHOAL_OK && !sh_crew_done(job) && !job->result.stopped && !a->reached) {
+    while (err == SHOAL_OK && !sh_crew_done(job) && !sh_job_over(job)) {
         err = sh_crew_wait(job);
         if (err == SHOAL_OK) {
             err = gather(job);
         }
         int64_t epochs = finished(job);
-        if (err == SHOAL_OK && epochs > job->result.epochs && epochs < job->o.epochs && !a->reached &&
-            !job->result.stopped) {
+        if (err == SHOAL_OK && epochs > job->result.epochs && epochs < job->o.epochs && !sh_job_over(job)) {
             err = sh_job_epoch(job, epochs, false); /* while they go on */
         }
     }

@@ -202,6 +202,29 @@ START_TEST(goes_on_from_a_checkpoint)
 }
 END_TEST
 
+/* What is reached already leaves nothing to do, unless more is wanted. */
+START_TEST(solved_is_solved_when_it_is_resumed)
+{
+    char path[64];
+    counts c = {.kill_left = 0};
+    snprintf(path, sizeof path, "/tmp/shoal_a3c_test.%d", (int)getpid());
+    shoal_train_options o = {
+        .method = SHOAL_METHOD_A3C, .workers = 2, .until = 25, .save = path, .call = count, .context = &c};
+    shoal_train_result first, second;
+    ck_assert_ok(shoal_train_run(&o, &first));
+    ck_assert(first.reward >= 25 && first.episodes >= 100 && c.epochs >= 1);
+    c.epochs = 0;
+    o.resume = path;
+    ck_assert_ok(shoal_train_run(&o, &second));
+    ck_assert(second.images == first.images && second.episodes == first.episodes && second.reward == first.reward);
+    ck_assert(c.epochs == 0 && c.summaries == 2);
+    o.until = first.reward + 10;
+    ck_assert_ok(shoal_train_run(&o, &second));
+    ck_assert(second.reward >= o.until && second.images > first.images);
+    unlink(path);
+}
+END_TEST
+
 START_TEST(killed_actors_are_started_again)
 {
     counts c = {.kill_left = 4, .kill_images = 500, .stop_after = 30000};
@@ -334,6 +357,7 @@ static Suite *suite(void)
         actions_are_drawn_by_their_probabilities,
         the_steps_are_limited,
         goes_on_from_a_checkpoint,
+        solved_is_solved_when_it_is_resumed,
         killed_actors_are_started_again,
         restarts_are_limited,
         the_callback_stops_it,

@@ -179,6 +179,7 @@ static shoal_err pass(sh_job *job, sh_checkpoint *c)
     }
     if (err == SHOAL_OK) {
         err = sh_checkpoint_number(c, "test_accuracy", 0, 1, &r->test_accuracy);
+        r->tested_epoch = isnan(r->test_accuracy) ? 0 : r->epochs;
     }
     return err == SHOAL_OK && job->method->checkpoint != NULL ? job->method->checkpoint(job, c) : err;
 }
@@ -219,7 +220,12 @@ static shoal_err take(sh_job *job, sh_checkpoint *c)
     if (strcmp(version, VERSION) != 0) {
         return sh_fail(SHOAL_EINVAL, "%s: a checkpoint of version %.20s; " VERSION " can be read", c->path, version);
     }
-    shoal_err err = pass(job, c);
+    shoal_err err = shoal_tensors_text(c->set, "lr_decay") != NULL
+                        ? SHOAL_OK
+                        : shoal_tensors_set_text(c->set, "lr_decay", "1"); /* older than that option */
+    if (err == SHOAL_OK) {
+        err = pass(job, c);
+    }
     return err == SHOAL_OK ? sh_weights_take(c->set, c->path, job->model) : err; /* last: a failure leaves the model */
 }
 

@@ -83,6 +83,20 @@ START_TEST(hostile_texts)
 }
 END_TEST
 
+/* There was no decay before the option, so a file that does not name it is of a job without one. */
+START_TEST(before_lr_decay)
+{
+    shoal_module *model = new_model("logistic", 3);
+    shoal_train_options o = good_file(SHOAL_METHOD_LOCAL, model, in_folder("good"));
+    o.resume = in_folder("old");
+    write_changed(in_folder("good"), o.resume, "lr_decay", NULL, NULL);
+    ck_assert_ok(shoal_train_run(&o, NULL));
+    o.lr_decay = 0.5;
+    refuse(&o, SHOAL_EINVAL, "lr_decay is 1 there, and 0.5 is asked for");
+    shoal_module_destroy(model);
+}
+END_TEST
+
 START_TEST(hostile_tensors)
 {
     shoal_module *model = new_model("logistic", 3), *other = new_model("mlp", 3);
@@ -175,6 +189,7 @@ static Suite *suite(void)
     tcase_set_timeout(tc, SH_TEST_SECONDS);
     tcase_add_checked_fixture(tc, begin, end);
     tcase_add_test(tc, hostile_texts);
+    tcase_add_test(tc, before_lr_decay);
     tcase_add_test(tc, hostile_tensors);
     tcase_add_test(tc, broken_bytes);
     tcase_add_test(tc, weights_of_checkpoints);

@@ -43,7 +43,20 @@ shoal_err sh_crew_start(sh_job *job)
     return err;
 }
 
-/* A worker that ended: it is done, it failed, or it died and is started again. */
+/* A death is told of when it is known what follows, also the one that ends the job: no process has the rank then. */
+static shoal_err died(sh_job *job, int rank, const char *text)
+{
+    bool again = job->seen[rank].deaths++ < job->o.restarts;
+    job->result.deaths++;
+    shoal_err err = again ? start(job, rank)
+                          : sh_fail(SHOAL_ECHILD, "%s, and was started again %d times before", text, job->o.restarts);
+    char why[1024]; /* outlives the callback */
+    snprintf(why, sizeof why, "%s", err == SHOAL_OK ? "" : shoal_last_error_text());
+    sh_job_tell(job, SHOAL_TRAIN_DEATH, rank, text);
+    return err == SHOAL_OK ? SHOAL_OK : sh_fail(err, "%s", why);
+}
+
+/* A worker that ended: it is done, it failed, or it died. */
 static shoal_err ended(sh_job *job, int rank)
 {
     sh_member *m = &job->members[rank];
@@ -67,15 +80,7 @@ static shoal_err ended(sh_job *job, int rank)
         m->done = true;
         return SHOAL_OK;
     }
-    job->result.deaths++;
-    if (job->seen[rank].deaths++ >= job->o.restarts) {
-        return sh_fail(SHOAL_ECHILD, "%s, and was started again %d times before", text, job->o.restarts);
-    }
-    err = start(job, rank);
-    if (err == SHOAL_OK) {
-        sh_job_tell(job, SHOAL_TRAIN_DEATH, rank, text);
-    }
-    return err;
+    return died(job, rank, text);
 }
 
 static void tick(sh_job *job)

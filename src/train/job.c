@@ -43,6 +43,10 @@ static shoal_err open_sets(sh_job *job)
         return sh_fail(SHOAL_EINVAL, "%d workers, but the set has %lld samples", job->o.workers,
                        (long long)shoal_dataset_length(job->train_set));
     }
+    if (job->test_set != NULL && shoal_dataset_length(job->test_set) == 0) {
+        return sh_fail(SHOAL_EINVAL, "%s has no samples to test with",
+                       job->o.train_set != NULL ? "the test set" : job->o.data);
+    }
     count_images(job);
     job->packed = shoal_dataset_pack(job->train_set);
     return job->packed ? SHOAL_OK : shoal_last_error();
@@ -80,6 +84,14 @@ static shoal_err open_board(sh_job *job)
     return err;
 }
 
+/* Before a worker runs: what the board says is of the job that is resumed. */
+static void note_before(sh_job *job)
+{
+    for (int i = 0; i < job->o.workers; i++) {
+        job->seen[i].images_before = (int64_t)sh_racy_load(&job->board->workers[i].images);
+    }
+}
+
 shoal_err sh_job_open(sh_job *job, const shoal_train_options *options)
 {
     *job = (sh_job){.begun = sh_now(), .result = {.test_loss = NAN, .test_accuracy = NAN, .reward = NAN}};
@@ -108,7 +120,11 @@ shoal_err sh_job_open(sh_job *job, const shoal_train_options *options)
     if (err == SHOAL_OK && job->method->open != NULL) {
         err = job->method->open(job);
     }
-    return err == SHOAL_OK && job->o.resume != NULL ? sh_job_resume(job) : err;
+    if (err == SHOAL_OK && job->o.resume != NULL) {
+        err = sh_job_resume(job);
+        note_before(job);
+    }
+    return err;
 }
 
 void sh_job_close(sh_job *job)
@@ -197,9 +213,13 @@ void sh_job_stop(sh_job *job)
 
 shoal_err sh_job_test(sh_job *job)
 {
-    return job->test_set != NULL
-               ? shoal_evaluate(job->model, job->test_set, &job->result.test_loss, &job->result.test_accuracy)
-               : SHOAL_OK;
+    shoal_train_result *r = &job->result;
+    if (job->test_set == NULL) {
+        return SHOAL_OK;
+    }
+    shoal_err err = shoal_evaluate(job->model, job->test_set, &r->test_loss, &r->test_accuracy);
+    r->tested_epoch = err == SHOAL_OK ? r->epochs : r->tested_epoch;
+    return err;
 }
 
 /* Saves, and tells so. */
@@ -214,18 +234,18 @@ static shoal_err save(sh_job *job)
 
 static bool good_enough(const sh_job *job)
 {
-    return job->o.until > 0 && job->result.test_accuracy >= job->o.until;
+    return job->enough || (job->o.until > 0 && job->result.test_accuracy >= job->o.until);
 }
 
 shoal_err sh_job_epoch(sh_job *job, int64_t finished, bool pause)
 {
     int64_t begun = sh_now();
     look_at_clock(job);
+    job->result.epochs = finished;
     shoal_err err = sh_job_test(job);
     if (err != SHOAL_OK) {
         return err;
     }
-    job->result.epochs = finished;
     job->idle += pause ? sh_now() - begun : 0;
     sh_job_tell(job, SHOAL_TRAIN_EPOCH, -1, "");
     if (good_enough(job)) {

@@ -92,7 +92,7 @@ struct sh_job {
     int64_t begun, train_begun, next_tick;
     int64_t idle; /* nanoseconds since train_begun in which no worker trained */
     bool training;
-    bool enough;           /* o.until is reached */
+    bool enough;           /* o.until is reached; in a checkpoint too, if a method finds so when it reads one */
     int64_t images_before; /* trained on by the job that this one resumes; part of result.images */
     shoal_train_result result;
 };

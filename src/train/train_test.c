@@ -138,6 +138,8 @@ END_TEST
 /* What a callback counts, and whom it kills. */
 typedef struct counts {
     int begins, epochs, deaths, summaries;
+    int lost;            /* deaths after which the worker was not started again */
+    int64_t told;        /* deaths, by the event of the last one */
     int kill_left;       /* so many workers are still to be killed */
     int64_t kill_images; /* the next one when all have trained on so many */
     int64_t stop_images; /* 0: never */
@@ -150,6 +152,10 @@ static bool count(const shoal_train_event *event, void *context)
     c->epochs += event->kind == SHOAL_TRAIN_EPOCH;
     c->deaths += event->kind == SHOAL_TRAIN_DEATH;
     c->summaries += event->kind == SHOAL_TRAIN_SUMMARY;
+    if (event->kind == SHOAL_TRAIN_DEATH) {
+        c->lost += event->workers[event->worker].pid == 0;
+        c->told = event->so_far.deaths;
+    }
     int victim = c->kill_left % event->workers_count;
     if (event->kind == SHOAL_TRAIN_TICK && c->kill_left > 0 && event->so_far.images >= c->kill_images &&
         event->workers[victim].pid > 0) {
@@ -176,6 +182,7 @@ START_TEST(reaches_a_loss)
                   shoal_train_method_name(o.method), r.test_accuracy, r.test_loss);
     ck_assert_int_eq(r.images, o.epochs * TRAIN * (o.method == SHOAL_METHOD_HOGWILD ? o.workers : 1));
     ck_assert_int_eq(r.epochs, 4);
+    ck_assert_int_eq(r.tested_epoch, 4);
     ck_assert(r.images_per_second > 0 && r.train_seconds <= r.seconds && !r.stopped && r.deaths == 0);
     ck_assert_int_eq(c.begins, 1);
     ck_assert_int_eq(c.summaries, 1);
@@ -342,6 +349,9 @@ START_TEST(restarts_are_limited)
     o.context = &c;
     ck_assert_err(shoal_train_run(&o, NULL), SHOAL_ECHILD);
     ck_assert(strstr(shoal_last_error_text(), "SIGKILL") && strstr(shoal_last_error_text(), "2 times"));
+    ck_assert_int_ge(c.deaths, 3); /* the one that ends the job is told of too */
+    ck_assert_int_eq(c.told, c.deaths);
+    ck_assert(c.lost == 1 && c.summaries == 0);
     shoal_module_destroy(model);
     close_sets(s);
 }
@@ -420,6 +430,7 @@ START_TEST(stops)
     o.context = &c;
     ck_assert_ok(shoal_train_run(&o, &r));
     ck_assert(r.stopped && r.images >= 1000 && c.summaries == 1);
+    ck_assert(r.tested_epoch == r.epochs && (r.tested_epoch == 0) == isnan(r.test_accuracy));
     ck_assert_int_eq(stat(path, &st), 0);
     shoal_tensors *file = shoal_safetensors_read(path);
     ck_assert_ptr_nonnull(file);
