@@ -78,7 +78,8 @@ static shoal_err prepare(shoal_process *p, const sh_target *target, const shoal_
     if (c == NULL) {
         return shoal_last_error();
     }
-    shoal_err err = make_record(c, p, target, args, &p->record);
+    /* A forked child could not take its slot without it, and would hang over it for a while. */
+    shoal_err err = sh_world_file() < 0 ? sh_world_file_lost() : make_record(c, p, target, args, &p->record);
     if (err == SHOAL_OK) {
         err = sh_slot_reserve(c, p->name, &p->slot);
     }
