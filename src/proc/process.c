@@ -251,7 +251,8 @@ static void describe_signal(shoal_process *p, int number)
  * target's process does. */
 static void describe(shoal_process *p, const sh_fate *fate)
 {
-    const sh_record_shm *record = sh_record_of(p->record);
+    static const sh_record_shm unknown; /* its world was left */
+    const sh_record_shm *record = sh_block_is_lost(p->record) ? &unknown : sh_record_of(p->record);
     bool returned = sh_load_acquire(&record->phase) == SH_RECORD_ENDED;
     shoal_err err = (shoal_err)sh_load_relaxed(&record->err);
     int code = fate != NULL ? fate->code : err == SHOAL_OK ? EXIT_SUCCESS : EXIT_FAILURE;
@@ -279,7 +280,7 @@ static void describe(shoal_process *p, const sh_fate *fate)
 /* Recovers what it held, then reads what it returned: an open step of a killed child may be the store of that. */
 static void take_result(shoal_process *p)
 {
-    sh_ctx *c = sh_enter();
+    sh_ctx *c = sh_block_is_lost(p->record) ? NULL : sh_enter();
     if (c == NULL) {
         return;
     }
