@@ -175,6 +175,35 @@ START_TEST(another_world_has_other_tensors)
 }
 END_TEST
 
+/* A tensor that outlives its world is not what the next world has under the same id, neither before it is released nor after. */
+START_TEST(a_tensor_of_a_world_that_was_left_does_not_come_back)
+{
+    shoal_tensor *old = NULL, *older = NULL;
+    for (int i = 0; i < 3; i++) {
+        shoal_queue *q;
+        shoal_tensor *got = NULL, *t = shoal_full(SHOAL_I64, i, SHOAL_SHAPE(10 + i));
+        ck_assert_ok(shoal_world_create(NULL));
+        ck_assert_ok(shoal_queue_create(0, &q));
+        ck_assert_ok(shoal_queue_put_tensor(q, t, SHOAL_NOW));
+        if (i == 1) {
+            shoal_tensor_release(older);
+            older = NULL;
+        }
+        ck_assert_ok(shoal_queue_get_tensor(q, SHOAL_NOW, &got));
+        ck_assert_int_eq(shoal_tensor_size(got, 0), 10 + i);
+        ck_assert_int_eq(((int64_t *)shoal_tensor_data(got))[9], i);
+        shoal_tensor_release(old);
+        shoal_tensor_release(older);
+        old = got;
+        older = t;
+        shoal_world_leave();
+        shoal_release(q);
+    }
+    shoal_tensor_release(old);
+    shoal_tensor_release(older);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("sharing_again");
@@ -183,6 +212,7 @@ static Suite *suite(void)
     tcase_add_test(tc, b6_what_the_last_receiver_did_to_its_own_does_not_come_back);
     add_for_methods(tc, b16_another_block_under_the_same_id_has_its_own_size);
     tcase_add_test(tc, another_world_has_other_tensors);
+    tcase_add_test(tc, a_tensor_of_a_world_that_was_left_does_not_come_back);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -4,6 +4,10 @@
  * unrelated process of the same user joins by name. Nothing is named in a file system: a world is an anonymous
  * memory file that its members hold open, and it is gone with the last of them.
  *
+ * The fds that the library opens (3 and above, close-on-exec) must stay open: a program that closes all fds, as daemons do, does
+ * so before its first call. Where the memory file was closed all the same, what there is goes on, and whatever needs more memory
+ * or another process is SHOAL_EOS with the reason.
+ *
  * Limits of one world: 4,094 processes, 4,194,304 spans of up to 1,024 blocks (so over 100 million small blocks), 1
  * TiB a block, 16 TiB of addresses (less where the address space of the process is limited: shoal_world_info tells).
  *
@@ -44,8 +48,8 @@ SHOAL_MUST_USE shoal_err shoal_world_create(const shoal_world_options *options);
  * Errors: SHOAL_ENOENT, SHOAL_EPERM, SHOAL_ELAYOUT, SHOAL_ECORRUPT, SHOAL_ELIMIT (no free slot), SHOAL_ESTATE. */
 SHOAL_MUST_USE shoal_err shoal_world_join(const char *name);
 
-/* Gives back all that this process holds and detaches it. Every handle of it is invalid afterwards. Called at exit
- * by itself. */
+/* Gives back all that this process holds and detaches it. Its handles can be released and destroyed afterwards, and nothing
+ * else. No other thread may be inside a call of the library then, nor wait in one. Called at exit by itself. */
 void shoal_world_leave(void);
 
 typedef struct shoal_world_info {
@@ -67,7 +71,9 @@ SHOAL_MUST_USE shoal_err shoal_world_info_get(shoal_world_info *out_info);
  * supervisor may call it. out_recovered may be NULL. */
 SHOAL_MUST_USE shoal_err shoal_world_sweep(uint32_t *out_recovered);
 
-/* Gives all free memory of the heap back to the system. */
+/* Gives memory of free blocks back to the system: of a block above 32 KiB by itself, of smaller ones once their whole span (up to
+ * 1,024 blocks of one size) is free. What the heap keeps to find its blocks stays, about 60 bytes for each that there ever was at
+ * once, and so does what the program has locked into memory (mlock). */
 SHOAL_MUST_USE shoal_err shoal_world_trim(void);
 
 typedef struct shoal_audit {

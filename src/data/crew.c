@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "shm/block.h"
 
 #include <shoal/share.h>
 
@@ -147,7 +148,9 @@ shoal_err sh_crew_create(const shoal_loader *loader, int workers, int prefetch, 
 static void dismiss(worker *w)
 {
     if (w->process != NULL) {
-        (void)!shoal_process_join(w->process, GRACE, NULL);
+        if (!sh_block_is_lost((const shoal_block *)w->tasks)) { /* else it does not know that its queue is closed */
+            (void)!shoal_process_join(w->process, GRACE, NULL);
+        }
         shoal_process_destroy(w->process);
     }
     shoal_release(w->tasks);

@@ -357,6 +357,22 @@ START_TEST(killed_at_random)
 }
 END_TEST
 
+/* A loader whose world was left can be destroyed, with all that was got from it, and no world is entered for it. */
+START_TEST(destroyed_after_its_world)
+{
+    shoal_batch b;
+    shoal_dataset *set = counting(N);
+    shoal_loader *loader = must_load(set, with(_i, 2));
+    ck_assert(shoal_loader_next(loader, &b));
+    shoal_tensor *kept = shoal_tensor_retain(b.x);
+    shoal_world_leave();
+    shoal_loader_destroy(loader);
+    ck_assert_ok(shoal_world_create(NULL));
+    shoal_tensor_release(kept);
+    shoal_dataset_release(set);
+}
+END_TEST
+
 START_TEST(mnist_with_workers)
 {
     shoal_batch a, b;
@@ -399,6 +415,7 @@ static Suite *suite(void)
     add_for_methods(tc, open_fails);
     add_for_methods(tc, dies_always);
     add_for_methods(tc, exits);
+    add_for_methods(tc, destroyed_after_its_world);
     tcase_add_loop_test(tc, killed_at_random, SHOAL_START_SPAWN,
                         SHOAL_START_FORK + 1); /* the server's children are not ours */
     add_for_methods(tc, mnist_with_workers);

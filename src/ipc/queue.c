@@ -90,8 +90,8 @@ shoal_err shoal_queue_put_bytes(shoal_queue *queue, const void *bytes, size_t si
 
 shoal_err shoal_queue_put_block(shoal_queue *queue, shoal_block *block, int64_t timeout)
 {
-    if (block == NULL) {
-        return sh_fail(SHOAL_EINVAL, "put_block: NULL");
+    if (block == NULL || sh_block_is_lost(block)) {
+        return sh_block_require(block, SH_KIND_DATA, "put_block");
     }
     if (sh_queue_put_block_quick((shoal_block *)queue, block)) {
         return SHOAL_OK;
@@ -101,8 +101,8 @@ shoal_err shoal_queue_put_block(shoal_queue *queue, shoal_block *block, int64_t 
 
 shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block *block, int64_t timeout)
 {
-    if (block == NULL) {
-        return sh_fail(SHOAL_EINVAL, "give_block: NULL");
+    if (block == NULL || sh_block_is_lost(block)) {
+        return sh_block_require(block, SH_KIND_DATA, "give_block");
     }
     if (sh_load_relaxed(&block->refs) == 1 && sh_queue_give_block_quick((shoal_block *)queue, block)) {
         shoal_release(block); /* quick: this thread is the only one */

@@ -1,5 +1,7 @@
 #include "os/file.h"
 
+#include "os/fd.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -30,7 +32,7 @@ shoal_err sh_file_open(const char *path, int *out_fd, uint64_t *out_size)
     struct stat st;
     int fd;
     do {
-        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a pipe must not block here */
+        fd = sh_fd_keep(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)); /* a pipe must not block here */
     } while (fd < 0 && errno == EINTR);
     if (fd < 0) {
         return sh_file_fail(path, "open");
@@ -111,7 +113,7 @@ static bool create_named(sh_aside *a)
         if (!name_beside(a, n)) {
             return false;
         }
-        a->fd = open(a->other, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, MODE);
+        a->fd = sh_fd_keep(open(a->other, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, MODE));
         if (a->fd >= 0 || errno != EEXIST) {
             a->named = a->fd >= 0;
             return a->named;
@@ -127,7 +129,7 @@ static bool create(sh_aside *a)
     if (directory < 0) {
         return false;
     }
-    a->fd = openat(directory, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, MODE);
+    a->fd = sh_fd_keep(openat(directory, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, MODE));
     int number = errno;
     close(directory);
     errno = number;
@@ -150,7 +152,7 @@ static shoal_err begin(sh_aside *a)
     }
     if (there && !S_ISREG(st.st_mode)) {
         a->direct = true;
-        a->fd = open(a->path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+        a->fd = sh_fd_keep(open(a->path, O_WRONLY | O_CLOEXEC | O_NOCTTY));
         return a->fd >= 0 ? SHOAL_OK : sh_file_fail(a->path, "open");
     }
     if (!create(a)) {

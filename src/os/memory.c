@@ -1,5 +1,7 @@
 #include "os/memory.h"
 
+#include "os/fd.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,7 +17,7 @@
 
 shoal_err sh_memory_create(const char *name, uint64_t size, int *out_fd)
 {
-    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = sh_fd_keep(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (fd < 0) {
         return sh_fail_os("memfd_create");
     }
@@ -39,6 +41,18 @@ bool sh_memory_is_sealed(int fd, uint64_t *out_size)
     return true;
 }
 
+sh_memory_id sh_memory_identify(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 ? (sh_memory_id){.device = st.st_dev, .inode = st.st_ino} : (sh_memory_id){.inode = 0};
+}
+
+bool sh_memory_is(int fd, const sh_memory_id *id)
+{
+    sh_memory_id now = sh_memory_identify(fd);
+    return now.inode != 0 && now.inode == id->inode && now.device == id->device;
+}
+
 shoal_err sh_memory_map(int fd, uint64_t size, void **out_base)
 {
     void *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
@@ -56,16 +70,16 @@ void sh_memory_unmap(void *base, uint64_t size)
     munmap(base, size);
 }
 
-void sh_memory_decommit(int fd, uint64_t offset, uint64_t size)
+void sh_memory_decommit(void *at, uint64_t size)
 {
     int r;
     do {
-        r = fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)size);
+        r = madvise(at, size, MADV_REMOVE);
     } while (r != 0 && errno == EINTR);
 }
 
 /* In parts: before Linux 6.12 any signal undid the whole call, and under a timer a large one never came to its end. */
-bool sh_memory_commit(int fd, uint64_t offset, uint64_t size)
+bool sh_memory_commit(int fd, void *base, uint64_t offset, uint64_t size)
 {
     for (uint64_t done = 0; done < size;) {
         uint64_t part = size - done < COMMIT_PART ? size - done : COMMIT_PART;
@@ -74,7 +88,7 @@ bool sh_memory_commit(int fd, uint64_t offset, uint64_t size)
         } else if (errno != EINTR) {
             int number = errno;
             if (done > 0) { /* only a block of ours is that large: nobody else works on the range */
-                sh_memory_decommit(fd, offset, done);
+                sh_memory_decommit((char *)base + offset, done);
             }
             errno = number;
             return false;

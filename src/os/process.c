@@ -1,5 +1,7 @@
 #include "os/process.h"
 
+#include "os/fd.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -115,7 +117,7 @@ bool sh_process_maps(int32_t pid, int fd)
 
 int sh_pidfd_open(int32_t pid)
 {
-    return (int)syscall(SYS_pidfd_open, pid, 0); /* pidfds are close-on-exec by themselves */
+    return sh_fd_keep((int)syscall(SYS_pidfd_open, pid, 0)); /* pidfds are close-on-exec by themselves */
 }
 
 int sh_cores(void)

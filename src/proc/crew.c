@@ -267,6 +267,9 @@ static bool get_answer(shoal_pool *pool, int64_t timeout, sh_taken *out_taken)
 void sh_pool_poll(shoal_pool *pool)
 {
     sh_taken t;
+    if (sh_pool_check_world(pool) != SHOAL_OK) {
+        return;
+    }
     while (!pool->waiting && sh_queue_ready(pool->answers) && get_answer(pool, SHOAL_NOW, &t)) {
         take_in(pool, &t);
     }
@@ -288,7 +291,7 @@ bool sh_pool_await(shoal_pool *pool, bool (*predicate)(const void *), const void
 {
     while (!predicate(thing)) {
         int64_t now = sh_now(), slice = deadline == SH_NO_DEADLINE || deadline - now > SLICE ? SLICE : deadline - now;
-        if (slice <= 0) {
+        if (slice <= 0 || sh_pool_check_world(pool) != SHOAL_OK) {
             return false;
         }
         if (pool->waiting) {

@@ -13,6 +13,7 @@
  * its slot given up, unless the requester had the reply. The status of its other children is lost with it, and their
  * records tell what they can.
  */
+#include "os/fd.h"
 #include "os/process.h"
 #include "proc/child.h"
 #include "proc/pidfd.h"
@@ -26,7 +27,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -93,6 +93,7 @@ static bool receive_all(int socket, void *bytes, size_t size, int *out_fd)
     struct cmsghdr *head = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;
     if (head != NULL && head->cmsg_type == SCM_RIGHTS && head->cmsg_len == CMSG_LEN(sizeof *out_fd)) {
         memcpy(out_fd, CMSG_DATA(head), sizeof *out_fd);
+        *out_fd = sh_fd_keep(*out_fd);
     }
     return n == (ssize_t)size;
 }
@@ -181,12 +182,6 @@ static void install(void)
     atexit(sh_forkserver_stop);
 }
 
-static ino_t this_world(void)
-{
-    struct stat s;
-    return fstat(sh_the_world.fd, &s) == 0 ? s.st_ino : 0;
-}
-
 /* Closes the socket, which ends it, and sees it out. */
 static void stop_server(void)
 {
@@ -201,7 +196,7 @@ static void stop_server(void)
     }
     close(server.born.pidfd);
     sh_lifeline_drop();
-    if (sh_attached() && this_world() == server.world && sh_enter() != NULL) {
+    if (sh_attached() && sh_the_world.file.inode == server.world && sh_enter() != NULL) {
         sh_slot_bury(server.slot, server.generation);
         sh_leave();
     }
@@ -240,7 +235,7 @@ static shoal_err start_server(void)
     if (err != SHOAL_OK) {
         return err;
     }
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0 || !sh_fd_keep_both(pair)) {
         err = sh_fail_os("a socket for the fork server");
         sh_lifeline_drop();
         return err;
@@ -253,7 +248,7 @@ static shoal_err start_server(void)
         return err;
     }
     pthread_once(&once, install);
-    server.world = this_world();
+    server.world = sh_the_world.file.inode;
     server.socket = pair[0];
     return SHOAL_OK;
 }
@@ -288,7 +283,7 @@ static shoal_err ask_for_fork(const sh_launch *launch, sh_born *out_born)
     /* A server that died since its last use is replaced, once. A child of it that waits for our word gets none,
      * because the slot is for the child of the reply. */
     for (int attempt = 0; attempt < 2; attempt++) {
-        if (server.socket >= 0 && (server.world != this_world() || sh_pidfd_ended(server.born.pidfd))) {
+        if (server.socket >= 0 && (server.world != sh_the_world.file.inode || sh_pidfd_ended(server.born.pidfd))) {
             stop_server();
         }
         if (server.socket < 0) {

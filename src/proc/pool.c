@@ -23,13 +23,20 @@ void sh_pool_end(shoal_pool *pool)
     pthread_mutex_unlock(&pool->lock);
 }
 
+shoal_err sh_pool_check_world(const shoal_pool *pool)
+{
+    return sh_block_is_lost((const shoal_block *)pool->answers)
+               ? sh_fail(SHOAL_ESTATE, "this process has left the world of the pool")
+               : SHOAL_OK;
+}
+
 shoal_err sh_pool_begin(shoal_pool *pool)
 {
     sh_pool_lock(pool);
     sh_pool_poll(pool);
     shoal_err err = pool->broken   ? sh_fail(SHOAL_ECHILD, "%s", pool->why)
                     : pool->closed ? sh_fail(SHOAL_ECLOSED, "the pool is closed")
-                                   : SHOAL_OK;
+                                   : sh_pool_check_world(pool);
     if (err != SHOAL_OK) {
         sh_pool_end(pool);
     }
@@ -201,7 +208,8 @@ shoal_err shoal_pool_join(shoal_pool *pool, int64_t timeout)
 {
     int64_t deadline = sh_deadline(timeout);
     sh_pool_lock(pool);
-    shoal_err err = pool->closed ? SHOAL_OK : sh_fail(SHOAL_ESTATE, "join a pool after shoal_pool_close");
+    shoal_err err =
+        pool->closed ? sh_pool_check_world(pool) : sh_fail(SHOAL_ESTATE, "join a pool after shoal_pool_close");
     if (err == SHOAL_OK) {
         bool over = sh_pool_await(pool, nothing_left, pool, deadline);
         close_if_done(pool);

@@ -142,6 +142,9 @@ shoal_err sh_pool_begin(shoal_pool *pool);
 void sh_pool_end(shoal_pool *pool);
 void sh_pool_lock(shoal_pool *pool);
 
+/* SHOAL_ESTATE when this process has left the pool's world: then its workers can be ended, and nothing else. */
+shoal_err sh_pool_check_world(const shoal_pool *pool);
+
 /* Waits, under the lock but not all the time, until the predicate holds; looks after the workers meanwhile. False
  * when the deadline passed. */
 bool sh_pool_await(shoal_pool *pool, bool (*predicate)(const void *thing), const void *thing, int64_t deadline);

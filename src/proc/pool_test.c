@@ -424,6 +424,54 @@ START_TEST(terminate_fails_what_is_not_done)
 }
 END_TEST
 
+/* What is left of handles after their world was: they can be given up, in any order, and no world is entered for it. */
+static shoal_err sleep_long(int rank, const shoal_value *args)
+{
+    (void)rank;
+    (void)args;
+    pause();
+    return SHOAL_OK;
+}
+
+START_TEST(handles_go_after_their_world)
+{
+    shoal_pool *pool = make(_i, (shoal_pool_options){.workers = 1}),
+               *other = make(_i, (shoal_pool_options){.workers = 1});
+    shoal_process *p = start(_i, sleep_long, NULL);
+    shoal_future *waiting[2];
+    shoal_event *go;
+    shoal_pipe *a, *b;
+    shoal_status status;
+    shoal_value *v;
+    ck_assert_ok(shoal_event_create(&go));
+    ck_assert_ok(shoal_pipe_create(true, &a, &b));
+    shoal_value *both = shoal_list(a, go);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_ok(shoal_pool_apply_async(pool, wait_for, shoal_value_object(go), &waiting[i]));
+    }
+    shoal_world_leave();
+    ck_assert_err(shoal_future_get(waiting[0], LIMIT, &v), SHOAL_ETIMEDOUT);
+    shoal_future_destroy(waiting[0]);
+    ck_assert_err(shoal_pool_apply(other, square, shoal_value_int(2), &v), SHOAL_ESTATE);
+    shoal_pool_close(other);
+    ck_assert_err(shoal_pool_join(other, LIMIT), SHOAL_ESTATE);
+    shoal_pool_terminate(other);
+    shoal_pool_destroy(other);
+    shoal_pool_destroy(pool);
+    shoal_future_destroy(waiting[1]);
+    ck_assert_ok(shoal_process_kill(p));
+    ck_assert_ok(shoal_process_join(p, LIMIT, &status));
+    ck_assert_str_eq(status.text, "rank 0 ended by SIGKILL");
+    shoal_process_destroy(p);
+    ck_assert_err(shoal_event_wait(go, SHOAL_NOW), SHOAL_ESTATE);
+    shoal_release(go);
+    shoal_release(b);
+    ck_assert_ok(shoal_world_create(NULL)); /* no call above made one */
+    shoal_value_destroy(both);
+    shoal_release(a);
+}
+END_TEST
+
 /* Threads share a pool. */
 static void *apply_many(void *arg)
 {
@@ -465,6 +513,7 @@ static Suite *suite(void)
     add_for_methods(tc, a_killed_worker_is_replaced);
     add_for_methods(tc, a_map_with_deaths_is_complete);
     add_for_methods(tc, terminate_fails_what_is_not_done);
+    add_for_methods(tc, handles_go_after_their_world);
     add_for_methods(tc, threads_share_a_pool);
     suite_add_tcase(s, tc);
     return s;

@@ -78,7 +78,8 @@ static shoal_err prepare(shoal_process *p, const sh_target *target, const shoal_
     if (c == NULL) {
         return shoal_last_error();
     }
-    shoal_err err = make_record(c, p, target, args, &p->record);
+    /* A forked child could not take its slot without it, and would hang over it for a while. */
+    shoal_err err = sh_world_file() < 0 ? sh_world_file_lost() : make_record(c, p, target, args, &p->record);
     if (err == SHOAL_OK) {
         err = sh_slot_reserve(c, p->name, &p->slot);
     }
@@ -261,7 +262,8 @@ static void describe_signal(shoal_process *p, int number)
  * target's process does. */
 static void describe(shoal_process *p, const sh_fate *fate)
 {
-    const sh_record_shm *record = sh_record_of(p->record);
+    static const sh_record_shm unknown; /* its world was left */
+    const sh_record_shm *record = sh_block_is_lost(p->record) ? &unknown : sh_record_of(p->record);
     bool returned = sh_load_acquire(&record->phase) == SH_RECORD_ENDED;
     shoal_err err = (shoal_err)sh_load_relaxed(&record->err);
     int code = fate != NULL ? fate->code : err == SHOAL_OK ? EXIT_SUCCESS : EXIT_FAILURE;
@@ -289,7 +291,7 @@ static void describe(shoal_process *p, const sh_fate *fate)
 /* Recovers what it held, then reads what it returned: an open step of a killed child may be the store of that. */
 static void take_result(shoal_process *p)
 {
-    sh_ctx *c = sh_enter();
+    sh_ctx *c = sh_block_is_lost(p->record) ? NULL : sh_enter();
     if (c == NULL) {
         return;
     }

@@ -1,5 +1,6 @@
 #include "proc/registry.h"
 
+#include "os/fd.h"
 #include "proc/pidfd.h"
 
 #include <errno.h>
@@ -77,7 +78,7 @@ shoal_err sh_lifeline_hold(int *out_fd)
     pthread_mutex_lock(&lock);
     if (mine.lifeline[0] < 0) {
         close_and_forget(&mine.inherited);
-        if (pipe2(mine.lifeline, O_CLOEXEC) != 0) {
+        if (pipe2(mine.lifeline, O_CLOEXEC) != 0 || !sh_fd_keep_both(mine.lifeline)) {
             mine.lifeline[0] = mine.lifeline[1] = -1;
             err = sh_fail_os("a pipe for the children to hang on");
         }
@@ -105,7 +106,7 @@ shoal_err sh_lifeline_arm(int fd)
     char path[32];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     /* A description of our own: owner and signal belong to the description, and the one behind fd is everybody's. */
-    int own = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    int own = sh_fd_keep(open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     if (own < 0 || fcntl(own, F_SETOWN, getpid()) != 0 || fcntl(own, F_SETSIG, SIGKILL) != 0 ||
         fcntl(own, F_SETFL, O_NONBLOCK | O_ASYNC) != 0) {
         shoal_err err = sh_fail_os("hanging on to the parent");

@@ -127,7 +127,10 @@ shoal_err sh_spawn_program(uint32_t slot, int lifeline, int socket, sh_born *out
                        "main must call shoal_init first: without it a child started by spawn or forkserver does not "
                        "find its function");
     }
-    const int fds[] = {sh_the_world.fd, lifeline, socket};
+    const int fds[] = {sh_world_file(), lifeline, socket};
+    if (fds[0] < 0) {
+        return sh_world_file_lost();
+    }
     snprintf(variable, sizeof variable, SH_CHILD_VARIABLE "=%d:%u:%d:%d", fds[0], slot, lifeline, socket);
     char *text, **arguments = make_arguments(&text), **environment = make_environment(variable);
     shoal_err err = arguments != NULL && environment != NULL

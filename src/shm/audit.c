@@ -254,7 +254,7 @@ shoal_err shoal_world_info_get(shoal_world_info *out_info)
     memcpy(out_info->name, header->name, sizeof out_info->name - 1);
     out_info->reserved = sh_the_world.size;
     out_info->heap_limit = sh_load_relaxed(&header->heap_limit);
-    out_info->heap_used = sh_memory_used(sh_the_world.fd);
+    out_info->heap_used = sh_memory_used(sh_world_file());
     out_info->recovered = sh_load_relaxed(&header->recovered);
     out_info->locks_repaired = sh_load_relaxed(&header->repaired);
     count_live(out_info, sh_heap_spans());

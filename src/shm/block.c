@@ -17,6 +17,8 @@ sh_held_blocks sh_held;
 uint64_t sh_held_stays;
 uint64_t sh_blocks_worlds;
 
+static shoal_block *lost; /* those of worlds that were left; under the lock of sh_enter */
+
 #define CHUNK_FIRST 4096u
 #define CHUNK_MAX (1u << 20)
 
@@ -163,13 +165,53 @@ shoal_err sh_blocks_begin(sh_ctx *c)
     return SHOAL_OK;
 }
 
+/* ---- leaving ---- */
+
+/* The handles that were lost before and that nobody has any more. */
+static void free_lost(void)
+{
+    for (shoal_block **p = &lost; *p != NULL;) {
+        shoal_block *b = *p;
+        if (sh_load_acquire(&b->refs) == 0) { /* pairs with sh_count_down in unref_lost: it is done with */
+            *p = b->next;
+            free(b->extra);
+            free(b);
+        } else {
+            p = &b->next;
+        }
+    }
+}
+
+static void lose(shoal_block *b)
+{
+    b->kind = SH_KIND_COUNT;
+    b->meta = NULL;
+    b->data = NULL;
+    b->next = lost;
+    lost = b;
+}
+
+void sh_block_unref_lost(shoal_block *block)
+{
+    shoal_block *parts[2] = {block->parts[0], block->parts[1]};
+    if (sh_count_down(&block->refs)) { /* its memory goes when the next world is left */
+        shoal_release(parts[0]);
+        shoal_release(parts[1]);
+    }
+}
+
 void sh_blocks_forget(void)
 {
+    free_lost();
     for (size_t i = 0; i < sh_held.bucket_count; i++) {
         for (shoal_block *b = sh_held.buckets[i], *next; b != NULL; b = next) {
             next = b->next;
-            free(b->extra);
-            free(b);
+            if (b->idle_at == 0) {
+                lose(b);
+            } else {
+                free(b->extra);
+                free(b);
+            }
         }
     }
     while (sh_held.spare != NULL) {

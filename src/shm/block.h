@@ -16,8 +16,8 @@ struct shoal_block {
     uint64_t id;
     uint64_t cell; /* offset of the cell that holds its reference */
     uint64_t size;
-    uint64_t room; /* of the class; size is at most that */
-    sh_meta_shm *meta;
+    uint64_t room;     /* of the class; size is at most that */
+    sh_meta_shm *meta; /* NULL: lost */
     char *data;
     void *extra;           /* what the kind keeps in private memory; freed with free() */
     shoal_block *parts[2]; /* handles of the blocks that this one is made of; released with it */
@@ -62,7 +62,17 @@ shoal_kind sh_block_kind_of(uint64_t id);
 /* Checks that the object is of the kind. */
 shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *what);
 
-/* All handles go: at the end of the process's stay. Also forgets the free cells. */
+/* A handle that was in use when this process left its world. It is of no kind, so every call refuses it, and there is nothing
+ * behind it; whoever has it can still release it. */
+static inline bool sh_block_is_lost(const shoal_block *block)
+{
+    return block->meta == NULL;
+}
+
+/* shoal_release for one of those. */
+void sh_block_unref_lost(shoal_block *block);
+
+/* All handles go, or are lost: at the end of the process's stay. Also forgets the free cells. */
 void sh_blocks_forget(void);
 
 /* The cells of a slot that this process has just become: all that are empty can be used. */

@@ -34,6 +34,9 @@ shoal_err sh_commit(sh_ctx *c, uint64_t offset, uint64_t size, uint64_t asked)
 {
     uint64_t first = offset / SH_PAGE * SH_PAGE;
     uint64_t bytes = (offset + size + SH_PAGE - 1) / SH_PAGE * SH_PAGE - first;
+    if (sh_world_file() < 0) {
+        return sh_world_file_lost();
+    }
     if (bytes > left_below_limit()) {
         /* A range that has memory already needs none; only a trial tells, and small ones are worth it. */
         sh_trim(c, bytes);
@@ -44,9 +47,9 @@ shoal_err sh_commit(sh_ctx *c, uint64_t offset, uint64_t size, uint64_t asked)
             return full(asked);
         }
     }
-    if (!sh_memory_commit(sh_the_world.fd, first, bytes)) {
+    if (!sh_memory_commit(sh_the_world.fd, sh_the_world.base, first, bytes)) {
         sh_trim(c, UINT64_MAX);
-        if (!sh_memory_commit(sh_the_world.fd, first, bytes)) {
+        if (!sh_memory_commit(sh_the_world.fd, sh_the_world.base, first, bytes)) {
             int number = errno; /* the kernel has undone its own partial work; the range may be others' by now */
             return sh_fail(SHOAL_ENOMEM, "heap: asked for %llu bytes, the system has no more: %s",
                            (unsigned long long)asked, strerror(number));
@@ -118,7 +121,7 @@ static void trim_span(sh_ctx *c, uint32_t span)
         if (have && large) {
             sh_a64 *committed = sh_heap_committed(id + i);
             sh_store_relaxed(committed, sh_load_relaxed(committed) | SH_COMMIT_UNSURE);
-            sh_memory_decommit(sh_the_world.fd, sh_offset_of(f.data) + i * f.room, f.room);
+            sh_memory_decommit((char *)f.data + i * f.room, f.room);
             sh_store_relaxed(committed, 0);
         } else if (!have && !large) {
             break;
@@ -131,7 +134,7 @@ static void trim_span(sh_ctx *c, uint32_t span)
         uint64_t from = (sh_offset_of(f.data) + SH_PAGE - 1) / SH_PAGE * SH_PAGE;
         uint64_t to = (sh_offset_of(f.data) + blocks * f.room) / SH_PAGE * SH_PAGE;
         if (to > from) {
-            sh_memory_decommit(sh_the_world.fd, from, to - from);
+            sh_memory_decommit(sh_at(from), to - from);
         }
         sh_store_release(&s->committed, SH_COMMIT_NONE);
     }

@@ -5,7 +5,8 @@
 #include "shm/world.h"
 
 /* Puts memory behind a range, within the heap's limit; takes it from free blocks when it must. asked is what the
- * user wanted, for the words. No note may be open. Errors: SHOAL_ENOMEM with the sizes. */
+ * user wanted, for the words. No note may be open. Errors: SHOAL_ENOMEM with the sizes, SHOAL_EOS when the
+ * program has closed the file. */
 shoal_err sh_commit(sh_ctx *c, uint64_t offset, uint64_t size, uint64_t asked);
 
 /* May a free block keep its memory? Yes while the heap is small for this machine. */

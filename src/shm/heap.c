@@ -310,7 +310,7 @@ static void make_free(sh_ctx *c, uint64_t id, const sh_found *f)
             sh_store_relaxed(committed, sh_load_relaxed(committed) | SH_COMMIT_UNSURE);
             SH_DEATH(
                 "heap.free.giving_back"); /* death: nobody counts on the memory, but trim knows that it may be there */
-            sh_memory_decommit(sh_the_world.fd, sh_offset_of(f->data), f->room);
+            sh_memory_decommit(f->data, f->room);
             sh_store_relaxed(committed, 0);
         }
     }

@@ -1,5 +1,6 @@
 /* Finding worlds: by the memory files that running processes of this user hold open. No registry, so nothing can be
  * stale. The kernel lets us look into /proc/PID/fd of our own processes only. */
+#include "os/fd.h"
 #include "os/memory.h"
 #include "os/process.h"
 #include "shm/slot.h"
@@ -66,7 +67,7 @@ static bool find_by_name(const char *path, const char *name, void *context)
     if (strcmp(name, s->name) != 0) {
         return true;
     }
-    s->fd = open(path, O_RDWR | O_CLOEXEC);
+    s->fd = sh_fd_keep(open(path, O_RDWR | O_CLOEXEC));
     return s->fd < 0;
 }
 
@@ -184,15 +185,14 @@ static bool was_seen(listing *l, ino_t file)
 static bool show_file(const char *path, const char *name, void *context)
 {
     listing *l = context;
-    struct stat st, own;
+    struct stat st;
     (void)name;
     if (stat(path, &st) != 0 || was_seen(l, st.st_ino)) {
         return !l->no_memory;
     }
-    if (sh_the_world.fd >= 0 && fstat(sh_the_world.fd, &own) == 0 && own.st_ino == st.st_ino &&
-        own.st_dev == st.st_dev) {
+    if (sh_the_world.fd >= 0 && st.st_ino == sh_the_world.file.inode && st.st_dev == sh_the_world.file.device) {
         /* Our own: through our own mapping. To open its file and close it again would drop our life mark. */
-        return show_world(l, sh_the_world.base, sh_the_world.fd, sh_memory_used(sh_the_world.fd));
+        return show_world(l, sh_the_world.base, sh_world_file(), sh_memory_used(sh_world_file()));
     }
     bool going = true;
     uint64_t size;

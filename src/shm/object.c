@@ -28,6 +28,9 @@ shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *w
         return sh_fail(SHOAL_EFORK,
                        "%s: this process was forked without shoal_process_start and holds nothing of the world", what);
     }
+    if (sh_block_is_lost(block)) {
+        return sh_fail(SHOAL_ESTATE, "%s: this process has left the world of the object", what);
+    }
     if (block->kind != kind) {
         return sh_fail(SHOAL_ETYPE, "%s: the object is of another kind", what);
     }
@@ -118,6 +121,10 @@ void shoal_release(void *object)
 {
     shoal_block *b = object;
     if (b == NULL || drop_ref(b)) {
+        return;
+    }
+    if (sh_block_is_lost(b)) {
+        sh_block_unref_lost(b);
         return;
     }
     sh_ctx *c = sh_enter();

@@ -21,7 +21,10 @@ static void set_name(sh_slot_shm *slot, const char *name)
 /* Memory for the slot, then a look whether it is free. Slots are handed out from the lowest. */
 static shoal_err slot_memory(uint32_t index)
 {
-    if (!sh_memory_commit(sh_the_world.fd, sh_offset_of(sh_slot_at(index)), sizeof(sh_slot_shm))) {
+    if (sh_world_file() < 0) {
+        return sh_world_file_lost();
+    }
+    if (!sh_memory_commit(sh_the_world.fd, sh_the_world.base, sh_offset_of(sh_slot_at(index)), sizeof(sh_slot_shm))) {
         return sh_fail_os("memory for a slot");
     }
     sh_a32 *used = &sh_the_world.header->slots_used;
@@ -173,14 +176,14 @@ shoal_err sh_slot_adopt(uint32_t index)
         return sh_fail(SHOAL_ESTATE, "slot %u was given up before this process came", index);
     }
     /* Somebody who looks for a free slot may hold the mark for a moment. */
-    while (!sh_life_mark(sh_the_world.fd, index)) {
+    while (!sh_life_mark(sh_world_file(), index)) {
         if (sh_passed(deadline)) {
             return sh_fail(SHOAL_ESTATE, "slot %u is taken", index);
         }
         nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
     }
     if (!sh_cas_acq_rel(&slot->state, &state, sh_state_make(SH_PHASE_ALIVE, 0, sh_state_generation(state)))) {
-        sh_life_unmark(sh_the_world.fd, index);
+        sh_life_unmark(sh_world_file(), index);
         return sh_fail(SHOAL_ESTATE, "slot %u was given up before this process came", index);
     }
     return SHOAL_OK;
@@ -196,7 +199,7 @@ void sh_slot_vacate(uint32_t index)
     if (sh_state_phase(state) == SH_PHASE_ALIVE) { /* else somebody has taken us for dead, and does the rest */
         sh_cas_acq_rel(&slot->state, &state, sh_state_make(SH_PHASE_FREE, 0, sh_state_generation(state)));
     }
-    sh_life_unmark(sh_the_world.fd, index);
+    sh_life_unmark(sh_world_file(), index);
 }
 
 bool sh_slot_is_dead(uint32_t index)
@@ -210,7 +213,7 @@ bool sh_slot_is_dead(uint32_t index)
     if (phase == SH_PHASE_DEAD) {
         return true;
     }
-    if (sh_life_marked(sh_the_world.fd, index)) {
+    if (sh_life_marked(sh_world_file(), index)) {
         return false;
     }
     int32_t pid = (int32_t)sh_load_acquire(&slot->pid);
@@ -218,7 +221,7 @@ bool sh_slot_is_dead(uint32_t index)
     if (pid != 0) {
         /* A process that has the right pid and age but neither mark nor mapping has become another program; or, when
          * the slot is reserved for it, it is on its way here. */
-        bool gone = sh_process_gone(pid, start) || (phase == SH_PHASE_ALIVE && !sh_process_maps(pid, sh_the_world.fd));
+        bool gone = sh_process_gone(pid, start) || (phase == SH_PHASE_ALIVE && !sh_process_maps(pid, sh_world_file()));
         return gone && sh_load_acquire(&slot->state) == state;
     }
     if (phase == SH_PHASE_ALIVE) {

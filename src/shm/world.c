@@ -149,12 +149,25 @@ static void prepare_process(void)
 
 /* ---- attach and detach ---- */
 
+int sh_world_file(void)
+{
+    return sh_memory_is(sh_the_world.fd, &sh_the_world.file) ? sh_the_world.fd : -1;
+}
+
+shoal_err sh_world_file_lost(void)
+{
+    return sh_fail(SHOAL_EOS,
+                   "the fd of the world's memory file (it was %d) is closed: a program closes its own fds only, or all "
+                   "others before it first uses the library",
+                   sh_the_world.fd);
+}
+
 static void forget_world(void)
 {
     if (sh_the_world.base != NULL) {
         sh_memory_unmap(sh_the_world.base, sh_the_world.size);
     }
-    if (sh_the_world.fd >= 0) {
+    if (sh_world_file() >= 0) {
         close(sh_the_world.fd);
     }
     sh_the_world = (sh_world){.fd = -1, .locked = sh_the_world.locked};
@@ -177,7 +190,12 @@ static void be(uint32_t index)
 /* Takes the mapping of a checked world and a slot in it. */
 static shoal_err enter_world(int fd, void *base, uint64_t size, uint32_t slot, const char *name)
 {
-    sh_the_world = (sh_world){.base = base, .size = size, .fd = fd, .header = base, .locked = sh_the_world.locked};
+    sh_the_world = (sh_world){.base = base,
+                              .size = size,
+                              .fd = fd,
+                              .file = sh_memory_identify(fd),
+                              .header = base,
+                              .locked = sh_the_world.locked};
     shoal_err err = slot == SH_SLOT_NEW ? sh_slot_claim(name, &slot) : sh_slot_adopt(slot);
     if (err == SHOAL_OK) {
         be(slot);
@@ -389,7 +407,7 @@ static shoal_err create_world(const shoal_world_options *options)
     if (err != SHOAL_OK) {
         return err;
     }
-    if (!sh_memory_commit(fd, 0, SH_SLOTS_AT)) {
+    if (!sh_memory_commit(fd, base, 0, SH_SLOTS_AT)) {
         err = sh_fail_os("memory for a world");
         sh_memory_unmap(base, size);
         close(fd);

@@ -3,6 +3,7 @@
 #define SH_SHM_WORLD_H
 
 #include "base/error.h"
+#include "os/memory.h"
 #include "shm/class.h"
 #include "shm/layout.h"
 #include "sync/peers.h"
@@ -28,11 +29,12 @@ typedef enum sh_attachment {
     SH_FORKED, /* by a fork that Shoal did not make: the mapping is there, the slot is the parent's */
 } sh_attachment;
 
-/* Private to the process. base, fd, size and header change only while no other thread is inside. */
+/* Private to the process. base, fd, file, size and header change only while no other thread is inside. */
 typedef struct sh_world {
     char *base;
     uint64_t size;
     int fd;
+    sh_memory_id file; /* what is behind fd */
     sh_world_shm *header;
     sh_attachment attachment;
     bool locked; /* a thread is inside, and holds the lock of this process */
@@ -81,6 +83,13 @@ static inline void sh_leave(void)
         sh_leave_slow();
     }
 }
+
+/* The fd of the world's file, or -1 when the program has closed it: its number may be another file's by now, which must not be
+ * punched, locked, closed or handed to a child. With -1 every system call fails and harms nobody. Costs a system call. */
+int sh_world_file(void);
+
+/* The error for that: SHOAL_EOS. */
+shoal_err sh_world_file_lost(void);
 
 /* Attached already? Does not attach. */
 bool sh_attached(void);

@@ -33,7 +33,8 @@ static bool is_plain(const shoal_tensor *t)
 bool sh_ghost_keep(shoal_tensor *t)
 {
     shoal_block *description = (shoal_block *)(uintptr_t)sh_load_relaxed(&t->description);
-    if (!KEEPS_GHOSTS || !__libc_single_threaded || description == NULL || !is_plain(t)) {
+    if (!KEEPS_GHOSTS || !__libc_single_threaded || description == NULL || sh_block_is_lost(description) ||
+        !is_plain(t)) {
         return false;
     }
     sh_ghost *g = place_of(description->id);

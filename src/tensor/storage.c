@@ -134,7 +134,8 @@ static sh_storage *find_block(uint64_t id)
         return NULL;
     }
     sh_storage *s = *bucket_of(id << 1);
-    while (s && s->id != id << 1) {
+    /* One whose world was left has an id that another block may have now. */
+    while (s && (s->id != id << 1 || (s->keeper && sh_block_is_lost(s->keeper)))) {
         s = s->next;
     }
     if (s && sh_load_relaxed(&s->refs) == 0) {
