@@ -91,7 +91,7 @@ typedef enum shoal_train_event_kind {
     SHOAL_TRAIN_SUMMARY, /* the job is done, and did not fail */
 } shoal_train_event_kind;
 
-/* Of a job that was resumed: images, epochs and episodes are of the whole job, the rest is of this call. */
+/* Of a job that was resumed: images, epochs, tested_epoch and episodes are of the whole job, the rest is of this call. */
 typedef struct shoal_train_result {
     double seconds;           /* since shoal_train_run was called */
     double train_seconds;     /* of these, those in which workers trained */
