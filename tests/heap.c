@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 
 #define LIMITED (32u << 20) /* a heap that is soon full */
@@ -180,6 +181,29 @@ START_TEST(b14_a_limit_from_the_environment)
     ck_assert_err(shoal_block_create(49u << 20, &b), SHOAL_ENOMEM);
     ck_assert_uint_eq(info().heap_limit, 48u << 20);
     ck_assert_ok(shoal_block_create(40u << 20, &b));
+    shoal_release(b);
+}
+END_TEST
+
+/* A world that would be larger than the files that this process may make is an error, and not the signal that the system sends. */
+START_TEST(b14_a_limit_of_file_sizes)
+{
+    static const rlim_t limits[] = {0, 512000, (512u << 20) - 1};
+    struct rlimit limit;
+    shoal_block *b = NULL;
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        int set = setrlimit(RLIMIT_FSIZE, &(struct rlimit){limits[i], limit.rlim_max});
+        shoal_err err = shoal_block_create(1, &b);
+        set += setrlimit(RLIMIT_FSIZE, &limit); /* before the checks: they write to a file */
+        ck_assert_int_eq(set, 0);
+        ck_assert_err(err, SHOAL_EOS);
+        ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "RLIMIT_FSIZE"));
+    }
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &(struct rlimit){512u << 20, limit.rlim_max}), 0);
+    ck_assert_ok(shoal_block_create(1, &b));
+    ck_assert_uint_eq(info().reserved, 512u << 20);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     shoal_release(b);
 }
 END_TEST
@@ -484,6 +508,7 @@ static Suite *suite(void)
     tcase_add_test(tc, b14_freed_small_blocks_make_room_for_a_large_one_and_the_other_way_round);
     tcase_add_test(tc, b14_requests_that_cannot_be_met_leave_no_trace);
     tcase_add_test(tc, b14_a_limit_from_the_environment);
+    tcase_add_test(tc, b14_a_limit_of_file_sizes);
     tcase_add_test(tc, b14_a_large_block_is_given_back);
     suite_add_tcase(s, tc);
     tc = children_case("blocks");

@@ -377,6 +377,63 @@ START_TEST(b22_what_is_no_value_is_refused)
 }
 END_TEST
 
+/* ---- members stay where they are ---- */
+
+static shoal_err return_member(int rank, const shoal_value *args)
+{
+    shoal_value *list = shoal_value_copy(args), *member = (shoal_value *)(uintptr_t)shoal_value_at(list, 0);
+    (void)rank;
+    must_err(shoal_return(member), SHOAL_EINVAL);
+    must(shoal_value_as_int(shoal_value_at(list, 0)) == 7);
+    shoal_value_destroy(list);
+    return SHOAL_OK;
+}
+
+static shoal_err give_member(const shoal_value *arg, shoal_value **out_result)
+{
+    *out_result = (shoal_value *)(uintptr_t)(shoal_value_type(arg) == SHOAL_LIST ? shoal_value_at(arg, 0) : arg);
+    return SHOAL_OK;
+}
+
+/* Every call that consumes a value refuses one that a container owns, and leaves it there; so does destroy. */
+START_TEST(a_member_is_not_consumed)
+{
+    shoal_value *seven = shoal_value_int(7), *text = shoal_value_string("a text"), *inner = shoal_list(1, 2), *got;
+    shoal_value *list = shoal_list(seven, text, inner), *all[] = {seven, text, inner};
+    shoal_queue *q;
+    shoal_pipe *a, *b;
+    shoal_process *p;
+    shoal_pool *pool;
+    ck_assert_ok(shoal_queue_create(0, &q));
+    ck_assert_ok(shoal_pipe_create(true, &a, &b));
+    ck_assert_ok(shoal_pool_create(&(shoal_pool_options){.workers = 1}, &pool));
+    for (int i = 0; i < 3; i++) {
+        ck_assert_err(shoal_queue_put(q, all[i], SHOAL_NOW), SHOAL_EINVAL);
+        ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "member"));
+        ck_assert_err(shoal_pipe_send(a, all[i], SHOAL_NOW), SHOAL_EINVAL);
+        ck_assert_err(shoal_process_start(return_member, all[i], NULL, &p), SHOAL_EINVAL);
+        ck_assert_err(shoal_spawn(return_member, 1, all[i]), SHOAL_EINVAL);
+        ck_assert_err(shoal_pool_apply(pool, give_member, all[i], &got), SHOAL_EINVAL);
+        shoal_value_destroy(all[i]);
+    }
+    ck_assert_err(shoal_pool_map(pool, give_member, inner, 0, &got), SHOAL_EINVAL);
+    shoal_pool *none;
+    ck_assert_err(shoal_pool_create(&(shoal_pool_options){.workers = 1, .init_args = text}, &none), SHOAL_EINVAL);
+    ck_assert_uint_eq(shoal_queue_size(q), 0);
+    ck_assert_ok(shoal_spawn(return_member, 1, shoal_list(7)));
+    ck_assert_err(shoal_pool_apply(pool, give_member, shoal_value_int(1), &got), SHOAL_EINVAL); /* in the worker */
+    ck_assert_err(shoal_pool_apply(pool, give_member, shoal_list(1), &got), SHOAL_EINVAL);
+    shoal_value *same = shoal_list(7, "a text", shoal_list(1, 2));
+    ck_assert(shoal_value_equal(list, same));
+    shoal_pool_destroy(pool);
+    shoal_value_destroy(same);
+    shoal_value_destroy(list);
+    shoal_release(q);
+    shoal_release(a);
+    shoal_release(b);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("values");
@@ -389,6 +446,7 @@ static Suite *suite(void)
     add_for_methods(tc, random_trees_with_objects_come_back_equal);
     add_for_methods(tc, an_object_often_in_one_message_is_one_handle_and_lives_in_it);
     tcase_add_test(tc, b22_what_is_no_value_is_refused);
+    tcase_add_test(tc, a_member_is_not_consumed);
     suite_add_tcase(s, tc);
     return s;
 }

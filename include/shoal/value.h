@@ -82,14 +82,14 @@ shoal_value *shoal_value_map(void);
 
 /* Adds to a list, or sets a key of a map; takes the member over whether or not it succeeds. A key set twice keeps
  * the last member, at the place of the first. Returns the container, or NULL after destroying it. A member belongs
- * to its container for good: it can neither be added to any more nor go into another one, and such a call leaves it
- * where it is.
+ * to its container for good: it can neither be added to any more, nor go into another one, nor be given to a call that
+ * consumes it (put, send, start, shoal_return, a pool): such a call is SHOAL_EINVAL and leaves it where it is.
  * Errors: SHOAL_ETYPE when it is no list or no map; SHOAL_EINVAL for a member of another container, for depth and
  * for a key that is not UTF-8; SHOAL_ENOMEM. */
 shoal_value *shoal_list_add(shoal_value *list, shoal_value *member);
 shoal_value *shoal_map_set(shoal_value *map, const char *key, shoal_value *member);
 
-/* Destroys a value and all it owns. NULL is allowed. */
+/* Destroys a value and all it owns. NULL is allowed, and a member stays with its container. */
 void shoal_value_destroy(shoal_value *value);
 
 /* A deep copy, shared objects retained. NULL gives NULL. */

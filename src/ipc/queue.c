@@ -146,6 +146,9 @@ shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeou
     if (value == NULL) {
         return shoal_last_error() != SHOAL_OK ? shoal_last_error() : sh_fail(SHOAL_EINVAL, "put: NULL");
     }
+    if (value->owned) {
+        return sh_value_check_free(value);
+    }
     if (value->type == SHOAL_INT) {
         err = put_plain(q, SH_ENTRY_INT, (uint64_t)value->as.integer, timeout);
     } else if (value->type == SHOAL_FLOAT) {

@@ -226,6 +226,16 @@ static shoal_err make_room(shoal_value *container)
     return sh_value_reserve(container, twice < 4 ? 4 : twice);
 }
 
+shoal_err sh_value_check_free(const shoal_value *value)
+{
+    return value == NULL || !value->owned
+               ? SHOAL_OK
+               : sh_fail(SHOAL_EINVAL, "the %s is a member of a container, which keeps it: give a copy of it",
+                         sh_type_name(value->type));
+}
+
+static void destroy(shoal_value *value);
+
 static shoal_err deepen(shoal_value *container, const shoal_value *member)
 {
     if (member->depth >= SHOAL_VALUE_DEPTH) {
@@ -312,7 +322,7 @@ shoal_err sh_map_put(shoal_value *map, shoal_value *key, shoal_value *member)
         return err;
     }
     if (pair != NULL) {
-        shoal_value_destroy(pair->value);
+        destroy(pair->value);
         shoal_value_destroy(key);
         pair->value = member;
         member->owned = true;
@@ -383,21 +393,18 @@ static void keep(void *text)
 }
 
 /* Calls itself no deeper than SHOAL_VALUE_DEPTH, as do copy, equal and format. */
-void shoal_value_destroy(shoal_value *value)
+static void destroy(shoal_value *value)
 {
-    if (value == NULL) {
-        return;
-    }
     if (value->type == SHOAL_LIST) {
         for (size_t i = 0; i < value->size; i++) {
-            shoal_value_destroy(value->as.items[i]);
+            destroy(value->as.items[i]);
         }
         free(value->as.items);
     } else if (value->type == SHOAL_MAP && value->as.map != NULL) {
         tdestroy(value->as.map->index, keep);
         for (size_t i = 0; i < value->size; i++) {
             free(value->as.map->pairs[i].key);
-            shoal_value_destroy(value->as.map->pairs[i].value);
+            destroy(value->as.map->pairs[i].value);
         }
         free(value->as.map);
     } else if (value->type == SHOAL_OBJECT) {
@@ -408,6 +415,13 @@ void shoal_value_destroy(shoal_value *value)
         shoal_release(value->as.object);
     }
     free(value);
+}
+
+void shoal_value_destroy(shoal_value *value)
+{
+    if (value != NULL && !value->owned) {
+        destroy(value);
+    }
 }
 
 static bool copy_members(const shoal_value *from, shoal_value *to)

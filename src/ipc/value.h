@@ -71,6 +71,9 @@ size_t sh_text_valid(const char *text, size_t size);
 /* A string or bytes with that content, which is not checked. NULL: SHOAL_ENOMEM. */
 shoal_value *sh_value_text(shoal_type type, const void *bytes, size_t size);
 
+/* Whether a call may consume the value: SHOAL_EINVAL when a container owns it. NULL is allowed. */
+SHOAL_MUST_USE shoal_err sh_value_check_free(const shoal_value *value);
+
 /* Makes room for count members in all. Errors: SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err sh_value_reserve(shoal_value *container, uint32_t count);
 

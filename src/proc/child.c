@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "ipc/message.h"
+#include "ipc/value.h"
 #include "os/futex.h"
 #include "proc/process.h"
 #include "proc/registry.h"
@@ -35,7 +36,10 @@ shoal_err shoal_return(shoal_value *result)
     if (result == NULL) {
         return shoal_last_error() != SHOAL_OK ? shoal_last_error() : sh_fail(SHOAL_EINVAL, "shoal_return: NULL");
     }
-    shoal_err err;
+    shoal_err err = sh_value_check_free(result);
+    if (err != SHOAL_OK) {
+        return err;
+    }
     sh_ctx *c = me.record != NULL ? sh_enter() : NULL;
     if (c != NULL) {
         shoal_block *message;

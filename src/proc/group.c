@@ -1,4 +1,5 @@
 /* shoal_spawn: the ranks of one job. They end together: when one fails, the others are ended. */
+#include "ipc/value.h"
 #include "proc/pidfd.h"
 #include "proc/process.h"
 
@@ -136,7 +137,7 @@ shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args, const 
                            shoal_value **results)
 {
     static const shoal_process_options none;
-    shoal_err err = n < 0 ? sh_fail(SHOAL_EINVAL, "%d processes", n) : SHOAL_OK;
+    shoal_err err = n < 0 ? sh_fail(SHOAL_EINVAL, "%d processes", n) : sh_value_check_free(args);
     for (int i = 0; results != NULL && i < n; i++) {
         results[i] = NULL;
     }

@@ -143,6 +143,7 @@ static shoal_err refuse_missing(void)
 static shoal_err submit_list(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk, sh_job **out_job)
 {
     shoal_err err = list == NULL                           ? refuse_missing()
+                    : list->owned                          ? sh_value_check_free(list)
                     : shoal_value_type(list) != SHOAL_LIST ? sh_fail(SHOAL_ETYPE, "map wants a list")
                     : chunk > UINT32_MAX || list->size > 1u << 30
                         ? sh_fail(SHOAL_EINVAL, "map over %zu members by %zu", list->size, chunk)
@@ -169,7 +170,9 @@ static size_t choose_chunk(const shoal_pool *pool, const shoal_value *list, size
 shoal_err shoal_pool_apply_async(shoal_pool *pool, shoal_task task, shoal_value *arg, shoal_future **out_future)
 {
     sh_job *job;
-    shoal_err err = arg == NULL ? refuse_missing() : submit(pool, task, &(plan){.argument = arg, .count = 1}, &job);
+    shoal_err err = arg == NULL  ? refuse_missing()
+                    : arg->owned ? sh_value_check_free(arg)
+                                 : submit(pool, task, &(plan){.argument = arg, .count = 1}, &job);
     shoal_value_destroy(arg);
     if (err == SHOAL_OK) {
         *out_future = (shoal_future *)job;

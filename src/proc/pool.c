@@ -2,6 +2,7 @@
 #include "proc/pool.h"
 
 #include "base/clock.h"
+#include "ipc/value.h"
 #include "os/process.h"
 #include "proc/pidfd.h"
 
@@ -127,11 +128,11 @@ shoal_err shoal_pool_create(const shoal_pool_options *options, shoal_pool **out_
     static const shoal_pool_options none;
     const shoal_pool_options *o = options != NULL ? options : &none;
     shoal_pool *pool = NULL;
-    shoal_err err;
+    shoal_err err = sh_value_check_free(o->init_args);
     if (o->workers < 0 || o->workers > WORKERS_MAX || o->tasks_per_child < 0) {
         err = sh_fail(SHOAL_EINVAL, "a pool of %d workers for %d tasks each: want 0 to %d workers", o->workers,
                       o->tasks_per_child, WORKERS_MAX);
-    } else {
+    } else if (err == SHOAL_OK) {
         pool = calloc(1, sizeof *pool);
         err = pool != NULL ? set_up(pool, o) : sh_fail(SHOAL_ENOMEM, "no memory for a pool");
     }

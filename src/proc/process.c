@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "ipc/message.h"
+#include "ipc/value.h"
 #include "os/process.h"
 #include "proc/pidfd.h"
 #include "proc/registry.h"
@@ -183,7 +184,10 @@ shoal_err sh_process_begin(shoal_target target, const shoal_value *args, const s
 shoal_err shoal_process_start(shoal_target target, shoal_value *args, const shoal_process_options *options,
                               shoal_process **out_process)
 {
-    shoal_err err = sh_process_begin(target, args, options, out_process);
+    shoal_err err = sh_value_check_free(args);
+    if (err == SHOAL_OK) {
+        err = sh_process_begin(target, args, options, out_process);
+    }
     shoal_value_destroy(args);
     return err;
 }

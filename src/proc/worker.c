@@ -38,6 +38,9 @@ static shoal_err run_member(const worker *w, const shoal_value *argument, shoal_
     if (err != SHOAL_OK) {
         return shoal_last_error() == err ? err : sh_fail(err, "%s", "");
     }
+    if (result != NULL && (result->owned || result == argument)) {
+        return sh_fail(SHOAL_EINVAL, "the task's result is its argument or a part of it: give a copy of it");
+    }
     *out_result = result != NULL ? result : shoal_value_null();
     return *out_result != NULL ? SHOAL_OK : shoal_last_error();
 }

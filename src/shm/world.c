@@ -343,6 +343,12 @@ static shoal_err parse_limit(const char *text, uint64_t *out_bytes)
     return SHOAL_OK;
 }
 
+static uint64_t file_size_limit(void)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY ? limit.rlim_cur : UINT64_MAX;
+}
+
 /* As much address space as can be had: half of what a limited process may use. */
 static uint64_t reservation(uint64_t asked)
 {
@@ -354,9 +360,8 @@ static uint64_t reservation(uint64_t asked)
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && size > limit.rlim_cur / 2) {
         size = limit.rlim_cur / 2;
     }
-    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && size > limit.rlim_cur) {
-        size = limit.rlim_cur;
-    }
+    uint64_t file_limit = file_size_limit();
+    size = size < file_limit ? size : file_limit;
     size = size / SH_UNIT * SH_UNIT;
     return size < SH_RESERVE_MIN ? SH_RESERVE_MIN : size > SH_RESERVE_MAX ? SH_RESERVE_MAX : size;
 }
@@ -366,6 +371,11 @@ static shoal_err make_file(const char *name, uint64_t asked, int *out_fd, void *
     char file_name[SHOAL_NAME_MAX + 16];
     snprintf(file_name, sizeof file_name, "shoal:%s", name);
     shoal_err err = SHOAL_OK;
+    if (file_size_limit() < SH_RESERVE_MIN) { /* to make a larger one all the same would be a signal, SIGXFSZ */
+        return sh_fail(SHOAL_EOS,
+                       "the memory file of a world: RLIMIT_FSIZE (ulimit -f) allows files of %llu bytes, it needs %llu",
+                       (unsigned long long)file_size_limit(), (unsigned long long)SH_RESERVE_MIN);
+    }
     for (uint64_t size = reservation(asked); size >= SH_RESERVE_MIN; size = size / 2 / SH_UNIT * SH_UNIT) {
         err = sh_memory_create(file_name, size, out_fd);
         if (err != SHOAL_OK) {
@@ -386,7 +396,7 @@ static shoal_err create_world(const shoal_world_options *options)
     static const shoal_world_options none;
     char name[SHOAL_NAME_MAX + 1];
     const shoal_world_options *o = options != NULL ? options : &none;
-    uint64_t limit = o->heap_limit, size;
+    uint64_t limit = o->heap_limit, size = 0;
     const char *text = getenv("SHOAL_HEAP_LIMIT");
     void *base;
     int fd;
