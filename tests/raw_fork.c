@@ -121,6 +121,9 @@ static void try_everything(things *t)
     refused(shoal_world_trim());
     refused(shoal_world_audit(&audit));
     refused(shoal_process_start(nothing, NULL, NULL, &p));
+    refused(shoal_wait(&(shoal_waitable){.queue = t->queue}, 1, SHOAL_NOW));
+    refused(shoal_wait(&(shoal_waitable){.pipe = t->a}, 1, SHOAL_NOW));
+    refused(shoal_value_object(t->queue) == NULL ? shoal_last_error() : SHOAL_OK);
     shoal_event_set(t->event); /* these cannot say no, but they do nothing */
     shoal_barrier_abort(t->barrier);
     shoal_queue_close(t->queue);

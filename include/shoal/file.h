@@ -33,9 +33,9 @@ const char *shoal_tensors_text(const shoal_tensors *set, const char *name);
  * SHOAL_EOS, SHOAL_ENOMEM; SHOAL_EINVAL for what is no regular file; SHOAL_ECORRUPT with file and byte; SHOAL_ETYPE, with file
  * and byte too, for element types that there are but not here.
  *
- * Writers: any strides, any device; the links of the path are followed, and an old file's mode is kept. A device or a pipe is
- * written as it stands. Errors: SHOAL_EOS (a full disk among them), SHOAL_EPERM, SHOAL_ENOENT (no such folder), SHOAL_ENOMEM;
- * SHOAL_EINVAL for names that are not UTF-8; SHOAL_ETYPE for bf16 in NPY. The old file is then still there, and nothing else.
+ * Writers: any strides, any device; the links of the path are followed, and an old file's mode is kept. A device is
+ * written as it stands, and so is a pipe that somebody reads. Errors: SHOAL_EOS (a full disk and a pipe that nobody reads among
+ * them), SHOAL_EPERM, SHOAL_ENOENT (no such folder), SHOAL_ENOMEM; SHOAL_EINVAL for names that are not UTF-8; SHOAL_ETYPE for bf16 in NPY. The old file is then still there, and nothing else.
  *
  * safetensors: all dtypes. Tensors are written with wide elements first and then by name, as the format's own library does, and
  * come in the order of their bytes when they are read. NPY: versions 1 to 3, either order of bytes; a file in Fortran's order

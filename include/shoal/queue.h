@@ -19,7 +19,8 @@
 extern "C" {
 #endif
 
-/* Makes a queue for at most `bound` messages; 0 means no bound but the heap's. The caller owns one reference:
+/* Makes a queue for at most `bound` messages; 0 means no bound but the heap's. A bound has its memory from the start, 16 bytes for
+ * each of the next power of two (256 MiB for 2^24); without one the queue grows as it fills. The caller owns one reference:
  * shoal_release. Errors: as shoal_block_create; SHOAL_EINVAL when bound is over 2^30. */
 SHOAL_MUST_USE shoal_err shoal_queue_create(uint64_t bound, shoal_queue **out_queue);
 

@@ -74,6 +74,57 @@ START_TEST(replaces)
 }
 END_TEST
 
+/* Links that lead to no file yet are followed all the same: from the folder that each stands in, through others, and no further
+ * than the folders there are. */
+START_TEST(dangling_links)
+{
+    struct stat st;
+    ck_assert_int_eq(mkdir(in_folder("below"), 0777), 0);
+    ck_assert_int_eq(symlink("below/second", in_folder("first")), 0);
+    ck_assert_int_eq(symlink("../weights", in_folder("below/second")), 0);
+    ck_assert_ok(shoal_npy_write(in_folder("first"), big));
+    ck_assert_int_eq(lstat(in_folder("weights"), &st), 0);
+    ck_assert(S_ISREG(st.st_mode));
+    ck_assert_int_eq(symlink(in_folder("absolute"), in_folder("third")), 0);
+    ck_assert_ok(shoal_safetensors_write(in_folder("third"), set));
+    ck_assert_int_eq(lstat(in_folder("absolute"), &st), 0);
+    ck_assert_int_eq(symlink("absent/weights", in_folder("fourth")), 0);
+    ck_assert_err(shoal_npy_write(in_folder("fourth"), big), SHOAL_ENOENT);
+    ck_assert_int_eq(symlink("loop", in_folder("loop")), 0);
+    ck_assert_err(shoal_npy_write(in_folder("loop"), big), SHOAL_EOS);
+    static const char *const links[] = {"first", "below/second", "third", "fourth", "loop"};
+    for (size_t i = 0; i < sizeof links / sizeof links[0]; i++) {
+        ck_assert_int_eq(lstat(in_folder(links[i]), &st), 0);
+        ck_assert(S_ISLNK(st.st_mode));
+        ck_assert_int_eq(unlink(in_folder(links[i])), 0);
+    }
+    ck_assert_int_eq(rmdir(in_folder("below")), 0);
+}
+END_TEST
+
+/* A pipe is written when somebody reads it, also through /proc, and refused at once when nobody does. */
+START_TEST(pipes)
+{
+    char path[64], byte[64];
+    int ends[2];
+    shoal_tensor *small = shoal_ones(SHOAL_U8, SHOAL_SHAPE(3));
+    ck_assert_int_eq(mkfifo(in_folder("fifo"), 0600), 0);
+    refuse(in_folder("fifo"), SHOAL_EOS);
+    ck_assert_msg(strstr(shoal_last_error_text(), "nobody reads") != NULL, "%s", shoal_last_error_text());
+    int end = open(in_folder("fifo"), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    ck_assert_ok(shoal_npy_write(in_folder("fifo"), small));
+    ck_assert_int_gt(read(end, byte, sizeof byte), 0);
+    close(end);
+    ck_assert_int_eq(pipe(ends), 0);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", ends[1]);
+    ck_assert_ok(shoal_npy_write(path, small));
+    ck_assert_int_gt(read(ends[0], byte, sizeof byte), 0);
+    close(ends[0]);
+    close(ends[1]);
+    shoal_tensor_release(small);
+}
+END_TEST
+
 START_TEST(no_place)
 {
     refuse(in_folder("absent/weights"), SHOAL_ENOENT);
@@ -157,6 +208,8 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, write_begin, write_end);
     tcase_set_timeout(tc, SH_TEST_SECONDS);
     tcase_add_test(tc, replaces);
+    tcase_add_test(tc, dangling_links);
+    tcase_add_test(tc, pipes);
     tcase_add_test(tc, no_place);
     tcase_add_test(tc, full_device);
     tcase_add_test(tc, file_too_large);

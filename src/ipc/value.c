@@ -147,7 +147,11 @@ shoal_value *shoal_value_object(void *object)
         (void)sh_fail(SHOAL_EINVAL, "an object value of NULL");
         return NULL;
     }
-    shoal_kind kind = sh_block_kind(object);
+    const shoal_block *block = object;
+    if (sh_block_require(block, block->kind, "an object value") != SHOAL_OK) { /* a fork, or a world that was left */
+        return NULL;
+    }
+    shoal_kind kind = sh_block_kind(block);
     if (kind == SHOAL_KIND_NONE) {
         (void)sh_fail(SHOAL_EINVAL, "an object of no kind cannot be sent");
         return NULL;

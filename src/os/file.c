@@ -13,6 +13,7 @@
 
 #define MODE 0666
 #define NAME_TRIES 100
+#define LINKS_MOST 40 /* as in the kernel */
 
 shoal_err sh_file_fail(const char *path, const char *doing)
 {
@@ -136,6 +137,51 @@ static bool create(sh_aside *a)
     return a->fd >= 0 || ((errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL) && create_named(a));
 }
 
+/* Where a link leads, seen from the folder that it stands in; malloc; NULL with errno. */
+static char *target_of(const char *link)
+{
+    char target[PATH_MAX], *path = NULL;
+    ssize_t n = readlink(link, target, sizeof target - 1);
+    const char *slash = strrchr(link, '/');
+    if (n < 0) {
+        return NULL;
+    }
+    target[n] = 0;
+    int folder = target[0] != '/' && slash != NULL ? (int)(slash + 1 - link) : 0;
+    return asprintf(&path, "%.*s%s", folder, link, target) >= 0 ? path : NULL;
+}
+
+/* The path of the file itself, which need not be there: links are followed. malloc; NULL with errno. */
+static char *follow(const char *path)
+{
+    struct stat st;
+    char *whole = realpath(path, NULL);
+    if (whole != NULL || stat(path, &st) == 0 || errno != ENOENT) { /* links of /proc lead where no path does */
+        return whole != NULL ? whole : strdup(path);
+    }
+    char *file = strdup(path);
+    for (int i = 0; i < LINKS_MOST && file != NULL && lstat(file, &st) == 0 && S_ISLNK(st.st_mode); i++) {
+        char *next = target_of(file);
+        free(file);
+        file = next;
+    }
+    return file;
+}
+
+/* A device or a pipe. To open a pipe for writing waits for a reader, for ever if none comes. */
+static shoal_err open_direct(sh_aside *a, mode_t mode)
+{
+    a->direct = true;
+    a->fd = sh_fd_keep(open(a->path, O_WRONLY | O_CLOEXEC | O_NOCTTY | (S_ISFIFO(mode) ? O_NONBLOCK : 0)));
+    if (a->fd < 0 && errno == ENXIO && (S_ISFIFO(mode) || S_ISSOCK(mode))) {
+        return sh_fail(SHOAL_EOS, S_ISFIFO(mode) ? "%s: is a pipe that nobody reads" : "%s: is a socket", a->path);
+    }
+    if (a->fd < 0 || (S_ISFIFO(mode) && fcntl(a->fd, F_SETFL, 0) != 0)) {
+        return sh_file_fail(a->path, "open");
+    }
+    return SHOAL_OK;
+}
+
 /* What stands at path now decides how it is written. */
 static shoal_err begin(sh_aside *a)
 {
@@ -151,9 +197,7 @@ static shoal_err begin(sh_aside *a)
         return sh_file_fail(a->path, "write");
     }
     if (there && !S_ISREG(st.st_mode)) {
-        a->direct = true;
-        a->fd = sh_fd_keep(open(a->path, O_WRONLY | O_CLOEXEC | O_NOCTTY));
-        return a->fd >= 0 ? SHOAL_OK : sh_file_fail(a->path, "open");
+        return open_direct(a, st.st_mode);
     }
     if (!create(a)) {
         return sh_file_fail(a->path, "create");
@@ -170,12 +214,12 @@ shoal_err sh_aside_begin(sh_aside *a, const char *path)
     if (path == NULL || path[0] == 0) {
         return sh_fail(SHOAL_EINVAL, "no file name");
     }
-    a->path = realpath(path, NULL);
-    if (a->path == NULL) {
-        a->path = strdup(path);
-    }
-    shoal_err err = a->path != NULL ? begin(a) : sh_fail(SHOAL_ENOMEM, "no memory for a file name");
+    a->path = follow(path);
+    shoal_err err = a->path != NULL ? begin(a) : sh_file_fail(path, "follow");
     if (err != SHOAL_OK) {
+        if (a->fd >= 0) {
+            close(a->fd);
+        }
         forget(a);
     }
     return err;

@@ -19,7 +19,8 @@ shoal_err sh_file_open(const char *path, int *out_fd, uint64_t *out_size);
 shoal_err sh_file_read_at(int fd, const char *path, uint64_t at, void *to, size_t size, size_t *out_got);
 
 /* A file that is being written beside the one that it will replace. It has no name before commit where the file system can do
- * that, so a process that dies leaves nothing behind. What is no regular file (a device, a pipe) is written as it stands. */
+ * that, so a process that dies leaves nothing behind. What is no regular file (a device, a pipe that somebody reads) is written as it
+ * stands. */
 typedef struct sh_aside {
     char *path;  /* to replace: links are followed */
     char *other; /* the name beside it, once it has one */

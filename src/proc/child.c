@@ -121,7 +121,8 @@ static int run(shoal_target target)
 _Noreturn void sh_child_forked(uint32_t slot, shoal_target target, bool hangs)
 {
     int status = EXIT_LOST, lifeline = sh_lifeline_inherited();
-    me.record = NULL; /* the parent's, when it is a child itself */
+    (void)sh_fail(SHOAL_OK, "%s", ""); /* the last error was the parent's */
+    me.record = NULL;                  /* and so was this, when it is a child itself */
     me.rank = -1;
     shoal_err err = SHOAL_OK;
     if (hangs) {

@@ -397,6 +397,24 @@ START_TEST(output_is_written_once)
 }
 END_TEST
 
+/* A child begins without an error, also by fork. */
+static shoal_err look_at_error(int rank, const shoal_value *args)
+{
+    (void)rank;
+    (void)args;
+    must(shoal_last_error() == SHOAL_OK && shoal_last_error_text()[0] == 0);
+    return SHOAL_OK;
+}
+
+START_TEST(the_last_error_is_not_inherited)
+{
+    ck_assert_err(shoal_world_join(""), SHOAL_EINVAL);
+    shoal_process *p = start(_i, look_at_error, NULL);
+    ck_assert_str_eq(finish(p).text, "rank 0 returned");
+    shoal_process_destroy(p);
+}
+END_TEST
+
 START_TEST(a_fork_behind_our_back_holds_nothing)
 {
     shoal_queue *pids;
@@ -506,6 +524,7 @@ static Suite *suite(void)
     tcase_add_test(tc, fork_beside_working_threads);
     add_for_methods(tc, a_child_gets_many_blocks);
     add_for_methods(tc, output_is_written_once);
+    add_for_methods(tc, the_last_error_is_not_inherited);
     add_for_methods(tc, a_fork_behind_our_back_holds_nothing);
     tcase_add_test(tc, a_dead_fork_server_is_replaced);
     tcase_add_test(tc, an_interrupt_is_not_for_the_server);

@@ -31,6 +31,12 @@ static shoal_err check(const shoal_waitable *things, size_t count, bool *out_onl
         if (t->process != NULL && t->process->pidfd < 0) {
             return sh_fail(SHOAL_ESTATE, "shoal_wait: process %d was not started by this process", t->process->pid);
         }
+        shoal_err err = t->queue != NULL  ? sh_block_require((const shoal_block *)t->queue, SH_KIND_QUEUE, "shoal_wait")
+                        : t->pipe != NULL ? sh_block_require((const shoal_block *)t->pipe, SH_KIND_PIPE, "shoal_wait")
+                                          : SHOAL_OK;
+        if (err != SHOAL_OK) {
+            return err;
+        }
         if (t->process == NULL && queue_of(t) == NULL) {
             return sh_fail(SHOAL_EINVAL, "shoal_wait: thing %zu is an end of a pipe that only sends", i);
         }
