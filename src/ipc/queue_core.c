@@ -1,8 +1,8 @@
 #include "ipc/queue_core.h"
-#include "shm/held.h"
 
 #include "ipc/message_write.h"
 #include "ipc/value.h"
+#include "shm/held.h"
 
 #include <stdlib.h>
 
