@@ -76,7 +76,7 @@ function(shoal_libraries)
     add_library(shoal SHARED ${objects})
     set_target_properties(shoal PROPERTIES
         VERSION ${PROJECT_VERSION}
-        SOVERSION ${PROJECT_VERSION_MAJOR}
+        SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
         LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib
         LINKER_LANGUAGE C
         LINK_DEPENDS ${map})

@@ -34,6 +34,8 @@ typedef enum shoal_err {
     SHOAL_ESTATE,     /* the call does not fit the state: joined twice, task_done too often */
     SHOAL_ECHILD,     /* a process ended with an error, an exit status or a signal: the text tells which */
     SHOAL_EOS,        /* the system refused: the text names the call and its errno */
+    SHOAL_EINTR,      /* a signal ended the wait; only where the program asked for that */
+    SHOAL_END,        /* not a failure: an iteration has nothing more to give; leaves the last error alone */
 } shoal_err;
 
 /* The constant's name, "SHOAL_ENOMEM". Never NULL. */
