@@ -9,16 +9,19 @@ ARGS ?=
 JOBS := $(shell nproc)
 
 .DEFAULT_GOAL := build
-.PHONY: build setup train test bench soak fuzz install format clean help
+.PHONY: build configure setup train test bench soak fuzz install format clean help
 
-build: setup
-	@cmake --preset release -DSHOAL_WERROR=$(SHOAL_WERROR) --log-level=WARNING >/dev/null
+build: configure
 	@cmake --build build -j$(JOBS)
+
+configure: setup
+	@cmake --preset release -DSHOAL_WERROR=$(SHOAL_WERROR) --log-level=WARNING >/dev/null
 
 setup:
 	@scripts/setup
 
-train: build
+train: configure
+	@cmake --build build -j$(JOBS) --target shoal_cli
 	@build/shoal train $(ARGS)
 
 test:
@@ -29,7 +32,7 @@ bench: build
 
 soak: setup
 	cmake --preset release -B build/soak -DSHOAL_DEATH_POINTS=ON
-	cmake --build build/soak -j$(JOBS)
+	cmake --build build/soak -j$(JOBS) --target tests_soak
 	SHOAL_SOAK_KILLS=$(KILLS) ctest --test-dir build/soak -C soak -L '^soak$$' -V --no-tests=error
 
 fuzz:
@@ -47,7 +50,7 @@ clean:
 	rm -rf build
 
 help:
-	@echo 'make                    build/shoal and build/lib, optimised'
+	@echo 'make                    build/shoal, build/lib and the man pages, optimised; no tests, examples or benchmarks'
 	@echo 'make train ARGS=        trains the MNIST network with four processes; ARGS: see build/shoal train --help'
 	@echo 'make test               all builds, all tests, all style checks; ends with "N passed, N failed"'
 	@echo 'make bench              the measurements'

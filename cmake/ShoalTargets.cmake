@@ -7,8 +7,15 @@
 #   shoal_example(<name> SOURCES a.c ...)                      in examples/CMakeLists.txt
 #
 # The test of a layer's x_test.c is called <layer>_x_test and carries the layer's name as a label.
+#
+# The default target builds the product: both libraries, the program, its completions and the man pages. The rest is built when asked for:
+#   tests        every test program, and all else that a test runs
+#   examples     the programs of examples/
+#   benchmarks   the programs of bench/ that are not part of the shoal program
 
 add_library(sh_all INTERFACE)
+add_custom_target(examples COMMENT "The examples")
+add_custom_target(benchmarks COMMENT "The benchmark programs")
 
 macro(shoal_subdirectory dir)
     if(EXISTS ${PROJECT_SOURCE_DIR}/${dir}/CMakeLists.txt)
@@ -129,7 +136,8 @@ endfunction()
 
 function(shoal_bench name)
     cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBRARIES")
-    add_executable(bench_${name} ${arg_SOURCES})
+    add_executable(bench_${name} EXCLUDE_FROM_ALL ${arg_SOURCES})
+    add_dependencies(benchmarks bench_${name})
     shoal_flags(bench_${name})
     shoal_link_archives(bench_${name})
     target_link_libraries(bench_${name} PRIVATE ${arg_LIBRARIES} m)
@@ -139,7 +147,8 @@ endfunction()
 
 function(shoal_example name)
     cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES")
-    add_executable(example_${name} ${arg_SOURCES})
+    add_executable(example_${name} EXCLUDE_FROM_ALL ${arg_SOURCES})
+    add_dependencies(examples example_${name})
     shoal_flags(example_${name})
     target_link_libraries(example_${name} PRIVATE shoal::shoal)
     set_target_properties(example_${name} PROPERTIES

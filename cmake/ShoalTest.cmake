@@ -17,8 +17,34 @@ set(SHOAL_TEST_TIMEOUT 120)
 set(SHOAL_SOAK_TIMEOUT 86400)
 
 if(SHOAL_TESTS)
+    add_custom_target(tests COMMENT "All tests")
     add_custom_target(tests_threads COMMENT "The tests that run under ThreadSanitizer")
+    add_custom_target(tests_soak COMMENT "The tests that run for as long as they are told to")
+    # Every test needs the library `testing`, so without it none is built. ctest alone would fail each test with a page of words.
+    file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/require_tests.cmake CONTENT
+"if(NOT EXISTS [[$<TARGET_FILE:testing>]])
+    message(FATAL_ERROR [[The tests are not built. Build them: cmake --build ${PROJECT_BINARY_DIR} --target tests]])
 endif()
+")
+    set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY TEST_INCLUDE_FILES ${PROJECT_BINARY_DIR}/require_tests.cmake)
+else()
+    foreach(target tests tests_threads tests_soak)
+        add_custom_target(${target}
+            COMMAND ${CMAKE_COMMAND} -E echo
+                "The tests cannot be built: SHOAL_TESTS is off, or the package check is missing (scripts/setup test)"
+            COMMAND ${CMAKE_COMMAND} -E false
+            VERBATIM)
+    endforeach()
+endif()
+
+# The target `tests` builds these too, where there are such targets.
+function(shoal_tests_need)
+    foreach(target ${ARGN})
+        if(SHOAL_TESTS AND TARGET ${target})
+            add_dependencies(tests ${target})
+        endif()
+    endforeach()
+endfunction()
 
 function(shoal_test name)
     cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK" "TIMEOUT;COST" "SOURCES;LABELS")
@@ -28,7 +54,8 @@ function(shoal_test name)
     if(NOT SHOAL_TESTS)
         return()
     endif()
-    add_executable(${name} ${arg_SOURCES})
+    add_executable(${name} EXCLUDE_FROM_ALL ${arg_SOURCES})
+    add_dependencies(tests ${name})
     shoal_flags(${name})
     set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
     target_include_directories(${name} PRIVATE
@@ -101,6 +128,7 @@ function(shoal_test_apply name timeout cost labels serial soak)
         set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
     endif()
     if(soak)
+        add_dependencies(tests_soak ${name})
         add_test(NAME ${name}.soak CONFIGURATIONS soak COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
         shoal_test_defaults(${name}.soak)
         set_tests_properties(${name}.soak PROPERTIES LABELS soak RUN_SERIAL ON TIMEOUT ${SHOAL_SOAK_TIMEOUT})
