@@ -87,7 +87,8 @@ function(shoal_libraries)
         LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib
         LINKER_LANGUAGE C
         LINK_DEPENDS ${map})
-    target_link_options(shoal PRIVATE -Wl,--version-script=${map} -Wl,-Bsymbolic-functions -Wl,--as-needed)
+    # nodelete: threads that end after a dlclose still run the library's destructors, and a world is left at exit only.
+    target_link_options(shoal PRIVATE -Wl,--version-script=${map} -Wl,-Bsymbolic-functions -Wl,--as-needed -Wl,-z,nodelete)
     if(NOT SHOAL_SANITIZE AND NOT SHOAL_FUZZ)
         target_link_options(shoal PRIVATE -Wl,-z,defs)
     endif()

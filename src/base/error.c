@@ -1,15 +1,22 @@
 #include "base/error.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#define TEXT_SIZE 512
+
+/* A thread's text is made at its first failure and goes with the thread: a library that is loaded with dlopen gets
+ * little static TLS, and other parts of this one need what there is. */
 static _Thread_local shoal_err last_code;
-static _Thread_local char last_text[512];
-static _Thread_local uint64_t told; /* how many errors */
+static _Thread_local char *last_text; /* NULL: none yet, or no memory for it */
+static _Thread_local uint64_t told;   /* how many errors */
+static pthread_key_t end_key;
+static pthread_once_t end_once = PTHREAD_ONCE_INIT;
 
 static const char *const names[] = {
     [SHOAL_OK] = "SHOAL_OK",           [SHOAL_EINVAL] = "SHOAL_EINVAL",
@@ -39,17 +46,45 @@ shoal_err shoal_last_error(void)
 
 const char *shoal_last_error_text(void)
 {
-    return last_text;
+    return last_text != NULL ? last_text : last_code != SHOAL_OK ? "no memory for the words of this error" : "";
+}
+
+static void thread_ended(void *text)
+{
+    last_text = NULL;
+    last_code = SHOAL_OK;
+    free(text);
+}
+
+static void make_key(void)
+{
+    (void)pthread_key_create(&end_key, thread_ended);
+}
+
+static void set_text(const char *text)
+{
+    if (last_text == NULL && text[0] != 0) {
+        (void)pthread_once(&end_once, make_key);
+        char *fresh = malloc(TEXT_SIZE);
+        if (fresh == NULL || pthread_setspecific(end_key, fresh) != 0) {
+            free(fresh);
+            return;
+        }
+        last_text = fresh;
+    }
+    if (last_text != NULL) {
+        memcpy(last_text, text, strlen(text) + 1);
+    }
 }
 
 shoal_err shoal_fail(shoal_err err, const char *format, ...)
 {
-    char text[sizeof last_text]; /* the arguments may point into last_text */
+    char text[TEXT_SIZE]; /* the arguments may point into last_text */
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    memcpy(last_text, text, sizeof text);
+    set_text(text);
     last_code = err;
     told++;
     return err;

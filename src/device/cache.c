@@ -26,10 +26,12 @@ typedef struct piece {
 typedef struct cache {
     piece *lists[CLASSES];
     size_t kept;
-    bool watched; /* thread_ended will be called */
 } cache;
 
-static _Thread_local cache mine __attribute__((tls_model("initial-exec")));
+/* Made at the first free, because it is too large for static TLS: a library that is loaded with dlopen gets little of
+ * that. Until then, and where there was no memory for it, it is the empty one, which nobody writes to. */
+static cache empty;
+static _Thread_local cache *mine __attribute__((tls_model("initial-exec"))) = &empty;
 static pthread_key_t end_key;
 static pthread_once_t end_once = PTHREAD_ONCE_INIT;
 
@@ -61,8 +63,9 @@ static void drop_all(cache *c)
 
 static void thread_ended(void *c)
 {
-    ((cache *)c)->watched = false;
+    mine = &empty;
     drop_all(c);
+    free(c);
 }
 
 static void make_key(void)
@@ -70,14 +73,28 @@ static void make_key(void)
     (void)pthread_key_create(&end_key, thread_ended);
 }
 
+/* False when this thread gets none. */
+static bool make_cache(void)
+{
+    (void)pthread_once(&end_once, make_key);
+    cache *fresh = calloc(1, sizeof *fresh);
+    if (fresh == NULL || pthread_setspecific(end_key, fresh) != 0) {
+        free(fresh);
+        return false;
+    }
+    mine = fresh;
+    return true;
+}
+
 void *sh_cpu_cache_alloc(size_t size)
 {
     size_t bytes;
     unsigned k = class_of(size, &bytes);
-    if (__builtin_expect(k < CLASSES && mine.lists[k] != NULL, 1)) {
-        piece *p = mine.lists[k];
-        mine.lists[k] = p->next;
-        mine.kept -= bytes;
+    cache *c = mine;
+    if (__builtin_expect(k < CLASSES && c->lists[k] != NULL, 1)) {
+        piece *p = c->lists[k];
+        c->lists[k] = p->next;
+        c->kept -= bytes;
         return p;
     }
     void *fresh = k < CLASSES ? aligned_alloc(64, (bytes + 63) & ~(size_t)63) : NULL;
@@ -94,21 +111,20 @@ void sh_cpu_cache_free(void *data, size_t size)
     }
     size_t bytes;
     unsigned k = class_of(size, &bytes);
-    if (bytes > KEEP_BYTES - mine.kept) {
+    if (bytes > KEEP_BYTES - mine->kept || (__builtin_expect(mine == &empty, 0) && !make_cache())) {
         free(data);
         return;
     }
-    if (__builtin_expect(!mine.watched, 0)) {
-        (void)pthread_once(&end_once, make_key);
-        mine.watched = pthread_setspecific(end_key, &mine) == 0;
-    }
+    cache *c = mine;
     piece *p = data;
-    p->next = mine.lists[k];
-    mine.lists[k] = p;
-    mine.kept += bytes;
+    p->next = c->lists[k];
+    c->lists[k] = p;
+    c->kept += bytes;
 }
 
 void sh_cpu_cache_trim(void)
 {
-    drop_all(&mine);
+    if (mine != &empty) {
+        drop_all(mine);
+    }
 }
