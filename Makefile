@@ -59,3 +59,4 @@ help:
 	@echo 'make install PREFIX=/usr/local DESTDIR='
 	@echo 'make format             clang-format over all sources'
 	@echo 'make clean              removes build/'
+	@echo 'SETUP=no                with any of them: installs no package; a missing one is an error'
