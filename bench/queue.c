@@ -73,12 +73,7 @@ static shoal_err bytes_trip(void *context, int rank, uint64_t count)
 
 static shoal_err put_number(shoal_queue *queue, uint64_t number)
 {
-    shoal_value *value = shoal_value_int((int64_t)number);
-    shoal_err err = shoal_queue_put(queue, value, BENCH_PATIENCE);
-    if (err != SHOAL_OK) {
-        shoal_value_destroy(value);
-    }
-    return err;
+    return shoal_queue_put(queue, shoal_value_int((int64_t)number), BENCH_PATIENCE);
 }
 
 static shoal_err get_number(shoal_queue *queue, uint64_t *out_number)

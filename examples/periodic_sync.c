@@ -13,13 +13,10 @@
 /* Handles travel, not bytes: the averager reads our parameters while we wait, and we copy the mean out of its own. */
 static shoal_err exchange(int rank, shoal_module *model, shoal_queue *states, shoal_queue *means)
 {
-    shoal_value *mean = NULL, *message = shoal_map("rank", rank, "state", shoal_module_state_dict(model));
-    shoal_err err = shoal_queue_put(states, message, SHOAL_FOREVER);
-    if (err != SHOAL_OK) {
-        shoal_value_destroy(message);
-        return err;
-    }
-    err = shoal_queue_get(means, SHOAL_FOREVER, &mean);
+    shoal_value *mean = NULL;
+    shoal_err err =
+        shoal_queue_put(states, shoal_map("rank", rank, "state", shoal_module_state_dict(model)), SHOAL_FOREVER);
+    err = err == SHOAL_OK ? shoal_queue_get(means, SHOAL_FOREVER, &mean) : err;
     err = err == SHOAL_OK ? shoal_module_load_state_dict(model, mean) : err;
     shoal_value_destroy(mean);
     return err;

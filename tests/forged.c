@@ -277,7 +277,7 @@ START_TEST(b62_objects_that_refer_to_nothing)
         shoal_pipe *a, *b;
         shoal_condition *condition;
         shoal_queue *other;
-        shoal_value *v = shoal_value_int(1), *got = NULL;
+        shoal_value *v = shoal_value_keep(shoal_value_int(1)), *got = NULL;
         ck_assert_ok(shoal_pipe_create(true, &a, &b));
         ck_assert_ok(shoal_condition_create(&condition));
         ck_assert_ok(shoal_queue_create(0, &other));

@@ -93,12 +93,8 @@ static shoal_err step(keeper *k, shoal_queue *q, uint64_t rank)
             err = shoal_queue_put_block(q, k->held[i], SHOAL_NOW);
             must(err == SHOAL_OK || err == SHOAL_ETIMEDOUT || err == SHOAL_ENOMEM);
         } else if (k->held[i] != NULL) {
-            shoal_value *v = shoal_list("block", k->held[i]);
-            err = shoal_queue_put(q, v, SHOAL_NOW);
+            err = shoal_queue_put(q, shoal_list("block", k->held[i]), SHOAL_NOW);
             must(err == SHOAL_OK || err == SHOAL_ETIMEDOUT || err == SHOAL_ENOMEM);
-            if (err != SHOAL_OK) {
-                shoal_value_destroy(v);
-            }
         }
         return SHOAL_OK;
     case 6: { /* one comes from the others */

@@ -47,13 +47,14 @@ END_TEST
 START_TEST(a_one_way_pipe_goes_from_b_to_a)
 {
     shoal_pipe *a, *b;
-    shoal_value *v = shoal_value_int(1), *got = NULL;
+    shoal_value *v = shoal_value_keep(shoal_value_int(1)), *got = NULL;
     make_pipe(false, &a, &b);
     ck_assert_err(shoal_pipe_send(a, v, SHOAL_NOW), SHOAL_EINVAL);
     ck_assert_err(shoal_pipe_send_bytes(a, "x", 1, SHOAL_NOW), SHOAL_EINVAL);
     ck_assert_err(shoal_pipe_recv(b, SHOAL_NOW, &got), SHOAL_EINVAL);
     ck_assert_err(shoal_pipe_poll(b, SHOAL_NOW), SHOAL_EINVAL);
     ck_assert_ok(shoal_pipe_send(b, v, SHOAL_NOW));
+    shoal_value_destroy(v);
     ck_recv_int(a, 1);
     shoal_release(b);
     ck_assert_err(shoal_pipe_recv(a, LIMIT, &got), SHOAL_ECLOSED);
@@ -89,7 +90,7 @@ START_TEST(the_last_release_of_an_end_closes_both_ways)
 {
     for (int i = 0; i < 30; i++) {
         shoal_pipe *a, *b;
-        shoal_value *v = NULL, *mine = shoal_value_int(1);
+        shoal_value *v = NULL, *mine = shoal_value_keep(shoal_value_int(1));
         make_pipe(true, &a, &b);
         shoal_retain(b);
         ck_assert_ok(shoal_pipe_send(b, shoal_value_int(i), SHOAL_NOW));

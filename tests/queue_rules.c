@@ -43,7 +43,7 @@ START_TEST(b22_a_value_that_cannot_be_made_is_an_error_of_put)
 }
 END_TEST
 
-START_TEST(b22_what_the_heap_has_no_room_for_stays_with_the_caller)
+START_TEST(b22_what_the_heap_has_no_room_for_stays_with_its_keeper)
 {
     enum { LARGE = 5 << 20 };
     ck_assert_ok(shoal_world_create(&(shoal_world_options){.heap_limit = 4u << 20}));
@@ -56,7 +56,7 @@ START_TEST(b22_what_the_heap_has_no_room_for_stays_with_the_caller)
         shoal_block *b;
         shoal_world_info before, after;
         ck_assert_ok(shoal_block_create(10, &b));
-        v = shoal_map("large", shoal_value_bytes(bytes, LARGE), "block", b);
+        v = shoal_value_keep(shoal_map("large", shoal_value_bytes(bytes, LARGE), "block", b));
         ck_assert_ok(shoal_world_info_get(&before));
         ck_assert_err(shoal_queue_put(q, v, LIMIT), SHOAL_ENOMEM);
         ck_assert_err(shoal_queue_put_bytes(q, bytes, LARGE, LIMIT), SHOAL_ENOMEM);
@@ -78,7 +78,7 @@ START_TEST(b22_what_the_heap_has_no_room_for_stays_with_the_caller)
 }
 END_TEST
 
-START_TEST(b22_full_and_closed_leave_the_value_with_the_caller)
+START_TEST(b22_full_and_closed_leave_the_value_with_its_keeper)
 {
     shoal_queue *q = make_queue(1);
     shoal_block *b;
@@ -87,7 +87,7 @@ START_TEST(b22_full_and_closed_leave_the_value_with_the_caller)
     for (int closed = 0; closed < 2; closed++) {
         shoal_value *values[] = {shoal_value_int(5), shoal_value_float(0.5), shoal_value_object(b), shoal_list(1, b)};
         for (int i = 0; i < 4; i++) {
-            shoal_value *copy = shoal_value_copy(values[i]);
+            shoal_value *copy = shoal_value_copy(shoal_value_keep(values[i]));
             ck_assert_err(shoal_queue_put(q, values[i], SOON), closed ? SHOAL_ECLOSED : SHOAL_ETIMEDOUT);
             ck_assert(shoal_value_equal(values[i], copy));
             shoal_value_destroy(copy);
@@ -416,8 +416,8 @@ static Suite *suite(void)
     Suite *s = suite_create("queue_rules");
     TCase *tc = children_case("rules");
     tcase_add_test(tc, b22_a_value_that_cannot_be_made_is_an_error_of_put);
-    tcase_add_test(tc, b22_what_the_heap_has_no_room_for_stays_with_the_caller);
-    tcase_add_test(tc, b22_full_and_closed_leave_the_value_with_the_caller);
+    tcase_add_test(tc, b22_what_the_heap_has_no_room_for_stays_with_its_keeper);
+    tcase_add_test(tc, b22_full_and_closed_leave_the_value_with_its_keeper);
     add_for_methods(tc, b23_queue_made_before_or_after_and_sent_through_another);
     add_for_methods(tc, b24_join_returns_when_every_item_is_done);
     tcase_add_test(tc, b24_task_done_too_often_is_an_error);

@@ -91,7 +91,7 @@ static void try_everything(things *t)
     shoal_queue *q;
     shoal_lock *lock;
     shoal_process *p;
-    shoal_value *v = shoal_value_int(1), *got;
+    shoal_value *v = shoal_value_keep(shoal_value_int(1)), *got;
     shoal_world_info info;
     shoal_audit audit;
     char byte;

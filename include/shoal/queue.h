@@ -24,8 +24,8 @@ extern "C" {
  * shoal_release. Errors: as shoal_block_create; SHOAL_EINVAL when bound is over 2^30. */
 SHOAL_MUST_USE shoal_err shoal_queue_create(uint64_t bound, shoal_queue **out_queue);
 
-/* Puts a value. When it succeeds the value is consumed, otherwise the caller still owns it and nothing was put.
- * Blocks while the queue is full, at most timeout. Any thread, any process. Errors: SHOAL_ETIMEDOUT, SHOAL_ECLOSED,
+/* Puts a value and consumes it, whether or not it succeeds. To try again after a failure, keep the value first
+ * (shoal_value_keep). Blocks while the queue is full, at most timeout. Any thread, any process. Errors: SHOAL_ETIMEDOUT, SHOAL_ECLOSED,
  * SHOAL_ENOMEM, SHOAL_EINVAL (what cannot be sent), SHOAL_EFORK. */
 SHOAL_MUST_USE shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeout);
 

@@ -5,9 +5,10 @@
  * it as MessagePack, shared objects as an extension type that carries their handle; the receiver gets the same
  * object, not a copy.
  *
- * Makers return NULL when they fail (shoal_last_error tells), and a maker given a NULL member fails after
- * destroying its other members, so they can be nested without checks: shoal_queue_put(q, NULL, …) then returns that
- * error.
+ * A call that takes a shoal_value * consumes it, whether or not it succeeds (put, send, start, spawn, shoal_return, the calls
+ * of a pool, shoal_list_add, shoal_map_set), unless the value is kept: shoal_value_keep. Makers return NULL when they fail,
+ * and a maker given a NULL member fails after destroying its other members. So calls can be nested without checks and
+ * nothing leaks: shoal_queue_put(q, shoal_map("t", tensor), …).
  *
  * Nothing here blocks. Any number of threads may read one value; while one changes or destroys it, no other may use
  * it.
@@ -80,8 +81,8 @@ shoal_value *shoal_value_module(shoal_module *module);
 shoal_value *shoal_value_list(void);
 shoal_value *shoal_value_map(void);
 
-/* Adds to a list, or sets a key of a map; takes the member over whether or not it succeeds. A key set twice keeps
- * the last member, at the place of the first. Returns the container, or NULL after destroying it. A member belongs
+/* Adds to a list, or sets a key of a map; consumes the member whether or not it succeeds. A key set twice keeps
+ * the last member, at the place of the first. Returns the container, or NULL after consuming it. A member belongs
  * to its container for good: it can neither be added to any more, nor go into another one, nor be given to a call that
  * consumes it (put, send, start, shoal_return, a pool): such a call is SHOAL_EINVAL and leaves it where it is.
  * Errors: SHOAL_ETYPE when it is no list or no map; SHOAL_EINVAL for a member of another container, for depth and
@@ -89,7 +90,17 @@ shoal_value *shoal_value_map(void);
 shoal_value *shoal_list_add(shoal_value *list, shoal_value *member);
 shoal_value *shoal_map_set(shoal_value *map, const char *key, shoal_value *member);
 
-/* Destroys a value and all it owns. NULL is allowed, and a member stays with its container. */
+/* Keeps a value: from now on no call consumes it, and only shoal_value_destroy ends it. A call that would consume it reads it,
+ * a container gets a copy. So a put that timed out can be tried again:
+ *
+ *     shoal_value *v = shoal_value_keep(shoal_list(1, "two"));
+ *     while ((err = shoal_queue_put(q, v, SHOAL_MS(10))) == SHOAL_ETIMEDOUT) { … }
+ *     shoal_value_destroy(v);
+ *
+ * Returns its argument; NULL for NULL, and for a member of a container (SHOAL_EINVAL). */
+shoal_value *shoal_value_keep(shoal_value *value);
+
+/* Destroys a value and all it owns. NULL is allowed, and a member stays with its container. Does not change the last error. */
 void shoal_value_destroy(shoal_value *value);
 
 /* A deep copy, shared objects retained. NULL gives NULL. */

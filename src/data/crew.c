@@ -202,11 +202,7 @@ static shoal_err renew(sh_crew *crew, place *p)
     }
     shoal_value *message = shoal_map(SH_PLACE, number, SH_PLACE_X, shoal_value_tensor(p->full.x), SH_PLACE_Y,
                                      shoal_value_tensor(p->full.y));
-    err = shoal_queue_put(crew->workers[number / crew->places_each].tasks, message, SHOAL_NOW);
-    if (err != SHOAL_OK) {
-        shoal_value_destroy(message);
-    }
-    return err;
+    return shoal_queue_put(crew->workers[number / crew->places_each].tasks, message, SHOAL_NOW);
 }
 
 /* Batches go round: to the workers in turn, and to the places of each in turn. */

@@ -2,6 +2,8 @@
  * are closed. So the other side reads to the end of what was sent and then learns that nobody will send more. */
 #include "ipc/queue.h"
 
+#include "ipc/value.h"
+
 static sh_pipe_shm *shm_of(const shoal_block *end)
 {
     return (sh_pipe_shm *)end->data;
@@ -104,7 +106,11 @@ shoal_err shoal_pipe_send(shoal_pipe *end, shoal_value *value, int64_t timeout)
 {
     shoal_queue *queue = NULL;
     shoal_err err = queue_of(end, 1, &queue);
-    return err == SHOAL_OK ? shoal_queue_put(queue, value, timeout) : err;
+    if (err != SHOAL_OK) {
+        sh_value_consume(value);
+        return err;
+    }
+    return shoal_queue_put(queue, value, timeout);
 }
 
 shoal_err shoal_pipe_recv(shoal_pipe *end, int64_t timeout, shoal_value **out_value)

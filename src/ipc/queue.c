@@ -146,7 +146,7 @@ shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeou
     if (value == NULL) {
         return shoal_last_error() != SHOAL_OK ? shoal_last_error() : sh_fail(SHOAL_EINVAL, "put: NULL");
     }
-    if (value->owned) {
+    if (value->owner == SH_OWNER_CONTAINER) {
         return sh_value_check_free(value);
     }
     if (value->type == SHOAL_INT) {
@@ -160,9 +160,7 @@ shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeou
     } else {
         err = put_message(q, value, timeout);
     }
-    if (err == SHOAL_OK) {
-        shoal_value_destroy(value);
-    }
+    sh_value_consume(value);
     return err;
 }
 

@@ -232,7 +232,7 @@ static shoal_err make_room(shoal_value *container)
 
 shoal_err sh_value_check_free(const shoal_value *value)
 {
-    return value == NULL || !value->owned
+    return value == NULL || value->owner != SH_OWNER_CONTAINER
                ? SHOAL_OK
                : sh_fail(SHOAL_EINVAL, "the %s is a member of a container, which keeps it: give a copy of it",
                          sh_type_name(value->type));
@@ -261,7 +261,7 @@ shoal_err sh_list_append(shoal_value *list, shoal_value *member)
         shoal_value_destroy(member);
         return err;
     }
-    member->owned = true;
+    member->owner = SH_OWNER_CONTAINER;
     list->as.items[list->size++] = member;
     return SHOAL_OK;
 }
@@ -307,8 +307,8 @@ static shoal_err map_append(shoal_value *map, shoal_value *key, shoal_value *mem
             return sh_fail(SHOAL_ENOMEM, "no memory for the index of a map of %zu members", count);
         }
     }
-    key->owned = true;
-    member->owned = true;
+    key->owner = SH_OWNER_CONTAINER;
+    member->owner = SH_OWNER_CONTAINER;
     map->size = count;
     return SHOAL_OK;
 }
@@ -329,9 +329,14 @@ shoal_err sh_map_put(shoal_value *map, shoal_value *key, shoal_value *member)
         destroy(pair->value);
         shoal_value_destroy(key);
         pair->value = member;
-        member->owned = true;
+        member->owner = SH_OWNER_CONTAINER;
     }
     return SHOAL_OK;
+}
+
+static bool is_member(const shoal_value *value)
+{
+    return value->owner == SH_OWNER_CONTAINER;
 }
 
 /* Whether member may go into container; if not, both are destroyed, as far as they are the caller's. A NULL is what
@@ -345,22 +350,29 @@ static bool may_join(shoal_value *container, shoal_type type, shoal_value *membe
         }
     } else if (container->type != type) {
         (void)sh_fail(SHOAL_ETYPE, "wanted %s, the value is %s", sh_type_name(type), sh_type_name(container->type));
-    } else if (container->owned || member->owned || container == member) {
+    } else if (is_member(container) || is_member(member) || container == member) {
         (void)sh_fail(SHOAL_EINVAL, "the %s is already a member of a container",
-                      sh_type_name(container->owned ? container->type : member->type));
+                      sh_type_name(is_member(container) ? container->type : member->type));
     } else {
         good = true;
     }
     if (!good) {
-        bool end_container = container != NULL && !container->owned; /* asked first: the member may be what owns it */
-        if (member != NULL && !member->owned && member != container) {
-            shoal_value_destroy(member);
+        bool end_container =
+            container != NULL && !is_member(container); /* asked first: the member may be what owns it */
+        if (member != container) {
+            sh_value_consume(member);
         }
         if (end_container) {
-            shoal_value_destroy(container);
+            sh_value_consume(container);
         }
     }
     return good;
+}
+
+/* What goes into a container: the value itself, or a copy of one that is kept. */
+static shoal_value *as_member(shoal_value *value)
+{
+    return value->owner == SH_OWNER_KEEPER ? shoal_value_copy(value) : value;
 }
 
 shoal_value *shoal_list_add(shoal_value *list, shoal_value *member)
@@ -368,8 +380,9 @@ shoal_value *shoal_list_add(shoal_value *list, shoal_value *member)
     if (!may_join(list, SHOAL_LIST, member)) {
         return NULL;
     }
-    if (sh_list_append(list, member) != SHOAL_OK) {
-        shoal_value_destroy(list);
+    shoal_value *own = as_member(member);
+    if (own == NULL || sh_list_append(list, own) != SHOAL_OK) {
+        sh_value_consume(list);
         return NULL;
     }
     return list;
@@ -381,17 +394,21 @@ shoal_value *shoal_map_set(shoal_value *map, const char *key, shoal_value *membe
         return NULL;
     }
     shoal_value *name = shoal_value_string(key);
-    if (name == NULL) {
-        shoal_value_destroy(member);
+    shoal_value *own = as_member(member);
+    if (name == NULL || own == NULL) {
+        sh_value_consume(own);
+        sh_value_consume(name);
+        sh_value_consume(map);
+        return NULL;
     }
-    if (name == NULL || sh_map_put(map, name, member) != SHOAL_OK) {
-        shoal_value_destroy(map);
+    if (sh_map_put(map, name, own) != SHOAL_OK) {
+        sh_value_consume(map);
         return NULL;
     }
     return map;
 }
 
-static void keep(void *text)
+static void keep_text(void *text)
 {
     (void)text; /* the tree borrows the texts from the keys */
 }
@@ -405,7 +422,7 @@ static void destroy(shoal_value *value)
         }
         free(value->as.items);
     } else if (value->type == SHOAL_MAP && value->as.map != NULL) {
-        tdestroy(value->as.map->index, keep);
+        tdestroy(value->as.map->index, keep_text);
         for (size_t i = 0; i < value->size; i++) {
             free(value->as.map->pairs[i].key);
             destroy(value->as.map->pairs[i].value);
@@ -423,9 +440,25 @@ static void destroy(shoal_value *value)
 
 void shoal_value_destroy(shoal_value *value)
 {
-    if (value != NULL && !value->owned) {
+    if (value != NULL && value->owner != SH_OWNER_CONTAINER) {
         destroy(value);
     }
+}
+
+void sh_value_consume(shoal_value *value)
+{
+    if (value != NULL && value->owner == SH_OWNER_CALLER) {
+        destroy(value);
+    }
+}
+
+shoal_value *shoal_value_keep(shoal_value *value)
+{
+    if (value == NULL || sh_value_check_free(value) != SHOAL_OK) {
+        return NULL;
+    }
+    value->owner = SH_OWNER_KEEPER;
+    return value;
 }
 
 static bool copy_members(const shoal_value *from, shoal_value *to)

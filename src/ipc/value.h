@@ -20,10 +20,17 @@ typedef struct sh_made_of {
     void *made;
 } sh_made_of;
 
+/* Who ends a value. */
+typedef enum sh_value_owner {
+    SH_OWNER_CALLER,    /* the next call that takes it */
+    SH_OWNER_CONTAINER, /* the list or map that it is a member of */
+    SH_OWNER_KEEPER,    /* whoever called shoal_value_keep, with shoal_value_destroy */
+} sh_value_owner;
+
 struct shoal_value {
     uint8_t type;  /* a shoal_type */
     uint8_t depth; /* 0 for what is no container, else at least the containers on the longest way down with this one */
-    bool owned;    /* by a container */
+    uint8_t owner; /* a sh_value_owner */
     uint8_t kind;  /* of an object: its shoal_kind */
     uint32_t capacity; /* of a list or map: how many members there is room for */
     union {
@@ -71,8 +78,12 @@ size_t sh_text_valid(const char *text, size_t size);
 /* A string or bytes with that content, which is not checked. NULL: SHOAL_ENOMEM. */
 shoal_value *sh_value_text(shoal_type type, const void *bytes, size_t size);
 
-/* Whether a call may consume the value: SHOAL_EINVAL when a container owns it. NULL is allowed. */
+/* Whether a call may read the value in order to consume it: SHOAL_EINVAL when a container owns it. NULL is allowed. */
 SHOAL_MUST_USE shoal_err sh_value_check_free(const shoal_value *value);
+
+/* What every call that takes a value does at its end, whether or not it succeeded: destroys the value, unless it is kept or
+ * a member. NULL is allowed. Never changes the last error. */
+void sh_value_consume(shoal_value *value);
 
 /* Makes room for count members in all. Errors: SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err sh_value_reserve(shoal_value *container, uint32_t count);

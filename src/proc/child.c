@@ -54,7 +54,7 @@ shoal_err shoal_return(shoal_value *result)
         err = me.record != NULL ? shoal_last_error()
                                 : sh_fail(SHOAL_ESTATE, "shoal_return: this process was not started as a target");
     }
-    shoal_value_destroy(result);
+    sh_value_consume(result);
     return err;
 }
 

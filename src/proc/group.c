@@ -157,7 +157,7 @@ shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args, const 
         free(g.fds);
         err = err != SHOAL_OK ? sh_fail(err, "%s", text) : SHOAL_OK;
     }
-    shoal_value_destroy(args);
+    sh_value_consume(args);
     return err;
 }
 

@@ -143,7 +143,7 @@ static shoal_err refuse_missing(void)
 static shoal_err submit_list(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk, sh_job **out_job)
 {
     shoal_err err = list == NULL                           ? refuse_missing()
-                    : list->owned                          ? sh_value_check_free(list)
+                    : list->owner == SH_OWNER_CONTAINER    ? sh_value_check_free(list)
                     : shoal_value_type(list) != SHOAL_LIST ? sh_fail(SHOAL_ETYPE, "map wants a list")
                     : chunk > UINT32_MAX || list->size > 1u << 30
                         ? sh_fail(SHOAL_EINVAL, "map over %zu members by %zu", list->size, chunk)
@@ -152,7 +152,7 @@ static shoal_err submit_list(shoal_pool *pool, shoal_task task, shoal_value *lis
         plan p = {.argument = list, .chunk = chunk, .count = (list->size + chunk - 1) / chunk};
         err = submit(pool, task, &p, out_job);
     }
-    shoal_value_destroy(list);
+    sh_value_consume(list);
     return err;
 }
 
@@ -170,10 +170,10 @@ static size_t choose_chunk(const shoal_pool *pool, const shoal_value *list, size
 shoal_err shoal_pool_apply_async(shoal_pool *pool, shoal_task task, shoal_value *arg, shoal_future **out_future)
 {
     sh_job *job;
-    shoal_err err = arg == NULL  ? refuse_missing()
-                    : arg->owned ? sh_value_check_free(arg)
-                                 : submit(pool, task, &(plan){.argument = arg, .count = 1}, &job);
-    shoal_value_destroy(arg);
+    shoal_err err = arg == NULL                        ? refuse_missing()
+                    : arg->owner == SH_OWNER_CONTAINER ? sh_value_check_free(arg)
+                                                       : submit(pool, task, &(plan){.argument = arg, .count = 1}, &job);
+    sh_value_consume(arg);
     if (err == SHOAL_OK) {
         *out_future = (shoal_future *)job;
     }
@@ -204,7 +204,7 @@ static shoal_err move_members(shoal_value *list, shoal_value *chunk)
     size_t moved = 0, size = shoal_value_count(chunk);
     while (err == SHOAL_OK && moved < size) {
         shoal_value *member = chunk->as.items[moved++];
-        member->owned = false;
+        member->owner = SH_OWNER_CALLER;
         err = sh_list_append(list, member);
     }
     if (moved > 0) {

@@ -136,7 +136,7 @@ shoal_err shoal_pool_create(const shoal_pool_options *options, shoal_pool **out_
         pool = calloc(1, sizeof *pool);
         err = pool != NULL ? set_up(pool, o) : sh_fail(SHOAL_ENOMEM, "no memory for a pool");
     }
-    shoal_value_destroy(o->init_args);
+    sh_value_consume(o->init_args);
     if (err == SHOAL_OK) {
         *out_pool = pool;
     } else if (pool != NULL) {

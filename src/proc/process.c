@@ -188,7 +188,7 @@ shoal_err shoal_process_start(shoal_target target, shoal_value *args, const shoa
     if (err == SHOAL_OK) {
         err = sh_process_begin(target, args, options, out_process);
     }
-    shoal_value_destroy(args);
+    sh_value_consume(args);
     return err;
 }
 

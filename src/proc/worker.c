@@ -38,7 +38,7 @@ static shoal_err run_member(const worker *w, const shoal_value *argument, shoal_
     if (err != SHOAL_OK) {
         return shoal_last_error() == err ? err : sh_fail(err, "%s", "");
     }
-    if (result != NULL && (result->owned || result == argument)) {
+    if (result != NULL && (result->owner == SH_OWNER_CONTAINER || result == argument)) {
         return sh_fail(SHOAL_EINVAL, "the task's result is its argument or a part of it: give a copy of it");
     }
     *out_result = result != NULL ? result : shoal_value_null();
@@ -126,7 +126,7 @@ static void run_task(worker *w, const shoal_block *block)
                                                    : SH_WORK_FAILED); /* pairs with the acquire in pool.c: the result */
     SH_DEATH("pool.worker.done"); /* death: the owner finds the state when it looks after us */
     shoal_value_destroy(argument);
-    shoal_value_destroy(result);
+    sh_value_consume(result);
 }
 
 static bool is_task(const shoal_block *block)

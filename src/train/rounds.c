@@ -113,12 +113,7 @@ shoal_module *sh_rounds_model(sh_job *job, int rank)
 
 static shoal_err give_round(rounds *r, place *p)
 {
-    shoal_value *round = shoal_value_int(r->round);
-    shoal_err err = round ? shoal_queue_put(p->tasks, round, SHOAL_NOW) : shoal_last_error();
-    if (err != SHOAL_OK) {
-        shoal_value_destroy(round);
-    }
-    return err;
+    return shoal_queue_put(p->tasks, shoal_value_int(r->round), SHOAL_NOW);
 }
 
 /* A queue of its own for each process: a task that a dead one had taken is on none any more. */

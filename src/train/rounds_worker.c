@@ -49,12 +49,7 @@ static shoal_err train_round(sh_worker *base, int64_t round)
 
 static shoal_err answer(const sh_worker *w, shoal_queue *answers, int64_t round)
 {
-    shoal_value *number = shoal_value_int(sh_answer(round, w->rank));
-    shoal_err err = number ? shoal_queue_put(answers, number, SHOAL_FOREVER) : shoal_last_error();
-    if (err != SHOAL_OK) {
-        shoal_value_destroy(number);
-    }
-    return err;
+    return shoal_queue_put(answers, shoal_value_int(sh_answer(round, w->rank)), SHOAL_FOREVER);
 }
 
 shoal_err sh_rounds_serve(sh_worker *w, const shoal_value *own, shoal_err (*train)(sh_worker *w, int64_t round))
