@@ -7,6 +7,7 @@
 #include "os/futex.h"
 #include "proc/process.h"
 #include "proc/registry.h"
+#include "proc/sentinel.h"
 #include "shm/slot.h"
 #include "shm/world.h"
 
@@ -121,6 +122,7 @@ static int run(shoal_target target)
 _Noreturn void sh_child_forked(uint32_t slot, shoal_target target, bool hangs)
 {
     int status = EXIT_LOST, lifeline = sh_lifeline_inherited();
+    sh_sentinel_hold_forked();
     (void)sh_fail(SHOAL_OK, "%s", ""); /* the last error was the parent's */
     me.record = NULL;                  /* and so was this, when it is a child itself */
     me.rank = -1;
@@ -151,6 +153,7 @@ typedef struct assignment {
     int world;
     int lifeline;
     int socket;
+    int sentinel;
     uint32_t slot;
 } assignment;
 
@@ -186,15 +189,16 @@ shoal_err shoal_init(int *argc, char ***argv)
     if (text == NULL) {
         return SHOAL_OK;
     }
-    int fields = sscanf(text, "%d:%u:%d:%d", &a.world, &a.slot, &a.lifeline, &a.socket);
+    int fields = sscanf(text, "%d:%u:%d:%d:%d", &a.world, &a.slot, &a.lifeline, &a.socket, &a.sentinel);
     unsetenv(SH_CHILD_VARIABLE); /* our own children are not what we are */
-    if (fields != 4 || a.world < 0) {
+    if (fields != 5 || a.world < 0) {
         return sh_fail(SHOAL_EINVAL, SH_CHILD_VARIABLE
                        " is not for the environment: the library sets it for the children that it starts");
     }
     keep_from_exec(a.world);
     keep_from_exec(a.lifeline);
     keep_from_exec(a.socket);
+    sh_sentinel_hold(a.sentinel);
     prctl(PR_SET_NAME, program_invocation_short_name); /* it would be "exe" */
     if (take_place(&a) != SHOAL_OK) {
         sh_log("a child cannot start: %s", shoal_last_error_text());

@@ -7,7 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The one variable by which a started program knows what it is: "world fd:slot:lifeline fd:socket fd"; -1 for none. */
+/* The one variable by which a started program knows what it is: "world fd:slot:lifeline fd:socket fd:sentinel
+ * fd"; -1 for none. */
 #define SH_CHILD_VARIABLE "SHOAL_CHILD"
 
 /* In a process that fork made for this slot. target: NULL when only the record knows it. hangs: on the lifeline

@@ -3,6 +3,7 @@
 #include "proc/child.h"
 #include "proc/pidfd.h"
 #include "proc/registry.h"
+#include "proc/sentinel.h"
 #include "shm/world.h"
 
 #include <stdio.h>
@@ -38,8 +39,13 @@ shoal_err sh_fork_start(const sh_launch *launch, sh_born *out_born)
         fflush(NULL); /* or the child would write it once more */
     }
     int32_t pid;
-    shoal_err err = sh_world_fork(launch->slot, &pid);
+    shoal_err err = sh_sentinel_prepare();
     if (err != SHOAL_OK) {
+        return err;
+    }
+    err = sh_world_fork(launch->slot, &pid);
+    if (err != SHOAL_OK) {
+        sh_sentinel_cancel();
         return err;
     }
     if (pid == 0) {

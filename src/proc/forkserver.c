@@ -18,6 +18,7 @@
 #include "proc/child.h"
 #include "proc/pidfd.h"
 #include "proc/registry.h"
+#include "proc/sentinel.h"
 #include "shm/op.h"
 #include "shm/slot.h"
 
@@ -46,6 +47,7 @@ typedef struct request {
 typedef struct reply {
     int32_t error; /* an errno; 0: done */
     int32_t pid;
+    uint32_t by_pipe; /* what sort of sentinel comes along */
     sh_fate fate;
 } reply;
 
@@ -104,7 +106,8 @@ static struct sigaction interrupt; /* what it was before we ignored it */
 
 static void serve_fork(int socket, const request *r)
 {
-    pid_t pid = fork();
+    bool prepared = sh_sentinel_prepare() == SHOAL_OK;
+    pid_t pid = prepared ? fork() : -1;
     if (pid == 0) {
         close(socket);
         sigaction(SIGINT, &interrupt, NULL);
@@ -115,7 +118,10 @@ static void serve_fork(int socket, const request *r)
     sh_born born = {.pidfd = -1};
     if (pid > 0 && sh_born_watch(pid, &born) != SHOAL_OK) {
         answer.error = EMFILE;
+    } else if (pid < 0 && prepared) {
+        sh_sentinel_cancel();
     }
+    answer.by_pipe = born.by_pipe;
     send_all(socket, &answer, sizeof answer, born.pidfd); /* when it fails the next receive sees the end */
     if (born.pidfd >= 0) {
         close(born.pidfd);
@@ -189,10 +195,11 @@ static void stop_server(void)
     server.socket = -1;
     struct pollfd p = {.fd = server.born.pidfd, .events = POLLIN};
     if (sh_poll(&p, 1, sh_deadline(STOP_LIMIT)) == 0) {
-        sh_pidfd_signal(server.born.pidfd, SIGKILL);
+        kill(server.born.pid, SIGKILL); /* our child, and not reaped yet */
         sh_poll(&p, 1, sh_deadline(STOP_LIMIT));
     }
-    while (waitpid(server.born.pid, NULL, WNOHANG) < 0 && errno == EINTR) {
+    /* A pipe tells of its end a moment before it is a zombie. */
+    while (waitpid(server.born.pid, NULL, server.born.by_pipe ? 0 : WNOHANG) < 0 && errno == EINTR) {
     }
     close(server.born.pidfd);
     sh_lifeline_drop();
@@ -267,6 +274,7 @@ static shoal_err accept_child(const reply *answer, sh_born *out_born)
 {
     if (answer->error == 0 && out_born->pidfd >= 0) {
         out_born->pid = answer->pid;
+        out_born->by_pipe = answer->by_pipe != 0;
         return SHOAL_OK;
     }
     if (answer->error == 0) { /* we have no fd left for its pidfd: it finds its slot given up, and ends */

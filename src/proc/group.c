@@ -1,7 +1,7 @@
 /* shoal_spawn: the ranks of one job. They end together: when one fails, the others are ended. */
 #include "ipc/value.h"
 #include "proc/pidfd.h"
-#include "proc/process.h"
+#include "proc/sentinel.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static void signal_rest(const group *g, int signal)
 {
     for (int i = 0; i < g->started; i++) {
         if (g->fds[i].fd >= 0) {
-            sh_pidfd_signal(g->fds[i].fd, signal);
+            sh_process_send(g->ranks[i], signal);
         }
     }
 }
@@ -71,7 +71,8 @@ static void wait_all(group *g, int64_t grace)
 {
     bool ending = false, killed = false;
     while (g->running > 0) {
-        if (sh_poll(g->fds, (nfds_t)g->started, ending && !killed ? g->deadline : SH_NO_DEADLINE) > 0) {
+        if (sh_sentinels_poll(g->ranks, g->fds, (size_t)g->started, ending && !killed ? g->deadline : SH_NO_DEADLINE) >
+            0) {
             gather(g);
         }
         if (g->failed >= 0 && !ending) {

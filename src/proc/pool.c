@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "ipc/value.h"
 #include "os/process.h"
-#include "proc/pidfd.h"
+#include "proc/sentinel.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -169,7 +169,7 @@ static void signal_workers(const shoal_pool *pool, int signal)
 {
     for (int i = 0; i < pool->count; i++) {
         if (pool->workers != NULL && pool->workers[i] != NULL && pool->workers[i]->pidfd >= 0) {
-            sh_pidfd_signal(pool->workers[i]->pidfd, signal);
+            sh_process_send(pool->workers[i], signal);
         }
     }
 }

@@ -4,8 +4,8 @@
 #include "ipc/message.h"
 #include "ipc/value.h"
 #include "os/process.h"
-#include "proc/pidfd.h"
 #include "proc/registry.h"
+#include "proc/sentinel.h"
 #include "shm/op.h"
 #include "shm/slot.h"
 
@@ -116,7 +116,9 @@ static shoal_err launch(shoal_process *p, shoal_target target, shoal_start metho
         sh_slot_expect(p->slot, born.pid);
         p->pid = born.pid;
         p->pidfd = born.pidfd;
+        p->by_pipe = born.by_pipe;
         p->by_server = method == SHOAL_START_FORKSERVER;
+        p->start_time = p->by_pipe ? sh_process_start_time(born.pid) : 0;
         SH_DEATH("proc.start.expected");
     } else if (sh_enter() != NULL) {
         sh_slot_cancel(p->slot, p->generation);
@@ -192,37 +194,7 @@ shoal_err shoal_process_start(shoal_target target, shoal_value *args, const shoa
     return err;
 }
 
-/* A child that is gone already was reaped by somebody: ESRCH. */
-static const char *not_watched(int why)
-{
-    switch (why) {
-    case EMFILE: return "watching a new process (ulimit -n raises the limit)";
-    case ENFILE: return "watching a new process (the limit is the system's: sysctl fs.file-max)";
-    case ESRCH: return "watching a new process (is SIGCHLD ignored?)";
-    default: return "watching a new process";
-    }
-}
-
-shoal_err sh_born_watch(pid_t pid, sh_born *out_born)
-{
-    int pidfd = sh_pidfd_open((int32_t)pid);
-    if (pidfd < 0) {
-        shoal_err err = sh_fail_os(not_watched(errno));
-        kill(pid, SIGKILL);
-        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
-        }
-        return err;
-    }
-    *out_born = (sh_born){.pid = (int32_t)pid, .pidfd = pidfd};
-    return SHOAL_OK;
-}
-
 /* ---- the end ---- */
-
-bool sh_process_has_ended(const shoal_process *process)
-{
-    return sh_load_acquire(&process->ended) != 0 || (process->pidfd >= 0 && sh_pidfd_ended(process->pidfd));
-}
 
 int64_t sh_process_ended_at(const shoal_process *process)
 {
@@ -245,7 +217,8 @@ static bool reap(const shoal_process *p, sh_fate *out_fate)
     siginfo_t info;
     int r;
     do {
-        r = waitid(P_PIDFD, (id_t)p->pidfd, &info, WEXITED); /* it has ended: does not block */
+        r = waitid(p->by_pipe ? P_PID : P_PIDFD, (id_t)(p->by_pipe ? p->pid : p->pidfd), &info,
+                   WEXITED); /* it has ended: does not block */
     } while (r != 0 && errno == EINTR);
     *out_fate = r == 0 ? sh_fate_of(&info) : (sh_fate){.code = 0};
     return r == 0;
@@ -333,12 +306,8 @@ shoal_err shoal_process_join(shoal_process *process, int64_t timeout, shoal_stat
         if (process->pidfd < 0) {
             return sh_fail(SHOAL_ESTATE, "process %d was not started by this process", process->pid);
         }
-        int64_t deadline = sh_deadline(timeout);
-        struct pollfd p = {.fd = process->pidfd, .events = POLLIN};
-        while (sh_poll(&p, 1, deadline) == 0) {
-            if (sh_passed(deadline)) {
-                return sh_fail(SHOAL_ETIMEDOUT, "%s (process %d) still runs", process->name, process->pid);
-            }
+        if (!sh_process_wait_end(process, sh_deadline(timeout))) {
+            return sh_fail(SHOAL_ETIMEDOUT, "%s (process %d) still runs", process->name, process->pid);
         }
         collect(process);
     }
@@ -361,7 +330,7 @@ shoal_err shoal_process_signal(shoal_process *process, int signal)
     if (sh_process_has_ended(process)) {
         return sh_fail(SHOAL_ESTATE, "process %d has ended", process->pid);
     }
-    if (!sh_pidfd_signal(process->pidfd, signal)) {
+    if (!sh_process_send(process, signal)) {
         return errno == ESRCH    ? sh_fail(SHOAL_ESTATE, "process %d has ended", process->pid)
                : errno == EINVAL ? sh_fail(SHOAL_EINVAL, "there is no signal %d", signal)
                                  : sh_fail_os("sending a signal");
@@ -411,10 +380,10 @@ void shoal_process_destroy(shoal_process *process)
     bool ours = process->pidfd >= 0;
     bool over = !ours || shoal_process_join(process, SHOAL_NOW, NULL) == SHOAL_OK;
     if (!over && !process->outlive) {
-        sh_pidfd_signal(process->pidfd, SIGTERM);
+        sh_process_send(process, SIGTERM);
         over = shoal_process_join(process, GRACE, NULL) == SHOAL_OK;
         if (!over) {
-            sh_pidfd_signal(process->pidfd, SIGKILL);
+            sh_process_send(process, SIGKILL);
             over = shoal_process_join(process, KILL_LIMIT, NULL) == SHOAL_OK;
         }
     }

@@ -21,7 +21,8 @@ typedef struct sh_launch {
 /* What it gives back. The pid stays ours (or the fork server's) until it is reaped. */
 typedef struct sh_born {
     int32_t pid;
-    int pidfd;
+    int pidfd;    /* or, where there are none, the end of a pipe (sentinel.h) */
+    bool by_pipe; /* it is that */
 } sh_born;
 
 /* How a process ended, as its parent is told by the system. */
@@ -38,8 +39,8 @@ shoal_err sh_spawn_start(const sh_launch *launch, sh_born *out_born);
 shoal_err sh_fork_start(const sh_launch *launch, sh_born *out_born);
 shoal_err sh_forkserver_start(const sh_launch *launch, sh_born *out_born);
 
-/* Opens the pidfd of a child that this process has just made: the pid is not given away before it is reaped, so it
- * is the right one. When that fails the child is ended. Errors: SHOAL_EOS. */
+/* Opens the sentinel of a child that this process has just made, after sh_sentinel_prepare: the pid is not given away
+ * before it is reaped, so it is the right one. When that fails the child is ended. Errors: SHOAL_EOS. */
 shoal_err sh_born_watch(pid_t pid, sh_born *out_born);
 
 /* A handle.
@@ -50,7 +51,9 @@ struct shoal_process {
     shoal_process **link;
     shoal_block *record;
     int32_t pid;
-    int pidfd; /* -1 in a process that was forked from its owner */
+    int pidfd;           /* the sentinel; -1 in a process that was forked from its owner */
+    bool by_pipe;        /* it is no pidfd: sentinel.h */
+    uint64_t start_time; /* of the process, for one by_pipe and by_server */
     int rank;
     uint32_t slot;
     uint64_t generation;

@@ -2,6 +2,7 @@
  * process sees SHOAL_CHILD and goes on in child.c. */
 #include "proc/child.h"
 #include "proc/registry.h"
+#include "proc/sentinel.h"
 #include "shm/world.h"
 
 #include <errno.h>
@@ -113,6 +114,7 @@ static shoal_err run_program(char **arguments, char **environment, const int *fd
         posix_spawn_file_actions_destroy(&actions);
     }
     if (failed != 0) {
+        sh_sentinel_cancel();
         errno = failed;
         return sh_fail_os("starting this program once more");
     }
@@ -127,15 +129,22 @@ shoal_err sh_spawn_program(uint32_t slot, int lifeline, int socket, sh_born *out
                        "main must call shoal_init first: without it a child started by spawn or forkserver does not "
                        "find its function");
     }
-    const int fds[] = {sh_world_file(), lifeline, socket};
-    if (fds[0] < 0) {
+    if (sh_world_file() < 0) {
         return sh_world_file_lost();
     }
-    snprintf(variable, sizeof variable, SH_CHILD_VARIABLE "=%d:%u:%d:%d", fds[0], slot, lifeline, socket);
+    shoal_err err = sh_sentinel_prepare();
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    const int fds[] = {sh_world_file(), lifeline, socket, sh_sentinel_child_end()};
+    snprintf(variable, sizeof variable, SH_CHILD_VARIABLE "=%d:%u:%d:%d:%d", fds[0], slot, lifeline, socket, fds[3]);
     char *text, **arguments = make_arguments(&text), **environment = make_environment(variable);
-    shoal_err err = arguments != NULL && environment != NULL
-                        ? run_program(arguments, environment, fds, 3, out_born)
-                        : sh_fail(SHOAL_ENOMEM, "no memory for a child's environment");
+    if (arguments != NULL && environment != NULL) {
+        err = run_program(arguments, environment, fds, 4, out_born);
+    } else {
+        sh_sentinel_cancel();
+        err = sh_fail(SHOAL_ENOMEM, "no memory for a child's environment");
+    }
     free(environment);
     free(arguments);
     free(text);

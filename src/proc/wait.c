@@ -5,7 +5,7 @@
 #include "ipc/queue.h"
 #include "os/futex.h"
 #include "proc/pidfd.h"
-#include "proc/process.h"
+#include "proc/sentinel.h"
 #include "sync/peers.h"
 
 #include <stdlib.h>
@@ -57,16 +57,18 @@ static bool look(shoal_waitable *things, size_t count)
     return any;
 }
 
-static bool wait_processes(shoal_waitable *things, size_t count, struct pollfd *fds, int64_t deadline)
+static bool wait_processes(shoal_waitable *things, size_t count, struct pollfd *fds, shoal_process **processes,
+                           int64_t deadline)
 {
     for (size_t i = 0; i < count; i++) {
         fds[i] = (struct pollfd){.fd = things[i].process->pidfd, .events = POLLIN};
+        processes[i] = things[i].process;
     }
     while (!look(things, count)) {
         if (sh_passed(deadline)) {
             return false;
         }
-        sh_poll(fds, (nfds_t)count, deadline);
+        sh_sentinels_poll(processes, fds, count, deadline);
     }
     return true;
 }
@@ -146,11 +148,15 @@ shoal_err shoal_wait(shoal_waitable *things, size_t count, int64_t timeout)
     bool ready;
     if (only_processes) {
         struct pollfd *fds = calloc(count + 1, sizeof *fds);
-        if (fds == NULL) {
+        shoal_process **processes = calloc(count + 1, sizeof *processes);
+        if (fds == NULL || processes == NULL) {
+            free(fds);
+            free(processes);
             return sh_fail(SHOAL_ENOMEM, "no memory for %zu fds", count);
         }
-        ready = wait_processes(things, count, fds, deadline);
+        ready = wait_processes(things, count, fds, processes, deadline);
         free(fds);
+        free(processes);
     } else {
         ready = wait_mixed(things, count, deadline);
     }
