@@ -13,16 +13,18 @@ static shoal_err epoch(shoal_loader *loader, int64_t labels, double *out_rate)
 {
     int64_t sum = 0;
     double begun = bench_now();
-    for (shoal_batch b; shoal_loader_next(loader, &b);) {
+    shoal_err err;
+    for (shoal_batch b; (err = shoal_loader_next(loader, &b)) == SHOAL_OK;) {
         const int64_t *y = shoal_tensor_data(b.y);
         for (int64_t i = 0; i < b.count; i++) {
             sum += y[i];
         }
     }
     *out_rate = (double)shoal_loader_batches(loader) / (bench_now() - begun);
-    shoal_err err = shoal_loader_error(loader);
-    return err == SHOAL_OK && sum != labels ? shoal_fail(SHOAL_ECORRUPT, "loader: labels that add up to another sum")
-                                            : err;
+    if (err == SHOAL_END && sum != labels) {
+        return shoal_fail(SHOAL_ECORRUPT, "loader: labels that add up to another sum");
+    }
+    return err == SHOAL_END ? SHOAL_OK : err;
 }
 
 /* The limit: copies of as many bytes as a batch has, a second. */

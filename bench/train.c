@@ -58,15 +58,16 @@ static shoal_err steps(trainer *t, int64_t images)
     int64_t seen = 0, batches = 0;
     while (seen < images) {
         shoal_batch b;
-        if (!shoal_loader_next(t->loader, &b)) {
-            if (shoal_loader_error(t->loader) != SHOAL_OK) {
-                return shoal_loader_error(t->loader);
-            }
+        shoal_err err = shoal_loader_next(t->loader, &b);
+        if (err == SHOAL_END) {
             continue;
+        }
+        if (err != SHOAL_OK) {
+            return err;
         }
         shoal_optimizer_zero_grad(t->sgd);
         shoal_tensor *loss = shoal_nll_loss(shoal_module_forward(t->model, b.x), b.y);
-        shoal_err err = shoal_backward(loss);
+        err = shoal_backward(loss);
         if (err == SHOAL_OK) {
             err = shoal_optimizer_step(t->sgd);
         }

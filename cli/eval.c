@@ -52,7 +52,7 @@ static shoal_err test(shoal_module *module, shoal_dataset *set, answer *a)
     shoal_batch b;
     double begun = now();
     shoal_no_grad_begin();
-    while (err == SHOAL_OK && shoal_loader_next(loader, &b)) {
+    while (err == SHOAL_OK && (err = shoal_loader_next(loader, &b)) == SHOAL_OK) {
         shoal_tensor *scores = shoal_module_forward(module, b.x);
         shoal_tensor *loss = shoal_nll_loss_with(scores, b.y, NULL, SHOAL_SUM);
         shoal_tensor *said = shoal_argmax(scores, 1, false);
@@ -60,7 +60,7 @@ static shoal_err test(shoal_module *module, shoal_dataset *set, answer *a)
         a->loss += err == SHOAL_OK ? shoal_item(loss) : 0;
     }
     shoal_no_grad_end();
-    err = err == SHOAL_OK ? shoal_loader_error(loader) : err;
+    err = err == SHOAL_END ? SHOAL_OK : err;
     shoal_loader_destroy(loader);
     a->seconds = now() - begun;
     if (err == SHOAL_OK && a->images == 0) {

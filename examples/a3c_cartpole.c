@@ -79,7 +79,7 @@ static shoal_tensor *loss_of(shoal_module *model, const rollout *r)
 static shoal_err take_gradient(shoal_module *model, shoal_module *local)
 {
     shoal_err err = SHOAL_OK;
-    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(local, &it);) {
+    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(local, &it) == SHOAL_OK;) {
         err = shoal_tensor_set_grad(shoal_module_get(model, it.name), shoal_tensor_grad(it.tensor));
     }
     return err;
@@ -127,7 +127,7 @@ static shoal_err run(int actors, int64_t steps)
     shoal_optimizer *rmsprop = shoal_rmsprop_create(model, .lr = 0.002, .eps = 1e-5);
     shoal_err err = rmsprop ? shoal_optimizer_prepare(rmsprop) : shoal_last_error();
     shoal_value *state = shoal_value_map();
-    for (shoal_named it = {0}; err == SHOAL_OK && shoal_optimizer_next(rmsprop, &it);) {
+    for (shoal_named it = {0}; err == SHOAL_OK && shoal_optimizer_next(rmsprop, &it) == SHOAL_OK;) {
         state = shoal_map_set(state, it.name, shoal_value_tensor(it.tensor)); /* which shares it */
     }
     shoal_value *args = shoal_map("model", model, "state", state, "score", score, "steps", steps);

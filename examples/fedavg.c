@@ -20,11 +20,12 @@ static shoal_err train(const shoal_value *task, shoal_dataset *samples, int64_t 
     shoal_loader *data = shoal_loader_create(samples, .batch = BATCH, .shuffle = true);
     shoal_err err = sgd && data ? shoal_module_load_state_dict(model, task) : shoal_last_error();
     for (int64_t epoch = 0; err == SHOAL_OK && epoch < epochs; epoch++) {
-        for (shoal_batch b; err == SHOAL_OK && shoal_loader_next(data, &b);) {
+        for (shoal_batch b; err == SHOAL_OK && (err = shoal_loader_next(data, &b)) == SHOAL_OK;) {
             shoal_optimizer_zero_grad(sgd);
             err = shoal_backward(shoal_nll_loss(shoal_module_forward(model, b.x), b.y));
             err = err == SHOAL_OK ? shoal_optimizer_step(sgd) : err;
         }
+        err = err == SHOAL_END ? SHOAL_OK : err;
     }
     if (err == SHOAL_OK) {
         shoal_value *result = shoal_list(shoal_dataset_length(samples), shoal_module_state_dict(model));
@@ -61,7 +62,7 @@ static shoal_err average(shoal_module *common, shoal_value *const *results)
     for (int i = 0; i < DRAWN; i++) {
         all += (double)shoal_value_as_int(shoal_value_at(results[i], 0));
     }
-    for (shoal_named it = {0}; good && shoal_module_next(common, &it);) {
+    for (shoal_named it = {0}; good && shoal_module_next(common, &it) == SHOAL_OK;) {
         shoal_zero_(it.tensor);
         for (int i = 0; i < DRAWN && good; i++) {
             shoal_tensor *theirs = shoal_value_as_tensor(shoal_value_find(shoal_value_at(results[i], 1), it.name));

@@ -22,16 +22,14 @@ static shoal_err train(int rank, const shoal_value *args)
     shoal_manual_seed((uint64_t)rank + 1);
     for (int64_t epoch = 0; epoch < epochs && err == SHOAL_OK; epoch++) {
         err = shoal_loader_seek(data, epoch, 0);
-        for (shoal_batch b; err == SHOAL_OK && shoal_loader_next(data, &b) && b.index < batches;) {
+        for (shoal_batch b; err == SHOAL_OK && (err = shoal_loader_next(data, &b)) == SHOAL_OK && b.index < batches;) {
             shoal_optimizer_zero_grad(sgd);
             err = shoal_backward(shoal_nll_loss(shoal_module_forward(model, b.x), b.y));
             if (err == SHOAL_OK) {
                 err = shoal_optimizer_step(sgd); /* updates the shared parameters */
             }
         }
-    }
-    if (err == SHOAL_OK) {
-        err = shoal_loader_error(data);
+        err = err == SHOAL_END ? SHOAL_OK : err;
     }
     shoal_optimizer_destroy(sgd);
     shoal_loader_destroy(data);

@@ -35,8 +35,9 @@ static shoal_err train(int rank, const shoal_value *args, shoal_module *model, s
 
     shoal_manual_seed((uint64_t)rank + 1);
     for (int64_t step = 1; step <= steps && err == SHOAL_OK; step++) {
-        if (!shoal_loader_next(data, &b) && !shoal_loader_next(data, &b)) { /* once false: the next epoch begins */
-            err = shoal_loader_error(data);
+        err = shoal_loader_next(data, &b);
+        err = err == SHOAL_END ? shoal_loader_next(data, &b) : err; /* the next epoch */
+        if (err != SHOAL_OK) {
             break;
         }
         shoal_optimizer_zero_grad(sgd);
@@ -55,7 +56,7 @@ static shoal_err average(shoal_module *mean, shoal_value *const *states, size_t 
 {
     bool good = true;
     shoal_no_grad_begin();
-    for (shoal_named it = {0}; good && shoal_module_next(mean, &it);) {
+    for (shoal_named it = {0}; good && shoal_module_next(mean, &it) == SHOAL_OK;) {
         good = shoal_zero_(it.tensor) != NULL;
         for (size_t i = 0; i < n && good; i++) {
             shoal_tensor *t = shoal_value_as_tensor(shoal_value_find(shoal_value_find(states[i], "state"), it.name));

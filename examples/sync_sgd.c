@@ -16,13 +16,13 @@ static shoal_err pass(shoal_module *own, shoal_module *common, shoal_loader *dat
 {
     shoal_optimizer *sgd = shoal_sgd_create(own, .lr = lr, .momentum = 0.5);
     shoal_err err = sgd ? shoal_module_copy(own, common) : shoal_last_error();
-    for (shoal_batch b; err == SHOAL_OK && shoal_loader_next(data, &b) && b.index < batches;) {
+    for (shoal_batch b; err == SHOAL_OK && (err = shoal_loader_next(data, &b)) == SHOAL_OK && b.index < batches;) {
         shoal_optimizer_zero_grad(sgd);
         err = shoal_backward(shoal_nll_loss(shoal_module_forward(own, b.x), b.y));
         err = err == SHOAL_OK ? shoal_optimizer_step(sgd) : err;
     }
     shoal_optimizer_destroy(sgd);
-    return err == SHOAL_OK ? shoal_loader_error(data) : err;
+    return err == SHOAL_END ? SHOAL_OK : err;
 }
 
 /* Always in the order of ranks, whoever came first: sums of floats depend on it. */
@@ -31,7 +31,7 @@ static shoal_err average(shoal_module *common, const shoal_value *models)
     size_t n = shoal_value_count(models);
     bool good = true;
     shoal_no_grad_begin();
-    for (shoal_named it = {0}; good && shoal_module_next(common, &it);) {
+    for (shoal_named it = {0}; good && shoal_module_next(common, &it) == SHOAL_OK;) {
         good = shoal_zero_(it.tensor) != NULL;
         for (size_t i = 0; good && i < n; i++) {
             shoal_module *own = shoal_value_as_module(shoal_value_at(models, i));

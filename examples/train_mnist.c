@@ -9,27 +9,26 @@
 
 static shoal_err train(shoal_module *model, shoal_optimizer *sgd, shoal_loader *data, int64_t batches)
 {
+    shoal_err err = SHOAL_OK;
     shoal_module_train(model, true);
-    for (shoal_batch b; shoal_loader_next(data, &b) && b.index < batches;) {
+    for (shoal_batch b; err == SHOAL_OK && (err = shoal_loader_next(data, &b)) == SHOAL_OK && b.index < batches;) {
         shoal_optimizer_zero_grad(sgd);
-        shoal_err err = shoal_backward(shoal_nll_loss(shoal_module_forward(model, b.x), b.y));
+        err = shoal_backward(shoal_nll_loss(shoal_module_forward(model, b.x), b.y));
         if (err == SHOAL_OK) {
             err = shoal_optimizer_step(sgd);
         }
-        if (err != SHOAL_OK) {
-            return err;
-        }
     }
-    return shoal_loader_error(data);
+    return err == SHOAL_END ? SHOAL_OK : err;
 }
 
 static shoal_err test(shoal_module *model, shoal_loader *data, double *out_loss, double *out_right)
 {
     double loss = 0, right = 0;
     int64_t seen = 0;
+    shoal_err err;
     shoal_module_train(model, false);
     shoal_no_grad_begin();
-    for (shoal_batch b; shoal_loader_next(data, &b); seen += b.count) {
+    for (shoal_batch b; (err = shoal_loader_next(data, &b)) == SHOAL_OK; seen += b.count) {
         shoal_tensor *scores = shoal_module_forward(model, b.x);
         loss += shoal_item(shoal_nll_loss_with(scores, b.y, NULL, SHOAL_SUM));
         right += shoal_item(shoal_sum(shoal_eq(shoal_argmax(scores, 1, false), b.y), SHOAL_ALL, false));
@@ -37,7 +36,7 @@ static shoal_err test(shoal_module *model, shoal_loader *data, double *out_loss,
     shoal_no_grad_end();
     *out_loss = loss / (double)seen;
     *out_right = right / (double)seen;
-    return shoal_loader_error(data);
+    return err == SHOAL_END ? SHOAL_OK : err;
 }
 
 static shoal_err run(int epochs, uint64_t seed, int64_t batches)

@@ -83,7 +83,7 @@ TALK_TARGET(train_target, answer_train)
 static void ck_same(const shoal_module *a, const shoal_module *b)
 {
     int count = 0;
-    for (shoal_named it = {0}; shoal_module_next(a, &it); count++) {
+    for (shoal_named it = {0}; shoal_module_next(a, &it) == SHOAL_OK; count++) {
         const shoal_tensor *other = shoal_module_get(b, it.name);
         hot(same_memory(it.tensor, other) && shoal_tensor_data(it.tensor) == shoal_tensor_data(other));
         hot(shoal_tensor_is_shared(it.tensor));
@@ -153,7 +153,7 @@ START_TEST(b10_a_state_dict_is_the_same_memory_and_copied_in_it_is_not)
         shoal_module *m = make_net(6);
         shoal_value *state = shoal_module_state_dict(m);
         ck_assert(state != NULL);
-        for (shoal_named it = {0}; shoal_module_next(m, &it);) {
+        for (shoal_named it = {0}; shoal_module_next(m, &it) == SHOAL_OK;) {
             hot(same_memory(shoal_value_as_tensor(shoal_value_find(state, it.name)), it.tensor));
         }
         shoal_value *theirs = talk_ask(&t, state);

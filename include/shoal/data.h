@@ -135,8 +135,12 @@ void shoal_loader_destroy(shoal_loader *loader);
 #define shoal_loader_create(set, ...) shoal_loader_create_with(set, &(shoal_loader_options){__VA_ARGS__})
 #endif
 
-/* The next batch of this epoch; false after the last, and then the next call begins the next epoch. Also false on an error:
- * shoal_loader_error tells, and goes on telling until shoal_loader_seek.
+/* The next batch of this epoch. SHOAL_END after the last one; the call after that begins the next epoch:
+ *
+ *     while ((err = shoal_loader_next(data, &b)) == SHOAL_OK) { … }
+ *     if (err != SHOAL_END) { … }
+ *
+ * After an error the loader gives nothing (SHOAL_ESTATE, with the first error in its text) until shoal_loader_seek.
  *
  * Releases what this thread computed since the loader's last batch (tensor.h), if that is still the innermost: when another
  * loader, whose loop lies around this one's, has gone on since, there is nothing to release. The end of an epoch releases too;
@@ -144,8 +148,7 @@ void shoal_loader_destroy(shoal_loader *loader);
  *
  * With workers it waits for them; a worker that is killed is replaced and its batches are fetched again, three times for one
  * batch at most (SHOAL_ECHILD). An error of fetch in a worker is this call's. */
-bool shoal_loader_next(shoal_loader *loader, shoal_batch *out_batch);
-shoal_err shoal_loader_error(const shoal_loader *loader);
+SHOAL_MUST_USE shoal_err shoal_loader_next(shoal_loader *loader, shoal_batch *out_batch);
 int64_t shoal_loader_batches(const shoal_loader *loader); /* in an epoch */
 int64_t shoal_loader_epoch(const shoal_loader *loader);
 

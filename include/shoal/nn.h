@@ -90,7 +90,7 @@ void shoal_module_train(shoal_module *module, bool training);
 bool shoal_module_training(const shoal_module *module);
 
 /* All parameters and buffers, with those of children, by dotted names, in PyTorch's order: a module's parameters as they were
- * added, its buffers, then its children's. The tensor and the name are borrowed. false after the last. */
+ * added, its buffers, then its children's. The tensor and the name are borrowed. */
 typedef struct shoal_named {
     const char *name; /* valid until the next call with the same iterator */
     shoal_tensor *tensor;
@@ -101,7 +101,8 @@ typedef struct shoal_named {
     } private_;
 } shoal_named;
 
-bool shoal_module_next(const shoal_module *module, shoal_named *it); /* begin with a zeroed shoal_named */
+/* Begin with a zeroed shoal_named. SHOAL_END after the last. */
+SHOAL_MUST_USE shoal_err shoal_module_next(const shoal_module *module, shoal_named *it);
 
 /* By dotted names; NULL and SHOAL_ENOENT. */
 shoal_tensor *shoal_module_get(const shoal_module *module, const char *name);

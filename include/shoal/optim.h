@@ -76,12 +76,13 @@ double shoal_optimizer_lr(const shoal_optimizer *optimizer);
  * waits. NaN after an error: SHOAL_EINVAL for a max_norm that is no positive number, or grads on several devices. */
 double shoal_clip_grad_norm(shoal_module *module, double max_norm);
 
-/* The state by names like "conv1.weight.momentum_buffer" and "conv1.weight.step"; begin with a zeroed it. The tensors are
+/* The state by names like "conv1.weight.momentum_buffer" and "conv1.weight.step"; begin with a zeroed it; SHOAL_END after the
+ * last. The tensors are
  * the optimiser's own: copy into them to restore, share them to share the state. prepare makes them all at once, zeroed, for
  * every parameter that needs a gradient; a first step makes those of the parameters that have one. Names and shapes are
  * PyTorch's: step is 0-d, f32 and always on the CPU; SGD has one only together with dampening. */
 SHOAL_MUST_USE shoal_err shoal_optimizer_prepare(shoal_optimizer *optimizer);
-bool shoal_optimizer_next(const shoal_optimizer *optimizer, shoal_named *it);
+SHOAL_MUST_USE shoal_err shoal_optimizer_next(const shoal_optimizer *optimizer, shoal_named *it);
 
 /* Takes a tensor (retained) in the place of the one of that name, made already or not. Errors: SHOAL_ENOENT for a name that
  * this optimiser does not have; SHOAL_EINVAL for a dtype or shape other than that name's, or a tensor not contiguous. */

@@ -54,7 +54,7 @@ SHOAL_MUST_USE shoal_err shoal_pool_map(shoal_pool *pool, shoal_task task, shoal
 SHOAL_MUST_USE shoal_err shoal_pool_map_async(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk,
                                               shoal_future **out_future);
 
-/* One result at a time, in order or as they come. next: SHOAL_ECLOSED after the last, a task's error in its place. */
+/* One result at a time, in order or as they come. next: SHOAL_END after the last, a task's error in its place. */
 SHOAL_MUST_USE shoal_err shoal_pool_imap(shoal_pool *pool, shoal_task task, shoal_value *list, bool ordered,
                                          shoal_iterator **out_iterator);
 SHOAL_MUST_USE shoal_err shoal_iterator_next(shoal_iterator *iterator, int64_t timeout, shoal_value **out_result);

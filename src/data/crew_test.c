@@ -74,7 +74,7 @@ START_TEST(seek_with_workers)
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         ck_assert_ok(shoal_loader_seek(loader, (int64_t)i, places[i]));
         for (int step = 0; step < 2 && places[i] + step < 11; step++) {
-            ck_assert(shoal_loader_next(loader, &b));
+            ck_assert(shoal_loader_next(loader, &b) == SHOAL_OK);
             (void)!numbers_of(&b, numbers);
             ck_assert_int_eq(numbers[0], 10 * (places[i] + step));
         }
@@ -96,7 +96,7 @@ START_TEST(retained)
     shoal_loader *loader = must_load(set, o);
     int n = 0;
     for (int epoch = 0; epoch < 2; epoch++) {
-        for (shoal_batch b; shoal_loader_next(loader, &b);) {
+        for (shoal_batch b; shoal_loader_next(loader, &b) == SHOAL_OK;) {
             x[n] = shoal_tensor_retain(b.x);
             y[n++] = shoal_tensor_retain(b.y);
         }
@@ -122,7 +122,7 @@ START_TEST(left_early)
     for (int steps = 0; steps < 4; steps++) {
         shoal_loader *loader = must_load(set, with(_i, 2));
         for (int i = 0; i < steps; i++) {
-            ck_assert(shoal_loader_next(loader, &b));
+            ck_assert(shoal_loader_next(loader, &b) == SHOAL_OK);
         }
         shoal_loader_destroy(loader);
         ck_assert_int_eq(sh_count_children(), _i == SHOAL_START_FORKSERVER ? 1 : 0); /* the server itself */
@@ -259,17 +259,16 @@ static void ends_with(int method, int mood, shoal_err err, const char *words)
     o.shuffle = false;
     shoal_loader *loader = must_load(set, o);
     for (int i = 0; i < 4; i++) {
-        ck_assert_msg(shoal_loader_next(loader, &b), "%s", shoal_last_error_text());
+        ck_assert_msg(shoal_loader_next(loader, &b) == SHOAL_OK, "%s", shoal_last_error_text());
         (void)!numbers_of(&b, numbers);
         ck_assert_int_eq(numbers[0], 10 * i);
     }
-    ck_assert(!shoal_loader_next(loader, &b));
-    ck_assert_err(shoal_loader_error(loader), err);
+    ck_assert_err(shoal_loader_next(loader, &b), err);
     ck_assert_msg(strstr(shoal_last_error_text(), words) != NULL, "%s", shoal_last_error_text());
-    ck_assert(!shoal_loader_next(loader, &b));
+    ck_assert_err(shoal_loader_next(loader, &b), SHOAL_ESTATE);
     if (mood != EXITS) { /* past it, the others are there */
         ck_assert_ok(shoal_loader_seek(loader, 0, 5));
-        ck_assert_msg(shoal_loader_next(loader, &b), "%s", shoal_last_error_text());
+        ck_assert_msg(shoal_loader_next(loader, &b) == SHOAL_OK, "%s", shoal_last_error_text());
         (void)!numbers_of(&b, numbers);
         ck_assert_int_eq(numbers[0], 50);
     }
@@ -302,8 +301,7 @@ START_TEST(open_fails)
     shoal_batch b;
     shoal_dataset *set = moody_set(OPENS_NOT);
     shoal_loader *loader = must_load(set, with(_i, 2));
-    ck_assert(!shoal_loader_next(loader, &b));
-    ck_assert_err(shoal_loader_error(loader), SHOAL_ECHILD);
+    ck_assert_err(shoal_loader_next(loader, &b), SHOAL_ECHILD);
     ck_assert_msg(strstr(shoal_last_error_text(), "moody: open returned SHOAL_EPERM"), "%s", shoal_last_error_text());
     shoal_loader_destroy(loader);
     shoal_dataset_release(set);
@@ -324,7 +322,8 @@ START_TEST(killed_at_random)
     shoal_loader *loader = must_load(set, o);
     srand(11);
     for (int epoch = 0; epoch < 5; epoch++) {
-        for (n = 0; shoal_loader_next(loader, &b); n += numbers_of(&b, numbers + n)) {
+        shoal_err err;
+        for (n = 0; (err = shoal_loader_next(loader, &b)) == SHOAL_OK; n += numbers_of(&b, numbers + n)) {
             if (b.index % 40 == 20) {
                 shoal_world_info info;
                 ck_assert_ok(shoal_world_info_get(&info)); /* takes a while of no fixed length */
@@ -343,7 +342,7 @@ START_TEST(killed_at_random)
                 }
             }
         }
-        ck_assert_msg(shoal_loader_error(loader) == SHOAL_OK, "%s", shoal_last_error_text());
+        ck_assert_msg(err == SHOAL_END, "%s", shoal_last_error_text());
         ck_assert_int_eq(n, MANY);
         for (int i = 0; i < MANY; i++) {
             ck_assert_int_eq(numbers[i], i);
@@ -363,7 +362,7 @@ START_TEST(destroyed_after_its_world)
     shoal_batch b;
     shoal_dataset *set = counting(N);
     shoal_loader *loader = must_load(set, with(_i, 2));
-    ck_assert(shoal_loader_next(loader, &b));
+    ck_assert(shoal_loader_next(loader, &b) == SHOAL_OK);
     shoal_tensor *kept = shoal_tensor_retain(b.x);
     shoal_world_leave();
     shoal_loader_destroy(loader);
@@ -384,13 +383,13 @@ START_TEST(mnist_with_workers)
     o.workers = 0;
     shoal_loader *here = must_load(parts[1], o);
     int batches = 0;
-    while (shoal_loader_next(here, &a)) {
-        ck_assert(shoal_loader_next(there, &b));
+    while (shoal_loader_next(here, &a) == SHOAL_OK) {
+        ck_assert(shoal_loader_next(there, &b) == SHOAL_OK);
         ck_assert(shoal_tensor_equal(a.x, b.x) && shoal_tensor_equal(a.y, b.y));
         ck_assert(shoal_tensor_is_shared(b.x));
         batches++;
     }
-    ck_assert(!shoal_loader_next(there, &b));
+    ck_assert_int_eq(shoal_loader_next(there, &b), SHOAL_END);
     ck_assert_int_eq(batches, (3333 + 63) / 64);
     shoal_loader_destroy(here);
     shoal_loader_destroy(there);

@@ -5,6 +5,7 @@
 #include "kernels/random.h"
 #include "tensor/tensor.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -209,34 +210,31 @@ static shoal_err give(shoal_loader *loader, shoal_batch *out_batch)
     return SHOAL_OK;
 }
 
-bool shoal_loader_next(shoal_loader *loader, shoal_batch *out_batch)
+shoal_err shoal_loader_next(shoal_loader *loader, shoal_batch *out_batch)
 {
     if (loader == NULL || out_batch == NULL) {
-        (void)sh_fail(SHOAL_EINVAL, "shoal_loader_next: a loader and a place for the batch are wanted");
-        return false;
+        return sh_null_error("shoal_loader_next", loader == NULL ? "loader" : "out_batch");
     }
     sh_scope_mark_release(&loader->mark);
     sh_pair_release(&loader->given);
     if (loader->err != SHOAL_OK) {
-        return false;
+        return sh_fail(SHOAL_ESTATE,
+                       "the loader stopped at batch %lld of epoch %lld (%s: %s); shoal_loader_seek goes on",
+                       (long long)loader->next, (long long)loader->epoch, shoal_err_name(loader->err), loader->words);
     }
     if (loader->next == loader->batches) {
         loader->epoch++;
         loader->next = 0;
-        return false;
+        return SHOAL_END;
     }
     loader->err = give(loader, out_batch);
     if (loader->err != SHOAL_OK) {
-        return false;
+        snprintf(loader->words, sizeof loader->words, "%s", shoal_last_error_text());
+        return loader->err;
     }
     loader->next++;
     sh_scope_mark_set(&loader->mark);
-    return true;
-}
-
-shoal_err shoal_loader_error(const shoal_loader *loader)
-{
-    return loader != NULL ? loader->err : SHOAL_EINVAL;
+    return SHOAL_OK;
 }
 
 int64_t shoal_loader_batches(const shoal_loader *loader)

@@ -25,7 +25,8 @@ struct shoal_loader {
 
     int64_t batches; /* in an epoch */
     int64_t epoch, next;
-    shoal_err err; /* not SHOAL_OK: next gives nothing until seek */
+    shoal_err err;   /* not SHOAL_OK: next gives nothing until seek */
+    char words[256]; /* of that error */
 
     sh_pair full;  /* without workers: where batches are fetched to */
     sh_pair given; /* views of fewer rows than that, while the caller has them */

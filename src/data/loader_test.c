@@ -104,7 +104,7 @@ START_TEST(seek)
     int64_t n = one_epoch(a, whole), left = 0;
     n += one_epoch(a, whole + n);
     ck_assert_ok(shoal_loader_seek(b, 1, 4));
-    for (shoal_batch batch; shoal_loader_next(b, &batch);) {
+    for (shoal_batch batch; shoal_loader_next(b, &batch) == SHOAL_OK;) {
         ck_assert_int_eq(batch.index, 4 + left / 10);
         left += numbers_of(&batch, rest + left);
     }
@@ -112,7 +112,7 @@ START_TEST(seek)
     ck_assert_mem_eq(rest, whole + N + 40, (size_t)left * sizeof *rest);
     shoal_batch none;
     ck_assert_ok(shoal_loader_seek(b, 0, 11)); /* the end is a place too */
-    ck_assert(!shoal_loader_next(b, &none));
+    ck_assert_int_eq(shoal_loader_next(b, &none), SHOAL_END);
     ck_assert_int_eq(shoal_loader_epoch(b), 1);
     ck_assert_err(shoal_loader_seek(b, 0, 12), SHOAL_EINVAL);
     ck_assert_err(shoal_loader_seek(b, -1, 0), SHOAL_EINVAL);
@@ -129,27 +129,27 @@ START_TEST(used_again)
     shoal_batch b;
     shoal_dataset *set = counting(N);
     shoal_loader *loader = shoal_loader_create(set, .batch = 10);
-    ck_assert(shoal_loader_next(loader, &b));
+    ck_assert(shoal_loader_next(loader, &b) == SHOAL_OK);
     const shoal_tensor *first = b.x;
-    ck_assert(shoal_loader_next(loader, &b));
+    ck_assert(shoal_loader_next(loader, &b) == SHOAL_OK);
     ck_assert_ptr_eq(b.x, first);
 
     shoal_tensor *kept = shoal_tensor_retain(b.x);
-    ck_assert(shoal_loader_next(loader, &b));
+    ck_assert(shoal_loader_next(loader, &b) == SHOAL_OK);
     ck_assert_ptr_ne(b.x, kept);
     shoal_tensor *view = shoal_tensor_retain(shoal_narrow(b.y, 0, 0, 2));
-    ck_assert(shoal_loader_next(loader, &b));
+    ck_assert(shoal_loader_next(loader, &b) == SHOAL_OK);
     ck_assert_double_eq(shoal_tensor_at(kept, SHOAL_SHAPE(9, 0)), 19);
     ck_assert_double_eq(shoal_tensor_at(view, SHOAL_SHAPE(1)), 21);
     ck_assert_int_eq(numbers_of(&b, numbers), 10);
     ck_assert_int_eq(numbers[0], 30);
 
     ck_assert_ok(shoal_loader_seek(loader, 0, 10)); /* the short batch is a view of the others */
-    ck_assert(shoal_loader_next(loader, &b));
+    ck_assert(shoal_loader_next(loader, &b) == SHOAL_OK);
     ck_assert_int_eq(b.count, 3);
     shoal_tensor *tail = shoal_tensor_retain(b.x);
-    ck_assert(!shoal_loader_next(loader, &b));
-    ck_assert(shoal_loader_next(loader, &b));
+    ck_assert_int_eq(shoal_loader_next(loader, &b), SHOAL_END);
+    ck_assert(shoal_loader_next(loader, &b) == SHOAL_OK);
     ck_assert_double_eq(shoal_tensor_at(tail, SHOAL_SHAPE(2, 0)), 102);
     ck_assert_uint_ne(shoal_tensor_storage_id(tail), shoal_tensor_storage_id(b.x));
     shoal_loader_destroy(loader);
@@ -186,7 +186,7 @@ START_TEST(scope_of_a_step)
     shoal_loader *loader = shoal_loader_create(set, .batch = 10);
     shoal_tensor *before = shoal_narrow(shoal_scoped(shoal_ones(SHOAL_F32, SHOAL_SHAPE(4))), 0, 0, 2);
     size_t base = shoal_scope_mark();
-    for (int step = 0; step < 5 && shoal_loader_next(loader, &b); step++) {
+    for (int step = 0; step < 5 && shoal_loader_next(loader, &b) == SHOAL_OK; step++) {
         ck_assert_uint_eq(shoal_scope_mark(), base); /* the last step's are gone, those before the loop are not */
         ck_assert_ptr_nonnull(shoal_narrow(b.x, 0, 0, 1));
         ck_assert_ptr_nonnull(shoal_narrow(b.x, 0, 1, 1));
@@ -206,10 +206,10 @@ START_TEST(nested_loops)
     shoal_dataset *set = counting(20);
     shoal_loader *outer = shoal_loader_create(set, .batch = 5), *inner = shoal_loader_create(set, .batch = 10);
     size_t base = shoal_scope_mark();
-    while (shoal_loader_next(outer, &a)) {
+    while (shoal_loader_next(outer, &a) == SHOAL_OK) {
         ck_assert_uint_eq(shoal_scope_mark(), base);
         shoal_tensor *kept = shoal_narrow(a.x, 0, 0, 1); /* of the outer step: inner steps leave it alone */
-        while (shoal_loader_next(inner, &b)) {
+        while (shoal_loader_next(inner, &b) == SHOAL_OK) {
             ck_assert_uint_eq(shoal_scope_mark(), base + 1);
             ck_assert_ptr_nonnull(shoal_narrow(b.x, 0, 0, 1));
             if (a.index % 2 == 0) {
@@ -234,10 +234,10 @@ START_TEST(side_by_side)
     shoal_loader *one = shoal_loader_create(set, .batch = 5), *two = shoal_loader_create(set, .batch = 5);
     size_t base = shoal_scope_mark();
     for (int step = 0; step < 4; step++) {
-        ck_assert(shoal_loader_next(one, &a));
+        ck_assert(shoal_loader_next(one, &a) == SHOAL_OK);
         ck_assert_uint_eq(shoal_scope_mark(), base);
         shoal_tensor *of_one = shoal_narrow(a.x, 0, 0, 1);
-        ck_assert(shoal_loader_next(two, &b));
+        ck_assert(shoal_loader_next(two, &b) == SHOAL_OK);
         ck_assert_int_eq((int)shoal_tensor_at(of_one, SHOAL_SHAPE(0, 0)), 5 * step);
         ck_assert_uint_eq(shoal_scope_mark(), base + 1);
     }
@@ -272,20 +272,42 @@ START_TEST(fetch_fails)
         NULL);
     shoal_loader *loader = shoal_loader_create(set, .batch = 10);
     for (int i = 0; i < 4; i++) {
-        ck_assert(shoal_loader_next(loader, &b));
+        ck_assert(shoal_loader_next(loader, &b) == SHOAL_OK);
     }
-    ck_assert(!shoal_loader_next(loader, &b));
-    ck_assert_err(shoal_loader_error(loader), SHOAL_ESTATE);
+    ck_assert_err(shoal_loader_next(loader, &b), SHOAL_ESTATE);
     ck_assert_str_eq(shoal_last_error_text(), "sample 42 is gone");
-    ck_assert(!shoal_loader_next(loader, &b));
+    ck_assert_err(shoal_loader_next(loader, &b), SHOAL_ESTATE);
+    ck_assert_str_eq(shoal_last_error_text(),
+                     "the loader stopped at batch 4 of epoch 0 (SHOAL_ESTATE: sample 42 is gone); "
+                     "shoal_loader_seek goes on");
     ck_assert_int_eq(shoal_loader_epoch(loader), 0);
     ck_assert_ok(shoal_loader_seek(loader, 0, 5)); /* past it */
-    ck_assert(shoal_loader_next(loader, &b));
+    ck_assert(shoal_loader_next(loader, &b) == SHOAL_OK);
     ck_assert_int_eq(numbers_of(&b, numbers), 10);
     ck_assert_int_eq(numbers[9], 59);
     shoal_loader_destroy(loader);
     ck_assert_ptr_null(shoal_loader_create(set, .batch = 10, .workers = 1)); /* it cannot travel */
     ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
+    shoal_dataset_release(set);
+}
+END_TEST
+
+/* U11: the end of an epoch is no failure: it says so itself and leaves the last error alone. */
+START_TEST(end_of_an_epoch)
+{
+    shoal_batch b = {0};
+    shoal_dataset *set = counting(20);
+    shoal_loader *loader = shoal_loader_create(set, .batch = 10);
+    (void)shoal_fail(SHOAL_ELIMIT, "an earlier failure");
+    for (int epoch = 0; epoch < 2; epoch++) {
+        ck_assert_int_eq(shoal_loader_next(loader, &b), SHOAL_OK);
+        ck_assert_int_eq(shoal_loader_next(loader, &b), SHOAL_OK);
+        ck_assert_int_eq(shoal_loader_next(loader, &b), SHOAL_END);
+        ck_assert_int_eq(b.index, 1); /* untouched */
+    }
+    ck_assert_int_eq(shoal_last_error(), SHOAL_ELIMIT);
+    ck_assert_str_eq(shoal_last_error_text(), "an earlier failure");
+    shoal_loader_destroy(loader);
     shoal_dataset_release(set);
 }
 END_TEST
@@ -305,6 +327,7 @@ static Suite *suite(void)
     tcase_add_test(tc, nested_loops);
     tcase_add_test(tc, side_by_side);
     tcase_add_test(tc, fetch_fails);
+    tcase_add_test(tc, end_of_an_epoch);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -48,11 +48,12 @@ static inline int64_t numbers_of(const shoal_batch *b, int64_t *out)
 static inline int64_t one_epoch(shoal_loader *loader, int64_t *out)
 {
     int64_t n = 0, batch = 0;
-    for (shoal_batch b; shoal_loader_next(loader, &b);) {
+    shoal_err err;
+    for (shoal_batch b; (err = shoal_loader_next(loader, &b)) == SHOAL_OK;) {
         ck_assert_int_eq(b.index, batch++);
         n += numbers_of(&b, out + n);
     }
-    ck_assert_msg(shoal_loader_error(loader) == SHOAL_OK, "%s", shoal_last_error_text());
+    ck_assert_msg(err == SHOAL_END, "%s", shoal_last_error_text());
     ck_assert_int_eq(batch, shoal_loader_batches(loader));
     return n;
 }

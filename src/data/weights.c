@@ -34,7 +34,7 @@ shoal_err sh_tensors_take(const shoal_tensors *set, const char *path, const char
 static shoal_err check_all(const shoal_tensors *set, const char *path, const shoal_module *module)
 {
     shoal_err err = SHOAL_OK;
-    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(module, &it);) {
+    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(module, &it) == SHOAL_OK;) {
         err = check_one(set, path, it.name, it.tensor);
     }
     for (size_t i = 0; err == SHOAL_OK && i < shoal_tensors_count(set); i++) {
@@ -49,7 +49,7 @@ static shoal_err check_all(const shoal_tensors *set, const char *path, const sho
 shoal_err sh_weights_take(const shoal_tensors *set, const char *path, shoal_module *module)
 {
     shoal_err err = check_all(set, path, module);
-    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(module, &it);) {
+    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(module, &it) == SHOAL_OK;) {
         err = sh_tensors_take(set, path, it.name, it.tensor);
     }
     return err;

@@ -39,7 +39,7 @@ static inline const char *names_of(const shoal_module *m)
     static char text[4096];
     size_t n = 0;
     text[0] = '\0';
-    for (shoal_named it = {0}; shoal_module_next(m, &it);) {
+    for (shoal_named it = {0}; shoal_module_next(m, &it) == SHOAL_OK;) {
         sh_text shape;
         n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %s%s", n > 0 ? "; " : "", it.name,
                               sh_shape_text(&shape, it.tensor->ndim, it.tensor->shape), it.is_buffer ? "*" : "");

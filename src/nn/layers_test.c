@@ -30,7 +30,7 @@ START_TEST(initial_values_are_as_pytorch_draws_them)
     ck_uniform(shoal_module_get(linear, "bias"), 1 / sqrt(400));
     ck_uniform(shoal_module_get(conv, "weight"), 1 / sqrt(200));
     ck_uniform(shoal_module_get(conv, "bias"), 1 / sqrt(200));
-    for (shoal_named it = {0}; shoal_module_next(lstm, &it);) {
+    for (shoal_named it = {0}; shoal_module_next(lstm, &it) == SHOAL_OK;) {
         ck_uniform(it.tensor, 1 / sqrt(64));
     }
     for (int i = 0; i < 7; i++) {
@@ -58,7 +58,7 @@ START_TEST(a_seed_gives_the_same_module)
     shoal_module *a = shoal_model_create("mnist-cnn"), *b = shoal_model_create("mnist-cnn");
     shoal_manual_seed(9);
     shoal_module *c = shoal_model_create("mnist-cnn");
-    for (shoal_named it = {0}; shoal_module_next(a, &it);) {
+    for (shoal_named it = {0}; shoal_module_next(a, &it) == SHOAL_OK;) {
         ck_assert(shoal_tensor_equal(it.tensor, shoal_module_get(c, it.name)));
         ck_assert(!shoal_tensor_equal(it.tensor, shoal_module_get(b, it.name)));
     }
@@ -368,7 +368,7 @@ START_TEST(lstm_follows_its_formulas)
         ck_assert_msg(fabs(data(y)[i] - second[i]) < 1e-6, "%d: %g, wanted %g", i, (double)data(y)[i], second[i]);
     }
     ck_assert_ok(shoal_backward(shoal_sum(y, SHOAL_ALL, false)));
-    for (shoal_named it = {0}; shoal_module_next(m, &it);) {
+    for (shoal_named it = {0}; shoal_module_next(m, &it) == SHOAL_OK;) {
         ck_assert_msg(shoal_tensor_grad(it.tensor) != NULL, "%s", it.name);
     }
     shoal_tensor *flat = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(2, 3)),

@@ -133,7 +133,7 @@ END_TEST
  * h20 = a unit of fc1 (always 1), through the second alone. */
 static void show_dropout(const shoal_module *m)
 {
-    for (shoal_named it = {0}; shoal_module_next(m, &it);) {
+    for (shoal_named it = {0}; shoal_module_next(m, &it) == SHOAL_OK;) {
         ck_assert_ok(sh_tensor_fill(it.tensor, strcmp(it.name, "conv2.bias") == 0));
     }
     data(shoal_module_get(m, "fc1.weight"))[0] = 1;

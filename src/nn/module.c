@@ -296,16 +296,19 @@ const sh_entry *sh_module_entry(const shoal_module *module, size_t i, bool *out_
     return module && i < module->total ? descend(module, i, NULL, out_is_buffer) : NULL;
 }
 
-bool shoal_module_next(const shoal_module *module, shoal_named *it)
+shoal_err shoal_module_next(const shoal_module *module, shoal_named *it)
 {
     _Static_assert(sizeof it->private_.text > SHOAL_MODULE_NAME, "a dotted name fits");
-    if (!module || it->private_.at >= module->total) {
-        return false;
+    if (!module || !it) {
+        return sh_null_error("shoal_module_next", module ? "it" : "module");
+    }
+    if (it->private_.at >= module->total) {
+        return SHOAL_END;
     }
     const sh_entry *e = descend(module, it->private_.at++, it->private_.text, &it->is_buffer);
     it->name = it->private_.text;
     it->tensor = e->tensor;
-    return true;
+    return SHOAL_OK;
 }
 
 static bool came_before(const shoal_module *module, const shoal_tensor *t, size_t end)

@@ -232,7 +232,7 @@ START_TEST(dotted_names_are_bounded)
     shoal_module *m = chain(21); /* 21 * 11 + 6 = 237 */
     ck_assert_msg(m != NULL, "%s", shoal_last_error_text());
     shoal_named it = {0};
-    ck_assert(shoal_module_next(m, &it));
+    ck_assert(shoal_module_next(m, &it) == SHOAL_OK);
     ck_assert_uint_eq(strlen(it.name), 237);
     ck_assert_ptr_eq(shoal_module_get(m, it.name), it.tensor);
 
@@ -312,7 +312,7 @@ START_TEST(null_is_allowed)
     shoal_module_destroy(NULL);
     shoal_module_train(NULL, true);
     shoal_module_zero_grad(NULL);
-    ck_assert(!shoal_module_training(NULL) && !shoal_module_next(NULL, &it));
+    ck_assert(!shoal_module_training(NULL) && shoal_module_next(NULL, &it) != SHOAL_OK);
     ck_assert_int_eq(shoal_module_count(NULL), 0);
     ck_assert_ptr_null(shoal_module_state(NULL));
     ck_assert_ptr_null(shoal_module_type_name(NULL));
@@ -406,7 +406,7 @@ START_TEST(copies_values_and_checks_names)
     data(shoal_module_get(a, "1.seen"))[0] = 1;
     uint32_t version = shoal_module_get(b, "0.weight")->storage->version;
     ck_assert_ok(shoal_module_copy(b, a));
-    for (shoal_named it = {0}; shoal_module_next(a, &it);) {
+    for (shoal_named it = {0}; shoal_module_next(a, &it) == SHOAL_OK;) {
         const shoal_tensor *copy = shoal_module_get(b, it.name);
         ck_assert_msg(shoal_tensor_equal(it.tensor, copy), "%s", it.name);
         ck_assert(shoal_tensor_storage_id(it.tensor) != shoal_tensor_storage_id(copy));
@@ -479,7 +479,7 @@ static shoal_module *rebuild(const shoal_module *from)
     shoal_module *to = sh_module_rebuild(from->type->name, from->settings, from->training);
     ck_assert_msg(to != NULL, "%s", shoal_last_error_text());
     rebuild_below(to, from);
-    for (shoal_named it = {0}; shoal_module_next(from, &it);) {
+    for (shoal_named it = {0}; shoal_module_next(from, &it) == SHOAL_OK;) {
         ck_assert_ok(sh_module_put(to, it.name, it.is_buffer, it.tensor));
     }
     return to;
@@ -501,7 +501,7 @@ START_TEST(a_module_is_built_again_over_the_same_parameters)
     char *names = strdup(names_of(from)), *text = strdup(text_of(from));
     ck_assert_str_eq(names_of(to), names);
     ck_assert_str_eq(text_of(to), text);
-    for (shoal_named it = {0}; shoal_module_next(from, &it);) {
+    for (shoal_named it = {0}; shoal_module_next(from, &it) == SHOAL_OK;) {
         ck_assert_ptr_eq(shoal_module_get(to, it.name), it.tensor);
     }
     ck_assert(shoal_module_training(to) && !shoal_module_training(shoal_module_child(to, "2.conv2_drop")));

@@ -98,7 +98,7 @@ static shoal_err check_same_names(const shoal_module *to, const shoal_module *fr
     shoal_named a = {0}, b = {0};
     shoal_err err = SHOAL_OK;
     while (err == SHOAL_OK) {
-        bool more_a = shoal_module_next(to, &a), more_b = shoal_module_next(from, &b);
+        bool more_a = shoal_module_next(to, &a) == SHOAL_OK, more_b = shoal_module_next(from, &b) == SHOAL_OK;
         if (!more_a && !more_b) {
             break;
         }

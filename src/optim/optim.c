@@ -61,7 +61,7 @@ shoal_optimizer *sh_optimizer_create(const sh_optim_kind *kind, shoal_module *mo
     o->kind = kind;
     o->lr = lr;
     o->slots = slots;
-    for (shoal_named it = {0}; shoal_module_next(module, &it);) {
+    for (shoal_named it = {0}; shoal_module_next(module, &it) == SHOAL_OK;) {
         if (add_slot(o, &it) != SHOAL_OK) {
             shoal_optimizer_destroy(o);
             return NULL;
@@ -137,9 +137,12 @@ shoal_err shoal_optimizer_prepare(shoal_optimizer *optimizer)
     return err;
 }
 
-bool shoal_optimizer_next(const shoal_optimizer *optimizer, shoal_named *it)
+shoal_err shoal_optimizer_next(const shoal_optimizer *optimizer, shoal_named *it)
 {
-    size_t end = optimizer ? optimizer->count * SH_OPTIM_STATES : 0;
+    if (!optimizer || !it) {
+        return sh_null_error("shoal_optimizer_next", optimizer ? "it" : "optimizer");
+    }
+    size_t end = optimizer->count * SH_OPTIM_STATES;
     while (it->private_.at < end) {
         size_t at = it->private_.at++;
         const sh_slot *slot = &optimizer->slots[at / SH_OPTIM_STATES];
@@ -149,10 +152,10 @@ bool shoal_optimizer_next(const shoal_optimizer *optimizer, shoal_named *it)
             it->name = it->private_.text;
             it->tensor = slot->state[at % SH_OPTIM_STATES];
             it->is_buffer = true;
-            return true;
+            return SHOAL_OK;
         }
     }
-    return false;
+    return SHOAL_END;
 }
 
 /* The slot and state that a name means; NULL when there are none. */

@@ -320,7 +320,7 @@ shoal_err shoal_iterator_next(shoal_iterator *iterator, int64_t timeout, shoal_v
     shoal_err err = SHOAL_OK;
     sh_pool_lock(job->pool);
     if (job->next == job->count) {
-        err = sh_fail(SHOAL_ECLOSED, "all %zu results were given", job->count);
+        err = SHOAL_END;
     } else {
         sh_pool_poll(job->pool);
         if (!sh_pool_await(job->pool, has_next, job, deadline)) {

@@ -16,7 +16,7 @@ shoal_err shoal_module_share(shoal_module *module)
 {
     shoal_named it = {0};
     shoal_err err = module ? SHOAL_OK : sh_null_error("shoal_module_share", "the module");
-    while (err == SHOAL_OK && shoal_module_next(module, &it)) {
+    while (err == SHOAL_OK && shoal_module_next(module, &it) == SHOAL_OK) {
         err = shoal_tensor_share(it.tensor);
     }
     return err;
@@ -41,7 +41,7 @@ static shoal_value *node_of(const shoal_module *module)
 static shoal_err collect(shoal_module *module, shoal_block **objects, shoal_value **names)
 {
     shoal_named it = {0};
-    for (size_t n = 0; shoal_module_next(module, &it); n++) {
+    for (size_t n = 0; shoal_module_next(module, &it) == SHOAL_OK; n++) {
         shoal_err err = sh_tensor_describe(it.tensor, &objects[n]);
         if (err != SHOAL_OK) {
             return err;
@@ -242,7 +242,7 @@ shoal_value *shoal_module_state_dict(shoal_module *module)
 {
     shoal_named it = {0};
     shoal_value *state = module ? shoal_value_map() : NULL;
-    while (state && shoal_module_next(module, &it)) {
+    while (state && shoal_module_next(module, &it) == SHOAL_OK) {
         state = shoal_map_set(state, it.name, shoal_value_tensor(it.tensor));
     }
     return state;
@@ -252,7 +252,7 @@ static shoal_err check_state(shoal_module *module, const shoal_value *state)
 {
     shoal_named it = {0};
     size_t names = 0;
-    for (; shoal_module_next(module, &it); names++) {
+    for (; shoal_module_next(module, &it) == SHOAL_OK; names++) {
         const shoal_value *value = shoal_value_find(state, it.name);
         const shoal_tensor *from = value ? shoal_value_as_tensor(value) : NULL;
         if (!from) {
@@ -283,7 +283,7 @@ shoal_err shoal_module_load_state_dict(shoal_module *module, const shoal_value *
     }
     shoal_err err = check_state(module, state);
     shoal_named it = {0};
-    while (err == SHOAL_OK && shoal_module_next(module, &it)) {
+    while (err == SHOAL_OK && shoal_module_next(module, &it) == SHOAL_OK) {
         err = sh_tensor_copy_data(it.tensor, shoal_value_as_tensor(shoal_value_find(state, it.name)));
         sh_tensor_touch(it.tensor);
     }

@@ -93,14 +93,14 @@ static shoal_err open_model(actor *a, const shoal_value *state)
         return shoal_last_error();
     }
     size_t most = 0;
-    for (shoal_named it = {0}; shoal_module_next(a->local, &it);) {
+    for (shoal_named it = {0}; shoal_module_next(a->local, &it) == SHOAL_OK;) {
         most++;
     }
     a->pairs = calloc(most + 1, sizeof *a->pairs);
     if (a->pairs == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for %zu parameters", most);
     }
-    for (shoal_named it = {0}; shoal_module_next(a->local, &it);) {
+    for (shoal_named it = {0}; shoal_module_next(a->local, &it) == SHOAL_OK;) {
         a->pairs[a->pair_count++] = (pair){.shared = shoal_module_get(a->w.model, it.name), .own = it.tensor};
     }
     return sh_state_adopt(a->rmsprop, state);

@@ -190,7 +190,7 @@ static shoal_err fill(sh_job *job, sh_checkpoint *c)
     if (err == SHOAL_OK) {
         err = pass(job, c);
     }
-    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(job->model, &it);) {
+    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(job->model, &it) == SHOAL_OK;) {
         err = shoal_tensors_add(c->set, it.name, it.tensor);
     }
     return err;

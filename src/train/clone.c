@@ -34,7 +34,7 @@ static shoal_err separate(shoal_module *clone, shoal_module *module)
     bool is_buffer;
     shoal_err err = SHOAL_OK;
     size_t i = 0;
-    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(module, &it); i++) {
+    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(module, &it) == SHOAL_OK; i++) {
         size_t first = first_place(module, i);
         err = first < i ? sh_module_replace(clone, it.name, sh_module_entry(clone, first, &is_buffer)->tensor)
                         : put_copy(clone, it.name, it.tensor);

@@ -9,8 +9,9 @@
 
 static shoal_err test(shoal_module *module, shoal_loader *loader, double *out_loss, double *out_right)
 {
+    shoal_err err;
     shoal_batch b;
-    while (shoal_loader_next(loader, &b)) {
+    while ((err = shoal_loader_next(loader, &b)) == SHOAL_OK) {
         shoal_tensor *scores = shoal_module_forward(module, b.x);
         shoal_tensor *loss = shoal_nll_loss_with(scores, b.y, NULL, SHOAL_SUM);
         shoal_tensor *right = shoal_sum(shoal_eq(shoal_argmax(scores, 1, false), b.y), SHOAL_ALL, false);
@@ -20,7 +21,7 @@ static shoal_err test(shoal_module *module, shoal_loader *loader, double *out_lo
         *out_loss += shoal_item(loss);
         *out_right += shoal_item(right);
     }
-    return shoal_loader_error(loader);
+    return err == SHOAL_END ? SHOAL_OK : err;
 }
 
 shoal_err shoal_evaluate(shoal_module *module, shoal_dataset *set, double *out_loss, double *out_accuracy)

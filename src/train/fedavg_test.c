@@ -57,7 +57,7 @@ static sh_settings settings_of(const shoal_train_options *o, int64_t drawn)
 
 static void assert_same_bits(const shoal_module *a, const shoal_module *b)
 {
-    for (shoal_named it = {0}; shoal_module_next(a, &it);) {
+    for (shoal_named it = {0}; shoal_module_next(a, &it) == SHOAL_OK;) {
         ck_assert_msg(shoal_tensor_equal(it.tensor, shoal_module_get(b, it.name)), "%s differs", it.name);
     }
 }
@@ -65,7 +65,7 @@ static void assert_same_bits(const shoal_module *a, const shoal_module *b)
 static double most_apart(const shoal_module *a, const shoal_module *b)
 {
     double most = 0;
-    for (shoal_named it = {0}; shoal_module_next(a, &it);) {
+    for (shoal_named it = {0}; shoal_module_next(a, &it) == SHOAL_OK;) {
         const float *x = shoal_tensor_data(it.tensor), *y = shoal_tensor_data(shoal_module_get(b, it.name));
         for (int64_t i = 0; i < shoal_tensor_count(it.tensor); i++) {
             most = fmax(most, fabs((double)x[i] - (double)y[i]));
@@ -84,7 +84,7 @@ static void train_client(shoal_module *model, shoal_dataset *samples, const shoa
         shoal_loader_create(samples, .batch = o->batch, .shuffle = true, .seed = sh_worker_order_seed(o->seed, client));
     for (int64_t pass = 0; pass < o->local_epochs; pass++) {
         ck_assert_ok(shoal_loader_seek(loader, round * o->local_epochs + pass, 0));
-        for (shoal_batch b; shoal_loader_next(loader, &b);) {
+        for (shoal_batch b; shoal_loader_next(loader, &b) == SHOAL_OK;) {
             shoal_optimizer_zero_grad(sgd);
             ck_assert_ok(shoal_backward(shoal_nll_loss(shoal_module_forward(model, b.x), b.y)));
             ck_assert_ok(shoal_optimizer_step(sgd));
@@ -110,7 +110,7 @@ static void plain_round(shoal_module *model, shoal_dataset *const *parts, const 
         double share = (double)shoal_dataset_length(parts[clients[i]]) / (double)all;
         ck_assert_ok(shoal_module_copy(local, model));
         train_client(local, parts[clients[i]], o, round, clients[i]);
-        for (shoal_named it = {0}; shoal_module_next(mean, &it);) {
+        for (shoal_named it = {0}; shoal_module_next(mean, &it) == SHOAL_OK;) {
             float *to = shoal_tensor_data(it.tensor);
             const float *from = shoal_tensor_data(shoal_module_get(local, it.name));
             for (int64_t k = 0; k < shoal_tensor_count(it.tensor); k++) {
@@ -500,7 +500,7 @@ START_TEST(server_momentum)
             ck_assert_ok(shoal_train_run(&o, NULL));
         }
     }
-    for (shoal_named it = {0}; shoal_module_next(models[0], &it);) {
+    for (shoal_named it = {0}; shoal_module_next(models[0], &it) == SHOAL_OK;) {
         const float *begin = shoal_tensor_data(it.tensor),
                     *one = shoal_tensor_data(shoal_module_get(models[1], it.name));
         float *two = shoal_tensor_data(shoal_module_get(models[2], it.name));

@@ -26,7 +26,7 @@ struct sh_gradients {
 static shoal_err tie(sh_gradients *g)
 {
     shoal_err err = SHOAL_OK;
-    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(g->next, &it);) {
+    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(g->next, &it) == SHOAL_OK;) {
         if (shoal_tensor_requires_grad(it.tensor)) {
             shoal_tensor *grad = shoal_detach(shoal_module_get(g->mean, it.name));
             err = grad ? shoal_tensor_set_grad(it.tensor, grad) : shoal_last_error();
@@ -125,7 +125,7 @@ static int weigh(sh_gradients *g, const sh_job *job, int64_t batch)
 static shoal_err copy_buffers(shoal_module *to, shoal_module *from)
 {
     shoal_err err = SHOAL_OK;
-    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(from, &it);) {
+    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(from, &it) == SHOAL_OK;) {
         if (!shoal_tensor_requires_grad(it.tensor)) {
             err = shoal_copy_(shoal_module_get(to, it.name), it.tensor) ? SHOAL_OK : shoal_last_error();
         }
@@ -157,7 +157,7 @@ shoal_err sh_gradients_leave(shoal_module *gradients, shoal_module *model)
     size_t mark = shoal_scope_mark();
     shoal_err err = SHOAL_OK;
     shoal_no_grad_begin();
-    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(model, &it);) {
+    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(model, &it) == SHOAL_OK;) {
         shoal_tensor *to = shoal_module_get(gradients, it.name);
         const bool trained = shoal_tensor_requires_grad(it.tensor);
         shoal_tensor *grad = trained ? shoal_tensor_grad(it.tensor) : it.tensor;

@@ -82,7 +82,7 @@ static inline shoal_train_options options_of(shoal_train_method method, shoal_mo
 static inline void assert_same_bits(const shoal_module *a, const shoal_module *b, bool same)
 {
     bool equal = true;
-    for (shoal_named it = {0}; shoal_module_next(a, &it);) {
+    for (shoal_named it = {0}; shoal_module_next(a, &it) == SHOAL_OK;) {
         equal = equal && shoal_tensor_equal(it.tensor, shoal_module_get(b, it.name));
     }
     ck_assert_msg(equal == same, "the weights are %s", same ? "others" : "the same");

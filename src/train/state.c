@@ -5,7 +5,7 @@
 shoal_value *sh_state_zeros(shoal_optimizer *optimizer)
 {
     shoal_value *map = shoal_value_map();
-    for (shoal_named it = {0}; map != NULL && shoal_optimizer_next(optimizer, &it);) {
+    for (shoal_named it = {0}; map != NULL && shoal_optimizer_next(optimizer, &it) == SHOAL_OK;) {
         shoal_tensor *t = shoal_zeros_like(it.tensor);
         map = shoal_map_set(map, it.name, shoal_value_tensor(t));
         shoal_tensor_release(t);

@@ -88,7 +88,7 @@ static shoal_train_options way_of(int way, sets s, shoal_module *model)
 
 static void assert_same_bits(const shoal_module *a, const shoal_module *b)
 {
-    for (shoal_named it = {0}; shoal_module_next(a, &it);) {
+    for (shoal_named it = {0}; shoal_module_next(a, &it) == SHOAL_OK;) {
         ck_assert_msg(shoal_tensor_equal(it.tensor, shoal_module_get(b, it.name)), "%s differs", it.name);
     }
 }
@@ -97,7 +97,7 @@ static void assert_same_bits(const shoal_module *a, const shoal_module *b)
 static double distance(const shoal_module *a, const shoal_module *b)
 {
     double sum = 0;
-    for (shoal_named it = {0}; shoal_module_next(a, &it);) {
+    for (shoal_named it = {0}; shoal_module_next(a, &it) == SHOAL_OK;) {
         const float *x = shoal_tensor_data(it.tensor), *y = shoal_tensor_data(shoal_module_get(b, it.name));
         for (int64_t i = 0; i < shoal_tensor_count(it.tensor); i++) {
             sum += fabsf(x[i] - y[i]);
@@ -268,7 +268,7 @@ START_TEST(gradients_are_averaged)
         ck_assert_ok(shoal_train_run(&o, NULL));
     }
     shoal_module *start = new_model();
-    for (shoal_named it = {0}; shoal_module_next(models[0], &it);) {
+    for (shoal_named it = {0}; shoal_module_next(models[0], &it) == SHOAL_OK;) {
         const float *a = shoal_tensor_data(it.tensor), *b = shoal_tensor_data(shoal_module_get(models[1], it.name));
         const float *c = shoal_tensor_data(shoal_module_get(start, it.name));
         bool moved = false;
@@ -435,7 +435,7 @@ START_TEST(stops)
     shoal_tensors *file = shoal_safetensors_read(path);
     ck_assert_ptr_nonnull(file);
     ck_assert_str_eq(shoal_tensors_text(file, "method"), shoal_train_method_name(o.method));
-    for (shoal_named it = {0}; shoal_module_next(model, &it);) {
+    for (shoal_named it = {0}; shoal_module_next(model, &it) == SHOAL_OK;) {
         ck_assert(shoal_tensor_equal(shoal_tensors_find(file, it.name), it.tensor));
     }
     shoal_tensors_destroy(file);
@@ -497,7 +497,7 @@ START_TEST(mean_of_models)
         models[i] = sh_module_clone(to);
         ck_assert_ptr_nonnull(models[i]);
         assert_same_bits(models[i], to);
-        for (shoal_named it = {0}; shoal_module_next(models[i], &it);) {
+        for (shoal_named it = {0}; shoal_module_next(models[i], &it) == SHOAL_OK;) {
             float *data = shoal_tensor_data(it.tensor);
             ck_assert(data != shoal_tensor_data(shoal_module_get(to, it.name)));
             ck_assert(shoal_tensor_is_shared(it.tensor) && shoal_tensor_requires_grad(it.tensor));
@@ -507,7 +507,7 @@ START_TEST(mean_of_models)
         }
     }
     ck_assert_ok(sh_reduce_mean(&sh_reducer_here, to, models, 3));
-    for (shoal_named it = {0}; shoal_module_next(to, &it);) {
+    for (shoal_named it = {0}; shoal_module_next(to, &it) == SHOAL_OK;) {
         const float *data = shoal_tensor_data(it.tensor);
         for (int64_t j = 0; j < shoal_tensor_count(it.tensor); j++) {
             double wanted =

@@ -183,10 +183,10 @@ static shoal_err run_batches(sh_worker *w, int64_t epoch, int64_t first, int64_t
     shoal_batch b;
     for (int64_t at = first; err == SHOAL_OK && at < last && at < batches && !sh_worker_stopped(w); at++) {
         double loss = 0;
-        if (!shoal_loader_next(w->loader, &b)) {
-            return shoal_loader_error(w->loader);
+        err = shoal_loader_next(w->loader, &b);
+        if (err == SHOAL_OK) {
+            err = step(w, &b, change, &loss);
         }
-        err = step(w, &b, change, &loss);
         if (err == SHOAL_OK) {
             sh_worker_tell(w, sh_position(epoch / w->passes, b.index + 1), b.count, loss);
         }

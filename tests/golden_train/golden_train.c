@@ -32,7 +32,7 @@ static void fill_parameters(const shoal_module *m, uint32_t seed)
 {
     int64_t fan_in = 1;
     uint32_t i = 0;
-    for (shoal_named it = {0}; shoal_module_next(m, &it);) {
+    for (shoal_named it = {0}; shoal_module_next(m, &it) == SHOAL_OK;) {
         float *values = shoal_tensor_data(it.tensor);
         uint32_t state = seed + 7919u * ++i;
         if (shoal_tensor_ndim(it.tensor) > 1) {
@@ -165,7 +165,7 @@ static void compare_loss(const golden *g, int step, double loss)
 
 static void compare_all(const golden *g, const char *what, const shoal_module *m, bool grads)
 {
-    for (shoal_named it = {0}; shoal_module_next(m, &it);) {
+    for (shoal_named it = {0}; shoal_module_next(m, &it) == SHOAL_OK;) {
         compare_tensor(g, what, it.name, grads ? shoal_tensor_grad(it.tensor) : it.tensor);
     }
 }
