@@ -125,6 +125,39 @@ static void trim(kill_stage *stage, uint64_t *random)
     must(stage, shoal_world_trim(), "trim");
 }
 
+/* What an allocation does when there are no more addresses. */
+static void uncover(kill_stage *stage, uint64_t *random)
+{
+    shoal_block *b = make_block(stage, 64, 1);
+    shoal_release(b); /* something for the others to find */
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        kill_fail(stage, "enter: %s", shoal_last_error_text());
+        return;
+    }
+    sh_heap_uncover(c, sh_class_of(64 << sh_random_below(random, 4)));
+    sh_leave();
+}
+
+/* A cell that has gathered more than it may keep receives its block again. */
+static void gather(kill_stage *stage, uint64_t *random)
+{
+    shoal_queue *q = NULL;
+    shoal_block *b = make_block(stage, 64, 1), *again = NULL;
+    (void)random;
+    must(stage, shoal_queue_create(0, &q), "queue_create");
+    shoal_err err = b != NULL && q != NULL ? shoal_queue_put_block(q, b, SHOAL_NOW) : SHOAL_ENOMEM;
+    sh_ctx *c = err == SHOAL_OK ? sh_enter() : NULL;
+    if (c != NULL) {
+        must(stage, sh_heap_draw(c, b->id, b->cell), "draw");
+        sh_leave();
+        must(stage, shoal_queue_get_block(q, SHOAL_NOW, &again), "get from a queue of one's own");
+    }
+    shoal_release(again);
+    shoal_release(b);
+    shoal_release(q);
+}
+
 /* ---- queues and pipes of one's own ---- */
 
 static bool is_late(shoal_err err)
@@ -552,6 +585,8 @@ const kill_step kill_steps[] = {
     {"cells", cells, KILL_BY_ALL},
     {"spans", spans, KILL_BY_HAND},
     {"trim", trim, KILL_BY_ALL},
+    {"uncover", uncover, KILL_BY_ALL},
+    {"gather", gather, KILL_BY_ALL},
     {"put_words", put_words, KILL_BY_ALL},
     {"get_words", get_words, KILL_BY_ALL},
     {"put_bytes", put_bytes, KILL_BY_ALL},

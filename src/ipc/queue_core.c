@@ -174,6 +174,7 @@ static shoal_err put_once(sh_ctx *c, shoal_block *q, const sh_put *r, bool *out_
      * can go. */
     if (r->given != NULL && sh_load_relaxed(&r->given->refs) == 1) {
         cell = r->given->cell;
+        sh_block_lighten(c, r->given);
         word = sh_load_relaxed((sh_a64 *)sh_at(cell));
     } else if (shared != NULL) {
         uint64_t weight;

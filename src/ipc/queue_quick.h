@@ -116,8 +116,9 @@ static inline bool sh_queue_put_block_quick(shoal_block *queue, const shoal_bloc
 /* A handle that this process does not need any more: all its weight goes along, and its cell is empty afterwards. */
 static inline bool sh_queue_give_block_quick(shoal_block *queue, const shoal_block *block)
 {
-    return sh_queue_is_quick(queue) &&
-           sh_queue_put_quick(queue, SH_ENTRY_BLOCK, sh_load_relaxed((sh_a64 *)sh_at(block->cell)), block->cell, 0);
+    sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(block->cell));
+    return sh_queue_is_quick(queue) && sh_ref_weight(ref) <= SH_WEIGHT_HOLD &&
+           sh_queue_put_quick(queue, SH_ENTRY_BLOCK, ref, block->cell, 0);
 }
 
 static inline bool sh_queue_get_block_quick(const shoal_block *queue, sh_kind kind, int64_t timeout,

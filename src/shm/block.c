@@ -387,6 +387,12 @@ shoal_err sh_block_expect_unknown(sh_ctx *c, sh_ref ref, shoal_block **out_block
     return err;
 }
 
+uint64_t sh_block_lighten(sh_ctx *c, const shoal_block *block)
+{
+    sh_heap_give_back(c, block->cell);
+    return sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(block->cell)));
+}
+
 void sh_block_arrived_first(shoal_block *block)
 {
     insert(block);

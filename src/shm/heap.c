@@ -4,6 +4,7 @@
 #include "shm/commit.h"
 #include "shm/kind.h"
 #include "shm/op.h"
+#include "shm/slot.h"
 
 /* ---- finding ---- */
 
@@ -105,21 +106,21 @@ void sh_heap_set_kind(uint64_t id, sh_kind kind)
 
 /* ---- free blocks: caches ---- */
 
-static sh_a64 *cache_of(const sh_ctx *c, uint32_t klass, uint32_t *out_room)
+static sh_a64 *cache_of(sh_slot_shm *slot, uint32_t klass, uint32_t *out_room)
 {
     if (klass < SH_CLASSES_SMALL) {
         *out_room = SH_CACHE_SMALL;
-        return &c->slot->cache[klass * SH_CACHE_SMALL];
+        return &slot->cache[klass * SH_CACHE_SMALL];
     }
     *out_room = SH_CACHE_LARGE;
-    return &c->slot->cache[SH_CLASSES_SMALL * SH_CACHE_SMALL + (klass - SH_CLASSES_SMALL) * SH_CACHE_LARGE];
+    return &slot->cache[SH_CLASSES_SMALL * SH_CACHE_SMALL + (klass - SH_CLASSES_SMALL) * SH_CACHE_LARGE];
 }
 
 /* Cache entries hold id + 1. */
 static void cache_push(sh_ctx *c, uint32_t klass, uint64_t id)
 {
     uint32_t room;
-    sh_a64 *cache = cache_of(c, klass, &room);
+    sh_a64 *cache = cache_of(c->slot, klass, &room);
     if (c->recovering) {
         sh_heap_list(id);
         return;
@@ -149,7 +150,7 @@ static void cache_push(sh_ctx *c, uint32_t klass, uint64_t id)
 static bool cache_peek(sh_ctx *c, uint32_t klass, uint64_t *out_id, sh_a64 **out_entry)
 {
     uint32_t room;
-    sh_a64 *cache = cache_of(c, klass, &room);
+    sh_a64 *cache = cache_of(c->slot, klass, &room);
     while (c->cached[klass] > 0) {
         sh_a64 *entry = &cache[c->cached[klass] - 1];
         uint64_t id = sh_load_relaxed(entry);
@@ -236,11 +237,47 @@ static shoal_err ensure_memory(sh_ctx *c, const sh_found *f, uint64_t id, uint64
     return err;
 }
 
+/* ---- the last resort: free blocks that only others know of ---- */
+
+/* An id in another slot's cache becomes a bit in its span. The note names the block from before the swap until it is
+ * listed. The slot's process sees the 0 and goes on to the next entry; if it was about to allocate this very block, the block's
+ * word decides between it and whoever finds the bit. */
+static bool list_cached(sh_ctx *c, sh_a64 *entry)
+{
+    uint64_t id = sh_load_acquire(entry);
+    if (id == 0) {
+        return false;
+    }
+    uint64_t index = id_index(id - 1);
+    sh_op_begin(c, SH_OP_BITS, 0, 0, 0, UINT64_C(1) << (index % 64), 0, index / 64, id_span(id - 1));
+    bool ours = sh_cas_acq_rel(entry, &id, 0);
+    SH_DEATH("heap.steal.uncached"); /* death: recovery lists the block that the note names, if it is free */
+    if (ours) {
+        sh_heap_list(id - 1);
+    }
+    sh_op_end(c);
+    return ours;
+}
+
+bool sh_heap_uncover(sh_ctx *c, uint32_t klass)
+{
+    bool found = sh_slots_sweep(true) > 0;
+    uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used), room;
+    for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
+        sh_a64 *cache = cache_of(sh_slot_at(i), klass, &room);
+        for (uint32_t n = 0; i != c->index && n < room; n++) {
+            found |= list_cached(c, &cache[n]);
+        }
+    }
+    return found;
+}
+
 /* Some free block of the class, into the cell. */
 static shoal_err take_any(sh_ctx *c, uint32_t klass, uint64_t size, uint64_t cell, uint64_t *out_id)
 {
     uint64_t ids[SH_CACHE_SMALL];
     sh_a64 *entry;
+    bool uncovered = false;
     for (;;) {
         while (cache_peek(c, klass, out_id, &entry)) {
             if (acquire(c, *out_id, cell, entry)) {
@@ -251,6 +288,10 @@ static shoal_err take_any(sh_ctx *c, uint32_t klass, uint64_t size, uint64_t cel
         uint32_t want = sh_class_is_large(klass) || c->recovering ? 1 : SH_CACHE_SMALL / 2;
         if (!sh_span_claim(c, klass, ids, want, &got)) {
             shoal_err err = sh_span_make(c, klass, size);
+            if (err == SHOAL_ENOMEM && !uncovered) { /* once: a block that was uncovered may go to another */
+                uncovered = true;
+                err = sh_heap_uncover(c, klass) ? SHOAL_OK : err;
+            }
             if (err != SHOAL_OK) {
                 return err;
             }
@@ -492,6 +533,33 @@ shoal_err sh_heap_draw(sh_ctx *c, uint64_t id, uint64_t cell_offset)
         if (done) {
             return SHOAL_OK;
         }
+    }
+}
+
+/* A stop in here costs nobody anything. The cell keeps MORE, so the word stays above 0 and nobody is buried. */
+void sh_heap_give_back(sh_ctx *c, uint64_t cell_offset)
+{
+    sh_a64 *cell = sh_at(cell_offset);
+    sh_ref ref = sh_load_relaxed(cell);
+    uint64_t id = sh_ref_id(ref), surplus = sh_ref_weight(ref) - SH_WEIGHT_MORE;
+    sh_ref less = sh_ref_make(id, SH_WEIGHT_MORE);
+    sh_found f;
+    if (sh_ref_weight(ref) <= SH_WEIGHT_HOLD || !sh_heap_find(id, &f)) {
+        return;
+    }
+    uint64_t target = sh_offset_of(&f.meta->word), old = sh_load_acquire(&f.meta->word);
+    bool done = false;
+    while (!done && sh_word_weight(old) > surplus) { /* only a damaged world has less */
+        uint64_t seen = old & SH_TAG_MASK;
+        sh_op_confirm(c, seen, target);
+        uint64_t tag = sh_op_begin(c, SH_OP_WEIGHT, target, seen, 0, 0, cell_offset, less, id);
+        SH_DEATH("heap.give_back.begun"); /* death: no tag; word and cell are as they were */
+        done = sh_cas_acq_rel(&f.meta->word, &old, sh_word_make(sh_word_weight(old) - surplus, tag));
+        SH_DEATH("heap.give_back.applied"); /* death: the tag tells; recovery stores the smaller weight in the cell */
+        if (done) {
+            sh_store_release(cell, less);
+        }
+        sh_op_end(c);
     }
 }
 

@@ -38,11 +38,11 @@ void sh_heap_drain(sh_ctx *c);
  * same block. */
 void sh_heap_split(sh_ctx *c, uint64_t from, uint64_t to, uint64_t weight);
 
-/* The maker gives enough for a receiver to send it on a few times without drawing; everybody else gives little, so that
- * 100 million messages can hold one block. */
+/* The maker's first messages carry enough for a receiver to send it on a few times without drawing; all others carry
+ * little, so that 100 million messages can hold one block. */
 static inline uint64_t sh_weight_to_share(uint64_t weight)
 {
-    return weight >= SH_WEIGHT_NEW / 32 ? 16 : 1;
+    return weight > SH_WEIGHT_MORE + 1 ? 16 : 1;
 }
 
 shoal_err sh_heap_share_little(sh_ctx *c, uint64_t cell, uint64_t *out_weight); /* of a weight below 2 */
@@ -63,12 +63,19 @@ static inline shoal_err sh_heap_share(sh_ctx *c, uint64_t cell, uint64_t *out_we
  * alive meanwhile. Errors: SHOAL_ELIMIT, SHOAL_ECORRUPT when it is not alive. */
 shoal_err sh_heap_draw(sh_ctx *c, uint64_t id, uint64_t cell);
 
+/* The cell has gathered more than SH_WEIGHT_HOLD: gives all but SH_WEIGHT_MORE back to the block's word. */
+void sh_heap_give_back(sh_ctx *c, uint64_t cell);
+
 /* Makes a free block findable: bit in its span, bits in the class map. Harmless when it is listed, or not free any
  * more. */
 void sh_heap_list(uint64_t id);
 
 /* Sets the class map right for a span, when somebody died while changing it. */
 void sh_heap_list_span(uint32_t span);
+
+/* No span can be made: recovers the dead, and lists what the caches of the living have of the class. True when a free
+ * block may have come to light. No note may be open. */
+bool sh_heap_uncover(sh_ctx *c, uint32_t klass);
 
 /* Internal to the heap: span.c. */
 bool sh_span_claim(sh_ctx *c, uint32_t klass, uint64_t *out_ids, uint32_t want, uint32_t *out_got);

@@ -82,6 +82,9 @@ static inline bool sh_held_look_again(shoal_block *b)
 shoal_err sh_block_expect_unknown(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64_t *out_value);
 void sh_block_arrived_first(shoal_block *block);
 
+/* Gives back what the handle's cell has gathered. Returns the weight that it has now. */
+uint64_t sh_block_lighten(sh_ctx *c, const shoal_block *block);
+
 /* Receiving. expect finds or makes the handle for a reference that is about to move into our slot: its cell is
  * block->cell, and *out_value is what the cell will hold afterwards. Then either sh_block_arrived (the cell holds
  * it; the caller has one more reference) or sh_block_unexpect. Errors: SHOAL_ENOMEM, SHOAL_ECORRUPT when the id
@@ -97,6 +100,9 @@ static inline shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out
     /* A handle whose cell is empty, idle or given on this moment, says what the block was. */
     if (have == 0 && !sh_held_look_again(b)) {
         return sh_fail(SHOAL_ECORRUPT, "a message names block %llu, which there is not", (unsigned long long)id);
+    }
+    if (__builtin_expect(have > SH_WEIGHT_HOLD, 0)) {
+        have = sh_block_lighten(c, b); /* once in thousands of receives */
     }
     *out_value = sh_ref_make(id, have + weight);
     *out_block = b;

@@ -85,9 +85,20 @@ static inline uint64_t sh_ref_weight(sh_ref ref)
 #define SH_WORD_WEIGHT_SHIFT (SH_TAG_BITS + 1)
 #define SH_WEIGHT_MAX ((UINT64_C(1) << 27) - 1)
 #define SH_WEIGHT_TRIM SH_WEIGHT_MAX       /* not a sum: a free block that trim holds for a moment */
-#define SH_WEIGHT_NEW (UINT64_C(1) << 25)  /* what the first holder of a block gets */
+#define SH_WEIGHT_NEW (UINT64_C(1) << 13)  /* what the first holder of a block gets */
 #define SH_WEIGHT_MORE (UINT64_C(1) << 12) /* what a holder that has too little to split draws from the block's word */
+#define SH_WEIGHT_HOLD (UINT64_C(1) << 13) /* a cell that has more gives all but MORE back when it receives again */
 
+/* Why 27 bits are enough, however often a block is sent. Weight comes into the world with NEW, once, and with MORE, when
+ * the cell that draws has less than 2. It goes with releases, and when a holder that keeps its handle and receives the
+ * block again and again gives back what it has gathered (sh_heap_give_back): a cell above HOLD is cut to MORE before it
+ * receives more, and before it goes away as a whole (shoal_queue_give_block). So no message weighs more than HOLD, no
+ * cell more than 2 * HOLD, and with H holders
+ *
+ *     word.weight  <=  H * 2 * HOLD  +  sum of the weights of all messages under way            (4)
+ *
+ * 4,094 holders have at most half of the 2^27. The rest is for messages: one that is put weighs 16 while the sender has more
+ * than MORE + 1, so 256 times, and 1 from then on. */
 static inline uint64_t sh_word_make(uint64_t weight, uint64_t tag)
 {
     return weight << SH_WORD_WEIGHT_SHIFT | tag;
