@@ -41,7 +41,9 @@ SHOAL_MUST_USE shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block 
 
 /* Takes the oldest message, of any kind, as a value that the caller owns (shoal_value_destroy). Raw bytes arrive as
  * a bytes value, a block as a block value. Blocks while the queue is empty, at most timeout. Errors:
- * SHOAL_ETIMEDOUT, SHOAL_ECLOSED (closed and empty), SHOAL_ENOMEM, SHOAL_ECORRUPT, SHOAL_EFORK. */
+ * SHOAL_ETIMEDOUT, SHOAL_ECLOSED (closed and empty), SHOAL_ENOMEM, SHOAL_ECORRUPT, SHOAL_EFORK. After SHOAL_ENOMEM the
+ * message is not lost: this process's next get from the queue, of any kind and by any thread, tries it first. Other
+ * processes do not see it any more, and it goes when this process ends or releases the queue. */
 SHOAL_MUST_USE shoal_err shoal_queue_get(shoal_queue *queue, int64_t timeout, shoal_value **out_value);
 
 /* Takes a raw bytes message into the caller's buffer. SHOAL_ETYPE when the oldest message is something else,

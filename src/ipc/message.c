@@ -129,8 +129,10 @@ shoal_err sh_message_objects(sh_ctx *c, const shoal_block *message, bool keep, s
         sh_block_arrived(objects[n]);
     }
     if (err != SHOAL_OK) {
+        /* What was moved goes back, so that the message can be read again. */
+        shoal_err back = keep ? SHOAL_OK : sh_message_refer(c, message, objects, n);
         sh_message_objects_drop(c, objects, n);
-        return err;
+        return back == SHOAL_OK ? err : back;
     }
     *out_objects = objects;
     *out_count = count;

@@ -16,7 +16,8 @@ char *sh_message_room(const shoal_block *message, uint64_t count);
 /* Inside: its references. */
 shoal_err sh_message_refer(sh_ctx *c, const shoal_block *message, shoal_block *const *objects, size_t count);
 
-/* Inside: handles for its objects; and dropping them. Between the two, anywhere: decoding. */
+/* Inside: handles for its objects; and dropping them. Between the two, anywhere: decoding. Without keep the references leave
+ * the message, unless it fails; sh_message_refer puts them back. */
 shoal_err sh_message_objects(sh_ctx *c, const shoal_block *message, bool keep, shoal_block ***out_objects,
                              size_t *out_count);
 void sh_message_objects_drop(sh_ctx *c, shoal_block **objects, size_t count);

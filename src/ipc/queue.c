@@ -164,6 +164,7 @@ shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeou
     return err;
 }
 
+/* Decodes the message. The references in it move out of it, and back into it when there is no memory for the rest. */
 static shoal_err value_of_message(shoal_block *message, shoal_value **out_value)
 {
     shoal_block **objects = NULL;
@@ -173,45 +174,39 @@ static shoal_err value_of_message(shoal_block *message, shoal_value **out_value)
     if (c != NULL) {
         sh_leave();
     }
-    if (err == SHOAL_OK) {
-        err = sh_message_decode(message, objects, count, out_value);
-        for (size_t i = 0; i < count; i++) {
-            shoal_release(objects[i]);
-        }
-        free(objects);
+    if (err != SHOAL_OK) {
+        return err;
     }
-    shoal_release(message);
+    err = sh_message_decode(message, objects, count, out_value);
+    if (err == SHOAL_ENOMEM && count > 0 && (c = sh_enter()) != NULL) {
+        err = sh_message_refer(c, message, objects, count) == SHOAL_OK ? SHOAL_ENOMEM : shoal_last_error();
+        sh_leave();
+    }
+    for (size_t i = 0; i < count; i++) {
+        shoal_release(objects[i]);
+    }
+    free(objects);
     return err;
 }
 
-shoal_err shoal_queue_get(shoal_queue *queue, int64_t timeout, shoal_value **out_value)
+/* The value of a message that was taken; its reference stays the caller's. */
+static shoal_err value_of(const sh_taken *t, shoal_value **out_value)
 {
-    sh_taken t = {.block = NULL};
-    size_t unused;
     double number;
-    if (!sh_queue_get_word_quick((shoal_block *)queue, SH_ENTRY_FLOAT, timeout, &t.kind, &t.word)) {
-        shoal_err err = sh_queue_get_word((shoal_block *)queue, SH_WANT_ANY, 0, timeout, &t, &unused);
-        if (err != SHOAL_OK) {
-            return err;
-        }
-    }
     shoal_value *v;
-    switch (t.kind) {
-    case SH_ENTRY_MESSAGE: return value_of_message(t.block, out_value);
-    case SH_ENTRY_INT: v = shoal_value_int((int64_t)t.word); break;
+    switch (t->kind) {
+    case SH_ENTRY_MESSAGE: return value_of_message(t->block, out_value);
+    case SH_ENTRY_INT: v = shoal_value_int((int64_t)t->word); break;
     case SH_ENTRY_FLOAT:
-        memcpy(&number, &t.word, 8);
+        memcpy(&number, &t->word, 8);
         v = shoal_value_float(number);
         break;
-    case SH_ENTRY_BLOCK:
-        v = shoal_value_object(t.block);
-        shoal_release(t.block);
-        break;
+    case SH_ENTRY_BLOCK: v = shoal_value_object(t->block); break;
     default:
-        if (t.kind > SH_ENTRY_BYTES_8) {
-            return sh_fail(SHOAL_ECORRUPT, "a message of kind %d, which there is not", (int)t.kind);
+        if (t->kind > SH_ENTRY_BYTES_8) {
+            return sh_fail(SHOAL_ECORRUPT, "a message of kind %d, which there is not", (int)t->kind);
         }
-        v = shoal_value_bytes(&t.word, t.kind - SH_ENTRY_BYTES_0);
+        v = shoal_value_bytes(&t->word, t->kind - SH_ENTRY_BYTES_0);
         break;
     }
     if (v == NULL) {
@@ -219,6 +214,27 @@ shoal_err shoal_queue_get(shoal_queue *queue, int64_t timeout, shoal_value **out
     }
     *out_value = v;
     return SHOAL_OK;
+}
+
+shoal_err shoal_queue_get(shoal_queue *queue, int64_t timeout, shoal_value **out_value)
+{
+    sh_taken t = {.block = NULL};
+    size_t unused;
+    if (!sh_queue_get_word_quick((shoal_block *)queue, SH_ENTRY_FLOAT, timeout, &t.kind, &t.word)) {
+        shoal_err err = sh_queue_get_word((shoal_block *)queue, SH_WANT_ANY, 0, timeout, &t, &unused);
+        if (err != SHOAL_OK) {
+            return err;
+        }
+    }
+    shoal_err err = value_of(&t, out_value);
+    if (__builtin_expect(err == SHOAL_ENOMEM, 0)) {
+        sh_queue_keep_taken((shoal_block *)queue, &t);
+        return err;
+    }
+    if (t.block != NULL) {
+        shoal_release(t.block);
+    }
+    return err;
 }
 
 static void copy_word(void *buffer, uint64_t word, sh_entry_kind kind, size_t *out_size)
@@ -317,7 +333,8 @@ uint64_t sh_queue_takes(shoal_queue *queue)
 uint64_t shoal_queue_size(shoal_queue *queue)
 {
     uint64_t takes = sh_queue_takes(queue), puts = sh_queue_puts(queue); /* in this order: never negative */
-    return puts - takes;
+    const shoal_block *q = (const shoal_block *)queue;
+    return puts - takes + (sh_queue_is_prepared(q) ? sh_load_acquire(&sh_queue_view_of(q)->pending_count) : 0);
 }
 
 void shoal_queue_close(shoal_queue *queue)

@@ -5,6 +5,7 @@
 #include "shm/held.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- rings ---- */
 
@@ -49,6 +50,57 @@ shoal_err sh_queue_prepare_slow(shoal_block *q, const char *what)
         q->extra = NULL;
     }
     return err;
+}
+
+/* ---- pending messages ---- */
+
+/* Inside: forgets them, with their references. */
+static void drop_pending(sh_ctx *c, void *view)
+{
+    sh_queue_view *v = view;
+    uint32_t count = sh_load_relaxed(&v->pending_count);
+    sh_store_relaxed(&v->pending_count, 0);
+    v->mood = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (v->pending[i].block != NULL) {
+            sh_block_unref(c, v->pending[i].block);
+        }
+    }
+}
+
+/* Inside: appends it, if there is room. */
+static bool add_pending(shoal_block *q, const sh_taken *taken)
+{
+    sh_queue_view *v = sh_queue_view_of(q);
+    uint32_t count = sh_load_relaxed(&v->pending_count);
+    if (count == SH_PENDING_MAX) {
+        return false;
+    }
+    v->pending[count] = *taken;
+    v->pending_owner = sh_peers_now->self();
+    v->mood = SH_MOOD_PENDING;
+    q->let_go = drop_pending; /* a queue that is released with pending messages gives them up */
+    sh_store_release(&v->pending_count, count + 1);
+    return true;
+}
+
+void sh_queue_keep_taken(shoal_block *q, const sh_taken *taken)
+{
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return; /* no world any more */
+    }
+    bool kept = add_pending(q, taken);
+    sh_leave();
+    if (kept) {
+        sh_gate_wake(&sh_queue_shm_of(q)->not_empty, 1); /* another thread of ours may wait there */
+        return;
+    }
+    /* More threads than there is room for have no memory at the same time. Its place in the order is lost, not the message. */
+    sh_put back = {.kind = taken->kind, .word = taken->word, .given = taken->block};
+    if (sh_queue_put_word(q, &back, SHOAL_NOW) != SHOAL_OK) {
+        shoal_release(taken->block);
+    }
 }
 
 /* Inside: goes on to ring n + 1 for puts or gets. SHOAL_ECLOSED when ring n was sealed. */
@@ -142,6 +194,9 @@ static bool has_room(shoal_block *q)
 bool sh_queue_is_ready(shoal_block *q)
 {
     sh_peek peek;
+    if (sh_load_acquire(&sh_queue_view_of(q)->pending_count) != 0) {
+        return true;
+    }
     const sh_ring *ring = &sh_queue_view_of(q)->rings[sh_load_acquire(&sh_queue_view_of(q)->get)];
     sh_ring_result r = sh_ring_peek(ring, &peek);
     return r != SH_RING_EMPTY || sh_queue_is_closed(q);
@@ -312,11 +367,41 @@ sh_ring_result sh_queue_peek(shoal_block *q, const sh_ring **out_ring, sh_peek *
     }
 }
 
+/* Inside: the oldest pending message, if there is one and it is what the caller asked for. */
+static shoal_err try_pending(sh_ctx *c, shoal_block *q, sh_want wanted, size_t capacity, sh_taken *out,
+                             size_t *out_size, bool *out_got)
+{
+    sh_queue_view *v = sh_queue_view_of(q);
+    if (v->pending_owner != sh_peers_now->self()) { /* we are a child by fork: they are our parent's */
+        drop_pending(c, v);
+        return SHOAL_OK;
+    }
+    shoal_err err =
+        check_wanted(&(sh_peek){.kind = v->pending[0].kind, .word = v->pending[0].word}, wanted, capacity, out_size);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    uint32_t left = sh_load_relaxed(&v->pending_count) - 1;
+    *out = v->pending[0];
+    *out_got = true;
+    memmove(&v->pending[0], &v->pending[1], left * sizeof v->pending[0]);
+    sh_store_release(&v->pending_count, left);
+    v->mood = left > 0 ? SH_MOOD_PENDING : 0;
+    return SHOAL_OK;
+}
+
 /* Inside: one attempt. */
 static shoal_err try_get(sh_ctx *c, shoal_block *q, sh_want wanted, size_t capacity, sh_taken *out, size_t *out_size,
                          bool *out_empty)
 {
     *out_empty = false;
+    if (__builtin_expect(sh_load_relaxed(&sh_queue_view_of(q)->pending_count) != 0, 0)) {
+        bool got = false;
+        shoal_err err = try_pending(c, q, wanted, capacity, out, out_size, &got);
+        if (err != SHOAL_OK || got) {
+            return err;
+        }
+    }
     for (;;) {
         const sh_ring *ring;
         sh_peek peek;

@@ -7,12 +7,33 @@
 
 #define SH_RINGS_MAX (SH_RING_ORDER_MAX + 1)
 
+/* A message that was taken out of the ring. */
+typedef struct sh_taken {
+    sh_entry_kind kind;
+    uint64_t word;
+    shoal_block *block; /* for BLOCK and MESSAGE: one reference is the caller's */
+} sh_taken;
+
+#define SH_PENDING_MAX 16
+
+typedef enum sh_mood {
+    SH_MOOD_EARLY = 1,   /* the last quick get came before its message: see sh_queue_peek_quick */
+    SH_MOOD_PENDING = 2, /* there are pending messages: no quick get */
+} sh_mood;
+
 /* What this process knows of the rings, in block->extra. rings[i] is written once, inside, before count says so; so
- * it can be read anywhere. */
+ * it can be read anywhere. mood: inside, or by the only thread there is. */
 typedef struct sh_queue_view {
     sh_a32 count;
     sh_a32 put, get; /* the rings where we put and get: forward only */
-    bool early;      /* the last quick get came before its message: see sh_queue_peek_quick */
+    uint32_t mood;   /* sh_mood */
+
+    /* Messages that this process took and had no memory to decode, oldest first: its next get begins with them. Written
+     * inside; the count is read anywhere. They belong to the process that took them, not to a forked child of it. */
+    sh_a32 pending_count;
+    sh_owner pending_owner;
+    sh_taken pending[SH_PENDING_MAX];
+
     sh_ring rings[SH_RINGS_MAX];
 } sh_queue_view;
 
@@ -62,15 +83,13 @@ shoal_err sh_queue_put_word(shoal_block *queue, const sh_put *put, int64_t timeo
 
 typedef enum sh_want { SH_WANT_ANY, SH_WANT_BYTES, SH_WANT_BLOCK, SH_WANT_TENSOR } sh_want;
 
-typedef struct sh_taken {
-    sh_entry_kind kind;
-    uint64_t word;
-    shoal_block *block; /* for BLOCK and MESSAGE: one reference is the caller's */
-} sh_taken;
-
 /* capacity: of the caller's buffer, for SH_WANT_BYTES; when the message does not fit, its size is in out_size. */
 shoal_err sh_queue_get_word(shoal_block *queue, sh_want wanted, size_t capacity, int64_t timeout, sh_taken *out,
                             size_t *out_size);
+
+/* What sh_queue_get_word gave could not be decoded for want of memory: it stays this process's, and its next get of any
+ * kind, by any thread, tries it first. The reference in it is used up. Anywhere but inside. */
+void sh_queue_keep_taken(shoal_block *queue, const sh_taken *taken);
 
 /* Spins, then parks, until the predicate may have become true. False when the time is over. */
 bool sh_queue_wait(shoal_block *queue, sh_wait *wait, bool (*predicate)(shoal_block *), sh_gate *gate);

@@ -49,17 +49,22 @@ static inline bool sh_queue_peek_quick(const shoal_block *queue, int64_t timeout
 {
     sh_queue_view *v = sh_queue_view_of(queue);
     const sh_ring *ring = &v->rings[sh_load_relaxed(&v->get)];
-    bool early = v->early;
-    if (early && timeout != SHOAL_NOW) {
-        sh_queue_breathe();
+    uint32_t mood = v->mood;
+    if (mood != 0) {
+        if (mood & SH_MOOD_PENDING) {
+            return false;
+        }
+        if (timeout != SHOAL_NOW) {
+            sh_queue_breathe();
+        }
     }
     uint64_t head = sh_load_acquire(&ring->shm->head);
     sh_ring_result r = sh_ring_peek_at(ring, head, out_peek);
     if (r == SH_RING_EMPTY && timeout != SHOAL_NOW && sh_spin_ns() != 0) {
-        v->early = true;
+        v->mood = SH_MOOD_EARLY;
         r = sh_ring_watch(out_peek);
-    } else if (early) {
-        v->early = !sh_ring_is_full_at(ring, head + 1);
+    } else if (mood != 0) {
+        v->mood = sh_ring_is_full_at(ring, head + 1) ? 0 : SH_MOOD_EARLY;
     }
     *out_ring = ring;
     return r == SH_RING_DONE;

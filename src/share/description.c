@@ -199,7 +199,7 @@ static bool read_shape(const sh_record *r, const sh_description *d, shoal_tensor
 }
 
 /* The storage behind a description, retained: the one this process knows, or a new one. */
-static sh_storage *find_storage(shoal_block *keeper, const sh_record *r)
+static sh_storage *find_storage(shoal_block *keeper, const sh_record *r, bool *out_no_memory)
 {
     sh_ref ref = sh_load_acquire(&r->references[0]);
     uint64_t id = sh_ref_id(ref);
@@ -211,7 +211,12 @@ static sh_storage *find_storage(shoal_block *keeper, const sh_record *r)
     if (known) {
         return known;
     }
-    return sh_heap_find(id, &f) && f.kind == SH_KIND_DATA ? sh_storage_of_block(id, &f, keeper) : NULL;
+    if (!sh_heap_find(id, &f) || f.kind != SH_KIND_DATA) {
+        return NULL;
+    }
+    sh_storage *fresh = sh_storage_of_block(id, &f, keeper);
+    *out_no_memory = !fresh;
+    return fresh;
 }
 
 /* A tensor with nothing but its shape and storage. */
@@ -224,9 +229,12 @@ static shoal_tensor *make_bare(const shoal_block *description, shoal_block *keep
     }
     *t = (shoal_tensor){0};
     uint64_t reach;
-    sh_storage *storage = read_shape(r, d, t, &reach) ? find_storage(keeper, r) : NULL;
+    bool no_memory = false;
+    sh_storage *storage = read_shape(r, d, t, &reach) ? find_storage(keeper, r, &no_memory) : NULL;
     if (!storage || reach > storage->size) {
-        (void)corrupt(description);
+        if (!no_memory) {
+            (void)corrupt(description);
+        }
         sh_storage_release(storage);
         sh_cpu_cache_free(t, sizeof *t);
         return NULL;

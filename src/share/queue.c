@@ -49,6 +49,12 @@ shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tens
     shoal_tensor *t = sh_tensor_again(description);
     if (!t) {
         t = sh_tensor_of_description(description);
+        if (!t && shoal_last_error() == SHOAL_ENOMEM) {
+            sh_queue_keep_taken(
+                (shoal_block *)queue,
+                &(sh_taken){.kind = SH_ENTRY_BLOCK, .word = sh_ref_make(description->id, 1), .block = description});
+            return SHOAL_ENOMEM;
+        }
         shoal_release(description);
     }
     if (!t) {

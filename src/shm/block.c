@@ -459,6 +459,9 @@ void sh_block_unref(sh_ctx *c, shoal_block *block)
         return;
     }
     shoal_block *parts[2] = {block->parts[0], block->parts[1]};
+    if (block->let_go != NULL) {
+        block->let_go(c, block->extra);
+    }
     sh_heap_release(c, block->cell);
     if (can_idle(block)) {
         make_idle(block);

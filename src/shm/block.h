@@ -19,8 +19,9 @@ struct shoal_block {
     uint64_t room;     /* of the class; size is at most that */
     sh_meta_shm *meta; /* NULL: lost */
     char *data;
-    void *extra;           /* what the kind keeps in private memory; freed with free() */
-    shoal_block *parts[2]; /* handles of the blocks that this one is made of; released with it */
+    void *extra;                            /* what the kind keeps in private memory; freed with free() */
+    void (*let_go)(sh_ctx *c, void *extra); /* inside, before that: releases what extra holds; NULL: nothing */
+    shoal_block *parts[2];                  /* handles of the blocks that this one is made of; released with it */
     shoal_block *next;
     sh_kind kind;
     uint32_t idle_at; /* place among the idle handles + 1; 0: in use */

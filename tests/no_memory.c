@@ -1,0 +1,250 @@
+/* F11: a get that has no memory for its message leaves it there. The n-th allocation after arming fails, for every n until the
+ * get succeeds. Linked with --wrap: the object files of the library call the functions below. */
+#include "tests/children.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *p, size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *p, size_t size);
+
+static int fails_at; /* 0: not armed; 1: the next one fails, and all that follow */
+
+static bool is_refused(void)
+{
+    if (fails_at == 0) {
+        return false;
+    }
+    fails_at -= fails_at > 1;
+    return fails_at == 1;
+}
+
+void *__wrap_malloc(size_t size)
+{
+    return is_refused() ? NULL : __real_malloc(size);
+}
+
+void *__wrap_calloc(size_t count, size_t size)
+{
+    return is_refused() ? NULL : __real_calloc(count, size);
+}
+
+void *__wrap_realloc(void *p, size_t size)
+{
+    return is_refused() ? NULL : __real_realloc(p, size);
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+    return is_refused() ? NULL : __real_aligned_alloc(alignment, size);
+}
+
+static shoal_queue *make_queue(void)
+{
+    shoal_queue *q = NULL;
+    ck_assert_ok(shoal_queue_create(0, &q));
+    return q;
+}
+
+/* Calls get with the 1st, 2nd, ... allocation refused until it succeeds. Returns how often it failed. */
+typedef shoal_err (*getter)(void *from, shoal_value **out_value);
+
+static int get_at_last(getter get, void *from, shoal_value **out_value)
+{
+    for (int n = 2;; n++) { /* is_refused counts down to 1 */
+        fails_at = n;
+        shoal_err err = get(from, out_value);
+        fails_at = 0;
+        if (err == SHOAL_OK) {
+            return n - 2;
+        }
+        ck_assert_err(err, SHOAL_ENOMEM);
+        ck_assert_int_lt(n, 200);
+    }
+}
+
+static shoal_err get_queue(void *from, shoal_value **out_value)
+{
+    return shoal_queue_get(from, SHOAL_NOW, out_value);
+}
+
+static shoal_err recv_pipe(void *from, shoal_value **out_value)
+{
+    return shoal_pipe_recv(from, SHOAL_NOW, out_value);
+}
+
+/* Every kind of message, each with a number that says its place. */
+static void put_all(shoal_queue *q, shoal_block *block, shoal_lock *lock)
+{
+    ck_assert_ok(shoal_queue_put(q, shoal_value_int(0), SHOAL_NOW));
+    ck_assert_ok(shoal_queue_put(q, shoal_value_float(1), SHOAL_NOW));
+    ck_assert_ok(shoal_queue_put_bytes(q, "2", 2, SHOAL_NOW));
+    ck_assert_ok(shoal_queue_put_bytes(q, "a longer message", 17, SHOAL_NOW));
+    ck_assert_ok(shoal_queue_put_block(q, block, SHOAL_NOW));
+    ck_assert_ok(
+        shoal_queue_put(q, shoal_map("list", shoal_list(block, block, lock), "text", "five", "n", 5), SHOAL_NOW));
+    ck_assert_ok(shoal_queue_put(q, shoal_value_int(6), SHOAL_NOW));
+}
+
+static void check_all(getter get, void *from, const shoal_block *block, const shoal_lock *lock)
+{
+    int least[] = {1, 1, 1, 1, 1, 5, 1};
+    for (int i = 0; i < 7; i++) {
+        shoal_value *v = NULL;
+        ck_assert_int_ge(get_at_last(get, from, &v), least[i]);
+        if (i == 3) {
+            ck_assert_uint_eq(shoal_value_type(v), SHOAL_BYTES);
+        } else if (i == 4) {
+            ck_assert_ptr_eq(shoal_value_as_block(v), block);
+        } else if (i == 5) {
+            const shoal_value *list = shoal_value_find(v, "list");
+            ck_assert_uint_eq(shoal_value_count(list), 3);
+            ck_assert_ptr_eq(shoal_value_as_block(shoal_value_at(list, 1)), block);
+            ck_assert_ptr_eq(shoal_value_as_lock(shoal_value_at(list, 2)), lock);
+        }
+        shoal_value_destroy(v);
+        sh_assert_audit("after a get without memory");
+    }
+}
+
+START_TEST(f11_a_get_without_memory_leaves_the_message)
+{
+    shoal_queue *q = make_queue();
+    shoal_block *block = NULL;
+    shoal_lock *lock = NULL;
+    shoal_value *v = NULL;
+    ck_assert_ok(shoal_block_create_zeroed(64, &block));
+    ck_assert_ok(shoal_lock_create(&lock));
+    put_all(q, block, lock);
+    check_all(get_queue, q, block, lock);
+    ck_assert_err(shoal_queue_get(q, SHOAL_NOW, &v), SHOAL_ETIMEDOUT);
+    shoal_release(block);
+    shoal_release(lock);
+    shoal_release(q);
+}
+END_TEST
+
+START_TEST(f11_so_does_a_receive_from_a_pipe)
+{
+    shoal_pipe *a = NULL, *b = NULL;
+    shoal_block *block = NULL;
+    shoal_value *v = NULL;
+    ck_assert_ok(shoal_pipe_create(true, &a, &b));
+    ck_assert_ok(shoal_block_create_zeroed(64, &block));
+    ck_assert_ok(shoal_pipe_send(a, shoal_list(1, block), SHOAL_NOW));
+    shoal_release(a); /* closed, and not empty */
+    ck_assert_int_ge(get_at_last(recv_pipe, b, &v), 3);
+    ck_assert_ptr_eq(shoal_value_as_block(shoal_value_at(v, 1)), block);
+    shoal_value_destroy(v);
+    ck_assert_err(shoal_pipe_recv(b, SHOAL_NOW, &v), SHOAL_ECLOSED);
+    shoal_release(block);
+    shoal_release(b);
+}
+END_TEST
+
+/* Takes one message and has no memory for it. */
+static void fail_to_get(shoal_queue *q)
+{
+    shoal_value *v = NULL;
+    fails_at = 2;
+    shoal_err err = shoal_queue_get(q, SHOAL_NOW, &v);
+    fails_at = 0;
+    ck_assert_err(err, SHOAL_ENOMEM);
+}
+
+/* It counts as a message in the queue for this process, has the right type, and other gets find it. */
+START_TEST(f11_a_pending_message_is_the_oldest)
+{
+    shoal_queue *q = make_queue();
+    uint64_t word = 7;
+    size_t size = 0;
+    shoal_block *block = NULL;
+    ck_assert_ok(shoal_queue_put_bytes(q, &word, 8, SHOAL_NOW));
+    ck_assert_ok(shoal_queue_put(q, shoal_value_int(2), SHOAL_NOW));
+    fail_to_get(q);
+    ck_assert_uint_eq(shoal_queue_size(q), 2);
+    ck_assert_err(shoal_queue_get_block(q, SHOAL_NOW, &block), SHOAL_ETYPE);
+    ck_assert_err(shoal_queue_get_bytes(q, &word, 4, SHOAL_NOW, &size), SHOAL_EINVAL);
+    ck_assert_uint_eq(size, 8);
+    word = 0;
+    ck_assert_ok(shoal_queue_get_bytes(q, &word, 8, SHOAL_NOW, &size));
+    ck_assert_uint_eq(word, 7);
+    until_told(q);
+    ck_assert_uint_eq(shoal_queue_size(q), 0);
+    shoal_release(q);
+}
+END_TEST
+
+static shoal_err see_nothing(int rank, const shoal_value *args)
+{
+    shoal_value *v = NULL;
+    (void)rank;
+    must_err(shoal_queue_get(ARG(queue, "queue"), SHOAL_NOW, &v), SHOAL_ETIMEDOUT);
+    return SHOAL_OK;
+}
+
+/* Not its child's, which has a copy of the handle; and gone with the handle, nothing leaked. */
+START_TEST(f11_a_pending_message_is_its_process_s)
+{
+    shoal_queue *q = make_queue();
+    shoal_block *block = NULL;
+    ck_assert_ok(shoal_block_create_zeroed(64, &block));
+    ck_assert_ok(shoal_queue_put_block(q, block, SHOAL_NOW));
+    fail_to_get(q);
+    finish(start(SHOAL_START_FORK, 0, see_nothing, shoal_map("queue", q)));
+    sh_assert_audit("after the child");
+    ck_assert_uint_eq(shoal_queue_size(q), 1);
+    shoal_release(q);
+    shoal_release(block);
+}
+END_TEST
+
+/* In a process of its own: one that knows the tensor already needs no memory to receive it. */
+static shoal_err get_tensor_at_last(int rank, const shoal_value *args)
+{
+    shoal_tensor *got = NULL;
+    int failures = 0;
+    (void)rank;
+    for (int n = 2; got == NULL; n++) {
+        fails_at = n;
+        shoal_err err = shoal_queue_get_tensor(ARG(queue, "queue"), SHOAL_NOW, &got);
+        fails_at = 0;
+        failures += err == SHOAL_ENOMEM;
+        must(err == SHOAL_OK || err == SHOAL_ENOMEM);
+    }
+    must(failures > 1);
+    shoal_tensor_release(got);
+    return SHOAL_OK;
+}
+
+START_TEST(f11_a_tensor_without_memory_stays)
+{
+    shoal_queue *q = make_queue();
+    shoal_tensor *t = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(4));
+    ck_assert_ok(shoal_queue_put_tensor(q, t, SHOAL_NOW));
+    finish(start(SHOAL_START_SPAWN, 0, get_tensor_at_last, shoal_map("queue", q)));
+    shoal_tensor_release(t);
+    shoal_release(q);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("no_memory");
+    TCase *tc = children_case("get");
+    tcase_add_test(tc, f11_a_get_without_memory_leaves_the_message);
+    tcase_add_test(tc, f11_so_does_a_receive_from_a_pipe);
+    tcase_add_test(tc, f11_a_pending_message_is_the_oldest);
+    tcase_add_test(tc, f11_a_pending_message_is_its_process_s);
+    tcase_add_test(tc, f11_a_tensor_without_memory_stays);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+SH_TEST_MAIN(suite)
