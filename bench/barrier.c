@@ -54,8 +54,7 @@ static shoal_err check_sums(meeting *m, int rank)
 static shoal_err run_steps(int rank, const shoal_value *args, const bench_step *steps, size_t steps_count,
                            uint64_t count)
 {
-    meeting m = {.page = shoal_value_as_block(shoal_value_find(args, "page")),
-                 .barrier = shoal_value_as_barrier(shoal_value_find(args, "barrier"))};
+    meeting m = {.page = shoal_arg_block(args, "page"), .barrier = shoal_arg_barrier(args, "barrier")};
     if (m.page == NULL || m.barrier == NULL) {
         return shoal_last_error();
     }

@@ -183,7 +183,9 @@ shoal_err bench_enter(int rank, const shoal_value *args)
     }
     err = shoal_semaphore_wait(never, 1);
     shoal_release(never);
-    return err == SHOAL_ETIMEDOUT ? stay_on((int)shoal_value_as_int(shoal_value_at(cpus, (size_t)rank))) : err;
+    int64_t cpu;
+    err = err == SHOAL_ETIMEDOUT ? shoal_value_as_int(shoal_value_at(cpus, (size_t)rank), &cpu) : err;
+    return err == SHOAL_OK ? stay_on((int)cpu) : err;
 }
 
 shoal_err bench_interleave(const bench_step *steps, size_t count_of_steps, void *context, int rank, uint64_t count,
@@ -225,5 +227,6 @@ shoal_err bench_interleave_return(const bench_step *steps, size_t count_of_steps
 
 double bench_result(const shoal_value *result, size_t i)
 {
-    return shoal_value_as_float(shoal_value_at(result, i));
+    double median;
+    return shoal_value_as_float(shoal_value_at(result, i), &median) == SHOAL_OK ? median : -1;
 }

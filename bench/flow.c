@@ -84,9 +84,9 @@ static shoal_err make_blocks(flow *f)
 static shoal_err one_to_one(int rank, const shoal_value *args)
 {
     static const bench_step steps[] = {small_flow, handle_flow};
-    flow f = {.small = shoal_value_as_queue(shoal_value_find(args, "small")),
-              .handles = shoal_value_as_queue(shoal_value_find(args, "handles")),
-              .start = shoal_value_as_barrier(shoal_value_find(args, "start"))};
+    flow f = {.small = shoal_arg_queue(args, "small"),
+              .handles = shoal_arg_queue(args, "handles"),
+              .start = shoal_arg_barrier(args, "start")};
     if (f.small == NULL || f.handles == NULL || f.start == NULL) {
         return shoal_last_error();
     }
@@ -165,9 +165,8 @@ static shoal_err many_round(many *m, int rank)
 /* Ranks 0 to 3 produce, 4 to 7 consume as many each. Producers give the median of the seconds, consumers the sum of what they got. */
 static shoal_err many_to_many(int rank, const shoal_value *args)
 {
-    shoal_block *page = shoal_value_as_block(shoal_value_find(args, "times"));
-    many m = {.queue = shoal_value_as_queue(shoal_value_find(args, "queue")),
-              .start = shoal_value_as_barrier(shoal_value_find(args, "start"))};
+    shoal_block *page = shoal_arg_block(args, "times");
+    many m = {.queue = shoal_arg_queue(args, "queue"), .start = shoal_arg_barrier(args, "start")};
     double seconds[MANY_ROUNDS];
     if (m.queue == NULL || m.start == NULL || page == NULL) {
         return shoal_last_error();
@@ -194,11 +193,14 @@ static shoal_err many_to_many(int rank, const shoal_value *args)
 static shoal_err judge_many(shoal_value *const *results, double *out_seconds)
 {
     int64_t each = (int64_t)(MANY_ROUNDS + 1) * MANY_COUNT, sum = 0;
-    for (int i = SIDES; i < 2 * SIDES; i++) {
-        sum += shoal_value_as_int(results[i]);
+    shoal_err err = shoal_value_as_float(results[0], out_seconds);
+    for (int i = SIDES; i < 2 * SIDES && err == SHOAL_OK; i++) {
+        int64_t part = 0;
+        err = shoal_value_as_int(results[i], &part);
+        sum += part;
     }
-    *out_seconds = shoal_value_as_float(results[0]);
-    return sum == SIDES * (each * (each + 1) / 2)
+    return err != SHOAL_OK ? err
+           : sum == SIDES * (each * (each + 1) / 2)
                ? SHOAL_OK
                : shoal_fail(SHOAL_ECORRUPT, "what four consumers got does not add up to what four producers sent");
 }

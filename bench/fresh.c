@@ -96,8 +96,7 @@ static shoal_err hand_over(void *context, int rank, uint64_t count)
 static shoal_err run(int rank, const shoal_value *args)
 {
     static const bench_step steps[] = {copy, hand_over};
-    fresh f = {.there = shoal_value_as_queue(shoal_value_find(args, "there")),
-               .back = shoal_value_as_queue(shoal_value_find(args, "back"))};
+    fresh f = {.there = shoal_arg_queue(args, "there"), .back = shoal_arg_queue(args, "back")};
     if (f.there == NULL || f.back == NULL) {
         return shoal_last_error();
     }

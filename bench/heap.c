@@ -79,7 +79,7 @@ static shoal_err together(void *context, int rank, uint64_t count)
 static shoal_err two(int rank, const shoal_value *args)
 {
     static const bench_step steps[] = {alone, together};
-    shoal_barrier *start = shoal_value_as_barrier(shoal_value_find(args, "start"));
+    shoal_barrier *start = shoal_arg_barrier(args, "start");
     if (start == NULL) {
         return shoal_last_error();
     }

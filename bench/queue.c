@@ -81,7 +81,7 @@ static shoal_err get_number(shoal_queue *queue, uint64_t *out_number)
     shoal_value *value;
     shoal_err err = shoal_queue_get(queue, BENCH_PATIENCE, &value);
     if (err == SHOAL_OK) {
-        *out_number = (uint64_t)shoal_value_as_int(value);
+        err = shoal_value_as_uint(value, out_number);
         shoal_value_destroy(value);
     }
     return err;
@@ -206,9 +206,9 @@ static shoal_err fresh_trip(void *context, int rank, uint64_t count)
 
 static shoal_err enter(int rank, const shoal_value *args, trip *t)
 {
-    *t = (trip){.page = shoal_value_as_block(shoal_value_find(args, "page")),
-                .there = shoal_value_as_queue(shoal_value_find(args, "there")),
-                .back = shoal_value_as_queue(shoal_value_find(args, "back"))};
+    *t = (trip){.page = shoal_arg_block(args, "page"),
+                .there = shoal_arg_queue(args, "there"),
+                .back = shoal_arg_queue(args, "back")};
     if (t->page == NULL || t->there == NULL || t->back == NULL) {
         return shoal_last_error();
     }

@@ -15,7 +15,9 @@ extern char **environ;
 
 static shoal_err give_rank(int rank, const shoal_value *args)
 {
-    return shoal_return(shoal_value_int(shoal_value_as_int(args) + rank));
+    int64_t base;
+    shoal_err err = shoal_value_as_int(args, &base);
+    return err == SHOAL_OK ? shoal_return(shoal_value_int(base + rank)) : err;
 }
 
 static shoal_err do_nothing(int rank, const shoal_value *args)
@@ -29,7 +31,9 @@ static shoal_err check_ranks(void)
     shoal_value *results[PROCESSES] = {NULL};
     shoal_err err = shoal_spawn_with(give_rank, PROCESSES, shoal_value_int(100), NULL, results);
     for (int i = 0; i < PROCESSES; i++) {
-        if (err == SHOAL_OK && shoal_value_as_int(results[i]) != 100 + i) {
+        int64_t got = -1;
+        err = err == SHOAL_OK ? shoal_value_as_int(results[i], &got) : err;
+        if (err == SHOAL_OK && got != 100 + i) {
             err = shoal_fail(SHOAL_ECORRUPT, "rank %d gave a wrong result", i);
         }
         shoal_value_destroy(results[i]);
@@ -99,8 +103,8 @@ static shoal_err report_spawn(bench_report *report)
 shoal_err bench_idle(int rank, const shoal_value *args)
 {
     (void)rank;
-    shoal_event *up = shoal_value_as_event(shoal_value_find(args, "up"));
-    shoal_event *end = shoal_value_as_event(shoal_value_find(args, "end"));
+    shoal_event *up = shoal_arg_event(args, "up");
+    shoal_event *end = shoal_arg_event(args, "end");
     if (up == NULL || end == NULL) {
         return shoal_last_error();
     }

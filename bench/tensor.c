@@ -173,10 +173,10 @@ static shoal_err fresh(void *context, int rank, uint64_t count)
 
 static shoal_err enter(int rank, const shoal_value *args, tensors *t)
 {
-    *t = (tensors){.there = shoal_value_as_queue(shoal_value_find(args, "there")),
-                   .back = shoal_value_as_queue(shoal_value_find(args, "back")),
-                   .page = shoal_value_as_block(shoal_value_find(args, "page")),
-                   .start = shoal_value_as_barrier(shoal_value_find(args, "start"))};
+    *t = (tensors){.there = shoal_arg_queue(args, "there"),
+                   .back = shoal_arg_queue(args, "back"),
+                   .page = shoal_arg_block(args, "page"),
+                   .start = shoal_arg_barrier(args, "start")};
     if (!t->there || !t->back || !t->page || !t->start) {
         return shoal_last_error();
     }

@@ -143,7 +143,7 @@ static shoal_err tell(bench_report *report, const job *j, double rate, double pe
 
 static shoal_err train_once(int rank, const shoal_value *args)
 {
-    shoal_module *model = shoal_value_as_module(shoal_value_find(args, "model"));
+    shoal_module *model = shoal_arg_module(args, "model");
     shoal_optimizer *sgd = model ? shoal_sgd_create(model, .lr = 0.01, .momentum = 0.5) : NULL;
     shoal_tensor *x = sgd ? shoal_zeros(SHOAL_F32, SHOAL_SHAPE(64, 1, 28, 28)) : NULL;
     shoal_tensor *y = x ? shoal_zeros(SHOAL_I64, SHOAL_SHAPE(64)) : NULL;

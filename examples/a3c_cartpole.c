@@ -87,14 +87,14 @@ static shoal_err take_gradient(shoal_module *model, shoal_module *local)
 
 static shoal_err act(int rank, const shoal_value *args)
 {
-    shoal_module *model = shoal_value_as_module(shoal_value_find(args, "model")); /* the parent's parameters */
-    const shoal_value *state = shoal_value_find(args, "state");                   /* RMSprop's, of all actors */
-    int64_t steps = shoal_value_as_int(shoal_value_find(args, "steps"));
-    float *score = shoal_tensor_data(shoal_value_as_tensor(shoal_value_find(args, "score")));
+    int64_t steps = 0;
+    shoal_module *model = shoal_arg_module(args, "model");      /* the parent's parameters */
+    const shoal_value *state = shoal_value_find(args, "state"); /* RMSprop's, of all actors */
+    float *score = shoal_tensor_data(shoal_arg_tensor(args, "score"));
     shoal_module *local = shoal_actor_critic_create(OBSERVATION, ACTIONS, HIDDEN);
     shoal_optimizer *rmsprop = shoal_rmsprop_create(model, .lr = 0.002, .eps = 1e-5);
     shoal_env *env = shoal_env_create("cartpole", (uint64_t)rank + 1);
-    shoal_err err = model && score && local && rmsprop && env ? SHOAL_OK : shoal_last_error();
+    shoal_err err = score && local && rmsprop && env ? shoal_arg_int(args, "steps", &steps) : shoal_last_error();
     for (size_t i = 0; err == SHOAL_OK && i < shoal_value_count(state); i++) {
         err = shoal_optimizer_adopt(rmsprop, shoal_value_key_at(state, i),
                                     shoal_value_as_tensor(shoal_value_at(state, i)));

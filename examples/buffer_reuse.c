@@ -13,8 +13,8 @@
 
 static shoal_err fill(int rank, const shoal_value *args)
 {
-    shoal_queue *empty = shoal_value_as_queue(shoal_value_find(args, "empty"));
-    shoal_queue *full = shoal_value_as_queue(shoal_value_find(args, "full"));
+    shoal_queue *empty = shoal_arg_queue(args, "empty");
+    shoal_queue *full = shoal_arg_queue(args, "full");
     (void)rank;
     for (int64_t n = 0;; n++) {
         shoal_tensor *t = NULL;

@@ -40,11 +40,13 @@ static shoal_err train(const shoal_value *task, shoal_dataset *samples, int64_t 
 static shoal_err work(const shoal_value *args, shoal_queue *tasks, shoal_queue *results)
 {
     shoal_dataset *all = shoal_mnist(SHOAL_TRAIN), *parts[CLIENTS] = {NULL};
+    int64_t epochs = 0;
     shoal_err err = all ? shoal_split_iid(all, CLIENTS, 1, parts) : shoal_last_error();
+    err = err == SHOAL_OK ? shoal_arg_int(args, "epochs", &epochs) : err;
     for (shoal_value *task; err == SHOAL_OK && (err = shoal_queue_get(tasks, SHOAL_FOREVER, &task)) == SHOAL_OK;) {
-        int64_t client = shoal_value_as_int(shoal_value_at(task, 0));
-        err = train(shoal_value_at(task, 1), parts[client], shoal_value_as_int(shoal_value_find(args, "epochs")),
-                    results);
+        uint64_t client = 0;
+        err = shoal_value_as_uint(shoal_value_at(task, 0), &client);
+        err = err == SHOAL_OK ? train(shoal_value_at(task, 1), parts[client % CLIENTS], epochs, results) : err;
         shoal_value_destroy(task);
     }
     for (int i = 0; i < CLIENTS; i++) {
@@ -57,17 +59,17 @@ static shoal_err work(const shoal_value *args, shoal_queue *tasks, shoal_queue *
 /* common = Σ samples / all samples · parameters. Nobody reads it now: all have answered. */
 static shoal_err average(shoal_module *common, shoal_value *const *results)
 {
-    double all = 0;
+    double all = 0, samples[DRAWN];
     bool good = true;
-    for (int i = 0; i < DRAWN; i++) {
-        all += (double)shoal_value_as_int(shoal_value_at(results[i], 0));
+    for (int i = 0; i < DRAWN && good; i++) {
+        good = shoal_value_as_float(shoal_value_at(results[i], 0), &samples[i]) == SHOAL_OK;
+        all += good ? samples[i] : 0;
     }
     for (shoal_named it = {0}; good && shoal_module_next(common, &it) == SHOAL_OK;) {
         shoal_zero_(it.tensor);
         for (int i = 0; i < DRAWN && good; i++) {
             shoal_tensor *theirs = shoal_value_as_tensor(shoal_value_find(shoal_value_at(results[i], 1), it.name));
-            double samples = (double)shoal_value_as_int(shoal_value_at(results[i], 0));
-            good = shoal_add_scaled_(it.tensor, theirs, samples / all) != NULL;
+            good = shoal_add_scaled_(it.tensor, theirs, samples[i] / all) != NULL;
         }
     }
     return good ? SHOAL_OK : shoal_last_error();
@@ -97,16 +99,17 @@ static shoal_err one_round(shoal_module *common, shoal_queue *tasks, shoal_queue
 
 static shoal_err member(int rank, const shoal_value *args)
 {
-    shoal_queue *tasks = shoal_value_as_queue(shoal_value_find(args, "tasks"));
-    shoal_queue *results = shoal_value_as_queue(shoal_value_find(args, "results"));
+    shoal_queue *tasks = shoal_arg_queue(args, "tasks");
+    shoal_queue *results = shoal_arg_queue(args, "results");
+    int64_t rounds = 0;
     if (rank > 0) {
         return work(args, tasks, results);
     }
     shoal_manual_seed(1);
     shoal_module *common = shoal_model_create(MODEL);
     shoal_dataset *testing = shoal_mnist(SHOAL_TEST);
-    shoal_err err = common && testing ? SHOAL_OK : shoal_last_error();
-    for (int64_t i = 0; err == SHOAL_OK && i < shoal_value_as_int(shoal_value_find(args, "rounds")); i++) {
+    shoal_err err = common && testing ? shoal_arg_int(args, "rounds", &rounds) : shoal_last_error();
+    for (int64_t i = 0; err == SHOAL_OK && i < rounds; i++) {
         double loss, accuracy;
         err = one_round(common, tasks, results);
         err = err == SHOAL_OK ? shoal_evaluate(common, testing, &loss, &accuracy) : err;

@@ -10,14 +10,13 @@
 
 static shoal_err train(int rank, const shoal_value *args)
 {
-    shoal_module *model =
-        shoal_value_as_module(shoal_value_find(args, "model")); /* the parent's parameters, not a copy */
-    int64_t epochs = shoal_value_as_int(shoal_value_find(args, "epochs"));
-    int64_t batches = shoal_value_as_int(shoal_value_find(args, "batches"));
-    shoal_dataset *set = shoal_dataset_open(shoal_value_find(args, "data")); /* over the parent's memory, too */
+    int64_t epochs = 0, batches = 0;
+    shoal_module *model = shoal_arg_module(args, "model"); /* the parent's parameters, not a copy */
+    shoal_dataset *set = shoal_arg_dataset(args, "data");  /* over the parent's memory, too */
     shoal_loader *data = shoal_loader_create(set, .batch = 64, .shuffle = true, .seed = (uint64_t)rank + 1);
     shoal_optimizer *sgd = shoal_sgd_create(model, .lr = 0.01, .momentum = 0.5);
-    shoal_err err = model && data && sgd ? SHOAL_OK : shoal_last_error();
+    shoal_err err = data && sgd ? shoal_arg_int(args, "epochs", &epochs) : shoal_last_error();
+    err = err == SHOAL_OK ? shoal_arg_int(args, "batches", &batches) : err;
 
     shoal_manual_seed((uint64_t)rank + 1);
     for (int64_t epoch = 0; epoch < epochs && err == SHOAL_OK; epoch++) {
@@ -33,7 +32,6 @@ static shoal_err train(int rank, const shoal_value *args)
     }
     shoal_optimizer_destroy(sgd);
     shoal_loader_destroy(data);
-    shoal_dataset_release(set);
     return err;
 }
 
@@ -45,9 +43,8 @@ static shoal_err run(int workers, int64_t epochs, int64_t batches)
     shoal_dataset *training = shoal_mnist(SHOAL_TRAIN), *testing = shoal_mnist(SHOAL_TEST);
     shoal_err err = model && training && testing ? shoal_module_share(model) : shoal_last_error();
     if (err == SHOAL_OK) {
-        err = shoal_spawn(
-            train, workers,
-            shoal_map("model", model, "data", shoal_dataset_pack(training), "epochs", epochs, "batches", batches));
+        err = shoal_spawn(train, workers,
+                          shoal_map("model", model, "data", training, "epochs", epochs, "batches", batches));
     }
     if (err == SHOAL_OK) {
         err = shoal_evaluate(model, testing, &loss, &accuracy);

@@ -25,16 +25,16 @@ static shoal_err exchange(int rank, shoal_module *model, shoal_queue *states, sh
 static shoal_err train(int rank, const shoal_value *args, shoal_module *model, shoal_queue *states)
 {
     shoal_queue *means = shoal_value_as_queue(shoal_value_at(shoal_value_find(args, "means"), (size_t)rank));
-    int64_t every = shoal_value_as_int(shoal_value_find(args, "every"));
-    int64_t steps = every * shoal_value_as_int(shoal_value_find(args, "rounds"));
-    shoal_dataset *set = shoal_dataset_open(shoal_value_find(args, "training"));
-    shoal_loader *data = shoal_loader_create(set, .batch = 64, .shuffle = true, .seed = (uint64_t)rank + 1);
+    int64_t every = 0, rounds = 0;
+    shoal_loader *data = shoal_loader_create(shoal_arg_dataset(args, "training"), .batch = 64, .shuffle = true,
+                                             .seed = (uint64_t)rank + 1);
     shoal_optimizer *sgd = shoal_sgd_create(model, .lr = 0.01, .momentum = 0.5);
-    shoal_err err = data && sgd ? SHOAL_OK : shoal_last_error();
+    shoal_err err = data && sgd ? shoal_arg_int(args, "every", &every) : shoal_last_error();
+    err = err == SHOAL_OK ? shoal_arg_int(args, "rounds", &rounds) : err;
     shoal_batch b;
 
     shoal_manual_seed((uint64_t)rank + 1);
-    for (int64_t step = 1; step <= steps && err == SHOAL_OK; step++) {
+    for (int64_t step = 1; step <= every * rounds && err == SHOAL_OK; step++) {
         err = shoal_loader_next(data, &b);
         err = err == SHOAL_END ? shoal_loader_next(data, &b) : err; /* the next epoch */
         if (err != SHOAL_OK) {
@@ -47,7 +47,6 @@ static shoal_err train(int rank, const shoal_value *args, shoal_module *model, s
     }
     shoal_optimizer_destroy(sgd);
     shoal_loader_destroy(data);
-    shoal_dataset_release(set);
     return err;
 }
 
@@ -75,9 +74,11 @@ static shoal_err answer(shoal_module *mean, shoal_queue *states, const shoal_val
     shoal_err err = SHOAL_OK;
     for (size_t i = 0; i < n && err == SHOAL_OK; i++) {
         shoal_value *message = NULL;
+        uint64_t rank = 0;
         err = shoal_queue_get(states, SHOAL_FOREVER, &message);
-        if (err == SHOAL_OK) {
-            by_rank[shoal_value_as_int(shoal_value_find(message, "rank"))] = message;
+        err = err == SHOAL_OK ? shoal_arg_uint(message, "rank", &rank) : err;
+        if (err == SHOAL_OK && rank < n) {
+            by_rank[rank] = message;
         }
     }
     err = err == SHOAL_OK ? average(mean, by_rank, n) : err;
@@ -93,9 +94,9 @@ static shoal_err answer(shoal_module *mean, shoal_queue *states, const shoal_val
 
 static shoal_err serve(const shoal_value *args, shoal_module *mean, shoal_queue *states)
 {
-    int64_t rounds = shoal_value_as_int(shoal_value_find(args, "rounds"));
-    shoal_dataset *set = shoal_dataset_open(shoal_value_find(args, "testing"));
-    shoal_err err = set ? SHOAL_OK : shoal_last_error();
+    int64_t rounds = 0;
+    shoal_dataset *set = shoal_arg_dataset(args, "testing");
+    shoal_err err = set ? shoal_arg_int(args, "rounds", &rounds) : shoal_last_error();
     for (int64_t round = 1; round <= rounds && err == SHOAL_OK; round++) {
         double loss = 0, accuracy = 0;
         err = answer(mean, states, shoal_value_find(args, "means"));
@@ -105,13 +106,12 @@ static shoal_err serve(const shoal_value *args, shoal_module *mean, shoal_queue 
             fflush(stdout);
         }
     }
-    shoal_dataset_release(set);
     return err;
 }
 
 static shoal_err work(int rank, const shoal_value *args)
 {
-    shoal_queue *states = shoal_value_as_queue(shoal_value_find(args, "states"));
+    shoal_queue *states = shoal_arg_queue(args, "states");
     shoal_manual_seed(1); /* all begin with the same parameters */
     shoal_module *model = shoal_model_create("mnist-cnn");
     int64_t workers = (int64_t)shoal_value_count(shoal_value_find(args, "means"));
@@ -134,8 +134,8 @@ static shoal_err run(int workers, int64_t rounds, int64_t every)
         means = shoal_list_add(means, shoal_value_object(to_rank));
         shoal_release(to_rank);
     }
-    shoal_value *args = shoal_map("states", states, "means", means, "training", shoal_dataset_pack(training), "testing",
-                                  shoal_dataset_pack(testing), "rounds", rounds, "every", every);
+    shoal_value *args = shoal_map("states", states, "means", means, "training", training, "testing", testing, "rounds",
+                                  rounds, "every", every);
     err = err == SHOAL_OK && args == NULL ? shoal_last_error() : err;
     err = err == SHOAL_OK ? shoal_spawn(work, workers + 1, args) : err;
     shoal_release(states);

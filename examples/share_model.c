@@ -19,8 +19,7 @@ static shoal_tensor *truth(shoal_tensor *x)
 
 static shoal_err train(int rank, const shoal_value *args)
 {
-    shoal_module *model =
-        shoal_value_as_module(shoal_value_find(args, "model")); /* the parent's parameters, not a copy */
+    shoal_module *model = shoal_arg_module(args, "model"); /* the parent's parameters, not a copy */
     shoal_optimizer *sgd = shoal_sgd_create(model, .lr = 0.02);
     shoal_tensor *x = shoal_empty(SHOAL_F32, SHOAL_SHAPE(32, 2));
     shoal_err err = model && sgd && x ? SHOAL_OK : shoal_last_error();

@@ -45,28 +45,28 @@ static shoal_err average(shoal_module *common, const shoal_value *models)
 static shoal_err average_and_test(shoal_module *common, const shoal_value *args, int64_t round)
 {
     double loss = 0, accuracy = 0;
-    shoal_dataset *testing = shoal_dataset_open(shoal_value_find(args, "testing"));
+    shoal_dataset *testing = shoal_arg_dataset(args, "testing");
     shoal_err err = testing ? average(common, shoal_value_find(args, "models")) : shoal_last_error();
     err = err == SHOAL_OK ? shoal_evaluate(common, testing, &loss, &accuracy) : err;
     if (err == SHOAL_OK) {
         printf("round %lld: test loss %.4f, accuracy %.2f %%\n", (long long)round + 1, loss, accuracy * 100);
         fflush(stdout);
     }
-    shoal_dataset_release(testing);
     return err;
 }
 
 static shoal_err train(int rank, const shoal_value *args)
 {
-    shoal_module *common = shoal_value_as_module(shoal_value_find(args, "common"));
+    int64_t rounds = 0, batches = 0;
+    double lr = 0;
+    shoal_module *common = shoal_arg_module(args, "common");
     shoal_module *own = shoal_value_as_module(shoal_value_at(shoal_value_find(args, "models"), (size_t)rank));
-    shoal_barrier *barrier = shoal_value_as_barrier(shoal_value_find(args, "barrier"));
-    shoal_dataset *part = shoal_dataset_open(shoal_value_at(shoal_value_find(args, "parts"), (size_t)rank));
+    shoal_barrier *barrier = shoal_arg_barrier(args, "barrier");
+    shoal_dataset *part = shoal_value_as_dataset(shoal_value_at(shoal_value_find(args, "parts"), (size_t)rank));
     shoal_loader *data = shoal_loader_create(part, .batch = 64, .shuffle = true, .seed = (uint64_t)rank + 1);
-    int64_t rounds = shoal_value_as_int(shoal_value_find(args, "rounds"));
-    int64_t batches = shoal_value_as_int(shoal_value_find(args, "batches"));
-    double lr = shoal_value_as_float(shoal_value_find(args, "lr"));
-    shoal_err err = common && own && barrier && data ? SHOAL_OK : shoal_last_error();
+    shoal_err err = common && own && barrier && data ? shoal_arg_int(args, "rounds", &rounds) : shoal_last_error();
+    err = err == SHOAL_OK ? shoal_arg_int(args, "batches", &batches) : err;
+    err = err == SHOAL_OK ? shoal_arg_float(args, "lr", &lr) : err;
 
     shoal_manual_seed((uint64_t)rank + 1);
     for (int64_t round = 0; err == SHOAL_OK && round < rounds; round++) {
@@ -77,7 +77,6 @@ static shoal_err train(int rank, const shoal_value *args)
         err = err == SHOAL_OK ? shoal_barrier_wait(barrier, SHOAL_FOREVER, NULL) : err; /* the mean is whole */
     }
     shoal_loader_destroy(data);
-    shoal_dataset_release(part);
     return err;
 }
 
@@ -93,14 +92,13 @@ static shoal_err run(int workers, int64_t rounds, double lr, int64_t batches)
     for (int i = 0; i < workers; i++) {
         shoal_module *own = shoal_model_create("mnist-cnn");
         models = shoal_list_add(models, shoal_value_module(own));
-        parts = shoal_list_add(parts, shoal_dataset_pack(part[i]));
+        parts = shoal_list_add(parts, shoal_value_dataset(part[i]));
         shoal_dataset_release(part[i]);
         shoal_module_destroy(own);
     }
     err = err == SHOAL_OK ? shoal_barrier_create((uint32_t)workers, &barrier) : err;
-    shoal_value *args =
-        shoal_map("common", common, "models", models, "parts", parts, "testing", shoal_dataset_pack(testing), "barrier",
-                  barrier, "rounds", rounds, "batches", batches, "lr", lr);
+    shoal_value *args = shoal_map("common", common, "models", models, "parts", parts, "testing", testing, "barrier",
+                                  barrier, "rounds", rounds, "batches", batches, "lr", lr);
     if (err == SHOAL_OK) {
         err = args ? shoal_spawn(train, workers, args) : shoal_last_error();
     }

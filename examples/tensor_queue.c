@@ -10,7 +10,7 @@
 
 static shoal_err produce(int rank, const shoal_value *args)
 {
-    shoal_queue *queue = shoal_value_as_queue(shoal_value_find(args, "queue"));
+    shoal_queue *queue = shoal_arg_queue(args, "queue");
     (void)rank;
     for (int i = 0; i < COUNT; i++) {
         shoal_tensor *t = shoal_full(SHOAL_F32, i, SHOAL_SHAPE(256, 1024));

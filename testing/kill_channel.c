@@ -165,9 +165,9 @@ static shoal_err put_objects(shoal_queue *q, kill_count *count, uint64_t id, uin
 /* What a received value says its id is; 0 when it says nonsense. */
 static uint64_t id_of_map(const shoal_value *v)
 {
-    uint64_t id = (uint64_t)shoal_value_as_int(shoal_value_find(v, "id"));
+    uint64_t id = (uint64_t)sh_int_of(shoal_value_find(v, "id"));
     const shoal_value *list = shoal_value_find(v, "list");
-    bool whole = shoal_value_count(list) == 3 && shoal_value_as_lock(shoal_value_find(v, "lock")) != NULL;
+    bool whole = shoal_value_count(list) == 3 && shoal_arg_lock(v, "lock") != NULL;
     for (size_t i = 0; whole && i < 3; i++) {
         whole = id_of_block(shoal_value_as_block(shoal_value_at(list, i))) == id;
     }
@@ -180,7 +180,7 @@ static uint64_t id_of_queue(shoal_queue *inner)
     shoal_value *v = NULL;
     uint64_t id = 0;
     if (shoal_queue_get(inner, SHOAL_NOW, &v) == SHOAL_OK) {
-        id = (uint64_t)shoal_value_as_int(v);
+        id = (uint64_t)sh_int_of(v);
         shoal_value_destroy(v);
     }
     for (int i = 0; i < 40 && shoal_queue_put_bytes(inner, "abc", 3, SHOAL_NOW) == SHOAL_OK; i++) {
@@ -200,7 +200,7 @@ static uint64_t id_of_pipe(shoal_pipe *end)
     shoal_value *v = NULL;
     uint64_t id = 0;
     if (shoal_pipe_recv(end, SHOAL_NOW, &v) == SHOAL_OK) {
-        id = (uint64_t)shoal_value_as_int(v);
+        id = (uint64_t)sh_int_of(v);
         shoal_value_destroy(v);
         v = shoal_value_int(1);
         if (shoal_pipe_send(end, v, SHOAL_NOW) != SHOAL_OK) {
@@ -217,7 +217,7 @@ static uint64_t id_of_value(kill_channel channel, const shoal_value *v)
     case KILL_OBJECTS:
         return shoal_value_object_kind(v) == SHOAL_KIND_QUEUE ? id_of_queue(shoal_value_as_queue(v))
                                                               : id_of_pipe(shoal_value_as_pipe(v));
-    default: return (uint64_t)shoal_value_as_int(v);
+    default: return (uint64_t)sh_int_of(v);
     }
 }
 

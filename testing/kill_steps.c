@@ -195,8 +195,8 @@ static void grow(kill_stage *stage, uint64_t *random)
     for (int i = 0; i < takes; i++) {
         shoal_value *v = NULL;
         must(stage, shoal_queue_get(q, SHOAL_NOW, &v), "get from a queue of one's own");
-        if (v != NULL && shoal_value_type(v) == SHOAL_INT && shoal_value_as_int(v) != i && !stage->tight) {
-            kill_fail(stage, "message %d of a queue of one's own is %lld", i, (long long)shoal_value_as_int(v));
+        if (v != NULL && shoal_value_type(v) == SHOAL_INT && sh_int_of(v) != i && !stage->tight) {
+            kill_fail(stage, "message %d of a queue of one's own is %lld", i, (long long)sh_int_of(v));
         }
         shoal_value_destroy(v);
     }
@@ -452,7 +452,7 @@ static void cancel(kill_stage *stage, uint64_t *random)
 
 static shoal_err child_target(int rank, const shoal_value *args)
 {
-    shoal_queue *q = shoal_value_as_queue(shoal_value_find(args, "queue"));
+    shoal_queue *q = shoal_arg_queue(args, "queue");
     shoal_err err = q == NULL ? shoal_last_error() : shoal_queue_put(q, shoal_value_int(rank), SHOAL_NOW);
     return err == SHOAL_OK ? shoal_return(shoal_map("rank", rank, "queue", q)) : err;
 }
@@ -501,12 +501,12 @@ static void start_server(kill_stage *stage, uint64_t *random)
 /* One worker is killed by its first task, so that there is always one to be replaced. */
 static shoal_err pool_task(const shoal_value *arg, shoal_value **out_result)
 {
-    shoal_event *first = shoal_value_as_event(shoal_value_find(arg, "first"));
+    shoal_event *first = shoal_arg_event(arg, "first");
     if (first != NULL && !shoal_event_is_set(first)) {
         shoal_event_set(first);
         kill(getpid(), SIGKILL);
     }
-    *out_result = shoal_value_int(2 * shoal_value_as_int(shoal_value_find(arg, "n")));
+    *out_result = shoal_value_int(2 * sh_int_of(shoal_value_find(arg, "n")));
     return SHOAL_OK;
 }
 
@@ -541,7 +541,7 @@ static void start_pool(kill_stage *stage, uint64_t *random)
     must(stage, shoal_pool_create(&options, &pool), "pool_create");
     shoal_err err = shoal_pool_map(pool, pool_task, list, 1, &results);
     for (int i = 0; err == SHOAL_OK && i < TASKS; i++) {
-        if (shoal_value_as_int(shoal_value_at(results, (size_t)i)) != 2 * i) {
+        if (sh_int_of(shoal_value_at(results, (size_t)i)) != 2 * i) {
             kill_fail(stage, "result %d of a pool is wrong", i);
         }
     }

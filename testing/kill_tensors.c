@@ -77,13 +77,13 @@ shoal_err kill_put_tensor(shoal_queue *q, kill_count *count, uint64_t id, uint64
 
 static uint64_t id_of_map(const shoal_value *v)
 {
-    uint64_t id = (uint64_t)shoal_value_as_int(shoal_value_find(v, "id"));
+    uint64_t id = (uint64_t)sh_int_of(shoal_value_find(v, "id"));
     const shoal_value *list = shoal_value_find(v, "list");
     const shoal_tensor *t = shoal_value_as_tensor(shoal_value_at(list, 0)),
                        *row = shoal_value_as_tensor(shoal_value_at(list, 1));
     const shoal_tensor *again = shoal_value_as_tensor(shoal_value_at(list, 2));
-    const shoal_tensor *w = shoal_value_as_tensor(shoal_value_find(v, "w"));
-    const shoal_sparse *s = shoal_value_as_sparse(shoal_value_find(v, "sparse"));
+    const shoal_tensor *w = shoal_arg_tensor(v, "w");
+    const shoal_sparse *s = shoal_arg_sparse(v, "sparse");
     if (t == NULL || row == NULL || again == NULL || w == NULL || s == NULL) {
         return 0;
     }

@@ -48,6 +48,25 @@ int sh_count_children(void);
                       shoal_err_name(wanted), shoal_last_error_text());                                                \
     } while (0)
 
+/* The number in a value; for anything else one that no test expects. Also in targets. */
+static inline int64_t sh_int_of(const shoal_value *value)
+{
+    int64_t i;
+    return shoal_value_as_int(value, &i) == SHOAL_OK ? i : INT64_MIN;
+}
+
+static inline double sh_float_of(const shoal_value *value)
+{
+    double d;
+    return shoal_value_as_float(value, &d) == SHOAL_OK ? d : -1e300;
+}
+
+static inline bool sh_bool_of(const shoal_value *value)
+{
+    bool b;
+    return shoal_value_as_bool(value, &b) == SHOAL_OK && b;
+}
+
 /* The audit of the world is clean. */
 void sh_assert_audit(const char *where);
 

@@ -37,8 +37,8 @@
 #define must_ok(expression) must_err(expression, SHOAL_OK)
 
 /* A shared object among the arguments: ARG(queue, "in"). */
-#define ARG(kind, name) shoal_value_as_##kind(shoal_value_find(args, name))
-#define ARG_INT(name) shoal_value_as_int(shoal_value_find(args, name))
+#define ARG(kind, name) shoal_arg_##kind(args, name)
+#define ARG_INT(name) sh_int_of(shoal_value_find(args, name))
 
 /* ---- in a test ---- */
 

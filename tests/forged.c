@@ -48,7 +48,7 @@ static void ck_goes_on(void)
     shoal_value *v = NULL;
     hot_ok(shoal_queue_put(queue, shoal_list(++number, "well"), SHOAL_NOW));
     hot_ok(shoal_queue_get(queue, SHOAL_NOW, &v));
-    hot(shoal_value_as_int(shoal_value_at(v, 0)) == number);
+    hot(sh_int_of(shoal_value_at(v, 0)) == number);
     shoal_value_destroy(v);
 }
 

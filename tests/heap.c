@@ -382,8 +382,8 @@ static counts with_blocks(int method, int64_t n, counts *out_child)
     ck_assert_ok(shoal_process_join(p, LIMIT, &status));
     ck_assert_msg(status.end == SHOAL_RETURNED, "%s", status.text);
     const shoal_value *r = shoal_process_result(p);
-    *out_child = (counts){.fds = (int)shoal_value_as_int(shoal_value_at(r, 0)),
-                          .mappings = (int)shoal_value_as_int(shoal_value_at(r, 1))};
+    *out_child =
+        (counts){.fds = (int)sh_int_of(shoal_value_at(r, 0)), .mappings = (int)sh_int_of(shoal_value_at(r, 1))};
     finish(p);
     for (int64_t i = 0; i < n; i++) {
         shoal_release(blocks[i]);

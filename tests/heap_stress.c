@@ -157,7 +157,7 @@ START_TEST(b14_processes_share_a_heap_that_is_too_small)
         shoal_status status;
         ck_assert_ok(shoal_process_join(p[i], LIMIT, &status));
         ck_assert_msg(status.end == SHOAL_RETURNED, "seed %u: %s", SEED, status.text);
-        refused += shoal_value_as_int(shoal_process_result(p[i]));
+        refused += sh_int_of(shoal_process_result(p[i]));
         finish(p[i]);
     }
     sh_assert_audit("after the work");

@@ -157,6 +157,130 @@ START_TEST(u10_every_call_reads_a_kept_value)
 }
 END_TEST
 
+/* ---- arguments: as short out as in (U15) ---- */
+
+/* Everything that a map takes, read back by key in another process. */
+static shoal_err read_all(int rank, const shoal_value *args)
+{
+    bool flag = false;
+    int64_t n = 0;
+    uint64_t u = 0;
+    double d = 0;
+    size_t size = 0;
+    must_ok(shoal_arg_bool(args, "bool", &flag));
+    must_ok(shoal_arg_int(args, "int", &n));
+    must_ok(shoal_arg_uint(args, "uint", &u));
+    must_ok(shoal_arg_float(args, "float", &d));
+    must(flag && n == -3 && u == UINT64_MAX && d == 0.5 && rank == 0);
+    must(strcmp(shoal_arg_string(args, "string"), "text") == 0);
+    must(memcmp(shoal_arg_bytes(args, "bytes", &size), "by", 2) == 0 && size == 2);
+    must(shoal_block_size(shoal_arg_block(args, "block")) == 100);
+    must(shoal_arg_pipe(args, "pipe") != NULL);
+    must_ok(shoal_lock_lock(shoal_arg_lock(args, "lock"), LIMIT));
+    must_ok(shoal_lock_unlock(shoal_arg_lock(args, "lock")));
+    must(shoal_arg_rlock(args, "rlock") != NULL && shoal_arg_condition(args, "condition") != NULL);
+    must(shoal_semaphore_value(shoal_arg_semaphore(args, "semaphore")) == 4);
+    must(shoal_arg_event(args, "event") != NULL && shoal_arg_barrier(args, "barrier") != NULL);
+    must(shoal_tensor_count(shoal_arg_tensor(args, "tensor")) == 6);
+    must(shoal_arg_module(args, "module") != NULL && shoal_arg_sparse(args, "sparse") != NULL);
+    shoal_dataset *set = shoal_arg_dataset(args, "dataset");
+    must(shoal_dataset_length(set) == 3 && shoal_arg_dataset(args, "dataset") == set); /* opened once */
+    return shoal_queue_put(shoal_arg_queue(args, "queue"), shoal_value_uint(u), LIMIT);
+}
+
+START_TEST(u15_what_a_map_takes_comes_out_by_key)
+{
+    shoal_queue *queue = make_queue(0);
+    shoal_block *block;
+    shoal_pipe *a, *b;
+    shoal_lock *lock;
+    shoal_rlock *rlock;
+    shoal_semaphore *semaphore;
+    shoal_condition *condition;
+    shoal_event *event;
+    shoal_barrier *barrier;
+    ck_assert_ok(shoal_block_create(100, &block));
+    ck_assert_ok(shoal_pipe_create(true, &a, &b));
+    ck_assert_ok(shoal_lock_create(&lock));
+    ck_assert_ok(shoal_rlock_create(&rlock));
+    ck_assert_ok(shoal_semaphore_create(4, 0, &semaphore));
+    ck_assert_ok(shoal_condition_create(&condition));
+    ck_assert_ok(shoal_event_create(&event));
+    ck_assert_ok(shoal_barrier_create(2, &barrier));
+    shoal_tensor *x = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(3, 2)), *y = shoal_zeros(SHOAL_I64, SHOAL_SHAPE(3));
+    shoal_module *module = shoal_linear_create(2, 2, true);
+    shoal_sparse *sparse = shoal_sparse_from_dense(x, SHOAL_COO);
+    shoal_dataset *set = shoal_tensor_dataset(x, y);
+    shoal_value *args = shoal_map("bool", shoal_value_bool(true), "int", -3, "uint", UINT64_MAX, "float", 0.5, "string",
+                                  "text", "bytes", shoal_value_bytes("by", 2), "block", block, "queue", queue, "pipe",
+                                  a, "lock", lock, "rlock", rlock, "semaphore", semaphore, "condition", condition,
+                                  "event", event, "barrier", barrier, "tensor", x);
+    args = shoal_map_set(args, "module", shoal_value_module(module));
+    args = shoal_map_set(args, "sparse", shoal_value_sparse(sparse));
+    args = shoal_map_set(args, "dataset", SHOAL_V(set));
+    finish(start(_i, 0, read_all, args));
+    uint64_t u = 0;
+    shoal_value *got;
+    ck_assert_ok(shoal_queue_get(queue, LIMIT, &got)); /* U14: it became -1 */
+    ck_assert_ok(shoal_value_as_uint(got, &u));
+    ck_assert(u == UINT64_MAX);
+    shoal_value_destroy(got);
+    shoal_dataset_release(set);
+    shoal_sparse_destroy(sparse);
+    shoal_module_destroy(module);
+    shoal_tensor_release(x);
+    shoal_tensor_release(y);
+    shoal_release(barrier);
+    shoal_release(event);
+    shoal_release(condition);
+    shoal_release(semaphore);
+    shoal_release(rlock);
+    shoal_release(lock);
+    shoal_release(a);
+    shoal_release(b);
+    shoal_release(block);
+    shoal_release(queue);
+}
+END_TEST
+
+#define ck_says(text)                                                                                                  \
+    ck_assert_msg(strstr(shoal_last_error_text(), text) != NULL, "\"%s\" is not in \"%s\"", text,                      \
+                  shoal_last_error_text())
+
+START_TEST(u15_errors_name_the_key_and_both_types)
+{
+    int64_t n = 77;
+    double d = 77;
+    shoal_value *args = shoal_map("n", 1, "text", "one", "large", UINT64_MAX, "map", shoal_map("a", 1));
+    ck_assert_ptr_null(shoal_arg_queue(args, "in"));
+    ck_assert_err(shoal_last_error(), SHOAL_ENOENT);
+    ck_says("\"in\"");
+    ck_assert_ptr_null(shoal_arg_queue(args, "n"));
+    ck_assert_err(shoal_last_error(), SHOAL_ETYPE);
+    ck_says("argument \"n\": wanted queue, the value is int");
+    ck_assert_ptr_null(shoal_arg_tensor(args, "text"));
+    ck_says("argument \"text\": wanted tensor, the value is string");
+    ck_assert_ptr_null(shoal_arg_module(args, "n"));
+    ck_says("argument \"n\": wanted module, the value is int");
+    ck_assert_ptr_null(shoal_arg_dataset(args, "n"));
+    ck_says("argument \"n\": wanted data set, the value is int");
+    ck_assert_ptr_null(shoal_arg_dataset(args, "map"));
+    ck_says("argument \"map\"");
+    ck_assert_ptr_null(shoal_arg_string(args, "n"));
+    ck_says("argument \"n\": wanted string, the value is int");
+    ck_assert_err(shoal_arg_int(args, "large", &n), SHOAL_ETYPE);
+    ck_says("argument \"large\": wanted int, the value is uint 18446744073709551615");
+    ck_assert_err(shoal_arg_float(args, "text", &d), SHOAL_ETYPE);
+    ck_assert_err(shoal_arg_int(args, "none", &n), SHOAL_ENOENT);
+    ck_assert_err(shoal_arg_int(NULL, "n", &n), SHOAL_EINVAL);
+    ck_says("shoal_arg_int: the map of arguments is NULL, after SHOAL_ENOENT");
+    ck_assert_err(shoal_arg_int(args, NULL, &n), SHOAL_EINVAL);
+    ck_assert_err(shoal_arg_int(shoal_value_find(args, "n"), "n", &n), SHOAL_ETYPE);
+    ck_assert(n == 77 && d == 77);
+    shoal_value_destroy(args);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("interface");
@@ -165,6 +289,8 @@ static Suite *suite(void)
     tcase_add_test(tc, u10_a_kept_value_can_be_put_again);
     tcase_add_test(tc, u10_a_container_gets_a_copy_of_a_kept_value);
     tcase_add_test(tc, u10_every_call_reads_a_kept_value);
+    add_for_methods(tc, u15_what_a_map_takes_comes_out_by_key);
+    tcase_add_test(tc, u15_errors_name_the_key_and_both_types);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -14,7 +14,7 @@ static void ck_recv_int(shoal_pipe *end, int64_t wanted)
 {
     shoal_value *v = NULL;
     ck_assert_ok(shoal_pipe_recv(end, LIMIT, &v));
-    ck_assert_int_eq(shoal_value_as_int(v), wanted);
+    ck_assert_int_eq(sh_int_of(v), wanted);
     shoal_value_destroy(v);
 }
 
@@ -99,7 +99,7 @@ START_TEST(the_last_release_of_an_end_closes_both_ways)
         ck_assert_ok(shoal_pipe_send(a, shoal_value_int(0), SHOAL_NOW)); /* one reference is left */
         shoal_release(b);
         ck_assert_err(shoal_pipe_send(a, mine, LIMIT), SHOAL_ECLOSED);
-        ck_assert_int_eq(shoal_value_as_int(mine), 1);
+        ck_assert_int_eq(sh_int_of(mine), 1);
         shoal_value_destroy(mine);
         ck_recv_int(a, i); /* what was sent arrives first */
         ck_assert_err(shoal_pipe_recv(a, LIMIT, &v), SHOAL_ECLOSED);

@@ -131,7 +131,7 @@ static shoal_err drain(int rank, const shoal_value *args)
     for (int64_t i = 0; i < n; i++) {
         shoal_value *v = NULL;
         must_ok(shoal_queue_get(q, LIMIT, &v));
-        must(shoal_value_as_int(v) == i);
+        must(sh_int_of(v) == i);
         shoal_value_destroy(v);
     }
     return SHOAL_OK;
@@ -151,7 +151,7 @@ START_TEST(b20_an_unbounded_queue_takes_a_million_and_gives_them_back)
         shoal_value *v = NULL;
         hot_ok(shoal_queue_put(q, shoal_value_int(i), SHOAL_NOW));
         hot_ok(shoal_queue_get(q, SHOAL_NOW, &v));
-        hot(shoal_value_as_int(v) == i);
+        hot(sh_int_of(v) == i);
         shoal_value_destroy(v);
     }
     shoal_release(q);
@@ -204,7 +204,7 @@ START_TEST(b21_a_bound_is_exact_for_four_producers)
             for (int k = 0; k < PUTTERS; k++) {
                 shoal_value *v = NULL;
                 ck_assert_ok(shoal_queue_get(told, LIMIT, &v));
-                got_in += (uint64_t)shoal_value_as_int(v);
+                got_in += (uint64_t)sh_int_of(v);
                 shoal_value_destroy(v);
             }
             ck_assert_uint_eq(got_in, room);
@@ -268,7 +268,7 @@ START_TEST(b20_small_bounds_hold_a_crowd)
             shoal_status status;
             ck_assert_ok(shoal_process_join(p[i], LIMIT, &status));
             ck_assert_msg(status.end == SHOAL_RETURNED, "bound %d: %s", (int)bounds[b], status.text);
-            sum += shoal_value_as_int(shoal_process_result(p[i]));
+            sum += sh_int_of(shoal_process_result(p[i]));
             finish(p[i]);
         }
         ck_assert_int_eq(sum, PUTTERS * n * (n - 1) / 2);
@@ -329,7 +329,7 @@ START_TEST(b21_close_under_load_loses_nothing)
         for (int i = 0; i < N; i++) {
             shoal_value *v = NULL;
             hot_ok(shoal_queue_get(out, LIMIT, &v));
-            sum += shoal_value_as_int(v);
+            sum += sh_int_of(v);
             shoal_value_destroy(v);
         }
         if (sum != 0 || shoal_queue_size(q) != 0) {

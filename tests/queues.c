@@ -76,7 +76,7 @@ static void b15_receive(shoal_queue *q, uint64_t seed)
     ck_assert_ok(shoal_queue_get_block(q, LIMIT, &b));
     ck_assert(shoal_block_size(b) == B15_BYTES && is_filled(shoal_block_data(b), B15_BYTES, seed + 1));
     ck_assert_ok(shoal_queue_get(q, LIMIT, &v));
-    ck_assert_int_eq(shoal_value_as_int(shoal_value_find(v, "seed")), (int64_t)seed);
+    ck_assert_int_eq(sh_int_of(shoal_value_find(v, "seed")), (int64_t)seed);
     ck_assert_ptr_eq(shoal_value_as_block(shoal_value_find(v, "block")), b);
     inner = shoal_list(1, "two", 3.5, shoal_value_null());
     ck_assert(shoal_value_equal(shoal_value_find(v, "in"), inner));
@@ -187,8 +187,8 @@ static bool b20_identify(const shoal_value *v, uint64_t *out_word)
     size_t size = 0;
     const char *bytes;
     if (shoal_value_type(v) == SHOAL_INT || shoal_value_type(v) == SHOAL_LIST) {
-        *out_word = (uint64_t)shoal_value_as_int(shoal_value_type(v) == SHOAL_INT ? v : shoal_value_at(v, 0));
-        return shoal_value_type(v) == SHOAL_INT || shoal_value_as_int(shoal_value_at(v, 2)) == (uint32_t)*out_word;
+        *out_word = (uint64_t)sh_int_of(shoal_value_type(v) == SHOAL_INT ? v : shoal_value_at(v, 0));
+        return shoal_value_type(v) == SHOAL_INT || sh_int_of(shoal_value_at(v, 2)) == (uint32_t)*out_word;
     }
     if (shoal_value_type(v) == SHOAL_OBJECT) {
         bytes = shoal_block_data(shoal_value_as_block(v));
@@ -299,7 +299,7 @@ static shoal_err b21_getter(int rank, const shoal_value *args)
     shoal_value *v = NULL;
     shoal_err err = shoal_queue_get(ARG(queue, "queue"), LIMIT, &v);
     must_err(err, (shoal_err)ARG_INT("wanted"));
-    must(err != SHOAL_OK || shoal_value_as_int(v) == rank);
+    must(err != SHOAL_OK || sh_int_of(v) == rank);
     shoal_value_destroy(v);
     return SHOAL_OK;
 }
@@ -339,7 +339,7 @@ START_TEST(b21_put_blocks_times_out_and_wakes)
         until_parked(p);
         ck_assert_err(shoal_process_join(p, SHOAL_NOW, NULL), SHOAL_ETIMEDOUT);
         ck_assert_ok(shoal_queue_get(q, LIMIT, &v));
-        ck_assert_int_eq(shoal_value_as_int(v), i - 3);
+        ck_assert_int_eq(sh_int_of(v), i - 3);
         shoal_value_destroy(v);
         finish(p);
         ck_assert_uint_eq(shoal_queue_size(q), 3);
@@ -387,7 +387,7 @@ START_TEST(b21_close_wakes_all_waiters)
             finish(g[i]);
         }
         ck_assert_ok(shoal_queue_get(full, SHOAL_NOW, &v)); /* what was in it comes out first */
-        ck_assert_int_eq(shoal_value_as_int(v), 77);
+        ck_assert_int_eq(sh_int_of(v), 77);
         shoal_value_destroy(v);
         ck_assert_err(shoal_queue_get(full, LIMIT, &v), SHOAL_ECLOSED);
         ck_assert_err(shoal_queue_put_bytes(full, "x", 1, LIMIT), SHOAL_ECLOSED);

@@ -20,7 +20,7 @@ static shoal_err answer_views(const shoal_value *asked, shoal_value **out)
         shoal_tensor_release(view);
         return SHOAL_OK;
     }
-    double n = ASKED(float, "n");
+    double n = sh_float_of(shoal_value_find(asked, "n"));
     whole = shoal_tensor_retain(ASKED(tensor, "whole"));
     view = shoal_tensor_retain(ASKED(tensor, "view"));
     must(is_counted(whole, n) && shoal_tensor_ndim(view) == 1 && shoal_tensor_stride(view, 0) == COLUMNS);
@@ -48,8 +48,8 @@ START_TEST(b1_a_tensor_and_its_view_in_one_message_are_one_memory)
         set_f32(whole, 0, 2, n + 1);
         set_f32(view, 4, 0, n + 5);
         v = talk_ask(&t, shoal_value_null());
-        hot(shoal_value_as_float(shoal_value_at(v, 0)) == n + 1 && shoal_value_as_float(shoal_value_at(v, 1)) == n + 1);
-        hot(shoal_value_as_float(shoal_value_at(v, 2)) == n + 5 && shoal_value_as_float(shoal_value_at(v, 3)) == n + 5);
+        hot(sh_float_of(shoal_value_at(v, 0)) == n + 1 && sh_float_of(shoal_value_at(v, 1)) == n + 1);
+        hot(sh_float_of(shoal_value_at(v, 2)) == n + 5 && sh_float_of(shoal_value_at(v, 3)) == n + 5);
         shoal_value_destroy(v);
         shoal_tensor_release(whole);
         shoal_scope_release(0);
@@ -65,7 +65,7 @@ static shoal_err answer_again(const shoal_value *asked, shoal_value **out)
 {
     static shoal_tensor *first;
     shoal_tensor *t = ASKED(tensor, "t");
-    int64_t n = ASKED(int, "n");
+    int64_t n = sh_int_of(shoal_value_find(asked, "n"));
     must(t != NULL && AT(t, 0, 0) == (double)n);
     if (n == 0) {
         first = shoal_tensor_retain(t);
@@ -75,7 +75,7 @@ static shoal_err answer_again(const shoal_value *asked, shoal_value **out)
     set_f32(t, 1, 1, (double)n + 100);
     must(AT(first, 1, 1) == (double)n + 100); /* seen at once */
     *out = shoal_map("t", n % 2 == 0 ? t : first, "id", shoal_tensor_storage_id(t));
-    if (shoal_value_as_bool(shoal_value_find(asked, "last"))) {
+    if (sh_bool_of(shoal_value_find(asked, "last"))) {
         shoal_tensor_release(first);
     }
     return SHOAL_OK;
@@ -94,7 +94,7 @@ START_TEST(b2_a_storage_that_comes_again_or_back_is_the_same)
             shoal_value *v = talk_ask(&t, shoal_map("t", sent, "n", n, "last", shoal_value_bool(n == TIMES - 1)));
             kept[n] = shoal_tensor_retain(shoal_value_as_tensor(shoal_value_find(v, "t")));
             hot(same_memory(kept[n], sent) && shoal_tensor_data(kept[n]) == shoal_tensor_data(sent));
-            hot((uint64_t)shoal_value_as_int(shoal_value_find(v, "id")) == shoal_tensor_storage_id(sent));
+            hot((uint64_t)sh_int_of(shoal_value_find(v, "id")) == shoal_tensor_storage_id(sent));
             hot(AT(sent, 1, 1) == n + 100);
             set_f32(kept[n], 2, 2, n + 200);
             hot(AT(sent, 2, 2) == n + 200 && AT(kept[0], 2, 2) == n + 200);

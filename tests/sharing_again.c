@@ -35,9 +35,9 @@ static bool are_equal(const shoal_value *a, const shoal_value *b)
     for (size_t i = 0; good && i < shoal_value_count(a); i++) {
         const shoal_value *x = shoal_value_at(a, i), *y = shoal_value_at(b, i);
         good = shoal_value_type(x) == shoal_value_type(y) &&
-               (shoal_value_type(x) == SHOAL_BOOL    ? shoal_value_as_bool(x) == shoal_value_as_bool(y)
-                : shoal_value_type(x) == SHOAL_FLOAT ? shoal_value_as_float(x) == shoal_value_as_float(y)
-                                                     : shoal_value_as_int(x) == shoal_value_as_int(y));
+               (shoal_value_type(x) == SHOAL_BOOL    ? sh_bool_of(x) == sh_bool_of(y)
+                : shoal_value_type(x) == SHOAL_FLOAT ? sh_float_of(x) == sh_float_of(y)
+                                                     : sh_int_of(x) == sh_int_of(y));
     }
     return good;
 }
@@ -132,7 +132,7 @@ START_TEST(b16_another_block_under_the_same_id_has_its_own_size)
         ((unsigned char *)shoal_block_data(sent))[size - 1] = (unsigned char)(size % 251);
         hot_ok(n % 3 == 0 ? shoal_queue_give_block(t.in, sent, LIMIT) : shoal_queue_put_block(t.in, sent, LIMIT));
         shoal_value *said = talk_hear(&t);
-        hot((size_t)shoal_value_as_int(said) == size);
+        hot((size_t)sh_int_of(said) == size);
         shoal_value_destroy(said);
         hot_ok(shoal_queue_get_block(t.out, LIMIT, &back));
         hot(shoal_block_size(back) == size && (n % 3 == 0 || back == sent));

@@ -58,7 +58,7 @@ static shoal_err answer_nested(const shoal_value *asked, shoal_value **out)
     must(same_memory(c, d) && !same_memory(a, c) &&
          shoal_value_equal(shoal_value_at(twice, 0), shoal_value_at(twice, 1)));
     must(shoal_value_as_block(shoal_value_find(asked, "block")) != NULL);
-    must(strcmp(ASKED(string, "text"), "words") == 0 && ASKED(int, "number") == 5);
+    must(strcmp(ASKED(string, "text"), "words") == 0 && sh_int_of(shoal_value_find(asked, "number")) == 5);
     must(shoal_add_scalar_(a, 1) && shoal_add_scalar_(b, 1) && shoal_add_scalar_(c, 1));
     *out = shoal_value_copy(asked);
     return SHOAL_OK;

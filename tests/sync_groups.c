@@ -16,7 +16,7 @@ static int64_t get_int(shoal_queue *q)
 {
     shoal_value *v = NULL;
     ck_assert_ok(shoal_queue_get(q, LIMIT, &v));
-    int64_t i = shoal_value_as_int(v);
+    int64_t i = sh_int_of(v);
     shoal_value_destroy(v);
     return i;
 }
@@ -314,8 +314,8 @@ static int64_t party_told(shoal_process *p, shoal_err wanted, int64_t since)
     ck_assert_ok(shoal_process_join(p, LIMIT, NULL));
     const shoal_value *result = shoal_process_result(p);
     ck_assert_ptr_nonnull(result);
-    ck_assert_str_eq(shoal_err_name((shoal_err)shoal_value_as_int(shoal_value_at(result, 0))), shoal_err_name(wanted));
-    int64_t when = shoal_value_as_int(shoal_value_at(result, 1));
+    ck_assert_str_eq(shoal_err_name((shoal_err)sh_int_of(shoal_value_at(result, 0))), shoal_err_name(wanted));
+    int64_t when = sh_int_of(shoal_value_at(result, 1));
     finish(p);
     return when - since;
 }

@@ -216,7 +216,7 @@ static void b27_run(int method, int kind, bool killed, bool join_first)
     for (int i = 0; i < N; i++) { /* they find out by themselves */
         shoal_value *v = NULL;
         ck_assert_ok(shoal_queue_get(told, LIMIT, &v));
-        dead += shoal_value_as_int(v) == SHOAL_EOWNERDEAD;
+        dead += sh_int_of(v) == SHOAL_EOWNERDEAD;
         shoal_value_destroy(v);
         finish(w[i]);
     }

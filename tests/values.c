@@ -270,7 +270,7 @@ START_TEST(objects_in_nested_maps_are_the_same_objects_there)
         ck_assert_ok(shoal_queue_get(o.all[SHOAL_KIND_QUEUE - 1], SHOAL_NOW, &v));
         shoal_value_destroy(v);
         ck_assert_ok(shoal_pipe_recv(o.other_end, SHOAL_NOW, &v));
-        ck_assert_int_eq(shoal_value_as_int(v), 6);
+        ck_assert_int_eq(sh_int_of(v), 6);
         shoal_value_destroy(v);
         ck_assert_ok(shoal_lock_lock(o.all[SHOAL_KIND_LOCK - 1], SHOAL_NOW));
         ck_assert_ok(shoal_lock_unlock(o.all[SHOAL_KIND_LOCK - 1]));
@@ -384,7 +384,7 @@ static shoal_err return_member(int rank, const shoal_value *args)
     shoal_value *list = shoal_value_copy(args), *member = (shoal_value *)(uintptr_t)shoal_value_at(list, 0);
     (void)rank;
     must_err(shoal_return(member), SHOAL_EINVAL);
-    must(shoal_value_as_int(shoal_value_at(list, 0)) == 7);
+    must(sh_int_of(shoal_value_at(list, 0)) == 7);
     shoal_value_destroy(list);
     return SHOAL_OK;
 }

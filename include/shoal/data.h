@@ -14,7 +14,6 @@
 extern "C" {
 #endif
 
-typedef struct shoal_dataset shoal_dataset;
 typedef struct shoal_loader shoal_loader;
 
 typedef enum shoal_part {
@@ -61,11 +60,14 @@ const char *shoal_dataset_name(const shoal_dataset *set);
 SHOAL_MUST_USE shoal_err shoal_dataset_fetch(shoal_dataset *set, const int64_t *numbers, int64_t count, shoal_tensor *x,
                                              shoal_tensor *y);
 
-/* A data set as a value, to give to another process, and the set that it is there: over the same memory, the caller's.
+/* A data set as a value, to give to another process: shoal_map("data", set). The reader gives the set that it is there, over the
+ * same memory; it belongs to the value, so retain what is to stay longer. A set is opened once for each value, by the first reader.
+ * shoal_arg_dataset reads the member of that key, as shoal_arg_queue in value.h. NULL gives NULL.
  * Errors: SHOAL_EINVAL for a set that cannot travel, with the reason; SHOAL_ETYPE for another kind of value; what pack tells and what open
  * returns. */
-shoal_value *shoal_dataset_pack(shoal_dataset *set);
-shoal_dataset *shoal_dataset_open(const shoal_value *packed);
+shoal_value *shoal_value_dataset(shoal_dataset *set);
+shoal_dataset *shoal_value_as_dataset(const shoal_value *value);
+shoal_dataset *shoal_arg_dataset(const shoal_value *args, const char *key);
 
 /* Rows of two tensors of the same length; both are retained, or copied where they are not contiguous. Tensors of the program's
  * own memory (shoal_from_memory) cannot travel. */
@@ -126,7 +128,7 @@ typedef struct shoal_loader_options {
     shoal_start start; /* of the workers */
 } shoal_loader_options;
 
-/* The caller owns the loader; it retains the set. With workers, set must be one that can travel (shoal_dataset_pack): MNIST, a
+/* The caller owns the loader; it retains the set. With workers, set must be one that can travel (shoal_value_dataset): MNIST, a
  * tensor data set, a subset or split of these. One thread at a time uses a loader. NULL: SHOAL_EINVAL, SHOAL_ENOMEM, and what
  * shoal_process_start gives. */
 shoal_loader *shoal_loader_create_with(shoal_dataset *set, const shoal_loader_options *options);

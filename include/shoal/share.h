@@ -69,6 +69,11 @@ shoal_tensor *shoal_value_as_tensor(const shoal_value *value);
 shoal_sparse *shoal_value_as_sparse(const shoal_value *value);
 shoal_module *shoal_value_as_module(const shoal_value *value);
 
+/* The same by key, as shoal_arg_queue in value.h. */
+shoal_tensor *shoal_arg_tensor(const shoal_value *args, const char *key);
+shoal_sparse *shoal_arg_sparse(const shoal_value *args, const char *key);
+shoal_module *shoal_arg_module(const shoal_value *args, const char *key);
+
 /* A map of names to tensors that share the module's memory; and the way back: copies every value of the map into the module
  * (SHOAL_EINVAL names the first that is missing, too much, or of another shape). */
 shoal_value *shoal_module_state_dict(shoal_module *module);

@@ -33,6 +33,7 @@ typedef struct shoal_pipe shoal_pipe;
 typedef struct shoal_tensor shoal_tensor;
 typedef struct shoal_sparse shoal_sparse;
 typedef struct shoal_module shoal_module;
+typedef struct shoal_dataset shoal_dataset;
 
 /* So many lists and maps may lie within each other, in makers (SHOAL_EINVAL) and in the decoder. */
 #define SHOAL_VALUE_DEPTH 64
@@ -41,6 +42,7 @@ typedef enum shoal_type {
     SHOAL_NULL,
     SHOAL_BOOL,
     SHOAL_INT,
+    SHOAL_UINT, /* a whole number over INT64_MAX; every smaller one is SHOAL_INT */
     SHOAL_FLOAT,
     SHOAL_STRING,
     SHOAL_BYTES,
@@ -71,13 +73,15 @@ typedef enum shoal_kind {
 shoal_value *shoal_value_null(void);
 shoal_value *shoal_value_bool(bool b);
 shoal_value *shoal_value_int(int64_t i);
+shoal_value *shoal_value_uint(uint64_t u);
 shoal_value *shoal_value_float(double d);
 shoal_value *shoal_value_string(const char *text);
 shoal_value *shoal_value_bytes(const void *bytes, size_t size);
 shoal_value *shoal_value_object(void *object);
-shoal_value *shoal_value_tensor(shoal_tensor *t); /* share.h says what these three do */
+shoal_value *shoal_value_tensor(shoal_tensor *t); /* share.h says what these three do, */
 shoal_value *shoal_value_sparse(shoal_sparse *s);
 shoal_value *shoal_value_module(shoal_module *module);
+shoal_value *shoal_value_dataset(shoal_dataset *set); /* and data.h this one */
 shoal_value *shoal_value_list(void);
 shoal_value *shoal_value_map(void);
 
@@ -110,13 +114,20 @@ shoal_value *shoal_value_copy(const shoal_value *value);
  * are: a NaN equals itself, 0.0 and -0.0 differ. The order of a map's keys does not count. */
 bool shoal_value_equal(const shoal_value *a, const shoal_value *b);
 
-/* Readers. They borrow: what they return belongs to the value. A value of another type gives the zero of the type
- * and sets the last error to SHOAL_ETYPE; NULL in gives that too. Int reads as float and the other way when it is
- * the same number. Each kind of shared object reads only as what it is, a queue not as a block. */
+/* Readers. They borrow: what they return belongs to the value.
+ *
+ * Numbers come by the output, which a failure leaves alone: SHOAL_ETYPE names both types when the value is of another one, and
+ * the number when it does not fit; SHOAL_EINVAL for NULL. Int, uint and float read as each other when it is the same number.
+ *
+ * Pointers are NULL when the value is of another type (SHOAL_ETYPE); NULL in gives NULL and leaves the last error. Each kind of
+ * shared object reads only as what it is, a queue not as a block.
+ *
+ * type and object_kind of NULL are SHOAL_NULL and SHOAL_KIND_NONE; the kind of anything but an object is SHOAL_KIND_NONE. */
 shoal_type shoal_value_type(const shoal_value *value);
-bool shoal_value_as_bool(const shoal_value *value);
-int64_t shoal_value_as_int(const shoal_value *value);
-double shoal_value_as_float(const shoal_value *value);
+SHOAL_MUST_USE shoal_err shoal_value_as_bool(const shoal_value *value, bool *out_bool);
+SHOAL_MUST_USE shoal_err shoal_value_as_int(const shoal_value *value, int64_t *out_int);
+SHOAL_MUST_USE shoal_err shoal_value_as_uint(const shoal_value *value, uint64_t *out_uint);
+SHOAL_MUST_USE shoal_err shoal_value_as_float(const shoal_value *value, double *out_float);
 const char *shoal_value_as_string(const shoal_value *value);
 const void *shoal_value_as_bytes(const shoal_value *value, size_t *out_size);
 shoal_kind shoal_value_object_kind(const shoal_value *value);
@@ -129,6 +140,30 @@ shoal_semaphore *shoal_value_as_semaphore(const shoal_value *value);
 shoal_condition *shoal_value_as_condition(const shoal_value *value);
 shoal_event *shoal_value_as_event(const shoal_value *value);
 shoal_barrier *shoal_value_as_barrier(const shoal_value *value);
+
+/* Arguments: a member of a map by its key, read as what it is. What shoal_map("in", queue, "n", 3) put in comes out as
+ *
+ *     int64_t n;
+ *     shoal_queue *in = shoal_arg_queue(args, "in");
+ *     shoal_err err = shoal_arg_int(args, "n", &n);
+ *
+ * Handles and texts are borrowed from the value. Errors, whose text names the key: SHOAL_ENOENT when it is missing, SHOAL_ETYPE
+ * with both types, SHOAL_EINVAL for NULL. shoal_arg_tensor, _sparse and _module are in share.h, shoal_arg_dataset in data.h. */
+SHOAL_MUST_USE shoal_err shoal_arg_bool(const shoal_value *args, const char *key, bool *out_bool);
+SHOAL_MUST_USE shoal_err shoal_arg_int(const shoal_value *args, const char *key, int64_t *out_int);
+SHOAL_MUST_USE shoal_err shoal_arg_uint(const shoal_value *args, const char *key, uint64_t *out_uint);
+SHOAL_MUST_USE shoal_err shoal_arg_float(const shoal_value *args, const char *key, double *out_float);
+const char *shoal_arg_string(const shoal_value *args, const char *key);
+const void *shoal_arg_bytes(const shoal_value *args, const char *key, size_t *out_size);
+shoal_block *shoal_arg_block(const shoal_value *args, const char *key);
+shoal_queue *shoal_arg_queue(const shoal_value *args, const char *key);
+shoal_pipe *shoal_arg_pipe(const shoal_value *args, const char *key);
+shoal_lock *shoal_arg_lock(const shoal_value *args, const char *key);
+shoal_rlock *shoal_arg_rlock(const shoal_value *args, const char *key);
+shoal_semaphore *shoal_arg_semaphore(const shoal_value *args, const char *key);
+shoal_condition *shoal_arg_condition(const shoal_value *args, const char *key);
+shoal_event *shoal_arg_event(const shoal_value *args, const char *key);
+shoal_barrier *shoal_arg_barrier(const shoal_value *args, const char *key);
 
 /* Members. count: of a list or a map, else 0. at: the i-th member, of a map in the order of setting; NULL and
  * SHOAL_EINVAL beyond the last. find: NULL and SHOAL_ENOENT when there is no such key. */
@@ -164,9 +199,9 @@ static inline shoal_value *shoal_value_identity(shoal_value *v)
         int: shoal_value_int,                                                                                          \
         unsigned: shoal_value_int,                                                                                     \
         long: shoal_value_int,                                                                                         \
-        unsigned long: shoal_value_int,                                                                                \
+        unsigned long: shoal_value_uint,                                                                               \
         long long: shoal_value_int,                                                                                    \
-        unsigned long long: shoal_value_int,                                                                           \
+        unsigned long long: shoal_value_uint,                                                                          \
         float: shoal_value_float,                                                                                      \
         double: shoal_value_float,                                                                                     \
         char *: shoal_value_string,                                                                                    \
@@ -183,7 +218,8 @@ static inline shoal_value *shoal_value_identity(shoal_value *v)
         shoal_barrier *: shoal_value_object,                                                                           \
         shoal_tensor *: shoal_value_tensor,                                                                            \
         shoal_sparse *: shoal_value_sparse,                                                                            \
-        shoal_module *: shoal_value_module)(x)
+        shoal_module *: shoal_value_module,                                                                            \
+        shoal_dataset *: shoal_value_dataset)(x)
 
 #define SHOAL_CAT_(a, b) a##b
 #define SHOAL_CAT(a, b) SHOAL_CAT_(a, b)

@@ -18,6 +18,12 @@ static _Thread_local uint64_t told;   /* how many errors */
 static pthread_key_t end_key;
 static pthread_once_t end_once = PTHREAD_ONCE_INIT;
 
+/* Clean-up: how many begins await their end, and the last failure since the first of them. */
+static _Thread_local uint32_t cleanups;
+static _Thread_local shoal_err cleanup_code;
+
+#define NULL_AFTER " is NULL, after "
+
 static const char *const names[] = {
     [SHOAL_OK] = "SHOAL_OK",           [SHOAL_EINVAL] = "SHOAL_EINVAL",
     [SHOAL_ENOMEM] = "SHOAL_ENOMEM",   [SHOAL_ETIMEDOUT] = "SHOAL_ETIMEDOUT",
@@ -41,12 +47,15 @@ const char *shoal_err_name(shoal_err err)
 
 shoal_err shoal_last_error(void)
 {
-    return last_code;
+    return cleanups > 0 ? cleanup_code : last_code;
 }
 
 const char *shoal_last_error_text(void)
 {
-    return last_text != NULL ? last_text : last_code != SHOAL_OK ? "no memory for the words of this error" : "";
+    return cleanups > 0            ? shoal_err_name(cleanup_code)
+           : last_text != NULL     ? last_text
+           : last_code != SHOAL_OK ? "no memory for the words of this error"
+                                   : "";
 }
 
 static void thread_ended(void *text)
@@ -77,8 +86,25 @@ static void set_text(const char *text)
     }
 }
 
+void sh_cleanup_begin(void)
+{
+    if (cleanups++ == 0) {
+        cleanup_code = SHOAL_OK;
+    }
+}
+
+void sh_cleanup_end(void)
+{
+    SH_INVARIANT(cleanups > 0);
+    cleanups--;
+}
+
 shoal_err shoal_fail(shoal_err err, const char *format, ...)
 {
+    if (cleanups > 0) {
+        cleanup_code = err;
+        return err;
+    }
     char text[TEXT_SIZE]; /* the arguments may point into last_text */
     va_list arguments;
     va_start(arguments, format);
@@ -100,7 +126,23 @@ shoal_err sh_fail_os(const char *what)
 
 shoal_err sh_null_error(const char *call, const char *what)
 {
-    return last_code != SHOAL_OK ? last_code : sh_fail(SHOAL_EINVAL, "%s: %s is NULL", call, what);
+    if (last_code == SHOAL_OK) {
+        return sh_fail(SHOAL_EINVAL, "%s: %s is NULL", call, what);
+    }
+    const char *before = shoal_last_error_text();
+    const char *cause = strstr(before, NULL_AFTER); /* of NULLs that follow each other, the first has the reason */
+    if (last_code == SHOAL_EINVAL && cause != NULL) {
+        return sh_fail(SHOAL_EINVAL, "%s: %s%s", call, what, cause);
+    }
+    return sh_fail(SHOAL_EINVAL, "%s: %s" NULL_AFTER "%s: %s", call, what, shoal_err_name(last_code), before);
+}
+
+void *sh_null_in(const char *call, const char *what)
+{
+    if (last_code == SHOAL_OK) {
+        (void)sh_null_error(call, what);
+    }
+    return NULL;
 }
 
 uint64_t sh_callback_mark(void)

@@ -13,9 +13,18 @@
  * and EACCES, otherwise SHOAL_EOS. */
 shoal_err sh_fail_os(const char *what);
 
-/* A NULL that was given where the result of a failed call may stand: that failure, which says why it is NULL, or, when nothing has
- * failed in this thread, SHOAL_EINVAL "call: what is NULL". */
+/* A call that returns shoal_err was given NULL where it may not be: SHOAL_EINVAL "call: what is NULL". The NULL may be what a
+ * failed call returned, so the text ends with this thread's earlier failure, if there is one: "…, after SHOAL_ENOENT: no key". */
 shoal_err sh_null_error(const char *call, const char *what);
+
+/* The same in a call that returns NULL: the earlier failure stays the last error, for it says why the argument is NULL. Only when
+ * nothing has failed in this thread is it SHOAL_EINVAL. Always returns NULL, which fits any pointer. */
+void *sh_null_in(const char *call, const char *what);
+
+/* Clean-up never changes the last error. Each destroy, release, close and leave that calls what can fail stands between these
+ * two; they nest. In between, failures have a code (shoal_last_error) but no text, and the end forgets them. */
+void sh_cleanup_begin(void);
+void sh_cleanup_end(void);
 
 /* Functions of the program that the library calls may fail without telling why. Each of their calls stands between these:
  *

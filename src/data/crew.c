@@ -106,7 +106,7 @@ static shoal_err set_up(sh_crew *crew)
     if (crew->workers == NULL || crew->places == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for %d workers of a loader", crew->count);
     }
-    crew->packed = shoal_dataset_pack(crew->set);
+    crew->packed = shoal_value_dataset(crew->set);
     shoal_err err = crew->packed != NULL ? shoal_queue_create(0, &crew->answers) : shoal_last_error();
     for (size_t i = 0; err == SHOAL_OK && i < places; i++) {
         err = make_place(crew, &crew->places[i]);

@@ -192,12 +192,12 @@ static shoal_value *moody_pack(void *state)
 
 static shoal_err moody_open(const shoal_value *packed, void **out_state)
 {
-    if (shoal_value_as_int(shoal_value_find(packed, "mood")) == OPENS_NOT) {
+    if (sh_int_of(shoal_value_find(packed, "mood")) == OPENS_NOT) {
         return SHOAL_EPERM;
     }
     moody *m = calloc(1, sizeof *m);
-    m->mood = (int)shoal_value_as_int(shoal_value_find(packed, "mood"));
-    m->deaths = shoal_retain(shoal_value_as_block(shoal_value_find(packed, "deaths")));
+    m->mood = (int)sh_int_of(shoal_value_find(packed, "mood"));
+    m->deaths = shoal_retain(shoal_arg_block(packed, "deaths"));
     *out_state = m;
     return SHOAL_OK;
 }

@@ -26,8 +26,8 @@ typedef struct worker {
 /* The tensors of a place, from a member of the list or from a message. */
 static shoal_err take_tensors(place *p, const shoal_value *from)
 {
-    shoal_tensor *x = shoal_value_as_tensor(shoal_value_find(from, SH_PLACE_X));
-    shoal_tensor *y = shoal_value_as_tensor(shoal_value_find(from, SH_PLACE_Y));
+    shoal_tensor *x = shoal_arg_tensor(from, SH_PLACE_X);
+    shoal_tensor *y = shoal_arg_tensor(from, SH_PLACE_Y);
     if (x == NULL || y == NULL) {
         return shoal_last_error();
     }
@@ -39,22 +39,22 @@ static shoal_err take_tensors(place *p, const shoal_value *from)
 static shoal_err set_up(worker *w, const shoal_value *args)
 {
     const shoal_value *places = shoal_value_find(args, SH_CREW_PLACES);
-    w->tasks = shoal_value_as_queue(shoal_value_find(args, SH_CREW_TASKS));
-    w->answers = shoal_value_as_queue(shoal_value_find(args, SH_CREW_ANSWERS));
-    w->first = shoal_value_as_int(shoal_value_find(args, SH_CREW_FIRST));
+    w->tasks = shoal_arg_queue(args, SH_CREW_TASKS);
+    w->answers = shoal_arg_queue(args, SH_CREW_ANSWERS);
     w->count = shoal_value_count(places);
     w->places = calloc(w->count + 1, sizeof *w->places);
     if (w->places == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for %zu batches", w->count);
     }
-    shoal_err err = w->tasks != NULL && w->answers != NULL ? SHOAL_OK : shoal_last_error();
+    shoal_err err =
+        w->tasks != NULL && w->answers != NULL ? shoal_arg_int(args, SH_CREW_FIRST, &w->first) : shoal_last_error();
     for (size_t i = 0; err == SHOAL_OK && i < w->count; i++) {
         w->places[i].block = shoal_value_as_block(shoal_value_find(shoal_value_at(places, i), SH_PLACE_BLOCK));
         w->places[i].shm = w->places[i].block != NULL ? shoal_block_data(w->places[i].block) : NULL;
         err = w->places[i].shm != NULL ? take_tensors(&w->places[i], shoal_value_at(places, i)) : shoal_last_error();
     }
     if (err == SHOAL_OK) {
-        w->set = shoal_dataset_open(shoal_value_find(args, SH_CREW_SET));
+        w->set = shoal_dataset_retain(shoal_arg_dataset(args, SH_CREW_SET));
         err = w->set != NULL ? SHOAL_OK : shoal_last_error();
     }
     return err;
@@ -107,9 +107,12 @@ static shoal_err renew(worker *w)
     if (err != SHOAL_OK) {
         return err;
     }
-    size_t i = (size_t)(shoal_value_as_int(shoal_value_find(message, SH_PLACE)) - w->first);
-    err = i < w->count ? take_tensors(&w->places[i], message)
-                       : sh_fail(SHOAL_ECORRUPT, "new tensors for a place that is not this worker's");
+    int64_t number = -1;
+    err = shoal_arg_int(message, SH_PLACE, &number);
+    size_t i = (size_t)(number - w->first);
+    err = err != SHOAL_OK ? err
+          : i < w->count  ? take_tensors(&w->places[i], message)
+                          : sh_fail(SHOAL_ECORRUPT, "new tensors for a place that is not this worker's");
     shoal_value_destroy(message);
     return err;
 }

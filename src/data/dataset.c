@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "proc/target.h"
+#include "share/value.h"
 #include "tensor/tensor.h"
 
 #include <stdlib.h>
@@ -243,9 +244,12 @@ shoal_err sh_function_of_value(const shoal_value *value, sh_any_function *out_fu
     return sh_target_find(&target, size, out_function);
 }
 
-shoal_value *shoal_dataset_pack(shoal_dataset *set)
+shoal_value *shoal_value_dataset(shoal_dataset *set)
 {
-    if (set == NULL || set->type.pack == NULL || set->type.open == NULL) {
+    if (set == NULL) {
+        return sh_null_in("shoal_value_dataset", "the data set");
+    }
+    if (set->type.pack == NULL || set->type.open == NULL) {
         (void)sh_fail(SHOAL_EINVAL, "%s cannot travel: its type has no pack and open", shoal_dataset_name(set));
         return NULL;
     }
@@ -279,7 +283,7 @@ static shoal_err open_type(const shoal_value *packed, shoal_dataset_type *t)
     sh_any_function fetch, destroy, pack, open;
     const void *bytes = shoal_value_as_bytes(shoal_value_find(packed, "form"), &size);
     if (bytes == NULL || size != sizeof f) {
-        return sh_fail(SHOAL_ETYPE, "the value is no packed data set");
+        return sh_fail(SHOAL_ETYPE, "wanted data set, the value is another map");
     }
     memcpy(&f, bytes, sizeof f);
     shoal_err err = sh_function_of_value(shoal_value_find(packed, "fetch"), &fetch);
@@ -296,7 +300,7 @@ static shoal_err open_type(const shoal_value *packed, shoal_dataset_type *t)
         return err;
     }
     *t = (shoal_dataset_type){
-        .name = shoal_value_as_string(shoal_value_find(packed, "dataset")),
+        .name = shoal_arg_string(packed, "dataset"),
         .length = f.length,
         .x_dtype = f.x_dtype,
         .y_dtype = f.y_dtype,
@@ -312,7 +316,8 @@ static shoal_err open_type(const shoal_value *packed, shoal_dataset_type *t)
     return t->open != NULL ? SHOAL_OK : sh_fail(SHOAL_ETYPE, "the packed data set cannot be opened");
 }
 
-shoal_dataset *shoal_dataset_open(const shoal_value *packed)
+/* The set that a packed one is in this process. */
+static shoal_dataset *open_set(const shoal_value *packed)
 {
     shoal_dataset_type type;
     void *state = NULL;
@@ -327,6 +332,31 @@ shoal_dataset *shoal_dataset_open(const shoal_value *packed)
     shoal_dataset *set = shoal_dataset_create(&type, state);
     if (set == NULL && type.destroy != NULL) {
         type.destroy(state);
+    }
+    return set;
+}
+
+static void drop_set(sh_made_of *attachment)
+{
+    shoal_dataset_release(attachment->made);
+    free(attachment);
+}
+
+shoal_dataset *shoal_value_as_dataset(const shoal_value *value)
+{
+    if (value == NULL || value->type != SHOAL_MAP || value->size == 0) {
+        return sh_value_wrong(value, "data set", "shoal_value_as_dataset");
+    }
+    void *set = sh_value_attached(value);
+    return set != NULL ? set : sh_value_keep(value, open_set(value), drop_set);
+}
+
+shoal_dataset *shoal_arg_dataset(const shoal_value *args, const char *key)
+{
+    const shoal_value *value = sh_arg_find(args, key);
+    shoal_dataset *set = value != NULL ? shoal_value_as_dataset(value) : NULL;
+    if (value != NULL && set == NULL) {
+        (void)sh_arg_failed(key);
     }
     return set;
 }

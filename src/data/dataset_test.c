@@ -319,7 +319,7 @@ END_TEST
 static shoal_err look(int rank, const shoal_value *args)
 {
     (void)rank;
-    shoal_dataset *set = shoal_dataset_open(shoal_value_find(args, "set"));
+    shoal_dataset *set = shoal_dataset_retain(shoal_arg_dataset(args, "set"));
     if (set == NULL) {
         return shoal_last_error();
     }
@@ -336,14 +336,14 @@ START_TEST(travels)
     shoal_dataset *set = counting(10, 3);
     shoal_dataset *sub = shoal_subset_with(set, (int64_t[]){9, 7}, 2, add_number, NULL);
     shoal_dataset *subsub = shoal_subset(sub, (int64_t[]){1, 0, 1}, 3);
-    shoal_value *packed = shoal_map("set", shoal_dataset_pack(subsub)), *results[1];
+    shoal_value *packed = shoal_map("set", shoal_value_dataset(subsub)), *results[1];
     ck_assert_msg(packed != NULL, "%s", shoal_last_error_text());
     shoal_process_options o = {.start = (shoal_start)_i};
     ck_assert_ok(shoal_spawn_with(look, 1, packed, &o, results));
-    ck_assert_int_eq(shoal_value_as_int(shoal_value_at(results[0], 0)), 109);
-    ck_assert_int_eq(shoal_value_as_int(shoal_value_at(results[0], 1)), 3);
+    ck_assert_int_eq(sh_int_of(shoal_value_at(results[0], 0)), 109);
+    ck_assert_int_eq(sh_int_of(shoal_value_at(results[0], 1)), 3);
     ck_assert_str_eq(shoal_value_as_string(shoal_value_at(results[0], 2)), "tensors");
-    ck_assert_int_eq(shoal_value_as_int(shoal_value_at(results[0], 3)), 9 % 3);
+    ck_assert_int_eq(sh_int_of(shoal_value_at(results[0], 3)), 9 % 3);
     shoal_value_destroy(results[0]);
     shoal_dataset_release(subsub);
     shoal_dataset_release(sub);
@@ -358,12 +358,12 @@ START_TEST(stays)
     shoal_dataset *own = shoal_dataset_create(
         &(shoal_dataset_type){.name = "own", .length = 1, .fetch = set->type.fetch, .y_dtype = SHOAL_I64}, NULL);
     shoal_dataset *with = shoal_subset_with(set, (int64_t[]){1}, 1, add_number, &one);
-    ck_assert_ptr_null(shoal_dataset_pack(own));
+    ck_assert_ptr_null(shoal_value_dataset(own));
     ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
-    ck_assert_ptr_null(shoal_dataset_pack(with));
+    ck_assert_ptr_null(shoal_value_dataset(with));
     ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
     shoal_value *v = shoal_map("form", 1);
-    ck_assert_ptr_null(shoal_dataset_open(v));
+    ck_assert_ptr_null(shoal_dataset_retain(shoal_value_as_dataset(v)));
     ck_assert_int_eq(shoal_last_error(), SHOAL_ETYPE);
     shoal_value_destroy(v);
     ck_assert_ptr_null(shoal_dataset_create(&(shoal_dataset_type){.length = -1, .fetch = set->type.fetch}, NULL));
@@ -419,8 +419,8 @@ START_TEST(bare_codes)
     shoal_dataset *set = shoal_dataset_create(&type, NULL), *full = shoal_dataset_create(&type, &any);
     shoal_dataset *sub = shoal_subset_with(set, (int64_t[]){5}, 1, bare_transform, NULL);
     shoal_tensor *x = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(1)), *y = shoal_zeros(SHOAL_I64, SHOAL_SHAPE(1));
-    shoal_value *packed = shoal_dataset_pack(set);
-    ck_assert_ptr_null(shoal_dataset_open(packed));
+    shoal_value *packed = shoal_value_dataset(set);
+    ck_assert_ptr_null(shoal_dataset_retain(shoal_value_as_dataset(packed)));
     told(SHOAL_EPERM, "bare: open returned SHOAL_EPERM");
     (void)shoal_fail(SHOAL_ELIMIT, "an older one");
     ck_assert_err(shoal_dataset_fetch(set, (int64_t[]){0}, 1, x, y), SHOAL_ELIMIT);
@@ -429,7 +429,7 @@ START_TEST(bare_codes)
     told(SHOAL_ELIMIT, "in words");
     ck_assert_err(shoal_dataset_fetch(sub, (int64_t[]){0}, 1, x, y), SHOAL_ECLOSED);
     told(SHOAL_ECLOSED, "bare: the transform of a subset returned SHOAL_ECLOSED");
-    ck_assert_ptr_null(shoal_dataset_pack(full));
+    ck_assert_ptr_null(shoal_value_dataset(full));
     told(SHOAL_EINVAL, "bare: pack returned NULL and told no error");
     shoal_value_destroy(packed);
     shoal_tensor_release(x);

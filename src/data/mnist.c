@@ -121,14 +121,16 @@ static shoal_err images_open(const shoal_value *packed, void **out_state)
     if (m == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for a data set");
     }
-    m->pixels = shoal_tensor_retain(shoal_value_as_tensor(shoal_value_find(packed, "pixels")));
-    m->labels = shoal_tensor_retain(shoal_value_as_tensor(shoal_value_find(packed, "labels")));
-    m->scale = (float)shoal_value_as_float(shoal_value_find(packed, "scale"));
-    m->shift = (float)shoal_value_as_float(shoal_value_find(packed, "shift"));
-    if (m->pixels == NULL || m->labels == NULL) {
+    m->pixels = shoal_tensor_retain(shoal_arg_tensor(packed, "pixels"));
+    m->labels = shoal_tensor_retain(shoal_arg_tensor(packed, "labels"));
+    double scale, shift;
+    if (m->pixels == NULL || m->labels == NULL || shoal_arg_float(packed, "scale", &scale) != SHOAL_OK ||
+        shoal_arg_float(packed, "shift", &shift) != SHOAL_OK) {
         images_destroy(m);
         return sh_fail(SHOAL_ETYPE, "the value is no packed set of images");
     }
+    m->scale = (float)scale;
+    m->shift = (float)shift;
     *out_state = m;
     return SHOAL_OK;
 }

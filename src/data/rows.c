@@ -71,8 +71,8 @@ static rows *rows_create(shoal_tensor *x, shoal_tensor *y)
 
 static shoal_err rows_open(const shoal_value *packed, void **out_state)
 {
-    shoal_tensor *x = shoal_tensor_retain(shoal_value_as_tensor(shoal_value_find(packed, "x")));
-    shoal_tensor *y = shoal_tensor_retain(shoal_value_as_tensor(shoal_value_find(packed, "y")));
+    shoal_tensor *x = shoal_tensor_retain(shoal_arg_tensor(packed, "x"));
+    shoal_tensor *y = shoal_tensor_retain(shoal_arg_tensor(packed, "y"));
     *out_state = rows_create(x, y);
     return *out_state != NULL ? SHOAL_OK : shoal_last_error();
 }

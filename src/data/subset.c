@@ -74,7 +74,7 @@ static shoal_value *subset_pack(void *state)
                       "a subset whose transform has a context cannot travel: a pointer means nothing there");
         return NULL;
     }
-    return shoal_map("parent", shoal_dataset_pack(s->parent), "numbers", shoal_value_tensor(s->numbers), "transform",
+    return shoal_map("parent", shoal_value_dataset(s->parent), "numbers", shoal_value_tensor(s->numbers), "transform",
                      sh_value_function((sh_any_function)s->transform));
 }
 
@@ -88,8 +88,8 @@ static shoal_err subset_open(const shoal_value *packed, void **out_state)
     shoal_err err = sh_function_of_value(shoal_value_find(packed, "transform"), &transform);
     if (err == SHOAL_OK) {
         s->transform = (shoal_transform)transform;
-        s->numbers = shoal_tensor_retain(shoal_value_as_tensor(shoal_value_find(packed, "numbers")));
-        s->parent = s->numbers != NULL ? shoal_dataset_open(shoal_value_find(packed, "parent")) : NULL;
+        s->numbers = shoal_tensor_retain(shoal_arg_tensor(packed, "numbers"));
+        s->parent = s->numbers != NULL ? shoal_dataset_retain(shoal_arg_dataset(packed, "parent")) : NULL;
         err = s->parent != NULL ? sh_dataset_check(s->parent, numbers_of(s), shoal_tensor_count(s->numbers))
                                 : shoal_last_error();
     }

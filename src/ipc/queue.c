@@ -144,7 +144,7 @@ shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeou
     shoal_block *q = (shoal_block *)queue;
     shoal_err err;
     if (value == NULL) {
-        return shoal_last_error() != SHOAL_OK ? shoal_last_error() : sh_fail(SHOAL_EINVAL, "put: NULL");
+        return sh_null_error("shoal_queue_put", "the value");
     }
     if (value->owner == SH_OWNER_CONTAINER) {
         return sh_value_check_free(value);

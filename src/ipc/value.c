@@ -108,6 +108,18 @@ shoal_value *shoal_value_int(int64_t i)
     return value;
 }
 
+shoal_value *shoal_value_uint(uint64_t u)
+{
+    if (u <= INT64_MAX) {
+        return shoal_value_int((int64_t)u);
+    }
+    shoal_value *value = node_create(SHOAL_UINT, 0);
+    if (value != NULL) {
+        value->as.natural = u;
+    }
+    return value;
+}
+
 shoal_value *shoal_value_float(double d)
 {
     shoal_value *value = node_create(SHOAL_FLOAT, 0);
@@ -164,11 +176,16 @@ shoal_value *shoal_value_object(void *object)
     return value;
 }
 
+static sh_a64 *attachment_of(shoal_value *value)
+{
+    return value->type == SHOAL_MAP ? &value->as.map->attached : &value->attached;
+}
+
 void *sh_value_attach(const shoal_value *value, sh_made_of *attachment)
 {
     /* Pairs with the acquire of those who read it: what it points to is complete. */
     uint64_t none = 0;
-    sh_a64 *place = &((shoal_value *)(uintptr_t)value)->attached;
+    sh_a64 *place = attachment_of((shoal_value *)(uintptr_t)value);
     if (sh_cas_acq_rel(place, &none, (uintptr_t)attachment)) {
         return attachment->made;
     }
@@ -178,7 +195,8 @@ void *sh_value_attach(const shoal_value *value, sh_made_of *attachment)
 
 void *sh_value_attached(const shoal_value *value)
 {
-    const sh_made_of *attachment = (const sh_made_of *)(uintptr_t)sh_load_acquire(&value->attached);
+    const sh_made_of *attachment =
+        (const sh_made_of *)(uintptr_t)sh_load_acquire(attachment_of((shoal_value *)(uintptr_t)value));
     return attachment != NULL ? attachment->made : NULL;
 }
 
@@ -212,6 +230,7 @@ shoal_err sh_value_reserve(shoal_value *container, uint32_t count)
         container->as.map = room;
         if (first) {
             container->as.map->index = NULL;
+            sh_store_relaxed(&container->as.map->attached, 0);
         }
     }
     container->capacity = count;
@@ -345,9 +364,8 @@ static bool may_join(shoal_value *container, shoal_type type, shoal_value *membe
 {
     bool good = false;
     if (container == NULL || member == NULL) {
-        if (shoal_last_error() == SHOAL_OK) {
-            (void)sh_fail(SHOAL_EINVAL, "a NULL value");
-        }
+        (void)sh_null_in(type == SHOAL_LIST ? "shoal_list_add" : "shoal_map_set",
+                         container == NULL ? "the container" : "the member");
     } else if (container->type != type) {
         (void)sh_fail(SHOAL_ETYPE, "wanted %s, the value is %s", sh_type_name(type), sh_type_name(container->type));
     } else if (is_member(container) || is_member(member) || container == member) {
@@ -413,6 +431,14 @@ static void keep_text(void *text)
     (void)text; /* the tree borrows the texts from the keys */
 }
 
+static void drop_attachment(shoal_value *value)
+{
+    sh_made_of *attachment = (sh_made_of *)(uintptr_t)sh_load_acquire(attachment_of(value));
+    if (attachment != NULL) {
+        attachment->destroy(attachment);
+    }
+}
+
 /* Calls itself no deeper than SHOAL_VALUE_DEPTH, as do copy, equal and format. */
 static void destroy(shoal_value *value)
 {
@@ -422,6 +448,7 @@ static void destroy(shoal_value *value)
         }
         free(value->as.items);
     } else if (value->type == SHOAL_MAP && value->as.map != NULL) {
+        drop_attachment(value);
         tdestroy(value->as.map->index, keep_text);
         for (size_t i = 0; i < value->size; i++) {
             free(value->as.map->pairs[i].key);
@@ -429,10 +456,7 @@ static void destroy(shoal_value *value)
         }
         free(value->as.map);
     } else if (value->type == SHOAL_OBJECT) {
-        sh_made_of *attachment = (sh_made_of *)(uintptr_t)sh_load_acquire(&value->attached);
-        if (attachment != NULL) {
-            attachment->destroy(attachment);
-        }
+        drop_attachment(value);
         shoal_release(value->as.object);
     }
     free(value);
@@ -536,6 +560,7 @@ bool shoal_value_equal(const shoal_value *a, const shoal_value *b)
     case SHOAL_NULL: return true;
     case SHOAL_BOOL: return a->as.boolean == b->as.boolean;
     case SHOAL_INT:
+    case SHOAL_UINT:
     case SHOAL_FLOAT: return a->as.integer == b->as.integer; /* of a float: its bits */
     case SHOAL_STRING:
     case SHOAL_BYTES: return memcmp(a->text, b->text, a->size) == 0;

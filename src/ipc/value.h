@@ -43,6 +43,7 @@ struct shoal_value {
     union {
         bool boolean;
         int64_t integer;
+        uint64_t natural; /* of a SHOAL_UINT: over INT64_MAX */
         double number;
         shoal_block *object; /* one reference is ours */
         shoal_value **items; /* of a list */
@@ -60,13 +61,22 @@ typedef struct sh_pair {
 /* A search among many keys goes through the index: a tree, as <search.h> keeps it, over the texts of all keys. */
 struct sh_map {
     void *index;
+    sh_a64 attached; /* as that of an object, below: what a map stands for, a data set */
     sh_pair pairs[];
 };
 
-/* What was made of the object in a value, or NULL; and keeping it there. Two may be quick to make it: the first stays, the
- * other's is destroyed; returns what stays. */
+/* What was made of an object, or of a map that is not empty, or NULL; and keeping it there. Two may be quick to make it: the first
+ * stays, the other's is destroyed; returns what stays. Whoever attaches to a map must not change the map. */
 void *sh_value_attached(const shoal_value *value);
 void *sh_value_attach(const shoal_value *value, sh_made_of *attachment);
+
+/* SHOAL_ETYPE "wanted queue, the value is int"; for NULL as sh_null_in, in a call of that name. Always returns NULL. */
+void *sh_value_wrong(const shoal_value *value, const char *wanted, const char *call);
+
+/* The member of that key for a call shoal_arg_TYPE; NULL: the error names the key. And the words of what failed then, with the
+ * key in front. */
+const shoal_value *sh_arg_find(const shoal_value *args, const char *key);
+shoal_err sh_arg_failed(const char *key);
 
 /* Words for messages. */
 const char *sh_type_name(uint8_t type);

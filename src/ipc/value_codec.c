@@ -142,6 +142,7 @@ static shoal_err pack_value(msgpack_packer *packer, sh_encoding *e, const shoal_
     case SHOAL_NULL: failed = msgpack_pack_nil(packer); break;
     case SHOAL_BOOL: failed = value->as.boolean ? msgpack_pack_true(packer) : msgpack_pack_false(packer); break;
     case SHOAL_INT: failed = msgpack_pack_int64(packer, value->as.integer); break;
+    case SHOAL_UINT: failed = msgpack_pack_uint64(packer, value->as.natural); break;
     case SHOAL_FLOAT: failed = msgpack_pack_double(packer, value->as.number); break;
     case SHOAL_STRING: failed = msgpack_pack_str_with_body(packer, value->text, value->size); break;
     case SHOAL_BYTES: failed = msgpack_pack_bin_with_body(packer, value->text, value->size); break;
@@ -172,8 +173,7 @@ static shoal_err pack_value(msgpack_packer *packer, sh_encoding *e, const shoal_
 shoal_err sh_encoding_init(sh_encoding *e, const shoal_value *value)
 {
     if (value == NULL) {
-        shoal_err err = shoal_last_error();
-        return err != SHOAL_OK ? err : sh_fail(SHOAL_EINVAL, "a NULL value");
+        return sh_null_error("a message", "the value");
     }
     e->bytes = e->small_bytes;
     e->size = 0;
@@ -269,7 +269,7 @@ static int on_int64(decoder *d, int64_t i, shoal_value **out_value)
 
 static int on_uint64(decoder *d, uint64_t i, shoal_value **out_value)
 {
-    return i > INT64_MAX ? refuse(d, "an integer beyond int64") : on_int64(d, (int64_t)i, out_value);
+    return deliver(d, shoal_value_uint(i), out_value);
 }
 
 #define on_uint8 on_int64

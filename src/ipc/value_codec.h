@@ -31,8 +31,8 @@ typedef struct sh_encoding {
 } sh_encoding;
 
 /* Writes the value as bytes into the caller's struct, which points into the value until fini; after a failure there
- * is nothing to fini. A NULL value is what a failed maker left: its error is returned.
- * Errors: SHOAL_ENOMEM; SHOAL_ELIMIT for a string or bytes of 4 GiB and more. */
+ * is nothing to fini.
+ * Errors: SHOAL_EINVAL for NULL; SHOAL_ENOMEM; SHOAL_ELIMIT for a string or bytes of 4 GiB and more. */
 SHOAL_MUST_USE shoal_err sh_encoding_init(sh_encoding *e, const shoal_value *value);
 void sh_encoding_fini(sh_encoding *e);
 
@@ -40,7 +40,7 @@ void sh_encoding_fini(sh_encoding *e);
  * be hostile, and may lie in shared memory that changes meanwhile: they are copied once and only the copy is read.
  * Memory is taken in proportion to size at most.
  * Errors: SHOAL_ECORRUPT with the byte in the text: truncated, bytes left over, nested deeper than
- * SHOAL_VALUE_DEPTH, a key that is no string, text that is not UTF-8 or holds a NUL, an integer beyond int64, an
+ * SHOAL_VALUE_DEPTH, a key that is no string, text that is not UTF-8 or holds a NUL, an
  * unknown extension, an index without its object, an object of another kind; SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err sh_value_decode(const void *bytes, size_t size, shoal_block *const *objects,
                                          size_t object_count, shoal_value **out_value);

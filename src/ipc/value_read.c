@@ -11,9 +11,9 @@
 const char *sh_type_name(uint8_t type)
 {
     static const char *const names[] = {
-        [SHOAL_NULL] = "null",   [SHOAL_BOOL] = "bool",     [SHOAL_INT] = "int",
-        [SHOAL_FLOAT] = "float", [SHOAL_STRING] = "string", [SHOAL_BYTES] = "bytes",
-        [SHOAL_LIST] = "list",   [SHOAL_MAP] = "map",       [SHOAL_OBJECT] = "object",
+        [SHOAL_NULL] = "null",   [SHOAL_BOOL] = "bool",     [SHOAL_INT] = "int",     [SHOAL_UINT] = "uint",
+        [SHOAL_FLOAT] = "float", [SHOAL_STRING] = "string", [SHOAL_BYTES] = "bytes", [SHOAL_LIST] = "list",
+        [SHOAL_MAP] = "map",     [SHOAL_OBJECT] = "object",
     };
     return type < sizeof names / sizeof names[0] ? names[type] : "unknown";
 }
@@ -30,65 +30,108 @@ const char *sh_kind_name(uint8_t kind)
     return kind < sizeof names / sizeof names[0] ? names[kind] : "unknown";
 }
 
-static bool is(const shoal_value *value, shoal_type type)
+/* What the value is, in a word: of an object its kind. */
+static const char *name_of(const shoal_value *value)
 {
-    if (value != NULL && value->type == type) {
-        return true;
+    return value->type == SHOAL_OBJECT ? sh_kind_name(value->kind) : sh_type_name(value->type);
+}
+
+void *sh_value_wrong(const shoal_value *value, const char *wanted, const char *call)
+{
+    if (value == NULL) {
+        return sh_null_in(call, "the value");
     }
-    (void)sh_fail(SHOAL_ETYPE, "wanted %s, %s%s", sh_type_name(type),
-                  value != NULL ? "the value is " : "there is no value",
-                  value != NULL ? sh_type_name(value->type) : "");
-    return false;
+    (void)sh_fail(SHOAL_ETYPE, "wanted %s, the value is %s", wanted, name_of(value));
+    return NULL;
+}
+
+static bool is(const shoal_value *value, shoal_type type, const char *call)
+{
+    return (value != NULL && value->type == type) || sh_value_wrong(value, sh_type_name(type), call) != NULL;
 }
 
 shoal_type shoal_value_type(const shoal_value *value)
 {
+    return value != NULL ? (shoal_type)value->type : SHOAL_NULL;
+}
+
+/* A number that is not the type's: the words say which, and what it would have to be. */
+static shoal_err refuse_number(const shoal_value *value, const char *wanted, const char *call)
+{
     if (value == NULL) {
-        (void)sh_fail(SHOAL_ETYPE, "wanted a type, there is no value");
-        return SHOAL_NULL;
+        return sh_null_error(call, "the value");
     }
-    return value->type;
-}
-
-bool shoal_value_as_bool(const shoal_value *value)
-{
-    return is(value, SHOAL_BOOL) && value->as.boolean;
-}
-
-int64_t shoal_value_as_int(const shoal_value *value)
-{
-    if (value != NULL && value->type == SHOAL_FLOAT) {
-        double d = value->as.number;
-        if (d >= -0x1p63 && d < 0x1p63 && (double)(int64_t)d == d) {
-            return (int64_t)d;
-        }
-        (void)sh_fail(SHOAL_ETYPE, "wanted int, the value is float %.17g", d);
-        return 0;
+    switch ((shoal_type)value->type) {
+    case SHOAL_INT: return sh_fail(SHOAL_ETYPE, "wanted %s, the value is int %" PRId64, wanted, value->as.integer);
+    case SHOAL_UINT: return sh_fail(SHOAL_ETYPE, "wanted %s, the value is uint %" PRIu64, wanted, value->as.natural);
+    case SHOAL_FLOAT: return sh_fail(SHOAL_ETYPE, "wanted %s, the value is float %.17g", wanted, value->as.number);
+    default: return sh_fail(SHOAL_ETYPE, "wanted %s, the value is %s", wanted, name_of(value));
     }
-    return is(value, SHOAL_INT) ? value->as.integer : 0;
 }
 
-double shoal_value_as_float(const shoal_value *value)
+shoal_err shoal_value_as_bool(const shoal_value *value, bool *out_bool)
+{
+    if (value == NULL || value->type != SHOAL_BOOL) {
+        return refuse_number(value, "bool", "shoal_value_as_bool");
+    }
+    *out_bool = value->as.boolean;
+    return SHOAL_OK;
+}
+
+shoal_err shoal_value_as_int(const shoal_value *value, int64_t *out_int)
 {
     if (value != NULL && value->type == SHOAL_INT) {
-        double d = (double)value->as.integer;
-        if (d < 0x1p63 && (int64_t)d == value->as.integer) {
-            return d;
-        }
-        (void)sh_fail(SHOAL_ETYPE, "wanted float, which cannot hold int %" PRId64, value->as.integer);
-        return 0;
+        *out_int = value->as.integer;
+        return SHOAL_OK;
     }
-    return is(value, SHOAL_FLOAT) ? value->as.number : 0;
+    double d = value != NULL && value->type == SHOAL_FLOAT ? value->as.number : NAN;
+    if (d >= -0x1p63 && d < 0x1p63 && (double)(int64_t)d == d) {
+        *out_int = (int64_t)d;
+        return SHOAL_OK;
+    }
+    return refuse_number(value, "int", "shoal_value_as_int");
+}
+
+shoal_err shoal_value_as_uint(const shoal_value *value, uint64_t *out_uint)
+{
+    if (value != NULL && (value->type == SHOAL_UINT || (value->type == SHOAL_INT && value->as.integer >= 0))) {
+        *out_uint = value->as.natural;
+        return SHOAL_OK;
+    }
+    double d = value != NULL && value->type == SHOAL_FLOAT ? value->as.number : NAN;
+    if (d >= 0 && d < 0x1p64 && (double)(uint64_t)d == d) {
+        *out_uint = (uint64_t)d;
+        return SHOAL_OK;
+    }
+    return refuse_number(value, "uint", "shoal_value_as_uint");
+}
+
+shoal_err shoal_value_as_float(const shoal_value *value, double *out_float)
+{
+    if (value == NULL) {
+        return refuse_number(value, "float", "shoal_value_as_float");
+    }
+    double d = value->type == SHOAL_INT    ? (double)value->as.integer
+               : value->type == SHOAL_UINT ? (double)value->as.natural
+                                           : value->as.number;
+    bool same = value->type == SHOAL_FLOAT ||
+                (value->type == SHOAL_INT && d < 0x1p63 && (int64_t)d == value->as.integer) ||
+                (value->type == SHOAL_UINT && d < 0x1p64 && (uint64_t)d == value->as.natural);
+    if (!same) {
+        return refuse_number(value, "float", "shoal_value_as_float");
+    }
+    *out_float = d;
+    return SHOAL_OK;
 }
 
 const char *shoal_value_as_string(const shoal_value *value)
 {
-    return is(value, SHOAL_STRING) ? value->text : NULL;
+    return is(value, SHOAL_STRING, "shoal_value_as_string") ? value->text : NULL;
 }
 
 const void *shoal_value_as_bytes(const shoal_value *value, size_t *out_size)
 {
-    bool good = is(value, SHOAL_BYTES);
+    bool good = is(value, SHOAL_BYTES, "shoal_value_as_bytes");
     if (out_size != NULL) {
         *out_size = good ? value->size : 0;
     }
@@ -97,20 +140,15 @@ const void *shoal_value_as_bytes(const shoal_value *value, size_t *out_size)
 
 shoal_kind shoal_value_object_kind(const shoal_value *value)
 {
-    return is(value, SHOAL_OBJECT) ? value->kind : SHOAL_KIND_NONE;
+    return value != NULL && value->type == SHOAL_OBJECT ? (shoal_kind)value->kind : SHOAL_KIND_NONE;
 }
 
 /* All shared objects are blocks underneath; the kind says which of the public types the handle is. */
 static void *object_of(const shoal_value *value, shoal_kind kind)
 {
-    if (!is(value, SHOAL_OBJECT)) {
-        return NULL;
-    }
-    if (value->kind != kind) {
-        (void)sh_fail(SHOAL_ETYPE, "wanted %s, the value is %s", sh_kind_name(kind), sh_kind_name(value->kind));
-        return NULL;
-    }
-    return value->as.object;
+    return value != NULL && value->type == SHOAL_OBJECT && value->kind == kind
+               ? (void *)value->as.object
+               : sh_value_wrong(value, sh_kind_name(kind), "shoal_value_as_…");
 }
 
 shoal_block *shoal_value_as_block(const shoal_value *value)
@@ -160,7 +198,7 @@ shoal_barrier *shoal_value_as_barrier(const shoal_value *value)
 
 static bool is_container(const shoal_value *value)
 {
-    return value != NULL && value->type == SHOAL_MAP ? true : is(value, SHOAL_LIST);
+    return value != NULL && (value->type == SHOAL_MAP || value->type == SHOAL_LIST);
 }
 
 static bool has_member(const shoal_value *container, size_t i)
@@ -179,7 +217,10 @@ size_t shoal_value_count(const shoal_value *value)
 
 const shoal_value *shoal_value_at(const shoal_value *value, size_t i)
 {
-    if (!is_container(value) || !has_member(value, i)) {
+    if (!is_container(value)) {
+        return sh_value_wrong(value, "list or map", "shoal_value_at");
+    }
+    if (!has_member(value, i)) {
         return NULL;
     }
     return value->type == SHOAL_LIST ? value->as.items[i] : value->as.map->pairs[i].value;
@@ -187,12 +228,12 @@ const shoal_value *shoal_value_at(const shoal_value *value, size_t i)
 
 const char *shoal_value_key_at(const shoal_value *map, size_t i)
 {
-    return is(map, SHOAL_MAP) && has_member(map, i) ? map->as.map->pairs[i].key->text : NULL;
+    return is(map, SHOAL_MAP, "shoal_value_key_at") && has_member(map, i) ? map->as.map->pairs[i].key->text : NULL;
 }
 
 const shoal_value *shoal_value_find(const shoal_value *map, const char *key)
 {
-    if (!is(map, SHOAL_MAP)) {
+    if (!is(map, SHOAL_MAP, "shoal_value_find")) {
         return NULL;
     }
     const sh_pair *pair = key != NULL ? sh_map_find(map, key, strlen(key)) : NULL;
@@ -282,6 +323,10 @@ static void write_value(writer *w, const shoal_value *value)
         (void)snprintf(text, sizeof text, "%" PRId64, value->as.integer);
         write_word(w, text);
         break;
+    case SHOAL_UINT:
+        (void)snprintf(text, sizeof text, "%" PRIu64, value->as.natural);
+        write_word(w, text);
+        break;
     case SHOAL_BYTES:
         (void)snprintf(text, sizeof text, "<%zu byte%s>", value->size, value->size == 1 ? "" : "s");
         write_word(w, text);
@@ -311,7 +356,7 @@ size_t shoal_value_format(const shoal_value *value, char *buffer, size_t capacit
 {
     writer w = {.buffer = buffer, .capacity = capacity};
     if (value == NULL) {
-        (void)sh_fail(SHOAL_ETYPE, "there is no value to format");
+        (void)sh_null_in("shoal_value_format", "the value");
     } else {
         write_value(&w, value);
     }

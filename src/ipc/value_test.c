@@ -1,8 +1,8 @@
 #include "ipc/value.h"
 
 #include "base/error.h"
+#include "testing/runner.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,10 +38,10 @@ START_TEST(scalars_read_back)
     shoal_value_destroy(v);
     v = shoal_value_bool(true);
     ck_assert_int_eq(shoal_value_type(v), SHOAL_BOOL);
-    ck_assert(shoal_value_as_bool(v));
+    ck_assert(sh_bool_of(v));
     shoal_value_destroy(v);
     v = shoal_value_int(INT64_MIN);
-    ck_assert_int_eq(shoal_value_as_int(v), INT64_MIN);
+    ck_assert_int_eq(sh_int_of(v), INT64_MIN);
     shoal_value_destroy(v);
     v = shoal_value_string("Grüße, 鱼 🐟");
     ck_assert_str_eq(shoal_value_as_string(v), "Grüße, 鱼 🐟");
@@ -78,10 +78,10 @@ START_TEST(int_and_float_read_as_each_other_when_nothing_is_lost)
         {-1e300, false, 0},
     };
     for (size_t i = 0; i < sizeof floats / sizeof floats[0]; i++) {
-        forget_error();
+        int64_t integer = 77;
         shoal_value *v = shoal_value_float(floats[i].number);
-        ck_assert_int_eq(shoal_value_as_int(v), floats[i].integer);
-        ck_assert_int_eq(shoal_last_error(), floats[i].fits ? SHOAL_OK : SHOAL_ETYPE);
+        ck_assert_err(shoal_value_as_int(v, &integer), floats[i].fits ? SHOAL_OK : SHOAL_ETYPE);
+        ck_assert_int_eq(integer, floats[i].fits ? floats[i].integer : 77); /* untouched by a failure */
         shoal_value_destroy(v);
     }
     static const struct {
@@ -92,10 +92,10 @@ START_TEST(int_and_float_read_as_each_other_when_nothing_is_lost)
         {INT64_MAX, false}, {INT64_MIN + 1, false},
     };
     for (size_t i = 0; i < sizeof ints / sizeof ints[0]; i++) {
-        forget_error();
+        double number = 77;
         shoal_value *v = shoal_value_int(ints[i].integer);
-        ck_assert_double_eq(shoal_value_as_float(v), ints[i].fits ? (double)ints[i].integer : 0);
-        ck_assert_int_eq(shoal_last_error(), ints[i].fits ? SHOAL_OK : SHOAL_ETYPE);
+        ck_assert_err(shoal_value_as_float(v, &number), ints[i].fits ? SHOAL_OK : SHOAL_ETYPE);
+        ck_assert_double_eq(number, ints[i].fits ? (double)ints[i].integer : 77);
         shoal_value_destroy(v);
     }
 }
@@ -118,42 +118,86 @@ START_TEST(readers_refuse_other_types)
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
         const shoal_value *v = values[i];
         int type = v != NULL ? (int)shoal_value_type(v) : -1;
+        shoal_err wrong = v != NULL ? SHOAL_ETYPE : SHOAL_EINVAL;
         size_t size = 9;
+        bool b = true;
+        int64_t n = 77;
+        uint64_t u = 77;
+        double d = 77;
         if (type != SHOAL_BOOL) {
-            ck_refused(shoal_value_as_bool(v), false, SHOAL_ETYPE);
+            ck_refused(shoal_value_as_bool(v, &b), wrong, wrong);
         }
         if (type != SHOAL_INT && type != SHOAL_FLOAT) {
-            ck_refused(shoal_value_as_int(v), 0, SHOAL_ETYPE);
-            ck_refused(shoal_value_as_float(v), 0, SHOAL_ETYPE);
+            ck_refused(shoal_value_as_int(v, &n), wrong, wrong);
+            ck_refused(shoal_value_as_uint(v, &u), wrong, wrong);
+            ck_refused(shoal_value_as_float(v, &d), wrong, wrong);
+            ck_assert(b && n == 77 && u == 77 && d == 77);
         }
         if (type != SHOAL_STRING) {
-            ck_refused(shoal_value_as_string(v), NULL, SHOAL_ETYPE);
+            ck_refused(shoal_value_as_string(v), NULL, wrong);
         }
         if (type != SHOAL_BYTES) {
-            ck_refused(shoal_value_as_bytes(v, &size), NULL, SHOAL_ETYPE);
+            ck_refused(shoal_value_as_bytes(v, &size), NULL, wrong);
             ck_assert_uint_eq(size, 0);
         }
         if (type != SHOAL_LIST && type != SHOAL_MAP) {
-            ck_refused(shoal_value_count(v), 0, SHOAL_ETYPE);
-            ck_refused(shoal_value_at(v, 0), NULL, SHOAL_ETYPE);
+            ck_refused(shoal_value_count(v), 0, SHOAL_OK); /* not a failure */
+            ck_refused(shoal_value_at(v, 0), NULL, wrong);
         }
         if (type != SHOAL_MAP) {
-            ck_refused(shoal_value_key_at(v, 0), NULL, SHOAL_ETYPE);
-            ck_refused(shoal_value_find(v, "key"), NULL, SHOAL_ETYPE);
+            ck_refused(shoal_value_key_at(v, 0), NULL, wrong);
+            ck_refused(shoal_value_find(v, "key"), NULL, wrong);
         }
-        ck_refused(shoal_value_object_kind(v), SHOAL_KIND_NONE, SHOAL_ETYPE);
-        ck_refused(shoal_value_as_block(v), NULL, SHOAL_ETYPE);
-        ck_refused(shoal_value_as_queue(v), NULL, SHOAL_ETYPE);
-        ck_refused(shoal_value_as_barrier(v), NULL, SHOAL_ETYPE);
+        ck_refused(shoal_value_object_kind(v), SHOAL_KIND_NONE, SHOAL_OK);
+        ck_refused(shoal_value_as_block(v), NULL, wrong);
+        ck_refused(shoal_value_as_queue(v), NULL, wrong);
+        ck_refused(shoal_value_as_barrier(v), NULL, wrong);
         shoal_value_destroy(values[i]);
     }
-    ck_refused(shoal_value_type(NULL), SHOAL_NULL, SHOAL_ETYPE);
+    ck_refused(shoal_value_type(NULL), SHOAL_NULL, SHOAL_OK);
     shoal_value *v = shoal_value_string("one");
-    ck_assert_int_eq(shoal_value_as_int(v), 0);
+    int64_t n;
+    ck_refused(shoal_value_as_int(v, &n), SHOAL_ETYPE, SHOAL_ETYPE);
     ck_assert_str_eq(shoal_last_error_text(), "wanted int, the value is string");
-    ck_assert_int_eq(shoal_value_as_int(NULL), 0);
-    ck_assert_str_eq(shoal_last_error_text(), "wanted int, there is no value");
+    ck_refused(shoal_value_as_int(NULL, &n), SHOAL_EINVAL, SHOAL_EINVAL);
+    ck_assert_str_eq(shoal_last_error_text(), "shoal_value_as_int: the value is NULL");
     shoal_value_destroy(v);
+}
+END_TEST
+
+/* U14: a number beyond int64 is itself, and never -1. */
+START_TEST(uint_is_what_int_cannot_hold)
+{
+    static const uint64_t all[] = {0, 1, INT64_MAX, (uint64_t)INT64_MAX + 1, UINT64_MAX - 1, UINT64_MAX};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        shoal_value *v = shoal_value_uint(all[i]), *copy = shoal_value_copy(v);
+        bool large = all[i] > INT64_MAX;
+        int64_t n = -5;
+        uint64_t u = 5;
+        ck_assert_int_eq(shoal_value_type(v), large ? SHOAL_UINT : SHOAL_INT);
+        ck_assert_ok(shoal_value_as_uint(v, &u));
+        ck_assert_uint_eq(u, all[i]);
+        ck_assert_err(shoal_value_as_int(v, &n), large ? SHOAL_ETYPE : SHOAL_OK);
+        ck_assert_int_eq(n, large ? -5 : (int64_t)all[i]);
+        ck_assert(shoal_value_equal(v, copy));
+        shoal_value_destroy(v);
+        shoal_value_destroy(copy);
+    }
+    uint64_t u = 5;
+    double d;
+    shoal_value *v = shoal_value_int(-1);
+    ck_refused(shoal_value_as_uint(v, &u), SHOAL_ETYPE, SHOAL_ETYPE);
+    ck_assert_str_eq(shoal_last_error_text(), "wanted uint, the value is int -1");
+    shoal_value_destroy(v);
+    v = shoal_value_float(0x1p63);
+    ck_assert_ok(shoal_value_as_uint(v, &u));
+    ck_assert_uint_eq(u, UINT64_C(1) << 63);
+    shoal_value_destroy(v);
+    v = shoal_value_uint(UINT64_C(1) << 63);
+    ck_assert_ok(shoal_value_as_float(v, &d));
+    ck_assert_double_eq(d, 0x1p63);
+    shoal_value_destroy(v);
+    ck_format(shoal_list(UINT64_MAX, (unsigned long)7), "[18446744073709551615, 7]");
 }
 END_TEST
 
@@ -197,9 +241,9 @@ START_TEST(containers_hold_members_in_order)
 {
     shoal_value *v = shoal_list(1, "two", 3.0, shoal_value_null(), shoal_map("k", (bool)true));
     ck_assert_uint_eq(shoal_value_count(v), 5);
-    ck_assert_int_eq(shoal_value_as_int(shoal_value_at(v, 0)), 1);
+    ck_assert_int_eq(sh_int_of(shoal_value_at(v, 0)), 1);
     ck_assert_str_eq(shoal_value_as_string(shoal_value_at(v, 1)), "two");
-    ck_assert(shoal_value_as_bool(shoal_value_find(shoal_value_at(v, 4), "k")));
+    ck_assert(sh_bool_of(shoal_value_find(shoal_value_at(v, 4), "k")));
     ck_refused(shoal_value_at(v, 5), NULL, SHOAL_EINVAL);
     ck_refused(shoal_value_at(v, SIZE_MAX), NULL, SHOAL_EINVAL);
     shoal_value_destroy(v);
@@ -208,8 +252,8 @@ START_TEST(containers_hold_members_in_order)
     ck_assert_uint_eq(shoal_value_count(v), 3);
     ck_assert_str_eq(shoal_value_key_at(v, 0), "b");
     ck_assert_str_eq(shoal_value_key_at(v, 1), "a");
-    ck_assert_int_eq(shoal_value_as_int(shoal_value_at(v, 1)), 2);
-    ck_assert_int_eq(shoal_value_as_int(shoal_value_find(v, "")), 3);
+    ck_assert_int_eq(sh_int_of(shoal_value_at(v, 1)), 2);
+    ck_assert_int_eq(sh_int_of(shoal_value_find(v, "")), 3);
     ck_refused(shoal_value_key_at(v, 3), NULL, SHOAL_EINVAL);
     ck_refused(shoal_value_find(v, "c"), NULL, SHOAL_ENOENT);
     ck_refused(shoal_value_find(v, NULL), NULL, SHOAL_ENOENT);
@@ -304,7 +348,7 @@ START_TEST(copies_are_equal_and_their_own)
     copy = shoal_map_set(copy, "i", shoal_value_int(8));
     ck_assert(!shoal_value_equal(v, copy));
     shoal_value_destroy(v);
-    ck_assert_str_eq(shoal_value_as_string(shoal_value_find(copy, "s")), "text");
+    ck_assert_str_eq(shoal_arg_string(copy, "s"), "text");
     shoal_value_destroy(copy);
     ck_assert_ptr_null(shoal_value_copy(NULL));
     ck_assert(shoal_value_equal(NULL, NULL));
@@ -383,7 +427,7 @@ START_TEST(format_cuts_to_the_capacity)
         free(text);
     }
     char none[4] = "abc";
-    ck_refused(shoal_value_format(NULL, none, sizeof none), 0, SHOAL_ETYPE);
+    ck_refused(shoal_value_format(NULL, none, sizeof none), 0, SHOAL_EINVAL);
     ck_assert_str_eq(none, "");
     shoal_value_destroy(v);
 }
@@ -411,6 +455,7 @@ int main(void)
         scalars_read_back,
         int_and_float_read_as_each_other_when_nothing_is_lost,
         readers_refuse_other_types,
+        uint_is_what_int_cannot_hold,
         strings_must_be_utf8,
         containers_hold_members_in_order,
         a_key_set_twice_keeps_the_last,

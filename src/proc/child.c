@@ -35,7 +35,7 @@ int shoal_rank(void)
 shoal_err shoal_return(shoal_value *result)
 {
     if (result == NULL) {
-        return shoal_last_error() != SHOAL_OK ? shoal_last_error() : sh_fail(SHOAL_EINVAL, "shoal_return: NULL");
+        return sh_null_error("shoal_return", "the result");
     }
     shoal_err err = sh_value_check_free(result);
     if (err != SHOAL_OK) {

@@ -49,9 +49,10 @@ static void finish_task(shoal_pool *pool, sh_entry *e, bool done)
     } else if (done) {
         finish_entry(pool, e, SHOAL_OK, "", value);
     } else if (shoal_value_count(value) == 2) {
-        err = (shoal_err)shoal_value_as_int(shoal_value_at(value, 0));
-        finish_entry(pool, e, err != SHOAL_OK ? err : SHOAL_ECORRUPT, shoal_value_as_string(shoal_value_at(value, 1)),
-                     NULL);
+        int64_t code = SHOAL_OK;
+        err = shoal_value_as_int(shoal_value_at(value, 0), &code);
+        finish_entry(pool, e, err == SHOAL_OK && code != SHOAL_OK ? (shoal_err)code : SHOAL_ECORRUPT,
+                     shoal_value_as_string(shoal_value_at(value, 1)), NULL);
         shoal_value_destroy(value);
     } else {
         finish_entry(pool, e, SHOAL_ENOMEM, "the worker had no memory for the task's result", NULL);

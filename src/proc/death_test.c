@@ -29,7 +29,7 @@ static void arm(const shoal_value *args, int count)
 {
     static char text[80];
     snprintf(text, sizeof text, "%d %s", count, shoal_value_as_string(shoal_value_at(args, 0)));
-    if (shoal_value_as_int(shoal_value_at(args, 1)) == SELF) {
+    if (sh_int_of(shoal_value_at(args, 1)) == SELF) {
         sh_death_arm(strchr(text, ' ') + 1, count);
     } else {
         must(setenv(VARIABLE, text, 1) == 0);
@@ -39,7 +39,7 @@ static void arm(const shoal_value *args, int count)
 /* args: point, prey, method, block: word 0 is set when somebody below us was killed. */
 static shoal_err victim(int rank, const shoal_value *args)
 {
-    shoal_start method = (shoal_start)shoal_value_as_int(shoal_value_at(args, 2));
+    shoal_start method = (shoal_start)sh_int_of(shoal_value_at(args, 2));
     shoal_block *block = shoal_value_as_block(shoal_value_at(args, 3));
     shoal_process *p;
     shoal_status status;
@@ -63,7 +63,7 @@ static shoal_err victim(int rank, const shoal_value *args)
 
 static shoal_err double_it(const shoal_value *arg, shoal_value **out_result)
 {
-    int64_t x = shoal_value_as_int(shoal_value_at(arg, 0));
+    int64_t x = sh_int_of(shoal_value_at(arg, 0));
     sh_a32 *died = (sh_a32 *)shoal_block_data(shoal_value_as_block(shoal_value_at(arg, 1))) + 1 + x;
     if (x % 5 == 3 && sh_add_relaxed(died, 1) == 0) {
         kill(getpid(), SIGKILL); /* so that the owner has something to repair */
@@ -77,7 +77,7 @@ static shoal_err pool_victim(int rank, const shoal_value *args)
 {
     enum { N = 24 };
     shoal_pool_options options = {
-        .workers = 2, .start = (shoal_start)shoal_value_as_int(shoal_value_at(args, 2)), .retries = 50};
+        .workers = 2, .start = (shoal_start)sh_int_of(shoal_value_at(args, 2)), .retries = 50};
     shoal_block *block = shoal_value_as_block(shoal_value_at(args, 3));
     shoal_pool *pool;
     shoal_value *list = shoal_value_list(), *results;
@@ -89,7 +89,7 @@ static shoal_err pool_victim(int rank, const shoal_value *args)
     }
     must(shoal_pool_map(pool, double_it, list, 1, &results) == SHOAL_OK);
     for (size_t i = 0; i < N; i++) {
-        must(shoal_value_as_int(shoal_value_at(shoal_value_at(results, i), 0)) == 2 * (int64_t)i);
+        must(sh_int_of(shoal_value_at(shoal_value_at(results, i), 0)) == 2 * (int64_t)i);
     }
     shoal_value_destroy(results);
     *(int *)shoal_block_data(block) = shoal_pool_losses(pool) > 5; /* five would have died anyway */

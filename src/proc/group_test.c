@@ -8,7 +8,7 @@
 
 static shoal_err square(int rank, const shoal_value *args)
 {
-    int64_t skip = shoal_value_as_int(args);
+    int64_t skip = sh_int_of(args);
     return rank == skip ? SHOAL_OK : shoal_return(shoal_value_int(rank * rank));
 }
 
@@ -26,7 +26,7 @@ START_TEST(ranks_and_results)
         ck_assert_ok(shoal_spawn_with(square, N, shoal_value_int(3), &options, results));
         for (int i = 0; i < N; i++) {
             ck_assert_int_eq(results[i] == NULL, i == 3);
-            ck_assert_int_eq(i == 3 ? 9 : shoal_value_as_int(results[i]), i * i);
+            ck_assert_int_eq(i == 3 ? 9 : sh_int_of(results[i]), i * i);
             shoal_value_destroy(results[i]);
         }
     }
@@ -55,7 +55,7 @@ static shoal_err fail_or_wait(int rank, const shoal_value *args)
 {
     notes = shoal_block_data(shoal_value_as_block(shoal_value_at(args, 0)));
     shoal_barrier *barrier = shoal_value_as_barrier(shoal_value_at(args, 1));
-    way how = (way)shoal_value_as_int(shoal_value_at(args, 2));
+    way how = (way)sh_int_of(shoal_value_at(args, 2));
     uint32_t index;
     my_rank = rank;
     signal(SIGTERM, rank == 1 ? SIG_IGN : note_term);

@@ -30,7 +30,7 @@ static void count_line(const char *line, void *context)
 /* args: method, how many generations to start below, queue for the pids. */
 static shoal_err dynasty(int rank, const shoal_value *args)
 {
-    int64_t method = shoal_value_as_int(shoal_value_at(args, 0)), below = shoal_value_as_int(shoal_value_at(args, 1));
+    int64_t method = sh_int_of(shoal_value_at(args, 0)), below = sh_int_of(shoal_value_at(args, 1));
     shoal_queue *pids = shoal_value_as_queue(shoal_value_at(args, 2));
     shoal_process *p;
     shoal_process_options options = {.start = (shoal_start)method, .rank = rank};
@@ -47,7 +47,7 @@ static int get_pid(shoal_queue *pids)
 {
     shoal_value *v;
     ck_assert_ok(shoal_queue_get(pids, LIMIT, &v));
-    int pid = (int)shoal_value_as_int(v);
+    int pid = (int)sh_int_of(v);
     shoal_value_destroy(v);
     return pid;
 }
@@ -93,8 +93,7 @@ static shoal_err daemon_target(int rank, const shoal_value *args)
 static shoal_err start_daemon(int rank, const shoal_value *args)
 {
     shoal_process *p;
-    shoal_process_options options = {.start = (shoal_start)shoal_value_as_int(shoal_value_at(args, 2)),
-                                     .outlive = true};
+    shoal_process_options options = {.start = (shoal_start)sh_int_of(shoal_value_at(args, 2)), .outlive = true};
     must(shoal_process_start(daemon_target, shoal_value_copy(args), &options, &p) == SHOAL_OK);
     if (rank == 0) {
         kill(getpid(), SIGKILL);

@@ -29,7 +29,7 @@ static shoal_value *numbers(int n)
 
 static shoal_err square(const shoal_value *arg, shoal_value **out_result)
 {
-    int64_t x = shoal_value_as_int(arg);
+    int64_t x = sh_int_of(arg);
     *out_result = shoal_value_int(x * x);
     return SHOAL_OK;
 }
@@ -41,14 +41,14 @@ START_TEST(apply_and_map)
     shoal_pool *pool = make(_i, (shoal_pool_options){.workers = 3});
     shoal_value *v;
     ck_assert_ok(shoal_pool_apply(pool, square, shoal_value_int(12), &v));
-    ck_assert_int_eq(shoal_value_as_int(v), 144);
+    ck_assert_int_eq(sh_int_of(v), 144);
     shoal_value_destroy(v);
     for (size_t chunk = 0; chunk < 130; chunk = chunk * 2 + 1) {
         for (int n = 0; n <= 100; n += 50) {
             ck_assert_ok(shoal_pool_map(pool, square, numbers(n), chunk, &v));
             ck_assert_uint_eq(shoal_value_count(v), (size_t)n);
             for (int i = 0; i < n; i++) {
-                ck_assert_int_eq(shoal_value_as_int(shoal_value_at(v, (size_t)i)), (int64_t)i * i);
+                ck_assert_int_eq(sh_int_of(shoal_value_at(v, (size_t)i)), (int64_t)i * i);
             }
             shoal_value_destroy(v);
         }
@@ -66,7 +66,7 @@ static shoal_err add_up(const shoal_value *arg, shoal_value **out_result) /* sta
 {
     int64_t sum = 0;
     for (size_t i = 0; i < shoal_value_count(arg); i++) {
-        sum += shoal_value_as_int(shoal_value_at(arg, i));
+        sum += sh_int_of(shoal_value_at(arg, i));
     }
     *out_result = shoal_list(sum, shoal_value_copy(arg));
     return SHOAL_OK;
@@ -75,7 +75,7 @@ static shoal_err add_up(const shoal_value *arg, shoal_value **out_result) /* sta
 /* One in three fails, one in three gives nothing. */
 static shoal_err moody(const shoal_value *arg, shoal_value **out_result)
 {
-    int64_t x = shoal_value_as_int(arg);
+    int64_t x = sh_int_of(arg);
     if (x % 3 == 1) {
         return shoal_fail(SHOAL_ELIMIT, "%d is too much — für mich", (int)x);
     }
@@ -96,8 +96,8 @@ START_TEST(starmap_and_errors)
     shoal_value *v = NULL;
     shoal_value *arguments = shoal_list(shoal_list(1, 2), shoal_list(3, 4, 5), shoal_value_list());
     ck_assert_ok(shoal_pool_map(pool, add_up, arguments, 0, &v));
-    ck_assert_int_eq(shoal_value_as_int(shoal_value_at(shoal_value_at(v, 1), 0)), 12);
-    ck_assert_int_eq(shoal_value_as_int(shoal_value_at(shoal_value_at(shoal_value_at(v, 1), 1), 2)), 5);
+    ck_assert_int_eq(sh_int_of(shoal_value_at(shoal_value_at(v, 1), 0)), 12);
+    ck_assert_int_eq(sh_int_of(shoal_value_at(shoal_value_at(shoal_value_at(v, 1), 1), 2)), 5);
     shoal_value_destroy(v);
     v = NULL;
     ck_assert_err(shoal_pool_map(pool, moody, numbers(20), 1, &v), SHOAL_ELIMIT);
@@ -134,7 +134,7 @@ START_TEST(iterators)
             shoal_value *v;
             shoal_err err = shoal_iterator_next(it, LIMIT, &v);
             if (err == SHOAL_OK) {
-                int64_t x = shoal_value_type(v) == SHOAL_NULL ? -1 : shoal_value_as_int(v);
+                int64_t x = shoal_value_type(v) == SHOAL_NULL ? -1 : sh_int_of(v);
                 ck_assert(!ordered || x == (i % 3 == 0 ? i : -1));
                 ck_assert(x < 0 || !seen[x]);
                 seen[x < 0 ? 0 : x] |= x >= 0;
@@ -204,7 +204,7 @@ static shoal_err fill(const shoal_value *arg, shoal_value **out_result)
 {
     shoal_block *block = shoal_value_as_block(shoal_value_at(arg, 0));
     (void)out_result;
-    memset(shoal_block_data(block), (int)shoal_value_as_int(shoal_value_at(arg, 1)), shoal_block_size(block));
+    memset(shoal_block_data(block), (int)sh_int_of(shoal_value_at(arg, 1)), shoal_block_size(block));
     return SHOAL_OK;
 }
 
@@ -236,13 +236,13 @@ static int64_t base;
 
 static shoal_err set_base(int rank, const shoal_value *args)
 {
-    base = shoal_value_as_int(args) + rank * 0;
+    base = sh_int_of(args) + rank * 0;
     return base < 0 ? shoal_fail(SHOAL_EINVAL, "base %d", (int)base) : SHOAL_OK;
 }
 
 static shoal_err add_base(const shoal_value *arg, shoal_value **out_result)
 {
-    *out_result = shoal_list(base + shoal_value_as_int(arg), getpid());
+    *out_result = shoal_list(base + sh_int_of(arg), getpid());
     return SHOAL_OK;
 }
 
@@ -257,8 +257,8 @@ START_TEST(initializer_and_tasks_per_child)
     ck_assert_ok(shoal_pool_map(pool, add_base, numbers(N), 0, &v));
     for (int i = 0; i < N; i++) {
         const shoal_value *pair = shoal_value_at(v, (size_t)i);
-        ck_assert_int_eq(shoal_value_as_int(shoal_value_at(pair, 0)), 1000 + i);
-        pids[i] = (int)shoal_value_as_int(shoal_value_at(pair, 1));
+        ck_assert_int_eq(sh_int_of(shoal_value_at(pair, 0)), 1000 + i);
+        pids[i] = (int)sh_int_of(shoal_value_at(pair, 1));
         bool is_new = true;
         for (int k = 0; k < i; k++) {
             is_new = is_new && pids[k] != pids[i];
@@ -314,7 +314,7 @@ END_TEST
 static shoal_err die_first(const shoal_value *arg, shoal_value **out_result)
 {
     int *count = shoal_block_data(shoal_value_as_block(shoal_value_at(arg, 0)));
-    int64_t deaths = shoal_value_as_int(shoal_value_at(arg, 1));
+    int64_t deaths = sh_int_of(shoal_value_at(arg, 1));
     if ((*count)++ < deaths) {
         kill(getpid(), SIGKILL);
     }
@@ -339,7 +339,7 @@ START_TEST(a_killed_worker_is_replaced)
         ck_assert_ok(shoal_block_create_zeroed(sizeof(int), &block));
         ck_assert_err(shoal_pool_apply(pool, die_first, shoal_list(block, cases[i].deaths), &v), cases[i].err);
         if (cases[i].err == SHOAL_OK) {
-            ck_assert_int_eq(shoal_value_as_int(v), cases[i].deaths + 1);
+            ck_assert_int_eq(sh_int_of(v), cases[i].deaths + 1);
             shoal_value_destroy(v);
         } else {
             ck_assert_str_eq(shoal_last_error_text(), "its worker died: rank 0 ended by SIGKILL");
@@ -358,7 +358,7 @@ END_TEST
 /* Each member is counted where it ran; some kill their worker, one exits it. */
 static shoal_err risky(const shoal_value *arg, shoal_value **out_result)
 {
-    int i = (int)shoal_value_as_int(shoal_value_at(arg, 0));
+    int i = (int)sh_int_of(shoal_value_at(arg, 0));
     sh_a32 *runs = shoal_block_data(shoal_value_as_block(shoal_value_at(arg, 1)));
     uint32_t times = sh_add_relaxed(&runs[i], 1) + 1;
     if (i % 10 == 3 && times == 1) {
@@ -385,7 +385,7 @@ START_TEST(a_map_with_deaths_is_complete)
         ck_assert_ok(shoal_pool_map(pool, risky, list, chunk, &v));
         ck_assert_uint_eq(shoal_value_count(v), N);
         for (int i = 0; i < N; i++) {
-            ck_assert_int_eq(shoal_value_as_int(shoal_value_at(v, (size_t)i)), i * 7);
+            ck_assert_int_eq(sh_int_of(shoal_value_at(v, (size_t)i)), i * 7);
             if (chunk == 1) {
                 ck_assert_uint_eq(sh_load_relaxed((sh_a32 *)shoal_block_data(runs) + i),
                                   i % 10 == 3 || i % 10 == 6 ? 2 : 1);
@@ -478,7 +478,7 @@ static void *apply_many(void *arg)
     for (int i = 0; i < 100; i++) {
         shoal_value *v;
         ck_assert_ok(shoal_pool_apply(arg, square, shoal_value_int(i), &v));
-        ck_assert_int_eq(shoal_value_as_int(v), i * i);
+        ck_assert_int_eq(sh_int_of(v), i * i);
         shoal_value_destroy(v);
     }
     return NULL;

@@ -18,9 +18,9 @@
 
 static shoal_err answer(int rank, const shoal_value *args)
 {
-    shoal_block *data = shoal_value_as_block(shoal_value_find(args, "data"));
+    shoal_block *data = shoal_arg_block(args, "data");
     must(rank == 7 && shoal_rank() == 7 && data != NULL);
-    must(strcmp(shoal_value_as_string(shoal_value_find(args, "word")), "grüße") == 0);
+    must(strcmp(shoal_arg_string(args, "word"), "grüße") == 0);
     memset(shoal_block_data(data), 'c', shoal_block_size(data));
     shoal_err err = shoal_return(shoal_value_int(1)); /* the last one counts */
     return err != SHOAL_OK ? err : shoal_return(shoal_map("rank", rank, "data", data));
@@ -39,8 +39,8 @@ START_TEST(arguments_arrive_and_results_return)
     ck_assert_int_eq(status.end, SHOAL_RETURNED);
     ck_assert_str_eq(status.text, "rank 7 returned");
     const shoal_value *result = shoal_process_result(p);
-    ck_assert_int_eq(shoal_value_as_int(shoal_value_find(result, "rank")), 7);
-    ck_assert_ptr_eq(shoal_value_as_block(shoal_value_find(result, "data")), data); /* the same handle, not a copy */
+    ck_assert_int_eq(sh_int_of(shoal_value_find(result, "rank")), 7);
+    ck_assert_ptr_eq(shoal_arg_block(result, "data"), data); /* the same handle, not a copy */
     ck_assert_int_eq(((char *)shoal_block_data(data))[99999], 'c');
     shoal_process_destroy(p);
     shoal_release(data);
@@ -68,7 +68,7 @@ static void kill_self(void)
 static shoal_err end_so(int rank, const shoal_value *args)
 {
     (void)rank;
-    switch ((ending)shoal_value_as_int(args)) {
+    switch ((ending)sh_int_of(args)) {
     case FAIL: return shoal_fail(SHOAL_EINVAL, "no file %s", "a.txt");
     case FAIL_WITHOUT_TEXT: return SHOAL_EBROKEN;
     case ABORT: abort();
@@ -349,8 +349,8 @@ START_TEST(a_message_outlives_its_sender)
         finish(p);
         shoal_process_destroy(p);
         ck_assert_ok(shoal_queue_get(queue, SHOAL_NOW, &message));
-        ck_assert_int_eq(shoal_value_as_int(shoal_value_find(message, "rank")), i % 3);
-        const char *bytes = shoal_block_data(shoal_value_as_block(shoal_value_find(message, "block")));
+        ck_assert_int_eq(sh_int_of(shoal_value_find(message, "rank")), i % 3);
+        const char *bytes = shoal_block_data(shoal_arg_block(message, "block"));
         ck_assert_int_eq(bytes[0], 'a' + i % 3);
         ck_assert_mem_eq(bytes, bytes + 1, 69999); /* all are the same */
         shoal_value_destroy(message);
@@ -514,8 +514,7 @@ END_TEST
 
 static shoal_err parent_of(int rank, const shoal_value *args)
 {
-    int64_t depth = shoal_value_as_int(shoal_value_at(args, 0)), method = shoal_value_as_int(shoal_value_at(args, 1)),
-            below = 0;
+    int64_t depth = sh_int_of(shoal_value_at(args, 0)), method = sh_int_of(shoal_value_at(args, 1)), below = 0;
     must(rank == 0);
     if (depth > 0) {
         shoal_process *p;
@@ -527,7 +526,7 @@ static shoal_err parent_of(int rank, const shoal_value *args)
         if (err != SHOAL_OK) {
             return err;
         }
-        below = shoal_value_as_int(shoal_process_result(p));
+        below = sh_int_of(shoal_process_result(p));
         shoal_process_destroy(p);
     }
     return shoal_return(shoal_value_int(below + 1));
@@ -537,7 +536,7 @@ START_TEST(children_have_children)
 {
     shoal_process *p = start(_i, parent_of, shoal_list(4, _i));
     ck_assert_str_eq(finish(p).text, "rank 0 returned");
-    ck_assert_int_eq(shoal_value_as_int(shoal_process_result(p)), 5);
+    ck_assert_int_eq(sh_int_of(shoal_process_result(p)), 5);
     shoal_process_destroy(p);
 }
 END_TEST

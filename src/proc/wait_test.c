@@ -16,7 +16,7 @@ static shoal_err act(int rank, const shoal_value *args)
     (void)rank;
     must(shoal_event_wait(shoal_value_as_event(shoal_value_at(args, 0)), LIMIT) == SHOAL_OK);
     usleep(20000); /* the other side is to be parked by then; it works without as well */
-    switch ((deed)shoal_value_as_int(shoal_value_at(args, 1))) {
+    switch ((deed)sh_int_of(shoal_value_at(args, 1))) {
     case PUT: must(shoal_queue_put(queue, shoal_value_int(1), LIMIT) == SHOAL_OK); break;
     case SEND:
         must(shoal_pipe_send(shoal_value_as_pipe(shoal_value_at(args, 3)), shoal_value_int(1), LIMIT) == SHOAL_OK);

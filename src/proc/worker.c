@@ -189,13 +189,16 @@ static shoal_err work(worker *w, int rank, int64_t limit)
 
 shoal_err sh_worker_main(int rank, const shoal_value *args)
 {
-    worker w = {.tasks = shoal_value_as_queue(shoal_value_find(args, SH_WORKER_TASKS)),
-                .answers = shoal_value_as_queue(shoal_value_find(args, SH_WORKER_ANSWERS))};
-    shoal_block *ready = shoal_value_as_block(shoal_value_find(args, SH_WORKER_READY));
-    shoal_err err = initialize(rank, args);
+    worker w = {.tasks = shoal_arg_queue(args, SH_WORKER_TASKS), .answers = shoal_arg_queue(args, SH_WORKER_ANSWERS)};
+    shoal_block *ready = shoal_arg_block(args, SH_WORKER_READY);
+    int64_t limit;
+    shoal_err err = shoal_arg_int(args, SH_WORKER_LIMIT, &limit);
+    if (err == SHOAL_OK) {
+        err = initialize(rank, args);
+    }
     if (err != SHOAL_OK) {
         return err;
     }
     sh_store_release((sh_a32 *)shoal_block_data(ready) + rank, 1);
-    return work(&w, rank, shoal_value_as_int(shoal_value_find(args, SH_WORKER_LIMIT)));
+    return work(&w, rank, limit);
 }

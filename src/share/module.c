@@ -99,18 +99,16 @@ static bool read_node(const shoal_value *value, node *out)
         return false;
     }
     const shoal_value *settings = shoal_value_at(value, 2);
-    *out = (node){
-        .type = shoal_value_as_string(shoal_value_at(value, 0)),
-        .training = shoal_value_as_bool(shoal_value_at(value, 1)),
-        .children = shoal_value_at(value, 3),
-    };
-    if (!out->type || shoal_value_count(settings) != SHOAL_MODULE_SETTINGS ||
-        shoal_value_type(settings) != SHOAL_LIST || shoal_value_type(out->children) != SHOAL_LIST ||
-        shoal_value_count(out->children) % 2 != 0) {
+    *out = (node){.type = shoal_value_as_string(shoal_value_at(value, 0)), .children = shoal_value_at(value, 3)};
+    if (!out->type || shoal_value_as_bool(shoal_value_at(value, 1), &out->training) != SHOAL_OK ||
+        shoal_value_count(settings) != SHOAL_MODULE_SETTINGS || shoal_value_type(settings) != SHOAL_LIST ||
+        shoal_value_type(out->children) != SHOAL_LIST || shoal_value_count(out->children) % 2 != 0) {
         return false;
     }
     for (size_t i = 0; i < SHOAL_MODULE_SETTINGS; i++) {
-        out->settings[i] = shoal_value_as_float(shoal_value_at(settings, i));
+        if (shoal_value_as_float(shoal_value_at(settings, i), &out->settings[i]) != SHOAL_OK) {
+            return false;
+        }
     }
     return true;
 }
@@ -162,8 +160,8 @@ static shoal_err put_tensors(shoal_module *module, const sh_record *record, cons
     }
     for (size_t i = 0; i < record->count; i++) {
         const char *name = shoal_value_as_string(shoal_value_at(names, 2 * i));
-        bool is_buffer = shoal_value_as_bool(shoal_value_at(names, 2 * i + 1));
-        if (!name) {
+        bool is_buffer;
+        if (!name || shoal_value_as_bool(shoal_value_at(names, 2 * i + 1), &is_buffer) != SHOAL_OK) {
             return corrupt();
         }
         shoal_tensor *t = tensor_at(module, record, names, i);

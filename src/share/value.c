@@ -54,11 +54,8 @@ shoal_value *shoal_value_sparse(shoal_sparse *s)
 
 bool sh_value_is_kind(const shoal_value *value, shoal_kind kind, const char *what)
 {
-    if (!value || value->type != SHOAL_OBJECT || value->kind != kind) {
-        (void)sh_fail(SHOAL_ETYPE, "the value is no %s", what);
-        return false;
-    }
-    return true;
+    return (value && value->type == SHOAL_OBJECT && value->kind == kind) ||
+           sh_value_wrong(value, what, "shoal_value_as_…");
 }
 
 shoal_tensor *shoal_value_as_tensor(const shoal_value *value)
@@ -72,9 +69,39 @@ shoal_tensor *shoal_value_as_tensor(const shoal_value *value)
 
 shoal_sparse *shoal_value_as_sparse(const shoal_value *value)
 {
-    if (!sh_value_is_kind(value, SHOAL_KIND_SPARSE, "sparse tensor")) {
+    if (!sh_value_is_kind(value, SHOAL_KIND_SPARSE, "sparse")) {
         return NULL;
     }
     void *made = sh_value_attached(value);
     return made ? made : sh_value_keep(value, sh_sparse_of_record(value->as.object), drop_sparse);
+}
+
+shoal_tensor *shoal_arg_tensor(const shoal_value *args, const char *key)
+{
+    const shoal_value *value = sh_arg_find(args, key);
+    shoal_tensor *tensor = value ? shoal_value_as_tensor(value) : NULL;
+    if (value && !tensor) {
+        (void)sh_arg_failed(key);
+    }
+    return tensor;
+}
+
+shoal_sparse *shoal_arg_sparse(const shoal_value *args, const char *key)
+{
+    const shoal_value *value = sh_arg_find(args, key);
+    shoal_sparse *sparse = value ? shoal_value_as_sparse(value) : NULL;
+    if (value && !sparse) {
+        (void)sh_arg_failed(key);
+    }
+    return sparse;
+}
+
+shoal_module *shoal_arg_module(const shoal_value *args, const char *key)
+{
+    const shoal_value *value = sh_arg_find(args, key);
+    shoal_module *module = value ? shoal_value_as_module(value) : NULL;
+    if (value && !module) {
+        (void)sh_arg_failed(key);
+    }
+    return module;
 }

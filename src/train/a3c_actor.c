@@ -56,9 +56,9 @@ static shoal_err open_arguments(actor *a, const shoal_value *own)
 {
     size_t size = 0;
     const void *settings = shoal_value_as_bytes(shoal_value_find(own, "settings"), &size);
-    shoal_block *count = shoal_value_as_block(shoal_value_find(own, "count"));
-    a->returns = shoal_value_as_queue(shoal_value_find(own, "returns"));
-    a->bell = shoal_value_as_queue(shoal_value_find(own, "bell"));
+    shoal_block *count = shoal_arg_block(own, "count");
+    a->returns = shoal_arg_queue(own, "returns");
+    a->bell = shoal_arg_queue(own, "bell");
     if (settings == NULL || count == NULL || a->returns == NULL || a->bell == NULL) {
         return shoal_last_error();
     }
@@ -131,7 +131,7 @@ static shoal_err actor_open(actor *a, int rank, const shoal_value *args)
         err = open_arguments(a, own);
     }
     if (err == SHOAL_OK) {
-        err = open_env(a, shoal_value_as_string(shoal_value_find(own, "env")));
+        err = open_env(a, shoal_arg_string(own, "env"));
     }
     if (err == SHOAL_OK) {
         err = open_model(a, shoal_value_find(own, "state"));

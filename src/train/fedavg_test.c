@@ -214,14 +214,14 @@ static void deadly_destroy(void *state)
 static shoal_value *deadly_pack(void *state)
 {
     const deadly *d = state;
-    return shoal_map("inner", shoal_dataset_pack(d->inner), "count", d->count);
+    return shoal_map("inner", shoal_value_dataset(d->inner), "count", d->count);
 }
 
 static shoal_err deadly_open(const shoal_value *packed, void **out_state)
 {
     deadly *d = calloc(1, sizeof *d);
-    d->inner = shoal_dataset_open(shoal_value_find(packed, "inner"));
-    d->count = shoal_retain(shoal_value_as_block(shoal_value_find(packed, "count")));
+    d->inner = shoal_dataset_retain(shoal_arg_dataset(packed, "inner"));
+    d->count = shoal_retain(shoal_arg_block(packed, "count"));
     *out_state = d;
     return d->inner && d->count ? SHOAL_OK : shoal_last_error();
 }

@@ -78,9 +78,9 @@ static shoal_err train_round(sh_worker *base, int64_t round)
 
 static shoal_err open_own(fedavg_worker *w, const shoal_value *own)
 {
-    shoal_block *parts = shoal_value_as_block(shoal_value_find(own, "parts"));
-    shoal_block *sums = parts ? shoal_value_as_block(shoal_value_find(own, "sums")) : NULL;
-    w->global = sums ? shoal_value_as_module(shoal_value_find(own, "global")) : NULL;
+    shoal_block *parts = shoal_arg_block(own, "parts");
+    shoal_block *sums = parts ? shoal_arg_block(own, "sums") : NULL;
+    w->global = sums ? shoal_arg_module(own, "global") : NULL;
     if (w->global == NULL) {
         return shoal_last_error();
     }

@@ -48,7 +48,7 @@ static shoal_err open_sets(sh_job *job)
                        job->o.train_set != NULL ? "the test set" : job->o.data);
     }
     count_images(job);
-    job->packed = shoal_dataset_pack(job->train_set);
+    job->packed = shoal_value_dataset(job->train_set);
     return job->packed ? SHOAL_OK : shoal_last_error();
 }
 

@@ -140,9 +140,13 @@ shoal_err sh_rounds_gather(sh_job *job)
     shoal_value *answer;
     shoal_err err;
     while ((err = shoal_queue_get(job->answers, SHOAL_NOW, &answer)) == SHOAL_OK) {
-        int64_t number = shoal_value_as_int(answer);
-        place *p = &r->places[number % SHOAL_TRAIN_WORKERS];
+        int64_t number;
+        err = shoal_value_as_int(answer, &number);
         shoal_value_destroy(answer);
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        place *p = &r->places[number % SHOAL_TRAIN_WORKERS];
         if (number / SHOAL_TRAIN_WORKERS == r->round && !p->answered) {
             p->answered = true;
             r->waiting--;

@@ -54,16 +54,17 @@ static shoal_err answer(const sh_worker *w, shoal_queue *answers, int64_t round)
 
 shoal_err sh_rounds_serve(sh_worker *w, const shoal_value *own, shoal_err (*train)(sh_worker *w, int64_t round))
 {
-    shoal_queue *tasks = shoal_value_as_queue(shoal_value_find(own, "tasks"));
-    shoal_queue *answers = shoal_value_as_queue(shoal_value_find(own, "answers"));
+    shoal_queue *tasks = shoal_arg_queue(own, "tasks");
+    shoal_queue *answers = shoal_arg_queue(own, "answers");
     shoal_err err = tasks && answers ? SHOAL_OK : shoal_last_error();
     while (err == SHOAL_OK && !sh_worker_stopped(w)) {
         shoal_value *task;
         err = shoal_queue_get(tasks, SHOAL_FOREVER, &task); /* the job's end closes it */
         if (err == SHOAL_OK) {
-            int64_t round = shoal_value_as_int(task);
+            int64_t round;
+            err = shoal_value_as_int(task, &round);
             shoal_value_destroy(task);
-            err = train(w, round);
+            err = err == SHOAL_OK ? train(w, round) : err;
             if (err == SHOAL_OK && !sh_worker_stopped(w)) {
                 err = answer(w, answers, round);
             }
@@ -74,10 +75,10 @@ shoal_err sh_rounds_serve(sh_worker *w, const shoal_value *own, shoal_err (*trai
 
 static shoal_err open_own(rounds_worker *w, const shoal_value *own)
 {
-    w->global = shoal_value_as_module(shoal_value_find(own, "global"));
+    w->global = shoal_arg_module(own, "global");
     w->state = shoal_value_find(own, "state");
     if (w->base.settings.gradients) {
-        w->gradients = shoal_value_as_module(shoal_value_find(own, "gradients"));
+        w->gradients = shoal_arg_module(own, "gradients");
     }
     return w->global && w->state && (w->gradients || !w->base.settings.gradients) ? SHOAL_OK : shoal_last_error();
 }

@@ -108,9 +108,8 @@ shoal_err sh_worker_attach(sh_worker *w, int rank, const shoal_value *args)
 {
     size_t size = 0;
     const void *settings = shoal_value_as_bytes(shoal_value_find(args, "settings"), &size);
-    shoal_block *board = shoal_value_as_block(shoal_value_find(args, "board"));
-    *w = (sh_worker){
-        .rank = rank, .stream = rank, .passes = 1, .model = shoal_value_as_module(shoal_value_find(args, "model"))};
+    shoal_block *board = shoal_arg_block(args, "board");
+    *w = (sh_worker){.rank = rank, .stream = rank, .passes = 1, .model = shoal_arg_module(args, "model")};
     if (settings == NULL || board == NULL || w->model == NULL) {
         return shoal_last_error();
     }
@@ -131,7 +130,7 @@ shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args)
     if (err != SHOAL_OK) {
         return err;
     }
-    w->set = shoal_dataset_open(shoal_value_find(args, "data"));
+    w->set = shoal_dataset_retain(shoal_arg_dataset(args, "data"));
     err = !w->set ? shoal_last_error() : w->settings.clients > 0 ? SHOAL_OK : load_shard(w);
     return err == SHOAL_OK ? sh_worker_renew(w) : err;
 }
