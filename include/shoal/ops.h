@@ -3,7 +3,12 @@
  * where mathematics has them. Arithmetic on bf16 and f16 is SHOAL_ETYPE: convert with shoal_to.
  *
  * Names that end in _ change their first argument in place and return it. In place is refused for a leaf that needs a
- * gradient (SHOAL_ESTATE) outside no_grad, and changing what backward still needs makes that backward fail.
+ * gradient (SHOAL_ESTATE) outside no_grad. An op in place keeps a copy of what its own backward needs; changing what another
+ * op's backward still needs makes that backward fail.
+ *
+ * Integers wrap around. Numbers given as double must be whole and in the dtype's range where the tensor is of integers
+ * (SHOAL_ETYPE: convert with shoal_to first); for u8, add_scalar and mul_scalar take -255 to 255. A 0-d tensor of floats does
+ * not meet integers, for the same reason. Of a bool every byte but 0 is true. NaN and infinities are as in PyTorch, gradients too.
  */
 #ifndef SHOAL_OPS_H
 #define SHOAL_OPS_H
@@ -31,13 +36,16 @@ shoal_tensor *shoal_tanh(shoal_tensor *a);
 shoal_tensor *shoal_relu(shoal_tensor *a);
 shoal_tensor *shoal_leaky_relu(shoal_tensor *a, double slope);
 shoal_tensor *shoal_gelu(shoal_tensor *a);
+/* low <= high, else SHOAL_EINVAL. A bound of NaN makes all NaN. For integers bounds are whole or infinite; what is beyond the
+ * dtype's range means its end. */
 shoal_tensor *shoal_clamp(shoal_tensor *a, double low, double high);
 shoal_tensor *shoal_logical_not(shoal_tensor *a);
 
 shoal_tensor *shoal_add(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_sub(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_mul(shoal_tensor *a, shoal_tensor *b);
-shoal_tensor *shoal_div(shoal_tensor *a, shoal_tensor *b); /* floats; integers are cut towards zero */
+/* Integers are cut towards zero; a zero among their divisors is SHOAL_EINVAL. */
+shoal_tensor *shoal_div(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_pow(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_maximum(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_minimum(shoal_tensor *a, shoal_tensor *b);

@@ -8,13 +8,19 @@ static bool is_number(shoal_dtype dtype)
     return dtype == SHOAL_F32 || dtype == SHOAL_F64 || dtype == SHOAL_I64 || dtype == SHOAL_I32 || dtype == SHOAL_U8;
 }
 
-/* The dtype in which a and b meet: theirs, or the other's when one is 0-d. */
+/* 0 for bool, 1 for integers, 2 for floats: what a lower one holds a higher one can hold, but not the other way. */
+static int category(const shoal_tensor *t)
+{
+    return t->dtype == SHOAL_B8 ? 0 : shoal_dtype_is_float(t->dtype) ? 2 : 1;
+}
+
+/* The dtype in which a and b meet: theirs, or the other's when one is 0-d and loses nothing: 1.5 is not made 1 to meet integers. */
 static shoal_err meet(const sh_call *c, int i, int j, shoal_dtype *out)
 {
     const shoal_tensor *a = c->in[i], *b = c->in[j];
-    if (a->dtype == b->dtype || b->ndim == 0) {
+    if (a->dtype == b->dtype || (b->ndim == 0 && category(b) <= category(a))) {
         *out = a->dtype;
-    } else if (a->ndim == 0) {
+    } else if (a->ndim == 0 && category(a) <= category(b)) {
         *out = b->dtype;
     } else {
         sh_text ta, tb;
@@ -104,6 +110,13 @@ static shoal_err save_both(sh_call *c)
     return err == SHOAL_OK ? sh_call_save_in(c, 1) : err;
 }
 
+/* The operands that backward of a product or quotient reads: the gradient of one needs the other. */
+static shoal_err save_factors(sh_call *c, bool second)
+{
+    shoal_err err = sh_call_save_in_if(c, 0, c->need[1]);
+    return err == SHOAL_OK ? sh_call_save_in_if(c, 1, second) : err;
+}
+
 /* A saved operand in the dtype of the gradient. */
 static shoal_tensor *saved_as(sh_back *b, int i)
 {
@@ -157,7 +170,10 @@ PUBLIC_IN_PLACE(sub)
 static shoal_err add_scaled_shape(sh_call *c)
 {
     const shoal_tensor *a = c->in[0];
-    shoal_err err = numbers_shape(c);
+    shoal_err err = sh_factor_check("add_scaled", a->dtype, c->a.d[0]);
+    if (err == SHOAL_OK) {
+        err = numbers_shape(c);
+    }
     return err == SHOAL_OK ? sh_shape_init(&c->shape[0], a->dtype, c->shape[0].ndim, c->shape[0].shape) : err;
 }
 
@@ -191,7 +207,7 @@ shoal_tensor *shoal_add_scaled_(shoal_tensor *a, shoal_tensor *b, double scale)
 
 static shoal_err mul_forward(sh_call *c)
 {
-    shoal_err err = save_both(c);
+    shoal_err err = save_factors(c, c->need[0]);
     return err == SHOAL_OK ? binary(c, SH_BINARY_MUL) : err;
 }
 
@@ -211,20 +227,21 @@ PUBLIC_IN_PLACE(mul)
 
 static shoal_err div_forward(sh_call *c)
 {
-    shoal_err err = save_both(c);
+    shoal_err err = save_factors(c, true);
     return err == SHOAL_OK ? binary(c, SH_BINARY_DIV) : err;
 }
 
-/* d/da = g / b, d/db = -g · a / b². */
+/* d/da = g / b, d/db = -g · (a / b) / b: b² could overflow. */
 static shoal_err div_backward(sh_back *b)
 {
-    shoal_tensor *g = sh_back_grad(b, 0), *x = saved_as(b, 0), *y = saved_as(b, 1);
+    shoal_tensor *g = sh_back_grad(b, 0), *y = saved_as(b, 1);
     shoal_err err = SHOAL_OK;
     if (sh_back_needs(b, 0)) {
         err = sh_back_give(b, 0, shoal_div(g, y));
     }
     if (err == SHOAL_OK && sh_back_needs(b, 1)) {
-        err = sh_back_give(b, 1, shoal_neg(shoal_div(shoal_mul(g, x), shoal_square(y))));
+        shoal_tensor *quotient = shoal_div(saved_as(b, 0), y);
+        err = sh_back_give(b, 1, shoal_neg(shoal_mul(g, shoal_div(quotient, y))));
     }
     return err;
 }
@@ -262,15 +279,18 @@ static shoal_err pow_backward(sh_back *b)
 const sh_op sh_op_pow = {"pow", SH_OP_COMPUTES, floats_shape, pow_forward, pow_backward};
 PUBLIC(pow)
 
-/* ---- maximum, minimum: where both are equal each gets half ---- */
+/* ---- maximum, minimum: where both are equal each gets half; where one is NaN both get all, as in PyTorch ---- */
 
 static shoal_err extreme_backward(sh_back *b, shoal_tensor *(*wins)(shoal_tensor *, shoal_tensor *))
 {
     shoal_tensor *g = sh_back_grad(b, 0), *x = saved_as(b, 0), *y = saved_as(b, 1);
     shoal_tensor *zero = sh_scalar_on(g, 0);
-    shoal_tensor *tie = shoal_where(shoal_eq(x, y), shoal_mul_scalar(g, 0.5), zero);
-    shoal_err err = sh_back_give(b, 0, shoal_add(tie, shoal_where(wins(x, y), g, zero)));
-    return err == SHOAL_OK ? sh_back_give(b, 1, shoal_add(tie, shoal_where(wins(y, x), g, zero))) : err;
+    shoal_tensor *shared = shoal_where(shoal_eq(x, y), shoal_mul_scalar(g, 0.5), g);
+    shoal_err err = SHOAL_OK;
+    if (sh_back_needs(b, 0)) {
+        err = sh_back_give(b, 0, shoal_where(wins(y, x), zero, shared));
+    }
+    return err == SHOAL_OK && sh_back_needs(b, 1) ? sh_back_give(b, 1, shoal_where(wins(x, y), zero, shared)) : err;
 }
 
 static shoal_err maximum_forward(sh_call *c)
@@ -378,5 +398,8 @@ shoal_tensor *shoal_where(shoal_tensor *condition, shoal_tensor *a, shoal_tensor
 
 shoal_tensor *shoal_masked_fill(shoal_tensor *a, shoal_tensor *mask, double value)
 {
-    return a && mask ? shoal_where(mask, sh_scalar_on(a, value), a) : NULL;
+    if (!a || !mask || sh_number_check("masked_fill", a->dtype, value) != SHOAL_OK) {
+        return NULL;
+    }
+    return shoal_where(mask, sh_scalar_on(a, value), a);
 }

@@ -110,6 +110,12 @@ shoal_tensor *shoal_copy_(shoal_tensor *a, shoal_tensor *from)
 
 /* ---- fill_ ---- */
 
+static shoal_err fill_shape(sh_call *c)
+{
+    shoal_err err = sh_number_check("fill_", c->in[0]->dtype, c->a.d[0]);
+    return err == SHOAL_OK ? clone_shape(c) : err;
+}
+
 static shoal_err fill_forward(sh_call *c)
 {
     return sh_tensor_fill(c->out[0], c->a.d[0]);
@@ -120,7 +126,7 @@ static shoal_err fill_backward(sh_back *b)
     return sh_back_give(b, 0, sh_scope_add(shoal_zeros_like(sh_back_grad(b, 0))));
 }
 
-const sh_op sh_op_fill = {"fill_", SH_OP_COMPUTES, clone_shape, fill_forward, fill_backward};
+const sh_op sh_op_fill = {"fill_", SH_OP_COMPUTES, fill_shape, fill_forward, fill_backward};
 
 shoal_tensor *shoal_fill_(shoal_tensor *a, double value)
 {

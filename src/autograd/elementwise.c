@@ -153,6 +153,12 @@ shoal_tensor *shoal_logical_not(shoal_tensor *a)
 
 /* ---- with numbers: they stand in a.d ---- */
 
+static shoal_err factor_shape(sh_call *c)
+{
+    shoal_err err = numbers_shape(c);
+    return err == SHOAL_OK ? sh_factor_check(c->op->name, c->in[0]->dtype, c->a.d[0]) : err;
+}
+
 static shoal_err add_scalar_forward(sh_call *c)
 {
     return with_number(c, SH_SCALAR_ADD, c->a.d[0], 0);
@@ -163,7 +169,7 @@ static shoal_err add_scalar_backward(sh_back *b)
     return sh_back_give(b, 0, sh_back_grad(b, 0));
 }
 
-const sh_op sh_op_add_scalar = {"add_scalar", SH_OP_COMPUTES, numbers_shape, add_scalar_forward, add_scalar_backward};
+const sh_op sh_op_add_scalar = {"add_scalar", SH_OP_COMPUTES, factor_shape, add_scalar_forward, add_scalar_backward};
 
 shoal_tensor *shoal_add_scalar(shoal_tensor *a, double s)
 {
@@ -185,7 +191,7 @@ static shoal_err mul_scalar_backward(sh_back *b)
     return sh_back_give(b, 0, shoal_mul_scalar(sh_back_grad(b, 0), sh_back_attrs(b)->d[0]));
 }
 
-const sh_op sh_op_mul_scalar = {"mul_scalar", SH_OP_COMPUTES, numbers_shape, mul_scalar_forward, mul_scalar_backward};
+const sh_op sh_op_mul_scalar = {"mul_scalar", SH_OP_COMPUTES, factor_shape, mul_scalar_forward, mul_scalar_backward};
 
 shoal_tensor *shoal_mul_scalar(shoal_tensor *a, double s)
 {
@@ -233,10 +239,19 @@ shoal_tensor *shoal_leaky_relu(shoal_tensor *a, double slope)
     return sh_run(&sh_op_leaky_relu, &(sh_call){.in = {a}, .in_count = 1, .a.d = {slope}}, 1);
 }
 
+/* Integers have whole bounds. Those beyond the dtype's range, infinities too, are its ends. */
 static shoal_err clamp_shape(sh_call *c)
 {
-    if (!(c->a.d[0] <= c->a.d[1])) {
+    shoal_dtype dtype = c->in[0]->dtype;
+    if (c->a.d[0] > c->a.d[1]) {
         return sh_fail(SHOAL_EINVAL, "clamp: from %g to %g", c->a.d[0], c->a.d[1]);
+    }
+    for (int i = 0; i < 2 && !shoal_dtype_is_float(dtype); i++) {
+        if (trunc(c->a.d[i]) != c->a.d[i]) {
+            return sh_fail(SHOAL_ETYPE,
+                           "clamp: the bound %g is not an integer, the tensor is %s: convert with shoal_to first",
+                           c->a.d[i], shoal_dtype_name(dtype));
+        }
     }
     return numbers_shape(c);
 }

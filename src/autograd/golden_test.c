@@ -42,6 +42,12 @@ static shoal_tensor *lstm(shoal_tensor **in)
     X(pow_scalar, "pow_scalar", shoal_pow_scalar(x, 2.5)) \
     X(leaky_relu, "leaky_relu", shoal_leaky_relu(x, 0.1)) \
     X(clamp, "clamp", shoal_clamp(x, -1, 1)) \
+    X(clamp, "clamp.nan", shoal_clamp(x, NAN, 1)) \
+    X(clamp, "clamp.above", shoal_clamp(x, 0, INFINITY)) \
+    X(clamp, "clamp.byte", shoal_clamp(x, 0, 255)) \
+    X(relu, "relu_", shoal_relu_(shoal_clone(x))) \
+    X(clamp, "clamp_", shoal_clamp_(shoal_clone(x), -1, 1)) \
+    X(mul_scalar, "mul_scalar_", shoal_mul_scalar_(shoal_clone(x), -2.5)) \
     X(clone, "clone", shoal_clone(x)) \
     X(fill_, "fill_", shoal_fill_(shoal_clone(x), 2)) \
     X(add, "add", shoal_add(x, y)) \
@@ -49,6 +55,8 @@ static shoal_tensor *lstm(shoal_tensor **in)
     X(add_scaled, "add_scaled", shoal_add_scaled_(shoal_clone(x), y, 0.3)) \
     X(mul, "mul", shoal_mul(x, y)) \
     X(div, "div", shoal_div(x, y)) \
+    X(mul, "mul_", shoal_mul_(shoal_clone(x), y)) \
+    X(div, "div_", shoal_div_(shoal_clone(x), y)) \
     X(pow, "pow", shoal_pow(x, y)) \
     X(maximum, "maximum", shoal_maximum(x, y)) \
     X(minimum, "minimum", shoal_minimum(x, y)) \
@@ -109,6 +117,7 @@ static shoal_tensor *lstm(shoal_tensor **in)
     X(avg_pool2d, "avg_pool2d", shoal_avg_pool2d(x, &(shoal_pool2d_options){.size = {2, 2}})) \
     X(avg_pool2d, "avg_pool2d.options", shoal_avg_pool2d(x, &(shoal_pool2d_options){{3, 2}, {2, 1}, {1, 1}})) \
     X(softmax, "softmax.1", shoal_softmax(x, 1)) \
+    X(softmax, "softmax.0", shoal_softmax(x, 0)) \
     X(log_softmax, "log_softmax.1", shoal_log_softmax(x, 1)) \
     X(log_softmax, "log_softmax.0", shoal_log_softmax(x, 0)) \
     X(nll_loss, "nll_loss", shoal_nll_loss(x, y)) \
@@ -212,8 +221,10 @@ static entry read_entry(FILE *file)
 
 /* ---- comparing ---- */
 
-static void expect(const entry *e, const char *what, const shoal_tensor *got, const shoal_tensor *wanted)
+/* Compares with what is in the file; where all rows of that were one, with their sum. */
+static void expect(const entry *e, const char *what, const shoal_tensor *got, shoal_tensor *stored, bool summed)
 {
+    shoal_tensor *wanted = summed ? shoal_sum(stored, 0, true) : stored;
     ck_assert_msg(got != NULL, "%s, %s: %s", e->name, what, shoal_last_error_text());
     sh_text a, b;
     ck_assert_msg(got->dtype == wanted->dtype && got->ndim == wanted->ndim &&
@@ -225,8 +236,10 @@ static void expect(const entry *e, const char *what, const shoal_tensor *got, co
     shoal_tensor *w = shoal_to(shoal_detach((shoal_tensor *)(uintptr_t)wanted), SHOAL_F64);
     shoal_no_grad_end();
     const double *pg = shoal_tensor_data(g), *pw = shoal_tensor_data(w);
-    for (int64_t i = 0; i < w->count; i++) {
-        greatest = isfinite(pw[i]) && fabs(pw[i]) > greatest ? fabs(pw[i]) : greatest;
+    shoal_tensor *all = shoal_to(stored, SHOAL_F64);
+    const double *terms = shoal_tensor_data(all);
+    for (int64_t i = 0; i < all->count; i++) {
+        greatest = isfinite(terms[i]) && fabs(terms[i]) > greatest ? fabs(terms[i]) : greatest;
     }
     for (int64_t i = 0; i < w->count; i++) {
         bool same = pg[i] == pw[i] || (isnan(pg[i]) && isnan(pw[i])) ||
@@ -240,8 +253,24 @@ typedef enum layout {
     LAYOUT_PLAIN,
     LAYOUT_TRANSPOSED,
     LAYOUT_SLICED,
+    LAYOUT_EXPANDED, /* where all rows are the same: one row, repeated with stride 0; else plain */
     LAYOUTS,
 } layout;
+
+static bool is_repeated(const shoal_tensor *t)
+{
+    if (t->ndim == 0 || t->shape[0] < 2 || t->count == 0) {
+        return false;
+    }
+    size_t row = (size_t)(t->count / t->shape[0]) * shoal_dtype_size(t->dtype);
+    const char *data = shoal_tensor_data(t);
+    for (int64_t i = 1; i < t->shape[0]; i++) {
+        if (memcmp(data, data + (size_t)i * row, row) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
 
 /* A leaf, owned, and the input that is a view of it and holds the record's values. */
 static shoal_tensor *lay_out(shoal_tensor *t, layout how, shoal_tensor **out_leaf)
@@ -255,6 +284,8 @@ static shoal_tensor *lay_out(shoal_tensor *t, layout how, shoal_tensor **out_lea
     if (how == LAYOUT_SLICED && ndim > 0) {
         shape[ndim - 1] = 2 * shape[ndim - 1];
     }
+    bool repeated = how == LAYOUT_EXPANDED && is_repeated(t);
+    shape[0] = repeated ? 1 : shape[0];
     shoal_tensor *leaf = shoal_zeros(t->dtype, ndim, shape);
     bool is_float = t->dtype == SHOAL_F32 || t->dtype == SHOAL_F64;
     shoal_tensor *view = leaf;
@@ -265,9 +296,10 @@ static shoal_tensor *lay_out(shoal_tensor *t, layout how, shoal_tensor **out_lea
         view = ndim == 0                  ? leaf
                : how == LAYOUT_TRANSPOSED ? shoal_permute(leaf, ndim, dims)
                : how == LAYOUT_SLICED     ? shoal_slice(leaf, -1, 1, INT64_MAX, 2)
+               : repeated && pass == 1    ? shoal_expand(leaf, ndim, t->shape)
                                           : leaf;
         if (pass == 0) {
-            ck_assert_ptr_nonnull(shoal_copy_(view, t));
+            ck_assert_ptr_nonnull(shoal_copy_(view, repeated ? shoal_narrow(t, 0, 0, 1) : t));
         }
     }
     *out_leaf = leaf;
@@ -301,7 +333,7 @@ static void check(const entry *e, layout how)
             break;
         case 'o':
             result = run(e->name, in);
-            expect(e, "result", result, t);
+            expect(e, "result", result, t, false);
             break;
         case 'w':
             ck_assert_msg(shoal_backward_with(result, t, false) == SHOAL_OK, "%s: %s", e->name,
@@ -312,7 +344,9 @@ static void check(const entry *e, layout how)
                 next++;
             }
             if (shoal_tensor_grad(leaves[next]) || shoal_item(shoal_norm(t)) != 0) { /* none is as good as zeros */
-                expect(e, "gradient", grad_of(leaves[next], how), t);
+                bool one_row =
+                    how == LAYOUT_EXPANDED && leaves[next]->ndim > 0 && leaves[next]->shape[0] != t->shape[0];
+                expect(e, "gradient", grad_of(leaves[next], how), t, one_row);
             }
             next++;
             break;

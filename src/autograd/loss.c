@@ -145,7 +145,7 @@ static shoal_tensor *smooth_by_target(shoal_tensor *x, shoal_tensor *t)
 static const loss smooth_l1 = {smooth_value, smooth_by_x, smooth_by_target};
 LOSS(smooth_l1_loss, smooth_l1)
 
-/* ---- bce_with_logits: max(x, 0) - x·t + log(1 + e^-|x|) ---- */
+/* ---- bce_with_logits: max(x, 0) - x·t + log(1 + e^-|x|) = |x|·u + log(1 + e^-|x|), u = 1 - t where x > 0, else t ---- */
 
 /* log(1 + u), u in (0, 1], true to the last digits for small u as well: what the sum 1 + u lost of u is put back by u / (w - 1),
  * w = 1 + u (Kahan). */
@@ -158,8 +158,11 @@ static shoal_tensor *log1p_of(shoal_tensor *u)
 
 static shoal_tensor *bce_value(shoal_tensor *x, shoal_tensor *t)
 {
-    shoal_tensor *rest = log1p_of(shoal_exp(shoal_neg(shoal_abs(x))));
-    return shoal_add(shoal_sub(shoal_relu(x), shoal_mul(x, t)), rest);
+    shoal_tensor *size = shoal_abs(x), *zero = sh_scalar_on(x, 0);
+    shoal_tensor *u = shoal_where(shoal_gt(x, zero), shoal_sub(sh_scalar_on(x, 1), t), t);
+    /* an infinite x that the target says costs nothing, not NaN */
+    shoal_tensor *cost = shoal_where(shoal_eq(u, zero), zero, shoal_mul(size, u));
+    return shoal_add(cost, log1p_of(shoal_exp(shoal_neg(size))));
 }
 
 static shoal_tensor *bce_by_x(shoal_tensor *x, shoal_tensor *t)

@@ -80,9 +80,11 @@ shoal_tensor *sh_run(const sh_op *op, sh_call *call, int required);
 /* The same, into in[0]; shape must come to in[0]'s shape and dtype. */
 shoal_tensor *sh_run_in_place(const sh_op *op, sh_call *call, int required);
 
-/* In forward: keeps an input (NULL stays NULL) or an output for backward, as saved number saved_count. Do nothing unless
- * call->record. Errors: SHOAL_ENOMEM. */
+/* In forward, before it writes: keeps an input (NULL stays NULL) or an output for backward, as saved number saved_count. An
+ * input that an op in place is about to overwrite is copied. save_in_if leaves the place empty unless wanted: what no gradient
+ * needs may change later. Do nothing unless call->record. Errors: SHOAL_ENOMEM. */
 shoal_err sh_call_save_in(sh_call *call, int i);
+shoal_err sh_call_save_in_if(sh_call *call, int i, bool wanted);
 shoal_err sh_call_save_out(sh_call *call, int i);
 
 /* In forward: a new contiguous tensor for backward alone (a mask, winners): the scope's, and saved. When nothing is recorded it

@@ -195,7 +195,9 @@ static shoal_err extreme_backward(sh_back *b, shoal_tensor *(*place)(shoal_tenso
     shoal_tensor *x = sh_back_saved(b, 0), *y = sh_back_saved(b, 1), *g = sh_back_grad(b, 0);
     int64_t dim = sh_back_attrs(b)->i[0];
     if (dim == SHOAL_ALL) {
-        shoal_tensor *winners = shoal_to(shoal_eq(x, y), x->dtype);
+        /* NaN wins, and is not equal to itself */
+        shoal_tensor *places = shoal_logical_or(shoal_eq(x, y), shoal_ne(x, x));
+        shoal_tensor *winners = shoal_to(places, x->dtype);
         return sh_back_give(b, 0, shoal_mul(winners, shoal_div(g, shoal_sum(winners, SHOAL_ALL, false))));
     }
     if (x->ndim == 0) {

@@ -79,9 +79,27 @@ shoal_err sh_call_save_in(sh_call *call, int i)
     if (!call->record) {
         return SHOAL_OK;
     }
-    /* In place: forward overwrites it, so it is out of date from the beginning, and backward will say so. */
-    bool lost = call->in_place && t && t->storage == call->out[0]->storage;
-    return save(call, shoal_tensor_retain(t), t ? t->storage->version - lost : 0);
+    /* In place forward overwrites it: backward gets a copy. */
+    if (call->in_place && t && t->storage == call->out[0]->storage) {
+        shoal_tensor *copy = sh_tensor_new_like(t);
+        if (!copy) {
+            return shoal_last_error();
+        }
+        shoal_err err = sh_tensor_copy_data(copy, t);
+        if (err != SHOAL_OK) {
+            shoal_tensor_release(copy);
+            return err;
+        }
+        t = copy;
+    } else {
+        (void)shoal_tensor_retain(t);
+    }
+    return save(call, t, t ? t->storage->version : 0);
+}
+
+shoal_err sh_call_save_in_if(sh_call *call, int i, bool wanted)
+{
+    return wanted || !call->record ? sh_call_save_in(call, i) : save(call, NULL, 0);
 }
 
 shoal_err sh_call_save_out(sh_call *call, int i)

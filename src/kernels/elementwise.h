@@ -6,7 +6,8 @@
  * Every function writes out (`=`), but for axpy (`+=`).
  *
  * Arithmetic is on f32, f64, i64, i32 and u8 (and bool, where it says so); f16 and bf16 are only filled, copied and chosen
- * between (where). A dtype for which an op makes no sense gives SHOAL_EINVAL. Integers wrap around.
+ * between (where). A dtype for which an op makes no sense gives SHOAL_EINVAL. Integers wrap around. Of a bool every byte but 0 is
+ * true; results are 0 and 1.
  * f32 functions of the fast versions are within 2 ulp of the true value (exp, log, tanh, sqrt), 4 (sigmoid) or 8 (gelu); NaN and
  * infinities are as in C's libm. f64 functions are libm's. Integers and f64 become bf16 and f16 by way of f32, as in PyTorch. */
 #ifndef SH_KERNELS_ELEMENTWISE_H
@@ -39,7 +40,7 @@ static inline sh_scalar sh_scalar_float(double f)
 typedef enum sh_unary_op {
     SH_UNARY_NEG,
     SH_UNARY_ABS,
-    SH_UNARY_SIGN, /* -1, 0, 1; sign(NaN) = NaN */
+    SH_UNARY_SIGN, /* -1, 0, 1; sign(NaN) = 0, as in PyTorch */
     SH_UNARY_SQUARE,
     SH_UNARY_RELU, /* relu(NaN) = NaN */
     SH_UNARY_EXP,
@@ -58,10 +59,11 @@ typedef enum sh_unary_op {
 
 /* out = op(a; x, y), same dtype; x and y are numbers. Floats all; integers ADD, MUL, CLAMP. */
 typedef enum sh_scalar_op {
-    SH_SCALAR_ADD,        /* a + x */
-    SH_SCALAR_MUL,        /* a · x */
-    SH_SCALAR_POW,        /* a^x */
-    SH_SCALAR_CLAMP,      /* min(max(a, x), y); NaN stays; one-sided: give an infinity, INT64_MIN or INT64_MAX */
+    SH_SCALAR_ADD, /* a + x */
+    SH_SCALAR_MUL, /* a · x */
+    SH_SCALAR_POW, /* a^x */
+    SH_SCALAR_CLAMP, /* min(max(a, x), y); NaN stays; one-sided: give an infinity, INT64_MIN or INT64_MAX. A bound of NaN makes
+                           * all NaN; bounds beyond an integer dtype's range are its ends */
     SH_SCALAR_LEAKY_RELU, /* a > 0 ? a : x · a */
     SH_SCALAR_OPS,
 } sh_scalar_op;
@@ -72,8 +74,8 @@ typedef enum sh_binary_op {
     SH_BINARY_ADD,
     SH_BINARY_SUB,
     SH_BINARY_MUL,
-    SH_BINARY_DIV,       /* floats: a/b; integers: towards zero; x/0 is 0 */
-    SH_BINARY_FLOOR_DIV, /* towards minus infinity; integers: x/0 is 0 */
+    SH_BINARY_DIV, /* floats: a/b; integers: towards zero; a zero in b is SHOAL_EINVAL, before anything is written */
+    SH_BINARY_FLOOR_DIV, /* towards minus infinity; integers as DIV */
     SH_BINARY_POW,
     SH_BINARY_MAX, /* NaN if either is */
     SH_BINARY_MIN,
@@ -96,7 +98,7 @@ static inline bool sh_binary_is_comparison(sh_binary_op op)
 
 /* out = g · f'(…), floats: what backward needs, with f's result y or its input x as the saved view. */
 typedef enum sh_grad_op {
-    SH_GRAD_RELU,       /* y > 0 ? g : 0 */
+    SH_GRAD_RELU,       /* y <= 0 ? 0 : g, so NaN lets g pass */
     SH_GRAD_SIGMOID,    /* g · y · (1 - y) */
     SH_GRAD_TANH,       /* g · (1 - y²) */
     SH_GRAD_GELU,       /* x: g · (Φ(x) + x·φ(x)) */

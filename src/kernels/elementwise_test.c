@@ -42,6 +42,19 @@ static shoal_err run(const sh_kernels *k, const call *c, const sh_view *out, con
     return SHOAL_EINVAL;
 }
 
+/* Divisors of integers without zeros. */
+static void make_divisors(block *b)
+{
+    uint8_t *bytes = b->view.data;
+    size_t size = shoal_dtype_size(b->view.dtype);
+    for (int64_t i = 0; i < b->elements; i++) {
+        static const uint8_t zero[8];
+        if (memcmp(bytes + (size_t)i * size, zero, size) == 0) {
+            bytes[(size_t)i * size] = 3;
+        }
+    }
+}
+
 /* Returns whether the op exists for the dtypes; then it was compared. */
 static bool compare(const call *c, shoal_dtype from, shoal_dtype to, uint64_t seed)
 {
@@ -50,6 +63,9 @@ static bool compare(const call *c, shoal_dtype from, shoal_dtype to, uint64_t se
     int32_t ndim = any_shape(&seed, shape);
     double scale = below(&seed, 2) ? 3 : 30;
     block a = block_make(from, ndim, shape, true, &seed, scale), b = block_make(from, ndim, shape, true, &seed, scale);
+    if (c->kind == BINARY && (c->op == SH_BINARY_DIV || c->op == SH_BINARY_FLOOR_DIV) && !shoal_dtype_is_float(from)) {
+        make_divisors(&b);
+    }
     block cond = block_make(SHOAL_B8, ndim, shape, true, &seed, 1),
           out = block_make(to, ndim, shape, false, &seed, scale);
     block wanted = block_copy(&out);
@@ -255,6 +271,10 @@ START_TEST(nan_and_infinity_go_through)
         ck_assert_ok(list[v]->elementwise->scalar(&(sh_exec){0}, SH_SCALAR_CLAMP, &out, &a, sh_scalar_float(-2),
                                                   sh_scalar_float(3)));
         ck_assert(isnan(y[0]) && y[1] == 3 && y[2] == -2);
+        ck_assert_ok(list[v]->elementwise->unary(&(sh_exec){0}, SH_UNARY_SIGN, &out, &a));
+        ck_assert(y[0] == 0 && y[1] == 1 && y[2] == -1);
+        ck_assert_ok(list[v]->elementwise->grad(&(sh_exec){0}, SH_GRAD_RELU, &out, &b, &a, 0, 0));
+        ck_assert(y[0] == 1 && y[1] == 1 && y[2] == 0);
     }
 }
 END_TEST
@@ -263,14 +283,19 @@ START_TEST(integer_division_rounds_as_said)
 {
     int count;
     const sh_kernels *const *list = versions(&count);
-    int64_t a[] = {7, -7, 7, -7, 5, INT64_MIN}, b[] = {2, 2, -2, -2, 0, -1}, c[6];
-    const int64_t cut[] = {3, -3, -3, 3, 0, INT64_MIN}, floors[] = {3, -4, -4, 3, 0, INT64_MIN};
+    int64_t a[] = {7, -7, 7, -7, 5, INT64_MIN}, b[] = {2, 2, -2, -2, 1, -1}, c[6];
+    const int64_t cut[] = {3, -3, -3, 3, 5, INT64_MIN}, floors[] = {3, -4, -4, 3, 5, INT64_MIN};
     for (int v = 0; v < count; v++) {
         sh_view x = flat(a, 6, SHOAL_I64), y = flat(b, 6, SHOAL_I64), out = flat(c, 6, SHOAL_I64);
         ck_assert_ok(list[v]->elementwise->binary(&(sh_exec){0}, SH_BINARY_DIV, &out, &x, &y));
         ck_assert_mem_eq(c, cut, sizeof c);
         ck_assert_ok(list[v]->elementwise->binary(&(sh_exec){0}, SH_BINARY_FLOOR_DIV, &out, &x, &y));
         ck_assert_mem_eq(c, floors, sizeof c);
+        b[5] = 0;
+        ck_assert_err(list[v]->elementwise->binary(&(sh_exec){0}, SH_BINARY_DIV, &out, &x, &y), SHOAL_EINVAL);
+        ck_assert_err(list[v]->elementwise->binary(&(sh_exec){0}, SH_BINARY_FLOOR_DIV, &out, &x, &y), SHOAL_EINVAL);
+        ck_assert_mem_eq(c, floors, sizeof c);
+        b[5] = -1;
     }
 }
 END_TEST

@@ -1,6 +1,8 @@
 /* Softmax and its losses: fast against plain; values from PyTorch; gradients against finite differences. */
 #include "kernels/kernels_test.h"
 
+#include <float.h>
+
 static const char *const names[] = {"reference", "avx2", "avx512"};
 
 static sh_softmax_shape any_softmax_shape(shoal_dtype dtype, uint64_t *seed)
@@ -147,4 +149,43 @@ START_TEST(known_values)
 }
 END_TEST
 
-KERNELS_SUITE("softmax", softmax_agrees, losses_agree, known_values)
+/* N3: log n is kept, however large the scores are, along the last dimension and along others, by every kernel. */
+START_TEST(large_scores)
+{
+    for (int v = 0; v < 6; v++) {
+        const sh_kernels *k = sh_kernels_find(names[v % 3]);
+        if (!k) {
+            continue;
+        }
+        bool last = v < 3;
+        float x[8], y[8];
+        double wide[8], wide_y[8], offset = 1e12;
+        for (int i = 0; i < 8; i++) {
+            x[i] = -FLT_MAX;
+            wide[i] = offset + (last ? i % 4 : i / 2);
+        }
+        sh_softmax_shape s = {SHOAL_F32, last ? 2 : 1, 4, last ? 1 : 2};
+        sh_exec exec = {0};
+        for (int op = 0; op < SH_SOFTMAX_OPS; op++) {
+            s.dtype = SHOAL_F32;
+            ck_assert_ok(k->softmax->forward(&exec, (sh_softmax_op)op, &s, y, x));
+            s.dtype = SHOAL_F64;
+            ck_assert_ok(k->softmax->forward(&exec, (sh_softmax_op)op, &s, wide_y, wide));
+            double log_sum = log(1 + exp(-1) + exp(-2) + exp(-3)) + 3;
+            for (int i = 0; i < 8; i++) {
+                double wanted = (last ? i % 4 : i / 2) - log_sum;
+                ck_assert(fabs(y[i] - (op == SH_SOFTMAX ? 0.25 : -1.3862943611198906)) < 1e-6);
+                ck_assert(fabs(wide_y[i] - (op == SH_SOFTMAX ? exp(wanted) : wanted)) < 1e-14);
+            }
+        }
+        int64_t target[] = {0, 3};
+        double loss, total, logp[8];
+        sh_nll_args args = {.shape = s, .reduction = SH_REDUCTION_SUM, .target = target, .ignore_index = -100};
+        ck_assert_ok(k->softmax->cross_entropy(&exec, &args, &loss, &total, logp, wide));
+        ck_assert(fabs(loss - (2 * (log(1 + exp(-1) + exp(-2) + exp(-3)) + 3) - 3)) < 1e-14);
+        free(exec.scratch);
+    }
+}
+END_TEST
+
+KERNELS_SUITE("softmax", softmax_agrees, losses_agree, known_values, large_scores)

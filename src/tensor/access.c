@@ -26,6 +26,31 @@ sh_view sh_tensor_view_as(const shoal_tensor *t, int ndim, const int64_t *shape)
     return v;
 }
 
+/* from low to below end */
+static shoal_err check_whole(const char *call, shoal_dtype dtype, double value, double low, double end)
+{
+    if (value >= low && value < end && trunc(value) == value) {
+        return SHOAL_OK;
+    }
+    return sh_fail(SHOAL_ETYPE, "%s: %g is not a number of %s: convert the tensor with shoal_to first", call, value,
+                   shoal_dtype_name(dtype));
+}
+
+shoal_err sh_number_check(const char *call, shoal_dtype dtype, double value)
+{
+    return dtype == SHOAL_U8 ? check_whole(call, dtype, value, 0, 256) : sh_factor_check(call, dtype, value);
+}
+
+shoal_err sh_factor_check(const char *call, shoal_dtype dtype, double value)
+{
+    switch (dtype) {
+    case SHOAL_I64: return check_whole(call, dtype, value, -0x1p63, 0x1p63);
+    case SHOAL_I32: return check_whole(call, dtype, value, -0x1p31, 0x1p31);
+    case SHOAL_U8: return check_whole(call, dtype, value, -255, 256);
+    default: return SHOAL_OK;
+    }
+}
+
 shoal_err sh_tensor_fill(shoal_tensor *t, double value)
 {
     const sh_device *device = t->storage->device;

@@ -129,6 +129,9 @@ static shoal_tensor *filled(shoal_tensor *t, double value)
 
 shoal_tensor *shoal_full(shoal_dtype dtype, double value, int ndim, const int64_t *shape)
 {
+    if (sh_number_check("shoal_full", dtype, value) != SHOAL_OK) {
+        return NULL;
+    }
     return filled(shoal_empty(dtype, ndim, shape), value);
 }
 

@@ -124,6 +124,13 @@ sh_random_key sh_generator_take(uint64_t blocks);
 
 /* Fill and copy through the device's kernels; no autograd, no version. */
 shoal_err sh_tensor_fill(shoal_tensor *t, double value);
+
+/* Refuses, with SHOAL_ETYPE and the call's name, a number that an integer dtype cannot hold: a fraction, NaN, one out of range.
+ * Floats hold every number, and for bool it is true or false. */
+shoal_err sh_number_check(const char *call, shoal_dtype dtype, double value);
+
+/* The same for a number to add or to multiply with: of u8, which wraps around, from -255, so that adding -1 subtracts 1. */
+shoal_err sh_factor_check(const char *call, shoal_dtype dtype, double value);
 shoal_err sh_tensor_copy_data(shoal_tensor *to, const shoal_tensor *from);
 
 #endif

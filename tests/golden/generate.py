@@ -208,6 +208,123 @@ case("lstm_cell", lstm, n(2, 3), n(2, 4), n(2, 4), n(16, 3), n(16, 4), n(16), n(
 case("lstm_cell", lstm, n(1, 1), n(1, 2), n(1, 2), n(8, 1), n(8, 2), n(8), n(8))
 
 
+# ---- corners: NaN, infinities, wrap-around, nothing, eight dims, repeated rows, large numbers ----
+
+NAN, INF = float("nan"), float("inf")
+BIG = 3.4028234663852886e38
+SPECIAL = [NAN, INF, -INF, 0.0, -0.0, 1.5, -2.0, 1e30, -1e-30]
+UNARY = (("abs", torch.abs), ("square", torch.square), ("sqrt", torch.sqrt), ("rsqrt", torch.rsqrt),
+         ("reciprocal", torch.reciprocal), ("exp", torch.exp), ("log", torch.log), ("sigmoid", torch.sigmoid),
+         ("tanh", torch.tanh), ("relu", torch.relu), ("gelu", F.gelu), ("neg", torch.neg), ("sign", torch.sign),
+         ("add_scalar", lambda x: x + 1.5), ("mul_scalar", lambda x: x * -2.5), ("pow_scalar", lambda x: x ** 2.5),
+         ("leaky_relu", lambda x: F.leaky_relu(x, 0.1)), ("clamp", lambda x: x.clamp(-1, 1)),
+         ("clamp.nan", lambda x: x.clamp(NAN, 1)), ("clamp.above", lambda x: x.clamp(min=0)),
+         ("relu_", lambda x: x.clone().relu_()), ("clamp_", lambda x: x.clone().clamp_(-1, 1)),
+         ("mul_scalar_", lambda x: x.clone().mul_(-2.5)))
+EIGHT = (2, 1, 2, 1, 3, 1, 2, 1)
+for name, function in UNARY:
+    case(name, function, t(SPECIAL))
+    case(name, function, p(0, 3))
+    case(name, function, p(*EIGHT))
+    case(name, function, p(1, 5).expand(3, 5))
+for name, function in (("sin", torch.sin), ("cos", torch.cos)):
+    case(name, function, t([NAN, INF, -INF, 0.0, -0.0, 1.5, -2.0, 1e4]))
+
+VALUES = [NAN, INF, -INF, 0.0, -0.0, 1.0, -2.5]
+LEFT = t([x for x in VALUES for _ in VALUES])
+RIGHT = t([y for _ in VALUES for y in VALUES])
+BINARY = (("add", torch.add), ("sub", torch.sub), ("mul", torch.mul), ("div", torch.div), ("maximum", torch.maximum),
+          ("minimum", torch.minimum), ("pow", torch.pow), ("mul_", lambda x, y: x.clone().mul_(y)),
+          ("div_", lambda x, y: x.clone().div_(y)))
+COMPARE = (("eq", torch.eq), ("ne", torch.ne), ("lt", torch.lt), ("le", torch.le), ("gt", torch.gt), ("ge", torch.ge))
+for name, function in BINARY + COMPARE:
+    case(name, function, LEFT, RIGHT)
+    case(name, function, p(0, 3), p(3))
+    case(name, function, p(*EIGHT), p(2, 1))
+    case(name, function, p(1, 5).expand(3, 5), p(3, 5))
+case("where", torch.where, b(49), LEFT, RIGHT)
+case("where", torch.where, b(*EIGHT), n(3, 1, 1, 1), n(2, 1))
+case("masked_fill", lambda x, m: x.masked_fill(m, 2.0), LEFT, b(49))
+
+RANGES = ((torch.int64, -2 ** 63, 2 ** 63 - 1), (torch.int32, -2 ** 31, 2 ** 31 - 1), (torch.uint8, 0, 255))
+for kind, low, high in RANGES:
+    ends = t([low, low + 1, 0, 1, 7, high - 1, high], kind)
+    for name, function in (("add", torch.add), ("sub", torch.sub), ("mul", torch.mul), ("maximum", torch.maximum),
+                           ("minimum", torch.minimum)) + COMPARE:
+        case(name, function, ends[:, None].expand(7, 7), ends)
+    for name, function in (("neg", torch.neg), ("square", torch.square), ("relu", torch.relu), ("sign", torch.sign),
+                           ("sum", torch.sum), ("prod", torch.prod), ("max", torch.max), ("min", torch.min),
+                           ("argmax", torch.argmax), ("argmin", torch.argmin), ("clamp.above", lambda x: x.clamp(min=0)),
+                           ("clamp.byte", lambda x: x.clamp(0, 255))):
+        case(name, function, ends)
+    case("sum.0", lambda x: x.sum(0), torch.stack((ends, ends)))
+    case("div", lambda x, y: torch.div(x, y, rounding_mode="trunc"), ends, t([1, 2, 3, 7, 5, 2, 3], kind))
+case("sum", torch.sum, b(9))
+case("max.1.keep", lambda x: x.max(1, keepdim=True).values, b(3, 4))
+for name, function in (("eq", torch.eq), ("lt", torch.lt), ("ge", torch.ge)):
+    case(name, function, b(7), b(7))
+
+REDUCE = (("sum", torch.sum), ("mean", torch.mean), ("prod", torch.prod))
+EXTREME = (("max", torch.max), ("min", torch.min))
+WITH_NAN = t([[1.0, NAN, 3.0, NAN], [2.0, 2.0, -INF, 1.0], [INF, INF, 0.5, -1.0]])
+for rows in (WITH_NAN, WITH_NAN[1:], p(*EIGHT), p(1, 5).expand(3, 5)):
+    for name, function in REDUCE:
+        case(name, function, rows)
+        case(name + ".0", lambda x, f=function: f(x, 0), rows)
+        case(name + ".1.keep", lambda x, f=function: f(x, 1, keepdim=True), rows)
+    for name, function in EXTREME:
+        case(name, function, rows)
+        case(name + ".1.keep", lambda x, f=function: f(x, 1, keepdim=True).values, rows)
+    for name, function in (("argmax", torch.argmax), ("argmin", torch.argmin)):
+        case(name, function, rows)
+        case(name + ".1.keep", lambda x, f=function: f(x, 1, keepdim=True), rows)
+    case("logsumexp.1.keep", lambda x: x.logsumexp(1, keepdim=True), rows)
+    case("norm", torch.norm, rows)
+for name, function in REDUCE:
+    case(name, function, p(0, 3))
+    case(name + ".0", lambda x, f=function: f(x, 0), p(0, 3))
+    case(name + ".1.keep", lambda x, f=function: f(x, 1, keepdim=True), p(2, 0, 3))
+case("any.1.keep", lambda x: x.any(1, keepdim=True), b(2, 0, 3))
+case("all.1.keep", lambda x: x.all(1, keepdim=True), b(2, 0, 3))
+case("norm", torch.norm, p(0, 3))
+
+SCORES = (t([[-BIG] * 4, [BIG] * 4, [1e38, 1e38, 0.0, -1e38]]), 1e12 + t([[0.0, 1.0, 2.0, 3.0], [-4.0, 0.0, 4.0, 0.0]]),
+          t([[-INF, 0.0, 1.0, -INF], [INF, 0.0, 1.0, 2.0], [NAN, 0.0, 1.0, 2.0], [-INF] * 4]), p(0, 4), p(3, 0),
+          p(*EIGHT), p(1, 5).expand(3, 5), 1e6 * n(3, 70))
+for scores in SCORES:
+    case("softmax.1", lambda x: x.softmax(1), scores)
+    case("softmax.0", lambda x: x.softmax(0), scores)
+    case("log_softmax.1", lambda x: x.log_softmax(1), scores)
+    case("log_softmax.0", lambda x: x.log_softmax(0), scores)
+for scores in SCORES[:3]:
+    for reduction in ("mean", "sum", "none"):
+        name = "cross_entropy" if reduction == "mean" else "cross_entropy." + reduction
+        case(name, lambda x, k, r=reduction: F.cross_entropy(x, k, reduction=r), scores, i(4, scores.shape[0]))
+case("cross_entropy.sum", lambda x, k: F.cross_entropy(x, k, reduction="sum"), p(0, 4), i(4, 0))
+case("cross_entropy.none", lambda x, k: F.cross_entropy(x, k, reduction="none"), 1e12 + 3 * n(2, 4, 3), i(4, 2, 3))
+
+# bce_with_logits: only where PyTorch's own answer is the limit (its formula has inf - inf for the others).
+LOSS_X = [NAN, INF, -INF, 0.0, 1.0, 1.0, 3.0, 1e30]
+LOSS_T = [0.0, 0.0, 2.0, 0.0, NAN, INF, -INF, 0.0]
+for name, function in LOSSES:
+    keep = [k for k in range(8) if name != "bce_with_logits" or k not in (2, 5, 6)]
+    x, y = t([LOSS_X[k] for k in keep]), t([LOSS_T[k] for k in keep])
+    for reduction in ("mean", "sum", "none"):
+        case(name + "." + reduction, lambda x, y, f=function, r=reduction: f(x, y, reduction=r), x, y)
+        case(name + "." + reduction, lambda x, y, f=function, r=reduction: f(x, y, reduction=r), n(*EIGHT), u(*EIGHT))
+        case(name + "." + reduction, lambda x, y, f=function, r=reduction: f(x, y, reduction=r), n(0, 3), u(0, 3))
+
+case("linear", F.linear, t([[NAN, 1.0, 0.0], [INF, 1.0, 0.0], [0.0, 1.0, 2.0]]), n(4, 3), n(4))
+case("linear_relu", lambda x, w, c: F.linear(x, w, c).relu(), t([[NAN, 1.0, 0.0], [0.0, 1.0, 2.0]]), n(4, 3), n(4))
+for rows, inner, outer in ((0, 3, 4), (2, 0, 4), (1, 130, 17), (7, 33, 9), (20, 40, 19)):
+    case("linear", F.linear, n(rows, inner), n(outer, inner), n(outer))
+    case("linear_relu", lambda x, w, c: F.linear(x, w, c).relu(), n(rows, inner), n(outer, inner), n(outer))
+    case("matmul", torch.matmul, n(rows, inner), n(inner, outer))
+case("linear", F.linear, n(2, 1, 2, 1, 1, 1, 2, 3), n(4, 3), n(4))
+case("matmul", torch.matmul, n(2, 1, 2, 1, 1, 1, 2, 3), n(2, 1, 3, 4))
+
+
+
 def record(role, tensor):
     code, numpy_type = DTYPES[tensor.dtype]
     head = struct.pack("<cBBx", role, code, tensor.dim()) + struct.pack("<%dq" % tensor.dim(), *tensor.shape)

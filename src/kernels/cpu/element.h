@@ -24,6 +24,7 @@ static inline int64_t sh_get_int(shoal_dtype dtype, const void *data, int64_t i)
     switch (dtype) {
     case SHOAL_I64: return ((const int64_t *)data)[i];
     case SHOAL_I32: return ((const int32_t *)data)[i];
+    case SHOAL_B8: return ((const uint8_t *)data)[i] != 0; /* every byte but 0 is true */
     default: return ((const uint8_t *)data)[i];
     }
 }

@@ -121,7 +121,7 @@ static inline int32_t to_i32(double x)
 #define READ_i64(v) (v)
 #define READ_i32(v) (v)
 #define READ_u8(v) (v)
-#define READ_b8(v) (v)
+#define READ_b8(v) ((v) != 0)
 /* … and what that number is as an element: from a float, from an integer. */
 #define FROM_FLOAT_f32(v) ((float)(v))
 #define FROM_FLOAT_f64(v) ((double)(v))

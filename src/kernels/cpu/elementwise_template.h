@@ -11,7 +11,7 @@ typedef uint64_t unsigned_i64;
 typedef uint32_t unsigned_i32;
 typedef uint32_t unsigned_u8;
 
-#define SIGN(a) ((a) > 0 ? 1 : (a) < 0 ? -1 : (a))
+#define SIGN(a) ((a) > 0 ? 1 : (a) < 0 ? -1 : 0)
 #define INV_SQRT_2PI 0.39894228040143267794
 
 /* ---- unary: enum, name, expression in T a ---- */
@@ -71,19 +71,34 @@ typedef uint32_t unsigned_u8;
     X(AND, and, a &b)                                                                                                  \
     X(OR, or, a | b)                                                                                                   \
     X(XOR, xor, a ^ b)
-/* The smallest integer divided by -1 is itself again, by wrapping. */
+/* The smallest integer divided by -1 is itself again, by wrapping. The kernel refuses a divisor that holds zeros; one that another
+ * process writes after that look must not trap, so it gives 0. */
 #define BINARY_SIGNED(X)                                                                                               \
     X(DIV, div, b == 0 ? 0 : b == -1 ? 0 - (U)a : (U)(a / b))                                                          \
     X(FLOOR_DIV, floor_div, b == 0 ? 0 : b == -1 ? 0 - (U)a : (U)(a / b) - (U)(a % b != 0 && (a < 0) != (b < 0)))
 #define BINARY_UNSIGNED(X) X(DIV, div, b == 0 ? 0 : a / b) X(FLOOR_DIV, floor_div, b == 0 ? 0 : a / b)
-#define BINARY_BOOL(X) X(MAX, max, a | b) X(MIN, min, a &b) X(AND, and, a &b) X(OR, or, a | b) X(XOR, xor, a ^ b)
+/* Every byte but 0 is true: memory that came from elsewhere need not hold 1. */
+#define TRUE(a) ((a) != 0)
+#define BINARY_BOOL(X)                                                                                                 \
+    X(MAX, max, TRUE(a) | TRUE(b))                                                                                     \
+    X(MIN, min, TRUE(a) & TRUE(b))                                                                                     \
+    X(AND, and, TRUE(a) & TRUE(b))                                                                                     \
+    X(OR, or, TRUE(a) | TRUE(b))                                                                                       \
+    X(XOR, xor, TRUE(a) ^ TRUE(b))
+#define COMPARE_BOOL(X)                                                                                                \
+    X(EQ, eq, TRUE(a) == TRUE(b))                                                                                      \
+    X(NE, ne, TRUE(a) != TRUE(b))                                                                                      \
+    X(LT, lt, TRUE(a) < TRUE(b))                                                                                       \
+    X(LE, le, TRUE(a) <= TRUE(b))                                                                                      \
+    X(GT, gt, TRUE(a) > TRUE(b))                                                                                       \
+    X(GE, ge, TRUE(a) >= TRUE(b))
 #define COMPARE(X)                                                                                                     \
     X(EQ, eq, a == b) X(NE, ne, a != b) X(LT, lt, a < b) X(LE, le, a <= b) X(GT, gt, a > b) X(GE, ge, a >= b)
 
 /* ---- gradients: a is g, b is what was saved; x and y are p and q ---- */
 
 #define GRAD(X)                                                                                                        \
-    X(RELU, relu_grad, b > 0 ? a : 0)                                                                                  \
+    X(RELU, relu_grad, b <= 0 ? 0 : a)                                                                                 \
     X(SIGMOID, sigmoid_grad, a *b *(1 - b))                                                                            \
     X(TANH, tanh_grad, a *((1 - b) * (1 + b)))                                                                         \
     X(GELU, gelu_grad, a *(PHI(b) + b * (EXP(b * b / -2) * (T)INV_SQRT_2PI)))                                          \
@@ -155,6 +170,7 @@ BINARY_UNSIGNED(INT2_u8)
 COMPARE(CMP2_u8)
 #undef U
 BINARY_BOOL(BOOL2_b8)
+COMPARE_BOOL(BOOL2_b8)
 NOT_BOOL(BOOL1_b8)
 
 /* out += x · a: the second input of the loop is out itself. */
@@ -184,7 +200,6 @@ LOOP2(axpy_u8, uint8_t, uint8_t, i, (uint32_t)a + (uint32_t)x * (uint32_t)b)
 #define AT_BINARY_i32(E, name, expression) PLACE(SH_BINARY_##E, SHOAL_I32, name##_i32)
 #define AT_BINARY_u8(E, name, expression) PLACE(SH_BINARY_##E, SHOAL_U8, name##_u8)
 #define AT_BINARY_b8(E, name, expression) PLACE(SH_BINARY_##E, SHOAL_B8, name##_b8)
-#define AT_BINARY_b8_as_u8(E, name, expression) PLACE(SH_BINARY_##E, SHOAL_B8, name##_u8)
 #define AT_GRAD_f32(E, name, expression) PLACE(SH_GRAD_##E, SHOAL_F32, name##_f32)
 #define AT_GRAD_f64(E, name, expression) PLACE(SH_GRAD_##E, SHOAL_F64, name##_f64)
 
@@ -221,7 +236,7 @@ static const sh_iter_row binary_rows[SH_BINARY_OPS][SHOAL_DTYPES] = {
     COMPARE(AT_BINARY_i64)        //
     COMPARE(AT_BINARY_i32)        //
     COMPARE(AT_BINARY_u8)         //
-    COMPARE(AT_BINARY_b8_as_u8)   //
+    COMPARE_BOOL(AT_BINARY_b8)    //
 };
 static const sh_iter_row grad_rows[SH_GRAD_OPS][SHOAL_DTYPES] = {GRAD(AT_GRAD_f32) GRAD(AT_GRAD_f64)};
 static const sh_iter_row axpy_rows[SHOAL_DTYPES] = {[SHOAL_F32] = axpy_f32,
@@ -229,6 +244,59 @@ static const sh_iter_row axpy_rows[SHOAL_DTYPES] = {[SHOAL_F32] = axpy_f32,
                                                     [SHOAL_I64] = axpy_i64,
                                                     [SHOAL_I32] = axpy_i32,
                                                     [SHOAL_U8] = axpy_u8};
+
+/* ---- divisors of integers ---- */
+
+typedef struct search {
+    bool *found;
+} search;
+
+#define FIND_ZERO(name, T)                                                                                             \
+    static void zero_##name(char *const p[], const int64_t s[], int64_t n, const void *context)                        \
+    {                                                                                                                  \
+        int found = 0;                                                                                                 \
+        if (s[0] == sizeof(T)) {                                                                                       \
+            const T *a = (const T *)p[0];                                                                              \
+            for (int64_t i = 0; i < n; i++) {                                                                          \
+                found |= a[i] == 0;                                                                                    \
+            }                                                                                                          \
+        } else {                                                                                                       \
+            for (int64_t i = 0; i < n; i++) {                                                                          \
+                found |= *(const T *)(p[0] + i * s[0]) == 0;                                                           \
+            }                                                                                                          \
+        }                                                                                                              \
+        *((const search *)context)->found |= found != 0;                                                               \
+    }
+FIND_ZERO(i64, int64_t)
+FIND_ZERO(i32, int32_t)
+FIND_ZERO(u8, uint8_t)
+
+static const sh_iter_row zero_rows[SHOAL_DTYPES] = {
+    [SHOAL_I64] = zero_i64,
+    [SHOAL_I32] = zero_i32,
+    [SHOAL_U8] = zero_u8,
+};
+
+static shoal_err check_divisor(const sh_view *b)
+{
+    bool found = false;
+    sh_iter_row row = zero_rows[b->dtype];
+    sh_view once = *b; /* what is repeated is looked at once */
+    for (int32_t d = 0; d < once.ndim; d++) {
+        once.shape[d] = once.strides[d] == 0 && once.shape[d] > 1 ? 1 : once.shape[d];
+    }
+    shoal_err err = row ? walk(row, 1, (const sh_view *[]){&once}, &(search){&found}) : SHOAL_OK;
+    return found ? sh_fail(SHOAL_EINVAL, "division by zero: a divisor of %s is 0", shoal_dtype_name(b->dtype)) : err;
+}
+
+/* ---- the bounds of clamp, within what an integer dtype holds ---- */
+
+static int64_t saturated(shoal_dtype dtype, int64_t x)
+{
+    int64_t low = dtype == SHOAL_I32 ? INT32_MIN : dtype == SHOAL_U8 ? 0 : INT64_MIN;
+    int64_t high = dtype == SHOAL_I32 ? INT32_MAX : dtype == SHOAL_U8 ? UINT8_MAX : INT64_MAX;
+    return x < low ? low : x > high ? high : x;
+}
 
 /* ---- the kernels ---- */
 
@@ -249,6 +317,14 @@ static shoal_err scalar(sh_exec *exec, sh_scalar_op op, const sh_view *out, cons
     if (!row) {
         return no_such("scalar", op, a->dtype);
     }
+    if (op == SH_SCALAR_CLAMP) {
+        bool is_float = out->dtype == SHOAL_F32 || out->dtype == SHOAL_F64;
+        if (is_float && (x.f != x.f || y.f != y.f)) {
+            return fill(exec, out, sh_scalar_float(NAN));
+        }
+        x.i = saturated(a->dtype, x.i);
+        y.i = saturated(a->dtype, y.i);
+    }
     return walk(row, 2, (const sh_view *[]){out, a}, &(numbers){{x.f, y.f}, {x.i, y.i}});
 }
 
@@ -260,6 +336,12 @@ static shoal_err binary(sh_exec *exec, sh_binary_op op, const sh_view *out, cons
     sh_iter_row row = fits ? binary_rows[op][a->dtype] : NULL;
     if (!row) {
         return no_such("binary", op, a->dtype);
+    }
+    if (op == SH_BINARY_DIV || op == SH_BINARY_FLOOR_DIV) {
+        shoal_err err = check_divisor(b);
+        if (err) {
+            return err;
+        }
     }
     return walk(row, 3, (const sh_view *[]){out, a, b}, &(numbers){0});
 }

@@ -12,7 +12,9 @@ static int64_t column(const sh_softmax_shape *s, int64_t o, int64_t i)
     return o * s->n * s->inner + i;
 }
 
-static double log_sum_exp(const sh_softmax_shape *s, const void *x, int64_t at)
+/* The greatest of a column, and log Σ exp(x - greatest). Their sum would lose the second where the first is large, so it is
+ * x - greatest - log. */
+static double log_sum_exp(const sh_softmax_shape *s, const void *x, int64_t at, double *out_greatest)
 {
     double greatest = -INFINITY, sum = 0;
     for (int64_t j = 0; j < s->n; j++) {
@@ -21,7 +23,8 @@ static double log_sum_exp(const sh_softmax_shape *s, const void *x, int64_t at)
     for (int64_t j = 0; j < s->n; j++) {
         sum += exp(sh_get(s->dtype, x, at + j * s->inner) - greatest);
     }
-    return greatest + log(sum);
+    *out_greatest = greatest;
+    return log(sum);
 }
 
 static shoal_err forward(sh_exec *exec, sh_softmax_op op, const sh_softmax_shape *s, void *y, const void *x)
@@ -31,9 +34,9 @@ static shoal_err forward(sh_exec *exec, sh_softmax_op op, const sh_softmax_shape
     for (int64_t o = 0; !err && o < s->outer; o++) {
         for (int64_t i = 0; i < s->inner; i++) {
             int64_t at = column(s, o, i);
-            double lse = log_sum_exp(s, x, at);
+            double greatest, log_sum = log_sum_exp(s, x, at, &greatest);
             for (int64_t j = 0; j < s->n; j++) {
-                double v = sh_get(s->dtype, x, at + j * s->inner) - lse;
+                double v = sh_get(s->dtype, x, at + j * s->inner) - greatest - log_sum;
                 sh_put(s->dtype, y, at + j * s->inner, op == SH_SOFTMAX ? exp(v) : v);
             }
         }
