@@ -155,7 +155,7 @@ static void take_what_is_left(int rank)
         n++;
     }
     ck_assert_err(shoal_last_error(), SHOAL_ENOMEM);
-    ck_assert_int_eq(n, shoal_value_as_int(had));
+    ck_assert_int_eq(n, sh_int_of(had));
     shoal_value_destroy(had);
     sh_assert_audit("after others' caches were emptied");
     while (n > 0) {
