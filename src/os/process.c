@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/single_threaded.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -42,36 +43,60 @@ bool sh_life_marked(int fd, uint64_t byte)
     return lock.l_type != F_UNLCK;
 }
 
-/* Reads the state letter and the start time of /proc/PID/stat. False when there is no such process. */
-static bool read_stat(int32_t pid, char *out_state, uint64_t *out_start)
+/* Field `number` of a line of /proc/PID/stat, from field 3, the state letter, on. NULL when it does not have it. */
+static const char *stat_field(const char *text, int number)
 {
-    char path[48], text[1024];
+    const char *field = strrchr(text, ')'); /* the name may hold anything, also parentheses */
+    if (field == NULL || field[1] != ' ') {
+        return NULL;
+    }
+    field += 2;
+    for (int i = 3; i < number && field != NULL; i++) {
+        field = strchr(field, ' ');
+        field = field != NULL ? field + 1 : NULL;
+    }
+    return field;
+}
+
+/* The line of /proc/PID/stat. False when there is no such process. No memory is taken: a signal handler may ask. */
+static bool read_stat_line(int32_t pid, char *text, size_t room)
+{
+    char path[48];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
         return false;
     }
-    ssize_t n = read(fd, text, sizeof text - 1);
+    ssize_t n = read(fd, text, room - 1);
     close(fd);
-    if (n <= 0) {
+    text[n > 0 ? n : 0] = 0;
+    return n > 0;
+}
+
+/* The state letter and the start time. False when there is no such process. */
+static bool read_stat(int32_t pid, char *out_state, uint64_t *out_start)
+{
+    char text[1024];
+    if (!read_stat_line(pid, text, sizeof text)) {
         return false;
     }
-    text[n] = 0;
-    char *after_name = strrchr(text, ')'); /* the name may hold anything, also parentheses */
-    if (after_name == NULL || after_name[1] != ' ') {
+    const char *state = stat_field(text, 3), *start = stat_field(text, 22);
+    if (state == NULL || start == NULL) {
         return false;
     }
-    *out_state = after_name[2];
-    char *field = after_name + 2; /* field 3; the start time is field 22 */
-    for (int i = 3; i < 22; i++) {
-        field = strchr(field, ' ');
-        if (field == NULL) {
-            return false;
-        }
-        field++;
-    }
-    *out_start = strtoull(field, NULL, 10);
+    *out_state = state[0];
+    *out_start = strtoull(start, NULL, 10);
     return true;
+}
+
+bool sh_process_is_single(void)
+{
+    char text[1024];
+    if (__libc_single_threaded) {
+        return true;
+    }
+    const char *threads = read_stat_line((int32_t)getpid(), text, sizeof text) ? stat_field(text, 20) : NULL;
+    return threads != NULL && strtoul(threads, NULL, 10) == 1;
 }
 
 uint64_t sh_process_start_time(int32_t pid)

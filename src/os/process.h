@@ -24,6 +24,9 @@ bool sh_process_maps(int32_t pid, int fd);
 /* An fd that polls readable at the end of a process; close-on-exec; -1 when there is no such process. */
 int sh_pidfd_open(int32_t pid);
 
+/* True when it is certain that the calling thread is the only one of this process. A signal handler may ask. */
+bool sh_process_is_single(void);
+
 /* Cores that this process may run on. */
 int sh_cores(void);
 

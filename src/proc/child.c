@@ -143,9 +143,9 @@ _Noreturn void sh_child_forked(uint32_t slot, shoal_target target, bool hangs)
         sh_log("a forked child cannot start: %s", shoal_last_error_text());
     }
     fflush(NULL);
-    sh_forkserver_stop(); /* it may have started one */
-    sh_world_detach();
-    _exit(status); /* exit would run what the parent has registered */
+    sh_forkserver_leave(); /* it may have started one */
+    sh_world_end();        /* the mapping stays: another thread may be at work on a block */
+    _exit(status);         /* exit would run what the parent has registered */
 }
 
 /* What SHOAL_CHILD says. */

@@ -185,11 +185,11 @@ static void fork_child(void)
 static void install(void)
 {
     pthread_atfork(NULL, NULL, fork_child);
-    atexit(sh_forkserver_stop);
+    atexit(sh_forkserver_leave);
 }
 
 /* Closes the socket, which ends it, and sees it out. */
-static void stop_server(void)
+static void see_out(void)
 {
     close(server.socket);
     server.socket = -1;
@@ -202,6 +202,11 @@ static void stop_server(void)
     while (waitpid(server.born.pid, NULL, server.born.by_pipe ? 0 : WNOHANG) < 0 && errno == EINTR) {
     }
     close(server.born.pidfd);
+}
+
+static void stop_server(void)
+{
+    see_out();
     sh_lifeline_drop();
     if (sh_attached() && sh_the_world.file.inode == server.world && sh_enter() != NULL) {
         sh_slot_bury(server.slot, server.generation);
@@ -346,4 +351,16 @@ void sh_forkserver_stop(void)
         stop_server();
     }
     pthread_mutex_unlock(&lock);
+}
+
+/* Its slot needs no burial: it ends in good order. */
+void sh_forkserver_leave(void)
+{
+    if (pthread_mutex_trylock(&lock) ==
+        0) { /* else somebody is in the middle of a request; the socket is closed when we are gone */
+        if (server.socket >= 0) {
+            see_out();
+        }
+        pthread_mutex_unlock(&lock);
+    }
 }

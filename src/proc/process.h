@@ -93,7 +93,10 @@ shoal_err sh_forkserver_reap(int32_t pid, sh_fate *out_fate);
 /* Nobody will ask for this child's status. */
 void sh_forkserver_drop(int32_t pid);
 
-/* Ends the fork server of this process and waits for it; the next use starts another. Also done at exit. */
+/* Ends the fork server of this process and waits for it; the next use starts another. */
 void sh_forkserver_stop(void);
+
+/* At the end of the process: tells it to end, and sees it out. Waits for no lock: in a signal handler this thread may have it. */
+void sh_forkserver_leave(void);
 
 #endif

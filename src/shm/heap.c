@@ -34,8 +34,9 @@ static const geometry *geometry_of(uint32_t klass)
                         .data = sh_span_data_at(klass),
                         .room = sh_class_size(klass),
                         .bytes = sh_span_bytes(klass),
-                        .stride = (uint32_t)sh_class_meta_stride(klass),
-                        .blocks = sh_class_blocks(klass)};
+                        .stride = (uint32_t)sh_class_meta_stride(klass)};
+        sh_signal_fence(); /* a signal handler that ends the process here finds all of it or works it out again */
+        g->blocks = sh_class_blocks(klass);
     }
     return g;
 }

@@ -143,15 +143,15 @@ static void notice_lost(const sh_waiter_shm *seen, sh_owner dead)
     }
 }
 
-void sh_kind_holder_died(const sh_found *f, sh_owner dead)
+void sh_kind_holder_ended(const sh_found *f, sh_owner dead, bool died)
 {
     if (f->kind == SH_KIND_WAITER && f->size >= sizeof(sh_waiter_shm)) {
         notice_lost((const sh_waiter_shm *)f->data, dead);
     }
-    if (f->kind == SH_KIND_BARRIER && f->size >= sizeof(sh_barrier_shm)) {
+    if (died && f->kind == SH_KIND_BARRIER && f->size >= sizeof(sh_barrier_shm)) {
         sh_barrier_break((sh_barrier_shm *)f->data);
     }
-    sh_kind_wake(f); /* it may have died after its change and before the wake that belongs to it */
+    sh_kind_wake(f); /* it may have ended after its change and before the wake that belongs to it */
 }
 
 void sh_kind_wake(const sh_found *f)

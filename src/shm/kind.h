@@ -129,8 +129,9 @@ sh_a64 *sh_kind_next_reference(const sh_found *f, sh_a64 *progress);
 /* First thing when a block of the kind dies; may be called again. */
 void sh_kind_dying(const sh_found *f);
 
-/* Recovery found this reference among those that a killed process held. */
-void sh_kind_holder_died(const sh_found *f, sh_owner dead);
+/* Recovery found this reference among those of a process that ended. died: not in good order, and it took part in what the object is
+ * for. Passes on a notice that it can no longer act on, wakes everybody, and, when it died, breaks a barrier. */
+void sh_kind_holder_ended(const sh_found *f, sh_owner dead, bool died);
 
 /* Wakes everybody who waits at the object. */
 void sh_kind_wake(const sh_found *f);

@@ -28,6 +28,9 @@ shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *w
         return sh_fail(SHOAL_EFORK,
                        "%s: this process was forked without shoal_process_start and holds nothing of the world", what);
     }
+    if (sh_the_world.attachment == SH_ENDED) {
+        return sh_world_ending(what);
+    }
     if (sh_block_is_lost(block)) {
         return sh_fail(SHOAL_ESTATE, "%s: this process has left the world of the object", what);
     }
@@ -125,6 +128,10 @@ void shoal_release(void *object)
     }
     if (sh_block_is_lost(b)) {
         sh_block_unref_lost(b);
+        return;
+    }
+    if (sh_the_world.attachment !=
+        SH_ATTACHED) { /* a process that is ending, or holds nothing here: clean-up never fails */
         return;
     }
     sh_ctx *c = sh_enter();

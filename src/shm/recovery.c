@@ -174,8 +174,9 @@ static void repair_locks(sh_owner dead)
 
 #define CHUNKS_MAX (1u << 16) /* no slot has more: a longer chain is a forged one */
 
-/* Tells the object that a holder of it died; for a chunk of cells, all objects in it and in those that hang on it. */
-static void tell(sh_ref ref, sh_owner dead)
+/* Tells the object that a holder of it ended; for a chunk of cells, all objects in it and in those that hang on it. died: without
+ * being asked, so that what it took part in is broken. */
+static void tell(sh_ref ref, sh_owner dead, bool died)
 {
     for (uint32_t chunks = 0; ref != 0 && chunks < CHUNKS_MAX; chunks++) {
         sh_found f, g;
@@ -183,33 +184,31 @@ static void tell(sh_ref ref, sh_owner dead)
             return;
         }
         if (f.kind != SH_KIND_CELLS || f.size < sizeof(sh_cells_shm)) {
-            sh_kind_holder_died(&f, dead);
+            sh_kind_holder_ended(&f, dead, died);
             return;
         }
         sh_cells_shm *cells = (sh_cells_shm *)f.data;
         for (uint64_t i = 0; i < (f.size - sizeof *cells) / 8; i++) {
             sh_ref inner = sh_load_acquire(&cells->cells[i]);
             if (inner != 0 && sh_heap_find(sh_ref_id(inner), &g)) {
-                sh_kind_holder_died(&g, dead);
+                sh_kind_holder_ended(&g, dead, died);
             }
         }
         ref = sh_load_acquire(&cells->next);
     }
 }
 
-/* Its references: first those whose objects care that a holder died, then all. A slot that was never more than a plan, or
- * whose process left in good order, is no death. */
+/* Its references: first those whose objects care that a holder ended, then all. A slot that was never more than a plan, or
+ * whose process left in good order, is not a death; but that process too may have ended between a change and its wake. */
 static void release_references(sh_ctx *c, uint64_t state)
 {
     sh_owner dead = sh_slot_owner(c->index, state);
     bool died =
         (sh_state_maker(state) == 0 || sh_load_relaxed(&c->slot->pid) != 0) && sh_load_acquire(&c->slot->leaving) == 0;
-    for (uint32_t i = 0; died && i < SH_SLOT_CELLS; i++) {
-        tell(sh_load_acquire(&c->slot->cells[i]), dead);
+    for (uint32_t i = 0; i < SH_SLOT_CELLS; i++) {
+        tell(sh_load_acquire(&c->slot->cells[i]), dead, died);
     }
-    if (died) {
-        tell(sh_load_acquire(&c->slot->chunks), dead);
-    }
+    tell(sh_load_acquire(&c->slot->chunks), dead, died);
     SH_DEATH("recovery.holders.told");
     for (uint32_t i = 0; i < SH_SLOT_CELLS; i++) {
         if (sh_load_acquire(&c->slot->cells[i]) != 0) {
@@ -241,7 +240,8 @@ void sh_slots_recover_reserved(uint32_t maker)
     }
 }
 
-static void recover_as(uint32_t index, uint64_t state)
+/* All that the slot holds goes. Every step can be done again, by whoever comes to the slot next. */
+static void settle(uint32_t index, uint64_t state)
 {
     sh_slot_shm *slot = sh_slot_at(index);
     sh_ctx c = {.slot = slot, .index = index, .recovering = true};
@@ -260,9 +260,25 @@ static void recover_as(uint32_t index, uint64_t state)
     }
     sh_store_relaxed(&slot->waiting, 0);
     sh_racy_store(&slot->held, 0);
+}
+
+static void recover_as(uint32_t index, uint64_t state)
+{
+    sh_slot_shm *slot = sh_slot_at(index);
+    settle(index, state);
     sh_store_relaxed(&slot->leaving, 0);
     sh_store_relaxed(&slot->pid, 0);
     sh_add_relaxed(&sh_the_world.header->recovered, 1);
+}
+
+/* The slot stays ALIVE and ours until it is free, so nobody else recovers it, and needs no right. death: at any step, we are
+ * dead like any other, with `leaving` set: nobody is told of it. */
+void sh_slot_end(uint32_t index)
+{
+    sh_slot_shm *slot = sh_slot_at(index);
+    settle(index, sh_load_acquire(&slot->state));
+    SH_DEATH("slot.end.settled");
+    sh_slot_vacate(index);
 }
 
 /* The right to recover it: ours when nobody has it, or when the one who had it died. */

@@ -195,6 +195,7 @@ void sh_slot_vacate(uint32_t index)
     uint64_t state = sh_load_relaxed(&slot->state);
     sh_store_relaxed(&slot->pid, 0); /* a slot that is reserved next has none until its child is there */
     sh_store_relaxed(&slot->waiting, 0);
+    sh_store_relaxed(&slot->leaving, 0);
     sh_racy_store(&slot->held, 0);
     if (sh_state_phase(state) == SH_PHASE_ALIVE) { /* else somebody has taken us for dead, and does the rest */
         sh_cas_acq_rel(&slot->state, &state, sh_state_make(SH_PHASE_FREE, 0, sh_state_generation(state)));

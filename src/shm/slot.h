@@ -43,6 +43,10 @@ shoal_err sh_slot_claim(const char *name, uint32_t *out_index);
  * when it was given up meanwhile, or when the maker died without saying so. */
 shoal_err sh_slot_adopt(uint32_t index);
 
+/* This process gives back all that its slot holds, as recovery would (recovery.c), then leaves it. Relies on shared memory alone, so
+ * it is right at every instruction of this process that a signal handler may have interrupted. Nobody is told of a death. */
+void sh_slot_end(uint32_t index);
+
 /* Leaves: everything is given back already. */
 void sh_slot_vacate(uint32_t index);
 

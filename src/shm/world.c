@@ -51,6 +51,9 @@ static sh_owner peers_self(void)
 
 static void peers_sweep(void)
 {
+    if (sh_the_world.attachment != SH_ATTACHED) {
+        return;
+    }
     lock_inside();
     if (sh_the_world.attachment == SH_ATTACHED) {
         sh_slots_sweep(false);
@@ -67,33 +70,6 @@ static const sh_peers world_peers = {.self = peers_self,
                                      .is_dead = sh_owner_is_dead,
                                      .sweep = peers_sweep,
                                      .repaired = peers_repaired};
-
-/* ---- leaving ---- */
-
-/* Every reference, every cached block, the slot. */
-static void give_all_back(void)
-{
-    sh_ctx *c = &sh_the_world.self;
-    sh_slots_recover_reserved(c->index);
-    c->recovering = true; /* nothing stays in the cache */
-    for (uint32_t i = 0; i < SH_SLOT_CELLS; i++) {
-        if (sh_load_relaxed(&c->slot->cells[i]) != 0) {
-            sh_heap_release(c, sh_offset_of(&c->slot->cells[i]));
-        }
-    }
-    if (sh_load_relaxed(&c->slot->chunks) != 0) {
-        sh_heap_release(c, sh_offset_of(&c->slot->chunks));
-    }
-    for (uint32_t i = 0; i < SH_CACHE_ENTRIES; i++) {
-        uint64_t id = sh_load_relaxed(&c->slot->cache[i]);
-        if (id != 0) {
-            sh_heap_list(id - 1);
-            sh_store_release(&c->slot->cache[i], 0);
-        }
-    }
-    sh_peers_set(NULL);
-    sh_slot_vacate(c->index);
-}
 
 /* ---- fork behind our back ---- */
 
@@ -123,27 +99,12 @@ static void fork_child(void)
     }
 }
 
-/* Other threads may still use what this process holds: then it is given back by whoever sees that we have ended. */
-static void at_exit(void)
-{
-    lock_inside();
-    if (sh_the_world.attachment == SH_ATTACHED) {
-        if (__libc_single_threaded) {
-            give_all_back();
-        } else {
-            sh_store_release(&sh_the_world.self.slot->leaving, 1);
-        }
-        sh_the_world.attachment = SH_ENDED;
-    }
-    unlock_inside();
-}
-
 static void prepare_process(void)
 {
     if (!prepared) {
         prepared = true;
         pthread_atfork(fork_prepare, fork_parent, fork_child);
-        atexit(at_exit);
+        sh_world_watch_end();
     }
 }
 
@@ -183,8 +144,9 @@ static void be(uint32_t index)
     for (uint32_t k = 0; k < SH_CLASSES; k++) {
         c->cursor[k] = index; /* processes look for free blocks in different places */
     }
-    sh_the_world.attachment = SH_ATTACHED;
     sh_peers_set(&world_peers);
+    sh_signal_fence(); /* a signal handler that ends the process finds the slot when it finds that it is attached */
+    sh_the_world.attachment = SH_ATTACHED;
 }
 
 /* Takes the mapping of a checked world and a slot in it. */
@@ -298,9 +260,14 @@ shoal_err sh_world_fork(uint32_t slot, int32_t *out_pid)
 
 void sh_world_detach(void)
 {
+    if (sh_the_world.attachment == SH_ENDED) { /* the mapping stays: other threads may run */
+        return;
+    }
     lock_inside();
     if (sh_the_world.attachment == SH_ATTACHED) {
-        give_all_back();
+        sh_world_end_begin();
+        sh_slot_end(sh_the_world.self.index);
+        sh_peers_set(NULL);
         sh_blocks_forget();
         forget_world();
     }
@@ -435,6 +402,9 @@ static shoal_err create_world(const shoal_world_options *options)
 
 shoal_err shoal_world_create(const shoal_world_options *options)
 {
+    if (sh_the_world.attachment == SH_ENDED) {
+        return sh_world_ending("shoal_world_create");
+    }
     lock_inside();
     shoal_err err = sh_the_world.attachment == SH_DETACHED
                         ? create_world(options)
@@ -447,6 +417,11 @@ shoal_err shoal_world_create(const shoal_world_options *options)
 
 sh_ctx *sh_enter_slow(void)
 {
+    if (sh_the_world.attachment ==
+        SH_ENDED) { /* without the lock: this very thread may have it, below a signal handler that ends us */
+        (void)sh_world_ending("this call");
+        return NULL;
+    }
     lock_inside();
     if (__builtin_expect(sh_the_world.attachment == SH_ATTACHED, 1)) {
         return &sh_the_world.self;
@@ -455,7 +430,7 @@ sh_ctx *sh_enter_slow(void)
         sh_the_world.attachment == SH_FORKED
             ? sh_fail(SHOAL_EFORK, "this process was forked without shoal_process_start and holds nothing of the "
                                    "world; call shoal_world_leave first to begin anew")
-        : sh_the_world.attachment == SH_ENDED ? sh_fail(SHOAL_ESTATE, "this process is ending")
+        : sh_the_world.attachment == SH_ENDED ? sh_world_ending("this call")
                                               : create_world(NULL);
     if (err != SHOAL_OK) {
         unlock_inside();

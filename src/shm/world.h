@@ -24,8 +24,7 @@ typedef struct sh_ctx {
 typedef enum sh_attachment {
     SH_DETACHED,
     SH_ATTACHED,
-    /* the process is on its way out: nothing is held any more, the mapping stays for threads that still run */
-    SH_ENDED,
+    SH_ENDED,  /* the process is on its way out: every call is refused; the mapping stays, for pointers and threads */
     SH_FORKED, /* by a fork that Shoal did not make: the mapping is there, the slot is the parent's */
 } sh_attachment;
 
@@ -108,8 +107,18 @@ shoal_err sh_world_become(uint32_t slot);
  * sh_world_become next. */
 shoal_err sh_world_fork(uint32_t slot, int32_t *out_pid);
 
-/* Like shoal_world_leave for a process that is about to be replaced or to end. */
+/* Like shoal_world_leave for a process that is in the world. */
 void sh_world_detach(void);
+
+/* The end of the process (end.c). watch: at exit and quick_exit these are called. begin: from now on every call is refused.
+ * end: all is given back, unless other threads run: then by whoever sees that we have ended. Neither waits for a lock nor needs private
+ * memory in a state that a signal handler could have interrupted. */
+void sh_world_watch_end(void);
+void sh_world_end_begin(void);
+void sh_world_end(void);
+
+/* SHOAL_ESTATE in words, for a call that comes after the beginning of the end. */
+shoal_err sh_world_ending(const char *what);
 
 /* Checks the header of a world before anything else of it is believed. */
 shoal_err sh_world_check(const sh_world_shm *header, uint64_t size);

@@ -86,6 +86,12 @@ static inline bool sh_count_down(sh_a64 *count)
     return sh_sub_acq_rel(count, 1) == 1;
 }
 
+/* Keeps the order of private stores for a signal handler that interrupts this thread. No instruction. */
+static inline void sh_signal_fence(void)
+{
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+
 /* In a spin loop: tells the core that it waits for another. */
 static inline void sh_pause(void)
 {

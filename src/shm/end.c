@@ -1,0 +1,58 @@
+/* The end of a process: exit, exit in a signal handler, return from main, quick_exit, a forked target that returned.
+ *
+ * It has two steps, because a process goes on after the first:
+ *
+ *   begin    an atexit handler: every later call is refused with SHOAL_ESTATE. All that the process holds it still holds: atexit handlers
+ *            and C++ statics that run later may follow the pointers that they have.
+ *   finish   the library's destructor, after all atexit handlers and statics: all is given back, and the slot.
+ *
+ * exit may be called by a signal handler, anywhere in a call of ours: then this process has an operation open, and may have the lock of
+ * sh_enter. So neither step takes that lock, and finish does what recovery would do after SIGKILL (sh_slot_end), which needs nothing
+ * but shared memory. death: in between, or with other threads, which may still work on what we hold: the others recover the slot when we
+ * are dead; `leaving` says that nobody is to be told of a death.
+ */
+#include "os/process.h"
+#include "shm/slot.h"
+#include "shm/world.h"
+
+#include <stdlib.h>
+
+void sh_world_end_begin(void)
+{
+    if (sh_the_world.attachment == SH_ATTACHED) {
+        sh_store_release(&sh_the_world.self.slot->leaving, 1);
+        sh_the_world.attachment = SH_ENDED;
+        sh_signal_fence(); /* before the slot is free: a handler that interrupts us and ends the process leaves it alone */
+    }
+}
+
+static void finish(void)
+{
+    static bool done;
+    if (sh_the_world.attachment == SH_ENDED && !done && sh_process_is_single()) {
+        done = true;
+        sh_slot_end(sh_the_world.self.index);
+    }
+}
+
+void sh_world_end(void)
+{
+    sh_world_end_begin();
+    finish();
+}
+
+void sh_world_watch_end(void)
+{
+    atexit(sh_world_end_begin);
+    at_quick_exit(sh_world_end);
+}
+
+__attribute__((destructor)) static void end_last(void)
+{
+    sh_world_end();
+}
+
+shoal_err sh_world_ending(const char *what)
+{
+    return sh_fail(SHOAL_ESTATE, "%s: this process is ending", what);
+}

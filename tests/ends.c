@@ -1,0 +1,409 @@
+/* Every end of a process is at least as safe as SIGKILL (docs/world.md, "Ends"). */
+#include "base/clock.h"
+#include "base/random.h"
+#include "sync/atomic.h"
+#include "tests/children.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+/* Leaks of a process that exits in the middle of a call are its own affair. */
+int __lsan_is_turned_off(void);
+int __lsan_is_turned_off(void)
+{
+    return 1;
+}
+
+/* ---- exit in a signal handler ---- */
+
+static sh_a32 waits;
+
+static void exit_at_once(int number)
+{
+    (void)number;
+    exit(EXIT_SUCCESS);
+}
+
+/* The signal is for the thread that works. */
+static void *wait_for_ever(void *nothing)
+{
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+    sh_store_release(&waits, 1);
+    for (;;) {
+        pause();
+    }
+    return nothing;
+}
+
+/* Sends blocks and messages to itself until the signal comes. */
+static shoal_err work_until_told(int rank, const shoal_value *args)
+{
+    shoal_queue *q = ARG(queue, "queue");
+    pthread_t thread;
+    must(rank == 0 || pthread_create(&thread, NULL, wait_for_ever, NULL) == 0);
+    must(signal(SIGTERM, exit_at_once) != SIG_ERR);
+    while (rank != 0 && sh_load_acquire(&waits) == 0) {
+    }
+    must_ok(shoal_queue_put_bytes(ARG(queue, "ready"), "x", 1, LIMIT));
+    for (;;) {
+        shoal_block *kept, *b;
+        char bytes[100] = "bytes", got[100];
+        size_t size;
+        must_ok(shoal_block_create(300, &kept));
+        must_ok(shoal_queue_put_block(q, kept, LIMIT));
+        must_ok(shoal_queue_put_bytes(q, bytes, sizeof bytes, LIMIT));
+        must_ok(shoal_queue_get_block(q, LIMIT, &b));
+        must_ok(shoal_queue_get_bytes(q, got, sizeof got, LIMIT, &size));
+        shoal_release(kept);
+        shoal_release(b);
+    }
+}
+
+/* F2. _i: 1 with a second thread, which keeps what is held until the process is gone. */
+START_TEST(exit_in_a_handler_leaves_nothing_half_done)
+{
+    uint64_t random = 7;
+    shoal_queue *ready;
+    ck_assert_ok(shoal_queue_create(0, &ready));
+    for (int i = 0; i < SH_REPEAT(100); i++) {
+        shoal_queue *q;
+        shoal_world_info info;
+        ck_assert_ok(shoal_queue_create(0, &q));
+        shoal_process *p = start(SHOAL_START_FORK, _i, work_until_told, shoal_map("queue", q, "ready", ready));
+        until_told(ready);
+        int64_t until = sh_now() + (int64_t)sh_random_below(&random, 100000);
+        while (sh_now() < until) {
+        }
+        ck_assert_ok(shoal_process_terminate(p));
+        finish_as(p, SHOAL_EXITED, 0);
+        sh_assert_audit("after an exit in a handler");
+        shoal_release(q);
+        ck_assert_ok(shoal_world_info_get(&info));
+        ck_assert_msg(info.blocks_live == 2, "%llu blocks are left, not a queue and its ring",
+                      (unsigned long long)info.blocks_live);
+    }
+    shoal_release(ready);
+}
+END_TEST
+
+/* ---- calls after the end began ---- */
+
+/* Common memory outside of the world. Synchronisation: stage by both sides in turn. */
+typedef struct board {
+    sh_a32 stage;
+    char failure[300];
+} board;
+
+static board *common;
+
+static struct {
+    shoal_queue *queue;
+    shoal_pipe *pipe;
+    shoal_block *block;
+    shoal_lock *lock;
+    shoal_rlock *rlock;
+    shoal_semaphore *semaphore;
+    shoal_event *event;
+    shoal_condition *condition;
+    shoal_barrier *barrier;
+} late;
+
+static void until_stage(uint32_t stage)
+{
+    int64_t deadline = sh_deadline(LIMIT);
+    while (sh_load_acquire(&common->stage) < stage && !sh_passed(deadline)) {
+        sched_yield();
+    }
+}
+
+static void expect_refusal(const char *what, shoal_err err)
+{
+    if (err != SHOAL_ESTATE && common->failure[0] == 0) {
+        snprintf(common->failure, sizeof common->failure, "%s: %s, not SHOAL_ESTATE", what, shoal_err_name(err));
+    }
+}
+
+#define refused(call) expect_refusal(#call, call)
+
+static shoal_err nothing(int rank, const shoal_value *args)
+{
+    (void)rank;
+    (void)args;
+    return SHOAL_OK;
+}
+
+static void call_everything(void)
+{
+    shoal_block *b;
+    shoal_queue *q;
+    shoal_lock *lock;
+    shoal_pipe *a, *c;
+    shoal_process *p;
+    shoal_value *got;
+    shoal_world_info info;
+    shoal_audit audit;
+    char bytes[32] = "a longer message";
+    size_t size;
+    refused(shoal_block_create(10, &b));
+    refused(shoal_queue_create(0, &q));
+    refused(shoal_pipe_create(true, &a, &c));
+    refused(shoal_lock_create(&lock));
+    refused(shoal_queue_put(late.queue, shoal_value_int(1), SHOAL_NOW));
+    refused(shoal_queue_put(late.queue, shoal_value_string("text"), SHOAL_NOW));
+    refused(shoal_queue_put_bytes(late.queue, "x", 1, SHOAL_NOW));
+    refused(shoal_queue_put_bytes(late.queue, bytes, sizeof bytes, SHOAL_NOW));
+    refused(shoal_queue_put_block(late.queue, late.block, SHOAL_NOW));
+    refused(shoal_queue_give_block(late.queue, late.block, SHOAL_NOW));
+    refused(shoal_queue_get(late.queue, SHOAL_NOW, &got));
+    refused(shoal_queue_get_bytes(late.queue, bytes, sizeof bytes, SHOAL_NOW, &size));
+    refused(shoal_queue_get_block(late.queue, SHOAL_NOW, &b));
+    refused(shoal_queue_task_done(late.queue));
+    refused(shoal_queue_join(late.queue, SHOAL_NOW));
+    refused(shoal_pipe_send(late.pipe, shoal_value_int(1), SHOAL_NOW));
+    refused(shoal_pipe_recv(late.pipe, SHOAL_NOW, &got));
+    refused(shoal_pipe_poll(late.pipe, SHOAL_NOW));
+    refused(shoal_lock_lock(late.lock, SHOAL_NOW));
+    refused(shoal_lock_unlock(late.lock));
+    refused(shoal_rlock_lock(late.rlock, SHOAL_NOW));
+    refused(shoal_rlock_unlock(late.rlock));
+    refused(shoal_semaphore_wait(late.semaphore, SHOAL_NOW));
+    refused(shoal_semaphore_post(late.semaphore, 1));
+    refused(shoal_event_wait(late.event, SHOAL_NOW));
+    refused(shoal_condition_lock(late.condition, SHOAL_NOW));
+    refused(shoal_barrier_wait(late.barrier, SHOAL_NOW, NULL));
+    refused(shoal_wait(&(shoal_waitable){.queue = late.queue}, 1, SHOAL_NOW));
+    refused(shoal_world_create(NULL));
+    refused(shoal_world_info_get(&info));
+    refused(shoal_world_sweep(NULL));
+    refused(shoal_world_trim());
+    refused(shoal_world_audit(&audit));
+    refused(shoal_process_start(nothing, NULL, NULL, &p));
+    refused(shoal_value_object(late.queue) == NULL ? shoal_last_error() : SHOAL_OK);
+    shoal_event_set(late.event); /* these cannot say no, but they do nothing */
+    shoal_event_clear(late.event);
+    shoal_barrier_abort(late.barrier);
+    shoal_queue_close(late.queue);
+    shoal_release(late.queue);
+    shoal_world_leave();
+}
+
+/* Registered before main, so it runs after the library's own handlers; in all processes of this program. */
+static void call_late(void)
+{
+    if (common != NULL && late.block != NULL) {
+        call_everything();
+        sh_store_release(&common->stage, 1);
+        until_stage(2); /* the parent has taken all the blocks of this size that there are */
+        memset(shoal_block_data(late.block), 0xee, 100);
+        sh_store_release(&common->stage, 3);
+    }
+}
+
+__attribute__((constructor)) static void register_early(void)
+{
+    atexit(call_late);
+}
+
+/* As a C++ static would be destroyed. */
+static void call_as_static(void)
+{
+    if (late.block != NULL) {
+        refused(shoal_semaphore_post(late.semaphore, 1));
+    }
+}
+
+static shoal_err end_with_late_calls(int rank, const shoal_value *args)
+{
+    late.queue = shoal_retain(ARG(queue, "queue"));
+    late.pipe = shoal_retain(ARG(pipe, "pipe"));
+    late.lock = shoal_retain(ARG(lock, "lock"));
+    late.rlock = shoal_retain(ARG(rlock, "rlock"));
+    late.semaphore = shoal_retain(ARG(semaphore, "semaphore"));
+    late.event = shoal_retain(ARG(event, "event"));
+    late.condition = shoal_retain(ARG(condition, "condition"));
+    late.barrier = shoal_retain(ARG(barrier, "barrier"));
+    must_ok(shoal_block_create(100, &late.block));
+    (void)rank;
+    exit(EXIT_SUCCESS);
+}
+
+/* F3: an atexit handler that is older than the first call, and what runs later still. */
+START_TEST(calls_after_the_end_are_refused_and_touch_nothing)
+{
+    enum { COUNT = 40 };
+    shoal_block *mine[COUNT];
+    shoal_queue *q;
+    shoal_pipe *a, *b;
+    shoal_lock *lock;
+    shoal_rlock *rlock;
+    shoal_semaphore *semaphore;
+    shoal_event *event;
+    shoal_condition *condition;
+    shoal_barrier *barrier;
+    atexit(call_as_static);
+    common = mmap(NULL, sizeof *common, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(common, MAP_FAILED);
+    ck_assert_ok(shoal_queue_create(0, &q));
+    ck_assert_ok(shoal_pipe_create(true, &a, &b));
+    ck_assert_ok(shoal_lock_create(&lock));
+    ck_assert_ok(shoal_rlock_create(&rlock));
+    ck_assert_ok(shoal_semaphore_create(1, 5, &semaphore));
+    ck_assert_ok(shoal_event_create(&event));
+    ck_assert_ok(shoal_condition_create(&condition));
+    ck_assert_ok(shoal_barrier_create(2, &barrier));
+    shoal_process *p = start(SHOAL_START_FORK, 0, end_with_late_calls,
+                             shoal_map("queue", q, "pipe", b, "lock", lock, "rlock", rlock, "semaphore", semaphore,
+                                       "event", event, "condition", condition, "barrier", barrier));
+    until_stage(1);
+    for (int i = 0; i < COUNT; i++) {
+        ck_assert_ok(shoal_block_create_zeroed(100, &mine[i]));
+    }
+    sh_store_release(&common->stage, 2);
+    until_stage(3);
+    for (int i = 0; i < COUNT; i++) {
+        const char *data = shoal_block_data(mine[i]);
+        for (int k = 0; k < 100; k++) {
+            ck_assert_msg(data[k] == 0, "a process that was ending wrote into a block of another");
+        }
+        shoal_release(mine[i]);
+    }
+    finish_as(p, SHOAL_EXITED, 0);
+    ck_assert_msg(common->failure[0] == 0, "%s", common->failure);
+    ck_assert_uint_eq(shoal_semaphore_value(semaphore), 1);
+    ck_assert_ok(shoal_lock_lock(lock, SHOAL_NOW)); /* nobody had it */
+    ck_assert_ok(shoal_lock_unlock(lock));
+    ck_assert_uint_eq(shoal_queue_size(q), 0);
+    ck_assert_ok(shoal_queue_put_bytes(q, "x", 1, SHOAL_NOW)); /* it is not closed */
+    void *const all[] = {q, a, b, lock, rlock, semaphore, event, condition, barrier};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        shoal_release(all[i]);
+    }
+    munmap(common, sizeof *common);
+    common = NULL;
+}
+END_TEST
+
+/* ---- a target that returns beside a thread ---- */
+
+static void *write_for_ever(void *data)
+{
+    for (;;) {
+        sh_racy_store((sh_a64 *)data, 1);
+    }
+    return NULL;
+}
+
+static sh_a64 *written;
+
+/* In place of the C library's, for the library too. The very last moment of a forked target: the thread still writes. */
+void _exit(int status)
+{
+    if (written != NULL) {
+        sh_racy_store(written, 0);
+        while (sh_racy_load(written) == 0) {
+            sched_yield();
+        }
+    }
+    syscall(SYS_exit_group, status);
+    __builtin_unreachable();
+}
+
+static shoal_err return_beside_a_writer(int rank, const shoal_value *args)
+{
+    pthread_t thread;
+    void *data = shoal_block_data(ARG(block, "block"));
+    must(pthread_create(&thread, NULL, write_for_ever, data) == 0);
+    written = data;
+    return rank == 0 ? SHOAL_OK : shoal_fail(SHOAL_EINVAL, "as told");
+}
+
+/* F5: by every start method, returned is not killed. */
+START_TEST(a_target_may_return_while_a_thread_writes)
+{
+    for (int i = 0; i < 10; i++) {
+        shoal_block *b;
+        ck_assert_ok(shoal_block_create_zeroed(8, &b));
+        shoal_process *p = start(_i, i % 2, return_beside_a_writer, shoal_map("block", b));
+        if (i % 2 == 0) {
+            finish(p);
+        } else {
+            finish_as(p, SHOAL_FAILED, EXIT_FAILURE);
+        }
+        shoal_release(b);
+    }
+}
+END_TEST
+
+/* ---- the table of docs/world.md ---- */
+
+typedef enum way { RETURN, FAIL, EXIT, EXIT_IN_HANDLER, QUICK_EXIT, UNDERSCORE_EXIT, KILL, WAYS } way;
+
+static shoal_err end_this_way(int rank, const shoal_value *args)
+{
+    shoal_block *b;
+    must_ok(shoal_block_create(5000, &b));
+    must_ok(shoal_lock_lock(ARG(lock, "lock"), LIMIT));
+    switch ((way)rank) {
+    case RETURN: return SHOAL_OK;
+    case FAIL: return shoal_fail(SHOAL_EINVAL, "as told");
+    case EXIT: exit(EXIT_SUCCESS);
+    case EXIT_IN_HANDLER:
+        signal(SIGTERM, exit_at_once);
+        raise(SIGTERM);
+        break;
+    case QUICK_EXIT: quick_exit(EXIT_SUCCESS);
+    case UNDERSCORE_EXIT: _exit(EXIT_SUCCESS);
+    default: raise(SIGKILL); break;
+    }
+    return SHOAL_ESTATE;
+}
+
+START_TEST(what_others_are_told_of_each_end)
+{
+    for (int method = SHOAL_START_SPAWN; method <= SHOAL_START_FORKSERVER; method++) {
+        static const shoal_end ends[WAYS] = {[RETURN] = SHOAL_RETURNED, [FAIL] = SHOAL_FAILED, [KILL] = SHOAL_KILLED};
+        bool is_death = _i == UNDERSCORE_EXIT || _i == KILL;
+        shoal_lock *lock;
+        shoal_barrier *barrier;
+        shoal_pipe *a, *b;
+        shoal_value *got;
+        ck_assert_ok(shoal_lock_create(&lock));
+        ck_assert_ok(shoal_barrier_create(2, &barrier));
+        ck_assert_ok(shoal_pipe_create(true, &a, &b));
+        shoal_process *p = start(method, _i, end_this_way, shoal_map("lock", lock, "barrier", barrier, "pipe", b));
+        shoal_release(b);
+        /* Before the join: its end alone tells them. */
+        ck_assert_err(shoal_pipe_recv(a, LIMIT, &got), SHOAL_ECLOSED);
+        ck_assert_err(shoal_lock_lock(lock, LIMIT), SHOAL_EOWNERDEAD);
+        ck_assert_ok(shoal_lock_unlock(lock));
+        finish_as(p, _i == RETURN || _i == FAIL || _i == KILL ? ends[_i] : SHOAL_EXITED,
+                  _i == FAIL   ? EXIT_FAILURE
+                  : _i == KILL ? SIGKILL
+                               : EXIT_SUCCESS);
+        ck_assert_int_eq(shoal_barrier_is_broken(barrier), is_death);
+        sh_assert_audit("after an end");
+        shoal_release(lock);
+        shoal_release(barrier);
+        shoal_release(a);
+    }
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("ends");
+    TCase *tc = children_case("ends");
+    tcase_add_loop_test(tc, exit_in_a_handler_leaves_nothing_half_done, 0, 2);
+    tcase_add_test(tc, calls_after_the_end_are_refused_and_touch_nothing);
+    add_for_methods(tc, a_target_may_return_while_a_thread_writes);
+    tcase_add_loop_test(tc, what_others_are_told_of_each_end, RETURN, WAYS);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+SH_TEST_MAIN(suite)
