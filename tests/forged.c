@@ -322,7 +322,7 @@ START_TEST(b62_a_ring_of_nonsense_is_left_soon)
         for (int k = 0; k < 3; k++) {
             hot_ok(shoal_queue_put_bytes(q, "word", 4, SHOAL_NOW));
         }
-        sh_store_relaxed(i % 2 == 0 ? &r.shm->tail : &r.shm->head,
+        sh_store_relaxed(i % 2 == 0 ? &r.shm->tail.hint : &r.shm->head.hint,
                          sh_random_next(&state) >> sh_random_below(&state, 64));
         if (i % 5 == 0) {
             for (int k = 0; k < 16; k++) {

@@ -22,7 +22,7 @@ static inline __attribute__((always_inline)) bool sh_queue_put_quick(shoal_block
     const sh_ring *ring = &v->rings[sh_load_relaxed(&v->put)];
     sh_queue_shm *shm = sh_queue_shm_of(queue);
     if (sh_queue_is_closed(queue) ||
-        sh_ring_put_at(&sh_the_world.self, ring, sh_load_acquire(&ring->shm->tail), kind, word, cell, value,
+        sh_ring_put_at(&sh_the_world.self, ring, sh_load_acquire(&ring->shm->tail.hint), kind, word, cell, value,
                        sh_load_relaxed(&shm->bound), queue->id) != SH_RING_DONE) {
         return false;
     }
@@ -58,11 +58,11 @@ static inline bool sh_queue_peek_quick(const shoal_block *queue, int64_t timeout
             sh_queue_breathe();
         }
     }
-    uint64_t head = sh_load_acquire(&ring->shm->head);
+    uint64_t head = sh_load_acquire(&ring->shm->head.hint);
     sh_ring_result r = sh_ring_peek_at(ring, head, out_peek);
     if (r == SH_RING_EMPTY && timeout != SHOAL_NOW && sh_spin_ns() != 0) {
         v->mood = SH_MOOD_EARLY;
-        r = sh_ring_watch(out_peek);
+        r = sh_ring_watch(ring, out_peek);
     } else if (mood != 0) {
         v->mood = sh_ring_is_full_at(ring, head + 1) ? 0 : SH_MOOD_EARLY;
     }

@@ -1,5 +1,7 @@
 #include "ipc/ring.h"
 
+#define SLACK_LAPS_ORDER 16
+
 uint64_t sh_ring_bytes(uint32_t order)
 {
     return sizeof(sh_ring_shm) + (sizeof(sh_a128) << order);
@@ -18,10 +20,20 @@ bool sh_ring_open(uint64_t id, sh_ring *out_ring)
     }
     *out_ring = (sh_ring){.shm = shm,
                           .entries = shm->entries,
+                          .slack = UINT64_C(1) << (order + SLACK_LAPS_ORDER),
                           .line_mask = (UINT64_C(1) << (order - 2)) - 1,
                           .order = (uint32_t)order,
                           .stride = order <= SH_RING_SMALL ? 5 : 1};
     return true;
+}
+
+bool sh_ring_raise(sh_ring_side *side, uint64_t position)
+{
+    uint64_t base = sh_load_acquire(&side->base);
+    while (base < position && !sh_cas_acq_rel(&side->base, &base, position)) { /* pairs with the acquire in is_near */
+    }
+    SH_DEATH("ring.raised"); /* death, or a stop: base is right, and the next one raises it */
+    return base <= position;
 }
 
 /* How many laps the entry at a position is ahead of it: 0, or 1 when it was taken; BEHIND when the last lap's message is
@@ -33,83 +45,106 @@ static inline uint64_t laps_ahead(const sh_ring *ring, uint64_t state, uint64_t 
     return (state - sh_ring_lap(ring, position)) >> SH_ENTRY_LAP_SHIFT;
 }
 
-/* From a position that is not beyond the first unused one, to that one. A state of a later lap says how far the ring is
- * at least. False when the memory holds what no ring does. */
-static bool settle_tail(const sh_ring *ring, uint64_t *position)
+/* Where to begin: the hint, or base when the hint went back behind it. */
+static uint64_t begin(const sh_ring_side *side)
 {
-    for (uint64_t steps = 0; steps >> ring->order <= 2; steps++) {
+    uint64_t hint = sh_load_acquire(&side->hint), base = sh_load_acquire(&side->base);
+    return hint > base ? hint : base;
+}
+
+/* The state of the entry at the position. A position of long ago becomes one of now: ring.h. */
+static uint64_t look(const sh_ring *ring, const sh_ring_side *side, uint64_t *position)
+{
+    for (;;) {
         uint64_t state = sh_load_acquire(&sh_ring_entry(ring, *position)->lo);
-        uint64_t ahead = laps_ahead(ring, state, *position);
-        bool unused = sh_entry_kind_of(state) <= SH_ENTRY_CLOSED;
-        if (ahead == BEHIND || (ahead == 0 && unused)) {
-            return ahead == 0 || !unused;
+        if (*position >= sh_load_acquire(&side->base)) {
+            return state;
         }
-        if (ahead > SH_ENTRY_LAP_MASK / 2) {
-            return false;
-        }
-        *position += ((unused ? ahead - 1 : ahead) << ring->order) + 1;
+        *position = begin(side);
     }
-    return false;
 }
 
-/* The same for the first position that was not taken. */
-static bool settle_head(const sh_ring *ring, uint64_t *position)
+/* Is the position that of the next put? Otherwise it is moved on. Broken when the memory holds what no ring does. */
+static sh_ring_result step_tail(const sh_ring *ring, uint64_t *position, uint64_t *out_state)
 {
-    for (uint64_t steps = 0; steps >> ring->order <= 2; steps++) {
-        uint64_t ahead = laps_ahead(ring, sh_load_acquire(&sh_ring_entry(ring, *position)->lo), *position);
-        if (ahead == 0) {
-            return true;
-        }
-        if (ahead > SH_ENTRY_LAP_MASK / 2) {
-            return false;
-        }
-        *position += ((ahead - 1) << ring->order) + 1;
+    uint64_t state = look(ring, &ring->shm->tail, position), ahead = laps_ahead(ring, state, *position);
+    bool unused = sh_entry_kind_of(state) <= SH_ENTRY_CLOSED;
+    *out_state = state;
+    if (ahead == BEHIND || (ahead == 0 && unused)) {
+        return ahead == 0 || !unused ? SH_RING_DONE : SH_RING_BROKEN;
     }
-    return false;
+    *position += ((unused ? ahead - 1 : ahead) << ring->order) + 1;
+    return ahead > SH_ENTRY_LAP_MASK / 2 ? SH_RING_BROKEN : SH_RING_AGAIN;
 }
 
-/* After more steps than the ring has entries: did others run away from us? Then we begin again where they are now. */
-static bool has_moved(const sh_a64 *shared, uint64_t *hint, uint64_t *position)
+/* The same for the next take. */
+static sh_ring_result step_head(const sh_ring *ring, uint64_t *position, uint64_t *out_state)
 {
-    uint64_t now = sh_load_acquire(shared);
-    bool moved = now != *hint;
-    *hint = *position = now;
-    return moved;
+    uint64_t state = look(ring, &ring->shm->head, position), ahead = laps_ahead(ring, state, *position);
+    *out_state = state;
+    if (ahead == 0) {
+        return SH_RING_DONE;
+    }
+    *position += ((ahead - 1) << ring->order) + 1;
+    return ahead > SH_ENTRY_LAP_MASK / 2 ? SH_RING_BROKEN : SH_RING_AGAIN;
+}
+
+typedef sh_ring_result step(const sh_ring *ring, uint64_t *position, uint64_t *out_state);
+
+/* From a position that is not beyond that of the next put (step_tail) or take (step_head), to that one; out_state is what stands
+ * there. A state of a later lap says how far the ring is at least, so this takes less than three laps of steps, unless others run
+ * away from us; then every entry has changed, and we begin again. False when the memory holds what no ring does. */
+static bool settle(const sh_ring *ring, const sh_ring_side *side, step *next, uint64_t *position, uint64_t *out_state)
+{
+    for (;;) {
+        const sh_a128 *first = sh_ring_entry(ring, *position);
+        uint64_t before = sh_load_acquire(&first->lo);
+        for (uint64_t steps = 0; steps >> ring->order <= 2; steps++) {
+            sh_ring_result r = next(ring, position, out_state);
+            if (r != SH_RING_AGAIN) {
+                return r == SH_RING_DONE;
+            }
+        }
+        if (sh_load_acquire(&first->lo) == before) {
+            return false;
+        }
+        *position = begin(side);
+    }
 }
 
 /* Nothing can be put at the position now. Why: FULL, NEXT, BROKEN; or AGAIN, and *tail has moved on if it had to. */
-static sh_ring_result find_tail(const sh_ring *ring, uint64_t *hint, uint64_t *tail)
+static sh_ring_result find_tail(const sh_ring *ring, uint64_t *tail)
 {
-    uint64_t lo = sh_load_acquire(&sh_ring_entry(ring, *tail)->lo), ahead = laps_ahead(ring, lo, *tail);
-    if (ahead == BEHIND && sh_entry_kind_of(lo) > SH_ENTRY_CLOSED) {
-        return (lo & SH_ENTRY_CLOSING) != 0 ? SH_RING_NEXT : SH_RING_FULL;
+    uint64_t state;
+    if (!settle(ring, &ring->shm->tail, step_tail, tail, &state)) {
+        return SH_RING_BROKEN;
     }
-    if (ahead == 0 && sh_entry_kind_of(lo) == SH_ENTRY_CLOSED) {
-        return SH_RING_NEXT;
+    if (sh_entry_kind_of(state) > SH_ENTRY_CLOSED) { /* of the last lap */
+        return (state & SH_ENTRY_CLOSING) != 0 ? SH_RING_NEXT : SH_RING_FULL;
     }
-    return settle_tail(ring, tail) || has_moved(&ring->shm->tail, hint, tail) ? SH_RING_AGAIN : SH_RING_BROKEN;
+    return sh_entry_kind_of(state) == SH_ENTRY_CLOSED ? SH_RING_NEXT : SH_RING_AGAIN;
 }
 
 sh_ring_result sh_ring_put(sh_ctx *c, const sh_ring *ring, sh_entry_kind kind, uint64_t word, uint64_t cell,
                            uint64_t value, uint64_t bound, uint64_t queue_id)
 {
-    uint64_t hint = sh_load_acquire(&ring->shm->tail), tail = hint;
+    uint64_t tail = begin(&ring->shm->tail);
     sh_ring_result r;
     do {
         r = sh_ring_put_at(c, ring, tail, kind, word, cell, value, bound, queue_id);
-    } while (r == SH_RING_AGAIN && (r = find_tail(ring, &hint, &tail)) == SH_RING_AGAIN);
+    } while (r == SH_RING_AGAIN && (r = find_tail(ring, &tail)) == SH_RING_AGAIN);
     return r;
 }
 
 sh_ring_result sh_ring_peek(const sh_ring *ring, sh_peek *out_peek)
 {
-    uint64_t hint = sh_load_acquire(&ring->shm->head), head = hint;
+    uint64_t head = begin(&ring->shm->head), state;
     for (;;) {
         sh_ring_result r = sh_ring_peek_at(ring, head, out_peek);
         if (r != SH_RING_AGAIN) {
             return r;
         }
-        if (!settle_head(ring, &head) && !has_moved(&ring->shm->head, &hint, &head)) {
+        if (!settle(ring, &ring->shm->head, step_head, &head, &state)) {
             return SH_RING_BROKEN;
         }
         sh_ring_move_hint(&ring->shm->head, head);
@@ -124,13 +159,13 @@ bool sh_ring_is_oldest(const sh_ring *ring, const sh_peek *peek)
 
 sh_ring_result sh_ring_close(const sh_ring *ring)
 {
-    uint64_t tail = sh_load_acquire(&ring->shm->tail);
-    if (!settle_tail(ring, &tail)) {
+    uint64_t tail = begin(&ring->shm->tail), lo;
+    if (!settle(ring, &ring->shm->tail, step_tail, &tail, &lo)) {
         return SH_RING_BROKEN;
     }
     sh_a128 *entry = sh_ring_entry(ring, tail);
-    uint64_t lo = sh_load_acquire(&entry->lo), hi = sh_load_acquire(&entry->hi);
-    if (laps_ahead(ring, lo, tail) != BEHIND || sh_entry_kind_of(lo) <= SH_ENTRY_CLOSED) {
+    uint64_t hi = sh_load_acquire(&entry->hi); /* if lo has changed since, the swap fails */
+    if (sh_entry_kind_of(lo) <= SH_ENTRY_CLOSED) {
         return SH_RING_AGAIN;
     }
     if ((lo & SH_ENTRY_CLOSING) == 0 && !sh_cas128(entry, lo, hi, lo | SH_ENTRY_CLOSING, hi)) {
@@ -141,31 +176,33 @@ sh_ring_result sh_ring_close(const sh_ring *ring)
 
 sh_ring_result sh_ring_seal(const sh_ring *ring)
 {
-    uint64_t head = sh_load_acquire(&ring->shm->head);
-    if (!settle_head(ring, &head)) {
+    uint64_t head = begin(&ring->shm->head), lo;
+    if (!settle(ring, &ring->shm->head, step_head, &head, &lo)) {
         return SH_RING_BROKEN;
     }
     sh_a128 *entry = sh_ring_entry(ring, head);
-    uint64_t lo = sh_load_acquire(&entry->lo), hi = sh_load_acquire(&entry->hi);
-    if (laps_ahead(ring, lo, head) != 0 || sh_entry_kind_of(lo) != SH_ENTRY_EMPTY) {
+    uint64_t hi = sh_load_acquire(&entry->hi); /* if lo has changed since, the swap fails */
+    if (sh_entry_kind_of(lo) != SH_ENTRY_EMPTY) {
         return SH_RING_AGAIN;
     }
     uint64_t closed = lo | (uint64_t)SH_ENTRY_CLOSED << SH_ENTRY_KIND_SHIFT; /* EMPTY is 0; the tags stay */
     return sh_cas128(entry, lo, hi, closed, hi) ? SH_RING_DONE : SH_RING_AGAIN;
 }
 
+static uint64_t count(const sh_ring *ring, sh_ring_side *side, step *next)
+{
+    uint64_t position = begin(side), state;
+    settle(ring, side, next, &position, &state);
+    sh_ring_move_hint(side, position);
+    return position;
+}
+
 uint64_t sh_ring_puts(const sh_ring *ring)
 {
-    uint64_t tail = sh_load_acquire(&ring->shm->tail);
-    settle_tail(ring, &tail);
-    sh_ring_move_hint(&ring->shm->tail, tail);
-    return tail;
+    return count(ring, &ring->shm->tail, step_tail);
 }
 
 uint64_t sh_ring_takes(const sh_ring *ring)
 {
-    uint64_t head = sh_load_acquire(&ring->shm->head);
-    settle_head(ring, &head);
-    sh_ring_move_hint(&ring->shm->head, head);
-    return head;
+    return count(ring, &ring->shm->head, step_head);
 }

@@ -16,8 +16,22 @@
  *
  *   the other word    message (FULL), or: sequence of the take, from bit 24 on 28 | tag of the put 36
  *
- * tail and head are hints: they may lag, never lead, and whoever finds the entry used goes on from there. Takes happen in the
- * order of positions, and so do puts. Both tags stay in an entry until the put of the next lap, which confirms them
+ * The sides: where the next put (tail) and the next take (head) are. Takes happen in the order of positions, and so do puts.
+ * Each side has two words in one cache line, and neither is ever beyond the side's true position P:
+ *
+ *   hint    moved on with plain stores after each put or take. A process that is stopped between its load and its store
+ *           writes an old hint, however old, when it goes on.
+ *   base    raised with compare-and-swap, so it never goes back. Nobody puts or takes at position p before it has seen
+ *           p - slack <= base (sh_ring_is_near, which raises it); slack is 2^16 laps, so this swap costs nothing.
+ *
+ * So base <= P <= base + slack + 1 at every moment, whoever is stopped wherever. A state has 23 bits of its lap. They name one
+ * lap only if the position that we compare with is less than 2^22 laps off, and it is: we read the state first and base
+ * afterwards, and use the state only if our position is not below base. Then P was at most slack + 1 beyond our position when
+ * we read the state. A position below base is of long ago: a hint that went back, or a register of one who was stopped. We
+ * begin again at base. The swaps need no such care: an entry's two words come back only together with its lap, the tags and the
+ * message.
+ *
+ * Both tags stay in an entry until the put of the next lap, which confirms them
  * (op.h): its own of the last lap needs no look, and that of the take is there with 52 bits of its sequence, so that
  * needs no clock. Neighbouring positions lie in different cache lines.
  *
@@ -34,6 +48,7 @@
 typedef struct sh_ring {
     sh_ring_shm *shm;
     sh_a128 *entries;
+    uint64_t slack;     /* positions that base may lag behind: 2^16 laps */
     uint64_t line_mask; /* lines of entries - 1 */
     uint32_t order;
     uint32_t stride; /* lines from one position to the next; odd */

@@ -24,13 +24,24 @@ static inline uint64_t sh_ring_lap(const sh_ring *ring, uint64_t position)
 #define SH_ENTRY_LAP (SH_ENTRY_LAP_MASK << SH_ENTRY_LAP_SHIFT)
 #define SH_ENTRY_KIND (UINT64_C(15) << SH_ENTRY_KIND_SHIFT)
 
-/* Moves a hint on. Not a swap: a process that is stopped in between may set it back. That costs those who come next a
- * few steps (settle_tail, settle_head) and nothing else, and saves everybody a locked instruction. */
-static inline void sh_ring_move_hint(sh_a64 *hint, uint64_t to)
+/* Moves a hint on. Not a swap: a process that is stopped in between may set it back, by any number of laps. Then those who
+ * come next begin at base (ring.h): a state says which lap it is of, so they take less than three laps of steps, once. It saves everybody a locked instruction. */
+static inline void sh_ring_move_hint(sh_ring_side *side, uint64_t to)
 {
-    if ((int64_t)(to - sh_racy_load(hint)) > 0) {
-        sh_racy_store(hint, to);
+    if ((int64_t)(to - sh_racy_load(&side->hint)) > 0) {
+        sh_racy_store(&side->hint, to);
     }
+}
+
+/* Raises base to the position, which is not beyond the true one. False when base is above it. */
+bool sh_ring_raise(sh_ring_side *side, uint64_t position);
+
+/* After the look at the entry: did that look tell the lap (ring.h)? Then base is near the position too, so that we may put or take
+ * there. */
+static inline bool sh_ring_is_near(const sh_ring *ring, sh_ring_side *side, uint64_t position)
+{
+    uint64_t above = position - sh_load_acquire(&side->base); /* acquire: not before the look; pairs with raise */
+    return __builtin_expect(above <= ring->slack, 1) || sh_ring_raise(side, position);
 }
 
 /* With a bound below the size of the ring: is the message `bound` positions back still there? Takes happen in order,
@@ -45,26 +56,28 @@ static inline bool sh_ring_at_bound(const sh_ring *ring, uint64_t tail, uint64_t
 }
 
 /* Tries to put at the position, which is not beyond the first unused one. AGAIN: there is something else in the entry, or
- * others were quicker; sh_ring_put knows what to do then. */
-static inline sh_ring_result sh_ring_put_at(sh_ctx *c, const sh_ring *ring, uint64_t tail, sh_entry_kind kind,
-                                            uint64_t word, uint64_t cell, uint64_t value, uint64_t bound,
-                                            uint64_t queue_id)
+ * the position is of long ago, or others were quicker; sh_ring_put knows what to do then. */
+static inline __attribute__((always_inline)) sh_ring_result sh_ring_put_at(sh_ctx *c, const sh_ring *ring,
+                                                                           uint64_t tail, sh_entry_kind kind,
+                                                                           uint64_t word, uint64_t cell, uint64_t value,
+                                                                           uint64_t bound, uint64_t queue_id)
 {
     sh_a128 *entry = sh_ring_entry(ring, tail);
     sh_prefetch_write(entry); /* to be written: it comes once, not first to read and then to write */
     uint64_t lo = sh_load_acquire(&entry->lo), hi = sh_load_acquire(&entry->hi), lap = sh_ring_lap(ring, tail);
-    if (((lo ^ lap) & (SH_ENTRY_LAP | SH_ENTRY_KIND)) != 0) { /* EMPTY is 0 */
+    if (((lo ^ lap) & (SH_ENTRY_LAP | SH_ENTRY_KIND)) != 0 || /* EMPTY is 0 */
+        !sh_ring_is_near(ring, &ring->shm->tail, tail)) {
         return SH_RING_AGAIN;
     }
-    if (bound != 0 && sh_ring_at_bound(ring, tail, bound)) {
-        return SH_RING_FULL;
+    if (bound != 0 && sh_ring_at_bound(ring, tail, bound)) { /* of this moment, if lo is still there */
+        return sh_load_acquire(&entry->lo) == lo ? SH_RING_FULL : SH_RING_AGAIN;
     }
     if (sh_load_acquire(&entry->lo) != lo) {
         return SH_RING_AGAIN; /* hi was read of another moment: it may be a message, not a tag */
     }
     uint64_t target = sh_offset_of(entry), take_tag = lo & SH_TAG_MASK, put_tag = hi & SH_TAG_MASK;
-    sh_op_confirm_long(c, take_tag, hi >> SH_TAG_BITS, target);
-    sh_op_confirm(c, put_tag, target);
+    sh_op_confirm_long(c, take_tag, hi >> SH_TAG_BITS, target, &entry->lo, lo);
+    sh_op_confirm_in(c, put_tag, target, &entry->lo, lo, UINT64_MAX); /* while lo stays, hi does */
     uint64_t tag = sh_op_begin(c, SH_OP_ENTRY, target, take_tag, put_tag, 0, cell, value, queue_id);
     SH_DEATH("ring.put.begun"); /* death: no tag; nothing was put, the cell keeps its reference */
     /* Full barrier, releases the message, pairs with the acquire of lo in sh_ring_peek_at. */
@@ -99,7 +112,7 @@ static inline sh_ring_result sh_ring_peek_at(const sh_ring *ring, uint64_t head,
 {
     sh_a128 *entry = sh_ring_entry(ring, head);
     uint64_t state = sh_load_acquire(&entry->lo);
-    if (((state ^ sh_ring_lap(ring, head)) & SH_ENTRY_LAP) != 0) {
+    if (((state ^ sh_ring_lap(ring, head)) & SH_ENTRY_LAP) != 0 || !sh_ring_is_near(ring, &ring->shm->head, head)) {
         return SH_RING_AGAIN;
     }
     out_peek->entry = entry;
@@ -107,7 +120,7 @@ static inline sh_ring_result sh_ring_peek_at(const sh_ring *ring, uint64_t head,
     return sh_ring_see(out_peek, state);
 }
 
-/* Is there a message at the position? */
+/* Is there a message at the position? A guess, for those who choose how to wait. */
 static inline bool sh_ring_is_full_at(const sh_ring *ring, uint64_t position)
 {
     uint64_t state = sh_load_acquire(&sh_ring_entry(ring, position)->lo);
@@ -115,10 +128,11 @@ static inline bool sh_ring_is_full_at(const sh_ring *ring, uint64_t position)
 }
 
 /* After EMPTY: looks at the entry for a moment longer, until a message comes. AGAIN when it is taken already. */
-static inline sh_ring_result sh_ring_watch(sh_peek *peek)
+static inline sh_ring_result sh_ring_watch(const sh_ring *ring, sh_peek *peek)
 {
     uint64_t state = sh_spin_while(&peek->entry->lo, peek->state);
-    return ((state ^ peek->state) & SH_ENTRY_LAP) == 0 ? sh_ring_see(peek, state) : SH_RING_AGAIN;
+    bool same = ((state ^ peek->state) & SH_ENTRY_LAP) == 0 && sh_ring_is_near(ring, &ring->shm->head, peek->position);
+    return same ? sh_ring_see(peek, state) : SH_RING_AGAIN;
 }
 
 static inline sh_ring_result sh_ring_take(sh_ctx *c, const sh_ring *ring, const sh_peek *peek, uint64_t cell,

@@ -31,14 +31,21 @@ typedef struct sh_task_shm {
     sh_a64 words[];  /* up to the size of the block: plain words, owned by who uses the record */
 } sh_task_shm;
 
+/* Where a side of a ring is, the puts or the takes: ring.h. Synchronisation: hint: any process, plain stores, may go back.
+ * base: any process, upward by compare-and-swap. */
+typedef struct sh_ring_side {
+    sh_a64 hint;
+    sh_a64 base;
+} __attribute__((aligned(SH_CACHE_LINE))) sh_ring_side;
+
 /* A ring of entries; see ipc/ring.h. An entry of a kind that carries a reference has it in its hi word. */
 typedef struct sh_ring_shm {
     sh_a64 destroy[2];
     sh_a64 next;  /* reference to the ring that follows this one; set once */
     sh_a64 order; /* log2 of the number of entries */
     sh_a64 unused[4];
-    sh_a64 tail __attribute__((aligned(SH_CACHE_LINE)));
-    sh_a64 head __attribute__((aligned(SH_CACHE_LINE)));
+    sh_ring_side tail; /* puts */
+    sh_ring_side head; /* takes */
     sh_a128 entries[] __attribute__((aligned(SH_CACHE_LINE)));
 } sh_ring_shm;
 

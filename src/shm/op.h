@@ -11,13 +11,20 @@
  * their low bits agree AND the operation's target is this word; an older tag of the same slot, with the same low
  * bits, in the same word, is excluded because sh_op_begin never chooses a sequence whose tag it has just read there.
  *
+ * Who confirms may be stopped between its look at the word and its look at the slot, for 2^24 operations of that slot
+ * and more. Then the slot may have an operation O open on this word whose tag equals the one we saw, and O's swap may
+ * yet fail. So sh_op_confirm_slow looks at the word once more, after the slot, and confirms only if it is as we saw it.
+ * Then the tag in it is O's: if an older operation of the slot had left it there, O would have seen it before its own
+ * swap, and chosen another sequence; and after that look only O's swap can bring the tag. If the word has changed
+ * there is nothing to confirm for us: our own swap will fail.
+ *
  * To look at the other slot costs a cache miss, so we remember the sequence last seen in each slot: an operation
  * older than that is closed. "Older" is told from a part of its sequence, so what we remember must not be half a wrap of
  * that part behind the slot:
  *
- *   24 bits, in a tag    the memory is good for a twentieth of a second: no slot makes 2^23 operations in that time.
+ *   24 bits, in a tag    the memory is good for one step of sh_coarse_time, in which no slot makes 2^23 operations.
  *                        The clock is read before the slot, when we remember, and after the tag, when we ask; so
- *                        wherever we are stopped, what lies between the two looks is less than that.
+ *                        wherever we are stopped, what lies between the two looks is less than a step.
  *   52 bits, in a ring   where an entry has room for more of them than the tag has (ring.h): no slot makes 2^51
  *                        operations in half a year. No clock: a put need not read it.
  */
@@ -63,21 +70,28 @@ static inline void sh_op_end(sh_ctx *c)
     sh_store_release(&c->slot->op.code, SH_OP_NONE);
 }
 
-void sh_op_confirm_slow(uint64_t tag, uint64_t target);
+/* mask: the bits of the word that must still be as seen. */
+void sh_op_confirm_slow(uint64_t tag, uint64_t target, const sh_a64 *word, uint64_t seen, uint64_t mask);
 
 /* Forgets what was seen: it was another world's. */
 void sh_op_forget(void);
 
 extern uint64_t sh_op_seen[SH_SLOTS];      /* sequence last read in each slot; 0: none */
-extern uint32_t sh_op_seen_when[SH_SLOTS]; /* and when, or before: sh_coarse_time */
+extern uint64_t sh_op_seen_when[SH_SLOTS]; /* and when, or before: sh_coarse_time */
 
-/* About 50 ms a step; wraps. */
-static inline uint32_t sh_coarse_time(void)
+/* A clock that costs nothing. 64 bits: it does not wrap.
+ *
+ * On x86-64 a step is 2^22 ticks of the time stamp counter: 4 ms at 1 GHz, 0.7 ms at 6 GHz. 2^23 operations in one step would be
+ * two in a tick. An operation takes 9 cycles of a core at least (measured: a dozen stores, and a locked swap that must be over
+ * before the next begins), so a core would have to run 18 times as fast as its counter. None runs 6 times as fast: the
+ * counters tick with 1 GHz and more, the cores with less than 6. Elsewhere a step is 2 ms: 2^23 operations in it would be four in
+ * a nanosecond. */
+static inline uint64_t sh_coarse_time(void)
 {
 #if defined(__x86_64__)
-    return (uint32_t)(__builtin_ia32_rdtsc() >> 27);
+    return __builtin_ia32_rdtsc() >> 22;
 #else
-    return (uint32_t)(sh_now() >> 25);
+    return (uint64_t)sh_now() >> 21;
 #endif
 }
 
@@ -88,8 +102,10 @@ static inline bool sh_op_is_over(const sh_ctx *c, uint64_t tag)
     return slot == c->index || (tag & SH_SEQ_MASK) == 0 || slot >= SH_SLOTS;
 }
 
-/* Before a tag is replaced in the word at target. */
-static inline void sh_op_confirm(const sh_ctx *c, uint64_t tag, uint64_t target)
+/* Before a tag is replaced in what stands at target. word held `seen` when the tag was read, in the bits of the mask; if it does
+ * no more, nothing is confirmed. */
+static inline void sh_op_confirm_in(const sh_ctx *c, uint64_t tag, uint64_t target, const sh_a64 *word, uint64_t seen,
+                                    uint64_t mask)
 {
     uint32_t slot = (uint32_t)(tag >> SH_SEQ_BITS);
     if (sh_op_is_over(c, tag)) {
@@ -99,11 +115,18 @@ static inline void sh_op_confirm(const sh_ctx *c, uint64_t tag, uint64_t target)
     if (behind != 0 && behind < (1u << (SH_SEQ_BITS - 1)) && sh_op_seen_when[slot] == sh_coarse_time()) {
         return; /* that slot has gone on since */
     }
-    sh_op_confirm_slow(tag, target);
+    sh_op_confirm_slow(tag, target, word, seen, mask);
+}
+
+/* The same where the target is the word that the tag was read in. */
+static inline void sh_op_confirm(const sh_ctx *c, uint64_t tag, uint64_t target)
+{
+    sh_op_confirm_in(c, tag, target, (const sh_a64 *)sh_at(target), tag, SH_TAG_MASK);
 }
 
 /* The same where more bits of the sequence than the tag has are known. */
-static inline void sh_op_confirm_long(const sh_ctx *c, uint64_t tag, uint64_t more, uint64_t target)
+static inline void sh_op_confirm_long(const sh_ctx *c, uint64_t tag, uint64_t more, uint64_t target, const sh_a64 *word,
+                                      uint64_t seen)
 {
     if (sh_op_is_over(c, tag)) {
         return;
@@ -111,7 +134,7 @@ static inline void sh_op_confirm_long(const sh_ctx *c, uint64_t tag, uint64_t mo
     uint64_t seq = more << SH_SEQ_BITS | (tag & SH_SEQ_MASK);
     uint64_t behind = (sh_op_seen[tag >> SH_SEQ_BITS] - seq) & SH_SEQ_LONG_MASK;
     if (behind == 0 || behind >> (SH_SEQ_LONG_BITS - 1) != 0) {
-        sh_op_confirm_slow(tag, target);
+        sh_op_confirm_slow(tag, target, word, seen, UINT64_MAX);
     }
 }
 

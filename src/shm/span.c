@@ -280,7 +280,7 @@ shoal_err sh_span_make(sh_ctx *c, uint32_t klass, uint64_t asked)
             return err;
         }
         uint64_t seen = hi & SH_TAG_MASK;
-        sh_op_confirm(c, seen, target);
+        sh_op_confirm_in(c, seen, target, &frontier->hi, hi, UINT64_MAX);
         uint64_t tag = sh_op_begin(c, SH_OP_SPAN, target, seen, 0, span | (uint64_t)klass << 32, 0, 0, base);
         SH_DEATH("span.make.begun");
         bool ours = sh_cas128(frontier, lo, hi, lo + units, (span + 1) << SH_TAG_BITS | tag);
