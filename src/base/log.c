@@ -1,5 +1,7 @@
 #include "base/log.h"
 
+#include "base/fork.h"
+
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,6 +11,12 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void (*the_hook)(const char *line, void *context);
 static void *the_context;
+
+__attribute__((constructor)) static void register_lock(void)
+{
+    static const sh_fork_part part = {.lock = &lock};
+    sh_fork_register(SH_FORK_LOG, &part);
+}
 
 void shoal_set_log(void (*hook)(const char *line, void *context), void *context)
 {

@@ -2,6 +2,7 @@
 #include "env/env.h"
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/random.h"
 
 #include <pthread.h>
@@ -20,6 +21,12 @@ static struct {
     const shoal_env_type **list; /* the program's; never shrinks */
     size_t count, room;
 } registry = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+__attribute__((constructor)) static void register_lock(void)
+{
+    static const sh_fork_part part = {.lock = &registry.lock};
+    sh_fork_register(SH_FORK_ENVS, &part);
+}
 
 /* With the lock, this and the next two. */
 static const shoal_env_type *type_at(size_t i)

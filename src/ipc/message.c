@@ -127,6 +127,7 @@ shoal_err sh_message_objects(sh_ctx *c, const shoal_block *message, bool keep, s
         }
         sh_heap_split(c, word, objects[n]->cell, weight);
         sh_block_arrived(objects[n]);
+        err = sh_block_own_given(c, objects[n]);
     }
     if (err != SHOAL_OK) {
         /* What was moved goes back, so that the message can be read again. */

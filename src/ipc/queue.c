@@ -156,7 +156,9 @@ shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeou
         memcpy(&word, &value->as.number, 8);
         err = put_plain(q, SH_ENTRY_FLOAT, word, timeout);
     } else if (value->type == SHOAL_OBJECT) {
-        err = sh_queue_put_word(q, &(sh_put){.kind = SH_ENTRY_BLOCK, .shared = value->as.object}, timeout);
+        err = sh_block_is_lost(value->as.object) /* its world was left since the value was made */
+                  ? sh_block_require(value->as.object, SH_KIND_COUNT, "put")
+                  : sh_queue_put_word(q, &(sh_put){.kind = SH_ENTRY_BLOCK, .shared = value->as.object}, timeout);
     } else {
         err = put_message(q, value, timeout);
     }
@@ -189,6 +191,16 @@ static shoal_err value_of_message(shoal_block *message, shoal_value **out_value)
     return err;
 }
 
+/* A barrier that this process had only inherited. Without memory for it, it is as before. */
+static void own_given(shoal_block *block)
+{
+    sh_ctx *c = block->inherited ? sh_enter() : NULL;
+    if (c != NULL) {
+        (void)(sh_block_own_given(c, block) == SHOAL_OK);
+        sh_leave();
+    }
+}
+
 /* The value of a message that was taken; its reference stays the caller's. */
 static shoal_err value_of(const sh_taken *t, shoal_value **out_value)
 {
@@ -201,7 +213,10 @@ static shoal_err value_of(const sh_taken *t, shoal_value **out_value)
         memcpy(&number, &t->word, 8);
         v = shoal_value_float(number);
         break;
-    case SH_ENTRY_BLOCK: v = shoal_value_object(t->block); break;
+    case SH_ENTRY_BLOCK:
+        own_given(t->block);
+        v = shoal_value_object(t->block);
+        break;
     default:
         if (t->kind > SH_ENTRY_BYTES_8) {
             return sh_fail(SHOAL_ECORRUPT, "a message of kind %d, which there is not", (int)t->kind);

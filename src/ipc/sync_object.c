@@ -155,10 +155,27 @@ shoal_err shoal_barrier_create(uint32_t parties, shoal_barrier **out_barrier)
     return SHOAL_OK;
 }
 
+/* Who waits at a barrier is a party of it, and so is who was given it by an argument or a message; who only inherited it is not. */
+static shoal_err take_part(shoal_barrier *barrier)
+{
+    shoal_block *b = (shoal_block *)barrier;
+    shoal_err err = sh_block_require(b, SH_KIND_BARRIER, "barrier");
+    if (err != SHOAL_OK || !b->inherited) {
+        return err;
+    }
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    err = sh_block_own(c, b);
+    sh_leave();
+    return err;
+}
+
 shoal_err shoal_barrier_wait(shoal_barrier *barrier, int64_t timeout, uint32_t *out_index)
 {
     uint32_t index;
-    shoal_err err = sh_block_require((shoal_block *)barrier, SH_KIND_BARRIER, "barrier");
+    shoal_err err = take_part(barrier);
     return err == SHOAL_OK ? sh_barrier_wait(data_of(barrier), timeout, out_index != NULL ? out_index : &index) : err;
 }
 

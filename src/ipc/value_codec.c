@@ -87,6 +87,9 @@ static bool find_object(const sh_encoding *e, const shoal_block *object, uint32_
 
 static shoal_err add_object(sh_encoding *e, shoal_block *object, uint32_t *out_index)
 {
+    if (sh_block_is_lost(object)) {
+        return sh_block_require(object, object->kind, "a value with an object");
+    }
     if (find_object(e, object, out_index)) {
         return SHOAL_OK;
     }

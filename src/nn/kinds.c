@@ -2,6 +2,7 @@
 #include "nn/module.h"
 
 #include "base/error.h"
+#include "base/fork.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,6 +13,12 @@ static struct {
     const shoal_module_type **list; /* the program's; never shrinks */
     size_t count, room;
 } registry = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+__attribute__((constructor)) static void register_lock(void)
+{
+    static const sh_fork_part part = {.lock = &registry.lock};
+    sh_fork_register(SH_FORK_MODULES, &part);
+}
 
 static _Thread_local bool rebuilding __attribute__((tls_model("initial-exec")));
 

@@ -70,6 +70,13 @@ void sh_memory_unmap(void *base, uint64_t size)
     munmap(base, size);
 }
 
+void sh_memory_hide(void *base, uint64_t size)
+{
+    if (mmap(base, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+        munmap(base, size);
+    }
+}
+
 void sh_memory_decommit(void *at, uint64_t size)
 {
     int r;

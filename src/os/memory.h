@@ -29,6 +29,9 @@ bool sh_memory_is(int fd, const sh_memory_id *id);
 shoal_err sh_memory_map(int fd, uint64_t size, void **out_base);
 void sh_memory_unmap(void *base, uint64_t size);
 
+/* Puts nothing in the place of the mapping: whoever follows a pointer there gets SIGSEGV. */
+void sh_memory_hide(void *base, uint64_t size);
+
 /* Puts memory behind a range of the file, which is mapped at base, so that touching it cannot fail later. Idempotent.
  * False when the system has none; errno tells. */
 bool sh_memory_commit(int fd, void *base, uint64_t offset, uint64_t size);

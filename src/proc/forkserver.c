@@ -13,6 +13,7 @@
  * its slot given up, unless the requester had the reply. The status of its other children is lost with it, and their
  * records tell what they can.
  */
+#include "base/fork.h"
 #include "os/fd.h"
 #include "os/process.h"
 #include "proc/child.h"
@@ -107,7 +108,7 @@ static struct sigaction interrupt; /* what it was before we ignored it */
 static void serve_fork(int socket, const request *r)
 {
     bool prepared = sh_sentinel_prepare() == SHOAL_OK;
-    pid_t pid = prepared ? fork() : -1;
+    pid_t pid = prepared ? sh_world_fork_bare() : -1;
     if (pid == 0) {
         close(socket);
         sigaction(SIGINT, &interrupt, NULL);
@@ -174,7 +175,6 @@ static struct {
 
 static void fork_child(void)
 {
-    pthread_mutex_init(&lock, NULL);
     if (server.socket >= 0) {
         close(server.socket);
         close(server.born.pidfd);
@@ -182,9 +182,14 @@ static void fork_child(void)
     }
 }
 
+__attribute__((constructor)) static void register_lock(void)
+{
+    static const sh_fork_part part = {.lock = &lock, .only_anew = true, .child = fork_child};
+    sh_fork_register(SH_FORK_SERVER, &part);
+}
+
 static void install(void)
 {
-    pthread_atfork(NULL, NULL, fork_child);
     atexit(sh_forkserver_leave);
 }
 

@@ -60,7 +60,9 @@ static void destroy_job(sh_job *job)
         return;
     }
     shoal_pool *pool = job->pool;
-    sh_pool_lock(pool);
+    if (!sh_pool_lock_to_free(pool)) {
+        return;
+    }
     job->handle = false;
     if (job->left == 0) {
         free_job(job);
@@ -187,10 +189,8 @@ shoal_err shoal_pool_map_async(shoal_pool *pool, shoal_task task, shoal_value *l
     chunk = choose_chunk(pool, list, chunk);
     shoal_err err = submit_list(pool, task, list, chunk, &job);
     if (err == SHOAL_OK) {
-        sh_pool_lock(pool);
-        job->is_map = true;
+        job->is_map = true; /* only the future's own calls read them */
         job->chunked = chunk > 1;
-        sh_pool_end(pool);
         *out_future = (shoal_future *)job;
     }
     return err;
@@ -247,12 +247,15 @@ shoal_err shoal_future_get(shoal_future *future, int64_t timeout, shoal_value **
 {
     int64_t deadline = sh_deadline(timeout);
     sh_job *job = (sh_job *)future;
-    sh_pool_lock(job->pool);
+    shoal_err err = sh_pool_lock(job->pool);
+    if (err != SHOAL_OK) {
+        return err;
+    }
     sh_pool_poll(job->pool);
-    shoal_err err = job->taken ? sh_fail(SHOAL_ESTATE, "the result was taken already")
-                    : !sh_pool_await(job->pool, is_finished, job, deadline)
-                        ? sh_fail(SHOAL_ETIMEDOUT, "%zu of %zu tasks are not done", job->left, job->count)
-                        : collect(job, out_result);
+    err = job->taken ? sh_fail(SHOAL_ESTATE, "the result was taken already")
+          : !sh_pool_await(job->pool, is_finished, job, deadline)
+              ? sh_fail(SHOAL_ETIMEDOUT, "%zu of %zu tasks are not done", job->left, job->count)
+              : collect(job, out_result);
     sh_pool_end(job->pool);
     return err;
 }
@@ -260,7 +263,9 @@ shoal_err shoal_future_get(shoal_future *future, int64_t timeout, shoal_value **
 bool shoal_future_ready(shoal_future *future)
 {
     sh_job *job = (sh_job *)future;
-    sh_pool_lock(job->pool);
+    if (sh_pool_lock(job->pool) != SHOAL_OK) {
+        return true; /* shoal_future_get would return at once, with the error */
+    }
     sh_pool_poll(job->pool);
     bool ready = job->left == 0;
     sh_pool_end(job->pool);
@@ -317,8 +322,10 @@ shoal_err shoal_iterator_next(shoal_iterator *iterator, int64_t timeout, shoal_v
 {
     int64_t deadline = sh_deadline(timeout);
     sh_job *job = (sh_job *)iterator;
-    shoal_err err = SHOAL_OK;
-    sh_pool_lock(job->pool);
+    shoal_err err = sh_pool_lock(job->pool);
+    if (err != SHOAL_OK) {
+        return err;
+    }
     if (job->next == job->count) {
         err = SHOAL_END;
     } else {

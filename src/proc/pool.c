@@ -2,6 +2,7 @@
 #include "proc/pool.h"
 
 #include "base/clock.h"
+#include "base/fork.h"
 #include "ipc/value.h"
 #include "os/process.h"
 #include "proc/sentinel.h"
@@ -14,9 +15,21 @@
 #define GRACE SHOAL_SECONDS(1) /* of terminate, between SIGTERM and SIGKILL */
 #define KILL_LIMIT SHOAL_SECONDS(10)
 
-void sh_pool_lock(shoal_pool *pool)
+shoal_err sh_pool_lock(shoal_pool *pool)
 {
+    if (!sh_fork_is_ours(pool->maker)) {
+        return sh_fail(
+            SHOAL_EFORK,
+            "the pool belongs to the process that made it, and this one was forked from that: make a pool here");
+    }
     pthread_mutex_lock(&pool->lock);
+    return SHOAL_OK;
+}
+
+bool sh_pool_lock_to_free(shoal_pool *pool)
+{
+    return sh_fork_is_ours(pool->maker) ? pthread_mutex_lock(&pool->lock) == 0
+                                        : pthread_mutex_trylock(&pool->lock) == 0;
 }
 
 void sh_pool_end(shoal_pool *pool)
@@ -33,11 +46,14 @@ shoal_err sh_pool_check_world(const shoal_pool *pool)
 
 shoal_err sh_pool_begin(shoal_pool *pool)
 {
-    sh_pool_lock(pool);
+    shoal_err err = sh_pool_lock(pool);
+    if (err != SHOAL_OK) {
+        return err;
+    }
     sh_pool_poll(pool);
-    shoal_err err = pool->broken   ? sh_fail(SHOAL_ECHILD, "%s", pool->why)
-                    : pool->closed ? sh_fail(SHOAL_ECLOSED, "the pool is closed")
-                                   : sh_pool_check_world(pool);
+    err = pool->broken   ? sh_fail(SHOAL_ECHILD, "%s", pool->why)
+          : pool->closed ? sh_fail(SHOAL_ECLOSED, "the pool is closed")
+                         : sh_pool_check_world(pool);
     if (err != SHOAL_OK) {
         sh_pool_end(pool);
     }
@@ -101,6 +117,7 @@ static shoal_err set_up(shoal_pool *pool, const shoal_pool_options *o)
     pthread_cond_init(&pool->changed, &clock);
     pthread_condattr_destroy(&clock);
     pthread_mutex_init(&pool->lock, NULL);
+    pool->maker = sh_fork_generation();
     pool->references = 1;
     pool->outstanding.next = pool->outstanding.previous = &pool->outstanding;
     pool->count = o->workers > 0 ? o->workers : sh_cores();
@@ -158,7 +175,9 @@ static void close_if_done(shoal_pool *pool)
 
 void shoal_pool_close(shoal_pool *pool)
 {
-    sh_pool_lock(pool);
+    if (sh_pool_lock(pool) != SHOAL_OK) {
+        return;
+    }
     pool->closed = true;
     sh_pool_poll(pool);
     close_if_done(pool); /* else join does: a task may have to be put again */
@@ -208,9 +227,11 @@ static bool nobody_left(const shoal_pool *pool)
 shoal_err shoal_pool_join(shoal_pool *pool, int64_t timeout)
 {
     int64_t deadline = sh_deadline(timeout);
-    sh_pool_lock(pool);
-    shoal_err err =
-        pool->closed ? sh_pool_check_world(pool) : sh_fail(SHOAL_ESTATE, "join a pool after shoal_pool_close");
+    shoal_err err = sh_pool_lock(pool);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    err = pool->closed ? sh_pool_check_world(pool) : sh_fail(SHOAL_ESTATE, "join a pool after shoal_pool_close");
     if (err == SHOAL_OK) {
         bool over = sh_pool_await(pool, nothing_left, pool, deadline);
         close_if_done(pool);
@@ -225,9 +246,8 @@ shoal_err shoal_pool_join(shoal_pool *pool, int64_t timeout)
     return err;
 }
 
-void shoal_pool_terminate(shoal_pool *pool)
+static void end_workers(shoal_pool *pool)
 {
-    sh_pool_lock(pool);
     pool->closed = pool->terminated = true;
     if (pool->tasks != NULL) {
         shoal_queue_close(pool->tasks);
@@ -239,6 +259,11 @@ void shoal_pool_terminate(shoal_pool *pool)
     if (pool->answers != NULL && !pool->waiting) {
         sh_pool_poll(pool); /* what was done in time counts */
     }
+}
+
+/* Under the lock: the handles of the workers, and what has no answer. */
+static void drop_all(shoal_pool *pool)
+{
     for (int i = 0; i < pool->count && pool->workers != NULL && pool->leaving != NULL; i++) {
         shoal_process_destroy(pool->workers[i]);
         shoal_process_destroy(pool->leaving[i]);
@@ -246,14 +271,24 @@ void shoal_pool_terminate(shoal_pool *pool)
     }
     sh_pool_fail_all(pool, SHOAL_ECLOSED, "the pool was terminated before the task was done");
     pthread_cond_broadcast(&pool->changed);
-    sh_pool_end(pool);
+}
+
+void shoal_pool_terminate(shoal_pool *pool)
+{
+    if (sh_pool_lock(pool) == SHOAL_OK) {
+        end_workers(pool);
+        drop_all(pool);
+        sh_pool_end(pool);
+    }
 }
 
 void shoal_pool_destroy(shoal_pool *pool)
 {
-    if (pool != NULL) {
-        shoal_pool_terminate(pool);
-        sh_pool_lock(pool);
+    if (pool != NULL && sh_pool_lock_to_free(pool)) {
+        if (sh_fork_is_ours(pool->maker)) {
+            end_workers(pool);
+        }
+        drop_all(pool);
         sh_pool_release(pool);
     }
 }

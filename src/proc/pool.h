@@ -109,6 +109,7 @@ typedef struct sh_entry {
 
 /* Under the lock, but for what is written once by create. */
 struct shoal_pool {
+    uint64_t maker; /* sh_fork_generation of the process that it belongs to */
     pthread_mutex_t lock;
     pthread_cond_t changed; /* somebody who waited has taken something in */
     bool waiting;           /* one thread at a time waits at the queue of answers, the others for `changed` */
@@ -140,7 +141,14 @@ shoal_err sh_pool_put(shoal_pool *pool, sh_job *job, size_t i, const sh_target *
  * pool cannot go on. */
 shoal_err sh_pool_begin(shoal_pool *pool);
 void sh_pool_end(shoal_pool *pool);
-void sh_pool_lock(shoal_pool *pool);
+
+/* The lock for a call of a process that may be a fork of the pool's owner. SHOAL_EFORK then, and no lock: the pool and its workers
+ * belong to the process that made it. */
+shoal_err sh_pool_lock(shoal_pool *pool);
+
+/* The lock for clean-up, which a fork may do too: it frees private memory only. False when there is nothing to be done: at the fork
+ * another thread of the owner was in the middle of something. */
+bool sh_pool_lock_to_free(shoal_pool *pool);
 
 /* SHOAL_ESTATE when this process has left the pool's world: then its workers can be ended, and nothing else. */
 shoal_err sh_pool_check_world(const shoal_pool *pool);

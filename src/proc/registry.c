@@ -1,5 +1,6 @@
 #include "proc/registry.h"
 
+#include "base/fork.h"
 #include "os/fd.h"
 #include "proc/pidfd.h"
 
@@ -35,19 +36,8 @@ static void close_and_forget(int *fd)
 
 /* ---- fork: the child is not the parent of these ---- */
 
-static void fork_prepare(void)
-{
-    pthread_mutex_lock(&lock);
-}
-
-static void fork_parent(void)
-{
-    pthread_mutex_unlock(&lock);
-}
-
 static void fork_child(void)
 {
-    pthread_mutex_unlock(&lock);         /* the thread that forked is the one that is left */
     close_and_forget(&mine.lifeline[1]); /* or the parent's death would go unnoticed while we live */
     close_and_forget(&mine.armed);
     close_and_forget(&mine.inherited);
@@ -63,11 +53,10 @@ static void fork_child(void)
     mine.orphan_count = 0;
 }
 
-/* Before the world installs its own: prepare handlers run from the last to the first, so the order of the locks is the
- * world's, then ours, as in sh_world_fork. */
 __attribute__((constructor)) static void install(void)
 {
-    pthread_atfork(fork_prepare, fork_parent, fork_child);
+    static const sh_fork_part part = {.lock = &lock, .child = fork_child};
+    sh_fork_register(SH_FORK_CHILDREN, &part);
 }
 
 /* ---- the lifeline ---- */

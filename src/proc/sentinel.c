@@ -1,5 +1,6 @@
 #include "proc/sentinel.h"
 
+#include "base/fork.h"
 #include "os/fd.h"
 #include "os/process.h"
 #include "proc/pidfd.h"
@@ -39,7 +40,6 @@ static void close_and_forget(int *fd)
 
 static void fork_child(void)
 {
-    pthread_mutex_init(&birth, NULL);
     close_and_forget(&held); /* it tells of our parent's end, not of ours */
     close_and_forget(&ends[0]);
     if (ends[1] >= 0 && !pthread_equal(maker, pthread_self())) {
@@ -49,7 +49,9 @@ static void fork_child(void)
 
 __attribute__((constructor)) static void install(void)
 {
-    pthread_atfork(NULL, NULL, fork_child);
+    static const sh_fork_part part = {
+        .lock = &birth, .only_anew = true, .child = fork_child}; /* the maker has it when it forks */
+    sh_fork_register(SH_FORK_BIRTH, &part);
 }
 
 /* ---- before and after a birth ---- */

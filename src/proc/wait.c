@@ -33,7 +33,7 @@ static shoal_err check(const shoal_waitable *things, size_t count, bool *out_onl
         }
         shoal_err err = t->queue != NULL  ? sh_block_require((const shoal_block *)t->queue, SH_KIND_QUEUE, "shoal_wait")
                         : t->pipe != NULL ? sh_block_require((const shoal_block *)t->pipe, SH_KIND_PIPE, "shoal_wait")
-                                          : SHOAL_OK;
+                                          : sh_block_require(t->process->record, SH_KIND_TASK, "shoal_wait");
         if (err != SHOAL_OK) {
             return err;
         }

@@ -2,6 +2,7 @@
 
 #include "autograd/node.h"
 #include "base/error.h"
+#include "base/fork.h"
 #include "tensor/ghost.h"
 
 #include <pthread.h>
@@ -13,6 +14,12 @@
 /* Several threads may put one tensor at once. Whoever finds a description that is not true makes a new one, under this lock;
  * who finds a true one takes none. Nobody may change the tensor meanwhile, so what is found true stays so. */
 static pthread_mutex_t describing = PTHREAD_MUTEX_INITIALIZER;
+
+__attribute__((constructor)) static void register_lock(void)
+{
+    static const sh_fork_part part = {.lock = &describing};
+    sh_fork_register(SH_FORK_DESCRIPTIONS, &part);
+}
 
 /* What a description has to say beside the shape, as one word. The grad goes by the id of its own description: another view of
  * the same storage has another. While t's description exists it keeps the grad's, so that no other block can have that id. */

@@ -235,7 +235,8 @@ static void count_live(shoal_world_info *info, uint32_t spans)
     for (uint32_t s = 0; s < spans; s++) {
         sh_found f;
         for (uint32_t i = 0; sh_heap_find((uint64_t)s << SH_INDEX_BITS | i, &f); i++) {
-            if (sh_word_weight(sh_load_acquire(&f.meta->word)) != 0 && f.kind != SH_KIND_CELLS) { /* a slot's own */
+            if (sh_word_weight(sh_load_acquire(&f.meta->word)) != 0 && f.kind != SH_KIND_CELLS &&
+                f.kind != SH_KIND_INHERITED) { /* a slot's own */
                 info->blocks_live++;
                 info->bytes_live += f.size;
             }

@@ -86,8 +86,8 @@ static bool room_for_cells(size_t cells)
     return true;
 }
 
-/* A block of SH_KIND_CELLS, its reference in the given cell. */
-static shoal_err make_chunk(sh_ctx *c, uint64_t size, uint64_t cell, sh_cells_shm **out_cells)
+/* A block of cells, its reference in the given cell. */
+static shoal_err make_chunk(sh_ctx *c, sh_kind kind, uint64_t size, uint64_t cell, sh_cells_shm **out_cells)
 {
     uint64_t id;
     sh_found f;
@@ -97,7 +97,7 @@ static shoal_err make_chunk(sh_ctx *c, uint64_t size, uint64_t cell, sh_cells_sh
     }
     SH_INVARIANT(sh_heap_find(id, &f));
     memset(f.data, 0, size);
-    sh_heap_set_kind(id, SH_KIND_CELLS);
+    sh_heap_set_kind(id, kind);
     *out_cells = (sh_cells_shm *)f.data;
     return SHOAL_OK;
 }
@@ -120,6 +120,14 @@ static void free_cell(uint64_t cell)
     sh_held.free_cells[sh_held.free_count++] = cell; /* there is room for all cells that we have */
 }
 
+/* The cell of a handle that goes. */
+static void leave_cell(const shoal_block *b)
+{
+    if (!b->inherited) {
+        free_cell(b->cell);
+    }
+}
+
 static void drop_idle(void);
 
 /* The last free cell is never given out: a new chunk needs one. */
@@ -135,7 +143,7 @@ static shoal_err take_cell(sh_ctx *c, uint64_t *out_cell)
         if (!room_for_cells(sh_held.cells + more)) {
             return sh_fail(SHOAL_ENOMEM, "no memory for %zu cells", more);
         }
-        shoal_err err = make_chunk(c, size, spare, &cells);
+        shoal_err err = make_chunk(c, SH_KIND_CELLS, size, spare, &cells);
         if (err != SHOAL_OK) {
             return err;
         }
@@ -257,7 +265,7 @@ static void destroy_idle(shoal_block *b)
 {
     sh_held_end_idle(b);
     remove_block(b);
-    free_cell(b->cell);
+    leave_cell(b);
     handle_free(b);
 }
 
@@ -287,8 +295,8 @@ static void make_idle(shoal_block *b)
  * block is free now: then it is for us to allocate again, as another. */
 static bool can_idle(const shoal_block *b)
 {
-    return KEEPS_HANDLES && b->received && b->extra == NULL && b->parts[0] == NULL && b->parts[1] == NULL &&
-           sh_word_weight(sh_load_relaxed(&b->meta->word)) != 0;
+    return KEEPS_HANDLES && b->received && !b->inherited && b->extra == NULL && b->parts[0] == NULL &&
+           b->parts[1] == NULL && sh_word_weight(sh_load_relaxed(&b->meta->word)) != 0;
 }
 
 static shoal_err new_handle(sh_ctx *c, shoal_block **out_block)
@@ -331,7 +339,7 @@ shoal_err sh_block_new(sh_ctx *c, uint32_t klass, uint64_t size, shoal_block **o
     uint64_t id;
     err = sh_heap_alloc(c, klass, size, b->cell, &id);
     if (err != SHOAL_OK) {
-        free_cell(b->cell);
+        leave_cell(b);
         handle_free(b);
         return err;
     }
@@ -401,7 +409,7 @@ void sh_block_arrived_first(shoal_block *block)
 void sh_block_unexpect(shoal_block *block)
 {
     if (sh_load_relaxed(&block->refs) == 0 && block->idle_at == 0) {
-        free_cell(block->cell);
+        leave_cell(block);
         handle_free(block);
     }
 }
@@ -468,7 +476,7 @@ void sh_block_unref(sh_ctx *c, shoal_block *block)
         return;
     }
     remove_block(block);
-    free_cell(block->cell);
+    leave_cell(block);
     handle_free(block);
     for (int i = 0; i < 2; i++) { /* parts have no parts: this goes one level deep */
         if (parts[i] != NULL) {
@@ -491,64 +499,90 @@ shoal_kind sh_block_kind_of(uint64_t id)
 
 static uint64_t *inherited; /* for the child: the cells of its slot, in the order of the table walk */
 
-shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index)
+static bool passes(const shoal_block *b, sh_inherit what)
 {
-    sh_slot_shm *slot = sh_slot_at(index);
-    size_t n = 0, room = SH_SLOT_CELLS / 2; /* the child keeps free cells to work with */
-    sh_cells_shm *chunk = NULL;
+    return what == SH_INHERIT_ALL || b->kind != SH_KIND_PIPE;
+}
+
+/* The cells that the child is born with, in one chunk. */
+static shoal_err make_inheritance(sh_ctx *c, sh_slot_shm *slot, sh_cells_shm **out_chunk)
+{
     uint64_t cell;
+    shoal_err err = take_cell(c, &cell);
+    if (err == SHOAL_OK) {
+        err = make_chunk(c, SH_KIND_INHERITED, sizeof **out_chunk + sh_held.count * 8, cell, out_chunk);
+        if (err == SHOAL_OK) {
+            hang_chunk(c, slot, cell, *out_chunk);
+        }
+        free_cell(cell);
+    }
+    return err;
+}
+
+shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index, sh_inherit what)
+{
+    size_t n = 0;
+    sh_cells_shm *chunk = NULL;
     drop_idle(); /* in the child their cells would be free, and theirs */
     free(inherited);
     inherited = calloc(sh_held.count + 1, sizeof *inherited);
-    if (inherited == NULL || !room_for_cells(SH_SLOT_CELLS + sh_held.count)) {
-        return sh_fail(SHOAL_ENOMEM, "no memory for a child's cells");
-    }
-    if (sh_held.count > room) {
-        shoal_err err = take_cell(c, &cell);
-        if (err == SHOAL_OK) {
-            err = make_chunk(c, sizeof *chunk + sh_held.count * 8, cell, &chunk);
-            if (err == SHOAL_OK) {
-                hang_chunk(c, slot, cell, chunk);
-            }
-            free_cell(cell);
-        }
-        if (err != SHOAL_OK) {
-            return err;
-        }
-    }
-    for (size_t i = 0; i < sh_held.bucket_count; i++) {
-        for (shoal_block *b = sh_held.buckets[i]; b != NULL; b = b->next, n++) {
-            /* From the middle of the slot's cells on: the first ones are for the start record. */
-            inherited[n] = sh_offset_of(chunk != NULL ? &chunk->cells[n] : &slot->cells[SH_SLOT_CELLS - 1 - n]);
-            if (sh_load_relaxed((sh_a64 *)sh_at(b->cell)) == 0) {
-                continue; /* a message that another thread has just sent: its reference went along */
-            }
-            shoal_err err = sh_block_give(c, b, inherited[n]);
-            if (err != SHOAL_OK) {
-                return err;
+    shoal_err err = inherited == NULL    ? sh_fail(SHOAL_ENOMEM, "no memory for a child's cells")
+                    : sh_held.count == 0 ? SHOAL_OK
+                                         : make_inheritance(c, sh_slot_at(index), &chunk);
+    for (size_t i = 0; err == SHOAL_OK && i < sh_held.bucket_count; i++) {
+        for (shoal_block *b = sh_held.buckets[i]; err == SHOAL_OK && b != NULL; b = b->next, n++) {
+            inherited[n] = sh_offset_of(&chunk->cells[n]);
+            /* An empty one is a message that another thread has just sent: its reference went along. */
+            if (passes(b, what) && sh_load_relaxed((sh_a64 *)sh_at(b->cell)) != 0) {
+                err = sh_block_give(c, b, inherited[n]);
             }
         }
     }
-    return SHOAL_OK;
+    return err;
 }
 
-void sh_blocks_become(sh_ctx *c, uint32_t index)
+void sh_blocks_become(sh_ctx *c, sh_inherit what)
 {
     size_t n = 0;
     sh_held.free_count = 0;
     for (size_t i = 0; i < sh_held.bucket_count; i++) {
-        for (shoal_block *b = sh_held.buckets[i]; b != NULL; b = b->next) {
+        for (shoal_block **p = &sh_held.buckets[i], *b; (b = *p) != NULL;) {
             b->cell = inherited[n++];
+            b->inherited = true;
+            if (passes(b, what)) {
+                p = &b->next;
+            } else {
+                *p = b->next;
+                sh_held.count--;
+                lose(b);
+                b->left_behind = true;
+            }
         }
     }
     free(inherited);
     inherited = NULL;
-    (void)index;
     sh_held.next_chunk = CHUNK_FIRST;
-    sh_held.cells = SH_SLOT_CELLS + n;
-    for (uint32_t i = SH_SLOT_CELLS; i > 0; i--) { /* room is there: the parent saw to it in sh_blocks_inherit */
+    sh_held.cells = SH_SLOT_CELLS;
+    for (uint32_t i = SH_SLOT_CELLS; i > 0; i--) { /* there is room: every process has that many cells at least */
         if (sh_load_relaxed(&c->slot->cells[i - 1]) == 0) {
             sh_held.free_cells[sh_held.free_count++] = sh_offset_of(&c->slot->cells[i - 1]);
         }
     }
+    sh_held_tell();
+}
+
+shoal_err sh_block_own(sh_ctx *c, shoal_block *block)
+{
+    uint64_t cell;
+    if (!block->inherited) {
+        return SHOAL_OK;
+    }
+    shoal_err err = take_cell(c, &cell);
+    if (err == SHOAL_OK) {
+        sh_heap_split(c, block->cell, cell, sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(block->cell))));
+        SH_DEATH("block.own.moved");
+        block->cell = cell;
+        block->inherited = false;
+    }
+    return err;
 }

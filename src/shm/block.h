@@ -26,6 +26,8 @@ struct shoal_block {
     sh_kind kind;
     uint32_t idle_at; /* place among the idle handles + 1; 0: in use */
     bool received;    /* it came by a message: it may come again */
+    bool inherited;   /* its cell is one of SH_KIND_INHERITED */
+    bool left_behind; /* an end of a pipe that a plain fork left to the parent; it is lost, too */
     uint64_t stay;    /* a number of its own for each time that this process comes to hold a block */
 };
 
@@ -79,9 +81,22 @@ void sh_blocks_forget(void);
 /* The cells of a slot that this process has just become: all that are empty can be used. */
 shoal_err sh_blocks_begin(sh_ctx *c);
 
-/* Before a fork: a reserved slot gets a reference to everything that we hold. In the child, sh_blocks_become points
- * the handles there. */
-shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index);
-void sh_blocks_become(sh_ctx *c, uint32_t index);
+/* Before a fork: a reserved slot gets a reference to everything that we hold, or to all but ends of pipes: an end is closed when its
+ * last holder ends, and a child that nobody told of it would keep it open. In the child, sh_blocks_become points the handles there. */
+typedef enum sh_inherit {
+    SH_INHERIT_ALL,
+    SH_INHERIT_PLAIN, /* not the ends of pipes */
+} sh_inherit;
+shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index, sh_inherit what);
+void sh_blocks_become(sh_ctx *c, sh_inherit what);
+
+/* This process takes part in what the object is for from now on: it waits there, or was given it. Inside. */
+shoal_err sh_block_own(sh_ctx *c, shoal_block *block);
+
+/* The same for an object that came by a message, where it matters: only barriers have parties. */
+static inline shoal_err sh_block_own_given(sh_ctx *c, shoal_block *block)
+{
+    return __builtin_expect(block->inherited && block->kind == SH_KIND_BARRIER, 0) ? sh_block_own(c, block) : SHOAL_OK;
+}
 
 #endif

@@ -31,6 +31,7 @@ static void finish(void)
     static bool done;
     if (sh_the_world.attachment == SH_ENDED && !done && sh_process_is_single()) {
         done = true;
+        sh_forks_await(); /* or they would find their slots given up */
         sh_slot_end(sh_the_world.self.index);
     }
 }
@@ -50,6 +51,14 @@ void sh_world_watch_end(void)
 __attribute__((destructor)) static void end_last(void)
 {
     sh_world_end();
+}
+
+shoal_err sh_world_not_ours(const char *what)
+{
+    return sh_fail(SHOAL_EFORK,
+                   "%s: this process was forked, and there was no room in the world for it: it holds nothing there; "
+                   "shoal_world_leave lets it begin anew",
+                   what);
 }
 
 shoal_err sh_world_ending(const char *what)

@@ -10,6 +10,7 @@ bool sh_kind_has_references(sh_kind kind)
 {
     switch (kind) {
     case SH_KIND_CELLS:
+    case SH_KIND_INHERITED:
     case SH_KIND_MESSAGE:
     case SH_KIND_TENSOR:
     case SH_KIND_SPARSE:
@@ -29,7 +30,8 @@ static void reference_range(const sh_found *f, uint64_t *out_first, uint64_t *ou
     uint64_t words = f->size / 8;
     uint64_t first = 2, last = 2;
     switch (f->kind) {
-    case SH_KIND_CELLS: last = words; break;
+    case SH_KIND_CELLS:
+    case SH_KIND_INHERITED: last = words; break;
     case SH_KIND_MESSAGE:
     case SH_KIND_TENSOR:
     case SH_KIND_SPARSE:

@@ -111,8 +111,11 @@ static inline uint64_t sh_word_weight(uint64_t word)
 
 /* What a block is: which words of it are references (kind.h). */
 typedef enum sh_kind {
-    SH_KIND_DATA,    /* bytes only */
-    SH_KIND_CELLS,   /* more cells of a slot */
+    SH_KIND_DATA,  /* bytes only */
+    SH_KIND_CELLS, /* more cells of a slot */
+    /* Cells of what a slot was born with, by fork. Who only inherited an object takes no part in what it is for, so its death tells
+     * nobody there; to take part, it moves the reference to another cell (sh_block_own). They are not used for anything else later. */
+    SH_KIND_INHERITED,
     SH_KIND_MESSAGE, /* a value on its way: references, then bytes */
     SH_KIND_QUEUE,
     SH_KIND_RING,

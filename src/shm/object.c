@@ -25,11 +25,16 @@ shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *w
         return sh_fail(SHOAL_EINVAL, "%s: NULL", what);
     }
     if (sh_the_world.attachment == SH_FORKED) {
-        return sh_fail(SHOAL_EFORK,
-                       "%s: this process was forked without shoal_process_start and holds nothing of the world", what);
+        return sh_world_not_ours(what);
     }
     if (sh_the_world.attachment == SH_ENDED) {
         return sh_world_ending(what);
+    }
+    if (block->left_behind) {
+        return sh_fail(
+            SHOAL_EFORK,
+            "%s: fork leaves ends of pipes to the parent: start the child with shoal_process_start, or send it the end",
+            what);
     }
     if (sh_block_is_lost(block)) {
         return sh_fail(SHOAL_ESTATE, "%s: this process has left the world of the object", what);

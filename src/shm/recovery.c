@@ -183,7 +183,7 @@ static void tell(sh_ref ref, sh_owner dead, bool died)
         if (!sh_heap_find(sh_ref_id(ref), &f)) {
             return;
         }
-        if (f.kind != SH_KIND_CELLS || f.size < sizeof(sh_cells_shm)) {
+        if ((f.kind != SH_KIND_CELLS && f.kind != SH_KIND_INHERITED) || f.size < sizeof(sh_cells_shm)) {
             sh_kind_holder_ended(&f, dead, died);
             return;
         }
@@ -191,7 +191,7 @@ static void tell(sh_ref ref, sh_owner dead, bool died)
         for (uint64_t i = 0; i < (f.size - sizeof *cells) / 8; i++) {
             sh_ref inner = sh_load_acquire(&cells->cells[i]);
             if (inner != 0 && sh_heap_find(sh_ref_id(inner), &g)) {
-                sh_kind_holder_ended(&g, dead, died);
+                sh_kind_holder_ended(&g, dead, died && f.kind == SH_KIND_CELLS);
             }
         }
         ref = sh_load_acquire(&cells->next);

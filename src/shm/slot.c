@@ -189,6 +189,27 @@ shoal_err sh_slot_adopt(uint32_t index)
     return SHOAL_OK;
 }
 
+/* Nobody says whom the slot is for: nobody else was told of it. As in sh_slot_claim, the swap decides, under the mark. */
+bool sh_slot_adopt_forked(uint32_t index, uint64_t generation, uint32_t maker)
+{
+    sh_slot_shm *slot = sh_slot_at(index);
+    uint64_t state = sh_state_make(SH_PHASE_RESERVED, maker + 1, generation);
+    int64_t deadline = sh_deadline(SHOAL_SECONDS(1));
+    while (!sh_life_mark(sh_world_file(), index)) { /* somebody who looks for a free slot may hold it for a moment */
+        if (sh_load_acquire(&slot->state) != state || sh_world_file() < 0 || sh_passed(deadline)) {
+            return false;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    }
+    if (!sh_cas_acq_rel(&slot->state, &state, sh_state_make(SH_PHASE_ALIVE, 0, generation))) {
+        sh_life_unmark(sh_world_file(), index);
+        return false;
+    }
+    SH_DEATH("slot.adopt.alive"); /* death: no mark and no pid: recovered like any other */
+    set_identity(slot, (int32_t)getpid());
+    return true;
+}
+
 void sh_slot_vacate(uint32_t index)
 {
     sh_slot_shm *slot = sh_slot_at(index);

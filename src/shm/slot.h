@@ -47,6 +47,9 @@ shoal_err sh_slot_adopt(uint32_t index);
  * it is right at every instruction of this process that a signal handler may have interrupted. Nobody is told of a death. */
 void sh_slot_end(uint32_t index);
 
+/* A child of fork becomes the slot that its parent (slot number `maker`) reserved for it. False when it was given up meanwhile. */
+bool sh_slot_adopt_forked(uint32_t index, uint64_t generation, uint32_t maker);
+
 /* Leaves: everything is given back already. */
 void sh_slot_vacate(uint32_t index);
 

@@ -1,6 +1,7 @@
 #include "shm/world.h"
 
 #include "base/clock.h"
+#include "base/fork.h"
 #include "os/memory.h"
 #include "os/process.h"
 #include "shm/block.h"
@@ -57,6 +58,7 @@ static void peers_sweep(void)
     lock_inside();
     if (sh_the_world.attachment == SH_ATTACHED) {
         sh_slots_sweep(false);
+        sh_forks_tidy();
     }
     unlock_inside();
 }
@@ -71,39 +73,21 @@ static const sh_peers world_peers = {.self = peers_self,
                                      .sweep = peers_sweep,
                                      .repaired = peers_repaired};
 
-/* ---- fork behind our back ---- */
+/* ---- once a process ---- */
 
-static _Thread_local bool forking; /* this thread is inside already, in sh_world_fork */
-
-static void fork_prepare(void)
+__attribute__((constructor)) static void register_lock(void)
 {
-    if (!forking) {
-        pthread_mutex_lock(&inside);
-    }
-}
-
-static void fork_parent(void)
-{
-    if (!forking) {
-        pthread_mutex_unlock(&inside);
-    }
-}
-
-static void fork_child(void)
-{
-    pthread_mutex_init(&inside, NULL);
-    sh_the_world.locked = false;
-    if (sh_the_world.attachment == SH_ATTACHED) {
-        sh_the_world.attachment = SH_FORKED; /* until sh_world_become */
-        sh_peers_set(NULL);
-    }
+    static const sh_fork_part part = {.lock = &inside,
+                                      .prepare = sh_world_fork_prepare,
+                                      .parent = sh_world_fork_parent,
+                                      .child = sh_world_fork_child};
+    sh_fork_register(SH_FORK_WORLD, &part);
 }
 
 static void prepare_process(void)
 {
     if (!prepared) {
         prepared = true;
-        pthread_atfork(fork_prepare, fork_parent, fork_child);
         sh_world_watch_end();
     }
 }
@@ -135,7 +119,7 @@ static void forget_world(void)
     sh_op_forget();
 }
 
-static void be(uint32_t index)
+void sh_world_be(uint32_t index)
 {
     sh_ctx *c = &sh_the_world.self;
     memset(c, 0, sizeof *c);
@@ -160,7 +144,7 @@ static shoal_err enter_world(int fd, void *base, uint64_t size, uint32_t slot, c
                               .locked = sh_the_world.locked};
     shoal_err err = slot == SH_SLOT_NEW ? sh_slot_claim(name, &slot) : sh_slot_adopt(slot);
     if (err == SHOAL_OK) {
-        be(slot);
+        sh_world_be(slot);
         err = sh_blocks_begin(&sh_the_world.self);
         if (err != SHOAL_OK) {
             sh_slot_vacate(slot);
@@ -219,43 +203,6 @@ shoal_err sh_world_attach(int fd, uint32_t slot, const char *name)
         return err;
     }
     return enter_world(fd, base, size, slot, name);
-}
-
-shoal_err sh_world_become(uint32_t slot)
-{
-    SH_INVARIANT(sh_the_world.attachment == SH_FORKED);
-    shoal_err err = sh_slot_adopt(slot);
-    if (err == SHOAL_OK) {
-        be(slot);
-        sh_blocks_become(&sh_the_world.self, slot);
-    }
-    return err;
-}
-
-shoal_err sh_world_fork(uint32_t slot, int32_t *out_pid)
-{
-    sh_ctx *c = sh_enter();
-    if (c == NULL) {
-        return shoal_last_error();
-    }
-    shoal_err err = sh_blocks_inherit(c, slot);
-    if (err == SHOAL_OK) {
-        SH_DEATH("world.fork.inherited"); /* death: the slot is recovered with ours */
-        forking = true;
-        pid_t pid = fork();
-        forking = false;
-        if (pid == 0) {
-            *out_pid = 0; /* the child is not inside: fork_child saw to that */
-            return SHOAL_OK;
-        }
-        if (pid < 0) {
-            err = sh_fail_os("fork");
-        } else {
-            *out_pid = (int32_t)pid;
-        }
-    }
-    sh_leave();
-    return err;
 }
 
 void sh_world_detach(void)
@@ -426,12 +373,9 @@ sh_ctx *sh_enter_slow(void)
     if (__builtin_expect(sh_the_world.attachment == SH_ATTACHED, 1)) {
         return &sh_the_world.self;
     }
-    shoal_err err =
-        sh_the_world.attachment == SH_FORKED
-            ? sh_fail(SHOAL_EFORK, "this process was forked without shoal_process_start and holds nothing of the "
-                                   "world; call shoal_world_leave first to begin anew")
-        : sh_the_world.attachment == SH_ENDED ? sh_world_ending("this call")
-                                              : create_world(NULL);
+    shoal_err err = sh_the_world.attachment == SH_FORKED  ? sh_world_not_ours("this call")
+                    : sh_the_world.attachment == SH_ENDED ? sh_world_ending("this call")
+                                                          : create_world(NULL);
     if (err != SHOAL_OK) {
         unlock_inside();
         return NULL;
@@ -455,6 +399,7 @@ shoal_err shoal_world_sweep(uint32_t *out_recovered)
     if (c == NULL) {
         return shoal_last_error();
     }
+    sh_forks_tidy();
     uint32_t n = sh_slots_sweep(true);
     sh_leave();
     if (out_recovered != NULL) {

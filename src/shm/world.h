@@ -25,7 +25,7 @@ typedef enum sh_attachment {
     SH_DETACHED,
     SH_ATTACHED,
     SH_ENDED,  /* the process is on its way out: every call is refused; the mapping stays, for pointers and threads */
-    SH_FORKED, /* by a fork that Shoal did not make: the mapping is there, the slot is the parent's */
+    SH_FORKED, /* a child of fork that has no slot, or none yet: the heap is not its own (fork.c) */
 } sh_attachment;
 
 /* Private to the process. base, fd, file, size and header change only while no other thread is inside. */
@@ -98,14 +98,33 @@ bool sh_attached(void);
 #define SH_SLOT_NEW UINT32_MAX
 shoal_err sh_world_attach(int fd, uint32_t slot, const char *name);
 
-/* In a child that fork made after sh_slot_reserve (sh_world_fork, or a process that holds nothing): it is that slot
- * from now on. */
+/* In a child of sh_world_fork or sh_world_fork_bare: it is that slot from now on, which was reserved for it. */
 shoal_err sh_world_become(uint32_t slot);
 
 /* Forks a child that inherits all that this process holds, in a slot that was reserved for it. Nobody is inside in
  * between, so what the slot is given is what the child's handles name. *out_pid is 0 in the child, which calls
  * sh_world_become next. */
 shoal_err sh_world_fork(uint32_t slot, int32_t *out_pid);
+
+/* Forks a child of a process that holds nothing; the child calls sh_world_become with a slot that another reserved. As fork. */
+int32_t sh_world_fork_bare(void);
+
+/* Around every fork: the handlers of fork.c, which base/fork.h calls. */
+void sh_world_fork_prepare(void);
+void sh_world_fork_parent(void);
+void sh_world_fork_child(void);
+
+/* Inside: undoes the reservations by plain forks that nobody came to. await: waits a while for those that may still come, because
+ * this process is about to end. */
+extern int64_t sh_fork_adopt_limit; /* how long they are waited for; 5 s but in tests */
+void sh_forks_tidy(void);
+void sh_forks_await(void);
+
+/* This process is that slot, which it has marked as its own. */
+void sh_world_be(uint32_t index);
+
+/* SHOAL_EFORK in words. */
+shoal_err sh_world_not_ours(const char *what);
 
 /* Like shoal_world_leave for a process that is in the world. */
 void sh_world_detach(void);

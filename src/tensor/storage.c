@@ -2,6 +2,7 @@
 #include "tensor/storage.h"
 
 #include "base/error.h"
+#include "base/fork.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -15,6 +16,12 @@ static struct {
     size_t bucket_count; /* a power of two */
     size_t count;
 } shared = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+__attribute__((constructor)) static void register_lock(void)
+{
+    static const sh_fork_part part = {.lock = &shared.lock};
+    sh_fork_register(SH_FORK_STORAGES, &part);
+}
 
 static sh_a64 next_private_id;
 

@@ -1,0 +1,56 @@
+/* What a fork does to the private locks of the library.
+ *
+ * A child has one thread, the one that forked. A lock that another thread had at that moment would stay locked for ever in the child,
+ * and what it protects might be half changed. So every lock that is not part of a handle is registered here, once, by a constructor;
+ * fork waits until it is free and takes it, in the order of the ranks, and makes it anew in the child.
+ *
+ * The ranks are the order in which threads take these locks, outermost first. A lock of a handle (a process, a pool) needs none of this:
+ * the handle belongs to the process that made it, and its calls are refused in a fork (sh_fork_is_ours).
+ */
+#ifndef SH_BASE_FORK_H
+#define SH_BASE_FORK_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum sh_fork_rank {
+    SH_FORK_SERVER,       /* proc/forkserver.c */
+    SH_FORK_BIRTH,        /* proc/sentinel.c */
+    SH_FORK_DESCRIPTIONS, /* share/description.c */
+    SH_FORK_STORAGES,     /* tensor/storage.c */
+    SH_FORK_MODULES,      /* nn/kinds.c */
+    SH_FORK_ENVS,         /* env/env.c */
+    SH_FORK_WORLD,        /* shm/world.c */
+    SH_FORK_CHILDREN,     /* proc/registry.c */
+    SH_FORK_LOG,          /* base/log.c */
+    SH_FORK_RANKS,
+} sh_fork_rank;
+
+typedef struct sh_fork_part {
+    pthread_mutex_t *lock; /* NULL: none */
+    bool only_anew; /* fork does not wait for the lock: it is held for long, and the child forgets what it protects */
+    void (*prepare)(
+        void); /* before the fork, with all locks of lower ranks and this one; may be NULL, like the others */
+    void (*parent)(void); /* after it, in the parent, with the same locks, whether or not there is a child */
+    void (*child)(void);  /* after it, in the child; all locks are new and free */
+} sh_fork_part;
+
+/* From a constructor. The part must stay. */
+void sh_fork_register(sh_fork_rank rank, const sh_fork_part *part);
+
+/* Takes all locks for a fork that this thread is about to make, so that nothing changes between what it does now and the fork.
+ * The child need not give them back. */
+void sh_fork_hold(void);
+void sh_fork_let_go(void);
+
+/* Which process of a line of forks this is: another number in each child than in its parent. */
+uint64_t sh_fork_generation(void);
+
+/* For what belongs to the process that made it: was it made, at that generation, by this very process? */
+static inline bool sh_fork_is_ours(uint64_t generation)
+{
+    return generation == sh_fork_generation();
+}
+
+#endif

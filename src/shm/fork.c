@@ -1,0 +1,202 @@
+/* Forks. Every child of fork() is a member of the world, whether or not the library was told of it: before the fork a slot is reserved
+ * and given a reference to all that this process holds, and the child becomes that slot. So no block changes under a pointer that the
+ * child inherited.
+ *
+ *   ours    shoal_process_start: the caller has reserved the slot, and says whom it is for once it knows the pid
+ *   plain   anybody's fork(): the handlers below reserve the slot, and the child takes it by itself. Ends of pipes stay with the parent.
+ *   bare    the fork server's: the child gets a slot that somebody else has reserved
+ *
+ * A plain child that finds no slot (no room in the heap or in the table, or its parent's death undid the reservation) has no heap: its
+ * mapping is replaced by nothing, so that a pointer faults instead of reading what is another's by now, and calls return SHOAL_EFORK.
+ *
+ * The parent is not told whether a plain fork succeeded. It remembers the reservation; one that nobody came to in sh_fork_adopt_limit is undone.
+ * A child that comes later than that finds that its slot was given up. death: of the parent, before the child is there: its recovery
+ * undoes the reservation, with the same result.
+ *
+ * What a fork inherits makes nobody a party: see SH_KIND_INHERITED.
+ */
+#include "base/fork.h"
+#include "base/clock.h"
+#include "os/memory.h"
+#include "shm/block.h"
+#include "shm/op.h"
+#include "shm/slot.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXIT_LIMIT SHOAL_SECONDS(1) /* how long an ending process waits for its last children to take their slots */
+#define PENDING_MAX 256
+
+int64_t sh_fork_adopt_limit = SHOAL_SECONDS(5);
+
+/* The fork that is under way. Under the locks of base/fork.h. */
+static struct {
+    enum { PLAIN, OURS, BARE } kind;
+    bool given; /* plain: the slot is reserved and holds what we hold */
+    uint32_t slot;
+    uint64_t generation;
+} plan;
+
+/* Reservations by plain forks that nobody has come to yet. Inside. */
+static struct {
+    uint32_t slot;
+    uint64_t generation;
+    int64_t since;
+} pending[PENDING_MAX];
+static size_t pending_count;
+
+static bool is_pending(size_t i)
+{
+    uint64_t state = sh_load_acquire(&sh_slot_at(pending[i].slot)->state);
+    return sh_state_phase(state) == SH_PHASE_RESERVED && sh_state_generation(state) == pending[i].generation;
+}
+
+void sh_forks_tidy(void)
+{
+    for (size_t i = 0; i < pending_count;) {
+        bool late = sh_now() - pending[i].since > sh_fork_adopt_limit;
+        if (late) {
+            sh_slot_cancel(pending[i].slot, pending[i].generation);
+        }
+        if (late || !is_pending(i)) {
+            pending[i] = pending[--pending_count];
+        } else {
+            i++;
+        }
+    }
+}
+
+void sh_forks_await(void)
+{
+    int64_t deadline = sh_deadline(EXIT_LIMIT);
+    for (size_t i = 0; i < pending_count && i < PENDING_MAX; i++) {
+        while (is_pending(i) && !sh_passed(deadline)) {
+            nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+        }
+    }
+}
+
+/* ---- around every fork ---- */
+
+static bool reserve_for_plain(sh_ctx *c)
+{
+    char name[sizeof c->slot->name];
+    snprintf(name, sizeof name, "%.*s (fork)", (int)sizeof name - 8, c->slot->name);
+    if (sh_slot_reserve(c, name, &plan.slot) != SHOAL_OK) {
+        return false;
+    }
+    plan.generation = sh_state_generation(sh_load_relaxed(&sh_slot_at(plan.slot)->state));
+    SH_DEATH("world.fork.reserved"); /* death: our recovery recovers the slots that we reserved */
+    if (sh_blocks_inherit(c, plan.slot, SH_INHERIT_PLAIN) != SHOAL_OK) {
+        sh_slot_cancel(plan.slot, plan.generation);
+        return false;
+    }
+    return true;
+}
+
+void sh_world_fork_prepare(void)
+{
+    sh_ctx *c = &sh_the_world.self;
+    if (plan.kind != PLAIN || sh_the_world.attachment != SH_ATTACHED) {
+        return;
+    }
+    /* A note that is open is this thread's: a signal handler forks, in the middle of a call. */
+    if (sh_load_relaxed(&c->slot->op.code) == SH_OP_NONE) {
+        sh_slots_sweep(false); /* children that have become other programs, above all */
+        sh_forks_tidy();
+        plan.given = pending_count < PENDING_MAX && reserve_for_plain(c);
+        SH_DEATH("world.fork.prepared"); /* death: the same */
+    }
+}
+
+void sh_world_fork_parent(void)
+{
+    int number = errno; /* of a fork that failed */
+    if (plan.kind == PLAIN && plan.given) {
+        pending[pending_count].slot = plan.slot;
+        pending[pending_count].generation = plan.generation;
+        pending[pending_count].since = sh_now();
+        pending_count++;
+    }
+    plan.kind = PLAIN;
+    plan.given = false;
+    errno = number;
+}
+
+void sh_world_fork_child(void)
+{
+    bool plain = plan.kind == PLAIN, given = plan.given;
+    plan.kind = PLAIN;
+    plan.given = false;
+    pending_count = 0;
+    sh_the_world.locked = false;
+    if (sh_the_world.attachment == SH_DETACHED || sh_the_world.attachment == SH_FORKED) {
+        return;
+    }
+    sh_the_world.attachment = SH_FORKED; /* until sh_world_become */
+    sh_peers_set(NULL);
+    if (plain && given && sh_slot_adopt_forked(plan.slot, plan.generation, sh_the_world.self.index)) {
+        sh_world_be(plan.slot);
+        sh_blocks_become(&sh_the_world.self, SH_INHERIT_PLAIN);
+        SH_DEATH("world.fork.became");
+    } else if (plain) {
+        sh_memory_hide(sh_the_world.base, sh_the_world.size);
+    }
+}
+
+/* ---- forks of the library ---- */
+
+shoal_err sh_world_become(uint32_t slot)
+{
+    SH_INVARIANT(sh_the_world.attachment == SH_FORKED);
+    shoal_err err = sh_slot_adopt(slot);
+    if (err == SHOAL_OK) {
+        sh_world_be(slot);
+        sh_blocks_become(&sh_the_world.self, SH_INHERIT_ALL);
+    }
+    return err;
+}
+
+shoal_err sh_world_fork(uint32_t slot, int32_t *out_pid)
+{
+    sh_ctx *c = sh_enter(); /* attaches, if need be */
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    sh_leave();
+    sh_fork_hold();
+    shoal_err err = sh_attached() ? sh_blocks_inherit(c, slot, SH_INHERIT_ALL)
+                                  : sh_fail(SHOAL_ESTATE, "another thread has left the world");
+    if (err == SHOAL_OK) {
+        SH_DEATH("world.fork.inherited"); /* death: the slot is recovered with ours */
+        plan.kind = OURS;
+        pid_t pid = fork();
+        if (pid == 0) {
+            *out_pid = 0; /* the child has no locks to give back */
+            return SHOAL_OK;
+        }
+        if (pid < 0) {
+            err = sh_fail_os("fork");
+        } else {
+            *out_pid = (int32_t)pid;
+        }
+    }
+    sh_fork_let_go();
+    return err;
+}
+
+int32_t sh_world_fork_bare(void)
+{
+    sh_fork_hold();
+    plan.kind = BARE;
+    pid_t pid = fork();
+    if (pid != 0) {
+        int number = errno;
+        sh_fork_let_go();
+        errno = number;
+    }
+    return (int32_t)pid;
+}
