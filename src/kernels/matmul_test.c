@@ -1,6 +1,8 @@
 /* Matrix products: fast against plain, in all sizes, strides and epilogues. */
 #include "kernels/kernels_test.h"
 
+#include <time.h>
+
 typedef struct problem {
     sh_matmul_args args;
     void *a, *b, *c, *bias;
@@ -103,6 +105,60 @@ START_TEST(large_sizes_agree)
 }
 END_TEST
 
+/* Few rows or columns, which go by dot products, and the numbers of rows from which on they do not. */
+START_TEST(few_rows_agree)
+{
+    static const int64_t lengths[] = {1, 7, 8, 16, 31, 64, 100, 130, 320, 1025};
+    static const int64_t columns[] = {1, 2, 3, 4, 5, 7, 8, 11, 12, 33, 70};
+    uint64_t seed = 11;
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
+        for (size_t n = 0; n < sizeof columns / sizeof *columns; n++) {
+            for (int64_t m = 1; m <= 41; m += m < 8 ? 1 : 11) {
+                compare(m % 3 ? SHOAL_F32 : SHOAL_F64, m, columns[n], lengths[l], sh_random_next(&seed));
+            }
+        }
+    }
+}
+END_TEST
+
+static double seconds_of(const sh_kernels *k, sh_exec *exec, const sh_matmul_args *args)
+{
+    struct timespec begin, end;
+    (void)clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (int i = 0; i < 20; i++) {
+        ck_assert_ok(k->matmul->matmul(exec, args));
+    }
+    (void)clock_gettime(CLOCK_MONOTONIC, &end);
+    return (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
+}
+
+/* N6: a weight [out, in] of one sample's linear took 7 to 35 times as long as its transpose. The two in turn, the best of each. */
+START_TEST(linear_of_one_row_is_fast)
+{
+    enum { IN = 128, OUT = 512 };
+    if (SH_SLOW) {
+        return;
+    }
+    FOR_FAST(k)
+    {
+        static float x[IN], w[IN * OUT], y[OUT];
+        sh_matmul_args linear = {.dtype = SHOAL_F32, .batch = 1, .m = 1, .n = OUT, .k = IN, .a = x, .a_row = IN};
+        linear.a_col = 1, linear.b = w, linear.b_row = 1, linear.b_col = IN, linear.c = y, linear.c_row = OUT;
+        linear.alpha = 1;
+        sh_matmul_args turned = linear;
+        turned.b_row = OUT, turned.b_col = 1;
+        sh_exec exec = {0};
+        double best[2] = {1e9, 1e9};
+        for (int round = 0; round < 100; round++) {
+            best[0] = fmin(best[0], seconds_of(k, &exec, &linear));
+            best[1] = fmin(best[1], seconds_of(k, &exec, &turned));
+        }
+        ck_assert_msg(best[0] < 3 * best[1], "%s: linear %g s, transposed %g s", k->name, best[0], best[1]);
+        free(exec.scratch);
+    }
+}
+END_TEST
+
 START_TEST(integers_wrap_around)
 {
     int64_t a[] = {INT64_MAX, 2, 3, 4}, b[] = {2, 1, 1, 1}, c[4];
@@ -148,5 +204,5 @@ START_TEST(nan_stays_in_its_row_and_column)
 }
 END_TEST
 
-KERNELS_SUITE("matmul", small_sizes_agree, random_sizes_agree, large_sizes_agree, integers_wrap_around,
-              nan_stays_in_its_row_and_column)
+KERNELS_SUITE("matmul", small_sizes_agree, random_sizes_agree, large_sizes_agree, few_rows_agree,
+              linear_of_one_row_is_fast, integers_wrap_around, nan_stays_in_its_row_and_column)

@@ -6,22 +6,25 @@
 #include <immintrin.h>
 #include <string.h>
 
-/* 32 registers of 64 bytes, or 16 of 32: how many vectors a tile is wide, and how many rows it then has. */
+/* 32 registers of 64 bytes, or 16 of 32: how many vectors a tile is wide, and how many rows it then has. DOT_FEW: up to how many rows
+ * dot products beat panels that must be packed first, as measured (bench/kernels/linear.c). */
 #ifdef __AVX512F__
 #define VECTOR_BYTES 64
 #define WIDTH 4
 #define ROWS_WIDE 6
 #define DOT_ROWS 6
-#define DOT_COLUMNS 4
+#define DOT_COLUMNS(rows) ((rows) <= 3 ? 8 : 4)
+#define DOT_FEW(k) ((k) >= 320 ? 128 : (k) >= 16 ? (k) / 8 : 1)
 #else
 #define VECTOR_BYTES 32
 #define WIDTH 2
 #define ROWS_WIDE 6
 #define DOT_ROWS 3
-#define DOT_COLUMNS 4
+#define DOT_COLUMNS(rows) ((rows) == 1 ? 8 : 4)
+#define DOT_FEW(k) ((k) >= 1024 ? 64 : (k) >= 64 ? 4 : 2)
 #endif
 
-/* add_up: the sum of a vector's elements. load_part: the first n elements, the others 0; store_part: only the first n. What is
+/* add_up: the sum of a vector's elements. add_up_4: of four vectors, next to each other. load_part: the first n elements, the others 0; store_part: only the first n. What is
  * beyond is not touched. */
 #ifdef __AVX512F__
 static inline float f32_add_up(__m512 x)
@@ -32,6 +35,16 @@ static inline float f32_add_up(__m512 x)
 static inline double f64_add_up(__m512d x)
 {
     return _mm512_reduce_add_pd(x);
+}
+
+static inline __m256 f32_halves(__m512 x)
+{
+    return _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+}
+
+static inline __m256d f64_halves(__m512d x)
+{
+    return _mm256_add_pd(_mm512_castpd512_pd256(x), _mm512_extractf64x4_pd(x, 1));
 }
 
 static inline __m512 f32_load_part(const float *p, int64_t n)
@@ -54,6 +67,16 @@ static inline void f64_store_part(double *p, __m512d x, int64_t n)
     _mm512_mask_storeu_pd(p, (__mmask8)((1u << n) - 1), x);
 }
 #else
+static inline __m256 f32_halves(__m256 x)
+{
+    return x;
+}
+
+static inline __m256d f64_halves(__m256d x)
+{
+    return x;
+}
+
 static inline float f32_add_up(__m256 x)
 {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
@@ -97,6 +120,60 @@ static inline void f64_store_part(double *p, __m256d x, int64_t n)
     _mm256_maskstore_pd(p, mask_64(n), x);
 }
 #endif
+
+#define f32_add_up_4(x)                                                                                                \
+    f32_add_up_halves(f32_halves((x)[0]), f32_halves((x)[1]), f32_halves((x)[2]), f32_halves((x)[3]))
+#define f64_add_up_4(x)                                                                                                \
+    f64_add_up_halves(f64_halves((x)[0]), f64_halves((x)[1]), f64_halves((x)[2]), f64_halves((x)[3]))
+
+static inline __m128 f32_add_up_halves(__m256 a, __m256 b, __m256 c, __m256 d)
+{
+    __m256 s = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+    return _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+}
+
+static inline __m256d f64_add_up_halves(__m256d a, __m256d b, __m256d c, __m256d d)
+{
+    __m256d ab = _mm256_hadd_pd(a, b), cd = _mm256_hadd_pd(c, d);
+    return _mm256_add_pd(_mm256_permute2f128_pd(ab, cd, 0x21), _mm256_blend_pd(ab, cd, 0xc));
+}
+
+/* to[p][j] = from[j][p], a square of BLOCK: rows from_step apart become columns. */
+#define f32_BLOCK 8
+static inline void f32_transpose(float *to, int64_t to_step, const float *from, int64_t from_step)
+{
+    __m256 r[8], s[8];
+    for (int j = 0; j < 4; j++) { /* halves of rows j and j + 4 side by side: nothing crosses the middle from here on */
+        const float *low = from + j * from_step, *high = from + (j + 4) * from_step;
+        r[j] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1);
+        r[j + 4] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low + 4)), _mm_loadu_ps(high + 4), 1);
+    }
+    for (int h = 0; h < 8; h += 4) {
+        s[h] = _mm256_unpacklo_ps(r[h], r[h + 1]);
+        s[h + 1] = _mm256_unpackhi_ps(r[h], r[h + 1]);
+        s[h + 2] = _mm256_unpacklo_ps(r[h + 2], r[h + 3]);
+        s[h + 3] = _mm256_unpackhi_ps(r[h + 2], r[h + 3]);
+        _mm256_storeu_ps(to + h * to_step, _mm256_shuffle_ps(s[h], s[h + 2], 0x44));
+        _mm256_storeu_ps(to + (h + 1) * to_step, _mm256_shuffle_ps(s[h], s[h + 2], 0xee));
+        _mm256_storeu_ps(to + (h + 2) * to_step, _mm256_shuffle_ps(s[h + 1], s[h + 3], 0x44));
+        _mm256_storeu_ps(to + (h + 3) * to_step, _mm256_shuffle_ps(s[h + 1], s[h + 3], 0xee));
+    }
+}
+
+#define f64_BLOCK 4
+static inline void f64_transpose(double *to, int64_t to_step, const double *from, int64_t from_step)
+{
+    __m256d r[4];
+    for (int j = 0; j < 2; j++) {
+        const double *low = from + j * from_step, *high = from + (j + 2) * from_step;
+        r[j] = _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(low)), _mm_loadu_pd(high), 1);
+        r[j + 2] = _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(low + 2)), _mm_loadu_pd(high + 2), 1);
+    }
+    _mm256_storeu_pd(to, _mm256_unpacklo_pd(r[0], r[1]));
+    _mm256_storeu_pd(to + to_step, _mm256_unpackhi_pd(r[0], r[1]));
+    _mm256_storeu_pd(to + 2 * to_step, _mm256_unpacklo_pd(r[2], r[3]));
+    _mm256_storeu_pd(to + 3 * to_step, _mm256_unpackhi_pd(r[2], r[3]));
+}
 
 #define T float
 #define NAME(x) f32_##x

@@ -4,10 +4,12 @@
  * broadcast, a row of a panel of B is loaded. A is read where it lies, in any strides, unless it is large and transposed; B is read where
  * it lies when its columns are contiguous and the panel is full, else packed into panels [k][width], filled up with zeros.
  *
- * For A·Bᵀ with both contiguous along a long k and one side short, nothing is packed: tiles of dot products, vectors along k. */
+ * For A·Bᵀ with both contiguous along k and few rows or columns, nothing is packed: tiles of dot products, vectors along k. That
+ * is what linear of few samples is. For more rows B is transposed into its panels by squares that fit into registers. */
 
 #define VL (VECTOR_BYTES / (int)sizeof(T)) /* elements of a vector */
 #define PANEL (WIDTH * VL)
+typedef T NAME(four) __attribute__((vector_size(4 * sizeof(T))));
 typedef T NAME(vec) __attribute__((vector_size(VECTOR_BYTES)));
 typedef T NAME(loose) __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(T)), may_alias));
 #define vec NAME(vec)
@@ -198,6 +200,22 @@ static void NAME(panel)(int64_t m, int64_t k, const T *a, int64_t a_row, int64_t
     }
 }
 
+/* to[k][width] = columns of B that are contiguous along k, squares first; what squares do not cover one by one. */
+static void NAME(pack_columns)(T *to, int64_t width, const T *b, int64_t b_col, int64_t k, int64_t n)
+{
+    int64_t columns = n / NAME(BLOCK) * NAME(BLOCK), rows = k / NAME(BLOCK) * NAME(BLOCK);
+    for (int64_t j = 0; j < columns; j += NAME(BLOCK)) {
+        for (int64_t p = 0; p < rows; p += NAME(BLOCK)) {
+            NAME(transpose)(to + p * width + j, width, b + j * b_col + p, b_col);
+        }
+    }
+    for (int64_t j = 0; j < n; j++) {
+        for (int64_t p = j < columns ? rows : 0; p < k; p++) {
+            to[p * width + j] = b[j * b_col + p];
+        }
+    }
+}
+
 /* to[k][width] = columns of B; the columns from n on are zeros. */
 static void NAME(pack_b)(T *to, int64_t width, const T *b, int64_t b_row, int64_t b_col, int64_t k, int64_t n)
 {
@@ -210,6 +228,10 @@ static void NAME(pack_b)(T *to, int64_t width, const T *b, int64_t b_row, int64_
     }
     if (n < width) {
         memset(to, 0, (size_t)(k * width) * sizeof(T));
+    }
+    if (b_row == 1) {
+        NAME(pack_columns)(to, width, b, b_col, k, n);
+        return;
     }
     for (int64_t p0 = 0; p0 < k; p0 += 16) { /* a cache line of each column, before the next */
         int64_t end = p0 + 16 < k ? p0 + 16 : k;
@@ -329,39 +351,77 @@ static void NAME(block)(const sh_matmul_args *g, const NAME(cut) * cut, const sl
 
 /* ---- dot products ---- */
 
+/* Four sums next to each other go to row i of C, from column j on: narrow vectors, because masks of wide ones are slow. */
+static inline void NAME(finish_four)(const finish *f, int64_t i, int64_t j, NAME(four) x)
+{
+    typedef T loose __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
+    typedef __typeof__((NAME(four)){0} < (NAME(four)){0}) bits;
+    T *c = f->c + i * f->c_row + j;
+    x *= f->alpha;
+    if (f->bias) {
+        x += (NAME(four)) * (const loose *)(f->bias + j);
+    }
+    if (f->accumulate) {
+        x += (NAME(four)) * (const loose *)c;
+    }
+    if (f->relu) {
+        x = (NAME(four))(~(x < (NAME(four)){0}) & (bits)x); /* NaN stays */
+    }
+    *(loose *)c = (loose)x;
+}
+
+/* One step along k, of a whole vector or of the last part elements of a row: mr rows of A, nr columns of B. */
+static inline __attribute__((always_inline)) void NAME(dots_step)(const int mr, const int nr, vec sum[6][8], const T *a,
+                                                                  int64_t a_row, const T *b, int64_t b_col,
+                                                                  int64_t part)
+{
+    vec row[6];
+#pragma GCC unroll 6
+    for (int i = 0; i < mr; i++) {
+        row[i] = part == VL ? NAME(load)(a + i * a_row) : (vec)NAME(load_part)(a + i * a_row, part);
+    }
+#pragma GCC unroll 8
+    for (int j = 0; j < nr; j++) {
+        vec column = part == VL ? NAME(load)(b + j * b_col) : (vec)NAME(load_part)(b + j * b_col, part);
+#pragma GCC unroll 6
+        for (int i = 0; i < mr; i++) {
+            sum[i][j] += row[i] * column;
+        }
+    }
+}
+
 static inline __attribute__((always_inline)) void NAME(dots)(const int mr, const int nr, int64_t k, const T *a,
                                                              int64_t a_row, const T *b, int64_t b_col, const finish *f)
 {
-    vec sum[6][4];
+    vec sum[6][8];
 #pragma GCC unroll 6
     for (int i = 0; i < mr; i++) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int j = 0; j < nr; j++) {
             sum[i][j] = (vec){0};
         }
     }
-    for (int64_t p = 0; p < k; p += VL) {
-        bool whole = p + VL <= k;
-        vec column[4];
-#pragma GCC unroll 4
-        for (int j = 0; j < nr; j++) {
-            const T *at = b + j * b_col + p;
-            column[j] = whole ? NAME(load)(at) : (vec)NAME(load_part)(at, k - p);
-        }
+    int64_t p = 0;
+    for (; p + VL <= k; p += VL) {
+        NAME(dots_step)(mr, nr, sum, a + p, a_row, b + p, b_col, VL);
+    }
+    if (p < k) {
+        NAME(dots_step)(mr, nr, sum, a + p, a_row, b + p, b_col, k - p);
+    }
+    if (nr % 4 == 0) {
 #pragma GCC unroll 6
         for (int i = 0; i < mr; i++) {
-            const T *at = a + i * a_row + p;
-            vec x = whole ? NAME(load)(at) : (vec)NAME(load_part)(at, k - p);
-#pragma GCC unroll 4
-            for (int j = 0; j < nr; j++) {
-                sum[i][j] += x * column[j];
+#pragma GCC unroll 2
+            for (int j = 0; j < nr; j += 4) {
+                NAME(finish_four)(f, i, j, (NAME(four))NAME(add_up_4)(&sum[i][j]));
             }
         }
+        return;
     }
     T sums[6 * VL];
 #pragma GCC unroll 6
     for (int i = 0; i < mr; i++) {
-#pragma GCC unroll 4
+#pragma GCC unroll 3
         for (int j = 0; j < nr; j++) {
             sums[i * VL + j] = NAME(add_up)(sum[i][j]);
         }
@@ -382,18 +442,28 @@ DOTS_OF(1)
 DOTS_OF(2)
 DOTS_OF(3)
 DOTS_OF(4)
+DOTS(1, 8)
+DOTS(2, 8)
+DOTS(3, 8)
 #define ROW_OF_DOTS(nr)                                                                                                \
     {                                                                                                                  \
         NAME(dots_1_##nr), NAME(dots_2_##nr), NAME(dots_3_##nr), NAME(dots_4_##nr), NAME(dots_5_##nr),                 \
             NAME(dots_6_##nr)                                                                                          \
     }
-static const NAME(dots_fn) NAME(dots_table)[4][6] = {ROW_OF_DOTS(1), ROW_OF_DOTS(2), ROW_OF_DOTS(3), ROW_OF_DOTS(4)};
+static const NAME(dots_fn) NAME(dots_table)[8][6] = {
+    ROW_OF_DOTS(1),
+    ROW_OF_DOTS(2),
+    ROW_OF_DOTS(3),
+    ROW_OF_DOTS(4),
+    [7] = {NAME(dots_1_8), NAME(dots_2_8), NAME(dots_3_8)},
+};
 
 static void NAME(by_dots)(const sh_matmul_args *g, const T *a, const T *b, finish f)
 {
-    int64_t blocks = (g->m + DOT_ROWS - 1) / DOT_ROWS;
-    for (int64_t j = 0; j < g->n; j += DOT_COLUMNS) {
-        int64_t columns = g->n - j < DOT_COLUMNS ? g->n - j : DOT_COLUMNS;
+    int64_t blocks = (g->m + DOT_ROWS - 1) / DOT_ROWS, wide = DOT_COLUMNS((g->m + blocks - 1) / blocks);
+    for (int64_t j = 0, columns; j < g->n; j += columns) {
+        int64_t left = g->n - j;
+        columns = left >= wide ? wide : left > 4 ? 4 : left;
         for (int64_t i = 0, block = 0; block < blocks; block++) {
             int64_t rows = g->m / blocks + (block < g->m % blocks);
             finish here = f;
@@ -434,7 +504,7 @@ static void NAME(by_panels)(const sh_matmul_args *g, const NAME(cut) * cut, T *s
 static shoal_err NAME(matmul)(sh_exec *exec, const sh_matmul_args *g)
 {
     NAME(cut) cut = NAME(choose)(g);
-    bool dots = g->a_col == 1 && g->b_row == 1 && g->k >= 160 && (g->m <= 64 || g->n <= 64);
+    bool dots = g->a_col == 1 && g->b_row == 1 && (g->n <= 4 || g->m <= DOT_FEW(g->k));
     T *scratch = NULL;
     if (!dots) {
         int64_t columns = cut.pack_b ? cut.nc : PANEL;
