@@ -71,10 +71,12 @@ static shoal_err steps(trainer *t, int64_t images)
         if (err == SHOAL_OK) {
             err = shoal_optimizer_step(t->sgd);
         }
+        double number = 0;
+        err = err == SHOAL_OK ? shoal_item(loss, &number) : err;
         if (err != SHOAL_OK) {
             return err;
         }
-        sum += shoal_item(loss);
+        sum += number;
         seen += b.count;
         batches++;
     }

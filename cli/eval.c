@@ -56,8 +56,10 @@ static shoal_err test(shoal_module *module, shoal_dataset *set, answer *a)
         shoal_tensor *scores = shoal_module_forward(module, b.x);
         shoal_tensor *loss = shoal_nll_loss_with(scores, b.y, NULL, SHOAL_SUM);
         shoal_tensor *said = shoal_argmax(scores, 1, false);
-        err = loss == NULL || said == NULL ? shoal_last_error() : count(a, &b, said);
-        a->loss += err == SHOAL_OK ? shoal_item(loss) : 0;
+        double l = 0;
+        err = said != NULL ? shoal_item(loss, &l) : shoal_last_error();
+        err = err == SHOAL_OK ? count(a, &b, said) : err;
+        a->loss += l;
     }
     shoal_no_grad_end();
     err = err == SHOAL_END ? SHOAL_OK : err;

@@ -51,7 +51,9 @@ static shoal_err ask(shoal_module *module, float pixels[SIDE * SIDE], answer *a)
         err = shoal_fail(SHOAL_EINVAL, "the model does not tell %d classes apart", CLASSES);
     }
     for (int i = 0; err == SHOAL_OK && i < CLASSES; i++) {
-        double p = exp(shoal_tensor_at(scores, 2, (int64_t[]){0, i}));
+        double log_p = 0;
+        err = shoal_tensor_at(scores, 2, (int64_t[]){0, i}, &log_p);
+        double p = exp(log_p);
         a->probability[i] = isnan(p) ? NAN : p; /* without a sign, which would be told */
     }
     shoal_no_grad_end();

@@ -26,16 +26,18 @@ typedef struct rollout {
 } rollout;
 
 /* An action for an observation, drawn by the policy. */
-static int64_t choose(shoal_module *model, shoal_env *env, const float *seen)
+static shoal_err choose(shoal_module *model, shoal_env *env, const float *seen, int64_t *out_action)
 {
+    double left = 0;
     size_t mark = shoal_scope_mark();
     shoal_no_grad_begin();
     shoal_tensor *x = shoal_scoped(shoal_from_data(SHOAL_F32, seen, SHOAL_SHAPE(1, OBSERVATION)));
     shoal_tensor *p = shoal_softmax(shoal_narrow(shoal_module_forward(model, x), 1, 0, ACTIONS), 1);
-    double left = shoal_tensor_at(p, 2, (int64_t[]){0, 0});
+    shoal_err err = shoal_tensor_at(p, 2, (int64_t[]){0, 0}, &left);
     shoal_no_grad_end();
     shoal_scope_release(mark);
-    return shoal_env_uniform(env, 0, 1) >= left;
+    *out_action = shoal_env_uniform(env, 0, 1) >= left;
+    return err;
 }
 
 static bool is_over(const rollout *r)
@@ -50,8 +52,8 @@ static shoal_err roll_out(shoal_module *model, shoal_env *env, rollout *r)
     shoal_err err = fresh ? shoal_env_reset(env, r->seen[0]) : SHOAL_OK;
     r->outcome = (shoal_env_outcome){0};
     for (r->n = 0; err == SHOAL_OK && r->n < ROLLOUT && !is_over(r); r->n++) {
-        r->chosen[r->n] = choose(model, env, r->seen[r->n]);
-        err = shoal_env_step(env, r->chosen[r->n], r->seen[r->n + 1], &r->outcome);
+        err = choose(model, env, r->seen[r->n], &r->chosen[r->n]);
+        err = err == SHOAL_OK ? shoal_env_step(env, r->chosen[r->n], r->seen[r->n + 1], &r->outcome) : err;
     }
     return err;
 }
@@ -61,7 +63,10 @@ static shoal_tensor *loss_of(shoal_module *model, const rollout *r)
     float wanted[ROLLOUT];
     shoal_tensor *seen = shoal_scoped(shoal_from_data(SHOAL_F32, r->seen, SHOAL_SHAPE(r->n + 1, OBSERVATION)));
     shoal_tensor *all = shoal_module_forward(model, seen), *y = shoal_narrow(all, 0, 0, r->n);
-    double next = r->outcome.terminated ? 0 : shoal_tensor_at(all, 2, (int64_t[]){r->n, ACTIONS});
+    double next = 0;
+    if (!r->outcome.terminated && shoal_tensor_at(all, 2, (int64_t[]){r->n, ACTIONS}, &next) != SHOAL_OK) {
+        return NULL;
+    }
     for (int64_t t = r->n - 1; t >= 0; t--) {
         wanted[t] = (float)(next = UNIT + GAMMA * next);
     }
@@ -136,8 +141,10 @@ static shoal_err run(int actors, int64_t steps)
     } else {
         shoal_value_destroy(args);
     }
+    double mean = 0;
+    err = err == SHOAL_OK ? shoal_item(score, &mean) : err;
     if (err == SHOAL_OK) {
-        printf("%d actors, %lld steps each: mean return %.1f of 500\n", actors, (long long)steps, shoal_item(score));
+        printf("%d actors, %lld steps each: mean return %.1f of 500\n", actors, (long long)steps, mean);
     }
     shoal_tensor_release(score);
     shoal_optimizer_destroy(rmsprop);

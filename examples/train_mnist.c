@@ -25,13 +25,18 @@ static shoal_err test(shoal_module *model, shoal_loader *data, double *out_loss,
 {
     double loss = 0, right = 0;
     int64_t seen = 0;
-    shoal_err err;
+    shoal_err err = SHOAL_OK;
     shoal_module_train(model, false);
     shoal_no_grad_begin();
-    for (shoal_batch b; (err = shoal_loader_next(data, &b)) == SHOAL_OK; seen += b.count) {
+    for (shoal_batch b; err == SHOAL_OK && (err = shoal_loader_next(data, &b)) == SHOAL_OK; seen += b.count) {
         shoal_tensor *scores = shoal_module_forward(model, b.x);
-        loss += shoal_item(shoal_nll_loss_with(scores, b.y, NULL, SHOAL_SUM));
-        right += shoal_item(shoal_sum(shoal_eq(shoal_argmax(scores, 1, false), b.y), SHOAL_ALL, false));
+        double l = 0, r = 0;
+        err = shoal_item(shoal_nll_loss_with(scores, b.y, NULL, SHOAL_SUM), &l);
+        if (err == SHOAL_OK) {
+            err = shoal_item(shoal_sum(shoal_eq(shoal_argmax(scores, 1, false), b.y), SHOAL_ALL, false), &r);
+        }
+        loss += l;
+        right += r;
     }
     shoal_no_grad_end();
     *out_loss = loss / (double)seen;

@@ -1,4 +1,5 @@
 /* Modules and state dicts between processes: B10. And modules whose functions fail. */
+#include "testing/numbers.h"
 #include "tests/talk.h"
 
 #include <stdlib.h>
@@ -52,7 +53,7 @@ static shoal_err train(shoal_module *m, int steps, double *out_loss)
         shoal_optimizer_zero_grad(sgd);
         shoal_tensor *loss = shoal_nll_loss(shoal_module_forward(m, x), y);
         must(loss != NULL);
-        *out_loss = shoal_item(loss);
+        *out_loss = item_of(loss);
         must_ok(shoal_backward(loss));
         must_ok(shoal_optimizer_step(sgd));
         must(shoal_add_scalar_(shoal_module_get(m, "steps"), 1) != NULL);
@@ -109,7 +110,7 @@ START_TEST(b10_a_module_sent_trains_there_and_its_weights_move_here)
         ck_same(m, shoal_value_as_module(shoal_value_find(v, "model"))); /* and comes back as the same */
         hot(!shoal_tensor_equal(shoal_module_get(m, "last.weight"), shoal_module_get(before, "last.weight")));
         hot(!shoal_tensor_equal(shoal_module_get(m, "first.weight"), shoal_module_get(before, "first.weight")));
-        hot(shoal_item(shoal_module_get(m, "steps")) == 20);                 /* the buffers too */
+        hot(item_of(shoal_module_get(m, "steps")) == 20);                    /* the buffers too */
         hot(shoal_tensor_grad(shoal_module_get(m, "first.weight")) == NULL); /* the child's grads are the child's */
         ck_assert_ok(train(before, 20, &loss));                              /* the same steps by ourselves */
         hot(loss == sh_float_of(shoal_value_find(v, "loss")));

@@ -1,4 +1,5 @@
 /* Tensors as members of values, beside other messages, over memory that moves or must not, and under two writers at once. */
+#include "testing/numbers.h"
 #include "tests/talk.h"
 
 #include <pthread.h>
@@ -287,9 +288,9 @@ START_TEST(all_private_views_move_together)
             hot((char *)shoal_tensor_data(views[i]) - now == at[i] && same_memory(views[i], t));
             hot(shoal_tensor_is_shared(views[i]));
         }
-        hot(is_counted(t, n) && is_counted(views[0], n + 40) && shoal_item(views[4]) == n + 47);
+        hot(is_counted(t, n) && is_counted(views[0], n + 40) && item_of(views[4]) == n + 47);
         set_f32(t, 5, 7, -1);
-        hot(shoal_item(views[4]) == -1 && AT(views[1], 7, 5) == -1 && AT(views[3], 3, 5) == -1 &&
+        hot(item_of(views[4]) == -1 && AT(views[1], 7, 5) == -1 && AT(views[3], 3, 5) == -1 &&
             AT(views[2], 5, 2) == -1);
         shoal_tensor *late = shoal_select(t, 0, 5); /* one that is made afterwards */
         hot(shoal_tensor_data(late) == shoal_tensor_data(views[0]) && shoal_tensor_is_shared(late));

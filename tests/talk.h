@@ -3,6 +3,7 @@
 #ifndef TESTS_TALK_H
 #define TESTS_TALK_H
 
+#include "testing/numbers.h"
 #include "tests/children.h"
 
 /* ---- in the child ---- */
@@ -90,7 +91,7 @@ static inline void talk_end(talk *t)
 
 /* ---- tensors, in both ---- */
 
-#define AT(t, ...) shoal_tensor_at(t, SHOAL_SHAPE(__VA_ARGS__))
+#define AT(t, ...) item_at(t, SHOAL_SHAPE(__VA_ARGS__))
 
 /* Writes one element of an f32 tensor through its own strides. */
 static inline void set_f32(shoal_tensor *t, int64_t i, int64_t k, double value)

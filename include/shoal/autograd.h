@@ -23,8 +23,8 @@ bool shoal_tensor_is_leaf(const shoal_tensor *t);
 shoal_tensor *shoal_tensor_grad(const shoal_tensor *t);
 SHOAL_MUST_USE shoal_err shoal_tensor_set_grad(shoal_tensor *t, shoal_tensor *grad);
 
-/* Adds d t / d leaf to the grad of every leaf that t, one element, was computed from. NULL: the error that made it NULL.
- * Errors: SHOAL_EINVAL for more than one element; SHOAL_ESTATE when nothing needs a gradient, after another backward, or
+/* Adds d t / d leaf to the grad of every leaf that t, one element, was computed from. Errors:
+ * SHOAL_EINVAL for NULL (the text ends with the error that made it NULL) and for more than one element; SHOAL_ESTATE when nothing needs a gradient, after another backward, or
  * for values changed in place; SHOAL_ENOMEM. */
 shoal_err shoal_backward(shoal_tensor *t);
 

@@ -72,9 +72,10 @@ void shoal_optimizer_zero_grad(shoal_optimizer *optimizer);
 void shoal_optimizer_set_lr(shoal_optimizer *optimizer, double lr);
 double shoal_optimizer_lr(const shoal_optimizer *optimizer);
 
-/* Scales all grads down so that their common 2-norm is at most max_norm; returns the norm before. Of a module on a card it
- * waits. NaN after an error: SHOAL_EINVAL for a max_norm that is no positive number, or grads on several devices. */
-double shoal_clip_grad_norm(shoal_module *module, double max_norm);
+/* Scales all grads down so that their common 2-norm is at most max_norm. out_norm (may be NULL) is the norm before.
+ * Of a module on a card it waits. Errors: SHOAL_EINVAL for a max_norm that is not a positive number, or grads on several devices;
+ * SHOAL_ENOMEM. */
+SHOAL_MUST_USE shoal_err shoal_clip_grad_norm(shoal_module *module, double max_norm, double *out_norm);
 
 /* The state by names like "conv1.weight.momentum_buffer" and "conv1.weight.step"; begin with a zeroed it; SHOAL_END after the
  * last. The tensors are

@@ -100,15 +100,16 @@ uint64_t shoal_tensor_storage_id(const shoal_tensor *t);
 size_t shoal_tensor_storage_size(const shoal_tensor *t);
 bool shoal_tensor_is_shared(const shoal_tensor *t);
 
-/* One element as a number: of a tensor with a single element, or at an index. Wrong calls give 0 and set the last
- * error. From a card it waits. */
-double shoal_item(const shoal_tensor *t);
-double shoal_tensor_at(const shoal_tensor *t, int ndim, const int64_t *index);
+/* One element as a number: of a tensor with a single element, or at an index. From a card it waits. Errors: SHOAL_EINVAL,
+ * SHOAL_ENOMEM. */
+SHOAL_MUST_USE shoal_err shoal_item(const shoal_tensor *t, double *out);
+SHOAL_MUST_USE shoal_err shoal_tensor_at(const shoal_tensor *t, int ndim, const int64_t *index, double *out);
 
 /* Copies all elements out, in order, as they are; size must be their size in bytes. */
 SHOAL_MUST_USE shoal_err shoal_tensor_read(const shoal_tensor *t, void *out, size_t size);
 
-/* Same dtype, shape and elements (bit for bit; NaN equals itself); and: closer than atol + rtol * |b|. */
+/* Same dtype, shape and elements (bit for bit; NaN equals itself); and: closer than atol + rtol * |b|. NULL equals nothing;
+ * false with a last error where there is no memory to compare them in. */
 bool shoal_tensor_equal(const shoal_tensor *a, const shoal_tensor *b);
 bool shoal_tensor_close(const shoal_tensor *a, const shoal_tensor *b, double rtol, double atol);
 

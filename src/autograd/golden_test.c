@@ -1,5 +1,6 @@
 /* Every op against PyTorch's results and gradients: tests/golden/ops.bin, see the README there. */
 #include "autograd/op.h"
+#include "testing/numbers.h"
 #include "testing/runner.h"
 
 #include <math.h>
@@ -343,7 +344,7 @@ static void check(const entry *e, layout how)
             while (!leaves[next]->requires_grad) {
                 next++;
             }
-            if (shoal_tensor_grad(leaves[next]) || shoal_item(shoal_norm(t)) != 0) { /* none is as good as zeros */
+            if (shoal_tensor_grad(leaves[next]) || item_of(shoal_norm(t)) != 0) { /* none is as good as zeros */
                 bool one_row =
                     how == LAYOUT_EXPANDED && leaves[next]->ndim > 0 && leaves[next]->shape[0] != t->shape[0];
                 expect(e, "gradient", grad_of(leaves[next], how), t, one_row);

@@ -9,7 +9,7 @@
 shoal_err shoal_tensor_set_requires_grad(shoal_tensor *t, bool needed)
 {
     if (!t) {
-        return sh_null_error("shoal_tensor_set_requires_grad", "a tensor");
+        return sh_null_error("shoal_tensor_set_requires_grad", "t");
     }
     if (t->node) {
         return needed ? SHOAL_OK
@@ -45,7 +45,7 @@ shoal_tensor *shoal_tensor_grad(const shoal_tensor *t)
 shoal_err shoal_tensor_set_grad(shoal_tensor *t, shoal_tensor *grad)
 {
     if (!t) {
-        return sh_null_error("shoal_tensor_set_grad", "a tensor");
+        return sh_null_error("shoal_tensor_set_grad", "t");
     }
     if (grad && (grad == t || grad->dtype != t->dtype || grad->ndim != t->ndim ||
                  memcmp(grad->shape, t->shape, sizeof t->shape[0] * (size_t)t->ndim) != 0)) {
@@ -69,7 +69,7 @@ static sh_hooks **hooks_of(shoal_tensor *t)
 shoal_err shoal_tensor_add_hook(shoal_tensor *t, shoal_grad_hook hook, void *context, int *out_id)
 {
     if (!t) {
-        return sh_null_error("shoal_tensor_add_hook", "a tensor");
+        return sh_null_error("shoal_tensor_add_hook", "t");
     }
     if (!hook || !t->requires_grad) {
         return sh_fail(SHOAL_EINVAL, hook ? "a hook on a tensor that needs no gradient" : "the hook is NULL");

@@ -1,6 +1,7 @@
 /* Every op's backward against finite differences, in f64: over random sizes and over inputs that are transposed, sliced and
  * repeated views. The same gradients must come out when inputs need one alone, twice over, and with a hook on each. */
 #include "autograd/cases_test.h"
+#include "testing/numbers.h"
 
 enum {
     ROUNDS = SH_SLOW ? 2 : 4,
@@ -11,7 +12,7 @@ static double loss_value(int number, const case_inputs *made)
 {
     size_t mark = shoal_scope_mark();
     shoal_no_grad_begin();
-    double value = shoal_item(case_loss(number, made, NULL));
+    double value = item_of(case_loss(number, made, NULL));
     shoal_no_grad_end();
     shoal_scope_release(mark);
     return value;
@@ -161,7 +162,7 @@ START_TEST(conversion)
     ck_assert_int_eq(shoal_tensor_dtype(grad), SHOAL_F64);
     for (int i = 0; i < 2; i++) {
         for (int j = 0; j < 3; j++) {
-            ck_assert(shoal_tensor_at(grad, SHOAL_SHAPE(i, j)) == 2 * j + i + 1);
+            ck_assert(item_at(grad, SHOAL_SHAPE(i, j)) == 2 * j + i + 1);
         }
     }
     ck_assert(!shoal_tensor_requires_grad(shoal_to(t, SHOAL_I64)));

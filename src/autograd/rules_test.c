@@ -1,5 +1,6 @@
 /* What the record of ops promises: adding up, leaves, hooks, what backward refuses, and that nothing is left behind. */
 #include "autograd/node.h"
+#include "testing/numbers.h"
 #include "testing/runner.h"
 
 #include <malloc.h>
@@ -290,12 +291,12 @@ START_TEST(overlaps)
     ck_assert_ptr_nonnull(shoal_add_(m, shoal_transpose(m, 0, 1)));
     for (int i = 0; i < 3; i++) {
         for (int j = 0; j < 3; j++) {
-            ck_assert(shoal_tensor_at(m, SHOAL_SHAPE(i, j)) == 4 * (i + j));
+            ck_assert(item_at(m, SHOAL_SHAPE(i, j)) == 4 * (i + j));
         }
     }
     ck_assert_ptr_nonnull(shoal_copy_(shoal_narrow(t, 0, 1, 8), shoal_narrow(t, 0, 0, 8)));
-    ck_assert(shoal_tensor_at(t, SHOAL_SHAPE(0)) == 0 && shoal_tensor_at(t, SHOAL_SHAPE(1)) == 0);
-    ck_assert(shoal_tensor_at(t, SHOAL_SHAPE(2)) == 4 && shoal_tensor_at(t, SHOAL_SHAPE(8)) == 12);
+    ck_assert(item_at(t, SHOAL_SHAPE(0)) == 0 && item_at(t, SHOAL_SHAPE(1)) == 0);
+    ck_assert(item_at(t, SHOAL_SHAPE(2)) == 4 && item_at(t, SHOAL_SHAPE(8)) == 12);
     ck_assert_ptr_null(shoal_add_scalar_(shoal_expand(shoal_narrow(t, 0, 0, 1), SHOAL_SHAPE(4)), 1));
     ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
     shoal_no_grad_end(); /* one too many does no harm */
@@ -315,7 +316,7 @@ START_TEST(halves)
     }
     shoal_tensor *grad = shoal_tensor_grad(x);
     ck_assert_int_eq(shoal_tensor_dtype(grad), shoal_tensor_dtype(x));
-    ck_assert(shoal_tensor_at(grad, SHOAL_SHAPE(0, 2)) == 2 * (4 * 4 + 4));
+    ck_assert(item_at(grad, SHOAL_SHAPE(0, 2)) == 2 * (4 * 4 + 4));
     end(x, NULL);
 }
 END_TEST
@@ -350,8 +351,8 @@ START_TEST(nothing_in_a_batch)
         ck_assert_msg(results[i] != NULL, "%zu: %s", i, shoal_last_error_text());
         ck_assert_ok(shoal_backward_with(total(results[i]), NULL, true));
     }
-    ck_assert(shoal_item(shoal_norm(shoal_tensor_grad(w))) == 0 && shoal_item(shoal_norm(shoal_tensor_grad(v))) == 0);
-    ck_assert(isnan(shoal_item(shoal_nll_loss(row, none))));
+    ck_assert(item_of(shoal_norm(shoal_tensor_grad(w))) == 0 && item_of(shoal_norm(shoal_tensor_grad(v))) == 0);
+    ck_assert(isnan(item_of(shoal_nll_loss(row, none))));
     shoal_tensor_release(v);
     end(x, w);
 }
@@ -424,7 +425,7 @@ static double net_step(net *n)
     shoal_tensor *h = shoal_conv2d_pool_relu(n->x, n->w1, n->b1, 0, 0.2);
     shoal_tensor *out = shoal_linear(shoal_dropout(shoal_flatten(h, 1), 0.1), n->w2, NULL);
     shoal_tensor *loss = shoal_nll_loss(shoal_log_softmax(out, 1), n->y);
-    double value = shoal_item(loss);
+    double value = item_of(loss);
     ck_assert_ok(shoal_backward(loss));
     shoal_no_grad_begin();
     shoal_tensor *parameters[] = {n->w1, n->b1, n->w2};

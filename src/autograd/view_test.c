@@ -1,6 +1,7 @@
 /* Views against brute force: every element of a random view, looked up by hand. */
 #include "autograd/op.h"
 #include "base/random.h"
+#include "testing/numbers.h"
 #include "testing/runner.h"
 
 #include <string.h>
@@ -98,7 +99,7 @@ static void compare(const model *m, const shoal_tensor *t, const char *step)
     if (m->count > 0) {
         int64_t index[SHOAL_MAX_DIMS] = {0}, at = between(0, m->count - 1);
         unflatten(at, m->ndim, m->shape, index);
-        ck_assert(shoal_tensor_at(t, m->ndim, index) == m->values[at]);
+        ck_assert(item_at(t, m->ndim, index) == m->values[at]);
     }
 }
 
@@ -293,7 +294,7 @@ START_TEST(as_strided)
     shoal_tensor *t = shoal_arange(SHOAL_I32, 0, 12, 1);
     const int64_t shape[] = {3, 2}, strides[] = {4, 0}, huge[] = {INT64_MAX, 2}, back[] = {-1, 1};
     shoal_tensor *v = shoal_as_strided(t, 2, shape, strides, 3);
-    ck_assert(shoal_tensor_at(v, SHOAL_SHAPE(2, 1)) == 11);
+    ck_assert(item_at(v, SHOAL_SHAPE(2, 1)) == 11);
     ck_assert_ptr_null(shoal_as_strided(t, 2, shape, strides, 4));
     ck_assert_ptr_null(shoal_as_strided(t, 2, shape, huge, 0));
     ck_assert_ptr_null(shoal_as_strided(t, 2, shape, back, 5));
@@ -351,7 +352,7 @@ START_TEST(slices_are_clamped)
         shoal_tensor *v = shoal_slice(t, 0, cases[i].from, cases[i].to, 1);
         ck_assert_msg(v != NULL, "%s", shoal_last_error_text());
         ck_assert_int_eq(shoal_tensor_size(v, 0), cases[i].count);
-        ck_assert(cases[i].count == 0 || (int64_t)shoal_tensor_at(v, SHOAL_SHAPE(0)) == cases[i].first);
+        ck_assert(cases[i].count == 0 || (int64_t)item_at(v, SHOAL_SHAPE(0)) == cases[i].first);
     }
     shoal_tensor_release(t);
     shoal_scope_release(0);

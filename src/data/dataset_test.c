@@ -1,6 +1,7 @@
 /* Data sets: MNIST, rows of tensors, subsets and their transforms, splits, and sets that travel. */
 #include "data/dataset.h"
 #include "proc/process_test.h"
+#include "testing/numbers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -111,7 +112,7 @@ START_TEST(subsets)
     shoal_tensor_release(y);
 
     shoal_tensor *labels = shoal_dataset_labels(twice);
-    ck_assert_int_eq((int)shoal_tensor_at(labels, SHOAL_SHAPE(1)), 9 % 3);
+    ck_assert_int_eq((int)item_at(labels, SHOAL_SHAPE(1)), 9 % 3);
     shoal_tensor_release(labels);
     shoal_dataset_release(set); /* the others keep it */
     ck_assert_int_eq(number_at(two, 1), 9);
@@ -325,7 +326,7 @@ static shoal_err look(int rank, const shoal_value *args)
     }
     shoal_tensor *labels = shoal_dataset_labels(set);
     shoal_err err = shoal_return(shoal_list(number_at(set, 1), shoal_dataset_length(set), shoal_dataset_name(set),
-                                            (int64_t)shoal_tensor_at(labels, SHOAL_SHAPE(1))));
+                                            (int64_t)item_at(labels, SHOAL_SHAPE(1))));
     shoal_tensor_release(labels);
     shoal_dataset_release(set);
     return err;

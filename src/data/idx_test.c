@@ -1,5 +1,6 @@
 /* IDX and gzip: what is right is read, and whatever is wrong is refused by file and byte. */
 #include "data/file_test.h"
+#include "testing/numbers.h"
 
 #include <zlib.h>
 
@@ -53,8 +54,8 @@ START_TEST(every_dtype)
         shoal_tensor *t = shoal_idx_read(file_of("typed", cases[i].file.bytes, cases[i].file.size));
         ck_assert_msg(t != NULL, "%s", shoal_last_error_text());
         ck_assert_int_eq(shoal_tensor_dtype(t), cases[i].dtype);
-        ck_assert_double_eq(shoal_tensor_at(t, SHOAL_SHAPE(0)), cases[i].values[0]);
-        ck_assert_double_eq(shoal_tensor_at(t, SHOAL_SHAPE(1)), cases[i].values[1]);
+        ck_assert_double_eq(item_at(t, SHOAL_SHAPE(0)), cases[i].values[0]);
+        ck_assert_double_eq(item_at(t, SHOAL_SHAPE(1)), cases[i].values[1]);
         shoal_tensor_release(t);
     }
     shoal_tensor *none = shoal_idx_read(file_of("none", BYTES("\0\0\x08\x02\0\0\0\0\xff\xff\xff\xff")));

@@ -101,9 +101,6 @@ static void arrange(shoal_loader *loader)
 
 static shoal_err check_options(const shoal_dataset *set, const shoal_loader_options *o)
 {
-    if (set == NULL) {
-        return sh_fail(SHOAL_EINVAL, "a loader of no data set");
-    }
     if (o->batch < 0 || o->workers < 0 || o->workers > WORKERS_MAX || o->prefetch < 0 || o->prefetch > PREFETCH_MAX) {
         return sh_fail(SHOAL_EINVAL,
                        "a loader with batches of %lld, %d workers and %d batches ahead: want 0 to %d workers, %d ahead",
@@ -142,6 +139,9 @@ shoal_loader *shoal_loader_create_with(shoal_dataset *set, const shoal_loader_op
 {
     static const shoal_loader_options none;
     const shoal_loader_options *o = options != NULL ? options : &none;
+    if (set == NULL) {
+        return sh_null_in("shoal_loader_create", "set");
+    }
     if (check_options(set, o) != SHOAL_OK) {
         return NULL;
     }
@@ -249,7 +249,10 @@ int64_t shoal_loader_epoch(const shoal_loader *loader)
 
 shoal_err shoal_loader_seek(shoal_loader *loader, int64_t epoch, int64_t batch)
 {
-    if (loader == NULL || epoch < 0 || batch < 0 || batch > loader->batches) {
+    if (loader == NULL) {
+        return sh_null_error("shoal_loader_seek", "loader");
+    }
+    if (epoch < 0 || batch < 0 || batch > loader->batches) {
         return sh_fail(SHOAL_EINVAL, "batch %lld of epoch %lld: there are %lld batches in an epoch", (long long)batch,
                        (long long)epoch, (long long)shoal_loader_batches(loader));
     }

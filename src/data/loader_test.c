@@ -1,5 +1,6 @@
 /* Loaders without workers: order, epochs, places to go on from, tensors that are used again, and the scope. */
 #include "data/loader_test.h"
+#include "testing/numbers.h"
 
 #include <malloc.h>
 
@@ -139,8 +140,8 @@ START_TEST(used_again)
     ck_assert_ptr_ne(b.x, kept);
     shoal_tensor *view = shoal_tensor_retain(shoal_narrow(b.y, 0, 0, 2));
     ck_assert(shoal_loader_next(loader, &b) == SHOAL_OK);
-    ck_assert_double_eq(shoal_tensor_at(kept, SHOAL_SHAPE(9, 0)), 19);
-    ck_assert_double_eq(shoal_tensor_at(view, SHOAL_SHAPE(1)), 21);
+    ck_assert_double_eq(item_at(kept, SHOAL_SHAPE(9, 0)), 19);
+    ck_assert_double_eq(item_at(view, SHOAL_SHAPE(1)), 21);
     ck_assert_int_eq(numbers_of(&b, numbers), 10);
     ck_assert_int_eq(numbers[0], 30);
 
@@ -150,10 +151,10 @@ START_TEST(used_again)
     shoal_tensor *tail = shoal_tensor_retain(b.x);
     ck_assert_int_eq(shoal_loader_next(loader, &b), SHOAL_END);
     ck_assert(shoal_loader_next(loader, &b) == SHOAL_OK);
-    ck_assert_double_eq(shoal_tensor_at(tail, SHOAL_SHAPE(2, 0)), 102);
+    ck_assert_double_eq(item_at(tail, SHOAL_SHAPE(2, 0)), 102);
     ck_assert_uint_ne(shoal_tensor_storage_id(tail), shoal_tensor_storage_id(b.x));
     shoal_loader_destroy(loader);
-    ck_assert_double_eq(shoal_tensor_at(tail, SHOAL_SHAPE(1, 1)), -101);
+    ck_assert_double_eq(item_at(tail, SHOAL_SHAPE(1, 1)), -101);
     shoal_tensor_release(tail);
     shoal_tensor_release(view);
     shoal_tensor_release(kept);
@@ -194,7 +195,7 @@ START_TEST(scope_of_a_step)
     ck_assert_uint_eq(shoal_scope_mark(), base + 2);
     shoal_loader_destroy(loader); /* releases nothing: the last step's result may be wanted */
     ck_assert_uint_eq(shoal_scope_mark(), base + 2);
-    ck_assert_double_eq(shoal_tensor_at(before, SHOAL_SHAPE(1)), 1);
+    ck_assert_double_eq(item_at(before, SHOAL_SHAPE(1)), 1);
     shoal_dataset_release(set);
     shoal_scope_release(0);
 }
@@ -216,7 +217,7 @@ START_TEST(nested_loops)
                 break; /* a loop that is left, and gone on with in the next step */
             }
         }
-        ck_assert_int_eq((int)shoal_tensor_at(kept, SHOAL_SHAPE(0, 0)), (int)a.index * 5);
+        ck_assert_int_eq((int)item_at(kept, SHOAL_SHAPE(0, 0)), (int)a.index * 5);
     }
     ck_assert_uint_eq(shoal_scope_mark(), base);
     shoal_loader_destroy(inner);
@@ -238,7 +239,7 @@ START_TEST(side_by_side)
         ck_assert_uint_eq(shoal_scope_mark(), base);
         shoal_tensor *of_one = shoal_narrow(a.x, 0, 0, 1);
         ck_assert(shoal_loader_next(two, &b) == SHOAL_OK);
-        ck_assert_int_eq((int)shoal_tensor_at(of_one, SHOAL_SHAPE(0, 0)), 5 * step);
+        ck_assert_int_eq((int)item_at(of_one, SHOAL_SHAPE(0, 0)), 5 * step);
         ck_assert_uint_eq(shoal_scope_mark(), base + 1);
     }
     shoal_loader_destroy(one);
@@ -312,6 +313,25 @@ START_TEST(end_of_an_epoch)
 }
 END_TEST
 
+/* U1: a data set that could not be had: its error is the one that is told. */
+START_TEST(of_no_set)
+{
+    shoal_batch b;
+    ck_assert_ptr_null(shoal_mnist_at("/nowhere", SHOAL_TEST));
+    shoal_err first = shoal_last_error();
+    char text[512];
+    snprintf(text, sizeof text, "%s", shoal_last_error_text());
+    ck_assert_ptr_null(shoal_loader_create(NULL, .batch = 10));
+    ck_assert_int_eq(shoal_last_error(), first);
+    ck_assert_str_eq(shoal_last_error_text(), text);
+    ck_assert_err(shoal_loader_next(NULL, &b), SHOAL_EINVAL); /* U3: a code of its own, and the reason */
+    ck_assert(strstr(shoal_last_error_text(), "shoal_loader_next: loader is NULL, after SHOAL_ENOENT: ") != NULL);
+    ck_assert(strstr(shoal_last_error_text(), text) != NULL);
+    ck_assert_err(shoal_loader_seek(NULL, 0, 0), SHOAL_EINVAL);
+    ck_assert(strstr(shoal_last_error_text(), text) != NULL);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("loader");
@@ -328,6 +348,7 @@ static Suite *suite(void)
     tcase_add_test(tc, side_by_side);
     tcase_add_test(tc, fetch_fails);
     tcase_add_test(tc, end_of_an_epoch);
+    tcase_add_test(tc, of_no_set);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -1,5 +1,6 @@
 /* The ready models: names and sizes as the same networks have in PyTorch, and that each of them learns. */
 #include "nn/help_test.h"
+#include "testing/numbers.h"
 
 /* What state_dict() of the same network gives in PyTorch, and the number of its parameters. */
 static const struct {
@@ -173,7 +174,7 @@ static double train_step(shoal_module *m, shoal_optimizer *adam, const batch *b)
     shoal_tensor *loss = shoal_nll_loss(shoal_module_forward(m, b->x), b->y);
     ck_assert_ok(shoal_backward(loss));
     ck_assert_ok(shoal_optimizer_step(adam));
-    double value = shoal_item(loss);
+    double value = item_of(loss);
     shoal_scope_release(mark);
     return value;
 }

@@ -180,7 +180,7 @@ static shoal_err add_entry(shoal_module *m, const char *name, shoal_tensor *t, b
 {
     if (!m || !t) {
         return t ? sh_fail(SHOAL_EINVAL, "the module is NULL")
-                 : sh_null_error(is_buffer ? "shoal_module_add_buffer" : "shoal_module_add_parameter", "the tensor");
+                 : sh_null_error(is_buffer ? "shoal_module_add_buffer" : "shoal_module_add_parameter", "t");
     }
     shoal_err err = check_name(m, name, 0);
     if (err == SHOAL_OK) {
@@ -238,7 +238,7 @@ static shoal_err append_child(shoal_module *m, const char *name, shoal_module *c
 shoal_err shoal_module_add_child(shoal_module *module, const char *name, shoal_module *child)
 {
     if (!child) {
-        return sh_null_error("shoal_module_add_child", "the child");
+        return sh_null_error("shoal_module_add_child", "child");
     }
     if (child->parent || stands_above(module, child)) {
         return sh_fail(SHOAL_EINVAL, "the module for '%s', a %s, %s", name ? name : "", child->type->name,

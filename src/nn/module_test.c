@@ -1,5 +1,6 @@
 /* The tree of names: adding, finding, walking, errors, copying, text; kinds of the program's own; building again. */
 #include "nn/help_test.h"
+#include "testing/numbers.h"
 
 /* ---- a kind of the program's own: two weights, a count of calls, and a child ---- */
 
@@ -74,7 +75,7 @@ START_TEST(a_kind_of_ones_own)
     ck_assert_uint_eq(shoal_scope_mark(), mark + 1);
     ck_assert(data(y)[0] == 0 && data(y)[1] == 1 && data(y)[2] == 11);
     ck_assert_ok(shoal_backward(shoal_sum(y, SHOAL_ALL, false)));
-    ck_assert(shoal_item(shoal_tensor_grad(shoal_module_get(m, "scale"))) == 5);
+    ck_assert(item_of(shoal_tensor_grad(shoal_module_get(m, "scale"))) == 5);
     ck_assert_int_eq(((scaler_state *)shoal_module_state(m))->calls, 1);
     ck_assert_str_eq(text_of(m), "Scaler(\n  2, 1\n  (act): ReLU()\n)");
     shoal_scope_release(0);

@@ -47,26 +47,28 @@ static shoal_tensor *next_grad(const shoal_module *module, size_t *at)
     return NULL;
 }
 
-/* Of all gradients together; negative after an error. */
-static double sum_of_squares(const shoal_module *module, shoal_tensor *sums, double *places)
+/* Of all gradients together. */
+static shoal_err sum_of_squares(const shoal_module *module, shoal_tensor *sums, double *places, double *out_total)
 {
     shoal_err err = SHOAL_OK;
     size_t at = 0, i = 0;
     for (const shoal_tensor *g; err == SHOAL_OK && (g = next_grad(module, &at)) != NULL; i++) {
         err = sum_into(sums, i, g);
     }
-    if (err != SHOAL_OK || shoal_tensor_read(sums, places, (size_t)sums->count * PLACE) != SHOAL_OK) {
-        return -1;
+    err = err == SHOAL_OK ? shoal_tensor_read(sums, places, (size_t)sums->count * PLACE) : err;
+    if (err != SHOAL_OK) {
+        return err;
     }
     double total = 0;
     at = i = 0;
     for (const shoal_tensor *g; (g = next_grad(module, &at)) != NULL; i++) {
         total += read_place(places, i, g->dtype);
     }
-    return total;
+    *out_total = total;
+    return SHOAL_OK;
 }
 
-static double norm_of_grads(const shoal_module *module, const shoal_tensor *first)
+static shoal_err norm_of_grads(const shoal_module *module, const shoal_tensor *first, double *out_norm)
 {
     const int64_t shape[] = {(int64_t)module->total};
     size_t mark = shoal_scope_mark();
@@ -78,10 +80,12 @@ static double norm_of_grads(const shoal_module *module, const shoal_tensor *firs
     if (!places) {
         (void)sh_fail(SHOAL_ENOMEM, "shoal_clip_grad_norm: no room for %zu sums", module->total);
     }
-    double total = sums && places ? sum_of_squares(module, sums, places) : -1;
+    double total = 0;
+    shoal_err err = sums && places ? sum_of_squares(module, sums, places, &total) : shoal_last_error();
     free(places);
     shoal_scope_release(mark);
-    return total < 0 ? NAN : sqrt(total);
+    *out_norm = sqrt(total);
+    return err;
 }
 
 static shoal_err scale_grads(const shoal_module *module, double factor)
@@ -96,22 +100,24 @@ static shoal_err scale_grads(const shoal_module *module, double factor)
     return err;
 }
 
-double shoal_clip_grad_norm(shoal_module *module, double max_norm)
+shoal_err shoal_clip_grad_norm(shoal_module *module, double max_norm, double *out_norm)
 {
-    if (!module || !(max_norm > 0)) {
-        (void)sh_fail(SHOAL_EINVAL, "shoal_clip_grad_norm: %s",
-                      module ? "max_norm must be above 0" : "the module is NULL");
-        return NAN;
+    if (!module) {
+        return sh_null_error("shoal_clip_grad_norm", "module");
+    }
+    if (!(max_norm > 0)) {
+        return sh_fail(SHOAL_EINVAL, "shoal_clip_grad_norm: max_norm must be above 0, not %g", max_norm);
     }
     size_t at = 0;
+    double norm = 0;
     const shoal_tensor *first = next_grad(module, &at);
-    if (!first) {
-        return 0;
-    }
-    double norm = norm_of_grads(module, first);
+    shoal_err err = first ? norm_of_grads(module, first, &norm) : SHOAL_OK;
     double factor = max_norm / (norm + 1e-6); /* PyTorch's */
-    if (factor < 1 && scale_grads(module, factor) != SHOAL_OK) {
-        return NAN;
+    if (err == SHOAL_OK && factor < 1) {
+        err = scale_grads(module, factor);
     }
-    return norm;
+    if (err == SHOAL_OK && out_norm) {
+        *out_norm = norm;
+    }
+    return err;
 }

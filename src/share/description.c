@@ -152,7 +152,7 @@ shoal_err sh_tensor_describe(shoal_tensor *t, shoal_block **out_description)
 shoal_err shoal_tensor_share(shoal_tensor *t)
 {
     if (!t) {
-        return sh_null_error("shoal_tensor_share", "the tensor");
+        return sh_null_error("shoal_tensor_share", "t");
     }
     shoal_err err = check_can_be_shared(t);
     if (err == SHOAL_OK) {

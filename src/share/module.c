@@ -15,7 +15,7 @@
 shoal_err shoal_module_share(shoal_module *module)
 {
     shoal_named it = {0};
-    shoal_err err = module ? SHOAL_OK : sh_null_error("shoal_module_share", "the module");
+    shoal_err err = module ? SHOAL_OK : sh_null_error("shoal_module_share", "module");
     while (err == SHOAL_OK && shoal_module_next(module, &it) == SHOAL_OK) {
         err = shoal_tensor_share(it.tensor);
     }
@@ -274,7 +274,7 @@ static shoal_err check_state(shoal_module *module, const shoal_value *state)
 shoal_err shoal_module_load_state_dict(shoal_module *module, const shoal_value *state)
 {
     if (!module || !state) {
-        return sh_null_error("shoal_module_load_state_dict", module ? "the state dict" : "the module");
+        return sh_null_error("shoal_module_load_state_dict", module ? "state" : "module");
     }
     if (shoal_value_type(state) != SHOAL_MAP) {
         return sh_fail(SHOAL_ETYPE, "a state dict is a map");

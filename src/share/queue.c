@@ -8,7 +8,7 @@
 shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout)
 {
     shoal_block *description = NULL;
-    shoal_err err = t ? sh_tensor_describe(t, &description) : sh_null_error("shoal_queue_put_tensor", "the tensor");
+    shoal_err err = t ? sh_tensor_describe(t, &description) : sh_null_error("shoal_queue_put_tensor", "t");
     return err == SHOAL_OK ? shoal_queue_put_block(queue, description, timeout) : err;
 }
 
@@ -23,7 +23,7 @@ static bool is_only_way(const shoal_tensor *t, const shoal_block *d)
 shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout)
 {
     shoal_block *description = NULL;
-    shoal_err err = t ? sh_tensor_describe(t, &description) : sh_null_error("shoal_queue_give_tensor", "the tensor");
+    shoal_err err = t ? sh_tensor_describe(t, &description) : sh_null_error("shoal_queue_give_tensor", "t");
     if (err == SHOAL_OK &&
         !(is_only_way(t, description) && sh_queue_give_block_quick((shoal_block *)queue, description))) {
         err = shoal_queue_put_block(queue, description, timeout);

@@ -308,7 +308,7 @@ shoal_sparse *shoal_sparse_from_dense(shoal_tensor *t, shoal_layout layout)
 shoal_err shoal_sparse_share(shoal_sparse *s)
 {
     if (!s) {
-        return sh_null_error("shoal_sparse_share", "the sparse tensor");
+        return sh_null_error("shoal_sparse_share", "s");
     }
     shoal_err err = shoal_tensor_share(s->indices);
     if (err == SHOAL_OK && s->starts) {

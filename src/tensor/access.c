@@ -94,7 +94,7 @@ static void *host_copy(const shoal_tensor *t, shoal_dtype dtype)
 shoal_err shoal_tensor_read(const shoal_tensor *t, void *out, size_t size)
 {
     if (!t) {
-        return sh_null_error("shoal_tensor_read", "a tensor");
+        return sh_null_error("shoal_tensor_read", "t");
     }
     size_t own = (size_t)t->count * shoal_dtype_size(t->dtype);
     if (size != own) {
@@ -113,37 +113,38 @@ shoal_err shoal_tensor_read(const shoal_tensor *t, void *out, size_t size)
 }
 
 /* The element at an offset of the storage, in elements. */
-static double element(const shoal_tensor *t, int64_t offset)
+static shoal_err element(const shoal_tensor *t, int64_t offset, double *out)
 {
     sh_shape s = {.offset = offset, .dtype = t->dtype};
     shoal_tensor *one = sh_tensor_over(t->storage, &s);
     double *number = one ? host_copy(one, SHOAL_F64) : NULL;
-    double x = number ? *number : 0;
+    shoal_err err = number ? SHOAL_OK : shoal_last_error();
+    *out = number ? *number : *out;
     free(number);
     shoal_tensor_release(one);
-    return x;
+    return err;
 }
 
-double shoal_item(const shoal_tensor *t)
+shoal_err shoal_item(const shoal_tensor *t, double *out)
 {
-    if (!t) {
-        return 0;
+    if (!t || !out) {
+        return sh_null_error("shoal_item", t ? "out" : "t");
     }
     if (t->count != 1) {
         sh_text text;
-        (void)sh_fail(SHOAL_EINVAL, "shoal_item: %s has not one element", sh_tensor_text(&text, t));
-        return 0;
+        return sh_fail(SHOAL_EINVAL, "shoal_item: %s has not one element", sh_tensor_text(&text, t));
     }
     if (t->dtype == SHOAL_F32 && t->storage->device->host_readable) {
-        return *(const float *)sh_tensor_ptr(t);
+        *out = *(const float *)sh_tensor_ptr(t);
+        return SHOAL_OK;
     }
-    return element(t, t->offset);
+    return element(t, t->offset, out);
 }
 
-double shoal_tensor_at(const shoal_tensor *t, int ndim, const int64_t *index)
+shoal_err shoal_tensor_at(const shoal_tensor *t, int ndim, const int64_t *index, double *out)
 {
-    if (!t) {
-        return 0;
+    if (!t || !out || (ndim > 0 && !index)) {
+        return sh_null_error("shoal_tensor_at", !t ? "t" : out ? "index" : "out");
     }
     int64_t at = t->offset;
     bool inside = ndim == t->ndim;
@@ -153,12 +154,11 @@ double shoal_tensor_at(const shoal_tensor *t, int ndim, const int64_t *index)
     }
     if (!inside) {
         sh_text i, text;
-        (void)sh_fail(SHOAL_EINVAL, "shoal_tensor_at: %s is no index of %s",
-                      sh_shape_text(&i, ndim < SHOAL_MAX_DIMS ? ndim : SHOAL_MAX_DIMS, index),
-                      sh_tensor_text(&text, t));
-        return 0;
+        return sh_fail(SHOAL_EINVAL, "shoal_tensor_at: %s is no index of %s",
+                       sh_shape_text(&i, ndim < SHOAL_MAX_DIMS ? ndim : SHOAL_MAX_DIMS, index),
+                       sh_tensor_text(&text, t));
     }
-    return element(t, at);
+    return element(t, at, out);
 }
 
 static bool same_shape(const shoal_tensor *a, const shoal_tensor *b)

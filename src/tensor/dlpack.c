@@ -72,7 +72,7 @@ static shoal_err check_export(const shoal_tensor *t, uint64_t flags)
 shoal_err shoal_tensor_to_dlpack(shoal_tensor *t, uint64_t flags, shoal_dlpack **out_pack)
 {
     if (!t) {
-        return sh_null_error("shoal_tensor_to_dlpack", "a tensor");
+        return sh_null_error("shoal_tensor_to_dlpack", "t");
     }
     shoal_err err = check_export(t, flags);
     if (err != SHOAL_OK) {
@@ -204,7 +204,7 @@ shoal_tensor *shoal_tensor_from_dlpack(shoal_dlpack *pack)
 {
     sh_shape s;
     if (!pack) {
-        (void)sh_null_error("shoal_tensor_from_dlpack", "a tensor");
+        (void)sh_null_in("shoal_tensor_from_dlpack", "pack");
         return NULL;
     }
     if (import_shape(pack, &s) != SHOAL_OK || check_memory(pack, &s) != SHOAL_OK) {

@@ -1,5 +1,6 @@
 /* DLPack: round trips of every dtype and of strided views, who owns what, and what is refused. */
 #include "tensor/tensor.h"
+#include "testing/numbers.h"
 #include "testing/runner.h"
 
 #include <shoal/autograd.h>
@@ -31,10 +32,10 @@ START_TEST(round_trip)
     ck_assert(shoal_tensor_equal(back, view));
     /* one memory, which lives as long as the last of both */
     ck_assert_ptr_nonnull(shoal_zero_(back));
-    ck_assert(shoal_tensor_at(t, SHOAL_SHAPE(0, 1)) == 0 && shoal_tensor_at(t, SHOAL_SHAPE(0, 0)) == 1);
+    ck_assert(item_at(t, SHOAL_SHAPE(0, 1)) == 0 && item_at(t, SHOAL_SHAPE(0, 0)) == 1);
     shoal_tensor_release(t);
     shoal_scope_release(0);
-    ck_assert(shoal_tensor_at(back, SHOAL_SHAPE(1, 2)) == 0);
+    ck_assert(item_at(back, SHOAL_SHAPE(1, 2)) == 0);
     shoal_tensor_release(back);
 }
 END_TEST
@@ -68,7 +69,7 @@ START_TEST(flags)
     ck_assert_uint_eq(fixed->flags, SHOAL_DLPACK_READ_ONLY);
     shoal_tensor *own = shoal_tensor_from_dlpack(fixed); /* a copy: it may be written */
     ck_assert_ptr_nonnull(shoal_fill_(own, 5));
-    ck_assert(shoal_tensor_at(t, SHOAL_SHAPE(0, 0)) == 1);
+    ck_assert(item_at(t, SHOAL_SHAPE(0, 0)) == 1);
     shoal_tensor_release(own);
 
     ck_assert_err(shoal_tensor_to_dlpack(t, 4, &copy), SHOAL_EINVAL);
@@ -153,7 +154,7 @@ START_TEST(of_others)
     strides[1] = 2;
     shoal_tensor *t = shoal_tensor_from_dlpack(&p);
     ck_assert_msg(t != NULL, "%s", shoal_last_error_text());
-    ck_assert(shoal_tensor_at(t, SHOAL_SHAPE(1, 2)) == 2 + 6 + 4);
+    ck_assert(item_at(t, SHOAL_SHAPE(1, 2)) == 2 + 6 + 4);
     shoal_tensor *row = shoal_tensor_retain(shoal_select(t, 0, 1));
     shoal_tensor_release(t);
     shoal_scope_release(0);
@@ -165,7 +166,7 @@ START_TEST(of_others)
     p.tensor.strides = NULL; /* contiguous */
     p.deleter = NULL;
     t = shoal_tensor_from_dlpack(&p);
-    ck_assert(shoal_tensor_is_contiguous(t) && shoal_tensor_at(t, SHOAL_SHAPE(1, 2)) == 5);
+    ck_assert(shoal_tensor_is_contiguous(t) && item_at(t, SHOAL_SHAPE(1, 2)) == 5);
     shoal_tensor_release(t);
     ck_assert_int_eq(deleted, 1);
 }

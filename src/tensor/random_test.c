@@ -1,5 +1,6 @@
 /* Random fills: the numbers that a seed stands for, computed apart from the library by a few lines of Python from the words of
  * kernels/random.h; strides and dtypes that go through another tensor; and their statistics. */
+#include "testing/numbers.h"
 #include "testing/runner.h"
 
 #include <shoal/ops.h>
@@ -25,7 +26,7 @@ START_TEST(known_numbers)
     ck_assert_ptr_eq(shoal_uniform_(f, 0, 1), f);
     ck_assert_int_eq(memcmp(shoal_tensor_data(f), uniform, sizeof uniform), 0);
     /* the generator has moved on by the two blocks that five numbers take */
-    ck_assert(shoal_item(shoal_uniform_(shoal_narrow(f, 0, 0, 1), 0, 1)) == 0x1.a6d804p-1);
+    ck_assert(item_of(shoal_uniform_(shoal_narrow(f, 0, 0, 1), 0, 1)) == 0x1.a6d804p-1);
 
     shoal_manual_seed(42);
     ck_assert_int_eq(memcmp(shoal_tensor_data(shoal_uniform_(d, 0, 1)), wide, sizeof wide), 0);
@@ -64,7 +65,7 @@ START_TEST(other_layouts)
     ck_assert_ptr_nonnull(shoal_normal_(half, 1, 2));
     ck_assert(shoal_tensor_equal(half, shoal_to(plain, SHOAL_BF16)));
     ck_assert_ptr_nonnull(shoal_randint_(few, -3, 4));
-    ck_assert(shoal_item(shoal_max(few, SHOAL_ALL, false)) == 3 && shoal_item(shoal_min(few, SHOAL_ALL, false)) == -3);
+    ck_assert(item_of(shoal_max(few, SHOAL_ALL, false)) == 3 && item_of(shoal_min(few, SHOAL_ALL, false)) == -3);
     shoal_tensor *all[] = {plain, base, half, few};
     for (int k = 0; k < 4; k++) {
         shoal_tensor_release(all[k]);
@@ -75,7 +76,7 @@ END_TEST
 
 static double mean_of(shoal_tensor *t)
 {
-    return shoal_item(shoal_mean(t, SHOAL_ALL, false));
+    return item_of(shoal_mean(t, SHOAL_ALL, false));
 }
 
 START_TEST(statistics)

@@ -1,6 +1,7 @@
 /* Makers, what a tensor says of itself, reading, copying between dtypes, comparing, the scope, and the memory below. */
 #include "base/random.h"
 #include "tensor/tensor.h"
+#include "testing/numbers.h"
 #include "testing/runner.h"
 
 #include <shoal/ops.h>
@@ -19,18 +20,18 @@ START_TEST(makers)
     ck_assert_int_eq(shoal_tensor_count(ones), 6);
     ck_assert_uint_eq(shoal_tensor_storage_size(ones), 6 * shoal_dtype_size(dtype));
     for (int64_t i = 0; i < 3; i++) {
-        ck_assert(shoal_tensor_at(ones, SHOAL_SHAPE(1, i)) == 1);
-        ck_assert(shoal_tensor_at(zeros, SHOAL_SHAPE(1, i)) == 0);
-        ck_assert(shoal_tensor_at(eye, SHOAL_SHAPE(2, i)) == (i == 2));
+        ck_assert(item_at(ones, SHOAL_SHAPE(1, i)) == 1);
+        ck_assert(item_at(zeros, SHOAL_SHAPE(1, i)) == 0);
+        ck_assert(item_at(eye, SHOAL_SHAPE(2, i)) == (i == 2));
     }
-    ck_assert(shoal_item(one) == 1 && shoal_tensor_ndim(one) == 0 && shoal_tensor_count(one) == 1);
+    ck_assert(item_of(one) == 1 && shoal_tensor_ndim(one) == 0 && shoal_tensor_count(one) == 1);
     ck_assert(shoal_tensor_count(none) == 0 && shoal_tensor_is_contiguous(none));
     ck_assert(!shoal_tensor_is_shared(ones) && shoal_tensor_device(ones) == SHOAL_CPU);
     ck_assert(shoal_tensor_storage_id(ones) != shoal_tensor_storage_id(zeros));
     if (dtype != SHOAL_B8) {
         shoal_tensor *range = shoal_arange(dtype, 1, 8, 2);
         ck_assert_int_eq(shoal_tensor_count(range), 4);
-        ck_assert(shoal_tensor_at(range, SHOAL_SHAPE(3)) == 7);
+        ck_assert(item_at(range, SHOAL_SHAPE(3)) == 7);
         shoal_tensor_release(range);
     }
     shoal_tensor *all[] = {ones, zeros, one, eye, none};
@@ -48,7 +49,7 @@ START_TEST(many_dims)
     ck_assert_int_eq(shoal_tensor_size(t, -1), 2);
     ck_assert_int_eq(shoal_tensor_stride(t, 1), 8);
     ck_assert_int_eq(memcmp(shoal_tensor_shape(t), shape, sizeof shape), 0);
-    ck_assert(shoal_item(shoal_sum(t, SHOAL_ALL, false)) == 16);
+    ck_assert(item_of(shoal_sum(t, SHOAL_ALL, false)) == 16);
     ck_assert_int_eq(shoal_tensor_size(t, 8), 0);
     ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
     shoal_tensor_release(t);
@@ -78,12 +79,16 @@ START_TEST(refused)
     ck_assert_ptr_null(shoal_empty(SHOAL_U8, SHOAL_SHAPE((int64_t)1 << 55)));
     ck_assert_int_eq(shoal_last_error(), SHOAL_ENOMEM);
     shoal_tensor *t = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(2, 3));
-    ck_assert(shoal_item(t) == 0);
+    double x = 7;
+    ck_assert_err(shoal_item(t, &x), SHOAL_EINVAL);
     ck_assert_str_eq(shoal_last_error_text(), "shoal_item: f32 [2, 3] has not one element");
-    ck_assert(shoal_tensor_at(t, SHOAL_SHAPE(2, 0)) == 0);
+    ck_assert_err(shoal_tensor_at(t, SHOAL_SHAPE(2, 0), &x), SHOAL_EINVAL);
     ck_assert_str_eq(shoal_last_error_text(), "shoal_tensor_at: [2, 0] is no index of f32 [2, 3]");
     float out[6];
     ck_assert_err(shoal_tensor_read(t, out, 5), SHOAL_EINVAL);
+    ck_assert_err(shoal_item(NULL, &x), SHOAL_EINVAL); /* U3 */
+    ck_assert(strstr(shoal_last_error_text(), "shoal_item: t is NULL") == shoal_last_error_text());
+    ck_assert(x == 7);
     shoal_tensor_release(t);
     shoal_tensor_release(NULL);
     ck_assert_ptr_null(shoal_tensor_retain(NULL));
@@ -127,7 +132,7 @@ START_TEST(shared)
     ck_assert_ok(sh_storage_share(p->storage));
     ck_assert(shoal_tensor_is_shared(p) && shoal_tensor_is_shared(view));
     ck_assert_ptr_nonnull(shoal_fill_(view, 4));
-    ck_assert(shoal_tensor_at(p, SHOAL_SHAPE(1, 0)) == 4 && shoal_tensor_at(p, SHOAL_SHAPE(0, 0)) == 1);
+    ck_assert(item_at(p, SHOAL_SHAPE(1, 0)) == 4 && item_at(p, SHOAL_SHAPE(0, 0)) == 1);
     shoal_tensor_release(t);
     shoal_tensor_release(p);
     shoal_scope_release(0);
@@ -140,8 +145,8 @@ static double converted(double value, shoal_dtype from, shoal_dtype to)
 {
     shoal_tensor *a = shoal_full(from, value, SHOAL_SHAPE(3, 2)), *b = shoal_zeros(to, SHOAL_SHAPE(2, 3));
     ck_assert_ptr_nonnull(shoal_copy_(b, shoal_transpose(a, 0, 1)));
-    double first = shoal_tensor_at(b, SHOAL_SHAPE(0, 0));
-    ck_assert(first == shoal_tensor_at(b, SHOAL_SHAPE(1, 2)) || isnan(first));
+    double first = item_at(b, SHOAL_SHAPE(0, 0));
+    ck_assert(first == item_at(b, SHOAL_SHAPE(1, 2)) || isnan(first));
     shoal_tensor_release(a);
     shoal_tensor_release(b);
     shoal_scope_release(0);
@@ -205,10 +210,10 @@ START_TEST(scope)
     shoal_tensor *last = shoal_add(a, a);
     sh_scope_release_but(inner, last);
     ck_assert_uint_eq(shoal_scope_mark(), inner + 1);
-    ck_assert(shoal_tensor_at(last, SHOAL_SHAPE(0)) == 2);
+    ck_assert(item_at(last, SHOAL_SHAPE(0)) == 2);
     shoal_scope_release(start);
     ck_assert_uint_eq(shoal_scope_mark(), start);
-    ck_assert(shoal_tensor_at(kept, SHOAL_SHAPE(1)) == 2);
+    ck_assert(item_at(kept, SHOAL_SHAPE(1)) == 2);
     ck_assert_ptr_null(shoal_scoped(NULL));
     shoal_tensor_release(kept);
     shoal_tensor_release(a);

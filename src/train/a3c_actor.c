@@ -233,9 +233,8 @@ static shoal_err roll_out(actor *a, int64_t *out_n, bool *out_terminated)
 /* The gradient of the local model is applied to the shared parameters. */
 static shoal_err change_parameters(actor *a)
 {
-    shoal_err err = SHOAL_OK;
     double done = (double)sh_load_relaxed(&a->count->steps) / (double)a->settings.env_steps;
-    (void)shoal_clip_grad_norm(a->local, CLIP);
+    shoal_err err = shoal_clip_grad_norm(a->local, CLIP, NULL);
     shoal_optimizer_set_lr(a->rmsprop, a->w.settings.lr * (done < 1 ? 1 - done : 0));
     for (size_t i = 0; i < a->pair_count && err == SHOAL_OK; i++) {
         err = shoal_tensor_set_grad(a->pairs[i].shared, shoal_tensor_grad(a->pairs[i].own));

@@ -2,6 +2,7 @@
 #include "train/a3c.h"
 
 #include "proc/process.h"
+#include "testing/numbers.h"
 #include "testing/runner.h"
 
 #include <math.h>
@@ -74,7 +75,7 @@ START_TEST(loss_and_gradient_are_those_of_the_tape)
     ck_assert_ok(shoal_tensor_set_requires_grad(output, true));
     shoal_tensor *plain = plain_loss(output, ACTIONS, a, r, entropy);
     ck_assert_ok(shoal_backward(plain));
-    ck_assert_double_eq_tol(loss, shoal_item(plain), 1e-9);
+    ck_assert_double_eq_tol(loss, item_of(plain), 1e-9);
     const double *g = shoal_tensor_data(shoal_tensor_grad(output));
     for (int i = 0; i < N * (ACTIONS + 1); i++) {
         ck_assert_msg(fabs((double)gradient[i] - g[i]) < 1e-6 * (1 + fabs(g[i])), "%d: %g, not %g", i,

@@ -15,11 +15,14 @@ static shoal_err test(shoal_module *module, shoal_loader *loader, double *out_lo
         shoal_tensor *scores = shoal_module_forward(module, b.x);
         shoal_tensor *loss = shoal_nll_loss_with(scores, b.y, NULL, SHOAL_SUM);
         shoal_tensor *right = shoal_sum(shoal_eq(shoal_argmax(scores, 1, false), b.y), SHOAL_ALL, false);
-        if (loss == NULL || right == NULL) {
-            return shoal_last_error();
+        double l = 0, r = 0;
+        err = shoal_item(loss, &l);
+        err = err == SHOAL_OK ? shoal_item(right, &r) : err;
+        if (err != SHOAL_OK) {
+            return err;
         }
-        *out_loss += shoal_item(loss);
-        *out_right += shoal_item(right);
+        *out_loss += l;
+        *out_right += r;
     }
     return err == SHOAL_END ? SHOAL_OK : err;
 }

@@ -164,10 +164,7 @@ static shoal_err step(const sh_worker *w, const shoal_batch *b, bool change, dou
     if (err == SHOAL_OK && change) {
         err = shoal_optimizer_step(w->sgd);
     }
-    if (err == SHOAL_OK) {
-        *out_loss = shoal_item(loss);
-    }
-    return err;
+    return err == SHOAL_OK ? shoal_item(loss, out_loss) : err;
 }
 
 static shoal_err run_batches(sh_worker *w, int64_t epoch, int64_t first, int64_t last, bool change)

@@ -1,5 +1,6 @@
 /* Whole training steps against PyTorch's, in f64 there and f32 here: README.md says what is compared and how closely. */
 #include "kernels/kernels.h"
+#include "testing/numbers.h"
 #include "testing/runner.h"
 
 #include <math.h>
@@ -212,7 +213,7 @@ static void three_steps(const golden *g, way how, shoal_tensor *const *masks)
         shoal_tensor *out = how == MODEL ? shoal_module_forward(m, x) : forward_by_parts(m, x, masks);
         shoal_tensor *loss = shoal_nll_loss(out, y);
         ck_assert_ok(shoal_backward(loss));
-        compare_loss(g, step, shoal_item(loss));
+        compare_loss(g, step, item_of(loss));
         if (step == 1) {
             compare_all(g, "grad", m, true);
         }
