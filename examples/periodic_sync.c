@@ -131,7 +131,7 @@ static shoal_err run(int workers, int64_t rounds, int64_t every)
     for (int i = 0; i < workers && err == SHOAL_OK; i++) {
         shoal_queue *to_rank = NULL;
         err = shoal_queue_create(0, &to_rank);
-        means = shoal_list_add(means, shoal_value_object(to_rank));
+        means = shoal_list_add(means, shoal_value_of(to_rank));
         shoal_release(to_rank);
     }
     shoal_value *args = shoal_map("states", states, "means", means, "training", training, "testing", testing, "rounds",

@@ -64,7 +64,7 @@ static void make_queues(void)
     for (int i = 0; i < 70; i++) {
         require(shoal_queue_put_bytes(grown, &i, sizeof i, SHOAL_NOW) == SHOAL_OK);
     }
-    require(shoal_queue_put(inner, shoal_value_object(b), SHOAL_NOW) == SHOAL_OK);
+    require(shoal_queue_put(inner, shoal_value_of(b), SHOAL_NOW) == SHOAL_OK);
     require(shoal_pipe_send_bytes(a, "0123456789abcdef", 16, SHOAL_NOW) == SHOAL_OK);
 }
 

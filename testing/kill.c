@@ -1,4 +1,5 @@
 #include "testing/kill.h"
+#include "shm/block.h"
 
 #include "base/clock.h"
 #include "base/death.h"
@@ -464,7 +465,7 @@ void kill_stage_end(kill_stage *stage)
     void *const objects[] = {stage->lock,  stage->rlock,     stage->semaphore,
                              stage->event, stage->condition, stage->barrier};
     for (size_t i = 0; i < sizeof objects / sizeof objects[0]; i++) {
-        shoal_release(objects[i]);
+        sh_block_release(objects[i]);
     }
     munmap(stage->board, sizeof *stage->board);
 }

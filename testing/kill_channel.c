@@ -128,7 +128,7 @@ static shoal_err put_queue(shoal_queue *q, kill_count *count, uint64_t id)
     }
     err = put_value(inner, shoal_value_int((int64_t)id), SHOAL_NOW);
     if (err == SHOAL_OK) {
-        err = sent(count, put_value(q, shoal_value_object(inner), SHOAL_NOW));
+        err = sent(count, put_value(q, shoal_value_of(inner), SHOAL_NOW));
     }
     for (int i = 0; err == SHOAL_OK && i < 100; i++) {
         err = shoal_queue_put_bytes(inner, "0123456789", i % 30 == 0 ? 10 : 5, SHOAL_NOW);
@@ -147,7 +147,7 @@ static shoal_err put_pipe(shoal_queue *q, kill_count *count, uint64_t id)
     }
     err = shoal_pipe_send(near_end, shoal_value_int((int64_t)id), SHOAL_NOW);
     if (err == SHOAL_OK) {
-        err = sent(count, put_value(q, shoal_value_object(far_end), SHOAL_NOW));
+        err = sent(count, put_value(q, shoal_value_of(far_end), SHOAL_NOW));
     }
     shoal_release(far_end);
     if (err == SHOAL_OK && shoal_pipe_recv(near_end, WAIT_SHORT, &reply) == SHOAL_OK) {

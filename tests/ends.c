@@ -1,6 +1,7 @@
 /* Every end of a process is at least as safe as SIGKILL (docs/world.md, "Ends"). */
 #include "base/clock.h"
 #include "base/random.h"
+#include "shm/block.h"
 #include "sync/atomic.h"
 #include "tests/children.h"
 
@@ -183,7 +184,7 @@ static void call_everything(void)
     refused(shoal_world_trim());
     refused(shoal_world_audit(&audit));
     refused(shoal_process_start(nothing, NULL, NULL, &p));
-    refused(shoal_value_object(late.queue) == NULL ? shoal_last_error() : SHOAL_OK);
+    refused(shoal_value_of(late.queue) == NULL ? shoal_last_error() : SHOAL_OK);
     shoal_event_set(late.event); /* these cannot say no, but they do nothing */
     shoal_event_clear(late.event);
     shoal_barrier_abort(late.barrier);
@@ -281,7 +282,7 @@ START_TEST(calls_after_the_end_are_refused_and_touch_nothing)
     ck_assert_ok(shoal_queue_put_bytes(q, "x", 1, SHOAL_NOW)); /* it is not closed */
     void *const all[] = {q, a, b, lock, rlock, semaphore, event, condition, barrier};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        shoal_release(all[i]);
+        sh_block_release(all[i]);
     }
     munmap(common, sizeof *common);
     common = NULL;

@@ -65,7 +65,7 @@ static bool send(shoal_block *description)
     hot_ok(shoal_queue_put_block(queue, description, SHOAL_NOW));
     shoal_err err = shoal_queue_get_tensor(queue, SHOAL_NOW, &t);
     hot((err == SHOAL_OK && t != NULL) || (err == SHOAL_ECORRUPT && t == NULL));
-    hot_ok(shoal_queue_put(queue, shoal_list(shoal_value_object(description)), SHOAL_NOW));
+    hot_ok(shoal_queue_put(queue, shoal_list(sh_value_object(description)), SHOAL_NOW));
     hot_ok(shoal_queue_get(queue, SHOAL_NOW, &v));
     shoal_tensor *again = shoal_value_as_tensor(shoal_value_at(v, 0));
     /* By itself it may be taken for the tensor whose stamp it has: then that one is what arrived, and not this. */

@@ -153,7 +153,7 @@ START_TEST(b14_requests_that_cannot_be_met_leave_no_trace)
     static const size_t sizes[] = {(size_t)1 << 40, ((size_t)1 << 40) + 1, (size_t)1 << 45,
                                    SIZE_MAX / 2,    SIZE_MAX - 4095,       SIZE_MAX};
     ck_assert_ok(shoal_world_create(&(shoal_world_options){.heap_limit = 100u << 20}));
-    shoal_release(NULL);
+    shoal_block_release(NULL);
     uint64_t used = info().heap_used;
     for (int round = 0; round < 30; round++) {
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {

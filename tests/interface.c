@@ -52,7 +52,7 @@ START_TEST(u10_a_failed_call_consumes_its_value)
     for (int call = 0; call < 14; call++) {
         shoal_block *block;
         ck_assert_ok(shoal_block_create(100, &block));
-        shoal_value *v = call % 2 == 0 ? shoal_value_object(block) : shoal_list(1, block);
+        shoal_value *v = call % 2 == 0 ? shoal_value_of(block) : shoal_list(1, block);
         shoal_release(block);
         switch (call / 2) {
         case 0: ck_assert_err(shoal_queue_put(full, v, SHOAL_NOW), SHOAL_ETIMEDOUT); break;
@@ -81,7 +81,7 @@ START_TEST(u10_a_kept_value_can_be_put_again)
     shoal_queue *q = make_queue(1);
     shoal_block *block;
     ck_assert_ok(shoal_block_create(100, &block));
-    shoal_value *all[] = {shoal_value_int(7), shoal_value_string("text"), shoal_value_object(block),
+    shoal_value *all[] = {shoal_value_int(7), shoal_value_string("text"), shoal_value_of(block),
                           shoal_list(1, "two", block)};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         shoal_value *v = shoal_value_keep(all[i]), *got = NULL;
@@ -217,7 +217,7 @@ START_TEST(u15_what_a_map_takes_comes_out_by_key)
                                   "event", event, "barrier", barrier, "tensor", x);
     args = shoal_map_set(args, "module", shoal_value_module(module));
     args = shoal_map_set(args, "sparse", shoal_value_sparse(sparse));
-    args = shoal_map_set(args, "dataset", SHOAL_V(set));
+    args = shoal_map_set(args, "dataset", shoal_value_of(set));
     finish(start(_i, 0, read_all, args));
     uint64_t u = 0;
     shoal_value *got;
@@ -281,6 +281,60 @@ START_TEST(u15_errors_name_the_key_and_both_types)
 }
 END_TEST
 
+/* ---- rule 2: references by type (U11) ---- */
+
+static int lines;
+
+static void count_line(const char *line, void *context)
+{
+    (void)context;
+    lines += strstr(line, "is no such handle") != NULL;
+}
+
+/* What no compiler sees any more: a cast. Each is refused with a log line, and the object is as before. */
+START_TEST(u11_a_wrong_object_is_refused_and_whole)
+{
+    shoal_queue *q = make_queue(0);
+    shoal_block *b;
+    ck_assert_ok(shoal_block_create(100, &b));
+    shoal_tensor *t = shoal_ones(SHOAL_F32, SHOAL_SHAPE(3, 2));
+    shoal_module *m = shoal_linear_create(2, 2, true);
+    shoal_value *v = shoal_list(1, 2), *number = shoal_value_int(7);
+    void *wrong[] = {t, m, v, number, q};
+    shoal_set_log(count_line, NULL);
+    ck_assert_err(shoal_fail(SHOAL_ELIMIT, "mine"), SHOAL_ELIMIT);
+    for (int i = 0; i < 5; i++) {
+        shoal_release((shoal_block *)wrong[i]);
+        ck_assert_int_eq(lines, 4 * i + 1);
+        shoal_release((shoal_event *)wrong[i]);
+        ck_assert_err(shoal_last_error(), SHOAL_ELIMIT); /* clean-up leaves the last error */
+        ck_assert_ptr_null(shoal_retain((shoal_block *)wrong[i]));
+        ck_assert_ptr_null(shoal_retain((shoal_lock *)wrong[i]));
+        ck_assert_err(shoal_last_error(), SHOAL_EINVAL);
+        ck_assert_err(shoal_fail(SHOAL_ELIMIT, "mine"), SHOAL_ELIMIT);
+        ck_assert_err(shoal_lock_lock((shoal_lock *)wrong[i], SHOAL_NOW), i < 4 ? SHOAL_EINVAL : SHOAL_ETYPE);
+        ck_assert_err(shoal_fail(SHOAL_ELIMIT, "mine"), SHOAL_ELIMIT);
+    }
+    shoal_release((shoal_queue *)b); /* a handle, but of another kind */
+    ck_assert_int_eq(lines, 21);
+    shoal_set_log(NULL, NULL);
+    ck_assert_uint_eq(shoal_value_count(v), 2);
+    ck_assert_int_eq(sh_int_of(number), 7);
+    ck_assert_int_eq(shoal_tensor_count(t), 6);
+    shoal_release(shoal_retain(b)); /* all whole: each has the one reference that ends it */
+    shoal_release(b);
+    shoal_release(shoal_retain(q));
+    shoal_release(q);
+    shoal_release(shoal_retain(t));
+    shoal_release(t);
+    shoal_module_destroy(m);
+    shoal_value_destroy(v);
+    shoal_value_destroy(number);
+    shoal_block_release(NULL);
+    ck_assert_ptr_null(shoal_queue_retain(NULL));
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("interface");
@@ -291,6 +345,7 @@ static Suite *suite(void)
     tcase_add_test(tc, u10_every_call_reads_a_kept_value);
     add_for_methods(tc, u15_what_a_map_takes_comes_out_by_key);
     tcase_add_test(tc, u15_errors_name_the_key_and_both_types);
+    tcase_add_test(tc, u11_a_wrong_object_is_refused_and_whole);
     suite_add_tcase(s, tc);
     return s;
 }

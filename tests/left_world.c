@@ -1,4 +1,5 @@
 /* Handles of a world that was left are refused by every call, and by the values that hold them (F12). */
+#include "shm/block.h"
 #include "tests/children.h"
 
 #include <stdlib.h>
@@ -31,7 +32,7 @@ START_TEST(waiting_for_what_was_left_is_refused)
     shoal_process_destroy(p);
     void *const all[] = {q, a, b, event, fresh};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        shoal_release(all[i]);
+        sh_block_release(all[i]);
     }
 }
 END_TEST
@@ -42,8 +43,7 @@ START_TEST(a_value_of_what_was_left_cannot_be_put)
     shoal_pipe *a, *b;
     shoal_pool *unused = NULL;
     ck_assert_ok(shoal_queue_create(0, &old));
-    shoal_value *const values[] = {shoal_value_object(old), shoal_list(1, old),
-                                   shoal_map("deep", shoal_list("text", old))};
+    shoal_value *const values[] = {shoal_value_of(old), shoal_list(1, old), shoal_map("deep", shoal_list("text", old))};
     shoal_world_leave();
     ck_assert_ok(shoal_queue_create(0, &q));
     ck_assert_ok(shoal_pipe_create(true, &a, &b));

@@ -271,7 +271,7 @@ START_TEST(b23_ends_are_sent_through_queues)
         shoal_pipe *a, *b;
         shoal_value *v = NULL;
         make_pipe(i % 2 == 0, &a, &b);
-        ck_assert_ok(shoal_queue_put(in, i % 3 == 0 ? shoal_value_object(b) : shoal_map("no", i, "end", b), LIMIT));
+        ck_assert_ok(shoal_queue_put(in, i % 3 == 0 ? shoal_value_of(b) : shoal_map("no", i, "end", b), LIMIT));
         shoal_release(b);
         ck_recv_int(a, 8);
         ck_assert_err(shoal_pipe_recv(a, LIMIT, &v), SHOAL_ECLOSED);

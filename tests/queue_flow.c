@@ -320,7 +320,7 @@ START_TEST(b21_close_under_load_loses_nothing)
         shoal_queue *q = make_queue(round % 10 == 0 ? 0 : 20);
         int64_t sum = 0;
         for (int i = 0; i < N; i++) {
-            hot_ok(shoal_queue_put(in[i], shoal_value_object(q), LIMIT));
+            hot_ok(shoal_queue_put(in[i], shoal_value_of(q), LIMIT));
         }
         while (sh_queue_puts(q) < (uint64_t)(round % 50)) { /* they are at it */
             sched_yield();

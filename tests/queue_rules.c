@@ -85,7 +85,7 @@ START_TEST(b22_full_and_closed_leave_the_value_with_its_keeper)
     ck_assert_ok(shoal_block_create(8, &b));
     ck_assert_ok(shoal_queue_put(q, shoal_value_int(0), LIMIT));
     for (int closed = 0; closed < 2; closed++) {
-        shoal_value *values[] = {shoal_value_int(5), shoal_value_float(0.5), shoal_value_object(b), shoal_list(1, b)};
+        shoal_value *values[] = {shoal_value_int(5), shoal_value_float(0.5), shoal_value_of(b), shoal_list(1, b)};
         for (int i = 0; i < 4; i++) {
             shoal_value *copy = shoal_value_copy(shoal_value_keep(values[i]));
             ck_assert_err(shoal_queue_put(q, values[i], SOON), closed ? SHOAL_ECLOSED : SHOAL_ETIMEDOUT);
@@ -134,7 +134,7 @@ START_TEST(b23_queue_made_before_or_after_and_sent_through_another)
     shoal_process *p = start(_i, 5, b23_answer, shoal_map("in", in)); /* made before, passed as an argument */
     for (int i = 0; i < 40; i++) {
         shoal_queue *q = i % 4 == 0 ? shoal_retain(first) : make_queue(i % 3 == 0 ? 1 : 0); /* made after */
-        shoal_value *v = shoal_value_object(q);
+        shoal_value *v = shoal_value_of(q);
         for (int depth = 0; depth < i % 5; depth++) {
             v = depth % 2 == 0 ? shoal_list_add(shoal_value_list(), v) : shoal_map_set(shoal_value_map(), "q", v);
         }
@@ -231,7 +231,7 @@ static void put_kind(shoal_queue *q, int n, shoal_block *b, shoal_lock *lock)
         [2] = shoal_value_int(INT64_MIN),
         [3] = shoal_value_float(-0.0),
         [4] = shoal_list(1, b),
-        [6] = shoal_value_object(lock),
+        [6] = shoal_value_of(lock),
         [7] = shoal_value_bytes("0123456789", 10),
     };
     ck_assert_ok(n == 0   ? shoal_queue_put_bytes(q, "12345678", 8, LIMIT)

@@ -1,6 +1,7 @@
 /* Forks that nobody told the library of: the child is a member like any other, and harms nobody (docs/world.md, "Forks"). */
 #include "base/clock.h"
 #include "base/log.h"
+#include "shm/block.h"
 #include "shm/slot.h"
 #include "sync/atomic.h"
 #include "tests/children.h"
@@ -76,7 +77,7 @@ static void things_release(things *t)
     void *const all[] = {t->queue, t->block,     t->a,         t->b,     t->lock,
                          t->rlock, t->semaphore, t->condition, t->event, t->barrier};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        shoal_release(all[i]);
+        sh_block_release(all[i]);
     }
 }
 
@@ -141,7 +142,7 @@ static void try_queues(things *t)
     gives(shoal_pipe_recv(t->a, SHOAL_NOW, &got), SHOAL_EFORK);
     gives(shoal_pipe_poll(t->b, SHOAL_NOW), SHOAL_EFORK);
     gives(shoal_wait(&(shoal_waitable){.pipe = t->a}, 1, SHOAL_NOW), SHOAL_EFORK);
-    gives(shoal_value_object(t->a) == NULL ? shoal_last_error() : SHOAL_OK, SHOAL_EFORK);
+    gives(shoal_value_of(t->a) == NULL ? shoal_last_error() : SHOAL_OK, SHOAL_EFORK);
     shoal_release(t->a);
 }
 
@@ -488,7 +489,7 @@ START_TEST(only_a_party_breaks_a_barrier)
         ck_assert_ok(shoal_queue_create(0, &in));
         ck_assert_ok(shoal_barrier_create(2, &inherited_barrier));
         if (r == GETS_BY_MESSAGE) {
-            ck_assert_ok(shoal_queue_put(in, shoal_value_object(inherited_barrier), LIMIT));
+            ck_assert_ok(shoal_queue_put(in, shoal_value_of(inherited_barrier), LIMIT));
         }
         shoal_process *p =
             start(SHOAL_START_FORK, (int)r, die_as,

@@ -1,4 +1,6 @@
 /* Locks, semaphores and events between processes: B25, B27, B36. Conditions and barriers: sync_groups.c. */
+#include "ipc/value.h"
+#include "shm/block.h"
 #include "sync/atomic.h"
 #include "tests/children.h"
 
@@ -81,11 +83,11 @@ START_TEST(b25_rules_of_the_locks)
             ck_assert_int_eq((shoal_err)(uintptr_t)result, SHOAL_EPERM);
         }
         /* Another process: may unlock a lock, as in Python, and nothing else. */
-        finish(start(_i, 0, unlock_it, shoal_map("kind", kind, "lock", shoal_value_object(lock))));
+        finish(start(_i, 0, unlock_it, shoal_map("kind", kind, "lock", sh_value_object(lock))));
         ck_assert_err(give(kind, lock), kind == LOCK ? SHOAL_ESTATE : SHOAL_OK);
         ck_assert_ok(take(kind, lock, SHOAL_NOW));
         ck_assert_ok(give(kind, lock));
-        shoal_release(lock);
+        sh_block_release(lock);
     }
 }
 END_TEST
@@ -119,8 +121,8 @@ static shoal_err make_and_send(int rank, const shoal_value *args)
 {
     void *lock = NULL;
     must_ok(make_lock(rank, &lock));
-    must_ok(shoal_queue_put(ARG(queue, "out"), shoal_value_object(lock), LIMIT));
-    shoal_release(lock);
+    must_ok(shoal_queue_put(ARG(queue, "out"), sh_value_object(lock), LIMIT));
+    sh_block_release(lock);
     return SHOAL_OK;
 }
 
@@ -199,10 +201,10 @@ static void b27_run(int method, int kind, bool killed, bool join_first)
     ck_assert_ok(make_lock(kind, &lock));
     uint64_t repaired = locks_repaired();
     shoal_process *p = start(method, killed ? 0 : 1, hold,
-                             shoal_map("kind", kind, "lock", shoal_value_object(lock), "told", told, "never", never));
+                             shoal_map("kind", kind, "lock", sh_value_object(lock), "told", told, "never", never));
     until_told(told);
     for (int i = 0; i < N; i++) {
-        w[i] = start(method, i, lock_and_tell, shoal_map("kind", kind, "lock", shoal_value_object(lock), "told", told));
+        w[i] = start(method, i, lock_and_tell, shoal_map("kind", kind, "lock", sh_value_object(lock), "told", told));
         if (killed) {
             until_parked(w[i]);
         }
@@ -229,7 +231,7 @@ static void b27_run(int method, int kind, bool killed, bool join_first)
     if (killed) {
         ck_assert_uint_eq(locks_repaired(), repaired + 1);
     }
-    shoal_release(lock);
+    sh_block_release(lock);
     shoal_release(told);
     shoal_release(never);
 }
@@ -260,7 +262,7 @@ START_TEST(b36_a_stopped_holder_keeps_its_lock)
         shoal_queue *told = make_queue(), *never = make_queue();
         ck_assert_ok(make_lock(kind, &lock));
         shoal_process *p =
-            start(_i, 0, hold, shoal_map("kind", kind, "lock", shoal_value_object(lock), "told", told, "never", never));
+            start(_i, 0, hold, shoal_map("kind", kind, "lock", sh_value_object(lock), "told", told, "never", never));
         until_told(told);
         ck_assert_ok(shoal_process_signal(p, SIGSTOP));
         ck_assert_err(take(kind, lock, SHOAL_MS(300)), SHOAL_ETIMEDOUT); /* several looks at the owner */
@@ -271,7 +273,7 @@ START_TEST(b36_a_stopped_holder_keeps_its_lock)
         finish(p);
         ck_assert_err(take(kind, lock, LIMIT), SHOAL_EOWNERDEAD);
         ck_assert_ok(give(kind, lock));
-        shoal_release(lock);
+        sh_block_release(lock);
         shoal_release(told);
         shoal_release(never);
     }

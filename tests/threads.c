@@ -1,5 +1,6 @@
 /* Threads of one process at one heap, one queue, one lock: also run under ThreadSanitizer. */
 #include "base/random.h"
+#include "shm/block.h"
 #include "sync/atomic.h"
 #include "tests/children.h"
 
@@ -67,7 +68,7 @@ static void shared_end(shared *s)
 {
     void *const all[] = {s->queue, s->bounded, s->block, s->lock, s->rlock, s->condition, s->semaphore, s->barrier};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        shoal_release(all[i]);
+        sh_block_release(all[i]);
     }
 }
 

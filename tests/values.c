@@ -1,5 +1,7 @@
 /* Values there and back: every type, every kind of shared object, alone and nested, through a queue to another process. */
 #include "base/random.h"
+#include "ipc/value.h"
+#include "shm/block.h"
 #include "tests/children.h"
 
 #include <float.h>
@@ -174,7 +176,7 @@ static void objects_make(objects *o)
 static void objects_release(objects *o)
 {
     for (int i = 0; i < KINDS; i++) {
-        shoal_release(o->all[i]);
+        sh_block_release(o->all[i]);
     }
     shoal_release(o->other_end);
 }
@@ -205,8 +207,8 @@ START_TEST(every_kind_of_object_comes_back_as_the_same_handle)
         for (int i = 0; i < KINDS; i++) {
             shoal_value *back = NULL;
             void *object = NULL;
-            there_and_back(&m, shoal_value_object(o.all[i]));
-            hot_ok(shoal_queue_put(m.in, shoal_value_object(o.all[i]), LIMIT));
+            there_and_back(&m, sh_value_object(o.all[i]));
+            hot_ok(shoal_queue_put(m.in, sh_value_object(o.all[i]), LIMIT));
             until_told(m.out);
             hot_ok(shoal_queue_get(m.out, LIMIT, &back));
             hot((int)shoal_value_object_kind(back) == i + 1);
@@ -250,12 +252,12 @@ START_TEST(objects_in_nested_maps_are_the_same_objects_there)
         shoal_value *v = NULL;
         objects_make(&o);
         shoal_value *locks = shoal_list(
-            shoal_value_object(o.all[SHOAL_KIND_LOCK - 1]), shoal_value_object(o.all[SHOAL_KIND_RLOCK - 1]),
-            shoal_value_object(o.all[SHOAL_KIND_SEMAPHORE - 1]), shoal_value_object(o.all[SHOAL_KIND_CONDITION - 1]),
-            shoal_value_object(o.all[SHOAL_KIND_EVENT - 1]), shoal_value_object(o.all[SHOAL_KIND_BARRIER - 1]));
-        shoal_value *in = shoal_map("locks", locks, "block", shoal_value_object(o.all[SHOAL_KIND_BLOCK - 1]), "queue",
-                                    shoal_value_object(o.all[SHOAL_KIND_QUEUE - 1]), "pipe",
-                                    shoal_value_object(o.all[SHOAL_KIND_PIPE - 1]));
+            sh_value_object(o.all[SHOAL_KIND_LOCK - 1]), sh_value_object(o.all[SHOAL_KIND_RLOCK - 1]),
+            sh_value_object(o.all[SHOAL_KIND_SEMAPHORE - 1]), sh_value_object(o.all[SHOAL_KIND_CONDITION - 1]),
+            sh_value_object(o.all[SHOAL_KIND_EVENT - 1]), sh_value_object(o.all[SHOAL_KIND_BARRIER - 1]));
+        shoal_value *in = shoal_map("locks", locks, "block", sh_value_object(o.all[SHOAL_KIND_BLOCK - 1]), "queue",
+                                    sh_value_object(o.all[SHOAL_KIND_QUEUE - 1]), "pipe",
+                                    sh_value_object(o.all[SHOAL_KIND_PIPE - 1]));
         shoal_value *args = shoal_map("a", shoal_map("b", in)), *copy = shoal_value_copy(args);
         ck_assert_ok(shoal_lock_lock(o.all[SHOAL_KIND_LOCK - 1], SHOAL_NOW));
         ck_assert_ok(shoal_rlock_lock(o.all[SHOAL_KIND_RLOCK - 1], SHOAL_NOW));
@@ -296,7 +298,7 @@ static shoal_value *random_value(uint64_t *state, objects *o, int depth)
     case 3: return shoal_value_float((double)(int64_t)sh_random_next(state) / 7);
     case 4: snprintf(text, sizeof text, "%llx ü", (unsigned long long)r); return shoal_value_string(text);
     case 5: return shoal_value_bytes(&r, r >> 8 & 7);
-    case 6: return shoal_value_object(o->all[(r >> 8) % KINDS]);
+    case 6: return sh_value_object(o->all[(r >> 8) % KINDS]);
     case 7:
     case 8:
         v = shoal_value_list();
@@ -342,7 +344,7 @@ START_TEST(an_object_often_in_one_message_is_one_handle_and_lives_in_it)
         memcpy(shoal_block_data(b), "only here", 10);
         uint64_t id = shoal_block_id(b);
         for (int i = 0; i < 200; i++) {
-            list = shoal_list_add(list, shoal_value_object(b));
+            list = shoal_list_add(list, shoal_value_of(b));
         }
         shoal_release(b); /* the value holds it, then the messages, then the value that comes back */
         hot_ok(shoal_queue_put(m.in, list, LIMIT));
@@ -363,13 +365,13 @@ START_TEST(b22_what_is_no_value_is_refused)
 {
     shoal_value *v = shoal_value_int(1);
     void *unused = NULL;
-    ck_assert_ptr_null(shoal_value_object(NULL));
+    ck_assert_ptr_null(shoal_value_block(NULL));
     ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
     ck_assert_ptr_null(shoal_value_string(NULL));
     ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
     ck_assert_ptr_null(shoal_value_string("\xc3(")); /* no UTF-8 */
     ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
-    ck_assert_ptr_null(shoal_map("a", 1, "b", shoal_value_object(NULL), "c", 2));
+    ck_assert_ptr_null(shoal_map("a", 1, "b", shoal_value_block(NULL), "c", 2));
     ck_assert_int_eq(shoal_value_object_kind(v), SHOAL_KIND_NONE);
     ck_assert_uint_eq(kinds_read(v, &unused), 0);
     ck_assert_int_eq(shoal_last_error(), SHOAL_ETYPE);

@@ -1,13 +1,13 @@
 /* Blocks: pieces of shared memory, named by a handle that every process of the world understands.
  *
  * A block lives as long as somebody holds it: a process, or a message on its way. What a killed process held returns
- * by itself. Queues, pipes and locks are blocks too, so shoal_retain and shoal_release serve every shared object of
- * this library.
+ * by itself. References are counted as those of every shared object: handle.h.
  */
 #ifndef SHOAL_BLOCK_H
 #define SHOAL_BLOCK_H
 
 #include <shoal/error.h>
+#include <shoal/handle.h>
 
 #include <stddef.h>
 #include <stdint.h>
@@ -15,8 +15,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef struct shoal_block shoal_block;
 
 /* Makes a block of size bytes (0 is allowed), aligned to 64 bytes, to the page from 16 KiB. Its bytes are what the
  * last user of that memory left, unless `shoal_block_create_zeroed` is called. The caller owns one reference. Joins
@@ -31,12 +29,6 @@ size_t shoal_block_size(const shoal_block *block);
 
 /* A number that is the same in every process for as long as the block lives. */
 uint64_t shoal_block_id(const shoal_block *block);
-
-/* One more, or one less, reference of this process to any shared object of this library: block, queue, pipe end,
- * lock, rlock, semaphore, condition, event, barrier. NULL is allowed. With the last reference of the last holder the
- * object is gone. Do not block. Any thread. shoal_retain returns its argument. */
-void *shoal_retain(void *object);
-void shoal_release(void *object);
 
 #ifdef __cplusplus
 }

@@ -69,7 +69,6 @@ SHOAL_MUST_USE shoal_err shoal_queue_join(shoal_queue *queue, int64_t timeout);
 /* Two-way (or one-way: a receives, b sends) connection of two ends. An end is a shared object like any other and can
  * be sent. When every holder of one end has released it or died, the other gets SHOAL_ECLOSED once it has read what
  * was sent. */
-typedef struct shoal_pipe shoal_pipe;
 SHOAL_MUST_USE shoal_err shoal_pipe_create(bool duplex, shoal_pipe **out_a, shoal_pipe **out_b);
 SHOAL_MUST_USE shoal_err shoal_pipe_send(shoal_pipe *end, shoal_value *value, int64_t timeout);
 SHOAL_MUST_USE shoal_err shoal_pipe_recv(shoal_pipe *end, int64_t timeout, shoal_value **out_value);

@@ -10,6 +10,7 @@
 #include <shoal/env.h>
 #include <shoal/error.h>
 #include <shoal/file.h>
+#include <shoal/handle.h>
 #include <shoal/log.h>
 #include <shoal/nn.h>
 #include <shoal/ops.h>

@@ -16,13 +16,6 @@
 extern "C" {
 #endif
 
-typedef struct shoal_lock shoal_lock;
-typedef struct shoal_rlock shoal_rlock;
-typedef struct shoal_semaphore shoal_semaphore;
-typedef struct shoal_condition shoal_condition;
-typedef struct shoal_event shoal_event;
-typedef struct shoal_barrier shoal_barrier;
-
 /* Lock. Not recursive; may be unlocked by another thread or process than the one that locked it, as in Python. Its
  * holder is the process that locked it: when that ends, the lock is handed on. lock: SHOAL_OK, SHOAL_EOWNERDEAD (you
  * hold it), SHOAL_ETIMEDOUT. unlock: SHOAL_ESTATE when it is not locked. */

@@ -28,12 +28,8 @@ extern "C" {
 #endif
 
 typedef struct shoal_value shoal_value;
-typedef struct shoal_queue shoal_queue;
-typedef struct shoal_pipe shoal_pipe;
-typedef struct shoal_tensor shoal_tensor;
 typedef struct shoal_sparse shoal_sparse;
 typedef struct shoal_module shoal_module;
-typedef struct shoal_dataset shoal_dataset;
 
 /* So many lists and maps may lie within each other, in makers (SHOAL_EINVAL) and in the decoder. */
 #define SHOAL_VALUE_DEPTH 64
@@ -77,7 +73,15 @@ shoal_value *shoal_value_uint(uint64_t u);
 shoal_value *shoal_value_float(double d);
 shoal_value *shoal_value_string(const char *text);
 shoal_value *shoal_value_bytes(const void *bytes, size_t size);
-shoal_value *shoal_value_object(void *object);
+shoal_value *shoal_value_block(shoal_block *block);
+shoal_value *shoal_value_queue(shoal_queue *queue);
+shoal_value *shoal_value_pipe(shoal_pipe *pipe);
+shoal_value *shoal_value_lock(shoal_lock *lock);
+shoal_value *shoal_value_rlock(shoal_rlock *rlock);
+shoal_value *shoal_value_semaphore(shoal_semaphore *semaphore);
+shoal_value *shoal_value_condition(shoal_condition *condition);
+shoal_value *shoal_value_event(shoal_event *event);
+shoal_value *shoal_value_barrier(shoal_barrier *barrier);
 shoal_value *shoal_value_tensor(shoal_tensor *t); /* share.h says what these three do, */
 shoal_value *shoal_value_sparse(shoal_sparse *s);
 shoal_value *shoal_value_module(shoal_module *module);
@@ -180,15 +184,15 @@ size_t shoal_value_format(const shoal_value *value, char *buffer, size_t capacit
 }
 #else
 
-/* shoal_list(1, "two", 3.0, queue) and shoal_map("rank", 0, "queue", queue): up to 16 members, each turned into a
- * value by its C type. A shoal_value * is taken over as it is. In C the words true and false are ints: write
+/* shoal_value_of(x) makes a value of x by its C type; shoal_list(1, "two", 3.0, queue) and shoal_map("rank", 0, "queue", queue)
+ * do so with up to 16 members. A shoal_value * is taken over as it is. In C the words true and false are ints: write
  * shoal_value_bool(true). */
 static inline shoal_value *shoal_value_identity(shoal_value *v)
 {
     return v;
 }
 
-#define SHOAL_V(x)                                                                                                     \
+#define shoal_value_of(x)                                                                                              \
     _Generic((x),                                                                                                      \
         _Bool: shoal_value_bool,                                                                                       \
         char: shoal_value_int,                                                                                         \
@@ -207,15 +211,15 @@ static inline shoal_value *shoal_value_identity(shoal_value *v)
         char *: shoal_value_string,                                                                                    \
         const char *: shoal_value_string,                                                                              \
         shoal_value *: shoal_value_identity,                                                                           \
-        shoal_block *: shoal_value_object,                                                                             \
-        shoal_queue *: shoal_value_object,                                                                             \
-        shoal_pipe *: shoal_value_object,                                                                              \
-        shoal_lock *: shoal_value_object,                                                                              \
-        shoal_rlock *: shoal_value_object,                                                                             \
-        shoal_semaphore *: shoal_value_object,                                                                         \
-        shoal_condition *: shoal_value_object,                                                                         \
-        shoal_event *: shoal_value_object,                                                                             \
-        shoal_barrier *: shoal_value_object,                                                                           \
+        shoal_block *: shoal_value_block, \
+        shoal_queue *: shoal_value_queue, \
+        shoal_pipe *: shoal_value_pipe, \
+        shoal_lock *: shoal_value_lock, \
+        shoal_rlock *: shoal_value_rlock, \
+        shoal_semaphore *: shoal_value_semaphore, \
+        shoal_condition *: shoal_value_condition, \
+        shoal_event *: shoal_value_event, \
+        shoal_barrier *: shoal_value_barrier, \
         shoal_tensor *: shoal_value_tensor,                                                                            \
         shoal_sparse *: shoal_value_sparse,                                                                            \
         shoal_module *: shoal_value_module,                                                                            \
@@ -229,38 +233,38 @@ static inline shoal_value *shoal_value_identity(shoal_value *v)
 #define SHOAL_COUNT(...)                                                                                               \
     SHOAL_COUNT_(__VA_ARGS__, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11,  \
                  10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
-#define SHOAL_LIST_1(l, x) shoal_list_add(l, SHOAL_V(x))
-#define SHOAL_LIST_2(l, x, ...) SHOAL_LIST_1(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_LIST_3(l, x, ...) SHOAL_LIST_2(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_LIST_4(l, x, ...) SHOAL_LIST_3(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_LIST_5(l, x, ...) SHOAL_LIST_4(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_LIST_6(l, x, ...) SHOAL_LIST_5(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_LIST_7(l, x, ...) SHOAL_LIST_6(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_LIST_8(l, x, ...) SHOAL_LIST_7(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_LIST_9(l, x, ...) SHOAL_LIST_8(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_LIST_10(l, x, ...) SHOAL_LIST_9(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_LIST_11(l, x, ...) SHOAL_LIST_10(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_LIST_12(l, x, ...) SHOAL_LIST_11(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_LIST_13(l, x, ...) SHOAL_LIST_12(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_LIST_14(l, x, ...) SHOAL_LIST_13(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_LIST_15(l, x, ...) SHOAL_LIST_14(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_LIST_16(l, x, ...) SHOAL_LIST_15(shoal_list_add(l, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_MAP_2(m, k, x) shoal_map_set(m, k, SHOAL_V(x))
-#define SHOAL_MAP_4(m, k, x, ...) SHOAL_MAP_2(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_MAP_6(m, k, x, ...) SHOAL_MAP_4(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_MAP_8(m, k, x, ...) SHOAL_MAP_6(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_MAP_10(m, k, x, ...) SHOAL_MAP_8(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_MAP_12(m, k, x, ...) SHOAL_MAP_10(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_MAP_14(m, k, x, ...) SHOAL_MAP_12(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_MAP_16(m, k, x, ...) SHOAL_MAP_14(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_MAP_18(m, k, x, ...) SHOAL_MAP_16(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_MAP_20(m, k, x, ...) SHOAL_MAP_18(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_MAP_22(m, k, x, ...) SHOAL_MAP_20(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_MAP_24(m, k, x, ...) SHOAL_MAP_22(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_MAP_26(m, k, x, ...) SHOAL_MAP_24(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_MAP_28(m, k, x, ...) SHOAL_MAP_26(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_MAP_30(m, k, x, ...) SHOAL_MAP_28(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
-#define SHOAL_MAP_32(m, k, x, ...) SHOAL_MAP_30(shoal_map_set(m, k, SHOAL_V(x)), __VA_ARGS__)
+#define SHOAL_LIST_1(l, x) shoal_list_add(l, shoal_value_of(x))
+#define SHOAL_LIST_2(l, x, ...) SHOAL_LIST_1(shoal_list_add(l, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_LIST_3(l, x, ...) SHOAL_LIST_2(shoal_list_add(l, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_LIST_4(l, x, ...) SHOAL_LIST_3(shoal_list_add(l, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_LIST_5(l, x, ...) SHOAL_LIST_4(shoal_list_add(l, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_LIST_6(l, x, ...) SHOAL_LIST_5(shoal_list_add(l, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_LIST_7(l, x, ...) SHOAL_LIST_6(shoal_list_add(l, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_LIST_8(l, x, ...) SHOAL_LIST_7(shoal_list_add(l, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_LIST_9(l, x, ...) SHOAL_LIST_8(shoal_list_add(l, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_LIST_10(l, x, ...) SHOAL_LIST_9(shoal_list_add(l, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_LIST_11(l, x, ...) SHOAL_LIST_10(shoal_list_add(l, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_LIST_12(l, x, ...) SHOAL_LIST_11(shoal_list_add(l, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_LIST_13(l, x, ...) SHOAL_LIST_12(shoal_list_add(l, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_LIST_14(l, x, ...) SHOAL_LIST_13(shoal_list_add(l, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_LIST_15(l, x, ...) SHOAL_LIST_14(shoal_list_add(l, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_LIST_16(l, x, ...) SHOAL_LIST_15(shoal_list_add(l, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_MAP_2(m, k, x) shoal_map_set(m, k, shoal_value_of(x))
+#define SHOAL_MAP_4(m, k, x, ...) SHOAL_MAP_2(shoal_map_set(m, k, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_MAP_6(m, k, x, ...) SHOAL_MAP_4(shoal_map_set(m, k, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_MAP_8(m, k, x, ...) SHOAL_MAP_6(shoal_map_set(m, k, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_MAP_10(m, k, x, ...) SHOAL_MAP_8(shoal_map_set(m, k, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_MAP_12(m, k, x, ...) SHOAL_MAP_10(shoal_map_set(m, k, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_MAP_14(m, k, x, ...) SHOAL_MAP_12(shoal_map_set(m, k, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_MAP_16(m, k, x, ...) SHOAL_MAP_14(shoal_map_set(m, k, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_MAP_18(m, k, x, ...) SHOAL_MAP_16(shoal_map_set(m, k, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_MAP_20(m, k, x, ...) SHOAL_MAP_18(shoal_map_set(m, k, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_MAP_22(m, k, x, ...) SHOAL_MAP_20(shoal_map_set(m, k, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_MAP_24(m, k, x, ...) SHOAL_MAP_22(shoal_map_set(m, k, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_MAP_26(m, k, x, ...) SHOAL_MAP_24(shoal_map_set(m, k, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_MAP_28(m, k, x, ...) SHOAL_MAP_26(shoal_map_set(m, k, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_MAP_30(m, k, x, ...) SHOAL_MAP_28(shoal_map_set(m, k, shoal_value_of(x)), __VA_ARGS__)
+#define SHOAL_MAP_32(m, k, x, ...) SHOAL_MAP_30(shoal_map_set(m, k, shoal_value_of(x)), __VA_ARGS__)
 #define shoal_list(...) SHOAL_CAT(SHOAL_LIST_, SHOAL_COUNT(__VA_ARGS__))(shoal_value_list(), __VA_ARGS__)
 #define shoal_map(...) SHOAL_CAT(SHOAL_MAP_, SHOAL_COUNT(__VA_ARGS__))(shoal_value_map(), __VA_ARGS__)
 

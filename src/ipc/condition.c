@@ -60,10 +60,10 @@ shoal_err shoal_condition_create(shoal_condition **out_condition)
             sh_leave();
         }
     } else {
-        shoal_release(lock);
+        sh_block_release(lock);
     }
     if (err != SHOAL_OK) {
-        shoal_release(b);
+        sh_block_release(b);
         return err;
     }
     *out_condition = (shoal_condition *)b;
@@ -126,7 +126,7 @@ static shoal_err take_out(shoal_queue *waiters)
     shoal_block *b;
     shoal_err err = shoal_queue_get_block(waiters, SHOAL_NOW, &b);
     if (err == SHOAL_OK) {
-        shoal_release(b);
+        sh_block_release(b);
     }
     return err == SHOAL_ECORRUPT ? SHOAL_OK : err; /* then it was taken out, too */
 }
@@ -144,7 +144,7 @@ static void purge(shoal_queue *waiters)
                 return;
             }
             shoal_err err = shoal_queue_put_block(waiters, b, SHOAL_NOW);
-            shoal_release(b);
+            sh_block_release(b);
             if (err != SHOAL_OK) {
                 return;
             }
@@ -233,7 +233,7 @@ shoal_err shoal_condition_wait(shoal_condition *condition, int64_t timeout)
     sh_store_relaxed(&w->condition, b->id);
     err = shoal_queue_put_block(waiters_of(b), mine, SHOAL_NOW);
     if (err != SHOAL_OK) {
-        shoal_release(mine);
+        sh_block_release(mine);
         return err;
     }
     SH_DEATH("condition.wait.queued"); /* death: we hold the lock; recovery hands it on, and notify passes over us */
@@ -247,7 +247,7 @@ shoal_err shoal_condition_wait(shoal_condition *condition, int64_t timeout)
     } else {
         purge(waiters_of(b));
     }
-    shoal_release(mine);
+    sh_block_release(mine);
     if (err == SHOAL_OK && owner_died) {
         err = SHOAL_EOWNERDEAD;
     }

@@ -64,7 +64,7 @@ static shoal_err make_end(shoal_queue *reads, shoal_queue *writes, shoal_block *
         sh_leave();
     }
     if (err != SHOAL_OK) {
-        shoal_release(end);
+        sh_block_release(end);
         return err;
     }
     *out_end = end;
@@ -85,10 +85,10 @@ shoal_err shoal_pipe_create(bool duplex, shoal_pipe **out_a, shoal_pipe **out_b)
     if (err == SHOAL_OK) {
         err = make_end(to_b, to_a, &b);
     }
-    shoal_release(to_a);
-    shoal_release(to_b);
+    shoal_queue_release(to_a);
+    shoal_queue_release(to_b);
     if (err != SHOAL_OK) {
-        shoal_release(a);
+        sh_block_release(a);
         return err;
     }
     *out_a = (shoal_pipe *)a;

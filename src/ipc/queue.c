@@ -83,7 +83,7 @@ shoal_err shoal_queue_put_bytes(shoal_queue *queue, const void *bytes, size_t si
     memcpy(sh_message_room(message, 0), bytes, size);
     err = sh_queue_put_word((shoal_block *)queue, &(sh_put){.kind = SH_ENTRY_MESSAGE, .given = message}, timeout);
     if (err != SHOAL_OK) {
-        shoal_release(message);
+        sh_block_release(message);
     }
     return err;
 }
@@ -105,7 +105,7 @@ shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block *block, int64_t
         return sh_block_require(block, SH_KIND_DATA, "give_block");
     }
     if (sh_load_relaxed(&block->refs) == 1 && sh_queue_give_block_quick((shoal_block *)queue, block)) {
-        shoal_release(block); /* quick: this thread is the only one */
+        sh_block_release(block); /* quick: this thread is the only one */
         return SHOAL_OK;
     }
     return sh_queue_put_word((shoal_block *)queue, &(sh_put){.kind = SH_ENTRY_BLOCK, .given = block}, timeout);
@@ -133,7 +133,7 @@ static shoal_err put_message(shoal_block *q, const shoal_value *value, int64_t t
         err = sh_queue_put_word(q, &(sh_put){.kind = SH_ENTRY_MESSAGE, .given = message}, timeout);
     }
     if (err != SHOAL_OK) {
-        shoal_release(message);
+        sh_block_release(message);
     }
     sh_encoding_fini(&e);
     return err;
@@ -185,7 +185,7 @@ static shoal_err value_of_message(shoal_block *message, shoal_value **out_value)
         sh_leave();
     }
     for (size_t i = 0; i < count; i++) {
-        shoal_release(objects[i]);
+        sh_block_release(objects[i]);
     }
     free(objects);
     return err;
@@ -215,7 +215,7 @@ static shoal_err value_of(const sh_taken *t, shoal_value **out_value)
         break;
     case SH_ENTRY_BLOCK:
         own_given(t->block);
-        v = shoal_value_object(t->block);
+        v = sh_value_object(t->block);
         break;
     default:
         if (t->kind > SH_ENTRY_BYTES_8) {
@@ -247,7 +247,7 @@ shoal_err shoal_queue_get(shoal_queue *queue, int64_t timeout, shoal_value **out
         return err;
     }
     if (t.block != NULL) {
-        shoal_release(t.block);
+        sh_block_release(t.block);
     }
     return err;
 }
@@ -283,7 +283,7 @@ static __attribute__((noinline)) shoal_err get_bytes_slow(shoal_block *q, void *
         memcpy(buffer, bytes, size);
         *out_size = size;
     }
-    shoal_release(t.block);
+    sh_block_release(t.block);
     return err;
 }
 

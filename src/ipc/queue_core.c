@@ -99,7 +99,7 @@ void sh_queue_keep_taken(shoal_block *q, const sh_taken *taken)
     /* More threads than there is room for have no memory at the same time. Its place in the order is lost, not the message. */
     sh_put back = {.kind = taken->kind, .word = taken->word, .given = taken->block};
     if (sh_queue_put_word(q, &back, SHOAL_NOW) != SHOAL_OK) {
-        shoal_release(taken->block);
+        sh_block_release(taken->block);
     }
 }
 

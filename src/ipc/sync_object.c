@@ -79,7 +79,7 @@ shoal_err shoal_semaphore_create(uint32_t value, uint32_t bound, shoal_semaphore
     }
     err = sh_semaphore_format(data_of(b), value, bound);
     if (err != SHOAL_OK) {
-        shoal_release(b);
+        sh_block_release(b);
         return err;
     }
     *out_semaphore = (shoal_semaphore *)b;
@@ -148,7 +148,7 @@ shoal_err shoal_barrier_create(uint32_t parties, shoal_barrier **out_barrier)
     }
     err = sh_barrier_format(data_of(b), parties);
     if (err != SHOAL_OK) {
-        shoal_release(b);
+        sh_block_release(b);
         return err;
     }
     *out_barrier = (shoal_barrier *)b;

@@ -153,13 +153,8 @@ shoal_value *shoal_value_bytes(const void *bytes, size_t size)
     return sh_value_text(SHOAL_BYTES, bytes, size);
 }
 
-shoal_value *shoal_value_object(void *object)
+shoal_value *sh_value_object(shoal_block *block)
 {
-    if (object == NULL) {
-        (void)sh_fail(SHOAL_EINVAL, "an object value of NULL");
-        return NULL;
-    }
-    const shoal_block *block = object;
     if (sh_block_require(block, block->kind, "an object value") != SHOAL_OK) { /* a fork, or a world that was left */
         return NULL;
     }
@@ -171,10 +166,35 @@ shoal_value *shoal_value_object(void *object)
     shoal_value *value = node_create(SHOAL_OBJECT, 0);
     if (value != NULL) {
         value->kind = (uint8_t)kind;
-        value->as.object = shoal_retain(object);
+        value->as.object = sh_block_retain(block);
     }
     return value;
 }
+
+/* A handle from outside: NULL is what a failed call left. */
+static shoal_value *object_value(void *object, sh_kind kind, const char *call)
+{
+    if (object == NULL) {
+        return sh_null_in(call, "the object");
+    }
+    return sh_block_require(object, kind, call) == SHOAL_OK ? sh_value_object(object) : NULL;
+}
+
+#define OBJECT_VALUE(type, kind)                                                                                       \
+    shoal_value *shoal_value_##type(shoal_##type *type)                                                                \
+    {                                                                                                                  \
+        return object_value(type, kind, "shoal_value_" #type);                                                         \
+    }
+
+OBJECT_VALUE(block, SH_KIND_DATA)
+OBJECT_VALUE(queue, SH_KIND_QUEUE)
+OBJECT_VALUE(pipe, SH_KIND_PIPE)
+OBJECT_VALUE(lock, SH_KIND_LOCK)
+OBJECT_VALUE(rlock, SH_KIND_RLOCK)
+OBJECT_VALUE(semaphore, SH_KIND_SEMAPHORE)
+OBJECT_VALUE(condition, SH_KIND_CONDITION)
+OBJECT_VALUE(event, SH_KIND_EVENT)
+OBJECT_VALUE(barrier, SH_KIND_BARRIER)
 
 static sh_a64 *attachment_of(shoal_value *value)
 {
@@ -457,7 +477,7 @@ static void destroy(shoal_value *value)
         free(value->as.map);
     } else if (value->type == SHOAL_OBJECT) {
         drop_attachment(value);
-        shoal_release(value->as.object);
+        sh_block_release(value->as.object);
     }
     free(value);
 }
@@ -521,7 +541,7 @@ shoal_value *shoal_value_copy(const shoal_value *value)
         return sh_value_text(value->type, value->text, value->size);
     }
     if (value->type == SHOAL_OBJECT) {
-        return shoal_value_object(value->as.object);
+        return sh_value_object(value->as.object);
     }
     shoal_value *copy = node_create(value->type, 0);
     if (copy != NULL && value->depth == 0) {

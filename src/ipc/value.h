@@ -85,6 +85,9 @@ const char *sh_kind_name(uint8_t kind);
 /* The number of leading bytes that are UTF-8 without a NUL: size, when all are. */
 size_t sh_text_valid(const char *text, size_t size);
 
+/* A shared object of any kind that can be sent, retained. */
+shoal_value *sh_value_object(shoal_block *block);
+
 /* A string or bytes with that content, which is not checked. NULL: SHOAL_ENOMEM. */
 shoal_value *sh_value_text(shoal_type type, const void *bytes, size_t size);
 

@@ -321,7 +321,7 @@ static int on_ext(decoder *d, const char *base, const char *body, unsigned size,
     if (b[0] == SHOAL_KIND_NONE || b[0] != sh_block_kind(d->objects[index])) {
         return refuse(d, "a shared object of another kind");
     }
-    return deliver(d, shoal_value_object(d->objects[index]), out_value);
+    return deliver(d, sh_value_object(d->objects[index]), out_value);
 }
 
 static int start_container(decoder *d, shoal_value *container, uint32_t count, size_t members, shoal_value **out_value)

@@ -231,7 +231,7 @@ START_TEST(strings_must_be_utf8)
     ck_assert_uint_eq(sh_text_valid("\0", 1), 0);
     ck_refused(shoal_value_string(NULL), NULL, SHOAL_EINVAL);
     ck_refused(shoal_value_bytes(NULL, 1), NULL, SHOAL_EINVAL);
-    ck_refused(shoal_value_object(NULL), NULL, SHOAL_EINVAL);
+    ck_refused(shoal_value_block(NULL), NULL, SHOAL_EINVAL);
     ck_refused(shoal_value_bytes("", SIZE_MAX), NULL, SHOAL_ENOMEM);
     ck_refused(shoal_value_bytes("", SIZE_MAX - 24), NULL, SHOAL_ENOMEM);
 }

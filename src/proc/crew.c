@@ -31,7 +31,7 @@ static void finish_entry(shoal_pool *pool, sh_entry *e, shoal_err err, const cha
     sh_job_finish(e->job, e->number, err, text, value);
     block->extra = NULL;
     free(e);
-    shoal_release(block);
+    sh_block_release(block);
 }
 
 /* The task says DONE or FAILED. */
@@ -115,7 +115,7 @@ shoal_err sh_pool_put(shoal_pool *pool, sh_job *job, size_t i, const sh_target *
     err = put_entry(pool, e);
     if (err != SHOAL_OK) {
         free(e);
-        shoal_release(block);
+        sh_block_release(block);
         return err;
     }
     SH_DEATH("pool.owner.put");
@@ -243,7 +243,7 @@ static void take_in(shoal_pool *pool, const sh_taken *t)
         if (state == SH_WORK_DONE || state == SH_WORK_FAILED) {
             finish_task(pool, e, state == SH_WORK_DONE);
         }
-        shoal_release(t->block);
+        sh_block_release(t->block);
         return;
     }
     uint32_t rank = (uint32_t)t->word;

@@ -132,7 +132,7 @@ START_TEST(b31_the_first_failure_is_reported)
     for (int i = 0; i < 10; i++) {
         shoal_barrier *barrier;
         ck_assert_ok(shoal_barrier_create(4, &barrier));
-        ck_assert_err(shoal_spawn_with(break_barrier, 4, shoal_value_object(barrier), &options, NULL), SHOAL_ECHILD);
+        ck_assert_err(shoal_spawn_with(break_barrier, 4, shoal_value_of(barrier), &options, NULL), SHOAL_ECHILD);
         ck_assert_str_eq(shoal_last_error_text(), "rank 3 ended by SIGKILL");
         shoal_release(barrier);
     }

@@ -193,7 +193,7 @@ START_TEST(children_start_side_by_side)
         uint32_t index;
         ck_assert_ok(shoal_barrier_create(N + 1, &barrier));
         for (int i = 0; i < N; i++) {
-            p[i] = start(_i, meet, shoal_value_object(barrier)); /* none can end before all have been started */
+            p[i] = start(_i, meet, shoal_value_of(barrier)); /* none can end before all have been started */
         }
         ck_assert_ok(shoal_barrier_wait(barrier, LIMIT, &index));
         for (int i = 0; i < N; i++) {
@@ -219,7 +219,7 @@ START_TEST(children_start_beside_a_sweeper)
 {
     shoal_event *stop;
     ck_assert_ok(shoal_event_create(&stop));
-    shoal_process *sweeper = start(_i, sweep_on, shoal_value_object(stop));
+    shoal_process *sweeper = start(_i, sweep_on, shoal_value_of(stop));
     for (int i = 0; i < 30; i++) {
         shoal_process *p = start(_i, no_op, NULL);
         ck_assert_str_eq(finish(p).text, "rank 0 returned");
@@ -316,7 +316,7 @@ START_TEST(fork_beside_working_threads)
     memset(shoal_block_data(block), 'x', 10);
     ck_assert_int_eq(pthread_create(&thread, NULL, churn, stop), 0);
     for (int i = 0; i < 30; i++) {
-        shoal_process *p = start(SHOAL_START_FORK, use_the_heap, shoal_value_object(block));
+        shoal_process *p = start(SHOAL_START_FORK, use_the_heap, shoal_value_of(block));
         ck_assert_str_eq(finish(p).text, "rank 0 returned");
         shoal_process_destroy(p);
     }
@@ -345,7 +345,7 @@ START_TEST(a_child_gets_many_blocks)
         shoal_block *block;
         ck_assert_ok(shoal_block_create(64, &block));
         *(size_t *)shoal_block_data(block) = i;
-        list = shoal_list_add(list, shoal_value_object(block));
+        list = shoal_list_add(list, shoal_value_of(block));
         shoal_release(block);
     }
     shoal_process *p = start(_i, check_many, list);

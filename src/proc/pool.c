@@ -78,8 +78,8 @@ void sh_pool_release(shoal_pool *pool)
         return;
     }
     shoal_value_destroy(pool->worker_args);
-    shoal_release(pool->tasks);
-    shoal_release(pool->answers);
+    shoal_queue_release(pool->tasks);
+    shoal_queue_release(pool->answers);
     pthread_mutex_destroy(&pool->lock);
     pthread_cond_destroy(&pool->changed);
     free(pool->workers);
@@ -105,7 +105,7 @@ static shoal_err make_worker_args(shoal_pool *pool, const shoal_pool_options *o)
     pool->ready = shoal_block_data(ready);
     pool->worker_args = shoal_map(SH_WORKER_TASKS, pool->tasks, SH_WORKER_ANSWERS, pool->answers, SH_WORKER_READY,
                                   ready, SH_WORKER_LIMIT, pool->limit, SH_WORKER_INIT, init, SH_WORKER_ARGS, args);
-    shoal_release(ready);
+    sh_block_release(ready);
     return pool->worker_args != NULL ? SHOAL_OK : shoal_last_error();
 }
 

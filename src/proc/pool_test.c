@@ -171,7 +171,7 @@ START_TEST(futures)
     shoal_event *go;
     shoal_value *v = NULL;
     ck_assert_ok(shoal_event_create(&go));
-    ck_assert_ok(shoal_pool_apply_async(pool, wait_for, shoal_value_object(go), &a));
+    ck_assert_ok(shoal_pool_apply_async(pool, wait_for, shoal_value_of(go), &a));
     ck_assert_ok(shoal_pool_map_async(pool, square, numbers(10), 0, &b));
     ck_assert_ok(shoal_pool_apply_async(pool, square, shoal_value_int(3), &early));
     shoal_future_destroy(early);
@@ -409,7 +409,7 @@ START_TEST(terminate_fails_what_is_not_done)
     shoal_value *v = NULL;
     ck_assert_ok(shoal_event_create(&go));
     for (int i = 0; i < 5; i++) {
-        ck_assert_ok(shoal_pool_apply_async(pool, wait_for, shoal_value_object(go), &waiting[i]));
+        ck_assert_ok(shoal_pool_apply_async(pool, wait_for, shoal_value_of(go), &waiting[i]));
     }
     int64_t begin = sh_now();
     shoal_pool_terminate(pool);
@@ -447,7 +447,7 @@ START_TEST(handles_go_after_their_world)
     ck_assert_ok(shoal_pipe_create(true, &a, &b));
     shoal_value *both = shoal_list(a, go);
     for (int i = 0; i < 2; i++) {
-        ck_assert_ok(shoal_pool_apply_async(pool, wait_for, shoal_value_object(go), &waiting[i]));
+        ck_assert_ok(shoal_pool_apply_async(pool, wait_for, shoal_value_of(go), &waiting[i]));
     }
     shoal_world_leave();
     ck_assert_err(shoal_future_get(waiting[0], LIMIT, &v), SHOAL_ETIMEDOUT);

@@ -135,7 +135,7 @@ static void free_handle(shoal_process *p)
     if (p->pidfd >= 0) {
         close(p->pidfd);
     }
-    shoal_release(p->record);
+    sh_block_release(p->record);
     shoal_value_destroy(p->result);
     pthread_mutex_destroy(&p->lock);
     free(p);

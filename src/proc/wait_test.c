@@ -85,7 +85,7 @@ START_TEST(only_processes)
     shoal_waitable things[3] = {{.ready = true}};
     for (int i = 0; i < 3; i++) {
         ck_assert_ok(shoal_event_create(&go[i]));
-        things[i].process = start(_i, wait_for, shoal_value_object(go[i]));
+        things[i].process = start(_i, wait_for, shoal_value_of(go[i]));
     }
     ck_assert_err(shoal_wait(things, 3, SHOAL_MS(20)), SHOAL_ETIMEDOUT);
     shoal_event_set(go[1]);
@@ -120,7 +120,7 @@ START_TEST(more_than_the_kernel_takes)
         ck_assert_ok(shoal_queue_create(4, &things[i].queue));
     }
     for (int last = 0; last < N; last += N - 1) {
-        shoal_process *p = start(_i, put_into_last, shoal_value_object(things[last].queue));
+        shoal_process *p = start(_i, put_into_last, shoal_value_of(things[last].queue));
         shoal_value *v;
         ck_assert_ok(shoal_wait(things, N, LIMIT));
         for (int i = 0; i < N; i++) {

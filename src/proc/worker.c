@@ -148,7 +148,7 @@ static shoal_err serve(worker *w, shoal_block *block, int64_t *done)
         err = shoal_queue_put_block(w->answers, block, SHOAL_FOREVER);
         SH_DEATH("pool.worker.told");
     }
-    shoal_release(block);
+    sh_block_release(block);
     return err;
 }
 

@@ -52,7 +52,7 @@ static void set_description(shoal_tensor *t, shoal_block *description, uint64_t 
 static shoal_err storage_block(const sh_storage *s, shoal_block **out_block)
 {
     if (s->keeper->kind == SH_KIND_DATA) {
-        *out_block = shoal_retain(s->keeper);
+        *out_block = sh_block_retain(s->keeper);
         return SHOAL_OK;
     }
     sh_ctx *c = sh_enter();
@@ -100,11 +100,11 @@ static shoal_err describe_anew(shoal_tensor *t, shoal_block *grad)
     }
     err = sh_record_create(SH_KIND_TENSOR, objects, grad ? 2 : 1, &d,
                            offsetof(sh_description, shape_and_strides) + 2 * dims * sizeof t->shape[0], &fresh);
-    shoal_release(objects[0]);
+    sh_block_release(objects[0]);
     if (err == SHOAL_OK) {
         shoal_block *old = (shoal_block *)(uintptr_t)sh_swap_acq_rel(&t->description, 0);
         set_description(t, fresh, d.stamp);
-        shoal_release(old);
+        sh_block_release(old);
     }
     return err;
 }
@@ -262,7 +262,7 @@ static shoal_tensor *grad_of(shoal_block *description, const sh_record *r)
     shoal_err err = sh_record_open(r, 1, &own);
     if (err == SHOAL_OK) {
         shoal_tensor *grad = make(own, own, true);
-        shoal_release(own);
+        sh_block_release(own);
         return grad;
     }
     uint64_t id = sh_ref_id(sh_load_acquire(&r->references[1]));
@@ -308,7 +308,7 @@ static shoal_tensor *make(const shoal_block *description, shoal_block *keeper, b
     /* Only of a tensor that has all that the description has: one that is sent on, or woken, by it must not gain or lose a grad. */
     bool whole = !d.has_grad || (t->grad != NULL && sh_load_relaxed(&t->grad->description_id) != 0);
     if (description == keeper && whole) {
-        set_description(t, shoal_retain(keeper), d.stamp);
+        set_description(t, sh_block_retain(keeper), d.stamp);
     }
     return t;
 }

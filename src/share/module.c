@@ -149,7 +149,7 @@ static shoal_tensor *tensor_at(const shoal_module *module, const sh_record *reco
         return NULL;
     }
     shoal_tensor *t = sh_tensor_of_description(description);
-    shoal_release(description);
+    sh_block_release(description);
     return t;
 }
 
@@ -214,8 +214,8 @@ shoal_value *shoal_value_module(shoal_module *module)
     if (!module || sh_module_describe(module, &record) != SHOAL_OK) {
         return NULL;
     }
-    shoal_value *value = shoal_value_object(record);
-    shoal_release(record);
+    shoal_value *value = sh_value_object(record);
+    sh_block_release(record);
     return value;
 }
 

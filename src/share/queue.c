@@ -55,7 +55,7 @@ shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tens
                 &(sh_taken){.kind = SH_ENTRY_BLOCK, .word = sh_ref_make(description->id, 1), .block = description});
             return SHOAL_ENOMEM;
         }
-        shoal_release(description);
+        sh_block_release(description);
     }
     if (!t) {
         return shoal_last_error();

@@ -346,7 +346,7 @@ static shoal_tensor *part(const sh_record *r, uint64_t i)
         return NULL;
     }
     shoal_tensor *t = sh_tensor_of_description(block);
-    shoal_release(block);
+    sh_block_release(block);
     return t;
 }
 

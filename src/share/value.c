@@ -38,7 +38,7 @@ shoal_value *shoal_value_tensor(shoal_tensor *t)
     if (!t || sh_tensor_describe(t, &description) != SHOAL_OK) {
         return NULL;
     }
-    return shoal_value_object(description);
+    return sh_value_object(description);
 }
 
 shoal_value *shoal_value_sparse(shoal_sparse *s)
@@ -47,8 +47,8 @@ shoal_value *shoal_value_sparse(shoal_sparse *s)
     if (!s || sh_sparse_describe(s, &record) != SHOAL_OK) {
         return NULL;
     }
-    shoal_value *value = shoal_value_object(record);
-    shoal_release(record);
+    shoal_value *value = sh_value_object(record);
+    sh_block_release(record);
     return value;
 }
 

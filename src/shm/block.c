@@ -203,8 +203,8 @@ void sh_block_unref_lost(shoal_block *block)
 {
     shoal_block *parts[2] = {block->parts[0], block->parts[1]};
     if (sh_count_down(&block->refs)) { /* its memory goes when the next world is left */
-        shoal_release(parts[0]);
-        shoal_release(parts[1]);
+        sh_block_release(parts[0]);
+        sh_block_release(parts[1]);
     }
 }
 
@@ -239,17 +239,22 @@ static shoal_block *handle_memory(void)
 {
     shoal_block *b = sh_held.spare;
     if (b == NULL) {
-        return calloc(1, sizeof *b);
+        b = calloc(1, sizeof *b);
+    } else {
+        sh_held.spare = b->next;
+        sh_held.spare_count--;
+        memset(b, 0, sizeof *b);
     }
-    sh_held.spare = b->next;
-    sh_held.spare_count--;
-    memset(b, 0, sizeof *b);
+    if (b != NULL) {
+        b->magic = SH_HANDLE_MAGIC;
+    }
     return b;
 }
 
 static void handle_free(shoal_block *b)
 {
     free(b->extra);
+    b->magic = 0;
     if (sh_held.spare_count == SPARE_MAX) {
         free(b);
         return;

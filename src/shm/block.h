@@ -11,8 +11,13 @@
 #include <shoal/block.h>
 #include <shoal/value.h>
 
+#define SH_HANDLE_MAGIC 0x6c616f68u
+
 struct shoal_block {
-    sh_a64 refs; /* of this process; the handle goes with the last */
+    uint32_t
+        magic; /* SH_HANDLE_MAGIC while it is a handle: a pointer of another type, given by a cast, is known by it */
+    uint32_t idle_at; /* place among the idle handles + 1; 0: in use */
+    sh_a64 refs;      /* of this process; the handle goes with the last */
     uint64_t id;
     uint64_t cell; /* offset of the cell that holds its reference */
     uint64_t size;
@@ -24,7 +29,6 @@ struct shoal_block {
     shoal_block *parts[2];                  /* handles of the blocks that this one is made of; released with it */
     shoal_block *next;
     sh_kind kind;
-    uint32_t idle_at; /* place among the idle handles + 1; 0: in use */
     bool received;    /* it came by a message: it may come again */
     bool inherited;   /* its cell is one of SH_KIND_INHERITED */
     bool left_behind; /* an end of a pipe that a plain fork left to the parent; it is lost, too */
@@ -53,7 +57,11 @@ shoal_err sh_block_open(sh_ctx *c, uint64_t id, shoal_block **out_block);
 /* Gives a part of our weight to an empty reference word that is ours. */
 shoal_err sh_block_give(sh_ctx *c, const shoal_block *block, uint64_t to);
 
-/* shoal_release for one who is inside. */
+/* References of any kind of object, without a check of the kind; NULL is allowed. */
+shoal_block *sh_block_retain(shoal_block *block);
+void sh_block_release(shoal_block *block);
+
+/* sh_block_release for one who is inside. */
 void sh_block_unref(sh_ctx *c, shoal_block *block);
 
 shoal_kind sh_block_kind(const shoal_block *block);
@@ -72,7 +80,7 @@ static inline bool sh_block_is_lost(const shoal_block *block)
     return block->meta == NULL;
 }
 
-/* shoal_release for one of those. */
+/* sh_block_release for one of those. */
 void sh_block_unref_lost(shoal_block *block);
 
 /* All handles go, or are lost: at the end of the process's stay. Also forgets the free cells. */

@@ -335,7 +335,7 @@ static shoal_queue *queues_within(int depth)
         shoal_queue *q;
         ck_assert_ok(shoal_queue_create(0, &q));
         if (outer != NULL) {
-            ck_assert_ok(shoal_queue_put(q, shoal_value_object(outer), SHOAL_NOW));
+            ck_assert_ok(shoal_queue_put(q, shoal_value_of(outer), SHOAL_NOW));
             shoal_release(outer);
         }
         outer = q;
@@ -365,7 +365,7 @@ START_TEST(a_message_with_a_thousand_blocks_dies_with_its_queue)
         shoal_value *list = shoal_value_list();
         for (int i = 0; i < 1000; i++) {
             blocks[i] = make((size_t)i);
-            list = shoal_list_add(list, shoal_value_object(blocks[i]));
+            list = shoal_list_add(list, shoal_value_of(blocks[i]));
         }
         ck_assert_ok(shoal_queue_put(q, list, SHOAL_NOW));
         for (int i = 0; i < 1000 && keep == 0; i++) {

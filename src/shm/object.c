@@ -1,4 +1,5 @@
 /* Handles from outside: the public calls, and what every kind of object asks of its handle. */
+#include "base/log.h"
 #include "shm/block.h"
 
 #include <string.h>
@@ -35,6 +36,9 @@ shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *w
             SHOAL_EFORK,
             "%s: fork leaves ends of pipes to the parent: start the child with shoal_process_start, or send it the end",
             what);
+    }
+    if (block->magic != SH_HANDLE_MAGIC) {
+        return sh_fail(SHOAL_EINVAL, "%s: not a handle", what);
     }
     if (sh_block_is_lost(block)) {
         return sh_fail(SHOAL_ESTATE, "%s: this process has left the world of the object", what);
@@ -117,23 +121,25 @@ static inline bool drop_ref(shoal_block *block)
     return false;
 }
 
-void *shoal_retain(void *object)
+shoal_block *sh_block_retain(shoal_block *block)
 {
-    if (object != NULL) {
-        sh_count_up(&((shoal_block *)object)->refs);
+    if (block != NULL) {
+        sh_count_up(&block->refs);
     }
-    return object;
+    return block;
 }
 
-void shoal_release(void *object)
+void sh_block_release(shoal_block *block)
 {
-    shoal_block *b = object;
-    if (b == NULL || drop_ref(b)) {
+    if (block == NULL || drop_ref(block)) {
         return;
     }
-    if (sh_block_is_lost(b)) {
-        sh_block_unref_lost(b);
+    if (sh_block_is_lost(block)) {
+        sh_block_unref_lost(block);
         return;
+    }
+    if (__builtin_expect(sh_the_world.attachment != SH_ATTACHED, 0)) {
+        return; /* a process that is ending, or holds nothing here: clean-up never fails */
     }
     if (sh_the_world.attachment !=
         SH_ATTACHED) { /* a process that is ending, or holds nothing here: clean-up never fails */
@@ -143,7 +149,62 @@ void shoal_release(void *object)
     if (c == NULL) {
         return;
     }
-    sh_block_unref(c,
-                   b); /* inside, nobody receives the block; another thread may have retained it, if it held it too */
+    /* Inside, nobody receives the block; another thread may have retained it, if it held it too. */
+    sh_block_unref(c, block);
     sh_leave();
 }
+
+/* ---- references by type ---- */
+
+/* Only the first four bytes are read of what may be anything: no object of the library is smaller. */
+static inline bool is_handle(const shoal_block *block, sh_kind kind)
+{
+    return block->magic == SH_HANDLE_MAGIC && (block->kind == kind || sh_block_is_lost(block));
+}
+
+static __attribute__((noinline)) void refuse(const char *call, const shoal_block *block)
+{
+    sh_log("%s: %p is no such handle; nothing was changed%s", call, (const void *)block,
+           block->magic == SH_HANDLE_MAGIC ? " (it is a handle of another kind)" : "");
+}
+
+static inline void *retain_as(void *object, sh_kind kind, const char *call)
+{
+    shoal_block *block = object;
+    if (block != NULL && !is_handle(block, kind)) {
+        refuse(call, block);
+        (void)sh_fail(SHOAL_EINVAL, "%s: not a handle of this type", call);
+        return NULL;
+    }
+    return sh_block_retain(block);
+}
+
+static inline void release_as(void *object, sh_kind kind, const char *call)
+{
+    shoal_block *block = object;
+    if (block != NULL && !is_handle(block, kind)) {
+        refuse(call, block);
+        return;
+    }
+    sh_block_release(block);
+}
+
+#define REFERENCES(type, kind)                                                                                         \
+    shoal_##type *shoal_##type##_retain(shoal_##type *type)                                                            \
+    {                                                                                                                  \
+        return retain_as(type, kind, "shoal_" #type "_retain");                                                        \
+    }                                                                                                                  \
+    void shoal_##type##_release(shoal_##type *type)                                                                    \
+    {                                                                                                                  \
+        release_as(type, kind, "shoal_" #type "_release");                                                             \
+    }
+
+REFERENCES(block, SH_KIND_DATA)
+REFERENCES(queue, SH_KIND_QUEUE)
+REFERENCES(pipe, SH_KIND_PIPE)
+REFERENCES(lock, SH_KIND_LOCK)
+REFERENCES(rlock, SH_KIND_RLOCK)
+REFERENCES(semaphore, SH_KIND_SEMAPHORE)
+REFERENCES(condition, SH_KIND_CONDITION)
+REFERENCES(event, SH_KIND_EVENT)
+REFERENCES(barrier, SH_KIND_BARRIER)

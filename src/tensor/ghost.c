@@ -49,11 +49,11 @@ bool sh_ghost_keep(shoal_tensor *t)
                     .size = s->size,
                     .worlds = sh_blocks_worlds};
     if (s->keeper == description && s->meta != NULL && sh_storage_rest(s, &g->storage)) {
-        shoal_release(description); /* the storage's */
+        sh_block_release(description); /* the storage's */
     } else {
         sh_storage_release(s);
     }
-    shoal_release(description); /* the tensor's */
+    sh_block_release(description); /* the tensor's */
     return true;
 }
 

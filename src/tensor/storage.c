@@ -183,7 +183,7 @@ sh_storage *sh_storage_create_shared(size_t size)
     sh_storage *s = new_storage(&sh_device_cpu, size);
     if (!s || become_block_locked(s, block) != SHOAL_OK) {
         sh_cpu_cache_free(s, sizeof *s);
-        shoal_release(block);
+        sh_block_release(block);
         return NULL;
     }
     return s;
@@ -209,7 +209,7 @@ sh_storage *sh_storage_of_block(uint64_t id, const sh_found *found, shoal_block 
     } else {
         s = new_storage(&sh_device_cpu, found->size);
         if (s && become_block(s, id, found->data, keeper) == SHOAL_OK) {
-            (void)shoal_retain(keeper);
+            (void)sh_block_retain(keeper);
             s->meta = found->meta;
         } else {
             sh_cpu_cache_free(s, sizeof *s);
@@ -238,7 +238,7 @@ bool sh_storage_wake(sh_storage *s, shoal_block *keeper)
         return false;
     }
     sh_store_relaxed(&s->refs, 1);
-    s->keeper = shoal_retain(keeper);
+    s->keeper = sh_block_retain(keeper);
     *s->owner = NULL;
     return true;
 }
@@ -274,7 +274,7 @@ shoal_err sh_storage_share(sh_storage *s)
     }
     err = become_block_locked(s, block);
     if (err != SHOAL_OK) {
-        shoal_release(block);
+        sh_block_release(block);
         return err;
     }
     s->device->free(old, s->size);
@@ -309,7 +309,7 @@ void sh_storage_release(sh_storage *s)
         return;
     }
     if (s->keeper) {
-        shoal_release(s->keeper);
+        sh_block_release(s->keeper);
     } else if (!s->foreign) {
         s->device->free(s->data, s->size);
     } else if (s->release) {

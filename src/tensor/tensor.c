@@ -80,7 +80,7 @@ static void destroy(shoal_tensor *t)
     shoal_tensor_release(t->grad);
     shoal_block *description = (shoal_block *)(uintptr_t)sh_load_acquire(&t->description);
     if (description) {
-        shoal_release(description);
+        sh_block_release(description);
     }
     free(t->hooks);
     sh_storage_release(t->storage);

@@ -49,7 +49,7 @@ shoal_module *sh_module_clone(shoal_module *module)
         return NULL;
     }
     shoal_module *clone = sh_module_of_record(record);
-    shoal_release(record);
+    sh_block_release(record);
     if (clone != NULL && separate(clone, module) != SHOAL_OK) {
         shoal_module_destroy(clone);
         clone = NULL;

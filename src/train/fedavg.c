@@ -210,8 +210,8 @@ static shoal_value *arguments(sh_job *job, int rank)
 {
     const sh_fedavg *f = job->fedavg;
     shoal_value *map = sh_rounds_arguments(job, rank);
-    map = shoal_map_set(map, "parts", SHOAL_V(f->parts_block));
-    return shoal_map_set(map, "sums", SHOAL_V(f->sums[rank]));
+    map = shoal_map_set(map, "parts", shoal_value_of(f->parts_block));
+    return shoal_map_set(map, "sums", shoal_value_of(f->sums[rank]));
 }
 
 /* The finished sums of a rank: all its clients of the round are in them. */

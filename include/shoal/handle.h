@@ -1,0 +1,161 @@
+/* Handles: what a process holds of a shared object, by type, and its references.
+ *
+ * Calls borrow the handles that they are given; whatever stores one retains it. Only calls named give take the caller's reference,
+ * and only when they succeed.
+ */
+#ifndef SHOAL_HANDLE_H
+#define SHOAL_HANDLE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct shoal_block shoal_block;
+typedef struct shoal_queue shoal_queue;
+typedef struct shoal_pipe shoal_pipe;
+typedef struct shoal_lock shoal_lock;
+typedef struct shoal_rlock shoal_rlock;
+typedef struct shoal_semaphore shoal_semaphore;
+typedef struct shoal_condition shoal_condition;
+typedef struct shoal_event shoal_event;
+typedef struct shoal_barrier shoal_barrier;
+typedef struct shoal_tensor shoal_tensor;
+typedef struct shoal_dataset shoal_dataset;
+
+/* retain: one more reference of this process; returns its argument. release: one less. NULL is allowed. With the last reference of
+ * the last holder the object is gone. Neither blocks. Any thread. A pointer that is no handle of the type, by a cast, is refused with
+ * a log line (retain returns NULL, SHOAL_EINVAL), and nothing is changed. release never changes the last error, and is allowed after
+ * shoal_world_leave and at the end of the process. */
+shoal_block *shoal_block_retain(shoal_block *block);
+void shoal_block_release(shoal_block *block);
+shoal_queue *shoal_queue_retain(shoal_queue *queue);
+void shoal_queue_release(shoal_queue *queue);
+shoal_pipe *shoal_pipe_retain(shoal_pipe *pipe);
+void shoal_pipe_release(shoal_pipe *pipe);
+shoal_lock *shoal_lock_retain(shoal_lock *lock);
+void shoal_lock_release(shoal_lock *lock);
+shoal_rlock *shoal_rlock_retain(shoal_rlock *rlock);
+void shoal_rlock_release(shoal_rlock *rlock);
+shoal_semaphore *shoal_semaphore_retain(shoal_semaphore *semaphore);
+void shoal_semaphore_release(shoal_semaphore *semaphore);
+shoal_condition *shoal_condition_retain(shoal_condition *condition);
+void shoal_condition_release(shoal_condition *condition);
+shoal_event *shoal_event_retain(shoal_event *event);
+void shoal_event_release(shoal_event *event);
+shoal_barrier *shoal_barrier_retain(shoal_barrier *barrier);
+void shoal_barrier_release(shoal_barrier *barrier);
+shoal_tensor *shoal_tensor_retain(shoal_tensor *t);
+void shoal_tensor_release(shoal_tensor *t);
+shoal_dataset *shoal_dataset_retain(shoal_dataset *set);
+void shoal_dataset_release(shoal_dataset *set);
+
+/* shoal_retain(x) and shoal_release(x) are the calls above by the type of x. They do not compile for anything else: a value, a module or
+ * a void pointer. */
+#ifdef __cplusplus
+}
+inline shoal_block *shoal_retain(shoal_block *x)
+{
+    return shoal_block_retain(x);
+}
+inline void shoal_release(shoal_block *x)
+{
+    shoal_block_release(x);
+}
+inline shoal_queue *shoal_retain(shoal_queue *x)
+{
+    return shoal_queue_retain(x);
+}
+inline void shoal_release(shoal_queue *x)
+{
+    shoal_queue_release(x);
+}
+inline shoal_pipe *shoal_retain(shoal_pipe *x)
+{
+    return shoal_pipe_retain(x);
+}
+inline void shoal_release(shoal_pipe *x)
+{
+    shoal_pipe_release(x);
+}
+inline shoal_lock *shoal_retain(shoal_lock *x)
+{
+    return shoal_lock_retain(x);
+}
+inline void shoal_release(shoal_lock *x)
+{
+    shoal_lock_release(x);
+}
+inline shoal_rlock *shoal_retain(shoal_rlock *x)
+{
+    return shoal_rlock_retain(x);
+}
+inline void shoal_release(shoal_rlock *x)
+{
+    shoal_rlock_release(x);
+}
+inline shoal_semaphore *shoal_retain(shoal_semaphore *x)
+{
+    return shoal_semaphore_retain(x);
+}
+inline void shoal_release(shoal_semaphore *x)
+{
+    shoal_semaphore_release(x);
+}
+inline shoal_condition *shoal_retain(shoal_condition *x)
+{
+    return shoal_condition_retain(x);
+}
+inline void shoal_release(shoal_condition *x)
+{
+    shoal_condition_release(x);
+}
+inline shoal_event *shoal_retain(shoal_event *x)
+{
+    return shoal_event_retain(x);
+}
+inline void shoal_release(shoal_event *x)
+{
+    shoal_event_release(x);
+}
+inline shoal_barrier *shoal_retain(shoal_barrier *x)
+{
+    return shoal_barrier_retain(x);
+}
+inline void shoal_release(shoal_barrier *x)
+{
+    shoal_barrier_release(x);
+}
+inline shoal_tensor *shoal_retain(shoal_tensor *x)
+{
+    return shoal_tensor_retain(x);
+}
+inline void shoal_release(shoal_tensor *x)
+{
+    shoal_tensor_release(x);
+}
+inline shoal_dataset *shoal_retain(shoal_dataset *x)
+{
+    return shoal_dataset_retain(x);
+}
+inline void shoal_release(shoal_dataset *x)
+{
+    shoal_dataset_release(x);
+}
+#else
+#define SHOAL_BY_HANDLE(call, x)                                                                                       \
+    _Generic((x), shoal_block *                                                                                        \
+             : shoal_block_##call, shoal_queue *                                                                       \
+             : shoal_queue_##call, shoal_pipe *                                                                        \
+             : shoal_pipe_##call, shoal_lock *                                                                         \
+             : shoal_lock_##call, shoal_rlock *                                                                        \
+             : shoal_rlock_##call, shoal_semaphore *                                                                   \
+             : shoal_semaphore_##call, shoal_condition *                                                               \
+             : shoal_condition_##call, shoal_event *                                                                   \
+             : shoal_event_##call, shoal_barrier *                                                                     \
+             : shoal_barrier_##call, shoal_tensor *                                                                    \
+             : shoal_tensor_##call, shoal_dataset *                                                                    \
+             : shoal_dataset_##call)(x)
+#define shoal_retain(x) SHOAL_BY_HANDLE(retain, x)
+#define shoal_release(x) SHOAL_BY_HANDLE(release, x)
+#endif
+#endif
