@@ -81,7 +81,8 @@ typedef struct kill_stage {
     shoal_event *event;
     shoal_condition *condition;
     shoal_barrier *barrier;
-    bool tight; /* the heap is too small for all of them: SHOAL_ENOMEM is no failure */
+    bool in_order; /* who ends recovers itself: nobody else need do so */
+    bool tight;    /* the heap is too small for all of them: SHOAL_ENOMEM is no failure */
     int survivors;
     pid_t pids[KILL_SURVIVORS_MAX];
     uint64_t random;

@@ -10,11 +10,7 @@
 
 static shoal_err put_value(shoal_queue *q, shoal_value *v, int64_t timeout)
 {
-    shoal_err err = shoal_queue_put(q, v, timeout);
-    if (err != SHOAL_OK) {
-        shoal_value_destroy(v);
-    }
-    return err;
+    return shoal_queue_put(q, v, timeout);
 }
 
 /* The channel's own put is over: it is counted before anything else can go wrong. */
@@ -202,10 +198,7 @@ static uint64_t id_of_pipe(shoal_pipe *end)
     if (shoal_pipe_recv(end, SHOAL_NOW, &v) == SHOAL_OK) {
         id = (uint64_t)sh_int_of(v);
         shoal_value_destroy(v);
-        v = shoal_value_int(1);
-        if (shoal_pipe_send(end, v, SHOAL_NOW) != SHOAL_OK) {
-            shoal_value_destroy(v); /* its sender has gone */
-        }
+        (void)!shoal_pipe_send(end, shoal_value_int(1), SHOAL_NOW); /* its sender may have gone */
     }
     return id;
 }

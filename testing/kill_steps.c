@@ -167,12 +167,9 @@ static bool is_late(shoal_err err)
 
 static shoal_err put_to_own(kill_stage *stage, shoal_queue *q, int n)
 {
-    shoal_value *v = shoal_value_int(n);
     shoal_block *b = n % 50 == 7 ? make_block(stage, 100, 1) : NULL;
-    shoal_err err = b != NULL ? shoal_queue_put_block(q, b, SHOAL_NOW) : shoal_queue_put(q, v, SHOAL_NOW);
-    if (b != NULL || err != SHOAL_OK) {
-        shoal_value_destroy(v);
-    }
+    shoal_err err =
+        b != NULL ? shoal_queue_put_block(q, b, SHOAL_NOW) : shoal_queue_put(q, shoal_value_int(n), SHOAL_NOW);
     shoal_release(b);
     return err;
 }
@@ -206,18 +203,16 @@ static void grow(kill_stage *stage, uint64_t *random)
 /* a sends a value and bytes and goes; b reads both, and then the end. */
 static shoal_err use_pipe(kill_stage *stage, shoal_pipe *a, shoal_pipe *b)
 {
-    shoal_value *v = shoal_map("x", 1, "y", "two");
+    shoal_value *v = NULL;
     char text[8];
     size_t size = 0;
-    shoal_err err = shoal_pipe_send(a, v, SHOAL_NOW);
+    shoal_err err = shoal_pipe_send(a, shoal_map("x", 1, "y", "two"), SHOAL_NOW);
     if (err != SHOAL_OK) {
-        shoal_value_destroy(v);
         shoal_release(a);
         return err;
     }
     err = shoal_pipe_send_bytes(a, "abc", 3, SHOAL_NOW);
     shoal_release(a);
-    v = NULL;
     if (err == SHOAL_OK) {
         err = shoal_pipe_recv(b, SHOAL_NOW, &v);
     }

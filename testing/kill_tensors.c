@@ -51,7 +51,6 @@ shoal_err kill_put_tensor(shoal_queue *q, kill_count *count, uint64_t id, uint64
 {
     size_t mark = shoal_scope_mark();
     shoal_tensor *t = make_tensor(id, random);
-    shoal_value *v = NULL;
     shoal_err err = t == NULL ? shoal_last_error() : SHOAL_OK;
     uint64_t way = sh_random_below(random, 4);
     if (err == SHOAL_OK && way == 0) {
@@ -60,13 +59,10 @@ shoal_err kill_put_tensor(shoal_queue *q, kill_count *count, uint64_t id, uint64
         err = shoal_queue_give_tensor(q, t, SHOAL_NOW);
         t = err == SHOAL_OK ? NULL : t;
     } else if (err == SHOAL_OK) {
-        v = make_value(t, id);
-        err = shoal_queue_put(q, v, SHOAL_NOW);
+        err = shoal_queue_put(q, make_value(t, id), SHOAL_NOW);
     }
     if (err == SHOAL_OK) {
         sh_add_relaxed(&count->put, 1);
-    } else {
-        shoal_value_destroy(v);
     }
     shoal_tensor_release(t);
     shoal_scope_release(mark);

@@ -30,7 +30,7 @@ typedef enum shoal_err {
     SHOAL_ELAYOUT,    /* the world was made by a build with another memory layout */
     SHOAL_ECORRUPT,   /* bytes from outside do not decode, or the world is damaged */
     SHOAL_ELIMIT,     /* a documented limit is reached (processes, holders, nesting) */
-    SHOAL_EFORK,      /* this process was forked behind Shoal's back and holds nothing here */
+    SHOAL_EFORK,      /* this process was forked, and what the call is for belongs to its parent */
     SHOAL_ESTATE,     /* the call does not fit the state: joined twice, task_done too often */
     SHOAL_ECHILD,     /* a process ended with an error, an exit status or a signal: the text tells which */
     SHOAL_EOS,        /* the system refused: the text names the call and its errno */

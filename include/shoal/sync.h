@@ -56,8 +56,8 @@ SHOAL_MUST_USE shoal_err shoal_event_wait(shoal_event *event, int64_t timeout);
 
 /* Barrier for `parties` (at least 1). wait returns SHOAL_OK to all of them together, with a number from 0 to parties
  * - 1 that is each waiter's own (parties - 1: it came last); or SHOAL_EBROKEN to all when one of them timed out,
- * called abort, or died: a process that is killed while it holds a reference to the barrier is a party that will not
- * come. A broken barrier stays broken until reset, which also breaks it for those who wait at that moment. A waiter
+ * called abort, or died: a process that is killed and made the barrier, was given it, or has waited there, is a party that
+ * will not come; one that only inherited it by fork is none. A broken barrier stays broken until reset, which also breaks it for those who wait at that moment. A waiter
  * whose own time limit passed gets SHOAL_ETIMEDOUT. out_index may be
  * NULL. */
 SHOAL_MUST_USE shoal_err shoal_barrier_create(uint32_t parties, shoal_barrier **out_barrier);

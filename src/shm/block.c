@@ -34,6 +34,8 @@ static bool grow_table(void)
     if (fresh == NULL) {
         return false;
     }
+    sh_held.growing = true;
+    sh_signal_fence();
     sh_held.buckets = fresh;
     sh_held.bucket_count = new_count;
     for (size_t i = 0; i < old_count; i++) {
@@ -44,6 +46,8 @@ static bool grow_table(void)
             fresh[k] = b;
         }
     }
+    sh_signal_fence();
+    sh_held.growing = false;
     free(old);
     return true;
 }
@@ -130,6 +134,27 @@ static void leave_cell(const shoal_block *b)
 
 static void drop_idle(void);
 
+static shoal_err more_cells(sh_ctx *c)
+{
+    uint64_t size = sh_held.next_chunk, spare = sh_held.free_cells[0];
+    size_t more = (size - sizeof(sh_cells_shm)) / 8;
+    sh_cells_shm *cells;
+    if (!room_for_cells(sh_held.cells + more)) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for %zu cells", more);
+    }
+    shoal_err err = make_chunk(c, SH_KIND_CELLS, size, spare, &cells);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    hang_chunk(c, c->slot, spare, cells);
+    for (size_t i = more; i > 0; i--) {
+        sh_held.free_cells[sh_held.free_count++] = sh_offset_of(&cells->cells[i - 1]);
+    }
+    sh_held.cells += more;
+    sh_held.next_chunk = size * 2 < CHUNK_MAX ? size * 2 : CHUNK_MAX;
+    return SHOAL_OK;
+}
+
 /* The last free cell is never given out: a new chunk needs one. */
 static shoal_err take_cell(sh_ctx *c, uint64_t *out_cell)
 {
@@ -137,22 +162,14 @@ static shoal_err take_cell(sh_ctx *c, uint64_t *out_cell)
         drop_idle();
     }
     if (sh_held.free_count <= 1) {
-        uint64_t size = sh_held.next_chunk, spare = sh_held.free_cells[0];
-        size_t more = (size - sizeof(sh_cells_shm)) / 8;
-        sh_cells_shm *cells;
-        if (!room_for_cells(sh_held.cells + more)) {
-            return sh_fail(SHOAL_ENOMEM, "no memory for %zu cells", more);
-        }
-        shoal_err err = make_chunk(c, SH_KIND_CELLS, size, spare, &cells);
+        sh_held.growing = true;
+        sh_signal_fence();
+        shoal_err err = more_cells(c);
+        sh_signal_fence();
+        sh_held.growing = false;
         if (err != SHOAL_OK) {
             return err;
         }
-        hang_chunk(c, c->slot, spare, cells);
-        for (size_t i = more; i > 0; i--) {
-            sh_held.free_cells[sh_held.free_count++] = sh_offset_of(&cells->cells[i - 1]);
-        }
-        sh_held.cells += more;
-        sh_held.next_chunk = size * 2 < CHUNK_MAX ? size * 2 : CHUNK_MAX;
     }
     *out_cell = sh_held.free_cells[--sh_held.free_count];
     return SHOAL_OK;
@@ -528,6 +545,9 @@ shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index, sh_inherit what)
 {
     size_t n = 0;
     sh_cells_shm *chunk = NULL;
+    if (sh_held.growing) {
+        return sh_fail(SHOAL_ESTATE, "a signal handler forks in the middle of a call");
+    }
     drop_idle(); /* in the child their cells would be free, and theirs */
     free(inherited);
     inherited = calloc(sh_held.count + 1, sizeof *inherited);

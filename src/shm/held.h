@@ -19,6 +19,7 @@ typedef struct sh_held_blocks {
     size_t free_count, free_room;
     size_t cells;      /* how many we have, free or not; free_room is at least that */
     size_t next_chunk; /* bytes of the next chunk of cells */
+    bool growing;      /* this very moment: a signal handler that forks must not do the same */
     shoal_block
         *spare; /* freed handles, for the next ones: to receive and release a block need not go through malloc */
     size_t spare_count;
