@@ -8,11 +8,6 @@
 #define BYTES_MAX 6000
 #define WAIT_SHORT (SHOAL_MS(1) / 4)
 
-static shoal_err put_value(shoal_queue *q, shoal_value *v, int64_t timeout)
-{
-    return shoal_queue_put(q, v, timeout);
-}
-
 /* The channel's own put is over: it is counted before anything else can go wrong. */
 static shoal_err sent(kill_count *count, shoal_err err)
 {
@@ -100,7 +95,7 @@ static shoal_err put_values(shoal_queue *q, kill_count *count, uint64_t id, uint
     }
     if (err == SHOAL_OK) {
         shoal_value *v = shoal_map("id", id, "list", shoal_list(a, b, a), "lock", lock, "text", "words");
-        err = sent(count, put_value(q, v, SHOAL_NOW));
+        err = sent(count, shoal_queue_put(q, v, SHOAL_NOW));
     }
     shoal_release(a);
     shoal_release(b);
@@ -111,7 +106,7 @@ static shoal_err put_values(shoal_queue *q, kill_count *count, uint64_t id, uint
 static shoal_err put_integer(shoal_queue *q, kill_count *count, uint64_t id, uint64_t *random)
 {
     (void)random;
-    return sent(count, put_value(q, shoal_value_int((int64_t)id), WAIT_SHORT));
+    return sent(count, shoal_queue_put(q, shoal_value_int((int64_t)id), WAIT_SHORT));
 }
 
 /* A queue with the id in it, which both sides then go on to fill: it grows while they do. */
@@ -122,9 +117,9 @@ static shoal_err put_queue(shoal_queue *q, kill_count *count, uint64_t id)
     if (err != SHOAL_OK) {
         return err;
     }
-    err = put_value(inner, shoal_value_int((int64_t)id), SHOAL_NOW);
+    err = shoal_queue_put(inner, shoal_value_int((int64_t)id), SHOAL_NOW);
     if (err == SHOAL_OK) {
-        err = sent(count, put_value(q, shoal_value_of(inner), SHOAL_NOW));
+        err = sent(count, shoal_queue_put(q, shoal_value_of(inner), SHOAL_NOW));
     }
     for (int i = 0; err == SHOAL_OK && i < 100; i++) {
         err = shoal_queue_put_bytes(inner, "0123456789", i % 30 == 0 ? 10 : 5, SHOAL_NOW);
@@ -143,7 +138,7 @@ static shoal_err put_pipe(shoal_queue *q, kill_count *count, uint64_t id)
     }
     err = shoal_pipe_send(near_end, shoal_value_int((int64_t)id), SHOAL_NOW);
     if (err == SHOAL_OK) {
-        err = sent(count, put_value(q, shoal_value_of(far_end), SHOAL_NOW));
+        err = sent(count, shoal_queue_put(q, shoal_value_of(far_end), SHOAL_NOW));
     }
     shoal_release(far_end);
     if (err == SHOAL_OK && shoal_pipe_recv(near_end, WAIT_SHORT, &reply) == SHOAL_OK) {
@@ -219,7 +214,7 @@ static uint64_t id_of_value(kill_channel channel, const shoal_value *v)
 static shoal_err (*const puts_of[KILL_CHANNELS])(shoal_queue *, kill_count *, uint64_t, uint64_t *) = {
     [KILL_WORDS] = put_words,   [KILL_BYTES] = put_bytes,         [KILL_BLOCKS] = put_blocks,
     [KILL_VALUES] = put_values, [KILL_BOUNDED] = put_integer,     [KILL_OBJECTS] = put_objects,
-    [KILL_TASKS] = put_integer, [KILL_TENSORS] = kill_put_tensor,
+    [KILL_TASKS] = put_integer, [KILL_TENSORS] = kill_put_tensor, [KILL_DELIVERIES] = put_integer,
 };
 
 bool kill_put(kill_stage *stage, kill_channel channel, uint64_t *random)
@@ -238,6 +233,27 @@ bool kill_put(kill_stage *stage, kill_channel channel, uint64_t *random)
     return err == SHOAL_OK;
 }
 
+/* Gets a message and says that it is done; every third one goes back once, and is got again by whoever comes. */
+static shoal_err get_delivery(shoal_queue *q, kill_count *count, uint64_t *out_id)
+{
+    for (;;) {
+        shoal_value *v = NULL;
+        shoal_delivery d;
+        shoal_err err = shoal_queue_get_delivery(q, WAIT_SHORT, &v, &d);
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        *out_id = (uint64_t)sh_int_of(v);
+        shoal_value_destroy(v);
+        bool back = d.deliveries == 1 && *out_id % 3 == 0;
+        err = back ? shoal_delivery_return(&d) : shoal_delivery_done(&d);
+        if (err != SHOAL_OK || !back) {
+            sh_add_relaxed(&count->got, err == SHOAL_OK);
+            return err;
+        }
+    }
+}
+
 /* The message as it came; *out_id is 0 when it is not whole. got is counted as soon as the library's call is over. */
 static shoal_err get_any(kill_stage *stage, kill_channel channel, uint64_t *out_id)
 {
@@ -247,6 +263,9 @@ static shoal_err get_any(kill_stage *stage, kill_channel channel, uint64_t *out_
     size_t size = 0;
     shoal_err err;
     *out_id = 0;
+    if (channel == KILL_DELIVERIES) {
+        return get_delivery(q, count, out_id);
+    }
     if (channel == KILL_WORDS || channel == KILL_BYTES) {
         err = shoal_queue_get_bytes(q, bytes, sizeof bytes, SHOAL_NOW, &size);
         if (err == SHOAL_OK) {

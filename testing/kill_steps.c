@@ -200,6 +200,51 @@ static void grow(kill_stage *stage, uint64_t *random)
     shoal_release(q);
 }
 
+static shoal_err get_one(shoal_queue *q, shoal_delivery *out_delivery)
+{
+    shoal_value *v = NULL;
+    shoal_err err = shoal_queue_get_delivery(q, SHOAL_NOW, &v, out_delivery);
+    if (err == SHOAL_OK) {
+        shoal_value_destroy(v);
+    }
+    return err;
+}
+
+/* Acknowledged queues of one's own: a message over its limit is rejected, the table grows, and both die with messages out. */
+static void reject(kill_stage *stage, uint64_t *random)
+{
+    enum { OUT = 40 };
+    shoal_queue *rejects = NULL, *q = NULL;
+    shoal_delivery d[OUT];
+    int n = 0;
+    shoal_err err = shoal_queue_create(0, &rejects);
+    if (err == SHOAL_OK) {
+        err = shoal_queue_create_with(&(shoal_queue_options){.acknowledge = true,
+                                                             .lease = SHOAL_SECONDS(100),
+                                                             .deliveries = 1,
+                                                             .rejects = sh_random_below(random, 4) ? rejects : NULL},
+                                      &q);
+    }
+    for (int i = 0; err == SHOAL_OK && i <= OUT; i++) {
+        err = put_to_own(stage, q, i);
+    }
+    if (err == SHOAL_OK && (err = get_one(q, &d[0])) == SHOAL_OK && (err = shoal_delivery_return(&d[0])) == SHOAL_OK) {
+        while (n < OUT &&
+               (err = get_one(q, &d[n])) == SHOAL_OK) { /* the first of them rejects the one that came back */
+            n++;
+        }
+    }
+    if (err == SHOAL_OK) {
+        err = shoal_delivery_extend(&d[n - 1], SHOAL_SECONDS(1));
+    }
+    must(stage, err, "an acknowledged queue of one's own");
+    while (n > 0) {
+        shoal_release(d[--n].queue);
+    }
+    shoal_release(q);
+    shoal_release(rejects);
+}
+
 /* a sends a value and bytes and goes; b reads both, and then the end. */
 static shoal_err use_pipe(kill_stage *stage, shoal_pipe *a, shoal_pipe *b)
 {
@@ -569,6 +614,7 @@ CHANNEL_STEPS(values, KILL_VALUES)
 CHANNEL_STEPS(bounded, KILL_BOUNDED)
 CHANNEL_STEPS(objects, KILL_OBJECTS)
 CHANNEL_STEPS(tasks, KILL_TASKS)
+CHANNEL_STEPS(deliveries, KILL_DELIVERIES)
 CHANNEL_STEPS(tensors, KILL_TENSORS)
 
 const kill_step kill_steps[] = {
@@ -598,6 +644,9 @@ const kill_step kill_steps[] = {
     {"get_tasks", get_tasks, KILL_BY_ALL},
     {"put_tensors", put_tensors, KILL_BY_ALL},
     {"get_tensors", get_tensors, KILL_BY_ALL},
+    {"put_deliveries", put_deliveries, KILL_BY_ALL},
+    {"get_deliveries", get_deliveries, KILL_BY_ALL},
+    {"reject", reject, KILL_BY_ALL},
     {"tensor", kill_tensor_step, KILL_BY_ALL},
     {"grow", grow, KILL_BY_ALL},
     {"pipe", pipe_step, KILL_BY_ALL},

@@ -41,7 +41,7 @@ SHOAL_MUST_USE shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block 
 
 /* Takes the oldest message, of any kind, as a value that the caller owns (shoal_value_destroy). Raw bytes arrive as
  * a bytes value, a block as a block value. Blocks while the queue is empty, at most timeout. Errors:
- * SHOAL_ETIMEDOUT, SHOAL_ECLOSED (closed and empty), SHOAL_ENOMEM, SHOAL_ECORRUPT, SHOAL_EFORK. After SHOAL_ENOMEM the
+ * SHOAL_ETIMEDOUT, SHOAL_ECLOSED (closed and empty), SHOAL_ENOMEM, SHOAL_EINVAL (acknowledged), SHOAL_ECORRUPT, SHOAL_EFORK. After SHOAL_ENOMEM the
  * message is not lost: this process's next get from the queue, of any kind and by any thread, tries it first. Other
  * processes do not see it any more, and it goes when this process ends or releases the queue. */
 SHOAL_MUST_USE shoal_err shoal_queue_get(shoal_queue *queue, int64_t timeout, shoal_value **out_value);
@@ -65,6 +65,64 @@ void shoal_queue_close(shoal_queue *queue);
  * messages were put. join waits until it was called for every message put so far. */
 SHOAL_MUST_USE shoal_err shoal_queue_task_done(shoal_queue *queue);
 SHOAL_MUST_USE shoal_err shoal_queue_join(shoal_queue *queue, int64_t timeout);
+
+/* ---- acknowledged queues ----
+ *
+ * A message that was got from an acknowledged queue stays the queue's until its receiver says that it is done. When the receiver is
+ * killed, or ends, before that, the next receiver gets the message, before newer ones, and is told that it was delivered before. So
+ * every message arrives at least once. A receiver whose work must not happen twice looks at `deliveries`.
+ *
+ *     shoal_queue_create_with(&(shoal_queue_options){.acknowledge = true}, &queue);
+ *     while ((err = shoal_queue_get_delivery(queue, SHOAL_FOREVER, &value, &delivery)) == SHOAL_OK) {
+ *         ... work on value, delivery.deliveries == 1 the first time ...
+ *         err = shoal_delivery_done(&delivery);
+ *     }
+ *
+ * Only shoal_queue_get_delivery gets from it; the other gets, and task_done, are SHOAL_EINVAL. size, join, close and shoal_wait count
+ * the messages that are out: join waits until all are done, and a closed queue gives SHOAL_ECLOSED when nothing is in it and nothing
+ * is out. The bound counts the messages that wait, not those that are out. */
+typedef struct shoal_queue_options {
+    uint64_t bound; /* as in shoal_queue_create */
+    bool acknowledge;
+
+    /* How long a receiver may keep a message, in ns. 0: as long as it lives, also while it is stopped. After that time the next
+     * receiver gets it, and the first one's done is SHOAL_ESTATE. */
+    int64_t lease;
+
+    uint32_t deliveries;  /* of one message, at most; 0: no limit. After that it goes to rejects */
+    shoal_queue *rejects; /* a queue for those, or NULL. Without one, or when it is full or closed, they are dropped */
+} shoal_queue_options;
+
+/* Makes a queue. What is not named is 0; NULL is no options. The caller owns one reference. lease, deliveries and rejects need
+ * acknowledge: SHOAL_EINVAL otherwise. Errors: as shoal_queue_create. */
+SHOAL_MUST_USE shoal_err shoal_queue_create_with(const shoal_queue_options *options, shoal_queue **out_queue);
+
+/* A message that this process got and has not finished. It retains its queue. */
+typedef struct shoal_delivery {
+    shoal_queue *queue;     /* NULL: finished */
+    uint64_t number, state; /* the library's */
+    uint32_t deliveries;    /* how often the message was delivered, with this time: 1 is the first time */
+} shoal_delivery;
+
+/* Gets the oldest message. The caller owns the value; the message stays the queue's until shoal_delivery_done or shoal_delivery_return.
+ * Blocks at most timeout. Any thread, any process. Errors: SHOAL_ETIMEDOUT, SHOAL_ECLOSED, SHOAL_ENOMEM (the message is back in the
+ * queue), SHOAL_EINVAL (not an acknowledged queue), SHOAL_ECORRUPT, SHOAL_EFORK. */
+SHOAL_MUST_USE shoal_err shoal_queue_get_delivery(shoal_queue *queue, int64_t timeout, shoal_value **out_value,
+                                                  shoal_delivery *out_delivery);
+
+/* done: nobody gets the message again. return: the next receiver gets it, at once. Both end the delivery and release its queue. Any
+ * thread of the process that got it. SHOAL_ESTATE: the delivery has ended, or is another process's, or its lease has passed and another
+ * receiver has the message. */
+SHOAL_MUST_USE shoal_err shoal_delivery_done(shoal_delivery *delivery);
+SHOAL_MUST_USE shoal_err shoal_delivery_return(shoal_delivery *delivery);
+
+/* The lease lasts `time` from now on. Without a lease nothing changes. SHOAL_ESTATE: as above. */
+SHOAL_MUST_USE shoal_err shoal_delivery_extend(shoal_delivery *delivery, int64_t time);
+
+/* How many messages reached their limit of deliveries and were dropped because no queue took them. */
+uint64_t shoal_queue_dropped(shoal_queue *queue);
+
+/* ---- pipes ---- */
 
 /* Two-way (or one-way: a receives, b sends) connection of two ends. An end is a shared object like any other and can
  * be sent. When every holder of one end has released it or died, the other gets SHOAL_ECLOSED once it has read what

@@ -140,6 +140,31 @@ shoal_err sh_message_objects(sh_ctx *c, const shoal_block *message, bool keep, s
     return SHOAL_OK;
 }
 
+shoal_err sh_message_open_objects(sh_ctx *c, const shoal_block *message, shoal_block ***out_objects, size_t *out_count)
+{
+    uint64_t count, size;
+    if (bytes_of(message, &count, &size) == NULL) {
+        return sh_fail(SHOAL_ECORRUPT, "message %llu does not fit into its block", (unsigned long long)message->id);
+    }
+    shoal_block **objects = calloc(count > 0 ? count : 1, sizeof(shoal_block *));
+    if (objects == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for %llu objects", (unsigned long long)count);
+    }
+    for (size_t n = 0; n < count; n++) {
+        sh_ref ref = sh_load_acquire(&message_of(message)->references[n]);
+        shoal_err err = sh_ref_weight(ref) != 0
+                            ? sh_block_open(c, sh_ref_id(ref), &objects[n])
+                            : sh_fail(SHOAL_ECORRUPT, "message %llu lacks an object", (unsigned long long)message->id);
+        if (err != SHOAL_OK) {
+            sh_message_objects_drop(c, objects, n);
+            return err;
+        }
+    }
+    *out_objects = objects;
+    *out_count = count;
+    return SHOAL_OK;
+}
+
 void sh_message_objects_drop(sh_ctx *c, shoal_block **objects, size_t count)
 {
     for (size_t i = 0; i < count; i++) {

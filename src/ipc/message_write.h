@@ -20,6 +20,10 @@ shoal_err sh_message_refer(sh_ctx *c, const shoal_block *message, shoal_block *c
  * the message, unless it fails; sh_message_refer puts them back. */
 shoal_err sh_message_objects(sh_ctx *c, const shoal_block *message, bool keep, shoal_block ***out_objects,
                              size_t *out_count);
+
+/* Inside: handles for its objects that draw weights of their own. Nothing in the message changes, so several may read it at once. */
+shoal_err sh_message_open_objects(sh_ctx *c, const shoal_block *message, shoal_block ***out_objects, size_t *out_count);
+
 void sh_message_objects_drop(sh_ctx *c, shoal_block **objects, size_t count);
 shoal_err sh_message_decode(const shoal_block *message, shoal_block **objects, size_t count, shoal_value **out_value);
 

@@ -1,5 +1,6 @@
 #include "ipc/queue.h"
 
+#include "ipc/delivery.h"
 #include "ipc/message_write.h"
 #include "ipc/queue_core.h"
 #include "ipc/queue_quick.h"
@@ -12,14 +13,45 @@
 #define BOUND_MAX (UINT64_C(1) << 30)
 #define ORDER_UNBOUNDED 6u /* the first ring: 64 messages, 1 KiB */
 
-shoal_err shoal_queue_create(uint64_t bound, shoal_queue **out_queue)
+/* Inside: what an acknowledged queue has besides. */
+static shoal_err acknowledge(sh_ctx *c, shoal_block *q, const shoal_queue_options *options)
 {
-    if (bound > BOUND_MAX) {
-        return sh_fail(SHOAL_EINVAL, "a queue for %llu messages: at most %llu", (unsigned long long)bound,
+    sh_queue_shm *shm = sh_queue_shm_of(q);
+    sh_store_relaxed(&shm->lease, (uint64_t)options->lease);
+    sh_store_relaxed(&shm->most, options->deliveries);
+    sh_or_seq_cst(&shm->flags, SH_QUEUE_ACKNOWLEDGED);
+    shoal_err err = sh_deliveries_create(c, q);
+    if (err == SHOAL_OK && options->rejects != NULL) {
+        err = sh_block_require((shoal_block *)options->rejects, SH_KIND_QUEUE, "rejects");
+        if (err == SHOAL_OK) {
+            err = sh_block_give(c, (shoal_block *)options->rejects, sh_offset_of(&shm->rejects));
+        }
+    }
+    return err;
+}
+
+static shoal_err check_options(const shoal_queue_options *o)
+{
+    if (o->bound > BOUND_MAX) {
+        return sh_fail(SHOAL_EINVAL, "a queue for %llu messages: at most %llu", (unsigned long long)o->bound,
                        (unsigned long long)BOUND_MAX);
     }
-    uint32_t order = bound == 0 ? ORDER_UNBOUNDED : SH_RING_ORDER_MIN;
-    while (bound > UINT64_C(1) << order) {
+    if (o->lease < 0 || (!o->acknowledge && (o->lease != 0 || o->deliveries != 0 || o->rejects != NULL))) {
+        return sh_fail(SHOAL_EINVAL, o->lease < 0 ? "a queue with a negative lease"
+                                                  : "lease, deliveries and rejects are for acknowledged queues");
+    }
+    return SHOAL_OK;
+}
+
+shoal_err shoal_queue_create_with(const shoal_queue_options *options, shoal_queue **out_queue)
+{
+    const shoal_queue_options o = options != NULL ? *options : (shoal_queue_options){.bound = 0};
+    shoal_err err = check_options(&o);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    uint32_t order = o.bound == 0 ? ORDER_UNBOUNDED : SH_RING_ORDER_MIN;
+    while (o.bound > UINT64_C(1) << order) {
         order++;
     }
     sh_ctx *c = sh_enter();
@@ -27,10 +59,10 @@ shoal_err shoal_queue_create(uint64_t bound, shoal_queue **out_queue)
         return shoal_last_error();
     }
     shoal_block *q = NULL, *ring = NULL;
-    shoal_err err = sh_block_new(c, sh_class_of(sizeof(sh_queue_shm)), sizeof(sh_queue_shm), &q);
+    err = sh_block_new(c, sh_class_of(sizeof(sh_queue_shm)), sizeof(sh_queue_shm), &q);
     if (err == SHOAL_OK) {
         sh_block_become(q, SH_KIND_QUEUE);
-        sh_store_relaxed(&sh_queue_shm_of(q)->bound, bound);
+        sh_store_relaxed(&sh_queue_shm_of(q)->bound, o.bound);
         err = sh_block_new(c, sh_class_of(sh_ring_bytes(order)), sh_ring_bytes(order), &ring);
     }
     if (err == SHOAL_OK) {
@@ -39,6 +71,9 @@ shoal_err shoal_queue_create(uint64_t bound, shoal_queue **out_queue)
         sh_heap_split(c, ring->cell, sh_offset_of(&sh_queue_shm_of(q)->rings),
                       sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(ring->cell))));
         sh_block_unref(c, ring);
+        err = o.acknowledge ? acknowledge(c, q, &o) : SHOAL_OK;
+    }
+    if (err == SHOAL_OK) {
         err = sh_queue_prepare(q, "queue");
     }
     if (err != SHOAL_OK && q != NULL) {
@@ -51,25 +86,14 @@ shoal_err shoal_queue_create(uint64_t bound, shoal_queue **out_queue)
     return err;
 }
 
-/* A word without a reference. */
-static shoal_err put_plain(shoal_block *q, sh_entry_kind kind, uint64_t word, int64_t timeout)
+shoal_err shoal_queue_create(uint64_t bound, shoal_queue **out_queue)
 {
-    return sh_queue_put_word_quick(q, kind, word)
-               ? SHOAL_OK
-               : sh_queue_put_word(q, &(sh_put){.kind = kind, .word = word}, timeout);
+    return shoal_queue_create_with(&(shoal_queue_options){.bound = bound}, out_queue);
 }
 
-shoal_err shoal_queue_put_bytes(shoal_queue *queue, const void *bytes, size_t size, int64_t timeout)
+/* Bytes as a message of their own. */
+static shoal_err put_raw(shoal_block *q, const void *bytes, size_t size, int64_t timeout)
 {
-    if (size <= 8) {
-        uint64_t word = 0;
-        if (size == 8) {
-            memcpy(&word, bytes, 8); /* of a known size: one instruction */
-        } else if (size > 0) {
-            memcpy(&word, bytes, size);
-        }
-        return put_plain((shoal_block *)queue, (sh_entry_kind)(SH_ENTRY_BYTES_0 + size), word, timeout);
-    }
     shoal_block *message;
     sh_ctx *c = sh_enter();
     if (c == NULL) {
@@ -80,38 +104,17 @@ shoal_err shoal_queue_put_bytes(shoal_queue *queue, const void *bytes, size_t si
     if (err != SHOAL_OK) {
         return err;
     }
-    memcpy(sh_message_room(message, 0), bytes, size);
-    err = sh_queue_put_word((shoal_block *)queue, &(sh_put){.kind = SH_ENTRY_MESSAGE, .given = message}, timeout);
+    if (size > 0) {
+        memcpy(sh_message_room(message, 0), bytes, size);
+    }
+    err = sh_queue_put_word(q, &(sh_put){.kind = SH_ENTRY_MESSAGE, .given = message}, timeout);
     if (err != SHOAL_OK) {
         sh_block_release(message);
     }
     return err;
 }
 
-shoal_err shoal_queue_put_block(shoal_queue *queue, shoal_block *block, int64_t timeout)
-{
-    if (block == NULL || sh_block_is_lost(block)) {
-        return sh_block_require(block, SH_KIND_DATA, "put_block");
-    }
-    if (sh_queue_put_block_quick((shoal_block *)queue, block)) {
-        return SHOAL_OK;
-    }
-    return sh_queue_put_word((shoal_block *)queue, &(sh_put){.kind = SH_ENTRY_BLOCK, .shared = block}, timeout);
-}
-
-shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block *block, int64_t timeout)
-{
-    if (block == NULL || sh_block_is_lost(block)) {
-        return sh_block_require(block, SH_KIND_DATA, "give_block");
-    }
-    if (sh_load_relaxed(&block->refs) == 1 && sh_queue_give_block_quick((shoal_block *)queue, block)) {
-        sh_block_release(block); /* quick: this thread is the only one */
-        return SHOAL_OK;
-    }
-    return sh_queue_put_word((shoal_block *)queue, &(sh_put){.kind = SH_ENTRY_BLOCK, .given = block}, timeout);
-}
-
-/* A value that is not one word. */
+/* A value as a message of its own. */
 static shoal_err put_message(shoal_block *q, const shoal_value *value, int64_t timeout)
 {
     sh_encoding e;
@@ -137,6 +140,63 @@ static shoal_err put_message(shoal_block *q, const shoal_value *value, int64_t t
     }
     sh_encoding_fini(&e);
     return err;
+}
+
+/* A word without a reference, where the quick way did not go. An acknowledged queue holds references only. */
+static __attribute__((noinline)) shoal_err put_plain_slow(shoal_block *q, sh_entry_kind kind, uint64_t word,
+                                                          int64_t timeout)
+{
+    if (!sh_queue_is_acknowledged(q)) {
+        return sh_queue_put_word(q, &(sh_put){.kind = kind, .word = word}, timeout);
+    }
+    if (kind <= SH_ENTRY_BYTES_8) {
+        return put_raw(q, &word, kind - SH_ENTRY_BYTES_0, timeout);
+    }
+    shoal_value v = {.type = kind == SH_ENTRY_INT ? SHOAL_INT : SHOAL_FLOAT};
+    memcpy(&v.as, &word, 8);
+    return put_message(q, &v, timeout);
+}
+
+static shoal_err put_plain(shoal_block *q, sh_entry_kind kind, uint64_t word, int64_t timeout)
+{
+    return sh_queue_put_word_quick(q, kind, word) ? SHOAL_OK : put_plain_slow(q, kind, word, timeout);
+}
+
+shoal_err shoal_queue_put_bytes(shoal_queue *queue, const void *bytes, size_t size, int64_t timeout)
+{
+    if (size <= 8) {
+        uint64_t word = 0;
+        if (size == 8) {
+            memcpy(&word, bytes, 8); /* of a known size: one instruction */
+        } else if (size > 0) {
+            memcpy(&word, bytes, size);
+        }
+        return put_plain((shoal_block *)queue, (sh_entry_kind)(SH_ENTRY_BYTES_0 + size), word, timeout);
+    }
+    return put_raw((shoal_block *)queue, bytes, size, timeout);
+}
+
+shoal_err shoal_queue_put_block(shoal_queue *queue, shoal_block *block, int64_t timeout)
+{
+    if (block == NULL || sh_block_is_lost(block)) {
+        return sh_block_require(block, SH_KIND_DATA, "put_block");
+    }
+    if (sh_queue_put_block_quick((shoal_block *)queue, block)) {
+        return SHOAL_OK;
+    }
+    return sh_queue_put_word((shoal_block *)queue, &(sh_put){.kind = SH_ENTRY_BLOCK, .shared = block}, timeout);
+}
+
+shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block *block, int64_t timeout)
+{
+    if (block == NULL || sh_block_is_lost(block)) {
+        return sh_block_require(block, SH_KIND_DATA, "give_block");
+    }
+    if (sh_load_relaxed(&block->refs) == 1 && sh_queue_give_block_quick((shoal_block *)queue, block)) {
+        sh_block_release(block); /* quick: this thread is the only one */
+        return SHOAL_OK;
+    }
+    return sh_queue_put_word((shoal_block *)queue, &(sh_put){.kind = SH_ENTRY_BLOCK, .given = block}, timeout);
 }
 
 shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeout)
@@ -324,6 +384,9 @@ static uint64_t count_all(shoal_block *q, uint64_t (*count)(const sh_ring *))
     }
     if (sh_queue_prepare(q, "queue") == SHOAL_OK) {
         sh_queue_view *v = sh_queue_view_of(q);
+        if (sh_queue_is_acknowledged(q)) {
+            (void)(sh_deliveries_open(q) == SHOAL_OK); /* for sh_deliveries_out */
+        }
         for (uint32_t n = 0; n < sh_load_relaxed(&v->count); n++) {
             sum += count(&v->rings[n]);
             if (n + 1 == sh_load_relaxed(&v->count) && sh_load_acquire(&v->rings[n].shm->next) != 0) {
@@ -349,7 +412,12 @@ uint64_t shoal_queue_size(shoal_queue *queue)
 {
     uint64_t takes = sh_queue_takes(queue), puts = sh_queue_puts(queue); /* in this order: never negative */
     const shoal_block *q = (const shoal_block *)queue;
-    return puts - takes + (sh_queue_is_prepared(q) ? sh_load_acquire(&sh_queue_view_of(q)->pending_count) : 0);
+    uint64_t size = puts - takes;
+    if (sh_queue_is_prepared(q)) {
+        size += sh_load_acquire(&sh_queue_view_of(q)->pending_count);
+        size += sh_queue_is_acknowledged(q) ? sh_deliveries_out(q) : 0; /* after the ring: none is missed */
+    }
+    return size;
 }
 
 void shoal_queue_close(shoal_queue *queue)
@@ -370,6 +438,9 @@ shoal_err shoal_queue_task_done(shoal_queue *queue)
     if (err != SHOAL_OK) {
         return err;
     }
+    if (sh_queue_is_acknowledged((shoal_block *)queue)) {
+        return sh_fail(SHOAL_EINVAL, "task_done: the queue is acknowledged: shoal_delivery_done is what counts");
+    }
     sh_queue_shm *shm = sh_queue_shm_of((shoal_block *)queue);
     uint64_t done = sh_load_acquire(&shm->done);
     uint64_t puts;
@@ -386,8 +457,12 @@ shoal_err shoal_queue_task_done(shoal_queue *queue)
     return SHOAL_OK;
 }
 
+/* In an acknowledged queue what is done is what is neither in the ring nor out: no count that a death could leave wrong. */
 static bool all_done(shoal_block *q)
 {
+    if (sh_queue_is_acknowledged(q)) {
+        return shoal_queue_size((shoal_queue *)q) == 0;
+    }
     return sh_load_seq_cst(&sh_queue_shm_of(q)->done) >= sh_queue_puts((shoal_queue *)q);
 }
 
@@ -402,9 +477,11 @@ shoal_err shoal_queue_join(shoal_queue *queue, int64_t timeout)
     sh_wait_init(&wait, timeout, SH_SLICE_LONG);
     while (!all_done(q)) {
         if (timeout == SHOAL_NOW || !sh_queue_wait(q, &wait, all_done, &sh_queue_shm_of(q)->all_done)) {
-            return sh_fail(SHOAL_ETIMEDOUT, "%llu of %llu messages are done",
-                           (unsigned long long)sh_load_relaxed(&sh_queue_shm_of(q)->done),
-                           (unsigned long long)sh_queue_puts(queue));
+            uint64_t puts = sh_queue_puts(queue), left = shoal_queue_size(queue);
+            uint64_t done = sh_queue_is_acknowledged(q) ? puts - (left < puts ? left : puts)
+                                                        : sh_load_relaxed(&sh_queue_shm_of(q)->done);
+            return sh_fail(SHOAL_ETIMEDOUT, "%llu of %llu messages are done", (unsigned long long)done,
+                           (unsigned long long)puts);
         }
     }
     return SHOAL_OK;

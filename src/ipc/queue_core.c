@@ -1,5 +1,6 @@
 #include "ipc/queue_core.h"
 
+#include "ipc/delivery.h"
 #include "ipc/message_write.h"
 #include "ipc/value.h"
 #include "shm/held.h"
@@ -45,6 +46,10 @@ shoal_err sh_queue_prepare_slow(shoal_block *q, const char *what)
         return sh_fail(SHOAL_ENOMEM, "no memory for a queue");
     }
     err = sh_queue_open_ring(q, 0);
+    if (err == SHOAL_OK && sh_queue_is_acknowledged(q)) {
+        sh_queue_view_of(q)->mood = SH_MOOD_SLOW;
+        err = sh_deliveries_open(q);
+    }
     if (err != SHOAL_OK) {
         free(q->extra);
         q->extra = NULL;
@@ -60,7 +65,7 @@ static void drop_pending(sh_ctx *c, void *view)
     sh_queue_view *v = view;
     uint32_t count = sh_load_relaxed(&v->pending_count);
     sh_store_relaxed(&v->pending_count, 0);
-    v->mood = 0;
+    v->mood &= SH_MOOD_SLOW;
     for (uint32_t i = 0; i < count; i++) {
         if (v->pending[i].block != NULL) {
             sh_block_unref(c, v->pending[i].block);
@@ -116,6 +121,21 @@ static shoal_err next_ring(shoal_block *q, sh_a32 *mine, uint32_t n)
     return err;
 }
 
+void sh_queue_link(sh_ctx *c, sh_a64 *next, shoal_block *b)
+{
+    sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(b->cell));
+    uint64_t nothing = 0;
+    sh_op_begin(c, SH_OP_LINK, sh_offset_of(next), 0, 0, ref, b->cell, 0, 0);
+    SH_DEATH("queue.grow.begun");
+    bool linked = sh_cas_seq_cst(next, &nothing, ref); /* pairs with the acquire in open_ring */
+    SH_DEATH("queue.grow.linked"); /* death: next holds our very reference, so recovery empties the cell */
+    if (linked) {
+        sh_store_release((sh_a64 *)sh_at(b->cell), 0);
+    }
+    sh_op_end(c);
+    sh_block_unref(c, b); /* releases it when another was quicker */
+}
+
 /* Inside: a ring of twice the size behind the full one, which is then closed. */
 static shoal_err grow(sh_ctx *c, shoal_block *q, const sh_ring *ring)
 {
@@ -132,17 +152,7 @@ static shoal_err grow(sh_ctx *c, shoal_block *q, const sh_ring *ring)
         }
         sh_block_become(b, SH_KIND_RING);
         sh_store_release(&((sh_ring_shm *)b->data)->order, ring->order + 1);
-        sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(b->cell));
-        uint64_t nothing = 0;
-        sh_op_begin(c, SH_OP_LINK, sh_offset_of(&ring->shm->next), 0, 0, ref, b->cell, 0, 0);
-        SH_DEATH("queue.grow.begun");
-        bool linked = sh_cas_seq_cst(&ring->shm->next, &nothing, ref); /* pairs with the acquire in open_ring */
-        SH_DEATH("queue.grow.linked"); /* death: next holds our very reference, so recovery empties the cell */
-        if (linked) {
-            sh_store_release((sh_a64 *)sh_at(b->cell), 0);
-        }
-        sh_op_end(c);
-        sh_block_unref(c, b); /* releases it when another was quicker */
+        sh_queue_link(c, &ring->shm->next, b);
     }
     SH_DEATH("queue.grow.unclosed");
     sh_ring_close(ring); /* AGAIN: there is room again; the next ring waits for its time */
@@ -151,9 +161,8 @@ static shoal_err grow(sh_ctx *c, shoal_block *q, const sh_ring *ring)
 
 /* ---- put ---- */
 
-/* Inside: one attempt. FULL only when the queue has a bound, and when it is closed err is SHOAL_ECLOSED. */
-static shoal_err put_word(sh_ctx *c, shoal_block *q, sh_entry_kind kind, uint64_t word, uint64_t cell, uint64_t value,
-                          bool *out_full)
+shoal_err sh_queue_put_once(sh_ctx *c, shoal_block *q, sh_entry_kind kind, uint64_t word, uint64_t cell, uint64_t value,
+                            bool *out_full)
 {
     sh_queue_view *v = sh_queue_view_of(q);
     sh_queue_shm *shm = sh_queue_shm_of(q);
@@ -199,6 +208,11 @@ bool sh_queue_is_ready(shoal_block *q)
     }
     const sh_ring *ring = &sh_queue_view_of(q)->rings[sh_load_acquire(&sh_queue_view_of(q)->get)];
     sh_ring_result r = sh_ring_peek(ring, &peek);
+    if (sh_queue_is_acknowledged(q)) { /* what is out may come back, so it is not over until nothing is */
+        return r == SH_RING_DONE || r == SH_RING_BROKEN ||
+               (r == SH_RING_NEXT && sh_load_acquire(&ring->shm->next) != 0) || sh_deliveries_ready(q) ||
+               (sh_queue_is_closed(q) && sh_deliveries_out(q) == 0);
+    }
     return r != SH_RING_EMPTY || sh_queue_is_closed(q);
 }
 
@@ -242,7 +256,7 @@ static shoal_err put_once(sh_ctx *c, shoal_block *q, const sh_put *r, bool *out_
         word = sh_ref_make(shared->id, weight);
         value = sh_ref_make(shared->id, sh_ref_weight(ref) - weight);
     }
-    return put_word(c, q, r->kind, word, cell, value, out_full);
+    return sh_queue_put_once(c, q, r->kind, word, cell, value, out_full);
 }
 
 shoal_err sh_queue_put_word(shoal_block *q, const sh_put *r, int64_t timeout)
@@ -443,6 +457,9 @@ shoal_err sh_queue_get_word(shoal_block *q, sh_want wanted, size_t capacity, int
             return shoal_last_error();
         }
         shoal_err err = sh_queue_prepare(q, "get");
+        if (err == SHOAL_OK && sh_queue_is_acknowledged(q)) {
+            err = sh_fail(SHOAL_EINVAL, "get: the queue is acknowledged: shoal_queue_get_delivery gets from it");
+        }
         if (err == SHOAL_OK) {
             err = try_get(c, q, wanted, capacity, out, out_size, &empty);
         }

@@ -16,9 +16,17 @@ typedef struct sh_taken {
 
 #define SH_PENDING_MAX 16
 
+#define SH_TABLES_MAX 24
+
+typedef struct sh_table_view {
+    sh_deliveries_shm *shm;
+    uint64_t count; /* entries */
+} sh_table_view;
+
 typedef enum sh_mood {
     SH_MOOD_EARLY = 1,   /* the last quick get came before its message: see sh_queue_peek_quick */
     SH_MOOD_PENDING = 2, /* there are pending messages: no quick get */
+    SH_MOOD_SLOW = 4,    /* an acknowledged queue: never */
 } sh_mood;
 
 /* What this process knows of the rings, in block->extra. rings[i] is written once, inside, before count says so; so
@@ -34,6 +42,11 @@ typedef struct sh_queue_view {
     sh_owner pending_owner;
     sh_taken pending[SH_PENDING_MAX];
 
+    /* Of an acknowledged queue: the tables, like the rings; and the number of the entry that we used last. */
+    sh_a32 table_count;
+    sh_table_view tables[SH_TABLES_MAX];
+    uint64_t last_entry;
+
     sh_ring rings[SH_RINGS_MAX];
 } sh_queue_view;
 
@@ -45,6 +58,13 @@ static inline sh_queue_shm *sh_queue_shm_of(const shoal_block *queue)
 static inline bool sh_queue_is_closed(const shoal_block *queue)
 {
     return (sh_load_acquire(&sh_queue_shm_of(queue)->flags) & SH_QUEUE_CLOSED) != 0;
+}
+
+/* A handle of any kind, or NULL. */
+static inline bool sh_queue_is_acknowledged(const shoal_block *queue)
+{
+    return queue != NULL && queue->kind == SH_KIND_QUEUE && queue->size >= sizeof(sh_queue_shm) &&
+           (sh_load_acquire(&sh_queue_shm_of(queue)->flags) & SH_QUEUE_ACKNOWLEDGED) != 0;
 }
 
 static inline sh_queue_view *sh_queue_view_of(const shoal_block *queue)
@@ -90,6 +110,14 @@ shoal_err sh_queue_get_word(shoal_block *queue, sh_want wanted, size_t capacity,
 /* What sh_queue_get_word gave could not be decoded for want of memory: it stays this process's, and its next get of any
  * kind, by any thread, tries it first. The reference in it is used up. Anywhere but inside. */
 void sh_queue_keep_taken(shoal_block *queue, const sh_taken *taken);
+
+/* Inside: one attempt to put a word. cell := value when done. FULL only when the queue has a bound. Errors: SHOAL_ECLOSED, SHOAL_ENOMEM,
+ * SHOAL_ECORRUPT. */
+shoal_err sh_queue_put_once(sh_ctx *c, shoal_block *queue, sh_entry_kind kind, uint64_t word, uint64_t cell,
+                            uint64_t value, bool *out_full);
+
+/* Inside: a new block of ours is hung up in a reference word that is set once; when another was quicker, it goes. Uses the handle up. */
+void sh_queue_link(sh_ctx *c, sh_a64 *next, shoal_block *block);
 
 /* Spins, then parks, until the predicate may have become true. False when the time is over. */
 bool sh_queue_wait(shoal_block *queue, sh_wait *wait, bool (*predicate)(shoal_block *), sh_gate *gate);

@@ -21,7 +21,7 @@ static inline __attribute__((always_inline)) bool sh_queue_put_quick(shoal_block
     const sh_queue_view *v = sh_queue_view_of(queue);
     const sh_ring *ring = &v->rings[sh_load_relaxed(&v->put)];
     sh_queue_shm *shm = sh_queue_shm_of(queue);
-    if (sh_queue_is_closed(queue) ||
+    if (sh_load_acquire(&shm->flags) != 0 || /* closed, or acknowledged: those take no plain words */
         sh_ring_put_at(&sh_the_world.self, ring, sh_load_acquire(&ring->shm->tail.hint), kind, word, cell, value,
                        sh_load_relaxed(&shm->bound), queue->id) != SH_RING_DONE) {
         return false;
@@ -51,7 +51,7 @@ static inline bool sh_queue_peek_quick(const shoal_block *queue, int64_t timeout
     const sh_ring *ring = &v->rings[sh_load_relaxed(&v->get)];
     uint32_t mood = v->mood;
     if (mood != 0) {
-        if (mood & SH_MOOD_PENDING) {
+        if (mood & (SH_MOOD_PENDING | SH_MOOD_SLOW)) {
             return false;
         }
         if (timeout != SHOAL_NOW) {

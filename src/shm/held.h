@@ -63,7 +63,8 @@ static inline void sh_held_end_idle(shoal_block *b)
 static inline bool sh_held_can_be_sent(const sh_found *f)
 {
     return f->kind != SH_KIND_CELLS && f->kind != SH_KIND_INHERITED && f->kind != SH_KIND_RING &&
-           f->kind < SH_KIND_COUNT && sh_word_weight(sh_load_acquire(&f->meta->word)) != 0;
+           f->kind != SH_KIND_DELIVERIES && f->kind < SH_KIND_COUNT &&
+           sh_word_weight(sh_load_acquire(&f->meta->word)) != 0;
 }
 
 /* An idle handle, for the block that has its id now. False when that is none that can be sent. */

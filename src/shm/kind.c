@@ -17,6 +17,7 @@ bool sh_kind_has_references(sh_kind kind)
     case SH_KIND_MODULE:
     case SH_KIND_QUEUE:
     case SH_KIND_RING:
+    case SH_KIND_DELIVERIES:
     case SH_KIND_PIPE:
     case SH_KIND_CONDITION:
     case SH_KIND_TASK: return true;
@@ -41,7 +42,7 @@ static void reference_range(const sh_found *f, uint64_t *out_first, uint64_t *ou
         last = 4 + count;
         break;
     }
-    case SH_KIND_QUEUE: last = 3; break;
+    case SH_KIND_QUEUE: last = 5; break;
     case SH_KIND_PIPE:
     case SH_KIND_CONDITION:
     case SH_KIND_TASK: last = 4; break;
@@ -78,8 +79,28 @@ static sh_a64 *next_in_ring(const sh_found *f, sh_a64 *progress)
     return NULL;
 }
 
+/* Progress of a table of deliveries: 0 is `next`, n + 1 is entry n. */
+static sh_a64 *next_in_deliveries(const sh_found *f, sh_a64 *progress)
+{
+    sh_deliveries_shm *table = (sh_deliveries_shm *)f->data;
+    uint64_t at = sh_load_relaxed(progress);
+    uint64_t room = f->size < sizeof *table ? 0 : (f->size - sizeof *table) / sizeof table->entries[0];
+    for (; room > 0 && at <= room; at++) {
+        sh_a64 *word = at == 0 ? &table->next : &table->entries[at - 1].reference;
+        if (sh_load_acquire(word) != 0) {
+            sh_store_relaxed(progress, at);
+            return word;
+        }
+    }
+    sh_store_relaxed(progress, at);
+    return NULL;
+}
+
 sh_a64 *sh_kind_next_reference(const sh_found *f, sh_a64 *progress)
 {
+    if (f->kind == SH_KIND_DELIVERIES) {
+        return next_in_deliveries(f, progress);
+    }
     if (f->kind == SH_KIND_RING) {
         return next_in_ring(f, progress);
     }

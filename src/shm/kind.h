@@ -75,11 +75,15 @@ static inline sh_entry_kind sh_entry_kind_of(uint64_t state)
     return (sh_entry_kind)((state >> SH_ENTRY_KIND_SHIFT) & 15);
 }
 
-/* A queue. Synchronisation: bound, written once. rings: the first ring; written once. flags: or-ed. done: task_done, upward by compare-and-swap.
- * gates: park.h. */
+/* A queue. Synchronisation: written once, before others can see it: rings (the first ring), deliveries (the first table) and rejects
+ * (a queue), both 0 unless it is acknowledged; bound, lease, most. flags: or-ed. done: task_done, upward by compare-and-swap. returned:
+ * upward, after a message came back into the table; looked: what returned was before a look at the table that found none (any
+ * receiver, plain stores: it may be too low). dropped: a statistic. gates: park.h. */
 typedef struct sh_queue_shm {
     sh_a64 destroy[2];
     sh_a64 rings;
+    sh_a64 deliveries;
+    sh_a64 rejects;
     sh_a64 bound;
     sh_a32 flags;
     sh_a32 unused;
@@ -87,9 +91,31 @@ typedef struct sh_queue_shm {
     sh_gate not_empty __attribute__((aligned(SH_CACHE_LINE)));
     sh_gate not_full;
     sh_gate all_done;
+    sh_a32 unused2;
+    sh_a64 returned, looked;
+    sh_a64 lease; /* ns; 0: none */
+    sh_a64 most;  /* deliveries of one message; 0: no limit */
+    sh_a64 dropped;
 } sh_queue_shm;
 
 #define SH_QUEUE_CLOSED 1u
+#define SH_QUEUE_ACKNOWLEDGED 2u
+
+/* A table of the messages of an acknowledged queue that are out (shm/deliveries.h). As many entries as the block has room for. next: a
+ * table with more; set once. */
+typedef struct sh_delivery_shm {
+    sh_a64 reference; /* to the message, while there is one */
+    sh_a64 state;
+    sh_a64 deliveries; /* of this message, with the one under way */
+    sh_a64 until;      /* when its lease passes, sh_now time; 0: never */
+} sh_delivery_shm;
+
+typedef struct sh_deliveries_shm {
+    sh_a64 destroy[2];
+    sh_a64 next;
+    sh_a64 unused;
+    sh_delivery_shm entries[];
+} sh_deliveries_shm;
 
 /* One end of a pipe: references to the queue it reads and the queue it writes (0: none). When the end dies both are
  * closed. */

@@ -119,6 +119,7 @@ typedef enum sh_kind {
     SH_KIND_MESSAGE, /* a value on its way: references, then bytes */
     SH_KIND_QUEUE,
     SH_KIND_RING,
+    SH_KIND_DELIVERIES, /* of an acknowledged queue: the messages that are out */
     SH_KIND_PIPE,
     SH_KIND_CONDITION,
     SH_KIND_WAITER, /* of a condition */
@@ -274,7 +275,7 @@ typedef struct sh_world_shm {
 #define SH_RESERVE_MIN (UINT64_C(1) << 29)
 
 /* A number that differs between builds whose shared structs differ. */
-#define SH_LAYOUT_VERSION 5u
+#define SH_LAYOUT_VERSION 6u
 static inline uint64_t sh_layout_word(void)
 {
     return (uint64_t)SH_LAYOUT_VERSION << 48 ^ (uint64_t)sizeof(sh_slot_shm) << 24 ^

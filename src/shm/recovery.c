@@ -6,6 +6,7 @@
  * (B41). One at a time: the field recoverer names it, and a dead one is replaced. */
 #include "base/death.h"
 #include "shm/commit.h"
+#include "shm/deliveries.h"
 #include "shm/heap.h"
 #include "shm/kind.h"
 #include "shm/op.h"
@@ -209,6 +210,7 @@ static void release_references(sh_ctx *c, uint64_t state)
         tell(sh_load_acquire(&c->slot->cells[i]), dead, died);
     }
     tell(sh_load_acquire(&c->slot->chunks), dead, died);
+    sh_deliveries_give_back_all(c, dead);
     SH_DEATH("recovery.holders.told");
     for (uint32_t i = 0; i < SH_SLOT_CELLS; i++) {
         if (sh_load_acquire(&c->slot->cells[i]) != 0) {

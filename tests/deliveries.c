@@ -1,0 +1,328 @@
+/* U5: acknowledged queues. A message that was got stays the queue's until its receiver is done with it. */
+#include "tests/children.h"
+
+#include <signal.h>
+#include <stdlib.h>
+
+static shoal_queue *make(const shoal_queue_options *options)
+{
+    shoal_queue *q = NULL;
+    ck_assert_ok(shoal_queue_create_with(options, &q));
+    return q;
+}
+
+static shoal_queue *make_acknowledged(void)
+{
+    return make(&(shoal_queue_options){.acknowledge = true});
+}
+
+static void put(shoal_queue *q, int64_t n)
+{
+    ck_assert_ok(shoal_queue_put(q, shoal_value_int(n), SHOAL_NOW));
+}
+
+/* Gets message n, delivered so many times. */
+static shoal_delivery get(shoal_queue *q, int64_t n, uint32_t deliveries, int64_t timeout)
+{
+    shoal_value *v = NULL;
+    shoal_delivery d;
+    ck_assert_ok(shoal_queue_get_delivery(q, timeout, &v, &d));
+    ck_assert_int_eq(sh_int_of(v), n);
+    ck_assert_uint_eq(d.deliveries, deliveries);
+    shoal_value_destroy(v);
+    return d;
+}
+
+static shoal_err try_get(shoal_queue *q, int64_t timeout)
+{
+    shoal_value *v = NULL;
+    shoal_delivery d;
+    return shoal_queue_get_delivery(q, timeout, &v, &d);
+}
+
+START_TEST(a_message_is_the_queue_s_until_it_is_done)
+{
+    shoal_queue *q = make_acknowledged();
+    shoal_value *v = NULL;
+    put(q, 1);
+    put(q, 2);
+    ck_assert_uint_eq(shoal_queue_size(q), 2);
+    shoal_delivery a = get(q, 1, 1, SHOAL_NOW), copy = a;
+    ck_assert_uint_eq(shoal_queue_size(q), 2);
+    shoal_delivery b = get(q, 2, 1, SHOAL_NOW);
+    ck_assert_err(try_get(q, SHOAL_NOW), SHOAL_ETIMEDOUT);
+    ck_assert_ok(shoal_delivery_return(&a));
+    ck_assert_ok(shoal_delivery_done(&b));
+    ck_assert_uint_eq(shoal_queue_size(q), 1);
+    ck_assert_err(shoal_queue_join(q, SHOAL_NOW), SHOAL_ETIMEDOUT);
+    put(q, 3);
+    a = get(q, 1, 2, SHOAL_NOW); /* before the newer one, and marked */
+    ck_assert_err(shoal_delivery_done(&b), SHOAL_ESTATE);
+    copy.queue = shoal_queue_retain(q);
+    ck_assert_err(shoal_delivery_done(&copy), SHOAL_ESTATE); /* of the first time */
+    ck_assert_ok(shoal_delivery_done(&a));
+    shoal_delivery c = get(q, 3, 1, SHOAL_NOW);
+    ck_assert_ok(shoal_delivery_done(&c));
+    ck_assert_ok(shoal_queue_join(q, SHOAL_NOW));
+    ck_assert_uint_eq(shoal_queue_size(q), 0);
+    ck_assert_err(shoal_queue_get(q, SHOAL_NOW, &v), SHOAL_EINVAL);
+    ck_assert_err(shoal_queue_task_done(q), SHOAL_EINVAL);
+    sh_assert_audit("at the end");
+    shoal_release(q);
+}
+END_TEST
+
+/* Words, bytes, blocks and values with objects in them; the queue dies with some of them out. */
+START_TEST(every_kind_of_message)
+{
+    shoal_queue *q = make_acknowledged();
+    shoal_block *block = NULL;
+    shoal_tensor *t = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(3));
+    shoal_delivery d[8], last;
+    ck_assert_ok(shoal_block_create_zeroed(100, &block));
+    for (int round = 0; round < 2; round++) {
+        ck_assert_ok(shoal_queue_put_bytes(q, "", 0, SHOAL_NOW));
+        ck_assert_ok(shoal_queue_put_bytes(q, "abc", 3, SHOAL_NOW));
+        ck_assert_ok(shoal_queue_put_bytes(q, "0123456789", 10, SHOAL_NOW));
+        ck_assert_ok(shoal_queue_put_block(q, block, SHOAL_NOW));
+        ck_assert_ok(shoal_queue_put(q, shoal_value_float(0.5), SHOAL_NOW));
+        ck_assert_ok(shoal_queue_put(q, shoal_map("block", block, "text", "words"), SHOAL_NOW));
+        ck_assert_ok(shoal_queue_put_tensor(q, t, SHOAL_NOW));
+        put(q, 7);
+        for (int i = 0; i < 8; i++) {
+            shoal_value *v = NULL;
+            ck_assert_ok(shoal_queue_get_delivery(q, SHOAL_NOW, &v, &d[i]));
+            if (i < 3) {
+                size_t size = 99;
+                ck_assert_ptr_nonnull(shoal_value_as_bytes(v, &size));
+                ck_assert_uint_eq(size, i == 0 ? 0 : i == 1 ? 3 : 10);
+            } else if (i == 3) {
+                ck_assert_ptr_eq(shoal_value_as_block(v), block);
+            } else if (i == 5) {
+                ck_assert_ptr_eq(shoal_value_as_block(shoal_value_find(v, "block")), block);
+            } else if (i == 6) {
+                ck_assert_ptr_nonnull(shoal_value_as_tensor(v));
+            }
+            shoal_value_destroy(v);
+        }
+        sh_assert_audit("all are out");
+        for (int i = 0; i < 8; i++) {
+            ck_assert_ok(round == 0 ? shoal_delivery_done(&d[i]) : shoal_delivery_return(&d[i]));
+        }
+    }
+    ck_assert_uint_eq(shoal_queue_size(q), 8);
+    shoal_value *v = NULL;
+    ck_assert_ok(shoal_queue_get_delivery(q, SHOAL_NOW, &v, &last));
+    shoal_value_destroy(v);
+    sh_assert_audit("one is out, seven came back");
+    shoal_release(q);
+    shoal_release(last.queue); /* the delivery is given up with its queue */
+    shoal_release(block);
+    shoal_tensor_release(t);
+}
+END_TEST
+
+/* The table grows as far as it has to. */
+START_TEST(thousands_are_out)
+{
+    enum { COUNT = 3000 };
+    static shoal_delivery d[COUNT];
+    shoal_queue *q = make_acknowledged();
+    for (int i = 0; i < COUNT; i++) {
+        hot_ok(shoal_queue_put(q, shoal_value_int(i), SHOAL_NOW));
+        shoal_value *v = NULL;
+        hot_ok(shoal_queue_get_delivery(q, SHOAL_NOW, &v, &d[i]));
+        shoal_value_destroy(v);
+    }
+    ck_assert_uint_eq(shoal_queue_size(q), COUNT);
+    sh_assert_audit("thousands are out");
+    for (int i = 0; i < COUNT; i++) {
+        hot_ok(i % 2 == 0 ? shoal_delivery_done(&d[i]) : shoal_delivery_return(&d[i]));
+    }
+    ck_assert_uint_eq(shoal_queue_size(q), COUNT / 2);
+    for (int i = 0; i < COUNT / 2; i++) {
+        shoal_value *v = NULL;
+        hot_ok(shoal_queue_get_delivery(q, SHOAL_NOW, &v, &d[0]));
+        hot(d[0].deliveries == 2);
+        shoal_value_destroy(v);
+        hot_ok(shoal_delivery_done(&d[0]));
+    }
+    ck_assert_ok(shoal_queue_join(q, SHOAL_NOW));
+    shoal_release(q);
+}
+END_TEST
+
+/* rank 0 is killed with two messages, 1 returns with them, 2 exits by exit() with them; 3 waits to be killed or stopped. */
+static shoal_err take_two(int rank, const shoal_value *args)
+{
+    shoal_queue *q = ARG(queue, "queue"), *told = ARG(queue, "told");
+    for (int i = 0; i < 2; i++) {
+        shoal_value *v = NULL;
+        shoal_delivery d;
+        must_ok(shoal_queue_get_delivery(q, LIMIT, &v, &d));
+        shoal_value_destroy(v);
+    }
+    must_ok(shoal_queue_put(told, shoal_value_int(rank), LIMIT));
+    if (rank == 0) {
+        raise(SIGKILL);
+    } else if (rank == 2) {
+        exit(0);
+    } else if (rank == 3) {
+        for (;;) {
+            pause();
+        }
+    }
+    return SHOAL_OK;
+}
+
+/* However the receiver ends, the messages go to the next one, first and marked; one who waits is told. */
+START_TEST(a_receiver_that_ends_gives_its_messages_back)
+{
+    for (int rank = 0; rank < 3; rank++) {
+        shoal_queue *q = make_acknowledged(), *told = make(NULL);
+        put(q, 0);
+        put(q, 1);
+        shoal_process *p = start(_i, rank, take_two, shoal_map("queue", q, "told", told));
+        until_told(told);
+        shoal_delivery a = get(q, 0, 2, LIMIT);
+        put(q, 2);
+        shoal_delivery b = get(q, 1, 2, LIMIT), third = get(q, 2, 1, LIMIT);
+        ck_assert_ok(shoal_delivery_done(&third));
+        ck_assert_ok(shoal_delivery_done(&a));
+        ck_assert_ok(shoal_delivery_done(&b));
+        ck_assert_ok(shoal_queue_join(q, LIMIT));
+        shoal_status status;
+        ck_assert_ok(shoal_process_join(p, LIMIT, &status));
+        shoal_process_destroy(p);
+        sh_assert_audit("after the receiver's end");
+        shoal_release(q);
+        shoal_release(told);
+    }
+}
+END_TEST
+
+/* One that is only stopped keeps them; with a lease it does not, and its done says so. */
+START_TEST(a_stopped_receiver_keeps_its_messages_without_a_lease)
+{
+    shoal_queue *q = make_acknowledged(), *told = make(NULL);
+    put(q, 0);
+    put(q, 1);
+    shoal_process *p = start(SHOAL_START_FORK, 3, take_two, shoal_map("queue", q, "told", told));
+    until_told(told);
+    kill(shoal_process_pid(p), SIGSTOP);
+    ck_assert_err(try_get(q, SOON), SHOAL_ETIMEDOUT);
+    ck_assert_uint_eq(shoal_queue_size(q), 2);
+    kill(shoal_process_pid(p), SIGKILL);
+    shoal_delivery a = get(q, 0, 2, LIMIT);
+    ck_assert_ok(shoal_delivery_done(&a));
+    finish_as(p, SHOAL_KILLED, SIGKILL);
+    shoal_release(q);
+    shoal_release(told);
+}
+END_TEST
+
+START_TEST(a_lease_passes)
+{
+    shoal_queue *q = make(&(shoal_queue_options){.acknowledge = true, .lease = SHOAL_MS(30)});
+    put(q, 5);
+    shoal_delivery first = get(q, 5, 1, SHOAL_NOW);
+    ck_assert_ok(shoal_delivery_extend(&first, SHOAL_MS(1)));
+    shoal_delivery second = get(q, 5, 2, LIMIT); /* waits for it */
+    ck_assert_err(shoal_delivery_done(&first), SHOAL_ESTATE);
+    ck_assert_err(shoal_delivery_done(&first), SHOAL_ESTATE);
+    ck_assert_ok(shoal_delivery_extend(&second, SHOAL_SECONDS(1000)));
+    ck_assert_err(try_get(q, SHOAL_MS(40)), SHOAL_ETIMEDOUT);
+    ck_assert_ok(shoal_delivery_done(&second));
+    ck_assert_ok(shoal_queue_join(q, SHOAL_NOW));
+    shoal_release(q);
+}
+END_TEST
+
+START_TEST(a_message_over_the_limit_is_rejected)
+{
+    shoal_queue *rejects = make(NULL);
+    for (int with = 0; with < 2; with++) {
+        shoal_queue *q =
+            make(&(shoal_queue_options){.acknowledge = true, .deliveries = 2, .rejects = with ? rejects : NULL});
+        shoal_value *v = NULL;
+        put(q, 8);
+        put(q, 9);
+        for (uint32_t i = 1; i <= 2; i++) {
+            shoal_delivery d = get(q, 8, i, SHOAL_NOW);
+            ck_assert_ok(shoal_delivery_return(&d));
+        }
+        shoal_delivery d = get(q, 9, 1, SHOAL_NOW);
+        ck_assert_uint_eq(shoal_queue_dropped(q), !with);
+        ck_assert_uint_eq(shoal_queue_size(rejects), with);
+        ck_assert_ok(shoal_delivery_done(&d));
+        ck_assert_ok(shoal_queue_join(q, SHOAL_NOW));
+        if (with) {
+            ck_assert_ok(shoal_queue_get(rejects, SHOAL_NOW, &v));
+            ck_assert_int_eq(sh_int_of(v), 8);
+            shoal_value_destroy(v);
+        }
+        sh_assert_audit("after a rejection");
+        shoal_release(q);
+    }
+    shoal_release(rejects);
+}
+END_TEST
+
+/* Gets one message after another until the queue is over; returns how many. */
+static shoal_err work(int rank, const shoal_value *args)
+{
+    shoal_queue *q = ARG(queue, "queue"), *told = ARG(queue, "told");
+    shoal_value *v = NULL;
+    shoal_delivery d;
+    shoal_err err;
+    (void)rank;
+    while ((err = shoal_queue_get_delivery(q, LIMIT, &v, &d)) == SHOAL_OK) {
+        shoal_value_destroy(v);
+        must_ok(shoal_delivery_done(&d));
+    }
+    must(err == SHOAL_ECLOSED);
+    must_ok(shoal_queue_put(told, shoal_value_int(1), LIMIT));
+    return SHOAL_OK;
+}
+
+/* A closed queue is over when nothing is out, and those who wait for that are told. */
+START_TEST(a_closed_queue_waits_for_what_is_out)
+{
+    shoal_queue *q = make_acknowledged(), *told = make(NULL);
+    put(q, 1);
+    shoal_delivery d = get(q, 1, 1, SHOAL_NOW);
+    shoal_process *p[2];
+    shoal_queue_close(q);
+    for (int i = 0; i < 2; i++) {
+        p[i] = start(_i, i, work, shoal_map("queue", q, "told", told));
+        until_parked(p[i]);
+    }
+    ck_assert_err(try_get(q, SHOAL_NOW), SHOAL_ETIMEDOUT);
+    ck_assert_uint_eq(shoal_queue_size(told), 0);
+    ck_assert_ok(shoal_delivery_return(&d)); /* one of them gets it, and both see the end */
+    for (int i = 0; i < 2; i++) {
+        finish(p[i]);
+    }
+    ck_assert_err(try_get(q, SHOAL_NOW), SHOAL_ECLOSED);
+    shoal_release(q);
+    shoal_release(told);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("deliveries");
+    TCase *tc = children_case("deliveries");
+    tcase_add_test(tc, a_message_is_the_queue_s_until_it_is_done);
+    tcase_add_test(tc, every_kind_of_message);
+    tcase_add_test(tc, thousands_are_out);
+    add_for_methods(tc, a_receiver_that_ends_gives_its_messages_back);
+    tcase_add_test(tc, a_stopped_receiver_keeps_its_messages_without_a_lease);
+    tcase_add_test(tc, a_lease_passes);
+    tcase_add_test(tc, a_message_over_the_limit_is_rejected);
+    add_for_methods(tc, a_closed_queue_waits_for_what_is_out);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+SH_TEST_MAIN(suite)
