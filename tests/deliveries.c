@@ -184,15 +184,15 @@ START_TEST(a_receiver_that_ends_gives_its_messages_back)
         put(q, 1);
         shoal_process *p = start(_i, rank, take_two, shoal_map("queue", q, "told", told));
         until_told(told);
-        shoal_delivery a = get(q, 0, 2, LIMIT);
+        shoal_delivery a = get(q, 0, 2, LIMIT); /* waits for it */
+        shoal_status status;
+        ck_assert_ok(shoal_process_join(p, LIMIT, &status)); /* from here on the other one is back too */
         put(q, 2);
         shoal_delivery b = get(q, 1, 2, LIMIT), third = get(q, 2, 1, LIMIT);
         ck_assert_ok(shoal_delivery_done(&third));
         ck_assert_ok(shoal_delivery_done(&a));
         ck_assert_ok(shoal_delivery_done(&b));
         ck_assert_ok(shoal_queue_join(q, LIMIT));
-        shoal_status status;
-        ck_assert_ok(shoal_process_join(p, LIMIT, &status));
         shoal_process_destroy(p);
         sh_assert_audit("after the receiver's end");
         shoal_release(q);
