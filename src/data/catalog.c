@@ -3,6 +3,7 @@
 #include "data/inflate.h"
 #include "os/file.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -85,10 +86,33 @@ static void place_beside_program(const sh_catalog_entry *e, const char *folder, 
     }
 }
 
+/* Where `make install` puts the data: in share/shoal of the prefix, above the library's folder, which may have several parts
+ * (lib/x86_64-linux-gnu). The library asks where it lies, so a prefix can be moved. Linked into a program it finds the program, as
+ * place_beside_program does. */
+static void place_above_library(const sh_catalog_entry *e, int above, char out[PATH_MAX])
+{
+    char library[PATH_MAX];
+    Dl_info info;
+    if (dladdr((const void *)&sh_catalog, &info) == 0 || info.dli_fname == NULL ||
+        realpath(info.dli_fname, library) == NULL) {
+        return;
+    }
+    for (int i = 0; i < above + 2; i++) { /* its name, then its folders */
+        char *slash = strrchr(library, '/');
+        if (slash == NULL) {
+            return;
+        }
+        *slash = 0;
+    }
+    if ((size_t)snprintf(out, PATH_MAX, "%s/share/shoal/%s", library, e->name) >= PATH_MAX) {
+        out[0] = 0;
+    }
+}
+
 /* The i-th place to look in, from 0 on; false beyond the last. "": there is no such place here. */
 static bool candidate(const sh_catalog_entry *e, unsigned i, char out[PATH_MAX])
 {
-    enum { OWN, OWN_ITSELF, HERE, BESIDE, SYSTEM = BESIDE + 3, PLACES = SYSTEM + 3 };
+    enum { OWN, OWN_ITSELF, HERE, BESIDE, ABOVE = BESIDE + 3, SYSTEM = ABOVE + 2, PLACES = SYSTEM + 3 };
     static const char *const beside[] = {"data", "../data", "../share/shoal"};
     static const char *const system[] = {"/usr/local/share/shoal", "/usr/share/shoal", "/usr/share/datasets"};
     out[0] = 0;
@@ -96,30 +120,52 @@ static bool candidate(const sh_catalog_entry *e, unsigned i, char out[PATH_MAX])
         own_place(e, i == OWN_ITSELF, out);
     } else if (i == HERE) {
         (void)!join(out, "data", e->name, "");
-    } else if (i < SYSTEM) {
+    } else if (i < ABOVE) {
         place_beside_program(e, beside[i - BESIDE], out);
+    } else if (i < SYSTEM) {
+        place_above_library(e, (int)(i - ABOVE), out);
     } else if (i < PLACES) {
         (void)!join(out, system[i - SYSTEM], e->name, "");
     }
     return i < PLACES;
 }
 
+enum {
+    LOOKED = 340, /* bytes of an error text for the places; the text has room for some 100 more */
+};
+
+/* Adds a place to the list for an error text, unless it is there already. What does not fit becomes "…". */
+static void name_place(char looked[LOOKED], const char *place)
+{
+    static const char more[] = ", …";
+    const char *known = strstr(looked, place);
+    size_t used = strlen(looked), length = strlen(place);
+    if ((known != NULL && (known == looked || known[-1] == ' ') && (known[length] == ',' || known[length] == 0)) ||
+        (used >= sizeof more - 1 && strcmp(looked + used - (sizeof more - 1), more) == 0)) {
+        return;
+    }
+    if (used + 2 + length + sizeof more <= LOOKED) {
+        snprintf(looked + used, LOOKED - used, "%s%s", used > 0 ? ", " : "", place);
+    } else {
+        snprintf(looked + used, LOOKED - used, "%s", more);
+    }
+}
+
 shoal_err sh_catalog_where(const sh_catalog_entry *e, char folder[PATH_MAX])
 {
-    char looked[400] = "";
+    char looked[LOOKED] = "";
     char place[PATH_MAX];
     for (unsigned i = 0; candidate(e, i, place); i++) {
         if (place[0] != 0 && is_folder_of(e, place)) {
             memcpy(folder, place, PATH_MAX);
             return SHOAL_OK;
         }
-        size_t used = strlen(looked);
-        if (place[0] != 0 && snprintf(looked + used, sizeof looked - used, "%s%s", used > 0 ? ", " : "", place) >=
-                                 (int)(sizeof looked - used)) {
-            break; /* enough was said */
+        if (place[0] != 0) {
+            name_place(looked, place);
         }
     }
-    return sh_fail(SHOAL_ENOENT, "%s is not in %s", e->name, looked);
+    return sh_fail(SHOAL_ENOENT, "no data set %s: set SHOAL_DATA to the folder that holds it; looked in %s", e->name,
+                   looked);
 }
 
 shoal_err sh_catalog_open(sh_source *s, const char *folder, const char *name, char path[PATH_MAX])
