@@ -9,6 +9,11 @@ function(shoal_flags target)
         C_EXTENSIONS ON
         C_VISIBILITY_PRESET hidden
         POSITION_INDEPENDENT_CODE ON)
+    # Without these a test could not link the library of all objects (shoal_test_library).
+    if(SHOAL_SANITIZE)
+        set_target_properties(${target} PROPERTIES C_VISIBILITY_PRESET default)
+        target_compile_options(${target} PRIVATE -fno-semantic-interposition)
+    endif()
     target_compile_definitions(${target} PRIVATE _GNU_SOURCE $<$<BOOL:${SHOAL_DEATH_POINTS}>:SHOAL_DEATH_POINTS>)
     target_compile_options(${target} PRIVATE
         -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla
@@ -29,7 +34,8 @@ function(shoal_instrument target)
         list(APPEND flags -fsanitize=${SHOAL_SANITIZE})
     endif()
     if(flags)
-        list(APPEND flags -fno-sanitize-recover=all -fno-omit-frame-pointer -O1)
+        # Lines are enough for a report, and half as much to write as all that -g knows.
+        list(APPEND flags -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g1)
     endif()
     # gcc says that ThreadSanitizer does not see fences; that is so, and no error.
     if(SHOAL_SANITIZE MATCHES "thread" AND CMAKE_C_COMPILER_ID STREQUAL "GNU")

@@ -42,17 +42,27 @@ function(shoal_layer name)
     endforeach()
 endfunction()
 
-# The fast kernels: not for the fuzzers, which do not need them and whose instrumentation makes them take minutes to compile.
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND NOT SHOAL_FUZZ)
+# The fast kernels: not for the fuzzers, which do not need them and whose instrumentation makes them take minutes to compile, and not
+# for ThreadSanitizer: kernels start no thread, and the plain ones read and write the same elements.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND NOT SHOAL_FUZZ AND NOT SHOAL_SANITIZE MATCHES "thread")
     set(SHOAL_KERNELS_FAST ON)
 endif()
 
-# Sources of a layer compiled for one instruction set: with -DSH_ISA=<isa> and the options.
+# A sanitized build runs where it was made, so it leaves out what this CPU cannot run.
+set(SHOAL_CPU_FLAGS "")
+if(SHOAL_SANITIZE AND EXISTS /proc/cpuinfo)
+    file(STRINGS /proc/cpuinfo SHOAL_CPU_FLAGS REGEX "^flags" LIMIT_COUNT 1)
+endif()
+
+# Sources of a layer compiled for one instruction set: with -DSH_ISA=<isa> and the options. The layer's other sources see
+# SH_KERNELS_<ISA>.
 function(shoal_kernels_isa layer isa)
     cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "OPTIONS;SOURCES")
-    if(NOT SHOAL_KERNELS_FAST)
+    if(NOT SHOAL_KERNELS_FAST OR (SHOAL_CPU_FLAGS AND NOT SHOAL_CPU_FLAGS MATCHES " ${isa}"))
         return()
     endif()
+    string(TOUPPER ${isa} define)
+    target_compile_definitions(sh_${layer} PRIVATE SH_KERNELS_${define})
     set(target sh_${layer}_${isa})
     add_library(${target} OBJECT ${arg_SOURCES})
     shoal_flags(${target})
@@ -60,6 +70,11 @@ function(shoal_kernels_isa layer isa)
     target_compile_definitions(${target} PRIVATE SH_ISA=${isa})
     target_compile_options(${target} PRIVATE -include ${PROJECT_SOURCE_DIR}/cmake/export.h
         -O3 -fno-math-errno -fno-trapping-math -fopenmp-simd ${arg_OPTIONS})
+    # Instrumented loops are not vectorised, so -O3 took three times as long and gained nothing; and AddressSanitizer sees a wrong
+    # address by itself.
+    if(SHOAL_SANITIZE)
+        target_compile_options(${target} PRIVATE -O1 -fno-sanitize=null,alignment,object-size,pointer-overflow)
+    endif()
     # gcc puts frames that AddressSanitizer watches after return at addresses that are not aligned for such vectors.
     if(SHOAL_SANITIZE MATCHES "address" AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
         target_compile_options(${target} PRIVATE --param asan-use-after-return=0)

@@ -1,5 +1,6 @@
 # Tests. One executable is one ctest test; it is linked with the object files of all layers, the same ones that the
-# shipped library is made of, so it reaches the hidden symbols too.
+# shipped library is made of, so it reaches the hidden symbols too. A sanitized build, which nobody ships, puts the objects into one
+# shared library for all tests: they are so large there that linking them into each test took a minute and 3.6 GB.
 #
 #   shoal_test(<name> SOURCES a.c [b.c ...] [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL] [SOAK])
 #   shoal_test_options(<file>_test.c [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL] [SOAK])   for a test in shoal_layer(TESTS)
@@ -60,12 +61,30 @@ function(shoal_test name)
     set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
     target_include_directories(${name} PRIVATE
         ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
+    set(layers sh_all)
+    if(SHOAL_SANITIZE)
+        set(layers sh_tested)
+    endif()
     target_link_libraries(${name} PRIVATE
-        sh_all testing PkgConfig::CHECK ${SHOAL_PACKAGES} Threads::Threads ${CMAKE_DL_LIBS} m)
+        ${layers} testing PkgConfig::CHECK ${SHOAL_PACKAGES} Threads::Threads ${CMAKE_DL_LIBS} m)
 
     add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     shoal_test_defaults(${name})
     shoal_test_apply(${name} "${arg_TIMEOUT}" "${arg_COST}" "${arg_LABELS}" "${arg_SERIAL}" "${arg_SOAK}")
+endfunction()
+
+# All layers as one library with nothing hidden: what the tests of a sanitized build link.
+function(shoal_test_library)
+    if(NOT SHOAL_TESTS OR NOT SHOAL_SANITIZE)
+        return()
+    endif()
+    get_property(layers GLOBAL PROPERTY SHOAL_LAYERS)
+    list(TRANSFORM layers REPLACE "(.+)" "$<TARGET_OBJECTS:sh_\\1>")
+    add_library(sh_tested SHARED EXCLUDE_FROM_ALL ${layers})
+    set_target_properties(sh_tested PROPERTIES LINKER_LANGUAGE C LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    shoal_instrument(sh_tested)
+    target_link_options(sh_tested PRIVATE -Wl,-Bsymbolic-functions)
+    target_link_libraries(sh_tested PRIVATE ${SHOAL_PACKAGES} Threads::Threads ${CMAKE_DL_LIBS} m)
 endfunction()
 
 function(shoal_test_options file)

@@ -5,6 +5,7 @@
  * bit, whatever order they add in, and there are many ties for the pool to decide. */
 #include "base/random.h"
 #include "kernels/conv2d.h"
+#include "kernels/kernels.h"
 #include "kernels/pool.h"
 #include "testing/runner.h"
 
@@ -24,15 +25,10 @@ static const sh_conv_kernels *const reference = &sh_conv_kernels_reference;
 /* Variant i of the fast kernels, or NULL where they cannot run. */
 static const sh_conv_kernels *fast(int i)
 {
-#ifdef __x86_64__
-    __builtin_cpu_init();
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
-    if (i == 0 ? avx2 : avx512) {
-        return i == 0 ? &sh_conv_kernels_avx2 : &sh_conv_kernels_avx512;
+    const sh_kernels *kernels = sh_kernels_find(i == 0 ? "avx2" : "avx512");
+    if (kernels != NULL) {
+        return kernels->conv;
     }
-#endif
     printf("skipped: this CPU has no %s\n", i == 0 ? "AVX2" : "AVX-512");
     return NULL;
 }

@@ -20,30 +20,35 @@ typedef enum level {
     LEVEL_AVX512,
 } level;
 
-#if defined(SH_KERNELS_FAST)
+/* What is compiled in: the build leaves out what the target cannot run. */
 static const sh_kernels tables[] = {
     [LEVEL_REFERENCE] = KERNELS(reference),
+#if defined(SH_KERNELS_AVX2)
     [LEVEL_AVX2] = KERNELS(avx2),
+#endif
+#if defined(SH_KERNELS_AVX512)
     [LEVEL_AVX512] = KERNELS(avx512),
+#endif
 };
 
 static level level_of_cpu(void)
 {
+    level best = LEVEL_REFERENCE;
+#if defined(SH_KERNELS_AVX2)
     __builtin_cpu_init();
     /* Every CPU with AVX2 and FMA has F16C, which not every compiler can be asked about. */
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-                  __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
-    return avx2 && avx512 ? LEVEL_AVX512 : avx2 ? LEVEL_AVX2 : LEVEL_REFERENCE;
-}
-#else
-static const sh_kernels tables[] = {[LEVEL_REFERENCE] = KERNELS(reference)};
-
-static level level_of_cpu(void)
-{
-    return LEVEL_REFERENCE;
-}
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        best = LEVEL_AVX2;
+    }
 #endif
+#if defined(SH_KERNELS_AVX512)
+    if (best == LEVEL_AVX2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")) {
+        best = LEVEL_AVX512;
+    }
+#endif
+    return best;
+}
 
 static const sh_kernels *chosen;
 
