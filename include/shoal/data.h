@@ -75,8 +75,8 @@ shoal_dataset *shoal_tensor_dataset(shoal_tensor *x, shoal_tensor *y);
 
 /* MNIST and Fashion-MNIST from IDX files, gzipped or not: x f32 [1, 28, 28], normalised by the data set's mean and
  * deviation (MNIST 0.1307, 0.3081; Fashion 0.2860, 0.3530), y i64. directory NULL: the folder mnist or
- * fashion-mnist in SHOAL_DATA of the environment, in data here and beside the program, then where the system has it.
- * Errors: SHOAL_ENOENT says where it looked. The pixels stay one byte each, in the shared heap; a set that is packed and
+ * fashion-mnist in SHOAL_DATA of the environment, in data here and beside the program, in share/shoal of the prefix that the program
+ * or the library is installed in, then where the system has it. Errors: SHOAL_ENOENT says where it looked and what to set. The pixels stay one byte each, in the shared heap; a set that is packed and
  * opened elsewhere is over the same ones. */
 shoal_dataset *shoal_mnist(shoal_part part);
 shoal_dataset *shoal_mnist_at(const char *directory, shoal_part part);

@@ -1,4 +1,4 @@
-/* A program that knows Shoal only as installed. */
+/* A program that knows Shoal only as installed. With an argument it prints where the data set of that name is. */
 #include <shoal/shoal.h>
 
 #include <stdio.h>
@@ -13,6 +13,12 @@ int main(int argc, char **argv)
     if (strcmp(shoal_version(), SHOAL_VERSION) != 0) {
         fprintf(stderr, "headers of %s, library of %s\n", SHOAL_VERSION, shoal_version());
         return 1;
+    }
+    if (argc > 1) {
+        char folder[4096];
+        shoal_err err = shoal_data_where(argv[1], folder, sizeof folder);
+        puts(err == SHOAL_OK ? folder : shoal_last_error_text());
+        return err != SHOAL_OK;
     }
     printf("shoal %s\n", shoal_version());
     return 0;
