@@ -3,6 +3,7 @@
 #define SHOAL_H
 
 #include <shoal/autograd.h>
+#include <shoal/binding.h>
 #include <shoal/block.h>
 #include <shoal/data.h>
 #include <shoal/dlpack.h>

@@ -25,6 +25,7 @@
 static struct {
     shoal_block *record; /* NULL: this process was not started by Shoal */
     int rank;
+    shoal_value *args; /* of a child that no function of ours runs: shoal_child_begin, shoal_fork */
 } me = {.rank = -1};
 
 int shoal_rank(void)
@@ -119,13 +120,15 @@ static int run(shoal_target target)
     return err == SHOAL_OK ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-_Noreturn void sh_child_forked(uint32_t slot, shoal_target target, bool hangs)
+/* After a fork: forgets what the parent was, and takes the place that is meant for this process. */
+static shoal_err take_forked_place(uint32_t slot, bool hangs)
 {
-    int status = EXIT_LOST, lifeline = sh_lifeline_inherited();
+    int lifeline = sh_lifeline_inherited();
     sh_sentinel_hold_forked();
     (void)sh_fail(SHOAL_OK, "%s", ""); /* the last error was the parent's */
     me.record = NULL;                  /* and so was this, when it is a child itself */
     me.rank = -1;
+    me.args = NULL;
     shoal_err err = SHOAL_OK;
     if (hangs) {
         err = sh_lifeline_arm(lifeline);
@@ -137,7 +140,21 @@ _Noreturn void sh_child_forked(uint32_t slot, shoal_target target, bool hangs)
         SH_DEATH("proc.forked.armed");
         err = sh_world_become(slot);
     }
-    if (err == SHOAL_OK) {
+    return err;
+}
+
+void sh_child_resume(uint32_t slot, bool hangs)
+{
+    if (take_forked_place(slot, hangs) != SHOAL_OK || open_record(&me.args) != SHOAL_OK) {
+        sh_log("a forked child cannot start: %s", shoal_last_error_text());
+        _exit(EXIT_LOST);
+    }
+}
+
+_Noreturn void sh_child_forked(uint32_t slot, shoal_target target, bool hangs)
+{
+    int status = EXIT_LOST;
+    if (take_forked_place(slot, hangs) == SHOAL_OK) {
         status = run(target);
     } else {
         sh_log("a forked child cannot start: %s", shoal_last_error_text());
@@ -208,4 +225,49 @@ shoal_err shoal_init(int *argc, char ***argv)
         sh_forkserver_serve(a.socket);
     }
     exit(run(NULL));
+}
+
+/* ---- a program that was started as a child ---- */
+
+shoal_err shoal_child_begin(int *out_rank, const shoal_value **out_args)
+{
+    const char *text = me.record == NULL ? secure_getenv(SH_PROGRAM_VARIABLE) : NULL;
+    int world, lifeline, sentinel;
+    uint32_t slot;
+    if (me.record == NULL && text == NULL) {
+        return sh_fail(SHOAL_ENOENT, "shoal_child_begin: this process was not started by shoal_process_start_program");
+    }
+    if (me.record == NULL) {
+        int fields = sscanf(text, "%d:%u:%d:%d", &world, &slot, &lifeline, &sentinel);
+        unsetenv(SH_PROGRAM_VARIABLE); /* our own children are not what we are */
+        if (fields != 4 || world < 0) {
+            return sh_fail(SHOAL_EINVAL, SH_PROGRAM_VARIABLE
+                           " is not for the environment: the library sets it for the programs that it starts");
+        }
+        keep_from_exec(world);
+        sh_lifeline_adopt(lifeline);
+        sh_sentinel_hold(sentinel);
+        SH_DEATH("proc.program.begun");
+        shoal_err err = sh_world_attach(world, slot, NULL);
+        err = err == SHOAL_OK ? open_record(&me.args) : err;
+        if (err != SHOAL_OK) {
+            return err;
+        }
+    }
+    if (out_rank != NULL) {
+        *out_rank = me.rank;
+    }
+    if (out_args != NULL) {
+        *out_args = me.args;
+    }
+    return SHOAL_OK;
+}
+
+shoal_err shoal_child_end(shoal_err err)
+{
+    if (me.record == NULL || sh_block_is_lost(me.record)) {
+        return sh_fail(SHOAL_ESTATE, "shoal_child_end: this process is not a child, or has left its world");
+    }
+    record_end(err);
+    return SHOAL_OK;
 }

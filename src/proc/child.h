@@ -1,4 +1,4 @@
-/* What runs in a child. None of these returns. */
+/* What runs in a child. */
 #ifndef SH_PROC_CHILD_H
 #define SH_PROC_CHILD_H
 
@@ -15,7 +15,13 @@
  * that it inherited. */
 _Noreturn void sh_child_forked(uint32_t slot, shoal_target target, bool hangs);
 
+/* The same, and the caller goes on as the child; or the process ends when it cannot take its place. */
+void sh_child_resume(uint32_t slot, bool hangs);
+
 /* In a process that serves forks: until the socket is closed. */
 _Noreturn void sh_forkserver_serve(int socket);
+
+/* The variable for another program that was started as a child: "world fd:slot:lifeline fd:sentinel fd". */
+#define SH_PROGRAM_VARIABLE "SHOAL_PROGRAM"
 
 #endif

@@ -27,7 +27,8 @@ static void warn_of_threads(int threads)
     }
 }
 
-shoal_err sh_fork_start(const sh_launch *launch, sh_born *out_born)
+/* out_child: we are the child, which is not in the world yet. */
+static shoal_err fork_here(const sh_launch *launch, sh_born *out_born, bool *out_child)
 {
     int threads = sh_thread_count();
     if (forbidden != NULL) {
@@ -48,8 +49,27 @@ shoal_err sh_fork_start(const sh_launch *launch, sh_born *out_born)
         sh_sentinel_cancel();
         return err;
     }
-    if (pid == 0) {
+    *out_child = pid == 0;
+    return pid == 0 ? SHOAL_OK : sh_born_watch(pid, out_born);
+}
+
+shoal_err sh_fork_start(const sh_launch *launch, sh_born *out_born)
+{
+    bool child = false;
+    shoal_err err = fork_here(launch, out_born, &child);
+    if (child) {
         sh_child_forked(launch->slot, launch->target, launch->lifeline >= 0);
     }
-    return sh_born_watch(pid, out_born);
+    return err;
+}
+
+shoal_err sh_fork_resume(const sh_launch *launch, sh_born *out_born)
+{
+    bool child = false;
+    shoal_err err = fork_here(launch, out_born, &child);
+    if (child) {
+        sh_child_resume(launch->slot, launch->lifeline >= 0);
+        *out_born = (sh_born){.pid = 0, .pidfd = -1};
+    }
+    return err;
 }

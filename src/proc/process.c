@@ -97,19 +97,19 @@ static shoal_err prepare(shoal_process *p, const sh_target *target, const shoal_
     return err;
 }
 
-static shoal_err launch(shoal_process *p, shoal_target target, shoal_start method)
+static shoal_err launch(shoal_process *p, sh_start_method method, const sh_launch *wanted)
 {
-    static shoal_err (*const methods[])(const sh_launch *, sh_born *) = {
-        [SHOAL_START_SPAWN] = sh_spawn_start,
-        [SHOAL_START_FORK] = sh_fork_start,
-        [SHOAL_START_FORKSERVER] = sh_forkserver_start,
-    };
-    sh_launch l = {.target = target, .slot = p->slot, .lifeline = -1};
+    sh_launch l = *wanted;
     sh_born born;
+    l.slot = p->slot;
+    l.lifeline = -1;
     shoal_err err = p->outlive ? SHOAL_OK : sh_lifeline_hold(&l.lifeline);
     p->hangs = l.lifeline >= 0;
     if (err == SHOAL_OK) {
-        err = methods[method](&l, &born);
+        err = method(&l, &born);
+    }
+    if (err == SHOAL_OK && born.pid == 0) { /* we are the child */
+        return SHOAL_OK;
     }
     SH_DEATH("proc.start.started"); /* death: the child waits for the next step, sees that we are dead, and ends */
     if (err == SHOAL_OK) {
@@ -117,7 +117,7 @@ static shoal_err launch(shoal_process *p, shoal_target target, shoal_start metho
         p->pid = born.pid;
         p->pidfd = born.pidfd;
         p->by_pipe = born.by_pipe;
-        p->by_server = method == SHOAL_START_FORKSERVER;
+        p->by_server = method == sh_forkserver_start;
         p->start_time = p->by_pipe ? sh_process_start_time(born.pid) : 0;
         SH_DEATH("proc.start.expected");
     } else if (sh_enter() != NULL) {
@@ -144,6 +144,11 @@ static void free_handle(shoal_process *p)
 shoal_err sh_process_begin(shoal_target target, const shoal_value *args, const shoal_process_options *options,
                            shoal_process **out_process)
 {
+    static const sh_start_method methods[] = {
+        [SHOAL_START_SPAWN] = sh_spawn_start,
+        [SHOAL_START_FORK] = sh_fork_start,
+        [SHOAL_START_FORKSERVER] = sh_forkserver_start,
+    };
     static const shoal_process_options none;
     const shoal_process_options *o = options != NULL ? options : &none;
     shoal_start method = SHOAL_START_SPAWN;
@@ -156,6 +161,15 @@ shoal_err sh_process_begin(shoal_target target, const shoal_value *args, const s
     if (err != SHOAL_OK && (target == NULL || method != SHOAL_START_FORK)) { /* a forked child needs no name for it */
         return err;
     }
+    char label[SHOAL_NAME_MAX + 1];
+    sh_target_label((sh_function)target, label, sizeof label);
+    return sh_process_make(methods[method], &(sh_launch){.target = target}, &named, args, o, label, out_process);
+}
+
+shoal_err sh_process_make(sh_start_method method, const sh_launch *wanted, const sh_target *target,
+                          const shoal_value *args, const shoal_process_options *o, const char *name,
+                          shoal_process **out_process)
+{
     sh_orphans_reap();
     shoal_process *p = calloc(1, sizeof *p);
     if (p == NULL) {
@@ -165,17 +179,16 @@ shoal_err sh_process_begin(shoal_target target, const shoal_value *args, const s
     p->pidfd = -1;
     p->rank = o->rank;
     p->outlive = o->outlive;
-    if (o->name != NULL) {
-        snprintf(p->name, sizeof p->name, "%s", o->name);
-    } else {
-        sh_target_label((sh_function)target, p->name, sizeof p->name);
-    }
-    err = prepare(p, &named, args);
+    snprintf(p->name, sizeof p->name, "%s", o->name != NULL ? o->name : name);
+    shoal_err err = prepare(p, target, args);
     if (err == SHOAL_OK) {
-        err = launch(p, target, method);
+        err = launch(p, method, wanted);
     }
-    if (err != SHOAL_OK) {
+    if (err != SHOAL_OK || p->pid == 0) { /* pid 0: a child that goes on from here has no handle of itself */
         free_handle(p);
+        if (err == SHOAL_OK) {
+            *out_process = NULL;
+        }
         return err;
     }
     sh_registry_add(p);

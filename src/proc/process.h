@@ -11,9 +11,16 @@
 #include <signal.h>
 #include <sys/types.h>
 
+/* Another program to start: as execvp takes it. */
+typedef struct sh_program {
+    const char *path;
+    char *const *argv;
+} sh_program;
+
 /* What a start method is given. The slot is reserved and holds the record. */
 typedef struct sh_launch {
-    shoal_target target;
+    shoal_target target;       /* NULL for a program, and for a fork that goes on in the caller */
+    const sh_program *program; /* sh_program_start only */
     uint32_t slot;
     int lifeline; /* for the child to hang on (registry.h); -1: it may outlive us */
 } sh_launch;
@@ -38,6 +45,12 @@ sh_fate sh_fate_of(const siginfo_t *info);
 shoal_err sh_spawn_start(const sh_launch *launch, sh_born *out_born);
 shoal_err sh_fork_start(const sh_launch *launch, sh_born *out_born);
 shoal_err sh_forkserver_start(const sh_launch *launch, sh_born *out_born);
+shoal_err sh_program_start(const sh_launch *launch, sh_born *out_born);
+
+/* fork that returns in the child too: SHOAL_OK with pid 0, in the world and with its record open. */
+shoal_err sh_fork_resume(const sh_launch *launch, sh_born *out_born);
+
+typedef shoal_err (*sh_start_method)(const sh_launch *launch, sh_born *out_born);
 
 /* Opens the sentinel of a child that this process has just made, after sh_sentinel_prepare: the pid is not given away
  * before it is reaped, so it is the right one. When that fails the child is ended. Errors: SHOAL_EOS. */
@@ -71,6 +84,12 @@ struct shoal_process {
 /* shoal_process_start with arguments that stay the caller's. */
 shoal_err sh_process_begin(shoal_target target, const shoal_value *args, const shoal_process_options *options,
                            shoal_process **out_process);
+
+/* The same by any method. launch: what it is given but slot and lifeline. name: when the options give none. In a child
+ * that goes on from here *out_process is NULL. */
+shoal_err sh_process_make(sh_start_method method, const sh_launch *launch, const sh_target *target,
+                          const shoal_value *args, const shoal_process_options *options, const char *name,
+                          shoal_process **out_process);
 
 /* Has it ended? Does not block. */
 bool sh_process_has_ended(const shoal_process *process);

@@ -90,26 +90,48 @@ void sh_lifeline_drop(void)
     pthread_mutex_unlock(&lock);
 }
 
-shoal_err sh_lifeline_arm(int fd)
+int sh_lifeline_reopen(int fd)
 {
     char path[32];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    /* A description of our own: owner and signal belong to the description, and the one behind fd is everybody's. */
-    int own = sh_fd_keep(open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-    if (own < 0 || fcntl(own, F_SETOWN, getpid()) != 0 || fcntl(own, F_SETSIG, SIGKILL) != 0 ||
-        fcntl(own, F_SETFL, O_NONBLOCK | O_ASYNC) != 0) {
+    /* A description of its own: owner and signal belong to the description, and the one behind fd is everybody's. */
+    return sh_fd_keep(open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+}
+
+bool sh_lifeline_arm_here(int fd)
+{
+    if (fcntl(fd, F_SETOWN, getpid()) != 0 || fcntl(fd, F_SETSIG, SIGKILL) != 0 ||
+        fcntl(fd, F_SETFL, O_NONBLOCK | O_ASYNC) != 0) {
+        return false;
+    }
+    /* The signal comes for what happens from now on; what happened before shows here. */
+    struct pollfd p = {.fd = fd};
+    if (sh_poll(&p, 1, 0) > 0) {
+        kill(getpid(), SIGKILL);
+        _exit(1);
+    }
+    return true;
+}
+
+void sh_lifeline_adopt(int fd)
+{
+    close_and_forget(&mine.armed);
+    mine.armed = fd;
+    if (fd >= 0) {
+        fcntl(fd, F_SETFD, FD_CLOEXEC);
+    }
+}
+
+shoal_err sh_lifeline_arm(int fd)
+{
+    int own = sh_lifeline_reopen(fd);
+    if (own < 0 || !sh_lifeline_arm_here(own)) {
         shoal_err err = sh_fail_os("hanging on to the parent");
         close_and_forget(&own);
         return err;
     }
     close_and_forget(&mine.armed);
     mine.armed = own;
-    /* The signal comes for what happens from now on; what happened before shows here. */
-    struct pollfd p = {.fd = own};
-    if (sh_poll(&p, 1, 0) > 0) {
-        kill(getpid(), SIGKILL);
-        _exit(1);
-    }
     return SHOAL_OK;
 }
 

@@ -20,6 +20,17 @@ void sh_lifeline_drop(void);
  * parent is gone already. */
 shoal_err sh_lifeline_arm(int fd);
 
+/* In a program that was started as a child: takes over the fd that was armed for it before it began; -1 for none. */
+void sh_lifeline_adopt(int fd);
+
+/* A description of its own of the lifeline's end to read, for a child to arm (sh_lifeline_arm_here); the caller's. -1
+ * with errno. */
+int sh_lifeline_reopen(int fd);
+
+/* In a child, between vfork and exec too: the process behind the other end gone, or its end to come, is SIGKILL for this
+ * process. fd: of sh_lifeline_reopen. False with errno. */
+bool sh_lifeline_arm_here(int fd);
+
 /* In a forked child: the end that its parent's children hang on to, or -1; the caller's from now on. */
 int sh_lifeline_inherited(void);
 

@@ -1,0 +1,157 @@
+/* Another program as a child: `python3 -c ...` with arguments of its own. It learns who it is from SHOAL_PROGRAM, and
+ * joins by shoal_child_begin (child.c), or never: then it is watched, joined and ended like any process, and its slot
+ * comes back with its end.
+ *
+ * It must hang on its parent's life from the start, whether it joins or not. So the lifeline is armed between vfork and
+ * exec: the fd stays open across exec, the owner is the pid, which stays too. posix_spawn has no step for that.
+ *
+ * What the program inherits: the fds named in the variable lose close-on-exec in it; shoal_child_begin sets that again
+ * and removes the variable, so that its own children inherit neither.
+ */
+#include "ipc/value.h"
+#include "proc/child.h"
+#include "proc/registry.h"
+#include "proc/sentinel.h"
+#include "shm/world.h"
+
+#include <shoal/binding.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define EXIT_NOT_RUN 127
+
+extern char **environ;
+
+/* Our environment and the variable, which takes the place of one that we inherited. */
+static char **make_environment(char *variable)
+{
+    size_t count = 0, n = 0, length = strlen(SH_PROGRAM_VARIABLE "=");
+    while (environ != NULL && environ[count] != NULL) {
+        count++;
+    }
+    char **fresh = calloc(count + 2, sizeof *fresh);
+    for (size_t i = 0; fresh != NULL && i < count; i++) {
+        if (strncmp(environ[i], variable, length) != 0) {
+            fresh[n++] = environ[i];
+        }
+    }
+    if (fresh != NULL) {
+        fresh[n] = variable;
+    }
+    return fresh;
+}
+
+/* In the child of vfork, which shares our memory: system calls only. Returns the errno that kept it from running. */
+static int become_program(const sh_program *program, char *const *environment, int armed, const int *fds, size_t count,
+                          const sigset_t *mask)
+{
+    struct sigaction action;
+    for (int s = 1; s < NSIG; s++) { /* a handler must not run here once signals are let in again */
+        if (sigaction(s, NULL, &action) == 0 && action.sa_handler != SIG_IGN && action.sa_handler != SIG_DFL) {
+            action = (struct sigaction){.sa_handler = SIG_DFL};
+            sigaction(s, &action, NULL);
+        }
+    }
+    if (armed >= 0 && !sh_lifeline_arm_here(armed)) {
+        return errno;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (fds[i] >= 0 && fcntl(fds[i], F_SETFD, 0) != 0) {
+            return errno;
+        }
+    }
+    pthread_sigmask(SIG_SETMASK, mask, NULL);
+    execvpe(program->path, program->argv, environment);
+    return errno;
+}
+
+static shoal_err run(const sh_program *program, char **environment, int armed, const int *fds, size_t count,
+                     sh_born *out_born)
+{
+    sigset_t all, before;
+    sh_a32 failed = {0}; /* written by the child, in our memory */
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    pid_t pid = vfork();
+    if (pid == 0) {
+        sh_store_relaxed(&failed, (uint32_t)become_program(program, environment, armed, fds, count, &before));
+        _exit(EXIT_NOT_RUN);
+    }
+    int why = pid < 0 ? errno : (int)sh_load_relaxed(&failed);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (pid < 0 || why != 0) {
+        while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR) { /* it has called _exit */
+        }
+        sh_sentinel_cancel();
+        char words[128];
+        return why == ENOENT || why == ENOTDIR ? sh_fail(SHOAL_ENOENT, "there is no program %s", program->path)
+                                               : sh_fail(why == EACCES ? SHOAL_EPERM : SHOAL_EOS, "starting %s: %s",
+                                                         program->path, strerror_r(why, words, sizeof words));
+    }
+    return sh_born_watch(pid, out_born);
+}
+
+shoal_err sh_program_start(const sh_launch *launch, sh_born *out_born)
+{
+    char variable[96];
+    int armed = launch->lifeline >= 0 ? sh_lifeline_reopen(launch->lifeline) : -1;
+    if (launch->lifeline >= 0 && armed < 0) {
+        return sh_fail_os("a lifeline for a program");
+    }
+    shoal_err err = sh_world_file() < 0 ? sh_world_file_lost() : sh_sentinel_prepare();
+    if (err == SHOAL_OK) {
+        const int fds[] = {sh_world_file(), armed, sh_sentinel_child_end()};
+        snprintf(variable, sizeof variable, SH_PROGRAM_VARIABLE "=%d:%u:%d:%d", fds[0], launch->slot, armed, fds[2]);
+        char **environment = make_environment(variable);
+        if (environment != NULL) {
+            err = run(launch->program, environment, armed, fds, 3, out_born);
+        } else {
+            sh_sentinel_cancel();
+            err = sh_fail(SHOAL_ENOMEM, "no memory for a program's environment");
+        }
+        free(environment);
+    }
+    if (armed >= 0) {
+        close(armed);
+    }
+    return err;
+}
+
+static shoal_err check(const char *path, char *const argv[], const shoal_process_options *options)
+{
+    if (path == NULL || path[0] == 0) {
+        return sh_fail(SHOAL_EINVAL, "shoal_process_start_program: path is %s", path == NULL ? "NULL" : "empty");
+    }
+    if (argv == NULL || argv[0] == NULL) {
+        return sh_fail(SHOAL_EINVAL, "shoal_process_start_program: argv has no name of the program");
+    }
+    if (options != NULL && options->start != SHOAL_START_DEFAULT && options->start != SHOAL_START_SPAWN) {
+        return sh_fail(SHOAL_EINVAL, "shoal_process_start_program: a program can only be started by spawn");
+    }
+    return SHOAL_OK;
+}
+
+shoal_err shoal_process_start_program(const char *path, char *const argv[], shoal_value *args,
+                                      const shoal_process_options *options, shoal_process **out_process)
+{
+    static const shoal_process_options none;
+    shoal_err err = check(path, argv, options);
+    if (err == SHOAL_OK) {
+        err = sh_value_check_free(args);
+    }
+    if (err == SHOAL_OK) {
+        const char *slash = strrchr(path, '/');
+        const sh_program program = {.path = path, .argv = argv};
+        const sh_target nothing = {.path = ""};
+        err = sh_process_make(sh_program_start, &(sh_launch){.program = &program}, &nothing, args,
+                              options != NULL ? options : &none, slash != NULL ? slash + 1 : path, out_process);
+    }
+    shoal_value_destroy(args);
+    return err;
+}

@@ -1,0 +1,39 @@
+/* shoal_fork: a fork that returns on both sides, with hooks of the caller's around it. */
+#include "proc/process.h"
+
+#include <shoal/binding.h>
+
+static void call(void (*hook)(void *context), void *context)
+{
+    if (hook != NULL) {
+        hook(context);
+    }
+}
+
+shoal_err shoal_fork(const shoal_fork_options *options, shoal_process **out_process)
+{
+    static const shoal_fork_options none;
+    static const shoal_process_options plain;
+    const shoal_fork_options *o = options != NULL ? options : &none;
+    const shoal_process_options *process = o->process != NULL ? o->process : &plain;
+    const sh_target nothing = {.path = ""};
+    shoal_process *made = NULL;
+    if (out_process == NULL) {
+        return sh_fail(SHOAL_EINVAL, "shoal_fork: out_process is NULL");
+    }
+    if (process->start != SHOAL_START_DEFAULT && process->start != SHOAL_START_FORK) {
+        return sh_fail(SHOAL_EINVAL, "shoal_fork: the start method can only be fork");
+    }
+    call(o->before, o->context);
+    shoal_err err =
+        sh_process_make(sh_fork_resume, &(sh_launch){.target = NULL}, &nothing, NULL, process, "fork", &made);
+    if (err == SHOAL_OK && made == NULL) {
+        call(o->after_child, o->context);
+    } else {
+        call(o->after_parent, o->context); /* also when there is no child */
+    }
+    if (err == SHOAL_OK) {
+        *out_process = made;
+    }
+    return err;
+}
