@@ -10,6 +10,7 @@
  * dies after it was notified and before it has the lock again leaves a notice that nobody acted on: recovery counts it in
  * the condition, and the next waiter whose slice is over hands it on. The lock itself is handed on by recovery. */
 #include "base/death.h"
+#include "base/interrupt.h"
 #include "ipc/queue.h"
 #include "shm/slot.h"
 #include "sync/rlock.h"
@@ -241,7 +242,9 @@ shoal_err shoal_condition_wait(shoal_condition *condition, int64_t timeout)
     uint32_t depth = sh_rlock_unlock_all(lock_of(b));
     bool notified = wait_for_notice(b, w, timeout, &owner_died);
     SH_DEATH("condition.wait.woken"); /* death: recovery sees NOTIFIED and our name, and counts the notice as lost */
+    sh_interrupt suspended = sh_interrupt_suspend(); /* the caller must have the lock again, whatever happened */
     err = sh_rlock_lock_depth(lock_of(b), depth, SHOAL_FOREVER);
+    sh_interrupt_resume(suspended);
     if (notified) {
         sh_store_release(&w->state, SH_WAITER_DONE);
     } else {
@@ -252,7 +255,7 @@ shoal_err shoal_condition_wait(shoal_condition *condition, int64_t timeout)
         err = SHOAL_EOWNERDEAD;
     }
     if (err == SHOAL_OK && !notified) {
-        err = sh_fail(SHOAL_ETIMEDOUT, "the condition was not notified");
+        err = sh_fail_waiting(timeout, "the condition was not notified");
     }
     return err;
 }

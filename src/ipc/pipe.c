@@ -150,7 +150,7 @@ shoal_err shoal_pipe_poll(shoal_pipe *end, int64_t timeout)
         }
         uint32_t prepared = sh_gate_prepare(sh_queue_gate(queue));
         if (!sh_queue_ready(queue) && !sh_wait_park(&wait, sh_queue_gate(queue), prepared)) {
-            return sh_queue_ready(queue) ? SHOAL_OK : sh_fail(SHOAL_ETIMEDOUT, "nothing came through the pipe");
+            return sh_queue_ready(queue) ? SHOAL_OK : sh_fail_waiting(timeout, "nothing came through the pipe");
         }
         parked = true;
     }

@@ -480,8 +480,8 @@ shoal_err shoal_queue_join(shoal_queue *queue, int64_t timeout)
             uint64_t puts = sh_queue_puts(queue), left = shoal_queue_size(queue);
             uint64_t done = sh_queue_is_acknowledged(q) ? puts - (left < puts ? left : puts)
                                                         : sh_load_relaxed(&sh_queue_shm_of(q)->done);
-            return sh_fail(SHOAL_ETIMEDOUT, "%llu of %llu messages are done", (unsigned long long)done,
-                           (unsigned long long)puts);
+            return sh_fail_waiting(timeout, "%llu of %llu messages are done", (unsigned long long)done,
+                                   (unsigned long long)puts);
         }
     }
     return SHOAL_OK;

@@ -1,6 +1,7 @@
 /* The tasks of a pool and its workers, as the owner sees them: putting, taking in, and what to do when a worker
  * dies. */
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "ipc/message.h"
 #include "ipc/queue.h"
 #include "ipc/queue_core.h"
@@ -290,6 +291,7 @@ static void wait_for_change(shoal_pool *pool, int64_t deadline)
 
 bool sh_pool_await(shoal_pool *pool, bool (*predicate)(const void *), const void *thing, int64_t deadline)
 {
+    sh_interrupt_begin();
     while (!predicate(thing)) {
         int64_t now = sh_now(), slice = deadline == SH_NO_DEADLINE || deadline - now > SLICE ? SLICE : deadline - now;
         if (slice <= 0 || sh_pool_check_world(pool) != SHOAL_OK) {
@@ -297,12 +299,19 @@ bool sh_pool_await(shoal_pool *pool, bool (*predicate)(const void *), const void
         }
         if (pool->waiting) {
             wait_for_change(pool, deadline);
+            pthread_mutex_unlock(&pool->lock);
+            bool over = sh_interrupted();
+            pthread_mutex_lock(&pool->lock);
+            if (over) {
+                return predicate(thing);
+            }
             continue;
         }
         sh_taken t;
         pool->waiting = true;
         pthread_mutex_unlock(&pool->lock);
         bool got = get_answer(pool, slice, &t);
+        sh_interrupt asked = sh_interrupt_suspend(); /* what follows is ours to finish */
         pthread_mutex_lock(&pool->lock);
         pool->waiting = false;
         if (got) {
@@ -312,6 +321,10 @@ bool sh_pool_await(shoal_pool *pool, bool (*predicate)(const void *), const void
             sh_pool_tend(pool);
         }
         pthread_cond_broadcast(&pool->changed);
+        sh_interrupt_resume(asked);
+        if (!got && asked.hit) {
+            return predicate(thing);
+        }
     }
     return true;
 }

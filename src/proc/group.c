@@ -1,4 +1,5 @@
 /* shoal_spawn: the ranks of one job. They end together: when one fails, the others are ended. */
+#include "base/interrupt.h"
 #include "ipc/value.h"
 #include "proc/pidfd.h"
 #include "proc/sentinel.h"
@@ -14,6 +15,7 @@ typedef struct group {
     struct pollfd *fds; /* fd -1: seen to its end */
     int started, running;
     int failed;       /* the rank whose failure is reported; -1: none */
+    bool interrupted; /* a signal ended the wait */
     int64_t deadline; /* for the rest, once one has failed */
 } group;
 
@@ -69,20 +71,30 @@ static void begin_end(group *g, int64_t grace)
 
 static void wait_all(group *g, int64_t grace)
 {
-    bool ending = false, killed = false;
+    bool ending = g->failed >= 0, killed = false;
+    sh_interrupt_begin();
+    sh_interrupt asked = sh_interrupt_mine;
+    if (ending) {
+        sh_interrupt_suspend();
+        begin_end(g, grace);
+    }
     while (g->running > 0) {
         if (sh_sentinels_poll(g->ranks, g->fds, (size_t)g->started, ending && !killed ? g->deadline : SH_NO_DEADLINE) >
             0) {
             gather(g);
         }
-        if (g->failed >= 0 && !ending) {
+        g->interrupted = !ending && sh_interrupt_mine.hit;
+        if ((g->failed >= 0 || g->interrupted) && !ending) {
             ending = true;
+            g->failed = g->failed >= 0 ? g->failed : g->started; /* nobody: a signal ended it */
+            sh_interrupt_suspend();                              /* the ranks are ended first */
             begin_end(g, grace);
         } else if (ending && !killed && sh_passed(g->deadline)) {
             killed = true;
             signal_rest(g, SIGKILL);
         }
     }
+    sh_interrupt_resume(asked);
 }
 
 static shoal_err start_all(group *g, shoal_target target, int n, const shoal_value *args,
@@ -125,6 +137,9 @@ static shoal_err run_group(group *g, shoal_target target, int n, const shoal_val
         return sh_fail(err, "starting rank %d: %s", g->started, text);
     }
     wait_all(g, grace);
+    if (g->failed == g->started) {
+        return sh_fail(SHOAL_EINTR, "a signal ended the wait");
+    }
     if (g->failed >= 0) {
         return sh_fail(SHOAL_ECHILD, "%s", g->ranks[g->failed]->text);
     }

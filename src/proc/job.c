@@ -1,5 +1,6 @@
 /* What the caller of a pool has in hands: futures and iterators. */
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "ipc/value.h"
 #include "proc/pool.h"
 
@@ -254,7 +255,7 @@ shoal_err shoal_future_get(shoal_future *future, int64_t timeout, shoal_value **
     sh_pool_poll(job->pool);
     err = job->taken ? sh_fail(SHOAL_ESTATE, "the result was taken already")
           : !sh_pool_await(job->pool, is_finished, job, deadline)
-              ? sh_fail(SHOAL_ETIMEDOUT, "%zu of %zu tasks are not done", job->left, job->count)
+              ? sh_fail_waiting(timeout, "%zu of %zu tasks are not done", job->left, job->count)
               : collect(job, out_result);
     sh_pool_end(job->pool);
     return err;
@@ -331,7 +332,7 @@ shoal_err shoal_iterator_next(shoal_iterator *iterator, int64_t timeout, shoal_v
     } else {
         sh_pool_poll(job->pool);
         if (!sh_pool_await(job->pool, has_next, job, deadline)) {
-            err = sh_fail(SHOAL_ETIMEDOUT, "result %zu of %zu is not there yet", job->next, job->count);
+            err = sh_fail_waiting(timeout, "result %zu of %zu is not there yet", job->next, job->count);
         } else {
             sh_outcome *o = &job->outcomes[job->ordered ? job->next : job->order[job->next]];
             job->next++;

@@ -1,5 +1,7 @@
 #include "proc/pidfd.h"
 
+#include "base/interrupt.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>
@@ -16,12 +18,13 @@ int sh_poll(struct pollfd *fds, nfds_t count, int64_t deadline)
         left = left < 0          ? 0
                : left > NS_PER_S ? NS_PER_S
                                  : left; /* a second at a time: whoever waits without end looks again */
+        left = sh_interrupt_bound(0, left);
         struct timespec t = {.tv_sec = left / NS_PER_S, .tv_nsec = left % NS_PER_S};
         int n = ppoll(fds, count, &t, NULL);
         if (n > 0) {
             return n;
         }
-        if ((n < 0 && errno != EINTR && errno != EAGAIN) || sh_passed(deadline)) {
+        if ((n < 0 && errno != EINTR && errno != EAGAIN) || sh_passed(deadline) || (left > 0 && sh_interrupted())) {
             return 0;
         }
     }

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 /* poll with an absolute deadline (sh_now time), going on after signals. Returns how many fds are ready, 0 when the
- * deadline passed. */
+ * deadline passed or a signal ended the wait (base/interrupt.h). */
 int sh_poll(struct pollfd *fds, nfds_t count, int64_t deadline);
 
 /* Has the process behind the pidfd ended? */

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/fork.h"
+#include "base/interrupt.h"
 #include "ipc/value.h"
 #include "os/process.h"
 #include "proc/sentinel.h"
@@ -240,7 +241,7 @@ shoal_err shoal_pool_join(shoal_pool *pool, int64_t timeout)
             sh_pool_tend(pool);
             over = nobody_left(pool);
         }
-        err = over ? SHOAL_OK : sh_fail(SHOAL_ETIMEDOUT, "the pool has %zu tasks to do", pool->left);
+        err = over ? SHOAL_OK : sh_fail_waiting(timeout, "the pool has %zu tasks to do", pool->left);
     }
     sh_pool_end(pool);
     return err;
@@ -276,9 +277,11 @@ static void drop_all(shoal_pool *pool)
 void shoal_pool_terminate(shoal_pool *pool)
 {
     if (sh_pool_lock(pool) == SHOAL_OK) {
+        sh_interrupt suspended = sh_interrupt_suspend(); /* clean-up is not cut short */
         end_workers(pool);
         drop_all(pool);
         sh_pool_end(pool);
+        sh_interrupt_resume(suspended);
     }
 }
 

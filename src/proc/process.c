@@ -1,5 +1,6 @@
 #include "proc/process.h"
 
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "ipc/message.h"
 #include "ipc/value.h"
@@ -320,7 +321,7 @@ shoal_err shoal_process_join(shoal_process *process, int64_t timeout, shoal_stat
             return sh_fail(SHOAL_ESTATE, "process %d was not started by this process", process->pid);
         }
         if (!sh_process_wait_end(process, sh_deadline(timeout))) {
-            return sh_fail(SHOAL_ETIMEDOUT, "%s (process %d) still runs", process->name, process->pid);
+            return sh_fail_waiting(timeout, "%s (process %d) still runs", process->name, process->pid);
         }
         collect(process);
     }
@@ -390,6 +391,7 @@ void shoal_process_destroy(shoal_process *process)
     if (process == NULL) {
         return;
     }
+    sh_interrupt suspended = sh_interrupt_suspend(); /* clean-up is not cut short */
     bool ours = process->pidfd >= 0;
     bool over = !ours || shoal_process_join(process, SHOAL_NOW, NULL) == SHOAL_OK;
     if (!over && !process->outlive) {
@@ -406,4 +408,5 @@ void shoal_process_destroy(shoal_process *process)
     sh_registry_remove(process);
     sh_orphans_reap();
     free_handle(process);
+    sh_interrupt_resume(suspended);
 }

@@ -1,6 +1,7 @@
 #include "proc/sentinel.h"
 
 #include "base/fork.h"
+#include "base/interrupt.h"
 #include "os/fd.h"
 #include "os/process.h"
 #include "proc/pidfd.h"
@@ -195,8 +196,12 @@ bool sh_process_wait_end(const shoal_process *process, int64_t deadline)
 {
     shoal_process *one = (shoal_process *)(uintptr_t)process;
     struct pollfd p = {.fd = process->pidfd, .events = POLLIN};
+    if (sh_process_has_ended(process) || sh_passed(deadline)) {
+        return sh_process_has_ended(process);
+    }
+    sh_interrupt_begin();
     while (!sh_process_has_ended(process)) {
-        if (sh_passed(deadline)) {
+        if (sh_passed(deadline) || sh_interrupt_mine.hit) {
             return false;
         }
         sh_sentinels_poll(&one, &p, 1, deadline);

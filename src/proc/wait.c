@@ -2,6 +2,7 @@
  * both at once. Only processes: poll. Otherwise the gates and the phase words of the start records are waited on
  * together, and the pidfds are looked at between slices: a process that ends in good order is seen at once, a killed
  * one within a slice. */
+#include "base/interrupt.h"
 #include "ipc/queue.h"
 #include "os/futex.h"
 #include "proc/pidfd.h"
@@ -65,7 +66,7 @@ static bool wait_processes(shoal_waitable *things, size_t count, struct pollfd *
         processes[i] = things[i].process;
     }
     while (!look(things, count)) {
-        if (sh_passed(deadline)) {
+        if (sh_passed(deadline) || sh_interrupt_mine.hit) {
             return false;
         }
         sh_sentinels_poll(processes, fds, count, deadline);
@@ -119,13 +120,16 @@ static bool wait_mixed(shoal_waitable *things, size_t count, int64_t deadline)
             return false;
         }
         slice = many || n <= 1 ? slice : SLICE_WITHOUT;
-        int64_t until = now + slice < deadline ? now + slice : deadline;
+        int64_t until = sh_interrupt_bound(now, now + slice < deadline ? now + slice : deadline);
         bool woken = n == 0   ? (sh_poll(NULL, 0, until), false)
                      : n == 1 ? sh_futex_wait(pairs[0].word, pairs[0].value, until)
                      : many   ? sh_futex_wait_many(pairs, n, until)
                               : sh_futex_wait(pairs[0].word, pairs[0].value, until);
         if (!woken) {
             sh_peers_now->sweep();
+        }
+        if (sh_interrupted()) {
+            return look(things, count);
         }
     }
     for (size_t i = 0; parked && i < count; i++) {
@@ -140,6 +144,7 @@ static bool wait_mixed(shoal_waitable *things, size_t count, int64_t deadline)
 shoal_err shoal_wait(shoal_waitable *things, size_t count, int64_t timeout)
 {
     int64_t deadline = sh_deadline(timeout);
+    sh_interrupt_begin();
     bool only_processes;
     shoal_err err = check(things, count, &only_processes);
     if (err != SHOAL_OK) {
@@ -160,5 +165,5 @@ shoal_err shoal_wait(shoal_waitable *things, size_t count, int64_t timeout)
     } else {
         ready = wait_mixed(things, count, deadline);
     }
-    return ready ? SHOAL_OK : sh_fail(SHOAL_ETIMEDOUT, "none of %zu things is ready", count);
+    return ready ? SHOAL_OK : sh_fail_waiting(timeout, "none of %zu things is ready", count);
 }

@@ -71,14 +71,14 @@ static bool end_phase(sh_barrier_shm *barrier, uint64_t *seen, uint64_t next)
     return true;
 }
 
-/* The caller's time limit passed. It breaks the barrier, unless its phase has ended by now. */
-static shoal_err give_up(sh_barrier_shm *barrier, uint64_t mine)
+/* The caller's time limit passed, or a signal ended its wait. It breaks the barrier, unless its phase has ended by now. */
+static shoal_err give_up(sh_barrier_shm *barrier, uint64_t mine, int64_t timeout)
 {
     uint64_t now = sh_load_acquire(&barrier->word);
     phase_end end;
     while ((end = end_of_phase(now, mine)) == GATHERING) {
         if (end_phase(barrier, &now, after_break(now))) {
-            return sh_fail(SHOAL_ETIMEDOUT, "the other parties did not come to the barrier in time; it is broken now");
+            return sh_fail_waiting(timeout, "the other parties did not come to the barrier in time; it is broken now");
         }
     }
     return end == COMPLETED ? SHOAL_OK : SHOAL_EBROKEN;
@@ -99,7 +99,7 @@ static shoal_err wait_for_end(sh_barrier_shm *barrier, uint64_t mine, int64_t ti
         uint32_t prepared = sh_gate_prepare(&barrier->gate);
         end = end_of_phase(sh_load_seq_cst(&barrier->word), mine);
         if (end == GATHERING && !sh_wait_park(&wait, &barrier->gate, prepared)) {
-            return give_up(barrier, mine);
+            return give_up(barrier, mine, timeout);
         }
     }
     return end == COMPLETED ? SHOAL_OK : SHOAL_EBROKEN;

@@ -58,5 +58,5 @@ shoal_err sh_event_wait(sh_event_shm *event, int64_t timeout)
         }
         in_time = sh_wait_park(&wait, &event->gate, prepared);
     }
-    return sh_load_acquire(&event->word) != found ? SHOAL_OK : sh_fail(SHOAL_ETIMEDOUT, "the event was not set");
+    return sh_load_acquire(&event->word) != found ? SHOAL_OK : sh_fail_waiting(timeout, "the event was not set");
 }

@@ -43,11 +43,11 @@ static void repair_if_dead(sh_lock_shm *lock, sh_owner owner)
     }
 }
 
-static shoal_err last_try(sh_lock_shm *lock)
+static shoal_err last_try(sh_lock_shm *lock, int64_t timeout)
 {
     shoal_err err;
     repair_if_dead(lock, sh_lock_owner(lock));
-    return take(lock, 0, 0, &err) ? err : sh_fail(SHOAL_ETIMEDOUT, "the lock is held by another");
+    return take(lock, 0, 0, &err) ? err : sh_fail_waiting(timeout, "the lock is held by another");
 }
 
 static shoal_err lock_slow(sh_lock_shm *lock, int64_t timeout)
@@ -55,7 +55,7 @@ static shoal_err lock_slow(sh_lock_shm *lock, int64_t timeout)
     shoal_err err;
     sh_wait wait;
     if (timeout == 0) {
-        return last_try(lock);
+        return last_try(lock, timeout);
     }
     sh_wait_init(&wait, timeout, SH_SLICE_SHORT);
     do {
@@ -76,7 +76,7 @@ static shoal_err lock_slow(sh_lock_shm *lock, int64_t timeout)
         SH_DEATH("sync.lock.waiting");
         word |= WAITERS;
         if (!sh_wait_park(&wait, &lock->gate, word)) {
-            return last_try(lock);
+            return last_try(lock, timeout);
         }
         if (sh_load_relaxed(&lock->gate.word) == word) { /* nobody unlocked: the slice passed */
             repair_if_dead(lock, word & SH_OWNER_MASK);

@@ -48,6 +48,7 @@ void sh_wait_init(sh_wait *wait, int64_t timeout, int64_t longest)
     *wait = (sh_wait){.deadline = sh_deadline(timeout),
                       .slice = SH_SLICE_SHORT < longest ? SH_SLICE_SHORT : longest,
                       .longest = longest};
+    sh_interrupt_begin();
 }
 
 /* The first looks are free of the clock: a peer that answers at once is seen at once. */
@@ -86,7 +87,11 @@ bool sh_wait_park(sh_wait *wait, sh_gate *gate, uint32_t prepared)
     if (wait->look_at == 0) {
         wait->look_at = now + wait->slice;
     }
-    sh_futex_wait(&gate->word, prepared, wait->look_at < wait->deadline ? wait->look_at : wait->deadline);
+    int64_t until = wait->look_at < wait->deadline ? wait->look_at : wait->deadline;
+    sh_futex_wait(&gate->word, prepared, sh_interrupt_bound(now, until));
+    if (sh_interrupted()) {
+        return false;
+    }
     now = sh_now();
     if (now >= wait->look_at) { /* also when wakes or signals keep coming */
         sh_peers_now->sweep();

@@ -22,7 +22,7 @@
 #ifndef SH_SYNC_PARK_H
 #define SH_SYNC_PARK_H
 
-#include "base/clock.h"
+#include "base/interrupt.h"
 #include "sync/atomic.h"
 
 #include <stdbool.h>

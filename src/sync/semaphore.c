@@ -58,7 +58,7 @@ shoal_err sh_semaphore_wait(sh_semaphore_shm *semaphore, int64_t timeout)
         SH_DEATH("sync.semaphore.waiting");
         in_time = sh_wait_park(&wait, &semaphore->gate, prepared);
     }
-    return take(semaphore) ? SHOAL_OK : sh_fail(SHOAL_ETIMEDOUT, "the semaphore stayed at 0");
+    return take(semaphore) ? SHOAL_OK : sh_fail_waiting(timeout, "the semaphore stayed at 0");
 }
 
 shoal_err sh_semaphore_post(sh_semaphore_shm *semaphore, uint32_t count)
