@@ -41,6 +41,8 @@ static shoal_tensor *lstm(shoal_tensor **in)
     X(add_scalar, "add_scalar", shoal_add_scalar(x, 1.5)) \
     X(mul_scalar, "mul_scalar", shoal_mul_scalar(x, -2.5)) \
     X(pow_scalar, "pow_scalar", shoal_pow_scalar(x, 2.5)) \
+    X(pow_scalar, "pow_scalar.2", shoal_pow_scalar(x, 2)) \
+    X(pow_scalar, "pow_scalar.3", shoal_pow_scalar(x, 3)) \
     X(leaky_relu, "leaky_relu", shoal_leaky_relu(x, 0.1)) \
     X(clamp, "clamp", shoal_clamp(x, -1, 1)) \
     X(clamp, "clamp.nan", shoal_clamp(x, NAN, 1)) \

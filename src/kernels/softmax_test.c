@@ -9,9 +9,11 @@ static sh_softmax_shape any_softmax_shape(shoal_dtype dtype, uint64_t *seed)
 {
     sh_softmax_shape s = {.dtype = dtype, .outer = below(seed, 40), .n = 1 + below(seed, 150), .inner = 1};
     if (below(seed, 4) == 0) {
-        s.inner = 1 + below(seed, 5);
+        s.inner = below(seed, 2) ? 1 + below(seed, 9) : 100 + below(seed, 60);
+        s.n = s.inner > 9 ? 1 + below(seed, 30) : s.n;
+        s.outer = below(seed, 4);
     }
-    if (below(seed, 6) == 0) {
+    if (s.inner <= 9 && below(seed, 6) == 0) {
         s.n = 1000 + below(seed, 3000);
         s.outer = below(seed, 3);
     }
@@ -158,13 +160,13 @@ START_TEST(large_scores)
             continue;
         }
         bool last = v < 3;
-        float x[8], y[8];
-        double wide[8], wide_y[8], offset = 1e12;
-        for (int i = 0; i < 8; i++) {
+        float x[32], y[32];
+        double wide[32], wide_y[32], offset = 1e12;
+        for (int i = 0; i < 32; i++) {
             x[i] = -FLT_MAX;
-            wide[i] = offset + (last ? i % 4 : i / 2);
+            wide[i] = offset + (last ? i % 4 : i / 8);
         }
-        sh_softmax_shape s = {SHOAL_F32, last ? 2 : 1, 4, last ? 1 : 2};
+        sh_softmax_shape s = {SHOAL_F32, last ? 8 : 1, 4, last ? 1 : 8};
         sh_exec exec = {0};
         for (int op = 0; op < SH_SOFTMAX_OPS; op++) {
             s.dtype = SHOAL_F32;
@@ -172,17 +174,17 @@ START_TEST(large_scores)
             s.dtype = SHOAL_F64;
             ck_assert_ok(k->softmax->forward(&exec, (sh_softmax_op)op, &s, wide_y, wide));
             double log_sum = log(1 + exp(-1) + exp(-2) + exp(-3)) + 3;
-            for (int i = 0; i < 8; i++) {
-                double wanted = (last ? i % 4 : i / 2) - log_sum;
+            for (int i = 0; i < 32; i++) {
+                double wanted = (last ? i % 4 : i / 8) - log_sum;
                 ck_assert(fabs(y[i] - (op == SH_SOFTMAX ? 0.25 : -1.3862943611198906)) < 1e-6);
                 ck_assert(fabs(wide_y[i] - (op == SH_SOFTMAX ? exp(wanted) : wanted)) < 1e-14);
             }
         }
-        int64_t target[] = {0, 3};
-        double loss, total, logp[8];
+        int64_t target[] = {0, 3, 0, 0, 0, 0, 0, 0};
+        double loss, total, logp[32];
         sh_nll_args args = {.shape = s, .reduction = SH_REDUCTION_SUM, .target = target, .ignore_index = -100};
         ck_assert_ok(k->softmax->cross_entropy(&exec, &args, &loss, &total, logp, wide));
-        ck_assert(fabs(loss - (2 * (log(1 + exp(-1) + exp(-2) + exp(-3)) + 3) - 3)) < 1e-14);
+        ck_assert(fabs(loss - (8 * (log(1 + exp(-1) + exp(-2) + exp(-3)) + 3) - 3)) < 1e-13);
         free(exec.scratch);
     }
 }

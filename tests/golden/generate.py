@@ -227,6 +227,9 @@ for name, function in UNARY:
     case(name, function, p(0, 3))
     case(name, function, p(*EIGHT))
     case(name, function, p(1, 5).expand(3, 5))
+for power in (2.0, 3.0):
+    case("pow_scalar.%d" % power, lambda x, e=power: x ** e, t(SPECIAL))
+    case("pow_scalar.%d" % power, lambda x, e=power: x ** e, n(*EIGHT))
 for name, function in (("sin", torch.sin), ("cos", torch.cos)):
     case(name, function, t([NAN, INF, -INF, 0.0, -0.0, 1.5, -2.0, 1e4]))
 

@@ -173,6 +173,12 @@ BINARY_BOOL(BOOL2_b8)
 COMPARE_BOOL(BOOL2_b8)
 NOT_BOOL(BOOL1_b8)
 
+/* Powers that are products: a³ and its gradient. */
+LOOP1(cube_f32, float, float, f, a *a *a)
+LOOP1(cube_f64, double, double, f, a *a *a)
+LOOP2(cube_grad_f32, float, float, f, 3 * a * (b * b))
+LOOP2(cube_grad_f64, double, double, f, 3 * a * (b * b))
+
 /* out += x · a: the second input of the loop is out itself. */
 LOOP2(axpy_f32, float, float, f, a + x * b)
 LOOP2(axpy_f64, double, double, f, a + x * b)
@@ -317,6 +323,11 @@ static shoal_err scalar(sh_exec *exec, sh_scalar_op op, const sh_view *out, cons
     if (!row) {
         return no_such("scalar", op, a->dtype);
     }
+    if (op == SH_SCALAR_POW && x.f == 2) {
+        row = unary_rows[SH_UNARY_SQUARE][a->dtype];
+    } else if (op == SH_SCALAR_POW && x.f == 3) {
+        row = a->dtype == SHOAL_F32 ? cube_f32 : cube_f64;
+    }
     if (op == SH_SCALAR_CLAMP) {
         bool is_float = out->dtype == SHOAL_F32 || out->dtype == SHOAL_F64;
         if (is_float && (x.f != x.f || y.f != y.f)) {
@@ -354,6 +365,11 @@ static shoal_err grad(sh_exec *exec, sh_grad_op op, const sh_view *out, const sh
     sh_iter_row row = fits ? grad_rows[op][g->dtype] : NULL;
     if (!row) {
         return no_such("gradient", op, g->dtype);
+    }
+    if (op == SH_GRAD_POW && p == 2) {
+        row = grad_rows[SH_GRAD_SQUARE][g->dtype];
+    } else if (op == SH_GRAD_POW && p == 3) {
+        row = g->dtype == SHOAL_F32 ? cube_grad_f32 : cube_grad_f64;
     }
     return walk(row, 3, (const sh_view *[]){out, g, saved}, &(numbers){{p, q}, {0}});
 }

@@ -1,11 +1,13 @@
-/* Softmax and its losses with vectors, along the last dimension; the loops stand in softmax_template.h. Along others: the
- * plain version. */
+/* Softmax and its losses with vectors; the loops stand in softmax_template.h, those along other dimensions than the last in
+ * softmax_columns_fast.c. Losses whose classes are not the last dimension
+ * have a plain gradient. */
 #include "kernels/softmax.h"
 
 #include "kernels/cpu/element.h"
 #include "kernels/cpu/loop.h"
 #include "kernels/cpu/math_fast.h"
 #include "kernels/cpu/softmax_check.h"
+#include "kernels/cpu/softmax_columns.h"
 #include "kernels/isa.h"
 
 #define T float
@@ -31,8 +33,18 @@ static bool is_plain(const sh_softmax_shape *s)
     return s->inner != 1 || s->n == 0 || (s->dtype != SHOAL_F32 && s->dtype != SHOAL_F64);
 }
 
+/* Whether columns are taken, many at a time: with few of them vectors would be mostly empty. */
+static bool is_columns(const sh_softmax_shape *s)
+{
+    return s->inner >= 4 && s->n > 0 && (s->dtype == SHOAL_F32 || s->dtype == SHOAL_F64);
+}
+
 static shoal_err forward(sh_exec *exec, sh_softmax_op op, const sh_softmax_shape *s, void *y, const void *x)
 {
+    if (is_columns(s)) {
+        SH_ISA_NAME(sh_softmax_by_columns)(op, s, y, x, NULL);
+        return SHOAL_OK;
+    }
     if (is_plain(s)) {
         return sh_softmax_kernels_reference.forward(exec, op, s, y, x);
     }
@@ -55,6 +67,10 @@ static shoal_err forward(sh_exec *exec, sh_softmax_op op, const sh_softmax_shape
 static shoal_err backward(sh_exec *exec, sh_softmax_op op, const sh_softmax_shape *s, void *dx, const void *dy,
                           const void *y)
 {
+    if (is_columns(s)) {
+        SH_ISA_NAME(sh_softmax_by_columns)(op, s, dx, y, dy);
+        return SHOAL_OK;
+    }
     if (is_plain(s)) {
         return sh_softmax_kernels_reference.backward(exec, op, s, dx, dy, y);
     }
