@@ -1,11 +1,15 @@
-/* B41: recovery is killed at each of its points, and the recovery of that once more. B43: who is dead, and who is not. */
+/* B41: recovery is killed or stopped at each of its points, and the recovery of that once more. B43: who is dead, and who is not. */
 #include "base/clock.h"
 #include "base/death.h"
 #include "base/random.h"
 #include "os/process.h"
+#include "shm/block.h"
 #include "shm/slot.h"
+#include "sync/barrier.h"
 #include "testing/kill.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,23 +117,46 @@ static bool die(kill_stage *stage, scenario s)
     return WIFSIGNALED(status) || (WIFEXITED(status) && WEXITSTATUS(status) == KILL_CHILD_DIED);
 }
 
-/* A recoverer that dies at the count-th time that it comes to the point, or finishes. NOBODY: it counts. True: it died. */
-static bool recover_armed(kill_stage *stage, int point, int count, sh_a64 *out_counts)
+/* What happens to a recoverer at a point. */
+typedef enum fate {
+    DIES_ITSELF,  /* where the system makes no helpers: the process that recovers dies, and another goes on */
+    HELPER_DIES,  /* its maker goes on */
+    HELPER_STOPS, /* F8: its maker kills it and goes on */
+    FATES,
+} fate;
+
+/* In a recoverer: sweeps, and nobody dead is left when a helper was lost on the way. */
+static _Noreturn void sweep_on(void)
+{
+    int64_t begin = sh_now();
+    bool swept = shoal_world_sweep(NULL) == SHOAL_OK;
+    sh_death_observe(NULL);
+    kill_disarm();
+    bool late =
+        sh_now() - begin > SHOAL_SECONDS(SH_SLOW ? 20 : 5); /* one that is waited for is waited for without end */
+    kill_exit(!swept || late ? 1 : sh_recovery_lost > 0 ? KILL_CHILD_DIED : 0);
+}
+
+/* A recoverer that meets its fate at the count-th time that it comes to the point, or finishes. NOBODY: it counts. True: it did. */
+static bool recover_armed(kill_stage *stage, int point, int count, fate how, sh_a64 *out_counts)
 {
     pid_t pid = fork_member("recoverer");
     if (pid == 0) {
-        if (point != NOBODY) {
-            sh_death_arm(kill_point_name(point), count);
-        } else {
+        sh_recovery_is_own = how == DIES_ITSELF;
+        if (point == NOBODY) {
             counts = out_counts;
             sh_death_observe(observe);
+        } else if (how == HELPER_STOPS) {
+            sh_death_arm_stop(kill_point_name(point), count, NULL);
+        } else {
+            sh_death_arm(kill_point_name(point), count);
         }
-        (void)!shoal_world_sweep(NULL);
-        sh_death_observe(NULL);
-        kill_exit(0);
+        sweep_on();
     }
     int status = kill_reap(stage, pid);
-    kill_require(status == 0 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL), "recoverer: status 0x%x", status);
+    bool died = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    bool lost = WIFEXITED(status) && WEXITSTATUS(status) == KILL_CHILD_DIED;
+    kill_require(status == 0 || (how == DIES_ITSELF ? died : lost), "recoverer (%d): status 0x%x", (int)how, status);
     return status != 0;
 }
 
@@ -142,26 +169,27 @@ static void finish(kill_stage *stage, int deaths, const char *what)
 }
 
 /* The death, then recoverers that die at the points, one after the other; a point of NOBODY ends the row. */
-static bool die_and_recover(kill_stage *stage, scenario s, const int *points, int count)
+static bool die_and_recover(kill_stage *stage, scenario s, const int *points, int count, fate how)
 {
+    static const char *const names[FATES] = {"recovery killed", "helper killed", "helper stopped"};
     char what[256];
-    snprintf(what, sizeof what, "%s killed at %s; recovery killed at %s (time %d)%s%s", kill_steps[s.step].name,
-             kill_point_name(s.point), kill_point_name(points[0]), count, points[1] != NOBODY ? ", then at " : "",
-             points[1] != NOBODY ? kill_point_name(points[1]) : "");
+    snprintf(what, sizeof what, "%s killed at %s; %s at %s (time %d)%s%s", kill_steps[s.step].name,
+             kill_point_name(s.point), names[how], kill_point_name(points[0]), count,
+             points[1] != NOBODY ? ", then at " : "", points[1] != NOBODY ? kill_point_name(points[1]) : "");
     if (!die(stage, s)) {
         finish(stage, 0, what);
         return false;
     }
-    bool died = recover_armed(stage, points[0], count, NULL);
+    bool died = recover_armed(stage, points[0], count, how, NULL);
     if (points[1] != NOBODY) {
-        recover_armed(stage, points[1], 1, NULL);
+        recover_armed(stage, points[1], 1, how, NULL);
     }
     finish(stage, 2, what); /* the victim, and perhaps its child */
     return died;
 }
 
 /* All points that the recovery of this death comes to, each as the place where recovery dies; also two deep. */
-static int visit(kill_stage *stage, scenario s, int *visited)
+static int visit(kill_stage *stage, scenario s, int (*visited)[FATES])
 {
     static sh_a64 *reached; /* by recovery; shared with the recoverer */
     int died = 0;
@@ -173,7 +201,7 @@ static int visit(kill_stage *stage, scenario s, int *visited)
         finish(stage, 0, "a dry run of recovery");
         return 0;
     }
-    recover_armed(stage, NOBODY, 0, reached);
+    recover_armed(stage, NOBODY, 0, HELPER_DIES, reached);
     finish(stage, 2, "a dry run of recovery");
     for (int point = 0; point < kill_point_count(); point++) {
         uint64_t times = sh_load_relaxed(&reached[point]);
@@ -185,25 +213,31 @@ static int visit(kill_stage *stage, scenario s, int *visited)
                         : 1;
         int second = (int)sh_random_below(&stage->random, (uint64_t)kill_point_count());
         bool deep = sh_load_relaxed(&reached[second]) != 0;
-        if (die_and_recover(stage, s, (const int[]){point, deep ? second : NOBODY}, count)) {
-            visited[point]++;
+        fate how = visited[point][DIES_ITSELF] == 0    ? DIES_ITSELF
+                   : visited[point][HELPER_DIES] == 0  ? HELPER_DIES
+                   : visited[point][HELPER_STOPS] == 0 ? HELPER_STOPS
+                                                       : (fate)sh_random_below(&stage->random, FATES);
+        if (die_and_recover(stage, s, (const int[]){point, deep ? second : NOBODY}, count, how)) {
+            visited[point][how]++;
             died++;
         }
     }
     return died;
 }
 
-static void report(const int *visited, int died)
+static void report(int (*visited)[FATES], int died)
 {
     int missing = 0;
     char names[512] = "";
     for (int point = 0; point < kill_point_count(); point++) {
-        if (visited[point] == 0 && strncmp(kill_point_name(point), "recovery.", 9) == 0) {
+        if ((visited[point][DIES_ITSELF] == 0 || visited[point][HELPER_DIES] == 0 ||
+             visited[point][HELPER_STOPS] == 0) &&
+            strncmp(kill_point_name(point), "recovery.", 9) == 0) {
             missing++;
             snprintf(names + strlen(names), sizeof names - strlen(names), " %s", kill_point_name(point));
         }
     }
-    printf("recovery was killed %d times\n", died);
+    printf("recovery was killed or stopped %d times\n", died);
     fflush(stdout);
     kill_require(missing == 0, "%d points of recovery were never died at:%s", missing, names);
 }
@@ -211,7 +245,7 @@ static void report(const int *visited, int died)
 START_TEST(recovery_killed_at_each_point)
 {
     kill_stage stage;
-    int visited[KILL_POINTS_MAX] = {0}, died = 0;
+    int visited[KILL_POINTS_MAX][FATES] = {{0}}, died = 0;
     kill_stage_begin(&stage, SURVIVORS, 0);
     kill_pause(&stage);
     fill_channels(&stage);
@@ -225,6 +259,175 @@ START_TEST(recovery_killed_at_each_point)
     report(visited, died);
     kill_resume(&stage);
     kill_stage_end(&stage);
+}
+END_TEST
+
+/* F8: a helper that is stopped, and its maker too, which could have killed it: then whoever waits for what the dead process had kills
+ * the helper. */
+static void stop_maker(void)
+{
+    kill(getppid(), SIGSTOP);
+}
+
+static pid_t fork_stopped_recoverer(kill_stage *stage, const char *point)
+{
+    int status;
+    pid_t pid = fork_member("recoverer");
+    if (pid == 0) {
+        sh_death_arm_stop(point, 1, stop_maker);
+        sweep_on();
+    }
+    ck_assert_int_eq(waitpid(pid, &status, WUNTRACED), pid);
+    kill_require(WIFSTOPPED(status), "%s: the recoverer has status 0x%x", point, status);
+    (void)stage;
+    return pid;
+}
+
+/* A member that holds an end of a pipe and waits at a barrier, and dies there. */
+static void die_with(shoal_pipe *end, shoal_barrier *barrier)
+{
+    pid_t pid = fork_member("victim");
+    if (pid == 0) {
+        uint32_t index;
+        (void)!shoal_barrier_wait(barrier, SHOAL_FOREVER, &index);
+        _exit(shoal_pipe_send_bytes(end, "x", 1, SHOAL_NOW) == SHOAL_OK);
+    }
+    while (sh_barrier_waiting((sh_barrier_shm *)((shoal_block *)barrier)->data) == 0) {
+        sched_yield();
+    }
+    kill(pid, SIGKILL);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+}
+
+static void wait_beside_a_stopped_recoverer(kill_stage *stage, const char *point)
+{
+    shoal_pipe *ours, *theirs;
+    shoal_barrier *barrier;
+    char byte;
+    size_t size;
+    uint32_t index;
+    int status;
+    ck_assert_ok(shoal_pipe_create(true, &ours, &theirs));
+    ck_assert_ok(shoal_barrier_create(2, &barrier));
+    die_with(theirs, barrier);
+    shoal_release(theirs);
+    pid_t recoverer = fork_stopped_recoverer(stage, point);
+    int64_t begin = sh_now();
+    kill_require(shoal_pipe_recv_bytes(ours, &byte, 1, SHOAL_SECONDS(60), &size) == SHOAL_ECLOSED, "%s: recv: %s",
+                 point, shoal_last_error_text());
+    kill_require(shoal_barrier_wait(barrier, SHOAL_SECONDS(60), &index) == SHOAL_EBROKEN, "%s: the barrier", point);
+    int64_t took = sh_now() - begin;
+    kill_require(took < SHOAL_SECONDS(SH_SLOW ? 20 : 5), "%s: it took %lld ms", point, (long long)(took / 1000000));
+    kill(recoverer, SIGCONT);
+    ck_assert_int_eq(waitpid(recoverer, &status, 0), recoverer);
+    kill_require(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == KILL_CHILD_DIED),
+                 "%s: the recoverer ended with 0x%x", point, status);
+    kill_recover(stage);
+    sh_assert_audit(point);
+    shoal_release(ours);
+    shoal_release(barrier);
+}
+
+START_TEST(a_stopped_recoverer_is_replaced)
+{
+    static const char *const points[] = {"recovery.right.taken", "recovery.marked", "recovery.drained",
+                                         "recovery.holders.told", "recovery.released"};
+    kill_stage stage;
+    kill_stage_begin(&stage, 0, 0);
+    for (size_t i = 0; i < sizeof points / sizeof points[0]; i++) {
+        wait_beside_a_stopped_recoverer(&stage, points[i]);
+    }
+    kill_stage_end(&stage);
+}
+END_TEST
+
+/* As one who looks for a slot and is stopped before it has one: it has the claim bytes of all that might be free. */
+static void claim_and_stop(int fd)
+{
+    for (uint32_t i = 0; i < 16; i++) {
+        (void)!sh_life_mark(fd, SH_SLOTS + i);
+    }
+    raise(SIGSTOP);
+}
+
+static uint64_t heap_used(void)
+{
+    shoal_world_info info;
+    ck_assert_ok(shoal_world_trim());
+    ck_assert_ok(shoal_world_info_get(&info));
+    return info.heap_used;
+}
+
+/* F17: one who is stopped before it puts memory behind a new span. When it goes on, the addresses are a span of another class, whose
+ * blocks are free and have no memory. */
+START_TEST(a_span_that_comes_too_late_leaves_no_memory)
+{
+    enum { SMALL = 20000, LARGE = 40000, FEW = 65536 };
+    shoal_block *b, *small;
+    int status;
+    ck_assert_ok(shoal_block_create(100, &b)); /* makes the world */
+    pid_t pid = fork_member("late");
+    if (pid == 0) {
+        sh_death_arm_stop("span.make.looked", 1, NULL);
+        shoal_err err = shoal_block_create(SMALL, &small); /* its span has 16 such blocks, all with memory */
+        shoal_release(small);
+        kill_exit(err == SHOAL_OK ? 0 : 1);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, WUNTRACED), pid);
+    ck_assert(WIFSTOPPED(status));
+    shoal_block *large;
+    ck_assert_ok(shoal_block_create(LARGE, &large)); /* the span, with memory behind one block of 16 */
+    shoal_release(large);
+    uint64_t before = heap_used();
+    kill(pid, SIGCONT);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+    uint64_t after = heap_used();
+    kill_require(after <= before + FEW, "%llu KiB before, %llu KiB after", (unsigned long long)before / 1024,
+                 (unsigned long long)after / 1024);
+    shoal_release(b);
+}
+END_TEST
+
+/* F17: one who is stopped while it claims a slot, or leaves it. The next child is to have that very slot, or another, and comes up. */
+START_TEST(a_stopped_claimant_costs_nobody_a_child)
+{
+    static const char *const points[] = {NULL, "slot.claim.alive", "slot.claim.marked", "slot.vacate.unmarked",
+                                         "slot.vacate.nameless"};
+    shoal_lock *lock;
+    int status;
+    ck_assert_ok(shoal_lock_create(&lock)); /* makes the world */
+    for (size_t i = 0; i < sizeof points / sizeof points[0]; i++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            int fd = dup(sh_the_world.fd);
+            shoal_world_leave();
+            if (points[i] == NULL) {
+                claim_and_stop(fd);
+                _exit(0);
+            }
+            sh_death_arm_stop(points[i], 1, NULL);
+            kill_exit(sh_world_attach(fd, SH_SLOT_NEW, "claimant") == SHOAL_OK && (sh_world_detach(), true) ? 0 : 1);
+        }
+        ck_assert_int_eq(waitpid(pid, &status, WUNTRACED), pid);
+        kill_require(WIFSTOPPED(status), "claimant %zu: status 0x%x", i, status);
+        int64_t begin = sh_now();
+        for (int n = 0; n < 3; n++) {
+            pid_t child = kill_fork("child");
+            kill_require(child >= 0, "fork: %s", shoal_last_error_text());
+            if (child == 0) {
+                kill_exit(0);
+            }
+            ck_assert_int_eq(waitpid(child, &status, 0), child);
+            kill_require(status == 0, "beside claimant %zu a child ends with 0x%x", i, status);
+        }
+        kill_require(sh_now() - begin < SHOAL_SECONDS(4), "claimant %zu: too late", i);
+        ck_assert_ok(shoal_world_sweep(NULL));
+        kill(pid, SIGCONT);
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        kill_require(status == 0, "claimant %zu ended with 0x%x", i, status);
+    }
+    shoal_release(lock);
 }
 END_TEST
 
@@ -280,6 +483,8 @@ static uint32_t sweep(void)
     ck_assert_ok(shoal_world_sweep(&n));
     return n;
 }
+
+static pthread_t main_thread;
 
 typedef struct things {
     shoal_lock *lock;
@@ -376,6 +581,67 @@ START_TEST(unmarked_is_not_dead)
 }
 END_TEST
 
+static void *hold_on(void *argument)
+{
+    const things *t = argument;
+    pthread_join(main_thread, NULL);
+    shoal_event_set(t->ready);
+    shoal_err err = shoal_event_wait(t->end, SHOAL_SECONDS(60));
+    err = err == SHOAL_OK ? shoal_lock_unlock(t->lock) : err;
+    kill_exit(err == SHOAL_OK ? 0 : 1);
+}
+
+/* F9: by its state it is a zombie, and it has no mark; but a thread of it runs. */
+START_TEST(without_its_main_thread_a_process_is_not_dead)
+{
+    things t = make_things();
+    pid_t pid = kill_fork("headless");
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        pthread_t thread;
+        main_thread = pthread_self();
+        close(dup(sh_the_world.fd));
+        if (shoal_lock_lock(t.lock, SHOAL_SECONDS(20)) == SHOAL_OK && pthread_create(&thread, NULL, hold_on, &t) == 0) {
+            pthread_exit(NULL);
+        }
+        _exit(1);
+    }
+    ck_assert_ok(shoal_event_wait(t.ready, SHOAL_SECONDS(20)));
+    ck_assert(!sh_life_marked(sh_the_world.fd, slot_of(pid)));
+    ck_assert_uint_eq(sweep(), 0);
+    ck_assert_err(shoal_lock_lock(t.lock, SHOAL_MS(100)), SHOAL_ETIMEDOUT);
+    shoal_event_set(t.end);
+    expect_exit(pid);
+    ck_assert_ok(shoal_lock_lock(t.lock, SHOAL_SECONDS(1)));
+    ck_assert_ok(shoal_lock_unlock(t.lock));
+    release_things(t);
+}
+END_TEST
+
+/* F15: one whose program closed the world's fd cannot ask for marks. */
+START_TEST(without_the_file_a_lock_is_handed_on)
+{
+    things t = make_things();
+    pid_t holder = fork_holder(t.lock, t.ready, t.end);
+    pid_t pid = kill_fork("without file");
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        close(sh_the_world.fd);
+        shoal_err early = shoal_lock_lock(t.lock, SHOAL_MS(50)); /* the holder lives */
+        shoal_event_set(t.ready);
+        shoal_err err = shoal_lock_lock(t.lock, SHOAL_SECONDS(20));
+        _exit(early == SHOAL_ETIMEDOUT && err == SHOAL_EOWNERDEAD ? 0 : 1);
+    }
+    shoal_event_clear(t.ready);
+    ck_assert_ok(shoal_event_wait(t.ready, SHOAL_SECONDS(20)));
+    kill(holder, SIGKILL);
+    ck_assert_int_eq(waitpid(holder, NULL, 0), holder);
+    expect_exit(pid);
+    ck_assert_uint_ge(sweep(), 1);
+    release_things(t);
+}
+END_TEST
+
 /* Slots are used again, in lives that can be told apart: a lock word of an earlier life names nobody. */
 START_TEST(lives_of_a_slot)
 {
@@ -404,6 +670,9 @@ static Suite *suite(void)
     tcase_add_checked_fixture(c, sh_leaks_begin, sh_leaks_end);
 #ifdef SHOAL_DEATH_POINTS
     tcase_add_test(c, recovery_killed_at_each_point);
+    tcase_add_test(c, a_stopped_recoverer_is_replaced);
+    tcase_add_test(c, a_stopped_claimant_costs_nobody_a_child);
+    tcase_add_test(c, a_span_that_comes_too_late_leaves_no_memory);
 #else
     tcase_add_test(c, points_are_compiled_out);
 #endif
@@ -414,6 +683,8 @@ static Suite *suite(void)
     tcase_add_test(dead, pid_of_the_dead_is_reused);
     tcase_add_test(dead, stopped_is_not_dead);
     tcase_add_test(dead, unmarked_is_not_dead);
+    tcase_add_test(dead, without_its_main_thread_a_process_is_not_dead);
+    tcase_add_test(dead, without_the_file_a_lock_is_handed_on);
     tcase_add_test(dead, lives_of_a_slot);
     suite_add_tcase(s, dead);
     return s;

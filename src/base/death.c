@@ -3,6 +3,7 @@
 #ifdef SHOAL_DEATH_POINTS
 
 #include <signal.h>
+#include <stdbool.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -11,11 +12,22 @@ extern const char *const __stop_sh_death_points[];
 
 static const char *armed;
 static int left;
+static bool stops;
+static void (*tell)(void);
 static void (*observer)(const char *name);
 
 void sh_death_arm(const char *name, int count)
 {
     left = count;
+    stops = false;
+    armed = name;
+}
+
+void sh_death_arm_stop(const char *name, int count, void (*told)(void))
+{
+    left = count;
+    stops = true;
+    tell = told;
     armed = name;
 }
 
@@ -30,6 +42,14 @@ void sh_death_reached(const char *name)
         observer(name);
     }
     if (armed != NULL && strcmp(armed, name) == 0 && --left == 0) {
+        if (stops) {
+            armed = NULL;
+            if (tell != NULL) {
+                tell();
+            }
+            kill(getpid(), SIGSTOP);
+            return;
+        }
         kill(getpid(), SIGKILL);
         for (;;) {
             pause();

@@ -19,12 +19,15 @@
         sh_death_reached(sh_death_point);                                                                              \
     } while (0)
 
-/* Kills this process by SIGKILL when the point is armed and its count is used up. */
+/* Kills or stops this process when the point is armed and its count is used up. */
 void sh_death_reached(const char *name);
 
 /* Arms one point for this process: it dies at the count-th time (1: the next) that it gets there. NULL disarms. Not
  * inherited by exec. */
 void sh_death_arm(const char *name, int count);
+
+/* The same, but the process stops there (SIGSTOP), once. Before, it calls `tell` if that is not NULL. */
+void sh_death_arm_stop(const char *name, int count, void (*tell)(void));
 
 /* Called with the name of every point that this process comes to, armed or not. NULL: nobody is. For the sweep's dry run. */
 void sh_death_observe(void (*observer)(const char *name));

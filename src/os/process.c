@@ -4,14 +4,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/single_threaded.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static bool set_lock(int fd, uint64_t byte, short type)
@@ -58,11 +61,12 @@ static const char *stat_field(const char *text, int number)
     return field;
 }
 
-/* The line of /proc/PID/stat. False when there is no such process. No memory is taken: a signal handler may ask. */
-static bool read_stat_line(int32_t pid, char *text, size_t room)
+/* Nothing from here to sh_process_kill_stopped allocates memory or takes a private lock: a signal handler may ask, and a helper of recovery,
+ * which may be killed at any instruction (sh_process_run). */
+
+/* The text of a file of /proc. False when there is no such process or thread. */
+static bool read_line(const char *path, char *text, size_t room)
 {
-    char path[48];
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
         return false;
@@ -73,11 +77,11 @@ static bool read_stat_line(int32_t pid, char *text, size_t room)
     return n > 0;
 }
 
-/* The state letter and the start time. False when there is no such process. */
-static bool read_stat(int32_t pid, char *out_state, uint64_t *out_start)
+/* The state letter and the start time, from a file `stat`. */
+static bool read_stat(const char *path, char *out_state, uint64_t *out_start)
 {
     char text[1024];
-    if (!read_stat_line(pid, text, sizeof text)) {
+    if (!read_line(path, text, sizeof text)) {
         return false;
     }
     const char *state = stat_field(text, 3), *start = stat_field(text, 22);
@@ -89,13 +93,61 @@ static bool read_stat(int32_t pid, char *out_state, uint64_t *out_start)
     return true;
 }
 
+static bool read_process(int32_t pid, char *out_state, uint64_t *out_start)
+{
+    char path[48];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    return read_stat(path, out_state, out_start);
+}
+
+static bool is_over(char state)
+{
+    return state == 'Z' || state == 'X';
+}
+
+/* As getdents64 gives it. */
+typedef struct entry {
+    uint64_t inode;
+    int64_t next;
+    unsigned short size;
+    unsigned char type;
+    char name[];
+} entry;
+
+/* A thread of the process that runs, or will run again, or 0. When the main thread has called pthread_exit, the process is a zombie
+ * by its own state, and its other threads run on. */
+static int32_t living_thread(int32_t pid)
+{
+    char path[64], state, bytes[1024] __attribute__((aligned(8)));
+    uint64_t start;
+    if (read_process(pid, &state, &start) && !is_over(state)) {
+        return pid;
+    }
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int32_t found = 0;
+    for (long n; fd >= 0 && found == 0 && (n = syscall(SYS_getdents64, fd, bytes, sizeof bytes)) > 0;) {
+        for (long at = 0; at < n && found == 0; at += ((entry *)(bytes + at))->size) {
+            int32_t thread = (int32_t)strtol(((entry *)(bytes + at))->name, NULL, 10);
+            snprintf(path, sizeof path, "/proc/%d/task/%d/stat", (int)pid, (int)thread);
+            if (thread > 0 && read_stat(path, &state, &start) && !is_over(state)) {
+                found = thread;
+            }
+        }
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    return found;
+}
+
 bool sh_process_is_single(void)
 {
     char text[1024];
     if (__libc_single_threaded) {
         return true;
     }
-    const char *threads = read_stat_line((int32_t)getpid(), text, sizeof text) ? stat_field(text, 20) : NULL;
+    const char *threads = read_line("/proc/self/stat", text, sizeof text) ? stat_field(text, 20) : NULL;
     return threads != NULL && strtoul(threads, NULL, 10) == 1;
 }
 
@@ -103,7 +155,7 @@ uint64_t sh_process_start_time(int32_t pid)
 {
     char state;
     uint64_t start;
-    return read_stat(pid, &state, &start) ? start : 0;
+    return read_process(pid, &state, &start) ? start : 0;
 }
 
 bool sh_process_gone(int32_t pid, uint64_t start_time)
@@ -113,31 +165,66 @@ bool sh_process_gone(int32_t pid, uint64_t start_time)
     if (pid <= 0 || (kill(pid, 0) != 0 && errno == ESRCH)) {
         return true;
     }
-    if (!read_stat(pid, &state, &start)) {
+    if (!read_process(pid, &state, &start)) {
         return kill(pid, 0) != 0 && errno == ESRCH; /* /proc may be hidden: only a missing pid proves death then */
     }
-    return (start_time != 0 && start != start_time) || state == 'Z' || state == 'X';
+    return (start_time != 0 && start != start_time) || (is_over(state) && living_thread(pid) == 0);
 }
 
-bool sh_process_maps(int32_t pid, int fd)
+/* Does a line of /proc/PID/maps name the file? 'from-to flags offset device inode path' */
+static bool line_names(const char *line, uint64_t inode)
 {
-    struct stat st;
-    char path[48], *line = NULL;
-    size_t room = 0;
-    snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
-    FILE *f = fopen(path, "re");
-    bool mapped = f == NULL || fstat(fd, &st) != 0; /* cannot tell */
-    while (!mapped && getline(&line, &room, f) > 0) {
-        unsigned long long inode;
-        mapped = sscanf(line, "%*s %*s %*s %*s %llu", &inode) == 1 && inode == (unsigned long long)st.st_ino &&
-                 strstr(line, "/memfd:") != NULL;
+    const char *field = line;
+    for (int i = 0; i < 4 && field != NULL; i++) {
+        field = strchr(field, ' ');
+        field = field != NULL ? field + 1 : NULL;
     }
-    mapped = mapped || ferror(f);
-    free(line);
-    if (f != NULL) {
-        fclose(f);
+    return field != NULL && strtoull(field, NULL, 10) == inode && strstr(line, "/memfd:") != NULL;
+}
+
+bool sh_process_maps(int32_t pid, uint64_t inode)
+{
+    char path[64], text[4096 + 1];
+    int32_t thread = living_thread(pid); /* that of a thread that has ended is empty */
+    snprintf(path, sizeof path, "/proc/%d/task/%d/maps", (int)pid, (int)thread);
+    int fd = thread != 0 && inode != 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0) {
+        return true; /* cannot tell */
     }
+    size_t have = 0;
+    bool mapped = false;
+    ssize_t n;
+    while (!mapped && (n = read(fd, text + have, sizeof text - 1 - have)) > 0) {
+        have += (size_t)n;
+        text[have] = 0;
+        char *line = text;
+        for (char *end; !mapped && (end = strchr(line, '\n')) != NULL; line = end + 1) {
+            *end = 0;
+            mapped = line_names(line, inode);
+        }
+        have = (size_t)(text + have - line);
+        have = have < sizeof text - 1 ? have : 0; /* no line is that long */
+        memmove(text, line, have);
+    }
+    mapped = mapped || n < 0;
+    close(fd);
     return mapped;
+}
+
+void sh_process_kill_stopped(int32_t pid, uint64_t start_time, bool running_too)
+{
+    char state;
+    uint64_t start;
+    int pidfd = sh_pidfd_open(pid); /* from here on the pid cannot become another's, where there are pidfds */
+    bool right = read_process(pid, &state, &start) && start == start_time && !is_over(state);
+    if (right && (state == 'T' || state == 't' || running_too)) {
+        if (pidfd < 0 || syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0) != 0) {
+            kill(pid, SIGKILL);
+        }
+    }
+    if (pidfd >= 0) {
+        close(pidfd);
+    }
 }
 
 int sh_pidfd_open(int32_t pid)
@@ -153,4 +240,64 @@ int sh_cores(void)
     }
     int n = CPU_COUNT(&set);
     return n > 0 ? n : 1;
+}
+
+/* ---- a process that anybody may kill ---- */
+
+#define STACK (256u << 10)
+
+#if defined(__SANITIZE_ADDRESS__)
+void __asan_unpoison_memory_region(const void *at, size_t size);
+#endif
+
+/* The helper's end. The caller and the helper have one errno, so the caller makes no call here that may fail while the helper lives.
+ * AddressSanitizer: they have one stack of fake frames too, so the caller takes none. */
+__attribute__((no_sanitize("address"))) static sh_run_result see_out(pid_t pid)
+{
+    int status;
+    for (uint32_t round = 0;; round++) {
+        pid_t got = waitpid(pid, &status, WNOHANG | WUNTRACED | __WALL);
+        if (got == pid && WIFSTOPPED(status)) {
+            kill(pid, SIGKILL);
+        } else if (got == pid) {
+            return WIFEXITED(status) && WEXITSTATUS(status) == 0        ? SH_RUN_DONE
+                   : WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL ? SH_RUN_KILLED
+                                                                        : SH_RUN_FAILED;
+        } else if (got < 0) {
+            return SH_RUN_KILLED; /* another thread has waited for all clones */
+        } else if (round < 200) {
+            sched_yield();
+        } else {
+            clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){.tv_nsec = 50000}, NULL);
+        }
+    }
+}
+
+sh_run_result sh_process_run(int (*function)(void *), void *argument)
+{
+#if defined(__SANITIZE_THREAD__) || defined(__ia64__) || defined(__hppa__)
+    (void)function;
+    (void)argument;
+    return SH_RUN_REFUSED; /* ThreadSanitizer takes the helper for the thread that made it */
+#else
+    static char *stack; /* kept: callers come one at a time */
+    sigset_t all, before;
+    if (stack == NULL) {
+        void *room = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+        if (room == MAP_FAILED) {
+            return SH_RUN_REFUSED;
+        }
+        stack = room;
+    }
+#if defined(__SANITIZE_ADDRESS__)
+    __asan_unpoison_memory_region(stack, STACK); /* one that was killed has left its frames */
+#endif
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* no handler of the program runs in the helper */
+    /* No CLONE_FILES: what it opens and locks goes with it. Exit signal 0: a wait of the program does not see it. */
+    pid_t pid = clone(function, stack + STACK, CLONE_VM, argument);
+    sh_run_result result = pid > 0 ? see_out(pid) : SH_RUN_REFUSED;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return result;
+#endif
 }

@@ -15,11 +15,28 @@ bool sh_life_marked(int fd, uint64_t byte); /* by another process than the calle
 /* When the process started, in clock ticks since boot; 0 when there is none. Tells apart two processes with one pid. */
 uint64_t sh_process_start_time(int32_t pid);
 
-/* True when the process that started then has ended: no such pid, another start time, or a zombie. */
+/* True when no thread of the process that started then will run again: no such pid, another start time, or a zombie all of whose
+ * threads are. A start time of 0 is any. */
 bool sh_process_gone(int32_t pid, uint64_t start_time);
 
-/* False when it is certain that the process does not have the file behind fd mapped. */
-bool sh_process_maps(int32_t pid, int fd);
+/* False when it is certain that the process does not have the memory file with that inode mapped. */
+bool sh_process_maps(int32_t pid, uint64_t inode);
+
+/* Kills the process that started then if it is stopped; with running_too also if it is not. */
+void sh_process_kill_stopped(int32_t pid, uint64_t start_time, bool running_too);
+
+/* Runs the function in a process of its own that shares all memory with the caller and waits for it to end: one that anybody may
+ * kill without harm to the caller, if the function leaves no private lock taken and no private memory half written. So it
+ * allocates nothing, prints nothing, and ends by returning 0. It has the caller's thread-local variables, a pid, a start
+ * time and record locks of its own, and no signal handler runs in it. One that is stopped is killed. One caller at a time. */
+typedef enum sh_run_result {
+    SH_RUN_DONE,
+    SH_RUN_KILLED,
+    SH_RUN_FAILED,  /* it ended in another way: a crash */
+    SH_RUN_REFUSED, /* the system makes none: nothing was run */
+} sh_run_result;
+
+sh_run_result sh_process_run(int (*function)(void *), void *argument);
 
 /* An fd that polls readable at the end of a process; close-on-exec; -1 when there is no such process. */
 int sh_pidfd_open(int32_t pid);

@@ -5,9 +5,12 @@
  * its children inherit nothing; the slot that a child becomes is reserved by the requester.
  *
  * Request and reply go over a socket, one at a time. The server is the parent of its children: it opens the pidfd of
- * each before anybody could reap it and passes it on, and it reaps only when asked, so neither pid nor status can be
- * lost or mixed up. When the socket is closed, by the requester or by its death, the server leaves the world and
+ * each before anybody could reap it and passes it on, and it reaps only when told to, after the status has arrived, so neither pid
+ * nor status can be lost or mixed up. When the socket is closed, by the requester or by its death, the server leaves the world and
  * ends.
+ *
+ * A server that is stopped costs its requester what only it can give: the exit status of its children, and new ones. So every reply
+ * is waited for with a time limit. A reply that comes later is known by its number, and thrown away: what it said is asked again.
  *
  * death: of the server: the requester sees the socket end and starts another; a child that it had just forked finds
  * its slot given up, unless the requester had the reply. The status of its other children is lost with it, and their
@@ -34,11 +37,12 @@
 
 typedef enum ask {
     ASK_FORK = 1, /* slot, hangs; the reply carries pid and pidfd */
-    ASK_REAP,     /* pid; the reply carries its fate */
-    ASK_DROP,     /* pid; no reply */
+    ASK_FATE,     /* pid; the reply carries its fate. It can be asked again: the reply may come too late */
+    ASK_DROP,     /* pid; no reply: it is taken out of the process table, now or when it ends */
 } ask;
 
 typedef struct request {
+    uint64_t number; /* the reply has it too */
     uint32_t ask;
     uint32_t slot;
     int32_t pid;
@@ -46,13 +50,16 @@ typedef struct request {
 } request;
 
 typedef struct reply {
+    uint64_t number;
     int32_t error; /* an errno; 0: done */
     int32_t pid;
     uint32_t by_pipe; /* what sort of sentinel comes along */
     sh_fate fate;
 } reply;
 
+#define NOTICE_LIMIT SHOAL_MS(100)
 #define STOP_LIMIT SHOAL_SECONDS(5)
+#define START_LIMIT SHOAL_SECONDS(20) /* a server that has not answered by then is stopped, or the machine is */
 
 /* ---- messages with an fd ---- */
 
@@ -74,30 +81,35 @@ static bool send_all(int socket, const void *bytes, size_t size, int fd)
     }
     ssize_t n;
     do {
-        n = sendmsg(socket, &message, MSG_NOSIGNAL);
+        n = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT); /* full: the server has not read for long */
     } while (n < 0 && errno == EINTR);
     return n == (ssize_t)size;
 }
 
-/* False at the end of the socket. *out_fd is -1 when none came. */
-static bool receive_all(int socket, void *bytes, size_t size, int *out_fd)
+/* False at the end of the socket, or when the time is over. *out_fd is -1 when none came. */
+static bool receive_all(int socket, void *bytes, size_t size, int *out_fd, int64_t deadline)
 {
     control c = {.room = {0}};
     struct iovec part = {.iov_base = bytes, .iov_len = size};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof c};
     struct pollfd p = {.fd = socket, .events = POLLIN};
-    while (sh_poll(&p, 1, SH_NO_DEADLINE) == 0) { /* the other end is a living process, or the socket ends */
+    *out_fd = -1;
+    while (sh_poll(&p, 1, deadline) == 0) {
+        if (sh_passed(deadline)) {
+            errno = ETIMEDOUT;
+            return false;
+        }
     }
     ssize_t n;
     do {
         n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
     } while (n < 0 && errno == EINTR);
-    *out_fd = -1;
     struct cmsghdr *head = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;
     if (head != NULL && head->cmsg_type == SCM_RIGHTS && head->cmsg_len == CMSG_LEN(sizeof *out_fd)) {
         memcpy(out_fd, CMSG_DATA(head), sizeof *out_fd);
         *out_fd = sh_fd_keep(*out_fd);
     }
+    errno = n == (ssize_t)size ? 0 : EPIPE;
     return n == (ssize_t)size;
 }
 
@@ -115,7 +127,7 @@ static void serve_fork(int socket, const request *r)
         sh_child_forked(r->slot, NULL, r->hangs != 0);
     }
     SH_DEATH("proc.server.forked");
-    reply answer = {.error = pid < 0 ? errno : 0, .pid = (int32_t)pid};
+    reply answer = {.number = r->number, .error = pid < 0 ? errno : 0, .pid = (int32_t)pid};
     sh_born born = {.pidfd = -1};
     if (pid > 0 && sh_born_watch(pid, &born) != SHOAL_OK) {
         answer.error = EMFILE;
@@ -129,11 +141,11 @@ static void serve_fork(int socket, const request *r)
     }
 }
 
-static void serve_reap(int socket, const request *r)
+static void serve_fate(int socket, const request *r)
 {
-    reply answer = {.pid = r->pid};
+    reply answer = {.number = r->number, .pid = r->pid};
     siginfo_t info = {.si_pid = 0};
-    if (waitid(P_PID, (id_t)r->pid, &info, WEXITED | WNOHANG) != 0) {
+    if (waitid(P_PID, (id_t)r->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0) {
         answer.error = errno;
     } else if (info.si_pid == 0) {
         answer.error = EBUSY;
@@ -149,10 +161,10 @@ _Noreturn void sh_forkserver_serve(int socket)
     int none;
     sigaction(SIGINT, &(struct sigaction){.sa_handler = SIG_IGN},
               &interrupt); /* the terminal's Ctrl-C is for the requester */
-    while (receive_all(socket, &r, sizeof r, &none)) {
+    while (receive_all(socket, &r, sizeof r, &none, SH_NO_DEADLINE)) {
         switch ((ask)r.ask) {
         case ASK_FORK: serve_fork(socket, &r); break;
-        case ASK_REAP: serve_reap(socket, &r); break;
+        case ASK_FATE: serve_fate(socket, &r); break;
         case ASK_DROP: sh_orphans_add(r.pid); break;
         }
         sh_orphans_reap();
@@ -199,6 +211,9 @@ static void see_out(void)
     close(server.socket);
     server.socket = -1;
     struct pollfd p = {.fd = server.born.pidfd, .events = POLLIN};
+    if (sh_poll(&p, 1, sh_deadline(NOTICE_LIMIT)) == 0) { /* one that is stopped does not see it */
+        sh_process_kill_stopped(server.born.pid, sh_process_start_time(server.born.pid), false);
+    }
     if (sh_poll(&p, 1, sh_deadline(STOP_LIMIT)) == 0) {
         kill(server.born.pid, SIGKILL); /* our child, and not reaped yet */
         sh_poll(&p, 1, sh_deadline(STOP_LIMIT));
@@ -270,14 +285,33 @@ static shoal_err start_server(void)
     return SHOAL_OK;
 }
 
-/* One request, one reply. False when the server is gone; it is stopped then. */
-static bool talk(const request *r, reply *out_reply, int *out_fd)
+typedef enum talked { TALKED, TIMED_OUT, ENDED } talked;
+
+/* One request, one reply. ENDED: the server is gone; it is stopped then. */
+static talked talk(request r, reply *out_reply, int *out_fd, int64_t deadline)
 {
-    if (send_all(server.socket, r, sizeof *r, -1) && receive_all(server.socket, out_reply, sizeof *out_reply, out_fd)) {
-        return true;
+    static uint64_t number;
+    r.number = ++number;
+    if (!send_all(server.socket, &r, sizeof r, -1)) {
+        if (errno == EAGAIN) {
+            return TIMED_OUT;
+        }
+        stop_server();
+        return ENDED;
+    }
+    while (receive_all(server.socket, out_reply, sizeof *out_reply, out_fd, deadline)) {
+        if (out_reply->number == r.number) {
+            return TALKED;
+        }
+        if (*out_fd >= 0) { /* of a request that we gave up; its child finds its slot given up too */
+            close(*out_fd);
+        }
+    }
+    if (errno == ETIMEDOUT) {
+        return TIMED_OUT;
     }
     stop_server();
-    return false;
+    return ENDED;
 }
 
 static shoal_err accept_child(const reply *answer, sh_born *out_born)
@@ -310,8 +344,12 @@ static shoal_err ask_for_fork(const sh_launch *launch, sh_born *out_born)
                 return err;
             }
         }
-        if (talk(&r, &answer, &out_born->pidfd)) {
-            return accept_child(&answer, out_born);
+        switch (talk(r, &answer, &out_born->pidfd, sh_deadline(START_LIMIT))) {
+        case TALKED: return accept_child(&answer, out_born);
+        case TIMED_OUT:
+            return sh_fail(SHOAL_ETIMEDOUT, "the fork server (process %d) does not answer: is it stopped?",
+                           server.born.pid);
+        case ENDED: break;
         }
     }
     return sh_fail(SHOAL_EOS, "the fork server ended before it answered");
@@ -325,15 +363,24 @@ shoal_err sh_forkserver_start(const sh_launch *launch, sh_born *out_born)
     return err;
 }
 
-shoal_err sh_forkserver_reap(int32_t pid, sh_fate *out_fate)
+shoal_err sh_forkserver_reap(int32_t pid, int64_t deadline, sh_fate *out_fate)
 {
     reply answer = {.error = ECHILD};
     int none;
-    pthread_mutex_lock(&lock);
-    bool known =
-        server.socket >= 0 && talk(&(request){.ask = ASK_REAP, .pid = pid}, &answer, &none) && answer.error == 0;
+    if (!sh_mutex_lock_until(&lock, deadline)) { /* another thread waits for the server */
+        return sh_fail(SHOAL_ETIMEDOUT, "the fork server does not answer");
+    }
+    talked t = server.socket >= 0 ? talk((request){.ask = ASK_FATE, .pid = pid}, &answer, &none, deadline) : ENDED;
+    if (t == TALKED && answer.error == 0) {
+        send_all(server.socket, &(request){.ask = ASK_DROP, .pid = pid}, sizeof(request), -1);
+    }
+    int32_t asked = server.born.pid;
     pthread_mutex_unlock(&lock);
-    if (!known) {
+    if (t == TIMED_OUT) {
+        return sh_fail(SHOAL_ETIMEDOUT, "process %d has ended, but the fork server (process %d) does not answer", pid,
+                       asked);
+    }
+    if (t == ENDED || answer.error != 0) {
         return sh_fail(SHOAL_ECHILD, "the fork server cannot tell how process %d ended", pid);
     }
     *out_fate = answer.fate;
@@ -342,7 +389,9 @@ shoal_err sh_forkserver_reap(int32_t pid, sh_fate *out_fate)
 
 void sh_forkserver_drop(int32_t pid)
 {
-    pthread_mutex_lock(&lock);
+    if (!sh_mutex_lock_until(&lock, sh_deadline(NOTICE_LIMIT))) {
+        return; /* another thread waits for a stopped server; the child stays a zombie until the server ends */
+    }
     if (server.socket >= 0) {
         send_all(server.socket, &(request){.ask = ASK_DROP, .pid = pid}, sizeof(request), -1);
     }

@@ -30,6 +30,15 @@ int sh_poll(struct pollfd *fds, nfds_t count, int64_t deadline)
     }
 }
 
+bool sh_mutex_lock_until(pthread_mutex_t *mutex, int64_t deadline)
+{
+    if (deadline == SH_NO_DEADLINE) {
+        return pthread_mutex_lock(mutex) == 0;
+    }
+    struct timespec t = {.tv_sec = deadline / NS_PER_S, .tv_nsec = deadline % NS_PER_S};
+    return pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, &t) == 0; /* the clock of sh_now */
+}
+
 bool sh_pidfd_ended(int pidfd)
 {
     struct pollfd p = {.fd = pidfd, .events = POLLIN};

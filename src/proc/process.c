@@ -5,6 +5,7 @@
 #include "ipc/message.h"
 #include "ipc/value.h"
 #include "os/process.h"
+#include "proc/pidfd.h"
 #include "proc/registry.h"
 #include "proc/sentinel.h"
 #include "shm/op.h"
@@ -19,6 +20,7 @@
 #include <unistd.h>
 
 #define GRACE SHOAL_SECONDS(3)
+#define REPLY_LIMIT SHOAL_MS(200)    /* for the fork server, even when the caller does not wait */
 #define KILL_LIMIT SHOAL_SECONDS(10) /* a killed process that is not gone by then hangs in the kernel */
 
 /* ---- starting ---- */
@@ -221,12 +223,14 @@ sh_fate sh_fate_of(const siginfo_t *info)
     return (sh_fate){.code = info->si_status, .by_signal = info->si_code == CLD_KILLED || info->si_code == CLD_DUMPED};
 }
 
-/* The fate of one that has ended. False when another has taken it: an ignored SIGCHLD, somebody's wait, a dead
- * server. */
-static bool reap(const shoal_process *p, sh_fate *out_fate)
+/* The fate of one that has ended. Unknown when another has taken it: an ignored SIGCHLD, somebody's wait, a dead server.
+ * SHOAL_ETIMEDOUT: a server that is stopped knows it. */
+static shoal_err reap(const shoal_process *p, int64_t deadline, sh_fate *out_fate, bool *out_known)
 {
     if (p->by_server) {
-        return sh_forkserver_reap(p->pid, out_fate) == SHOAL_OK;
+        shoal_err err = sh_forkserver_reap(p->pid, deadline, out_fate);
+        *out_known = err == SHOAL_OK;
+        return err == SHOAL_ETIMEDOUT ? err : SHOAL_OK;
     }
     siginfo_t info;
     int r;
@@ -235,7 +239,8 @@ static bool reap(const shoal_process *p, sh_fate *out_fate)
                    WEXITED); /* it has ended: does not block */
     } while (r != 0 && errno == EINTR);
     *out_fate = r == 0 ? sh_fate_of(&info) : (sh_fate){.code = 0};
-    return r == 0;
+    *out_known = r == 0;
+    return SHOAL_OK;
 }
 
 static void describe_signal(shoal_process *p, int number)
@@ -297,18 +302,25 @@ static void take_result(shoal_process *p)
 }
 
 /* Once, by the first who sees the end. */
-static void collect(shoal_process *p)
+static shoal_err collect(shoal_process *p, int64_t deadline)
 {
-    pthread_mutex_lock(&p->lock);
+    shoal_err err = SHOAL_OK;
+    if (!sh_mutex_lock_until(&p->lock, deadline)) { /* another thread waits for a stopped fork server */
+        return sh_fail(SHOAL_ETIMEDOUT, "%s (process %d) has ended, and another thread collects it", p->name, p->pid);
+    }
     if (sh_load_relaxed(&p->ended) == 0) {
         sh_fate fate;
-        bool known = reap(p, &fate);
+        bool known = false;
+        err = reap(p, deadline, &fate, &known);
         SH_DEATH("proc.join.reaped"); /* death: whoever sweeps recovers the child's slot */
-        take_result(p);
-        describe(p, known ? &fate : NULL);
-        sh_store_release(&p->ended, 1); /* pairs with the acquire in join: status and result */
+        if (err == SHOAL_OK) {
+            take_result(p);
+            describe(p, known ? &fate : NULL);
+            sh_store_release(&p->ended, 1); /* pairs with the acquire in join: status and result */
+        }
     }
     pthread_mutex_unlock(&p->lock);
+    return err;
 }
 
 shoal_err shoal_process_join(shoal_process *process, int64_t timeout, shoal_status *out_status)
@@ -320,10 +332,16 @@ shoal_err shoal_process_join(shoal_process *process, int64_t timeout, shoal_stat
         if (process->pidfd < 0) {
             return sh_fail(SHOAL_ESTATE, "process %d was not started by this process", process->pid);
         }
-        if (!sh_process_wait_end(process, sh_deadline(timeout))) {
+        int64_t deadline = sh_deadline(timeout);
+        if (!sh_process_wait_end(process, deadline)) {
             return sh_fail_waiting(timeout, "%s (process %d) still runs", process->name, process->pid);
         }
-        collect(process);
+        /* Without a wait the fork server still has a moment to answer in. */
+        int64_t moment = sh_now() + REPLY_LIMIT;
+        shoal_err err = collect(process, deadline > moment ? deadline : moment);
+        if (err != SHOAL_OK) {
+            return err;
+        }
     }
     if (out_status != NULL) {
         *out_status = process->status;
@@ -394,10 +412,11 @@ void shoal_process_destroy(shoal_process *process)
     sh_interrupt suspended = sh_interrupt_suspend(); /* clean-up is not cut short */
     bool ours = process->pidfd >= 0;
     bool over = !ours || shoal_process_join(process, SHOAL_NOW, NULL) == SHOAL_OK;
-    if (!over && !process->outlive) {
+    /* One that has ended and is not over is the child of a stopped fork server: there is nothing to wait for. */
+    if (!over && !process->outlive && !sh_process_has_ended(process)) {
         sh_process_send(process, SIGTERM);
         over = shoal_process_join(process, GRACE, NULL) == SHOAL_OK;
-        if (!over) {
+        if (!over && !sh_process_has_ended(process)) {
             sh_process_send(process, SIGKILL);
             over = shoal_process_join(process, KILL_LIMIT, NULL) == SHOAL_OK;
         }

@@ -106,8 +106,9 @@ shoal_err sh_spawn_program(uint32_t slot, int lifeline, int socket, sh_born *out
 /* From now on fork is refused, for the reason given ("CUDA is in use"): a string that stays. */
 void sh_fork_forbid(const char *why);
 
-/* Takes its child that has ended out of the process table. SHOAL_ECHILD when the server is gone or does not know. */
-shoal_err sh_forkserver_reap(int32_t pid, sh_fate *out_fate);
+/* Takes its child that has ended out of the process table. SHOAL_ECHILD when the server is gone or does not know, SHOAL_ETIMEDOUT
+ * when it does not answer: it is stopped. */
+shoal_err sh_forkserver_reap(int32_t pid, int64_t deadline, sh_fate *out_fate);
 
 /* Nobody will ask for this child's status. */
 void sh_forkserver_drop(int32_t pid);

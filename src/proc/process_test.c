@@ -1,5 +1,7 @@
 #include "proc/process_test.h"
 
+#include "shm/slot.h"
+
 #include "base/clock.h"
 #include "os/process.h"
 #include "shm/slot.h"
@@ -541,6 +543,56 @@ START_TEST(children_have_children)
 }
 END_TEST
 
+/* F14: the server alone can tell how its child ended. One that is stopped keeps nobody longer than it wants to wait. */
+static shoal_err wait_for_a_signal(int rank, const shoal_value *args)
+{
+    (void)rank;
+    (void)args;
+    pause();
+    return SHOAL_OK;
+}
+
+static pid_t server_pid(void)
+{
+    for (uint32_t i = 0; i < sh_load_acquire(&sh_the_world.header->slots_used); i++) {
+        if (strcmp(sh_slot_at(i)->name, "forkserver") == 0 && sh_load_acquire(&sh_slot_at(i)->pid) != 0) {
+            return (pid_t)sh_load_acquire(&sh_slot_at(i)->pid);
+        }
+    }
+    ck_abort_msg("there is no fork server");
+    return 0;
+}
+
+START_TEST(join_is_in_time_beside_a_stopped_fork_server)
+{
+    shoal_process *p = start(SHOAL_START_FORKSERVER, wait_for_a_signal, NULL);
+    shoal_process *forgotten = start(SHOAL_START_FORKSERVER, wait_for_a_signal, NULL);
+    shoal_status status;
+    pid_t server = server_pid();
+    kill(server, SIGSTOP);
+    ck_assert_int_eq(waitpid(server, NULL, WUNTRACED), server);
+    ck_assert_ok(shoal_process_kill(p));
+    ck_assert_ok(shoal_process_kill(forgotten));
+    int64_t begin = sh_now();
+    ck_assert_err(shoal_process_join(p, SHOAL_MS(300), &status), SHOAL_ETIMEDOUT);
+    ck_assert_err(shoal_process_join(p, SHOAL_NOW, &status), SHOAL_ETIMEDOUT);
+    shoal_process_destroy(forgotten);
+    ck_assert_int_lt(sh_now() - begin, SHOAL_SECONDS(3));
+    kill(server, SIGCONT);
+    ck_assert_str_eq(finish(p).text, "rank 0 ended by SIGKILL");
+    shoal_process_destroy(p);
+    p = start(SHOAL_START_FORKSERVER, wait_for_a_signal, NULL); /* late replies are not taken for its */
+    ck_assert_ok(shoal_process_kill(p));
+    ck_assert_str_eq(finish(p).text, "rank 0 ended by SIGKILL");
+    shoal_process_destroy(p);
+    kill(server, SIGSTOP); /* at the end it is killed */
+    ck_assert_int_eq(waitpid(server, NULL, WUNTRACED), server);
+    begin = sh_now();
+    sh_forkserver_stop();
+    ck_assert_int_lt(sh_now() - begin, SHOAL_SECONDS(3));
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("process");
@@ -559,6 +611,7 @@ static Suite *suite(void)
     add_for_methods(tc, a_child_inherits_nothing_else);
     add_for_methods(tc, a_failed_start_leaves_nothing);
     add_for_methods(tc, children_have_children);
+    tcase_add_test(tc, join_is_in_time_beside_a_stopped_fork_server);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -100,8 +100,9 @@ void sh_trim_undo(sh_ctx *c, uint32_t span)
     }
 }
 
-/* Free blocks of the span give their memory back: one by one when it is theirs, else only if the whole span is free. */
-static void trim_span(sh_ctx *c, uint32_t span)
+/* Free blocks of the span give their memory back: one by one when it is theirs, else only if the whole span is free. unknown: also
+ * memory that nobody knows of. */
+static void trim_span(sh_ctx *c, uint32_t span, bool unknown)
 {
     sh_found f;
     uint64_t id = (uint64_t)span << SH_INDEX_BITS;
@@ -111,12 +112,13 @@ static void trim_span(sh_ctx *c, uint32_t span)
     bool large = sh_class_is_large(f.klass);
     uint32_t blocks = sh_class_blocks(f.klass), held = 0;
     sh_span_shm *s = sh_span_at(span);
-    if (!large && sh_load_acquire(&s->committed) == SH_COMMIT_NONE) {
+    if (!unknown && !large && sh_load_acquire(&s->committed) == SH_COMMIT_NONE) {
         return;
     }
     sh_op_begin(c, SH_OP_TRIM, 0, 0, 0, 0, 0, 0, span);
     for (uint32_t i = 0; i < blocks; i++) {
-        bool have = large && sh_load_relaxed(sh_heap_committed(id + i)) == 0 ? false : hold(c, id + i);
+        bool none = !unknown && large && sh_load_relaxed(sh_heap_committed(id + i)) == 0;
+        bool have = !none && hold(c, id + i);
         SH_DEATH("trim.held");
         if (have && large) {
             sh_a64 *committed = sh_heap_committed(id + i);
@@ -151,6 +153,11 @@ void sh_trim(sh_ctx *c, uint64_t want)
         if (want != UINT64_MAX && left_below_limit() >= want) {
             return;
         }
-        trim_span(c, span);
+        trim_span(c, span, false);
     }
+}
+
+void sh_trim_unknown(sh_ctx *c, uint32_t span)
+{
+    trim_span(c, span, true);
 }

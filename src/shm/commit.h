@@ -19,4 +19,8 @@ void sh_trim(sh_ctx *c, uint64_t want);
 /* In recovery: gives back what an open trim of the slot holds. */
 void sh_trim_undo(sh_ctx *c, uint32_t span);
 
+/* Somebody put memory behind a range of this span that its own blocks know nothing of: gives back what is behind free ones. What is
+ * behind others goes with theirs. */
+void sh_trim_unknown(sh_ctx *c, uint32_t span);
+
 #endif

@@ -35,7 +35,7 @@ static const geometry *geometry_of(uint32_t klass)
                         .room = sh_class_size(klass),
                         .bytes = sh_span_bytes(klass),
                         .stride = (uint32_t)sh_class_meta_stride(klass)};
-        sh_signal_fence(); /* a signal handler that ends the process here finds all of it or works it out again */
+        sh_signal_fence(); /* a signal handler that ends the process here, or who goes on after a helper of recovery was killed here, finds all of it or works it out again */
         g->blocks = sh_class_blocks(klass);
     }
     return g;

@@ -207,7 +207,7 @@ typedef struct sh_op_shm {
  *   name        who makes it RESERVED or ALIVE
  *   op, destroying, cells, chunks   the process of the slot; its maker while RESERVED; its recoverer when DEAD
  *   confirmed   any process, upward by compare-and-swap
- *   recoverer   any process, by compare-and-swap: the owner id of the one that recovers it
+ *   recoverer   any process, by compare-and-swap: the process that recovers it
  *   waiting     the process of the slot (release) before it parks: the id of the object; recovery wakes it
  *   held        the process of the slot; a statistic
  *   cache       the process of the slot stores ids and zeros; others turn an id into 0 by compare-and-swap
@@ -225,15 +225,14 @@ typedef struct sh_slot_shm {
     sh_op_shm op;
     sh_a64 state; /* phase 8 | maker 12 | generation above (slot.h) */
     sh_a32 pid;
-    sh_a32 unused;
+    sh_a32 leaving; /* 1: ends in good order; whoever recovers it tells nobody of a death */
     sh_a64 start;
     sh_a64 confirmed;
     sh_a64 destroying; /* id + 1 of the dying block on top; 0: none */
-    sh_a32 recoverer;
-    sh_a32 leaving; /* 1: ends in good order; whoever recovers it tells nobody of a death */
-    sh_a64 waiting; /* id + 1 of the object that it waits at */
-    sh_a64 chunks;  /* reference to the newest chunk of cells */
-    sh_a64 held;    /* blocks that it holds, for `shoal ps` only: racy */
+    sh_a64 recoverer;  /* 0: nobody; else pid 32 | may be killed 1 | start time 31 (recovery.c) */
+    sh_a64 waiting;    /* id + 1 of the object that it waits at */
+    sh_a64 chunks;     /* reference to the newest chunk of cells */
+    sh_a64 held;       /* blocks that it holds, for `shoal ps` only: racy */
     sh_a64 cells[SH_SLOT_CELLS];
     char name[SHOAL_NAME_MAX + 1];
     sh_a64 cache[SH_CACHE_ENTRIES];

@@ -3,8 +3,16 @@
  *
  * The recoverer works in the name of the dead slot: every step opens notes there, as the dead process did. So when
  * the recoverer dies too, the slot looks as if its process had died a little later, and the next recoverer goes on
- * (B41). One at a time: the field recoverer names it, and a dead one is replaced. */
+ * (B41). One at a time: the field recoverer names it, and a dead one is replaced.
+ *
+ * A recoverer that is stopped would keep the others waiting: for the locks of the dead, the ends of its pipes, its barriers, its slot.
+ * The steps are not made for two at a time. So recovery runs in a short-lived process of its own (a helper: sh_process_run), which
+ * has nothing to lose, and whoever meets one that is stopped kills it and takes its place. Its maker sees at once that it is
+ * stopped, others when they want the same slot. One that is not stopped but has not finished in a second is killed too: what it
+ * did stays done. When its maker is stopped the helper goes on. */
+#include "base/clock.h"
 #include "base/death.h"
+#include "os/process.h"
 #include "shm/commit.h"
 #include "shm/deliveries.h"
 #include "shm/heap.h"
@@ -13,6 +21,9 @@
 #include "shm/slot.h"
 #include "sync/lock.h"
 #include "sync/rlock.h"
+
+#include <sched.h>
+#include <unistd.h>
 
 /* Offsets in a dead slot's note are checked like those in a message. */
 static sh_a64 *cell_at(uint64_t offset)
@@ -283,20 +294,68 @@ void sh_slot_end(uint32_t index)
     sh_slot_vacate(index);
 }
 
-/* The right to recover it: ours when nobody has it, or when the one who had it died. */
-static bool take_right(sh_slot_shm *slot, sh_owner self)
+/* ---- who recovers ---- */
+
+/* The right to recover a slot: pid 32 | helper 1 | start time 31. */
+#define START_MASK ((UINT64_C(1) << 31) - 1)
+#define HELPER (UINT64_C(1) << 31)
+#define HELPER_LIMIT SHOAL_SECONDS(1)
+#define ATTEMPTS 8
+
+bool sh_recovery_is_own;
+uint32_t sh_recovery_lost;
+
+static uint64_t helper; /* the right of this helper, while one runs for this process; under the lock of sh_enter */
+
+static uint64_t right_of_this(uint64_t flag)
 {
-    uint32_t holder = sh_load_acquire(&slot->recoverer);
-    if (holder != 0 && (holder == self || !sh_owner_is_dead(holder))) {
-        return false;
-    }
-    return sh_cas_acq_rel(&slot->recoverer, &holder, self);
+    int32_t pid = (int32_t)getpid();
+    return (uint64_t)(uint32_t)pid << 32 | flag | (sh_process_start_time(pid) & START_MASK);
 }
 
-bool sh_slot_recover(uint32_t index)
+static bool is_gone(uint64_t holder)
+{
+    int32_t pid = (int32_t)(holder >> 32);
+    uint64_t start = sh_process_start_time(pid);
+    return (start != 0 && (start & START_MASK) != (holder & START_MASK)) || sh_process_gone(pid, start);
+}
+
+/* Kills a helper that is stopped, or that takes too long, and sees it go. */
+static bool make_go(uint64_t holder)
+{
+    static uint64_t seen;
+    static int64_t since;
+    int32_t pid = (int32_t)(holder >> 32);
+    uint64_t start = sh_process_start_time(pid);
+    if (seen != holder) {
+        since = sh_now();
+        seen = holder;
+    }
+    if ((start & START_MASK) == (holder & START_MASK)) {
+        sh_process_kill_stopped(pid, start, sh_now() - since > HELPER_LIMIT);
+    }
+    for (int i = 0; i < 100 && !is_gone(holder); i++) {
+        sched_yield();
+    }
+    return is_gone(holder);
+}
+
+/* Nobody has the right, or nobody who will use it any more. Also a stopped helper has it no more. */
+static bool is_to_be_had(uint64_t holder)
+{
+    return holder == 0 || is_gone(holder) || ((holder & HELPER) != 0 && make_go(holder));
+}
+
+static bool take_right(sh_slot_shm *slot, uint64_t self)
+{
+    uint64_t holder = sh_load_acquire(&slot->recoverer);
+    return holder != self && is_to_be_had(holder) && sh_cas_acq_rel(&slot->recoverer, &holder, self);
+}
+
+/* In this process, a helper or not. */
+static bool recover_here(uint32_t index, uint64_t self)
 {
     sh_slot_shm *slot = sh_slot_at(index);
-    sh_owner self = sh_peers_now->self();
     if (!sh_slot_is_dead(index) || !take_right(slot, self)) {
         return false;
     }
@@ -320,7 +379,47 @@ bool sh_slot_recover(uint32_t index)
         sh_store_release(&slot->state, sh_state_make(SH_PHASE_FREE, 0, sh_state_generation(dead)));
         SH_DEATH("recovery.freed");
     }
-    uint32_t holder = self;
+    uint64_t holder = self;
     sh_cas_acq_rel(&slot->recoverer, &holder, 0);
     return done;
+}
+
+typedef struct errand {
+    uint32_t index;
+    bool done;
+} errand;
+
+static int help(void *argument)
+{
+    errand *e = argument;
+    helper = right_of_this(HELPER);
+    e->done = recover_here(e->index, helper);
+    return 0;
+}
+
+bool sh_slot_recover(uint32_t index)
+{
+    sh_slot_shm *slot = sh_slot_at(index);
+    if (!sh_slot_is_dead(index)) {
+        return false;
+    }
+    if (helper >> 32 == (uint64_t)getpid()) {
+        return recover_here(index, helper); /* a slot that the one at hand had reserved */
+    }
+    errand e = {.index = index};
+    for (int i = 0; i < ATTEMPTS && !sh_recovery_is_own; i++) {
+        if (!is_to_be_had(sh_load_acquire(&slot->recoverer))) {
+            return false; /* another is at it: no need for a helper that would find that out */
+        }
+        sh_run_result r = sh_process_run(help, &e);
+        helper = 0;
+        if (r == SH_RUN_REFUSED || r == SH_RUN_FAILED) {
+            break;
+        }
+        if (r == SH_RUN_DONE || e.done) {
+            return e.done;
+        }
+        sh_recovery_lost++;
+    }
+    return recover_here(index, right_of_this(0));
 }

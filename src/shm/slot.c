@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/death.h"
+#include "base/log.h"
 #include "os/memory.h"
 #include "os/process.h"
 #include "shm/commit.h"
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #define SWEEP_INTERVAL SHOAL_MS(20)
+#define BURY_LIMIT SHOAL_SECONDS(60)
 
 static void set_name(sh_slot_shm *slot, const char *name)
 {
@@ -40,33 +42,53 @@ static void set_identity(sh_slot_shm *slot, int32_t pid)
     sh_store_release(&slot->pid, (uint32_t)pid);
 }
 
+/* Who wants a slot first locks its claim byte, then wins its state, and marks it alive only then. So a claimant that is stopped
+ * anywhere costs the others this one slot: other claimants go on to the next, and the mark of a slot that was reserved for a child
+ * is free for the child. */
+static uint64_t claim_byte(uint32_t index)
+{
+    return SH_SLOTS + (uint64_t)index;
+}
+
+static bool looks_free(uint32_t index)
+{
+    return index >= sh_load_acquire(&sh_the_world.header->slots_used) ||
+           sh_state_phase(sh_load_acquire(&sh_slot_at(index)->state)) == SH_PHASE_FREE;
+}
+
+/* The claim byte is ours, and the slot has memory. */
+static bool win(uint32_t index, const char *name)
+{
+    sh_slot_shm *slot = sh_slot_at(index);
+    uint64_t state = sh_load_acquire(&slot->state);
+    if (sh_state_phase(state) != SH_PHASE_FREE ||
+        !sh_cas_acq_rel(&slot->state, &state, sh_state_make(SH_PHASE_ALIVE, 0, sh_state_generation(state) + 1))) {
+        return false; /* reserved meanwhile */
+    }
+    SH_DEATH("slot.claim.alive"); /* death: pid 0, no claim: recovered like any other. A stop: pid 0, but claimed */
+    (void)!sh_life_mark(sh_the_world.fd, index); /* nobody has it: who vacates a slot unmarks it first */
+    set_identity(slot, (int32_t)getpid());
+    SH_DEATH("slot.claim.marked");
+    set_name(slot, name);
+    return true;
+}
+
 shoal_err sh_slot_claim(const char *name, uint32_t *out_index)
 {
     for (uint32_t i = 0; i < SH_SLOTS; i++) {
-        sh_slot_shm *slot = sh_slot_at(i);
-        /* The life mark first: whoever has it may try, and when it dies here nothing has happened. */
-        if (!sh_life_mark(sh_the_world.fd, i)) {
+        if (!looks_free(i) || !sh_life_mark(sh_the_world.fd, claim_byte(i))) {
             continue;
         }
         shoal_err err = slot_memory(i);
+        bool ours = err == SHOAL_OK && win(i, name);
+        sh_life_unmark(sh_the_world.fd, claim_byte(i));
         if (err != SHOAL_OK) {
-            sh_life_unmark(sh_the_world.fd, i);
             return err;
         }
-        uint64_t state = sh_load_acquire(&slot->state);
-        if (sh_state_phase(state) == SH_PHASE_FREE) {
-            /* Two may hold the mark and a reservation at once; the swap decides. pid and name are written after it,
-             * so a sweep in between sees pid 0, but it also sees the mark. */
-            if (sh_cas_acq_rel(&slot->state, &state,
-                               sh_state_make(SH_PHASE_ALIVE, 0, sh_state_generation(state) + 1))) {
-                SH_DEATH("slot.claim.alive"); /* death: no mark, pid 0 or an old one: recovered like any other */
-                set_identity(slot, (int32_t)getpid());
-                set_name(slot, name);
-                *out_index = i;
-                return SHOAL_OK;
-            }
+        if (ours) {
+            *out_index = i;
+            return SHOAL_OK;
         }
-        sh_life_unmark(sh_the_world.fd, i);
     }
     return sh_fail(SHOAL_ELIMIT, "the world has no free slot: %u processes are in it", SH_SLOTS);
 }
@@ -175,7 +197,7 @@ shoal_err sh_slot_adopt(uint32_t index)
     if (index >= SH_SLOTS || !is_expected(index, &state)) {
         return sh_fail(SHOAL_ESTATE, "slot %u was given up before this process came", index);
     }
-    /* Somebody who looks for a free slot may hold the mark for a moment. */
+    /* Nobody else holds the mark: claimants do not before they own the slot, and who leaves unmarks it first. */
     while (!sh_life_mark(sh_world_file(), index)) {
         if (sh_passed(deadline)) {
             return sh_fail(SHOAL_ESTATE, "slot %u is taken", index);
@@ -195,7 +217,7 @@ bool sh_slot_adopt_forked(uint32_t index, uint64_t generation, uint32_t maker)
     sh_slot_shm *slot = sh_slot_at(index);
     uint64_t state = sh_state_make(SH_PHASE_RESERVED, maker + 1, generation);
     int64_t deadline = sh_deadline(SHOAL_SECONDS(1));
-    while (!sh_life_mark(sh_world_file(), index)) { /* somebody who looks for a free slot may hold it for a moment */
+    while (!sh_life_mark(sh_world_file(), index)) { /* nobody else has it: see sh_slot_adopt */
         if (sh_load_acquire(&slot->state) != state || sh_world_file() < 0 || sh_passed(deadline)) {
             return false;
         }
@@ -210,18 +232,27 @@ bool sh_slot_adopt_forked(uint32_t index, uint64_t generation, uint32_t maker)
     return true;
 }
 
+/* The mark goes before the slot is free, so that its next owner finds it free too, however long we are stopped in between. The claim
+ * byte says meanwhile that this is not a death; where it cannot be had somebody holds it, which says the same. */
 void sh_slot_vacate(uint32_t index)
 {
     sh_slot_shm *slot = sh_slot_at(index);
     uint64_t state = sh_load_relaxed(&slot->state);
+    int file = sh_world_file();
+    bool claimed = sh_life_mark(file, claim_byte(index));
+    sh_life_unmark(file, index);
+    SH_DEATH("slot.vacate.unmarked");
     sh_store_relaxed(&slot->pid, 0); /* a slot that is reserved next has none until its child is there */
     sh_store_relaxed(&slot->waiting, 0);
     sh_store_relaxed(&slot->leaving, 0);
     sh_racy_store(&slot->held, 0);
+    SH_DEATH("slot.vacate.nameless");              /* death: pid 0 and no claim: it holds nothing, and is recovered */
     if (sh_state_phase(state) == SH_PHASE_ALIVE) { /* else somebody has taken us for dead, and does the rest */
         sh_cas_acq_rel(&slot->state, &state, sh_state_make(SH_PHASE_FREE, 0, sh_state_generation(state)));
     }
-    sh_life_unmark(sh_world_file(), index);
+    if (claimed) {
+        sh_life_unmark(file, claim_byte(index));
+    }
 }
 
 bool sh_slot_is_dead(uint32_t index)
@@ -235,7 +266,8 @@ bool sh_slot_is_dead(uint32_t index)
     if (phase == SH_PHASE_DEAD) {
         return true;
     }
-    if (sh_life_marked(sh_world_file(), index)) {
+    int file = sh_world_file(); /* -1: this process has lost it. Then pid, start time and threads tell alone */
+    if (file >= 0 && sh_life_marked(file, index)) {
         return false;
     }
     int32_t pid = (int32_t)sh_load_acquire(&slot->pid);
@@ -243,11 +275,15 @@ bool sh_slot_is_dead(uint32_t index)
     if (pid != 0) {
         /* A process that has the right pid and age but neither mark nor mapping has become another program; or, when
          * the slot is reserved for it, it is on its way here. */
-        bool gone = sh_process_gone(pid, start) || (phase == SH_PHASE_ALIVE && !sh_process_maps(pid, sh_world_file()));
+        bool gone = sh_process_gone(pid, start) ||
+                    (phase == SH_PHASE_ALIVE && !sh_process_maps(pid, (uint64_t)sh_the_world.file.inode));
         return gone && sh_load_acquire(&slot->state) == state;
     }
     if (phase == SH_PHASE_ALIVE) {
-        return sh_load_acquire(&slot->state) == state; /* it died while it claimed the slot */
+        /* It died while it claimed the slot, or left it: if it lives it has the claim byte until the pid is there, or the slot is
+         * free. So the pid and the state are looked at again, after the claim. */
+        return file >= 0 && !sh_life_marked(file, claim_byte(index)) && sh_load_acquire(&slot->pid) == 0 &&
+               sh_load_acquire(&slot->state) == state;
     }
     return false; /* reserved, for a child that nobody has seen: its maker's recovery sees to it, and nobody else (recovery.c) */
 }
@@ -282,14 +318,19 @@ uint32_t sh_slots_sweep(bool now)
     return recovered;
 }
 
-void sh_slot_bury(uint32_t index, uint64_t generation)
+bool sh_slot_bury(uint32_t index, uint64_t generation)
 {
-    int64_t deadline = sh_deadline(SHOAL_SECONDS(5));
+    int64_t deadline = sh_deadline(BURY_LIMIT);
     for (;;) {
         uint64_t state = sh_load_acquire(&sh_slot_at(index)->state);
         if (sh_state_generation(state) != generation || sh_state_phase(state) == SH_PHASE_FREE ||
-            sh_slot_recover(index) || sh_passed(deadline)) {
-            return;
+            sh_slot_recover(index)) {
+            return true;
+        }
+        if (sh_passed(deadline)) {
+            sh_log("slot %u is not recovered yet: process %u is stopped in the middle of it", index,
+                   (unsigned)(sh_load_acquire(&sh_slot_at(index)->recoverer) >> 32));
+            return false;
         }
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     }

@@ -71,8 +71,13 @@ shoal_err sh_slot_give(sh_ctx *c, uint32_t index, uint64_t cell, uint32_t n);
 bool sh_slot_is_dead(uint32_t index);
 bool sh_owner_is_dead(sh_owner owner);
 
-/* Recovers the slot if it is dead and nobody else is at it. True when this call finished it. */
+/* Recovers the slot if it is dead and nobody else is at it. True when this call finished it. The work is done in a process of its own
+ * for as long as it takes, so that whoever is stopped in the middle of it can be killed and replaced: recovery.c. */
 bool sh_slot_recover(uint32_t index);
+
+/* For tests: without such a process, as where the system makes none. And how many of them were lost. */
+extern bool sh_recovery_is_own;
+extern uint32_t sh_recovery_lost;
 
 /* Slots that this one reserved and that nobody has come to: they go with their maker. */
 void sh_slots_recover_reserved(uint32_t maker);
@@ -81,7 +86,8 @@ void sh_slots_recover_reserved(uint32_t maker);
  * recovered. */
 uint32_t sh_slots_sweep(bool now);
 
-/* Waits (a bounded time) until the process is known to be dead, and recovers it; for one that was seen to end. */
-void sh_slot_bury(uint32_t index, uint64_t generation);
+/* Waits until the process is known to be dead and recovered, and does it; for one that was seen to end. False, with a line in the log,
+ * when it was not after a minute: the recoverer is stopped, and the system makes no helpers that could be replaced. */
+bool sh_slot_bury(uint32_t index, uint64_t generation);
 
 #endif

@@ -273,8 +273,10 @@ shoal_err sh_span_make(sh_ctx *c, uint32_t klass, uint64_t asked)
                            (unsigned long long)(base > sh_the_world.size ? 0 : sh_the_world.size - base),
                            (unsigned long long)sh_the_world.size);
         }
-        /* Memory first, for the span that we hope to get: a failure leaves no trace, and losing the race only
-         * commits what the winner needs too. */
+        SH_DEATH("span.make.looked");
+        /* Memory first, for the span that we hope to get: a failure leaves no trace. Who loses the race, perhaps because it was
+         * stopped here, has put memory behind what is another's span by now, of another class: more than that one needs, or
+         * knows of. So it looks after it. death: before that, the memory stays until those blocks are used and trimmed. */
         shoal_err err = commit_tables(c, (uint32_t)span, klass, base, asked);
         if (err != SHOAL_OK) {
             return err;
@@ -293,5 +295,6 @@ shoal_err sh_span_make(sh_ctx *c, uint32_t klass, uint64_t asked)
         if (ours) {
             return SHOAL_OK;
         }
+        sh_trim_unknown(c, (uint32_t)span);
     }
 }
