@@ -5,6 +5,7 @@ DESTDIR ?=
 KILLS ?= 20000
 ENDS ?= 2000
 FORKS ?= 2000
+STOPS ?= 2000
 SECONDS_EACH ?= 300
 SHOAL_WERROR ?= OFF
 ARGS ?=
@@ -35,7 +36,7 @@ bench: build
 soak: setup
 	cmake --preset release -B build/soak -DSHOAL_DEATH_POINTS=ON
 	cmake --build build/soak -j$(JOBS) --target tests_soak
-	SHOAL_SOAK_KILLS=$(KILLS) SHOAL_SOAK_ENDS=$(ENDS) SHOAL_SOAK_FORKS=$(FORKS) \
+	SHOAL_SOAK_KILLS=$(KILLS) SHOAL_SOAK_ENDS=$(ENDS) SHOAL_SOAK_FORKS=$(FORKS) SHOAL_SOAK_STOPS=$(STOPS) \
 		ctest --test-dir build/soak -C soak -L '^soak$$' -V --no-tests=error
 
 fuzz:
@@ -57,7 +58,7 @@ help:
 	@echo 'make train ARGS=        trains the MNIST network with four processes; ARGS: see build/shoal train --help'
 	@echo 'make test               all builds, all tests, all style checks; ends with "N passed, N failed"'
 	@echo 'make bench              the measurements'
-	@echo 'make soak KILLS=20000 ENDS=2000 FORKS=2000   the kill tests, for that many kills, ends and forks'
+	@echo 'make soak KILLS=20000 ENDS=2000 FORKS=2000 STOPS=2000   the kill tests, for that many kills, ends, forks and stops'
 	@echo 'make fuzz SECONDS_EACH=300'
 	@echo 'make install PREFIX=/usr/local DESTDIR='
 	@echo 'make format             clang-format over all sources'

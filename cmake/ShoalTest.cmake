@@ -11,7 +11,7 @@
 # LABELS    `threads`: the test is also built and run under ThreadSanitizer.
 # SERIAL    nothing else runs beside it.
 # SOAK      the test runs a second time, as <name>.soak with the label `soak` and a day's limit, under `ctest -C soak`;
-#           it takes the number of kills from SHOAL_SOAK_KILLS, and of ends and forks from SHOAL_SOAK_ENDS and SHOAL_SOAK_FORKS.
+#           it takes the number of kills from SHOAL_SOAK_KILLS, and of ends, forks and stops from SHOAL_SOAK_ENDS, SHOAL_SOAK_FORKS and SHOAL_SOAK_STOPS.
 # A test runs in the source root. SHOAL_BUILD_DIR in its environment names the build directory.
 
 set(SHOAL_TEST_TIMEOUT 120)

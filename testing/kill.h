@@ -67,7 +67,8 @@ typedef struct kill_board {
     sh_a32 favour;                      /* a step + 1 that survivors run half of the time; 0: none */
     sh_a32 go;                          /* the victim may begin */
     sh_a32 workers;                     /* that the victim's pool has started */
-    sh_a64 refused;                     /* calls that a tight heap had no memory for */
+    sh_a32 stopped; /* the process that is about to stop at a point: the victim, its child, its helper */
+    sh_a64 refused; /* calls that a tight heap had no memory for */
     kill_guard lock, rlock, condition;
     kill_count channels[KILL_CHANNELS];
     sh_a64 reached[KILL_STEPS_MAX][KILL_POINTS_MAX]; /* dry run: how often a step came to a point */
@@ -123,7 +124,7 @@ _Noreturn void kill_exit(int status);
 void kill_pause(kill_stage *stage);
 void kill_resume(kill_stage *stage);
 
-/* Every survivor finishes so many more steps. */
+/* Every survivor finishes so many more steps, although others are stopped. */
 void kill_let_work(kill_stage *stage, uint64_t steps);
 
 /* Reaps a child that was killed or is about to end; returns its wait status. */

@@ -178,6 +178,87 @@ static bool one_case(kill_stage *stage, int step, int point, int count)
     return died;
 }
 
+/* ---- stops ---- */
+
+static kill_stage *told_stage;
+
+static void tell_stop(void)
+{
+    sh_store_release(&told_stage->board->stopped, (uint32_t)getpid());
+}
+
+/* Waits until somebody stops at the point, or the victim ends. True when somebody did. */
+static bool await_stop(kill_stage *stage, pid_t victim)
+{
+    int64_t deadline = sh_deadline(SHOAL_SECONDS(60));
+    siginfo_t info = {.si_pid = 0};
+    while (sh_load_acquire(&stage->board->stopped) == 0 && info.si_pid == 0) {
+        kill_require(!sh_passed(deadline), "the victim neither stops nor ends");
+        ck_assert_int_eq(waitid(P_PID, (id_t)victim, &info, WEXITED | WNOHANG | WNOWAIT), 0);
+        sched_yield();
+    }
+    return sh_load_acquire(&stage->board->stopped) != 0;
+}
+
+/* A waiter of the condition cannot come back before it has the lock again, which the stopped one may hold. */
+static bool is_waited_for(int step)
+{
+    return strncmp(kill_steps[step].name, "condition_", 10) == 0;
+}
+
+/* All who stop from now on go on, until the victim has ended. */
+static void let_go(kill_stage *stage, pid_t victim)
+{
+    enum { MOST = 16 };
+    pid_t stopped[MOST];
+    int count = 0;
+    int64_t deadline = sh_deadline(SHOAL_SECONDS(60));
+    siginfo_t info = {.si_pid = 0};
+    while (info.si_pid == 0) {
+        pid_t pid = (pid_t)sh_swap_acq_rel(&stage->board->stopped, 0);
+        if (pid != 0 && count < MOST) {
+            stopped[count++] = pid;
+        }
+        for (int i = 0; i < count; i++) {
+            kill(stopped[i], SIGCONT); /* again and again: it may not have stopped yet */
+        }
+        kill_require(!sh_passed(deadline), "the victim does not end");
+        ck_assert_int_eq(waitid(P_PID, (id_t)victim, &info, WEXITED | WNOHANG | WNOWAIT), 0);
+        sched_yield();
+    }
+}
+
+/* The victim, or its child, stops at the point, for as long as the others need to finish some steps each; then it goes on. Nothing
+ * is lost, nothing is counted twice, and nobody is taken for dead. A helper of recovery is killed, and replaced, by its maker. */
+static bool one_stop(kill_stage *stage, int step, int point)
+{
+    char what[160];
+    uint64_t seed = sh_random_next(&stage->random);
+    snprintf(what, sizeof what, "%s stopped at %s", kill_steps[step].name, kill_point_name(point));
+    favour(stage, step);
+    sh_store_release(&stage->board->stopped, 0);
+    told_stage = stage;
+    pid_t pid = fork_victim(stage);
+    if (pid == 0) {
+        sh_death_arm_stop(kill_point_name(point), 1, tell_stop);
+        take_turns(stage, step, seed);
+        kill_exit(0);
+    }
+    bool stopped = await_stop(stage, pid);
+    if (stopped && !is_waited_for(step)) {
+        kill_let_work(stage, WORK);
+    }
+    let_go(stage, pid);
+    int status = kill_reap(stage, pid);
+    kill_require(status == 0, "%s: wait status 0x%x; %s", what, status, stage->board->failure);
+    kill_reap_orphans(stage);
+    kill_recover(stage);
+    kill_pause(stage);
+    kill_check(stage, 0, what);
+    kill_resume(stage);
+    return stopped;
+}
+
 /* Points that only processes started by exec come to, where nobody counts. */
 static bool is_beyond_exec(int step, int point)
 {
@@ -194,9 +275,15 @@ static bool is_wanted(int point, bool starts)
            (strncmp(name, "proc.", 5) == 0 || strncmp(name, "pool.", 5) == 0) == starts;
 }
 
+/* A step in which a process is killed, whatever we do. */
+static bool has_killer(int step)
+{
+    return strcmp(kill_steps[step].name, "start_pool") == 0;
+}
+
 /* Visits every pair that the dry run found: the first time that the step comes to the point, and some later time.
- * With only_missing: those whose point nobody has died at yet. Returns how many died. */
-static int visit(kill_stage *stage, bool starts, bool only_missing, int *visited)
+ * With only_missing: those whose point nobody has died at yet. At each point somebody also stops, once. Returns how many died. */
+static int visit(kill_stage *stage, bool starts, bool only_missing, int *visited, int *stops)
 {
     int died = 0;
     for (int step = 0; step < kill_step_count; step++) {
@@ -212,6 +299,9 @@ static int visit(kill_stage *stage, bool starts, bool only_missing, int *visited
             }
             visited[point] += hit;
             died += hit;
+            if (stops[point] == 0 && !has_killer(step)) {
+                stops[point] += one_stop(stage, step, point);
+            }
         }
     }
     return died;
@@ -235,18 +325,23 @@ static int list_missing(const int *visited, bool starts, char *out_names, size_t
 static void sweep(bool starts)
 {
     kill_stage stage;
-    int visited[KILL_POINTS_MAX] = {0};
+    int visited[KILL_POINTS_MAX] = {0}, stops[KILL_POINTS_MAX] = {0}, stopped = 0;
     char names[1024];
     kill_stage_begin(&stage, SURVIVORS, 0);
     dry_run(&stage, starts);
-    int died = visit(&stage, starts, false, visited), missing = list_missing(visited, starts, names, sizeof names);
+    int died = visit(&stage, starts, false, visited, stops),
+        missing = list_missing(visited, starts, names, sizeof names);
     for (int round = 0; missing > 0 && round < ROUNDS && is_chosen(-1);
          round++) { /* some points need that others come in between */
         dry_run(&stage, starts);
-        died += visit(&stage, starts, true, visited);
+        died += visit(&stage, starts, true, visited, stops);
         missing = list_missing(visited, starts, names, sizeof names);
     }
-    printf("%d pairs of step and point visited, %llu processes recovered\n", died, (unsigned long long)stage.recovered);
+    for (int point = 0; point < kill_point_count(); point++) {
+        stopped += stops[point] > 0;
+    }
+    printf("%d pairs of step and point visited, %llu processes recovered; stops at %d points\n", died,
+           (unsigned long long)stage.recovered, stopped);
     fflush(stdout);
     ck_assert_msg(missing == 0 || !is_chosen(-1), "%d points were never died at:%s", missing, names);
     kill_stage_end(&stage);
