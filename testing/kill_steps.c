@@ -617,6 +617,28 @@ CHANNEL_STEPS(tasks, KILL_TASKS)
 CHANNEL_STEPS(deliveries, KILL_DELIVERIES)
 CHANNEL_STEPS(tensors, KILL_TENSORS)
 
+/* A fork that the library was not told of. The child becomes a party of a barrier that it inherited, and ends in good order. */
+static void fork_plain(kill_stage *stage, uint64_t *random)
+{
+    shoal_barrier *mine;
+    int status = 0;
+    (void)random;
+    must(stage, shoal_barrier_create(1, &mine), "barrier_create");
+    pid_t pid = fork();
+    if (pid == 0) {
+        must(stage, shoal_barrier_wait(mine, SHOAL_NOW, NULL), "barrier_wait in a plain child");
+        shoal_barrier_release(mine);
+        sh_world_end();
+        _exit(0);
+    }
+    while (pid > 0 && waitpid(pid, &status, 0) != pid) {
+    }
+    shoal_barrier_release(mine);
+    if (pid < 0 || status != 0) {
+        kill_exit(KILL_CHILD_DIED);
+    }
+}
+
 const kill_step kill_steps[] = {
     {"block_small", block_small, KILL_BY_ALL},
     {"block_64k", block_64k, KILL_BY_ALL},
@@ -658,6 +680,7 @@ const kill_step kill_steps[] = {
     {"condition_notify", condition_notify, KILL_BY_ALL},
     {"barrier", barrier, KILL_BY_ALL},
     {"fork", fork_step, KILL_BY_VICTIM},
+    {"fork_plain", fork_plain, KILL_BY_VICTIM},
     {"join", join, KILL_BY_VICTIM},
     {"cancel", cancel, KILL_BY_VICTIM},
     {"start_fork", start_fork, KILL_BY_HAND},

@@ -60,10 +60,11 @@ static inline bool sh_queue_is_closed(const shoal_block *queue)
     return (sh_load_acquire(&sh_queue_shm_of(queue)->flags) & SH_QUEUE_CLOSED) != 0;
 }
 
-/* A handle of any kind, or NULL. */
+/* A handle of any kind, or NULL; false also in a process that has no heap, or is ending: the next step refuses then. */
 static inline bool sh_queue_is_acknowledged(const shoal_block *queue)
 {
-    return queue != NULL && queue->kind == SH_KIND_QUEUE && queue->size >= sizeof(sh_queue_shm) &&
+    return queue != NULL && sh_the_world.attachment == SH_ATTACHED && queue->kind == SH_KIND_QUEUE &&
+           queue->size >= sizeof(sh_queue_shm) &&
            (sh_load_acquire(&sh_queue_shm_of(queue)->flags) & SH_QUEUE_ACKNOWLEDGED) != 0;
 }
 

@@ -176,14 +176,13 @@ static void close_if_done(shoal_pool *pool)
 
 void shoal_pool_close(shoal_pool *pool)
 {
-    sh_cleanup_begin();
-    if (pool != NULL && sh_pool_lock(pool) == SHOAL_OK) {
-        pool->closed = true;
-        sh_pool_poll(pool);
-        close_if_done(pool); /* else join does: a task may have to be put again */
-        sh_pool_end(pool);
+    if (sh_pool_lock(pool) != SHOAL_OK) {
+        return;
     }
-    sh_cleanup_end();
+    pool->closed = true;
+    sh_pool_poll(pool);
+    close_if_done(pool); /* else join does: a task may have to be put again */
+    sh_pool_end(pool);
 }
 
 static void signal_workers(const shoal_pool *pool, int signal)
@@ -229,7 +228,7 @@ static bool nobody_left(const shoal_pool *pool)
 shoal_err shoal_pool_join(shoal_pool *pool, int64_t timeout)
 {
     int64_t deadline = sh_deadline(timeout);
-    shoal_err err = pool != NULL ? sh_pool_lock(pool) : sh_null_error("shoal_pool_join", "the pool");
+    shoal_err err = sh_pool_lock(pool);
     if (err != SHOAL_OK) {
         return err;
     }
@@ -277,20 +276,17 @@ static void drop_all(shoal_pool *pool)
 
 void shoal_pool_terminate(shoal_pool *pool)
 {
-    sh_cleanup_begin();
-    if (pool != NULL && sh_pool_lock(pool) == SHOAL_OK) {
+    if (sh_pool_lock(pool) == SHOAL_OK) {
         sh_interrupt suspended = sh_interrupt_suspend(); /* clean-up is not cut short */
         end_workers(pool);
         drop_all(pool);
         sh_pool_end(pool);
         sh_interrupt_resume(suspended);
     }
-    sh_cleanup_end();
 }
 
 void shoal_pool_destroy(shoal_pool *pool)
 {
-    sh_cleanup_begin();
     if (pool != NULL && sh_pool_lock_to_free(pool)) {
         if (sh_fork_is_ours(pool->maker)) {
             end_workers(pool);
@@ -298,10 +294,9 @@ void shoal_pool_destroy(shoal_pool *pool)
         drop_all(pool);
         sh_pool_release(pool);
     }
-    sh_cleanup_end();
 }
 
 uint64_t shoal_pool_losses(const shoal_pool *pool)
 {
-    return pool != NULL ? sh_load_relaxed(&pool->losses) : 0;
+    return sh_load_relaxed(&pool->losses);
 }

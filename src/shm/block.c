@@ -519,73 +519,77 @@ shoal_kind sh_block_kind_of(uint64_t id)
 
 /* ---- fork ---- */
 
-static uint64_t *inherited; /* for the child: the cells of its slot, in the order of the table walk */
-
 static bool passes(const shoal_block *b, sh_inherit what)
 {
     return what == SH_INHERIT_ALL || b->kind != SH_KIND_PIPE;
 }
 
-/* The cells that the child is born with, in one chunk. */
-static shoal_err make_inheritance(sh_ctx *c, sh_slot_shm *slot, sh_cells_shm **out_chunk)
+/* The cells that the child is born with, in one chunk, in the order of the table. Until it hangs on the slot, one of the slot's own cells
+ * holds it. */
+static shoal_err make_inheritance(sh_ctx *c, sh_slot_shm *slot, size_t cells, sh_cells_shm **out_chunk)
 {
-    uint64_t cell;
-    shoal_err err = take_cell(c, &cell);
+    uint64_t cell = sh_offset_of(&slot->cells[SH_SLOT_CELLS - 1]);
+    shoal_err err = make_chunk(c, SH_KIND_INHERITED, sizeof **out_chunk + cells * 8, cell, out_chunk);
     if (err == SHOAL_OK) {
-        err = make_chunk(c, SH_KIND_INHERITED, sizeof **out_chunk + sh_held.count * 8, cell, out_chunk);
-        if (err == SHOAL_OK) {
-            hang_chunk(c, slot, cell, *out_chunk);
-        }
-        free_cell(cell);
+        hang_chunk(c, slot, cell, *out_chunk);
     }
     return err;
 }
 
+/* A signal handler may fork, in the middle of a call that has read the table or a cell. So nothing private changes here, no memory is
+ * taken, and the weights come from the blocks' words, which others change at any time: no cell of ours loses any. */
 shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index, sh_inherit what)
 {
-    size_t n = 0;
+    size_t n = 0, room = sh_held.count + 1; /* one may be in the table that is not counted yet */
     sh_cells_shm *chunk = NULL;
     if (sh_held.growing) {
         return sh_fail(SHOAL_ESTATE, "a signal handler forks in the middle of a call");
     }
-    drop_idle(); /* in the child their cells would be free, and theirs */
-    free(inherited);
-    inherited = calloc(sh_held.count + 1, sizeof *inherited);
-    shoal_err err = inherited == NULL    ? sh_fail(SHOAL_ENOMEM, "no memory for a child's cells")
-                    : sh_held.count == 0 ? SHOAL_OK
-                                         : make_inheritance(c, sh_slot_at(index), &chunk);
-    for (size_t i = 0; err == SHOAL_OK && i < sh_held.bucket_count; i++) {
-        for (shoal_block *b = sh_held.buckets[i]; err == SHOAL_OK && b != NULL; b = b->next, n++) {
-            inherited[n] = sh_offset_of(&chunk->cells[n]);
-            /* An empty one is a message that another thread has just sent: its reference went along. */
+    shoal_err err = sh_held.count == 0 ? SHOAL_OK : make_inheritance(c, sh_slot_at(index), room, &chunk);
+    for (size_t i = 0; err == SHOAL_OK && chunk != NULL && i < sh_held.bucket_count; i++) {
+        for (shoal_block *b = sh_held.buckets[i]; err == SHOAL_OK && b != NULL && n < room; b = b->next, n++) {
+            /* An empty one is idle, or a message that another thread has just sent: its reference went along. */
             if (passes(b, what) && sh_load_relaxed((sh_a64 *)sh_at(b->cell)) != 0) {
-                err = sh_block_give(c, b, inherited[n]);
+                err = sh_heap_draw(c, b->id, sh_offset_of(&chunk->cells[n]));
             }
         }
     }
     return err;
 }
 
-void sh_blocks_become(sh_ctx *c, sh_inherit what)
+/* Points the handles to the chunk that the slot was born with; what did not pass goes. */
+static void take_inheritance(sh_cells_shm *chunk, sh_inherit what)
 {
     size_t n = 0;
-    sh_held.free_count = 0;
     for (size_t i = 0; i < sh_held.bucket_count; i++) {
         for (shoal_block **p = &sh_held.buckets[i], *b; (b = *p) != NULL;) {
-            b->cell = inherited[n++];
+            b->cell = sh_offset_of(&chunk->cells[n++]);
             b->inherited = true;
-            if (passes(b, what)) {
+            if (b->idle_at == 0 && passes(b, what)) {
                 p = &b->next;
+                continue;
+            }
+            *p = b->next;
+            sh_held.count--;
+            if (b->idle_at != 0) {
+                sh_held_end_idle(b);
+                handle_free(b);
             } else {
-                *p = b->next;
-                sh_held.count--;
                 lose(b);
                 b->left_behind = true;
             }
         }
     }
-    free(inherited);
-    inherited = NULL;
+}
+
+void sh_blocks_become(sh_ctx *c, sh_inherit what)
+{
+    sh_found f;
+    sh_ref ref = sh_load_acquire(&c->slot->chunks);
+    if (sh_held.count > 0 && ref != 0 && sh_heap_find(sh_ref_id(ref), &f) && f.kind == SH_KIND_INHERITED) {
+        take_inheritance((sh_cells_shm *)f.data, what);
+    }
+    sh_held.free_count = 0;
     sh_held.next_chunk = CHUNK_FIRST;
     sh_held.cells = SH_SLOT_CELLS;
     for (uint32_t i = SH_SLOT_CELLS; i > 0; i--) { /* there is room: every process has that many cells at least */

@@ -29,6 +29,7 @@
 
 #define EXIT_LIMIT SHOAL_SECONDS(1) /* how long an ending process waits for its last children to take their slots */
 #define PENDING_MAX 256
+#define SWEEP_EVERY 16 /* plain forks */
 
 int64_t sh_fork_adopt_limit = SHOAL_SECONDS(5);
 
@@ -38,6 +39,7 @@ static struct {
     bool given; /* plain: the slot is reserved and holds what we hold */
     uint32_t slot;
     uint64_t generation;
+    uint32_t forks; /* plain ones so far */
 } plan;
 
 /* Reservations by plain forks that nobody has come to yet. Inside. */
@@ -105,7 +107,9 @@ void sh_world_fork_prepare(void)
     }
     /* A note that is open is this thread's: a signal handler forks, in the middle of a call. */
     if (sh_load_relaxed(&c->slot->op.code) == SH_OP_NONE) {
-        sh_slots_sweep(false); /* children that have become other programs, above all */
+        if (++plan.forks % SWEEP_EVERY == 0) { /* children that have become other programs, above all */
+            sh_slots_sweep(false);
+        }
         sh_forks_tidy();
         plan.given = pending_count < PENDING_MAX && reserve_for_plain(c);
         SH_DEATH("world.fork.prepared"); /* death: the same */
