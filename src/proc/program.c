@@ -152,6 +152,6 @@ shoal_err shoal_process_start_program(const char *path, char *const argv[], shoa
         err = sh_process_make(sh_program_start, &(sh_launch){.program = &program}, &nothing, args,
                               options != NULL ? options : &none, slash != NULL ? slash + 1 : path, out_process);
     }
-    shoal_value_destroy(args);
+    sh_value_consume(args);
     return err;
 }
