@@ -240,7 +240,7 @@ static void drop_message(sh_ctx *c, const shoal_block *q, sh_delivery *d)
 static void return_message(const shoal_block *q, sh_delivery *d)
 {
     leave_entry(d, SH_DELIVERY_RETURNED);
-    SH_DEATH("delivery.returned"); /* death: nobody is told; recovery tells the queue that a holder of it died */
+    SH_DEATH("delivery.given_back"); /* death: nobody is told; recovery tells the queue that a holder of it died */
     sh_deliveries_tell(sh_queue_shm_of(q));
 }
 
