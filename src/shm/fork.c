@@ -96,6 +96,11 @@ static bool reserve_for_plain(sh_ctx *c)
         sh_slot_cancel(plan.slot, plan.generation);
         return false;
     }
+    /* Already now: a signal handler may end this process between the fork and the handler below. */
+    pending[pending_count].slot = plan.slot;
+    pending[pending_count].generation = plan.generation;
+    pending[pending_count].since = sh_now();
+    pending_count++;
     return true;
 }
 
@@ -118,16 +123,8 @@ void sh_world_fork_prepare(void)
 
 void sh_world_fork_parent(void)
 {
-    int number = errno; /* of a fork that failed */
-    if (plan.kind == PLAIN && plan.given) {
-        pending[pending_count].slot = plan.slot;
-        pending[pending_count].generation = plan.generation;
-        pending[pending_count].since = sh_now();
-        pending_count++;
-    }
     plan.kind = PLAIN;
     plan.given = false;
-    errno = number;
 }
 
 void sh_world_fork_child(void)
