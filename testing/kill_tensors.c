@@ -121,6 +121,7 @@ void kill_tensor_step(kill_stage *stage, uint64_t *random)
 {
     size_t mark = shoal_scope_mark();
     uint64_t id = sh_random_next(random) >> 1;
+    shoal_value *v = NULL;
     shoal_tensor *t = make_tensor(id, random), *view = shoal_select(t, 0, 1), *grad = shoal_zeros_like(t);
     shoal_err err = t == NULL || view == NULL || grad == NULL ? shoal_last_error() : shoal_tensor_set_grad(t, grad);
     if (err == SHOAL_OK) {
