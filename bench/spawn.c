@@ -142,8 +142,8 @@ static shoal_err look_at_worker(shoal_target target, const shoal_value *args, do
         err = shoal_event_create(&end);
     }
     if (err == SHOAL_OK) {
-        shoal_value *all = shoal_map_set(shoal_map_set(shoal_value_copy(args), "up", shoal_value_of(up)), "end",
-                                         shoal_value_of(end));
+        shoal_value *all =
+            shoal_map_set(shoal_map_set(shoal_value_copy(args), "up", shoal_value_of(up)), "end", shoal_value_of(end));
         err = all ? shoal_process_start(target, all, &(shoal_process_options){.name = "idle"}, &worker)
                   : shoal_last_error();
     }

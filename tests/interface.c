@@ -335,6 +335,153 @@ START_TEST(u11_a_wrong_object_is_refused_and_whole)
 }
 END_TEST
 
+/* ---- rule 3 and 5: NULL, and clean-up (U2, U3) ---- */
+
+/* A retry loop that is given NULL ends: the code is never that of an earlier failure. Each call names itself and the argument, and
+ * ends with what failed before. */
+#define ck_null(call, expression, argument)                                                                            \
+    do {                                                                                                               \
+        ck_assert_err(shoal_fail(SHOAL_ETIMEDOUT, "an earlier failure"), SHOAL_ETIMEDOUT);                             \
+        ck_assert_err(expression, SHOAL_EINVAL);                                                                       \
+        ck_says(call ": " argument " is NULL, after SHOAL_ETIMEDOUT: an earlier failure");                             \
+    } while (0)
+
+START_TEST(u3_null_is_an_error_of_its_own)
+{
+    shoal_queue *q = make_queue(0);
+    shoal_value *v = NULL;
+    shoal_block *b = NULL;
+    shoal_pool *pool;
+    char byte;
+    size_t size;
+    ck_assert_ok(shoal_pool_create(&(shoal_pool_options){.workers = 1}, &pool));
+    ck_null("shoal_queue_put", shoal_queue_put(q, NULL, SHOAL_NOW), "the value");
+    ck_null("shoal_queue_put", shoal_queue_put(NULL, shoal_value_int(1), SHOAL_NOW), "the queue");
+    ck_null("shoal_queue_get", shoal_queue_get(NULL, SHOAL_NOW, &v), "the queue");
+    ck_null("shoal_queue_get", shoal_queue_get(q, SHOAL_NOW, NULL), "out_value");
+    ck_null("shoal_queue_put_bytes", shoal_queue_put_bytes(q, NULL, 3, SHOAL_NOW), "bytes");
+    ck_null("shoal_queue_put_block", shoal_queue_put_block(q, NULL, SHOAL_NOW), "the block");
+    ck_null("shoal_queue_get_bytes", shoal_queue_get_bytes(q, &byte, 1, SHOAL_NOW, NULL), "out_size");
+    ck_null("shoal_queue_task_done", shoal_queue_task_done(NULL), "the queue");
+    ck_null("shoal_queue_join", shoal_queue_join(NULL, SHOAL_NOW), "the queue");
+    ck_null("shoal_queue_create", shoal_queue_create(0, NULL), "out_queue");
+    ck_null("shoal_pipe_send", shoal_pipe_send(NULL, shoal_value_int(1), SHOAL_NOW), "the end of the pipe");
+    ck_null("shoal_pipe_recv", shoal_pipe_recv(NULL, SHOAL_NOW, &v), "the end of the pipe");
+    ck_null("shoal_pipe_poll", shoal_pipe_poll(NULL, SHOAL_NOW), "the end of the pipe");
+    ck_null("shoal_lock_lock", shoal_lock_lock(NULL, SHOAL_NOW), "the lock");
+    ck_null("shoal_rlock_unlock", shoal_rlock_unlock(NULL), "the rlock");
+    ck_null("shoal_semaphore_post", shoal_semaphore_post(NULL, 1), "the semaphore");
+    ck_null("shoal_condition_wait", shoal_condition_wait(NULL, SHOAL_NOW), "the condition");
+    ck_null("shoal_event_wait", shoal_event_wait(NULL, SHOAL_NOW), "the event");
+    ck_null("shoal_barrier_wait", shoal_barrier_wait(NULL, SHOAL_NOW, NULL), "the barrier");
+    ck_null("shoal_process_join", shoal_process_join(NULL, SHOAL_NOW, NULL), "the process");
+    ck_null("shoal_return", shoal_return(NULL), "the result");
+    ck_null("shoal_wait", shoal_wait(NULL, 1, SHOAL_NOW), "things");
+    ck_null("shoal_pool_apply", shoal_pool_apply(NULL, give_back, shoal_value_int(1), &v), "the pool");
+    ck_null("shoal_pool_apply", shoal_pool_apply(pool, give_back, NULL, &v), "the argument");
+    ck_null("shoal_pool_map", shoal_pool_map(NULL, give_back, shoal_list(1), 0, &v), "the pool");
+    ck_null("shoal_pool_join", shoal_pool_join(NULL, SHOAL_NOW), "the pool");
+    ck_null("shoal_future_get", shoal_future_get(NULL, SHOAL_NOW, &v), "the future");
+    ck_null("shoal_block_create", shoal_block_create(1, NULL), "out_block");
+    ck_null("shoal_value_as_int", shoal_value_as_int(NULL, NULL), "the value");
+    ck_assert_err(shoal_queue_put(q, shoal_list(1, shoal_map("a", (char *)NULL)), SHOAL_NOW), SHOAL_EINVAL);
+    ck_says("shoal_queue_put: the value is NULL, after ");
+    (void)size;
+    (void)b;
+    shoal_pool_destroy(pool);
+    shoal_release(q);
+}
+END_TEST
+
+/* What cannot fail says zero for NULL and leaves the last error; so does NULL in a chain of expressions. */
+START_TEST(u3_accessors_leave_the_last_error)
+{
+    ck_assert_err(shoal_fail(SHOAL_ELIMIT, "the first"), SHOAL_ELIMIT);
+    ck_assert(shoal_block_data(NULL) == NULL && shoal_block_size(NULL) == 0 && shoal_block_id(NULL) == 0);
+    ck_assert(shoal_queue_size(NULL) == 0 && shoal_semaphore_value(NULL) == 0 && !shoal_event_is_set(NULL));
+    ck_assert(shoal_process_pid(NULL) == 0 && shoal_process_sentinel(NULL) == -1 && shoal_process_result(NULL) == NULL);
+    ck_assert(shoal_pool_losses(NULL) == 0 && !shoal_future_ready(NULL) && shoal_value_count(NULL) == 0);
+    ck_assert(shoal_value_type(NULL) == SHOAL_NULL && shoal_value_as_queue(shoal_value_find(NULL, "x")) == NULL);
+    ck_assert(shoal_arg_queue(NULL, "x") == NULL && shoal_list_add(shoal_list_add(NULL, NULL), NULL) == NULL);
+    ck_assert_err(shoal_last_error(), SHOAL_ELIMIT);
+    ck_assert_str_eq(shoal_last_error_text(), "the first");
+}
+END_TEST
+
+static shoal_err stay(int rank, const shoal_value *args)
+{
+    (void)rank;
+    return shoal_event_wait(shoal_arg_event(args, "event"), LIMIT);
+}
+
+START_TEST(u2_clean_up_leaves_the_last_error)
+{
+    shoal_process *p = NULL;
+    shoal_pool *pool = NULL;
+    shoal_future *future = NULL;
+    shoal_status status;
+    shoal_event *event = NULL;
+    shoal_queue *q = make_queue(0);
+    ck_assert_ok(shoal_event_create(&event));
+    ck_assert_ok(shoal_process_start(stay, shoal_map("event", event), NULL, &p));
+    ck_assert_ok(shoal_pool_create(&(shoal_pool_options){.workers = 1}, &pool));
+    ck_assert_ok(shoal_pool_apply_async(pool, give_back, shoal_value_int(1), &future));
+    ck_assert_err(shoal_fail(SHOAL_ELIMIT, "the cause"), SHOAL_ELIMIT);
+    shoal_process_destroy(p); /* it runs: its join fails inside */
+    shoal_future_destroy(future);
+    shoal_pool_close(pool);
+    shoal_pool_terminate(pool);
+    shoal_pool_destroy(pool);
+    shoal_queue_close(q);
+    shoal_queue_close(NULL);
+    shoal_pool_close(NULL);
+    shoal_pool_terminate(NULL);
+    shoal_release(q);
+    ck_assert_err(shoal_last_error(), SHOAL_ELIMIT);
+    ck_assert_str_eq(shoal_last_error_text(), "the cause");
+    /* U14: the text of a status outlives its process. */
+    ck_assert_ok(shoal_process_start(nothing, NULL, NULL, &p));
+    ck_assert_ok(shoal_process_join(p, LIMIT, &status));
+    shoal_process_destroy(p);
+    ck_assert_str_eq(status.text, "rank 0 returned");
+    shoal_release(event);
+}
+END_TEST
+
+/* ---- U14: shoal_wait knows events and semaphores ---- */
+
+static shoal_err set_or_post(int rank, const shoal_value *args)
+{
+    if (rank == 0) {
+        shoal_event_set(shoal_arg_event(args, "event"));
+        return SHOAL_OK;
+    }
+    return shoal_semaphore_post(shoal_arg_semaphore(args, "semaphore"), 1);
+}
+
+START_TEST(u14_wait_for_an_event_or_a_semaphore)
+{
+    shoal_queue *q = make_queue(0);
+    shoal_event *event;
+    shoal_semaphore *semaphore;
+    ck_assert_ok(shoal_event_create(&event));
+    ck_assert_ok(shoal_semaphore_create(0, 0, &semaphore));
+    for (int rank = 0; rank < 2; rank++) {
+        shoal_waitable things[] = {{.queue = q}, {.event = event}, {.semaphore = semaphore}};
+        ck_assert_err(shoal_wait(things, 3, SHOAL_MS(1)), SHOAL_ETIMEDOUT);
+        shoal_process *p = start(_i, rank, set_or_post, shoal_map("event", event, "semaphore", semaphore));
+        ck_assert_ok(shoal_wait(things, 3, LIMIT));
+        ck_assert(!things[0].ready && things[1].ready == (rank == 0) && things[2].ready == (rank == 1));
+        finish(p);
+        shoal_event_clear(event);
+    }
+    ck_assert_ok(shoal_semaphore_wait(semaphore, SHOAL_NOW)); /* shoal_wait took nothing */
+    shoal_release(semaphore);
+    shoal_release(event);
+    shoal_release(q);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("interface");
@@ -346,6 +493,10 @@ static Suite *suite(void)
     add_for_methods(tc, u15_what_a_map_takes_comes_out_by_key);
     tcase_add_test(tc, u15_errors_name_the_key_and_both_types);
     tcase_add_test(tc, u11_a_wrong_object_is_refused_and_whole);
+    tcase_add_test(tc, u3_null_is_an_error_of_its_own);
+    tcase_add_test(tc, u3_accessors_leave_the_last_error);
+    tcase_add_test(tc, u2_clean_up_leaves_the_last_error);
+    add_for_methods(tc, u14_wait_for_an_event_or_a_semaphore);
     suite_add_tcase(s, tc);
     return s;
 }

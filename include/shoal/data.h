@@ -133,7 +133,10 @@ typedef struct shoal_loader_options {
  * shoal_process_start gives. */
 shoal_loader *shoal_loader_create_with(shoal_dataset *set, const shoal_loader_options *options);
 void shoal_loader_destroy(shoal_loader *loader);
-#ifndef __cplusplus
+#ifdef __cplusplus
+#define shoal_loader_create(set, ...)                                                                                  \
+    shoal_loader_create_with(set, shoal_cxx_options(shoal_loader_options{__VA_ARGS__}))
+#else
 #define shoal_loader_create(set, ...) shoal_loader_create_with(set, &(shoal_loader_options){__VA_ARGS__})
 #endif
 

@@ -152,9 +152,11 @@ shoal_module *shoal_actor_critic_create(int64_t observation, int64_t actions, in
 
 /* One after another; the children are named "0", "1", … A NULL among them destroys the others and gives NULL. */
 shoal_module *shoal_sequential_create(size_t count, shoal_module *const *children);
+#ifndef __cplusplus
 #define shoal_sequential(...)                                                                                          \
     shoal_sequential_create(sizeof((shoal_module *[]){__VA_ARGS__}) / sizeof(shoal_module *),                          \
                             (shoal_module *[]){__VA_ARGS__})
+#endif
 
 /* Ready models: "mnist-cnn", "fedavg-cnn", "mlp", "logistic", "lenet5" over [N, 1, 28, 28], "lstm-classifier" (rows as
  * steps); all give log-probabilities of 10 classes. NULL and SHOAL_ENOENT, with the names, for another. The list ends with
@@ -163,6 +165,12 @@ shoal_module *shoal_model_create(const char *name);
 const char *const *shoal_model_names(void);
 
 #ifdef __cplusplus
+}
+
+template <class... Module> shoal_module *shoal_sequential(Module *...children)
+{
+    shoal_module *const all[] = {children...};
+    return shoal_sequential_create(sizeof...(Module), all);
 }
 #endif
 #endif

@@ -53,8 +53,17 @@ shoal_optimizer *shoal_adamw_create_with(shoal_module *module, const shoal_adam_
 shoal_optimizer *shoal_rmsprop_create_with(shoal_module *module, const shoal_rmsprop_options *options);
 void shoal_optimizer_destroy(shoal_optimizer *optimizer);
 
-/* With names: shoal_sgd_create(model, .lr = 0.01, .momentum = 0.5). C only. */
-#ifndef __cplusplus
+/* With names: shoal_sgd_create(model, .lr = 0.01, .momentum = 0.5). In C++17, which has no such names, fill in the options and give
+ * them: shoal_sgd_create(model, options). */
+#ifdef __cplusplus
+#define shoal_sgd_create(module, ...) shoal_sgd_create_with(module, shoal_cxx_options(shoal_sgd_options{__VA_ARGS__}))
+#define shoal_adam_create(module, ...)                                                                                 \
+    shoal_adam_create_with(module, shoal_cxx_options(shoal_adam_options{__VA_ARGS__}))
+#define shoal_adamw_create(module, ...)                                                                                \
+    shoal_adamw_create_with(module, shoal_cxx_options(shoal_adam_options{__VA_ARGS__}))
+#define shoal_rmsprop_create(module, ...)                                                                              \
+    shoal_rmsprop_create_with(module, shoal_cxx_options(shoal_rmsprop_options{__VA_ARGS__}))
+#else
 #define shoal_sgd_create(module, ...) shoal_sgd_create_with(module, &(shoal_sgd_options){__VA_ARGS__})
 #define shoal_adam_create(module, ...) shoal_adam_create_with(module, &(shoal_adam_options){__VA_ARGS__})
 #define shoal_adamw_create(module, ...) shoal_adamw_create_with(module, &(shoal_adam_options){__VA_ARGS__})

@@ -50,13 +50,14 @@ typedef enum shoal_end {
     SHOAL_KILLED,   /* a signal ended it: code is the signal */
 } shoal_end;
 
+#define SHOAL_STATUS_TEXT 600
+
 typedef struct shoal_status {
     shoal_end end;
     int code;
     shoal_err err;
-    /* "rank 0 ended by SIGABRT", "rank 0 exited with 123", "rank 2 failed: SHOAL_EINVAL: …"; lives as long as the
-     * process handle */
-    const char *text;
+    char text
+        [SHOAL_STATUS_TEXT]; /* "rank 0 ended by SIGABRT", "rank 0 exited with 123", "rank 2 failed: SHOAL_EINVAL: …" */
 } shoal_status;
 
 /* Starts a process. args (NULL: null) is consumed, whether or not it succeeds. options may be NULL. Does not wait
@@ -102,11 +103,15 @@ SHOAL_MUST_USE shoal_err shoal_spawn_with(shoal_target target, int n, shoal_valu
                                           const shoal_process_options *options, shoal_value **results);
 
 /* Waits for the first of several things: set exactly one pointer in each. ready is written for all: true when a get,
- * a recv or a join would not block. SHOAL_ETIMEDOUT when none is. */
+ * a recv, a join or a wait would not block. SHOAL_ETIMEDOUT when none is. An event that was set and cleared again while nobody looked
+ * is not ready. Conditions cannot be waited for like this: they have no state to look at, only those who wait in
+ * shoal_condition_wait. */
 typedef struct shoal_waitable {
     shoal_queue *queue;
     shoal_pipe *pipe;
     shoal_process *process;
+    shoal_event *event;
+    shoal_semaphore *semaphore;
     bool ready;
 } shoal_waitable;
 

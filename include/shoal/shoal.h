@@ -1,4 +1,38 @@
-/* All of Shoal. */
+/* All of Shoal.
+ *
+ * The rules of the interface. Every call keeps them.
+ *
+ * 1. Values. A call that takes a shoal_value * consumes it, whether or not it succeeds. So makers can be nested and nothing leaks:
+ *    shoal_queue_put(q, shoal_map("loss", loss, "model", model), SHOAL_FOREVER). To use a value again, keep it: no call consumes a
+ *    value that shoal_value_keep was called for, and its owner ends it with shoal_value_destroy.
+ * 2. Handles (block, queue, pipe, locks, tensor, module, ...). Calls borrow them; whatever stores one retains it. Only calls named
+ *    give take the caller's reference, and only when they succeed. Each type has its own retain and release, or create and destroy.
+ *    shoal_release(x) chooses by the type of x and does not compile for anything else.
+ * 3. Failure. What talks to the system returns shoal_err; its outputs come last, are named out_..., and stay untouched on failure.
+ *    What people write as expressions (makers of values, tensors, modules, data sets, optimisers, loaders) returns NULL; NULL in
+ *    gives NULL out and keeps the first error. A call that returns shoal_err and is given NULL where it may not be returns
+ *    SHOAL_EINVAL; the text names the call and the argument, and ends with the thread's earlier failure. No call returns the code of
+ *    an earlier call's failure. What cannot fail (size, count, pid) gives the zero of its type for NULL and leaves the last error.
+ * 4. Iteration returns SHOAL_OK, SHOAL_END (nothing more comes; not a failure) or an error:
+ *    while ((err = shoal_loader_next(data, &b)) == SHOAL_OK) { ... }
+ * 5. Clean-up (destroy, release, close, leave) takes NULL and half-built objects and never changes the last error.
+ * 6. Every call that blocks takes a time limit (time.h). A wait that a signal handler was asked to end returns SHOAL_EINTR.
+ * 7. When the process has begun to end (exit, atexit handlers, C++ statics), and after shoal_world_leave, a call on an old handle is
+ *    refused with SHOAL_ESTATE and touches nothing. Release and destroy are allowed.
+ *
+ * What lives how long:
+ *
+ *     world         |--- first call ------------------------------ last member leaves or dies ---|
+ *     handle           |--- create, get, retain ------- last release of this process ---|
+ *     object           |--- create ------------- last handle, or message, that refers to it ---------|
+ *     value               |--- maker ---| the call that takes it
+ *     kept value          |--- shoal_value_keep ------- shoal_value_destroy ---|
+ *     member, reader's result   as long as the value that they were read from
+ *     result of an op     |--- op ---| the end of its scope: shoal_scope_release, or the loader's next batch
+ *     batch               |--- shoal_loader_next ---| the next shoal_loader_next
+ *
+ * To keep the result of an op, a batch's tensor or an object read from a value for longer, retain it.
+ */
 #ifndef SHOAL_H
 #define SHOAL_H
 

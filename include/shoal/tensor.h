@@ -15,6 +15,7 @@
 #ifndef SHOAL_TENSOR_H
 #define SHOAL_TENSOR_H
 
+#include <shoal/cxx.h>
 #include <shoal/dtype.h>
 #include <shoal/error.h>
 
@@ -31,11 +32,15 @@ typedef struct shoal_tensor shoal_tensor;
 #define SHOAL_MAX_DIMS 8
 
 /* A shape as two arguments: shoal_zeros(SHOAL_F32, SHOAL_SHAPE(64, 10)). A 0-d tensor: SHOAL_SCALAR. */
+#ifdef __cplusplus
+#define SHOAL_SHAPE(...) decltype(shoal_cxx_shape(__VA_ARGS__))::count, shoal_cxx_shape(__VA_ARGS__).get()
+#else
 #define SHOAL_SHAPE(...)                                                                                               \
     (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[])                                 \
     {                                                                                                                  \
         __VA_ARGS__                                                                                                    \
     }
+#endif
 #define SHOAL_SCALAR 0, NULL
 
 typedef enum shoal_device {

@@ -182,6 +182,147 @@ size_t shoal_value_format(const shoal_value *value, char *buffer, size_t capacit
 
 #ifdef __cplusplus
 }
+
+/* shoal_value_of, shoal_list and shoal_map as in C, below; here true is a bool. */
+inline shoal_value *shoal_value_of(char x)
+{
+    return shoal_value_int(x);
+}
+inline shoal_value *shoal_value_of(signed char x)
+{
+    return shoal_value_int(x);
+}
+inline shoal_value *shoal_value_of(unsigned char x)
+{
+    return shoal_value_int(x);
+}
+inline shoal_value *shoal_value_of(short x)
+{
+    return shoal_value_int(x);
+}
+inline shoal_value *shoal_value_of(unsigned short x)
+{
+    return shoal_value_int(x);
+}
+inline shoal_value *shoal_value_of(int x)
+{
+    return shoal_value_int(x);
+}
+inline shoal_value *shoal_value_of(unsigned x)
+{
+    return shoal_value_int(x);
+}
+inline shoal_value *shoal_value_of(long x)
+{
+    return shoal_value_int(x);
+}
+inline shoal_value *shoal_value_of(long long x)
+{
+    return shoal_value_int(x);
+}
+inline shoal_value *shoal_value_of(bool x)
+{
+    return shoal_value_bool(x);
+}
+inline shoal_value *shoal_value_of(unsigned long x)
+{
+    return shoal_value_uint(x);
+}
+inline shoal_value *shoal_value_of(unsigned long long x)
+{
+    return shoal_value_uint(x);
+}
+inline shoal_value *shoal_value_of(float x)
+{
+    return shoal_value_float(x);
+}
+inline shoal_value *shoal_value_of(double x)
+{
+    return shoal_value_float(x);
+}
+inline shoal_value *shoal_value_of(const char *x)
+{
+    return shoal_value_string(x);
+}
+inline shoal_value *shoal_value_of(shoal_value *x)
+{
+    return x;
+}
+inline shoal_value *shoal_value_of(shoal_block *x)
+{
+    return shoal_value_block(x);
+}
+inline shoal_value *shoal_value_of(shoal_queue *x)
+{
+    return shoal_value_queue(x);
+}
+inline shoal_value *shoal_value_of(shoal_pipe *x)
+{
+    return shoal_value_pipe(x);
+}
+inline shoal_value *shoal_value_of(shoal_lock *x)
+{
+    return shoal_value_lock(x);
+}
+inline shoal_value *shoal_value_of(shoal_rlock *x)
+{
+    return shoal_value_rlock(x);
+}
+inline shoal_value *shoal_value_of(shoal_semaphore *x)
+{
+    return shoal_value_semaphore(x);
+}
+inline shoal_value *shoal_value_of(shoal_condition *x)
+{
+    return shoal_value_condition(x);
+}
+inline shoal_value *shoal_value_of(shoal_event *x)
+{
+    return shoal_value_event(x);
+}
+inline shoal_value *shoal_value_of(shoal_barrier *x)
+{
+    return shoal_value_barrier(x);
+}
+inline shoal_value *shoal_value_of(shoal_tensor *x)
+{
+    return shoal_value_tensor(x);
+}
+inline shoal_value *shoal_value_of(shoal_sparse *x)
+{
+    return shoal_value_sparse(x);
+}
+inline shoal_value *shoal_value_of(shoal_module *x)
+{
+    return shoal_value_module(x);
+}
+inline shoal_value *shoal_value_of(shoal_dataset *x)
+{
+    return shoal_value_dataset(x);
+}
+
+template <class... Member> shoal_value *shoal_list(Member... members)
+{
+    shoal_value *list = shoal_value_list();
+    ((list = shoal_list_add(list, shoal_value_of(members))), ...);
+    return list;
+}
+
+inline shoal_value *shoal_cxx_map(shoal_value *map)
+{
+    return map;
+}
+
+template <class Member, class... More>
+shoal_value *shoal_cxx_map(shoal_value *map, const char *key, Member member, More... more)
+{
+    return shoal_cxx_map(shoal_map_set(map, key, shoal_value_of(member)), more...);
+}
+
+template <class... More> shoal_value *shoal_map(const char *key, More... more)
+{
+    return shoal_cxx_map(shoal_value_map(), key, more...);
+}
 #else
 
 /* shoal_value_of(x) makes a value of x by its C type; shoal_list(1, "two", 3.0, queue) and shoal_map("rank", 0, "queue", queue)

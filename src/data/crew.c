@@ -254,7 +254,7 @@ static void give_up(place *p, const char *how)
 {
     p->state = PLACE_FETCHED;
     p->err = SHOAL_ECHILD;
-    snprintf(p->shm->text, sizeof p->shm->text, "%d workers of the loader died over one batch; the last: %s",
+    snprintf(p->shm->text, sizeof p->shm->text, "%d workers of the loader died over one batch; the last: %.190s",
              DEATHS_MOST, how);
 }
 
@@ -294,12 +294,10 @@ static void take_answers(sh_crew *crew)
 
 static shoal_err replace(sh_crew *crew, int w, const char *text)
 {
-    char how[200];
-    snprintf(how, sizeof how, "%s", text);
-    sh_log("a worker of the loader, %s, is replaced", how);
+    sh_log("a worker of the loader, %s, is replaced", text);
     dismiss(&crew->workers[w]);
     shoal_err err = hire(crew, w);
-    return err == SHOAL_OK ? ask_again(crew, w, how) : err;
+    return err == SHOAL_OK ? ask_again(crew, w, text) : err;
 }
 
 /* A worker that was killed is replaced. One that ended by itself is an error, but of its own batches: those of the others, which come

@@ -39,6 +39,9 @@ static shoal_queue *waiters_of(const shoal_block *b)
 
 shoal_err shoal_condition_create(shoal_condition **out_condition)
 {
+    if (out_condition == NULL) {
+        return sh_null_error("shoal_condition_create", "out_condition");
+    }
     shoal_block *b = NULL, *lock = NULL;
     shoal_queue *waiters = NULL;
     shoal_err err =
@@ -72,14 +75,14 @@ shoal_err shoal_condition_create(shoal_condition **out_condition)
 }
 
 /* Handles for the lock and the queue of a condition that was received. */
-static shoal_err prepare(shoal_condition *condition)
+static shoal_err prepare(shoal_condition *condition, const char *call)
 {
     shoal_block *b = (shoal_block *)condition;
     sh_ctx *c = sh_enter();
     if (c == NULL) {
         return shoal_last_error();
     }
-    shoal_err err = sh_block_require(b, SH_KIND_CONDITION, "condition");
+    shoal_err err = sh_block_require(b, SH_KIND_CONDITION, call);
     if (err == SHOAL_OK && b->parts[0] == NULL) {
         err = sh_block_open(c, sh_ref_id(sh_load_acquire(&shm_of(b)->lock)), &b->parts[0]);
     }
@@ -93,9 +96,9 @@ static shoal_err prepare(shoal_condition *condition)
     return err;
 }
 
-static shoal_err prepare_held(shoal_condition *condition)
+static shoal_err prepare_held(shoal_condition *condition, const char *call)
 {
-    shoal_err err = prepare(condition);
+    shoal_err err = prepare(condition, call);
     if (err == SHOAL_OK && !sh_rlock_held(lock_of((shoal_block *)condition))) {
         err = sh_fail(SHOAL_EPERM, "the condition's lock is not held by this thread");
     }
@@ -104,13 +107,13 @@ static shoal_err prepare_held(shoal_condition *condition)
 
 shoal_err shoal_condition_lock(shoal_condition *condition, int64_t timeout)
 {
-    shoal_err err = prepare(condition);
+    shoal_err err = prepare(condition, "shoal_condition_lock");
     return err == SHOAL_OK ? sh_rlock_lock(lock_of((shoal_block *)condition), timeout) : err;
 }
 
 shoal_err shoal_condition_unlock(shoal_condition *condition)
 {
-    shoal_err err = prepare(condition);
+    shoal_err err = prepare(condition, "shoal_condition_unlock");
     return err == SHOAL_OK ? sh_rlock_unlock(lock_of((shoal_block *)condition)) : err;
 }
 
@@ -222,7 +225,7 @@ static bool wait_for_notice(const shoal_block *b, sh_waiter_shm *w, int64_t time
 shoal_err shoal_condition_wait(shoal_condition *condition, int64_t timeout)
 {
     shoal_block *b = (shoal_block *)condition, *mine;
-    shoal_err err = prepare_held(condition);
+    shoal_err err = prepare_held(condition, "shoal_condition_wait");
     if (err == SHOAL_OK) {
         err = sh_object_create(sh_class_of(sizeof(sh_waiter_shm)), sizeof(sh_waiter_shm), SH_KIND_WAITER, &mine);
     }
@@ -262,7 +265,7 @@ shoal_err shoal_condition_wait(shoal_condition *condition, int64_t timeout)
 
 shoal_err shoal_condition_notify(shoal_condition *condition, uint32_t count)
 {
-    shoal_err err = prepare_held(condition);
+    shoal_err err = prepare_held(condition, "shoal_condition_notify");
     return err == SHOAL_OK ? notify((shoal_block *)condition, count) : err;
 }
 

@@ -512,8 +512,8 @@ shoal_err shoal_queue_get_delivery(shoal_queue *queue, int64_t timeout, shoal_va
         (void)end_delivery(q, &d, err != SHOAL_ENOMEM);
         return sh_fail(err, "%s", text);
     }
-    *out_delivery =
-        (shoal_delivery){.queue = shoal_queue_retain(queue), .number = d.number, .state = d.state, .deliveries = d.deliveries};
+    *out_delivery = (shoal_delivery){
+        .queue = shoal_queue_retain(queue), .number = d.number, .state = d.state, .deliveries = d.deliveries};
     return SHOAL_OK;
 }
 

@@ -10,9 +10,9 @@ static sh_pipe_shm *shm_of(const shoal_block *end)
 }
 
 /* Inside: handles for the queues of an end that was received. */
-static shoal_err prepare(sh_ctx *c, shoal_block *end)
+static shoal_err prepare(sh_ctx *c, shoal_block *end, const char *call)
 {
-    shoal_err err = sh_block_require(end, SH_KIND_PIPE, "pipe");
+    shoal_err err = sh_block_require(end, SH_KIND_PIPE, call);
     if (err != SHOAL_OK) {
         return err;
     }
@@ -25,14 +25,14 @@ static shoal_err prepare(sh_ctx *c, shoal_block *end)
     return err;
 }
 
-static shoal_err queue_of(shoal_pipe *pipe, int part, shoal_queue **out_queue)
+static shoal_err queue_of(shoal_pipe *pipe, int part, const char *call, shoal_queue **out_queue)
 {
     shoal_block *end = (shoal_block *)pipe;
     sh_ctx *c = sh_enter();
     if (c == NULL) {
         return shoal_last_error();
     }
-    shoal_err err = prepare(c, end);
+    shoal_err err = prepare(c, end, call);
     sh_leave();
     if (err == SHOAL_OK && end->parts[part] == NULL) {
         err =
@@ -73,6 +73,9 @@ static shoal_err make_end(shoal_queue *reads, shoal_queue *writes, shoal_block *
 
 shoal_err shoal_pipe_create(bool duplex, shoal_pipe **out_a, shoal_pipe **out_b)
 {
+    if (out_a == NULL || out_b == NULL) {
+        return sh_null_error("shoal_pipe_create", out_a == NULL ? "out_a" : "out_b");
+    }
     shoal_queue *to_a = NULL, *to_b = NULL;
     shoal_block *a = NULL, *b = NULL;
     shoal_err err = shoal_queue_create(0, &to_a);
@@ -99,13 +102,13 @@ shoal_err shoal_pipe_create(bool duplex, shoal_pipe **out_a, shoal_pipe **out_b)
 shoal_queue *sh_pipe_read_queue(shoal_pipe *end)
 {
     shoal_queue *queue = NULL;
-    return queue_of(end, 0, &queue) == SHOAL_OK ? queue : NULL;
+    return queue_of(end, 0, "shoal_wait", &queue) == SHOAL_OK ? queue : NULL;
 }
 
 shoal_err shoal_pipe_send(shoal_pipe *end, shoal_value *value, int64_t timeout)
 {
     shoal_queue *queue = NULL;
-    shoal_err err = queue_of(end, 1, &queue);
+    shoal_err err = queue_of(end, 1, "shoal_pipe_send", &queue);
     if (err != SHOAL_OK) {
         sh_value_consume(value);
         return err;
@@ -116,21 +119,21 @@ shoal_err shoal_pipe_send(shoal_pipe *end, shoal_value *value, int64_t timeout)
 shoal_err shoal_pipe_recv(shoal_pipe *end, int64_t timeout, shoal_value **out_value)
 {
     shoal_queue *queue = NULL;
-    shoal_err err = queue_of(end, 0, &queue);
+    shoal_err err = queue_of(end, 0, "shoal_pipe_recv", &queue);
     return err == SHOAL_OK ? shoal_queue_get(queue, timeout, out_value) : err;
 }
 
 shoal_err shoal_pipe_send_bytes(shoal_pipe *end, const void *bytes, size_t size, int64_t timeout)
 {
     shoal_queue *queue = NULL;
-    shoal_err err = queue_of(end, 1, &queue);
+    shoal_err err = queue_of(end, 1, "shoal_pipe_send_bytes", &queue);
     return err == SHOAL_OK ? shoal_queue_put_bytes(queue, bytes, size, timeout) : err;
 }
 
 shoal_err shoal_pipe_recv_bytes(shoal_pipe *end, void *buffer, size_t capacity, int64_t timeout, size_t *out_size)
 {
     shoal_queue *queue = NULL;
-    shoal_err err = queue_of(end, 0, &queue);
+    shoal_err err = queue_of(end, 0, "shoal_pipe_recv_bytes", &queue);
     return err == SHOAL_OK ? shoal_queue_get_bytes(queue, buffer, capacity, timeout, out_size) : err;
 }
 
@@ -138,7 +141,7 @@ shoal_err shoal_pipe_poll(shoal_pipe *end, int64_t timeout)
 {
     shoal_queue *queue = NULL;
     sh_wait wait;
-    shoal_err err = queue_of(end, 0, &queue);
+    shoal_err err = queue_of(end, 0, "shoal_pipe_poll", &queue);
     if (err != SHOAL_OK) {
         return err;
     }

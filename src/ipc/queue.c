@@ -45,6 +45,9 @@ static shoal_err check_options(const shoal_queue_options *o)
 
 shoal_err shoal_queue_create_with(const shoal_queue_options *options, shoal_queue **out_queue)
 {
+    if (out_queue == NULL) {
+        return sh_null_error("shoal_queue_create", "out_queue");
+    }
     const shoal_queue_options o = options != NULL ? *options : (shoal_queue_options){.bound = 0};
     shoal_err err = check_options(&o);
     if (err != SHOAL_OK) {
@@ -164,6 +167,9 @@ static shoal_err put_plain(shoal_block *q, sh_entry_kind kind, uint64_t word, in
 
 shoal_err shoal_queue_put_bytes(shoal_queue *queue, const void *bytes, size_t size, int64_t timeout)
 {
+    if (bytes == NULL && size > 0) {
+        return sh_null_error("shoal_queue_put_bytes", "bytes");
+    }
     if (size <= 8) {
         uint64_t word = 0;
         if (size == 8) {
@@ -179,7 +185,7 @@ shoal_err shoal_queue_put_bytes(shoal_queue *queue, const void *bytes, size_t si
 shoal_err shoal_queue_put_block(shoal_queue *queue, shoal_block *block, int64_t timeout)
 {
     if (block == NULL || sh_block_is_lost(block)) {
-        return sh_block_require(block, SH_KIND_DATA, "put_block");
+        return sh_block_require(block, SH_KIND_DATA, "shoal_queue_put_block");
     }
     if (sh_queue_put_block_quick((shoal_block *)queue, block)) {
         return SHOAL_OK;
@@ -190,7 +196,7 @@ shoal_err shoal_queue_put_block(shoal_queue *queue, shoal_block *block, int64_t 
 shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block *block, int64_t timeout)
 {
     if (block == NULL || sh_block_is_lost(block)) {
-        return sh_block_require(block, SH_KIND_DATA, "give_block");
+        return sh_block_require(block, SH_KIND_DATA, "shoal_queue_give_block");
     }
     if (sh_load_relaxed(&block->refs) == 1 && sh_queue_give_block_quick((shoal_block *)queue, block)) {
         sh_block_release(block); /* quick: this thread is the only one */
@@ -217,7 +223,7 @@ shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeou
         err = put_plain(q, SH_ENTRY_FLOAT, word, timeout);
     } else if (value->type == SHOAL_OBJECT) {
         err = sh_block_is_lost(value->as.object) /* its world was left since the value was made */
-                  ? sh_block_require(value->as.object, SH_KIND_COUNT, "put")
+                  ? sh_block_require(value->as.object, SH_KIND_COUNT, "shoal_queue_put")
                   : sh_queue_put_word(q, &(sh_put){.kind = SH_ENTRY_BLOCK, .shared = value->as.object}, timeout);
     } else {
         err = put_message(q, value, timeout);
@@ -293,6 +299,9 @@ static shoal_err value_of(const sh_taken *t, shoal_value **out_value)
 
 shoal_err shoal_queue_get(shoal_queue *queue, int64_t timeout, shoal_value **out_value)
 {
+    if (out_value == NULL) {
+        return sh_null_error("shoal_queue_get", "out_value");
+    }
     sh_taken t = {.block = NULL};
     size_t unused;
     if (!sh_queue_get_word_quick((shoal_block *)queue, SH_ENTRY_FLOAT, timeout, &t.kind, &t.word)) {
@@ -349,6 +358,9 @@ static __attribute__((noinline)) shoal_err get_bytes_slow(shoal_block *q, void *
 
 shoal_err shoal_queue_get_bytes(shoal_queue *queue, void *buffer, size_t capacity, int64_t timeout, size_t *out_size)
 {
+    if (out_size == NULL) {
+        return sh_null_error("shoal_queue_get_bytes", "out_size");
+    }
     sh_entry_kind kind, most = (sh_entry_kind)(SH_ENTRY_BYTES_0 + (capacity < 8 ? capacity : 8));
     uint64_t word;
     if (!sh_queue_get_word_quick((shoal_block *)queue, most, timeout, &kind, &word)) {
@@ -360,6 +372,9 @@ shoal_err shoal_queue_get_bytes(shoal_queue *queue, void *buffer, size_t capacit
 
 shoal_err shoal_queue_get_block(shoal_queue *queue, int64_t timeout, shoal_block **out_block)
 {
+    if (out_block == NULL) {
+        return sh_null_error("shoal_queue_get_block", "out_block");
+    }
     sh_taken t;
     size_t unused;
     if (sh_queue_get_block_quick((shoal_block *)queue, SH_KIND_DATA, timeout, out_block)) {
@@ -410,6 +425,9 @@ uint64_t sh_queue_takes(shoal_queue *queue)
 
 uint64_t shoal_queue_size(shoal_queue *queue)
 {
+    if (queue == NULL) {
+        return 0;
+    }
     uint64_t takes = sh_queue_takes(queue), puts = sh_queue_puts(queue); /* in this order: never negative */
     const shoal_block *q = (const shoal_block *)queue;
     uint64_t size = puts - takes;
@@ -422,7 +440,10 @@ uint64_t shoal_queue_size(shoal_queue *queue)
 
 void shoal_queue_close(shoal_queue *queue)
 {
-    if (sh_block_require((shoal_block *)queue, SH_KIND_QUEUE, "close") != SHOAL_OK) {
+    sh_cleanup_begin();
+    bool ours = queue != NULL && sh_block_require((shoal_block *)queue, SH_KIND_QUEUE, "shoal_queue_close") == SHOAL_OK;
+    sh_cleanup_end();
+    if (!ours) {
         return;
     }
     sh_queue_shm *shm = sh_queue_shm_of((shoal_block *)queue);
@@ -434,7 +455,7 @@ void shoal_queue_close(shoal_queue *queue)
 
 shoal_err shoal_queue_task_done(shoal_queue *queue)
 {
-    shoal_err err = sh_block_require((shoal_block *)queue, SH_KIND_QUEUE, "task_done");
+    shoal_err err = sh_block_require((shoal_block *)queue, SH_KIND_QUEUE, "shoal_queue_task_done");
     if (err != SHOAL_OK) {
         return err;
     }
@@ -470,7 +491,7 @@ shoal_err shoal_queue_join(shoal_queue *queue, int64_t timeout)
 {
     shoal_block *q = (shoal_block *)queue;
     sh_wait wait;
-    shoal_err err = sh_block_require(q, SH_KIND_QUEUE, "join");
+    shoal_err err = sh_block_require(q, SH_KIND_QUEUE, "shoal_queue_join");
     if (err != SHOAL_OK) {
         return err;
     }

@@ -268,7 +268,7 @@ shoal_err sh_queue_put_word(shoal_block *q, const sh_put *r, int64_t timeout)
         if (c == NULL) {
             return shoal_last_error();
         }
-        shoal_err err = sh_queue_prepare(q, "put");
+        shoal_err err = sh_queue_prepare(q, "shoal_queue_put");
         if (err == SHOAL_OK) {
             err = put_once(c, q, r, &full);
         }
@@ -456,7 +456,7 @@ shoal_err sh_queue_get_word(shoal_block *q, sh_want wanted, size_t capacity, int
         if (c == NULL) {
             return shoal_last_error();
         }
-        shoal_err err = sh_queue_prepare(q, "get");
+        shoal_err err = sh_queue_prepare(q, "shoal_queue_get");
         if (err == SHOAL_OK && sh_queue_is_acknowledged(q)) {
             err = sh_fail(SHOAL_EINVAL, "get: the queue is acknowledged: shoal_queue_get_delivery gets from it");
         }

@@ -13,10 +13,13 @@ static shoal_err make(sh_kind kind, shoal_block **out_block)
     return sh_object_create(SH_CLASS_SYNC, SH_SYNC_SIZE, kind, out_block);
 }
 
-/* For calls that cannot fail: they do nothing in a process that holds nothing. */
+/* For calls that cannot fail: of an object that is not there, or not of this process, they say zero and do nothing. They leave the
+ * last error alone. */
 static bool is_ours(const void *object, sh_kind kind)
 {
-    return sh_block_require(object, kind, "object") == SHOAL_OK;
+    const shoal_block *block = object;
+    return block != NULL && block->magic == SH_HANDLE_MAGIC && block->kind == kind &&
+           sh_the_world.attachment == SH_ATTACHED;
 }
 
 static void *data_of(const void *object)
@@ -26,6 +29,9 @@ static void *data_of(const void *object)
 
 shoal_err shoal_lock_create(shoal_lock **out_lock)
 {
+    if (out_lock == NULL) {
+        return sh_null_error("shoal_lock_create", "out_lock");
+    }
     shoal_block *b;
     shoal_err err = make(SH_KIND_LOCK, &b);
     if (err == SHOAL_OK) {
@@ -37,18 +43,21 @@ shoal_err shoal_lock_create(shoal_lock **out_lock)
 
 shoal_err shoal_lock_lock(shoal_lock *lock, int64_t timeout)
 {
-    shoal_err err = sh_block_require((shoal_block *)lock, SH_KIND_LOCK, "lock");
+    shoal_err err = sh_block_require((shoal_block *)lock, SH_KIND_LOCK, "shoal_lock_lock");
     return err == SHOAL_OK ? sh_lock_lock(data_of(lock), timeout) : err;
 }
 
 shoal_err shoal_lock_unlock(shoal_lock *lock)
 {
-    shoal_err err = sh_block_require((shoal_block *)lock, SH_KIND_LOCK, "unlock");
+    shoal_err err = sh_block_require((shoal_block *)lock, SH_KIND_LOCK, "shoal_lock_unlock");
     return err == SHOAL_OK ? sh_lock_unlock(data_of(lock)) : err;
 }
 
 shoal_err shoal_rlock_create(shoal_rlock **out_lock)
 {
+    if (out_lock == NULL) {
+        return sh_null_error("shoal_rlock_create", "out_lock");
+    }
     shoal_block *b;
     shoal_err err = make(SH_KIND_RLOCK, &b);
     if (err == SHOAL_OK) {
@@ -60,18 +69,21 @@ shoal_err shoal_rlock_create(shoal_rlock **out_lock)
 
 shoal_err shoal_rlock_lock(shoal_rlock *lock, int64_t timeout)
 {
-    shoal_err err = sh_block_require((shoal_block *)lock, SH_KIND_RLOCK, "rlock");
+    shoal_err err = sh_block_require((shoal_block *)lock, SH_KIND_RLOCK, "shoal_rlock_lock");
     return err == SHOAL_OK ? sh_rlock_lock(data_of(lock), timeout) : err;
 }
 
 shoal_err shoal_rlock_unlock(shoal_rlock *lock)
 {
-    shoal_err err = sh_block_require((shoal_block *)lock, SH_KIND_RLOCK, "unlock");
+    shoal_err err = sh_block_require((shoal_block *)lock, SH_KIND_RLOCK, "shoal_rlock_unlock");
     return err == SHOAL_OK ? sh_rlock_unlock(data_of(lock)) : err;
 }
 
 shoal_err shoal_semaphore_create(uint32_t value, uint32_t bound, shoal_semaphore **out_semaphore)
 {
+    if (out_semaphore == NULL) {
+        return sh_null_error("shoal_semaphore_create", "out_semaphore");
+    }
     shoal_block *b;
     shoal_err err = make(SH_KIND_SEMAPHORE, &b);
     if (err != SHOAL_OK) {
@@ -88,13 +100,13 @@ shoal_err shoal_semaphore_create(uint32_t value, uint32_t bound, shoal_semaphore
 
 shoal_err shoal_semaphore_wait(shoal_semaphore *semaphore, int64_t timeout)
 {
-    shoal_err err = sh_block_require((shoal_block *)semaphore, SH_KIND_SEMAPHORE, "semaphore");
+    shoal_err err = sh_block_require((shoal_block *)semaphore, SH_KIND_SEMAPHORE, "shoal_semaphore_wait");
     return err == SHOAL_OK ? sh_semaphore_wait(data_of(semaphore), timeout) : err;
 }
 
 shoal_err shoal_semaphore_post(shoal_semaphore *semaphore, uint32_t count)
 {
-    shoal_err err = sh_block_require((shoal_block *)semaphore, SH_KIND_SEMAPHORE, "semaphore");
+    shoal_err err = sh_block_require((shoal_block *)semaphore, SH_KIND_SEMAPHORE, "shoal_semaphore_post");
     return err == SHOAL_OK ? sh_semaphore_post(data_of(semaphore), count) : err;
 }
 
@@ -105,6 +117,9 @@ uint32_t shoal_semaphore_value(shoal_semaphore *semaphore)
 
 shoal_err shoal_event_create(shoal_event **out_event)
 {
+    if (out_event == NULL) {
+        return sh_null_error("shoal_event_create", "out_event");
+    }
     shoal_block *b;
     shoal_err err = make(SH_KIND_EVENT, &b);
     if (err == SHOAL_OK) {
@@ -135,12 +150,15 @@ bool shoal_event_is_set(shoal_event *event)
 
 shoal_err shoal_event_wait(shoal_event *event, int64_t timeout)
 {
-    shoal_err err = sh_block_require((shoal_block *)event, SH_KIND_EVENT, "event");
+    shoal_err err = sh_block_require((shoal_block *)event, SH_KIND_EVENT, "shoal_event_wait");
     return err == SHOAL_OK ? sh_event_wait(data_of(event), timeout) : err;
 }
 
 shoal_err shoal_barrier_create(uint32_t parties, shoal_barrier **out_barrier)
 {
+    if (out_barrier == NULL) {
+        return sh_null_error("shoal_barrier_create", "out_barrier");
+    }
     shoal_block *b;
     shoal_err err = make(SH_KIND_BARRIER, &b);
     if (err != SHOAL_OK) {
@@ -159,7 +177,7 @@ shoal_err shoal_barrier_create(uint32_t parties, shoal_barrier **out_barrier)
 static shoal_err take_part(shoal_barrier *barrier)
 {
     shoal_block *b = (shoal_block *)barrier;
-    shoal_err err = sh_block_require(b, SH_KIND_BARRIER, "barrier");
+    shoal_err err = sh_block_require(b, SH_KIND_BARRIER, "shoal_barrier_wait");
     if (err != SHOAL_OK || !b->inherited) {
         return err;
     }

@@ -455,7 +455,9 @@ static void drop_attachment(shoal_value *value)
 {
     sh_made_of *attachment = (sh_made_of *)(uintptr_t)sh_load_acquire(attachment_of(value));
     if (attachment != NULL) {
+        sh_cleanup_begin();
         attachment->destroy(attachment);
+        sh_cleanup_end();
     }
 }
 

@@ -168,8 +168,8 @@ static void look_after_tasks(shoal_pool *pool, const shoal_process *dead)
         }
         bool was_running = state == sh_work_taken_by(owner);
         if (was_running && e->attempts++ >= pool->retries) {
-            char text[sizeof dead->text + 64];
-            snprintf(text, sizeof text, "its worker died: %s", dead->text);
+            char text[sizeof dead->status.text + 64];
+            snprintf(text, sizeof text, "its worker died: %s", dead->status.text);
             finish_entry(pool, e, SHOAL_ECHILD, text, NULL);
             continue;
         }
@@ -193,13 +193,13 @@ static void see_out(shoal_pool *pool, shoal_process *p)
     }
     bool was_ready = sh_load_acquire(&pool->ready[p->rank]) != 0;
     if (status.end == SHOAL_FAILED && !was_ready) {
-        break_pool(pool, "a worker's initializer", p->text);
+        break_pool(pool, "a worker's initializer", p->status.text);
     } else if (status.end != SHOAL_RETURNED && !pool->terminated) {
         sh_add_relaxed(&pool->losses, 1);
         pool->barren = was_ready ? 0 : pool->barren + 1;
         look_after_tasks(pool, p);
         if (pool->barren > 2 * pool->count + 2) {
-            break_pool(pool, "workers die before they are ready", p->text);
+            break_pool(pool, "workers die before they are ready", p->status.text);
         }
     }
 }

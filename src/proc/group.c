@@ -141,7 +141,7 @@ static shoal_err run_group(group *g, shoal_target target, int n, const shoal_val
         return sh_fail(SHOAL_EINTR, "a signal ended the wait");
     }
     if (g->failed >= 0) {
-        return sh_fail(SHOAL_ECHILD, "%s", g->ranks[g->failed]->text);
+        return sh_fail(SHOAL_ECHILD, "%s", g->ranks[g->failed]->status.text);
     }
     if (results != NULL) {
         give_results(g, results);

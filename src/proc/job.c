@@ -138,14 +138,15 @@ static shoal_err submit(shoal_pool *pool, shoal_task task, const plan *p, sh_job
     return err;
 }
 
-static shoal_err refuse_missing(void)
+static shoal_err refuse_missing(const shoal_pool *pool, const char *call)
 {
-    return shoal_last_error() != SHOAL_OK ? shoal_last_error() : sh_fail(SHOAL_EINVAL, "the argument is NULL");
+    return sh_null_error(call, pool == NULL ? "the pool" : "the argument");
 }
 
-static shoal_err submit_list(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk, sh_job **out_job)
+static shoal_err submit_list(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk, const char *call,
+                             sh_job **out_job)
 {
-    shoal_err err = list == NULL                           ? refuse_missing()
+    shoal_err err = list == NULL || pool == NULL           ? refuse_missing(pool, call)
                     : list->owner == SH_OWNER_CONTAINER    ? sh_value_check_free(list)
                     : shoal_value_type(list) != SHOAL_LIST ? sh_fail(SHOAL_ETYPE, "map wants a list")
                     : chunk > UINT32_MAX || list->size > 1u << 30
@@ -162,7 +163,7 @@ static shoal_err submit_list(shoal_pool *pool, shoal_task task, shoal_value *lis
 /* About four tasks a worker: enough to even out, few enough to cost little. */
 static size_t choose_chunk(const shoal_pool *pool, const shoal_value *list, size_t asked)
 {
-    size_t tasks = 4 * (size_t)pool->count, limit = (size_t)pool->limit;
+    size_t tasks = pool != NULL ? 4 * (size_t)pool->count : 1, limit = pool != NULL ? (size_t)pool->limit : 0;
     size_t chunk = asked != 0 ? asked : (shoal_value_count(list) + tasks - 1) / tasks;
     chunk = limit != 0 && chunk > limit ? limit : chunk;
     return chunk > 0 ? chunk : 1;
@@ -173,7 +174,7 @@ static size_t choose_chunk(const shoal_pool *pool, const shoal_value *list, size
 shoal_err shoal_pool_apply_async(shoal_pool *pool, shoal_task task, shoal_value *arg, shoal_future **out_future)
 {
     sh_job *job;
-    shoal_err err = arg == NULL                        ? refuse_missing()
+    shoal_err err = arg == NULL || pool == NULL        ? refuse_missing(pool, "shoal_pool_apply")
                     : arg->owner == SH_OWNER_CONTAINER ? sh_value_check_free(arg)
                                                        : submit(pool, task, &(plan){.argument = arg, .count = 1}, &job);
     sh_value_consume(arg);
@@ -188,7 +189,7 @@ shoal_err shoal_pool_map_async(shoal_pool *pool, shoal_task task, shoal_value *l
 {
     sh_job *job;
     chunk = choose_chunk(pool, list, chunk);
-    shoal_err err = submit_list(pool, task, list, chunk, &job);
+    shoal_err err = submit_list(pool, task, list, chunk, "shoal_pool_map", &job);
     if (err == SHOAL_OK) {
         job->is_map = true; /* only the future's own calls read them */
         job->chunked = chunk > 1;
@@ -248,6 +249,9 @@ shoal_err shoal_future_get(shoal_future *future, int64_t timeout, shoal_value **
 {
     int64_t deadline = sh_deadline(timeout);
     sh_job *job = (sh_job *)future;
+    if (job == NULL || out_result == NULL) {
+        return sh_null_error("shoal_future_get", job == NULL ? "the future" : "out_result");
+    }
     shoal_err err = sh_pool_lock(job->pool);
     if (err != SHOAL_OK) {
         return err;
@@ -264,6 +268,9 @@ shoal_err shoal_future_get(shoal_future *future, int64_t timeout, shoal_value **
 bool shoal_future_ready(shoal_future *future)
 {
     sh_job *job = (sh_job *)future;
+    if (job == NULL) {
+        return false;
+    }
     if (sh_pool_lock(job->pool) != SHOAL_OK) {
         return true; /* shoal_future_get would return at once, with the error */
     }
@@ -275,7 +282,9 @@ bool shoal_future_ready(shoal_future *future)
 
 void shoal_future_destroy(shoal_future *future)
 {
+    sh_cleanup_begin();
     destroy_job((sh_job *)future);
+    sh_cleanup_end();
 }
 
 static shoal_err get_and_destroy(shoal_future *future, shoal_value **out_result)
@@ -305,7 +314,7 @@ shoal_err shoal_pool_imap(shoal_pool *pool, shoal_task task, shoal_value *list, 
                           shoal_iterator **out_iterator)
 {
     sh_job *job;
-    shoal_err err = submit_list(pool, task, list, 1, &job);
+    shoal_err err = submit_list(pool, task, list, 1, "shoal_pool_imap", &job);
     if (err == SHOAL_OK) {
         job->ordered = ordered; /* only the iterator's own calls read it */
         *out_iterator = (shoal_iterator *)job;
@@ -323,6 +332,9 @@ shoal_err shoal_iterator_next(shoal_iterator *iterator, int64_t timeout, shoal_v
 {
     int64_t deadline = sh_deadline(timeout);
     sh_job *job = (sh_job *)iterator;
+    if (job == NULL || out_result == NULL) {
+        return sh_null_error("shoal_iterator_next", job == NULL ? "the iterator" : "out_result");
+    }
     shoal_err err = sh_pool_lock(job->pool);
     if (err != SHOAL_OK) {
         return err;
@@ -347,5 +359,7 @@ shoal_err shoal_iterator_next(shoal_iterator *iterator, int64_t timeout, shoal_v
 
 void shoal_iterator_destroy(shoal_iterator *iterator)
 {
+    sh_cleanup_begin();
     destroy_job((sh_job *)iterator);
+    sh_cleanup_end();
 }

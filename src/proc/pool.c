@@ -176,13 +176,14 @@ static void close_if_done(shoal_pool *pool)
 
 void shoal_pool_close(shoal_pool *pool)
 {
-    if (sh_pool_lock(pool) != SHOAL_OK) {
-        return;
+    sh_cleanup_begin();
+    if (pool != NULL && sh_pool_lock(pool) == SHOAL_OK) {
+        pool->closed = true;
+        sh_pool_poll(pool);
+        close_if_done(pool); /* else join does: a task may have to be put again */
+        sh_pool_end(pool);
     }
-    pool->closed = true;
-    sh_pool_poll(pool);
-    close_if_done(pool); /* else join does: a task may have to be put again */
-    sh_pool_end(pool);
+    sh_cleanup_end();
 }
 
 static void signal_workers(const shoal_pool *pool, int signal)
@@ -228,7 +229,7 @@ static bool nobody_left(const shoal_pool *pool)
 shoal_err shoal_pool_join(shoal_pool *pool, int64_t timeout)
 {
     int64_t deadline = sh_deadline(timeout);
-    shoal_err err = sh_pool_lock(pool);
+    shoal_err err = pool != NULL ? sh_pool_lock(pool) : sh_null_error("shoal_pool_join", "the pool");
     if (err != SHOAL_OK) {
         return err;
     }
@@ -276,17 +277,20 @@ static void drop_all(shoal_pool *pool)
 
 void shoal_pool_terminate(shoal_pool *pool)
 {
-    if (sh_pool_lock(pool) == SHOAL_OK) {
+    sh_cleanup_begin();
+    if (pool != NULL && sh_pool_lock(pool) == SHOAL_OK) {
         sh_interrupt suspended = sh_interrupt_suspend(); /* clean-up is not cut short */
         end_workers(pool);
         drop_all(pool);
         sh_pool_end(pool);
         sh_interrupt_resume(suspended);
     }
+    sh_cleanup_end();
 }
 
 void shoal_pool_destroy(shoal_pool *pool)
 {
+    sh_cleanup_begin();
     if (pool != NULL && sh_pool_lock_to_free(pool)) {
         if (sh_fork_is_ours(pool->maker)) {
             end_workers(pool);
@@ -294,9 +298,10 @@ void shoal_pool_destroy(shoal_pool *pool)
         drop_all(pool);
         sh_pool_release(pool);
     }
+    sh_cleanup_end();
 }
 
 uint64_t shoal_pool_losses(const shoal_pool *pool)
 {
-    return sh_load_relaxed(&pool->losses);
+    return pool != NULL ? sh_load_relaxed(&pool->losses) : 0;
 }

@@ -248,9 +248,9 @@ static void describe_signal(shoal_process *p, int number)
     const char *name = sigabbrev_np(number);
     p->status = (shoal_status){.end = SHOAL_KILLED, .code = number};
     if (name != NULL) {
-        snprintf(p->text, sizeof p->text, "rank %d ended by SIG%s", p->rank, name);
+        snprintf(p->status.text, sizeof p->status.text, "rank %d ended by SIG%s", p->rank, name);
     } else {
-        snprintf(p->text, sizeof p->text, "rank %d ended by signal %d", p->rank, number);
+        snprintf(p->status.text, sizeof p->status.text, "rank %d ended by signal %d", p->rank, number);
     }
 }
 
@@ -267,21 +267,21 @@ static void describe(shoal_process *p, const sh_fate *fate)
         describe_signal(p, code);
     } else if (returned && err == SHOAL_OK && code == EXIT_SUCCESS) {
         p->status = (shoal_status){.end = SHOAL_RETURNED};
-        snprintf(p->text, sizeof p->text, "rank %d returned", p->rank);
+        snprintf(p->status.text, sizeof p->status.text, "rank %d returned", p->rank);
     } else if (returned && err != SHOAL_OK && code == EXIT_FAILURE) {
         p->status = (shoal_status){.end = SHOAL_FAILED, .code = code, .err = err};
-        int n = snprintf(p->text, sizeof p->text, "rank %d failed: %s", p->rank, shoal_err_name(err));
+        int n = snprintf(p->status.text, sizeof p->status.text, "rank %d failed: %s", p->rank, shoal_err_name(err));
         if (record->text[0] != 0) {
-            snprintf(p->text + n, sizeof p->text - (size_t)n, ": %.*s", SH_RECORD_TEXT - 1, record->text);
+            snprintf(p->status.text + n, sizeof p->status.text - (size_t)n, ": %.*s", SH_RECORD_TEXT - 1, record->text);
         }
     } else if (fate != NULL) {
         p->status = (shoal_status){.end = SHOAL_EXITED, .code = code};
-        snprintf(p->text, sizeof p->text, "rank %d exited with %d", p->rank, code);
+        snprintf(p->status.text, sizeof p->status.text, "rank %d exited with %d", p->rank, code);
     } else {
         p->status = (shoal_status){.end = SHOAL_EXITED, .code = -1};
-        snprintf(p->text, sizeof p->text, "rank %d ended, and something else took its exit status", p->rank);
+        snprintf(p->status.text, sizeof p->status.text, "rank %d ended, and something else took its exit status",
+                 p->rank);
     }
-    p->status.text = p->text;
 }
 
 /* Recovers what it held, then reads what it returned: an open step of a killed child may be the store of that. */
@@ -326,7 +326,7 @@ static shoal_err collect(shoal_process *p, int64_t deadline)
 shoal_err shoal_process_join(shoal_process *process, int64_t timeout, shoal_status *out_status)
 {
     if (process == NULL) {
-        return sh_fail(SHOAL_EINVAL, "process: NULL");
+        return sh_null_error("shoal_process_join", "the process");
     }
     if (sh_load_acquire(&process->ended) == 0) {
         if (process->pidfd < 0) {
@@ -354,7 +354,7 @@ shoal_err shoal_process_join(shoal_process *process, int64_t timeout, shoal_stat
 shoal_err shoal_process_signal(shoal_process *process, int signal)
 {
     if (process == NULL) {
-        return sh_fail(SHOAL_EINVAL, "process: NULL");
+        return sh_null_error("shoal_process_signal", "the process");
     }
     if (process->pidfd < 0) {
         return sh_fail(SHOAL_ESTATE, "process %d was not started by this process", process->pid);
@@ -382,17 +382,17 @@ shoal_err shoal_process_kill(shoal_process *process)
 
 int32_t shoal_process_pid(const shoal_process *process)
 {
-    return process->pid;
+    return process != NULL ? process->pid : 0;
 }
 
 int shoal_process_sentinel(const shoal_process *process)
 {
-    return process->pidfd;
+    return process != NULL ? process->pidfd : -1;
 }
 
 const shoal_value *shoal_process_result(const shoal_process *process)
 {
-    return sh_load_acquire(&process->ended) != 0 ? process->result : NULL;
+    return process != NULL && sh_load_acquire(&process->ended) != 0 ? process->result : NULL;
 }
 
 static void abandon(const shoal_process *p)
@@ -410,6 +410,7 @@ void shoal_process_destroy(shoal_process *process)
         return;
     }
     sh_interrupt suspended = sh_interrupt_suspend(); /* clean-up is not cut short */
+    sh_cleanup_begin();
     bool ours = process->pidfd >= 0;
     bool over = !ours || shoal_process_join(process, SHOAL_NOW, NULL) == SHOAL_OK;
     /* One that has ended and is not over is the child of a stopped fork server: there is nothing to wait for. */
@@ -428,4 +429,5 @@ void shoal_process_destroy(shoal_process *process)
     sh_orphans_reap();
     free_handle(process);
     sh_interrupt_resume(suspended);
+    sh_cleanup_end();
 }

@@ -78,7 +78,6 @@ struct shoal_process {
     sh_a32 ended;
     shoal_status status;
     shoal_value *result;
-    char text[SH_RECORD_TEXT + 64];
 };
 
 /* shoal_process_start with arguments that stay the caller's. */

@@ -7,7 +7,9 @@
 #include "os/futex.h"
 #include "proc/pidfd.h"
 #include "proc/sentinel.h"
+#include "sync/event.h"
 #include "sync/peers.h"
+#include "sync/semaphore.h"
 
 #include <stdlib.h>
 
@@ -21,24 +23,51 @@ static shoal_queue *queue_of(const shoal_waitable *thing)
     return thing->queue != NULL ? thing->queue : thing->pipe != NULL ? sh_pipe_read_queue(thing->pipe) : NULL;
 }
 
+/* Where a thing that is no process is waited for. */
+static sh_gate *gate_of(const shoal_waitable *thing)
+{
+    return thing->event != NULL       ? &((sh_event_shm *)((shoal_block *)thing->event)->data)->gate
+           : thing->semaphore != NULL ? &((sh_semaphore_shm *)((shoal_block *)thing->semaphore)->data)->gate
+                                      : sh_queue_gate(queue_of(thing));
+}
+
+static bool is_ready(const shoal_waitable *thing)
+{
+    return thing->process != NULL     ? sh_process_has_ended(thing->process)
+           : thing->event != NULL     ? shoal_event_is_set(thing->event)
+           : thing->semaphore != NULL ? shoal_semaphore_value(thing->semaphore) > 0
+                                      : sh_queue_ready(queue_of(thing));
+}
+
 static shoal_err check(const shoal_waitable *things, size_t count, bool *out_only_processes)
 {
     *out_only_processes = true;
     for (size_t i = 0; i < count; i++) {
         const shoal_waitable *t = &things[i];
-        if ((t->queue != NULL) + (t->pipe != NULL) + (t->process != NULL) != 1) {
-            return sh_fail(SHOAL_EINVAL, "shoal_wait: thing %zu must be one of queue, pipe and process", i);
+        if ((t->queue != NULL) + (t->pipe != NULL) + (t->process != NULL) + (t->event != NULL) +
+                (t->semaphore != NULL) !=
+            1) {
+            return sh_fail(SHOAL_EINVAL,
+                           "shoal_wait: thing %zu must be one of queue, pipe, process, event and semaphore", i);
         }
         if (t->process != NULL && t->process->pidfd < 0) {
             return sh_fail(SHOAL_ESTATE, "shoal_wait: process %d was not started by this process", t->process->pid);
         }
-        shoal_err err = t->queue != NULL  ? sh_block_require((const shoal_block *)t->queue, SH_KIND_QUEUE, "shoal_wait")
-                        : t->pipe != NULL ? sh_block_require((const shoal_block *)t->pipe, SH_KIND_PIPE, "shoal_wait")
-                                          : sh_block_require(t->process->record, SH_KIND_TASK, "shoal_wait");
+        const shoal_block *object = t->queue != NULL       ? (const shoal_block *)t->queue
+                                    : t->pipe != NULL      ? (const shoal_block *)t->pipe
+                                    : t->event != NULL     ? (const shoal_block *)t->event
+                                    : t->semaphore != NULL ? (const shoal_block *)t->semaphore
+                                                           : t->process->record;
+        sh_kind kind = t->queue != NULL       ? SH_KIND_QUEUE
+                       : t->pipe != NULL      ? SH_KIND_PIPE
+                       : t->event != NULL     ? SH_KIND_EVENT
+                       : t->semaphore != NULL ? SH_KIND_SEMAPHORE
+                                              : SH_KIND_TASK;
+        shoal_err err = sh_block_require(object, kind, "shoal_wait");
         if (err != SHOAL_OK) {
             return err;
         }
-        if (t->process == NULL && queue_of(t) == NULL) {
+        if (t->pipe != NULL && queue_of(t) == NULL) {
             return sh_fail(SHOAL_EINVAL, "shoal_wait: thing %zu is an end of a pipe that only sends", i);
         }
         *out_only_processes = *out_only_processes && t->process != NULL;
@@ -52,7 +81,7 @@ static bool look(shoal_waitable *things, size_t count)
     bool any = false;
     for (size_t i = 0; i < count; i++) {
         shoal_waitable *t = &things[i];
-        t->ready = t->process != NULL ? sh_process_has_ended(t->process) : sh_queue_ready(queue_of(t));
+        t->ready = is_ready(t);
         any = any || t->ready;
     }
     return any;
@@ -92,7 +121,7 @@ static size_t prepare(const shoal_waitable *things, size_t count, sh_futex_pair 
                 continue;
             }
         } else {
-            sh_gate *gate = sh_queue_gate(queue_of(&things[i]));
+            sh_gate *gate = gate_of(&things[i]);
             pair = (sh_futex_pair){.word = &gate->word, .value = sh_gate_prepare(gate)};
         }
         if (n < SH_FUTEX_MANY) {
@@ -134,8 +163,7 @@ static bool wait_mixed(shoal_waitable *things, size_t count, int64_t deadline)
     }
     for (size_t i = 0; parked && i < count; i++) {
         if (things[i].process == NULL && things[i].ready) {
-            sh_gate_wake(sh_queue_gate(queue_of(&things[i])),
-                         1); /* we may have got the one wake of somebody who takes */
+            sh_gate_wake(gate_of(&things[i]), 1); /* we may have got the one wake of somebody who takes */
         }
     }
     return true;
@@ -146,6 +174,9 @@ shoal_err shoal_wait(shoal_waitable *things, size_t count, int64_t timeout)
     int64_t deadline = sh_deadline(timeout);
     sh_interrupt_begin();
     bool only_processes;
+    if (things == NULL && count > 0) {
+        return sh_null_error("shoal_wait", "things");
+    }
     shoal_err err = check(things, count, &only_processes);
     if (err != SHOAL_OK) {
         return err;

@@ -20,10 +20,27 @@ shoal_err sh_object_create(uint32_t klass, uint64_t size, sh_kind kind, shoal_bl
     return err;
 }
 
+/* What stands in texts for an argument of that kind. */
+static const char *words_of(sh_kind kind)
+{
+    switch (kind) {
+    case SH_KIND_DATA: return "the block";
+    case SH_KIND_QUEUE: return "the queue";
+    case SH_KIND_PIPE: return "the end of the pipe";
+    case SH_KIND_LOCK: return "the lock";
+    case SH_KIND_RLOCK: return "the rlock";
+    case SH_KIND_SEMAPHORE: return "the semaphore";
+    case SH_KIND_CONDITION: return "the condition";
+    case SH_KIND_EVENT: return "the event";
+    case SH_KIND_BARRIER: return "the barrier";
+    default: return "the object";
+    }
+}
+
 shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *what)
 {
     if (block == NULL) {
-        return sh_fail(SHOAL_EINVAL, "%s: NULL", what);
+        return sh_null_error(what, words_of(kind));
     }
     if (sh_the_world.attachment == SH_FORKED) {
         return sh_world_not_ours(what);
@@ -31,14 +48,14 @@ shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *w
     if (sh_the_world.attachment == SH_ENDED) {
         return sh_world_ending(what);
     }
+    if (block->magic != SH_HANDLE_MAGIC) {
+        return sh_fail(SHOAL_EINVAL, "%s: not a handle", what);
+    }
     if (block->left_behind) {
         return sh_fail(
             SHOAL_EFORK,
             "%s: fork leaves ends of pipes to the parent: start the child with shoal_process_start, or send it the end",
             what);
-    }
-    if (block->magic != SH_HANDLE_MAGIC) {
-        return sh_fail(SHOAL_EINVAL, "%s: not a handle", what);
     }
     if (sh_block_is_lost(block)) {
         return sh_fail(SHOAL_ESTATE, "%s: this process has left the world of the object", what);
@@ -64,6 +81,9 @@ shoal_kind sh_block_kind(const shoal_block *block)
 
 static shoal_err create(size_t size, bool zeroed, shoal_block **out_block)
 {
+    if (out_block == NULL) {
+        return sh_null_error("shoal_block_create", "out_block");
+    }
     sh_ctx *c = sh_enter();
     if (c == NULL) {
         return shoal_last_error();
@@ -92,17 +112,17 @@ shoal_err shoal_block_create_zeroed(size_t size, shoal_block **out_block)
 
 void *shoal_block_data(const shoal_block *block)
 {
-    return block->data;
+    return block != NULL ? block->data : NULL;
 }
 
 size_t shoal_block_size(const shoal_block *block)
 {
-    return block->size;
+    return block != NULL ? block->size : 0;
 }
 
 uint64_t shoal_block_id(const shoal_block *block)
 {
-    return block->id;
+    return block != NULL ? block->id : 0;
 }
 
 /* Drops a reference of this process unless it is the last. One thread needs no locked instruction. */

@@ -223,12 +223,14 @@ void sh_world_detach(void)
 
 void shoal_world_leave(void)
 {
+    sh_cleanup_begin();
     if (sh_the_world.attachment == SH_FORKED) { /* nothing here is ours but the mapping */
         sh_blocks_forget();
         forget_world();
-        return;
+    } else {
+        sh_world_detach();
     }
-    sh_world_detach();
+    sh_cleanup_end();
 }
 
 /* ---- making one ---- */

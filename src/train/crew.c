@@ -61,12 +61,10 @@ static shoal_err ended(sh_job *job, int rank)
 {
     sh_member *m = &job->members[rank];
     shoal_status status;
-    char text[512];
     shoal_err err = shoal_process_join(m->process, SHOAL_NOW, &status);
     if (err != SHOAL_OK) {
         return err == SHOAL_ETIMEDOUT ? SHOAL_OK : err;
     }
-    snprintf(text, sizeof text, "%s", status.text);
     shoal_process_destroy(m->process);
     m->process = NULL;
     m->done = status.end == SHOAL_RETURNED;
@@ -74,13 +72,13 @@ static shoal_err ended(sh_job *job, int rank)
         return SHOAL_OK;
     }
     if (status.end == SHOAL_FAILED) {
-        return sh_fail(SHOAL_ECHILD, "%s", text);
+        return sh_fail(SHOAL_ECHILD, "%s", status.text);
     }
     if (sh_job_over(job)) {
         m->done = true;
         return SHOAL_OK;
     }
-    return died(job, rank, text);
+    return died(job, rank, status.text);
 }
 
 static void tick(sh_job *job)
