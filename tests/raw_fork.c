@@ -399,7 +399,7 @@ START_TEST(a_child_outlives_a_parent_that_exits_at_once)
 }
 END_TEST
 
-/* F13: fork beside threads that are inside all the time. tests/sharing_threads.c does the same for tensors and modules. */
+/* F13: fork beside threads that have the lock of the heap, or of the log, most of the time. */
 static sh_a32 stop;
 
 static void *hammer(void *queue)
