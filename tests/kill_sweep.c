@@ -210,17 +210,19 @@ static bool is_waited_for(int step)
 static void let_go(kill_stage *stage, pid_t victim)
 {
     enum { MOST = 16 };
-    pid_t stopped[MOST];
+    pid_t stopped[MOST] = {0}; /* the latest: the victim waits for one child before it starts the next */
     int count = 0;
     int64_t deadline = sh_deadline(SHOAL_SECONDS(60));
     siginfo_t info = {.si_pid = 0};
     while (info.si_pid == 0) {
         pid_t pid = (pid_t)sh_swap_acq_rel(&stage->board->stopped, 0);
-        if (pid != 0 && count < MOST) {
-            stopped[count++] = pid;
+        if (pid != 0) {
+            stopped[count++ % MOST] = pid;
         }
-        for (int i = 0; i < count; i++) {
-            kill(stopped[i], SIGCONT); /* again and again: it may not have stopped yet */
+        for (int i = 0; i < MOST; i++) {
+            if (stopped[i] != 0) {
+                kill(stopped[i], SIGCONT); /* again and again: it may not have stopped yet */
+            }
         }
         kill_require(!sh_passed(deadline), "the victim does not end");
         ck_assert_int_eq(waitid(P_PID, (id_t)victim, &info, WEXITED | WNOHANG | WNOWAIT), 0);
