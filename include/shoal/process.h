@@ -50,7 +50,7 @@ typedef enum shoal_end {
     SHOAL_KILLED,   /* a signal ended it: code is the signal */
 } shoal_end;
 
-#define SHOAL_STATUS_TEXT 600
+#define SHOAL_STATUS_TEXT 680
 
 typedef struct shoal_status {
     shoal_end end;

@@ -75,6 +75,9 @@ static shoal_err open_record(shoal_value **out_args)
     } else if (err == SHOAL_OK) {
         me.record = record;
         me.rank = sh_record_of(record)->rank;
+        if ((sh_record_of(record)->flags & SH_RECORD_NAMED) != 0) {
+            prctl(PR_SET_NAME, c->slot->name); /* what ps and top show: 15 bytes of it */
+        }
         sh_store_release(&sh_record_of(record)->phase, SH_RECORD_RUNNING);
         SH_DEATH("proc.child.running");
         err = sh_message_read_at(c, sh_offset_of(&sh_record_of(record)->argument), false, out_args);

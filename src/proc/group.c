@@ -3,10 +3,13 @@
 #include "ipc/value.h"
 #include "proc/pidfd.h"
 #include "proc/sentinel.h"
+#include "shm/slot.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #define GRACE SHOAL_SECONDS(3)
 
@@ -97,11 +100,34 @@ static void wait_all(group *g, int64_t grace)
     sh_interrupt_resume(asked);
 }
 
+/* What can be known before anything is started: room in the world, fds, and processes of an ordinary user. */
+static shoal_err check_limits(int n)
+{
+    struct rlimit fds, processes;
+    uint32_t room = sh_slots_free();
+    if ((uint32_t)n > room) {
+        return sh_fail(SHOAL_ELIMIT, "%d processes: the world has room for %u more, and for %u in all", n, room,
+                       SH_SLOTS);
+    }
+    if (getrlimit(RLIMIT_NOFILE, &fds) == 0 && fds.rlim_cur != RLIM_INFINITY && (rlim_t)n >= fds.rlim_cur) {
+        return sh_fail(SHOAL_ELIMIT, "%d processes need as many fds: ulimit -n allows %llu", n,
+                       (unsigned long long)fds.rlim_cur);
+    }
+    if (geteuid() != 0 && getrlimit(RLIMIT_NPROC, &processes) == 0 && processes.rlim_cur != RLIM_INFINITY &&
+        (rlim_t)n >= processes.rlim_cur) {
+        return sh_fail(SHOAL_ELIMIT, "%d processes: ulimit -u allows %llu", n, (unsigned long long)processes.rlim_cur);
+    }
+    return SHOAL_OK;
+}
+
+#define STARTS_PER_LOOK 8 /* between looks whether one has failed already */
+
+/* Stops early, with SHOAL_OK, when a rank has failed. */
 static shoal_err start_all(group *g, shoal_target target, int n, const shoal_value *args,
                            const shoal_process_options *options)
 {
     shoal_process_options o = *options;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n && g->failed < 0; i++) {
         o.rank = i;
         shoal_err err = sh_process_begin(target, args, &o, &g->ranks[i]);
         if (err != SHOAL_OK) {
@@ -110,6 +136,9 @@ static shoal_err start_all(group *g, shoal_target target, int n, const shoal_val
         g->fds[i] = (struct pollfd){.fd = shoal_process_sentinel(g->ranks[i]), .events = POLLIN};
         g->started++;
         g->running++;
+        if (g->started % STARTS_PER_LOOK == 0 && sh_sentinels_poll(g->ranks, g->fds, (size_t)g->started, 0) > 0) {
+            gather(g);
+        }
     }
     return SHOAL_OK;
 }
@@ -127,7 +156,11 @@ static shoal_err run_group(group *g, shoal_target target, int n, const shoal_val
                            const shoal_process_options *options, shoal_value **results)
 {
     int64_t grace = options->grace > 0 ? options->grace : GRACE;
-    shoal_err err = start_all(g, target, n, args, options);
+    shoal_err err = check_limits(n);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    err = start_all(g, target, n, args, options);
     if (err != SHOAL_OK) {
         char text[SH_RECORD_TEXT];
         strncpy(text, shoal_last_error_text(), sizeof text - 1);

@@ -150,6 +150,46 @@ START_TEST(arguments_that_cannot_be_sent)
 }
 END_TEST
 
+/* U8: what cannot be is known before anything is started. */
+START_TEST(u8_too_many_are_refused_at_once)
+{
+    shoal_world_info info;
+    int64_t began = sh_now();
+    ck_assert_err(shoal_spawn(square, 100000, shoal_value_int(0)), SHOAL_ELIMIT);
+    ck_assert_int_lt(sh_now() - began, SHOAL_SECONDS(2));
+    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "100000 processes"));
+    ck_assert_ok(shoal_world_info_get(&info));
+    ck_assert_uint_eq(info.processes, 1);
+}
+END_TEST
+
+/* Counts itself; rank 0 fails, the others wait for their end. */
+static shoal_err first_fails(int rank, const shoal_value *args)
+{
+    shoal_semaphore *started = shoal_value_as_semaphore(shoal_value_at(args, 0));
+    if (shoal_semaphore_post(started, 1) != SHOAL_OK || rank == 0) {
+        return shoal_fail(SHOAL_EINVAL, "at once");
+    }
+    for (;;) {
+        pause();
+    }
+}
+
+/* U8: a failure is noticed while others are being started. */
+START_TEST(u8_a_failure_stops_the_starting)
+{
+    enum { N = 300 };
+    shoal_process_options options = {.start = SHOAL_START_FORK, .grace = SHOAL_MS(300)};
+    shoal_semaphore *started;
+    signal(SIGTERM, SIG_DFL);
+    ck_assert_ok(shoal_semaphore_create(0, 0, &started));
+    ck_assert_err(shoal_spawn_with(first_fails, N, shoal_list(started), &options, NULL), SHOAL_ECHILD);
+    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "at once"));
+    ck_assert_uint_lt(shoal_semaphore_value(started), N);
+    shoal_semaphore_release(started);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("group");
@@ -158,6 +198,8 @@ static Suite *suite(void)
     add_for_methods(tc, b31_one_failure_ends_all);
     add_for_methods(tc, b31_the_first_failure_is_reported);
     tcase_add_loop_test(tc, arguments_that_cannot_be_sent, SHOAL_START_SPAWN, SHOAL_START_SPAWN + 1);
+    tcase_add_test(tc, u8_too_many_are_refused_at_once);
+    tcase_add_test(tc, u8_a_failure_stops_the_starting);
     suite_add_tcase(s, tc);
     return s;
 }

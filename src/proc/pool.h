@@ -130,7 +130,7 @@ struct shoal_pool {
     int64_t looked_at;
     int barren; /* workers in a row that died before they were ready */
     bool closed, terminated, broken;
-    char why[SH_RECORD_TEXT + 160]; /* broken */
+    char why[SH_RECORD_TEXT + 256]; /* broken */
 };
 
 /* Puts task number i of the job: of one value (members is 0), or of a list of so many. Under the lock. */

@@ -342,7 +342,7 @@ START_TEST(a_killed_worker_is_replaced)
             ck_assert_int_eq(sh_int_of(v), cases[i].deaths + 1);
             shoal_value_destroy(v);
         } else {
-            ck_assert_str_eq(shoal_last_error_text(), "its worker died: rank 0 ended by SIGKILL");
+            ck_assert_str_eq(shoal_last_error_text(), "its worker died: rank 0 (worker) ended by SIGKILL");
         }
         ck_assert_uint_eq(shoal_pool_losses(pool), (uint64_t)cases[i].losses);
         ck_assert_ok(shoal_pool_apply(pool, square, shoal_value_int(5), &v)); /* it goes on */

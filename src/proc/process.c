@@ -59,7 +59,7 @@ static shoal_err make_record(sh_ctx *c, const shoal_process *p, const sh_target 
     sh_block_become(b, SH_KIND_TASK);
     sh_record_shm *record = sh_record_of(b);
     record->rank = p->rank;
-    record->flags = p->outlive ? SH_RECORD_OUTLIVE : 0;
+    record->flags = (p->outlive ? SH_RECORD_OUTLIVE : 0) | (p->named ? SH_RECORD_NAMED : 0);
     memcpy(&record->target, target, sh_target_size(target));
     if (args != NULL) {
         err = sh_message_make(c, args, &message);
@@ -183,6 +183,7 @@ shoal_err sh_process_make(sh_start_method method, const sh_launch *wanted, const
     p->rank = o->rank;
     p->outlive = o->outlive;
     snprintf(p->name, sizeof p->name, "%s", o->name != NULL ? o->name : name);
+    p->named = o->name != NULL && o->name[0] != 0;
     shoal_err err = prepare(p, target, args);
     if (err == SHOAL_OK) {
         err = launch(p, method, wanted);
@@ -243,14 +244,29 @@ static shoal_err reap(const shoal_process *p, int64_t deadline, sh_fate *out_fat
     return SHOAL_OK;
 }
 
+/* "rank 2", or "rank 2 (reader)" for one that was given a name. */
+#define WHO_SIZE (SHOAL_NAME_MAX + 24)
+
+static const char *say_who(const shoal_process *p, char *buffer)
+{
+    if (p->named) {
+        snprintf(buffer, WHO_SIZE, "rank %d (%s)", p->rank, p->name);
+    } else {
+        snprintf(buffer, WHO_SIZE, "rank %d", p->rank);
+    }
+    return buffer;
+}
+
 static void describe_signal(shoal_process *p, int number)
 {
+    char buffer[WHO_SIZE];
+    const char *who = say_who(p, buffer);
     const char *name = sigabbrev_np(number);
     p->status = (shoal_status){.end = SHOAL_KILLED, .code = number};
     if (name != NULL) {
-        snprintf(p->status.text, sizeof p->status.text, "rank %d ended by SIG%s", p->rank, name);
+        snprintf(p->status.text, sizeof p->status.text, "%s ended by SIG%s", who, name);
     } else {
-        snprintf(p->status.text, sizeof p->status.text, "rank %d ended by signal %d", p->rank, number);
+        snprintf(p->status.text, sizeof p->status.text, "%s ended by signal %d", who, number);
     }
 }
 
@@ -258,6 +274,8 @@ static void describe_signal(shoal_process *p, int number)
  * target's process does. */
 static void describe(shoal_process *p, const sh_fate *fate)
 {
+    char buffer[WHO_SIZE];
+    const char *who = say_who(p, buffer);
     static const sh_record_shm unknown; /* its world was left */
     const sh_record_shm *record = sh_block_is_lost(p->record) ? &unknown : sh_record_of(p->record);
     bool returned = sh_load_acquire(&record->phase) == SH_RECORD_ENDED;
@@ -267,20 +285,19 @@ static void describe(shoal_process *p, const sh_fate *fate)
         describe_signal(p, code);
     } else if (returned && err == SHOAL_OK && code == EXIT_SUCCESS) {
         p->status = (shoal_status){.end = SHOAL_RETURNED};
-        snprintf(p->status.text, sizeof p->status.text, "rank %d returned", p->rank);
+        snprintf(p->status.text, sizeof p->status.text, "%s returned", who);
     } else if (returned && err != SHOAL_OK && code == EXIT_FAILURE) {
         p->status = (shoal_status){.end = SHOAL_FAILED, .code = code, .err = err};
-        int n = snprintf(p->status.text, sizeof p->status.text, "rank %d failed: %s", p->rank, shoal_err_name(err));
+        int n = snprintf(p->status.text, sizeof p->status.text, "%s failed: %s", who, shoal_err_name(err));
         if (record->text[0] != 0) {
             snprintf(p->status.text + n, sizeof p->status.text - (size_t)n, ": %.*s", SH_RECORD_TEXT - 1, record->text);
         }
     } else if (fate != NULL) {
         p->status = (shoal_status){.end = SHOAL_EXITED, .code = code};
-        snprintf(p->status.text, sizeof p->status.text, "rank %d exited with %d", p->rank, code);
+        snprintf(p->status.text, sizeof p->status.text, "%s exited with %d", who, code);
     } else {
         p->status = (shoal_status){.end = SHOAL_EXITED, .code = -1};
-        snprintf(p->status.text, sizeof p->status.text, "rank %d ended, and something else took its exit status",
-                 p->rank);
+        snprintf(p->status.text, sizeof p->status.text, "%s ended, and something else took its exit status", who);
     }
 }
 

@@ -74,6 +74,7 @@ struct shoal_process {
     bool outlive;
     bool hangs; /* on the lifeline, which we hold for it */
     char name[SHOAL_NAME_MAX + 1];
+    bool named; /* by the caller: it stands in texts, and is the name of the process */
     pthread_mutex_t lock;
     sh_a32 ended;
     shoal_status status;

@@ -593,10 +593,35 @@ START_TEST(join_is_in_time_beside_a_stopped_fork_server)
 }
 END_TEST
 
+/* U4: the name that was given stands where people look. */
+static shoal_err named_child(int rank, const shoal_value *args)
+{
+    char comm[32] = "";
+    (void)args;
+    FILE *f = fopen("/proc/self/comm", "re");
+    must(f != NULL && fgets(comm, sizeof comm, f) != NULL && strcmp(comm, "reader\n") == 0);
+    fclose(f);
+    return rank == 0 ? shoal_fail(SHOAL_EINVAL, "words") : (kill(getpid(), SIGKILL), SHOAL_OK);
+}
+
+START_TEST(u4_names_in_texts_and_comm)
+{
+    for (int rank = 0; rank < 2; rank++) {
+        shoal_process *p;
+        ck_assert_ok(shoal_process_start(
+            named_child, NULL, &(shoal_process_options){.start = (shoal_start)_i, .rank = rank, .name = "reader"}, &p));
+        ck_assert_str_eq(finish(p).text, rank == 0 ? "rank 0 (reader) failed: SHOAL_EINVAL: words"
+                                                   : "rank 1 (reader) ended by SIGKILL");
+        shoal_process_destroy(p);
+    }
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("process");
     TCase *tc = methods_case("process");
+    add_for_methods(tc, u4_names_in_texts_and_comm);
     add_for_methods(tc, arguments_arrive_and_results_return);
     add_for_methods(tc, endings_are_told_apart);
     tcase_add_loop_test(tc, no_fd_to_watch_with, SHOAL_START_SPAWN, SHOAL_START_FORK + 1);

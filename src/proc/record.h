@@ -27,6 +27,7 @@ typedef enum sh_record_phase {
 
 typedef enum sh_record_flag {
     SH_RECORD_OUTLIVE = 1,
+    SH_RECORD_NAMED = 2, /* the slot's name was given by the caller */
 } sh_record_flag;
 
 #define SH_RECORD_TEXT 512

@@ -318,6 +318,29 @@ uint32_t sh_slots_sweep(bool now)
     return recovered;
 }
 
+static uint32_t count_free(void)
+{
+    uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used), n = SH_SLOTS;
+    for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
+        n -= sh_state_phase(sh_load_relaxed(&sh_slot_at(i)->state)) != SH_PHASE_FREE;
+    }
+    return n;
+}
+
+uint32_t sh_slots_free(void)
+{
+    if (sh_enter() == NULL) {
+        return SH_SLOTS;
+    }
+    uint32_t n = count_free();
+    if (n < SH_SLOTS / 2) {
+        sh_slots_sweep(true);
+        n = count_free();
+    }
+    sh_leave();
+    return n;
+}
+
 bool sh_slot_bury(uint32_t index, uint64_t generation)
 {
     int64_t deadline = sh_deadline(BURY_LIMIT);

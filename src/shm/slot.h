@@ -86,6 +86,10 @@ void sh_slots_recover_reserved(uint32_t maker);
  * recovered. */
 uint32_t sh_slots_sweep(bool now);
 
+/* Slots that can be had now, after a look for the dead when there are few. All of them in a process that is
+ * in no world: then the first start says why. */
+uint32_t sh_slots_free(void);
+
 /* Waits until the process is known to be dead and recovered, and does it; for one that was seen to end. False, with a line in the log,
  * when it was not after a minute: the recoverer is stopped, and the system makes no helpers that could be replaced. */
 bool sh_slot_bury(uint32_t index, uint64_t generation);
