@@ -44,7 +44,8 @@ typedef enum shoal_type {
     SHOAL_BYTES,
     SHOAL_LIST,
     SHOAL_MAP,
-    SHOAL_OBJECT, /* a shared object: see shoal_value_object_kind */
+    SHOAL_OBJECT,  /* a shared object: see shoal_value_object_kind */
+    SHOAL_FOREIGN, /* bytes of another language with a tag of its own */
 } shoal_type;
 
 typedef enum shoal_kind {
@@ -73,6 +74,8 @@ shoal_value *shoal_value_uint(uint64_t u);
 shoal_value *shoal_value_float(double d);
 shoal_value *shoal_value_string(const char *text);
 shoal_value *shoal_value_bytes(const void *bytes, size_t size);
+/* Bytes that mean something to a binding: tag says what. Copied; up to 4 GiB less 16 bytes can be sent. */
+shoal_value *shoal_value_foreign(uint32_t tag, const void *bytes, size_t size);
 shoal_value *shoal_value_block(shoal_block *block);
 shoal_value *shoal_value_queue(shoal_queue *queue);
 shoal_value *shoal_value_pipe(shoal_pipe *pipe);
@@ -134,6 +137,7 @@ SHOAL_MUST_USE shoal_err shoal_value_as_uint(const shoal_value *value, uint64_t 
 SHOAL_MUST_USE shoal_err shoal_value_as_float(const shoal_value *value, double *out_float);
 const char *shoal_value_as_string(const shoal_value *value);
 const void *shoal_value_as_bytes(const shoal_value *value, size_t *out_size);
+const void *shoal_value_as_foreign(const shoal_value *value, uint32_t *out_tag, size_t *out_size);
 shoal_kind shoal_value_object_kind(const shoal_value *value);
 shoal_block *shoal_value_as_block(const shoal_value *value);
 shoal_queue *shoal_value_as_queue(const shoal_value *value);

@@ -411,6 +411,9 @@ static bool wait_for_message(shoal_block *q, int64_t timeout, int64_t deadline)
     }
     sh_wait_init(&wait, until_lease(q, deadline), SH_SLICE_LONG);
     (void)sh_queue_wait(q, &wait, sh_queue_is_ready, &sh_queue_shm_of(q)->not_empty);
+    if (sh_interrupt_mine.hit) { /* a signal ends the wait */
+        return sh_queue_is_ready(q);
+    }
     return deadline == SH_NO_DEADLINE || sh_now() < deadline || sh_queue_is_ready(q);
 }
 
@@ -486,7 +489,7 @@ static shoal_err get_message(shoal_block *q, int64_t timeout, sh_delivery *d, sh
             return err;
         }
         if (!wait_for_message(q, timeout, deadline)) {
-            return sh_fail(SHOAL_ETIMEDOUT, "the queue stayed empty");
+            return sh_fail_waiting(timeout, "the queue stayed empty");
         }
         look = true;
     }

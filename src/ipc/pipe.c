@@ -105,6 +105,11 @@ shoal_queue *sh_pipe_read_queue(shoal_pipe *end)
     return queue_of(end, 0, "shoal_wait", &queue) == SHOAL_OK ? queue : NULL;
 }
 
+shoal_err sh_pipe_write_queue(shoal_pipe *end, shoal_queue **out_queue)
+{
+    return queue_of(end, 1, "shoal_pipe_give_message", out_queue);
+}
+
 shoal_err shoal_pipe_send(shoal_pipe *end, shoal_value *value, int64_t timeout)
 {
     shoal_queue *queue = NULL;

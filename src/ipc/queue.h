@@ -16,6 +16,9 @@ sh_gate *sh_queue_gate(shoal_queue *queue);
 /* The queue that this end of a pipe reads, borrowed; NULL when it only sends. */
 shoal_queue *sh_pipe_read_queue(shoal_pipe *end);
 
+/* The queue that this end of a pipe writes, borrowed. Errors: SHOAL_EINVAL when it only receives. */
+shoal_err sh_pipe_write_queue(shoal_pipe *end, shoal_queue **out_queue);
+
 /* Looks at the oldest message, if it is a block, without taking it: its data, which only stays while nobody takes
  * it. */
 bool sh_queue_peek_block(shoal_queue *queue, sh_found *out_found);

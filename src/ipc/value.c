@@ -153,6 +153,19 @@ shoal_value *shoal_value_bytes(const void *bytes, size_t size)
     return sh_value_text(SHOAL_BYTES, bytes, size);
 }
 
+shoal_value *shoal_value_foreign(uint32_t tag, const void *bytes, size_t size)
+{
+    if (bytes == NULL && size > 0) {
+        (void)sh_fail(SHOAL_EINVAL, "%zu foreign bytes at NULL", size);
+        return NULL;
+    }
+    shoal_value *value = sh_value_text(SHOAL_FOREIGN, bytes, size);
+    if (value != NULL) {
+        value->as.natural = tag;
+    }
+    return value;
+}
+
 shoal_value *sh_value_object(shoal_block *block)
 {
     if (sh_block_require(block, block->kind, "an object value") != SHOAL_OK) { /* a fork, or a world that was left */
@@ -542,6 +555,9 @@ shoal_value *shoal_value_copy(const shoal_value *value)
     if (value->type == SHOAL_STRING || value->type == SHOAL_BYTES) {
         return sh_value_text(value->type, value->text, value->size);
     }
+    if (value->type == SHOAL_FOREIGN) {
+        return shoal_value_foreign((uint32_t)value->as.natural, value->text, value->size);
+    }
     if (value->type == SHOAL_OBJECT) {
         return sh_value_object(value->as.object);
     }
@@ -586,6 +602,7 @@ bool shoal_value_equal(const shoal_value *a, const shoal_value *b)
     case SHOAL_FLOAT: return a->as.integer == b->as.integer; /* of a float: its bits */
     case SHOAL_STRING:
     case SHOAL_BYTES: return memcmp(a->text, b->text, a->size) == 0;
+    case SHOAL_FOREIGN: return a->as.natural == b->as.natural && memcmp(a->text, b->text, a->size) == 0;
     case SHOAL_OBJECT: return shoal_block_id(a->as.object) == shoal_block_id(b->as.object);
     case SHOAL_MAP: return equal_maps(a, b);
     case SHOAL_LIST: break;

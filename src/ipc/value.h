@@ -43,7 +43,7 @@ struct shoal_value {
     union {
         bool boolean;
         int64_t integer;
-        uint64_t natural; /* of a SHOAL_UINT: over INT64_MAX */
+        uint64_t natural; /* of a SHOAL_UINT: over INT64_MAX; of a SHOAL_FOREIGN: its tag */
         double number;
         shoal_block *object; /* one reference is ours */
         shoal_value **items; /* of a list */

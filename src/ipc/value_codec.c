@@ -132,6 +132,20 @@ static shoal_err pack_object(msgpack_packer *packer, sh_encoding *e, const shoal
     return err;
 }
 
+static shoal_err pack_foreign(msgpack_packer *packer, const shoal_value *value, int *out_failed)
+{
+    uint64_t tag = value->as.natural;
+    const uint8_t head[SH_EXT_FOREIGN_HEAD] = {(uint8_t)tag, (uint8_t)(tag >> 8), (uint8_t)(tag >> 16),
+                                               (uint8_t)(tag >> 24)};
+    if (value->size > UINT32_MAX - 16) { /* what the decoder reads counts type and tag in 32 bits */
+        return sh_fail(SHOAL_ELIMIT, "a foreign value of %zu bytes in a message", value->size);
+    }
+    *out_failed = msgpack_pack_ext(packer, value->size + sizeof head, SH_EXT_FOREIGN) != 0 ||
+                  msgpack_pack_ext_body(packer, head, sizeof head) != 0 ||
+                  msgpack_pack_ext_body(packer, value->text, value->size) != 0;
+    return SHOAL_OK;
+}
+
 /* Calls itself no deeper than SHOAL_VALUE_DEPTH: no value is nested deeper. */
 static shoal_err pack_value(msgpack_packer *packer, sh_encoding *e, const shoal_value *value)
 {
@@ -149,6 +163,7 @@ static shoal_err pack_value(msgpack_packer *packer, sh_encoding *e, const shoal_
     case SHOAL_FLOAT: failed = msgpack_pack_double(packer, value->as.number); break;
     case SHOAL_STRING: failed = msgpack_pack_str_with_body(packer, value->text, value->size); break;
     case SHOAL_BYTES: failed = msgpack_pack_bin_with_body(packer, value->text, value->size); break;
+    case SHOAL_FOREIGN: err = pack_foreign(packer, value, &failed); break;
     case SHOAL_OBJECT: err = pack_object(packer, e, value, &failed); break;
     case SHOAL_LIST:
         failed = msgpack_pack_array(packer, value->size);
@@ -310,6 +325,12 @@ static int on_bin(decoder *d, const char *base, const char *bytes, unsigned size
 static int on_ext(decoder *d, const char *base, const char *body, unsigned size, shoal_value **out_value)
 {
     (void)base;
+    if (size >= 1 + SH_EXT_FOREIGN_HEAD && body[0] == SH_EXT_FOREIGN) {
+        const uint8_t *h = (const uint8_t *)body + 1;
+        uint32_t tag = (uint32_t)h[0] | (uint32_t)h[1] << 8 | (uint32_t)h[2] << 16 | (uint32_t)h[3] << 24;
+        return deliver(d, shoal_value_foreign(tag, body + 1 + SH_EXT_FOREIGN_HEAD, size - 1 - SH_EXT_FOREIGN_HEAD),
+                       out_value);
+    }
     if (size != 1 + SH_EXT_OBJECT_SIZE || body[0] != SH_EXT_OBJECT) {
         return refuse(d, "an unknown extension");
     }

@@ -1,7 +1,7 @@
 /* A value on the wire: MessagePack bytes, and the shared objects that they name, in order of first use.
  *
  * Extension type 1 holds {u8 kind, u32 index, little endian} into that array, so the bytes never hold an address.
- * Integers take the shortest form, floats are always 64 bits wide. The decoder takes every form of an integer, and
+ * Extension type 2 holds {u32 tag, little endian} and the bytes of a foreign value. Integers take the shortest form, floats are always 64 bits wide. The decoder takes every form of an integer, and
  * 32-bit floats.
  */
 #ifndef SH_IPC_VALUE_CODEC_H
@@ -11,6 +11,8 @@
 
 #define SH_EXT_OBJECT 1
 #define SH_EXT_OBJECT_SIZE 5
+#define SH_EXT_FOREIGN 2
+#define SH_EXT_FOREIGN_HEAD 4
 
 #define SH_ENCODING_BYTES 512
 #define SH_ENCODING_OBJECTS 16

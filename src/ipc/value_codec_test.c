@@ -77,6 +77,8 @@ static shoal_value *sample(void)
 START_TEST(every_type_comes_back)
 {
     ck_round_trip(shoal_value_null());
+    ck_round_trip(shoal_value_foreign(0, NULL, 0));
+    ck_round_trip(shoal_value_foreign(UINT32_MAX, "a\0b", 3));
     ck_round_trip(shoal_value_bool(true));
     ck_round_trip(shoal_value_bool(false));
     for (int shift = 0; shift < 64; shift++) {
@@ -240,7 +242,8 @@ START_TEST(objects_must_be_there)
     ck_corrupt_text("\xc7\x05\x01\x01\0\0\0\0", "the index of no shared object", 7);
     ck_corrupt_text("\xc7\x05\x01\x01\xff\xff\xff\xff", "the index of no shared object", 7);
     ck_corrupt_text("\x92\x01\xc7\x05\x01\x01\0\0\0\0", "the index of no shared object", 9);
-    ck_corrupt_text("\xc7\x05\x02\x01\0\0\0\0", "an unknown extension", 7);
+    ck_corrupt_text("\xc7\x05\x03\x01\0\0\0\0", "an unknown extension", 7);
+    ck_corrupt_text("\xc7\x03\x02\x01\0\0", "an unknown extension", 5); /* a foreign value without its tag */
     ck_corrupt_text("\xc7\x05\xff\x01\0\0\0\0", "an unknown extension", 7);
     ck_corrupt_text("\xc7\x04\x01\x01\0\0\0", "an unknown extension", 6);
     ck_corrupt_text("\xc7\x06\x01\x01\0\0\0\0\0", "an unknown extension", 8);

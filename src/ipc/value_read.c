@@ -11,9 +11,9 @@
 const char *sh_type_name(uint8_t type)
 {
     static const char *const names[] = {
-        [SHOAL_NULL] = "null",   [SHOAL_BOOL] = "bool",     [SHOAL_INT] = "int",     [SHOAL_UINT] = "uint",
-        [SHOAL_FLOAT] = "float", [SHOAL_STRING] = "string", [SHOAL_BYTES] = "bytes", [SHOAL_LIST] = "list",
-        [SHOAL_MAP] = "map",     [SHOAL_OBJECT] = "object",
+        [SHOAL_NULL] = "null",   [SHOAL_BOOL] = "bool",     [SHOAL_INT] = "int",       [SHOAL_UINT] = "uint",
+        [SHOAL_FLOAT] = "float", [SHOAL_STRING] = "string", [SHOAL_BYTES] = "bytes",   [SHOAL_FOREIGN] = "foreign",
+        [SHOAL_LIST] = "list",   [SHOAL_MAP] = "map",       [SHOAL_OBJECT] = "object",
     };
     return type < sizeof names / sizeof names[0] ? names[type] : "unknown";
 }
@@ -132,6 +132,18 @@ const char *shoal_value_as_string(const shoal_value *value)
 const void *shoal_value_as_bytes(const shoal_value *value, size_t *out_size)
 {
     bool good = is(value, SHOAL_BYTES, "shoal_value_as_bytes");
+    if (out_size != NULL) {
+        *out_size = good ? value->size : 0;
+    }
+    return good ? value->text : NULL;
+}
+
+const void *shoal_value_as_foreign(const shoal_value *value, uint32_t *out_tag, size_t *out_size)
+{
+    bool good = is(value, SHOAL_FOREIGN, "shoal_value_as_foreign");
+    if (out_tag != NULL) {
+        *out_tag = good ? (uint32_t)value->as.natural : 0;
+    }
     if (out_size != NULL) {
         *out_size = good ? value->size : 0;
     }
@@ -329,6 +341,11 @@ static void write_value(writer *w, const shoal_value *value)
         break;
     case SHOAL_BYTES:
         (void)snprintf(text, sizeof text, "<%zu byte%s>", value->size, value->size == 1 ? "" : "s");
+        write_word(w, text);
+        break;
+    case SHOAL_FOREIGN:
+        (void)snprintf(text, sizeof text, "<foreign %" PRIu64 ", %zu byte%s>", value->as.natural, value->size,
+                       value->size == 1 ? "" : "s");
         write_word(w, text);
         break;
     case SHOAL_OBJECT:

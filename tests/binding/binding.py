@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""What a binding is made of: another program as a child, a fork with Python's hooks, polled fds, signals, messages."""
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+
+import shoal
+
+call, made, lib = shoal.call, shoal.made, shoal.lib
+RETURNED, FAILED, EXITED, KILLED = 1, 2, 3, 4
+
+
+class Status(ctypes.Structure):
+    _fields_ = [("end", ctypes.c_int), ("code", ctypes.c_int), ("err", ctypes.c_int), ("text", ctypes.c_char * 680)]
+
+
+class ProcessOptions(ctypes.Structure):
+    _fields_ = [("start", ctypes.c_int), ("name", ctypes.c_char_p), ("rank", ctypes.c_int), ("outlive", ctypes.c_bool),
+                ("grace", ctypes.c_int64)]
+
+
+HOOK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+CHECK = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p)
+
+
+class ForkOptions(ctypes.Structure):
+    _fields_ = [("before", ctypes.c_void_p), ("after_parent", ctypes.c_void_p), ("after_child", ctypes.c_void_p),
+                ("context", ctypes.c_void_p), ("process", ctypes.POINTER(ProcessOptions))]
+
+
+lib.shoal_value_bytes.restype = ctypes.c_void_p
+lib.shoal_value_as_bytes.restype = ctypes.c_void_p
+lib.shoal_value_as_bytes.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t)]
+lib.shoal_process_result.restype = ctypes.c_void_p
+lib.shoal_message_data.restype = ctypes.c_void_p
+lib.shoal_set_interrupt.argtypes = [CHECK, ctypes.c_void_p]
+
+
+def bytes_of(value):
+    size = ctypes.c_size_t()
+    data = lib.shoal_value_as_bytes(value, ctypes.byref(size))
+    return ctypes.string_at(data, size.value)
+
+
+def value_of(data):
+    return ctypes.c_void_p(lib.shoal_value_bytes(data, ctypes.c_size_t(len(data))))
+
+
+def join(process):
+    """Waits with poll, as an event loop does, then joins."""
+    poll = select.poll()
+    poll.register(lib.shoal_process_sentinel(process), select.POLLIN)
+    assert poll.poll(20000), "the process has not ended"
+    status = Status()
+    call("shoal_process_join", process, shoal.ms(20000), ctypes.byref(status))
+    return status
+
+
+def in_child_program():
+    rank, args = ctypes.c_int(), ctypes.c_void_p()
+    call("shoal_child_begin", ctypes.byref(rank), ctypes.byref(args))
+    call("shoal_return", value_of(b"%d:" % rank.value + bytes_of(args)))
+    call("shoal_child_end", 0)
+    sys.exit(0)
+
+
+def test_program():
+    argv = (ctypes.c_char_p * 5)(b"python3", os.fsencode(__file__), b"--child", None)
+    options = ProcessOptions(rank=4, name=b"snake")
+    process = made("shoal_process_start_program", b"/usr/bin/python3", argv, value_of(b"hello"), ctypes.byref(options))
+    status = join(process)
+    assert status.end == RETURNED, status.text
+    assert bytes_of(lib.shoal_process_result(process)) == b"4:hello"
+    lib.shoal_process_destroy(process)
+    print("ok: python3 as a child of the world")
+
+
+def test_fork():
+    """With the hooks of CPython itself. PyDLL: the thread that forks holds the interpreter's lock."""
+    api = ctypes.pythonapi
+
+    def address(function):
+        return ctypes.cast(function, ctypes.c_void_p)
+
+    fork = ctypes.PyDLL(lib._name).shoal_fork
+    options = ForkOptions(address(api.PyOS_BeforeFork), address(api.PyOS_AfterFork_Parent),
+                          address(api.PyOS_AfterFork_Child), None, ctypes.pointer(ProcessOptions(rank=2)))
+    forked = []
+    os.register_at_fork(before=lambda: forked.append("b"), after_in_parent=lambda: forked.append("p"),
+                        after_in_child=lambda: forked.append("c"))
+    queue = made("shoal_queue_create", ctypes.c_uint64(0))
+    process = ctypes.c_void_p()
+    assert fork(ctypes.byref(options), ctypes.byref(process)) == 0
+    if not process.value:
+        try:
+            assert forked == ["b", "c"] and lib.shoal_rank() == 2
+            shoal.put_bytes(queue, b"from the fork")
+            call("shoal_child_end", 0)
+            os._exit(0)
+        finally:
+            os._exit(9)
+    assert forked == ["b", "p"], forked
+    status = join(process)
+    assert status.end == RETURNED, status.text
+    assert shoal.get_bytes(queue) == b"from the fork"
+    lib.shoal_process_destroy(process)
+    print("ok: fork with the interpreter's hooks")
+
+
+def test_signal():
+    """Ctrl-C: a Python handler runs while the library waits, and ends the wait."""
+    hits = []
+    signal.signal(signal.SIGALRM, lambda number, frame: hits.append(time.monotonic()))
+    check = CHECK(lambda context: bool(hits))
+    lib.shoal_set_interrupt(check, None)
+    queue = made("shoal_queue_create", ctypes.c_uint64(0))
+    signal.setitimer(signal.ITIMER_REAL, 0.03)
+    sent = time.monotonic() + 0.03
+    try:
+        shoal.get_bytes(queue, shoal.ms(20000))
+        raise AssertionError("not interrupted")
+    except shoal.Error as error:
+        assert error.name == "SHOAL_EINTR", error
+    took = time.monotonic() - sent
+    lib.shoal_set_interrupt(CHECK(), None)
+    print("ok: interrupted %.0f ms after the signal" % (took * 1e3))
+    assert took < (0.1 if os.getloadavg()[0] < 2 * os.cpu_count() else 2), took
+
+
+def test_message():
+    queue = made("shoal_queue_create", ctypes.c_uint64(0))
+    message = made("shoal_message_create", ctypes.c_size_t(1 << 20))
+    room = (ctypes.c_char * (1 << 20)).from_address(lib.shoal_message_data(message))
+    view = memoryview(room).cast("B")
+    view[:] = bytes([7]) * (1 << 20)  # written in the heap itself
+    call("shoal_queue_give_message", queue, message, shoal.FOREVER)
+    got = made("shoal_queue_get_message", queue, shoal.FOREVER)
+    assert lib.shoal_message_data(got) == ctypes.addressof(room)
+    assert ctypes.string_at(lib.shoal_message_data(got), 3) == b"\x07\x07\x07"
+    lib.shoal_message_destroy(got)
+    print("ok: a message of 1 MiB, written in place")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--child"]:
+        in_child_program()
+    call("shoal_world_create", None)
+    test_program()
+    test_fork()
+    test_signal()
+    test_message()
