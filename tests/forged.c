@@ -65,7 +65,7 @@ START_TEST(b62_references_to_what_there_is_not)
     shoal_block *b;
     ck_assert_ok(shoal_block_create(64, &b));
     uint64_t freed = b->id, span = b->id >> SH_INDEX_BITS;
-    shoal_release(b);
+    sh_block_release(b);
     const uint64_t ids[] = {
         SH_ID_MASK,                                      /* the last that can be written */
         (uint64_t)(SH_SPANS - 1) << SH_INDEX_BITS,       /* a span that is not made */
@@ -120,7 +120,7 @@ START_TEST(b62_a_message_that_is_something_else)
     ck_assert(err != SHOAL_OK || shoal_value_object_kind(v) == SHOAL_KIND_NONE);
     shoal_value_destroy(v);
     ck_goes_on();
-    shoal_release(message);
+    sh_block_release(message);
     shoal_release(data);
     shoal_release(lock);
 }
@@ -148,7 +148,7 @@ static void put_real(shoal_block *message)
     sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(message->cell));
     forge(SH_ENTRY_MESSAGE, ref);
     sh_store_release((sh_a64 *)sh_at(message->cell), 0);
-    shoal_release(message);
+    sh_block_release(message);
 }
 
 START_TEST(b62_heads_that_lie)
@@ -171,7 +171,7 @@ START_TEST(b62_heads_that_lie)
             ck_assert_msg(err == SHOAL_ECORRUPT, "field %d, %llx: %s", field, (unsigned long long)lies[i],
                           shoal_err_name(err));
             ck_goes_on();
-            shoal_release(b);
+            sh_block_release(b);
         }
     }
 }
@@ -201,7 +201,7 @@ START_TEST(b62_objects_that_are_not_in_the_message)
     }
     sh_encoding_fini(&e);
     shoal_value_destroy(v);
-    shoal_release(b);
+    sh_block_release(b);
 }
 END_TEST
 
@@ -238,7 +238,7 @@ START_TEST(b62_random_damage_to_messages)
         ck_goes_on();
         sh_encoding_fini(&e);
         shoal_value_destroy(v);
-        shoal_release(b);
+        sh_block_release(b);
     }
     printf("%d of %d damaged messages were refused (seed %u)\n", refused, SH_REPEAT(20000), SEED);
     ck_assert_int_gt(refused, 0);
@@ -290,8 +290,8 @@ START_TEST(b62_objects_that_refer_to_nothing)
         ck_assert_err(shoal_pipe_poll(a, SHOAL_NOW), SHOAL_ECORRUPT);
         sh_condition_shm *c = shoal_block_data((shoal_block *)condition);
         shoal_block *handle = (shoal_block *)condition;
-        shoal_release(handle->parts[0]);
-        shoal_release(handle->parts[1]);
+        sh_block_release(handle->parts[0]);
+        sh_block_release(handle->parts[1]);
         handle->parts[0] = handle->parts[1] = NULL;
         sh_store_relaxed(&c->lock, sh_ref_make(ids[i], 5));
         ck_assert_err(shoal_condition_lock(condition, SHOAL_NOW), SHOAL_ECORRUPT);

@@ -80,7 +80,7 @@ static bool send(shoal_block *description)
     }
     shoal_value_destroy(v);
     shoal_tensor_release(t);
-    shoal_release(description);
+    sh_block_release(description);
     hot(shoal_queue_size(queue) == 0);
     return t != NULL;
 }
@@ -119,7 +119,7 @@ START_TEST(b62_a_forged_stamp_reaches_no_further)
                 ck_inside(t);
                 shoal_tensor_release(t);
             }
-            shoal_release(forged[i]);
+            sh_block_release(forged[i]);
         }
         shoal_release(less);
     }
@@ -199,7 +199,7 @@ START_TEST(b62_heads_that_are_no_tensors)
         hot(!send(record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32)));
         objects[0] = record(SH_KIND_TENSOR, &data, 1, &d, HEAD + 32);
         hot(!send(record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32))); /* or another description */
-        shoal_release(objects[0]);
+        sh_block_release(objects[0]);
     }
     shoal_release(lock);
     shoal_release(data);
@@ -218,14 +218,14 @@ START_TEST(b62_grads_that_do_not_fit)
         shoal_block *nested[2] = {data, fits};
         (void)send(record(SH_KIND_TENSOR, nested, 2, &with, HEAD + 32)); /* a grad that has one itself */
         hot(send(fits));
-        shoal_release(objects[1]);
+        sh_block_release(objects[1]);
         for (int wrong = 0; wrong < 4; wrong++) {
             d = good();
             d.dtype = wrong == 0 ? SHOAL_I32 : wrong == 1 ? SHOAL_F64 : SHOAL_F32;
             d.shape_and_strides[0] = wrong == 2 ? 3 : wrong == 3 ? 1000 : 4;
             objects[1] = record(SH_KIND_TENSOR, &data, 1, &d, HEAD + 32);
             hot(!send(record(SH_KIND_TENSOR, objects, 2, &with, HEAD + 32)));
-            shoal_release(objects[1]);
+            sh_block_release(objects[1]);
         }
     }
     shoal_release(data);
@@ -259,7 +259,7 @@ START_TEST(b62_random_damage_to_descriptions)
         hot(sh_record_look(right, &r));
         char *bytes = right->data + sizeof(sh_message_shm) + r.count * sizeof(sh_a64);
         damage(&state, bytes, r.size); /* in place: the tensor that it belongs to is not looked at any more */
-        refused += !send(shoal_retain(right));
+        refused += !send(sh_block_retain(right));
         shoal_scope_release(0);
     }
     printf("%d of %d damaged descriptions were refused (seed %u)\n", refused, n, SEED);

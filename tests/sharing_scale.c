@@ -136,7 +136,7 @@ static counts count_here(void)
 static shoal_err hold(int rank, const shoal_value *args)
 {
     int64_t n = ARG_INT("count");
-    must(n > 0);
+    must(n >= 0);
     shoal_tensor **held = calloc((size_t)n + 1, sizeof *held);
     must(held != NULL);
     (void)rank;

@@ -144,11 +144,15 @@ static void name_place(char looked[LOOKED], const char *place)
         (used >= sizeof more - 1 && strcmp(looked + used - (sizeof more - 1), more) == 0)) {
         return;
     }
-    if (used + 2 + length + sizeof more <= LOOKED) {
-        snprintf(looked + used, LOOKED - used, "%s%s", used > 0 ? ", " : "", place);
-    } else {
-        snprintf(looked + used, LOOKED - used, "%s", more);
+    if (used + 2 + length + sizeof more > LOOKED) {
+        memcpy(looked + used, more, sizeof more); /* there is room: nothing was added that left less */
+        return;
     }
+    if (used > 0) {
+        memcpy(looked + used, ", ", 2);
+        used += 2;
+    }
+    memcpy(looked + used, place, length + 1);
 }
 
 shoal_err sh_catalog_where(const sh_catalog_entry *e, char folder[PATH_MAX])

@@ -161,10 +161,6 @@ void sh_block_release(shoal_block *block)
     if (__builtin_expect(sh_the_world.attachment != SH_ATTACHED, 0)) {
         return; /* a process that is ending, or holds nothing here: clean-up never fails */
     }
-    if (sh_the_world.attachment !=
-        SH_ATTACHED) { /* a process that is ending, or holds nothing here: clean-up never fails */
-        return;
-    }
     sh_ctx *c = sh_enter();
     if (c == NULL) {
         return;
