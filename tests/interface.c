@@ -273,7 +273,7 @@ START_TEST(u15_errors_name_the_key_and_both_types)
     ck_assert_err(shoal_arg_float(args, "text", &d), SHOAL_ETYPE);
     ck_assert_err(shoal_arg_int(args, "none", &n), SHOAL_ENOENT);
     ck_assert_err(shoal_arg_int(NULL, "n", &n), SHOAL_EINVAL);
-    ck_says("shoal_arg_int: the map of arguments is NULL, after SHOAL_ENOENT");
+    ck_says("shoal_arg_int: args is NULL, after SHOAL_ENOENT");
     ck_assert_err(shoal_arg_int(args, NULL, &n), SHOAL_EINVAL);
     ck_assert_err(shoal_arg_int(shoal_value_find(args, "n"), "n", &n), SHOAL_ETYPE);
     ck_assert(n == 77 && d == 77);
@@ -377,13 +377,13 @@ START_TEST(u3_null_is_an_error_of_its_own)
     ck_null("shoal_process_join", shoal_process_join(NULL, SHOAL_NOW, NULL), "the process");
     ck_null("shoal_return", shoal_return(NULL), "the result");
     ck_null("shoal_wait", shoal_wait(NULL, 1, SHOAL_NOW), "things");
-    ck_null("shoal_pool_apply", shoal_pool_apply(NULL, give_back, shoal_value_int(1), &v), "the pool");
-    ck_null("shoal_pool_apply", shoal_pool_apply(pool, give_back, NULL, &v), "the argument");
-    ck_null("shoal_pool_map", shoal_pool_map(NULL, give_back, shoal_list(1), 0, &v), "the pool");
+    ck_null("shoal_pool_apply", shoal_pool_apply(NULL, give_back, shoal_value_int(1), &v), "pool");
+    ck_null("shoal_pool_apply", shoal_pool_apply(pool, give_back, NULL, &v), "arg");
+    ck_null("shoal_pool_map", shoal_pool_map(NULL, give_back, shoal_list(1), 0, &v), "pool");
     ck_null("shoal_pool_join", shoal_pool_join(NULL, SHOAL_NOW), "the pool");
     ck_null("shoal_future_get", shoal_future_get(NULL, SHOAL_NOW, &v), "the future");
     ck_null("shoal_block_create", shoal_block_create(1, NULL), "out_block");
-    ck_null("shoal_value_as_int", shoal_value_as_int(NULL, NULL), "the value");
+    ck_null("shoal_value_as_int", shoal_value_as_int(NULL, NULL), "out_int");
     ck_assert_err(shoal_queue_put(q, shoal_list(1, shoal_map("a", (char *)NULL)), SHOAL_NOW), SHOAL_EINVAL);
     ck_says("shoal_queue_put: the value is NULL, after ");
     (void)size;

@@ -52,6 +52,9 @@ shoal_tensor *shoal_idx_read(const char *path);
  * model is then as it was. */
 SHOAL_MUST_USE shoal_err shoal_weights_read(const char *path, shoal_module *module);
 
+/* Writes a model's parameters and buffers, under the model's own names, into a safetensors file. Errors: those of writing. */
+SHOAL_MUST_USE shoal_err shoal_weights_write(const char *path, const shoal_module *module);
+
 #ifdef __cplusplus
 }
 #endif

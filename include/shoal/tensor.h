@@ -3,8 +3,19 @@
  * Who owns what. A tensor that is made from nothing (shoal_zeros, shoal_from_data, a received one) is the caller's:
  * release it. A tensor that is computed from tensors (every function of ops.h, and the views here) belongs to the
  * calling thread's scope, so that people can write expressions; it lives until the scope is released. Retain it to
- * keep it longer. A loader's next releases what the thread computed since the loader's last batch; a program without
- * a loader calls shoal_scope_release itself, once a step.
+ * keep it longer.
+ *
+ *     err = shoal_loader_next(data, &b);     b.x, b.y ---------------+
+ *     y = shoal_module_forward(model, b.x);  y ----------------------+ all live until the same loader's next batch,
+ *     loss = shoal_nll_loss(y, b.y);         loss -------------------+ its SHOAL_END, or shoal_scope_release
+ *     err = shoal_item(loss, &x);            x: a number, yours      |
+ *     sum = shoal_tensor_retain(loss);       lives on until shoal_tensor_release(sum)
+ *     err = shoal_loader_next(data, &b);  <--------------------------+ y and loss are gone; model, sum and x are not
+ *
+ * So sum over batches in numbers (shoal_item), or in a tensor of one's own (shoal_add_). A function that is given a tensor which
+ * went with its scope fails with SHOAL_ESTATE where it can still tell; AddressSanitizer reports it always. A program without a
+ * loader takes shoal_scope_mark before a step and calls shoal_scope_release after it; a thread that piles up a million results,
+ * or about 1 GiB, is told so once in the log.
  *
  * Errors. Functions that return a tensor return NULL when they fail, and NULL in gives NULL out, so expressions need
  * one check at their end; shoal_last_error tells which call failed and why, with shapes and dtypes in the text.

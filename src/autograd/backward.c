@@ -450,9 +450,7 @@ static shoal_tensor *first_grad(shoal_tensor *t, shoal_tensor *grad)
 
 shoal_err shoal_backward_with(shoal_tensor *t, shoal_tensor *grad, bool keep)
 {
-    if (!t) {
-        return sh_null_error("shoal_backward", "t");
-    }
+    SH_NEED(t);
     if (!t->requires_grad) {
         return sh_fail(SHOAL_ESTATE, "backward: nothing that this tensor was computed from needs a gradient");
     }

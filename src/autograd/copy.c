@@ -44,6 +44,7 @@ static const sh_op to_integer = {"to", SH_OP_COMPUTES, to_shape, clone_forward, 
 
 shoal_tensor *shoal_to(shoal_tensor *a, shoal_dtype dtype)
 {
+    SH_NEED_OR_NULL(a);
     if (!a || (shoal_dtype)a->dtype == dtype) {
         return a;
     }
@@ -53,6 +54,7 @@ shoal_tensor *shoal_to(shoal_tensor *a, shoal_dtype dtype)
 
 shoal_tensor *shoal_to_device(shoal_tensor *a, shoal_device device)
 {
+    SH_NEED_OR_NULL(a);
     if (!a || a->storage->device->kind == device) {
         return a;
     }

@@ -68,6 +68,7 @@ static sh_hooks **hooks_of(shoal_tensor *t)
 
 shoal_err shoal_tensor_add_hook(shoal_tensor *t, shoal_grad_hook hook, void *context, int *out_id)
 {
+    SH_NEED(hook);
     if (!t) {
         return sh_null_error("shoal_tensor_add_hook", "t");
     }
@@ -109,9 +110,7 @@ void shoal_tensor_remove_hook(shoal_tensor *t, int id)
 
 shoal_tensor *shoal_detach(shoal_tensor *t)
 {
-    if (!t) {
-        return NULL;
-    }
+    SH_NEED_OR_NULL(t);
     sh_shape s;
     sh_tensor_shape_of(t, &s);
     return sh_scope_add(sh_tensor_over(t->storage, &s));

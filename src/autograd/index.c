@@ -89,6 +89,9 @@ static shoal_tensor *cat_some(shoal_tensor *const *parts, size_t count, int dim)
 
 shoal_tensor *shoal_cat(shoal_tensor *const *parts, size_t count, int dim)
 {
+    if (count > 0 && !parts) {
+        return sh_null_in(__func__, "parts");
+    }
     if (count == 0 || !parts) {
         (void)sh_fail(SHOAL_EINVAL, "cat of no tensors");
         return NULL;
@@ -117,6 +120,9 @@ shoal_tensor *shoal_cat(shoal_tensor *const *parts, size_t count, int dim)
 
 shoal_tensor *shoal_stack(shoal_tensor *const *parts, size_t count, int dim)
 {
+    if (count > 0 && !parts) {
+        return sh_null_in(__func__, "parts");
+    }
     if (count == 0 || !parts) {
         (void)sh_fail(SHOAL_EINVAL, "stack of no tensors");
         return NULL;
@@ -191,6 +197,7 @@ const sh_op sh_op_index_select = {"index_select", SH_OP_COMPUTES, index_select_s
 
 shoal_tensor *shoal_index_select(shoal_tensor *a, int dim, shoal_tensor *index)
 {
+    SH_NEED_OR_NULL(a);
     if (!a || sh_dim(&dim, a->ndim, "index_select") != SHOAL_OK) {
         return NULL;
     }
@@ -201,6 +208,8 @@ shoal_tensor *shoal_index_select(shoal_tensor *a, int dim, shoal_tensor *index)
 
 shoal_tensor *shoal_embedding(shoal_tensor *weight, shoal_tensor *index)
 {
+    SH_NEED_OR_NULL(weight);
+    SH_NEED_OR_NULL(index);
     shoal_tensor *i = sh_as_index(index, "embedding");
     if (!weight || !i) {
         return NULL;
@@ -260,6 +269,7 @@ const sh_op sh_op_gather = {"gather", SH_OP_COMPUTES, gather_shape, gather_forwa
 
 shoal_tensor *shoal_gather(shoal_tensor *a, int dim, shoal_tensor *index)
 {
+    SH_NEED_OR_NULL(a);
     if (!a || sh_dim(&dim, a->ndim, "gather") != SHOAL_OK) {
         return NULL;
     }
@@ -303,6 +313,8 @@ const sh_op sh_op_scatter_add = {"scatter_add", SH_OP_COMPUTES, scatter_add_shap
 
 shoal_tensor *shoal_scatter_add(shoal_tensor *a, int dim, shoal_tensor *index, shoal_tensor *source)
 {
+    SH_NEED_OR_NULL(a);
+    SH_NEED_OR_NULL(source);
     if (!a || sh_dim(&dim, a->ndim, "scatter_add") != SHOAL_OK) {
         return NULL;
     }

@@ -162,6 +162,13 @@ const sh_op sh_op_lstm_cell = {"lstm_cell", SH_OP_COMPUTES, lstm_cell_shape, lst
 shoal_err shoal_lstm_cell(shoal_tensor *x, shoal_tensor *h, shoal_tensor *c, shoal_tensor *w_ih, shoal_tensor *w_hh,
                           shoal_tensor *b_ih, shoal_tensor *b_hh, shoal_tensor **out_h, shoal_tensor **out_c)
 {
+    SH_NEED(x);
+    SH_NEED(h);
+    SH_NEED(c);
+    SH_NEED(w_ih);
+    SH_NEED(w_hh);
+    SH_NEED(out_h);
+    SH_NEED(out_c);
     sh_call call = {.in = {[IN_X] = x,
                            [IN_H] = h,
                            [IN_C] = shoal_contiguous(c),

@@ -46,10 +46,20 @@ static shoal_err prepare(const sh_op *op, sh_call *call)
     return call->exec ? SHOAL_OK : shoal_last_error();
 }
 
-static bool inputs_missing(const sh_call *call, int required)
+/* An input that is NULL, or whose scope was released while its object still lies there: a release build sees most of these, and
+ * AddressSanitizer all. */
+static bool inputs_missing(const sh_op *op, const sh_call *call, int required)
 {
-    for (int i = 0; i < required; i++) {
-        if (!call->in[i]) {
+    for (int i = 0; i < call->in_count; i++) {
+        if (!call->in[i] && i < required) {
+            (void)sh_null_in(op->name, i == 0 ? "the first tensor" : i == 1 ? "the second tensor" : "a tensor");
+            return true;
+        }
+        if (call->in[i] && call->in[i]->dtype == SH_TENSOR_RELEASED) {
+            (void)sh_fail(SHOAL_ESTATE,
+                          "%s: the tensor was released with its scope, by a loader's next batch or by "
+                          "shoal_scope_release; retain what is to stay",
+                          op->name);
             return true;
         }
     }
@@ -141,7 +151,7 @@ static shoal_err make_outputs(sh_call *call)
 
 shoal_tensor *sh_run(const sh_op *op, sh_call *call, int required)
 {
-    if (inputs_missing(call, required)) {
+    if (inputs_missing(op, call, required)) {
         return NULL;
     }
     if (prepare(op, call) != SHOAL_OK || op->shape(call) != SHOAL_OK || make_outputs(call) != SHOAL_OK) {
@@ -217,7 +227,7 @@ static shoal_err set_apart(sh_call *call)
 
 shoal_tensor *sh_run_in_place(const sh_op *op, sh_call *call, int required)
 {
-    if (inputs_missing(call, required)) {
+    if (inputs_missing(op, call, required)) {
         return NULL;
     }
     shoal_tensor *t = call->in[0];

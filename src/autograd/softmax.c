@@ -208,21 +208,25 @@ static shoal_tensor *run_classes(const sh_op *op, shoal_tensor *x, shoal_tensor 
 
 shoal_tensor *shoal_nll_loss(shoal_tensor *x, shoal_tensor *target)
 {
+    SH_NEED_OR_NULL(x);
     return run_classes(&sh_op_nll_loss, x, target, NULL, SHOAL_MEAN);
 }
 
 shoal_tensor *shoal_nll_loss_with(shoal_tensor *x, shoal_tensor *target, shoal_tensor *weight,
                                   shoal_reduction reduction)
 {
+    SH_NEED_OR_NULL(x);
     return run_classes(&sh_op_nll_loss, x, target, weight, reduction);
 }
 
 shoal_tensor *shoal_cross_entropy(shoal_tensor *x, shoal_tensor *target)
 {
+    SH_NEED_OR_NULL(x);
     return run_classes(&sh_op_cross_entropy, x, target, NULL, SHOAL_MEAN);
 }
 
 shoal_tensor *shoal_cross_entropy_with(shoal_tensor *x, shoal_tensor *target, shoal_reduction reduction)
 {
+    SH_NEED_OR_NULL(x);
     return run_classes(&sh_op_cross_entropy, x, target, NULL, reduction);
 }

@@ -123,16 +123,25 @@ static shoal_tensor *reshaped(shoal_tensor *t, const char *op, int ndim, const i
 
 shoal_tensor *shoal_reshape(shoal_tensor *t, int ndim, const int64_t *shape)
 {
+    SH_NEED_OR_NULL(t);
+    if (ndim > 0 && !shape) {
+        return sh_null_in(__func__, "shape");
+    }
     return reshaped(t, "reshape", ndim, shape, true);
 }
 
 shoal_tensor *shoal_view(shoal_tensor *t, int ndim, const int64_t *shape)
 {
+    SH_NEED_OR_NULL(t);
+    if (ndim > 0 && !shape) {
+        return sh_null_in(__func__, "shape");
+    }
     return reshaped(t, "view", ndim, shape, false);
 }
 
 shoal_tensor *shoal_flatten(shoal_tensor *t, int first_dim)
 {
+    SH_NEED_OR_NULL(t);
     if (!t || sh_dim(&first_dim, t->ndim, "flatten") != SHOAL_OK) {
         return NULL;
     }
@@ -181,6 +190,10 @@ const sh_op sh_op_permute = {"permute", SH_OP_VIEWS, permute_shape, NULL, permut
 
 shoal_tensor *shoal_permute(shoal_tensor *t, int ndim, const int64_t *dims)
 {
+    SH_NEED_OR_NULL(t);
+    if (ndim > 0 && !dims) {
+        return sh_null_in(__func__, "dims");
+    }
     sh_call c = {.in = {t}, .in_count = 1};
     if (!t) {
         return NULL;
@@ -197,6 +210,7 @@ shoal_tensor *shoal_permute(shoal_tensor *t, int ndim, const int64_t *dims)
 
 shoal_tensor *shoal_transpose(shoal_tensor *t, int a, int b)
 {
+    SH_NEED_OR_NULL(t);
     if (!t || sh_dim(&a, t->ndim, "transpose") != SHOAL_OK || sh_dim(&b, t->ndim, "transpose") != SHOAL_OK) {
         return NULL;
     }
@@ -211,6 +225,7 @@ shoal_tensor *shoal_transpose(shoal_tensor *t, int a, int b)
 
 shoal_tensor *shoal_squeeze(shoal_tensor *t, int dim)
 {
+    SH_NEED_OR_NULL(t);
     if (!t || sh_dim(&dim, t->ndim, "squeeze") != SHOAL_OK) {
         return NULL;
     }
@@ -226,9 +241,7 @@ shoal_tensor *shoal_squeeze(shoal_tensor *t, int dim)
 
 shoal_tensor *shoal_unsqueeze(shoal_tensor *t, int dim)
 {
-    if (!t) {
-        return NULL;
-    }
+    SH_NEED_OR_NULL(t);
     int at = dim < 0 ? dim + t->ndim + 1 : dim;
     if (at < 0 || at > t->ndim || t->ndim == SHOAL_MAX_DIMS) {
         (void)sh_fail(SHOAL_EINVAL, "unsqueeze: dim %d of a tensor with %d dims", dim, t->ndim);
@@ -275,6 +288,9 @@ const sh_op sh_op_expand = {"expand", SH_OP_VIEWS, expand_shape, NULL, expand_ba
 
 shoal_tensor *shoal_expand(shoal_tensor *t, int ndim, const int64_t *shape)
 {
+    if (ndim > 0 && !shape) {
+        return sh_null_in(__func__, "shape");
+    }
     sh_call c = {.in = {t}, .in_count = 1, .a.i = {ndim}};
     if (ndim > 0 && ndim <= SHOAL_MAX_DIMS) {
         memcpy(&c.a.i[1], shape, (size_t)ndim * sizeof *shape);
@@ -316,6 +332,7 @@ static int64_t clamped(int64_t at, int64_t size)
 
 shoal_tensor *shoal_slice(shoal_tensor *t, int dim, int64_t from, int64_t to, int64_t step)
 {
+    SH_NEED_OR_NULL(t);
     if (!t || sh_dim(&dim, t->ndim, "slice") != SHOAL_OK) {
         return NULL;
     }
@@ -339,6 +356,7 @@ shoal_tensor *shoal_slice(shoal_tensor *t, int dim, int64_t from, int64_t to, in
 
 shoal_tensor *shoal_narrow(shoal_tensor *t, int dim, int64_t from, int64_t length)
 {
+    SH_NEED_OR_NULL(t);
     if (!t || sh_dim(&dim, t->ndim, "narrow") != SHOAL_OK) {
         return NULL;
     }
@@ -353,6 +371,7 @@ shoal_tensor *shoal_narrow(shoal_tensor *t, int dim, int64_t from, int64_t lengt
 
 shoal_tensor *shoal_select(shoal_tensor *t, int dim, int64_t index)
 {
+    SH_NEED_OR_NULL(t);
     if (!t || sh_dim(&dim, t->ndim, "select") != SHOAL_OK) {
         return NULL;
     }
@@ -388,6 +407,13 @@ const sh_op sh_op_as_strided = {"as_strided", SH_OP_VIEWS, as_strided_shape, NUL
 
 shoal_tensor *shoal_as_strided(shoal_tensor *t, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset)
 {
+    SH_NEED_OR_NULL(t);
+    if (ndim > 0 && !shape) {
+        return sh_null_in(__func__, "shape");
+    }
+    if (ndim > 0 && !strides) {
+        return sh_null_in(__func__, "strides");
+    }
     sh_call c = {.in = {t}, .in_count = 1};
     if (!t) {
         return NULL;

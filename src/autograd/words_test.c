@@ -32,7 +32,7 @@ START_TEST(null_passes)
     ck_assert_ptr_null(shoal_add_(bad, a));
     ck_assert_ptr_null(shoal_cat((shoal_tensor *[]){a, bad}, 2, 0));
     ck_assert_err(shoal_lstm_cell(a, bad, bad, a, a, NULL, NULL, &h, &c), SHOAL_EINVAL);
-    ck_assert_str_eq(shoal_last_error_text(), first_text);
+    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), first_text));
     ck_assert_err(shoal_backward(chain), SHOAL_EINVAL); /* an error of its own, which ends with the first */
     ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), first_text));
     end(a, b);

@@ -21,6 +21,21 @@ shoal_err sh_null_error(const char *call, const char *what);
  * nothing has failed in this thread is it SHOAL_EINVAL. Always returns NULL, which fits any pointer. */
 void *sh_null_in(const char *call, const char *what);
 
+/* The two as first lines of a public function: the call and the argument are named as they stand there. */
+#define SH_NEED(argument)                                                                                              \
+    do {                                                                                                               \
+        if (__builtin_expect(!(argument), 0)) {                                                                        \
+            return sh_null_error(__func__, #argument);                                                                 \
+        }                                                                                                              \
+    } while (0)
+
+#define SH_NEED_OR_NULL(argument)                                                                                      \
+    do {                                                                                                               \
+        if (__builtin_expect(!(argument), 0)) {                                                                        \
+            return sh_null_in(__func__, #argument);                                                                    \
+        }                                                                                                              \
+    } while (0)
+
 /* Clean-up never changes the last error. Each destroy, release, close and leave that calls what can fail stands between these
  * two; they nest. In between, failures have a code (shoal_last_error) but no text, and the end forgets them. */
 void sh_cleanup_begin(void);

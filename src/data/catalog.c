@@ -1,5 +1,7 @@
 #include "data/catalog.h"
 
+#include "base/error.h"
+
 #include "data/inflate.h"
 #include "os/file.h"
 
@@ -203,12 +205,18 @@ const char *shoal_data_name(size_t i)
 
 const char *shoal_data_origin(const char *name)
 {
+    if (!name) {
+        return NULL;
+    }
     const sh_catalog_entry *e = find(name);
     return e != NULL ? e->origin : NULL;
 }
 
 shoal_err shoal_data_scale(const char *name, double *out_mean, double *out_deviation)
 {
+    SH_NEED(name);
+    SH_NEED(out_mean);
+    SH_NEED(out_deviation);
     const sh_catalog_entry *e = find(name);
     if (e == NULL) {
         return SHOAL_ENOENT;
@@ -220,6 +228,8 @@ shoal_err shoal_data_scale(const char *name, double *out_mean, double *out_devia
 
 shoal_err shoal_data_where(const char *name, char *folder, size_t capacity)
 {
+    SH_NEED(name);
+    SH_NEED(folder);
     char place[PATH_MAX];
     const sh_catalog_entry *e = find(name);
     shoal_err err = e != NULL ? sh_catalog_where(e, place) : SHOAL_ENOENT;
@@ -281,6 +291,7 @@ static shoal_err verify_file(const sh_catalog_file *f, const char *folder)
 
 shoal_err shoal_data_verify(const char *name, const char *folder)
 {
+    SH_NEED(name);
     char place[PATH_MAX];
     const sh_catalog_entry *e = find(name);
     shoal_err err = e == NULL ? SHOAL_ENOENT : folder == NULL ? sh_catalog_where(e, place) : SHOAL_OK;
@@ -354,6 +365,8 @@ static shoal_err make_folders(const char *path)
 
 shoal_err shoal_data_copy(const char *name, const char *from, const char *to)
 {
+    SH_NEED(name);
+    SH_NEED(to);
     const sh_catalog_entry *e = find(name);
     if (e == NULL || from == NULL || to == NULL || to[0] == 0) {
         return e == NULL ? SHOAL_ENOENT : sh_fail(SHOAL_EINVAL, "shoal_data_copy: two folders are wanted");

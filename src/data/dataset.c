@@ -30,6 +30,7 @@ static shoal_err check_type(const shoal_dataset_type *t)
 
 shoal_dataset *shoal_dataset_create(const shoal_dataset_type *type, void *state)
 {
+    SH_NEED_OR_NULL(type);
     if (check_type(type) != SHOAL_OK) {
         return NULL;
     }
@@ -135,6 +136,12 @@ static shoal_err check_tensor(const shoal_dataset *set, const char *which, const
 shoal_err shoal_dataset_fetch(shoal_dataset *set, const int64_t *numbers, int64_t count, shoal_tensor *x,
                               shoal_tensor *y)
 {
+    SH_NEED(set);
+    if (count > 0 && !numbers) {
+        return sh_null_error(__func__, "numbers");
+    }
+    SH_NEED(x);
+    SH_NEED(y);
     if (set == NULL) {
         return sh_fail(SHOAL_EINVAL, "shoal_dataset_fetch: no data set");
     }
@@ -195,6 +202,7 @@ shoal_err sh_dataset_labels(shoal_dataset *set, int64_t *out)
 
 shoal_tensor *shoal_dataset_labels(const shoal_dataset *set)
 {
+    SH_NEED_OR_NULL(set);
     if (set == NULL) {
         (void)sh_fail(SHOAL_EINVAL, "shoal_dataset_labels: no data set");
         return NULL;

@@ -2,6 +2,8 @@
  * big-endian, and often gzipped. */
 #include "data/inflate.h"
 
+#include "base/error.h"
+
 #include <shoal/file.h>
 
 /* The file's bytes after unpacking, if it is packed. */
@@ -153,6 +155,7 @@ shoal_tensor *sh_idx_read(sh_source *s, sh_maker make)
 
 shoal_tensor *shoal_idx_read(const char *path)
 {
+    SH_NEED_OR_NULL(path);
     sh_source s;
     shoal_tensor *t = sh_source_open(&s, path) == SHOAL_OK ? sh_idx_read(&s, shoal_empty) : NULL;
     sh_source_close(&s);

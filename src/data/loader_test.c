@@ -3,6 +3,8 @@
 #include "testing/numbers.h"
 
 #include <malloc.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define N 103
 
@@ -332,6 +334,58 @@ START_TEST(of_no_set)
 }
 END_TEST
 
+#ifdef __SANITIZE_ADDRESS__
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
+/* U12: a sum over batches that nobody retained. The next batch released it: an error in a release build, a report of
+ * AddressSanitizer in a sanitized one, and never a silent read. */
+START_TEST(a_sum_over_batches_is_refused)
+{
+    shoal_dataset *set = counting(20);
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        (void)!freopen("/dev/null", "w", stderr);
+        shoal_loader *loader = shoal_loader_create(set, .batch = 5);
+        shoal_tensor *total = shoal_scoped(shoal_zeros(SHOAL_F32, SHOAL_SCALAR));
+        shoal_batch b;
+        while (total && shoal_loader_next(loader, &b) == SHOAL_OK) {
+            total = shoal_add(total, shoal_sum(b.x, SHOAL_ALL, false));
+        }
+        _exit(total ? 0 : shoal_last_error() == SHOAL_ESTATE && strstr(shoal_last_error_text(), "retain") ? 3 : 4);
+    }
+    int status = 0;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg(SANITIZED ? WIFSIGNALED(status) || WEXITSTATUS(status) != 0 : WEXITSTATUS(status) == 3, "status %d",
+                  status);
+    shoal_dataset_release(set);
+}
+END_TEST
+
+static void count_warnings(const char *line, void *context)
+{
+    *(int *)context += strstr(line, "shoal_scope_release") != NULL;
+}
+
+/* U12: a thread that never releases is told once what to call. */
+START_TEST(results_that_pile_up_are_told)
+{
+    int warnings = 0;
+    shoal_set_log(count_warnings, &warnings);
+    shoal_tensor *big = shoal_empty(SHOAL_U8, SHOAL_SHAPE((int64_t)1 << 22));
+    for (int i = 0; i < 1100; i++) {
+        ck_assert_ptr_nonnull(shoal_narrow(big, 0, 0, 1)); /* a view counts what it looks at */
+        ck_assert_int_eq(warnings, i >= 256);
+    }
+    shoal_set_log(NULL, NULL);
+    shoal_tensor_release(big);
+    shoal_scope_release(0);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("loader");
@@ -349,6 +403,8 @@ static Suite *suite(void)
     tcase_add_test(tc, fetch_fails);
     tcase_add_test(tc, end_of_an_epoch);
     tcase_add_test(tc, of_no_set);
+    tcase_add_test(tc, a_sum_over_batches_is_refused);
+    tcase_add_test(tc, results_that_pile_up_are_told);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -7,6 +7,8 @@
  * The scanner takes this and no more: strings without escapes, True and False, a tuple of whole numbers. A list as descr
  * (records) is refused. No library does this outside of Python. */
 #include "data/source.h"
+
+#include "base/error.h"
 #include "data/tensors.h"
 #include "os/file.h"
 #include "tensor/tensor.h"
@@ -307,6 +309,7 @@ shoal_tensor *sh_npy_read(sh_source *s, sh_maker make)
 
 shoal_tensor *shoal_npy_read(const char *path)
 {
+    SH_NEED_OR_NULL(path);
     sh_source s;
     shoal_tensor *t = sh_source_open(&s, path) == SHOAL_OK ? sh_npy_read(&s, shoal_empty) : NULL;
     sh_source_close(&s);
@@ -358,6 +361,8 @@ static size_t make_head(char *head, size_t capacity, const shoal_tensor *t)
 
 shoal_err shoal_npy_write(const char *path, shoal_tensor *t)
 {
+    SH_NEED(path);
+    SH_NEED(t);
     char head[512];
     sh_aside file;
     if (t == NULL) {

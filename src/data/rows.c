@@ -91,6 +91,8 @@ static shoal_tensor *packed_rows(shoal_tensor *t)
 
 shoal_dataset *shoal_tensor_dataset(shoal_tensor *x, shoal_tensor *y)
 {
+    SH_NEED_OR_NULL(x);
+    SH_NEED_OR_NULL(y);
     if (x == NULL || y == NULL) {
         (void)sh_fail(SHOAL_EINVAL, "shoal_tensor_dataset: two tensors are wanted");
         return NULL;

@@ -5,6 +5,8 @@
  *
  * Jansson reads and writes the JSON. */
 #include "data/source.h"
+
+#include "base/error.h"
 #include "data/tensors.h"
 
 #include <inttypes.h>
@@ -300,6 +302,7 @@ shoal_tensors *sh_safetensors_read(sh_source *s)
 
 shoal_tensors *shoal_safetensors_read(const char *path)
 {
+    SH_NEED_OR_NULL(path);
     sh_source s;
     shoal_tensors *set = sh_source_open(&s, path) == SHOAL_OK ? sh_safetensors_read(&s) : NULL;
     sh_source_close(&s);
@@ -429,6 +432,8 @@ static shoal_err write_file(const char *path, const json_t *header, sh_named **s
 
 shoal_err shoal_safetensors_write(const char *path, const shoal_tensors *set)
 {
+    SH_NEED(path);
+    SH_NEED(set);
     if (path == NULL || set == NULL) {
         return sh_fail(SHOAL_EINVAL, "shoal_safetensors_write: no %s", path == NULL ? "path" : "set of tensors");
     }

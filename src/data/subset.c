@@ -117,6 +117,10 @@ static shoal_dataset *behind(shoal_dataset *set, int64_t *numbers, int64_t count
 shoal_dataset *shoal_subset_with(shoal_dataset *set, const int64_t *numbers, int64_t count, shoal_transform transform,
                                  void *context)
 {
+    SH_NEED_OR_NULL(set);
+    if (count > 0 && !numbers) {
+        return sh_null_in(__func__, "numbers");
+    }
     if (set == NULL || sh_dataset_check(set, numbers, count) != SHOAL_OK) {
         if (set == NULL) {
             (void)sh_fail(SHOAL_EINVAL, "a subset of no data set");
@@ -149,6 +153,10 @@ shoal_dataset *shoal_subset_with(shoal_dataset *set, const int64_t *numbers, int
 
 shoal_dataset *shoal_subset(shoal_dataset *set, const int64_t *numbers, int64_t count)
 {
+    SH_NEED_OR_NULL(set);
+    if (count > 0 && !numbers) {
+        return sh_null_in(__func__, "numbers");
+    }
     return shoal_subset_with(set, numbers, count, NULL, NULL);
 }
 
@@ -211,6 +219,8 @@ static int64_t *make_ends(int64_t length, int64_t n, bool spread)
 
 shoal_err shoal_split_shard(shoal_dataset *set, int64_t n, shoal_dataset **out)
 {
+    SH_NEED(set);
+    SH_NEED(out);
     int64_t *numbers = all_numbers(set, n);
     int64_t *ends = numbers != NULL ? make_ends(set->type.length, n, false) : NULL;
     shoal_err err = ends != NULL ? cut(set, numbers, n, ends, out) : shoal_last_error();
@@ -242,6 +252,8 @@ void sh_split_fini(sh_split *split)
 
 shoal_err shoal_split_iid(shoal_dataset *set, int64_t n, uint64_t seed, shoal_dataset **out)
 {
+    SH_NEED(set);
+    SH_NEED(out);
     sh_split split = {NULL, NULL};
     shoal_err err = sh_split_iid(set, n, seed, &split);
     if (err == SHOAL_OK) {
@@ -323,6 +335,8 @@ shoal_err sh_split_label(shoal_dataset *set, int64_t n, int64_t shards_each, uin
 
 shoal_err shoal_split_label(shoal_dataset *set, int64_t n, int64_t shards_each, uint64_t seed, shoal_dataset **out)
 {
+    SH_NEED(set);
+    SH_NEED(out);
     sh_split split = {NULL, NULL};
     shoal_err err = sh_split_label(set, n, shards_each, seed, &split);
     if (err == SHOAL_OK) {

@@ -113,11 +113,14 @@ const char *shoal_tensors_name(const shoal_tensors *set, size_t i)
 
 shoal_tensor *shoal_tensors_at(const shoal_tensors *set, size_t i)
 {
+    SH_NEED_OR_NULL(set);
     return i < shoal_tensors_count(set) ? set->tensors.items[i]->tensor : NULL;
 }
 
 shoal_tensor *shoal_tensors_find(const shoal_tensors *set, const char *name)
 {
+    SH_NEED_OR_NULL(set);
+    SH_NEED_OR_NULL(name);
     const sh_named *n = set != NULL && name != NULL ? names_find(&set->tensors, name) : NULL;
     if (n == NULL) {
         (void)sh_fail(SHOAL_ENOENT, "there is no tensor '%s'", name != NULL ? name : "");
@@ -127,6 +130,9 @@ shoal_tensor *shoal_tensors_find(const shoal_tensors *set, const char *name)
 
 shoal_err shoal_tensors_add(shoal_tensors *set, const char *name, shoal_tensor *t)
 {
+    SH_NEED(set);
+    SH_NEED(name);
+    SH_NEED(t);
     if (set == NULL || name == NULL || t == NULL) {
         return sh_fail(SHOAL_EINVAL, "shoal_tensors_add: a set, a name and a tensor are wanted");
     }
@@ -143,6 +149,9 @@ shoal_err shoal_tensors_add(shoal_tensors *set, const char *name, shoal_tensor *
 
 shoal_err shoal_tensors_set_text(shoal_tensors *set, const char *name, const char *text)
 {
+    SH_NEED(set);
+    SH_NEED(name);
+    SH_NEED(text);
     if (set == NULL || name == NULL || text == NULL) {
         return sh_fail(SHOAL_EINVAL, "shoal_tensors_set_text: a set, a name and a text are wanted");
     }
@@ -162,6 +171,12 @@ shoal_err shoal_tensors_set_text(shoal_tensors *set, const char *name, const cha
 
 const char *shoal_tensors_text(const shoal_tensors *set, const char *name)
 {
+    if (!set) {
+        return NULL;
+    }
+    if (!name) {
+        return NULL;
+    }
     const sh_named *n = set != NULL && name != NULL ? names_find(&set->texts, name) : NULL;
     if (n == NULL) {
         (void)sh_fail(SHOAL_ENOENT, "there is no text '%s'", name != NULL ? name : "");

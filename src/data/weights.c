@@ -57,11 +57,24 @@ shoal_err sh_weights_take(const shoal_tensors *set, const char *path, shoal_modu
 
 shoal_err shoal_weights_read(const char *path, shoal_module *module)
 {
-    if (module == NULL) {
-        return sh_fail(SHOAL_EINVAL, "shoal_weights_read: no module");
-    }
+    SH_NEED(path);
+    SH_NEED(module);
     shoal_tensors *set = shoal_safetensors_read(path);
     shoal_err err = set != NULL ? sh_weights_take(set, path, module) : shoal_last_error();
+    shoal_tensors_destroy(set);
+    return err;
+}
+
+shoal_err shoal_weights_write(const char *path, const shoal_module *module)
+{
+    SH_NEED(path);
+    SH_NEED(module);
+    shoal_tensors *set = shoal_tensors_create();
+    shoal_err err = set ? SHOAL_OK : shoal_last_error();
+    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(module, &it) == SHOAL_OK;) {
+        err = shoal_tensors_add(set, it.name, it.tensor);
+    }
+    err = err == SHOAL_OK ? shoal_safetensors_write(path, set) : err;
     shoal_tensors_destroy(set);
     return err;
 }

@@ -67,6 +67,7 @@ const shoal_env_type *shoal_env_at(size_t i)
 
 const shoal_env_type *shoal_env_find(const char *name)
 {
+    SH_NEED_OR_NULL(name);
     pthread_mutex_lock(&registry.lock);
     const shoal_env_type *type = name != NULL ? find(name) : NULL;
     pthread_mutex_unlock(&registry.lock);
@@ -97,6 +98,7 @@ static shoal_err check(const shoal_env_type *type)
 
 shoal_err shoal_env_register(const shoal_env_type *type)
 {
+    SH_NEED(type);
     shoal_err err = check(type);
     if (err != SHOAL_OK) {
         return err;
@@ -114,6 +116,7 @@ shoal_err shoal_env_register(const shoal_env_type *type)
 
 shoal_env *shoal_env_create(const char *name, uint64_t seed)
 {
+    SH_NEED_OR_NULL(name);
     const shoal_env_type *type = shoal_env_find(name);
     if (type == NULL) {
         return NULL;
@@ -143,6 +146,8 @@ void shoal_env_destroy(shoal_env *env)
 
 shoal_err shoal_env_reset(shoal_env *env, float *out_observation)
 {
+    SH_NEED(env);
+    SH_NEED(out_observation);
     if (env == NULL || out_observation == NULL) {
         return sh_fail(SHOAL_EINVAL, "shoal_env_reset: the %s is NULL", env == NULL ? "environment" : "observation");
     }
@@ -173,6 +178,9 @@ static shoal_err check_step(const shoal_env *env, int64_t action, const float *o
 
 shoal_err shoal_env_step(shoal_env *env, int64_t action, float *out_observation, shoal_env_outcome *out_outcome)
 {
+    SH_NEED(env);
+    SH_NEED(out_observation);
+    SH_NEED(out_outcome);
     shoal_err err = check_step(env, action, out_observation, out_outcome);
     if (err != SHOAL_OK) {
         return err;
@@ -207,6 +215,9 @@ void *shoal_env_state(const shoal_env *env)
 
 double shoal_env_uniform(shoal_env *env, double low, double high)
 {
+    if (!env) {
+        return 0;
+    }
     double part = (double)(sh_random_next(&env->random) >> 11) * 0x1p-53; /* from 0 to below 1 */
     return low + part * (high - low);
 }

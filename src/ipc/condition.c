@@ -10,6 +10,8 @@
  * dies after it was notified and before it has the lock again leaves a notice that nobody acted on: recovery counts it in
  * the condition, and the next waiter whose slice is over hands it on. The lock itself is handed on by recovery. */
 #include "base/death.h"
+
+#include "base/error.h"
 #include "base/interrupt.h"
 #include "ipc/queue.h"
 #include "shm/slot.h"
@@ -271,5 +273,6 @@ shoal_err shoal_condition_notify(shoal_condition *condition, uint32_t count)
 
 shoal_err shoal_condition_notify_all(shoal_condition *condition)
 {
+    SH_NEED(condition);
     return shoal_condition_notify(condition, UINT32_MAX);
 }

@@ -8,6 +8,8 @@
  * stopped in the few instructions between its claim and OUT. */
 #include "ipc/delivery.h"
 
+#include "base/error.h"
+
 #include "base/clock.h"
 #include "base/death.h"
 #include "ipc/message_write.h"
@@ -498,6 +500,9 @@ static shoal_err get_message(shoal_block *q, int64_t timeout, sh_delivery *d, sh
 shoal_err shoal_queue_get_delivery(shoal_queue *queue, int64_t timeout, shoal_value **out_value,
                                    shoal_delivery *out_delivery)
 {
+    SH_NEED(queue);
+    SH_NEED(out_value);
+    SH_NEED(out_delivery);
     shoal_block *q = (shoal_block *)queue, *b = NULL;
     sh_delivery d = {.entry = NULL};
     if (out_value == NULL || out_delivery == NULL) {
@@ -560,16 +565,19 @@ static shoal_err end_public(shoal_delivery *delivery, const char *what, bool don
 
 shoal_err shoal_delivery_done(shoal_delivery *delivery)
 {
+    SH_NEED(delivery);
     return end_public(delivery, "shoal_delivery_done", true);
 }
 
 shoal_err shoal_delivery_return(shoal_delivery *delivery)
 {
+    SH_NEED(delivery);
     return end_public(delivery, "shoal_delivery_return", false);
 }
 
 shoal_err shoal_delivery_extend(shoal_delivery *delivery, int64_t time)
 {
+    SH_NEED(delivery);
     sh_delivery d = {.entry = NULL};
     shoal_err err = find_delivery(delivery, "shoal_delivery_extend", &d);
     if (err != SHOAL_OK) {

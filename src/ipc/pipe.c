@@ -2,6 +2,8 @@
  * are closed. So the other side reads to the end of what was sent and then learns that nobody will send more. */
 #include "ipc/queue.h"
 
+#include "base/error.h"
+
 #include "ipc/value.h"
 
 static sh_pipe_shm *shm_of(const shoal_block *end)
@@ -112,6 +114,7 @@ shoal_err sh_pipe_write_queue(shoal_pipe *end, shoal_queue **out_queue)
 
 shoal_err shoal_pipe_send(shoal_pipe *end, shoal_value *value, int64_t timeout)
 {
+    SH_NEED(value);
     shoal_queue *queue = NULL;
     shoal_err err = queue_of(end, 1, "shoal_pipe_send", &queue);
     if (err != SHOAL_OK) {
@@ -123,6 +126,7 @@ shoal_err shoal_pipe_send(shoal_pipe *end, shoal_value *value, int64_t timeout)
 
 shoal_err shoal_pipe_recv(shoal_pipe *end, int64_t timeout, shoal_value **out_value)
 {
+    SH_NEED(out_value);
     shoal_queue *queue = NULL;
     shoal_err err = queue_of(end, 0, "shoal_pipe_recv", &queue);
     return err == SHOAL_OK ? shoal_queue_get(queue, timeout, out_value) : err;
@@ -130,6 +134,9 @@ shoal_err shoal_pipe_recv(shoal_pipe *end, int64_t timeout, shoal_value **out_va
 
 shoal_err shoal_pipe_send_bytes(shoal_pipe *end, const void *bytes, size_t size, int64_t timeout)
 {
+    if (size > 0 && !bytes) {
+        return sh_null_error(__func__, "bytes");
+    }
     shoal_queue *queue = NULL;
     shoal_err err = queue_of(end, 1, "shoal_pipe_send_bytes", &queue);
     return err == SHOAL_OK ? shoal_queue_put_bytes(queue, bytes, size, timeout) : err;
@@ -137,6 +144,10 @@ shoal_err shoal_pipe_send_bytes(shoal_pipe *end, const void *bytes, size_t size,
 
 shoal_err shoal_pipe_recv_bytes(shoal_pipe *end, void *buffer, size_t capacity, int64_t timeout, size_t *out_size)
 {
+    if (capacity > 0 && !buffer) {
+        return sh_null_error(__func__, "buffer");
+    }
+    SH_NEED(out_size);
     shoal_queue *queue = NULL;
     shoal_err err = queue_of(end, 0, "shoal_pipe_recv_bytes", &queue);
     return err == SHOAL_OK ? shoal_queue_get_bytes(queue, buffer, capacity, timeout, out_size) : err;

@@ -1,5 +1,7 @@
 #include "ipc/queue.h"
 
+#include "base/error.h"
+
 #include "ipc/delivery.h"
 #include "ipc/message_write.h"
 #include "ipc/queue_core.h"
@@ -45,9 +47,7 @@ static shoal_err check_options(const shoal_queue_options *o)
 
 shoal_err shoal_queue_create_with(const shoal_queue_options *options, shoal_queue **out_queue)
 {
-    if (out_queue == NULL) {
-        return sh_null_error("shoal_queue_create", "out_queue");
-    }
+    SH_NEED(out_queue);
     const shoal_queue_options o = options != NULL ? *options : (shoal_queue_options){.bound = 0};
     shoal_err err = check_options(&o);
     if (err != SHOAL_OK) {
@@ -91,6 +91,7 @@ shoal_err shoal_queue_create_with(const shoal_queue_options *options, shoal_queu
 
 shoal_err shoal_queue_create(uint64_t bound, shoal_queue **out_queue)
 {
+    SH_NEED(out_queue);
     return shoal_queue_create_with(&(shoal_queue_options){.bound = bound}, out_queue);
 }
 
@@ -167,6 +168,7 @@ static shoal_err put_plain(shoal_block *q, sh_entry_kind kind, uint64_t word, in
 
 shoal_err shoal_queue_put_bytes(shoal_queue *queue, const void *bytes, size_t size, int64_t timeout)
 {
+    SH_NEED(queue);
     if (bytes == NULL && size > 0) {
         return sh_null_error("shoal_queue_put_bytes", "bytes");
     }
@@ -184,6 +186,7 @@ shoal_err shoal_queue_put_bytes(shoal_queue *queue, const void *bytes, size_t si
 
 shoal_err shoal_queue_put_block(shoal_queue *queue, shoal_block *block, int64_t timeout)
 {
+    SH_NEED(queue);
     if (block == NULL || sh_block_is_lost(block)) {
         return sh_block_require(block, SH_KIND_DATA, "shoal_queue_put_block");
     }
@@ -195,6 +198,7 @@ shoal_err shoal_queue_put_block(shoal_queue *queue, shoal_block *block, int64_t 
 
 shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block *block, int64_t timeout)
 {
+    SH_NEED(queue);
     if (block == NULL || sh_block_is_lost(block)) {
         return sh_block_require(block, SH_KIND_DATA, "shoal_queue_give_block");
     }
@@ -358,6 +362,10 @@ static __attribute__((noinline)) shoal_err get_bytes_slow(shoal_block *q, void *
 
 shoal_err shoal_queue_get_bytes(shoal_queue *queue, void *buffer, size_t capacity, int64_t timeout, size_t *out_size)
 {
+    SH_NEED(queue);
+    if (capacity > 0 && !buffer) {
+        return sh_null_error(__func__, "buffer");
+    }
     if (out_size == NULL) {
         return sh_null_error("shoal_queue_get_bytes", "out_size");
     }
@@ -372,6 +380,7 @@ shoal_err shoal_queue_get_bytes(shoal_queue *queue, void *buffer, size_t capacit
 
 shoal_err shoal_queue_get_block(shoal_queue *queue, int64_t timeout, shoal_block **out_block)
 {
+    SH_NEED(queue);
     if (out_block == NULL) {
         return sh_null_error("shoal_queue_get_block", "out_block");
     }

@@ -1,5 +1,7 @@
 /* Messages that are written in place: a raw message of the heap as a handle, before it is sent and after it was taken. */
 #include "ipc/message.h"
+
+#include "base/error.h"
 #include "ipc/message_write.h"
 #include "ipc/queue.h"
 #include "ipc/queue_core.h"
@@ -21,6 +23,7 @@ static shoal_err check(const shoal_message *message, const char *call)
 
 shoal_err shoal_message_create(size_t size, shoal_message **out_message)
 {
+    SH_NEED(out_message);
     shoal_block *b;
     sh_ctx *c = sh_enter();
     if (c == NULL) {
@@ -57,6 +60,8 @@ void shoal_message_destroy(shoal_message *message)
 
 shoal_err shoal_queue_give_message(shoal_queue *queue, shoal_message *message, int64_t timeout)
 {
+    SH_NEED(queue);
+    SH_NEED(message);
     shoal_err err = check(message, "shoal_queue_give_message");
     return err != SHOAL_OK
                ? err
@@ -66,6 +71,8 @@ shoal_err shoal_queue_give_message(shoal_queue *queue, shoal_message *message, i
 
 shoal_err shoal_queue_get_message(shoal_queue *queue, int64_t timeout, shoal_message **out_message)
 {
+    SH_NEED(queue);
+    SH_NEED(out_message);
     sh_taken t;
     size_t size;
     shoal_err err = sh_queue_get_word((shoal_block *)queue, SH_WANT_BYTES, SIZE_MAX, timeout, &t, &size);
@@ -89,6 +96,7 @@ shoal_err shoal_queue_get_message(shoal_queue *queue, int64_t timeout, shoal_mes
 
 shoal_err shoal_pipe_give_message(shoal_pipe *end, shoal_message *message, int64_t timeout)
 {
+    SH_NEED(message);
     shoal_queue *queue;
     shoal_err err = sh_pipe_write_queue(end, &queue);
     return err == SHOAL_OK ? shoal_queue_give_message(queue, message, timeout) : err;
@@ -96,6 +104,8 @@ shoal_err shoal_pipe_give_message(shoal_pipe *end, shoal_message *message, int64
 
 shoal_err shoal_pipe_recv_message(shoal_pipe *end, int64_t timeout, shoal_message **out_message)
 {
+    SH_NEED(end);
+    SH_NEED(out_message);
     shoal_queue *queue = sh_pipe_read_queue(end);
     return queue != NULL ? shoal_queue_get_message(queue, timeout, out_message) : shoal_last_error();
 }

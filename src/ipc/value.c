@@ -131,6 +131,7 @@ shoal_value *shoal_value_float(double d)
 
 shoal_value *shoal_value_string(const char *text)
 {
+    SH_NEED_OR_NULL(text);
     if (text == NULL) {
         (void)sh_fail(SHOAL_EINVAL, "a string value of NULL");
         return NULL;
@@ -146,6 +147,9 @@ shoal_value *shoal_value_string(const char *text)
 
 shoal_value *shoal_value_bytes(const void *bytes, size_t size)
 {
+    if (size > 0 && !bytes) {
+        return sh_null_in(__func__, "bytes");
+    }
     if (bytes == NULL && size > 0) {
         (void)sh_fail(SHOAL_EINVAL, "%zu bytes at NULL", size);
         return NULL;
@@ -155,6 +159,9 @@ shoal_value *shoal_value_bytes(const void *bytes, size_t size)
 
 shoal_value *shoal_value_foreign(uint32_t tag, const void *bytes, size_t size)
 {
+    if (size > 0 && !bytes) {
+        return sh_null_in(__func__, "bytes");
+    }
     if (bytes == NULL && size > 0) {
         (void)sh_fail(SHOAL_EINVAL, "%zu foreign bytes at NULL", size);
         return NULL;
@@ -441,6 +448,11 @@ shoal_value *shoal_list_add(shoal_value *list, shoal_value *member)
 
 shoal_value *shoal_map_set(shoal_value *map, const char *key, shoal_value *member)
 {
+    if (!key) {
+        shoal_value_destroy(map);
+        shoal_value_destroy(member);
+        return sh_null_in(__func__, "key");
+    }
     if (!may_join(map, SHOAL_MAP, member)) {
         return NULL;
     }
@@ -513,6 +525,7 @@ void sh_value_consume(shoal_value *value)
 
 shoal_value *shoal_value_keep(shoal_value *value)
 {
+    SH_NEED_OR_NULL(value);
     if (value == NULL || sh_value_check_free(value) != SHOAL_OK) {
         return NULL;
     }
@@ -549,9 +562,7 @@ static bool copy_members(const shoal_value *from, shoal_value *to)
 
 shoal_value *shoal_value_copy(const shoal_value *value)
 {
-    if (value == NULL) {
-        return NULL;
-    }
+    SH_NEED_OR_NULL(value);
     if (value->type == SHOAL_STRING || value->type == SHOAL_BYTES) {
         return sh_value_text(value->type, value->text, value->size);
     }

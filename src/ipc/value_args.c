@@ -36,6 +36,8 @@ static shoal_err missing(const shoal_value *args, const char *key, const char *c
 
 shoal_err shoal_arg_bool(const shoal_value *args, const char *key, bool *out_bool)
 {
+    SH_NEED(args);
+    SH_NEED(out_bool);
     const shoal_value *value = sh_arg_find(args, key);
     if (value == NULL) {
         return missing(args, key, "shoal_arg_bool");
@@ -45,6 +47,8 @@ shoal_err shoal_arg_bool(const shoal_value *args, const char *key, bool *out_boo
 
 shoal_err shoal_arg_int(const shoal_value *args, const char *key, int64_t *out_int)
 {
+    SH_NEED(args);
+    SH_NEED(out_int);
     const shoal_value *value = sh_arg_find(args, key);
     if (value == NULL) {
         return missing(args, key, "shoal_arg_int");
@@ -54,6 +58,8 @@ shoal_err shoal_arg_int(const shoal_value *args, const char *key, int64_t *out_i
 
 shoal_err shoal_arg_uint(const shoal_value *args, const char *key, uint64_t *out_uint)
 {
+    SH_NEED(args);
+    SH_NEED(out_uint);
     const shoal_value *value = sh_arg_find(args, key);
     if (value == NULL) {
         return missing(args, key, "shoal_arg_uint");
@@ -63,6 +69,8 @@ shoal_err shoal_arg_uint(const shoal_value *args, const char *key, uint64_t *out
 
 shoal_err shoal_arg_float(const shoal_value *args, const char *key, double *out_float)
 {
+    SH_NEED(args);
+    SH_NEED(out_float);
     const shoal_value *value = sh_arg_find(args, key);
     if (value == NULL) {
         return missing(args, key, "shoal_arg_float");

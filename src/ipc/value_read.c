@@ -71,6 +71,7 @@ static shoal_err refuse_number(const shoal_value *value, const char *wanted, con
 
 shoal_err shoal_value_as_bool(const shoal_value *value, bool *out_bool)
 {
+    SH_NEED(out_bool);
     if (value == NULL || value->type != SHOAL_BOOL) {
         return refuse_number(value, "bool", "shoal_value_as_bool");
     }
@@ -80,6 +81,7 @@ shoal_err shoal_value_as_bool(const shoal_value *value, bool *out_bool)
 
 shoal_err shoal_value_as_int(const shoal_value *value, int64_t *out_int)
 {
+    SH_NEED(out_int);
     if (value != NULL && value->type == SHOAL_INT) {
         *out_int = value->as.integer;
         return SHOAL_OK;
@@ -94,6 +96,7 @@ shoal_err shoal_value_as_int(const shoal_value *value, int64_t *out_int)
 
 shoal_err shoal_value_as_uint(const shoal_value *value, uint64_t *out_uint)
 {
+    SH_NEED(out_uint);
     if (value != NULL && (value->type == SHOAL_UINT || (value->type == SHOAL_INT && value->as.integer >= 0))) {
         *out_uint = value->as.natural;
         return SHOAL_OK;
@@ -108,6 +111,7 @@ shoal_err shoal_value_as_uint(const shoal_value *value, uint64_t *out_uint)
 
 shoal_err shoal_value_as_float(const shoal_value *value, double *out_float)
 {
+    SH_NEED(out_float);
     if (value == NULL) {
         return refuse_number(value, "float", "shoal_value_as_float");
     }
@@ -245,6 +249,7 @@ const char *shoal_value_key_at(const shoal_value *map, size_t i)
 
 const shoal_value *shoal_value_find(const shoal_value *map, const char *key)
 {
+    SH_NEED_OR_NULL(key);
     if (!is(map, SHOAL_MAP, "shoal_value_find")) {
         return NULL;
     }
@@ -371,10 +376,11 @@ static void write_value(writer *w, const shoal_value *value)
 
 size_t shoal_value_format(const shoal_value *value, char *buffer, size_t capacity)
 {
+    if (capacity > 0 && !buffer) {
+        return 0;
+    }
     writer w = {.buffer = buffer, .capacity = capacity};
-    if (value == NULL) {
-        (void)sh_null_in("shoal_value_format", "the value");
-    } else {
+    if (value != NULL) {
         write_value(&w, value);
     }
     if (capacity == 0) {

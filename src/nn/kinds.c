@@ -72,6 +72,7 @@ static shoal_err append(const shoal_module_type *type)
 
 shoal_err shoal_module_register(const shoal_module_type *type)
 {
+    SH_NEED(type);
     if (!type || !type->name || !type->forward) {
         return sh_fail(SHOAL_EINVAL, "a kind of module needs a name and a forward function");
     }

@@ -21,6 +21,7 @@ static shoal_err check_type(const shoal_module_type *type, size_t count, const d
 
 shoal_module *shoal_module_create(const shoal_module_type *type, size_t count, const double *settings)
 {
+    SH_NEED_OR_NULL(type);
     if (check_type(type, count, settings) != SHOAL_OK) {
         return NULL;
     }
@@ -197,6 +198,8 @@ static shoal_err add_entry(shoal_module *m, const char *name, shoal_tensor *t, b
 
 shoal_err shoal_module_add_parameter(shoal_module *module, const char *name, shoal_tensor *t)
 {
+    SH_NEED(module);
+    SH_NEED(name);
     shoal_err err = add_entry(module, name, t, false);
     if (err == SHOAL_OK && shoal_dtype_is_float(t->dtype)) {
         t->requires_grad = true;
@@ -207,6 +210,8 @@ shoal_err shoal_module_add_parameter(shoal_module *module, const char *name, sho
 
 shoal_err shoal_module_add_buffer(shoal_module *module, const char *name, shoal_tensor *t)
 {
+    SH_NEED(module);
+    SH_NEED(name);
     shoal_err err = add_entry(module, name, t, true);
     shoal_tensor_release(t);
     return err;
@@ -237,6 +242,8 @@ static shoal_err append_child(shoal_module *m, const char *name, shoal_module *c
 
 shoal_err shoal_module_add_child(shoal_module *module, const char *name, shoal_module *child)
 {
+    SH_NEED(module);
+    SH_NEED(name);
     if (!child) {
         return sh_null_error("shoal_module_add_child", "child");
     }
@@ -376,6 +383,8 @@ static shoal_err no_such(const shoal_module *module, const char *what, const cha
 
 shoal_tensor *shoal_module_get(const shoal_module *module, const char *name)
 {
+    SH_NEED_OR_NULL(module);
+    SH_NEED_OR_NULL(name);
     const sh_entry *e = module && name ? find_entry(module, name) : NULL;
     if (!e) {
         (void)no_such(module, "parameter or buffer", name);
@@ -385,6 +394,8 @@ shoal_tensor *shoal_module_get(const shoal_module *module, const char *name)
 
 shoal_module *shoal_module_child(const shoal_module *module, const char *name)
 {
+    SH_NEED_OR_NULL(module);
+    SH_NEED_OR_NULL(name);
     const char *last = name;
     shoal_module *m = module && name ? follow(module, name, &last) : NULL;
     shoal_module *child = m ? own_child(m, last, strlen(last)) : NULL;
@@ -396,11 +407,13 @@ shoal_module *shoal_module_child(const shoal_module *module, const char *name)
 
 shoal_tensor *shoal_module_parameter_at(const shoal_module *module, size_t i)
 {
+    SH_NEED_OR_NULL(module);
     return module && i < module->parameters ? module->entries[i].tensor : NULL;
 }
 
 shoal_module *shoal_module_child_at(const shoal_module *module, size_t i)
 {
+    SH_NEED_OR_NULL(module);
     return module && i < module->child_count ? module->children[i].module : NULL;
 }
 

@@ -130,8 +130,8 @@ START_TEST(kinds_are_checked)
     static const shoal_module_type linear = {.name = "Linear", .forward = scaler_forward};
     double many[SHOAL_MODULE_SETTINGS + 1] = {0};
     ck_assert_ptr_null(shoal_module_create(NULL, 0, NULL));
-    ck_failed(SHOAL_EINVAL, "name");
     ck_assert_ptr_null(shoal_module_create(&nameless, 0, NULL));
+    ck_failed(SHOAL_EINVAL, "name");
     ck_assert_ptr_null(shoal_module_create(&still, 0, NULL));
     ck_failed(SHOAL_EINVAL, "forward");
     ck_assert_ptr_null(shoal_module_create(&scaler, COUNT(many), many));

@@ -211,6 +211,9 @@ static void destroy_all(size_t count, shoal_module *const *modules)
 
 shoal_module *shoal_sequential_create(size_t count, shoal_module *const *children)
 {
+    if (count > 0 && !children) {
+        return sh_null_in(__func__, "children");
+    }
     shoal_module *m = NULL;
     bool complete = count == 0 || children;
     for (size_t i = 0; complete && i < count; i++) {

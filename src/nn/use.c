@@ -8,6 +8,8 @@
 
 shoal_tensor *shoal_module_forward(shoal_module *module, shoal_tensor *x)
 {
+    SH_NEED_OR_NULL(module);
+    SH_NEED_OR_NULL(x);
     if (!module || !x) {
         if (!module && x) {
             (void)sh_fail(SHOAL_EINVAL, "shoal_module_forward: the module is NULL");
@@ -111,6 +113,8 @@ static shoal_err check_same_names(const shoal_module *to, const shoal_module *fr
 
 shoal_err shoal_module_copy(shoal_module *to, const shoal_module *from)
 {
+    SH_NEED(to);
+    SH_NEED(from);
     if (!to || !from) {
         return sh_fail(SHOAL_EINVAL, "shoal_module_copy: the module to copy %s is NULL", to ? "from" : "to");
     }

@@ -84,10 +84,12 @@ static shoal_optimizer *create(const sh_optim_kind *kind, shoal_module *module, 
 
 shoal_optimizer *shoal_adam_create_with(shoal_module *module, const shoal_adam_options *options)
 {
+    SH_NEED_OR_NULL(module);
     return create(&adam, module, options, false);
 }
 
 shoal_optimizer *shoal_adamw_create_with(shoal_module *module, const shoal_adam_options *options)
 {
+    SH_NEED_OR_NULL(module);
     return create(&adamw, module, options, true);
 }

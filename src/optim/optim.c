@@ -125,9 +125,7 @@ static shoal_err prepare_slot(const shoal_optimizer *o, sh_slot *slot)
 
 shoal_err shoal_optimizer_prepare(shoal_optimizer *optimizer)
 {
-    if (!optimizer) {
-        return sh_fail(SHOAL_EINVAL, "the optimiser is NULL");
-    }
+    SH_NEED(optimizer);
     shoal_err err = SHOAL_OK;
     for (size_t i = 0; err == SHOAL_OK && i < optimizer->count; i++) {
         if (optimizer->slots[i].parameter->requires_grad) {
@@ -189,6 +187,9 @@ static bool fits(const shoal_optimizer *o, const sh_slot *slot, int state, const
 
 shoal_err shoal_optimizer_adopt(shoal_optimizer *optimizer, const char *name, shoal_tensor *t)
 {
+    SH_NEED(optimizer);
+    SH_NEED(name);
+    SH_NEED(t);
     if (!optimizer || !name) {
         return sh_fail(SHOAL_EINVAL, "the %s is NULL", optimizer ? "name" : "optimiser");
     }
@@ -275,6 +276,7 @@ static shoal_err step_slot(shoal_optimizer *o, sh_slot *slot)
 
 shoal_err shoal_optimizer_step(shoal_optimizer *optimizer)
 {
+    SH_NEED(optimizer);
     shoal_err err = optimizer ? SHOAL_OK : sh_fail(SHOAL_EINVAL, "the optimiser is NULL");
     for (size_t i = 0; err == SHOAL_OK && i < optimizer->count; i++) {
         err = step_slot(optimizer, &optimizer->slots[i]);

@@ -57,6 +57,7 @@ static shoal_err rmsprop_check(const shoal_rmsprop_options *o)
 
 shoal_optimizer *shoal_rmsprop_create_with(shoal_module *module, const shoal_rmsprop_options *options)
 {
+    SH_NEED_OR_NULL(module);
     shoal_rmsprop_options o = options ? *options : (shoal_rmsprop_options){0};
     o.lr = o.lr == 0 ? 0.01 : o.lr;
     o.alpha = sh_optim_default(o.alpha, 0.99);

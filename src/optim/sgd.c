@@ -56,6 +56,7 @@ static shoal_err sgd_check(const shoal_sgd_options *o)
 
 shoal_optimizer *shoal_sgd_create_with(shoal_module *module, const shoal_sgd_options *options)
 {
+    SH_NEED_OR_NULL(module);
     shoal_sgd_options o = options ? *options : (shoal_sgd_options){0};
     o.lr = o.lr == 0 ? 0.001 : o.lr;
     if (sgd_check(&o) != SHOAL_OK) {

@@ -1,6 +1,8 @@
 /* A child's life: it takes its slot, finds its record and its function, runs it, writes down how it went, leaves. */
 #include "proc/child.h"
 
+#include "base/error.h"
+
 #include "base/log.h"
 #include "ipc/message.h"
 #include "ipc/value.h"

@@ -1,5 +1,7 @@
 /* shoal_spawn: the ranks of one job. They end together: when one fails, the others are ended. */
 #include "base/interrupt.h"
+
+#include "base/error.h"
 #include "ipc/value.h"
 #include "proc/pidfd.h"
 #include "proc/sentinel.h"
@@ -185,6 +187,10 @@ static shoal_err run_group(group *g, shoal_target target, int n, const shoal_val
 shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args, const shoal_process_options *options,
                            shoal_value **results)
 {
+    if (!target) {
+        shoal_value_destroy(args);
+        return sh_null_error(__func__, "target");
+    }
     static const shoal_process_options none;
     shoal_err err = n < 0 ? sh_fail(SHOAL_EINVAL, "%d processes", n) : sh_value_check_free(args);
     for (int i = 0; results != NULL && i < n; i++) {
@@ -212,5 +218,9 @@ shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args, const 
 
 shoal_err shoal_spawn(shoal_target target, int n, shoal_value *args)
 {
+    if (!target) {
+        shoal_value_destroy(args);
+        return sh_null_error(__func__, "target");
+    }
     return shoal_spawn_with(target, n, args, NULL, NULL);
 }

@@ -1,5 +1,7 @@
 /* What the caller of a pool has in hands: futures and iterators. */
 #include "base/clock.h"
+
+#include "base/error.h"
 #include "base/interrupt.h"
 #include "ipc/value.h"
 #include "proc/pool.h"
@@ -173,6 +175,19 @@ static size_t choose_chunk(const shoal_pool *pool, const shoal_value *list, size
 
 shoal_err shoal_pool_apply_async(shoal_pool *pool, shoal_task task, shoal_value *arg, shoal_future **out_future)
 {
+    if (!pool) {
+        shoal_value_destroy(arg);
+        return sh_null_error(__func__, "pool");
+    }
+    if (!task) {
+        shoal_value_destroy(arg);
+        return sh_null_error(__func__, "task");
+    }
+    SH_NEED(arg);
+    if (!out_future) {
+        shoal_value_destroy(arg);
+        return sh_null_error(__func__, "out_future");
+    }
     sh_job *job;
     shoal_err err = arg == NULL || pool == NULL        ? refuse_missing(pool, "shoal_pool_apply")
                     : arg->owner == SH_OWNER_CONTAINER ? sh_value_check_free(arg)
@@ -187,6 +202,19 @@ shoal_err shoal_pool_apply_async(shoal_pool *pool, shoal_task task, shoal_value 
 shoal_err shoal_pool_map_async(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk,
                                shoal_future **out_future)
 {
+    if (!pool) {
+        shoal_value_destroy(list);
+        return sh_null_error(__func__, "pool");
+    }
+    if (!task) {
+        shoal_value_destroy(list);
+        return sh_null_error(__func__, "task");
+    }
+    SH_NEED(list);
+    if (!out_future) {
+        shoal_value_destroy(list);
+        return sh_null_error(__func__, "out_future");
+    }
     sh_job *job;
     chunk = choose_chunk(pool, list, chunk);
     shoal_err err = submit_list(pool, task, list, chunk, "shoal_pool_map", &job);
@@ -296,6 +324,19 @@ static shoal_err get_and_destroy(shoal_future *future, shoal_value **out_result)
 
 shoal_err shoal_pool_apply(shoal_pool *pool, shoal_task task, shoal_value *arg, shoal_value **out_result)
 {
+    if (!pool) {
+        shoal_value_destroy(arg);
+        return sh_null_error(__func__, "pool");
+    }
+    SH_NEED(arg);
+    if (!task) {
+        shoal_value_destroy(arg);
+        return sh_null_error(__func__, "task");
+    }
+    if (!out_result) {
+        shoal_value_destroy(arg);
+        return sh_null_error(__func__, "out_result");
+    }
     shoal_future *future;
     shoal_err err = shoal_pool_apply_async(pool, task, arg, &future);
     return err != SHOAL_OK ? err : get_and_destroy(future, out_result);
@@ -303,6 +344,19 @@ shoal_err shoal_pool_apply(shoal_pool *pool, shoal_task task, shoal_value *arg, 
 
 shoal_err shoal_pool_map(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk, shoal_value **out_results)
 {
+    if (!pool) {
+        shoal_value_destroy(list);
+        return sh_null_error(__func__, "pool");
+    }
+    if (!task) {
+        shoal_value_destroy(list);
+        return sh_null_error(__func__, "task");
+    }
+    SH_NEED(list);
+    if (!out_results) {
+        shoal_value_destroy(list);
+        return sh_null_error(__func__, "out_results");
+    }
     shoal_future *future;
     shoal_err err = shoal_pool_map_async(pool, task, list, chunk, &future);
     return err != SHOAL_OK ? err : get_and_destroy(future, out_results);
@@ -313,6 +367,15 @@ shoal_err shoal_pool_map(shoal_pool *pool, shoal_task task, shoal_value *list, s
 shoal_err shoal_pool_imap(shoal_pool *pool, shoal_task task, shoal_value *list, bool ordered,
                           shoal_iterator **out_iterator)
 {
+    if (!task) {
+        shoal_value_destroy(list);
+        return sh_null_error(__func__, "task");
+    }
+    SH_NEED(list);
+    if (!out_iterator) {
+        shoal_value_destroy(list);
+        return sh_null_error(__func__, "out_iterator");
+    }
     sh_job *job;
     shoal_err err = submit_list(pool, task, list, 1, "shoal_pool_imap", &job);
     if (err == SHOAL_OK) {

@@ -1,6 +1,8 @@
 /* A pool's life: making it, closing, joining, terminating. */
 #include "proc/pool.h"
 
+#include "base/error.h"
+
 #include "base/clock.h"
 #include "base/fork.h"
 #include "base/interrupt.h"
@@ -143,6 +145,7 @@ static shoal_err set_up(shoal_pool *pool, const shoal_pool_options *o)
 
 shoal_err shoal_pool_create(const shoal_pool_options *options, shoal_pool **out_pool)
 {
+    SH_NEED(out_pool);
     static const shoal_pool_options none;
     const shoal_pool_options *o = options != NULL ? options : &none;
     shoal_pool *pool = NULL;

@@ -1,5 +1,7 @@
 #include "proc/process.h"
 
+#include "base/error.h"
+
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "ipc/message.h"
@@ -203,6 +205,14 @@ shoal_err sh_process_make(sh_start_method method, const sh_launch *wanted, const
 shoal_err shoal_process_start(shoal_target target, shoal_value *args, const shoal_process_options *options,
                               shoal_process **out_process)
 {
+    if (!target) {
+        shoal_value_destroy(args);
+        return sh_null_error(__func__, "target");
+    }
+    if (!out_process) {
+        shoal_value_destroy(args);
+        return sh_null_error(__func__, "out_process");
+    }
     shoal_err err = sh_value_check_free(args);
     if (err == SHOAL_OK) {
         err = sh_process_begin(target, args, options, out_process);
@@ -389,11 +399,13 @@ shoal_err shoal_process_signal(shoal_process *process, int signal)
 
 shoal_err shoal_process_terminate(shoal_process *process)
 {
+    SH_NEED(process);
     return shoal_process_signal(process, SIGTERM);
 }
 
 shoal_err shoal_process_kill(shoal_process *process)
 {
+    SH_NEED(process);
     return shoal_process_signal(process, SIGKILL);
 }
 

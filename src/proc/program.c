@@ -9,6 +9,8 @@
  * and removes the variable, so that its own children inherit neither.
  */
 #include "ipc/value.h"
+
+#include "base/error.h"
 #include "proc/child.h"
 #include "proc/registry.h"
 #include "proc/sentinel.h"
@@ -140,6 +142,18 @@ static shoal_err check(const char *path, char *const argv[], const shoal_process
 shoal_err shoal_process_start_program(const char *path, char *const argv[], shoal_value *args,
                                       const shoal_process_options *options, shoal_process **out_process)
 {
+    if (!path) {
+        shoal_value_destroy(args);
+        return sh_null_error(__func__, "path");
+    }
+    if (!argv) {
+        shoal_value_destroy(args);
+        return sh_null_error(__func__, "argv");
+    }
+    if (!out_process) {
+        shoal_value_destroy(args);
+        return sh_null_error(__func__, "out_process");
+    }
     static const shoal_process_options none;
     shoal_err err = check(path, argv, options);
     if (err == SHOAL_OK) {

@@ -1,6 +1,8 @@
 /* shoal_fork: a fork that returns on both sides, with hooks of the caller's around it. */
 #include "proc/process.h"
 
+#include "base/error.h"
+
 #include <shoal/binding.h>
 
 static void call(void (*hook)(void *context), void *context)
@@ -12,6 +14,7 @@ static void call(void (*hook)(void *context), void *context)
 
 shoal_err shoal_fork(const shoal_fork_options *options, shoal_process **out_process)
 {
+    SH_NEED(out_process);
     static const shoal_fork_options none;
     static const shoal_process_options plain;
     const shoal_fork_options *o = options != NULL ? options : &none;

@@ -210,6 +210,7 @@ shoal_module *sh_module_of_record(shoal_block *record)
 
 shoal_value *shoal_value_module(shoal_module *module)
 {
+    SH_NEED_OR_NULL(module);
     shoal_block *record;
     if (!module || sh_module_describe(module, &record) != SHOAL_OK) {
         return NULL;
@@ -238,6 +239,7 @@ shoal_module *shoal_value_as_module(const shoal_value *value)
 
 shoal_value *shoal_module_state_dict(shoal_module *module)
 {
+    SH_NEED_OR_NULL(module);
     shoal_named it = {0};
     shoal_value *state = module ? shoal_value_map() : NULL;
     while (state && shoal_module_next(module, &it) == SHOAL_OK) {

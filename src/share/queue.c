@@ -7,6 +7,7 @@
 
 shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout)
 {
+    SH_NEED(queue);
     shoal_block *description = NULL;
     shoal_err err = t ? sh_tensor_describe(t, &description) : sh_null_error("shoal_queue_put_tensor", "t");
     return err == SHOAL_OK ? shoal_queue_put_block(queue, description, timeout) : err;
@@ -22,6 +23,7 @@ static bool is_only_way(const shoal_tensor *t, const shoal_block *d)
 
 shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout)
 {
+    SH_NEED(queue);
     shoal_block *description = NULL;
     shoal_err err = t ? sh_tensor_describe(t, &description) : sh_null_error("shoal_queue_give_tensor", "t");
     if (err == SHOAL_OK &&
@@ -36,6 +38,8 @@ shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tensor *t, int64_t t
 
 shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tensor **out_tensor)
 {
+    SH_NEED(queue);
+    SH_NEED(out_tensor);
     shoal_block *description;
     if (!sh_queue_get_block_quick((shoal_block *)queue, SH_KIND_TENSOR, timeout, &description)) {
         sh_taken taken;

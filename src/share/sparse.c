@@ -23,6 +23,11 @@ static shoal_sparse *make(shoal_sparse from)
 shoal_sparse *shoal_sparse_coo(shoal_tensor *indices, shoal_tensor *values, int ndim, const int64_t *shape,
                                bool coalesced)
 {
+    SH_NEED_OR_NULL(indices);
+    SH_NEED_OR_NULL(values);
+    if (ndim > 0 && !shape) {
+        return sh_null_in(__func__, "shape");
+    }
     if (!indices || !values) {
         return NULL;
     }
@@ -51,6 +56,9 @@ shoal_sparse *shoal_sparse_coo(shoal_tensor *indices, shoal_tensor *values, int 
 shoal_sparse *shoal_sparse_csr(shoal_tensor *starts, shoal_tensor *columns, shoal_tensor *values, int64_t rows,
                                int64_t columns_count)
 {
+    SH_NEED_OR_NULL(starts);
+    SH_NEED_OR_NULL(columns);
+    SH_NEED_OR_NULL(values);
     if (!starts || !columns || !values) {
         return NULL;
     }
@@ -84,36 +92,51 @@ void shoal_sparse_destroy(shoal_sparse *s)
 
 shoal_layout shoal_sparse_layout(const shoal_sparse *s)
 {
+    if (!s) {
+        return (shoal_layout)0;
+    }
     return s->layout;
 }
 
 int shoal_sparse_ndim(const shoal_sparse *s)
 {
+    if (!s) {
+        return 0;
+    }
     return s->ndim;
 }
 
 const int64_t *shoal_sparse_shape(const shoal_sparse *s)
 {
+    if (!s) {
+        return NULL;
+    }
     return s->shape;
 }
 
 bool shoal_sparse_is_coalesced(const shoal_sparse *s)
 {
+    if (!s) {
+        return false;
+    }
     return s->coalesced;
 }
 
 shoal_tensor *shoal_sparse_indices(const shoal_sparse *s)
 {
+    SH_NEED_OR_NULL(s);
     return s->indices;
 }
 
 shoal_tensor *shoal_sparse_starts(const shoal_sparse *s)
 {
+    SH_NEED_OR_NULL(s);
     return s->starts;
 }
 
 shoal_tensor *shoal_sparse_values(const shoal_sparse *s)
 {
+    SH_NEED_OR_NULL(s);
     return s->values;
 }
 
@@ -191,9 +214,7 @@ static shoal_err fill_dense(const shoal_sparse *s, shoal_tensor *dense, const in
 
 shoal_tensor *shoal_sparse_to_dense(const shoal_sparse *s)
 {
-    if (!s) {
-        return NULL;
-    }
+    SH_NEED_OR_NULL(s);
     shoal_tensor *dense = shoal_zeros(s->values->dtype, s->ndim, s->shape);
     int64_t *indices = dense ? read_indices(s->indices) : NULL;
     int64_t *starts = indices && s->starts ? read_indices(s->starts) : NULL;
@@ -218,6 +239,9 @@ static int64_t *places(shoal_tensor *t, int64_t *out_count)
     uint8_t *set = flags ? malloc((size_t)flags->count + 1) : NULL;
     int64_t *out = set ? malloc(((size_t)flags->count + 1) * sizeof *out) : NULL;
     int64_t n = 0;
+    if (flags && !out) {
+        (void)sh_fail(SHOAL_ENOMEM, "no room for the places of %lld elements", (long long)flags->count);
+    }
     if (out && shoal_tensor_read(flags, set, (size_t)flags->count) == SHOAL_OK) {
         for (int64_t i = 0; i < flags->count; i++) {
             if (set[i]) {
@@ -276,9 +300,7 @@ static shoal_sparse *csr_of_places(shoal_tensor *t, const int64_t *at, int64_t n
 
 shoal_sparse *shoal_sparse_from_dense(shoal_tensor *t, shoal_layout layout)
 {
-    if (!t) {
-        return NULL;
-    }
+    SH_NEED_OR_NULL(t);
     if (t->ndim == 0 || (layout == SHOAL_CSR && t->ndim != 2)) {
         sh_text text;
         (void)sh_fail(SHOAL_EINVAL, "%s cannot be sparse %s", sh_tensor_text(&text, t),

@@ -34,6 +34,7 @@ void *sh_value_keep(const shoal_value *value, void *made, void (*drop)(sh_made_o
 
 shoal_value *shoal_value_tensor(shoal_tensor *t)
 {
+    SH_NEED_OR_NULL(t);
     shoal_block *description;
     if (!t || sh_tensor_describe(t, &description) != SHOAL_OK) {
         return NULL;
@@ -43,6 +44,7 @@ shoal_value *shoal_value_tensor(shoal_tensor *t)
 
 shoal_value *shoal_value_sparse(shoal_sparse *s)
 {
+    SH_NEED_OR_NULL(s);
     shoal_block *record;
     if (!s || sh_sparse_describe(s, &record) != SHOAL_OK) {
         return NULL;

@@ -1,6 +1,8 @@
 /* The audit: every invariant of layout.h, by walking the whole world. For tests and tools; nobody else may be at
  * work meanwhile. */
 #include "os/memory.h"
+
+#include "base/error.h"
 #include "shm/commit.h"
 #include "shm/heap.h"
 #include "shm/kind.h"
@@ -203,20 +205,22 @@ static void check_sum(audit *a, uint64_t id, const sh_found *f, uint64_t word)
 
 shoal_err shoal_world_audit(shoal_audit *out_audit)
 {
+    SH_NEED(out_audit);
     sh_ctx *c = sh_enter();
     if (c == NULL) {
         return shoal_last_error();
     }
-    audit a = {.out = out_audit};
-    memset(out_audit, 0, sizeof *out_audit);
+    shoal_audit found = {0};
+    audit a = {.out = &found};
     shoal_err err = SHOAL_OK;
     if (make_tallies(&a)) {
         walk_slots(&a);
         each_block(&a, look_inside);
         each_block(&a, check_sum);
-        if (out_audit->first[0] != 0) {
-            err = sh_fail(SHOAL_ECORRUPT, "audit: %s", out_audit->first);
+        if (found.first[0] != 0) {
+            err = sh_fail(SHOAL_ECORRUPT, "audit: %s", found.first);
         }
+        *out_audit = found;
     } else {
         err = sh_fail(SHOAL_ENOMEM, "no memory for the audit");
     }
@@ -246,6 +250,7 @@ static void count_live(shoal_world_info *info, uint32_t spans)
 
 shoal_err shoal_world_info_get(shoal_world_info *out_info)
 {
+    SH_NEED(out_info);
     sh_ctx *c = sh_enter();
     if (c == NULL) {
         return shoal_last_error();

@@ -1,6 +1,8 @@
 /* Finding worlds: by the memory files that running processes of this user hold open. No registry, so nothing can be
  * stale. The kernel lets us look into /proc/PID/fd of our own processes only. */
 #include "os/fd.h"
+
+#include "base/error.h"
 #include "os/memory.h"
 #include "os/process.h"
 #include "shm/slot.h"
@@ -73,6 +75,7 @@ static bool find_by_name(const char *path, const char *name, void *context)
 
 shoal_err shoal_world_join(const char *name)
 {
+    SH_NEED(name);
     search s = {.name = name, .fd = -1};
     if (name == NULL || name[0] == 0) {
         return sh_fail(SHOAL_EINVAL, "join: no name");
@@ -215,6 +218,7 @@ static bool show_file(const char *path, const char *name, void *context)
 
 shoal_err shoal_world_list(bool (*each)(const shoal_ps_entry *entry, void *context), void *context)
 {
+    SH_NEED(each);
     listing l = {.each = each, .context = context};
     each_world_fd(show_file, &l);
     free(l.seen);

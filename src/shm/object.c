@@ -1,5 +1,7 @@
 /* Handles from outside: the public calls, and what every kind of object asks of its handle. */
 #include "base/log.h"
+
+#include "base/error.h"
 #include "shm/block.h"
 
 #include <string.h>
@@ -107,6 +109,7 @@ shoal_err shoal_block_create(size_t size, shoal_block **out_block)
 
 shoal_err shoal_block_create_zeroed(size_t size, shoal_block **out_block)
 {
+    SH_NEED(out_block);
     return create(size, true, out_block);
 }
 

@@ -93,6 +93,7 @@ static void *host_copy(const shoal_tensor *t, shoal_dtype dtype)
 
 shoal_err shoal_tensor_read(const shoal_tensor *t, void *out, size_t size)
 {
+    SH_NEED(out);
     if (!t) {
         return sh_null_error("shoal_tensor_read", "t");
     }

@@ -3,6 +3,8 @@
  * Two walks over the elements that are shown: the first finds how wide they are and how to write them, the second writes. */
 #include "tensor/tensor.h"
 
+#include "base/error.h"
+
 #include "kernels/cpu/half.h"
 
 #include <math.h>
@@ -254,6 +256,9 @@ static void end(const printer *p)
 
 size_t shoal_tensor_format(const shoal_tensor *t, char *buffer, size_t capacity)
 {
+    if (capacity > 0 && !buffer) {
+        return 0;
+    }
     printer p = {.t = t, .buffer = buffer, .capacity = capacity, .shortened = t && t->count > SHOWN_WHOLE};
     if (!t) {
         put(&p, "NULL");

@@ -2,14 +2,19 @@
 #include "tensor/tensor.h"
 
 #include "base/error.h"
+#include "base/log.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
+/* A thread that releases nothing is told once, when it holds so much. */
+#define MANY_RESULTS ((size_t)1 << 20)
+#define MANY_BYTES ((size_t)1 << 30)
+
 typedef struct scope {
     shoal_tensor **items;
     size_t count, room;
-    bool watched;
+    bool watched, warned;
 } scope;
 
 static _Thread_local scope mine __attribute__((tls_model("initial-exec")));
@@ -29,8 +34,26 @@ static void make_key(void)
     (void)pthread_key_create(&end_key, thread_ended);
 }
 
+/* Looked at when the stack doubles, so it costs little. Views count what they look at. */
+static void warn_of_many(void)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < mine.count; i++) {
+        bytes += mine.items[i]->storage->size;
+    }
+    if (mine.count >= MANY_RESULTS || bytes >= MANY_BYTES) {
+        mine.warned = true;
+        sh_log("a thread holds %zu results of tensor functions, about %zu MiB, and has released none: take "
+               "shoal_scope_mark before a step and call shoal_scope_release with it after the step",
+               mine.count, bytes >> 20);
+    }
+}
+
 static bool grow(void)
 {
+    if (!mine.warned) {
+        warn_of_many();
+    }
     size_t room = mine.room > 0 ? mine.room * 2 : 256;
     shoal_tensor **fresh = realloc(mine.items, room * sizeof(shoal_tensor *));
     if (!fresh) {

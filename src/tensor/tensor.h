@@ -50,6 +50,9 @@ struct shoal_tensor {
     uint64_t stamp;        /* of that description: no other ever has it */
 };
 
+/* The dtype of a tensor that was destroyed, for as long as its memory is not used again. */
+#define SH_TENSOR_RELEASED 0xff
+
 /* How a tensor lies over its storage. */
 typedef struct sh_shape {
     int64_t shape[SHOAL_MAX_DIMS];

@@ -29,6 +29,8 @@ static shoal_err test(shoal_module *module, shoal_loader *loader, double *out_lo
 
 shoal_err shoal_evaluate(shoal_module *module, shoal_dataset *set, double *out_loss, double *out_accuracy)
 {
+    SH_NEED(module);
+    SH_NEED(set);
     if (module == NULL || set == NULL || shoal_dataset_length(set) == 0) {
         return sh_fail(SHOAL_EINVAL, "shoal_evaluate: %s", module == NULL ? "no module" : "no samples");
     }

@@ -31,6 +31,8 @@ const char *shoal_train_method_name(shoal_train_method method)
 
 shoal_err shoal_train_method_find(const char *name, shoal_train_method *out_method)
 {
+    SH_NEED(name);
+    SH_NEED(out_method);
     for (size_t i = 0; name != NULL && i < METHODS; i++) {
         if (strcmp(name, methods[i]->name) == 0) {
             *out_method = (shoal_train_method)i;
