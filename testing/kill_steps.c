@@ -617,17 +617,28 @@ CHANNEL_STEPS(tasks, KILL_TASKS)
 CHANNEL_STEPS(deliveries, KILL_DELIVERIES)
 CHANNEL_STEPS(tensors, KILL_TENSORS)
 
+/* What a barrier says to a plain child whose maker, a party, was killed: that it is broken, or that the child has no heap. */
+static bool is_orphaned(shoal_err err, pid_t parent)
+{
+    return getppid() != parent && (err == SHOAL_EBROKEN || err == SHOAL_EFORK);
+}
+
 /* A fork that the library was not told of. The child becomes a party of a barrier that it inherited, and ends in good order. */
 static void fork_plain(kill_stage *stage, uint64_t *random)
 {
     shoal_barrier *mine;
     int status = 0;
     (void)random;
-    must(stage, shoal_barrier_create(1, &mine), "barrier_create");
-    pid_t pid = fork();
+    shoal_err err = shoal_barrier_create(1, &mine);
+    if (err != SHOAL_OK) {
+        must(stage, err, "barrier_create");
+        return;
+    }
+    pid_t parent = getpid(), pid = fork();
     if (pid == 0) {
-        shoal_err err = shoal_barrier_wait(mine, SHOAL_NOW, NULL);
-        if (err != SHOAL_EFORK) { /* its parent was killed before it came up */
+        err = shoal_barrier_wait(mine, SHOAL_NOW, NULL);
+        /* In a tight heap there may be no room for what it inherits. */
+        if (!is_orphaned(err, parent) && !kill_is_tight(stage, err == SHOAL_EFORK ? SHOAL_ENOMEM : err)) {
             must(stage, err, "barrier_wait in a plain child");
         }
         shoal_barrier_release(mine);

@@ -59,7 +59,8 @@ shoal_err kill_put_tensor(shoal_queue *q, kill_count *count, uint64_t id, uint64
         err = shoal_queue_give_tensor(q, t, SHOAL_NOW);
         t = err == SHOAL_OK ? NULL : t;
     } else if (err == SHOAL_OK) {
-        err = shoal_queue_put(q, make_value(t, id), SHOAL_NOW);
+        shoal_value *v = make_value(t, id); /* NULL in a tight heap: by itself that would be SHOAL_EINVAL */
+        err = v == NULL ? shoal_last_error() : shoal_queue_put(q, v, SHOAL_NOW);
     }
     if (err == SHOAL_OK) {
         sh_add_relaxed(&count->put, 1);

@@ -116,11 +116,6 @@ static void look_after(kill_stage *stage, int deaths, const char *what)
     kill_resume(stage);
 }
 
-static bool starts_processes(int step)
-{
-    return (kill_steps[step].flags & KILL_BY_VICTIM) != 0 || strncmp(kill_steps[step].name, "start_", 6) == 0;
-}
-
 static uint64_t how_many(const char *variable, uint64_t usual)
 {
     const char *text = getenv(variable);
