@@ -3,6 +3,8 @@
 #include "data/file_test.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 /* A file of a header and size bytes of zeros. */
 static const char *file_with(const char *header, size_t size)
@@ -233,10 +235,32 @@ START_TEST(wrong_bool)
 }
 END_TEST
 
+/* U14: what shoal_weights_write writes, shoal_weights_read reads. */
+START_TEST(weights_go_both_ways)
+{
+    char path[] = "/tmp/shoal-weights-XXXXXX";
+    int fd = mkstemp(path);
+    ck_assert_int_ge(fd, 0);
+    close(fd);
+    shoal_module *a = shoal_linear_create(3, 2, true), *b = shoal_linear_create(3, 2, true);
+    ck_assert(!shoal_tensor_equal(shoal_module_get(a, "weight"), shoal_module_get(b, "weight")));
+    ck_assert_ok(shoal_weights_write(path, a));
+    ck_assert_ok(shoal_weights_read(path, b));
+    ck_assert(shoal_tensor_equal(shoal_module_get(a, "weight"), shoal_module_get(b, "weight")));
+    ck_assert(shoal_tensor_equal(shoal_module_get(a, "bias"), shoal_module_get(b, "bias")));
+    ck_assert_err(shoal_weights_write("/nowhere/x", a), SHOAL_ENOENT);
+    ck_assert_err(shoal_weights_write(path, NULL), SHOAL_EINVAL);
+    unlink(path);
+    shoal_module_destroy(a);
+    shoal_module_destroy(b);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("safetensors");
     TCase *tc = folder_case("safetensors");
+    tcase_add_test(tc, weights_go_both_ways);
     tcase_add_test(tc, round_trip);
     tcase_add_test(tc, both_ways);
     tcase_add_test(tc, sets);
