@@ -188,4 +188,7 @@ void kill_disarm(void);
 /* In a child that was started by exec: arms what SHOAL_KILL_AT=point:count says. First in main. */
 void kill_arm_from_environment(void);
 
+/* In main, next: is the child when this process is what the step start_program started, and ends as such. */
+void kill_be_program(void);
+
 #endif

@@ -4,11 +4,15 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "shm/block.h"
+#include "shm/heap.h"
 #include "shm/slot.h"
+
+#include <shoal/binding.h>
 
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -97,26 +101,20 @@ static void cells(kill_stage *stage, uint64_t *random)
     hold_blocks(stage, random, 16 + sh_random_below(random, 100), sh_random_below(random, 8) == 0 ? 700 : 90);
 }
 
-static bool grew_by_us(uint64_t before)
-{
-    uint64_t now = sh_load_acquire(&sh_the_world.header->frontier.hi);
-    return now != before && (uint32_t)((now & SH_TAG_MASK) >> SH_SEQ_BITS) == sh_the_world.self.index;
-}
-
-/* Holds blocks until it has made the heap grow by a span. */
+/* A span, as an allocation makes one when no span of its class has a free block: directly, because thousands of free blocks would have
+ * to be held first. Its head needs little memory, its blocks none until they are used. */
 static void spans(kill_stage *stage, uint64_t *random)
 {
-    enum { MOST = 4000 };
-    static shoal_block *held[MOST];
-    uint64_t before = sh_load_acquire(&sh_the_world.header->frontier.hi);
-    int n = 0;
-    (void)random;
-    while (n < MOST && !grew_by_us(before) && (held[n] = make_block(stage, 4096, 1)) != NULL) {
-        n++;
+    size_t size = (size_t)64 << sh_random_below(random, 4);
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        kill_fail(stage, "enter: %s", shoal_last_error_text());
+        return;
     }
-    while (n > 0) {
-        shoal_release(held[--n]);
-    }
+    shoal_err err = sh_span_make(c, sh_class_of(size), size);
+    sh_leave();
+    must(stage, err, "span_make");
+    hold_blocks(stage, random, size, 1);
 }
 
 static void trim(kill_stage *stage, uint64_t *random)
@@ -538,6 +536,39 @@ static void start_server(kill_stage *stage, uint64_t *random)
     start_by(stage, SHOAL_START_FORKSERVER);
 }
 
+/* Another program as a child: this one, which main turns into a child (kill_be_program). */
+static void start_program(kill_stage *stage, uint64_t *random)
+{
+    char *const argv[] = {"program", NULL};
+    shoal_process *p = NULL;
+    shoal_status status;
+    (void)random;
+    shoal_err err = shoal_process_start_program("/proc/self/exe", argv, shoal_value_int(7), NULL, &p);
+    if (err == SHOAL_OK) {
+        err = shoal_process_join(p, SHOAL_SECONDS(20), &status);
+    }
+    must(stage, err, "a program");
+    bool killed = err == SHOAL_OK && status.end == SHOAL_KILLED;
+    if (err == SHOAL_OK && !killed && status.end != SHOAL_RETURNED) {
+        kill_fail(stage, "a program %s", status.text);
+    }
+    shoal_process_destroy(p);
+    if (killed) {
+        kill_exit(KILL_CHILD_DIED);
+    }
+}
+
+void kill_be_program(void)
+{
+    const shoal_value *args;
+    shoal_err err = shoal_child_begin(NULL, &args);
+    if (err == SHOAL_ENOENT) {
+        return;
+    }
+    bool good = err == SHOAL_OK && sh_int_of(args) == 7 && shoal_child_end(SHOAL_OK) == SHOAL_OK;
+    exit(good ? EXIT_SUCCESS : EXIT_FAILURE); /* failure: its maker was killed, and nobody asks */
+}
+
 /* One worker is killed by its first task, so that there is always one to be replaced. */
 static shoal_err pool_task(const shoal_value *arg, shoal_value **out_result)
 {
@@ -700,6 +731,7 @@ const kill_step kill_steps[] = {
     {"start_fork", start_fork, KILL_BY_HAND},
     {"start_spawn", start_spawn, KILL_BY_HAND},
     {"start_server", start_server, KILL_BY_HAND},
+    {"start_program", start_program, KILL_BY_HAND},
     {"start_pool", start_pool, KILL_BY_HAND},
 };
 

@@ -126,6 +126,11 @@ static uint64_t how_many(const char *variable, uint64_t usual)
 
 /* ---- at each point ---- */
 
+static bool starts_processes(int step)
+{
+    return (kill_steps[step].flags & KILL_BY_VICTIM) != 0 || strncmp(kill_steps[step].name, "start_", 6) == 0;
+}
+
 static const char *armed;
 static int left;
 static end how_to_end;
@@ -147,9 +152,10 @@ static void act(void)
     }
 }
 
+/* By the thread that takes the steps. A busy one beside it would end the process in the middle of them, and they would be refused. */
 static void reached(const char *name)
 {
-    if (armed != NULL && strcmp(armed, name) == 0 && --left == 0) {
+    if (gettid() == getpid() && armed != NULL && strcmp(armed, name) == 0 && --left == 0) {
         armed = NULL; /* the end comes to points, too */
         act();
     }
@@ -230,7 +236,8 @@ static bool one_case(kill_stage *stage, int step, int point, end how, bool forks
         left = 1;
         how_to_end = how;
         to_fork = forks;
-        start_threads(forks ? EXIT : how);
+        /* Forks: beside a thread, calls have the locks that fork takes. */
+        start_threads(!forks ? how : point % 2 == 0 ? EXIT : EXIT_BESIDE_THREAD);
         sh_death_observe(reached);
         take_turns(stage, step, seed);
         sh_death_observe(NULL);

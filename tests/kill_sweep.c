@@ -73,8 +73,7 @@ static void favour(kill_stage *stage, int step)
         found = strcmp(kill_steps[i].name, other) == 0 ? (uint32_t)i : found;
     }
     bool slow = has_child(step) || strcmp(other, "block_hoard") == 0;
-    bool greedy = strcmp(other, "spans") == 0 && sh_random_below(&stage->random, 2) == 0; /* they make all the spans */
-    sh_store_release(&stage->board->favour, slow || greedy ? 0 : found + 1);
+    sh_store_release(&stage->board->favour, slow ? 0 : found + 1);
 }
 
 static void take_turns(kill_stage *stage, int step, uint64_t seed)
@@ -265,8 +264,10 @@ static bool one_stop(kill_stage *stage, int step, int point)
 static bool is_beyond_exec(int step, int point)
 {
     const char *name = kill_point_name(point), *how = kill_steps[step].name;
-    return (strcmp(name, "proc.spawned.armed") == 0 && strcmp(how, "start_fork") != 0 && is_start(step)) ||
-           (strcmp(name, "proc.server.forked") == 0 && strcmp(how, "start_server") == 0);
+    return (strcmp(name, "proc.spawned.armed") == 0 &&
+            (strcmp(how, "start_spawn") == 0 || strcmp(how, "start_server") == 0)) ||
+           (strcmp(name, "proc.server.forked") == 0 && strcmp(how, "start_server") == 0) ||
+           (strcmp(name, "proc.program.begun") == 0 && strcmp(how, "start_program") == 0);
 }
 
 /* What the sweep has to come to: the points of starting processes, or all others. Training has tests of its own for its points. */
@@ -524,5 +525,6 @@ static Suite *suite(void)
 int main(int argc, char **argv)
 {
     kill_arm_from_environment();
+    kill_be_program();
     return sh_test_main(argc, argv, suite);
 }

@@ -1,46 +1,78 @@
 #include "base/fork.h"
 
 static const sh_fork_part *parts[SH_FORK_RANKS]; /* written by constructors, before there is a second thread */
-static _Thread_local bool holds;                 /* this thread has all locks already */
 static uint64_t generation;
+
+_Thread_local int sh_fork_locks __attribute__((tls_model("initial-exec")));
+
+/* Of this thread. */
+static _Thread_local bool holds;     /* it has taken the locks already, before it forks */
+static _Thread_local bool busy;      /* it takes them, gives them back, or forks */
+static _Thread_local uint16_t inner; /* forks that signal handlers make meanwhile */
+static _Thread_local uint32_t taken; /* which locks it has; bit: rank */
+
+static bool is_waited_for(int rank)
+{
+    return parts[rank] != NULL && parts[rank]->lock != NULL && !parts[rank]->only_anew;
+}
 
 static void lock_all(void)
 {
+    bool in_call = sh_fork_locks > 0; /* a signal handler's fork: it waits for nobody */
+    taken = 0;
     for (int i = 0; i < SH_FORK_RANKS; i++) {
-        if (parts[i] != NULL && parts[i]->lock != NULL && !parts[i]->only_anew) {
+        bool had = !is_waited_for(i) || pthread_mutex_trylock(parts[i]->lock) == 0;
+        if (!had && !in_call) {
             pthread_mutex_lock(parts[i]->lock);
+            had = true;
         }
+        taken |= (uint32_t)had << i;
     }
 }
 
 static void unlock_all(void)
 {
     for (int i = SH_FORK_RANKS; i-- > 0;) {
-        if (parts[i] != NULL && parts[i]->lock != NULL && !parts[i]->only_anew) {
+        if (is_waited_for(i) && sh_fork_has((sh_fork_rank)i)) {
             pthread_mutex_unlock(parts[i]->lock);
         }
     }
+    taken = 0;
+}
+
+bool sh_fork_has(sh_fork_rank rank)
+{
+    return (taken >> rank & 1) != 0;
 }
 
 void sh_fork_hold(void)
 {
+    busy = true;
     lock_all();
     holds = true;
+    busy = false;
 }
 
 void sh_fork_let_go(void)
 {
+    busy = true;
     holds = false;
     unlock_all();
+    busy = false;
 }
 
 static void prepare(void)
 {
+    if (busy) {
+        inner++;
+        return;
+    }
+    busy = true;
     if (!holds) {
         lock_all();
     }
     for (int i = 0; i < SH_FORK_RANKS; i++) {
-        if (parts[i] != NULL && parts[i]->prepare != NULL) {
+        if (parts[i] != NULL && parts[i]->prepare != NULL && sh_fork_has((sh_fork_rank)i)) {
             parts[i]->prepare();
         }
     }
@@ -48,20 +80,25 @@ static void prepare(void)
 
 static void parent(void)
 {
+    if (inner > 0) {
+        inner--;
+        return;
+    }
     for (int i = SH_FORK_RANKS; i-- > 0;) {
-        if (parts[i] != NULL && parts[i]->parent != NULL) {
+        if (parts[i] != NULL && parts[i]->parent != NULL && sh_fork_has((sh_fork_rank)i)) {
             parts[i]->parent();
         }
     }
     if (!holds) {
         unlock_all();
     }
+    busy = false;
 }
 
 static void child(void)
 {
     generation++;
-    holds = false;
+    taken = inner > 0 ? 0 : taken;
     for (int i = 0; i < SH_FORK_RANKS; i++) {
         if (parts[i] != NULL && parts[i]->lock != NULL) {
             pthread_mutex_init(parts[i]->lock, NULL);
@@ -72,6 +109,10 @@ static void child(void)
             parts[i]->child();
         }
     }
+    holds = busy = false;
+    inner = 0;
+    taken = 0;
+    sh_fork_locks = 0;
 }
 
 void sh_fork_register(sh_fork_rank rank, const sh_fork_part *part)

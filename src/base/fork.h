@@ -4,6 +4,11 @@
  * and what it protects might be half changed. So every lock that is not part of a handle is registered here, once, by a constructor;
  * fork waits until it is free and takes it, in the order of the ranks, and makes it anew in the child.
  *
+ * A signal handler may fork in the middle of a call whose thread has some of the locks, or is about to take one. Such a fork does not
+ * wait: it would wait for itself, or for a thread that waits for what this one has. It takes the locks that are free. What the others
+ * protect may be half changed, so only parts whose lock was taken prepare (sh_fork_has), and without the world's the child has no heap.
+ * Calls take their lock by sh_fork_lock, which counts it first. In the middle of another fork of the same thread it takes none.
+ *
  * The ranks are the order in which threads take these locks, outermost first. A lock of a handle (a process, a pool) needs none of this:
  * the handle belongs to the process that made it, and its calls are refused in a fork (sh_fork_is_ours).
  */
@@ -35,6 +40,26 @@ typedef struct sh_fork_part {
     void (*parent)(void); /* after it, in the parent, with the same locks, whether or not there is a child */
     void (*child)(void);  /* after it, in the child; all locks are new and free */
 } sh_fork_part;
+
+/* How many of the locks this thread has, or is about to take or has just given back. Counted before the lock is taken and after it was given
+ * back, so that a signal handler never finds too few. */
+extern _Thread_local int sh_fork_locks __attribute__((tls_model("initial-exec")));
+
+/* The calls of another library keep the order: it might look at sh_fork_locks. */
+static inline void sh_fork_lock(pthread_mutex_t *lock)
+{
+    sh_fork_locks++;
+    pthread_mutex_lock(lock);
+}
+
+static inline void sh_fork_unlock(pthread_mutex_t *lock)
+{
+    pthread_mutex_unlock(lock);
+    sh_fork_locks--;
+}
+
+/* In the handlers of a part: was its lock taken for the fork that is under way? prepare and parent are not called when it was not. */
+bool sh_fork_has(sh_fork_rank rank);
 
 /* From a constructor. The part must stay. */
 void sh_fork_register(sh_fork_rank rank, const sh_fork_part *part);

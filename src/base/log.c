@@ -20,10 +20,10 @@ __attribute__((constructor)) static void register_lock(void)
 
 void shoal_set_log(void (*hook)(const char *line, void *context), void *context)
 {
-    pthread_mutex_lock(&lock);
+    sh_fork_lock(&lock);
     the_hook = hook;
     the_context = context;
-    pthread_mutex_unlock(&lock);
+    sh_fork_unlock(&lock);
 }
 
 /* One write, so that the lines of several processes do not mix. */
@@ -44,10 +44,10 @@ void sh_log(const char *format, ...)
     va_start(arguments, format);
     vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
-    pthread_mutex_lock(&lock);
+    sh_fork_lock(&lock);
     void (*hook)(const char *, void *) = the_hook;
     void *context = the_context;
-    pthread_mutex_unlock(&lock);
+    sh_fork_unlock(&lock);
     if (hook != NULL) {
         hook(line, context);
     } else {

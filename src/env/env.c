@@ -59,18 +59,18 @@ static shoal_err append(const shoal_env_type *type)
 
 const shoal_env_type *shoal_env_at(size_t i)
 {
-    pthread_mutex_lock(&registry.lock);
+    sh_fork_lock(&registry.lock);
     const shoal_env_type *type = type_at(i);
-    pthread_mutex_unlock(&registry.lock);
+    sh_fork_unlock(&registry.lock);
     return type;
 }
 
 const shoal_env_type *shoal_env_find(const char *name)
 {
     SH_NEED_OR_NULL(name);
-    pthread_mutex_lock(&registry.lock);
+    sh_fork_lock(&registry.lock);
     const shoal_env_type *type = name != NULL ? find(name) : NULL;
-    pthread_mutex_unlock(&registry.lock);
+    sh_fork_unlock(&registry.lock);
     if (type == NULL) {
         char known[256] = "";
         const shoal_env_type *one;
@@ -103,12 +103,12 @@ shoal_err shoal_env_register(const shoal_env_type *type)
     if (err != SHOAL_OK) {
         return err;
     }
-    pthread_mutex_lock(&registry.lock);
+    sh_fork_lock(&registry.lock);
     const shoal_env_type *known = find(type->name);
     err = known == NULL   ? append(type)
           : known == type ? SHOAL_OK
                           : sh_fail(SHOAL_ESTATE, "another environment is called '%s'", type->name);
-    pthread_mutex_unlock(&registry.lock);
+    sh_fork_unlock(&registry.lock);
     return err;
 }
 

@@ -45,9 +45,9 @@ static const shoal_module_type *find(const char *name)
 
 const shoal_module_type *sh_module_type_find(const char *name)
 {
-    pthread_mutex_lock(&registry.lock);
+    sh_fork_lock(&registry.lock);
     const shoal_module_type *type = find(name);
-    pthread_mutex_unlock(&registry.lock);
+    sh_fork_unlock(&registry.lock);
     if (!type) {
         (void)sh_fail(SHOAL_ENOENT, "no kind of module is called '%s': shoal_module_register makes one known", name);
     }
@@ -76,12 +76,12 @@ shoal_err shoal_module_register(const shoal_module_type *type)
     if (!type || !type->name || !type->forward) {
         return sh_fail(SHOAL_EINVAL, "a kind of module needs a name and a forward function");
     }
-    pthread_mutex_lock(&registry.lock);
+    sh_fork_lock(&registry.lock);
     const shoal_module_type *known = find(type->name);
     shoal_err err = !known          ? append(type)
                     : known == type ? SHOAL_OK
                                     : sh_fail(SHOAL_ESTATE, "another kind of module is called '%s'", type->name);
-    pthread_mutex_unlock(&registry.lock);
+    sh_fork_unlock(&registry.lock);
     return err;
 }
 

@@ -64,7 +64,7 @@ __attribute__((constructor)) static void install(void)
 shoal_err sh_lifeline_hold(int *out_fd)
 {
     shoal_err err = SHOAL_OK;
-    pthread_mutex_lock(&lock);
+    sh_fork_lock(&lock);
     if (mine.lifeline[0] < 0) {
         close_and_forget(&mine.inherited);
         if (pipe2(mine.lifeline, O_CLOEXEC) != 0 || !sh_fd_keep_both(mine.lifeline)) {
@@ -76,18 +76,18 @@ shoal_err sh_lifeline_hold(int *out_fd)
         mine.holds++;
         *out_fd = mine.lifeline[0];
     }
-    pthread_mutex_unlock(&lock);
+    sh_fork_unlock(&lock);
     return err;
 }
 
 void sh_lifeline_drop(void)
 {
-    pthread_mutex_lock(&lock);
+    sh_fork_lock(&lock);
     if (mine.holds > 0 && --mine.holds == 0) {
         close_and_forget(&mine.lifeline[1]);
         close_and_forget(&mine.lifeline[0]);
     }
-    pthread_mutex_unlock(&lock);
+    sh_fork_unlock(&lock);
 }
 
 int sh_lifeline_reopen(int fd)
@@ -151,33 +151,33 @@ void sh_lifeline_pass_on(int fd)
 
 void sh_registry_add(shoal_process *process)
 {
-    pthread_mutex_lock(&lock);
+    sh_fork_lock(&lock);
     process->next = mine.handles;
     process->link = &mine.handles;
     if (process->next != NULL) {
         process->next->link = &process->next;
     }
     mine.handles = process;
-    pthread_mutex_unlock(&lock);
+    sh_fork_unlock(&lock);
 }
 
 void sh_registry_remove(shoal_process *process)
 {
-    pthread_mutex_lock(&lock);
+    sh_fork_lock(&lock);
     if (process->link != NULL) {
         *process->link = process->next;
         if (process->next != NULL) {
             process->next->link = process->link;
         }
     }
-    pthread_mutex_unlock(&lock);
+    sh_fork_unlock(&lock);
 }
 
 /* ---- orphans ---- */
 
 void sh_orphans_add(int32_t pid)
 {
-    pthread_mutex_lock(&lock);
+    sh_fork_lock(&lock);
     if (mine.orphan_count == mine.orphan_room) {
         size_t room = mine.orphan_room * 2 + 8;
         int32_t *fresh = realloc(mine.orphans, room * sizeof *fresh);
@@ -189,12 +189,12 @@ void sh_orphans_add(int32_t pid)
     if (mine.orphan_count < mine.orphan_room) { /* else it stays a zombie until we end */
         mine.orphans[mine.orphan_count++] = pid;
     }
-    pthread_mutex_unlock(&lock);
+    sh_fork_unlock(&lock);
 }
 
 void sh_orphans_reap(void)
 {
-    pthread_mutex_lock(&lock);
+    sh_fork_lock(&lock);
     for (size_t i = 0; i < mine.orphan_count;) {
         int status;
         pid_t r = waitpid(mine.orphans[i], &status, WNOHANG);
@@ -204,5 +204,5 @@ void sh_orphans_reap(void)
             i++;
         }
     }
-    pthread_mutex_unlock(&lock);
+    sh_fork_unlock(&lock);
 }

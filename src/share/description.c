@@ -137,9 +137,9 @@ shoal_err sh_tensor_describe(shoal_tensor *t, shoal_block **out_description)
 {
     shoal_block *d = true_description(t);
     if (!__builtin_expect(d && !t->grad_is_zero, 1)) {
-        pthread_mutex_lock(&describing);
+        sh_fork_lock(&describing);
         shoal_err err = describe(t);
-        pthread_mutex_unlock(&describing);
+        sh_fork_unlock(&describing);
         if (err != SHOAL_OK) {
             return err;
         }

@@ -129,7 +129,8 @@ void sh_world_fork_parent(void)
 
 void sh_world_fork_child(void)
 {
-    bool plain = plan.kind == PLAIN, given = plan.given;
+    bool ours = sh_fork_has(SH_FORK_WORLD); /* if not, the plan is another thread's */
+    bool plain = plan.kind == PLAIN || !ours, given = plan.given && ours;
     plan.kind = PLAIN;
     plan.given = false;
     pending_count = 0;

@@ -29,7 +29,7 @@ static bool prepared; /* handlers installed, once a process */
 static void lock_inside(void)
 {
     if (!__libc_single_threaded) {
-        pthread_mutex_lock(&inside);
+        sh_fork_lock(&inside);
         sh_the_world.locked = true;
     }
 }
@@ -38,7 +38,7 @@ static void unlock_inside(void)
 {
     if (sh_the_world.locked) {
         sh_the_world.locked = false;
-        pthread_mutex_unlock(&inside);
+        sh_fork_unlock(&inside);
     }
 }
 

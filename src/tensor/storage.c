@@ -29,14 +29,14 @@ static sh_a64 next_private_id;
 static void lock_table(void)
 {
     if (!__libc_single_threaded) {
-        pthread_mutex_lock(&shared.lock);
+        sh_fork_lock(&shared.lock);
     }
 }
 
 static void unlock_table(void)
 {
     if (!__libc_single_threaded) {
-        pthread_mutex_unlock(&shared.lock);
+        sh_fork_unlock(&shared.lock);
     }
 }
 
