@@ -101,11 +101,12 @@ static void cells(kill_stage *stage, uint64_t *random)
     hold_blocks(stage, random, 16 + sh_random_below(random, 100), sh_random_below(random, 8) == 0 ? 700 : 90);
 }
 
-/* A span, as an allocation makes one when no span of its class has a free block: directly, because thousands of free blocks would have
- * to be held first. Its head needs little memory, its blocks none until they are used. */
+/* A span, as an allocation makes one when no span of its class has a free block: directly, because all of those would have to be held
+ * first. Of a class with one block to a span: that needs a page and is soon audited. */
 static void spans(kill_stage *stage, uint64_t *random)
 {
-    size_t size = (size_t)64 << sh_random_below(random, 4);
+    size_t size = (1 << 20) + 1;
+    (void)random;
     sh_ctx *c = sh_enter();
     if (c == NULL) {
         kill_fail(stage, "enter: %s", shoal_last_error_text());
@@ -114,7 +115,6 @@ static void spans(kill_stage *stage, uint64_t *random)
     shoal_err err = sh_span_make(c, sh_class_of(size), size);
     sh_leave();
     must(stage, err, "span_make");
-    hold_blocks(stage, random, size, 1);
 }
 
 static void trim(kill_stage *stage, uint64_t *random)

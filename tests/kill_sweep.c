@@ -72,7 +72,7 @@ static void favour(kill_stage *stage, int step)
     for (int i = 0; i < kill_step_count; i++) {
         found = strcmp(kill_steps[i].name, other) == 0 ? (uint32_t)i : found;
     }
-    bool slow = has_child(step) || strcmp(other, "block_hoard") == 0;
+    bool slow = has_child(step) || (kill_steps[step].flags & KILL_BY_HAND) != 0;
     sh_store_release(&stage->board->favour, slow ? 0 : found + 1);
 }
 
