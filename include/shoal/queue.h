@@ -61,6 +61,17 @@ uint64_t shoal_queue_size(shoal_queue *queue);
 /* No more puts; gets go on until it is empty. Wakes every waiter. May be called more than once. */
 void shoal_queue_close(shoal_queue *queue);
 
+/* An fd for poll, epoll and event loops: it polls readable while a get would not block, because there is a message or the queue is closed.
+ * It may also be readable for no reason, when another process took the message: so get with SHOAL_NOW, and go on polling after
+ * SHOAL_ETIMEDOUT, which clears it. Do nothing with it but poll; in particular, do not read it. It belongs to the handle and is closed with its
+ * last reference in this process, or when the process leaves the world. Each call gives the same fd.
+ *
+ * The first call of a process starts a thread, with all signals blocked, that ends with the process's stay in the world. So the calls of
+ * this process take its private lock from then on, as in every program with threads. Queues without an fd cost nothing. Messages of a process that was killed
+ * are seen as by every waiter, after a second at the latest. A child of fork has neither the thread nor the fds, which are closed there: it asks anew.
+ * Any thread. Errors: SHOAL_EINVAL, SHOAL_ENOMEM, SHOAL_EOS (no fd or thread left), SHOAL_EFORK, SHOAL_ESTATE. */
+SHOAL_MUST_USE shoal_err shoal_queue_fd(shoal_queue *queue, int *out_fd);
+
 /* task_done says that one message got from this queue is dealt with; SHOAL_ESTATE when called more often than
  * messages were put. join waits until it was called for every message put so far. */
 SHOAL_MUST_USE shoal_err shoal_queue_task_done(shoal_queue *queue);
@@ -135,6 +146,9 @@ SHOAL_MUST_USE shoal_err shoal_pipe_recv_bytes(shoal_pipe *end, void *buffer, si
                                                size_t *out_size);
 /* SHOAL_OK when recv would not block (a message, or the end), SHOAL_ETIMEDOUT otherwise. */
 SHOAL_MUST_USE shoal_err shoal_pipe_poll(shoal_pipe *end, int64_t timeout);
+
+/* shoal_queue_fd for what the end receives: readable while shoal_pipe_recv would not block. SHOAL_EINVAL when it only sends. */
+SHOAL_MUST_USE shoal_err shoal_pipe_fd(shoal_pipe *end, int *out_fd);
 
 #ifdef __cplusplus
 }

@@ -15,6 +15,7 @@
 #include "ipc/message_write.h"
 #include "ipc/queue.h"
 #include "ipc/value.h"
+#include "ipc/watch.h"
 #include "shm/deliveries.h"
 
 #include <limits.h>
@@ -392,7 +393,7 @@ static shoal_err require(shoal_block *q, const char *what)
 }
 
 /* How long to wait at most for now: leases pass without a wake. */
-static int64_t until_lease(const shoal_block *q, int64_t deadline)
+int64_t sh_deliveries_until_lease(const shoal_block *q, int64_t deadline)
 {
     int64_t now = sh_now(), lease = (int64_t)sh_load_relaxed(&sh_queue_shm_of(q)->lease);
     int64_t left = deadline == SH_NO_DEADLINE ? INT64_MAX : deadline > now ? deadline - now : 0;
@@ -411,7 +412,7 @@ static bool wait_for_message(shoal_block *q, int64_t timeout, int64_t deadline)
     if (timeout == SHOAL_NOW) {
         return false;
     }
-    sh_wait_init(&wait, until_lease(q, deadline), SH_SLICE_LONG);
+    sh_wait_init(&wait, sh_deliveries_until_lease(q, deadline), SH_SLICE_LONG);
     (void)sh_queue_wait(q, &wait, sh_queue_is_ready, &sh_queue_shm_of(q)->not_empty);
     if (sh_interrupt_mine.hit) { /* a signal ends the wait */
         return sh_queue_is_ready(q);
@@ -509,6 +510,9 @@ shoal_err shoal_queue_get_delivery(shoal_queue *queue, int64_t timeout, shoal_va
         return sh_fail(SHOAL_EINVAL, "shoal_queue_get_delivery: NULL for an output");
     }
     shoal_err err = get_message(q, timeout, &d, &b);
+    if (sh_queue_is_acknowledged(q) && sh_queue_is_prepared(q)) {
+        sh_watch_got(sh_queue_view_of(q));
+    }
     if (err != SHOAL_OK) {
         return err;
     }

@@ -21,6 +21,9 @@ shoal_err sh_deliveries_open(const shoal_block *queue);
 /* Messages that are out or came back; one that is just being got counts too. Look at the ring first: then none is missed. Anywhere. */
 uint64_t sh_deliveries_out(const shoal_block *queue);
 
+/* How long a wait until the deadline may last before leases must be looked at; SHOAL_FOREVER: they need not. Anywhere. */
+int64_t sh_deliveries_until_lease(const shoal_block *queue, int64_t deadline);
+
 /* May a message have come back, or its lease have passed? Anywhere. */
 bool sh_deliveries_ready(const shoal_block *queue);
 

@@ -153,6 +153,16 @@ shoal_err shoal_pipe_recv_bytes(shoal_pipe *end, void *buffer, size_t capacity, 
     return err == SHOAL_OK ? shoal_queue_get_bytes(queue, buffer, capacity, timeout, out_size) : err;
 }
 
+shoal_err shoal_pipe_fd(shoal_pipe *end, int *out_fd)
+{
+    shoal_queue *queue = NULL;
+    if (out_fd == NULL) {
+        return sh_null_error("shoal_pipe_fd", "out_fd");
+    }
+    shoal_err err = queue_of(end, 0, "shoal_pipe_fd", &queue);
+    return err == SHOAL_OK ? sh_queue_watch(queue, "shoal_pipe_fd", out_fd) : err;
+}
+
 shoal_err shoal_pipe_poll(shoal_pipe *end, int64_t timeout)
 {
     shoal_queue *queue = NULL;

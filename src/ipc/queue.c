@@ -517,6 +517,11 @@ shoal_err shoal_queue_join(shoal_queue *queue, int64_t timeout)
     return SHOAL_OK;
 }
 
+shoal_err shoal_queue_fd(shoal_queue *queue, int *out_fd)
+{
+    return out_fd == NULL ? sh_null_error("shoal_queue_fd", "out_fd") : sh_queue_watch(queue, "shoal_queue_fd", out_fd);
+}
+
 bool sh_queue_ready(shoal_queue *queue)
 {
     shoal_block *q = (shoal_block *)queue;

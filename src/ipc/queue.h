@@ -13,6 +13,9 @@ bool sh_queue_ready(shoal_queue *queue);
 /* Where those park who wait for sh_queue_ready. */
 sh_gate *sh_queue_gate(shoal_queue *queue);
 
+/* An fd that polls readable while sh_queue_ready holds. `call` is for the words. */
+shoal_err sh_queue_watch(shoal_queue *queue, const char *call, int *out_fd);
+
 /* The queue that this end of a pipe reads, borrowed; NULL when it only sends. */
 shoal_queue *sh_pipe_read_queue(shoal_pipe *end);
 

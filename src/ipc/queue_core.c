@@ -2,7 +2,9 @@
 
 #include "ipc/delivery.h"
 #include "ipc/message_write.h"
+#include "ipc/queue.h"
 #include "ipc/value.h"
+#include "ipc/watch.h"
 #include "shm/held.h"
 
 #include <stdlib.h>
@@ -73,6 +75,13 @@ static void drop_pending(sh_ctx *c, void *view)
     }
 }
 
+/* Inside: the handle goes. A queue that is released with pending messages gives them up. */
+static void let_go(sh_ctx *c, void *view)
+{
+    drop_pending(c, view);
+    sh_watch_forget(view);
+}
+
 /* Inside: appends it, if there is room. */
 static bool add_pending(shoal_block *q, const sh_taken *taken)
 {
@@ -84,7 +93,7 @@ static bool add_pending(shoal_block *q, const sh_taken *taken)
     v->pending[count] = *taken;
     v->pending_owner = sh_peers_now->self();
     v->mood = SH_MOOD_PENDING;
-    q->let_go = drop_pending; /* a queue that is released with pending messages gives them up */
+    q->let_go = let_go;
     sh_store_release(&v->pending_count, count + 1);
     return true;
 }
@@ -362,6 +371,21 @@ static shoal_err take(sh_ctx *c, shoal_block *q, const sh_ring *ring, const sh_p
     return err;
 }
 
+shoal_err sh_queue_watch(shoal_queue *queue, const char *call, int *out_fd)
+{
+    shoal_block *q = (shoal_block *)queue;
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    shoal_err err = sh_queue_prepare(q, call);
+    if (err == SHOAL_OK) {
+        q->let_go = let_go;
+    }
+    sh_leave();
+    return err == SHOAL_OK ? sh_watch_fd(q, out_fd) : err;
+}
+
 sh_ring_result sh_queue_peek(shoal_block *q, const sh_ring **out_ring, sh_peek *out_peek)
 {
     sh_queue_view *v = sh_queue_view_of(q);
@@ -475,8 +499,10 @@ shoal_err sh_queue_get_word(shoal_block *q, sh_want wanted, size_t capacity, int
                 SH_DEATH("queue.get.before_wake");              /* death: the same */
                 sh_gate_wake(&sh_queue_shm_of(q)->not_full, 1); /* the swap in the ring was a full barrier */
             }
+            sh_watch_got(sh_queue_view_of(q));
             return SHOAL_OK;
         }
+        sh_watch_got(sh_queue_view_of(q));
         if (!waiting) {
             waiting = true;
             sh_wait_init(&wait, timeout, SH_SLICE_LONG);

@@ -42,6 +42,8 @@ typedef struct sh_queue_view {
     sh_owner pending_owner;
     sh_taken pending[SH_PENDING_MAX];
 
+    sh_a32 watch; /* place among the watched queues + 1; 0: nobody asked for an fd (watch.c) */
+
     /* Of an acknowledged queue: the tables, like the rings; and the number of the entry that we used last. */
     sh_a32 table_count;
     sh_table_view tables[SH_TABLES_MAX];

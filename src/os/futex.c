@@ -50,12 +50,13 @@ bool sh_futex_wait_many(const sh_futex_pair *pairs, size_t count, int64_t deadli
     }
     struct timespec t = to_timespec(deadline == SH_NO_DEADLINE ? 0 : deadline);
     long r = syscall(SYS_futex_waitv, waiters, count, 0, deadline == SH_NO_DEADLINE ? NULL : &t, CLOCK_MONOTONIC);
-    return !(r == -1 && (errno == ETIMEDOUT || errno == ENOSYS));
+    return !(r == -1 && errno != EAGAIN && errno != EINTR);
 }
 
 bool sh_futex_can_wait_many(void)
 {
     uint32_t word = 0;
     struct waiter w = {.value = 1, .address = (uint64_t)(uintptr_t)&word, .flags = WAITER_32_BITS};
-    return !(syscall(SYS_futex_waitv, &w, 1, 0, NULL, CLOCK_MONOTONIC) == -1 && errno == ENOSYS);
+    return !(syscall(SYS_futex_waitv, &w, 1, 0, NULL, CLOCK_MONOTONIC) == -1 &&
+             errno != EAGAIN); /* ENOSYS, or a seccomp filter's */
 }

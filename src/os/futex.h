@@ -14,7 +14,7 @@ bool sh_futex_wait(const void *word, uint32_t value, int64_t deadline);
 int sh_futex_wake(const void *word, int count);
 
 /* Sleeps until one of the words differs from its value or is woken; the same rules. At most SH_FUTEX_MANY words.
- * Returns false when the deadline passed or when the kernel has no such call (then at once: sh_futex_can_wait_many
+ * Returns false when the deadline passed or when the kernel has no such call or refuses it (then at once: sh_futex_can_wait_many
  * tells). */
 #define SH_FUTEX_MANY 128
 typedef struct sh_futex_pair {

@@ -210,6 +210,9 @@ void sh_world_detach(void)
     if (sh_the_world.attachment == SH_ENDED) { /* the mapping stays: other threads may run */
         return;
     }
+    if (sh_the_world.attachment == SH_ATTACHED && sh_world_before_end != NULL) {
+        sh_world_before_end(false);
+    }
     lock_inside();
     if (sh_the_world.attachment == SH_ATTACHED) {
         sh_world_end_begin();

@@ -136,6 +136,10 @@ void sh_world_watch_end(void);
 void sh_world_end_begin(void);
 void sh_world_end(void);
 
+/* Called before the process leaves its world (not inside) or ends; NULL: nothing is to be done. ends: it may be called in a signal
+ * handler, and waits for no lock. */
+extern void (*sh_world_before_end)(bool ends);
+
 /* SHOAL_ESTATE in words, for a call that comes after the beginning of the end. */
 shoal_err sh_world_ending(const char *what);
 

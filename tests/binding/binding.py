@@ -144,6 +144,40 @@ def test_message():
     print("ok: a message of 1 MiB, written in place")
 
 
+def test_fds():
+    """An event loop of its own: a queue and a pipe, which a child by fork writes to."""
+    queue = made("shoal_queue_create", ctypes.c_uint64(0))
+    here, there = ctypes.c_void_p(), ctypes.c_void_p()
+    call("shoal_pipe_create", ctypes.c_bool(True), ctypes.byref(here), ctypes.byref(there))
+    fds = [ctypes.c_int(-1), ctypes.c_int(-1)]
+    call("shoal_queue_fd", queue, ctypes.byref(fds[0]))
+    call("shoal_pipe_fd", here, ctypes.byref(fds[1]))
+    loop = select.epoll()
+    for fd in fds:
+        loop.register(fd.value, select.EPOLLIN)
+    assert loop.poll(0) == []
+    pid = os.fork()
+    if pid == 0:
+        for i in range(100):
+            shoal.put_bytes(queue, b"%d" % i)
+        os._exit(0)
+    got = []
+    while len(got) < 100:
+        assert loop.poll(20) == [(fds[0].value, select.EPOLLIN)], "nothing came"
+        try:
+            while True:
+                got.append(int(shoal.get_bytes(queue, shoal.ms(0))))
+        except shoal.Error as error:
+            assert error.name == "SHOAL_ETIMEDOUT", error
+    assert got == list(range(100)), got
+    assert os.waitpid(pid, 0) == (pid, 0)
+    assert loop.poll(0) == []
+    call("shoal_pipe_send_bytes", there, b"pipe", ctypes.c_size_t(4), shoal.FOREVER)
+    assert loop.poll(20) == [(fds[1].value, select.EPOLLIN)]
+    loop.close()
+    print("ok: a queue and a pipe polled in an event loop")
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["--child"]:
         in_child_program()
@@ -152,3 +186,4 @@ if __name__ == "__main__":
     test_fork()
     test_signal()
     test_message()
+    test_fds()
