@@ -131,7 +131,7 @@ static bool is_for(shoal_target target, const char *point)
 {
     return target == pool_victim ? strncmp(point, "pool.", 5) == 0
                                  : strncmp(point, "proc.", 5) == 0 || strncmp(point, "slot.reserve", 12) == 0 ||
-                                       strncmp(point, "world.fork", 10) == 0;
+                                       strcmp(point, "world.fork.inherited") == 0; /* the others: plain forks */
 }
 
 static void sweep(shoal_target target, size_t at_least)
