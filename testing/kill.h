@@ -31,7 +31,7 @@
 typedef enum kill_channel {
     KILL_WORDS,      /* 8 raw bytes, inside the ring */
     KILL_BYTES,      /* up to 6,000 raw bytes: a message block */
-    KILL_BLOCKS,     /* a block of 64 bytes to 5 MiB */
+    KILL_BLOCKS,     /* a block of 64 bytes to 1 MiB */
     KILL_VALUES,     /* a map with several objects */
     KILL_BOUNDED,    /* integers; at most 8; put and get wait a little */
     KILL_OBJECTS,    /* a queue or an end of a pipe, with the id in it */

@@ -36,9 +36,9 @@ static shoal_err put_bytes(shoal_queue *q, kill_count *count, uint64_t id, uint6
 
 static size_t some_size(uint64_t *random)
 {
-    static const size_t sizes[] = {64, 300, 4096, 20000, 65536, 300000, 1 << 20, 5 << 20};
+    static const size_t sizes[] = {64, 300, 4096, 20000, 65536, 300000, (1 << 20) + 1};
     uint64_t n = sh_random_below(random, 64);
-    return sizes[n < 56 ? n % 4 : n < 60 ? 4 : n < 62 ? 5 : n < 63 ? 6 : 7];
+    return sizes[n < 56 ? n % 4 : n < 60 ? 4 : n < 63 ? 5 : 6];
 }
 
 /* The id at both ends. */

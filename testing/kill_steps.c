@@ -79,9 +79,10 @@ static void block_64k(kill_stage *stage, uint64_t *random)
     hold_blocks(stage, random, 65536, 2);
 }
 
-static void block_1m(kill_stage *stage, uint64_t *random)
+/* Four to a span. */
+static void block_300k(kill_stage *stage, uint64_t *random)
 {
-    hold_blocks(stage, random, 1 << 20, 1);
+    hold_blocks(stage, random, 300000, 1);
 }
 
 static void block_5m(kill_stage *stage, uint64_t *random)
@@ -117,9 +118,10 @@ static void spans(kill_stage *stage, uint64_t *random)
     must(stage, err, "span_make");
 }
 
+/* There is always something to trim: a span of blocks that few use, where the only one was released a moment ago. */
 static void trim(kill_stage *stage, uint64_t *random)
 {
-    (void)random;
+    hold_blocks(stage, random, 28000, 1);
     must(stage, shoal_world_trim(), "trim");
 }
 
@@ -687,7 +689,7 @@ static void fork_plain(kill_stage *stage, uint64_t *random)
 const kill_step kill_steps[] = {
     {"block_small", block_small, KILL_BY_ALL},
     {"block_64k", block_64k, KILL_BY_ALL},
-    {"block_1m", block_1m, KILL_BY_ALL},
+    {"block_300k", block_300k, KILL_BY_ALL},
     {"block_5m", block_5m, KILL_BY_VICTIM},
     {"block_hoard", block_hoard, KILL_BY_HAND},
     {"cells", cells, KILL_BY_ALL},

@@ -22,7 +22,8 @@
 #define WORK 6       /* steps that each survivor finishes after a death */
 #define LATER_MAX 40 /* a point may also be meant at its n-th time */
 #define ROUNDS 6     /* for points that were missed */
-#define STARTS 2     /* turns of a step that starts processes: the slow ones */
+#define FORKS 8      /* turns of a step that forks or trims: slow ones */
+#define STARTS 2     /* turns of a step that starts processes, or takes much memory: the slowest */
 
 /* Points that only recovery comes to: kill_recovery visits them. */
 static bool is_of_recovery(const char *name)
@@ -72,15 +73,23 @@ static void favour(kill_stage *stage, int step)
     for (int i = 0; i < kill_step_count; i++) {
         found = strcmp(kill_steps[i].name, other) == 0 ? (uint32_t)i : found;
     }
-    bool slow = has_child(step) || (kill_steps[step].flags & KILL_BY_HAND) != 0;
+    bool slow = has_child(step) || strcmp(other, "trim") == 0 || (kill_steps[step].flags & KILL_BY_HAND) != 0;
     sh_store_release(&stage->board->favour, slow ? 0 : found + 1);
+}
+
+static int turns_of(int step)
+{
+    const char *name = kill_steps[step].name;
+    return is_start(step) || strcmp(name, "block_hoard") == 0 ? STARTS
+           : has_child(step) || strcmp(name, "trim") == 0     ? FORKS
+                                                              : TURNS;
 }
 
 static void take_turns(kill_stage *stage, int step, uint64_t seed)
 {
     int64_t deadline = sh_deadline(TIME);
     sh_store_release(&stage->board->doing, (uint32_t)step + 1);
-    for (int i = 0; i < (is_start(step) ? STARTS : TURNS) && !sh_passed(deadline); i++) {
+    for (int i = 0; i < turns_of(step) && !sh_passed(deadline); i++) {
         kill_steps[step].run(stage, &seed);
     }
 }
@@ -171,7 +180,7 @@ static bool one_case(kill_stage *stage, int step, int point, int count)
     kill_pause(stage);
     kill_check(stage, died ? 1 + has_child(step) : 0, what);
     kill_resume(stage);
-    if (getenv("KH_VERBOSE")) {
+    if (getenv("SHOAL_KILL_TIMES") != NULL) { /* what takes how long */
         fprintf(stderr, "%.3f %s %s\n", (double)sh_now() / 1e9, what, died ? "died" : "-");
     }
     return died;
