@@ -19,11 +19,12 @@
 #define SURVIVORS 2
 #define TURNS 60 /* of one step, in the hope to come to its point */
 #define TIME SHOAL_MS(600)
-#define WORK 6       /* steps that each survivor finishes after a death */
-#define LATER_MAX 40 /* a point may also be meant at its n-th time */
-#define ROUNDS 6     /* for points that were missed */
-#define FORKS 8      /* turns of a step that forks or trims: slow ones */
-#define STARTS 2     /* turns of a step that starts processes, or takes much memory: the slowest */
+#define WORK 6        /* steps that each survivor finishes after a death */
+#define LATER_MAX 40  /* a point may also be meant at its n-th time */
+#define LATER_STEPS 6 /* in so many steps that come to it */
+#define ROUNDS 6      /* for points that were missed */
+#define FORKS 8       /* turns of a step that forks or trims: slow ones */
+#define STARTS 2      /* turns of a step that starts processes, or takes much memory: the slowest */
 
 /* Points that only recovery comes to: kill_recovery visits them. */
 static bool is_of_recovery(const char *name)
@@ -293,7 +294,7 @@ static bool has_killer(int step)
     return strcmp(kill_steps[step].name, "start_pool") == 0;
 }
 
-/* Visits every pair that the dry run found: the first time that the step comes to the point, and some later time.
+/* Visits every pair that the dry run found: the first time that the step comes to the point, and in some steps a later time.
  * With only_missing: those whose point nobody has died at yet. At each point somebody also stops, once. Returns how many died. */
 static int visit(kill_stage *stage, bool starts, bool only_missing, int *visited, int *stops)
 {
@@ -305,7 +306,7 @@ static int visit(kill_stage *stage, bool starts, bool only_missing, int *visited
                 continue;
             }
             bool hit = one_case(stage, step, point, 1);
-            if (times > 1) {
+            if (times > 1 && visited[point] < LATER_STEPS) {
                 uint64_t latest = times < LATER_MAX ? times : LATER_MAX;
                 hit |= one_case(stage, step, point, 2 + (int)sh_random_below(&stage->random, latest - 1));
             }
