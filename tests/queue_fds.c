@@ -10,6 +10,11 @@
 #include <sys/wait.h>
 
 #define MESSAGES SH_REPEAT(10000)
+#if defined(__SANITIZE_THREAD__) /* it knows neither threads after a fork nor the timed lock of a process handle */
+#define UNDER_TSAN true
+#else
+#define UNDER_TSAN false
+#endif
 #define QUEUES 200 /* more than one call of the system waits for */
 
 static int fd_of(shoal_queue *q)
@@ -153,9 +158,10 @@ START_TEST(ends_with_the_stay_in_a_world)
         shoal_queue *q;
         ck_assert_ok(shoal_queue_create(0, &q));
         int before = count_threads(), fd = fd_of(q);
-        ck_assert_int_eq(count_threads(), before + 1);
+        ck_assert_int_gt(count_threads(), before); /* a sanitizer may start one, too */
         put(q, 1);
         shoal_world_leave();
+        ck_assert(UNDER_TSAN || count_threads() == before);
         ck_assert_int_eq(fcntl(fd, F_GETFD), -1);
         ck_assert_err(shoal_queue_fd(q, &fd), SHOAL_ESTATE);
         shoal_release(q);
@@ -402,12 +408,15 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, acknowledged_messages_come_back, 0, 2);
     tcase_add_test(tc, many_queues);
     tcase_add_test(tc, ends_with_the_stay_in_a_world);
+    suite_add_tcase(s, tc);
+    if (UNDER_TSAN) {
+        return s;
+    }
     tcase_add_loop_test(tc, no_message_of_another_process_is_missed, 0, 2);
     tcase_add_test(tc, an_end_closes_when_its_holder_is_killed);
     tcase_add_test(tc, a_waiter_beside_the_watcher_is_woken);
     tcase_add_test(tc, a_fork_asks_anew);
     tcase_add_test(tc, exit_leaves_nothing);
-    suite_add_tcase(s, tc);
     return s;
 }
 

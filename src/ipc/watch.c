@@ -185,6 +185,7 @@ static void stop(bool ends)
         return;
     }
     pthread_join(watcher, NULL);
+    await_gone(sh_load_acquire(&tid));
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < watch_count; i++) {
         close(watches[i].fd);
