@@ -101,7 +101,9 @@ static void child(void)
     taken = inner > 0 ? 0 : taken;
     for (int i = 0; i < SH_FORK_RANKS; i++) {
         if (parts[i] != NULL && parts[i]->lock != NULL) {
-            if (!parts[i]->only_anew) { /* this thread has it; ThreadSanitizer would take a new one for locked, too */
+            if (is_waited_for(i) &&
+                sh_fork_has(
+                    (sh_fork_rank)i)) { /* this thread has it; ThreadSanitizer would take a new one for locked, too */
                 pthread_mutex_unlock(parts[i]->lock);
             }
             pthread_mutex_init(parts[i]->lock, NULL);
