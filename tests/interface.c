@@ -140,6 +140,12 @@ START_TEST(u10_every_call_reads_a_kept_value)
     shoal_process *p;
     shoal_pool *pool;
     ck_assert_ok(shoal_pool_create(&(shoal_pool_options){.workers = 1, .initializer = nothing, .init_args = v}, &pool));
+    /* Also one that is refused at once: nothing is destroyed that is kept, and nothing leaks that is not. */
+    ck_assert_err(shoal_process_start(NULL, v, NULL, &p), SHOAL_EINVAL);
+    ck_assert_err(shoal_spawn(NULL, 2, v), SHOAL_EINVAL);
+    ck_assert_err(shoal_pool_apply(pool, NULL, v, &got), SHOAL_EINVAL);
+    ck_assert_err(shoal_pool_map(pool, NULL, v, 0, &got), SHOAL_EINVAL);
+    ck_assert_err(shoal_pool_create(&(shoal_pool_options){.init_args = shoal_list(1)}, NULL), SHOAL_EINVAL);
     for (int times = 0; times < 2; times++) {
         ck_assert_ok(shoal_process_start(nothing, v, NULL, &p));
         finish(p);

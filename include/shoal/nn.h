@@ -71,8 +71,8 @@ const double *shoal_module_settings(const shoal_module *module);
  * must stay. The kinds of this library are known. Errors: SHOAL_ESTATE when the name is taken by another. */
 SHOAL_MUST_USE shoal_err shoal_module_register(const shoal_module_type *type);
 
-/* For init, and afterwards: add_parameter and add_buffer take over the caller's reference (NULL: returns the last error,
- * or SHOAL_EINVAL when there was none), add_child the module, also when they fail. A name has no dot. A float parameter is set to need a gradient; others stay as
+/* For init, and afterwards: add_parameter and add_buffer take over the caller's reference, add_child the module, also when they
+ * fail. A name has no dot. A float parameter is set to need a gradient; others stay as
  * they are. A parameter is contiguous. Errors: SHOAL_EINVAL for a name that is taken or wrong, a tensor that is no leaf, and
  * a child that has a parent already (which keeps it) or stands above the module; SHOAL_ELIMIT for dotted names over
  * SHOAL_MODULE_NAME bytes; SHOAL_ENOMEM. */

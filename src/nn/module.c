@@ -179,9 +179,10 @@ static shoal_err check_tensor(const shoal_module *m, const char *name, const sho
 
 static shoal_err add_entry(shoal_module *m, const char *name, shoal_tensor *t, bool is_buffer)
 {
-    if (!m || !t) {
-        return t ? sh_fail(SHOAL_EINVAL, "the module is NULL")
-                 : sh_null_error(is_buffer ? "shoal_module_add_buffer" : "shoal_module_add_parameter", "t");
+    if (!m || !name || !t) {
+        return sh_null_error(is_buffer ? "shoal_module_add_buffer" : "shoal_module_add_parameter", !m      ? "module"
+                                                                                                   : !name ? "name"
+                                                                                                           : "t");
     }
     shoal_err err = check_name(m, name, 0);
     if (err == SHOAL_OK) {
@@ -198,9 +199,7 @@ static shoal_err add_entry(shoal_module *m, const char *name, shoal_tensor *t, b
 
 shoal_err shoal_module_add_parameter(shoal_module *module, const char *name, shoal_tensor *t)
 {
-    SH_NEED(module);
-    SH_NEED(name);
-    shoal_err err = add_entry(module, name, t, false);
+    shoal_err err = add_entry(module, name, t, false); /* consumes t whatever happens, so it looks for NULL itself */
     if (err == SHOAL_OK && shoal_dtype_is_float(t->dtype)) {
         t->requires_grad = true;
     }
@@ -210,8 +209,6 @@ shoal_err shoal_module_add_parameter(shoal_module *module, const char *name, sho
 
 shoal_err shoal_module_add_buffer(shoal_module *module, const char *name, shoal_tensor *t)
 {
-    SH_NEED(module);
-    SH_NEED(name);
     shoal_err err = add_entry(module, name, t, true);
     shoal_tensor_release(t);
     return err;
@@ -242,8 +239,6 @@ static shoal_err append_child(shoal_module *m, const char *name, shoal_module *c
 
 shoal_err shoal_module_add_child(shoal_module *module, const char *name, shoal_module *child)
 {
-    SH_NEED(module);
-    SH_NEED(name);
     if (!child) {
         return sh_null_error("shoal_module_add_child", "child");
     }
@@ -251,8 +246,8 @@ shoal_err shoal_module_add_child(shoal_module *module, const char *name, shoal_m
         return sh_fail(SHOAL_EINVAL, "the module for '%s', a %s, %s", name ? name : "", child->type->name,
                        child->parent ? "has a parent already" : "cannot be a child of itself");
     }
-    shoal_err err = module ? check_name(module, name, child->longest > 0 ? child->longest + 1 : 0)
-                           : sh_fail(SHOAL_EINVAL, "the module is NULL");
+    shoal_err err = module && name ? check_name(module, name, child->longest > 0 ? child->longest + 1 : 0)
+                                   : sh_null_error("shoal_module_add_child", module ? "name" : "module");
     if (err == SHOAL_OK) {
         err = append_child(module, name, child);
     }

@@ -129,9 +129,11 @@ static bool kill_at(shoal_target target, const char *point, prey who, int method
 
 static bool is_for(shoal_target target, const char *point)
 {
-    return target == pool_victim ? strncmp(point, "pool.", 5) == 0
-                                 : strncmp(point, "proc.", 5) == 0 || strncmp(point, "slot.reserve", 12) == 0 ||
-                                       strcmp(point, "world.fork.inherited") == 0; /* the others: plain forks */
+    return target == pool_victim
+               ? strncmp(point, "pool.", 5) == 0
+               : (strncmp(point, "proc.", 5) == 0 && strncmp(point, "proc.program", 12) != 0) ||
+                     strncmp(point, "slot.reserve", 12) == 0 ||
+                     strcmp(point, "world.fork.inherited") == 0; /* kill_sweep visits plain forks and programs */
 }
 
 static void sweep(shoal_target target, size_t at_least)

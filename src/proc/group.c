@@ -188,7 +188,7 @@ shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args, const 
                            shoal_value **results)
 {
     if (!target) {
-        shoal_value_destroy(args);
+        sh_value_consume(args);
         return sh_null_error(__func__, "target");
     }
     static const shoal_process_options none;
@@ -219,7 +219,7 @@ shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args, const 
 shoal_err shoal_spawn(shoal_target target, int n, shoal_value *args)
 {
     if (!target) {
-        shoal_value_destroy(args);
+        sh_value_consume(args);
         return sh_null_error(__func__, "target");
     }
     return shoal_spawn_with(target, n, args, NULL, NULL);

@@ -176,16 +176,16 @@ static size_t choose_chunk(const shoal_pool *pool, const shoal_value *list, size
 shoal_err shoal_pool_apply_async(shoal_pool *pool, shoal_task task, shoal_value *arg, shoal_future **out_future)
 {
     if (!pool) {
-        shoal_value_destroy(arg);
+        sh_value_consume(arg);
         return sh_null_error(__func__, "pool");
     }
     if (!task) {
-        shoal_value_destroy(arg);
+        sh_value_consume(arg);
         return sh_null_error(__func__, "task");
     }
     SH_NEED(arg);
     if (!out_future) {
-        shoal_value_destroy(arg);
+        sh_value_consume(arg);
         return sh_null_error(__func__, "out_future");
     }
     sh_job *job;
@@ -203,16 +203,16 @@ shoal_err shoal_pool_map_async(shoal_pool *pool, shoal_task task, shoal_value *l
                                shoal_future **out_future)
 {
     if (!pool) {
-        shoal_value_destroy(list);
+        sh_value_consume(list);
         return sh_null_error(__func__, "pool");
     }
     if (!task) {
-        shoal_value_destroy(list);
+        sh_value_consume(list);
         return sh_null_error(__func__, "task");
     }
     SH_NEED(list);
     if (!out_future) {
-        shoal_value_destroy(list);
+        sh_value_consume(list);
         return sh_null_error(__func__, "out_future");
     }
     sh_job *job;
@@ -325,16 +325,16 @@ static shoal_err get_and_destroy(shoal_future *future, shoal_value **out_result)
 shoal_err shoal_pool_apply(shoal_pool *pool, shoal_task task, shoal_value *arg, shoal_value **out_result)
 {
     if (!pool) {
-        shoal_value_destroy(arg);
+        sh_value_consume(arg);
         return sh_null_error(__func__, "pool");
     }
     SH_NEED(arg);
     if (!task) {
-        shoal_value_destroy(arg);
+        sh_value_consume(arg);
         return sh_null_error(__func__, "task");
     }
     if (!out_result) {
-        shoal_value_destroy(arg);
+        sh_value_consume(arg);
         return sh_null_error(__func__, "out_result");
     }
     shoal_future *future;
@@ -345,16 +345,16 @@ shoal_err shoal_pool_apply(shoal_pool *pool, shoal_task task, shoal_value *arg, 
 shoal_err shoal_pool_map(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk, shoal_value **out_results)
 {
     if (!pool) {
-        shoal_value_destroy(list);
+        sh_value_consume(list);
         return sh_null_error(__func__, "pool");
     }
     if (!task) {
-        shoal_value_destroy(list);
+        sh_value_consume(list);
         return sh_null_error(__func__, "task");
     }
     SH_NEED(list);
     if (!out_results) {
-        shoal_value_destroy(list);
+        sh_value_consume(list);
         return sh_null_error(__func__, "out_results");
     }
     shoal_future *future;
@@ -368,12 +368,12 @@ shoal_err shoal_pool_imap(shoal_pool *pool, shoal_task task, shoal_value *list, 
                           shoal_iterator **out_iterator)
 {
     if (!task) {
-        shoal_value_destroy(list);
+        sh_value_consume(list);
         return sh_null_error(__func__, "task");
     }
     SH_NEED(list);
     if (!out_iterator) {
-        shoal_value_destroy(list);
+        sh_value_consume(list);
         return sh_null_error(__func__, "out_iterator");
     }
     sh_job *job;

@@ -145,9 +145,12 @@ static shoal_err set_up(shoal_pool *pool, const shoal_pool_options *o)
 
 shoal_err shoal_pool_create(const shoal_pool_options *options, shoal_pool **out_pool)
 {
-    SH_NEED(out_pool);
     static const shoal_pool_options none;
     const shoal_pool_options *o = options != NULL ? options : &none;
+    if (out_pool == NULL) {
+        sh_value_consume(o->init_args);
+        return sh_null_error(__func__, "out_pool");
+    }
     shoal_pool *pool = NULL;
     shoal_err err = sh_value_check_free(o->init_args);
     if (o->workers < 0 || o->workers > WORKERS_MAX || o->tasks_per_child < 0) {

@@ -206,11 +206,11 @@ shoal_err shoal_process_start(shoal_target target, shoal_value *args, const shoa
                               shoal_process **out_process)
 {
     if (!target) {
-        shoal_value_destroy(args);
+        sh_value_consume(args);
         return sh_null_error(__func__, "target");
     }
     if (!out_process) {
-        shoal_value_destroy(args);
+        sh_value_consume(args);
         return sh_null_error(__func__, "out_process");
     }
     shoal_err err = sh_value_check_free(args);

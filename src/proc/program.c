@@ -143,15 +143,15 @@ shoal_err shoal_process_start_program(const char *path, char *const argv[], shoa
                                       const shoal_process_options *options, shoal_process **out_process)
 {
     if (!path) {
-        shoal_value_destroy(args);
+        sh_value_consume(args);
         return sh_null_error(__func__, "path");
     }
     if (!argv) {
-        shoal_value_destroy(args);
+        sh_value_consume(args);
         return sh_null_error(__func__, "argv");
     }
     if (!out_process) {
-        shoal_value_destroy(args);
+        sh_value_consume(args);
         return sh_null_error(__func__, "out_process");
     }
     static const shoal_process_options none;
