@@ -2,7 +2,7 @@
 # shipped library is made of, so it reaches the hidden symbols too. A sanitized build, which nobody ships, puts the objects into one
 # shared library for all tests: they are so large there that linking them into each test took a minute and 3.6 GB.
 #
-#   shoal_test(<name> SOURCES a.c [b.c ...] [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL] [SOAK])
+#   shoal_test(<name> SOURCES a.c [b.c ...] [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL] [SOAK] [WRAP function ...])
 #   shoal_test_options(<file>_test.c [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL] [SOAK])   for a test in shoal_layer(TESTS)
 #   shoal_script_test(<name> COMMAND script [arg ...] [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL])
 #
@@ -12,6 +12,7 @@
 # SERIAL    nothing else runs beside it.
 # SOAK      the test runs a second time, as <name>.soak with the label `soak` and a day's limit, under `ctest -C soak`;
 #           it takes the number of kills from SHOAL_SOAK_KILLS, and of ends, forks and stops from SHOAL_SOAK_ENDS, SHOAL_SOAK_FORKS and SHOAL_SOAK_STOPS.
+# WRAP      functions of the C library that the test replaces for the layers (ld --wrap); it links the object files in every build.
 # A test runs in the source root. SHOAL_BUILD_DIR in its environment names the build directory.
 
 set(SHOAL_TEST_TIMEOUT 120)
@@ -48,7 +49,7 @@ function(shoal_tests_need)
 endfunction()
 
 function(shoal_test name)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK" "TIMEOUT;COST" "SOURCES;LABELS")
+    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK" "TIMEOUT;COST" "SOURCES;LABELS;WRAP")
     if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
         message(FATAL_ERROR "shoal_test(${name}): expected SOURCES, got also '${arg_UNPARSED_ARGUMENTS}'")
     endif()
@@ -62,9 +63,11 @@ function(shoal_test name)
     target_include_directories(${name} PRIVATE
         ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
     set(layers sh_all)
-    if(SHOAL_SANITIZE)
+    if(SHOAL_SANITIZE AND NOT arg_WRAP)
         set(layers sh_tested)
     endif()
+    list(TRANSFORM arg_WRAP PREPEND -Wl,--wrap=)
+    target_link_options(${name} PRIVATE ${arg_WRAP})
     target_link_libraries(${name} PRIVATE
         ${layers} testing PkgConfig::CHECK ${SHOAL_PACKAGES} Threads::Threads ${CMAKE_DL_LIBS} m)
 
