@@ -240,18 +240,17 @@ static shoal_err append_child(shoal_module *m, const char *name, shoal_module *c
 shoal_err shoal_module_add_child(shoal_module *module, const char *name, shoal_module *child)
 {
     if (!child) {
-        return sh_null_error("shoal_module_add_child", "child");
+        return sh_null_error(__func__, "child");
     }
-    if (child->parent || stands_above(module, child)) {
-        return sh_fail(SHOAL_EINVAL, "the module for '%s', a %s, %s", name ? name : "", child->type->name,
-                       child->parent ? "has a parent already" : "cannot be a child of itself");
-    }
-    shoal_err err = module && name ? check_name(module, name, child->longest > 0 ? child->longest + 1 : 0)
-                                   : sh_null_error("shoal_module_add_child", module ? "name" : "module");
+    bool stays = child->parent || stands_above(module, child); /* with who has it */
+    shoal_err err = !module || !name ? sh_null_error(__func__, module ? "name" : "module")
+                    : stays          ? sh_fail(SHOAL_EINVAL, "the module for '%s', a %s, %s", name, child->type->name,
+                                      child->parent ? "has a parent already" : "cannot be a child of itself")
+                                     : check_name(module, name, child->longest > 0 ? child->longest + 1 : 0);
     if (err == SHOAL_OK) {
         err = append_child(module, name, child);
     }
-    if (err != SHOAL_OK) {
+    if (err != SHOAL_OK && !stays) {
         shoal_module_destroy(child);
     }
     return err;
