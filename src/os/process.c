@@ -244,6 +244,18 @@ int sh_cores(void)
 
 /* ---- a process that anybody may kill ---- */
 
+/* ThreadSanitizer takes the helper for the thread that made it. */
+#if defined(__SANITIZE_THREAD__) || defined(__ia64__) || defined(__hppa__)
+
+sh_run_result sh_process_run(int (*function)(void *), void *argument)
+{
+    (void)function;
+    (void)argument;
+    return SH_RUN_REFUSED;
+}
+
+#else
+
 #define STACK (256u << 10)
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -275,11 +287,6 @@ __attribute__((no_sanitize("address"))) static sh_run_result see_out(pid_t pid)
 
 sh_run_result sh_process_run(int (*function)(void *), void *argument)
 {
-#if defined(__SANITIZE_THREAD__) || defined(__ia64__) || defined(__hppa__)
-    (void)function;
-    (void)argument;
-    return SH_RUN_REFUSED; /* ThreadSanitizer takes the helper for the thread that made it */
-#else
     static char *stack; /* kept: callers come one at a time */
     sigset_t all, before;
     if (stack == NULL) {
@@ -299,5 +306,6 @@ sh_run_result sh_process_run(int (*function)(void *), void *argument)
     sh_run_result result = pid > 0 ? see_out(pid) : SH_RUN_REFUSED;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return result;
-#endif
 }
+
+#endif

@@ -116,6 +116,7 @@ static void forget_world(void)
         close(sh_the_world.fd);
     }
     sh_the_world = (sh_world){.fd = -1, .locked = sh_the_world.locked};
+    sh_store_release(&sh_world_has_ended, 0u);
     sh_op_forget();
 }
 
@@ -354,7 +355,7 @@ static shoal_err create_world(const shoal_world_options *options)
 
 shoal_err shoal_world_create(const shoal_world_options *options)
 {
-    if (sh_the_world.attachment == SH_ENDED) {
+    if (sh_load_acquire(&sh_world_has_ended) != 0) {
         return sh_world_ending("shoal_world_create");
     }
     lock_inside();
@@ -369,8 +370,8 @@ shoal_err shoal_world_create(const shoal_world_options *options)
 
 sh_ctx *sh_enter_slow(void)
 {
-    if (sh_the_world.attachment ==
-        SH_ENDED) { /* without the lock: this very thread may have it, below a signal handler that ends us */
+    /* Without the lock: this very thread may have it, below a signal handler that ends us. */
+    if (sh_load_acquire(&sh_world_has_ended) != 0) {
         (void)sh_world_ending("this call");
         return NULL;
     }

@@ -42,6 +42,9 @@ typedef struct sh_world {
 
 extern sh_world sh_the_world;
 
+/* 1: the attachment is SH_ENDED, for those who do not have the lock. */
+extern sh_a32 sh_world_has_ended;
+
 static inline void *sh_at(uint64_t offset)
 {
     return sh_the_world.base + offset;
