@@ -1,8 +1,6 @@
 /* Matrix products: fast against plain, in all sizes, strides and epilogues. */
 #include "kernels/kernels_test.h"
 
-#include <time.h>
-
 typedef struct problem {
     sh_matmul_args args;
     void *a, *b, *c, *bias;
@@ -121,44 +119,6 @@ START_TEST(few_rows_agree)
 }
 END_TEST
 
-static double seconds_of(const sh_kernels *k, sh_exec *exec, const sh_matmul_args *args)
-{
-    struct timespec begin, end;
-    (void)clock_gettime(CLOCK_MONOTONIC, &begin);
-    for (int i = 0; i < 20; i++) {
-        ck_assert_ok(k->matmul->matmul(exec, args));
-    }
-    (void)clock_gettime(CLOCK_MONOTONIC, &end);
-    return (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
-}
-
-/* N6: a weight [out, in] of one sample's linear took 7 to 35 times as long as its transpose. The two in turn, the best of each. */
-START_TEST(linear_of_one_row_is_fast)
-{
-    enum { IN = 128, OUT = 512 };
-    if (SH_SLOW) {
-        return;
-    }
-    FOR_FAST(k)
-    {
-        static float x[IN], w[IN * OUT], y[OUT];
-        sh_matmul_args linear = {.dtype = SHOAL_F32, .batch = 1, .m = 1, .n = OUT, .k = IN, .a = x, .a_row = IN};
-        linear.a_col = 1, linear.b = w, linear.b_row = 1, linear.b_col = IN, linear.c = y, linear.c_row = OUT;
-        linear.alpha = 1;
-        sh_matmul_args turned = linear;
-        turned.b_row = OUT, turned.b_col = 1;
-        sh_exec exec = {0};
-        double best[2] = {1e9, 1e9};
-        for (int round = 0; round < 100; round++) {
-            best[0] = fmin(best[0], seconds_of(k, &exec, &linear));
-            best[1] = fmin(best[1], seconds_of(k, &exec, &turned));
-        }
-        ck_assert_msg(best[0] < 3 * best[1], "%s: linear %g s, transposed %g s", k->name, best[0], best[1]);
-        free(exec.scratch);
-    }
-}
-END_TEST
-
 START_TEST(integers_wrap_around)
 {
     int64_t a[] = {INT64_MAX, 2, 3, 4}, b[] = {2, 1, 1, 1}, c[4];
@@ -204,5 +164,5 @@ START_TEST(nan_stays_in_its_row_and_column)
 }
 END_TEST
 
-KERNELS_SUITE("matmul", small_sizes_agree, random_sizes_agree, large_sizes_agree, few_rows_agree,
-              linear_of_one_row_is_fast, integers_wrap_around, nan_stays_in_its_row_and_column)
+KERNELS_SUITE("matmul", small_sizes_agree, random_sizes_agree, large_sizes_agree, few_rows_agree, integers_wrap_around,
+              nan_stays_in_its_row_and_column)
