@@ -387,7 +387,7 @@ START_TEST(u3_null_is_an_error_of_its_own)
     ck_null("shoal_pool_apply", shoal_pool_apply(pool, give_back, NULL, &v), "arg");
     ck_null("shoal_pool_map", shoal_pool_map(NULL, give_back, shoal_list(1), 0, &v), "pool");
     ck_null("shoal_pool_join", shoal_pool_join(NULL, SHOAL_NOW), "the pool");
-    ck_null("shoal_future_get", shoal_future_get(NULL, SHOAL_NOW, &v), "the future");
+    ck_null("shoal_future_get", shoal_future_get(NULL, SHOAL_NOW, &v), "future");
     ck_null("shoal_block_create", shoal_block_create(1, NULL), "out_block");
     ck_null("shoal_value_as_int", shoal_value_as_int(NULL, NULL), "out_int");
     ck_assert_err(shoal_queue_put(q, shoal_list(1, shoal_map("a", (char *)NULL)), SHOAL_NOW), SHOAL_EINVAL);

@@ -53,94 +53,27 @@ void shoal_dataset_release(shoal_dataset *set);
  * a void pointer. */
 #ifdef __cplusplus
 }
-inline shoal_block *shoal_retain(shoal_block *x)
-{
-    return shoal_block_retain(x);
-}
-inline void shoal_release(shoal_block *x)
-{
-    shoal_block_release(x);
-}
-inline shoal_queue *shoal_retain(shoal_queue *x)
-{
-    return shoal_queue_retain(x);
-}
-inline void shoal_release(shoal_queue *x)
-{
-    shoal_queue_release(x);
-}
-inline shoal_pipe *shoal_retain(shoal_pipe *x)
-{
-    return shoal_pipe_retain(x);
-}
-inline void shoal_release(shoal_pipe *x)
-{
-    shoal_pipe_release(x);
-}
-inline shoal_lock *shoal_retain(shoal_lock *x)
-{
-    return shoal_lock_retain(x);
-}
-inline void shoal_release(shoal_lock *x)
-{
-    shoal_lock_release(x);
-}
-inline shoal_rlock *shoal_retain(shoal_rlock *x)
-{
-    return shoal_rlock_retain(x);
-}
-inline void shoal_release(shoal_rlock *x)
-{
-    shoal_rlock_release(x);
-}
-inline shoal_semaphore *shoal_retain(shoal_semaphore *x)
-{
-    return shoal_semaphore_retain(x);
-}
-inline void shoal_release(shoal_semaphore *x)
-{
-    shoal_semaphore_release(x);
-}
-inline shoal_condition *shoal_retain(shoal_condition *x)
-{
-    return shoal_condition_retain(x);
-}
-inline void shoal_release(shoal_condition *x)
-{
-    shoal_condition_release(x);
-}
-inline shoal_event *shoal_retain(shoal_event *x)
-{
-    return shoal_event_retain(x);
-}
-inline void shoal_release(shoal_event *x)
-{
-    shoal_event_release(x);
-}
-inline shoal_barrier *shoal_retain(shoal_barrier *x)
-{
-    return shoal_barrier_retain(x);
-}
-inline void shoal_release(shoal_barrier *x)
-{
-    shoal_barrier_release(x);
-}
-inline shoal_tensor *shoal_retain(shoal_tensor *x)
-{
-    return shoal_tensor_retain(x);
-}
-inline void shoal_release(shoal_tensor *x)
-{
-    shoal_tensor_release(x);
-}
-inline shoal_dataset *shoal_retain(shoal_dataset *x)
-{
-    return shoal_dataset_retain(x);
-}
-inline void shoal_release(shoal_dataset *x)
-{
-    shoal_dataset_release(x);
-}
+#define SHOAL_HANDLE_OVERLOADS(type)                                                                                   \
+    inline shoal_##type *shoal_retain(shoal_##type *x)                                                                 \
+    {                                                                                                                  \
+        return shoal_##type##_retain(x);                                                                               \
+    }                                                                                                                  \
+    inline void shoal_release(shoal_##type *x)                                                                         \
+    {                                                                                                                  \
+        shoal_##type##_release(x);                                                                                     \
+    }
+SHOAL_HANDLE_OVERLOADS(block)
+SHOAL_HANDLE_OVERLOADS(queue)
+SHOAL_HANDLE_OVERLOADS(pipe)
+SHOAL_HANDLE_OVERLOADS(lock)
+SHOAL_HANDLE_OVERLOADS(rlock)
+SHOAL_HANDLE_OVERLOADS(semaphore)
+SHOAL_HANDLE_OVERLOADS(condition)
+SHOAL_HANDLE_OVERLOADS(event)
+SHOAL_HANDLE_OVERLOADS(barrier)
+SHOAL_HANDLE_OVERLOADS(tensor)
+SHOAL_HANDLE_OVERLOADS(dataset)
+#undef SHOAL_HANDLE_OVERLOADS
 #else
 #define SHOAL_BY_HANDLE(call, x)                                                                                       \
     _Generic((x), shoal_block *                                                                                        \

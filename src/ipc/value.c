@@ -398,14 +398,16 @@ static bool is_member(const shoal_value *value)
     return value->owner == SH_OWNER_CONTAINER;
 }
 
-/* Whether member may go into container; if not, both are destroyed, as far as they are the caller's. A NULL is what
+/* Whether member may go into container; if not, both are consumed. A NULL is what
  * a failed maker left, so its error stays the last one. */
-static bool may_join(shoal_value *container, shoal_type type, shoal_value *member)
+static bool may_join(shoal_value *container, shoal_type type, const char *key, shoal_value *member)
 {
     bool good = false;
-    if (container == NULL || member == NULL) {
+    if (container == NULL || member == NULL || key == NULL) {
         (void)sh_null_in(type == SHOAL_LIST ? "shoal_list_add" : "shoal_map_set",
-                         container == NULL ? "the container" : "the member");
+                         container == NULL ? (type == SHOAL_LIST ? "list" : "map")
+                         : member == NULL  ? "member"
+                                           : "key");
     } else if (container->type != type) {
         (void)sh_fail(SHOAL_ETYPE, "wanted %s, the value is %s", sh_type_name(type), sh_type_name(container->type));
     } else if (is_member(container) || is_member(member) || container == member) {
@@ -435,7 +437,7 @@ static shoal_value *as_member(shoal_value *value)
 
 shoal_value *shoal_list_add(shoal_value *list, shoal_value *member)
 {
-    if (!may_join(list, SHOAL_LIST, member)) {
+    if (!may_join(list, SHOAL_LIST, "", member)) {
         return NULL;
     }
     shoal_value *own = as_member(member);
@@ -448,12 +450,7 @@ shoal_value *shoal_list_add(shoal_value *list, shoal_value *member)
 
 shoal_value *shoal_map_set(shoal_value *map, const char *key, shoal_value *member)
 {
-    if (!key) {
-        shoal_value_destroy(map);
-        shoal_value_destroy(member);
-        return sh_null_in(__func__, "key");
-    }
-    if (!may_join(map, SHOAL_MAP, member)) {
+    if (!may_join(map, SHOAL_MAP, key, member)) {
         return NULL;
     }
     shoal_value *name = shoal_value_string(key);

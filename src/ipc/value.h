@@ -98,6 +98,15 @@ SHOAL_MUST_USE shoal_err sh_value_check_free(const shoal_value *value);
  * a member. NULL is allowed. Never changes the last error. */
 void sh_value_consume(shoal_value *value);
 
+/* SH_NEED in a call that consumes a value: it does so when it refuses another argument, too. */
+#define SH_NEED_OR_CONSUME(argument, value)                                                                            \
+    do {                                                                                                               \
+        if (__builtin_expect(!(argument), 0)) {                                                                        \
+            sh_value_consume(value);                                                                                   \
+            return sh_null_error(__func__, #argument);                                                                 \
+        }                                                                                                              \
+    } while (0)
+
 /* Makes room for count members in all. Errors: SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err sh_value_reserve(shoal_value *container, uint32_t count);
 

@@ -26,57 +26,24 @@ shoal_err sh_arg_failed(const char *key)
     return sh_fail(shoal_last_error(), "argument \"%s\": %s", key, shoal_last_error_text());
 }
 
-/* Why there is no member, for the calls that return a code: NULL is theirs, whatever failed before. */
-static shoal_err missing(const shoal_value *args, const char *key, const char *call)
-{
-    return args == NULL  ? sh_null_error(call, "the map of arguments")
-           : key == NULL ? sh_null_error(call, "the key")
-                         : shoal_last_error();
-}
-
-shoal_err shoal_arg_bool(const shoal_value *args, const char *key, bool *out_bool)
-{
-    SH_NEED(args);
-    SH_NEED(out_bool);
-    const shoal_value *value = sh_arg_find(args, key);
-    if (value == NULL) {
-        return missing(args, key, "shoal_arg_bool");
+/* A reader that returns a code: the member of that key, or the reason why there is none; then the reader of values. */
+#define NUMBER_ARG(name, type)                                                                                         \
+    shoal_err shoal_arg_##name(const shoal_value *args, const char *key, type *out_##name)                             \
+    {                                                                                                                  \
+        SH_NEED(args);                                                                                                 \
+        SH_NEED(key);                                                                                                  \
+        SH_NEED(out_##name);                                                                                           \
+        const shoal_value *value = sh_arg_find(args, key);                                                             \
+        if (value == NULL) {                                                                                           \
+            return shoal_last_error();                                                                                 \
+        }                                                                                                              \
+        return shoal_value_as_##name(value, out_##name) == SHOAL_OK ? SHOAL_OK : sh_arg_failed(key);                   \
     }
-    return shoal_value_as_bool(value, out_bool) == SHOAL_OK ? SHOAL_OK : sh_arg_failed(key);
-}
 
-shoal_err shoal_arg_int(const shoal_value *args, const char *key, int64_t *out_int)
-{
-    SH_NEED(args);
-    SH_NEED(out_int);
-    const shoal_value *value = sh_arg_find(args, key);
-    if (value == NULL) {
-        return missing(args, key, "shoal_arg_int");
-    }
-    return shoal_value_as_int(value, out_int) == SHOAL_OK ? SHOAL_OK : sh_arg_failed(key);
-}
-
-shoal_err shoal_arg_uint(const shoal_value *args, const char *key, uint64_t *out_uint)
-{
-    SH_NEED(args);
-    SH_NEED(out_uint);
-    const shoal_value *value = sh_arg_find(args, key);
-    if (value == NULL) {
-        return missing(args, key, "shoal_arg_uint");
-    }
-    return shoal_value_as_uint(value, out_uint) == SHOAL_OK ? SHOAL_OK : sh_arg_failed(key);
-}
-
-shoal_err shoal_arg_float(const shoal_value *args, const char *key, double *out_float)
-{
-    SH_NEED(args);
-    SH_NEED(out_float);
-    const shoal_value *value = sh_arg_find(args, key);
-    if (value == NULL) {
-        return missing(args, key, "shoal_arg_float");
-    }
-    return shoal_value_as_float(value, out_float) == SHOAL_OK ? SHOAL_OK : sh_arg_failed(key);
-}
+NUMBER_ARG(bool, bool)
+NUMBER_ARG(int, int64_t)
+NUMBER_ARG(uint, uint64_t)
+NUMBER_ARG(float, double)
 
 /* What a reader gave of the member of that key; NULL: its error gets the key. */
 static const void *with_key(const char *key, const void *got)
@@ -114,47 +81,18 @@ static void *object_arg(const shoal_value *args, const char *key, shoal_kind kin
     return value->as.object;
 }
 
-shoal_block *shoal_arg_block(const shoal_value *args, const char *key)
-{
-    return object_arg(args, key, SHOAL_KIND_BLOCK);
-}
+#define OBJECT_ARG(type, KIND)                                                                                         \
+    shoal_##type *shoal_arg_##type(const shoal_value *args, const char *key)                                           \
+    {                                                                                                                  \
+        return object_arg(args, key, SHOAL_KIND_##KIND);                                                               \
+    }
 
-shoal_queue *shoal_arg_queue(const shoal_value *args, const char *key)
-{
-    return object_arg(args, key, SHOAL_KIND_QUEUE);
-}
-
-shoal_pipe *shoal_arg_pipe(const shoal_value *args, const char *key)
-{
-    return object_arg(args, key, SHOAL_KIND_PIPE);
-}
-
-shoal_lock *shoal_arg_lock(const shoal_value *args, const char *key)
-{
-    return object_arg(args, key, SHOAL_KIND_LOCK);
-}
-
-shoal_rlock *shoal_arg_rlock(const shoal_value *args, const char *key)
-{
-    return object_arg(args, key, SHOAL_KIND_RLOCK);
-}
-
-shoal_semaphore *shoal_arg_semaphore(const shoal_value *args, const char *key)
-{
-    return object_arg(args, key, SHOAL_KIND_SEMAPHORE);
-}
-
-shoal_condition *shoal_arg_condition(const shoal_value *args, const char *key)
-{
-    return object_arg(args, key, SHOAL_KIND_CONDITION);
-}
-
-shoal_event *shoal_arg_event(const shoal_value *args, const char *key)
-{
-    return object_arg(args, key, SHOAL_KIND_EVENT);
-}
-
-shoal_barrier *shoal_arg_barrier(const shoal_value *args, const char *key)
-{
-    return object_arg(args, key, SHOAL_KIND_BARRIER);
-}
+OBJECT_ARG(block, BLOCK)
+OBJECT_ARG(queue, QUEUE)
+OBJECT_ARG(pipe, PIPE)
+OBJECT_ARG(lock, LOCK)
+OBJECT_ARG(rlock, RLOCK)
+OBJECT_ARG(semaphore, SEMAPHORE)
+OBJECT_ARG(condition, CONDITION)
+OBJECT_ARG(event, EVENT)
+OBJECT_ARG(barrier, BARRIER)

@@ -301,6 +301,20 @@ START_TEST(failed_makers_nest)
 }
 END_TEST
 
+/* No call consumes a kept value, also not one that refuses another argument. */
+START_TEST(a_refused_key_leaves_what_is_kept)
+{
+    shoal_value *map = shoal_value_keep(shoal_map("a", 1)), *member = shoal_value_keep(shoal_value_string("kept"));
+    ck_refused(shoal_map_set(map, NULL, member), NULL, SHOAL_EINVAL);
+    ck_assert_str_eq(shoal_value_as_string(member), "kept");
+    ck_assert_int_eq(sh_int_of(shoal_value_find(map, "a")), 1);
+    ck_refused(shoal_map_set(map, NULL, (shoal_value *)shoal_value_at(map, 0)), NULL, SHOAL_EINVAL);
+    ck_assert_uint_eq(shoal_value_count(map), 1);
+    shoal_value_destroy(member);
+    shoal_value_destroy(map);
+}
+END_TEST
+
 START_TEST(a_member_stays_where_it_is)
 {
     shoal_value *self = shoal_value_list();
@@ -460,6 +474,7 @@ int main(void)
         containers_hold_members_in_order,
         a_key_set_twice_keeps_the_last,
         failed_makers_nest,
+        a_refused_key_leaves_what_is_kept,
         a_member_stays_where_it_is,
         depth_is_bounded,
         copies_are_equal_and_their_own,

@@ -187,10 +187,7 @@ static shoal_err run_group(group *g, shoal_target target, int n, const shoal_val
 shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args, const shoal_process_options *options,
                            shoal_value **results)
 {
-    if (!target) {
-        sh_value_consume(args);
-        return sh_null_error(__func__, "target");
-    }
+    SH_NEED_OR_CONSUME(target, args);
     static const shoal_process_options none;
     shoal_err err = n < 0 ? sh_fail(SHOAL_EINVAL, "%d processes", n) : sh_value_check_free(args);
     for (int i = 0; results != NULL && i < n; i++) {
@@ -218,9 +215,6 @@ shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args, const 
 
 shoal_err shoal_spawn(shoal_target target, int n, shoal_value *args)
 {
-    if (!target) {
-        sh_value_consume(args);
-        return sh_null_error(__func__, "target");
-    }
+    SH_NEED_OR_CONSUME(target, args);
     return shoal_spawn_with(target, n, args, NULL, NULL);
 }

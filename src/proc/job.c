@@ -113,8 +113,7 @@ static shoal_err put_task(shoal_pool *pool, sh_job *job, size_t i, const sh_targ
 static shoal_err submit(shoal_pool *pool, shoal_task task, const plan *p, sh_job **out_job)
 {
     sh_target target;
-    shoal_err err =
-        task == NULL ? sh_fail(SHOAL_EINVAL, "the task is NULL") : sh_target_name((sh_function)task, &target);
+    shoal_err err = sh_target_name((sh_function)task, &target);
     if (err == SHOAL_OK) {
         err = sh_pool_begin(pool);
     }
@@ -140,16 +139,9 @@ static shoal_err submit(shoal_pool *pool, shoal_task task, const plan *p, sh_job
     return err;
 }
 
-static shoal_err refuse_missing(const shoal_pool *pool, const char *call)
+static shoal_err submit_list(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk, sh_job **out_job)
 {
-    return sh_null_error(call, pool == NULL ? "the pool" : "the argument");
-}
-
-static shoal_err submit_list(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk, const char *call,
-                             sh_job **out_job)
-{
-    shoal_err err = list == NULL || pool == NULL           ? refuse_missing(pool, call)
-                    : list->owner == SH_OWNER_CONTAINER    ? sh_value_check_free(list)
+    shoal_err err = list->owner == SH_OWNER_CONTAINER      ? sh_value_check_free(list)
                     : shoal_value_type(list) != SHOAL_LIST ? sh_fail(SHOAL_ETYPE, "map wants a list")
                     : chunk > UINT32_MAX || list->size > 1u << 30
                         ? sh_fail(SHOAL_EINVAL, "map over %zu members by %zu", list->size, chunk)
@@ -165,7 +157,7 @@ static shoal_err submit_list(shoal_pool *pool, shoal_task task, shoal_value *lis
 /* About four tasks a worker: enough to even out, few enough to cost little. */
 static size_t choose_chunk(const shoal_pool *pool, const shoal_value *list, size_t asked)
 {
-    size_t tasks = pool != NULL ? 4 * (size_t)pool->count : 1, limit = pool != NULL ? (size_t)pool->limit : 0;
+    size_t tasks = 4 * (size_t)pool->count, limit = (size_t)pool->limit;
     size_t chunk = asked != 0 ? asked : (shoal_value_count(list) + tasks - 1) / tasks;
     chunk = limit != 0 && chunk > limit ? limit : chunk;
     return chunk > 0 ? chunk : 1;
@@ -175,23 +167,13 @@ static size_t choose_chunk(const shoal_pool *pool, const shoal_value *list, size
 
 shoal_err shoal_pool_apply_async(shoal_pool *pool, shoal_task task, shoal_value *arg, shoal_future **out_future)
 {
-    if (!pool) {
-        sh_value_consume(arg);
-        return sh_null_error(__func__, "pool");
-    }
-    if (!task) {
-        sh_value_consume(arg);
-        return sh_null_error(__func__, "task");
-    }
+    SH_NEED_OR_CONSUME(pool, arg);
+    SH_NEED_OR_CONSUME(task, arg);
     SH_NEED(arg);
-    if (!out_future) {
-        sh_value_consume(arg);
-        return sh_null_error(__func__, "out_future");
-    }
+    SH_NEED_OR_CONSUME(out_future, arg);
     sh_job *job;
-    shoal_err err = arg == NULL || pool == NULL        ? refuse_missing(pool, "shoal_pool_apply")
-                    : arg->owner == SH_OWNER_CONTAINER ? sh_value_check_free(arg)
-                                                       : submit(pool, task, &(plan){.argument = arg, .count = 1}, &job);
+    shoal_err err = arg->owner == SH_OWNER_CONTAINER ? sh_value_check_free(arg)
+                                                     : submit(pool, task, &(plan){.argument = arg, .count = 1}, &job);
     sh_value_consume(arg);
     if (err == SHOAL_OK) {
         *out_future = (shoal_future *)job;
@@ -202,22 +184,13 @@ shoal_err shoal_pool_apply_async(shoal_pool *pool, shoal_task task, shoal_value 
 shoal_err shoal_pool_map_async(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk,
                                shoal_future **out_future)
 {
-    if (!pool) {
-        sh_value_consume(list);
-        return sh_null_error(__func__, "pool");
-    }
-    if (!task) {
-        sh_value_consume(list);
-        return sh_null_error(__func__, "task");
-    }
+    SH_NEED_OR_CONSUME(pool, list);
+    SH_NEED_OR_CONSUME(task, list);
     SH_NEED(list);
-    if (!out_future) {
-        sh_value_consume(list);
-        return sh_null_error(__func__, "out_future");
-    }
+    SH_NEED_OR_CONSUME(out_future, list);
     sh_job *job;
     chunk = choose_chunk(pool, list, chunk);
-    shoal_err err = submit_list(pool, task, list, chunk, "shoal_pool_map", &job);
+    shoal_err err = submit_list(pool, task, list, chunk, &job);
     if (err == SHOAL_OK) {
         job->is_map = true; /* only the future's own calls read them */
         job->chunked = chunk > 1;
@@ -277,9 +250,8 @@ shoal_err shoal_future_get(shoal_future *future, int64_t timeout, shoal_value **
 {
     int64_t deadline = sh_deadline(timeout);
     sh_job *job = (sh_job *)future;
-    if (job == NULL || out_result == NULL) {
-        return sh_null_error("shoal_future_get", job == NULL ? "the future" : "out_result");
-    }
+    SH_NEED(future);
+    SH_NEED(out_result);
     shoal_err err = sh_pool_lock(job->pool);
     if (err != SHOAL_OK) {
         return err;
@@ -324,19 +296,10 @@ static shoal_err get_and_destroy(shoal_future *future, shoal_value **out_result)
 
 shoal_err shoal_pool_apply(shoal_pool *pool, shoal_task task, shoal_value *arg, shoal_value **out_result)
 {
-    if (!pool) {
-        sh_value_consume(arg);
-        return sh_null_error(__func__, "pool");
-    }
+    SH_NEED_OR_CONSUME(pool, arg);
     SH_NEED(arg);
-    if (!task) {
-        sh_value_consume(arg);
-        return sh_null_error(__func__, "task");
-    }
-    if (!out_result) {
-        sh_value_consume(arg);
-        return sh_null_error(__func__, "out_result");
-    }
+    SH_NEED_OR_CONSUME(task, arg);
+    SH_NEED_OR_CONSUME(out_result, arg);
     shoal_future *future;
     shoal_err err = shoal_pool_apply_async(pool, task, arg, &future);
     return err != SHOAL_OK ? err : get_and_destroy(future, out_result);
@@ -344,19 +307,10 @@ shoal_err shoal_pool_apply(shoal_pool *pool, shoal_task task, shoal_value *arg, 
 
 shoal_err shoal_pool_map(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk, shoal_value **out_results)
 {
-    if (!pool) {
-        sh_value_consume(list);
-        return sh_null_error(__func__, "pool");
-    }
-    if (!task) {
-        sh_value_consume(list);
-        return sh_null_error(__func__, "task");
-    }
+    SH_NEED_OR_CONSUME(pool, list);
+    SH_NEED_OR_CONSUME(task, list);
     SH_NEED(list);
-    if (!out_results) {
-        sh_value_consume(list);
-        return sh_null_error(__func__, "out_results");
-    }
+    SH_NEED_OR_CONSUME(out_results, list);
     shoal_future *future;
     shoal_err err = shoal_pool_map_async(pool, task, list, chunk, &future);
     return err != SHOAL_OK ? err : get_and_destroy(future, out_results);
@@ -367,17 +321,12 @@ shoal_err shoal_pool_map(shoal_pool *pool, shoal_task task, shoal_value *list, s
 shoal_err shoal_pool_imap(shoal_pool *pool, shoal_task task, shoal_value *list, bool ordered,
                           shoal_iterator **out_iterator)
 {
-    if (!task) {
-        sh_value_consume(list);
-        return sh_null_error(__func__, "task");
-    }
+    SH_NEED_OR_CONSUME(pool, list);
+    SH_NEED_OR_CONSUME(task, list);
     SH_NEED(list);
-    if (!out_iterator) {
-        sh_value_consume(list);
-        return sh_null_error(__func__, "out_iterator");
-    }
+    SH_NEED_OR_CONSUME(out_iterator, list);
     sh_job *job;
-    shoal_err err = submit_list(pool, task, list, 1, "shoal_pool_imap", &job);
+    shoal_err err = submit_list(pool, task, list, 1, &job);
     if (err == SHOAL_OK) {
         job->ordered = ordered; /* only the iterator's own calls read it */
         *out_iterator = (shoal_iterator *)job;
@@ -395,9 +344,8 @@ shoal_err shoal_iterator_next(shoal_iterator *iterator, int64_t timeout, shoal_v
 {
     int64_t deadline = sh_deadline(timeout);
     sh_job *job = (sh_job *)iterator;
-    if (job == NULL || out_result == NULL) {
-        return sh_null_error("shoal_iterator_next", job == NULL ? "the iterator" : "out_result");
-    }
+    SH_NEED(iterator);
+    SH_NEED(out_result);
     shoal_err err = sh_pool_lock(job->pool);
     if (err != SHOAL_OK) {
         return err;

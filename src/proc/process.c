@@ -205,14 +205,8 @@ shoal_err sh_process_make(sh_start_method method, const sh_launch *wanted, const
 shoal_err shoal_process_start(shoal_target target, shoal_value *args, const shoal_process_options *options,
                               shoal_process **out_process)
 {
-    if (!target) {
-        sh_value_consume(args);
-        return sh_null_error(__func__, "target");
-    }
-    if (!out_process) {
-        sh_value_consume(args);
-        return sh_null_error(__func__, "out_process");
-    }
+    SH_NEED_OR_CONSUME(target, args);
+    SH_NEED_OR_CONSUME(out_process, args);
     shoal_err err = sh_value_check_free(args);
     if (err == SHOAL_OK) {
         err = sh_process_begin(target, args, options, out_process);

@@ -142,18 +142,9 @@ static shoal_err check(const char *path, char *const argv[], const shoal_process
 shoal_err shoal_process_start_program(const char *path, char *const argv[], shoal_value *args,
                                       const shoal_process_options *options, shoal_process **out_process)
 {
-    if (!path) {
-        sh_value_consume(args);
-        return sh_null_error(__func__, "path");
-    }
-    if (!argv) {
-        sh_value_consume(args);
-        return sh_null_error(__func__, "argv");
-    }
-    if (!out_process) {
-        sh_value_consume(args);
-        return sh_null_error(__func__, "out_process");
-    }
+    SH_NEED_OR_CONSUME(path, args);
+    SH_NEED_OR_CONSUME(argv, args);
+    SH_NEED_OR_CONSUME(out_process, args);
     static const shoal_process_options none;
     shoal_err err = check(path, argv, options);
     if (err == SHOAL_OK) {

@@ -20,16 +20,21 @@
 void (*sh_world_before_end)(bool ends);
 sh_a32 sh_world_has_ended;
 
+void sh_world_refuse(void)
+{
+    sh_store_release(&sh_the_world.self.slot->leaving, 1);
+    sh_the_world.attachment = SH_ENDED;
+    sh_store_release(&sh_world_has_ended, 1u);
+    sh_signal_fence(); /* before the slot is free: a handler that interrupts us and ends the process leaves it alone */
+}
+
 void sh_world_end_begin(void)
 {
     if (sh_the_world.attachment == SH_ATTACHED) {
         if (sh_world_before_end != NULL) {
             sh_world_before_end(true);
         }
-        sh_store_release(&sh_the_world.self.slot->leaving, 1);
-        sh_the_world.attachment = SH_ENDED;
-        sh_store_release(&sh_world_has_ended, 1u);
-        sh_signal_fence(); /* before the slot is free: a handler that interrupts us and ends the process leaves it alone */
+        sh_world_refuse();
     }
 }
 

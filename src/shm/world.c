@@ -216,7 +216,7 @@ void sh_world_detach(void)
     }
     lock_inside();
     if (sh_the_world.attachment == SH_ATTACHED) {
-        sh_world_end_begin();
+        sh_world_refuse();
         sh_slot_end(sh_the_world.self.index);
         sh_peers_set(NULL);
         sh_blocks_forget();

@@ -132,10 +132,11 @@ shoal_err sh_world_not_ours(const char *what);
 /* Like shoal_world_leave for a process that is in the world. */
 void sh_world_detach(void);
 
-/* The end of the process (end.c). watch: at exit and quick_exit these are called. begin: from now on every call is refused.
- * end: all is given back, unless other threads run: then by whoever sees that we have ended. Neither waits for a lock nor needs private
+/* The end of the process (end.c). watch: at exit and quick_exit these are called. begin: from now on every call is refused, after
+ * sh_world_before_end. refuse: the same without that, for an attached process. end: all is given back, unless other threads run: then by whoever sees that we have ended. Neither waits for a lock nor needs private
  * memory in a state that a signal handler could have interrupted. */
 void sh_world_watch_end(void);
+void sh_world_refuse(void);
 void sh_world_end_begin(void);
 void sh_world_end(void);
 
