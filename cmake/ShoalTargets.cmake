@@ -127,11 +127,12 @@ endfunction()
 
 # A program that starts children by running itself again pays for its shared libraries at each start: about 50 to 100
 # microseconds each, of 600 in all. So the program and the benchmarks link the archives, and only libc is left to load.
+# whole-archive keeps the objects in the order of the layers. A worker then touches fewer pages: the floor's code lies together.
 function(shoal_link_archives target)
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR})
     if(SHOAL_MSGPACK_ARCHIVE AND SHOAL_ZLIB_ARCHIVE AND SHOAL_JANSSON_ARCHIVE)
         target_link_libraries(${target} PRIVATE
-            $<TARGET_FILE:shoal_static> ${SHOAL_ARCHIVES} Threads::Threads ${CMAKE_DL_LIBS} m)
+            -Wl,--whole-archive $<TARGET_FILE:shoal_static> -Wl,--no-whole-archive ${SHOAL_ARCHIVES} Threads::Threads ${CMAKE_DL_LIBS} m)
         add_dependencies(${target} shoal_static)
         set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS $<TARGET_FILE:shoal_static>)
     else()

@@ -33,8 +33,9 @@ typedef enum sh_mood {
  * it can be read anywhere. mood: inside, or by the only thread there is. */
 typedef struct sh_queue_view {
     sh_a32 count;
-    sh_a32 put, get; /* the rings where we put and get: forward only */
-    uint32_t mood;   /* sh_mood */
+    sh_a32 put, get;             /* the rings where we put and get: forward only */
+    uint32_t mood;               /* sh_mood */
+    sh_ring rings[SH_RINGS_MAX]; /* beside the words above: every message needs both */
 
     /* Messages that this process took and had no memory to decode, oldest first: its next get begins with them. Written
      * inside; the count is read anywhere. They belong to the process that took them, not to a forked child of it. */
@@ -48,8 +49,6 @@ typedef struct sh_queue_view {
     sh_a32 table_count;
     sh_table_view tables[SH_TABLES_MAX];
     uint64_t last_entry;
-
-    sh_ring rings[SH_RINGS_MAX];
 } sh_queue_view;
 
 static inline sh_queue_shm *sh_queue_shm_of(const shoal_block *queue)

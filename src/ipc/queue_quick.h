@@ -34,7 +34,7 @@ static inline __attribute__((always_inline)) bool sh_queue_put_quick(shoal_block
 /* A look at an entry that is being written takes its cache line away from the writer, who needs it back before it can go on: who
  * looks too early makes the message come later. An answer takes two crossings of a line and the peer's work at least, so a
  * process whose last get had to wait, and had no other message behind it, holds its breath before it looks again. */
-#define SH_QUEUE_BREATH 2
+#define SH_QUEUE_BREATH 3
 
 static inline void sh_queue_breathe(void)
 {

@@ -16,23 +16,24 @@
 struct shoal_block {
     uint32_t
         magic; /* SH_HANDLE_MAGIC while it is a handle: a pointer of another type, given by a cast, is known by it */
-    uint32_t idle_at; /* place among the idle handles + 1; 0: in use */
-    sh_a64 refs;      /* of this process; the handle goes with the last */
-    uint64_t id;
-    uint64_t cell; /* offset of the cell that holds its reference */
-    uint64_t size;
-    uint64_t room;     /* of the class; size is at most that */
-    sh_meta_shm *meta; /* NULL: lost */
+    sh_kind kind;
+    void *extra; /* what the kind keeps in private memory; freed with free() */
     char *data;
-    void *extra;                            /* what the kind keeps in private memory; freed with free() */
-    void (*let_go)(sh_ctx *c, void *extra); /* inside, before that: releases what extra holds; NULL: nothing */
+    uint64_t id;
+    uint64_t cell;     /* offset of the cell that holds its reference */
+    sh_a64 refs;       /* of this process; the handle goes with the last */
+    sh_meta_shm *meta; /* NULL: lost */
+    uint32_t idle_at;  /* place among the idle handles + 1; 0: in use */
+    bool received;     /* it came by a message: it may come again */
+    bool inherited;    /* its cell is one of SH_KIND_INHERITED */
+    bool left_behind;  /* an end of a pipe that a plain fork left to the parent; it is lost, too */
+    /* Up to here is what every message looks at. */
+    uint64_t size;
+    uint64_t room;                          /* of the class; size is at most that */
+    void (*let_go)(sh_ctx *c, void *extra); /* inside, before extra is freed: releases what it holds; NULL: nothing */
     shoal_block *parts[2];                  /* handles of the blocks that this one is made of; released with it */
     shoal_block *next;
-    sh_kind kind;
-    bool received;    /* it came by a message: it may come again */
-    bool inherited;   /* its cell is one of SH_KIND_INHERITED */
-    bool left_behind; /* an end of a pipe that a plain fork left to the parent; it is lost, too */
-    uint64_t stay;    /* a number of its own for each time that this process comes to hold a block */
+    uint64_t stay; /* a number of its own for each time that this process comes to hold a block */
 };
 
 /* Allocates a block of SH_KIND_DATA with a handle. The bytes are not cleared. */

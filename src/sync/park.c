@@ -8,27 +8,23 @@
 #include <stdlib.h>
 
 #define SPIN_DEFAULT 20000 /* ns: about what parking and being woken costs */
-#define SPIN_UNSET UINT64_MAX
 
-static sh_a64 spin_limit = {SPIN_UNSET};
+sh_a64 sh_spin_limit = {SH_SPIN_UNSET};
 
-int64_t sh_spin_ns(void)
+int64_t sh_spin_read(void)
 {
-    uint64_t ns = sh_load_relaxed(&spin_limit);
-    if (ns == SPIN_UNSET) {
-        const char *text = getenv("SHOAL_SPIN_NS");
-        char *end = NULL;
-        long long asked = text != NULL ? strtoll(text, &end, 10) : -1;
-        bool valid = text != NULL && end != text && *end == 0 && asked >= 0;
-        ns = sh_cores() == 1 ? 0 : valid ? (uint64_t)asked : SPIN_DEFAULT;
-        sh_store_relaxed(&spin_limit, ns);
-    }
-    return (int64_t)ns;
+    const char *text = getenv("SHOAL_SPIN_NS");
+    char *end = NULL;
+    long long asked = text != NULL ? strtoll(text, &end, 10) : -1;
+    bool valid = text != NULL && end != text && *end == 0 && asked >= 0;
+    int64_t ns = sh_cores() == 1 ? 0 : valid ? asked : SPIN_DEFAULT;
+    sh_store_relaxed(&sh_spin_limit, (uint64_t)ns);
+    return ns;
 }
 
 void sh_spin_set(int64_t ns)
 {
-    sh_store_relaxed(&spin_limit, (uint64_t)ns);
+    sh_store_relaxed(&sh_spin_limit, (uint64_t)ns);
 }
 
 void sh_gate_wake_slow(sh_gate *gate, int count)

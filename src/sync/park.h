@@ -88,7 +88,16 @@ bool sh_wait_spin(sh_wait *wait);
 bool sh_wait_park(sh_wait *wait, sh_gate *gate, uint32_t prepared);
 
 /* The longest time to spin, in ns. Read once from SHOAL_SPIN_NS; settable for benchmarks and tests. */
-int64_t sh_spin_ns(void);
+#define SH_SPIN_UNSET UINT64_MAX
+extern sh_a64 sh_spin_limit; /* SH_SPIN_UNSET until it is read */
+int64_t sh_spin_read(void);
+
+static inline int64_t sh_spin_ns(void)
+{
+    uint64_t ns = sh_load_relaxed(&sh_spin_limit);
+    return __builtin_expect(ns != SH_SPIN_UNSET, 1) ? (int64_t)ns : sh_spin_read();
+}
+
 void sh_spin_set(int64_t ns);
 
 #endif
