@@ -99,8 +99,8 @@ typedef struct shoal_ps_entry {
     int32_t pid;
     uint32_t slot;
     const char *name;    /* of the process, as given at its start */
-    const char *state;   /* "running", "waiting", "reserved", "dead" */
-    const char *doing;   /* the shared operation or wait it is in, or "" */
+    const char *state;   /* "running", "waiting" (one of its threads at least), "reserved", "dead" */
+    const char *doing;   /* the operation it is in, or what it waits for: "gets from queue 17"; else "" */
     uint64_t references; /* blocks that it holds */
     uint64_t cached;     /* free blocks that it keeps for itself */
 } shoal_ps_entry;

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "shm/block.h"
+#include "shm/waits.h"
 
 #include <shoal/share.h>
 
@@ -325,12 +326,14 @@ static shoal_err look_after(sh_crew *crew, const place *wanted)
 static shoal_err wait_for(sh_crew *crew, const place *p)
 {
     shoal_err err = SHOAL_OK;
+    sh_wait_kind before = sh_waits_serve(SH_WAIT_BATCH);
     while (err == SHOAL_OK && p->state == PLACE_ASKED) {
         err = take_answer(crew, POLL);
         if (err == SHOAL_ETIMEDOUT) {
             err = look_after(crew, p);
         }
     }
+    sh_waits_serve(before);
     return err;
 }
 

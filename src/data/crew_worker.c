@@ -3,6 +3,7 @@
 #include "data/loader.h"
 
 #include "base/error.h"
+#include "shm/waits.h"
 
 #include <shoal/share.h>
 
@@ -125,7 +126,9 @@ shoal_err sh_crew_work(int rank, const shoal_value *args)
     while (err == SHOAL_OK) {
         sh_crew_word task;
         size_t size;
+        sh_wait_kind before = sh_waits_serve(SH_WAIT_TASK);
         err = shoal_queue_get_bytes(w.tasks, &task, sizeof task, SHOAL_FOREVER, &size);
+        sh_waits_serve(before);
         err = err == SHOAL_OK ? do_task(&w, task) : err == SHOAL_ETYPE ? renew(&w) : err;
     }
     fini(&w);

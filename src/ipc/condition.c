@@ -15,6 +15,7 @@
 #include "base/interrupt.h"
 #include "ipc/queue.h"
 #include "shm/slot.h"
+#include "shm/waits.h"
 #include "sync/rlock.h"
 
 #include <shoal/sync.h>
@@ -205,6 +206,7 @@ static bool wait_for_notice(const shoal_block *b, sh_waiter_shm *w, int64_t time
 {
     sh_wait wait;
     sh_wait_init(&wait, timeout, SH_SLICE_LONG);
+    wait.name = sh_wait_name(SH_WAIT_CONDITION, b->id);
     for (;;) {
         if (sh_load_acquire(&w->state) == SH_WAITER_NOTIFIED) { /* pairs with the swap in notify */
             return true;

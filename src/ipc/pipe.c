@@ -4,7 +4,9 @@
 
 #include "base/error.h"
 
+#include "ipc/queue_core.h"
 #include "ipc/value.h"
+#include "shm/waits.h"
 
 static sh_pipe_shm *shm_of(const shoal_block *end)
 {
@@ -83,6 +85,12 @@ shoal_err shoal_pipe_create(bool duplex, shoal_pipe **out_a, shoal_pipe **out_b)
     shoal_err err = shoal_queue_create(0, &to_a);
     if (err == SHOAL_OK && duplex) {
         err = shoal_queue_create(0, &to_b);
+    }
+    shoal_queue *const directions[] = {to_a, to_b};
+    for (int i = 0; i < 2 && err == SHOAL_OK; i++) {
+        if (directions[i] != NULL) {
+            sh_store_relaxed(&sh_queue_shm_of((shoal_block *)directions[i])->of_pipe, 1);
+        }
     }
     if (err == SHOAL_OK) {
         err = make_end(to_a, to_b, &a);
@@ -173,6 +181,7 @@ shoal_err shoal_pipe_poll(shoal_pipe *end, int64_t timeout)
     }
     bool parked = false;
     sh_wait_init(&wait, timeout, SH_SLICE_LONG);
+    wait.name = sh_wait_name(SH_WAIT_RECEIVE, ((shoal_block *)queue)->id);
     while (!sh_queue_ready(queue)) {
         if (sh_wait_spin(&wait)) {
             continue;

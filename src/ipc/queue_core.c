@@ -6,6 +6,7 @@
 #include "ipc/value.h"
 #include "ipc/watch.h"
 #include "shm/held.h"
+#include "shm/waits.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -237,11 +238,13 @@ bool sh_queue_wait(shoal_block *q, sh_wait *wait, bool (*predicate)(shoal_block 
     if (predicate(q)) {
         return true;
     }
-    sh_slot_shm *slot = sh_the_world.self.slot;
-    sh_store_release(&slot->waiting, q->id + 1);
-    bool in_time = sh_wait_park(wait, gate, prepared);
-    sh_store_release(&slot->waiting, 0);
-    return in_time || predicate(q);
+    const sh_queue_shm *shm = sh_queue_shm_of(q);
+    wait->name = sh_wait_name(gate == &shm->all_done                ? SH_WAIT_DONE
+                              : gate == &shm->not_full              ? SH_WAIT_PUT
+                              : sh_load_relaxed(&shm->of_pipe) != 0 ? SH_WAIT_RECEIVE
+                                                                    : SH_WAIT_GET,
+                              q->id);
+    return sh_wait_park(wait, gate, prepared) || predicate(q);
 }
 
 static shoal_err put_once(sh_ctx *c, shoal_block *q, const sh_put *r, bool *out_full)

@@ -1,5 +1,6 @@
 /* The locks and their kin as shared objects: blocks of a size class of their own, where recovery finds them. */
 #include "shm/block.h"
+#include "shm/waits.h"
 #include "sync/barrier.h"
 #include "sync/event.h"
 #include "sync/lock.h"
@@ -36,6 +37,7 @@ shoal_err shoal_lock_create(shoal_lock **out_lock)
     shoal_err err = make(SH_KIND_LOCK, &b);
     if (err == SHOAL_OK) {
         sh_lock_format(data_of(b));
+        ((sh_lock_shm *)data_of(b))->name = sh_wait_name(SH_WAIT_LOCK, b->id);
         *out_lock = (shoal_lock *)b;
     }
     return err;
@@ -62,6 +64,7 @@ shoal_err shoal_rlock_create(shoal_rlock **out_lock)
     shoal_err err = make(SH_KIND_RLOCK, &b);
     if (err == SHOAL_OK) {
         sh_rlock_format(data_of(b));
+        ((sh_rlock_shm *)data_of(b))->lock.name = sh_wait_name(SH_WAIT_RLOCK, b->id);
         *out_lock = (shoal_rlock *)b;
     }
     return err;
@@ -94,6 +97,7 @@ shoal_err shoal_semaphore_create(uint32_t value, uint32_t bound, shoal_semaphore
         sh_block_release(b);
         return err;
     }
+    ((sh_semaphore_shm *)data_of(b))->name = sh_wait_name(SH_WAIT_SEMAPHORE, b->id);
     *out_semaphore = (shoal_semaphore *)b;
     return SHOAL_OK;
 }
@@ -124,6 +128,7 @@ shoal_err shoal_event_create(shoal_event **out_event)
     shoal_err err = make(SH_KIND_EVENT, &b);
     if (err == SHOAL_OK) {
         sh_event_format(data_of(b));
+        ((sh_event_shm *)data_of(b))->name = sh_wait_name(SH_WAIT_EVENT, b->id);
         *out_event = (shoal_event *)b;
     }
     return err;
@@ -169,6 +174,7 @@ shoal_err shoal_barrier_create(uint32_t parties, shoal_barrier **out_barrier)
         sh_block_release(b);
         return err;
     }
+    ((sh_barrier_shm *)data_of(b))->name = sh_wait_name(SH_WAIT_BARRIER, b->id);
     *out_barrier = (shoal_barrier *)b;
     return SHOAL_OK;
 }

@@ -7,6 +7,7 @@
 #include "ipc/queue_core.h"
 #include "proc/pool.h"
 #include "shm/slot.h"
+#include "shm/waits.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -286,7 +287,9 @@ static void wait_for_change(shoal_pool *pool, int64_t deadline)
     int64_t until = sh_now() + SLICE;
     until = until < deadline ? until : deadline;
     struct timespec t = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+    uint32_t entry = sh_waits_begin(sh_wait_name(SH_WAIT_POOL, ((shoal_block *)pool->answers)->id), 0);
     pthread_cond_timedwait(&pool->changed, &pool->lock, &t);
+    sh_waits_end(entry);
 }
 
 bool sh_pool_await(shoal_pool *pool, bool (*predicate)(const void *), const void *thing, int64_t deadline)
@@ -310,7 +313,9 @@ bool sh_pool_await(shoal_pool *pool, bool (*predicate)(const void *), const void
         sh_taken t;
         pool->waiting = true;
         pthread_mutex_unlock(&pool->lock);
+        sh_wait_kind before = sh_waits_serve(SH_WAIT_POOL);
         bool got = get_answer(pool, slice, &t);
+        sh_waits_serve(before);
         sh_interrupt asked = sh_interrupt_suspend(); /* what follows is ours to finish */
         pthread_mutex_lock(&pool->lock);
         pool->waiting = false;

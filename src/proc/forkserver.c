@@ -25,6 +25,7 @@
 #include "proc/sentinel.h"
 #include "shm/op.h"
 #include "shm/slot.h"
+#include "shm/waits.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -155,13 +156,21 @@ static void serve_fate(int socket, const request *r)
     send_all(socket, &answer, sizeof answer, -1);
 }
 
+static bool next_request(int socket, request *out_request)
+{
+    int none;
+    uint32_t entry = sh_waits_begin(sh_wait_name(SH_WAIT_REQUEST, (uint32_t)getppid()), 0);
+    bool received = receive_all(socket, out_request, sizeof *out_request, &none, SH_NO_DEADLINE);
+    sh_waits_end(entry);
+    return received;
+}
+
 _Noreturn void sh_forkserver_serve(int socket)
 {
     request r;
-    int none;
     sigaction(SIGINT, &(struct sigaction){.sa_handler = SIG_IGN},
               &interrupt); /* the terminal's Ctrl-C is for the requester */
-    while (receive_all(socket, &r, sizeof r, &none, SH_NO_DEADLINE)) {
+    while (next_request(socket, &r)) {
         switch ((ask)r.ask) {
         case ASK_FORK: serve_fork(socket, &r); break;
         case ASK_FATE: serve_fate(socket, &r); break;
@@ -299,19 +308,20 @@ static talked talk(request r, reply *out_reply, int *out_fd, int64_t deadline)
         stop_server();
         return ENDED;
     }
-    while (receive_all(server.socket, out_reply, sizeof *out_reply, out_fd, deadline)) {
-        if (out_reply->number == r.number) {
-            return TALKED;
-        }
+    uint32_t entry = sh_waits_begin(sh_wait_name(SH_WAIT_SERVER, (uint32_t)server.born.pid), 0);
+    bool received;
+    while ((received = receive_all(server.socket, out_reply, sizeof *out_reply, out_fd, deadline)) &&
+           out_reply->number != r.number) {
         if (*out_fd >= 0) { /* of a request that we gave up; its child finds its slot given up too */
             close(*out_fd);
         }
     }
-    if (errno == ETIMEDOUT) {
-        return TIMED_OUT;
+    bool late = !received && errno == ETIMEDOUT;
+    sh_waits_end(entry);
+    if (!received && !late) {
+        stop_server();
     }
-    stop_server();
-    return ENDED;
+    return received ? TALKED : late ? TIMED_OUT : ENDED;
 }
 
 static shoal_err accept_child(const reply *answer, sh_born *out_born)

@@ -6,6 +6,7 @@
 #include "proc/pidfd.h"
 #include "proc/sentinel.h"
 #include "shm/slot.h"
+#include "shm/waits.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -84,8 +85,11 @@ static void wait_all(group *g, int64_t grace)
         begin_end(g, grace);
     }
     while (g->running > 0) {
-        if (sh_sentinels_poll(g->ranks, g->fds, (size_t)g->started, ending && !killed ? g->deadline : SH_NO_DEADLINE) >
-            0) {
+        uint32_t entry = sh_waits_begin(sh_wait_name(SH_WAIT_PROCESSES, (uint32_t)g->running), 0);
+        int ended =
+            sh_sentinels_poll(g->ranks, g->fds, (size_t)g->started, ending && !killed ? g->deadline : SH_NO_DEADLINE);
+        sh_waits_end(entry);
+        if (ended > 0) {
             gather(g);
         }
         g->interrupted = !ending && sh_interrupt_mine.hit;

@@ -5,6 +5,7 @@
 #include "os/fd.h"
 #include "os/process.h"
 #include "proc/pidfd.h"
+#include "shm/waits.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -200,13 +201,13 @@ bool sh_process_wait_end(const shoal_process *process, int64_t deadline)
         return sh_process_has_ended(process);
     }
     sh_interrupt_begin();
-    while (!sh_process_has_ended(process)) {
-        if (sh_passed(deadline) || sh_interrupt_mine.hit) {
-            return false;
-        }
+    uint32_t entry = sh_waits_begin(sh_wait_name(SH_WAIT_PROCESS, (uint32_t)process->pid), 0);
+    bool ended;
+    while (!(ended = sh_process_has_ended(process)) && !sh_passed(deadline) && !sh_interrupt_mine.hit) {
         sh_sentinels_poll(&one, &p, 1, deadline);
     }
-    return true;
+    sh_waits_end(entry);
+    return ended;
 }
 
 bool sh_process_send(shoal_process *process, int signal)

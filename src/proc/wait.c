@@ -7,6 +7,7 @@
 #include "os/futex.h"
 #include "proc/pidfd.h"
 #include "proc/sentinel.h"
+#include "shm/waits.h"
 #include "sync/event.h"
 #include "sync/peers.h"
 #include "sync/semaphore.h"
@@ -181,6 +182,12 @@ shoal_err shoal_wait(shoal_waitable *things, size_t count, int64_t timeout)
     if (err != SHOAL_OK) {
         return err;
     }
+    if (look(things, count)) {
+        return SHOAL_OK;
+    }
+    uint64_t name = only_processes && count == 1 ? sh_wait_name(SH_WAIT_PROCESS, (uint32_t)things[0].process->pid)
+                                                 : sh_wait_name(SH_WAIT_ANY, count);
+    uint32_t entry = timeout != SHOAL_NOW ? sh_waits_begin(name, 0) : 0;
     bool ready;
     if (only_processes) {
         struct pollfd *fds = calloc(count + 1, sizeof *fds);
@@ -188,6 +195,7 @@ shoal_err shoal_wait(shoal_waitable *things, size_t count, int64_t timeout)
         if (fds == NULL || processes == NULL) {
             free(fds);
             free(processes);
+            sh_waits_end(entry);
             return sh_fail(SHOAL_ENOMEM, "no memory for %zu fds", count);
         }
         ready = wait_processes(things, count, fds, processes, deadline);
@@ -196,5 +204,6 @@ shoal_err shoal_wait(shoal_waitable *things, size_t count, int64_t timeout)
     } else {
         ready = wait_mixed(things, count, deadline);
     }
+    sh_waits_end(entry);
     return ready ? SHOAL_OK : sh_fail_waiting(timeout, "none of %zu things is ready", count);
 }

@@ -2,6 +2,7 @@
 #include "ipc/message.h"
 #include "ipc/value.h"
 #include "proc/pool.h"
+#include "shm/waits.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -176,7 +177,9 @@ static shoal_err work(worker *w, int rank, int64_t limit)
     shoal_err err = SHOAL_OK;
     for (int64_t done = 0; err == SHOAL_OK && (limit == 0 || done < limit);) {
         shoal_block *block;
+        sh_wait_kind before = sh_waits_serve(SH_WAIT_TASK);
         err = shoal_queue_get_block(w->tasks, SHOAL_FOREVER, &block);
+        sh_waits_serve(before);
         if (err == SHOAL_OK) {
             err = serve(w, block, &done);
         }

@@ -76,7 +76,7 @@ static inline sh_entry_kind sh_entry_kind_of(uint64_t state)
 }
 
 /* A queue. Synchronisation: written once, before others can see it: rings (the first ring), deliveries (the first table) and rejects
- * (a queue), both 0 unless it is acknowledged; bound, lease, most. flags: or-ed. done: task_done, upward by compare-and-swap. returned:
+ * (a queue), both 0 unless it is acknowledged; of_pipe, bound, lease, most. flags: or-ed. done: task_done, upward by compare-and-swap. returned:
  * upward, after a message came back into the table; looked: what returned was before a look at the table that found none (any
  * receiver, plain stores: it may be too low). dropped: a statistic. gates: park.h. */
 typedef struct sh_queue_shm {
@@ -86,7 +86,7 @@ typedef struct sh_queue_shm {
     sh_a64 rejects;
     sh_a64 bound;
     sh_a32 flags;
-    sh_a32 unused;
+    sh_a32 of_pipe; /* 1: it is one direction of a pipe */
     sh_a64 done;
     sh_gate not_empty __attribute__((aligned(SH_CACHE_LINE)));
     sh_gate not_full;

@@ -208,7 +208,7 @@ typedef struct sh_op_shm {
  *   op, destroying, cells, chunks   the process of the slot; its maker while RESERVED; its recoverer when DEAD
  *   confirmed   any process, upward by compare-and-swap
  *   recoverer   any process, by compare-and-swap: the process that recovers it
- *   waiting     the process of the slot (release) before it parks: the id of the object; recovery wakes it
+ *   waits       the threads of the slot's process before they sleep and after (waits.h); recovery wakes what stands there
  *   held        the process of the slot; a statistic
  *   cache       the process of the slot stores ids and zeros; others turn an id into 0 by compare-and-swap
  */
@@ -220,6 +220,7 @@ typedef enum sh_phase {
 } sh_phase;
 
 #define SH_SLOT_CELLS 60
+#define SH_SLOT_WAITS 8
 
 typedef struct sh_slot_shm {
     sh_op_shm op;
@@ -230,12 +231,13 @@ typedef struct sh_slot_shm {
     sh_a64 confirmed;
     sh_a64 destroying; /* id + 1 of the dying block on top; 0: none */
     sh_a64 recoverer;  /* 0: nobody; else pid 32 | may be killed 1 | start time 31 (recovery.c) */
-    sh_a64 waiting;    /* id + 1 of the object that it waits at */
-    sh_a64 chunks;     /* reference to the newest chunk of cells */
-    sh_a64 held;       /* blocks that it holds, for `shoal ps` only: racy */
+    sh_a64 unused;
+    sh_a64 chunks; /* reference to the newest chunk of cells */
+    sh_a64 held;   /* blocks that it holds, for `shoal ps` only: racy */
     sh_a64 cells[SH_SLOT_CELLS];
     char name[SHOAL_NAME_MAX + 1];
     sh_a64 cache[SH_CACHE_ENTRIES];
+    sh_a64 waits[SH_SLOT_WAITS] __attribute__((aligned(SH_CACHE_LINE))); /* what its threads wait for; 0: nothing */
 } __attribute__((aligned(SH_PAGE))) sh_slot_shm;
 
 /* Header. Synchronisation: up to `name` written once by the maker before anybody else can see it. frontier: any
@@ -274,7 +276,7 @@ typedef struct sh_world_shm {
 #define SH_RESERVE_MIN (UINT64_C(1) << 29)
 
 /* A number that differs between builds whose shared structs differ. */
-#define SH_LAYOUT_VERSION 6u
+#define SH_LAYOUT_VERSION 7u
 static inline uint64_t sh_layout_word(void)
 {
     return (uint64_t)SH_LAYOUT_VERSION << 48 ^ (uint64_t)sizeof(sh_slot_shm) << 24 ^

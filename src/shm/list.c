@@ -6,6 +6,7 @@
 #include "os/memory.h"
 #include "os/process.h"
 #include "shm/slot.h"
+#include "shm/waits.h"
 
 #include <shoal/world.h>
 
@@ -114,13 +115,28 @@ static const char *const operations[] = {
     [SH_OP_SPAN] = "growing the heap",
 };
 
-static const char *state_of(const sh_slot_shm *slot, sh_phase phase)
+#define DOING_ROOM 96
+
+/* What it does, in words: its open operation, which lasts microseconds unless it is stopped in it; else the first wait of its threads
+ * (waits.h), and how many more there are. */
+static bool describe(const sh_slot_shm *slot, const sh_slot_shm *slots, char doing[DOING_ROOM])
 {
-    switch (phase) {
-    case SH_PHASE_RESERVED: return "reserved";
-    case SH_PHASE_DEAD: return "dead";
-    default: return sh_load_relaxed(&slot->waiting) != 0 ? "waiting" : "running";
+    uint64_t code = sh_load_acquire(&slot->op.code), first = 0;
+    unsigned waits = 0;
+    for (uint32_t i = 0; i < SH_SLOT_WAITS; i++) {
+        uint64_t name = sh_load_acquire(&slot->waits[i]);
+        first = first != 0 ? first : name;
+        waits += name != 0;
     }
+    sh_wait_words(first, slots, doing, DOING_ROOM);
+    size_t n = strlen(doing);
+    if (waits > 1) {
+        snprintf(doing + n, DOING_ROOM - n, " and %u more", waits - 1);
+    }
+    if (code != SH_OP_NONE && code <= SH_OP_SPAN) {
+        snprintf(doing, DOING_ROOM, "%s", operations[code]);
+    }
+    return waits > 0;
 }
 
 /* The slots of one world, mapped read-only at base; nothing of it is believed. */
@@ -128,23 +144,21 @@ static bool show_world(listing *l, const char *base, int fd, uint64_t used_bytes
 {
     const sh_world_shm *header = (const sh_world_shm *)base;
     uint32_t used = sh_load_acquire(&header->slots_used);
-    char world[SHOAL_NAME_MAX + 1], name[SHOAL_NAME_MAX + 1], doing[48];
+    char world[SHOAL_NAME_MAX + 1], name[SHOAL_NAME_MAX + 1], doing[DOING_ROOM];
+    const sh_slot_shm *slots = (const sh_slot_shm *)(base + SH_SLOTS_AT);
     snprintf(world, sizeof world, "%.*s", SHOAL_NAME_MAX, header->name);
     for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
-        const sh_slot_shm *slot = (const sh_slot_shm *)(base + SH_SLOTS_AT + (uint64_t)i * sizeof *slot);
+        const sh_slot_shm *slot = &slots[i];
         sh_phase phase = sh_state_phase(sh_load_acquire(&slot->state));
-        uint64_t code = sh_load_acquire(&slot->op.code), waiting = sh_load_acquire(&slot->waiting);
         if (phase == SH_PHASE_FREE || phase > SH_PHASE_DEAD) {
             continue;
         }
         snprintf(name, sizeof name, "%.*s", SHOAL_NAME_MAX, slot->name);
-        snprintf(doing, sizeof doing, "%s", code <= SH_OP_SPAN ? operations[code] : "");
-        if (waiting != 0 && doing[0] == 0) {
-            snprintf(doing, sizeof doing, "waits at object %llu", (unsigned long long)waiting - 1);
-        }
+        bool waits = describe(slot, slots, doing);
         int32_t pid = (int32_t)sh_load_acquire(&slot->pid);
-        bool dead = phase == SH_PHASE_ALIVE && pid != (int32_t)getpid() && !sh_life_marked(fd, i) &&
-                    sh_process_gone(pid, sh_load_relaxed(&slot->start));
+        bool dead =
+            phase == SH_PHASE_DEAD || (phase == SH_PHASE_ALIVE && pid != (int32_t)getpid() && !sh_life_marked(fd, i) &&
+                                       sh_process_gone(pid, sh_load_relaxed(&slot->start)));
         shoal_ps_entry entry = {.world = world,
                                 .world_used = used_bytes,
                                 .world_limit = sh_load_relaxed(&header->heap_limit),
@@ -152,8 +166,11 @@ static bool show_world(listing *l, const char *base, int fd, uint64_t used_bytes
                                 .pid = pid,
                                 .slot = i,
                                 .name = name,
-                                .state = dead ? "dead" : state_of(slot, phase),
-                                .doing = doing,
+                                .state = dead                         ? "dead"
+                                         : phase == SH_PHASE_RESERVED ? "reserved"
+                                         : waits                      ? "waiting"
+                                                                      : "running",
+                                .doing = phase == SH_PHASE_ALIVE && !dead ? doing : "",
                                 .references = sh_racy_load(&slot->held)};
         for (uint32_t n = 0; n < SH_CACHE_ENTRIES; n++) {
             entry.cached += sh_load_relaxed(&slot->cache[n]) != 0;

@@ -19,6 +19,7 @@
 #include "shm/kind.h"
 #include "shm/op.h"
 #include "shm/slot.h"
+#include "shm/waits.h"
 #include "sync/lock.h"
 #include "sync/rlock.h"
 
@@ -266,12 +267,14 @@ static void settle(uint32_t index, uint64_t state)
     sh_slots_recover_reserved(index);
     release_references(&c, state);
     SH_DEATH("recovery.released");
-    sh_found f;
-    uint64_t waiting = sh_load_acquire(&slot->waiting);
-    if (waiting != 0 && sh_heap_find(waiting - 1, &f)) {
-        sh_kind_wake(&f); /* a wake meant for it would be lost otherwise */
+    for (uint32_t i = 0; i < SH_SLOT_WAITS; i++) {
+        sh_found f;
+        uint64_t name = sh_load_acquire(&slot->waits[i]);
+        if (sh_wait_is_at_object(name) && sh_heap_find(sh_wait_number(name), &f)) {
+            sh_kind_wake(&f); /* a wake meant for it would be lost otherwise */
+        }
     }
-    sh_store_relaxed(&slot->waiting, 0);
+    sh_waits_clear(slot);
     sh_racy_store(&slot->held, 0);
 }
 

@@ -7,6 +7,7 @@
 #include "os/process.h"
 #include "shm/commit.h"
 #include "shm/heap.h"
+#include "shm/waits.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -243,7 +244,7 @@ void sh_slot_vacate(uint32_t index)
     sh_life_unmark(file, index);
     SH_DEATH("slot.vacate.unmarked");
     sh_store_relaxed(&slot->pid, 0); /* a slot that is reserved next has none until its child is there */
-    sh_store_relaxed(&slot->waiting, 0);
+    sh_waits_clear(slot);
     sh_store_relaxed(&slot->leaving, 0);
     sh_racy_store(&slot->held, 0);
     SH_DEATH("slot.vacate.nameless");              /* death: pid 0 and no claim: it holds nothing, and is recovered */

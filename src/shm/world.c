@@ -9,6 +9,7 @@
 #include "shm/heap.h"
 #include "shm/op.h"
 #include "shm/slot.h"
+#include "shm/waits.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -71,7 +72,9 @@ static void peers_repaired(void)
 static const sh_peers world_peers = {.self = peers_self,
                                      .is_dead = sh_owner_is_dead,
                                      .sweep = peers_sweep,
-                                     .repaired = peers_repaired};
+                                     .repaired = peers_repaired,
+                                     .sleeps = sh_waits_begin,
+                                     .wakes = sh_waits_end};
 
 /* ---- once a process ---- */
 

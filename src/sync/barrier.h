@@ -43,11 +43,13 @@
  *   word      anyone, by compare-and-swap: acq_rel to arrive, seq_cst to end a phase; pollers load it with acquire
  *   gate      waiters park here; whoever ends a phase wakes all of them
  *   parties   written by format, then constant
- * The three share a cache line, so that a gathering of spinning waiters moves one line. */
+ *   name      as the lock's
+ * They share a cache line, so that a gathering of spinning waiters moves one line. */
 typedef struct sh_barrier_shm {
     sh_a64 word;
     sh_gate gate;
     uint32_t parties;
+    uint64_t name;
 } __attribute__((aligned(16))) sh_barrier_shm;
 
 /* SHOAL_EINVAL unless 1 <= parties <= SH_BARRIER_PARTIES_MAX. */

@@ -45,6 +45,7 @@ shoal_err sh_event_wait(sh_event_shm *event, int64_t timeout)
     /* The only step away from a clear word is set, so a word that differs from `found` was set since. */
     sh_wait wait;
     sh_wait_init(&wait, timeout, SH_SLICE_LONG); /* no particular peer is waited for */
+    wait.name = event->name;
     bool in_time = timeout != 0;
     while (in_time && sh_wait_spin(&wait)) {
         if (sh_load_acquire(&event->word) != found) {

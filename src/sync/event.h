@@ -21,10 +21,12 @@
 
 /* Synchronisation:
  *   word   anyone, by compare-and-swap. What was written before set is visible to those whom it lets go
- *   gate   waiters park here while the word is clear and as they found it */
+ *   gate   waiters park here while the word is clear and as they found it
+ *   name   as the lock's */
 typedef struct sh_event_shm {
     sh_a32 word;
     sh_gate gate;
+    uint64_t name;
 } sh_event_shm;
 
 void sh_event_format(sh_event_shm *event);

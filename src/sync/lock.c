@@ -58,6 +58,7 @@ static shoal_err lock_slow(sh_lock_shm *lock, int64_t timeout)
         return last_try(lock, timeout);
     }
     sh_wait_init(&wait, timeout, SH_SLICE_SHORT);
+    wait.name = lock->name;
     do {
         if (take(lock, sh_load_relaxed(&lock->gate.word), 0, &err)) {
             return err;
@@ -75,6 +76,7 @@ static shoal_err lock_slow(sh_lock_shm *lock, int64_t timeout)
         /* death: the flag may stand for nobody; the next unlock wakes in vain. */
         SH_DEATH("sync.lock.waiting");
         word |= WAITERS;
+        wait.holder = word & SH_OWNER_MASK;
         if (!sh_wait_park(&wait, &lock->gate, word)) {
             return last_try(lock, timeout);
         }

@@ -33,10 +33,14 @@
 /* Synchronisation:
  *   gate   its word is the state above, changed by compare-and-swap only; unlock releases what lock acquires
  *
+ *   name   what a waiter at it shows (peers.h), 0: nothing; written after format, before others can see it
+ *
  * It is a gate so that sh_wait_park can park on it. What would change the word, sh_gate_prepare and sh_gate_wake, is
  * never used on it. */
 typedef struct sh_lock_shm {
     sh_gate gate;
+    uint32_t unused;
+    uint64_t name;
 } sh_lock_shm;
 
 void sh_lock_format(sh_lock_shm *lock);

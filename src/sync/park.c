@@ -84,7 +84,13 @@ bool sh_wait_park(sh_wait *wait, sh_gate *gate, uint32_t prepared)
         wait->look_at = now + wait->slice;
     }
     int64_t until = wait->look_at < wait->deadline ? wait->look_at : wait->deadline;
+    const sh_peers *peers = sh_peers_now;
+    bool seen = wait->name != 0 && peers->sleeps != NULL;
+    uint32_t entry = seen ? peers->sleeps(wait->name, wait->holder) : 0;
     sh_futex_wait(&gate->word, prepared, sh_interrupt_bound(now, until));
+    if (seen) {
+        peers->wakes(entry);
+    }
     if (sh_interrupted()) {
         return false;
     }

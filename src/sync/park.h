@@ -71,12 +71,14 @@ typedef struct sh_wait {
     int64_t longest;    /* to which it grows */
     int64_t spin_until; /* 0: not begun */
     uint32_t rounds;
+    uint32_t holder; /* sh_owner that has what is waited for; 0: not known */
+    uint64_t name;   /* of what is waited for (peers.h); 0: it has none */
 } sh_wait;
 
 #define SH_SLICE_SHORT SHOAL_MS(40) /* when a particular peer is waited for: a lock's owner, a barrier's parties */
 #define SH_SLICE_LONG SHOAL_MS(1000)
 
-/* longest: one of the two above. */
+/* longest: one of the two above. The caller sets name, and holder where there is one, before it parks. */
 void sh_wait_init(sh_wait *wait, int64_t timeout, int64_t longest);
 
 /* One more look at the predicate without parking? Call it in the spin loop; pauses inside. False when the spinning

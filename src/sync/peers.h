@@ -18,6 +18,10 @@ typedef struct sh_peers {
     bool (*is_dead)(sh_owner owner); /* exact: a stopped process is alive; costs a system call */
     void (*sweep)(void);             /* look for dead processes and recover them; cheap when somebody just did */
     void (*repaired)(void);          /* a lock of a dead one was handed on: for statistics; may be NULL */
+    /* The calling thread is about to sleep, and is awake again: for those who look at it from outside. name: of what it waits for,
+     * as whoever made that wrote it there; holder: who has it, 0 for nobody known. May be NULL; else wakes gets what sleeps said. */
+    uint32_t (*sleeps)(uint64_t name, sh_owner holder);
+    void (*wakes)(uint32_t entry);
 } sh_peers;
 
 /* Set once, by the world, before any wait. Until then every process is alone: self is 1 and nobody is dead. */

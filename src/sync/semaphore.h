@@ -21,11 +21,14 @@
 /* Synchronisation:
  *   value   anyone, by compare-and-swap. What a poster wrote before post is visible to those who take after it
  *   gate    waiters park here while value is 0
- *   bound   the limit of value, 0 for SH_SEMAPHORE_MAX; written by format, then constant */
+ *   bound   the limit of value, 0 for SH_SEMAPHORE_MAX; written by format, then constant
+ *   name    as the lock's */
 typedef struct sh_semaphore_shm {
     sh_a32 value;
     sh_gate gate;
     uint32_t bound;
+    uint32_t unused;
+    uint64_t name;
 } sh_semaphore_shm;
 
 /* SHOAL_EINVAL when value is more than the bound, or either is more than SH_SEMAPHORE_MAX. */

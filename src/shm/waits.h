@@ -1,0 +1,101 @@
+/* What the threads of a process wait for, in its slot: for `shoal ps`, which sees nothing else of a world, and for recovery, which
+ * wakes what the dead waited at.
+ *
+ * A word names one wait:
+ *
+ *   bits 0-39    number: the id of the object, a pid, or a count, as the kind says
+ *   bits 40-51   slot + 1 of the process that has the lock; 0: not known
+ *   bits 52-57   kind; 0: no wait, and then the word is 0
+ *
+ * A slot has SH_SLOT_WAITS of them. A thread that is about to sleep takes the first free one and empties it when it is awake, so
+ * the first one that is taken stands for the process, and the others are counted. A thread that finds none free sleeps unseen.
+ * While a thread looks at what it waits for, between two sleeps, it waits for nothing.
+ *
+ * Synchronisation: 0 -> word: a thread of the slot's process, by compare-and-swap; word -> 0: the thread that took it, or whoever
+ * frees the slot.
+ * death: the word stays. Recovery wakes the object, because the dead one may have got the only wake, and empties it.
+ * stopped: the word stays and is true. */
+#ifndef SH_SHM_WAITS_H
+#define SH_SHM_WAITS_H
+
+#include "shm/layout.h"
+#include "sync/peers.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef enum sh_wait_kind {
+    SH_WAIT_NONE,
+    SH_WAIT_GET, /* from here to BATCH: the number is the id of an object */
+    SH_WAIT_PUT,
+    SH_WAIT_DONE,    /* shoal_queue_join */
+    SH_WAIT_RECEIVE, /* from a pipe; its number is that of the queue inside. No pipe is ever full */
+    SH_WAIT_LOCK,
+    SH_WAIT_RLOCK,
+    SH_WAIT_SEMAPHORE,
+    SH_WAIT_CONDITION,
+    SH_WAIT_EVENT,
+    SH_WAIT_BARRIER,
+    SH_WAIT_POOL,    /* for the answers of a pool's workers */
+    SH_WAIT_TASK,    /* a worker of a pool, for its next task */
+    SH_WAIT_BATCH,   /* for a batch of a loader's workers */
+    SH_WAIT_PROCESS, /* for the end of one; the number is its pid */
+    SH_WAIT_PROCESSES,
+    SH_WAIT_ANY,     /* shoal_wait; the number is a count */
+    SH_WAIT_SERVER,  /* for the answer of the fork server; its pid */
+    SH_WAIT_REQUEST, /* the fork server itself; the pid of its parent */
+    SH_WAIT_KINDS,
+} sh_wait_kind;
+
+#define SH_WAIT_NUMBER_BITS 40
+#define SH_WAIT_HOLDER_BITS SH_SLOT_BITS
+#define SH_WAIT_KIND_SHIFT (SH_WAIT_NUMBER_BITS + SH_WAIT_HOLDER_BITS)
+
+static inline uint64_t sh_wait_name(sh_wait_kind kind, uint64_t number)
+{
+    return (uint64_t)kind << SH_WAIT_KIND_SHIFT | (number & ((UINT64_C(1) << SH_WAIT_NUMBER_BITS) - 1));
+}
+
+static inline uint64_t sh_wait_number(uint64_t name)
+{
+    return name & ((UINT64_C(1) << SH_WAIT_NUMBER_BITS) - 1);
+}
+
+static inline uint32_t sh_wait_holder(uint64_t name)
+{
+    return (uint32_t)(name >> SH_WAIT_NUMBER_BITS) & ((1u << SH_WAIT_HOLDER_BITS) - 1);
+}
+
+/* Not believed: it may be none of the kinds. */
+static inline uint32_t sh_wait_kind_of(uint64_t name)
+{
+    return (uint32_t)(name >> SH_WAIT_KIND_SHIFT);
+}
+
+static inline bool sh_wait_is_at_object(uint64_t name)
+{
+    return sh_wait_kind_of(name) >= SH_WAIT_GET && sh_wait_kind_of(name) <= SH_WAIT_BATCH;
+}
+
+/* The calling thread is about to sleep, and is awake again. holder: who has what it waits for, or 0. The first returns what the
+ * second is given: 0 when it is not shown, as outside of a world. Neither takes a lock, and both may be interrupted by a handler
+ * that does the same. */
+uint32_t sh_waits_begin(uint64_t name, sh_owner holder);
+void sh_waits_end(uint32_t entry);
+
+/* Waits of the calling thread at objects are of this kind from now on, because they serve a larger thing: a queue that is a pool's.
+ * SH_WAIT_NONE: of their own. Returns what it was, to set it back. */
+sh_wait_kind sh_waits_serve(sh_wait_kind kind);
+
+/* Whoever frees the slot. */
+static inline void sh_waits_clear(sh_slot_shm *slot)
+{
+    for (uint32_t i = 0; i < SH_SLOT_WAITS; i++) {
+        sh_store_relaxed(&slot->waits[i], 0);
+    }
+}
+
+/* In words, for the list; empty for a word that is no wait. slots: the table of the same world. */
+void sh_wait_words(uint64_t name, const sh_slot_shm *slots, char *buffer, size_t capacity);
+
+#endif
