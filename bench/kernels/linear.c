@@ -6,18 +6,19 @@
 
 #include <math.h>
 
-#define ROUNDS 41
+#define ROUNDS 61
 
 typedef struct shape {
     int64_t rows, in, out;
 } shape;
 
-static const shape shapes[] = {
-    {1, 50, 10},     {1, 16, 64},     {1, 128, 512},  {1, 784, 128},   {1, 1024, 1024}, {2, 32, 64},
-    {2, 128, 512},   {4, 64, 64},     {4, 128, 512},  {8, 64, 64},     {8, 128, 512},   {16, 128, 512},
-    {16, 256, 1024}, {32, 64, 256},   {32, 128, 512}, {64, 128, 512},  {64, 50, 10},    {64, 512, 1},
-    {64, 320, 50},   {64, 256, 256},  {64, 784, 256}, {128, 784, 256}, {10, 3136, 512}, {50, 3136, 512},
-    {256, 256, 256}, {256, 512, 512},
+/* Each number of rows with each layer, and then a few more. */
+static const int64_t rows[] = {1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 64};
+static const shape layers[] = {{0, 16, 64},   {0, 32, 64},   {0, 64, 64},    {0, 128, 128}, {0, 128, 512},
+                               {0, 256, 256}, {0, 784, 128}, {0, 3136, 512}, {0, 512, 10}};
+static const shape others[] = {
+    {1, 50, 10},    {1, 1024, 1024}, {16, 256, 1024}, {64, 50, 10},    {64, 512, 1},    {64, 320, 50},
+    {64, 784, 256}, {128, 784, 256}, {50, 3136, 512}, {256, 256, 256}, {256, 512, 512},
 };
 
 typedef struct work {
@@ -55,13 +56,14 @@ static float *numbers(int64_t n, uint64_t seed)
 /* Both products against the plain kernel's. */
 static bool agrees(work *w, float *wanted)
 {
-    sh_exec exec = {0};
-    sh_matmul_args args = w->linear;
-    float *got = args.c;
-    args.c = wanted;
-    bool good = sh_kernels_find("reference")->matmul->matmul(&exec, &args) == SHOAL_OK;
+    bool good = true;
     const sh_matmul_args *both[] = {&w->linear, &w->matmul};
     for (int v = 0; v < 2; v++) {
+        sh_exec exec = {0};
+        sh_matmul_args args = *both[v];
+        float *got = args.c;
+        args.c = wanted;
+        good = good && sh_kernels_find("reference")->matmul->matmul(&exec, &args) == SHOAL_OK;
         memset(got, 0xff, (size_t)(args.m * args.n) * sizeof *got);
         (void)time_of(w, both[v], 1);
         for (int64_t i = 0; i < args.m * args.n; i++) {
@@ -104,8 +106,8 @@ static bool run(const shape *s, const sh_kernels *kernels, double peak)
     both.linear.a_col = 1;
     both.linear.c = y;
     both.linear.c_row = s->out;
-    both.linear.bias = bias;
     both.matmul = both.linear;
+    both.linear.bias = bias;
     both.linear.b = w;
     both.linear.b_row = 1;
     both.linear.b_col = s->in;
@@ -133,13 +135,21 @@ int main(int argc, char **argv)
 {
     const sh_kernels *kernels = argc > 1 ? sh_kernels_find(argv[1]) : sh_kernels_cpu();
     if (!kernels) {
-        (void)fprintf(stderr, "usage: linear [reference|avx2|avx512]; this CPU cannot run %s\n", argv[1]);
+        (void)fprintf(stderr, "usage: linear [reference|avx2|avx512 [ROWS IN OUT]]; this CPU cannot run %s\n", argv[1]);
         return 2;
     }
     double peak = measure_fma_peak();
     bool good = true;
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        good = run(&shapes[i], kernels, peak) && good;
+    if (argc == 5) {
+        return run(&(shape){atoll(argv[2]), atoll(argv[3]), atoll(argv[4])}, kernels, peak) ? 0 : 1;
+    }
+    for (size_t l = 0; l < sizeof layers / sizeof *layers; l++) {
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+            good = run(&(shape){rows[r], layers[l].in, layers[l].out}, kernels, peak) && good;
+        }
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        good = run(&others[i], kernels, peak) && good;
     }
     return good ? 0 : 1;
 }

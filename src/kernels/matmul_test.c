@@ -119,6 +119,122 @@ START_TEST(few_rows_agree)
 }
 END_TEST
 
+static double element(shoal_dtype dtype, const void *x, int64_t i)
+{
+    return dtype == SHOAL_F32 ? ((const float *)x)[i] : ((const double *)x)[i];
+}
+
+/* An element of x·wᵀ + b, summed in double; *out_size: the sum of what was added up, without signs. */
+static double linear_element(const sh_matmul_args *g, int64_t row, int64_t column, double *out_size)
+{
+    double sum = element(g->dtype, g->bias, column);
+    *out_size = fabs(sum);
+    for (int64_t p = 0; p < g->k; p++) {
+        double x = element(g->dtype, g->a, row * g->a_row + p) * element(g->dtype, g->b, column * g->b_col + p);
+        sum += x;
+        *out_size += fabs(x);
+    }
+    return g->relu && sum < 0 ? 0 : sum;
+}
+
+/* x·wᵀ + b as linear calls it, against sums in double. Rows of C lie apart, and nothing is written between them. */
+static void compare_linear(shoal_dtype dtype, int64_t rows, int64_t in, int64_t out, uint64_t seed)
+{
+    int64_t c_row = out + 3;
+    sh_matmul_args g = {.dtype = dtype, .batch = 1, .m = rows, .n = out, .k = in, .a_row = in, .a_col = 1};
+    g.b_row = 1, g.b_col = in, g.c_row = c_row, g.alpha = 1, g.relu = seed % 2;
+    uint64_t first = seed;
+    int64_t elements = (rows - 1) * c_row + out;
+    void *a = numbers(dtype, rows * in, &seed, 1), *b = numbers(dtype, out * in, &seed, 1);
+    void *bias = numbers(dtype, out, &seed, 1), *before = numbers(dtype, elements, &seed, 1);
+    g.a = a, g.b = b, g.bias = bias;
+    FOR_FAST(kernels)
+    {
+        void *got = copied(dtype, before, elements);
+        g.c = got;
+        sh_exec exec = {0};
+        ck_assert_ok(kernels->matmul->matmul(&exec, &g));
+        for (int64_t i = 0; i < elements; i++) {
+            int64_t column = i % c_row;
+            double wanted = element(dtype, before, i), allowed = 0;
+            if (column < out) {
+                wanted = linear_element(&g, i / c_row, column, &allowed);
+                allowed *= dtype == SHOAL_F32 ? 6e-7 : 2e-15;
+            }
+            if (!(fabs(element(dtype, got, i) - wanted) <= allowed)) {
+                ck_abort_msg("%s %s %lld x %lld -> %lld, seed %llu: %.9g instead of %.9g at row %lld, column %lld",
+                             kernels->name, shoal_dtype_name(dtype), (long long)rows, (long long)in, (long long)out,
+                             (unsigned long long)first, element(dtype, got, i), wanted, (long long)(i / c_row),
+                             (long long)column);
+            }
+        }
+        free(got);
+        free(exec.scratch);
+    }
+    free(a);
+    free(b);
+    free(bias);
+    free(before);
+}
+
+/* N6: linear has ways of its own for few rows. All numbers of rows and columns, lengths that no vector divides. */
+START_TEST(linear_of_few_rows_is_exact)
+{
+    static const int64_t lengths[] = {1, 2, 3, 5, 8, 13, 17, 31, 50, 67};
+    uint64_t seed = 3;
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
+        for (int64_t out = 1; out <= 17; out++) {
+            for (int64_t rows = 1; rows <= 17; rows += SH_SLOW ? 1 + (out + (int64_t)l) % 3 : 1) {
+                compare_linear((rows + out) % 3 ? SHOAL_F32 : SHOAL_F64, rows, lengths[l], out, seed++);
+            }
+        }
+    }
+}
+END_TEST
+
+/* Wide layers: several blocks of columns, k cut into parts, and rows beyond the widest band. */
+START_TEST(linear_of_wide_layers_is_exact)
+{
+    static const int64_t rows[] = {2, 4, 5, 7, 9, 10, 13, 16, 19, 26, 33, 70}, widths[] = {33, 49, 70, 131};
+    static const int64_t lengths[] = {64, 127, 301, 515, 1027};
+    uint64_t seed = 5;
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l += SH_SLOW ? 2 : 1) {
+        for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
+            for (size_t r = 0; r < sizeof rows / sizeof *rows; r += SH_SLOW ? 2 : 1) {
+                compare_linear(r % 4 ? SHOAL_F32 : SHOAL_F64, rows[r], lengths[l], widths[w], seed++);
+            }
+        }
+    }
+}
+END_TEST
+
+/* What is beyond the end of a row is multiplied by nothing: neither the next row's infinities nor a NaN in the scratch of the last product. */
+START_TEST(linear_keeps_nan_in_its_column)
+{
+    FOR_FAST(kernels)
+    {
+        sh_exec exec = {0};
+        for (int64_t rows = 1; rows <= 17; rows++) {
+            enum { in = 67, out = 41 };
+            static float a[17 * in], b[out * in], c[17 * out];
+            for (int i = 0; i < 17 * in; i++) {
+                a[i] = 1;
+            }
+            for (int i = 0; i < out * in; i++) {
+                b[i] = i / in % 3 == 1 ? (i % 2 ? NAN : INFINITY) : 1;
+            }
+            sh_matmul_args g = {.dtype = SHOAL_F32, .batch = 1, .m = rows, .n = out, .k = in, .a = a, .a_row = in};
+            g.a_col = 1, g.b = b, g.b_row = 1, g.b_col = in, g.c = c, g.c_row = out, g.alpha = 1;
+            ck_assert_ok(kernels->matmul->matmul(&exec, &g));
+            for (int64_t i = 0; i < rows * out; i++) {
+                ck_assert(i % out % 3 == 1 ? isnan(c[i]) : c[i] == in);
+            }
+        }
+        free(exec.scratch);
+    }
+}
+END_TEST
+
 START_TEST(integers_wrap_around)
 {
     int64_t a[] = {INT64_MAX, 2, 3, 4}, b[] = {2, 1, 1, 1}, c[4];
@@ -164,5 +280,6 @@ START_TEST(nan_stays_in_its_row_and_column)
 }
 END_TEST
 
-KERNELS_SUITE("matmul", small_sizes_agree, random_sizes_agree, large_sizes_agree, few_rows_agree, integers_wrap_around,
-              nan_stays_in_its_row_and_column)
+KERNELS_SUITE("matmul", small_sizes_agree, random_sizes_agree, large_sizes_agree, few_rows_agree,
+              linear_of_few_rows_is_exact, linear_of_wide_layers_is_exact, linear_keeps_nan_in_its_column,
+              integers_wrap_around, nan_stays_in_its_row_and_column)

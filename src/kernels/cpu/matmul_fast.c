@@ -6,22 +6,24 @@
 #include <immintrin.h>
 #include <string.h>
 
-/* 32 registers of 64 bytes, or 16 of 32: how many vectors a tile is wide, and how many rows it then has. DOT_FEW: up to how many rows
- * dot products beat panels that must be packed first, as measured (bench/kernels/linear.c). */
+/* 32 registers of 64 bytes, or 16 of 32: how many vectors a tile is wide, and how many rows it then has. DOT_FEW: up to how many
+ * rows dot products win; TURN_COST: what turning over costs beside the packing of B. Both as measured (bench/kernels/linear.c). */
 #ifdef __AVX512F__
 #define VECTOR_BYTES 64
 #define WIDTH 4
 #define ROWS_WIDE 6
 #define DOT_ROWS 6
 #define DOT_COLUMNS(rows) ((rows) <= 3 ? 8 : 4)
-#define DOT_FEW(k) ((k) >= 320 ? 128 : (k) >= 16 ? (k) / 8 : 1)
+#define DOT_FEW(k) ((k) >= 64 ? 6 : 3)
+#define TURN_COST(work) ((work)*4 / 3)
 #else
 #define VECTOR_BYTES 32
 #define WIDTH 2
 #define ROWS_WIDE 6
 #define DOT_ROWS 3
 #define DOT_COLUMNS(rows) ((rows) == 1 ? 8 : 4)
-#define DOT_FEW(k) ((k) >= 1024 ? 64 : (k) >= 64 ? 4 : 2)
+#define DOT_FEW(k) 3
+#define TURN_COST(work) ((work)*4 / 5)
 #endif
 
 /* add_up: the sum of a vector's elements. add_up_4: of four vectors, next to each other. load_part: the first n elements, the others 0; store_part: only the first n. What is
@@ -138,42 +140,84 @@ static inline __m256d f64_add_up_halves(__m256d a, __m256d b, __m256d c, __m256d
     return _mm256_add_pd(_mm256_permute2f128_pd(ab, cd, 0x21), _mm256_blend_pd(ab, cd, 0xc));
 }
 
-/* to[p][j] = from[j][p], a square of BLOCK: rows from_step apart become columns. */
+/* A square of BLOCK rows, step apart, turned: to[p][j] = from[j][p]. */
 #define f32_BLOCK 8
-static inline void f32_transpose(float *to, int64_t to_step, const float *from, int64_t from_step)
+static inline __attribute__((always_inline)) void f32_turn(__m256 to[8], const float *from, int64_t step)
 {
     __m256 r[8], s[8];
+#pragma GCC unroll 4
     for (int j = 0; j < 4; j++) { /* halves of rows j and j + 4 side by side: nothing crosses the middle from here on */
-        const float *low = from + j * from_step, *high = from + (j + 4) * from_step;
+        const float *low = from + j * step, *high = from + (j + 4) * step;
         r[j] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1);
         r[j + 4] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low + 4)), _mm_loadu_ps(high + 4), 1);
     }
+#pragma GCC unroll 2
     for (int h = 0; h < 8; h += 4) {
         s[h] = _mm256_unpacklo_ps(r[h], r[h + 1]);
         s[h + 1] = _mm256_unpackhi_ps(r[h], r[h + 1]);
         s[h + 2] = _mm256_unpacklo_ps(r[h + 2], r[h + 3]);
         s[h + 3] = _mm256_unpackhi_ps(r[h + 2], r[h + 3]);
-        _mm256_storeu_ps(to + h * to_step, _mm256_shuffle_ps(s[h], s[h + 2], 0x44));
-        _mm256_storeu_ps(to + (h + 1) * to_step, _mm256_shuffle_ps(s[h], s[h + 2], 0xee));
-        _mm256_storeu_ps(to + (h + 2) * to_step, _mm256_shuffle_ps(s[h + 1], s[h + 3], 0x44));
-        _mm256_storeu_ps(to + (h + 3) * to_step, _mm256_shuffle_ps(s[h + 1], s[h + 3], 0xee));
+        to[h] = _mm256_shuffle_ps(s[h], s[h + 2], 0x44);
+        to[h + 1] = _mm256_shuffle_ps(s[h], s[h + 2], 0xee);
+        to[h + 2] = _mm256_shuffle_ps(s[h + 1], s[h + 3], 0x44);
+        to[h + 3] = _mm256_shuffle_ps(s[h + 1], s[h + 3], 0xee);
     }
 }
 
-#define f64_BLOCK 4
-static inline void f64_transpose(double *to, int64_t to_step, const double *from, int64_t from_step)
+/* Likewise of elements of 8 bytes, step bytes apart. */
+static inline __attribute__((always_inline)) void turn_8(__m256d to[4], const void *from, int64_t step)
 {
     __m256d r[4];
+#pragma GCC unroll 2
     for (int j = 0; j < 2; j++) {
-        const double *low = from + j * from_step, *high = from + (j + 2) * from_step;
-        r[j] = _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(low)), _mm_loadu_pd(high), 1);
-        r[j + 2] = _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(low + 2)), _mm_loadu_pd(high + 2), 1);
+        const char *low = (const char *)from + j * step, *high = low + 2 * step;
+        r[j] = _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd((const void *)low)),
+                                    _mm_loadu_pd((const void *)high), 1);
+        r[j + 2] = _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd((const void *)(low + 16))),
+                                        _mm_loadu_pd((const void *)(high + 16)), 1);
     }
-    _mm256_storeu_pd(to, _mm256_unpacklo_pd(r[0], r[1]));
-    _mm256_storeu_pd(to + to_step, _mm256_unpackhi_pd(r[0], r[1]));
-    _mm256_storeu_pd(to + 2 * to_step, _mm256_unpacklo_pd(r[2], r[3]));
-    _mm256_storeu_pd(to + 3 * to_step, _mm256_unpackhi_pd(r[2], r[3]));
+    to[0] = _mm256_unpacklo_pd(r[0], r[1]);
+    to[1] = _mm256_unpackhi_pd(r[0], r[1]);
+    to[2] = _mm256_unpacklo_pd(r[2], r[3]);
+    to[3] = _mm256_unpackhi_pd(r[2], r[3]);
 }
+
+#define f64_BLOCK 4
+static inline __attribute__((always_inline)) void f64_turn(__m256d to[4], const double *from, int64_t step)
+{
+    turn_8(to, from, step * (int64_t)sizeof *from);
+}
+
+/* A piece of 8, 16 or 32 bytes, repeated through a vector: one load. */
+typedef double loose_8 __attribute__((aligned(4), may_alias));
+#ifdef __AVX512F__
+#define MOST_PIECE 32
+static inline __m512 repeat_8(const void *p)
+{
+    return _mm512_castpd_ps(_mm512_set1_pd(*(const loose_8 *)p));
+}
+
+static inline __m512 repeat_16(const void *p)
+{
+    return _mm512_broadcast_f32x4(_mm_loadu_ps(p));
+}
+
+static inline __m512 repeat_32(const void *p)
+{
+    return _mm512_broadcast_f32x8(_mm256_loadu_ps(p));
+}
+#else
+#define MOST_PIECE 16
+static inline __m256 repeat_8(const void *p)
+{
+    return _mm256_castpd_ps(_mm256_set1_pd(*(const loose_8 *)p));
+}
+
+static inline __m256 repeat_16(const void *p)
+{
+    return _mm256_broadcast_ps(p);
+}
+#endif
 
 #define T float
 #define NAME(x) f32_##x

@@ -4,14 +4,16 @@
  * broadcast, a row of a panel of B is loaded. A is read where it lies, in any strides, unless it is large and transposed; B is read where
  * it lies when its columns are contiguous and the panel is full, else packed into panels [k][width], filled up with zeros.
  *
- * For A·Bᵀ with both contiguous along k and few rows or columns, nothing is packed: tiles of dot products, vectors along k. That
- * is what linear of few samples is. For more rows B is transposed into its panels by squares that fit into registers. */
+ * A·Bᵀ with both contiguous along k is what linear is: B is the weight as modules keep it. Packing it would cost much when A has few rows.
+ * So very few rows or columns go by dot products (matmul_dots_template.h), and more by the product turned over, which packs A instead
+ * (matmul_turned_template.h). For many rows B is transposed into its panels by squares that fit into registers. */
 
 #define VL (VECTOR_BYTES / (int)sizeof(T)) /* elements of a vector */
 #define PANEL (WIDTH * VL)
 typedef T NAME(four) __attribute__((vector_size(4 * sizeof(T))));
 typedef T NAME(vec) __attribute__((vector_size(VECTOR_BYTES)));
 typedef T NAME(loose) __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(T)), may_alias));
+typedef T NAME(square) __attribute__((vector_size(32))); /* a row of a square that is turned in registers */
 #define vec NAME(vec)
 
 static inline vec NAME(load)(const T *p)
@@ -35,12 +37,6 @@ typedef struct NAME(finish) {
 } NAME(finish);
 #define finish NAME(finish)
 
-/* Whether the sums are stored, or added to what is there, and nothing else. */
-static inline bool NAME(is_plain)(const finish *f)
-{
-    return f->alpha == 1 && !f->bias && !f->relu;
-}
-
 static inline vec NAME(load_edge)(const T *p, int64_t n)
 {
     return n >= VL ? NAME(load)(p) : (vec)NAME(load_part)(p, n);
@@ -55,28 +51,11 @@ static inline void NAME(store_edge)(T *p, vec x, int64_t n)
     }
 }
 
-/* rows of sums, step apart and whole vectors, go to C. */
-static __attribute__((noinline)) void NAME(finish_rows)(const finish *f, int64_t rows, const T *sums, int64_t step)
+typedef __typeof__((vec){0} < (vec){0}) NAME(bits);
+
+static inline vec NAME(cut_off)(vec x)
 {
-    typedef __typeof__((vec){0} < (vec){0}) bits;
-    for (int64_t i = 0; i < rows; i++) {
-        const T *sum = sums + i * step;
-        T *c = f->c + i * f->c_row;
-        for (int64_t j = 0; j < f->n; j += VL) {
-            int64_t left = f->n - j;
-            vec x = NAME(load)(sum + j) * f->alpha;
-            if (f->bias) {
-                x += NAME(load_edge)(f->bias + j, left);
-            }
-            if (f->accumulate) {
-                x += NAME(load_edge)(c + j, left);
-            }
-            if (f->relu) {
-                x = (vec)(~(x < (vec){0}) & (bits)x); /* NaN stays */
-            }
-            NAME(store_edge)(c + j, x, left);
-        }
-    }
+    return (vec)(~(x < (vec){0}) & (NAME(bits))x); /* NaN stays */
 }
 
 /* The rows of a panel of B: step apart, but for the last one, which may stand elsewhere. */
@@ -85,6 +64,43 @@ typedef struct NAME(rows) {
     int64_t step;
 } NAME(rows);
 #define rows_of_b NAME(rows)
+
+/* A tile of sums goes to C, from registers: each step is a pass over all of them, and most products need none. */
+static inline __attribute__((always_inline)) void NAME(finish_tile)(const int mr, const int nv, vec sum[8][4],
+                                                                    const finish *f)
+{
+    int64_t left = f->n - (nv - 1) * VL; /* of the last vector */
+#define EACH_SUM(work)                                                                                                 \
+    _Pragma("GCC unroll 8") for (int i = 0; i < mr; i++)                                                               \
+    {                                                                                                                  \
+        _Pragma("GCC unroll 4") for (int v = 0; v < nv; v++)                                                           \
+        {                                                                                                              \
+            T *c = f->c + i * f->c_row + v * VL;                                                                       \
+            int64_t n = v < nv - 1 ? VL : left;                                                                        \
+            (void)c, (void)n;                                                                                          \
+            work;                                                                                                      \
+        }                                                                                                              \
+    }
+    if (f->alpha != 1) {
+        EACH_SUM(sum[i][v] *= f->alpha)
+    }
+    if (f->bias) {
+        vec bias[4];
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) {
+            bias[v] = NAME(load_edge)(f->bias + v * VL, v < nv - 1 ? VL : left);
+        }
+        EACH_SUM(sum[i][v] += bias[v])
+    }
+    if (f->accumulate) {
+        EACH_SUM(sum[i][v] += NAME(load_edge)(c, n))
+    }
+    if (f->relu) {
+        EACH_SUM(sum[i][v] = NAME(cut_off)(sum[i][v]))
+    }
+    EACH_SUM(NAME(store_edge)(c, sum[i][v], n))
+#undef EACH_SUM
+}
 
 /* A tile of mr rows and nv vectors: both are constants where it is expanded, so the sums stay in registers. */
 static inline __attribute__((always_inline)) void NAME(tile)(const int mr, const int nv, int64_t k, const T *a,
@@ -119,36 +135,7 @@ static inline __attribute__((always_inline)) void NAME(tile)(const int mr, const
         a += a_col;
         next += b_row;
     }
-    if (!NAME(is_plain)(f)) {
-        T sums[8 * PANEL] __attribute__((aligned(VECTOR_BYTES)));
-#pragma GCC unroll 8
-        for (int i = 0; i < mr; i++) {
-#pragma GCC unroll 4
-            for (int v = 0; v < nv; v++) {
-                NAME(store)(sums + i * PANEL + v * VL, sum[i][v]);
-            }
-        }
-        NAME(finish_rows)(f, mr, sums, PANEL);
-        return;
-    }
-    int64_t left = f->n - (nv - 1) * VL; /* of the last vector */
-    if (f->accumulate) {
-#pragma GCC unroll 8
-        for (int i = 0; i < mr; i++) {
-#pragma GCC unroll 4
-            for (int v = 0; v < nv; v++) {
-                const T *c = f->c + i * f->c_row + v * VL;
-                sum[i][v] += v < nv - 1 ? NAME(load)(c) : NAME(load_edge)(c, left);
-            }
-        }
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < mr; i++) {
-#pragma GCC unroll 4
-        for (int v = 0; v < nv; v++) {
-            NAME(store_edge)(f->c + i * f->c_row + v * VL, sum[i][v], v < nv - 1 ? VL : left);
-        }
-    }
+    NAME(finish_tile)(mr, nv, sum, f);
 }
 
 typedef void (*NAME(tile_fn))(int64_t k, const T *a, int64_t a_row, int64_t a_col, const rows_of_b *b, const finish *f);
@@ -206,7 +193,12 @@ static void NAME(pack_columns)(T *to, int64_t width, const T *b, int64_t b_col, 
     int64_t columns = n / NAME(BLOCK) * NAME(BLOCK), rows = k / NAME(BLOCK) * NAME(BLOCK);
     for (int64_t j = 0; j < columns; j += NAME(BLOCK)) {
         for (int64_t p = 0; p < rows; p += NAME(BLOCK)) {
-            NAME(transpose)(to + p * width + j, width, b + j * b_col + p, b_col);
+            NAME(square) turned[NAME(BLOCK)];
+            NAME(turn)(turned, b + j * b_col + p, b_col);
+#pragma GCC unroll 8
+            for (int i = 0; i < NAME(BLOCK); i++) {
+                memcpy(to + (p + i) * width + j, &turned[i], sizeof turned[i]);
+            }
         }
     }
     for (int64_t j = 0; j < n; j++) {
@@ -349,133 +341,8 @@ static void NAME(block)(const sh_matmul_args *g, const NAME(cut) * cut, const sl
     }
 }
 
-/* ---- dot products ---- */
-
-/* Four sums next to each other go to row i of C, from column j on: narrow vectors, because masks of wide ones are slow. */
-static inline void NAME(finish_four)(const finish *f, int64_t i, int64_t j, NAME(four) x)
-{
-    typedef T loose __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
-    typedef __typeof__((NAME(four)){0} < (NAME(four)){0}) bits;
-    T *c = f->c + i * f->c_row + j;
-    x *= f->alpha;
-    if (f->bias) {
-        x += (NAME(four)) * (const loose *)(f->bias + j);
-    }
-    if (f->accumulate) {
-        x += (NAME(four)) * (const loose *)c;
-    }
-    if (f->relu) {
-        x = (NAME(four))(~(x < (NAME(four)){0}) & (bits)x); /* NaN stays */
-    }
-    *(loose *)c = (loose)x;
-}
-
-/* One step along k, of a whole vector or of the last part elements of a row: mr rows of A, nr columns of B. */
-static inline __attribute__((always_inline)) void NAME(dots_step)(const int mr, const int nr, vec sum[6][8], const T *a,
-                                                                  int64_t a_row, const T *b, int64_t b_col,
-                                                                  int64_t part)
-{
-    vec row[6];
-#pragma GCC unroll 6
-    for (int i = 0; i < mr; i++) {
-        row[i] = part == VL ? NAME(load)(a + i * a_row) : (vec)NAME(load_part)(a + i * a_row, part);
-    }
-#pragma GCC unroll 8
-    for (int j = 0; j < nr; j++) {
-        vec column = part == VL ? NAME(load)(b + j * b_col) : (vec)NAME(load_part)(b + j * b_col, part);
-#pragma GCC unroll 6
-        for (int i = 0; i < mr; i++) {
-            sum[i][j] += row[i] * column;
-        }
-    }
-}
-
-static inline __attribute__((always_inline)) void NAME(dots)(const int mr, const int nr, int64_t k, const T *a,
-                                                             int64_t a_row, const T *b, int64_t b_col, const finish *f)
-{
-    vec sum[6][8];
-#pragma GCC unroll 6
-    for (int i = 0; i < mr; i++) {
-#pragma GCC unroll 8
-        for (int j = 0; j < nr; j++) {
-            sum[i][j] = (vec){0};
-        }
-    }
-    int64_t p = 0;
-    for (; p + VL <= k; p += VL) {
-        NAME(dots_step)(mr, nr, sum, a + p, a_row, b + p, b_col, VL);
-    }
-    if (p < k) {
-        NAME(dots_step)(mr, nr, sum, a + p, a_row, b + p, b_col, k - p);
-    }
-    if (nr % 4 == 0) {
-#pragma GCC unroll 6
-        for (int i = 0; i < mr; i++) {
-#pragma GCC unroll 2
-            for (int j = 0; j < nr; j += 4) {
-                NAME(finish_four)(f, i, j, (NAME(four))NAME(add_up_4)(&sum[i][j]));
-            }
-        }
-        return;
-    }
-    T sums[6 * VL];
-#pragma GCC unroll 6
-    for (int i = 0; i < mr; i++) {
-#pragma GCC unroll 3
-        for (int j = 0; j < nr; j++) {
-            sums[i * VL + j] = NAME(add_up)(sum[i][j]);
-        }
-    }
-    NAME(finish_rows)(f, mr, sums, VL);
-}
-
-typedef void (*NAME(dots_fn))(int64_t k, const T *a, int64_t a_row, const T *b, int64_t b_col, const finish *f);
-
-#define DOTS(mr, nr)                                                                                                   \
-    static void NAME(dots_##mr##_##nr)(int64_t k, const T *a, int64_t a_row, const T *b, int64_t b_col,                \
-                                       const finish *f)                                                                \
-    {                                                                                                                  \
-        NAME(dots)(mr, nr, k, a, a_row, b, b_col, f);                                                                  \
-    }
-#define DOTS_OF(nr) DOTS(1, nr) DOTS(2, nr) DOTS(3, nr) DOTS(4, nr) DOTS(5, nr) DOTS(6, nr)
-DOTS_OF(1)
-DOTS_OF(2)
-DOTS_OF(3)
-DOTS_OF(4)
-DOTS(1, 8)
-DOTS(2, 8)
-DOTS(3, 8)
-#define ROW_OF_DOTS(nr)                                                                                                \
-    {                                                                                                                  \
-        NAME(dots_1_##nr), NAME(dots_2_##nr), NAME(dots_3_##nr), NAME(dots_4_##nr), NAME(dots_5_##nr),                 \
-            NAME(dots_6_##nr)                                                                                          \
-    }
-static const NAME(dots_fn) NAME(dots_table)[8][6] = {
-    ROW_OF_DOTS(1),
-    ROW_OF_DOTS(2),
-    ROW_OF_DOTS(3),
-    ROW_OF_DOTS(4),
-    [7] = {NAME(dots_1_8), NAME(dots_2_8), NAME(dots_3_8)},
-};
-
-static void NAME(by_dots)(const sh_matmul_args *g, const T *a, const T *b, finish f)
-{
-    int64_t blocks = (g->m + DOT_ROWS - 1) / DOT_ROWS, wide = DOT_COLUMNS((g->m + blocks - 1) / blocks);
-    for (int64_t j = 0, columns; j < g->n; j += columns) {
-        int64_t left = g->n - j;
-        columns = left >= wide ? wide : left > 4 ? 4 : left;
-        for (int64_t i = 0, block = 0; block < blocks; block++) {
-            int64_t rows = g->m / blocks + (block < g->m % blocks);
-            finish here = f;
-            here.c += i * f.c_row + j;
-            here.bias = f.bias ? f.bias + j : NULL;
-            here.n = columns;
-            NAME(dots_fn) dots = NAME(dots_table)[columns - 1][rows - 1];
-            dots(g->k, a + i * g->a_row, g->a_row, b + j * g->b_col, g->b_col, &here);
-            i += rows;
-        }
-    }
-}
+#include "kernels/cpu/matmul_dots_template.h"
+#include "kernels/cpu/matmul_turned_template.h"
 
 /* ---- the whole ---- */
 
@@ -501,14 +368,37 @@ static void NAME(by_panels)(const sh_matmul_args *g, const NAME(cut) * cut, T *s
     }
 }
 
+typedef enum NAME(way) {
+    NAME(BY_PANELS),
+    NAME(BY_DOTS),
+    NAME(BY_TURNING),
+} NAME(way);
+
+/* All ways multiply equally often. What they do besides: dots add up a vector for each element of C, turning packs A and turns Cᵀ, panels of a
+ * transposed B pack B. Dots also lose when k is so long that the columns of a tile do not stay in the cache until its next rows come. */
+static NAME(way) NAME(choose_way)(const sh_matmul_args *g)
+{
+    if (g->a_col != 1 || g->b_row != 1 || g->k == 0) {
+        return NAME(BY_PANELS);
+    }
+    bool few_columns = g->n <= 4 || (g->n <= 32 && g->k >= 8 * g->n);
+    if (few_columns || g->m == 1 || (g->m <= DOT_FEW(g->k) && g->k <= 1024)) {
+        return NAME(BY_DOTS);
+    }
+    int64_t lanes = g->m > 2 * VL ? g->m : 2 * VL, packed = g->m * g->k;
+    bool turn = TURN_COST(packed + lanes * g->n) <= g->n * g->k && packed * (int64_t)sizeof(T) <= 1 << 20;
+    return turn ? NAME(BY_TURNING) : NAME(BY_PANELS);
+}
+
 static shoal_err NAME(matmul)(sh_exec *exec, const sh_matmul_args *g)
 {
     NAME(cut) cut = NAME(choose)(g);
-    bool dots = g->a_col == 1 && g->b_row == 1 && (g->n <= 4 || g->m <= DOT_FEW(g->k));
+    NAME(way) way = NAME(choose_way)(g);
     T *scratch = NULL;
-    if (!dots) {
+    if (way != NAME(BY_DOTS)) {
         int64_t columns = cut.pack_b ? cut.nc : PANEL;
-        scratch = sh_exec_scratch(exec, (size_t)((cut.mc + columns) * (cut.kc + 1)) * sizeof(T));
+        int64_t elements = way == NAME(BY_TURNING) ? NAME(turned_scratch)(g) : (cut.mc + columns) * (cut.kc + 1);
+        scratch = sh_exec_scratch(exec, (size_t)elements * sizeof(T));
         if (!scratch) {
             return SHOAL_ENOMEM;
         }
@@ -518,10 +408,10 @@ static shoal_err NAME(matmul)(sh_exec *exec, const sh_matmul_args *g)
         finish f = {.c = (T *)g->c + z * g->c_batch, .c_row = g->c_row, .bias = g->bias, .alpha = (T)g->alpha};
         f.accumulate = g->accumulate;
         f.relu = g->relu;
-        if (dots) {
-            NAME(by_dots)(g, a, b, f);
-        } else {
-            NAME(by_panels)(g, &cut, scratch, a, b, f);
+        switch (way) {
+        case NAME(BY_PANELS): NAME(by_panels)(g, &cut, scratch, a, b, f); break;
+        case NAME(BY_DOTS): NAME(by_dots)(g, a, b, f); break;
+        case NAME(BY_TURNING): NAME(by_turning)(g, scratch, a, b, f); break;
         }
     }
     return SHOAL_OK;
@@ -536,6 +426,3 @@ static shoal_err NAME(matmul)(sh_exec *exec, const sh_matmul_args *g)
 #undef TILE
 #undef TILES
 #undef ROW_OF_TILES
-#undef DOTS
-#undef DOTS_OF
-#undef ROW_OF_DOTS

@@ -1,0 +1,416 @@
+/* A·Bᵀ with both contiguous along k, turned over: Cᵀ = B·Aᵀ. Included by matmul_template.h.
+ *
+ * That is what linear of a few samples is: B, the weight, is the large operand, and it is read where it lies, an element at a time that is
+ * broadcast. A is packed instead, so that a vector holds an element of each of its rows. The tiles of Cᵀ are turned back in registers.
+ *
+ * Fewer rows than a vector has lanes: each row gets a piece of 2, 4 or 8 lanes with elements that follow each other along k; then a piece of B
+ * is repeated through a vector, and the lanes of a piece are added up at the end. So m rows are cut into bands:
+ *
+ *     lanes          0    1    2    3    4    5    6    7
+ *     piece 1        r0   r1   r2   r3   r4   r5   r6   r7      times b[p] everywhere
+ *     piece 2        r0   r0   r1   r1   r2   r2   r3   r3      times b[p] b[p+1] b[p] b[p+1] …
+ *     piece 4        r0   r0   r0   r0   r1   r1   r1   r1      times b[p] … b[p+3] b[p] … b[p+3] */
+
+#define TURNED_COLUMNS 48 /* of C at a time: a multiple of the rows of all tiles, and of BLOCK */
+
+typedef struct NAME(band) {
+    int64_t rows;  /* of A; the lanes beyond them are zeros */
+    int64_t lanes; /* a whole number of vectors; one if piece > 1 */
+    int64_t piece;
+} NAME(band);
+#define band NAME(band)
+
+/* The next band of left rows, two or three vectors if it can be: then a piece of B that was loaded serves several multiplications. The largest
+ * piece that allows it wastes the fewest lanes; if it still wastes a sixth, a band of fewer rows comes first. */
+static band NAME(next_band)(int64_t left)
+{
+    if (left >= 2 * VL) {
+        int64_t vectors = left / VL < WIDTH ? left / VL : WIDTH;
+        return (band){vectors * VL, vectors * VL, 1};
+    }
+    int64_t piece = MOST_PIECE / (int64_t)sizeof(T);
+    while (left * piece > 3 * VL) {
+        piece /= 2;
+    }
+    int64_t vectors = (left * piece + VL - 1) / VL, rows = vectors * VL / piece;
+    if (left > 8 && (rows - left) * 6 >= rows) {
+        if (vectors > 2) {
+            vectors--;
+        } else {
+            piece *= 2;
+            vectors = 3;
+        }
+        rows = vectors * VL / piece;
+    }
+    return (band){left < rows ? left : rows, vectors * VL, piece};
+}
+
+/* The steps along k that a band takes. */
+static inline int64_t NAME(band_steps)(const band *d, int64_t k)
+{
+    return (k + d->piece - 1) / d->piece;
+}
+
+/* ---- packing of A: [steps][lanes] ---- */
+
+/* Pieces of 8 bytes by squares; returns how many rows that was, and *out_k elements of each. */
+static int64_t NAME(pack_squares)(T *to, int64_t lanes, const T *a, int64_t a_row, int64_t rows, int64_t k)
+{
+    const int64_t piece = 8 / (int64_t)sizeof(T);
+    for (int64_t p = 0; p + 4 * piece <= k; p += 4 * piece, to += 4 * lanes) {
+        for (int64_t i = 0; i + 4 <= rows; i += 4) {
+            __m256d turned[4];
+            turn_8(turned, a + i * a_row + p, a_row * (int64_t)sizeof(T));
+#pragma GCC unroll 4
+            for (int t = 0; t < 4; t++) {
+                memcpy(to + t * lanes + i * piece, &turned[t], sizeof turned[t]);
+            }
+        }
+    }
+    return rows / 4 * 4;
+}
+
+/* Rows first to rows - 1 from element p on, piece by piece. */
+static inline __attribute__((always_inline)) void NAME(pack_pieces)(const int64_t piece, T *to, int64_t lanes,
+                                                                    const T *a, int64_t a_row, int64_t first,
+                                                                    int64_t rows, int64_t p, int64_t k)
+{
+    for (to += p / piece * lanes; p < k; p += piece, to += lanes) {
+        for (int64_t i = first; i < rows; i++) {
+            const T *from = a + i * a_row + p;
+            if (p + piece <= k) {
+                memcpy(to + i * piece, from, (size_t)piece * sizeof(T));
+            } else {
+                for (int64_t t = 0; t < piece; t++) {
+                    to[i * piece + t] = p + t < k ? from[t] : 0;
+                }
+            }
+        }
+    }
+}
+
+static void NAME(pack_band)(T *to, const band *d, const T *a, int64_t a_row, int64_t k)
+{
+    if (d->piece == 1) {
+        NAME(pack_b)(to, d->lanes, a, 1, a_row, k, d->rows);
+        return;
+    }
+    if (d->rows * d->piece < d->lanes) {
+        memset(to, 0, (size_t)(NAME(band_steps)(d, k) * d->lanes) * sizeof(T));
+    }
+    int64_t done = 0;
+    if (d->piece * sizeof(T) == 8) {
+        done = NAME(pack_squares)(to, d->lanes, a, a_row, d->rows, k);
+        NAME(pack_pieces)(2, to, d->lanes, a, a_row, 0, done, k / 8 * 8, k);
+    }
+    switch (d->piece) {
+    case 2: NAME(pack_pieces)(2, to, d->lanes, a, a_row, done, d->rows, 0, k); break;
+    case 4: NAME(pack_pieces)(4, to, d->lanes, a, a_row, done, d->rows, 0, k); break;
+    default: NAME(pack_pieces)(8, to, d->lanes, a, a_row, done, d->rows, 0, k); break;
+    }
+}
+
+/* ---- tiles of Cᵀ ---- */
+
+static inline __attribute__((always_inline)) vec NAME(repeat)(const int bytes, const T *p)
+{
+#if MOST_PIECE >= 32
+    if (bytes == 32) {
+        return (vec)repeat_32(p);
+    }
+#endif
+    return bytes == 16 ? (vec)repeat_16(p) : (vec)repeat_8(p);
+}
+
+/* mr columns of B, which are rows of Cᵀ, times nv vectors of A; = or, with add, +=. The elements of B beyond k are not touched. */
+static inline __attribute__((always_inline)) void NAME(pieces)(const int mr, const int nv, const int bytes, int64_t k,
+                                                               const T *b, int64_t b_col, const T *a, T *to, bool add)
+{
+    const int64_t piece = bytes / (int64_t)sizeof(T);
+    vec sum[8][4], row[4];
+#pragma GCC unroll 8
+    for (int i = 0; i < mr; i++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) {
+            sum[i][v] = add ? NAME(load)(to + (i * nv + v) * VL) : (vec){0};
+        }
+    }
+    for (; k >= piece; k -= piece, a += nv * VL, b += piece) {
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) {
+            row[v] = NAME(load)(a + v * VL);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < mr; i++) {
+            vec x = NAME(repeat)(bytes, b + i * b_col);
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++) {
+                sum[i][v] += row[v] * x;
+            }
+        }
+    }
+    if (k > 0) {
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) {
+            row[v] = NAME(load)(a + v * VL);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < mr; i++) {
+            T last[8] = {0};
+            for (int64_t t = 0; t < k; t++) {
+                last[t] = b[i * b_col + t];
+            }
+            vec x = NAME(repeat)(bytes, last);
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++) {
+                sum[i][v] += row[v] * x;
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < mr; i++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) {
+            NAME(store)(to + (i * nv + v) * VL, sum[i][v]);
+        }
+    }
+}
+
+typedef void (*NAME(pieces_fn))(int64_t k, const T *b, int64_t b_col, const T *a, T *to, bool add);
+
+/* Tiles of PIECES_MOST(nv), 4, 2 and 1 columns. */
+#define PIECES(mr, nv, bytes)                                                                                          \
+    static void NAME(pieces_##mr##_##nv##_##bytes)(int64_t k, const T *b, int64_t b_col, const T *a, T *to, bool add)  \
+    {                                                                                                                  \
+        NAME(pieces)(mr, nv, bytes, k, b, b_col, a, to, add);                                                          \
+    }
+#define PIECES_OF(most, nv, bytes) PIECES(most, nv, bytes) PIECES(2, nv, bytes) PIECES(1, nv, bytes)
+#define ROW_OF_PIECES(most, nv, bytes)                                                                                 \
+    {                                                                                                                  \
+        NAME(pieces_1_##nv##_##bytes), NAME(pieces_2_##nv##_##bytes), NAME(pieces_4_##nv##_##bytes),                   \
+            NAME(pieces_##most##_##nv##_##bytes)                                                                       \
+    }
+#ifdef __AVX512F__
+#define PIECES_MOST(nv) ((nv) == 4 ? 6 : 8)
+#define ALL_PIECES(bytes)                                                                                              \
+    PIECES_OF(8, 1, bytes)                                                                                             \
+    PIECES(4, 1, bytes)                                                                                                \
+    PIECES_OF(8, 2, bytes)                                                                                             \
+    PIECES(4, 2, bytes)                                                                                                \
+    PIECES_OF(8, 3, bytes)                                                                                             \
+    PIECES(4, 3, bytes)                                                                                                \
+    PIECES_OF(6, 4, bytes)                                                                                             \
+    PIECES(4, 4, bytes)
+#define TABLE_OF_PIECES(bytes)                                                                                         \
+    {                                                                                                                  \
+        ROW_OF_PIECES(8, 1, bytes), ROW_OF_PIECES(8, 2, bytes), ROW_OF_PIECES(8, 3, bytes), ROW_OF_PIECES(6, 4, bytes) \
+    }
+#else
+#define PIECES_MOST(nv) ((nv) == 1 ? 8 : (nv) == 2 ? 6 : 4)
+#define ALL_PIECES(bytes)                                                                                              \
+    PIECES_OF(8, 1, bytes)                                                                                             \
+    PIECES(4, 1, bytes)                                                                                                \
+    PIECES_OF(6, 2, bytes)                                                                                             \
+    PIECES(4, 2, bytes)                                                                                                \
+    PIECES_OF(4, 3, bytes)
+#define TABLE_OF_PIECES(bytes)                                                                                         \
+    {                                                                                                                  \
+        ROW_OF_PIECES(8, 1, bytes), ROW_OF_PIECES(6, 2, bytes), ROW_OF_PIECES(4, 3, bytes)                             \
+    }
+#endif
+ALL_PIECES(8)
+ALL_PIECES(16)
+#if MOST_PIECE >= 32
+ALL_PIECES(32)
+#endif
+static const NAME(pieces_fn) NAME(pieces_table)[][4][4] = {
+    TABLE_OF_PIECES(8),
+    TABLE_OF_PIECES(16),
+#if MOST_PIECE >= 32
+    TABLE_OF_PIECES(32),
+#endif
+};
+
+/* n columns of B from b on, times a band of A: rows of Cᵀ. */
+static void NAME(turned_tiles)(const band *d, int64_t k, const T *b, int64_t b_col, int64_t n, const T *a, T *to,
+                               bool add)
+{
+    int64_t vectors = d->lanes / VL, bytes = d->piece * (int64_t)sizeof(T);
+    if (d->piece > 1) {
+        const NAME(pieces_fn) *tiles = NAME(pieces_table)[bytes / 16][vectors - 1];
+        for (int64_t j = 0, columns; j < n; j += columns) {
+            int64_t left = n - j, most = PIECES_MOST(vectors);
+            columns = left >= most ? most : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+            tiles[columns == most ? 3 : columns / 2](k, b + j * b_col, b_col, a, to + j * d->lanes, add);
+        }
+        return;
+    }
+    int64_t most = vectors == WIDTH ? ROWS_WIDE : 8;
+    rows_of_b rows = {.at = a, .last = a + (k - 1) * d->lanes, .step = d->lanes};
+    for (int64_t j = 0; j < n; j += most) {
+        int64_t columns = n - j < most ? n - j : most;
+        finish f = {.c = to + j * d->lanes, .c_row = d->lanes, .alpha = 1, .accumulate = add, .n = d->lanes};
+        NAME(tiles)[vectors - 1][columns - 1](k, b + j * b_col, b_col, 1, &rows, &f);
+    }
+}
+
+/* ---- back into C ---- */
+
+/* count rows of sums go to rows of C, BLOCK columns from c on: each step is a pass over all of them, as in finish_tile. */
+static inline __attribute__((always_inline)) void NAME(finish_square)(const finish *f, T *c, const T *bias,
+                                                                      const int count, NAME(square) x[NAME(BLOCK)])
+{
+    typedef T loose __attribute__((vector_size(32), aligned(sizeof(T)), may_alias));
+    typedef __typeof__(x[0] < x[0]) bits;
+    const int64_t c_row = f->c_row;
+    const bool accumulate = f->accumulate, relu = f->relu;
+    if (f->alpha != 1) {
+#pragma GCC unroll 8
+        for (int r = 0; r < count; r++) {
+            x[r] *= f->alpha;
+        }
+    }
+    if (bias) {
+#pragma GCC unroll 8
+        for (int r = 0; r < count; r++) {
+            x[r] += (NAME(square)) * (const loose *)bias;
+        }
+    }
+    if (accumulate) {
+#pragma GCC unroll 8
+        for (int r = 0; r < count; r++) {
+            x[r] += (NAME(square)) * (const loose *)(c + r * c_row);
+        }
+    }
+    if (relu) {
+#pragma GCC unroll 8
+        for (int r = 0; r < count; r++) {
+            x[r] = (NAME(square))(~(x[r] < (NAME(square)){0}) & (bits)x[r]); /* NaN stays */
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < count; r++) {
+        *(loose *)(c + r * c_row) = (loose)x[r];
+    }
+}
+
+/* The same at the edges of C: rows x n, fewer than a square. */
+static __attribute__((noinline)) void NAME(finish_edge)(const finish *f, T *c, const T *bias, int64_t rows, int64_t n,
+                                                        const T x[NAME(BLOCK)][NAME(BLOCK)])
+{
+    for (int64_t r = 0; r < rows; r++, c += f->c_row) {
+        for (int64_t j = 0; j < n; j++) {
+            T y = x[r][j] * f->alpha;
+            y += bias ? bias[j] : 0;
+            y += f->accumulate ? c[j] : 0;
+            c[j] = f->relu && y < 0 ? 0 : y;
+        }
+    }
+}
+
+/* The rows of a band of this piece, n columns of C from f->c on. */
+static inline __attribute__((always_inline)) void NAME(turn_pieces)(const int piece, const finish *f, const band *d,
+                                                                    const T *sums, int64_t n)
+{
+    const int block = NAME(BLOCK), most = block / piece;
+    for (int64_t j = 0; j < n; j += block) {
+        const T *bias = f->bias ? f->bias + j : NULL;
+        for (int64_t i = 0; i < d->rows; i += most) {
+            NAME(square) x[NAME(BLOCK)];
+            NAME(turn)(x, sums + j * d->lanes + i * piece, d->lanes);
+#pragma GCC unroll 3
+            for (int half = block / 2; half >= most; half /= 2) {
+#pragma GCC unroll 4
+                for (int r = 0; r < half; r++) {
+                    x[r] = x[2 * r] + x[2 * r + 1];
+                }
+            }
+            T *c = f->c + i * f->c_row + j;
+            if (n - j >= block && d->rows - i >= most) {
+                NAME(finish_square)(f, c, bias, most, x);
+            } else {
+                T rows[NAME(BLOCK)][NAME(BLOCK)];
+#pragma GCC unroll 8
+                for (int r = 0; r < most; r++) {
+                    memcpy(rows[r], &x[r], sizeof rows[r]);
+                }
+                NAME(finish_edge)
+                (f, c, bias, d->rows - i < most ? d->rows - i : most, n - j < block ? n - j : block, rows);
+            }
+        }
+    }
+}
+
+static void NAME(turn_back)(const finish *f, const band *d, const T *sums, int64_t n)
+{
+    switch (d->piece) {
+    case 1: NAME(turn_pieces)(1, f, d, sums, n); break;
+    case 2: NAME(turn_pieces)(2, f, d, sums, n); break;
+    case 4: NAME(turn_pieces)(4, f, d, sums, n); break;
+#if MOST_PIECE >= 32
+    case 8: NAME(turn_pieces)(NAME(BLOCK), f, d, sums, n); break;
+#endif
+    }
+}
+
+/* ---- the whole ---- */
+
+/* Elements of scratch: all of A, packed, and TURNED_COLUMNS rows of Cᵀ. */
+static int64_t NAME(turned_scratch)(const sh_matmul_args *g)
+{
+    int64_t packed = 0, sums = 0;
+    for (int64_t i = 0; i < g->m;) {
+        band d = NAME(next_band)(g->m - i);
+        packed += NAME(band_steps)(&d, g->k) * d.lanes;
+        sums += TURNED_COLUMNS * d.lanes;
+        i += d.rows;
+    }
+    return packed + sums;
+}
+
+static void NAME(by_turning)(const sh_matmul_args *g, T *scratch, const T *a, const T *b, finish f)
+{
+    int64_t parts = g->k > 512 ? (g->k + 383) / 384 : 1, most = ((g->k + parts - 1) / parts + 7) / 8 * 8;
+    T *packed = scratch;
+    for (int64_t i = 0; i < g->m;) {
+        band d = NAME(next_band)(g->m - i);
+        NAME(pack_band)(packed, &d, a + i * g->a_row, g->a_row, g->k);
+        packed += NAME(band_steps)(&d, g->k) * d.lanes;
+        i += d.rows;
+    }
+    for (int64_t j = 0; j < g->n; j += TURNED_COLUMNS) {
+        int64_t n = g->n - j < TURNED_COLUMNS ? g->n - j : TURNED_COLUMNS;
+        for (int64_t p = 0; p < g->k; p += most) {
+            int64_t k = g->k - p < most ? g->k - p : most;
+            const T *from = scratch;
+            T *sums = packed;
+            for (int64_t i = 0; i < g->m;) {
+                band d = NAME(next_band)(g->m - i);
+                NAME(turned_tiles)(&d, k, b + j * g->b_col + p, g->b_col, n, from + p / d.piece * d.lanes, sums, p > 0);
+                from += NAME(band_steps)(&d, g->k) * d.lanes;
+                sums += TURNED_COLUMNS * d.lanes;
+                i += d.rows;
+            }
+        }
+        const T *sums = packed;
+        finish here = f;
+        here.c += j;
+        here.bias = f.bias ? f.bias + j : NULL;
+        for (int64_t i = 0; i < g->m;) {
+            band d = NAME(next_band)(g->m - i);
+            NAME(turn_back)(&here, &d, sums, n);
+            here.c += d.rows * f.c_row;
+            sums += TURNED_COLUMNS * d.lanes;
+            i += d.rows;
+        }
+    }
+}
+
+#undef TURNED_COLUMNS
+#undef band
+#undef PIECES
+#undef PIECES_OF
+#undef ROW_OF_PIECES
+#undef PIECES_MOST
+#undef ALL_PIECES
+#undef TABLE_OF_PIECES
