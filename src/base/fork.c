@@ -130,6 +130,11 @@ void sh_fork_register(sh_fork_rank rank, const sh_fork_part *part)
     }
 }
 
+const sh_fork_part *sh_fork_part_of(sh_fork_rank rank)
+{
+    return parts[rank];
+}
+
 uint64_t sh_fork_generation(void)
 {
     return generation;

@@ -65,6 +65,9 @@ bool sh_fork_has(sh_fork_rank rank);
 /* From a constructor. The part must stay. */
 void sh_fork_register(sh_fork_rank rank, const sh_fork_part *part);
 
+/* What was registered; NULL: nothing. For tests, which hold a lock while they fork. */
+const sh_fork_part *sh_fork_part_of(sh_fork_rank rank);
+
 /* Takes all locks for a fork that this thread is about to make, so that nothing changes between what it does now and the fork.
  * The child need not give them back. */
 void sh_fork_hold(void);
