@@ -1,10 +1,9 @@
 #include "proc/process_test.h"
 
-#include "shm/slot.h"
-
 #include "base/clock.h"
 #include "os/process.h"
 #include "shm/slot.h"
+#include "shm/waits.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -563,6 +562,19 @@ static pid_t server_pid(void)
     return 0;
 }
 
+/* Another thread that joins, and has until the server goes on. */
+static void *join_for_long(void *process)
+{
+    return (void *)(uintptr_t)shoal_process_join(process, LIMIT, NULL);
+}
+
+static void until_server_is_waited_for(void)
+{
+    while (sh_wait_kind_of(sh_load_acquire(&sh_the_world.self.slot->waits[0])) != SH_WAIT_SERVER) {
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    }
+}
+
 START_TEST(join_is_in_time_beside_a_stopped_fork_server)
 {
     shoal_process *p = start(SHOAL_START_FORKSERVER, wait_for_a_signal, NULL);
@@ -576,9 +588,16 @@ START_TEST(join_is_in_time_beside_a_stopped_fork_server)
     int64_t begin = sh_now();
     ck_assert_err(shoal_process_join(p, SHOAL_MS(300), &status), SHOAL_ETIMEDOUT);
     ck_assert_err(shoal_process_join(p, SHOAL_NOW, &status), SHOAL_ETIMEDOUT);
+    pthread_t patient;
+    void *err;
+    ck_assert_int_eq(pthread_create(&patient, NULL, join_for_long, p), 0);
+    until_server_is_waited_for();
+    ck_assert_err(shoal_process_join(p, SHOAL_MS(300), &status), SHOAL_ETIMEDOUT);         /* it has the process */
+    ck_assert_err(shoal_process_join(forgotten, SHOAL_MS(300), &status), SHOAL_ETIMEDOUT); /* it has the server */
     shoal_process_destroy(forgotten);
     ck_assert_int_lt(sh_now() - begin, SHOAL_SECONDS(3));
     kill(server, SIGCONT);
+    ck_assert(pthread_join(patient, &err) == 0 && err == (void *)SHOAL_OK);
     ck_assert_str_eq(finish(p).text, "rank 0 ended by SIGKILL");
     shoal_process_destroy(p);
     p = start(SHOAL_START_FORKSERVER, wait_for_a_signal, NULL); /* late replies are not taken for its */
