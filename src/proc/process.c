@@ -166,8 +166,10 @@ shoal_err sh_process_begin(shoal_target target, const shoal_value *args, const s
     if (err != SHOAL_OK && (target == NULL || method != SHOAL_START_FORK)) { /* a forked child needs no name for it */
         return err;
     }
-    char label[SHOAL_NAME_MAX + 1];
-    sh_target_label((sh_function)target, label, sizeof label);
+    char label[SHOAL_NAME_MAX + 1] = "";
+    if (o->name == NULL) {
+        sh_target_label((sh_function)target, label, sizeof label);
+    }
     return sh_process_make(methods[method], &(sh_launch){.target = target}, &named, args, o, label, out_process);
 }
 

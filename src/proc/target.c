@@ -1,5 +1,8 @@
 #include "proc/target.h"
 
+#include "proc/symbol.h"
+#include "sync/atomic.h"
+
 #include <dlfcn.h>
 #include <elf.h>
 #include <limits.h>
@@ -163,6 +166,52 @@ shoal_err sh_target_find(const sh_target *target, size_t size, sh_function *out_
     return SHOAL_OK;
 }
 
+/* ---- names for people ---- */
+
+/* What was looked up in a file stays, because processes are started again and again: an entry for each function, never freed.
+ * Synchronisation: written before its compare-and-swap puts it in front (release), read-only afterwards. */
+typedef struct label {
+    struct label *next;
+    sh_function function;
+    char text[64];
+} label;
+
+static sh_a64 labels; /* the newest */
+
+static void label_by_file(sh_function function, const Dl_info *info, char *buffer, size_t capacity)
+{
+    sh_target target;
+    const char *slash = strrchr(info->dli_fname, '/');
+    bool named = sh_target_name(function, &target) == SHOAL_OK;
+    if (!named ||
+        !sh_symbol_find(target.path[0] == 0 ? "/proc/self/exe" : target.path, target.offset, buffer, capacity)) {
+        snprintf(buffer, capacity, "%s+%#zx", slash != NULL ? slash + 1 : info->dli_fname,
+                 (size_t)((uintptr_t)function - (uintptr_t)info->dli_fbase));
+    }
+}
+
+static void label_of(sh_function function, const Dl_info *info, char *buffer, size_t capacity)
+{
+    uint64_t newest = sh_load_acquire(&labels);
+    for (const label *l = (const label *)(uintptr_t)newest; l != NULL; l = l->next) {
+        if (l->function == function) {
+            snprintf(buffer, capacity, "%s", l->text);
+            return;
+        }
+    }
+    label *fresh = malloc(sizeof *fresh);
+    if (fresh == NULL) {
+        label_by_file(function, info, buffer, capacity);
+        return;
+    }
+    fresh->function = function;
+    label_by_file(function, info, fresh->text, sizeof fresh->text);
+    do { /* another thread may have put the same in front: then it is there twice */
+        fresh->next = (label *)(uintptr_t)newest;
+    } while (!sh_cas_acq_rel(&labels, &newest, (uint64_t)(uintptr_t)fresh));
+    snprintf(buffer, capacity, "%s", fresh->text);
+}
+
 void sh_target_label(sh_function function, char *buffer, size_t capacity)
 {
     Dl_info info;
@@ -171,8 +220,6 @@ void sh_target_label(sh_function function, char *buffer, size_t capacity)
     } else if (info.dli_sname != NULL && info.dli_saddr == (void *)(uintptr_t)function) {
         snprintf(buffer, capacity, "%s", info.dli_sname);
     } else {
-        const char *slash = strrchr(info.dli_fname, '/');
-        snprintf(buffer, capacity, "%s+%#zx", slash != NULL ? slash + 1 : info.dli_fname,
-                 (size_t)((uintptr_t)function - (uintptr_t)info.dli_fbase));
+        label_of(function, &info, buffer, capacity);
     }
 }

@@ -44,7 +44,8 @@ shoal_err sh_target_name(sh_function function, sh_target *out_target);
  * Errors: SHOAL_ENOENT when the object cannot be loaded or is another build, SHOAL_ECORRUPT. */
 shoal_err sh_target_find(const sh_target *target, size_t size, sh_function *out_function);
 
-/* A name for people: the symbol if it has one, else "program+0x1234". */
+/* A name for people: the symbol, of a function that is not exported as the symbol table of its file has it; of a stripped program
+ * "program+0x1234". */
 void sh_target_label(sh_function function, char *buffer, size_t capacity);
 
 #endif
