@@ -1,6 +1,7 @@
 /* The rules of the interface, as the head of shoal.h says them: who owns values, handles and errors. */
 #include "tests/children.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 static shoal_queue *make_queue(uint64_t bound)
@@ -352,6 +353,24 @@ END_TEST
         ck_says(call ": " argument " is NULL, after SHOAL_ETIMEDOUT: an earlier failure");                             \
     } while (0)
 
+static void *fail_without_words(void *said)
+{
+    (void)shoal_fail(SHOAL_EBROKEN, "%s", "");
+    *(bool *)said = shoal_last_error() != SHOAL_EBROKEN || shoal_last_error_text()[0] != 0;
+    return NULL;
+}
+
+/* A code without a text has no text, also as a thread's first failure. */
+START_TEST(a_failure_may_have_no_words)
+{
+    pthread_t thread;
+    bool said = true;
+    ck_assert_int_eq(pthread_create(&thread, NULL, fail_without_words, &said), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert(!said);
+}
+END_TEST
+
 START_TEST(u3_null_is_an_error_of_its_own)
 {
     shoal_queue *q = make_queue(0);
@@ -499,6 +518,7 @@ static Suite *suite(void)
     add_for_methods(tc, u15_what_a_map_takes_comes_out_by_key);
     tcase_add_test(tc, u15_errors_name_the_key_and_both_types);
     tcase_add_test(tc, u11_a_wrong_object_is_refused_and_whole);
+    tcase_add_test(tc, a_failure_may_have_no_words);
     tcase_add_test(tc, u3_null_is_an_error_of_its_own);
     tcase_add_test(tc, u3_accessors_leave_the_last_error);
     tcase_add_test(tc, u2_clean_up_leaves_the_last_error);

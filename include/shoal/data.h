@@ -52,8 +52,8 @@ typedef struct shoal_dataset_type {
 shoal_dataset *shoal_dataset_create(const shoal_dataset_type *type, void *state);
 shoal_dataset *shoal_dataset_retain(shoal_dataset *set);
 void shoal_dataset_release(shoal_dataset *set);
-int64_t shoal_dataset_length(const shoal_dataset *set);
-const char *shoal_dataset_name(const shoal_dataset *set);
+int64_t shoal_dataset_length(const shoal_dataset *set);   /* of NULL: 0 */
+const char *shoal_dataset_name(const shoal_dataset *set); /* of NULL: NULL */
 
 /* Fetches samples by their numbers into x and y, of the set's dtypes, contiguous, with shapes [count, sample…]. Errors:
  * SHOAL_EINVAL for other tensors and for numbers beyond the set; what fetch of the set returns. */

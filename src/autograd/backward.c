@@ -206,8 +206,8 @@ static shoal_err deposit(walk *w, const sh_edge *e, shoal_tensor *g, bool steal)
         return e->leaf->hooks ? add_to_hooked(w, e->leaf, g) : add_to_leaf(e->leaf, g, steal);
     }
     sh_node *node = e->node;
-    shoal_err err = add_to_sum(&node->grad[e->output], &node->grad_is_ours[e->output], g);
-    return err == SHOAL_OK && !node->queued ? push(w, node) : err;
+    shoal_err err = node->queued ? SHOAL_OK : push(w, node); /* first: only a queued node's gradients are forgotten */
+    return err == SHOAL_OK ? add_to_sum(&node->grad[e->output], &node->grad_is_ours[e->output], g) : err;
 }
 
 /* ---- what an op's backward calls ---- */

@@ -182,6 +182,8 @@ const sh_op sh_op_conv2d = {"conv2d", SH_OP_COMPUTES, conv2d_shape, conv2d_forwa
 
 shoal_tensor *shoal_conv2d(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b, const shoal_conv2d_options *options)
 {
+    SH_NEED_OR_NULL(x);
+    SH_NEED_OR_NULL(w);
     shoal_conv2d_options o = options ? *options : (shoal_conv2d_options){0};
     return sh_run(&sh_op_conv2d,
                   &(sh_call){.in = {shoal_contiguous(x), shoal_contiguous(w), contiguous_or_null(b)},
@@ -261,6 +263,8 @@ const sh_op sh_op_conv2d_pool_relu = {"conv2d_pool_relu", SH_OP_COMPUTES, pool_r
 
 shoal_tensor *shoal_conv2d_pool_relu(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b, int64_t padding, double p)
 {
+    SH_NEED_OR_NULL(x);
+    SH_NEED_OR_NULL(w);
     return sh_run(&sh_op_conv2d_pool_relu,
                   &(sh_call){.in = {shoal_contiguous(x), shoal_contiguous(w), contiguous_or_null(b)},
                              .in_count = 3,
@@ -364,10 +368,6 @@ const sh_op sh_op_avg_pool2d = {"avg_pool2d", SH_OP_COMPUTES, pool_shape, avg_po
 
 static shoal_tensor *run_pool(const sh_op *op, shoal_tensor *x, const shoal_pool2d_options *o)
 {
-    if (!o) {
-        (void)sh_fail(SHOAL_EINVAL, "%s: no options: the size of the window is missing", op->name);
-        return NULL;
-    }
     return sh_run(op,
                   &(sh_call){.in = {shoal_contiguous(x)},
                              .in_count = 1,
@@ -378,10 +378,14 @@ static shoal_tensor *run_pool(const sh_op *op, shoal_tensor *x, const shoal_pool
 
 shoal_tensor *shoal_max_pool2d(shoal_tensor *x, const shoal_pool2d_options *options)
 {
+    SH_NEED_OR_NULL(x);
+    SH_NEED_OR_NULL(options);
     return run_pool(&sh_op_max_pool2d, x, options);
 }
 
 shoal_tensor *shoal_avg_pool2d(shoal_tensor *x, const shoal_pool2d_options *options)
 {
+    SH_NEED_OR_NULL(x);
+    SH_NEED_OR_NULL(options);
     return run_pool(&sh_op_avg_pool2d, x, options);
 }

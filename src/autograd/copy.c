@@ -27,7 +27,8 @@ shoal_tensor *shoal_clone(shoal_tensor *a)
 
 shoal_tensor *shoal_contiguous(shoal_tensor *a)
 {
-    return a && a->contiguous ? a : shoal_clone(a);
+    SH_NEED_OR_NULL(a);
+    return a->contiguous ? a : shoal_clone(a);
 }
 
 /* ---- to: a.i = dtype; sh_back_give converts back ---- */
@@ -137,6 +138,7 @@ shoal_tensor *shoal_fill_(shoal_tensor *a, double value)
 
 shoal_tensor *shoal_zero_(shoal_tensor *a)
 {
+    SH_NEED_OR_NULL(a);
     return shoal_fill_(a, 0);
 }
 

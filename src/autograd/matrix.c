@@ -286,10 +286,14 @@ static shoal_tensor *linear(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b, b
 
 shoal_tensor *shoal_linear(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b)
 {
+    SH_NEED_OR_NULL(x);
+    SH_NEED_OR_NULL(w);
     return linear(x, w, b, false);
 }
 
 shoal_tensor *shoal_linear_relu(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b)
 {
+    SH_NEED_OR_NULL(x);
+    SH_NEED_OR_NULL(w);
     return linear(x, w, b, true);
 }

@@ -94,6 +94,7 @@ const sh_op sh_op_layer_norm = {"layer_norm", SH_OP_COMPUTES, layer_norm_shape, 
 shoal_tensor *shoal_layer_norm(shoal_tensor *x, shoal_tensor *weight, shoal_tensor *bias, int normalized_dims,
                                double eps)
 {
+    SH_NEED_OR_NULL(x);
     return sh_run(&sh_op_layer_norm,
                   &(sh_call){.in = {shoal_contiguous(x), weight ? shoal_contiguous(weight) : NULL,
                                     bias ? shoal_contiguous(bias) : NULL},

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static _Thread_local int no_grad __attribute__((tls_model("initial-exec")));
@@ -52,7 +53,11 @@ static bool inputs_missing(const sh_op *op, const sh_call *call, int required)
 {
     for (int i = 0; i < call->in_count; i++) {
         if (!call->in[i] && i < required) {
-            (void)sh_null_in(op->name, i == 0 ? "the first tensor" : i == 1 ? "the second tensor" : "a tensor");
+            char name[64];
+            size_t n = strlen(op->name);
+            (void)snprintf(name, sizeof name, "shoal_%s%s", op->name,
+                           call->in_place && op->name[n - 1] != '_' ? "_" : "");
+            (void)sh_null_in(name, i == 0 ? "the first tensor" : i == 1 ? "the second tensor" : "a tensor");
             return true;
         }
         if (call->in[i] && call->in[i]->dtype == SH_TENSOR_RELEASED) {
@@ -227,6 +232,7 @@ static shoal_err set_apart(sh_call *call)
 
 shoal_tensor *sh_run_in_place(const sh_op *op, sh_call *call, int required)
 {
+    call->in_place = true;
     if (inputs_missing(op, call, required)) {
         return NULL;
     }
@@ -243,7 +249,6 @@ shoal_tensor *sh_run_in_place(const sh_op *op, sh_call *call, int required)
                       sh_shape_text(&made, s->ndim, s->shape), sh_tensor_text(&own, t));
         return NULL;
     }
-    call->in_place = true;
     call->out[0] = t;
     sh_tensor_touch(t);
     if (op->forward(call) != SHOAL_OK) {

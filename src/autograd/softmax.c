@@ -70,6 +70,7 @@ static shoal_err backward(sh_back *b, sh_softmax_op op)
     const sh_op sh_op_##name = {#name, SH_OP_COMPUTES, softmax_shape, name##_forward, name##_backward};                \
     shoal_tensor *shoal_##name(shoal_tensor *a, int dim)                                                               \
     {                                                                                                                  \
+        SH_NEED_OR_NULL(a);                                                                                            \
         return sh_run(&sh_op_##name, &(sh_call){.in = {shoal_contiguous(a)}, .in_count = 1, .a.i = {dim}}, 1);         \
     }
 
@@ -209,6 +210,7 @@ static shoal_tensor *run_classes(const sh_op *op, shoal_tensor *x, shoal_tensor 
 shoal_tensor *shoal_nll_loss(shoal_tensor *x, shoal_tensor *target)
 {
     SH_NEED_OR_NULL(x);
+    SH_NEED_OR_NULL(target);
     return run_classes(&sh_op_nll_loss, x, target, NULL, SHOAL_MEAN);
 }
 
@@ -216,17 +218,20 @@ shoal_tensor *shoal_nll_loss_with(shoal_tensor *x, shoal_tensor *target, shoal_t
                                   shoal_reduction reduction)
 {
     SH_NEED_OR_NULL(x);
+    SH_NEED_OR_NULL(target);
     return run_classes(&sh_op_nll_loss, x, target, weight, reduction);
 }
 
 shoal_tensor *shoal_cross_entropy(shoal_tensor *x, shoal_tensor *target)
 {
     SH_NEED_OR_NULL(x);
+    SH_NEED_OR_NULL(target);
     return run_classes(&sh_op_cross_entropy, x, target, NULL, SHOAL_MEAN);
 }
 
 shoal_tensor *shoal_cross_entropy_with(shoal_tensor *x, shoal_tensor *target, shoal_reduction reduction)
 {
     SH_NEED_OR_NULL(x);
+    SH_NEED_OR_NULL(target);
     return run_classes(&sh_op_cross_entropy, x, target, NULL, reduction);
 }

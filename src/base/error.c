@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,8 @@ static pthread_once_t end_once = PTHREAD_ONCE_INIT;
 /* Clean-up: how many begins await their end, and the last failure since the first of them. */
 static _Thread_local uint32_t cleanups;
 static _Thread_local shoal_err cleanup_code;
+
+static _Thread_local bool is_wordless; /* there was no memory for the text of last_code */
 
 #define NULL_AFTER " is NULL, after "
 
@@ -52,10 +55,10 @@ shoal_err shoal_last_error(void)
 
 const char *shoal_last_error_text(void)
 {
-    return cleanups > 0            ? shoal_err_name(cleanup_code)
-           : last_text != NULL     ? last_text
-           : last_code != SHOAL_OK ? "no memory for the words of this error"
-                                   : "";
+    return cleanups > 0        ? shoal_err_name(cleanup_code)
+           : last_text != NULL ? last_text
+           : is_wordless       ? "no memory for the words of this error"
+                               : "";
 }
 
 static void thread_ended(void *text)
@@ -77,10 +80,12 @@ static void set_text(const char *text)
         char *fresh = malloc(TEXT_SIZE);
         if (fresh == NULL || pthread_setspecific(end_key, fresh) != 0) {
             free(fresh);
+            is_wordless = true;
             return;
         }
         last_text = fresh;
     }
+    is_wordless = false;
     if (last_text != NULL) {
         memcpy(last_text, text, strlen(text) + 1);
     }

@@ -76,7 +76,7 @@ int64_t shoal_dataset_length(const shoal_dataset *set)
 
 const char *shoal_dataset_name(const shoal_dataset *set)
 {
-    return set != NULL ? set->type.name : "";
+    return set != NULL ? set->type.name : NULL;
 }
 
 /* ---- fetching ---- */
@@ -344,10 +344,9 @@ static shoal_dataset *open_set(const shoal_value *packed)
     return set;
 }
 
-static void drop_set(sh_made_of *attachment)
+static void drop_set(void *set)
 {
-    shoal_dataset_release(attachment->made);
-    free(attachment);
+    shoal_dataset_release(set);
 }
 
 shoal_dataset *shoal_value_as_dataset(const shoal_value *value)
@@ -356,12 +355,12 @@ shoal_dataset *shoal_value_as_dataset(const shoal_value *value)
         return sh_value_wrong(value, "data set", "shoal_value_as_dataset");
     }
     void *set = sh_value_attached(value);
-    return set != NULL ? set : sh_value_keep(value, open_set(value), drop_set);
+    return set != NULL ? set : sh_value_attach(value, open_set(value), drop_set);
 }
 
 shoal_dataset *shoal_arg_dataset(const shoal_value *args, const char *key)
 {
-    const shoal_value *value = sh_arg_find(args, key);
+    const shoal_value *value = sh_arg_find(args, key, __func__);
     shoal_dataset *set = value != NULL ? shoal_value_as_dataset(value) : NULL;
     if (value != NULL && set == NULL) {
         (void)sh_arg_failed(key);

@@ -140,7 +140,7 @@ shoal_loader *shoal_loader_create_with(shoal_dataset *set, const shoal_loader_op
     static const shoal_loader_options none;
     const shoal_loader_options *o = options != NULL ? options : &none;
     if (set == NULL) {
-        return sh_null_in("shoal_loader_create", "set");
+        return sh_null_in(__func__, "set");
     }
     if (check_options(set, o) != SHOAL_OK) {
         return NULL;

@@ -434,7 +434,7 @@ uint64_t sh_queue_takes(shoal_queue *queue)
 
 uint64_t shoal_queue_size(shoal_queue *queue)
 {
-    if (queue == NULL) {
+    if (queue == NULL || !sh_block_is_usable((const shoal_block *)queue)) {
         return 0;
     }
     uint64_t takes = sh_queue_takes(queue), puts = sh_queue_puts(queue); /* in this order: never negative */

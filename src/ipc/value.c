@@ -221,15 +221,25 @@ static sh_a64 *attachment_of(shoal_value *value)
     return value->type == SHOAL_MAP ? &value->as.map->attached : &value->attached;
 }
 
-void *sh_value_attach(const shoal_value *value, sh_made_of *attachment)
+void *sh_value_attach(const shoal_value *value, void *made, void (*drop)(void *made))
 {
+    sh_made_of *attachment = made != NULL ? malloc(sizeof *attachment) : NULL;
+    if (attachment == NULL) {
+        if (made != NULL) {
+            drop(made);
+            (void)sh_fail(SHOAL_ENOMEM, "no room for what a value holds");
+        }
+        return NULL;
+    }
+    *attachment = (sh_made_of){.drop = drop, .made = made};
     /* Pairs with the acquire of those who read it: what it points to is complete. */
     uint64_t none = 0;
     sh_a64 *place = attachment_of((shoal_value *)(uintptr_t)value);
     if (sh_cas_acq_rel(place, &none, (uintptr_t)attachment)) {
-        return attachment->made;
+        return made;
     }
-    attachment->destroy(attachment);
+    drop(made);
+    free(attachment);
     return ((sh_made_of *)(uintptr_t)none)->made;
 }
 
@@ -478,8 +488,9 @@ static void drop_attachment(shoal_value *value)
     sh_made_of *attachment = (sh_made_of *)(uintptr_t)sh_load_acquire(attachment_of(value));
     if (attachment != NULL) {
         sh_cleanup_begin();
-        attachment->destroy(attachment);
+        attachment->drop(attachment->made);
         sh_cleanup_end();
+        free(attachment);
     }
 }
 

@@ -14,9 +14,9 @@
 
 typedef struct sh_map sh_map;
 
-/* What this process made of an object in a value: a tensor, a module. Begins with how to let go of it. */
+/* What this process made of an object in a value: a tensor, a module; and how to let go of it. */
 typedef struct sh_made_of {
-    void (*destroy)(struct sh_made_of *self);
+    void (*drop)(void *made);
     void *made;
 } sh_made_of;
 
@@ -66,16 +66,17 @@ struct sh_map {
 };
 
 /* What was made of an object, or of a map that is not empty, or NULL; and keeping it there. Two may be quick to make it: the first
- * stays, the other's is destroyed; returns what stays. Whoever attaches to a map must not change the map. */
+ * stays, the other's is dropped; returns what stays. Takes over `made`, also when it fails. NULL: made was NULL, or SHOAL_ENOMEM. Whoever
+ * attaches to a map must not change the map. */
 void *sh_value_attached(const shoal_value *value);
-void *sh_value_attach(const shoal_value *value, sh_made_of *attachment);
+void *sh_value_attach(const shoal_value *value, void *made, void (*drop)(void *made));
 
 /* SHOAL_ETYPE "wanted queue, the value is int"; for NULL as sh_null_in, in a call of that name. Always returns NULL. */
 void *sh_value_wrong(const shoal_value *value, const char *wanted, const char *call);
 
-/* The member of that key for a call shoal_arg_TYPE; NULL: the error names the key. And the words of what failed then, with the
- * key in front. */
-const shoal_value *sh_arg_find(const shoal_value *args, const char *key);
+/* The member of that key for a call of that name, shoal_arg_TYPE; NULL: the error names the key. And the words of what failed then,
+ * with the key in front. */
+const shoal_value *sh_arg_find(const shoal_value *args, const char *key, const char *call);
 shoal_err sh_arg_failed(const char *key);
 
 /* Words for messages. */

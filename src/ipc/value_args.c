@@ -4,10 +4,10 @@
 
 #include <string.h>
 
-const shoal_value *sh_arg_find(const shoal_value *args, const char *key)
+const shoal_value *sh_arg_find(const shoal_value *args, const char *key, const char *call)
 {
     if (args == NULL || key == NULL) {
-        return sh_null_in("shoal_arg", args == NULL ? "the map of arguments" : "the key");
+        return sh_null_in(call, args == NULL ? "args" : "key");
     }
     if (args->type != SHOAL_MAP) {
         (void)sh_fail(SHOAL_ETYPE, "argument \"%s\": the arguments are no map but %s", key, sh_type_name(args->type));
@@ -33,7 +33,7 @@ shoal_err sh_arg_failed(const char *key)
         SH_NEED(args);                                                                                                 \
         SH_NEED(key);                                                                                                  \
         SH_NEED(out_##name);                                                                                           \
-        const shoal_value *value = sh_arg_find(args, key);                                                             \
+        const shoal_value *value = sh_arg_find(args, key, __func__);                                                   \
         if (value == NULL) {                                                                                           \
             return shoal_last_error();                                                                                 \
         }                                                                                                              \
@@ -56,25 +56,25 @@ static const void *with_key(const char *key, const void *got)
 
 const char *shoal_arg_string(const shoal_value *args, const char *key)
 {
-    const shoal_value *value = sh_arg_find(args, key);
+    const shoal_value *value = sh_arg_find(args, key, __func__);
     return value != NULL ? with_key(key, shoal_value_as_string(value)) : NULL;
 }
 
 const void *shoal_arg_bytes(const shoal_value *args, const char *key, size_t *out_size)
 {
-    const shoal_value *value = sh_arg_find(args, key);
+    const shoal_value *value = sh_arg_find(args, key, __func__);
     return value != NULL ? with_key(key, shoal_value_as_bytes(value, out_size)) : NULL;
 }
 
 /* All shared objects are blocks underneath; the kind says which of the public types the handle is. */
-static void *object_arg(const shoal_value *args, const char *key, shoal_kind kind)
+static void *object_arg(const shoal_value *args, const char *key, shoal_kind kind, const char *call)
 {
-    const shoal_value *value = sh_arg_find(args, key);
+    const shoal_value *value = sh_arg_find(args, key, call);
     if (value == NULL) {
         return NULL;
     }
     if (value->type != SHOAL_OBJECT || value->kind != kind) {
-        (void)sh_value_wrong(value, sh_kind_name((uint8_t)kind), "shoal_arg");
+        (void)sh_value_wrong(value, sh_kind_name((uint8_t)kind), call);
         (void)sh_arg_failed(key);
         return NULL;
     }
@@ -84,7 +84,7 @@ static void *object_arg(const shoal_value *args, const char *key, shoal_kind kin
 #define OBJECT_ARG(type, KIND)                                                                                         \
     shoal_##type *shoal_arg_##type(const shoal_value *args, const char *key)                                           \
     {                                                                                                                  \
-        return object_arg(args, key, SHOAL_KIND_##KIND);                                                               \
+        return object_arg(args, key, SHOAL_KIND_##KIND, __func__);                                                     \
     }
 
 OBJECT_ARG(block, BLOCK)

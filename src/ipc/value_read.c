@@ -160,56 +160,56 @@ shoal_kind shoal_value_object_kind(const shoal_value *value)
 }
 
 /* All shared objects are blocks underneath; the kind says which of the public types the handle is. */
-static void *object_of(const shoal_value *value, shoal_kind kind)
+static void *object_of(const shoal_value *value, shoal_kind kind, const char *call)
 {
     return value != NULL && value->type == SHOAL_OBJECT && value->kind == kind
                ? (void *)value->as.object
-               : sh_value_wrong(value, sh_kind_name(kind), "shoal_value_as_…");
+               : sh_value_wrong(value, sh_kind_name(kind), call);
 }
 
 shoal_block *shoal_value_as_block(const shoal_value *value)
 {
-    return object_of(value, SHOAL_KIND_BLOCK);
+    return object_of(value, SHOAL_KIND_BLOCK, __func__);
 }
 
 shoal_queue *shoal_value_as_queue(const shoal_value *value)
 {
-    return object_of(value, SHOAL_KIND_QUEUE);
+    return object_of(value, SHOAL_KIND_QUEUE, __func__);
 }
 
 shoal_pipe *shoal_value_as_pipe(const shoal_value *value)
 {
-    return object_of(value, SHOAL_KIND_PIPE);
+    return object_of(value, SHOAL_KIND_PIPE, __func__);
 }
 
 shoal_lock *shoal_value_as_lock(const shoal_value *value)
 {
-    return object_of(value, SHOAL_KIND_LOCK);
+    return object_of(value, SHOAL_KIND_LOCK, __func__);
 }
 
 shoal_rlock *shoal_value_as_rlock(const shoal_value *value)
 {
-    return object_of(value, SHOAL_KIND_RLOCK);
+    return object_of(value, SHOAL_KIND_RLOCK, __func__);
 }
 
 shoal_semaphore *shoal_value_as_semaphore(const shoal_value *value)
 {
-    return object_of(value, SHOAL_KIND_SEMAPHORE);
+    return object_of(value, SHOAL_KIND_SEMAPHORE, __func__);
 }
 
 shoal_condition *shoal_value_as_condition(const shoal_value *value)
 {
-    return object_of(value, SHOAL_KIND_CONDITION);
+    return object_of(value, SHOAL_KIND_CONDITION, __func__);
 }
 
 shoal_event *shoal_value_as_event(const shoal_value *value)
 {
-    return object_of(value, SHOAL_KIND_EVENT);
+    return object_of(value, SHOAL_KIND_EVENT, __func__);
 }
 
 shoal_barrier *shoal_value_as_barrier(const shoal_value *value)
 {
-    return object_of(value, SHOAL_KIND_BARRIER);
+    return object_of(value, SHOAL_KIND_BARRIER, __func__);
 }
 
 static bool is_container(const shoal_value *value)

@@ -21,14 +21,14 @@ static shoal_err actor_critic_init(shoal_module *self, const double *settings)
         return err;
     }
     hidden = hidden > 0 ? hidden : HIDDEN;
-    err = shoal_module_add_child(self, "policy1", shoal_linear_create(observation, hidden, true));
+    err = sh_module_add_child(self, "policy1", shoal_linear_create(observation, hidden, true));
     if (err == SHOAL_OK) {
-        err = shoal_module_add_child(self, "policy2", shoal_linear_create(hidden, actions, true));
+        err = sh_module_add_child(self, "policy2", shoal_linear_create(hidden, actions, true));
     }
     if (err == SHOAL_OK) {
-        err = shoal_module_add_child(self, "value1", shoal_linear_create(observation, hidden, true));
+        err = sh_module_add_child(self, "value1", shoal_linear_create(observation, hidden, true));
     }
-    return err == SHOAL_OK ? shoal_module_add_child(self, "value2", shoal_linear_create(hidden, 1, true)) : err;
+    return err == SHOAL_OK ? sh_module_add_child(self, "value2", shoal_linear_create(hidden, 1, true)) : err;
 }
 
 static shoal_tensor *net(const shoal_module *self, size_t first, shoal_tensor *x)

@@ -49,9 +49,9 @@ shoal_err sh_init_weight_and_bias(shoal_module *m, int ndim, const int64_t *shap
         fan_in *= (double)shape[d];
     }
     double bound = 1 / sqrt(fan_in);
-    shoal_err err = shoal_module_add_parameter(m, "weight", sh_init_uniform(bound, ndim, shape));
+    shoal_err err = sh_module_add_parameter(m, "weight", sh_init_uniform(bound, ndim, shape));
     if (err == SHOAL_OK && with_bias) {
-        err = shoal_module_add_parameter(m, "bias", sh_init_uniform(bound, 1, shape));
+        err = sh_module_add_parameter(m, "bias", sh_init_uniform(bound, 1, shape));
     }
     return err;
 }

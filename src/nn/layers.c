@@ -182,8 +182,7 @@ static shoal_err embedding_init(shoal_module *self, const double *settings)
     if (err == SHOAL_OK) {
         err = sh_setting(self, 1, "width", 1, &width);
     }
-    return err == SHOAL_OK ? shoal_module_add_parameter(self, "weight", sh_init_normal(SHOAL_SHAPE(count, width)))
-                           : err;
+    return err == SHOAL_OK ? sh_module_add_parameter(self, "weight", sh_init_normal(SHOAL_SHAPE(count, width))) : err;
 }
 
 static shoal_tensor *embedding_forward(shoal_module *self, shoal_tensor *x)
@@ -221,9 +220,9 @@ static shoal_err layer_norm_init(shoal_module *self, const double *settings)
     int64_t width;
     shoal_err err = sh_setting(self, 0, "width", 1, &width);
     if (err == SHOAL_OK) {
-        err = shoal_module_add_parameter(self, "weight", sh_init_full(1, SHOAL_SHAPE(width)));
+        err = sh_module_add_parameter(self, "weight", sh_init_full(1, SHOAL_SHAPE(width)));
     }
-    return err == SHOAL_OK ? shoal_module_add_parameter(self, "bias", sh_init_full(0, SHOAL_SHAPE(width))) : err;
+    return err == SHOAL_OK ? sh_module_add_parameter(self, "bias", sh_init_full(0, SHOAL_SHAPE(width))) : err;
 }
 
 static shoal_tensor *layer_norm_forward(shoal_module *self, shoal_tensor *x)

@@ -26,7 +26,7 @@ static shoal_err add(shoal_module *self, const char *what, int64_t layer, shoal_
 {
     char name[48];
     snprintf(name, sizeof name, "%s_l%lld", what, (long long)layer);
-    return shoal_module_add_parameter(self, name, t);
+    return sh_module_add_parameter(self, name, t);
 }
 
 static shoal_err add_layer(shoal_module *self, int64_t layer, int64_t in, int64_t hidden)

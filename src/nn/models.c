@@ -20,7 +20,7 @@ static shoal_err add_parts(shoal_module *self, size_t count, const part *parts)
     shoal_err err = SHOAL_OK;
     for (size_t i = 0; i < count; i++) {
         if (err == SHOAL_OK) {
-            err = shoal_module_add_child(self, parts[i].name, parts[i].module);
+            err = sh_module_add_child(self, parts[i].name, parts[i].module);
         } else {
             shoal_module_destroy(parts[i].module);
         }

@@ -8,12 +8,12 @@
 
 /* ---- making ---- */
 
-static shoal_err check_type(const shoal_module_type *type, size_t count, const double *settings)
+static shoal_err check_type(const shoal_module_type *type, size_t count)
 {
-    if (!type || !type->name || !type->forward) {
+    if (!type->name || !type->forward) {
         return sh_fail(SHOAL_EINVAL, "a kind of module needs a name and a forward function");
     }
-    if (count > SHOAL_MODULE_SETTINGS || (count > 0 && !settings)) {
+    if (count > SHOAL_MODULE_SETTINGS) {
         return sh_fail(SHOAL_EINVAL, "%s: %zu settings, there may be %d", type->name, count, SHOAL_MODULE_SETTINGS);
     }
     return SHOAL_OK;
@@ -22,7 +22,10 @@ static shoal_err check_type(const shoal_module_type *type, size_t count, const d
 shoal_module *shoal_module_create(const shoal_module_type *type, size_t count, const double *settings)
 {
     SH_NEED_OR_NULL(type);
-    if (check_type(type, count, settings) != SHOAL_OK) {
+    if (count > 0) {
+        SH_NEED_OR_NULL(settings);
+    }
+    if (check_type(type, count) != SHOAL_OK) {
         return NULL;
     }
     shoal_module *m = calloc(1, sizeof *m + type->state_size);
@@ -254,6 +257,16 @@ shoal_err shoal_module_add_child(shoal_module *module, const char *name, shoal_m
         shoal_module_destroy(child);
     }
     return err;
+}
+
+shoal_err sh_module_add_parameter(shoal_module *module, const char *name, shoal_tensor *t)
+{
+    return t ? shoal_module_add_parameter(module, name, t) : shoal_last_error();
+}
+
+shoal_err sh_module_add_child(shoal_module *module, const char *name, shoal_module *child)
+{
+    return child ? shoal_module_add_child(module, name, child) : shoal_last_error();
 }
 
 /* ---- finding ---- */

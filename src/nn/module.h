@@ -64,6 +64,10 @@ const char *sh_module_name_in_parent(const shoal_module *module);
 /* A parameter's grad is zero for the next backward: marked so when nobody else can see it, zeroed at once otherwise. */
 void sh_parameter_zero_grad(shoal_tensor *parameter);
 
+/* The public calls with what was just made: NULL is the failure of its maker, whose code is returned. */
+shoal_err sh_module_add_parameter(shoal_module *module, const char *name, shoal_tensor *t);
+shoal_err sh_module_add_child(shoal_module *module, const char *name, shoal_module *child);
+
 /* ---- kinds ---- */
 
 /* The kind of that name; NULL and SHOAL_ENOENT. From any thread. */

@@ -246,6 +246,14 @@ static shoal_err collect(sh_job *job, shoal_value **out_result)
     return SHOAL_OK;
 }
 
+/* Waits until the predicate holds. SHOAL_ETIMEDOUT, not recorded yet: it does not. SHOAL_ESTATE: this process has left the world of the
+ * pool, or is about to end. */
+static shoal_err wait_for(sh_job *job, bool (*predicate)(const void *), int64_t deadline)
+{
+    shoal_err err = sh_pool_check_world(job->pool);
+    return err != SHOAL_OK || sh_pool_await(job->pool, predicate, job, deadline) ? err : SHOAL_ETIMEDOUT;
+}
+
 shoal_err shoal_future_get(shoal_future *future, int64_t timeout, shoal_value **out_result)
 {
     int64_t deadline = sh_deadline(timeout);
@@ -257,10 +265,10 @@ shoal_err shoal_future_get(shoal_future *future, int64_t timeout, shoal_value **
         return err;
     }
     sh_pool_poll(job->pool);
-    err = job->taken ? sh_fail(SHOAL_ESTATE, "the result was taken already")
-          : !sh_pool_await(job->pool, is_finished, job, deadline)
-              ? sh_fail_waiting(timeout, "%zu of %zu tasks are not done", job->left, job->count)
-              : collect(job, out_result);
+    err = job->taken ? sh_fail(SHOAL_ESTATE, "the result was taken already") : wait_for(job, is_finished, deadline);
+    err = err == SHOAL_ETIMEDOUT ? sh_fail_waiting(timeout, "%zu of %zu tasks are not done", job->left, job->count)
+          : err == SHOAL_OK      ? collect(job, out_result)
+                                 : err;
     sh_pool_end(job->pool);
     return err;
 }
@@ -271,12 +279,14 @@ bool shoal_future_ready(shoal_future *future)
     if (job == NULL) {
         return false;
     }
-    if (sh_pool_lock(job->pool) != SHOAL_OK) {
-        return true; /* shoal_future_get would return at once, with the error */
+    bool ready = true; /* also when shoal_future_get would return at once, with an error */
+    sh_cleanup_begin();
+    if (sh_pool_lock(job->pool) == SHOAL_OK) {
+        sh_pool_poll(job->pool);
+        ready = job->left == 0 || sh_pool_check_world(job->pool) != SHOAL_OK;
+        sh_pool_end(job->pool);
     }
-    sh_pool_poll(job->pool);
-    bool ready = job->left == 0;
-    sh_pool_end(job->pool);
+    sh_cleanup_end();
     return ready;
 }
 
@@ -340,6 +350,19 @@ static bool has_next(const void *thing)
     return job->ordered ? job->outcomes[job->next].ready : job->count - job->left > job->next;
 }
 
+/* Gives the next result away, which is there. */
+static shoal_err take_next(sh_job *job, shoal_value **out_result)
+{
+    sh_outcome *o = &job->outcomes[job->ordered ? job->next : job->order[job->next]];
+    job->next++;
+    if (o->err != SHOAL_OK) {
+        return fail_as(o);
+    }
+    *out_result = o->value;
+    o->value = NULL;
+    return SHOAL_OK;
+}
+
 shoal_err shoal_iterator_next(shoal_iterator *iterator, int64_t timeout, shoal_value **out_result)
 {
     int64_t deadline = sh_deadline(timeout);
@@ -354,15 +377,11 @@ shoal_err shoal_iterator_next(shoal_iterator *iterator, int64_t timeout, shoal_v
         err = SHOAL_END;
     } else {
         sh_pool_poll(job->pool);
-        if (!sh_pool_await(job->pool, has_next, job, deadline)) {
-            err = sh_fail_waiting(timeout, "result %zu of %zu is not there yet", job->next, job->count);
-        } else {
-            sh_outcome *o = &job->outcomes[job->ordered ? job->next : job->order[job->next]];
-            job->next++;
-            err = o->err != SHOAL_OK ? fail_as(o) : SHOAL_OK;
-            *out_result = err == SHOAL_OK ? o->value : *out_result;
-            o->value = err == SHOAL_OK ? NULL : o->value;
-        }
+        err = wait_for(job, has_next, deadline);
+        err = err == SHOAL_ETIMEDOUT
+                  ? sh_fail_waiting(timeout, "result %zu of %zu is not there yet", job->next, job->count)
+              : err == SHOAL_OK ? take_next(job, out_result)
+                                : err;
     }
     sh_pool_end(job->pool);
     return err;

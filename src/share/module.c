@@ -220,19 +220,19 @@ shoal_value *shoal_value_module(shoal_module *module)
     return value;
 }
 
-static void drop_module(sh_made_of *m)
+static void drop_module(void *module)
 {
-    shoal_module_destroy(m->made);
-    free(m);
+    shoal_module_destroy(module);
+}
+
+static void *make_module(shoal_block *record)
+{
+    return sh_module_of_record(record);
 }
 
 shoal_module *shoal_value_as_module(const shoal_value *value)
 {
-    if (!sh_value_is_kind(value, SHOAL_KIND_MODULE, "module")) {
-        return NULL;
-    }
-    void *made = sh_value_attached(value);
-    return made ? made : sh_value_keep(value, sh_module_of_record(value->as.object), drop_module);
+    return sh_value_read(value, SHOAL_KIND_MODULE, __func__, make_module, drop_module);
 }
 
 /* ---- state dicts ---- */
@@ -254,9 +254,12 @@ static shoal_err check_state(shoal_module *module, const shoal_value *state)
     size_t names = 0;
     for (; shoal_module_next(module, &it) == SHOAL_OK; names++) {
         const shoal_value *value = shoal_value_find(state, it.name);
-        const shoal_tensor *from = value ? shoal_value_as_tensor(value) : NULL;
-        if (!from) {
+        if (shoal_value_object_kind(value) != SHOAL_KIND_TENSOR) {
             return sh_fail(SHOAL_EINVAL, "the state dict lacks a tensor %s", it.name);
+        }
+        const shoal_tensor *from = shoal_value_as_tensor(value);
+        if (!from) {
+            return shoal_last_error();
         }
         if (from->ndim != it.tensor->ndim ||
             memcmp(from->shape, it.tensor->shape, sizeof from->shape[0] * (size_t)from->ndim) != 0) {

@@ -5,38 +5,21 @@
 
 #include <stdlib.h>
 
-static void drop_tensor(sh_made_of *a)
+static void drop_tensor(void *tensor)
 {
-    shoal_tensor_release(a->made);
-    free(a);
+    shoal_tensor_release(tensor);
 }
 
-static void drop_sparse(sh_made_of *a)
+static void drop_sparse(void *sparse)
 {
-    shoal_sparse_destroy(a->made);
-    free(a);
-}
-
-void *sh_value_keep(const shoal_value *value, void *made, void (*drop)(sh_made_of *))
-{
-    if (!made) {
-        return NULL;
-    }
-    sh_made_of *a = malloc(sizeof *a);
-    if (!a) {
-        drop(&(sh_made_of){.made = made});
-        (void)sh_fail(SHOAL_ENOMEM, "no room for what a value holds");
-        return NULL;
-    }
-    *a = (sh_made_of){.destroy = drop, .made = made};
-    return sh_value_attach(value, a);
+    shoal_sparse_destroy(sparse);
 }
 
 shoal_value *shoal_value_tensor(shoal_tensor *t)
 {
     SH_NEED_OR_NULL(t);
     shoal_block *description;
-    if (!t || sh_tensor_describe(t, &description) != SHOAL_OK) {
+    if (sh_tensor_describe(t, &description) != SHOAL_OK) {
         return NULL;
     }
     return sh_value_object(description);
@@ -46,7 +29,7 @@ shoal_value *shoal_value_sparse(shoal_sparse *s)
 {
     SH_NEED_OR_NULL(s);
     shoal_block *record;
-    if (!s || sh_sparse_describe(s, &record) != SHOAL_OK) {
+    if (sh_sparse_describe(s, &record) != SHOAL_OK) {
         return NULL;
     }
     shoal_value *value = sh_value_object(record);
@@ -54,33 +37,43 @@ shoal_value *shoal_value_sparse(shoal_sparse *s)
     return value;
 }
 
-bool sh_value_is_kind(const shoal_value *value, shoal_kind kind, const char *what)
+void *sh_value_read(const shoal_value *value, shoal_kind kind, const char *call, void *(*make)(shoal_block *),
+                    void (*drop)(void *))
 {
-    return (value && value->type == SHOAL_OBJECT && value->kind == kind) ||
-           sh_value_wrong(value, what, "shoal_value_as_…");
+    if (value == NULL || value->type != SHOAL_OBJECT || value->kind != kind) {
+        return sh_value_wrong(value, sh_kind_name((uint8_t)kind), call);
+    }
+    shoal_block *object = value->as.object;
+    void *made = sh_block_is_lost(object) ? NULL : sh_value_attached(value);
+    if (made != NULL) {
+        return made;
+    }
+    return sh_block_require(object, object->kind, call) == SHOAL_OK ? sh_value_attach(value, make(object), drop) : NULL;
+}
+
+static void *make_tensor(shoal_block *description)
+{
+    return sh_tensor_of_description(description);
+}
+
+static void *make_sparse(shoal_block *record)
+{
+    return sh_sparse_of_record(record);
 }
 
 shoal_tensor *shoal_value_as_tensor(const shoal_value *value)
 {
-    if (!sh_value_is_kind(value, SHOAL_KIND_TENSOR, "tensor")) {
-        return NULL;
-    }
-    void *made = sh_value_attached(value);
-    return made ? made : sh_value_keep(value, sh_tensor_of_description(value->as.object), drop_tensor);
+    return sh_value_read(value, SHOAL_KIND_TENSOR, __func__, make_tensor, drop_tensor);
 }
 
 shoal_sparse *shoal_value_as_sparse(const shoal_value *value)
 {
-    if (!sh_value_is_kind(value, SHOAL_KIND_SPARSE, "sparse")) {
-        return NULL;
-    }
-    void *made = sh_value_attached(value);
-    return made ? made : sh_value_keep(value, sh_sparse_of_record(value->as.object), drop_sparse);
+    return sh_value_read(value, SHOAL_KIND_SPARSE, __func__, make_sparse, drop_sparse);
 }
 
 shoal_tensor *shoal_arg_tensor(const shoal_value *args, const char *key)
 {
-    const shoal_value *value = sh_arg_find(args, key);
+    const shoal_value *value = sh_arg_find(args, key, __func__);
     shoal_tensor *tensor = value ? shoal_value_as_tensor(value) : NULL;
     if (value && !tensor) {
         (void)sh_arg_failed(key);
@@ -90,7 +83,7 @@ shoal_tensor *shoal_arg_tensor(const shoal_value *args, const char *key)
 
 shoal_sparse *shoal_arg_sparse(const shoal_value *args, const char *key)
 {
-    const shoal_value *value = sh_arg_find(args, key);
+    const shoal_value *value = sh_arg_find(args, key, __func__);
     shoal_sparse *sparse = value ? shoal_value_as_sparse(value) : NULL;
     if (value && !sparse) {
         (void)sh_arg_failed(key);
@@ -100,7 +93,7 @@ shoal_sparse *shoal_arg_sparse(const shoal_value *args, const char *key)
 
 shoal_module *shoal_arg_module(const shoal_value *args, const char *key)
 {
-    const shoal_value *value = sh_arg_find(args, key);
+    const shoal_value *value = sh_arg_find(args, key, __func__);
     shoal_module *module = value ? shoal_value_as_module(value) : NULL;
     if (value && !module) {
         (void)sh_arg_failed(key);

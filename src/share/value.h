@@ -4,11 +4,9 @@
 
 #include "ipc/value.h"
 
-/* Keeps what was made of the value's object, which is taken over; drop lets go of it. Returns what stays: another thread may have
- * been first. NULL gives NULL. */
-void *sh_value_keep(const shoal_value *value, void *made, void (*drop)(sh_made_of *));
-
-/* False, and SHOAL_ETYPE, when the value is no object of that kind. */
-bool sh_value_is_kind(const shoal_value *value, shoal_kind kind, const char *what);
+/* For a public call of that name: what the value's object is in this process, made at the first reading and the value's. NULL:
+ * SHOAL_ETYPE when the value is not an object of that kind; SHOAL_ESTATE when its world was left; what make fails with. */
+void *sh_value_read(const shoal_value *value, shoal_kind kind, const char *call, void *(*make)(shoal_block *),
+                    void (*drop)(void *));
 
 #endif

@@ -71,7 +71,8 @@ shoal_kind sh_block_kind(const shoal_block *block);
  * line that another process works on. SHOAL_KIND_NONE when there is none. */
 shoal_kind sh_block_kind_of(uint64_t id);
 
-/* Checks that the object is of the kind. */
+/* Checks that the object is of the kind. usable: the same for accessors, which cannot fail and record nothing; of any kind. */
+bool sh_block_is_usable(const shoal_block *block);
 shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *what);
 
 /* A handle that was in use when this process left its world. It is of no kind, so every call refuses it, and there is nothing

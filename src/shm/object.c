@@ -68,6 +68,12 @@ shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *w
     return SHOAL_OK;
 }
 
+bool sh_block_is_usable(const shoal_block *block)
+{
+    return sh_the_world.attachment != SH_FORKED && sh_the_world.attachment != SH_ENDED &&
+           block->magic == SH_HANDLE_MAGIC && !block->left_behind && !sh_block_is_lost(block);
+}
+
 shoal_kind sh_block_kind(const shoal_block *block)
 {
     static const shoal_kind kinds[SH_KIND_COUNT] = {
@@ -120,12 +126,12 @@ void *shoal_block_data(const shoal_block *block)
 
 size_t shoal_block_size(const shoal_block *block)
 {
-    return block != NULL ? block->size : 0;
+    return block != NULL && !sh_block_is_lost(block) ? block->size : 0;
 }
 
 uint64_t shoal_block_id(const shoal_block *block)
 {
-    return block != NULL ? block->id : 0;
+    return block != NULL && !sh_block_is_lost(block) ? block->id : 0;
 }
 
 /* Drops a reference of this process unless it is the last. One thread needs no locked instruction. */

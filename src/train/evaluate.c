@@ -16,7 +16,7 @@ static shoal_err test(shoal_module *module, shoal_loader *loader, double *out_lo
         shoal_tensor *loss = shoal_nll_loss_with(scores, b.y, NULL, SHOAL_SUM);
         shoal_tensor *right = shoal_sum(shoal_eq(shoal_argmax(scores, 1, false), b.y), SHOAL_ALL, false);
         double l = 0, r = 0;
-        err = shoal_item(loss, &l);
+        err = loss == NULL || right == NULL ? shoal_last_error() : shoal_item(loss, &l);
         err = err == SHOAL_OK ? shoal_item(right, &r) : err;
         if (err != SHOAL_OK) {
             return err;
@@ -31,8 +31,8 @@ shoal_err shoal_evaluate(shoal_module *module, shoal_dataset *set, double *out_l
 {
     SH_NEED(module);
     SH_NEED(set);
-    if (module == NULL || set == NULL || shoal_dataset_length(set) == 0) {
-        return sh_fail(SHOAL_EINVAL, "shoal_evaluate: %s", module == NULL ? "no module" : "no samples");
+    if (shoal_dataset_length(set) == 0) {
+        return sh_fail(SHOAL_EINVAL, "shoal_evaluate: no samples");
     }
     shoal_loader *loader = shoal_loader_create(set, .batch = BATCH);
     if (loader == NULL) {

@@ -324,6 +324,7 @@ static shoal_err run_whole(sh_job *job)
 
 shoal_err shoal_train_run(const shoal_train_options *options, shoal_train_result *out_result)
 {
+    SH_NEED(options);
     sh_job job;
     shoal_err err = sh_job_open(&job, options);
     if (err == SHOAL_OK) {

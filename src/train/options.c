@@ -146,9 +146,7 @@ static shoal_err check_until(const shoal_train_options *o)
 
 shoal_err shoal_train_check(const shoal_train_options *options)
 {
-    if (options == NULL) {
-        return sh_fail(SHOAL_EINVAL, "a job without options");
-    }
+    SH_NEED(options);
     shoal_train_options o = sh_job_defaults(options);
     const sh_method *m = sh_method_of(o.method);
     if (m == NULL) {

@@ -3,47 +3,23 @@
 
     generate.py SOURCE_ROOT OUTPUT.c
 
-A row has the function's name, what it returns, its parameters by kind, and a thunk that calls it with arguments which
-rules.c makes by type. A name in shoal.map without a row fails the build; so does a type without a maker.
+A row has the function's name, what it returns, its pointer parameters with their makers (arguments.c), a thunk that calls it, and what it
+has to answer in each state. Types say most of it; table.py says the rest. A name in shoal.map without a row fails the build; so does a
+maker that does not exist, and an entry of table.py for a function or a parameter that does not exist.
 """
 import pathlib
 import re
 import sys
 
-# Functions of which a blind call with made arguments makes no sense, with the reason.
-SKIP = {
-    'shoal_init': 'ends or becomes a child; tests/ends.c and proc/ have it',
-    'shoal_fail': 'takes a format',
-}
+import table
 
-# Parameters that may be NULL, by function; '*' in the name stands for anything.
-OPTIONAL = {
-    'shoal_world_create': ['options', 'name'],
-    'shoal_world_join': [],
-    'shoal_linear': ['b'], 'shoal_linear_relu': ['b'], 'shoal_conv2d': ['b', 'options'],
-    'shoal_conv2d_pool_relu': ['b'], 'shoal_max_pool2d': [], 'shoal_avg_pool2d': [],
-    'shoal_layer_norm': ['weight', 'bias'],
-    'shoal_lstm_cell': ['b_ih', 'b_hh'],
-    'shoal_nll_loss_with': ['weight'],
-    'shoal_backward_with': ['grad'],
-    'shoal_tensor_set_grad': ['grad'],
-    'shoal_clip_grad_norm': ['out_norm'],
-    'shoal_evaluate': ['out_loss', 'out_accuracy'],
-    'shoal_set_log': ['hook', 'context'],
-    'shoal_world_sweep': ['out_recovered'], 'shoal_child_begin': ['out_rank', 'out_args'],
-    'shoal_value_as_bytes': ['out_size'], 'shoal_arg_bytes': ['out_size'],
-    'shoal_value_as_foreign': ['out_tag', 'out_size'],
-    'shoal_barrier_wait': ['out_index'],
-    'shoal_data_verify': ['folder'], 'shoal_data_copy': ['from'],
-    'shoal_mnist_at': ['directory'], 'shoal_fashion_mnist_at': ['directory'],
-    'shoal_dataset_name': ['set'],
-    'shoal_spawn': ['args'], 'shoal_spawn_with': ['args', 'out_results', 'results'],
-    'shoal_process_start': ['args'], 'shoal_process_start_program': ['args'], 'shoal_process_join': ['out_status'],
-    'shoal_train_run': ['options', 'out_result'], 'shoal_train_check': ['options'],
-    'shoal_tensor_format': ['buffer'], 'shoal_module_format': ['buffer'], 'shoal_value_format': ['buffer'],
-    'shoal_scoped': ['t'], 'shoal_tensor_grad': ['t'],
-}
-ALWAYS_OPTIONAL = {'context', 'state', 'options', 'release', 'transform', 'settings', 'out_id', 'init_args'}
+SHARED = ['barrier', 'block', 'condition', 'delivery', 'event', 'lock', 'message', 'pipe', 'queue', 'rlock', 'semaphore', 'waitable']
+PROCESS = ['future', 'iterator', 'pool', 'process']  # belong to the process that made them
+PRIVATE = ['dataset', 'dlpack', 'env', 'loader', 'module', 'optimizer', 'sparse', 'tensor', 'tensors', 'value']
+FUNCTIONS = {'shoal_target': 'target', 'shoal_task': 'task', 'shoal_transform': 'transform', 'shoal_grad_hook': 'hook'}
+SPECIAL = {'shoal_process_options': 'process_options',
+           'shoal_pool_options': 'pool_options', 'shoal_named': 'named'}
+NUMBERS = {'timeout': 'SHOAL_NOW', 'capacity': '16'}
 
 
 def declarations(root):
@@ -86,60 +62,162 @@ def parameter(text):
     return ' '.join(kind.replace('*', ' * ').split()), m.group(2)
 
 
-NUMBERS = {'int', 'int64_t', 'uint64_t', 'size_t', 'uint32_t', 'int32_t', 'double', 'bool', 'unsigned', 'unsigned int'}
-FUNCTIONS = {'shoal_target', 'shoal_task', 'shoal_transform', 'shoal_grad_hook', 'shoal_train_callback'}
+def is_pointer(kind):
+    return '*' in kind or kind in FUNCTIONS
+
+
+def is_output(kind, label):
+    return label.startswith('out') or label in ('buffer', 'results') or (label == 'folder' and 'const' not in kind)
+
+
+def handle(kind):
+    """'queue' for a parameter that is a handle of one; None for anything else."""
+    m = re.match(r'^(?:const )?shoal_(\w+) \*$', kind)
+    return m.group(1) if m and m.group(1) in SHARED + PROCESS + PRIVATE else None
+
+
+def maker(name, kind, label):
+    """The name of what makes the argument."""
+    if label in table.ARGUMENTS.get(name, {}):
+        return table.ARGUMENTS[name][label]
+    if kind in FUNCTIONS:
+        return FUNCTIONS[kind]
+    if '(*)' in kind:
+        return f'{label}_function'
+    m = re.match(r'^shoal_(value_as|arg)_(\w+)$', name)
+    if m and kind == 'const shoal_value *':
+        return f'{"value" if m.group(1) == "value_as" else "args"}_{m.group(2)}'
+    if handle(kind) == 'value':
+        return 'value_int'
+    if handle(kind):
+        return handle(kind)
+    if kind == 'const char *':
+        return 'text_x'
+    m = re.match(r'^(?:const )?(shoal_\w+) \*$', kind)
+    return SPECIAL.get(m.group(1), 'zeros') if m else 'zeros'
+
+
+def takes(name, kind, label):
+    cleans_up = re.search(r'_(destroy|release)$', name) and name != 'shoal_scope_release'
+    if kind == 'shoal_value *' or cleans_up or label in table.TAKES_ALWAYS.get(name, []):
+        return 'RULES_ALWAYS'
+    return 'RULES_ON_SUCCESS' if label in table.TAKES_ON_SUCCESS.get(name, []) else 'RULES_NEVER'
+
+
+def dropped(name, result, how):
+    """The type of a result that is the caller's, or None."""
+    m = re.match(r'^shoal_(\w+) \*$', result)
+    if how != 'RULES_POINTER' or not m or m.group(1) not in SHARED + PROCESS + PRIVATE or re.search(table.BORROWED, name):
+        return None
+    if m.group(1) == 'tensor' and name not in table.OWN_TENSORS:
+        return None
+    return m.group(1)
+
+
+def dropped_output(name, kind):
+    m = re.match(r'^shoal_(\w+) \* \*$', kind)
+    if name in table.BORROWED_OUTPUTS:
+        return None
+    return m.group(1) if m else 'delivery' if kind == 'shoal_delivery *' else None
+
+
+def answers(name, how, handles):
+    """What the row has to answer: when all is well, after leaving, after the end began, in a child of a plain fork."""
+    cleans_up = re.search(r'_(destroy|release|close|leave|terminate)$', name) and how == 'RULES_VOID'
+    works, reason = table.WORKS.get(name, ('SHOAL_OK', ''))
+    shared = any(h in SHARED + PROCESS for h in handles)
+    own = any(h in PROCESS for h in handles)
+    gone = 'SHOAL_ESTATE' if shared and not cleans_up else 'RULES_WORKS'
+    by_type = {
+        'left': gone,
+        'ended': 'SHOAL_ESTATE' if name in table.NEEDS_WORLD else gone,
+        'forked': 'RULES_WORKS' if cleans_up else 'SHOAL_EFORK' if 'pipe' in handles or own else 'RULES_WORKS',
+    }
+    out = {'works': 'RULES_NULL' if works == 'NULL' else works}
+    for state, answer in by_type.items():
+        answer = table.DESIGN[state].get(name, (answer, ''))[0]
+        out[state] = 'RULES_WORKS' if answer == 'WORKS' else answer
+    return out
+
+
+def check_table(rows):
+    """Every name and parameter in table.py exists."""
+    wrong = []
+    for facts in (table.NULLABLE, table.ARGUMENTS, table.NULL_GIVES_NULL, table.TAKES_ALWAYS, table.TAKES_ON_SUCCESS):
+        for name, labels in facts.items():
+            wrong += [f'{name}({l})' for l in labels if name not in rows or l not in [p[1] for p in rows[name][1]]]
+    for names in (table.SKIP, table.HEAVY, table.STARTS, table.OWN_TENSORS, table.WORKS, table.NEEDS_WORLD, table.WRITES_AND_FAILS, *table.DESIGN.values()):
+        wrong += [n for n in names if n not in rows]
+    if wrong:
+        sys.exit(f'table.py names what does not exist: {", ".join(wrong)}')
+
+
+def write_row(name, result, parameters, makers, drops):
+    how = ('RULES_ERR' if result == 'shoal_err' else 'RULES_VOID' if result == 'void' else
+           'RULES_POINTER' if '*' in result else 'RULES_PLAIN')
+    arguments, entries = [], []
+    for kind, label in parameters:
+        if not is_pointer(kind):
+            special = table.ARGUMENTS.get(name, {}).get(label) or NUMBERS.get(label)
+            arguments.append(special or ('0' if kind == 'bool' else f'({kind})0' if kind.startswith('shoal_') else '1'))
+            continue
+        arguments.append(f'({kind})a[{len(entries)}]')
+        nullable = ('RULES_ALLOWED' if label in table.NULLABLE.get(name, []) else
+                    'RULES_GIVES_NULL' if label in table.NULL_GIVES_NULL.get(name, []) else 'RULES_REFUSED')
+        if is_output(kind, label):
+            drop = dropped_output(name, kind)
+            drops.add(drop)
+            entries.append(f'{{.name = "{label}", .null = {nullable}, .drop_out = {f"rules_drop_{drop}" if drop else "NULL"}}}')
+        else:
+            makers.add(maker(name, kind, label))
+            entries.append(f'{{.name = "{label}", .null = {nullable}, .takes = {takes(name, kind, label)}, '
+                           f'.maker = &rules_{maker(name, kind, label)}}}')
+    call = f'({name})({", ".join(arguments)})'
+    body = {'RULES_ERR': f'r->err = {call};', 'RULES_VOID': f'{call};', 'RULES_POINTER': f'r->pointer = {call};',
+            'RULES_PLAIN': f'r->nonzero = {call} != 0;'}[how]
+    if result == 'shoal_train_options':
+        body = f'(void){call};'
+    thunk = f'static void call_{name}(void **a, rules_result *r)\n{{\n    (void)a;\n    (void)r;\n    {body}\n}}\n'
+    drop = dropped(name, result, how)
+    drops.add(drop)
+    a = answers(name, how, [handle(k) for k, l in parameters if handle(k) and not is_output(k, l)])
+    expression = result.startswith('shoal_') and how == 'RULES_POINTER'
+    row = (f'    {{.name = "{name}", .returns = {how}, .expression = {str(expression).lower()}, .call = call_{name},\n'
+           f'     .writes_and_fails = {str(name in table.WRITES_AND_FAILS).lower()},\n'
+           f'     .heavy = {str(name in table.HEAVY).lower()}, .starts = {str(name in table.STARTS).lower()},\n'
+           f'     .drop_result = {f"rules_drop_{drop}" if drop else "NULL"},\n'
+           f'     .works = {a["works"]}, .answer = {{{a["left"]}, {a["ended"]}, {a["forked"]}}},\n'
+           f'     .pointers = {len(entries)}, .pointer = {{{", ".join(entries) or "{0}"}}}}},')
+    return thunk, row
 
 
 def main():
     root, out = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     names = re.findall(r'^\s+(shoal_\w+);', (root / 'shoal.map').read_text(), re.M)
-    table = {}
+    rows = {}
     for name, result, parameters in declarations(root):
-        table.setdefault(name, (result, [parameter(p) for p in split(parameters) if p != '...']))
-    missing = [n for n in names if n not in table and n not in SKIP]
+        rows.setdefault(name, (result, [parameter(p) for p in split(parameters) if p != '...']))
+    missing = [n for n in names if n not in rows and n not in table.SKIP]
     if missing:
         sys.exit(f'generate.py: no declaration found of {", ".join(missing)}')
-    lines = ['/* Written by generate.py. */', '#include "rules.h"', '',
-             '#pragma GCC diagnostic ignored "-Wpedantic" /* functions travel as void * */', '']
-    rows = []
+    rows.setdefault('shoal_fail', ('shoal_err', []))
+    check_table(rows)
+    makers, drops, thunks, lines = set(), set(), [], []
     for name in names:
-        if name in SKIP:
-            rows.append(f'    {{.name = "{name}", .skipped = "{SKIP[name]}"}},')
-            continue
-        result, ps = table[name]
-        arguments, kinds = [], []
-        optional = OPTIONAL.get(name, [])
-        for i, (kind, label) in enumerate(ps):
-            if '*' not in kind and '(' not in kind and kind not in FUNCTIONS:
-                special = {'timeout': 'SHOAL_NOW', 'capacity': '16'}.get(label)
-                arguments.append(special or ('0' if kind == 'bool' else '1' if kind in NUMBERS else f'({kind})0'))
-                continue
-            may = label in optional or label in ALWAYS_OPTIONAL
-            is_out = label.startswith('out') or label in ('it', 'buffer', 'folder', 'fetched')
-            base = re.sub(r'^const ', '', kind).replace(' ', '')
-            maker = ('rules_make_value()' if kind == 'shoal_value *' else
-                     'rules_make_shoal_block()' if label == 'object' else
-                     'rules_numbers()' if base in ('shoal_waitable*', 'shoal_delivery*') else
-                     'rules_function()' if kind in FUNCTIONS or '(*)' in kind else
-                     'rules_out()' if is_out else f'rules_make_{base[:-1]}()' if base.endswith('*') and
-                     base.count('*') == 1 and base.startswith('shoal_') and not base.endswith(('options*', 'type*'))
-                     else 'rules_text()' if base == 'char*' else 'rules_numbers()')
-            cast = '(void *)' if '(*)' not in kind and kind not in FUNCTIONS else '(void *)'
-            arguments.append(f'null == {i} ? NULL : {cast}{maker}')
-            kinds.append(f'{{{i}, "{label}", {"true" if may else "false"}}}')
-        call = f'({name})({", ".join(arguments)})'
-        how = ('RULES_ERR' if result == 'shoal_err' else 'RULES_VOID' if result == 'void' else
-               'RULES_POINTER' if '*' in result else 'RULES_PLAIN')
-        body = {'RULES_ERR': f'    r->err = {call};', 'RULES_VOID': f'    {call};',
-                'RULES_POINTER': f'    r->pointer = {call};',
-                'RULES_PLAIN': f'    (void){call};'}[how]
-        lines += [f'static void call_{name}(int null, rules_result *r)', '{', '    (void)null;', '    (void)r;', body, '}', '']
-        own = 'true' if result.startswith('shoal_') and not result.startswith('shoal_err') and not name.endswith('_retain') else 'false'
-        rows.append(f'    {{.name = "{name}", .returns = {how}, .expression = {own}, .call = call_{name},\n'
-                    f'     .pointers = {len(kinds)}, .pointer = {{{", ".join(kinds) or "{0}"}}}}},')
-    lines += ['const rules_row rules_table[] = {'] + rows + ['};', '',
-              'const size_t rules_count = sizeof rules_table / sizeof rules_table[0];', '']
-    out.write_text('\n'.join(lines))
+        if name in table.SKIP:
+            lines.append(f'    {{.name = "{name}", .skipped = "{table.SKIP[name]}"}},')
+        else:
+            thunk, row = write_row(name, *rows[name], makers, drops)
+            thunks.append(thunk)
+            lines.append(row)
+    out.write_text('\n'.join(
+        ['/* Written by generate.py. */', '#include "rules.h"', '',
+         '#pragma GCC diagnostic ignored "-Wpedantic" /* functions travel as void * */',
+         '#pragma GCC diagnostic ignored "-Wcast-qual"', ''] +
+        [f'extern const rules_maker rules_{m};' for m in sorted(makers)] +
+        [f'void rules_drop_{d}(void *thing);' for d in sorted(d for d in drops if d)] + [''] + thunks +
+        ['const rules_row rules_table[] = {'] + lines +
+        ['};', '', 'const size_t rules_count = sizeof rules_table / sizeof rules_table[0];', '']))
 
 
 main()

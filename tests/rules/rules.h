@@ -1,4 +1,4 @@
-/* The table of the rules test: what generate.py writes and rules.c walks over. */
+/* The table of the rules test: what generate.py writes, arguments.c makes and rules.c walks over. */
 #ifndef SH_TESTS_RULES_H
 #define SH_TESTS_RULES_H
 
@@ -14,43 +14,81 @@ typedef enum rules_returns {
     RULES_POINTER,
 } rules_returns;
 
+/* What a call takes away from its caller. */
+typedef enum rules_takes {
+    RULES_NEVER,
+    RULES_ON_SUCCESS,
+    RULES_ALWAYS,
+} rules_takes;
+
+/* What NULL does in a place. */
+typedef enum rules_null {
+    RULES_REFUSED,    /* SHOAL_EINVAL, or NULL with the first error kept */
+    RULES_ALLOWED,    /* the call works */
+    RULES_GIVES_NULL, /* the call does nothing, and records nothing */
+} rules_null;
+
+/* What a row has to answer in a state: a shoal_err (returned, or recorded with NULL), or one of these. */
+enum {
+    RULES_WORKS = -1, /* what it answers when all is well */
+    RULES_NULL = -2,  /* NULL or zero, and the last error stays */
+};
+
+typedef enum rules_state {
+    RULES_LEFT,
+    RULES_ENDED,
+    RULES_FORKED,
+    RULES_STATES,
+} rules_state;
+
 typedef struct rules_result {
     shoal_err err;
     const void *pointer;
+    bool nonzero;
 } rules_result;
+
+typedef struct rules_maker {
+    void *(*make)(void);
+    void (*drop)(void *thing); /* NULL: there is nothing to drop */
+} rules_maker;
 
 typedef struct rules_row {
     const char *name;
     const char *skipped; /* the reason; NULL: not skipped */
     rules_returns returns;
-    bool expression;                           /* returns an object of the library, or NULL when it fails */
-    void (*call)(int null, rules_result *out); /* null: the parameter that is NULL; -1: none */
+    bool expression; /* returns an object of the library, or NULL when it fails */
+    bool heavy;      /* table.py, HEAVY */
+    bool starts;     /* table.py, STARTS */
+    bool writes_and_fails;
+    void (*call)(void **a, rules_result *out);
+    void (*drop_result)(void *result); /* NULL: the result is not the caller's */
+    int works;
+    int answer[RULES_STATES];
     int pointers;
     struct {
-        int at;
         const char *name;
-        bool optional; /* NULL is allowed */
+        rules_null null;
+        rules_takes takes;
+        const rules_maker *maker;       /* NULL: an output */
+        void (*drop_out)(void *output); /* of an output that is a handle: of *output */
     } pointer[RULES_POINTERS];
 } rules_row;
 
 extern const rules_row rules_table[];
 extern const size_t rules_count;
 
-/* Arguments. Those of handles are made once and used again. */
-void *rules_out(void);        /* room for any output, filled with a pattern */
-void *rules_numbers(void);    /* zeros: shapes, options, types */
-void *rules_text(void);       /* "x" */
-void *rules_function(void);   /* returns 0 and touches nothing */
-void *rules_make_value(void); /* a fresh one, for calls that consume it */
+/* arguments.c: writes the files that the makers of paths name into the current folder. */
+bool rules_write_files(void);
 
-/* clang-format off */
-#define RULES_TYPES(X)                                                                                                 \
-    X(barrier) X(block) X(condition) X(dataset) X(dlpack) X(env) X(event) X(future) X(iterator) X(loader) X(lock)      \
-    X(message) X(module) X(optimizer) X(pipe) X(pool) X(process) X(queue) X(rlock) X(semaphore) X(sparse) X(tensor)    \
-    X(tensors) X(value)
-/* clang-format on */
-#define RULES_MAKER(type) void *rules_make_shoal_##type(void);
-RULES_TYPES(RULES_MAKER)
-#undef RULES_MAKER
+/* Ends the pool and the process that calls share. */
+void rules_drop_kept(void);
+
+/* Ends what was made beside an argument (the other end of a pipe). Its drop does so, too. */
+void rules_drop_companions(const void *thing);
+
+/* memory.c: allocations that fail, and those that are still there. */
+void rules_fail_at(int n);     /* the n-th allocation of this thread from now; 0: none */
+bool rules_has_failed(void);   /* since the last rules_fail_at */
+int64_t rules_allocated(void); /* what the library, and the test, have allocated and not freed */
 
 #endif
