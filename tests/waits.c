@@ -164,6 +164,11 @@ static shoal_err wait_condition(const shoal_value *args)
     return shoal_condition_wait(ARG(condition, "condition"), SHOAL_FOREVER);
 }
 
+static shoal_err lock_condition(const shoal_value *args)
+{
+    return shoal_condition_lock(ARG(condition, "held condition"), SHOAL_FOREVER);
+}
+
 static shoal_err wait_event(const shoal_value *args)
 {
     return shoal_event_wait(ARG(event, "never"), SHOAL_FOREVER);
@@ -242,6 +247,7 @@ static const wait_kind kinds[] = {
     {"recursive lock", lock_recursive, "waits for recursive lock ", "rlock", true},
     {"semaphore", wait_semaphore, "waits for semaphore ", "semaphore", false},
     {"condition", wait_condition, "waits for condition ", "condition", false},
+    {"lock of a condition", lock_condition, "waits for the lock of condition ", "held condition", true},
     {"event", wait_event, "waits for event ", "never", false},
     {"barrier", wait_barrier, "waits at barrier ", "barrier", false},
     {"join of a process", join_process, "joins process ", NULL, false},
@@ -263,7 +269,7 @@ typedef struct stage {
     shoal_lock *lock;
     shoal_rlock *rlock;
     shoal_semaphore *semaphore;
-    shoal_condition *condition;
+    shoal_condition *condition, *held;
     shoal_event *never;
     shoal_barrier *barrier;
 } stage;
@@ -279,13 +285,15 @@ static shoal_value *set_up(stage *s)
     ck_assert_ok(shoal_rlock_create(&s->rlock));
     ck_assert_ok(shoal_semaphore_create(0, 0, &s->semaphore));
     ck_assert_ok(shoal_condition_create(&s->condition));
+    ck_assert_ok(shoal_condition_create(&s->held));
+    ck_assert_ok(shoal_condition_lock(s->held, LIMIT));
     ck_assert_ok(shoal_event_create(&s->never));
     ck_assert_ok(shoal_barrier_create(2, &s->barrier));
     ck_assert_ok(shoal_lock_lock(s->lock, LIMIT));
     ck_assert_ok(shoal_rlock_lock(s->rlock, LIMIT));
     return shoal_map("empty", s->empty, "acknowledged", s->acknowledged, "full", s->full, "pipe", s->pipe, "lock",
-                     s->lock, "rlock", s->rlock, "semaphore", s->semaphore, "condition", s->condition, "never",
-                     s->never, "barrier", s->barrier);
+                     s->lock, "rlock", s->rlock, "semaphore", s->semaphore, "condition", s->condition, "held condition",
+                     s->held, "never", s->never, "barrier", s->barrier);
 }
 
 static void tear_down(stage *s)
@@ -301,6 +309,8 @@ static void tear_down(stage *s)
     shoal_release(s->rlock);
     shoal_release(s->semaphore);
     shoal_release(s->condition);
+    ck_assert_ok(shoal_condition_unlock(s->held));
+    shoal_release(s->held);
     shoal_release(s->never);
     shoal_release(s->barrier);
 }

@@ -57,6 +57,7 @@ shoal_err shoal_condition_create(shoal_condition **out_condition)
     }
     if (err == SHOAL_OK) {
         b->parts[0] = lock;
+        ((sh_rlock_shm *)lock->data)->lock.name = sh_wait_name(SH_WAIT_CONDITION_LOCK, b->id);
         b->parts[1] = (shoal_block *)waiters;
         sh_ctx *c = sh_enter();
         err = c == NULL ? shoal_last_error() : sh_block_give(c, lock, sh_offset_of(&shm_of(b)->lock));

@@ -55,6 +55,7 @@ static const struct {
     [SH_WAIT_RLOCK] = {"waits for recursive lock ", ""},
     [SH_WAIT_SEMAPHORE] = {"waits for semaphore ", ""},
     [SH_WAIT_CONDITION] = {"waits for condition ", ""},
+    [SH_WAIT_CONDITION_LOCK] = {"waits for the lock of condition ", ""},
     [SH_WAIT_EVENT] = {"waits for event ", ""},
     [SH_WAIT_BARRIER] = {"waits at barrier ", ""},
     [SH_WAIT_POOL] = {"waits for its pool (queue ", ")"},

@@ -34,6 +34,7 @@ typedef enum sh_wait_kind {
     SH_WAIT_RLOCK,
     SH_WAIT_SEMAPHORE,
     SH_WAIT_CONDITION,
+    SH_WAIT_CONDITION_LOCK, /* the number is the condition's */
     SH_WAIT_EVENT,
     SH_WAIT_BARRIER,
     SH_WAIT_POOL,    /* for the answers of a pool's workers */
