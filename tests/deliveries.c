@@ -201,6 +201,20 @@ START_TEST(a_receiver_that_ends_gives_its_messages_back)
 }
 END_TEST
 
+/* A lease beyond the end of time never passes. */
+START_TEST(a_lease_without_end)
+{
+    shoal_queue *q = make(&(shoal_queue_options){.acknowledge = true, .lease = SHOAL_FOREVER});
+    put(q, 5);
+    shoal_delivery first = get(q, 5, 1, SHOAL_NOW);
+    ck_assert_err(try_get(q, SHOAL_MS(2)), SHOAL_ETIMEDOUT);
+    ck_assert_ok(shoal_delivery_extend(&first, SHOAL_FOREVER));
+    ck_assert_err(try_get(q, SHOAL_NOW), SHOAL_ETIMEDOUT);
+    ck_assert_ok(shoal_delivery_done(&first));
+    shoal_release(q);
+}
+END_TEST
+
 /* One that is only stopped keeps them; with a lease it does not, and its done says so. */
 START_TEST(a_stopped_receiver_keeps_its_messages_without_a_lease)
 {
@@ -317,6 +331,7 @@ static Suite *suite(void)
     tcase_add_test(tc, every_kind_of_message);
     tcase_add_test(tc, thousands_are_out);
     add_for_methods(tc, a_receiver_that_ends_gives_its_messages_back);
+    tcase_add_test(tc, a_lease_without_end);
     tcase_add_test(tc, a_stopped_receiver_keeps_its_messages_without_a_lease);
     tcase_add_test(tc, a_lease_passes);
     tcase_add_test(tc, a_message_over_the_limit_is_rejected);

@@ -267,6 +267,36 @@ START_TEST(a_signal_before_the_wait)
 }
 END_TEST
 
+/* F4: a limit that has passed before the call is no reason to wait for ever. With a limit beyond the end of time only the signal ends it. */
+START_TEST(a_negative_limit_has_passed)
+{
+    static const int64_t negative[] = {-1, SHOAL_SECONDS(-0.5), INT64_MIN};
+    if (waiters[_i] == wait_spawn) {
+        return;
+    }
+    start_what_is_waited_for(waiters[_i]);
+    for (size_t i = 0; i < 3; i++) {
+        if (waiters[_i] == wait_barrier) {
+            shoal_barrier_reset(barrier);
+        }
+        ck_assert_err(waiters[_i](negative[i]), SHOAL_ETIMEDOUT);
+    }
+    shoal_set_interrupt(check, (void *)(uintptr_t)&signalled);
+    if (waiters[_i] == wait_barrier) {
+        shoal_barrier_reset(barrier);
+    }
+    ck_assert_err(with_signal(waiters[_i], SHOAL_FOREVER - (_i & 1)), SHOAL_EINTR);
+}
+END_TEST
+
+START_TEST(fractions_of_time)
+{
+    ck_assert_int_eq(SHOAL_MS(0.5), 500000);
+    ck_assert_int_eq(SHOAL_MS(3), 3000000);
+    ck_assert_int_eq(SHOAL_SECONDS(-0.5), -500000000);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("interrupts");
@@ -276,6 +306,8 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, ends_with_eintr, 0, WAITERS);
     tcase_add_loop_test(tc, goes_on_when_not_asked, 0, WAITERS);
     tcase_add_test(tc, a_signal_before_the_wait);
+    tcase_add_loop_test(tc, a_negative_limit_has_passed, 0, WAITERS);
+    tcase_add_test(tc, fractions_of_time);
     suite_add_tcase(s, tc);
     return s;
 }

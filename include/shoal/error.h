@@ -32,10 +32,11 @@ typedef enum shoal_err {
     SHOAL_ELIMIT,     /* a documented limit is reached (processes, holders, nesting) */
     SHOAL_EFORK,      /* this process was forked, and what the call is for belongs to its parent */
     SHOAL_ESTATE,     /* the call does not fit the state: joined twice, task_done too often */
-    SHOAL_ECHILD,     /* a process ended with an error, an exit status or a signal: the text tells which */
-    SHOAL_EOS,        /* the system refused: the text names the call and its errno */
-    SHOAL_EINTR,      /* a signal ended the wait; only where the program asked for that */
-    SHOAL_END,        /* not a failure: an iteration has nothing more to give; leaves the last error alone */
+    SHOAL_ECHILD, /* a process ended with an error, an exit status or a signal, or a function of the program returned a code
+                         that is not for it: the text tells which */
+    SHOAL_EOS,   /* the system refused: the text names the call and its errno */
+    SHOAL_EINTR, /* a signal ended the wait; only where the program asked for that */
+    SHOAL_END,   /* not a failure: an iteration has nothing more to give; leaves the last error alone */
 } shoal_err;
 
 /* The constant's name, "SHOAL_ENOMEM". Never NULL. */
@@ -48,7 +49,9 @@ const char *shoal_last_error_text(void);
 
 /* Records an error of the program's own, for a target to return: shoal_fail(SHOAL_EINVAL, "no file %s", path).
  * Returns err. The functions of a data set, a module or an environment may do the same; when one of them returns a code that it has
- * not told, or NULL (SHOAL_EINVAL), the library tells it, with the name of the function. */
+ * not told, or NULL (SHOAL_EINVAL), the library tells it, with the name of the function. SHOAL_END, SHOAL_ETIMEDOUT and SHOAL_EINTR
+ * belong to the call of the library that asked: from one of those functions, or from a task of a pool, they come as SHOAL_ECHILD with a
+ * text that names the code. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif

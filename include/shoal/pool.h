@@ -17,8 +17,9 @@ typedef struct shoal_pool shoal_pool;
 typedef struct shoal_future shoal_future;     /* one task */
 typedef struct shoal_iterator shoal_iterator; /* many tasks */
 
-/* A task. arg is borrowed. The result is taken over; NULL with SHOAL_OK means null. An error keeps its text on the
- * way back. */
+/* A task. arg is borrowed. The result is taken over; NULL with SHOAL_OK means null. An error keeps its code and its text on the
+ * way back; without a text (shoal_fail) it gets one: "the task returned SHOAL_ELIMIT". SHOAL_END, SHOAL_ETIMEDOUT and SHOAL_EINTR
+ * are words of the call that asks for the result, so from a task they arrive as SHOAL_ECHILD with a text that names the code. */
 typedef shoal_err (*shoal_task)(const shoal_value *arg, shoal_value **out_result);
 
 typedef struct shoal_pool_options {

@@ -24,6 +24,9 @@
 #include <stdint.h>
 
 #ifdef __cplusplus
+#include <type_traits>
+#include <utility>
+
 extern "C" {
 #endif
 
@@ -187,7 +190,7 @@ size_t shoal_value_format(const shoal_value *value, char *buffer, size_t capacit
 #ifdef __cplusplus
 }
 
-/* shoal_value_of, shoal_list and shoal_map as in C, below; here true is a bool. */
+/* shoal_value_of, shoal_list and shoal_map as in C, below; here true is a bool, and a std::string is a text. */
 inline shoal_value *shoal_value_of(char x)
 {
     return shoal_value_int(x);
@@ -224,10 +227,6 @@ inline shoal_value *shoal_value_of(long long x)
 {
     return shoal_value_int(x);
 }
-inline shoal_value *shoal_value_of(bool x)
-{
-    return shoal_value_bool(x);
-}
 inline shoal_value *shoal_value_of(unsigned long x)
 {
     return shoal_value_uint(x);
@@ -245,6 +244,10 @@ inline shoal_value *shoal_value_of(double x)
     return shoal_value_float(x);
 }
 inline shoal_value *shoal_value_of(const char *x)
+{
+    return shoal_value_string(x);
+}
+inline shoal_value *shoal_value_of(char *x)
 {
     return shoal_value_string(x);
 }
@@ -303,6 +306,28 @@ inline shoal_value *shoal_value_of(shoal_module *x)
 inline shoal_value *shoal_value_of(shoal_dataset *x)
 {
     return shoal_value_dataset(x);
+}
+
+/* A bool is only what is one: every pointer would turn into one, too. */
+template <class Bool, std::enable_if_t<std::is_same<Bool, bool>::value, int> = 0> shoal_value *shoal_value_of(Bool x)
+{
+    return shoal_value_bool(x);
+}
+
+template <class T, class = void> struct shoal_cxx_is_text : std::false_type {
+};
+template <class T>
+struct shoal_cxx_is_text<T, std::void_t<decltype(shoal_value_string(std::declval<const T &>().c_str()))>>
+    : std::true_type {
+};
+
+/* Everything else: a std::string, or nothing that a value can be made of. */
+template <class T, std::enable_if_t<!std::is_arithmetic<T>::value && !std::is_enum<T>::value, int> = 0>
+shoal_value *shoal_value_of(const T &x)
+{
+    static_assert(shoal_cxx_is_text<T>::value,
+                  "no value can be made of this type; a shoal_value or a handle must not be const");
+    return shoal_value_string(x.c_str());
 }
 
 template <class... Member> shoal_value *shoal_list(Member... members)

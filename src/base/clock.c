@@ -12,8 +12,5 @@ int64_t sh_now(void)
 int64_t sh_deadline(int64_t timeout)
 {
     int64_t deadline;
-    if (timeout < 0 || __builtin_add_overflow(sh_now(), timeout, &deadline)) {
-        return SH_NO_DEADLINE;
-    }
-    return deadline;
+    return __builtin_add_overflow(sh_now(), timeout > 0 ? timeout : 0, &deadline) ? SH_NO_DEADLINE : deadline;
 }

@@ -12,8 +12,8 @@
 /* Nanoseconds of CLOCK_MONOTONIC: the same in every process of the machine. */
 int64_t sh_now(void);
 
-/* The deadline for a time limit of the public interface: SHOAL_FOREVER (any negative) gives SH_NO_DEADLINE;
- * saturates. */
+/* The deadline for a time limit of the public interface. A negative limit has passed already; SHOAL_FOREVER, and whatever lies beyond the
+ * end of time, gives SH_NO_DEADLINE. */
 int64_t sh_deadline(int64_t timeout);
 
 static inline bool sh_passed(int64_t deadline)

@@ -73,9 +73,9 @@ static void make_key(void)
     (void)pthread_key_create(&end_key, thread_ended);
 }
 
-static void set_text(const char *text)
+static void set_text(shoal_err err, const char *text)
 {
-    if (last_text == NULL && text[0] != 0) {
+    if (last_text == NULL && (text[0] != 0 || err != SHOAL_OK)) {
         (void)pthread_once(&end_once, make_key);
         char *fresh = malloc(TEXT_SIZE);
         if (fresh == NULL || pthread_setspecific(end_key, fresh) != 0) {
@@ -115,7 +115,7 @@ shoal_err shoal_fail(shoal_err err, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    set_text(text);
+    set_text(err, text);
     last_code = err;
     told++;
     return err;
@@ -155,12 +155,21 @@ uint64_t sh_callback_mark(void)
     return told;
 }
 
+/* What the call that asked a function of the program says of itself, and what no call says. */
+static bool is_the_callers(shoal_err err)
+{
+    return err == SHOAL_END || err == SHOAL_ETIMEDOUT || err == SHOAL_EINTR || (unsigned)err > SHOAL_END;
+}
+
 shoal_err sh_callback_err(uint64_t mark, shoal_err err, const char *owner, const char *function)
 {
-    if (err == SHOAL_OK || (told != mark && last_code == err)) {
+    bool has_text = told != mark && last_code == err;
+    if (err == SHOAL_OK || (has_text && !is_the_callers(err))) {
         return err;
     }
-    return sh_fail(err, "%s: %s returned %s", owner, function, shoal_err_name(err));
+    const char *text = has_text ? shoal_last_error_text() : "";
+    return sh_fail(is_the_callers(err) ? SHOAL_ECHILD : err, "%s%s%s returned %s%s%s", owner != NULL ? owner : "",
+                   owner != NULL ? ": " : "", function, shoal_err_name(err), text[0] != 0 ? ": " : "", text);
 }
 
 shoal_err sh_callback_null(uint64_t mark, const char *owner, const char *function)

@@ -47,8 +47,9 @@ void sh_cleanup_end(void);
  *     err = sh_callback_err(mark, type->open(packed, &state), type->name, "open");
  *
  * so that a bare code becomes the last error, and NULL never comes with none. sh_callback_err returns err; unless that is SHOAL_OK, or
- * the function has told an error of that code itself, "owner: function returned SHOAL_E…" is told. sh_callback_null is for one that
- * returned NULL: the error that it told, or else SHOAL_EINVAL. */
+ * the function has told an error of that code itself, "owner: function returned SHOAL_E…" is told (without an owner when that is NULL).
+ * Codes that the call uses for itself (SHOAL_END, SHOAL_ETIMEDOUT, SHOAL_EINTR), or that are none, become SHOAL_ECHILD with that text.
+ * sh_callback_null is for one that returned NULL: the error that it told, or else SHOAL_EINVAL. */
 uint64_t sh_callback_mark(void);
 shoal_err sh_callback_err(uint64_t mark, shoal_err err, const char *owner, const char *function);
 shoal_err sh_callback_null(uint64_t mark, const char *owner, const char *function);

@@ -35,7 +35,7 @@ void sh_interrupt_resume(sh_interrupt suspended)
 
 shoal_err sh_fail_waiting(int64_t timeout, const char *format, ...)
 {
-    if (timeout != SHOAL_NOW && sh_interrupt_mine.check != NULL && sh_interrupt_mine.hit) {
+    if (timeout > SHOAL_NOW && sh_interrupt_mine.check != NULL && sh_interrupt_mine.hit) {
         return sh_fail(SHOAL_EINTR, "a signal ended the wait");
     }
     char text[256];

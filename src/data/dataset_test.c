@@ -382,7 +382,10 @@ static shoal_err bare_fetch(void *state, const int64_t *numbers, int64_t count, 
     (void)count;
     (void)x;
     (void)y;
-    return numbers[0] == 0 ? SHOAL_ELIMIT : numbers[0] == 1 ? shoal_fail(SHOAL_ELIMIT, "in words") : SHOAL_OK;
+    return numbers[0] == 0   ? SHOAL_ELIMIT
+           : numbers[0] == 1 ? shoal_fail(SHOAL_ELIMIT, "in words")
+           : numbers[0] == 2 ? SHOAL_END
+                             : SHOAL_OK;
 }
 
 static shoal_value *bare_pack(void *state)
@@ -428,6 +431,8 @@ START_TEST(bare_codes)
     told(SHOAL_ELIMIT, "bare: fetch returned SHOAL_ELIMIT");
     ck_assert_err(shoal_dataset_fetch(set, (int64_t[]){1}, 1, x, y), SHOAL_ELIMIT);
     told(SHOAL_ELIMIT, "in words");
+    ck_assert_err(shoal_dataset_fetch(set, (int64_t[]){2}, 1, x, y), SHOAL_ECHILD); /* F3: END is the loader's */
+    told(SHOAL_ECHILD, "bare: fetch returned SHOAL_END");
     ck_assert_err(shoal_dataset_fetch(sub, (int64_t[]){0}, 1, x, y), SHOAL_ECLOSED);
     told(SHOAL_ECLOSED, "bare: the transform of a subset returned SHOAL_ECLOSED");
     ck_assert_ptr_null(shoal_value_dataset(full));

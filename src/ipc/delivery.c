@@ -364,7 +364,7 @@ static shoal_err send_out(sh_ctx *c, const shoal_block *q, sh_delivery *d, shoal
     int64_t lease = (int64_t)sh_load_relaxed(&sh_queue_shm_of(q)->lease);
     sh_ref ref = sh_load_acquire(&d->entry->reference);
     shoal_block *b = NULL;
-    sh_store_release(&d->entry->until, lease > 0 ? (uint64_t)(sh_now() + lease) : 0);
+    sh_store_release(&d->entry->until, lease > 0 ? (uint64_t)sh_deadline(lease) : 0);
     d->deliveries = (uint32_t)sh_load_relaxed(&d->entry->deliveries);
     shoal_err err =
         sh_ref_weight(ref) == 0 ? damaged(q) : sh_block_open(c, sh_ref_id(ref), &b); /* still CLAIMED: it is there */
@@ -396,20 +396,20 @@ static shoal_err require(shoal_block *q, const char *what)
 int64_t sh_deliveries_until_lease(const shoal_block *q, int64_t deadline)
 {
     int64_t now = sh_now(), lease = (int64_t)sh_load_relaxed(&sh_queue_shm_of(q)->lease);
-    int64_t left = deadline == SH_NO_DEADLINE ? INT64_MAX : deadline > now ? deadline - now : 0;
+    int64_t left = deadline == SH_NO_DEADLINE ? SHOAL_FOREVER : deadline > now ? deadline - now : 0;
     if (lease > 0) {
         int64_t next = next_lease(q); /* one that is given while we wait passes after `lease` */
         next = next == INT64_MAX || next - now > lease ? lease : next > now ? next - now : 0;
         left = next < left ? next : left;
     }
-    return left == INT64_MAX ? SHOAL_FOREVER : left;
+    return left;
 }
 
 /* Waits until a get may have something. False when the time is over. */
 static bool wait_for_message(shoal_block *q, int64_t timeout, int64_t deadline)
 {
     sh_wait wait;
-    if (timeout == SHOAL_NOW) {
+    if (timeout <= SHOAL_NOW) {
         return false;
     }
     sh_wait_init(&wait, sh_deliveries_until_lease(q, deadline), SH_SLICE_LONG);
@@ -597,7 +597,7 @@ shoal_err shoal_delivery_extend(shoal_delivery *delivery, int64_t time)
     SH_DEATH("delivery.extending"); /* death: claimed, with its message: recovery returns it */
     d.state = ours;                 /* CLAIMED: nobody takes it over while the time changes */
     if (sh_load_relaxed(&d.entry->until) != 0) {
-        sh_store_release(&d.entry->until, (uint64_t)(sh_now() + time));
+        sh_store_release(&d.entry->until, (uint64_t)sh_deadline(time));
     }
     leave_entry(&d, SH_DELIVERY_OUT);
     delivery->state = d.state;

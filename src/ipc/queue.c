@@ -506,7 +506,7 @@ shoal_err shoal_queue_join(shoal_queue *queue, int64_t timeout)
     }
     sh_wait_init(&wait, timeout, SH_SLICE_LONG);
     while (!all_done(q)) {
-        if (timeout == SHOAL_NOW || !sh_queue_wait(q, &wait, all_done, &sh_queue_shm_of(q)->all_done)) {
+        if (timeout <= SHOAL_NOW || !sh_queue_wait(q, &wait, all_done, &sh_queue_shm_of(q)->all_done)) {
             uint64_t puts = sh_queue_puts(queue), left = shoal_queue_size(queue);
             uint64_t done = sh_queue_is_acknowledged(q) ? puts - (left < puts ? left : puts)
                                                         : sh_load_relaxed(&sh_queue_shm_of(q)->done);

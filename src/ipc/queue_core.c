@@ -303,7 +303,7 @@ shoal_err sh_queue_put_word(shoal_block *q, const sh_put *r, int64_t timeout)
             waiting = true;
             sh_wait_init(&wait, timeout, SH_SLICE_LONG);
         }
-        if (timeout == SHOAL_NOW || !sh_queue_wait(q, &wait, has_room, &sh_queue_shm_of(q)->not_full)) {
+        if (timeout <= SHOAL_NOW || !sh_queue_wait(q, &wait, has_room, &sh_queue_shm_of(q)->not_full)) {
             return sh_fail_waiting(timeout, "the queue stayed full");
         }
     }
@@ -510,7 +510,7 @@ shoal_err sh_queue_get_word(shoal_block *q, sh_want wanted, size_t capacity, int
             waiting = true;
             sh_wait_init(&wait, timeout, SH_SLICE_LONG);
         }
-        if (timeout == SHOAL_NOW || !sh_queue_wait(q, &wait, sh_queue_is_ready, &sh_queue_shm_of(q)->not_empty)) {
+        if (timeout <= SHOAL_NOW || !sh_queue_wait(q, &wait, sh_queue_is_ready, &sh_queue_shm_of(q)->not_empty)) {
             return sh_fail_waiting(timeout, "the queue stayed empty");
         }
     }

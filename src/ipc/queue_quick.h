@@ -54,13 +54,13 @@ static inline bool sh_queue_peek_quick(const shoal_block *queue, int64_t timeout
         if (mood & (SH_MOOD_PENDING | SH_MOOD_SLOW)) {
             return false;
         }
-        if (timeout != SHOAL_NOW) {
+        if (timeout > SHOAL_NOW) {
             sh_queue_breathe();
         }
     }
     uint64_t head = sh_load_acquire(&ring->shm->head.hint);
     sh_ring_result r = sh_ring_peek_at(ring, head, out_peek);
-    if (r == SH_RING_EMPTY && timeout != SHOAL_NOW && sh_spin_ns() != 0) {
+    if (r == SH_RING_EMPTY && timeout > SHOAL_NOW && sh_spin_ns() != 0) {
         v->mood = SH_MOOD_EARLY;
         r = sh_ring_watch(ring, out_peek);
     } else if (mood != 0) {

@@ -90,6 +90,52 @@ static shoal_err fail_silently(const shoal_value *arg, shoal_value **out_result)
     return SHOAL_EBROKEN;
 }
 
+/* Codes that next and get use for themselves; the last is none at all. */
+static const shoal_err callers[] = {SHOAL_END, SHOAL_ETIMEDOUT, SHOAL_EINTR, (shoal_err)77};
+
+static shoal_err return_callers_code(const shoal_value *arg, shoal_value **out_result)
+{
+    int64_t x = sh_int_of(arg);
+    if (x % 2 == 1 && x < 8) {
+        return x == 3 ? shoal_fail(callers[x / 2], "in words") : callers[x / 2];
+    }
+    *out_result = shoal_value_int(x);
+    return SHOAL_OK;
+}
+
+/* F3: a task's code never looks like the end of the iteration, a time limit or a signal of the one who asks. */
+START_TEST(codes_of_the_caller)
+{
+    static const char *const texts[] = {"the task returned SHOAL_END", "the task returned SHOAL_ETIMEDOUT: in words",
+                                        "the task returned SHOAL_EINTR", "the task returned SHOAL_E?"};
+    shoal_pool *pool = make(_i, (shoal_pool_options){.workers = 1});
+    shoal_iterator *it;
+    shoal_future *future;
+    shoal_value *v;
+    ck_assert_ok(shoal_pool_imap(pool, return_callers_code, numbers(10), true, &it));
+    for (int i = 0; i < 10; i++) {
+        shoal_err err = shoal_iterator_next(it, LIMIT, &v);
+        if (i % 2 == 1 && i < 8) {
+            ck_assert_err(err, SHOAL_ECHILD);
+            ck_assert_str_eq(shoal_last_error_text(), texts[i / 2]);
+        } else {
+            ck_assert_ok(err);
+            ck_assert_int_eq(sh_int_of(v), i);
+            shoal_value_destroy(v);
+        }
+    }
+    ck_assert_err(shoal_iterator_next(it, LIMIT, &v), SHOAL_END);
+    shoal_iterator_destroy(it);
+    for (int i = 1; i < 8; i += 2) {
+        ck_assert_ok(shoal_pool_apply_async(pool, return_callers_code, shoal_value_int(i), &future));
+        ck_assert_err(shoal_future_get(future, LIMIT, &v), SHOAL_ECHILD);
+        ck_assert_str_eq(shoal_last_error_text(), texts[i / 2]);
+        shoal_future_destroy(future);
+    }
+    shoal_pool_destroy(pool);
+}
+END_TEST
+
 START_TEST(starmap_and_errors)
 {
     shoal_pool *pool = make(_i, (shoal_pool_options){.workers = 2});
@@ -105,7 +151,7 @@ START_TEST(starmap_and_errors)
     ck_assert_err(shoal_pool_map(pool, moody, numbers(20), 7, &v), SHOAL_ELIMIT);
     ck_assert_str_eq(shoal_last_error_text(), "1 is too much — für mich");
     ck_assert_err(shoal_pool_apply(pool, fail_silently, shoal_value_null(), &v), SHOAL_EBROKEN);
-    ck_assert_str_eq(shoal_last_error_text(), "");
+    ck_assert_str_eq(shoal_last_error_text(), "the task returned SHOAL_EBROKEN"); /* F2 */
     ck_assert_err(shoal_pool_apply(pool, NULL, shoal_value_null(), &v), SHOAL_EINVAL);
     ck_assert_err(shoal_pool_map(pool, square, shoal_value_int(1), 0, &v), SHOAL_ETYPE);
     ck_assert_int_ne(shoal_pool_map(pool, square, NULL, 0, &v), SHOAL_OK);
@@ -504,6 +550,7 @@ static Suite *suite(void)
     TCase *tc = methods_case("pool");
     add_for_methods(tc, apply_and_map);
     add_for_methods(tc, starmap_and_errors);
+    add_for_methods(tc, codes_of_the_caller);
     add_for_methods(tc, iterators);
     add_for_methods(tc, futures);
     add_for_methods(tc, buffers_are_filled);

@@ -35,9 +35,10 @@ static shoal_err find_function(worker *w, const shoal_block *block)
 static shoal_err run_member(const worker *w, const shoal_value *argument, shoal_value **out_result)
 {
     shoal_value *result = NULL;
-    shoal_err err = w->function(argument, &result);
+    uint64_t mark = sh_callback_mark();
+    shoal_err err = sh_callback_err(mark, w->function(argument, &result), NULL, "the task");
     if (err != SHOAL_OK) {
-        return shoal_last_error() == err ? err : sh_fail(err, "%s", "");
+        return err;
     }
     if (result != NULL && (result->owner == SH_OWNER_CONTAINER || result == argument)) {
         return sh_fail(SHOAL_EINVAL, "the task's result is its argument or a part of it: give a copy of it");

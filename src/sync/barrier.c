@@ -95,7 +95,7 @@ static shoal_err wait_for_end(sh_barrier_shm *barrier, uint64_t mine, int64_t ti
     wait.name = barrier->name;
     do {
         end = end_of_phase(sh_load_acquire(&barrier->word), mine);
-    } while (end == GATHERING && timeout != 0 && sh_wait_spin(&wait));
+    } while (end == GATHERING && timeout > SHOAL_NOW && sh_wait_spin(&wait));
     while (end == GATHERING) {
         uint32_t prepared = sh_gate_prepare(&barrier->gate);
         end = end_of_phase(sh_load_seq_cst(&barrier->word), mine);

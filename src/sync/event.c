@@ -46,7 +46,7 @@ shoal_err sh_event_wait(sh_event_shm *event, int64_t timeout)
     sh_wait wait;
     sh_wait_init(&wait, timeout, SH_SLICE_LONG); /* no particular peer is waited for */
     wait.name = event->name;
-    bool in_time = timeout != 0;
+    bool in_time = timeout > SHOAL_NOW;
     while (in_time && sh_wait_spin(&wait)) {
         if (sh_load_acquire(&event->word) != found) {
             return SHOAL_OK;

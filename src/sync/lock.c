@@ -54,7 +54,7 @@ static shoal_err lock_slow(sh_lock_shm *lock, int64_t timeout)
 {
     shoal_err err;
     sh_wait wait;
-    if (timeout == 0) {
+    if (timeout <= SHOAL_NOW) {
         return last_try(lock, timeout);
     }
     sh_wait_init(&wait, timeout, SH_SLICE_SHORT);

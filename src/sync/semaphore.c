@@ -43,7 +43,7 @@ shoal_err sh_semaphore_wait(sh_semaphore_shm *semaphore, int64_t timeout)
     sh_wait wait;
     sh_wait_init(&wait, timeout, SH_SLICE_LONG); /* no particular peer is waited for */
     wait.name = semaphore->name;
-    bool in_time = timeout != 0;
+    bool in_time = timeout > SHOAL_NOW;
     while (in_time && sh_wait_spin(&wait)) {
         if (take(semaphore)) {
             return SHOAL_OK;

@@ -6,7 +6,7 @@ lib = ctypes.CDLL(os.path.join(os.environ["SHOAL_BUILD_DIR"], "lib", "libshoal.s
 lib.shoal_err_name.restype = ctypes.c_char_p
 lib.shoal_last_error_text.restype = ctypes.c_char_p
 
-FOREVER = ctypes.c_int64(-1)
+FOREVER = ctypes.c_int64(2**63 - 1)
 NOW = ctypes.c_int64(0)
 
 

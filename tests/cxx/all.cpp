@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <string>
 
 static int wrong;
 
@@ -65,8 +66,8 @@ static void train()
     shoal_queue *answers = nullptr;
     MUST(shoal_queue_create(0, &answers) == SHOAL_OK);
     MUST(shoal_spawn(square, 1,
-                     shoal_map("answers", answers, "n", 7, "large", UINT64_MAX, "half", 0.5f, "yes", true, "model", model,
-                               "data", set)) == SHOAL_OK);
+                     shoal_map("answers", answers, "n", 7, "large", UINT64_MAX, "half", 0.5f, "yes", true, "model",
+                               model, "data", set)) == SHOAL_OK);
     shoal_value *got = nullptr;
     int64_t n = 0;
     MUST(shoal_queue_get(answers, SHOAL_FOREVER, &got) == SHOAL_OK);
@@ -75,6 +76,10 @@ static void train()
     shoal_value *kept = shoal_value_keep(shoal_list(1, 2.5, "three"));
     MUST(shoal_queue_put(answers, kept, SHOAL_NOW) == SHOAL_OK && shoal_value_count(kept) == 3);
     shoal_value_destroy(kept);
+    shoal_value *mixed = shoal_list(true, std::string("text"), std::string("long enough for the heap of a string"));
+    MUST(shoal_value_type(shoal_value_at(mixed, 0)) == SHOAL_BOOL);
+    MUST(shoal_value_as_string(shoal_value_at(mixed, 1)) == std::string("text"));
+    shoal_value_destroy(mixed);
     shoal_release(shoal_retain(answers));
     shoal_release(answers);
     shoal_optimizer_destroy(sgd);
