@@ -87,7 +87,7 @@ START_TEST(names_for_people)
         sh_target_label((sh_function)is_of_program, small, sizeof small);
         ck_assert_str_eq(small, "is_of_p");
     }
-    sh_target_label((sh_function)((uintptr_t)here + 1), label,
+    sh_target_label((sh_function)((uintptr_t)is_of_program + 1), label,
                     sizeof label); /* as in a stripped program: none begins here */
     ck_assert_msg(strncmp(label, "proc_target_test+0x", 19) == 0, "%s", label);
 }

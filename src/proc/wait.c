@@ -185,9 +185,12 @@ shoal_err shoal_wait(shoal_waitable *things, size_t count, int64_t timeout)
     if (look(things, count)) {
         return SHOAL_OK;
     }
+    if (timeout <= SHOAL_NOW) {
+        return sh_fail_waiting(timeout, "none of %zu things is ready", count);
+    }
     uint64_t name = only_processes && count == 1 ? sh_wait_name(SH_WAIT_PROCESS, (uint32_t)things[0].process->pid)
                                                  : sh_wait_name(SH_WAIT_ANY, count);
-    uint32_t entry = timeout > SHOAL_NOW ? sh_waits_begin(name, 0) : 0;
+    uint32_t entry = sh_waits_begin(name, 0);
     bool ready;
     if (only_processes) {
         struct pollfd *fds = calloc(count + 1, sizeof *fds);
