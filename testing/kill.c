@@ -8,6 +8,7 @@
 #include "os/futex.h"
 #include "shm/kind.h"
 #include "shm/slot.h"
+#include "shm/world.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -407,7 +408,7 @@ void kill_check(kill_stage *stage, int deaths, const char *what)
                  (unsigned long long)unknown, deaths);
     check_locks(stage, deaths, what);
     shoal_audit audit;
-    kill_require(shoal_world_audit(&audit) == SHOAL_OK, "%s: %s", what, shoal_last_error_text());
+    kill_require(sh_world_audit(false, &audit) == SHOAL_OK, "%s: %s", what, shoal_last_error_text());
     uint64_t recovered = sh_load_relaxed(&sh_the_world.header->recovered);
     kill_require(stage->in_order || recovered - stage->recovered >= (uint64_t)(deaths > 0), "%s: nobody was recovered",
                  what);

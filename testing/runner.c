@@ -1,5 +1,7 @@
 #include "testing/runner.h"
 
+#include "shm/world.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -56,7 +58,7 @@ int sh_count_children(void)
 void sh_assert_audit(const char *where)
 {
     shoal_audit audit;
-    shoal_err err = shoal_world_audit(&audit);
+    shoal_err err = sh_world_audit(false, &audit);
     ck_assert_msg(err == SHOAL_OK, "audit %s: %s", where, shoal_last_error_text());
 }
 

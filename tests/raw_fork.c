@@ -617,6 +617,25 @@ START_TEST(a_forked_child_leaves_its_parents_pool_alone)
 }
 END_TEST
 
+/* F7: nobody but us can recover a plain child that was killed; the audit does so before it looks. */
+START_TEST(the_audit_recovers_the_dead)
+{
+    shoal_queue *queue;
+    shoal_audit audit;
+    shoal_world_info info;
+    ck_assert_ok(shoal_queue_create(0, &queue));
+    pid_t pid = fork();
+    if (pid == 0) {
+        raise(SIGKILL);
+    }
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    ck_assert_ok(shoal_world_audit(&audit));
+    ck_assert_ok(shoal_world_info_get(&info));
+    ck_assert_uint_eq(info.recovered, 1);
+    shoal_release(queue);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("raw_fork");
@@ -630,6 +649,7 @@ static Suite *suite(void)
     tcase_add_test(tc, fork_beside_threads);
     tcase_add_test(tc, only_a_party_breaks_a_barrier);
     tcase_add_test(tc, a_pool_by_fork_breaks_no_barrier);
+    tcase_add_test(tc, the_audit_recovers_the_dead);
     tcase_add_loop_test(tc, a_forked_child_leaves_its_parents_pool_alone, 0, 2);
     add_for_methods(tc, a_raw_fork_between_two_starts_changes_nothing);
     suite_add_tcase(s, tc);

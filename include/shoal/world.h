@@ -81,14 +81,14 @@ typedef struct shoal_audit {
     uint64_t references; /* and the references found to them */
     uint64_t unheld;     /* live blocks whose references do not add up: leaked or freed too early */
     uint64_t lost;       /* free blocks that no allocation can find */
-    uint64_t dead_slots; /* processes that died and were not recovered */
+    uint64_t dead_slots; /* processes that died and cannot be recovered */
     uint64_t dead_locks; /* locks held by the dead */
     uint64_t unfinished; /* operations that nobody will finish */
     char first[192];     /* words for the first finding; empty when clean */
 } shoal_audit;
 
-/* Checks every invariant of docs/world.md. Call it while no other process of the world works in it (they may be
- * parked): changes under way look like damage. Returns SHOAL_OK when clean, SHOAL_ECORRUPT with the text of the
+/* Recovers the dead, as shoal_world_sweep does, and checks every invariant of docs/world.md. Call it while no other process of the world
+ * works in it (they may be parked): changes under way look like damage. Returns SHOAL_OK when clean, SHOAL_ECORRUPT with the text of the
  * first finding otherwise. */
 SHOAL_MUST_USE shoal_err shoal_world_audit(shoal_audit *out_audit);
 

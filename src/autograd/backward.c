@@ -472,5 +472,6 @@ shoal_err shoal_backward_with(shoal_tensor *t, shoal_tensor *grad, bool keep)
 
 shoal_err shoal_backward(shoal_tensor *t)
 {
+    SH_NEED(t);
     return shoal_backward_with(t, NULL, false);
 }

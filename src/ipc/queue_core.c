@@ -118,11 +118,18 @@ void sh_queue_keep_taken(shoal_block *q, const sh_taken *taken)
     }
 }
 
+static shoal_err fail_closed(const shoal_block *q)
+{
+    return sh_fail(SHOAL_ECLOSED, sh_load_relaxed(&sh_queue_shm_of(q)->of_pipe) != 0
+                                      ? "the other end of the pipe is closed"
+                                      : "the queue is closed");
+}
+
 /* Inside: goes on to ring n + 1 for puts or gets. SHOAL_ECLOSED when ring n was sealed. */
 static shoal_err next_ring(shoal_block *q, sh_a32 *mine, uint32_t n)
 {
     if (sh_queue_is_closed(q) && sh_load_acquire(&sh_queue_view_of(q)->rings[n].shm->next) == 0) {
-        return sh_fail(SHOAL_ECLOSED, "the queue is closed");
+        return fail_closed(q);
     }
     shoal_err err = sh_queue_open_ring(q, n + 1);
     if (err == SHOAL_OK) {
@@ -183,7 +190,7 @@ shoal_err sh_queue_put_once(sh_ctx *c, shoal_block *q, sh_entry_kind kind, uint6
         const sh_ring *ring = &v->rings[n];
         shoal_err err = SHOAL_OK;
         if (__builtin_expect(sh_queue_is_closed(q), 0)) {
-            return sh_fail(SHOAL_ECLOSED, "the queue is closed");
+            return fail_closed(q);
         }
         switch (sh_ring_put(c, ring, kind, word, cell, value, bound, q->id)) {
         case SH_RING_DONE: return SHOAL_OK;

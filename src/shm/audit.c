@@ -203,12 +203,15 @@ static void check_sum(audit *a, uint64_t id, const sh_found *f, uint64_t word)
     }
 }
 
-shoal_err shoal_world_audit(shoal_audit *out_audit)
+shoal_err sh_world_audit(bool recover, shoal_audit *out_audit)
 {
-    SH_NEED(out_audit);
     sh_ctx *c = sh_enter();
     if (c == NULL) {
         return shoal_last_error();
+    }
+    if (recover) {
+        sh_forks_tidy();
+        (void)sh_slots_sweep(true);
     }
     shoal_audit found = {0};
     audit a = {.out = &found};
@@ -230,6 +233,12 @@ shoal_err shoal_world_audit(shoal_audit *out_audit)
     free(a.spans);
     sh_leave();
     return err;
+}
+
+shoal_err shoal_world_audit(shoal_audit *out_audit)
+{
+    SH_NEED(out_audit);
+    return sh_world_audit(true, out_audit);
 }
 
 /* ---- what is there ---- */

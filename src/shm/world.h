@@ -121,6 +121,9 @@ void sh_world_fork_child(void);
  * this process is about to end. */
 extern int64_t sh_fork_adopt_limit; /* how long they are waited for; 5 s but in tests */
 void sh_forks_tidy(void);
+
+/* shoal_world_audit; without `recover` as the dead have left it, for tests. */
+shoal_err sh_world_audit(bool recover, shoal_audit *out_audit);
 void sh_forks_await(void);
 
 /* This process is that slot, which it has marked as its own. */
