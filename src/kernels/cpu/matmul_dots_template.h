@@ -4,7 +4,7 @@
 typedef struct NAME(dots_job) {
     const T *a, *b;
     int64_t a_row, b_col, k;
-    finish f;
+    const finish *f;
 } NAME(dots_job);
 #define dots_job NAME(dots_job)
 
@@ -77,7 +77,7 @@ static inline __attribute__((always_inline)) void NAME(dots)(const int mr, const
     if (p < d->k) {
         NAME(dots_step)(mr, nr, sum, a + p, d->a_row, b + p, d->b_col, d->k - p);
     }
-    const finish *f = &d->f;
+    const finish *f = d->f;
 #pragma GCC unroll 6
     for (int i = 0; i < mr; i++) {
         T *c = f->c + (i0 + i) * f->c_row;
@@ -123,15 +123,17 @@ static const NAME(dots_fn) NAME(dots_table)[8][6] = {
     [7] = {NAME(dots_1_8), NAME(dots_2_8), NAME(dots_3_8)},
 };
 
-static void NAME(by_dots)(const sh_matmul_args *g, const T *a, const T *b, finish f)
+static void NAME(by_dots)(const sh_matmul_args *g, const T *a, const T *b, const finish *f)
 {
     dots_job d = {.a = a, .b = b, .a_row = g->a_row, .b_col = g->b_col, .k = g->k, .f = f};
-    int64_t blocks = (g->m + DOT_ROWS - 1) / DOT_ROWS, wide = DOT_COLUMNS((g->m + blocks - 1) / blocks);
+    /* Blocks of rows as equal as can be; the first ones have one more. Divisions would cost as much as a short tile. */
+    int64_t blocks = (g->m + DOT_ROWS - 1) / DOT_ROWS, least = blocks == 1 ? g->m : g->m / blocks;
+    int64_t larger = g->m - blocks * least, wide = DOT_COLUMNS(least + (larger > 0));
     for (int64_t j = 0, columns; j < g->n; j += columns) {
         int64_t left = g->n - j;
         columns = left >= wide ? wide : left > 4 ? 4 : left;
         for (int64_t i = 0, block = 0; block < blocks; block++) {
-            int64_t rows = g->m / blocks + (block < g->m % blocks);
+            int64_t rows = least + (block < larger);
             NAME(dots_table)[columns - 1][rows - 1](&d, i, j);
             i += rows;
         }

@@ -392,16 +392,18 @@ static NAME(way) NAME(choose_way)(const sh_matmul_args *g)
 
 static shoal_err NAME(matmul)(sh_exec *exec, const sh_matmul_args *g)
 {
-    NAME(cut) cut = NAME(choose)(g);
     NAME(way) way = NAME(choose_way)(g);
-    T *scratch = NULL;
-    if (way != NAME(BY_DOTS)) {
-        int64_t columns = cut.pack_b ? cut.nc : PANEL;
-        int64_t elements = way == NAME(BY_TURNING) ? NAME(turned_scratch)(g) : (cut.mc + columns) * (cut.kc + 1);
-        scratch = sh_exec_scratch(exec, (size_t)elements * sizeof(T));
-        if (!scratch) {
-            return SHOAL_ENOMEM;
-        }
+    NAME(cut) cut = {0};
+    int64_t elements = 0;
+    if (way == NAME(BY_PANELS)) {
+        cut = NAME(choose)(g);
+        elements = (cut.mc + (cut.pack_b ? cut.nc : PANEL)) * (cut.kc + 1);
+    } else if (way == NAME(BY_TURNING)) {
+        elements = NAME(turned_scratch)(g);
+    }
+    T *scratch = elements ? sh_exec_scratch(exec, (size_t)elements * sizeof(T)) : NULL;
+    if (elements && !scratch) {
+        return SHOAL_ENOMEM;
     }
     for (int64_t z = 0; z < g->batch; z++) {
         const T *a = (const T *)g->a + z * g->a_batch, *b = (const T *)g->b + z * g->b_batch;
@@ -410,8 +412,8 @@ static shoal_err NAME(matmul)(sh_exec *exec, const sh_matmul_args *g)
         f.relu = g->relu;
         switch (way) {
         case NAME(BY_PANELS): NAME(by_panels)(g, &cut, scratch, a, b, f); break;
-        case NAME(BY_DOTS): NAME(by_dots)(g, a, b, f); break;
-        case NAME(BY_TURNING): NAME(by_turning)(g, scratch, a, b, f); break;
+        case NAME(BY_DOTS): NAME(by_dots)(g, a, b, &f); break;
+        case NAME(BY_TURNING): NAME(by_turning)(g, scratch, a, b, &f); break;
         }
     }
     return SHOAL_OK;

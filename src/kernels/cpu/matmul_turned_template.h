@@ -14,46 +14,47 @@
 #define TURNED_COLUMNS 48 /* of C at a time: a multiple of the rows of all tiles, and of BLOCK */
 
 typedef struct NAME(band) {
-    int64_t rows;  /* of A; the lanes beyond them are zeros */
-    int64_t lanes; /* a whole number of vectors; one if piece > 1 */
-    int64_t piece;
+    int rows;    /* of A; the lanes beyond them are zeros */
+    int vectors; /* of VL lanes */
+    int shift;   /* a piece has 1 << shift lanes */
 } NAME(band);
 #define band NAME(band)
+#define MOST_SHIFT (__builtin_ctz(MOST_PIECE / sizeof(T)))
 
-/* The next band of left rows, two or three vectors if it can be: then a piece of B that was loaded serves several multiplications. The largest
- * piece that allows it wastes the fewest lanes; if it still wastes a sixth, a band of fewer rows comes first. */
+/* The next band of left rows, two or three vectors if it can be: then a piece of B that was loaded serves several multiplications. The
+ * largest piece that allows it wastes the fewest lanes; if it still wastes a sixth, a band of fewer rows comes first. */
 static band NAME(next_band)(int64_t left)
 {
     if (left >= 2 * VL) {
-        int64_t vectors = left / VL < WIDTH ? left / VL : WIDTH;
-        return (band){vectors * VL, vectors * VL, 1};
+        int vectors = left / VL < WIDTH ? (int)(left / VL) : WIDTH;
+        return (band){vectors * VL, vectors, 0};
     }
-    int64_t piece = MOST_PIECE / (int64_t)sizeof(T);
-    while (left * piece > 3 * VL) {
-        piece /= 2;
+    int wanted = (int)left, shift = MOST_SHIFT;
+    while (wanted << shift > 3 * VL) {
+        shift--;
     }
-    int64_t vectors = (left * piece + VL - 1) / VL, rows = vectors * VL / piece;
-    if (left > 8 && (rows - left) * 6 >= rows) {
+    int vectors = ((wanted << shift) + VL - 1) / VL, rows = vectors * VL >> shift;
+    if (wanted > 8 && (rows - wanted) * 6 >= rows) {
         if (vectors > 2) {
             vectors--;
         } else {
-            piece *= 2;
+            shift++;
             vectors = 3;
         }
-        rows = vectors * VL / piece;
+        rows = vectors * VL >> shift;
     }
-    return (band){left < rows ? left : rows, vectors * VL, piece};
+    return (band){wanted < rows ? wanted : rows, vectors, shift};
 }
 
-/* The steps along k that a band takes. */
-static inline int64_t NAME(band_steps)(const band *d, int64_t k)
+/* The elements that a band takes, packed: [steps along k][lanes]. */
+static inline int64_t NAME(band_size)(band d, int64_t k)
 {
-    return (k + d->piece - 1) / d->piece;
+    return ((k + (1 << d.shift) - 1) >> d.shift) * d.vectors * VL;
 }
 
 /* ---- packing of A: [steps][lanes] ---- */
 
-/* Pieces of 8 bytes by squares; returns how many rows that was, and *out_k elements of each. */
+/* Pieces of 8 bytes by squares; returns how many rows that was. What is left of k is not packed. */
 static int64_t NAME(pack_squares)(T *to, int64_t lanes, const T *a, int64_t a_row, int64_t rows, int64_t k)
 {
     const int64_t piece = 8 / (int64_t)sizeof(T);
@@ -75,6 +76,9 @@ static inline __attribute__((always_inline)) void NAME(pack_pieces)(const int64_
                                                                     const T *a, int64_t a_row, int64_t first,
                                                                     int64_t rows, int64_t p, int64_t k)
 {
+    if (first >= rows) {
+        return;
+    }
     for (to += p / piece * lanes; p < k; p += piece, to += lanes) {
         for (int64_t i = first; i < rows; i++) {
             const T *from = a + i * a_row + p;
@@ -89,24 +93,24 @@ static inline __attribute__((always_inline)) void NAME(pack_pieces)(const int64_
     }
 }
 
-static void NAME(pack_band)(T *to, const band *d, const T *a, int64_t a_row, int64_t k)
+static void NAME(pack_band)(T *to, band d, const T *a, int64_t a_row, int64_t k)
 {
-    if (d->piece == 1) {
-        NAME(pack_b)(to, d->lanes, a, 1, a_row, k, d->rows);
+    int64_t lanes = d.vectors * VL, done = 0;
+    if (d.shift == 0) {
+        NAME(pack_b)(to, lanes, a, 1, a_row, k, d.rows);
         return;
     }
-    if (d->rows * d->piece < d->lanes) {
-        memset(to, 0, (size_t)(NAME(band_steps)(d, k) * d->lanes) * sizeof(T));
+    if (d.rows << d.shift < lanes) {
+        memset(to, 0, (size_t)NAME(band_size)(d, k) * sizeof(T));
     }
-    int64_t done = 0;
-    if (d->piece * sizeof(T) == 8) {
-        done = NAME(pack_squares)(to, d->lanes, a, a_row, d->rows, k);
-        NAME(pack_pieces)(2, to, d->lanes, a, a_row, 0, done, k / 8 * 8, k);
+    if (sizeof(T) << d.shift == 8) {
+        done = NAME(pack_squares)(to, lanes, a, a_row, d.rows, k);
+        NAME(pack_pieces)(2, to, lanes, a, a_row, 0, done, k / 8 * 8, k);
     }
-    switch (d->piece) {
-    case 2: NAME(pack_pieces)(2, to, d->lanes, a, a_row, done, d->rows, 0, k); break;
-    case 4: NAME(pack_pieces)(4, to, d->lanes, a, a_row, done, d->rows, 0, k); break;
-    default: NAME(pack_pieces)(8, to, d->lanes, a, a_row, done, d->rows, 0, k); break;
+    switch (d.shift) {
+    case 1: NAME(pack_pieces)(2, to, lanes, a, a_row, done, d.rows, 0, k); break;
+    case 2: NAME(pack_pieces)(4, to, lanes, a, a_row, done, d.rows, 0, k); break;
+    default: NAME(pack_pieces)(8, to, lanes, a, a_row, done, d.rows, 0, k); break;
     }
 }
 
@@ -232,25 +236,24 @@ static const NAME(pieces_fn) NAME(pieces_table)[][4][4] = {
 };
 
 /* n columns of B from b on, times a band of A: rows of Cᵀ. */
-static void NAME(turned_tiles)(const band *d, int64_t k, const T *b, int64_t b_col, int64_t n, const T *a, T *to,
-                               bool add)
+static void NAME(turned_tiles)(band d, int64_t k, const T *b, int64_t b_col, int64_t n, const T *a, T *to, bool add)
 {
-    int64_t vectors = d->lanes / VL, bytes = d->piece * (int64_t)sizeof(T);
-    if (d->piece > 1) {
-        const NAME(pieces_fn) *tiles = NAME(pieces_table)[bytes / 16][vectors - 1];
+    int64_t lanes = d.vectors * VL;
+    if (d.shift > 0) {
+        const NAME(pieces_fn) *tiles = NAME(pieces_table)[(sizeof(T) << d.shift) / 16][d.vectors - 1];
         for (int64_t j = 0, columns; j < n; j += columns) {
-            int64_t left = n - j, most = PIECES_MOST(vectors);
+            int64_t left = n - j, most = PIECES_MOST(d.vectors);
             columns = left >= most ? most : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-            tiles[columns == most ? 3 : columns / 2](k, b + j * b_col, b_col, a, to + j * d->lanes, add);
+            tiles[columns == most ? 3 : columns / 2](k, b + j * b_col, b_col, a, to + j * lanes, add);
         }
         return;
     }
-    int64_t most = vectors == WIDTH ? ROWS_WIDE : 8;
-    rows_of_b rows = {.at = a, .last = a + (k - 1) * d->lanes, .step = d->lanes};
+    int64_t most = d.vectors == WIDTH ? ROWS_WIDE : 8;
+    rows_of_b rows = {.at = a, .last = a + (k - 1) * lanes, .step = lanes};
     for (int64_t j = 0; j < n; j += most) {
         int64_t columns = n - j < most ? n - j : most;
-        finish f = {.c = to + j * d->lanes, .c_row = d->lanes, .alpha = 1, .accumulate = add, .n = d->lanes};
-        NAME(tiles)[vectors - 1][columns - 1](k, b + j * b_col, b_col, 1, &rows, &f);
+        finish f = {.c = to + j * lanes, .c_row = lanes, .alpha = 1, .accumulate = add, .n = lanes};
+        NAME(tiles)[d.vectors - 1][columns - 1](k, b + j * b_col, b_col, 1, &rows, &f);
     }
 }
 
@@ -308,16 +311,19 @@ static __attribute__((noinline)) void NAME(finish_edge)(const finish *f, T *c, c
     }
 }
 
-/* The rows of a band of this piece, n columns of C from f->c on. */
-static inline __attribute__((always_inline)) void NAME(turn_pieces)(const int piece, const finish *f, const band *d,
-                                                                    const T *sums, int64_t n)
+/* The rows of a band of this piece, from row on; n columns of C, from column on. finish is not copied: a load of what was stored in smaller
+ * parts just before waits for them. */
+static inline __attribute__((always_inline)) void NAME(turn_pieces)(const int piece, const finish *f, band d,
+                                                                    const T *sums, int64_t row, int64_t column,
+                                                                    int64_t n)
 {
     const int block = NAME(BLOCK), most = block / piece;
+    const int64_t lanes = d.vectors * VL;
     for (int64_t j = 0; j < n; j += block) {
-        const T *bias = f->bias ? f->bias + j : NULL;
-        for (int64_t i = 0; i < d->rows; i += most) {
+        const T *bias = f->bias ? f->bias + column + j : NULL;
+        for (int64_t i = 0; i < d.rows; i += most) {
             NAME(square) x[NAME(BLOCK)];
-            NAME(turn)(x, sums + j * d->lanes + i * piece, d->lanes);
+            NAME(turn)(x, sums + j * lanes + i * piece, lanes);
 #pragma GCC unroll 3
             for (int half = block / 2; half >= most; half /= 2) {
 #pragma GCC unroll 4
@@ -325,30 +331,30 @@ static inline __attribute__((always_inline)) void NAME(turn_pieces)(const int pi
                     x[r] = x[2 * r] + x[2 * r + 1];
                 }
             }
-            T *c = f->c + i * f->c_row + j;
-            if (n - j >= block && d->rows - i >= most) {
+            T *c = f->c + (row + i) * f->c_row + column + j;
+            if (n - j >= block && d.rows - i >= most) {
                 NAME(finish_square)(f, c, bias, most, x);
-            } else {
-                T rows[NAME(BLOCK)][NAME(BLOCK)];
-#pragma GCC unroll 8
-                for (int r = 0; r < most; r++) {
-                    memcpy(rows[r], &x[r], sizeof rows[r]);
-                }
-                NAME(finish_edge)
-                (f, c, bias, d->rows - i < most ? d->rows - i : most, n - j < block ? n - j : block, rows);
+                continue;
             }
+            T rows[NAME(BLOCK)][NAME(BLOCK)];
+#pragma GCC unroll 8
+            for (int r = 0; r < most; r++) {
+                memcpy(rows[r], &x[r], sizeof rows[r]);
+            }
+            int64_t height = d.rows - i < most ? d.rows - i : most, width = n - j < block ? n - j : block;
+            NAME(finish_edge)(f, c, bias, height, width, rows);
         }
     }
 }
 
-static void NAME(turn_back)(const finish *f, const band *d, const T *sums, int64_t n)
+static void NAME(turn_back)(const finish *f, band d, const T *sums, int64_t row, int64_t column, int64_t n)
 {
-    switch (d->piece) {
-    case 1: NAME(turn_pieces)(1, f, d, sums, n); break;
-    case 2: NAME(turn_pieces)(2, f, d, sums, n); break;
-    case 4: NAME(turn_pieces)(4, f, d, sums, n); break;
+    switch (d.shift) {
+    case 0: NAME(turn_pieces)(1, f, d, sums, row, column, n); break;
+    case 1: NAME(turn_pieces)(2, f, d, sums, row, column, n); break;
+    case 2: NAME(turn_pieces)(4, f, d, sums, row, column, n); break;
 #if MOST_PIECE >= 32
-    case 8: NAME(turn_pieces)(NAME(BLOCK), f, d, sums, n); break;
+    case 3: NAME(turn_pieces)(NAME(BLOCK), f, d, sums, row, column, n); break;
 #endif
     }
 }
@@ -358,49 +364,50 @@ static void NAME(turn_back)(const finish *f, const band *d, const T *sums, int64
 /* Elements of scratch: all of A, packed, and TURNED_COLUMNS rows of Cᵀ. */
 static int64_t NAME(turned_scratch)(const sh_matmul_args *g)
 {
-    int64_t packed = 0, sums = 0;
+    int64_t elements = 0;
     for (int64_t i = 0; i < g->m;) {
         band d = NAME(next_band)(g->m - i);
-        packed += NAME(band_steps)(&d, g->k) * d.lanes;
-        sums += TURNED_COLUMNS * d.lanes;
+        elements += NAME(band_size)(d, g->k) + TURNED_COLUMNS * d.vectors * VL;
         i += d.rows;
     }
-    return packed + sums;
+    return elements;
 }
 
-static void NAME(by_turning)(const sh_matmul_args *g, T *scratch, const T *a, const T *b, finish f)
+/* Columns j to j + n - 1 of B times all bands of A, k elements from p on: rows of Cᵀ in sums. */
+static void NAME(turned_bands)(const sh_matmul_args *g, const T *packed, const T *b, int64_t n, int64_t p, int64_t k,
+                               T *sums)
 {
-    int64_t parts = g->k > 512 ? (g->k + 383) / 384 : 1, most = ((g->k + parts - 1) / parts + 7) / 8 * 8;
-    T *packed = scratch;
     for (int64_t i = 0; i < g->m;) {
         band d = NAME(next_band)(g->m - i);
-        NAME(pack_band)(packed, &d, a + i * g->a_row, g->a_row, g->k);
-        packed += NAME(band_steps)(&d, g->k) * d.lanes;
+        int64_t lanes = d.vectors * VL;
+        NAME(turned_tiles)(d, k, b + p, g->b_col, n, packed + (p >> d.shift) * lanes, sums, p > 0);
+        packed += NAME(band_size)(d, g->k);
+        sums += TURNED_COLUMNS * lanes;
+        i += d.rows;
+    }
+}
+
+static void NAME(by_turning)(const sh_matmul_args *g, T *scratch, const T *a, const T *b, const finish *f)
+{
+    /* k in parts that stay in the first cache, each a whole number of pieces. */
+    int64_t parts = g->k > 512 ? (g->k + 383) / 384 : 1, most = parts == 1 ? g->k : (g->k / parts + 8) / 8 * 8;
+    T *sums = scratch;
+    for (int64_t i = 0; i < g->m;) {
+        band d = NAME(next_band)(g->m - i);
+        NAME(pack_band)(sums, d, a + i * g->a_row, g->a_row, g->k);
+        sums += NAME(band_size)(d, g->k);
         i += d.rows;
     }
     for (int64_t j = 0; j < g->n; j += TURNED_COLUMNS) {
         int64_t n = g->n - j < TURNED_COLUMNS ? g->n - j : TURNED_COLUMNS;
         for (int64_t p = 0; p < g->k; p += most) {
-            int64_t k = g->k - p < most ? g->k - p : most;
-            const T *from = scratch;
-            T *sums = packed;
-            for (int64_t i = 0; i < g->m;) {
-                band d = NAME(next_band)(g->m - i);
-                NAME(turned_tiles)(&d, k, b + j * g->b_col + p, g->b_col, n, from + p / d.piece * d.lanes, sums, p > 0);
-                from += NAME(band_steps)(&d, g->k) * d.lanes;
-                sums += TURNED_COLUMNS * d.lanes;
-                i += d.rows;
-            }
+            NAME(turned_bands)(g, scratch, b + j * g->b_col, n, p, g->k - p < most ? g->k - p : most, sums);
         }
-        const T *sums = packed;
-        finish here = f;
-        here.c += j;
-        here.bias = f.bias ? f.bias + j : NULL;
+        const T *from = sums;
         for (int64_t i = 0; i < g->m;) {
             band d = NAME(next_band)(g->m - i);
-            NAME(turn_back)(&here, &d, sums, n);
-            here.c += d.rows * f.c_row;
-            sums += TURNED_COLUMNS * d.lanes;
+            NAME(turn_back)(f, d, from, i, j, n);
+            from += TURNED_COLUMNS * d.vectors * VL;
             i += d.rows;
         }
     }
@@ -408,6 +415,7 @@ static void NAME(by_turning)(const sh_matmul_args *g, T *scratch, const T *a, co
 
 #undef TURNED_COLUMNS
 #undef band
+#undef MOST_SHIFT
 #undef PIECES
 #undef PIECES_OF
 #undef ROW_OF_PIECES
