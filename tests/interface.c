@@ -62,11 +62,13 @@ START_TEST(u10_a_failed_call_consumes_its_value)
         case 3: ck_assert_err(shoal_spawn(nothing, -1, v), SHOAL_EINVAL); break;
         case 4: ck_assert_err(shoal_return(v), SHOAL_ESTATE); break;
         case 5:
-            ck_assert_int_ne(call % 2 == 0 ? shoal_pool_apply_async(pool, give_back, v, &future)
-                                           : shoal_pool_imap(pool, give_back, v, true, &iterator),
-                             SHOAL_OK);
+            ck_assert_err(call % 2 == 0 ? shoal_pool_apply_async(pool, give_back, v, &future)
+                                        : shoal_pool_imap(pool, give_back, v, true, &iterator),
+                          SHOAL_ECLOSED);
             break;
-        default: ck_assert_int_ne(shoal_pool_map(pool, give_back, v, 0, &got), SHOAL_OK); break;
+        default:
+            ck_assert_err(shoal_pool_map(pool, give_back, v, 0, &got), call % 2 == 0 ? SHOAL_ETYPE : SHOAL_ECLOSED);
+            break;
         }
         ck_assert_msg(blocks_live() == before, "call %d leaks its value", call / 2);
     }

@@ -41,7 +41,7 @@ bool shoal_grad_enabled(void);
 
 /* Called by backward with the gradient of t when it is complete and before it is used or stored; returns the gradient to
  * go on with (the same, or another of the same shape), NULL to fail. At most 8 a tensor (SHOAL_ELIMIT), in the order they
- * were added. out_id, if not NULL, is for removal. */
+ * were added. out_id, if not NULL, is for removal; context may be NULL. */
 typedef shoal_tensor *(*shoal_grad_hook)(shoal_tensor *grad, void *context);
 SHOAL_MUST_USE shoal_err shoal_tensor_add_hook(shoal_tensor *t, shoal_grad_hook hook, void *context, int *out_id);
 void shoal_tensor_remove_hook(shoal_tensor *t, int id);

@@ -47,7 +47,7 @@ typedef struct shoal_dataset_type {
     shoal_err (*open)(const shoal_value *packed, void **out_state); /* may be NULL */
 } shoal_dataset_type;
 
-/* Takes state over when it succeeds. The caller owns the set; loaders and subsets of it retain it. Errors: SHOAL_EINVAL,
+/* Takes state, which may be NULL, over when it succeeds. The caller owns the set; loaders and subsets of it retain it. Errors: SHOAL_EINVAL,
  * SHOAL_ENOMEM. */
 shoal_dataset *shoal_dataset_create(const shoal_dataset_type *type, void *state);
 shoal_dataset *shoal_dataset_retain(shoal_dataset *set);
@@ -92,7 +92,7 @@ const char *shoal_data_origin(const char *name);
 /* How its samples are normalised: x = (pixel / 255 - mean) / deviation. SHOAL_ENOENT for an unknown name. */
 SHOAL_MUST_USE shoal_err shoal_data_scale(const char *name, double *out_mean, double *out_deviation);
 
-/* Checks sizes and CRC32 of the unpacked files in a folder (NULL: where it lies). Copies them from one folder to another, which
+/* Checks sizes and CRC32 of the unpacked files in a folder (NULL: where it lies). Copies them from one folder (NULL: the same) to another, which
  * is made, after checking them. Errors: SHOAL_ENOENT, SHOAL_EPERM, SHOAL_EOS; SHOAL_ECORRUPT names the file. */
 SHOAL_MUST_USE shoal_err shoal_data_verify(const char *name, const char *folder);
 SHOAL_MUST_USE shoal_err shoal_data_copy(const char *name, const char *from, const char *to);
@@ -128,7 +128,7 @@ typedef struct shoal_loader_options {
     shoal_start start; /* of the workers */
 } shoal_loader_options;
 
-/* The caller owns the loader; it retains the set. With workers, set must be one that can travel (shoal_value_dataset): MNIST, a
+/* The caller owns the loader; it retains the set. options may be NULL. With workers, set must be one that can travel (shoal_value_dataset): MNIST, a
  * tensor data set, a subset or split of these. One thread at a time uses a loader. NULL: SHOAL_EINVAL, SHOAL_ENOMEM, and what
  * shoal_process_start gives. */
 shoal_loader *shoal_loader_create_with(shoal_dataset *set, const shoal_loader_options *options);

@@ -122,10 +122,11 @@ void shoal_module_zero_grad(shoal_module *module);
  * nothing is copied then. */
 SHOAL_MUST_USE shoal_err shoal_module_copy(shoal_module *to, const shoal_module *from);
 
-/* As text: kinds, settings and children, like PyTorch's. Returns the length of the whole text. */
+/* As text: kinds, settings and children, like PyTorch's. Returns the length of the whole text; buffer may be NULL, to ask for
+ * it. */
 size_t shoal_module_format(const shoal_module *module, char *buffer, size_t capacity);
 
-/* The kinds. A stride of 0 is the default: 1, or a pool's size. Errors: SHOAL_EINVAL for numbers out of range, named. */
+/* The kinds. A stride of 0 is the default: 1, or a pool's size; options may be NULL. Errors: SHOAL_EINVAL for numbers out of range, named. */
 shoal_module *shoal_linear_create(int64_t in, int64_t out, bool bias);
 shoal_module *shoal_conv2d_create(int64_t in, int64_t out, int64_t size, int64_t stride, int64_t padding);
 shoal_module *shoal_conv2d_create_with(int64_t in, int64_t out, const int64_t size[2],

@@ -116,7 +116,7 @@ shoal_tensor *shoal_embedding(shoal_tensor *weight, shoal_tensor *index);
 shoal_tensor *shoal_one_hot(shoal_tensor *index, int64_t classes);
 
 /* Convolution and pooling over [N, C, H, W]. Zero means the default: stride 1 (a pool's: its size), dilation 1,
- * groups 1. */
+ * groups 1. b and a convolution's options may be NULL; a pool's may not, because it needs a size. */
 typedef struct shoal_conv2d_options {
     int64_t stride[2];
     int64_t padding[2];
@@ -142,7 +142,7 @@ shoal_tensor *shoal_conv2d_pool_relu(shoal_tensor *x, shoal_tensor *w, shoal_ten
 shoal_tensor *shoal_softmax(shoal_tensor *a, int dim);
 shoal_tensor *shoal_log_softmax(shoal_tensor *a, int dim);
 
-/* Losses. Targets are i64 classes [N] for nll_loss (x: log-probabilities [N, C]) and cross_entropy (x: logits); tensors of
+/* Losses. weight, of the classes, may be NULL. Targets are i64 classes [N] for nll_loss (x: log-probabilities [N, C]) and cross_entropy (x: logits); tensors of
  * x's shape for the others. The first two skip targets of -100. */
 typedef enum shoal_reduction {
     SHOAL_MEAN,

@@ -32,6 +32,7 @@ typedef struct shoal_pool_options {
     int retries;            /* how often a task whose worker was killed is run again; 0 means once, -1 never */
 } shoal_pool_options;
 
+/* Makes a pool, which is the caller's. options may be NULL. Errors: SHOAL_EINVAL, and as shoal_process_start. */
 SHOAL_MUST_USE shoal_err shoal_pool_create(const shoal_pool_options *options, shoal_pool **out_pool);
 
 /* Runs one task and waits. arg is consumed. */

@@ -25,9 +25,9 @@ SHOAL_MUST_USE shoal_err shoal_lock_unlock(shoal_lock *lock);
 
 /* RLock: the thread that holds it may lock it again, and unlocks as often. unlock: SHOAL_EPERM when another holds it
  * or nobody. */
-SHOAL_MUST_USE shoal_err shoal_rlock_create(shoal_rlock **out_lock);
-SHOAL_MUST_USE shoal_err shoal_rlock_lock(shoal_rlock *lock, int64_t timeout);
-SHOAL_MUST_USE shoal_err shoal_rlock_unlock(shoal_rlock *lock);
+SHOAL_MUST_USE shoal_err shoal_rlock_create(shoal_rlock **out_rlock);
+SHOAL_MUST_USE shoal_err shoal_rlock_lock(shoal_rlock *rlock, int64_t timeout);
+SHOAL_MUST_USE shoal_err shoal_rlock_unlock(shoal_rlock *rlock);
 
 /* Semaphore; with bound > 0 a BoundedSemaphore: post beyond it is SHOAL_ESTATE. What a killed process had taken
  * stays taken, as with every semaphore: nobody is its owner. */

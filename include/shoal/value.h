@@ -124,7 +124,7 @@ shoal_value *shoal_value_copy(const shoal_value *value);
  * are: a NaN equals itself, 0.0 and -0.0 differ. The order of a map's keys does not count. */
 bool shoal_value_equal(const shoal_value *a, const shoal_value *b);
 
-/* Readers. They borrow: what they return belongs to the value.
+/* Readers. They borrow: what they return belongs to the value. out_size and out_tag may be NULL.
  *
  * Numbers come by the output, which a failure leaves alone: SHOAL_ETYPE names both types when the value is of another one, and
  * the number when it does not fit; SHOAL_EINVAL for NULL. Int, uint and float read as each other when it is the same number.
@@ -184,7 +184,7 @@ const char *shoal_value_key_at(const shoal_value *map, size_t i);
 const shoal_value *shoal_value_find(const shoal_value *map, const char *key);
 
 /* Writes the value as text for people, like {"rank": 0, "data": <block 81>}: at most capacity bytes with the
- * closing NUL, cut between characters. Returns the length that the whole text has without the NUL. */
+ * closing NUL, cut between characters. Returns the length that the whole text has without the NUL; buffer may be NULL, to ask for it. */
 size_t shoal_value_format(const shoal_value *value, char *buffer, size_t capacity);
 
 #ifdef __cplusplus

@@ -40,7 +40,7 @@ typedef struct shoal_world_options {
     uint64_t reserve;    /* bytes of address space; 0: as much as can be had, up to 16 TiB */
 } shoal_world_options;
 
-/* Makes a world and attaches this process. Errors: SHOAL_ESTATE when it is in one already, SHOAL_EINVAL,
+/* Makes a world and attaches this process. options may be NULL. Errors: SHOAL_ESTATE when it is in one already, SHOAL_EINVAL,
  * SHOAL_ENOMEM, SHOAL_EOS. */
 SHOAL_MUST_USE shoal_err shoal_world_create(const shoal_world_options *options);
 
@@ -92,7 +92,8 @@ typedef struct shoal_audit {
  * first finding otherwise. */
 SHOAL_MUST_USE shoal_err shoal_world_audit(shoal_audit *out_audit);
 
-/* What `shoal ps` shows, for each world of this user that can be seen: called once a process; return false to stop. */
+/* What `shoal ps` shows, for each world of this user that can be seen: called once a process; return false to stop. context is
+ * given to each and may be NULL. */
 typedef struct shoal_ps_entry {
     const char *world;
     uint64_t world_used, world_limit, world_recovered;

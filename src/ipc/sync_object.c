@@ -55,31 +55,31 @@ shoal_err shoal_lock_unlock(shoal_lock *lock)
     return err == SHOAL_OK ? sh_lock_unlock(data_of(lock)) : err;
 }
 
-shoal_err shoal_rlock_create(shoal_rlock **out_lock)
+shoal_err shoal_rlock_create(shoal_rlock **out_rlock)
 {
-    if (out_lock == NULL) {
-        return sh_null_error("shoal_rlock_create", "out_lock");
+    if (out_rlock == NULL) {
+        return sh_null_error("shoal_rlock_create", "out_rlock");
     }
     shoal_block *b;
     shoal_err err = make(SH_KIND_RLOCK, &b);
     if (err == SHOAL_OK) {
         sh_rlock_format(data_of(b));
         ((sh_rlock_shm *)data_of(b))->lock.name = sh_wait_name(SH_WAIT_RLOCK, b->id);
-        *out_lock = (shoal_rlock *)b;
+        *out_rlock = (shoal_rlock *)b;
     }
     return err;
 }
 
-shoal_err shoal_rlock_lock(shoal_rlock *lock, int64_t timeout)
+shoal_err shoal_rlock_lock(shoal_rlock *rlock, int64_t timeout)
 {
-    shoal_err err = sh_block_require((shoal_block *)lock, SH_KIND_RLOCK, "shoal_rlock_lock");
-    return err == SHOAL_OK ? sh_rlock_lock(data_of(lock), timeout) : err;
+    shoal_err err = sh_block_require((shoal_block *)rlock, SH_KIND_RLOCK, "shoal_rlock_lock");
+    return err == SHOAL_OK ? sh_rlock_lock(data_of(rlock), timeout) : err;
 }
 
-shoal_err shoal_rlock_unlock(shoal_rlock *lock)
+shoal_err shoal_rlock_unlock(shoal_rlock *rlock)
 {
-    shoal_err err = sh_block_require((shoal_block *)lock, SH_KIND_RLOCK, "shoal_rlock_unlock");
-    return err == SHOAL_OK ? sh_rlock_unlock(data_of(lock)) : err;
+    shoal_err err = sh_block_require((shoal_block *)rlock, SH_KIND_RLOCK, "shoal_rlock_unlock");
+    return err == SHOAL_OK ? sh_rlock_unlock(data_of(rlock)) : err;
 }
 
 shoal_err shoal_semaphore_create(uint32_t value, uint32_t bound, shoal_semaphore **out_semaphore)

@@ -192,18 +192,12 @@ shoal_value *sh_value_object(shoal_block *block)
 }
 
 /* A handle from outside: NULL is what a failed call left. */
-static shoal_value *object_value(void *object, sh_kind kind, const char *call)
-{
-    if (object == NULL) {
-        return sh_null_in(call, "the object");
-    }
-    return sh_block_require(object, kind, call) == SHOAL_OK ? sh_value_object(object) : NULL;
-}
-
 #define OBJECT_VALUE(type, kind)                                                                                       \
     shoal_value *shoal_value_##type(shoal_##type *type)                                                                \
     {                                                                                                                  \
-        return object_value(type, kind, "shoal_value_" #type);                                                         \
+        SH_NEED_OR_NULL(type);                                                                                         \
+        shoal_block *object = (shoal_block *)type;                                                                     \
+        return sh_block_require(object, kind, __func__) == SHOAL_OK ? sh_value_object(object) : NULL;                  \
     }
 
 OBJECT_VALUE(block, SH_KIND_DATA)

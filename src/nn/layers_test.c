@@ -177,6 +177,7 @@ START_TEST(numbers_out_of_range_are_named)
     ck_assert_ptr_null(shoal_conv2d_create(1, 3, 3, 1, -1));
     ck_failed(SHOAL_EINVAL, "Conv2d: padding is -1");
     ck_assert_ptr_null(shoal_model_create(NULL));
+    ck_failed(SHOAL_EINVAL, "shoal_model_create: name is NULL");
 }
 END_TEST
 

@@ -34,8 +34,9 @@ START_TEST(ranks_and_results)
     }
     ck_assert_ok(shoal_spawn_with(square, 0, shoal_value_int(3), &options, NULL));
     ck_assert_err(shoal_spawn_with(square, -1, shoal_value_int(3), &options, NULL), SHOAL_EINVAL);
+    ck_assert_err(shoal_fail(SHOAL_OK, "%s", ""), SHOAL_OK);
     ck_assert_err(shoal_spawn_with(NULL, 2, shoal_value_int(3), &options, NULL), SHOAL_EINVAL);
-    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "target is NULL"));
+    ck_assert_str_eq(shoal_last_error_text(), "shoal_spawn_with: target is NULL");
     ck_assert_ok(shoal_spawn(square, 2, shoal_value_int(0)));
 }
 END_TEST

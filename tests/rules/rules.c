@@ -225,6 +225,21 @@ static void clear_error(void)
     (void)shoal_fail(SHOAL_OK, "%s", "");
 }
 
+/* "shoal_item: t is NULL", "shoal_pipe_poll: the end of the pipe is NULL"; of ops also "shoal_add: the first tensor is NULL". */
+static bool names_argument(const char *text, const rules_row *row, const char *argument)
+{
+    size_t n = strlen(row->name), m = strlen(argument);
+    const char *end = strstr(text, " is NULL");
+    if (strncmp(text, row->name, n) != 0 || strncmp(text + n, ": ", 2) != 0 || end == NULL) {
+        return false;
+    }
+    bool named = row->expression && strncmp(end - 7, " tensor", 7) == 0;
+    for (const char *at = text + n + 2; at + m <= end && !named; at++) {
+        named = at[-1] == ' ' && strncmp(at, argument, m) == 0 && at[m] == ' ';
+    }
+    return named;
+}
+
 /* NULL for one pointer: SHOAL_EINVAL with the call's name and the earlier failure; or NULL, with the first error kept; or nothing. */
 static void check_null(const rules_row *row, const rules_result *r, const char *argument, bool earlier)
 {
@@ -237,10 +252,8 @@ static void check_null(const rules_row *row, const rules_result *r, const char *
             fault(row, argument, "NULL gave %s", shoal_err_name(r->err));
         } else if (!out_is_clean()) {
             fault(row, argument, "wrote its output and failed");
-        } else if (shoal_last_error() != SHOAL_EINVAL || strstr(text, argument) == NULL) {
-            fault(row, argument, "the text does not name the argument: '%s'", text);
-        } else if (strstr(text, row->name) == NULL) {
-            fault(row, argument, "the text does not name the call: '%s'", text);
+        } else if (shoal_last_error() != SHOAL_EINVAL || !names_argument(text, row, argument)) {
+            fault(row, argument, "the text does not name the call and the argument: '%s'", text);
         } else if (earlier && strstr(text, first) == NULL) {
             fault(row, argument, "the text does not end with the earlier failure: '%s'", text);
         }
@@ -252,9 +265,7 @@ static void check_null(const rules_row *row, const rules_result *r, const char *
             fault(row, argument, "wrote over the first error: '%s'", text);
         } else if (!earlier && row->expression && shoal_last_error() != SHOAL_EINVAL) {
             fault(row, argument, "no error was recorded, but %s", shoal_err_name(shoal_last_error()));
-        } else if (!earlier && row->expression &&
-                   (strstr(text, row->name) == NULL ||
-                    (strstr(text, argument) == NULL && strstr(text, " tensor is NULL") == NULL))) {
+        } else if (!earlier && row->expression && !names_argument(text, row, argument)) {
             fault(row, argument, "the text does not name the call and the argument: '%s'", text);
         }
         break;

@@ -102,7 +102,7 @@ ARGUMENTS = {
     'shoal_layer_norm': {'weight': 'vector2', 'bias': 'vector2'},
     'shoal_linear': {'b': 'vector2'}, 'shoal_linear_relu': {'b': 'vector2'},
     'shoal_list_add': {'list': 'value_list'},
-    'shoal_lock_unlock': {'lock': 'lock_locked'}, 'shoal_rlock_unlock': {'lock': 'rlock_locked'},
+    'shoal_lock_unlock': {'lock': 'lock_locked'}, 'shoal_rlock_unlock': {'rlock': 'rlock_locked'},
     'shoal_logical_and': {'a': 'mask', 'b': 'mask'}, 'shoal_logical_or': {'a': 'mask', 'b': 'mask'},
     'shoal_logical_not': {'a': 'mask'},
     'shoal_lstm_cell': {'x': 'row12', 'h': 'row12', 'c': 'row12', 'w_ih': 'gates', 'w_hh': 'gates', 'b_ih': 'vector8', 'b_hh': 'vector8'},
