@@ -36,8 +36,7 @@ static shoal_err prepare(const sh_op *op, sh_call *call)
         if (!call->device) {
             call->device = t->storage->device;
         } else if (t->storage->device != call->device) {
-            return sh_fail(SHOAL_EINVAL, "%s: tensors on %s and on %s", op->name, call->device->name,
-                           t->storage->device->name);
+            return sh_device_mixed(op->name, call->device, t->storage->device);
         }
         call->need[i] = t->requires_grad && no_grad == 0 && op->backward;
         call->record |= call->need[i];

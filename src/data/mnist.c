@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "kernels/kernels.h"
+#include "tensor/tensor.h"
 
 #include <shoal/share.h>
 
@@ -71,6 +72,9 @@ static normaliser choose_normaliser(void)
 static shoal_err images_fetch(void *state, const int64_t *numbers, int64_t count, shoal_tensor *x, shoal_tensor *y)
 {
     const images *m = state;
+    if (sh_tensor_check(m->pixels) != SHOAL_OK || sh_tensor_check(m->labels) != SHOAL_OK) {
+        return shoal_last_error();
+    }
     const uint8_t *pixels = shoal_tensor_data(m->pixels), *labels = shoal_tensor_data(m->labels);
     normaliser normalise = choose_normaliser();
     float *out = shoal_tensor_data(x);
@@ -92,6 +96,9 @@ static shoal_err images_labels(void *state, int64_t *out)
 {
     const images *m = state;
     const uint8_t *labels = shoal_tensor_data(m->labels);
+    if (sh_tensor_check(m->labels) != SHOAL_OK) {
+        return shoal_last_error();
+    }
     for (int64_t i = 0; i < shoal_tensor_count(m->labels); i++) {
         out[i] = labels[i];
     }

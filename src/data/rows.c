@@ -2,6 +2,7 @@
 #include "data/dataset.h"
 
 #include "base/error.h"
+#include "tensor/tensor.h"
 
 #include <shoal/ops.h>
 #include <shoal/share.h>
@@ -26,6 +27,9 @@ static void gather(shoal_tensor *to, const shoal_tensor *from, size_t bytes, con
 static shoal_err rows_fetch(void *state, const int64_t *numbers, int64_t count, shoal_tensor *x, shoal_tensor *y)
 {
     const rows *r = state;
+    if (sh_tensor_check(r->x) != SHOAL_OK || sh_tensor_check(r->y) != SHOAL_OK) {
+        return shoal_last_error();
+    }
     gather(x, r->x, r->x_bytes, numbers, count);
     gather(y, r->y, r->y_bytes, numbers, count);
     return SHOAL_OK;

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "device/device.h"
 #include "kernels/random.h"
+#include "tensor/tensor.h"
 
 #include <shoal/share.h>
 
@@ -26,7 +27,7 @@ static shoal_err subset_fetch(void *state, const int64_t *numbers, int64_t count
 {
     const subset *s = state;
     size_t bytes = (size_t)count * sizeof(int64_t);
-    int64_t *own = sh_cpu_cache_alloc(bytes);
+    int64_t *own = sh_tensor_check(s->numbers) == SHOAL_OK ? sh_cpu_cache_alloc(bytes) : NULL;
     if (own == NULL) {
         return shoal_last_error();
     }
@@ -54,6 +55,9 @@ static void subset_destroy(void *state)
 static shoal_err subset_labels(void *state, int64_t *out)
 {
     const subset *s = state;
+    if (sh_tensor_check(s->numbers) != SHOAL_OK) {
+        return shoal_last_error();
+    }
     int64_t *all = malloc((size_t)(s->parent->type.length + 1) * sizeof *all);
     if (all == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for %lld labels", (long long)s->parent->type.length);

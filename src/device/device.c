@@ -3,6 +3,13 @@
 
 #include "base/error.h"
 
+shoal_err sh_device_mixed(const char *call, const sh_device *a, const sh_device *b)
+{
+    return a == &sh_device_left || b == &sh_device_left
+               ? sh_device_left.wait()
+               : sh_fail(SHOAL_EINVAL, "%s: tensors on %s and on %s", call, a->name, b->name);
+}
+
 const sh_device *sh_device_get(shoal_device kind)
 {
     switch (kind) {

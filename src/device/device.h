@@ -33,6 +33,11 @@ typedef struct sh_device {
 } sh_device;
 
 extern const sh_device sh_device_cpu;
+extern const sh_device
+    sh_device_left; /* of tensors whose world this process has left: all is refused with SHOAL_ESTATE */
+
+/* The failure of a call that has tensors of both devices. */
+shoal_err sh_device_mixed(const char *call, const sh_device *a, const sh_device *b);
 
 /* The device, or NULL and an error that says why it cannot be had. */
 const sh_device *sh_device_get(shoal_device kind);

@@ -82,7 +82,7 @@ shoal_err shoal_condition_create(shoal_condition **out_condition)
 static shoal_err prepare(shoal_condition *condition, const char *call)
 {
     shoal_block *b = (shoal_block *)condition;
-    sh_ctx *c = sh_enter();
+    sh_ctx *c = sh_enter_held();
     if (c == NULL) {
         return shoal_last_error();
     }

@@ -429,7 +429,7 @@ static shoal_err read_message(shoal_block *b, shoal_value **out_value)
     }
     shoal_block **objects = NULL;
     size_t count = 0;
-    sh_ctx *c = sh_enter();
+    sh_ctx *c = sh_enter_held();
     shoal_err err = c == NULL ? shoal_last_error() : sh_message_open_objects(c, b, &objects, &count);
     if (c != NULL) {
         sh_leave();
@@ -447,7 +447,7 @@ static shoal_err read_message(shoal_block *b, shoal_value **out_value)
 /* After OUT: ends our part of it, if it is still ours. */
 static shoal_err end_delivery(shoal_block *q, sh_delivery *d, bool done)
 {
-    sh_ctx *c = sh_enter();
+    sh_ctx *c = sh_enter_held();
     if (c == NULL) {
         return shoal_last_error();
     }
@@ -476,7 +476,7 @@ static shoal_err get_message(shoal_block *q, int64_t timeout, sh_delivery *d, sh
     bool look = false; /* at the whole table, whatever the counts say: a wait may have ended because a slice was over */
     for (;;) {
         outcome o = FAILED;
-        sh_ctx *c = sh_enter();
+        sh_ctx *c = sh_enter_held();
         if (c == NULL) {
             return shoal_last_error();
         }
@@ -540,7 +540,7 @@ static shoal_err find_delivery(const shoal_delivery *delivery, const char *what,
         return sh_fail(SHOAL_ESTATE, "%s: the delivery has ended", what);
     }
     shoal_block *q = (shoal_block *)delivery->queue;
-    sh_ctx *c = sh_enter();
+    sh_ctx *c = sh_enter_held();
     shoal_err err = c == NULL ? shoal_last_error() : require(q, what);
     if (c != NULL) {
         sh_leave();

@@ -32,7 +32,7 @@ static shoal_err prepare(sh_ctx *c, shoal_block *end, const char *call)
 static shoal_err queue_of(shoal_pipe *pipe, int part, const char *call, shoal_queue **out_queue)
 {
     shoal_block *end = (shoal_block *)pipe;
-    sh_ctx *c = sh_enter();
+    sh_ctx *c = sh_enter_held();
     if (c == NULL) {
         return shoal_last_error();
     }
@@ -56,7 +56,7 @@ static shoal_err make_end(shoal_queue *reads, shoal_queue *writes, shoal_block *
     if (err != SHOAL_OK) {
         return err;
     }
-    sh_ctx *c = sh_enter();
+    sh_ctx *c = sh_enter_held();
     err = c == NULL ? shoal_last_error() : SHOAL_OK;
     if (err == SHOAL_OK && reads != NULL) {
         err = sh_block_give(c, (shoal_block *)reads, sh_offset_of(&shm_of(end)->reads));

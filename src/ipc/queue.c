@@ -99,7 +99,7 @@ shoal_err shoal_queue_create(uint64_t bound, shoal_queue **out_queue)
 static shoal_err put_raw(shoal_block *q, const void *bytes, size_t size, int64_t timeout)
 {
     shoal_block *message;
-    sh_ctx *c = sh_enter();
+    sh_ctx *c = sh_enter_held();
     if (c == NULL) {
         return shoal_last_error();
     }
@@ -127,7 +127,7 @@ static shoal_err put_message(shoal_block *q, const shoal_value *value, int64_t t
         return err;
     }
     shoal_block *message = NULL;
-    sh_ctx *c = sh_enter();
+    sh_ctx *c = sh_enter_held();
     err = c == NULL ? shoal_last_error() : sh_message_new(c, e.object_count, e.size, false, &message);
     if (err == SHOAL_OK && e.object_count > 0) {
         err = sh_message_refer(c, message, e.objects, e.object_count);
@@ -241,7 +241,7 @@ static shoal_err value_of_message(shoal_block *message, shoal_value **out_value)
 {
     shoal_block **objects = NULL;
     size_t count = 0;
-    sh_ctx *c = sh_enter();
+    sh_ctx *c = sh_enter_held();
     shoal_err err = c == NULL ? shoal_last_error() : sh_message_objects(c, message, false, &objects, &count);
     if (c != NULL) {
         sh_leave();
@@ -250,7 +250,7 @@ static shoal_err value_of_message(shoal_block *message, shoal_value **out_value)
         return err;
     }
     err = sh_message_decode(message, objects, count, out_value);
-    if (err == SHOAL_ENOMEM && count > 0 && (c = sh_enter()) != NULL) {
+    if (err == SHOAL_ENOMEM && count > 0 && (c = sh_enter_held()) != NULL) {
         err = sh_message_refer(c, message, objects, count) == SHOAL_OK ? SHOAL_ENOMEM : shoal_last_error();
         sh_leave();
     }
@@ -264,7 +264,7 @@ static shoal_err value_of_message(shoal_block *message, shoal_value **out_value)
 /* A barrier that this process had only inherited. Without memory for it, it is as before. */
 static void own_given(shoal_block *block)
 {
-    sh_ctx *c = block->inherited ? sh_enter() : NULL;
+    sh_ctx *c = block->inherited ? sh_enter_held() : NULL;
     if (c != NULL) {
         (void)(sh_block_own_given(c, block) == SHOAL_OK);
         sh_leave();
@@ -402,7 +402,7 @@ shoal_err shoal_queue_get_block(shoal_queue *queue, int64_t timeout, shoal_block
 static uint64_t count_all(shoal_block *q, uint64_t (*count)(const sh_ring *))
 {
     uint64_t sum = 0;
-    sh_ctx *c = sh_enter();
+    sh_ctx *c = sh_enter_held();
     if (c == NULL) {
         return 0;
     }
@@ -525,7 +525,7 @@ shoal_err shoal_queue_fd(shoal_queue *queue, int *out_fd)
 bool sh_queue_ready(shoal_queue *queue)
 {
     shoal_block *q = (shoal_block *)queue;
-    sh_ctx *c = sh_enter();
+    sh_ctx *c = sh_enter_held();
     if (c == NULL) {
         return true; /* a get would return at once, with the error */
     }
@@ -554,7 +554,7 @@ static bool oldest_block(shoal_block *q, uint64_t *out_id)
 bool sh_queue_peek_block(shoal_queue *queue, sh_found *out_found)
 {
     uint64_t id;
-    bool found = sh_enter() != NULL;
+    bool found = sh_enter_held() != NULL;
     if (found) {
         found = oldest_block((shoal_block *)queue, &id) && sh_heap_find(id, out_found);
         sh_leave();
@@ -565,7 +565,7 @@ bool sh_queue_peek_block(shoal_queue *queue, sh_found *out_found)
 shoal_err sh_queue_open_oldest(shoal_queue *queue, shoal_block **out_block)
 {
     uint64_t id;
-    sh_ctx *c = sh_enter();
+    sh_ctx *c = sh_enter_held();
     if (c == NULL) {
         return shoal_last_error();
     }

@@ -101,7 +101,7 @@ static bool add_pending(shoal_block *q, const sh_taken *taken)
 
 void sh_queue_keep_taken(shoal_block *q, const sh_taken *taken)
 {
-    sh_ctx *c = sh_enter();
+    sh_ctx *c = sh_enter_held();
     if (c == NULL) {
         return; /* no world any more */
     }
@@ -283,7 +283,7 @@ shoal_err sh_queue_put_word(shoal_block *q, const sh_put *r, int64_t timeout)
     sh_wait wait;
     bool full = false, waiting = false;
     for (;;) {
-        sh_ctx *c = sh_enter();
+        sh_ctx *c = sh_enter_held();
         if (c == NULL) {
             return shoal_last_error();
         }
@@ -384,7 +384,7 @@ static shoal_err take(sh_ctx *c, shoal_block *q, const sh_ring *ring, const sh_p
 shoal_err sh_queue_watch(shoal_queue *queue, const char *call, int *out_fd)
 {
     shoal_block *q = (shoal_block *)queue;
-    sh_ctx *c = sh_enter();
+    sh_ctx *c = sh_enter_held();
     if (c == NULL) {
         return shoal_last_error();
     }
@@ -486,7 +486,7 @@ shoal_err sh_queue_get_word(shoal_block *q, sh_want wanted, size_t capacity, int
     sh_wait wait;
     bool empty = false, waiting = false;
     for (;;) {
-        sh_ctx *c = sh_enter();
+        sh_ctx *c = sh_enter_held();
         if (c == NULL) {
             return shoal_last_error();
         }

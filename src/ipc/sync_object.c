@@ -187,7 +187,7 @@ static shoal_err take_part(shoal_barrier *barrier)
     if (err != SHOAL_OK || !b->inherited) {
         return err;
     }
-    sh_ctx *c = sh_enter();
+    sh_ctx *c = sh_enter_held();
     if (c == NULL) {
         return shoal_last_error();
     }

@@ -17,8 +17,7 @@ static shoal_err sum_into(const shoal_tensor *sums, size_t i, const shoal_tensor
 {
     const sh_device *device = sums->storage->device;
     if (g->storage->device != device) {
-        return sh_fail(SHOAL_EINVAL, "shoal_clip_grad_norm: gradients on %s and on %s", device->name,
-                       g->storage->device->name);
+        return sh_device_mixed("shoal_clip_grad_norm", device, g->storage->device);
     }
     sh_exec *exec = device->exec();
     sh_view in = sh_tensor_view(g);

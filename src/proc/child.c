@@ -44,7 +44,7 @@ shoal_err shoal_return(shoal_value *result)
     if (err != SHOAL_OK) {
         return err;
     }
-    sh_ctx *c = me.record != NULL ? sh_enter() : NULL;
+    sh_ctx *c = me.record != NULL && !sh_block_is_lost(me.record) ? sh_enter_held() : NULL;
     if (c != NULL) {
         shoal_block *message;
         err = sh_message_make(c, result, &message);
@@ -55,8 +55,10 @@ shoal_err shoal_return(shoal_value *result)
         }
         sh_leave();
     } else {
-        err = me.record != NULL ? shoal_last_error()
-                                : sh_fail(SHOAL_ESTATE, "shoal_return: this process was not started as a target");
+        err = me.record == NULL ? sh_fail(SHOAL_ESTATE, "shoal_return: this process was not started as a target")
+              : sh_block_is_lost(me.record)
+                  ? sh_fail(SHOAL_ESTATE, "shoal_return: this process has left its parent's world")
+                  : shoal_last_error();
     }
     sh_value_consume(result);
     return err;
@@ -91,6 +93,9 @@ static shoal_err open_record(shoal_value **out_args)
 /* The parent learns what happened from here, or, when we die first, from our wait status. */
 static void record_end(shoal_err err)
 {
+    if (sh_block_is_lost(me.record)) { /* the target left the world: only our exit status can tell */
+        return;
+    }
     sh_record_shm *record = sh_record_of(me.record);
     const char *text = shoal_last_error() == err ? shoal_last_error_text() : "";
     sh_store_relaxed(&record->err, (uint32_t)err);

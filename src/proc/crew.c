@@ -39,6 +39,7 @@ static void finish_entry(shoal_pool *pool, sh_entry *e, shoal_err err, const cha
 /* The task says DONE or FAILED. */
 static void finish_task(shoal_pool *pool, sh_entry *e, bool done)
 {
+    pool->barren = 0; /* a worker was ready */
     shoal_value *value = NULL;
     sh_ctx *c = sh_enter();
     shoal_err err = c == NULL ? shoal_last_error() : SHOAL_OK;

@@ -128,7 +128,7 @@ struct shoal_pool {
     uint64_t puts;
     sh_a64 losses;
     int64_t looked_at;
-    int barren; /* workers in a row that died before they were ready */
+    int barren; /* workers in a row that died before they were ready, with no task done in between */
     bool closed, terminated, broken;
     char why[SH_RECORD_TEXT + 256]; /* broken */
 };

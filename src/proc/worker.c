@@ -1,9 +1,11 @@
 /* A worker of a pool: takes a task, runs it, puts the answer into the task, sends the task back. */
+#include "base/log.h"
 #include "ipc/message.h"
 #include "ipc/value.h"
 #include "proc/pool.h"
 #include "shm/waits.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -116,6 +118,10 @@ static void run_task(worker *w, const shoal_block *block)
     if (err == SHOAL_OK) {
         SH_DEATH("pool.worker.running");
         err = work->count == 0 ? run_member(w, argument, &result) : run_chunk(w, argument, &result);
+        if (sh_block_is_lost(block)) {
+            sh_log("a task of a pool left the world: its worker ends");
+            _exit(EXIT_FAILURE); /* all is given back already; the owner sees that the worker died */
+        }
     }
     if (err == SHOAL_OK) {
         err = store_result(block, result);

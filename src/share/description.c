@@ -55,7 +55,7 @@ static shoal_err storage_block(const sh_storage *s, shoal_block **out_block)
         *out_block = sh_block_retain(s->keeper);
         return SHOAL_OK;
     }
-    sh_ctx *c = sh_enter();
+    sh_ctx *c = sh_enter_held();
     if (c == NULL) {
         return shoal_last_error();
     }

@@ -70,7 +70,7 @@ shoal_err sh_record_open(const sh_record *record, uint64_t i, shoal_block **out_
     if (sh_ref_weight(ref) == 0) {
         return sh_fail(SHOAL_ECORRUPT, "a record lacks its object %llu", (unsigned long long)i);
     }
-    sh_ctx *c = sh_enter();
+    sh_ctx *c = sh_enter_held();
     if (c == NULL) {
         return shoal_last_error();
     }

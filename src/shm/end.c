@@ -18,6 +18,7 @@
 #include <stdlib.h>
 
 void (*sh_world_before_end)(bool ends);
+void (*sh_world_after_leave)(void);
 sh_a32 sh_world_has_ended;
 
 void sh_world_refuse(void)

@@ -170,7 +170,7 @@ void sh_block_release(shoal_block *block)
     if (__builtin_expect(sh_the_world.attachment != SH_ATTACHED, 0)) {
         return; /* a process that is ending, or holds nothing here: clean-up never fails */
     }
-    sh_ctx *c = sh_enter();
+    sh_ctx *c = sh_enter_held();
     if (c == NULL) {
         return;
     }

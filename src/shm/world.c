@@ -237,6 +237,9 @@ void shoal_world_leave(void)
     } else {
         sh_world_detach();
     }
+    if (sh_the_world.attachment != SH_ENDED && sh_world_after_leave != NULL) {
+        sh_world_after_leave();
+    }
     sh_cleanup_end();
 }
 
@@ -371,7 +374,7 @@ shoal_err shoal_world_create(const shoal_world_options *options)
 
 /* ---- entering ---- */
 
-sh_ctx *sh_enter_slow(void)
+static sh_ctx *enter(bool held)
 {
     /* Without the lock: this very thread may have it, below a signal handler that ends us. */
     if (sh_load_acquire(&sh_world_has_ended) != 0) {
@@ -384,12 +387,23 @@ sh_ctx *sh_enter_slow(void)
     }
     shoal_err err = sh_the_world.attachment == SH_FORKED  ? sh_world_not_ours("this call")
                     : sh_the_world.attachment == SH_ENDED ? sh_world_ending("this call")
-                                                          : create_world(NULL);
+                    : held ? sh_fail(SHOAL_ESTATE, "this process has left the world of the object")
+                           : create_world(NULL);
     if (err != SHOAL_OK) {
         unlock_inside();
         return NULL;
     }
     return &sh_the_world.self;
+}
+
+sh_ctx *sh_enter_slow(void)
+{
+    return enter(false);
+}
+
+sh_ctx *sh_enter_held_slow(void)
+{
+    return enter(true);
 }
 
 void sh_leave_slow(void)

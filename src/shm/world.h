@@ -69,6 +69,7 @@ static inline sh_span_shm *sh_span_at(uint32_t span)
  * process is inside at a time, and never while it waits; other processes are not kept out. NULL with the error
  * recorded when it cannot. */
 sh_ctx *sh_enter_slow(void);
+sh_ctx *sh_enter_held_slow(void);
 void sh_leave_slow(void);
 
 static inline sh_ctx *sh_enter(void)
@@ -77,6 +78,16 @@ static inline sh_ctx *sh_enter(void)
         return &sh_the_world.self; /* one thread needs no lock */
     }
     return sh_enter_slow();
+}
+
+/* The same for a call on a handle. A process that has one and is in no world has left the handle's: SHOAL_ESTATE, and no new world is
+ * made. */
+static inline sh_ctx *sh_enter_held(void)
+{
+    if (__builtin_expect(__libc_single_threaded && sh_the_world.attachment == SH_ATTACHED, 1)) {
+        return &sh_the_world.self;
+    }
+    return sh_enter_held_slow();
 }
 
 static inline void sh_leave(void)
@@ -146,6 +157,9 @@ void sh_world_end(void);
 /* Called before the process leaves its world (not inside) or ends; NULL: nothing is to be done. ends: it may be called in a signal
  * handler, and waits for no lock. */
 extern void (*sh_world_before_end)(bool ends);
+
+/* Called when a world has been left and all handles are lost, outside. */
+extern void (*sh_world_after_leave)(void);
 
 /* SHOAL_ESTATE in words, for a call that comes after the beginning of the end. */
 shoal_err sh_world_ending(const char *what);

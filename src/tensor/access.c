@@ -63,7 +63,7 @@ shoal_err sh_tensor_copy_data(shoal_tensor *to, const shoal_tensor *from)
 {
     const sh_device *device = to->storage->device;
     if (from->storage->device != device) {
-        return sh_fail(SHOAL_EINVAL, "copy between devices %s and %s", device->name, from->storage->device->name);
+        return sh_device_mixed("copy", device, from->storage->device);
     }
     sh_exec *exec = device->exec();
     sh_view out = sh_tensor_view(to), in = sh_tensor_view_as(from, to->ndim, to->shape);

@@ -62,6 +62,9 @@ static shoal_err check_export(const shoal_tensor *t, uint64_t flags)
     if ((flags & ~(SHOAL_DLPACK_READ_ONLY | SHOAL_DLPACK_COPIED)) != 0) {
         return sh_fail(SHOAL_EINVAL, "shoal_tensor_to_dlpack: flags %#llx", (unsigned long long)flags);
     }
+    if (sh_tensor_check(t) != SHOAL_OK) {
+        return shoal_last_error();
+    }
     if (t->requires_grad) {
         return sh_fail(SHOAL_ESTATE, "shoal_tensor_to_dlpack: %s needs a gradient: detach it first",
                        sh_tensor_text(&text, t));

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "shm/world.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -21,6 +22,13 @@ __attribute__((constructor)) static void register_lock(void)
 {
     static const sh_fork_part part = {.lock = &shared.lock};
     sh_fork_register(SH_FORK_STORAGES, &part);
+}
+
+static void leave_world(void);
+
+__attribute__((constructor)) static void register_leave(void)
+{
+    sh_world_after_leave = leave_world;
 }
 
 static sh_a64 next_private_id;
@@ -250,8 +258,25 @@ void sh_storage_end_rest(sh_storage *s)
     unlock_table();
 }
 
+/* What was in the heap is nowhere now. Tensors over it stay, to be released. */
+static void leave_world(void)
+{
+    lock_table();
+    for (size_t i = 0; i < shared.bucket_count; i++) {
+        for (sh_storage *s = shared.buckets[i]; s; s = s->next) {
+            if (s->keeper && sh_block_is_lost(s->keeper)) {
+                s->device = &sh_device_left;
+            }
+        }
+    }
+    unlock_table();
+}
+
 shoal_err sh_storage_share(sh_storage *s)
 {
+    if (s->device == &sh_device_left) {
+        return s->device->wait();
+    }
     if (sh_storage_is_shared(s)) {
         return SHOAL_OK;
     }

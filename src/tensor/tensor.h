@@ -103,6 +103,12 @@ static inline void *sh_tensor_ptr(const shoal_tensor *t)
     return (char *)t->storage->data + (size_t)t->offset * shoal_dtype_size(t->dtype);
 }
 
+/* SHOAL_ESTATE when this process has left the tensor's world. Kernels ask the device; this is for those who read the bytes themselves. */
+static inline shoal_err sh_tensor_check(const shoal_tensor *t)
+{
+    return t->storage->device != &sh_device_left ? SHOAL_OK : sh_device_left.wait();
+}
+
 /* For kernels. broadcast: with the shape of `to`, stride 0 where it is repeated; it must broadcast. */
 sh_view sh_tensor_view(const shoal_tensor *t);
 sh_view sh_tensor_view_as(const shoal_tensor *t, int ndim, const int64_t *shape);
