@@ -7,14 +7,15 @@
 #include <string.h>
 
 /* 32 registers of 64 bytes, or 16 of 32: how many vectors a tile is wide, and how many rows it then has. DOT_FEW: up to how many
- * rows dot products win; TURN_COST: what turning over costs beside the packing of B. Both as measured (bench/kernels/linear.c). */
+ * rows dot products win, DOT_NARROW: and for how few columns; TURN_COST: what turning over costs beside the packing of B. Both as measured (bench/kernels/linear.c). */
 #ifdef __AVX512F__
 #define VECTOR_BYTES 64
 #define WIDTH 4
 #define ROWS_WIDE 6
 #define DOT_ROWS 6
 #define DOT_COLUMNS(rows) ((rows) <= 3 ? 8 : 4)
-#define DOT_FEW(k) ((k) >= 64 ? 6 : 3)
+#define DOT_FEW(k) ((k) >= 64 ? 11 : 3)
+#define DOT_NARROW(n, k) ((n) <= 64 && (k) >= 4 * (n))
 #define TURN_COST(work) ((work)*4 / 3)
 #else
 #define VECTOR_BYTES 32
@@ -23,6 +24,7 @@
 #define DOT_ROWS 3
 #define DOT_COLUMNS(rows) ((rows) == 1 ? 8 : 4)
 #define DOT_FEW(k) 3
+#define DOT_NARROW(n, k) ((n) <= 32 && (k) >= 8 * (n))
 #define TURN_COST(work) ((work)*4 / 5)
 #endif
 

@@ -381,7 +381,7 @@ static NAME(way) NAME(choose_way)(const sh_matmul_args *g)
     if (g->a_col != 1 || g->b_row != 1 || g->k == 0) {
         return NAME(BY_PANELS);
     }
-    bool few_columns = g->n <= 4 || (g->n <= 32 && g->k >= 8 * g->n);
+    bool few_columns = g->n <= 4 || DOT_NARROW(g->n, g->k);
     if (few_columns || g->m == 1 || (g->m <= DOT_FEW(g->k) && g->k <= 1024)) {
         return NAME(BY_DOTS);
     }
