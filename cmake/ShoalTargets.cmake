@@ -69,11 +69,13 @@ function(shoal_kernels_isa layer isa)
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
     target_compile_definitions(${target} PRIVATE SH_ISA=${isa})
     target_compile_options(${target} PRIVATE -include ${PROJECT_SOURCE_DIR}/cmake/export.h
-        -O3 -fno-math-errno -fno-trapping-math -fopenmp-simd ${arg_OPTIONS})
+        -fno-math-errno -fno-trapping-math -fopenmp-simd ${arg_OPTIONS})
     # Instrumented loops are not vectorised, so -O3 took three times as long and gained nothing; and AddressSanitizer sees a wrong
-    # address by itself.
+    # address by itself. A second -O1 after -O3 would not do: shoal_instrument gives one already, and CMake drops the later of two.
     if(SHOAL_SANITIZE)
-        target_compile_options(${target} PRIVATE -O1 -fno-sanitize=null,alignment,object-size,pointer-overflow)
+        target_compile_options(${target} PRIVATE -fno-sanitize=null,alignment,object-size,pointer-overflow)
+    else()
+        target_compile_options(${target} PRIVATE -O3)
     endif()
     # gcc puts frames that AddressSanitizer watches after return at addresses that are not aligned for such vectors.
     if(SHOAL_SANITIZE MATCHES "address" AND CMAKE_C_COMPILER_ID STREQUAL "GNU")

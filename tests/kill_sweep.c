@@ -86,9 +86,12 @@ static int turns_of(int step)
                                                               : TURNS;
 }
 
+static int64_t patience =
+    TIME; /* longer for points that were missed: a busy machine may let the victim take few turns in that time */
+
 static void take_turns(kill_stage *stage, int step, uint64_t seed)
 {
-    int64_t deadline = sh_deadline(TIME);
+    int64_t deadline = sh_deadline(patience);
     sh_store_release(&stage->board->doing, (uint32_t)step + 1);
     for (int i = 0; i < turns_of(step) && !sh_passed(deadline); i++) {
         kill_steps[step].run(stage, &seed);
@@ -346,6 +349,7 @@ static void sweep(bool starts)
         missing = list_missing(visited, starts, names, sizeof names);
     for (int round = 0; missing > 0 && round < ROUNDS && is_chosen(-1);
          round++) { /* some points need that others come in between */
+        patience *= 2;
         dry_run(&stage, starts);
         died += visit(&stage, starts, true, visited, stops);
         missing = list_missing(visited, starts, names, sizeof names);

@@ -7,8 +7,8 @@
 
 #define CLASSES 10
 #define PIXELS 784
-#define TRAIN 900
-#define TEST 200
+#define TRAIN (SH_SLOW ? 450 : 900)
+#define TEST (SH_SLOW ? 100 : 200)
 #define WORKERS 3
 #define EPOCHS 3
 
