@@ -429,9 +429,28 @@ START_TEST(u3_accessors_leave_the_last_error)
     ck_assert(shoal_process_pid(NULL) == 0 && shoal_process_sentinel(NULL) == -1 && shoal_process_result(NULL) == NULL);
     ck_assert(shoal_pool_losses(NULL) == 0 && !shoal_future_ready(NULL) && shoal_value_count(NULL) == 0);
     ck_assert(shoal_value_type(NULL) == SHOAL_NULL && shoal_value_as_queue(shoal_value_find(NULL, "x")) == NULL);
-    ck_assert(shoal_arg_queue(NULL, "x") == NULL && shoal_list_add(shoal_list_add(NULL, NULL), NULL) == NULL);
+    ck_assert(shoal_add(NULL, NULL) == NULL && shoal_list_add(shoal_list_add(NULL, NULL), NULL) == NULL);
     ck_assert_err(shoal_last_error(), SHOAL_ELIMIT);
     ck_assert_str_eq(shoal_last_error_text(), "the first");
+}
+END_TEST
+
+/* F5: what no call of the library makes is not NULL because an earlier one failed. tests/rules walks over all calls. */
+START_TEST(f5_null_that_nobody_made)
+{
+#define F5_REFUSED(expression, text)                                                                                   \
+    do {                                                                                                               \
+        ck_assert_err(shoal_fail(SHOAL_ETIMEDOUT, "the first"), SHOAL_ETIMEDOUT);                                      \
+        ck_assert((expression) == NULL);                                                                               \
+        ck_assert_err(shoal_last_error(), SHOAL_EINVAL);                                                               \
+        ck_assert_str_eq(shoal_last_error_text(), text);                                                               \
+    } while (0)
+    F5_REFUSED(shoal_value_string(NULL), "shoal_value_string: text is NULL");
+    F5_REFUSED(shoal_zeros(SHOAL_F32, 2, NULL), "shoal_zeros: shape is NULL");
+    F5_REFUSED(shoal_arg_tensor(NULL, "x"), "shoal_arg_tensor: args is NULL");
+    F5_REFUSED(shoal_safetensors_read(NULL), "shoal_safetensors_read: path is NULL");
+    F5_REFUSED(shoal_model_create(NULL), "shoal_model_create: name is NULL");
+    F5_REFUSED(shoal_map_set(shoal_value_map(), NULL, shoal_value_int(1)), "shoal_map_set: key is NULL");
 }
 END_TEST
 
@@ -523,6 +542,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_failure_may_have_no_words);
     tcase_add_test(tc, u3_null_is_an_error_of_its_own);
     tcase_add_test(tc, u3_accessors_leave_the_last_error);
+    tcase_add_test(tc, f5_null_that_nobody_made);
     tcase_add_test(tc, u2_clean_up_leaves_the_last_error);
     add_for_methods(tc, u14_wait_for_an_event_or_a_semaphore);
     suite_add_tcase(s, tc);

@@ -126,6 +126,7 @@ typedef struct shoal_loader_options {
     const int64_t *order; /* samples to take instead of all, in this order; copied */
     int64_t order_count;
     shoal_start start; /* of the workers */
+    int64_t timeout;   /* how long shoal_loader_next waits for a worker, in ns; 0: no limit */
 } shoal_loader_options;
 
 /* The caller owns the loader; it retains the set. options may be NULL. With workers, set must be one that can travel (shoal_value_dataset): MNIST, a
@@ -151,7 +152,8 @@ void shoal_loader_destroy(shoal_loader *loader);
  * loader, whose loop lies around this one's, has gone on since, there is nothing to release. The end of an epoch releases too;
  * destroying a loader does not.
  *
- * With workers it waits for them; a worker that is killed is replaced and its batches are fetched again, three times for one
+ * With workers it waits for them, at most the loader's `timeout`: after SHOAL_ETIMEDOUT nothing is lost, and the next call waits
+ * on. A worker that is killed is replaced and its batches are fetched again, three times for one
  * batch at most (SHOAL_ECHILD). An error of fetch in a worker is this call's. */
 SHOAL_MUST_USE shoal_err shoal_loader_next(shoal_loader *loader, shoal_batch *out_batch);
 int64_t shoal_loader_batches(const shoal_loader *loader); /* in an epoch */

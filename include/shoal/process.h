@@ -40,6 +40,7 @@ typedef struct shoal_process_options {
     int rank;         /* what the target is given */
     bool outlive;     /* stay when the parent dies */
     int64_t grace;    /* shoal_spawn: time between SIGTERM and SIGKILL for the rest, 0 means 3 seconds */
+    int64_t timeout;  /* shoal_spawn: for all ranks together, in ns; 0: no limit */
 } shoal_process_options;
 
 /* How a process ended. */
@@ -96,7 +97,8 @@ SHOAL_MUST_USE shoal_err shoal_return(shoal_value *result);
 int shoal_rank(void);
 
 /* Runs ranks 0 to n - 1 of target and waits for all. args is consumed. When one fails the others are ended (SIGTERM,
- * then SIGKILL after the grace time), and SHOAL_ECHILD is returned with the first failure in the text. results (may
+ * then SIGKILL after the grace time), and SHOAL_ECHILD is returned with the first failure in the text. When the `timeout` of the
+ * options passes they are ended likewise: SHOAL_ETIMEDOUT. results (may
  * be NULL) gets n values that the caller destroys, NULL where a rank gave none; on failure all are NULL. options may
  * be NULL; its rank is ignored. */
 SHOAL_MUST_USE shoal_err shoal_spawn(shoal_target target, int n, shoal_value *args);

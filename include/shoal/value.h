@@ -69,7 +69,8 @@ typedef enum shoal_kind {
 
 /* Makers. The caller owns what they return. Strings are UTF-8 and copied; bytes are copied; shared objects are
  * retained.
- * Errors: SHOAL_EINVAL for NULL and for text that is not UTF-8, SHOAL_ENOMEM. */
+ * Errors: SHOAL_EINVAL for text that is not UTF-8 and for NULL instead of a text or bytes; NULL instead of an object gives NULL and
+ * keeps the first error; SHOAL_ENOMEM. */
 shoal_value *shoal_value_null(void);
 shoal_value *shoal_value_bool(bool b);
 shoal_value *shoal_value_int(int64_t i);

@@ -379,13 +379,13 @@ static shoal_tensor *run_pool(const sh_op *op, shoal_tensor *x, const shoal_pool
 shoal_tensor *shoal_max_pool2d(shoal_tensor *x, const shoal_pool2d_options *options)
 {
     SH_NEED_OR_NULL(x);
-    SH_NEED_OR_NULL(options);
+    SH_GIVEN_OR_NULL(options);
     return run_pool(&sh_op_max_pool2d, x, options);
 }
 
 shoal_tensor *shoal_avg_pool2d(shoal_tensor *x, const shoal_pool2d_options *options)
 {
     SH_NEED_OR_NULL(x);
-    SH_NEED_OR_NULL(options);
+    SH_GIVEN_OR_NULL(options);
     return run_pool(&sh_op_avg_pool2d, x, options);
 }

@@ -90,7 +90,7 @@ static shoal_tensor *cat_some(shoal_tensor *const *parts, size_t count, int dim)
 shoal_tensor *shoal_cat(shoal_tensor *const *parts, size_t count, int dim)
 {
     if (count > 0 && !parts) {
-        return sh_null_in(__func__, "parts");
+        return sh_not_given(__func__, "parts");
     }
     if (count == 0 || !parts) {
         (void)sh_fail(SHOAL_EINVAL, "cat of no tensors");
@@ -121,7 +121,7 @@ shoal_tensor *shoal_cat(shoal_tensor *const *parts, size_t count, int dim)
 shoal_tensor *shoal_stack(shoal_tensor *const *parts, size_t count, int dim)
 {
     if (count > 0 && !parts) {
-        return sh_null_in(__func__, "parts");
+        return sh_not_given(__func__, "parts");
     }
     if (count == 0 || !parts) {
         (void)sh_fail(SHOAL_EINVAL, "stack of no tensors");

@@ -125,7 +125,7 @@ shoal_tensor *shoal_reshape(shoal_tensor *t, int ndim, const int64_t *shape)
 {
     SH_NEED_OR_NULL(t);
     if (ndim > 0 && !shape) {
-        return sh_null_in(__func__, "shape");
+        return sh_not_given(__func__, "shape");
     }
     return reshaped(t, "reshape", ndim, shape, true);
 }
@@ -134,7 +134,7 @@ shoal_tensor *shoal_view(shoal_tensor *t, int ndim, const int64_t *shape)
 {
     SH_NEED_OR_NULL(t);
     if (ndim > 0 && !shape) {
-        return sh_null_in(__func__, "shape");
+        return sh_not_given(__func__, "shape");
     }
     return reshaped(t, "view", ndim, shape, false);
 }
@@ -192,7 +192,7 @@ shoal_tensor *shoal_permute(shoal_tensor *t, int ndim, const int64_t *dims)
 {
     SH_NEED_OR_NULL(t);
     if (ndim > 0 && !dims) {
-        return sh_null_in(__func__, "dims");
+        return sh_not_given(__func__, "dims");
     }
     sh_call c = {.in = {t}, .in_count = 1};
     if (!t) {
@@ -289,7 +289,7 @@ const sh_op sh_op_expand = {"expand", SH_OP_VIEWS, expand_shape, NULL, expand_ba
 shoal_tensor *shoal_expand(shoal_tensor *t, int ndim, const int64_t *shape)
 {
     if (ndim > 0 && !shape) {
-        return sh_null_in(__func__, "shape");
+        return sh_not_given(__func__, "shape");
     }
     sh_call c = {.in = {t}, .in_count = 1, .a.i = {ndim}};
     if (ndim > 0 && ndim <= SHOAL_MAX_DIMS) {
@@ -409,10 +409,10 @@ shoal_tensor *shoal_as_strided(shoal_tensor *t, int ndim, const int64_t *shape, 
 {
     SH_NEED_OR_NULL(t);
     if (ndim > 0 && !shape) {
-        return sh_null_in(__func__, "shape");
+        return sh_not_given(__func__, "shape");
     }
     if (ndim > 0 && !strides) {
-        return sh_null_in(__func__, "strides");
+        return sh_not_given(__func__, "strides");
     }
     sh_call c = {.in = {t}, .in_count = 1};
     if (!t) {

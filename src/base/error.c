@@ -150,6 +150,12 @@ void *sh_null_in(const char *call, const char *what)
     return NULL;
 }
 
+void *sh_not_given(const char *call, const char *what)
+{
+    (void)sh_fail(SHOAL_EINVAL, "%s: %s is NULL", call, what);
+    return NULL;
+}
+
 uint64_t sh_callback_mark(void)
 {
     return told;

@@ -21,7 +21,11 @@ shoal_err sh_null_error(const char *call, const char *what);
  * nothing has failed in this thread is it SHOAL_EINVAL. Always returns NULL, which fits any pointer. */
 void *sh_null_in(const char *call, const char *what);
 
-/* The two as first lines of a public function: the call and the argument are named as they stand there. */
+/* For an argument that no call of the library makes (a path, a text, a shape, options), in a call that returns NULL: an earlier failure
+ * is not the reason, so this is SHOAL_EINVAL always. Returns NULL. */
+void *sh_not_given(const char *call, const char *what);
+
+/* The three as first lines of a public function: the call and the argument are named as they stand there. */
 #define SH_NEED(argument)                                                                                              \
     do {                                                                                                               \
         if (__builtin_expect(!(argument), 0)) {                                                                        \
@@ -33,6 +37,13 @@ void *sh_null_in(const char *call, const char *what);
     do {                                                                                                               \
         if (__builtin_expect(!(argument), 0)) {                                                                        \
             return sh_null_in(__func__, #argument);                                                                    \
+        }                                                                                                              \
+    } while (0)
+
+#define SH_GIVEN_OR_NULL(argument)                                                                                     \
+    do {                                                                                                               \
+        if (__builtin_expect(!(argument), 0)) {                                                                        \
+            return sh_not_given(__func__, #argument);                                                                  \
         }                                                                                                              \
     } while (0)
 

@@ -2,6 +2,7 @@
 #include "data/crew.h"
 #include "data/loader.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "shm/block.h"
@@ -323,14 +324,18 @@ static shoal_err look_after(sh_crew *crew, const place *wanted)
     return SHOAL_OK;
 }
 
-static shoal_err wait_for(sh_crew *crew, const place *p)
+static shoal_err wait_for(sh_crew *crew, const place *p, int64_t deadline)
 {
     shoal_err err = SHOAL_OK;
     sh_wait_kind before = sh_waits_serve(SH_WAIT_BATCH);
     while (err == SHOAL_OK && p->state == PLACE_ASKED) {
-        err = take_answer(crew, POLL);
+        int64_t left = deadline - sh_now();
+        err = take_answer(crew, left < POLL ? left : POLL);
         if (err == SHOAL_ETIMEDOUT) {
             err = look_after(crew, p);
+            if (err == SHOAL_OK && p->state == PLACE_ASKED && sh_passed(deadline)) {
+                err = sh_fail(SHOAL_ETIMEDOUT, "no batch came from the workers of the loader within its time limit");
+            }
         }
     }
     sh_waits_serve(before);
@@ -340,26 +345,31 @@ static shoal_err wait_for(sh_crew *crew, const place *p)
 /* ---- giving ---- */
 
 /* The loader is at another place than the crew thought: what is under way is waited for, and forgotten. */
-static shoal_err start_over(sh_crew *crew, const shoal_loader *loader)
+static shoal_err start_over(sh_crew *crew, const shoal_loader *loader, int64_t deadline)
 {
     shoal_err err = SHOAL_OK;
     for (int i = 0; err == SHOAL_OK && i < crew->count * crew->places_each; i++) {
-        err = wait_for(crew, &crew->places[i]);
+        err = wait_for(crew, &crew->places[i], deadline);
+        if (err == SHOAL_ETIMEDOUT || err == SHOAL_EINTR) {
+            return err; /* the next call goes on with this one */
+        }
         crew->places[i].state = PLACE_IDLE;
     }
     crew->epoch = loader->epoch;
     crew->asked = loader->next;
+    crew->given = loader->next - 1;
     return err;
 }
 
 shoal_err sh_crew_next(sh_crew *crew, const shoal_loader *loader, sh_pair **out_pair)
 {
     shoal_err err = SHOAL_OK;
+    int64_t deadline = sh_deadline(loader->timeout > 0 ? loader->timeout : SHOAL_FOREVER);
     if (crew->pid != getpid()) {
         return sh_fail(SHOAL_EFORK, "the workers of this loader are another process's");
     }
     if (crew->epoch != loader->epoch || crew->given + 1 != loader->next) {
-        err = start_over(crew, loader);
+        err = start_over(crew, loader, deadline);
     }
     int64_t end = loader->next + (int64_t)crew->count * crew->prefetch;
     end = end < loader->batches ? end : loader->batches;
@@ -368,10 +378,10 @@ shoal_err sh_crew_next(sh_crew *crew, const shoal_loader *loader, sh_pair **out_
     }
     place *p = place_of(crew, loader->next);
     if (err == SHOAL_OK) {
-        err = wait_for(crew, p);
+        err = wait_for(crew, p, deadline);
     }
     if (err != SHOAL_OK) {
-        crew->epoch = -1;
+        crew->epoch = err == SHOAL_ETIMEDOUT || err == SHOAL_EINTR ? crew->epoch : -1;
         return err;
     }
     p->state = PLACE_IDLE;

@@ -309,6 +309,40 @@ START_TEST(open_fails)
 END_TEST
 
 /* A worker is killed at any moment, again and again: nothing is lost, nothing comes twice, nothing is left. */
+/* F8: a worker that is stopped costs the time limit of the loader, and no batch. */
+START_TEST(a_time_limit)
+{
+    int64_t numbers[N], n = 0;
+    int late = 0, pid = 0;
+    char path[64];
+    shoal_batch b;
+    shoal_err err;
+    shoal_dataset *set = counting(N);
+    shoal_loader_options o = with(SHOAL_START_FORK, 1);
+    o.timeout = SHOAL_MS(200);
+    shoal_loader *loader = must_load(set, o);
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    FILE *f = fopen(path, "re");
+    if (f != NULL && fscanf(f, "%d", &pid) == 1) {
+        ck_assert_int_eq(kill(pid, SIGSTOP), 0);
+        while ((err = shoal_loader_next(loader, &b)) != SHOAL_END) {
+            ck_assert_msg(err == SHOAL_OK || err == SHOAL_ETIMEDOUT, "%s", shoal_last_error_text());
+            n += err == SHOAL_OK ? numbers_of(&b, numbers + n) : 0;
+            late += err == SHOAL_ETIMEDOUT;
+            ck_assert_int_eq(late > 1 ? kill(pid, SIGCONT) : 0, 0);
+        }
+        ck_assert_int_eq(n, N);
+        assert_each_once(numbers, N);
+        ck_assert_int_ge(late, 2);
+    }
+    if (f != NULL) {
+        fclose(f);
+    }
+    shoal_loader_destroy(loader);
+    shoal_dataset_release(set);
+}
+END_TEST
+
 START_TEST(killed_at_random)
 {
     enum { MANY = 2000 };
@@ -417,6 +451,7 @@ static Suite *suite(void)
     add_for_methods(tc, destroyed_after_its_world);
     tcase_add_loop_test(tc, killed_at_random, SHOAL_START_SPAWN,
                         SHOAL_START_FORK + 1); /* the server's children are not ours */
+    tcase_add_test(tc, a_time_limit);
     add_for_methods(tc, mnist_with_workers);
     suite_add_tcase(s, tc);
     return s;

@@ -30,7 +30,7 @@ static shoal_err check_type(const shoal_dataset_type *t)
 
 shoal_dataset *shoal_dataset_create(const shoal_dataset_type *type, void *state)
 {
-    SH_NEED_OR_NULL(type);
+    SH_GIVEN_OR_NULL(type);
     if (check_type(type) != SHOAL_OK) {
         return NULL;
     }

@@ -155,7 +155,7 @@ shoal_tensor *sh_idx_read(sh_source *s, sh_maker make)
 
 shoal_tensor *shoal_idx_read(const char *path)
 {
-    SH_NEED_OR_NULL(path);
+    SH_GIVEN_OR_NULL(path);
     sh_source s;
     shoal_tensor *t = sh_source_open(&s, path) == SHOAL_OK ? sh_idx_read(&s, shoal_empty) : NULL;
     sh_source_close(&s);

@@ -106,6 +106,9 @@ static shoal_err check_options(const shoal_dataset *set, const shoal_loader_opti
                        "a loader with batches of %lld, %d workers and %d batches ahead: want 0 to %d workers, %d ahead",
                        (long long)o->batch, o->workers, o->prefetch, WORKERS_MAX, PREFETCH_MAX);
     }
+    if (o->timeout < 0) {
+        return sh_fail(SHOAL_EINVAL, "a loader with a negative time limit");
+    }
     if (o->order_count < 0 || (o->order_count > 0 && o->order == NULL)) {
         return sh_fail(SHOAL_EINVAL, "a loader of %lld samples of no order", (long long)o->order_count);
     }
@@ -118,6 +121,7 @@ static shoal_err set_up(shoal_loader *loader, shoal_dataset *set, const shoal_lo
     loader->batch = o->batch > 0 ? o->batch : 1;
     loader->shuffle = o->shuffle;
     loader->seed = o->seed;
+    loader->timeout = o->timeout;
     loader->count = o->order != NULL ? o->order_count : set->type.length;
     loader->numbers_epoch = -1;
     loader->batches = loader->count / loader->batch + (!o->drop_last && loader->count % loader->batch > 0);
@@ -227,7 +231,11 @@ shoal_err shoal_loader_next(shoal_loader *loader, shoal_batch *out_batch)
         loader->next = 0;
         return SHOAL_END;
     }
-    loader->err = give(loader, out_batch);
+    shoal_err err = give(loader, out_batch);
+    if (err == SHOAL_ETIMEDOUT || err == SHOAL_EINTR) {
+        return err; /* of the wait: functions of the set have no such codes. The next call waits on */
+    }
+    loader->err = err;
     if (loader->err != SHOAL_OK) {
         snprintf(loader->words, sizeof loader->words, "%s", shoal_last_error_text());
         return loader->err;

@@ -23,6 +23,7 @@ struct shoal_loader {
     int64_t *numbers; /* the samples of an epoch as they come */
     int64_t numbers_epoch;
 
+    int64_t timeout; /* of waiting for a worker; 0: none */
     int64_t batches; /* in an epoch */
     int64_t epoch, next;
     shoal_err err;   /* not SHOAL_OK: next gives nothing until seek */

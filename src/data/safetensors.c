@@ -302,7 +302,7 @@ shoal_tensors *sh_safetensors_read(sh_source *s)
 
 shoal_tensors *shoal_safetensors_read(const char *path)
 {
-    SH_NEED_OR_NULL(path);
+    SH_GIVEN_OR_NULL(path);
     sh_source s;
     shoal_tensors *set = sh_source_open(&s, path) == SHOAL_OK ? sh_safetensors_read(&s) : NULL;
     sh_source_close(&s);

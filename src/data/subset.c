@@ -123,7 +123,7 @@ shoal_dataset *shoal_subset_with(shoal_dataset *set, const int64_t *numbers, int
 {
     SH_NEED_OR_NULL(set);
     if (count > 0 && !numbers) {
-        return sh_null_in(__func__, "numbers");
+        return sh_not_given(__func__, "numbers");
     }
     if (set == NULL || sh_dataset_check(set, numbers, count) != SHOAL_OK) {
         if (set == NULL) {
@@ -159,7 +159,7 @@ shoal_dataset *shoal_subset(shoal_dataset *set, const int64_t *numbers, int64_t 
 {
     SH_NEED_OR_NULL(set);
     if (count > 0 && !numbers) {
-        return sh_null_in(__func__, "numbers");
+        return sh_not_given(__func__, "numbers");
     }
     return shoal_subset_with(set, numbers, count, NULL, NULL);
 }

@@ -120,7 +120,7 @@ shoal_tensor *shoal_tensors_at(const shoal_tensors *set, size_t i)
 shoal_tensor *shoal_tensors_find(const shoal_tensors *set, const char *name)
 {
     SH_NEED_OR_NULL(set);
-    SH_NEED_OR_NULL(name);
+    SH_GIVEN_OR_NULL(name);
     const sh_named *n = set != NULL && name != NULL ? names_find(&set->tensors, name) : NULL;
     if (n == NULL) {
         (void)sh_fail(SHOAL_ENOENT, "there is no tensor '%s'", name != NULL ? name : "");

@@ -67,7 +67,7 @@ const shoal_env_type *shoal_env_at(size_t i)
 
 const shoal_env_type *shoal_env_find(const char *name)
 {
-    SH_NEED_OR_NULL(name);
+    SH_GIVEN_OR_NULL(name);
     sh_fork_lock(&registry.lock);
     const shoal_env_type *type = name != NULL ? find(name) : NULL;
     sh_fork_unlock(&registry.lock);
@@ -116,7 +116,7 @@ shoal_err shoal_env_register(const shoal_env_type *type)
 
 shoal_env *shoal_env_create(const char *name, uint64_t seed)
 {
-    SH_NEED_OR_NULL(name);
+    SH_GIVEN_OR_NULL(name);
     const shoal_env_type *type = shoal_env_find(name);
     if (type == NULL) {
         return NULL;

@@ -131,7 +131,7 @@ shoal_value *shoal_value_float(double d)
 
 shoal_value *shoal_value_string(const char *text)
 {
-    SH_NEED_OR_NULL(text);
+    SH_GIVEN_OR_NULL(text);
     if (text == NULL) {
         (void)sh_fail(SHOAL_EINVAL, "a string value of NULL");
         return NULL;
@@ -148,7 +148,7 @@ shoal_value *shoal_value_string(const char *text)
 shoal_value *shoal_value_bytes(const void *bytes, size_t size)
 {
     if (size > 0 && !bytes) {
-        return sh_null_in(__func__, "bytes");
+        return sh_not_given(__func__, "bytes");
     }
     if (bytes == NULL && size > 0) {
         (void)sh_fail(SHOAL_EINVAL, "%zu bytes at NULL", size);
@@ -160,7 +160,7 @@ shoal_value *shoal_value_bytes(const void *bytes, size_t size)
 shoal_value *shoal_value_foreign(uint32_t tag, const void *bytes, size_t size)
 {
     if (size > 0 && !bytes) {
-        return sh_null_in(__func__, "bytes");
+        return sh_not_given(__func__, "bytes");
     }
     if (bytes == NULL && size > 0) {
         (void)sh_fail(SHOAL_EINVAL, "%zu foreign bytes at NULL", size);
@@ -407,11 +407,12 @@ static bool is_member(const shoal_value *value)
 static bool may_join(shoal_value *container, shoal_type type, const char *key, shoal_value *member)
 {
     bool good = false;
-    if (container == NULL || member == NULL || key == NULL) {
-        (void)sh_null_in(type == SHOAL_LIST ? "shoal_list_add" : "shoal_map_set",
-                         container == NULL ? (type == SHOAL_LIST ? "list" : "map")
-                         : member == NULL  ? "member"
-                                           : "key");
+    if (container == NULL || member == NULL) {
+        (void)sh_null_in(type == SHOAL_LIST ? "shoal_list_add" : "shoal_map_set", container != NULL    ? "member"
+                                                                                  : type == SHOAL_LIST ? "list"
+                                                                                                       : "map");
+    } else if (key == NULL) {
+        (void)sh_not_given("shoal_map_set", "key");
     } else if (container->type != type) {
         (void)sh_fail(SHOAL_ETYPE, "wanted %s, the value is %s", sh_type_name(type), sh_type_name(container->type));
     } else if (is_member(container) || is_member(member) || container == member) {

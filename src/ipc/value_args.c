@@ -7,7 +7,7 @@
 const shoal_value *sh_arg_find(const shoal_value *args, const char *key, const char *call)
 {
     if (args == NULL || key == NULL) {
-        return sh_null_in(call, args == NULL ? "args" : "key");
+        return sh_not_given(call, args == NULL ? "args" : "key");
     }
     if (args->type != SHOAL_MAP) {
         (void)sh_fail(SHOAL_ETYPE, "argument \"%s\": the arguments are no map but %s", key, sh_type_name(args->type));

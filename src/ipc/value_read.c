@@ -249,7 +249,7 @@ const char *shoal_value_key_at(const shoal_value *map, size_t i)
 
 const shoal_value *shoal_value_find(const shoal_value *map, const char *key)
 {
-    SH_NEED_OR_NULL(key);
+    SH_GIVEN_OR_NULL(key);
     if (!is(map, SHOAL_MAP, "shoal_value_find")) {
         return NULL;
     }

@@ -149,7 +149,7 @@ const shoal_module_type sh_kind_conv2d = {
 shoal_module *shoal_conv2d_create_with(int64_t in, int64_t out, const int64_t size[2],
                                        const shoal_conv2d_options *options, bool bias)
 {
-    SH_NEED_OR_NULL(size);
+    SH_GIVEN_OR_NULL(size);
     shoal_conv2d_options o = options ? *options : (shoal_conv2d_options){0};
     double settings[CONV_SETTINGS] = {
         [CONV_IN] = (double)in,

@@ -177,7 +177,7 @@ const char *const *shoal_model_names(void)
 
 shoal_module *shoal_model_create(const char *name)
 {
-    SH_NEED_OR_NULL(name);
+    SH_GIVEN_OR_NULL(name);
     char known[256] = "";
     size_t length = 0;
     for (size_t i = 0; names[i]; i++) {

@@ -21,9 +21,9 @@ static shoal_err check_type(const shoal_module_type *type, size_t count)
 
 shoal_module *shoal_module_create(const shoal_module_type *type, size_t count, const double *settings)
 {
-    SH_NEED_OR_NULL(type);
+    SH_GIVEN_OR_NULL(type);
     if (count > 0) {
-        SH_NEED_OR_NULL(settings);
+        SH_GIVEN_OR_NULL(settings);
     }
     if (check_type(type, count) != SHOAL_OK) {
         return NULL;
@@ -391,7 +391,7 @@ static shoal_err no_such(const shoal_module *module, const char *what, const cha
 shoal_tensor *shoal_module_get(const shoal_module *module, const char *name)
 {
     SH_NEED_OR_NULL(module);
-    SH_NEED_OR_NULL(name);
+    SH_GIVEN_OR_NULL(name);
     const sh_entry *e = module && name ? find_entry(module, name) : NULL;
     if (!e) {
         (void)no_such(module, "parameter or buffer", name);
@@ -402,7 +402,7 @@ shoal_tensor *shoal_module_get(const shoal_module *module, const char *name)
 shoal_module *shoal_module_child(const shoal_module *module, const char *name)
 {
     SH_NEED_OR_NULL(module);
-    SH_NEED_OR_NULL(name);
+    SH_GIVEN_OR_NULL(name);
     const char *last = name;
     shoal_module *m = module && name ? follow(module, name, &last) : NULL;
     shoal_module *child = m ? own_child(m, last, strlen(last)) : NULL;

@@ -212,7 +212,7 @@ static void destroy_all(size_t count, shoal_module *const *modules)
 shoal_module *shoal_sequential_create(size_t count, shoal_module *const *children)
 {
     if (count > 0 && !children) {
-        return sh_null_in(__func__, "children");
+        return sh_not_given(__func__, "children");
     }
     shoal_module *m = NULL;
     bool complete = count == 0 || children;

@@ -22,6 +22,8 @@ typedef struct group {
     int started, running;
     int failed;       /* the rank whose failure is reported; -1: none */
     bool interrupted; /* a signal ended the wait */
+    int late;         /* so many ran on when the time limit passed */
+    int64_t limit;    /* when it passes */
     int64_t deadline; /* for the rest, once one has failed */
 } group;
 
@@ -86,16 +88,19 @@ static void wait_all(group *g, int64_t grace)
     }
     while (g->running > 0) {
         uint32_t entry = sh_waits_begin(sh_wait_name(SH_WAIT_PROCESSES, (uint32_t)g->running), 0);
-        int ended =
-            sh_sentinels_poll(g->ranks, g->fds, (size_t)g->started, ending && !killed ? g->deadline : SH_NO_DEADLINE);
+        int ended = sh_sentinels_poll(g->ranks, g->fds, (size_t)g->started,
+                                      !ending  ? g->limit
+                                      : killed ? SH_NO_DEADLINE
+                                               : g->deadline);
         sh_waits_end(entry);
         if (ended > 0) {
             gather(g);
         }
         g->interrupted = !ending && sh_interrupt_mine.hit;
-        if ((g->failed >= 0 || g->interrupted) && !ending) {
+        g->late = !ending && !g->interrupted && g->failed < 0 && sh_passed(g->limit) ? g->running : g->late;
+        if ((g->failed >= 0 || g->interrupted || g->late > 0) && !ending) {
             ending = true;
-            g->failed = g->failed >= 0 ? g->failed : g->started; /* nobody: a signal ended it */
+            g->failed = g->failed >= 0 ? g->failed : g->started; /* nobody: a signal or the time limit ended it */
             sh_interrupt_suspend();                              /* the ranks are ended first */
             begin_end(g, grace);
         } else if (ending && !killed && sh_passed(g->deadline)) {
@@ -162,10 +167,12 @@ static shoal_err run_group(group *g, shoal_target target, int n, const shoal_val
                            const shoal_process_options *options, shoal_value **results)
 {
     int64_t grace = options->grace > 0 ? options->grace : GRACE;
-    shoal_err err = check_limits(n);
+    shoal_err err =
+        options->timeout < 0 ? sh_fail(SHOAL_EINVAL, "a negative time limit for %d ranks", n) : check_limits(n);
     if (err != SHOAL_OK) {
         return err;
     }
+    g->limit = sh_deadline(options->timeout > 0 ? options->timeout : SHOAL_FOREVER);
     err = start_all(g, target, n, args, options);
     if (err != SHOAL_OK) {
         char text[SH_RECORD_TEXT];
@@ -176,6 +183,9 @@ static shoal_err run_group(group *g, shoal_target target, int n, const shoal_val
         return sh_fail(err, "starting rank %d: %s", g->started, text);
     }
     wait_all(g, grace);
+    if (g->late > 0) {
+        return sh_fail(SHOAL_ETIMEDOUT, "%d of %d ranks had not ended when the time limit passed", g->late, n);
+    }
     if (g->failed == g->started) {
         return sh_fail(SHOAL_EINTR, "a signal ended the wait");
     }

@@ -41,6 +41,31 @@ START_TEST(ranks_and_results)
 }
 END_TEST
 
+static shoal_err one_stays(int rank, const shoal_value *args)
+{
+    (void)args;
+    while (rank == 1) {
+        pause();
+    }
+    return SHOAL_OK;
+}
+
+/* F8: a time limit for all ranks together. Those that run on are ended, and none is left. */
+START_TEST(a_time_limit)
+{
+    shoal_process_options options = with(_i);
+    shoal_value *results[3];
+    options.timeout = SHOAL_MS(50);
+    ck_assert_err(shoal_spawn_with(one_stays, 3, NULL, &options, results), SHOAL_ETIMEDOUT);
+    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "had not ended when the time limit passed"));
+    ck_assert_ptr_null(results[0]);
+    options.timeout = -1;
+    ck_assert_err(shoal_spawn_with(one_stays, 1, NULL, &options, NULL), SHOAL_EINVAL);
+    options.timeout = SHOAL_FOREVER;
+    ck_assert_ok(shoal_spawn_with(one_stays, 1, NULL, &options, NULL));
+}
+END_TEST
+
 /* args: block of one int a rank, event. */
 typedef enum way { ABORT, FAIL, EXIT_9, EXIT_0 } way;
 
@@ -208,6 +233,7 @@ static Suite *suite(void)
     Suite *s = suite_create("group");
     TCase *tc = methods_case("group");
     add_for_methods(tc, ranks_and_results);
+    add_for_methods(tc, a_time_limit);
     add_for_methods(tc, b31_one_failure_ends_all);
     add_for_methods(tc, b31_the_first_failure_is_reported);
     tcase_add_loop_test(tc, arguments_that_cannot_be_sent, SHOAL_START_SPAWN, SHOAL_START_SPAWN + 1);

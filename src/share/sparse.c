@@ -26,7 +26,7 @@ shoal_sparse *shoal_sparse_coo(shoal_tensor *indices, shoal_tensor *values, int 
     SH_NEED_OR_NULL(indices);
     SH_NEED_OR_NULL(values);
     if (ndim > 0 && !shape) {
-        return sh_null_in(__func__, "shape");
+        return sh_not_given(__func__, "shape");
     }
     if (!indices || !values) {
         return NULL;

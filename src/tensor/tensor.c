@@ -108,7 +108,7 @@ void shoal_tensor_release(shoal_tensor *t)
 shoal_tensor *shoal_empty(shoal_dtype dtype, int ndim, const int64_t *shape)
 {
     if (ndim > 0 && !shape) {
-        return sh_null_in(__func__, "shape");
+        return sh_not_given(__func__, "shape");
     }
     sh_shape s;
     return sh_shape_init(&s, dtype, ndim, shape) == SHOAL_OK ? sh_tensor_new(&sh_device_cpu, &s) : NULL;
@@ -117,7 +117,7 @@ shoal_tensor *shoal_empty(shoal_dtype dtype, int ndim, const int64_t *shape)
 shoal_tensor *shoal_empty_shared(shoal_dtype dtype, int ndim, const int64_t *shape)
 {
     if (ndim > 0 && !shape) {
-        return sh_null_in(__func__, "shape");
+        return sh_not_given(__func__, "shape");
     }
     sh_shape s;
     return sh_shape_init(&s, dtype, ndim, shape) == SHOAL_OK ? over_new(sh_storage_create_shared(bytes_of(&s)), &s)
@@ -137,7 +137,7 @@ static shoal_tensor *filled(shoal_tensor *t, double value)
 shoal_tensor *shoal_full(shoal_dtype dtype, double value, int ndim, const int64_t *shape)
 {
     if (ndim > 0 && !shape) {
-        return sh_null_in(__func__, "shape");
+        return sh_not_given(__func__, "shape");
     }
     if (sh_number_check("shoal_full", dtype, value) != SHOAL_OK) {
         return NULL;
@@ -148,7 +148,7 @@ shoal_tensor *shoal_full(shoal_dtype dtype, double value, int ndim, const int64_
 shoal_tensor *shoal_zeros(shoal_dtype dtype, int ndim, const int64_t *shape)
 {
     if (ndim > 0 && !shape) {
-        return sh_null_in(__func__, "shape");
+        return sh_not_given(__func__, "shape");
     }
     return shoal_full(dtype, 0, ndim, shape);
 }
@@ -156,7 +156,7 @@ shoal_tensor *shoal_zeros(shoal_dtype dtype, int ndim, const int64_t *shape)
 shoal_tensor *shoal_ones(shoal_dtype dtype, int ndim, const int64_t *shape)
 {
     if (ndim > 0 && !shape) {
-        return sh_null_in(__func__, "shape");
+        return sh_not_given(__func__, "shape");
     }
     return shoal_full(dtype, 1, ndim, shape);
 }
@@ -180,9 +180,9 @@ shoal_tensor *shoal_zeros_like(const shoal_tensor *t)
 
 shoal_tensor *shoal_from_data(shoal_dtype dtype, const void *data, int ndim, const int64_t *shape)
 {
-    SH_NEED_OR_NULL(data);
+    SH_GIVEN_OR_NULL(data);
     if (ndim > 0 && !shape) {
-        return sh_null_in(__func__, "shape");
+        return sh_not_given(__func__, "shape");
     }
     shoal_tensor *t = shoal_empty(dtype, ndim, shape);
     if (t && t->storage->size > 0) {
@@ -199,9 +199,9 @@ shoal_tensor *shoal_from_data(shoal_dtype dtype, const void *data, int ndim, con
 shoal_tensor *shoal_from_memory(shoal_dtype dtype, void *data, int ndim, const int64_t *shape, void (*release)(void *),
                                 void *context)
 {
-    SH_NEED_OR_NULL(data);
+    SH_GIVEN_OR_NULL(data);
     if (ndim > 0 && !shape) {
-        return sh_null_in(__func__, "shape");
+        return sh_not_given(__func__, "shape");
     }
     sh_shape s;
     if (sh_shape_init(&s, dtype, ndim, shape) != SHOAL_OK) {

@@ -170,7 +170,8 @@ def write_row(name, result, parameters, makers, drops):
             entries.append(f'{{.name = "{label}", .null = {nullable}, .drop_out = {f"rules_drop_{drop}" if drop else "NULL"}}}')
         else:
             makers.add(maker(name, kind, label))
-            entries.append(f'{{.name = "{label}", .null = {nullable}, .takes = {takes(name, kind, label)}, '
+            made = str(handle(kind) is not None and label != 'args').lower()
+            entries.append(f'{{.name = "{label}", .null = {nullable}, .made = {made}, .takes = {takes(name, kind, label)}, '
                            f'.maker = &rules_{maker(name, kind, label)}}}')
     call = f'({name})({", ".join(arguments)})'
     body = {'RULES_ERR': f'r->err = {call};', 'RULES_VOID': f'{call};', 'RULES_POINTER': f'r->pointer = {call};',

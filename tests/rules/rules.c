@@ -240,9 +240,12 @@ static bool names_argument(const char *text, const rules_row *row, const char *a
     return named;
 }
 
-/* NULL for one pointer: SHOAL_EINVAL with the call's name and the earlier failure; or NULL, with the first error kept; or nothing. */
-static void check_null(const rules_row *row, const rules_result *r, const char *argument, bool earlier)
+/* NULL for one pointer: SHOAL_EINVAL with the call's name and the earlier failure; or NULL, with the first error kept when another call
+ * makes such a pointer (F5); or nothing. */
+static void check_null(const rules_row *row, const rules_result *r, int n, bool earlier)
 {
+    const char *argument = row->pointer[n].name;
+    bool made = row->pointer[n].made;
     static const char first[] = "the first failure";
     bool kept = shoal_last_error() == (earlier ? SHOAL_ELIMIT : SHOAL_OK);
     const char *text = shoal_last_error_text();
@@ -261,11 +264,11 @@ static void check_null(const rules_row *row, const rules_result *r, const char *
     case RULES_POINTER:
         if (r->pointer != NULL) {
             fault(row, argument, "NULL gave a result");
-        } else if (earlier && !kept) {
+        } else if (earlier && made && !kept) {
             fault(row, argument, "wrote over the first error: '%s'", text);
-        } else if (!earlier && row->expression && shoal_last_error() != SHOAL_EINVAL) {
+        } else if ((!earlier || !made) && row->expression && shoal_last_error() != SHOAL_EINVAL) {
             fault(row, argument, "no error was recorded, but %s", shoal_err_name(shoal_last_error()));
-        } else if (!earlier && row->expression && !names_argument(text, row, argument)) {
+        } else if ((!earlier || !made) && row->expression && !names_argument(text, row, argument)) {
             fault(row, argument, "the text does not name the call and the argument: '%s'", text);
         }
         break;
@@ -306,7 +309,7 @@ static bool cycle(const rules_row *row, situation what, int n, const char *argum
         check_answer(row, &r, RULES_WORKS, "");
     } else if (what != ALLOCATION_FAILS) {
         if (row->pointer[n].null == RULES_REFUSED) {
-            check_null(row, &r, argument, what == NULL_AFTER_A_FAILURE);
+            check_null(row, &r, n, what == NULL_AFTER_A_FAILURE);
         } else if (what == NULL_AFTER_NOTHING) {
             check_answer(row, &r, row->pointer[n].null == RULES_ALLOWED ? RULES_WORKS : RULES_NULL, argument);
         }

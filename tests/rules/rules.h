@@ -23,7 +23,7 @@ typedef enum rules_takes {
 
 /* What NULL does in a place. */
 typedef enum rules_null {
-    RULES_REFUSED,    /* SHOAL_EINVAL, or NULL with the first error kept */
+    RULES_REFUSED, /* SHOAL_EINVAL; from a call that returns NULL, for what another call makes, the first error is kept */
     RULES_ALLOWED,    /* the call works */
     RULES_GIVES_NULL, /* the call does nothing, and records nothing */
 } rules_null;
@@ -68,6 +68,7 @@ typedef struct rules_row {
     struct {
         const char *name;
         rules_null null;
+        bool made; /* by a call of the library: its NULL may come from an earlier failure */
         rules_takes takes;
         const rules_maker *maker;       /* NULL: an output */
         void (*drop_out)(void *output); /* of an output that is a handle: of *output */
