@@ -56,19 +56,22 @@ void shoal_optimizer_destroy(shoal_optimizer *optimizer);
 /* With names: shoal_sgd_create(model, .lr = 0.01, .momentum = 0.5). In C++17, which has no such names, fill in the options and give
  * them: shoal_sgd_create(model, options). */
 #ifdef __cplusplus
-#define shoal_sgd_create(module, ...) shoal_sgd_create_with(module, shoal_cxx_options(shoal_sgd_options{__VA_ARGS__}))
-#define shoal_adam_create(module, ...)                                                                                 \
-    shoal_adam_create_with(module, shoal_cxx_options(shoal_adam_options{__VA_ARGS__}))
-#define shoal_adamw_create(module, ...)                                                                                \
-    shoal_adamw_create_with(module, shoal_cxx_options(shoal_adam_options{__VA_ARGS__}))
-#define shoal_rmsprop_create(module, ...)                                                                              \
-    shoal_rmsprop_create_with(module, shoal_cxx_options(shoal_rmsprop_options{__VA_ARGS__}))
+#define SHOAL_OPTIM_WITH(call, options, module, ...) call(module, shoal_cxx_options(options{__VA_ARGS__}))
 #else
-#define shoal_sgd_create(module, ...) shoal_sgd_create_with(module, &(shoal_sgd_options){__VA_ARGS__})
-#define shoal_adam_create(module, ...) shoal_adam_create_with(module, &(shoal_adam_options){__VA_ARGS__})
-#define shoal_adamw_create(module, ...) shoal_adamw_create_with(module, &(shoal_adam_options){__VA_ARGS__})
-#define shoal_rmsprop_create(module, ...) shoal_rmsprop_create_with(module, &(shoal_rmsprop_options){__VA_ARGS__})
+#define SHOAL_OPTIM_WITH(call, options, module, ...) call(module, &(options){__VA_ARGS__})
 #endif
+#define SHOAL_OPTIM_ALONE(call, options, module) call(module, NULL)
+/* Which of the two, by the number of arguments: -pedantic allows no macro that lacks those of its "...". */
+#define SHOAL_OPTIM_PICK(m, a, b, c, d, e, f, g, h, i, j, k, which, ...) which
+#define SHOAL_OPTIM_MAKE(...)                                                                                          \
+    SHOAL_OPTIM_PICK(__VA_ARGS__, SHOAL_OPTIM_WITH, SHOAL_OPTIM_WITH, SHOAL_OPTIM_WITH, SHOAL_OPTIM_WITH,              \
+                     SHOAL_OPTIM_WITH, SHOAL_OPTIM_WITH, SHOAL_OPTIM_WITH, SHOAL_OPTIM_WITH, SHOAL_OPTIM_WITH,         \
+                     SHOAL_OPTIM_WITH, SHOAL_OPTIM_WITH, SHOAL_OPTIM_ALONE, 0)
+#define shoal_sgd_create(...) SHOAL_OPTIM_MAKE(__VA_ARGS__)(shoal_sgd_create_with, shoal_sgd_options, __VA_ARGS__)
+#define shoal_adam_create(...) SHOAL_OPTIM_MAKE(__VA_ARGS__)(shoal_adam_create_with, shoal_adam_options, __VA_ARGS__)
+#define shoal_adamw_create(...) SHOAL_OPTIM_MAKE(__VA_ARGS__)(shoal_adamw_create_with, shoal_adam_options, __VA_ARGS__)
+#define shoal_rmsprop_create(...)                                                                                      \
+    SHOAL_OPTIM_MAKE(__VA_ARGS__)(shoal_rmsprop_create_with, shoal_rmsprop_options, __VA_ARGS__)
 
 /* Changes every parameter that has a grad; its storage counts as changed in place. Errors: SHOAL_ENOMEM for the state at the
  * first step, SHOAL_ETYPE for parameters that are neither f32 nor f64; the parameters before are then changed. */

@@ -3,7 +3,7 @@
  * Arguments and results are values. Three ways to start: spawn (the default: a fresh image of this program, safe
  * with threads and with CUDA), fork, and forkserver (a small clean server forks). The program must call shoal_init
  * first in main. A forked child inherits every handle of its parent, the ends of pipes included. Children end when
- * their parent dies, unless they were asked to outlive it.
+ * their parent dies, unless they were asked to outlive it. Another program as a child, and waits that a signal ends: binding.h.
  */
 #ifndef SHOAL_PROCESS_H
 #define SHOAL_PROCESS_H

@@ -6,6 +6,8 @@
  * inside the ring; nothing is copied for a block. A consumer killed in the middle of `get` has either taken the
  * message or not; it is never half taken.
  *
+ * A message that is written in place, without a value, is in binding.h.
+ *
  * Python's SimpleQueue is a queue without a bound; its JoinableQueue is one that task_done and join are called on.
  */
 #ifndef SHOAL_QUEUE_H

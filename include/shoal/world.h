@@ -34,7 +34,8 @@ extern "C" {
 shoal_err shoal_init(int *argc, char ***argv);
 
 typedef struct shoal_world_options {
-    /* for shoal_world_join and `shoal ps`; at most SHOAL_NAME_MAX letters, digits, '-', '_', '.'; NULL: from the pid */
+    /* for shoal_world_join and `shoal ps`; at most SHOAL_NAME_MAX letters, digits, '-', '_', '.'; NULL: from the pid. Names need not be
+     * unique: a world is found by a look at the running processes, and two that are made at one moment could not see each other */
     const char *name;
     uint64_t heap_limit; /* bytes of memory; 0: SHOAL_HEAP_LIMIT, else what the machine or its cgroup has */
     uint64_t reserve;    /* bytes of address space; 0: as much as can be had, up to 16 TiB */
@@ -44,7 +45,10 @@ typedef struct shoal_world_options {
  * SHOAL_ENOMEM, SHOAL_EOS. */
 SHOAL_MUST_USE shoal_err shoal_world_create(const shoal_world_options *options);
 
-/* Attaches this process to a world of the same user, found by its name among the running processes.
+/* Attaches this process to a world of the same user, found by its name among the running processes; of several with that name, to
+ * the first that is found. A process that joined has no handle of what is there: it can watch (shoal_world_info_get, _sweep, _audit),
+ * make objects of its own and start processes. To hand objects to another program, start it as a child with arguments
+ * (shoal_process_start_program, binding.h).
  * Errors: SHOAL_ENOENT, SHOAL_EPERM, SHOAL_ELAYOUT, SHOAL_ECORRUPT, SHOAL_ELIMIT (no free slot), SHOAL_ESTATE. */
 SHOAL_MUST_USE shoal_err shoal_world_join(const char *name);
 

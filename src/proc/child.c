@@ -227,8 +227,12 @@ shoal_err shoal_init(int *argc, char ***argv)
     keep_from_exec(a.socket);
     sh_sentinel_hold(a.sentinel);
     prctl(PR_SET_NAME, program_invocation_short_name); /* it would be "exe" */
-    if (take_place(&a) != SHOAL_OK) {
-        sh_log("a child cannot start: %s", shoal_last_error_text());
+    shoal_err err = take_place(&a);
+    if (err != SHOAL_OK) {
+        sh_log("a child cannot start: %s", err == SHOAL_ESTATE
+                                               ? "the program calls the library before shoal_init, which must be "
+                                                 "the first call of main"
+                                               : shoal_last_error_text());
         _exit(EXIT_LOST);
     }
     if (a.socket >= 0) {

@@ -339,7 +339,10 @@ static shoal_err create_world(const shoal_world_options *options)
             return err;
         }
     }
-    shoal_err err = make_file(name, o->reserve, &fd, &base, &size);
+    shoal_err err = sh_spin_check();
+    if (err == SHOAL_OK) {
+        err = make_file(name, o->reserve, &fd, &base, &size);
+    }
     if (err != SHOAL_OK) {
         return err;
     }

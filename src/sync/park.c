@@ -11,13 +11,26 @@
 
 sh_a64 sh_spin_limit = {SH_SPIN_UNSET};
 
-int64_t sh_spin_read(void)
+/* What SHOAL_SPIN_NS says; -1: nothing, or no time. */
+static int64_t spin_asked(const char *text)
 {
-    const char *text = getenv("SHOAL_SPIN_NS");
     char *end = NULL;
     long long asked = text != NULL ? strtoll(text, &end, 10) : -1;
-    bool valid = text != NULL && end != text && *end == 0 && asked >= 0;
-    int64_t ns = sh_cores() == 1 ? 0 : valid ? asked : SPIN_DEFAULT;
+    return text != NULL && end != text && *end == 0 && asked >= 0 ? asked : -1;
+}
+
+shoal_err sh_spin_check(void)
+{
+    const char *text = getenv("SHOAL_SPIN_NS");
+    return text == NULL || spin_asked(text) >= 0
+               ? SHOAL_OK
+               : sh_fail(SHOAL_EINVAL, "SHOAL_SPIN_NS=%s: want a number of nanoseconds such as 20000", text);
+}
+
+int64_t sh_spin_read(void)
+{
+    int64_t asked = spin_asked(getenv("SHOAL_SPIN_NS"));
+    int64_t ns = sh_cores() == 1 ? 0 : asked >= 0 ? asked : SPIN_DEFAULT;
     sh_store_relaxed(&sh_spin_limit, (uint64_t)ns);
     return ns;
 }

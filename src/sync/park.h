@@ -93,6 +93,7 @@ bool sh_wait_park(sh_wait *wait, sh_gate *gate, uint32_t prepared);
 #define SH_SPIN_UNSET UINT64_MAX
 extern sh_a64 sh_spin_limit; /* SH_SPIN_UNSET until it is read */
 int64_t sh_spin_read(void);
+shoal_err sh_spin_check(void); /* SHOAL_EINVAL when the variable is no number */
 
 static inline int64_t sh_spin_ns(void)
 {
