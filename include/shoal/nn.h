@@ -122,8 +122,8 @@ void shoal_module_zero_grad(shoal_module *module);
  * nothing is copied then. */
 SHOAL_MUST_USE shoal_err shoal_module_copy(shoal_module *to, const shoal_module *from);
 
-/* As text: kinds, settings and children, like PyTorch's. Returns the length of the whole text; buffer may be NULL, to ask for
- * it. */
+/* As text: kinds, settings and children, like PyTorch's. Returns the length of the whole text; with a capacity of 0
+ * buffer may be NULL. */
 size_t shoal_module_format(const shoal_module *module, char *buffer, size_t capacity);
 
 /* The kinds. A stride of 0 is the default: 1, or a pool's size; options may be NULL. Errors: SHOAL_EINVAL for numbers out of range, named. */

@@ -3,6 +3,9 @@
  * Sharing moves a storage into the heap once, for all its views; what travels then is a handle. The receiver gets its own
  * tensor over the same memory, and the same storage however often it arrives. In values they stand like any other member:
  * shoal_map("x", tensor, "model", module).
+ *
+ * After shoal_world_leave the elements of a shared tensor are gone: shoal_tensor_data is NULL, and what needs them is SHOAL_ESTATE. Its
+ * dtype and shape can still be asked.
  */
 #ifndef SHOAL_SHARE_H
 #define SHOAL_SHARE_H

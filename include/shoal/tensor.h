@@ -130,7 +130,7 @@ bool shoal_tensor_equal(const shoal_tensor *a, const shoal_tensor *b);
 bool shoal_tensor_close(const shoal_tensor *a, const shoal_tensor *b, double rtol, double atol);
 
 /* As text for people, numbers as Python prints them, long ones shortened by …: at most capacity bytes with the NUL.
- * Returns the length of the whole text; buffer may be NULL, to ask for it. */
+ * Returns the length of the whole text; with a capacity of 0 buffer may be NULL. */
 size_t shoal_tensor_format(const shoal_tensor *t, char *buffer, size_t capacity);
 
 /* Views: they share the storage, belong to the scope, and carry gradients, all but as_strided, which refuses a tensor that needs one

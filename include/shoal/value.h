@@ -185,7 +185,7 @@ const char *shoal_value_key_at(const shoal_value *map, size_t i);
 const shoal_value *shoal_value_find(const shoal_value *map, const char *key);
 
 /* Writes the value as text for people, like {"rank": 0, "data": <block 81>}: at most capacity bytes with the
- * closing NUL, cut between characters. Returns the length that the whole text has without the NUL; buffer may be NULL, to ask for it. */
+ * closing NUL, cut between characters. Returns the length that the whole text has without the NUL; with a capacity of 0 buffer may be NULL. */
 size_t shoal_value_format(const shoal_value *value, char *buffer, size_t capacity);
 
 #ifdef __cplusplus

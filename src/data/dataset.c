@@ -142,8 +142,8 @@ shoal_err shoal_dataset_fetch(shoal_dataset *set, const int64_t *numbers, int64_
     }
     SH_NEED(x);
     SH_NEED(y);
-    if (set == NULL) {
-        return sh_fail(SHOAL_EINVAL, "shoal_dataset_fetch: no data set");
+    if (sh_tensor_check(x) != SHOAL_OK || sh_tensor_check(y) != SHOAL_OK) {
+        return shoal_last_error();
     }
     const shoal_dataset_type *t = &set->type;
     shoal_err err = sh_dataset_check(set, numbers, count);

@@ -97,8 +97,7 @@ shoal_dataset *shoal_tensor_dataset(shoal_tensor *x, shoal_tensor *y)
 {
     SH_NEED_OR_NULL(x);
     SH_NEED_OR_NULL(y);
-    if (x == NULL || y == NULL) {
-        (void)sh_fail(SHOAL_EINVAL, "shoal_tensor_dataset: two tensors are wanted");
+    if (sh_tensor_check(x) != SHOAL_OK || sh_tensor_check(y) != SHOAL_OK) {
         return NULL;
     }
     if (shoal_tensor_ndim(x) < 1 || shoal_tensor_ndim(y) < 1 || shoal_tensor_size(x, 0) != shoal_tensor_size(y, 0) ||

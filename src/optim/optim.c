@@ -190,10 +190,7 @@ shoal_err shoal_optimizer_adopt(shoal_optimizer *optimizer, const char *name, sh
     SH_NEED(optimizer);
     SH_NEED(name);
     SH_NEED(t);
-    if (!optimizer || !name) {
-        return sh_fail(SHOAL_EINVAL, "the %s is NULL", optimizer ? "name" : "optimiser");
-    }
-    if (!t) {
+    if (sh_tensor_check(t) != SHOAL_OK) {
         return shoal_last_error();
     }
     int state;

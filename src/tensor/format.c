@@ -214,7 +214,7 @@ static void put_part(printer *p, const char *at, int dim)
     put(p, "]");
 }
 
-/* Where the elements can be read; false when there is no memory for a copy. */
+/* Where the elements can be read; false when there is no memory for a copy, or the world that they were in was left. */
 static bool begin(printer *p)
 {
     const shoal_tensor *t = p->t;
@@ -231,7 +231,10 @@ static bool begin(printer *p)
         next *= t->shape[d];
     }
     p->data = p->copy;
-    return p->copy && shoal_tensor_read(t, p->copy, size) == SHOAL_OK;
+    sh_cleanup_begin(); /* this call cannot fail, and leaves the last error */
+    bool is_read = p->copy && shoal_tensor_read(t, p->copy, size) == SHOAL_OK;
+    sh_cleanup_end();
+    return is_read;
 }
 
 /* The NUL; what was cut off in the middle of a character loses that character. */

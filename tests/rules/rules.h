@@ -81,6 +81,10 @@ extern const size_t rules_count;
 /* arguments.c: writes the files that the makers of paths name into the current folder. */
 bool rules_write_files(void);
 
+void rules_drop_module(void *thing);
+void rules_drop_sparse(void *thing);
+void rules_drop_tensor(void *thing);
+
 /* Ends the pool and the process that calls share. */
 void rules_drop_kept(void);
 
