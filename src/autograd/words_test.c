@@ -73,7 +73,7 @@ START_TEST(words)
     REFUSED(shoal_conv2d_pool_relu(img, w, NULL, -1, 0), SHOAL_EINVAL, "padding -1");
     REFUSED(shoal_max_pool2d(img, &(shoal_pool2d_options){{6, 6}, {9, 9}, {0, 0}}), SHOAL_EINVAL, "size 6");
     REFUSED(shoal_max_pool2d(img, &(shoal_pool2d_options){{2, 2}, {1, 1}, {2, 0}}), SHOAL_EINVAL, "padding 2");
-    REFUSED(shoal_avg_pool2d(img, NULL), SHOAL_EINVAL, "size");
+    REFUSED(shoal_avg_pool2d(img, NULL), SHOAL_EINVAL, "options is NULL");
     REFUSED(shoal_softmax(a, 5), SHOAL_EINVAL, "dim 5");
     REFUSED(shoal_log_softmax(i, 0), SHOAL_ETYPE, "i64");
     REFUSED(shoal_nll_loss(a, index), SHOAL_EINVAL, "7");
