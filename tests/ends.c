@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 
 /* Leaks of a process that exits in the middle of a call are its own affair. */
 int __lsan_is_turned_off(void);
@@ -340,6 +341,74 @@ START_TEST(a_target_may_return_while_a_thread_writes)
 }
 END_TEST
 
+/* ---- exit in the middle of leaving ---- */
+
+static enum { NOWHERE, BEFORE_UNMAP, AFTER_UNMAP } exit_where;
+static bool exits_quickly;
+
+static void exit_somehow(void)
+{
+    exit_where = NOWHERE;
+    if (exits_quickly) {
+        quick_exit(EXIT_SUCCESS);
+    }
+    exit(EXIT_SUCCESS);
+}
+
+/* In place of the C library's, for the library too. The world goes: its slot is free already. */
+int munmap(void *at, size_t size)
+{
+    bool is_world = size >= (size_t)1 << 29;
+    if (is_world && exit_where == BEFORE_UNMAP) {
+        exit_somehow();
+    }
+    int result = (int)syscall(SYS_munmap, at, size);
+    if (is_world && exit_where == AFTER_UNMAP) {
+        exit_somehow();
+    }
+    return result;
+}
+
+static void *hold_a_thread(void *nothing_at_all)
+{
+    return nothing_at_all;
+}
+
+/* As a signal handler would that interrupts shoal_world_leave: before, the second ended by SIGSEGV in sh_slot_end. bit 0: where,
+ * bit 1: how. */
+START_TEST(exit_in_the_middle_of_leaving)
+{
+    shoal_queue *q;
+    ck_assert_ok(shoal_queue_create(0, &q));
+    for (int threads = 0; threads < 2; threads++) {
+        fflush(NULL);
+        pid_t pid = fork();
+        if (pid == 0) {
+            pthread_t thread;
+            shoal_block *b;
+            alarm(20);
+            signal(SIGSEGV, SIG_DFL);
+            if (shoal_block_create(1000, &b) != SHOAL_OK ||
+                (threads > 0 &&
+                 (pthread_create(&thread, NULL, hold_a_thread, NULL) != 0 || pthread_join(thread, NULL) != 0))) {
+                _exit(2);
+            }
+            exits_quickly = (_i & 2) != 0;
+            exit_where = (_i & 1) == 0 ? BEFORE_UNMAP : AFTER_UNMAP;
+            shoal_world_leave();
+            _exit(3);
+        }
+        int status;
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        ck_assert_msg(status == 0, "status %x", (unsigned)status);
+    }
+    ck_assert_ok(shoal_queue_put_bytes(q, "x", 1, SHOAL_NOW));
+    ck_assert_ok(shoal_world_sweep(NULL));
+    sh_assert_audit("after exits in the middle of leaving");
+    shoal_release(q);
+}
+END_TEST
+
 /* ---- the table of docs/world.md ---- */
 
 typedef enum way { RETURN, FAIL, EXIT, EXIT_IN_HANDLER, QUICK_EXIT, UNDERSCORE_EXIT, KILL, WAYS } way;
@@ -402,6 +471,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, exit_in_a_handler_leaves_nothing_half_done, 0, 2);
     tcase_add_test(tc, calls_after_the_end_are_refused_and_touch_nothing);
     add_for_methods(tc, a_target_may_return_while_a_thread_writes);
+    tcase_add_loop_test(tc, exit_in_the_middle_of_leaving, 0, 4);
     tcase_add_loop_test(tc, what_others_are_told_of_each_end, RETURN, WAYS);
     suite_add_tcase(s, tc);
     return s;

@@ -12,7 +12,7 @@
  * TiB a block, 16 TiB of addresses (less where the address space of the process is limited: shoal_world_info tells).
  *
  * Environment: SHOAL_HEAP_LIMIT (bytes, with K, M, G) bounds the memory of the worlds that this process makes;
- * SHOAL_SPIN_NS is the longest time that a waiter spins before it parks.
+ * SHOAL_SPIN_NS is the longest time that a waiter spins before it parks; more than 100 ms counts as that.
  */
 #ifndef SHOAL_WORLD_H
 #define SHOAL_WORLD_H

@@ -1,5 +1,8 @@
 #include "base/fork.h"
 
+#include <signal.h>
+#include <string.h>
+
 static const sh_fork_part *parts[SH_FORK_RANKS]; /* written by constructors, before there is a second thread */
 static uint64_t generation;
 
@@ -10,6 +13,24 @@ static _Thread_local bool holds;     /* it has taken the locks already, before i
 static _Thread_local bool busy;      /* it takes them, gives them back, or forks */
 static _Thread_local uint16_t inner; /* forks that signal handlers make meanwhile */
 static _Thread_local uint32_t taken; /* which locks it has; bit: rank */
+/* The signals that it blocked before; bit: number - 1. A sigset_t has room for 1,024. */
+static _Thread_local uint64_t blocked;
+
+static void block_signals(void)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    memcpy(&blocked, &before, sizeof blocked);
+}
+
+static void unblock_signals(void)
+{
+    sigset_t before;
+    sigemptyset(&before);
+    memcpy(&before, &blocked, sizeof blocked);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
 
 static bool is_waited_for(int rank)
 {
@@ -47,6 +68,7 @@ bool sh_fork_has(sh_fork_rank rank)
 
 void sh_fork_hold(void)
 {
+    block_signals();
     busy = true;
     lock_all();
     holds = true;
@@ -59,6 +81,7 @@ void sh_fork_let_go(void)
     holds = false;
     unlock_all();
     busy = false;
+    unblock_signals();
 }
 
 static void prepare(void)
@@ -66,6 +89,9 @@ static void prepare(void)
     if (busy) {
         inner++;
         return;
+    }
+    if (!holds) {
+        block_signals();
     }
     busy = true;
     if (!holds) {
@@ -93,6 +119,9 @@ static void parent(void)
         unlock_all();
     }
     busy = false;
+    if (!holds) {
+        unblock_signals();
+    }
 }
 
 static void child(void)
@@ -114,10 +143,14 @@ static void child(void)
             parts[i]->child();
         }
     }
+    bool waits = holds || inner > 0; /* let_go, or the outer fork, gives the signals back */
     holds = busy = false;
     inner = 0;
     taken = 0;
     sh_fork_locks = 0;
+    if (!waits) {
+        unblock_signals();
+    }
 }
 
 void sh_fork_register(sh_fork_rank rank, const sh_fork_part *part)

@@ -9,6 +9,11 @@
  * protect may be half changed, so only parts whose lock was taken prepare (sh_fork_has), and without the world's the child has no heap.
  * Calls take their lock by sh_fork_lock, which counts it first. In the middle of another fork of the same thread it takes none.
  *
+ * All signals wait from before the locks are taken until they are given back, and in the child until all parts have seen to it. A handler
+ * in between would find locks taken by its own thread, and in the child what is still the parent's; and exit waits for ever for the lock
+ * that the C library has across a fork. What remains, in a fork that the program makes, is the C library's own: the moments in which
+ * it has that lock before and after its handlers.
+ *
  * The ranks are the order in which threads take these locks, outermost first. A lock of a handle (a process, a pool) needs none of this:
  * the handle belongs to the process that made it, and its calls are refused in a fork (sh_fork_is_ours).
  */
@@ -68,8 +73,8 @@ void sh_fork_register(sh_fork_rank rank, const sh_fork_part *part);
 /* What was registered; NULL: nothing. For tests, which hold a lock while they fork. */
 const sh_fork_part *sh_fork_part_of(sh_fork_rank rank);
 
-/* Takes all locks for a fork that this thread is about to make, so that nothing changes between what it does now and the fork.
- * The child need not give them back. */
+/* Takes all locks for a fork that this thread is about to make, so that nothing changes between what it does now and the fork; signals
+ * wait. The child calls let_go too, for the signals. */
 void sh_fork_hold(void);
 void sh_fork_let_go(void);
 

@@ -10,6 +10,9 @@
  * sh_enter. So neither step takes that lock, and finish does what recovery would do after SIGKILL (sh_slot_end), which needs nothing
  * but shared memory. death: in between, or with other threads, which may still work on what we hold: the others recover the slot when we
  * are dead; `leaving` says that nobody is to be told of a death.
+ *
+ * exit may also interrupt shoal_world_leave. That has begun to give everything back, and its slot may be another's already: exit leaves
+ * all that to it (SH_LEAVING). What it had not given back the others recover when this process is gone.
  */
 #include "os/process.h"
 #include "shm/slot.h"
@@ -21,12 +24,23 @@ void (*sh_world_before_end)(bool ends);
 void (*sh_world_after_leave)(void);
 sh_a32 sh_world_has_ended;
 
-void sh_world_refuse(void)
+/* Thread against thread, and call against signal handler: the swap decides who ends it. The others touch neither slot nor mapping,
+ * which may go at any time from now on. Until then the mapping stays, so the slot can be told.
+ * death: after the swap, we are dead like any other; before `leaving` is stored, the others are told of a death. */
+bool sh_world_refuse(sh_attachment next)
 {
+    uint32_t no = 0;
+    if (sh_the_world.attachment != SH_ATTACHED || !sh_cas_acq_rel(&sh_world_has_ended, &no, 1u)) {
+        return false;
+    }
+    if (sh_the_world.attachment != SH_ATTACHED) { /* another thread has left since we looked */
+        sh_store_release(&sh_world_has_ended, 0u);
+        return false;
+    }
     sh_store_release(&sh_the_world.self.slot->leaving, 1);
-    sh_the_world.attachment = SH_ENDED;
-    sh_store_release(&sh_world_has_ended, 1u);
+    sh_the_world.attachment = next;
     sh_signal_fence(); /* before the slot is free: a handler that interrupts us and ends the process leaves it alone */
+    return true;
 }
 
 void sh_world_end_begin(void)
@@ -35,7 +49,7 @@ void sh_world_end_begin(void)
         if (sh_world_before_end != NULL) {
             sh_world_before_end(true);
         }
-        sh_world_refuse();
+        sh_world_refuse(SH_ENDED);
     }
 }
 

@@ -9,14 +9,21 @@
  * A plain child that finds no slot (no room in the heap or in the table, or its parent's death undid the reservation) has no heap: its
  * mapping is replaced by nothing, so that a pointer faults instead of reading what is another's by now, and calls return SHOAL_EFORK.
  *
- * The parent is not told whether a plain fork succeeded. It remembers the reservation; one that nobody came to in sh_fork_adopt_limit is undone.
- * A child that comes later than that finds that its slot was given up. death: of the parent, before the child is there: its recovery
- * undoes the reservation, with the same result.
+ * The parent is not told whether a plain fork succeeded, nor its child's pid. A cord tells it (os/cord.h): the child lets go of it only
+ * after it has taken its slot. So a reservation whose cord is cut and that nobody has taken is one that nobody comes to: the fork failed,
+ * or the child was killed too early. It is undone at once, or by the next fork, sweep or wait. A child that is stopped keeps it, however
+ * long. Without a cord (no fds left, or the program closed it) a reservation that nobody came to in sh_fork_adopt_limit is undone, and a
+ * child that comes later finds that its slot was given up. death: of the parent, before the child is there: its recovery undoes the
+ * reservation, with the same result.
+ *
+ * Signals wait from before the reservation until the child knows who it is (base/fork.h). So no handler of the child acts, or ends, in the
+ * name of its parent, and none of the parent ends the process between the fork and the handler below.
  *
  * What a fork inherits makes nobody a party: see SH_KIND_INHERITED.
  */
 #include "base/fork.h"
 #include "base/clock.h"
+#include "os/cord.h"
 #include "os/memory.h"
 #include "shm/block.h"
 #include "shm/op.h"
@@ -31,7 +38,7 @@
 #define PENDING_MAX 256
 #define SWEEP_EVERY 16 /* plain forks */
 
-int64_t sh_fork_adopt_limit = SHOAL_SECONDS(5);
+int64_t sh_fork_adopt_limit = SHOAL_SECONDS(5); /* without a cord */
 
 /* The fork that is under way. Under the locks of base/fork.h. */
 static struct {
@@ -43,27 +50,46 @@ static struct {
 } plan;
 
 /* Reservations by plain forks that nobody has come to yet. Inside. */
-static struct {
+typedef struct reservation {
     uint32_t slot;
     uint64_t generation;
     int64_t since;
-} pending[PENDING_MAX];
+    sh_cord cord;
+} reservation;
+
+static reservation pending[PENDING_MAX];
 static size_t pending_count;
 
-static bool is_pending(size_t i)
+static bool is_taken(const reservation *r)
 {
-    uint64_t state = sh_load_acquire(&sh_slot_at(pending[i].slot)->state);
-    return sh_state_phase(state) == SH_PHASE_RESERVED && sh_state_generation(state) == pending[i].generation;
+    uint64_t state = sh_load_acquire(&sh_slot_at(r->slot)->state);
+    return sh_state_phase(state) != SH_PHASE_RESERVED || sh_state_generation(state) != r->generation;
+}
+
+/* The cord first, then the slot: a child lets go of the one after it has taken the other. */
+static bool will_nobody_come(const reservation *r)
+{
+    sh_cord_state cord = sh_cord_look(&r->cord);
+    return cord == SH_CORD_CUT || (cord == SH_CORD_UNKNOWN && sh_now() - r->since > sh_fork_adopt_limit);
+}
+
+/* True when there is nothing to wait for any more. The cancel does nothing to a slot that was taken meanwhile. */
+static bool settle(reservation *r)
+{
+    if (!is_taken(r)) {
+        if (!will_nobody_come(r)) {
+            return false;
+        }
+        sh_slot_cancel(r->slot, r->generation);
+    }
+    sh_cord_close(&r->cord);
+    return true;
 }
 
 void sh_forks_tidy(void)
 {
     for (size_t i = 0; i < pending_count;) {
-        bool late = sh_now() - pending[i].since > sh_fork_adopt_limit;
-        if (late) {
-            sh_slot_cancel(pending[i].slot, pending[i].generation);
-        }
-        if (late || !is_pending(i)) {
+        if (settle(&pending[i])) {
             pending[i] = pending[--pending_count];
         } else {
             i++;
@@ -71,14 +97,23 @@ void sh_forks_tidy(void)
     }
 }
 
+/* Writes nothing: a signal handler that ends the process may have interrupted a tidy. */
 void sh_forks_await(void)
 {
     int64_t deadline = sh_deadline(EXIT_LIMIT);
     for (size_t i = 0; i < pending_count && i < PENDING_MAX; i++) {
-        while (is_pending(i) && !sh_passed(deadline)) {
+        while (!is_taken(&pending[i]) && !will_nobody_come(&pending[i]) && !sh_passed(deadline)) {
             nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
         }
     }
+}
+
+void sh_forks_forget(void)
+{
+    for (size_t i = 0; i < pending_count; i++) {
+        sh_cord_close(&pending[i].cord);
+    }
+    pending_count = 0;
 }
 
 /* ---- around every fork ---- */
@@ -96,11 +131,9 @@ static bool reserve_for_plain(sh_ctx *c)
         sh_slot_cancel(plan.slot, plan.generation);
         return false;
     }
-    /* Already now: a signal handler may end this process between the fork and the handler below. */
-    pending[pending_count].slot = plan.slot;
-    pending[pending_count].generation = plan.generation;
-    pending[pending_count].since = sh_now();
-    pending_count++;
+    reservation *r = &pending[pending_count++];
+    *r = (reservation){.slot = plan.slot, .generation = plan.generation, .since = sh_now()};
+    sh_cord_make(&r->cord);
     return true;
 }
 
@@ -123,6 +156,13 @@ void sh_world_fork_prepare(void)
 
 void sh_world_fork_parent(void)
 {
+    if (plan.given) {
+        int number = errno; /* of a fork that failed */
+        reservation *r = &pending[pending_count - 1];
+        sh_cord_let_go(&r->cord);
+        pending_count -= settle(r); /* there is no child, or it was very quick */
+        errno = number;
+    }
     plan.kind = PLAIN;
     plan.given = false;
 }
@@ -131,12 +171,16 @@ void sh_world_fork_child(void)
 {
     bool ours = sh_fork_has(SH_FORK_WORLD); /* if not, the plan is another thread's */
     bool plain = plan.kind == PLAIN || !ours, given = plan.given && ours;
+    sh_cord cord = given ? pending[pending_count - 1].cord : (sh_cord){.near = -1, .far = -1};
     plan.kind = PLAIN;
     plan.given = false;
+    if (ours) {
+        sh_forks_forget();
+    }
     pending_count = 0;
     sh_the_world.locked = false;
     if (sh_the_world.attachment == SH_DETACHED || sh_the_world.attachment == SH_FORKED) {
-        return;
+        return; /* nothing was given */
     }
     sh_the_world.attachment = SH_FORKED; /* until sh_world_become */
     sh_peers_set(NULL);
@@ -147,6 +191,7 @@ void sh_world_fork_child(void)
     } else if (plain) {
         sh_memory_hide(sh_the_world.base, sh_the_world.size);
     }
+    sh_cord_let_go(&cord); /* the slot is ours by now, or we shall never have it */
 }
 
 /* ---- forks of the library ---- */
@@ -177,7 +222,8 @@ shoal_err sh_world_fork(uint32_t slot, int32_t *out_pid)
         plan.kind = OURS;
         pid_t pid = fork();
         if (pid == 0) {
-            *out_pid = 0; /* the child has no locks to give back */
+            *out_pid = 0;
+            sh_fork_let_go();
             return SHOAL_OK;
         }
         if (pid < 0) {
@@ -195,10 +241,8 @@ int32_t sh_world_fork_bare(void)
     sh_fork_hold();
     plan.kind = BARE;
     pid_t pid = fork();
-    if (pid != 0) {
-        int number = errno;
-        sh_fork_let_go();
-        errno = number;
-    }
+    int number = errno;
+    sh_fork_let_go();
+    errno = number;
     return (int32_t)pid;
 }

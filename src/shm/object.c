@@ -47,7 +47,7 @@ shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *w
     if (sh_the_world.attachment == SH_FORKED) {
         return sh_world_not_ours(what);
     }
-    if (sh_the_world.attachment == SH_ENDED) {
+    if (sh_the_world.attachment == SH_ENDED || sh_the_world.attachment == SH_LEAVING) {
         return sh_world_ending(what);
     }
     if (block->magic != SH_HANDLE_MAGIC) {
@@ -70,7 +70,7 @@ shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *w
 
 bool sh_block_is_usable(const shoal_block *block)
 {
-    return sh_the_world.attachment != SH_FORKED && sh_the_world.attachment != SH_ENDED &&
+    return (sh_the_world.attachment == SH_ATTACHED || sh_the_world.attachment == SH_DETACHED) &&
            block->magic == SH_HANDLE_MAGIC && !block->left_behind && !sh_block_is_lost(block);
 }
 

@@ -110,6 +110,7 @@ shoal_err sh_world_file_lost(void)
                    sh_the_world.fd);
 }
 
+/* The attachment is not SH_ATTACHED: a signal handler may end the process at any step here (end.c). */
 static void forget_world(void)
 {
     if (sh_the_world.base != NULL) {
@@ -151,6 +152,9 @@ static shoal_err enter_world(int fd, void *base, uint64_t size, uint32_t slot, c
         sh_world_be(slot);
         err = sh_blocks_begin(&sh_the_world.self);
         if (err != SHOAL_OK) {
+            if (!sh_world_refuse(SH_LEAVING)) {
+                return err; /* another thread ends the process, and sees to it */
+            }
             sh_slot_vacate(slot);
         }
     }
@@ -211,16 +215,17 @@ shoal_err sh_world_attach(int fd, uint32_t slot, const char *name)
 
 void sh_world_detach(void)
 {
-    if (sh_the_world.attachment == SH_ENDED) { /* the mapping stays: other threads may run */
-        return;
+    if (sh_the_world.attachment == SH_ENDED || sh_the_world.attachment == SH_LEAVING) {
+        return; /* the mapping stays: other threads may run; or another call is at it, perhaps below this one */
     }
     if (sh_the_world.attachment == SH_ATTACHED && sh_world_before_end != NULL) {
         sh_world_before_end(false);
     }
     lock_inside();
-    if (sh_the_world.attachment == SH_ATTACHED) {
-        sh_world_refuse();
+    if (sh_world_refuse(SH_LEAVING)) {
+        sh_forks_await();
         sh_slot_end(sh_the_world.self.index);
+        sh_forks_forget();
         sh_peers_set(NULL);
         sh_blocks_forget();
         forget_world();

@@ -24,8 +24,9 @@ typedef struct sh_ctx {
 typedef enum sh_attachment {
     SH_DETACHED,
     SH_ATTACHED,
-    SH_ENDED,  /* the process is on its way out: every call is refused; the mapping stays, for pointers and threads */
-    SH_FORKED, /* a child of fork that has no slot, or none yet: the heap is not its own (fork.c) */
+    SH_ENDED,   /* the process is on its way out: every call is refused; the mapping stays, for pointers and threads */
+    SH_LEAVING, /* shoal_world_leave is at work: every call is refused; slot and mapping may be gone already */
+    SH_FORKED,  /* a child of fork that has no slot, or none yet: the heap is not its own (fork.c) */
 } sh_attachment;
 
 /* Private to the process. base, fd, file, size and header change only while no other thread is inside. */
@@ -42,7 +43,8 @@ typedef struct sh_world {
 
 extern sh_world sh_the_world;
 
-/* 1: the attachment is SH_ENDED, for those who do not have the lock. */
+/* 1: the attachment is SH_ENDED or SH_LEAVING, or about to be, for those who do not have the lock. Who turns it from 0 to 1 ends
+ * what this process has in the world, and nobody else does. */
 extern sh_a32 sh_world_has_ended;
 
 static inline void *sh_at(uint64_t offset)
@@ -128,14 +130,15 @@ void sh_world_fork_prepare(void);
 void sh_world_fork_parent(void);
 void sh_world_fork_child(void);
 
-/* Inside: undoes the reservations by plain forks that nobody came to. await: waits a while for those that may still come, because
- * this process is about to end. */
-extern int64_t sh_fork_adopt_limit; /* how long they are waited for; 5 s but in tests */
+/* Inside: undoes the reservations by plain forks that nobody will come to. await: waits a while for those that may still come, because
+ * this process is about to end. forget: it has left the world. */
+extern int64_t sh_fork_adopt_limit; /* how long they are waited for when nothing tells of them; 5 s but in tests */
 void sh_forks_tidy(void);
 
 /* shoal_world_audit; without `recover` as the dead have left it, for tests. */
 shoal_err sh_world_audit(bool recover, shoal_audit *out_audit);
 void sh_forks_await(void);
+void sh_forks_forget(void);
 
 /* This process is that slot, which it has marked as its own. */
 void sh_world_be(uint32_t index);
@@ -147,10 +150,11 @@ shoal_err sh_world_not_ours(const char *what);
 void sh_world_detach(void);
 
 /* The end of the process (end.c). watch: at exit and quick_exit these are called. begin: from now on every call is refused, after
- * sh_world_before_end. refuse: the same without that, for an attached process. end: all is given back, unless other threads run: then by whoever sees that we have ended. Neither waits for a lock nor needs private
+ * sh_world_before_end. refuse: the same without that, for an attached process; false when another thread, or the call that a signal
+ * handler interrupted, ends or leaves already. end: all is given back, unless other threads run: then by whoever sees that we have ended. Neither waits for a lock nor needs private
  * memory in a state that a signal handler could have interrupted. */
 void sh_world_watch_end(void);
-void sh_world_refuse(void);
+bool sh_world_refuse(sh_attachment next); /* SH_ENDED or SH_LEAVING */
 void sh_world_end_begin(void);
 void sh_world_end(void);
 

@@ -32,6 +32,24 @@ START_TEST(rules)
 }
 END_TEST
 
+/* A wait that still spins keeps its time limit, and SHOAL_SPIN_NS has a bound. Before, the first wait took 3 s. */
+START_TEST(spinning_keeps_the_time_limit)
+{
+    object *o = fake_begin(sizeof *o);
+    sh_event_format(&o->event);
+    sh_spin_set(SHOAL_SECONDS(3));
+    int64_t start = sh_now();
+    ck_assert_int_eq(sh_event_wait(&o->event, SHOAL_MS(5)), SHOAL_ETIMEDOUT);
+    ck_assert_int_eq(sh_event_wait(&o->event, SHOAL_NOW), SHOAL_ETIMEDOUT);
+    ck_assert_int_lt(sh_now() - start, SHOAL_SECONDS(2));
+    setenv("SHOAL_SPIN_NS", "1000000000000", 1);
+    ck_assert_int_le(sh_spin_read(), SHOAL_MS(100));
+    setenv("SHOAL_SPIN_NS", "1234", 1);
+    ck_assert_int_le(sh_spin_read(), 1234); /* 0 on one core */
+    unsetenv("SHOAL_SPIN_NS");
+}
+END_TEST
+
 static void wait_and_leave(void *arg)
 {
     object *o = arg;
@@ -193,6 +211,7 @@ int main(void)
 {
     const TTest *const tests[] = {
         rules,
+        spinning_keeps_the_time_limit,
         set_lets_go_although_it_is_cleared,
         set_wakes_all,
         set_wakes_the_parked,

@@ -1,5 +1,6 @@
 #include "sync/park.h"
 
+#include "base/log.h"
 #include "os/futex.h"
 #include "os/process.h"
 #include "sync/peers.h"
@@ -7,7 +8,8 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#define SPIN_DEFAULT 20000 /* ns: about what parking and being woken costs */
+#define SPIN_DEFAULT 20000      /* ns: about what parking and being woken costs */
+#define SPIN_MOST SHOAL_MS(100) /* who spins sees neither interrupts nor deaths */
 
 sh_a64 sh_spin_limit = {SH_SPIN_UNSET};
 
@@ -29,7 +31,12 @@ shoal_err sh_spin_check(void)
 
 int64_t sh_spin_read(void)
 {
-    int64_t asked = spin_asked(getenv("SHOAL_SPIN_NS"));
+    const char *text = getenv("SHOAL_SPIN_NS");
+    int64_t asked = spin_asked(text);
+    if (asked > SPIN_MOST) { /* logged once more by each thread that reads it at the same time */
+        sh_log("SHOAL_SPIN_NS=%s is more than 100 ms: a wait spins for 100 ms", text);
+        asked = SPIN_MOST;
+    }
     int64_t ns = sh_cores() == 1 ? 0 : asked >= 0 ? asked : SPIN_DEFAULT;
     sh_store_relaxed(&sh_spin_limit, (uint64_t)ns);
     return ns;
@@ -79,8 +86,10 @@ bool sh_wait_spin(sh_wait *wait)
     }
     int64_t now = sh_now();
     if (wait->spin_until == 0) {
-        wait->spin_until = now + sh_spin_ns();
-    } else if (now >= wait->spin_until) {
+        int64_t until = now + sh_spin_ns();
+        wait->spin_until = until < wait->deadline ? until : wait->deadline;
+    }
+    if (now >= wait->spin_until) {
         wait->spin_until = -1;
         return false;
     }
