@@ -53,10 +53,13 @@ static void in_child(void)
     in_fork = false;
 }
 
-__attribute__((constructor(101))) static void register_first(void)
+__attribute__((no_sanitize("address", "thread"))) static void register_first(void)
 {
     pthread_atfork(in_prepare, in_parent, in_child);
 }
+
+/* Before all constructors, also those of shared libraries. */
+__attribute__((section(".preinit_array"), used)) static void (*const first)(void) = register_first;
 
 /* ---- helpers ---- */
 
