@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/single_threaded.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -156,6 +157,29 @@ uint64_t sh_process_start_time(int32_t pid)
     char state;
     uint64_t start;
     return read_process(pid, &state, &start) ? start : 0;
+}
+
+static uint32_t space;
+
+void sh_process_find_space(void)
+{
+    struct stat status;
+    uint32_t now = stat("/proc/self/ns/pid", &status) == 0 ? (uint32_t)status.st_ino : 0;
+    if (space != now) { /* it changes in a child of fork only, which has no other threads */
+        space = now;
+    }
+}
+
+void sh_process_find_space_of_child(void)
+{
+    if (getppid() == 0) {
+        sh_process_find_space();
+    }
+}
+
+uint32_t sh_process_space(void)
+{
+    return space;
 }
 
 bool sh_process_gone(int32_t pid, uint64_t start_time)

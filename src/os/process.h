@@ -15,6 +15,13 @@ bool sh_life_marked(int fd, uint64_t byte); /* by another process than the calle
 /* When the process started, in clock ticks since boot; 0 when there is none. Tells apart two processes with one pid. */
 uint64_t sh_process_start_time(int32_t pid);
 
+/* The number of the pid namespace in which this process sees pids; 0: not known, or not found yet. A process finds it before it needs it.
+ * A child of fork is in its parent's, unless it does not see its parent, which has then unshared, or entered another for its
+ * children: so there it costs one short system call. */
+uint32_t sh_process_space(void);
+void sh_process_find_space(void);
+void sh_process_find_space_of_child(void);
+
 /* True when no thread of the process that started then will run again: no such pid, another start time, or a zombie all of whose
  * threads are. A start time of 0 is any. */
 bool sh_process_gone(int32_t pid, uint64_t start_time);

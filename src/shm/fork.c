@@ -24,7 +24,9 @@
 #include "base/fork.h"
 #include "base/clock.h"
 #include "os/cord.h"
+#include "os/hold.h"
 #include "os/memory.h"
+#include "os/process.h"
 #include "shm/block.h"
 #include "shm/op.h"
 #include "shm/slot.h"
@@ -183,6 +185,8 @@ void sh_world_fork_child(void)
         return; /* nothing was given */
     }
     sh_the_world.attachment = SH_FORKED; /* until sh_world_become */
+    sh_process_find_space_of_child();
+    sh_hold_inherited(); /* before this process has marks */
     sh_peers_set(NULL);
     if (plain && given && sh_slot_adopt_forked(plan.slot, plan.generation, sh_the_world.self.index)) {
         sh_world_be(plan.slot);

@@ -203,7 +203,7 @@ typedef struct sh_op_shm {
  * Synchronisation
  *   state       any process, by compare-and-swap: FREE -> RESERVED or ALIVE, RESERVED -> ALIVE or DEAD,
  *               ALIVE -> DEAD or FREE, DEAD -> FREE
- *   pid, start  who makes it RESERVED or ALIVE, before that; for a forked child also the child
+ *   pid, start, space   who makes it RESERVED or ALIVE, before that; for a forked child also the child. pid last, a release
  *   name        who makes it RESERVED or ALIVE
  *   op, destroying, cells, chunks   the process of the slot; its maker while RESERVED; its recoverer when DEAD
  *   confirmed   any process, upward by compare-and-swap
@@ -221,6 +221,8 @@ typedef enum sh_phase {
 
 #define SH_SLOT_CELLS 60
 #define SH_SLOT_WAITS 8
+#define SH_RECOVERER_PID_MASK ((UINT64_C(1) << 22) - 1)
+#define SH_SPACE_HELD (UINT64_C(1) << 32) /* the process also has the mark of os/hold.h */
 
 typedef struct sh_slot_shm {
     sh_op_shm op;
@@ -230,10 +232,10 @@ typedef struct sh_slot_shm {
     sh_a64 start;
     sh_a64 confirmed;
     sh_a64 destroying; /* id + 1 of the dying block on top; 0: none */
-    sh_a64 recoverer;  /* 0: nobody; else pid 32 | may be killed 1 | start time 31 (recovery.c) */
-    sh_a64 unused;
-    sh_a64 chunks; /* reference to the newest chunk of cells */
-    sh_a64 held;   /* blocks that it holds, for `shoal ps` only: racy */
+    sh_a64 recoverer;  /* 0: nobody; else namespace 10 | pid 22 | may be killed 1 | start time 31 (recovery.c) */
+    sh_a64 space;      /* pid namespace in which pid is to be read, 0: not known; SH_SPACE_HELD */
+    sh_a64 chunks;     /* reference to the newest chunk of cells */
+    sh_a64 held;       /* blocks that it holds, for `shoal ps` only: racy */
     sh_a64 cells[SH_SLOT_CELLS];
     char name[SHOAL_NAME_MAX + 1];
     sh_a64 cache[SH_CACHE_ENTRIES];
@@ -248,7 +250,7 @@ typedef struct sh_world_shm {
     sh_a64 reserved;
     sh_a64 heap_limit;
     sh_a32 uid;
-    sh_a32 unused;
+    sh_a32 home; /* pid namespace of the maker, 0: not known */
     char name[SHOAL_NAME_MAX + 1];
     sh_a128 frontier __attribute__((aligned(SH_CACHE_LINE))); /* lo: units of SH_UNIT given out; hi: spans made | tag */
     sh_a32 slots_used __attribute__((aligned(SH_CACHE_LINE))); /* no slot from here on was ever used */
@@ -276,7 +278,7 @@ typedef struct sh_world_shm {
 #define SH_RESERVE_MIN (UINT64_C(1) << 29)
 
 /* A number that differs between builds whose shared structs differ. */
-#define SH_LAYOUT_VERSION 7u
+#define SH_LAYOUT_VERSION 8u
 static inline uint64_t sh_layout_word(void)
 {
     return (uint64_t)SH_LAYOUT_VERSION << 48 ^ (uint64_t)sizeof(sh_slot_shm) << 24 ^

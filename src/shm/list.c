@@ -139,6 +139,16 @@ static bool describe(const sh_slot_shm *slot, const sh_slot_shm *slots, char doi
     return waits > 0;
 }
 
+/* It has no life mark. Its pid means something here, or the second mark tells. */
+static bool is_gone(const sh_slot_shm *slot, uint32_t index, int fd)
+{
+    uint64_t space = sh_load_relaxed(&slot->space);
+    uint32_t ours = sh_process_space();
+    return (uint32_t)space == 0 || ours == 0 || (uint32_t)space == ours
+               ? sh_process_gone((int32_t)sh_load_acquire(&slot->pid), sh_load_relaxed(&slot->start))
+               : (space & SH_SPACE_HELD) == 0 || !sh_life_marked(fd, sh_hold_byte(index));
+}
+
 /* The slots of one world, mapped read-only at base; nothing of it is believed. */
 static bool show_world(listing *l, const char *base, int fd, uint64_t used_bytes)
 {
@@ -156,9 +166,8 @@ static bool show_world(listing *l, const char *base, int fd, uint64_t used_bytes
         snprintf(name, sizeof name, "%.*s", SHOAL_NAME_MAX, slot->name);
         bool waits = describe(slot, slots, doing);
         int32_t pid = (int32_t)sh_load_acquire(&slot->pid);
-        bool dead =
-            phase == SH_PHASE_DEAD || (phase == SH_PHASE_ALIVE && pid != (int32_t)getpid() && !sh_life_marked(fd, i) &&
-                                       sh_process_gone(pid, sh_load_relaxed(&slot->start)));
+        bool dead = phase == SH_PHASE_DEAD || (phase == SH_PHASE_ALIVE && pid != (int32_t)getpid() &&
+                                               !sh_life_marked(fd, i) && is_gone(slot, i, fd));
         shoal_ps_entry entry = {.world = world,
                                 .world_used = used_bytes,
                                 .world_limit = sh_load_relaxed(&header->heap_limit),
@@ -237,6 +246,7 @@ shoal_err shoal_world_list(bool (*each)(const shoal_ps_entry *entry, void *conte
 {
     SH_NEED(each);
     listing l = {.each = each, .context = context};
+    sh_process_find_space();
     each_world_fd(show_file, &l);
     free(l.seen);
     return l.no_memory ? sh_fail(SHOAL_ENOMEM, "no memory to list worlds") : SHOAL_OK;

@@ -299,7 +299,10 @@ void sh_slot_end(uint32_t index)
 
 /* ---- who recovers ---- */
 
-/* The right to recover a slot: pid 32 | helper 1 | start time 31. */
+/* The right to recover a slot: pid namespace 10 | pid 22 | helper 1 | start time 31. No system has longer pids. Its holder also has the
+ * recovery byte of the slot, from before it takes the right until after it has given it back: where its pid means nothing, that tells
+ * whether it is gone. One that is stopped in another namespace is waited for. */
+#define SPACE_SHIFT 54
 #define START_MASK ((UINT64_C(1) << 31) - 1)
 #define HELPER (UINT64_C(1) << 31)
 #define HELPER_LIMIT SHOAL_SECONDS(1)
@@ -310,25 +313,53 @@ uint32_t sh_recovery_lost;
 
 static uint64_t helper; /* the right of this helper, while one runs for this process; under the lock of sh_enter */
 
+static uint64_t space_of_this(void)
+{
+    return sh_process_space() & 0x3ff;
+}
+
 static uint64_t right_of_this(uint64_t flag)
 {
     int32_t pid = (int32_t)getpid();
-    return (uint64_t)(uint32_t)pid << 32 | flag | (sh_process_start_time(pid) & START_MASK);
+    return space_of_this() << SPACE_SHIFT | ((uint64_t)pid & SH_RECOVERER_PID_MASK) << 32 | flag |
+           (sh_process_start_time(pid) & START_MASK);
 }
 
-static bool is_gone(uint64_t holder)
+static int32_t pid_of(uint64_t holder)
 {
-    int32_t pid = (int32_t)(holder >> 32);
+    return (int32_t)(holder >> 32 & SH_RECOVERER_PID_MASK);
+}
+
+static uint64_t recovery_byte(const sh_slot_shm *slot)
+{
+    return 3 * (uint64_t)SH_SLOTS + (uint64_t)(slot - sh_slot_at(0));
+}
+
+static bool is_elsewhere(uint64_t holder)
+{
+    return holder >> SPACE_SHIFT != space_of_this();
+}
+
+static bool is_gone(const sh_slot_shm *slot, uint64_t holder)
+{
+    int32_t pid = pid_of(holder);
+    if (is_elsewhere(holder)) {
+        int file = sh_world_file();
+        return file >= 0 && !sh_life_marked(file, recovery_byte(slot));
+    }
     uint64_t start = sh_process_start_time(pid);
     return (start != 0 && (start & START_MASK) != (holder & START_MASK)) || sh_process_gone(pid, start);
 }
 
 /* Kills a helper that is stopped, or that takes too long, and sees it go. */
-static bool make_go(uint64_t holder)
+static bool make_go(const sh_slot_shm *slot, uint64_t holder)
 {
     static uint64_t seen;
     static int64_t since;
-    int32_t pid = (int32_t)(holder >> 32);
+    int32_t pid = pid_of(holder);
+    if (is_elsewhere(holder)) {
+        return false;
+    }
     uint64_t start = sh_process_start_time(pid);
     if (seen != holder) {
         since = sh_now();
@@ -337,31 +368,39 @@ static bool make_go(uint64_t holder)
     if ((start & START_MASK) == (holder & START_MASK)) {
         sh_process_kill_stopped(pid, start, sh_now() - since > HELPER_LIMIT);
     }
-    for (int i = 0; i < 100 && !is_gone(holder); i++) {
+    for (int i = 0; i < 100 && !is_gone(slot, holder); i++) {
         sched_yield();
     }
-    return is_gone(holder);
+    return is_gone(slot, holder);
 }
 
 /* Nobody has the right, or nobody who will use it any more. Also a stopped helper has it no more. */
-static bool is_to_be_had(uint64_t holder)
+static bool is_to_be_had(const sh_slot_shm *slot, uint64_t holder)
 {
-    return holder == 0 || is_gone(holder) || ((holder & HELPER) != 0 && make_go(holder));
+    return holder == 0 || is_gone(slot, holder) || ((holder & HELPER) != 0 && make_go(slot, holder));
 }
 
 static bool take_right(sh_slot_shm *slot, uint64_t self)
 {
     uint64_t holder = sh_load_acquire(&slot->recoverer);
-    return holder != self && is_to_be_had(holder) && sh_cas_acq_rel(&slot->recoverer, &holder, self);
+    return holder != self && is_to_be_had(slot, holder) && sh_cas_acq_rel(&slot->recoverer, &holder, self);
 }
 
 /* In this process, a helper or not. */
 static bool recover_here(uint32_t index, uint64_t self)
 {
     sh_slot_shm *slot = sh_slot_at(index);
-    if (!sh_slot_is_dead(index) || !take_right(slot, self)) {
+    int file = sh_world_file();
+    if (!sh_slot_is_dead(index)) {
         return false;
     }
+    bool marked =
+        sh_life_mark(file, recovery_byte(slot)); /* fails beside one that is stopped, which take_right may kill */
+    if (!take_right(slot, self)) {
+        sh_life_unmark(file, recovery_byte(slot));
+        return false;
+    }
+    (void)!(marked || sh_life_mark(file, recovery_byte(slot)));
     SH_DEATH("recovery.right.taken");
     bool done = false;
     uint64_t state = sh_load_acquire(&slot->state);
@@ -384,6 +423,7 @@ static bool recover_here(uint32_t index, uint64_t self)
     }
     uint64_t holder = self;
     sh_cas_acq_rel(&slot->recoverer, &holder, 0);
+    sh_life_unmark(file, recovery_byte(slot));
     return done;
 }
 
@@ -395,6 +435,9 @@ typedef struct errand {
 static int help(void *argument)
 {
     errand *e = argument;
+    if (getppid() == 0) {
+        return 1; /* in another pid namespace: its maker has unshared, and does it by itself */
+    }
     helper = right_of_this(HELPER);
     e->done = recover_here(e->index, helper);
     return 0;
@@ -406,12 +449,12 @@ bool sh_slot_recover(uint32_t index)
     if (!sh_slot_is_dead(index)) {
         return false;
     }
-    if (helper >> 32 == (uint64_t)getpid()) {
+    if (pid_of(helper) == (int32_t)getpid()) {
         return recover_here(index, helper); /* a slot that the one at hand had reserved */
     }
     errand e = {.index = index};
     for (int i = 0; i < ATTEMPTS && !sh_recovery_is_own; i++) {
-        if (!is_to_be_had(sh_load_acquire(&slot->recoverer))) {
+        if (!is_to_be_had(slot, sh_load_acquire(&slot->recoverer))) {
             return false; /* another is at it: no need for a helper that would find that out */
         }
         sh_run_result r = sh_process_run(help, &e);

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/death.h"
 #include "base/log.h"
+#include "os/hold.h"
 #include "os/memory.h"
 #include "os/process.h"
 #include "shm/commit.h"
@@ -37,18 +38,29 @@ static shoal_err slot_memory(uint32_t index)
     return SHOAL_OK;
 }
 
-static void set_identity(sh_slot_shm *slot, int32_t pid)
-{
-    sh_store_relaxed(&slot->start, sh_process_start_time(pid));
-    sh_store_release(&slot->pid, (uint32_t)pid);
-}
-
 /* Who wants a slot first locks its claim byte, then wins its state, and marks it alive only then. So a claimant that is stopped
  * anywhere costs the others this one slot: other claimants go on to the next, and the mark of a slot that was reserved for a child
  * is free for the child. */
 static uint64_t claim_byte(uint32_t index)
 {
     return SH_SLOTS + (uint64_t)index;
+}
+
+/* space: that in which pid was read. */
+static void set_identity(sh_slot_shm *slot, int32_t pid, uint64_t space)
+{
+    sh_store_relaxed(&slot->start, sh_process_start_time(pid));
+    sh_store_relaxed(&slot->space, space);
+    sh_store_release(&slot->pid, (uint32_t)pid);
+}
+
+/* The pid namespace of this process, which is about to become that slot. Away from the world's home it takes a second mark, by which the
+ * others can tell its death: its pid means nothing to them. */
+static uint64_t own_space(uint32_t index)
+{
+    uint32_t space = sh_process_space(), home = sh_load_relaxed(&sh_the_world.header->home);
+    bool away = space != 0 && home != 0 && space != home;
+    return space | (away && sh_hold_take(sh_the_world.fd, sh_hold_byte(index)) ? SH_SPACE_HELD : 0);
 }
 
 static bool looks_free(uint32_t index)
@@ -67,8 +79,9 @@ static bool win(uint32_t index, const char *name)
         return false; /* reserved meanwhile */
     }
     SH_DEATH("slot.claim.alive"); /* death: pid 0, no claim: recovered like any other. A stop: pid 0, but claimed */
+    uint64_t space = own_space(index);
     (void)!sh_life_mark(sh_the_world.fd, index); /* nobody has it: who vacates a slot unmarks it first */
-    set_identity(slot, (int32_t)getpid());
+    set_identity(slot, (int32_t)getpid(), space);
     SH_DEATH("slot.claim.marked");
     set_name(slot, name);
     return true;
@@ -134,7 +147,7 @@ void sh_slot_expect(uint32_t index, int32_t pid)
 {
     sh_slot_shm *slot = sh_slot_at(index);
     if (sh_state_phase(sh_load_acquire(&slot->state)) == SH_PHASE_RESERVED && sh_load_acquire(&slot->pid) == 0) {
-        set_identity(slot, pid);
+        set_identity(slot, pid, sh_process_space());
     }
 }
 
@@ -198,6 +211,7 @@ shoal_err sh_slot_adopt(uint32_t index)
     if (index >= SH_SLOTS || !is_expected(index, &state)) {
         return sh_fail(SHOAL_ESTATE, "slot %u was given up before this process came", index);
     }
+    uint64_t space = own_space(index);
     /* Nobody else holds the mark: claimants do not before they own the slot, and who leaves unmarks it first. */
     while (!sh_life_mark(sh_world_file(), index)) {
         if (sh_passed(deadline)) {
@@ -209,6 +223,7 @@ shoal_err sh_slot_adopt(uint32_t index)
         sh_life_unmark(sh_world_file(), index);
         return sh_fail(SHOAL_ESTATE, "slot %u was given up before this process came", index);
     }
+    sh_store_relaxed(&slot->space, space); /* the maker's, who sees the same pids; and perhaps held */
     return SHOAL_OK;
 }
 
@@ -218,6 +233,7 @@ bool sh_slot_adopt_forked(uint32_t index, uint64_t generation, uint32_t maker)
     sh_slot_shm *slot = sh_slot_at(index);
     uint64_t state = sh_state_make(SH_PHASE_RESERVED, maker + 1, generation);
     int64_t deadline = sh_deadline(SHOAL_SECONDS(1));
+    uint64_t space = own_space(index);
     while (!sh_life_mark(sh_world_file(), index)) { /* nobody else has it: see sh_slot_adopt */
         if (sh_load_acquire(&slot->state) != state || sh_world_file() < 0 || sh_passed(deadline)) {
             return false;
@@ -229,7 +245,7 @@ bool sh_slot_adopt_forked(uint32_t index, uint64_t generation, uint32_t maker)
         return false;
     }
     SH_DEATH("slot.adopt.alive"); /* death: no mark and no pid: recovered like any other */
-    set_identity(slot, (int32_t)getpid());
+    set_identity(slot, (int32_t)getpid(), space);
     return true;
 }
 
@@ -254,6 +270,17 @@ void sh_slot_vacate(uint32_t index)
     if (claimed) {
         sh_life_unmark(file, claim_byte(index));
     }
+    sh_hold_drop(); /* this process has no marks any more */
+}
+
+/* A process of another pid namespace that has a pid there, and no mark: its marks tell alone. One that is on its way to a slot that was
+ * reserved for it has none yet: that is left to its own namespace. So is one that leaves, which has the claim byte until the slot is
+ * free. A process of the world's home has no second mark, so one whose program closed the world's fd is taken for dead from elsewhere. */
+static bool is_dead_elsewhere(uint32_t index, uint64_t state, uint64_t space, int file)
+{
+    return sh_state_phase(state) == SH_PHASE_ALIVE && file >= 0 && !sh_life_marked(file, claim_byte(index)) &&
+           ((space & SH_SPACE_HELD) == 0 || !sh_life_marked(file, sh_hold_byte(index))) &&
+           sh_load_acquire(&sh_slot_at(index)->state) == state;
 }
 
 bool sh_slot_is_dead(uint32_t index)
@@ -272,7 +299,10 @@ bool sh_slot_is_dead(uint32_t index)
         return false;
     }
     int32_t pid = (int32_t)sh_load_acquire(&slot->pid);
-    uint64_t start = sh_load_relaxed(&slot->start);
+    uint64_t start = sh_load_relaxed(&slot->start), space = sh_load_relaxed(&slot->space);
+    if (pid != 0 && (uint32_t)space != 0 && sh_process_space() != 0 && (uint32_t)space != sh_process_space()) {
+        return is_dead_elsewhere(index, state, space, file);
+    }
     if (pid != 0) {
         /* A process that has the right pid and age but neither mark nor mapping has become another program; or, when
          * the slot is reserved for it, it is on its way here. */
@@ -353,7 +383,7 @@ bool sh_slot_bury(uint32_t index, uint64_t generation)
         }
         if (sh_passed(deadline)) {
             sh_log("slot %u is not recovered yet: process %u is stopped in the middle of it", index,
-                   (unsigned)(sh_load_acquire(&sh_slot_at(index)->recoverer) >> 32));
+                   (unsigned)(sh_load_acquire(&sh_slot_at(index)->recoverer) >> 32 & SH_RECOVERER_PID_MASK));
             return false;
         }
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);

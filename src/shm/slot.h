@@ -36,6 +36,13 @@ static inline uint32_t sh_owner_slot(sh_owner owner)
     return (owner & ((1u << SH_SLOT_BITS) - 1)) - 1;
 }
 
+/* Bytes of the world's file, by slot number: the life mark at 0, the claim byte (slot.c), the second mark (os/hold.h), the recovery
+ * byte (recovery.c). */
+static inline uint64_t sh_hold_byte(uint32_t index)
+{
+    return 2 * (uint64_t)SH_SLOTS + index;
+}
+
 /* Claims a free slot for this process and marks it alive. Errors: SHOAL_ELIMIT, SHOAL_ENOMEM. */
 shoal_err sh_slot_claim(const char *name, uint32_t *out_index);
 

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/fork.h"
+#include "os/hold.h"
 #include "os/memory.h"
 #include "os/process.h"
 #include "shm/block.h"
@@ -116,6 +117,7 @@ static void forget_world(void)
     if (sh_the_world.base != NULL) {
         sh_memory_unmap(sh_the_world.base, sh_the_world.size);
     }
+    sh_hold_drop();
     if (sh_world_file() >= 0) {
         close(sh_the_world.fd);
     }
@@ -147,6 +149,7 @@ static shoal_err enter_world(int fd, void *base, uint64_t size, uint32_t slot, c
                               .file = sh_memory_identify(fd),
                               .header = base,
                               .locked = sh_the_world.locked};
+    sh_process_find_space();
     shoal_err err = slot == SH_SLOT_NEW ? sh_slot_claim(name, &slot) : sh_slot_adopt(slot);
     if (err == SHOAL_OK) {
         sh_world_be(slot);
@@ -362,6 +365,8 @@ static shoal_err create_world(const shoal_world_options *options)
     sh_store_relaxed(&header->reserved, size);
     sh_store_relaxed(&header->heap_limit, limit != 0 ? limit : sh_memory_of_machine());
     sh_store_relaxed(&header->uid, (uint32_t)geteuid());
+    sh_process_find_space();
+    sh_store_relaxed(&header->home, sh_process_space());
     memcpy(header->name, name, sizeof name);
     sh_store_release(&header->magic, SH_MAGIC);
     return enter_world(fd, base, size, SH_SLOT_NEW, "main");

@@ -1,0 +1,64 @@
+#include "os/hold.h"
+
+#include "os/fd.h"
+#include "os/memory.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define PAGE 4096u
+
+static int description = -1;
+static sh_memory_id file;
+static void *page;
+
+static void close_description(void)
+{
+    if (description >= 0 && sh_memory_is(description, &file)) {
+        close(description);
+    }
+    description = -1;
+}
+
+bool sh_hold_take(int fd, uint64_t byte)
+{
+    char path[40];
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)byte, .l_len = 1};
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    file = sh_memory_identify(fd);
+    description = sh_fd_keep(open(path, O_RDWR | O_CLOEXEC));
+    if (description < 0) {
+        return false;
+    }
+    /* The fd stays open: to close it would drop the marks that this process has by now. */
+    if (!sh_memory_is(description, &file) || fcntl(description, F_OFD_SETLK, &lock) != 0) {
+        return false;
+    }
+    void *at = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, description, 0);
+    if (at == MAP_FAILED) {
+        return false;
+    }
+    if (madvise(at, PAGE, MADV_DONTFORK) != 0) {
+        munmap(at, PAGE);
+        return false;
+    }
+    page = at;
+    return true;
+}
+
+void sh_hold_drop(void)
+{
+    if (page != NULL) {
+        munmap(page, PAGE);
+        page = NULL;
+    }
+    close_description();
+}
+
+void sh_hold_inherited(void)
+{
+    page = NULL;
+    close_description();
+}
