@@ -386,6 +386,15 @@ static bool take_right(sh_slot_shm *slot, uint64_t self)
     return holder != self && is_to_be_had(slot, holder) && sh_cas_acq_rel(&slot->recoverer, &holder, self);
 }
 
+/* Before the right, so that nobody elsewhere sees a holder without it. One who has it without a right that counts is a helper that is
+ * stopped, which a look at its right kills, or about to see that another was quicker; then the next look finds the byte free.
+ * death: the kernel drops it. */
+static bool take_byte(const sh_slot_shm *slot, int file)
+{
+    return file < 0 || sh_life_mark(file, recovery_byte(slot)) ||
+           (is_to_be_had(slot, sh_load_acquire(&slot->recoverer)) && sh_life_mark(file, recovery_byte(slot)));
+}
+
 /* In this process, a helper or not. */
 static bool recover_here(uint32_t index, uint64_t self)
 {
@@ -394,13 +403,13 @@ static bool recover_here(uint32_t index, uint64_t self)
     if (!sh_slot_is_dead(index)) {
         return false;
     }
-    bool marked =
-        sh_life_mark(file, recovery_byte(slot)); /* fails beside one that is stopped, which take_right may kill */
+    if (!take_byte(slot, file)) {
+        return false;
+    }
     if (!take_right(slot, self)) {
         sh_life_unmark(file, recovery_byte(slot));
         return false;
     }
-    (void)!(marked || sh_life_mark(file, recovery_byte(slot)));
     SH_DEATH("recovery.right.taken");
     bool done = false;
     uint64_t state = sh_load_acquire(&slot->state);
