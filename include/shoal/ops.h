@@ -3,12 +3,15 @@
  * where mathematics has them. Arithmetic on bf16 and f16 is SHOAL_ETYPE: convert with shoal_to.
  *
  * Names that end in _ change their first argument in place and return it. In place is refused for a leaf that needs a
- * gradient (SHOAL_ESTATE) outside no_grad. An op in place keeps a copy of what its own backward needs; changing what another
- * op's backward still needs makes that backward fail.
+ * gradient, and for a view of something that needs one (SHOAL_ESTATE), outside no_grad. An op in place keeps a copy of what its own
+ * backward needs; changing what another op's backward still needs makes that backward fail. After a change in place that was recorded,
+ * other views of the same memory, the base too, are refused by ops that carry gradients: theirs would lack the change. So a buffer that
+ * is filled row by row, with gradients, is made with shoal_cat or shoal_stack instead.
  *
  * Integers wrap around. Numbers given as double must be whole and in the dtype's range where the tensor is of integers
  * (SHOAL_ETYPE: convert with shoal_to first); for u8, add_scalar and mul_scalar take -255 to 255. A 0-d tensor of floats does
- * not meet integers, for the same reason. Of a bool every byte but 0 is true. NaN and infinities are as in PyTorch, gradients too.
+ * not meet integers, for the same reason. Of a bool every byte but 0 is true. NaN and infinities are as in PyTorch, gradients
+ * too, except that prod of a row with a zero has 0 where PyTorch has NaN, and pow_scalar with ±0.5 follows pow.
  */
 #ifndef SHOAL_OPS_H
 #define SHOAL_OPS_H

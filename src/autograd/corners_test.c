@@ -199,6 +199,37 @@ START_TEST(infinite_logits)
 }
 END_TEST
 
+/* A view and its base have one memory and two histories. Whoever was not changed itself does not know of the change: its gradients
+ * would be wrong in silence. */
+START_TEST(another_view_was_changed)
+{
+    shoal_tensor *x = DOUBLES(true, 1, 1, 1);
+    shoal_tensor *y = shoal_mul_scalar(x, 2), *view = shoal_reshape(y, SHOAL_SHAPE(3, 1));
+    ck_assert_ptr_nonnull(shoal_mul_scalar_(y, 3));
+    ck_assert_ptr_null(total(view));
+    ck_assert_err(shoal_last_error(), SHOAL_ESTATE);
+    EXPECT(shoal_detach(view), 6, 6, 6); /* the numbers can be had */
+    ck_assert_ok(shoal_backward(total(shoal_reshape(y, SHOAL_SHAPE(3, 1)))));
+    EXPECT(shoal_tensor_grad(x), 6, 6, 6);
+
+    shoal_tensor *rows = DOUBLES(false, 0, 0, 0); /* it needs no gradient itself, what is written into it does */
+    shoal_tensor *row = shoal_copy_(shoal_select(rows, 0, 0), shoal_select(x, 0, 0));
+    ck_assert_ptr_nonnull(row);
+    ck_assert_ptr_null(shoal_mul(rows, x));
+    ck_assert_err(shoal_last_error(), SHOAL_ESTATE);
+    ck_assert_ptr_nonnull(shoal_mul(row, x));
+    shoal_no_grad_begin();
+    ck_assert_ptr_nonnull(shoal_mul(rows, x));
+    shoal_no_grad_end();
+
+    shoal_tensor *q = DOUBLES(false, 1, 1, 1), *before = shoal_reshape(q, SHOAL_SHAPE(3));
+    ck_assert_ptr_nonnull(shoal_mul_(q, x));
+    ck_assert_ptr_null(shoal_mul(before, x));
+    ck_assert_err(shoal_last_error(), SHOAL_ESTATE);
+    shoal_scope_release(0);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("autograd/corners");
@@ -211,6 +242,7 @@ static Suite *suite(void)
     tcase_add_test(tc, fractions_for_integers);
     tcase_add_test(tc, bytes_of_bools);
     tcase_add_test(tc, infinite_logits);
+    tcase_add_test(tc, another_view_was_changed);
     suite_add_tcase(s, tc);
     return s;
 }

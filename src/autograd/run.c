@@ -38,6 +38,12 @@ static shoal_err prepare(const sh_op *op, sh_call *call)
         } else if (t->storage->device != call->device) {
             return sh_device_mixed(op->name, call->device, t->storage->device);
         }
+        if (t->recorded != t->storage->recorded && op->backward && no_grad == 0) {
+            return sh_fail(SHOAL_ESTATE,
+                           "%s: another view of the tensor's memory was changed in place, with a gradient, and this "
+                           "tensor's gradient would not know of it: use that view, or clone before changing it",
+                           op->name);
+        }
         call->need[i] = t->requires_grad && no_grad == 0 && op->backward;
         call->record |= call->need[i];
     }
@@ -254,9 +260,12 @@ shoal_tensor *sh_run_in_place(const sh_op *op, sh_call *call, int required)
         drop_saved(call);
         return NULL;
     }
-    if (call->record && sh_node_record(call) != SHOAL_OK) {
-        drop_saved(call);
-        return NULL;
+    if (call->record) {
+        t->recorded = ++t->storage->recorded;
+        if (sh_node_record(call) != SHOAL_OK) {
+            drop_saved(call);
+            return NULL;
+        }
     }
     return t;
 }

@@ -247,6 +247,7 @@ static shoal_tensor *make_bare(const shoal_block *description, shoal_block *keep
         return NULL;
     }
     t->storage = storage;
+    t->recorded = storage->recorded;
     sh_store_relaxed(&t->refs, 1);
     return t;
 }

@@ -89,6 +89,7 @@ shoal_tensor *sh_ghost_wake(sh_ghost *g, shoal_block *description)
     }
     g->tensor = NULL;
     t->storage = s;
+    t->recorded = s->recorded;
     sh_store_relaxed(&t->refs, 1);
     sh_store_relaxed(&t->description, (uintptr_t)description); /* its id is the same */
     return t;

@@ -34,6 +34,7 @@ shoal_tensor *sh_tensor_over(sh_storage *storage, const sh_shape *s)
         .ndim = (int8_t)s->ndim,
         .dtype = (uint8_t)s->dtype,
         .contiguous = is_contiguous(s, count),
+        .recorded = storage->recorded,
     };
     memcpy(t->shape, s->shape, sizeof t->shape);
     memcpy(t->strides, s->strides, sizeof t->strides);
