@@ -15,7 +15,7 @@ typedef struct sh_storage {
     void *data;
     size_t size;
     uint64_t id;      /* unique in the process; of bytes in the heap: the block's, which is the same in every process */
-    uint32_t version;  /* counts changes in place by this process, for autograd */
+    uint32_t version; /* counts changes in place by this process, for autograd */
     uint32_t recorded; /* counts those that were recorded: what the bytes hold depends on more than it did before */
 
     /* Bytes in the heap: the block they are, or a block that refers to it and so keeps it; else NULL. One reference is
