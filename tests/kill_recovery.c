@@ -389,6 +389,56 @@ START_TEST(a_span_that_comes_too_late_leaves_no_memory)
 }
 END_TEST
 
+static pid_t fork_waiter(shoal_condition *condition, shoal_queue *here)
+{
+    shoal_value *v;
+    pid_t pid = fork_member("waiter");
+    if (pid == 0) {
+        shoal_err err = shoal_condition_lock(condition, SHOAL_SECONDS(60));
+        err = err == SHOAL_OK ? shoal_queue_put(here, shoal_value_int(1), SHOAL_SECONDS(60)) : err;
+        err = err == SHOAL_OK ? shoal_condition_wait(condition, SHOAL_SECONDS(SH_SLOW ? 60 : 20)) : err;
+        kill_exit(err == SHOAL_OK && shoal_condition_unlock(condition) == SHOAL_OK ? 0 : 1);
+    }
+    ck_assert_ok(shoal_queue_get(here, SHOAL_SECONDS(60), &v));
+    shoal_value_destroy(v);
+    ck_assert_ok(shoal_condition_lock(condition, SHOAL_SECONDS(60))); /* it waits: it gave up the lock */
+    ck_assert_ok(shoal_condition_unlock(condition));
+    return pid;
+}
+
+/* The notifier looked at a waiter, and was stopped before it marked it. Meanwhile the waiter died and was recovered. */
+START_TEST(a_notice_for_one_who_died_meanwhile_is_for_the_next)
+{
+    shoal_condition *condition;
+    shoal_queue *here;
+    uint32_t recovered;
+    int status;
+    ck_assert_ok(shoal_condition_create(&condition));
+    ck_assert_ok(shoal_queue_create(0, &here));
+    pid_t first = fork_waiter(condition, here), second = fork_waiter(condition, here);
+    pid_t notifier = fork_member("notifier");
+    if (notifier == 0) {
+        sh_death_arm_stop("condition.notify.looked", 1, NULL);
+        bool fine = shoal_condition_lock(condition, SHOAL_SECONDS(60)) == SHOAL_OK &&
+                    shoal_condition_notify(condition, 1) == SHOAL_OK && shoal_condition_unlock(condition) == SHOAL_OK;
+        kill_exit(fine ? 0 : 1);
+    }
+    ck_assert_int_eq(waitpid(notifier, &status, WUNTRACED), notifier);
+    ck_assert(WIFSTOPPED(status));
+    kill(first, SIGKILL);
+    ck_assert_int_eq(waitpid(first, &status, 0), first);
+    ck_assert_ok(shoal_world_sweep(&recovered));
+    ck_assert_uint_eq(recovered, 1);
+    kill(notifier, SIGCONT);
+    ck_assert_int_eq(waitpid(notifier, &status, 0), notifier);
+    ck_assert_int_eq(status, 0);
+    ck_assert_int_eq(waitpid(second, &status, 0), second);
+    kill_require(status == 0, "the second waiter was not woken: status 0x%x", status);
+    shoal_release(condition);
+    shoal_release(here);
+}
+END_TEST
+
 /* F17: one who is stopped while it claims a slot, or leaves it. The next child is to have that very slot, or another, and comes up. */
 START_TEST(a_stopped_claimant_costs_nobody_a_child)
 {
@@ -686,6 +736,7 @@ static Suite *suite(void)
     tcase_add_test(c, recovery_killed_at_each_point);
     tcase_add_test(c, a_stopped_recoverer_is_replaced);
     tcase_add_test(c, a_stopped_claimant_costs_nobody_a_child);
+    tcase_add_test(c, a_notice_for_one_who_died_meanwhile_is_for_the_next);
     tcase_add_test(c, a_span_that_comes_too_late_leaves_no_memory);
 #else
     tcase_add_test(c, points_are_compiled_out);

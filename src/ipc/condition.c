@@ -164,14 +164,26 @@ static void purge(shoal_queue *waiters)
     }
 }
 
+/* Marks the waiter. It may die at any time, and its recovery takes back what was marked before (kind.c). If that has passed this
+ * waiter already, we take it back ourselves; one swap decides who. False: the notice is for another. */
+static bool mark(sh_waiter_shm *w)
+{
+    uint32_t waiting = SH_WAITER_WAITING, notified = SH_WAITER_NOTIFIED;
+    SH_DEATH("condition.notify.looked"); /* a stop here may last until the waiter is dead and recovered */
+    if (!sh_cas_seq_cst(&w->state, &waiting, SH_WAITER_NOTIFIED)) {
+        return false;
+    }
+    return !sh_owner_is_being_recovered(sh_load_relaxed(&w->owner)) ||
+           !sh_cas_acq_rel(&w->state, &notified, SH_WAITER_LOST);
+}
+
 /* Marks and wakes up to count of the oldest waiters. The lock is held. */
 static shoal_err notify(const shoal_block *b, uint32_t count)
 {
     sh_found f;
     while (count > 0 && sh_queue_peek_block(waiters_of(b), &f)) {
         sh_waiter_shm *w = (sh_waiter_shm *)f.data;
-        uint32_t waiting = SH_WAITER_WAITING;
-        if (is_of_use(&f) && sh_cas_seq_cst(&w->state, &waiting, SH_WAITER_NOTIFIED)) {
+        if (is_of_use(&f) && mark(w)) {
             SH_DEATH("condition.notify.marked");
             sh_gate_wake(&w->gate, INT_MAX);
             count--;

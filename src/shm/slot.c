@@ -325,11 +325,24 @@ bool sh_owner_is_dead(sh_owner owner)
     if (index >= SH_SLOTS || index >= sh_load_acquire(&sh_the_world.header->slots_used)) {
         return true;
     }
-    uint64_t state = sh_load_acquire(&sh_slot_at(index)->state);
-    if (sh_state_phase(state) == SH_PHASE_FREE || sh_slot_owner(index, state) != owner) {
-        return true;
+    for (;;) {
+        uint64_t state = sh_load_acquire(&sh_slot_at(index)->state);
+        if (sh_state_phase(state) == SH_PHASE_FREE || sh_slot_owner(index, state) != owner || sh_slot_is_dead(index)) {
+            return true;
+        }
+        if (sh_load_acquire(&sh_slot_at(index)->state) == state) {
+            return false;
+        } /* else somebody has just begun to recover it, and sh_slot_is_dead would not say */
     }
-    return sh_slot_is_dead(index);
+}
+
+bool sh_owner_is_being_recovered(sh_owner owner)
+{
+    uint32_t index = sh_owner_slot(owner);
+    uint64_t state =
+        index < SH_SLOTS ? sh_load_seq_cst(&sh_slot_at(index)->state) : 0; /* pairs with begin in recovery.c */
+    return index >= SH_SLOTS || sh_state_phase(state) == SH_PHASE_FREE || sh_state_phase(state) == SH_PHASE_DEAD ||
+           sh_slot_owner(index, state) != owner;
 }
 
 uint32_t sh_slots_sweep(bool now)

@@ -78,6 +78,10 @@ shoal_err sh_slot_give(sh_ctx *c, uint32_t index, uint64_t cell, uint32_t n);
 bool sh_slot_is_dead(uint32_t index);
 bool sh_owner_is_dead(sh_owner owner);
 
+/* Has its recovery begun, or is it over? Only the state is looked at. What was changed before this answers no, by a seq_cst swap, that
+ * recovery sees. */
+bool sh_owner_is_being_recovered(sh_owner owner);
+
 /* Recovers the slot if it is dead and nobody else is at it. True when this call finished it. The work is done in a process of its own
  * for as long as it takes, so that whoever is stopped in the middle of it can be killed and replaced: recovery.c. */
 bool sh_slot_recover(uint32_t index);
