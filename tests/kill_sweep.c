@@ -19,7 +19,7 @@
 #define SURVIVORS 2
 #define TURNS 60 /* of one step, in the hope to come to its point */
 #define TIME SHOAL_MS(600)
-#define WORK 6        /* steps that each survivor finishes after a death */
+#define WORK 3        /* steps that each survivor finishes after a death */
 #define LATER_MAX 40  /* a point may also be meant at its n-th time */
 #define LATER_STEPS 6 /* in so many steps that come to it */
 #define ROUNDS 6      /* for points that were missed */
