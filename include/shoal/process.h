@@ -23,8 +23,7 @@ extern "C" {
 typedef struct shoal_process shoal_process;
 
 /* What a process runs. args is borrowed. Returning anything but SHOAL_OK makes the process fail with that error and
- * the text of shoal_last_error_text. A target that leaves the
- * world cannot tell how it ended: it is seen as SHOAL_EXITED. */
+ * the text of shoal_last_error_text. A target that leaves the world cannot tell how it ended: it is seen as SHOAL_EXITED. */
 typedef shoal_err (*shoal_target)(int rank, const shoal_value *args);
 
 typedef enum shoal_start {
