@@ -25,9 +25,9 @@
 
 static pid_t owner; /* workers that were forked have the handlers too, and leave the screen alone */
 
-static const int ways_out[] = {SIGHUP, SIGQUIT, SIGABRT, SIGSEGV, SIGBUS, SIGTSTP};
+static const int ways_out[] = {SIGQUIT, SIGABRT, SIGSEGV, SIGBUS, SIGTSTP};
 
-/* Restores the screen, and lets the signal do what it does without us. Ctrl-C and SIGTERM are not here: they end the job in order. */
+/* Restores the screen, and lets the signal do what it does without us. Ctrl-C, SIGTERM and SIGHUP are not here: they end the job in order. */
 static void leave(int number)
 {
     static const char out[] = CLEAR_BELOW SHOW, back[] = HIDE;
@@ -51,7 +51,7 @@ static void leave(int number)
     errno = error;
 }
 
-/* Only what nobody else deals with: a sanitizer may, and nohup ignores SIGHUP. */
+/* Only what nobody else deals with: a sanitizer may. */
 static void watch(bool on)
 {
     for (size_t i = 0; i < sizeof ways_out / sizeof *ways_out; i++) {

@@ -34,7 +34,7 @@ static cli_chart_mark *make_marks(const cli_report_data *d, size_t *out_count)
         const cli_mark *m = cli_thin_at(deaths, i);
         marks[n++] = (cli_chart_mark){.kind = CLI_MARK_DEATH, .x = m->seconds, .text = m->text};
     }
-    if (marks != NULL && strcmp(d->outcome, "completed") != 0) {
+    if (marks != NULL && !d->running && strcmp(d->outcome, "completed") != 0) {
         marks[n++] = (cli_chart_mark){.kind = CLI_MARK_STOP, .x = d->end, .text = d->outcome};
     }
     *out_count = n;
@@ -180,14 +180,17 @@ static void put_charts(FILE *f, const cli_report_data *d)
 
 /* ---- the page ---- */
 
+#define RELOAD_SECONDS "5"
+
 static void put_page(FILE *f, const cli_report_data *d)
 {
     fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
           "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
           "<meta name=\"color-scheme\" content=\"light dark\">\n"
           "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-          "script-src 'unsafe-inline'; img-src data:\">\n<title>",
+          "script-src 'unsafe-inline'; img-src data:\">\n",
           f);
+    fputs(d->running ? "<meta http-equiv=\"refresh\" content=\"" RELOAD_SECONDS "\">\n<title>" : "<title>", f);
     cli_html_text(f, shoal_train_method_name(d->job->method));
     fputs(": ", f);
     cli_html_text(f, cli_model_name(d->job));
@@ -255,7 +258,8 @@ static bool write_aside(const char *path, const cli_report_data *data)
         return false;
     }
     put_page(file, data);
-    bool good = !ferror(file) && fflush(file) == 0 && fsync(fileno(file)) == 0;
+    /* A page of a running job is soon replaced: it has to outlive this process, not the machine. */
+    bool good = !ferror(file) && fflush(file) == 0 && (data->running || fsync(fileno(file)) == 0);
     int why = errno;
     good = fclose(file) == 0 && good;
     errno = good ? 0 : why;

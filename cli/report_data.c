@@ -152,12 +152,15 @@ static size_t count_bins(const cli_history *h)
 bool cli_report_data_init(cli_report_data *data, const shoal_train_options *job, const cli_settings *settings,
                           const cli_history *history, const char *why)
 {
+    bool running = why == NULL && !history->done;
     *data = (cli_report_data){.job = job,
                               .settings = settings,
                               .history = history,
                               .words = cli_words_of(job->method),
                               .why = why,
-                              .outcome = why != NULL               ? "failed"
+                              .running = running,
+                              .outcome = running                   ? "running"
+                                         : why != NULL             ? "failed"
                                          : history->result.stopped ? "stopped"
                                                                    : "completed",
                               .end = history->result.seconds,

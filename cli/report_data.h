@@ -21,8 +21,9 @@ typedef struct cli_report_data {
     const cli_settings *settings;
     const cli_history *history;
     const cli_words *words;
-    const char *why;     /* the job failed; NULL: it did not */
-    const char *outcome; /* "completed", "stopped" or "failed" */
+    const char *why; /* the job failed; NULL: it did not */
+    bool running;
+    const char *outcome; /* "running", "completed", "stopped" or "failed" */
     double end;          /* seconds */
     size_t samples, epochs, bins;
     double *seconds, *images, *loss;                                /* samples */

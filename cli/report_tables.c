@@ -46,20 +46,28 @@ static const char *compact(double x, char buffer[CLI_NUMBER_TEXT])
     return buffer;
 }
 
+static const char *date_text(time_t time, char buffer[64])
+{
+    struct tm utc;
+    buffer[0] = 0;
+    if (gmtime_r(&time, &utc) != NULL) {
+        strftime(buffer, 64, "%Y-%m-%d %H:%M:%S UTC", &utc);
+    }
+    return buffer;
+}
+
 static void put_heading(FILE *f, const cli_report_data *d)
 {
-    char when[64] = "", host[256] = "";
-    time_t started = (time_t)d->history->started;
-    struct tm utc;
-    if (gmtime_r(&started, &utc) != NULL) {
-        strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S UTC", &utc);
-    }
+    char when[64], host[256] = "";
     (void)!gethostname(host, sizeof host - 1);
     fprintf(f, "<header><p class=\"outcome %s\">%s</p><h1>", d->outcome, d->outcome);
     put(f, "%s on %s", cli_model_name(d->job), cli_data_name(d->job));
     fputs("</h1><p>", f);
     put(f, "Trained by %s with %d worker%s, started %s on %s.", shoal_train_method_name(d->job->method),
-        d->history->workers, d->history->workers == 1 ? "" : "s", when, host);
+        d->history->workers, d->history->workers == 1 ? "" : "s", date_text((time_t)d->history->started, when), host);
+    if (d->running) { /* who reads it after the program was killed sees that it is old */
+        put(f, " The job was running when this page was written, %s.", date_text(time(NULL), when));
+    }
     fputs("</p>", f);
     if (d->why != NULL) {
         fputs("<p class=\"why\">", f);

@@ -30,11 +30,13 @@ static void note_signal(int number)
     errno = kept;
 }
 
+/* nohup ignores SIGHUP, and it stays ignored. SIGINT does not: a shell ignores it for every job in the background. */
 static bool watch_signals(void)
 {
-    struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART};
+    struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART}, hangup;
     return pipe2(pipe_ends, O_CLOEXEC | O_NONBLOCK) == 0 && sigaction(SIGINT, &action, NULL) == 0 &&
-           sigaction(SIGTERM, &action, NULL) == 0;
+           sigaction(SIGTERM, &action, NULL) == 0 && sigaction(SIGHUP, NULL, &hangup) == 0 &&
+           (hangup.sa_handler == SIG_IGN || sigaction(SIGHUP, &action, NULL) == 0);
 }
 
 /* It stays in the pipe, for the output to know of it too. */
@@ -156,7 +158,9 @@ static cli_exit run_job(call *c)
     c->show.output.stop = watched ? pipe_ends[0] : -1;
     shoal_err err = watched ? shoal_train_run(job, NULL) : shoal_fail(SHOAL_EOS, "%s", strerror(errno));
     cli_exit status = cli_show_end(&c->show, err != SHOAL_OK);
-    return status == CLI_OK && c->signal != 0 ? (cli_exit)(128 + c->signal) : status;
+    bool hung_up =
+        c->signal == SIGHUP && err == SHOAL_OK; /* a terminal that is gone takes no output, which is no failure */
+    return hung_up || (status == CLI_OK && c->signal != 0) ? (cli_exit)(128 + c->signal) : status;
 }
 
 static cli_exit run(int argc, char **argv)

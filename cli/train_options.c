@@ -168,8 +168,8 @@ static const char before[] =
     "Hogwild with four workers, 3 epochs each.\n";
 
 static const char after[] =
-    "\nCtrl-C and SIGTERM stop at a step, save, and end with status 130 or 143. A flag that a file has\n"
-    "set is taken back by --no-NAME.\n\n"
+    "\nCtrl-C, SIGTERM and SIGHUP stop at a step, save, and end with status 130, 143 or 129. A flag that\n"
+    "a file has set is taken back by --no-NAME.\n\n"
     "examples:\n"
     "  shoal train --epochs 1\n"
     "  shoal train --method sync --workers 4 --epochs 12 --lr 0.04 --save mnist.safetensors\n"

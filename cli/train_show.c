@@ -7,6 +7,9 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+#include <time.h>
+
+#define REPORT_SECONDS 5 /* between two pages of a job in a long epoch */
 
 /* ---- JSON ---- */
 
@@ -155,6 +158,32 @@ static void show_plain(cli_show *show, const shoal_train_event *event)
     }
 }
 
+/* ---- the report ---- */
+
+/* The monotonic clock, in nanoseconds. */
+static int64_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* While the job runs: after each epoch, and now and then in a long one. Writing takes at most a tenth of the time, however short
+ * epochs are. A page that cannot be written now is no failure: the end tells. */
+static void refresh_report(cli_show *show, const shoal_train_event *event)
+{
+    int64_t begun = now();
+    show->report_due = show->report_due || event->kind != SHOAL_TRAIN_TICK;
+    int64_t pause = show->report_due ? 0 : REPORT_SECONDS * INT64_C(1000000000);
+    if (event->kind == SHOAL_TRAIN_SUMMARY || begun < show->next_report + pause) {
+        return;
+    }
+    show->report_due = false;
+    (void)cli_report_write(show->report_path, show->job, show->settings, &show->history, NULL);
+    int64_t end = now();
+    show->next_report = end + 9 * (end - begun);
+}
+
 /* ---- all ---- */
 
 static bool cannot(cli_show *show, const char *path)
@@ -220,6 +249,8 @@ bool cli_show_event(cli_show *show, const shoal_train_event *event)
     if (show->report_path != NULL && !cli_history_event(&show->history, event)) {
         errno = ENOMEM;
         cannot(show, show->report_path);
+    } else if (show->report_path != NULL) {
+        refresh_report(show, event);
     }
     if (!cli_tensorboard_event(&show->events, event)) {
         cannot(show, show->events.path);

@@ -13,7 +13,7 @@
 /* What is wanted. Paths may be NULL: none. */
 typedef struct cli_show_options {
     const char *json;        /* "-": standard output, and then no lines for people */
-    const char *report;      /* an HTML file, written when the job ends */
+    const char *report;      /* an HTML file, written again and again while the job runs, and when it ends */
     const char *tensorboard; /* a folder for event files */
     bool quiet;
 } cli_show_options;
@@ -25,6 +25,8 @@ typedef struct cli_show {
     FILE *json;                   /* output's, or a file of its own; NULL: none */
     const char *json_path;        /* of that file; NULL: none */
     const char *report_path;      /* NULL: none */
+    bool report_due;              /* something happened that it does not show yet */
+    int64_t next_report;          /* when it is worth its cost again, in nanoseconds of the monotonic clock */
     bool plain;                   /* lines for people */
     bool terminal;                /* and rows that change */
     bool headed;                  /* the table of epochs has its head */

@@ -117,7 +117,9 @@ shoal_err sh_worker_attach(sh_worker *w, int rank, const shoal_value *args)
         return sh_fail(SHOAL_ELAYOUT, "settings of %zu bytes, not %zu", size, sizeof w->settings);
     }
     memcpy(&w->settings, settings, size);
-    signal(SIGINT, SIG_IGN); /* a Ctrl-C reaches the whole group; the job says when to stop */
+    signal(SIGINT,
+           SIG_IGN); /* a Ctrl-C reaches the whole group, as the end of a terminal does; the job says when to stop */
+    signal(SIGHUP, SIG_IGN);
     shoal_module_train(w->model, true);
     w->board = shoal_block_data(board);
     w->progress = &w->board->workers[rank];
