@@ -156,7 +156,7 @@ pid_t kill_fork(const char *name)
     if (err != SHOAL_OK) {
         return -1;
     }
-    uint64_t generation = sh_state_generation(sh_load_relaxed(&sh_slot_at(slot)->state));
+    uint64_t generation = sh_slot_state_generation(sh_load_relaxed(&sh_slot_at(slot)->state));
     err = sh_world_fork(slot, &pid);
     if (err != SHOAL_OK) {
         if (sh_enter() != NULL) {
@@ -202,9 +202,9 @@ static _Noreturn void survive(kill_stage *stage, int me)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     while (sh_load_acquire(&board->stop) == 0) {
         rest(board, me);
-        uint32_t n = (uint32_t)sh_random_below(&random, (uint64_t)kill_step_count);
+        uint32_t n = (uint32_t)sh_splitmix_below(&random, (uint64_t)kill_step_count);
         uint32_t favour = sh_load_acquire(&board->favour);
-        bool favoured = favour != 0 && sh_random_below(&random, 2) == 0;
+        bool favoured = favour != 0 && sh_splitmix_below(&random, 2) == 0;
         n = favoured ? favour - 1 : n;
         if (favoured || kill_steps[n].flags == KILL_BY_ALL) {
             sh_store_relaxed(&board->busy[me], n);

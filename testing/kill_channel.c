@@ -28,7 +28,7 @@ static shoal_err put_words(shoal_queue *q, kill_count *count, uint64_t id, uint6
 static shoal_err put_bytes(shoal_queue *q, kill_count *count, uint64_t id, uint64_t *random)
 {
     char bytes[BYTES_MAX];
-    size_t size = 9 + sh_random_below(random, BYTES_MAX - 8);
+    size_t size = 9 + sh_splitmix_below(random, BYTES_MAX - 8);
     memset(bytes, (int)(id & 0x7f), size);
     memcpy(bytes, &id, sizeof id);
     return sent(count, shoal_queue_put_bytes(q, bytes, size, SHOAL_NOW));
@@ -37,7 +37,7 @@ static shoal_err put_bytes(shoal_queue *q, kill_count *count, uint64_t id, uint6
 static size_t some_size(uint64_t *random)
 {
     static const size_t sizes[] = {64, 300, 4096, 20000, 65536, 300000, (1 << 20) + 1};
-    uint64_t n = sh_random_below(random, 64);
+    uint64_t n = sh_splitmix_below(random, 64);
     return sizes[n < 56 ? n % 4 : n < 60 ? 4 : n < 63 ? 5 : 6];
 }
 
@@ -68,7 +68,7 @@ static shoal_err put_blocks(shoal_queue *q, kill_count *count, uint64_t id, uint
 {
     shoal_block *b;
     shoal_err err = make_block(id, random, &b);
-    if (err == SHOAL_OK && sh_random_below(random, 2) == 0) {
+    if (err == SHOAL_OK && sh_splitmix_below(random, 2) == 0) {
         err = sent(count, shoal_queue_give_block(q, b, SHOAL_NOW));
         if (err == SHOAL_OK) {
             return err;
@@ -150,7 +150,7 @@ static shoal_err put_pipe(shoal_queue *q, kill_count *count, uint64_t id)
 
 static shoal_err put_objects(shoal_queue *q, kill_count *count, uint64_t id, uint64_t *random)
 {
-    return sh_random_below(random, 2) == 0 ? put_queue(q, count, id) : put_pipe(q, count, id);
+    return sh_splitmix_below(random, 2) == 0 ? put_queue(q, count, id) : put_pipe(q, count, id);
 }
 
 /* What a received value says its id is; 0 when it says nonsense. */

@@ -57,7 +57,7 @@ static uint64_t read_block(kill_stage *stage, const shoal_block *b)
 static void hold_blocks(kill_stage *stage, uint64_t *random, size_t size, int count)
 {
     shoal_block *held[700];
-    uint64_t id = sh_random_next(random);
+    uint64_t id = sh_splitmix_next(random);
     for (int i = 0; i < count; i++) {
         held[i] = make_block(stage, size, id);
     }
@@ -71,7 +71,7 @@ static void hold_blocks(kill_stage *stage, uint64_t *random, size_t size, int co
 
 static void block_small(kill_stage *stage, uint64_t *random)
 {
-    hold_blocks(stage, random, 16 + sh_random_below(random, 30000), 1);
+    hold_blocks(stage, random, 16 + sh_splitmix_below(random, 30000), 1);
 }
 
 static void block_64k(kill_stage *stage, uint64_t *random)
@@ -99,7 +99,7 @@ static void block_hoard(kill_stage *stage, uint64_t *random)
 /* More than a slot has cells. */
 static void cells(kill_stage *stage, uint64_t *random)
 {
-    hold_blocks(stage, random, 16 + sh_random_below(random, 100), sh_random_below(random, 8) == 0 ? 700 : 90);
+    hold_blocks(stage, random, 16 + sh_splitmix_below(random, 100), sh_splitmix_below(random, 8) == 0 ? 700 : 90);
 }
 
 /* A span, as an allocation makes one when no span of its class has a free block: directly, because all of those would have to be held
@@ -135,7 +135,7 @@ static void uncover(kill_stage *stage, uint64_t *random)
         kill_fail(stage, "enter: %s", shoal_last_error_text());
         return;
     }
-    sh_heap_uncover(c, sh_class_of(64 << sh_random_below(random, 4)));
+    sh_heap_uncover(c, sh_class_of(64 << sh_splitmix_below(random, 4)));
     sh_leave();
 }
 
@@ -188,7 +188,7 @@ static void grow(kill_stage *stage, uint64_t *random)
         n++;
     }
     must(stage, err, "put to a queue of one's own");
-    int takes = (int)sh_random_below(random, (uint64_t)n + 1);
+    int takes = (int)sh_splitmix_below(random, (uint64_t)n + 1);
     for (int i = 0; i < takes; i++) {
         shoal_value *v = NULL;
         must(stage, shoal_queue_get(q, SHOAL_NOW, &v), "get from a queue of one's own");
@@ -222,7 +222,7 @@ static void reject(kill_stage *stage, uint64_t *random)
         err = shoal_queue_create_with(&(shoal_queue_options){.acknowledge = true,
                                                              .lease = SHOAL_SECONDS(100),
                                                              .deliveries = 1,
-                                                             .rejects = sh_random_below(random, 4) ? rejects : NULL},
+                                                             .rejects = sh_splitmix_below(random, 4) ? rejects : NULL},
                                       &q);
     }
     for (int i = 0; err == SHOAL_OK && i <= OUT; i++) {
@@ -274,7 +274,7 @@ static shoal_err use_pipe(kill_stage *stage, shoal_pipe *a, shoal_pipe *b)
 static void pipe_step(kill_stage *stage, uint64_t *random)
 {
     shoal_pipe *a, *b;
-    shoal_err err = shoal_pipe_create(sh_random_below(random, 2) == 0, &b, &a); /* one way: a sends, b receives */
+    shoal_err err = shoal_pipe_create(sh_splitmix_below(random, 2) == 0, &b, &a); /* one way: a sends, b receives */
     if (err == SHOAL_OK) {
         err = use_pipe(stage, a, b);
         shoal_release(b);
@@ -314,7 +314,7 @@ static void leave_guard(kill_stage *stage, kill_guard *guard, const char *what)
 /* Now and then long enough to make others park. */
 static void linger(uint64_t *random)
 {
-    int64_t until = sh_now() + (sh_random_below(random, 4) == 0 ? SHOAL_MS(1) / 10 : 0);
+    int64_t until = sh_now() + (sh_splitmix_below(random, 4) == 0 ? SHOAL_MS(1) / 10 : 0);
     while (sh_now() < until) {
         sh_pause();
     }
@@ -345,7 +345,7 @@ static void rlock(kill_stage *stage, uint64_t *random)
 /* All of it, or as much as comes in time. */
 static void semaphore(kill_stage *stage, uint64_t *random)
 {
-    uint32_t want = 1 + (uint32_t)sh_random_below(random, KILL_SEMAPHORE), have = 0;
+    uint32_t want = 1 + (uint32_t)sh_splitmix_below(random, KILL_SEMAPHORE), have = 0;
     shoal_err err = SHOAL_OK;
     while (have < want && (err = shoal_semaphore_wait(stage->semaphore, WAIT_SHORT)) == SHOAL_OK) {
         have++;
@@ -359,7 +359,7 @@ static void semaphore(kill_stage *stage, uint64_t *random)
 
 static void event(kill_stage *stage, uint64_t *random)
 {
-    switch (sh_random_below(random, 3)) {
+    switch (sh_splitmix_below(random, 3)) {
     case 0: shoal_event_set(stage->event); break;
     case 1: shoal_event_clear(stage->event); break;
     default: {
@@ -378,7 +378,7 @@ static void condition_wait(kill_stage *stage, uint64_t *random)
     if (!enter_guard(stage, guard, shoal_condition_lock(stage->condition, WAIT_LOCK), "condition_lock")) {
         return;
     }
-    uint64_t n = 1 + sh_random_below(random, 20);
+    uint64_t n = 1 + sh_splitmix_below(random, 20);
     for (uint64_t i = 0; i < n; i++) {
         leave_guard(stage, guard, "condition");
         shoal_err err = shoal_condition_wait(stage->condition, n > 4 ? 1000 : WAIT_SHORT);
@@ -399,8 +399,8 @@ static void condition_notify(kill_stage *stage, uint64_t *random)
         sched_yield();
     }
     if (enter_guard(stage, guard, shoal_condition_lock(stage->condition, WAIT_LOCK), "condition_lock")) {
-        shoal_err err = sh_random_below(random, 3) == 0 ? shoal_condition_notify_all(stage->condition)
-                                                        : shoal_condition_notify(stage->condition, 1);
+        shoal_err err = sh_splitmix_below(random, 3) == 0 ? shoal_condition_notify_all(stage->condition)
+                                                          : shoal_condition_notify(stage->condition, 1);
         must(stage, err, "notify");
         leave_guard(stage, guard, "condition");
         must(stage, shoal_condition_unlock(stage->condition), "condition_unlock");
@@ -474,7 +474,7 @@ static void join(kill_stage *stage, uint64_t *random)
 /* A slot that is reserved, given something, and given up. */
 static void cancel(kill_stage *stage, uint64_t *random)
 {
-    shoal_block *b = make_block(stage, 16 + sh_random_below(random, 100), 1);
+    shoal_block *b = make_block(stage, 16 + sh_splitmix_below(random, 100), 1);
     sh_ctx *c = b != NULL ? sh_enter() : NULL;
     uint32_t slot = 0;
     if (c == NULL) {
@@ -483,7 +483,7 @@ static void cancel(kill_stage *stage, uint64_t *random)
     shoal_err err = sh_slot_reserve(c, "nobody", &slot);
     if (err == SHOAL_OK) {
         err = sh_slot_give(c, slot, b->cell, 0);
-        sh_slot_cancel(slot, sh_state_generation(sh_load_relaxed(&sh_slot_at(slot)->state)));
+        sh_slot_cancel(slot, sh_slot_state_generation(sh_load_relaxed(&sh_slot_at(slot)->state)));
     }
     sh_leave();
     must(stage, err, "reserve");

@@ -11,8 +11,8 @@ static const int64_t counts[] = {1, 8, 100, 3000, 40000};
 /* The id in its first and its last element. */
 static shoal_tensor *make_tensor(uint64_t id, uint64_t *random)
 {
-    int64_t n = counts[sh_random_below(random, sh_random_below(random, 8) == 0 ? 5 : 3)];
-    bool born = sh_random_below(random, 2) == 0;
+    int64_t n = counts[sh_splitmix_below(random, sh_splitmix_below(random, 8) == 0 ? 5 : 3)];
+    bool born = sh_splitmix_below(random, 2) == 0;
     shoal_tensor *t =
         born ? shoal_empty_shared(SHOAL_I64, SHOAL_SHAPE(2, n)) : shoal_empty(SHOAL_I64, SHOAL_SHAPE(2, n));
     if (t != NULL) {
@@ -52,7 +52,7 @@ shoal_err kill_put_tensor(shoal_queue *q, kill_count *count, uint64_t id, uint64
     size_t mark = shoal_scope_mark();
     shoal_tensor *t = make_tensor(id, random);
     shoal_err err = t == NULL ? shoal_last_error() : SHOAL_OK;
-    uint64_t way = sh_random_below(random, 4);
+    uint64_t way = sh_splitmix_below(random, 4);
     if (err == SHOAL_OK && way == 0) {
         err = shoal_queue_put_tensor(q, t, SHOAL_NOW);
     } else if (err == SHOAL_OK && way == 1) {
@@ -121,12 +121,12 @@ shoal_err kill_get_tensor(shoal_queue *q, kill_count *count, uint64_t *out_id)
 void kill_tensor_step(kill_stage *stage, uint64_t *random)
 {
     size_t mark = shoal_scope_mark();
-    uint64_t id = sh_random_next(random) >> 1;
+    uint64_t id = sh_splitmix_next(random) >> 1;
     shoal_value *v = NULL;
     shoal_tensor *t = make_tensor(id, random), *view = shoal_select(t, 0, 1), *grad = shoal_zeros_like(t);
     shoal_err err = t == NULL || view == NULL || grad == NULL ? shoal_last_error() : shoal_tensor_set_grad(t, grad);
     if (err == SHOAL_OK) {
-        err = shoal_tensor_share(sh_random_below(random, 2) == 0 ? t : view);
+        err = shoal_tensor_share(sh_splitmix_below(random, 2) == 0 ? t : view);
     }
     if (err == SHOAL_OK) {
         v = shoal_list(t, view, grad);

@@ -78,7 +78,7 @@ START_TEST(exit_in_a_handler_leaves_nothing_half_done)
         ck_assert_ok(shoal_queue_create(0, &q));
         shoal_process *p = start(SHOAL_START_FORK, _i, work_until_told, shoal_map("queue", q, "ready", ready));
         until_told(ready);
-        int64_t until = sh_now() + (int64_t)sh_random_below(&random, 100000);
+        int64_t until = sh_now() + (int64_t)sh_splitmix_below(&random, 100000);
         while (sh_now() < until) {
         }
         ck_assert_ok(shoal_process_terminate(p));

@@ -218,10 +218,10 @@ START_TEST(b62_random_damage_to_messages)
         sh_encoding e;
         hot_ok(sh_encoding_init(&e, v));
         shoal_block *message = make_message(e.object_count, e.bytes, e.size, b);
-        uint64_t words = message->size / 8, damage = 1 + sh_random_below(&state, 3);
+        uint64_t words = message->size / 8, damage = 1 + sh_splitmix_below(&state, 3);
         for (uint64_t k = 0; k < damage; k++) { /* a bit, a byte, or a word, from the head to the end */
-            uint64_t at = 2 + sh_random_below(&state, words - 2), kind = sh_random_below(&state, 3),
-                     r = sh_random_next(&state);
+            uint64_t at = 2 + sh_splitmix_below(&state, words - 2), kind = sh_splitmix_below(&state, 3),
+                     r = sh_splitmix_next(&state);
             sh_a64 *word = (sh_a64 *)message->data + at;
             uint64_t old = sh_load_relaxed(word);
             sh_store_relaxed(word, kind == 0   ? old ^ UINT64_C(1) << (r % 64)
@@ -250,9 +250,9 @@ START_TEST(b62_random_words_in_entries)
 {
     uint64_t state = SEED;
     for (int i = 0; i < SH_REPEAT(20000); i++) {
-        sh_entry_kind kind = sh_random_below(&state, 2) == 0 ? SH_ENTRY_BLOCK : SH_ENTRY_MESSAGE;
-        uint64_t r = sh_random_next(&state);
-        forge(kind, sh_random_below(&state, 2) == 0 ? r : sh_ref_make(r % (64u << SH_INDEX_BITS), 1 + (r >> 60)));
+        sh_entry_kind kind = sh_splitmix_below(&state, 2) == 0 ? SH_ENTRY_BLOCK : SH_ENTRY_MESSAGE;
+        uint64_t r = sh_splitmix_next(&state);
+        forge(kind, sh_splitmix_below(&state, 2) == 0 ? r : sh_ref_make(r % (64u << SH_INDEX_BITS), 1 + (r >> 60)));
         shoal_value *got = NULL;
         shoal_err err = shoal_queue_get(queue, SHOAL_NOW, &got);
         hot(err == SHOAL_ECORRUPT || err == SHOAL_OK || err == SHOAL_EINVAL || err == SHOAL_ETYPE);
@@ -323,10 +323,10 @@ START_TEST(b62_a_ring_of_nonsense_is_left_soon)
             hot_ok(shoal_queue_put_bytes(q, "word", 4, SHOAL_NOW));
         }
         sh_store_relaxed(i % 2 == 0 ? &r.shm->tail.hint : &r.shm->head.hint,
-                         sh_random_next(&state) >> sh_random_below(&state, 64));
+                         sh_splitmix_next(&state) >> sh_splitmix_below(&state, 64));
         if (i % 5 == 0) {
             for (int k = 0; k < 16; k++) {
-                sh_store_relaxed(&r.shm->entries[k].lo, sh_random_next(&state));
+                sh_store_relaxed(&r.shm->entries[k].lo, sh_splitmix_next(&state));
             }
         }
         (void)(shoal_queue_put_bytes(q, "more", 4, SHOAL_NOW) == SHOAL_OK);

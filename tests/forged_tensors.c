@@ -236,11 +236,11 @@ END_TEST
 
 static void damage(uint64_t *state, char *bytes, size_t size)
 {
-    uint64_t times = 1 + sh_random_below(state, 3);
+    uint64_t times = 1 + sh_splitmix_below(state, 3);
     for (uint64_t i = 0; i < times; i++) {
-        uint64_t r = sh_random_next(state);
-        size_t at = sh_random_below(state, size);
-        bytes[at] = sh_random_below(state, 2) == 0 ? (char)(bytes[at] ^ 1 << (r & 7)) : (char)r;
+        uint64_t r = sh_splitmix_next(state);
+        size_t at = sh_splitmix_below(state, size);
+        bytes[at] = sh_splitmix_below(state, 2) == 0 ? (char)(bytes[at] ^ 1 << (r & 7)) : (char)r;
     }
 }
 
@@ -255,7 +255,7 @@ START_TEST(b62_random_damage_to_descriptions)
         if (i % 3 == 0) {
             hot_ok(shoal_tensor_set_grad(view, shoal_scoped(shoal_zeros_like(view))));
         }
-        hot_ok(sh_tensor_describe(view, &right));
+        hot_ok(sh_share_describe_tensor(view, &right));
         hot(sh_record_look(right, &r));
         char *bytes = right->data + sizeof(sh_message_shm) + r.count * sizeof(sh_a64);
         damage(&state, bytes, r.size); /* in place: the tensor that it belongs to is not looked at any more */

@@ -74,7 +74,7 @@ static void assert_alone(void)
 {
     ck_assert_ok(shoal_world_sweep(NULL));
     ck_assert_uint_eq(processes(), 1);
-    ck_assert_int_eq(sh_state_phase(sh_load_acquire(&sh_the_world.self.slot->state)), SH_PHASE_ALIVE);
+    ck_assert_int_eq(sh_slot_state_phase(sh_load_acquire(&sh_the_world.self.slot->state)), SH_PHASE_ALIVE);
     sh_assert_audit("after the forks");
 }
 

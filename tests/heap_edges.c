@@ -1,7 +1,7 @@
 /* The heap at its edges: a block that is sent more often than its word can count (F4), and addresses that run out while dead or
  * idle processes have free blocks (F10). */
 #include "shm/block.h"
-#include "shm/held.h"
+#include "shm/handle.h"
 #include "tests/children.h"
 
 #include <signal.h>

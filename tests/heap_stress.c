@@ -47,8 +47,8 @@ static bool is_filled(const shoal_block *b)
 static size_t random_size(uint64_t *state)
 {
     static const size_t limits[] = {64, 300, 300, 3000, 3000, 40000, 40000, 300000, 3u << 20};
-    uint64_t k = sh_random_below(state, 9);
-    return sizeof(stamp) + sh_random_below(state, k == 8 && sh_random_below(state, 8) != 0 ? 300 : limits[k]);
+    uint64_t k = sh_splitmix_below(state, 9);
+    return sizeof(stamp) + sh_splitmix_below(state, k == 8 && sh_splitmix_below(state, 8) != 0 ? 300 : limits[k]);
 }
 
 typedef struct keeper {
@@ -66,10 +66,10 @@ static shoal_err drop(keeper *k, size_t i)
 
 static shoal_err step(keeper *k, shoal_queue *q, uint64_t rank)
 {
-    size_t i = sh_random_below(&k->random, HELD);
+    size_t i = sh_splitmix_below(&k->random, HELD);
     shoal_block *b = NULL;
     shoal_err err;
-    switch (sh_random_below(&k->random, 8)) {
+    switch (sh_splitmix_below(&k->random, 8)) {
     case 0:
     case 1:
     case 2: /* another block in its place */
@@ -83,13 +83,13 @@ static shoal_err step(keeper *k, shoal_queue *q, uint64_t rank)
             return SHOAL_OK;
         }
         must_ok(err);
-        fill(b, sh_random_next(&k->random) << 8 | rank);
+        fill(b, sh_splitmix_next(&k->random) << 8 | rank);
         k->held[i] = b;
         return SHOAL_OK;
     case 3: return drop(k, i);
     case 4:
     case 5: /* one goes to the others, alone or in a message; full or no memory: it stays */
-        if (k->held[i] != NULL && sh_random_below(&k->random, 2) == 0) {
+        if (k->held[i] != NULL && sh_splitmix_below(&k->random, 2) == 0) {
             err = shoal_queue_put_block(q, k->held[i], SHOAL_NOW);
             must(err == SHOAL_OK || err == SHOAL_ETIMEDOUT || err == SHOAL_ENOMEM);
         } else if (k->held[i] != NULL) {
@@ -111,7 +111,7 @@ static shoal_err step(keeper *k, shoal_queue *q, uint64_t rank)
         return SHOAL_OK;
     }
     default:
-        if (sh_random_below(&k->random, 200) == 0) {
+        if (sh_splitmix_below(&k->random, 200) == 0) {
             must_ok(shoal_world_trim());
         }
         return SHOAL_OK;
@@ -185,7 +185,7 @@ START_TEST(b27_processes_at_one_heap_die_at_any_moment)
         /* Once it has put something, it is at work; then a random while. */
         ck_assert_ok(shoal_queue_get(q, LIMIT, &v));
         shoal_value_destroy(v);
-        nanosleep(&(struct timespec){.tv_nsec = (long)sh_random_below(&random, 3000000)}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = (long)sh_splitmix_below(&random, 3000000)}, NULL);
         ck_assert_ok(shoal_process_kill(p[k]));
         finish_as(p[k], SHOAL_KILLED, SIGKILL);
         p[k] = i + N < KILLS ? start(_i, i, work, shoal_map("queue", q, "steps", INT64_MAX)) : NULL;

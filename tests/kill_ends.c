@@ -217,7 +217,7 @@ static int step_for(kill_stage *stage, int point)
     int found = -1, seen = 0;
     for (int step = 0; step < kill_step_count; step++) {
         if (sh_load_relaxed(&stage->board->reached[step][point]) != 0 &&
-            sh_random_below(&stage->random, (uint64_t)++seen) == 0) {
+            sh_splitmix_below(&stage->random, (uint64_t)++seen) == 0) {
             found = step;
         }
     }
@@ -227,7 +227,7 @@ static int step_for(kill_stage *stage, int point)
 static bool one_case(kill_stage *stage, int step, int point, end how, bool forks)
 {
     char what[200];
-    uint64_t seed = sh_random_next(&stage->random);
+    uint64_t seed = sh_splitmix_next(&stage->random);
     snprintf(what, sizeof what, "%s: %s at %s", kill_steps[step].name, forks ? "fork" : end_names[how],
              kill_point_name(point));
     pid_t pid = fork_victim();
@@ -292,7 +292,7 @@ END_TEST
 static void run_steps(kill_stage *stage, uint64_t *random, uint64_t steps, bool all)
 {
     for (uint64_t i = 0; i < steps;) {
-        uint32_t n = (uint32_t)sh_random_below(random, (uint64_t)kill_step_count);
+        uint32_t n = (uint32_t)sh_splitmix_below(random, (uint64_t)kill_step_count);
         if (kill_steps[n].flags == KILL_BY_ALL || (all && (kill_steps[n].flags & KILL_BY_HAND) == 0)) {
             sh_store_release(&stage->board->doing, n + 1);
             kill_steps[n].run(stage, random);
@@ -317,8 +317,8 @@ START_TEST(random_ends)
     kill_stage_begin(&stage, 2, 0);
     for (uint64_t n = 0; n < ends; n++) {
         char what[120];
-        uint64_t seed = sh_random_next(&stage.random);
-        end how = sh_random_below(&stage.random, 4) == 0 ? EXIT_BESIDE_THREAD : EXIT_IN_HANDLER;
+        uint64_t seed = sh_splitmix_next(&stage.random);
+        end how = sh_splitmix_below(&stage.random, 4) == 0 ? EXIT_BESIDE_THREAD : EXIT_IN_HANDLER;
         sh_store_release(&stage.board->doing, 0);
         fflush(NULL);
         pid_t pid = kill_fork("victim");
@@ -332,7 +332,7 @@ START_TEST(random_ends)
         while (sh_load_acquire(&stage.board->doing) == 0 && !sh_passed(deadline)) {
             sh_pause();
         }
-        wait_busily((int64_t)sh_random_below(&stage.random, DELAY_MAX));
+        wait_busily((int64_t)sh_splitmix_below(&stage.random, DELAY_MAX));
         kill(pid, SIGTERM);
         int status = kill_reap(&stage, pid);
         uint32_t doing = sh_load_acquire(&stage.board->doing);
@@ -351,12 +351,12 @@ static _Noreturn void be_parent(kill_stage *stage, uint64_t seed)
 {
     uint64_t random = seed;
     signal(SIGTERM, exit_now);
-    start_threads(sh_random_below(&random, 2) == 0 ? FAIL_BESIDE_BUSY_THREAD : EXIT);
-    run_steps(stage, &random, 1 + sh_random_below(&random, 4), false);
-    uint64_t way = sh_random_below(&random, ENDS + 2);
+    start_threads(sh_splitmix_below(&random, 2) == 0 ? FAIL_BESIDE_BUSY_THREAD : EXIT);
+    run_steps(stage, &random, 1 + sh_splitmix_below(&random, 4), false);
+    uint64_t way = sh_splitmix_below(&random, ENDS + 2);
     pid_t pid = fork();
     if (pid == 0) {
-        run_steps(stage, &random, sh_random_below(&random, 6), false);
+        run_steps(stage, &random, sh_splitmix_below(&random, 6), false);
         if (way == ENDS) {
             execl("/bin/true", "true", (char *)NULL);
         } else if (way == ENDS + 1) {
@@ -364,7 +364,7 @@ static _Noreturn void be_parent(kill_stage *stage, uint64_t seed)
         }
         end_now((end)(way % EXIT_BESIDE_THREAD));
     }
-    run_steps(stage, &random, sh_random_below(&random, 6), false);
+    run_steps(stage, &random, sh_splitmix_below(&random, 6), false);
     int status;
     while (pid > 0 && waitpid(pid, &status, 0) != pid) {
     }
@@ -379,7 +379,7 @@ START_TEST(random_forks)
     kill_stage_begin(&stage, 2, 0);
     for (uint64_t n = 0; n < forks; n++) {
         char what[80];
-        uint64_t seed = sh_random_next(&stage.random);
+        uint64_t seed = sh_splitmix_next(&stage.random);
         fflush(NULL);
         pid_t pid = kill_fork("parent");
         kill_require(pid >= 0, "fork: %s", shoal_last_error_text());

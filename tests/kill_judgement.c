@@ -1,7 +1,7 @@
 /* B43: who is dead, and who is not. */
 #include "tests/kill_judgement.h"
 
-#include "os/process.h"
+#include "os/pid.h"
 #include "shm/block.h"
 #include "shm/slot.h"
 #include "testing/kill.h"
@@ -90,11 +90,11 @@ START_TEST(pid_of_the_dead_is_reused)
     pid_t pid = fork_holder(t.lock, t.ready, t.end);
     sh_slot_shm *slot = sh_slot_at(slot_of(pid));
     uint64_t start = sh_load_relaxed(&slot->start);
-    ck_assert_uint_eq(start, sh_process_start_time(pid));
+    ck_assert_uint_eq(start, sh_pid_start_time(pid));
     kill(pid, SIGKILL);
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
     sh_store_release(&slot->pid, (uint32_t)getpid());
-    sh_store_release(&slot->start, sh_process_start_time(getpid()) - 1);
+    sh_store_release(&slot->start, sh_pid_start_time(getpid()) - 1);
     ck_assert_uint_eq(sweep(), 1);
     ck_assert_err(shoal_lock_lock(t.lock, SHOAL_SECONDS(1)), SHOAL_EOWNERDEAD);
     ck_assert_ok(shoal_lock_unlock(t.lock));

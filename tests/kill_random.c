@@ -28,7 +28,7 @@ static const char *const way_names[WAYS] = {"after a time", "at birth", "by sing
 static _Noreturn void be_victim(kill_stage *stage, uint64_t random)
 {
     for (;;) {
-        uint32_t n = (uint32_t)sh_random_below(&random, (uint64_t)kill_step_count);
+        uint32_t n = (uint32_t)sh_splitmix_below(&random, (uint64_t)kill_step_count);
         if ((kill_steps[n].flags & KILL_BY_HAND) == 0) {
             sh_store_release(&stage->board->doing, n + 1);
             kill_steps[n].run(stage, &random);
@@ -75,7 +75,7 @@ static bool lead_on(pid_t pid, uint64_t instructions)
 /* A member that recovers, and does not live to see the end of it. */
 static void kill_recoverer(kill_stage *stage)
 {
-    uint64_t delay = sh_random_below(&stage->random, SHOAL_MS(1) / 4);
+    uint64_t delay = sh_splitmix_below(&stage->random, SHOAL_MS(1) / 4);
     pid_t pid = kill_fork("recoverer");
     kill_require(pid >= 0, "fork: %s", shoal_last_error_text());
     if (pid == 0) {
@@ -91,9 +91,9 @@ static void kill_recoverer(kill_stage *stage)
 /* One death. Returns how many died. */
 static int one_kill(kill_stage *stage, way how, int *stepped)
 {
-    uint64_t seed = sh_random_next(&stage->random);
-    int64_t delay = (int64_t)sh_random_below(&stage->random, DELAY_MAX);
-    uint64_t instructions = sh_random_below(&stage->random, INSTRUCTIONS_MAX + 1);
+    uint64_t seed = sh_splitmix_next(&stage->random);
+    int64_t delay = (int64_t)sh_splitmix_below(&stage->random, DELAY_MAX);
+    uint64_t instructions = sh_splitmix_below(&stage->random, INSTRUCTIONS_MAX + 1);
     sh_store_release(&stage->board->doing, 0);
     pid_t pid = kill_fork("victim");
     kill_require(pid >= 0, "fork: %s", shoal_last_error_text());
@@ -164,7 +164,7 @@ static void kill_many(uint64_t kills, uint64_t heap_limit)
     int64_t begin = sh_now();
     for (uint64_t n = 0; n < kills; n++) {
         char what[160];
-        way how = (way)sh_random_below(&stage.random, WAYS);
+        way how = (way)sh_splitmix_below(&stage.random, WAYS);
         int deaths = one_kill(&stage, how, &stepped);
         uint32_t doing = sh_load_acquire(&stage.board->doing);
         snprintf(what, sizeof what, "kill %llu (%s) in step %s", (unsigned long long)n, way_names[how],

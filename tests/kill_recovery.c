@@ -2,7 +2,7 @@
 #include "base/clock.h"
 #include "base/death.h"
 #include "base/random.h"
-#include "os/process.h"
+#include "os/pid.h"
 #include "shm/block.h"
 #include "shm/slot.h"
 #include "sync/barrier.h"
@@ -87,7 +87,7 @@ static int step_for(kill_stage *stage, int point)
     int found = NOBODY, seen = 0;
     for (int step = 0; step < kill_step_count; step++) {
         if (sh_load_relaxed(&stage->board->reached[step][point]) != 0 &&
-            sh_random_below(&stage->random, (uint64_t)++seen) == 0) {
+            sh_splitmix_below(&stage->random, (uint64_t)++seen) == 0) {
             found = step;
         }
     }
@@ -106,7 +106,7 @@ static void fill_channels(kill_stage *stage)
 /* The first death. False when the step did not come to the point this time. */
 static bool die(kill_stage *stage, scenario s)
 {
-    uint64_t seed = sh_random_next(&stage->random);
+    uint64_t seed = sh_splitmix_next(&stage->random);
     fill_channels(stage);
     pid_t pid = fork_member("victim");
     if (pid == 0) {
@@ -209,15 +209,15 @@ static int visit(kill_stage *stage, scenario s, int (*visited)[FATES])
         if (times == 0) {
             continue;
         }
-        int count = times > 1 && sh_random_below(&stage->random, 2) == 0
-                        ? 2 + (int)sh_random_below(&stage->random, times - 1)
+        int count = times > 1 && sh_splitmix_below(&stage->random, 2) == 0
+                        ? 2 + (int)sh_splitmix_below(&stage->random, times - 1)
                         : 1;
-        int second = (int)sh_random_below(&stage->random, (uint64_t)kill_point_count());
+        int second = (int)sh_splitmix_below(&stage->random, (uint64_t)kill_point_count());
         bool deep = sh_load_relaxed(&reached[second]) != 0;
         fate how = visited[point][DIES_ITSELF] == 0    ? DIES_ITSELF
                    : visited[point][HELPER_DIES] == 0  ? HELPER_DIES
                    : visited[point][HELPER_STOPS] == 0 ? HELPER_STOPS
-                                                       : (fate)sh_random_below(&stage->random, FATES);
+                                                       : (fate)sh_splitmix_below(&stage->random, FATES);
         if (die_and_recover(stage, s, (const int[]){point, deep ? second : NOBODY}, count, how)) {
             visited[point][how]++;
             died++;

@@ -103,7 +103,7 @@ static pid_t fork_victim(kill_stage *stage)
 {
     pid_t before = -1;
     sh_store_release(&stage->board->go, 0);
-    if (sh_random_below(&stage->random, 2) == 0) {
+    if (sh_splitmix_below(&stage->random, 2) == 0) {
         before = kill_fork("placeholder");
         if (before == 0) {
             pause();
@@ -166,7 +166,7 @@ static _Noreturn void be_victim(kill_stage *stage, int step, int point, int coun
 static bool one_case(kill_stage *stage, int step, int point, int count)
 {
     char what[160];
-    uint64_t seed = sh_random_next(&stage->random);
+    uint64_t seed = sh_splitmix_next(&stage->random);
     snprintf(what, sizeof what, "%s killed at %s (time %d)", kill_steps[step].name, kill_point_name(point), count);
     favour(stage, step);
     pid_t pid = fork_victim(stage);
@@ -247,7 +247,7 @@ static void let_go(kill_stage *stage, pid_t victim)
 static bool one_stop(kill_stage *stage, int step, int point)
 {
     char what[160];
-    uint64_t seed = sh_random_next(&stage->random);
+    uint64_t seed = sh_splitmix_next(&stage->random);
     snprintf(what, sizeof what, "%s stopped at %s", kill_steps[step].name, kill_point_name(point));
     favour(stage, step);
     sh_store_release(&stage->board->stopped, 0);
@@ -311,7 +311,7 @@ static int visit(kill_stage *stage, bool starts, bool only_missing, int *visited
             bool hit = one_case(stage, step, point, 1);
             if (times > 1 && visited[point] < LATER_STEPS) {
                 uint64_t latest = times < LATER_MAX ? times : LATER_MAX;
-                hit |= one_case(stage, step, point, 2 + (int)sh_random_below(&stage->random, latest - 1));
+                hit |= one_case(stage, step, point, 2 + (int)sh_splitmix_below(&stage->random, latest - 1));
             }
             visited[point] += hit;
             died += hit;

@@ -137,9 +137,9 @@ static size_t b20_size(uint32_t producer, uint32_t number, uint64_t *random)
         return B20_BIG >> (2 * producer);
     }
     if (number % 2000 == 999) {
-        return sizeof(header) + sh_random_below(random, 1u << 20);
+        return sizeof(header) + sh_splitmix_below(random, 1u << 20);
     }
-    return sizeof(header) + sh_random_below(random, 600);
+    return sizeof(header) + sh_splitmix_below(random, 600);
 }
 
 static shoal_err b20_put(shoal_queue *q, tally *t, const header *h, char *bytes)

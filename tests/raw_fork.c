@@ -332,11 +332,11 @@ START_TEST(a_slot_that_no_child_comes_to_is_given_up)
     ck_assert_ok(shoal_world_sweep(NULL));
     ck_assert_ok(shoal_world_info_get(&info));
     uint32_t slot = 1; /* ours is 0 */
-    ck_assert_int_eq(sh_state_phase(sh_load_acquire(&sh_slot_at(slot)->state)), SH_PHASE_RESERVED);
-    uint64_t generation = sh_state_generation(sh_load_acquire(&sh_slot_at(slot)->state));
+    ck_assert_int_eq(sh_slot_state_phase(sh_load_acquire(&sh_slot_at(slot)->state)), SH_PHASE_RESERVED);
+    uint64_t generation = sh_slot_state_generation(sh_load_acquire(&sh_slot_at(slot)->state));
     sh_fork_adopt_limit = 0;
     ck_assert_ok(shoal_world_sweep(NULL));
-    ck_assert_int_eq(sh_state_phase(sh_load_acquire(&sh_slot_at(slot)->state)), SH_PHASE_FREE);
+    ck_assert_int_eq(sh_slot_state_phase(sh_load_acquire(&sh_slot_at(slot)->state)), SH_PHASE_FREE);
     ck_assert(!sh_slot_adopt_forked(slot, generation, 0)); /* as a late child would */
     shoal_release(block);
 }

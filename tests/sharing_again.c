@@ -1,5 +1,5 @@
 /* What comes under the id of something that was here before: a process keeps handles and tensors that it gave away, in case they
- * come again (shm/block.c, tensor/ghost.h), and must not take another for them: B2, B16. */
+ * come again (shm/block.c, tensor/recycled.h), and must not take another for them: B2, B16. */
 #include "tests/talk.h"
 
 #define ROUNDS 120

@@ -258,7 +258,7 @@ static shoal_tensor *random_tensor(uint64_t *state, shoal_dtype dtype, int ndim,
     hot(t != NULL);
     unsigned char *bytes = shoal_tensor_data(t);
     for (size_t i = 0; i < shoal_tensor_storage_size(t); i++) {
-        bytes[i] = (unsigned char)(dtype == SHOAL_B8 ? sh_random_below(state, 2) : sh_random_below(state, 256));
+        bytes[i] = (unsigned char)(dtype == SHOAL_B8 ? sh_splitmix_below(state, 2) : sh_splitmix_below(state, 256));
     }
     return t;
 }

@@ -155,8 +155,8 @@ START_TEST(stops_at_random)
     for (uint64_t n = 0; n < stops && sh_load_acquire(&b->failed) == 0; n++) {
         bool very_long = text != NULL && n % 128 == 0;
         uint64_t most = very_long ? LONG + LONG / 4 : 1 << 12;
-        stop_one(b, pids, (int)sh_random_below(&random, WORKERS),
-                 sh_random_below(&random, most) + (very_long ? LONG : 0));
+        stop_one(b, pids, (int)sh_splitmix_below(&random, WORKERS),
+                 sh_splitmix_below(&random, most) + (very_long ? LONG : 0));
     }
     sh_store_release(&b->end, 1);
     for (int i = 0; i < WORKERS; i++) {

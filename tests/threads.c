@@ -76,11 +76,11 @@ static void shared_end(shared *s)
 static shoal_block *random_block(uint64_t *state)
 {
     shoal_block *b;
-    uint64_t size = 16 + sh_random_below(state, sh_random_below(state, 50) == 0 ? 200000 : 500);
+    uint64_t size = 16 + sh_splitmix_below(state, sh_splitmix_below(state, 50) == 0 ? 200000 : 500);
     must_in_thread(shoal_block_create(size, &b) == SHOAL_OK);
     uint64_t *words = shoal_block_data(b);
     words[0] = size;
-    words[1] = sh_random_next(state);
+    words[1] = sh_splitmix_next(state);
     memset(words + 2, (int)(words[1] & 0xff), size - 16);
     return b;
 }

@@ -106,7 +106,7 @@ START_TEST(texts_and_bytes_arrive_whole)
         char *bytes = calloc(1, sizes[i] + 1);
         uint64_t state = SEED;
         for (size_t k = 0; k < sizes[i]; k++) {
-            bytes[k] = (char)(sh_random_next(&state) % 94 + 33);
+            bytes[k] = (char)(sh_splitmix_next(&state) % 94 + 33);
         }
         there_and_back(&m, shoal_value_string(bytes));
         there_and_back(&m, shoal_map(sizes[i] < 1000 ? bytes : "key", bytes));
@@ -289,13 +289,13 @@ END_TEST
 static shoal_value *random_value(uint64_t *state, objects *o, int depth)
 {
     char text[40];
-    uint64_t r = sh_random_next(state), members = sh_random_below(state, 6);
+    uint64_t r = sh_splitmix_next(state), members = sh_splitmix_below(state, 6);
     shoal_value *v;
     switch (r % (depth > 5 ? 7 : 10)) {
     case 0: return shoal_value_null();
     case 1: return shoal_value_bool((r >> 8) % 2 == 0);
-    case 2: return shoal_value_int((int64_t)sh_random_next(state) >> (r >> 8) % 64);
-    case 3: return shoal_value_float((double)(int64_t)sh_random_next(state) / 7);
+    case 2: return shoal_value_int((int64_t)sh_splitmix_next(state) >> (r >> 8) % 64);
+    case 3: return shoal_value_float((double)(int64_t)sh_splitmix_next(state) / 7);
     case 4: snprintf(text, sizeof text, "%llx ü", (unsigned long long)r); return shoal_value_string(text);
     case 5: return shoal_value_bytes(&r, r >> 8 & 7);
     case 6: return sh_value_object(o->all[(r >> 8) % KINDS]);
@@ -309,7 +309,7 @@ static shoal_value *random_value(uint64_t *state, objects *o, int depth)
     default:
         v = shoal_value_map();
         for (uint64_t i = 0; i < members; i++) {
-            snprintf(text, sizeof text, "%llu", (unsigned long long)sh_random_below(state, 8)); /* some come twice */
+            snprintf(text, sizeof text, "%llu", (unsigned long long)sh_splitmix_below(state, 8)); /* some come twice */
             v = shoal_map_set(v, text, random_value(state, o, depth + 1));
         }
         return v;

@@ -4,6 +4,8 @@
 #ifndef SHOAL_BINDING_H
 #define SHOAL_BINDING_H
 
+#include <shoal/interrupt.h>
+#include <shoal/message.h>
 #include <shoal/process.h>
 #include <shoal/queue.h>
 
@@ -54,38 +56,6 @@ typedef struct shoal_fork_options {
  * status 127. options may be NULL, and any hook; the hooks are called by the thread that forks and hold no lock of the
  * library. Errors: as shoal_process_start. */
 SHOAL_MUST_USE shoal_err shoal_fork(const shoal_fork_options *options, shoal_process **out_process);
-
-/* Lets signals end the waits of this thread. check is called after each sleep of a wait, so after a signal's handler has
- * run, and every 50 ms, by the waiting thread and without a lock of the library; it may call the library. When it returns
- * true the call ends with SHOAL_EINTR, at the latest 100 ms after the signal; a call that can succeed at that moment does.
- * For Python it is PyErr_CheckSignals. NULL, the default, ends this: then waits go on after signals.
- *
- * It holds for every call that blocks: queues, pipes, locks, semaphores, events, conditions, barriers, joins, shoal_wait,
- * pools and shoal_spawn. What a passed time limit does, this does too: a barrier is broken. shoal_condition_wait has its
- * lock again before it returns, shoal_spawn has ended its processes. */
-void shoal_set_interrupt(bool (*check)(void *context), void *context);
-
-/* A message of size bytes in the heap, to be written by the caller and then sent: fresh data is copied once, by whoever
- * makes it. The handle is the caller's until a give took it, and one thread's at a time. Errors: as shoal_block_create. */
-typedef struct shoal_message shoal_message;
-SHOAL_MUST_USE shoal_err shoal_message_create(size_t size, shoal_message **out_message);
-
-/* Its bytes, not zeroed, and their number; NULL and 0 for NULL and when its world was left. */
-void *shoal_message_data(shoal_message *message);
-size_t shoal_message_size(const shoal_message *message);
-
-/* Lets go of a message that was not given away, or that was received. NULL is allowed. */
-void shoal_message_destroy(shoal_message *message);
-
-/* Sends it as raw bytes: every get of the other side reads it so. When it succeeds the message is no longer the
- * caller's, whose pointers into it end; otherwise it is, and can be given again. Blocks and fails as
- * shoal_queue_put_bytes. */
-SHOAL_MUST_USE shoal_err shoal_queue_give_message(shoal_queue *queue, shoal_message *message, int64_t timeout);
-SHOAL_MUST_USE shoal_err shoal_pipe_give_message(shoal_pipe *end, shoal_message *message, int64_t timeout);
-
-/* Takes raw bytes where they lie, without a copy. Blocks and fails as shoal_queue_get_bytes; every size fits. */
-SHOAL_MUST_USE shoal_err shoal_queue_get_message(shoal_queue *queue, int64_t timeout, shoal_message **out_message);
-SHOAL_MUST_USE shoal_err shoal_pipe_recv_message(shoal_pipe *end, int64_t timeout, shoal_message **out_message);
 
 #ifdef __cplusplus
 }

@@ -22,6 +22,23 @@ typedef struct shoal_barrier shoal_barrier;
 typedef struct shoal_tensor shoal_tensor;
 typedef struct shoal_dataset shoal_dataset;
 
+/* The kinds of shared object. */
+typedef enum shoal_kind {
+    SHOAL_KIND_NONE,
+    SHOAL_KIND_BLOCK,
+    SHOAL_KIND_QUEUE,
+    SHOAL_KIND_PIPE,
+    SHOAL_KIND_LOCK,
+    SHOAL_KIND_RLOCK,
+    SHOAL_KIND_SEMAPHORE,
+    SHOAL_KIND_CONDITION,
+    SHOAL_KIND_EVENT,
+    SHOAL_KIND_BARRIER,
+    SHOAL_KIND_TENSOR, /* the last three: see share.h */
+    SHOAL_KIND_SPARSE,
+    SHOAL_KIND_MODULE,
+} shoal_kind;
+
 /* retain: one more reference of this process; returns its argument. release: one less. NULL is allowed. With the last reference of
  * the last holder the object is gone. Neither blocks. Any thread. A pointer that is no handle of the type, by a cast, is refused with
  * a log line (retain returns NULL, SHOAL_EINVAL), and nothing is changed. release never changes the last error, and is allowed after

@@ -49,13 +49,16 @@
 #include <shoal/binding.h>
 #include <shoal/block.h>
 #include <shoal/data.h>
+#include <shoal/device.h>
 #include <shoal/dlpack.h>
 #include <shoal/dtype.h>
 #include <shoal/env.h>
 #include <shoal/error.h>
 #include <shoal/file.h>
 #include <shoal/handle.h>
+#include <shoal/interrupt.h>
 #include <shoal/log.h>
+#include <shoal/message.h>
 #include <shoal/nn.h>
 #include <shoal/ops.h>
 #include <shoal/optim.h>

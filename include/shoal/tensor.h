@@ -27,6 +27,7 @@
 #define SHOAL_TENSOR_H
 
 #include <shoal/cxx.h>
+#include <shoal/device.h>
 #include <shoal/dtype.h>
 #include <shoal/error.h>
 
@@ -53,11 +54,6 @@ typedef struct shoal_tensor shoal_tensor;
     }
 #endif
 #define SHOAL_SCALAR 0, NULL
-
-typedef enum shoal_device {
-    SHOAL_CPU,
-    SHOAL_CUDA,
-} shoal_device;
 
 /* Makers: the caller owns the result. Sizes may be 0. Errors: SHOAL_EINVAL for a negative size, more than
  * SHOAL_MAX_DIMS or a size beyond the address space; SHOAL_ENOMEM. */

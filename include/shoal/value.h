@@ -51,22 +51,6 @@ typedef enum shoal_type {
     SHOAL_FOREIGN, /* bytes of another language with a tag of its own */
 } shoal_type;
 
-typedef enum shoal_kind {
-    SHOAL_KIND_NONE,
-    SHOAL_KIND_BLOCK,
-    SHOAL_KIND_QUEUE,
-    SHOAL_KIND_PIPE,
-    SHOAL_KIND_LOCK,
-    SHOAL_KIND_RLOCK,
-    SHOAL_KIND_SEMAPHORE,
-    SHOAL_KIND_CONDITION,
-    SHOAL_KIND_EVENT,
-    SHOAL_KIND_BARRIER,
-    SHOAL_KIND_TENSOR, /* these three: share.h */
-    SHOAL_KIND_SPARSE,
-    SHOAL_KIND_MODULE,
-} shoal_kind;
-
 /* Makers. The caller owns what they return. Strings are UTF-8 and copied; bytes are copied; shared objects are
  * retained.
  * Errors: SHOAL_EINVAL for text that is not UTF-8 and for NULL instead of a text or bytes; NULL instead of an object gives NULL and

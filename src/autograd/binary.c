@@ -263,7 +263,7 @@ static shoal_err pow_forward(sh_call *c)
 static shoal_err pow_backward(sh_back *b)
 {
     shoal_tensor *g = sh_back_grad(b, 0), *x = saved_as(b, 0), *y = saved_as(b, 1), *z = sh_back_saved(b, 2);
-    shoal_tensor *zero = sh_scalar_on(g, 0);
+    shoal_tensor *zero = sh_op_scalar_on(g, 0);
     shoal_err err = SHOAL_OK;
     if (sh_back_needs(b, 0)) {
         shoal_tensor *dx = shoal_mul(g, shoal_mul(y, shoal_pow(x, shoal_add_scalar(y, -1))));
@@ -284,7 +284,7 @@ PUBLIC(pow)
 static shoal_err extreme_backward(sh_back *b, shoal_tensor *(*wins)(shoal_tensor *, shoal_tensor *))
 {
     shoal_tensor *g = sh_back_grad(b, 0), *x = saved_as(b, 0), *y = saved_as(b, 1);
-    shoal_tensor *zero = sh_scalar_on(g, 0);
+    shoal_tensor *zero = sh_op_scalar_on(g, 0);
     shoal_tensor *shared = shoal_where(shoal_eq(x, y), shoal_mul_scalar(g, 0.5), g);
     shoal_err err = SHOAL_OK;
     if (sh_back_needs(b, 0)) {
@@ -381,7 +381,7 @@ static shoal_err where_forward(sh_call *c)
 static shoal_err where_backward(sh_back *b)
 {
     shoal_tensor *g = sh_back_grad(b, 0), *condition = sh_back_saved(b, 0);
-    shoal_tensor *zero = sh_scalar_on(g, 0);
+    shoal_tensor *zero = sh_op_scalar_on(g, 0);
     shoal_err err = SHOAL_OK;
     if (sh_back_needs(b, 1)) {
         err = sh_back_give(b, 1, shoal_where(condition, g, zero));
@@ -403,5 +403,5 @@ shoal_tensor *shoal_masked_fill(shoal_tensor *a, shoal_tensor *mask, double valu
     if (!a || !mask || sh_number_check("masked_fill", a->dtype, value) != SHOAL_OK) {
         return NULL;
     }
-    return shoal_where(mask, sh_scalar_on(a, value), a);
+    return shoal_where(mask, sh_op_scalar_on(a, value), a);
 }

@@ -242,12 +242,12 @@ typedef struct case_inputs {
 
 static int64_t between(uint64_t *seed, int64_t low, int64_t high)
 {
-    return low + (int64_t)sh_random_below(seed, (uint64_t)(high - low + 1));
+    return low + (int64_t)sh_splitmix_below(seed, (uint64_t)(high - low + 1));
 }
 
 static double fraction(uint64_t *seed)
 {
-    return (double)sh_random_below(seed, 1u << 30) / (1u << 30);
+    return (double)sh_splitmix_below(seed, 1u << 30) / (1u << 30);
 }
 
 static int64_t size_of(char letter, const int64_t *sizes)
@@ -274,9 +274,9 @@ static double value_of(char kind, uint64_t *seed, int64_t place, int64_t below)
     switch (kind) {
     case 'p': return 0.5 + 1.5 * fraction(seed);
     case 'u': return 0.05 + 0.9 * fraction(seed);
-    case 'b': return (double)sh_random_below(seed, 2);
-    case 'i': return (double)sh_random_below(seed, (uint64_t)below);
-    case 'd': return (sh_random_below(seed, 2) ? 1 : -1) * (0.2 + 0.07 * (double)place);
+    case 'b': return (double)sh_splitmix_below(seed, 2);
+    case 'i': return (double)sh_splitmix_below(seed, (uint64_t)below);
+    case 'd': return (sh_splitmix_below(seed, 2) ? 1 : -1) * (0.2 + 0.07 * (double)place);
     default: return 4 * fraction(seed) - 2;
     }
 }

@@ -157,7 +157,7 @@ shoal_tensor *sh_zeros_on(const shoal_tensor *like, int ndim, const int64_t *sha
     return full_on(like, 0, ndim, shape);
 }
 
-shoal_tensor *sh_scalar_on(const shoal_tensor *like, double value)
+shoal_tensor *sh_op_scalar_on(const shoal_tensor *like, double value)
 {
     return full_on(like, value, SHOAL_SCALAR);
 }

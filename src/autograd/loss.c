@@ -152,14 +152,14 @@ LOSS(smooth_l1_loss, smooth_l1)
 static shoal_tensor *log1p_of(shoal_tensor *u)
 {
     shoal_tensor *w = shoal_add_scalar(u, 1), *kept = shoal_add_scalar(w, -1);
-    shoal_tensor *zero = sh_scalar_on(u, 0);
+    shoal_tensor *zero = sh_op_scalar_on(u, 0);
     return shoal_where(shoal_eq(kept, zero), u, shoal_mul(shoal_log(w), shoal_div(u, kept)));
 }
 
 static shoal_tensor *bce_value(shoal_tensor *x, shoal_tensor *t)
 {
-    shoal_tensor *size = shoal_abs(x), *zero = sh_scalar_on(x, 0);
-    shoal_tensor *u = shoal_where(shoal_gt(x, zero), shoal_sub(sh_scalar_on(x, 1), t), t);
+    shoal_tensor *size = shoal_abs(x), *zero = sh_op_scalar_on(x, 0);
+    shoal_tensor *u = shoal_where(shoal_gt(x, zero), shoal_sub(sh_op_scalar_on(x, 1), t), t);
     /* an infinite x that the target says costs nothing, not NaN */
     shoal_tensor *cost = shoal_where(shoal_eq(u, zero), zero, shoal_mul(size, u));
     return shoal_add(cost, log1p_of(shoal_exp(shoal_neg(size))));

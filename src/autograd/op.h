@@ -114,7 +114,7 @@ shoal_tensor *sh_back_target_zeroed(sh_back *back, int input);
 shoal_tensor *sh_zeros_on(const shoal_tensor *like, int ndim, const int64_t *shape);
 
 /* A number, likewise, as a 0-d tensor. */
-shoal_tensor *sh_scalar_on(const shoal_tensor *like, double value);
+shoal_tensor *sh_op_scalar_on(const shoal_tensor *like, double value);
 
 /* An index tensor as kernels want it: i64, contiguous; the scope's, or the argument. NULL gives NULL. */
 shoal_tensor *sh_as_index(shoal_tensor *t, const char *op);

@@ -165,7 +165,7 @@ static shoal_err prod_backward(sh_back *b)
 {
     shoal_tensor *x = sh_back_saved(b, 0), *g = spread(b, sh_back_grad(b, 0));
     int dim = (int)sh_back_attrs(b)->i[0];
-    shoal_tensor *zero = sh_scalar_on(x, 0);
+    shoal_tensor *zero = sh_op_scalar_on(x, 0);
     shoal_tensor *is_zero = shoal_eq(x, zero);
     shoal_tensor *filled = shoal_masked_fill(x, is_zero, 1);
     shoal_tensor *others = unreduced(b, shoal_prod(filled, dim, false));
@@ -287,7 +287,7 @@ static shoal_err norm_forward(sh_call *c)
 static shoal_err norm_backward(sh_back *b)
 {
     shoal_tensor *x = sh_back_saved(b, 0), *y = sh_back_saved(b, 1);
-    shoal_tensor *zero = sh_scalar_on(x, 0);
+    shoal_tensor *zero = sh_op_scalar_on(x, 0);
     shoal_tensor *scale = shoal_where(shoal_eq(y, zero), zero, shoal_div(sh_back_grad(b, 0), y));
     return sh_back_give(b, 0, shoal_mul(x, scale));
 }

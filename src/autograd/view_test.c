@@ -15,7 +15,7 @@ static uint64_t seed;
 
 static int64_t between(int64_t low, int64_t high)
 {
-    return low + (int64_t)sh_random_below(&seed, (uint64_t)(high - low + 1));
+    return low + (int64_t)sh_splitmix_below(&seed, (uint64_t)(high - low + 1));
 }
 
 /* A tensor by hand: its elements in order. */
@@ -275,7 +275,7 @@ START_TEST(random_views)
         m.count = product(m.ndim, m.shape);
         shoal_tensor *base = shoal_empty(SHOAL_I32, m.ndim, m.shape);
         for (int64_t i = 0; i < m.count; i++) {
-            ((int32_t *)shoal_tensor_data(base))[i] = m.values[i] = (int32_t)sh_random_next(&seed);
+            ((int32_t *)shoal_tensor_data(base))[i] = m.values[i] = (int32_t)sh_splitmix_next(&seed);
         }
         shoal_tensor *t = base;
         for (int i = 0; i < STEPS; i++) {

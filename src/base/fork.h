@@ -29,7 +29,7 @@ typedef enum sh_fork_rank {
     SH_FORK_BIRTH,        /* proc/sentinel.c */
     SH_FORK_DESCRIPTIONS, /* share/description.c */
     SH_FORK_STORAGES,     /* tensor/storage.c */
-    SH_FORK_MODULES,      /* nn/kinds.c */
+    SH_FORK_MODULES,      /* nn/module_types.c */
     SH_FORK_ENVS,         /* env/env.c */
     SH_FORK_WORLD,        /* shm/world.c */
     SH_FORK_WATCHES,      /* ipc/watch.c */

@@ -1,6 +1,6 @@
 #include "base/interrupt.h"
 
-#include <shoal/binding.h>
+#include <shoal/interrupt.h>
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-static inline uint64_t sh_random_next(uint64_t *state)
+static inline uint64_t sh_splitmix_next(uint64_t *state)
 {
     uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
     z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -13,9 +13,9 @@ static inline uint64_t sh_random_next(uint64_t *state)
 }
 
 /* 0 to bound - 1; bound > 0. The bias is below 2^-32 for the bounds used here. */
-static inline uint64_t sh_random_below(uint64_t *state, uint64_t bound)
+static inline uint64_t sh_splitmix_below(uint64_t *state, uint64_t bound)
 {
-    return (uint64_t)(((unsigned __int128)sh_random_next(state) * bound) >> 64);
+    return (uint64_t)(((unsigned __int128)sh_splitmix_next(state) * bound) >> 64);
 }
 
 #endif

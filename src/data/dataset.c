@@ -225,7 +225,7 @@ typedef struct form {
     int64_t x_shape[SHOAL_MAX_DIMS - 1], y_shape[SHOAL_MAX_DIMS - 1];
 } form;
 
-shoal_value *sh_value_function(sh_any_function function)
+shoal_value *sh_dataset_function(sh_any_function function)
 {
     sh_target target;
     if (function == NULL) {
@@ -236,7 +236,7 @@ shoal_value *sh_value_function(sh_any_function function)
                : NULL;
 }
 
-shoal_err sh_function_of_value(const shoal_value *value, sh_any_function *out_function)
+shoal_err sh_dataset_function_of(const shoal_value *value, sh_any_function *out_function)
 {
     size_t size;
     if (value != NULL && shoal_value_type(value) == SHOAL_NULL) {
@@ -278,10 +278,10 @@ shoal_value *shoal_value_dataset(shoal_dataset *set)
         return NULL;
     }
     return shoal_map("dataset", t->name, "form", shoal_value_bytes(&f, sizeof f), "fetch",
-                     sh_value_function((sh_any_function)t->fetch), "destroy",
-                     sh_value_function((sh_any_function)t->destroy), "pack",
-                     sh_value_function((sh_any_function)t->pack), "open", sh_value_function((sh_any_function)t->open),
-                     "state", state);
+                     sh_dataset_function((sh_any_function)t->fetch), "destroy",
+                     sh_dataset_function((sh_any_function)t->destroy), "pack",
+                     sh_dataset_function((sh_any_function)t->pack), "open",
+                     sh_dataset_function((sh_any_function)t->open), "state", state);
 }
 
 static shoal_err open_type(const shoal_value *packed, shoal_dataset_type *t)
@@ -294,15 +294,15 @@ static shoal_err open_type(const shoal_value *packed, shoal_dataset_type *t)
         return sh_fail(SHOAL_ETYPE, "wanted data set, the value is another map");
     }
     memcpy(&f, bytes, sizeof f);
-    shoal_err err = sh_function_of_value(shoal_value_find(packed, "fetch"), &fetch);
+    shoal_err err = sh_dataset_function_of(shoal_value_find(packed, "fetch"), &fetch);
     if (err == SHOAL_OK) {
-        err = sh_function_of_value(shoal_value_find(packed, "destroy"), &destroy);
+        err = sh_dataset_function_of(shoal_value_find(packed, "destroy"), &destroy);
     }
     if (err == SHOAL_OK) {
-        err = sh_function_of_value(shoal_value_find(packed, "pack"), &pack);
+        err = sh_dataset_function_of(shoal_value_find(packed, "pack"), &pack);
     }
     if (err == SHOAL_OK) {
-        err = sh_function_of_value(shoal_value_find(packed, "open"), &open);
+        err = sh_dataset_function_of(shoal_value_find(packed, "open"), &open);
     }
     if (err != SHOAL_OK) {
         return err;

@@ -47,8 +47,8 @@ void sh_split_fini(sh_split *split);
 
 /* A function of the program as a value, and back; NULL and null are each other. Errors as in proc/target.h. */
 typedef void (*sh_any_function)(void);
-shoal_value *sh_value_function(sh_any_function function);
-shoal_err sh_function_of_value(const shoal_value *value, sh_any_function *out_function);
+shoal_value *sh_dataset_function(sh_any_function function);
+shoal_err sh_dataset_function_of(const shoal_value *value, sh_any_function *out_function);
 
 /* Streams of random numbers (kernels/random.h), so that no two uses of one seed are alike. */
 enum { SH_STREAM_SHUFFLE = 1, SH_STREAM_SPLIT = 2, SH_STREAM_CLIENTS = 3 };

@@ -21,28 +21,28 @@ static bool is_free(const shoal_tensor *t)
            t->grad == NULL && t->hooks == NULL && !t->requires_grad;
 }
 
-bool sh_pair_is_free(const sh_pair *pair)
+bool sh_batch_is_free(const sh_batch *pair)
 {
     return pair->x != NULL && pair->y != NULL && is_free(pair->x) && is_free(pair->y);
 }
 
-void sh_pair_release(sh_pair *pair)
+void sh_batch_release(sh_batch *pair)
 {
     shoal_tensor_release(pair->x);
     shoal_tensor_release(pair->y);
-    *pair = (sh_pair){NULL, NULL};
+    *pair = (sh_batch){NULL, NULL};
 }
 
-shoal_err sh_pair_create(sh_pair *pair, const shoal_dataset *set, int64_t count,
-                         shoal_tensor *(*make)(shoal_dtype, int, const int64_t *))
+shoal_err sh_batch_create(sh_batch *pair, const shoal_dataset *set, int64_t count,
+                          shoal_tensor *(*make)(shoal_dtype, int, const int64_t *))
 {
-    sh_pair made = {.x = sh_dataset_new_x(set, count, make)};
+    sh_batch made = {.x = sh_dataset_new_x(set, count, make)};
     made.y = made.x != NULL ? sh_dataset_new_y(set, count, make) : NULL;
     if (made.y == NULL) {
-        sh_pair_release(&made);
+        sh_batch_release(&made);
         return shoal_last_error();
     }
-    sh_pair_release(pair);
+    sh_batch_release(pair);
     *pair = made;
     return SHOAL_OK;
 }
@@ -55,20 +55,20 @@ static shoal_tensor *first_rows(const shoal_tensor *t, int64_t count)
     return sh_tensor_over(t->storage, &s);
 }
 
-shoal_err sh_pair_rows(sh_pair *rows, const sh_pair *pair, int64_t count)
+shoal_err sh_batch_rows(sh_batch *rows, const sh_batch *pair, int64_t count)
 {
-    sh_pair made = {.x = first_rows(pair->x, count)};
+    sh_batch made = {.x = first_rows(pair->x, count)};
     made.y = made.x != NULL ? first_rows(pair->y, count) : NULL;
     if (made.y == NULL) {
-        sh_pair_release(&made);
+        sh_batch_release(&made);
         return shoal_last_error();
     }
-    sh_pair_release(rows);
+    sh_batch_release(rows);
     *rows = made;
     return SHOAL_OK;
 }
 
-shoal_err sh_fetch_into(shoal_dataset *set, const int64_t *numbers, int64_t count, const sh_pair *pair)
+shoal_err sh_fetch_into(shoal_dataset *set, const int64_t *numbers, int64_t count, const sh_batch *pair)
 {
     size_t mark = shoal_scope_mark();
     sh_tensor_touch(pair->x);
@@ -134,9 +134,9 @@ static shoal_err set_up(shoal_loader *loader, shoal_dataset *set, const shoal_lo
     if (loader->order != NULL) {
         memcpy(loader->order, o->order, bytes);
     }
-    return o->workers > 0
-               ? sh_crew_create(loader, o->workers, o->prefetch > 0 ? o->prefetch : PREFETCH, o->start, &loader->crew)
-               : SHOAL_OK;
+    return o->workers > 0 ? sh_fetchers_create(loader, o->workers, o->prefetch > 0 ? o->prefetch : PREFETCH, o->start,
+                                               &loader->fetchers)
+                          : SHOAL_OK;
 }
 
 shoal_loader *shoal_loader_create_with(shoal_dataset *set, const shoal_loader_options *options)
@@ -167,9 +167,9 @@ void shoal_loader_destroy(shoal_loader *loader)
         return;
     }
     sh_scope_mark_drop(&loader->mark);
-    sh_pair_release(&loader->given);
-    sh_pair_release(&loader->full);
-    sh_crew_destroy(loader->crew);
+    sh_batch_release(&loader->given);
+    sh_batch_release(&loader->full);
+    sh_fetchers_destroy(loader->fetchers);
     shoal_dataset_release(loader->set);
     free(loader->order);
     free(loader->numbers);
@@ -179,16 +179,16 @@ void shoal_loader_destroy(shoal_loader *loader)
 /* ---- batches ---- */
 
 /* The batch loader->next, fetched by this process. */
-static shoal_err fetch_here(shoal_loader *loader, sh_pair **out_pair)
+static shoal_err fetch_here(shoal_loader *loader, sh_batch **out_pair)
 {
     const int64_t *numbers;
     int64_t count = sh_loader_batch(loader, loader->next, &numbers);
     shoal_err err = SHOAL_OK;
-    if (!sh_pair_is_free(&loader->full)) {
-        err = sh_pair_create(&loader->full, loader->set, loader->batch, shoal_empty);
+    if (!sh_batch_is_free(&loader->full)) {
+        err = sh_batch_create(&loader->full, loader->set, loader->batch, shoal_empty);
     }
     if (err == SHOAL_OK && count < loader->batch) {
-        err = sh_pair_rows(&loader->given, &loader->full, count);
+        err = sh_batch_rows(&loader->given, &loader->full, count);
     }
     *out_pair = &loader->full;
     return err == SHOAL_OK
@@ -198,13 +198,14 @@ static shoal_err fetch_here(shoal_loader *loader, sh_pair **out_pair)
 
 static shoal_err give(shoal_loader *loader, shoal_batch *out_batch)
 {
-    sh_pair *pair;
+    sh_batch *pair;
     const int64_t *numbers;
     arrange(loader);
     int64_t count = sh_loader_batch(loader, loader->next, &numbers);
-    shoal_err err = loader->crew != NULL ? sh_crew_next(loader->crew, loader, &pair) : fetch_here(loader, &pair);
+    shoal_err err =
+        loader->fetchers != NULL ? sh_fetchers_next(loader->fetchers, loader, &pair) : fetch_here(loader, &pair);
     if (err == SHOAL_OK && count < loader->batch && loader->given.x == NULL) {
-        err = sh_pair_rows(&loader->given, pair, count);
+        err = sh_batch_rows(&loader->given, pair, count);
     }
     if (err != SHOAL_OK) {
         return err;
@@ -220,7 +221,7 @@ shoal_err shoal_loader_next(shoal_loader *loader, shoal_batch *out_batch)
         return sh_null_error("shoal_loader_next", loader == NULL ? "loader" : "out_batch");
     }
     sh_scope_mark_release(&loader->mark);
-    sh_pair_release(&loader->given);
+    sh_batch_release(&loader->given);
     if (loader->err != SHOAL_OK) {
         return sh_fail(SHOAL_ESTATE,
                        "the loader stopped at batch %lld of epoch %lld (%s: %s); shoal_loader_seek goes on",

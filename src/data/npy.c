@@ -298,7 +298,7 @@ shoal_tensor *sh_npy_read(sh_source *s, sh_maker make)
         sh_swap_bytes(shoal_tensor_data(t), shoal_tensor_count(t), shoal_dtype_size(h.dtype));
     }
     if (err == SHOAL_OK && h.dtype == SHOAL_B8) {
-        err = sh_check_bools(s, shoal_tensor_data(t), shoal_tensor_count(t), first);
+        err = sh_source_check_bools(s, shoal_tensor_data(t), shoal_tensor_count(t), first);
     }
     if (err != SHOAL_OK) {
         shoal_tensor_release(t);

@@ -264,7 +264,7 @@ static shoal_err read_tensors(reader *r)
         shoal_err err = t != NULL ? sh_source_read(r->source, shoal_tensor_data(t), (size_t)(e->end - e->begin))
                                   : shoal_last_error();
         if (err == SHOAL_OK && e->dtype == SHOAL_B8) {
-            err = sh_check_bools(r->source, shoal_tensor_data(t), shoal_tensor_count(t), first);
+            err = sh_source_check_bools(r->source, shoal_tensor_data(t), shoal_tensor_count(t), first);
         }
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
         sh_swap_bytes(shoal_tensor_data(t), shoal_tensor_count(t), shoal_dtype_size(e->dtype));

@@ -96,7 +96,7 @@ void sh_swap_bytes(void *data, int64_t count, size_t size)
     }
 }
 
-shoal_err sh_check_bools(const sh_source *s, const uint8_t *data, int64_t count, uint64_t first)
+shoal_err sh_source_check_bools(const sh_source *s, const uint8_t *data, int64_t count, uint64_t first)
 {
     for (int64_t i = 0; i < count; i++) {
         if (data[i] > 1) {

@@ -50,6 +50,6 @@ bool sh_bytes_of(shoal_dtype dtype, int ndim, const int64_t *shape, uint64_t *ou
 void sh_swap_bytes(void *data, int64_t count, size_t size);
 
 /* Every byte must be 0 or 1; first is where the bytes stand in the source. SHOAL_ECORRUPT. */
-shoal_err sh_check_bools(const sh_source *s, const uint8_t *data, int64_t count, uint64_t first);
+shoal_err sh_source_check_bools(const sh_source *s, const uint8_t *data, int64_t count, uint64_t first);
 
 #endif

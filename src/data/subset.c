@@ -79,7 +79,7 @@ static shoal_value *subset_pack(void *state)
         return NULL;
     }
     return shoal_map("parent", shoal_value_dataset(s->parent), "numbers", shoal_value_tensor(s->numbers), "transform",
-                     sh_value_function((sh_any_function)s->transform));
+                     sh_dataset_function((sh_any_function)s->transform));
 }
 
 static shoal_err subset_open(const shoal_value *packed, void **out_state)
@@ -89,7 +89,7 @@ static shoal_err subset_open(const shoal_value *packed, void **out_state)
     if (s == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for a data set");
     }
-    shoal_err err = sh_function_of_value(shoal_value_find(packed, "transform"), &transform);
+    shoal_err err = sh_dataset_function_of(shoal_value_find(packed, "transform"), &transform);
     if (err == SHOAL_OK) {
         s->transform = (shoal_transform)transform;
         s->numbers = shoal_tensor_retain(shoal_arg_tensor(packed, "numbers"));

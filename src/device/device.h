@@ -7,7 +7,7 @@
 
 #include "kernels/kernels.h"
 
-#include <shoal/tensor.h>
+#include <shoal/device.h>
 
 typedef struct sh_device {
     shoal_device kind;

@@ -218,6 +218,6 @@ double shoal_env_uniform(shoal_env *env, double low, double high)
     if (!env) {
         return 0;
     }
-    double part = (double)(sh_random_next(&env->random) >> 11) * 0x1p-53; /* from 0 to below 1 */
+    double part = (double)(sh_splitmix_next(&env->random) >> 11) * 0x1p-53; /* from 0 to below 1 */
     return low + part * (high - low);
 }

@@ -57,7 +57,7 @@ shoal_err shoal_condition_create(shoal_condition **out_condition)
     }
     if (err == SHOAL_OK) {
         b->parts[0] = lock;
-        ((sh_rlock_shm *)lock->data)->lock.name = sh_wait_name(SH_WAIT_CONDITION_LOCK, b->id);
+        ((sh_rlock_shm *)lock->data)->lock.name = sh_waits_name(SH_WAITS_CONDITION_LOCK, b->id);
         b->parts[1] = (shoal_block *)waiters;
         sh_ctx *c = sh_enter();
         err = c == NULL ? shoal_last_error() : sh_block_give(c, lock, sh_offset_of(&shm_of(b)->lock));
@@ -219,7 +219,7 @@ static bool wait_for_notice(const shoal_block *b, sh_waiter_shm *w, int64_t time
 {
     sh_wait wait;
     sh_wait_init(&wait, timeout, SH_SLICE_LONG);
-    wait.name = sh_wait_name(SH_WAIT_CONDITION, b->id);
+    wait.name = sh_waits_name(SH_WAITS_CONDITION, b->id);
     for (;;) {
         if (sh_load_acquire(&w->state) == SH_WAITER_NOTIFIED) { /* pairs with the swap in notify */
             return true;

@@ -1,7 +1,7 @@
 #include "ipc/message.h"
 
 #include "ipc/message_write.h"
-#include "shm/held.h"
+#include "shm/handle.h"
 
 #include <stdlib.h>
 #include <string.h>

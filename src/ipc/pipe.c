@@ -181,7 +181,7 @@ shoal_err shoal_pipe_poll(shoal_pipe *end, int64_t timeout)
     }
     bool parked = false;
     sh_wait_init(&wait, timeout, SH_SLICE_LONG);
-    wait.name = sh_wait_name(SH_WAIT_RECEIVE, ((shoal_block *)queue)->id);
+    wait.name = sh_waits_name(SH_WAITS_RECEIVE, ((shoal_block *)queue)->id);
     while (!sh_queue_ready(queue)) {
         if (sh_wait_spin(&wait)) {
             continue;

@@ -5,7 +5,7 @@
 #include "ipc/delivery.h"
 #include "ipc/message_write.h"
 #include "ipc/queue_core.h"
-#include "ipc/queue_quick.h"
+#include "ipc/queue_fast.h"
 #include "ipc/value.h"
 
 #include <limits.h>
@@ -163,7 +163,7 @@ static __attribute__((noinline)) shoal_err put_plain_slow(shoal_block *q, sh_ent
 
 static shoal_err put_plain(shoal_block *q, sh_entry_kind kind, uint64_t word, int64_t timeout)
 {
-    return sh_queue_put_word_quick(q, kind, word) ? SHOAL_OK : put_plain_slow(q, kind, word, timeout);
+    return sh_queue_put_word_fast(q, kind, word) ? SHOAL_OK : put_plain_slow(q, kind, word, timeout);
 }
 
 shoal_err shoal_queue_put_bytes(shoal_queue *queue, const void *bytes, size_t size, int64_t timeout)
@@ -190,7 +190,7 @@ shoal_err shoal_queue_put_block(shoal_queue *queue, shoal_block *block, int64_t 
     if (block == NULL || sh_block_is_lost(block)) {
         return sh_block_require(block, SH_KIND_DATA, "shoal_queue_put_block");
     }
-    if (sh_queue_put_block_quick((shoal_block *)queue, block)) {
+    if (sh_queue_put_block_fast((shoal_block *)queue, block)) {
         return SHOAL_OK;
     }
     return sh_queue_put_word((shoal_block *)queue, &(sh_put){.kind = SH_ENTRY_BLOCK, .shared = block}, timeout);
@@ -202,7 +202,7 @@ shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block *block, int64_t
     if (block == NULL || sh_block_is_lost(block)) {
         return sh_block_require(block, SH_KIND_DATA, "shoal_queue_give_block");
     }
-    if (sh_load_relaxed(&block->refs) == 1 && sh_queue_give_block_quick((shoal_block *)queue, block)) {
+    if (sh_load_relaxed(&block->refs) == 1 && sh_queue_give_block_fast((shoal_block *)queue, block)) {
         sh_block_release(block); /* quick: this thread is the only one */
         return SHOAL_OK;
     }
@@ -308,7 +308,7 @@ shoal_err shoal_queue_get(shoal_queue *queue, int64_t timeout, shoal_value **out
     }
     sh_taken t = {.block = NULL};
     size_t unused;
-    if (!sh_queue_get_word_quick((shoal_block *)queue, SH_ENTRY_FLOAT, timeout, &t.kind, &t.word)) {
+    if (!sh_queue_get_word_fast((shoal_block *)queue, SH_ENTRY_FLOAT, timeout, &t.kind, &t.word)) {
         shoal_err err = sh_queue_get_word((shoal_block *)queue, SH_WANT_ANY, 0, timeout, &t, &unused);
         if (err != SHOAL_OK) {
             return err;
@@ -371,7 +371,7 @@ shoal_err shoal_queue_get_bytes(shoal_queue *queue, void *buffer, size_t capacit
     }
     sh_entry_kind kind, most = (sh_entry_kind)(SH_ENTRY_BYTES_0 + (capacity < 8 ? capacity : 8));
     uint64_t word;
-    if (!sh_queue_get_word_quick((shoal_block *)queue, most, timeout, &kind, &word)) {
+    if (!sh_queue_get_word_fast((shoal_block *)queue, most, timeout, &kind, &word)) {
         return get_bytes_slow((shoal_block *)queue, buffer, capacity, timeout, out_size);
     }
     copy_word(buffer, word, kind, out_size);
@@ -386,7 +386,7 @@ shoal_err shoal_queue_get_block(shoal_queue *queue, int64_t timeout, shoal_block
     }
     sh_taken t;
     size_t unused;
-    if (sh_queue_get_block_quick((shoal_block *)queue, SH_KIND_DATA, timeout, out_block)) {
+    if (sh_queue_get_block_fast((shoal_block *)queue, SH_KIND_DATA, timeout, out_block)) {
         return SHOAL_OK;
     }
     shoal_err err = sh_queue_get_word((shoal_block *)queue, SH_WANT_BLOCK, 0, timeout, &t, &unused);

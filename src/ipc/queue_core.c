@@ -5,7 +5,7 @@
 #include "ipc/queue.h"
 #include "ipc/value.h"
 #include "ipc/watch.h"
-#include "shm/held.h"
+#include "shm/handle.h"
 #include "shm/waits.h"
 
 #include <stdlib.h>
@@ -142,14 +142,14 @@ void sh_queue_link(sh_ctx *c, sh_a64 *next, shoal_block *b)
 {
     sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(b->cell));
     uint64_t nothing = 0;
-    sh_op_begin(c, SH_OP_LINK, sh_offset_of(next), 0, 0, ref, b->cell, 0, 0);
+    sh_intent_begin(c, SH_INTENT_LINK, sh_offset_of(next), 0, 0, ref, b->cell, 0, 0);
     SH_DEATH("queue.grow.begun");
     bool linked = sh_cas_seq_cst(next, &nothing, ref); /* pairs with the acquire in open_ring */
     SH_DEATH("queue.grow.linked"); /* death: next holds our very reference, so recovery empties the cell */
     if (linked) {
         sh_store_release((sh_a64 *)sh_at(b->cell), 0);
     }
-    sh_op_end(c);
+    sh_intent_end(c);
     sh_block_unref(c, b); /* releases it when another was quicker */
 }
 
@@ -246,11 +246,11 @@ bool sh_queue_wait(shoal_block *q, sh_wait *wait, bool (*predicate)(shoal_block 
         return true;
     }
     const sh_queue_shm *shm = sh_queue_shm_of(q);
-    wait->name = sh_wait_name(gate == &shm->all_done                ? SH_WAIT_DONE
-                              : gate == &shm->not_full              ? SH_WAIT_PUT
-                              : sh_load_relaxed(&shm->of_pipe) != 0 ? SH_WAIT_RECEIVE
-                                                                    : SH_WAIT_GET,
-                              q->id);
+    wait->name = sh_waits_name(gate == &shm->all_done                ? SH_WAITS_DONE
+                               : gate == &shm->not_full              ? SH_WAITS_PUT
+                               : sh_load_relaxed(&shm->of_pipe) != 0 ? SH_WAITS_RECEIVE
+                                                                     : SH_WAITS_GET,
+                               q->id);
     return sh_wait_park(wait, gate, prepared) || predicate(q);
 }
 
@@ -325,7 +325,7 @@ static shoal_err check_wanted(const sh_peek *peek, sh_want wanted, size_t capaci
         shoal_kind right = wanted == SH_WANT_BLOCK ? SHOAL_KIND_BLOCK : SHOAL_KIND_TENSOR;
         shoal_kind kind = peek->kind == SH_ENTRY_BLOCK ? sh_block_kind_of(sh_ref_id(peek->word)) : SHOAL_KIND_NONE;
         if (peek->kind != SH_ENTRY_BLOCK || (kind != SHOAL_KIND_NONE && kind != right)) {
-            return sh_fail(SHOAL_ETYPE, "the oldest message is not a %s", sh_kind_name(right));
+            return sh_fail(SHOAL_ETYPE, "the oldest message is not a %s", sh_value_kind_name(right));
         }
         return SHOAL_OK;
     }

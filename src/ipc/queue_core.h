@@ -24,7 +24,7 @@ typedef struct sh_table_view {
 } sh_table_view;
 
 typedef enum sh_mood {
-    SH_MOOD_EARLY = 1,   /* the last quick get came before its message: see sh_queue_peek_quick */
+    SH_MOOD_EARLY = 1,   /* the last quick get came before its message: see sh_queue_peek_fast */
     SH_MOOD_PENDING = 2, /* there are pending messages: no quick get */
     SH_MOOD_SLOW = 4,    /* an acknowledged queue: never */
 } sh_mood;

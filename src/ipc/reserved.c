@@ -6,7 +6,7 @@
 #include "ipc/queue.h"
 #include "ipc/queue_core.h"
 
-#include <shoal/binding.h>
+#include <shoal/message.h>
 
 #include <string.h>
 

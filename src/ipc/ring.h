@@ -32,7 +32,7 @@
  * message.
  *
  * Both tags stay in an entry until the put of the next lap, which confirms them
- * (op.h): its own of the last lap needs no look, and that of the take is there with 52 bits of its sequence, so that
+ * (shm/intent.h): its own of the last lap needs no look, and that of the take is there with 52 bits of its sequence, so that
  * needs no clock. Neighbouring positions lie in different cache lines.
  *
  * A ring that is full is followed by one of twice the size, if the queue has no bound. Earlier rings stay, drained,
@@ -41,8 +41,8 @@
 #ifndef SH_IPC_RING_H
 #define SH_IPC_RING_H
 
+#include "shm/intent.h"
 #include "shm/kind.h"
-#include "shm/op.h"
 
 /* A ring as this process sees it; its size is believed once, when it is opened. */
 typedef struct sh_ring {

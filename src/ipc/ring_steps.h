@@ -76,9 +76,9 @@ static inline __attribute__((always_inline)) sh_ring_result sh_ring_put_at(sh_ct
         return SH_RING_AGAIN; /* hi was read of another moment: it may be a message, not a tag */
     }
     uint64_t target = sh_offset_of(entry), take_tag = lo & SH_TAG_MASK, put_tag = hi & SH_TAG_MASK;
-    sh_op_confirm_long(c, take_tag, hi >> SH_TAG_BITS, target, &entry->lo, lo);
-    sh_op_confirm_in(c, put_tag, target, &entry->lo, lo, UINT64_MAX); /* while lo stays, hi does */
-    uint64_t tag = sh_op_begin(c, SH_OP_ENTRY, target, take_tag, put_tag, 0, cell, value, queue_id);
+    sh_intent_confirm_long(c, take_tag, hi >> SH_TAG_BITS, target, &entry->lo, lo);
+    sh_intent_confirm_in(c, put_tag, target, &entry->lo, lo, UINT64_MAX); /* while lo stays, hi does */
+    uint64_t tag = sh_intent_begin(c, SH_INTENT_ENTRY, target, take_tag, put_tag, 0, cell, value, queue_id);
     SH_DEATH("ring.put.begun"); /* death: no tag; nothing was put, the cell keeps its reference */
     /* Full barrier, releases the message, pairs with the acquire of lo in sh_ring_peek_at. */
     bool done = sh_cas128(entry, lo, hi, lap | (uint64_t)kind << SH_ENTRY_KIND_SHIFT | tag, word);
@@ -90,7 +90,7 @@ static inline __attribute__((always_inline)) sh_ring_result sh_ring_put_at(sh_ct
         }
         SH_DEATH("ring.put.moved");
     }
-    sh_op_end(c);
+    sh_intent_end(c);
     return done ? SH_RING_DONE : SH_RING_AGAIN;
 }
 
@@ -142,7 +142,7 @@ static inline sh_ring_result sh_ring_take(sh_ctx *c, const sh_ring *ring, const 
     /* CLOSING becomes CLOSED, which is 1; otherwise EMPTY, which is 0. */
     uint64_t after = (peek->state & SH_ENTRY_CLOSING) >> (SH_ENTRY_CLOSING_SHIFT - SH_ENTRY_KIND_SHIFT);
     uint64_t put_tag = peek->state & SH_TAG_MASK;
-    uint64_t seq = sh_op_open(c, SH_OP_ENTRY, sh_offset_of(entry), put_tag, 0, 0, cell, value, queue_id);
+    uint64_t seq = sh_intent_open(c, SH_INTENT_ENTRY, sh_offset_of(entry), put_tag, 0, 0, cell, value, queue_id);
     SH_DEATH("ring.take.begun");
     uint64_t lap = (peek->state & SH_ENTRY_LAP) + (UINT64_C(1) << SH_ENTRY_LAP_SHIFT);
     uint64_t taken = lap | after | sh_tag(c->index, seq);
@@ -158,7 +158,7 @@ static inline sh_ring_result sh_ring_take(sh_ctx *c, const sh_ring *ring, const 
         }
         SH_DEATH("ring.take.moved");
     }
-    sh_op_end(c);
+    sh_intent_end(c);
     return done ? SH_RING_DONE : SH_RING_AGAIN;
 }
 

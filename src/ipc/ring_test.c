@@ -133,7 +133,7 @@ START_TEST(the_state_table_row_by_row)
     ck_assert_uint_eq(sh_load_acquire(&entry_of(p)->hi) & SH_TAG_MASK, full & SH_TAG_MASK); /* both tags are kept */
     ck_assert_int_eq(take(&word), SH_RING_EMPTY);
     ck_sizes(p + 1, p + 1);
-    ck_assert_uint_eq(sh_load_relaxed(&self->slot->op.code), SH_OP_NONE);
+    ck_assert_uint_eq(sh_load_relaxed(&self->slot->intent.code), SH_INTENT_NONE);
     end();
 }
 END_TEST
@@ -143,7 +143,7 @@ START_TEST(order_is_kept_over_many_laps)
     begin_at(ORDER, laps[_i]);
     uint64_t state = SEED, put_next = 0, take_next = 0, word, start = laps[_i] << ORDER;
     for (int i = 0; i < 100000; i++) {
-        if (sh_random_below(&state, 2) == 0) {
+        if (sh_splitmix_below(&state, 2) == 0) {
             sh_ring_result r = put(put_next, 0);
             must(r == (put_next - take_next == SIZE ? SH_RING_FULL : SH_RING_DONE));
             put_next += r == SH_RING_DONE;
@@ -208,13 +208,13 @@ START_TEST(hints_that_lag_are_moved_on)
     begin_at(ORDER, laps[_i]);
     for (int i = 0; i < 30000; i++) {
         uint64_t far = i % 3 == 0 ? 1000 * SIZE : i % 3 == 1 ? 3 * SIZE : SIZE;
-        uint64_t tail_back = sh_random_below(&state, far), head_back = sh_random_below(&state, far);
+        uint64_t tail_back = sh_splitmix_below(&state, far), head_back = sh_splitmix_below(&state, far);
         sh_store_relaxed(&ring.shm->tail.hint, base + put_next - (tail_back < put_next ? tail_back : put_next));
         sh_store_relaxed(&ring.shm->head.hint, base + take_next - (head_back < take_next ? head_back : take_next));
         uint64_t room = SIZE - (put_next - take_next);
         if (i % 7 == 0) {
             ck_sizes(base + put_next, base + take_next);
-        } else if (room > 0 && sh_random_below(&state, 5) < 3) {
+        } else if (room > 0 && sh_splitmix_below(&state, 5) < 3) {
             must(put(put_next++, 0) == SH_RING_DONE);
         } else if (room == 0 && i % 2 == 0) {
             must(put(1, 0) == SH_RING_FULL);
@@ -339,7 +339,7 @@ START_TEST(a_bound_below_the_size_is_exact)
                 uint64_t tail = sh_load_relaxed(&ring.shm->tail.hint), back = put_next < bound ? put_next : bound;
                 sh_store_relaxed(&ring.shm->tail.hint, tail - back);
             }
-            if (sh_random_below(&state, 3) > 0) {
+            if (sh_splitmix_below(&state, 3) > 0) {
                 sh_ring_result r = put(put_next, bound);
                 must(r == (put_next - take_next == bound ? SH_RING_FULL : SH_RING_DONE));
                 put_next += r == SH_RING_DONE;
@@ -373,10 +373,10 @@ START_TEST(nonsense_ends_the_look_and_damages_nothing)
     for (int round = 0; round < 300; round++) {
         begin_at(ORDER, 3);
         for (uint64_t i = 0; i < SIZE; i++) {
-            sh_store_relaxed(&entry_of(i)->lo, sh_random_next(&state));
-            sh_store_relaxed(&entry_of(i)->hi, sh_random_next(&state));
+            sh_store_relaxed(&entry_of(i)->lo, sh_splitmix_next(&state));
+            sh_store_relaxed(&entry_of(i)->hi, sh_splitmix_next(&state));
         }
-        sh_store_relaxed(&ring.shm->head.hint, sh_random_next(&state) >> (round % 60));
+        sh_store_relaxed(&ring.shm->head.hint, sh_splitmix_next(&state) >> (round % 60));
         for (int i = 0; i < 40; i++) {
             (void)take(&word); /* whatever it says: it comes back */
         }

@@ -37,7 +37,7 @@ shoal_err shoal_lock_create(shoal_lock **out_lock)
     shoal_err err = make(SH_KIND_LOCK, &b);
     if (err == SHOAL_OK) {
         sh_lock_format(data_of(b));
-        ((sh_lock_shm *)data_of(b))->name = sh_wait_name(SH_WAIT_LOCK, b->id);
+        ((sh_lock_shm *)data_of(b))->name = sh_waits_name(SH_WAITS_LOCK, b->id);
         *out_lock = (shoal_lock *)b;
     }
     return err;
@@ -64,7 +64,7 @@ shoal_err shoal_rlock_create(shoal_rlock **out_rlock)
     shoal_err err = make(SH_KIND_RLOCK, &b);
     if (err == SHOAL_OK) {
         sh_rlock_format(data_of(b));
-        ((sh_rlock_shm *)data_of(b))->lock.name = sh_wait_name(SH_WAIT_RLOCK, b->id);
+        ((sh_rlock_shm *)data_of(b))->lock.name = sh_waits_name(SH_WAITS_RLOCK, b->id);
         *out_rlock = (shoal_rlock *)b;
     }
     return err;
@@ -97,7 +97,7 @@ shoal_err shoal_semaphore_create(uint32_t value, uint32_t bound, shoal_semaphore
         sh_block_release(b);
         return err;
     }
-    ((sh_semaphore_shm *)data_of(b))->name = sh_wait_name(SH_WAIT_SEMAPHORE, b->id);
+    ((sh_semaphore_shm *)data_of(b))->name = sh_waits_name(SH_WAITS_SEMAPHORE, b->id);
     *out_semaphore = (shoal_semaphore *)b;
     return SHOAL_OK;
 }
@@ -128,7 +128,7 @@ shoal_err shoal_event_create(shoal_event **out_event)
     shoal_err err = make(SH_KIND_EVENT, &b);
     if (err == SHOAL_OK) {
         sh_event_format(data_of(b));
-        ((sh_event_shm *)data_of(b))->name = sh_wait_name(SH_WAIT_EVENT, b->id);
+        ((sh_event_shm *)data_of(b))->name = sh_waits_name(SH_WAITS_EVENT, b->id);
         *out_event = (shoal_event *)b;
     }
     return err;
@@ -174,7 +174,7 @@ shoal_err shoal_barrier_create(uint32_t parties, shoal_barrier **out_barrier)
         sh_block_release(b);
         return err;
     }
-    ((sh_barrier_shm *)data_of(b))->name = sh_wait_name(SH_WAIT_BARRIER, b->id);
+    ((sh_barrier_shm *)data_of(b))->name = sh_waits_name(SH_WAITS_BARRIER, b->id);
     *out_barrier = (shoal_barrier *)b;
     return SHOAL_OK;
 }

@@ -32,7 +32,7 @@ static size_t utf8_length(const char *text, size_t left)
     return length;
 }
 
-size_t sh_text_valid(const char *text, size_t size)
+size_t sh_value_text_valid(const char *text, size_t size)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101);
     const uint64_t tops = ones << 7;
@@ -137,7 +137,7 @@ shoal_value *shoal_value_string(const char *text)
         return NULL;
     }
     size_t size = strlen(text);
-    size_t valid = sh_text_valid(text, size);
+    size_t valid = sh_value_text_valid(text, size);
     if (valid < size) {
         (void)sh_fail(SHOAL_EINVAL, "a string of %zu bytes is not UTF-8 at byte %zu", size, valid);
         return NULL;
@@ -262,7 +262,7 @@ shoal_err sh_value_reserve(shoal_value *container, uint32_t count)
         return SHOAL_OK;
     }
     bool list = container->type == SHOAL_LIST;
-    size_t bytes = list ? count * sizeof(shoal_value *) : sizeof(sh_map) + count * sizeof(sh_pair);
+    size_t bytes = list ? count * sizeof(shoal_value *) : sizeof(sh_map) + count * sizeof(sh_value_pair);
     void *room = realloc(list ? (void *)container->as.items : (void *)container->as.map, bytes);
     if (room == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for a %s of %u members", sh_type_name(container->type), count);
@@ -335,7 +335,7 @@ static int compare_texts(const void *a, const void *b)
 }
 
 /* Keys hold no NUL, so the tree can hold their texts; the position stands in the node before the text. */
-sh_pair *sh_map_find(const shoal_value *map, const char *key, size_t key_size)
+sh_value_pair *sh_map_find(const shoal_value *map, const char *key, size_t key_size)
 {
     if (map->size > LINEAR_KEYS) {
         char *const *node = tfind(key, &map->as.map->index, compare_texts);
@@ -362,7 +362,7 @@ static shoal_err map_append(shoal_value *map, shoal_value *key, shoal_value *mem
         return err;
     }
     size_t count = map->size + 1;
-    map->as.map->pairs[map->size] = (sh_pair){.key = key, .value = member};
+    map->as.map->pairs[map->size] = (sh_value_pair){.key = key, .value = member};
     key->as.position = map->size;
     size_t first = count == LINEAR_KEYS + 1 ? 0 : map->size;
     for (size_t i = first; count > LINEAR_KEYS && i < count; i++) {
@@ -379,7 +379,7 @@ static shoal_err map_append(shoal_value *map, shoal_value *key, shoal_value *mem
 shoal_err sh_map_put(shoal_value *map, shoal_value *key, shoal_value *member)
 {
     shoal_err err = deepen(map, member);
-    sh_pair *pair = err == SHOAL_OK ? sh_map_find(map, key->text, key->size) : NULL;
+    sh_value_pair *pair = err == SHOAL_OK ? sh_map_find(map, key->text, key->size) : NULL;
     if (err == SHOAL_OK && pair == NULL) {
         err = map_append(map, key, member);
     }
@@ -588,8 +588,8 @@ shoal_value *shoal_value_copy(const shoal_value *value)
 static bool equal_maps(const shoal_value *a, const shoal_value *b)
 {
     for (size_t i = 0; i < a->size; i++) {
-        const sh_pair *mine = &a->as.map->pairs[i];
-        const sh_pair *other = &b->as.map->pairs[i];
+        const sh_value_pair *mine = &a->as.map->pairs[i];
+        const sh_value_pair *other = &b->as.map->pairs[i];
         if (strcmp(mine->key->text, other->key->text) != 0) { /* most often the order is the same too */
             other = sh_map_find(b, mine->key->text, mine->key->size);
         }

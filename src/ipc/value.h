@@ -53,16 +53,16 @@ struct shoal_value {
     char text[]; /* of a string or bytes, with a NUL behind */
 };
 
-typedef struct sh_pair {
+typedef struct sh_value_pair {
     shoal_value *key; /* a string */
     shoal_value *value;
-} sh_pair;
+} sh_value_pair;
 
 /* A search among many keys goes through the index: a tree, as <search.h> keeps it, over the texts of all keys. */
 struct sh_map {
     void *index;
     sh_a64 attached; /* as that of an object, below: what a map stands for, a data set */
-    sh_pair pairs[];
+    sh_value_pair pairs[];
 };
 
 /* What was made of an object, or of a map that is not empty, or NULL; and keeping it there. Two may be quick to make it: the first
@@ -81,10 +81,10 @@ shoal_err sh_arg_failed(const char *key);
 
 /* Words for messages. */
 const char *sh_type_name(uint8_t type);
-const char *sh_kind_name(uint8_t kind);
+const char *sh_value_kind_name(uint8_t kind);
 
 /* The number of leading bytes that are UTF-8 without a NUL: size, when all are. */
-size_t sh_text_valid(const char *text, size_t size);
+size_t sh_value_text_valid(const char *text, size_t size);
 
 /* A shared object of any kind that can be sent, retained. */
 shoal_value *sh_value_object(shoal_block *block);
@@ -118,6 +118,6 @@ SHOAL_MUST_USE shoal_err sh_list_append(shoal_value *list, shoal_value *member);
 SHOAL_MUST_USE shoal_err sh_map_put(shoal_value *map, shoal_value *key, shoal_value *member);
 
 /* The member with that key, or NULL; records no error. key ends with a NUL behind its size bytes. */
-sh_pair *sh_map_find(const shoal_value *map, const char *key, size_t size);
+sh_value_pair *sh_map_find(const shoal_value *map, const char *key, size_t size);
 
 #endif

@@ -13,7 +13,7 @@ const shoal_value *sh_arg_find(const shoal_value *args, const char *key, const c
         (void)sh_fail(SHOAL_ETYPE, "argument \"%s\": the arguments are no map but %s", key, sh_type_name(args->type));
         return NULL;
     }
-    const sh_pair *pair = sh_map_find(args, key, strlen(key));
+    const sh_value_pair *pair = sh_map_find(args, key, strlen(key));
     if (pair == NULL) {
         (void)sh_fail(SHOAL_ENOENT, "no argument \"%s\" among %zu", key, args->size);
         return NULL;
@@ -74,7 +74,7 @@ static void *object_arg(const shoal_value *args, const char *key, shoal_kind kin
         return NULL;
     }
     if (value->type != SHOAL_OBJECT || value->kind != kind) {
-        (void)sh_value_wrong(value, sh_kind_name((uint8_t)kind), call);
+        (void)sh_value_wrong(value, sh_value_kind_name((uint8_t)kind), call);
         (void)sh_arg_failed(key);
         return NULL;
     }

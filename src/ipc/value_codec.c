@@ -174,7 +174,7 @@ static shoal_err pack_value(msgpack_packer *packer, sh_encoding *e, const shoal_
     case SHOAL_MAP:
         failed = msgpack_pack_map(packer, value->size);
         for (size_t i = 0; i < value->size && failed == 0 && err == SHOAL_OK; i++) {
-            const sh_pair *pair = &value->as.map->pairs[i];
+            const sh_value_pair *pair = &value->as.map->pairs[i];
             err = pack_value(packer, e, pair->key);
             if (err == SHOAL_OK) {
                 err = pack_value(packer, e, pair->value);
@@ -306,7 +306,7 @@ static int on_double(decoder *d, double number, shoal_value **out_value)
 
 static int on_str(decoder *d, const char *base, const char *text, unsigned size, shoal_value **out_value)
 {
-    size_t valid = size > 0 ? sh_text_valid(text, size) : 0; /* the template sets text only when there is some */
+    size_t valid = size > 0 ? sh_value_text_valid(text, size) : 0; /* the template sets text only when there is some */
     if (valid < size) {
         d->where = (size_t)(text - base) + valid;
         d->where_known = true;

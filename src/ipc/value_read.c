@@ -18,7 +18,7 @@ const char *sh_type_name(uint8_t type)
     return type < sizeof names / sizeof names[0] ? names[type] : "unknown";
 }
 
-const char *sh_kind_name(uint8_t kind)
+const char *sh_value_kind_name(uint8_t kind)
 {
     static const char *const names[] = {
         [SHOAL_KIND_NONE] = "none",           [SHOAL_KIND_BLOCK] = "block",         [SHOAL_KIND_QUEUE] = "queue",
@@ -33,7 +33,7 @@ const char *sh_kind_name(uint8_t kind)
 /* What the value is, in a word: of an object its kind. */
 static const char *name_of(const shoal_value *value)
 {
-    return value->type == SHOAL_OBJECT ? sh_kind_name(value->kind) : sh_type_name(value->type);
+    return value->type == SHOAL_OBJECT ? sh_value_kind_name(value->kind) : sh_type_name(value->type);
 }
 
 void *sh_value_wrong(const shoal_value *value, const char *wanted, const char *call)
@@ -164,7 +164,7 @@ static void *object_of(const shoal_value *value, shoal_kind kind, const char *ca
 {
     return value != NULL && value->type == SHOAL_OBJECT && value->kind == kind
                ? (void *)value->as.object
-               : sh_value_wrong(value, sh_kind_name(kind), call);
+               : sh_value_wrong(value, sh_value_kind_name(kind), call);
 }
 
 shoal_block *shoal_value_as_block(const shoal_value *value)
@@ -253,7 +253,7 @@ const shoal_value *shoal_value_find(const shoal_value *map, const char *key)
     if (!is(map, SHOAL_MAP, "shoal_value_find")) {
         return NULL;
     }
-    const sh_pair *pair = key != NULL ? sh_map_find(map, key, strlen(key)) : NULL;
+    const sh_value_pair *pair = key != NULL ? sh_map_find(map, key, strlen(key)) : NULL;
     if (pair == NULL) {
         (void)sh_fail(SHOAL_ENOENT, "no key \"%s\" in a map of %zu members", key != NULL ? key : "", map->size);
         return NULL;
@@ -354,7 +354,7 @@ static void write_value(writer *w, const shoal_value *value)
         write_word(w, text);
         break;
     case SHOAL_OBJECT:
-        (void)snprintf(text, sizeof text, "<%s %" PRIu64 ">", sh_kind_name(value->kind),
+        (void)snprintf(text, sizeof text, "<%s %" PRIu64 ">", sh_value_kind_name(value->kind),
                        shoal_block_id(value->as.object));
         write_word(w, text);
         break;
@@ -393,7 +393,7 @@ size_t shoal_value_format(const shoal_value *value, char *buffer, size_t capacit
             start--;
         }
         start -= start > 0;
-        end = start + sh_text_valid(buffer + start, end - start);
+        end = start + sh_value_text_valid(buffer + start, end - start);
     }
     buffer[end] = 0;
     return w.length;

@@ -227,8 +227,8 @@ START_TEST(strings_must_be_utf8)
         ck_assert_str_eq(shoal_value_as_string(v), good[i]);
         shoal_value_destroy(v);
     }
-    ck_assert_uint_eq(sh_text_valid("1234567\0009", 9), 7);
-    ck_assert_uint_eq(sh_text_valid("\0", 1), 0);
+    ck_assert_uint_eq(sh_value_text_valid("1234567\0009", 9), 7);
+    ck_assert_uint_eq(sh_value_text_valid("\0", 1), 0);
     ck_refused(shoal_value_string(NULL), NULL, SHOAL_EINVAL);
     ck_refused(shoal_value_bytes(NULL, 1), NULL, SHOAL_EINVAL);
     ck_refused(shoal_value_block(NULL), NULL, SHOAL_EINVAL);
@@ -438,7 +438,7 @@ START_TEST(format_cuts_to_the_capacity)
         size_t got = strlen(text);
         ck_assert(got < capacity && got + 4 >= capacity);
         ck_assert_mem_eq(text, whole, got);
-        ck_assert_uint_eq(sh_text_valid(text, got), got);
+        ck_assert_uint_eq(sh_value_text_valid(text, got), got);
         free(text);
     }
     char none[4] = "abc";

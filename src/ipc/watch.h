@@ -13,7 +13,7 @@ void sh_watch_forget(sh_queue_view *view);
 void sh_watch_got_slow(sh_queue_view *view);
 
 /* A get took a message or found none: an fd that is readable for no reason any more is cleared. A process that watches has two threads,
- * so the quick way (queue_quick.h) need not do this. */
+ * so the quick way (queue_fast.h) need not do this. */
 static inline void sh_watch_got(sh_queue_view *view)
 {
     if (__builtin_expect(sh_load_relaxed(&view->watch) != 0, 0)) {

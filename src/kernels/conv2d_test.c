@@ -35,7 +35,7 @@ static const sh_conv_kernels *fast(int i)
 
 static int64_t below(int64_t bound)
 {
-    return (int64_t)sh_random_below(&seed, (uint64_t)bound);
+    return (int64_t)sh_splitmix_below(&seed, (uint64_t)bound);
 }
 
 static int64_t from_to(int64_t from, int64_t to)
@@ -76,7 +76,7 @@ static float *reals(int64_t count)
 {
     float *p = room(count);
     for (int64_t i = 0; i < count; i++) {
-        p[i] = (float)((double)(sh_random_next(&seed) >> 11) * 0x1p-52 - 1);
+        p[i] = (float)((double)(sh_splitmix_next(&seed) >> 11) * 0x1p-52 - 1);
     }
     return p;
 }
@@ -270,12 +270,12 @@ static void chain(const job *j, float *y, gradients *g)
     int32_t *place = malloc(sizeof *place * (size_t)(j->pooled + 1));
     ck_assert_ok(reference->forward(&exec, &j->c, j->x, j->w, j->bias, map));
     drop_planes(j, map);
-    ck_assert_ok(sh_pool_kernels_reference.max_forward(&exec, &pool, map, y, place));
+    ck_assert_ok(sh_pooling_kernels_reference.max_forward(&exec, &pool, map, y, place));
     for (int64_t k = 0; k < j->pooled; k++) {
         grad[k] = y[k] <= 0 ? 0 : j->grad_pooled[k];
         y[k] = y[k] <= 0 ? 0 : y[k];
     }
-    ck_assert_ok(sh_pool_kernels_reference.max_backward(&exec, &pool, grad, place, map));
+    ck_assert_ok(sh_pooling_kernels_reference.max_backward(&exec, &pool, grad, place, map));
     drop_planes(j, map);
     ck_assert_ok(reference->backward(&exec, &j->c, map, j->x, j->w, g->x, g->w, g->bias));
     free(map);
@@ -501,7 +501,7 @@ static double *wide_reals(int64_t count)
 {
     double *p = malloc(sizeof *p * (size_t)count);
     for (int64_t i = 0; i < count; i++) {
-        p[i] = (double)(sh_random_next(&seed) >> 11) * 0x1p-52 - 1;
+        p[i] = (double)(sh_splitmix_next(&seed) >> 11) * 0x1p-52 - 1;
     }
     return p;
 }

@@ -26,7 +26,7 @@ typedef struct sh_kernels {
     const sh_random_kernels *random;
     const sh_optim_kernels *optim;
     const sh_conv_kernels *conv;
-    const sh_pool_kernels *pool;
+    const sh_pooling_kernels *pool;
 } sh_kernels;
 
 /* The best that this CPU can run; chosen at the first call. SHOAL_CPU=plain, avx2 or avx512 sets a limit to it; other values

@@ -40,13 +40,13 @@ static inline const sh_kernels *reference(void)
 
 static inline int64_t below(uint64_t *seed, int64_t bound)
 {
-    return (int64_t)sh_random_below(seed, (uint64_t)bound);
+    return (int64_t)sh_splitmix_below(seed, (uint64_t)bound);
 }
 
 /* In (-1, 1). */
 static inline double unit(uint64_t *seed)
 {
-    return (double)(int64_t)(sh_random_next(seed) >> 11) * 0x1p-52 - 1;
+    return (double)(int64_t)(sh_splitmix_next(seed) >> 11) * 0x1p-52 - 1;
 }
 
 /* Some values that are easily done wrongly, among ordinary ones. */
@@ -58,7 +58,7 @@ static inline double any_float(uint64_t *seed, double scale)
 
 static inline void put_any(shoal_dtype dtype, void *data, int64_t i, uint64_t *seed, double scale)
 {
-    uint64_t bits = sh_random_next(seed);
+    uint64_t bits = sh_splitmix_next(seed);
     switch (dtype) {
     case SHOAL_F32: ((float *)data)[i] = (float)any_float(seed, scale); break;
     case SHOAL_F64: ((double *)data)[i] = any_float(seed, scale); break;

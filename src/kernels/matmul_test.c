@@ -85,7 +85,7 @@ START_TEST(random_sizes_agree)
     uint64_t seed = 7;
     for (int i = 0; i < SH_REPEAT(800); i++) {
         int64_t m = 1 + below(&seed, 90), n = 1 + below(&seed, 200), k = 1 + below(&seed, 250);
-        compare(i % 3 ? SHOAL_F32 : SHOAL_F64, m, n, k, sh_random_next(&seed));
+        compare(i % 3 ? SHOAL_F32 : SHOAL_F64, m, n, k, sh_splitmix_next(&seed));
     }
 }
 END_TEST
@@ -112,7 +112,7 @@ START_TEST(few_rows_agree)
     for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l += SH_SLOW ? 3 : 1) {
         for (size_t n = 0; n < sizeof columns / sizeof *columns; n++) {
             for (int64_t m = 1; m <= 41; m += m < 8 ? 1 : 11) {
-                compare(m % 3 ? SHOAL_F32 : SHOAL_F64, m, columns[n], lengths[l], sh_random_next(&seed));
+                compare(m % 3 ? SHOAL_F32 : SHOAL_F64, m, columns[n], lengths[l], sh_splitmix_next(&seed));
             }
         }
     }

@@ -30,7 +30,7 @@ static inline int64_t sh_pool2d_out_w(const sh_pool2d *p)
 }
 
 /* Errors: SHOAL_EINVAL for an element type that is not f32 or f64, or a plane of 2^31 elements or more. */
-typedef struct sh_pool_kernels {
+typedef struct sh_pooling_kernels {
     /* y =, and winner [N, C, OH, OW] = the place h * W + w of the greatest within its plane: the first of equals in
      * row-major order; NaN is greater than all, and of several the last one is taken, as in PyTorch. */
     shoal_err (*max_forward)(sh_exec *exec, const sh_pool2d *p, const void *x, void *y, int32_t *winner);
@@ -44,11 +44,11 @@ typedef struct sh_pool_kernels {
 
     /* grad_x =. */
     shoal_err (*avg_backward)(sh_exec *exec, const sh_pool2d *p, const void *grad_y, void *grad_x);
-} sh_pool_kernels;
+} sh_pooling_kernels;
 
 /* avx2 and avx512 exist on x86-64 only, and run only where the CPU has them. */
-extern const sh_pool_kernels sh_pool_kernels_reference;
-extern const sh_pool_kernels sh_pool_kernels_avx2;
-extern const sh_pool_kernels sh_pool_kernels_avx512;
+extern const sh_pooling_kernels sh_pooling_kernels_reference;
+extern const sh_pooling_kernels sh_pooling_kernels_avx2;
+extern const sh_pooling_kernels sh_pooling_kernels_avx512;
 
 #endif

@@ -16,10 +16,10 @@ enum {
 
 static uint64_t seed;
 static sh_exec exec;
-static const sh_pool_kernels *const reference = &sh_pool_kernels_reference;
+static const sh_pooling_kernels *const reference = &sh_pooling_kernels_reference;
 
 /* Variant i of the fast kernels, or NULL where they cannot run. */
-static const sh_pool_kernels *fast(int i)
+static const sh_pooling_kernels *fast(int i)
 {
     const sh_kernels *kernels = sh_kernels_find(i == 0 ? "avx2" : "avx512");
     if (kernels != NULL) {
@@ -31,7 +31,7 @@ static const sh_pool_kernels *fast(int i)
 
 static int64_t from_to(int64_t from, int64_t to)
 {
-    return from + (int64_t)sh_random_below(&seed, (uint64_t)(to - from + 1));
+    return from + (int64_t)sh_splitmix_below(&seed, (uint64_t)(to - from + 1));
 }
 
 static sh_pool2d any_shape(void)
@@ -112,7 +112,7 @@ END_TEST
 
 START_TEST(fast_is_the_reference)
 {
-    const sh_pool_kernels *k = fast(_i);
+    const sh_pooling_kernels *k = fast(_i);
     for (int round = 0; k && round < CASES; round++) {
         seed = (uint64_t)round + 1;
         const sh_pool2d p = any_shape();
@@ -166,8 +166,8 @@ START_TEST(finite_differences)
         p.dtype = SHOAL_F64;
         ck_assert(count_x(&p) <= LONGEST && count_y(&p) <= LONGEST);
         for (int64_t i = 0; i < LONGEST; i++) {
-            x[i] = (double)sh_random_next(&seed) * 0x1p-64;
-            grad_y[i] = (double)sh_random_next(&seed) * 0x1p-64;
+            x[i] = (double)sh_splitmix_next(&seed) * 0x1p-64;
+            grad_y[i] = (double)sh_splitmix_next(&seed) * 0x1p-64;
         }
         ck_assert_ok(reference->max_forward(&exec, &p, x, y, winner));
         ck_assert_ok(max ? reference->max_backward(&exec, &p, grad_y, winner, grad_x)

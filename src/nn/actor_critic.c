@@ -44,7 +44,7 @@ static shoal_tensor *actor_critic_forward(shoal_module *self, shoal_tensor *x)
     return shoal_cat(parts, 2, 1);
 }
 
-const shoal_module_type sh_kind_actor_critic = {
+const shoal_module_type sh_layer_actor_critic = {
     .name = "actor-critic",
     .init = actor_critic_init,
     .forward = actor_critic_forward,
@@ -52,6 +52,6 @@ const shoal_module_type sh_kind_actor_critic = {
 
 shoal_module *shoal_actor_critic_create(int64_t observation, int64_t actions, int64_t hidden)
 {
-    return shoal_module_create(&sh_kind_actor_critic, 3,
+    return shoal_module_create(&sh_layer_actor_critic, 3,
                                (double[]){(double)observation, (double)actions, (double)hidden});
 }

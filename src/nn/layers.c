@@ -30,7 +30,7 @@ static void linear_describe(const shoal_module *self, char *buffer, size_t capac
              s[2] == 0 ? "True" : "False");
 }
 
-const shoal_module_type sh_kind_linear = {
+const shoal_module_type sh_layer_linear = {
     .name = "Linear",
     .init = linear_init,
     .forward = linear_forward,
@@ -39,7 +39,7 @@ const shoal_module_type sh_kind_linear = {
 
 shoal_module *shoal_linear_create(int64_t in, int64_t out, bool bias)
 {
-    return shoal_module_create(&sh_kind_linear, 3, (double[]){(double)in, (double)out, !bias});
+    return shoal_module_create(&sh_layer_linear, 3, (double[]){(double)in, (double)out, !bias});
 }
 
 /* ---- Conv2d ---- */
@@ -138,7 +138,7 @@ static void conv2d_describe(const shoal_module *self, char *buffer, size_t capac
              s[CONV_SIZE], s[CONV_SIZE + 1], (long long)o->stride[0], (long long)o->stride[1], rest);
 }
 
-const shoal_module_type sh_kind_conv2d = {
+const shoal_module_type sh_layer_conv2d = {
     .name = "Conv2d",
     .state_size = sizeof(shoal_conv2d_options),
     .init = conv2d_init,
@@ -163,7 +163,7 @@ shoal_module *shoal_conv2d_create_with(int64_t in, int64_t out, const int64_t si
         settings[CONV_PADDING + d] = (double)o.padding[d];
         settings[CONV_DILATION + d] = (double)o.dilation[d];
     }
-    return shoal_module_create(&sh_kind_conv2d, CONV_SETTINGS, settings);
+    return shoal_module_create(&sh_layer_conv2d, CONV_SETTINGS, settings);
 }
 
 shoal_module *shoal_conv2d_create(int64_t in, int64_t out, int64_t size, int64_t stride, int64_t padding)
@@ -195,7 +195,7 @@ static void embedding_describe(const shoal_module *self, char *buffer, size_t ca
     snprintf(buffer, capacity, "%.0f, %.0f", self->settings[0], self->settings[1]);
 }
 
-const shoal_module_type sh_kind_embedding = {
+const shoal_module_type sh_layer_embedding = {
     .name = "Embedding",
     .init = embedding_init,
     .forward = embedding_forward,
@@ -204,7 +204,7 @@ const shoal_module_type sh_kind_embedding = {
 
 shoal_module *shoal_embedding_create(int64_t count, int64_t width)
 {
-    return shoal_module_create(&sh_kind_embedding, 2, (double[]){(double)count, (double)width});
+    return shoal_module_create(&sh_layer_embedding, 2, (double[]){(double)count, (double)width});
 }
 
 /* ---- LayerNorm: width, eps (0: 1e-5) ---- */
@@ -235,7 +235,7 @@ static void layer_norm_describe(const shoal_module *self, char *buffer, size_t c
     snprintf(buffer, capacity, "(%.0f,), eps=%g, elementwise_affine=True", self->settings[0], layer_norm_eps(self));
 }
 
-const shoal_module_type sh_kind_layer_norm = {
+const shoal_module_type sh_layer_layer_norm = {
     .name = "LayerNorm",
     .init = layer_norm_init,
     .forward = layer_norm_forward,
@@ -244,5 +244,5 @@ const shoal_module_type sh_kind_layer_norm = {
 
 shoal_module *shoal_layer_norm_create(int64_t width)
 {
-    return shoal_module_create(&sh_kind_layer_norm, 1, (double[]){(double)width});
+    return shoal_module_create(&sh_layer_layer_norm, 1, (double[]){(double)width});
 }

@@ -23,14 +23,14 @@
     X(actor_critic)                                                                                                    \
     X(sequential)
 
-#define SH_KIND_DECLARE(name) extern const shoal_module_type sh_kind_##name;
-SH_KINDS(SH_KIND_DECLARE)
-#undef SH_KIND_DECLARE
+#define SH_LAYER_DECLARE(name) extern const shoal_module_type sh_layer_##name;
+SH_KINDS(SH_LAYER_DECLARE)
+#undef SH_LAYER_DECLARE
 
 /* The probability a dropout works with now: 0 when it is not training. */
-double sh_dropout_p(const shoal_module *dropout);
+double sh_layer_dropout_p(const shoal_module *dropout);
 
 /* The last step's h of the last layer, [N, hidden]. */
-shoal_tensor *sh_lstm_last(shoal_module *lstm, shoal_tensor *x);
+shoal_tensor *sh_layer_lstm_last(shoal_module *lstm, shoal_tensor *x);
 
 #endif

@@ -81,7 +81,7 @@ static shoal_err make_room(lstm_state *state, int64_t steps)
 /* One layer over all steps, from steps[t] to steps[t]. */
 static shoal_err run_layer(const shoal_module *self, int64_t layer, shoal_tensor **steps, int64_t count)
 {
-    const sh_entry *p = &self->entries[PARAMETERS * layer];
+    const sh_module_tensor *p = &self->entries[PARAMETERS * layer];
     const int64_t shape[] = {steps[0]->shape[0], (int64_t)self->settings[1]};
     shoal_tensor *h = sh_zeros_on(steps[0], 2, shape), *c = h;
     shoal_err err = h ? SHOAL_OK : shoal_last_error();
@@ -126,7 +126,7 @@ static shoal_tensor *lstm_forward(shoal_module *self, shoal_tensor *x)
     return run(self, x) == SHOAL_OK ? shoal_stack(state->steps, (size_t)x->shape[1], 1) : NULL;
 }
 
-shoal_tensor *sh_lstm_last(shoal_module *lstm, shoal_tensor *x)
+shoal_tensor *sh_layer_lstm_last(shoal_module *lstm, shoal_tensor *x)
 {
     const lstm_state *state = shoal_module_state(lstm);
     return x && run(lstm, x) == SHOAL_OK ? state->steps[x->shape[1] - 1] : NULL;
@@ -141,7 +141,7 @@ static void lstm_describe(const shoal_module *self, char *buffer, size_t capacit
     snprintf(buffer + n, capacity - (size_t)n, ", batch_first=True");
 }
 
-const shoal_module_type sh_kind_lstm = {
+const shoal_module_type sh_layer_lstm = {
     .name = "LSTM",
     .state_size = sizeof(lstm_state),
     .init = lstm_init,
@@ -152,5 +152,5 @@ const shoal_module_type sh_kind_lstm = {
 
 shoal_module *shoal_lstm_create(int64_t in, int64_t hidden, int64_t layers)
 {
-    return shoal_module_create(&sh_kind_lstm, 3, (double[]){(double)in, (double)hidden, (double)layers});
+    return shoal_module_create(&sh_layer_lstm, 3, (double[]){(double)in, (double)hidden, (double)layers});
 }

@@ -72,7 +72,7 @@ static shoal_err mnist_cnn_init(shoal_module *self, const double *settings)
 static shoal_tensor *mnist_cnn_forward(shoal_module *self, shoal_tensor *x)
 {
     x = block(self, MNIST_CONV1, x, 0, 0);
-    x = block(self, MNIST_CONV2, x, 0, sh_dropout_p(sh_module_child_at(self, MNIST_CONV2_DROP)));
+    x = block(self, MNIST_CONV2, x, 0, sh_layer_dropout_p(sh_module_child_at(self, MNIST_CONV2_DROP)));
     x = dense_relu(self, MNIST_FC1, shoal_flatten(x, 1));
     x = shoal_dropout(x, self->training ? 0.5 : 0);
     return classify(self, MNIST_FC2, x);
@@ -148,7 +148,7 @@ static shoal_err lstm_classifier_init(shoal_module *self, const double *settings
 static shoal_tensor *lstm_classifier_forward(shoal_module *self, shoal_tensor *x)
 {
     shoal_tensor *rows = shoal_reshape(x, SHOAL_SHAPE(-1, 28, 28));
-    return classify(self, 1, sh_lstm_last(sh_module_child_at(self, 0), rows));
+    return classify(self, 1, sh_layer_lstm_last(sh_module_child_at(self, 0), rows));
 }
 
 /* ---- by name ---- */

@@ -156,14 +156,14 @@ static char *copy_name(const char *name)
 static shoal_err insert_entry(shoal_module *m, size_t place, const char *name, shoal_tensor *t)
 {
     char *copy = copy_name(name);
-    sh_entry *fresh = copy ? grown(m->entries, m->entry_count, sizeof *fresh) : NULL;
+    sh_module_tensor *fresh = copy ? grown(m->entries, m->entry_count, sizeof *fresh) : NULL;
     if (!fresh) {
         free(copy);
         return shoal_last_error();
     }
     m->entries = fresh;
     memmove(&fresh[place + 1], &fresh[place], (m->entry_count - place) * sizeof *fresh);
-    fresh[place] = (sh_entry){.name = copy, .tensor = shoal_tensor_retain(t)};
+    fresh[place] = (sh_module_tensor){.name = copy, .tensor = shoal_tensor_retain(t)};
     m->entry_count++;
     count_up(m, 1, strlen(name));
     return SHOAL_OK;
@@ -228,13 +228,13 @@ static bool stands_above(const shoal_module *module, const shoal_module *candida
 static shoal_err append_child(shoal_module *m, const char *name, shoal_module *child)
 {
     char *copy = copy_name(name);
-    sh_child *fresh = copy ? grown(m->children, m->child_count, sizeof *fresh) : NULL;
+    sh_module_child *fresh = copy ? grown(m->children, m->child_count, sizeof *fresh) : NULL;
     if (!fresh) {
         free(copy);
         return shoal_last_error();
     }
     m->children = fresh;
-    fresh[m->child_count++] = (sh_child){.name = copy, .module = child};
+    fresh[m->child_count++] = (sh_module_child){.name = copy, .module = child};
     child->parent = m;
     count_up(m, child->total, strlen(name) + (child->longest > 0 ? child->longest + 1 : 0));
     return SHOAL_OK;
@@ -283,10 +283,10 @@ const char *sh_module_name_in_parent(const shoal_module *module)
 }
 
 /* Goes down to the i-th entry; with text, writes the names on the way, each followed by a dot. */
-static const sh_entry *descend(const shoal_module *m, size_t i, char *text, bool *out_is_buffer)
+static const sh_module_tensor *descend(const shoal_module *m, size_t i, char *text, bool *out_is_buffer)
 {
     while (i >= m->entry_count) {
-        const sh_child *child = m->children;
+        const sh_module_child *child = m->children;
         i -= m->entry_count;
         while (i >= child->module->total) {
             i -= child->module->total;
@@ -305,7 +305,7 @@ static const sh_entry *descend(const shoal_module *m, size_t i, char *text, bool
     return &m->entries[i];
 }
 
-const sh_entry *sh_module_entry(const shoal_module *module, size_t i, bool *out_is_buffer)
+const sh_module_tensor *sh_module_entry(const shoal_module *module, size_t i, bool *out_is_buffer)
 {
     return module && i < module->total ? descend(module, i, NULL, out_is_buffer) : NULL;
 }
@@ -319,7 +319,7 @@ shoal_err shoal_module_next(const shoal_module *module, shoal_named *it)
     if (it->private_.at >= module->total) {
         return SHOAL_END;
     }
-    const sh_entry *e = descend(module, it->private_.at++, it->private_.text, &it->is_buffer);
+    const sh_module_tensor *e = descend(module, it->private_.at++, it->private_.text, &it->is_buffer);
     it->name = it->private_.text;
     it->tensor = e->tensor;
     return SHOAL_OK;
@@ -339,7 +339,7 @@ static bool came_before(const shoal_module *module, const shoal_tensor *t, size_
 shoal_tensor *sh_module_next_parameter(const shoal_module *module, size_t *at)
 {
     bool is_buffer;
-    for (const sh_entry *e; (e = sh_module_entry(module, *at, &is_buffer)) != NULL;) {
+    for (const sh_module_tensor *e; (e = sh_module_entry(module, *at, &is_buffer)) != NULL;) {
         size_t i = (*at)++;
         if (!is_buffer && !came_before(module, e->tensor, i)) {
             return e->tensor;
@@ -370,7 +370,7 @@ static shoal_module *follow(const shoal_module *module, const char *name, const 
     return (shoal_module *)(uintptr_t)m;
 }
 
-static sh_entry *find_entry(const shoal_module *module, const char *name)
+static sh_module_tensor *find_entry(const shoal_module *module, const char *name)
 {
     const char *last;
     shoal_module *m = follow(module, name, &last);
@@ -392,7 +392,7 @@ shoal_tensor *shoal_module_get(const shoal_module *module, const char *name)
 {
     SH_NEED_OR_NULL(module);
     SH_GIVEN_OR_NULL(name);
-    const sh_entry *e = module && name ? find_entry(module, name) : NULL;
+    const sh_module_tensor *e = module && name ? find_entry(module, name) : NULL;
     if (!e) {
         (void)no_such(module, "parameter or buffer", name);
     }
@@ -432,7 +432,7 @@ static bool is_like(const shoal_tensor *a, const shoal_tensor *b)
            memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof a->shape[0]) == 0;
 }
 
-static shoal_err replace(sh_entry *e, const char *name, shoal_tensor *t)
+static shoal_err replace(sh_module_tensor *e, const char *name, shoal_tensor *t)
 {
     if (!is_like(e->tensor, t)) {
         sh_text own, given;
@@ -450,7 +450,7 @@ shoal_err sh_module_replace(shoal_module *module, const char *name, shoal_tensor
     if (!t) {
         return shoal_last_error();
     }
-    sh_entry *e = module && name ? find_entry(module, name) : NULL;
+    sh_module_tensor *e = module && name ? find_entry(module, name) : NULL;
     return e ? replace(e, name, t) : no_such(module, "parameter or buffer", name);
 }
 
@@ -459,7 +459,7 @@ shoal_err sh_module_put(shoal_module *module, const char *name, bool is_buffer, 
     if (!t) {
         return shoal_last_error();
     }
-    sh_entry *e = module && name ? find_entry(module, name) : NULL;
+    sh_module_tensor *e = module && name ? find_entry(module, name) : NULL;
     if (e) {
         return replace(e, name, t);
     }

@@ -12,15 +12,15 @@
 
 #include <shoal/nn.h>
 
-typedef struct sh_entry {
+typedef struct sh_module_tensor {
     char *name;
     shoal_tensor *tensor;
-} sh_entry;
+} sh_module_tensor;
 
-typedef struct sh_child {
+typedef struct sh_module_child {
     char *name;
     shoal_module *module;
-} sh_child;
+} sh_module_child;
 
 struct shoal_module {
     const shoal_module_type *type;
@@ -28,9 +28,9 @@ struct shoal_module {
     bool training;
     double settings[SHOAL_MODULE_SETTINGS];
 
-    sh_entry *entries; /* parameters, then buffers */
+    sh_module_tensor *entries; /* parameters, then buffers */
     size_t parameters, entry_count;
-    sh_child *children;
+    sh_module_child *children;
     size_t child_count;
 
     /* Invariants: total = entry_count + Σ children's total; longest is the length of the longest dotted name of an entry or a
@@ -53,7 +53,7 @@ static inline shoal_module *sh_module_child_at(const shoal_module *module, size_
 /* ---- the tree ---- */
 
 /* The i-th of all entries below module, in shoal_module_next's order, without its name; NULL beyond the last. */
-const sh_entry *sh_module_entry(const shoal_module *module, size_t i, bool *out_is_buffer);
+const sh_module_tensor *sh_module_entry(const shoal_module *module, size_t i, bool *out_is_buffer);
 
 /* The next parameter that did not come before under another name; *at begins with 0. NULL after the last. */
 shoal_tensor *sh_module_next_parameter(const shoal_module *module, size_t *at);

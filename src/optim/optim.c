@@ -40,7 +40,7 @@ static shoal_err add_slot(shoal_optimizer *o, const shoal_named *it)
     if (!name) {
         return sh_fail(SHOAL_ENOMEM, "no room for a parameter's name");
     }
-    o->slots[o->count++] = (sh_slot){.name = name, .parameter = shoal_tensor_retain(it->tensor)};
+    o->slots[o->count++] = (sh_optim_slot){.name = name, .parameter = shoal_tensor_retain(it->tensor)};
     return SHOAL_OK;
 }
 
@@ -51,7 +51,7 @@ shoal_optimizer *sh_optimizer_create(const sh_optim_kind *kind, shoal_module *mo
         return NULL;
     }
     shoal_optimizer *o = calloc(1, sizeof *o);
-    sh_slot *slots = calloc(module->total + 1, sizeof *slots);
+    sh_optim_slot *slots = calloc(module->total + 1, sizeof *slots);
     if (!o || !slots) {
         free(o);
         free(slots);
@@ -73,7 +73,7 @@ shoal_optimizer *sh_optimizer_create(const sh_optim_kind *kind, shoal_module *mo
 void shoal_optimizer_destroy(shoal_optimizer *optimizer)
 {
     for (size_t i = 0; optimizer && i < optimizer->count; i++) {
-        sh_slot *slot = &optimizer->slots[i];
+        sh_optim_slot *slot = &optimizer->slots[i];
         for (int s = 0; s < SH_OPTIM_STATES; s++) {
             shoal_tensor_release(slot->state[s]);
         }
@@ -110,7 +110,7 @@ static bool is_step(const shoal_optimizer *o, int state)
     return strcmp(o->kind->states[state], SH_OPTIM_STEP) == 0;
 }
 
-static shoal_err prepare_slot(const shoal_optimizer *o, sh_slot *slot)
+static shoal_err prepare_slot(const shoal_optimizer *o, sh_optim_slot *slot)
 {
     for (int s = 0; s < SH_OPTIM_STATES; s++) {
         if (!slot->state[s] && wants(o, s)) {
@@ -143,7 +143,7 @@ shoal_err shoal_optimizer_next(const shoal_optimizer *optimizer, shoal_named *it
     size_t end = optimizer->count * SH_OPTIM_STATES;
     while (it->private_.at < end) {
         size_t at = it->private_.at++;
-        const sh_slot *slot = &optimizer->slots[at / SH_OPTIM_STATES];
+        const sh_optim_slot *slot = &optimizer->slots[at / SH_OPTIM_STATES];
         if (slot->state[at % SH_OPTIM_STATES]) {
             snprintf(it->private_.text, sizeof it->private_.text, "%s.%s", slot->name,
                      optimizer->kind->states[at % SH_OPTIM_STATES]);
@@ -157,7 +157,7 @@ shoal_err shoal_optimizer_next(const shoal_optimizer *optimizer, shoal_named *it
 }
 
 /* The slot and state that a name means; NULL when there are none. */
-static sh_slot *find_state(const shoal_optimizer *o, const char *name, int *out_state)
+static sh_optim_slot *find_state(const shoal_optimizer *o, const char *name, int *out_state)
 {
     const char *dot = strrchr(name, '.');
     for (int s = 0; dot && s < SH_OPTIM_STATES; s++) {
@@ -175,7 +175,7 @@ static sh_slot *find_state(const shoal_optimizer *o, const char *name, int *out_
     return NULL;
 }
 
-static bool fits(const shoal_optimizer *o, const sh_slot *slot, int state, const shoal_tensor *t)
+static bool fits(const shoal_optimizer *o, const sh_optim_slot *slot, int state, const shoal_tensor *t)
 {
     const shoal_tensor *p = slot->parameter;
     if (is_step(o, state)) {
@@ -194,7 +194,7 @@ shoal_err shoal_optimizer_adopt(shoal_optimizer *optimizer, const char *name, sh
         return shoal_last_error();
     }
     int state;
-    sh_slot *slot = find_state(optimizer, name, &state);
+    sh_optim_slot *slot = find_state(optimizer, name, &state);
     if (!slot) {
         return sh_fail(SHOAL_ENOENT, "%s has no state '%s'", optimizer->kind->name, name);
     }
@@ -225,7 +225,7 @@ static float count_step(void *step)
     return now.number;
 }
 
-static shoal_err update_slot(shoal_optimizer *o, sh_slot *slot, shoal_tensor *grad)
+static shoal_err update_slot(shoal_optimizer *o, sh_optim_slot *slot, shoal_tensor *grad)
 {
     const sh_device *device = slot->parameter->storage->device;
     sh_update u = {
@@ -251,7 +251,7 @@ static shoal_err update_slot(shoal_optimizer *o, sh_slot *slot, shoal_tensor *gr
     return err;
 }
 
-static shoal_err step_slot(shoal_optimizer *o, sh_slot *slot)
+static shoal_err step_slot(shoal_optimizer *o, sh_optim_slot *slot)
 {
     shoal_tensor *grad = shoal_tensor_grad(slot->parameter);
     if (!grad) {

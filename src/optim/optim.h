@@ -8,11 +8,11 @@
 
 #define SH_OPTIM_STATES 4
 
-typedef struct sh_slot {
+typedef struct sh_optim_slot {
     char *name; /* the parameter's */
     shoal_tensor *parameter;
     shoal_tensor *state[SH_OPTIM_STATES]; /* in the order of the kind's names; NULL until made, and where not wanted */
-} sh_slot;
+} sh_optim_slot;
 
 /* What a step works on: a parameter and its gradient, both contiguous. */
 typedef struct sh_update {
@@ -51,7 +51,7 @@ struct shoal_optimizer {
         shoal_rmsprop_options rmsprop;
     };
     size_t count;
-    sh_slot *slots;
+    sh_optim_slot *slots;
 };
 
 /* With the module's parameters in slots, everything else zero. NULL: SHOAL_EINVAL for a module of NULL, SHOAL_ENOMEM. */

@@ -50,7 +50,7 @@ shoal_err shoal_return(shoal_value *result)
         err = sh_message_make(c, result, &message);
         if (err == SHOAL_OK) {
             SH_DEATH("proc.return.made");
-            sh_message_store(c, message, sh_offset_of(&sh_record_of(me.record)->result));
+            sh_message_store(c, message, sh_offset_of(&sh_start_of(me.record)->result));
             SH_DEATH("proc.return.stored");
         }
         sh_leave();
@@ -73,18 +73,18 @@ static shoal_err open_record(shoal_value **out_args)
     }
     shoal_block *record;
     shoal_err err = sh_block_take(c, sh_offset_of(&c->slot->cells[0]), &record);
-    if (err == SHOAL_OK && (record->kind != SH_KIND_TASK || record->size <= offsetof(sh_record_shm, target) ||
-                            record->size > sizeof(sh_record_shm))) {
+    if (err == SHOAL_OK && (record->kind != SH_KIND_TASK || record->size <= offsetof(sh_start_shm, target) ||
+                            record->size > sizeof(sh_start_shm))) {
         err = sh_fail(SHOAL_ECORRUPT, "slot %u holds no start record", c->index);
     } else if (err == SHOAL_OK) {
         me.record = record;
-        me.rank = sh_record_of(record)->rank;
-        if ((sh_record_of(record)->flags & SH_RECORD_NAMED) != 0) {
+        me.rank = sh_start_of(record)->rank;
+        if ((sh_start_of(record)->flags & SH_START_NAMED) != 0) {
             prctl(PR_SET_NAME, c->slot->name); /* what ps and top show: 15 bytes of it */
         }
-        sh_store_release(&sh_record_of(record)->phase, SH_RECORD_RUNNING);
+        sh_store_release(&sh_start_of(record)->phase, SH_START_RUNNING);
         SH_DEATH("proc.child.running");
-        err = sh_message_read_at(c, sh_offset_of(&sh_record_of(record)->argument), false, out_args);
+        err = sh_message_read_at(c, sh_offset_of(&sh_start_of(record)->argument), false, out_args);
     }
     sh_leave();
     return err;
@@ -96,13 +96,13 @@ static void record_end(shoal_err err)
     if (sh_block_is_lost(me.record)) { /* the target left the world: only our exit status can tell */
         return;
     }
-    sh_record_shm *record = sh_record_of(me.record);
+    sh_start_shm *record = sh_start_of(me.record);
     const char *text = shoal_last_error() == err ? shoal_last_error_text() : "";
     sh_store_relaxed(&record->err, (uint32_t)err);
     sh_store_relaxed(&record->ended_at, (uint64_t)sh_now());
     snprintf(record->text, sizeof record->text, "%s", err != SHOAL_OK ? text : "");
     SH_DEATH("proc.child.told");
-    sh_store_release(&record->phase, SH_RECORD_ENDED); /* pairs with the acquire in process.c: the fields above */
+    sh_store_release(&record->phase, SH_START_ENDED); /* pairs with the acquire in process.c: the fields above */
     SH_DEATH("proc.child.ended");
     sh_futex_wake(&record->phase, INT_MAX); /* death: shoal_wait looks at the pidfd as well */
 }
@@ -118,7 +118,7 @@ static int run(shoal_target target)
     }
     if (err == SHOAL_OK && target == NULL) {
         sh_function function;
-        err = sh_target_find(&sh_record_of(me.record)->target, me.record->size - offsetof(sh_record_shm, target),
+        err = sh_target_find(&sh_start_of(me.record)->target, me.record->size - offsetof(sh_start_shm, target),
                              &function);
         target = err == SHOAL_OK ? (shoal_target)function : NULL;
     }

@@ -1,7 +1,7 @@
 /* fork: the child is born with a slot that holds all that its parent holds (shm/world.c, sh_world_fork). */
 #include "base/log.h"
+#include "os/pidfd.h"
 #include "proc/child.h"
-#include "proc/pidfd.h"
 #include "proc/registry.h"
 #include "proc/sentinel.h"
 #include "shm/world.h"
@@ -11,7 +11,7 @@
 static const char *forbidden; /* why; NULL: it is not */
 static sh_a32 warned;
 
-void sh_fork_forbid(const char *why)
+void sh_start_forbid_fork(const char *why)
 {
     forbidden = why;
 }
@@ -53,7 +53,7 @@ static shoal_err fork_here(const sh_launch *launch, sh_born *out_born, bool *out
     return pid == 0 ? SHOAL_OK : sh_born_watch(pid, out_born);
 }
 
-shoal_err sh_fork_start(const sh_launch *launch, sh_born *out_born)
+shoal_err sh_start_by_fork(const sh_launch *launch, sh_born *out_born)
 {
     bool child = false;
     shoal_err err = fork_here(launch, out_born, &child);
@@ -63,7 +63,7 @@ shoal_err sh_fork_start(const sh_launch *launch, sh_born *out_born)
     return err;
 }
 
-shoal_err sh_fork_resume(const sh_launch *launch, sh_born *out_born)
+shoal_err sh_start_resume_fork(const sh_launch *launch, sh_born *out_born)
 {
     bool child = false;
     shoal_err err = fork_here(launch, out_born, &child);

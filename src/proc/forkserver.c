@@ -18,12 +18,12 @@
  */
 #include "base/fork.h"
 #include "os/fd.h"
-#include "os/process.h"
+#include "os/pid.h"
+#include "os/pidfd.h"
 #include "proc/child.h"
-#include "proc/pidfd.h"
 #include "proc/registry.h"
 #include "proc/sentinel.h"
-#include "shm/op.h"
+#include "shm/intent.h"
 #include "shm/slot.h"
 #include "shm/waits.h"
 
@@ -159,7 +159,7 @@ static void serve_fate(int socket, const request *r)
 static bool next_request(int socket, request *out_request)
 {
     int none;
-    uint32_t entry = sh_waits_begin(sh_wait_name(SH_WAIT_REQUEST, (uint32_t)getppid()), 0);
+    uint32_t entry = sh_waits_begin(sh_waits_name(SH_WAITS_REQUEST, (uint32_t)getppid()), 0);
     bool received = receive_all(socket, out_request, sizeof *out_request, &none, SH_NO_DEADLINE);
     sh_waits_end(entry);
     return received;
@@ -221,7 +221,7 @@ static void see_out(void)
     server.socket = -1;
     struct pollfd p = {.fd = server.born.pidfd, .events = POLLIN};
     if (sh_poll(&p, 1, sh_deadline(NOTICE_LIMIT)) == 0) { /* one that is stopped does not see it */
-        sh_process_kill_stopped(server.born.pid, sh_process_start_time(server.born.pid), false);
+        sh_pid_kill_stopped(server.born.pid, sh_pid_start_time(server.born.pid), false);
     }
     if (sh_poll(&p, 1, sh_deadline(STOP_LIMIT)) == 0) {
         kill(server.born.pid, SIGKILL); /* our child, and not reaped yet */
@@ -252,7 +252,7 @@ static shoal_err run_server(int lifeline, int socket)
     }
     shoal_err err = sh_slot_reserve(c, "forkserver", &server.slot);
     if (err == SHOAL_OK) {
-        server.generation = sh_state_generation(sh_load_relaxed(&sh_slot_at(server.slot)->state));
+        server.generation = sh_slot_state_generation(sh_load_relaxed(&sh_slot_at(server.slot)->state));
     }
     sh_leave();
     if (err != SHOAL_OK) {
@@ -308,7 +308,7 @@ static talked talk(request r, reply *out_reply, int *out_fd, int64_t deadline)
         stop_server();
         return ENDED;
     }
-    uint32_t entry = sh_waits_begin(sh_wait_name(SH_WAIT_SERVER, (uint32_t)server.born.pid), 0);
+    uint32_t entry = sh_waits_begin(sh_waits_name(SH_WAITS_SERVER, (uint32_t)server.born.pid), 0);
     bool received;
     while ((received = receive_all(server.socket, out_reply, sizeof *out_reply, out_fd, deadline)) &&
            out_reply->number != r.number) {

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "ipc/value.h"
-#include "proc/pidfd.h"
+#include "os/pidfd.h"
 #include "proc/sentinel.h"
 #include "shm/slot.h"
 #include "shm/waits.h"
@@ -87,7 +87,7 @@ static void wait_all(group *g, int64_t grace)
         begin_end(g, grace);
     }
     while (g->running > 0) {
-        uint32_t entry = sh_waits_begin(sh_wait_name(SH_WAIT_PROCESSES, (uint32_t)g->running), 0);
+        uint32_t entry = sh_waits_begin(sh_waits_name(SH_WAITS_PROCESSES, (uint32_t)g->running), 0);
         int ended = sh_sentinels_poll(g->ranks, g->fds, (size_t)g->started,
                                       !ending  ? g->limit
                                       : killed ? SH_NO_DEADLINE
@@ -175,7 +175,7 @@ static shoal_err run_group(group *g, shoal_target target, int n, const shoal_val
     g->limit = sh_deadline(options->timeout > 0 ? options->timeout : SHOAL_FOREVER);
     err = start_all(g, target, n, args, options);
     if (err != SHOAL_OK) {
-        char text[SH_RECORD_TEXT];
+        char text[SH_START_TEXT];
         strncpy(text, shoal_last_error_text(), sizeof text - 1);
         text[sizeof text - 1] = 0;
         g->failed = g->started; /* nobody: the failure is ours */
@@ -210,7 +210,7 @@ shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args, const 
     if (err == SHOAL_OK && n > 0) {
         group g = {
             .ranks = calloc((size_t)n, sizeof(shoal_process *)), .fds = calloc((size_t)n, sizeof *g.fds), .failed = -1};
-        char text[SH_RECORD_TEXT];
+        char text[SH_START_TEXT];
         err = g.ranks != NULL && g.fds != NULL
                   ? run_group(&g, target, n, args, options != NULL ? options : &none, results)
                   : sh_fail(SHOAL_ENOMEM, "no memory for %d process handles", n);

@@ -2,8 +2,8 @@
 #include "proc/process_test.h"
 
 #include "base/clock.h"
-#include "os/process.h"
-#include "proc/pidfd.h"
+#include "os/pid.h"
+#include "os/pidfd.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -237,7 +237,7 @@ END_TEST
 START_TEST(a_forbidden_fork_says_what_to_do)
 {
     shoal_process *p = NULL;
-    sh_fork_forbid("CUDA is in use");
+    sh_start_forbid_fork("CUDA is in use");
     ck_assert_err(shoal_process_start(no_op, NULL, &(shoal_process_options){.start = SHOAL_START_FORK}, &p),
                   SHOAL_ESTATE);
     ck_assert_str_eq(shoal_last_error_text(), "fork is not possible: CUDA is in use; start with spawn instead");
@@ -245,7 +245,7 @@ START_TEST(a_forbidden_fork_says_what_to_do)
     p = start(SHOAL_START_SPAWN, no_op, NULL);
     finish(p);
     shoal_process_destroy(p);
-    sh_fork_forbid(NULL);
+    sh_start_forbid_fork(NULL);
 }
 END_TEST
 

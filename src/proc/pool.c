@@ -7,7 +7,7 @@
 #include "base/fork.h"
 #include "base/interrupt.h"
 #include "ipc/value.h"
-#include "os/process.h"
+#include "os/pid.h"
 #include "proc/sentinel.h"
 
 #include <stdio.h>
@@ -165,7 +165,7 @@ shoal_err shoal_pool_create(const shoal_pool_options *options, shoal_pool **out_
     if (err == SHOAL_OK) {
         *out_pool = pool;
     } else if (pool != NULL) {
-        char text[SH_RECORD_TEXT];
+        char text[SH_START_TEXT];
         snprintf(text, sizeof text, "%s", shoal_last_error_text());
         shoal_pool_destroy(pool);
         err = sh_fail(err, "%s", text);

@@ -62,10 +62,10 @@ static inline sh_work_shm *sh_work_of(const shoal_block *block)
 #define SH_WORKER_ARGS "args"       /* and its arguments */
 
 /* The function that a worker process runs. */
-shoal_err sh_worker_main(int rank, const shoal_value *args);
+shoal_err sh_pool_worker_main(int rank, const shoal_value *args);
 
 /* What a worker that retires sends: which process it was, of which rank. The rank alone may be another's by then. */
-static inline int64_t sh_worker_notice(int32_t pid, int rank)
+static inline int64_t sh_pool_worker_notice(int32_t pid, int rank)
 {
     return (int64_t)pid << 32 | (uint32_t)rank;
 }
@@ -82,7 +82,7 @@ typedef struct sh_outcome {
 
 /* A submission: one task or many. shoal_future and shoal_iterator are this type under other names. Under the lock of
  * its pool. */
-typedef struct sh_job {
+typedef struct sh_future {
     shoal_pool *pool;
     size_t count;  /* of tasks */
     size_t left;   /* not ready yet */
@@ -94,18 +94,18 @@ typedef struct sh_job {
     bool ordered;
     bool taken;
     bool handle; /* the caller still has it */
-} sh_job;
+} sh_future;
 
 /* One task that is not finished. It is the block's `extra`, so the handle that comes back through the queue leads to
  * it. */
-typedef struct sh_entry {
-    struct sh_entry *next, *previous;
+typedef struct sh_pool_task {
+    struct sh_pool_task *next, *previous;
     shoal_block *block;
-    sh_job *job;
+    sh_future *job;
     size_t number;
     uint64_t put; /* it is the put-th message of the queue of tasks */
     int attempts; /* workers that died with it */
-} sh_entry;
+} sh_pool_task;
 
 /* Under the lock, but for what is written once by create. */
 struct shoal_pool {
@@ -122,19 +122,19 @@ struct shoal_pool {
     shoal_queue *tasks, *answers;
     sh_a32 *ready; /* in worker_args */
     shoal_process **workers;
-    shoal_process **leaving; /* retired, not joined yet; for each rank the last one */
-    sh_entry outstanding;    /* a ring with this as its head */
+    shoal_process **leaving;  /* retired, not joined yet; for each rank the last one */
+    sh_pool_task outstanding; /* a ring with this as its head */
     size_t left;
     uint64_t puts;
     sh_a64 losses;
     int64_t looked_at;
-    int barren; /* workers in a row that died before they were ready, with no task done in between */
+    int failed_starts; /* workers in a row that died before they were ready, with no task done in between */
     bool closed, terminated, broken;
-    char why[SH_RECORD_TEXT + 256]; /* broken */
+    char why[SH_START_TEXT + 256]; /* broken */
 };
 
 /* Puts task number i of the job: of one value (members is 0), or of a list of so many. Under the lock. */
-shoal_err sh_pool_put(shoal_pool *pool, sh_job *job, size_t i, const sh_target *target, const shoal_value *argument,
+shoal_err sh_pool_put(shoal_pool *pool, sh_future *job, size_t i, const sh_target *target, const shoal_value *argument,
                       uint32_t members);
 
 /* Takes and gives back the lock; begin also looks after the workers. Errors: SHOAL_ECLOSED, SHOAL_ECHILD when the
@@ -171,7 +171,7 @@ void sh_pool_fail_all(shoal_pool *pool, shoal_err err, const char *text);
 
 /* Task i of the job has ended; the value is taken over. Under the lock. The job goes with its last task when the
  * caller has given it up. */
-void sh_job_finish(sh_job *job, size_t i, shoal_err err, const char *text, shoal_value *value);
+void sh_future_finish(sh_future *job, size_t i, shoal_err err, const char *text, shoal_value *value);
 
 /* A pool lives as long as its handle and its jobs. All under the lock. release gives the lock back; forget is for a
  * job that is not the last to hold the pool. */

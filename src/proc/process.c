@@ -6,11 +6,11 @@
 #include "base/log.h"
 #include "ipc/message.h"
 #include "ipc/value.h"
-#include "os/process.h"
-#include "proc/pidfd.h"
+#include "os/pid.h"
+#include "os/pidfd.h"
 #include "proc/registry.h"
 #include "proc/sentinel.h"
-#include "shm/op.h"
+#include "shm/intent.h"
 #include "shm/slot.h"
 
 #include <errno.h>
@@ -52,16 +52,16 @@ static shoal_err choose_method(shoal_start asked, shoal_start *out_start)
 static shoal_err make_record(sh_ctx *c, const shoal_process *p, const sh_target *target, const shoal_value *args,
                              shoal_block **out_record)
 {
-    uint64_t size = offsetof(sh_record_shm, target) + sh_target_size(target);
+    uint64_t size = offsetof(sh_start_shm, target) + sh_target_size(target);
     shoal_block *b, *message;
     shoal_err err = sh_block_new(c, sh_class_of(size), size, &b);
     if (err != SHOAL_OK) {
         return err;
     }
     sh_block_become(b, SH_KIND_TASK);
-    sh_record_shm *record = sh_record_of(b);
+    sh_start_shm *record = sh_start_of(b);
     record->rank = p->rank;
-    record->flags = (p->outlive ? SH_RECORD_OUTLIVE : 0) | (p->named ? SH_RECORD_NAMED : 0);
+    record->flags = (p->outlive ? SH_START_OUTLIVE : 0) | (p->named ? SH_START_NAMED : 0);
     memcpy(&record->target, target, sh_target_size(target));
     if (args != NULL) {
         err = sh_message_make(c, args, &message);
@@ -90,7 +90,7 @@ static shoal_err prepare(shoal_process *p, const sh_target *target, const shoal_
         err = sh_slot_reserve(c, p->name, &p->slot);
     }
     if (err == SHOAL_OK) {
-        p->generation = sh_state_generation(sh_load_relaxed(&sh_slot_at(p->slot)->state));
+        p->generation = sh_slot_state_generation(sh_load_relaxed(&sh_slot_at(p->slot)->state));
         SH_DEATH("proc.start.reserved"); /* death: our recovery recovers the slots that we reserved */
         err = sh_slot_give(c, p->slot, p->record->cell, 0);
         SH_DEATH("proc.start.given");
@@ -123,7 +123,7 @@ static shoal_err launch(shoal_process *p, sh_start_method method, const sh_launc
         p->pidfd = born.pidfd;
         p->by_pipe = born.by_pipe;
         p->by_server = method == sh_forkserver_start;
-        p->start_time = p->by_pipe ? sh_process_start_time(born.pid) : 0;
+        p->start_time = p->by_pipe ? sh_pid_start_time(born.pid) : 0;
         SH_DEATH("proc.start.expected");
     } else if (sh_enter() != NULL) {
         sh_slot_cancel(p->slot, p->generation);
@@ -151,7 +151,7 @@ shoal_err sh_process_begin(shoal_target target, const shoal_value *args, const s
 {
     static const sh_start_method methods[] = {
         [SHOAL_START_SPAWN] = sh_spawn_start,
-        [SHOAL_START_FORK] = sh_fork_start,
+        [SHOAL_START_FORK] = sh_start_by_fork,
         [SHOAL_START_FORKSERVER] = sh_forkserver_start,
     };
     static const shoal_process_options none;
@@ -221,8 +221,8 @@ shoal_err shoal_process_start(shoal_target target, shoal_value *args, const shoa
 
 int64_t sh_process_ended_at(const shoal_process *process)
 {
-    const sh_record_shm *record = sh_record_of(process->record);
-    return sh_load_acquire(&record->phase) == SH_RECORD_ENDED ? (int64_t)sh_load_relaxed(&record->ended_at) : 0;
+    const sh_start_shm *record = sh_start_of(process->record);
+    return sh_load_acquire(&record->phase) == SH_START_ENDED ? (int64_t)sh_load_relaxed(&record->ended_at) : 0;
 }
 
 sh_fate sh_fate_of(const siginfo_t *info)
@@ -282,9 +282,9 @@ static void describe(shoal_process *p, const sh_fate *fate)
 {
     char buffer[WHO_SIZE];
     const char *who = say_who(p, buffer);
-    static const sh_record_shm unknown; /* its world was left */
-    const sh_record_shm *record = sh_block_is_lost(p->record) ? &unknown : sh_record_of(p->record);
-    bool returned = sh_load_acquire(&record->phase) == SH_RECORD_ENDED;
+    static const sh_start_shm unknown; /* its world was left */
+    const sh_start_shm *record = sh_block_is_lost(p->record) ? &unknown : sh_start_of(p->record);
+    bool returned = sh_load_acquire(&record->phase) == SH_START_ENDED;
     shoal_err err = (shoal_err)sh_load_relaxed(&record->err);
     int code = fate != NULL ? fate->code : err == SHOAL_OK ? EXIT_SUCCESS : EXIT_FAILURE;
     if (fate != NULL && fate->by_signal) {
@@ -296,7 +296,7 @@ static void describe(shoal_process *p, const sh_fate *fate)
         p->status = (shoal_status){.end = SHOAL_FAILED, .code = code, .err = err};
         int n = snprintf(p->status.text, sizeof p->status.text, "%s failed: %s", who, shoal_err_name(err));
         if (record->text[0] != 0) {
-            snprintf(p->status.text + n, sizeof p->status.text - (size_t)n, ": %.*s", SH_RECORD_TEXT - 1, record->text);
+            snprintf(p->status.text + n, sizeof p->status.text - (size_t)n, ": %.*s", SH_START_TEXT - 1, record->text);
         }
     } else if (fate != NULL) {
         p->status = (shoal_status){.end = SHOAL_EXITED, .code = code};
@@ -316,7 +316,7 @@ static void take_result(shoal_process *p)
     }
     sh_slot_bury(p->slot, p->generation);
     SH_DEATH("proc.join.buried");
-    uint64_t reference = sh_offset_of(&sh_record_of(p->record)->result);
+    uint64_t reference = sh_offset_of(&sh_start_of(p->record)->result);
     if (sh_load_acquire((sh_a64 *)sh_at(reference)) != 0 &&
         sh_message_read_at(c, reference, false, &p->result) != SHOAL_OK) {
         sh_log("the result of rank %d is lost: %s", p->rank, shoal_last_error_text());

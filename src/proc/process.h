@@ -2,7 +2,7 @@
 #ifndef SH_PROC_PROCESS_H
 #define SH_PROC_PROCESS_H
 
-#include "proc/record.h"
+#include "proc/start_record.h"
 #include "shm/block.h"
 
 #include <shoal/process.h>
@@ -43,12 +43,12 @@ sh_fate sh_fate_of(const siginfo_t *info);
 /* The start methods: spawn.c, fork.c, forkserver.c. When one fails, no child is left. The child cannot take its slot
  * before the caller has said whom it is for (sh_slot_expect). */
 shoal_err sh_spawn_start(const sh_launch *launch, sh_born *out_born);
-shoal_err sh_fork_start(const sh_launch *launch, sh_born *out_born);
+shoal_err sh_start_by_fork(const sh_launch *launch, sh_born *out_born);
 shoal_err sh_forkserver_start(const sh_launch *launch, sh_born *out_born);
 shoal_err sh_program_start(const sh_launch *launch, sh_born *out_born);
 
 /* fork that returns in the child too: SHOAL_OK with pid 0, in the world and with its record open. */
-shoal_err sh_fork_resume(const sh_launch *launch, sh_born *out_born);
+shoal_err sh_start_resume_fork(const sh_launch *launch, sh_born *out_born);
 
 typedef shoal_err (*sh_start_method)(const sh_launch *launch, sh_born *out_born);
 
@@ -104,7 +104,7 @@ void sh_spawn_allow(void);
 shoal_err sh_spawn_program(uint32_t slot, int lifeline, int socket, sh_born *out_born);
 
 /* From now on fork is refused, for the reason given ("CUDA is in use"): a string that stays. */
-void sh_fork_forbid(const char *why);
+void sh_start_forbid_fork(const char *why);
 
 /* Takes its child that has ended out of the process table. SHOAL_ECHILD when the server is gone or does not know, SHOAL_ETIMEDOUT
  * when it does not answer: it is stopped. */

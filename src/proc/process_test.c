@@ -1,7 +1,7 @@
 #include "proc/process_test.h"
 
 #include "base/clock.h"
-#include "os/process.h"
+#include "os/pid.h"
 #include "shm/slot.h"
 #include "shm/waits.h"
 
@@ -258,7 +258,7 @@ START_TEST(a_stopped_process_is_not_dead)
     ck_assert_ok(shoal_world_sweep(&recovered));
     ck_assert_uint_eq(recovered, 0);
     ck_assert_err(shoal_process_join(p, SHOAL_MS(30), NULL), SHOAL_ETIMEDOUT);
-    ck_assert_uint_eq(sh_state_phase(sh_load_acquire(&sh_slot_at(p->slot)->state)), SH_PHASE_ALIVE);
+    ck_assert_uint_eq(sh_slot_state_phase(sh_load_acquire(&sh_slot_at(p->slot)->state)), SH_PHASE_ALIVE);
     shoal_event_set(e.go);
     ck_assert_ok(shoal_process_signal(p, SIGCONT));
     ck_assert_int_eq(finish(p).end, SHOAL_RETURNED);
@@ -570,7 +570,7 @@ static void *join_for_long(void *process)
 
 static void until_server_is_waited_for(void)
 {
-    while (sh_wait_kind_of(sh_load_acquire(&sh_the_world.self.slot->waits[0])) != SH_WAIT_SERVER) {
+    while (sh_waits_kind_of(sh_load_acquire(&sh_the_world.self.slot->waits[0])) != SH_WAITS_SERVER) {
         nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
     }
 }

@@ -2,7 +2,7 @@
 #include "proc/process_test.h"
 
 #include "base/clock.h"
-#include "os/process.h"
+#include "os/pid.h"
 #include "proc/child.h"
 
 #include <shoal/binding.h>
@@ -162,13 +162,13 @@ START_TEST(ends_with_its_parent)
         ck_assert_ok(shoal_queue_get_bytes(queue, &word, sizeof word, LIMIT, &size));
         pid = size == sizeof pid ? word : pid;
     }
-    uint64_t began = sh_process_start_time(pid);
-    ck_assert(!sh_process_gone(pid, began));
+    uint64_t began = sh_pid_start_time(pid);
+    ck_assert(!sh_pid_gone(pid, began));
     ck_assert_ok(shoal_process_kill(p));
     finish(p);
     shoal_process_destroy(p);
     int64_t deadline = sh_deadline(LIMIT);
-    while (!sh_process_gone(pid, began)) {
+    while (!sh_pid_gone(pid, began)) {
         ck_assert(!sh_passed(deadline));
         usleep(200);
     }
@@ -266,9 +266,9 @@ START_TEST(a_fork_that_fails_calls_the_hooks_too)
 {
     shoal_process *p = NULL;
     memset(order, 0, sizeof order);
-    sh_fork_forbid("this test forbids it");
+    sh_start_forbid_fork("this test forbids it");
     ck_assert_err(shoal_fork(&hooks, &p), SHOAL_ESTATE);
-    sh_fork_forbid(NULL);
+    sh_start_forbid_fork(NULL);
     ck_assert_str_eq(order, "bp");
     ck_assert_ptr_null(p);
     ck_assert_err(shoal_fork(NULL, NULL), SHOAL_EINVAL);

@@ -2,7 +2,7 @@
 
 #include "base/fork.h"
 #include "os/fd.h"
-#include "proc/pidfd.h"
+#include "os/pidfd.h"
 
 #include <errno.h>
 #include <fcntl.h>

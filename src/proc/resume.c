@@ -29,7 +29,7 @@ shoal_err shoal_fork(const shoal_fork_options *options, shoal_process **out_proc
     }
     call(o->before, o->context);
     shoal_err err =
-        sh_process_make(sh_fork_resume, &(sh_launch){.target = NULL}, &nothing, NULL, process, "fork", &made);
+        sh_process_make(sh_start_resume_fork, &(sh_launch){.target = NULL}, &nothing, NULL, process, "fork", &made);
     if (err == SHOAL_OK && made == NULL) {
         call(o->after_child, o->context);
     } else {

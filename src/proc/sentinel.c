@@ -3,8 +3,8 @@
 #include "base/fork.h"
 #include "base/interrupt.h"
 #include "os/fd.h"
-#include "os/process.h"
-#include "proc/pidfd.h"
+#include "os/pid.h"
+#include "os/pidfd.h"
 #include "shm/waits.h"
 
 #include <errno.h>
@@ -152,7 +152,7 @@ shoal_err sh_born_watch(pid_t pid, sh_born *out_born)
 static bool has_ended_by_pipe(const shoal_process *p)
 {
     if (p->by_server) {
-        return sh_process_gone(p->pid, p->start_time);
+        return sh_pid_gone(p->pid, p->start_time);
     }
     siginfo_t info = {.si_pid = 0};
     int r;
@@ -201,7 +201,7 @@ bool sh_process_wait_end(const shoal_process *process, int64_t deadline)
         return sh_process_has_ended(process);
     }
     sh_interrupt_begin();
-    uint32_t entry = sh_waits_begin(sh_wait_name(SH_WAIT_PROCESS, (uint32_t)process->pid), 0);
+    uint32_t entry = sh_waits_begin(sh_waits_name(SH_WAITS_PROCESS, (uint32_t)process->pid), 0);
     bool ended;
     while (!(ended = sh_process_has_ended(process)) && !sh_passed(deadline) && !sh_interrupt_mine.hit) {
         sh_sentinels_poll(&one, &p, 1, deadline);

@@ -5,7 +5,7 @@
 #include "base/interrupt.h"
 #include "ipc/queue.h"
 #include "os/futex.h"
-#include "proc/pidfd.h"
+#include "os/pidfd.h"
 #include "proc/sentinel.h"
 #include "shm/waits.h"
 #include "sync/event.h"
@@ -113,9 +113,9 @@ static size_t prepare(const shoal_waitable *things, size_t count, sh_futex_pair 
         const shoal_process *p = things[i].process;
         sh_futex_pair pair;
         if (p != NULL) {
-            sh_a32 *phase = &sh_record_of(p->record)->phase;
+            sh_a32 *phase = &sh_start_of(p->record)->phase;
             pair = (sh_futex_pair){.word = phase, .value = sh_load_acquire(phase)};
-            bool ending = pair.value == SH_RECORD_ENDED; /* nothing will wake us any more */
+            bool ending = pair.value == SH_START_ENDED; /* nothing will wake us any more */
             int64_t slice = ending ? SLICE_ENDING : SLICE_KILLED;
             *out_slice = slice < *out_slice ? slice : *out_slice;
             if (ending) {
@@ -188,8 +188,8 @@ shoal_err shoal_wait(shoal_waitable *things, size_t count, int64_t timeout)
     if (timeout <= SHOAL_NOW) {
         return sh_fail_waiting(timeout, "none of %zu things is ready", count);
     }
-    uint64_t name = only_processes && count == 1 ? sh_wait_name(SH_WAIT_PROCESS, (uint32_t)things[0].process->pid)
-                                                 : sh_wait_name(SH_WAIT_ANY, count);
+    uint64_t name = only_processes && count == 1 ? sh_waits_name(SH_WAITS_PROCESS, (uint32_t)things[0].process->pid)
+                                                 : sh_waits_name(SH_WAITS_ANY, count);
     uint32_t entry = sh_waits_begin(name, 0);
     bool ready;
     if (only_processes) {

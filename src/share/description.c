@@ -3,7 +3,7 @@
 #include "autograd/node.h"
 #include "base/error.h"
 #include "base/fork.h"
-#include "tensor/ghost.h"
+#include "tensor/recycled.h"
 
 #include <pthread.h>
 #include <stddef.h>
@@ -72,7 +72,7 @@ static shoal_err new_stamp(uint64_t *out_stamp)
     if (c == NULL) {
         return shoal_last_error();
     }
-    *out_stamp = sh_load_relaxed(&c->slot->op.seq) << SH_SLOT_BITS | c->index;
+    *out_stamp = sh_load_relaxed(&c->slot->intent.seq) << SH_SLOT_BITS | c->index;
     sh_leave();
     return SHOAL_OK;
 }
@@ -133,7 +133,7 @@ static shoal_err describe(shoal_tensor *t)
     return err;
 }
 
-shoal_err sh_tensor_describe(shoal_tensor *t, shoal_block **out_description)
+shoal_err sh_share_describe_tensor(shoal_tensor *t, shoal_block **out_description)
 {
     shoal_block *d = true_description(t);
     if (!__builtin_expect(d && !t->grad_is_zero, 1)) {
@@ -329,15 +329,14 @@ static bool is_description_of(const shoal_block *b, const shoal_tensor *t, uint6
     return sh_ref_id(ref) << 1 == storage_id && sh_ref_weight(ref) != 0 && stamp == t->stamp && stamp != 0;
 }
 
-shoal_tensor *sh_tensor_again(shoal_block *description)
+shoal_tensor *sh_share_tensor_again(shoal_block *description)
 {
-    sh_ghost *ghost = sh_ghost_find(description->id);
-    bool same =
-        ghost && (ghost->stay == description->stay || is_description_of(description, ghost->tensor, ghost->storage_id));
-    return same ? sh_ghost_wake(ghost, description) : NULL;
+    sh_recycled *r = sh_recycled_find(description->id);
+    bool same = r && (r->tenure == description->tenure || is_description_of(description, r->tensor, r->storage_id));
+    return same ? sh_recycled_take(r, description) : NULL;
 }
 
-shoal_tensor *sh_tensor_of_description(shoal_block *description)
+shoal_tensor *sh_share_tensor_of(shoal_block *description)
 {
     return make(description, description, false);
 }

@@ -21,13 +21,13 @@ typedef struct sh_description {
 
 /* The description of a tensor, shared first; borrowed from the tensor, which keeps it as long as it is true. Errors: as
  * shoal_tensor_share. */
-shoal_err sh_tensor_describe(shoal_tensor *t, shoal_block **out_description);
+shoal_err sh_share_describe_tensor(shoal_tensor *t, shoal_block **out_description);
 
 /* A tensor for this process; the caller's. NULL: SHOAL_ECORRUPT, SHOAL_ENOMEM. */
-shoal_tensor *sh_tensor_of_description(shoal_block *description);
+shoal_tensor *sh_share_tensor_of(shoal_block *description);
 
-/* The same from a tensor that was here before (tensor/ghost.h), when the description says what it said then. The tensor takes
+/* The same from a tensor that was here before (tensor/recycled.h), when the description says what it said then. The tensor takes
  * over the caller's reference to the description. NULL, and nothing happened: there is none. */
-shoal_tensor *sh_tensor_again(shoal_block *description);
+shoal_tensor *sh_share_tensor_again(shoal_block *description);
 
 #endif

@@ -42,7 +42,7 @@ static shoal_err collect(shoal_module *module, shoal_block **objects, shoal_valu
 {
     shoal_named it = {0};
     for (size_t n = 0; shoal_module_next(module, &it) == SHOAL_OK; n++) {
-        shoal_err err = sh_tensor_describe(it.tensor, &objects[n]);
+        shoal_err err = sh_share_describe_tensor(it.tensor, &objects[n]);
         if (err != SHOAL_OK) {
             return err;
         }
@@ -67,7 +67,7 @@ static shoal_err write_record(const shoal_value *tree, shoal_block *const *objec
     return err;
 }
 
-shoal_err sh_module_describe(shoal_module *module, shoal_block **out_record)
+shoal_err sh_share_describe_module(shoal_module *module, shoal_block **out_record)
 {
     shoal_block **objects = calloc(module->total + 1, sizeof(shoal_block *));
     shoal_value *names = shoal_value_list(), *tree = NULL;
@@ -148,7 +148,7 @@ static shoal_tensor *tensor_at(const shoal_module *module, const sh_record *reco
     if (sh_record_open(record, i, &description) != SHOAL_OK) {
         return NULL;
     }
-    shoal_tensor *t = sh_tensor_of_description(description);
+    shoal_tensor *t = sh_share_tensor_of(description);
     sh_block_release(description);
     return t;
 }
@@ -190,7 +190,7 @@ static shoal_module *build(const sh_record *record, const shoal_value *descripti
     return module;
 }
 
-shoal_module *sh_module_of_record(shoal_block *record)
+shoal_module *sh_share_module_of(shoal_block *record)
 {
     sh_record r;
     shoal_value *description;
@@ -212,7 +212,7 @@ shoal_value *shoal_value_module(shoal_module *module)
 {
     SH_NEED_OR_NULL(module);
     shoal_block *record;
-    if (!module || sh_module_describe(module, &record) != SHOAL_OK) {
+    if (!module || sh_share_describe_module(module, &record) != SHOAL_OK) {
         return NULL;
     }
     shoal_value *value = sh_value_object(record);
@@ -227,12 +227,12 @@ static void drop_module(void *module)
 
 static void *make_module(shoal_block *record)
 {
-    return sh_module_of_record(record);
+    return sh_share_module_of(record);
 }
 
 shoal_module *shoal_value_as_module(const shoal_value *value)
 {
-    return sh_value_read(value, SHOAL_KIND_MODULE, __func__, make_module, drop_module);
+    return sh_share_value_read(value, SHOAL_KIND_MODULE, __func__, make_module, drop_module);
 }
 
 /* ---- state dicts ---- */

@@ -8,10 +8,10 @@
 #include <shoal/share.h>
 
 /* A record of the module, which is shared first; the caller's. Errors: as shoal_module_share. */
-shoal_err sh_module_describe(shoal_module *module, shoal_block **out_record);
+shoal_err sh_share_describe_module(shoal_module *module, shoal_block **out_record);
 
 /* A module of the same kinds over the same parameters; the caller's. NULL: SHOAL_ECORRUPT, SHOAL_ENOMEM, SHOAL_ENOENT for a kind that
  * this program has not registered. */
-shoal_module *sh_module_of_record(shoal_block *record);
+shoal_module *sh_share_module_of(shoal_block *record);
 
 #endif

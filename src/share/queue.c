@@ -1,6 +1,6 @@
 /* Tensors as messages of their own. */
 #include "base/error.h"
-#include "ipc/queue_quick.h"
+#include "ipc/queue_fast.h"
 #include "share/description.h"
 
 #include <shoal/share.h>
@@ -9,7 +9,7 @@ shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor *t, int64_t ti
 {
     SH_NEED(queue);
     shoal_block *description = NULL;
-    shoal_err err = t ? sh_tensor_describe(t, &description) : sh_null_error("shoal_queue_put_tensor", "t");
+    shoal_err err = t ? sh_share_describe_tensor(t, &description) : sh_null_error("shoal_queue_put_tensor", "t");
     return err == SHOAL_OK ? shoal_queue_put_block(queue, description, timeout) : err;
 }
 
@@ -25,9 +25,9 @@ shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tensor *t, int64_t t
 {
     SH_NEED(queue);
     shoal_block *description = NULL;
-    shoal_err err = t ? sh_tensor_describe(t, &description) : sh_null_error("shoal_queue_give_tensor", "t");
+    shoal_err err = t ? sh_share_describe_tensor(t, &description) : sh_null_error("shoal_queue_give_tensor", "t");
     if (err == SHOAL_OK &&
-        !(is_only_way(t, description) && sh_queue_give_block_quick((shoal_block *)queue, description))) {
+        !(is_only_way(t, description) && sh_queue_give_block_fast((shoal_block *)queue, description))) {
         err = shoal_queue_put_block(queue, description, timeout);
     }
     if (err == SHOAL_OK) {
@@ -41,7 +41,7 @@ shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tens
     SH_NEED(queue);
     SH_NEED(out_tensor);
     shoal_block *description;
-    if (!sh_queue_get_block_quick((shoal_block *)queue, SH_KIND_TENSOR, timeout, &description)) {
+    if (!sh_queue_get_block_fast((shoal_block *)queue, SH_KIND_TENSOR, timeout, &description)) {
         sh_taken taken;
         size_t unused;
         shoal_err err = sh_queue_get_word((shoal_block *)queue, SH_WANT_TENSOR, 0, timeout, &taken, &unused);
@@ -50,9 +50,9 @@ shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tens
         }
         description = taken.block;
     }
-    shoal_tensor *t = sh_tensor_again(description);
+    shoal_tensor *t = sh_share_tensor_again(description);
     if (!t) {
-        t = sh_tensor_of_description(description);
+        t = sh_share_tensor_of(description);
         if (!t && shoal_last_error() == SHOAL_ENOMEM) {
             sh_queue_keep_taken(
                 (shoal_block *)queue,

@@ -351,7 +351,7 @@ shoal_err sh_sparse_describe(shoal_sparse *s, shoal_block **out_record)
     shoal_block *objects[3];
     size_t count = s->starts ? 3 : 2;
     for (size_t i = 0; i < count; i++) {
-        shoal_err err = sh_tensor_describe(parts[i], &objects[i]);
+        shoal_err err = sh_share_describe_tensor(parts[i], &objects[i]);
         if (err != SHOAL_OK) {
             return err;
         }
@@ -367,7 +367,7 @@ static shoal_tensor *part(const sh_record *r, uint64_t i)
     if (sh_record_open(r, i, &block) != SHOAL_OK) {
         return NULL;
     }
-    shoal_tensor *t = sh_tensor_of_description(block);
+    shoal_tensor *t = sh_share_tensor_of(block);
     sh_block_release(block);
     return t;
 }

@@ -19,7 +19,7 @@ shoal_value *shoal_value_tensor(shoal_tensor *t)
 {
     SH_NEED_OR_NULL(t);
     shoal_block *description;
-    if (sh_tensor_describe(t, &description) != SHOAL_OK) {
+    if (sh_share_describe_tensor(t, &description) != SHOAL_OK) {
         return NULL;
     }
     return sh_value_object(description);
@@ -37,11 +37,11 @@ shoal_value *shoal_value_sparse(shoal_sparse *s)
     return value;
 }
 
-void *sh_value_read(const shoal_value *value, shoal_kind kind, const char *call, void *(*make)(shoal_block *),
-                    void (*drop)(void *))
+void *sh_share_value_read(const shoal_value *value, shoal_kind kind, const char *call, void *(*make)(shoal_block *),
+                          void (*drop)(void *))
 {
     if (value == NULL || value->type != SHOAL_OBJECT || value->kind != kind) {
-        return sh_value_wrong(value, sh_kind_name((uint8_t)kind), call);
+        return sh_value_wrong(value, sh_value_kind_name((uint8_t)kind), call);
     }
     shoal_block *object = value->as.object;
     void *made = sh_block_is_lost(object) ? NULL : sh_value_attached(value);
@@ -53,7 +53,7 @@ void *sh_value_read(const shoal_value *value, shoal_kind kind, const char *call,
 
 static void *make_tensor(shoal_block *description)
 {
-    return sh_tensor_of_description(description);
+    return sh_share_tensor_of(description);
 }
 
 static void *make_sparse(shoal_block *record)
@@ -63,12 +63,12 @@ static void *make_sparse(shoal_block *record)
 
 shoal_tensor *shoal_value_as_tensor(const shoal_value *value)
 {
-    return sh_value_read(value, SHOAL_KIND_TENSOR, __func__, make_tensor, drop_tensor);
+    return sh_share_value_read(value, SHOAL_KIND_TENSOR, __func__, make_tensor, drop_tensor);
 }
 
 shoal_sparse *shoal_value_as_sparse(const shoal_value *value)
 {
-    return sh_value_read(value, SHOAL_KIND_SPARSE, __func__, make_sparse, drop_sparse);
+    return sh_share_value_read(value, SHOAL_KIND_SPARSE, __func__, make_sparse, drop_sparse);
 }
 
 shoal_tensor *shoal_arg_tensor(const shoal_value *args, const char *key)

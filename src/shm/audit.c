@@ -92,18 +92,20 @@ static bool make_tallies(audit *a)
 static void check_slot(audit *a, uint32_t index, sh_slot_shm *slot, uint64_t references)
 {
     uint64_t state = sh_load_acquire(&slot->state);
-    sh_phase phase = sh_state_phase(state);
-    uint32_t maker = sh_state_maker(state) - 1;
-    bool orphan = phase == SH_PHASE_RESERVED && sh_load_acquire(&slot->pid) == 0 &&
-                  (maker >= SH_SLOTS || sh_state_phase(sh_load_acquire(&sh_slot_at(maker)->state)) == SH_PHASE_FREE);
+    sh_phase phase = sh_slot_state_phase(state);
+    uint32_t maker = sh_slot_state_maker(state) - 1;
+    bool orphan =
+        phase == SH_PHASE_RESERVED && sh_load_acquire(&slot->pid) == 0 &&
+        (maker >= SH_SLOTS || sh_slot_state_phase(sh_load_acquire(&sh_slot_at(maker)->state)) == SH_PHASE_FREE);
     if (orphan || (phase != SH_PHASE_FREE && sh_slot_is_dead(index))) {
         finding(a, &a->out->dead_slots, "slot %u is dead and not recovered", index);
     }
     if (phase == SH_PHASE_FREE && references != 0) {
         finding(a, &a->out->unheld, "slot %u is free and holds %llu references", index, (unsigned long long)references);
     }
-    if (sh_load_acquire(&slot->op.code) != SH_OP_NONE) {
-        finding(a, &a->out->unfinished, "slot %u has operation %d open", index, (int)sh_load_acquire(&slot->op.code));
+    if (sh_load_acquire(&slot->intent.code) != SH_INTENT_NONE) {
+        finding(a, &a->out->unfinished, "slot %u has operation %d open", index,
+                (int)sh_load_acquire(&slot->intent.code));
     }
     if (sh_load_acquire(&slot->destroying) != 0) {
         finding(a, &a->out->unfinished, "slot %u has block %llu to destroy", index,
@@ -116,7 +118,7 @@ static void walk_slots(audit *a)
     uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);
     for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
         sh_slot_shm *slot = sh_slot_at(i);
-        sh_phase phase = sh_state_phase(sh_load_acquire(&slot->state));
+        sh_phase phase = sh_slot_state_phase(sh_load_acquire(&slot->state));
         uint64_t before = a->out->references;
         char where[32];
         snprintf(where, sizeof where, "slot %u", i);
@@ -275,7 +277,7 @@ shoal_err shoal_world_info_get(shoal_world_info *out_info)
     count_live(out_info, sh_heap_spans());
     uint32_t used = sh_load_acquire(&header->slots_used);
     for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
-        sh_phase phase = sh_state_phase(sh_load_acquire(&sh_slot_at(i)->state));
+        sh_phase phase = sh_slot_state_phase(sh_load_acquire(&sh_slot_at(i)->state));
         if (phase == SH_PHASE_ALIVE || phase == SH_PHASE_RESERVED) {
             out_info->processes++;
         }

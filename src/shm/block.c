@@ -1,7 +1,7 @@
-#include "shm/held.h"
+#include "shm/handle.h"
 
+#include "shm/intent.h"
 #include "shm/kind.h"
-#include "shm/op.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +13,9 @@
 #endif
 #define SPARE_MAX (KEEPS_HANDLES ? 64 : 0)
 
-sh_held_blocks sh_held;
-uint64_t sh_held_stays;
-uint64_t sh_blocks_worlds;
+sh_handle_table sh_handles;
+uint64_t sh_handle_tenures;
+uint64_t sh_blocks_world_serial;
 
 static shoal_block *lost; /* those of worlds that were left; under the lock of sh_enter */
 
@@ -26,67 +26,67 @@ static shoal_block *lost; /* those of worlds that were left; under the lock of s
 
 static bool grow_table(void)
 {
-    if (sh_held.count < sh_held.bucket_count) {
+    if (sh_handles.count < sh_handles.bucket_count) {
         return true;
     }
-    size_t old_count = sh_held.bucket_count, new_count = old_count == 0 ? 64 : old_count * 2;
-    shoal_block **old = sh_held.buckets, **fresh = calloc(new_count, sizeof *fresh);
+    size_t old_count = sh_handles.bucket_count, new_count = old_count == 0 ? 64 : old_count * 2;
+    shoal_block **old = sh_handles.buckets, **fresh = calloc(new_count, sizeof *fresh);
     if (fresh == NULL) {
         return false;
     }
-    sh_held.growing = true;
+    sh_handles.growing = true;
     sh_signal_fence();
-    sh_held.buckets = fresh;
-    sh_held.bucket_count = new_count;
+    sh_handles.buckets = fresh;
+    sh_handles.bucket_count = new_count;
     for (size_t i = 0; i < old_count; i++) {
         for (shoal_block *b = old[i], *next; b != NULL; b = next) {
             next = b->next;
-            size_t k = sh_held_bucket(b->id);
+            size_t k = sh_handle_bucket(b->id);
             b->next = fresh[k];
             fresh[k] = b;
         }
     }
     sh_signal_fence();
-    sh_held.growing = false;
+    sh_handles.growing = false;
     free(old);
     return true;
 }
 
 static void insert(shoal_block *block)
 {
-    size_t k = sh_held_bucket(block->id);
-    block->next = sh_held.buckets[k];
-    sh_held.buckets[k] = block;
-    block->stay = ++sh_held_stays;
-    sh_held.count++;
-    sh_held_tell();
+    size_t k = sh_handle_bucket(block->id);
+    block->next = sh_handles.buckets[k];
+    sh_handles.buckets[k] = block;
+    block->tenure = ++sh_handle_tenures;
+    sh_handles.count++;
+    sh_handle_tell();
 }
 
 static void remove_block(shoal_block *block)
 {
-    shoal_block **p = &sh_held.buckets[sh_held_bucket(block->id)];
+    shoal_block **p = &sh_handles.buckets[sh_handle_bucket(block->id)];
     while (*p != block) {
         p = &(*p)->next;
     }
     *p = block->next;
-    sh_held.count--;
-    sh_held_tell();
+    sh_handles.count--;
+    sh_handle_tell();
 }
 
 /* ---- cells ---- */
 
 static bool room_for_cells(size_t cells)
 {
-    if (cells <= sh_held.free_room) {
+    if (cells <= sh_handles.free_room) {
         return true;
     }
     size_t room = cells * 2;
-    uint64_t *fresh = realloc(sh_held.free_cells, room * sizeof *fresh);
+    uint64_t *fresh = realloc(sh_handles.free_cells, room * sizeof *fresh);
     if (fresh == NULL) {
         return false;
     }
-    sh_held.free_cells = fresh;
-    sh_held.free_room = room;
+    sh_handles.free_cells = fresh;
+    sh_handles.free_room = room;
     return true;
 }
 
@@ -121,7 +121,7 @@ static void hang_chunk(sh_ctx *c, sh_slot_shm *slot, uint64_t cell, sh_cells_shm
 
 static void free_cell(uint64_t cell)
 {
-    sh_held.free_cells[sh_held.free_count++] = cell; /* there is room for all cells that we have */
+    sh_handles.free_cells[sh_handles.free_count++] = cell; /* there is room for all cells that we have */
 }
 
 /* The cell of a handle that goes. */
@@ -136,10 +136,10 @@ static void drop_idle(void);
 
 static shoal_err more_cells(sh_ctx *c)
 {
-    uint64_t size = sh_held.next_chunk, spare = sh_held.free_cells[0];
+    uint64_t size = sh_handles.next_chunk, spare = sh_handles.free_cells[0];
     size_t more = (size - sizeof(sh_cells_shm)) / 8;
     sh_cells_shm *cells;
-    if (!room_for_cells(sh_held.cells + more)) {
+    if (!room_for_cells(sh_handles.cells + more)) {
         return sh_fail(SHOAL_ENOMEM, "no memory for %zu cells", more);
     }
     shoal_err err = make_chunk(c, SH_KIND_CELLS, size, spare, &cells);
@@ -148,43 +148,43 @@ static shoal_err more_cells(sh_ctx *c)
     }
     hang_chunk(c, c->slot, spare, cells);
     for (size_t i = more; i > 0; i--) {
-        sh_held.free_cells[sh_held.free_count++] = sh_offset_of(&cells->cells[i - 1]);
+        sh_handles.free_cells[sh_handles.free_count++] = sh_offset_of(&cells->cells[i - 1]);
     }
-    sh_held.cells += more;
-    sh_held.next_chunk = size * 2 < CHUNK_MAX ? size * 2 : CHUNK_MAX;
+    sh_handles.cells += more;
+    sh_handles.next_chunk = size * 2 < CHUNK_MAX ? size * 2 : CHUNK_MAX;
     return SHOAL_OK;
 }
 
 /* The last free cell is never given out: a new chunk needs one. */
 static shoal_err take_cell(sh_ctx *c, uint64_t *out_cell)
 {
-    if (sh_held.free_count <= 1 && sh_held.idle_count > 0) {
+    if (sh_handles.free_count <= 1 && sh_handles.idle_count > 0) {
         drop_idle();
     }
-    if (sh_held.free_count <= 1) {
-        sh_held.growing = true;
+    if (sh_handles.free_count <= 1) {
+        sh_handles.growing = true;
         sh_signal_fence();
         shoal_err err = more_cells(c);
         sh_signal_fence();
-        sh_held.growing = false;
+        sh_handles.growing = false;
         if (err != SHOAL_OK) {
             return err;
         }
     }
-    *out_cell = sh_held.free_cells[--sh_held.free_count];
+    *out_cell = sh_handles.free_cells[--sh_handles.free_count];
     return SHOAL_OK;
 }
 
 shoal_err sh_blocks_begin(sh_ctx *c)
 {
-    sh_held.next_chunk = CHUNK_FIRST;
+    sh_handles.next_chunk = CHUNK_FIRST;
     if (!room_for_cells(SH_SLOT_CELLS)) {
         return sh_fail(SHOAL_ENOMEM, "no memory for cells");
     }
-    sh_held.cells = SH_SLOT_CELLS;
+    sh_handles.cells = SH_SLOT_CELLS;
     for (uint32_t i = SH_SLOT_CELLS; i > 0; i--) {
         if (sh_load_relaxed(&c->slot->cells[i - 1]) == 0) {
-            sh_held.free_cells[sh_held.free_count++] = sh_offset_of(&c->slot->cells[i - 1]);
+            sh_handles.free_cells[sh_handles.free_count++] = sh_offset_of(&c->slot->cells[i - 1]);
         }
     }
     return SHOAL_OK;
@@ -228,8 +228,8 @@ void sh_block_unref_lost(shoal_block *block)
 void sh_blocks_forget(void)
 {
     free_lost();
-    for (size_t i = 0; i < sh_held.bucket_count; i++) {
-        for (shoal_block *b = sh_held.buckets[i], *next; b != NULL; b = next) {
+    for (size_t i = 0; i < sh_handles.bucket_count; i++) {
+        for (shoal_block *b = sh_handles.buckets[i], *next; b != NULL; b = next) {
             next = b->next;
             if (b->idle_at == 0) {
                 lose(b);
@@ -239,27 +239,27 @@ void sh_blocks_forget(void)
             }
         }
     }
-    while (sh_held.spare != NULL) {
-        shoal_block *b = sh_held.spare;
-        sh_held.spare = b->next;
+    while (sh_handles.spare != NULL) {
+        shoal_block *b = sh_handles.spare;
+        sh_handles.spare = b->next;
         free(b);
     }
-    free(sh_held.buckets);
-    free(sh_held.free_cells);
-    memset(&sh_held, 0, sizeof sh_held);
-    sh_blocks_worlds++;
+    free(sh_handles.buckets);
+    free(sh_handles.free_cells);
+    memset(&sh_handles, 0, sizeof sh_handles);
+    sh_blocks_world_serial++;
 }
 
 /* ---- handles ---- */
 
 static shoal_block *handle_memory(void)
 {
-    shoal_block *b = sh_held.spare;
+    shoal_block *b = sh_handles.spare;
     if (b == NULL) {
         b = calloc(1, sizeof *b);
     } else {
-        sh_held.spare = b->next;
-        sh_held.spare_count--;
+        sh_handles.spare = b->next;
+        sh_handles.spare_count--;
         memset(b, 0, sizeof *b);
     }
     if (b != NULL) {
@@ -272,20 +272,20 @@ static void handle_free(shoal_block *b)
 {
     free(b->extra);
     b->magic = 0;
-    if (sh_held.spare_count == SPARE_MAX) {
+    if (sh_handles.spare_count == SPARE_MAX) {
         free(b);
         return;
     }
-    b->next = sh_held.spare;
-    sh_held.spare = b;
-    sh_held.spare_count++;
+    b->next = sh_handles.spare;
+    sh_handles.spare = b;
+    sh_handles.spare_count++;
 }
 
 /* ---- idle handles ---- */
 
 static void destroy_idle(shoal_block *b)
 {
-    sh_held_end_idle(b);
+    sh_handle_end_idle(b);
     remove_block(b);
     leave_cell(b);
     handle_free(b);
@@ -294,8 +294,8 @@ static void destroy_idle(shoal_block *b)
 static void drop_idle(void)
 {
     for (size_t i = 0; i < SH_IDLE_MAX; i++) {
-        if (sh_held.idle[i] != NULL) {
-            destroy_idle(sh_held.idle[i]);
+        if (sh_handles.idle[i] != NULL) {
+            destroy_idle(sh_handles.idle[i]);
         }
     }
 }
@@ -303,14 +303,14 @@ static void drop_idle(void)
 /* Its cell is empty. The oldest goes for it. */
 static void make_idle(shoal_block *b)
 {
-    size_t at = sh_held.idle_next++ % SH_IDLE_MAX;
-    if (sh_held.idle[at] != NULL) {
-        destroy_idle(sh_held.idle[at]);
+    size_t at = sh_handles.idle_next++ % SH_IDLE_MAX;
+    if (sh_handles.idle[at] != NULL) {
+        destroy_idle(sh_handles.idle[at]);
     }
-    sh_held.idle[at] = b;
+    sh_handles.idle[at] = b;
     b->idle_at = (uint32_t)at + 1;
-    sh_held.idle_count++;
-    sh_held_tell();
+    sh_handles.idle_count++;
+    sh_handle_tell();
 }
 
 /* A handle with its block's last reference of this process gone: worth keeping? Not if it has private parts, and not if the
@@ -367,7 +367,7 @@ shoal_err sh_block_new(sh_ctx *c, uint32_t klass, uint64_t size, shoal_block **o
     }
     sh_found f;
     SH_INVARIANT(sh_heap_find(id, &f));
-    shoal_block *old = sh_held.idle_count > 0 ? sh_held_find(id) : NULL;
+    shoal_block *old = sh_handles.idle_count > 0 ? sh_handle_find(id) : NULL;
     if (old != NULL && old->idle_at != 0) { /* of a block that was here under this id */
         destroy_idle(old);
     }
@@ -389,7 +389,7 @@ void sh_block_become(shoal_block *block, sh_kind kind)
 static shoal_err meet(sh_ctx *c, uint64_t id, const char *who, shoal_block **out_block)
 {
     sh_found f;
-    if (!sh_heap_find(id, &f) || !sh_held_can_be_sent(&f)) {
+    if (!sh_heap_find(id, &f) || !sh_handle_can_be_sent(&f)) {
         return sh_fail(SHOAL_ECORRUPT, "%s names block %llu, which there is not", who, (unsigned long long)id);
     }
     shoal_block *b;
@@ -452,7 +452,7 @@ shoal_err sh_block_take(sh_ctx *c, uint64_t from, shoal_block **out_block)
 
 shoal_err sh_block_open(sh_ctx *c, uint64_t id, shoal_block **out_block)
 {
-    shoal_block *b = sh_held_find(id);
+    shoal_block *b = sh_handle_find(id);
     if (b != NULL && b->idle_at != 0) {
         destroy_idle(b);
         b = NULL;
@@ -509,7 +509,7 @@ void sh_block_unref(sh_ctx *c, shoal_block *block)
 
 shoal_kind sh_block_kind_of(uint64_t id)
 {
-    const shoal_block *known = sh_held_find(id);
+    const shoal_block *known = sh_handle_find(id);
     sh_found f;
     if (known != NULL && known->idle_at == 0) {
         return sh_block_kind(known);
@@ -540,14 +540,14 @@ static shoal_err make_inheritance(sh_ctx *c, sh_slot_shm *slot, size_t cells, sh
  * taken, and the weights come from the blocks' words, which others change at any time: no cell of ours loses any. */
 shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index, sh_inherit what)
 {
-    size_t n = 0, room = sh_held.count + 1; /* one may be in the table that is not counted yet */
+    size_t n = 0, room = sh_handles.count + 1; /* one may be in the table that is not counted yet */
     sh_cells_shm *chunk = NULL;
-    if (sh_held.growing) {
+    if (sh_handles.growing) {
         return sh_fail(SHOAL_ESTATE, "a signal handler forks in the middle of a call");
     }
-    shoal_err err = sh_held.count == 0 ? SHOAL_OK : make_inheritance(c, sh_slot_at(index), room, &chunk);
-    for (size_t i = 0; err == SHOAL_OK && chunk != NULL && i < sh_held.bucket_count; i++) {
-        for (shoal_block *b = sh_held.buckets[i]; err == SHOAL_OK && b != NULL && n < room; b = b->next, n++) {
+    shoal_err err = sh_handles.count == 0 ? SHOAL_OK : make_inheritance(c, sh_slot_at(index), room, &chunk);
+    for (size_t i = 0; err == SHOAL_OK && chunk != NULL && i < sh_handles.bucket_count; i++) {
+        for (shoal_block *b = sh_handles.buckets[i]; err == SHOAL_OK && b != NULL && n < room; b = b->next, n++) {
             /* An empty one is idle, or a message that another thread has just sent: its reference went along. */
             if (passes(b, what) && sh_load_relaxed((sh_a64 *)sh_at(b->cell)) != 0) {
                 err = sh_heap_draw(c, b->id, sh_offset_of(&chunk->cells[n]));
@@ -561,8 +561,8 @@ shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index, sh_inherit what)
 static void take_inheritance(sh_cells_shm *chunk, sh_inherit what)
 {
     size_t n = 0;
-    for (size_t i = 0; i < sh_held.bucket_count; i++) {
-        for (shoal_block **p = &sh_held.buckets[i], *b; (b = *p) != NULL;) {
+    for (size_t i = 0; i < sh_handles.bucket_count; i++) {
+        for (shoal_block **p = &sh_handles.buckets[i], *b; (b = *p) != NULL;) {
             b->cell = sh_offset_of(&chunk->cells[n++]);
             b->inherited = true;
             if (b->idle_at == 0 && passes(b, what)) {
@@ -570,9 +570,9 @@ static void take_inheritance(sh_cells_shm *chunk, sh_inherit what)
                 continue;
             }
             *p = b->next;
-            sh_held.count--;
+            sh_handles.count--;
             if (b->idle_at != 0) {
-                sh_held_end_idle(b);
+                sh_handle_end_idle(b);
                 handle_free(b);
             } else {
                 lose(b);
@@ -586,18 +586,18 @@ void sh_blocks_become(sh_ctx *c, sh_inherit what)
 {
     sh_found f;
     sh_ref ref = sh_load_acquire(&c->slot->chunks);
-    if (sh_held.count > 0 && ref != 0 && sh_heap_find(sh_ref_id(ref), &f) && f.kind == SH_KIND_INHERITED) {
+    if (sh_handles.count > 0 && ref != 0 && sh_heap_find(sh_ref_id(ref), &f) && f.kind == SH_KIND_INHERITED) {
         take_inheritance((sh_cells_shm *)f.data, what);
     }
-    sh_held.free_count = 0;
-    sh_held.next_chunk = CHUNK_FIRST;
-    sh_held.cells = SH_SLOT_CELLS;
+    sh_handles.free_count = 0;
+    sh_handles.next_chunk = CHUNK_FIRST;
+    sh_handles.cells = SH_SLOT_CELLS;
     for (uint32_t i = SH_SLOT_CELLS; i > 0; i--) { /* there is room: every process has that many cells at least */
         if (sh_load_relaxed(&c->slot->cells[i - 1]) == 0) {
-            sh_held.free_cells[sh_held.free_count++] = sh_offset_of(&c->slot->cells[i - 1]);
+            sh_handles.free_cells[sh_handles.free_count++] = sh_offset_of(&c->slot->cells[i - 1]);
         }
     }
-    sh_held_tell();
+    sh_handle_tell();
 }
 
 shoal_err sh_block_own(sh_ctx *c, shoal_block *block)

@@ -9,7 +9,6 @@
 #include "shm/heap.h"
 
 #include <shoal/block.h>
-#include <shoal/value.h>
 
 #define SH_HANDLE_MAGIC 0x6c616f68u
 
@@ -33,7 +32,7 @@ struct shoal_block {
     void (*let_go)(sh_ctx *c, void *extra); /* inside, before extra is freed: releases what it holds; NULL: nothing */
     shoal_block *parts[2];                  /* handles of the blocks that this one is made of; released with it */
     shoal_block *next;
-    uint64_t stay; /* a number of its own for each time that this process comes to hold a block */
+    uint64_t tenure; /* a number of its own for each time that this process comes to hold a block */
 };
 
 /* Allocates a block of SH_KIND_DATA with a handle. The bytes are not cleared. */
@@ -47,7 +46,7 @@ void sh_block_become(shoal_block *block, sh_kind kind);
 shoal_err sh_object_create(uint32_t klass, uint64_t size, sh_kind kind, shoal_block **out_block);
 
 /* How often this process has left a world: places of blocks that were seen before are true while this stays the same. */
-extern uint64_t sh_blocks_worlds;
+extern uint64_t sh_blocks_world_serial;
 
 /* Moves a reference from a word that is ours (of a block, or a cell that was given to our slot) to a handle. */
 shoal_err sh_block_take(sh_ctx *c, uint64_t from, shoal_block **out_block);

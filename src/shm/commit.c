@@ -2,7 +2,7 @@
 
 #include "os/memory.h"
 #include "shm/heap.h"
-#include "shm/op.h"
+#include "shm/intent.h"
 #include "shm/slot.h"
 
 #include <errno.h>
@@ -73,8 +73,8 @@ static bool hold(sh_ctx *c, uint64_t id)
     if ((old & SH_WORD_FREE) == 0) {
         return false;
     }
-    sh_op_confirm(c, old & SH_TAG_MASK, target);
-    uint64_t tag = sh_tag(c->index, sh_load_relaxed(&c->slot->op.seq));
+    sh_intent_confirm(c, old & SH_TAG_MASK, target);
+    uint64_t tag = sh_tag(c->index, sh_load_relaxed(&c->slot->intent.seq));
     return sh_cas_acq_rel(&meta->word, &old, sh_word_make(SH_WEIGHT_TRIM, tag));
 }
 
@@ -115,7 +115,7 @@ static void trim_span(sh_ctx *c, uint32_t span, bool unknown)
     if (!unknown && !large && sh_load_acquire(&s->committed) == SH_COMMIT_NONE) {
         return;
     }
-    sh_op_begin(c, SH_OP_TRIM, 0, 0, 0, 0, 0, 0, span);
+    sh_intent_begin(c, SH_INTENT_TRIM, 0, 0, 0, 0, 0, 0, span);
     for (uint32_t i = 0; i < blocks; i++) {
         bool none = !unknown && large && sh_load_relaxed(sh_heap_committed(id + i)) == 0;
         bool have = !none && hold(c, id + i);
@@ -143,7 +143,7 @@ static void trim_span(sh_ctx *c, uint32_t span, bool unknown)
     if (held > 0) { /* a span in use costs one look, not one a block: a full heap looks at all of them */
         sh_trim_undo(c, span);
     }
-    sh_op_end(c);
+    sh_intent_end(c);
 }
 
 void sh_trim(sh_ctx *c, uint64_t want)

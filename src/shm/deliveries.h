@@ -13,8 +13,8 @@
  * Only an entry's owner writes its other words, in CLAIMED and FINISHING; `until` also in OUT. The serial grows with each
  * change of owner, so a receiver that was too slow cannot take an entry's next message for its own.
  *
- * A message moves from the ring into the entry, and from there into a queue for rejects, by the swap of a ring entry (SH_OP_ENTRY)
- * whose cell is `reference`; it is released by SH_OP_RELEASE with that cell. So it is in one place, whoever dies. */
+ * A message moves from the ring into the entry, and from there into a queue for rejects, by the swap of a ring entry (SH_INTENT_ENTRY)
+ * whose cell is `reference`; it is released by SH_INTENT_RELEASE with that cell. So it is in one place, whoever dies. */
 #ifndef SH_SHM_DELIVERIES_H
 #define SH_SHM_DELIVERIES_H
 

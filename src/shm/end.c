@@ -14,7 +14,7 @@
  * exit may also interrupt shoal_world_leave. That has begun to give everything back, and its slot may be another's already: exit leaves
  * all that to it (SH_LEAVING). What it had not given back the others recover when this process is gone.
  */
-#include "os/process.h"
+#include "os/pid.h"
 #include "shm/slot.h"
 #include "shm/world.h"
 
@@ -56,7 +56,7 @@ void sh_world_end_begin(void)
 static void finish(void)
 {
     static bool done;
-    if (sh_the_world.attachment == SH_ENDED && !done && sh_process_is_single()) {
+    if (sh_the_world.attachment == SH_ENDED && !done && sh_thread_is_only()) {
         done = true;
         sh_forks_await(); /* or they would find their slots given up */
         sh_slot_end(sh_the_world.self.index);

@@ -26,9 +26,9 @@
 #include "os/cord.h"
 #include "os/hold.h"
 #include "os/memory.h"
-#include "os/process.h"
+#include "os/pid.h"
 #include "shm/block.h"
-#include "shm/op.h"
+#include "shm/intent.h"
 #include "shm/slot.h"
 
 #include <errno.h>
@@ -65,7 +65,7 @@ static size_t pending_count;
 static bool is_taken(const reservation *r)
 {
     uint64_t state = sh_load_acquire(&sh_slot_at(r->slot)->state);
-    return sh_state_phase(state) != SH_PHASE_RESERVED || sh_state_generation(state) != r->generation;
+    return sh_slot_state_phase(state) != SH_PHASE_RESERVED || sh_slot_state_generation(state) != r->generation;
 }
 
 /* The cord first, then the slot: a child lets go of the one after it has taken the other. */
@@ -127,7 +127,7 @@ static bool reserve_for_plain(sh_ctx *c)
     if (sh_slot_reserve(c, name, &plan.slot) != SHOAL_OK) {
         return false;
     }
-    plan.generation = sh_state_generation(sh_load_relaxed(&sh_slot_at(plan.slot)->state));
+    plan.generation = sh_slot_state_generation(sh_load_relaxed(&sh_slot_at(plan.slot)->state));
     SH_DEATH("world.fork.reserved"); /* death: our recovery recovers the slots that we reserved */
     if (sh_blocks_inherit(c, plan.slot, SH_INHERIT_PLAIN) != SHOAL_OK) {
         sh_slot_cancel(plan.slot, plan.generation);
@@ -146,7 +146,7 @@ void sh_world_fork_prepare(void)
         return;
     }
     /* A note that is open is this thread's: a signal handler forks, in the middle of a call. */
-    if (sh_load_relaxed(&c->slot->op.code) == SH_OP_NONE) {
+    if (sh_load_relaxed(&c->slot->intent.code) == SH_INTENT_NONE) {
         if (++plan.forks % SWEEP_EVERY == 0) { /* children that have become other programs, above all */
             sh_slots_sweep(false);
         }
@@ -185,7 +185,7 @@ void sh_world_fork_child(void)
         return; /* nothing was given */
     }
     sh_the_world.attachment = SH_FORKED; /* until sh_world_become */
-    sh_process_find_space_of_child();
+    sh_pid_find_space_of_child();
     sh_hold_inherited(); /* before this process has marks */
     sh_peers_set(NULL);
     if (plain && given && sh_slot_adopt_forked(plan.slot, plan.generation, sh_the_world.self.index)) {

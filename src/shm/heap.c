@@ -2,8 +2,8 @@
 
 #include "os/memory.h"
 #include "shm/commit.h"
+#include "shm/intent.h"
 #include "shm/kind.h"
-#include "shm/op.h"
 #include "shm/slot.h"
 
 /* ---- finding ---- */
@@ -180,9 +180,9 @@ static bool acquire(sh_ctx *c, uint64_t id, uint64_t cell, sh_a64 *entry)
     uint64_t target = sh_offset_of(&f.meta->word);
     uint64_t old = sh_load_acquire(&f.meta->word);
     uint64_t seen = old & SH_TAG_MASK;
-    sh_op_confirm(c, seen, target);
+    sh_intent_confirm(c, seen, target);
     sh_ref ref = sh_ref_make(id, SH_WEIGHT_NEW);
-    uint64_t tag = sh_op_begin(c, SH_OP_ALLOC, target, seen, 0, 0, cell, ref, id);
+    uint64_t tag = sh_intent_begin(c, SH_INTENT_ALLOC, target, seen, 0, 0, cell, ref, id);
     SH_DEATH("heap.alloc.begun"); /* death: the note names the block; recovery lists it as free */
     if (entry != NULL) {
         sh_store_relaxed(entry, 0);
@@ -196,7 +196,7 @@ static bool acquire(sh_ctx *c, uint64_t id, uint64_t cell, sh_a64 *entry)
         sh_store_release((sh_a64 *)sh_at(cell), ref);
     }
     SH_DEATH("heap.alloc.held");
-    sh_op_end(c);
+    sh_intent_end(c);
     return ours;
 }
 
@@ -250,13 +250,13 @@ static bool list_cached(sh_ctx *c, sh_a64 *entry)
         return false;
     }
     uint64_t index = id_index(id - 1);
-    sh_op_begin(c, SH_OP_BITS, 0, 0, 0, UINT64_C(1) << (index % 64), 0, index / 64, id_span(id - 1));
+    sh_intent_begin(c, SH_INTENT_BITS, 0, 0, 0, UINT64_C(1) << (index % 64), 0, index / 64, id_span(id - 1));
     bool ours = sh_cas_acq_rel(entry, &id, 0);
     SH_DEATH("heap.steal.uncached"); /* death: recovery lists the block that the note names, if it is free */
     if (ours) {
         sh_heap_list(id - 1);
     }
-    sh_op_end(c);
+    sh_intent_end(c);
     return ours;
 }
 
@@ -310,7 +310,7 @@ static shoal_err take_any(sh_ctx *c, uint32_t klass, uint64_t size, uint64_t cel
             }
         }
         SH_DEATH("heap.claim.cached");
-        sh_op_end(c);
+        sh_intent_end(c);
         if (have_first && acquire(c, first, cell, NULL)) {
             *out_id = first;
             return SHOAL_OK;
@@ -402,8 +402,8 @@ static void release_one(sh_ctx *c, uint64_t cell_offset)
             return;
         }
         uint64_t seen = old & SH_TAG_MASK;
-        sh_op_confirm(c, seen, target);
-        uint64_t tag = sh_op_begin(c, SH_OP_RELEASE, target, seen, 0, 0, cell_offset, 0, id);
+        sh_intent_confirm(c, seen, target);
+        uint64_t tag = sh_intent_begin(c, SH_INTENT_RELEASE, target, seen, 0, 0, cell_offset, 0, id);
         SH_DEATH("heap.release.begun");
         uint64_t left = sh_word_weight(old) - weight;
         /* acq_rel: our use of the block before it is freed; all others' uses before we bury it. */
@@ -415,10 +415,10 @@ static void release_one(sh_ctx *c, uint64_t cell_offset)
                 f.kind = (sh_kind)(sh_load_acquire(&f.meta->info) >> 56);
                 bury(c, id, &f);
             }
-            sh_op_end(c);
+            sh_intent_end(c);
             return;
         }
-        sh_op_end(c);
+        sh_intent_end(c);
     }
 }
 
@@ -426,12 +426,12 @@ static void release_one(sh_ctx *c, uint64_t cell_offset)
 static void free_top(sh_ctx *c, uint64_t id, const sh_found *f)
 {
     uint64_t next = sh_load_relaxed((sh_a64 *)f->data);
-    sh_op_begin(c, SH_OP_FREE, sh_offset_of(&f->meta->word), 0, 0, 0, 0, next, id);
+    sh_intent_begin(c, SH_INTENT_FREE, sh_offset_of(&f->meta->word), 0, 0, 0, 0, next, id);
     SH_DEATH("heap.drain.begun");
     sh_store_release(&c->slot->destroying, next);
     SH_DEATH("heap.drain.popped");
     make_free(c, id, f);
-    sh_op_end(c);
+    sh_intent_end(c);
 }
 
 /* Nobody holds it, it is not free, and it was our swap that brought it there. */
@@ -470,7 +470,7 @@ void sh_heap_release(sh_ctx *c, uint64_t cell)
     sh_heap_drain(c);
 }
 
-void sh_heap_redo(sh_ctx *c, sh_op_code code, uint64_t id, bool applied)
+void sh_heap_redo(sh_ctx *c, sh_intent_code code, uint64_t id, bool applied)
 {
     sh_found f;
     if (!sh_heap_find(id, &f)) {
@@ -478,9 +478,9 @@ void sh_heap_redo(sh_ctx *c, sh_op_code code, uint64_t id, bool applied)
     }
     uint64_t word = sh_load_acquire(&f.meta->word);
     bool dying = is_dying_by(c, &f);
-    if (code == SH_OP_RELEASE && applied && dying) {
+    if (code == SH_INTENT_RELEASE && applied && dying) {
         bury(c, id, &f);
-    } else if (code == SH_OP_FREE && dying) {
+    } else if (code == SH_INTENT_FREE && dying) {
         make_free(c, id, &f);
     } else if ((word & SH_WORD_FREE) != 0) {
         sh_heap_list(id);
@@ -497,12 +497,12 @@ void sh_heap_split(sh_ctx *c, uint64_t from, uint64_t to, uint64_t weight)
     SH_INVARIANT(weight > 0 && weight <= sh_ref_weight(ref) && (there == 0 || sh_ref_id(there) == id));
     sh_ref rest = left == 0 ? 0 : sh_ref_make(id, left);
     sh_ref given = sh_ref_make(id, weight + sh_ref_weight(there));
-    sh_op_begin(c, SH_OP_MOVE, to, 0, 0, given, from, rest, 0);
+    sh_intent_begin(c, SH_INTENT_MOVE, to, 0, 0, given, from, rest, 0);
     SH_DEATH("heap.split.begun"); /* death: recovery stores both; both places are ours */
     sh_store_release(target, given);
     SH_DEATH("heap.split.given");
     sh_store_release(source, rest);
-    sh_op_end(c);
+    sh_intent_end(c);
 }
 
 shoal_err sh_heap_draw(sh_ctx *c, uint64_t id, uint64_t cell_offset)
@@ -523,14 +523,14 @@ shoal_err sh_heap_draw(sh_ctx *c, uint64_t id, uint64_t cell_offset)
             return sh_fail(SHOAL_ELIMIT, "block %llu has too many holders", (unsigned long long)id);
         }
         uint64_t seen = old & SH_TAG_MASK;
-        sh_op_confirm(c, seen, target);
-        uint64_t tag = sh_op_begin(c, SH_OP_WEIGHT, target, seen, 0, 0, cell_offset, more, id);
+        sh_intent_confirm(c, seen, target);
+        uint64_t tag = sh_intent_begin(c, SH_INTENT_WEIGHT, target, seen, 0, 0, cell_offset, more, id);
         bool done = sh_cas_acq_rel(&f.meta->word, &old, sh_word_make(sh_word_weight(old) + SH_WEIGHT_MORE, tag));
         SH_DEATH("heap.draw.applied");
         if (done) {
             sh_store_release(cell, more);
         }
-        sh_op_end(c);
+        sh_intent_end(c);
         if (done) {
             return SHOAL_OK;
         }
@@ -552,15 +552,15 @@ void sh_heap_give_back(sh_ctx *c, uint64_t cell_offset)
     bool done = false;
     while (!done && sh_word_weight(old) > surplus) { /* only a damaged world has less */
         uint64_t seen = old & SH_TAG_MASK;
-        sh_op_confirm(c, seen, target);
-        uint64_t tag = sh_op_begin(c, SH_OP_WEIGHT, target, seen, 0, 0, cell_offset, less, id);
+        sh_intent_confirm(c, seen, target);
+        uint64_t tag = sh_intent_begin(c, SH_INTENT_WEIGHT, target, seen, 0, 0, cell_offset, less, id);
         SH_DEATH("heap.give_back.begun"); /* death: no tag; word and cell are as they were */
         done = sh_cas_acq_rel(&f.meta->word, &old, sh_word_make(sh_word_weight(old) - surplus, tag));
         SH_DEATH("heap.give_back.applied"); /* death: the tag tells; recovery stores the smaller weight in the cell */
         if (done) {
             sh_store_release(cell, less);
         }
-        sh_op_end(c);
+        sh_intent_end(c);
     }
 }
 

@@ -89,6 +89,6 @@ sh_a64 *sh_span_map_word(uint32_t span, uint32_t klass, uint32_t word);
 sh_a64 *sh_heap_committed(uint64_t id);
 
 /* In recovery: the block that the dead slot's open note names. */
-void sh_heap_redo(sh_ctx *c, sh_op_code code, uint64_t id, bool applied);
+void sh_heap_redo(sh_ctx *c, sh_intent_code code, uint64_t id, bool applied);
 
 #endif

@@ -2,8 +2,8 @@
  * the weights up. */
 #include "base/random.h"
 #include "shm/block.h"
+#include "shm/intent.h"
 #include "shm/kind.h"
-#include "shm/op.h"
 #include "shm/slot.h"
 #include "testing/runner.h"
 
@@ -64,7 +64,7 @@ static void shuffle(shoal_block **blocks, size_t n, uint64_t seed)
 {
     uint64_t state = seed;
     for (size_t i = n; i > 1; i--) {
-        size_t j = sh_random_below(&state, i);
+        size_t j = sh_splitmix_below(&state, i);
         shoal_block *b = blocks[i - 1];
         blocks[i - 1] = blocks[j];
         blocks[j] = b;
@@ -122,7 +122,7 @@ START_TEST(a_claim_takes_the_bits_and_keeps_a_note)
     ck_assert(sh_span_claim(c, sh_class_of(64), ids, 8, &got));
     ck_assert_uint_ge(got, 1);
     ck_assert_uint_le(got, 8);
-    ck_assert_uint_eq(sh_load_relaxed(&c->slot->op.code), SH_OP_BITS);
+    ck_assert_uint_eq(sh_load_relaxed(&c->slot->intent.code), SH_INTENT_BITS);
     for (uint32_t i = 0; i < got; i++) {
         sh_found f;
         ck_assert(sh_heap_find(ids[i], &f));
@@ -132,7 +132,7 @@ START_TEST(a_claim_takes_the_bits_and_keeps_a_note)
         sh_a64 *bits = sh_span_map_word((uint32_t)(ids[i] >> SH_INDEX_BITS), f.klass, index / 64);
         ck_assert_uint_eq((sh_load_acquire(bits) >> (index % 64)) & 1, 0);
     }
-    sh_op_end(c);
+    sh_intent_end(c);
     sh_leave();
     shoal_audit audit; /* they are nowhere now, and the audit says so */
     ck_assert_err(shoal_world_audit(&audit), SHOAL_ECORRUPT);
@@ -163,7 +163,7 @@ START_TEST(ids_that_name_nothing_are_not_found)
         ck_assert_msg(!sh_heap_find(bad[i], &f), "block %llx was found", (unsigned long long)bad[i]);
     }
     for (int i = 0; i < 1000000; i++) {
-        uint64_t id = sh_random_next(&state) >> (i % 40);
+        uint64_t id = sh_splitmix_next(&state) >> (i % 40);
         if (sh_heap_find(id, &f)) {
             ck_assert(f.data >= sh_the_world.base + SH_HEAP_AT);
             ck_assert(f.data + f.room <= sh_the_world.base + sh_the_world.size);
@@ -187,10 +187,10 @@ START_TEST(split_moves_weight_and_the_sum_stays)
     }
     sh_heap_split(c, b->cell, cells[0], sh_ref_weight(cell_of(b)) / 2);
     for (int i = 0; i < 10000; i++) {
-        uint64_t from = cells[sh_random_below(&state, 5)], to = cells[sh_random_below(&state, 5)];
+        uint64_t from = cells[sh_splitmix_below(&state, 5)], to = cells[sh_splitmix_below(&state, 5)];
         uint64_t have = sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(from)));
         if (from != to && have > 0) {
-            sh_heap_split(c, from, to, i % 7 == 0 ? have : sh_random_below(&state, have) + 1);
+            sh_heap_split(c, from, to, i % 7 == 0 ? have : sh_splitmix_below(&state, have) + 1);
         }
     }
     uint64_t sum = sh_ref_weight(cell_of(b));

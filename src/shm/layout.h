@@ -25,7 +25,7 @@
  *
  * TAGS. Every compare-and-swap that recovery must know the outcome of writes the tag {slot, sequence} of the
  * operation into the word that it changes. Whoever replaces a tag first confirms that operation in its slot if it
- * may still be open there (op.h). So for the open operation of a dead slot: it took effect exactly if its tag is in
+ * may still be open there (intent.h). So for the open operation of a dead slot: it took effect exactly if its tag is in
  * the word, or the slot says confirmed.
  */
 #ifndef SH_SHM_LAYOUT_H
@@ -163,24 +163,24 @@ typedef struct sh_span_shm {
 
 /* The operation that a slot has open. One at a time. Written by the process of the slot, or by its recoverer when it
  * is dead. Order: the fields, then seq, then code (release). code NONE: nothing is open. Others read seq and target
- * only (sh_op_confirm). */
-typedef enum sh_op_code {
-    SH_OP_NONE,
-    SH_OP_ALLOC,   /* target: block word; cell := value when applied; else the block is listed as free again */
-    SH_OP_RELEASE, /* target: block word; cell := 0 when applied; a weight of 0 makes us its undertaker */
-    SH_OP_FREE,    /* target: block word; the slot's destroy stack := value; dying becomes free */
-    SH_OP_WEIGHT,  /* target: block word; cell := value when applied */
-    SH_OP_MOVE,    /* untagged, all ours: *target := word, cell := value; redone */
-    SH_OP_LINK,    /* target: a reference word that is set once: 0 -> word; applied if it is word; then cell := 0 */
+ * only (sh_intent_confirm). */
+typedef enum sh_intent_code {
+    SH_INTENT_NONE,
+    SH_INTENT_ALLOC,   /* target: block word; cell := value when applied; else the block is listed as free again */
+    SH_INTENT_RELEASE, /* target: block word; cell := 0 when applied; a weight of 0 makes us its undertaker */
+    SH_INTENT_FREE,    /* target: block word; the slot's destroy stack := value; dying becomes free */
+    SH_INTENT_WEIGHT,  /* target: block word; cell := value when applied */
+    SH_INTENT_MOVE,    /* untagged, all ours: *target := word, cell := value; redone */
+    SH_INTENT_LINK,    /* target: a reference word that is set once: 0 -> word; applied if it is word; then cell := 0 */
     /* target: ring entry; word: its new state (less the flag CLOSING), extra: queue id; cell := value when applied */
-    SH_OP_ENTRY,
+    SH_INTENT_ENTRY,
     /* target: map word; word: bits that are being claimed, extra: span; free blocks among them are listed again */
-    SH_OP_BITS,
-    SH_OP_TRIM, /* extra: span; blocks of it that carry SH_WEIGHT_TRIM and our slot in the tag become free again */
-    SH_OP_SPAN, /* target: frontier; word: span | class << 32, extra: base; the span is made when applied */
-} sh_op_code;
+    SH_INTENT_BITS,
+    SH_INTENT_TRIM, /* extra: span; blocks of it that carry SH_WEIGHT_TRIM and our slot in the tag become free again */
+    SH_INTENT_SPAN, /* target: frontier; word: span | class << 32, extra: base; the span is made when applied */
+} sh_intent_code;
 
-typedef struct sh_op_shm {
+typedef struct sh_intent_shm {
     sh_a64 seq;
     sh_a64 code;
     sh_a64 target;
@@ -189,7 +189,7 @@ typedef struct sh_op_shm {
     sh_a64 value;
     sh_a64 extra;
     sh_a64 unused;
-} __attribute__((aligned(SH_CACHE_LINE))) sh_op_shm;
+} __attribute__((aligned(SH_CACHE_LINE))) sh_intent_shm;
 
 /* Free blocks kept by a slot: SH_CACHE_SMALL entries for the small classes, SH_CACHE_LARGE for the others. */
 #define SH_CLASSES 133
@@ -225,7 +225,7 @@ typedef enum sh_phase {
 #define SH_SPACE_HELD (UINT64_C(1) << 32) /* the process also has the mark of os/hold.h */
 
 typedef struct sh_slot_shm {
-    sh_op_shm op;
+    sh_intent_shm intent;
     sh_a64 state; /* phase 8 | maker 12 | generation above (slot.h) */
     sh_a32 pid;
     sh_a32 leaving; /* 1: ends in good order; whoever recovers it tells nobody of a death */
@@ -287,6 +287,6 @@ static inline uint64_t sh_layout_word(void)
 }
 
 _Static_assert(sizeof(sh_world_shm) <= SH_PAGE, "the header is one page");
-_Static_assert(sizeof(sh_op_shm) == SH_CACHE_LINE, "an operation is one cache line");
+_Static_assert(sizeof(sh_intent_shm) == SH_CACHE_LINE, "an operation is one cache line");
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "os/memory.h"
-#include "os/process.h"
+#include "os/pid.h"
 #include "shm/slot.h"
 #include "shm/waits.h"
 
@@ -102,17 +102,17 @@ typedef struct listing {
 } listing;
 
 static const char *const operations[] = {
-    [SH_OP_NONE] = "",
-    [SH_OP_ALLOC] = "allocating",
-    [SH_OP_RELEASE] = "releasing",
-    [SH_OP_FREE] = "freeing",
-    [SH_OP_WEIGHT] = "sharing",
-    [SH_OP_MOVE] = "moving",
-    [SH_OP_LINK] = "growing a queue",
-    [SH_OP_ENTRY] = "queueing",
-    [SH_OP_BITS] = "allocating",
-    [SH_OP_TRIM] = "trimming",
-    [SH_OP_SPAN] = "growing the heap",
+    [SH_INTENT_NONE] = "",
+    [SH_INTENT_ALLOC] = "allocating",
+    [SH_INTENT_RELEASE] = "releasing",
+    [SH_INTENT_FREE] = "freeing",
+    [SH_INTENT_WEIGHT] = "sharing",
+    [SH_INTENT_MOVE] = "moving",
+    [SH_INTENT_LINK] = "growing a queue",
+    [SH_INTENT_ENTRY] = "queueing",
+    [SH_INTENT_BITS] = "allocating",
+    [SH_INTENT_TRIM] = "trimming",
+    [SH_INTENT_SPAN] = "growing the heap",
 };
 
 #define DOING_ROOM 96
@@ -121,19 +121,19 @@ static const char *const operations[] = {
  * (waits.h), and how many more there are. */
 static bool describe(const sh_slot_shm *slot, const sh_slot_shm *slots, char doing[DOING_ROOM])
 {
-    uint64_t code = sh_load_acquire(&slot->op.code), first = 0;
+    uint64_t code = sh_load_acquire(&slot->intent.code), first = 0;
     unsigned waits = 0;
     for (uint32_t i = 0; i < SH_SLOT_WAITS; i++) {
         uint64_t name = sh_load_acquire(&slot->waits[i]);
         first = first != 0 ? first : name;
         waits += name != 0;
     }
-    sh_wait_words(first, slots, doing, DOING_ROOM);
+    sh_waits_describe(first, slots, doing, DOING_ROOM);
     size_t n = strlen(doing);
     if (waits > 1) {
         snprintf(doing + n, DOING_ROOM - n, " and %u more", waits - 1);
     }
-    if (code != SH_OP_NONE && code <= SH_OP_SPAN) {
+    if (code != SH_INTENT_NONE && code <= SH_INTENT_SPAN) {
         snprintf(doing, DOING_ROOM, "%s", operations[code]);
     }
     return waits > 0;
@@ -143,10 +143,10 @@ static bool describe(const sh_slot_shm *slot, const sh_slot_shm *slots, char doi
 static bool is_gone(const sh_slot_shm *slot, uint32_t index, int fd)
 {
     uint64_t space = sh_load_relaxed(&slot->space);
-    uint32_t ours = sh_process_space();
+    uint32_t ours = sh_pid_space();
     return (uint32_t)space == 0 || ours == 0 || (uint32_t)space == ours
-               ? sh_process_gone((int32_t)sh_load_acquire(&slot->pid), sh_load_relaxed(&slot->start))
-               : (space & SH_SPACE_HELD) == 0 || !sh_life_marked(fd, sh_hold_byte(index));
+               ? sh_pid_gone((int32_t)sh_load_acquire(&slot->pid), sh_load_relaxed(&slot->start))
+               : (space & SH_SPACE_HELD) == 0 || !sh_life_marked(fd, sh_slot_hold_byte(index));
 }
 
 /* The slots of one world, mapped read-only at base; nothing of it is believed. */
@@ -159,7 +159,7 @@ static bool show_world(listing *l, const char *base, int fd, uint64_t used_bytes
     snprintf(world, sizeof world, "%.*s", SHOAL_NAME_MAX, header->name);
     for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
         const sh_slot_shm *slot = &slots[i];
-        sh_phase phase = sh_state_phase(sh_load_acquire(&slot->state));
+        sh_phase phase = sh_slot_state_phase(sh_load_acquire(&slot->state));
         if (phase == SH_PHASE_FREE || phase > SH_PHASE_DEAD) {
             continue;
         }
@@ -246,7 +246,7 @@ shoal_err shoal_world_list(bool (*each)(const shoal_ps_entry *entry, void *conte
 {
     SH_NEED(each);
     listing l = {.each = each, .context = context};
-    sh_process_find_space();
+    sh_pid_find_space();
     each_world_fd(show_file, &l);
     free(l.seen);
     return l.no_memory ? sh_fail(SHOAL_ENOMEM, "no memory to list worlds") : SHOAL_OK;

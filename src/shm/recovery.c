@@ -6,18 +6,18 @@
  * (B41). One at a time: the field recoverer names it, and a dead one is replaced.
  *
  * A recoverer that is stopped would keep the others waiting: for the locks of the dead, the ends of its pipes, its barriers, its slot.
- * The steps are not made for two at a time. So recovery runs in a short-lived process of its own (a helper: sh_process_run), which
+ * The steps are not made for two at a time. So recovery runs in a short-lived process of its own (a helper: sh_helper_run), which
  * has nothing to lose, and whoever meets one that is stopped kills it and takes its place. Its maker sees at once that it is
  * stopped, others when they want the same slot. One that is not stopped but has not finished in a second is killed too: what it
  * did stays done. When its maker is stopped the helper goes on. */
 #include "base/clock.h"
 #include "base/death.h"
-#include "os/process.h"
+#include "os/pid.h"
 #include "shm/commit.h"
 #include "shm/deliveries.h"
 #include "shm/heap.h"
+#include "shm/intent.h"
 #include "shm/kind.h"
-#include "shm/op.h"
 #include "shm/slot.h"
 #include "shm/waits.h"
 #include "sync/lock.h"
@@ -35,7 +35,7 @@ static sh_a64 *cell_at(uint64_t offset)
     return sh_at(offset);
 }
 
-static void store_cell(const sh_op_shm *op, uint64_t value)
+static void store_cell(const sh_intent_shm *op, uint64_t value)
 {
     sh_a64 *cell = cell_at(sh_load_relaxed(&op->cell));
     if (cell != NULL) {
@@ -45,7 +45,7 @@ static void store_cell(const sh_op_shm *op, uint64_t value)
 
 static void finish_entry(const sh_slot_shm *slot, uint32_t index)
 {
-    const sh_op_shm *op = &slot->op;
+    const sh_intent_shm *op = &slot->intent;
     uint64_t target = sh_load_relaxed(&op->target);
     if (target % 16 != 0 || cell_at(target) == NULL) {
         return;
@@ -57,7 +57,7 @@ static void finish_entry(const sh_slot_shm *slot, uint32_t index)
         hi = sh_load_acquire(&entry->hi);
     } while (sh_load_acquire(&entry->lo) != lo);
     bool taken = sh_entry_kind_of(lo) <= SH_ENTRY_CLOSED; /* then hi keeps the tag of the put */
-    if (sh_op_applied(slot, index, lo & SH_TAG_MASK, taken ? hi & SH_TAG_MASK : 0)) {
+    if (sh_intent_applied(slot, index, lo & SH_TAG_MASK, taken ? hi & SH_TAG_MASK : 0)) {
         store_cell(op, sh_load_relaxed(&op->value));
     }
     sh_found f;
@@ -66,7 +66,7 @@ static void finish_entry(const sh_slot_shm *slot, uint32_t index)
     }
 }
 
-static void finish_bits(const sh_op_shm *op)
+static void finish_bits(const sh_intent_shm *op)
 {
     uint64_t bits = sh_load_relaxed(&op->word), word = sh_load_relaxed(&op->value);
     uint64_t span = sh_load_relaxed(&op->extra);
@@ -80,7 +80,7 @@ static void finish_bits(const sh_op_shm *op)
     sh_heap_list_span((uint32_t)span); /* it may have died while it cleared the class map */
 }
 
-static void finish_link(const sh_op_shm *op)
+static void finish_link(const sh_intent_shm *op)
 {
     sh_a64 *target = cell_at(sh_load_relaxed(&op->target));
     if (target != NULL && sh_load_acquire(target) == sh_load_relaxed(&op->word)) {
@@ -91,33 +91,34 @@ static void finish_link(const sh_op_shm *op)
 /* The step that the dead process was in the middle of. */
 static void finish_operation(sh_ctx *c)
 {
-    sh_op_shm *op = &c->slot->op;
-    sh_op_code code = (sh_op_code)sh_load_acquire(&op->code); /* pairs with the release in sh_op_begin */
+    sh_intent_shm *op = &c->slot->intent;
+    sh_intent_code code = (sh_intent_code)sh_load_acquire(&op->code); /* pairs with the release in sh_intent_begin */
     uint64_t id = sh_load_relaxed(&op->extra);
     sh_found f;
-    bool known = (code == SH_OP_ALLOC || code == SH_OP_RELEASE || code == SH_OP_WEIGHT || code == SH_OP_FREE) &&
-                 sh_heap_find(id, &f);
-    bool applied = known && sh_op_applied(c->slot, c->index, sh_load_acquire(&f.meta->word) & SH_TAG_MASK, 0);
+    bool known =
+        (code == SH_INTENT_ALLOC || code == SH_INTENT_RELEASE || code == SH_INTENT_WEIGHT || code == SH_INTENT_FREE) &&
+        sh_heap_find(id, &f);
+    bool applied = known && sh_intent_applied(c->slot, c->index, sh_load_acquire(&f.meta->word) & SH_TAG_MASK, 0);
     switch (code) {
-    case SH_OP_ALLOC:
-    case SH_OP_WEIGHT:
+    case SH_INTENT_ALLOC:
+    case SH_INTENT_WEIGHT:
         if (applied) {
             store_cell(op, sh_load_relaxed(&op->value));
         }
         sh_heap_redo(c, code, id, applied);
         break;
-    case SH_OP_RELEASE:
+    case SH_INTENT_RELEASE:
         if (applied) {
             store_cell(op, 0);
         }
         SH_DEATH("recovery.release.half");
         sh_heap_redo(c, code, id, applied);
         break;
-    case SH_OP_FREE:
+    case SH_INTENT_FREE:
         sh_store_release(&c->slot->destroying, sh_load_relaxed(&op->value));
         sh_heap_redo(c, code, id, true);
         break;
-    case SH_OP_MOVE: {
+    case SH_INTENT_MOVE: {
         sh_a64 *target = cell_at(sh_load_relaxed(&op->target));
         if (target != NULL) {
             sh_store_release(target, sh_load_relaxed(&op->word));
@@ -125,24 +126,24 @@ static void finish_operation(sh_ctx *c)
         }
         break;
     }
-    case SH_OP_LINK: finish_link(op); break;
-    case SH_OP_ENTRY: finish_entry(c->slot, c->index); break;
-    case SH_OP_BITS: finish_bits(op); break;
-    case SH_OP_TRIM: sh_trim_undo(c, (uint32_t)id); break;
-    case SH_OP_SPAN: {
+    case SH_INTENT_LINK: finish_link(op); break;
+    case SH_INTENT_ENTRY: finish_entry(c->slot, c->index); break;
+    case SH_INTENT_BITS: finish_bits(op); break;
+    case SH_INTENT_TRIM: sh_trim_undo(c, (uint32_t)id); break;
+    case SH_INTENT_SPAN: {
         uint64_t word = sh_load_relaxed(&op->word);
         uint32_t span = (uint32_t)word, klass = (uint32_t)(word >> 32);
         if (klass < SH_CLASSES && span < SH_SPANS && id >= SH_HEAP_AT && id < sh_the_world.size &&
             sh_span_bytes(klass) <= sh_the_world.size - id &&
-            sh_op_applied(c->slot, c->index, sh_load_acquire(&sh_the_world.header->frontier.hi) & SH_TAG_MASK, 0)) {
+            sh_intent_applied(c->slot, c->index, sh_load_acquire(&sh_the_world.header->frontier.hi) & SH_TAG_MASK, 0)) {
             sh_span_finish(span, klass, id);
         }
         break;
     }
-    case SH_OP_NONE: break;
+    case SH_INTENT_NONE: break;
     }
     SH_DEATH("recovery.operation.finished");
-    sh_op_end(c);
+    sh_intent_end(c);
 }
 
 static void list_cache(sh_ctx *c)
@@ -216,8 +217,8 @@ static void tell(sh_ref ref, sh_owner dead, bool died)
 static void release_references(sh_ctx *c, uint64_t state)
 {
     sh_owner dead = sh_slot_owner(c->index, state);
-    bool died =
-        (sh_state_maker(state) == 0 || sh_load_relaxed(&c->slot->pid) != 0) && sh_load_acquire(&c->slot->leaving) == 0;
+    bool died = (sh_slot_state_maker(state) == 0 || sh_load_relaxed(&c->slot->pid) != 0) &&
+                sh_load_acquire(&c->slot->leaving) == 0;
     for (uint32_t i = 0; i < SH_SLOT_CELLS; i++) {
         tell(sh_load_acquire(&c->slot->cells[i]), dead, died);
     }
@@ -243,11 +244,12 @@ void sh_slots_recover_reserved(uint32_t maker)
     for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
         sh_slot_shm *slot = sh_slot_at(i);
         uint64_t state = sh_load_acquire(&slot->state);
-        if (i == maker || sh_state_phase(state) != SH_PHASE_RESERVED || sh_state_maker(state) != maker + 1) {
+        if (i == maker || sh_slot_state_phase(state) != SH_PHASE_RESERVED || sh_slot_state_maker(state) != maker + 1) {
             continue;
         }
         if (sh_load_acquire(&slot->pid) == 0) {
-            sh_cas_acq_rel(&slot->state, &state, sh_state_make(SH_PHASE_DEAD, maker + 1, sh_state_generation(state)));
+            sh_cas_acq_rel(&slot->state, &state,
+                           sh_slot_state_make(SH_PHASE_DEAD, maker + 1, sh_slot_state_generation(state)));
             SH_DEATH("recovery.reserved.marked");
         }
         sh_slot_recover(i);
@@ -270,7 +272,7 @@ static void settle(uint32_t index, uint64_t state)
     for (uint32_t i = 0; i < SH_SLOT_WAITS; i++) {
         sh_found f;
         uint64_t name = sh_load_acquire(&slot->waits[i]);
-        if (sh_wait_is_at_object(name) && sh_heap_find(sh_wait_number(name), &f)) {
+        if (sh_waits_is_at_object(name) && sh_heap_find(sh_waits_number(name), &f)) {
             sh_kind_wake(&f); /* a wake meant for it would be lost otherwise */
         }
     }
@@ -315,14 +317,14 @@ static uint64_t helper; /* the right of this helper, while one runs for this pro
 
 static uint64_t space_of_this(void)
 {
-    return sh_process_space() & 0x3ff;
+    return sh_pid_space() & 0x3ff;
 }
 
 static uint64_t right_of_this(uint64_t flag)
 {
     int32_t pid = (int32_t)getpid();
     return space_of_this() << SPACE_SHIFT | ((uint64_t)pid & SH_RECOVERER_PID_MASK) << 32 | flag |
-           (sh_process_start_time(pid) & START_MASK);
+           (sh_pid_start_time(pid) & START_MASK);
 }
 
 static int32_t pid_of(uint64_t holder)
@@ -347,8 +349,8 @@ static bool is_gone(const sh_slot_shm *slot, uint64_t holder)
         int file = sh_world_file();
         return file >= 0 && !sh_life_marked(file, recovery_byte(slot));
     }
-    uint64_t start = sh_process_start_time(pid);
-    return (start != 0 && (start & START_MASK) != (holder & START_MASK)) || sh_process_gone(pid, start);
+    uint64_t start = sh_pid_start_time(pid);
+    return (start != 0 && (start & START_MASK) != (holder & START_MASK)) || sh_pid_gone(pid, start);
 }
 
 /* Kills a helper that is stopped, or that takes too long, and sees it go. */
@@ -360,13 +362,13 @@ static bool make_go(const sh_slot_shm *slot, uint64_t holder)
     if (is_elsewhere(holder)) {
         return false;
     }
-    uint64_t start = sh_process_start_time(pid);
+    uint64_t start = sh_pid_start_time(pid);
     if (seen != holder) {
         since = sh_now();
         seen = holder;
     }
     if ((start & START_MASK) == (holder & START_MASK)) {
-        sh_process_kill_stopped(pid, start, sh_now() - since > HELPER_LIMIT);
+        sh_pid_kill_stopped(pid, start, sh_now() - since > HELPER_LIMIT);
     }
     for (int i = 0; i < 100 && !is_gone(slot, holder); i++) {
         sched_yield();
@@ -416,7 +418,7 @@ static bool recover_here(uint32_t index, uint64_t self)
     /* Again under the right: another may have finished meanwhile. RESERVED and ALIVE become DEAD, so a child that
      * comes late finds no slot. */
     if (sh_slot_is_dead(index)) {
-        uint64_t dead = sh_state_make(SH_PHASE_DEAD, sh_state_maker(state), sh_state_generation(state));
+        uint64_t dead = sh_slot_state_make(SH_PHASE_DEAD, sh_slot_state_maker(state), sh_slot_state_generation(state));
         if (state == dead || sh_cas_acq_rel(&slot->state, &state, dead)) {
             SH_DEATH("recovery.marked");
             recover_as(index, dead);
@@ -427,7 +429,7 @@ static bool recover_here(uint32_t index, uint64_t self)
         /* Free first, then the right: while we hold it nobody else finishes this life. death: in between, the slot
          * carries the right of a dead one, which the next recoverer of its next life replaces. */
         uint64_t dead = sh_load_relaxed(&slot->state);
-        sh_store_release(&slot->state, sh_state_make(SH_PHASE_FREE, 0, sh_state_generation(dead)));
+        sh_store_release(&slot->state, sh_slot_state_make(SH_PHASE_FREE, 0, sh_slot_state_generation(dead)));
         SH_DEATH("recovery.freed");
     }
     uint64_t holder = self;
@@ -466,12 +468,12 @@ bool sh_slot_recover(uint32_t index)
         if (!is_to_be_had(slot, sh_load_acquire(&slot->recoverer))) {
             return false; /* another is at it: no need for a helper that would find that out */
         }
-        sh_run_result r = sh_process_run(help, &e);
+        sh_helper_result r = sh_helper_run(help, &e);
         helper = 0;
-        if (r == SH_RUN_REFUSED || r == SH_RUN_FAILED) {
+        if (r == SH_HELPER_REFUSED || r == SH_HELPER_FAILED) {
             break;
         }
-        if (r == SH_RUN_DONE || e.done) {
+        if (r == SH_HELPER_DONE || e.done) {
             return e.done;
         }
         sh_recovery_lost++;

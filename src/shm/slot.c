@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "os/hold.h"
 #include "os/memory.h"
-#include "os/process.h"
+#include "os/pid.h"
 #include "shm/commit.h"
 #include "shm/heap.h"
 #include "shm/waits.h"
@@ -49,7 +49,7 @@ static uint64_t claim_byte(uint32_t index)
 /* space: that in which pid was read. */
 static void set_identity(sh_slot_shm *slot, int32_t pid, uint64_t space)
 {
-    sh_store_relaxed(&slot->start, sh_process_start_time(pid));
+    sh_store_relaxed(&slot->start, sh_pid_start_time(pid));
     sh_store_relaxed(&slot->space, space);
     sh_store_release(&slot->pid, (uint32_t)pid);
 }
@@ -58,15 +58,15 @@ static void set_identity(sh_slot_shm *slot, int32_t pid, uint64_t space)
  * others can tell its death: its pid means nothing to them. */
 static uint64_t own_space(uint32_t index)
 {
-    uint32_t space = sh_process_space(), home = sh_load_relaxed(&sh_the_world.header->home);
+    uint32_t space = sh_pid_space(), home = sh_load_relaxed(&sh_the_world.header->home);
     bool away = space != 0 && home != 0 && space != home;
-    return space | (away && sh_hold_take(sh_the_world.fd, sh_hold_byte(index)) ? SH_SPACE_HELD : 0);
+    return space | (away && sh_hold_take(sh_the_world.fd, sh_slot_hold_byte(index)) ? SH_SPACE_HELD : 0);
 }
 
 static bool looks_free(uint32_t index)
 {
     return index >= sh_load_acquire(&sh_the_world.header->slots_used) ||
-           sh_state_phase(sh_load_acquire(&sh_slot_at(index)->state)) == SH_PHASE_FREE;
+           sh_slot_state_phase(sh_load_acquire(&sh_slot_at(index)->state)) == SH_PHASE_FREE;
 }
 
 /* The claim byte is ours, and the slot has memory. */
@@ -74,8 +74,9 @@ static bool win(uint32_t index, const char *name)
 {
     sh_slot_shm *slot = sh_slot_at(index);
     uint64_t state = sh_load_acquire(&slot->state);
-    if (sh_state_phase(state) != SH_PHASE_FREE ||
-        !sh_cas_acq_rel(&slot->state, &state, sh_state_make(SH_PHASE_ALIVE, 0, sh_state_generation(state) + 1))) {
+    if (sh_slot_state_phase(state) != SH_PHASE_FREE ||
+        !sh_cas_acq_rel(&slot->state, &state,
+                        sh_slot_state_make(SH_PHASE_ALIVE, 0, sh_slot_state_generation(state) + 1))) {
         return false; /* reserved meanwhile */
     }
     SH_DEATH("slot.claim.alive"); /* death: pid 0, no claim: recovered like any other. A stop: pid 0, but claimed */
@@ -118,14 +119,14 @@ static shoal_err reserve_free(sh_ctx *c, const char *name, uint32_t *out_index)
             }
         }
         uint64_t state = sh_load_acquire(&slot->state);
-        if (sh_state_phase(state) != SH_PHASE_FREE) {
+        if (sh_slot_state_phase(state) != SH_PHASE_FREE) {
             continue;
         }
-        uint64_t reserved = sh_state_make(SH_PHASE_RESERVED, c->index + 1, sh_state_generation(state) + 1);
+        uint64_t reserved = sh_slot_state_make(SH_PHASE_RESERVED, c->index + 1, sh_slot_state_generation(state) + 1);
         if (sh_cas_acq_rel(&slot->state, &state, reserved)) {
             SH_DEATH("slot.reserve.reserved"); /* death: pid is 0, so our own recovery recovers it (recovery.c) */
             /* Until there is a pid, start tells which life of ours it is. */
-            sh_store_relaxed(&slot->start, sh_state_generation(sh_load_relaxed(&c->slot->state)));
+            sh_store_relaxed(&slot->start, sh_slot_state_generation(sh_load_relaxed(&c->slot->state)));
             set_name(slot, name);
             *out_index = i;
             return SHOAL_OK;
@@ -146,8 +147,8 @@ shoal_err sh_slot_reserve(sh_ctx *c, const char *name, uint32_t *out_index)
 void sh_slot_expect(uint32_t index, int32_t pid)
 {
     sh_slot_shm *slot = sh_slot_at(index);
-    if (sh_state_phase(sh_load_acquire(&slot->state)) == SH_PHASE_RESERVED && sh_load_acquire(&slot->pid) == 0) {
-        set_identity(slot, pid, sh_process_space());
+    if (sh_slot_state_phase(sh_load_acquire(&slot->state)) == SH_PHASE_RESERVED && sh_load_acquire(&slot->pid) == 0) {
+        set_identity(slot, pid, sh_pid_space());
     }
 }
 
@@ -164,8 +165,8 @@ shoal_err sh_slot_give(sh_ctx *c, uint32_t index, uint64_t cell, uint32_t n)
 void sh_slot_cancel(uint32_t index, uint64_t generation)
 {
     sh_slot_shm *slot = sh_slot_at(index);
-    uint64_t state = sh_state_make(SH_PHASE_RESERVED, sh_the_world.self.index + 1, generation);
-    uint64_t dead = sh_state_make(SH_PHASE_DEAD, sh_state_maker(state), generation);
+    uint64_t state = sh_slot_state_make(SH_PHASE_RESERVED, sh_the_world.self.index + 1, generation);
+    uint64_t dead = sh_slot_state_make(SH_PHASE_DEAD, sh_slot_state_maker(state), generation);
     if (sh_cas_acq_rel(&slot->state, &state, dead)) {
         SH_DEATH("slot.cancel.marked"); /* death: a dead slot like any other */
         sh_slot_bury(index, generation);
@@ -175,7 +176,7 @@ void sh_slot_cancel(uint32_t index, uint64_t generation)
 static bool same_life(uint32_t index, uint64_t generation)
 {
     uint64_t state = sh_load_acquire(&sh_slot_at(index)->state);
-    return sh_state_phase(state) != SH_PHASE_FREE && sh_state_generation(state) == generation;
+    return sh_slot_state_phase(state) != SH_PHASE_FREE && sh_slot_state_generation(state) == generation;
 }
 
 /* Waits until the maker has said that the slot is for this process. It does so right after it has made us, so there
@@ -187,14 +188,14 @@ static bool is_expected(uint32_t index, uint64_t *out_state)
     for (uint32_t round = 1;; round++) {
         uint64_t state = sh_load_acquire(&slot->state);
         int32_t pid = (int32_t)sh_load_acquire(&slot->pid); /* pairs with the release in set_identity */
-        if (sh_state_phase(state) != SH_PHASE_RESERVED || (pid != 0 && pid != (int32_t)getpid())) {
+        if (sh_slot_state_phase(state) != SH_PHASE_RESERVED || (pid != 0 && pid != (int32_t)getpid())) {
             return false;
         }
         if (pid != 0) {
             *out_state = state;
             return true;
         }
-        uint32_t maker = sh_state_maker(state) - 1;
+        uint32_t maker = sh_slot_state_maker(state) - 1;
         if (round % 256 == 0 &&
             (maker >= SH_SLOTS || !same_life(maker, sh_load_relaxed(&slot->start)) || sh_slot_is_dead(maker))) {
             return false;
@@ -219,7 +220,7 @@ shoal_err sh_slot_adopt(uint32_t index)
         }
         nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
     }
-    if (!sh_cas_acq_rel(&slot->state, &state, sh_state_make(SH_PHASE_ALIVE, 0, sh_state_generation(state)))) {
+    if (!sh_cas_acq_rel(&slot->state, &state, sh_slot_state_make(SH_PHASE_ALIVE, 0, sh_slot_state_generation(state)))) {
         sh_life_unmark(sh_world_file(), index);
         return sh_fail(SHOAL_ESTATE, "slot %u was given up before this process came", index);
     }
@@ -231,7 +232,7 @@ shoal_err sh_slot_adopt(uint32_t index)
 bool sh_slot_adopt_forked(uint32_t index, uint64_t generation, uint32_t maker)
 {
     sh_slot_shm *slot = sh_slot_at(index);
-    uint64_t state = sh_state_make(SH_PHASE_RESERVED, maker + 1, generation);
+    uint64_t state = sh_slot_state_make(SH_PHASE_RESERVED, maker + 1, generation);
     int64_t deadline = sh_deadline(SHOAL_SECONDS(1));
     uint64_t space = own_space(index);
     while (!sh_life_mark(sh_world_file(), index)) { /* nobody else has it: see sh_slot_adopt */
@@ -240,7 +241,7 @@ bool sh_slot_adopt_forked(uint32_t index, uint64_t generation, uint32_t maker)
         }
         nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
     }
-    if (!sh_cas_acq_rel(&slot->state, &state, sh_state_make(SH_PHASE_ALIVE, 0, generation))) {
+    if (!sh_cas_acq_rel(&slot->state, &state, sh_slot_state_make(SH_PHASE_ALIVE, 0, generation))) {
         sh_life_unmark(sh_world_file(), index);
         return false;
     }
@@ -263,9 +264,9 @@ void sh_slot_vacate(uint32_t index)
     sh_waits_clear(slot);
     sh_store_relaxed(&slot->leaving, 0);
     sh_racy_store(&slot->held, 0);
-    SH_DEATH("slot.vacate.nameless");              /* death: pid 0 and no claim: it holds nothing, and is recovered */
-    if (sh_state_phase(state) == SH_PHASE_ALIVE) { /* else somebody has taken us for dead, and does the rest */
-        sh_cas_acq_rel(&slot->state, &state, sh_state_make(SH_PHASE_FREE, 0, sh_state_generation(state)));
+    SH_DEATH("slot.vacate.nameless"); /* death: pid 0 and no claim: it holds nothing, and is recovered */
+    if (sh_slot_state_phase(state) == SH_PHASE_ALIVE) { /* else somebody has taken us for dead, and does the rest */
+        sh_cas_acq_rel(&slot->state, &state, sh_slot_state_make(SH_PHASE_FREE, 0, sh_slot_state_generation(state)));
     }
     if (claimed) {
         sh_life_unmark(file, claim_byte(index));
@@ -278,8 +279,8 @@ void sh_slot_vacate(uint32_t index)
  * free. A process of the world's home has no second mark, so one whose program closed the world's fd is taken for dead from elsewhere. */
 static bool is_dead_elsewhere(uint32_t index, uint64_t state, uint64_t space, int file)
 {
-    return sh_state_phase(state) == SH_PHASE_ALIVE && file >= 0 && !sh_life_marked(file, claim_byte(index)) &&
-           ((space & SH_SPACE_HELD) == 0 || !sh_life_marked(file, sh_hold_byte(index))) &&
+    return sh_slot_state_phase(state) == SH_PHASE_ALIVE && file >= 0 && !sh_life_marked(file, claim_byte(index)) &&
+           ((space & SH_SPACE_HELD) == 0 || !sh_life_marked(file, sh_slot_hold_byte(index))) &&
            sh_load_acquire(&sh_slot_at(index)->state) == state;
 }
 
@@ -287,7 +288,7 @@ bool sh_slot_is_dead(uint32_t index)
 {
     sh_slot_shm *slot = sh_slot_at(index);
     uint64_t state = sh_load_acquire(&slot->state);
-    sh_phase phase = sh_state_phase(state);
+    sh_phase phase = sh_slot_state_phase(state);
     if (phase == SH_PHASE_FREE || (index == sh_the_world.self.index && sh_the_world.attachment == SH_ATTACHED)) {
         return false;
     }
@@ -300,14 +301,14 @@ bool sh_slot_is_dead(uint32_t index)
     }
     int32_t pid = (int32_t)sh_load_acquire(&slot->pid);
     uint64_t start = sh_load_relaxed(&slot->start), space = sh_load_relaxed(&slot->space);
-    if (pid != 0 && (uint32_t)space != 0 && sh_process_space() != 0 && (uint32_t)space != sh_process_space()) {
+    if (pid != 0 && (uint32_t)space != 0 && sh_pid_space() != 0 && (uint32_t)space != sh_pid_space()) {
         return is_dead_elsewhere(index, state, space, file);
     }
     if (pid != 0) {
         /* A process that has the right pid and age but neither mark nor mapping has become another program; or, when
          * the slot is reserved for it, it is on its way here. */
-        bool gone = sh_process_gone(pid, start) ||
-                    (phase == SH_PHASE_ALIVE && !sh_process_maps(pid, (uint64_t)sh_the_world.file.inode));
+        bool gone = sh_pid_gone(pid, start) ||
+                    (phase == SH_PHASE_ALIVE && !sh_pid_maps(pid, (uint64_t)sh_the_world.file.inode));
         return gone && sh_load_acquire(&slot->state) == state;
     }
     if (phase == SH_PHASE_ALIVE) {
@@ -327,7 +328,8 @@ bool sh_owner_is_dead(sh_owner owner)
     }
     for (;;) {
         uint64_t state = sh_load_acquire(&sh_slot_at(index)->state);
-        if (sh_state_phase(state) == SH_PHASE_FREE || sh_slot_owner(index, state) != owner || sh_slot_is_dead(index)) {
+        if (sh_slot_state_phase(state) == SH_PHASE_FREE || sh_slot_owner(index, state) != owner ||
+            sh_slot_is_dead(index)) {
             return true;
         }
         if (sh_load_acquire(&sh_slot_at(index)->state) == state) {
@@ -341,8 +343,8 @@ bool sh_owner_is_being_recovered(sh_owner owner)
     uint32_t index = sh_owner_slot(owner);
     uint64_t state =
         index < SH_SLOTS ? sh_load_seq_cst(&sh_slot_at(index)->state) : 0; /* pairs with begin in recovery.c */
-    return index >= SH_SLOTS || sh_state_phase(state) == SH_PHASE_FREE || sh_state_phase(state) == SH_PHASE_DEAD ||
-           sh_slot_owner(index, state) != owner;
+    return index >= SH_SLOTS || sh_slot_state_phase(state) == SH_PHASE_FREE ||
+           sh_slot_state_phase(state) == SH_PHASE_DEAD || sh_slot_owner(index, state) != owner;
 }
 
 uint32_t sh_slots_sweep(bool now)
@@ -366,7 +368,7 @@ static uint32_t count_free(void)
 {
     uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used), n = SH_SLOTS;
     for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
-        n -= sh_state_phase(sh_load_relaxed(&sh_slot_at(i)->state)) != SH_PHASE_FREE;
+        n -= sh_slot_state_phase(sh_load_relaxed(&sh_slot_at(i)->state)) != SH_PHASE_FREE;
     }
     return n;
 }
@@ -390,7 +392,7 @@ bool sh_slot_bury(uint32_t index, uint64_t generation)
     int64_t deadline = sh_deadline(BURY_LIMIT);
     for (;;) {
         uint64_t state = sh_load_acquire(&sh_slot_at(index)->state);
-        if (sh_state_generation(state) != generation || sh_state_phase(state) == SH_PHASE_FREE ||
+        if (sh_slot_state_generation(state) != generation || sh_slot_state_phase(state) == SH_PHASE_FREE ||
             sh_slot_recover(index)) {
             return true;
         }

@@ -4,23 +4,23 @@
 
 #include "shm/world.h"
 
-static inline sh_phase sh_state_phase(uint64_t state)
+static inline sh_phase sh_slot_state_phase(uint64_t state)
 {
     return (sh_phase)(state & 0xff);
 }
 
-static inline uint64_t sh_state_generation(uint64_t state)
+static inline uint64_t sh_slot_state_generation(uint64_t state)
 {
     return state >> 20;
 }
 
 /* Slot number + 1 of the process that reserved it; 0: nobody did. */
-static inline uint32_t sh_state_maker(uint64_t state)
+static inline uint32_t sh_slot_state_maker(uint64_t state)
 {
     return (uint32_t)(state >> 8) & 0xfff;
 }
 
-static inline uint64_t sh_state_make(sh_phase phase, uint32_t maker, uint64_t generation)
+static inline uint64_t sh_slot_state_make(sh_phase phase, uint32_t maker, uint64_t generation)
 {
     return generation << 20 | (uint64_t)maker << 8 | (uint64_t)phase;
 }
@@ -28,7 +28,7 @@ static inline uint64_t sh_state_make(sh_phase phase, uint32_t maker, uint64_t ge
 /* The owner id of one life of a slot (sync/peers.h): 18 bits of the generation, 12 of the slot number + 1. */
 static inline sh_owner sh_slot_owner(uint32_t index, uint64_t state)
 {
-    return (sh_owner)((sh_state_generation(state) & 0x3ffff) << SH_SLOT_BITS | (index + 1));
+    return (sh_owner)((sh_slot_state_generation(state) & 0x3ffff) << SH_SLOT_BITS | (index + 1));
 }
 
 static inline uint32_t sh_owner_slot(sh_owner owner)
@@ -38,7 +38,7 @@ static inline uint32_t sh_owner_slot(sh_owner owner)
 
 /* Bytes of the world's file, by slot number: the life mark at 0, the claim byte (slot.c), the second mark (os/hold.h), the recovery
  * byte (recovery.c). */
-static inline uint64_t sh_hold_byte(uint32_t index)
+static inline uint64_t sh_slot_hold_byte(uint32_t index)
 {
     return 2 * (uint64_t)SH_SLOTS + index;
 }

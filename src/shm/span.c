@@ -2,7 +2,7 @@
 #include "os/memory.h"
 #include "shm/commit.h"
 #include "shm/heap.h"
-#include "shm/op.h"
+#include "shm/intent.h"
 
 /* ---- the class map ---- */
 
@@ -167,7 +167,7 @@ static uint32_t claim_in(sh_ctx *c, uint32_t klass, uint32_t span, uint64_t *out
             mask |= rest & -rest;
             rest &= rest - 1;
         }
-        sh_op_begin(c, SH_OP_BITS, sh_offset_of(word), 0, 0, mask, 0, w, span);
+        sh_intent_begin(c, SH_INTENT_BITS, sh_offset_of(word), 0, 0, mask, 0, w, span);
         SH_DEATH("span.claim.begun");
         uint64_t got = sh_and_seq_cst(word, ~mask) & mask;
         SH_DEATH("span.claim.applied"); /* death: recovery lists again those of them that are free */
@@ -181,7 +181,7 @@ static uint32_t claim_in(sh_ctx *c, uint32_t klass, uint32_t span, uint64_t *out
         if (n > 0) {
             return n;
         }
-        sh_op_end(c);
+        sh_intent_end(c);
     }
     return 0;
 }
@@ -205,9 +205,9 @@ bool sh_span_claim(sh_ctx *c, uint32_t klass, uint64_t *out_ids, uint32_t want, 
             *out_got = n;
             return true;
         }
-        sh_op_begin(c, SH_OP_BITS, 0, 0, 0, 0, 0, 0, span);
+        sh_intent_begin(c, SH_INTENT_BITS, 0, 0, 0, 0, 0, 0, span);
         clear_up(klass, span);
-        sh_op_end(c);
+        sh_intent_end(c);
         span = span + 1 < SH_SPANS ? span + 1 : 0;
     }
 }
@@ -282,8 +282,8 @@ shoal_err sh_span_make(sh_ctx *c, uint32_t klass, uint64_t asked)
             return err;
         }
         uint64_t seen = hi & SH_TAG_MASK;
-        sh_op_confirm_in(c, seen, target, &frontier->hi, hi, UINT64_MAX);
-        uint64_t tag = sh_op_begin(c, SH_OP_SPAN, target, seen, 0, span | (uint64_t)klass << 32, 0, 0, base);
+        sh_intent_confirm_in(c, seen, target, &frontier->hi, hi, UINT64_MAX);
+        uint64_t tag = sh_intent_begin(c, SH_INTENT_SPAN, target, seen, 0, span | (uint64_t)klass << 32, 0, 0, base);
         SH_DEATH("span.make.begun");
         bool ours = sh_cas128(frontier, lo, hi, lo + units, (span + 1) << SH_TAG_BITS | tag);
         SH_DEATH("span.make.applied"); /* death: the tag tells; recovery makes the span */
@@ -291,7 +291,7 @@ shoal_err sh_span_make(sh_ctx *c, uint32_t klass, uint64_t asked)
             sh_span_finish((uint32_t)span, klass, base);
             SH_DEATH("span.make.finished");
         }
-        sh_op_end(c);
+        sh_intent_end(c);
         if (ours) {
             return SHOAL_OK;
         }

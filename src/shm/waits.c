@@ -4,11 +4,11 @@
 
 #include <stdio.h>
 
-static _Thread_local sh_wait_kind serves;
+static _Thread_local sh_waits_kind serves;
 
-sh_wait_kind sh_waits_serve(sh_wait_kind kind)
+sh_waits_kind sh_waits_serve(sh_waits_kind kind)
 {
-    sh_wait_kind before = serves;
+    sh_waits_kind before = serves;
     serves = kind;
     return before;
 }
@@ -18,11 +18,11 @@ uint32_t sh_waits_begin(uint64_t name, sh_owner holder)
     if (sh_the_world.attachment != SH_ATTACHED) {
         return 0;
     }
-    if (serves != SH_WAIT_NONE && sh_wait_is_at_object(name)) {
-        name = sh_wait_name(serves, sh_wait_number(name));
+    if (serves != SH_WAITS_NONE && sh_waits_is_at_object(name)) {
+        name = sh_waits_name(serves, sh_waits_number(name));
     }
     if (holder != 0) {
-        name |= (uint64_t)(sh_owner_slot(holder) + 1) << SH_WAIT_NUMBER_BITS;
+        name |= (uint64_t)(sh_owner_slot(holder) + 1) << SH_WAITS_NUMBER_BITS;
     }
     sh_slot_shm *slot = sh_the_world.self.slot;
     for (uint32_t i = 0; i < SH_SLOT_WAITS; i++) {
@@ -46,36 +46,36 @@ void sh_waits_end(uint32_t entry)
 
 static const struct {
     const char *before, *after; /* the number */
-} words[SH_WAIT_KINDS] = {
-    [SH_WAIT_GET] = {"gets from queue ", ""},
-    [SH_WAIT_PUT] = {"puts into queue ", ""},
-    [SH_WAIT_DONE] = {"joins queue ", ""},
-    [SH_WAIT_RECEIVE] = {"receives from pipe ", ""},
-    [SH_WAIT_LOCK] = {"waits for lock ", ""},
-    [SH_WAIT_RLOCK] = {"waits for recursive lock ", ""},
-    [SH_WAIT_SEMAPHORE] = {"waits for semaphore ", ""},
-    [SH_WAIT_CONDITION] = {"waits for condition ", ""},
-    [SH_WAIT_CONDITION_LOCK] = {"waits for the lock of condition ", ""},
-    [SH_WAIT_EVENT] = {"waits for event ", ""},
-    [SH_WAIT_BARRIER] = {"waits at barrier ", ""},
-    [SH_WAIT_POOL] = {"waits for its pool (queue ", ")"},
-    [SH_WAIT_TASK] = {"waits for a task (queue ", ")"},
-    [SH_WAIT_BATCH] = {"waits for a batch (queue ", ")"},
-    [SH_WAIT_PROCESS] = {"joins process ", ""},
-    [SH_WAIT_PROCESSES] = {"joins ", " processes"},
-    [SH_WAIT_ANY] = {"waits for one of ", ""},
-    [SH_WAIT_SERVER] = {"waits for fork server ", ""},
-    [SH_WAIT_REQUEST] = {"serves process ", ""},
+} words[SH_WAITS_KINDS] = {
+    [SH_WAITS_GET] = {"gets from queue ", ""},
+    [SH_WAITS_PUT] = {"puts into queue ", ""},
+    [SH_WAITS_DONE] = {"joins queue ", ""},
+    [SH_WAITS_RECEIVE] = {"receives from pipe ", ""},
+    [SH_WAITS_LOCK] = {"waits for lock ", ""},
+    [SH_WAITS_RLOCK] = {"waits for recursive lock ", ""},
+    [SH_WAITS_SEMAPHORE] = {"waits for semaphore ", ""},
+    [SH_WAITS_CONDITION] = {"waits for condition ", ""},
+    [SH_WAITS_CONDITION_LOCK] = {"waits for the lock of condition ", ""},
+    [SH_WAITS_EVENT] = {"waits for event ", ""},
+    [SH_WAITS_BARRIER] = {"waits at barrier ", ""},
+    [SH_WAITS_POOL] = {"waits for its pool (queue ", ")"},
+    [SH_WAITS_TASK] = {"waits for a task (queue ", ")"},
+    [SH_WAITS_BATCH] = {"waits for a batch (queue ", ")"},
+    [SH_WAITS_PROCESS] = {"joins process ", ""},
+    [SH_WAITS_PROCESSES] = {"joins ", " processes"},
+    [SH_WAITS_ANY] = {"waits for one of ", ""},
+    [SH_WAITS_SERVER] = {"waits for fork server ", ""},
+    [SH_WAITS_REQUEST] = {"serves process ", ""},
 };
 
-void sh_wait_words(uint64_t name, const sh_slot_shm *slots, char *buffer, size_t capacity)
+void sh_waits_describe(uint64_t name, const sh_slot_shm *slots, char *buffer, size_t capacity)
 {
-    uint32_t kind = sh_wait_kind_of(name), holder = sh_wait_holder(name);
-    if (kind == SH_WAIT_NONE || kind >= SH_WAIT_KINDS) {
+    uint32_t kind = sh_waits_kind_of(name), holder = sh_waits_holder(name);
+    if (kind == SH_WAITS_NONE || kind >= SH_WAITS_KINDS) {
         buffer[0] = 0;
         return;
     }
-    int n = snprintf(buffer, capacity, "%s%llu%s", words[kind].before, (unsigned long long)sh_wait_number(name),
+    int n = snprintf(buffer, capacity, "%s%llu%s", words[kind].before, (unsigned long long)sh_waits_number(name),
                      words[kind].after);
     uint32_t pid = holder != 0 && holder <= SH_SLOTS ? sh_load_relaxed(&slots[holder - 1].pid) : 0;
     if (pid != 0 && n > 0 && (size_t)n < capacity) {

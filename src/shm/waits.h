@@ -24,58 +24,58 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-typedef enum sh_wait_kind {
-    SH_WAIT_NONE,
-    SH_WAIT_GET, /* from here to BATCH: the number is the id of an object */
-    SH_WAIT_PUT,
-    SH_WAIT_DONE,    /* shoal_queue_join */
-    SH_WAIT_RECEIVE, /* from a pipe; its number is that of the queue inside. No pipe is ever full */
-    SH_WAIT_LOCK,
-    SH_WAIT_RLOCK,
-    SH_WAIT_SEMAPHORE,
-    SH_WAIT_CONDITION,
-    SH_WAIT_CONDITION_LOCK, /* the number is the condition's */
-    SH_WAIT_EVENT,
-    SH_WAIT_BARRIER,
-    SH_WAIT_POOL,    /* for the answers of a pool's workers */
-    SH_WAIT_TASK,    /* a worker of a pool, for its next task */
-    SH_WAIT_BATCH,   /* for a batch of a loader's workers */
-    SH_WAIT_PROCESS, /* for the end of one; the number is its pid */
-    SH_WAIT_PROCESSES,
-    SH_WAIT_ANY,     /* shoal_wait; the number is a count */
-    SH_WAIT_SERVER,  /* for the answer of the fork server; its pid */
-    SH_WAIT_REQUEST, /* the fork server itself; the pid of its parent */
-    SH_WAIT_KINDS,
-} sh_wait_kind;
+typedef enum sh_waits_kind {
+    SH_WAITS_NONE,
+    SH_WAITS_GET, /* from here to BATCH: the number is the id of an object */
+    SH_WAITS_PUT,
+    SH_WAITS_DONE,    /* shoal_queue_join */
+    SH_WAITS_RECEIVE, /* from a pipe; its number is that of the queue inside. No pipe is ever full */
+    SH_WAITS_LOCK,
+    SH_WAITS_RLOCK,
+    SH_WAITS_SEMAPHORE,
+    SH_WAITS_CONDITION,
+    SH_WAITS_CONDITION_LOCK, /* the number is the condition's */
+    SH_WAITS_EVENT,
+    SH_WAITS_BARRIER,
+    SH_WAITS_POOL,    /* for the answers of a pool's workers */
+    SH_WAITS_TASK,    /* a worker of a pool, for its next task */
+    SH_WAITS_BATCH,   /* for a batch of a loader's workers */
+    SH_WAITS_PROCESS, /* for the end of one; the number is its pid */
+    SH_WAITS_PROCESSES,
+    SH_WAITS_ANY,     /* shoal_wait; the number is a count */
+    SH_WAITS_SERVER,  /* for the answer of the fork server; its pid */
+    SH_WAITS_REQUEST, /* the fork server itself; the pid of its parent */
+    SH_WAITS_KINDS,
+} sh_waits_kind;
 
-#define SH_WAIT_NUMBER_BITS 40
-#define SH_WAIT_HOLDER_BITS SH_SLOT_BITS
-#define SH_WAIT_KIND_SHIFT (SH_WAIT_NUMBER_BITS + SH_WAIT_HOLDER_BITS)
+#define SH_WAITS_NUMBER_BITS 40
+#define SH_WAITS_HOLDER_BITS SH_SLOT_BITS
+#define SH_WAITS_KIND_SHIFT (SH_WAITS_NUMBER_BITS + SH_WAITS_HOLDER_BITS)
 
-static inline uint64_t sh_wait_name(sh_wait_kind kind, uint64_t number)
+static inline uint64_t sh_waits_name(sh_waits_kind kind, uint64_t number)
 {
-    return (uint64_t)kind << SH_WAIT_KIND_SHIFT | (number & ((UINT64_C(1) << SH_WAIT_NUMBER_BITS) - 1));
+    return (uint64_t)kind << SH_WAITS_KIND_SHIFT | (number & ((UINT64_C(1) << SH_WAITS_NUMBER_BITS) - 1));
 }
 
-static inline uint64_t sh_wait_number(uint64_t name)
+static inline uint64_t sh_waits_number(uint64_t name)
 {
-    return name & ((UINT64_C(1) << SH_WAIT_NUMBER_BITS) - 1);
+    return name & ((UINT64_C(1) << SH_WAITS_NUMBER_BITS) - 1);
 }
 
-static inline uint32_t sh_wait_holder(uint64_t name)
+static inline uint32_t sh_waits_holder(uint64_t name)
 {
-    return (uint32_t)(name >> SH_WAIT_NUMBER_BITS) & ((1u << SH_WAIT_HOLDER_BITS) - 1);
+    return (uint32_t)(name >> SH_WAITS_NUMBER_BITS) & ((1u << SH_WAITS_HOLDER_BITS) - 1);
 }
 
 /* Not believed: it may be none of the kinds. */
-static inline uint32_t sh_wait_kind_of(uint64_t name)
+static inline uint32_t sh_waits_kind_of(uint64_t name)
 {
-    return (uint32_t)(name >> SH_WAIT_KIND_SHIFT);
+    return (uint32_t)(name >> SH_WAITS_KIND_SHIFT);
 }
 
-static inline bool sh_wait_is_at_object(uint64_t name)
+static inline bool sh_waits_is_at_object(uint64_t name)
 {
-    return sh_wait_kind_of(name) >= SH_WAIT_GET && sh_wait_kind_of(name) <= SH_WAIT_BATCH;
+    return sh_waits_kind_of(name) >= SH_WAITS_GET && sh_waits_kind_of(name) <= SH_WAITS_BATCH;
 }
 
 /* The calling thread is about to sleep, and is awake again. holder: who has what it waits for, or 0. The first returns what the
@@ -85,8 +85,8 @@ uint32_t sh_waits_begin(uint64_t name, sh_owner holder);
 void sh_waits_end(uint32_t entry);
 
 /* Waits of the calling thread at objects are of this kind from now on, because they serve a larger thing: a queue that is a pool's.
- * SH_WAIT_NONE: of their own. Returns what it was, to set it back. */
-sh_wait_kind sh_waits_serve(sh_wait_kind kind);
+ * SH_WAITS_NONE: of their own. Returns what it was, to set it back. */
+sh_waits_kind sh_waits_serve(sh_waits_kind kind);
 
 /* Whoever frees the slot. */
 static inline void sh_waits_clear(sh_slot_shm *slot)
@@ -97,6 +97,6 @@ static inline void sh_waits_clear(sh_slot_shm *slot)
 }
 
 /* In words, for the list; empty for a word that is no wait. slots: the table of the same world. */
-void sh_wait_words(uint64_t name, const sh_slot_shm *slots, char *buffer, size_t capacity);
+void sh_waits_describe(uint64_t name, const sh_slot_shm *slots, char *buffer, size_t capacity);
 
 #endif

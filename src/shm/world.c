@@ -4,11 +4,11 @@
 #include "base/fork.h"
 #include "os/hold.h"
 #include "os/memory.h"
-#include "os/process.h"
+#include "os/pid.h"
 #include "shm/block.h"
 #include "shm/commit.h"
 #include "shm/heap.h"
-#include "shm/op.h"
+#include "shm/intent.h"
 #include "shm/slot.h"
 #include "shm/waits.h"
 
@@ -123,7 +123,7 @@ static void forget_world(void)
     }
     sh_the_world = (sh_world){.fd = -1, .locked = sh_the_world.locked};
     sh_store_release(&sh_world_has_ended, 0u);
-    sh_op_forget();
+    sh_intent_forget();
 }
 
 void sh_world_be(uint32_t index)
@@ -149,7 +149,7 @@ static shoal_err enter_world(int fd, void *base, uint64_t size, uint32_t slot, c
                               .file = sh_memory_identify(fd),
                               .header = base,
                               .locked = sh_the_world.locked};
-    sh_process_find_space();
+    sh_pid_find_space();
     shoal_err err = slot == SH_SLOT_NEW ? sh_slot_claim(name, &slot) : sh_slot_adopt(slot);
     if (err == SHOAL_OK) {
         sh_world_be(slot);
@@ -365,8 +365,8 @@ static shoal_err create_world(const shoal_world_options *options)
     sh_store_relaxed(&header->reserved, size);
     sh_store_relaxed(&header->heap_limit, limit != 0 ? limit : sh_memory_of_machine());
     sh_store_relaxed(&header->uid, (uint32_t)geteuid());
-    sh_process_find_space();
-    sh_store_relaxed(&header->home, sh_process_space());
+    sh_pid_find_space();
+    sh_store_relaxed(&header->home, sh_pid_space());
     memcpy(header->name, name, sizeof name);
     sh_store_release(&header->magic, SH_MAGIC);
     return enter_world(fd, base, size, SH_SLOT_NEW, "main");

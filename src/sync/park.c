@@ -2,7 +2,7 @@
 
 #include "base/log.h"
 #include "os/futex.h"
-#include "os/process.h"
+#include "os/pid.h"
 #include "sync/peers.h"
 
 #include <limits.h>

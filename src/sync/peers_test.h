@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/death.h"
-#include "os/process.h"
+#include "os/pid.h"
 #include "sync/atomic.h"
 #include "sync/park.h"
 #include "sync/peers.h"
@@ -55,7 +55,7 @@ static inline sh_owner fake_self(void)
 
 static inline bool fake_is_dead(sh_owner life)
 {
-    return sh_process_gone((int32_t)sh_load_acquire(&fake->pid[life]), sh_load_acquire(&fake->start_time[life]));
+    return sh_pid_gone((int32_t)sh_load_acquire(&fake->pid[life]), sh_load_acquire(&fake->start_time[life]));
 }
 
 static inline void fake_sweep(void)
@@ -72,7 +72,7 @@ static inline void fake_sweep(void)
 static inline void fake_be(sh_owner life)
 {
     fake_life = life;
-    sh_store_release(&fake->start_time[life], sh_process_start_time(getpid()));
+    sh_store_release(&fake->start_time[life], sh_pid_start_time(getpid()));
     sh_store_release(&fake->pid[life], (uint32_t)getpid());
 }
 

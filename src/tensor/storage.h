@@ -54,7 +54,7 @@ sh_storage *sh_storage_known(uint64_t id);
  * SHOAL_EINVAL for foreign bytes, SHOAL_ESTATE while they are pinned. */
 shoal_err sh_storage_share(sh_storage *s);
 
-/* For ghosts (ghost.h), of storages with a meta, in a process with one thread. A storage at rest has no reference and no keeper;
+/* For recycled tensors (recycled.h), of storages with a meta, in a process with one thread. A storage at rest has no reference and no keeper;
  * it stays in the table, where nobody finds it, until it wakes or another takes its id: then *owner, the pointer to it, becomes
  * NULL. rest: gives up a reference if it is the last; false when it is not. The keeper is not released. wake: one reference
  * again, over the keeper (retained); false when the block is not of its size any more. */

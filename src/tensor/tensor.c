@@ -2,7 +2,7 @@
 #include "tensor/tensor.h"
 
 #include "base/error.h"
-#include "tensor/ghost.h"
+#include "tensor/recycled.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -74,7 +74,7 @@ shoal_tensor *sh_tensor_new_like(const shoal_tensor *t)
 
 static void destroy(shoal_tensor *t)
 {
-    if (sh_ghost_keep(t)) {
+    if (sh_recycled_keep(t)) {
         return;
     }
     sh_node_release(t->node);

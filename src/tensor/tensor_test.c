@@ -230,7 +230,7 @@ START_TEST(cache)
     size_t sizes[200];
     for (int round = 0; round < 20; round++) {
         for (int i = 0; i < 200; i++) {
-            sizes[i] = (size_t)sh_random_below(&seed, i % 10 == 0 ? 1u << 20 : 5000);
+            sizes[i] = (size_t)sh_splitmix_below(&seed, i % 10 == 0 ? 1u << 20 : 5000);
             pieces[i] = sh_cpu_cache_alloc(sizes[i]);
             ck_assert(pieces[i] && (uintptr_t)pieces[i] % 64 == 0);
             memset(pieces[i], i, sizes[i]);

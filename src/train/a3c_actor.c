@@ -87,7 +87,7 @@ static shoal_err open_env(actor *a, const char *name)
 
 static shoal_err open_model(actor *a, const shoal_value *state)
 {
-    a->local = sh_module_clone(a->w.model);
+    a->local = sh_clone_module(a->w.model);
     a->rmsprop = a->local ? shoal_rmsprop_create(a->w.model, .lr = a->w.settings.lr, .alpha = ALPHA, .eps = EPS) : NULL;
     if (a->rmsprop == NULL) {
         return shoal_last_error();
@@ -195,7 +195,7 @@ static shoal_err choose(actor *a, int64_t t)
     if (output == NULL) {
         return shoal_last_error();
     }
-    double u = (double)(sh_random_next(&a->random) >> 11) * 0x1p-53;
+    double u = (double)(sh_splitmix_next(&a->random) >> 11) * 0x1p-53;
     a->chosen[t] = sh_a3c_choose(a->actions, shoal_tensor_data(output), u);
     return SHOAL_OK;
 }

@@ -42,13 +42,13 @@ static shoal_err separate(shoal_module *clone, shoal_module *module)
     return err == SHOAL_OK ? shoal_module_copy(clone, module) : err;
 }
 
-shoal_module *sh_module_clone(shoal_module *module)
+shoal_module *sh_clone_module(shoal_module *module)
 {
     shoal_block *record;
-    if (sh_module_describe(module, &record) != SHOAL_OK) {
+    if (sh_share_describe_module(module, &record) != SHOAL_OK) {
         return NULL;
     }
-    shoal_module *clone = sh_module_of_record(record);
+    shoal_module *clone = sh_share_module_of(record);
     sh_block_release(record);
     if (clone != NULL && separate(clone, module) != SHOAL_OK) {
         shoal_module_destroy(clone);

@@ -1,7 +1,7 @@
 /* The job's side of federated averaging: who has which samples, who is drawn, and what becomes of the workers' sums. */
 #include "train/fedavg.h"
+#include "train/flat_model.h"
 #include "train/reduce.h"
-#include "train/sums.h"
 
 #include "base/error.h"
 #include "data/dataset.h"
@@ -28,7 +28,7 @@
 typedef struct sh_fedavg {
     shoal_block *parts_block;
     const sh_parts_shm *parts;
-    shoal_block **sums; /* of each rank, an sh_sums_shm */
+    shoal_block **sums; /* of each rank, an sh_flat_shm */
     int64_t length;     /* of a row */
     shoal_tensor *
         velocity; /* f64, a row; NULL: no server momentum. All that a round leaves to the next beside the parameters. */
@@ -148,12 +148,12 @@ static shoal_err open_parts(sh_job *job, sh_fedavg *f)
 
 static shoal_err open_sums(sh_job *job, sh_fedavg *f)
 {
-    shoal_err err = sh_sums_length(job->model, &f->length);
-    size_t size = sizeof(sh_sums_shm) + 2 * (size_t)f->length * sizeof(double);
+    shoal_err err = sh_flat_length(job->model, &f->length);
+    size_t size = sizeof(sh_flat_shm) + 2 * (size_t)f->length * sizeof(double);
     for (int i = 0; i < job->o.workers && err == SHOAL_OK; i++) {
         err = shoal_block_create(size, &f->sums[i]);
         if (err == SHOAL_OK) {
-            sh_sums_shm *sums = shoal_block_data(f->sums[i]);
+            sh_flat_shm *sums = shoal_block_data(f->sums[i]);
             sh_store_relaxed(&sums->done, 0); /* no worker runs yet */
         }
     }
@@ -218,7 +218,7 @@ static shoal_value *arguments(sh_job *job, int rank)
 static shoal_err row_of(const sh_job *job, int64_t round, int rank, double **out_row)
 {
     const sh_fedavg *f = job->fedavg;
-    sh_sums_shm *sums = shoal_block_data(f->sums[rank]);
+    sh_flat_shm *sums = shoal_block_data(f->sums[rank]);
     int64_t turns = sh_fedavg_turns(&job->settings, rank);
     if (sh_load_acquire(&sums->done) != sh_position(round, turns)) {
         return sh_fail(SHOAL_ESTATE, "worker %d answered round %lld before its clients were done", rank,
@@ -247,7 +247,7 @@ static shoal_err reduce(sh_job *job, int64_t round)
         err = sh_reducer_here.add(first, f->rows, count, f->length);
     }
     if (err == SHOAL_OK) {
-        sh_sums_apply(job->model, first, (double)samples_of_round(job, round),
+        sh_flat_apply(job->model, first, (double)samples_of_round(job, round),
                       f->velocity ? shoal_tensor_data(f->velocity) : NULL, job->o.server_momentum);
     }
     return err;

@@ -1,7 +1,7 @@
 /* Federated averaging (McMahan et al., "Communication-efficient learning of deep networks from decentralized data", 2017).
  *
  * The rounds are those of rounds.h. In each, the job and every worker draw the same clients, by seed and round; client j of the draw is
- * of worker j mod workers, in order. A worker has one model and two rows of sums (sums.h), whatever the number of clients: for each
+ * of worker j mod workers, in order. A worker has one model and two rows of sums (flat_model.h), whatever the number of clients: for each
  * client in turn it copies the job's parameters, trains on that client's samples, and adds its model to the sums, times the number
  * of samples. When all have answered, the job adds the workers' sums up in the order of ranks.
  *
@@ -27,10 +27,10 @@
  *          answered and nobody reads it any more.
  * death: while a client trains, or while its row is being written, done says n: that client is trained again. After the store it
  * says n + 1: the next one's turn. */
-typedef struct sh_sums_shm {
+typedef struct sh_flat_shm {
     sh_a64 done;
     double rows[] __attribute__((aligned(SH_CACHE_LINE))); /* two, each of a row's length */
-} sh_sums_shm;
+} sh_flat_shm;
 
 /* Who has which samples, the same for all rounds; written before the first worker starts, and only read then.
  * The samples of client i are numbers[ends[i - 1]] (the first: numbers[0]) to numbers[ends[i] - 1]; numbers follow the ends. */

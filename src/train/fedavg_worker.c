@@ -1,6 +1,6 @@
 /* A worker's side of federated averaging: the clients of a round that are of its rank, one after another. */
 #include "train/fedavg.h"
-#include "train/sums.h"
+#include "train/flat_model.h"
 
 #include "base/death.h"
 #include "base/error.h"
@@ -13,7 +13,7 @@ typedef struct fedavg_worker {
     sh_worker base;       /* first: a pointer to it is one to the whole */
     shoal_module *global; /* the arguments', as are the next two */
     const sh_parts_shm *parts;
-    sh_sums_shm *sums;
+    sh_flat_shm *sums;
     int64_t length; /* of a row */
     int64_t *drawn;
 } fedavg_worker;
@@ -45,7 +45,7 @@ static void add_client(fedavg_worker *w, int64_t round, int64_t before, int64_t 
 {
     double *rows[2] = {w->sums->rows, w->sums->rows + w->length};
     SH_DEATH("train.fedavg.trained"); /* death: done says before; the client is trained again */
-    sh_sums_add(rows[(before + 1) % 2], before > 0 ? rows[before % 2] : NULL, w->base.model, (double)samples);
+    sh_flat_add(rows[(before + 1) % 2], before > 0 ? rows[before % 2] : NULL, w->base.model, (double)samples);
     SH_DEATH("train.fedavg.summed"); /* death: the same; the row is written again, from the same two */
     sh_store_release(&w->sums->done, sh_position(round, before + 1));
     SH_DEATH(
@@ -88,7 +88,7 @@ static shoal_err open_own(fedavg_worker *w, const shoal_value *own)
     w->sums = shoal_block_data(sums);
     w->base.passes = w->base.settings.local_epochs;
     w->drawn = malloc((size_t)w->base.settings.clients * sizeof *w->drawn);
-    return w->drawn ? sh_sums_length(w->base.model, &w->length)
+    return w->drawn ? sh_flat_length(w->base.model, &w->length)
                     : sh_fail(SHOAL_ENOMEM, "no memory for %lld clients", (long long)w->base.settings.clients);
 }
 

@@ -45,13 +45,13 @@ static shoal_err fill(sh_gradients *g, sh_job *job)
         return sh_fail(SHOAL_ENOMEM, "no memory for the gradients of %zu workers", n);
     }
     for (int i = 0; i < g->count; i++) {
-        g->of[i] = sh_module_clone(job->model);
+        g->of[i] = sh_clone_module(job->model);
         if (g->of[i] == NULL) {
             return shoal_last_error();
         }
     }
-    g->mean = sh_module_clone(job->model);
-    g->next = g->mean ? sh_module_clone(job->model) : NULL;
+    g->mean = sh_clone_module(job->model);
+    g->next = g->mean ? sh_clone_module(job->model) : NULL;
     g->sgd = g->next ? shoal_sgd_create(g->next, .lr = job->o.lr, .momentum = job->o.momentum) : NULL;
     shoal_err err = g->sgd ? shoal_optimizer_prepare(g->sgd) : shoal_last_error();
     if (err == SHOAL_OK) {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const sh_entry *entry_at(const shoal_module *module, size_t i)
+static const sh_module_tensor *entry_at(const shoal_module *module, size_t i)
 {
     bool is_buffer;
     return sh_module_entry(module, i, &is_buffer);
@@ -18,7 +18,7 @@ static shoal_err collect(shoal_module *to, shoal_module *const *from, int count,
 {
     const shoal_tensor *t = entry_at(to, i)->tensor;
     for (int j = 0; j < count; j++) {
-        const sh_entry *entry = entry_at(from[j], i);
+        const sh_module_tensor *entry = entry_at(from[j], i);
         const shoal_tensor *f = entry != NULL ? entry->tensor : NULL;
         if (f == NULL || f->dtype != t->dtype || f->count != t->count || !f->contiguous || !t->contiguous ||
             f->storage->device != t->storage->device) {
@@ -86,7 +86,7 @@ static shoal_err add_here(double *to, const double *const *from, int count, int6
 
 const sh_reducer sh_reducer_here = {.name = "here", .sum = sum_here, .add = add_here};
 
-shoal_err sh_reduce_mean(const sh_reducer *reducer, shoal_module *to, shoal_module *const *from, int count)
+shoal_err sh_reducer_mean(const sh_reducer *reducer, shoal_module *to, shoal_module *const *from, int count)
 {
     double *weights = count > 0 ? malloc((size_t)count * sizeof *weights) : NULL;
     if (weights == NULL) {

@@ -13,7 +13,7 @@ typedef struct sh_reducer {
      * SHOAL_EINVAL for models that differ. */
     shoal_err (*sum)(shoal_module *to, shoal_module *const *from, const double *weights, int count);
 
-    /* The same for rows of length numbers, sums already (sums.h): to[k] = Σ from[i][k]; to may be from[0]. */
+    /* The same for rows of length numbers, sums already (flat_model.h): to[k] = Σ from[i][k]; to may be from[0]. */
     shoal_err (*add)(double *to, const double *const *from, int count, int64_t length);
 } sh_reducer;
 
@@ -21,6 +21,6 @@ typedef struct sh_reducer {
 extern const sh_reducer sh_reducer_here;
 
 /* The mean, of equal weights. */
-shoal_err sh_reduce_mean(const sh_reducer *reducer, shoal_module *to, shoal_module *const *from, int count);
+shoal_err sh_reducer_mean(const sh_reducer *reducer, shoal_module *to, shoal_module *const *from, int count);
 
 #endif

@@ -49,7 +49,7 @@ static shoal_err open_state(sh_job *job, place *p)
 static shoal_err open_place(sh_job *job, rounds *r, int rank)
 {
     place *p = &r->places[rank];
-    p->model = r->models[rank] = sh_module_clone(job->model);
+    p->model = r->models[rank] = sh_clone_module(job->model);
     return !p->model ? shoal_last_error() : job->settings.keep ? open_state(job, p) : SHOAL_OK;
 }
 
@@ -164,7 +164,7 @@ static shoal_err put_together(sh_job *job, int64_t round)
         return job->method->reduce(job, round);
     }
     return r->gradients ? sh_gradients_step(r->gradients, job, round)
-                        : sh_reduce_mean(&sh_reducer_here, job->model, r->models, job->o.workers);
+                        : sh_reducer_mean(&sh_reducer_here, job->model, r->models, job->o.workers);
 }
 
 static shoal_err one_round(sh_job *job, int64_t round)

@@ -504,7 +504,7 @@ START_TEST(mean_of_models)
 {
     shoal_module *models[3], *to = new_model();
     for (int i = 0; i < 3; i++) {
-        models[i] = sh_module_clone(to);
+        models[i] = sh_clone_module(to);
         ck_assert_ptr_nonnull(models[i]);
         assert_same_bits(models[i], to);
         for (shoal_named it = {0}; shoal_module_next(models[i], &it) == SHOAL_OK;) {
@@ -516,7 +516,7 @@ START_TEST(mean_of_models)
             }
         }
     }
-    ck_assert_ok(sh_reduce_mean(&sh_reducer_here, to, models, 3));
+    ck_assert_ok(sh_reducer_mean(&sh_reducer_here, to, models, 3));
     for (shoal_named it = {0}; shoal_module_next(to, &it) == SHOAL_OK;) {
         const float *data = shoal_tensor_data(it.tensor);
         for (int64_t j = 0; j < shoal_tensor_count(it.tensor); j++) {
@@ -525,11 +525,11 @@ START_TEST(mean_of_models)
             ck_assert_float_eq_tol(data[j], (float)wanted, 1e-6 * wanted);
         }
     }
-    ck_assert_ok(sh_reduce_mean(&sh_reducer_here, to, models + 1, 1));
+    ck_assert_ok(sh_reducer_mean(&sh_reducer_here, to, models + 1, 1));
     assert_same_bits(to, models[1]);
     shoal_module *other = shoal_model_create("logistic");
-    ck_assert_err(sh_reduce_mean(&sh_reducer_here, to, &other, 1), SHOAL_EINVAL);
-    ck_assert_err(sh_reduce_mean(&sh_reducer_here, to, models, 0), SHOAL_EINVAL);
+    ck_assert_err(sh_reducer_mean(&sh_reducer_here, to, &other, 1), SHOAL_EINVAL);
+    ck_assert_err(sh_reducer_mean(&sh_reducer_here, to, models, 0), SHOAL_EINVAL);
     shoal_module_destroy(other);
     shoal_module_destroy(to);
     for (int i = 0; i < 3; i++) {

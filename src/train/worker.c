@@ -17,10 +17,10 @@
 static uint64_t mix(uint64_t seed, uint64_t a, uint64_t b, uint64_t c)
 {
     uint64_t state = seed;
-    state = sh_random_next(&state) ^ a;
-    state = sh_random_next(&state) ^ b;
-    state = sh_random_next(&state) ^ c;
-    return sh_random_next(&state);
+    state = sh_splitmix_next(&state) ^ a;
+    state = sh_splitmix_next(&state) ^ b;
+    state = sh_splitmix_next(&state) ^ c;
+    return sh_splitmix_next(&state);
 }
 
 uint64_t sh_worker_seed(const sh_worker *w, uint64_t a, uint64_t b)

@@ -6,7 +6,7 @@
  * weights, stay in registers while its winners pass. A block of an image fits into the first cache.
  *
  * An image of one channel has a way of its own, with vectors along rows. */
-#include "kernels/cpu/conv2d_block.h"
+#include "kernels/cpu/conv2d_fused.h"
 
 #include <string.h>
 
@@ -49,7 +49,7 @@ static void *take(char *room, size_t *bytes, int64_t count, size_t size)
     return p;
 }
 
-static layout layout_of(const sh_block *b, bool grad_x, char *room)
+static layout layout_of(const sh_fused *b, bool grad_x, char *room)
 {
     const int64_t out_c = b->c->out_c, in_c = b->c->in_c;
     layout l = {.windows = b->pooled_h * b->pooled_w, .single = in_c == 1 && !grad_x};
@@ -73,7 +73,7 @@ static layout layout_of(const sh_block *b, bool grad_x, char *room)
     return l;
 }
 
-size_t sh_block_winners_scratch(const sh_block *b, bool grad_x)
+size_t sh_fused_winners_scratch(const sh_fused *b, bool grad_x)
 {
     return layout_of(b, grad_x, NULL).bytes;
 }
@@ -90,7 +90,7 @@ static int64_t column_at(const layout *l, int64_t j)
     return j % LINE <= LINE - ROW ? j : l->image + ROW + j;
 }
 
-static void fill_places(const sh_block *b, const layout *l)
+static void fill_places(const sh_fused *b, const layout *l)
 {
     for (int64_t k = 0; k < l->windows; k++) {
         const int64_t top = 2 * (k / b->pooled_w) * l->row, j = 2 * (k % b->pooled_w);
@@ -140,7 +140,7 @@ static int64_t list_winners(const layout *l, const float *grad_y, const uint8_t 
     return count;
 }
 
-static void list_image(const sh_block *b, const layout *l, const float *grad_y, const uint8_t *winner,
+static void list_image(const sh_fused *b, const layout *l, const float *grad_y, const uint8_t *winner,
                        const float *drop, float *grad_bias)
 {
     for (int64_t o = 0; o < b->c->out_c; o++) {
@@ -241,14 +241,14 @@ INLINE void add_rows_of_patches(const int kernel, const int rows, const bool to_
 BY_KERNEL(5)
 BY_KERNEL(3)
 
-static int64_t channels_in(const sh_block *b, int64_t block)
+static int64_t channels_in(const sh_fused *b, int64_t block)
 {
     const int64_t left = b->c->in_c - block * VEC;
     return left < VEC ? left : VEC;
 }
 
 /* x [C, H, W] to blocks of channels last. The padding, and lanes without a channel, were zeroed once and stay so. */
-static void turn_image(const sh_block *b, const layout *l, const float *x)
+static void turn_image(const sh_fused *b, const layout *l, const float *x)
 {
     const sh_conv2d *c = b->c;
     const int64_t plane = c->in_h * c->in_w;
@@ -266,7 +266,7 @@ static void turn_image(const sh_block *b, const layout *l, const float *x)
 }
 
 /* The way back, of one block: grad_x [C, H, W] = what lies inside of the padding. */
-static void turn_back(const sh_block *b, const layout *l, int64_t block, const float *turned, float *grad_x)
+static void turn_back(const sh_fused *b, const layout *l, int64_t block, const float *turned, float *grad_x)
 {
     const sh_conv2d *c = b->c;
     const int64_t plane = c->in_h * c->in_w;
@@ -282,7 +282,7 @@ static void turn_back(const sh_block *b, const layout *l, int64_t block, const f
 }
 
 /* Between w [O, C, kernel, kernel] and [O, blocks, kernel, kernel, VEC]. */
-static void turn_weights(const sh_block *b, const layout *l, const float *w)
+static void turn_weights(const sh_fused *b, const layout *l, const float *w)
 {
     const int64_t square = b->kernel * b->kernel, all = b->c->in_c * square;
     memset(l->w, 0, sizeof(float) * (size_t)(b->c->out_c * l->blocks * l->taps));
@@ -292,7 +292,7 @@ static void turn_weights(const sh_block *b, const layout *l, const float *w)
     }
 }
 
-static void add_weights_back(const sh_block *b, const layout *l, float *grad_w)
+static void add_weights_back(const sh_fused *b, const layout *l, float *grad_w)
 {
     const int64_t square = b->kernel * b->kernel, in_c = b->c->in_c;
     for (int64_t o = 0; o < b->c->out_c; o++) {
@@ -332,7 +332,7 @@ static float *grad_x_of(const layout *l, int64_t block)
     return l->grad_x + (off % PAGE + PAGE) % PAGE;
 }
 
-static void backward_image(const sh_block *b, const layout *l, const float *x, float *grad_x, bool weights)
+static void backward_image(const sh_fused *b, const layout *l, const float *x, float *grad_x, bool weights)
 {
     const int64_t out_c = b->c->out_c;
     if (weights) {
@@ -369,7 +369,7 @@ static void backward_image(const sh_block *b, const layout *l, const float *x, f
 /* ---- one channel ---- */
 
 /* Both copies of the image, with its padding. What a row of a patch reads past the kernel's width may be anything. */
-static void copy_image(const sh_block *b, const layout *l, const float *x)
+static void copy_image(const sh_fused *b, const layout *l, const float *x)
 {
     const sh_conv2d *c = b->c;
     const int64_t width = c->in_w;
@@ -427,7 +427,7 @@ INLINE void add_rows(const int kernel, const winners *v, const float *x, int64_t
     }
 }
 
-static void backward_single(const sh_block *b, const layout *l, const float *x)
+static void backward_single(const sh_fused *b, const layout *l, const float *x)
 {
     copy_image(b, l, x);
     for (int64_t o = 0; o < b->c->out_c; o++) {
@@ -440,7 +440,7 @@ static void backward_single(const sh_block *b, const layout *l, const float *x)
     }
 }
 
-static void add_rows_back(const sh_block *b, const layout *l, float *grad_w)
+static void add_rows_back(const sh_fused *b, const layout *l, float *grad_w)
 {
     for (int64_t k = 0; k < b->c->out_c * b->kernel; k++) {
         for (int64_t d = 0; d < b->kernel; d++) {
@@ -449,7 +449,7 @@ static void add_rows_back(const sh_block *b, const layout *l, float *grad_w)
     }
 }
 
-void sh_block_winners_backward(const sh_block *b, const float *grad_y, const float *x, const float *w,
+void sh_fused_winners_backward(const sh_fused *b, const float *grad_y, const float *x, const float *w,
                                const float *drop, const uint8_t *winner, float *grad_x, float *grad_w, float *grad_bias,
                                void *room)
 {

@@ -10,7 +10,7 @@ static inline double sh_get(shoal_dtype dtype, const void *data, int64_t i)
     return dtype == SHOAL_F32 ? (double)((const float *)data)[i] : ((const double *)data)[i];
 }
 
-static inline void sh_put(shoal_dtype dtype, void *data, int64_t i, double x)
+static inline void sh_element_put(shoal_dtype dtype, void *data, int64_t i, double x)
 {
     if (dtype == SHOAL_F32) {
         ((float *)data)[i] = (float)x;
@@ -29,7 +29,7 @@ static inline int64_t sh_get_int(shoal_dtype dtype, const void *data, int64_t i)
     }
 }
 
-static inline void sh_put_int(shoal_dtype dtype, void *data, int64_t i, int64_t x)
+static inline void sh_element_put_int(shoal_dtype dtype, void *data, int64_t i, int64_t x)
 {
     switch (dtype) {
     case SHOAL_I64: ((int64_t *)data)[i] = x; break;
@@ -39,7 +39,7 @@ static inline void sh_put_int(shoal_dtype dtype, void *data, int64_t i, int64_t 
 }
 
 /* For kernels of f32 and f64 only. */
-static inline shoal_err sh_check_float(const char *what, shoal_dtype dtype)
+static inline shoal_err sh_element_check_float(const char *what, shoal_dtype dtype)
 {
     if (dtype != SHOAL_F32 && dtype != SHOAL_F64) {
         return sh_fail(SHOAL_EINVAL, "%s of %s: f32 and f64 are possible", what, shoal_dtype_name(dtype));

@@ -10,10 +10,10 @@
 static void add_element(shoal_dtype dtype, void *to, int64_t i, const void *from, int64_t j)
 {
     if (shoal_dtype_is_float(dtype)) {
-        sh_put(dtype, to, i, sh_get(dtype, to, i) + sh_get(dtype, from, j));
+        sh_element_put(dtype, to, i, sh_get(dtype, to, i) + sh_get(dtype, from, j));
     } else {
         uint64_t sum = (uint64_t)sh_get_int(dtype, to, i) + (uint64_t)sh_get_int(dtype, from, j);
-        sh_put_int(dtype, to, i, (int64_t)sum);
+        sh_element_put_int(dtype, to, i, (int64_t)sum);
     }
 }
 
@@ -165,9 +165,9 @@ static shoal_err one_hot(sh_exec *exec, shoal_dtype dtype, void *out, const int6
     for (int64_t i = 0; !err && i < count * classes; i++) {
         bool hit = index[i / classes] == i % classes;
         if (shoal_dtype_is_float(dtype)) {
-            sh_put(dtype, out, i, hit);
+            sh_element_put(dtype, out, i, hit);
         } else {
-            sh_put_int(dtype, out, i, hit);
+            sh_element_put_int(dtype, out, i, hit);
         }
     }
     return err;

@@ -20,7 +20,7 @@
 
 static shoal_err check(const sh_norm_shape *s)
 {
-    shoal_err err = sh_check_float("layer norm", s->dtype);
+    shoal_err err = sh_element_check_float("layer norm", s->dtype);
     return err ? err : s->n > 0 ? SHOAL_OK : sh_fail(SHOAL_EINVAL, "layer norm over %lld elements", (long long)s->n);
 }
 

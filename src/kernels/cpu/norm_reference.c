@@ -7,7 +7,7 @@
 
 static shoal_err check(const sh_norm_shape *s)
 {
-    shoal_err err = sh_check_float("layer norm", s->dtype);
+    shoal_err err = sh_element_check_float("layer norm", s->dtype);
     return err ? err : s->n > 0 ? SHOAL_OK : sh_fail(SHOAL_EINVAL, "layer norm over %lld elements", (long long)s->n);
 }
 
@@ -30,11 +30,11 @@ static shoal_err layer_norm(sh_exec *exec, const sh_norm_shape *s, double eps, v
         for (int64_t j = 0; j < s->n; j++) {
             double v = (sh_get(s->dtype, x, at + j) - m) * scale;
             v *= gamma ? sh_get(s->dtype, gamma, j) : 1;
-            sh_put(s->dtype, y, at + j, v + (beta ? sh_get(s->dtype, beta, j) : 0));
+            sh_element_put(s->dtype, y, at + j, v + (beta ? sh_get(s->dtype, beta, j) : 0));
         }
         if (mean) {
-            sh_put(s->dtype, mean, r, m);
-            sh_put(s->dtype, rstd, r, scale);
+            sh_element_put(s->dtype, mean, r, m);
+            sh_element_put(s->dtype, rstd, r, scale);
         }
     }
     return err;
@@ -55,16 +55,16 @@ static shoal_err layer_norm_backward(sh_exec *exec, const sh_norm_shape *s, void
             sum_g += g / (double)s->n;
             sum_gx += g * xhat / (double)s->n;
             if (dgamma) {
-                sh_put(s->dtype, dgamma, j, sh_get(s->dtype, dgamma, j) + d * xhat);
+                sh_element_put(s->dtype, dgamma, j, sh_get(s->dtype, dgamma, j) + d * xhat);
             }
             if (dbeta) {
-                sh_put(s->dtype, dbeta, j, sh_get(s->dtype, dbeta, j) + d);
+                sh_element_put(s->dtype, dbeta, j, sh_get(s->dtype, dbeta, j) + d);
             }
         }
         for (int64_t j = 0, at = r * s->n; dx && j < s->n; j++, at++) {
             double xhat = (sh_get(s->dtype, x, at) - m) * scale;
             double g = sh_get(s->dtype, dy, at) * (gamma ? sh_get(s->dtype, gamma, j) : 1);
-            sh_put(s->dtype, dx, at, scale * (g - sum_g - xhat * sum_gx));
+            sh_element_put(s->dtype, dx, at, scale * (g - sum_g - xhat * sum_gx));
         }
     }
     return err;

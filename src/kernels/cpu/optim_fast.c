@@ -27,7 +27,7 @@
         } else if (dtype == SHOAL_F64) {                                                                               \
             f64_##what(__VA_ARGS__);                                                                                   \
         }                                                                                                              \
-        return sh_check_float(#what, dtype);                                                                           \
+        return sh_element_check_float(#what, dtype);                                                                   \
     } while (0)
 
 static shoal_err sgd(sh_exec *exec, shoal_dtype dtype, int64_t n, const sh_sgd_args *args, void *param, void *buffer,
@@ -59,7 +59,7 @@ static shoal_err scale(sh_exec *exec, shoal_dtype dtype, int64_t n, void *x, dou
 
 static shoal_err clip(sh_exec *exec, shoal_dtype dtype, int64_t n, void *x, const void *sumsq, double max_norm)
 {
-    shoal_err err = sh_check_float("clip", dtype);
+    shoal_err err = sh_element_check_float("clip", dtype);
     if (err) {
         return err;
     }

@@ -34,7 +34,7 @@ static void max_row(int64_t windows, int64_t in_w, int32_t at, const float *rest
 static shoal_err max_forward(sh_exec *exec, const sh_pool2d *p, const void *x, void *y, int32_t *winner)
 {
     if (!is_plain_2x2(p)) {
-        return sh_pool_kernels_reference.max_forward(exec, p, x, y, winner);
+        return sh_pooling_kernels_reference.max_forward(exec, p, x, y, winner);
     }
     const int64_t out_h = sh_pool2d_out_h(p), out_w = sh_pool2d_out_w(p);
     const float *plane = x;
@@ -72,7 +72,7 @@ static void avg_row_back(int64_t windows, const float *restrict grad_y, float *r
 static shoal_err avg_forward(sh_exec *exec, const sh_pool2d *p, const void *x, void *y)
 {
     if (!is_plain_2x2(p)) {
-        return sh_pool_kernels_reference.avg_forward(exec, p, x, y);
+        return sh_pooling_kernels_reference.avg_forward(exec, p, x, y);
     }
     const int64_t out_h = sh_pool2d_out_h(p), out_w = sh_pool2d_out_w(p);
     const float *plane = x;
@@ -88,7 +88,7 @@ static shoal_err avg_forward(sh_exec *exec, const sh_pool2d *p, const void *x, v
 static shoal_err avg_backward(sh_exec *exec, const sh_pool2d *p, const void *grad_y, void *grad_x)
 {
     if (!is_plain_2x2(p)) {
-        return sh_pool_kernels_reference.avg_backward(exec, p, grad_y, grad_x);
+        return sh_pooling_kernels_reference.avg_backward(exec, p, grad_y, grad_x);
     }
     const int64_t out_h = sh_pool2d_out_h(p), out_w = sh_pool2d_out_w(p);
     const float *g = grad_y;
@@ -106,10 +106,10 @@ static shoal_err avg_backward(sh_exec *exec, const sh_pool2d *p, const void *gra
 static shoal_err max_backward(sh_exec *exec, const sh_pool2d *p, const void *grad_y, const int32_t *winner,
                               void *grad_x)
 {
-    return sh_pool_kernels_reference.max_backward(exec, p, grad_y, winner, grad_x);
+    return sh_pooling_kernels_reference.max_backward(exec, p, grad_y, winner, grad_x);
 }
 
-const sh_pool_kernels SH_ISA_NAME(sh_pool_kernels) = {
+const sh_pooling_kernels SH_ISA_NAME(sh_pooling_kernels) = {
     .max_forward = max_forward,
     .max_backward = max_backward,
     .avg_forward = avg_forward,

@@ -75,7 +75,7 @@ static shoal_err avg_backward(sh_exec *exec, const sh_pool2d *p, const void *gra
     BY_TYPE(avg_backward, grad_y, grad_x);
 }
 
-const sh_pool_kernels sh_pool_kernels_reference = {
+const sh_pooling_kernels sh_pooling_kernels_reference = {
     .max_forward = max_forward,
     .max_backward = max_backward,
     .avg_forward = avg_forward,

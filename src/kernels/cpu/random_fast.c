@@ -88,7 +88,7 @@ static shoal_err uniform(sh_exec *exec, sh_random_key key, shoal_dtype dtype, vo
     } else if (dtype == SHOAL_F64) {
         uniform_f64(key, out, n, low, high - low);
     }
-    return sh_check_float("uniform", dtype);
+    return sh_element_check_float("uniform", dtype);
 }
 
 static void normal_f32(sh_random_key key, float *out, int64_t n, float mean, float deviation)
@@ -130,7 +130,7 @@ static shoal_err normal(sh_exec *exec, sh_random_key key, shoal_dtype dtype, voi
     } else if (dtype == SHOAL_F64) {
         normal_f64(key, out, n, mean, deviation);
     }
-    return sh_check_float("normal", dtype);
+    return sh_element_check_float("normal", dtype);
 }
 
 #define BERNOULLI(name, T)                                                                                             \
@@ -200,14 +200,14 @@ static shoal_err dropout_backward(sh_exec *exec, shoal_dtype dtype, void *dx, co
     } else if (dtype == SHOAL_F64) {
         masked_f64(dx, dy, mask, n, 1 / (1 - p));
     }
-    return sh_check_float("dropout", dtype);
+    return sh_element_check_float("dropout", dtype);
 }
 
 static shoal_err dropout(sh_exec *exec, sh_random_key key, shoal_dtype dtype, void *y, uint8_t *mask, const void *x,
                          int64_t n, double p)
 {
     (void)exec;
-    shoal_err err = sh_check_float("dropout", dtype);
+    shoal_err err = sh_element_check_float("dropout", dtype);
     if (err) {
         return err;
     }

@@ -33,7 +33,7 @@ static shoal_err uniform(sh_exec *exec, sh_random_key key, shoal_dtype dtype, vo
                          double high)
 {
     (void)exec;
-    shoal_err err = sh_check_float("uniform", dtype);
+    shoal_err err = sh_element_check_float("uniform", dtype);
     for (int64_t i = 0; !err && i < n; i++) {
         if (dtype == SHOAL_F32) {
             ((float *)out)[i] = (float)low + (float)(high - low) * uniform_f32(key, i);
@@ -48,7 +48,7 @@ static shoal_err normal(sh_exec *exec, sh_random_key key, shoal_dtype dtype, voi
                         double deviation)
 {
     (void)exec;
-    shoal_err err = sh_check_float("normal", dtype);
+    shoal_err err = sh_element_check_float("normal", dtype);
     for (int64_t i = 0; !err && i < n; i++) {
         if (dtype == SHOAL_F32) {
             float z[2];
@@ -74,7 +74,7 @@ static shoal_err bernoulli(sh_exec *exec, sh_random_key key, shoal_dtype dtype, 
     for (int64_t i = 0; i < n; i++) {
         bool hit = uniform_f32(key, i) < (float)p;
         if (is_float) {
-            sh_put(dtype, out, i, hit ? value : 0);
+            sh_element_put(dtype, out, i, hit ? value : 0);
         } else {
             ((uint8_t *)out)[i] = !hit ? 0 : dtype == SHOAL_B8 ? 1 : (uint8_t)value;
         }
@@ -99,7 +99,7 @@ static shoal_err dropout_backward(sh_exec *exec, shoal_dtype dtype, void *dx, co
                                   int64_t n, double p)
 {
     (void)exec;
-    shoal_err err = sh_check_float("dropout", dtype);
+    shoal_err err = sh_element_check_float("dropout", dtype);
     for (int64_t i = 0; !err && i < n; i++) {
         if (dtype == SHOAL_F32) {
             ((float *)dx)[i] = mask[i] ? ((const float *)dy)[i] * (float)(1 / (1 - p)) : 0;
@@ -113,7 +113,7 @@ static shoal_err dropout_backward(sh_exec *exec, shoal_dtype dtype, void *dx, co
 static shoal_err dropout(sh_exec *exec, sh_random_key key, shoal_dtype dtype, void *y, uint8_t *mask, const void *x,
                          int64_t n, double p)
 {
-    shoal_err err = sh_check_float("dropout", dtype);
+    shoal_err err = sh_element_check_float("dropout", dtype);
     for (int64_t i = 0; !err && i < n; i++) {
         mask[i] = uniform_f32(key, i) >= (float)p;
     }

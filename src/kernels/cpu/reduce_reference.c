@@ -64,9 +64,9 @@ static void put_result(sh_reduce_op op, const sh_view *out, int64_t at, const st
     default: i = s->all, is_float = false; break;
     }
     if (is_float) {
-        sh_put(out->dtype, out->data, at, f);
+        sh_element_put(out->dtype, out->data, at, f);
     } else {
-        sh_put_int(out->dtype, out->data, at, i);
+        sh_element_put_int(out->dtype, out->data, at, i);
     }
 }
 
@@ -123,7 +123,7 @@ static shoal_err logsumexp(sh_exec *exec, const sh_view *out, const sh_view *a)
     shoal_err err = sh_reduce_plan_init(&p, SH_REDUCE_SUMSQ, out, a);
     int64_t in_at[SH_MAX_DIMS] = {0}, out_at[SH_MAX_DIMS] = {0}, from = 0, to = 0;
     for (int64_t r = 0; !err && r < p.results; r++) {
-        sh_put(out->dtype, out->data, to, log_sum_exp(&p, a, from));
+        sh_element_put(out->dtype, out->data, to, log_sum_exp(&p, a, from));
         (void)sh_reduce_next(p.kept, p.kept_shape, p.kept_in, in_at, &from);
         (void)sh_reduce_next(p.kept, p.kept_shape, p.kept_out, out_at, &to);
     }

@@ -46,7 +46,7 @@ static shoal_err lstm(sh_exec *exec, const sh_lstm_shape *s, void *h, void *c, v
                       const void *c_prev)
 {
     (void)exec;
-    shoal_err err = sh_check_float("lstm", s->dtype);
+    shoal_err err = sh_element_check_float("lstm", s->dtype);
     int64_t hidden = s->hidden;
     for (int64_t r = 0; !err && r < s->n; r++) {
         int64_t at = r * hidden, wide = 4 * at;
@@ -65,7 +65,7 @@ static shoal_err lstm_backward(sh_exec *exec, const sh_lstm_shape *s, void *dgat
                                const void *dc, const void *acts, const void *c, const void *c_prev)
 {
     (void)exec;
-    shoal_err err = sh_check_float("lstm", s->dtype);
+    shoal_err err = sh_element_check_float("lstm", s->dtype);
     int64_t hidden = s->hidden;
     for (int64_t r = 0; !err && r < s->n; r++) {
         int64_t at = r * hidden, wide = 4 * at;

@@ -8,7 +8,7 @@
 static inline shoal_err sh_nll_check(const sh_nll_args *args)
 {
     const sh_softmax_shape *s = &args->shape;
-    shoal_err err = sh_check_float("nll", s->dtype);
+    shoal_err err = sh_element_check_float("nll", s->dtype);
     for (int64_t i = 0; !err && i < s->outer * s->inner; i++) {
         int64_t t = args->target[i];
         if (t != args->ignore_index && (t < 0 || t >= s->n)) {

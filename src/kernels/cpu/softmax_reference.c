@@ -30,14 +30,14 @@ static double log_sum_exp(const sh_softmax_shape *s, const void *x, int64_t at, 
 static shoal_err forward(sh_exec *exec, sh_softmax_op op, const sh_softmax_shape *s, void *y, const void *x)
 {
     (void)exec;
-    shoal_err err = sh_check_float("softmax", s->dtype);
+    shoal_err err = sh_element_check_float("softmax", s->dtype);
     for (int64_t o = 0; !err && o < s->outer; o++) {
         for (int64_t i = 0; i < s->inner; i++) {
             int64_t at = column(s, o, i);
             double greatest, log_sum = log_sum_exp(s, x, at, &greatest);
             for (int64_t j = 0; j < s->n; j++) {
                 double v = sh_get(s->dtype, x, at + j * s->inner) - greatest - log_sum;
-                sh_put(s->dtype, y, at + j * s->inner, op == SH_SOFTMAX ? exp(v) : v);
+                sh_element_put(s->dtype, y, at + j * s->inner, op == SH_SOFTMAX ? exp(v) : v);
             }
         }
     }
@@ -48,7 +48,7 @@ static shoal_err backward(sh_exec *exec, sh_softmax_op op, const sh_softmax_shap
                           const void *y)
 {
     (void)exec;
-    shoal_err err = sh_check_float("softmax", s->dtype);
+    shoal_err err = sh_element_check_float("softmax", s->dtype);
     for (int64_t o = 0; !err && o < s->outer; o++) {
         for (int64_t i = 0; i < s->inner; i++) {
             double sum = 0;
@@ -57,7 +57,7 @@ static shoal_err backward(sh_exec *exec, sh_softmax_op op, const sh_softmax_shap
             }
             for (int64_t j = 0, at = column(s, o, i); j < s->n; j++, at += s->inner) {
                 double g = sh_get(s->dtype, dy, at), v = sh_get(s->dtype, y, at);
-                sh_put(s->dtype, dx, at, op == SH_SOFTMAX ? v * (g - sum) : g - exp(v) * sum);
+                sh_element_put(s->dtype, dx, at, op == SH_SOFTMAX ? v * (g - sum) : g - exp(v) * sum);
             }
         }
     }
@@ -89,14 +89,14 @@ static shoal_err nll(sh_exec *exec, const sh_nll_args *args, void *loss, void *t
             sum += one;
             weights += weight_of(args, t);
             if (args->reduction == SH_REDUCTION_NONE) {
-                sh_put(s->dtype, loss, o * s->inner + i, one);
+                sh_element_put(s->dtype, loss, o * s->inner + i, one);
             }
         }
     }
     if (args->reduction != SH_REDUCTION_NONE) {
-        sh_put(s->dtype, loss, 0, args->reduction == SH_REDUCTION_MEAN ? sum / weights : sum);
+        sh_element_put(s->dtype, loss, 0, args->reduction == SH_REDUCTION_MEAN ? sum / weights : sum);
     }
-    sh_put(s->dtype, total, 0, weights);
+    sh_element_put(s->dtype, total, 0, weights);
     return SHOAL_OK;
 }
 
@@ -124,7 +124,7 @@ static shoal_err nll_gradient(const sh_nll_args *args, void *dx, const void *dlo
             int64_t t = args->target[o * s->inner + i];
             for (int64_t j = 0, at = column(s, o, i); j < s->n; j++, at += s->inner) {
                 double p = log_probs && scale != 0 ? exp(sh_get(s->dtype, log_probs, at)) : 0;
-                sh_put(s->dtype, dx, at, scale * (p - (j == t)));
+                sh_element_put(s->dtype, dx, at, scale * (p - (j == t)));
             }
         }
     }

@@ -10,7 +10,7 @@
         .name = #isa, .elementwise = &sh_elementwise_kernels_##isa, .reduce = &sh_reduce_kernels_##isa,                \
         .matmul = &sh_matmul_kernels_##isa, .softmax = &sh_softmax_kernels_##isa, .norm = &sh_norm_kernels_##isa,      \
         .index = &sh_index_kernels_##isa, .rnn = &sh_rnn_kernels_##isa, .random = &sh_random_kernels_##isa,            \
-        .optim = &sh_optim_kernels_##isa, .conv = &sh_conv_kernels_##isa, .pool = &sh_pool_kernels_##isa,              \
+        .optim = &sh_optim_kernels_##isa, .conv = &sh_conv_kernels_##isa, .pool = &sh_pooling_kernels_##isa,           \
     }
 
 /* From the plainest to the best. */

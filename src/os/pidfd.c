@@ -1,4 +1,4 @@
-#include "proc/pidfd.h"
+#include "os/pidfd.h"
 
 #include "base/interrupt.h"
 

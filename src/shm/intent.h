@@ -5,15 +5,15 @@
  * out. Whoever dies in between leaves a note from which its recovery finishes (the tag is there, or was confirmed)
  * or forgets (it is not).
  *
- * A tag vanishes when another process swaps the word again. That process first calls sh_op_confirm: if the tagged
+ * A tag vanishes when another process swaps the word again. That process first calls sh_intent_confirm: if the tagged
  * operation is the one that is open in its slot at this moment, the slot's `confirmed` is raised to it. The sequence
  * in a tag has 24 bits; the slot's own has 64. Why 24 are enough: a tag equals the slot's open operation only if
  * their low bits agree AND the operation's target is this word; an older tag of the same slot, with the same low
- * bits, in the same word, is excluded because sh_op_begin never chooses a sequence whose tag it has just read there.
+ * bits, in the same word, is excluded because sh_intent_begin never chooses a sequence whose tag it has just read there.
  *
  * Who confirms may be stopped between its look at the word and its look at the slot, for 2^24 operations of that slot
  * and more. Then the slot may have an operation O open on this word whose tag equals the one we saw, and O's swap may
- * yet fail. So sh_op_confirm_slow looks at the word once more, after the slot, and confirms only if it is as we saw it.
+ * yet fail. So sh_intent_confirm_slow looks at the word once more, after the slot, and confirms only if it is as we saw it.
  * Then the tag in it is O's: if an older operation of the slot had left it there, O would have seen it before its own
  * swap, and chosen another sequence; and after that look only O's swap can bring the tag. If the word has changed
  * there is nothing to confirm for us: our own swap will fail.
@@ -28,8 +28,8 @@
  *   52 bits, in a ring   where an entry has room for more of them than the tag has (ring.h): no slot makes 2^51
  *                        operations in half a year. No clock: a put need not read it.
  */
-#ifndef SH_SHM_OP_H
-#define SH_SHM_OP_H
+#ifndef SH_SHM_INTENT_H
+#define SH_SHM_INTENT_H
 
 #include "base/death.h"
 #include "shm/world.h"
@@ -39,10 +39,10 @@
 
 /* Opens an operation whose swap will replace a word that now carries the tags seen_a and seen_b (0 for none; both
  * must have been confirmed already). Returns its sequence. */
-static inline uint64_t sh_op_open(sh_ctx *c, sh_op_code code, uint64_t target, uint64_t seen_a, uint64_t seen_b,
-                                  uint64_t word, uint64_t cell, uint64_t value, uint64_t extra)
+static inline uint64_t sh_intent_open(sh_ctx *c, sh_intent_code code, uint64_t target, uint64_t seen_a, uint64_t seen_b,
+                                      uint64_t word, uint64_t cell, uint64_t value, uint64_t extra)
 {
-    sh_op_shm *op = &c->slot->op;
+    sh_intent_shm *op = &c->slot->intent;
     uint64_t seq = sh_load_relaxed(&op->seq) + 1;
     while ((seq & SH_SEQ_MASK) == 0 || sh_tag(c->index, seq) == seen_a || sh_tag(c->index, seq) == seen_b) {
         seq++;
@@ -59,25 +59,25 @@ static inline uint64_t sh_op_open(sh_ctx *c, sh_op_code code, uint64_t target, u
 }
 
 /* The same; returns the tag to write. */
-static inline uint64_t sh_op_begin(sh_ctx *c, sh_op_code code, uint64_t target, uint64_t seen_a, uint64_t seen_b,
-                                   uint64_t word, uint64_t cell, uint64_t value, uint64_t extra)
+static inline uint64_t sh_intent_begin(sh_ctx *c, sh_intent_code code, uint64_t target, uint64_t seen_a,
+                                       uint64_t seen_b, uint64_t word, uint64_t cell, uint64_t value, uint64_t extra)
 {
-    return sh_tag(c->index, sh_op_open(c, code, target, seen_a, seen_b, word, cell, value, extra));
+    return sh_tag(c->index, sh_intent_open(c, code, target, seen_a, seen_b, word, cell, value, extra));
 }
 
-static inline void sh_op_end(sh_ctx *c)
+static inline void sh_intent_end(sh_ctx *c)
 {
-    sh_store_release(&c->slot->op.code, SH_OP_NONE);
+    sh_store_release(&c->slot->intent.code, SH_INTENT_NONE);
 }
 
 /* mask: the bits of the word that must still be as seen. */
-void sh_op_confirm_slow(uint64_t tag, uint64_t target, const sh_a64 *word, uint64_t seen, uint64_t mask);
+void sh_intent_confirm_slow(uint64_t tag, uint64_t target, const sh_a64 *word, uint64_t seen, uint64_t mask);
 
 /* Forgets what was seen: it was another world's. */
-void sh_op_forget(void);
+void sh_intent_forget(void);
 
-extern uint64_t sh_op_seen[SH_SLOTS];      /* sequence last read in each slot; 0: none */
-extern uint64_t sh_op_seen_when[SH_SLOTS]; /* and when, or before: sh_coarse_time */
+extern uint64_t sh_intent_seen[SH_SLOTS];      /* sequence last read in each slot; 0: none */
+extern uint64_t sh_intent_seen_when[SH_SLOTS]; /* and when, or before: sh_coarse_time */
 
 /* A clock that costs nothing. 64 bits: it does not wrap.
  *
@@ -96,7 +96,7 @@ static inline uint64_t sh_coarse_time(void)
 }
 
 /* A tag that says nothing, or is of an earlier operation of our own, which is closed. */
-static inline bool sh_op_is_over(const sh_ctx *c, uint64_t tag)
+static inline bool sh_intent_is_over(const sh_ctx *c, uint64_t tag)
 {
     uint32_t slot = (uint32_t)(tag >> SH_SEQ_BITS);
     return slot == c->index || (tag & SH_SEQ_MASK) == 0 || slot >= SH_SLOTS;
@@ -104,44 +104,44 @@ static inline bool sh_op_is_over(const sh_ctx *c, uint64_t tag)
 
 /* Before a tag is replaced in what stands at target. word held `seen` when the tag was read, in the bits of the mask; if it does
  * no more, nothing is confirmed. */
-static inline void sh_op_confirm_in(const sh_ctx *c, uint64_t tag, uint64_t target, const sh_a64 *word, uint64_t seen,
-                                    uint64_t mask)
+static inline void sh_intent_confirm_in(const sh_ctx *c, uint64_t tag, uint64_t target, const sh_a64 *word,
+                                        uint64_t seen, uint64_t mask)
 {
     uint32_t slot = (uint32_t)(tag >> SH_SEQ_BITS);
-    if (sh_op_is_over(c, tag)) {
+    if (sh_intent_is_over(c, tag)) {
         return;
     }
-    uint32_t behind = (uint32_t)((sh_op_seen[slot] - tag) & SH_SEQ_MASK);
-    if (behind != 0 && behind < (1u << (SH_SEQ_BITS - 1)) && sh_op_seen_when[slot] == sh_coarse_time()) {
+    uint32_t behind = (uint32_t)((sh_intent_seen[slot] - tag) & SH_SEQ_MASK);
+    if (behind != 0 && behind < (1u << (SH_SEQ_BITS - 1)) && sh_intent_seen_when[slot] == sh_coarse_time()) {
         return; /* that slot has gone on since */
     }
-    sh_op_confirm_slow(tag, target, word, seen, mask);
+    sh_intent_confirm_slow(tag, target, word, seen, mask);
 }
 
 /* The same where the target is the word that the tag was read in. */
-static inline void sh_op_confirm(const sh_ctx *c, uint64_t tag, uint64_t target)
+static inline void sh_intent_confirm(const sh_ctx *c, uint64_t tag, uint64_t target)
 {
-    sh_op_confirm_in(c, tag, target, (const sh_a64 *)sh_at(target), tag, SH_TAG_MASK);
+    sh_intent_confirm_in(c, tag, target, (const sh_a64 *)sh_at(target), tag, SH_TAG_MASK);
 }
 
 /* The same where more bits of the sequence than the tag has are known. */
-static inline void sh_op_confirm_long(const sh_ctx *c, uint64_t tag, uint64_t more, uint64_t target, const sh_a64 *word,
-                                      uint64_t seen)
+static inline void sh_intent_confirm_long(const sh_ctx *c, uint64_t tag, uint64_t more, uint64_t target,
+                                          const sh_a64 *word, uint64_t seen)
 {
-    if (sh_op_is_over(c, tag)) {
+    if (sh_intent_is_over(c, tag)) {
         return;
     }
     uint64_t seq = more << SH_SEQ_BITS | (tag & SH_SEQ_MASK);
-    uint64_t behind = (sh_op_seen[tag >> SH_SEQ_BITS] - seq) & SH_SEQ_LONG_MASK;
+    uint64_t behind = (sh_intent_seen[tag >> SH_SEQ_BITS] - seq) & SH_SEQ_LONG_MASK;
     if (behind == 0 || behind >> (SH_SEQ_LONG_BITS - 1) != 0) {
-        sh_op_confirm_slow(tag, target, word, seen, UINT64_MAX);
+        sh_intent_confirm_slow(tag, target, word, seen, UINT64_MAX);
     }
 }
 
 /* In recovery: did the open operation of this slot take effect? tags: those found in the word now. */
-static inline bool sh_op_applied(const sh_slot_shm *slot, uint32_t index, uint64_t tag_a, uint64_t tag_b)
+static inline bool sh_intent_applied(const sh_slot_shm *slot, uint32_t index, uint64_t tag_a, uint64_t tag_b)
 {
-    uint64_t seq = sh_load_acquire(&slot->op.seq);
+    uint64_t seq = sh_load_acquire(&slot->intent.seq);
     uint64_t tag = sh_tag(index, seq);
     return tag_a == tag || tag_b == tag || sh_load_acquire(&slot->confirmed) == seq;
 }

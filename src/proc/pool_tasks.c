@@ -18,7 +18,7 @@
 
 /* ---- tasks ---- */
 
-static void unlink_entry(shoal_pool *pool, sh_entry *e)
+static void unlink_entry(shoal_pool *pool, sh_pool_task *e)
 {
     e->next->previous = e->previous;
     e->previous->next = e->next;
@@ -26,20 +26,20 @@ static void unlink_entry(shoal_pool *pool, sh_entry *e)
 }
 
 /* The entry goes, and with it our hold on the task. A handle to it that still comes leads nowhere. */
-static void finish_entry(shoal_pool *pool, sh_entry *e, shoal_err err, const char *text, shoal_value *value)
+static void finish_entry(shoal_pool *pool, sh_pool_task *e, shoal_err err, const char *text, shoal_value *value)
 {
     shoal_block *block = e->block;
     unlink_entry(pool, e);
-    sh_job_finish(e->job, e->number, err, text, value);
+    sh_future_finish(e->job, e->number, err, text, value);
     block->extra = NULL;
     free(e);
     sh_block_release(block);
 }
 
 /* The task says DONE or FAILED. */
-static void finish_task(shoal_pool *pool, sh_entry *e, bool done)
+static void finish_task(shoal_pool *pool, sh_pool_task *e, bool done)
 {
-    pool->barren = 0; /* a worker was ready */
+    pool->failed_starts = 0; /* a worker was ready */
     shoal_value *value = NULL;
     sh_ctx *c = sh_enter();
     shoal_err err = c == NULL ? shoal_last_error() : SHOAL_OK;
@@ -64,7 +64,7 @@ static void finish_task(shoal_pool *pool, sh_entry *e, bool done)
 }
 
 /* Only the owner puts, so its own count says which message it is. */
-static shoal_err put_entry(shoal_pool *pool, sh_entry *e)
+static shoal_err put_entry(shoal_pool *pool, sh_pool_task *e)
 {
     shoal_err err = shoal_queue_put_block(pool->tasks, e->block, SHOAL_FOREVER); /* no bound: does not block */
     if (err == SHOAL_OK) {
@@ -99,10 +99,10 @@ static shoal_err make_task(const sh_target *target, const shoal_value *argument,
     return err;
 }
 
-shoal_err sh_pool_put(shoal_pool *pool, sh_job *job, size_t i, const sh_target *target, const shoal_value *argument,
+shoal_err sh_pool_put(shoal_pool *pool, sh_future *job, size_t i, const sh_target *target, const shoal_value *argument,
                       uint32_t members)
 {
-    sh_entry *e = calloc(1, sizeof *e);
+    sh_pool_task *e = calloc(1, sizeof *e);
     if (e == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for a task");
     }
@@ -137,7 +137,7 @@ shoal_err sh_pool_hire(shoal_pool *pool, int rank)
 {
     pool->options.rank = rank;
     sh_store_release(&pool->ready[rank], 0);
-    return sh_process_begin(sh_worker_main, pool->worker_args, &pool->options, &pool->workers[rank]);
+    return sh_process_begin(sh_pool_worker_main, pool->worker_args, &pool->options, &pool->workers[rank]);
 }
 
 void sh_pool_fail_all(shoal_pool *pool, shoal_err err, const char *text)
@@ -158,9 +158,9 @@ static void break_pool(shoal_pool *pool, const char *what, const char *text)
 /* A worker died, and is buried. What it had is looked for: done but not told, taken, or got and not yet taken. */
 static void look_after_tasks(shoal_pool *pool, const shoal_process *dead)
 {
-    sh_owner owner = sh_slot_owner(dead->slot, sh_state_make(SH_PHASE_DEAD, 0, dead->generation));
+    sh_owner owner = sh_slot_owner(dead->slot, sh_slot_state_make(SH_PHASE_DEAD, 0, dead->generation));
     uint64_t takes = sh_queue_takes(pool->tasks);
-    for (sh_entry *e = pool->outstanding.next, *next; e != &pool->outstanding; e = next) {
+    for (sh_pool_task *e = pool->outstanding.next, *next; e != &pool->outstanding; e = next) {
         sh_a32 *word = &sh_work_of(e->block)->state;
         uint32_t state = sh_load_acquire(word);
         next = e->next;
@@ -198,9 +198,9 @@ static void see_out(shoal_pool *pool, shoal_process *p)
         break_pool(pool, "a worker's initializer", p->status.text);
     } else if (status.end != SHOAL_RETURNED && !pool->terminated) {
         sh_add_relaxed(&pool->losses, 1);
-        pool->barren = was_ready ? 0 : pool->barren + 1;
+        pool->failed_starts = was_ready ? 0 : pool->failed_starts + 1;
         look_after_tasks(pool, p);
-        if (pool->barren > 2 * pool->count + 2) {
+        if (pool->failed_starts > 2 * pool->count + 2) {
             break_pool(pool, "workers die before they are ready", p->status.text);
         }
     }
@@ -241,7 +241,7 @@ void sh_pool_tend(shoal_pool *pool)
 static void take_in(shoal_pool *pool, const sh_taken *t)
 {
     if (t->kind == SH_ENTRY_BLOCK) {
-        sh_entry *e = t->block->kind == SH_KIND_TASK ? t->block->extra : NULL;
+        sh_pool_task *e = t->block->kind == SH_KIND_TASK ? t->block->extra : NULL;
         uint32_t state = e != NULL ? sh_load_acquire(&sh_work_of(t->block)->state) : SH_WORK_PENDING;
         if (state == SH_WORK_DONE || state == SH_WORK_FAILED) {
             finish_task(pool, e, state == SH_WORK_DONE);
@@ -251,7 +251,7 @@ static void take_in(shoal_pool *pool, const sh_taken *t)
     }
     uint32_t rank = (uint32_t)t->word;
     if (t->kind == SH_ENTRY_INT && rank < (uint32_t)pool->count && pool->workers[rank] != NULL &&
-        (int64_t)t->word == sh_worker_notice(pool->workers[rank]->pid, (int)rank)) {
+        (int64_t)t->word == sh_pool_worker_notice(pool->workers[rank]->pid, (int)rank)) {
         /* It retires: another can start while this one ends. A notice of one that was seen to end already is passed over. */
         if (pool->leaving[rank] != NULL) {
             drop(&pool->leaving[rank]);
@@ -288,7 +288,7 @@ static void wait_for_change(shoal_pool *pool, int64_t deadline)
     int64_t until = sh_now() + SLICE;
     until = until < deadline ? until : deadline;
     struct timespec t = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
-    uint32_t entry = sh_waits_begin(sh_wait_name(SH_WAIT_POOL, ((shoal_block *)pool->answers)->id), 0);
+    uint32_t entry = sh_waits_begin(sh_waits_name(SH_WAITS_POOL, ((shoal_block *)pool->answers)->id), 0);
     pthread_cond_timedwait(&pool->changed, &pool->lock, &t);
     sh_waits_end(entry);
 }
@@ -314,7 +314,7 @@ bool sh_pool_await(shoal_pool *pool, bool (*predicate)(const void *), const void
         sh_taken t;
         pool->waiting = true;
         pthread_mutex_unlock(&pool->lock);
-        sh_wait_kind before = sh_waits_serve(SH_WAIT_POOL);
+        sh_waits_kind before = sh_waits_serve(SH_WAITS_POOL);
         bool got = get_answer(pool, slice, &t);
         sh_waits_serve(before);
         sh_interrupt asked = sh_interrupt_suspend(); /* what follows is ours to finish */

@@ -1,20 +1,20 @@
-#include "tensor/ghost.h"
+#include "tensor/recycled.h"
 
-#define GHOSTS 64 /* a power of two */
+#define RECYCLED 64 /* a power of two */
 #if defined(__SANITIZE_ADDRESS__) && !defined(SHOAL_KEEP_HANDLES)
-#define KEEPS_GHOSTS 0 /* a tensor used after its last release shall be seen */
+#define KEEPS_TENSORS 0 /* a tensor used after its last release shall be seen */
 #else
-#define KEEPS_GHOSTS 1
+#define KEEPS_TENSORS 1
 #endif
 
-static sh_ghost ghosts[GHOSTS]; /* by id; touched by the only thread there is */
+static sh_recycled recycled[RECYCLED]; /* by id; touched by the only thread there is */
 
-static sh_ghost *place_of(uint64_t id)
+static sh_recycled *place_of(uint64_t id)
 {
-    return &ghosts[(id * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (GHOSTS - 1)];
+    return &recycled[(id * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (RECYCLED - 1)];
 }
 
-static void forget(sh_ghost *g)
+static void forget(sh_recycled *g)
 {
     if (g->storage != NULL) {
         sh_storage_end_rest(g->storage);
@@ -30,24 +30,24 @@ static bool is_plain(const shoal_tensor *t)
            sh_load_relaxed(&t->described) == t->requires_grad;
 }
 
-bool sh_ghost_keep(shoal_tensor *t)
+bool sh_recycled_keep(shoal_tensor *t)
 {
     shoal_block *description = (shoal_block *)(uintptr_t)sh_load_relaxed(&t->description);
-    if (!KEEPS_GHOSTS || !__libc_single_threaded || description == NULL || sh_block_is_lost(description) ||
+    if (!KEEPS_TENSORS || !__libc_single_threaded || description == NULL || sh_block_is_lost(description) ||
         !is_plain(t)) {
         return false;
     }
-    sh_ghost *g = place_of(description->id);
+    sh_recycled *g = place_of(description->id);
     sh_storage *s = t->storage;
     if (g->tensor != NULL) {
         forget(g);
     }
-    *g = (sh_ghost){.id = description->id,
-                    .stay = description->stay,
-                    .tensor = t,
-                    .storage_id = s->id,
-                    .size = s->size,
-                    .worlds = sh_blocks_worlds};
+    *g = (sh_recycled){.id = description->id,
+                       .tenure = description->tenure,
+                       .tensor = t,
+                       .storage_id = s->id,
+                       .size = s->size,
+                       .world_serial = sh_blocks_world_serial};
     if (s->keeper == description && s->meta != NULL && sh_storage_rest(s, &g->storage)) {
         sh_block_release(description); /* the storage's */
     } else {
@@ -57,16 +57,18 @@ bool sh_ghost_keep(shoal_tensor *t)
     return true;
 }
 
-sh_ghost *sh_ghost_find(uint64_t id)
+sh_recycled *sh_recycled_find(uint64_t id)
 {
-    sh_ghost *g = place_of(id);
+    sh_recycled *g = place_of(id);
     /* Another world has the same ids, and the same stamps. */
-    return g->tensor != NULL && g->id == id && g->worlds == sh_blocks_worlds && __libc_single_threaded ? g : NULL;
+    return g->tensor != NULL && g->id == id && g->world_serial == sh_blocks_world_serial && __libc_single_threaded
+               ? g
+               : NULL;
 }
 
-/* The ghost's own storage if the block is what it was: in one world a block's place never changes, but it may have been freed
+/* The recycled tensor's own storage if the block is what it was: in one world a block's place never changes, but it may have been freed
  * and be another's by now, of another size. Or the one that the process has. */
-static sh_storage *storage_of(sh_ghost *g, shoal_block *description)
+static sh_storage *storage_of(sh_recycled *g, shoal_block *description)
 {
     sh_storage *s = g->storage;
     if (s != NULL && sh_storage_wake(s, description)) {
@@ -80,7 +82,7 @@ static sh_storage *storage_of(sh_ghost *g, shoal_block *description)
     return s;
 }
 
-shoal_tensor *sh_ghost_wake(sh_ghost *g, shoal_block *description)
+shoal_tensor *sh_recycled_take(sh_recycled *g, shoal_block *description)
 {
     shoal_tensor *t = g->tensor;
     sh_storage *s = storage_of(g, description);

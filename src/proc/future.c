@@ -11,7 +11,7 @@
 
 /* ---- jobs ---- */
 
-static void free_job(sh_job *job)
+static void free_job(sh_future *job)
 {
     if (job != NULL) {
         for (size_t i = 0; i < job->count && job->outcomes != NULL; i++) {
@@ -24,16 +24,16 @@ static void free_job(sh_job *job)
     }
 }
 
-static sh_job *make_job(shoal_pool *pool, size_t count)
+static sh_future *make_job(shoal_pool *pool, size_t count)
 {
-    sh_job *job = calloc(1, sizeof *job);
+    sh_future *job = calloc(1, sizeof *job);
     if (job != NULL) {
-        *job = (sh_job){.pool = pool,
-                        .count = count,
-                        .left = count,
-                        .handle = true,
-                        .outcomes = calloc(count + 1, sizeof(sh_outcome)),
-                        .order = calloc(count + 1, sizeof(size_t))};
+        *job = (sh_future){.pool = pool,
+                           .count = count,
+                           .left = count,
+                           .handle = true,
+                           .outcomes = calloc(count + 1, sizeof(sh_outcome)),
+                           .order = calloc(count + 1, sizeof(size_t))};
     }
     if (job == NULL || job->outcomes == NULL || job->order == NULL) {
         free_job(job);
@@ -44,7 +44,7 @@ static sh_job *make_job(shoal_pool *pool, size_t count)
     return job;
 }
 
-void sh_job_finish(sh_job *job, size_t i, shoal_err err, const char *text, shoal_value *value)
+void sh_future_finish(sh_future *job, size_t i, shoal_err err, const char *text, shoal_value *value)
 {
     job->outcomes[i] =
         (sh_outcome){.ready = true, .err = err, .value = value, .text = err != SHOAL_OK ? strdup(text) : NULL};
@@ -57,7 +57,7 @@ void sh_job_finish(sh_job *job, size_t i, shoal_err err, const char *text, shoal
 }
 
 /* The caller gives it up; its tasks run on. */
-static void destroy_job(sh_job *job)
+static void destroy_job(sh_future *job)
 {
     if (job == NULL) {
         return;
@@ -77,7 +77,7 @@ static void destroy_job(sh_job *job)
 
 static bool is_finished(const void *thing)
 {
-    return ((const sh_job *)thing)->left == 0;
+    return ((const sh_future *)thing)->left == 0;
 }
 
 static shoal_err fail_as(const sh_outcome *o)
@@ -94,7 +94,7 @@ typedef struct plan {
     size_t chunk;
 } plan;
 
-static shoal_err put_task(shoal_pool *pool, sh_job *job, size_t i, const sh_target *target, const plan *p)
+static shoal_err put_task(shoal_pool *pool, sh_future *job, size_t i, const sh_target *target, const plan *p)
 {
     if (p->chunk == 0) {
         return sh_pool_put(pool, job, i, target, p->argument, 0);
@@ -110,7 +110,7 @@ static shoal_err put_task(shoal_pool *pool, sh_job *job, size_t i, const sh_targ
     return sh_pool_put(pool, job, i, target, &part, (uint32_t)members);
 }
 
-static shoal_err submit(shoal_pool *pool, shoal_task task, const plan *p, sh_job **out_job)
+static shoal_err submit(shoal_pool *pool, shoal_task task, const plan *p, sh_future **out_job)
 {
     sh_target target;
     shoal_err err = sh_target_name((sh_function)task, &target);
@@ -120,7 +120,7 @@ static shoal_err submit(shoal_pool *pool, shoal_task task, const plan *p, sh_job
     if (err != SHOAL_OK) {
         return err;
     }
-    sh_job *job = make_job(pool, p->count);
+    sh_future *job = make_job(pool, p->count);
     err = job != NULL ? SHOAL_OK : shoal_last_error();
     size_t put = 0;
     while (err == SHOAL_OK && put < p->count) {
@@ -132,14 +132,14 @@ static shoal_err submit(shoal_pool *pool, shoal_task task, const plan *p, sh_job
     } else if (job != NULL) { /* those that were put run on, for nobody */
         job->handle = false;
         while (put < p->count) {
-            sh_job_finish(job, put++, err, "", NULL); /* the last one frees it, if there is none outstanding */
+            sh_future_finish(job, put++, err, "", NULL); /* the last one frees it, if there is none outstanding */
         }
     }
     sh_pool_end(pool);
     return err;
 }
 
-static shoal_err submit_list(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk, sh_job **out_job)
+static shoal_err submit_list(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk, sh_future **out_job)
 {
     shoal_err err = list->owner == SH_OWNER_CONTAINER      ? sh_value_check_free(list)
                     : shoal_value_type(list) != SHOAL_LIST ? sh_fail(SHOAL_ETYPE, "map wants a list")
@@ -171,7 +171,7 @@ shoal_err shoal_pool_apply_async(shoal_pool *pool, shoal_task task, shoal_value 
     SH_NEED_OR_CONSUME(task, arg);
     SH_NEED(arg);
     SH_NEED_OR_CONSUME(out_future, arg);
-    sh_job *job;
+    sh_future *job;
     shoal_err err = arg->owner == SH_OWNER_CONTAINER ? sh_value_check_free(arg)
                                                      : submit(pool, task, &(plan){.argument = arg, .count = 1}, &job);
     sh_value_consume(arg);
@@ -188,7 +188,7 @@ shoal_err shoal_pool_map_async(shoal_pool *pool, shoal_task task, shoal_value *l
     SH_NEED_OR_CONSUME(task, list);
     SH_NEED(list);
     SH_NEED_OR_CONSUME(out_future, list);
-    sh_job *job;
+    sh_future *job;
     chunk = choose_chunk(pool, list, chunk);
     shoal_err err = submit_list(pool, task, list, chunk, &job);
     if (err == SHOAL_OK) {
@@ -218,7 +218,7 @@ static shoal_err move_members(shoal_value *list, shoal_value *chunk)
     return err;
 }
 
-static shoal_err collect(sh_job *job, shoal_value **out_result)
+static shoal_err collect(sh_future *job, shoal_value **out_result)
 {
     for (size_t i = 0; i < job->count; i++) {
         if (job->outcomes[i].err != SHOAL_OK) {
@@ -248,7 +248,7 @@ static shoal_err collect(sh_job *job, shoal_value **out_result)
 
 /* Waits until the predicate holds. SHOAL_ETIMEDOUT, not recorded yet: it does not. SHOAL_ESTATE: this process has left the world of the
  * pool, or is about to end. */
-static shoal_err wait_for(sh_job *job, bool (*predicate)(const void *), int64_t deadline)
+static shoal_err wait_for(sh_future *job, bool (*predicate)(const void *), int64_t deadline)
 {
     shoal_err err = sh_pool_check_world(job->pool);
     return err != SHOAL_OK || sh_pool_await(job->pool, predicate, job, deadline) ? err : SHOAL_ETIMEDOUT;
@@ -257,7 +257,7 @@ static shoal_err wait_for(sh_job *job, bool (*predicate)(const void *), int64_t 
 shoal_err shoal_future_get(shoal_future *future, int64_t timeout, shoal_value **out_result)
 {
     int64_t deadline = sh_deadline(timeout);
-    sh_job *job = (sh_job *)future;
+    sh_future *job = (sh_future *)future;
     SH_NEED(future);
     SH_NEED(out_result);
     shoal_err err = sh_pool_lock(job->pool);
@@ -275,7 +275,7 @@ shoal_err shoal_future_get(shoal_future *future, int64_t timeout, shoal_value **
 
 bool shoal_future_ready(shoal_future *future)
 {
-    sh_job *job = (sh_job *)future;
+    sh_future *job = (sh_future *)future;
     if (job == NULL) {
         return false;
     }
@@ -293,7 +293,7 @@ bool shoal_future_ready(shoal_future *future)
 void shoal_future_destroy(shoal_future *future)
 {
     sh_cleanup_begin();
-    destroy_job((sh_job *)future);
+    destroy_job((sh_future *)future);
     sh_cleanup_end();
 }
 
@@ -335,7 +335,7 @@ shoal_err shoal_pool_imap(shoal_pool *pool, shoal_task task, shoal_value *list, 
     SH_NEED_OR_CONSUME(task, list);
     SH_NEED(list);
     SH_NEED_OR_CONSUME(out_iterator, list);
-    sh_job *job;
+    sh_future *job;
     shoal_err err = submit_list(pool, task, list, 1, &job);
     if (err == SHOAL_OK) {
         job->ordered = ordered; /* only the iterator's own calls read it */
@@ -346,12 +346,12 @@ shoal_err shoal_pool_imap(shoal_pool *pool, shoal_task task, shoal_value *list, 
 
 static bool has_next(const void *thing)
 {
-    const sh_job *job = thing;
+    const sh_future *job = thing;
     return job->ordered ? job->outcomes[job->next].ready : job->count - job->left > job->next;
 }
 
 /* Gives the next result away, which is there. */
-static shoal_err take_next(sh_job *job, shoal_value **out_result)
+static shoal_err take_next(sh_future *job, shoal_value **out_result)
 {
     sh_outcome *o = &job->outcomes[job->ordered ? job->next : job->order[job->next]];
     job->next++;
@@ -366,7 +366,7 @@ static shoal_err take_next(sh_job *job, shoal_value **out_result)
 shoal_err shoal_iterator_next(shoal_iterator *iterator, int64_t timeout, shoal_value **out_result)
 {
     int64_t deadline = sh_deadline(timeout);
-    sh_job *job = (sh_job *)iterator;
+    sh_future *job = (sh_future *)iterator;
     SH_NEED(iterator);
     SH_NEED(out_result);
     shoal_err err = sh_pool_lock(job->pool);
@@ -390,6 +390,6 @@ shoal_err shoal_iterator_next(shoal_iterator *iterator, int64_t timeout, shoal_v
 void shoal_iterator_destroy(shoal_iterator *iterator)
 {
     sh_cleanup_begin();
-    destroy_job((sh_job *)iterator);
+    destroy_job((sh_future *)iterator);
     sh_cleanup_end();
 }

@@ -1,4 +1,4 @@
-#include "os/process.h"
+#include "os/pid.h"
 
 #include "os/fd.h"
 
@@ -62,8 +62,8 @@ static const char *stat_field(const char *text, int number)
     return field;
 }
 
-/* Nothing from here to sh_process_kill_stopped allocates memory or takes a private lock: a signal handler may ask, and a helper of recovery,
- * which may be killed at any instruction (sh_process_run). */
+/* Nothing from here to sh_pid_kill_stopped allocates memory or takes a private lock: a signal handler may ask, and a helper of recovery,
+ * which may be killed at any instruction (sh_helper_run). */
 
 /* The text of a file of /proc. False when there is no such process or thread. */
 static bool read_line(const char *path, char *text, size_t room)
@@ -142,7 +142,7 @@ static int32_t living_thread(int32_t pid)
     return found;
 }
 
-bool sh_process_is_single(void)
+bool sh_thread_is_only(void)
 {
     char text[1024];
     if (__libc_single_threaded) {
@@ -152,7 +152,7 @@ bool sh_process_is_single(void)
     return threads != NULL && strtoul(threads, NULL, 10) == 1;
 }
 
-uint64_t sh_process_start_time(int32_t pid)
+uint64_t sh_pid_start_time(int32_t pid)
 {
     char state;
     uint64_t start;
@@ -161,7 +161,7 @@ uint64_t sh_process_start_time(int32_t pid)
 
 static uint32_t space;
 
-void sh_process_find_space(void)
+void sh_pid_find_space(void)
 {
     struct stat status;
     uint32_t now = stat("/proc/self/ns/pid", &status) == 0 ? (uint32_t)status.st_ino : 0;
@@ -170,19 +170,19 @@ void sh_process_find_space(void)
     }
 }
 
-void sh_process_find_space_of_child(void)
+void sh_pid_find_space_of_child(void)
 {
     if (getppid() == 0) {
-        sh_process_find_space();
+        sh_pid_find_space();
     }
 }
 
-uint32_t sh_process_space(void)
+uint32_t sh_pid_space(void)
 {
     return space;
 }
 
-bool sh_process_gone(int32_t pid, uint64_t start_time)
+bool sh_pid_gone(int32_t pid, uint64_t start_time)
 {
     char state;
     uint64_t start;
@@ -206,7 +206,7 @@ static bool line_names(const char *line, uint64_t inode)
     return field != NULL && strtoull(field, NULL, 10) == inode && strstr(line, "/memfd:") != NULL;
 }
 
-bool sh_process_maps(int32_t pid, uint64_t inode)
+bool sh_pid_maps(int32_t pid, uint64_t inode)
 {
     char path[64], text[4096 + 1];
     int32_t thread = living_thread(pid); /* that of a thread that has ended is empty */
@@ -235,7 +235,7 @@ bool sh_process_maps(int32_t pid, uint64_t inode)
     return mapped;
 }
 
-void sh_process_kill_stopped(int32_t pid, uint64_t start_time, bool running_too)
+void sh_pid_kill_stopped(int32_t pid, uint64_t start_time, bool running_too)
 {
     char state;
     uint64_t start;
@@ -271,11 +271,11 @@ int sh_cores(void)
 /* ThreadSanitizer takes the helper for the thread that made it. */
 #if defined(__SANITIZE_THREAD__) || defined(__ia64__) || defined(__hppa__)
 
-sh_run_result sh_process_run(int (*function)(void *), void *argument)
+sh_helper_result sh_helper_run(int (*function)(void *), void *argument)
 {
     (void)function;
     (void)argument;
-    return SH_RUN_REFUSED;
+    return SH_HELPER_REFUSED;
 }
 
 #else
@@ -288,7 +288,7 @@ void __asan_unpoison_memory_region(const void *at, size_t size);
 
 /* The helper's end. The caller and the helper have one errno, so the caller makes no call here that may fail while the helper lives.
  * AddressSanitizer: they have one stack of fake frames too, so the caller takes none. */
-__attribute__((no_sanitize("address"))) static sh_run_result see_out(pid_t pid)
+__attribute__((no_sanitize("address"))) static sh_helper_result see_out(pid_t pid)
 {
     int status;
     for (uint32_t round = 0;; round++) {
@@ -296,11 +296,11 @@ __attribute__((no_sanitize("address"))) static sh_run_result see_out(pid_t pid)
         if (got == pid && WIFSTOPPED(status)) {
             kill(pid, SIGKILL);
         } else if (got == pid) {
-            return WIFEXITED(status) && WEXITSTATUS(status) == 0        ? SH_RUN_DONE
-                   : WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL ? SH_RUN_KILLED
-                                                                        : SH_RUN_FAILED;
+            return WIFEXITED(status) && WEXITSTATUS(status) == 0        ? SH_HELPER_DONE
+                   : WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL ? SH_HELPER_KILLED
+                                                                        : SH_HELPER_FAILED;
         } else if (got < 0) {
-            return SH_RUN_KILLED; /* another thread has waited for all clones */
+            return SH_HELPER_KILLED; /* another thread has waited for all clones */
         } else if (round < 200) {
             sched_yield();
         } else {
@@ -327,17 +327,17 @@ static bool is_under_valgrind(void)
 #endif
 }
 
-sh_run_result sh_process_run(int (*function)(void *), void *argument)
+sh_helper_result sh_helper_run(int (*function)(void *), void *argument)
 {
     static char *stack; /* kept: callers come one at a time */
     sigset_t all, before;
     if (is_under_valgrind()) {
-        return SH_RUN_REFUSED;
+        return SH_HELPER_REFUSED;
     }
     if (stack == NULL) {
         void *room = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
         if (room == MAP_FAILED) {
-            return SH_RUN_REFUSED;
+            return SH_HELPER_REFUSED;
         }
         stack = room;
     }
@@ -348,7 +348,7 @@ sh_run_result sh_process_run(int (*function)(void *), void *argument)
     pthread_sigmask(SIG_SETMASK, &all, &before); /* no handler of the program runs in the helper */
     /* No CLONE_FILES: what it opens and locks goes with it. Exit signal 0: a wait of the program does not see it. */
     pid_t pid = clone(function, stack + STACK, CLONE_VM, argument);
-    sh_run_result result = pid > 0 ? see_out(pid) : SH_RUN_REFUSED;
+    sh_helper_result result = pid > 0 ? see_out(pid) : SH_HELPER_REFUSED;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return result;
 }

@@ -1,33 +1,33 @@
-#include "shm/op.h"
+#include "shm/intent.h"
 
-uint64_t sh_op_seen[SH_SLOTS];
-uint64_t sh_op_seen_when[SH_SLOTS];
+uint64_t sh_intent_seen[SH_SLOTS];
+uint64_t sh_intent_seen_when[SH_SLOTS];
 
-void sh_op_forget(void)
+void sh_intent_forget(void)
 {
     for (uint32_t i = 0; i < SH_SLOTS; i++) {
-        sh_op_seen[i] = 0;
-        sh_op_seen_when[i] = sh_coarse_time() - 1;
+        sh_intent_seen[i] = 0;
+        sh_intent_seen_when[i] = sh_coarse_time() - 1;
     }
 }
 
-void sh_op_confirm_slow(uint64_t tag, uint64_t target, const sh_a64 *word, uint64_t seen, uint64_t mask)
+void sh_intent_confirm_slow(uint64_t tag, uint64_t target, const sh_a64 *word, uint64_t seen, uint64_t mask)
 {
     uint32_t index = (uint32_t)(tag >> SH_SEQ_BITS);
     sh_slot_shm *slot = sh_slot_at(index);
     uint64_t when = sh_coarse_time(); /* before the look: if we are stopped in between, what we remember is too old */
     /* The tag was read with acquire, after the release or stronger swap that wrote it, so if its operation is still
      * the latest of its slot all fields of the note are visible here. */
-    SH_DEATH("op.confirm.looked"); /* a stop here may last for 2^24 operations of the other slot: op.h */
-    uint64_t seq = sh_load_acquire(&slot->op.seq);
+    SH_DEATH("op.confirm.looked"); /* a stop here may last for 2^24 operations of the other slot: intent.h */
+    uint64_t seq = sh_load_acquire(&slot->intent.seq);
     /* Racy with our other threads only in recovery of private memory: sh_enter lets one thread in. */
-    sh_op_seen[index] = seq;
-    sh_op_seen_when[index] = when;
-    if ((seq & SH_SEQ_MASK) != (tag & SH_SEQ_MASK) || sh_load_acquire(&slot->op.target) != target ||
-        sh_load_acquire(&slot->op.seq) != seq) {
+    sh_intent_seen[index] = seq;
+    sh_intent_seen_when[index] = when;
+    if ((seq & SH_SEQ_MASK) != (tag & SH_SEQ_MASK) || sh_load_acquire(&slot->intent.target) != target ||
+        sh_load_acquire(&slot->intent.seq) != seq) {
         return; /* closed, or a tag of long ago */
     }
-    if (((sh_load_acquire(word) ^ seen) & mask) != 0) { /* after seq and target: op.h */
+    if (((sh_load_acquire(word) ^ seen) & mask) != 0) { /* after seq and target: intent.h */
         return;
     }
     uint64_t confirmed = sh_load_relaxed(&slot->confirmed);

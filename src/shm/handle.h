@@ -1,7 +1,7 @@
 /* The table of the handles that this process has, and receiving a block that is in it: the steps that nearly every handle
  * takes, inline. block.h says what they are for, block.c has the rest. */
-#ifndef SH_SHM_HELD_H
-#define SH_SHM_HELD_H
+#ifndef SH_SHM_HANDLE_H
+#define SH_SHM_HANDLE_H
 
 #include "shm/block.h"
 
@@ -11,7 +11,7 @@
 #define SH_IDLE_MAX 32
 
 /* Private to the process, under the lock of sh_enter. */
-typedef struct sh_held_blocks {
+typedef struct sh_handle_table {
     shoal_block **buckets;
     size_t bucket_count; /* a power of two */
     size_t count;
@@ -25,22 +25,22 @@ typedef struct sh_held_blocks {
     size_t spare_count;
     shoal_block *idle[SH_IDLE_MAX]; /* by age, as a ring; NULL where one is in use again */
     size_t idle_next, idle_count;
-} sh_held_blocks;
+} sh_handle_table;
 
-extern sh_held_blocks sh_held;
-extern uint64_t sh_held_stays; /* of shoal_block.stay; outlives worlds */
+extern sh_handle_table sh_handles;
+extern uint64_t sh_handle_tenures; /* of shoal_block.tenure; outlives worlds */
 
-static inline size_t sh_held_bucket(uint64_t id)
+static inline size_t sh_handle_bucket(uint64_t id)
 {
-    return (size_t)((id * UINT64_C(0x9e3779b97f4a7c15)) >> 32) & (sh_held.bucket_count - 1);
+    return (size_t)((id * UINT64_C(0x9e3779b97f4a7c15)) >> 32) & (sh_handles.bucket_count - 1);
 }
 
-static inline shoal_block *sh_held_find(uint64_t id)
+static inline shoal_block *sh_handle_find(uint64_t id)
 {
-    if (sh_held.bucket_count == 0) {
+    if (sh_handles.bucket_count == 0) {
         return NULL;
     }
-    shoal_block *b = sh_held.buckets[sh_held_bucket(id)];
+    shoal_block *b = sh_handles.buckets[sh_handle_bucket(id)];
     while (b != NULL && b->id != id) {
         b = b->next;
     }
@@ -48,19 +48,19 @@ static inline shoal_block *sh_held_find(uint64_t id)
 }
 
 /* For shoal ps: how many blocks this process holds. */
-static inline void sh_held_tell(void)
+static inline void sh_handle_tell(void)
 {
-    sh_racy_store(&sh_the_world.self.slot->held, sh_held.count - sh_held.idle_count);
+    sh_racy_store(&sh_the_world.self.slot->held, sh_handles.count - sh_handles.idle_count);
 }
 
-static inline void sh_held_end_idle(shoal_block *b)
+static inline void sh_handle_end_idle(shoal_block *b)
 {
-    sh_held.idle[b->idle_at - 1] = NULL;
+    sh_handles.idle[b->idle_at - 1] = NULL;
     b->idle_at = 0;
-    sh_held.idle_count--;
+    sh_handles.idle_count--;
 }
 
-static inline bool sh_held_can_be_sent(const sh_found *f)
+static inline bool sh_handle_can_be_sent(const sh_found *f)
 {
     return f->kind != SH_KIND_CELLS && f->kind != SH_KIND_INHERITED && f->kind != SH_KIND_RING &&
            f->kind != SH_KIND_DELIVERIES && f->kind < SH_KIND_COUNT &&
@@ -68,11 +68,11 @@ static inline bool sh_held_can_be_sent(const sh_found *f)
 }
 
 /* An idle handle, for the block that has its id now. False when that is none that can be sent. */
-static inline bool sh_held_look_again(shoal_block *b)
+static inline bool sh_handle_look_again(shoal_block *b)
 {
     uint64_t info = sh_load_relaxed(&b->meta->info), size = info & SH_INFO_SIZE_MASK;
     sh_found f = {.meta = b->meta, .kind = (sh_kind)(info >> 56)};
-    if (!sh_held_can_be_sent(&f)) {
+    if (!sh_handle_can_be_sent(&f)) {
         return false;
     }
     b->size = size <= b->room ? size : b->room;
@@ -94,13 +94,13 @@ uint64_t sh_block_lighten(sh_ctx *c, const shoal_block *block);
 static inline shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64_t *out_value)
 {
     uint64_t id = sh_ref_id(ref), weight = sh_ref_weight(ref);
-    shoal_block *b = sh_held_find(id);
+    shoal_block *b = sh_handle_find(id);
     if (__builtin_expect(b == NULL || weight == 0, 0)) {
         return sh_block_expect_unknown(c, ref, out_block, out_value);
     }
     uint64_t have = sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(b->cell)));
     /* A handle whose cell is empty, idle or given on this moment, says what the block was. */
-    if (have == 0 && !sh_held_look_again(b)) {
+    if (have == 0 && !sh_handle_look_again(b)) {
         return sh_fail(SHOAL_ECORRUPT, "a message names block %llu, which there is not", (unsigned long long)id);
     }
     if (__builtin_expect(have > SH_WEIGHT_HOLD, 0)) {
@@ -114,9 +114,9 @@ static inline shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out
 static inline void sh_block_arrived(shoal_block *block)
 {
     if (block->idle_at != 0) {
-        sh_held_end_idle(block);
-        block->stay = ++sh_held_stays;
-        sh_held_tell();
+        sh_handle_end_idle(block);
+        block->tenure = ++sh_handle_tenures;
+        sh_handle_tell();
     } else if (sh_load_relaxed(&block->refs) == 0) {
         sh_block_arrived_first(block);
     }

@@ -1,22 +1,22 @@
 /* The quick way of a message, when nothing is in its way: the process has one thread, the queue is known and open, the
  * ring has room or a message at the place that its hint names. All or nothing: after false nothing was done, and the
  * caller goes the way of queue_core.h, which knows every case. The steps in the ring are the same on both ways. */
-#ifndef SH_IPC_QUEUE_QUICK_H
-#define SH_IPC_QUEUE_QUICK_H
+#ifndef SH_IPC_QUEUE_FAST_H
+#define SH_IPC_QUEUE_FAST_H
 
 #include "ipc/queue_core.h"
-#include "shm/held.h"
+#include "shm/handle.h"
 
 /* Inside without a lock: no other thread can come while we are here. */
-static inline bool sh_queue_is_quick(const shoal_block *queue)
+static inline bool sh_queue_is_fast(const shoal_block *queue)
 {
     return __builtin_expect(__libc_single_threaded && sh_the_world.attachment == SH_ATTACHED, 1) &&
            sh_queue_is_prepared(queue);
 }
 
 /* cell := value when done, as in sh_ring_put. */
-static inline __attribute__((always_inline)) bool sh_queue_put_quick(shoal_block *queue, sh_entry_kind kind,
-                                                                     uint64_t word, uint64_t cell, uint64_t value)
+static inline __attribute__((always_inline)) bool sh_queue_put_fast(shoal_block *queue, sh_entry_kind kind,
+                                                                    uint64_t word, uint64_t cell, uint64_t value)
 {
     const sh_queue_view *v = sh_queue_view_of(queue);
     const sh_ring *ring = &v->rings[sh_load_relaxed(&v->put)];
@@ -44,8 +44,8 @@ static inline void sh_queue_breathe(void)
 }
 
 /* Looks at the oldest message, if it is there or comes in a moment. */
-static inline bool sh_queue_peek_quick(const shoal_block *queue, int64_t timeout, const sh_ring **out_ring,
-                                       sh_peek *out_peek)
+static inline bool sh_queue_peek_fast(const shoal_block *queue, int64_t timeout, const sh_ring **out_ring,
+                                      sh_peek *out_peek)
 {
     sh_queue_view *v = sh_queue_view_of(queue);
     const sh_ring *ring = &v->rings[sh_load_relaxed(&v->get)];
@@ -71,8 +71,8 @@ static inline bool sh_queue_peek_quick(const shoal_block *queue, int64_t timeout
 }
 
 /* Takes the message that was looked at. */
-static inline bool sh_queue_take_quick(const shoal_block *queue, const sh_ring *ring, const sh_peek *peek,
-                                       uint64_t cell, uint64_t value)
+static inline bool sh_queue_take_fast(const shoal_block *queue, const sh_ring *ring, const sh_peek *peek, uint64_t cell,
+                                      uint64_t value)
 {
     sh_queue_shm *shm = sh_queue_shm_of(queue);
     if (sh_ring_take(&sh_the_world.self, ring, peek, cell, value, queue->id) != SH_RING_DONE) {
@@ -86,19 +86,19 @@ static inline bool sh_queue_take_quick(const shoal_block *queue, const sh_ring *
 }
 
 /* A word without a reference. */
-static inline bool sh_queue_put_word_quick(shoal_block *queue, sh_entry_kind kind, uint64_t word)
+static inline bool sh_queue_put_word_fast(shoal_block *queue, sh_entry_kind kind, uint64_t word)
 {
-    return sh_queue_is_quick(queue) && sh_queue_put_quick(queue, kind, word, 0, 0);
+    return sh_queue_is_fast(queue) && sh_queue_put_fast(queue, kind, word, 0, 0);
 }
 
 /* The same, of a kind up to `most`. */
-static inline bool sh_queue_get_word_quick(const shoal_block *queue, sh_entry_kind most, int64_t timeout,
-                                           sh_entry_kind *out_kind, uint64_t *out_word)
+static inline bool sh_queue_get_word_fast(const shoal_block *queue, sh_entry_kind most, int64_t timeout,
+                                          sh_entry_kind *out_kind, uint64_t *out_word)
 {
     const sh_ring *ring;
     sh_peek peek;
-    if (!sh_queue_is_quick(queue) || !sh_queue_peek_quick(queue, timeout, &ring, &peek) || peek.kind > most ||
-        !sh_queue_take_quick(queue, ring, &peek, 0, 0)) {
+    if (!sh_queue_is_fast(queue) || !sh_queue_peek_fast(queue, timeout, &ring, &peek) || peek.kind > most ||
+        !sh_queue_take_fast(queue, ring, &peek, 0, 0)) {
         return false;
     }
     *out_kind = peek.kind;
@@ -107,37 +107,37 @@ static inline bool sh_queue_get_word_quick(const shoal_block *queue, sh_entry_ki
 }
 
 /* A handle: a part of our weight goes along. */
-static inline bool sh_queue_put_block_quick(shoal_block *queue, const shoal_block *block)
+static inline bool sh_queue_put_block_fast(shoal_block *queue, const shoal_block *block)
 {
     uint64_t weight;
-    if (!sh_queue_is_quick(queue) || sh_heap_share(&sh_the_world.self, block->cell, &weight) != SHOAL_OK) {
+    if (!sh_queue_is_fast(queue) || sh_heap_share(&sh_the_world.self, block->cell, &weight) != SHOAL_OK) {
         return false;
     }
     sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(block->cell));
-    return sh_queue_put_quick(queue, SH_ENTRY_BLOCK, sh_ref_make(block->id, weight), block->cell,
-                              sh_ref_make(block->id, sh_ref_weight(ref) - weight));
+    return sh_queue_put_fast(queue, SH_ENTRY_BLOCK, sh_ref_make(block->id, weight), block->cell,
+                             sh_ref_make(block->id, sh_ref_weight(ref) - weight));
 }
 
 /* A handle that this process does not need any more: all its weight goes along, and its cell is empty afterwards. */
-static inline bool sh_queue_give_block_quick(shoal_block *queue, const shoal_block *block)
+static inline bool sh_queue_give_block_fast(shoal_block *queue, const shoal_block *block)
 {
     sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(block->cell));
-    return sh_queue_is_quick(queue) && sh_ref_weight(ref) <= SH_WEIGHT_HOLD &&
-           sh_queue_put_quick(queue, SH_ENTRY_BLOCK, ref, block->cell, 0);
+    return sh_queue_is_fast(queue) && sh_ref_weight(ref) <= SH_WEIGHT_HOLD &&
+           sh_queue_put_fast(queue, SH_ENTRY_BLOCK, ref, block->cell, 0);
 }
 
-static inline bool sh_queue_get_block_quick(const shoal_block *queue, sh_kind kind, int64_t timeout,
-                                            shoal_block **out_block)
+static inline bool sh_queue_get_block_fast(const shoal_block *queue, sh_kind kind, int64_t timeout,
+                                           shoal_block **out_block)
 {
     const sh_ring *ring;
     sh_peek peek;
     shoal_block *b;
     uint64_t value;
-    if (!sh_queue_is_quick(queue) || !sh_queue_peek_quick(queue, timeout, &ring, &peek) ||
-        peek.kind != SH_ENTRY_BLOCK || sh_block_expect(&sh_the_world.self, peek.word, &b, &value) != SHOAL_OK) {
+    if (!sh_queue_is_fast(queue) || !sh_queue_peek_fast(queue, timeout, &ring, &peek) || peek.kind != SH_ENTRY_BLOCK ||
+        sh_block_expect(&sh_the_world.self, peek.word, &b, &value) != SHOAL_OK) {
         return false;
     }
-    if (b->kind != kind || !sh_queue_take_quick(queue, ring, &peek, b->cell, value)) {
+    if (b->kind != kind || !sh_queue_take_fast(queue, ring, &peek, b->cell, value)) {
         sh_block_unexpect(b);
         return false;
     }

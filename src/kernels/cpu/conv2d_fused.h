@@ -4,45 +4,45 @@
  *   rows      forward, vectors along the image's rows: few output channels, or channels that are dropped
  *   channels  forward, vectors along output channels: many of them
  *   winners   backward, from the winners of the pool only: a quarter of the outputs, less what relu and dropout cut */
-#ifndef SH_KERNELS_CPU_CONV2D_BLOCK_H
-#define SH_KERNELS_CPU_CONV2D_BLOCK_H
+#ifndef SH_KERNELS_CPU_CONV2D_FUSED_H
+#define SH_KERNELS_CPU_CONV2D_FUSED_H
 
 #include "kernels/cpu/conv2d_fast.h"
 
-typedef struct sh_block {
+typedef struct sh_fused {
     const sh_conv2d *c;
     int64_t kernel;             /* 3 or 5 */
     int64_t padded_h, padded_w; /* of the image with its padding */
     int64_t pooled_h, pooled_w;
     bool padded;
-} sh_block;
+} sh_fused;
 
-#define sh_block_rows_fit SH_ISA_NAME(sh_block_rows_fit)
-#define sh_block_rows_scratch SH_ISA_NAME(sh_block_rows_scratch)
-#define sh_block_rows_forward SH_ISA_NAME(sh_block_rows_forward)
-#define sh_block_channels_fit SH_ISA_NAME(sh_block_channels_fit)
-#define sh_block_channels_scratch SH_ISA_NAME(sh_block_channels_scratch)
-#define sh_block_channels_begin SH_ISA_NAME(sh_block_channels_begin)
-#define sh_block_channels_forward SH_ISA_NAME(sh_block_channels_forward)
-#define sh_block_winners_scratch SH_ISA_NAME(sh_block_winners_scratch)
-#define sh_block_winners_backward SH_ISA_NAME(sh_block_winners_backward)
+#define sh_fused_rows_fit SH_ISA_NAME(sh_fused_rows_fit)
+#define sh_fused_rows_scratch SH_ISA_NAME(sh_fused_rows_scratch)
+#define sh_fused_rows_forward SH_ISA_NAME(sh_fused_rows_forward)
+#define sh_fused_channels_fit SH_ISA_NAME(sh_fused_channels_fit)
+#define sh_fused_channels_scratch SH_ISA_NAME(sh_fused_channels_scratch)
+#define sh_fused_channels_begin SH_ISA_NAME(sh_fused_channels_begin)
+#define sh_fused_channels_forward SH_ISA_NAME(sh_fused_channels_forward)
+#define sh_fused_winners_scratch SH_ISA_NAME(sh_fused_winners_scratch)
+#define sh_fused_winners_backward SH_ISA_NAME(sh_fused_winners_backward)
 
 /* One image: x [C, padded_h, padded_w], drop [O] or NULL, y and winner [O, pooled_h, pooled_w]. */
-bool sh_block_rows_fit(const sh_block *b);
-size_t sh_block_rows_scratch(const sh_block *b);
-void sh_block_rows_forward(const sh_block *b, const float *x, const float *w, const float *bias, const float *drop,
+bool sh_fused_rows_fit(const sh_fused *b);
+size_t sh_fused_rows_scratch(const sh_fused *b);
+void sh_fused_rows_forward(const sh_fused *b, const float *x, const float *w, const float *bias, const float *drop,
                            float *y, uint8_t *winner, void *room);
 
 /* The same; begin packs the weights into room, for all images that follow. */
-bool sh_block_channels_fit(const sh_block *b);
-size_t sh_block_channels_scratch(const sh_block *b);
-void sh_block_channels_begin(const sh_block *b, const float *w, const float *bias, void *room);
-void sh_block_channels_forward(const sh_block *b, const float *x, const float *drop, float *y, uint8_t *winner,
+bool sh_fused_channels_fit(const sh_fused *b);
+size_t sh_fused_channels_scratch(const sh_fused *b);
+void sh_fused_channels_begin(const sh_fused *b, const float *w, const float *bias, void *room);
+void sh_fused_channels_forward(const sh_fused *b, const float *x, const float *drop, float *y, uint8_t *winner,
                                void *room);
 
 /* All images, all gradients; x without padding. */
-size_t sh_block_winners_scratch(const sh_block *b, bool grad_x);
-void sh_block_winners_backward(const sh_block *b, const float *grad_y, const float *x, const float *w,
+size_t sh_fused_winners_scratch(const sh_fused *b, bool grad_x);
+void sh_fused_winners_backward(const sh_fused *b, const float *grad_y, const float *x, const float *w,
                                const float *drop, const uint8_t *winner, float *grad_x, float *grad_w, float *grad_bias,
                                void *room);
 

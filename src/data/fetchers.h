@@ -4,8 +4,8 @@
  * place and puts a task on the worker's queue; the worker fetches them into the place's tensors and puts an answer on the common
  * queue. Both are one word, so they travel inside the rings. The tensors of a place stay the same until the caller has
  * retained one: then new ones go to the worker as a value. */
-#ifndef SH_DATA_CREW_H
-#define SH_DATA_CREW_H
+#ifndef SH_DATA_FETCHERS_H
+#define SH_DATA_FETCHERS_H
 
 #include <shoal/process.h>
 
@@ -23,14 +23,14 @@ typedef struct sh_place_shm {
 } sh_place_shm;
 
 /* A task, or an answer to it. The sequence tells an answer from one that is too late. */
-typedef union sh_crew_word {
+typedef union sh_fetchers_word {
     struct {
         uint32_t sequence;
         uint16_t place;
         uint16_t err; /* of an answer: shoal_err */
     };
     uint64_t word;
-} sh_crew_word;
+} sh_fetchers_word;
 
 /* Keys of the map that a worker is started with; of a place in its list, and of a message that renews one. */
 #define SH_CREW_SET "set"
@@ -44,6 +44,6 @@ typedef union sh_crew_word {
 #define SH_PLACE_Y "y"
 
 /* What runs in a worker: fetches until the queue of tasks is closed. */
-shoal_err sh_crew_work(int rank, const shoal_value *args);
+shoal_err sh_fetchers_work(int rank, const shoal_value *args);
 
 #endif

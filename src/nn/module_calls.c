@@ -71,7 +71,7 @@ void sh_parameter_zero_grad(shoal_tensor *parameter)
 void shoal_module_zero_grad(shoal_module *module)
 {
     bool is_buffer;
-    const sh_entry *e;
+    const sh_module_tensor *e;
     for (size_t i = 0; (e = sh_module_entry(module, i, &is_buffer)) != NULL; i++) {
         if (!is_buffer) {
             sh_parameter_zero_grad(e->tensor);

@@ -1,5 +1,5 @@
 /* What runs in a worker process of a loader. */
-#include "data/crew.h"
+#include "data/fetchers.h"
 #include "data/loader.h"
 
 #include "base/error.h"
@@ -13,7 +13,7 @@
 typedef struct place {
     shoal_block *block; /* borrowed from the arguments */
     sh_place_shm *shm;
-    sh_pair full;
+    sh_batch full;
 } place;
 
 typedef struct worker {
@@ -32,8 +32,8 @@ static shoal_err take_tensors(place *p, const shoal_value *from)
     if (x == NULL || y == NULL) {
         return shoal_last_error();
     }
-    sh_pair_release(&p->full);
-    p->full = (sh_pair){shoal_tensor_retain(x), shoal_tensor_retain(y)};
+    sh_batch_release(&p->full);
+    p->full = (sh_batch){shoal_tensor_retain(x), shoal_tensor_retain(y)};
     return SHOAL_OK;
 }
 
@@ -64,7 +64,7 @@ static shoal_err set_up(worker *w, const shoal_value *args)
 static void fini(worker *w)
 {
     for (size_t i = 0; w->places != NULL && i < w->count; i++) {
-        sh_pair_release(&w->places[i].full);
+        sh_batch_release(&w->places[i].full);
     }
     free(w->places);
     shoal_dataset_release(w->set);
@@ -76,16 +76,16 @@ static shoal_err fetch(worker *w, const place *p)
     if (count == shoal_tensor_size(p->full.x, 0)) {
         return sh_fetch_into(w->set, p->shm->numbers, count, &p->full);
     }
-    sh_pair rows = {NULL, NULL};
-    shoal_err err = sh_pair_rows(&rows, &p->full, count);
+    sh_batch rows = {NULL, NULL};
+    shoal_err err = sh_batch_rows(&rows, &p->full, count);
     if (err == SHOAL_OK) {
         err = sh_fetch_into(w->set, p->shm->numbers, count, &rows);
     }
-    sh_pair_release(&rows);
+    sh_batch_release(&rows);
     return err;
 }
 
-static shoal_err do_task(worker *w, sh_crew_word task)
+static shoal_err do_task(worker *w, sh_fetchers_word task)
 {
     size_t i = (size_t)(task.place - w->first);
     if (i >= w->count) {
@@ -118,15 +118,15 @@ static shoal_err renew(worker *w)
     return err;
 }
 
-shoal_err sh_crew_work(int rank, const shoal_value *args)
+shoal_err sh_fetchers_work(int rank, const shoal_value *args)
 {
     (void)rank;
     worker w = {.set = NULL};
     shoal_err err = set_up(&w, args);
     while (err == SHOAL_OK) {
-        sh_crew_word task;
+        sh_fetchers_word task;
         size_t size;
-        sh_wait_kind before = sh_waits_serve(SH_WAIT_TASK);
+        sh_waits_kind before = sh_waits_serve(SH_WAITS_TASK);
         err = shoal_queue_get_bytes(w.tasks, &task, sizeof task, SHOAL_FOREVER, &size);
         sh_waits_serve(before);
         err = err == SHOAL_OK ? do_task(&w, task) : err == SHOAL_ETYPE ? renew(&w) : err;

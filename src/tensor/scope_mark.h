@@ -3,8 +3,8 @@
  * Marks of one thread are a stack. Releasing one takes off those above it, whose loops lie within its own: what they would
  * release is gone already, and releasing again later would take what was computed since. A mark of another thread, and one that was
  * taken off, is no mark any more. */
-#ifndef SH_DATA_SCOPE_MARK_H
-#define SH_DATA_SCOPE_MARK_H
+#ifndef SH_TENSOR_SCOPE_MARK_H
+#define SH_TENSOR_SCOPE_MARK_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* Who confirms an operation of another process, and is late. */
-#include "shm/op.h"
+#include "shm/intent.h"
 
 #include "base/clock.h"
 #include "shm/block.h"
@@ -25,19 +25,19 @@ static other begin(void)
     ck_assert_ok(sh_block_new(o.self, sh_class_of(64), 64, &o.block));
     ck_assert_ok(sh_slot_reserve(o.self, "other", &o.index));
     o.slot = sh_slot_at(o.index);
-    o.generation = sh_state_generation(sh_load_relaxed(&o.slot->state));
+    o.generation = sh_slot_state_generation(sh_load_relaxed(&o.slot->state));
     o.word = (sh_a128 *)o.block->data;
     o.target = sh_offset_of(o.word);
     o.tag = sh_tag(o.index, SEQ);
-    sh_store_relaxed(&o.slot->op.target, o.target);
-    sh_store_relaxed(&o.slot->op.seq, SEQ);
+    sh_store_relaxed(&o.slot->intent.target, o.target);
+    sh_store_relaxed(&o.slot->intent.seq, SEQ);
     sh_store_relaxed(&o.slot->confirmed, 0);
     return o;
 }
 
 static void end(const other *o)
 {
-    sh_store_relaxed(&o->slot->op.seq, 0);
+    sh_store_relaxed(&o->slot->intent.seq, 0);
     sh_slot_cancel(o->index, o->generation);
     sh_block_unref(o->self, o->block);
     sh_leave();
@@ -49,11 +49,11 @@ START_TEST(a_tag_that_is_gone_confirms_nothing)
 {
     other o = begin();
     sh_store_relaxed(&o.word->lo, sh_word_make(3, sh_tag(o.index + 1, 5)));
-    sh_op_forget();
-    sh_op_confirm(o.self, o.tag, o.target);
+    sh_intent_forget();
+    sh_intent_confirm(o.self, o.tag, o.target);
     ck_assert_uint_eq(sh_load_relaxed(&o.slot->confirmed), 0);
     sh_store_relaxed(&o.word->lo, sh_word_make(3, o.tag));
-    sh_op_confirm(o.self, o.tag, o.target);
+    sh_intent_confirm(o.self, o.tag, o.target);
     ck_assert_uint_eq(sh_load_relaxed(&o.slot->confirmed), SEQ);
     end(&o);
 }
@@ -66,12 +66,12 @@ START_TEST(an_entry_that_has_changed_confirms_nothing)
     uint64_t seen = UINT64_C(7) << SH_TAG_BITS | sh_tag(o.index + 1, 9);
     sh_store_relaxed(&o.word->hi, o.tag); /* a message that looks like the tag */
     sh_store_relaxed(&o.word->lo, seen + (UINT64_C(1) << SH_TAG_BITS));
-    sh_op_forget();
-    sh_op_confirm_in(o.self, o.tag, o.target, &o.word->lo, seen, UINT64_MAX);
-    sh_op_confirm_long(o.self, o.tag, SEQ >> SH_SEQ_BITS, o.target, &o.word->lo, seen);
+    sh_intent_forget();
+    sh_intent_confirm_in(o.self, o.tag, o.target, &o.word->lo, seen, UINT64_MAX);
+    sh_intent_confirm_long(o.self, o.tag, SEQ >> SH_SEQ_BITS, o.target, &o.word->lo, seen);
     ck_assert_uint_eq(sh_load_relaxed(&o.slot->confirmed), 0);
     sh_store_relaxed(&o.word->lo, seen);
-    sh_op_confirm_in(o.self, o.tag, o.target, &o.word->lo, seen, UINT64_MAX);
+    sh_intent_confirm_in(o.self, o.tag, o.target, &o.word->lo, seen, UINT64_MAX);
     ck_assert_uint_eq(sh_load_relaxed(&o.slot->confirmed), SEQ);
     end(&o);
 }
@@ -93,9 +93,9 @@ START_TEST(a_step_of_the_clock_is_short)
         begun = sh_now();
         for (int i = 0; i < TRIES; i++) {
             uint64_t none = 1;
-            sh_op_begin(o.self, SH_OP_ALLOC, o.target, 0, 0, 0, 0, 0, 0);
+            sh_intent_begin(o.self, SH_INTENT_ALLOC, o.target, 0, 0, 0, 0, 0, 0);
             sh_cas_acq_rel(&o.word->lo, &none, 1);
-            sh_op_end(o.self);
+            sh_intent_end(o.self);
         }
         double took = (double)(sh_now() - begun) / TRIES;
         best = took < best ? took : best;

@@ -11,28 +11,28 @@
  * death: a child that dies leaves a phase below ENDED, and its wait status tells the rest. A parent that dies leaves
  * the record to the child.
  */
-#ifndef SH_PROC_RECORD_H
-#define SH_PROC_RECORD_H
+#ifndef SH_PROC_START_RECORD_H
+#define SH_PROC_START_RECORD_H
 
 #include "base/death.h"
 #include "proc/target.h"
 #include "shm/block.h"
 #include "shm/kind.h"
 
-typedef enum sh_record_phase {
-    SH_RECORD_MADE,
-    SH_RECORD_RUNNING, /* the child is in the world and knows what to do */
-    SH_RECORD_ENDED,   /* the target has returned, or could not be found */
-} sh_record_phase;
+typedef enum sh_start_phase {
+    SH_START_MADE,
+    SH_START_RUNNING, /* the child is in the world and knows what to do */
+    SH_START_ENDED,   /* the target has returned, or could not be found */
+} sh_start_phase;
 
-typedef enum sh_record_flag {
-    SH_RECORD_OUTLIVE = 1,
-    SH_RECORD_NAMED = 2, /* the slot's name was given by the caller */
-} sh_record_flag;
+typedef enum sh_start_flag {
+    SH_START_OUTLIVE = 1,
+    SH_START_NAMED = 2, /* the slot's name was given by the caller */
+} sh_start_flag;
 
-#define SH_RECORD_TEXT 512
+#define SH_START_TEXT 512
 
-typedef struct sh_record_shm {
+typedef struct sh_start_shm {
     sh_a64 destroy[2];
     sh_a64 argument;
     sh_a64 result;
@@ -41,15 +41,15 @@ typedef struct sh_record_shm {
     sh_a64 ended_at; /* sh_now time */
     int32_t rank;
     uint32_t flags;
-    char text[SH_RECORD_TEXT];
+    char text[SH_START_TEXT];
     sh_target target; /* the block ends with its path */
-} sh_record_shm;
+} sh_start_shm;
 
-_Static_assert(offsetof(sh_record_shm, phase) == offsetof(sh_task_shm, words), "a record is a task");
+_Static_assert(offsetof(sh_start_shm, phase) == offsetof(sh_task_shm, words), "a record is a task");
 
-static inline sh_record_shm *sh_record_of(const shoal_block *block)
+static inline sh_start_shm *sh_start_of(const shoal_block *block)
 {
-    return (sh_record_shm *)block->data;
+    return (sh_start_shm *)block->data;
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* What the C library does not wrap yet. */
-#ifndef SH_PROC_PIDFD_H
-#define SH_PROC_PIDFD_H
+#ifndef SH_OS_PIDFD_H
+#define SH_OS_PIDFD_H
 
 #include "base/clock.h"
 

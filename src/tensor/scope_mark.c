@@ -1,4 +1,4 @@
-#include "data/scope_mark.h"
+#include "tensor/scope_mark.h"
 
 #include "sync/atomic.h"
 

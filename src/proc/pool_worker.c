@@ -184,7 +184,7 @@ static shoal_err work(worker *w, int rank, int64_t limit)
     shoal_err err = SHOAL_OK;
     for (int64_t done = 0; err == SHOAL_OK && (limit == 0 || done < limit);) {
         shoal_block *block;
-        sh_wait_kind before = sh_waits_serve(SH_WAIT_TASK);
+        sh_waits_kind before = sh_waits_serve(SH_WAITS_TASK);
         err = shoal_queue_get_block(w->tasks, SHOAL_FOREVER, &block);
         sh_waits_serve(before);
         if (err == SHOAL_OK) {
@@ -192,12 +192,12 @@ static shoal_err work(worker *w, int rank, int64_t limit)
         }
     }
     if (err == SHOAL_OK) { /* it retires: the owner need not wait until it sees our end */
-        err = shoal_queue_put(w->answers, shoal_value_int(sh_worker_notice(getpid(), rank)), SHOAL_FOREVER);
+        err = shoal_queue_put(w->answers, shoal_value_int(sh_pool_worker_notice(getpid(), rank)), SHOAL_FOREVER);
     }
     return err == SHOAL_ECLOSED ? SHOAL_OK : err;
 }
 
-shoal_err sh_worker_main(int rank, const shoal_value *args)
+shoal_err sh_pool_worker_main(int rank, const shoal_value *args)
 {
     worker w = {.tasks = shoal_arg_queue(args, SH_WORKER_TASKS), .answers = shoal_arg_queue(args, SH_WORKER_ANSWERS)};
     shoal_block *ready = shoal_arg_block(args, SH_WORKER_READY);

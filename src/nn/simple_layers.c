@@ -48,7 +48,7 @@ static void avg_pool2d_describe(const shoal_module *self, char *buffer, size_t c
              (long long)o->stride[0]);
 }
 
-const shoal_module_type sh_kind_max_pool2d = {
+const shoal_module_type sh_layer_max_pool2d = {
     .name = "MaxPool2d",
     .state_size = sizeof(shoal_pool2d_options),
     .init = pool_init,
@@ -56,7 +56,7 @@ const shoal_module_type sh_kind_max_pool2d = {
     .describe = max_pool2d_describe,
 };
 
-const shoal_module_type sh_kind_avg_pool2d = {
+const shoal_module_type sh_layer_avg_pool2d = {
     .name = "AvgPool2d",
     .state_size = sizeof(shoal_pool2d_options),
     .init = pool_init,
@@ -66,12 +66,12 @@ const shoal_module_type sh_kind_avg_pool2d = {
 
 shoal_module *shoal_max_pool2d_create(int64_t size, int64_t stride)
 {
-    return shoal_module_create(&sh_kind_max_pool2d, 2, (double[]){(double)size, (double)stride});
+    return shoal_module_create(&sh_layer_max_pool2d, 2, (double[]){(double)size, (double)stride});
 }
 
 shoal_module *shoal_avg_pool2d_create(int64_t size, int64_t stride)
 {
-    return shoal_module_create(&sh_kind_avg_pool2d, 2, (double[]){(double)size, (double)stride});
+    return shoal_module_create(&sh_layer_avg_pool2d, 2, (double[]){(double)size, (double)stride});
 }
 
 /* ---- dropouts: p ---- */
@@ -83,19 +83,19 @@ static shoal_err dropout_init(shoal_module *self, const double *settings)
                : sh_fail(SHOAL_EINVAL, "%s: %g is no probability", self->type->name, settings[0]);
 }
 
-double sh_dropout_p(const shoal_module *dropout)
+double sh_layer_dropout_p(const shoal_module *dropout)
 {
     return dropout->training ? dropout->settings[0] : 0;
 }
 
 static shoal_tensor *dropout_forward(shoal_module *self, shoal_tensor *x)
 {
-    return shoal_dropout(x, sh_dropout_p(self));
+    return shoal_dropout(x, sh_layer_dropout_p(self));
 }
 
 static shoal_tensor *dropout2d_forward(shoal_module *self, shoal_tensor *x)
 {
-    return shoal_dropout2d(x, sh_dropout_p(self));
+    return shoal_dropout2d(x, sh_layer_dropout_p(self));
 }
 
 static void dropout_describe(const shoal_module *self, char *buffer, size_t capacity)
@@ -103,14 +103,14 @@ static void dropout_describe(const shoal_module *self, char *buffer, size_t capa
     snprintf(buffer, capacity, "p=%g, inplace=False", self->settings[0]);
 }
 
-const shoal_module_type sh_kind_dropout = {
+const shoal_module_type sh_layer_dropout = {
     .name = "Dropout",
     .init = dropout_init,
     .forward = dropout_forward,
     .describe = dropout_describe,
 };
 
-const shoal_module_type sh_kind_dropout2d = {
+const shoal_module_type sh_layer_dropout2d = {
     .name = "Dropout2d",
     .init = dropout_init,
     .forward = dropout2d_forward,
@@ -119,12 +119,12 @@ const shoal_module_type sh_kind_dropout2d = {
 
 shoal_module *shoal_dropout_create(double p)
 {
-    return shoal_module_create(&sh_kind_dropout, 1, &p);
+    return shoal_module_create(&sh_layer_dropout, 1, &p);
 }
 
 shoal_module *shoal_dropout2d_create(double p)
 {
-    return shoal_module_create(&sh_kind_dropout2d, 1, &p);
+    return shoal_module_create(&sh_layer_dropout2d, 1, &p);
 }
 
 /* ---- activations ---- */
@@ -135,10 +135,10 @@ shoal_module *shoal_dropout2d_create(double p)
         (void)self;                                                                                                    \
         return shoal_##kind(x);                                                                                        \
     }                                                                                                                  \
-    const shoal_module_type sh_kind_##kind = {.name = title, .forward = kind##_forward};                               \
+    const shoal_module_type sh_layer_##kind = {.name = title, .forward = kind##_forward};                              \
     shoal_module *shoal_##kind##_create(void)                                                                          \
     {                                                                                                                  \
-        return shoal_module_create(&sh_kind_##kind, 0, NULL);                                                          \
+        return shoal_module_create(&sh_layer_##kind, 0, NULL);                                                         \
     }
 
 ACTIVATION(relu, "ReLU")
@@ -156,7 +156,7 @@ static void log_softmax_describe(const shoal_module *self, char *buffer, size_t 
     snprintf(buffer, capacity, "dim=%.0f", self->settings[0]);
 }
 
-const shoal_module_type sh_kind_log_softmax = {
+const shoal_module_type sh_layer_log_softmax = {
     .name = "LogSoftmax",
     .forward = log_softmax_forward,
     .describe = log_softmax_describe,
@@ -164,7 +164,7 @@ const shoal_module_type sh_kind_log_softmax = {
 
 shoal_module *shoal_log_softmax_create(int dim)
 {
-    return shoal_module_create(&sh_kind_log_softmax, 1, (double[]){dim});
+    return shoal_module_create(&sh_layer_log_softmax, 1, (double[]){dim});
 }
 
 static shoal_tensor *flatten_forward(shoal_module *self, shoal_tensor *x)
@@ -179,7 +179,7 @@ static void flatten_describe(const shoal_module *self, char *buffer, size_t capa
     snprintf(buffer, capacity, "start_dim=1, end_dim=-1");
 }
 
-const shoal_module_type sh_kind_flatten = {
+const shoal_module_type sh_layer_flatten = {
     .name = "Flatten",
     .forward = flatten_forward,
     .describe = flatten_describe,
@@ -187,7 +187,7 @@ const shoal_module_type sh_kind_flatten = {
 
 shoal_module *shoal_flatten_create(void)
 {
-    return shoal_module_create(&sh_kind_flatten, 0, NULL);
+    return shoal_module_create(&sh_layer_flatten, 0, NULL);
 }
 
 /* ---- Sequential: its children are added, not made by init ---- */
@@ -200,7 +200,7 @@ static shoal_tensor *sequential_forward(shoal_module *self, shoal_tensor *x)
     return x;
 }
 
-const shoal_module_type sh_kind_sequential = {.name = "Sequential", .forward = sequential_forward};
+const shoal_module_type sh_layer_sequential = {.name = "Sequential", .forward = sequential_forward};
 
 static void destroy_all(size_t count, shoal_module *const *modules)
 {
@@ -220,7 +220,7 @@ shoal_module *shoal_sequential_create(size_t count, shoal_module *const *childre
         complete = children[i] != NULL;
     }
     if (complete) {
-        m = shoal_module_create(&sh_kind_sequential, 0, NULL);
+        m = shoal_module_create(&sh_layer_sequential, 0, NULL);
     }
     for (size_t i = 0; m && i < count; i++) {
         char name[24];
@@ -239,5 +239,5 @@ shoal_module *shoal_sequential_create(size_t count, shoal_module *const *childre
 
 /* ---- the table of all kinds ---- */
 
-#define KIND_ADDRESS(name) &sh_kind_##name,
-const shoal_module_type *const sh_module_types[] = {SH_KINDS(KIND_ADDRESS) NULL};
+#define LAYER_ADDRESS(name) &sh_layer_##name,
+const shoal_module_type *const sh_module_types[] = {SH_KINDS(LAYER_ADDRESS) NULL};

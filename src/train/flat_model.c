@@ -1,4 +1,4 @@
-#include "train/sums.h"
+#include "train/flat_model.h"
 
 #include "base/error.h"
 #include "nn/module.h"
@@ -7,7 +7,7 @@
 static shoal_tensor *entry_at(const shoal_module *module, size_t i)
 {
     bool is_buffer;
-    const sh_entry *entry = sh_module_entry(module, i, &is_buffer);
+    const sh_module_tensor *entry = sh_module_entry(module, i, &is_buffer);
     return entry != NULL ? entry->tensor : NULL;
 }
 
@@ -32,7 +32,7 @@ static shoal_tensor *next(const shoal_module *module, size_t *at)
     return NULL;
 }
 
-shoal_err sh_sums_length(const shoal_module *module, int64_t *out_length)
+shoal_err sh_flat_length(const shoal_module *module, int64_t *out_length)
 {
     int64_t length = 0;
     size_t at = 0;
@@ -67,7 +67,7 @@ static void add_f64(double *out, const double *in, const double *x, int64_t n, d
     }
 }
 
-void sh_sums_add(double *out, const double *in, const shoal_module *module, double weight)
+void sh_flat_add(double *out, const double *in, const shoal_module *module, double weight)
 {
     size_t at = 0;
     for (const shoal_tensor *t; (t = next(module, &at)) != NULL;) {
@@ -91,7 +91,7 @@ static double moved(double x, double mean, double *velocity, double momentum)
     return x - *velocity;
 }
 
-void sh_sums_apply(shoal_module *module, const double *sums, double weight, double *velocity, double momentum)
+void sh_flat_apply(shoal_module *module, const double *sums, double weight, double *velocity, double momentum)
 {
     size_t at = 0;
     for (shoal_tensor *t; (t = next(module, &at)) != NULL;) {

@@ -436,8 +436,8 @@ END_TEST
 
 static Suite *suite(void)
 {
-    Suite *s = suite_create("crew");
-    TCase *tc = methods_case("crew");
+    Suite *s = suite_create("fetchers");
+    TCase *tc = methods_case("fetchers");
     add_for_methods(tc, same_order);
     add_for_methods(tc, blocks_come_back);
     add_for_methods(tc, seek_with_workers);
