@@ -38,24 +38,43 @@ static bool make(cli_image *image, uint64_t width, uint64_t height, char why[CLI
 
 /* ---- PNG ---- */
 
-static bool decode_png(const uint8_t *bytes, size_t size, cli_image *image, char why[CLI_IMAGE_WHY])
+static bool is_even(const cli_image *image)
+{
+    return memcmp(image->grey, image->grey + 1, (size_t)image->width * image->height - 1) == 0;
+}
+
+/* paper: the grey where it is transparent. */
+static bool decode_png_on(uint8_t paper, const uint8_t *bytes, size_t size, cli_image *image, bool *out_transparent,
+                          char why[CLI_IMAGE_WHY])
 {
     png_image png = {.version = PNG_IMAGE_VERSION};
-    const png_color paper = {.red = 255, .green = 255, .blue = 255};
+    const png_color behind = {.red = paper, .green = paper, .blue = paper};
     if (!png_image_begin_read_from_memory(&png, bytes, size)) {
-        return fail(why, "no PNG that can be read: %s", png.message);
+        return fail(why, "not a PNG that can be read: %s", png.message);
     }
     if (!make(image, png.width, png.height, why)) {
         png_image_free(&png);
         return false;
     }
+    *out_transparent = (png.format & PNG_FORMAT_FLAG_ALPHA) != 0;
     png.format = PNG_FORMAT_GRAY;
     png.flags |= PNG_IMAGE_FLAG_16BIT_sRGB; /* else 16 bits without a word on gamma are taken as linear light */
-    if (!png_image_finish_read(&png, &paper, image->grey, 0, NULL)) {
+    if (!png_image_finish_read(&png, &behind, image->grey, 0, NULL)) {
         cli_image_free(image);
-        return fail(why, "no PNG that can be read: %s", png.message);
+        return fail(why, "not a PNG that can be read: %s", png.message);
     }
     return true;
+}
+
+/* What is white on nothing cannot be seen on white paper, and is put on black. */
+static bool decode_png(const uint8_t *bytes, size_t size, cli_image *image, char why[CLI_IMAGE_WHY])
+{
+    bool transparent = false, good = decode_png_on(255, bytes, size, image, &transparent, why);
+    if (good && transparent && is_even(image)) {
+        cli_image_free(image);
+        good = decode_png_on(0, bytes, size, image, &transparent, why);
+    }
+    return good;
 }
 
 /* ---- PGM ---- */
@@ -108,7 +127,8 @@ static bool decode_pgm(const uint8_t *bytes, size_t size, cli_image *image, char
     uint32_t width, height, most, pixel;
     if (!scan_number(&s, 1u << 31, &width) || !scan_number(&s, 1u << 31, &height) || !scan_number(&s, 65535, &most) ||
         most == 0 || s.at >= s.size) {
-        return fail(why, "byte %zu: no head of a PGM file: width, height and a lightest value up to 65535 are wanted",
+        return fail(why,
+                    "byte %zu: not the head of a PGM file: width, height and a lightest value up to 65535 are wanted",
                     s.at);
     }
     s.at++; /* one blank, then the pixels */
@@ -140,38 +160,65 @@ bool cli_image_decode(const uint8_t *bytes, size_t size, cli_image *out_image, c
     return fail(why, "neither a PNG nor a PGM file (P2 or P5)");
 }
 
-static bool read_whole(int fd, uint8_t *bytes, size_t size)
+/* All that there is, up to one byte more than CLI_IMAGE_FILE, into memory of the caller's; NULL: errno says why. */
+static uint8_t *read_all(int fd, size_t *out_size)
 {
-    for (size_t at = 0; at < size;) {
-        ssize_t n = read(fd, bytes + at, size - at);
-        if (n == 0 || (n < 0 && errno != EINTR)) {
-            errno = n == 0 ? EIO : errno;
-            return false;
+    size_t room = 1u << 16, size = 0;
+    uint8_t *bytes = malloc(room);
+    while (bytes != NULL && size <= CLI_IMAGE_FILE) {
+        if (size == room) {
+            uint8_t *more = realloc(bytes, room *= 2);
+            if (more == NULL) {
+                break;
+            }
+            bytes = more;
         }
-        at += n > 0 ? (size_t)n : 0;
+        ssize_t n = read(fd, bytes + size, room - size);
+        if (n == 0) {
+            *out_size = size;
+            return bytes;
+        }
+        if (n < 0 && errno != EINTR) {
+            break;
+        }
+        size += n > 0 ? (size_t)n : 0;
     }
-    return true;
+    if (bytes != NULL && size > CLI_IMAGE_FILE) {
+        errno = EFBIG;
+    }
+    free(bytes);
+    return NULL;
+}
+
+static bool read_from(int fd, cli_image *out_image, char why[CLI_IMAGE_WHY])
+{
+    size_t size = 0;
+    uint8_t *bytes = read_all(fd, &size);
+    if (bytes == NULL) {
+        return errno == EFBIG ? fail(why, "more than the %zu bytes that are read at most", CLI_IMAGE_FILE)
+                              : fail(why, "%s", strerror(errno));
+    }
+    bool good = cli_image_decode(bytes, size, out_image, why);
+    free(bytes);
+    return good;
 }
 
 bool cli_image_read(const char *path, cli_image *out_image, char why[CLI_IMAGE_WHY])
 {
     struct stat status;
-    uint8_t *bytes = NULL;
     bool good = false;
     *out_image = (cli_image){.width = 0};
+    if (strcmp(path, "-") == 0) {
+        return read_from(STDIN_FILENO, out_image, why);
+    }
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 || fstat(fd, &status) != 0) {
         fail(why, "%s", strerror(errno));
     } else if (!S_ISREG(status.st_mode)) {
-        fail(why, "no regular file");
-    } else if ((uint64_t)status.st_size > CLI_IMAGE_FILE) {
-        fail(why, "%lld bytes; %zu at most are read", (long long)status.st_size, CLI_IMAGE_FILE);
-    } else if ((bytes = malloc((size_t)status.st_size + 1)) == NULL || !read_whole(fd, bytes, (size_t)status.st_size)) {
-        fail(why, "%s", strerror(errno));
+        fail(why, "not a regular file");
     } else {
-        good = cli_image_decode(bytes, (size_t)status.st_size, out_image, why);
+        good = read_from(fd, out_image, why);
     }
-    free(bytes);
     if (fd >= 0) {
         close(fd);
     }
@@ -180,20 +227,6 @@ bool cli_image_read(const char *path, cli_image *out_image, char why[CLI_IMAGE_W
 
 /* ---- to what a model wants ---- */
 
-bool cli_image_is_dark_on_light(const cli_image *image)
-{
-    uint64_t sum = 0, count = 0;
-    for (uint32_t y = 0; y < image->height; y++) {
-        bool edge = y == 0 || y + 1 == image->height;
-        uint32_t step = edge || image->width < 2 ? 1 : image->width - 1;
-        for (uint32_t x = 0; x < image->width; x += step) {
-            sum += image->grey[(size_t)y * image->width + x];
-            count++;
-        }
-    }
-    return 2 * sum > 255 * count;
-}
-
 /* How much of the pixel at `at` lies between from and to. */
 static double overlap(int64_t at, double from, double to)
 {
@@ -201,30 +234,46 @@ static double overlap(int64_t at, double from, double to)
     return high > low ? high - low : 0;
 }
 
-/* The sum over the area [x0, x1) x [y0, y1) of the picture; what lies outside is 0. */
-static double area(const cli_image *image, bool invert, double x0, double x1, double y0, double y1)
+typedef struct area {
+    double x0, x1, y0, y1;
+} area;
+
+static double sum_up(const cli_image *image, const float levels[256], cli_box box, area a)
 {
     double sum = 0;
-    int64_t first_x = x0 > 0 ? (int64_t)x0 : 0, first_y = y0 > 0 ? (int64_t)y0 : 0;
-    for (int64_t y = first_y; y < image->height && (double)y < y1; y++) {
+    int64_t first_x = a.x0 > box.x ? (int64_t)a.x0 : box.x, first_y = a.y0 > box.y ? (int64_t)a.y0 : box.y;
+    for (int64_t y = first_y; y < (int64_t)box.y + box.height && (double)y < a.y1; y++) {
         double row = 0;
-        for (int64_t x = first_x; x < image->width && (double)x < x1; x++) {
-            uint8_t p = image->grey[(size_t)y * image->width + (size_t)x];
-            row += overlap(x, x0, x1) * (invert ? 255 - p : p);
+        for (int64_t x = first_x; x < (int64_t)box.x + box.width && (double)x < a.x1; x++) {
+            row += overlap(x, a.x0, a.x1) * (double)levels[image->grey[(size_t)y * image->width + (size_t)x]];
         }
-        sum += row * overlap(y, y0, y1);
+        sum += row * overlap(y, a.y0, a.y1);
     }
     return sum;
 }
 
-void cli_image_scale(const cli_image *image, bool invert, int side, float *out)
+/* An area that is one pixel wide, and lies across two of them, gives what lies between the two: small pictures do not become blocks. */
+void cli_image_draw(const cli_image *image, const float levels[256], cli_box box, double left, double top, double step,
+                    int side, float *out)
 {
-    double square = image->width > image->height ? image->width : image->height, step = square / side;
-    double left = (image->width - square) / 2, top = (image->height - square) / 2;
+    double width = step > 1 ? step : 1, more = (width - step) / 2;
     for (int y = 0; y < side; y++) {
         for (int x = 0; x < side; x++) {
-            double x0 = left + x * step, y0 = top + y * step;
-            out[y * side + x] = (float)(area(image, invert, x0, x0 + step, y0, y0 + step) / (step * step));
+            double x0 = left + x * step - more, y0 = top + y * step - more;
+            area a = {.x0 = x0, .x1 = x0 + width, .y0 = y0, .y1 = y0 + width};
+            out[y * side + x] = (float)(sum_up(image, levels, box, a) / (width * width));
         }
     }
+}
+
+void cli_image_scale(const cli_image *image, bool invert, int side, float *out)
+{
+    double square = image->width > image->height ? image->width : image->height;
+    cli_box whole = {.width = image->width, .height = image->height};
+    float levels[256];
+    for (int i = 0; i < 256; i++) {
+        levels[i] = (float)(invert ? 255 - i : i);
+    }
+    cli_image_draw(image, levels, whole, (image->width - square) / 2, (image->height - square) / 2, square / side, side,
+                   out);
 }

@@ -1,5 +1,5 @@
 /* shoal predict: what a saved model takes pictures for. */
-#include "cli/image.h"
+#include "cli/framing.h"
 #include "cli/weights.h"
 
 #include <shoal/autograd.h>
@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SIDE 28
 #define CLASSES 10
 #define SHOWN 3 /* classes, for people */
 
@@ -18,13 +17,20 @@ typedef enum invert { INVERT_AUTO, INVERT_YES, INVERT_NO } invert;
 typedef struct call {
     const char *model, *load, *data;
     invert invert;
-    bool json;
+    bool as_is, json;
 } call;
+
+/* What the model was trained on looks like this. */
+typedef struct set_look {
+    double mean, deviation; /* of its pixels from 0 to 1 */
+    const cli_framing *framing;
+} set_look;
 
 typedef struct answer {
     double probability[CLASSES];
     int order[CLASSES]; /* classes, the most probable first */
     bool inverted;
+    cli_box box; /* that was cut out; of width 0: nothing was */
 } answer;
 
 /* ---- asking the model ---- */
@@ -40,11 +46,11 @@ static void sort(answer *a)
     }
 }
 
-static shoal_err ask(shoal_module *module, float pixels[SIDE * SIDE], answer *a)
+static shoal_err ask(shoal_module *module, float pixels[CLI_FRAME * CLI_FRAME], answer *a)
 {
     size_t mark = shoal_scope_mark();
     shoal_no_grad_begin();
-    shoal_tensor *x = shoal_scoped(shoal_from_data(SHOAL_F32, pixels, 4, (int64_t[]){1, 1, SIDE, SIDE}));
+    shoal_tensor *x = shoal_scoped(shoal_from_data(SHOAL_F32, pixels, 4, (int64_t[]){1, 1, CLI_FRAME, CLI_FRAME}));
     shoal_tensor *scores = shoal_module_forward(module, x);
     shoal_err err = scores != NULL ? SHOAL_OK : shoal_last_error();
     if (err == SHOAL_OK && shoal_tensor_count(scores) != CLASSES) {
@@ -62,27 +68,42 @@ static shoal_err ask(shoal_module *module, float pixels[SIDE * SIDE], answer *a)
     return err;
 }
 
-/* False: it was said what is wrong with the picture. */
-static bool predict(const call *c, const cli_weights *w, const char *path, double mean, double deviation, answer *a)
+/* Pixels as the model knows them. False: why tells. */
+static bool prepare(const call *c, const set_look *look, const cli_image *image, float *pixels, answer *a,
+                    char why[CLI_IMAGE_WHY])
 {
-    char why[CLI_IMAGE_WHY];
-    float pixels[SIDE * SIDE];
-    cli_image image;
-    if (!cli_image_read(path, &image, why)) {
-        cli_complain(&cli_predict, CLI_FAILED, "%s: %s", path, why);
+    a->inverted = c->invert == INVERT_YES || (c->invert == INVERT_AUTO && cli_framing_is_dark_on_light(image));
+    if (c->as_is) {
+        cli_image_scale(image, a->inverted, CLI_FRAME, pixels);
+    } else if (!cli_framing_apply(look->framing, image, a->inverted, pixels, &a->box)) {
+        snprintf(why, CLI_IMAGE_WHY, "nothing stands out from the background%s",
+                 c->invert == INVERT_AUTO  ? ""
+                 : c->invert == INVERT_YES ? " as darker; --invert auto takes what does"
+                                           : " as lighter; --invert auto takes what does");
         return false;
     }
-    a->inverted = c->invert == INVERT_YES || (c->invert == INVERT_AUTO && cli_image_is_dark_on_light(&image));
-    cli_image_scale(&image, a->inverted, SIDE, pixels);
-    cli_image_free(&image);
-    for (int i = 0; i < SIDE * SIDE; i++) {
-        pixels[i] = (float)((pixels[i] / 255.0 - mean) / deviation);
-    }
-    if (ask(w->module, pixels, a) != SHOAL_OK) {
-        cli_complain(&cli_predict, CLI_FAILED, "%s: %s", path, shoal_last_error_text());
-        return false;
+    for (int i = 0; i < CLI_FRAME * CLI_FRAME; i++) {
+        pixels[i] = (float)((pixels[i] / 255.0 - look->mean) / look->deviation);
     }
     return true;
+}
+
+/* False: it was said what is wrong with the picture. */
+static bool predict(const call *c, const cli_weights *w, const char *path, const set_look *look, answer *a)
+{
+    char why[CLI_IMAGE_WHY];
+    float pixels[CLI_FRAME * CLI_FRAME];
+    cli_image image;
+    bool good = cli_image_read(path, &image, why) && prepare(c, look, &image, pixels, a, why);
+    cli_image_free(&image);
+    if (good && ask(w->module, pixels, a) != SHOAL_OK) {
+        snprintf(why, sizeof why, "%s", shoal_last_error_text());
+        good = false;
+    }
+    if (!good) {
+        cli_complain(&cli_predict, CLI_FAILED, "%s: %s", path, why);
+    }
+    return good;
 }
 
 /* ---- telling ---- */
@@ -96,7 +117,7 @@ static void tell(FILE *f, const char *path, const answer *a)
     for (int i = 1; i < SHOWN; i++) {
         fprintf(f, "%s%d %.2f %%", i > 1 ? ", " : "", a->order[i], a->probability[a->order[i]] * 100);
     }
-    fprintf(f, ")%s\n", a->inverted ? ", dark on light" : "");
+    fprintf(f, ")%s%s\n", a->inverted ? ", dark on light" : "", a->box.width > 0 ? ", cropped" : "");
 }
 
 static void tell_json(FILE *f, const char *path, const answer *a)
@@ -105,7 +126,13 @@ static void tell_json(FILE *f, const char *path, const answer *a)
     cli_json_string(f, path);
     fprintf(f, ", \"class\": %d, \"probability\": ", a->order[0]);
     cli_json_number(f, a->probability[a->order[0]]);
-    fprintf(f, ", \"inverted\": %s, \"probabilities\": [", a->inverted ? "true" : "false");
+    fprintf(f, ", \"inverted\": %s, \"cropped\": ", a->inverted ? "true" : "false");
+    if (a->box.width > 0) {
+        fprintf(f, "[%u, %u, %u, %u]", a->box.x, a->box.y, a->box.width, a->box.height);
+    } else {
+        fputs("null", f);
+    }
+    fputs(", \"probabilities\": [", f);
     for (int i = 0; i < CLASSES; i++) {
         fputs(i > 0 ? ", " : "", f);
         cli_json_number(f, a->probability[i]);
@@ -130,15 +157,19 @@ static const cli_option options[] = {
     {.name = "data",
      .value = "NAME",
      .kind = CLI_WORD,
-     .help = "whose light and contrast the model knows (what it was trained on)",
+     .help = "whose frame and contrast the model knows (what it was trained on)",
      .words = shoal_data_name,
      AT(data)},
     {.name = "invert",
      .value = "WHEN",
      .kind = CLI_WORD,
-     .help = "turns black and white round; auto, the default: where the edge is light",
+     .help = "turns black and white round; auto, the default: where the image is darker than its edge",
      .words = invert_word,
      AT(invert)},
+    {.name = "as-is",
+     .kind = CLI_FLAG,
+     .help = "does not crop and centre: the whole image is filled up to a square and scaled to 28 x 28",
+     AT(as_is)},
     {.name = "json", .kind = CLI_FLAG, .help = "one JSON object an image", AT(json)},
 };
 
@@ -149,19 +180,24 @@ static const cli_table table = {
     .size = sizeof(call),
     .arguments = "IMAGE ...",
     .groups = groups,
-    .before = "Tells what a saved model takes images for: PNG or PGM files of up to 4096 x 4096 pixels, colours as\n"
-              "grey. An image that is not square is filled up to be, and all are scaled to 28 x 28 by the mean of\n"
-              "areas.\n",
-    .after = "\nexample: shoal predict --load mnist.safetensors seven.png\n",
+    .before = "Tells what a saved model takes images for: PNG or PGM files of up to 8192 x 8192 pixels, colours as\n"
+              "grey; - is standard input. An image is prepared as the data set was made. Digits: what stands out\n"
+              "from the background is cropped, its longer side scaled to 20 pixels, and its centre of mass put in\n"
+              "the middle of 28 x 28. fashion-mnist: the longer side gets 28 pixels, the middle of the crop is in\n"
+              "the middle. An image that has this frame already is left as it is. A blank image is an error.\n",
+    .after = "\nexample: shoal predict --load mnist.safetensors seven.png\n"
+             "         convert seven.jpg png:- | shoal predict --load mnist.safetensors -\n",
 };
 
 static cli_exit predict_all(const call *c, const cli_weights *w, char **paths)
 {
-    double mean, deviation;
+    const char *data = c->data != NULL ? c->data : w->data;
+    set_look look = {.framing = cli_framing_of(data)};
     cli_output output;
     cli_exit status = CLI_OK;
-    if (shoal_data_scale(c->data != NULL ? c->data : w->data, &mean, &deviation) != SHOAL_OK &&
-        shoal_data_scale(shoal_data_name(0), &mean, &deviation) != SHOAL_OK) { /* folders hold what MNIST does */
+    if (shoal_data_scale(data, &look.mean, &look.deviation) != SHOAL_OK &&
+        shoal_data_scale(shoal_data_name(0), &look.mean, &look.deviation) !=
+            SHOAL_OK) { /* folders hold what MNIST does */
         return cli_complain(&cli_predict, CLI_FAILED, "%s: %s", c->load, shoal_last_error_text());
     }
     if (!cli_output_begin(&output)) {
@@ -169,7 +205,7 @@ static cli_exit predict_all(const call *c, const cli_weights *w, char **paths)
     }
     for (; *paths != NULL && !output.failed; paths++) {
         answer a = {.inverted = false};
-        if (predict(c, w, *paths, mean, deviation, &a)) {
+        if (predict(c, w, *paths, &look, &a)) {
             (c->json ? tell_json : tell)(output.file, *paths, &a);
             (void)cli_output_send(&output);
         } else {

@@ -3,7 +3,10 @@
   images.py set DIR COUNT             a data set of the first COUNT images of MNIST's parts
   images.py few DIR COUNT             a data set to test with: the first COUNT test images, and none to train on
   images.py pictures DIR COUNT        the first COUNT test images as PNG and PGM, in several shapes
+  images.py placed DIR COUNT          the first COUNT test images as they are, and their digits elsewhere: cut out, in a corner, off the centre
+  images.py blank DIR                 pictures that show nothing
   images.py hostile DIR               what looks like a picture and is none
+  images.py same ANSWERS              whether `shoal predict --json` takes the digits of `placed` for the same wherever they are
   images.py check MODEL ANSWERS DIR   the answers of `shoal predict --json` against those computed here from the weights of `logistic`
 """
 import gzip
@@ -70,6 +73,78 @@ def pictures(folder, count):
         write(folder, f"{i}-wide.pgm", b"P5 28 28 65535\n" + bytes(x for v in p for x in (v, v)))
         # Without its dark columns at the sides: filled up to a square again.
         write(folder, f"{i}-narrow.pgm", b"P5 20 28 255\n" + b"".join(r[4:24] for r in rows))
+
+
+def tight(rows):
+    """Without the dark rows and columns around the digit."""
+    rows = [r for r in rows if max(r) > 25]
+    columns = [x for x in range(SIDE) if max(r[x] for r in rows) > 25]
+    return [r[columns[0]:columns[-1] + 1] for r in rows]
+
+
+def on_ground(rows, width, height, left, top, ground=0):
+    out = [bytearray([ground] * width) for _ in range(height)]
+    for y, row in enumerate(rows):
+        out[top + y][left:left + len(row)] = row
+    return [bytes(r) for r in out]
+
+
+def larger(rows, times):
+    return [bytes(v for v in row for _ in range(times)) for row in rows for _ in range(times)]
+
+
+def grey(rows):
+    return png(len(rows[0]), len(rows), rows)
+
+
+def huge(rows):
+    """8000 x 8000 pixels of one bit, black on white, the digit in a corner."""
+    big = larger([bytes(0 if v > 127 else 1 for v in row) for row in rows], 40)
+    packed = [int("".join(map(str, row)).ljust(8000, "1"), 2).to_bytes(1000, "big") for row in big[::40]]
+    bits = [row for row in packed for _ in range(40)]
+    return png(8000, 8000, bits + [b"\xff" * 1000] * (8000 - len(bits)), depth=1)
+
+
+def placed(folder, count):
+    for i in range(count):
+        rows = rows_of(test_image(i))
+        digit = tight(rows)
+        big = larger(digit, 7)
+        faint = [bytes(200 - v // 4 for v in row) for row in big]
+        write(folder, f"{i}-centred.png", grey(rows))
+        write(folder, f"{i}-tight.png", grey(digit))
+        write(folder, f"{i}-tightdark.png", grey([bytes(255 - v for v in row) for row in big]))
+        write(folder, f"{i}-corner.png", grey(on_ground(digit, 160, 120, 137, 3)))
+        write(folder, f"{i}-off.png", grey(on_ground(big, 300, 500, 100, 340)))
+        write(folder, f"{i}-faint.png", grey(on_ground(faint, 300, 200, 10, 30, 200)))
+        # White on nothing: on white paper there would be nothing to see.
+        white = [bytes(x for v in row for x in (255, v)) for row in on_ground(digit, 60, 50, 3, 28)]
+        write(folder, f"{i}-white.png", png(60, 50, white, colour=4))
+    write(folder, "0-huge.png", huge(tight(rows_of(test_image(0)))))
+
+
+def blank(folder):
+    write(folder, "white.png", grey([b"\xff" * 40] * 30))
+    write(folder, "black.png", grey([bytes(28)] * 28))
+    write(folder, "noise.png", grey([bytes(120 + (x * y * y + 7 * x) % 9 for x in range(50)) for y in range(50)]))
+    write(folder, "nothing.png", png(9, 9, [bytes(18)] * 9, colour=4))
+    write(folder, "one.pgm", b"P5 1 1 255\n\x80")
+
+
+def same(answers):
+    """The class of a digit does not depend on where it is; but for few whose pixels come out otherwise, by rounding."""
+    found = {}
+    with open(answers) as file:
+        for line in map(json.loads, file):
+            number, kind = os.path.basename(line["file"]).split(".")[0].split("-")
+            found.setdefault(kind, {})[number] = line
+            assert (line["cropped"] is None) is (kind == "centred"), line
+            assert line["inverted"] is (kind in ("tightdark", "faint", "huge")), line
+    x, y, width, height = found["huge"]["0"]["cropped"]
+    assert x < 10 and y < 10 and 600 < width < 650 and 790 <= height <= 800, found["huge"]
+    for kind, lines in found.items():
+        differ = [n for n, line in lines.items() if line["class"] != found["centred"][n]["class"]]
+        assert len(differ) <= len(lines) // 20, (kind, differ)
 
 
 def hostile(folder):
@@ -150,5 +225,8 @@ if __name__ == "__main__":
     {"set": lambda: make_set(arguments[0], int(arguments[1]), int(arguments[1])),
      "few": lambda: make_set(arguments[0], int(arguments[1]), 0),
      "pictures": lambda: pictures(arguments[0], int(arguments[1])),
+     "placed": lambda: placed(arguments[0], int(arguments[1])),
+     "blank": lambda: blank(*arguments),
+     "same": lambda: same(*arguments),
      "hostile": lambda: hostile(arguments[0]),
      "check": lambda: check(*arguments)}[command]()
