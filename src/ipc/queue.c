@@ -389,7 +389,7 @@ shoal_err shoal_queue_get_block(shoal_queue *queue, int64_t timeout, shoal_block
     if (sh_queue_get_block_fast((shoal_block *)queue, SH_KIND_DATA, timeout, out_block)) {
         return SHOAL_OK;
     }
-    shoal_err err = sh_queue_get_word((shoal_block *)queue, SH_WANT_BLOCK, 0, timeout, &t, &unused);
+    shoal_err err = sh_queue_get_word((shoal_block *)queue, SHOAL_KIND_BLOCK, 0, timeout, &t, &unused);
     if (err == SHOAL_OK) {
         *out_block = t.block;
     }

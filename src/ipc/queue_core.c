@@ -321,11 +321,11 @@ shoal_err sh_queue_put_word(shoal_block *q, const sh_put *r, int64_t timeout)
 /* Is the message what the caller asked for, and does it fit? Size of raw bytes in out_size. */
 static shoal_err check_wanted(const sh_peek *peek, sh_want wanted, size_t capacity, size_t *out_size)
 {
-    if (wanted == SH_WANT_BLOCK || wanted == SH_WANT_TENSOR) {
-        shoal_kind right = wanted == SH_WANT_BLOCK ? SHOAL_KIND_BLOCK : SHOAL_KIND_TENSOR;
+    if (wanted >= 0) {
+        shoal_kind right = (shoal_kind)wanted;
         shoal_kind kind = peek->kind == SH_ENTRY_BLOCK ? sh_block_kind_of(sh_ref_id(peek->word)) : SHOAL_KIND_NONE;
         if (peek->kind != SH_ENTRY_BLOCK || (kind != SHOAL_KIND_NONE && kind != right)) {
-            return sh_fail(SHOAL_ETYPE, "the oldest message is not a %s", sh_value_kind_name(right));
+            return sh_fail(SHOAL_ETYPE, "the oldest message is not a %s", sh_kind_shared_name(right));
         }
         return SHOAL_OK;
     }

@@ -103,7 +103,9 @@ typedef struct sh_put {
 
 shoal_err sh_queue_put_word(shoal_block *queue, const sh_put *put, int64_t timeout);
 
-typedef enum sh_want { SH_WANT_ANY, SH_WANT_BYTES, SH_WANT_BLOCK, SH_WANT_TENSOR } sh_want;
+/* What a get accepts: anything, raw bytes, or an object, by its shoal_kind. */
+typedef int sh_want;
+enum { SH_WANT_ANY = -1, SH_WANT_BYTES = -2 };
 
 /* capacity: of the caller's buffer, for SH_WANT_BYTES; when the message does not fit, its size is in out_size. */
 shoal_err sh_queue_get_word(shoal_block *queue, sh_want wanted, size_t capacity, int64_t timeout, sh_taken *out,

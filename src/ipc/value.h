@@ -81,7 +81,6 @@ shoal_err sh_arg_failed(const char *key);
 
 /* Words for messages. */
 const char *sh_type_name(uint8_t type);
-const char *sh_value_kind_name(uint8_t kind);
 
 /* The number of leading bytes that are UTF-8 without a NUL: size, when all are. */
 size_t sh_value_text_valid(const char *text, size_t size);

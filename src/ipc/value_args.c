@@ -1,6 +1,7 @@
 /* Arguments: members of a map, by key and type. */
 #include "base/error.h"
 #include "ipc/value.h"
+#include "shm/kind.h"
 
 #include <string.h>
 
@@ -74,7 +75,7 @@ static void *object_arg(const shoal_value *args, const char *key, shoal_kind kin
         return NULL;
     }
     if (value->type != SHOAL_OBJECT || value->kind != kind) {
-        (void)sh_value_wrong(value, sh_value_kind_name((uint8_t)kind), call);
+        (void)sh_value_wrong(value, sh_kind_shared_name(kind), call);
         (void)sh_arg_failed(key);
         return NULL;
     }

@@ -1,6 +1,7 @@
 /* Reading a value: by type, by member, and as text for people. */
 #include "base/error.h"
 #include "ipc/value.h"
+#include "shm/kind.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -18,22 +19,10 @@ const char *sh_type_name(uint8_t type)
     return type < sizeof names / sizeof names[0] ? names[type] : "unknown";
 }
 
-const char *sh_value_kind_name(uint8_t kind)
-{
-    static const char *const names[] = {
-        [SHOAL_KIND_NONE] = "none",           [SHOAL_KIND_BLOCK] = "block",         [SHOAL_KIND_QUEUE] = "queue",
-        [SHOAL_KIND_PIPE] = "pipe",           [SHOAL_KIND_LOCK] = "lock",           [SHOAL_KIND_RLOCK] = "rlock",
-        [SHOAL_KIND_SEMAPHORE] = "semaphore", [SHOAL_KIND_CONDITION] = "condition", [SHOAL_KIND_EVENT] = "event",
-        [SHOAL_KIND_BARRIER] = "barrier",     [SHOAL_KIND_TENSOR] = "tensor",       [SHOAL_KIND_SPARSE] = "sparse",
-        [SHOAL_KIND_MODULE] = "module",
-    };
-    return kind < sizeof names / sizeof names[0] ? names[kind] : "unknown";
-}
-
 /* What the value is, in a word: of an object its kind. */
 static const char *name_of(const shoal_value *value)
 {
-    return value->type == SHOAL_OBJECT ? sh_value_kind_name(value->kind) : sh_type_name(value->type);
+    return value->type == SHOAL_OBJECT ? sh_kind_shared_name((shoal_kind)value->kind) : sh_type_name(value->type);
 }
 
 void *sh_value_wrong(const shoal_value *value, const char *wanted, const char *call)
@@ -164,7 +153,7 @@ static void *object_of(const shoal_value *value, shoal_kind kind, const char *ca
 {
     return value != NULL && value->type == SHOAL_OBJECT && value->kind == kind
                ? (void *)value->as.object
-               : sh_value_wrong(value, sh_value_kind_name(kind), call);
+               : sh_value_wrong(value, sh_kind_shared_name(kind), call);
 }
 
 shoal_block *shoal_value_as_block(const shoal_value *value)
@@ -354,7 +343,7 @@ static void write_value(writer *w, const shoal_value *value)
         write_word(w, text);
         break;
     case SHOAL_OBJECT:
-        (void)snprintf(text, sizeof text, "<%s %" PRIu64 ">", sh_value_kind_name(value->kind),
+        (void)snprintf(text, sizeof text, "<%s %" PRIu64 ">", sh_kind_shared_name((shoal_kind)value->kind),
                        shoal_block_id(value->as.object));
         write_word(w, text);
         break;

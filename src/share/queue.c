@@ -44,7 +44,7 @@ shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tens
     if (!sh_queue_get_block_fast((shoal_block *)queue, SH_KIND_TENSOR, timeout, &description)) {
         sh_taken taken;
         size_t unused;
-        shoal_err err = sh_queue_get_word((shoal_block *)queue, SH_WANT_TENSOR, 0, timeout, &taken, &unused);
+        shoal_err err = sh_queue_get_word((shoal_block *)queue, SHOAL_KIND_TENSOR, 0, timeout, &taken, &unused);
         if (err != SHOAL_OK) {
             return err;
         }

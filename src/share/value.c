@@ -41,7 +41,7 @@ void *sh_share_value_read(const shoal_value *value, shoal_kind kind, const char 
                           void (*drop)(void *))
 {
     if (value == NULL || value->type != SHOAL_OBJECT || value->kind != kind) {
-        return sh_value_wrong(value, sh_value_kind_name((uint8_t)kind), call);
+        return sh_value_wrong(value, sh_kind_shared_name(kind), call);
     }
     shoal_block *object = value->as.object;
     void *made = sh_block_is_lost(object) ? NULL : sh_value_attached(value);

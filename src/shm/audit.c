@@ -150,9 +150,7 @@ static void walk_references(audit *a, uint64_t id, const sh_found *f)
 
 static void check_lock(audit *a, uint64_t id, const sh_found *f)
 {
-    sh_owner owner = f->kind == SH_KIND_LOCK    ? sh_lock_owner((sh_lock_shm *)f->data)
-                     : f->kind == SH_KIND_RLOCK ? sh_rlock_owner((sh_rlock_shm *)f->data)
-                                                : 0;
+    sh_owner owner = sh_kind_owner(f);
     if (owner != 0 && sh_owner_is_dead(owner)) {
         finding(a, &a->out->dead_locks, "lock %llu is held by a dead process", (unsigned long long)id);
     }

@@ -4,6 +4,7 @@
 #define SH_SHM_HANDLE_H
 
 #include "shm/block.h"
+#include "shm/kind.h"
 
 /* A block that comes and goes: the handle of one that was received stays in the table, with its cell, when the process has
  * given the block on. It is idle then: its cell is empty, so nothing is held, and what the block is now nobody here knows;
@@ -62,8 +63,7 @@ static inline void sh_handle_end_idle(shoal_block *b)
 
 static inline bool sh_handle_can_be_sent(const sh_found *f)
 {
-    return f->kind != SH_KIND_CELLS && f->kind != SH_KIND_INHERITED && f->kind != SH_KIND_RING &&
-           f->kind != SH_KIND_DELIVERIES && f->kind < SH_KIND_COUNT &&
+    return f->kind < SH_KIND_COUNT && !sh_kinds[f->kind].is_private &&
            sh_word_weight(sh_load_acquire(&f->meta->word)) != 0;
 }
 

@@ -370,7 +370,7 @@ static void make_free(sh_ctx *c, uint64_t id, const sh_found *f)
 /* What follows when our swap left a weight of 0. Our note is open. */
 static void bury(sh_ctx *c, uint64_t id, const sh_found *f)
 {
-    if (!sh_kind_has_references(f->kind)) {
+    if (sh_kind_look_up(f->kind)->next_reference == NULL) {
         make_free(c, id, f);
         return;
     }

@@ -2,54 +2,43 @@
 
 #include "sync/barrier.h"
 #include "sync/event.h"
+#include "sync/lock.h"
+#include "sync/rlock.h"
 #include "sync/semaphore.h"
 
 #include <limits.h>
 
-bool sh_kind_has_references(sh_kind kind)
+/* The words [first, last) of the block, which may be shorter. */
+static sh_a64 *next_in_words(const sh_found *f, sh_a64 *progress, uint64_t first, uint64_t last)
 {
-    switch (kind) {
-    case SH_KIND_CELLS:
-    case SH_KIND_INHERITED:
-    case SH_KIND_MESSAGE:
-    case SH_KIND_TENSOR:
-    case SH_KIND_SPARSE:
-    case SH_KIND_MODULE:
-    case SH_KIND_QUEUE:
-    case SH_KIND_RING:
-    case SH_KIND_DELIVERIES:
-    case SH_KIND_PIPE:
-    case SH_KIND_CONDITION:
-    case SH_KIND_TASK: return true;
-    default: return false;
+    uint64_t words = f->size / 8, at = sh_load_relaxed(progress);
+    last = last < words ? last : words;
+    for (at = at < first ? first : at; at < last; at++) {
+        sh_a64 *word = (sh_a64 *)f->data + at;
+        if (sh_load_acquire(word) != 0) {
+            sh_store_relaxed(progress, at);
+            return word;
+        }
     }
+    sh_store_relaxed(progress, at);
+    return NULL;
 }
 
-/* The words [first, last) of the block are references. */
-static void reference_range(const sh_found *f, uint64_t *out_first, uint64_t *out_last)
+static sh_a64 *next_in_cells(const sh_found *f, sh_a64 *progress)
 {
-    uint64_t words = f->size / 8;
-    uint64_t first = 2, last = 2;
-    switch (f->kind) {
-    case SH_KIND_CELLS:
-    case SH_KIND_INHERITED: last = words; break;
-    case SH_KIND_MESSAGE:
-    case SH_KIND_TENSOR:
-    case SH_KIND_SPARSE:
-    case SH_KIND_MODULE: {
-        uint64_t count = words < 4 ? 0 : (uint32_t)sh_load_relaxed(&((sh_message_shm *)f->data)->count);
-        first = 4;
-        last = 4 + count;
-        break;
-    }
-    case SH_KIND_QUEUE: last = 5; break;
-    case SH_KIND_PIPE:
-    case SH_KIND_CONDITION:
-    case SH_KIND_TASK: last = 4; break;
-    default: break;
-    }
-    *out_last = last < words ? last : words;
-    *out_first = first < *out_last ? first : *out_last;
+    return next_in_words(f, progress, 2, UINT64_MAX);
+}
+
+static sh_a64 *next_in_message(const sh_found *f, sh_a64 *progress)
+{
+    uint64_t count =
+        f->size < sizeof(sh_message_shm) ? 0 : (uint32_t)sh_load_relaxed(&((sh_message_shm *)f->data)->count);
+    return next_in_words(f, progress, 4, 4 + count);
+}
+
+static sh_a64 *next_fixed(const sh_found *f, sh_a64 *progress)
+{
+    return next_in_words(f, progress, 2, sh_kind_look_up(f->kind)->reference_end);
 }
 
 /* Progress of a ring: 0 is `next`, n + 1 is entry n. */
@@ -96,27 +85,6 @@ static sh_a64 *next_in_deliveries(const sh_found *f, sh_a64 *progress)
     return NULL;
 }
 
-sh_a64 *sh_kind_next_reference(const sh_found *f, sh_a64 *progress)
-{
-    if (f->kind == SH_KIND_DELIVERIES) {
-        return next_in_deliveries(f, progress);
-    }
-    if (f->kind == SH_KIND_RING) {
-        return next_in_ring(f, progress);
-    }
-    uint64_t first, last, at = sh_load_relaxed(progress);
-    reference_range(f, &first, &last);
-    for (at = at < first ? first : at; at < last; at++) {
-        sh_a64 *word = (sh_a64 *)f->data + at;
-        if (sh_load_acquire(word) != 0) {
-            sh_store_relaxed(progress, at);
-            return word;
-        }
-    }
-    sh_store_relaxed(progress, at);
-    return NULL;
-}
-
 static sh_queue_shm *queue_behind(sh_ref ref)
 {
     sh_found f;
@@ -127,19 +95,28 @@ static sh_queue_shm *queue_behind(sh_ref ref)
     return (sh_queue_shm *)f.data;
 }
 
-static void wake_queue(sh_queue_shm *queue)
+static void wake_queue(void *object)
 {
+    sh_queue_shm *queue = object;
     sh_gate_wake(&queue->not_empty, INT_MAX);
     sh_gate_wake(&queue->not_full, INT_MAX);
     sh_gate_wake(&queue->all_done, INT_MAX);
 }
 
-void sh_kind_dying(const sh_found *f)
+static void wake_semaphore(void *object)
 {
-    if (f->kind != SH_KIND_PIPE || f->size < sizeof(sh_pipe_shm)) {
-        return;
-    }
-    sh_pipe_shm *end = (sh_pipe_shm *)f->data;
+    sh_gate_wake(&((sh_semaphore_shm *)object)->gate, INT_MAX);
+}
+
+static void wake_event(void *object)
+{
+    sh_gate_wake(&((sh_event_shm *)object)->gate, INT_MAX);
+}
+
+/* The last holder of this end is gone: the other end learns it. */
+static void close_pipe(void *object)
+{
+    sh_pipe_shm *end = object;
     sh_a64 *const references[] = {&end->reads, &end->writes};
     for (int i = 0; i < 2; i++) {
         sh_queue_shm *queue = queue_behind(sh_load_relaxed(references[i]));
@@ -151,9 +128,10 @@ void sh_kind_dying(const sh_found *f)
 }
 
 /* A waiter that was notified and died before it had the lock again: its notice is for another. */
-static void notice_lost(const sh_waiter_shm *seen, sh_owner dead)
+static void pass_notice_on(void *object, sh_owner dead, bool died)
 {
-    sh_waiter_shm *w = (sh_waiter_shm *)seen;
+    (void)died;
+    sh_waiter_shm *w = object;
     uint32_t notified = SH_WAITER_NOTIFIED;
     sh_found f;
     if (sh_load_relaxed(&w->owner) != dead || !sh_cas_acq_rel(&w->state, &notified, SH_WAITER_LOST)) {
@@ -166,24 +144,148 @@ static void notice_lost(const sh_waiter_shm *seen, sh_owner dead)
     }
 }
 
-void sh_kind_holder_ended(const sh_found *f, sh_owner dead, bool died)
+static void break_barrier(void *object, sh_owner dead, bool died)
 {
-    if (f->kind == SH_KIND_WAITER && f->size >= sizeof(sh_waiter_shm)) {
-        notice_lost((const sh_waiter_shm *)f->data, dead);
+    (void)dead;
+    if (died) {
+        sh_barrier_break(object);
     }
-    if (died && f->kind == SH_KIND_BARRIER && f->size >= sizeof(sh_barrier_shm)) {
-        sh_barrier_break((sh_barrier_shm *)f->data);
+}
+
+static void repair_lock(void *lock, sh_owner dead)
+{
+    sh_lock_repair(lock, dead);
+}
+
+static void repair_rlock(void *lock, sh_owner dead)
+{
+    sh_rlock_repair(lock, dead);
+}
+
+static sh_owner owner_of_lock(void *lock)
+{
+    return sh_lock_owner(lock);
+}
+
+static sh_owner owner_of_rlock(void *lock)
+{
+    return sh_rlock_owner(lock);
+}
+
+const sh_kind_row sh_kinds[SH_KIND_COUNT] = {
+    [SH_KIND_DATA] = {.name = "block", .shared = SHOAL_KIND_BLOCK},
+    [SH_KIND_CELLS] = {.is_private = true, .next_reference = next_in_cells},
+    [SH_KIND_INHERITED] = {.is_private = true, .next_reference = next_in_cells},
+    [SH_KIND_MESSAGE] = {.next_reference = next_in_message},
+    [SH_KIND_QUEUE] = {.name = "queue",
+                       .shared = SHOAL_KIND_QUEUE,
+                       .next_reference = next_fixed,
+                       .reference_end = 5,
+                       .size = sizeof(sh_queue_shm),
+                       .wake = wake_queue},
+    [SH_KIND_RING] = {.is_private = true, .next_reference = next_in_ring},
+    [SH_KIND_DELIVERIES] = {.is_private = true, .next_reference = next_in_deliveries},
+    [SH_KIND_PIPE] = {.name = "pipe",
+                      .shared = SHOAL_KIND_PIPE,
+                      .next_reference = next_fixed,
+                      .reference_end = 4,
+                      .size = sizeof(sh_pipe_shm),
+                      .dying = close_pipe},
+    [SH_KIND_CONDITION] = {.name = "condition",
+                           .shared = SHOAL_KIND_CONDITION,
+                           .next_reference = next_fixed,
+                           .reference_end = 4},
+    [SH_KIND_WAITER] = {.size = sizeof(sh_waiter_shm), .holder_ended = pass_notice_on},
+    [SH_KIND_TASK] = {.next_reference = next_fixed, .reference_end = 4},
+    [SH_KIND_LOCK] = {.name = "lock",
+                      .shared = SHOAL_KIND_LOCK,
+                      .size = sizeof(sh_lock_shm),
+                      .repair = repair_lock,
+                      .owner = owner_of_lock},
+    [SH_KIND_RLOCK] = {.name = "rlock",
+                       .shared = SHOAL_KIND_RLOCK,
+                       .size = sizeof(sh_rlock_shm),
+                       .repair = repair_rlock,
+                       .owner = owner_of_rlock},
+    [SH_KIND_SEMAPHORE] = {.name = "semaphore",
+                           .shared = SHOAL_KIND_SEMAPHORE,
+                           .size = sizeof(sh_semaphore_shm),
+                           .wake = wake_semaphore},
+    [SH_KIND_EVENT] = {.name = "event", .shared = SHOAL_KIND_EVENT, .size = sizeof(sh_event_shm), .wake = wake_event},
+    [SH_KIND_BARRIER] = {.name = "barrier",
+                         .shared = SHOAL_KIND_BARRIER,
+                         .size = sizeof(sh_barrier_shm),
+                         .holder_ended = break_barrier},
+    [SH_KIND_TENSOR] = {.name = "tensor", .shared = SHOAL_KIND_TENSOR, .next_reference = next_in_message},
+    [SH_KIND_SPARSE] = {.name = "sparse", .shared = SHOAL_KIND_SPARSE, .next_reference = next_in_message},
+    [SH_KIND_MODULE] = {.name = "module", .shared = SHOAL_KIND_MODULE, .next_reference = next_in_message},
+};
+
+const sh_kind_row *sh_kind_look_up(sh_kind kind)
+{
+    static const sh_kind_row nonsense = {.is_private = true};
+    return kind < SH_KIND_COUNT ? &sh_kinds[kind] : &nonsense;
+}
+
+/* The row if the block has room for the object; else one without functions. */
+static const sh_kind_row *row_of(const sh_found *f)
+{
+    static const sh_kind_row too_small = {.is_private = true};
+    const sh_kind_row *row = sh_kind_look_up(f->kind);
+    return f->size >= row->size ? row : &too_small;
+}
+
+sh_a64 *sh_kind_next_reference(const sh_found *f, sh_a64 *progress)
+{
+    const sh_kind_row *row = sh_kind_look_up(f->kind);
+    return row->next_reference != NULL ? row->next_reference(f, progress) : NULL;
+}
+
+void sh_kind_dying(const sh_found *f)
+{
+    const sh_kind_row *row = row_of(f);
+    if (row->dying != NULL) {
+        row->dying(f->data);
     }
-    sh_kind_wake(f); /* it may have ended after its change and before the wake that belongs to it */
 }
 
 void sh_kind_wake(const sh_found *f)
 {
-    if (f->kind == SH_KIND_QUEUE && f->size >= sizeof(sh_queue_shm)) {
-        wake_queue((sh_queue_shm *)f->data);
-    } else if (f->kind == SH_KIND_SEMAPHORE && f->size >= sizeof(sh_semaphore_shm)) {
-        sh_gate_wake(&((sh_semaphore_shm *)f->data)->gate, INT_MAX);
-    } else if (f->kind == SH_KIND_EVENT && f->size >= sizeof(sh_event_shm)) {
-        sh_gate_wake(&((sh_event_shm *)f->data)->gate, INT_MAX);
+    const sh_kind_row *row = row_of(f);
+    if (row->wake != NULL) {
+        row->wake(f->data);
     }
+}
+
+void sh_kind_holder_ended(const sh_found *f, sh_owner dead, bool died)
+{
+    const sh_kind_row *row = row_of(f);
+    if (row->holder_ended != NULL) {
+        row->holder_ended(f->data, dead, died);
+    }
+    sh_kind_wake(f); /* it may have ended after its change and before the wake that belongs to it */
+}
+
+void sh_kind_repair(const sh_found *f, sh_owner dead)
+{
+    const sh_kind_row *row = row_of(f);
+    if (row->repair != NULL) {
+        row->repair(f->data, dead);
+    }
+}
+
+sh_owner sh_kind_owner(const sh_found *f)
+{
+    const sh_kind_row *row = row_of(f);
+    return row->owner != NULL ? row->owner(f->data) : 0;
+}
+
+const char *sh_kind_shared_name(shoal_kind kind)
+{
+    for (int i = 0; kind != SHOAL_KIND_NONE && i < SH_KIND_COUNT; i++) {
+        if (sh_kinds[i].shared == kind) {
+            return sh_kinds[i].name;
+        }
+    }
+    return "unknown";
 }

@@ -7,6 +7,9 @@
 
 #include "shm/heap.h"
 #include "sync/park.h"
+#include "sync/peers.h"
+
+#include <shoal/handle.h>
 
 /* More cells of a slot. next refers to the older chunk. */
 typedef struct sh_cells_shm {
@@ -153,7 +156,29 @@ typedef struct sh_waiter_shm {
     sh_a64 condition; /* id */
 } sh_waiter_shm;
 
-bool sh_kind_has_references(sh_kind kind);
+/* What this layer must know of a kind. One row a kind, in kind.c. */
+typedef struct sh_kind_row {
+    const char *name;  /* in error texts */
+    shoal_kind shared; /* what users call it; SHOAL_KIND_NONE: they never see one */
+    bool is_private;   /* part of another object: a message cannot refer to it */
+
+    /* The references that the block holds. NULL: it holds none. */
+    sh_a64 *(*next_reference)(const sh_found *f, sh_a64 *progress);
+    uint32_t reference_end; /* of a kind with fixed references: they are the words from 2 up to this one */
+
+    size_t
+        size; /* of the object's struct. The functions below are called only for a block that has room for it; each may be NULL */
+    void (*wake)(void *object);  /* everybody who waits at the object */
+    void (*dying)(void *object); /* before a block of the kind is freed; may be called again */
+    void (*holder_ended)(void *object, sh_owner dead, bool died); /* see sh_kind_holder_ended */
+    void (*repair)(void *lock, sh_owner dead);                    /* hands on a lock that the dead process held */
+    sh_owner (*owner)(void *lock);                                /* who holds the lock; 0: nobody */
+} sh_kind_row;
+
+extern const sh_kind_row sh_kinds[SH_KIND_COUNT];
+
+/* The row of a kind that was read from shared memory, so that it may be nonsense: then a row of a kind without anything. */
+const sh_kind_row *sh_kind_look_up(sh_kind kind);
 
 /* The next word of the block that holds a reference, from *progress on, or NULL. progress is advanced past it. A
  * reference word of 0 is skipped. Everything is checked against the block's size: its bytes may be nonsense. */
@@ -168,5 +193,12 @@ void sh_kind_holder_ended(const sh_found *f, sh_owner dead, bool died);
 
 /* Wakes everybody who waits at the object. */
 void sh_kind_wake(const sh_found *f);
+
+/* Locks: hands on what the dead process held, and who holds the lock (0: nobody, or the block is not a lock). */
+void sh_kind_repair(const sh_found *f, sh_owner dead);
+sh_owner sh_kind_owner(const sh_found *f);
+
+/* The name of a kind that users see, as "queue". */
+const char *sh_kind_shared_name(shoal_kind kind);
 
 #endif

@@ -3,7 +3,9 @@
 
 #include "base/error.h"
 #include "shm/block.h"
+#include "shm/kind.h"
 
+#include <stdio.h>
 #include <string.h>
 
 shoal_err sh_object_create(uint32_t klass, uint64_t size, sh_kind kind, shoal_block **out_block)
@@ -22,27 +24,19 @@ shoal_err sh_object_create(uint32_t klass, uint64_t size, sh_kind kind, shoal_bl
     return err;
 }
 
-/* What stands in texts for an argument of that kind. */
-static const char *words_of(sh_kind kind)
+/* What error texts call an argument of that kind. */
+static const char *argument_name(sh_kind kind, char *buffer, size_t capacity)
 {
-    switch (kind) {
-    case SH_KIND_DATA: return "the block";
-    case SH_KIND_QUEUE: return "the queue";
-    case SH_KIND_PIPE: return "the end of the pipe";
-    case SH_KIND_LOCK: return "the lock";
-    case SH_KIND_RLOCK: return "the rlock";
-    case SH_KIND_SEMAPHORE: return "the semaphore";
-    case SH_KIND_CONDITION: return "the condition";
-    case SH_KIND_EVENT: return "the event";
-    case SH_KIND_BARRIER: return "the barrier";
-    default: return "the object";
-    }
+    const char *name = sh_kind_look_up(kind)->name;
+    (void)snprintf(buffer, capacity, "the %s", name != NULL ? name : "object");
+    return buffer;
 }
 
 shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *what)
 {
     if (block == NULL) {
-        return sh_null_error(what, words_of(kind));
+        char name[24];
+        return sh_null_error(what, argument_name(kind, name, sizeof name));
     }
     if (sh_the_world.attachment == SH_FORKED) {
         return sh_world_not_ours(what);
@@ -76,15 +70,7 @@ bool sh_block_is_usable(const shoal_block *block)
 
 shoal_kind sh_block_kind(const shoal_block *block)
 {
-    static const shoal_kind kinds[SH_KIND_COUNT] = {
-        [SH_KIND_DATA] = SHOAL_KIND_BLOCK,          [SH_KIND_QUEUE] = SHOAL_KIND_QUEUE,
-        [SH_KIND_PIPE] = SHOAL_KIND_PIPE,           [SH_KIND_CONDITION] = SHOAL_KIND_CONDITION,
-        [SH_KIND_LOCK] = SHOAL_KIND_LOCK,           [SH_KIND_RLOCK] = SHOAL_KIND_RLOCK,
-        [SH_KIND_SEMAPHORE] = SHOAL_KIND_SEMAPHORE, [SH_KIND_EVENT] = SHOAL_KIND_EVENT,
-        [SH_KIND_BARRIER] = SHOAL_KIND_BARRIER,     [SH_KIND_TENSOR] = SHOAL_KIND_TENSOR,
-        [SH_KIND_SPARSE] = SHOAL_KIND_SPARSE,       [SH_KIND_MODULE] = SHOAL_KIND_MODULE,
-    };
-    return block->kind < SH_KIND_COUNT ? kinds[block->kind] : SHOAL_KIND_NONE;
+    return sh_kind_look_up(block->kind)->shared;
 }
 
 static shoal_err create(size_t size, bool zeroed, shoal_block **out_block)

@@ -158,16 +158,6 @@ static void list_cache(sh_ctx *c)
     }
 }
 
-static void repair(const sh_found *f, sh_owner dead)
-{
-    if (f->kind == SH_KIND_LOCK) {
-        sh_lock_repair((sh_lock_shm *)f->data, dead);
-    } else if (f->kind == SH_KIND_RLOCK) {
-        sh_rlock_repair((sh_rlock_shm *)f->data, dead);
-    }
-    SH_DEATH("recovery.lock.repaired");
-}
-
 /* Locks live in spans of their own, so this walk is as long as there are locks, not blocks. */
 static void repair_locks(sh_owner dead)
 {
@@ -180,7 +170,8 @@ static void repair_locks(sh_owner dead)
             sh_found f;
             if (sh_heap_find((uint64_t)span << SH_INDEX_BITS | i, &f) &&
                 sh_word_weight(sh_load_acquire(&f.meta->word)) != 0) {
-                repair(&f, dead);
+                sh_kind_repair(&f, dead);
+                SH_DEATH("recovery.lock.repaired");
             }
         }
     }
