@@ -13,33 +13,33 @@
 extern "C" {
 #endif
 
-/* Says whether a leaf needs a gradient; floats only (SHOAL_ETYPE). The result of an op that was recorded needs one, and that cannot
+/* Sets whether a leaf needs a gradient; floats only (SHOAL_ETYPE). The result of an op that was recorded needs one, and that cannot
  * be taken away (SHOAL_ESTATE): detach it. */
 SHOAL_MUST_USE shoal_err shoal_tensor_set_requires_grad(shoal_tensor *t, bool needed);
 bool shoal_tensor_requires_grad(const shoal_tensor *t);
 bool shoal_tensor_is_leaf(const shoal_tensor *t);
 
-/* The gradient, or NULL when there is none yet; borrowed from t. set_grad retains its argument; NULL takes it away. */
+/* The gradient of a tensor, or NULL when there is none yet; borrowed from t. set_grad retains its argument; NULL takes it away. */
 shoal_tensor *shoal_tensor_grad(const shoal_tensor *t);
 SHOAL_MUST_USE shoal_err shoal_tensor_set_grad(shoal_tensor *t, shoal_tensor *grad);
 
-/* Adds d t / d leaf to the grad of every leaf that t, one element, was computed from. Errors:
+/* Computes the gradients of a tensor: adds d t / d leaf to the grad of every leaf that t, one element, was computed from. Errors:
  * SHOAL_EINVAL for NULL (the text ends with the error that made it NULL) and for more than one element; SHOAL_ESTATE when nothing needs a gradient, after another backward, or
  * for values changed in place; SHOAL_ENOMEM. */
 shoal_err shoal_backward(shoal_tensor *t);
 
-/* The same from a gradient of t's shape (NULL: one), and, with keep, leaving the record for another backward. */
+/* shoal_backward from a gradient of t's shape (NULL: one). With keep, the record stays for another backward. */
 shoal_err shoal_backward_with(shoal_tensor *t, shoal_tensor *grad, bool keep);
 
-/* The same storage outside the record; belongs to the scope. */
+/* A tensor over the same storage, outside of the record. It belongs to the scope. */
 shoal_tensor *shoal_detach(shoal_tensor *t);
 
-/* Between begin and end this thread records nothing. They nest. */
+/* Stop recording in this thread: between begin and end it records nothing. They nest. */
 void shoal_no_grad_begin(void);
 void shoal_no_grad_end(void);
 bool shoal_grad_enabled(void);
 
-/* Called by backward with the gradient of t when it is complete and before it is used or stored; returns the gradient to
+/* Hooks on gradients. A hook is called by backward with the gradient of t when it is complete and before it is used or stored; returns the gradient to
  * go on with (the same, or another of the same shape), NULL to fail. At most 8 a tensor (SHOAL_ELIMIT), in the order they
  * were added. out_id, if not NULL, is for removal; context may be NULL. */
 typedef shoal_tensor *(*shoal_grad_hook)(shoal_tensor *grad, void *context);

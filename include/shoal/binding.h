@@ -29,19 +29,20 @@ extern "C" {
 SHOAL_MUST_USE shoal_err shoal_process_start_program(const char *path, char *const argv[], shoal_value *args,
                                                      const shoal_process_options *options, shoal_process **out_process);
 
-/* In such a program: joins the world as the child that it was started as. Called before any other thread uses the
+/* Joins the world, in a program that was started by shoal_process_start_program. Called before any other thread uses the
  * library, and before the process is in a world. The outputs may be NULL; args is borrowed and lives as long as the
  * process. shoal_rank and shoal_return work from now on. A second call gives the same again; so does the first in the
  * child of a shoal_fork. Errors: SHOAL_ENOENT when this process was not started so (the first thing that a binding asks),
  * SHOAL_ESTATE when it was given up or is in a world already, SHOAL_EPERM, SHOAL_ELAYOUT, SHOAL_ECORRUPT. */
 SHOAL_MUST_USE shoal_err shoal_child_begin(int *out_rank, const shoal_value **out_args);
 
-/* In such a program, and in the child of a shoal_fork, at its end: err is what a target would have returned, with the
+/* Reports how a started program ends. Called in such a program, and in the child of a shoal_fork, at its end. err is what a target would have returned, with the
  * text of shoal_last_error_text when that is its code. The process must then end with status 0 for SHOAL_OK and 1
  * otherwise (exit; leaving the world first is allowed): so the parent sees SHOAL_RETURNED or SHOAL_FAILED. A process
  * that ends without this call is SHOAL_EXITED or SHOAL_KILLED. Errors: SHOAL_ESTATE in a process that is neither. */
 SHOAL_MUST_USE shoal_err shoal_child_end(shoal_err err);
 
+/* Options of shoal_fork. Zero is the default of each. */
 typedef struct shoal_fork_options {
     void (*before)(void *context);        /* in the parent, before anything is done */
     void (*after_parent)(void *context);  /* in the parent, when all is done, also when there is no child */

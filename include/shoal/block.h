@@ -23,11 +23,11 @@ extern "C" {
 SHOAL_MUST_USE shoal_err shoal_block_create(size_t size, shoal_block **out_block);
 SHOAL_MUST_USE shoal_err shoal_block_create_zeroed(size_t size, shoal_block **out_block);
 
-/* The bytes, at an address that never changes in this process, and their number. NULL and 0 for NULL and when the world was left. */
+/* The bytes of a block, at an address that never changes in this process, and their number. NULL and 0 for NULL and when the world was left. */
 void *shoal_block_data(const shoal_block *block);
 size_t shoal_block_size(const shoal_block *block);
 
-/* A number that is the same in every process for as long as the block lives; 0 for NULL and when the world was left. */
+/* The number of a block, which is the same in every process for as long as the block lives; 0 for NULL and when the world was left. */
 uint64_t shoal_block_id(const shoal_block *block);
 
 #ifdef __cplusplus

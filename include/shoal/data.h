@@ -16,6 +16,7 @@ extern "C" {
 
 typedef struct shoal_loader shoal_loader;
 
+/* The two parts of a data set such as MNIST. */
 typedef enum shoal_part {
     SHOAL_TRAIN,
     SHOAL_TEST,
@@ -47,7 +48,7 @@ typedef struct shoal_dataset_type {
     shoal_err (*open)(const shoal_value *packed, void **out_state); /* may be NULL */
 } shoal_dataset_type;
 
-/* Takes state, which may be NULL, over when it succeeds. The caller owns the set; loaders and subsets of it retain it. Errors: SHOAL_EINVAL,
+/* Makes a data set, which the caller owns; takes state, which may be NULL, over when it succeeds; loaders and subsets of it retain it. Errors: SHOAL_EINVAL,
  * SHOAL_ENOMEM. */
 shoal_dataset *shoal_dataset_create(const shoal_dataset_type *type, void *state);
 shoal_dataset *shoal_dataset_retain(shoal_dataset *set);
@@ -69,7 +70,7 @@ shoal_value *shoal_value_dataset(shoal_dataset *set);
 shoal_dataset *shoal_value_as_dataset(const shoal_value *value);
 shoal_dataset *shoal_arg_dataset(const shoal_value *args, const char *key);
 
-/* Rows of two tensors of the same length; both are retained, or copied where they are not contiguous. Tensors of the program's
+/* Makes a data set of the rows of two tensors of the same length; both are retained, or copied where they are not contiguous. Tensors of the program's
  * own memory (shoal_from_memory) cannot travel. */
 shoal_dataset *shoal_tensor_dataset(shoal_tensor *x, shoal_tensor *y);
 
@@ -89,10 +90,10 @@ const char *shoal_data_name(size_t i);
 SHOAL_MUST_USE shoal_err shoal_data_where(const char *name, char *folder, size_t capacity);
 const char *shoal_data_origin(const char *name);
 
-/* How its samples are normalised: x = (pixel / 255 - mean) / deviation. SHOAL_ENOENT for an unknown name. */
+/* How the samples of a data set are normalised: x = (pixel / 255 - mean) / deviation. SHOAL_ENOENT for an unknown name. */
 SHOAL_MUST_USE shoal_err shoal_data_scale(const char *name, double *out_mean, double *out_deviation);
 
-/* Checks sizes and CRC32 of the unpacked files in a folder (NULL: where it lies). Copies them from one folder (NULL: the same) to another, which
+/* Check or copy the files of a data set. verify checks sizes and CRC32 of the unpacked files in a folder (NULL: where it lies). copy copies them from one folder (NULL: the same) to another, which
  * is made, after checking them. Errors: SHOAL_ENOENT, SHOAL_EPERM, SHOAL_EOS; SHOAL_ECORRUPT names the file. */
 SHOAL_MUST_USE shoal_err shoal_data_verify(const char *name, const char *folder);
 SHOAL_MUST_USE shoal_err shoal_data_copy(const char *name, const char *from, const char *to);
@@ -100,14 +101,14 @@ SHOAL_MUST_USE shoal_err shoal_data_copy(const char *name, const char *from, con
 /* Labels of all samples as i64 [length], the caller's. SHOAL_ETYPE when y is no whole number. */
 shoal_tensor *shoal_dataset_labels(const shoal_dataset *set);
 
-/* Some samples of a set, in the order given, each batch passed through transform (NULL: none), which changes x in place.
+/* Makes a data set of some samples of another one, in the order given, each batch passed through transform (NULL: none), which changes x in place.
  * numbers are copied. A subset travels when its set does, its transform is a function of the program, and context is NULL. */
 typedef shoal_err (*shoal_transform)(shoal_tensor *x, void *context);
 shoal_dataset *shoal_subset(shoal_dataset *set, const int64_t *numbers, int64_t count);
 shoal_dataset *shoal_subset_with(shoal_dataset *set, const int64_t *numbers, int64_t count, shoal_transform transform,
                                  void *context);
 
-/* Splits; out receives n sets that the caller owns; after an error it is untouched. SHOAL_EINVAL when there are fewer samples
+/* Split a data set; out receives n sets that the caller owns; after an error it is untouched. SHOAL_EINVAL when there are fewer samples
  * than parts. shard: contiguous, length / n each, the last takes the rest. iid:
  * shuffled by seed, equal parts, the rest one each to the first. label: sorted by label, cut into n * shards_each shards,
  * shards_each drawn for each by seed (200 shards of 300, two a client: n = 100, shards_each = 2); the last shard takes the rest. */
@@ -116,6 +117,7 @@ SHOAL_MUST_USE shoal_err shoal_split_iid(shoal_dataset *set, int64_t n, uint64_t
 SHOAL_MUST_USE shoal_err shoal_split_label(shoal_dataset *set, int64_t n, int64_t shards_each, uint64_t seed,
                                            shoal_dataset **out);
 
+/* Options of shoal_loader_create. Zero is the default of each. */
 typedef struct shoal_loader_options {
     int64_t batch; /* 0: 1 */
     bool shuffle;  /* a new order each epoch, by seed and epoch */
@@ -129,7 +131,7 @@ typedef struct shoal_loader_options {
     int64_t timeout;   /* how long shoal_loader_next waits for a worker, in ns; 0: no limit */
 } shoal_loader_options;
 
-/* The caller owns the loader; it retains the set. options may be NULL. With workers, set must be one that can travel (shoal_value_dataset): MNIST, a
+/* Makes a loader, which the caller owns; it retains the set. options may be NULL. With workers, set must be one that can travel (shoal_value_dataset): MNIST, a
  * tensor data set, a subset or split of these. One thread at a time uses a loader. NULL: SHOAL_EINVAL, SHOAL_ENOMEM, and what
  * shoal_process_start gives. */
 shoal_loader *shoal_loader_create_with(shoal_dataset *set, const shoal_loader_options *options);
@@ -141,7 +143,7 @@ void shoal_loader_destroy(shoal_loader *loader);
 #define shoal_loader_create(set, ...) shoal_loader_create_with(set, &(shoal_loader_options){__VA_ARGS__})
 #endif
 
-/* The next batch of this epoch. SHOAL_END after the last one; the call after that begins the next epoch:
+/* Gets the next batch of this epoch. SHOAL_END after the last one; the call after that begins the next epoch:
  *
  *     while ((err = shoal_loader_next(data, &b)) == SHOAL_OK) { … }
  *     if (err != SHOAL_END) { … }
@@ -159,7 +161,7 @@ SHOAL_MUST_USE shoal_err shoal_loader_next(shoal_loader *loader, shoal_batch *ou
 int64_t shoal_loader_batches(const shoal_loader *loader); /* in an epoch */
 int64_t shoal_loader_epoch(const shoal_loader *loader);
 
-/* Goes on from a place: the batch of that number in that epoch comes next. */
+/* Continues at another place: the batch of that number in that epoch comes next. */
 SHOAL_MUST_USE shoal_err shoal_loader_seek(shoal_loader *loader, int64_t epoch, int64_t batch);
 
 #ifdef __cplusplus

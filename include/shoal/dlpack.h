@@ -37,17 +37,20 @@ enum {
 #define SHOAL_DLPACK_READ_ONLY (UINT64_C(1) << 0) /* who receives it must not write */
 #define SHOAL_DLPACK_COPIED (UINT64_C(1) << 1)    /* nobody else sees the memory */
 
+/* A device in DLPack. */
 typedef struct shoal_dlpack_device {
     int32_t type;
     int32_t id;
 } shoal_dlpack_device;
 
+/* An element type in DLPack. */
 typedef struct shoal_dlpack_dtype {
     uint8_t code;
     uint8_t bits;
     uint16_t lanes;
 } shoal_dlpack_dtype;
 
+/* A tensor in DLPack. */
 typedef struct shoal_dlpack {
     struct {
         uint32_t major;
@@ -67,13 +70,13 @@ typedef struct shoal_dlpack {
     } tensor;
 } shoal_dlpack;
 
-/* Hands t out. flags: 0, SHOAL_DLPACK_READ_ONLY (which asks the receiver not to write) and SHOAL_DLPACK_COPIED (which makes a
+/* Gives a tensor to another library. flags: 0, SHOAL_DLPACK_READ_ONLY (which asks the receiver not to write) and SHOAL_DLPACK_COPIED (which makes a
  * contiguous copy) or both. The pack holds a reference to the memory, so t may be released. While it is held a private
  * tensor's memory stays where it is: sharing it is SHOAL_ESTATE. Errors: SHOAL_ESTATE for a tensor that needs a gradient
  * (detach it first); SHOAL_EINVAL for other flags; SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err shoal_tensor_to_dlpack(shoal_tensor *t, uint64_t flags, shoal_dlpack **out_pack);
 
-/* A tensor over the memory of a pack; the caller owns it. The pack is taken: its deleter is called when the last view of the
+/* Makes a tensor over the memory of a pack; the caller owns it. The pack is taken: its deleter is called when the last view of the
  * memory is released. A pack that is read-only is copied, and then deleted at once. After a failure the pack is still the
  * caller's. NULL: SHOAL_EINVAL for another major version, a device that is not the CPU, more than SHOAL_MAX_DIMS dims,
  * negative sizes or strides, several lanes, memory that is not aligned to its elements; SHOAL_ETYPE for an element type that is

@@ -9,6 +9,7 @@
 extern "C" {
 #endif
 
+/* The element type of a tensor. */
 typedef enum shoal_dtype {
     SHOAL_F32,
     SHOAL_F64,
@@ -22,13 +23,13 @@ typedef enum shoal_dtype {
 
 #define SHOAL_DTYPES 8
 
-/* Bytes of one element; 0 for what is no dtype. */
+/* The size of one element in bytes; 0 for what is no dtype. */
 size_t shoal_dtype_size(shoal_dtype dtype);
 
-/* "f32", "bool", …; "?" for what is no dtype. */
+/* The name of an element type: "f32", "bool", …; "?" for what is no dtype. */
 const char *shoal_dtype_name(shoal_dtype dtype);
 
-/* f32, f64, bf16 and f16. */
+/* True for f32, f64, bf16 and f16. */
 bool shoal_dtype_is_float(shoal_dtype dtype);
 
 #ifdef __cplusplus

@@ -59,12 +59,12 @@ typedef struct shoal_env_type {
  * SHOAL_ENOMEM. From any thread. */
 SHOAL_MUST_USE shoal_err shoal_env_register(const shoal_env_type *type);
 
-/* The kind of that name, NULL and SHOAL_ENOENT with the names that there are. The i-th of all, the library's first; NULL beyond the
+/* Find a kind of environment. find: the kind of that name, NULL and SHOAL_ENOENT with the names that there are. at: the i-th of all, the library's first; NULL beyond the
  * last. From any thread. */
 const shoal_env_type *shoal_env_find(const char *name);
 const shoal_env_type *shoal_env_at(size_t i);
 
-/* An environment of the kind of that name, before its first episode; the caller's. NULL: SHOAL_ENOENT, SHOAL_ENOMEM, what init
+/* Makes an environment of the kind of that name, before its first episode; the caller's. NULL: SHOAL_ENOENT, SHOAL_ENOMEM, what init
  * returned. destroy: NULL is allowed. */
 shoal_env *shoal_env_create(const char *name, uint64_t seed);
 void shoal_env_destroy(shoal_env *env);
@@ -72,16 +72,17 @@ void shoal_env_destroy(shoal_env *env);
 /* Begins an episode, wherever the last one stood. Errors: what the kind's reset gives. */
 SHOAL_MUST_USE shoal_err shoal_env_reset(shoal_env *env, float *out_observation);
 
-/* One step. The observation after the last step of an episode is written too. Errors: SHOAL_EINVAL for an action that there is not;
+/* Takes one step. The observation after the last step of an episode is written too. Errors: SHOAL_EINVAL for an action that there is not;
  * SHOAL_ESTATE when no episode is under way: reset first; what the kind's step gives, after which there is none either. */
 SHOAL_MUST_USE shoal_err shoal_env_step(shoal_env *env, int64_t action, float *out_observation,
                                         shoal_env_outcome *out_outcome);
 
+/* The kind of an environment, and the steps of its episode so far. */
 const shoal_env_type *shoal_env_type_of(const shoal_env *env);
 int64_t shoal_env_steps(const shoal_env *env); /* taken in this episode */
 
-/* For the functions of a kind: its state, aligned for any type; and the next number of the environment's generator, from low to
- * below high. */
+/* The state of an environment, aligned for any type, and the next number of its generator, from low to below high. For the functions
+ * of a kind. */
 void *shoal_env_state(const shoal_env *env);
 double shoal_env_uniform(shoal_env *env, double low, double high);
 

@@ -16,6 +16,7 @@ extern "C" {
 #define SHOAL_MUST_USE
 #endif
 
+/* Error codes. */
 typedef enum shoal_err {
     SHOAL_OK = 0,
     SHOAL_EINVAL,     /* an argument is out of its range */
@@ -39,10 +40,10 @@ typedef enum shoal_err {
     SHOAL_END,   /* not a failure: an iteration has nothing more to give; leaves the last error alone */
 } shoal_err;
 
-/* The constant's name, "SHOAL_ENOMEM". Never NULL. */
+/* The name of an error code, such as "SHOAL_ENOMEM". Never NULL. */
 const char *shoal_err_name(shoal_err err);
 
-/* What failed last in this thread, and why. Both belong to the library; the text stays true until the thread's next
+/* The last error of this thread, and its text. Both belong to the library; the text stays true until the thread's next
  * failure. */
 shoal_err shoal_last_error(void);
 const char *shoal_last_error_text(void);

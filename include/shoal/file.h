@@ -22,14 +22,16 @@ const char *shoal_tensors_name(const shoal_tensors *set, size_t i);
 shoal_tensor *shoal_tensors_at(const shoal_tensors *set, size_t i);           /* borrowed; NULL beyond the last */
 shoal_tensor *shoal_tensors_find(const shoal_tensors *set, const char *name); /* NULL and SHOAL_ENOENT */
 
-/* Retains t. SHOAL_EINVAL when there is one of that name; SHOAL_ENOMEM. */
+/* Adds a tensor to a set, which retains it. SHOAL_EINVAL when there is one of that name; SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err shoal_tensors_add(shoal_tensors *set, const char *name, shoal_tensor *t);
 
-/* Texts beside the tensors (safetensors' __metadata__). NULL and SHOAL_ENOENT when there is none of that name. */
+/* Texts beside the tensors of a set (safetensors' __metadata__). NULL and SHOAL_ENOENT when there is none of that name. */
 SHOAL_MUST_USE shoal_err shoal_tensors_set_text(shoal_tensors *set, const char *name, const char *text);
 const char *shoal_tensors_text(const shoal_tensors *set, const char *name);
 
-/* Readers: the caller owns the result; NULL is a failure. They block as long as the disk does. Errors: SHOAL_ENOENT, SHOAL_EPERM,
+/* Read and write files of tensors.
+ *
+ * Readers: the caller owns the result; NULL is a failure. They block as long as the disk does. Errors: SHOAL_ENOENT, SHOAL_EPERM,
  * SHOAL_EOS, SHOAL_ENOMEM; SHOAL_EINVAL for what is no regular file; SHOAL_ECORRUPT with file and byte; SHOAL_ETYPE, with file
  * and byte too, for element types that there are but not here.
  *

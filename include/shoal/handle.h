@@ -39,7 +39,7 @@ typedef enum shoal_kind {
     SHOAL_KIND_MODULE,
 } shoal_kind;
 
-/* retain: one more reference of this process; returns its argument. release: one less. NULL is allowed. With the last reference of
+/* References to a shared object. retain: one more for this process; returns its argument. release: one less. NULL is allowed. With the last reference of
  * the last holder the object is gone. Neither blocks. Any thread. A pointer that is no handle of the type, by a cast, is refused with
  * a log line (retain returns NULL, SHOAL_EINVAL), and nothing is changed. release never changes the last error, and is allowed after
  * shoal_world_leave and at the end of the process. */
@@ -66,7 +66,7 @@ void shoal_tensor_release(shoal_tensor *t);
 shoal_dataset *shoal_dataset_retain(shoal_dataset *set);
 void shoal_dataset_release(shoal_dataset *set);
 
-/* shoal_retain(x) and shoal_release(x) are the calls above by the type of x. They do not compile for anything else: a value, a module or
+/* The calls above, chosen by the type of x. They do not compile for anything else: a value, a module or
  * a void pointer. */
 #ifdef __cplusplus
 }

@@ -6,7 +6,7 @@
 extern "C" {
 #endif
 
-/* Says where log lines go from now on: hook gets one line, without its end, and context. NULL: back to the default,
+/* Sets where log lines go. hook gets one line, without its end, and context. NULL: back to the default,
  * which writes it to standard error as "shoal: line". Any thread; the hook may be called from any thread. */
 void shoal_set_log(void (*hook)(const char *line, void *context), void *context);
 

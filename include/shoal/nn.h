@@ -55,14 +55,14 @@ typedef struct shoal_module_type {
     void (*describe)(const shoal_module *self, char *buffer, size_t capacity);
 } shoal_module_type;
 
-/* A module of a kind, in training mode. type must stay as long as the module. NULL: what init returned, SHOAL_ENOMEM,
+/* Makes a module of a kind, in training mode. type must stay as long as the module. NULL: what init returned, SHOAL_ENOMEM,
  * SHOAL_EINVAL for too many settings or a kind without name or forward. */
 shoal_module *shoal_module_create(const shoal_module_type *type, size_t count, const double *settings);
 
-/* Its children too. NULL is allowed; nothing happens to a child, which is its parent's. */
+/* Destroys a module and its children. NULL is allowed; nothing happens to a child, which is its parent's. */
 void shoal_module_destroy(shoal_module *module);
 
-/* Of NULL: NULL. The state is aligned for any type. */
+/* The state, the kind's name and the settings of a module. Of NULL: NULL. The state is aligned for any type. */
 void *shoal_module_state(const shoal_module *module);
 const char *shoal_module_type_name(const shoal_module *module);
 const double *shoal_module_settings(const shoal_module *module);
@@ -71,7 +71,7 @@ const double *shoal_module_settings(const shoal_module *module);
  * must stay. The kinds of this library are known. Errors: SHOAL_ESTATE when the name is taken by another. */
 SHOAL_MUST_USE shoal_err shoal_module_register(const shoal_module_type *type);
 
-/* For init, and afterwards: add_parameter and add_buffer take over the caller's reference, add_child the module, also when they
+/* Add a tensor or a child to a module, in init or afterwards. add_parameter and add_buffer take over the caller's reference, add_child the module, also when they
  * fail. A name has no dot. A float parameter is set to need a gradient; others stay as
  * they are. A parameter is contiguous. Errors: SHOAL_EINVAL for a name that is taken or wrong, a tensor that is no leaf, and
  * a child that has a parent already (which keeps it) or stands above the module; SHOAL_ELIMIT for dotted names over
@@ -81,15 +81,15 @@ SHOAL_MUST_USE shoal_err shoal_module_add_parameter(shoal_module *module, const 
 SHOAL_MUST_USE shoal_err shoal_module_add_buffer(shoal_module *module, const char *name, shoal_tensor *t);
 SHOAL_MUST_USE shoal_err shoal_module_add_child(shoal_module *module, const char *name, shoal_module *child);
 
-/* Runs the module; the result belongs to the scope, what was computed on the way is let go. NULL gives NULL; so
+/* Runs a module; the result belongs to the scope, what was computed on the way is let go. NULL gives NULL; so
  * does a forward that fails, with the error that it told, or SHOAL_EINVAL when it told none. */
 shoal_tensor *shoal_module_forward(shoal_module *module, shoal_tensor *x);
 
-/* Training mode, on at first; for the module and all below it. */
+/* Set and get training mode, which is on at first; for the module and all below it. */
 void shoal_module_train(shoal_module *module, bool training);
 bool shoal_module_training(const shoal_module *module);
 
-/* All parameters and buffers, with those of children, by dotted names, in PyTorch's order: a module's parameters as they were
+/* An iterator over all parameters and buffers, with those of children, by dotted names, in PyTorch's order: a module's parameters as they were
  * added, its buffers, then its children's. The tensor and the name are borrowed. */
 typedef struct shoal_named {
     const char *name; /* valid until the next call with the same iterator */
@@ -101,32 +101,32 @@ typedef struct shoal_named {
     } private_;
 } shoal_named;
 
-/* Begin with a zeroed shoal_named. SHOAL_END after the last. */
+/* Goes over all parameters and buffers. Begin with a zeroed shoal_named. SHOAL_END after the last. */
 SHOAL_MUST_USE shoal_err shoal_module_next(const shoal_module *module, shoal_named *it);
 
-/* By dotted names; NULL and SHOAL_ENOENT. */
+/* Find a parameter, buffer or child by its dotted name; NULL and SHOAL_ENOENT. */
 shoal_tensor *shoal_module_get(const shoal_module *module, const char *name);
 shoal_module *shoal_module_child(const shoal_module *module, const char *name);
 
-/* By place, for forward functions: the module's own parameters, and its children. NULL beyond the last. */
+/* The parameters and children of a module itself by place, for forward functions. NULL beyond the last. */
 shoal_tensor *shoal_module_parameter_at(const shoal_module *module, size_t i);
 shoal_module *shoal_module_child_at(const shoal_module *module, size_t i);
 
-/* Elements of all parameters; one that stands under two names counts once. */
+/* The number of elements of all parameters; one that stands under two names counts once. */
 int64_t shoal_module_count(const shoal_module *module);
 
-/* The grads are zero for the next backward. Ask shoal_tensor_grad again instead of keeping what it returned. */
+/* Zeroes all grads, for the next backward. Ask shoal_tensor_grad again instead of keeping what it returned. */
 void shoal_module_zero_grad(shoal_module *module);
 
 /* Copies the values of another module of the same names and shapes. Errors: SHOAL_EINVAL, which names the first that differs;
  * nothing is copied then. */
 SHOAL_MUST_USE shoal_err shoal_module_copy(shoal_module *to, const shoal_module *from);
 
-/* As text: kinds, settings and children, like PyTorch's. Returns the length of the whole text; with a capacity of 0
+/* Writes a module as text: kinds, settings and children, like PyTorch's. Returns the length of the whole text; with a capacity of 0
  * buffer may be NULL. */
 size_t shoal_module_format(const shoal_module *module, char *buffer, size_t capacity);
 
-/* The kinds. A stride of 0 is the default: 1, or a pool's size; options may be NULL. Errors: SHOAL_EINVAL for numbers out of range, named. */
+/* Make a module of one of the library's kinds. A stride of 0 is the default: 1, or a pool's size; options may be NULL. Errors: SHOAL_EINVAL for numbers out of range, named. */
 shoal_module *shoal_linear_create(int64_t in, int64_t out, bool bias);
 shoal_module *shoal_conv2d_create(int64_t in, int64_t out, int64_t size, int64_t stride, int64_t padding);
 shoal_module *shoal_conv2d_create_with(int64_t in, int64_t out, const int64_t size[2],
@@ -144,14 +144,14 @@ shoal_module *shoal_flatten_create(void);
 shoal_module *shoal_embedding_create(int64_t count, int64_t width);
 shoal_module *shoal_layer_norm_create(int64_t width);
 
-/* x [N, T, in] to [N, T, hidden] (the last layer's h of each step), from zeros. layers 0 is 1. */
+/* Makes an LSTM: x [N, T, in] to [N, T, hidden] (the last layer's h of each step), from zeros. layers 0 is 1. */
 shoal_module *shoal_lstm_create(int64_t in, int64_t hidden, int64_t layers);
 
-/* Actor and critic for environments: observations [N, observation] to [N, actions + 1], the logits of the policy and, in the last
+/* Makes an actor and critic for environments: observations [N, observation] to [N, actions + 1], the logits of the policy and, in the last
  * column, the value of the state. Two networks of one hidden layer (0: 64) each: "policy1", "policy2", "value1", "value2". */
 shoal_module *shoal_actor_critic_create(int64_t observation, int64_t actions, int64_t hidden);
 
-/* One after another; the children are named "0", "1", … A NULL among them destroys the others and gives NULL. */
+/* Makes a module that runs its children one after another. They are named "0", "1", … A NULL among them destroys the others and gives NULL. */
 shoal_module *shoal_sequential_create(size_t count, shoal_module *const *children);
 #ifndef __cplusplus
 #define shoal_sequential(...)                                                                                          \
@@ -159,7 +159,7 @@ shoal_module *shoal_sequential_create(size_t count, shoal_module *const *childre
                             (shoal_module *[]){__VA_ARGS__})
 #endif
 
-/* Ready models: "mnist-cnn", "fedavg-cnn", "mlp", "logistic", "lenet5" over [N, 1, 28, 28], "lstm-classifier" (rows as
+/* Makes a ready model: "mnist-cnn", "fedavg-cnn", "mlp", "logistic", "lenet5" over [N, 1, 28, 28], "lstm-classifier" (rows as
  * steps); all give log-probabilities of 10 classes. NULL and SHOAL_ENOENT, with the names, for another. The list ends with
  * NULL. */
 shoal_module *shoal_model_create(const char *name);

@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-/* Elementwise. */
+/* Elementwise, of one tensor. */
 shoal_tensor *shoal_neg(shoal_tensor *a);
 shoal_tensor *shoal_abs(shoal_tensor *a);
 shoal_tensor *shoal_sign(shoal_tensor *a);
@@ -39,15 +39,16 @@ shoal_tensor *shoal_tanh(shoal_tensor *a);
 shoal_tensor *shoal_relu(shoal_tensor *a);
 shoal_tensor *shoal_leaky_relu(shoal_tensor *a, double slope);
 shoal_tensor *shoal_gelu(shoal_tensor *a);
-/* low <= high, else SHOAL_EINVAL. A bound of NaN makes all NaN. For integers bounds are whole or infinite; what is beyond the
+/* Limits each element to low <= x <= high. SHOAL_EINVAL when low > high. A bound of NaN makes all NaN. For integers bounds are whole or infinite; what is beyond the
  * dtype's range means its end. */
 shoal_tensor *shoal_clamp(shoal_tensor *a, double low, double high);
 shoal_tensor *shoal_logical_not(shoal_tensor *a);
 
+/* Elementwise, of two tensors, or of a tensor and a number. */
 shoal_tensor *shoal_add(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_sub(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_mul(shoal_tensor *a, shoal_tensor *b);
-/* Integers are cut towards zero; a zero among their divisors is SHOAL_EINVAL. */
+/* Division. Quotients of integers are cut towards zero; a zero among their divisors is SHOAL_EINVAL. */
 shoal_tensor *shoal_div(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_pow(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_maximum(shoal_tensor *a, shoal_tensor *b);
@@ -56,7 +57,7 @@ shoal_tensor *shoal_add_scalar(shoal_tensor *a, double s);
 shoal_tensor *shoal_mul_scalar(shoal_tensor *a, double s);
 shoal_tensor *shoal_pow_scalar(shoal_tensor *a, double s);
 
-/* Comparisons give bool. */
+/* Comparisons, which give bool, and choices by them. */
 shoal_tensor *shoal_eq(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_ne(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_lt(shoal_tensor *a, shoal_tensor *b);
@@ -68,7 +69,7 @@ shoal_tensor *shoal_logical_or(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_where(shoal_tensor *condition, shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_masked_fill(shoal_tensor *a, shoal_tensor *mask, double value);
 
-/* In place. */
+/* Arithmetic in place: the result is written into `a`, which is returned. */
 shoal_tensor *shoal_fill_(shoal_tensor *a, double value);
 shoal_tensor *shoal_zero_(shoal_tensor *a);
 shoal_tensor *shoal_copy_(shoal_tensor *a, shoal_tensor *from); /* converts and broadcasts */
@@ -82,14 +83,14 @@ shoal_tensor *shoal_mul_scalar_(shoal_tensor *a, double s);
 shoal_tensor *shoal_clamp_(shoal_tensor *a, double low, double high);
 shoal_tensor *shoal_relu_(shoal_tensor *a);
 
-/* Copies. to: the same tensor when nothing changes. */
+/* Copies of a tensor. shoal_to and shoal_to_device give the same tensor when nothing changes. */
 shoal_tensor *shoal_clone(shoal_tensor *a);
 shoal_tensor *shoal_contiguous(shoal_tensor *a);
 shoal_tensor *shoal_to(shoal_tensor *a, shoal_dtype dtype);
 shoal_tensor *shoal_to_device(shoal_tensor *a, shoal_device device);
 
-/* Reductions over one dim, or over all with SHOAL_ALL. keep leaves the dim with size 1. argmax gives i64; max and min
- * along a dim give values only. mean needs floats. Sums of integers and bools are i64. */
+/* Reductions over one dim, or over all with SHOAL_ALL. keep leaves the dim with size 1. The results of argmax and argmin are
+ * i64, and so are sums of integers and bools. Along a dim, max and min give values only. Only floats have a mean. */
 #define SHOAL_ALL INT32_MAX
 shoal_tensor *shoal_sum(shoal_tensor *a, int dim, bool keep);
 shoal_tensor *shoal_mean(shoal_tensor *a, int dim, bool keep);
@@ -103,7 +104,7 @@ shoal_tensor *shoal_all(shoal_tensor *a, int dim, bool keep);
 shoal_tensor *shoal_logsumexp(shoal_tensor *a, int dim, bool keep);
 shoal_tensor *shoal_norm(shoal_tensor *a); /* the 2-norm of all elements */
 
-/* Matrices: 2-d, or batches of them with broadcast leading dims. linear: x · wᵀ + b, x [..., in], w [out, in], b may be
+/* Matrix products of 2-d tensors, or of batches of them with broadcast leading dims. linear: x · wᵀ + b, x [..., in], w [out, in], b may be
  * NULL. */
 shoal_tensor *shoal_matmul(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_linear(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b);
@@ -137,15 +138,15 @@ shoal_tensor *shoal_conv2d(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b, co
 shoal_tensor *shoal_max_pool2d(shoal_tensor *x, const shoal_pool2d_options *options);
 shoal_tensor *shoal_avg_pool2d(shoal_tensor *x, const shoal_pool2d_options *options);
 
-/* relu(max_pool2d(dropout2d(conv2d(x, w, b), p), 2)) in one pass, stride 1, padding as given; p 0: no dropout. Backward
+/* Convolution, dropout, pooling and relu in one pass: relu(max_pool2d(dropout2d(conv2d(x, w, b), p), 2)), stride 1, padding as given; p 0: no dropout. Backward
  * looks only at the winners of the pool. */
 shoal_tensor *shoal_conv2d_pool_relu(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b, int64_t padding, double p);
 
-/* Along a dim. */
+/* Softmax along a dim. */
 shoal_tensor *shoal_softmax(shoal_tensor *a, int dim);
 shoal_tensor *shoal_log_softmax(shoal_tensor *a, int dim);
 
-/* Losses. weight, of the classes, may be NULL. Targets are i64 classes [N] for nll_loss (x: log-probabilities [N, C]) and cross_entropy (x: logits); tensors of
+/* Losses for training. weight, of the classes, may be NULL. Targets are i64 classes [N] for nll_loss (x: log-probabilities [N, C]) and cross_entropy (x: logits); tensors of
  * x's shape for the others. The first two skip targets of -100. */
 typedef enum shoal_reduction {
     SHOAL_MEAN,
@@ -163,16 +164,16 @@ shoal_tensor *shoal_l1_loss(shoal_tensor *x, shoal_tensor *target, shoal_reducti
 shoal_tensor *shoal_smooth_l1_loss(shoal_tensor *x, shoal_tensor *target, shoal_reduction reduction);
 shoal_tensor *shoal_bce_with_logits(shoal_tensor *x, shoal_tensor *target, shoal_reduction reduction);
 
-/* Zeroes elements (dropout) or whole channels [N, C, …] (dropout2d) with probability p and scales the rest by
+/* Dropout of elements or channels. Zeroes elements (dropout) or whole channels [N, C, …] (dropout2d) with probability p and scales the rest by
  * 1 / (1 - p); gives x itself when p is 0, and zeros, with zero gradients, when it is 1. The thread's generator is used. */
 shoal_tensor *shoal_dropout(shoal_tensor *x, double p);
 shoal_tensor *shoal_dropout2d(shoal_tensor *x, double p);
 
-/* Over the last dims of x that weight has; weight and bias may be NULL. */
+/* Layer normalisation over the last dims of x that weight has; weight and bias may be NULL. */
 shoal_tensor *shoal_layer_norm(shoal_tensor *x, shoal_tensor *weight, shoal_tensor *bias, int normalized_dims,
                                double eps);
 
-/* One step: x [N, in], h and c [N, H], w_ih [4H, in], w_hh [4H, H], biases [4H] or NULL, gates in the order i f g o.
+/* One step of an LSTM: x [N, in], h and c [N, H], w_ih [4H, in], w_hh [4H, H], biases [4H] or NULL, gates in the order i f g o.
  * Writes the new h and c, which belong to the scope. */
 SHOAL_MUST_USE shoal_err shoal_lstm_cell(shoal_tensor *x, shoal_tensor *h, shoal_tensor *c, shoal_tensor *w_ih,
                                          shoal_tensor *w_hh, shoal_tensor *b_ih, shoal_tensor *b_hh,

@@ -15,7 +15,7 @@ extern "C" {
 
 typedef struct shoal_optimizer shoal_optimizer;
 
-/* In all of them 0 stands for PyTorch's default where that is not 0; a negative beta, alpha, eps or weight decay of AdamW is
+/* Options of the optimisers. In all of them 0 stands for PyTorch's default where that is not 0; a negative beta, alpha, eps or weight decay of AdamW is
  * then 0 itself. maximize goes up the gradient. */
 typedef struct shoal_sgd_options {
     double lr; /* 0.001 */
@@ -45,7 +45,7 @@ typedef struct shoal_rmsprop_options {
     bool maximize;
 } shoal_rmsprop_options;
 
-/* The caller owns the result. options may be NULL: the defaults. Errors: SHOAL_EINVAL for numbers out of range (named),
+/* Make an optimiser, which the caller owns. options may be NULL: the defaults. Errors: SHOAL_EINVAL for numbers out of range (named),
  * SHOAL_ENOMEM. */
 shoal_optimizer *shoal_sgd_create_with(shoal_module *module, const shoal_sgd_options *options);
 shoal_optimizer *shoal_adam_create_with(shoal_module *module, const shoal_adam_options *options);
@@ -53,7 +53,7 @@ shoal_optimizer *shoal_adamw_create_with(shoal_module *module, const shoal_adam_
 shoal_optimizer *shoal_rmsprop_create_with(shoal_module *module, const shoal_rmsprop_options *options);
 void shoal_optimizer_destroy(shoal_optimizer *optimizer);
 
-/* With names: shoal_sgd_create(model, .lr = 0.01, .momentum = 0.5). In C++17, which has no such names, fill in the options and give
+/* Make an optimiser with options by name: shoal_sgd_create(model, .lr = 0.01, .momentum = 0.5). In C++17, which has no such names, fill in the options and give
  * them: shoal_sgd_create(model, options). */
 #ifdef __cplusplus
 #define SHOAL_OPTIM_WITH(call, options, module, ...) call(module, shoal_cxx_options(options{__VA_ARGS__}))
@@ -73,14 +73,14 @@ void shoal_optimizer_destroy(shoal_optimizer *optimizer);
 #define shoal_rmsprop_create(...)                                                                                      \
     SHOAL_OPTIM_MAKE(__VA_ARGS__)(shoal_rmsprop_create_with, shoal_rmsprop_options, __VA_ARGS__)
 
-/* Changes every parameter that has a grad; its storage counts as changed in place. Errors: SHOAL_ENOMEM for the state at the
+/* Takes one step: changes every parameter that has a grad; its storage counts as changed in place. Errors: SHOAL_ENOMEM for the state at the
  * first step, SHOAL_ETYPE for parameters that are neither f32 nor f64; the parameters before are then changed. */
 shoal_err shoal_optimizer_step(shoal_optimizer *optimizer);
 
-/* The grads are zero for the next backward, as shoal_module_zero_grad makes them. */
+/* Zeroes all grads, for the next backward, as shoal_module_zero_grad makes them. */
 void shoal_optimizer_zero_grad(shoal_optimizer *optimizer);
 
-/* lr may be any number here, 0 too. */
+/* The learning rate. It may be any number here, 0 too. */
 void shoal_optimizer_set_lr(shoal_optimizer *optimizer, double lr);
 double shoal_optimizer_lr(const shoal_optimizer *optimizer);
 
@@ -89,7 +89,7 @@ double shoal_optimizer_lr(const shoal_optimizer *optimizer);
  * SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err shoal_clip_grad_norm(shoal_module *module, double max_norm, double *out_norm);
 
-/* The state by names like "conv1.weight.momentum_buffer" and "conv1.weight.step"; begin with a zeroed it; SHOAL_END after the
+/* The state of an optimiser by names like "conv1.weight.momentum_buffer" and "conv1.weight.step"; begin with a zeroed it; SHOAL_END after the
  * last. The tensors are
  * the optimiser's own: copy into them to restore, share them to share the state. prepare makes them all at once, zeroed, for
  * every parameter that needs a gradient; a first step makes those of the parameters that have one. Names and shapes are

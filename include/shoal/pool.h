@@ -17,11 +17,12 @@ typedef struct shoal_pool shoal_pool;
 typedef struct shoal_future shoal_future;     /* one task */
 typedef struct shoal_iterator shoal_iterator; /* many tasks */
 
-/* A task. arg is borrowed. The result is taken over; NULL with SHOAL_OK means null. An error keeps its code and its text on the
+/* A task of a pool. arg is borrowed. The result is taken over; NULL with SHOAL_OK means null. An error keeps its code and its text on the
  * way back; without a text (shoal_fail) it gets one: "the task returned SHOAL_ELIMIT". SHOAL_END, SHOAL_ETIMEDOUT and SHOAL_EINTR
  * are words of the call that asks for the result, so from a task they arrive as SHOAL_ECHILD with a text that names the code. */
 typedef shoal_err (*shoal_task)(const shoal_value *arg, shoal_value **out_result);
 
+/* Options of shoal_pool_create. Zero is the default of each. */
 typedef struct shoal_pool_options {
     int workers; /* 0: one a core */
     shoal_start start;
@@ -38,11 +39,12 @@ SHOAL_MUST_USE shoal_err shoal_pool_create(const shoal_pool_options *options, sh
 /* Runs one task and waits. arg is consumed. */
 SHOAL_MUST_USE shoal_err shoal_pool_apply(shoal_pool *pool, shoal_task task, shoal_value *arg,
                                           shoal_value **out_result);
+
 /* Starts one task. out_future is the caller's (shoal_future_destroy); the task runs even when it is destroyed early. */
 SHOAL_MUST_USE shoal_err shoal_pool_apply_async(shoal_pool *pool, shoal_task task, shoal_value *arg,
                                                 shoal_future **out_future);
 
-/* The result, or the task's error (SHOAL_ECHILD with its text when the worker died), or SHOAL_ETIMEDOUT. A result
+/* Results of one task. get gives the result, or the task's error (SHOAL_ECHILD with its text when the worker died), or SHOAL_ETIMEDOUT. A result
  * can be taken once. */
 SHOAL_MUST_USE shoal_err shoal_future_get(shoal_future *future, int64_t timeout, shoal_value **out_result);
 bool shoal_future_ready(shoal_future *future);
@@ -56,20 +58,20 @@ SHOAL_MUST_USE shoal_err shoal_pool_map(shoal_pool *pool, shoal_task task, shoal
 SHOAL_MUST_USE shoal_err shoal_pool_map_async(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk,
                                               shoal_future **out_future);
 
-/* One result at a time, in order or as they come. next: SHOAL_END after the last, a task's error in its place. */
+/* Runs the task for each member of a list and gives one result at a time, in order or as they come. next gives SHOAL_END after the last, a task's error in its place. */
 SHOAL_MUST_USE shoal_err shoal_pool_imap(shoal_pool *pool, shoal_task task, shoal_value *list, bool ordered,
                                          shoal_iterator **out_iterator);
 SHOAL_MUST_USE shoal_err shoal_iterator_next(shoal_iterator *iterator, int64_t timeout, shoal_value **out_result);
 void shoal_iterator_destroy(shoal_iterator *iterator);
 
-/* No more tasks; workers end when all are done. join waits for that (SHOAL_ESTATE before close). terminate ends the
+/* Ends of a pool. close: no more tasks; workers end when all are done. join waits for that (SHOAL_ESTATE before close). terminate ends the
  * workers now; tasks not done fail with SHOAL_ECLOSED. destroy terminates and frees; NULL is allowed. */
 void shoal_pool_close(shoal_pool *pool);
 SHOAL_MUST_USE shoal_err shoal_pool_join(shoal_pool *pool, int64_t timeout);
 void shoal_pool_terminate(shoal_pool *pool);
 void shoal_pool_destroy(shoal_pool *pool);
 
-/* How many workers were replaced because they died. */
+/* The number of workers that were replaced because they died. */
 uint64_t shoal_pool_losses(const shoal_pool *pool);
 
 #ifdef __cplusplus

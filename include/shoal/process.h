@@ -26,6 +26,7 @@ typedef struct shoal_process shoal_process;
  * the text of shoal_last_error_text. A target that leaves the world cannot tell how it ended: it is seen as SHOAL_EXITED. */
 typedef shoal_err (*shoal_target)(int rank, const shoal_value *args);
 
+/* The ways to start a process. */
 typedef enum shoal_start {
     SHOAL_START_DEFAULT, /* SHOAL_START in the environment, else spawn */
     SHOAL_START_SPAWN,
@@ -33,6 +34,7 @@ typedef enum shoal_start {
     SHOAL_START_FORKSERVER,
 } shoal_start;
 
+/* Options of shoal_process_start and shoal_spawn_with. Zero is the default of each. */
 typedef struct shoal_process_options {
     shoal_start start;
     const char *name; /* for `shoal ps` and error texts; NULL: the target's name */
@@ -68,15 +70,16 @@ typedef struct shoal_status {
 SHOAL_MUST_USE shoal_err shoal_process_start(shoal_target target, shoal_value *args,
                                              const shoal_process_options *options, shoal_process **out_process);
 
-/* Waits for its end, at most timeout. out_status may be NULL. SHOAL_OK however it ended; SHOAL_ETIMEDOUT. May be
+/* Waits for the end of a process, at most timeout. out_status may be NULL. SHOAL_OK however it ended; SHOAL_ETIMEDOUT. May be
  * called again. */
 SHOAL_MUST_USE shoal_err shoal_process_join(shoal_process *process, int64_t timeout, shoal_status *out_status);
 
-/* SIGTERM, SIGKILL, any signal. SHOAL_ESTATE when it has ended. */
+/* Send SIGTERM, SIGKILL, or any signal to a process. SHOAL_ESTATE when it has ended. */
 SHOAL_MUST_USE shoal_err shoal_process_terminate(shoal_process *process);
 SHOAL_MUST_USE shoal_err shoal_process_kill(shoal_process *process);
 SHOAL_MUST_USE shoal_err shoal_process_signal(shoal_process *process, int signal);
 
+/* The process ID. */
 int32_t shoal_process_pid(const shoal_process *process);
 
 /* An fd that polls readable when the process has ended. It belongs to the handle. */
@@ -85,14 +88,14 @@ int shoal_process_sentinel(const shoal_process *process);
 /* What the target gave to shoal_return; NULL when nothing or when it has not ended. Borrowed from the handle. */
 const shoal_value *shoal_process_result(const shoal_process *process);
 
-/* Frees the handle. A process that still runs is ended first: SIGTERM, 3 seconds, SIGKILL; unless it may outlive us.
+/* Frees the handle of a process. A process that still runs is ended first: SIGTERM, 3 seconds, SIGKILL; unless it may outlive us.
  * NULL is allowed. */
 void shoal_process_destroy(shoal_process *process);
 
-/* Inside a target: hands the result to the parent; consumed; the last one counts. */
+/* Hands the result of a target to the parent. Called inside the target; consumed; the last one counts. */
 SHOAL_MUST_USE shoal_err shoal_return(shoal_value *result);
 
-/* Inside a target: the rank that it was started with, and -1 elsewhere. */
+/* The rank that this process was started with. Outside of a target: -1. */
 int shoal_rank(void);
 
 /* Runs ranks 0 to n - 1 of target and waits for all. args is consumed. When one fails the others are ended (SIGTERM,

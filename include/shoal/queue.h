@@ -31,14 +31,14 @@ SHOAL_MUST_USE shoal_err shoal_queue_create(uint64_t bound, shoal_queue **out_qu
  * SHOAL_ENOMEM, SHOAL_EINVAL (what cannot be sent), SHOAL_EFORK. */
 SHOAL_MUST_USE shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeout);
 
-/* The same for size raw bytes, copied. */
+/* Puts size raw bytes, which are copied. Blocks and fails as shoal_queue_put. */
 SHOAL_MUST_USE shoal_err shoal_queue_put_bytes(shoal_queue *queue, const void *bytes, size_t size, int64_t timeout);
 
-/* The same for a block: a handle travels. The caller keeps its own reference. */
+/* Puts a block: a handle travels, nothing is copied. The caller keeps its own reference. Blocks and fails as shoal_queue_put. */
 SHOAL_MUST_USE shoal_err shoal_queue_put_block(shoal_queue *queue, shoal_block *block, int64_t timeout);
 
-/* The same, and the caller's reference goes along: when it succeeds the block is no longer the caller's. To send on what
- * was received, this is the cheapest way. */
+/* Puts a block together with the caller's reference: on success the block is no longer the caller's. This is the cheapest way to
+ * send on what was received. Blocks and fails as shoal_queue_put. */
 SHOAL_MUST_USE shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block *block, int64_t timeout);
 
 /* Takes the oldest message, of any kind, as a value that the caller owns (shoal_value_destroy). Raw bytes arrive as
@@ -57,10 +57,10 @@ SHOAL_MUST_USE shoal_err shoal_queue_get_bytes(shoal_queue *queue, void *buffer,
  * handle. */
 SHOAL_MUST_USE shoal_err shoal_queue_get_block(shoal_queue *queue, int64_t timeout, shoal_block **out_block);
 
-/* How many messages are in it: exact when nobody works on it. */
+/* The number of messages in the queue. It is exact while nobody works on it. */
 uint64_t shoal_queue_size(shoal_queue *queue);
 
-/* No more puts; gets go on until it is empty. Wakes every waiter. May be called more than once. */
+/* Closes the queue: puts fail, and gets go on until it is empty. Wakes every waiter. May be called more than once. */
 void shoal_queue_close(shoal_queue *queue);
 
 /* An fd for poll, epoll and event loops: it polls readable while a get would not block, because there is a message or the queue is closed.
@@ -74,7 +74,7 @@ void shoal_queue_close(shoal_queue *queue);
  * Any thread. Errors: SHOAL_EINVAL, SHOAL_ENOMEM, SHOAL_EOS (no fd or thread left), SHOAL_EFORK, SHOAL_ESTATE. */
 SHOAL_MUST_USE shoal_err shoal_queue_fd(shoal_queue *queue, int *out_fd);
 
-/* task_done says that one message got from this queue is dealt with; SHOAL_ESTATE when called more often than
+/* Count finished messages. task_done says that one message got from this queue is dealt with; SHOAL_ESTATE when called more often than
  * messages were put. join waits until it was called for every message put so far. */
 SHOAL_MUST_USE shoal_err shoal_queue_task_done(shoal_queue *queue);
 SHOAL_MUST_USE shoal_err shoal_queue_join(shoal_queue *queue, int64_t timeout);
@@ -94,6 +94,8 @@ SHOAL_MUST_USE shoal_err shoal_queue_join(shoal_queue *queue, int64_t timeout);
  * Only shoal_queue_get_delivery gets from it; the other gets, and task_done, are SHOAL_EINVAL. size, join, close and shoal_wait count
  * the messages that are out: join waits until all are done, and a closed queue gives SHOAL_ECLOSED when nothing is in it and nothing
  * is out. The bound counts the messages that wait, not those that are out. */
+
+/* Options of shoal_queue_create_with. Zero is the default of each. */
 typedef struct shoal_queue_options {
     uint64_t bound; /* as in shoal_queue_create */
     bool acknowledge;
@@ -106,7 +108,7 @@ typedef struct shoal_queue_options {
     shoal_queue *rejects; /* a queue for those, or NULL. Without one, or when it is full or closed, they are dropped */
 } shoal_queue_options;
 
-/* Makes a queue. What is not named is 0; NULL is no options. The caller owns one reference. lease, deliveries and rejects need
+/* Makes a queue with options, which may be NULL. The caller owns one reference. lease, deliveries and rejects need
  * acknowledge: SHOAL_EINVAL otherwise. Errors: as shoal_queue_create. */
 SHOAL_MUST_USE shoal_err shoal_queue_create_with(const shoal_queue_options *options, shoal_queue **out_queue);
 
@@ -117,27 +119,27 @@ typedef struct shoal_delivery {
     uint32_t deliveries;    /* how often the message was delivered, with this time: 1 is the first time */
 } shoal_delivery;
 
-/* Gets the oldest message. The caller owns the value; the message stays the queue's until shoal_delivery_done or shoal_delivery_return.
+/* Gets the oldest message of an acknowledged queue. The caller owns the value; the message stays the queue's until shoal_delivery_done or shoal_delivery_return.
  * Blocks at most timeout. Any thread, any process. Errors: SHOAL_ETIMEDOUT, SHOAL_ECLOSED, SHOAL_ENOMEM (the message is back in the
  * queue), SHOAL_EINVAL (not an acknowledged queue), SHOAL_ECORRUPT, SHOAL_EFORK. */
 SHOAL_MUST_USE shoal_err shoal_queue_get_delivery(shoal_queue *queue, int64_t timeout, shoal_value **out_value,
                                                   shoal_delivery *out_delivery);
 
-/* done: nobody gets the message again. return: the next receiver gets it, at once. Both end the delivery and release its queue. Any
+/* End a delivery. done: nobody gets the message again. return: the next receiver gets it, at once. Both end the delivery and release its queue. Any
  * thread of the process that got it. SHOAL_ESTATE: the delivery has ended, or is another process's, or its lease has passed and another
  * receiver has the message. */
 SHOAL_MUST_USE shoal_err shoal_delivery_done(shoal_delivery *delivery);
 SHOAL_MUST_USE shoal_err shoal_delivery_return(shoal_delivery *delivery);
 
-/* The lease lasts `time` from now on. Without a lease nothing changes. SHOAL_ESTATE: as above. */
+/* Extends a lease: it lasts `time` from now on. Without a lease nothing changes. SHOAL_ESTATE: as above. */
 SHOAL_MUST_USE shoal_err shoal_delivery_extend(shoal_delivery *delivery, int64_t time);
 
-/* How many messages reached their limit of deliveries and were dropped because no queue took them. */
+/* The number of messages that reached their limit of deliveries and were dropped because no queue took them. */
 uint64_t shoal_queue_dropped(shoal_queue *queue);
 
 /* ---- pipes ---- */
 
-/* Two-way (or one-way: a receives, b sends) connection of two ends. An end is a shared object like any other and can
+/* Pipes: two-way connections of two ends, or one-way ones (a receives, b sends). An end is a shared object like any other and can
  * be sent. When every holder of one end has released it or died, the other gets SHOAL_ECLOSED once it has read what
  * was sent. */
 SHOAL_MUST_USE shoal_err shoal_pipe_create(bool duplex, shoal_pipe **out_a, shoal_pipe **out_b);
@@ -146,10 +148,10 @@ SHOAL_MUST_USE shoal_err shoal_pipe_recv(shoal_pipe *end, int64_t timeout, shoal
 SHOAL_MUST_USE shoal_err shoal_pipe_send_bytes(shoal_pipe *end, const void *bytes, size_t size, int64_t timeout);
 SHOAL_MUST_USE shoal_err shoal_pipe_recv_bytes(shoal_pipe *end, void *buffer, size_t capacity, int64_t timeout,
                                                size_t *out_size);
-/* SHOAL_OK when recv would not block (a message, or the end), SHOAL_ETIMEDOUT otherwise. */
+/* Waits for something to receive: SHOAL_OK when recv would not block (a message, or the end), SHOAL_ETIMEDOUT otherwise. */
 SHOAL_MUST_USE shoal_err shoal_pipe_poll(shoal_pipe *end, int64_t timeout);
 
-/* shoal_queue_fd for what the end receives: readable while shoal_pipe_recv would not block. SHOAL_EINVAL when it only sends. */
+/* An fd for poll, as shoal_queue_fd gives: readable while shoal_pipe_recv would not block. SHOAL_EINVAL when the end only sends. */
 SHOAL_MUST_USE shoal_err shoal_pipe_fd(shoal_pipe *end, int *out_fd);
 
 #ifdef __cplusplus

@@ -28,14 +28,14 @@ SHOAL_MUST_USE shoal_err shoal_tensor_share(shoal_tensor *t);
  * once when t was shared before. */
 SHOAL_MUST_USE shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout);
 
-/* The same, and the caller's reference goes along: when it succeeds t is no longer the caller's. To send on what was
- * received, this is the cheapest way. */
+/* Puts t together with the caller's reference: on success t is no longer the caller's. This is the cheapest way to send on what was
+ * received. Blocks and fails as shoal_queue_put_tensor. */
 SHOAL_MUST_USE shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout);
 
 /* Gets a tensor, which is the caller's. SHOAL_ETYPE when another kind of message is next; it stays there. */
 SHOAL_MUST_USE shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tensor **out_tensor);
 
-/* All parameters and buffers of a module. */
+/* Shares all parameters and buffers of a module. */
 SHOAL_MUST_USE shoal_err shoal_module_share(shoal_module *module);
 
 /* Sparse tensors: COO (indices i64 [ndim, n], values [n, …]) and CSR (row starts i64 [rows + 1], columns i64 [n], values
@@ -62,7 +62,7 @@ SHOAL_MUST_USE shoal_err shoal_sparse_share(shoal_sparse *s);
 shoal_tensor *shoal_sparse_to_dense(const shoal_sparse *s); /* the caller's */
 shoal_sparse *shoal_sparse_from_dense(shoal_tensor *t, shoal_layout layout);
 
-/* In values. The makers share their argument; the value keeps its memory, whatever becomes of the argument; NULL gives NULL. The
+/* Tensors, sparse tensors and modules in values. The makers share their argument; the value keeps its memory, whatever becomes of the argument; NULL gives NULL. The
  * readers borrow: what they return lives as long as the value (a tensor longer, when it is retained). A module that arrived is of
  * the same kinds and settings over the same parameters. */
 shoal_value *shoal_value_tensor(shoal_tensor *t);
@@ -72,12 +72,12 @@ shoal_tensor *shoal_value_as_tensor(const shoal_value *value);
 shoal_sparse *shoal_value_as_sparse(const shoal_value *value);
 shoal_module *shoal_value_as_module(const shoal_value *value);
 
-/* The same by key, as shoal_arg_queue in value.h. */
+/* Read a member of a map by its key, as shoal_arg_queue in value.h does. */
 shoal_tensor *shoal_arg_tensor(const shoal_value *args, const char *key);
 shoal_sparse *shoal_arg_sparse(const shoal_value *args, const char *key);
 shoal_module *shoal_arg_module(const shoal_value *args, const char *key);
 
-/* A map of names to tensors that share the module's memory; and the way back: copies every value of the map into the module
+/* The state of a module: a map of names to tensors that share the module's memory. load copies every value of the map into the module
  * (SHOAL_EINVAL names the first that is missing, too much, or of another shape). */
 shoal_value *shoal_module_state_dict(shoal_module *module);
 SHOAL_MUST_USE shoal_err shoal_module_load_state_dict(shoal_module *module, const shoal_value *state);

@@ -55,7 +55,7 @@ typedef struct shoal_tensor shoal_tensor;
 #endif
 #define SHOAL_SCALAR 0, NULL
 
-/* Makers: the caller owns the result. Sizes may be 0. Errors: SHOAL_EINVAL for a negative size, more than
+/* Make a tensor, which the caller owns. Sizes may be 0. Errors: SHOAL_EINVAL for a negative size, more than
  * SHOAL_MAX_DIMS or a size beyond the address space; SHOAL_ENOMEM. */
 shoal_tensor *shoal_empty(shoal_dtype dtype, int ndim, const int64_t *shape);
 shoal_tensor *shoal_zeros(shoal_dtype dtype, int ndim, const int64_t *shape);
@@ -65,26 +65,26 @@ shoal_tensor *shoal_scalar(shoal_dtype dtype, double value);
 shoal_tensor *shoal_arange(shoal_dtype dtype, double start, double end, double step);
 shoal_tensor *shoal_eye(shoal_dtype dtype, int64_t n);
 
-/* Copies shape's worth of elements from data. */
+/* Makes a tensor from a copy of data. */
 shoal_tensor *shoal_from_data(shoal_dtype dtype, const void *data, int ndim, const int64_t *shape);
 
-/* Over the caller's memory, which must stay until release is called (NULL: for ever). After a failure release has not
+/* Makes a tensor over the caller's memory, which must stay until release is called (NULL: for ever). After a failure release has not
  * been called. */
 shoal_tensor *shoal_from_memory(shoal_dtype dtype, void *data, int ndim, const int64_t *shape, void (*release)(void *),
                                 void *context);
 
-/* Born in the shared heap: never copied, its address never changes. Bytes as the last user left them. */
+/* Makes a tensor in the shared heap. It is never copied, and its address never changes. Its bytes are as the last user left them. */
 shoal_tensor *shoal_empty_shared(shoal_dtype dtype, int ndim, const int64_t *shape);
 
-/* A new empty or zeroed tensor of the dtype, shape and device of another, contiguous. */
+/* Make an empty or zeroed tensor of the dtype, shape and device of another, contiguous. */
 shoal_tensor *shoal_empty_like(const shoal_tensor *t);
 shoal_tensor *shoal_zeros_like(const shoal_tensor *t);
 
-/* One reference more, or less. NULL is allowed. retain returns its argument. */
+/* Add or give back one reference. NULL is allowed. retain returns its argument. */
 shoal_tensor *shoal_tensor_retain(shoal_tensor *t);
 void shoal_tensor_release(shoal_tensor *t);
 
-/* The scope of this thread: mark tells where it stands; release lets go of all that was computed since then. */
+/* The scope of this thread. mark tells where it stands; release lets go of all that was computed since then. */
 size_t shoal_scope_mark(void);
 void shoal_scope_release(size_t mark);
 
@@ -92,7 +92,7 @@ void shoal_scope_release(size_t mark);
  * NULL gives NULL. */
 shoal_tensor *shoal_scoped(shoal_tensor *t);
 
-/* What it is. Of NULL: 0. */
+/* Properties of a tensor. For NULL they are 0. */
 shoal_dtype shoal_tensor_dtype(const shoal_tensor *t);
 shoal_device shoal_tensor_device(const shoal_tensor *t);
 int shoal_tensor_ndim(const shoal_tensor *t);
@@ -107,29 +107,29 @@ bool shoal_tensor_is_contiguous(const shoal_tensor *t);
  * bytes: ask again afterwards. */
 void *shoal_tensor_data(const shoal_tensor *t);
 
-/* The storage: two tensors with the same number overlap in memory. Its size in bytes. */
+/* The storage of a tensor: its number, its size in bytes, and whether it is shared. Two tensors with the same number overlap in memory. */
 uint64_t shoal_tensor_storage_id(const shoal_tensor *t);
 size_t shoal_tensor_storage_size(const shoal_tensor *t);
 bool shoal_tensor_is_shared(const shoal_tensor *t);
 
-/* One element as a number: of a tensor with a single element, or at an index. From a card it waits. Errors: SHOAL_EINVAL,
+/* Read one element as a number: of a tensor with a single element, or at an index. From a card it waits. Errors: SHOAL_EINVAL,
  * SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err shoal_item(const shoal_tensor *t, double *out);
 SHOAL_MUST_USE shoal_err shoal_tensor_at(const shoal_tensor *t, int ndim, const int64_t *index, double *out);
 
-/* Copies all elements out, in order, as they are; size must be their size in bytes. */
+/* Copies all elements of a tensor out, in order, as they are; size must be their size in bytes. */
 SHOAL_MUST_USE shoal_err shoal_tensor_read(const shoal_tensor *t, void *out, size_t size);
 
-/* Same dtype, shape and elements (bit for bit; NaN equals itself); and: closer than atol + rtol * |b|. NULL equals nothing;
+/* Compare two tensors. equal: the same dtype, shape and elements, bit for bit (NaN equals itself). close: closer than atol + rtol * |b|. NULL equals nothing;
  * false with a last error where there is no memory to compare them in. */
 bool shoal_tensor_equal(const shoal_tensor *a, const shoal_tensor *b);
 bool shoal_tensor_close(const shoal_tensor *a, const shoal_tensor *b, double rtol, double atol);
 
-/* As text for people, numbers as Python prints them, long ones shortened by …: at most capacity bytes with the NUL.
+/* Writes a tensor as text for people: numbers as Python prints them, long ones shortened by …, at most capacity bytes with the NUL.
  * Returns the length of the whole text; with a capacity of 0 buffer may be NULL. */
 size_t shoal_tensor_format(const shoal_tensor *t, char *buffer, size_t capacity);
 
-/* Views: they share the storage, belong to the scope, and carry gradients, all but as_strided, which refuses a tensor that needs one
+/* Views of a tensor. They share the storage, belong to the scope, and carry gradients, all but as_strided, which refuses a tensor that needs one
  * (SHOAL_ESTATE: detach it first). Dims may count from the end. slice is Python's: start and end may count from the end too, and what
  * lies beyond either end is taken to it; step is at least 1. narrow and select take nothing beyond the tensor (SHOAL_EINVAL). */
 shoal_tensor *shoal_reshape(shoal_tensor *t, int ndim,

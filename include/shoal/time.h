@@ -9,6 +9,7 @@
 
 #include <stdint.h>
 
+/* Time limits. */
 #define SHOAL_FOREVER INT64_MAX
 #define SHOAL_NOW INT64_C(0)
 #define SHOAL_MS(n) ((int64_t)((n)*1e6))

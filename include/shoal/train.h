@@ -56,19 +56,19 @@ typedef enum shoal_train_method {
  * says what was reached. That is success both times: who needs one of them looks at reward. An actor that dies loses the episode and
  * the rollout it was in. */
 
-/* fedavg: who has which samples. */
+/* Which client has which samples, for fedavg. */
 typedef enum shoal_train_split {
     SHOAL_SPLIT_IID,    /* any, equally many (shoal_split_iid) */
     SHOAL_SPLIT_SHARDS, /* sorted by label and cut into two shards a client (shoal_split_label): about two labels each */
 } shoal_train_split;
 
-/* sync: what is averaged. */
+/* What is averaged, for sync. */
 typedef enum shoal_train_average {
     SHOAL_AVERAGE_PARAMETERS, /* when a round ends */
     SHOAL_AVERAGE_GRADIENTS,  /* of every batch */
 } shoal_train_average;
 
-/* By name; NULL beyond the last. find: SHOAL_ENOENT with the names. */
+/* Methods by name; NULL beyond the last. SHOAL_ENOENT with the names. */
 const char *shoal_train_method_name(shoal_train_method method);
 SHOAL_MUST_USE shoal_err shoal_train_method_find(const char *name, shoal_train_method *out_method);
 
@@ -82,6 +82,7 @@ typedef struct shoal_train_worker {
     int deaths;
 } shoal_train_worker;
 
+/* What an event is about. */
 typedef enum shoal_train_event_kind {
     SHOAL_TRAIN_BEGIN, /* all workers are started. text: the path that was resumed, or "" */
     SHOAL_TRAIN_TICK,  /* some 20 times a second: time to look at the workers, or to stop */
@@ -91,7 +92,7 @@ typedef enum shoal_train_event_kind {
     SHOAL_TRAIN_SUMMARY, /* the job is done, and did not fail */
 } shoal_train_event_kind;
 
-/* Of a job that was resumed: images, epochs, tested_epoch and episodes are of the whole job, the rest is of this call. */
+/* The result of a job. When it was resumed, images, epochs, tested_epoch and episodes are of the whole job, the rest is of this call. */
 typedef struct shoal_train_result {
     double seconds;           /* since shoal_train_run was called */
     double train_seconds;     /* of these, those in which workers trained */
@@ -122,7 +123,7 @@ typedef struct shoal_train_event {
 /* Return false to stop the job at the next step. Called in the thread that runs the job. */
 typedef bool (*shoal_train_callback)(const shoal_train_event *event, void *context);
 
-/* Zero is the default everywhere. */
+/* Options of a job. Zero is the default of each. */
 typedef struct shoal_train_options {
     shoal_train_method method;
     const char *model; /* a name of shoal_model_names; NULL: "mnist-cnn"; fedavg: "fedavg-cnn"; a3c: "actor-critic" */
@@ -181,8 +182,8 @@ shoal_train_options shoal_train_defaults(const shoal_train_options *options);
  * save. Of a job that has nothing left to do the model is tested, BEGIN and SUMMARY are told, and no worker is started.
  * Errors: those of reading; SHOAL_EINVAL for a file that is no checkpoint, of another model, or of another job, which names the
  * setting and both values; SHOAL_ECORRUPT. The module is then as it was. */
-/* Whether these are options of a job. Looks at no file. Errors: SHOAL_EINVAL, which says what would be right; SHOAL_ENOENT for
- * a model that there is not. */
+/* Checks the options of a job. It reads no file. Errors: SHOAL_EINVAL, which says what would be right; SHOAL_ENOENT for
+ * an unknown model. */
 SHOAL_MUST_USE shoal_err shoal_train_check(const shoal_train_options *options);
 
 /* Runs the job: returns when it is done or stopped, and leaves no process behind. out_result may be NULL; after an error it is

@@ -37,6 +37,7 @@ typedef struct shoal_module shoal_module;
 /* So many lists and maps may lie within each other, in makers (SHOAL_EINVAL) and in the decoder. */
 #define SHOAL_VALUE_DEPTH 64
 
+/* The type of a value. */
 typedef enum shoal_type {
     SHOAL_NULL,
     SHOAL_BOOL,
@@ -51,7 +52,7 @@ typedef enum shoal_type {
     SHOAL_FOREIGN, /* bytes of another language with a tag of its own */
 } shoal_type;
 
-/* Makers. The caller owns what they return. Strings are UTF-8 and copied; bytes are copied; shared objects are
+/* Make a value, which the caller owns. Strings are UTF-8 and copied; bytes are copied; shared objects are
  * retained.
  * Errors: SHOAL_EINVAL for text that is not UTF-8 and for NULL instead of a text or bytes; NULL instead of an object gives NULL and
  * keeps the first error; SHOAL_ENOMEM. */
@@ -102,14 +103,14 @@ shoal_value *shoal_value_keep(shoal_value *value);
 /* Destroys a value and all it owns. NULL is allowed, and a member stays with its container. Does not change the last error. */
 void shoal_value_destroy(shoal_value *value);
 
-/* A deep copy, shared objects retained. NULL gives NULL. */
+/* Makes a deep copy, shared objects retained. NULL gives NULL. */
 shoal_value *shoal_value_copy(const shoal_value *value);
 
-/* Equal in type and content; shared objects are equal when they are the same one. Floats are equal when their bits
+/* Compares two values. They are equal in type and content; shared objects are equal when they are the same one. Floats are equal when their bits
  * are: a NaN equals itself, 0.0 and -0.0 differ. The order of a map's keys does not count. */
 bool shoal_value_equal(const shoal_value *a, const shoal_value *b);
 
-/* Readers. They borrow: what they return belongs to the value. out_size and out_tag may be NULL.
+/* Read a value. The readers borrow: what they return belongs to the value. out_size and out_tag may be NULL.
  *
  * Numbers come by the output, which a failure leaves alone: SHOAL_ETYPE names both types when the value is of another one, and
  * the number when it does not fit; SHOAL_EINVAL for NULL. Int, uint and float read as each other when it is the same number.
@@ -137,7 +138,7 @@ shoal_condition *shoal_value_as_condition(const shoal_value *value);
 shoal_event *shoal_value_as_event(const shoal_value *value);
 shoal_barrier *shoal_value_as_barrier(const shoal_value *value);
 
-/* Arguments: a member of a map by its key, read as what it is. What shoal_map("in", queue, "n", 3) put in comes out as
+/* Read a member of a map by its key. What shoal_map("in", queue, "n", 3) put in comes out as
  *
  *     int64_t n;
  *     shoal_queue *in = shoal_arg_queue(args, "in");
@@ -161,14 +162,14 @@ shoal_condition *shoal_arg_condition(const shoal_value *args, const char *key);
 shoal_event *shoal_arg_event(const shoal_value *args, const char *key);
 shoal_barrier *shoal_arg_barrier(const shoal_value *args, const char *key);
 
-/* Members. count: of a list or a map, else 0. at: the i-th member, of a map in the order of setting; NULL and
+/* The members of a list or a map. count: of a list or a map, else 0. at: the i-th member, of a map in the order of setting; NULL and
  * SHOAL_EINVAL beyond the last. find: NULL and SHOAL_ENOENT when there is no such key. */
 size_t shoal_value_count(const shoal_value *value);
 const shoal_value *shoal_value_at(const shoal_value *value, size_t i);
 const char *shoal_value_key_at(const shoal_value *map, size_t i);
 const shoal_value *shoal_value_find(const shoal_value *map, const char *key);
 
-/* Writes the value as text for people, like {"rank": 0, "data": <block 81>}: at most capacity bytes with the
+/* Writes a value as text for people, such as {"rank": 0, "data": <block 81>}: at most capacity bytes with the
  * closing NUL, cut between characters. Returns the length that the whole text has without the NUL; with a capacity of 0 buffer may be NULL. */
 size_t shoal_value_format(const shoal_value *value, char *buffer, size_t capacity);
 
@@ -339,7 +340,7 @@ template <class... More> shoal_value *shoal_map(const char *key, More... more)
 }
 #else
 
-/* shoal_value_of(x) makes a value of x by its C type; shoal_list(1, "two", 3.0, queue) and shoal_map("rank", 0, "queue", queue)
+/* Make values of C expressions by their types: shoal_value_of(x), and shoal_list(1, "two", 3.0, queue) and shoal_map("rank", 0, "queue", queue)
  * do so with up to 16 members. A shoal_value * is taken over as it is. In C the words true and false are ints: write
  * shoal_value_bool(true). */
 static inline shoal_value *shoal_value_identity(shoal_value *v)

@@ -8,6 +8,7 @@
 extern "C" {
 #endif
 
+/* The version of the library that is loaded, like SHOAL_VERSION. */
 const char *shoal_version(void);
 
 #ifdef __cplusplus

@@ -29,10 +29,11 @@ extern "C" {
 
 #define SHOAL_NAME_MAX 63
 
-/* First call of main. In a process that was started by Shoal it runs the target and ends the process: it does not
+/* Initialises the library: the first call of main. In a process that was started by Shoal it runs the target and ends the process: it does not
  * return. Elsewhere it returns SHOAL_OK. argc and argv may be NULL. */
 shoal_err shoal_init(int *argc, char ***argv);
 
+/* Options of shoal_world_create. Zero is the default of each. */
 typedef struct shoal_world_options {
     /* for shoal_world_join and `shoal ps`; at most SHOAL_NAME_MAX letters, digits, '-', '_', '.'; NULL: from the pid. Names need not be
      * unique: a world is found by a look at the running processes, and two that are made at one moment could not see each other */
@@ -56,6 +57,7 @@ SHOAL_MUST_USE shoal_err shoal_world_join(const char *name);
  * else. No other thread may be inside a call of the library then, nor wait in one. Called at exit by itself. */
 void shoal_world_leave(void);
 
+/* Numbers about a world. */
 typedef struct shoal_world_info {
     char name[SHOAL_NAME_MAX + 1];
     uint64_t reserved;       /* bytes of address space */
@@ -68,7 +70,7 @@ typedef struct shoal_world_info {
     uint64_t locks_repaired; /* locks that the dead held */
 } shoal_world_info;
 
-/* Counts by walking the heap: for tests and tools, not for loops. Errors: SHOAL_EFORK, or what making a world gives. */
+/* Gets numbers about the world. It walks the heap: for tests and tools, not for loops. Errors: SHOAL_EFORK, or what making a world gives. */
 SHOAL_MUST_USE shoal_err shoal_world_info_get(shoal_world_info *out_info);
 
 /* Looks for dead processes and returns what they held. Waiters and shoal_process_join do so by themselves; a
@@ -80,6 +82,7 @@ SHOAL_MUST_USE shoal_err shoal_world_sweep(uint32_t *out_recovered);
  * once, and so does what the program has locked into memory (mlock). */
 SHOAL_MUST_USE shoal_err shoal_world_trim(void);
 
+/* What an audit found. */
 typedef struct shoal_audit {
     uint64_t blocks;     /* live blocks that were checked */
     uint64_t references; /* and the references found to them */
@@ -96,8 +99,8 @@ typedef struct shoal_audit {
  * first finding otherwise. */
 SHOAL_MUST_USE shoal_err shoal_world_audit(shoal_audit *out_audit);
 
-/* What `shoal ps` shows, for each world of this user that can be seen: called once a process; return false to stop. context is
- * given to each and may be NULL. */
+/* Lists the processes of all worlds of this user, as `shoal ps` does. each is called once for each process and returns false to
+ * stop. context is given to each and may be NULL. */
 typedef struct shoal_ps_entry {
     const char *world;
     uint64_t world_used, world_limit, world_recovered;
