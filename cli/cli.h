@@ -23,7 +23,9 @@ typedef struct cli_command {
     const char *help;    /* what `shoal NAME --help` prints; NULL: the table tells */
     cli_exit (*run)(int argc, char **argv);
     const struct cli_table *table; /* of its options (cli/table.h); NULL: it has those in words */
-    const char *words;             /* arguments and options, for the completions; one that ends in / takes a folder */
+    /* For the completions, where there is no table: options, those that end in / take a folder; words for the first argument, and
+     * after a colon, with commas between, those that may follow one: "list verify:mnist --to/". */
+    const char *words;
 } cli_command;
 
 extern const cli_command cli_train, cli_eval, cli_predict, cli_info, cli_ps, cli_bench, cli_data, cli_completions;

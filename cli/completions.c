@@ -12,13 +12,25 @@ static const char help[] =
     "  -h, --help  this\n"
     "  --version   the version\n";
 
-/* The words of a command that has no table: one at a time, without the mark of those that a folder follows. False after the last. */
-static bool next_word(const char **at, char word[64], bool *out_folder)
+/* A word of a command that has no table (cli_command.words). */
+typedef struct plain_word {
+    char text[64];
+    char then[64]; /* what may follow, with blanks between; "": nothing */
+    bool option;
+    bool folder; /* an option that takes one */
+} plain_word;
+
+/* The next one at *at; false after the last. */
+static bool next_word(const char **at, plain_word *out)
 {
     *at += strspn(*at, " ");
-    size_t length = strcspn(*at, " ");
-    *out_folder = length > 0 && (*at)[length - 1] == '/';
-    snprintf(word, 64, "%.*s", (int)(*out_folder ? length - 1 : length), *at);
+    size_t length = strcspn(*at, " "), name = strcspn(*at, " :/");
+    *out = (plain_word){.option = **at == '-', .folder = (*at)[name] == '/'};
+    snprintf(out->text, sizeof out->text, "%.*s", (int)name, *at);
+    snprintf(out->then, sizeof out->then, "%.*s", (*at)[name] == ':' ? (int)(length - name - 1) : 0, *at + name + 1);
+    for (char *c = out->then; *c != 0; c++) {
+        *c = *c == ',' ? ' ' : *c;
+    }
     *at += length;
     return length > 0;
 }
@@ -60,21 +72,40 @@ static void bash_table(FILE *file, const cli_table *table)
     fputs("--help --version' \"$cur\"\n", file);
 }
 
-static void bash_words(FILE *file, const char *words)
+/* "--a --b", or the words for the first argument. */
+static void put_words(FILE *file, const char *words, bool options)
 {
-    char word[64];
-    bool folder;
-    fputs("        case $prev in\n", file);
-    for (const char *at = words; next_word(&at, word, &folder);) {
-        if (folder) {
-            fprintf(file, "        %s) _shoal_reply '-d' '' \"$cur\"; return ;;\n", word);
+    plain_word word;
+    bool first = true;
+    for (const char *at = words; next_word(&at, &word);) {
+        if (word.option == options) {
+            fprintf(file, "%s%s", first ? "" : " ", word.text);
+            first = false;
         }
     }
-    fputs("        esac\n        _shoal_reply '' '", file);
-    for (const char *at = words; next_word(&at, word, &folder);) {
-        fprintf(file, "%s ", word);
+}
+
+/* Options, the first argument, and what may follow it. */
+static void bash_words(FILE *file, const char *words)
+{
+    plain_word word;
+    fputs("        case $prev in\n", file);
+    for (const char *at = words; next_word(&at, &word);) {
+        if (word.folder) {
+            fprintf(file, "        %s) _shoal_reply '-d' '' \"$cur\"; return ;;\n", word.text);
+        }
     }
-    fputs("--help --version' \"$cur\"\n", file);
+    fputs("        esac\n        _shoal_arguments\n        case ${arguments[*]} in\n        '') words='", file);
+    put_words(file, words, false);
+    fputs("' ;;\n", file);
+    for (const char *at = words; next_word(&at, &word);) {
+        if (word.then[0] != 0) {
+            fprintf(file, "        %s) words='%s' ;;\n", word.text, word.then);
+        }
+    }
+    fputs("        esac\n        _shoal_reply '' \"$words ", file);
+    put_words(file, words, true);
+    fputs(" --help --version\" \"$cur\"\n", file);
 }
 
 static void write_bash(FILE *file)
@@ -89,8 +120,15 @@ static void write_bash(FILE *file)
           "    mapfile -t COMPREPLY < <(compgen -W \"$2\" -- \"$3\")\n"
           "    COMPREPLY+=(\"${found[@]}\")\n"
           "}\n\n"
+          "_shoal_arguments() { # the words before the cursor that are neither options nor their folders\n"
+          "    local i\n"
+          "    for ((i = 2; i < COMP_CWORD; i++)); do\n"
+          "        case ${COMP_WORDS[i - 1]} in --from | --to | =) continue ;; esac\n"
+          "        case ${COMP_WORDS[i]} in -* | =) ;; *) arguments+=(\"${COMP_WORDS[i]}\") ;; esac\n"
+          "    done\n"
+          "}\n\n"
           "_shoal() {\n"
-          "    local cur=${COMP_WORDS[COMP_CWORD]} prev=\n"
+          "    local cur=${COMP_WORDS[COMP_CWORD]} prev= words= arguments=()\n"
           "    COMPREPLY=()\n"
           "    ((COMP_CWORD == 0)) || prev=${COMP_WORDS[COMP_CWORD - 1]}\n"
           "    # --option=value comes in three words.\n"
@@ -167,18 +205,28 @@ static void zsh_option(FILE *file, const cli_option *o)
 
 static void zsh_plain(FILE *file, const char *words)
 {
-    char word[64];
-    bool folder;
-    for (const char *at = words; next_word(&at, word, &folder);) {
-        if (word[0] == '-') {
-            fprintf(file, "            '%s%s' \\\n", word, folder ? "=:DIR:_files -/" : "");
+    plain_word word;
+    for (const char *at = words; next_word(&at, &word);) {
+        if (word.option) {
+            fprintf(file, "            '%s%s' \\\n", word.text, word.folder ? "=:DIR:_files -/" : "");
         }
     }
-    fputs("            '*:word:(", file);
-    for (const char *at = words; next_word(&at, word, &folder);) {
-        fprintf(file, "%s ", word[0] != '-' ? word : "");
+    const char *between = "            '1:word:(";
+    for (const char *at = words; next_word(&at, &word);) {
+        if (!word.option) {
+            fprintf(file, "%s%s", between, word.text);
+            between = " ";
+        }
     }
-    fputs(")' \\\n", file);
+    fputs(between[1] == 0 ? ")' \\\n" : "", file);
+    between = "            '2:name:{case $words[2] in ";
+    for (const char *at = words; next_word(&at, &word);) {
+        if (word.then[0] != 0) {
+            fprintf(file, "%s%s) compadd -- %s ;; ", between, word.text, word.then);
+            between = "";
+        }
+    }
+    fputs(between[0] == 0 ? "esac}' \\\n" : "", file);
 }
 
 static void zsh_command(FILE *file, const cli_command *c)

@@ -131,6 +131,25 @@ static void put_in_place(reading *r, size_t i, unsigned of)
     }
 }
 
+/* What belongs to another choice was meant otherwise, as on the command line; but for a flag that is off, and what the command line
+ * takes back. */
+static bool belongs(reading *r, size_t i, unsigned of)
+{
+    const cli_option *o = &r->table->options[i];
+    char value[CLI_VALUE];
+    bool off = o->kind == CLI_FLAG && strcmp(cli_option_text(o, r->trial, value), "false") == 0;
+    if ((o->of & of) != 0) {
+        return true;
+    }
+    if (!off && r->given->origin[i] != CLI_GIVEN) {
+        r->line = r->lines[i];
+        cli_option_choices(r->table, o, value, sizeof value);
+        complain(r, "%s is for %s %.200s, but the %s is %s", o->name, r->table->choice_name, value,
+                 r->table->choice_name, r->table->choice(__builtin_ctz(of)));
+    }
+    return false;
+}
+
 /* First what belongs to all choices, among it the choice itself. */
 static void put_all_in_place(reading *r)
 {
@@ -142,7 +161,7 @@ static void put_all_in_place(reading *r)
     }
     unsigned of = table->chosen != NULL ? table->chosen(r->call) : 0;
     for (size_t i = 0; i < table->count && !r->failed; i++) {
-        if (r->lines[i] != 0 && (table->options[i].of & of) != 0) {
+        if (r->lines[i] != 0 && table->options[i].of != 0 && belongs(r, i, of)) {
             put_in_place(r, i, of);
         }
     }

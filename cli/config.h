@@ -15,7 +15,7 @@
 #include "cli/table.h"
 
 /* Fills in what the command line has not given. What belongs to other choices than the one that was made, here or there
- * (cli_table.chosen), is looked at and passed over. False: it was said what is wrong, with file and line; end with *out_status. */
+ * (cli_table.chosen), is an error as it is on the command line. False: it was said what is wrong, with file and line; end with *out_status. */
 bool cli_config_read(const cli_table *table, const char *path, void *call, cli_given *given, cli_exit *out_status);
 
 /* Prints the options that belong to all choices or to this one (cli_option.of), with where each comes from. path: of the file

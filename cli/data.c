@@ -240,5 +240,5 @@ const cli_command cli_data = {
     .summary = "data sets: where they are, whether they are whole",
     .help = help,
     .run = run,
-    .words = "list verify fetch mnist fashion-mnist --from/ --to/ --json",
+    .words = "list verify:mnist,fashion-mnist fetch:mnist,fashion-mnist --from/ --to/ --json",
 };

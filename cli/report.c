@@ -266,6 +266,18 @@ static bool write_aside(const char *path, const cli_report_data *data)
     return good;
 }
 
+bool cli_report_put(FILE *file, const shoal_train_options *job, const cli_settings *settings,
+                    const cli_history *history, const char *why)
+{
+    cli_report_data data;
+    bool good = cli_report_data_init(&data, job, settings, history, why);
+    if (good) {
+        put_page(file, &data);
+    }
+    cli_report_data_fini(&data);
+    return good;
+}
+
 bool cli_report_write(const char *path, const shoal_train_options *job, const cli_settings *settings,
                       const cli_history *history, const char *why)
 {

@@ -8,6 +8,7 @@
 #include <shoal/train.h>
 
 #include <stdbool.h>
+#include <stdio.h>
 
 /* Whether a report can be written there. False: errno says why not. */
 bool cli_report_possible(const char *path);
@@ -17,5 +18,9 @@ bool cli_report_possible(const char *path);
  * history the job is running: the page says so and reloads itself. False: errno says why not, and the file is as it was before. */
 bool cli_report_write(const char *path, const shoal_train_options *job, const cli_settings *settings,
                       const cli_history *history, const char *why);
+
+/* Writes it to an open file. False: no memory. */
+bool cli_report_put(FILE *file, const shoal_train_options *job, const cli_settings *settings,
+                    const cli_history *history, const char *why);
 
 #endif

@@ -329,12 +329,28 @@ static cli_exit print_help(const cli_table *table)
     return cli_output_end(&output);
 }
 
+/* Another name of the same thing that was given before; NULL: none. */
+static const cli_option *given_before(const cli_table *table, const cli_given *given, size_t option)
+{
+    for (size_t i = 0; i < table->count; i++) {
+        if (i != option && given->named[i] && table->options[i].at == table->options[option].at) {
+            return &table->options[i];
+        }
+    }
+    return NULL;
+}
+
 static bool read_one(const cli_table *table, int found, void *call, cli_given *given)
 {
     char wanted[CLI_WANTED];
     bool no = found >= NO_OPTION;
     size_t i = (size_t)(found - (no ? NO_OPTION : OPTION));
-    const cli_option *o = &table->options[i];
+    const cli_option *o = &table->options[i], *other = given_before(table, given, i);
+    if (other != NULL) {
+        cli_complain(table->command, CLI_MISUSED, "--%s and --%s are names of one thing; give one of them", other->name,
+                     o->name);
+        return false;
+    }
     const char *text = o->kind != CLI_FLAG ? optarg : no ? "false" : "true";
     if (!cli_option_set(o, text, call, wanted)) {
         cli_complain(table->command, CLI_MISUSED, "--%s '%s'; %s", o->name, text, wanted);

@@ -57,6 +57,7 @@ typedef struct cli_table {
     const char *const *groups;      /* titles */
     const char *before, *after;     /* of the help's options; NULL: nothing */
     const char *(*choice)(int bit); /* names of the bits in `of` */
+    const char *choice_name;        /* "method": what is chosen */
 
     /* The bit of the choice that was made. A table without has no option that belongs to some choices only. */
     unsigned (*chosen)(const void *call);

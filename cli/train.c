@@ -1,3 +1,4 @@
+#include "cli/overwrite.h"
 #include "cli/train_options.h"
 #include "cli/train_show.h"
 
@@ -80,15 +81,18 @@ static bool same_file(const char *a, const char *b)
            strcmp(p.name, q.name) == 0;
 }
 
+/* NULL where it is standard output. */
+static const char *named(const char *path)
+{
+    return path != NULL && strcmp(path, "-") != 0 ? path : NULL;
+}
+
 /* A job may go on in the file that it began in: --save and --resume, which are the first two. */
 static bool files_differ(const cli_train_call *asked)
 {
-    const char *json = asked->show.json;
     const named_file files[] = {
-        {"resume", asked->job.resume, false},
-        {"save", asked->job.save, true},
-        {"json", json != NULL && strcmp(json, "-") != 0 ? json : NULL, true},
-        {"report", asked->show.report, true},
+        {"resume", asked->job.resume, false},    {"save", asked->job.save, true},
+        {"json", named(asked->show.json), true}, {"report", named(asked->show.report), true},
         {"config", asked->config, false},
     };
     size_t count = sizeof files / sizeof *files;
@@ -117,12 +121,25 @@ static bool on_event(const shoal_train_event *event, void *context)
     return shown && c->signal == 0;
 }
 
+static bool may_replace(const call *c)
+{
+    const shoal_train_options *job = &c->asked.job;
+    bool resumed = job->resume != NULL && job->save != NULL && same_file(job->resume, job->save);
+    return job->save == NULL || resumed || c->asked.overwrite ||
+           cli_overwrite_allowed(job->save, &c->settings, c->in_force.epochs);
+}
+
 /* So that a job does not find out at its end. */
 static bool can_save(const char *path)
 {
     char folder[PATH_MAX];
+    struct stat there;
     if (path == NULL) {
         return true;
+    }
+    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode)) { /* renaming would put a file in the place of a device */
+        cli_complain(&cli_train, CLI_FAILED, "cannot write %s: not a regular file", path);
+        return false;
     }
     snprintf(folder, sizeof folder, "%s", path);
     if (access(dirname(folder), W_OK | X_OK) == 0) {
@@ -148,8 +165,13 @@ static cli_exit run_job(call *c)
         return CLI_MISUSED;
     }
     c->in_force = shoal_train_defaults(job);
-    if (!can_save(job->save) || !know_settings(c) ||
-        !cli_show_begin(&c->show, &c->in_force, &c->settings, &c->asked.show)) {
+    if (!can_save(job->save) || !know_settings(c)) {
+        return CLI_FAILED;
+    }
+    if (!may_replace(c)) {
+        return CLI_MISUSED;
+    }
+    if (!cli_show_begin(&c->show, &c->in_force, &c->settings, &c->asked.show)) {
         return CLI_FAILED;
     }
     job->call = on_event;

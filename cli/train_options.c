@@ -140,12 +140,17 @@ static const cli_option options[] = {
     WHOLE(DATA, "seed", "N", 0, INT64_MAX, job.seed, "of initial values, orders and dropout", ),
 
     PATH(OUTPUT, "json", "FILE", CLI_FILE, show.json, "one JSON object a line; - for standard output", ),
-    PATH(OUTPUT, "report", "FILE", CLI_FILE, show.report, "an HTML page with curves, events, options and machine", ),
+    PATH(OUTPUT, "report", "FILE", CLI_FILE, show.report,
+         "an HTML page with curves, events, options and machine; - for standard output", ),
     PATH(OUTPUT, "tensorboard", "DIR", CLI_FOLDER, show.tensorboard, "event files for TensorBoard", ),
     FLAG(OUTPUT, "quiet", show.quiet, "no lines for people", ),
 
     PATH(SURVIVE, "save", "FILE", CLI_FILE, job.save,
          "a checkpoint, and the weights as safetensors: at the beginning, after each epoch, at the end", ),
+    FLAG(SURVIVE, "overwrite", overwrite,
+         "--save may replace any file; else only a checkpoint of this job (the same settings, not more epochs), which "
+         "it begins anew",
+         .here_only = true),
     PATH(SURVIVE, "resume", "FILE", CLI_FILE, job.resume,
          "goes on from such a file; what the result depends on must be as it was: --epochs, --until, --save, --start, "
          "--restarts and the output may differ", ),
@@ -283,6 +288,7 @@ const cli_table cli_train_table = {
     .before = before,
     .after = after,
     .choice = method_name,
+    .choice_name = "method",
     .chosen = method_chosen,
     .usual = usual,
     .more = help_methods,
@@ -290,7 +296,7 @@ const cli_table cli_train_table = {
 
 /* ---- reading ---- */
 
-/* What belongs to another method was meant otherwise; a file may have settings for several. */
+/* What belongs to another method was meant otherwise. (cli_config_read says so of a file.) */
 static bool fits_method(const cli_train_call *call)
 {
     char value[CLI_VALUE];
@@ -337,9 +343,31 @@ static bool settle_length(cli_train_call *call)
     return true;
 }
 
+static bool is_output(const char *path)
+{
+    return path != NULL && strcmp(path, "-") == 0;
+}
+
+/* What two options ask for, and cannot both have. */
+static bool check_pairs(const cli_train_call *call)
+{
+    if (is_output(call->show.json) && is_output(call->show.report)) {
+        cli_complain(&cli_train, CLI_MISUSED,
+                     "--json - and --report - both write to standard output; give one of them a file");
+        return false;
+    }
+    if (call->job.method == SHOAL_METHOD_SYNC && call->job.average == SHOAL_AVERAGE_GRADIENTS && call->job.rounds > 1) {
+        cli_complain(&cli_train, CLI_MISUSED,
+                     "--rounds-per-epoch %lld is for --average parameters; gradients are averaged after each batch",
+                     (long long)call->job.rounds);
+        return false;
+    }
+    return true;
+}
+
 static bool check(cli_train_call *call)
 {
-    if (!fits_method(call) || !settle_length(call)) {
+    if (!fits_method(call) || !settle_length(call) || !check_pairs(call)) {
         return false;
     }
     if (shoal_train_check(&call->job) != SHOAL_OK) {

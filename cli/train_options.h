@@ -16,6 +16,7 @@ typedef struct cli_train_call {
     cli_show_options show;
     const char *config;
     bool print_config;
+    bool overwrite; /* --save may replace any file */
     cli_given given;
 } cli_train_call;
 

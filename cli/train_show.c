@@ -160,6 +160,11 @@ static void show_plain(cli_show *show, const shoal_train_event *event)
 
 /* ---- the report ---- */
 
+static bool is_output(const char *path)
+{
+    return path != NULL && strcmp(path, "-") == 0;
+}
+
 /* The monotonic clock, in nanoseconds. */
 static int64_t now(void)
 {
@@ -201,7 +206,7 @@ static bool cannot(cli_show *show, const char *path)
 /* The log of a job that goes on goes on too. */
 static bool begin_json(cli_show *show, const char *path)
 {
-    if (path != NULL && strcmp(path, "-") == 0) {
+    if (is_output(path)) {
         show->json = show->output.file;
         show->plain = false;
     } else if (path != NULL) {
@@ -214,7 +219,9 @@ static bool begin_json(cli_show *show, const char *path)
 static bool begin_report(cli_show *show, const char *path)
 {
     show->report_path = path;
-    if (path == NULL || (cli_report_possible(path) && cli_history_init(&show->history, show->job->method))) {
+    show->plain = show->plain && !is_output(path);
+    if (path == NULL ||
+        ((is_output(path) || cli_report_possible(path)) && cli_history_init(&show->history, show->job->method))) {
         return true;
     }
     return cannot(show, path);
@@ -249,7 +256,7 @@ bool cli_show_event(cli_show *show, const shoal_train_event *event)
     if (show->report_path != NULL && !cli_history_event(&show->history, event)) {
         errno = ENOMEM;
         cannot(show, show->report_path);
-    } else if (show->report_path != NULL) {
+    } else if (show->report_path != NULL && !is_output(show->report_path)) {
         refresh_report(show, event);
     }
     if (!cli_tensorboard_event(&show->events, event)) {
@@ -267,6 +274,14 @@ bool cli_show_event(cli_show *show, const shoal_train_event *event)
     return cli_output_send(&show->output);
 }
 
+/* why: the job failed; NULL: it did not. False: errno says why not. */
+static bool write_report(cli_show *show, const char *why)
+{
+    return is_output(show->report_path)
+               ? cli_report_put(show->output.file, show->job, show->settings, &show->history, why)
+               : cli_report_write(show->report_path, show->job, show->settings, &show->history, why);
+}
+
 cli_exit cli_show_end(cli_show *show, bool failed)
 {
     const char *why = failed ? shoal_last_error_text() : NULL;
@@ -277,8 +292,7 @@ cli_exit cli_show_end(cli_show *show, bool failed)
     if (failed && show->json != NULL) {
         json_failed(show->json, why);
     }
-    if (show->report_path != NULL && show->history.begun &&
-        !cli_report_write(show->report_path, show->job, show->settings, &show->history, why)) {
+    if (show->report_path != NULL && show->history.begun && !write_report(show, why)) {
         cannot(show, show->report_path);
     }
     if (!cli_tensorboard_close(&show->events)) {

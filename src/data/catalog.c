@@ -76,16 +76,20 @@ static void own_place(const sh_catalog_entry *e, bool itself, char out[PATH_MAX]
     }
 }
 
-static void place_beside_program(const sh_catalog_entry *e, const char *folder, char out[PATH_MAX])
+/* In a folder beside the program, or beside the folder that the program is in (above = 1). */
+static void place_beside_program(const sh_catalog_entry *e, int above, const char *folder, char out[PATH_MAX])
 {
     char program[PATH_MAX - 64];
     ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
     program[n > 0 ? n : 0] = 0;
-    char *slash = strrchr(program, '/');
-    if (slash != NULL) {
+    for (int i = 0; i <= above; i++) {
+        char *slash = strrchr(program, '/');
+        if (slash == NULL) {
+            return;
+        }
         *slash = 0;
-        snprintf(out, PATH_MAX, "%s/%s/%s", program, folder, e->name);
     }
+    snprintf(out, PATH_MAX, "%s/%s/%s", program, folder, e->name);
 }
 
 /* Where `make install` puts the data: in share/shoal of the prefix, above the library's folder, which may have several parts
@@ -115,7 +119,7 @@ static void place_above_library(const sh_catalog_entry *e, int above, char out[P
 static bool candidate(const sh_catalog_entry *e, unsigned i, char out[PATH_MAX])
 {
     enum { OWN, OWN_ITSELF, HERE, BESIDE, ABOVE = BESIDE + 3, SYSTEM = ABOVE + 2, PLACES = SYSTEM + 3 };
-    static const char *const beside[] = {"data", "../data", "../share/shoal"};
+    static const char *const beside[] = {"data", "data", "share/shoal"};
     static const char *const system[] = {"/usr/local/share/shoal", "/usr/share/shoal", "/usr/share/datasets"};
     out[0] = 0;
     if (i < HERE) {
@@ -123,7 +127,7 @@ static bool candidate(const sh_catalog_entry *e, unsigned i, char out[PATH_MAX])
     } else if (i == HERE) {
         (void)!join(out, "data", e->name, "");
     } else if (i < ABOVE) {
-        place_beside_program(e, beside[i - BESIDE], out);
+        place_beside_program(e, i > BESIDE, beside[i - BESIDE], out);
     } else if (i < SYSTEM) {
         place_above_library(e, (int)(i - ABOVE), out);
     } else if (i < PLACES) {

@@ -8,7 +8,7 @@
 static shoal_err check(const shoal_train_options *o)
 {
     if (o->average == SHOAL_AVERAGE_GRADIENTS && o->rounds > 1) {
-        return sh_fail(SHOAL_EINVAL, "%lld rounds in an epoch, but gradients are averaged after each batch",
+        return sh_fail(SHOAL_EINVAL, "rounds-per-epoch is %lld, but gradients are averaged after each batch",
                        (long long)o->rounds);
     }
     return SHOAL_OK;
@@ -21,7 +21,7 @@ static shoal_err open(sh_job *job)
     }
     int64_t batches = sh_rounds_batches(job);
     if (job->o.rounds > batches) {
-        return sh_fail(SHOAL_EINVAL, "%lld rounds in an epoch, but it has %lld batches", (long long)job->o.rounds,
+        return sh_fail(SHOAL_EINVAL, "rounds-per-epoch is %lld, but an epoch has %lld batches", (long long)job->o.rounds,
                        (long long)batches);
     }
     return sh_rounds_open(job, (batches + job->o.rounds - 1) / job->o.rounds, SH_ROUNDS_ANEW);

@@ -472,7 +472,7 @@ START_TEST(wrong_options)
         {{.average = (shoal_train_average)9}, "no average 9", SHOAL_EINVAL},
         {{.start = (shoal_start)9}, "no start method 9", SHOAL_EINVAL},
         {{.method = SHOAL_METHOD_SYNC, .average = SHOAL_AVERAGE_GRADIENTS, .rounds = 3},
-         "3 rounds in an epoch, but gradients are averaged after each batch",
+         "rounds-per-epoch is 3, but gradients are averaged after each batch",
          SHOAL_EINVAL},
         {{.lr = -1}, "learning rate", SHOAL_EINVAL},
         {{.lr = NAN}, "learning rate", SHOAL_EINVAL},

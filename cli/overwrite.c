@@ -1,0 +1,56 @@
+#include "cli/overwrite.h"
+
+#include <shoal/file.h>
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* The name of a setting in a checkpoint has low lines where the option has dashes. */
+static const char *text_there(const shoal_tensors *there, const char *option)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s", option);
+    for (char *c = name; *c != 0; c++) {
+        *c = *c == '-' ? '_' : *c;
+    }
+    return shoal_tensors_text(there, name);
+}
+
+/* What makes it another job's checkpoint, into why; false: nothing does. */
+static bool differs(const shoal_tensors *there, const cli_settings *settings, int64_t epochs, char *why, size_t size)
+{
+    const char *finished = shoal_tensors_text(there, "epochs");
+    for (size_t i = 0; i < settings->count; i++) {
+        const cli_setting *s = &settings->all[i];
+        const char *text = strcmp(s->name, "epochs") != 0 ? text_there(there, s->name) : NULL;
+        if (text != NULL && strcmp(text, s->text) != 0) {
+            snprintf(why, size, "holds another job: %s is %.60s there, and %.60s here", s->name, text, s->text);
+            return true;
+        }
+    }
+    if (finished != NULL && strtoll(finished, NULL, 10) > epochs) {
+        snprintf(why, size, "holds a longer job: %.20s epochs are finished there, and %lld are asked for", finished,
+                 (long long)epochs);
+        return true;
+    }
+    return false;
+}
+
+bool cli_overwrite_allowed(const char *path, const cli_settings *settings, int64_t epochs)
+{
+    struct stat at;
+    char why[300] = "is not a checkpoint";
+    if (stat(path, &at) != 0 || (S_ISREG(at.st_mode) && at.st_size == 0)) {
+        return true; /* nothing is lost */
+    }
+    shoal_tensors *there = S_ISREG(at.st_mode) ? shoal_safetensors_read(path) : NULL;
+    bool checkpoint = there != NULL && shoal_tensors_text(there, "checkpoint") != NULL;
+    bool allowed = checkpoint && !differs(there, settings, epochs, why, sizeof why);
+    shoal_tensors_destroy(there);
+    if (!allowed) {
+        cli_complain(&cli_train, CLI_MISUSED, "--save %s: it %s; %s--overwrite replaces it", path, why,
+                     checkpoint ? "--resume goes on from it, and " : "");
+    }
+    return allowed;
+}
