@@ -1,4 +1,4 @@
-/* U5: acknowledged queues. A message that was got stays the queue's until its receiver is done with it. */
+/* Acknowledged queues. A message that was got stays the queue's until its receiver is done with it. */
 #include "tests/children.h"
 
 #include <signal.h>

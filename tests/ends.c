@@ -66,7 +66,7 @@ static shoal_err work_until_told(int rank, const shoal_value *args)
     }
 }
 
-/* F2. _i: 1 with a second thread, which keeps what is held until the process is gone. */
+/* exit() from a signal handler, in the middle of an operation. _i: 1 with a second thread, which keeps what is held until the process is gone. */
 START_TEST(exit_in_a_handler_leaves_nothing_half_done)
 {
     uint64_t random = 7;
@@ -234,7 +234,7 @@ static shoal_err end_with_late_calls(int rank, const shoal_value *args)
     exit(EXIT_SUCCESS);
 }
 
-/* F3: an atexit handler that is older than the first call, and what runs later still. */
+/* An atexit handler that is older than the first call, and what runs later still. */
 START_TEST(calls_after_the_end_are_refused_and_touch_nothing)
 {
     enum { COUNT = 40 };
@@ -324,7 +324,7 @@ static shoal_err return_beside_a_writer(int rank, const shoal_value *args)
     return rank == 0 ? SHOAL_OK : shoal_fail(SHOAL_EINVAL, "as told");
 }
 
-/* F5: by every start method, returned is not killed. */
+/* By every start method, returned is not killed. */
 START_TEST(a_target_may_return_while_a_thread_writes)
 {
     for (int i = 0; i < 10; i++) {

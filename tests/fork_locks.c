@@ -1,4 +1,4 @@
-/* F13: a thread has one of the library's private locks at the moment of a fork. Fork waits until it is free, or makes it anew in the
+/* A thread has one of the library's private locks at the moment of a fork. Fork waits until it is free, or makes it anew in the
  * child; either way the child finds it free, and the call that takes it works there. One test for each lock of base/fork.h. */
 #include "base/fork.h"
 #include "base/log.h"
@@ -161,7 +161,7 @@ static void swallow(const char *line, void *context)
     (void)context;
 }
 
-START_TEST(f13_a_lock_that_another_thread_has)
+START_TEST(a_lock_that_another_thread_has)
 {
     const sh_fork_part *part = sh_fork_part_of((sh_fork_rank)_i);
     ck_assert_msg(part != NULL && part->lock != NULL, "lock %d is not registered", _i);
@@ -194,7 +194,7 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("fork_locks");
     TCase *tc = children_case("fork_locks");
-    tcase_add_loop_test(tc, f13_a_lock_that_another_thread_has, 0, SH_FORK_RANKS);
+    tcase_add_loop_test(tc, a_lock_that_another_thread_has, 0, SH_FORK_RANKS);
     suite_add_tcase(s, tc);
     return s;
 }

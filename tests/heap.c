@@ -178,7 +178,7 @@ START_TEST(b14_a_limit_from_the_environment)
         ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "SHOAL_HEAP_LIMIT"));
     }
     setenv("SHOAL_HEAP_LIMIT", "48M", 1);
-    setenv("SHOAL_SPIN_NS", "abc", 1); /* R17 */
+    setenv("SHOAL_SPIN_NS", "abc", 1);
     ck_assert_err(shoal_block_create(1, &b), SHOAL_EINVAL);
     ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "SHOAL_SPIN_NS=abc"));
     unsetenv("SHOAL_SPIN_NS");

@@ -1,5 +1,5 @@
-/* The heap at its edges: a block that is sent more often than its word can count (F4), and addresses that run out while dead or
- * idle processes have free blocks (F10). */
+/* The heap at its edges: a block that is sent more often than its word can count, and addresses that run out while dead or
+ * idle processes have free blocks. */
 #include "shm/block.h"
 #include "shm/handle.h"
 #include "tests/children.h"
@@ -15,7 +15,7 @@ static shoal_queue *make_queue(uint64_t bound)
     return q;
 }
 
-/* ---- F4: weights ---- */
+/* ---- weights ---- */
 
 /* Gets the block once, then sends it back as often as it is asked to. */
 static shoal_err send_again(int rank, const shoal_value *args)
@@ -77,13 +77,13 @@ static void receive_and_keep(int method, uint64_t count, bool filled)
     shoal_release(out);
 }
 
-START_TEST(f4_weight_that_was_gathered_goes_back)
+START_TEST(weight_that_was_gathered_goes_back)
 {
     receive_and_keep(SHOAL_START_FORK, SH_REPEAT(100000), true);
 }
 END_TEST
 
-START_TEST(f4_a_block_is_sent_for_ever)
+START_TEST(a_block_is_sent_for_ever)
 {
     const char *sends = getenv("SHOAL_SOAK_SENDS");
     receive_and_keep(SHOAL_START_FORK, sends != NULL ? strtoull(sends, NULL, 10) : SH_REPEAT(200000), false);
@@ -91,7 +91,7 @@ START_TEST(f4_a_block_is_sent_for_ever)
 END_TEST
 
 /* A block that goes round as a whole, through processes that hold it already, gathers no more than a cell may have. */
-START_TEST(f4_a_given_block_carries_no_more_than_a_cell)
+START_TEST(a_given_block_carries_no_more_than_a_cell)
 {
     shoal_queue *q = make_queue(0);
     shoal_block *block = NULL;
@@ -105,7 +105,7 @@ START_TEST(f4_a_given_block_carries_no_more_than_a_cell)
 }
 END_TEST
 
-/* ---- F10: addresses ---- */
+/* ---- addresses ---- */
 
 #define RESERVE ((uint64_t)512 << 20) /* the least; spans of large blocks fill what the tables leave soon */
 #define LARGE ((size_t)40 << 20)
@@ -168,14 +168,14 @@ static void take_what_is_left(int rank)
     shoal_release(ended);
 }
 
-START_TEST(f10_addresses_of_the_dead_are_used_again)
+START_TEST(addresses_of_the_dead_are_used_again)
 {
     small_world();
     take_what_is_left(1);
 }
 END_TEST
 
-START_TEST(f10_addresses_in_the_caches_of_the_idle_are_used_again)
+START_TEST(addresses_in_the_caches_of_the_idle_are_used_again)
 {
     small_world();
     take_what_is_left(0);
@@ -186,16 +186,16 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("heap_edges");
     TCase *tc = children_case("weights");
-    tcase_add_test(tc, f4_weight_that_was_gathered_goes_back);
-    tcase_add_test(tc, f4_a_block_is_sent_for_ever);
-    tcase_add_test(tc, f4_a_given_block_carries_no_more_than_a_cell);
+    tcase_add_test(tc, weight_that_was_gathered_goes_back);
+    tcase_add_test(tc, a_block_is_sent_for_ever);
+    tcase_add_test(tc, a_given_block_carries_no_more_than_a_cell);
     if (getenv("SHOAL_SOAK_SENDS") != NULL) {
         tcase_set_timeout(tc, 3600);
     }
     suite_add_tcase(s, tc);
     tc = children_case("addresses");
-    tcase_add_test(tc, f10_addresses_of_the_dead_are_used_again);
-    tcase_add_test(tc, f10_addresses_in_the_caches_of_the_idle_are_used_again);
+    tcase_add_test(tc, addresses_of_the_dead_are_used_again);
+    tcase_add_test(tc, addresses_in_the_caches_of_the_idle_are_used_again);
     suite_add_tcase(s, tc);
     return s;
 }

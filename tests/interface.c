@@ -18,7 +18,7 @@ static uint64_t blocks_live(void)
     return info.blocks_live;
 }
 
-/* ---- rule 1: a call that takes a value consumes it (U10) ---- */
+/* ---- rule 1: a call that takes a value consumes it ---- */
 
 static shoal_err give_back(const shoal_value *arg, shoal_value **out_result)
 {
@@ -35,7 +35,7 @@ static shoal_err nothing(int rank, const shoal_value *args)
 
 /* Every call that takes a value, each of them failing. The values hold the only reference to a block: whoever leaks the value
  * leaks the block, and the heap knows. */
-START_TEST(u10_a_failed_call_consumes_its_value)
+START_TEST(a_failed_call_consumes_its_value)
 {
     shoal_queue *full = make_queue(1);
     shoal_pipe *a, *b;
@@ -79,7 +79,7 @@ START_TEST(u10_a_failed_call_consumes_its_value)
 }
 END_TEST
 
-START_TEST(u10_a_kept_value_can_be_put_again)
+START_TEST(a_kept_value_can_be_put_again)
 {
     shoal_queue *q = make_queue(1);
     shoal_block *block;
@@ -107,7 +107,7 @@ START_TEST(u10_a_kept_value_can_be_put_again)
 }
 END_TEST
 
-START_TEST(u10_a_container_gets_a_copy_of_a_kept_value)
+START_TEST(a_container_gets_a_copy_of_a_kept_value)
 {
     shoal_value *inner = shoal_value_keep(shoal_list(1, 2));
     shoal_value *list = shoal_list(inner, inner), *map = shoal_map("a", inner, "b", 3);
@@ -137,7 +137,7 @@ static shoal_err give_constant(const shoal_value *arg, shoal_value **out_result)
     return SHOAL_OK;
 }
 
-START_TEST(u10_every_call_reads_a_kept_value)
+START_TEST(every_call_reads_a_kept_value)
 {
     shoal_value *v = shoal_value_keep(shoal_list(1, 2, 3)), *got, *results[2];
     shoal_process *p;
@@ -166,7 +166,7 @@ START_TEST(u10_every_call_reads_a_kept_value)
 }
 END_TEST
 
-/* ---- arguments: as short out as in (U15) ---- */
+/* ---- arguments: as short out as in ---- */
 
 /* Everything that a map takes, read back by key in another process. */
 static shoal_err read_all(int rank, const shoal_value *args)
@@ -197,7 +197,7 @@ static shoal_err read_all(int rank, const shoal_value *args)
     return shoal_queue_put(shoal_arg_queue(args, "queue"), shoal_value_uint(u), LIMIT);
 }
 
-START_TEST(u15_what_a_map_takes_comes_out_by_key)
+START_TEST(what_a_map_takes_comes_out_by_key)
 {
     shoal_queue *queue = make_queue(0);
     shoal_block *block;
@@ -230,7 +230,7 @@ START_TEST(u15_what_a_map_takes_comes_out_by_key)
     finish(start(_i, 0, read_all, args));
     uint64_t u = 0;
     shoal_value *got;
-    ck_assert_ok(shoal_queue_get(queue, LIMIT, &got)); /* U14: it became -1 */
+    ck_assert_ok(shoal_queue_get(queue, LIMIT, &got)); /* not -1 */
     ck_assert_ok(shoal_value_as_uint(got, &u));
     ck_assert(u == UINT64_MAX);
     shoal_value_destroy(got);
@@ -256,7 +256,7 @@ END_TEST
     ck_assert_msg(strstr(shoal_last_error_text(), text) != NULL, "\"%s\" is not in \"%s\"", text,                      \
                   shoal_last_error_text())
 
-START_TEST(u15_errors_name_the_key_and_both_types)
+START_TEST(errors_name_the_key_and_both_types)
 {
     int64_t n = 77;
     double d = 77;
@@ -290,7 +290,7 @@ START_TEST(u15_errors_name_the_key_and_both_types)
 }
 END_TEST
 
-/* ---- rule 2: references by type (U11) ---- */
+/* ---- rule 2: references by type ---- */
 
 static int lines;
 
@@ -301,7 +301,7 @@ static void count_line(const char *line, void *context)
 }
 
 /* What no compiler sees any more: a cast. Each is refused with a log line, and the object is as before. */
-START_TEST(u11_a_wrong_object_is_refused_and_whole)
+START_TEST(a_wrong_object_is_refused_and_whole)
 {
     shoal_queue *q = make_queue(0);
     shoal_block *b;
@@ -344,7 +344,7 @@ START_TEST(u11_a_wrong_object_is_refused_and_whole)
 }
 END_TEST
 
-/* ---- rule 3 and 5: NULL, and clean-up (U2, U3) ---- */
+/* ---- rule 3 and 5: NULL, and clean-up ---- */
 
 /* A retry loop that is given NULL ends: the code is never that of an earlier failure. Each call names itself and the argument, and
  * ends with what failed before. */
@@ -373,7 +373,7 @@ START_TEST(a_failure_may_have_no_words)
 }
 END_TEST
 
-START_TEST(u3_null_is_an_error_of_its_own)
+START_TEST(null_is_an_error_of_its_own)
 {
     shoal_queue *q = make_queue(0);
     shoal_value *v = NULL;
@@ -421,7 +421,7 @@ START_TEST(u3_null_is_an_error_of_its_own)
 END_TEST
 
 /* What cannot fail says zero for NULL and leaves the last error; so does NULL in a chain of expressions. */
-START_TEST(u3_accessors_leave_the_last_error)
+START_TEST(accessors_leave_the_last_error)
 {
     ck_assert_err(shoal_fail(SHOAL_ELIMIT, "the first"), SHOAL_ELIMIT);
     ck_assert(shoal_block_data(NULL) == NULL && shoal_block_size(NULL) == 0 && shoal_block_id(NULL) == 0);
@@ -435,8 +435,8 @@ START_TEST(u3_accessors_leave_the_last_error)
 }
 END_TEST
 
-/* F5: what no call of the library makes is not NULL because an earlier one failed. tests/rules walks over all calls. */
-START_TEST(f5_null_that_nobody_made)
+/* What no call of the library makes is not NULL because an earlier one failed. tests/rules walks over all calls. */
+START_TEST(null_that_nobody_made)
 {
 #define F5_REFUSED(expression, text)                                                                                   \
     do {                                                                                                               \
@@ -460,7 +460,7 @@ static shoal_err stay(int rank, const shoal_value *args)
     return shoal_event_wait(shoal_arg_event(args, "event"), LIMIT);
 }
 
-START_TEST(u2_clean_up_leaves_the_last_error)
+START_TEST(clean_up_leaves_the_last_error)
 {
     shoal_process *p = NULL;
     shoal_pool *pool = NULL;
@@ -485,7 +485,7 @@ START_TEST(u2_clean_up_leaves_the_last_error)
     shoal_release(q);
     ck_assert_err(shoal_last_error(), SHOAL_ELIMIT);
     ck_assert_str_eq(shoal_last_error_text(), "the cause");
-    /* U14: the text of a status outlives its process. */
+    /* The text of a status outlives its process. */
     ck_assert_ok(shoal_process_start(nothing, NULL, NULL, &p));
     ck_assert_ok(shoal_process_join(p, LIMIT, &status));
     shoal_process_destroy(p);
@@ -494,7 +494,7 @@ START_TEST(u2_clean_up_leaves_the_last_error)
 }
 END_TEST
 
-/* ---- U14: shoal_wait knows events and semaphores ---- */
+/* ---- shoal_wait knows events and semaphores ---- */
 
 static shoal_err set_or_post(int rank, const shoal_value *args)
 {
@@ -505,7 +505,7 @@ static shoal_err set_or_post(int rank, const shoal_value *args)
     return shoal_semaphore_post(shoal_arg_semaphore(args, "semaphore"), 1);
 }
 
-START_TEST(u14_wait_for_an_event_or_a_semaphore)
+START_TEST(wait_for_an_event_or_a_semaphore)
 {
     shoal_queue *q = make_queue(0);
     shoal_event *event;
@@ -532,19 +532,19 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("interface");
     TCase *tc = children_case("values");
-    tcase_add_test(tc, u10_a_failed_call_consumes_its_value);
-    tcase_add_test(tc, u10_a_kept_value_can_be_put_again);
-    tcase_add_test(tc, u10_a_container_gets_a_copy_of_a_kept_value);
-    tcase_add_test(tc, u10_every_call_reads_a_kept_value);
-    add_for_methods(tc, u15_what_a_map_takes_comes_out_by_key);
-    tcase_add_test(tc, u15_errors_name_the_key_and_both_types);
-    tcase_add_test(tc, u11_a_wrong_object_is_refused_and_whole);
+    tcase_add_test(tc, a_failed_call_consumes_its_value);
+    tcase_add_test(tc, a_kept_value_can_be_put_again);
+    tcase_add_test(tc, a_container_gets_a_copy_of_a_kept_value);
+    tcase_add_test(tc, every_call_reads_a_kept_value);
+    add_for_methods(tc, what_a_map_takes_comes_out_by_key);
+    tcase_add_test(tc, errors_name_the_key_and_both_types);
+    tcase_add_test(tc, a_wrong_object_is_refused_and_whole);
     tcase_add_test(tc, a_failure_may_have_no_words);
-    tcase_add_test(tc, u3_null_is_an_error_of_its_own);
-    tcase_add_test(tc, u3_accessors_leave_the_last_error);
-    tcase_add_test(tc, f5_null_that_nobody_made);
-    tcase_add_test(tc, u2_clean_up_leaves_the_last_error);
-    add_for_methods(tc, u14_wait_for_an_event_or_a_semaphore);
+    tcase_add_test(tc, null_is_an_error_of_its_own);
+    tcase_add_test(tc, accessors_leave_the_last_error);
+    tcase_add_test(tc, null_that_nobody_made);
+    tcase_add_test(tc, clean_up_leaves_the_last_error);
+    add_for_methods(tc, wait_for_an_event_or_a_semaphore);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -267,7 +267,7 @@ START_TEST(a_signal_before_the_wait)
 }
 END_TEST
 
-/* F4: a limit that has passed before the call is no reason to wait for ever. With a limit beyond the end of time only the signal ends it. */
+/* A limit that has passed before the call is no reason to wait for ever. With a limit beyond the end of time only the signal ends it. */
 START_TEST(a_negative_limit_has_passed)
 {
     static const int64_t negative[] = {-1, SHOAL_SECONDS(-0.5), INT64_MIN};

@@ -174,7 +174,7 @@ static void *hold_on(void *argument)
     kill_exit(err == SHOAL_OK ? 0 : 1);
 }
 
-/* F9: by its state it is a zombie, and it has no mark; but a thread of it runs. */
+/* By its state it is a zombie, and it has no mark; but a thread of it runs. */
 START_TEST(without_its_main_thread_a_process_is_not_dead)
 {
     things t = make_things();
@@ -203,7 +203,7 @@ START_TEST(without_its_main_thread_a_process_is_not_dead)
 }
 END_TEST
 
-/* F15: one whose program closed the world's fd cannot ask for marks. */
+/* One whose program closed the world's fd cannot ask for marks. */
 START_TEST(without_the_file_a_lock_is_handed_on)
 {
     things t = make_things();

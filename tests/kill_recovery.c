@@ -122,7 +122,7 @@ static bool die(kill_stage *stage, scenario s)
 typedef enum fate {
     DIES_ITSELF,  /* where the system makes no helpers: the process that recovers dies, and another goes on */
     HELPER_DIES,  /* its maker goes on */
-    HELPER_STOPS, /* F8: its maker kills it and goes on */
+    HELPER_STOPS, /* its maker kills it and goes on */
     FATES,
 } fate;
 
@@ -263,7 +263,7 @@ START_TEST(recovery_killed_at_each_point)
 }
 END_TEST
 
-/* F8: a helper that is stopped, and its maker too, which could have killed it: then whoever waits for what the dead process had kills
+/* A helper that is stopped, and its maker too, which could have killed it: then whoever waits for what the dead process had kills
  * the helper. */
 static void stop_maker(void)
 {
@@ -359,7 +359,7 @@ static uint64_t heap_used(void)
     return info.heap_used;
 }
 
-/* F17: one who is stopped before it puts memory behind a new span. When it goes on, the addresses are a span of another class, whose
+/* One who is stopped before it puts memory behind a new span. When it goes on, the addresses are a span of another class, whose
  * blocks are free and have no memory. */
 START_TEST(a_span_that_comes_too_late_leaves_no_memory)
 {
@@ -440,7 +440,7 @@ START_TEST(a_notice_for_one_who_died_meanwhile_is_for_the_next)
 }
 END_TEST
 
-/* F17: one who is stopped while it claims a slot, or leaves it. The next child is to have that very slot, or another, and comes up. */
+/* One who is stopped while it claims a slot, or leaves it. The next child is to have that very slot, or another, and comes up. */
 START_TEST(a_stopped_claimant_costs_nobody_a_child)
 {
     static const char *const points[] = {NULL, "slot.claim.alive", "slot.claim.marked", "slot.vacate.unmarked",

@@ -1,4 +1,4 @@
-/* Handles of a world that was left are refused by every call, and by the values that hold them (F12). */
+/* Handles of a world that was left are refused by every call, and by the values that hold them. */
 #include "shm/block.h"
 #include "tests/children.h"
 

@@ -1,4 +1,4 @@
-/* F11: a get that has no memory for its message leaves it there. The n-th allocation after arming fails, for every n until the
+/* A get that has no memory for its message leaves it there. The n-th allocation after arming fails, for every n until the
  * get succeeds. Linked with --wrap: the object files of the library call the functions below. */
 #include "tests/children.h"
 
@@ -113,7 +113,7 @@ static void check_all(getter get, void *from, const shoal_block *block, const sh
     }
 }
 
-START_TEST(f11_a_get_without_memory_leaves_the_message)
+START_TEST(a_get_without_memory_leaves_the_message)
 {
     shoal_queue *q = make_queue();
     shoal_block *block = NULL;
@@ -130,7 +130,7 @@ START_TEST(f11_a_get_without_memory_leaves_the_message)
 }
 END_TEST
 
-START_TEST(f11_so_does_a_receive_from_a_pipe)
+START_TEST(a_receive_without_memory_leaves_the_message)
 {
     shoal_pipe *a = NULL, *b = NULL;
     shoal_block *block = NULL;
@@ -159,7 +159,7 @@ static void fail_to_get(shoal_queue *q)
 }
 
 /* It counts as a message in the queue for this process, has the right type, and other gets find it. */
-START_TEST(f11_a_pending_message_is_the_oldest)
+START_TEST(a_pending_message_is_the_oldest)
 {
     shoal_queue *q = make_queue();
     uint64_t word = 7;
@@ -190,7 +190,7 @@ static shoal_err see_nothing(int rank, const shoal_value *args)
 }
 
 /* Not its child's, which has a copy of the handle; and gone with the handle, nothing leaked. */
-START_TEST(f11_a_pending_message_is_its_process_s)
+START_TEST(a_pending_message_is_its_process_s)
 {
     shoal_queue *q = make_queue();
     shoal_block *block = NULL;
@@ -223,7 +223,7 @@ static shoal_err get_tensor_at_last(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-START_TEST(f11_a_tensor_without_memory_stays)
+START_TEST(a_tensor_without_memory_stays)
 {
     shoal_queue *q = make_queue();
     shoal_tensor *t = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(4));
@@ -238,11 +238,11 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("no_memory");
     TCase *tc = children_case("get");
-    tcase_add_test(tc, f11_a_get_without_memory_leaves_the_message);
-    tcase_add_test(tc, f11_so_does_a_receive_from_a_pipe);
-    tcase_add_test(tc, f11_a_pending_message_is_the_oldest);
-    tcase_add_test(tc, f11_a_pending_message_is_its_process_s);
-    tcase_add_test(tc, f11_a_tensor_without_memory_stays);
+    tcase_add_test(tc, a_get_without_memory_leaves_the_message);
+    tcase_add_test(tc, a_receive_without_memory_leaves_the_message);
+    tcase_add_test(tc, a_pending_message_is_the_oldest);
+    tcase_add_test(tc, a_pending_message_is_its_process_s);
+    tcase_add_test(tc, a_tensor_without_memory_stays);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -58,7 +58,7 @@ START_TEST(a_one_way_pipe_goes_from_b_to_a)
     ck_recv_int(a, 1);
     shoal_release(b);
     ck_assert_err(shoal_pipe_recv(a, LIMIT, &got), SHOAL_ECLOSED);
-    ck_assert_str_eq(shoal_last_error_text(), "the other end of the pipe is closed"); /* F9 */
+    ck_assert_str_eq(shoal_last_error_text(), "the other end of the pipe is closed");
     shoal_release(a);
 }
 END_TEST

@@ -221,7 +221,7 @@ START_TEST(a_plain_forked_child_is_a_member_and_harms_nobody)
 }
 END_TEST
 
-/* ---- F18 ---- */
+/* ---- memory that the parent released while a plain child still points to it ---- */
 
 /* Common memory outside of the world. Synchronisation: both sides in turn, by stage. */
 typedef struct board {
@@ -405,7 +405,7 @@ START_TEST(a_child_outlives_a_parent_that_exits_at_once)
 }
 END_TEST
 
-/* F13: fork beside threads that have the lock of the heap, or of the log, most of the time. */
+/* Fork beside threads that have the lock of the heap, or of the log, most of the time. */
 static sh_a32 stop;
 
 static void *hammer(void *queue)
@@ -468,7 +468,7 @@ START_TEST(fork_beside_threads)
 }
 END_TEST
 
-/* ---- F7: who is a party of a barrier ---- */
+/* ---- who is a party of a barrier ---- */
 
 static shoal_barrier *inherited_barrier;
 
@@ -548,7 +548,7 @@ START_TEST(a_raw_fork_between_two_starts_changes_nothing)
 }
 END_TEST
 
-/* ---- F6: a pool belongs to the process that made it ---- */
+/* ---- a pool belongs to the process that made it ---- */
 
 static shoal_err echo(const shoal_value *arg, shoal_value **out_result)
 {
@@ -623,7 +623,7 @@ START_TEST(a_forked_child_leaves_its_parents_pool_alone)
 }
 END_TEST
 
-/* F7: nobody but us can recover a plain child that was killed; the audit does so before it looks. */
+/* Nobody but us can recover a plain child that was killed; the audit does so before it looks. */
 START_TEST(the_audit_recovers_the_dead)
 {
     shoal_queue *queue;

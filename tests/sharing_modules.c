@@ -248,7 +248,7 @@ START_TEST(bare_codes_of_a_module_are_told)
 }
 END_TEST
 
-/* NULL is SHOAL_EINVAL (U3), and the text ends with the failure that may have left it. */
+/* NULL is SHOAL_EINVAL, and the text ends with the failure that may have left it. */
 START_TEST(sharing_nothing_is_an_error)
 {
     shoal_queue *queue;

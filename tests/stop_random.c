@@ -3,7 +3,7 @@
  * twice, and the size of the queue is exact.
  *
  * SHOAL_SOAK_STOPS says how often, SHOAL_SEED from which seed. In the soak a stop lasts for up to 2^22 laps of the ring and more
- * than 2^24 operations of each of the others now and then: as long as it takes for a lap, or a tag, to come again (F1, F16). */
+ * than 2^24 operations of each of the others now and then: as long as it takes for a lap, or a tag, to come again. */
 #include "base/clock.h"
 #include "base/random.h"
 #include "os/futex.h"

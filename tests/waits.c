@@ -1,4 +1,4 @@
-/* U4: `shoal ps` says what each process waits for, whatever it waits for. Read by the call that the program uses; tests/cli reads the
+/* `shoal ps` says what each process waits for, whatever it waits for. Read by the call that the program uses; tests/cli reads the
  * program's own output. */
 #include "base/clock.h"
 #include "shm/block.h"
@@ -353,7 +353,7 @@ static void kill_waiter(shoal_process *p)
     finish_as(p, SHOAL_KILLED, SIGKILL);
 }
 
-START_TEST(u4_every_wait_is_shown)
+START_TEST(every_wait_is_shown)
 {
     const wait_kind *k = &kinds[_i];
     stage s;
@@ -395,7 +395,7 @@ static shoal_err load_for_ever(int rank, const shoal_value *args)
     return shoal_last_error();
 }
 
-START_TEST(u4_a_loader_and_its_worker)
+START_TEST(a_loader_and_its_worker)
 {
     shoal_event *go;
     ck_assert_ok(shoal_event_create(&go));
@@ -421,7 +421,7 @@ static shoal_err start_by_server(int rank, const shoal_value *args)
     return shoal_process_start(wait_for_ever, never(args), &o, &p);
 }
 
-START_TEST(u4_a_fork_server_and_who_asks_it)
+START_TEST(a_fork_server_and_who_asks_it)
 {
     shoal_event *go, *nothing;
     char wanted[64];
@@ -474,7 +474,7 @@ static int count_waits(int32_t pid)
 }
 
 /* The first of them is shown, the others are counted; a thread that has what it waited for takes only its own wait away. */
-START_TEST(u4_threads_that_wait_are_counted)
+START_TEST(threads_that_wait_are_counted)
 {
     shoal_event *first, *last;
     char wanted[64];
@@ -500,7 +500,7 @@ END_TEST
 /* ---- names ---- */
 
 /* The name that was given, else the function's; in a stripped program where it stands (proc/target_test.c). */
-START_TEST(u4_names_in_the_list)
+START_TEST(names_in_the_list)
 {
     shoal_event *go;
     shoal_process *p;
@@ -527,11 +527,11 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("waits");
     TCase *tc = children_case("waits");
-    tcase_add_loop_test(tc, u4_every_wait_is_shown, 0, KINDS);
-    tcase_add_test(tc, u4_a_loader_and_its_worker);
-    tcase_add_test(tc, u4_a_fork_server_and_who_asks_it);
-    tcase_add_test(tc, u4_threads_that_wait_are_counted);
-    add_for_methods(tc, u4_names_in_the_list);
+    tcase_add_loop_test(tc, every_wait_is_shown, 0, KINDS);
+    tcase_add_test(tc, a_loader_and_its_worker);
+    tcase_add_test(tc, a_fork_server_and_who_asks_it);
+    tcase_add_test(tc, threads_that_wait_are_counted);
+    add_for_methods(tc, names_in_the_list);
     suite_add_tcase(s, tc);
     return s;
 }

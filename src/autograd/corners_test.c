@@ -45,7 +45,7 @@ static shoal_tensor *total(shoal_tensor *t)
     return shoal_sum(t, SHOAL_ALL, false);
 }
 
-/* N1 */
+/* Bounds beyond the range of the integers do not wrap around. */
 START_TEST(clamp_of_integers)
 {
     shoal_tensor *i32 = shoal_scoped(shoal_from_data(SHOAL_I32, (int32_t[]){-7, 0, 5, INT32_MAX}, SHOAL_SHAPE(4)));
@@ -72,7 +72,7 @@ START_TEST(clamp_of_integers)
 }
 END_TEST
 
-/* N2: an op in place never loses what its own backward needs, and keeps nothing that no gradient needs. */
+/* An op in place never loses what its own backward needs, and keeps nothing that no gradient needs. */
 START_TEST(in_place_backward)
 {
     shoal_tensor *x = DOUBLES(true, 1, 2), *w = DOUBLES(true, 3, -4), *c = DOUBLES(false, 3, -4);
@@ -104,7 +104,7 @@ START_TEST(in_place_backward)
 }
 END_TEST
 
-/* N4 */
+/* Integers have no infinity: a zero among the divisors is an error. */
 START_TEST(division_by_zero)
 {
     static const shoal_dtype integers[] = {SHOAL_I64, SHOAL_I32, SHOAL_U8};
@@ -186,7 +186,7 @@ START_TEST(bytes_of_bools)
 }
 END_TEST
 
-/* N5: the limits; PyTorch has inf, NaN, NaN, NaN for the first four. */
+/* The limits; PyTorch has inf, NaN, NaN, NaN for the first four. */
 START_TEST(infinite_logits)
 {
     shoal_tensor *x = DOUBLES(true, INFINITY, -INFINITY, INFINITY, -INFINITY, NAN, 0);

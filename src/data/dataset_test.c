@@ -431,7 +431,7 @@ START_TEST(bare_codes)
     told(SHOAL_ELIMIT, "bare: fetch returned SHOAL_ELIMIT");
     ck_assert_err(shoal_dataset_fetch(set, (int64_t[]){1}, 1, x, y), SHOAL_ELIMIT);
     told(SHOAL_ELIMIT, "in words");
-    ck_assert_err(shoal_dataset_fetch(set, (int64_t[]){2}, 1, x, y), SHOAL_ECHILD); /* F3: END is the loader's */
+    ck_assert_err(shoal_dataset_fetch(set, (int64_t[]){2}, 1, x, y), SHOAL_ECHILD); /* END is the loader's */
     told(SHOAL_ECHILD, "bare: fetch returned SHOAL_END");
     ck_assert_err(shoal_dataset_fetch(sub, (int64_t[]){0}, 1, x, y), SHOAL_ECLOSED);
     told(SHOAL_ECLOSED, "bare: the transform of a subset returned SHOAL_ECLOSED");

@@ -309,7 +309,7 @@ START_TEST(open_fails)
 END_TEST
 
 /* A worker is killed at any moment, again and again: nothing is lost, nothing comes twice, nothing is left. */
-/* F8: a worker that is stopped costs the time limit of the loader, and no batch. */
+/* A worker that is stopped costs the time limit of the loader, and no batch. */
 START_TEST(a_time_limit)
 {
     int64_t numbers[N], n = 0;

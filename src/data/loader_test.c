@@ -295,7 +295,7 @@ START_TEST(fetch_fails)
 }
 END_TEST
 
-/* U11: the end of an epoch is no failure: it says so itself and leaves the last error alone. */
+/* The end of an epoch is no failure: it says so itself and leaves the last error alone. */
 START_TEST(end_of_an_epoch)
 {
     shoal_batch b = {0};
@@ -315,7 +315,7 @@ START_TEST(end_of_an_epoch)
 }
 END_TEST
 
-/* U1: a data set that could not be had: its error is the one that is told. */
+/* A data set that could not be had: its error is the one that is told. */
 START_TEST(of_no_set)
 {
     shoal_batch b;
@@ -326,7 +326,7 @@ START_TEST(of_no_set)
     ck_assert_ptr_null(shoal_loader_create(NULL, .batch = 10));
     ck_assert_int_eq(shoal_last_error(), first);
     ck_assert_str_eq(shoal_last_error_text(), text);
-    ck_assert_err(shoal_loader_next(NULL, &b), SHOAL_EINVAL); /* U3: a code of its own, and the reason */
+    ck_assert_err(shoal_loader_next(NULL, &b), SHOAL_EINVAL); /* a code of its own, and the reason */
     ck_assert(strstr(shoal_last_error_text(), "shoal_loader_next: loader is NULL, after SHOAL_ENOENT: ") != NULL);
     ck_assert(strstr(shoal_last_error_text(), text) != NULL);
     ck_assert_err(shoal_loader_seek(NULL, 0, 0), SHOAL_EINVAL);
@@ -340,7 +340,7 @@ END_TEST
 #define SANITIZED 0
 #endif
 
-/* U12: a sum over batches that nobody retained. The next batch released it: an error in a release build, a report of
+/* A sum over batches that nobody retained. The next batch released it: an error in a release build, a report of
  * AddressSanitizer in a sanitized one, and never a silent read. */
 START_TEST(a_sum_over_batches_is_refused)
 {
@@ -370,7 +370,7 @@ static void count_warnings(const char *line, void *context)
     *(int *)context += strstr(line, "shoal_scope_release") != NULL;
 }
 
-/* U12: a thread that never releases is told once what to call. */
+/* A thread that never releases is told once what to call. */
 START_TEST(results_that_pile_up_are_told)
 {
     int warnings = 0;

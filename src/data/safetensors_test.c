@@ -235,7 +235,7 @@ START_TEST(wrong_bool)
 }
 END_TEST
 
-/* U14: what shoal_weights_write writes, shoal_weights_read reads. */
+/* What shoal_weights_write writes, shoal_weights_read reads. */
 START_TEST(weights_go_both_ways)
 {
     char path[] = "/tmp/shoal-weights-XXXXXX";

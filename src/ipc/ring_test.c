@@ -230,7 +230,7 @@ START_TEST(hints_that_lag_are_moved_on)
 }
 END_TEST
 
-/* F1: the others went on for so many laps that the 23 bits of a state say nothing about the difference, or something wrong: 2^22
+/* The others went on for so many laps that the 23 bits of a state say nothing about the difference, or something wrong: 2^22
  * laps, 2^23 laps, or 2^23 laps less a few positions, where an empty entry seems to be the next one. */
 static const uint64_t long_ago[] = {(UINT64_C(1) << 22) - 1, UINT64_C(1) << 22,       (UINT64_C(1) << 22) + 1,
                                     (UINT64_C(1) << 23) - 1, UINT64_C(1) << 23,       (UINT64_C(1) << 23) + 1,

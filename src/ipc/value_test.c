@@ -165,7 +165,7 @@ START_TEST(readers_refuse_other_types)
 }
 END_TEST
 
-/* U14: a number beyond int64 is itself, and never -1. */
+/* A number beyond int64 is itself, and never -1. */
 START_TEST(uint_is_what_int_cannot_hold)
 {
     static const uint64_t all[] = {0, 1, INT64_MAX, (uint64_t)INT64_MAX + 1, UINT64_MAX - 1, UINT64_MAX};

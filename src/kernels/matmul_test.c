@@ -177,7 +177,7 @@ static void compare_linear(shoal_dtype dtype, int64_t rows, int64_t in, int64_t 
     free(before);
 }
 
-/* N6: linear has ways of its own for few rows. All numbers of rows and columns, lengths that no vector divides. */
+/* linear has ways of its own for few rows. All numbers of rows and columns, lengths that no vector divides. */
 START_TEST(linear_of_few_rows_is_exact)
 {
     static const int64_t lengths[] = {1, 2, 3, 5, 8, 13, 17, 31, 50, 67};

@@ -151,7 +151,7 @@ START_TEST(known_values)
 }
 END_TEST
 
-/* N3: log n is kept, however large the scores are, along the last dimension and along others, by every kernel. */
+/* log n is kept, however large the scores are, along the last dimension and along others, by every kernel. */
 START_TEST(large_scores)
 {
     for (int v = 0; v < 6; v++) {

@@ -50,7 +50,7 @@ static shoal_err one_stays(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* F8: a time limit for all ranks together. Those that run on are ended, and none is left. */
+/* A time limit for all ranks together. Those that run on are ended, and none is left. */
 START_TEST(a_time_limit)
 {
     shoal_process_options options = with(_i);
@@ -178,7 +178,7 @@ START_TEST(arguments_that_cannot_be_sent)
 }
 END_TEST
 
-/* U8: what cannot be is known before anything is started. */
+/* What cannot be is known before anything is started. */
 START_TEST(u8_too_many_are_refused_at_once)
 {
     shoal_world_info info;
@@ -214,7 +214,7 @@ static void await_an_end(void)
     }
 }
 
-/* U8: a failure is noticed while others are being started. */
+/* A failure is noticed while others are being started. */
 START_TEST(u8_a_failure_stops_the_starting)
 {
     enum { N = 100 };

@@ -103,7 +103,7 @@ static shoal_err return_callers_code(const shoal_value *arg, shoal_value **out_r
     return SHOAL_OK;
 }
 
-/* F3: a task's code never looks like the end of the iteration, a time limit or a signal of the one who asks. */
+/* A task's code never looks like the end of the iteration, a time limit or a signal of the one who asks. */
 START_TEST(codes_of_the_caller)
 {
     static const char *const texts[] = {"the task returned SHOAL_END", "the task returned SHOAL_ETIMEDOUT: in words",
@@ -151,7 +151,7 @@ START_TEST(starmap_and_errors)
     ck_assert_err(shoal_pool_map(pool, moody, numbers(20), 7, &v), SHOAL_ELIMIT);
     ck_assert_str_eq(shoal_last_error_text(), "1 is too much — für mich");
     ck_assert_err(shoal_pool_apply(pool, fail_silently, shoal_value_null(), &v), SHOAL_EBROKEN);
-    ck_assert_str_eq(shoal_last_error_text(), "the task returned SHOAL_EBROKEN"); /* F2 */
+    ck_assert_str_eq(shoal_last_error_text(), "the task returned SHOAL_EBROKEN");
     ck_assert_err(shoal_pool_apply(pool, NULL, shoal_value_null(), &v), SHOAL_EINVAL);
     ck_assert_err(shoal_pool_map(pool, square, shoal_value_int(1), 0, &v), SHOAL_ETYPE);
     ck_assert_int_ne(shoal_pool_map(pool, square, NULL, 0, &v), SHOAL_OK);

@@ -542,7 +542,7 @@ START_TEST(children_have_children)
 }
 END_TEST
 
-/* F14: the server alone can tell how its child ended. One that is stopped keeps nobody longer than it wants to wait. */
+/* The server alone can tell how its child ended. One that is stopped keeps nobody longer than it wants to wait. */
 static shoal_err wait_for_a_signal(int rank, const shoal_value *args)
 {
     (void)rank;
@@ -612,7 +612,7 @@ START_TEST(join_is_in_time_beside_a_stopped_fork_server)
 }
 END_TEST
 
-/* U4: the name that was given stands where people look. */
+/* The name that was given stands where people look. */
 static shoal_err named_child(int rank, const shoal_value *args)
 {
     char comm[32] = "";
@@ -623,7 +623,7 @@ static shoal_err named_child(int rank, const shoal_value *args)
     return rank == 0 ? shoal_fail(SHOAL_EINVAL, "words") : (kill(getpid(), SIGKILL), SHOAL_OK);
 }
 
-START_TEST(u4_names_in_texts_and_comm)
+START_TEST(names_in_texts_and_comm)
 {
     for (int rank = 0; rank < 2; rank++) {
         shoal_process *p;
@@ -640,7 +640,7 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("process");
     TCase *tc = methods_case("process");
-    add_for_methods(tc, u4_names_in_texts_and_comm);
+    add_for_methods(tc, names_in_texts_and_comm);
     add_for_methods(tc, arguments_arrive_and_results_return);
     add_for_methods(tc, endings_are_told_apart);
     tcase_add_loop_test(tc, no_fd_to_watch_with, SHOAL_START_SPAWN, SHOAL_START_FORK + 1);

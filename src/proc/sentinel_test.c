@@ -1,4 +1,4 @@
-/* U9: processes start, are waited for and end where the system has no pidfds. */
+/* Processes start, are waited for and end where the system has no pidfds. */
 #include "proc/process_test.h"
 
 #include "base/clock.h"

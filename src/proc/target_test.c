@@ -82,7 +82,7 @@ START_TEST(names_for_people)
     sh_target_label((sh_function)insque, label, sizeof label);
     ck_assert_str_eq(label, "insque");
     for (int i = 0; i < 2; i++) {                   /* the second from what is known by then */
-        sh_target_label(here, label, sizeof label); /* U4: a static function */
+        sh_target_label(here, label, sizeof label); /* a static function */
         ck_assert_str_eq(label, "here");
         sh_target_label((sh_function)is_of_program, small, sizeof small);
         ck_assert_str_eq(small, "is_of_p");

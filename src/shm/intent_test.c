@@ -43,7 +43,7 @@ static void end(const other *o)
     sh_leave();
 }
 
-/* F16: we saw the tag of an operation of long ago, and were stopped. Now the slot has one open whose sequence ends in the same 24
+/* We saw the tag of an operation of long ago, and were stopped. Now the slot has one open whose sequence ends in the same 24
  * bits, on the same word, and its swap has not happened. */
 START_TEST(a_tag_that_is_gone_confirms_nothing)
 {
@@ -77,7 +77,7 @@ START_TEST(an_entry_that_has_changed_confirms_nothing)
 }
 END_TEST
 
-/* F17: in one step of the clock no process makes 2^23 operations. The quickest of all is tried: it changes nothing. */
+/* In one step of the clock no process makes 2^23 operations. The quickest of all is tried: it changes nothing. */
 START_TEST(a_step_of_the_clock_is_short)
 {
     enum { STEPS = 20, TRIES = 1 << 17 };

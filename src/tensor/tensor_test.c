@@ -87,7 +87,7 @@ START_TEST(refused)
     ck_assert_str_eq(shoal_last_error_text(), "shoal_tensor_at: [2, 0] is no index of f32 [2, 3]");
     float out[6];
     ck_assert_err(shoal_tensor_read(t, out, 5), SHOAL_EINVAL);
-    ck_assert_err(shoal_item(NULL, &x), SHOAL_EINVAL); /* U3 */
+    ck_assert_err(shoal_item(NULL, &x), SHOAL_EINVAL);
     ck_assert(strstr(shoal_last_error_text(), "shoal_item: t is NULL") == shoal_last_error_text());
     ck_assert(x == 7);
     shoal_tensor_release(t);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""U7: the library can be loaded with dlopen, after others have taken of the static TLS, and works from any thread."""
+"""The library can be loaded with dlopen, after others have taken of the static TLS, and works from any thread."""
 import threading
 
 import shoal

@@ -1,4 +1,4 @@
-// What C users write, in C++ (U6): shapes, options by name, sequential, list and map, references by type, arguments.
+// What C users write, in C++: shapes, options by name, sequential, list and map, references by type, arguments.
 #include <shoal/shoal.h>
 
 #include <cstdio>

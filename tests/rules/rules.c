@@ -258,7 +258,7 @@ static bool names_argument(const char *text, const rules_row *row, const char *a
 }
 
 /* NULL for one pointer: SHOAL_EINVAL with the call's name and the earlier failure; or NULL, with the first error kept when another call
- * makes such a pointer (F5); or nothing. */
+ * makes such a pointer; or nothing. */
 static void check_null(const rules_row *row, const rules_result *r, int n, bool earlier)
 {
     const char *argument = row->pointer[n].name;

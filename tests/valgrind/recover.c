@@ -1,4 +1,4 @@
-/* F6: under valgrind, which makes no process that shares memory with its maker, the dead are recovered all the same. */
+/* Under valgrind, which makes no process that shares memory with its maker, the dead are recovered all the same. */
 #include <shoal/shoal.h>
 
 #include <signal.h>
