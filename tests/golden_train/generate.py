@@ -1,8 +1,27 @@
 #!/usr/bin/python3
-"""Writes the golden values of whole training steps: tests/golden_train/values.txt. README.md says what is in it and why.
+"""Writes the golden values of whole training steps: tests/golden_train/values.txt. README.md says what is in it.
 
 Run by hand with a Python that has PyTorch (Debian's python3-torch will do):  /usr/bin/python3 tests/golden_train/generate.py
 Everything is computed in f64 on one thread, from inputs that f32 holds exactly, so the file does not depend on the machine.
+
+Inputs are not stored. Both sides compute them from a 32-bit linear congruential generator, s = 1664525 s + 1013904223, of which
+each number takes the upper 16 bits, r. A parameter, the i-th of the model from 1, begins with seed seed + 7919 i and is
+(r - 32768) / 32768 · 2^-k, where 2^-k is the greatest power of two that is at most 1 / sqrt(fan_in); a bias takes the fan of the weight
+before it. Images: r / 65536 from seed + 100; labels: r % 10 from seed + 101; masks: 2 when r >= 32768, else 0, from
+seed + 200 and seed + 201. All are exact in f32.
+
+Values are PyTorch's in f64, so what the test sees is our rounding alone. Of a tensor over 96 elements 96 are stored, the i-th at
+i · step % count; of every tensor also sum, 2-norm and greatest magnitude, which the elements between the samples take part in.
+
+Compared are, with b the golden value and max the tensor's greatest magnitude:
+- |a - b| <= 1e-5 max: the errors of a tensor are made by sums over the same activations, so they are alike in size, and small
+  elements carry the errors of the large ones;
+- and |a - b| <= 1e-4 |b| + 1e-6 max: yet an element that is not tiny must be right by itself;
+- norm and greatest magnitude to 1e-5 of themselves; the sum to 1e-5 of sqrt(count) norms, its greatest possible size; the loss to 1e-5.
+
+Errors seen are below 1e-6 of max. Two choices keep it so. A rounding error must not turn a decision: generate.py takes the first seed
+for which every pool's winner leads, and every relu's input is away from 0, by 5e-6. And Adam's eps is 1e-3: with the usual 1e-8 the
+first step is lr times the gradient's sign, and the sign of a gradient that is 0 but for rounding is arbitrary.
 """
 import os
 

@@ -1,4 +1,4 @@
-/* Whole training steps against PyTorch's, in f64 there and f32 here: README.md says what is compared and how closely. */
+/* Whole training steps against PyTorch's, in f64 there and f32 here: generate.py says what is compared and how closely. */
 #include "kernels/kernels.h"
 #include "testing/numbers.h"
 #include "testing/runner.h"
