@@ -21,8 +21,8 @@ static shoal_err open(sh_job *job)
     }
     int64_t batches = sh_rounds_batches(job);
     if (job->o.rounds > batches) {
-        return sh_fail(SHOAL_EINVAL, "rounds-per-epoch is %lld, but an epoch has %lld batches", (long long)job->o.rounds,
-                       (long long)batches);
+        return sh_fail(SHOAL_EINVAL, "rounds-per-epoch is %lld, but an epoch has %lld batches",
+                       (long long)job->o.rounds, (long long)batches);
     }
     return sh_rounds_open(job, (batches + job->o.rounds - 1) / job->o.rounds, SH_ROUNDS_ANEW);
 }
