@@ -70,6 +70,13 @@ void sh_memory_unmap(void *base, uint64_t size)
     munmap(base, size);
 }
 
+void *sh_memory_map_for_good(int fd, uint64_t offset, size_t size)
+{
+    uint64_t within = offset % (uint64_t)sysconf(_SC_PAGESIZE);
+    char *page = mmap(NULL, within + size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)(offset - within));
+    return page != MAP_FAILED ? page + within : NULL;
+}
+
 void sh_memory_hide(void *base, uint64_t size)
 {
     if (mmap(base, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {

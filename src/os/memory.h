@@ -29,6 +29,9 @@ bool sh_memory_is(int fd, const sh_memory_id *id);
 shoal_err sh_memory_map(int fd, uint64_t size, void **out_base);
 void sh_memory_unmap(void *base, uint64_t size);
 
+/* Maps a part of the file a second time, until the process ends or becomes another program. NULL with errno. */
+void *sh_memory_map_for_good(int fd, uint64_t offset, size_t size);
+
 /* Puts nothing in the place of the mapping: whoever follows a pointer there gets SIGSEGV. */
 void sh_memory_hide(void *base, uint64_t size);
 

@@ -82,6 +82,9 @@ static shoal_err open_record(shoal_value **out_args)
         if ((sh_start_of(record)->flags & SH_START_NAMED) != 0) {
             prctl(PR_SET_NAME, c->slot->name); /* what ps and top show: 15 bytes of it */
         }
+        if ((sh_start_of(record)->flags & SH_START_OUTLIVE) == 0) { /* without it our end is seen a little later */
+            (void)sh_end_word_hold(sh_world_file(), sh_offset_of(&sh_start_of(record)->end));
+        }
         sh_store_release(&sh_start_of(record)->phase, SH_START_RUNNING);
         SH_DEATH("proc.child.running");
         err = sh_message_read_at(c, sh_offset_of(&sh_start_of(record)->argument), false, out_args);

@@ -6,6 +6,8 @@
 #include "testing/runner.h"
 
 #include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
 
 #define LIMIT SHOAL_SECONDS(20) /* nothing here waits that long unless it is broken */
 
@@ -53,6 +55,17 @@ static inline shoal_status finish(shoal_process *p)
     shoal_status status;
     ck_assert_ok(shoal_process_join(p, LIMIT, &status));
     return status;
+}
+
+/* Does the process sleep? Its first thread, that is. */
+static inline bool sleeps(pid_t pid)
+{
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "r");
+    must(f != NULL && fscanf(f, "%*d (%*[^)]) %c", &state) == 1);
+    fclose(f);
+    return state == 'S';
 }
 
 #endif

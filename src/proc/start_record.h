@@ -7,6 +7,9 @@
  *   rank, flags, target  the parent, before the child exists
  *   phase                the child: MADE -> RUNNING -> ENDED, each a release; a futex word for shoal_wait
  *   err, ended_at, text  the child, before phase ENDED
+ *   end                  the child holds it before phase RUNNING, if it does not outlive its parent; then the kernel. Its memory stays
+ *                        the record's while the child lives: the parent's handle ends the child before it lets go of the record, and
+ *                        the parent's death kills the child
  *
  * death: a child that dies leaves a phase below ENDED, and its wait status tells the rest. A parent that dies leaves
  * the record to the child.
@@ -18,6 +21,7 @@
 #include "proc/target.h"
 #include "shm/block.h"
 #include "shm/kind.h"
+#include "sync/end_word.h"
 
 typedef enum sh_start_phase {
     SH_START_MADE,
@@ -39,6 +43,7 @@ typedef struct sh_start_shm {
     sh_a32 phase;
     sh_a32 err;
     sh_a64 ended_at; /* sh_now time */
+    sh_end_word_shm end;
     int32_t rank;
     uint32_t flags;
     char text[SH_START_TEXT];

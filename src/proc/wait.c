@@ -1,23 +1,16 @@
-/* shoal_wait: queues and pipes are waited for on their gates, processes on their pidfds; there is no system call for
- * both at once. Only processes: poll. Otherwise the gates and the phase words of the start records are waited on
- * together, and the pidfds are looked at between slices: a process that ends in good order is seen at once, a killed
- * one within a slice. */
+/* shoal_wait. Only processes are waited for by poll on their pidfds. No system call waits for pidfds and futexes at once, so beside queues,
+ * pipes, events and semaphores a process is waited for by its end word (sleep.h). */
 #include "base/interrupt.h"
 #include "ipc/queue.h"
-#include "os/futex.h"
-#include "os/pidfd.h"
 #include "proc/sentinel.h"
+#include "proc/sleep.h"
 #include "shm/waits.h"
 #include "sync/event.h"
-#include "sync/peers.h"
 #include "sync/semaphore.h"
 
 #include <stdlib.h>
 
-#define SLICE_KILLED SHOAL_MS(20)  /* until a killed process is noticed */
-#define SLICE_ENDING SHOAL_MS(1)   /* between the end of a target and the end of its process */
-#define SLICE_WITHOUT SHOAL_MS(1)  /* where the kernel cannot wait for several words */
-#define SLICE_SWEEP SHOAL_MS(1000) /* between looks for the dead, as every waiter takes (park.h) */
+#define SLICE_WITHOUT SHOAL_MS(1) /* for what is beyond that which the kernel waits for at a time */
 
 static shoal_queue *queue_of(const shoal_waitable *thing)
 {
@@ -104,68 +97,52 @@ static bool wait_processes(shoal_waitable *things, size_t count, struct pollfd *
     return true;
 }
 
-/* The words to sleep on, taken before the last look; and how long at most. */
-static size_t prepare(const shoal_waitable *things, size_t count, sh_futex_pair *pairs, int64_t *out_slice)
+/* What to sleep on, taken before the last look. */
+static void prepare(const shoal_waitable *things, size_t count, sh_sleep *sleep)
 {
-    size_t n = 0;
-    *out_slice = SLICE_SWEEP;
+    sh_sleep_begin(sleep);
     for (size_t i = 0; i < count; i++) {
-        const shoal_process *p = things[i].process;
-        sh_futex_pair pair;
-        if (p != NULL) {
-            sh_a32 *phase = &sh_start_of(p->record)->phase;
-            pair = (sh_futex_pair){.word = phase, .value = sh_load_acquire(phase)};
-            bool ending = pair.value == SH_START_ENDED; /* nothing will wake us any more */
-            int64_t slice = ending ? SLICE_ENDING : SLICE_KILLED;
-            *out_slice = slice < *out_slice ? slice : *out_slice;
-            if (ending) {
-                continue;
-            }
+        if (things[i].process != NULL) {
+            sh_sleep_add_process(sleep, things[i].process, SLICE_WITHOUT);
         } else {
             sh_gate *gate = gate_of(&things[i]);
-            pair = (sh_futex_pair){.word = &gate->word, .value = sh_gate_prepare(gate)};
-        }
-        if (n < SH_FUTEX_MANY) {
-            pairs[n++] = pair;
-        } else {
-            *out_slice = SLICE_WITHOUT; /* more than the kernel takes: the rest is looked at often */
+            sh_sleep_add(sleep, &gate->word, sh_gate_prepare(gate), SLICE_WITHOUT);
         }
     }
-    return n;
+}
+
+/* We may have got the one wake of somebody who takes, or who waits for the same process. */
+static void pass_wakes(const shoal_waitable *things, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (things[i].ready && things[i].process != NULL) {
+            sh_end_word_pass(&sh_start_of(things[i].process->record)->end);
+        } else if (things[i].ready) {
+            sh_gate_wake(gate_of(&things[i]), 1);
+        }
+    }
 }
 
 static bool wait_mixed(shoal_waitable *things, size_t count, int64_t deadline)
 {
-    bool many = sh_futex_can_wait_many(), parked = false;
+    bool parked = false;
     while (!look(things, count)) {
-        sh_futex_pair pairs[SH_FUTEX_MANY];
-        int64_t slice;
-        size_t n = prepare(things, count, pairs, &slice);
+        sh_sleep sleep;
+        prepare(things, count, &sleep);
         if (look(things, count)) {
             break;
         }
         parked = true;
-        int64_t now = sh_now();
-        if (now >= deadline) {
+        if (sh_passed(deadline)) {
             return false;
         }
-        slice = many || n <= 1 ? slice : SLICE_WITHOUT;
-        int64_t until = sh_interrupt_bound(now, now + slice < deadline ? now + slice : deadline);
-        bool woken = n == 0   ? (sh_poll(NULL, 0, until), false)
-                     : n == 1 ? sh_futex_wait(pairs[0].word, pairs[0].value, until)
-                     : many   ? sh_futex_wait_many(pairs, n, until)
-                              : sh_futex_wait(pairs[0].word, pairs[0].value, until);
-        if (!woken) {
-            sh_peers_now->sweep();
-        }
+        sh_sleep_until(&sleep, deadline);
         if (sh_interrupted()) {
             return look(things, count);
         }
     }
-    for (size_t i = 0; parked && i < count; i++) {
-        if (things[i].process == NULL && things[i].ready) {
-            sh_gate_wake(gate_of(&things[i]), 1); /* we may have got the one wake of somebody who takes */
-        }
+    if (parked) {
+        pass_wakes(things, count);
     }
     return true;
 }

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 typedef enum deed { PUT, SEND, RETURN, DIE, CLOSE, DEEDS } deed;
@@ -104,6 +105,53 @@ START_TEST(only_processes)
 }
 END_TEST
 
+static shoal_err say_so_and_pause(int rank, const shoal_value *args)
+{
+    (void)rank;
+    must(shoal_queue_put(shoal_value_as_queue(args), shoal_value_int(1), LIMIT) == SHOAL_OK);
+    for (;;) {
+        pause();
+    }
+}
+
+/* Kills a process (its pid) as soon as the parent sleeps. */
+static shoal_err kill_when_the_parent_sleeps(int rank, const shoal_value *args)
+{
+    (void)rank;
+    while (!sleeps(getppid())) {
+        usleep(1000);
+    }
+    must(kill((pid_t)sh_int_of(args), SIGKILL) == 0);
+    return SHOAL_OK;
+}
+
+/* Neither looks again and again nor sleeps through it: its slices are a second long. */
+START_TEST(a_kill_wakes_a_wait_at_once)
+{
+    shoal_queue *queue;
+    shoal_value *v;
+    struct rusage before, after;
+    ck_assert_ok(shoal_queue_create(0, &queue));
+    shoal_process *p = start(_i, say_so_and_pause, shoal_value_of(queue));
+    ck_assert_ok(shoal_queue_get(queue, LIMIT, &v));
+    shoal_value_destroy(v);
+    shoal_waitable things[2] = {{.queue = queue}, {.process = p}};
+    getrusage(RUSAGE_THREAD, &before);
+    ck_assert_err(shoal_wait(things, 2, SHOAL_MS(300)), SHOAL_ETIMEDOUT);
+    getrusage(RUSAGE_THREAD, &after);
+    ck_assert_int_lt(after.ru_nvcsw - before.ru_nvcsw, 8);
+    shoal_process *killer = start(SHOAL_START_FORK, kill_when_the_parent_sleeps, shoal_value_int(shoal_process_pid(p)));
+    int64_t begin = sh_now();
+    ck_assert_ok(shoal_wait(things, 2, LIMIT));
+    ck_assert_int_lt(sh_now() - begin, SHOAL_MS(SH_SLOW ? 900 : 500));
+    ck_assert(things[1].ready && !things[0].ready);
+    finish(killer);
+    shoal_process_destroy(killer);
+    shoal_process_destroy(p);
+    shoal_release(queue);
+}
+END_TEST
+
 static shoal_err put_into_last(int rank, const shoal_value *args)
 {
     (void)rank;
@@ -158,6 +206,7 @@ static Suite *suite(void)
     TCase *tc = methods_case("wait");
     add_for_methods(tc, the_first_of_several);
     add_for_methods(tc, only_processes);
+    add_for_methods(tc, a_kill_wakes_a_wait_at_once);
     tcase_add_loop_test(tc, more_than_the_kernel_takes, SHOAL_START_SPAWN, SHOAL_START_FORK + 1);
     tcase_add_test(tc, wrong_calls_are_refused);
     suite_add_tcase(s, tc);
