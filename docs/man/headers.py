@@ -35,7 +35,7 @@ class Group:
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 # Macros that other macros are made of.
-INTERNAL = re.compile(r"SHOAL_(\w+_H|MUST_USE|CAT_?|COUNT_?|LIST_\d+|MAP_\d+|BY_HANDLE|OPTIM_\w+)$")
+INTERNAL = re.compile(r"SHOAL_((\w+_)?H|MUST_USE|CAT_?|COUNT_?|LIST_\d+|MAP_\d+|BY_HANDLE|OPTIM_\w+)$")
 
 FORMS = (
     ("opaque", re.compile(r"typedef struct (shoal_\w+) \1;")),

@@ -26,6 +26,7 @@ WIDTH = 67  # of code: man indents it by 11 columns, and a terminal has 80
 
 # The headers of each topic. When two headers declare a name, the first one explains it.
 TOPICS = {
+    "shoal": ["shoal"],
     "shoal_world": ["world"],
     "shoal_error": ["error", "log", "version"],
     "shoal_time": ["time"],
@@ -45,7 +46,7 @@ TOPICS = {
     "shoal_block": ["block", "handle"],
     "shoal_value": ["value"],
 }
-NO_PAGE = {"shoal", "cxx"}  # everything together, and what only C++ sees
+NO_PAGE = {"cxx"}  # what only C++ sees
 
 
 # ---- text ----
@@ -96,7 +97,7 @@ def markup(lines):
 
     for line in lines:
         spaces = len(line) - len(line.lstrip())
-        term = re.match(r" {1,3}(\w+) {2,}(.*)", line)
+        term = re.match(r" {1,3}(\w+(?: \w+)*) {2,}(.*)", line)
         if spaces >= 4 and not text:
             code.append(line[4:])
             continue
@@ -280,7 +281,7 @@ class Manual:
             lines += [f"## <shoal/{name}.h>", ""] if len(names) > 1 else []
             lines += markup(self.headers[name][0])
         lines.append(hand.pop("DESCRIPTION", ""))
-        lines += ["# FUNCTIONS AND TYPES", ""]
+        lines += ["# FUNCTIONS AND TYPES", ""] if groups else []
         for group in groups:
             lines += self.group_text(group)
         for heading, text in hand.items():

@@ -5,7 +5,8 @@
  *     shoal_env_outcome out = {0};
  *     shoal_err err = shoal_env_reset(env, observation);
  *     while (err == SHOAL_OK && !out.terminated && !out.truncated) {
- *         err = shoal_env_step(env, choose(observation), observation, &out);
+ *         int64_t action = choose(observation);
+ *         err = shoal_env_step(env, action, observation, &out);
  *     }
  *
  * An environment belongs to the process and, at any time, to one thread. Nothing here blocks. Its random numbers come from a generator

@@ -11,17 +11,24 @@
  *
  *     static shoal_err net_init(shoal_module *self, const double *settings)
  *     {
- *         shoal_err err = shoal_module_add_child(self, "fc1", shoal_linear_create(784, (int64_t)settings[0], true));
- *         return err ? err : shoal_module_add_child(self, "fc2", shoal_linear_create((int64_t)settings[0], 10, true));
+ *         int64_t n = (int64_t)settings[0];
+ *         shoal_module *fc1 = shoal_linear_create(784, n, true);
+ *         shoal_module *fc2 = shoal_linear_create(n, 10, true);
+ *         shoal_err err = shoal_module_add_child(self, "fc1", fc1);
+ *         shoal_err err2 = shoal_module_add_child(self, "fc2", fc2);
+ *         return err ? err : err2;
  *     }
  *
  *     static shoal_tensor *net_forward(shoal_module *self, shoal_tensor *x)
  *     {
- *         x = shoal_relu(shoal_module_forward(shoal_module_child_at(self, 0), x));
- *         return shoal_log_softmax(shoal_module_forward(shoal_module_child_at(self, 1), x), 1);
+ *         shoal_module *fc1 = shoal_module_child_at(self, 0);
+ *         shoal_module *fc2 = shoal_module_child_at(self, 1);
+ *         x = shoal_relu(shoal_module_forward(fc1, x));
+ *         return shoal_log_softmax(shoal_module_forward(fc2, x), 1);
  *     }
  *
- *     static const shoal_module_type net = {.name = "net", .init = net_init, .forward = net_forward};
+ *     static const shoal_module_type net = {
+ *         .name = "net", .init = net_init, .forward = net_forward};
  *     shoal_module *m = shoal_module_create(&net, 1, (double[]){200});
  */
 #ifndef SHOAL_NN_H

@@ -85,9 +85,11 @@ SHOAL_MUST_USE shoal_err shoal_queue_join(shoal_queue *queue, int64_t timeout);
  * killed, or ends, before that, the next receiver gets the message, before newer ones, and is told that it was delivered before. So
  * every message arrives at least once. A receiver whose work must not happen twice looks at `deliveries`.
  *
- *     shoal_queue_create_with(&(shoal_queue_options){.acknowledge = true}, &queue);
- *     while ((err = shoal_queue_get_delivery(queue, SHOAL_FOREVER, &value, &delivery)) == SHOAL_OK) {
- *         ... work on value, delivery.deliveries == 1 the first time ...
+ *     shoal_queue_options options = {.acknowledge = true};
+ *     err = shoal_queue_create_with(&options, &queue);
+ *     while (shoal_queue_get_delivery(queue, SHOAL_FOREVER, &value,
+ *                                     &delivery) == SHOAL_OK) {
+ *         ... work on value; delivery.deliveries is 1 the first time ...
  *         err = shoal_delivery_done(&delivery);
  *     }
  *

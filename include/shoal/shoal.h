@@ -31,14 +31,14 @@
  *
  * What lives how long:
  *
- *     world         |--- first call ------------------------------ last member leaves or dies ---|
- *     handle           |--- create, get, retain ------- last release of this process ---|
- *     object           |--- create ------------- last handle, or message, that refers to it ---------|
- *     value               |--- maker ---| the call that takes it
- *     kept value          |--- shoal_value_keep ------- shoal_value_destroy ---|
- *     member, reader's result   as long as the value that they were read from
- *     result of an op     |--- op ---| the end of its scope: shoal_scope_release, or the loader's next batch
- *     batch               |--- shoal_loader_next ---| the next shoal_loader_next
+ *   world            from the first call until its last member leaves or dies
+ *   handle           from create, get or retain until the last release in this process
+ *   object           from create until the last handle, or message, that refers to it is gone
+ *   value            from its maker until the call that takes it
+ *   kept value       from shoal_value_keep until shoal_value_destroy
+ *   member           as long as the value that it was read from; the same holds for what a reader returns
+ *   result of an op  until the end of its scope: shoal_scope_release, or the loader's next batch
+ *   batch            until the next shoal_loader_next
  *
  * To keep the result of an op, a batch's tensor or an object read from a value for longer, retain it.
  */

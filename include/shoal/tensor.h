@@ -5,13 +5,14 @@
  * calling thread's scope, so that people can write expressions; it lives until the scope is released. Retain it to
  * keep it longer.
  *
- *     err = shoal_loader_next(data, &b);     b.x, b.y ---------------+
- *     y = shoal_module_forward(model, b.x);  y ----------------------+ all live until the same loader's next batch,
- *     loss = shoal_nll_loss(y, b.y);         loss -------------------+ its SHOAL_END, or shoal_scope_release
- *     err = shoal_item(loss, &x);            x: a number, yours      |
- *     sum = shoal_tensor_retain(loss);       lives on until shoal_tensor_release(sum)
- *     err = shoal_loader_next(data, &b);  <--------------------------+ y and loss are gone; model, sum and x are not
+ *     err = shoal_loader_next(data, &b);     b.x, b.y: the loader's
+ *     y = shoal_module_forward(model, b.x);  y: the scope's
+ *     loss = shoal_nll_loss(y, b.y);         loss: the scope's
+ *     err = shoal_item(loss, &x);            x: a number, yours
+ *     sum = shoal_tensor_retain(loss);       sum: yours, release it
+ *     err = shoal_loader_next(data, &b);     y and loss are gone
  *
+ * The batch, y and loss live until the same loader's next batch, its SHOAL_END, or shoal_scope_release.
  * So sum over batches in numbers (shoal_item), or in a tensor of one's own (shoal_add_). A function that is given a tensor which
  * went with its scope fails with SHOAL_ESTATE where it can still tell; AddressSanitizer reports it always. A program without a
  * loader takes shoal_scope_mark before a step and calls shoal_scope_release after it; a thread that piles up a million results,

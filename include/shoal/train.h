@@ -1,7 +1,8 @@
 /* Training by several processes: a job is described, run, and watched through one callback.
  *
  *     shoal_train_result r;
- *     shoal_err err = shoal_train_run(&(shoal_train_options){.workers = 4, .epochs = 1}, &r);
+ *     shoal_train_options options = {.workers = 4, .epochs = 1};
+ *     shoal_err err = shoal_train_run(&options, &r);
  *
  * Workers are processes that share the parameters (Hogwild) or give theirs to be averaged; the calling process starts them,
  * watches them and tests the model. A worker that dies is started again and goes on, and is counted.

@@ -94,7 +94,9 @@ shoal_value *shoal_map_set(shoal_value *map, const char *key, shoal_value *membe
  * a container gets a copy. So a put that timed out can be tried again:
  *
  *     shoal_value *v = shoal_value_keep(shoal_list(1, "two"));
- *     while ((err = shoal_queue_put(q, v, SHOAL_MS(10))) == SHOAL_ETIMEDOUT) { … }
+ *     do {
+ *         err = shoal_queue_put(q, v, SHOAL_MS(10));
+ *     } while (err == SHOAL_ETIMEDOUT);
  *     shoal_value_destroy(v);
  *
  * Returns its argument; NULL for NULL, and for a member of a container (SHOAL_EINVAL). */

@@ -3,7 +3,7 @@
 
 usage: tests/cli/man_pages.py <build folder> <C compiler>
 
-groff and lexgrog find nothing wrong with any page, and the code of a synopsis fits into 80 columns.
+groff and lexgrog find nothing wrong with any page, and each fits into 80 columns.
 """
 import os
 import re
@@ -83,8 +83,7 @@ def main():
         if not re.search(rf"^NAME\n +{name} - .{{8}}", pages[name], re.MULTILINE):
             failures.append(f"{name}: its page has another NAME, or says little there")
     for name, page in pages.items():
-        section = re.search(r"^SYNOPSIS$(.*?)^\w", page, re.MULTILINE | re.DOTALL).group(1)
-        failures.extend(f"{name}: over 80 columns: {line}" for line in section.splitlines() if len(line) > 80)
+        failures.extend(f"{name}: over 80 columns: {line}" for line in page.splitlines() if len(line) > 80)
 
     for text in failures:
         print("FAIL:", text, file=sys.stderr)
