@@ -1,14 +1,14 @@
-/* Conditions: a recursive lock, and a queue of those who wait.
+/* Conditions: a recursive lock, and a queue of waiters.
  *
- * A waiter is a small block with a word of its own to park on: WAITING -> NOTIFIED by a notifier, WAITING -> CANCELLED
- * by itself when its time is over. It puts a handle to the block into the queue while it holds the lock; notify, which
- * holds it too, marks the oldest and then takes it out. So notify(n) reaches the n oldest waiters and no later ones,
- * and no herd is woken.
+ * A waiter is a small block with a word to park on. A notifier changes it WAITING -> NOTIFIED; the waiter itself
+ * changes it WAITING -> CANCELLED when its time runs out. The waiter puts a handle to the block into the queue while it
+ * holds the lock. notify, which holds the lock too, marks the oldest waiter and then takes it out. So notify(n) reaches
+ * the n oldest waiters and no later ones, and there is no thundering herd.
  *
- * death: a notifier that dies between marking and taking leaves a marked waiter in the queue: the next one passes
- * over it. A waiter that dies leaves its block: the notifier sees that its owner is dead and passes over it. One that
- * dies after it was notified and before it has the lock again leaves a notice that nobody acted on: recovery counts it in
- * the condition, and the next waiter whose slice is over hands it on. The lock itself is handed on by recovery. */
+ * death: a notifier that dies between marking and taking leaves a marked waiter in the queue: the next notifier skips
+ * it. A waiter that dies leaves its block: the notifier sees that its owner is dead and skips it. A waiter that dies
+ * after it was notified and before it has the lock again leaves a notice that nobody acted on: recovery counts it in
+ * the condition, and the next waiter whose slice is over passes it on. Recovery passes on the lock itself. */
 #include "base/death.h"
 
 #include "base/error.h"
@@ -23,7 +23,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#define PURGE_FROM 16 /* so many entries in the queue after a time-out: look whether they are still of use */
+#define PURGE_FROM 16 /* with this many entries in the queue after a timeout, remove those that are dead */
 
 static sh_condition_shm *shm_of(const shoal_block *b)
 {
@@ -78,7 +78,7 @@ shoal_err shoal_condition_create(shoal_condition **out_condition)
     return SHOAL_OK;
 }
 
-/* Handles for the lock and the queue of a condition that was received. */
+/* Opens handles for the lock and the queue of a condition that was received. */
 static shoal_err prepare(shoal_condition *condition, const char *call)
 {
     shoal_block *b = (shoal_block *)condition;
@@ -104,7 +104,7 @@ static shoal_err prepare_held(shoal_condition *condition, const char *call)
 {
     shoal_err err = prepare(condition, call);
     if (err == SHOAL_OK && !sh_rlock_held(lock_of((shoal_block *)condition))) {
-        err = sh_fail(SHOAL_EPERM, "the condition's lock is not held by this thread");
+        err = sh_fail(SHOAL_EPERM, "this thread does not hold the condition's lock");
     }
     return err;
 }
@@ -128,7 +128,7 @@ static bool is_of_use(const sh_found *f)
            !sh_owner_is_dead(sh_load_relaxed(&w->owner));
 }
 
-/* Takes out the oldest entry of the queue. The lock is held, so it is the one that was looked at. */
+/* Takes out the oldest entry of the queue. The caller holds the lock, so it is the entry that it looked at. */
 static shoal_err take_out(shoal_queue *waiters)
 {
     shoal_block *b;
@@ -136,11 +136,12 @@ static shoal_err take_out(shoal_queue *waiters)
     if (err == SHOAL_OK) {
         sh_block_release(b);
     }
-    return err == SHOAL_ECORRUPT ? SHOAL_OK : err; /* then it was taken out, too */
+    return err == SHOAL_ECORRUPT ? SHOAL_OK : err; /* a corrupt entry was taken out, too */
 }
 
-/* After a time-out: entries of no use go, the others keep their order. A waiter is put at the end before it is taken
- * from the front: a death in between leaves it twice, which is harmless. Without memory for that, the rest stays. */
+/* After a timeout: removes useless entries and keeps the order of the others. A waiter is put at the end before it is
+ * taken from the front: a death in between leaves it twice, which is harmless. If there is no memory for that, the rest
+ * stays. */
 static void purge(shoal_queue *waiters)
 {
     uint64_t n = shoal_queue_size(waiters);
@@ -164,8 +165,9 @@ static void purge(shoal_queue *waiters)
     }
 }
 
-/* Marks the waiter. It may die at any time, and its recovery takes back what was marked before (kind.c). If that has passed this
- * waiter already, we take it back ourselves; one swap decides who. False: the notice is for another. */
+/* Marks the waiter. Returns false if the notice is for another waiter. The waiter may die at any time, and its recovery
+ * takes back what was marked before (kind.c). If recovery has already passed this waiter, this call takes it back
+ * itself; one CAS decides who does. */
 static bool mark(sh_waiter_shm *w)
 {
     uint32_t waiting = SH_WAITER_WAITING, notified = SH_WAITER_NOTIFIED;
@@ -177,7 +179,7 @@ static bool mark(sh_waiter_shm *w)
            !sh_cas_acq_rel(&w->state, &notified, SH_WAITER_LOST);
 }
 
-/* Marks and wakes up to count of the oldest waiters. The lock is held. */
+/* Marks and wakes up to count of the oldest waiters. The caller holds the lock. */
 static shoal_err notify(const shoal_block *b, uint32_t count)
 {
     sh_found f;
@@ -197,7 +199,8 @@ static shoal_err notify(const shoal_block *b, uint32_t count)
     return SHOAL_OK;
 }
 
-/* Notices whose receivers died are for others. True when the lock was found to be of a dead one: the caller tells. */
+/* Passes notices whose receivers died on to other waiters. Returns true if the lock's owner was found dead: the caller
+ * reports it. */
 static bool hand_on_lost(const shoal_block *b)
 {
     if (sh_load_acquire(&shm_of(b)->lost) == 0) {
@@ -205,7 +208,7 @@ static bool hand_on_lost(const shoal_block *b)
     }
     shoal_err err = sh_rlock_lock(lock_of(b), SHOAL_NOW);
     if (err != SHOAL_OK && err != SHOAL_EOWNERDEAD) {
-        return false; /* its holder is at work; we look again after the next slice */
+        return false; /* its holder is working; check again after the next slice */
     }
     uint32_t lost = sh_swap_acq_rel(&shm_of(b)->lost, 0);
     if (notify(b, lost) != SHOAL_OK || sh_rlock_unlock(lock_of(b)) != SHOAL_OK) {
@@ -214,14 +217,14 @@ static bool hand_on_lost(const shoal_block *b)
     return err == SHOAL_EOWNERDEAD;
 }
 
-/* Parks until notified. True when it was, false when its time was over first. */
+/* Parks until notified. Returns true if it was, false if its time ran out first. */
 static bool wait_for_notice(const shoal_block *b, sh_waiter_shm *w, int64_t timeout, bool *out_owner_died)
 {
     sh_wait wait;
     sh_wait_init(&wait, timeout, SH_SLICE_LONG);
     wait.name = sh_waits_name(SH_WAITS_CONDITION, b->id);
     for (;;) {
-        if (sh_load_acquire(&w->state) == SH_WAITER_NOTIFIED) { /* pairs with the swap in notify */
+        if (sh_load_acquire(&w->state) == SH_WAITER_NOTIFIED) { /* pairs with the CAS in mark */
             return true;
         }
         if (sh_wait_spin(&wait)) {
@@ -257,12 +260,13 @@ shoal_err shoal_condition_wait(shoal_condition *condition, int64_t timeout)
         sh_block_release(mine);
         return err;
     }
-    SH_DEATH("condition.wait.queued"); /* death: we hold the lock; recovery hands it on, and notify passes over us */
+    SH_DEATH(
+        "condition.wait.queued"); /* death: it holds the lock; recovery passes it on, and notify skips this waiter */
     bool owner_died = false;
     uint32_t depth = sh_rlock_unlock_all(lock_of(b));
     bool notified = wait_for_notice(b, w, timeout, &owner_died);
-    SH_DEATH("condition.wait.woken"); /* death: recovery sees NOTIFIED and our name, and counts the notice as lost */
-    sh_interrupt suspended = sh_interrupt_suspend(); /* the caller must have the lock again, whatever happened */
+    SH_DEATH("condition.wait.woken"); /* death: recovery sees NOTIFIED and the owner, and counts the notice as lost */
+    sh_interrupt suspended = sh_interrupt_suspend(); /* the caller must hold the lock again, whatever happened */
     err = sh_rlock_lock_depth(lock_of(b), depth, SHOAL_FOREVER);
     sh_interrupt_resume(suspended);
     if (notified) {

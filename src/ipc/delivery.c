@@ -1,11 +1,12 @@
-/* Acknowledged queues: a message that was got stays the queue's until its receiver says that it is done.
+/* Acknowledged queues: a message that was received belongs to the queue until its receiver reports that it is done.
  *
- * shm/deliveries.h has the table of messages that are out, with the states of an entry. A get claims an entry, moves the oldest message
- * from the ring into it by the swap of the ring's entry, and reads it through a weight of its own. A message that came back, because its
- * receiver died, ended, gave it back or let its lease pass, is found in the table and goes before those in the ring.
+ * shm/deliveries.h has the table of messages that are out, with the states of an entry. A get claims an entry, moves
+ * the oldest message from the ring into it with the CAS on the ring's entry, and reads it through a separate weight. A
+ * message comes back if its receiver died, exited, returned it, or let its lease expire. A get finds it in the table
+ * and takes it before those in the ring.
  *
- * What a stopped receiver costs the others: the message that it has, and nothing else. With a lease it loses even that, unless it is
- * stopped in the few instructions between its claim and OUT. */
+ * A stopped receiver costs the others the message that it has, and nothing else. With a lease it loses even that
+ * message, unless it is stopped in the few instructions between its claim and OUT. */
 #include "ipc/delivery.h"
 
 #include "base/error.h"
@@ -22,10 +23,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define TABLE_FIRST                                                                                                    \
-    30u /* entries of the first table: 1 KiB in all; the next ones have twice as many as the one before */
+#define TABLE_FIRST 30u /* entries of the first table: 1 KiB in all; each further table has twice as many */
 
-#define NOT_OURS "the message is not this process's any more: its lease has passed, or another process got it"
+#define NOT_OURS "the message no longer belongs to this process: its lease has expired, or another process got it"
 
 /* ---- tables ---- */
 
@@ -36,10 +36,10 @@ static uint64_t table_bytes(uint64_t entries)
 
 static shoal_err damaged(const shoal_block *q)
 {
-    return sh_fail(SHOAL_ECORRUPT, "queue %llu: its table of deliveries is damaged", (unsigned long long)q->id);
+    return sh_fail(SHOAL_ECORRUPT, "queue %llu: the table of deliveries is damaged", (unsigned long long)q->id);
 }
 
-/* Inside: a table of its own block; its reference is in the handle's cell. */
+/* Inside: creates a table in a separate block. Its reference is in the handle's cell. */
 static shoal_err make_table(sh_ctx *c, uint64_t entries, shoal_block **out_table)
 {
     shoal_err err = sh_block_new(c, sh_class_of(table_bytes(entries)), table_bytes(entries), out_table);
@@ -81,14 +81,15 @@ shoal_err sh_deliveries_open(const shoal_block *q)
     }
 }
 
-/* Inside: all entries are in use; one more table. */
+/* Inside: adds a table when all entries are in use. */
 static shoal_err grow(sh_ctx *c, const shoal_block *q)
 {
     sh_queue_view *v = sh_queue_view_of(q);
     const sh_table_view *last = &v->tables[sh_load_relaxed(&v->table_count) - 1];
     shoal_block *table = NULL;
     if (sh_load_relaxed(&v->table_count) == SH_TABLES_MAX) {
-        return sh_fail(SHOAL_ELIMIT, "queue %llu: too many messages are out", (unsigned long long)q->id);
+        return sh_fail(SHOAL_ELIMIT, "queue %llu: too many messages wait for their acknowledgement",
+                       (unsigned long long)q->id);
     }
     shoal_err err = make_table(c, last->count * 2, &table);
     if (err == SHOAL_OK) {
@@ -98,7 +99,7 @@ static shoal_err grow(sh_ctx *c, const shoal_block *q)
     return err;
 }
 
-/* The n-th entry of all known tables, or NULL. Anywhere. */
+/* Returns the n-th entry of all known tables, or NULL. Anywhere. */
 static sh_delivery_shm *entry_at(const shoal_block *q, uint64_t n)
 {
     const sh_queue_view *v = sh_queue_view_of(q);
@@ -133,7 +134,7 @@ static bool lease_passed(const sh_delivery_shm *entry, uint64_t state, int64_t n
     return sh_delivery_phase_of(state) == SH_DELIVERY_OUT && until != 0 && (int64_t)until <= now;
 }
 
-/* When the next lease passes; INT64_MAX: none does. Anywhere. */
+/* Returns when the next lease expires; INT64_MAX if there is none. Anywhere. */
 static int64_t next_lease(const shoal_block *q)
 {
     int64_t next = INT64_MAX;
@@ -161,12 +162,12 @@ static uint64_t claimed_by_us(uint64_t before)
     return sh_delivery_state(before + SH_DELIVERY_SERIAL, SH_DELIVERY_CLAIMED, sh_peers_now->self());
 }
 
-/* Inside: an empty entry becomes ours. */
+/* Inside: claims an empty entry. */
 static shoal_err claim_empty(sh_ctx *c, const shoal_block *q, sh_delivery *out)
 {
     sh_queue_view *v = sh_queue_view_of(q);
     for (;;) {
-        uint64_t first = v->last_entry, n = first; /* the one that we used last is most likely empty */
+        uint64_t first = v->last_entry, n = first; /* the entry that was used last is most likely empty */
         sh_delivery_shm *entry;
         do {
             entry = entry_at(q, n);
@@ -174,7 +175,7 @@ static shoal_err claim_empty(sh_ctx *c, const shoal_block *q, sh_delivery *out)
             uint64_t ours = claimed_by_us(state);
             if (entry != NULL && sh_delivery_phase_of(state) == SH_DELIVERY_EMPTY &&
                 sh_cas_acq_rel(&entry->state, &state, ours)) {
-                SH_DEATH("delivery.claimed"); /* death: claimed, without a message: recovery empties it */
+                SH_DEATH("delivery.claimed"); /* death: claimed, without a message: recovery empties the entry */
                 v->last_entry = n;
                 sh_store_relaxed(&entry->deliveries, 0);
                 *out = (sh_delivery){.entry = entry, .number = n, .state = ours};
@@ -189,46 +190,47 @@ static shoal_err claim_empty(sh_ctx *c, const shoal_block *q, sh_delivery *out)
     }
 }
 
-/* Inside: a message that came back, or whose lease has passed, becomes ours. */
+/* Inside: claims a message that came back or whose lease has expired. */
 static bool claim_returned(const shoal_block *q, sh_delivery *out)
 {
     sh_queue_shm *shm = sh_queue_shm_of(q);
     uint64_t returned =
-        sh_load_acquire(&shm->returned); /* before the look: what comes back meanwhile is counted later */
+        sh_load_acquire(&shm->returned); /* before looking: what comes back meanwhile is counted later */
     int64_t now = sh_load_relaxed(&shm->lease) != 0 ? sh_now() : 0;
     sh_delivery_shm *entry;
     for (uint64_t n = 0; (entry = entry_at(q, n)) != NULL; n++) {
         uint64_t state = sh_load_acquire(&entry->state), ours = claimed_by_us(state);
         bool free = sh_delivery_phase_of(state) == SH_DELIVERY_RETURNED || lease_passed(entry, state, now);
         if (free && sh_cas_acq_rel(&entry->state, &state, ours)) {
-            SH_DEATH("delivery.taken_over"); /* death: claimed, with its message: recovery returns it */
+            SH_DEATH("delivery.taken_over"); /* death: claimed, with its message: recovery returns the message */
             *out = (sh_delivery){.entry = entry, .number = n, .state = ours};
             return true;
         }
     }
-    /* Only over-lists: what another writes here late, of an earlier look, makes the next get look once more. */
+    /* Errs on the safe side: if another process stores an older value here late, the next get looks once more. */
     sh_store_release(&shm->looked, returned);
     return false;
 }
 
-/* Inside: an entry of ours becomes what the phase says. Its state changes by us alone while it is CLAIMED or FINISHING. */
+/* Inside: changes this process's entry to the phase. While an entry is CLAIMED or FINISHING only its owner changes its
+ * state. */
 static void leave_entry(sh_delivery *d, sh_delivery_phase phase)
 {
     d->state = sh_delivery_state(d->state, phase, phase == SH_DELIVERY_OUT ? sh_peers_now->self() : 0);
     sh_store_release(&d->entry->state, d->state);
-    sh_fence_seq_cst(); /* before the look at a gate */
+    sh_fence_seq_cst(); /* before checking a gate */
 }
 
-/* An entry became empty: that may have been the last one. */
+/* Wakes those who wait for the last entry to become empty. */
 static void tell_empty(sh_queue_shm *shm)
 {
     sh_gate_wake(&shm->all_done, INT_MAX);
     if ((sh_load_acquire(&shm->flags) & SH_QUEUE_CLOSED) != 0) {
-        sh_gate_wake(&shm->not_empty, INT_MAX); /* receivers that wait whether it comes back */
+        sh_gate_wake(&shm->not_empty, INT_MAX); /* receivers that wait to see whether a message comes back */
     }
 }
 
-/* Inside: the message of a CLAIMED or FINISHING entry of ours goes. */
+/* Inside: drops the message of a CLAIMED or FINISHING entry of this process. */
 static void drop_message(sh_ctx *c, const shoal_block *q, sh_delivery *d)
 {
     if (sh_load_relaxed(&d->entry->reference) != 0) {
@@ -239,11 +241,12 @@ static void drop_message(sh_ctx *c, const shoal_block *q, sh_delivery *d)
     tell_empty(sh_queue_shm_of(q));
 }
 
-/* Inside: back to the queue, for the next receiver. */
+/* Inside: returns the message to the queue, for the next receiver. */
 static void return_message(const shoal_block *q, sh_delivery *d)
 {
     leave_entry(d, SH_DELIVERY_RETURNED);
-    SH_DEATH("delivery.given_back"); /* death: nobody is told; recovery tells the queue that a holder of it died */
+    SH_DEATH(
+        "delivery.given_back"); /* death: nobody is woken; recovery reports to the queue that a holder of it died */
     sh_deliveries_tell(sh_queue_shm_of(q));
 }
 
@@ -255,7 +258,7 @@ static sh_entry_kind kind_of(sh_ref ref)
     return sh_heap_find(sh_ref_id(ref), &f) && f.kind == SH_KIND_MESSAGE ? SH_ENTRY_MESSAGE : SH_ENTRY_BLOCK;
 }
 
-/* Inside: into the queue for rejects. False when there is none, or it has no room. */
+/* Inside: moves the message to the queue for rejects. Returns false if there is none, or it has no room. */
 static bool move_to_rejects(sh_ctx *c, shoal_block *q, sh_delivery *d)
 {
     sh_ref rejects = sh_load_acquire(&sh_queue_shm_of(q)->rejects);
@@ -269,7 +272,7 @@ static bool move_to_rejects(sh_ctx *c, shoal_block *q, sh_delivery *d)
         return false;
     }
     SH_DEATH(
-        "delivery.rejected"); /* death: it is in the other queue, the entry has none: recovery empties it and wakes */
+        "delivery.rejected"); /* death: the other queue has it, the entry does not: recovery empties it and wakes */
     sh_gate_wake(&sh_queue_shm_of(q->parts[0])->not_empty, 1);
     return true;
 }
@@ -286,21 +289,21 @@ static void reject(sh_ctx *c, shoal_block *q, sh_delivery *d)
 
 typedef enum outcome { GOT, NOTHING, FAILED } outcome;
 
-/* Inside: gives up a claim that came to nothing. Who looked meanwhile took it for a message. */
+/* Inside: gives up a claim for which there was no message. Those who looked meanwhile counted it as a message. */
 static void unclaim(const shoal_block *q, sh_delivery *d)
 {
     leave_entry(d, SH_DELIVERY_EMPTY);
     tell_empty(sh_queue_shm_of(q));
 }
 
-/* Inside: the oldest message of the ring moves into an entry of ours, which we claim when we have seen one. */
+/* Inside: moves the oldest message of the ring into an entry, which this process claims once it has seen a message. */
 static outcome take_new(sh_ctx *c, shoal_block *q, sh_delivery *d, shoal_err *out_err)
 {
     bool claimed = false;
     for (;;) {
         const sh_ring *ring;
         sh_peek peek;
-        bool closed = sh_queue_is_closed(q); /* before the look at the ring, as in try_get */
+        bool closed = sh_queue_is_closed(q); /* before looking at the ring, as in try_get */
         sh_ring_result r = sh_queue_peek(q, &ring, &peek);
         if (r == SH_RING_EMPTY && closed) {
             sh_ring_seal(ring);
@@ -317,21 +320,21 @@ static outcome take_new(sh_ctx *c, shoal_block *q, sh_delivery *d, shoal_err *ou
             }
             claimed = true;
         } else {
-            bool reference = peek.kind == SH_ENTRY_BLOCK || peek.kind == SH_ENTRY_MESSAGE; /* else it is forged */
+            bool reference = peek.kind == SH_ENTRY_BLOCK || peek.kind == SH_ENTRY_MESSAGE; /* otherwise it is forged */
             uint64_t cell = reference ? sh_offset_of(&d->entry->reference) : 0;
             if (sh_ring_take(c, ring, &peek, cell, peek.word, q->id) == SH_RING_DONE) {
                 break;
             }
         }
     }
-    SH_DEATH("delivery.taken"); /* death: claimed, with its message: recovery returns it */
+    SH_DEATH("delivery.taken"); /* death: claimed, with its message: recovery returns the message */
     if (sh_load_relaxed(&sh_queue_shm_of(q)->bound) != 0) {
         sh_gate_wake(&sh_queue_shm_of(q)->not_full, 1);
     }
     return GOT;
 }
 
-/* Inside: claims a message, old or new, and says how often it was delivered with this time. */
+/* Inside: claims a message, returned or new, and counts this delivery. */
 static outcome claim_message(sh_ctx *c, shoal_block *q, bool look, sh_delivery *d, shoal_err *out_err)
 {
     sh_queue_shm *shm = sh_queue_shm_of(q);
@@ -357,8 +360,8 @@ static outcome claim_message(sh_ctx *c, shoal_block *q, bool look, sh_delivery *
     return o;
 }
 
-/* Inside: the message in the entry is out from now on, and ours to read. The handle draws a weight of its own, so that the message
- * stays while we read it, whatever becomes of the entry. */
+/* Inside: marks the message in the entry as OUT and opens it for reading. The handle draws a separate weight, so the
+ * message stays while this process reads it, whatever happens to the entry. */
 static shoal_err send_out(sh_ctx *c, const shoal_block *q, sh_delivery *d, shoal_block **out_block)
 {
     int64_t lease = (int64_t)sh_load_relaxed(&sh_queue_shm_of(q)->lease);
@@ -367,18 +370,18 @@ static shoal_err send_out(sh_ctx *c, const shoal_block *q, sh_delivery *d, shoal
     sh_store_release(&d->entry->until, lease > 0 ? (uint64_t)sh_deadline(lease) : 0);
     d->deliveries = (uint32_t)sh_load_relaxed(&d->entry->deliveries);
     shoal_err err =
-        sh_ref_weight(ref) == 0 ? damaged(q) : sh_block_open(c, sh_ref_id(ref), &b); /* still CLAIMED: it is there */
+        sh_ref_weight(ref) == 0 ? damaged(q) : sh_block_open(c, sh_ref_id(ref), &b); /* CLAIMED: it cannot go away */
     if (err != SHOAL_OK) {
         if (err == SHOAL_ENOMEM || err == SHOAL_ELIMIT) {
             sh_store_relaxed(&d->entry->deliveries, d->deliveries - 1u); /* nobody has seen it */
             return_message(q, d);
         } else {
-            drop_message(c, q, d); /* it names nothing: it shall not stop the queue */
+            drop_message(c, q, d); /* it names nothing: it must not block the queue */
         }
         return err;
     }
     leave_entry(d, SH_DELIVERY_OUT);
-    SH_DEATH("delivery.out"); /* death: recovery returns it; who gets it next sees that it was delivered before */
+    SH_DEATH("delivery.out"); /* death: recovery returns it; the next receiver sees that it was delivered before */
     *out_block = b;
     return SHOAL_OK;
 }
@@ -392,20 +395,20 @@ static shoal_err require(shoal_block *q, const char *what)
     return err == SHOAL_OK ? sh_deliveries_open(q) : err;
 }
 
-/* How long to wait at most for now: leases pass without a wake. */
+/* Returns how long to wait at most for now: an expiring lease wakes nobody. */
 int64_t sh_deliveries_until_lease(const shoal_block *q, int64_t deadline)
 {
     int64_t now = sh_now(), lease = (int64_t)sh_load_relaxed(&sh_queue_shm_of(q)->lease);
     int64_t left = deadline == SH_NO_DEADLINE ? SHOAL_FOREVER : deadline > now ? deadline - now : 0;
     if (lease > 0) {
-        int64_t next = next_lease(q); /* one that is given while we wait passes after `lease` */
+        int64_t next = next_lease(q); /* a lease that is given during the wait expires after `lease` */
         next = next == INT64_MAX || next - now > lease ? lease : next > now ? next - now : 0;
         left = next < left ? next : left;
     }
     return left;
 }
 
-/* Waits until a get may have something. False when the time is over. */
+/* Waits until a get may find a message. Returns false if the time ran out. */
 static bool wait_for_message(shoal_block *q, int64_t timeout, int64_t deadline)
 {
     sh_wait wait;
@@ -420,7 +423,7 @@ static bool wait_for_message(shoal_block *q, int64_t timeout, int64_t deadline)
     return deadline == SH_NO_DEADLINE || sh_now() < deadline || sh_queue_is_ready(q);
 }
 
-/* Decodes a message or block that we hold, without changing it: others may read it at the same time. */
+/* Decodes a message or block without changing it: other processes may read it at the same time. */
 static shoal_err read_message(shoal_block *b, shoal_value **out_value)
 {
     if (b->kind != SH_KIND_MESSAGE) {
@@ -444,7 +447,7 @@ static shoal_err read_message(shoal_block *b, shoal_value **out_value)
     return err;
 }
 
-/* After OUT: ends our part of it, if it is still ours. */
+/* After OUT: ends this process's delivery, if it still owns it. */
 static shoal_err end_delivery(shoal_block *q, sh_delivery *d, bool done)
 {
     sh_ctx *c = sh_enter_held();
@@ -458,7 +461,7 @@ static shoal_err end_delivery(shoal_block *q, sh_delivery *d, bool done)
     if (sh_delivery_owner_of(state) != sh_peers_now->self() || !sh_cas_seq_cst(&d->entry->state, &state, after)) {
         err = sh_fail(SHOAL_ESTATE, NOT_OURS);
     } else if (done) {
-        SH_DEATH("delivery.done"); /* death: FINISHING: recovery releases the message, nobody gets it again */
+        SH_DEATH("delivery.done"); /* death: FINISHING: recovery releases the message; nobody gets it again */
         d->state = after;
         drop_message(c, q, d);
     } else {
@@ -469,11 +472,11 @@ static shoal_err end_delivery(shoal_block *q, sh_delivery *d, bool done)
     return err;
 }
 
-/* Waits for a message and makes it OUT. */
+/* Waits for a message and marks it OUT. */
 static shoal_err get_message(shoal_block *q, int64_t timeout, sh_delivery *d, shoal_block **out_block)
 {
     int64_t deadline = sh_deadline(timeout);
-    bool look = false; /* at the whole table, whatever the counts say: a wait may have ended because a slice was over */
+    bool look = false; /* search the whole table, whatever the counts say: the wait may have ended with a slice */
     for (;;) {
         outcome o = FAILED;
         sh_ctx *c = sh_enter_held();
@@ -507,7 +510,7 @@ shoal_err shoal_queue_get_delivery(shoal_queue *queue, int64_t timeout, shoal_va
     shoal_block *q = (shoal_block *)queue, *b = NULL;
     sh_delivery d = {.entry = NULL};
     if (out_value == NULL || out_delivery == NULL) {
-        return sh_fail(SHOAL_EINVAL, "shoal_queue_get_delivery: NULL for an output");
+        return sh_fail(SHOAL_EINVAL, "shoal_queue_get_delivery: an output is NULL");
     }
     shoal_err err = get_message(q, timeout, &d, &b);
     if (sh_queue_is_acknowledged(q) && sh_queue_is_prepared(q)) {
@@ -518,7 +521,7 @@ shoal_err shoal_queue_get_delivery(shoal_queue *queue, int64_t timeout, shoal_va
     }
     err = read_message(b, out_value);
     sh_block_release(b);
-    if (err != SHOAL_OK) { /* without memory it stays the queue's; what cannot be read goes */
+    if (err != SHOAL_OK) { /* without memory the queue keeps it; a message that cannot be read is dropped */
         char text[200];
         snprintf(text, sizeof text, "%s", shoal_last_error_text());
         (void)end_delivery(q, &d, err != SHOAL_ENOMEM);
@@ -534,10 +537,10 @@ shoal_err shoal_queue_get_delivery(shoal_queue *queue, int64_t timeout, shoal_va
 static shoal_err find_delivery(const shoal_delivery *delivery, const char *what, sh_delivery *out)
 {
     if (delivery == NULL) {
-        return sh_fail(SHOAL_EINVAL, "%s: NULL", what);
+        return sh_fail(SHOAL_EINVAL, "%s: the delivery is NULL", what);
     }
     if (delivery->queue == NULL) {
-        return sh_fail(SHOAL_ESTATE, "%s: the delivery has ended", what);
+        return sh_fail(SHOAL_ESTATE, "%s: the delivery has already ended", what);
     }
     shoal_block *q = (shoal_block *)delivery->queue;
     sh_ctx *c = sh_enter_held();
@@ -548,7 +551,7 @@ static shoal_err find_delivery(const shoal_delivery *delivery, const char *what,
     if (err == SHOAL_OK) {
         *out =
             (sh_delivery){.entry = entry_at(q, delivery->number), .number = delivery->number, .state = delivery->state};
-        err = out->entry != NULL ? SHOAL_OK : sh_fail(SHOAL_EINVAL, "%s: not a delivery", what);
+        err = out->entry != NULL ? SHOAL_OK : sh_fail(SHOAL_EINVAL, "%s: this is not a delivery", what);
     }
     return err;
 }
@@ -588,14 +591,14 @@ shoal_err shoal_delivery_extend(shoal_delivery *delivery, int64_t time)
         return err;
     }
     if (time < 0) {
-        return sh_fail(SHOAL_EINVAL, "shoal_delivery_extend: a negative time");
+        return sh_fail(SHOAL_EINVAL, "shoal_delivery_extend: the time is negative");
     }
     uint64_t state = d.state, ours = claimed_by_us(state);
     if (sh_delivery_owner_of(state) != sh_peers_now->self() || !sh_cas_seq_cst(&d.entry->state, &state, ours)) {
         return sh_fail(SHOAL_ESTATE, NOT_OURS);
     }
-    SH_DEATH("delivery.extending"); /* death: claimed, with its message: recovery returns it */
-    d.state = ours;                 /* CLAIMED: nobody takes it over while the time changes */
+    SH_DEATH("delivery.extending"); /* death: claimed, with its message: recovery returns the message */
+    d.state = ours;                 /* CLAIMED: nobody takes it over while its deadline changes */
     if (sh_load_relaxed(&d.entry->until) != 0) {
         sh_store_release(&d.entry->until, (uint64_t)sh_deadline(time));
     }

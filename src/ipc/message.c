@@ -1,3 +1,4 @@
+/* Messages in the heap: creating, writing and reading them. */
 #include "ipc/message.h"
 
 #include "ipc/message_write.h"
@@ -11,7 +12,8 @@ static sh_message_shm *message_of(const shoal_block *message)
     return (sh_message_shm *)message->data;
 }
 
-/* Where the bytes of a message begin, after checking its head against its block: a message may come from anybody. */
+/* Returns where the bytes of a message begin, after checking its head against its block: a message may come from
+ * anybody. */
 static const char *bytes_of(const shoal_block *message, uint64_t *out_count, uint64_t *out_size)
 {
     if (message->kind != SH_KIND_MESSAGE || message->size < sizeof(sh_message_shm)) {
@@ -43,7 +45,7 @@ shoal_err sh_message_new(sh_ctx *c, uint64_t count, uint64_t size, bool raw, sho
     memset(b->data, 0, sizeof(sh_message_shm) + count * 8);
     sh_store_relaxed(&message_of(b)->count, count | (raw ? SH_MESSAGE_RAW : 0));
     sh_store_relaxed(&message_of(b)->size, size);
-    sh_heap_set_kind(b->id, SH_KIND_MESSAGE); /* its references are zeros by now */
+    sh_heap_set_kind(b->id, SH_KIND_MESSAGE); /* its references are zeros at this point */
     b->kind = SH_KIND_MESSAGE;
     *out_message = b;
     return SHOAL_OK;
@@ -96,7 +98,7 @@ shoal_err sh_message_make_bytes(sh_ctx *c, const void *bytes, size_t size, shoal
     return err;
 }
 
-/* Handles for all objects of the message. Its references are moved into our slot, or, to keep it, a part of each. */
+/* Moves the references of the message into this process's slot, or, with keep, a part of the weight of each. */
 shoal_err sh_message_objects(sh_ctx *c, const shoal_block *message, bool keep, shoal_block ***out_objects,
                              size_t *out_count)
 {
@@ -130,7 +132,7 @@ shoal_err sh_message_objects(sh_ctx *c, const shoal_block *message, bool keep, s
         err = sh_block_own_given(c, objects[n]);
     }
     if (err != SHOAL_OK) {
-        /* What was moved goes back, so that the message can be read again. */
+        /* Puts back what was moved, so that the message can be read again. */
         shoal_err back = keep ? SHOAL_OK : sh_message_refer(c, message, objects, n);
         sh_message_objects_drop(c, objects, n);
         return back == SHOAL_OK ? err : back;
@@ -208,9 +210,9 @@ shoal_err sh_message_read_at(sh_ctx *c, uint64_t reference, bool keep, shoal_val
         return *out_value != NULL ? SHOAL_OK : shoal_last_error();
     }
     if (!sh_heap_find(sh_ref_id(ref), &f) || f.kind != SH_KIND_MESSAGE) {
-        return sh_fail(SHOAL_ECORRUPT, "block %llu is no message", (unsigned long long)sh_ref_id(ref));
+        return sh_fail(SHOAL_ECORRUPT, "block %llu is not a message", (unsigned long long)sh_ref_id(ref));
     }
-    /* Not a handle of ours: just the message as its holder's word names it. */
+    /* Not a handle: only the message, as the reference word names it. */
     shoal_block message = {.id = sh_ref_id(ref), .size = f.size, .data = f.data, .kind = f.kind};
     return sh_message_read(c, &message, keep, out_value);
 }

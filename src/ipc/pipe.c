@@ -1,5 +1,6 @@
-/* Pipes: two queues and two ends. An end is a block that refers to both queues; when it dies, whoever held it, both
- * are closed. So the other side reads to the end of what was sent and then learns that nobody will send more. */
+/* Pipes: two queues and two ends. An end is a block that refers to both queues. When the end dies, whichever process
+ * held it, both queues are closed. So the other side reads all that was sent and then learns that nothing more will
+ * come. */
 #include "ipc/queue.h"
 
 #include "base/error.h"
@@ -13,7 +14,7 @@ static sh_pipe_shm *shm_of(const shoal_block *end)
     return (sh_pipe_shm *)end->data;
 }
 
-/* Inside: handles for the queues of an end that was received. */
+/* Inside: opens handles for the queues of an end that was received. */
 static shoal_err prepare(sh_ctx *c, shoal_block *end, const char *call)
 {
     shoal_err err = sh_block_require(end, SH_KIND_PIPE, call);
@@ -48,7 +49,7 @@ static shoal_err queue_of(shoal_pipe *pipe, int part, const char *call, shoal_qu
     return err;
 }
 
-/* One end: refers to the queue it reads and the queue it writes; NULL for none. */
+/* Creates one end, with references to the queue it reads and the queue it writes; NULL for none. */
 static shoal_err make_end(shoal_queue *reads, shoal_queue *writes, shoal_block **out_end)
 {
     shoal_block *end;
@@ -193,7 +194,7 @@ shoal_err shoal_pipe_poll(shoal_pipe *end, int64_t timeout)
         parked = true;
     }
     if (parked) {
-        sh_gate_wake(sh_queue_gate(queue), 1); /* we may have got the one wake that was meant for somebody who takes */
+        sh_gate_wake(sh_queue_gate(queue), 1); /* that wake-up may have been meant for a process that takes */
     }
     return SHOAL_OK;
 }

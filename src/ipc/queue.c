@@ -1,3 +1,4 @@
+/* Queues: the public calls to create, put, get, count, close and join. */
 #include "ipc/queue.h"
 
 #include "base/error.h"
@@ -15,7 +16,7 @@
 #define BOUND_MAX (UINT64_C(1) << 30)
 #define ORDER_UNBOUNDED 6u /* the first ring: 64 messages, 1 KiB */
 
-/* Inside: what an acknowledged queue has besides. */
+/* Inside: adds what an acknowledged queue has beside a ring. */
 static shoal_err acknowledge(sh_ctx *c, shoal_block *q, const shoal_queue_options *options)
 {
     sh_queue_shm *shm = sh_queue_shm_of(q);
@@ -35,11 +36,11 @@ static shoal_err acknowledge(sh_ctx *c, shoal_block *q, const shoal_queue_option
 static shoal_err check_options(const shoal_queue_options *o)
 {
     if (o->bound > BOUND_MAX) {
-        return sh_fail(SHOAL_EINVAL, "a queue for %llu messages: at most %llu", (unsigned long long)o->bound,
+        return sh_fail(SHOAL_EINVAL, "a queue for %llu messages: the limit is %llu", (unsigned long long)o->bound,
                        (unsigned long long)BOUND_MAX);
     }
     if (o->lease < 0 || (!o->acknowledge && (o->lease != 0 || o->deliveries != 0 || o->rejects != NULL))) {
-        return sh_fail(SHOAL_EINVAL, o->lease < 0 ? "a queue with a negative lease"
+        return sh_fail(SHOAL_EINVAL, o->lease < 0 ? "the lease of a queue is negative"
                                                   : "lease, deliveries and rejects are for acknowledged queues");
     }
     return SHOAL_OK;
@@ -95,7 +96,7 @@ shoal_err shoal_queue_create(uint64_t bound, shoal_queue **out_queue)
     return shoal_queue_create_with(&(shoal_queue_options){.bound = bound}, out_queue);
 }
 
-/* Bytes as a message of their own. */
+/* Puts bytes as a separate message block. */
 static shoal_err put_raw(shoal_block *q, const void *bytes, size_t size, int64_t timeout)
 {
     shoal_block *message;
@@ -118,7 +119,7 @@ static shoal_err put_raw(shoal_block *q, const void *bytes, size_t size, int64_t
     return err;
 }
 
-/* A value as a message of its own. */
+/* Puts a value as a separate message block. */
 static shoal_err put_message(shoal_block *q, const shoal_value *value, int64_t timeout)
 {
     sh_encoding e;
@@ -146,7 +147,7 @@ static shoal_err put_message(shoal_block *q, const shoal_value *value, int64_t t
     return err;
 }
 
-/* A word without a reference, where the quick way did not go. An acknowledged queue holds references only. */
+/* Puts a word without a reference, after the fast path failed. An acknowledged queue holds references only. */
 static __attribute__((noinline)) shoal_err put_plain_slow(shoal_block *q, sh_entry_kind kind, uint64_t word,
                                                           int64_t timeout)
 {
@@ -175,7 +176,7 @@ shoal_err shoal_queue_put_bytes(shoal_queue *queue, const void *bytes, size_t si
     if (size <= 8) {
         uint64_t word = 0;
         if (size == 8) {
-            memcpy(&word, bytes, 8); /* of a known size: one instruction */
+            memcpy(&word, bytes, 8); /* a constant size: one instruction */
         } else if (size > 0) {
             memcpy(&word, bytes, size);
         }
@@ -203,7 +204,7 @@ shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block *block, int64_t
         return sh_block_require(block, SH_KIND_DATA, "shoal_queue_give_block");
     }
     if (sh_load_relaxed(&block->refs) == 1 && sh_queue_give_block_fast((shoal_block *)queue, block)) {
-        sh_block_release(block); /* quick: this thread is the only one */
+        sh_block_release(block); /* fast path: this thread is the only one */
         return SHOAL_OK;
     }
     return sh_queue_put_word((shoal_block *)queue, &(sh_put){.kind = SH_ENTRY_BLOCK, .given = block}, timeout);
@@ -226,7 +227,7 @@ shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeou
         memcpy(&word, &value->as.number, 8);
         err = put_plain(q, SH_ENTRY_FLOAT, word, timeout);
     } else if (value->type == SHOAL_OBJECT) {
-        err = sh_block_is_lost(value->as.object) /* its world was left since the value was made */
+        err = sh_block_is_lost(value->as.object) /* this process has left the object's world since */
                   ? sh_block_require(value->as.object, SH_KIND_COUNT, "shoal_queue_put")
                   : sh_queue_put_word(q, &(sh_put){.kind = SH_ENTRY_BLOCK, .shared = value->as.object}, timeout);
     } else {
@@ -236,7 +237,7 @@ shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeou
     return err;
 }
 
-/* Decodes the message. The references in it move out of it, and back into it when there is no memory for the rest. */
+/* Decodes the message. Moves its references out of it, and back into it if there is no memory to decode the rest. */
 static shoal_err value_of_message(shoal_block *message, shoal_value **out_value)
 {
     shoal_block **objects = NULL;
@@ -261,7 +262,7 @@ static shoal_err value_of_message(shoal_block *message, shoal_value **out_value)
     return err;
 }
 
-/* A barrier that this process had only inherited. Without memory for it, it is as before. */
+/* Makes this process a party of a barrier that it had only inherited. Changes nothing if there is no memory. */
 static void own_given(shoal_block *block)
 {
     sh_ctx *c = block->inherited ? sh_enter_held() : NULL;
@@ -271,7 +272,7 @@ static void own_given(shoal_block *block)
     }
 }
 
-/* The value of a message that was taken; its reference stays the caller's. */
+/* Makes a value of a message that was taken. The caller keeps the reference. */
 static shoal_err value_of(const sh_taken *t, shoal_value **out_value)
 {
     double number;
@@ -289,7 +290,7 @@ static shoal_err value_of(const sh_taken *t, shoal_value **out_value)
         break;
     default:
         if (t->kind > SH_ENTRY_BYTES_8) {
-            return sh_fail(SHOAL_ECORRUPT, "a message of kind %d, which there is not", (int)t->kind);
+            return sh_fail(SHOAL_ECORRUPT, "the message has the unknown kind %d", (int)t->kind);
         }
         v = shoal_value_bytes(&t->word, t->kind - SH_ENTRY_BYTES_0);
         break;
@@ -329,13 +330,13 @@ static void copy_word(void *buffer, uint64_t word, sh_entry_kind kind, size_t *o
 {
     *out_size = kind - SH_ENTRY_BYTES_0;
     if (kind == SH_ENTRY_BYTES_8) {
-        memcpy(buffer, &word, 8); /* of a known size: one instruction */
+        memcpy(buffer, &word, 8); /* a constant size: one instruction */
     } else if (*out_size > 0) {
         memcpy(buffer, &word, *out_size);
     }
 }
 
-/* Another way than copy_word: a message of its own, or one that we had to wait for. */
+/* Gets bytes that the fast path could not: a separate message block, or one that this thread has to wait for. */
 static __attribute__((noinline)) shoal_err get_bytes_slow(shoal_block *q, void *buffer, size_t capacity,
                                                           int64_t timeout, size_t *out_size)
 {
@@ -351,7 +352,7 @@ static __attribute__((noinline)) shoal_err get_bytes_slow(shoal_block *q, void *
     size_t size;
     const void *bytes = sh_message_bytes(t.block, &size);
     if (bytes == NULL || size > capacity) {
-        err = sh_fail(SHOAL_ECORRUPT, "message %llu changed while it was taken", (unsigned long long)t.block->id);
+        err = sh_fail(SHOAL_ECORRUPT, "message %llu changed while it was received", (unsigned long long)t.block->id);
     } else {
         memcpy(buffer, bytes, size);
         *out_size = size;
@@ -398,7 +399,7 @@ shoal_err shoal_queue_get_block(shoal_queue *queue, int64_t timeout, shoal_block
 
 /* ---- the rest: counting, closing, joining ---- */
 
-/* Opens all rings there are, then adds up. */
+/* Opens all rings of the queue and adds up their counts. */
 static uint64_t count_all(shoal_block *q, uint64_t (*count)(const sh_ring *))
 {
     uint64_t sum = 0;
@@ -437,12 +438,12 @@ uint64_t shoal_queue_size(shoal_queue *queue)
     if (queue == NULL || !sh_block_is_usable((const shoal_block *)queue)) {
         return 0;
     }
-    uint64_t takes = sh_queue_takes(queue), puts = sh_queue_puts(queue); /* in this order: never negative */
+    uint64_t takes = sh_queue_takes(queue), puts = sh_queue_puts(queue); /* in this order, so never negative */
     const shoal_block *q = (const shoal_block *)queue;
     uint64_t size = puts - takes;
     if (sh_queue_is_prepared(q)) {
         size += sh_load_acquire(&sh_queue_view_of(q)->pending_count);
-        size += sh_queue_is_acknowledged(q) ? sh_deliveries_out(q) : 0; /* after the ring: none is missed */
+        size += sh_queue_is_acknowledged(q) ? sh_deliveries_out(q) : 0; /* after the ring, so none is missed */
     }
     return size;
 }
@@ -469,7 +470,7 @@ shoal_err shoal_queue_task_done(shoal_queue *queue)
         return err;
     }
     if (sh_queue_is_acknowledged((shoal_block *)queue)) {
-        return sh_fail(SHOAL_EINVAL, "task_done: the queue is acknowledged: shoal_delivery_done is what counts");
+        return sh_fail(SHOAL_EINVAL, "task_done: this is an acknowledged queue: use shoal_delivery_done");
     }
     sh_queue_shm *shm = sh_queue_shm_of((shoal_block *)queue);
     uint64_t done = sh_load_acquire(&shm->done);
@@ -487,7 +488,8 @@ shoal_err shoal_queue_task_done(shoal_queue *queue)
     return SHOAL_OK;
 }
 
-/* In an acknowledged queue what is done is what is neither in the ring nor out: no count that a death could leave wrong. */
+/* In an acknowledged queue a message is done if it is neither in the ring nor out. So no death can leave a count
+ * wrong. */
 static bool all_done(shoal_block *q)
 {
     if (sh_queue_is_acknowledged(q)) {
@@ -527,7 +529,7 @@ bool sh_queue_ready(shoal_queue *queue)
     shoal_block *q = (shoal_block *)queue;
     sh_ctx *c = sh_enter_held();
     if (c == NULL) {
-        return true; /* a get would return at once, with the error */
+        return true; /* a get would return at once, with an error */
     }
     bool ready = sh_queue_prepare(q, "wait") != SHOAL_OK || sh_queue_is_ready(q);
     sh_leave();
@@ -539,7 +541,7 @@ sh_gate *sh_queue_gate(shoal_queue *queue)
     return &sh_queue_shm_of((shoal_block *)queue)->not_empty;
 }
 
-/* Inside: the id of the oldest message, if it is a block. */
+/* Inside: returns the id of the oldest message, if it is a block. */
 static bool oldest_block(shoal_block *q, uint64_t *out_id)
 {
     const sh_ring *ring;

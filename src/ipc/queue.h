@@ -1,4 +1,4 @@
-/* Queues inside the library. */
+/* What other layers use of queues and pipes, beside the public calls. */
 #ifndef SH_IPC_QUEUE_H
 #define SH_IPC_QUEUE_H
 
@@ -7,30 +7,30 @@
 
 #include <shoal/queue.h>
 
-/* A get would not block: there is a message, or the queue is closed. */
+/* Returns whether a get would not block: there is a message, or the queue is closed. */
 bool sh_queue_ready(shoal_queue *queue);
 
-/* Where those park who wait for sh_queue_ready. */
+/* Returns the gate where waiters for sh_queue_ready park. */
 sh_gate *sh_queue_gate(shoal_queue *queue);
 
-/* An fd that polls readable while sh_queue_ready holds. `call` is for the words. */
+/* Returns an fd that polls readable while sh_queue_ready holds. `call` is for error texts. */
 shoal_err sh_queue_watch(shoal_queue *queue, const char *call, int *out_fd);
 
-/* The queue that this end of a pipe reads, borrowed; NULL when it only sends. */
+/* Returns the queue that this end of a pipe reads, borrowed, or NULL if the end only sends. */
 shoal_queue *sh_pipe_read_queue(shoal_pipe *end);
 
-/* The queue that this end of a pipe writes, borrowed. Errors: SHOAL_EINVAL when it only receives. */
+/* Returns the queue that this end of a pipe writes, borrowed. Errors: SHOAL_EINVAL if the end only receives. */
 shoal_err sh_pipe_write_queue(shoal_pipe *end, shoal_queue **out_queue);
 
-/* Looks at the oldest message, if it is a block, without taking it: its data, which only stays while nobody takes
- * it. */
+/* Looks at the oldest message, if it is a block, without taking it. The data that it returns is valid only until
+ * somebody takes the message. */
 bool sh_queue_peek_block(shoal_queue *queue, sh_found *out_found);
 
-/* The same, with a handle of one's own. Nobody may take it meanwhile. */
+/* The same, but opens a handle for the block. Nobody may take the message meanwhile. */
 shoal_err sh_queue_open_oldest(shoal_queue *queue, shoal_block **out_block);
 
-/* How many messages were ever put and taken; exact when nobody works on it. The n-th put (from 1) has been taken
- * when takes >= n. */
+/* Return how many messages were ever put and taken. The counts are exact if nobody uses the queue meanwhile. The n-th
+ * message (from 1) has been taken if takes >= n. */
 uint64_t sh_queue_puts(shoal_queue *queue);
 uint64_t sh_queue_takes(shoal_queue *queue);
 

@@ -1,3 +1,4 @@
+/* The core of a queue: moving along its rings, pending messages, put and get with waiting. */
 #include "ipc/queue_core.h"
 
 #include "ipc/delivery.h"
@@ -18,7 +19,7 @@ static shoal_err damaged(const shoal_block *q, uint32_t ring)
     return sh_fail(SHOAL_ECORRUPT, "queue %llu: ring %u is damaged", (unsigned long long)q->id, ring);
 }
 
-/* Inside: opens ring number n, which is the last one known or the one after it. */
+/* Inside: opens ring number n, which is the last known one or the one after it. */
 shoal_err sh_queue_open_ring(shoal_block *q, uint32_t n)
 {
     sh_queue_view *v = sh_queue_view_of(q);
@@ -34,7 +35,7 @@ shoal_err sh_queue_open_ring(shoal_block *q, uint32_t n)
     return SHOAL_OK;
 }
 
-/* Inside: the view, made at the first use of a queue that was received; it starts at the rings in use. */
+/* Inside: creates the view at the first use of a queue that was received. It starts at the rings in use. */
 shoal_err sh_queue_prepare_slow(shoal_block *q, const char *what)
 {
     shoal_err err = sh_block_require(q, SH_KIND_QUEUE, what);
@@ -62,7 +63,7 @@ shoal_err sh_queue_prepare_slow(shoal_block *q, const char *what)
 
 /* ---- pending messages ---- */
 
-/* Inside: forgets them, with their references. */
+/* Inside: drops the pending messages and their references. */
 static void drop_pending(sh_ctx *c, void *view)
 {
     sh_queue_view *v = view;
@@ -76,14 +77,14 @@ static void drop_pending(sh_ctx *c, void *view)
     }
 }
 
-/* Inside: the handle goes. A queue that is released with pending messages gives them up. */
+/* Inside: called when the handle is released. A queue that is released with pending messages loses them. */
 static void let_go(sh_ctx *c, void *view)
 {
     drop_pending(c, view);
     sh_watch_forget(view);
 }
 
-/* Inside: appends it, if there is room. */
+/* Inside: appends a pending message. Returns false if there is no room. */
 static bool add_pending(shoal_block *q, const sh_taken *taken)
 {
     sh_queue_view *v = sh_queue_view_of(q);
@@ -103,15 +104,16 @@ void sh_queue_keep_taken(shoal_block *q, const sh_taken *taken)
 {
     sh_ctx *c = sh_enter_held();
     if (c == NULL) {
-        return; /* no world any more */
+        return; /* this process has no world any more */
     }
     bool kept = add_pending(q, taken);
     sh_leave();
     if (kept) {
-        sh_gate_wake(&sh_queue_shm_of(q)->not_empty, 1); /* another thread of ours may wait there */
+        sh_gate_wake(&sh_queue_shm_of(q)->not_empty, 1); /* another thread of this process may wait there */
         return;
     }
-    /* More threads than there is room for have no memory at the same time. Its place in the order is lost, not the message. */
+    /* More threads ran out of memory at once than there is room for. The message loses its place in the order, but is
+     * kept. */
     sh_put back = {.kind = taken->kind, .word = taken->word, .given = taken->block};
     if (sh_queue_put_word(q, &back, SHOAL_NOW) != SHOAL_OK) {
         sh_block_release(taken->block);
@@ -125,7 +127,7 @@ static shoal_err fail_closed(const shoal_block *q)
                                       : "the queue is closed");
 }
 
-/* Inside: goes on to ring n + 1 for puts or gets. SHOAL_ECLOSED when ring n was sealed. */
+/* Inside: moves on to ring n + 1 for puts or gets. Returns SHOAL_ECLOSED if ring n was sealed. */
 static shoal_err next_ring(shoal_block *q, sh_a32 *mine, uint32_t n)
 {
     if (sh_queue_is_closed(q) && sh_load_acquire(&sh_queue_view_of(q)->rings[n].shm->next) == 0) {
@@ -145,15 +147,15 @@ void sh_queue_link(sh_ctx *c, sh_a64 *next, shoal_block *b)
     sh_intent_begin(c, SH_INTENT_LINK, sh_offset_of(next), 0, 0, ref, b->cell, 0, 0);
     SH_DEATH("queue.grow.begun");
     bool linked = sh_cas_seq_cst(next, &nothing, ref); /* pairs with the acquire in open_ring */
-    SH_DEATH("queue.grow.linked"); /* death: next holds our very reference, so recovery empties the cell */
+    SH_DEATH("queue.grow.linked"); /* death: next holds exactly this reference, so recovery empties the cell */
     if (linked) {
         sh_store_release((sh_a64 *)sh_at(b->cell), 0);
     }
     sh_intent_end(c);
-    sh_block_unref(c, b); /* releases it when another was quicker */
+    sh_block_unref(c, b); /* frees it if another process was faster */
 }
 
-/* Inside: a ring of twice the size behind the full one, which is then closed. */
+/* Inside: links a ring of twice the size behind the full one, then closes the full one. */
 static shoal_err grow(sh_ctx *c, shoal_block *q, const sh_ring *ring)
 {
     if (sh_load_acquire(&ring->shm->next) == 0) {
@@ -172,7 +174,7 @@ static shoal_err grow(sh_ctx *c, shoal_block *q, const sh_ring *ring)
         sh_queue_link(c, &ring->shm->next, b);
     }
     SH_DEATH("queue.grow.unclosed");
-    sh_ring_close(ring); /* AGAIN: there is room again; the next ring waits for its time */
+    sh_ring_close(ring); /* AGAIN: there is room again; the next ring is used later */
     return SHOAL_OK;
 }
 
@@ -225,7 +227,7 @@ bool sh_queue_is_ready(shoal_block *q)
     }
     const sh_ring *ring = &sh_queue_view_of(q)->rings[sh_load_acquire(&sh_queue_view_of(q)->get)];
     sh_ring_result r = sh_ring_peek(ring, &peek);
-    if (sh_queue_is_acknowledged(q)) { /* what is out may come back, so it is not over until nothing is */
+    if (sh_queue_is_acknowledged(q)) { /* messages that are out may come back, so it ends only when none is out */
         return r == SH_RING_DONE || r == SH_RING_BROKEN ||
                (r == SH_RING_NEXT && sh_load_acquire(&ring->shm->next) != 0) || sh_deliveries_ready(q) ||
                (sh_queue_is_closed(q) && sh_deliveries_out(q) == 0);
@@ -233,7 +235,7 @@ bool sh_queue_is_ready(shoal_block *q)
     return r != SH_RING_EMPTY || sh_queue_is_closed(q);
 }
 
-/* Waits until the predicate may have become true. False when the time is over. */
+/* Waits until the predicate may have become true. Returns false if the time ran out. */
 bool sh_queue_wait(shoal_block *q, sh_wait *wait, bool (*predicate)(shoal_block *), sh_gate *gate)
 {
     while (sh_wait_spin(wait)) {
@@ -258,8 +260,8 @@ static shoal_err put_once(sh_ctx *c, shoal_block *q, const sh_put *r, bool *out_
 {
     uint64_t word = r->word, cell = 0, value = 0;
     shoal_block *shared = r->given != NULL ? r->given : r->shared;
-    /* The only reference of this process: nobody else here can use the block, and inside nobody receives it, so its whole weight
-     * can go. */
+    /* The only reference of this process: no other thread can use the block, and while this thread is inside none can
+     * receive it. So its whole weight can go. */
     if (r->given != NULL && sh_load_relaxed(&r->given->refs) == 1) {
         cell = r->given->cell;
         sh_block_lighten(c, r->given);
@@ -292,18 +294,18 @@ shoal_err sh_queue_put_word(shoal_block *q, const sh_put *r, int64_t timeout)
             err = put_once(c, q, r, &full);
         }
         if (err == SHOAL_OK && !full && r->given != NULL) {
-            sh_block_unref(c, r->given); /* before we leave: no other thread shall find a handle that holds nothing */
+            sh_block_unref(c, r->given); /* before sh_leave: no other thread may find a handle that holds nothing */
         }
         sh_leave();
         if (err != SHOAL_OK) {
             if (waiting) {
-                sh_gate_wake(&sh_queue_shm_of(q)->not_full, 1); /* we were woken for room that we do not use */
+                sh_gate_wake(&sh_queue_shm_of(q)->not_full, 1); /* woken for room that this call does not use */
             }
             return err;
         }
         if (!full) {
-            SH_DEATH("queue.put.before_wake");               /* death: recovery wakes all gates of what the dead held */
-            sh_gate_wake(&sh_queue_shm_of(q)->not_empty, 1); /* the swap in the ring was a full barrier */
+            SH_DEATH("queue.put.before_wake"); /* death: recovery wakes all gates of what the dead process held */
+            sh_gate_wake(&sh_queue_shm_of(q)->not_empty, 1); /* the CAS in the ring was a full barrier */
             return SHOAL_OK;
         }
         if (!waiting) {
@@ -318,7 +320,7 @@ shoal_err sh_queue_put_word(shoal_block *q, const sh_put *r, int64_t timeout)
 
 /* ---- get ---- */
 
-/* Is the message what the caller asked for, and does it fit? Size of raw bytes in out_size. */
+/* Checks that the message is what the caller asked for and fits. If raw bytes do not fit, out_size gets their size. */
 static shoal_err check_wanted(const sh_peek *peek, sh_want wanted, size_t capacity, size_t *out_size)
 {
     if (wanted >= 0) {
@@ -334,7 +336,8 @@ static shoal_err check_wanted(const sh_peek *peek, sh_want wanted, size_t capaci
     }
     size_t size = peek->kind - SH_ENTRY_BYTES_0;
     if (peek->kind == SH_ENTRY_MESSAGE) {
-        /* Not ours yet: if another takes it now we read what is nonsense, and our swap fails, or try_get looks again. */
+        /* Not ours yet: if another process takes it now, this reads garbage, but then the CAS fails or try_get looks
+         * again. */
         sh_found f;
         if (!sh_heap_find(sh_ref_id(peek->word), &f)) {
             return SHOAL_OK;
@@ -348,12 +351,12 @@ static shoal_err check_wanted(const sh_peek *peek, sh_want wanted, size_t capaci
     }
     if (size > capacity) {
         *out_size = size;
-        return sh_fail(SHOAL_EINVAL, "the oldest message has %zu bytes, the buffer %zu", size, capacity);
+        return sh_fail(SHOAL_EINVAL, "the oldest message has %zu bytes, but the buffer has only %zu", size, capacity);
     }
     return SHOAL_OK;
 }
 
-/* Inside: takes what was looked at. A reference that names nothing is taken too, so that it does not stop the queue. */
+/* Inside: takes the message that peek saw. Takes a reference to nothing too, so that it does not block the queue. */
 static shoal_err take(sh_ctx *c, shoal_block *q, const sh_ring *ring, const sh_peek *peek, sh_taken *out,
                       bool *out_again)
 {
@@ -415,12 +418,12 @@ sh_ring_result sh_queue_peek(shoal_block *q, const sh_ring **out_ring, sh_peek *
     }
 }
 
-/* Inside: the oldest pending message, if there is one and it is what the caller asked for. */
+/* Inside: takes the oldest pending message, if there is one and it is what the caller asked for. */
 static shoal_err try_pending(sh_ctx *c, shoal_block *q, sh_want wanted, size_t capacity, sh_taken *out,
                              size_t *out_size, bool *out_got)
 {
     sh_queue_view *v = sh_queue_view_of(q);
-    if (v->pending_owner != sh_peers_now->self()) { /* we are a child by fork: they are our parent's */
+    if (v->pending_owner != sh_peers_now->self()) { /* this is a forked child: the messages belong to its parent */
         drop_pending(c, v);
         return SHOAL_OK;
     }
@@ -438,7 +441,7 @@ static shoal_err try_pending(sh_ctx *c, shoal_block *q, sh_want wanted, size_t c
     return SHOAL_OK;
 }
 
-/* Inside: one attempt. */
+/* Inside: tries once to get a message. */
 static shoal_err try_get(sh_ctx *c, shoal_block *q, sh_want wanted, size_t capacity, sh_taken *out, size_t *out_size,
                          bool *out_empty)
 {
@@ -453,8 +456,7 @@ static shoal_err try_get(sh_ctx *c, shoal_block *q, sh_want wanted, size_t capac
     for (;;) {
         const sh_ring *ring;
         sh_peek peek;
-        bool closed =
-            sh_queue_is_closed(q); /* before the look at the ring: then what was put before the closing is seen */
+        bool closed = sh_queue_is_closed(q); /* before looking at the ring: all puts before the close are then seen */
         sh_ring_result r = sh_queue_peek(q, &ring, &peek);
         if (r == SH_RING_BROKEN) {
             return shoal_last_error();
@@ -463,7 +465,7 @@ static shoal_err try_get(sh_ctx *c, shoal_block *q, sh_want wanted, size_t capac
             *out_empty = true;
             return SHOAL_OK;
         }
-        if (r == SH_RING_EMPTY) { /* a put may have looked before the closing: it is either in time for us, or fails */
+        if (r == SH_RING_EMPTY) { /* a put may have checked before the close: it either comes in time, or fails */
             sh_ring_seal(ring);
             continue;
         }
@@ -472,7 +474,7 @@ static shoal_err try_get(sh_ctx *c, shoal_block *q, sh_want wanted, size_t capac
         if (err == SHOAL_OK) {
             err = take(c, q, ring, &peek, out, &again);
         } else {
-            again = !sh_ring_is_oldest(ring, &peek); /* what was checked may be another's by now, and rewritten */
+            again = !sh_ring_is_oldest(ring, &peek); /* another process may have taken and rewritten what was checked */
         }
         if (!again) {
             return err;
@@ -492,7 +494,7 @@ shoal_err sh_queue_get_word(shoal_block *q, sh_want wanted, size_t capacity, int
         }
         shoal_err err = sh_queue_prepare(q, "shoal_queue_get");
         if (err == SHOAL_OK && sh_queue_is_acknowledged(q)) {
-            err = sh_fail(SHOAL_EINVAL, "get: the queue is acknowledged: shoal_queue_get_delivery gets from it");
+            err = sh_fail(SHOAL_EINVAL, "get: this is an acknowledged queue: use shoal_queue_get_delivery");
         }
         if (err == SHOAL_OK) {
             err = try_get(c, q, wanted, capacity, out, out_size, &empty);
@@ -500,14 +502,14 @@ shoal_err sh_queue_get_word(shoal_block *q, sh_want wanted, size_t capacity, int
         sh_leave();
         if (err != SHOAL_OK) {
             if (waiting) {
-                sh_gate_wake(&sh_queue_shm_of(q)->not_empty, 1); /* we were woken for a message that we leave there */
+                sh_gate_wake(&sh_queue_shm_of(q)->not_empty, 1); /* woken for a message that this call leaves there */
             }
             return err;
         }
         if (!empty) {
             if (sh_load_relaxed(&sh_queue_shm_of(q)->bound) != 0) {
                 SH_DEATH("queue.get.before_wake");              /* death: the same */
-                sh_gate_wake(&sh_queue_shm_of(q)->not_full, 1); /* the swap in the ring was a full barrier */
+                sh_gate_wake(&sh_queue_shm_of(q)->not_full, 1); /* the CAS in the ring was a full barrier */
             }
             sh_watch_got(sh_queue_view_of(q));
             return SHOAL_OK;

@@ -1,20 +1,21 @@
-/* The quick way of a message, when nothing is in its way: the process has one thread, the queue is known and open, the
- * ring has room or a message at the place that its hint names. All or nothing: after false nothing was done, and the
- * caller goes the way of queue_core.h, which knows every case. The steps in the ring are the same on both ways. */
+/* The fast path of a message: the process has one thread, the queue is known and open, and the ring has room or a
+ * message at the position that its hint names. A call here does everything or nothing: if it returns false nothing was
+ * done, and the caller uses queue_core.h, which handles every case. The steps in the ring are the same on both
+ * paths. */
 #ifndef SH_IPC_QUEUE_FAST_H
 #define SH_IPC_QUEUE_FAST_H
 
 #include "ipc/queue_core.h"
 #include "shm/handle.h"
 
-/* Inside without a lock: no other thread can come while we are here. */
+/* Returns whether this process may act as if inside, without the lock: it has only this thread. */
 static inline bool sh_queue_is_fast(const shoal_block *queue)
 {
     return __builtin_expect(__libc_single_threaded && sh_the_world.attachment == SH_ATTACHED, 1) &&
            sh_queue_is_prepared(queue);
 }
 
-/* cell := value when done, as in sh_ring_put. */
+/* Stores value in cell when the put succeeds, as sh_ring_put does. */
 static inline __attribute__((always_inline)) bool sh_queue_put_fast(shoal_block *queue, sh_entry_kind kind,
                                                                     uint64_t word, uint64_t cell, uint64_t value)
 {
@@ -26,14 +27,15 @@ static inline __attribute__((always_inline)) bool sh_queue_put_fast(shoal_block 
                        sh_load_relaxed(&shm->bound), queue->id) != SH_RING_DONE) {
         return false;
     }
-    SH_DEATH("queue.put.before_wake"); /* death: recovery wakes all gates of what the dead held */
-    sh_gate_wake(&shm->not_empty, 1);  /* the swap in the ring was a full barrier */
+    SH_DEATH("queue.put.before_wake"); /* death: recovery wakes all gates of what the dead process held */
+    sh_gate_wake(&shm->not_empty, 1);  /* the CAS in the ring was a full barrier */
     return true;
 }
 
-/* A look at an entry that is being written takes its cache line away from the writer, who needs it back before it can go on: who
- * looks too early makes the message come later. An answer takes two crossings of a line and the peer's work at least, so a
- * process whose last get had to wait, and had no other message behind it, holds its breath before it looks again. */
+/* Reading an entry while it is written takes its cache line away from the writer, who needs it back before it can
+ * continue. So a process that looks too early delays the message. An answer takes at least two transfers of a cache
+ * line and the peer's work. So a process whose last get had to wait, and found no other message behind it, pauses
+ * before it looks again. */
 #define SH_QUEUE_BREATH 3
 
 static inline void sh_queue_breathe(void)
@@ -43,7 +45,7 @@ static inline void sh_queue_breathe(void)
     }
 }
 
-/* Looks at the oldest message, if it is there or comes in a moment. */
+/* Looks at the oldest message, if it is there or arrives at once. */
 static inline bool sh_queue_peek_fast(const shoal_block *queue, int64_t timeout, const sh_ring **out_ring,
                                       sh_peek *out_peek)
 {
@@ -70,7 +72,7 @@ static inline bool sh_queue_peek_fast(const shoal_block *queue, int64_t timeout,
     return r == SH_RING_DONE;
 }
 
-/* Takes the message that was looked at. */
+/* Takes the message that peek saw. */
 static inline bool sh_queue_take_fast(const shoal_block *queue, const sh_ring *ring, const sh_peek *peek, uint64_t cell,
                                       uint64_t value)
 {
@@ -80,18 +82,18 @@ static inline bool sh_queue_take_fast(const shoal_block *queue, const sh_ring *r
     }
     if (sh_load_relaxed(&shm->bound) != 0) {
         SH_DEATH("queue.get.before_wake"); /* death: the same */
-        sh_gate_wake(&shm->not_full, 1);   /* the swap in the ring was a full barrier */
+        sh_gate_wake(&shm->not_full, 1);   /* the CAS in the ring was a full barrier */
     }
     return true;
 }
 
-/* A word without a reference. */
+/* Puts a word without a reference. */
 static inline bool sh_queue_put_word_fast(shoal_block *queue, sh_entry_kind kind, uint64_t word)
 {
     return sh_queue_is_fast(queue) && sh_queue_put_fast(queue, kind, word, 0, 0);
 }
 
-/* The same, of a kind up to `most`. */
+/* Gets a word without a reference, of a kind up to `most`. */
 static inline bool sh_queue_get_word_fast(const shoal_block *queue, sh_entry_kind most, int64_t timeout,
                                           sh_entry_kind *out_kind, uint64_t *out_word)
 {
@@ -106,7 +108,7 @@ static inline bool sh_queue_get_word_fast(const shoal_block *queue, sh_entry_kin
     return true;
 }
 
-/* A handle: a part of our weight goes along. */
+/* Puts a block: a part of this process's weight goes into the queue. */
 static inline bool sh_queue_put_block_fast(shoal_block *queue, const shoal_block *block)
 {
     uint64_t weight;
@@ -118,7 +120,8 @@ static inline bool sh_queue_put_block_fast(shoal_block *queue, const shoal_block
                              sh_ref_make(block->id, sh_ref_weight(ref) - weight));
 }
 
-/* A handle that this process does not need any more: all its weight goes along, and its cell is empty afterwards. */
+/* Puts a block that this process no longer needs: all its weight goes into the queue, and its cell is empty
+ * afterwards. */
 static inline bool sh_queue_give_block_fast(shoal_block *queue, const shoal_block *block)
 {
     sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(block->cell));

@@ -1,4 +1,5 @@
-/* Messages that are written in place: a raw message of the heap as a handle, before it is sent and after it was taken. */
+/* Messages that the caller writes and reads in place: handles for raw messages, before they are sent and after they are
+ * received. */
 #include "ipc/message.h"
 
 #include "base/error.h"

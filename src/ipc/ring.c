@@ -1,3 +1,4 @@
+/* Rings: opening them, and the cases that ring_steps.h leaves out: hints that lag, full rings, ends of rings. */
 #include "ipc/ring.h"
 
 #define SLACK_LAPS_ORDER 16
@@ -27,7 +28,7 @@ bool sh_ring_open(uint64_t id, sh_ring *out_ring)
     return true;
 }
 
-/* death, or a stop, anywhere: base is right, and the next one raises it. */
+/* death: or a stop, anywhere: base is valid, and the next process raises it. */
 bool sh_ring_raise(sh_ring_side *side, uint64_t position)
 {
     uint64_t base = sh_load_acquire(&side->base);
@@ -36,8 +37,8 @@ bool sh_ring_raise(sh_ring_side *side, uint64_t position)
     return base <= position;
 }
 
-/* How many laps the entry at a position is ahead of it: 0, or 1 when it was taken; BEHIND when the last lap's message is
- * still there. More when the hint that led us here lagged by more than a lap. */
+/* Returns how many laps the entry at a position is ahead of it: 0; 1 if it was taken; BEHIND if the last lap's message
+ * is still there; more if the hint that led here lagged by more than a lap. */
 #define BEHIND SH_ENTRY_LAP_MASK
 
 static inline uint64_t laps_ahead(const sh_ring *ring, uint64_t state, uint64_t position)
@@ -45,14 +46,14 @@ static inline uint64_t laps_ahead(const sh_ring *ring, uint64_t state, uint64_t 
     return (state - sh_ring_lap(ring, position)) >> SH_ENTRY_LAP_SHIFT;
 }
 
-/* Where to begin: the hint, or base when the hint went back behind it. */
+/* Returns where to start: at the hint, or at base if the hint went back below it. */
 static uint64_t begin(const sh_ring_side *side)
 {
     uint64_t hint = sh_load_acquire(&side->hint), base = sh_load_acquire(&side->base);
     return hint > base ? hint : base;
 }
 
-/* The state of the entry at the position. A position of long ago becomes one of now: ring.h. */
+/* Returns the state of the entry at the position. Moves the position first if it is out of date (ring.h). */
 static uint64_t look(const sh_ring *ring, const sh_ring_side *side, uint64_t *position)
 {
     for (;;) {
@@ -64,7 +65,8 @@ static uint64_t look(const sh_ring *ring, const sh_ring_side *side, uint64_t *po
     }
 }
 
-/* Is the position that of the next put? Otherwise it is moved on. Broken when the memory holds what no ring does. */
+/* Returns DONE if the position is that of the next put, otherwise advances it and returns AGAIN. Returns BROKEN if the
+ * memory holds a state that no ring can have. */
 static sh_ring_result step_tail(const sh_ring *ring, uint64_t *position, uint64_t *out_state)
 {
     uint64_t state = look(ring, &ring->shm->tail, position), ahead = laps_ahead(ring, state, *position);
@@ -91,9 +93,10 @@ static sh_ring_result step_head(const sh_ring *ring, uint64_t *position, uint64_
 
 typedef sh_ring_result step(const sh_ring *ring, uint64_t *position, uint64_t *out_state);
 
-/* From a position that is not beyond that of the next put (step_tail) or take (step_head), to that one; out_state is what stands
- * there. A state of a later lap says how far the ring is at least, so this takes less than three laps of steps, unless others run
- * away from us; then every entry has changed, and we begin again. False when the memory holds what no ring does. */
+/* Advances a position that is not beyond that of the next put (step_tail) or take (step_head) to that one, and returns
+ * its state in out_state. A state of a later lap gives a lower bound for how far the ring is, so this takes less than
+ * three laps of steps, unless others keep ahead of this process. Then every entry has changed, and it starts again.
+ * Returns false if the memory holds a state that no ring can have. */
 static bool settle(const sh_ring *ring, const sh_ring_side *side, step *next, uint64_t *position, uint64_t *out_state)
 {
     for (;;) {
@@ -112,7 +115,8 @@ static bool settle(const sh_ring *ring, const sh_ring_side *side, step *next, ui
     }
 }
 
-/* Nothing can be put at the position now. Why: FULL, NEXT, BROKEN; or AGAIN, and *tail has moved on if it had to. */
+/* Called when a put at the position failed. Returns why: FULL, NEXT, BROKEN; or AGAIN, with *tail advanced if it had to
+ * be. */
 static sh_ring_result find_tail(const sh_ring *ring, uint64_t *tail)
 {
     uint64_t state;
@@ -164,7 +168,7 @@ sh_ring_result sh_ring_close(const sh_ring *ring)
         return SH_RING_BROKEN;
     }
     sh_a128 *entry = sh_ring_entry(ring, tail);
-    uint64_t hi = sh_load_acquire(&entry->hi); /* if lo has changed since, the swap fails */
+    uint64_t hi = sh_load_acquire(&entry->hi); /* if lo has changed since, the CAS fails */
     if (sh_entry_kind_of(lo) <= SH_ENTRY_CLOSED) {
         return SH_RING_AGAIN;
     }
@@ -181,11 +185,11 @@ sh_ring_result sh_ring_seal(const sh_ring *ring)
         return SH_RING_BROKEN;
     }
     sh_a128 *entry = sh_ring_entry(ring, head);
-    uint64_t hi = sh_load_acquire(&entry->hi); /* if lo has changed since, the swap fails */
+    uint64_t hi = sh_load_acquire(&entry->hi); /* if lo has changed since, the CAS fails */
     if (sh_entry_kind_of(lo) != SH_ENTRY_EMPTY) {
         return SH_RING_AGAIN;
     }
-    uint64_t closed = lo | (uint64_t)SH_ENTRY_CLOSED << SH_ENTRY_KIND_SHIFT; /* EMPTY is 0; the tags stay */
+    uint64_t closed = lo | (uint64_t)SH_ENTRY_CLOSED << SH_ENTRY_KIND_SHIFT; /* EMPTY is 0; the tags are kept */
     return sh_cas128(entry, lo, hi, closed, hi) ? SH_RING_DONE : SH_RING_AGAIN;
 }
 

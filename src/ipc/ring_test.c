@@ -1,4 +1,4 @@
-/* The ring alone, against its state table (ring.h): every row, every order of hints, laps up to their wrap. */
+/* Tests the ring alone against its state table (ring.h): every row, hints in every order, laps up to their wrap. */
 #include "ipc/ring.h"
 
 #include "base/random.h"
@@ -12,7 +12,7 @@
 #define ORDER 4u
 #define SIZE (1u << ORDER)
 
-/* An assertion of libcheck that holds costs a system call: too much for the loops here. */
+/* A passing assertion of libcheck costs a system call, which is too slow for the loops here. */
 #define must(condition)                                                                                                \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
@@ -20,7 +20,7 @@
         }                                                                                                              \
     } while (0)
 
-/* One ring, alone; begin_at starts it at a lap. */
+/* One ring without a queue. begin_at starts it at a given lap. */
 static shoal_block *block;
 static sh_ring ring;
 static sh_ctx *self;
@@ -94,12 +94,12 @@ static void ck_sizes(uint64_t puts, uint64_t takes)
     must(sh_ring_puts(&ring) == puts);
 }
 
-/* The laps at which a ring is tried: fresh, in use, and around the wrap of the 23 bits. */
+/* The laps at which the tests try a ring: new, in use, and around the wrap of the 23 bits. */
 static const uint64_t laps[] = {
     0, 1, 5, SH_ENTRY_LAP_MASK - 1, SH_ENTRY_LAP_MASK, SH_ENTRY_LAP_MASK + 1, UINT64_C(1) << 30};
 #define LAPS (int)(sizeof laps / sizeof laps[0])
 
-START_TEST(neighbours_have_places_of_their_own)
+START_TEST(neighbouring_positions_use_different_cache_lines)
 {
     for (uint32_t order = SH_RING_ORDER_MIN; order < 9; order++) {
         begin_at(order, 0);
@@ -171,7 +171,7 @@ START_TEST(a_take_that_comes_second_takes_nothing)
     ck_assert_int_eq(sh_ring_peek(&ring, &second), SH_RING_DONE);
     ck_assert_int_eq(sh_ring_take(self, &ring, &first, 0, 0, block->id), SH_RING_DONE);
     ck_assert_int_eq(sh_ring_take(self, &ring, &second, 0, 0, block->id), SH_RING_AGAIN);
-    for (uint64_t i = 3; i <= SIZE + 2; i++) { /* the same entry, one lap on, is full again */
+    for (uint64_t i = 3; i <= SIZE + 2; i++) { /* the same entry is full again, one lap later */
         ck_assert_int_eq(put(i, 0), i <= SIZE + 1 ? SH_RING_DONE : SH_RING_FULL);
     }
     ck_assert_int_eq(sh_ring_take(self, &ring, &second, 0, 0, block->id), SH_RING_AGAIN);
@@ -180,7 +180,7 @@ START_TEST(a_take_that_comes_second_takes_nothing)
 }
 END_TEST
 
-START_TEST(cells_change_with_the_swap_and_only_with_it)
+START_TEST(cells_change_with_the_cas_and_only_with_it)
 {
     sh_peek peek;
     begin_at(ORDER, laps[_i]);
@@ -200,8 +200,8 @@ START_TEST(cells_change_with_the_swap_and_only_with_it)
 }
 END_TEST
 
-/* A process that is stopped before it moves a hint sets it back later, by as much as the others have gone on: a few positions, or
- * many laps. */
+/* A process that is stopped before it advances a hint sets it back later, by as much as the others have advanced it: a
+ * few positions, or many laps. */
 START_TEST(hints_that_lag_are_moved_on)
 {
     uint64_t base = laps[_i] << ORDER, state = SEED, put_next = 0, take_next = 0;
@@ -230,8 +230,8 @@ START_TEST(hints_that_lag_are_moved_on)
 }
 END_TEST
 
-/* The others went on for so many laps that the 23 bits of a state say nothing about the difference, or something wrong: 2^22
- * laps, 2^23 laps, or 2^23 laps less a few positions, where an empty entry seems to be the next one. */
+/* The others advanced so many laps that the 23 bits of a state say nothing about the difference, or are misleading:
+ * 2^22 laps, 2^23 laps, or a few positions less than 2^23 laps, where an empty entry looks like the next one. */
 static const uint64_t long_ago[] = {(UINT64_C(1) << 22) - 1, UINT64_C(1) << 22,       (UINT64_C(1) << 22) + 1,
                                     (UINT64_C(1) << 23) - 1, UINT64_C(1) << 23,       (UINT64_C(1) << 23) + 1,
                                     UINT64_C(3) << 22,       (UINT64_C(1) << 24) - 1, UINT64_C(1) << 24};
@@ -243,12 +243,12 @@ static void set_back(uint64_t tail, uint64_t head)
     sh_store_relaxed(&ring.shm->head.hint, head);
 }
 
-START_TEST(a_hint_of_long_ago_harms_nobody)
+START_TEST(an_outdated_hint_does_no_harm)
 {
     uint64_t lap = UINT64_C(1) << 30, start = lap << ORDER, back = long_ago[_i] << ORDER, n = 0;
     begin_at(ORDER, lap);
     for (uint64_t near = 0; near < 3 * SIZE; near++) {
-        for (uint64_t held = 0; held < SIZE - 1; held += 5) { /* messages that are there all the time */
+        for (uint64_t held = 0; held < SIZE - 1; held += 5) { /* messages that stay in the ring */
             uint64_t tail = start + n, head = start + n;
             for (uint64_t i = 0; i < held; i++, tail++) {
                 set_back(tail - back + near, head - back);
@@ -279,7 +279,7 @@ END_TEST
 START_TEST(a_full_ring_is_closed_and_drained)
 {
     uint64_t base = laps[_i] << ORDER, word;
-    for (uint64_t taken = 0; taken <= SIZE; taken += 3) { /* the oldest message stands at every kind of place */
+    for (uint64_t taken = 0; taken <= SIZE; taken += 3) { /* the oldest message is at every kind of position */
         begin_at(ORDER, laps[_i]);
         ck_assert_int_eq(sh_ring_close(&ring), SH_RING_AGAIN); /* empty */
         for (uint64_t i = 0; i < taken; i++) {
@@ -291,12 +291,12 @@ START_TEST(a_full_ring_is_closed_and_drained)
             ck_assert_int_eq(put(taken + i, 0), SH_RING_DONE);
         }
         ck_assert_int_eq(sh_ring_close(&ring), SH_RING_DONE);
-        ck_assert_int_eq(sh_ring_close(&ring), SH_RING_DONE); /* whoever comes second has nothing to do */
+        ck_assert_int_eq(sh_ring_close(&ring), SH_RING_DONE); /* the second caller has nothing to do */
         ck_assert_int_eq(put(1, 0), SH_RING_NEXT);
         ck_assert_uint_ne(state_of(base + taken) & SH_ENTRY_CLOSING, 0);
         for (uint64_t i = 0; i < SIZE; i++) {
             ck_take(taken + i);
-            ck_assert_int_eq(put(1, 0), SH_RING_NEXT); /* room does not open it again */
+            ck_assert_int_eq(put(1, 0), SH_RING_NEXT); /* room does not reopen it */
             ck_assert_int_eq(sh_ring_close(&ring), SH_RING_AGAIN);
         }
         ck_assert_int_eq(sh_entry_kind_of(state_of(base + taken)), SH_ENTRY_CLOSED);
@@ -353,10 +353,10 @@ START_TEST(a_bound_below_the_size_is_exact)
 }
 END_TEST
 
-START_TEST(a_lap_wraps_without_a_seam)
+START_TEST(a_lap_wraps_correctly)
 {
     begin_at(ORDER, SH_ENTRY_LAP_MASK - 1);
-    for (uint64_t i = 0; i < 4 * SIZE; i++) { /* half full all the way through */
+    for (uint64_t i = 0; i < 4 * SIZE; i++) { /* half full all the time */
         ck_assert_int_eq(put(i, 0), SH_RING_DONE);
         if (i >= SIZE / 2) {
             ck_take(i - SIZE / 2);
@@ -367,7 +367,7 @@ START_TEST(a_lap_wraps_without_a_seam)
 }
 END_TEST
 
-START_TEST(nonsense_ends_the_look_and_damages_nothing)
+START_TEST(garbage_ends_the_search_and_damages_nothing)
 {
     uint64_t state = SEED, word;
     for (int round = 0; round < 300; round++) {
@@ -378,9 +378,9 @@ START_TEST(nonsense_ends_the_look_and_damages_nothing)
         }
         sh_store_relaxed(&ring.shm->head.hint, sh_splitmix_next(&state) >> (round % 60));
         for (int i = 0; i < 40; i++) {
-            (void)take(&word); /* whatever it says: it comes back */
+            (void)take(&word); /* any result will do, as long as it returns */
         }
-        for (uint64_t i = 0; i < SIZE; i++) { /* no reference for the undertaker to follow */
+        for (uint64_t i = 0; i < SIZE; i++) { /* leaves no reference for recovery to follow */
             sh_store_relaxed(&entry_of(i)->lo, 0);
         }
         end();
@@ -388,7 +388,7 @@ START_TEST(nonsense_ends_the_look_and_damages_nothing)
 }
 END_TEST
 
-START_TEST(what_is_no_ring_is_not_opened)
+START_TEST(a_block_that_is_not_a_ring_is_not_opened)
 {
     sh_ring r;
     begin_at(ORDER, 0);
@@ -414,19 +414,19 @@ static Suite *suite(void)
     TCase *tc = tcase_create("ring");
     tcase_set_timeout(tc, SH_TEST_SECONDS);
     tcase_add_checked_fixture(tc, sh_leaks_begin, sh_leaks_end);
-    tcase_add_test(tc, neighbours_have_places_of_their_own);
+    tcase_add_test(tc, neighbouring_positions_use_different_cache_lines);
     tcase_add_loop_test(tc, the_state_table_row_by_row, 0, LAPS);
     tcase_add_loop_test(tc, order_is_kept_over_many_laps, 0, LAPS);
     tcase_add_loop_test(tc, a_take_that_comes_second_takes_nothing, 0, LAPS);
-    tcase_add_loop_test(tc, cells_change_with_the_swap_and_only_with_it, 0, LAPS);
-    tcase_add_loop_test(tc, a_hint_of_long_ago_harms_nobody, 0, LONG_AGO);
+    tcase_add_loop_test(tc, cells_change_with_the_cas_and_only_with_it, 0, LAPS);
+    tcase_add_loop_test(tc, an_outdated_hint_does_no_harm, 0, LONG_AGO);
     tcase_add_loop_test(tc, hints_that_lag_are_moved_on, 0, LAPS);
     tcase_add_loop_test(tc, a_full_ring_is_closed_and_drained, 0, LAPS);
     tcase_add_loop_test(tc, closing_beats_a_take_that_looked_before, 0, LAPS);
     tcase_add_loop_test(tc, a_bound_below_the_size_is_exact, 0, LAPS);
-    tcase_add_test(tc, a_lap_wraps_without_a_seam);
-    tcase_add_test(tc, nonsense_ends_the_look_and_damages_nothing);
-    tcase_add_test(tc, what_is_no_ring_is_not_opened);
+    tcase_add_test(tc, a_lap_wraps_correctly);
+    tcase_add_test(tc, garbage_ends_the_search_and_damages_nothing);
+    tcase_add_test(tc, a_block_that_is_not_a_ring_is_not_opened);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -1,4 +1,5 @@
-/* The locks and their kin as shared objects: blocks of a size class of their own, where recovery finds them. */
+/* Locks, semaphores, events and barriers as shared objects: blocks of a separate size class, where recovery finds
+ * them. */
 #include "shm/block.h"
 #include "shm/waits.h"
 #include "sync/barrier.h"
@@ -14,8 +15,8 @@ static shoal_err make(sh_kind kind, shoal_block **out_block)
     return sh_object_create(SH_CLASS_SYNC, SH_SYNC_SIZE, kind, out_block);
 }
 
-/* For calls that cannot fail: of an object that is not there, or not of this process, they say zero and do nothing. They leave the
- * last error alone. */
+/* For calls that cannot fail: if the object is NULL or does not belong to this process, they do nothing and return
+ * zero. They do not change the last error. */
 static bool is_ours(const void *object, sh_kind kind)
 {
     const shoal_block *block = object;
@@ -179,7 +180,8 @@ shoal_err shoal_barrier_create(uint32_t parties, shoal_barrier **out_barrier)
     return SHOAL_OK;
 }
 
-/* Who waits at a barrier is a party of it, and so is who was given it by an argument or a message; who only inherited it is not. */
+/* Makes this process a party of the barrier. A process is a party if it waits at the barrier, or got it as an argument
+ * or in a message; one that only inherited it is not. */
 static shoal_err take_part(shoal_barrier *barrier)
 {
     shoal_block *b = (shoal_block *)barrier;

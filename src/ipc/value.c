@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Up to this many keys are compared one by one, which is faster than keeping the tree; from there on the tree bounds
- * a search, also when a hostile sender has chosen the keys, as it could for a hash table. */
+/* Up to this many keys are compared one by one, which is faster than keeping the tree. Above that the tree bounds the
+ * cost of a search, even if a hostile sender chose the keys, as it could for a hash table. */
 #define LINEAR_KEYS 16
 
 /* Text */
 
-/* The length of the UTF-8 sequence at p, of which left bytes are there; 0 when it is none (RFC 3629: no overlong
- * forms, no surrogates). */
+/* Returns the length of the UTF-8 sequence at text, where `left` bytes are left, or 0 if it is not valid (RFC 3629: no
+ * overlong forms, no surrogates). */
 static size_t utf8_length(const char *text, size_t left)
 {
     const uint8_t *p = (const uint8_t *)text;
@@ -41,7 +41,7 @@ size_t sh_value_text_valid(const char *text, size_t size)
         uint64_t word = 0;
         if (size - i >= sizeof word) {
             memcpy(&word, text + i, sizeof word);
-            if (((word | (word - ones)) & tops) == 0) { /* eight bytes of 1 to 127 */
+            if (((word | (word - ones)) & tops) == 0) { /* eight bytes, each from 1 to 127 */
                 i += sizeof word;
                 continue;
             }
@@ -133,7 +133,7 @@ shoal_value *shoal_value_string(const char *text)
 {
     SH_GIVEN_OR_NULL(text);
     if (text == NULL) {
-        (void)sh_fail(SHOAL_EINVAL, "a string value of NULL");
+        (void)sh_fail(SHOAL_EINVAL, "the text of a string value is NULL");
         return NULL;
     }
     size_t size = strlen(text);
@@ -151,7 +151,7 @@ shoal_value *shoal_value_bytes(const void *bytes, size_t size)
         return sh_not_given(__func__, "bytes");
     }
     if (bytes == NULL && size > 0) {
-        (void)sh_fail(SHOAL_EINVAL, "%zu bytes at NULL", size);
+        (void)sh_fail(SHOAL_EINVAL, "a value of %zu bytes, but the pointer to them is NULL", size);
         return NULL;
     }
     return sh_value_text(SHOAL_BYTES, bytes, size);
@@ -163,7 +163,7 @@ shoal_value *shoal_value_foreign(uint32_t tag, const void *bytes, size_t size)
         return sh_not_given(__func__, "bytes");
     }
     if (bytes == NULL && size > 0) {
-        (void)sh_fail(SHOAL_EINVAL, "%zu foreign bytes at NULL", size);
+        (void)sh_fail(SHOAL_EINVAL, "a foreign value of %zu bytes, but the pointer to them is NULL", size);
         return NULL;
     }
     shoal_value *value = sh_value_text(SHOAL_FOREIGN, bytes, size);
@@ -175,12 +175,12 @@ shoal_value *shoal_value_foreign(uint32_t tag, const void *bytes, size_t size)
 
 shoal_value *sh_value_object(shoal_block *block)
 {
-    if (sh_block_require(block, block->kind, "an object value") != SHOAL_OK) { /* a fork, or a world that was left */
+    if (sh_block_require(block, block->kind, "an object value") != SHOAL_OK) { /* after a fork, or in another world */
         return NULL;
     }
     shoal_kind kind = sh_block_kind(block);
     if (kind == SHOAL_KIND_NONE) {
-        (void)sh_fail(SHOAL_EINVAL, "an object of no kind cannot be sent");
+        (void)sh_fail(SHOAL_EINVAL, "an object of this kind cannot be sent");
         return NULL;
     }
     shoal_value *value = node_create(SHOAL_OBJECT, 0);
@@ -191,7 +191,7 @@ shoal_value *sh_value_object(shoal_block *block)
     return value;
 }
 
-/* A handle from outside: NULL is what a failed call left. */
+/* The handle comes from the caller: NULL means that an earlier call failed. */
 #define OBJECT_VALUE(type, kind)                                                                                       \
     shoal_value *shoal_value_##type(shoal_##type *type)                                                                \
     {                                                                                                                  \
@@ -221,12 +221,12 @@ void *sh_value_attach(const shoal_value *value, void *made, void (*drop)(void *m
     if (attachment == NULL) {
         if (made != NULL) {
             drop(made);
-            (void)sh_fail(SHOAL_ENOMEM, "no room for what a value holds");
+            (void)sh_fail(SHOAL_ENOMEM, "no memory to attach an object to a value");
         }
         return NULL;
     }
     *attachment = (sh_made_of){.drop = drop, .made = made};
-    /* Pairs with the acquire of those who read it: what it points to is complete. */
+    /* Pairs with the acquire of its readers: what it points to is complete. */
     uint64_t none = 0;
     sh_a64 *place = attachment_of((shoal_value *)(uintptr_t)value);
     if (sh_cas_acq_rel(place, &none, (uintptr_t)attachment)) {
@@ -297,7 +297,7 @@ shoal_err sh_value_check_free(const shoal_value *value)
 {
     return value == NULL || value->owner != SH_OWNER_CONTAINER
                ? SHOAL_OK
-               : sh_fail(SHOAL_EINVAL, "the %s is a member of a container, which keeps it: give a copy of it",
+               : sh_fail(SHOAL_EINVAL, "the %s is a member of a container, which owns it: pass a copy of it",
                          sh_type_name(value->type));
 }
 
@@ -334,7 +334,7 @@ static int compare_texts(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-/* Keys hold no NUL, so the tree can hold their texts; the position stands in the node before the text. */
+/* Keys hold no NUL, so the tree can hold their texts. The position is in the node, before the text. */
 sh_value_pair *sh_map_find(const shoal_value *map, const char *key, size_t key_size)
 {
     if (map->size > LINEAR_KEYS) {
@@ -354,7 +354,7 @@ sh_value_pair *sh_map_find(const shoal_value *map, const char *key, size_t key_s
     return NULL;
 }
 
-/* Adds a key that the map does not have; takes over nothing when it fails. */
+/* Adds a key that the map does not have. Takes nothing if it fails. */
 static shoal_err map_append(shoal_value *map, shoal_value *key, shoal_value *member)
 {
     shoal_err err = make_room(map);
@@ -402,8 +402,8 @@ static bool is_member(const shoal_value *value)
     return value->owner == SH_OWNER_CONTAINER;
 }
 
-/* Whether member may go into container; if not, both are consumed. A NULL is what
- * a failed maker left, so its error stays the last one. */
+/* Checks that member may go into container. If not, consumes both. A NULL comes from a failed call, so that call's
+ * error stays the last one. */
 static bool may_join(shoal_value *container, shoal_type type, const char *key, shoal_value *member)
 {
     bool good = false;
@@ -423,7 +423,7 @@ static bool may_join(shoal_value *container, shoal_type type, const char *key, s
     }
     if (!good) {
         bool end_container =
-            container != NULL && !is_member(container); /* asked first: the member may be what owns it */
+            container != NULL && !is_member(container); /* checked first: the member may own the container */
         if (member != container) {
             sh_value_consume(member);
         }
@@ -434,7 +434,7 @@ static bool may_join(shoal_value *container, shoal_type type, const char *key, s
     return good;
 }
 
-/* What goes into a container: the value itself, or a copy of one that is kept. */
+/* Returns what goes into a container: the value itself, or a copy of it if it is kept. */
 static shoal_value *as_member(shoal_value *value)
 {
     return value->owner == SH_OWNER_KEEPER ? shoal_value_copy(value) : value;
@@ -475,7 +475,7 @@ shoal_value *shoal_map_set(shoal_value *map, const char *key, shoal_value *membe
 
 static void keep_text(void *text)
 {
-    (void)text; /* the tree borrows the texts from the keys */
+    (void)text; /* the tree borrows the texts of the keys */
 }
 
 static void drop_attachment(shoal_value *value)
@@ -489,7 +489,7 @@ static void drop_attachment(shoal_value *value)
     }
 }
 
-/* Calls itself no deeper than SHOAL_VALUE_DEPTH, as do copy, equal and format. */
+/* Recurses no deeper than SHOAL_VALUE_DEPTH, as do copy, equal and format. */
 static void destroy(shoal_value *value)
 {
     if (value->type == SHOAL_LIST) {
@@ -590,7 +590,7 @@ static bool equal_maps(const shoal_value *a, const shoal_value *b)
     for (size_t i = 0; i < a->size; i++) {
         const sh_value_pair *mine = &a->as.map->pairs[i];
         const sh_value_pair *other = &b->as.map->pairs[i];
-        if (strcmp(mine->key->text, other->key->text) != 0) { /* most often the order is the same too */
+        if (strcmp(mine->key->text, other->key->text) != 0) { /* usually the order is the same too */
             other = sh_map_find(b, mine->key->text, mine->key->size);
         }
         if (other == NULL || !shoal_value_equal(mine->value, other->value)) {
@@ -606,14 +606,14 @@ bool shoal_value_equal(const shoal_value *a, const shoal_value *b)
         return true;
     }
     if (a == NULL || b == NULL || a->type != b->type || (a->type != SHOAL_OBJECT && a->size != b->size)) {
-        return false; /* an object has no size: what was made of it stands there */
+        return false; /* an object has no size: that field holds its attachment */
     }
     switch ((shoal_type)a->type) {
     case SHOAL_NULL: return true;
     case SHOAL_BOOL: return a->as.boolean == b->as.boolean;
     case SHOAL_INT:
     case SHOAL_UINT:
-    case SHOAL_FLOAT: return a->as.integer == b->as.integer; /* of a float: its bits */
+    case SHOAL_FLOAT: return a->as.integer == b->as.integer; /* for a float: its bits */
     case SHOAL_STRING:
     case SHOAL_BYTES: return memcmp(a->text, b->text, a->size) == 0;
     case SHOAL_FOREIGN: return a->as.natural == b->as.natural && memcmp(a->text, b->text, a->size) == 0;

@@ -11,12 +11,12 @@ const shoal_value *sh_arg_find(const shoal_value *args, const char *key, const c
         return sh_not_given(call, args == NULL ? "args" : "key");
     }
     if (args->type != SHOAL_MAP) {
-        (void)sh_fail(SHOAL_ETYPE, "argument \"%s\": the arguments are no map but %s", key, sh_type_name(args->type));
+        (void)sh_fail(SHOAL_ETYPE, "argument \"%s\": the arguments are a %s, not a map", key, sh_type_name(args->type));
         return NULL;
     }
     const sh_value_pair *pair = sh_map_find(args, key, strlen(key));
     if (pair == NULL) {
-        (void)sh_fail(SHOAL_ENOENT, "no argument \"%s\" among %zu", key, args->size);
+        (void)sh_fail(SHOAL_ENOENT, "no argument \"%s\" among the %zu given", key, args->size);
         return NULL;
     }
     return pair->value;
@@ -27,7 +27,7 @@ shoal_err sh_arg_failed(const char *key)
     return sh_fail(shoal_last_error(), "argument \"%s\": %s", key, shoal_last_error_text());
 }
 
-/* A reader that returns a code: the member of that key, or the reason why there is none; then the reader of values. */
+/* Defines a reader that returns a code: it finds the member with that key, then calls the reader of values. */
 #define NUMBER_ARG(name, type)                                                                                         \
     shoal_err shoal_arg_##name(const shoal_value *args, const char *key, type *out_##name)                             \
     {                                                                                                                  \
@@ -46,7 +46,7 @@ NUMBER_ARG(int, int64_t)
 NUMBER_ARG(uint, uint64_t)
 NUMBER_ARG(float, double)
 
-/* What a reader gave of the member of that key; NULL: its error gets the key. */
+/* Passes on what a reader of values returned. If that is NULL, adds the key to the error. */
 static const void *with_key(const char *key, const void *got)
 {
     if (got == NULL) {
@@ -67,7 +67,7 @@ const void *shoal_arg_bytes(const shoal_value *args, const char *key, size_t *ou
     return value != NULL ? with_key(key, shoal_value_as_bytes(value, out_size)) : NULL;
 }
 
-/* All shared objects are blocks underneath; the kind says which of the public types the handle is. */
+/* All shared objects are blocks underneath; the kind says which public type the handle is. */
 static void *object_arg(const shoal_value *args, const char *key, shoal_kind kind, const char *call)
 {
     const shoal_value *value = sh_arg_find(args, key, call);

@@ -14,7 +14,7 @@
 
 /* Encoding */
 
-/* One object in the tree of those that were already met. */
+/* One object in the tree of those that the value has named so far. */
 typedef struct seen {
     const shoal_block *object;
     uint32_t index;
@@ -27,7 +27,7 @@ static int compare_seen(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* msgpack_packer_write: fails only for want of memory. */
+/* The packer's write callback. Fails only if there is no memory. */
 static int append_bytes(void *encoding, const char *bytes, size_t size)
 {
     sh_encoding *e = encoding;
@@ -67,7 +67,7 @@ static shoal_err remember(sh_encoding *e, size_t index)
     return sh_fail(SHOAL_ENOMEM, "no memory for a message of %zu shared objects", index + 1);
 }
 
-/* Objects that are already in the array. Few are compared one by one; more stand in the tree. */
+/* Finds an object that is already in the array: a few with a linear search, more in the tree. */
 static bool find_object(const sh_encoding *e, const shoal_block *object, uint32_t *out_index)
 {
     if (e->object_count > SH_ENCODING_OBJECTS) {
@@ -95,7 +95,7 @@ static shoal_err add_object(sh_encoding *e, shoal_block *object, uint32_t *out_i
     }
     if (e->object_count == e->object_capacity) {
         if (e->object_count > UINT32_MAX / 2) {
-            return sh_fail(SHOAL_ELIMIT, "a message of more than %zu shared objects", e->object_count);
+            return sh_fail(SHOAL_ELIMIT, "a message can hold at most %zu shared objects", e->object_count);
         }
         size_t capacity = e->object_capacity * 2;
         bool small = e->objects == e->small_objects;
@@ -137,8 +137,8 @@ static shoal_err pack_foreign(msgpack_packer *packer, const shoal_value *value, 
     uint64_t tag = value->as.natural;
     const uint8_t head[SH_EXT_FOREIGN_HEAD] = {(uint8_t)tag, (uint8_t)(tag >> 8), (uint8_t)(tag >> 16),
                                                (uint8_t)(tag >> 24)};
-    if (value->size > UINT32_MAX - 16) { /* what the decoder reads counts type and tag in 32 bits */
-        return sh_fail(SHOAL_ELIMIT, "a foreign value of %zu bytes in a message", value->size);
+    if (value->size > UINT32_MAX - 16) { /* the decoder counts the bytes with type and tag in 32 bits */
+        return sh_fail(SHOAL_ELIMIT, "a foreign value of %zu bytes is too large for a message", value->size);
     }
     *out_failed = msgpack_pack_ext(packer, value->size + sizeof head, SH_EXT_FOREIGN) != 0 ||
                   msgpack_pack_ext_body(packer, head, sizeof head) != 0 ||
@@ -146,14 +146,14 @@ static shoal_err pack_foreign(msgpack_packer *packer, const shoal_value *value, 
     return SHOAL_OK;
 }
 
-/* Calls itself no deeper than SHOAL_VALUE_DEPTH: no value is nested deeper. */
+/* Recurses no deeper than SHOAL_VALUE_DEPTH: no value is nested deeper. */
 static shoal_err pack_value(msgpack_packer *packer, sh_encoding *e, const shoal_value *value)
 {
     shoal_err err = SHOAL_OK;
     int failed = 0;
     if (value->type != SHOAL_OBJECT && value->size > UINT32_MAX) {
-        return sh_fail(SHOAL_ELIMIT, "a %s of %zu bytes in a message, which ends at 4 GiB", sh_type_name(value->type),
-                       value->size);
+        return sh_fail(SHOAL_ELIMIT, "a %s of %zu bytes is too large for a message: the limit is 4 GiB",
+                       sh_type_name(value->type), value->size);
     }
     switch ((shoal_type)value->type) {
     case SHOAL_NULL: failed = msgpack_pack_nil(packer); break;
@@ -225,18 +225,18 @@ void sh_encoding_fini(sh_encoding *e)
 
 /* Decoding
  *
- * msgpack_unpack_next will not do for hostile bytes: it allocates for as many members as a header claims to have,
- * and it is built for a depth of 32. But msgpack-c installs its parser as a template too, to be given callbacks;
- * here it builds our values directly and each callback checks before it allocates. The template reads a header byte
- * more than once, so it must never be run over shared memory. */
+ * msgpack_unpack_next is not safe for hostile bytes: it allocates for as many members as a header claims, and its
+ * depth limit is 32. But msgpack-c also installs its parser as a template that takes callbacks. Here it builds our
+ * values directly, and each callback checks before it allocates. The template reads a header byte more than once, so
+ * it must never run over shared memory. */
 
 typedef struct decoder {
     shoal_block *const *objects;
     size_t object_count;
-    size_t members; /* that containers may still claim: each takes a byte, so all have no more than there are bytes */
-    shoal_err err;  /* of a callback, and why */
+    size_t members; /* that containers may still claim: each takes a byte, so there are no more than there are bytes */
+    shoal_err err;  /* of a callback; reason says why */
     const char *reason;
-    size_t where; /* the byte that is wrong, when it is not where the parser stopped */
+    size_t where; /* the byte that is wrong, if it is not where the parser stopped */
     bool where_known;
     bool key_gone; /* a failed on_map_item has destroyed the key that the parser still holds */
 } decoder;
@@ -248,7 +248,7 @@ static int refuse(decoder *d, const char *reason)
     return MSGPACK_UNPACK_PARSE_ERROR;
 }
 
-/* What a maker gave: NULL when there is no memory, and then it has recorded the error. */
+/* Passes on what a constructor returned: NULL if there was no memory, with the error set. */
 static int deliver(decoder *d, shoal_value *value, shoal_value **out_value)
 {
     if (value == NULL) {
@@ -306,7 +306,7 @@ static int on_double(decoder *d, double number, shoal_value **out_value)
 
 static int on_str(decoder *d, const char *base, const char *text, unsigned size, shoal_value **out_value)
 {
-    size_t valid = size > 0 ? sh_value_text_valid(text, size) : 0; /* the template sets text only when there is some */
+    size_t valid = size > 0 ? sh_value_text_valid(text, size) : 0; /* the template sets text only if size > 0 */
     if (valid < size) {
         d->where = (size_t)(text - base) + valid;
         d->where_known = true;
@@ -321,7 +321,8 @@ static int on_bin(decoder *d, const char *base, const char *bytes, unsigned size
     return deliver(d, sh_value_text(SHOAL_BYTES, bytes, size), out_value);
 }
 
-/* The type stands before the body and counts in size, which is 0 for a claimed 4 GiB: the template lets it overflow. */
+/* The type comes before the body and is counted in size, which is 0 for a claimed 4 GiB: the template lets it
+ * overflow. */
 static int on_ext(decoder *d, const char *base, const char *body, unsigned size, shoal_value **out_value)
 {
     (void)base;
@@ -337,7 +338,7 @@ static int on_ext(decoder *d, const char *base, const char *body, unsigned size,
     const uint8_t *b = (const uint8_t *)body + 1;
     uint32_t index = (uint32_t)b[1] | (uint32_t)b[2] << 8 | (uint32_t)b[3] << 16 | (uint32_t)b[4] << 24;
     if (index >= d->object_count || d->objects[index] == NULL) {
-        return refuse(d, "the index of no shared object");
+        return refuse(d, "an index without a shared object");
     }
     if (b[0] == SHOAL_KIND_NONE || b[0] != sh_block_kind(d->objects[index])) {
         return refuse(d, "a shared object of another kind");
@@ -381,7 +382,7 @@ static int on_map_item(decoder *d, shoal_value **map, shoal_value *key, shoal_va
 {
     if (key->type != SHOAL_STRING) {
         shoal_value_destroy(member);
-        return refuse(d, "a key that is no string");
+        return refuse(d, "a key that is not a string");
     }
     d->err = sh_map_put(*map, key, member);
     d->key_gone = d->err != SHOAL_OK;
@@ -395,7 +396,7 @@ static int on_map_item(decoder *d, shoal_value **map, shoal_value *key, shoal_va
 #define msgpack_unpack_user decoder
 #include <msgpack/unpack_template.h>
 
-/* Destroys what a failed parse has begun: the open containers, and a key that still waits for its value. */
+/* Destroys what a failed parse has begun: the open containers, and a key that has no value yet. */
 static void abandon(struct parser_context *parser)
 {
     for (unsigned i = 0; i < parser->top; i++) {
@@ -433,7 +434,7 @@ static shoal_err decode_private(const char *bytes, size_t size, shoal_block *con
         reason = result > 0                             ? "more bytes than the value takes"
                  : result == 0                          ? "the end before the value is complete"
                  : result == MSGPACK_UNPACK_NOMEM_ERROR ? "a value nested too deep" /* the template's stack is full */
-                                                        : "a byte that begins no value";
+                                                        : "a byte that no value starts with";
     }
     return sh_fail(SHOAL_ECORRUPT, "message of %zu bytes: %s, at byte %zu", size, reason,
                    d->where_known ? d->where : stop);

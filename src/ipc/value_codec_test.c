@@ -31,7 +31,7 @@ static void ck_round_trip(shoal_value *value)
     shoal_value_destroy(value);
 }
 
-/* In memory of exactly that size, so that the sanitizer sees a read beyond it. */
+/* Decodes in memory of exactly that size, so that the sanitizer sees a read beyond it. */
 static shoal_err decode(const void *bytes, size_t size, shoal_value **out_value)
 {
     char *exact = malloc(size + (size == 0));
@@ -42,7 +42,7 @@ static shoal_err decode(const void *bytes, size_t size, shoal_value **out_value)
     return err;
 }
 
-/* Refused, with out_value untouched and the byte in the text. */
+/* Decoding fails, out_value is untouched, and the error text has the byte. */
 static void ck_corrupt(const void *bytes, size_t size, const char *reason, size_t where)
 {
     char wanted[128];
@@ -55,7 +55,7 @@ static void ck_corrupt(const void *bytes, size_t size, const char *reason, size_
 
 #define ck_corrupt_text(text, reason, where) ck_corrupt(text, sizeof(text) - 1, reason, where)
 
-/* Every type, in the short and the long forms that small values can have. */
+/* Makes a value with every type, in the short and the long forms that small values can have. */
 static shoal_value *sample(void)
 {
     char text[300];
@@ -179,7 +179,7 @@ START_TEST(other_writers_forms_are_read)
 }
 END_TEST
 
-/* count containers around a null: lists, or maps with the key "k". */
+/* Writes `count` containers around a null: lists, or maps with the key "k". */
 static size_t nest(char *bytes, size_t count, bool maps)
 {
     size_t size = 0;
@@ -213,19 +213,19 @@ START_TEST(nesting_is_bounded)
 }
 END_TEST
 
-START_TEST(what_is_wrong_is_told)
+START_TEST(errors_name_the_reason_and_the_byte)
 {
     static const char early[] = "the end before the value is complete";
     ck_corrupt_text("", early, 0);
     ck_corrupt_text("\xa5hell", early, 1);
     ck_corrupt_text("\x92\xcc\x01", early, 3);
-    ck_corrupt_text("\xc1", "a byte that begins no value", 0);
-    ck_corrupt_text("\x91\xc1", "a byte that begins no value", 1);
+    ck_corrupt_text("\xc1", "a byte that no value starts with", 0);
+    ck_corrupt_text("\x91\xc1", "a byte that no value starts with", 1);
     ck_corrupt_text("\xc0\xc0", "more bytes than the value takes", 1);
     ck_corrupt_text("\x91\x01\x02", "more bytes than the value takes", 2);
-    ck_corrupt_text("\x81\x01\x02", "a key that is no string", 2);
-    ck_corrupt_text("\x81\xc4\x01k\x02", "a key that is no string", 4);
-    ck_corrupt_text("\x81\x91\xa1k\x02", "a key that is no string", 4);
+    ck_corrupt_text("\x81\x01\x02", "a key that is not a string", 2);
+    ck_corrupt_text("\x81\xc4\x01k\x02", "a key that is not a string", 4);
+    ck_corrupt_text("\x81\x91\xa1k\x02", "a key that is not a string", 4);
     ck_corrupt_text("\x92\x01\xa3"
                     "a\xff"
                     "b",
@@ -239,9 +239,9 @@ END_TEST
 
 START_TEST(objects_must_be_there)
 {
-    ck_corrupt_text("\xc7\x05\x01\x01\0\0\0\0", "the index of no shared object", 7);
-    ck_corrupt_text("\xc7\x05\x01\x01\xff\xff\xff\xff", "the index of no shared object", 7);
-    ck_corrupt_text("\x92\x01\xc7\x05\x01\x01\0\0\0\0", "the index of no shared object", 9);
+    ck_corrupt_text("\xc7\x05\x01\x01\0\0\0\0", "an index without a shared object", 7);
+    ck_corrupt_text("\xc7\x05\x01\x01\xff\xff\xff\xff", "an index without a shared object", 7);
+    ck_corrupt_text("\x92\x01\xc7\x05\x01\x01\0\0\0\0", "an index without a shared object", 9);
     ck_corrupt_text("\xc7\x05\x03\x01\0\0\0\0", "an unknown extension", 7);
     ck_corrupt_text("\xc7\x03\x02\x01\0\0", "an unknown extension", 5); /* a foreign value without its tag */
     ck_corrupt_text("\xc7\x05\xff\x01\0\0\0\0", "an unknown extension", 7);
@@ -293,13 +293,13 @@ START_TEST(mutations_do_no_harm)
         }
         e.bytes[i] = old;
     }
-    ck_assert_uint_gt(decoded, e.size); /* most changes of a character or number are values too */
+    ck_assert_uint_gt(decoded, e.size); /* most changes to a character or number give valid values */
     sh_encoding_fini(&e);
     shoal_value_destroy(value);
 }
 END_TEST
 
-/* An attempt to allocate what these headers claim would meet the limit and give SHOAL_ENOMEM. */
+/* An attempt to allocate what these headers claim would hit the limit and give SHOAL_ENOMEM. */
 START_TEST(gigabyte_headers_allocate_nothing)
 {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* these reserve more than any limit */
@@ -319,14 +319,14 @@ START_TEST(gigabyte_headers_allocate_nothing)
     ck_corrupt_text("\xde\xff\xff\x01\x02", map, 2);
     ck_corrupt_text("\x9f", list, 0);
     ck_corrupt_text("\x91\x91\xdd\xff\xff\xff\xff", list, 6);
-    ck_corrupt_text("\x94\x93\x93\x93\x01\x02\x03", list, 1); /* each could be, all together not */
+    ck_corrupt_text("\x94\x93\x93\x93\x01\x02\x03", list, 1); /* each one fits, all together do not */
     ck_corrupt_text("\xdb\xff\xff\xff\xff", early, 5);
     ck_corrupt_text("\xc6\xff\xff\xff\xff", early, 5);
     ck_corrupt_text("\xc9\xff\xff\xff\xfe\x01", early, 5);
 }
 END_TEST
 
-START_TEST(a_hundred_thousand_keys_take_no_second)
+START_TEST(a_hundred_thousand_keys_decode_fast)
 {
     enum { KEYS = 100000 };
     shoal_value *map = shoal_value_map();
@@ -354,7 +354,7 @@ START_TEST(a_hundred_thousand_keys_take_no_second)
 }
 END_TEST
 
-START_TEST(a_failed_maker_is_told_on)
+START_TEST(a_failed_constructor_is_reported)
 {
     sh_encoding e;
     shoal_value *none = shoal_list(1, "\xff");
@@ -373,13 +373,13 @@ int main(void)
         long_strings_and_lists_come_back,
         other_writers_forms_are_read,
         nesting_is_bounded,
-        what_is_wrong_is_told,
+        errors_name_the_reason_and_the_byte,
         objects_must_be_there,
         truncation_anywhere_is_an_error,
         mutations_do_no_harm,
         gigabyte_headers_allocate_nothing,
-        a_hundred_thousand_keys_take_no_second,
-        a_failed_maker_is_told_on,
+        a_hundred_thousand_keys_decode_fast,
+        a_failed_constructor_is_reported,
     };
     Suite *suite = suite_create("value_codec");
     TCase *group = tcase_create("value_codec");

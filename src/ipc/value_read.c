@@ -19,7 +19,7 @@ const char *sh_type_name(uint8_t type)
     return type < sizeof names / sizeof names[0] ? names[type] : "unknown";
 }
 
-/* What the value is, in a word: of an object its kind. */
+/* Returns what the value is, in a word; for an object its kind. */
 static const char *name_of(const shoal_value *value)
 {
     return value->type == SHOAL_OBJECT ? sh_kind_shared_name((shoal_kind)value->kind) : sh_type_name(value->type);
@@ -44,7 +44,7 @@ shoal_type shoal_value_type(const shoal_value *value)
     return value != NULL ? (shoal_type)value->type : SHOAL_NULL;
 }
 
-/* A number that is not the type's: the words say which, and what it would have to be. */
+/* Fails for a number that does not fit the wanted type. The text has the number and that type. */
 static shoal_err refuse_number(const shoal_value *value, const char *wanted, const char *call)
 {
     if (value == NULL) {
@@ -148,7 +148,7 @@ shoal_kind shoal_value_object_kind(const shoal_value *value)
     return value != NULL && value->type == SHOAL_OBJECT ? (shoal_kind)value->kind : SHOAL_KIND_NONE;
 }
 
-/* All shared objects are blocks underneath; the kind says which of the public types the handle is. */
+/* All shared objects are blocks underneath; the kind says which public type the handle is. */
 static void *object_of(const shoal_value *value, shoal_kind kind, const char *call)
 {
     return value != NULL && value->type == SHOAL_OBJECT && value->kind == kind
@@ -209,7 +209,8 @@ static bool is_container(const shoal_value *value)
 static bool has_member(const shoal_value *container, size_t i)
 {
     if (i >= container->size) {
-        (void)sh_fail(SHOAL_EINVAL, "member %zu of a %s of %zu", i, sh_type_name(container->type), container->size);
+        (void)sh_fail(SHOAL_EINVAL, "there is no member %zu in a %s of %zu members", i, sh_type_name(container->type),
+                      container->size);
         return false;
     }
     return true;
@@ -255,7 +256,7 @@ const shoal_value *shoal_value_find(const shoal_value *map, const char *key)
 typedef struct writer {
     char *buffer;
     size_t capacity;
-    size_t length; /* of the whole text, also of what did not fit */
+    size_t length; /* of the whole text, with what did not fit */
 } writer;
 
 static void write_text(writer *w, const char *text, size_t size)
@@ -293,7 +294,7 @@ static void write_quoted(writer *w, const shoal_value *string)
     write_word(w, "\"");
 }
 
-/* The shortest digits that read back as the same number, and always with a sign that it is no int. */
+/* Writes the shortest digits that read back as the same number, always in a form that cannot be taken for an int. */
 static void write_float(writer *w, double d)
 {
     if (!isfinite(d)) {
@@ -307,7 +308,7 @@ static void write_float(writer *w, double d)
             break;
         }
     }
-    char *comma = strchr(text, ','); /* the program may have set a locale that writes one */
+    char *comma = strchr(text, ','); /* the program's locale may use a comma */
     if (comma != NULL) {
         *comma = '.';
     }

@@ -165,7 +165,7 @@ START_TEST(readers_refuse_other_types)
 }
 END_TEST
 
-/* A number beyond int64 is itself, and never -1. */
+/* A number beyond int64 stays itself, and never becomes -1. */
 START_TEST(uint_is_what_int_cannot_hold)
 {
     static const uint64_t all[] = {0, 1, INT64_MAX, (uint64_t)INT64_MAX + 1, UINT64_MAX - 1, UINT64_MAX};
@@ -302,7 +302,7 @@ START_TEST(failed_makers_nest)
 }
 END_TEST
 
-/* No call consumes a kept value, also not one that refuses another argument. */
+/* No call consumes a kept value, not even one that rejects another argument. */
 START_TEST(a_refused_key_leaves_what_is_kept)
 {
     shoal_value *map = shoal_value_keep(shoal_map("a", 1)), *member = shoal_value_keep(shoal_value_string("kept"));
@@ -372,7 +372,7 @@ END_TEST
 
 START_TEST(equal_tells_values_apart)
 {
-    /* Each differs from each other one. */
+    /* Each differs from every other. */
     shoal_value *values[] = {
         shoal_value_null(),      shoal_value_bool(false),   shoal_value_bool(true),
         shoal_value_int(0),      shoal_value_int(1),        shoal_value_float(0.0),
@@ -394,7 +394,7 @@ START_TEST(equal_tells_values_apart)
     }
     shoal_value *one = shoal_map("a", 1, "b", 2);
     shoal_value *other = shoal_map("b", 2, "a", 1);
-    ck_assert(shoal_value_equal(one, other)); /* the order does not count */
+    ck_assert(shoal_value_equal(one, other)); /* the order does not matter */
     shoal_value_destroy(one);
     shoal_value_destroy(other);
 }
@@ -432,7 +432,7 @@ START_TEST(format_cuts_to_the_capacity)
     ck_assert_uint_eq(length, strlen(whole));
     ck_assert_uint_eq(shoal_value_format(v, NULL, 0), length);
     for (size_t capacity = 1; capacity <= length; capacity++) {
-        char *text = malloc(capacity); /* exact, so that the sanitizer sees a byte too many */
+        char *text = malloc(capacity); /* the exact size, so that the sanitizer sees a write beyond it */
         ck_assert_ptr_nonnull(text);
         ck_assert_uint_eq(shoal_value_format(v, text, capacity), length);
         size_t got = strlen(text);

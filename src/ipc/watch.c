@@ -1,24 +1,25 @@
 /* Queues for event loops: an eventfd that polls readable while the queue is ready.
  *
- * One thread of the process, the watcher, waits at the gates of all watched queues that are not ready. It exists from the first
- * shoal_queue_fd until the process leaves its world or ends. Producers see it as one more waiter: they wake it when it is parked,
- * and pay nothing while the fd is readable or where no fd was asked for.
+ * One thread of the process, the watcher, waits at the gates of all watched queues that are not ready. It exists from
+ * the first shoal_queue_fd until the process leaves its world or exits. To producers it is one more waiter: they wake
+ * it if it is parked, and pay nothing while the fd is readable or if nobody asked for an fd.
  *
  *   watcher, under the lock, for each queue whose fd is clear          a get of this process, afterwards, under the lock
  *   ---------------------------------------------------------          ------------------------------------------------
  *   prepare the gate                                                   fd readable, queue not ready? then
- *   queue ready? then make the fd readable, pass the wake on               clear the fd
+ *   queue ready? then make the fd readable, pass the wake-up on            clear the fd
  *   else wait at the gate                                                  poke the watcher: it waits at the gate again
  *
- * No readiness is lost: a put before the watcher's look is seen by it, and a put after it finds the gate's flag set (park.h). A put
- * between the getter's look and the clearing is seen by the look that the poke asks for. An fd may be readable for no reason: when another
- * process took the message. The next get of this process finds the queue empty and clears it.
+ * No readiness is lost. If a put comes before the watcher's look, the watcher sees it; if it comes after, it finds the
+ * gate's flag set (park.h). If a put comes between the getter's look and the clearing, the look that the poke asks for
+ * sees it. An fd may be readable for no reason, if another process took the message. The next get of this process finds
+ * the queue empty and clears it.
  *
- * The watcher got a wake that may have been meant for somebody who takes: so it wakes one more.
- * death: of the whole process, between the two: recovery wakes all gates of what the dead held.
- * A process that is stopped costs a waiter elsewhere what any stopped waiter costs: it looks again after its slice.
+ * The wake-up that the watcher got may have been meant for a process that takes. So the watcher wakes one more waiter.
+ * death: of the whole process, between the two: recovery wakes all gates of what the dead process held.
+ * A stopped process costs a waiter elsewhere what any stopped waiter costs: it looks again after its slice.
  *
- * The lock is taken inside (sh_watch_forget), so whoever has it does not enter.
+ * sh_watch_forget takes the lock inside. So a thread that holds the lock must not call sh_enter.
  */
 #include "ipc/watch.h"
 
@@ -39,27 +40,27 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SLICE_WITHOUT SHOAL_MS(2) /* where not all gates can be waited at together */
-#define LOCK_SLICE SHOAL_MS(1)    /* between looks at the lock */
-#define END_LIMIT SHOAL_MS(500)   /* how long the end of the process waits for the watcher */
+#define SLICE_WITHOUT SHOAL_MS(2) /* used when it cannot wait at all gates at once */
+#define LOCK_SLICE SHOAL_MS(1)    /* between attempts to take the lock */
+#define END_LIMIT SHOAL_MS(500)   /* how long the exit of the process waits for the watcher */
 
 typedef struct watch {
-    shoal_block *queue; /* borrowed: its release removes the watch */
+    shoal_block *queue; /* borrowed: releasing the queue removes the watch */
     sh_queue_view *view;
     int fd;
     bool readable;
 } watch;
 
-/* Under the lock: all but the two words. */
+/* The lock protects all of these but the atomic words. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static watch *watches;
 static size_t watch_count, watch_room;
 static pthread_t watcher;
 static bool running;
 
-static sh_a32 poked;    /* counts up: the watcher looks again; it parks here, too */
-static sh_a32 stopping; /* 1: the watcher ends */
-static sh_a32 tid;      /* the watcher's */
+static sh_a32 poked;    /* increased to make the watcher look again; it also parks here */
+static sh_a32 stopping; /* 1: the watcher must end */
+static sh_a32 tid;      /* of the watcher */
 
 static void poke(void)
 {
@@ -67,7 +68,7 @@ static void poke(void)
     sh_futex_wake(&poked, INT_MAX);
 }
 
-/* The view knows its place. In a child by fork it may name a place that is another's, or nobody's. */
+/* Finds the watch of a view by the index in the view. In a forked child that index may be invalid or another view's. */
 static watch *find(const sh_queue_view *view)
 {
     uint32_t place = sh_load_relaxed(&view->watch);
@@ -78,13 +79,14 @@ static void set_readable(watch *w, bool readable)
 {
     uint64_t value = 1;
     ssize_t done = readable ? write(w->fd, &value, sizeof value) : read(w->fd, &value, sizeof value);
-    (void)done; /* it fails only when the program closed the fd */
+    (void)done; /* fails only if the program closed the fd */
     w->readable = readable;
 }
 
 /* ---- the watcher ---- */
 
-/* The end of the process may come in a signal handler that interrupted who has the lock: so this never waits for it for ever. */
+/* Takes the lock, but never waits for it forever: the process may exit in a signal handler that interrupted the lock's
+ * holder. Returns false if the watcher must end. */
 static bool lock_unless_stopped(void)
 {
     for (int tries = 0; pthread_mutex_trylock(&lock) != 0; tries++) {
@@ -100,7 +102,7 @@ static bool lock_unless_stopped(void)
     return true;
 }
 
-/* Under the lock. Fills in where to wait, brings the time forward when something must be looked at earlier. */
+/* Under the lock: fills in where to wait, and moves `until` forward if something must be checked earlier. */
 static size_t look(sh_futex_pair *pairs, size_t most, int64_t *until)
 {
     size_t n = 0;
@@ -108,7 +110,7 @@ static size_t look(sh_futex_pair *pairs, size_t most, int64_t *until)
     for (size_t i = 0; i < watch_count; i++) {
         watch *w = &watches[i];
         if (w->readable) {
-            continue; /* the get that clears it pokes us */
+            continue; /* the get that clears it pokes the watcher */
         }
         sh_gate *gate = &sh_queue_shm_of(w->queue)->not_empty;
         uint32_t prepared = sh_gate_prepare(gate);
@@ -122,7 +124,7 @@ static size_t look(sh_futex_pair *pairs, size_t most, int64_t *until)
         } else if (*until > now + SLICE_WITHOUT) {
             *until = now + SLICE_WITHOUT;
         }
-        if (sh_queue_is_acknowledged(w->queue)) { /* a lease may pass before */
+        if (sh_queue_is_acknowledged(w->queue)) { /* a lease may expire earlier */
             *until = now + sh_deliveries_until_lease(w->queue, *until);
         }
     }
@@ -159,7 +161,7 @@ static void *watch_all(void *unused)
 
 /* ---- its life ---- */
 
-/* Until the system has forgotten the thread: the end of the process asks whether it is the only one (end.c). */
+/* Waits until the kernel has removed the thread: the exit of the process checks that it is the only one (end.c). */
 static void await_gone(uint32_t thread)
 {
     for (int i = 0; i < 1000 && syscall(SYS_tgkill, getpid(), thread, 0) == 0; i++) {
@@ -175,7 +177,7 @@ static void stop(bool ends)
     sh_store_release(&stopping, 1);
     sh_futex_wake(&stopping, INT_MAX);
     poke();
-    if (ends) { /* neither the lock nor memory: a signal handler may have interrupted their owner */
+    if (ends) { /* uses neither the lock nor malloc: a signal handler may have interrupted their owner */
         int64_t limit = sh_now() + END_LIMIT;
         struct timespec t = {.tv_sec = limit / 1000000000, .tv_nsec = limit % 1000000000};
         if (pthread_clockjoin_np(watcher, NULL, CLOCK_MONOTONIC, &t) == 0) {
@@ -196,8 +198,8 @@ static void stop(bool ends)
     pthread_mutex_unlock(&lock);
 }
 
-/* The child has no watcher. The fds are the parent's: what the child did to them would be done to the parent. The handles may be
- * gone already; those that are not are not found in the list. */
+/* The child has no watcher. The eventfds are shared with the parent, so writing or reading them would affect the
+ * parent. The handles may be gone already; those that remain are not found in the list. */
 static void fork_child(void)
 {
     for (size_t i = 0; i < watch_count; i++) {
@@ -223,7 +225,7 @@ static shoal_err start(void)
     int failed = pthread_create(&watcher, NULL, watch_all, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed != 0) {
-        return sh_fail(SHOAL_EOS, "a thread that watches queues: %s", strerror(failed));
+        return sh_fail(SHOAL_EOS, "cannot start the thread that watches queues: %s", strerror(failed));
     }
     (void)pthread_setname_np(watcher, "shoal-watch");
     running = true;
@@ -246,7 +248,7 @@ static shoal_err add(shoal_block *q, int *out_fd)
     }
     int fd = sh_fd_keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (fd < 0) {
-        return sh_fail_os("an fd for a queue");
+        return sh_fail_os("eventfd for a queue");
     }
     shoal_err err = running ? SHOAL_OK : start();
     if (err != SHOAL_OK) {
@@ -255,7 +257,7 @@ static shoal_err add(shoal_block *q, int *out_fd)
     }
     sh_queue_view *view = sh_queue_view_of(q);
     watches[watch_count] = (watch){.queue = q, .view = view, .fd = fd};
-    if (sh_queue_is_ready(q)) { /* so that a poll without a time limit, right now, sees it */
+    if (sh_queue_is_ready(q)) { /* so that a poll without a timeout, right now, sees it */
         set_readable(&watches[watch_count], true);
     }
     watch_count++;
@@ -287,7 +289,7 @@ void sh_watch_forget(sh_queue_view *view)
         close(w->fd);
         *w = watches[--watch_count];
         sh_store_relaxed(&w->view->watch, (uint32_t)(w - watches) + 1);
-        poke(); /* it waits at a gate that may be another queue's soon */
+        poke(); /* the watcher waits at a gate that may soon belong to another queue */
     }
     sh_store_relaxed(&view->watch, 0);
     pthread_mutex_unlock(&lock);
@@ -298,7 +300,7 @@ void sh_watch_got_slow(sh_queue_view *view)
     pthread_mutex_lock(&lock);
     watch *w = find(view);
     if (w == NULL) {
-        sh_store_relaxed(&view->watch, 0); /* we are a child by fork */
+        sh_store_relaxed(&view->watch, 0); /* this is a forked child */
     } else if (w->readable && !sh_queue_is_ready(w->queue)) {
         set_readable(w, false);
         poke();
