@@ -11,8 +11,9 @@
 
 /* ---- describing ---- */
 
-/* Several threads may put one tensor at once. Whoever finds a description that is not true makes a new one, under this lock;
- * who finds a true one takes none. Nobody may change the tensor meanwhile, so what is found true stays so. */
+/* Several threads may put one tensor at the same time. A thread that finds an outdated description makes a new one
+ * under this lock; a thread that finds a current one takes no lock. Nobody may change the tensor meanwhile, so a
+ * current description stays current. */
 static pthread_mutex_t describing = PTHREAD_MUTEX_INITIALIZER;
 
 __attribute__((constructor)) static void register_lock(void)
@@ -21,16 +22,17 @@ __attribute__((constructor)) static void register_lock(void)
     sh_fork_register(SH_FORK_DESCRIPTIONS, &part);
 }
 
-/* What a description has to say beside the shape, as one word. The grad goes by the id of its own description: another view of
- * the same storage has another. While t's description exists it keeps the grad's, so that no other block can have that id. */
+/* Returns what a description has to say beside the shape, as one word. The grad counts by the id of its description:
+ * another view of the same storage has another. While t's description exists it keeps the grad's, so no other block can
+ * have that id. */
 static uint64_t state_of(const shoal_tensor *t)
 {
     return (t->grad ? sh_load_acquire(&t->grad->description_id) : 0) << 1 | t->requires_grad;
 }
 
-/* The description if it says what is so, else NULL. It is read again at the end: describe_anew takes it away before it changes
- * `described`, so one that is still there is the one that `described` was read of. The grad comes first: its new description
- * is seen together with its new id. */
+/* Returns the description if it is current, otherwise NULL. Reads the pointer again at the end: describe_anew removes
+ * the description before it changes `described`, so if the pointer is still the same, `described` belonged to it.
+ * Checks the grad first: its new description is seen together with its new id. */
 static shoal_block *true_description(const shoal_tensor *t)
 {
     uint64_t d = sh_load_acquire(&t->description);
@@ -39,7 +41,7 @@ static shoal_block *true_description(const shoal_tensor *t)
     return so ? (shoal_block *)(uintptr_t)d : NULL;
 }
 
-/* Takes the description over. The order is what true_description reads against. */
+/* Stores the description and takes the caller's reference. true_description relies on this order. */
 static void set_description(shoal_tensor *t, shoal_block *description, uint64_t stamp)
 {
     t->stamp = stamp;
@@ -48,7 +50,7 @@ static void set_description(shoal_tensor *t, shoal_block *description, uint64_t 
     sh_store_release(&t->description, (uintptr_t)description);
 }
 
-/* The block with the storage's bytes; the caller's. */
+/* Returns the block with the storage's bytes, which the caller owns. */
 static shoal_err storage_block(const sh_storage *s, shoal_block **out_block)
 {
     if (s->keeper->kind == SH_KIND_DATA) {
@@ -64,8 +66,8 @@ static shoal_err storage_block(const sh_storage *s, shoal_block **out_block)
     return err;
 }
 
-/* The sequence of our slot goes up with every operation on the heap, whoever the slot belongs to, and to make a description is
- * several. */
+/* The sequence of our slot increases with every operation on the heap, whichever process owns the slot, and making a
+ * description takes several. */
 static shoal_err new_stamp(uint64_t *out_stamp)
 {
     const sh_ctx *c = sh_enter();
@@ -112,15 +114,15 @@ static shoal_err describe_anew(shoal_tensor *t, shoal_block *grad)
 static shoal_err check_can_be_shared(const shoal_tensor *t)
 {
     if (t->node) {
-        return sh_fail(
-            SHOAL_ESTATE,
-            "the result of %s needs a gradient and is no leaf: it cannot be shared; detach it first (shoal_detach)",
-            t->node->op->name);
+        return sh_fail(SHOAL_ESTATE,
+                       "the result of %s needs a gradient and is not a leaf, so it cannot be shared: detach it first "
+                       "(shoal_detach)",
+                       t->node->op->name);
     }
     return SHOAL_OK;
 }
 
-/* Under the lock. */
+/* Makes the tensor's description current. Under the lock. */
 static shoal_err describe(shoal_tensor *t)
 {
     shoal_err err = shoal_tensor_share(t);
@@ -165,15 +167,16 @@ shoal_err shoal_tensor_share(shoal_tensor *t)
     return err;
 }
 
-/* ---- reading a description, which may be anything ---- */
+/* ---- reading a description, which may be hostile ---- */
 
 static shoal_err corrupt(const shoal_block *description)
 {
-    return sh_fail(SHOAL_ECORRUPT, "block %llu describes no tensor", (unsigned long long)description->id);
+    return sh_fail(SHOAL_ECORRUPT, "block %llu does not describe a tensor", (unsigned long long)description->id);
 }
 
-/* The tensor's dtype, shape and strides, from the copy of a description: checked, and how far they reach into the storage, in
- * bytes. Each number is copied once out of memory that others can write, and only the copy is used. */
+/* Reads dtype, shape and strides from the copy of a description into the tensor, checks them, and returns how far they
+ * reach into the storage, in bytes. Copies each number once out of memory that others can write, and uses only the
+ * copy. */
 static bool read_shape(const sh_record *r, const sh_description *d, shoal_tensor *t, uint64_t *out_reach)
 {
     size_t head = offsetof(sh_description, shape_and_strides), dims = d->ndim;
@@ -193,7 +196,7 @@ static bool read_shape(const sh_record *r, const sh_description *d, shoal_tensor
         int64_t size = t->shape[i], stride = t->strides[i];
         wrong |= size < 0 || stride < 0;
         dense &= size == 1 || stride == count;
-        /* With strides of 0 a small storage can carry a shape whose product overflows. */
+        /* With strides of 0 a small storage can have a shape whose product overflows. */
         wrong |= __builtin_mul_overflow(size - (size > 0), stride, &span) ||
                  __builtin_add_overflow(last, span, &last) || __builtin_mul_overflow(count, size, &count);
     }
@@ -205,7 +208,7 @@ static bool read_shape(const sh_record *r, const sh_description *d, shoal_tensor
     return !wrong;
 }
 
-/* The storage behind a description, retained: the one this process knows, or a new one. */
+/* Returns the storage behind a description, retained: the one this process has, or a new one. */
 static sh_storage *find_storage(shoal_block *keeper, const sh_record *r, bool *out_no_memory)
 {
     sh_ref ref = sh_load_acquire(&r->references[0]);
@@ -226,7 +229,7 @@ static sh_storage *find_storage(shoal_block *keeper, const sh_record *r, bool *o
     return fresh;
 }
 
-/* A tensor with nothing but its shape and storage. */
+/* Makes a tensor with only its shape and storage. */
 static shoal_tensor *make_bare(const shoal_block *description, shoal_block *keeper, const sh_record *r,
                                const sh_description *d)
 {
@@ -254,8 +257,9 @@ static shoal_tensor *make_bare(const shoal_block *description, shoal_block *keep
 
 static shoal_tensor *make(const shoal_block *description, shoal_block *keeper, bool is_grad);
 
-/* The grad by its own description. A handle for that is only good for sending it on: in a heap that has no room for one the
- * grad is made without, kept by the description that refers to it, because the message that it came by is taken already. */
+/* Makes the grad from its description. A handle for that description is only needed to send it on. If the heap has no
+ * room for one, the grad is made without: the description that refers to it keeps it, because the message that brought
+ * it is already taken. */
 static shoal_tensor *grad_of(shoal_block *description, const sh_record *r)
 {
     shoal_block *own;
@@ -285,8 +289,8 @@ static shoal_err make_grad(shoal_tensor *t, shoal_block *description, const sh_r
     return fits ? SHOAL_OK : corrupt(description);
 }
 
-/* A grad's own grad is not looked at: a description that names itself goes one step and no further. keeper: a handle that
- * keeps the storage; the description's own when there is one. */
+/* Makes a tensor. Does not read a grad's own grad, so a description that names itself goes one step and no further.
+ * keeper is a handle that keeps the storage; it is the description's own if there is one. */
 static shoal_tensor *make(const shoal_block *description, shoal_block *keeper, bool is_grad)
 {
     sh_record r;
@@ -306,7 +310,7 @@ static shoal_tensor *make(const shoal_block *description, shoal_block *keeper, b
         shoal_tensor_release(t);
         return NULL;
     }
-    /* Only of a tensor that has all that the description has: one that is sent on, or woken, by it must not gain or lose a grad. */
+    /* Only if the tensor has all that the description has: sending it on, or waking it, must not add or lose a grad. */
     bool whole = !d.has_grad || (t->grad != NULL && sh_load_relaxed(&t->grad->description_id) != 0);
     if (description == keeper && whole) {
         set_description(t, sh_block_retain(keeper), d.stamp);
@@ -314,8 +318,8 @@ static shoal_tensor *make(const shoal_block *description, shoal_block *keeper, b
     return t;
 }
 
-/* Is it the description that this tensor had? It has the stamp of that one, and so, unless somebody forged it, says the same. What
- * we use is in any case what was read and checked then. */
+/* Returns whether this is the description that the tensor had. It has the same stamp, so, unless somebody forged it, it
+ * says the same. In any case only the values that were read and checked then are used. */
 static bool is_description_of(const shoal_block *b, const shoal_tensor *t, uint64_t storage_id)
 {
     const sh_message_shm *shm = (const sh_message_shm *)b->data;

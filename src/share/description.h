@@ -1,5 +1,6 @@
-/* A tensor as other processes see it: a record of SH_KIND_TENSOR that refers to the block of the storage, and to the grad's
- * description when there is a grad. What travels is a reference to the description; the receiver makes its own tensor from it. */
+/* Descriptions: how a process describes a tensor to other processes. A description is a record of SH_KIND_TENSOR that
+ * refers to the block of the storage, and to the grad's description if there is a grad. A message carries a reference
+ * to the description; the receiver makes a tensor from it. */
 #ifndef SH_SHARE_DESCRIPTION_H
 #define SH_SHARE_DESCRIPTION_H
 
@@ -13,21 +14,21 @@ typedef struct sh_description {
     uint8_t requires_grad;
     uint8_t has_grad;
     uint32_t unused;
-    uint64_t
-        stamp; /* of this description alone, as long as there is the world: who has read it need not read it again */
+    uint64_t stamp; /* unique to this description while the world exists: a reader that knows it need not read again */
     int64_t offset;
     int64_t shape_and_strides[2 * SHOAL_MAX_DIMS];
 } sh_description;
 
-/* The description of a tensor, shared first; borrowed from the tensor, which keeps it as long as it is true. Errors: as
- * shoal_tensor_share. */
+/* Shares the tensor and returns its description, borrowed from the tensor, which keeps it as long as it is up to date.
+ * Errors: as shoal_tensor_share. */
 shoal_err sh_share_describe_tensor(shoal_tensor *t, shoal_block **out_description);
 
-/* A tensor for this process; the caller's. NULL: SHOAL_ECORRUPT, SHOAL_ENOMEM. */
+/* Makes a tensor for this process, which the caller owns. Returns NULL and sets SHOAL_ECORRUPT or SHOAL_ENOMEM if it
+ * fails. */
 shoal_tensor *sh_share_tensor_of(shoal_block *description);
 
-/* The same from a tensor that was here before (tensor/recycled.h), when the description says what it said then. The tensor takes
- * over the caller's reference to the description. NULL, and nothing happened: there is none. */
+/* The same, but reuses a tensor that was here before (tensor/recycled.h) if the description says what it said then. The
+ * tensor takes the caller's reference to the description. Returns NULL and does nothing if there is no such tensor. */
 shoal_tensor *sh_share_tensor_again(shoal_block *description);
 
 #endif

@@ -1,6 +1,6 @@
 /* Modules between processes, and state dicts.
  *
- * The bytes of a module's record are a value: {"tree": node, "names": [name, is_buffer, …]}, a node being
+ * The bytes of a module's record are a value: {"tree": node, "names": [name, is_buffer, …]}, where a node is
  * [kind, training, [settings…], [child name, node, …]]. Tensor i of the record has name i. */
 #include "share/module.h"
 
@@ -37,7 +37,7 @@ static shoal_value *node_of(const shoal_module *module)
     return shoal_list(module->type->name, shoal_value_bool(module->training), settings, children);
 }
 
-/* Descriptions of all tensors, borrowed from them, and their names. */
+/* Collects the descriptions of all tensors, borrowed from them, and their names. */
 static shoal_err collect(shoal_module *module, shoal_block **objects, shoal_value **names)
 {
     shoal_named it = {0};
@@ -71,7 +71,8 @@ shoal_err sh_share_describe_module(shoal_module *module, shoal_block **out_recor
 {
     shoal_block **objects = calloc(module->total + 1, sizeof(shoal_block *));
     shoal_value *names = shoal_value_list(), *tree = NULL;
-    shoal_err err = objects && names ? collect(module, objects, &names) : sh_fail(SHOAL_ENOMEM, "no room for a module");
+    shoal_err err =
+        objects && names ? collect(module, objects, &names) : sh_fail(SHOAL_ENOMEM, "no memory for a module");
     if (err == SHOAL_OK) {
         tree = shoal_map("tree", node_of(module), "names", names);
         names = NULL;
@@ -83,9 +84,9 @@ shoal_err sh_share_describe_module(shoal_module *module, shoal_block **out_recor
     return err;
 }
 
-/* ---- building again ---- */
+/* ---- building a module from its record ---- */
 
-/* A node, read; what it holds is checked as far as its shape goes. */
+/* A node that was read. Only the form of its contents is checked. */
 typedef struct node {
     const char *type;
     bool training;
@@ -115,7 +116,7 @@ static bool read_node(const shoal_value *value, node *out)
 
 static shoal_err corrupt(void)
 {
-    return sh_fail(SHOAL_ECORRUPT, "a record describes no module");
+    return sh_fail(SHOAL_ECORRUPT, "a record does not describe a module");
 }
 
 static shoal_err build_children(shoal_module *parent, const shoal_value *children)
@@ -135,7 +136,8 @@ static shoal_err build_children(shoal_module *parent, const shoal_value *childre
     return SHOAL_OK;
 }
 
-/* Tensor i of the record; the caller's. One that stands under two names is one tensor here too, with one grad. */
+/* Returns tensor i of the record, which the caller owns. A tensor with two names is one tensor here too, with one
+ * grad. */
 static shoal_tensor *tensor_at(const shoal_module *module, const sh_record *record, const shoal_value *names, size_t i)
 {
     uint64_t id = sh_ref_id(sh_load_acquire(&record->references[i]));
@@ -255,7 +257,7 @@ static shoal_err check_state(shoal_module *module, const shoal_value *state)
     for (; shoal_module_next(module, &it) == SHOAL_OK; names++) {
         const shoal_value *value = shoal_value_find(state, it.name);
         if (shoal_value_object_kind(value) != SHOAL_KIND_TENSOR) {
-            return sh_fail(SHOAL_EINVAL, "the state dict lacks a tensor %s", it.name);
+            return sh_fail(SHOAL_EINVAL, "the state dict has no tensor %s", it.name);
         }
         const shoal_tensor *from = shoal_value_as_tensor(value);
         if (!from) {
@@ -282,7 +284,7 @@ shoal_err shoal_module_load_state_dict(shoal_module *module, const shoal_value *
         return sh_null_error("shoal_module_load_state_dict", module ? "state" : "module");
     }
     if (shoal_value_type(state) != SHOAL_MAP) {
-        return sh_fail(SHOAL_ETYPE, "a state dict is a map");
+        return sh_fail(SHOAL_ETYPE, "a state dict must be a map");
     }
     shoal_err err = check_state(module, state);
     shoal_named it = {0};

@@ -1,5 +1,5 @@
-/* A module as other processes see it: a record of SH_KIND_MODULE that refers to the description of every parameter and buffer, and
- * whose bytes say which kinds with which settings to build. */
+/* Descriptions of modules for other processes. A record of SH_KIND_MODULE refers to the description of every parameter
+ * and buffer; its bytes say which kinds to build, with which settings. */
 #ifndef SH_SHARE_MODULE_H
 #define SH_SHARE_MODULE_H
 
@@ -7,11 +7,11 @@
 
 #include <shoal/share.h>
 
-/* A record of the module, which is shared first; the caller's. Errors: as shoal_module_share. */
+/* Shares the module and creates a record of it, which the caller owns. Errors: as shoal_module_share. */
 shoal_err sh_share_describe_module(shoal_module *module, shoal_block **out_record);
 
-/* A module of the same kinds over the same parameters; the caller's. NULL: SHOAL_ECORRUPT, SHOAL_ENOMEM, SHOAL_ENOENT for a kind that
- * this program has not registered. */
+/* Builds a module of the same kinds over the same parameters, which the caller owns. Returns NULL and sets
+ * SHOAL_ECORRUPT, SHOAL_ENOMEM, or SHOAL_ENOENT if this program has not registered one of the kinds. */
 shoal_module *sh_share_module_of(shoal_block *record);
 
 #endif

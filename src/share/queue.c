@@ -1,4 +1,4 @@
-/* Tensors as messages of their own. */
+/* Putting tensors into queues and getting them, without a value around them. */
 #include "base/error.h"
 #include "ipc/queue_fast.h"
 #include "share/description.h"
@@ -13,7 +13,8 @@ shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor *t, int64_t ti
     return err == SHOAL_OK ? shoal_queue_put_block(queue, description, timeout) : err;
 }
 
-/* Nobody in this process but the caller, through t, can reach the description: all that holds it goes with t. */
+/* Returns whether only the caller, through t, can reach the description in this process: all that holds it goes with
+ * t. */
 static bool is_only_way(const shoal_tensor *t, const shoal_block *d)
 {
     uint64_t own = 1 + (t->storage->keeper == d);

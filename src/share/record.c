@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* Inside. */
+/* Inside: stores references to the objects in the record. */
 static shoal_err refer(sh_ctx *c, sh_message_shm *shm, shoal_block *const *objects, size_t count)
 {
     shoal_err err = SHOAL_OK;
@@ -30,9 +30,9 @@ shoal_err sh_record_create(sh_kind kind, shoal_block *const *objects, size_t cou
         sh_store_relaxed(&shm->count, count);
         sh_store_relaxed(&shm->size, size);
         memcpy(b->data + head, bytes, size);
-        sh_heap_set_kind(b->id, kind); /* its references are zeros by now */
+        sh_heap_set_kind(b->id, kind); /* its references are zeros at this point */
         b->kind = kind;
-        /* death: the record has one holder, our slot; recovery releases it with the references it has got so far. */
+        /* death: the record has one holder, our slot; recovery releases it with the references that it has so far. */
         err = refer(c, shm, objects, count);
         if (err == SHOAL_OK) {
             *out_record = b;
@@ -68,7 +68,7 @@ shoal_err sh_record_open(const sh_record *record, uint64_t i, shoal_block **out_
 {
     sh_ref ref = i < record->count ? sh_load_acquire(&record->references[i]) : 0;
     if (sh_ref_weight(ref) == 0) {
-        return sh_fail(SHOAL_ECORRUPT, "a record lacks its object %llu", (unsigned long long)i);
+        return sh_fail(SHOAL_ECORRUPT, "the object %llu of a record is missing", (unsigned long long)i);
     }
     sh_ctx *c = sh_enter_held();
     if (c == NULL) {

@@ -10,7 +10,7 @@ static shoal_sparse *make(shoal_sparse from)
 {
     shoal_sparse *s = malloc(sizeof *s);
     if (!s) {
-        (void)sh_fail(SHOAL_ENOMEM, "no room for a sparse tensor");
+        (void)sh_fail(SHOAL_ENOMEM, "no memory for a sparse tensor");
         return NULL;
     }
     *s = from;
@@ -31,7 +31,7 @@ shoal_sparse *shoal_sparse_coo(shoal_tensor *indices, shoal_tensor *values, int 
     if (!indices || !values) {
         return NULL;
     }
-    /* Values may have dense dims of their own behind the first. */
+    /* Values may have dense dims after the first. */
     bool fits = ndim >= 0 && ndim <= SHOAL_MAX_DIMS && indices->dtype == SHOAL_I64 && indices->ndim == 2 &&
                 values->ndim >= 1 && indices->shape[1] == values->shape[0] &&
                 indices->shape[0] + values->ndim - 1 == ndim;
@@ -44,7 +44,7 @@ shoal_sparse *shoal_sparse_coo(shoal_tensor *indices, shoal_tensor *values, int 
     if (!fits) {
         sh_text ti, tv;
         (void)sh_fail(SHOAL_EINVAL,
-                      "sparse COO of %d dims from indices %s and values %s: indices are i64 [sparse dims, n]", ndim,
+                      "sparse COO of %d dims from indices %s and values %s: indices must be i64 [sparse dims, n]", ndim,
                       sh_tensor_text(&ti, indices), sh_tensor_text(&tv, values));
         return NULL;
     }
@@ -67,8 +67,9 @@ shoal_sparse *shoal_sparse_csr(shoal_tensor *starts, shoal_tensor *columns, shoa
                 columns->shape[0] == values->shape[0];
     if (!fits) {
         sh_text ts, tc, tv;
-        (void)sh_fail(SHOAL_EINVAL, "sparse CSR of %lld rows from starts %s, columns %s and values %s", (long long)rows,
-                      sh_tensor_text(&ts, starts), sh_tensor_text(&tc, columns), sh_tensor_text(&tv, values));
+        (void)sh_fail(SHOAL_EINVAL, "sparse CSR of %lld rows from starts %s, columns %s and values %s: they do not fit",
+                      (long long)rows, sh_tensor_text(&ts, starts), sh_tensor_text(&tc, columns),
+                      sh_tensor_text(&tv, values));
         return NULL;
     }
     return make((shoal_sparse){.layout = SHOAL_CSR,
@@ -140,15 +141,15 @@ shoal_tensor *shoal_sparse_values(const shoal_sparse *s)
     return s->values;
 }
 
-/* ---- to and from dense; on the host ---- */
+/* ---- to and from dense, on the host ---- */
 
-/* All elements of the part as i64 in order; free() it. */
+/* Returns all elements of the part as i64, in order. The caller calls free() on the result. */
 static int64_t *read_indices(const shoal_tensor *t)
 {
     size_t size = (size_t)t->count * sizeof(int64_t);
     int64_t *out = malloc(size > 0 ? size : 1);
     if (!out) {
-        (void)sh_fail(SHOAL_ENOMEM, "no room for %zu bytes", size);
+        (void)sh_fail(SHOAL_ENOMEM, "no memory for %zu bytes", size);
     } else if (shoal_tensor_read(t, out, size) != SHOAL_OK) {
         free(out);
         out = NULL;
@@ -156,7 +157,7 @@ static int64_t *read_indices(const shoal_tensor *t)
     return out;
 }
 
-/* Numbers of the rows of entries, for CSR. */
+/* Finds the row of an entry, for CSR. */
 static shoal_err csr_row(const shoal_sparse *s, const int64_t *starts, int64_t entry, int64_t *out_row)
 {
     int64_t low = 0, high = s->shape[0]; /* the last row that starts at or before the entry */
@@ -171,7 +172,7 @@ static shoal_err csr_row(const shoal_sparse *s, const int64_t *starts, int64_t e
     *out_row = low;
     return high > 0 && starts[low] <= entry && entry < starts[low + 1]
                ? SHOAL_OK
-               : sh_fail(SHOAL_EINVAL, "sparse CSR: row starts are not in order");
+               : sh_fail(SHOAL_EINVAL, "sparse CSR: the row starts are not in order");
 }
 
 /* Adds entry e of values to its place in the dense tensor. */
@@ -180,7 +181,7 @@ static shoal_err add_entry(const shoal_sparse *s, shoal_tensor *dense, const int
     shoal_tensor *place = dense;
     for (int d = 0; place && d < sparse_dims; d++) {
         if (at[d] < 0 || at[d] >= s->shape[d]) { /* shoal_select would count from the end */
-            return sh_fail(SHOAL_EINVAL, "sparse: index %lld of entry %lld is not in 0 to %lld", (long long)at[d],
+            return sh_fail(SHOAL_EINVAL, "sparse: index %lld of entry %lld is not from 0 to %lld", (long long)at[d],
                            (long long)e, (long long)s->shape[d] - 1);
         }
         place = shoal_select(place, 0, at[d]);
@@ -230,7 +231,8 @@ shoal_tensor *shoal_sparse_to_dense(const shoal_sparse *s)
     return dense;
 }
 
-/* Numbers of the elements that are not 0, in order; *out_count of them. free() it. */
+/* Returns the positions of the elements that are not 0, in order; *out_count is their number. The caller calls free()
+ * on the result. */
 static int64_t *places(shoal_tensor *t, int64_t *out_count)
 {
     size_t mark = shoal_scope_mark();
@@ -240,7 +242,7 @@ static int64_t *places(shoal_tensor *t, int64_t *out_count)
     int64_t *out = set ? malloc(((size_t)flags->count + 1) * sizeof *out) : NULL;
     int64_t n = 0;
     if (flags && !out) {
-        (void)sh_fail(SHOAL_ENOMEM, "no room for the places of %lld elements", (long long)flags->count);
+        (void)sh_fail(SHOAL_ENOMEM, "no memory for the positions of %lld elements", (long long)flags->count);
     }
     if (out && shoal_tensor_read(flags, set, (size_t)flags->count) == SHOAL_OK) {
         for (int64_t i = 0; i < flags->count; i++) {
@@ -303,7 +305,7 @@ shoal_sparse *shoal_sparse_from_dense(shoal_tensor *t, shoal_layout layout)
     SH_NEED_OR_NULL(t);
     if (t->ndim == 0 || (layout == SHOAL_CSR && t->ndim != 2)) {
         sh_text text;
-        (void)sh_fail(SHOAL_EINVAL, "%s cannot be sparse %s", sh_tensor_text(&text, t),
+        (void)sh_fail(SHOAL_EINVAL, "%s cannot be made a sparse %s tensor", sh_tensor_text(&text, t),
                       layout == SHOAL_CSR ? "CSR" : "COO");
         return NULL;
     }
@@ -339,7 +341,7 @@ shoal_err shoal_sparse_share(shoal_sparse *s)
     return err == SHOAL_OK ? shoal_tensor_share(s->values) : err;
 }
 
-/* The bytes of a record of SH_KIND_SPARSE; it refers to values, indices and, for CSR, starts. */
+/* The bytes of a record of SH_KIND_SPARSE. It refers to values, indices and, for CSR, starts. */
 typedef struct description {
     uint8_t layout, coalesced, ndim, unused[5];
     int64_t shape[SHOAL_MAX_DIMS];
@@ -382,7 +384,7 @@ shoal_sparse *sh_sparse_of_record(shoal_block *record)
         good = d.layout <= SHOAL_CSR && d.ndim <= SHOAL_MAX_DIMS && r.count == (d.layout == SHOAL_CSR ? 3u : 2u);
     }
     if (!good) {
-        (void)sh_fail(SHOAL_ECORRUPT, "block %llu describes no sparse tensor", (unsigned long long)record->id);
+        (void)sh_fail(SHOAL_ECORRUPT, "block %llu does not describe a sparse tensor", (unsigned long long)record->id);
         return NULL;
     }
     shoal_tensor *values = part(&r, 0), *indices = values ? part(&r, 1) : NULL;

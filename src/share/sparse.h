@@ -1,4 +1,4 @@
-/* Sparse tensors inside. */
+/* Sparse tensors inside the library. */
 #ifndef SH_SHARE_SPARSE_H
 #define SH_SHARE_SPARSE_H
 
@@ -16,7 +16,7 @@ struct shoal_sparse {
     shoal_tensor *values;
 };
 
-/* A record of it; the caller's. And the way back. */
+/* Describe a sparse tensor in a record, and make one from a record. The caller owns the result. */
 shoal_err sh_sparse_describe(shoal_sparse *s, shoal_block **out_record);
 shoal_sparse *sh_sparse_of_record(shoal_block *record);
 

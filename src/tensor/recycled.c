@@ -1,13 +1,14 @@
+/* Recycled tensors: a small table by the id of the description. */
 #include "tensor/recycled.h"
 
 #define RECYCLED 64 /* a power of two */
 #if defined(__SANITIZE_ADDRESS__) && !defined(SHOAL_KEEP_HANDLES)
-#define KEEPS_TENSORS 0 /* a tensor used after its last release shall be seen */
+#define KEEPS_TENSORS 0 /* so that AddressSanitizer sees every use after the last release */
 #else
 #define KEEPS_TENSORS 1
 #endif
 
-static sh_recycled recycled[RECYCLED]; /* by id; touched by the only thread there is */
+static sh_recycled recycled[RECYCLED]; /* by id; used by the only thread of the process */
 
 static sh_recycled *place_of(uint64_t id)
 {
@@ -23,7 +24,7 @@ static void forget(sh_recycled *g)
     g->tensor = NULL;
 }
 
-/* Nothing of it but what its description says. */
+/* Returns whether the tensor has nothing but what its description says. */
 static bool is_plain(const shoal_tensor *t)
 {
     return t->node == NULL && t->grad == NULL && t->hooks == NULL && !t->grad_is_zero && t->storage->keeper != NULL &&
@@ -49,32 +50,33 @@ bool sh_recycled_keep(shoal_tensor *t)
                        .size = s->size,
                        .world_serial = sh_blocks_world_serial};
     if (s->keeper == description && s->meta != NULL && sh_storage_rest(s, &g->storage)) {
-        sh_block_release(description); /* the storage's */
+        sh_block_release(description); /* the storage's reference */
     } else {
         sh_storage_release(s);
     }
-    sh_block_release(description); /* the tensor's */
+    sh_block_release(description); /* the tensor's reference */
     return true;
 }
 
 sh_recycled *sh_recycled_find(uint64_t id)
 {
     sh_recycled *g = place_of(id);
-    /* Another world has the same ids, and the same stamps. */
+    /* Another world uses the same ids and stamps. */
     return g->tensor != NULL && g->id == id && g->world_serial == sh_blocks_world_serial && __libc_single_threaded
                ? g
                : NULL;
 }
 
-/* The recycled tensor's own storage if the block is what it was: in one world a block's place never changes, but it may have been freed
- * and be another's by now, of another size. Or the one that the process has. */
+/* Returns the recycled tensor's storage if its block is the same, or else the storage that this process has for the
+ * block. In one world the address of a block id never changes, but the block may have been freed and be another one
+ * now, of another size. */
 static sh_storage *storage_of(sh_recycled *g, shoal_block *description)
 {
     sh_storage *s = g->storage;
     if (s != NULL && sh_storage_wake(s, description)) {
         return s;
     }
-    s = sh_storage_known(g->storage_id >> 1); /* ends the rest of one that did not wake */
+    s = sh_storage_known(g->storage_id >> 1); /* frees the storage at rest if it did not wake */
     if (s != NULL && s->size != g->size) {
         sh_storage_release(s);
         s = NULL;

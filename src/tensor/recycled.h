@@ -1,6 +1,7 @@
-/* Released tensors, kept in case they arrive again. A tensor that goes back and forth between two processes then needs no new tensor
- * and no new storage each time. A recycled tensor holds nothing, not even a reference to a block: it is memory of this process whose
- * contents were true once. Whoever takes one has checked that they are true again. Used only while the process has one thread. */
+/* Released tensors, kept in case they arrive again. A tensor that goes back and forth between two processes then needs
+ * no new tensor and no new storage each time. A recycled tensor holds nothing, not even a reference to a block: it is
+ * private memory whose contents were valid once. The caller that takes one has checked that they are valid again. Used
+ * only while the process has one thread. */
 #ifndef SH_TENSOR_RECYCLED_H
 #define SH_TENSOR_RECYCLED_H
 
@@ -9,22 +10,23 @@
 typedef struct sh_recycled {
     uint64_t id; /* of the description's block */
     uint64_t
-        tenure; /* of the description's handle (shm/block.h): while it is the same the description was held all along */
+        tenure; /* of the description's handle (shm/block.h): if it is unchanged, the description was held all the time */
     shoal_tensor *tensor; /* NULL: this place is empty */
-    sh_storage *storage;  /* its storage when that went too, at rest; NULL: others in this process had or have it */
+    sh_storage *storage;  /* its storage, at rest, if that went too; NULL: others in this process had or have it */
     uint64_t storage_id;
     size_t size; /* of the storage: the shape was checked against it */
     uint64_t world_serial;
 } sh_recycled;
 
-/* Keeps a tensor whose last reference is gone. False when it cannot be kept; then the caller frees it. */
+/* Keeps a tensor whose last reference is gone. Returns false if it cannot be kept; then the caller frees it. */
 bool sh_recycled_keep(shoal_tensor *t);
 
-/* The recycled tensor with a description of this id, or NULL. Its tensor may be read, to compare it with the description that came. */
+/* Returns the recycled tensor with a description of this id, or NULL. The caller may read its tensor, to compare it
+ * with the description that arrived. */
 sh_recycled *sh_recycled_find(uint64_t id);
 
-/* The tensor again, whose description the caller found to say the same; it takes over the caller's reference to that. NULL, and
- * nothing taken: its storage is another now. */
+/* Returns the tensor, after the caller found that its description says the same. Takes the caller's reference to the
+ * description. Returns NULL and takes nothing if its storage is a different one now. */
 shoal_tensor *sh_recycled_take(sh_recycled *recycled, shoal_block *description);
 
 #endif

@@ -1,4 +1,4 @@
-/* The thread's scope: a stack of tensors that expressions made. */
+/* The thread's scope: a stack of the tensors that expressions made. */
 #include "tensor/tensor.h"
 
 #include "base/error.h"
@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-/* A thread that releases nothing is told once, when it holds so much. */
+/* A thread that releases nothing gets one warning, when it holds this much. */
 #define MANY_RESULTS ((size_t)1 << 20)
 #define MANY_BYTES ((size_t)1 << 30)
 
@@ -34,7 +34,7 @@ static void make_key(void)
     (void)pthread_key_create(&end_key, thread_ended);
 }
 
-/* Looked at when the stack doubles, so it costs little. Views count what they look at. */
+/* Called when the stack doubles, so it costs little. Views count as much as the storage that they use. */
 static void warn_of_many(void)
 {
     size_t bytes = 0;
@@ -43,8 +43,8 @@ static void warn_of_many(void)
     }
     if (mine.count >= MANY_RESULTS || bytes >= MANY_BYTES) {
         mine.warned = true;
-        sh_log("a thread holds %zu results of tensor functions, about %zu MiB, and has released none: take "
-               "shoal_scope_mark before a step and call shoal_scope_release with it after the step",
+        sh_log("a thread holds %zu results of tensor functions, about %zu MiB, and has released none: call "
+               "shoal_scope_mark before a step, and shoal_scope_release with its result after the step",
                mine.count, bytes >> 20);
     }
 }
@@ -74,7 +74,7 @@ shoal_tensor *sh_scope_add(shoal_tensor *t)
         return NULL;
     }
     if (__builtin_expect(mine.count == mine.room, 0) && !grow()) {
-        (void)sh_fail(SHOAL_ENOMEM, "no room in the scope of this thread, which holds %zu tensors", mine.count);
+        (void)sh_fail(SHOAL_ENOMEM, "no memory for the scope of this thread, which holds %zu tensors", mine.count);
         shoal_tensor_release(t);
         return NULL;
     }

@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#define DEEPEST 8 /* loops within each other; deeper ones take each other's place. Few, because static TLS is scarce */
+#define DEEPEST 8 /* nested loops; deeper ones replace each other. Few, because static TLS is scarce */
 
 static _Thread_local struct {
     uint64_t serials[DEEPEST];

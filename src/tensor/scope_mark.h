@@ -1,8 +1,8 @@
-/* Where the thread's scope stood when a loader gave its last batch.
+/* Marks in the thread's scope: where it was when a loader returned its last batch.
  *
- * Marks of one thread are a stack. Releasing one takes off those above it, whose loops lie within its own: what they would
- * release is gone already, and releasing again later would take what was computed since. A mark of another thread, and one that was
- * taken off, is no mark any more. */
+ * The marks of a thread are a stack. Releasing a mark removes those above it, whose loops are inside its loop: what
+ * they would release is gone already, and releasing them later would release what was computed since. A mark of another
+ * thread, and one that was removed, no longer has any effect. */
 #ifndef SH_TENSOR_SCOPE_MARK_H
 #define SH_TENSOR_SCOPE_MARK_H
 
@@ -15,13 +15,13 @@ typedef struct sh_scope_mark {
     size_t scope;
 } sh_scope_mark;
 
-/* Puts a mark on the stack, where the scope stands now. */
+/* Pushes a mark for the current position of the scope. */
 void sh_scope_mark_set(sh_scope_mark *mark);
 
-/* Releases what was computed since, if it is still a mark; it is none afterwards. */
+/* Releases what was computed since the mark, if it is still valid. Afterwards it is not. */
 void sh_scope_mark_release(sh_scope_mark *mark);
 
-/* Takes the mark off without releasing anything. */
+/* Removes the mark without releasing anything. */
 void sh_scope_mark_drop(sh_scope_mark *mark);
 
 #endif

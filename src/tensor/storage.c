@@ -1,4 +1,4 @@
-/* Storages: making, moving, and the table of those in the heap. */
+/* Storages: creating them, moving them into the heap, and the table of those in the heap. */
 #include "tensor/storage.h"
 
 #include "base/error.h"
@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Storages in the heap by block id. Under `lock`: the table, and giving up the last reference of a storage in it, so that a
- * block that arrives while its storage goes finds either the living one or none. */
+/* Storages in the heap by block id. The lock protects the table, and giving up the last reference of a storage in it.
+ * So a block that arrives while its storage is being freed finds either the living storage or none. */
 static struct {
     pthread_mutex_t lock;
     sh_storage **buckets;
@@ -33,7 +33,7 @@ __attribute__((constructor)) static void register_leave(void)
 
 static sh_a64 next_private_id;
 
-/* One thread needs no lock; a second one can only be started by the first, which is then not in here. */
+/* One thread needs no lock: only this thread can start a second one, and it is in here now. */
 static void lock_table(void)
 {
     if (!__libc_single_threaded) {
@@ -53,7 +53,7 @@ static sh_storage **bucket_of(uint64_t id)
     return &shared.buckets[(id * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (shared.bucket_count - 1)];
 }
 
-/* Under the lock: room for one more. */
+/* Under the lock: makes room for one more. */
 static bool table_grow(void)
 {
     if (shared.count < shared.bucket_count) {
@@ -103,7 +103,7 @@ static sh_storage *new_storage(const sh_device *device, size_t size)
     if (!s) {
         return NULL;
     }
-    /* Ids of private storages are odd, of blocks even: neither can be taken for the other. */
+    /* Ids of private storages are odd, those of blocks are even, so they cannot be confused. */
     *s = (sh_storage){.device = device, .size = size, .id = sh_add_relaxed(&next_private_id, 2) | 1};
     sh_store_relaxed(&s->refs, 1);
     return s;
@@ -134,7 +134,7 @@ sh_storage *sh_storage_create_foreign(void *data, size_t size, void (*release)(v
     return s;
 }
 
-/* Under the lock. */
+/* Frees a storage at rest. Under the lock. */
 static void end_rest(sh_storage *s)
 {
     *s->owner = NULL;
@@ -142,14 +142,15 @@ static void end_rest(sh_storage *s)
     sh_cpu_cache_free(s, sizeof *s);
 }
 
-/* Under the lock. One at rest is none, and whoever looks for its id is about to have a new one. */
+/* Finds the storage of a block. Under the lock. Frees a storage at rest that it finds: the caller is about to create a
+ * new one. */
 static sh_storage *find_block(uint64_t id)
 {
     if (shared.bucket_count == 0) {
         return NULL;
     }
     sh_storage *s = *bucket_of(id << 1);
-    /* One whose world was left has an id that another block may have now. */
+    /* If this process has left a storage's world, another block may have its id now. */
     while (s && (s->id != id << 1 || (s->keeper && sh_block_is_lost(s->keeper)))) {
         s = s->next;
     }
@@ -160,12 +161,12 @@ static sh_storage *find_block(uint64_t id)
     return s;
 }
 
-/* Under the lock: the storage now is that block, whose reference becomes its own. */
+/* Under the lock: makes the storage that of the block. Takes the reference to the keeper. */
 static shoal_err become_block(sh_storage *s, uint64_t id, void *data, shoal_block *keeper)
 {
-    (void)find_block(id); /* ends one at rest, of a block that had this id */
+    (void)find_block(id); /* frees a storage at rest of an earlier block with this id */
     if (!table_grow()) {
-        return sh_fail(SHOAL_ENOMEM, "no room for the table of shared tensors");
+        return sh_fail(SHOAL_ENOMEM, "no memory for the table of shared tensors");
     }
     s->id = id << 1;
     s->data = data;
@@ -258,7 +259,8 @@ void sh_storage_end_rest(sh_storage *s)
     unlock_table();
 }
 
-/* What was in the heap is nowhere now. Tensors over it stay, to be released. */
+/* Detaches all storages in the heap when this process leaves its world. Tensors over them remain until they are
+ * released. */
 static void leave_world(void)
 {
     lock_table();
@@ -282,10 +284,10 @@ shoal_err sh_storage_share(sh_storage *s)
     }
     if (s->foreign) {
         return sh_fail(SHOAL_EINVAL,
-                       "memory of the program's own cannot move into the shared heap: clone the tensor first");
+                       "memory of the program cannot be moved into the shared heap: clone the tensor first");
     }
     if (sh_load_relaxed(&s->pins) > 0) {
-        return sh_fail(SHOAL_ESTATE, "memory that another library holds (DLPack) cannot move into the shared heap: "
+        return sh_fail(SHOAL_ESTATE, "memory that another library holds (DLPack) cannot be moved into the shared heap: "
                                      "clone the tensor first");
     }
     shoal_block *block;
@@ -306,8 +308,8 @@ shoal_err sh_storage_share(sh_storage *s)
     return SHOAL_OK;
 }
 
-/* Gives up one reference; true when it was the last, and then the storage is in no table any more. Only the last reference of
- * a storage in the table needs the lock: while there are others nobody can see it go. */
+/* Gives up one reference. Returns true if it was the last; then the storage is in no table any more. Only the last
+ * reference of a storage in the table needs the lock: while there are others nobody can see it go. */
 static bool give_up(sh_storage *s)
 {
     if (!s->keeper) {
