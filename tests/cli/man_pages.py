@@ -57,7 +57,7 @@ def rendered(folder):
     for line in run("lexgrog", *pages[::20]).splitlines():
         if not re.match(r'(.*)/(\w+)\.3: "\w+ - .{8,}"$', line):
             failures.append(f"lexgrog: {line}")
-    text = run("groff", "-Kutf8", "-t", "-man", "-Tutf8", "-ww", "-rLL=78n", "-P-cbou", *pages)
+    text = run("groff", "-Kutf8", "-t", "-man", "-Tutf8", "-ww", "-rLL=78n", "-P-cbou", os.path.join(folder, "../man1/shoal.1"), *pages)
     parts = re.split(r"^(\w+)\(3\) .* \1\(3\)$", text, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2]))
 
