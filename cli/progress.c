@@ -103,6 +103,13 @@ static void look_at_size(int *out_rows, int *out_columns)
     *out_columns = known ? size.ws_col : 80;
 }
 
+int cli_progress_columns(void)
+{
+    int rows, columns;
+    look_at_size(&rows, &columns);
+    return columns;
+}
+
 /* ---- a row ---- */
 
 enum { LABEL, BAR, DONE, EPOCH, LOSS, RATE, LEFT, DEATHS, COLUMNS };
@@ -110,7 +117,7 @@ enum { LABEL, BAR, DONE, EPOCH, LOSS, RATE, LEFT, DEATHS, COLUMNS };
 /* The columns that are given up first when the terminal is narrow come first. */
 static const int expendable[] = {EPOCH, DEATHS, BAR, RATE, LEFT, DONE, LOSS};
 
-enum { BAR_LEAST = 6, BAR_MOST = 40, GAP = 2 };
+enum { BAR_LEAST = 4, GAP = 2 };
 
 typedef struct layout {
     int width[COLUMNS]; /* 0: it has no place */
@@ -120,6 +127,7 @@ typedef struct layout {
 typedef struct row {
     char label[24], epoch[24];
     double share, loss, rate, left; /* NaN: not known, or it means nothing here */
+    bool trained;                   /* there is a loss, so NaN is its value */
     int64_t deaths;
 } row;
 
@@ -136,16 +144,16 @@ static int total(const layout *l)
 static layout lay_out(const cli_progress *p, int columns, int label, int epoch, bool deaths)
 {
     layout l = {
-        .width = {label, BAR_LEAST, 5, epoch, 7, 10, 8, deaths ? 6 : 0}, .color = p->color, .unicode = p->unicode};
-    for (size_t i = 0; i < sizeof expendable / sizeof *expendable && total(&l) > columns - 1; i++) {
+        .width = {label, BAR_LEAST, 5, epoch, 7, 9, 8, deaths ? 6 : 0}, .color = p->color, .unicode = p->unicode};
+    int most = (columns < CLI_PROGRESS_COLUMNS ? columns : CLI_PROGRESS_COLUMNS) - 1;
+    for (size_t i = 0; i < sizeof expendable / sizeof *expendable && total(&l) > most; i++) {
         l.width[expendable[i]] = 0;
     }
     if (l.width[BAR] > 0) {
-        int spare = columns - 1 - total(&l);
-        l.width[BAR] += spare < BAR_MOST - BAR_LEAST ? spare : BAR_MOST - BAR_LEAST;
+        l.width[BAR] += most - total(&l);
     }
-    if (l.width[LABEL] > columns - 1) {
-        l.width[LABEL] = columns > 1 ? columns - 1 : 0;
+    if (l.width[LABEL] > most) {
+        l.width[LABEL] = most > 0 ? most : 0;
     }
     return l;
 }
@@ -198,7 +206,7 @@ static void put_row(FILE *f, const layout *l, const row *r)
     snprintf(text, sizeof text, isfinite(r->share) ? "%3.0f %%" : "", floor(r->share * 100));
     put_text(f, l, DONE, text);
     put_text(f, l, EPOCH, r->epoch);
-    put_text(f, l, LOSS, cli_fixed(r->loss, 4, text));
+    put_text(f, l, LOSS, cli_loss_text(r->loss, r->trained, text));
     put_text(f, l, RATE, cli_grouped(r->rate, text));
     put_text(f, l, LEFT, isfinite(r->left) ? cli_left(r->left, text) : "");
     if (l->width[DEATHS] > 0) {
@@ -274,6 +282,7 @@ static row row_of_all(const cli_progress *p, const shoal_train_options *job, con
     row r = {.label = "all",
              .share = all > 0 ? bounded(images / all) : 0,
              .loss = event->loss,
+             .trained = cli_trained(event->workers, event->workers_count),
              .rate = rate,
              .left = time_for(all - images, rate),
              .deaths = s->deaths};
@@ -288,6 +297,7 @@ static row row_of_worker(const cli_progress *p, const shoal_train_options *job, 
     double all = (double)event->images_total / event->workers_count, rate = p->paces[i].rate;
     row r = {.share = even && all > 0 ? bounded((double)w->images / all) : NAN,
              .loss = w->loss,
+             .trained = cli_trained(w, 1),
              .rate = rate,
              .left = even ? time_for(all - (double)w->images, rate) : NAN,
              .deaths = w->deaths};
@@ -307,10 +317,11 @@ static row row_of_rest(const cli_progress *p, const shoal_train_options *job, co
         sum.rate += r.rate;
         sum.left = r.left <= sum.left ? sum.left : r.left;
         sum.deaths += r.deaths;
-        sum.loss += isfinite(r.loss) ? r.loss : 0;
-        known += isfinite(r.loss);
+        sum.loss += r.trained ? r.loss : 0;
+        known += r.trained;
     }
-    sum.loss = known > 0 ? sum.loss / known : NAN;
+    sum.loss /= known;
+    sum.trained = known > 0;
     snprintf(sum.label, sizeof sum.label, "%d more", n);
     return sum;
 }

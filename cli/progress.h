@@ -2,7 +2,8 @@
  *
  * Between two calls the cursor, hidden, stands at the beginning of the first row. So whatever a terminal does to the rows when it is
  * resized (break them, cut them, leave them), what stands from the cursor on is ours: the next frame is written over it and the rest is
- * cleared. While a frame is written, rows are cut at the edge and not broken, so one that was made for a wider terminal does no harm. A
+ * cleared. Some terminals (tmux) push a row off the top for each that they break, so rows are no wider than
+ * CLI_PROGRESS_COLUMNS allows, and a terminal that is made as narrow as that breaks none. While a frame is written, rows are cut at the edge and not broken, so one that was made for a wider terminal does no harm. A
  * frame is one text, which the caller sends in one write.
  */
 #ifndef CLI_PROGRESS_H
@@ -12,6 +13,8 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+
+#define CLI_PROGRESS_COLUMNS 60 /* a terminal that has so many shows all; more are not used */
 
 /* Of one worker. */
 typedef struct cli_pace {
@@ -34,6 +37,9 @@ typedef struct cli_progress {
 /* Whether standard output is a terminal that can do this. */
 bool cli_progress_possible(void);
 void cli_progress_init(cli_progress *progress);
+
+/* Of the terminal. */
+int cli_progress_columns(void);
 
 /* Takes the rows away, so that text can be written; the next draw puts them below it. */
 void cli_progress_lift(cli_progress *progress, FILE *file);

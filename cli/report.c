@@ -139,8 +139,18 @@ static void put_rates(FILE *f, const cli_report_data *d, const cli_chart *base)
     cli_chart_write(f, &chart);
 }
 
+static bool has_nan(const double *x, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (isinf(x[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* The kinds of marks that there are. */
-static void put_legend(FILE *f, const cli_chart_mark *marks, size_t count)
+static void put_legend(FILE *f, const cli_report_data *d, const cli_chart_mark *marks, size_t count)
 {
     static const char *const texts[] = {
         [CLI_MARK_DEATH] =
@@ -156,11 +166,16 @@ static void put_legend(FILE *f, const cli_chart_mark *marks, size_t count)
     for (size_t i = 0; i < count; i++) {
         seen[marks[i].kind] = true;
     }
-    fputs(count > 0 ? "<p class=\"legend\">" : "", f);
+    bool nan = has_nan(d->loss, d->samples) || has_nan(d->epoch_test_loss, d->epochs);
+    fputs(count > 0 || nan ? "<p class=\"legend\">" : "", f);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         fputs(seen[i] ? texts[i] : "", f);
     }
-    fputs(count > 0 ? "</p>\n" : "", f);
+    fputs(nan ? "<svg viewBox=\"-6 -6 12 12\"><path class=\"nan\" d=\"M0 0" CLI_CHART_NAN
+                "\"/></svg> the loss is not a number "
+              : "",
+          f);
+    fputs(count > 0 || nan ? "</p>\n" : "", f);
 }
 
 static void put_charts(FILE *f, const cli_report_data *d)
@@ -174,7 +189,7 @@ static void put_charts(FILE *f, const cli_report_data *d)
     put_score(f, d, &base);
     put_rates(f, d, &base);
     fputs("</div>\n", f);
-    put_legend(f, marks, base.marks_count);
+    put_legend(f, d, marks, base.marks_count);
     free(marks);
 }
 

@@ -5,9 +5,10 @@ window.onerror = (text) => { document.documentElement.dataset.error = text; };
   const run = JSON.parse(document.getElementById("run").textContent);
   const column = (key) => key.split(".").reduce((part, name) => part[name], run);
   const grouped = (x) => Math.round(x).toLocaleString("en-US");
+  const fixed = (x, digits) => x.toFixed(digits).replace(/^-(?=[0.]*$)/, "");
   const two = (x) => String(Math.floor(x)).padStart(2, "0");
   const formats = {
-    plain: (x) => (Math.abs(x) < 10 ? x.toFixed(4) : x.toFixed(2)),
+    plain: (x) => fixed(x, Math.abs(x) < 10 ? 4 : 2),
     count: grouped,
     percent: (x) => (100 * x).toFixed(2) + " %",
     seconds: (x) => (x < 120 ? x.toFixed(1) + " s" : x < 3600 ? Math.floor(x / 60) + ":" + two(x % 60) + " min"

@@ -14,6 +14,7 @@
 #define BOTTOM 44.0
 #define NAME_HEIGHT 15.0
 #define MARK_DISTANCE 4.0
+#define NAN_DISTANCE 12.0
 
 enum { TICKS_MOST = 16, CURVES_MOST = 8, RULES_MOST = 24 };
 
@@ -160,11 +161,18 @@ static double at_y(const plot *p, double y)
 
 /* ---- text ---- */
 
+/* After the point, so that ticks that are so far apart have labels that differ. */
+static int digits_of(double step)
+{
+    int digits = step > 0 ? (int)-floor(log10(step) + 1e-6) : 0;
+    return digits > 0 ? digits : 0;
+}
+
 static void put_seconds(FILE *f, const axis *a, double x)
 {
     long s = lround(x);
     if (a->most < 120) {
-        fprintf(f, "%.*f s", a->step < 1 ? 1 : 0, x);
+        fprintf(f, "%.*f s", digits_of(a->step), x);
     } else if (a->most < 7200) {
         fprintf(f, a->step >= 60 ? "%ld min" : "%ld:%02ld min", s / 60, s % 60);
     } else if (a->most < 172800) {
@@ -179,25 +187,22 @@ static void put_count(FILE *f, const axis *a, double x)
     static const struct {
         double from, unit;
         const char *name;
-    } units[] = {{2e9, 1e9, " G"}, {2e6, 1e6, " M"}, {2e3, 1e3, " k"}, {0, 1, ""}};
+    } units[] = {{1e9, 1e9, " G"}, {1e6, 1e6, " M"}, {2e3, 1e3, " k"}, {0, 1, ""}};
     size_t i = 0;
     while (a->most < units[i].from) {
         i++;
     }
-    double value = x / units[i].unit, step = a->step / units[i].unit;
-    int digits = step >= 1 || x == 0 ? 0 : step >= 0.1 ? 1 : 2;
-    fprintf(f, "%.*f%s", digits, value, x == 0 ? "" : units[i].name);
+    int digits = x == 0 ? 0 : digits_of(a->step / units[i].unit);
+    fprintf(f, "%.*f%s", digits, x / units[i].unit, x == 0 ? "" : units[i].name);
 }
 
 static void put_label(FILE *f, const axis *a, double x)
 {
-    double step = a->unit == CLI_UNIT_PERCENT ? a->step * 100 : a->step;
-    int digits = a->log || step <= 0 ? 0 : (int)-floor(log10(step) + 1e-6);
     switch (a->unit) {
     case CLI_UNIT_SECONDS: put_seconds(f, a, x); break;
     case CLI_UNIT_COUNT: put_count(f, a, x); break;
-    case CLI_UNIT_PERCENT: fprintf(f, "%.*f %%", digits > 0 ? digits : 0, x * 100); break;
-    case CLI_UNIT_PLAIN: a->log ? fprintf(f, "%g", x) : fprintf(f, "%.*f", digits > 0 ? digits : 0, x); break;
+    case CLI_UNIT_PERCENT: fprintf(f, "%.*f %%", digits_of(a->step * 100), x * 100); break;
+    case CLI_UNIT_PLAIN: a->log ? fprintf(f, "%g", x) : fprintf(f, "%.*f", digits_of(a->step), x); break;
     }
 }
 
@@ -240,28 +245,57 @@ static size_t last_of(const cli_curve *c)
     return i;
 }
 
-/* A point between two gaps gets a line of no length, which the ends of lines make a dot. */
+/* A point between two gaps, which no line leads to. */
+static bool is_alone(const cli_curve *c, size_t i)
+{
+    return is_there(c, i) && (i == 0 || !is_there(c, i - 1)) && (i + 1 == c->count || !is_there(c, i + 1));
+}
+
 static void put_line(FILE *f, const plot *p, const cli_curve *c)
 {
     bool pen = false;
     for (size_t i = 0; i < c->count; i++) {
-        bool there = is_there(c, i), next = i + 1 < c->count && is_there(c, i + 1);
+        bool there = is_there(c, i);
         if (there) {
-            fprintf(f, "%s%.1f %.2f%s", pen ? "L" : "M", at_x(p, c->x[i]), at_y(p, c->y[i]), pen || next ? "" : "h0");
+            fprintf(f, "%s%.1f %.2f", pen ? "L" : "M", at_x(p, c->x[i]), at_y(p, c->y[i]));
         }
         pen = there;
     }
 }
 
+/* Between two gaps: along the upper values, and back along the lower ones. A single point is as wide as a line. */
 static void put_area(FILE *f, const plot *p, const cli_curve *c)
 {
-    put_line(f, p, c);
-    for (size_t i = c->count; i > 0; i--) {
-        if (is_there(c, i - 1)) {
-            fprintf(f, "L%.1f %.2f", at_x(p, c->x[i - 1]), at_y(p, c->low[i - 1]));
+    for (size_t i = 0, end; i < c->count; i = end + 1) {
+        for (end = i; end < c->count && is_there(c, end); end++) {
+        }
+        double wide = is_alone(c, i) ? 2 : 0;
+        for (size_t k = i; k < end; k++) {
+            fprintf(f, "%s%.1f %.2f", k == i ? "M" : "L", at_x(p, c->x[k]) - wide, at_y(p, c->y[k]));
+        }
+        if (wide > 0) {
+            fprintf(f, "h%.1f", 2 * wide);
+        }
+        for (size_t k = end; k > i; k--) {
+            fprintf(f, "L%.1f %.2f", at_x(p, c->x[k - 1]) + wide, at_y(p, c->low[k - 1]));
+        }
+        fprintf(f, "%s", wide > 0 ? "h-4Z" : end > i ? "Z" : "");
+    }
+}
+
+/* Values that are not numbers, so far apart that each sign is seen. */
+static void put_nans(FILE *f, const plot *p, const cli_curve *c)
+{
+    double before = -INFINITY;
+    for (size_t i = 0; i < c->count; i++) {
+        double x = isinf(c->y[i]) ? at_x(p, c->x[i]) : before;
+        if (x - before >= NAN_DISTANCE) {
+            fprintf(f, "<path class=\"nan c%d\" d=\"M%.1f %.1f" CLI_CHART_NAN "\"><title>", c->color, x, TOP);
+            cli_html_text(f, c->name);
+            fputs(": not a number</title></path>\n", f);
+            before = x;
         }
     }
-    fputs("Z", f);
 }
 
 static void put_curve(FILE *f, const plot *p, const cli_curve *c)
@@ -276,12 +310,13 @@ static void put_curve(FILE *f, const plot *p, const cli_curve *c)
             last > 0 ? c->y[last - 1] : 0);
     (c->low != NULL ? put_area : put_line)(f, p, c);
     fputs("\"/>\n", f);
-    for (size_t i = 0; c->points && there <= 60 && i < c->count; i++) {
-        if (is_there(c, i)) {
+    for (size_t i = 0; c->low == NULL && i < c->count; i++) {
+        if (is_alone(c, i) || (c->points && there <= 60 && is_there(c, i))) {
             fprintf(f, "<circle class=\"dot c%d\" cx=\"%.1f\" cy=\"%.2f\" r=\"3.5\"/>\n", c->color, at_x(p, c->x[i]),
                     at_y(p, c->y[i]));
         }
     }
+    put_nans(f, p, c);
 }
 
 /* Names stand at the ends of their curves, moved apart where they would cover each other. */

@@ -103,13 +103,19 @@ static bool fill_spread(cli_report_data *d)
 
 /* ---- columns ---- */
 
+/* A loss that is there and not finite is infinite, so that charts mark it. */
+static double loss_of(double loss, bool there)
+{
+    return isfinite(loss) ? loss : there ? INFINITY : NAN;
+}
+
 static void fill_samples(cli_report_data *d)
 {
     for (size_t i = 0; i < d->samples; i++) {
         const cli_sample *s = sample(d->history, i);
         d->seconds[i] = s->seconds;
         d->images[i] = (double)s->images;
-        d->loss[i] = s->loss;
+        d->loss[i] = loss_of(s->loss, s->images > sample(d->history, 0)->images);
     }
 }
 
@@ -119,7 +125,7 @@ static void fill_epochs(cli_report_data *d)
         const cli_epoch *e = cli_thin_at(&d->history->epochs, i);
         d->epoch_seconds[i] = e->seconds;
         d->epoch_images[i] = (double)e->images;
-        d->epoch_test_loss[i] = e->test_loss;
+        d->epoch_test_loss[i] = loss_of(e->test_loss, d->words->tested);
         d->score[i] = e->score;
     }
 }

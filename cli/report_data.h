@@ -15,7 +15,7 @@
 /* Most workers that have a curve of their own; of more, the least, the median and the most are shown. */
 enum { CLI_REPORT_WORKERS = 8 };
 
-/* Columns, as curves need them; NaN where there is no value. */
+/* Columns, as curves need them; NaN where there is no value, infinite where it is not a finite number. */
 typedef struct cli_report_data {
     const shoal_train_options *job;
     const cli_settings *settings;

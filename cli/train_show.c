@@ -120,7 +120,8 @@ static void show_line(cli_show *show, const shoal_train_event *event)
 {
     const shoal_train_options *o = show->job;
     FILE *f = show->output.file;
-    int workers = event->workers_count;
+    int workers = event->workers_count, columns = show->terminal ? cli_progress_columns() : 0;
+    columns = columns < CLI_PROGRESS_COLUMNS ? columns : CLI_PROGRESS_COLUMNS;
     switch (event->kind) {
     case SHOAL_TRAIN_BEGIN:
         fprintf(f, "%s: %d worker%s, %s on %s\n", shoal_train_method_name(o->method), workers, workers == 1 ? "" : "s",
@@ -130,18 +131,12 @@ static void show_line(cli_show *show, const shoal_train_event *event)
                     event->so_far.epochs, o->epochs);
         }
         break;
-    case SHOAL_TRAIN_EPOCH:
-        if (!show->headed) {
-            cli_table_head(f, o);
-        }
-        show->headed = true;
-        cli_table_epoch(f, o, event);
-        break;
+    case SHOAL_TRAIN_EPOCH: show->epoch_columns = cli_table_epoch(f, o, event, columns, show->epoch_columns); break;
     case SHOAL_TRAIN_DEATH:
         fprintf(f, "worker %d: %s; %sstarted again\n", event->worker, event->text,
                 cli_started_again(event) ? "" : "not ");
         break;
-    case SHOAL_TRAIN_SUMMARY: cli_table_summary(f, show, event); break;
+    case SHOAL_TRAIN_SUMMARY: cli_table_summary(f, show, event, columns); break;
     default: break;
     }
 }

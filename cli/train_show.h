@@ -29,7 +29,7 @@ typedef struct cli_show {
     int64_t next_report;          /* when it is worth its cost again, in nanoseconds of the monotonic clock */
     bool plain;                   /* lines for people */
     bool terminal;                /* and rows that change */
-    bool headed;                  /* the table of epochs has its head */
+    unsigned epoch_columns;       /* of the table of epochs; 0: it has no head yet */
     bool saved;                   /* there is a checkpoint */
     cli_progress progress;
     cli_history history; /* for the report */
@@ -46,9 +46,11 @@ bool cli_show_event(cli_show *show, const shoal_train_event *event);
 /* failed: the job did, and the last error says why, which is passed on here. */
 cli_exit cli_show_end(cli_show *show, bool failed);
 
-/* train_table.c: what is written for people. */
-void cli_table_head(FILE *file, const shoal_train_options *job);
-void cli_table_epoch(FILE *file, const shoal_train_options *job, const shoal_train_event *event);
-void cli_table_summary(FILE *file, const cli_show *show, const shoal_train_event *event);
+/* train_table.c: what is written for people. columns: of the terminal; 0: there is no limit. */
+
+/* The row of an epoch, with the head above it when its columns are not those `before`. Returns its columns, which are not 0. */
+unsigned cli_table_epoch(FILE *file, const shoal_train_options *job, const shoal_train_event *event, int columns,
+                         unsigned before);
+void cli_table_summary(FILE *file, const cli_show *show, const shoal_train_event *event, int columns);
 
 #endif

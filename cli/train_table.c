@@ -5,46 +5,107 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
+#include <string.h>
 
-enum { WORKER_ROWS = 16 };
+enum { WORKER_ROWS = 16, CELLS_MOST = 6 };
 
-void cli_table_head(FILE *file, const shoal_train_options *job)
+/* ---- rows of cells ---- */
+
+/* A column, and what stands in it. Columns are as narrow as they can be, so that a row fits 60 columns: a terminal that is made
+ * narrower breaks longer ones, and some push as many rows off the top. */
+typedef struct cell {
+    const char *name;
+    int width; /* at least; 0: there is no such column */
+    int keep;  /* the columns that are given up first on a terminal that is narrower still have the least */
+    char text[CLI_NUMBER_TEXT];
+} cell;
+
+/* The bits of the cells that fit. columns 0: all do. */
+static unsigned choose_cells(const cell *cells, int count, int columns)
+{
+    unsigned shown = 0;
+    int width = -1;
+    for (int i = 0; i < count; i++) {
+        shown |= cells[i].width > 0 ? 1u << i : 0;
+        width += cells[i].width > 0 ? cells[i].width + 1 : 0;
+    }
+    for (int keep = 0; columns > 0 && width >= columns && keep < count; keep++) {
+        for (int i = 0; i < count; i++) {
+            if (cells[i].keep == keep && cells[i].width > 0 && (shown & ~(1u << i)) != 0) {
+                shown &= ~(1u << i);
+                width -= cells[i].width + 1;
+            }
+        }
+    }
+    return shown;
+}
+
+static void put_cells(FILE *f, const cell *cells, int count, unsigned shown, bool head)
+{
+    bool first = true;
+    for (int i = 0; i < count; i++) {
+        if (shown >> i & 1) {
+            fprintf(f, "%s%*s", first ? "" : " ", cells[i].width, head ? cells[i].name : cells[i].text);
+            first = false;
+        }
+    }
+    fputc('\n', f);
+}
+
+unsigned cli_table_epoch(FILE *file, const shoal_train_options *job, const shoal_train_event *event, int columns,
+                         unsigned before)
 {
     const cli_words *words = cli_words_of(job->method);
+    const shoal_train_result *r = &event->so_far;
     char rate[CLI_NUMBER_TEXT];
     snprintf(rate, sizeof rate, "%s/s", words->samples);
-    fprintf(file, "\n%9s %9s %10s %12s %12s %12s\n", words->epoch, "loss", "test loss", words->score, rate, "time");
+    int epoch = snprintf(NULL, 0, "%" PRId64 "/%" PRId64, job->epochs, job->epochs);
+    cell cells[CELLS_MOST] = {{words->epoch, epoch < 7 ? 7 : epoch, 5, ""},
+                              {"loss", 7, 2, ""},
+                              {"test loss", words->tested ? 9 : 0, 3, ""},
+                              {words->score, (int)strlen(words->score), 4, ""},
+                              {rate, 9, 0, ""},
+                              {"time", 11, 1, ""}};
+    snprintf(cells[0].text, CLI_NUMBER_TEXT, "%" PRId64 "/%" PRId64, r->epochs, job->epochs);
+    cli_loss_text(event->loss, cli_trained(event->workers, event->workers_count), cells[1].text);
+    cli_loss_text(r->test_loss, r->tested_epoch > 0, cells[2].text);
+    cli_score_text(words, cli_score(job->method, r), cells[3].text);
+    cli_grouped(r->images_per_second, cells[4].text);
+    cli_duration(r->seconds, cells[5].text);
+    unsigned shown = choose_cells(cells, CELLS_MOST, columns);
+    if (shown != before) {
+        fputc('\n', file);
+        put_cells(file, cells, CELLS_MOST, shown, true);
+    }
+    put_cells(file, cells, CELLS_MOST, shown, false);
+    return shown;
 }
 
-void cli_table_epoch(FILE *file, const shoal_train_options *job, const shoal_train_event *event)
+static void show_workers(FILE *f, const cli_words *words, const shoal_train_event *event, int columns)
 {
-    const cli_words *words = cli_words_of(job->method);
-    const shoal_train_result *r = &event->so_far;
-    char text[6][CLI_NUMBER_TEXT];
-    snprintf(text[0], sizeof text[0], "%" PRId64 "/%" PRId64, r->epochs, job->epochs);
-    fprintf(file, "%9s %9s %10s %12s %12s %12s\n", text[0],
-            cli_loss_text(event->loss, cli_trained(event->workers, event->workers_count), text[1]),
-            cli_loss_text(r->test_loss, r->tested_epoch > 0, text[2]),
-            cli_score_text(words, cli_score(job->method, r), text[3]), cli_grouped(r->images_per_second, text[4]),
-            cli_duration(r->seconds, text[5]));
-}
-
-static void show_workers(FILE *f, const cli_words *words, const shoal_train_event *event)
-{
-    const shoal_train_result *r = &event->so_far;
-    char rate[CLI_NUMBER_TEXT], text[3][CLI_NUMBER_TEXT];
+    char rate[CLI_NUMBER_TEXT];
     snprintf(rate, sizeof rate, "%s/s", words->samples);
-    fprintf(f, "\n%9s %12s %12s %9s %7s\n", "worker", words->samples, rate, "loss", "deaths");
+    cell cells[] = {
+        {"worker", 9, 4, ""}, {words->samples, 13, 1, ""}, {rate, 11, 2, ""}, {"loss", 9, 3, ""}, {"deaths", 7, 0, ""}};
+    int count = sizeof cells / sizeof *cells;
+    unsigned shown = choose_cells(cells, count, columns);
+    fputc('\n', f);
+    put_cells(f, cells, count, shown, true);
     for (int i = 0; i < event->workers_count && i < WORKER_ROWS; i++) {
         const shoal_train_worker *w = &event->workers[i];
-        fprintf(f, "%9d %12s %12s %9s %7d\n", i, cli_grouped((double)w->images, text[0]),
-                cli_grouped(cli_worker_rate(w, r->train_seconds), text[1]),
-                cli_loss_text(w->loss, cli_trained(w, 1), text[2]), w->deaths);
+        snprintf(cells[0].text, CLI_NUMBER_TEXT, "%d", i);
+        cli_grouped((double)w->images, cells[1].text);
+        cli_grouped(cli_worker_rate(w, event->so_far.train_seconds), cells[2].text);
+        cli_loss_text(w->loss, cli_trained(w, 1), cells[3].text);
+        snprintf(cells[4].text, CLI_NUMBER_TEXT, "%d", w->deaths);
+        put_cells(f, cells, count, shown, false);
     }
     if (event->workers_count > WORKER_ROWS) {
         fprintf(f, "  and %d more\n", event->workers_count - WORKER_ROWS);
     }
 }
+
+/* ---- the end ---- */
 
 __attribute__((format(printf, 3, 4))) static void line(FILE *f, const char *name, const char *format, ...)
 {
@@ -54,6 +115,22 @@ __attribute__((format(printf, 3, 4))) static void line(FILE *f, const char *name
     vfprintf(f, format, arguments);
     fputc('\n', f);
     va_end(arguments);
+}
+
+/* A sentence, broken between words where the terminal would break it anywhere. */
+static void note(FILE *f, const char *text, int columns)
+{
+    enum { INDENT = 15 };
+    size_t room = columns > INDENT + 20 ? (size_t)(columns - 1 - INDENT) : strlen(text);
+    for (const char *name = "note"; *text != 0; name = "") {
+        size_t length = strlen(text);
+        if (length > room) {
+            for (length = room; length > 0 && text[length] != ' '; length--) {
+            }
+        }
+        line(f, name, "%.*s", (int)length, text);
+        text += length + (text[length] == ' ');
+    }
 }
 
 /* "3", or "3 (12 passes over the set)" where workers pass over the whole of it each. */
@@ -106,11 +183,11 @@ static void show_results(FILE *f, const cli_show *show, const shoal_train_event 
     line(f, "deaths", r->deaths > 0 ? "%" PRId64 ", each started again" : "%" PRId64, r->deaths);
 }
 
-void cli_table_summary(FILE *file, const cli_show *show, const shoal_train_event *event)
+void cli_table_summary(FILE *file, const cli_show *show, const shoal_train_event *event, int columns)
 {
     const shoal_train_options *o = show->job;
     if (event->workers_count > 1) {
-        show_workers(file, cli_words_of(o->method), event);
+        show_workers(file, cli_words_of(o->method), event, columns);
     }
     fputc('\n', file);
     line(file, "method", "%s", shoal_train_method_name(o->method));
@@ -120,7 +197,7 @@ void cli_table_summary(FILE *file, const cli_show *show, const shoal_train_event
     show_epochs(file, show, event);
     show_results(file, show, event);
     if (cli_diverged(&event->so_far, event->workers, event->workers_count)) {
-        line(file, "note", CLI_DIVERGED);
+        note(file, CLI_DIVERGED, columns);
     }
     if (show->saved) {
         line(file, "checkpoint", "%s", o->save);

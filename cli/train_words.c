@@ -99,6 +99,10 @@ const char *cli_fixed(double x, int digits, char buffer[CLI_NUMBER_TEXT])
         return unknown(buffer);
     }
     snprintf(buffer, CLI_NUMBER_TEXT, fabs(x) < 1e9 ? "%.*f" : "%.*g", digits, x);
+    bool zero = buffer[0] == '-' && strspn(buffer + 1, "0.") == strlen(buffer + 1);
+    if (zero) {
+        memmove(buffer, buffer + 1, strlen(buffer));
+    }
     return buffer;
 }
 
