@@ -52,19 +52,18 @@ NO_PAGE = {"cxx"}  # what only C++ sees
 # ---- text ----
 
 def escape(text):
-    text = re.sub(r"([\\*_])", r"\\\1", text)
-    return re.sub(r"^([#\-\[\]|;.`])", r"\\\1", text)
+    """A text in which scdoc sees no marks. Some letters mean something to it at the beginning of a line only."""
+    return re.sub(r"([\\*_]|^[#\-\[\]|;.`])", r"\\\1", text)
 
 
 def inline(text):
-    """Names of functions and types are bold, what stands in backticks is underlined."""
-    parts = re.split(r"(`[^`]+`|\bshoal_\w+)", text)
-    for i in range(0, len(parts), 2):
-        parts[i] = escape(parts[i]) if i == 0 else re.sub(r"([\\*_])", r"\\\1", parts[i])
-    for i in range(1, len(parts), 2):
-        mark = "_" if parts[i].startswith("`") else "*"
-        parts[i] = mark + re.sub(r"([\\*_])", r"\\\1", parts[i].strip("`")) + mark
-    return "".join(parts)
+    """Names of functions and types are bold, what is in backticks is underlined."""
+    plain, *rest = re.split(r"(`[^`]+`|\bshoal_\w+)", text)
+    out = escape(plain)
+    for name, plain in zip(rest[::2], rest[1::2]):
+        mark = "_" if name.startswith("`") else "*"
+        out += mark + escape(name.strip("`")) + mark + escape("x" + plain)[1:]  # not the beginning of a line
+    return out
 
 
 def first_line(name):
@@ -75,54 +74,41 @@ def literal(lines):
     return ["```", *(line.replace("\\", "\\\\") for line in lines), "```", ""]
 
 
-def markup(lines):
-    """A comment for scdoc. Four spaces or more are code; a word and two spaces are a term and its text; "1. " is a step of a list."""
-    out = []
-    code = []
-    text = []
-    indent = ""
-
-    def end_text():
-        if text:
-            out.append(indent + inline(" ".join(text)))
-            out.append("")
-            text.clear()
-
-    def end_code():
-        while code and not code[-1]:
-            code.pop()
-        if code:
-            out.extend(literal(code))
-            code.clear()
-
-    for line in lines:
-        spaces = len(line) - len(line.lstrip())
+def blocks(lines):
+    """The parts of a comment: [kind, term, lines]. Four spaces or more are code, a word and two spaces are a term and its text, "1. " is a
+    step of a list; all else is text."""
+    found = []
+    goes_on = False  # the next line belongs to the same text
+    for i, line in enumerate(lines):
         term = re.match(r" {1,3}(\w+(?: \w+)*) {2,}(.*)", line)
-        if spaces >= 4 and not text:
-            code.append(line[4:])
-            continue
-        if code and not line:
-            code.append("")
-            continue
-        end_code()
         if not line:
-            end_text()
+            goes_on = False
+        elif line.startswith("    ") and not goes_on:
+            if found and found[-1][0] == "code":
+                found[-1][2] += ([""] if not lines[i - 1] else []) + [line[4:]]
+            else:
+                found.append(["code", None, [line[4:]]])
         elif term:
-            end_text()
-            if out and not out[-1]:
-                out.pop()
-            out += ["", f"*{escape(term.group(1))}*"] if not indent else [f"*{escape(term.group(1))}*"]
-            indent = "\t"
-            text.append(term.group(2))
-            continue
+            found.append(["term", term.group(1), [term.group(2)]])
+            goes_on = True
+        elif goes_on and not re.match(r"\d+\. ", line):
+            found[-1][2].append(line.strip())
         else:
-            if re.match(r"\d+\. ", line):
-                end_text()
-            text.append(line.strip())
-        if not line:
-            indent = ""
-    end_text()
-    end_code()
+            found.append(["text", None, [line.strip()]])
+            goes_on = True
+    return found
+
+
+def markup(lines):
+    """A comment for scdoc."""
+    out = []
+    for kind, term, text in blocks(lines):
+        if kind == "code":
+            out += literal(text)
+        elif kind == "term":
+            out += [f"*{escape(term)}*", "\t" + inline(" ".join(text)), ""]
+        else:
+            out += [inline(" ".join(text)), ""]
     return out
 
 
@@ -150,27 +136,21 @@ def split_arguments(text):
 
 
 def wrap(text, indent=""):
-    """A declaration in lines of at most WIDTH."""
+    """A declaration in lines of at most WIDTH: arguments are aligned behind the parenthesis, or indented when that leaves no room."""
     if len(indent + text) <= WIDTH or "(" not in text:
         return [indent + text]
-    opening = text.rindex("(", 0, text.rindex(")")) if text.count("(") == 1 else re.search(r"\w\(|\)\(", text).end() - 1
-    closing = text.rindex(")")
+    opening, closing = re.search(r"(?<=[\w)])\(", text).start(), text.rindex(")")
     head, tail = indent + text[:opening + 1], text[closing:]
-    arguments = split_arguments(text[opening + 1:closing])
+    *arguments, last = split_arguments(text[opening + 1:closing])
+    pieces = [argument + "," for argument in arguments] + [last + tail]
     column = len(head)
-    if column + max(map(len, arguments)) + len(tail) > WIDTH:
+    if column + max(map(len, pieces)) > WIDTH:
         column = len(indent) + 8
     lines = [head]
-    for i, argument in enumerate(arguments):
-        last = i == len(arguments) - 1
-        piece = argument + (tail if last else ",")
-        if lines[-1] is head and i == 0:
-            if len(head + piece) <= WIDTH:
-                lines[-1] += piece
-            else:
-                lines.append(" " * column + piece)
-        elif len(lines[-1]) + 1 + len(piece) <= WIDTH:
-            lines[-1] += " " + piece
+    for piece in pieces:
+        longer = lines[-1] + ("" if lines[-1] == head else " ") + piece
+        if len(longer) <= WIDTH:
+            lines[-1] = longer
         else:
             lines.append(" " * column + piece)
     return lines
@@ -231,13 +211,12 @@ class Manual:
         for topic, sections in self.hand.items():
             for name in re.findall(r"shoal_\w+", sections["NAME"].split(" - ")[0]):
                 self.links[name] = topic
-        for name in [*TOPICS, *self.pages]:
-            self.links.pop(name, None)
-        # man does not distinguish capitals: shoal_sum would be two pages.
+        # No link where there is a page. man does not distinguish capitals: with a link SHOAL_SUM, shoal_sum would be two pages.
         pages = {name.lower() for name in [*TOPICS, *self.pages]}
         self.links = {name: page for name, page in self.links.items() if name.lower() not in pages}
 
     def take(self, topic, header, group):
+        """A page for each declaration. A constant is a link to the first page of its group."""
         page = topic
         for declaration in reversed(group.declarations):
             if declaration.kind not in ("opaque", "constant") and declaration.name:
@@ -320,6 +299,7 @@ class Manual:
         used = set(re.findall(r"\bshoal_\w+", declaration.text)) - {name}
         beside = [self.pages[word][3] for word in sorted(used)
                   if word in self.pages and self.pages[word][1] == header and self.pages[word][3].kind in ("struct", "callback")]
+        beside += [other for other in group.declarations if other.kind == "constant"]
         used -= {"shoal_err"} if "shoal_err" not in " ".join(group.comment) else set()
         lines = [first_line(name), "", "# NAME", "", f"{escape(name)} - {escape(summary(declaration, group))}", ""]
         lines += synopsis([header], [headers.Group([], [*beside, declaration])])
@@ -330,7 +310,7 @@ class Manual:
         for other in [*beside, declaration]:
             lines += members_of(other)
         lines += [f"*{escape(topic)}*(3) has an overview and an example.", ""]
-        text = " ".join([*group.comment, *(declaration.comment or [])])
+        text = " ".join([*group.comment, *(declaration.comment or []), *(member for member, _, _ in declaration.members)])
         siblings = {d.name for d in group.declarations if d.kind in ("function", "macro", "callback")}
         mentioned = siblings | used | set(re.findall(r"\bshoal_\w+", text))
         see = sorted(word for word in mentioned if word in self.pages and word != name)
