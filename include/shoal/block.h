@@ -1,7 +1,7 @@
-/* Blocks: pieces of shared memory, named by a handle that every process of the world understands.
+/* Blocks: pieces of shared memory that every process of the world can use.
  *
- * A block lives as long as somebody holds it: a process, or a message on its way. What a killed process held returns
- * by itself. References are counted as those of every shared object: handle.h.
+ * A block exists as long as a process or a message refers to it. If a process is killed, its references are dropped
+ * automatically. Retain and release are in handle.h.
  */
 #ifndef SHOAL_BLOCK_H
 #define SHOAL_BLOCK_H
@@ -16,18 +16,23 @@
 extern "C" {
 #endif
 
-/* Makes a block of size bytes (0 is allowed), aligned to 64 bytes, to the page from 16 KiB. Its bytes are what the
- * last user of that memory left, unless `shoal_block_create_zeroed` is called. The caller owns one reference. Joins
- * or makes the world at the first call. Does not block, except for the system giving memory. Any thread. Errors:
- * SHOAL_ENOMEM with the sizes, SHOAL_ELIMIT, SHOAL_EFORK. */
+/* Make a block of size bytes (0 is allowed). shoal_block_create leaves the bytes as the last user of that memory left
+ * them; shoal_block_create_zeroed zeroes them. The block is aligned to 64 bytes, and from 16 KiB on to a page. The
+ * caller owns one reference. The first call in a process makes its world. Does not block, except while the system
+ * provides memory. Thread-safe. Errors: SHOAL_ENOMEM (the text has the sizes), SHOAL_ELIMIT, SHOAL_EFORK. */
 SHOAL_MUST_USE shoal_err shoal_block_create(size_t size, shoal_block **out_block);
 SHOAL_MUST_USE shoal_err shoal_block_create_zeroed(size_t size, shoal_block **out_block);
 
-/* The bytes of a block, at an address that never changes in this process, and their number. NULL and 0 for NULL and when the world was left. */
+/* Returns the address of a block's bytes. It does not change in this process; in other processes it may differ.
+ * Returns NULL for NULL and after the process left the world. Does not block. Thread-safe. */
 void *shoal_block_data(const shoal_block *block);
+
+/* Returns the size of a block in bytes, as requested. Returns 0 for NULL and after the process left the world. Does
+ * not block. Thread-safe. */
 size_t shoal_block_size(const shoal_block *block);
 
-/* The number of a block, which is the same in every process for as long as the block lives; 0 for NULL and when the world was left. */
+/* Returns the number of a block. It is the same in every process, and unique as long as the block exists. Returns 0
+ * for NULL and after the process left the world. Does not block. Thread-safe. */
 uint64_t shoal_block_id(const shoal_block *block);
 
 #ifdef __cplusplus

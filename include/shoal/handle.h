@@ -1,7 +1,7 @@
-/* Handles: what a process holds of a shared object, by type, and its references.
+/* Handles: pointers through which a process uses shared objects, and the reference counts of those objects.
  *
- * Calls borrow the handles that they are given; whatever stores one retains it. Only calls named give take the caller's reference,
- * and only when they succeed.
+ * Calls borrow the handles that are passed to them. A call that stores a handle retains it. Calls with "give" in
+ * their name take the caller's reference if they succeed.
  */
 #ifndef SHOAL_HANDLE_H
 #define SHOAL_HANDLE_H
@@ -22,7 +22,7 @@ typedef struct shoal_barrier shoal_barrier;
 typedef struct shoal_tensor shoal_tensor;
 typedef struct shoal_dataset shoal_dataset;
 
-/* The kinds of shared object. */
+/* The kinds of shared objects that a value can contain (shoal_value_object_kind). */
 typedef enum shoal_kind {
     SHOAL_KIND_NONE,
     SHOAL_KIND_BLOCK,
@@ -34,15 +34,18 @@ typedef enum shoal_kind {
     SHOAL_KIND_CONDITION,
     SHOAL_KIND_EVENT,
     SHOAL_KIND_BARRIER,
-    SHOAL_KIND_TENSOR, /* the last three: see share.h */
+    SHOAL_KIND_TENSOR, /* share.h has the last three */
     SHOAL_KIND_SPARSE,
     SHOAL_KIND_MODULE,
 } shoal_kind;
 
-/* References to a shared object. retain: one more for this process; returns its argument. release: one less. NULL is allowed. With the last reference of
- * the last holder the object is gone. Neither blocks. Any thread. A pointer that is no handle of the type, by a cast, is refused with
- * a log line (retain returns NULL, SHOAL_EINVAL), and nothing is changed. release never changes the last error, and is allowed after
- * shoal_world_leave and at the end of the process. */
+/* Add or drop a reference to a shared object. retain adds one for this process and returns its argument. release
+ * drops one. The object is freed when the last holder drops its last reference. NULL is allowed. They do not block.
+ * Thread-safe.
+ *
+ * If a cast passed a pointer to something else, the call changes nothing and writes a log line, and retain returns
+ * NULL and sets SHOAL_EINVAL. release never changes the last error, and is allowed after shoal_world_leave and while
+ * the process exits. */
 shoal_block *shoal_block_retain(shoal_block *block);
 void shoal_block_release(shoal_block *block);
 shoal_queue *shoal_queue_retain(shoal_queue *queue);
@@ -66,8 +69,8 @@ void shoal_tensor_release(shoal_tensor *t);
 shoal_dataset *shoal_dataset_retain(shoal_dataset *set);
 void shoal_dataset_release(shoal_dataset *set);
 
-/* The calls above, chosen by the type of x. They do not compile for anything else: a value, a module or
- * a void pointer. */
+/* shoal_retain(x) and shoal_release(x) call the retain or release function for the type of x. They do not compile for
+ * any other type, such as a value, a module or a void pointer. */
 #ifdef __cplusplus
 }
 #define SHOAL_HANDLE_OVERLOADS(type)                                                                                   \

@@ -1,8 +1,12 @@
-/* Locks and their kin, in shared memory: from any process of the world, whatever its start method.
+/* Locks, semaphores, conditions, events and barriers that the processes of a world share.
  *
- * The rules are those of Python's multiprocessing. All live in the heap, can be sent in values, and are given back
- * with shoal_release. Each blocking call spins a little while the peer is likely to be running, then parks. A lock
- * whose holder died is handed on: the next holder has it, and is told so once by SHOAL_EOWNERDEAD.
+ * They behave like those of Python's multiprocessing. They are shared objects: they can be sent in values, they work
+ * with every start method, and shoal_release drops a reference. A blocking call spins for a short time while its peer
+ * is likely to be running, and then sleeps. If the holder of a lock dies, the next process that locks it gets it,
+ * with SHOAL_EOWNERDEAD once.
+ *
+ * All calls here are thread-safe. Each create gives the caller one reference, does not block, and fails with the
+ * errors of shoal_block_create.
  */
 #ifndef SHOAL_SYNC_H
 #define SHOAL_SYNC_H
@@ -16,55 +20,112 @@
 extern "C" {
 #endif
 
-/* Locks, not recursive. A lock may be unlocked by another thread or process than the one that locked it, as in Python. Its
- * holder is the process that locked it: when that ends, the lock is handed on. lock: SHOAL_OK, SHOAL_EOWNERDEAD (you
- * hold it), SHOAL_ETIMEDOUT. unlock: SHOAL_ESTATE when it is not locked. */
+/* Makes a lock, which is not recursive. The caller owns one reference. The process that locks it is its holder. If
+ * the holder ends, the next process that locks it gets it. Does not block. Thread-safe. Errors: those of
+ * shoal_block_create. */
 SHOAL_MUST_USE shoal_err shoal_lock_create(shoal_lock **out_lock);
+
+/* Locks a lock. Blocks while it is locked, at most for timeout. Thread-safe. Returns SHOAL_OK, or SHOAL_EOWNERDEAD if
+ * the caller now holds the lock and its last holder died with it. Errors: SHOAL_ETIMEDOUT. */
 SHOAL_MUST_USE shoal_err shoal_lock_lock(shoal_lock *lock, int64_t timeout);
+
+/* Unlocks a lock. As in Python, any thread of any process may do so, not only the one that locked it. Does not block.
+ * Errors: SHOAL_ESTATE if it is not locked. */
 SHOAL_MUST_USE shoal_err shoal_lock_unlock(shoal_lock *lock);
 
-/* Recursive locks: the thread that holds one may lock it again, and unlocks as often. unlock: SHOAL_EPERM when another holds it
- * or nobody. */
+/* Makes a recursive lock: the thread that holds it may lock it again, and must unlock it as often. The caller owns
+ * one reference. Does not block. Thread-safe. Errors: those of shoal_block_create. */
 SHOAL_MUST_USE shoal_err shoal_rlock_create(shoal_rlock **out_rlock);
+
+/* Locks a recursive lock. Blocks while another thread holds it, at most for timeout. Thread-safe. Returns SHOAL_OK,
+ * or SHOAL_EOWNERDEAD if the caller now holds the lock and its last holder died with it. Errors: SHOAL_ETIMEDOUT. */
 SHOAL_MUST_USE shoal_err shoal_rlock_lock(shoal_rlock *rlock, int64_t timeout);
+
+/* Unlocks a recursive lock once. Does not block. Errors: SHOAL_EPERM if this thread does not hold it. */
 SHOAL_MUST_USE shoal_err shoal_rlock_unlock(shoal_rlock *rlock);
 
-/* Semaphores. With bound > 0 it is a BoundedSemaphore: post beyond it is SHOAL_ESTATE. What a killed process had taken
- * stays taken, as with every semaphore: nobody is its owner. */
+/* Makes a semaphore with an initial value. If bound is not 0, it is the largest value that the semaphore may have
+ * (Python's BoundedSemaphore). The caller owns one reference. A semaphore has no owner: if a process is killed, the
+ * units that it took stay taken. Does not block. Thread-safe. Errors: those of shoal_block_create; SHOAL_EINVAL if
+ * value is over the bound. */
 SHOAL_MUST_USE shoal_err shoal_semaphore_create(uint32_t value, uint32_t bound, shoal_semaphore **out_semaphore);
+
+/* Takes one unit from a semaphore. Blocks while its value is 0, at most for timeout. Thread-safe. Errors:
+ * SHOAL_ETIMEDOUT. */
 SHOAL_MUST_USE shoal_err shoal_semaphore_wait(shoal_semaphore *semaphore, int64_t timeout);
+
+/* Adds count units to a semaphore. Does not block. Thread-safe. Errors: SHOAL_ESTATE if the value would exceed its
+ * bound. */
 SHOAL_MUST_USE shoal_err shoal_semaphore_post(shoal_semaphore *semaphore, uint32_t count);
+
+/* Returns the value of a semaphore; 0 for NULL. Does not block. Thread-safe. */
 uint32_t shoal_semaphore_value(shoal_semaphore *semaphore);
 
-/* Conditions, each over a recursive lock of its own. wait must be called by the holder; it gives the lock up, waits to be
- * notified, takes it again (also after SHOAL_ETIMEDOUT, and SHOAL_EOWNERDEAD tells that its last holder died).
- * notify wakes at most count waiters that began before it, oldest first; a waiter that died does not use one up.
- * Both: SHOAL_EPERM when the caller does not hold the lock. */
+/* Makes a condition, with a recursive lock of its own. The caller owns one reference. Does not block. Thread-safe.
+ * Errors: those of shoal_block_create. */
 SHOAL_MUST_USE shoal_err shoal_condition_create(shoal_condition **out_condition);
+
+/* Locks a condition's lock, like shoal_rlock_lock. */
 SHOAL_MUST_USE shoal_err shoal_condition_lock(shoal_condition *condition, int64_t timeout);
+
+/* Unlocks a condition's lock, like shoal_rlock_unlock. */
 SHOAL_MUST_USE shoal_err shoal_condition_unlock(shoal_condition *condition);
+
+/* Waits until a condition is notified. The caller must hold the lock. The call unlocks it, waits at most for timeout,
+ * and locks it again, after SHOAL_ETIMEDOUT too. Locking it again may take longer than timeout. Returns SHOAL_OK, or
+ * SHOAL_EOWNERDEAD if the lock's last holder died with it. Errors: SHOAL_ETIMEDOUT; SHOAL_EPERM if the caller does
+ * not hold the lock; SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err shoal_condition_wait(shoal_condition *condition, int64_t timeout);
+
+/* Wakes at most count waiters of a condition, the oldest first. Only those who already wait are woken; dead waiters
+ * do not count. The caller must hold the lock. Does not block. Errors: SHOAL_EPERM if the caller does not hold the
+ * lock. */
 SHOAL_MUST_USE shoal_err shoal_condition_notify(shoal_condition *condition, uint32_t count);
+
+/* Wakes all waiters of a condition. Otherwise like shoal_condition_notify. */
 SHOAL_MUST_USE shoal_err shoal_condition_notify_all(shoal_condition *condition);
 
-/* Events: flags that can be set, cleared and waited for. wait returns SHOAL_OK when the event is set, else SHOAL_ETIMEDOUT. */
+/* Makes an event: a flag, clear at first, that can be set, cleared and waited for. The caller owns one reference.
+ * Does not block. Thread-safe. Errors: those of shoal_block_create. */
 SHOAL_MUST_USE shoal_err shoal_event_create(shoal_event **out_event);
+
+/* Sets an event and wakes everyone who waits for it. Does not block. Thread-safe. */
 void shoal_event_set(shoal_event *event);
+
+/* Clears an event. Does not block. Thread-safe. */
 void shoal_event_clear(shoal_event *event);
+
+/* Returns whether an event is set; false for NULL. Does not block. Thread-safe. */
 bool shoal_event_is_set(shoal_event *event);
+
+/* Waits until an event is set. Blocks at most for timeout. Thread-safe. Errors: SHOAL_ETIMEDOUT. */
 SHOAL_MUST_USE shoal_err shoal_event_wait(shoal_event *event, int64_t timeout);
 
-/* Barriers for `parties` (at least 1). wait returns SHOAL_OK to all of them together, with a number from 0 to parties
- * - 1 that is each waiter's own (parties - 1: it came last); or SHOAL_EBROKEN to all when one of them timed out,
- * called abort, or died: a process that is killed and made the barrier, was given it, or has waited there, is a party that
- * will not come; one that only inherited it by fork is none. A broken barrier stays broken until reset, which also breaks it for those who wait at that moment. A waiter
- * whose own time limit passed gets SHOAL_ETIMEDOUT. out_index may be
- * NULL. */
+/* Makes a barrier for `parties` threads or processes, at least 1. The caller owns one reference. Does not block.
+ * Thread-safe. Errors: those of shoal_block_create; SHOAL_EINVAL if parties is out of range. */
 SHOAL_MUST_USE shoal_err shoal_barrier_create(uint32_t parties, shoal_barrier **out_barrier);
+
+/* Waits until all parties of a barrier wait. Then all of them return together, each with another number from 0 to
+ * parties - 1 in *out_index, which may be NULL. The party that came last gets parties - 1. Blocks at most for
+ * timeout. Thread-safe.
+ *
+ * The barrier breaks if a party times out, calls abort or dies. A killed process counts as a party that will not come
+ * if it made the barrier, received it, or has waited at it; a process that only inherited the barrier by fork does
+ * not count. A broken barrier stays broken until shoal_barrier_reset. Errors: SHOAL_ETIMEDOUT for the party whose own
+ * timeout passed; SHOAL_EBROKEN for all others. */
 SHOAL_MUST_USE shoal_err shoal_barrier_wait(shoal_barrier *barrier, int64_t timeout, uint32_t *out_index);
+
+/* Breaks a barrier: everyone who waits there, now or later, gets SHOAL_EBROKEN. Does not block. Thread-safe. */
 void shoal_barrier_abort(shoal_barrier *barrier);
+
+/* Makes a broken barrier usable again. Everyone who waits at that moment gets SHOAL_EBROKEN. Does not block.
+ * Thread-safe. */
 void shoal_barrier_reset(shoal_barrier *barrier);
+
+/* Returns whether a barrier is broken; false for NULL. Does not block. Thread-safe. */
 bool shoal_barrier_is_broken(shoal_barrier *barrier);
+
+/* Returns the number of parties that wait at a barrier; 0 for NULL. Does not block. Thread-safe. */
 uint32_t shoal_barrier_waiting(shoal_barrier *barrier);
 
 #ifdef __cplusplus
