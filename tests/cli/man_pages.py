@@ -3,12 +3,14 @@
 
 usage: tests/cli/man_pages.py <build folder> <C compiler>
 
-groff and lexgrog find nothing wrong with any page, and each fits into 80 columns.
+groff and lexgrog find nothing wrong with any page, and each fits into 80 columns. A header of another form than ours is an error.
 """
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 failures = []
@@ -62,8 +64,27 @@ def rendered(folder):
     return dict(zip(parts[1::2], parts[2::2]))
 
 
+def check_refusals():
+    """What the generator does not understand, or finds without a comment, is an error with its line, and not left out."""
+    bad = {
+        "extern int shoal_planted;": "does not understand: extern int shoal_planted;",
+        "\nvoid shoal_planted(void);": "no comment above shoal_planted",
+        "/* A union. */\ntypedef union shoal_planted {\n    int x;\n} shoal_planted;": "does not understand: typedef union",
+    }
+    for code, words in bad.items():
+        with tempfile.TemporaryDirectory() as root:
+            for folder in ("docs/man", "include"):
+                shutil.copytree(os.path.join(ROOT, folder), os.path.join(root, folder))
+            with open(os.path.join(root, "include/shoal/log.h"), "a", encoding="utf-8") as file:
+                file.write(code + "\n")
+            done = subprocess.run([os.path.join(root, "docs/man/pages.py"), "--names"], capture_output=True, text=True)
+            if not done.returncode or not re.search(rf"log\.h:\d+: .*{re.escape(words)}", done.stderr):
+                failures.append(f"{code!r}: status {done.returncode}: {done.stderr}")
+
+
 def main():
     build, cc = sys.argv[1:]
+    check_refusals()
     names = exported()
     folder = os.path.join(build, "man")
     pages = rendered(os.path.join(folder, "man3"))
