@@ -1,9 +1,10 @@
-/* Processes: start a function of this program, or of a library it has loaded, in a process of its own.
+/* Processes: run a function of this program, or of a library that it has loaded, in another process.
  *
- * Arguments and results are values. Three ways to start: spawn (the default: a fresh image of this program, safe
- * with threads and with CUDA), fork, and forkserver (a small clean server forks). The program must call shoal_init
- * first in main. A forked child inherits every handle of its parent, the ends of pipes included. Children end when
- * their parent dies, unless they were asked to outlive it. Another program as a child, and waits that a signal ends: binding.h.
+ * Arguments and results are values. There are three ways to start a process. spawn, the default, runs a fresh copy of
+ * this program, which is safe with threads and with CUDA. fork copies this process. forkserver lets a small server
+ * process fork. The program must call shoal_init first in main. A forked child inherits every handle of its parent,
+ * the ends of pipes included. Children end when their parent dies, unless they were started with `outlive`. binding.h
+ * has children that run another program, and interrupt.h waits that a signal ends.
  */
 #ifndef SHOAL_PROCESS_H
 #define SHOAL_PROCESS_H
@@ -22,13 +23,15 @@ extern "C" {
 
 typedef struct shoal_process shoal_process;
 
-/* What a process runs. args is borrowed. Returning anything but SHOAL_OK makes the process fail with that error and
- * the text of shoal_last_error_text. A target that leaves the world cannot tell how it ended: it is seen as SHOAL_EXITED. */
+/* A function that a process runs. rank is the number of the process (shoal_process_options, shoal_spawn). The process
+ * owns args. If the target does not return SHOAL_OK, the process fails with that error and the text of
+ * shoal_last_error_text. If a target leaves the world, it cannot report its result, and its process counts as
+ * SHOAL_EXITED. */
 typedef shoal_err (*shoal_target)(int rank, const shoal_value *args);
 
-/* The ways to start a process. */
+/* The ways to start a process (start methods). */
 typedef enum shoal_start {
-    SHOAL_START_DEFAULT, /* SHOAL_START in the environment, else spawn */
+    SHOAL_START_DEFAULT, /* the environment variable SHOAL_START, else spawn */
     SHOAL_START_SPAWN,
     SHOAL_START_FORK,
     SHOAL_START_FORKSERVER,
@@ -37,89 +40,103 @@ typedef enum shoal_start {
 /* Options of shoal_process_start and shoal_spawn_with. Zero is the default of each. */
 typedef struct shoal_process_options {
     shoal_start start;
-    const char *name; /* for `shoal ps` and error texts; NULL: the target's name */
-    int rank;         /* what the target is given */
-    bool outlive;     /* stay when the parent dies */
-    int64_t grace;    /* shoal_spawn: time between SIGTERM and SIGKILL for the rest, 0 means 3 seconds */
-    int64_t timeout;  /* shoal_spawn: for all ranks together, in ns; 0: no limit */
+    const char *name; /* for `shoal ps` and error texts; NULL: the name of the target */
+    int rank;         /* the target's rank */
+    bool outlive;     /* go on after the parent has died */
+    int64_t grace;    /* shoal_spawn_with: ns from SIGTERM to SIGKILL when ranks are ended; 0: 3 seconds */
+    int64_t timeout;  /* shoal_spawn_with: ns for all ranks together; 0: no limit */
 } shoal_process_options;
 
 /* How a process ended. */
 typedef enum shoal_end {
     SHOAL_RUNNING,
     SHOAL_RETURNED, /* the target returned SHOAL_OK */
-    SHOAL_FAILED,   /* the target returned an error: err and text */
-    SHOAL_EXITED,   /* it called exit: code */
-    SHOAL_KILLED,   /* a signal ended it: code is the signal */
+    SHOAL_FAILED,   /* the target returned an error: see err and text */
+    SHOAL_EXITED,   /* it called exit: code is the exit status */
+    SHOAL_KILLED,   /* a signal ended it: code is the signal number */
 } shoal_end;
 
+/* How a process ended, in detail. text is for people: "rank 0 ended by SIGABRT", "rank 0 exited with 123", "rank 2
+ * failed: SHOAL_EINVAL: ...". */
 #define SHOAL_STATUS_TEXT 680
 
 typedef struct shoal_status {
     shoal_end end;
     int code;
     shoal_err err;
-    char text
-        [SHOAL_STATUS_TEXT]; /* "rank 0 ended by SIGABRT", "rank 0 exited with 123", "rank 2 failed: SHOAL_EINVAL: …" */
+    char text[SHOAL_STATUS_TEXT];
 } shoal_status;
 
-/* Starts a process. args (NULL: null) is consumed, whether or not it succeeds. options may be NULL. Does not wait
- * for the child to be up, so several children start side by side. Errors: SHOAL_EINVAL (a target that cannot be
- * named), SHOAL_ELIMIT, SHOAL_ENOMEM, SHOAL_EOS, SHOAL_EFORK, SHOAL_ESTATE (shoal_init was not called, or fork is
- * forbidden). */
+/* Starts a process that runs a target. Consumes args, on success and on failure; NULL stands for a null value.
+ * options may be NULL. The caller owns the handle: shoal_process_destroy. Does not wait for the child to come up, so
+ * several children start at the same time. Thread-safe. Errors: SHOAL_EINVAL if the target has no name that another
+ * process could find it by; SHOAL_ELIMIT; SHOAL_ENOMEM; SHOAL_EOS; SHOAL_EFORK; SHOAL_ESTATE if shoal_init was not
+ * called or fork is forbidden. */
 SHOAL_MUST_USE shoal_err shoal_process_start(shoal_target target, shoal_value *args,
                                              const shoal_process_options *options, shoal_process **out_process);
 
-/* Waits for the end of a process, at most timeout. out_status may be NULL. SHOAL_OK however it ended; SHOAL_ETIMEDOUT. May be
- * called again. */
+/* Waits until a process has ended, and reports how. Returns SHOAL_OK however it ended. out_status may be NULL. Blocks
+ * at most for timeout. May be called again. Thread-safe. Errors: SHOAL_ETIMEDOUT; SHOAL_ESTATE if this process did
+ * not start it. */
 SHOAL_MUST_USE shoal_err shoal_process_join(shoal_process *process, int64_t timeout, shoal_status *out_status);
 
-/* Send SIGTERM, SIGKILL, or any signal to a process. SHOAL_ESTATE when it has ended. */
+/* Send a signal to a process: SIGTERM, SIGKILL, or any other. Do not wait for it to end. Thread-safe. Errors:
+ * SHOAL_ESTATE if it has ended or this process did not start it; SHOAL_EINVAL if there is no such signal. */
 SHOAL_MUST_USE shoal_err shoal_process_terminate(shoal_process *process);
 SHOAL_MUST_USE shoal_err shoal_process_kill(shoal_process *process);
 SHOAL_MUST_USE shoal_err shoal_process_signal(shoal_process *process, int signal);
 
-/* The process ID. */
+/* Returns the process ID; 0 for NULL. Does not block. Thread-safe. */
 int32_t shoal_process_pid(const shoal_process *process);
 
-/* An fd that polls readable when the process has ended. It belongs to the handle. */
+/* Returns a file descriptor that becomes readable when a process has ended. The handle owns it: do not close it.
+ * Returns -1 for NULL. Does not block. Thread-safe. */
 int shoal_process_sentinel(const shoal_process *process);
 
-/* What the target gave to shoal_return; NULL when nothing or when it has not ended. Borrowed from the handle. */
+/* Returns the value that a process gave to shoal_return. The handle owns it. Returns NULL if there is none, or if the
+ * process has not been joined. Does not block. Thread-safe. */
 const shoal_value *shoal_process_result(const shoal_process *process);
 
-/* Frees the handle of a process. A process that still runs is ended first: SIGTERM, 3 seconds, SIGKILL; unless it may outlive us.
- * NULL is allowed. */
+/* Frees the handle of a process. A process that still runs is ended first: SIGTERM, and SIGKILL after 3 seconds,
+ * unless it was started with `outlive`. Blocks until it has ended. NULL is allowed. Never changes the last error. */
 void shoal_process_destroy(shoal_process *process);
 
-/* Hands the result of a target to the parent. Called inside the target; consumed; the last one counts. */
+/* Sets the result of this process, for its parent (shoal_process_result). A target calls it; if it does so more than
+ * once, the last result counts. Consumes the value, on success and on failure. Does not block. Errors: SHOAL_ESTATE
+ * if this process was not started as a target or has left its parent's world; SHOAL_EINVAL if the value cannot be
+ * sent; SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err shoal_return(shoal_value *result);
 
-/* The rank that this process was started with. Outside of a target: -1. */
+/* Returns the rank that this process was started with; -1 outside of a target. Does not block. Thread-safe. */
 int shoal_rank(void);
 
-/* Runs ranks 0 to n - 1 of target and waits for all. args is consumed. When one fails the others are ended (SIGTERM,
- * then SIGKILL after the grace time), and SHOAL_ECHILD is returned with the first failure in the text. When the `timeout` of the
- * options passes they are ended likewise: SHOAL_ETIMEDOUT. results (may
- * be NULL) gets n values that the caller destroys, NULL where a rank gave none; on failure all are NULL. options may
- * be NULL; its rank is ignored. */
+/* Run a target in n processes, ranks 0 to n - 1, and wait for all of them. Consume args, on success and on failure.
+ * options may be NULL; its rank is ignored. results may be NULL; otherwise it gets n values that the caller must
+ * destroy, NULL for a rank without a result. After a failure all of them are NULL.
+ *
+ * If a rank fails, the others are ended (SIGTERM, and SIGKILL after the grace time). They are ended likewise if the
+ * timeout in options passes. Block until all ranks have ended. Thread-safe. Errors: SHOAL_ECHILD with the first
+ * failure in the text; SHOAL_ETIMEDOUT; those of shoal_process_start. */
 SHOAL_MUST_USE shoal_err shoal_spawn(shoal_target target, int n, shoal_value *args);
 SHOAL_MUST_USE shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args,
                                           const shoal_process_options *options, shoal_value **results);
 
-/* Waits for the first of several things: set exactly one pointer in each. ready is written for all: true when a get,
- * a recv, a join or a wait would not block. SHOAL_ETIMEDOUT when none is. An event that was set and cleared again while nobody looked
- * is not ready. Conditions cannot be waited for like this: they have no state to look at, only those who wait in
- * shoal_condition_wait. */
+/* Something that shoal_wait can wait for. Set exactly one of the pointers. */
 typedef struct shoal_waitable {
     shoal_queue *queue;
     shoal_pipe *pipe;
     shoal_process *process;
     shoal_event *event;
     shoal_semaphore *semaphore;
-    bool ready;
+    bool ready; /* set by shoal_wait: whether a get, recv, join or wait would not block */
 } shoal_waitable;
 
+/* Waits until at least one of several things is ready, and sets `ready` of each. A queue or pipe is ready if a get or
+ * recv would not block, a process if it has ended, an event if it is set, a semaphore if its value is not 0. An event
+ * that was set and cleared again meanwhile may be missed. Conditions cannot be waited for in this way, because they
+ * have no state. Takes nothing. Blocks at most for timeout. Thread-safe. Errors: SHOAL_ETIMEDOUT if none is ready;
+ * SHOAL_EINVAL if a thing has no pointer or several, or is an end of a pipe that only sends; SHOAL_ESTATE if this
+ * process did not start a process. */
 SHOAL_MUST_USE shoal_err shoal_wait(shoal_waitable *things, size_t count, int64_t timeout);
 
 #ifdef __cplusplus

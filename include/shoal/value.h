@@ -1,17 +1,17 @@
-/* Values: what messages, arguments and results are made of.
+/* Values: the contents of messages, arguments and results.
  *
- * Null, bool, int, float, string, bytes, list, map with string keys, and every shared object of the library (block,
- * queue, pipe end, locks, tensor, module). A value is private to its process. A container owns its members. Sending a value writes
- * it as MessagePack, shared objects as an extension type that carries their handle; the receiver gets the same
- * object, not a copy.
+ * A value is null, a bool, an int, a float, a string, bytes, a list, a map with string keys, or a shared object
+ * (block, queue, pipe end, lock, tensor, module and so on). A value is private to its process. A container owns its
+ * members. A value is sent as MessagePack, with an extension type for the handles of shared objects; the receiver
+ * gets the same object, not a copy.
  *
- * A call that takes a shoal_value * consumes it, whether or not it succeeds (put, send, start, spawn, shoal_return, the calls
- * of a pool, shoal_list_add, shoal_map_set), unless the value is kept: shoal_value_keep. Makers return NULL when they fail,
- * and a maker given a NULL member fails after destroying its other members. So calls can be nested without checks and
- * nothing leaks: shoal_queue_put(q, shoal_map("t", tensor), …).
+ * A call that takes a shoal_value * consumes it, on success and on failure (put, send, start, spawn, shoal_return,
+ * the calls of a pool, shoal_list_add, shoal_map_set), unless the value is kept (shoal_value_keep). A call that makes
+ * a value returns NULL on failure. If one of its members is NULL, it destroys the other members and returns NULL. So
+ * calls can be nested without checks, and nothing leaks: shoal_queue_put(q, shoal_map("t", tensor), SHOAL_FOREVER).
  *
- * Nothing here blocks. Any number of threads may read one value; while one changes or destroys it, no other may use
- * it.
+ * Nothing here blocks. Any number of threads may read a value. While one thread changes or destroys it, no other
+ * thread may use it.
  */
 #ifndef SHOAL_VALUE_H
 #define SHOAL_VALUE_H
@@ -34,7 +34,8 @@ typedef struct shoal_value shoal_value;
 typedef struct shoal_sparse shoal_sparse;
 typedef struct shoal_module shoal_module;
 
-/* So many lists and maps may lie within each other, in makers (SHOAL_EINVAL) and in the decoder. */
+/* How deeply lists and maps may be nested. Calls that make values fail with SHOAL_EINVAL beyond it, and the decoder
+ * refuses such messages. */
 #define SHOAL_VALUE_DEPTH 64
 
 /* The type of a value. */
@@ -42,29 +43,40 @@ typedef enum shoal_type {
     SHOAL_NULL,
     SHOAL_BOOL,
     SHOAL_INT,
-    SHOAL_UINT, /* a whole number over INT64_MAX; every smaller one is SHOAL_INT */
+    SHOAL_UINT, /* an integer over INT64_MAX; every other integer is SHOAL_INT */
     SHOAL_FLOAT,
     SHOAL_STRING,
     SHOAL_BYTES,
     SHOAL_LIST,
     SHOAL_MAP,
     SHOAL_OBJECT,  /* a shared object: see shoal_value_object_kind */
-    SHOAL_FOREIGN, /* bytes of another language with a tag of its own */
+    SHOAL_FOREIGN, /* bytes of another language, with a tag */
 } shoal_type;
 
-/* Make a value, which the caller owns. Strings are UTF-8 and copied; bytes are copied; shared objects are
- * retained.
- * Errors: SHOAL_EINVAL for text that is not UTF-8 and for NULL instead of a text or bytes; NULL instead of an object gives NULL and
- * keeps the first error; SHOAL_ENOMEM. */
+/* Make a value from null, a bool or a number. The caller owns it. An integer up to INT64_MAX becomes SHOAL_INT. Does
+ * not block. Thread-safe. Errors: SHOAL_ENOMEM. */
 shoal_value *shoal_value_null(void);
 shoal_value *shoal_value_bool(bool b);
 shoal_value *shoal_value_int(int64_t i);
 shoal_value *shoal_value_uint(uint64_t u);
 shoal_value *shoal_value_float(double d);
+
+/* Makes a value from a copy of a UTF-8 string. The caller owns the value. Does not block. Thread-safe. Errors:
+ * SHOAL_EINVAL if the text is NULL or not UTF-8; SHOAL_ENOMEM. */
 shoal_value *shoal_value_string(const char *text);
+
+/* Makes a value from a copy of size bytes. The caller owns the value. Does not block. Thread-safe. Errors:
+ * SHOAL_EINVAL if bytes is NULL and size is not 0; SHOAL_ENOMEM. */
 shoal_value *shoal_value_bytes(const void *bytes, size_t size);
-/* Bytes that mean something to a binding: tag says what. Copied; up to 4 GiB less 16 bytes can be sent. */
+
+/* Makes a value from a copy of bytes that only a binding understands; tag identifies their format. The caller owns
+ * the value. At most 4 GiB less 16 bytes can be sent. Does not block. Thread-safe. Errors: SHOAL_EINVAL if bytes is
+ * NULL; SHOAL_ENOMEM. */
 shoal_value *shoal_value_foreign(uint32_t tag, const void *bytes, size_t size);
+
+/* Make a value from a shared object, and retain the object. The caller owns the value. NULL gives NULL and does not
+ * change the last error. share.h explains the values of tensors, sparse tensors and modules, and data.h those of data
+ * sets. Does not block. Thread-safe. Errors: SHOAL_ENOMEM. */
 shoal_value *shoal_value_block(shoal_block *block);
 shoal_value *shoal_value_queue(shoal_queue *queue);
 shoal_value *shoal_value_pipe(shoal_pipe *pipe);
@@ -74,62 +86,76 @@ shoal_value *shoal_value_semaphore(shoal_semaphore *semaphore);
 shoal_value *shoal_value_condition(shoal_condition *condition);
 shoal_value *shoal_value_event(shoal_event *event);
 shoal_value *shoal_value_barrier(shoal_barrier *barrier);
-shoal_value *shoal_value_tensor(shoal_tensor *t); /* share.h says what these three do, */
+shoal_value *shoal_value_tensor(shoal_tensor *t);
 shoal_value *shoal_value_sparse(shoal_sparse *s);
 shoal_value *shoal_value_module(shoal_module *module);
-shoal_value *shoal_value_dataset(shoal_dataset *set); /* and data.h this one */
+shoal_value *shoal_value_dataset(shoal_dataset *set);
+
+/* Make an empty list or an empty map, for shoal_list_add and shoal_map_set. The caller owns it. Does not block.
+ * Thread-safe. Errors: SHOAL_ENOMEM. */
 shoal_value *shoal_value_list(void);
 shoal_value *shoal_value_map(void);
 
-/* Adds to a list, or sets a key of a map; consumes the member whether or not it succeeds. A key set twice keeps
- * the last member, at the place of the first. Returns the container, or NULL after consuming it. A member belongs
- * to its container for good: it can neither be added to any more, nor go into another one, nor be given to a call that
- * consumes it (put, send, start, shoal_return, a pool): such a call is SHOAL_EINVAL and leaves it where it is.
- * Errors: SHOAL_ETYPE when it is no list or no map; SHOAL_EINVAL for a member of another container, for depth and
- * for a key that is not UTF-8; SHOAL_ENOMEM. */
+/* Add a member to a list, or set a key of a map. They consume the member, on success and on failure. They return the
+ * container; on failure they consume the container too and return NULL. If a key is set twice, the last member stays,
+ * in the place of the first. Do not block. Errors: SHOAL_ETYPE if the container is not a list or not a map;
+ * SHOAL_EINVAL if the member belongs to another container, the nesting is too deep, or the key is not UTF-8;
+ * SHOAL_ENOMEM.
+ *
+ * A member belongs to its container for good. It can no longer be changed or added to another container. A call that
+ * would consume a member (put, send, start, shoal_return, a call of a pool) fails with SHOAL_EINVAL, and the member
+ * stays where it is. */
 shoal_value *shoal_list_add(shoal_value *list, shoal_value *member);
 shoal_value *shoal_map_set(shoal_value *map, const char *key, shoal_value *member);
 
-/* Keeps a value: from now on no call consumes it, and only shoal_value_destroy ends it. A call that would consume it reads it,
- * a container gets a copy. So a put that timed out can be tried again:
+/* Keeps a value: from now on no call consumes it, and only shoal_value_destroy ends it. A call that would consume it
+ * only reads it; a container gets a copy. So a put that timed out can be tried again:
  *
  *     shoal_value *v = shoal_value_keep(shoal_list(1, "two"));
- *     do {
- *         err = shoal_queue_put(q, v, SHOAL_MS(10));
- *     } while (err == SHOAL_ETIMEDOUT);
+ *     while ((err = shoal_queue_put(q, v, SHOAL_MS(10))) ==
+ *            SHOAL_ETIMEDOUT) { ... }
  *     shoal_value_destroy(v);
  *
- * Returns its argument; NULL for NULL, and for a member of a container (SHOAL_EINVAL). */
+ * Returns its argument. Returns NULL for NULL, and for a member of a container (SHOAL_EINVAL). Does not block. */
 shoal_value *shoal_value_keep(shoal_value *value);
 
-/* Destroys a value and all it owns. NULL is allowed, and a member stays with its container. Does not change the last error. */
+/* Destroys a value and all its members, and releases its shared objects. Does nothing for NULL and for a member of a
+ * container. Never changes the last error. Does not block. */
 void shoal_value_destroy(shoal_value *value);
 
-/* Makes a deep copy, shared objects retained. NULL gives NULL. */
+/* Makes a deep copy of a value. Shared objects are retained, not copied. The caller owns the copy. NULL gives NULL.
+ * Does not block. Errors: SHOAL_ENOMEM. */
 shoal_value *shoal_value_copy(const shoal_value *value);
 
-/* Compares two values. They are equal in type and content; shared objects are equal when they are the same one. Floats are equal when their bits
- * are: a NaN equals itself, 0.0 and -0.0 differ. The order of a map's keys does not count. */
+/* Returns whether two values have the same type and content. Shared objects are equal if they are the same object.
+ * Floats are equal if their bits are: a NaN equals itself, and 0.0 differs from -0.0. The order of a map's keys does
+ * not matter. Does not block. Cannot fail. */
 bool shoal_value_equal(const shoal_value *a, const shoal_value *b);
 
-/* Read a value. The readers borrow: what they return belongs to the value. out_size and out_tag may be NULL.
- *
- * Numbers come by the output, which a failure leaves alone: SHOAL_ETYPE names both types when the value is of another one, and
- * the number when it does not fit; SHOAL_EINVAL for NULL. Int, uint and float read as each other when it is the same number.
- *
- * Pointers are NULL when the value is of another type (SHOAL_ETYPE); NULL in gives NULL and leaves the last error. Each kind of
- * shared object reads only as what it is, a queue not as a block.
- *
- * type and object_kind of NULL are SHOAL_NULL and SHOAL_KIND_NONE; the kind of anything but an object is SHOAL_KIND_NONE. */
+/* Returns the type of a value; SHOAL_NULL for NULL. Does not block. Cannot fail. */
 shoal_type shoal_value_type(const shoal_value *value);
+
+/* Read a value as a bool or a number. Int, uint and float can be read as each other if that does not change the
+ * number. Do not block. Errors, which leave the output unchanged: SHOAL_ETYPE if the value has another type (the text
+ * names both) or the number does not fit (the text has it); SHOAL_EINVAL for NULL. */
 SHOAL_MUST_USE shoal_err shoal_value_as_bool(const shoal_value *value, bool *out_bool);
 SHOAL_MUST_USE shoal_err shoal_value_as_int(const shoal_value *value, int64_t *out_int);
 SHOAL_MUST_USE shoal_err shoal_value_as_uint(const shoal_value *value, uint64_t *out_uint);
 SHOAL_MUST_USE shoal_err shoal_value_as_float(const shoal_value *value, double *out_float);
+
+/* Read a value as a string, bytes or foreign bytes. The value owns the result. out_size and out_tag may be NULL. NULL
+ * gives NULL and does not change the last error. Do not block. Errors: SHOAL_ETYPE if the value has another type. */
 const char *shoal_value_as_string(const shoal_value *value);
 const void *shoal_value_as_bytes(const shoal_value *value, size_t *out_size);
 const void *shoal_value_as_foreign(const shoal_value *value, uint32_t *out_tag, size_t *out_size);
+
+/* Returns the kind of shared object that a value contains; SHOAL_KIND_NONE if it contains none, and for NULL. Does
+ * not block. Cannot fail. */
 shoal_kind shoal_value_object_kind(const shoal_value *value);
+
+/* Read a value as a shared object of one kind. The value owns the result: retain it to use it for longer. NULL gives
+ * NULL and does not change the last error. Do not block. Errors: SHOAL_ETYPE if the value is not an object of that
+ * kind. */
 shoal_block *shoal_value_as_block(const shoal_value *value);
 shoal_queue *shoal_value_as_queue(const shoal_value *value);
 shoal_pipe *shoal_value_as_pipe(const shoal_value *value);
@@ -140,18 +166,23 @@ shoal_condition *shoal_value_as_condition(const shoal_value *value);
 shoal_event *shoal_value_as_event(const shoal_value *value);
 shoal_barrier *shoal_value_as_barrier(const shoal_value *value);
 
-/* Read a member of a map by its key. What shoal_map("in", queue, "n", 3) put in comes out as
+/* Read a bool or a number from a map by its key. A target reads what shoal_map("in", queue, "n", 3) put in:
  *
  *     int64_t n;
  *     shoal_queue *in = shoal_arg_queue(args, "in");
  *     shoal_err err = shoal_arg_int(args, "n", &n);
  *
- * Handles and texts are borrowed from the value. Errors, whose text names the key: SHOAL_ENOENT when it is missing, SHOAL_ETYPE
- * with both types, SHOAL_EINVAL for NULL. shoal_arg_tensor, _sparse and _module are in share.h, shoal_arg_dataset in data.h. */
+ * Do not block. Errors, whose text names the key and which leave the output unchanged: SHOAL_ENOENT if the key is
+ * missing; SHOAL_ETYPE if the member has another type (the text names both); SHOAL_EINVAL for NULL. */
 SHOAL_MUST_USE shoal_err shoal_arg_bool(const shoal_value *args, const char *key, bool *out_bool);
 SHOAL_MUST_USE shoal_err shoal_arg_int(const shoal_value *args, const char *key, int64_t *out_int);
 SHOAL_MUST_USE shoal_err shoal_arg_uint(const shoal_value *args, const char *key, uint64_t *out_uint);
 SHOAL_MUST_USE shoal_err shoal_arg_float(const shoal_value *args, const char *key, double *out_float);
+
+/* Read a string, bytes or a shared object from a map by its key. The map owns the result: retain an object to use it
+ * for longer. out_size may be NULL. share.h has shoal_arg_tensor, shoal_arg_sparse and shoal_arg_module; data.h has
+ * shoal_arg_dataset. Do not block. Errors, whose text names the key: SHOAL_ENOENT if the key is missing; SHOAL_ETYPE
+ * if the member has another type; SHOAL_EINVAL for NULL. */
 const char *shoal_arg_string(const shoal_value *args, const char *key);
 const void *shoal_arg_bytes(const shoal_value *args, const char *key, size_t *out_size);
 shoal_block *shoal_arg_block(const shoal_value *args, const char *key);
@@ -164,21 +195,29 @@ shoal_condition *shoal_arg_condition(const shoal_value *args, const char *key);
 shoal_event *shoal_arg_event(const shoal_value *args, const char *key);
 shoal_barrier *shoal_arg_barrier(const shoal_value *args, const char *key);
 
-/* The members of a list or a map. count: of a list or a map, else 0. at: the i-th member, of a map in the order of setting; NULL and
- * SHOAL_EINVAL beyond the last. find: NULL and SHOAL_ENOENT when there is no such key. */
+/* Returns the number of members of a list or a map; 0 for anything else. Does not block. Cannot fail. */
 size_t shoal_value_count(const shoal_value *value);
+
+/* Return the i-th member of a list or a map, or the i-th key of a map, in the order in which the keys were set. The
+ * container owns the result. Do not block. Errors: SHOAL_EINVAL if i is out of range; SHOAL_ETYPE if the value is not
+ * such a container. */
 const shoal_value *shoal_value_at(const shoal_value *value, size_t i);
 const char *shoal_value_key_at(const shoal_value *map, size_t i);
+
+/* Returns the member of a map with a key. The map owns it. Does not block. Errors: SHOAL_ENOENT if there is no such
+ * key; SHOAL_ETYPE if the value is not a map. */
 const shoal_value *shoal_value_find(const shoal_value *map, const char *key);
 
-/* Writes a value as text for people, such as {"rank": 0, "data": <block 81>}: at most capacity bytes with the
- * closing NUL, cut between characters. Returns the length that the whole text has without the NUL; with a capacity of 0 buffer may be NULL. */
+/* Writes a value as text for people, such as {"rank": 0, "data": <block 81>}. Writes at most capacity bytes, the NUL
+ * included, and does not cut within a character. With a capacity of 0, buffer may be NULL. Returns the length of the
+ * whole text without the NUL. Does not block. */
 size_t shoal_value_format(const shoal_value *value, char *buffer, size_t capacity);
 
 #ifdef __cplusplus
 }
 
-/* shoal_value_of, shoal_list and shoal_map as in C, below; here true is a bool, and a std::string is a text. */
+/* shoal_value_of, shoal_list and shoal_map, as in C below. Here true and false are bools, and a std::string is a
+ * string. */
 inline shoal_value *shoal_value_of(char x)
 {
     return shoal_value_int(x);
@@ -296,7 +335,7 @@ inline shoal_value *shoal_value_of(shoal_dataset *x)
     return shoal_value_dataset(x);
 }
 
-/* A bool is only what is one: every pointer would turn into one, too. */
+/* A template, because every pointer would convert to a plain bool parameter. */
 template <class Bool, std::enable_if_t<std::is_same<Bool, bool>::value, int> = 0> shoal_value *shoal_value_of(Bool x)
 {
     return shoal_value_bool(x);
@@ -309,7 +348,7 @@ struct shoal_cxx_is_text<T, std::void_t<decltype(shoal_value_string(std::declval
     : std::true_type {
 };
 
-/* Everything else: a std::string, or nothing that a value can be made of. */
+/* Any other type: a std::string, or an error. */
 template <class T, std::enable_if_t<!std::is_arithmetic<T>::value && !std::is_enum<T>::value, int> = 0>
 shoal_value *shoal_value_of(const T &x)
 {
@@ -342,9 +381,10 @@ template <class... More> shoal_value *shoal_map(const char *key, More... more)
 }
 #else
 
-/* Make values of C expressions by their types: shoal_value_of(x), and shoal_list(1, "two", 3.0, queue) and shoal_map("rank", 0, "queue", queue)
- * do so with up to 16 members. A shoal_value * is taken over as it is. In C the words true and false are ints: write
- * shoal_value_bool(true). */
+/* Make values from C expressions by their types. shoal_value_of(x) makes one value. shoal_list(1, "two", 3.0, queue)
+ * and shoal_map("rank", 0, "queue", queue) make containers of up to 16 members. The caller owns the result. A
+ * shoal_value * is consumed and becomes the member itself. In C, true and false are ints: write
+ * shoal_value_bool(true). Do not block. Errors: those of the functions above. */
 static inline shoal_value *shoal_value_identity(shoal_value *v)
 {
     return v;

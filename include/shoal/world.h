@@ -1,18 +1,19 @@
 /* The world: one shared heap and the processes attached to it.
  *
- * A process is in one world at most. It is made at the first need; children are born into their parent's; an
- * unrelated process of the same user joins by name. Nothing is named in a file system: a world is an anonymous
- * memory file that its members hold open, and it is gone with the last of them.
+ * A process is in at most one world. The first call that needs a world makes it. Children are born into their
+ * parent's world. An unrelated process of the same user can join a world by name. A world has no name in a file
+ * system: it is an anonymous memory file that its members hold open, and it is gone when its last member is.
  *
- * The fds that the library opens (3 and above, close-on-exec) must stay open: a program that closes all fds, as daemons do, does
- * so before its first call. Where the memory file was closed all the same, what there is goes on, and whatever needs more memory
- * or another process is SHOAL_EOS with the reason.
+ * The library opens file descriptors (3 and above, close-on-exec) that must stay open. A program that closes all fds,
+ * as daemons do, must do so before its first call. If it closes the memory file later, existing objects keep working,
+ * but calls that need more memory or another process fail with SHOAL_EOS and the reason.
  *
- * Limits of one world: 4,094 processes, 4,194,304 spans of up to 1,024 blocks (so over 100 million small blocks), 1
- * TiB a block, 16 TiB of addresses (less where the address space of the process is limited: shoal_world_info tells).
+ * Limits of one world: 4,094 processes; 4,194,304 spans of up to 1,024 blocks (over 100 million small blocks); 1 TiB
+ * for one block; 16 TiB of addresses, less if the address space of the process is limited (shoal_world_info_get
+ * reports it).
  *
- * Environment: SHOAL_HEAP_LIMIT (bytes, with K, M, G) bounds the memory of the worlds that this process makes;
- * SHOAL_SPIN_NS is the longest time that a waiter spins before it parks; more than 100 ms counts as that.
+ * Environment variables: SHOAL_HEAP_LIMIT (bytes, with K, M or G) limits the memory of worlds that this process
+ * makes. SHOAL_SPIN_NS is the longest time that a waiter spins before it sleeps, at most 100 ms.
  */
 #ifndef SHOAL_WORLD_H
 #define SHOAL_WORLD_H
@@ -27,92 +28,99 @@
 extern "C" {
 #endif
 
+/* The longest name of a world or a process, in bytes. */
 #define SHOAL_NAME_MAX 63
 
-/* Initialises the library: the first call of main. In a process that was started by Shoal it runs the target and ends the process: it does not
- * return. Elsewhere it returns SHOAL_OK. argc and argv may be NULL. */
+/* Initialises the library. It must be the first call of main. In a process that Shoal started, it runs the target and
+ * ends the process, so it does not return. In any other process it returns SHOAL_OK. argc and argv may be NULL. */
 shoal_err shoal_init(int *argc, char ***argv);
 
 /* Options of shoal_world_create. Zero is the default of each. */
 typedef struct shoal_world_options {
-    /* for shoal_world_join and `shoal ps`; at most SHOAL_NAME_MAX letters, digits, '-', '_', '.'; NULL: from the pid. Names need not be
-     * unique: a world is found by a look at the running processes, and two that are made at one moment could not see each other */
+    /* for shoal_world_join and `shoal ps`: at most SHOAL_NAME_MAX letters, digits, '-', '_' and '.'; NULL: a name made
+     * from the pid. Names need not be unique: a world is found by searching the running processes, so two worlds that
+     * are made at the same time cannot see each other */
     const char *name;
-    uint64_t heap_limit; /* bytes of memory; 0: SHOAL_HEAP_LIMIT, else what the machine or its cgroup has */
-    uint64_t reserve;    /* bytes of address space; 0: as much as can be had, up to 16 TiB */
+    uint64_t heap_limit; /* bytes of memory; 0: SHOAL_HEAP_LIMIT, else the memory of the machine or its cgroup */
+    uint64_t reserve;    /* bytes of address space; 0: as much as possible, up to 16 TiB */
 } shoal_world_options;
 
-/* Makes a world and attaches this process. options may be NULL. Errors: SHOAL_ESTATE when it is in one already, SHOAL_EINVAL,
- * SHOAL_ENOMEM, SHOAL_EOS. */
+/* Makes a world and attaches this process to it. options may be NULL. Only programs that want options need this call.
+ * Does not block. Errors: SHOAL_ESTATE if the process is already in a world; SHOAL_EINVAL; SHOAL_ENOMEM; SHOAL_EOS. */
 SHOAL_MUST_USE shoal_err shoal_world_create(const shoal_world_options *options);
 
-/* Attaches this process to a world of the same user, found by its name among the running processes; of several with that name, to
- * the first that is found. A process that joined has no handle of what is there: it can watch (shoal_world_info_get, _sweep, _audit),
- * make objects of its own and start processes. To hand objects to another program, start it as a child with arguments
- * (shoal_process_start_program, binding.h).
- * Errors: SHOAL_ENOENT, SHOAL_EPERM, SHOAL_ELAYOUT, SHOAL_ECORRUPT, SHOAL_ELIMIT (no free slot), SHOAL_ESTATE. */
+/* Attaches this process to a world of the same user by its name. If several worlds have that name, it joins the first
+ * that it finds among the running processes. A process that joined has no handles of existing objects: it can watch
+ * the world (shoal_world_info_get, shoal_world_sweep, shoal_world_audit), make its own objects and start processes.
+ * To pass objects to another program, start it as a child with arguments (shoal_process_start_program). Does not
+ * block. Errors: SHOAL_ENOENT; SHOAL_EPERM; SHOAL_ELAYOUT; SHOAL_ECORRUPT; SHOAL_ELIMIT if there is no free slot;
+ * SHOAL_ESTATE if the process is already in a world. */
 SHOAL_MUST_USE shoal_err shoal_world_join(const char *name);
 
-/* Gives back all that this process holds and detaches it. Its handles can be released and destroyed afterwards, and nothing
- * else. No other thread may be inside a call of the library then, nor wait in one. Called at exit by itself. */
+/* Drops all references of this process and detaches it from its world. Afterwards its handles can only be released
+ * and destroyed. No other thread may be inside a call of the library. Does not block. The library calls it at exit. */
 void shoal_world_leave(void);
 
-/* Numbers about a world. */
+/* Statistics of a world. */
 typedef struct shoal_world_info {
     char name[SHOAL_NAME_MAX + 1];
     uint64_t reserved;       /* bytes of address space */
     uint64_t heap_limit;     /* bytes that the heap may use */
-    uint64_t heap_used;      /* bytes of memory behind it now, free blocks kept warm included */
-    uint64_t blocks_live;    /* blocks that somebody holds */
-    uint64_t bytes_live;     /* and their sizes as asked */
-    uint32_t processes;      /* attached and alive, as far as known */
-    uint64_t recovered;      /* dead processes whose holdings were returned since the world began */
-    uint64_t locks_repaired; /* locks that the dead held */
+    uint64_t heap_used;      /* bytes of memory that the heap uses now, cached free blocks included */
+    uint64_t blocks_live;    /* blocks that a process or a message refers to */
+    uint64_t bytes_live;     /* the sum of their requested sizes */
+    uint32_t processes;      /* attached processes that are not known to be dead */
+    uint64_t recovered;      /* dead processes whose references were dropped since the world was made */
+    uint64_t locks_repaired; /* locks that dead processes held */
 } shoal_world_info;
 
-/* Gets numbers about the world. It walks the heap: for tests and tools, not for loops. Errors: SHOAL_EFORK, or what making a world gives. */
+/* Gets statistics of the world. It walks the heap, so it is for tests and tools, not for loops. Does not block.
+ * Thread-safe. Errors: SHOAL_EFORK; if the process is not in a world, those of shoal_world_create. */
 SHOAL_MUST_USE shoal_err shoal_world_info_get(shoal_world_info *out_info);
 
-/* Looks for dead processes and returns what they held. Waiters and shoal_process_join do so by themselves; a
- * supervisor may call it. out_recovered may be NULL. */
+/* Looks for dead processes, and drops the references and repairs the locks that they held. Waits and
+ * shoal_process_join do so automatically; a supervisor may call it. *out_recovered is the number of processes
+ * recovered; out_recovered may be NULL. Does not block. Thread-safe. Errors: as for shoal_world_info_get. */
 SHOAL_MUST_USE shoal_err shoal_world_sweep(uint32_t *out_recovered);
 
-/* Gives memory of free blocks back to the system: of a block above 32 KiB by itself, of smaller ones once their whole span (up to
- * 1,024 blocks of one size) is free. What the heap keeps to find its blocks stays, about 60 bytes for each that there ever was at
- * once, and so does what the program has locked into memory (mlock). */
+/* Returns the memory of free blocks to the system. A block above 32 KiB is returned by itself, smaller ones once
+ * their whole span (up to 1,024 blocks of one size) is free. The heap keeps its own records, about 60 bytes for each
+ * block of the largest number that ever existed at once. Memory that the program has locked (mlock) is not returned.
+ * Thread-safe. Errors: as for shoal_world_info_get. */
 SHOAL_MUST_USE shoal_err shoal_world_trim(void);
 
-/* What an audit found. */
+/* The findings of an audit. */
 typedef struct shoal_audit {
     uint64_t blocks;     /* live blocks that were checked */
-    uint64_t references; /* and the references found to them */
-    uint64_t unheld;     /* live blocks whose references do not add up: leaked or freed too early */
+    uint64_t references; /* references found to them */
+    uint64_t unheld;     /* live blocks with a wrong reference count: leaked, or freed too early */
     uint64_t lost;       /* free blocks that no allocation can find */
-    uint64_t dead_slots; /* processes that died and cannot be recovered */
-    uint64_t dead_locks; /* locks held by the dead */
-    uint64_t unfinished; /* operations that nobody will finish */
-    char first[192];     /* words for the first finding; empty when clean */
+    uint64_t dead_slots; /* dead processes that cannot be recovered */
+    uint64_t dead_locks; /* locks that dead processes hold */
+    uint64_t unfinished; /* operations that no one will finish */
+    char first[192];     /* describes the first finding; empty if there is none */
 } shoal_audit;
 
-/* Recovers the dead, as shoal_world_sweep does, and checks every invariant of docs/world.md. Call it while no other process of the world
- * works in it (they may be parked): changes under way look like damage. Returns SHOAL_OK when clean, SHOAL_ECORRUPT with the text of the
- * first finding otherwise. */
+/* Recovers dead processes, like shoal_world_sweep, and then checks every invariant in docs/world.md. Call it while no
+ * other process works in the world (they may sleep in a wait): operations in progress look like damage. Errors:
+ * SHOAL_ECORRUPT with the first finding in the text; as for shoal_world_info_get. */
 SHOAL_MUST_USE shoal_err shoal_world_audit(shoal_audit *out_audit);
 
-/* Lists the processes of all worlds of this user, as `shoal ps` does. each is called once for each process and returns false to
- * stop. context is given to each and may be NULL. */
+/* A process of a world, as shoal_world_list reports it. The texts are valid during the callback only. */
 typedef struct shoal_ps_entry {
     const char *world;
     uint64_t world_used, world_limit, world_recovered;
     int32_t pid;
     uint32_t slot;
     const char *name;    /* of the process, as given at its start */
-    const char *state;   /* "running", "waiting" (one of its threads at least), "reserved", "dead" */
-    const char *doing;   /* the operation it is in, or what it waits for: "gets from queue 17"; else "" */
-    uint64_t references; /* blocks that it holds */
-    uint64_t cached;     /* free blocks that it keeps for itself */
+    const char *state;   /* "running", "waiting" (at least one of its threads), "reserved", "dead" */
+    const char *doing;   /* the operation it is in, or what it waits for, such as "gets from queue 17"; else "" */
+    uint64_t references; /* blocks that it holds references to */
+    uint64_t cached;     /* free blocks that it keeps for its own use */
 } shoal_ps_entry;
 
+/* Lists the processes of all worlds of this user, like `shoal ps`. Calls `each` once for each process, with context,
+ * until it returns false. Does not need a world, and does not join one. Does not block. Errors: SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err shoal_world_list(bool (*each)(const shoal_ps_entry *entry, void *context), void *context);
 
 #ifdef __cplusplus
