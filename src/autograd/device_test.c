@@ -124,7 +124,7 @@ START_TEST(devices_do_not_mix)
     shoal_tensor *here = shoal_ones(SHOAL_F32, SHOAL_SHAPE(2)), *there = sh_tensor_new(&devices[PLAIN], &s);
     ck_assert_ptr_null(shoal_add(here, there));
     ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
-    ck_assert_str_eq(shoal_last_error_text(), "add: tensors on cpu and on plain");
+    ck_assert_str_eq(shoal_last_error_text(), "add: the tensors are on different devices, cpu and plain");
     shoal_tensor_release(here);
     shoal_tensor_release(there);
 }

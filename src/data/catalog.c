@@ -53,7 +53,7 @@ static bool join(char out[PATH_MAX], const char *a, const char *b, const char *c
     return n > 0 && n < PATH_MAX;
 }
 
-/* The images to train with are there. */
+/* Checks whether the folder has the training images of the entry. */
 static bool is_folder_of(const sh_catalog_entry *e, const char *folder)
 {
     char path[PATH_MAX];
@@ -61,7 +61,8 @@ static bool is_folder_of(const sh_catalog_entry *e, const char *folder)
            (join(path, folder, e->files[0].name, ".gz") && access(path, F_OK) == 0);
 }
 
-/* SHOAL_DATA is the folder of all sets; one that has the name of this set is taken as its own. */
+/* The folder in SHOAL_DATA holds all data sets. If it has the name of this one, it is taken as this data set's
+ * folder. */
 static void own_place(const sh_catalog_entry *e, bool itself, char out[PATH_MAX])
 {
     const char *own = getenv("SHOAL_DATA");
@@ -76,7 +77,7 @@ static void own_place(const sh_catalog_entry *e, bool itself, char out[PATH_MAX]
     }
 }
 
-/* In a folder beside the program, or beside the folder that the program is in (above = 1). */
+/* Returns a folder next to the program, or next to the program's folder (above = 1). */
 static void place_beside_program(const sh_catalog_entry *e, int above, const char *folder, char out[PATH_MAX])
 {
     char program[PATH_MAX - 64];
@@ -92,9 +93,9 @@ static void place_beside_program(const sh_catalog_entry *e, int above, const cha
     snprintf(out, PATH_MAX, "%s/%s/%s", program, folder, e->name);
 }
 
-/* Where `make install` puts the data: in share/shoal of the prefix, above the library's folder, which may have several parts
- * (lib/x86_64-linux-gnu). The library asks where it lies, so a prefix can be moved. Linked into a program it finds the program, as
- * place_beside_program does. */
+/* Returns where `make install` puts the data: share/shoal of the prefix, above the library's folder, which may have
+ * several parts (lib/x86_64-linux-gnu). The library looks up its own path, so a prefix can be moved. If it is linked
+ * into a program, it finds the program, as place_beside_program does. */
 static void place_above_library(const sh_catalog_entry *e, int above, char out[PATH_MAX])
 {
     char library[PATH_MAX];
@@ -115,7 +116,8 @@ static void place_above_library(const sh_catalog_entry *e, int above, char out[P
     }
 }
 
-/* The i-th place to look in, from 0 on; false beyond the last. "": there is no such place here. */
+/* Returns the i-th place to look in, from 0; false after the last. An empty string means that this place does not exist
+ * here. */
 static bool candidate(const sh_catalog_entry *e, unsigned i, char out[PATH_MAX])
 {
     enum { OWN, OWN_ITSELF, HERE, BESIDE, ABOVE = BESIDE + 3, SYSTEM = ABOVE + 2, PLACES = SYSTEM + 3 };
@@ -137,10 +139,10 @@ static bool candidate(const sh_catalog_entry *e, unsigned i, char out[PATH_MAX])
 }
 
 enum {
-    LOOKED = 340, /* bytes of an error text for the places; the text has room for some 100 more */
+    LOOKED = 340, /* bytes of an error text for the places; the text has room for about 100 more */
 };
 
-/* Adds a place to the list for an error text, unless it is there already. What does not fit becomes "…". */
+/* Adds a place to the list for an error text, unless it is there already. Writes "…" for what does not fit. */
 static void name_place(char looked[LOOKED], const char *place)
 {
     static const char more[] = ", …";
@@ -151,7 +153,7 @@ static void name_place(char looked[LOOKED], const char *place)
         return;
     }
     if (used + 2 + length + sizeof more > LOOKED) {
-        memcpy(looked + used, more, sizeof more); /* there is room: nothing was added that left less */
+        memcpy(looked + used, more, sizeof more); /* there is always room for this */
         return;
     }
     if (used > 0) {
@@ -174,14 +176,15 @@ shoal_err sh_catalog_where(const sh_catalog_entry *e, char folder[PATH_MAX])
             name_place(looked, place);
         }
     }
-    return sh_fail(SHOAL_ENOENT, "no data set %s: set SHOAL_DATA to the folder that holds it; looked in %s", e->name,
+    return sh_fail(SHOAL_ENOENT,
+                   "cannot find the data set %s: set SHOAL_DATA to the folder that holds it; looked in %s", e->name,
                    looked);
 }
 
 shoal_err sh_catalog_open(sh_source *s, const char *folder, const char *name, char path[PATH_MAX])
 {
     if (!join(path, folder, name, "")) {
-        return sh_fail(SHOAL_EINVAL, "%.200s…: the name is too long", folder);
+        return sh_fail(SHOAL_EINVAL, "%.200s…: the path is too long", folder);
     }
     shoal_err err = sh_source_open(s, path);
     if (err == SHOAL_ENOENT && join(path, folder, name, ".gz")) {
@@ -197,8 +200,7 @@ static const sh_catalog_entry *find(const char *name)
             return &sh_catalog[i];
         }
     }
-    (void)sh_fail(SHOAL_ENOENT, "there is no data set '%s'; mnist and fashion-mnist are known",
-                  name != NULL ? name : "");
+    (void)sh_fail(SHOAL_ENOENT, "unknown data set '%s': mnist and fashion-mnist are known", name != NULL ? name : "");
     return NULL;
 }
 
@@ -238,14 +240,14 @@ shoal_err shoal_data_where(const char *name, char *folder, size_t capacity)
     const sh_catalog_entry *e = find(name);
     shoal_err err = e != NULL ? sh_catalog_where(e, place) : SHOAL_ENOENT;
     if (err == SHOAL_OK && (size_t)snprintf(folder, capacity, "%s", place) >= capacity) {
-        err = sh_fail(SHOAL_EINVAL, "%zu bytes are too few for %s", capacity, place);
+        err = sh_fail(SHOAL_EINVAL, "a buffer of %zu bytes is too small for %s", capacity, place);
     }
     return err;
 }
 
 /* ---- checking ---- */
 
-/* The size and CRC32 of all that a source holds, unpacked. */
+/* Computes the size and CRC32 of a whole source, unpacked. */
 static shoal_err sum_up(sh_source *s, sh_inflate *z, uint64_t most, uint64_t *out_size, uint32_t *out_crc)
 {
     enum { CHUNK = 1 << 16 };
@@ -282,8 +284,8 @@ static shoal_err verify_file(const sh_catalog_file *f, const char *folder)
     err = packed && z == NULL ? shoal_last_error() : sum_up(&s, z, f->size, &size, &crc);
     if (err == SHOAL_OK && size != f->size) {
         err = sh_source_fail(&s, SHOAL_ECORRUPT, size < f->size ? size : f->size,
-                             "it unpacks to %s bytes than the %" PRIu64 " it should have",
-                             size < f->size ? "fewer" : "more", f->size);
+                             "it unpacks to %s bytes than the expected %" PRIu64, size < f->size ? "fewer" : "more",
+                             f->size);
     } else if (err == SHOAL_OK && crc != f->crc) {
         err = sh_fail(SHOAL_ECORRUPT, "%s: the CRC32 of its %" PRIu64 " bytes is %08x, not %08x", path, size, crc,
                       f->crc);
@@ -332,7 +334,7 @@ static shoal_err copy_file(const char *name, const char *from, const char *to)
         return err;
     }
     err = join(target, to, strrchr(path, '/') + 1, "") ? sh_aside_begin(&file, target)
-                                                       : sh_fail(SHOAL_EINVAL, "%.200s…: the name is too long", to);
+                                                       : sh_fail(SHOAL_EINVAL, "%.200s…: the path is too long", to);
     if (err == SHOAL_OK) {
         err = copy_bytes(&s, &file);
         if (err == SHOAL_OK) {
@@ -345,12 +347,12 @@ static shoal_err copy_file(const char *name, const char *from, const char *to)
     return err;
 }
 
-/* The folder, and those above it. */
+/* Creates the folder and those above it. */
 static shoal_err make_folders(const char *path)
 {
     char part[PATH_MAX];
     if ((size_t)snprintf(part, sizeof part, "%s", path) >= sizeof part) {
-        return sh_fail(SHOAL_EINVAL, "%.200s…: the name is too long", path);
+        return sh_fail(SHOAL_EINVAL, "%.200s…: the path is too long", path);
     }
     for (char *p = part + 1;; p++) {
         char c = *p;
@@ -373,7 +375,7 @@ shoal_err shoal_data_copy(const char *name, const char *from, const char *to)
     SH_NEED(to);
     const sh_catalog_entry *e = find(name);
     if (e == NULL || from == NULL || to == NULL || to[0] == 0) {
-        return e == NULL ? SHOAL_ENOENT : sh_fail(SHOAL_EINVAL, "shoal_data_copy: two folders are wanted");
+        return e == NULL ? SHOAL_ENOENT : sh_fail(SHOAL_EINVAL, "shoal_data_copy: a folder is NULL");
     }
     shoal_err err = shoal_data_verify(name, from);
     if (err == SHOAL_OK) {

@@ -25,16 +25,16 @@ typedef struct sh_catalog_file {
 typedef struct sh_catalog_entry {
     const char *name;
     const char *origin;
-    sh_catalog_file files[SH_CATALOG_FILES]; /* images and labels to train with, images and labels to test with */
+    sh_catalog_file files[SH_CATALOG_FILES]; /* training images and labels, test images and labels */
     float mean, deviation;
 } sh_catalog_entry;
 
 extern const sh_catalog_entry sh_catalog[SH_CATALOG];
 
-/* The folder of an entry. SHOAL_ENOENT says where it looked. */
+/* Finds the folder of an entry. Errors: SHOAL_ENOENT, with the places where it looked. */
 shoal_err sh_catalog_where(const sh_catalog_entry *e, char folder[PATH_MAX]);
 
-/* Opens a file of a folder, plain or with .gz; path holds its name for as long as the source lives. */
+/* Opens a file in a folder, plain or with .gz. path holds its name and must live as long as the source. */
 shoal_err sh_catalog_open(sh_source *s, const char *folder, const char *name, char path[PATH_MAX]);
 
 #endif

@@ -1,4 +1,4 @@
-/* Data sets: making, fetching, labels, and how they travel. */
+/* Data sets: creating them, fetching samples, labels, and sending them to other processes. */
 #include "data/dataset.h"
 
 #include "base/error.h"
@@ -104,11 +104,11 @@ shoal_tensor *sh_dataset_new_y(const shoal_dataset *set, int64_t count,
 shoal_err sh_dataset_check(const shoal_dataset *set, const int64_t *numbers, int64_t count)
 {
     if (count < 0 || (count > 0 && numbers == NULL)) {
-        return sh_fail(SHOAL_EINVAL, "%s: %lld samples are no number of samples", set->type.name, (long long)count);
+        return sh_fail(SHOAL_EINVAL, "%s: %lld is not a number of samples", set->type.name, (long long)count);
     }
     for (int64_t i = 0; i < count; i++) {
         if (numbers[i] < 0 || numbers[i] >= set->type.length) {
-            return sh_fail(SHOAL_EINVAL, "%s: there is no sample %lld; there are %lld", set->type.name,
+            return sh_fail(SHOAL_EINVAL, "%s: there is no sample %lld: the data set has %lld", set->type.name,
                            (long long)numbers[i], (long long)set->type.length);
         }
     }
@@ -128,7 +128,7 @@ static shoal_err check_tensor(const shoal_dataset *set, const char *which, const
         return SHOAL_OK;
     }
     sh_text text, wanted;
-    return sh_fail(SHOAL_EINVAL, "%s: %s is %s, wanted is %s [%lld, …] with samples %s, contiguous, on the CPU",
+    return sh_fail(SHOAL_EINVAL, "%s: %s is %s, but must be %s [%lld, …] with samples %s, contiguous, on the CPU",
                    set->type.name, which, t != NULL ? sh_tensor_text(&text, t) : "NULL", shoal_dtype_name(dtype),
                    (long long)count, sh_shape_text(&wanted, ndim, sample));
 }
@@ -204,7 +204,7 @@ shoal_tensor *shoal_dataset_labels(const shoal_dataset *set)
 {
     SH_NEED_OR_NULL(set);
     if (set == NULL) {
-        (void)sh_fail(SHOAL_EINVAL, "shoal_dataset_labels: no data set");
+        (void)sh_fail(SHOAL_EINVAL, "shoal_dataset_labels: the data set is NULL");
         return NULL;
     }
     shoal_tensor *t = shoal_empty(SHOAL_I64, SHOAL_SHAPE(set->type.length));
@@ -215,9 +215,9 @@ shoal_tensor *shoal_dataset_labels(const shoal_dataset *set)
     return t;
 }
 
-/* ---- travelling ---- */
+/* ---- sending to other processes ---- */
 
-/* What of a type is plain numbers; travels as bytes between processes of one build of the library. */
+/* The numbers in a type. Processes of one build of the library send them as bytes. */
 typedef struct form {
     int64_t length;
     shoal_dtype x_dtype, y_dtype;
@@ -246,9 +246,9 @@ shoal_err sh_dataset_function_of(const shoal_value *value, sh_any_function *out_
     sh_target target;
     const void *bytes = shoal_value_as_bytes(value, &size);
     if (bytes == NULL || size > sizeof target) {
-        return sh_fail(SHOAL_ETYPE, "a packed data set names no function");
+        return sh_fail(SHOAL_ETYPE, "a packed data set does not name its function");
     }
-    memcpy(&target, bytes, size); /* bytes of a value have no alignment */
+    memcpy(&target, bytes, size); /* the bytes of a value are not aligned */
     return sh_target_find(&target, size, out_function);
 }
 
@@ -258,7 +258,8 @@ shoal_value *shoal_value_dataset(shoal_dataset *set)
         return sh_null_in("shoal_value_dataset", "the data set");
     }
     if (set->type.pack == NULL || set->type.open == NULL) {
-        (void)sh_fail(SHOAL_EINVAL, "%s cannot travel: its type has no pack and open", shoal_dataset_name(set));
+        (void)sh_fail(SHOAL_EINVAL, "%s cannot be sent to another process: its type has no pack and open",
+                      shoal_dataset_name(set));
         return NULL;
     }
     const shoal_dataset_type *t = &set->type;
@@ -324,7 +325,7 @@ static shoal_err open_type(const shoal_value *packed, shoal_dataset_type *t)
     return t->open != NULL ? SHOAL_OK : sh_fail(SHOAL_ETYPE, "the packed data set cannot be opened");
 }
 
-/* The set that a packed one is in this process. */
+/* Makes a data set for this process from a packed one. */
 static shoal_dataset *open_set(const shoal_value *packed)
 {
     shoal_dataset_type type;

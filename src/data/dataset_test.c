@@ -1,4 +1,4 @@
-/* Data sets: MNIST, rows of tensors, subsets and their transforms, splits, and sets that travel. */
+/* Data sets: MNIST, rows of tensors, subsets and their transforms, splits, and sending data sets to other processes. */
 #include "data/dataset.h"
 #include "proc/process_test.h"
 #include "testing/numbers.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* n samples: x is [number, 2 number], y number % classes. */
+/* Makes a data set of n samples: x is [number, 2 number], y number % classes. */
 static shoal_dataset *counting(int64_t n, int64_t classes)
 {
     shoal_tensor *x = shoal_empty(SHOAL_F32, SHOAL_SHAPE(n, 2)), *y = shoal_empty(SHOAL_I64, SHOAL_SHAPE(n));
@@ -24,7 +24,7 @@ static shoal_dataset *counting(int64_t n, int64_t classes)
     return set;
 }
 
-/* The number behind sample i of a counting set or a subset of one; -1 when fetch fails. */
+/* Returns the number of sample i of a counting data set or of a subset of one; -1 if fetch fails. */
 static int64_t number_at(shoal_dataset *set, int64_t i)
 {
     shoal_tensor *x = sh_dataset_new_x(set, 1, shoal_empty), *y = sh_dataset_new_y(set, 1, shoal_empty);
@@ -58,7 +58,7 @@ START_TEST(rows)
 }
 END_TEST
 
-/* A tensor that is not contiguous is copied: rows of its transpose. */
+/* A tensor that is not contiguous is copied: here the rows of its transpose. */
 START_TEST(rows_of_a_view)
 {
     shoal_tensor *x = shoal_arange(SHOAL_F32, 0, 6, 1), *y = shoal_zeros(SHOAL_U8, SHOAL_SHAPE(3));
@@ -174,7 +174,7 @@ START_TEST(iid)
 }
 END_TEST
 
-/* The split of the FedAvg paper: 60,000 samples in 200 shards of 300, two a client. */
+/* The split of the FedAvg paper: 60,000 samples in 200 shards of 300, two shards per client. */
 START_TEST(labels_of_mnist)
 {
     enum { CLIENTS = 100 };
@@ -197,7 +197,7 @@ START_TEST(labels_of_mnist)
             kinds += own[k] > 0;
             total += own[k];
         }
-        ck_assert_int_le(kinds, 4); /* a shard crosses one border between labels at most */
+        ck_assert_int_le(kinds, 4); /* a shard crosses at most one boundary between labels */
         pure += kinds <= 2;
         shoal_tensor_release(labels);
         shoal_dataset_release(out[c]);
@@ -205,7 +205,7 @@ START_TEST(labels_of_mnist)
     ck_assert_int_eq(total, 60000);
     ck_assert_int_eq(histogram[0], 5923);
     ck_assert_int_eq(histogram[9], 5949);
-    ck_assert_int_ge(pure, 82); /* 9 borders spoil 9 shards, and so 9 clients; 18 would be too many */
+    ck_assert_int_ge(pure, 82); /* 9 boundaries spoil 9 shards, and so 9 clients; 18 would be too many */
     shoal_dataset_release(set);
 }
 END_TEST
@@ -253,7 +253,7 @@ START_TEST(mnist)
 }
 END_TEST
 
-/* Whatever instructions are used, the bits are those of the plain formula. */
+/* Every instruction set gives the same bits as the plain formula. */
 START_TEST(same_bits)
 {
     const float scale = (float)(1.0 / (255.0 * (double)0.3081f)), shift = (float)(-(double)0.1307f / (double)0.3081f);
@@ -315,7 +315,7 @@ START_TEST(catalog)
 }
 END_TEST
 
-/* ---- travelling ---- */
+/* ---- sending to other processes ---- */
 
 static shoal_err look(int rank, const shoal_value *args)
 {
@@ -374,7 +374,7 @@ START_TEST(stays)
 }
 END_TEST
 
-/* ---- functions of the program that fail without a word ---- */
+/* ---- functions of the program that fail without setting an error ---- */
 
 static shoal_err bare_fetch(void *state, const int64_t *numbers, int64_t count, shoal_tensor *x, shoal_tensor *y)
 {
@@ -413,8 +413,8 @@ static void told(shoal_err err, const char *text)
     ck_assert_str_eq(shoal_last_error_text(), text);
 }
 
-/* What a function of the set returns is the last error, in words, whether it told one or not; what it told itself stays. An older error,
- * also of the same code, is never taken for it. */
+/* If a data set's function fails, its code becomes the last error, with a text, whether or not it set one; a text that
+ * it set stays. An older error, even with the same code, is never taken for it. */
 START_TEST(bare_codes)
 {
     static const shoal_dataset_type type = {
@@ -431,7 +431,7 @@ START_TEST(bare_codes)
     told(SHOAL_ELIMIT, "bare: fetch returned SHOAL_ELIMIT");
     ck_assert_err(shoal_dataset_fetch(set, (int64_t[]){1}, 1, x, y), SHOAL_ELIMIT);
     told(SHOAL_ELIMIT, "in words");
-    ck_assert_err(shoal_dataset_fetch(set, (int64_t[]){2}, 1, x, y), SHOAL_ECHILD); /* END is the loader's */
+    ck_assert_err(shoal_dataset_fetch(set, (int64_t[]){2}, 1, x, y), SHOAL_ECHILD); /* END belongs to the loader */
     told(SHOAL_ECHILD, "bare: fetch returned SHOAL_END");
     ck_assert_err(shoal_dataset_fetch(sub, (int64_t[]){0}, 1, x, y), SHOAL_ECLOSED);
     told(SHOAL_ECLOSED, "bare: the transform of a subset returned SHOAL_ECLOSED");

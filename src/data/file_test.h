@@ -1,4 +1,5 @@
-/* What the tests of files share: a folder of their own, files of given bytes, and the errors that readers must give. */
+/* What the file tests share: a temporary folder, files with given bytes, and checks of the errors that readers must
+ * set. */
 #ifndef SH_DATA_FILE_TEST_H
 #define SH_DATA_FILE_TEST_H
 
@@ -46,7 +47,7 @@ static inline void folder_end(void)
     sh_leaks_end();
 }
 
-/* A path in the folder; good until the eighth call after it. */
+/* Returns a path in the folder, which is valid until the eighth call after it. */
 static inline const char *in_folder(const char *name)
 {
     static char paths[8][200];
@@ -76,7 +77,7 @@ static inline size_t bytes_of(const char *path, uint8_t *buffer, size_t capacity
     return size;
 }
 
-/* The last failure was err, and its words name the file and a byte, and hold words. */
+/* Checks that the last error is err, and that its text names the file and a byte and contains `words`. */
 static inline void assert_names_byte(const char *path, shoal_err err, const char *words)
 {
     char wanted[256];
@@ -106,7 +107,7 @@ static inline void *read_idx(const char *path)
     return shoal_idx_read(path);
 }
 
-/* A file without its last bytes, and one with a byte more, are refused, whatever the number. */
+/* Checks that the reader rejects the file cut at every length, and with a byte more. */
 static inline void refuse_other_lengths(reader read, const uint8_t *bytes, size_t size)
 {
     uint8_t longer[4096];
@@ -116,7 +117,7 @@ static inline void refuse_other_lengths(reader read, const uint8_t *bytes, size_
     for (size_t n = 0; n < size; n++) {
         const char *path = file_of("cut", bytes, n);
         (void)!shoal_fail(SHOAL_OK, "nothing");
-        ck_assert_msg(read(path) == NULL, "%zu of %zu bytes were taken", n, size);
+        ck_assert_msg(read(path) == NULL, "%zu of %zu bytes were accepted", n, size);
         assert_names_byte(path, SHOAL_ECORRUPT, NULL);
     }
     const char *path = file_of("long", longer, size + 1);
@@ -137,7 +138,7 @@ static inline void refuse_all(reader read, const wrong *cases, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         const char *path = file_of("wrong", cases[i].bytes, cases[i].size);
-        ck_assert_msg(read(path) == NULL, "case %zu was taken, wanted '%s'", i, cases[i].words);
+        ck_assert_msg(read(path) == NULL, "case %zu was accepted, wanted '%s'", i, cases[i].words);
         assert_names_byte(path, cases[i].err, cases[i].words);
     }
 }

@@ -1,15 +1,15 @@
-/* IDX, the format of MNIST: two zero bytes, a type, the number of dims, the sizes (32 bits each), the elements; all of it
- * big-endian, and often gzipped. */
+/* Reads IDX, the format of MNIST: two zero bytes, a type, the number of dims, the sizes (32 bits each), the elements.
+ * All numbers are big-endian, and the file is often gzipped. */
 #include "data/inflate.h"
 
 #include "base/error.h"
 
 #include <shoal/file.h>
 
-/* The file's bytes after unpacking, if it is packed. */
+/* The file's bytes, unpacked if it is gzipped. */
 typedef struct stream {
     sh_source *source;
-    sh_inflate *gzip; /* NULL: it is not */
+    sh_inflate *gzip; /* NULL: it is not gzipped */
 } stream;
 
 static uint64_t stream_at(const stream *in)
@@ -28,12 +28,12 @@ static shoal_err stream_read(stream *in, void *to, size_t size)
     }
     shoal_err err = sh_inflate_read(in->gzip, to, size, &got);
     if (err == SHOAL_OK && got < size) {
-        err = stream_fail(in, SHOAL_ECORRUPT, stream_at(in), "the data end, but %zu bytes more are wanted", size - got);
+        err = stream_fail(in, SHOAL_ECORRUPT, stream_at(in), "the data end, but %zu more bytes are needed", size - got);
     }
     return err;
 }
 
-/* Nothing may follow. */
+/* Checks that nothing follows. */
 static shoal_err stream_end(stream *in)
 {
     uint8_t more;
@@ -47,7 +47,7 @@ static shoal_err stream_end(stream *in)
     return err;
 }
 
-/* The most bytes that can still come. */
+/* Returns an upper bound for the bytes that can still come. */
 static uint64_t stream_most(const stream *in)
 {
     uint64_t most;
@@ -69,7 +69,7 @@ static shoal_err read_dtype(stream *in, uint8_t code, shoal_dtype *out_dtype)
         return stream_fail(in, SHOAL_ETYPE, 2,
                            "elements of type 0x%02x (%s) are not supported: u8, i32, f32 and f64 are", code,
                            code == 0x09 ? "i8" : "i16");
-    default: return stream_fail(in, SHOAL_ECORRUPT, 2, "0x%02x is no type of IDX", code);
+    default: return stream_fail(in, SHOAL_ECORRUPT, 2, "0x%02x is not a type of IDX", code);
     }
 }
 
@@ -77,7 +77,7 @@ static shoal_err read_shape(stream *in, shoal_dtype dtype, int ndim, int64_t *sh
 {
     uint8_t sizes[SHOAL_MAX_DIMS * 4];
     if (ndim < 1 || ndim > SHOAL_MAX_DIMS) {
-        return stream_fail(in, SHOAL_ECORRUPT, 3, "%d dims: 1 to %d are possible", ndim, SHOAL_MAX_DIMS);
+        return stream_fail(in, SHOAL_ECORRUPT, 3, "%d dims: IDX files must have 1 to %d", ndim, SHOAL_MAX_DIMS);
     }
     shoal_err err = stream_read(in, sizes, (size_t)ndim * 4);
     if (err != SHOAL_OK) {
@@ -88,7 +88,7 @@ static shoal_err read_shape(stream *in, shoal_dtype dtype, int ndim, int64_t *sh
         shape[d] = (int64_t)b[0] << 24 | b[1] << 16 | b[2] << 8 | b[3];
     }
     if (!sh_bytes_of(dtype, ndim, shape, out_bytes) || *out_bytes > stream_most(in)) {
-        return stream_fail(in, SHOAL_ECORRUPT, 4, "the sizes ask for more bytes than the file can hold (%llu)",
+        return stream_fail(in, SHOAL_ECORRUPT, 4, "the sizes need more bytes than the file can hold (%llu)",
                            (unsigned long long)stream_most(in));
     }
     return SHOAL_OK;
@@ -102,7 +102,7 @@ static shoal_err read_tensor(stream *in, sh_maker make, shoal_tensor **out_tenso
     uint64_t bytes = 0;
     shoal_err err = stream_read(in, head, sizeof head);
     if (err == SHOAL_OK && (head[0] != 0 || head[1] != 0)) {
-        err = stream_fail(in, SHOAL_ECORRUPT, 0, "no IDX file: it begins with %02x %02x", head[0], head[1]);
+        err = stream_fail(in, SHOAL_ECORRUPT, 0, "not an IDX file: it begins with %02x %02x", head[0], head[1]);
     }
     if (err == SHOAL_OK) {
         err = read_dtype(in, head[2], &dtype);
@@ -129,7 +129,7 @@ static shoal_err read_tensor(stream *in, sh_maker make, shoal_tensor **out_tenso
     return SHOAL_OK;
 }
 
-/* A file that begins with gzip's magic is gzipped, whatever its name. */
+/* Checks for gzip's magic bytes: they decide, not the file's name. */
 static shoal_err is_gzip(sh_source *s, bool *out_gzip)
 {
     uint8_t magic[2] = {0};

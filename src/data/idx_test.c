@@ -1,4 +1,4 @@
-/* IDX and gzip: what is right is read, and whatever is wrong is refused by file and byte. */
+/* IDX and gzip: valid files are read; for invalid ones the error names the file and the byte. */
 #include "data/file_test.h"
 #include "testing/numbers.h"
 
@@ -33,7 +33,7 @@ START_TEST(plain_and_gzipped)
     check_u8(shoal_idx_read(file_of("plain", u8_bytes, sizeof u8_bytes - 1)));
     check_u8(shoal_idx_read(gzip_of("packed", u8_bytes, sizeof u8_bytes - 1, "wb9")));
 
-    /* Two members one after the other are one stream. */
+    /* Two members in a row are one stream. */
     (void)gzip_of("two", u8_bytes, 10, "wb");
     check_u8(shoal_idx_read(gzip_of("two", u8_bytes + 10, sizeof u8_bytes - 1 - 10, "ab")));
 }
@@ -76,14 +76,14 @@ END_TEST
 START_TEST(wrong_bytes)
 {
     static const wrong cases[] = {
-        {BYTES("\x50\x4b\x08\x01\0\0\0\x01a"), SHOAL_ECORRUPT, "byte 0: no IDX"},
-        {BYTES("\0\0\x0a\x01\0\0\0\x01"), SHOAL_ECORRUPT, "byte 2: 0x0a is no type"},
+        {BYTES("\x50\x4b\x08\x01\0\0\0\x01a"), SHOAL_ECORRUPT, "byte 0: not an IDX file"},
+        {BYTES("\0\0\x0a\x01\0\0\0\x01"), SHOAL_ECORRUPT, "byte 2: 0x0a is not a type"},
         {BYTES("\0\0\x0b\x01\0\0\0\x01\0\0"), SHOAL_ETYPE, "byte 2: elements of type 0x0b (i16)"},
         {BYTES("\0\0\x08\0\0\0\0\x01"), SHOAL_ECORRUPT, "byte 3: 0 dims"},
         {BYTES("\0\0\x08\xff\0\0\0\x01"), SHOAL_ECORRUPT, "byte 3: 255 dims"},
-        {BYTES("\0\0\x0e\x02\xff\xff\xff\xff\xff\xff\xff\xff"), SHOAL_ECORRUPT, "byte 4: the sizes ask"},
+        {BYTES("\0\0\x0e\x02\xff\xff\xff\xff\xff\xff\xff\xff"), SHOAL_ECORRUPT, "byte 4: the sizes need"},
         {BYTES("\0\0\x0e\x08\x80\0\0\0\x80\0\0\0\x80\0\0\0\x80\0\0\0\x80\0\0\0\x80\0\0\0\x80\0\0\0\x80\0\0\0a"),
-         SHOAL_ECORRUPT, "byte 4: the sizes ask"},
+         SHOAL_ECORRUPT, "byte 4: the sizes need"},
         {BYTES("\x1f\x8b\x07\0\0\0\0\0\0\0"), SHOAL_ECORRUPT, "gzip: "},
         {BYTES("\x1f\x8b\x08\0\0\0\0\0\0\x03\xff\xff"), SHOAL_ECORRUPT, "gzip: "},
     };
@@ -91,7 +91,8 @@ START_TEST(wrong_bytes)
 }
 END_TEST
 
-/* A megabyte of zeros behind a header that speaks of four bytes, and a header that speaks of more than gzip could have packed. */
+/* A megabyte of zeros after a header that claims four bytes, and a header that claims more than gzip could have
+ * packed. */
 START_TEST(bombs)
 {
     static char zeros[1 << 20];
@@ -104,7 +105,7 @@ START_TEST(bombs)
     path = gzip_of("promise", large, 12, "wb");
     (void)gzip_of("promise", zeros, sizeof zeros, "ab");
     ck_assert_ptr_null(shoal_idx_read(path));
-    assert_names_byte(path, SHOAL_ECORRUPT, "byte 4: (unpacked) the sizes ask");
+    assert_names_byte(path, SHOAL_ECORRUPT, "byte 4: (unpacked) the sizes need");
 }
 END_TEST
 
@@ -112,7 +113,7 @@ START_TEST(wrong_checksum)
 {
     uint8_t packed[256];
     size_t size = bytes_of(gzip_of("packed", u8_bytes, sizeof u8_bytes - 1, "wb"), packed, sizeof packed);
-    packed[size - 5] ^= 1; /* of CRC32 and length, four bytes each */
+    packed[size - 5] ^= 1; /* in the CRC32, which is followed by the length; both have four bytes */
     const char *path = file_of("bent", packed, size);
     ck_assert_ptr_null(shoal_idx_read(path));
     assert_names_byte(path, SHOAL_ECORRUPT, "incorrect data check");

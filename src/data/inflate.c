@@ -4,12 +4,12 @@
 #include <zlib.h>
 
 #define CHUNK 65536
-#define GZIP_ONLY (15 + 16) /* zlib: a window of 32 KiB, gzip around it */
+#define GZIP_ONLY (15 + 16) /* zlib's window bits: 32 KiB, with a gzip header */
 
 struct sh_inflate {
     sh_source *source;
     z_stream stream;
-    bool ended; /* a member has ended, and no other has begun */
+    bool ended; /* a member has ended, and no other has started */
     uint64_t unpacked;
     uint8_t chunk[CHUNK];
 };
@@ -44,13 +44,13 @@ uint64_t sh_inflate_at(const sh_inflate *z)
     return z->unpacked;
 }
 
-/* The byte of the packed file that comes next. */
+/* Returns the position of the next byte in the packed file. */
 static uint64_t packed_at(const sh_inflate *z)
 {
     return z->source->at - z->stream.avail_in;
 }
 
-/* Packed bytes to go on with. out_end: there are none. */
+/* Makes sure that there are packed bytes. Sets out_end if there are none left. */
 static shoal_err refill(sh_inflate *z, bool *out_end)
 {
     size_t got = 0;
@@ -67,7 +67,7 @@ static shoal_err refill(sh_inflate *z, bool *out_end)
     return SHOAL_OK;
 }
 
-/* One call of inflate into what stream.next_out has room for. */
+/* Calls inflate once, for the room at stream.next_out. */
 static shoal_err step(sh_inflate *z)
 {
     if (z->ended) {

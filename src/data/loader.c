@@ -1,4 +1,4 @@
-/* Loaders: the order of samples, batches fetched here, and the loop's scope. */
+/* Loaders: the order of samples, batches fetched by this process, and the loop's scope. */
 #include "data/loader.h"
 
 #include "base/error.h"
@@ -80,7 +80,7 @@ shoal_err sh_fetch_into(shoal_dataset *set, const int64_t *numbers, int64_t coun
 
 /* ---- the order of samples ---- */
 
-/* The numbers of this epoch: all, or those of order, as they are or shuffled by seed and epoch. */
+/* Sets the numbers of this epoch: all samples or those of order, in that order or shuffled by seed and epoch. */
 static void arrange(shoal_loader *loader)
 {
     if (loader->numbers_epoch >= 0 && (!loader->shuffle || loader->numbers_epoch == loader->epoch)) {
@@ -103,14 +103,18 @@ static shoal_err check_options(const shoal_dataset *set, const shoal_loader_opti
 {
     if (o->batch < 0 || o->workers < 0 || o->workers > WORKERS_MAX || o->prefetch < 0 || o->prefetch > PREFETCH_MAX) {
         return sh_fail(SHOAL_EINVAL,
-                       "a loader with batches of %lld, %d workers and %d batches ahead: want 0 to %d workers, %d ahead",
+                       "a loader with batches of %lld, %d workers and %d batches ahead: these must not be negative, "
+                       "and at most %d workers "
+                       "and %d batches ahead",
                        (long long)o->batch, o->workers, o->prefetch, WORKERS_MAX, PREFETCH_MAX);
     }
     if (o->timeout < 0) {
-        return sh_fail(SHOAL_EINVAL, "a loader with a negative time limit");
+        return sh_fail(SHOAL_EINVAL, "the timeout of a loader is negative");
     }
     if (o->order_count < 0 || (o->order_count > 0 && o->order == NULL)) {
-        return sh_fail(SHOAL_EINVAL, "a loader of %lld samples of no order", (long long)o->order_count);
+        return sh_fail(SHOAL_EINVAL,
+                       "order_count of a loader is %lld: it must not be negative, and order must not be NULL",
+                       (long long)o->order_count);
     }
     return o->order != NULL ? sh_dataset_check(set, o->order, o->order_count) : SHOAL_OK;
 }
@@ -178,7 +182,7 @@ void shoal_loader_destroy(shoal_loader *loader)
 
 /* ---- batches ---- */
 
-/* The batch loader->next, fetched by this process. */
+/* Fetches the batch loader->next in this process. */
 static shoal_err fetch_here(shoal_loader *loader, sh_batch **out_pair)
 {
     const int64_t *numbers;
@@ -224,7 +228,7 @@ shoal_err shoal_loader_next(shoal_loader *loader, shoal_batch *out_batch)
     sh_batch_release(&loader->given);
     if (loader->err != SHOAL_OK) {
         return sh_fail(SHOAL_ESTATE,
-                       "the loader stopped at batch %lld of epoch %lld (%s: %s); shoal_loader_seek goes on",
+                       "the loader stopped at batch %lld of epoch %lld (%s: %s): call shoal_loader_seek to continue",
                        (long long)loader->next, (long long)loader->epoch, shoal_err_name(loader->err), loader->words);
     }
     if (loader->next == loader->batches) {
@@ -234,7 +238,7 @@ shoal_err shoal_loader_next(shoal_loader *loader, shoal_batch *out_batch)
     }
     shoal_err err = give(loader, out_batch);
     if (err == SHOAL_ETIMEDOUT || err == SHOAL_EINTR) {
-        return err; /* of the wait: functions of the set have no such codes. The next call waits on */
+        return err; /* from the wait: a data set's functions do not return these codes. The next call waits again */
     }
     loader->err = err;
     if (loader->err != SHOAL_OK) {
@@ -262,7 +266,7 @@ shoal_err shoal_loader_seek(shoal_loader *loader, int64_t epoch, int64_t batch)
         return sh_null_error("shoal_loader_seek", "loader");
     }
     if (epoch < 0 || batch < 0 || batch > loader->batches) {
-        return sh_fail(SHOAL_EINVAL, "batch %lld of epoch %lld: there are %lld batches in an epoch", (long long)batch,
+        return sh_fail(SHOAL_EINVAL, "batch %lld of epoch %lld: an epoch has %lld batches", (long long)batch,
                        (long long)epoch, (long long)shoal_loader_batches(loader));
     }
     loader->epoch = epoch;

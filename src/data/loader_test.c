@@ -1,4 +1,4 @@
-/* Loaders without workers: order, epochs, places to go on from, tensors that are used again, and the scope. */
+/* Loaders without workers: order, epochs, seek, reuse of tensors, and the scope. */
 #include "data/loader_test.h"
 #include "testing/numbers.h"
 
@@ -79,7 +79,7 @@ START_TEST(some_samples)
     int64_t numbers[N], order[] = {5, 3, 99, 3};
     shoal_dataset *set = counting(N);
     shoal_loader *loader = shoal_loader_create(set, .batch = 3, .order = order, .order_count = 4);
-    order[0] = 0; /* was copied */
+    order[0] = 0; /* the loader has a copy */
     ck_assert_int_eq(one_epoch(loader, numbers), 4);
     ck_assert_mem_eq(numbers, ((int64_t[]){5, 3, 99, 3}), 4 * sizeof *numbers);
     shoal_loader_destroy(loader);
@@ -114,7 +114,7 @@ START_TEST(seek)
     ck_assert_int_eq(left, N - 40);
     ck_assert_mem_eq(rest, whole + N + 40, (size_t)left * sizeof *rest);
     shoal_batch none;
-    ck_assert_ok(shoal_loader_seek(b, 0, 11)); /* the end is a place too */
+    ck_assert_ok(shoal_loader_seek(b, 0, 11)); /* the end is a valid position too */
     ck_assert_int_eq(shoal_loader_next(b, &none), SHOAL_END);
     ck_assert_int_eq(shoal_loader_epoch(b), 1);
     ck_assert_err(shoal_loader_seek(b, 0, 12), SHOAL_EINVAL);
@@ -125,7 +125,7 @@ START_TEST(seek)
 }
 END_TEST
 
-/* The same tensors come again and again, unless somebody holds one, or a view of one. */
+/* The same tensors come again and again, unless somebody holds one of them or a view of one. */
 START_TEST(used_again)
 {
     int64_t numbers[N];
@@ -190,12 +190,13 @@ START_TEST(scope_of_a_step)
     shoal_tensor *before = shoal_narrow(shoal_scoped(shoal_ones(SHOAL_F32, SHOAL_SHAPE(4))), 0, 0, 2);
     size_t base = shoal_scope_mark();
     for (int step = 0; step < 5 && shoal_loader_next(loader, &b) == SHOAL_OK; step++) {
-        ck_assert_uint_eq(shoal_scope_mark(), base); /* the last step's are gone, those before the loop are not */
+        ck_assert_uint_eq(shoal_scope_mark(),
+                          base); /* the last step's tensors are gone, those from before the loop are not */
         ck_assert_ptr_nonnull(shoal_narrow(b.x, 0, 0, 1));
         ck_assert_ptr_nonnull(shoal_narrow(b.x, 0, 1, 1));
     }
     ck_assert_uint_eq(shoal_scope_mark(), base + 2);
-    shoal_loader_destroy(loader); /* releases nothing: the last step's result may be wanted */
+    shoal_loader_destroy(loader); /* releases nothing: the caller may need the last step's result */
     ck_assert_uint_eq(shoal_scope_mark(), base + 2);
     ck_assert_double_eq(item_at(before, SHOAL_SHAPE(1)), 1);
     shoal_dataset_release(set);
@@ -211,12 +212,12 @@ START_TEST(nested_loops)
     size_t base = shoal_scope_mark();
     while (shoal_loader_next(outer, &a) == SHOAL_OK) {
         ck_assert_uint_eq(shoal_scope_mark(), base);
-        shoal_tensor *kept = shoal_narrow(a.x, 0, 0, 1); /* of the outer step: inner steps leave it alone */
+        shoal_tensor *kept = shoal_narrow(a.x, 0, 0, 1); /* of the outer step: inner steps do not release it */
         while (shoal_loader_next(inner, &b) == SHOAL_OK) {
             ck_assert_uint_eq(shoal_scope_mark(), base + 1);
             ck_assert_ptr_nonnull(shoal_narrow(b.x, 0, 0, 1));
             if (a.index % 2 == 0) {
-                break; /* a loop that is left, and gone on with in the next step */
+                break; /* leaves this loop, which continues in the next step */
             }
         }
         ck_assert_int_eq((int)item_at(kept, SHOAL_SHAPE(0, 0)), (int)a.index * 5);
@@ -229,7 +230,7 @@ START_TEST(nested_loops)
 }
 END_TEST
 
-/* Two loaders side by side: what was computed of the first one's batch is there after the second one's next. */
+/* Two loaders side by side: what was computed from the first one's batch is still there after the second one's next. */
 START_TEST(side_by_side)
 {
     shoal_batch a, b;
@@ -281,21 +282,21 @@ START_TEST(fetch_fails)
     ck_assert_str_eq(shoal_last_error_text(), "sample 42 is gone");
     ck_assert_err(shoal_loader_next(loader, &b), SHOAL_ESTATE);
     ck_assert_str_eq(shoal_last_error_text(),
-                     "the loader stopped at batch 4 of epoch 0 (SHOAL_ESTATE: sample 42 is gone); "
-                     "shoal_loader_seek goes on");
+                     "the loader stopped at batch 4 of epoch 0 (SHOAL_ESTATE: sample 42 is gone): "
+                     "call shoal_loader_seek to continue");
     ck_assert_int_eq(shoal_loader_epoch(loader), 0);
-    ck_assert_ok(shoal_loader_seek(loader, 0, 5)); /* past it */
+    ck_assert_ok(shoal_loader_seek(loader, 0, 5)); /* after the bad sample */
     ck_assert(shoal_loader_next(loader, &b) == SHOAL_OK);
     ck_assert_int_eq(numbers_of(&b, numbers), 10);
     ck_assert_int_eq(numbers[9], 59);
     shoal_loader_destroy(loader);
-    ck_assert_ptr_null(shoal_loader_create(set, .batch = 10, .workers = 1)); /* it cannot travel */
+    ck_assert_ptr_null(shoal_loader_create(set, .batch = 10, .workers = 1)); /* it cannot be sent to a worker */
     ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
     shoal_dataset_release(set);
 }
 END_TEST
 
-/* The end of an epoch is no failure: it says so itself and leaves the last error alone. */
+/* The end of an epoch is not a failure: next returns SHOAL_END and does not change the last error. */
 START_TEST(end_of_an_epoch)
 {
     shoal_batch b = {0};
@@ -315,7 +316,7 @@ START_TEST(end_of_an_epoch)
 }
 END_TEST
 
-/* A data set that could not be had: its error is the one that is told. */
+/* If the data set could not be opened, the loader reports that error. */
 START_TEST(of_no_set)
 {
     shoal_batch b;
@@ -326,7 +327,7 @@ START_TEST(of_no_set)
     ck_assert_ptr_null(shoal_loader_create(NULL, .batch = 10));
     ck_assert_int_eq(shoal_last_error(), first);
     ck_assert_str_eq(shoal_last_error_text(), text);
-    ck_assert_err(shoal_loader_next(NULL, &b), SHOAL_EINVAL); /* a code of its own, and the reason */
+    ck_assert_err(shoal_loader_next(NULL, &b), SHOAL_EINVAL); /* a separate code, and the reason */
     ck_assert(strstr(shoal_last_error_text(), "shoal_loader_next: loader is NULL, after SHOAL_ENOENT: ") != NULL);
     ck_assert(strstr(shoal_last_error_text(), text) != NULL);
     ck_assert_err(shoal_loader_seek(NULL, 0, 0), SHOAL_EINVAL);
@@ -340,7 +341,7 @@ END_TEST
 #define SANITIZED 0
 #endif
 
-/* A sum over batches that nobody retained. The next batch released it: an error in a release build, a report of
+/* A sum over batches that nobody retained. The next batch released it: this is an error in a release build, a report of
  * AddressSanitizer in a sanitized one, and never a silent read. */
 START_TEST(a_sum_over_batches_is_refused)
 {
@@ -370,14 +371,14 @@ static void count_warnings(const char *line, void *context)
     *(int *)context += strstr(line, "shoal_scope_release") != NULL;
 }
 
-/* A thread that never releases is told once what to call. */
-START_TEST(results_that_pile_up_are_told)
+/* A thread that never releases gets one warning that says what to call. */
+START_TEST(results_that_pile_up_give_a_warning)
 {
     int warnings = 0;
     shoal_set_log(count_warnings, &warnings);
     shoal_tensor *big = shoal_empty(SHOAL_U8, SHOAL_SHAPE((int64_t)1 << 22));
     for (int i = 0; i < 1100; i++) {
-        ck_assert_ptr_nonnull(shoal_narrow(big, 0, 0, 1)); /* a view counts what it looks at */
+        ck_assert_ptr_nonnull(shoal_narrow(big, 0, 0, 1)); /* a view counts as much as its storage */
         ck_assert_int_eq(warnings, i >= 256);
     }
     shoal_set_log(NULL, NULL);
@@ -404,7 +405,7 @@ static Suite *suite(void)
     tcase_add_test(tc, end_of_an_epoch);
     tcase_add_test(tc, of_no_set);
     tcase_add_test(tc, a_sum_over_batches_is_refused);
-    tcase_add_test(tc, results_that_pile_up_are_told);
+    tcase_add_test(tc, results_that_pile_up_give_a_warning);
     suite_add_tcase(s, tc);
     return s;
 }

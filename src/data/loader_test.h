@@ -1,4 +1,4 @@
-/* What the tests of loaders share: a set that counts, and a loop over one epoch. */
+/* What the loader tests share: a data set that counts, and a loop over one epoch. */
 #ifndef SH_DATA_LOADER_TEST_H
 #define SH_DATA_LOADER_TEST_H
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* n samples: x is [number, -number], y the number. */
+/* Makes a data set of n samples: x is [number, -number], y the number. */
 static inline shoal_dataset *counting(int64_t n)
 {
     shoal_tensor *x = shoal_empty(SHOAL_F32, SHOAL_SHAPE(n, 2)), *y = shoal_empty(SHOAL_I64, SHOAL_SHAPE(n));
@@ -29,7 +29,7 @@ static inline shoal_loader *must_load(shoal_dataset *set, shoal_loader_options o
     return loader;
 }
 
-/* The numbers of a batch, checked against x; returns how many. */
+/* Writes the numbers of a batch, checked against x. Returns how many there are. */
 static inline int64_t numbers_of(const shoal_batch *b, int64_t *out)
 {
     const float *x = shoal_tensor_data(b->x);
@@ -44,7 +44,7 @@ static inline int64_t numbers_of(const shoal_batch *b, int64_t *out)
     return b->count;
 }
 
-/* The samples of one epoch, as they come; returns how many. */
+/* Writes the samples of one epoch in the order in which they come. Returns how many there are. */
 static inline int64_t one_epoch(shoal_loader *loader, int64_t *out)
 {
     int64_t n = 0, batch = 0;

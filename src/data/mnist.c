@@ -1,4 +1,4 @@
-/* MNIST and Fashion-MNIST: pixels of one byte in the shared heap, turned into normalised floats a batch at a time. */
+/* MNIST and Fashion-MNIST: one byte per pixel in the shared heap; fetch makes them normalised floats. */
 #include "data/catalog.h"
 #include "data/dataset.h"
 
@@ -14,11 +14,11 @@
 #define SIDE 28
 #define PIXELS (SIDE * SIDE)
 #define CLASSES 10
-#define AHEAD 4 /* samples that are asked for before they are needed: shuffled ones come from all over the memory */
+#define AHEAD 4 /* samples to prefetch: shuffled samples are spread over the whole memory */
 
 typedef struct images {
     shoal_tensor *pixels, *labels; /* u8 [n, 28, 28] and u8 [n], shared */
-    float scale, shift;            /* of a pixel: (p / 255 - mean) / deviation */
+    float scale, shift;            /* pixel p becomes p * scale + shift = (p / 255 - mean) / deviation */
 } images;
 
 static void ask_for(const uint8_t *pixels)
@@ -28,7 +28,7 @@ static void ask_for(const uint8_t *pixels)
     }
 }
 
-/* Product and sum are rounded one after the other in each of them (-ffp-contract=off), so the bits are the same. */
+/* Each variant rounds the product and the sum separately (-ffp-contract=off), so the bits are the same. */
 #define NORMALISE                                                                                                      \
     for (int i = 0; i < PIXELS; i++) {                                                                                 \
         out[i] = (float)pixels[i] * scale + shift;                                                                     \
@@ -58,7 +58,7 @@ __attribute__((target("avx512f,avx512bw,avx512vl,prefer-vector-width=512"))) sta
 static normaliser choose_normaliser(void)
 {
 #if defined(__x86_64__)
-    const char *chosen = sh_kernels_cpu()->name; /* what this CPU can, and SHOAL_CPU allows */
+    const char *chosen = sh_kernels_cpu()->name; /* what this CPU supports and SHOAL_CPU allows */
     if (strcmp(chosen, "avx512") == 0) {
         return normalise_avx512;
     }
@@ -134,7 +134,7 @@ static shoal_err images_open(const shoal_value *packed, void **out_state)
     if (m->pixels == NULL || m->labels == NULL || shoal_arg_float(packed, "scale", &scale) != SHOAL_OK ||
         shoal_arg_float(packed, "shift", &shift) != SHOAL_OK) {
         images_destroy(m);
-        return sh_fail(SHOAL_ETYPE, "the value is no packed set of images");
+        return sh_fail(SHOAL_ETYPE, "the value is not a packed data set of images");
     }
     m->scale = (float)scale;
     m->shift = (float)shift;
@@ -167,8 +167,8 @@ static shoal_err check(const images *m, const char *folder)
     const uint8_t *labels = shoal_tensor_data(l);
     for (int64_t i = 0; i < shoal_tensor_count(l); i++) {
         if (labels[i] >= CLASSES) {
-            return sh_fail(SHOAL_ECORRUPT, "%s: sample %lld has the label %d; 0 to %d are possible", folder,
-                           (long long)i, labels[i], CLASSES - 1);
+            return sh_fail(SHOAL_ECORRUPT, "%s: sample %lld has the label %d: labels are 0 to %d", folder, (long long)i,
+                           labels[i], CLASSES - 1);
         }
     }
     return SHOAL_OK;
@@ -197,7 +197,7 @@ static shoal_dataset *open_images(const sh_catalog_entry *e, const char *directo
 {
     char folder[PATH_MAX];
     if (part != SHOAL_TRAIN && part != SHOAL_TEST) {
-        (void)sh_fail(SHOAL_EINVAL, "%d is no part of a data set", (int)part);
+        (void)sh_fail(SHOAL_EINVAL, "%d is not a part of a data set", (int)part);
         return NULL;
     }
     if (directory == NULL && sh_catalog_where(e, folder) != SHOAL_OK) {

@@ -1,11 +1,11 @@
-/* NPY, the format of NumPy: magic, version, the length of a header, the header, the elements.
+/* Reads and writes NPY, the format of NumPy: magic, version, the length of a header, the header, the elements.
  *
- * The header is a literal of a Python dict with three keys in any order:
+ * The header is a Python dict literal with three keys in any order:
  *
  *     {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
  *
- * The scanner takes this and no more: strings without escapes, True and False, a tuple of whole numbers. A list as descr
- * (records) is refused. No library does this outside of Python. */
+ * The scanner accepts only this: strings without escapes, True and False, a tuple of whole numbers. It rejects a list
+ * as descr (records). There is no library for this outside of Python. */
 #include "data/source.h"
 
 #include "base/error.h"
@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HEADER_MOST ((size_t)1 << 20) /* NumPy itself writes some 118 bytes, and trusts no more than 10,000 */
+#define HEADER_MOST ((size_t)1 << 20) /* NumPy writes about 118 bytes, and accepts at most 10,000 */
 #define ALIGN 64
 
 static const char magic[] = "\x93NUMPY";
@@ -37,7 +37,7 @@ typedef struct header {
 typedef struct scanner {
     const sh_source *source;
     const char *text, *next, *end;
-    uint64_t first; /* where the text stands in the file */
+    uint64_t first; /* position of the text in the file */
 } scanner;
 
 #define scan_fail(s, ...)                                                                                              \
@@ -62,16 +62,16 @@ static bool accept(scanner *s, char c)
 
 static shoal_err expect(scanner *s, char c)
 {
-    return accept(s, c) ? SHOAL_OK : scan_fail(s, "the header wants '%c' here", c);
+    return accept(s, c) ? SHOAL_OK : scan_fail(s, "expected '%c' in the header", c);
 }
 
-/* A string in either kind of quotes, into buffer; a longer one is cut, and then equals nothing that is looked for. */
+/* Reads a string in single or double quotes into buffer. A longer one is cut, and then matches nothing. */
 static shoal_err scan_string(scanner *s, char *buffer, size_t capacity)
 {
     skip_blanks(s);
     char quote = s->next < s->end ? *s->next : 0;
     if (quote != '\'' && quote != '"') {
-        return scan_fail(s, "the header wants a string here");
+        return scan_fail(s, "expected a string in the header");
     }
     const char *begin = ++s->next;
     while (s->next < s->end && *s->next != quote && *s->next != '\\' && *s->next != '\n') {
@@ -91,19 +91,19 @@ static shoal_err scan_bool(scanner *s, bool *out)
     size_t left = (size_t)(s->end - s->next);
     *out = left >= 4 && memcmp(s->next, "True", 4) == 0;
     if (!*out && (left < 5 || memcmp(s->next, "False", 5) != 0)) {
-        return scan_fail(s, "the header wants True or False here");
+        return scan_fail(s, "expected True or False in the header");
     }
     s->next += *out ? 4 : 5;
     return SHOAL_OK;
 }
 
-/* A whole number; Python 2 wrote an L behind it. */
+/* Reads a whole number. Python 2 wrote an L after it. */
 static shoal_err scan_size(scanner *s, int64_t *out)
 {
     int64_t n = 0;
     skip_blanks(s);
     if (s->next == s->end || !isdigit((unsigned char)*s->next)) {
-        return scan_fail(s, "the header wants a size here");
+        return scan_fail(s, "expected a size in the header");
     }
     for (; s->next < s->end && isdigit((unsigned char)*s->next); s->next++) {
         if (__builtin_mul_overflow(n, 10, &n) || __builtin_add_overflow(n, *s->next - '0', &n)) {
@@ -120,11 +120,11 @@ static shoal_err scan_size(scanner *s, int64_t *out)
 static shoal_err scan_shape(scanner *s, header *h)
 {
     shoal_err err = expect(s, '(');
-    bool more = true; /* a comma stood before */
+    bool more = true; /* a comma came before */
     h->ndim = 0;
     while (err == SHOAL_OK && !accept(s, ')')) {
         if (!more) {
-            return scan_fail(s, "the header wants ',' or ')' here");
+            return scan_fail(s, "expected ',' or ')' in the header");
         }
         if (h->ndim == SHOAL_MAX_DIMS) {
             return scan_fail(s, "more than %d dims", SHOAL_MAX_DIMS);
@@ -132,7 +132,7 @@ static shoal_err scan_shape(scanner *s, header *h)
         err = scan_size(s, &h->shape[h->ndim++]);
         more = err == SHOAL_OK && accept(s, ',');
     }
-    return err == SHOAL_OK && h->ndim == 1 && !more ? scan_fail(s, "(n) is no tuple: (n,) is") : err;
+    return err == SHOAL_OK && h->ndim == 1 && !more ? scan_fail(s, "(n) is not a tuple, (n,) is") : err;
 }
 
 static const struct {
@@ -144,7 +144,7 @@ static const struct {
 };
 #define TYPES (sizeof types / sizeof *types)
 
-/* The order of the bytes: little, big, the machine's own, or no matter. */
+/* The byte order: little, big, native, or irrelevant. */
 static const char orders[] = "<>=|";
 
 static shoal_err scan_descr(scanner *s, header *h)
@@ -184,7 +184,7 @@ static shoal_err scan_member(scanner *s, header *h, unsigned *seen)
     }
     if (err == SHOAL_OK && (bit == 0 || (*seen & bit) != 0)) {
         s->next = at;
-        return scan_fail(s, "the key '%s' is %s", key, bit == 0 ? "not known" : "there twice");
+        return scan_fail(s, "the key '%s' %s", key, bit == 0 ? "is unknown" : "is there twice");
     }
     if (err == SHOAL_OK) {
         *seen |= bit;
@@ -202,7 +202,7 @@ static shoal_err scan_header(scanner *s, header *h)
     bool more = true;
     shoal_err err = expect(s, '{');
     while (err == SHOAL_OK && !accept(s, '}')) {
-        err = more ? scan_member(s, h, &seen) : scan_fail(s, "the header wants ',' or '}' here");
+        err = more ? scan_member(s, h, &seen) : scan_fail(s, "expected ',' or '}' in the header");
         more = err == SHOAL_OK && accept(s, ',');
     }
     if (err != SHOAL_OK) {
@@ -210,22 +210,22 @@ static shoal_err scan_header(scanner *s, header *h)
     }
     skip_blanks(s);
     if (s->next != s->end) {
-        return scan_fail(s, "the header goes on after its '}'");
+        return scan_fail(s, "text follows after the header's '}'");
     }
     return seen == ALL ? SHOAL_OK : scan_fail(s, "descr, fortran_order or shape is missing");
 }
 
-/* The length of the header: two bytes in version 1, four in 2 and 3. */
+/* Reads the length of the header: two bytes in version 1, four in versions 2 and 3. */
 static shoal_err read_length(sh_source *s, size_t *out_length)
 {
     uint8_t head[MAGIC + 2], length[4] = {0};
     shoal_err err = sh_source_read(s, head, sizeof head);
     if (err == SHOAL_OK && memcmp(head, magic, MAGIC) != 0) {
-        err = sh_source_fail(s, SHOAL_ECORRUPT, 0, "no NPY file: its first bytes are others");
+        err = sh_source_fail(s, SHOAL_ECORRUPT, 0, "not an NPY file: it does not begin with NPY's magic bytes");
     }
     if (err == SHOAL_OK && (head[MAGIC] < 1 || head[MAGIC] > 3 || head[MAGIC + 1] != 0)) {
-        err = sh_source_fail(s, SHOAL_ECORRUPT, MAGIC, "version %d.%d: 1.0, 2.0 and 3.0 are known", head[MAGIC],
-                             head[MAGIC + 1]);
+        err = sh_source_fail(s, SHOAL_ECORRUPT, MAGIC, "version %d.%d is unknown: 1.0, 2.0 and 3.0 are supported",
+                             head[MAGIC], head[MAGIC + 1]);
     }
     if (err == SHOAL_OK) {
         err = sh_source_read(s, length, head[MAGIC] == 1 ? 2 : 4);
@@ -234,7 +234,7 @@ static shoal_err read_length(sh_source *s, size_t *out_length)
         *out_length = (size_t)length[0] | (size_t)length[1] << 8 | (size_t)length[2] << 16 | (size_t)length[3] << 24;
         if (*out_length > HEADER_MOST || *out_length > sh_source_left(s)) {
             err = sh_source_fail(s, SHOAL_ECORRUPT, MAGIC + 2,
-                                 "a header of %zu bytes: %llu bytes follow, and %zu are the most", *out_length,
+                                 "a header of %zu bytes, but %llu bytes follow and the limit is %zu", *out_length,
                                  (unsigned long long)sh_source_left(s), HEADER_MOST);
         }
     }
@@ -260,7 +260,8 @@ static shoal_err read_header(sh_source *s, header *h)
     return err;
 }
 
-/* Column after column is row after row of the shape turned round: the tensor gets strides to match, nothing is moved. */
+/* Makes a tensor for a file in column order. That is row order of the reversed shape, so the tensor gets strides to
+ * match and no element moves. */
 static shoal_tensor *make_fortran(const header *h, sh_maker make)
 {
     int64_t turned[SHOAL_MAX_DIMS];
@@ -287,8 +288,7 @@ shoal_tensor *sh_npy_read(sh_source *s, sh_maker make)
     }
     uint64_t first = s->at;
     if (!sh_bytes_of(h.dtype, h.ndim, h.shape, &bytes) || bytes != sh_source_left(s)) {
-        (void)sh_source_fail(s, SHOAL_ECORRUPT, first,
-                             "the shape wants another number of bytes than the %llu that follow",
+        (void)sh_source_fail(s, SHOAL_ECORRUPT, first, "the shape does not match the %llu bytes that follow",
                              (unsigned long long)sh_source_left(s));
         return NULL;
     }
@@ -328,7 +328,8 @@ static const char *descr_of(shoal_dtype dtype)
     return NULL;
 }
 
-/* Magic, version 1.0, length and header, so long that the elements are aligned. Returns its length; 0 when it has no room. */
+/* Writes magic, version 1.0, length and header, padded so that the elements are aligned. Returns its length; 0 if there
+ * is no room. */
 static size_t make_head(char *head, size_t capacity, const shoal_tensor *t)
 {
     char shape[SHOAL_MAX_DIMS * 22 + 1] = "";
@@ -366,10 +367,10 @@ shoal_err shoal_npy_write(const char *path, shoal_tensor *t)
     char head[512];
     sh_aside file;
     if (t == NULL) {
-        return sh_fail(SHOAL_EINVAL, "shoal_npy_write: no tensor for %s", path != NULL ? path : "a file");
+        return sh_fail(SHOAL_EINVAL, "shoal_npy_write: the tensor for %s is NULL", path != NULL ? path : "a file");
     }
     if (descr_of(shoal_tensor_dtype(t)) == NULL) {
-        return sh_fail(SHOAL_ETYPE, "%s: NPY has no elements of type %s", path != NULL ? path : "?",
+        return sh_fail(SHOAL_ETYPE, "%s: NPY cannot hold elements of type %s", path != NULL ? path : "?",
                        shoal_dtype_name(shoal_tensor_dtype(t)));
     }
     shoal_err err = sh_aside_begin(&file, path);

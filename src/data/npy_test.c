@@ -1,4 +1,5 @@
-/* NPY: what NumPy writes is read, what is written is read back, and whatever is wrong is refused by file and byte. */
+/* NPY: files from NumPy are read, written files are read back, and for invalid ones the error names the file and the
+ * byte. */
 #include "data/file_test.h"
 #include "testing/numbers.h"
 
@@ -34,7 +35,7 @@ START_TEST(round_trips)
 }
 END_TEST
 
-/* As NumPy writes: version 1.0, the same words, blanks and a line's end up to 128 bytes. */
+/* As NumPy writes it: version 1.0, the same text, blanks and a newline up to 128 bytes. */
 START_TEST(as_numpy_writes)
 {
     static const char wanted[] = "\x93NUMPY\x01\0v\0{'descr': '<i4', 'fortran_order': False, 'shape': (3,), }    ";
@@ -80,26 +81,26 @@ START_TEST(other_lengths)
 }
 END_TEST
 
-/* A header of so many bytes in a file of version 1.0. */
+/* A file of version 1.0 with a header of the given length. */
 #define V1(length, text) BYTES("\x93NUMPY\x01\0" length "\0" text)
 
 START_TEST(wrong_bytes)
 {
     static const wrong cases[] = {
-        {BYTES("\x93NUMPX\x01\0\x02\0{}"), SHOAL_ECORRUPT, "byte 0: no NPY"},
+        {BYTES("\x93NUMPX\x01\0\x02\0{}"), SHOAL_ECORRUPT, "byte 0: not an NPY file"},
         {BYTES("\x93NUMPY\x04\0\x02\0{}"), SHOAL_ECORRUPT, "byte 6: version 4.0"},
         {BYTES("\x93NUMPY\x01\x01\x02\0{}"), SHOAL_ECORRUPT, "byte 6: version 1.1"},
         {BYTES("\x93NUMPY\x02\0\xff\xff\xff\xff{}"), SHOAL_ECORRUPT, "byte 8: a header of 4294967295 bytes"},
         {BYTES("\x93NUMPY\x01\0\x03\0{}"), SHOAL_ECORRUPT, "byte 8: a header of 3 bytes"},
         {V1("\x02", "{}"), SHOAL_ECORRUPT, "byte 12: descr, fortran_order or shape is missing"},
-        {V1("\x02", "[]"), SHOAL_ECORRUPT, "byte 10: the header wants '{'"},
-        {V1("\x03", "{}x"), SHOAL_ECORRUPT, "byte 12: the header goes on"},
-        {V1("\x09", "{'what':1"), SHOAL_ECORRUPT, "byte 11: the key 'what' is not known"},
+        {V1("\x02", "[]"), SHOAL_ECORRUPT, "byte 10: expected '{'"},
+        {V1("\x03", "{}x"), SHOAL_ECORRUPT, "byte 12: text follows"},
+        {V1("\x09", "{'what':1"), SHOAL_ECORRUPT, "byte 11: the key 'what' is unknown"},
         {V1("\x0e", "{'shape':(),'s"), SHOAL_ECORRUPT, "byte 24: the string in the header does not end"},
         {V1("\x17", "{'shape':(),'shape':()}"), SHOAL_ECORRUPT, "byte 22: the key 'shape' is there twice"},
-        {V1("\x0d", "{'shape':(-1,"), SHOAL_ECORRUPT, "byte 20: the header wants a size"},
-        {V1("\x0c", "{'shape':(1)"), SHOAL_ECORRUPT, "(n) is no tuple"},
-        {V1("\x0e", "{'shape':(1 2)"), SHOAL_ECORRUPT, "the header wants ',' or ')'"},
+        {V1("\x0d", "{'shape':(-1,"), SHOAL_ECORRUPT, "byte 20: expected a size"},
+        {V1("\x0c", "{'shape':(1)"), SHOAL_ECORRUPT, "(n) is not a tuple"},
+        {V1("\x0e", "{'shape':(1 2)"), SHOAL_ECORRUPT, "expected ',' or ')'"},
         {V1("\x1d", "{'shape':(9223372036854775808"), SHOAL_ECORRUPT, "byte 38: a size of the shape is too large"},
         {V1("\x1c", "{'shape':(1,1,1,1,1,1,1,1,1)"), SHOAL_ECORRUPT, "more than 8 dims"},
         {V1("\x15", "{'fortran_order':true"), SHOAL_ECORRUPT, "True or False"},
@@ -109,9 +110,9 @@ START_TEST(wrong_bytes)
         {V1("\x0e", "{'descr':'|O8'"), SHOAL_ETYPE, "byte 19: elements of type '|O8'"},
         {V1("\x0b", "{'descr':[("), SHOAL_ETYPE, "byte 19: records"},
         {V1("\x4b", "{'descr':'<f8','fortran_order':False,'shape':(4294967296,4294967296,9,9,)} "), SHOAL_ECORRUPT,
-         "byte 85: the shape wants another number"},
+         "byte 85: the shape does not match"},
         {V1("\x37", "{'descr':'|b1','fortran_order':False,'shape':(2,),}    \1\2"), SHOAL_ECORRUPT,
-         "byte 66: 2 is no bool"},
+         "byte 66: 2 is not a bool"},
     };
     refuse_all(read_npy, cases, sizeof cases / sizeof *cases);
 }

@@ -1,4 +1,4 @@
-/* Rows of two tensors as a data set. */
+/* A data set made of the rows of two tensors. */
 #include "data/dataset.h"
 
 #include "base/error.h"
@@ -51,7 +51,7 @@ static shoal_value *rows_pack(void *state)
     return shoal_map("x", shoal_value_tensor(r->x), "y", shoal_value_tensor(r->y));
 }
 
-/* Takes the references over, also when it fails. */
+/* Takes both references, even if it fails. */
 static rows *rows_create(shoal_tensor *x, shoal_tensor *y)
 {
     rows *r = x != NULL && y != NULL ? calloc(1, sizeof *r) : NULL;
@@ -81,7 +81,7 @@ static shoal_err rows_open(const shoal_value *packed, void **out_state)
     return *out_state != NULL ? SHOAL_OK : shoal_last_error();
 }
 
-/* A reference to t, or to a contiguous copy of it. */
+/* Returns a reference to t, or to a contiguous copy of it. */
 static shoal_tensor *packed_rows(shoal_tensor *t)
 {
     if (shoal_tensor_is_contiguous(t)) {
@@ -102,7 +102,8 @@ shoal_dataset *shoal_tensor_dataset(shoal_tensor *x, shoal_tensor *y)
     }
     if (shoal_tensor_ndim(x) < 1 || shoal_tensor_ndim(y) < 1 || shoal_tensor_size(x, 0) != shoal_tensor_size(y, 0) ||
         shoal_tensor_data(x) == NULL || shoal_tensor_data(y) == NULL) {
-        (void)sh_fail(SHOAL_EINVAL, "shoal_tensor_dataset: %lld rows of x and %lld of y, both on the CPU, do not fit",
+        (void)sh_fail(SHOAL_EINVAL,
+                      "shoal_tensor_dataset: x has %lld rows and y %lld: they need the same number, on the CPU",
                       (long long)shoal_tensor_size(x, 0), (long long)shoal_tensor_size(y, 0));
         return NULL;
     }

@@ -1,5 +1,5 @@
-/* safetensors: eight bytes, the length of a JSON object; the object, which says of each tensor its dtype, its shape and where
- * its bytes lie; the bytes, little-endian, without overlap and without holes.
+/* Reads and writes safetensors: eight bytes with the length of a JSON object; the object, which has the dtype, the
+ * shape and the offsets of each tensor; the bytes, little-endian, without overlap and without holes.
  *
  *     {"__metadata__": {"epoch": "3"}, "fc.weight": {"dtype": "F32", "shape": [10, 50], "data_offsets": [0, 2000]}, …}
  *
@@ -14,11 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HEADER_MOST UINT64_C(100000000) /* as the format says */
+#define HEADER_MOST UINT64_C(100000000) /* the format's limit */
 #define LENGTH 8
 #define METADATA "__metadata__"
 
-/* In the order of the format's own writer: wide ones first, so that all are aligned. */
+/* In the order of the reference writer: wide ones first, so that all are aligned. */
 static const struct {
     const char *name;
     shoal_dtype dtype;
@@ -43,7 +43,7 @@ static size_t rank_of(shoal_dtype dtype)
 /* ---- reading ---- */
 
 typedef struct entry {
-    const char *name; /* the header's */
+    const char *name; /* borrowed from the header */
     shoal_dtype dtype;
     int ndim;
     int64_t shape[SHOAL_MAX_DIMS];
@@ -52,7 +52,7 @@ typedef struct entry {
 
 typedef struct reader {
     sh_source *source;
-    char *text; /* the header as it stands in the file */
+    char *text; /* the header, as in the file */
     size_t length;
     json_t *header;
     entry *entries;
@@ -60,7 +60,7 @@ typedef struct reader {
     shoal_tensors *set;
 } reader;
 
-/* The byte of the file at which the key stands; the header's first when it is written with escapes. */
+/* Returns the position of the key in the file, or of the header if the key is written with escapes. */
 static uint64_t byte_of(const reader *r, const char *key)
 {
     size_t length = strlen(key);
@@ -92,7 +92,7 @@ static shoal_err read_dtype(const reader *r, const char *name, const json_t *dty
             return entry_fail(r, SHOAL_ETYPE, name, "tensor '%.100s': the dtype %s is not supported", name, text);
         }
     }
-    return entry_fail(r, SHOAL_ECORRUPT, name, "tensor '%.100s': '%.30s' is no dtype", name, text);
+    return entry_fail(r, SHOAL_ECORRUPT, name, "tensor '%.100s': '%.30s' is not a dtype", name, text);
 }
 
 static shoal_err read_shape(const reader *r, entry *e, const json_t *shape)
@@ -105,7 +105,7 @@ static shoal_err read_shape(const reader *r, entry *e, const json_t *shape)
     for (int d = 0; d < e->ndim; d++) {
         const json_t *size = json_array_get(shape, (size_t)d);
         if (!json_is_integer(size) || json_integer_value(size) < 0) {
-            return entry_fail(r, SHOAL_ECORRUPT, e->name, "tensor '%.100s': size %d of its shape is no whole number",
+            return entry_fail(r, SHOAL_ECORRUPT, e->name, "tensor '%.100s': size %d of its shape is not a whole number",
                               e->name, d);
         }
         e->shape[d] = json_integer_value(size);
@@ -125,13 +125,13 @@ static shoal_err read_offsets(const reader *r, entry *e, const json_t *offsets)
     e->end = (uint64_t)json_integer_value(end);
     if (e->end > room) {
         return entry_fail(r, SHOAL_ECORRUPT, e->name,
-                          "tensor '%.100s' ends at %" PRIu64 " of the data, which are %" PRIu64 " bytes", e->name,
+                          "tensor '%.100s' ends at byte %" PRIu64 " of the data, which has %" PRIu64 " bytes", e->name,
                           e->end, room);
     }
     if (!sh_bytes_of(e->dtype, e->ndim, e->shape, &bytes) || bytes != e->end - e->begin) {
         return entry_fail(r, SHOAL_ECORRUPT, e->name,
-                          "tensor '%.100s': its shape wants another number of bytes than %" PRIu64, e->name,
-                          e->end - e->begin);
+                          "tensor '%.100s': its shape does not match the %" PRIu64 " bytes of its data_offsets",
+                          e->name, e->end - e->begin);
     }
     return SHOAL_OK;
 }
@@ -155,12 +155,12 @@ static shoal_err read_metadata(const reader *r, json_t *value)
     const char *name;
     json_t *text;
     if (!json_is_object(value)) {
-        return entry_fail(r, SHOAL_ECORRUPT, METADATA, METADATA " is no object");
+        return entry_fail(r, SHOAL_ECORRUPT, METADATA, METADATA " is not an object");
     }
     json_object_foreach(value, name, text)
     {
         if (!json_is_string(text)) {
-            return entry_fail(r, SHOAL_ECORRUPT, name, METADATA ": '%.100s' is no string", name);
+            return entry_fail(r, SHOAL_ECORRUPT, name, METADATA ": '%.100s' is not a string", name);
         }
         shoal_err err = shoal_tensors_set_text(r->set, name, json_string_value(text));
         if (err != SHOAL_OK) {
@@ -170,7 +170,7 @@ static shoal_err read_metadata(const reader *r, json_t *value)
     return SHOAL_OK;
 }
 
-/* The length and the text of the header, and what it says as JSON. */
+/* Reads the length and the text of the header, and parses it. */
 static shoal_err read_header(reader *r)
 {
     uint8_t b[LENGTH];
@@ -185,7 +185,7 @@ static shoal_err read_header(reader *r)
     }
     if (length > HEADER_MOST || length > sh_source_left(r->source)) {
         return sh_source_fail(r->source, SHOAL_ECORRUPT, 0,
-                              "a header of %" PRIu64 " bytes: %" PRIu64 " bytes follow, and %" PRIu64 " are the most",
+                              "a header of %" PRIu64 " bytes, but %" PRIu64 " bytes follow and the limit is %" PRIu64,
                               length, sh_source_left(r->source), HEADER_MOST);
     }
     r->length = (size_t)length;
@@ -202,7 +202,7 @@ static shoal_err read_header(reader *r)
                   ? sh_fail(SHOAL_ENOMEM, "%s: no memory for its header", r->source->name)
                   : sh_source_fail(r->source, SHOAL_ECORRUPT,
                                    LENGTH + (uint64_t)(wrong.position > 0 ? wrong.position : 0),
-                                   "the header is no JSON: %s", wrong.text);
+                                   "the header is not valid JSON: %s", wrong.text);
     }
     return err;
 }
@@ -216,7 +216,8 @@ static int compare_places(const void *left, const void *right)
     return a->end != b->end ? (a->end < b->end ? -1 : 1) : strcmp(a->name, b->name);
 }
 
-/* In the order of the file; each begins where the last one ended, and the last ends with the file. */
+/* Sorts the tensors by position. Checks that each begins where the last one ended, and that the last ends with the
+ * file. */
 static shoal_err check_places(reader *r)
 {
     uint64_t at = 0, data = LENGTH + r->length;
@@ -231,7 +232,7 @@ static shoal_err check_places(reader *r)
         at = e->end;
     }
     if (data + at != r->source->size) {
-        return sh_source_fail(r->source, SHOAL_ECORRUPT, data + at, "the last tensor ends here, but not the file");
+        return sh_source_fail(r->source, SHOAL_ECORRUPT, data + at, "bytes follow after the last tensor");
     }
     return SHOAL_OK;
 }
@@ -318,7 +319,7 @@ static int compare_for_writing(const void *left, const void *right)
     return rank_a != rank_b ? (rank_a < rank_b ? -1 : 1) : strcmp(a->name, b->name);
 }
 
-/* {"dtype": …, "shape": […], "data_offsets": [begin, end]}; *at moves on to the end. */
+/* Returns {"dtype": …, "shape": […], "data_offsets": [begin, end]} and advances *at to the end. */
 static json_t *describe(const shoal_tensor *t, uint64_t *at)
 {
     json_t *shape = json_array();
@@ -331,7 +332,7 @@ static json_t *describe(const shoal_tensor *t, uint64_t *at)
                      "data_offsets", (json_int_t)begin, (json_int_t)*at);
 }
 
-/* Why the JSON did not take a text of the set: it is not UTF-8, or memory is short. */
+/* Returns why the JSON library did not accept a text of the set: it is not UTF-8, or there is no memory. */
 static shoal_err text_error(const char *path, const char *what, const char *name, const char *text)
 {
     json_t *any = json_string_nocheck(text), *good = any != NULL ? json_string(text) : NULL;
@@ -355,15 +356,16 @@ static shoal_err add_text(json_t *texts, const char *path, const sh_named *n)
 static shoal_err add_tensor(json_t *header, const char *path, const sh_named *n, uint64_t *at)
 {
     if (strcmp(n->name, METADATA) == 0) {
-        return sh_fail(SHOAL_EINVAL, "%s: no tensor can be called '" METADATA "': the format keeps that for texts",
-                       path);
+        return sh_fail(SHOAL_EINVAL,
+                       "%s: a tensor cannot be called '" METADATA "': the format reserves that name for texts", path);
     }
     return json_object_set_new(header, n->name, describe(n->tensor, at)) == 0
                ? SHOAL_OK
                : text_error(path, "the name of the tensor", n->name, n->name);
 }
 
-/* The header as JSON; NULL: SHOAL_EINVAL for a name that is not UTF-8 or that the format keeps for itself, SHOAL_ENOMEM. */
+/* Makes the header as JSON. Returns NULL and sets SHOAL_EINVAL if a name is not UTF-8 or is reserved by the format, or
+ * SHOAL_ENOMEM. */
 static json_t *make_header(const char *path, const shoal_tensors *set, sh_named **sorted)
 {
     json_t *header = json_object(), *texts = json_object();
@@ -387,7 +389,7 @@ static json_t *make_header(const char *path, const shoal_tensors *set, sh_named 
     return header;
 }
 
-/* The length, and the header filled up with blanks to eight bytes. */
+/* Writes the length, and the header padded with blanks to eight bytes. */
 static shoal_err write_header(sh_aside *file, const json_t *header)
 {
     uint8_t b[LENGTH];
@@ -400,7 +402,7 @@ static shoal_err write_header(sh_aside *file, const json_t *header)
         b[i] = (uint8_t)((uint64_t)whole >> 8 * i);
     }
     shoal_err err = whole <= HEADER_MOST ? sh_aside_write(file, b, sizeof b)
-                                         : sh_fail(SHOAL_ELIMIT, "%s: a header of %zu bytes: %" PRIu64 " are the most",
+                                         : sh_fail(SHOAL_ELIMIT, "%s: a header of %zu bytes: the limit is %" PRIu64,
                                                    file->path, whole, HEADER_MOST);
     if (err == SHOAL_OK) {
         err = sh_aside_write(file, text, length);
@@ -435,7 +437,8 @@ shoal_err shoal_safetensors_write(const char *path, const shoal_tensors *set)
     SH_NEED(path);
     SH_NEED(set);
     if (path == NULL || set == NULL) {
-        return sh_fail(SHOAL_EINVAL, "shoal_safetensors_write: no %s", path == NULL ? "path" : "set of tensors");
+        return sh_fail(SHOAL_EINVAL, "shoal_safetensors_write: the %s is NULL",
+                       path == NULL ? "path" : "set of tensors");
     }
     sh_named **sorted = calloc(set->tensors.count + 1, sizeof(sh_named *));
     if (sorted == NULL) {

@@ -1,12 +1,12 @@
-/* safetensors: sets of tensors go to files and back, to another implementation and back (tests/safetensors), and whatever is wrong
- * is refused by file and byte. */
+/* safetensors: sets of tensors written and read back, exchanged with another implementation (tests/safetensors), and
+ * invalid files, for which the error names the file and the byte. */
 #include "data/file_test.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-/* A file of a header and size bytes of zeros. */
+/* Makes a file of a header and size zero bytes. */
 static const char *file_with(const char *header, size_t size)
 {
     static uint8_t bytes[4096];
@@ -30,7 +30,7 @@ static void add(shoal_tensors *set, const char *name, shoal_tensor *t)
     ck_assert_ok(shoal_tensors_add(set, name, t));
 }
 
-/* One of each dtype, a number, an empty one, a view, and texts. */
+/* Makes a set with a tensor of each dtype, a number, an empty tensor, a view, and texts. */
 static shoal_tensors *some_tensors(void)
 {
     shoal_tensors *set = shoal_tensors_create();
@@ -75,7 +75,7 @@ START_TEST(round_trip)
     size_t size = bytes_of(in_folder("a"), bytes, sizeof bytes);
     ck_assert_uint_eq(bytes_of(in_folder("b"), again, sizeof again), size);
     ck_assert_mem_eq(bytes, again, size);
-    ck_assert_uint_eq(bytes[0] % 8, 0); /* the data are aligned */
+    ck_assert_uint_eq(bytes[0] % 8, 0); /* the data is aligned */
     refuse_other_lengths(read_safetensors, bytes, size);
     shoal_tensors_destroy(back);
     shoal_tensors_destroy(set);
@@ -90,7 +90,7 @@ static int run_script(const char *what)
     return system(command);
 }
 
-/* tests/safetensors/files.py is a reader and writer of its own, in plain Python. */
+/* tests/safetensors/files.py is a separate reader and writer in plain Python. */
 START_TEST(both_ways)
 {
     shoal_tensors *set = some_tensors();
@@ -128,14 +128,14 @@ START_TEST(sets)
 }
 END_TEST
 
-/* What the format cannot hold is named, with the file; nothing is written. */
+/* If the format cannot hold something, the error names it and the file, and nothing is written. */
 START_TEST(what_cannot_be_written)
 {
     static const struct {
         const char *tensor, *text_name, *text, *words;
     } cases[] = {
         {"bias.\xff", "a", "b", "/x: the name of the tensor 'bias.\xff' is not UTF-8"},
-        {"__metadata__", "a", "b", "/x: no tensor can be called '__metadata__'"},
+        {"__metadata__", "a", "b", "/x: a tensor cannot be called '__metadata__'"},
         {"bias", "epoch\xff", "b", "/x: the name of the text 'epoch\xff' is not UTF-8"},
         {"bias", "epoch", "\xff", "/x: the text 'epoch' is not UTF-8"},
     };
@@ -167,38 +167,38 @@ START_TEST(wrong_headers)
     } cases[] = {
         {"", 0, SHOAL_ECORRUPT, "byte 8: the header does not begin with '{'"},
         {" {}", 0, SHOAL_ECORRUPT, "byte 8: the header does not begin with '{'"},
-        {"{", 0, SHOAL_ECORRUPT, "byte 9: the header is no JSON"},
-        {"{}x", 0, SHOAL_ECORRUPT, "the header is no JSON"},
-        {"{}", 1, SHOAL_ECORRUPT, "byte 10: the last tensor ends here, but not the file"},
+        {"{", 0, SHOAL_ECORRUPT, "byte 9: the header is not valid JSON"},
+        {"{}x", 0, SHOAL_ECORRUPT, "the header is not valid JSON"},
+        {"{}", 1, SHOAL_ECORRUPT, "byte 10: bytes follow after the last tensor"},
         {"{\"a\":1}", 0, SHOAL_ECORRUPT, "byte 9: tensor 'a' is not described"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, SHOAL_ECORRUPT, "is not described"},
-        {"{\"a\":" T("F31", "[1]", "0", "4") "}", 4, SHOAL_ECORRUPT, "byte 9: tensor 'a': 'F31' is no dtype"},
+        {"{\"a\":" T("F31", "[1]", "0", "4") "}", 4, SHOAL_ECORRUPT, "byte 9: tensor 'a': 'F31' is not a dtype"},
         {"{\"a\":" T("U16", "[2]", "0", "4") "}", 4, SHOAL_ETYPE, "byte 9: tensor 'a': the dtype U16 is not supported"},
         {"{\"a\":" T("F32", "1", "0", "4") "}", 4, SHOAL_ECORRUPT, "no shape"},
         {"{\"a\":" T("F32", "[1,1,1,1,1,1,1,1,1]", "0", "4") "}", 4, SHOAL_ECORRUPT, "no shape of at most 8"},
         {"{\"a\":" T("F32", "[-1]", "0", "4") "}", 4, SHOAL_ECORRUPT, "size 0 of its shape"},
         {"{\"a\":" T("F32", "[1.0]", "0", "4") "}", 4, SHOAL_ECORRUPT, "size 0 of its shape"},
-        {"{\"a\":" T("F32", "[18446744073709551617]", "0", "4") "}", 4, SHOAL_ECORRUPT, "no JSON"},
-        {"{\"a\":" T("F32", "[4294967296,4294967296]", "0", "0") "}", 0, SHOAL_ECORRUPT, "another number of bytes"},
-        {"{\"a\":" T("U8", "[0,9223372036854775807,3]", "0", "0") "}", 0, SHOAL_ECORRUPT, "another number of bytes"},
-        {"{\"a\":" T("F32", "[1]", "0", "8") "}", 8, SHOAL_ECORRUPT, "another number of bytes than 8"},
+        {"{\"a\":" T("F32", "[18446744073709551617]", "0", "4") "}", 4, SHOAL_ECORRUPT, "not valid JSON"},
+        {"{\"a\":" T("F32", "[4294967296,4294967296]", "0", "0") "}", 0, SHOAL_ECORRUPT, "its shape does not match"},
+        {"{\"a\":" T("U8", "[0,9223372036854775807,3]", "0", "0") "}", 0, SHOAL_ECORRUPT, "its shape does not match"},
+        {"{\"a\":" T("F32", "[1]", "0", "8") "}", 8, SHOAL_ECORRUPT, "does not match the 8 bytes"},
         {"{\"a\":" T("F32", "[1]", "4", "0") "}", 4, SHOAL_ECORRUPT, "no data_offsets"},
         {"{\"a\":" T("F32", "[1]", "-4", "0") "}", 4, SHOAL_ECORRUPT, "no data_offsets"},
         {"{\"a\":" T("F32", "[1]", "9223372036854775803", "9223372036854775807") "}", 4, SHOAL_ECORRUPT,
-         "ends at 9223372036854775807 of the data, which are 4 bytes"},
+         "ends at byte 9223372036854775807 of the data, which has 4 bytes"},
         {"{\"a\":" T("F32", "[1]", "0", "4") ",\"b\":" T("F32", "[1]", "2", "6") "}", 6, SHOAL_ECORRUPT,
          "'b' overlaps"},
         {"{\"a\":" T("F32", "[1]", "0", "4") ",\"b\":" T("F32", "[1]", "5", "9") "}", 9, SHOAL_ECORRUPT,
          "'b' leaves a hole"},
         {"{\"a\":" T("F32", "[1]", "0", "4") ",\"a\":" T("F32", "[1]", "4", "8") "}", 8, SHOAL_ECORRUPT,
-         "no JSON: duplicate"},
-        {"{\"__metadata__\":{\"x\":1}}", 0, SHOAL_ECORRUPT, "byte 25: __metadata__: 'x' is no string"},
-        {"{\"__metadata__\":[]}", 0, SHOAL_ECORRUPT, "byte 9: __metadata__ is no object"},
-        {"{\"a\\u0000b\":" T("F32", "[1]", "0", "4") "}", 4, SHOAL_ECORRUPT, "no JSON"},
+         "not valid JSON: duplicate"},
+        {"{\"__metadata__\":{\"x\":1}}", 0, SHOAL_ECORRUPT, "byte 25: __metadata__: 'x' is not a string"},
+        {"{\"__metadata__\":[]}", 0, SHOAL_ECORRUPT, "byte 9: __metadata__ is not an object"},
+        {"{\"a\\u0000b\":" T("F32", "[1]", "0", "4") "}", 4, SHOAL_ECORRUPT, "not valid JSON"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *path = file_with(cases[i].header, cases[i].data);
-        ck_assert_msg(shoal_safetensors_read(path) == NULL, "case %zu was taken, wanted '%s'", i, cases[i].words);
+        ck_assert_msg(shoal_safetensors_read(path) == NULL, "case %zu was accepted, wanted '%s'", i, cases[i].words);
         assert_names_byte(path, cases[i].err, cases[i].words);
     }
 }
@@ -210,15 +210,15 @@ START_TEST(wrong_lengths)
         {BYTES("\x02\0\0\0\0\0\0\x80{}"), SHOAL_ECORRUPT, "byte 0: a header of 9223372036854775810 bytes"},
         {BYTES("\xff\xff\xff\xff\xff\xff\xff\xff{}"), SHOAL_ECORRUPT, "byte 0: a header of 18446744073709551615 bytes"},
         {BYTES("\x00\x00\x00\x40\0\0\0\0{}"), SHOAL_ECORRUPT, "byte 0: a header of 1073741824 bytes"},
-        {BYTES("\x03\0\0\0\0\0\0\0{}"), SHOAL_ECORRUPT, "byte 0: a header of 3 bytes: 2 bytes follow"},
+        {BYTES("\x03\0\0\0\0\0\0\0{}"), SHOAL_ECORRUPT, "byte 0: a header of 3 bytes, but 2 bytes follow"},
     };
     refuse_all(read_safetensors, cases, sizeof cases / sizeof *cases);
 
-    /* A gigabyte is there, but without anything in it: the format's limit holds, and nothing is read. */
+    /* The gigabyte is there, but it is a hole in the file: the format's limit applies, and nothing is read. */
     const char *path = file_of("sparse", BYTES("\x00\x00\x00\x40\0\0\0\0{}"));
     ck_assert_int_eq(truncate(path, (off_t)1 << 31), 0);
     ck_assert_ptr_null(shoal_safetensors_read(path));
-    assert_names_byte(path, SHOAL_ECORRUPT, "100000000 are the most");
+    assert_names_byte(path, SHOAL_ECORRUPT, "the limit is 100000000");
 }
 END_TEST
 
@@ -231,7 +231,7 @@ START_TEST(wrong_bool)
     fputc(7, f);
     fclose(f);
     ck_assert_ptr_null(shoal_safetensors_read(path));
-    assert_names_byte(path, SHOAL_ECORRUPT, "7 is no bool");
+    assert_names_byte(path, SHOAL_ECORRUPT, "7 is not a bool");
 }
 END_TEST
 

@@ -11,7 +11,7 @@ shoal_err sh_source_open(sh_source *s, const char *path)
 {
     *s = (sh_source){.name = path, .fd = -1};
     if (path == NULL) {
-        return sh_fail(SHOAL_EINVAL, "no file name");
+        return sh_fail(SHOAL_EINVAL, "the file name is NULL");
     }
     return sh_file_open(path, &s->fd, &s->size);
 }
@@ -52,7 +52,7 @@ shoal_err sh_source_read(sh_source *s, void *to, size_t size)
     uint64_t first = s->at;
     shoal_err err = sh_source_read_some(s, to, size, &got);
     if (err == SHOAL_OK && got < size) {
-        err = sh_source_fail(s, SHOAL_ECORRUPT, s->at, "the file ends, but %zu bytes from byte %llu on are wanted",
+        err = sh_source_fail(s, SHOAL_ECORRUPT, s->at, "the file ends, but %zu bytes from byte %llu on are needed",
                              size, (unsigned long long)first);
     }
     return err;
@@ -100,7 +100,8 @@ shoal_err sh_source_check_bools(const sh_source *s, const uint8_t *data, int64_t
 {
     for (int64_t i = 0; i < count; i++) {
         if (data[i] > 1) {
-            return sh_source_fail(s, SHOAL_ECORRUPT, first + (uint64_t)i, "%d is no bool: 0 and 1 are", data[i]);
+            return sh_source_fail(s, SHOAL_ECORRUPT, first + (uint64_t)i, "%d is not a bool: a bool is 0 or 1",
+                                  data[i]);
         }
     }
     return SHOAL_OK;

@@ -1,4 +1,4 @@
-/* Some samples of a set, with a transform; and the splits, which are subsets. */
+/* Subsets: some samples of a data set, with a transform. The splits are made of subsets. */
 #include "data/dataset.h"
 
 #include "base/error.h"
@@ -13,7 +13,7 @@
 
 typedef struct subset {
     shoal_dataset *parent;
-    shoal_tensor *numbers; /* i64 [length], of the parent */
+    shoal_tensor *numbers; /* i64 [length]: samples of the parent */
     shoal_transform transform;
     void *context;
 } subset;
@@ -74,8 +74,9 @@ static shoal_value *subset_pack(void *state)
 {
     const subset *s = state;
     if (s->context != NULL) {
-        (void)sh_fail(SHOAL_EINVAL,
-                      "a subset whose transform has a context cannot travel: a pointer means nothing there");
+        (void)sh_fail(
+            SHOAL_EINVAL,
+            "a subset whose transform has a context cannot be sent to another process: the pointer is invalid there");
         return NULL;
     }
     return shoal_map("parent", shoal_value_dataset(s->parent), "numbers", shoal_value_tensor(s->numbers), "transform",
@@ -105,7 +106,8 @@ static shoal_err subset_open(const shoal_value *packed, void **out_state)
     return SHOAL_OK;
 }
 
-/* A subset of a subset that changes nothing is one of the set behind it: chains stay short. */
+/* Follows subsets without a transform down to the data set behind them and translates the numbers. So chains stay
+ * short. */
 static shoal_dataset *behind(shoal_dataset *set, int64_t *numbers, int64_t count)
 {
     while (set->type.fetch == subset_fetch && ((subset *)set->state)->transform == NULL) {
@@ -127,7 +129,7 @@ shoal_dataset *shoal_subset_with(shoal_dataset *set, const int64_t *numbers, int
     }
     if (set == NULL || sh_dataset_check(set, numbers, count) != SHOAL_OK) {
         if (set == NULL) {
-            (void)sh_fail(SHOAL_EINVAL, "a subset of no data set");
+            (void)sh_fail(SHOAL_EINVAL, "a subset of a data set that is NULL");
         }
         return NULL;
     }
@@ -166,7 +168,8 @@ shoal_dataset *shoal_subset(shoal_dataset *set, const int64_t *numbers, int64_t 
 
 /* ---- splits ---- */
 
-/* Numbers of all samples, in the order in which they are cut; free() them. NULL: the last error. */
+/* Returns the numbers of all samples, in order. The caller calls free() on the result. Returns NULL and sets the error
+ * if it fails. */
 static int64_t *all_numbers(const shoal_dataset *set, int64_t parts)
 {
     int64_t length = shoal_dataset_length(set);
@@ -186,7 +189,7 @@ static int64_t *all_numbers(const shoal_dataset *set, int64_t parts)
     return numbers;
 }
 
-/* Cuts numbers into n subsets; ends[i] is where part i ends. */
+/* Makes n subsets of the numbers; part i ends at ends[i]. */
 static shoal_err cut(shoal_dataset *set, const int64_t *numbers, int64_t n, const int64_t *ends, shoal_dataset **out)
 {
     shoal_dataset **made = calloc((size_t)n, sizeof(shoal_dataset *));
@@ -205,7 +208,8 @@ static shoal_err cut(shoal_dataset *set, const int64_t *numbers, int64_t n, cons
     return err;
 }
 
-/* Where n parts end; NULL: the last error. The rest goes to the last, or one each to the first. */
+/* Returns where n parts end. The remainder goes to the last part, or, with spread, to the first parts, one sample each.
+ * Returns NULL and sets the error if it fails. */
 static int64_t *make_ends(int64_t length, int64_t n, bool spread)
 {
     int64_t *ends = malloc((size_t)n * sizeof *ends);
@@ -277,7 +281,7 @@ static int compare_labels(const void *left, const void *right)
     return a->label != b->label ? (a->label < b->label ? -1 : 1) : (a->number > b->number) - (a->number < b->number);
 }
 
-/* numbers sorted by label, then by number. */
+/* Sorts the samples by label, then by number. */
 static shoal_err sort_by_label(shoal_dataset *set, int64_t *numbers)
 {
     int64_t length = set->type.length;
@@ -297,7 +301,8 @@ static shoal_err sort_by_label(shoal_dataset *set, int64_t *numbers)
     return err;
 }
 
-/* Puts the shards of sorted numbers in the order drawn into dealt; ends of each of n parts of `each` shards. */
+/* Copies the shards of the sorted numbers to dealt in the order drawn, and sets where each part of `each` shards
+ * ends. */
 static void deal(const int64_t *sorted, const int64_t *shard_ends, const int64_t *drawn, int64_t shards, int64_t each,
                  int64_t *dealt, int64_t *ends)
 {
@@ -314,7 +319,8 @@ shoal_err sh_split_label(shoal_dataset *set, int64_t n, int64_t shards_each, uin
 {
     int64_t shards;
     if (n < 1 || shards_each < 1 || __builtin_mul_overflow(n, shards_each, &shards)) {
-        return sh_fail(SHOAL_EINVAL, "%lld parts of %lld shards cannot be made", (long long)n, (long long)shards_each);
+        return sh_fail(SHOAL_EINVAL, "cannot make %lld parts of %lld shards each", (long long)n,
+                       (long long)shards_each);
     }
     int64_t *sorted = all_numbers(set, shards);
     int64_t *shard_ends = sorted != NULL ? make_ends(set->type.length, shards, false) : NULL;

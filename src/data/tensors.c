@@ -1,4 +1,4 @@
-/* A set of named tensors, and of named texts. */
+/* Sets of named tensors and named texts. */
 #include "data/tensors.h"
 
 #include "base/error.h"
@@ -57,7 +57,7 @@ static bool names_grow(sh_names *names)
     return true;
 }
 
-/* A new member of that name; NULL: no memory. */
+/* Adds an item with that name. Returns NULL if there is no memory. */
 static sh_named *names_add(sh_names *names, const char *name)
 {
     sh_named *n = names_grow(names) ? calloc(1, sizeof *n) : NULL;
@@ -134,10 +134,10 @@ shoal_err shoal_tensors_add(shoal_tensors *set, const char *name, shoal_tensor *
     SH_NEED(name);
     SH_NEED(t);
     if (set == NULL || name == NULL || t == NULL) {
-        return sh_fail(SHOAL_EINVAL, "shoal_tensors_add: a set, a name and a tensor are wanted");
+        return sh_fail(SHOAL_EINVAL, "shoal_tensors_add: set, name or tensor is NULL");
     }
     if (names_find(&set->tensors, name) != NULL) {
-        return sh_fail(SHOAL_EINVAL, "the set has a tensor '%s' already", name);
+        return sh_fail(SHOAL_EINVAL, "the set already has a tensor '%s'", name);
     }
     sh_named *n = names_add(&set->tensors, name);
     if (n == NULL) {
@@ -153,7 +153,7 @@ shoal_err shoal_tensors_set_text(shoal_tensors *set, const char *name, const cha
     SH_NEED(name);
     SH_NEED(text);
     if (set == NULL || name == NULL || text == NULL) {
-        return sh_fail(SHOAL_EINVAL, "shoal_tensors_set_text: a set, a name and a text are wanted");
+        return sh_fail(SHOAL_EINVAL, "shoal_tensors_set_text: set, name or text is NULL");
     }
     char *copy = strdup(text);
     sh_named *n = copy != NULL ? names_find(&set->texts, name) : NULL;

@@ -1,4 +1,4 @@
-/* A set of named tensors inside. */
+/* Sets of named tensors and texts, inside the library. */
 #ifndef SH_DATA_TENSORS_H
 #define SH_DATA_TENSORS_H
 
@@ -6,7 +6,7 @@
 
 #include <shoal/file.h>
 
-/* Names that begin so are no weights: what a checkpoint holds beside them. */
+/* Names with this prefix are not weights: a checkpoint keeps its other data under them. */
 #define SH_TENSORS_OWN "shoal/"
 
 typedef struct sh_named {
@@ -14,10 +14,10 @@ typedef struct sh_named {
     shoal_tensor *tensor; /* or */
     char *text;
     uint64_t hash;
-    struct sh_named *next; /* with a hash that falls into the same bucket */
+    struct sh_named *next; /* in the same hash bucket */
 } sh_named;
 
-/* Names in the order of adding; buckets point into them by way of the hash. */
+/* Names in the order in which they were added, and a hash table over them. */
 typedef struct sh_names {
     sh_named **items;
     size_t count, room;
@@ -29,13 +29,14 @@ struct shoal_tensors {
     sh_names tensors, texts;
 };
 
-/* Writes all elements in order, of any device. */
+/* Writes all elements in order, from any device. */
 shoal_err sh_write_elements(sh_aside *file, shoal_tensor *t);
 
-/* Copies the tensor of that name into one of the same dtype and shape. path, for words, is where the set was read from. */
+/* Copies the tensor of that name into one of the same dtype and shape. path is the file that the set was read from, for
+ * error texts. */
 shoal_err sh_tensors_take(const shoal_tensors *set, const char *path, const char *name, shoal_tensor *to);
 
-/* shoal_weights_read of a set that was read already. */
+/* The same as shoal_weights_read, for a set that was read already. */
 shoal_err sh_weights_take(const shoal_tensors *set, const char *path, shoal_module *module);
 
 #endif

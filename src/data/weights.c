@@ -1,4 +1,4 @@
-/* Weights of a model from a file: plain ones, PyTorch's, or a checkpoint. */
+/* Reads a model's weights from a file: plain weights, PyTorch's, or a checkpoint. */
 #include "data/tensors.h"
 
 #include "base/error.h"
@@ -11,11 +11,11 @@ static shoal_err check_one(const shoal_tensors *set, const char *path, const cha
     sh_text own, other;
     const shoal_tensor *from = shoal_tensors_find(set, name);
     if (from == NULL) {
-        return sh_fail(SHOAL_EINVAL, "%s: there is no tensor '%.100s', which is wanted", path, name);
+        return sh_fail(SHOAL_EINVAL, "%s: there is no tensor '%.100s'", path, name);
     }
     if (from->dtype != to->dtype || from->ndim != to->ndim ||
         memcmp(from->shape, to->shape, sizeof from->shape[0] * (size_t)from->ndim) != 0) {
-        return sh_fail(SHOAL_EINVAL, "%s: '%.100s' is %s; %s is wanted", path, name, sh_tensor_text(&other, from),
+        return sh_fail(SHOAL_EINVAL, "%s: '%.100s' is %s, but must be %s", path, name, sh_tensor_text(&other, from),
                        sh_tensor_text(&own, to));
     }
     return SHOAL_OK;

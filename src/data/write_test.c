@@ -1,4 +1,4 @@
-/* Writing: a file is the old one or the new one, whatever fails in between, and nothing else is left. */
+/* Writing files: whatever fails, the file is either the old one or the new one, and nothing else is left. */
 #include "data/file_test.h"
 
 #include <errno.h>
@@ -26,7 +26,7 @@ static void write_end(void)
     folder_end();
 }
 
-/* The 16 bytes that stood there before still do. */
+/* Checks that the 16 bytes of the old file are still there. */
 static void assert_old(const char *path)
 {
     uint8_t bytes[32];
@@ -39,7 +39,7 @@ static const char *old_file(const char *name)
     return file_of(name, "the old contents", 16);
 }
 
-/* Both writers fail with err, and leave the old file. */
+/* Checks that both writers fail with err and leave the old file. */
 static void refuse(const char *path, shoal_err err)
 {
     ck_assert_err(shoal_npy_write(path, big), err);
@@ -74,8 +74,8 @@ START_TEST(replaces)
 }
 END_TEST
 
-/* Links that lead to no file yet are followed all the same: from the folder that each stands in, through others, and no further
- * than the folders there are. */
+/* Links to a file that does not exist yet are followed: relative to the folder that each is in, through other links,
+ * and only into folders that exist. */
 START_TEST(dangling_links)
 {
     struct stat st;
@@ -102,7 +102,7 @@ START_TEST(dangling_links)
 }
 END_TEST
 
-/* A pipe is written when somebody reads it, also through /proc, and refused at once when nobody does. */
+/* A pipe is written if somebody reads it, even through /proc, and rejected at once if nobody does. */
 START_TEST(pipes)
 {
     char path[64], byte[64];
@@ -145,7 +145,7 @@ START_TEST(full_device)
 }
 END_TEST
 
-/* A limit on the size of files fails in the middle, as a full disk does, and needs no rights. */
+/* A limit on file sizes makes a write fail in the middle, as a full disk does, and needs no privileges. */
 START_TEST(file_too_large)
 {
     struct rlimit limit;
@@ -183,7 +183,7 @@ END_TEST
 START_TEST(no_permission)
 {
     const char *path = old_file("weights");
-    if (geteuid() == 0) { /* whom nothing is forbidden: as nobody */
+    if (geteuid() == 0) { /* root may write everywhere: become nobody */
         ck_assert_int_eq(chmod(folder, 0755), 0);
         ck_assert_int_eq(seteuid(65534), 0);
         refuse(in_folder("fresh"), SHOAL_EPERM);

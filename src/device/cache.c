@@ -1,9 +1,9 @@
-/* Private memory of the CPU: free lists by size class in front of malloc, one set a thread, so that tensors of a loop in
- * steady state come from the same few warm pieces without a system call or a lock.
+/* Private memory of the CPU: free lists by size class in front of malloc, one set per thread. So the tensors of a loop
+ * in steady state come from the same few warm pieces, without a system call or a lock.
  *
- * Classes: four to a doubling, from 64 bytes; what is asked is rounded up to its class, so a piece can be used again by any
- * size of its class. A piece that another thread frees goes into that thread's lists. A thread keeps KEEP_BYTES at most;
- * beyond that, and when it ends, pieces go back to malloc. */
+ * There are four size classes per doubling, from 64 bytes. A request is rounded up to its class, so any size of the
+ * class can reuse a piece. A piece that another thread frees goes into that thread's lists. A thread keeps at most
+ * KEEP_BYTES; beyond that, and when the thread ends, pieces go back to malloc. */
 #include "device/device.h"
 
 #include "base/error.h"
@@ -28,14 +28,14 @@ typedef struct cache {
     size_t kept;
 } cache;
 
-/* Made at the first free, because it is too large for static TLS: a library that is loaded with dlopen gets little of
- * that. Until then, and where there was no memory for it, it is the empty one, which nobody writes to. */
+/* Created at the first free, because it is too large for static TLS, which is scarce for a library that is loaded with
+ * dlopen. Until then, and if there was no memory for it, it is the empty cache, which nobody writes to. */
 static cache empty;
 static _Thread_local cache *mine __attribute__((tls_model("initial-exec"))) = &empty;
 static pthread_key_t end_key;
 static pthread_once_t end_once = PTHREAD_ONCE_INIT;
 
-/* The class of a size and the bytes of its pieces; CLASSES when it is too large. */
+/* Returns the class of a size and the bytes of its pieces; CLASSES if the size is too large. */
 static unsigned class_of(size_t size, size_t *out_bytes)
 {
     if (size <= SMALLEST) {
@@ -73,7 +73,7 @@ static void make_key(void)
     (void)pthread_key_create(&end_key, thread_ended);
 }
 
-/* False when this thread gets none. */
+/* Creates this thread's cache. Returns false if it cannot. */
 static bool make_cache(void)
 {
     (void)pthread_once(&end_once, make_key);
@@ -99,7 +99,7 @@ void *sh_cpu_cache_alloc(size_t size)
     }
     void *fresh = k < CLASSES ? aligned_alloc(64, (bytes + 63) & ~(size_t)63) : NULL;
     if (!fresh) {
-        (void)sh_fail(SHOAL_ENOMEM, "no room for a tensor of %zu bytes", size);
+        (void)sh_fail(SHOAL_ENOMEM, "no memory for a tensor of %zu bytes", size);
     }
     return fresh;
 }

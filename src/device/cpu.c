@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A thread's scratch goes with the thread. */
+/* A thread's scratch memory is freed when the thread ends. */
 static _Thread_local sh_exec mine __attribute__((tls_model("initial-exec")));
 static _Thread_local bool watched __attribute__((tls_model("initial-exec")));
 static pthread_key_t end_key;

@@ -7,15 +7,15 @@ shoal_err sh_device_mixed(const char *call, const sh_device *a, const sh_device 
 {
     return a == &sh_device_left || b == &sh_device_left
                ? sh_device_left.wait()
-               : sh_fail(SHOAL_EINVAL, "%s: tensors on %s and on %s", call, a->name, b->name);
+               : sh_fail(SHOAL_EINVAL, "%s: the tensors are on different devices, %s and %s", call, a->name, b->name);
 }
 
 const sh_device *sh_device_get(shoal_device kind)
 {
     switch (kind) {
     case SHOAL_CPU: return &sh_device_cpu;
-    case SHOAL_CUDA: (void)sh_fail(SHOAL_ENOENT, "this build of Shoal has no CUDA: use the cpu"); return NULL;
+    case SHOAL_CUDA: (void)sh_fail(SHOAL_ENOENT, "this build of Shoal has no CUDA support: use the cpu"); return NULL;
     }
-    (void)sh_fail(SHOAL_EINVAL, "%d is no device", (int)kind);
+    (void)sh_fail(SHOAL_EINVAL, "%d is not a device", (int)kind);
     return NULL;
 }

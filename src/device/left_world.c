@@ -1,12 +1,12 @@
-/* Where a tensor is whose world this process has left: nowhere. Its bytes may be another object's by now, so all that would touch them
- * is refused. */
+/* The device of tensors whose world this process has left. Their bytes may belong to another object now, so every call
+ * that would touch them fails. */
 #include "device/device.h"
 
 #include "base/error.h"
 
 static shoal_err refuse(void)
 {
-    return sh_fail(SHOAL_ESTATE, "this process has left the world of the tensor");
+    return sh_fail(SHOAL_ESTATE, "this process has left the tensor's world");
 }
 
 static void *refuse_alloc(size_t size)

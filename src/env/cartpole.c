@@ -1,6 +1,6 @@
-/* CartPole-v1: the equations of Barto, Sutton and Anderson ("Neuronlike adaptive elements that can solve difficult learning control
- * problems", 1983) as Florian's correction has them without friction, with the numbers and the Euler integration of Gym. The state is
- * kept in doubles and observed in floats, as there. */
+/* CartPole-v1: the equations of Barto, Sutton and Anderson ("Neuronlike adaptive elements that can solve difficult
+ * learning control problems", 1983) with Florian's correction and without friction, with the constants and the Euler
+ * integration of Gym. As in Gym, the state is kept in doubles and observed in floats. */
 #include "env/cartpole.h"
 
 #include "env/env.h"

@@ -1,4 +1,4 @@
-/* The state of CartPole, as tests set it. */
+/* The state of CartPole, which tests set. */
 #ifndef SH_ENV_CARTPOLE_H
 #define SH_ENV_CARTPOLE_H
 

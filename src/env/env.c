@@ -1,4 +1,4 @@
-/* Environments by name, and what is the same for all of them. */
+/* Environments by name, and what all of them have in common. */
 #include "env/env.h"
 
 #include "base/error.h"
@@ -18,7 +18,7 @@ static const shoal_env_type *const own[] = {&sh_env_cartpole};
 
 static struct {
     pthread_mutex_t lock;
-    const shoal_env_type **list; /* the program's; never shrinks */
+    const shoal_env_type **list; /* the kinds that the program registered; never shrinks */
     size_t count, room;
 } registry = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -28,7 +28,7 @@ __attribute__((constructor)) static void register_lock(void)
     sh_fork_register(SH_FORK_ENVS, &part);
 }
 
-/* With the lock, this and the next two. */
+/* The caller of this and the next two functions holds the lock. */
 static const shoal_env_type *type_at(size_t i)
 {
     return i < OWN ? own[i] : i - OWN < registry.count ? registry.list[i - OWN] : NULL;
@@ -48,7 +48,7 @@ static shoal_err append(const shoal_env_type *type)
         size_t room = registry.room > 0 ? registry.room * 2 : 8;
         const shoal_env_type **fresh = realloc(registry.list, room * sizeof *fresh);
         if (fresh == NULL) {
-            return sh_fail(SHOAL_ENOMEM, "no room for %zu kinds of environments", room);
+            return sh_fail(SHOAL_ENOMEM, "no memory for %zu kinds of environments", room);
         }
         registry.list = fresh;
         registry.room = room;
@@ -77,7 +77,8 @@ const shoal_env_type *shoal_env_find(const char *name)
         for (size_t i = 0, at = 0; (one = shoal_env_at(i)) != NULL && at < sizeof known; i++) {
             at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", i == 0 ? "" : ", ", one->name);
         }
-        (void)sh_fail(SHOAL_ENOENT, "no environment '%s'; there are %s", name != NULL ? name : "(null)", known);
+        (void)sh_fail(SHOAL_ENOENT, "unknown environment '%s': the known ones are %s", name != NULL ? name : "(null)",
+                      known);
     }
     return type;
 }
@@ -88,10 +89,11 @@ static shoal_err check(const shoal_env_type *type)
         return sh_fail(SHOAL_EINVAL, "an environment needs a name and the functions reset and step");
     }
     if (type->observation < 1 || type->actions < 1 || type->most_steps < 0) {
-        return sh_fail(SHOAL_EINVAL,
-                       "environment '%s': observations of %lld numbers, %lld actions, %lld steps; at least 1, 1 and 0 "
-                       "are wanted",
-                       type->name, (long long)type->observation, (long long)type->actions, (long long)type->most_steps);
+        return sh_fail(
+            SHOAL_EINVAL,
+            "environment '%s': observations of %lld numbers, %lld actions, %lld steps; they must be at least 1, 1 "
+            "and 0",
+            type->name, (long long)type->observation, (long long)type->actions, (long long)type->most_steps);
     }
     return SHOAL_OK;
 }
@@ -107,7 +109,7 @@ shoal_err shoal_env_register(const shoal_env_type *type)
     const shoal_env_type *known = find(type->name);
     err = known == NULL   ? append(type)
           : known == type ? SHOAL_OK
-                          : sh_fail(SHOAL_ESTATE, "another environment is called '%s'", type->name);
+                          : sh_fail(SHOAL_ESTATE, "there is already another environment '%s'", type->name);
     sh_fork_unlock(&registry.lock);
     return err;
 }
@@ -169,11 +171,12 @@ static shoal_err check_step(const shoal_env *env, int64_t action, const float *o
                                              : "outcome");
     }
     if (action < 0 || action >= env->type->actions) {
-        return sh_fail(SHOAL_EINVAL, "action %lld of environment '%s'; 0 to %lld are possible", (long long)action,
+        return sh_fail(SHOAL_EINVAL, "action %lld of environment '%s': actions are 0 to %lld", (long long)action,
                        env->type->name, (long long)env->type->actions - 1);
     }
-    return env->under_way ? SHOAL_OK
-                          : sh_fail(SHOAL_ESTATE, "no episode of '%s' is under way: reset begins one", env->type->name);
+    return env->under_way
+               ? SHOAL_OK
+               : sh_fail(SHOAL_ESTATE, "environment '%s' has no episode: call shoal_env_reset first", env->type->name);
 }
 
 shoal_err shoal_env_step(shoal_env *env, int64_t action, float *out_observation, shoal_env_outcome *out_outcome)

@@ -1,4 +1,4 @@
-/* Environments inside. */
+/* Environments inside the library. */
 #ifndef SH_ENV_ENV_H
 #define SH_ENV_ENV_H
 

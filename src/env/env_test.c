@@ -1,4 +1,4 @@
-/* Environments: the dynamics of CartPole against numbers of another implementation, and the rules of episodes. */
+/* Environments: CartPole against numbers from another implementation, and the rules of episodes. */
 #include "env/cartpole.h"
 
 #include "testing/runner.h"
@@ -8,7 +8,7 @@
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
-/* What Gym's equations give, computed in Python from these states by:
+/* The results of Gym's equations, computed in Python from these states by:
  *
  *     def step(x, v, a, w, action):
  *         f, c, s, total = 10.0 if action == 1 else -10.0, math.cos(a), math.sin(a), 1.0 + 0.1
@@ -19,7 +19,7 @@
  */
 static const struct {
     int64_t action;
-    bool from; /* this is a state to begin from */
+    bool from; /* this is a starting state */
     double state[4];
 } golden[] = {
     {0, true, {0.01, -0.02, 0.03, 0.04}},
@@ -68,7 +68,7 @@ START_TEST(cartpole_moves_as_gyms)
 }
 END_TEST
 
-/* Each state is inside or beyond the bounds after one step of 0.02 s. */
+/* Each state is inside or outside the bounds after one step of 0.02 s. */
 START_TEST(cartpole_ends_beyond_its_bounds)
 {
     const double most = 12 * 2 * 3.14159265358979323846 / 360;
@@ -131,7 +131,7 @@ START_TEST(cartpole_begins_near_the_middle)
     }
     for (int j = 0; j < 4; j++) {
         ck_assert(least[j] >= -0.05f && least[j] < -0.0499f && most[j] <= 0.05f && most[j] > 0.0499f);
-        ck_assert(fabs(sum[j] / 10000) < 0.002); /* uniform: the mean's deviation is 0.0003 */
+        ck_assert(fabs(sum[j] / 10000) < 0.002); /* uniform: the mean's standard deviation is 0.0003 */
     }
     shoal_env_destroy(env);
 }
@@ -150,7 +150,7 @@ START_TEST(the_seed_decides)
 }
 END_TEST
 
-/* ---- kinds of one's own ---- */
+/* ---- kinds that the program registers ---- */
 
 static int finished;
 
@@ -225,7 +225,7 @@ START_TEST(kinds_by_name)
     ck_assert_ptr_null(shoal_env_at(1));
     ck_assert_ptr_null(shoal_env_create("coin", 1));
     ck_assert_int_eq(shoal_last_error(), SHOAL_ENOENT);
-    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "no environment 'coin'; there are cartpole"));
+    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "unknown environment 'coin': the known ones are cartpole"));
     ck_assert_ok(shoal_env_register(&coin));
     ck_assert_ok(shoal_env_register(&coin));
     ck_assert_ptr_eq(shoal_env_at(1), &coin);
@@ -271,7 +271,8 @@ START_TEST(a_kind_of_ones_own)
 }
 END_TEST
 
-/* What the functions of a kind return without a word is the last error all the same, not an older one or none. */
+/* If a kind's function returns a code without setting an error, that code becomes the last error, not an older one or
+ * none. */
 START_TEST(bare_codes)
 {
     static const shoal_env_type closed = {

@@ -1,4 +1,4 @@
-/* Views for kernels, fills and copies, and reading elements from the host. */
+/* Views for kernels, fills and copies, and reading elements on the host. */
 #include "tensor/tensor.h"
 
 #include "base/error.h"
@@ -26,14 +26,14 @@ sh_view sh_tensor_view_as(const shoal_tensor *t, int ndim, const int64_t *shape)
     return v;
 }
 
-/* from low to below end */
+/* Checks for a whole number from low to below end. */
 static shoal_err check_whole(const char *call, shoal_dtype dtype, double value, double low, double end)
 {
     if (value >= low && value < end && trunc(value) == value) {
         return SHOAL_OK;
     }
-    return sh_fail(SHOAL_ETYPE, "%s: %g is not a number of %s: convert the tensor with shoal_to first", call, value,
-                   shoal_dtype_name(dtype));
+    return sh_fail(SHOAL_ETYPE, "%s: the number %g does not fit into %s: convert the tensor with shoal_to first", call,
+                   value, shoal_dtype_name(dtype));
 }
 
 shoal_err sh_number_check(const char *call, shoal_dtype dtype, double value)
@@ -70,7 +70,7 @@ shoal_err sh_tensor_copy_data(shoal_tensor *to, const shoal_tensor *from)
     return exec ? device->kernels()->elementwise->copy(exec, &out, &in) : shoal_last_error();
 }
 
-/* The elements in order, of the same or another dtype, in memory of the host; free() it. */
+/* Returns the elements in order, in this or another dtype, in host memory. The caller calls free() on the result. */
 static void *host_copy(const shoal_tensor *t, shoal_dtype dtype)
 {
     size_t size = (size_t)t->count * shoal_dtype_size(dtype);
@@ -81,7 +81,7 @@ static void *host_copy(const shoal_tensor *t, shoal_dtype dtype)
     if (packed && sh_tensor_copy_data(packed, t) == SHOAL_OK) {
         host = malloc(size > 0 ? size : 1);
         if (!host) {
-            (void)sh_fail(SHOAL_ENOMEM, "no room for %zu bytes", size);
+            (void)sh_fail(SHOAL_ENOMEM, "no memory for %zu bytes", size);
         } else if (t->storage->device->read(host, sh_tensor_ptr(packed), size) != SHOAL_OK) {
             free(host);
             host = NULL;
@@ -113,7 +113,7 @@ shoal_err shoal_tensor_read(const shoal_tensor *t, void *out, size_t size)
     return SHOAL_OK;
 }
 
-/* The element at an offset of the storage, in elements. */
+/* Returns the element at an offset into the storage, in elements. */
 static shoal_err element(const shoal_tensor *t, int64_t offset, double *out)
 {
     sh_shape s = {.offset = offset, .dtype = t->dtype};
@@ -133,7 +133,7 @@ shoal_err shoal_item(const shoal_tensor *t, double *out)
     }
     if (t->count != 1) {
         sh_text text;
-        return sh_fail(SHOAL_EINVAL, "shoal_item: %s has not one element", sh_tensor_text(&text, t));
+        return sh_fail(SHOAL_EINVAL, "shoal_item: %s does not have exactly one element", sh_tensor_text(&text, t));
     }
     if (t->dtype == SHOAL_F32 && t->storage->device->host_readable) {
         *out = *(const float *)sh_tensor_ptr(t);
@@ -155,7 +155,7 @@ shoal_err shoal_tensor_at(const shoal_tensor *t, int ndim, const int64_t *index,
     }
     if (!inside) {
         sh_text i, text;
-        return sh_fail(SHOAL_EINVAL, "shoal_tensor_at: %s is no index of %s",
+        return sh_fail(SHOAL_EINVAL, "shoal_tensor_at: %s is not an index of %s",
                        sh_shape_text(&i, ndim < SHOAL_MAX_DIMS ? ndim : SHOAL_MAX_DIMS, index),
                        sh_tensor_text(&text, t));
     }

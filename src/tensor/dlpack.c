@@ -1,4 +1,4 @@
-/* DLPack: memory handed to other libraries, and taken from them. */
+/* DLPack: lending memory to other libraries, and using theirs. */
 #include "tensor/tensor.h"
 
 #include "base/error.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The ABI, byte for byte. */
+/* Checks the layout against the ABI. */
 _Static_assert(sizeof(shoal_dlpack) == 80 && offsetof(shoal_dlpack, manager) == 8 &&
                    offsetof(shoal_dlpack, deleter) == 16 && offsetof(shoal_dlpack, flags) == 24 &&
                    offsetof(shoal_dlpack, tensor.data) == 32 && offsetof(shoal_dlpack, tensor.device) == 40 &&
@@ -43,7 +43,8 @@ static void export_delete(shoal_dlpack *pack)
     free(e);
 }
 
-/* Another tensor over the same memory, or a copy: outside of any record, so any thread may release it. */
+/* Makes another tensor over the same memory, or a copy. It is not recorded for autograd, so any thread may release
+ * it. */
 static shoal_tensor *export_of(const shoal_tensor *t, bool copy)
 {
     sh_shape s;
@@ -60,7 +61,7 @@ static shoal_err check_export(const shoal_tensor *t, uint64_t flags)
 {
     sh_text text;
     if ((flags & ~(SHOAL_DLPACK_READ_ONLY | SHOAL_DLPACK_COPIED)) != 0) {
-        return sh_fail(SHOAL_EINVAL, "shoal_tensor_to_dlpack: flags %#llx", (unsigned long long)flags);
+        return sh_fail(SHOAL_EINVAL, "shoal_tensor_to_dlpack: unknown flags %#llx", (unsigned long long)flags);
     }
     if (sh_tensor_check(t) != SHOAL_OK) {
         return shoal_last_error();
@@ -86,7 +87,7 @@ shoal_err shoal_tensor_to_dlpack(shoal_tensor *t, uint64_t flags, shoal_dlpack *
     shoal_tensor *alias = e ? export_of(t, flags & SHOAL_DLPACK_COPIED) : NULL;
     if (!alias) {
         free(e);
-        return e ? shoal_last_error() : sh_fail(SHOAL_ENOMEM, "no room for %zu bytes", sizeof *e);
+        return e ? shoal_last_error() : sh_fail(SHOAL_ENOMEM, "no memory for %zu bytes", sizeof *e);
     }
     *e = (export){.t = alias};
     memcpy(e->shape, alias->shape, sizeof e->shape);
@@ -114,7 +115,7 @@ static shoal_err find_dtype(const shoal_dlpack *pack, shoal_dtype *out)
 {
     const shoal_dlpack_dtype *given = &pack->tensor.dtype;
     if (given->lanes != 1) {
-        return sh_fail(SHOAL_EINVAL, "shoal_tensor_from_dlpack: elements of %d lanes", given->lanes);
+        return sh_fail(SHOAL_EINVAL, "shoal_tensor_from_dlpack: elements have %d lanes, not 1", given->lanes);
     }
     for (int i = 0; i < SHOAL_DTYPES; i++) {
         if (dtypes[i].code == given->code && dtypes[i].bits == given->bits) {
@@ -130,11 +131,11 @@ static shoal_err check_import(const shoal_dlpack *pack)
 {
     int32_t device = pack->tensor.device.type, ndim = pack->tensor.ndim;
     if (pack->version.major != SHOAL_DLPACK_MAJOR) {
-        return sh_fail(SHOAL_EINVAL, "shoal_tensor_from_dlpack: version %u.%u, not %d.x", pack->version.major,
+        return sh_fail(SHOAL_EINVAL, "shoal_tensor_from_dlpack: the version is %u.%u, not %d.x", pack->version.major,
                        pack->version.minor, SHOAL_DLPACK_MAJOR);
     }
     if (device != SHOAL_DLPACK_CPU && device != SHOAL_DLPACK_CUDA_HOST) {
-        return sh_fail(SHOAL_EINVAL, "shoal_tensor_from_dlpack: a device of type %d, not the CPU", device);
+        return sh_fail(SHOAL_EINVAL, "shoal_tensor_from_dlpack: the device has type %d, it is not the CPU", device);
     }
     if (ndim < 0 || ndim > SHOAL_MAX_DIMS || (ndim > 0 && !pack->tensor.shape)) {
         return sh_fail(SHOAL_EINVAL, "shoal_tensor_from_dlpack: a tensor has 0 to %d dims, not %d", SHOAL_MAX_DIMS,
@@ -143,7 +144,7 @@ static shoal_err check_import(const shoal_dlpack *pack)
     return SHOAL_OK;
 }
 
-/* The shape over memory that begins at its first element. */
+/* Reads the shape, for memory that begins at the first element. */
 static shoal_err import_shape(const shoal_dlpack *pack, sh_shape *s)
 {
     shoal_dtype dtype = SHOAL_F32;
@@ -173,7 +174,7 @@ static shoal_err check_memory(const shoal_dlpack *pack, const sh_shape *s)
                        sh_shape_text(&text, s->ndim, s->shape));
     }
     if (!pack->tensor.data && sh_shape_count(s) > 0) {
-        return sh_fail(SHOAL_EINVAL, "shoal_tensor_from_dlpack: no memory for shape %s",
+        return sh_fail(SHOAL_EINVAL, "shoal_tensor_from_dlpack: the data pointer is NULL, but the shape is %s",
                        sh_shape_text(&text, s->ndim, s->shape));
     }
     uintptr_t first = (uintptr_t)pack->tensor.data + (uintptr_t)pack->tensor.byte_offset;
@@ -193,7 +194,7 @@ static void delete_pack(void *pack)
     }
 }
 
-/* A copy that is our own; the pack stays untouched. */
+/* Makes a separate copy and leaves the pack untouched. */
 static shoal_tensor *import_copy(const shoal_tensor *t)
 {
     shoal_tensor *copy = sh_tensor_new_like(t);

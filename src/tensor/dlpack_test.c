@@ -1,4 +1,4 @@
-/* DLPack: round trips of every dtype and of strided views, who owns what, and what is refused. */
+/* DLPack: round trips of every dtype and of strided views, ownership, and what is rejected. */
 #include "tensor/tensor.h"
 #include "testing/numbers.h"
 #include "testing/runner.h"
@@ -30,7 +30,7 @@ START_TEST(round_trip)
     ck_assert_int_eq(shoal_tensor_dtype(back), dtype);
     ck_assert_ptr_eq(shoal_tensor_data(back), shoal_tensor_data(view));
     ck_assert(shoal_tensor_equal(back, view));
-    /* one memory, which lives as long as the last of both */
+    /* Both use the same memory, which lives as long as either of them. */
     ck_assert_ptr_nonnull(shoal_zero_(back));
     ck_assert(item_at(t, SHOAL_SHAPE(0, 1)) == 0 && item_at(t, SHOAL_SHAPE(0, 0)) == 1);
     shoal_tensor_release(t);
@@ -67,7 +67,7 @@ START_TEST(flags)
 
     ck_assert_ok(shoal_tensor_to_dlpack(t, SHOAL_DLPACK_READ_ONLY, &fixed));
     ck_assert_uint_eq(fixed->flags, SHOAL_DLPACK_READ_ONLY);
-    shoal_tensor *own = shoal_tensor_from_dlpack(fixed); /* a copy: it may be written */
+    shoal_tensor *own = shoal_tensor_from_dlpack(fixed); /* a copy, so it may be written */
     ck_assert_ptr_nonnull(shoal_fill_(own, 5));
     ck_assert(item_at(t, SHOAL_SHAPE(0, 0)) == 1);
     shoal_tensor_release(own);
@@ -82,7 +82,7 @@ START_TEST(flags)
 }
 END_TEST
 
-/* What others hold does not move. */
+/* Memory that another library holds does not move. */
 START_TEST(pinned)
 {
     shoal_tensor *t = shoal_ones(SHOAL_F32, SHOAL_SHAPE(4));
@@ -116,7 +116,7 @@ START_TEST(deleted_by_another_thread)
 }
 END_TEST
 
-/* ---- packs of others ---- */
+/* ---- packs from other libraries ---- */
 
 static int deleted;
 
@@ -195,8 +195,8 @@ START_TEST(refused)
     REFUSED(p.tensor.ndim = -1, SHOAL_EINVAL, "not -1");
     REFUSED(p.tensor.shape = NULL, SHOAL_EINVAL, "dims");
     REFUSED(p.tensor.byte_offset = 2, SHOAL_EINVAL, "not aligned to f32");
-    REFUSED(p.tensor.data = NULL, SHOAL_EINVAL, "no memory");
-    REFUSED(p.version.major = 2, SHOAL_EINVAL, "version 2.3");
+    REFUSED(p.tensor.data = NULL, SHOAL_EINVAL, "the data pointer is NULL");
+    REFUSED(p.version.major = 2, SHOAL_EINVAL, "version is 2.3");
     REFUSED((shape[0] = INT64_MAX / 16, strides[0] = INT64_MAX / 2), SHOAL_EINVAL, "address space");
     REFUSED((shape[0] = INT64_MAX / 2), SHOAL_EINVAL, "address space");
     ck_assert_int_eq(deleted, 0);

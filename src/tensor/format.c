@@ -1,6 +1,6 @@
-/* A tensor as text, in the manner that people know from PyTorch: nested brackets, columns aligned, long ones shortened.
+/* A tensor as text, in PyTorch's style: nested brackets, aligned columns, long dims shortened.
  *
- * Two walks over the elements that are shown: the first finds how wide they are and how to write them, the second writes. */
+ * Makes two passes over the elements that are shown: the first finds their width and style, the second writes them. */
 #include "tensor/tensor.h"
 
 #include "base/error.h"
@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum {
-    SHOWN_WHOLE = 1000, /* elements; above, only the edges of each dim */
+    SHOWN_WHOLE = 1000, /* elements; above that, only the edges of each dim */
     EDGE = 3,
     LINE = 80,
 };
@@ -27,14 +27,14 @@ typedef enum number_style {
 
 typedef struct printer {
     const shoal_tensor *t;
-    const char *data; /* of the first element, in memory of the host */
+    const char *data; /* the first element, in host memory */
     int64_t strides[SHOAL_MAX_DIMS];
-    void *copy; /* what data points into, when it had to be fetched */
+    void *copy; /* what data points into, if it had to be copied */
     bool shortened;
     number_style style;
     int width;
 
-    /* over the finite elements seen that are not 0 */
+    /* Over the finite elements so far that are not 0. */
     bool fraction;
     double least, greatest;
 
@@ -119,7 +119,7 @@ static const char *element(const printer *p, const char *at, int dim, int64_t i)
     return at + i * p->strides[dim] * (int64_t)shoal_dtype_size(p->t->dtype);
 }
 
-/* All elements that are shown, in order. */
+/* Visits all elements that are shown, in order. */
 static void walk(printer *p, const char *at, int dim, visit one)
 {
     if (dim == p->t->ndim) {
@@ -153,7 +153,7 @@ static void measure(printer *p, const char *at)
     p->width = width > p->width ? width : p->width;
 }
 
-/* As PyTorch chooses. */
+/* Chooses the style as PyTorch does. */
 static void choose_style(printer *p)
 {
     p->style = STYLE_INTEGER;
@@ -176,7 +176,8 @@ static void put_number(printer *p, const char *at)
     put(p, text);
 }
 
-/* Between two parts of a dim: a row of numbers goes on in the line while there is room; deeper parts are set apart. */
+/* Writes what separates two parts of a dim: numbers continue in the line while there is room; deeper parts start new
+ * lines. */
 static void put_gap(printer *p, int dim, int64_t place)
 {
     int inner = p->t->ndim - 1 - dim;
@@ -214,7 +215,8 @@ static void put_part(printer *p, const char *at, int dim)
     put(p, "]");
 }
 
-/* Where the elements can be read; false when there is no memory for a copy, or the world that they were in was left. */
+/* Finds or copies the elements. Returns false if there is no memory for a copy, or this process has left their
+ * world. */
 static bool begin(printer *p)
 {
     const shoal_tensor *t = p->t;
@@ -231,13 +233,13 @@ static bool begin(printer *p)
         next *= t->shape[d];
     }
     p->data = p->copy;
-    sh_cleanup_begin(); /* this call cannot fail, and leaves the last error */
+    sh_cleanup_begin(); /* this call cannot fail, and must not change the last error */
     bool is_read = p->copy && shoal_tensor_read(t, p->copy, size) == SHOAL_OK;
     sh_cleanup_end();
     return is_read;
 }
 
-/* The NUL; what was cut off in the middle of a character loses that character. */
+/* Writes the NUL. Removes a character that was cut in the middle. */
 static void end(const printer *p)
 {
     if (p->capacity == 0) {

@@ -76,7 +76,7 @@ START_TEST(shortened)
 }
 END_TEST
 
-/* Whatever the capacity: cut off where it must be, ended by NUL, never in the middle of a character. */
+/* With any capacity the text ends with a NUL and is never cut in the middle of a character. */
 START_TEST(capacities)
 {
     shoal_tensor *t = shoal_arange(SHOAL_I64, 0, 2000, 1);

@@ -1,4 +1,4 @@
-/* The thread's generator and the fills that draw from it. */
+/* The thread's random generator, and the fills that use it. */
 #include "tensor/tensor.h"
 
 #include "base/error.h"
@@ -47,7 +47,7 @@ static shoal_err draw(const shoal_tensor *t, fill_kind kind, double a, double b)
     return SHOAL_EINVAL;
 }
 
-/* Kernels fill contiguous memory of a dtype they know; anything else goes through a tensor of that dtype. */
+/* Kernels fill contiguous memory of the dtypes that they know; anything else goes through a tensor of such a dtype. */
 static shoal_tensor *fill(shoal_tensor *t, fill_kind kind, shoal_dtype through, double a, double b)
 {
     if (!t) {
@@ -74,7 +74,7 @@ static bool is_float_tensor(const shoal_tensor *t, const char *op)
 {
     if (t && !shoal_dtype_is_float(t->dtype)) {
         sh_text text;
-        (void)sh_fail(SHOAL_ETYPE, "%s: %s is no float tensor", op, sh_tensor_text(&text, t));
+        (void)sh_fail(SHOAL_ETYPE, "%s: %s is not a float tensor", op, sh_tensor_text(&text, t));
         return false;
     }
     return true;
@@ -102,7 +102,7 @@ shoal_tensor *shoal_bernoulli_(shoal_tensor *t, double p)
 {
     SH_NEED_OR_NULL(t);
     if (!(p >= 0 && p <= 1)) {
-        (void)sh_fail(SHOAL_EINVAL, "shoal_bernoulli_: %g is no probability", p);
+        (void)sh_fail(SHOAL_EINVAL, "shoal_bernoulli_: %g is not a probability", p);
         return NULL;
     }
     return fill(t, FILL_BERNOULLI, SHOAL_F32, p, 1);
@@ -113,7 +113,8 @@ shoal_tensor *shoal_randint_(shoal_tensor *t, int64_t low, int64_t high)
     SH_NEED_OR_NULL(t);
     const double exact = 9007199254740992.0;
     if (high <= low || (double)low < -exact || (double)high > exact) {
-        (void)sh_fail(SHOAL_EINVAL, "shoal_randint_: from %lld to below %lld", (long long)low, (long long)high);
+        (void)sh_fail(SHOAL_EINVAL, "shoal_randint_: the range from %lld to below %lld is empty or too large",
+                      (long long)low, (long long)high);
         return NULL;
     }
     return fill(t, FILL_INTEGERS, SHOAL_I64, (double)low, (double)high);

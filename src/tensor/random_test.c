@@ -1,5 +1,5 @@
-/* Random fills: the numbers that a seed stands for, computed apart from the library by a few lines of Python from the words of
- * kernels/random.h; strides and dtypes that go through another tensor; and their statistics. */
+/* Random fills: the numbers of a seed, which a few lines of Python computed from the description in kernels/random.h;
+ * strides and dtypes that go through another tensor; and statistics. */
 #include "testing/numbers.h"
 #include "testing/runner.h"
 
@@ -25,7 +25,7 @@ START_TEST(known_numbers)
     shoal_manual_seed(42);
     ck_assert_ptr_eq(shoal_uniform_(f, 0, 1), f);
     ck_assert_int_eq(memcmp(shoal_tensor_data(f), uniform, sizeof uniform), 0);
-    /* the generator has moved on by the two blocks that five numbers take */
+    /* the generator has advanced by the two blocks that five numbers take */
     ck_assert(item_of(shoal_uniform_(shoal_narrow(f, 0, 0, 1), 0, 1)) == 0x1.a6d804p-1);
 
     shoal_manual_seed(42);
@@ -50,7 +50,7 @@ START_TEST(known_numbers)
 }
 END_TEST
 
-/* A strided tensor, and one of a dtype that kernels do not fill, get the numbers that a plain one gets. */
+/* A strided tensor, and one of a dtype that kernels do not fill, get the same numbers as a contiguous f32 one. */
 START_TEST(other_layouts)
 {
     shoal_tensor *plain = shoal_empty(SHOAL_F32, SHOAL_SHAPE(4, 3)), *base = shoal_empty(SHOAL_F32, SHOAL_SHAPE(3, 4));
@@ -91,14 +91,14 @@ START_TEST(statistics)
     ck_assert_ptr_nonnull(shoal_bernoulli_(t, 0.3));
     ck_assert(fabs(mean_of(t) - 0.3) < 0.01);
     ck_assert_ptr_nonnull(shoal_fill_(t, 1));
-    /* dropout keeps the mean and zeroes its share */
+    /* dropout keeps the mean and zeroes its fraction */
     shoal_tensor *dropped = shoal_dropout(t, 0.25);
     ck_assert(fabs(mean_of(dropped) - 1) < 0.01);
     double zeros = mean_of(shoal_to(shoal_eq(dropped, shoal_scoped(shoal_scalar(SHOAL_F32, 0))), SHOAL_F32));
     ck_assert(fabs(zeros - 0.25) < 0.01);
     shoal_tensor *channels = shoal_dropout2d(shoal_reshape(t, SHOAL_SHAPE(10, 1000, 10)), 0.25);
     shoal_tensor *most = shoal_max(channels, 2, false), *least = shoal_min(channels, 2, false);
-    ck_assert(shoal_tensor_equal(most, least)); /* a channel goes or stays as a whole */
+    ck_assert(shoal_tensor_equal(most, least)); /* a channel is dropped or kept as a whole */
     ck_assert(fabs(mean_of(most) - 1) < 0.05);
     shoal_tensor_release(t);
     shoal_scope_release(0);

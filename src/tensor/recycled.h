@@ -8,9 +8,8 @@
 #include "tensor/tensor.h"
 
 typedef struct sh_recycled {
-    uint64_t id; /* of the description's block */
-    uint64_t
-        tenure; /* of the description's handle (shm/block.h): if it is unchanged, the description was held all the time */
+    uint64_t id;     /* of the description's block */
+    uint64_t tenure; /* of the description's handle (shm/block.h): unchanged if the description was held all the time */
     shoal_tensor *tensor; /* NULL: this place is empty */
     sh_storage *storage;  /* its storage, at rest, if that went too; NULL: others in this process had or have it */
     uint64_t storage_id;

@@ -1,4 +1,4 @@
-/* Shapes: checking, counting, broadcasting, and words for them. */
+/* Shapes: checking, counting, broadcasting, and their text. */
 #include "tensor/tensor.h"
 
 #include "base/error.h"
@@ -8,7 +8,7 @@
 shoal_err sh_shape_init(sh_shape *out, shoal_dtype dtype, int ndim, const int64_t *shape)
 {
     if (shoal_dtype_size(dtype) == 0) {
-        return sh_fail(SHOAL_EINVAL, "%d is no dtype", (int)dtype);
+        return sh_fail(SHOAL_EINVAL, "%d is not a dtype", (int)dtype);
     }
     if (ndim < 0 || ndim > SHOAL_MAX_DIMS || (ndim > 0 && !shape)) {
         return sh_fail(SHOAL_EINVAL, "a tensor has 0 to %d dims, not %d", SHOAL_MAX_DIMS, ndim);
@@ -29,7 +29,7 @@ shoal_err sh_shape_init(sh_shape *out, shoal_dtype dtype, int ndim, const int64_
         return sh_fail(SHOAL_EINVAL, "a tensor of shape %s is larger than the address space",
                        sh_shape_text(&text, ndim, shape));
     }
-    *out = made; /* shape may have been out's own */
+    *out = made; /* shape may point into out */
     return SHOAL_OK;
 }
 
@@ -119,7 +119,7 @@ shoal_err sh_dim(int *dim, int ndim, const char *op)
     int dims = ndim > 0 ? ndim : 1;
     int d = *dim < 0 ? *dim + dims : *dim;
     if (d < 0 || d >= dims) {
-        return sh_fail(SHOAL_EINVAL, "%s: dim %d of a tensor with %d dims", op, *dim, ndim);
+        return sh_fail(SHOAL_EINVAL, "%s: there is no dim %d in a tensor with %d dims", op, *dim, ndim);
     }
     *dim = d;
     return SHOAL_OK;

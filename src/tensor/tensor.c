@@ -1,4 +1,4 @@
-/* Tensors: making, holding, asking. */
+/* Tensors: creating them, reference counts, and reading their properties. */
 #include "tensor/tensor.h"
 
 #include "base/error.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of no elements: always. */
+/* A tensor without elements is always contiguous. */
 static bool is_contiguous(const sh_shape *s, int64_t count)
 {
     int64_t next = 1;
@@ -125,7 +125,7 @@ shoal_tensor *shoal_empty_shared(shoal_dtype dtype, int ndim, const int64_t *sha
                                                              : NULL;
 }
 
-/* t with every element set, or NULL and t released. */
+/* Sets every element of t. Returns t, or releases it and returns NULL. */
 static shoal_tensor *filled(shoal_tensor *t, double value)
 {
     if (t && sh_tensor_fill(t, value) != SHOAL_OK) {
@@ -217,7 +217,8 @@ shoal_tensor *shoal_from_memory(shoal_dtype dtype, void *data, int ndim, const i
     return t;
 }
 
-/* Fills a new tensor of the dtype, element i with value(i). Goes through f64 or i64, whichever is exact for the dtype. */
+/* Makes a tensor of the dtype with element i = start + i * step. Computes in f64 or i64, whichever is exact for the
+ * dtype. */
 static shoal_tensor *from_numbers(shoal_dtype dtype, int64_t count, double start, double step)
 {
     const int64_t shape[] = {count};
@@ -244,7 +245,7 @@ shoal_tensor *shoal_arange(shoal_dtype dtype, double start, double end, double s
 {
     double n = (end - start) / step;
     if (!(step != 0 && n < 9e15)) {
-        (void)sh_fail(SHOAL_EINVAL, "shoal_arange: from %g to %g by %g", start, end, step);
+        (void)sh_fail(SHOAL_EINVAL, "shoal_arange: cannot count from %g to %g by %g", start, end, step);
         return NULL;
     }
     int64_t count = n <= 0 ? 0 : (int64_t)n + ((double)(int64_t)n < n);

@@ -1,4 +1,5 @@
-/* Makers, what a tensor says of itself, reading, copying between dtypes, comparing, the scope, and the memory below. */
+/* Tensors: creating, properties, reading, copies between dtypes, comparing, the scope, and the cache of private
+ * memory. */
 #include "base/random.h"
 #include "tensor/tensor.h"
 #include "testing/numbers.h"
@@ -73,7 +74,7 @@ START_TEST(refused)
     REFUSED(shoal_empty(SHOAL_F64, SHOAL_SHAPE((int64_t)1 << 40, (int64_t)1 << 40)), "address space");
     REFUSED(shoal_empty(SHOAL_F64, SHOAL_SHAPE(INT64_MAX / 8 + 1)), "address space");
     REFUSED(shoal_empty(SHOAL_U8, SHOAL_SHAPE(0, (int64_t)1 << 40, (int64_t)1 << 40)), "address space");
-    REFUSED(shoal_zeros((shoal_dtype)8, SHOAL_SHAPE(1)), "8 is no dtype");
+    REFUSED(shoal_zeros((shoal_dtype)8, SHOAL_SHAPE(1)), "8 is not a dtype");
     REFUSED(shoal_from_data(SHOAL_F32, NULL, SHOAL_SHAPE(1)), "NULL");
     REFUSED(shoal_arange(SHOAL_F32, 0, 1, 0), "arange");
     REFUSED(shoal_arange(SHOAL_F32, 0, NAN, 1), "arange");
@@ -82,9 +83,9 @@ START_TEST(refused)
     shoal_tensor *t = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(2, 3));
     double x = 7;
     ck_assert_err(shoal_item(t, &x), SHOAL_EINVAL);
-    ck_assert_str_eq(shoal_last_error_text(), "shoal_item: f32 [2, 3] has not one element");
+    ck_assert_str_eq(shoal_last_error_text(), "shoal_item: f32 [2, 3] does not have exactly one element");
     ck_assert_err(shoal_tensor_at(t, SHOAL_SHAPE(2, 0), &x), SHOAL_EINVAL);
-    ck_assert_str_eq(shoal_last_error_text(), "shoal_tensor_at: [2, 0] is no index of f32 [2, 3]");
+    ck_assert_str_eq(shoal_last_error_text(), "shoal_tensor_at: [2, 0] is not an index of f32 [2, 3]");
     float out[6];
     ck_assert_err(shoal_tensor_read(t, out, 5), SHOAL_EINVAL);
     ck_assert_err(shoal_item(NULL, &x), SHOAL_EINVAL);
@@ -97,7 +98,7 @@ START_TEST(refused)
 }
 END_TEST
 
-/* ---- memory of the program's own ---- */
+/* ---- memory of the program ---- */
 
 static int released;
 
@@ -165,7 +166,7 @@ START_TEST(conversions)
     }
     ck_assert(converted(-2.75, SHOAL_F64, SHOAL_I32) == -2);
     ck_assert(converted(-2.75, SHOAL_F64, SHOAL_F16) == -2.75);
-    ck_assert(converted(1.00390625, SHOAL_F32, SHOAL_BF16) == 1); /* half way: to the even one */
+    ck_assert(converted(1.00390625, SHOAL_F32, SHOAL_BF16) == 1); /* half way: rounds to even */
     ck_assert(converted(1.01171875, SHOAL_F32, SHOAL_BF16) == 1.015625);
     ck_assert(converted(65519, SHOAL_F32, SHOAL_F16) == 65504);
     ck_assert(isinf(converted(65520, SHOAL_F32, SHOAL_F16)));

@@ -315,7 +315,7 @@ START_TEST(wrong_options)
         const char *words;
         shoal_err err;
     } wrong[] = {
-        {{.env = "moon"}, "no environment 'moon'; there are cartpole, follow", SHOAL_ENOENT},
+        {{.env = "moon"}, "unknown environment 'moon': the known ones are cartpole, follow", SHOAL_ENOENT},
         {{.model = "mlp"}, "no model 'mlp' for a3c; there is actor-critic", SHOAL_ENOENT},
         {{.data = "mnist"}, "a3c takes none", SHOAL_EINVAL},
         {{.train_set = set}, "a3c takes none", SHOAL_EINVAL},
