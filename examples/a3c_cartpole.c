@@ -1,6 +1,6 @@
-/* A3C on CartPole: the well-known program in C. Each actor has an environment and a copy of the model; after every few steps it changes
- * the parent's parameters by its own gradient, without a lock, through one RMSprop state that all share. The score, a running mean of
- * the returns, is shared too.
+/* A3C on CartPole: the well-known algorithm in C. Each actor has an environment and a copy of the model. Every few
+ * steps it applies the gradient of its copy to the parent's parameters, without a lock, through one RMSprop state that
+ * all actors share. They also share the score, a running mean of the returns.
  *
  *     build/examples/a3c_cartpole [actors [steps of each]]
  */
@@ -15,17 +15,17 @@
 #define HIDDEN 64
 #define ROLLOUT 20
 #define GAMMA 0.99
-#define UNIT (1 - GAMMA) /* what a reward counts, so that returns are of the size of 1 */
+#define UNIT (1 - GAMMA) /* the scale of a reward, so that returns are of the order of 1 */
 #define ENTROPY 0.01
 
 typedef struct rollout {
     int64_t n;
-    float seen[ROLLOUT + 1][OBSERVATION]; /* the last is what came after it */
+    float seen[ROLLOUT + 1][OBSERVATION]; /* the last one follows the last action */
     int64_t chosen[ROLLOUT];
     shoal_env_outcome outcome; /* of the last step; a reward is always 1 */
 } rollout;
 
-/* An action for an observation, drawn by the policy. */
+/* Draws an action for an observation from the policy. */
 static shoal_err choose(shoal_module *model, shoal_env *env, const float *seen, int64_t *out_action)
 {
     double left = 0;
@@ -80,7 +80,7 @@ static shoal_tensor *loss_of(shoal_module *model, const rollout *r)
     return shoal_add(shoal_sum(loss, SHOAL_ALL, false), shoal_mul_scalar(minus_entropy, ENTROPY * UNIT));
 }
 
-/* The gradient of the actor's copy becomes that of the parent's parameters. */
+/* Makes the gradient of the actor's copy the gradient of the parent's parameters. */
 static shoal_err take_gradient(shoal_module *model, shoal_module *local)
 {
     shoal_err err = SHOAL_OK;
@@ -94,7 +94,7 @@ static shoal_err act(int rank, const shoal_value *args)
 {
     int64_t steps = 0;
     shoal_module *model = shoal_arg_module(args, "model");      /* the parent's parameters */
-    const shoal_value *state = shoal_value_find(args, "state"); /* RMSprop's, of all actors */
+    const shoal_value *state = shoal_value_find(args, "state"); /* RMSprop's state, shared by all actors */
     float *score = shoal_tensor_data(shoal_arg_tensor(args, "score"));
     shoal_module *local = shoal_actor_critic_create(OBSERVATION, ACTIONS, HIDDEN);
     shoal_optimizer *rmsprop = shoal_rmsprop_create(model, .lr = 0.002, .eps = 1e-5);
@@ -112,10 +112,10 @@ static shoal_err act(int rank, const shoal_value *args)
         shoal_module_zero_grad(local);
         err = err ? err : shoal_backward(loss_of(local, &r));
         err = err ? err : take_gradient(model, local);
-        err = err ? err : shoal_optimizer_step(rmsprop); /* changes what all actors share */
+        err = err ? err : shoal_optimizer_step(rmsprop); /* updates the shared parameters */
         shoal_scope_release(mark);
         if (is_over(&r)) {
-            *score += 0.05f * ((float)shoal_env_steps(env) - *score); /* one that is lost does no harm */
+            *score += 0.05f * ((float)shoal_env_steps(env) - *score); /* a lost update does no harm */
         }
     }
     shoal_env_destroy(env);
@@ -133,7 +133,7 @@ static shoal_err run(int actors, int64_t steps)
     shoal_err err = rmsprop ? shoal_optimizer_prepare(rmsprop) : shoal_last_error();
     shoal_value *state = shoal_value_map();
     for (shoal_named it = {0}; err == SHOAL_OK && shoal_optimizer_next(rmsprop, &it) == SHOAL_OK;) {
-        state = shoal_map_set(state, it.name, shoal_value_tensor(it.tensor)); /* which shares it */
+        state = shoal_map_set(state, it.name, shoal_value_tensor(it.tensor)); /* this shares the tensor */
     }
     shoal_value *args = shoal_map("model", model, "state", state, "score", score, "steps", steps);
     if (err == SHOAL_OK) {
@@ -154,7 +154,7 @@ static shoal_err run(int actors, int64_t steps)
 
 int main(int argc, char **argv)
 {
-    shoal_err err = shoal_init(&argc, &argv); /* a spawned child goes on to its function from here */
+    shoal_err err = shoal_init(&argc, &argv); /* a spawned child runs its function here and does not return */
     if (err == SHOAL_OK) {
         err = run(argc > 1 ? atoi(argv[1]) : 4, argc > 2 ? atoll(argv[2]) : 60000);
     }

@@ -1,5 +1,5 @@
-/* The same few buffers go round: a worker fills them, the parent reads them and sends them back. After the first round nothing is
- * allocated any more.
+/* Reuses a few buffers: a worker fills them, the parent reads them and sends them back. After the first round nothing
+ * is allocated any more.
  *
  *     build/examples/buffer_reuse [messages]
  */
@@ -32,12 +32,13 @@ static shoal_err fill(int rank, const shoal_value *args)
     }
 }
 
-/* Takes `messages` filled buffers, adds up their first numbers and sends each back. */
+/* Receives `messages` filled buffers, adds up their first elements and sends each buffer back. */
 static shoal_err consume(shoal_queue *empty, shoal_queue *full, int64_t messages, double *out_sum)
 {
     shoal_err err = SHOAL_OK;
     for (int i = 0; i < BUFFERS && err == SHOAL_OK; i++) {
-        shoal_tensor *t = shoal_empty_shared(SHOAL_F32, SHOAL_SHAPE(FLOATS)); /* born shared: never copied */
+        shoal_tensor *t = shoal_empty_shared(SHOAL_F32, SHOAL_SHAPE(FLOATS)); /* created in shared memory: never
+                                                                               * copied */
         err = t ? shoal_queue_put_tensor(empty, t, SHOAL_FOREVER) : shoal_last_error();
         shoal_tensor_release(t);
     }

@@ -1,6 +1,6 @@
-/* Federated averaging: rank 0 is the server, the others are its clients in turn. What travels is state dicts, through two queues. A
- * round: some clients get the common parameters, train on samples that only they have, and send theirs back; the common ones
- * become the mean of these, weighted by numbers of samples.
+/* Federated averaging. Rank 0 is the server; the other ranks take turns as its clients. State dicts travel through two
+ * queues. In each round some clients get the common parameters, train them on samples that only they have, and send
+ * them back. The common parameters become the mean of the results, weighted by the number of samples.
  *
  *     build/examples/fedavg [workers [rounds [local epochs]]]
  */
@@ -12,7 +12,7 @@
 enum { CLIENTS = 100, DRAWN = 10, BATCH = 10 };
 #define MODEL "mlp"
 
-/* As one client. The model is a new one each time: what is sent is its memory, not a copy. */
+/* Trains as one client. Each call makes a new model, because the queue sends its memory, not a copy. */
 static shoal_err train(const shoal_value *task, shoal_dataset *samples, int64_t epochs, shoal_queue *results)
 {
     shoal_module *model = shoal_model_create(MODEL);
@@ -56,7 +56,7 @@ static shoal_err work(const shoal_value *args, shoal_queue *tasks, shoal_queue *
     return err == SHOAL_ECLOSED ? SHOAL_OK : err; /* no more rounds */
 }
 
-/* common = Σ samples / all samples · parameters. Nobody reads it now: all have answered. */
+/* common = Σ samples / all samples · parameters. Nobody reads it now, because all clients have answered. */
 static shoal_err average(shoal_module *common, shoal_value *const *results)
 {
     double all = 0, samples[DRAWN];
@@ -130,7 +130,7 @@ int main(int argc, char **argv)
     int64_t rounds = argc > 2 ? atoll(argv[2]) : 10, epochs = argc > 3 ? atoll(argv[3]) : 5;
     err = err == SHOAL_OK ? shoal_queue_create(0, &tasks) : err;
     err = err == SHOAL_OK ? shoal_queue_create(0, &results) : err;
-    if (err == SHOAL_OK) { /* if one fails, the others are ended */
+    if (err == SHOAL_OK) { /* if one process fails, the others are ended */
         err = shoal_spawn(member, 1 + (argc > 1 ? atoi(argv[1]) : 4),
                           shoal_map("tasks", tasks, "results", results, "rounds", rounds, "epochs", epochs));
     }

@@ -1,5 +1,5 @@
-/* Hogwild: the well-known PyTorch example in C. Each process trains the parent's parameters, without a lock, on the whole set in an
- * order of its own; the parent tests what they have learned.
+/* Hogwild: the well-known PyTorch example in C. Each process trains the parent's parameters, without a lock, on the
+ * whole data set in a different order; the parent tests the result.
  *
  *     build/examples/hogwild [workers [epochs [batches of an epoch]]]
  */
@@ -12,7 +12,7 @@ static shoal_err train(int rank, const shoal_value *args)
 {
     int64_t epochs = 0, batches = 0;
     shoal_module *model = shoal_arg_module(args, "model"); /* the parent's parameters, not a copy */
-    shoal_dataset *set = shoal_arg_dataset(args, "data");  /* over the parent's memory, too */
+    shoal_dataset *set = shoal_arg_dataset(args, "data");  /* the parent's memory, too */
     shoal_loader *data = shoal_loader_create(set, .batch = 64, .shuffle = true, .seed = (uint64_t)rank + 1);
     shoal_optimizer *sgd = shoal_sgd_create(model, .lr = 0.01, .momentum = 0.5);
     shoal_err err = data && sgd ? shoal_arg_int(args, "epochs", &epochs) : shoal_last_error();
@@ -60,7 +60,7 @@ static shoal_err run(int workers, int64_t epochs, int64_t batches)
 
 int main(int argc, char **argv)
 {
-    shoal_err err = shoal_init(&argc, &argv); /* a spawned child goes on to its function from here */
+    shoal_err err = shoal_init(&argc, &argv); /* a spawned child runs its function here and does not return */
     if (err == SHOAL_OK) {
         err = run(argc > 1 ? atoi(argv[1]) : 4, argc > 2 ? atoll(argv[2]) : 10, argc > 3 ? atoll(argv[3]) : INT64_MAX);
     }

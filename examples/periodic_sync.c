@@ -1,5 +1,6 @@
-/* Only the state dict travels, now and then: each worker trains a model of its own on the whole set, in an order of its own. After every
- * so many steps it puts its state dict on a queue, and goes on with the mean of all, which one more process makes and tests.
+/* Periodic averaging: each worker trains a separate model on the whole data set, in a different order. After a number
+ * of steps it puts its state dict on a queue and continues with the mean of all models, which one more process computes
+ * and tests.
  *
  *     build/examples/periodic_sync [workers [means [steps between two means]]]
  */
@@ -10,7 +11,8 @@
 
 #define MOST_WORKERS 64
 
-/* Handles travel, not bytes: the averager reads our parameters while we wait, and we copy the mean out of its own. */
+/* The queues carry handles, not bytes: the averager reads this worker's parameters while the worker waits, and the
+ * worker copies the mean from the averager's memory. */
 static shoal_err exchange(int rank, shoal_module *model, shoal_queue *states, shoal_queue *means)
 {
     shoal_value *mean = NULL;
@@ -50,7 +52,7 @@ static shoal_err train(int rank, const shoal_value *args, shoal_module *model, s
     return err;
 }
 
-/* mean := the mean of n state dicts, in the order of ranks, so that the result is the same to the bit every time. */
+/* mean = the mean of n state dicts, added in the order of ranks, so that the result is bit-identical every time. */
 static shoal_err average(shoal_module *mean, shoal_value *const *states, size_t n)
 {
     bool good = true;
@@ -66,7 +68,8 @@ static shoal_err average(shoal_module *mean, shoal_value *const *states, size_t 
     return good ? SHOAL_OK : shoal_last_error();
 }
 
-/* One mean. It is changed only when all have sent their next state dict, so have copied the last mean. */
+/* Computes one mean. The mean changes only after all workers have sent their next state dict, so all have copied the
+ * last mean. */
 static shoal_err answer(shoal_module *mean, shoal_queue *states, const shoal_value *means)
 {
     shoal_value *by_rank[MOST_WORKERS] = {0};
@@ -100,7 +103,7 @@ static shoal_err serve(const shoal_value *args, shoal_module *mean, shoal_queue 
     for (int64_t round = 1; round <= rounds && err == SHOAL_OK; round++) {
         double loss = 0, accuracy = 0;
         err = answer(mean, states, shoal_value_find(args, "means"));
-        err = err == SHOAL_OK ? shoal_evaluate(mean, set, &loss, &accuracy) : err; /* while the workers go on */
+        err = err == SHOAL_OK ? shoal_evaluate(mean, set, &loss, &accuracy) : err; /* while the workers continue */
         if (err == SHOAL_OK) {
             printf("mean %lld: test loss %.4f, accuracy %.2f %%\n", (long long)round, loss, accuracy * 100);
             fflush(stdout);
@@ -112,7 +115,7 @@ static shoal_err serve(const shoal_value *args, shoal_module *mean, shoal_queue 
 static shoal_err work(int rank, const shoal_value *args)
 {
     shoal_queue *states = shoal_arg_queue(args, "states");
-    shoal_manual_seed(1); /* all begin with the same parameters */
+    shoal_manual_seed(1); /* all start with the same parameters */
     shoal_module *model = shoal_model_create("mnist-cnn");
     int64_t workers = (int64_t)shoal_value_count(shoal_value_find(args, "means"));
     shoal_err err = !model           ? shoal_last_error()
@@ -151,7 +154,7 @@ int main(int argc, char **argv)
     int64_t rounds = argc > 2 ? atoll(argv[2]) : 30, every = argc > 3 ? atoll(argv[3]) : 100;
     if (err == SHOAL_OK) {
         err = workers < 1 || workers > MOST_WORKERS || rounds < 1 || every < 1
-                  ? shoal_fail(SHOAL_EINVAL, "1 to %d workers, at least one mean and one step", MOST_WORKERS)
+                  ? shoal_fail(SHOAL_EINVAL, "needs 1 to %d workers, at least one mean and one step", MOST_WORKERS)
                   : run(workers, rounds, every);
     }
     if (err != SHOAL_OK) {

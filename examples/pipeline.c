@@ -1,8 +1,8 @@
 /* A pipeline that loses nothing: a reader, workers that are killed again and again, and a writer.
  *
- * The queue between reader and workers is acknowledged: an item stays the queue's until a worker says that it is done. A worker that
- * is killed with an item in its hands has perhaps sent the result already, so an item may arrive twice: the writer knows the items
- * by their numbers and drops the second one.
+ * The queue between reader and workers is acknowledged: it keeps an item until a worker says that the item is done. A
+ * worker that is killed while it has an item may have sent the result already, so an item may arrive twice. The writer
+ * identifies items by their numbers and drops the second result.
  *
  *     build/examples/pipeline [items [milliseconds between two kills, 0 for none [workers]]]
  */
@@ -24,11 +24,11 @@ static shoal_err read_items(int rank, const shoal_value *args)
     for (int64_t i = 0; i < items && err == SHOAL_OK; i++) {
         err = shoal_queue_put(work, shoal_value_int(i), SHOAL_FOREVER);
     }
-    shoal_queue_close(work); /* over for the workers when nothing is in it, and nothing is out */
+    shoal_queue_close(work); /* workers get SHOAL_ECLOSED when it is empty and all items are acknowledged */
     return err;
 }
 
-/* Some arithmetic that takes a tenth of a millisecond or so. */
+/* Some arithmetic that takes about a tenth of a millisecond. */
 static int64_t compute(int64_t item)
 {
     uint64_t x = (uint64_t)item + 1;
@@ -49,7 +49,7 @@ static shoal_err work_on_items(int rank, const shoal_value *args)
         int64_t item = 0;
         err = shoal_value_as_int(value, &item);
         shoal_value_destroy(value);
-        if (err == SHOAL_OK) { /* the result first, then done: killed in between, the item comes again */
+        if (err == SHOAL_OK) { /* first the result, then done: if killed in between, the item is delivered again */
             shoal_value *result =
                 shoal_map("item", item, "result", compute(item), "deliveries", (int64_t)delivery.deliveries);
             err = shoal_queue_put(results, result, SHOAL_FOREVER);
@@ -69,12 +69,12 @@ typedef struct pipeline {
     shoal_process *reader, *workers[WORKERS_MAX];
     int worker_count, killed;
     int64_t items, arrived, twice;
-    unsigned char *seen; /* by item: how often it arrived */
+    unsigned char *seen; /* for each item: how often it arrived */
     char named[200];     /* items that were delivered again */
     int64_t redelivered;
 } pipeline;
 
-/* What the writer does with a result: the first of each item counts. */
+/* Handles a result: the first result of each item counts. */
 static shoal_err write_result(pipeline *p, const shoal_value *v)
 {
     int64_t item = -1, result = 0, deliveries = 0;
@@ -113,13 +113,13 @@ static shoal_err start_worker(pipeline *p, int rank)
                                &p->workers[rank]);
 }
 
-/* Another takes its place. */
+/* Kills a worker and starts another in its place. */
 static shoal_err kill_worker(pipeline *p, int rank)
 {
     shoal_status status;
     shoal_err err = shoal_process_kill(p->workers[rank]);
     if (err == SHOAL_ESTATE) {
-        return SHOAL_OK; /* it has ended, because the queue is over */
+        return SHOAL_OK; /* it has exited, because the queue is closed and done */
     }
     if (err == SHOAL_OK) {
         err = shoal_process_join(p->workers[rank], SHOAL_SECONDS(30), &status);
@@ -133,7 +133,7 @@ static shoal_err kill_worker(pipeline *p, int rank)
     return start_worker(p, rank);
 }
 
-/* Until every item has arrived and none is out any more; then what arrived twice. */
+/* Receives results until every item has arrived and no item or result is left in the queues. */
 static shoal_err write_results(pipeline *p, int64_t interval)
 {
     int64_t kill_at = now() + interval;

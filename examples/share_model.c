@@ -1,5 +1,5 @@
-/* One model, several processes: each trains the parent's parameters, without a lock, on data of its own making; the parent sees
- * the loss fall.
+/* One model, several processes: each trains the parent's parameters, without a lock, on data that it generates; the
+ * parent prints the parameters that they found.
  *
  *     build/examples/share_model [workers]
  */
@@ -10,7 +10,7 @@
 
 #define STEPS 200
 
-/* y = 3 a - 2 b + 1, which the model is to find. */
+/* y = 3 a - 2 b + 1, the function that the model should learn. */
 static shoal_tensor *truth(shoal_tensor *x)
 {
     shoal_tensor *a = shoal_narrow(x, 1, 0, 1), *b = shoal_narrow(x, 1, 1, 1);

@@ -1,6 +1,6 @@
-/* Synchronous training: the well-known example, done rightly. Each process has a contiguous part of the set and a model of its own.
- * A round: copy the common parameters, pass once over the part, wait for the others; then the common parameters become the mean.
- * For the same number of workers the result is the same to the bit.
+/* Synchronous training: the well-known example, done right. Each process has a contiguous part of the data set and a
+ * separate model. In each round it copies the common parameters, trains once over its part and waits for the others;
+ * then the common parameters become the mean. For a given number of workers the result is bit-identical.
  *
  *     build/examples/sync_sgd [workers [rounds [learning rate [batches of a round]]]]
  */
@@ -11,7 +11,8 @@
 
 #define MOST_WORKERS 64
 
-/* A copy, not the common parameters themselves: nobody sees what others learn in this round. Momentum begins anew with it. */
+/* Trains a copy, not the common parameters themselves, so no process sees what others learn in this round. Momentum
+ * restarts with each copy. */
 static shoal_err pass(shoal_module *own, shoal_module *common, shoal_loader *data, double lr, int64_t batches)
 {
     shoal_optimizer *sgd = shoal_sgd_create(own, .lr = lr, .momentum = 0.5);
@@ -25,7 +26,7 @@ static shoal_err pass(shoal_module *own, shoal_module *common, shoal_loader *dat
     return err == SHOAL_END ? SHOAL_OK : err;
 }
 
-/* Always in the order of ranks, whoever came first: sums of floats depend on it. */
+/* Adds in the order of ranks, whichever process finished first, because sums of floats depend on the order. */
 static shoal_err average(shoal_module *common, const shoal_value *models)
 {
     size_t n = shoal_value_count(models);
@@ -72,15 +73,17 @@ static shoal_err train(int rank, const shoal_value *args)
     for (int64_t round = 0; err == SHOAL_OK && round < rounds; round++) {
         err = shoal_loader_seek(data, round, 0);
         err = err == SHOAL_OK ? pass(own, common, data, lr, batches) : err;
-        err = err == SHOAL_OK ? shoal_barrier_wait(barrier, SHOAL_FOREVER, NULL) : err; /* breaks if one is killed */
+        err = err == SHOAL_OK ? shoal_barrier_wait(barrier, SHOAL_FOREVER, NULL) : err; /* breaks if a process is
+                                                                                         * killed */
         err = err == SHOAL_OK && rank == 0 ? average_and_test(common, args, round) : err;
-        err = err == SHOAL_OK ? shoal_barrier_wait(barrier, SHOAL_FOREVER, NULL) : err; /* the mean is whole */
+        err = err == SHOAL_OK ? shoal_barrier_wait(barrier, SHOAL_FOREVER, NULL) : err; /* the mean is complete */
     }
     shoal_loader_destroy(data);
     return err;
 }
 
-/* A model and a part of the set for each rank, in shared memory: any process can reach all of them. */
+/* Makes a model and a part of the data set for each rank, in shared memory, so that every process can access all of
+ * them. */
 static shoal_err run(int workers, int64_t rounds, double lr, int64_t batches)
 {
     shoal_dataset *training = shoal_mnist(SHOAL_TRAIN), *testing = shoal_mnist(SHOAL_TEST), *part[MOST_WORKERS] = {0};
@@ -115,7 +118,7 @@ int main(int argc, char **argv)
     int workers = argc > 1 ? atoi(argv[1]) : 4;
     if (err == SHOAL_OK) {
         err = workers < 1 || workers > MOST_WORKERS
-                  ? shoal_fail(SHOAL_EINVAL, "%s workers; 1 to %d", argv[1], MOST_WORKERS)
+                  ? shoal_fail(SHOAL_EINVAL, "%s workers; the number must be from 1 to %d", argv[1], MOST_WORKERS)
                   : run(workers, argc > 2 ? atoll(argv[2]) : 12, argc > 3 ? atof(argv[3]) : 0.01,
                         argc > 4 ? atoll(argv[4]) : INT64_MAX);
     }

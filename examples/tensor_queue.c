@@ -1,4 +1,4 @@
-/* Tensors through a queue: the producer's memory is what the consumer reads.
+/* Sends tensors through a queue: the consumer reads the producer's memory, without a copy.
  *
  *     build/examples/tensor_queue
  */
@@ -14,13 +14,13 @@ static shoal_err produce(int rank, const shoal_value *args)
     (void)rank;
     for (int i = 0; i < COUNT; i++) {
         shoal_tensor *t = shoal_full(SHOAL_F32, i, SHOAL_SHAPE(256, 1024));
-        shoal_err err = shoal_queue_put_tensor(queue, t, SHOAL_FOREVER); /* moves to shared memory; a handle travels */
+        shoal_err err = shoal_queue_put_tensor(queue, t, SHOAL_FOREVER); /* moves to shared memory; a handle is sent */
         shoal_tensor_release(t);
         if (err != SHOAL_OK) {
             return err;
         }
     }
-    return SHOAL_OK; /* what was put is the queue's: this process may end before anybody reads it */
+    return SHOAL_OK; /* the queue keeps what was put: this process may end before anybody reads it */
 }
 
 int main(int argc, char **argv)

@@ -1,4 +1,4 @@
-/* The MNIST network in one process: what the well-known PyTorch example does, with its defaults.
+/* Trains the MNIST network in one process, like the well-known PyTorch example with its defaults.
  *
  *     build/examples/train_mnist [epochs [seed [batches of an epoch]]]
  */

@@ -1,9 +1,9 @@
-/* Backward: walks the recorded nodes from the last to the first and adds up gradients.
+/* Backward: visits the recorded nodes from the last to the first and adds up gradients.
  *
- * A node's number is greater than those of its inputs' nodes, so taking always the greatest number that waits means that a
- * node is reached only when everything that used its outputs has given its share. A leaf with hooks collects its shares until
- * the end, because a hook sees the whole; other leaves take each share at once, into the grad itself where the op can write
- * there (sh_back_target). */
+ * A node's number is greater than those of its inputs' nodes. The loop always takes the waiting node with the greatest
+ * number, so it reaches a node only after every user of its outputs has added its share. A leaf with hooks collects its
+ * shares until the end, because a hook gets the whole gradient. Other leaves add each share at once; if the op can, it
+ * writes directly into the leaf's grad (sh_back_target). */
 #include "autograd/node.h"
 
 #include "base/error.h"
@@ -11,14 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A hooked leaf and what has arrived for it. */
+/* A leaf with hooks, and the gradient that has arrived for it so far. */
 typedef struct hooked {
     shoal_tensor *leaf;
     shoal_tensor *grad;
 } hooked;
 
 typedef struct walk {
-    sh_node **heap; /* by number, the greatest first; each holds a reference */
+    sh_node **heap; /* ordered by number, the greatest first; each entry holds a reference */
     size_t count, room;
     hooked *leaves;
     size_t leaf_count, leaf_room;
@@ -30,7 +30,7 @@ struct sh_back {
     const sh_kernels *kernels;
     sh_exec *exec;
     const shoal_tensor *given[SH_OP_INPUTS];
-    const shoal_tensor *target[SH_OP_INPUTS]; /* a leaf's own grad, handed out to be written */
+    const shoal_tensor *target[SH_OP_INPUTS]; /* the leaf's own grad, if backward was told to write there */
 };
 
 /* ---- the queue of nodes ---- */
@@ -41,7 +41,7 @@ static shoal_err push(walk *w, sh_node *node)
         size_t room = w->room > 0 ? w->room * 2 : 32;
         sh_node **fresh = realloc(w->heap, room * sizeof(sh_node *));
         if (!fresh) {
-            return sh_fail(SHOAL_ENOMEM, "no room for a backward of %zu ops", room);
+            return sh_fail(SHOAL_ENOMEM, "no memory for a backward of %zu ops", room);
         }
         w->heap = fresh;
         w->room = room;
@@ -82,7 +82,7 @@ static bool is_half(const shoal_tensor *t)
     return t->dtype == SHOAL_BF16 || t->dtype == SHOAL_F16;
 }
 
-/* Kernels do not add halves: by way of f32. */
+/* Kernels cannot add halves, so this adds through f32. */
 static shoal_err add_into_half(shoal_tensor *to, shoal_tensor *g)
 {
     size_t mark = shoal_scope_mark();
@@ -105,7 +105,7 @@ static shoal_err add_into(shoal_tensor *to, shoal_tensor *g)
     return exec ? device->kernels()->elementwise->axpy(exec, &out, &in, sh_scalar_int(1)) : shoal_last_error();
 }
 
-/* True when only the caller, and the scope, can see the tensor's memory. */
+/* Checks whether only the caller, and the scope, can access the tensor's memory. */
 static bool is_sole(const shoal_tensor *g)
 {
     return sh_load_relaxed(&g->refs) <= 1 && sh_load_relaxed(&g->storage->refs) == 1 && !g->storage->foreign &&
@@ -122,7 +122,7 @@ static shoal_tensor *copy_of(const shoal_tensor *g)
     return t;
 }
 
-/* steal: g was made for this leaf and nobody else will get it, so its memory may become the leaf's grad. */
+/* steal means that g was made for this leaf and nobody else gets it, so its memory may become the leaf's grad. */
 static shoal_err add_to_leaf(shoal_tensor *leaf, shoal_tensor *g, bool steal)
 {
     if (leaf->grad && !leaf->grad_is_zero) {
@@ -137,7 +137,7 @@ static shoal_err add_to_leaf(shoal_tensor *leaf, shoal_tensor *g, bool steal)
     return leaf->grad ? SHOAL_OK : shoal_last_error();
 }
 
-/* *sum += g, for a sum that starts as NULL. *ours: the memory is this walk's alone. */
+/* *sum += g, where the sum starts as NULL. *ours is set if only this walk uses its memory. */
 static shoal_err add_to_sum(shoal_tensor **sum, bool *ours, shoal_tensor *g)
 {
     if (!*sum) {
@@ -167,7 +167,7 @@ static shoal_err add_to_hooked(walk *w, shoal_tensor *leaf, shoal_tensor *g)
         size_t room = w->leaf_room > 0 ? w->leaf_room * 2 : 16;
         hooked *fresh = realloc(w->leaves, room * sizeof *fresh);
         if (!fresh) {
-            return sh_fail(SHOAL_ENOMEM, "no room for %zu tensors with hooks", room);
+            return sh_fail(SHOAL_ENOMEM, "no memory for %zu tensors with hooks", room);
         }
         w->leaves = fresh;
         w->leaf_room = room;
@@ -179,7 +179,7 @@ static shoal_err add_to_hooked(walk *w, shoal_tensor *leaf, shoal_tensor *g)
     return add_to_sum(&w->leaves[i].grad, &ours, g);
 }
 
-/* g summed over the dims in which the input was repeated. Belongs to the scope. */
+/* Returns g summed over the dims in which the input was repeated. The scope owns the result. */
 static shoal_tensor *sum_to(shoal_tensor *g, const sh_shape *s)
 {
     int extra = g->ndim - s->ndim;
@@ -206,11 +206,12 @@ static shoal_err deposit(walk *w, const sh_edge *e, shoal_tensor *g, bool steal)
         return e->leaf->hooks ? add_to_hooked(w, e->leaf, g) : add_to_leaf(e->leaf, g, steal);
     }
     sh_node *node = e->node;
-    shoal_err err = node->queued ? SHOAL_OK : push(w, node); /* first: only a queued node's gradients are forgotten */
+    shoal_err err = node->queued ? SHOAL_OK : push(w, node); /* first: only the gradients of queued nodes are
+                                                              * released */
     return err == SHOAL_OK ? add_to_sum(&node->grad[e->output], &node->grad_is_ours[e->output], g) : err;
 }
 
-/* ---- what an op's backward calls ---- */
+/* ---- called by the backward of an op ---- */
 
 shoal_tensor *sh_back_grad(const sh_back *back, int output)
 {
@@ -257,7 +258,7 @@ static bool was_given(const sh_back *back, const shoal_tensor *g)
     return false;
 }
 
-/* The gradient that arrived here, handed on as it is. */
+/* Checks whether g is a gradient that arrived at this node and is passed on unchanged. */
 static bool is_passed_on(const sh_back *back, const shoal_tensor *g)
 {
     return g == back->node->grad[0] || g == back->node->grad[1];
@@ -282,7 +283,7 @@ shoal_err sh_back_give(sh_back *back, int input, shoal_tensor *grad)
         return shoal_last_error();
     }
     if (was_given(back, grad)) {
-        grad = sh_scope_add(copy_of(grad)); /* the first taker may have made it its own */
+        grad = sh_scope_add(copy_of(grad)); /* the first recipient may have taken over its memory */
     }
     back->given[input] = grad;
     return grad ? deposit(back->walk, e, grad, !is_passed_on(back, grad)) : shoal_last_error();
@@ -326,7 +327,7 @@ static bool is_shaped_like(const shoal_tensor *a, const shoal_tensor *b)
 
 static shoal_tensor *run_hooks(const sh_hooks *hooks, shoal_tensor *g)
 {
-    sh_hooks now = *hooks; /* a hook may remove itself */
+    sh_hooks now = *hooks; /* a copy, because a hook may remove itself */
     for (int i = 0; i < now.count && g; i++) {
         shoal_tensor *before = g;
         uint64_t mark = sh_callback_mark();
@@ -336,7 +337,7 @@ static shoal_tensor *run_hooks(const sh_hooks *hooks, shoal_tensor *g)
         }
         if (g && (g->dtype != before->dtype || !is_shaped_like(g, before))) {
             sh_text was, is;
-            (void)sh_fail(SHOAL_EINVAL, "a gradient hook made %s of %s", sh_tensor_text(&is, g),
+            (void)sh_fail(SHOAL_EINVAL, "a gradient hook returned %s for a gradient %s", sh_tensor_text(&is, g),
                           sh_tensor_text(&was, before));
             return NULL;
         }
@@ -349,7 +350,7 @@ static shoal_err check_saved(const sh_node *node)
     for (int i = 0; i < node->saved_count; i++) {
         if (node->saved[i] && node->saved[i]->storage->version != node->versions[i]) {
             sh_text text;
-            return sh_fail(SHOAL_ESTATE, "backward of %s: a tensor it needs, %s, was changed in place since",
+            return sh_fail(SHOAL_ESTATE, "backward of %s: a tensor it needs, %s, was changed in place after forward",
                            node->op->name, sh_tensor_text(&text, node->saved[i]));
         }
     }
@@ -359,9 +360,10 @@ static shoal_err check_saved(const sh_node *node)
 static shoal_err visit(walk *w, sh_node *node)
 {
     if (node->spent) {
-        return sh_fail(SHOAL_ESTATE,
-                       "backward a second time through %s, whose record is gone: keep it with shoal_backward_with",
-                       node->op->name);
+        return sh_fail(
+            SHOAL_ESTATE,
+            "backward a second time through %s, whose record is gone; keep the record with shoal_backward_with",
+            node->op->name);
     }
     shoal_err err = check_saved(node);
     for (int i = 0; err == SHOAL_OK && i < node->out_count; i++) {
@@ -425,13 +427,13 @@ static shoal_err walk_all(walk *w, bool keep)
     return finish_hooked(w, err);
 }
 
-/* The gradient to begin with: the scope's, or the caller's own. */
+/* Returns the gradient to start with: a tensor of the scope, or the caller's. */
 static shoal_tensor *first_grad(shoal_tensor *t, shoal_tensor *grad)
 {
     if (!grad) {
         if (t->count != 1) {
             sh_text text;
-            (void)sh_fail(SHOAL_EINVAL, "backward from %s: give a gradient, or make it one number",
+            (void)sh_fail(SHOAL_EINVAL, "backward from %s, which is not a single number: pass a gradient",
                           sh_tensor_text(&text, t));
             return NULL;
         }
@@ -441,7 +443,7 @@ static shoal_tensor *first_grad(shoal_tensor *t, shoal_tensor *grad)
     if (grad->dtype != t->dtype || grad->ndim != t->ndim ||
         memcmp(grad->shape, t->shape, sizeof t->shape[0] * (size_t)t->ndim) != 0) {
         sh_text own, given;
-        (void)sh_fail(SHOAL_EINVAL, "backward from %s with a gradient %s", sh_tensor_text(&own, t),
+        (void)sh_fail(SHOAL_EINVAL, "backward from %s: a gradient %s does not match", sh_tensor_text(&own, t),
                       sh_tensor_text(&given, grad));
         return NULL;
     }
@@ -452,7 +454,7 @@ shoal_err shoal_backward_with(shoal_tensor *t, shoal_tensor *grad, bool keep)
 {
     SH_NEED(t);
     if (!t->requires_grad) {
-        return sh_fail(SHOAL_ESTATE, "backward: nothing that this tensor was computed from needs a gradient");
+        return sh_fail(SHOAL_ESTATE, "backward: this tensor was not computed from any tensor that needs a gradient");
     }
     size_t mark = shoal_scope_mark();
     shoal_no_grad_begin();

@@ -1,4 +1,4 @@
-/* Ops on pairs of elements, with broadcasting. sh_back_give sums the gradient of what was repeated. */
+/* Ops on pairs of elements, with broadcasting. sh_back_give sums the gradient of a repeated operand. */
 #include "autograd/op.h"
 
 #include "base/error.h"
@@ -8,13 +8,15 @@ static bool is_number(shoal_dtype dtype)
     return dtype == SHOAL_F32 || dtype == SHOAL_F64 || dtype == SHOAL_I64 || dtype == SHOAL_I32 || dtype == SHOAL_U8;
 }
 
-/* 0 for bool, 1 for integers, 2 for floats: what a lower one holds a higher one can hold, but not the other way. */
+/* Returns 0 for bool, 1 for integers, 2 for floats. A higher category can hold the values of a lower one, but not vice
+ * versa. */
 static int category(const shoal_tensor *t)
 {
     return t->dtype == SHOAL_B8 ? 0 : shoal_dtype_is_float(t->dtype) ? 2 : 1;
 }
 
-/* The dtype in which a and b meet: theirs, or the other's when one is 0-d and loses nothing: 1.5 is not made 1 to meet integers. */
+/* Finds the common dtype of a and b. If they differ, one must be 0-d, and takes the other's dtype if that loses
+ * nothing: 1.5 does not become 1 to match integers. */
 static shoal_err meet(const sh_call *c, int i, int j, shoal_dtype *out)
 {
     const shoal_tensor *a = c->in[i], *b = c->in[j];
@@ -40,7 +42,7 @@ static shoal_err pair_shape(sh_call *c, bool floats_only, bool with_bool, bool g
     bool known =
         floats_only ? dtype == SHOAL_F32 || dtype == SHOAL_F64 : is_number(dtype) || (with_bool && dtype == SHOAL_B8);
     if (!known) {
-        return sh_fail(SHOAL_ETYPE, "%s does not work on %s: convert with shoal_to", c->op->name,
+        return sh_fail(SHOAL_ETYPE, "%s does not support %s; convert with shoal_to", c->op->name,
                        shoal_dtype_name(dtype));
     }
     err = sh_shape_broadcast(&c->shape[0], c->op->name, c->in[0], c->in[1]);
@@ -71,13 +73,13 @@ static shoal_err compare_shape(sh_call *c)
 static shoal_err logic_shape(sh_call *c)
 {
     if (c->in[0]->dtype != SHOAL_B8 || c->in[1]->dtype != SHOAL_B8) {
-        return sh_fail(SHOAL_ETYPE, "%s works on bool, not on %s and %s", c->op->name,
-                       shoal_dtype_name(c->in[0]->dtype), shoal_dtype_name(c->in[1]->dtype));
+        return sh_fail(SHOAL_ETYPE, "%s supports bool, not %s and %s", c->op->name, shoal_dtype_name(c->in[0]->dtype),
+                       shoal_dtype_name(c->in[1]->dtype));
     }
     return pair_shape(c, false, true, false);
 }
 
-/* An operand as the kernel wants it: in the dtype where both meet. Converted ones are the scope's. */
+/* Returns an operand in the common dtype, as the kernel needs it. The scope owns it if it was converted. */
 static shoal_tensor *operand(shoal_tensor *t, shoal_dtype dtype)
 {
     if ((shoal_dtype)t->dtype == dtype) {
@@ -110,14 +112,14 @@ static shoal_err save_both(sh_call *c)
     return err == SHOAL_OK ? sh_call_save_in(c, 1) : err;
 }
 
-/* The operands that backward of a product or quotient reads: the gradient of one needs the other. */
+/* Saves the operands that backward of a product or quotient reads: the gradient of one needs the other. */
 static shoal_err save_factors(sh_call *c, bool second)
 {
     shoal_err err = sh_call_save_in_if(c, 0, c->need[1]);
     return err == SHOAL_OK ? sh_call_save_in_if(c, 1, second) : err;
 }
 
-/* A saved operand in the dtype of the gradient. */
+/* Returns a saved operand in the dtype of the gradient. */
 static shoal_tensor *saved_as(sh_back *b, int i)
 {
     return operand(sh_back_saved(b, i), sh_back_grad(b, 0)->dtype);
@@ -231,7 +233,7 @@ static shoal_err div_forward(sh_call *c)
     return err == SHOAL_OK ? binary(c, SH_BINARY_DIV) : err;
 }
 
-/* d/da = g / b, d/db = -g · (a / b) / b: b² could overflow. */
+/* d/da = g / b, d/db = -g · (a / b) / b, because b² could overflow. */
 static shoal_err div_backward(sh_back *b)
 {
     shoal_tensor *g = sh_back_grad(b, 0), *y = saved_as(b, 1);
@@ -279,7 +281,7 @@ static shoal_err pow_backward(sh_back *b)
 const sh_op sh_op_pow = {"pow", SH_OP_COMPUTES, floats_shape, pow_forward, pow_backward};
 PUBLIC(pow)
 
-/* ---- maximum, minimum: where both are equal each gets half; where one is NaN both get all, as in PyTorch ---- */
+/* ---- maximum, minimum: if both are equal, each gets half; if one is NaN, both get all of it, as in PyTorch ---- */
 
 static shoal_err extreme_backward(sh_back *b, shoal_tensor *(*wins)(shoal_tensor *, shoal_tensor *))
 {
@@ -346,7 +348,7 @@ static shoal_err where_shape(sh_call *c)
 {
     shoal_dtype dtype = SHOAL_F32;
     if (c->in[0]->dtype != SHOAL_B8) {
-        return sh_fail(SHOAL_ETYPE, "where: the condition is %s, not bool", shoal_dtype_name(c->in[0]->dtype));
+        return sh_fail(SHOAL_ETYPE, "where: the condition is %s, it must be bool", shoal_dtype_name(c->in[0]->dtype));
     }
     shoal_err err = meet(c, 1, 2, &dtype);
     sh_shape both;

@@ -1,10 +1,10 @@
-/* One table of cases for the tests that hold for every op: gradient_test.c, device_test.c.
+/* A table of calls for the tests that hold for every op: gradient_test.c, device_test.c.
  *
- * A case is a call and its inputs. An input is written "kind:dims", dims one letter each: A to Z are sizes drawn from 1 to 4, the same for
- * the same letter in a case; a to z from 5 to 7; digits are themselves. Kinds:
+ * A case is a call and its inputs. An input is written "kind:dims", with one letter for each dim: A to Z are sizes from
+ * 1 to 4, the same for the same letter in a case; a to z are sizes from 5 to 7; digits stand for themselves. Kinds:
  *
  *     n  normal         p  positive, 0.5 to 2      u  between 0.05 and 0.95      d  all different, none near 0
- *     b  bool           i  indices: "i:AB<C" are below the size C                c  n, but no gradient is asked for */
+ *     b  bool           i  indices: "i:AB<C" are below the size C                c  as n, but needs no gradient */
 #ifndef SH_AUTOGRAD_CASES_TEST_H
 #define SH_AUTOGRAD_CASES_TEST_H
 
@@ -23,14 +23,14 @@ typedef struct op_case {
     const char *in[SH_OP_INPUTS];
 } op_case;
 
-/* ---- calls that are no single expression ---- */
+/* ---- calls that are not a single expression ---- */
 
 static shoal_tensor *run_cat(shoal_tensor **in)
 {
     return shoal_cat(in, 3, 1);
 }
 
-/* More parts than one op takes. */
+/* More parts than one op accepts. */
 static shoal_tensor *run_cat_many(shoal_tensor **in)
 {
     shoal_tensor *parts[11];
@@ -49,7 +49,7 @@ static shoal_tensor *run_stack(shoal_tensor **in)
     return shoal_stack(parts, 9, -1);
 }
 
-/* Both outputs count, c's less. */
+/* Both outputs contribute, c less than h. */
 static shoal_tensor *run_lstm(shoal_tensor **in)
 {
     shoal_tensor *h, *c;
@@ -223,12 +223,12 @@ static shoal_tensor *case_run(int number, shoal_tensor **in)
 
 /* ---- inputs ---- */
 
-/* How an input lies in memory: it is computed from a leaf by a view. */
+/* How an input is laid out in memory: it is a view of a leaf. */
 typedef enum layout {
     LAYOUT_PLAIN,
-    LAYOUT_TRANSPOSED, /* the dims the other way round */
+    LAYOUT_TRANSPOSED, /* the dims in reverse order */
     LAYOUT_SLICED,     /* every second element of the last dim */
-    LAYOUT_EXPANDED,   /* the first dim is one element, repeated */
+    LAYOUT_EXPANDED,   /* the first dim repeats one element */
     LAYOUTS,
 } layout;
 
@@ -255,7 +255,7 @@ static int64_t size_of(char letter, const int64_t *sizes)
     return isdigit((unsigned char)letter) ? letter - '0' : letter == 'T' ? 4 * sizes['H'] : sizes[(int)letter];
 }
 
-/* The leaf's shape for an input's. */
+/* Returns the shape of the leaf for an input's shape. */
 static void leaf_shape(layout how, int ndim, const int64_t *shape, int64_t *out)
 {
     for (int d = 0; d < ndim; d++) {
@@ -307,7 +307,8 @@ static bool wants_gradient(char kind)
     return kind != 'b' && kind != 'i' && kind != 'c';
 }
 
-/* Leaves of the case's inputs, of the dtype where they are floats, on the device. The layout is for those that can have it. */
+/* Makes leaves for the case's inputs on the device; float inputs get the dtype. Inputs that cannot have the layout are
+ * plain. */
 static case_inputs case_make(const op_case *c, const sh_device *device, shoal_dtype dtype, layout how, uint64_t seed)
 {
     case_inputs made = {0};
@@ -338,7 +339,7 @@ static case_inputs case_make(const op_case *c, const sh_device *device, shoal_dt
     return made;
 }
 
-/* The inputs as the call gets them: the scope's. */
+/* Returns the inputs as the call gets them; the scope owns them. */
 static void case_views(const case_inputs *made, shoal_tensor **in)
 {
     for (int i = 0; i < made->count; i++) {
@@ -365,7 +366,7 @@ static void case_release(case_inputs *made)
     }
 }
 
-/* The call's result made one number: Σ result · w, with weights w that are the same each time. */
+/* Reduces the result of the call to one number: Σ result · w, with weights w that are the same each time. */
 static shoal_tensor *case_loss(int number, const case_inputs *made, shoal_tensor **out_result)
 {
     shoal_tensor *in[SH_OP_INPUTS] = {0};

@@ -1,11 +1,12 @@
-/* Convolution and pooling over [N, C, H, W]. Kernels want contiguous tensors, so the public functions make them so. */
+/* Convolution and pooling over [N, C, H, W]. Kernels need contiguous tensors, so the public functions make them
+ * contiguous. */
 #include "autograd/op.h"
 
 #include "base/error.h"
 
 #include <string.h>
 
-/* Sizes of windows, strides, pads and dilations beyond this are mistakes, and would overflow. */
+/* The limit for window sizes, strides, pads and dilations. Larger values are mistakes and would overflow. */
 #define GREATEST ((int64_t)1 << 30)
 
 static bool is_float(const shoal_tensor *t)
@@ -65,7 +66,7 @@ static shoal_err check_conv_options(const sh_call *c)
     return SHOAL_OK;
 }
 
-/* Sizes of x, w and b that belong together. Nothing may be empty but the batch. */
+/* Checks that the sizes of x, w and b match. Only the batch may be empty. */
 static bool conv_fits(const sh_call *c)
 {
     const shoal_tensor *x = c->in[0], *w = c->in[1], *b = c->in[2];
@@ -86,7 +87,7 @@ static shoal_err conv_refuse(const sh_call *c, const char *why)
                    (long long)c->a.i[GROUPS], why);
 }
 
-/* Also gives the output's sides. */
+/* Checks the inputs and returns the output's height and width. */
 static shoal_err check_conv(const sh_call *c, int64_t *out_h, int64_t *out_w)
 {
     shoal_err err = check_conv_options(c);
@@ -94,7 +95,7 @@ static shoal_err check_conv(const sh_call *c, int64_t *out_h, int64_t *out_w)
         return err;
     }
     if (!conv_fits(c)) {
-        return conv_refuse(c, "x is [N, C, H, W], w [O, C/groups, KH, KW], b [O], all f32 or all f64");
+        return conv_refuse(c, "x must be [N, C, H, W], w [O, C/groups, KH, KW], b [O], all f32 or all f64");
     }
     sh_conv2d conv = conv_of(c->in[0], c->in[1], &c->a);
     if (conv.in_h + 2 * conv.pad_h < conv.dilation_h * (conv.kernel_h - 1) + 1 ||
@@ -135,7 +136,7 @@ static shoal_err conv2d_forward(sh_call *c)
                            : err;
 }
 
-/* Where the kernels write: x's gradient is overwritten, those of w and b are added to. NULL where none is needed. */
+/* Where the kernels write: they overwrite x's gradient and add to those of w and b. NULL if no gradient is needed. */
 typedef struct conv_grads {
     shoal_tensor *x, *w, *b;
 } conv_grads;
@@ -193,7 +194,8 @@ shoal_tensor *shoal_conv2d(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b, co
                   2);
 }
 
-/* ---- conv2d_pool_relu: in = x, w, b; a.i as conv2d's, a.d = p. Saved: x, w, winners and, with p, multipliers ---- */
+/* ---- conv2d_pool_relu: in = x, w, b; a.i as for conv2d, a.d = p. Saved: x, w, winners and, if p is not 0, factors
+ * ---- */
 
 static shoal_err pool_relu_shape(sh_call *c)
 {
@@ -203,14 +205,14 @@ static shoal_err pool_relu_shape(sh_call *c)
     }
     shoal_err err = check_conv(c, &h, &w);
     if (err == SHOAL_OK && (h < 2 || w < 2)) {
-        err = conv_refuse(c, "the convolution is too small for a window of 2x2");
+        err = conv_refuse(c, "the output of the convolution is smaller than a 2x2 window");
     }
     return err == SHOAL_OK ? sh_shape_init(&c->shape[0], c->in[0]->dtype,
                                            SHOAL_SHAPE(c->in[0]->shape[0], c->in[1]->shape[0], h / 2, w / 2))
                            : err;
 }
 
-/* What each channel of each image is multiplied with: 0, or 1 / (1 - p). */
+/* Returns the factor of each channel of each image: 0, or 1 / (1 - p). */
 static shoal_tensor *draw_channels(sh_call *c, int64_t n, int64_t channels, double p)
 {
     shoal_tensor *drop = sh_call_scratch(c, c->out[0]->dtype, SHOAL_SHAPE(n, channels));
@@ -297,7 +299,8 @@ static shoal_err pool_shape(sh_call *c)
     const shoal_tensor *x = c->in[0];
     sh_text text;
     if (!is_float(x) || x->ndim != 4) {
-        return sh_fail(SHOAL_EINVAL, "%s of %s: x is [N, C, H, W], f32 or f64", c->op->name, sh_tensor_text(&text, x));
+        return sh_fail(SHOAL_EINVAL, "%s of %s: x must be [N, C, H, W], f32 or f64", c->op->name,
+                       sh_tensor_text(&text, x));
     }
     for (int side = 0; side < 2; side++) {
         int64_t size = c->a.i[side], stride = c->a.i[2 + side], pad = c->a.i[4 + side];
@@ -321,7 +324,7 @@ static shoal_err max_pool2d_forward(sh_call *c)
                   : shoal_last_error();
 }
 
-/* The arriving gradient made contiguous, room for x's, and the pool. */
+/* Returns the arrived gradient as a contiguous tensor, a tensor for the gradient of x, and the pool. */
 static shoal_err pool_back(sh_back *b, sh_pool2d *pool, shoal_tensor **g, shoal_tensor **dx)
 {
     sh_shape s;

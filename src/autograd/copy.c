@@ -1,4 +1,4 @@
-/* Copies and fills. */
+/* Ops that copy and fill. */
 #include "autograd/op.h"
 
 #include "base/error.h"
@@ -31,7 +31,7 @@ shoal_tensor *shoal_contiguous(shoal_tensor *a)
     return a->contiguous ? a : shoal_clone(a);
 }
 
-/* ---- to: a.i = dtype; sh_back_give converts back ---- */
+/* ---- to: a.i = dtype; sh_back_give converts the gradient back ---- */
 
 static shoal_err to_shape(sh_call *c)
 {
@@ -40,7 +40,7 @@ static shoal_err to_shape(sh_call *c)
 
 const sh_op sh_op_to = {"to", SH_OP_COMPUTES, to_shape, clone_forward, pass_backward};
 
-/* Integers carry no gradient. */
+/* Integers have no gradient. */
 static const sh_op to_integer = {"to", SH_OP_COMPUTES, to_shape, clone_forward, NULL};
 
 shoal_tensor *shoal_to(shoal_tensor *a, shoal_dtype dtype)
@@ -66,7 +66,7 @@ shoal_tensor *shoal_to_device(shoal_tensor *a, shoal_device device)
         return NULL;
     }
     if (a->requires_grad && shoal_grad_enabled()) {
-        (void)sh_fail(SHOAL_ESTATE, "to_device carries no gradient: detach first");
+        (void)sh_fail(SHOAL_ESTATE, "to_device has no gradient; use shoal_detach first");
         return NULL;
     }
     shoal_tensor *t = sh_scope_add(sh_tensor_new(to, &s));

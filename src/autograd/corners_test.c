@@ -1,5 +1,5 @@
-/* Numbers at the edges: what stored answers of PyTorch (golden_test.c) cannot say, because PyTorch promotes dtypes, or refuses, or
- * has no answer. */
+/* Numbers at the edges: cases that the stored PyTorch results (golden_test.c) do not cover, because PyTorch promotes
+ * dtypes, fails, or has no answer. */
 #include "autograd/op.h"
 #include "testing/runner.h"
 
@@ -31,10 +31,10 @@ static void expect(shoal_tensor *t, int64_t n, const double *wanted)
 }
 #define EXPECT(t, ...) expect(t, (int64_t)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), (double[]){__VA_ARGS__})
 
-/* Refused: SHOAL_ETYPE, with words that help. */
+/* The call failed with SHOAL_ETYPE, and the error text names the call and suggests shoal_to. */
 static void expect_refused(const shoal_tensor *t, const char *call)
 {
-    ck_assert_msg(t == NULL, "%s is not refused", call);
+    ck_assert_msg(t == NULL, "%s does not fail", call);
     ck_assert_int_eq(shoal_last_error(), SHOAL_ETYPE);
     ck_assert_msg(strstr(shoal_last_error_text(), call) && strstr(shoal_last_error_text(), "shoal_to"), "%s",
                   shoal_last_error_text());
@@ -89,14 +89,14 @@ START_TEST(in_place_backward)
     EXPECT(shoal_tensor_grad(x), 1.0 / 3, -1.0 / 4);
     EXPECT(shoal_tensor_grad(w), -(1.0 / 3 / 3), -(2.0 / -4 / -4));
 
-    /* the product's own factors may change when no gradient needs them: w needs none here */
+    /* the factors of the product may change if no gradient needs them: w needs none here */
     shoal_tensor *a = shoal_clone(x), *product = shoal_mul(a, c);
     ck_assert_ptr_nonnull(shoal_add_scalar_(a, 100));
     ck_assert_ok(shoal_tensor_set_grad(x, NULL));
     ck_assert_ok(shoal_backward(total(product)));
     EXPECT(shoal_tensor_grad(x), 3, -4);
 
-    /* and what another op's backward needs still may not */
+    /* but what another op's backward needs may not */
     shoal_tensor *b = shoal_clone(x), *square = shoal_square(b);
     ck_assert_ptr_nonnull(shoal_mul_(b, c));
     ck_assert_err(shoal_backward(total(square)), SHOAL_ESTATE);
@@ -150,18 +150,18 @@ START_TEST(fractions_for_integers)
     EXPECT(t, 1, 1);
 
     EXPECT(shoal_mul(t, two), 2, 2);
-    EXPECT(shoal_mul(two, half), 3); /* both 0-d: floats hold both */
+    EXPECT(shoal_mul(two, half), 3); /* both are 0-d: the float dtype holds both */
     EXPECT(shoal_mul_scalar(t, -3), -3, -3);
-    EXPECT(shoal_add_scalar(u8, -1), 0, 0); /* u8 wraps around: this subtracts */
+    EXPECT(shoal_add_scalar(u8, -1), 0, 0); /* u8 wraps around, so this subtracts */
     EXPECT(shoal_mul_scalar(u8, -1), 255, 255);
     EXPECT(shoal_fill_(u8, 255), 255, 255);
     EXPECT(shoal_masked_fill(t, mask, -7), -7, -7);
-    EXPECT(shoal_fill_(mask, 0.5), 1, 1); /* a truth value */
+    EXPECT(shoal_fill_(mask, 0.5), 1, 1); /* 0.5 counts as true */
     shoal_scope_release(0);
 }
 END_TEST
 
-/* Bools that others made: every byte but 0 is true. */
+/* Bool memory from elsewhere: any byte other than 0 is true. */
 START_TEST(bytes_of_bools)
 {
     uint8_t odd[] = {0, 1, 2, 255, 0, 128}, plain[] = {0, 1, 1, 1, 0, 1};
@@ -186,7 +186,7 @@ START_TEST(bytes_of_bools)
 }
 END_TEST
 
-/* The limits; PyTorch has inf, NaN, NaN, NaN for the first four. */
+/* The limits; PyTorch gives inf, NaN, NaN, NaN for the first four. */
 START_TEST(infinite_logits)
 {
     shoal_tensor *x = DOUBLES(true, INFINITY, -INFINITY, INFINITY, -INFINITY, NAN, 0);
@@ -199,8 +199,8 @@ START_TEST(infinite_logits)
 }
 END_TEST
 
-/* A view and its base have one memory and two histories. Whoever was not changed itself does not know of the change: its gradients
- * would be wrong in silence. */
+/* A view and its base share memory but have separate histories. The one that was not changed itself does not know of
+ * the change, so its gradients would silently be wrong. */
 START_TEST(another_view_was_changed)
 {
     shoal_tensor *x = DOUBLES(true, 1, 1, 1);
@@ -208,11 +208,11 @@ START_TEST(another_view_was_changed)
     ck_assert_ptr_nonnull(shoal_mul_scalar_(y, 3));
     ck_assert_ptr_null(total(view));
     ck_assert_err(shoal_last_error(), SHOAL_ESTATE);
-    EXPECT(shoal_detach(view), 6, 6, 6); /* the numbers can be had */
+    EXPECT(shoal_detach(view), 6, 6, 6); /* the values can still be read */
     ck_assert_ok(shoal_backward(total(shoal_reshape(y, SHOAL_SHAPE(3, 1)))));
     EXPECT(shoal_tensor_grad(x), 6, 6, 6);
 
-    shoal_tensor *rows = DOUBLES(false, 0, 0, 0); /* it needs no gradient itself, what is written into it does */
+    shoal_tensor *rows = DOUBLES(false, 0, 0, 0); /* it needs no gradient itself, but what is written into it does */
     shoal_tensor *row = shoal_copy_(shoal_select(rows, 0, 0), shoal_select(x, 0, 0));
     ck_assert_ptr_nonnull(row);
     ck_assert_ptr_null(shoal_mul(rows, x));

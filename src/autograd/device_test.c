@@ -1,5 +1,6 @@
-/* Every op on devices of the test's own: the CPU under another name, with one set of kernels each. An op that makes a tensor
- * elsewhere, or calls kernels past its device, fails here; and the fast kernels must agree with the plain ones. */
+/* Runs every op on devices made by the test: the CPU under other names, with one set of kernels each. An op that makes
+ * a tensor on another device, or calls kernels of another device, fails here; and the fast kernels must agree with the
+ * reference. */
 #include "autograd/cases_test.h"
 
 #include <stdio.h>
@@ -28,7 +29,7 @@ enum {
 
 static sh_device devices[DEVICES];
 
-/* False when this CPU cannot run it. */
+/* Returns false if this CPU cannot run these kernels. */
 static bool make_device(int which)
 {
     static const sh_kernels *(*const kernels[])(void) = {
@@ -47,7 +48,7 @@ static bool make_device(int which)
     return true;
 }
 
-/* Result and gradients, which stay until the scope goes. */
+/* The result and the gradients; the scope owns them. */
 typedef struct outcome {
     case_inputs made;
     shoal_tensor *result;

@@ -1,4 +1,4 @@
-/* Dropout of elements and of channels; the thread's generator draws. In: x; a.d = p. */
+/* Dropout of elements and of channels. Uses the thread's random generator. in = x; a.d = p. */
 #include "autograd/op.h"
 
 #include "base/error.h"
@@ -7,7 +7,7 @@ static shoal_err dropout_shape(sh_call *c)
 {
     const shoal_tensor *x = c->in[0];
     if (x->dtype != SHOAL_F32 && x->dtype != SHOAL_F64) {
-        return sh_fail(SHOAL_ETYPE, "%s does not work on %s: convert with shoal_to", c->op->name,
+        return sh_fail(SHOAL_ETYPE, "%s does not support %s; convert with shoal_to", c->op->name,
                        shoal_dtype_name(x->dtype));
     }
     return sh_shape_init(&c->shape[0], x->dtype, x->ndim, x->shape);
@@ -22,7 +22,7 @@ static bool is_probability(double p, const char *op)
     return true;
 }
 
-/* ---- dropout: saved: a byte an element, whether it stays ---- */
+/* ---- dropout. Saved: the mask, one byte an element ---- */
 
 static shoal_err dropout_forward(sh_call *c)
 {
@@ -60,18 +60,18 @@ shoal_tensor *shoal_dropout(shoal_tensor *x, double p)
     return sh_run(&sh_op_dropout, &(sh_call){.in = {shoal_contiguous(x)}, .in_count = 1, .a.d = {p}}, 1);
 }
 
-/* ---- dropout2d: saved: what each channel of each image is multiplied with, 0 or 1 / (1 - p), which none gets when p is 1 ---- */
+/* ---- dropout2d. Saved: the factor of each channel of each image, 0 or 1 / (1 - p); all are 0 if p is 1 ---- */
 
 static shoal_err dropout2d_shape(sh_call *c)
 {
     if (c->in[0]->ndim < 2) {
         sh_text text;
-        return sh_fail(SHOAL_EINVAL, "dropout2d of %s: x is [N, C, …]", sh_tensor_text(&text, c->in[0]));
+        return sh_fail(SHOAL_EINVAL, "dropout2d of %s: x must be [N, C, …]", sh_tensor_text(&text, c->in[0]));
     }
     return dropout_shape(c);
 }
 
-/* [N, C] seen as [N, C, …], repeated. */
+/* Returns [N, C] as a view [N, C, …] with repeated elements. */
 static sh_view over_channels(const shoal_tensor *drop, const sh_view *like)
 {
     sh_view v = *like;

@@ -1,4 +1,4 @@
-/* Ops on each element alone: of one tensor, and of one tensor and a number. */
+/* Elementwise ops on one tensor, or on one tensor and a number. */
 #include "autograd/op.h"
 
 #include "base/error.h"
@@ -18,7 +18,7 @@ static shoal_err check_arithmetic(const sh_call *c, bool floats_only)
     if (is_float || (!floats_only && (dtype == SHOAL_I64 || dtype == SHOAL_I32 || dtype == SHOAL_U8))) {
         return SHOAL_OK;
     }
-    return sh_fail(SHOAL_ETYPE, "%s does not work on %s: convert with shoal_to", c->op->name, shoal_dtype_name(dtype));
+    return sh_fail(SHOAL_ETYPE, "%s does not support %s; convert with shoal_to", c->op->name, shoal_dtype_name(dtype));
 }
 
 static shoal_err numbers_shape(sh_call *c)
@@ -45,7 +45,7 @@ static shoal_err with_number(sh_call *c, sh_scalar_op op, double a, double b)
     return c->kernels->elementwise->scalar(c->exec, op, &out, &x, sh_scalar_float(a), sh_scalar_float(b));
 }
 
-/* grad of in[0] = g · f'(saved), by a kernel. */
+/* Gives in[0] the gradient g · f'(saved), computed by a kernel. */
 static shoal_err chain(sh_back *b, sh_grad_op op, double p, double q)
 {
     shoal_tensor *g = sh_back_grad(b, 0);
@@ -134,7 +134,7 @@ static shoal_err not_shape(sh_call *c)
 {
     const shoal_tensor *x = c->in[0];
     if (x->dtype != SHOAL_B8) {
-        return sh_fail(SHOAL_ETYPE, "logical_not works on bool, not on %s", shoal_dtype_name(x->dtype));
+        return sh_fail(SHOAL_ETYPE, "logical_not supports bool, not %s", shoal_dtype_name(x->dtype));
     }
     return same_shape(c);
 }
@@ -151,7 +151,7 @@ shoal_tensor *shoal_logical_not(shoal_tensor *a)
     return sh_run(&sh_op_logical_not, &(sh_call){.in = {a}, .in_count = 1}, 1);
 }
 
-/* ---- with numbers: they stand in a.d ---- */
+/* ---- ops with numbers, which are in a.d ---- */
 
 static shoal_err factor_shape(sh_call *c)
 {
@@ -239,17 +239,18 @@ shoal_tensor *shoal_leaky_relu(shoal_tensor *a, double slope)
     return sh_run(&sh_op_leaky_relu, &(sh_call){.in = {a}, .in_count = 1, .a.d = {slope}}, 1);
 }
 
-/* Integers have whole bounds. Those beyond the dtype's range, infinities too, are its ends. */
+/* For integers the bounds must be integers. A bound outside the range of the dtype, or infinite, counts as the end of
+ * that range. */
 static shoal_err clamp_shape(sh_call *c)
 {
     shoal_dtype dtype = c->in[0]->dtype;
     if (c->a.d[0] > c->a.d[1]) {
-        return sh_fail(SHOAL_EINVAL, "clamp: from %g to %g", c->a.d[0], c->a.d[1]);
+        return sh_fail(SHOAL_EINVAL, "clamp: the range from %g to %g is empty", c->a.d[0], c->a.d[1]);
     }
     for (int i = 0; i < 2 && !shoal_dtype_is_float(dtype); i++) {
         if (trunc(c->a.d[i]) != c->a.d[i]) {
             return sh_fail(SHOAL_ETYPE,
-                           "clamp: the bound %g is not an integer, the tensor is %s: convert with shoal_to first",
+                           "clamp: the bound %g is not an integer but the tensor is %s; convert with shoal_to first",
                            c->a.d[i], shoal_dtype_name(dtype));
         }
     }

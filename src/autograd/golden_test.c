@@ -1,4 +1,4 @@
-/* Every op against PyTorch's results and gradients: tests/golden/ops.bin, see the README there. */
+/* Compares every op with PyTorch's results and gradients, which are in tests/golden/ops.bin (see the README there). */
 #include "autograd/op.h"
 #include "testing/numbers.h"
 #include "testing/runner.h"
@@ -10,7 +10,7 @@
 
 #define PATH "tests/golden/ops.bin"
 
-/* ---- calls: op, name in the file, call ---- */
+/* ---- calls: op, name in the file, expression ---- */
 
 static shoal_tensor *lstm(shoal_tensor **in)
 {
@@ -174,7 +174,7 @@ static shoal_tensor *run(const char *wanted, shoal_tensor **in)
     i++;
     CALLS(RUN)
 #undef RUN
-    ck_abort_msg("%s is in the file, and no call here", wanted);
+    ck_abort_msg("%s is in the file but has no call here", wanted);
     return NULL;
 }
 
@@ -193,7 +193,7 @@ typedef struct entry {
 
 static void take(FILE *file, void *out, size_t size)
 {
-    ck_assert_msg(fread(out, 1, size, file) == size, PATH ": cut short");
+    ck_assert_msg(fread(out, 1, size, file) == size, PATH ": file is truncated");
 }
 
 static record read_record(FILE *file)
@@ -222,9 +222,9 @@ static entry read_entry(FILE *file)
     return e;
 }
 
-/* ---- comparing ---- */
+/* ---- comparison ---- */
 
-/* Compares with what is in the file; where all rows of that were one, with their sum. */
+/* Compares with the values in the file; if summed is set, with the sum of their rows. */
 static void expect(const entry *e, const char *what, const shoal_tensor *got, shoal_tensor *stored, bool summed)
 {
     shoal_tensor *wanted = summed ? shoal_sum(stored, 0, true) : stored;
@@ -256,7 +256,7 @@ typedef enum layout {
     LAYOUT_PLAIN,
     LAYOUT_TRANSPOSED,
     LAYOUT_SLICED,
-    LAYOUT_EXPANDED, /* where all rows are the same: one row, repeated with stride 0; else plain */
+    LAYOUT_EXPANDED, /* if all rows are equal: one row, repeated with stride 0; otherwise plain */
     LAYOUTS,
 } layout;
 
@@ -275,7 +275,8 @@ static bool is_repeated(const shoal_tensor *t)
     return true;
 }
 
-/* A leaf, owned, and the input that is a view of it and holds the record's values. */
+/* Returns the input, a view that holds the record's values, and in *out_leaf the leaf that it views, which the caller
+ * owns. */
 static shoal_tensor *lay_out(shoal_tensor *t, layout how, shoal_tensor **out_leaf)
 {
     int ndim = t->ndim;
@@ -292,7 +293,7 @@ static shoal_tensor *lay_out(shoal_tensor *t, layout how, shoal_tensor **out_lea
     shoal_tensor *leaf = shoal_zeros(t->dtype, ndim, shape);
     bool is_float = t->dtype == SHOAL_F32 || t->dtype == SHOAL_F64;
     shoal_tensor *view = leaf;
-    for (int pass = 0; pass < 2; pass++) { /* to write the values, then for the record */
+    for (int pass = 0; pass < 2; pass++) { /* first to write the values, then to record the view */
         if (pass == 1) {
             ck_assert_ok(shoal_tensor_set_requires_grad(leaf, is_float));
         }
@@ -309,7 +310,7 @@ static shoal_tensor *lay_out(shoal_tensor *t, layout how, shoal_tensor **out_lea
     return view;
 }
 
-/* The leaf's gradient seen as the input was. */
+/* Returns the leaf's gradient through the same view as the input. */
 static shoal_tensor *grad_of(const shoal_tensor *leaf, layout how)
 {
     shoal_tensor *g = shoal_tensor_grad(leaf);
@@ -346,7 +347,7 @@ static void check(const entry *e, layout how)
             while (!leaves[next]->requires_grad) {
                 next++;
             }
-            if (shoal_tensor_grad(leaves[next]) || item_of(shoal_norm(t)) != 0) { /* none is as good as zeros */
+            if (shoal_tensor_grad(leaves[next]) || item_of(shoal_norm(t)) != 0) { /* no gradient counts as zeros */
                 bool one_row =
                     how == LAYOUT_EXPANDED && leaves[next]->ndim > 0 && leaves[next]->shape[0] != t->shape[0];
                 expect(e, "gradient", grad_of(leaves[next], how), t, one_row);
@@ -388,7 +389,7 @@ START_TEST(as_pytorch_has_it)
 }
 END_TEST
 
-/* Random ops, and a view without a gradient that has no counterpart here, are left out. */
+/* Leaves out random ops, and the view without a gradient, which has no counterpart in PyTorch. */
 START_TEST(every_op_has_golden_values)
 {
     static const sh_op *const left_out[] = {&sh_op_dropout, &sh_op_dropout2d, &sh_op_as_strided};

@@ -1,4 +1,4 @@
-/* What a tensor says about its gradient: needed or not, the gradient itself, hooks. */
+/* The gradient of a tensor: whether it needs one, the gradient itself, and hooks. */
 #include "autograd/node.h"
 
 #include "base/error.h"
@@ -13,11 +13,11 @@ shoal_err shoal_tensor_set_requires_grad(shoal_tensor *t, bool needed)
     }
     if (t->node) {
         return needed ? SHOAL_OK
-                      : sh_fail(SHOAL_ESTATE, "the result of %s needs a gradient: use shoal_detach", t->node->op->name);
+                      : sh_fail(SHOAL_ESTATE, "the result of %s needs a gradient; use shoal_detach", t->node->op->name);
     }
     if (needed && !shoal_dtype_is_float(t->dtype)) {
         sh_text text;
-        return sh_fail(SHOAL_ETYPE, "%s cannot need a gradient: only floats can", sh_tensor_text(&text, t));
+        return sh_fail(SHOAL_ETYPE, "%s cannot need a gradient; only floats can", sh_tensor_text(&text, t));
     }
     t->requires_grad = needed;
     return SHOAL_OK;
@@ -60,7 +60,7 @@ shoal_err shoal_tensor_set_grad(shoal_tensor *t, shoal_tensor *grad)
     return SHOAL_OK;
 }
 
-/* Hooks of a recorded tensor are its node's: they must outlive the tensor. */
+/* The node owns the hooks of a recorded tensor, because they must outlive the tensor. */
 static sh_hooks **hooks_of(shoal_tensor *t)
 {
     return t->node ? &t->node->hooks[t->node_output] : &t->hooks;
@@ -73,18 +73,18 @@ shoal_err shoal_tensor_add_hook(shoal_tensor *t, shoal_grad_hook hook, void *con
         return sh_null_error("shoal_tensor_add_hook", "t");
     }
     if (!hook || !t->requires_grad) {
-        return sh_fail(SHOAL_EINVAL, hook ? "a hook on a tensor that needs no gradient" : "the hook is NULL");
+        return sh_fail(SHOAL_EINVAL, hook ? "a tensor that needs no gradient cannot have a hook" : "the hook is NULL");
     }
     sh_hooks **place = hooks_of(t);
     if (!*place) {
         *place = calloc(1, sizeof **place);
         if (!*place) {
-            return sh_fail(SHOAL_ENOMEM, "no room for a hook");
+            return sh_fail(SHOAL_ENOMEM, "no memory for a hook");
         }
     }
     sh_hooks *h = *place;
     if (h->count == SH_HOOKS) {
-        return sh_fail(SHOAL_ELIMIT, "a tensor has %d hooks at most", SH_HOOKS);
+        return sh_fail(SHOAL_ELIMIT, "a tensor can have at most %d hooks", SH_HOOKS);
     }
     h->list[h->count].id = ++h->next_id;
     h->list[h->count].call = hook;

@@ -1,11 +1,12 @@
-/* Every op's backward against finite differences, in f64: over random sizes and over inputs that are transposed, sliced and
- * repeated views. The same gradients must come out when inputs need one alone, twice over, and with a hook on each. */
+/* Compares every op's backward with finite differences, in f64, for random sizes and for inputs that are transposed,
+ * sliced and repeated views. The gradients must be the same if only one input needs one, after two passes, and with a
+ * hook on each input. */
 #include "autograd/cases_test.h"
 #include "testing/numbers.h"
 
 enum {
     ROUNDS = SH_SLOW ? 2 : 4,
-    PROBES = 10, /* elements of each input */
+    PROBES = 10, /* elements tested in each input */
 };
 
 static double loss_value(int number, const case_inputs *made)
@@ -69,7 +70,7 @@ static shoal_tensor *same(shoal_tensor *grad, void *calls)
     return grad;
 }
 
-/* The gradients that `again` leaves must be `times` those of `made`. */
+/* The gradients in `again` must be `times` those in `made`. */
 static void compare(int number, const char *what, const case_inputs *made, const case_inputs *again, double times)
 {
     for (int i = 0; i < made->count; i++) {
@@ -85,7 +86,7 @@ static void other_ways(int number, const case_inputs *made, layout how, uint64_t
     backward(number, &twice);
     backward(number, &twice);
     compare(number, "two backwards", made, &twice, 2);
-    for (int i = 0; i < twice.count; i++) { /* what is left stands for zeros */
+    for (int i = 0; i < twice.count; i++) { /* a stale grad counts as zeros */
         twice.leaf[i]->grad_is_zero = twice.leaf[i]->grad != NULL;
     }
     backward(number, &twice);
@@ -141,11 +142,11 @@ END_TEST
 START_TEST(every_op_has_a_case)
 {
     for (const sh_op *const *op = sh_ops; *op; op++) {
-        bool found = !(*op)->backward || *op == &sh_op_to; /* conversions: too coarse for differences, see below */
+        bool found = !(*op)->backward || *op == &sh_op_to; /* conversions are too coarse for differences, see below */
         for (int i = 0; i < CASES; i++) {
             found |= strcmp(cases[i].op, (*op)->name) == 0;
         }
-        ck_assert_msg(found, "%s has a backward and no case", (*op)->name);
+        ck_assert_msg(found, "%s has a backward but no case", (*op)->name);
     }
 }
 END_TEST
@@ -172,7 +173,7 @@ START_TEST(conversion)
 }
 END_TEST
 
-/* A prod with zeros in it, which the table's random inputs do not have. */
+/* prod of elements with zeros, which the random inputs of the table do not have. */
 START_TEST(prod_with_zeros)
 {
     const double data[] = {0, 2, 3, 0, 5, 0, 1, 2, 4};
@@ -188,7 +189,7 @@ START_TEST(prod_with_zeros)
 }
 END_TEST
 
-/* Targets of -100 do not count. */
+/* Targets of -100 are ignored. */
 START_TEST(ignored_targets)
 {
     const int64_t classes[] = {1, -100, 0, -100};
@@ -212,7 +213,7 @@ START_TEST(ignored_targets)
 }
 END_TEST
 
-/* Nothing to do for linear with no outputs: the gradient is zeros, not what lay in memory. */
+/* linear without outputs has nothing to compute: the gradient must be zeros, not uninitialised memory. */
 START_TEST(linear_without_outputs)
 {
     shoal_tensor *x = shoal_ones(SHOAL_F64, SHOAL_SHAPE(3, 4)), *w = shoal_ones(SHOAL_F64, SHOAL_SHAPE(0, 4));

@@ -1,4 +1,4 @@
-/* Joining and indexing. Kernels take i64 indices; i32 ones are converted. */
+/* Ops that join and index. Kernels take i64 indices; i32 indices are converted. */
 #include "autograd/op.h"
 
 #include "base/error.h"
@@ -11,7 +11,7 @@ shoal_tensor *sh_as_index(shoal_tensor *t, const char *op)
         return NULL;
     }
     if (t->dtype != SHOAL_I64 && t->dtype != SHOAL_I32) {
-        (void)sh_fail(SHOAL_ETYPE, "%s: the index is %s, not i64 or i32", op, shoal_dtype_name(t->dtype));
+        (void)sh_fail(SHOAL_ETYPE, "%s: the index is %s, it must be i64 or i32", op, shoal_dtype_name(t->dtype));
         return NULL;
     }
     return shoal_contiguous(shoal_to(t, SHOAL_I64));
@@ -32,8 +32,8 @@ static shoal_err cat_shape(sh_call *c)
         }
         if (!fits) {
             sh_text a, b;
-            return sh_fail(SHOAL_EINVAL, "cat along dim %d of %s and %s", (int)dim, sh_tensor_text(&a, first),
-                           sh_tensor_text(&b, t));
+            return sh_fail(SHOAL_EINVAL, "cat along dim %d: %s and %s do not match", (int)dim,
+                           sh_tensor_text(&a, first), sh_tensor_text(&b, t));
         }
         shape[dim] += t->shape[dim];
     }
@@ -76,7 +76,7 @@ static shoal_err cat_backward(sh_back *b)
 
 const sh_op sh_op_cat = {"cat", SH_OP_COMPUTES, cat_shape, cat_forward, cat_backward};
 
-/* At most SH_OP_INPUTS at a time; more are joined in rounds. */
+/* Joins at most SH_OP_INPUTS tensors; shoal_cat joins more in rounds. */
 static shoal_tensor *cat_some(shoal_tensor *const *parts, size_t count, int dim)
 {
     sh_call c = {.in_count = (int)count, .a.i = {dim, (int64_t)count}};
@@ -93,20 +93,20 @@ shoal_tensor *shoal_cat(shoal_tensor *const *parts, size_t count, int dim)
         return sh_not_given(__func__, "parts");
     }
     if (count == 0 || !parts) {
-        (void)sh_fail(SHOAL_EINVAL, "cat of no tensors");
+        (void)sh_fail(SHOAL_EINVAL, "cat needs at least one tensor");
         return NULL;
     }
     if (!parts[0] || sh_dim(&dim, parts[0]->ndim, "cat") != SHOAL_OK) {
         return NULL;
     }
     if (parts[0]->ndim == 0) {
-        (void)sh_fail(SHOAL_EINVAL, "cat of 0-d tensors: use shoal_stack");
+        (void)sh_fail(SHOAL_EINVAL, "cat of 0-d tensors is not possible; use shoal_stack");
         return NULL;
     }
     if (count <= SH_OP_INPUTS) {
         return cat_some(parts, count, dim);
     }
-    /* Cut into SH_OP_INPUTS runs of nearly equal length. */
+    /* Divide into SH_OP_INPUTS runs of nearly equal length. */
     shoal_tensor *runs[SH_OP_INPUTS];
     for (size_t i = 0; i < SH_OP_INPUTS; i++) {
         size_t from = count * i / SH_OP_INPUTS, to = count * (i + 1) / SH_OP_INPUTS;
@@ -124,7 +124,7 @@ shoal_tensor *shoal_stack(shoal_tensor *const *parts, size_t count, int dim)
         return sh_not_given(__func__, "parts");
     }
     if (count == 0 || !parts) {
-        (void)sh_fail(SHOAL_EINVAL, "stack of no tensors");
+        (void)sh_fail(SHOAL_EINVAL, "stack needs at least one tensor");
         return NULL;
     }
     shoal_tensor *runs[SH_OP_INPUTS];
@@ -141,7 +141,7 @@ shoal_tensor *shoal_stack(shoal_tensor *const *parts, size_t count, int dim)
 
 /* ---- index_select: in = a, index; a.i = dim ---- */
 
-/* a seen as [outer, rows, inner] around the dim. */
+/* Returns the shape as [outer, rows, inner] around the dim. */
 static sh_index_shape around(const sh_shape *s, int64_t dim, int64_t count)
 {
     sh_index_shape r = {.dtype = s->dtype, .outer = 1, .rows = s->shape[dim], .inner = 1, .count = count};
@@ -157,7 +157,7 @@ static shoal_err index_select_shape(sh_call *c)
     const shoal_tensor *a = c->in[0], *index = c->in[1];
     if (index->ndim != 1 || a->ndim < 1) {
         sh_text ta, ti;
-        return sh_fail(SHOAL_EINVAL, "index_select of %s by %s: the index is 1-d", sh_tensor_text(&ta, a),
+        return sh_fail(SHOAL_EINVAL, "index_select of %s by %s: the index must be 1-d", sh_tensor_text(&ta, a),
                        sh_tensor_text(&ti, index));
     }
     int64_t shape[SHOAL_MAX_DIMS];
@@ -216,7 +216,7 @@ shoal_tensor *shoal_embedding(shoal_tensor *weight, shoal_tensor *index)
     }
     if (weight->ndim != 2 || i->ndim >= SHOAL_MAX_DIMS) {
         sh_text tw, ti;
-        (void)sh_fail(SHOAL_EINVAL, "embedding of %s by %s: the weight is 2-d", sh_tensor_text(&tw, weight),
+        (void)sh_fail(SHOAL_EINVAL, "embedding of %s by %s: the weight must be 2-d", sh_tensor_text(&tw, weight),
                       sh_tensor_text(&ti, i));
         return NULL;
     }
@@ -236,8 +236,8 @@ static shoal_err check_around(const sh_call *c, const shoal_tensor *a, const sho
     }
     if (!fits) {
         sh_text ta, ti;
-        return sh_fail(SHOAL_EINVAL, "%s along dim %d of %s by %s", c->op->name, (int)c->a.i[0], sh_tensor_text(&ta, a),
-                       sh_tensor_text(&ti, index));
+        return sh_fail(SHOAL_EINVAL, "%s along dim %d: %s and index %s do not match", c->op->name, (int)c->a.i[0],
+                       sh_tensor_text(&ta, a), sh_tensor_text(&ti, index));
     }
     return SHOAL_OK;
 }
@@ -283,7 +283,7 @@ static shoal_err scatter_add_shape(sh_call *c)
     if (err == SHOAL_OK && (source->dtype != a->dtype || source->ndim != index->ndim ||
                             memcmp(source->shape, index->shape, sizeof index->shape[0] * (size_t)index->ndim) != 0)) {
         sh_text ta, ts, ti;
-        err = sh_fail(SHOAL_EINVAL, "scatter_add into %s of %s by %s", sh_tensor_text(&ta, a),
+        err = sh_fail(SHOAL_EINVAL, "scatter_add into %s: source %s and index %s do not match", sh_tensor_text(&ta, a),
                       sh_tensor_text(&ts, source), sh_tensor_text(&ti, index));
     }
     return err == SHOAL_OK ? sh_shape_init(&c->shape[0], a->dtype, a->ndim, a->shape) : err;
@@ -328,7 +328,8 @@ static shoal_err one_hot_shape(sh_call *c)
 {
     const shoal_tensor *index = c->in[0];
     if (index->ndim >= SHOAL_MAX_DIMS || c->a.i[0] < 1) {
-        return sh_fail(SHOAL_EINVAL, "one_hot of a %d-d index with %lld classes", index->ndim, (long long)c->a.i[0]);
+        return sh_fail(SHOAL_EINVAL, "one_hot of a %d-d index with %lld classes is not possible", index->ndim,
+                       (long long)c->a.i[0]);
     }
     int64_t shape[SHOAL_MAX_DIMS];
     memcpy(shape, index->shape, sizeof shape);

@@ -1,6 +1,7 @@
 /* Losses that compare x with a target of the same shape, element by element: in = x, target; a.i = reduction.
  *
- * Each is three expressions: the loss of an element, and its derivatives by x and by the target. */
+ * Each loss consists of three expressions: the loss of an element, and its derivatives with respect to x and to the
+ * target. */
 #include "autograd/op.h"
 
 #include "base/error.h"
@@ -20,7 +21,7 @@ static shoal_err loss_shape(sh_call *c)
                 memcmp(x->shape, t->shape, sizeof x->shape[0] * (size_t)x->ndim) == 0;
     if (!good) {
         sh_text tx, tt;
-        return sh_fail(SHOAL_EINVAL, "%s: x %s, target %s; both of one shape, f32 or f64", c->op->name,
+        return sh_fail(SHOAL_EINVAL, "%s: x %s, target %s; both must have one shape and be f32 or f64", c->op->name,
                        sh_tensor_text(&tx, x), sh_tensor_text(&tt, t));
     }
     switch ((shoal_reduction)c->a.i[0]) {
@@ -28,7 +29,7 @@ static shoal_err loss_shape(sh_call *c)
     case SHOAL_SUM: return sh_shape_init(&c->shape[0], x->dtype, SHOAL_SCALAR);
     case SHOAL_NONE: return sh_shape_init(&c->shape[0], x->dtype, x->ndim, x->shape);
     }
-    return sh_fail(SHOAL_EINVAL, "%s: %lld is no reduction", c->op->name, (long long)c->a.i[0]);
+    return sh_fail(SHOAL_EINVAL, "%s: unknown reduction %lld", c->op->name, (long long)c->a.i[0]);
 }
 
 static shoal_err loss_forward(sh_call *c, const loss *l)
@@ -124,7 +125,7 @@ static shoal_tensor *l1_by_target(shoal_tensor *x, shoal_tensor *t)
 static const loss l1 = {l1_value, l1_by_x, l1_by_target};
 LOSS(l1_loss, l1)
 
-/* ---- smooth l1: d²/2 up to |d| = 1, |d| - 1/2 beyond: with m = min(|d|, 1) that is m · (|d| - m/2) ---- */
+/* ---- smooth l1: d²/2 up to |d| = 1, |d| - 1/2 beyond. With m = min(|d|, 1) that is m · (|d| - m/2) ---- */
 
 static shoal_tensor *smooth_value(shoal_tensor *x, shoal_tensor *t)
 {
@@ -145,10 +146,11 @@ static shoal_tensor *smooth_by_target(shoal_tensor *x, shoal_tensor *t)
 static const loss smooth_l1 = {smooth_value, smooth_by_x, smooth_by_target};
 LOSS(smooth_l1_loss, smooth_l1)
 
-/* ---- bce_with_logits: max(x, 0) - x·t + log(1 + e^-|x|) = |x|·u + log(1 + e^-|x|), u = 1 - t where x > 0, else t ---- */
+/* ---- bce_with_logits: max(x, 0) - x·t + log(1 + e^-|x|) = |x|·u + log(1 + e^-|x|), u = 1 - t where x > 0, else t
+ * ---- */
 
-/* log(1 + u), u in (0, 1], true to the last digits for small u as well: what the sum 1 + u lost of u is put back by u / (w - 1),
- * w = 1 + u (Kahan). */
+/* Returns log(1 + u) for u in (0, 1], accurate for small u too: the factor u / (w - 1), with w = 1 + u, corrects what
+ * the sum 1 + u lost of u (Kahan). */
 static shoal_tensor *log1p_of(shoal_tensor *u)
 {
     shoal_tensor *w = shoal_add_scalar(u, 1), *kept = shoal_add_scalar(w, -1);
@@ -160,7 +162,7 @@ static shoal_tensor *bce_value(shoal_tensor *x, shoal_tensor *t)
 {
     shoal_tensor *size = shoal_abs(x), *zero = sh_op_scalar_on(x, 0);
     shoal_tensor *u = shoal_where(shoal_gt(x, zero), shoal_sub(sh_op_scalar_on(x, 1), t), t);
-    /* an infinite x that the target says costs nothing, not NaN */
+    /* if x is infinite and the target agrees, the cost is 0, not NaN */
     shoal_tensor *cost = shoal_where(shoal_eq(u, zero), zero, shoal_mul(size, u));
     return shoal_add(cost, log1p_of(shoal_exp(shoal_neg(size))));
 }

@@ -7,7 +7,7 @@
 
 /* ---- matmul ---- */
 
-/* The batch dims of the result: those of a and b before the last two, broadcast. */
+/* Returns the batch dims of the result: those of a and b before the last two, broadcast. */
 static shoal_err batch_shape(const sh_call *c, sh_shape *out)
 {
     shoal_tensor a = {.dtype = c->in[0]->dtype, .ndim = (int8_t)(c->in[0]->ndim - 2)};
@@ -23,11 +23,12 @@ static shoal_err matmul_shape(sh_call *c)
     bool known = a->dtype == SHOAL_F32 || a->dtype == SHOAL_F64 || a->dtype == SHOAL_I64 || a->dtype == SHOAL_I32;
     sh_text ta, tb;
     if (a->dtype != b->dtype || !known) {
-        return sh_fail(SHOAL_ETYPE, "matmul of %s and %s: both f32, f64, i64 or i32", sh_tensor_text(&ta, a),
+        return sh_fail(SHOAL_ETYPE, "matmul of %s and %s: both must be f32, f64, i64 or i32", sh_tensor_text(&ta, a),
                        sh_tensor_text(&tb, b));
     }
     if (a->ndim < 2 || b->ndim < 2 || a->shape[a->ndim - 1] != b->shape[b->ndim - 2]) {
-        return sh_fail(SHOAL_EINVAL, "matmul of %s and %s", sh_tensor_text(&ta, a), sh_tensor_text(&tb, b));
+        return sh_fail(SHOAL_EINVAL, "matmul of %s and %s: the shapes must be […, m, k] and […, k, n]",
+                       sh_tensor_text(&ta, a), sh_tensor_text(&tb, b));
     }
     sh_shape batch;
     shoal_err err = batch_shape(c, &batch);
@@ -41,7 +42,8 @@ static shoal_err matmul_shape(sh_call *c)
     return sh_shape_init(&c->shape[0], a->dtype, batch.ndim + 2, shape);
 }
 
-/* The step from one matrix of an operand to the next, over all batch dims of the result; false when there is no one step. */
+/* Finds the stride from one matrix of an operand to the next over all batch dims of the result. Returns false if it is
+ * not constant. */
 static bool batch_step(const shoal_tensor *t, int batch_dims, const int64_t *batch, int64_t *out_step)
 {
     int64_t step = 0, run = 1;
@@ -77,7 +79,7 @@ static shoal_err matmul_forward(sh_call *c)
     int64_t step[2];
     for (int i = 0; i < 2; i++) {
         if (!batch_step(t[i], batch_dims, out->shape, &step[i])) {
-            /* Repeated in some batch dims and not in others: write the repetition out. */
+            /* Repeated in some batch dims and not in others: copy it with the repetition. */
             int64_t shape[SHOAL_MAX_DIMS];
             memcpy(shape, out->shape, sizeof shape);
             shape[batch_dims] = t[i]->shape[t[i]->ndim - 2];
@@ -179,7 +181,7 @@ static shoal_err linear_shape(sh_call *c)
                 (!b || (b->dtype == x->dtype && b->ndim == 1 && b->shape[0] == w->shape[0]));
     if (!good) {
         sh_text tx, tw, tb;
-        return sh_fail(SHOAL_EINVAL, "linear: x %s, w %s, b %s; w is [out, in], all f32 or all f64",
+        return sh_fail(SHOAL_EINVAL, "linear: x %s, w %s, b %s; w must be [out, in], and all f32 or all f64",
                        sh_tensor_text(&tx, x), sh_tensor_text(&tw, w), b ? sh_tensor_text(&tb, b) : "none");
     }
     int64_t shape[SHOAL_MAX_DIMS];
@@ -188,7 +190,7 @@ static shoal_err linear_shape(sh_call *c)
     return sh_shape_init(&c->shape[0], x->dtype, x->ndim, shape);
 }
 
-/* Rows of x: all dims but the last as one. */
+/* Returns the number of rows of x: all dims but the last together. */
 static int64_t rows_of(const shoal_tensor *x)
 {
     int64_t rows = 1;
@@ -232,7 +234,7 @@ static shoal_err linear_forward(sh_call *c)
     return err == SHOAL_OK && relu ? sh_call_save_out(c, 0) : err;
 }
 
-/* A tensor of rows that lie one after another. */
+/* Returns a contiguous tensor as a matrix of rows. */
 static sh_matrix rows_matrix(const shoal_tensor *t, int64_t width)
 {
     return (sh_matrix){sh_tensor_ptr(t), rows_of(t), width, width, 1};

@@ -1,4 +1,4 @@
-/* Nodes: recording a call, and letting it go. */
+/* Nodes: recording a call, and releasing it. */
 #include "autograd/node.h"
 
 #include "base/error.h"
@@ -30,7 +30,7 @@ void sh_node_empty(sh_node *node)
     }
 }
 
-/* A chain of nodes can be as long as memory: the doomed wait in a list instead of on the stack. */
+/* A chain of nodes can be as long as memory allows, so nodes to be destroyed wait in a list and not on the stack. */
 static void node_destroy(sh_node *node)
 {
     node->next = mine.doomed;
@@ -88,9 +88,9 @@ shoal_err sh_node_record(sh_call *call)
     }
     memcpy(node->saved, call->saved, sizeof node->saved);
     memcpy(node->versions, call->versions, sizeof node->versions);
-    call->saved_count = 0; /* the references are the node's now */
+    call->saved_count = 0; /* the node owns the references now */
     for (int i = 0; i < call->out_count; i++) {
-        sh_node_release(call->out[i]->node); /* in place: the edge above holds it */
+        sh_node_release(call->out[i]->node); /* in place: the edge above holds a reference */
         call->out[i]->node = node;
         call->out[i]->node_output = (uint8_t)i;
         call->out[i]->requires_grad = true;

@@ -1,4 +1,4 @@
-/* Layer norm: in = x, weight, bias; a.i = how many of the last dims; a.d = eps. Saved: x, weight, mean, 1 / deviation. */
+/* Layer norm: in = x, weight, bias; a.i = the number of last dims; a.d = eps. Saved: x, weight, mean, 1 / deviation. */
 #include "autograd/op.h"
 
 #include "base/error.h"
@@ -30,13 +30,13 @@ static shoal_err layer_norm_shape(sh_call *c)
     if (!good) {
         sh_text tx, tw, tb;
         return sh_fail(SHOAL_EINVAL,
-                       "layer_norm over the last %lld dims: x %s, weight %s, bias %s; weight and bias have these dims, "
-                       "all f32 or all f64",
+                       "layer_norm over the last %lld dims: x %s, weight %s, bias %s; weight and bias must have these "
+                       "dims, and all must be f32 or all f64",
                        (long long)dims, sh_tensor_text(&tx, x), w ? sh_tensor_text(&tw, w) : "none",
                        b ? sh_tensor_text(&tb, b) : "none");
     }
     if (!(c->a.d[0] >= 0)) {
-        return sh_fail(SHOAL_EINVAL, "layer_norm: eps is %g", c->a.d[0]);
+        return sh_fail(SHOAL_EINVAL, "layer_norm: eps is %g, it must not be negative or NaN", c->a.d[0]);
     }
     return sh_shape_init(&c->shape[0], x->dtype, x->ndim, x->shape);
 }
@@ -72,7 +72,7 @@ static shoal_err layer_norm_backward(sh_back *b)
         (sh_back_needs(b, 2) && !(db = sh_back_target_zeroed(b, 2)))) {
         return shoal_last_error();
     }
-    if (db && db == dw) { /* one leaf for both: the kernel's outputs may not overlap */
+    if (db && db == dw) { /* one leaf is both weight and bias: the kernel's outputs may not overlap */
         db = sh_zeros_on(dw, dw->ndim, dw->shape);
     }
     sh_norm_shape shape = norm_shape(x, sh_back_attrs(b)->i[0]);

@@ -1,10 +1,10 @@
-/* Ops: what each computes, what shape that has, and what its gradient is, side by side in one table entry.
+/* Ops: what each op computes, the shape of its result, and its gradient, side by side in one table entry.
  *
- * A public function fills a sh_call and hands it to sh_run with its op. sh_run lets the op's shape rule look at the inputs,
- * makes the outputs, runs forward and, when a gradient will be wanted, keeps what backward needs in a node. backward.c walks
- * the nodes.
+ * A public function fills a sh_call and passes it to sh_run with its op. sh_run calls the op's shape rule, makes the
+ * outputs, runs forward and, if a gradient will be needed, keeps what backward needs in a node. backward.c visits the
+ * nodes.
  *
- * Nothing in an op may read elements on the host: data may be on a card. It goes through call->kernels and call->exec. */
+ * No op may read elements on the host, because data may be on a GPU. Ops use call->kernels and call->exec. */
 #ifndef SH_AUTOGRAD_OP_H
 #define SH_AUTOGRAD_OP_H
 
@@ -18,7 +18,7 @@
 #define SH_OP_OUTPUTS 2
 #define SH_OP_SAVED 8
 
-/* Numbers that belong to a call: what each means is the op's business. */
+/* The numbers of a call. Each op defines what they mean. */
 typedef struct sh_attrs {
     int64_t i[2 * SHOAL_MAX_DIMS + 2];
     double d[3];
@@ -27,7 +27,7 @@ typedef struct sh_attrs {
 typedef struct sh_op sh_op;
 
 typedef struct sh_call {
-    shoal_tensor *in[SH_OP_INPUTS]; /* borrowed; NULL for one that is left out */
+    shoal_tensor *in[SH_OP_INPUTS]; /* borrowed; NULL if an optional input is omitted */
     int in_count;
     sh_attrs a;
 
@@ -36,17 +36,18 @@ typedef struct sh_call {
     const sh_device *device;
     const sh_kernels *kernels;
     sh_exec *exec;
-    bool need[SH_OP_INPUTS]; /* backward will want a gradient for this input */
-    bool record;             /* for any */
+    bool need[SH_OP_INPUTS]; /* backward needs a gradient for this input */
+    bool record;             /* backward needs a gradient for any input */
 
-    /* Set by the shape rule: each output's shape; for a view also its strides and offset in in[0]'s storage. */
+    /* Set by the shape rule: the shape of each output; for a view also its strides and its offset in in[0]'s
+     * storage. */
     sh_shape shape[SH_OP_OUTPUTS];
-    int out_count; /* 1 unless the shape rule says otherwise */
+    int out_count; /* 1 unless the shape rule sets another number */
 
-    /* Made by sh_run before forward; contiguous, or a view of in[0], or in[0] itself when in place. */
+    /* Made by sh_run before forward: contiguous tensors, a view of in[0], or, in place, in[0] itself. */
     shoal_tensor *out[SH_OP_OUTPUTS];
 
-    /* What forward keeps for backward: sh_call_save_in and its like. */
+    /* Kept by forward for backward, through sh_call_save_in and the like. */
     shoal_tensor *saved[SH_OP_SAVED];
     uint32_t versions[SH_OP_SAVED];
     int saved_count;
@@ -64,34 +65,35 @@ struct sh_op {
     const char *name;
     sh_op_kind kind;
 
-    /* Checks the inputs (words with shapes and dtypes) and fills shape. */
+    /* Checks the inputs and fills shape. Its error texts contain shapes and dtypes. */
     shoal_err (*shape)(sh_call *call);
     shoal_err (*forward)(sh_call *call);
 
-    /* Gives a gradient for each input that needs one. Runs without recording, in a scope of its own, so it may be written
-     * with the public functions. NULL: the op has no gradient, its output needs none. */
+    /* Gives a gradient for each input that needs one. It runs in a separate scope and is not recorded, so it may call
+     * public functions. NULL if the op has no gradient; its outputs then need none. */
     shoal_err (*backward)(sh_back *back);
 };
 
-/* Runs the op. The first output, which belongs to the scope, like the others (call->out); NULL after an error. An input of
- * NULL among the first `required` is somebody's earlier error: NULL, with that error left as it is. */
+/* Runs the op. Returns the first output, or NULL after an error. The scope owns all outputs (call->out). If one of the
+ * first `required` inputs is NULL, an earlier call failed: returns NULL and leaves the error of that call unchanged. */
 shoal_tensor *sh_run(const sh_op *op, sh_call *call, int required);
 
-/* The same, into in[0]; shape must come to in[0]'s shape and dtype. */
+/* The same, but writes into in[0]. The shape rule must give in[0]'s shape and dtype. */
 shoal_tensor *sh_run_in_place(const sh_op *op, sh_call *call, int required);
 
-/* In forward, before it writes: keeps an input (NULL stays NULL) or an output for backward, as saved number saved_count. An
- * input that an op in place is about to overwrite is copied. save_in_if leaves the place empty unless wanted: what no gradient
- * needs may change later. Do nothing unless call->record. Errors: SHOAL_ENOMEM. */
+/* For forward, before it writes: keep an input (NULL stays NULL) or an output for backward, at index saved_count. An
+ * input that an op in place is about to overwrite is copied. save_in_if leaves its place empty unless wanted, because
+ * data that no gradient needs may change later. They do nothing unless call->record is set. Errors: SHOAL_ENOMEM. */
 shoal_err sh_call_save_in(sh_call *call, int i);
 shoal_err sh_call_save_in_if(sh_call *call, int i, bool wanted);
 shoal_err sh_call_save_out(sh_call *call, int i);
 
-/* In forward: a new contiguous tensor for backward alone (a mask, winners): the scope's, and saved. When nothing is recorded it
- * is only the scope's. */
+/* For forward: returns a new contiguous tensor that only backward needs, such as a mask or winners. The scope owns it;
+ * if the call is recorded, it is also saved. */
 shoal_tensor *sh_call_scratch(sh_call *call, shoal_dtype dtype, int ndim, const int64_t *shape);
 
-/* In backward: the gradient of an output (NULL: none arrived, it counts as zeros), what forward saved, the attributes. */
+/* For backward: the gradient of an output (NULL if none arrived; it then counts as zeros), the saved tensors, the
+ * attributes. */
 shoal_tensor *sh_back_grad(const sh_back *back, int output);
 shoal_tensor *sh_back_saved(const sh_back *back, int i);
 const sh_attrs *sh_back_attrs(const sh_back *back);
@@ -100,30 +102,33 @@ void sh_back_shape(const sh_back *back, int input, sh_shape *out);
 const sh_kernels *sh_back_kernels(const sh_back *back);
 sh_exec *sh_back_exec(const sh_back *back);
 
-/* Hands over the gradient of an input: the scope's, borrowed. Of a broadcast input it is summed to the input's shape. NULL
- * returns the error that made it NULL. Nothing happens when the input needs none. */
+/* Sets the gradient of an input; grad is borrowed from the scope. If the input was broadcast, the gradient is summed to
+ * its shape. A NULL grad is the result of a failed call: returns its error. Does nothing if the input needs no
+ * gradient. */
 shoal_err sh_back_give(sh_back *back, int input, shoal_tensor *grad);
 
-/* Where to write the gradient of an input, contiguous and of its shape, so that a leaf's needs no second pass: with
- * *out_add it holds a sum to be added to, otherwise garbage to be overwritten. Give it afterwards like any other. NULL:
- * SHOAL_ENOMEM. For kernels that only add, sh_back_target_zeroed. */
+/* Returns where to write the gradient of an input: a contiguous tensor of its shape, which may be the leaf's own grad,
+ * so that no second pass has to add it. If *out_add is set, it holds a sum to add to; otherwise garbage to overwrite.
+ * Pass it to sh_back_give afterwards. sh_back_target_zeroed is for kernels that only add. Return NULL and set
+ * SHOAL_ENOMEM if there is no memory. */
 shoal_tensor *sh_back_target(sh_back *back, int input, bool *out_add);
 shoal_tensor *sh_back_target_zeroed(sh_back *back, int input);
 
-/* Zeros of a tensor's dtype and device, in another shape: the scope's. NULL gives NULL. */
+/* Returns zeros of the given shape, with like's dtype and device. The scope owns them. NULL gives NULL. */
 shoal_tensor *sh_zeros_on(const shoal_tensor *like, int ndim, const int64_t *shape);
 
-/* A number, likewise, as a 0-d tensor. */
+/* Returns a number as a 0-d tensor, in the same way. */
 shoal_tensor *sh_op_scalar_on(const shoal_tensor *like, double value);
 
-/* An index tensor as kernels want it: i64, contiguous; the scope's, or the argument. NULL gives NULL. */
+/* Returns an index tensor as kernels need it, i64 and contiguous: a tensor of the scope, or t itself. NULL gives
+ * NULL. */
 shoal_tensor *sh_as_index(shoal_tensor *t, const char *op);
 
 #define SH_OP_DECLARE(name) extern const sh_op sh_op_##name;
 SH_OPS(SH_OP_DECLARE)
 #undef SH_OP_DECLARE
 
-/* All ops, for the tests and for who wants to know; ends with NULL. */
+/* All ops, terminated by NULL. For the tests. */
 extern const sh_op *const sh_ops[];
 
 #endif

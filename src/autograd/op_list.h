@@ -1,4 +1,4 @@
-/* Every op: sh_op_<name>, for X. */
+/* The list of all ops, as a macro: SH_OPS(X) expands X(name) for every sh_op_<name>. */
 #ifndef SH_AUTOGRAD_OP_LIST_H
 #define SH_AUTOGRAD_OP_LIST_H
 

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 
-/* The output's shape with every reduced dim kept at 1, which is how kernels see it. */
+/* Returns the output's shape with every reduced dim kept as 1, as kernels need it. */
 static void kept_shape(const shoal_tensor *t, int64_t dim, int64_t *shape)
 {
     for (int d = 0; d < t->ndim; d++) {
@@ -41,7 +41,7 @@ static bool is_float(const shoal_tensor *t)
 
 static shoal_err refuse(const sh_call *c)
 {
-    return sh_fail(SHOAL_ETYPE, "%s does not work on %s: convert with shoal_to", c->op->name,
+    return sh_fail(SHOAL_ETYPE, "%s does not support %s; convert with shoal_to", c->op->name,
                    shoal_dtype_name(c->in[0]->dtype));
 }
 
@@ -75,7 +75,7 @@ static shoal_err bool_shape(sh_call *c)
     return t->dtype == SHOAL_BF16 || t->dtype == SHOAL_F16 ? refuse(c) : reduced_shape(c, SHOAL_B8);
 }
 
-/* The output as the kernel wants it: the same elements, with the reduced dims at 1. */
+/* Returns the output as the kernel needs it: the same elements, with the reduced dims as 1. */
 static sh_view kept_view(const sh_call *c)
 {
     sh_view v = {.data = sh_tensor_ptr(c->out[0]), .ndim = c->in[0]->ndim, .dtype = c->out[0]->dtype};
@@ -94,7 +94,7 @@ static shoal_err reduce(sh_call *c, sh_reduce_op op)
     return c->kernels->reduce->reduce(c->exec, op, &out, &in);
 }
 
-/* A reduced tensor with its dims back at 1, so that it broadcasts against the input. */
+/* Returns a reduced tensor with its reduced dims as 1 again, so that it broadcasts against the input. */
 static shoal_tensor *unreduced(sh_back *b, shoal_tensor *t)
 {
     sh_shape s;
@@ -151,7 +151,7 @@ static shoal_err mean_backward(sh_back *b)
 const sh_op sh_op_mean = {"mean", SH_OP_COMPUTES, float_shape, mean_forward, mean_backward};
 PUBLIC(mean)
 
-/* ---- prod: g · prod / x, and where x holds zeros g · the product of the others ---- */
+/* ---- prod: the gradient is g · prod / x, or, if x has zeros, g · the product of the other elements ---- */
 
 static shoal_err prod_forward(sh_call *c)
 {
@@ -159,8 +159,8 @@ static shoal_err prod_forward(sh_call *c)
     return err == SHOAL_OK ? reduce(c, SH_REDUCE_PROD) : err;
 }
 
-/* Replacing zeros by ones gives the product p of the others; with one zero in the row only its own gradient is p, with more all
- * are 0. */
+/* Replacing zeros by ones gives the product p of the other elements. If a row has one zero, only the zero's own
+ * gradient is p; if it has more, all gradients are 0. */
 static shoal_err prod_backward(sh_back *b)
 {
     shoal_tensor *x = sh_back_saved(b, 0), *g = spread(b, sh_back_grad(b, 0));
@@ -171,7 +171,7 @@ static shoal_err prod_backward(sh_back *b)
     shoal_tensor *others = unreduced(b, shoal_prod(filled, dim, false));
     shoal_tensor *zeros = unreduced(b, shoal_to(shoal_sum(is_zero, dim, false), x->dtype));
     shoal_tensor *own = shoal_to(is_zero, x->dtype);
-    /* the number of zeros among the others */
+    /* the number of zeros among the other elements */
     shoal_tensor *alive = shoal_eq(shoal_sub(zeros, own), zero);
     return sh_back_give(b, 0, shoal_where(alive, shoal_mul(g, shoal_div(others, filled)), zero));
 }
@@ -179,7 +179,8 @@ static shoal_err prod_backward(sh_back *b)
 const sh_op sh_op_prod = {"prod", SH_OP_COMPUTES, sum_shape, prod_forward, prod_backward};
 PUBLIC(prod)
 
-/* ---- max, min: along a dim the first winner gets the gradient; over all, equal ones share it, as in PyTorch ---- */
+/* ---- max, min: along a dim, the first winner gets the gradient; over all dims, equal winners share it, as in PyTorch
+ * ---- */
 
 static shoal_err extreme(sh_call *c, sh_reduce_op op)
 {
@@ -195,7 +196,7 @@ static shoal_err extreme_backward(sh_back *b, shoal_tensor *(*place)(shoal_tenso
     shoal_tensor *x = sh_back_saved(b, 0), *y = sh_back_saved(b, 1), *g = sh_back_grad(b, 0);
     int64_t dim = sh_back_attrs(b)->i[0];
     if (dim == SHOAL_ALL) {
-        /* NaN wins, and is not equal to itself */
+        /* NaN wins, but is not equal to itself */
         shoal_tensor *places = shoal_logical_or(shoal_eq(x, y), shoal_ne(x, x));
         shoal_tensor *winners = shoal_to(places, x->dtype);
         return sh_back_give(b, 0, shoal_mul(winners, shoal_div(g, shoal_sum(winners, SHOAL_ALL, false))));
@@ -233,7 +234,7 @@ static shoal_err min_backward(sh_back *b)
 const sh_op sh_op_min = {"min", SH_OP_COMPUTES, same_shape, min_forward, min_backward};
 PUBLIC(min)
 
-/* ---- without a gradient ---- */
+/* ---- ops without a gradient ---- */
 
 #define PLAIN(name, NAME, rule)                                                                                        \
     static shoal_err name##_forward(sh_call *c)                                                                        \
@@ -248,7 +249,7 @@ PLAIN(argmin, ARGMIN, index_shape)
 PLAIN(any, ANY, bool_shape)
 PLAIN(all, ALL, bool_shape)
 
-/* ---- logsumexp: g · exp(x - y) ---- */
+/* ---- logsumexp: the gradient is g · exp(x - y) ---- */
 
 static shoal_err logsumexp_forward(sh_call *c)
 {
@@ -269,7 +270,7 @@ static shoal_err logsumexp_backward(sh_back *b)
 const sh_op sh_op_logsumexp = {"logsumexp", SH_OP_COMPUTES, float_shape, logsumexp_forward, logsumexp_backward};
 PUBLIC(logsumexp)
 
-/* ---- norm: sqrt of the sum of squares; its gradient is g · x / norm, 0 where the norm is ---- */
+/* ---- norm: the root of the sum of squares; the gradient is g · x / norm, or 0 if the norm is 0 ---- */
 
 static shoal_err norm_forward(sh_call *c)
 {

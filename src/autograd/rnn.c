@@ -1,7 +1,7 @@
 /* One step of an LSTM: in = x, h, c, w_ih, w_hh, b_ih, b_hh; out = h, c.
  *
- * Two products with the weights into one buffer of gates, then one pointwise kernel. Saved: x, h, c, w_ih, w_hh, the gates after
- * their functions, the new c. */
+ * Two products with the weights fill one buffer of gates, then one pointwise kernel runs. Saved: x, h, c, w_ih, w_hh,
+ * the gates after their functions, the new c. */
 #include "autograd/matrix.h"
 
 #include "base/error.h"
@@ -39,8 +39,8 @@ static shoal_err lstm_refuse(const sh_call *c)
         (void)sh_tensor_text(&t[i], c->in[i]);
     }
     return sh_fail(SHOAL_EINVAL,
-                   "lstm_cell: x %s, h %s, c %s, w_ih %s, w_hh %s; x is [N, in], h and c [N, H], w_ih [4H, in], w_hh "
-                   "[4H, H], biases [4H] or NULL, all f32 or all f64",
+                   "lstm_cell: x %s, h %s, c %s, w_ih %s, w_hh %s; x must be [N, in], h and c [N, H], w_ih [4H, in], "
+                   "w_hh [4H, H], biases [4H] or NULL, all f32 or all f64",
                    t[0].text, t[1].text, t[2].text, t[3].text, t[4].text);
 }
 
@@ -110,7 +110,7 @@ static shoal_err lstm_cell_forward(sh_call *c)
     return err == SHOAL_OK ? sh_call_save_out(c, 1) : err;
 }
 
-/* The gradients of the gates, the scope's, and of c, given. NULL after an error. */
+/* Gives the gradient of c and returns that of the gates, which the scope owns. Returns NULL after an error. */
 static shoal_tensor *lstm_gates_back(sh_back *b)
 {
     shoal_tensor *c_prev = sh_back_saved(b, IN_C), *acts = sh_back_saved(b, SAVED_ACTS);

@@ -1,4 +1,4 @@
-/* What the record of ops promises: adding up, leaves, hooks, what backward refuses, and that nothing is left behind. */
+/* The rules of recording and backward: accumulation, leaves, hooks, errors, and that no memory leaks. */
 #include "autograd/node.h"
 #include "testing/numbers.h"
 #include "testing/runner.h"
@@ -13,7 +13,7 @@ enum {
     STEPS = SH_SLOW ? 200 : 1000,
 };
 
-/* A leaf of f64 that needs a gradient. */
+/* Returns an f64 leaf that needs a gradient. */
 static shoal_tensor *leaf(int64_t n, double value)
 {
     shoal_tensor *t = shoal_full(SHOAL_F64, value, SHOAL_SHAPE(n));
@@ -56,7 +56,7 @@ START_TEST(adds_up)
 }
 END_TEST
 
-/* The grad of a leaf given as the gradient to begin with is added like any other. */
+/* The leaf's own grad as the initial gradient is added like any other. */
 START_TEST(grad_of_itself)
 {
     shoal_tensor *x = leaf(2, 1);
@@ -69,7 +69,7 @@ START_TEST(grad_of_itself)
 }
 END_TEST
 
-/* A gradient that several inputs are handed must not become one memory for all. */
+/* If backward gives one gradient to several inputs, they must not share its memory. */
 START_TEST(gradients_are_apart)
 {
     shoal_tensor *x = leaf(2, 1), *y = leaf(2, 1);
@@ -181,7 +181,7 @@ START_TEST(hooks)
     ck_assert_ok(shoal_tensor_add_hook(x, write_down, &b, &id));
     shoal_tensor *y = shoal_mul_scalar(x, 3);
     ck_assert_ok(shoal_tensor_add_hook(y, write_down, &c, NULL));
-    /* x is used three times: its hooks see the sum, once; y's runs before */
+    /* x is used three times: its hooks get the sum, once; y's hook runs before */
     ck_assert_ok(shoal_backward(total(shoal_add(shoal_add(y, y), x))));
     ck_assert_str_eq(journal.order, "cab");
     ck_assert(journal.seen[0] == 2 && journal.seen[1] == 3 * 4 + 1 && journal.seen[2] == 130);
@@ -228,18 +228,18 @@ START_TEST(changed_in_place)
     ck_assert_err(shoal_backward(loss), SHOAL_ESTATE);
     ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "mul"));
 
-    /* add needs nothing: its operands may change */
+    /* add saves nothing, so its operands may change */
     loss = total(shoal_add(x, c));
     shoal_fill_(c, 6);
     ck_assert_ok(shoal_backward(loss));
 
-    /* through another view of the same storage, and an output that was saved */
+    /* a change through another view of the same storage, and of a saved output */
     shoal_tensor *e = shoal_exp(x);
     loss = total(e);
     shoal_zero_(shoal_narrow(shoal_detach(e), 0, 1, 1));
     ck_assert_err(shoal_backward(loss), SHOAL_ESTATE);
 
-    /* a parameter that was stepped between forward and backward */
+    /* a parameter that changed between forward and backward */
     loss = total(shoal_square(x));
     shoal_no_grad_begin();
     ck_assert_ptr_nonnull(shoal_add_scalar_(x, 1));
@@ -259,7 +259,7 @@ START_TEST(in_place_refused)
     ck_assert(first(x) == 1);
     ck_assert_ptr_null(shoal_add_(c, shoal_scoped(shoal_ones(SHOAL_F64, SHOAL_SHAPE(2, 4)))));
     ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
-    /* what is overwritten and backward needs was copied; where it does not need it nothing is */
+    /* what is overwritten although backward needs it was copied; otherwise nothing is copied */
     ck_assert_ok(shoal_backward(total(shoal_mul_(shoal_clone(x), x))));
     ck_assert(first(shoal_tensor_grad(x)) == 2);
     ck_assert_ok(shoal_tensor_set_grad(x, NULL));
@@ -271,7 +271,7 @@ START_TEST(in_place_refused)
 }
 END_TEST
 
-/* A tensor without gradient that is written from one with: it becomes part of the record. */
+/* A tensor without a gradient, written from a tensor with one, becomes part of the record. */
 START_TEST(copied_into)
 {
     shoal_tensor *x = leaf(2, 3), *buffer = shoal_zeros(SHOAL_F64, SHOAL_SHAPE(2));
@@ -283,7 +283,7 @@ START_TEST(copied_into)
 }
 END_TEST
 
-/* Operands that overlap what is written, and elements that are one: */
+/* Operands that overlap the output, and elements that share memory. */
 START_TEST(overlaps)
 {
     shoal_tensor *t = shoal_arange(SHOAL_F64, 0, 9, 1);
@@ -299,13 +299,13 @@ START_TEST(overlaps)
     ck_assert(item_at(t, SHOAL_SHAPE(2)) == 4 && item_at(t, SHOAL_SHAPE(8)) == 12);
     ck_assert_ptr_null(shoal_add_scalar_(shoal_expand(shoal_narrow(t, 0, 0, 1), SHOAL_SHAPE(4)), 1));
     ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
-    shoal_no_grad_end(); /* one too many does no harm */
+    shoal_no_grad_end(); /* one call too many does no harm */
     ck_assert(shoal_grad_enabled());
     end(t, NULL);
 }
 END_TEST
 
-/* Halves have no arithmetic of their own, but gradients that add up. */
+/* Halves have no arithmetic, but their gradients add up. */
 START_TEST(halves)
 {
     shoal_tensor *x = shoal_full(_i ? SHOAL_BF16 : SHOAL_F16, 2, SHOAL_SHAPE(1, 3));
@@ -321,7 +321,7 @@ START_TEST(halves)
 }
 END_TEST
 
-/* A batch of nothing: results of no elements, and gradients of zeros. */
+/* An empty batch: results without elements, and gradients of zeros. */
 START_TEST(nothing_in_a_batch)
 {
     shoal_tensor *x = shoal_zeros(SHOAL_F64, SHOAL_SHAPE(0, 1, 6, 6)), *flat = shoal_flatten(x, 1);
@@ -358,7 +358,7 @@ START_TEST(nothing_in_a_batch)
 }
 END_TEST
 
-/* ---- long and many ---- */
+/* ---- long chains, many steps ---- */
 
 static shoal_tensor *chain_of(shoal_tensor *x, int length)
 {
@@ -378,7 +378,7 @@ START_TEST(long_chain)
 }
 END_TEST
 
-/* The scope goes, the last tensor stays, and with it all nodes: they go when it does. */
+/* The scope is released, but the last tensor stays and keeps all nodes. Releasing the tensor releases them. */
 START_TEST(long_chain_released)
 {
     shoal_tensor *x = leaf(1, 1);
@@ -418,7 +418,7 @@ static void net_release(net *n)
     }
 }
 
-/* One step of gradient descent; the loss before it. */
+/* Takes one step of gradient descent. Returns the loss before the step. */
 static double net_step(net *n)
 {
     size_t mark = shoal_scope_mark();
@@ -451,7 +451,7 @@ START_TEST(steady)
     for (int i = 0; i < STEPS; i++) {
         loss = net_step(&n);
     }
-    if (!SH_SLOW) { /* a sanitizer's malloc does not count */
+    if (!SH_SLOW) { /* a sanitizer's malloc is not counted */
         ck_assert_uint_eq(mallinfo2().uordblks + mallinfo2().hblkhd, used);
     }
     ck_assert_msg(loss < before / 2, "the loss went from %g to %g", before, loss);
@@ -472,7 +472,7 @@ static void *train(void *seed)
     return loss;
 }
 
-/* Two threads with a record each, and the same seed: the same numbers. */
+/* Two threads, each with a separate record and the same seed, get the same numbers. */
 START_TEST(two_threads)
 {
     pthread_t threads[2];

@@ -1,4 +1,4 @@
-/* Running an op: checks, outputs, forward, record. */
+/* Runs an op: checks, outputs, forward, record. */
 #include "autograd/node.h"
 
 #include "base/error.h"
@@ -39,10 +39,11 @@ static shoal_err prepare(const sh_op *op, sh_call *call)
             return sh_device_mixed(op->name, call->device, t->storage->device);
         }
         if (t->recorded != t->storage->recorded && op->backward && no_grad == 0) {
-            return sh_fail(SHOAL_ESTATE,
-                           "%s: another view of the tensor's memory was changed in place, with a gradient, and this "
-                           "tensor's gradient would not know of it: use that view, or clone before changing it",
-                           op->name);
+            return sh_fail(
+                SHOAL_ESTATE,
+                "%s: another view of the tensor's memory was changed in place by an op with a gradient, which "
+                "this tensor's gradient would miss; use that view, or clone before changing it",
+                op->name);
         }
         call->need[i] = t->requires_grad && no_grad == 0 && op->backward;
         call->record |= call->need[i];
@@ -52,8 +53,8 @@ static shoal_err prepare(const sh_op *op, sh_call *call)
     return call->exec ? SHOAL_OK : shoal_last_error();
 }
 
-/* An input that is NULL, or whose scope was released while its object still lies there: a release build sees most of these, and
- * AddressSanitizer all. */
+/* Checks for an input that is NULL or was released with its scope, and sets the error. A release build detects most
+ * released inputs, AddressSanitizer all of them. */
 static bool inputs_missing(const sh_op *op, const sh_call *call, int required)
 {
     for (int i = 0; i < call->in_count; i++) {
@@ -68,7 +69,7 @@ static bool inputs_missing(const sh_op *op, const sh_call *call, int required)
         if (call->in[i] && call->in[i]->dtype == SH_TENSOR_RELEASED) {
             (void)sh_fail(SHOAL_ESTATE,
                           "%s: the tensor was released with its scope, by a loader's next batch or by "
-                          "shoal_scope_release; retain what is to stay",
+                          "shoal_scope_release; retain tensors that must stay",
                           op->name);
             return true;
         }
@@ -84,7 +85,7 @@ static void drop_saved(sh_call *call)
     call->saved_count = 0;
 }
 
-/* Takes the reference. */
+/* Takes over the caller's reference. */
 static shoal_err save(sh_call *call, shoal_tensor *kept, uint32_t version)
 {
     SH_INVARIANT(call->saved_count < SH_OP_SAVED);
@@ -99,7 +100,7 @@ shoal_err sh_call_save_in(sh_call *call, int i)
     if (!call->record) {
         return SHOAL_OK;
     }
-    /* In place forward overwrites it: backward gets a copy. */
+    /* Forward in place overwrites it, so backward gets a copy. */
     if (call->in_place && t && t->storage == call->out[0]->storage) {
         shoal_tensor *copy = sh_tensor_new_like(t);
         if (!copy) {
@@ -174,13 +175,13 @@ shoal_tensor *sh_run(const sh_op *op, sh_call *call, int required)
     return call->out[0];
 }
 
-/* What repeated elements and a gradient forbid. */
+/* Checks that t may be changed in place: it has no repeated elements, and its gradient allows it. */
 static shoal_err check_in_place(const sh_op *op, const shoal_tensor *t)
 {
     for (int d = 0; d < t->ndim; d++) {
         if (t->shape[d] > 1 && t->strides[d] == 0) {
             sh_text text;
-            return sh_fail(SHOAL_EINVAL, "%s in place: elements of %s are repeated: clone it first", op->name,
+            return sh_fail(SHOAL_EINVAL, "%s in place: elements of %s are repeated; clone it first", op->name,
                            sh_tensor_text(&text, t));
         }
     }
@@ -194,13 +195,13 @@ static shoal_err check_in_place(const sh_op *op, const shoal_tensor *t)
                        op->name);
     }
     if (t->node->op->kind == SH_OP_VIEWS) {
-        return sh_fail(SHOAL_ESTATE, "%s in place: a view that needs a gradient cannot be changed: clone it first",
+        return sh_fail(SHOAL_ESTATE, "%s in place: a view that needs a gradient cannot be changed; clone it first",
                        op->name);
     }
     return SHOAL_OK;
 }
 
-/* The bytes of the storage that a tensor lies in. */
+/* Returns the range of bytes of the storage that a tensor uses. */
 static void extent(const shoal_tensor *t, int64_t *out_first, int64_t *out_end)
 {
     sh_shape s;
@@ -216,7 +217,7 @@ static bool is_same_view(const shoal_tensor *a, const shoal_tensor *b)
            memcmp(a->shape, b->shape, size) == 0 && memcmp(a->strides, b->strides, size) == 0;
 }
 
-/* Kernels write while they read: an input that overlaps the output, and is not the same view, is copied before. */
+/* Kernels write while they read, so an input that overlaps the output, and is not the same view, is copied before. */
 static shoal_err set_apart(sh_call *call)
 {
     const shoal_tensor *t = call->in[0];

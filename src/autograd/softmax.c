@@ -1,4 +1,4 @@
-/* Softmax along a dim, and the losses of classes. Kernels see contiguous [outer, n, inner]. */
+/* Softmax along a dim, and the losses for classes. Kernels work on contiguous [outer, n, inner]. */
 #include "autograd/op.h"
 
 #include "base/error.h"
@@ -27,7 +27,7 @@ static shoal_err softmax_shape(sh_call *c)
     const shoal_tensor *x = c->in[0];
     int dim = (int)c->a.i[0];
     if (!is_float(x)) {
-        return sh_fail(SHOAL_ETYPE, "%s does not work on %s: convert with shoal_to", c->op->name,
+        return sh_fail(SHOAL_ETYPE, "%s does not support %s; convert with shoal_to", c->op->name,
                        shoal_dtype_name(x->dtype));
     }
     shoal_err err = sh_dim(&dim, x->ndim, c->op->name);
@@ -85,8 +85,8 @@ static shoal_err refuse_classes(const sh_call *c)
 {
     sh_text tx, tt, tw;
     return sh_fail(SHOAL_EINVAL,
-                   "%s: x %s, target %s, weight %s; x is [N, C] of floats, the target [N], the weight [C]", c->op->name,
-                   sh_tensor_text(&tx, c->in[0]), sh_tensor_text(&tt, c->in[1]),
+                   "%s: x %s, target %s, weight %s; x must be [N, C] of floats, the target [N], the weight [C]",
+                   c->op->name, sh_tensor_text(&tx, c->in[0]), sh_tensor_text(&tt, c->in[1]),
                    c->in[2] ? sh_tensor_text(&tw, c->in[2]) : "none");
 }
 
@@ -106,7 +106,7 @@ static shoal_err classes_shape(sh_call *c)
     case SHOAL_SUM: return sh_shape_init(&c->shape[0], x->dtype, SHOAL_SCALAR);
     case SHOAL_NONE: return sh_shape_init(&c->shape[0], x->dtype, target->ndim, target->shape);
     }
-    return sh_fail(SHOAL_EINVAL, "%s: %lld is no reduction", c->op->name, (long long)c->a.i[0]);
+    return sh_fail(SHOAL_EINVAL, "%s: unknown reduction %lld", c->op->name, (long long)c->a.i[0]);
 }
 
 static sh_nll_args nll_args(const sh_softmax_shape *shape, int64_t reduction, const shoal_tensor *target,
@@ -126,7 +126,7 @@ static sh_nll_args nll_args(const sh_softmax_shape *shape, int64_t reduction, co
     };
 }
 
-/* Saved: target, weight, the sum of weights; cross_entropy also: log-probabilities. */
+/* Saves the target, the weight and the sum of weights; cross_entropy also saves the log-probabilities. */
 static shoal_err classes_forward(sh_call *c, bool from_scores)
 {
     const shoal_tensor *x = c->in[0];

@@ -1,5 +1,5 @@
-/* Views: other shapes and strides over the same storage. The gradient of a view goes back through the same view of a tensor
- * of zeros, or simply reshaped. */
+/* Views: other shapes and strides over the same storage. The gradient of a view goes back through the same view of a
+ * tensor of zeros, or is reshaped. */
 #include "autograd/op.h"
 
 #include "base/error.h"
@@ -15,7 +15,7 @@ static void start(sh_call *c)
 
 /* ---- reshape: a.i = ndim, shape… ---- */
 
-/* shape with its -1 filled in. */
+/* Replaces the -1 in shape by the matching size. */
 static shoal_err fill_in(const shoal_tensor *t, const char *op, int64_t ndim, int64_t *shape)
 {
     int64_t known = 1, open = -1;
@@ -41,8 +41,8 @@ static shoal_err fill_in(const shoal_tensor *t, const char *op, int64_t ndim, in
     return SHOAL_OK;
 }
 
-/* Strides of the new shape over the same elements; false when there are none. Goes through both shapes from the last dim, a
- * run of old dims that lie one behind the other at a time. */
+/* Finds strides for the new shape over the same elements. Returns false if there are none. It goes through both shapes
+ * from the last dim, and takes a run of old dims that are adjacent in memory at a time. */
 static bool restride(const shoal_tensor *t, int ndim, const int64_t *shape, int64_t *strides)
 {
     int old = t->ndim - 1, d = ndim - 1;
@@ -166,7 +166,7 @@ static shoal_err permute_shape(sh_call *c)
         int64_t from = c->a.i[d];
         if (from < 0 || from >= t->ndim || (seen & (1u << from))) {
             sh_text own, dims;
-            return sh_fail(SHOAL_EINVAL, "permute of %s by %s", sh_tensor_text(&own, t),
+            return sh_fail(SHOAL_EINVAL, "permute of %s by %s: each dim must be named once", sh_tensor_text(&own, t),
                            sh_shape_text(&dims, t->ndim, c->a.i));
         }
         seen |= 1u << from;
@@ -199,7 +199,7 @@ shoal_tensor *shoal_permute(shoal_tensor *t, int ndim, const int64_t *dims)
         return NULL;
     }
     if (ndim != t->ndim) {
-        (void)sh_fail(SHOAL_EINVAL, "permute: %d dims given for a tensor with %d", ndim, t->ndim);
+        (void)sh_fail(SHOAL_EINVAL, "permute: %d dims given for a tensor of %d dims", ndim, t->ndim);
         return NULL;
     }
     for (int d = 0; d < ndim; d++) {
@@ -244,7 +244,7 @@ shoal_tensor *shoal_unsqueeze(shoal_tensor *t, int dim)
     SH_NEED_OR_NULL(t);
     int at = dim < 0 ? dim + t->ndim + 1 : dim;
     if (at < 0 || at > t->ndim || t->ndim == SHOAL_MAX_DIMS) {
-        (void)sh_fail(SHOAL_EINVAL, "unsqueeze: dim %d of a tensor with %d dims", dim, t->ndim);
+        (void)sh_fail(SHOAL_EINVAL, "unsqueeze: dim %d is out of range for a tensor of %d dims", dim, t->ndim);
         return NULL;
     }
     int64_t shape[SHOAL_MAX_DIMS];
@@ -298,7 +298,7 @@ shoal_tensor *shoal_expand(shoal_tensor *t, int ndim, const int64_t *shape)
     return sh_run(&sh_op_expand, &c, 1);
 }
 
-/* ---- slice: a.i = dim, start, length, step; and select, a slice of one without its dim ---- */
+/* ---- slice: a.i = dim, start, length, step; and select, a slice of length one without its dim ---- */
 
 static shoal_err slice_shape(sh_call *c)
 {
@@ -323,7 +323,7 @@ static shoal_err slice_backward(sh_back *b)
 
 const sh_op sh_op_slice = {"slice", SH_OP_VIEWS, slice_shape, NULL, slice_backward};
 
-/* A place in a dim as Python takes it: a negative one counts from the end, one beyond either end is that end. */
+/* Returns a position in a dim as Python defines it: a negative one counts from the end, and is clamped to the ends. */
 static int64_t clamped(int64_t at, int64_t size)
 {
     at = at < 0 ? at + size : at;
@@ -337,19 +337,19 @@ shoal_tensor *shoal_slice(shoal_tensor *t, int dim, int64_t from, int64_t to, in
         return NULL;
     }
     if (t->ndim == 0) {
-        (void)sh_fail(SHOAL_EINVAL, "slice of a 0-d tensor");
+        (void)sh_fail(SHOAL_EINVAL, "a 0-d tensor cannot be sliced");
         return NULL;
     }
     if (step < 1) {
         sh_text own;
-        (void)sh_fail(SHOAL_EINVAL, "slice of %s: dim %d by steps of %lld; 1 is the least", sh_tensor_text(&own, t),
-                      dim, (long long)step);
+        (void)sh_fail(SHOAL_EINVAL, "slice of %s: dim %d in steps of %lld; the step must be at least 1",
+                      sh_tensor_text(&own, t), dim, (long long)step);
         return NULL;
     }
     int64_t size = t->shape[dim];
     from = clamped(from, size);
     to = clamped(to, size);
-    step = step > size ? (size > 0 ? size : 1) : step; /* the same elements, and no overflow */
+    step = step > size ? (size > 0 ? size : 1) : step; /* the same elements, without overflow */
     int64_t length = to > from ? (to - from + step - 1) / step : 0;
     return RUN(sh_op_slice, t, dim, from, length, step);
 }
@@ -362,8 +362,8 @@ shoal_tensor *shoal_narrow(shoal_tensor *t, int dim, int64_t from, int64_t lengt
     }
     if (t->ndim == 0 || from < 0 || length < 0 || from > t->shape[dim] - length) {
         sh_text own;
-        (void)sh_fail(SHOAL_EINVAL, "narrow of %s: dim %d from %lld, %lld long", sh_tensor_text(&own, t), dim,
-                      (long long)from, (long long)length);
+        (void)sh_fail(SHOAL_EINVAL, "narrow of %s: dim %d from %lld, length %lld is out of range",
+                      sh_tensor_text(&own, t), dim, (long long)from, (long long)length);
         return NULL;
     }
     return RUN(sh_op_slice, t, dim, from, length, 1);
@@ -378,7 +378,8 @@ shoal_tensor *shoal_select(shoal_tensor *t, int dim, int64_t index)
     int64_t at = t->ndim > 0 && index < 0 ? index + t->shape[dim] : index;
     if (t->ndim == 0 || at < 0 || at >= t->shape[dim]) {
         sh_text own;
-        (void)sh_fail(SHOAL_EINVAL, "select of %s: dim %d at %lld", sh_tensor_text(&own, t), dim, (long long)index);
+        (void)sh_fail(SHOAL_EINVAL, "select of %s: index %lld is out of range in dim %d", sh_tensor_text(&own, t),
+                      (long long)index, dim);
         return NULL;
     }
     return shoal_squeeze(RUN(sh_op_slice, t, dim, at, 1, 1), dim);
@@ -419,11 +420,11 @@ shoal_tensor *shoal_as_strided(shoal_tensor *t, int ndim, const int64_t *shape, 
         return NULL;
     }
     if (ndim < 0 || ndim > SHOAL_MAX_DIMS) {
-        (void)sh_fail(SHOAL_EINVAL, "as_strided: a tensor has 0 to %d dims, not %d", SHOAL_MAX_DIMS, ndim);
+        (void)sh_fail(SHOAL_EINVAL, "as_strided: %d dims; a tensor has 0 to %d", ndim, SHOAL_MAX_DIMS);
         return NULL;
     }
     if (t->requires_grad && shoal_grad_enabled()) {
-        (void)sh_fail(SHOAL_ESTATE, "as_strided carries no gradient: detach first");
+        (void)sh_fail(SHOAL_ESTATE, "as_strided has no gradient; use shoal_detach first");
         return NULL;
     }
     for (int d = 0; d < ndim; d++) {

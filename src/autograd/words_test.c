@@ -1,4 +1,4 @@
-/* Errors: what ops say about wrong inputs, and that the first error passes through an expression. */
+/* Error texts of ops for wrong inputs, and that the first error passes through an expression. */
 #include "testing/runner.h"
 
 #include <math.h>
@@ -35,7 +35,7 @@ START_TEST(null_passes)
     char own_text[300];
     ck_assert_err(shoal_lstm_cell(a, bad, bad, a, a, NULL, NULL, &h, &c), SHOAL_EINVAL);
     (void)snprintf(own_text, sizeof own_text, "shoal_lstm_cell: h is NULL, after SHOAL_EINVAL: %s", first_text);
-    ck_assert_str_eq(shoal_last_error_text(), own_text); /* an error of its own, which ends with the first */
+    ck_assert_str_eq(shoal_last_error_text(), own_text); /* a new error, whose text ends with the first */
     ck_assert_err(shoal_backward(chain), SHOAL_EINVAL);
     (void)snprintf(own_text, sizeof own_text, "shoal_backward: t is NULL, after SHOAL_EINVAL: %s", first_text);
     ck_assert_str_eq(shoal_last_error_text(), own_text);
@@ -43,7 +43,7 @@ START_TEST(null_passes)
 }
 END_TEST
 
-/* What ops say about wrong inputs. */
+/* Error texts of ops for wrong inputs. */
 START_TEST(words)
 {
     shoal_tensor *a = shoal_ones(SHOAL_F32, SHOAL_SHAPE(2, 3)), *img = shoal_ones(SHOAL_F32, SHOAL_SHAPE(1, 2, 5, 5));

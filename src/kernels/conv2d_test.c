@@ -1,8 +1,8 @@
-/* The reference against finite differences, the fast kernels against the reference, and the fused block against the chain
- * of single kernels.
+/* Tests of convolution: the reference against finite differences, the fast kernels against the reference, and the fused
+ * block against the chain of single kernels.
  *
- * Most data are small multiples of a power of two, so that every sum is exact: then all kernels have to agree to the last
- * bit, whatever order they add in, and there are many ties for the pool to decide. */
+ * Most data are small multiples of a power of two, so that every sum is exact. Then all kernels have to agree to the
+ * last bit, in whatever order they add, and the pool has many ties to decide. */
 #include "base/random.h"
 #include "kernels/conv2d.h"
 #include "kernels/kernels.h"
@@ -22,7 +22,7 @@ static uint64_t seed;
 static sh_exec exec;
 static const sh_conv_kernels *const reference = &sh_conv_kernels_reference;
 
-/* Variant i of the fast kernels, or NULL where they cannot run. */
+/* Returns variant i of the fast kernels, or NULL if this CPU cannot run it. */
 static const sh_conv_kernels *fast(int i)
 {
     const sh_kernels *kernels = sh_kernels_find(i == 0 ? "avx2" : "avx512");
@@ -43,11 +43,12 @@ static int64_t from_to(int64_t from, int64_t to)
     return from + below(to - from + 1);
 }
 
-/* All arrays of one convolution; each of its exact size, so that AddressSanitizer sees a step too far. */
+/* All arrays of one convolution, each of its exact size, so that AddressSanitizer detects an access beyond the end. */
 typedef struct job {
     sh_conv2d c;
-    int64_t in, weights, outs, planes, pooled; /* elements; planes: of outputs; pooled: all pooled outputs */
-    float *x, *w, *bias, *drop;                /* drop: for the fused block; NULL: none */
+    int64_t in, weights, outs, planes, pooled; /* element counts; planes: planes of outputs; pooled: all pooled
+                                                * outputs */
+    float *x, *w, *bias, *drop;                /* drop is for the fused block, and may be NULL */
     float *grad_out, *grad_pooled;
 } job;
 
@@ -62,7 +63,7 @@ static float *room(int64_t count)
     return p;
 }
 
-/* Multiples of step between -8 and 8 steps. */
+/* Returns count multiples of step, from -8 to 8 steps. */
 static float *grains(int64_t count, float step)
 {
     float *p = room(count);
@@ -138,7 +139,7 @@ static void job_end(job *j)
     free(j->grad_pooled);
 }
 
-/* Filled: grad_w and grad_bias are added to, grad_x is not. */
+/* Sets all gradients to fill, because backward adds to grad_w and grad_bias but overwrites grad_x. */
 static gradients gradients_begin(const job *j, float fill)
 {
     gradients g = {room(j->in), room(j->weights), room(j->c.out_c)};
@@ -222,7 +223,7 @@ static sh_conv2d any_shape(void)
     return c;
 }
 
-/* Shapes that the fused block has ways of its own for, and their neighbours. */
+/* Shapes for which the fused block has special algorithms, and similar ones. */
 static sh_conv2d block_shape(void)
 {
     static const int64_t outs[] = {1, 2, 3, 4, 5, 7, 10, 16, 20, 32, 33};
@@ -239,7 +240,7 @@ static const struct {
     int64_t in_c, size, out_c, pad;
 } layers[] = {{1, 28, 10, 0}, {10, 12, 20, 0}, {1, 28, 32, 2}, {32, 14, 64, 2}};
 
-/* ---- the fused block as a chain of single kernels of the reference ---- */
+/* ---- the fused block as a chain of single reference kernels ---- */
 
 static sh_pool2d pool_of(const sh_conv2d *c)
 {
@@ -262,7 +263,7 @@ static void drop_planes(const job *j, float *map)
     }
 }
 
-/* y =, and all gradients. */
+/* Computes y and all gradients. */
 static void chain(const job *j, float *y, gradients *g)
 {
     const sh_pool2d pool = pool_of(&j->c);
@@ -283,7 +284,7 @@ static void chain(const job *j, float *y, gradients *g)
     free(place);
 }
 
-/* The block of kernels k against the chain. */
+/* Compares the fused block of kernels k with the chain. */
 static void check_block(const sh_conv_kernels *k, const job *j, double slack)
 {
     float *y = room(j->pooled + 1), *wanted_y = room(j->pooled + 1);
@@ -380,8 +381,8 @@ START_TEST(block_of_the_layers_is_exact)
 }
 END_TEST
 
-/* Sums are rounded here, and equal up to that. Near ties may fall either way, so backward gets the winners of the
- * reference. */
+/* Here sums are rounded, so they are equal only up to rounding. Near ties may be decided either way, so backward gets
+ * the winners of the reference. */
 START_TEST(block_is_close_on_reals)
 {
     const sh_conv_kernels *k = fast(_i);
@@ -411,7 +412,7 @@ START_TEST(block_is_close_on_reals)
 }
 END_TEST
 
-/* NaN and infinity in the image come out where the reference lets them out. */
+/* NaN and infinity in the image reach the same outputs as in the reference. */
 START_TEST(block_lets_nan_through)
 {
     const sh_conv_kernels *k = fast(_i);
@@ -424,7 +425,7 @@ START_TEST(block_lets_nan_through)
         }
         for (int64_t i = 0; i < j.weights; i++) {
             j.w[i] =
-                j.w[i] == 0 ? 1 : j.w[i]; /* 0 * inf is NaN, and the chain of backward multiplies the dead ones too */
+                j.w[i] == 0 ? 1 : j.w[i]; /* 0 * inf is NaN, and the chain's backward multiplies dead winners too */
         }
         float *y = room(j.pooled), *wanted_y = room(j.pooled);
         uint8_t *winner = malloc((size_t)j.pooled), *wanted_winner = malloc((size_t)j.pooled);
@@ -450,7 +451,7 @@ START_TEST(block_lets_nan_through)
 }
 END_TEST
 
-/* Whatever is not wanted may be NULL, and does not change the rest. */
+/* A gradient that is not wanted may be NULL, and does not change the others. */
 START_TEST(gradients_are_optional)
 {
     const sh_conv_kernels *k = fast(_i);
@@ -583,7 +584,7 @@ START_TEST(finite_differences)
 }
 END_TEST
 
-/* f64 goes through the fast tables too; other types are refused. */
+/* f64 works in the fast tables too; other types are rejected. */
 START_TEST(element_types)
 {
     const sh_conv_kernels *k = fast(_i);

@@ -1,4 +1,4 @@
-/* Elementwise: each op of each dtype, fast against plain on random views; and values that are known. */
+/* Tests of the elementwise kernels: each op of each dtype, fast against reference on random views; and known values. */
 #include "kernels/kernels_test.h"
 
 #include "kernels/cpu/half.h"
@@ -6,7 +6,7 @@
 static const shoal_dtype all[] = {SHOAL_F32, SHOAL_F64, SHOAL_BF16, SHOAL_F16,
                                   SHOAL_I64, SHOAL_I32, SHOAL_U8,   SHOAL_B8};
 
-/* 6 ulp of f32. sums: terms of up to 30 may cancel, and a fused sum is rounded once less. */
+/* Tolerance: 6 ulp of f32. If sums is set, terms of up to 30 may cancel, and a fused sum is rounded once less. */
 static void compare_blocks(const block *got, const block *wanted, bool sums, const char *what, uint64_t seed)
 {
     bool is_f32 = wanted->view.dtype == SHOAL_F32;
@@ -17,7 +17,8 @@ static void compare_blocks(const block *got, const block *wanted, bool sums, con
                  what, seed);
 }
 
-/* One call of fast and of plain on the same views; which is asked for is in a struct, so that each op has one loop. */
+/* One call of the fast and of the reference kernel on the same views. The arguments are in a struct, so that one loop
+ * serves every op. */
 typedef struct call {
     enum { UNARY, SCALAR, BINARY, GRAD, WHERE, AXPY, FILL, COPY } kind;
     int op;
@@ -42,7 +43,7 @@ static shoal_err run(const sh_kernels *k, const call *c, const sh_view *out, con
     return SHOAL_EINVAL;
 }
 
-/* Divisors of integers without zeros. */
+/* Replaces zeros in integer divisors. */
 static void make_divisors(block *b)
 {
     uint8_t *bytes = b->view.data;
@@ -55,7 +56,7 @@ static void make_divisors(block *b)
     }
 }
 
-/* Returns whether the op exists for the dtypes; then it was compared. */
+/* Compares one op. Returns false if it does not exist for the dtypes. */
 static bool compare(const call *c, shoal_dtype from, shoal_dtype to, uint64_t seed)
 {
     uint64_t first = seed;
@@ -88,7 +89,7 @@ static bool compare(const call *c, shoal_dtype from, shoal_dtype to, uint64_t se
     return exists;
 }
 
-/* All dtypes of one op; returns for how many it exists. */
+/* Compares one op for all dtypes. Returns for how many it exists. */
 static int compare_all(call c, bool to_bool, uint64_t seed)
 {
     int exist = 0;
@@ -169,7 +170,7 @@ START_TEST(copies_agree_between_all_dtypes)
 }
 END_TEST
 
-/* ---- known values, of every version ---- */
+/* ---- known values, for every version ---- */
 
 static sh_view flat(void *data, int64_t n, shoal_dtype dtype)
 {
@@ -300,7 +301,8 @@ START_TEST(integer_division_rounds_as_said)
 }
 END_TEST
 
-/* Every f16 and bf16 survives the way to f32 and back, and what lies between two of them goes to the nearer, or the even one. */
+/* Every f16 and bf16 survives the conversion to f32 and back. A number between two of them rounds to the nearer, or to
+ * the even one. */
 START_TEST(halves_round_to_even)
 {
     for (uint32_t h = 0; h < 0x10000; h++) {

@@ -1,4 +1,4 @@
-/* Indexing: fast against plain on random indices, known values, and indices out of range. */
+/* Tests of indexing: fast against reference on random indices, known values, and indices out of range. */
 #include "kernels/kernels_test.h"
 
 static const shoal_dtype all[] = {SHOAL_F32,  SHOAL_F64, SHOAL_I64, SHOAL_I32,

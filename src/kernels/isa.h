@@ -1,6 +1,6 @@
-/* One source, one object for each instruction set: files named *_fast.c are compiled with -DSH_ISA=avx2 and with
- * -DSH_ISA=avx512, and everything in them that others see is named through SH_ISA_NAME.
- * *_reference.c is compiled once, as plain C: what the fast ones are compared with, and what other machines run. */
+/* Names for code that is compiled once for each instruction set. The build compiles every *_fast.c with -DSH_ISA=avx2
+ * and again with -DSH_ISA=avx512; these files name everything they export through SH_ISA_NAME. *_reference.c is plain C
+ * and is compiled once: the tests compare the fast kernels with it, and other machines run it. */
 #ifndef SH_KERNELS_ISA_H
 #define SH_KERNELS_ISA_H
 

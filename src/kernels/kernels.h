@@ -1,4 +1,4 @@
-/* All kernels of one device. */
+/* The table of all kernels of one device. */
 #ifndef SH_KERNELS_KERNELS_H
 #define SH_KERNELS_KERNELS_H
 
@@ -29,11 +29,12 @@ typedef struct sh_kernels {
     const sh_pooling_kernels *pool;
 } sh_kernels;
 
-/* The best that this CPU can run; chosen at the first call. SHOAL_CPU=plain, avx2 or avx512 sets a limit to it; other values
- * mean nothing. From any thread. */
+/* Returns the best kernels that this CPU can run, chosen at the first call. SHOAL_CPU=plain, avx2 or avx512 limits the
+ * choice; other values are ignored. May be called from any thread. */
 const sh_kernels *sh_kernels_cpu(void);
 
-/* By name; NULL when there is none of it or this CPU cannot run it. For tests and benchmarks. */
+/* Returns the kernels of that name, or NULL if they do not exist or this CPU cannot run them. For tests and
+ * benchmarks. */
 const sh_kernels *sh_kernels_find(const char *name);
 
 #endif

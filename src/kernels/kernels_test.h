@@ -1,5 +1,5 @@
-/* What the tests of kernels share: seeded numbers, views with gaps between their elements, and the comparison of each fast version with
- * the reference. */
+/* Shared by the kernel tests: seeded numbers, views with gaps between their elements, and the comparison of each fast
+ * version with the reference. */
 #ifndef SH_KERNELS_KERNELS_TEST_H
 #define SH_KERNELS_KERNELS_TEST_H
 
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The fast versions that this CPU can run; says which it cannot. */
+/* Returns the fast versions that this CPU can run; prints which it cannot. */
 static inline int fast_kernels(const sh_kernels *out[2])
 {
     static const char *const names[] = {"avx2", "avx512"};
@@ -43,13 +43,13 @@ static inline int64_t below(uint64_t *seed, int64_t bound)
     return (int64_t)sh_splitmix_below(seed, (uint64_t)bound);
 }
 
-/* In (-1, 1). */
+/* Returns a number in (-1, 1). */
 static inline double unit(uint64_t *seed)
 {
     return (double)(int64_t)(sh_splitmix_next(seed) >> 11) * 0x1p-52 - 1;
 }
 
-/* Some values that are easily done wrongly, among ordinary ones. */
+/* Returns an ordinary value, or sometimes one that is easily mishandled. */
 static inline double any_float(uint64_t *seed, double scale)
 {
     static const double odd[] = {0.0, -0.0, 1.0, -1.0, INFINITY, -INFINITY, NAN, 1e-30, -1e30, 88.5, -104.5, 0.5};
@@ -71,14 +71,14 @@ static inline void put_any(shoal_dtype dtype, void *data, int64_t i, uint64_t *s
     }
 }
 
-/* A view with memory of its own. */
+/* A view that owns its memory. */
 typedef struct block {
     sh_view view;
     int64_t elements;
 } block;
 
-/* Random strides: some order of the dimensions, gaps, and where repeat is true dimensions that repeat (stride 0). All elements of the
- * memory are set, so that a kernel that writes into a gap is seen. */
+/* Makes a view with random strides: any order of the dimensions, gaps and, if repeat is set, repeated dimensions
+ * (stride 0). Sets all elements of the memory, so that a test detects a kernel that writes into a gap. */
 static inline block block_make(shoal_dtype dtype, int32_t ndim, const int64_t shape[], bool repeat, uint64_t *seed,
                                double scale)
 {
@@ -124,7 +124,8 @@ static inline void block_free(block *b)
     free(b->view.data);
 }
 
-/* How far x is from wanted: 0 for equal, for two NaN and for the same infinity; else relative to wanted, or absolute below least. */
+/* Returns how far x is from wanted. The distance is 0 if they are equal, both NaN, or the same infinity. Otherwise it
+ * is relative to wanted, or absolute below least. */
 static inline double distance(double x, double wanted, double least)
 {
     if (x == wanted || (isnan(x) && isnan(wanted))) {
@@ -136,8 +137,9 @@ static inline double distance(double x, double wanted, double least)
     return fabs(x - wanted) / fmax(fabs(wanted), least);
 }
 
-/* All memory of two arrays of n: floats within tolerance (relative, or to least where that is more), all else to the bit. A check of
- * libcheck writes to a pipe, so it is left for the failure. */
+/* Compares all memory of two arrays of n elements: floats within tolerance (relative to the element, or to least if
+ * that is more), all others bit by bit. Checks itself and calls libcheck only on failure, because each libcheck check
+ * writes to a pipe. */
 static inline void assert_close(shoal_dtype dtype, const void *got, const void *wanted, int64_t n, double tolerance,
                                 double least, const char *what, uint64_t seed)
 {
@@ -151,12 +153,12 @@ static inline void assert_close(shoal_dtype dtype, const void *got, const void *
                              (unsigned long long)seed);
             }
         } else if (memcmp((const char *)got + (size_t)i * size, (const char *)wanted + (size_t)i * size, size) != 0) {
-            ck_abort_msg("%s: other bits at %lld; seed %llu", what, (long long)i, (unsigned long long)seed);
+            ck_abort_msg("%s: bits differ at %lld; seed %llu", what, (long long)i, (unsigned long long)seed);
         }
     }
 }
 
-/* Shapes from a scalar to four dimensions, some of them empty, some with long rows. */
+/* Returns a shape from a scalar to four dimensions; some are empty, some have long rows. */
 static inline int32_t any_shape(uint64_t *seed, int64_t shape[SH_MAX_DIMS])
 {
     int32_t ndim = (int32_t)below(seed, 5);
@@ -166,7 +168,7 @@ static inline int32_t any_shape(uint64_t *seed, int64_t shape[SH_MAX_DIMS])
     return ndim;
 }
 
-/* n floats of dtype in (-scale, scale), without odd ones. */
+/* Returns n floats of dtype in (-scale, scale), without special values. */
 static inline void *numbers(shoal_dtype dtype, int64_t n, uint64_t *seed, double scale)
 {
     void *data = malloc((size_t)(n > 0 ? n : 1) * shoal_dtype_size(dtype));

@@ -1,14 +1,16 @@
-/* Matrix products.
+/* The contract of the matrix product.
  *
  *     C = act(alpha · A·B + bias)          accumulate false
  *     C = act(C + alpha · A·B + bias)      accumulate true
  *
- * for each of batch problems: A is m x k, B is k x n, C is m x n, bias is a row of n, added to every row of C. Strides count
- * elements; a transposed operand is one with its strides exchanged, and a batch stride of 0 repeats an operand. C has column
- * stride 1, may not overlap A, B or bias, and its batches may not overlap each other. k = 0 is a product of zeros.
+ * This is computed for each of `batch` problems. A is m x k, B is k x n, C is m x n; bias has n elements and is added
+ * to every row of C. Strides count elements: swap the two strides to transpose an operand, and use batch stride 0 to
+ * repeat it. C has column stride 1, may not overlap A, B or bias, and its batches may not overlap each other. If k is
+ * 0, A·B is zero.
  *
- * f32 and f64 in the dtype itself, with fused multiply-add where the CPU has it: the order of summation depends on the sizes and on
- * the instruction set. i64 and i32 wrap around; they know neither bias nor relu nor an alpha other than 1 and are never fast. */
+ * f32 and f64 are computed in their own precision, with fused multiply-add if the CPU has it. The order of summation
+ * depends on the sizes and on the instruction set. i64 and i32 wrap around, support no bias, no relu and no alpha other
+ * than 1, and have no fast version. */
 #ifndef SH_KERNELS_MATMUL_H
 #define SH_KERNELS_MATMUL_H
 

@@ -1,4 +1,4 @@
-/* Matrix products: fast against plain, in all sizes, strides and epilogues. */
+/* Tests of matrix products: fast against reference, for all sizes, strides and epilogues. */
 #include "kernels/kernels_test.h"
 
 typedef struct problem {
@@ -17,14 +17,14 @@ static problem make(shoal_dtype dtype, int64_t m, int64_t n, int64_t k, uint64_t
     g->a_col = a_turned ? m + gap : 1;
     g->b_row = b_turned ? 1 : n + gap;
     g->b_col = b_turned ? k + gap : 1;
-    if (below(seed, 8) == 0) { /* neither is 1 */
+    if (below(seed, 8) == 0) { /* neither stride is 1 */
         g->a_col *= 2, g->a_row *= 2, g->b_col *= 2, g->b_row *= 2;
     }
     g->c_row = n + gap;
     g->a_batch = below(seed, 3) ? m * g->a_row + k * g->a_col : 0;
     g->b_batch = below(seed, 3) ? k * g->b_row + n * g->b_col : 0;
     g->c_batch = m * g->c_row;
-    /* Exactly as large as what may be read, so that AddressSanitizer sees a step beyond. */
+    /* Exactly as large as what may be read, so that AddressSanitizer detects an access beyond the end. */
     int64_t last_a = m && k ? (m - 1) * g->a_row + (k - 1) * g->a_col + 1 : 0;
     int64_t last_b = k && n ? (k - 1) * g->b_row + (n - 1) * g->b_col + 1 : 0;
     p.c_elements = m && n ? (batch - 1) * g->c_batch + (m - 1) * g->c_row + n : 0;
@@ -90,7 +90,7 @@ START_TEST(random_sizes_agree)
 }
 END_TEST
 
-/* More than one block of k, of columns and of rows; packed A. */
+/* More than one block of k, of columns and of rows; A is packed. */
 START_TEST(large_sizes_agree)
 {
     for (uint64_t seed = 1; seed <= 6; seed++) {
@@ -103,7 +103,7 @@ START_TEST(large_sizes_agree)
 }
 END_TEST
 
-/* Few rows or columns, which go by dot products, and the numbers of rows from which on they do not. */
+/* Few rows or columns, which use dot products, and the smallest numbers of rows that do not. */
 START_TEST(few_rows_agree)
 {
     static const int64_t lengths[] = {1, 7, 8, 16, 31, 64, 100, 130, 320, 1025};
@@ -124,7 +124,7 @@ static double element(shoal_dtype dtype, const void *x, int64_t i)
     return dtype == SHOAL_F32 ? ((const float *)x)[i] : ((const double *)x)[i];
 }
 
-/* An element of x·wᵀ + b, summed in double; *out_size: the sum of what was added up, without signs. */
+/* Returns one element of x·wᵀ + b, summed in double. *out_size is the sum of the magnitudes of its terms. */
 static double linear_element(const sh_matmul_args *g, int64_t row, int64_t column, double *out_size)
 {
     double sum = element(g->dtype, g->bias, column);
@@ -137,7 +137,8 @@ static double linear_element(const sh_matmul_args *g, int64_t row, int64_t colum
     return g->relu && sum < 0 ? 0 : sum;
 }
 
-/* x·wᵀ + b as linear calls it, against sums in double. Rows of C lie apart, and nothing is written between them. */
+/* Compares x·wᵀ + b, called as linear does, with sums in double. C has gaps between its rows, which must stay
+ * unchanged. */
 static void compare_linear(shoal_dtype dtype, int64_t rows, int64_t in, int64_t out, uint64_t seed)
 {
     int64_t c_row = out + 3;
@@ -177,7 +178,8 @@ static void compare_linear(shoal_dtype dtype, int64_t rows, int64_t in, int64_t 
     free(before);
 }
 
-/* linear has ways of its own for few rows. All numbers of rows and columns, lengths that no vector divides. */
+/* linear has special algorithms for few rows. Tests all numbers of rows and columns, with lengths that no vector
+ * divides. */
 START_TEST(linear_of_few_rows_is_exact)
 {
     static const int64_t lengths[] = {1, 2, 3, 5, 8, 13, 17, 31, 50, 67};
@@ -192,7 +194,7 @@ START_TEST(linear_of_few_rows_is_exact)
 }
 END_TEST
 
-/* Wide layers: several blocks of columns, k cut into parts, and rows beyond the widest band. */
+/* Wide layers: several blocks of columns, k divided into parts, and more rows than the widest band. */
 START_TEST(linear_of_wide_layers_is_exact)
 {
     static const int64_t rows[] = {2, 4, 5, 7, 9, 10, 13, 16, 19, 26, 33, 70}, widths[] = {33, 49, 70, 131};
@@ -208,7 +210,8 @@ START_TEST(linear_of_wide_layers_is_exact)
 }
 END_TEST
 
-/* What is beyond the end of a row is multiplied by nothing: neither the next row's infinities nor a NaN in the scratch of the last product. */
+/* Data beyond the end of a row have no effect: neither infinities in the next row nor a NaN that the last product left
+ * in scratch. */
 START_TEST(linear_keeps_nan_in_its_column)
 {
     FOR_FAST(kernels)
@@ -255,7 +258,7 @@ START_TEST(integers_wrap_around)
 }
 END_TEST
 
-/* Columns that are only computed along, and thrown away, may hold NaN. */
+/* Columns that are computed only to fill a vector, and discarded, may hold NaN. */
 START_TEST(nan_stays_in_its_row_and_column)
 {
     FOR_FAST(k)

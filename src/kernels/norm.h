@@ -1,8 +1,9 @@
-/* Layer norm over the last n elements of each of rows rows. f32 and f64, contiguous.
+/* The contract of layer norm, over the n elements of each of `rows` rows. f32 and f64, contiguous.
  *
- *     y = (x - mean) · rstd · gamma + beta,   rstd = 1 / sqrt(variance + eps), the variance being the biased one
+ *     y = (x - mean) · rstd · gamma + beta,   rstd = 1 / sqrt(variance + eps), with the biased variance
  *
- * gamma and beta are [n] and may be NULL, each (1 and 0). mean and rstd are [rows], saved for backward. n = 0 is refused. */
+ * gamma and beta are [n]; a NULL gamma means 1 and a NULL beta means 0. mean and rstd are [rows], saved for backward.
+ * Errors: SHOAL_EINVAL if the dtype is not f32 or f64, or if n is 0. */
 #ifndef SH_KERNELS_NORM_H
 #define SH_KERNELS_NORM_H
 
@@ -14,10 +15,11 @@ typedef struct sh_norm_shape {
 } sh_norm_shape;
 
 typedef struct sh_norm_kernels {
-    /* y, mean, rstd `=`. y may be x. mean and rstd may both be NULL when no backward follows. */
+    /* y =, mean =, rstd =. y may be x. mean and rstd may both be NULL if no backward pass follows. */
     shoal_err (*layer_norm)(sh_exec *exec, const sh_norm_shape *shape, double eps, void *y, void *mean, void *rstd,
                             const void *x, const void *gamma, const void *beta);
-    /* dx `=` (or NULL), dgamma and dbeta `+=` (or NULL). dx may be dy. Rows are added in order. */
+    /* dx =, dgamma +=, dbeta +=. A gradient whose pointer is NULL is not computed. dx may be dy. dgamma and dbeta add
+     * the rows in order. */
     shoal_err (*layer_norm_backward)(sh_exec *exec, const sh_norm_shape *shape, void *dx, void *dgamma, void *dbeta,
                                      const void *dy, const void *x, const void *gamma, const void *mean,
                                      const void *rstd);

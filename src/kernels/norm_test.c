@@ -1,4 +1,4 @@
-/* Layer norm: fast against plain, and the gradient against finite differences. */
+/* Tests of layer norm: fast against reference, and the gradient against finite differences. */
 #include "kernels/kernels_test.h"
 
 static void compare(shoal_dtype dtype, uint64_t seed)
@@ -53,7 +53,7 @@ START_TEST(versions_agree)
 }
 END_TEST
 
-/* Of loss = Σ w · y, by x. */
+/* The gradient of loss = Σ w · y with respect to x. */
 START_TEST(gradient_is_the_slope)
 {
     double x[] = {0.5, -1, 2, 0.1}, w[] = {1, -2, 0.5, 3}, gamma[] = {1, 2, -1, 0.5}, y[4], mean, rstd, dx[4];

@@ -1,53 +1,56 @@
-/* One step of an optimiser over a contiguous parameter, in PyTorch's order of operations. f32 and f64; scalars are
- * rounded to the dtype first, as PyTorch does.
+/* The contract of the optimiser kernels: one step over a contiguous parameter, in PyTorch's order of operations. f32
+ * and f64. Scalars are rounded to the dtype first, as PyTorch does.
  *
- * param and the state arrays are updated in place (`+=` in spirit), grad is only read. Arrays may not overlap.
- * The parameters may be shared with processes that update them at the same time (Hogwild): loads and stores are plain vector
- * ones, an element may lose another's update, and no element is ever torn (x86-64: aligned elements). That race is on purpose. */
+ * param and the state arrays are updated in place; grad is only read. Arrays may not overlap.
+ * Other processes may update the same parameters at the same time (Hogwild). Loads and stores are ordinary vector
+ * instructions: an update of an element may overwrite another process's update, but no element is ever torn (aligned
+ * elements on x86-64). This race is intended. */
 #ifndef SH_KERNELS_OPTIM_H
 #define SH_KERNELS_OPTIM_H
 
 #include "kernels/view.h"
 
+/* g = ±grad + weight_decay·p (- if maximize). With momentum: b = momentum·b + (1 - dampening)·g, then g = g +
+ * momentum·b if nesterov, else g = b. p -= lr · g. */
 typedef struct sh_sgd_args {
     double lr, momentum, dampening, weight_decay;
     bool nesterov, maximize;
-    bool first; /* the buffer is empty: it becomes the gradient, without dampening */
+    bool first; /* the momentum buffer is still empty: b = g, without dampening */
 } sh_sgd_args;
 
 /* g = ±grad + weight_decay·p; m = beta1·m + (1 - beta1)·g; v = beta2·v + (1 - beta2)·g²;
- * p -= lr / bias1 · m / (sqrt(v) / sqrt(bias2) + eps), bias_i = 1 - beta_i^step.
- * decoupled (AdamW): p *= 1 - lr·weight_decay first, and g without it. */
+ * p -= lr / bias1 · m / (sqrt(v) / sqrt(bias2) + eps), where bias_i = 1 - beta_i^step.
+ * decoupled (AdamW): first p *= 1 - lr·weight_decay, and g has no weight decay. */
 typedef struct sh_adam_args {
     double lr, beta1, beta2, eps, weight_decay;
     double bias1, bias2;
     bool decoupled, maximize;
 } sh_adam_args;
 
-/* v = alpha·v + (1 - alpha)·g²; d = sqrt(v) + eps, or centered: a = alpha·a + (1 - alpha)·g, d = sqrt(v - a²) + eps;
- * p -= lr · g / d, or with momentum: b = momentum·b + g / d, p -= lr · b. */
+/* g as for Adam. v = alpha·v + (1 - alpha)·g²; d = sqrt(v) + eps, or, if centered, a = alpha·a + (1 - alpha)·g and
+ * d = sqrt(v - a²) + eps. p -= lr · g / d, or, with momentum, b = momentum·b + g / d and p -= lr · b. */
 typedef struct sh_rmsprop_args {
     double lr, alpha, eps, weight_decay, momentum;
     bool maximize;
 } sh_rmsprop_args;
 
 typedef struct sh_optim_kernels {
-    /* buffer may be NULL when momentum is 0. */
+    /* buffer holds b; it may be NULL if momentum is 0. */
     shoal_err (*sgd)(sh_exec *exec, shoal_dtype dtype, int64_t n, const sh_sgd_args *args, void *param, void *buffer,
                      const void *grad);
-    /* v_max: amsgrad's running maximum of v, used in its place; or NULL. */
+    /* v_max is amsgrad's running maximum of v, which the step then uses instead of v; NULL for plain Adam. */
     shoal_err (*adam)(sh_exec *exec, shoal_dtype dtype, int64_t n, const sh_adam_args *args, void *param, void *m,
                       void *v, void *v_max, const void *grad);
-    /* average: not NULL for the centered form; buffer: not NULL for momentum. */
+    /* average holds a; it is NULL unless the step is centered. buffer holds b; it is NULL unless there is momentum. */
     shoal_err (*rmsprop)(sh_exec *exec, shoal_dtype dtype, int64_t n, const sh_rmsprop_args *args, void *param, void *v,
                          void *average, void *buffer, const void *grad);
     /* x *= factor. */
     shoal_err (*scale)(sh_exec *exec, shoal_dtype dtype, int64_t n, void *x, double factor);
-    /* x *= min(1, max_norm / (sqrt(*sumsq) + 1e-6)); sumsq: one element of dtype on the device, the sum of squares of all
-     * gradients together. */
+    /* x *= min(1, max_norm / (sqrt(*sumsq) + 1e-6)). sumsq is one element of dtype in device memory: the sum of the
+     * squares of all gradients together. */
     shoal_err (*clip)(sh_exec *exec, shoal_dtype dtype, int64_t n, void *x, const void *sumsq, double max_norm);
-    /* out = Σ weights[j] · in[j], j = 0 … count - 1 in order, summed in f64; out may be one of in. in and weights lie on
-     * the host. */
+    /* out = Σ weights[j] · in[j] for j = 0 … count - 1, summed in that order and in f64. out may be one of the inputs.
+     * The arrays in and weights are in host memory. */
     shoal_err (*average)(sh_exec *exec, shoal_dtype dtype, int64_t n, void *out, const void *const *in,
                          const double *weights, int32_t count);
 } sh_optim_kernels;

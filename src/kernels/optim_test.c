@@ -1,4 +1,5 @@
-/* Optimiser steps: fast against plain over several steps, in all forms; and values worked out by hand. */
+/* Tests of the optimiser steps: fast against reference over several steps, with all options; and values computed by
+ * hand. */
 #include "kernels/kernels_test.h"
 
 #define STEPS 5
@@ -9,7 +10,7 @@ typedef struct state {
 
 typedef enum method { SGD, ADAM, RMSPROP, RULES } method;
 
-/* form: bits that switch the options on. */
+/* The bits of form turn the options on. */
 static shoal_err step(const sh_kernels *k, method rule, int form, int t, shoal_dtype dtype, int64_t n, state *s,
                       const void *grad)
 {
@@ -100,7 +101,7 @@ END_TEST
 
 static const char *const names[] = {"reference", "avx2", "avx512"};
 
-/* One parameter at 1 with gradient 0.5, by hand. */
+/* One parameter of value 1 with gradient 0.5, by hand. */
 START_TEST(known_values)
 {
     for (int v = 0; v < 3; v++) {
@@ -112,7 +113,7 @@ START_TEST(known_values)
         double p = 1, b = 77, g = 0.5, m = 0, s = 0;
         sh_sgd_args sgd = {.lr = 0.1, .momentum = 0.9, .dampening = 0.5, .weight_decay = 0.2, .first = true};
         ck_assert_ok(k->optim->sgd(&exec, SHOAL_F64, 1, &sgd, &p, &b, &g));
-        ck_assert_double_le(fabs(b - 0.7), 1e-15); /* the first buffer is not dampened */
+        ck_assert_double_le(fabs(b - 0.7), 1e-15); /* the first step does not dampen */
         ck_assert_double_le(fabs(p - 0.93), 1e-15);
         sgd.first = false;
         ck_assert_ok(k->optim->sgd(&exec, SHOAL_F64, 1, &sgd, &p, &b, &g));
@@ -120,7 +121,7 @@ START_TEST(known_values)
         p = 1;
         sh_adam_args adam = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 0, .bias1 = 0.1, .bias2 = 0.01};
         ck_assert_ok(k->optim->adam(&exec, SHOAL_F64, 1, &adam, &p, &m, &s, NULL, &g));
-        ck_assert_double_le(fabs(p - 0.9), 1e-14); /* the first step is lr, whatever the gradient */
+        ck_assert_double_le(fabs(p - 0.9), 1e-14); /* the first step is lr, for any gradient */
         adam.decoupled = true;
         adam.weight_decay = 0.5;
         p = 1, m = 0, s = 0;
@@ -147,7 +148,7 @@ START_TEST(clip_scale_and_average)
             x[i] = (float)i;
             y[i] = 1;
         }
-        ck_assert_ok(k->optim->clip(&exec, SHOAL_F32, 1000, x, &sumsq, 8)); /* norm 4: stays */
+        ck_assert_ok(k->optim->clip(&exec, SHOAL_F32, 1000, x, &sumsq, 8)); /* the norm is 4, so nothing changes */
         ck_assert(x[999] == 999);
         ck_assert_ok(k->optim->clip(&exec, SHOAL_F32, 1000, x, &sumsq, 2));
         ck_assert_double_le(fabs(x[999] - 499.5), 1e-3);

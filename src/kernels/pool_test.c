@@ -1,4 +1,5 @@
-/* Pooling: a few windows by hand, the fast kernels against the reference, backward against finite differences. */
+/* Tests of pooling: a few windows by hand, the fast kernels against the reference, backward against finite
+ * differences. */
 #include "base/random.h"
 #include "kernels/kernels.h"
 #include "kernels/pool.h"
@@ -18,7 +19,7 @@ static uint64_t seed;
 static sh_exec exec;
 static const sh_pooling_kernels *const reference = &sh_pooling_kernels_reference;
 
-/* Variant i of the fast kernels, or NULL where they cannot run. */
+/* Returns variant i of the fast kernels, or NULL if this CPU cannot run it. */
 static const sh_pooling_kernels *fast(int i)
 {
     const sh_kernels *kernels = sh_kernels_find(i == 0 ? "avx2" : "avx512");
@@ -60,7 +61,7 @@ static int64_t count_y(const sh_pool2d *p)
     return p->n * p->c * sh_pool2d_out_h(p) * sh_pool2d_out_w(p);
 }
 
-/* Small whole numbers, with many ties; now and then NaN or infinity. */
+/* Small integers with many ties; occasionally NaN or infinity. */
 static float *grains(int64_t count, bool special)
 {
     static const float odd[] = {NAN, INFINITY, -INFINITY, -0.0F};
@@ -88,7 +89,7 @@ START_TEST(windows_by_hand)
     p.kernel_h = p.kernel_w = p.stride_h = p.stride_w = 2;
     ck_assert_ok(reference->max_forward(&exec, &p, x, y, winner));
     ck_assert_float_eq(y[0], 3);
-    ck_assert_int_eq(winner[0], 1); /* of the two threes the first */
+    ck_assert_int_eq(winner[0], 1); /* the first of the two threes */
     ck_assert(isnan(y[1]));
     ck_assert_int_eq(winner[1], 7);
     ck_assert_ok(reference->max_backward(&exec, &p, (float[]){10, 20}, winner, grad));
@@ -96,7 +97,7 @@ START_TEST(windows_by_hand)
 
     p.kernel_h = p.stride_h = 1;
     ck_assert_ok(reference->max_forward(&exec, &p, x, y, winner));
-    ck_assert_int_eq(winner[4], 8); /* all minus infinity: the first */
+    ck_assert_int_eq(winner[4], 8); /* all are minus infinity: the first */
     ck_assert_int_eq(winner[5], 10);
 
     p = (sh_pool2d){.dtype = SHOAL_F32, .n = 1, .c = 1, .in_h = 2, .in_w = 2};

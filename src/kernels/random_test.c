@@ -1,7 +1,8 @@
-/* Random numbers: the published vectors of Philox, the same bits from every version and in every cut, and sane distributions. */
+/* Tests of random numbers: Philox's published test vectors, the same bits from every version and for every way to
+ * divide a fill, and plausible distributions. */
 #include "kernels/kernels_test.h"
 
-/* Random123, tests/kat_vectors: philox4x32 10. */
+/* From Random123, tests/kat_vectors: philox4x32 10. */
 START_TEST(philox_gives_the_published_words)
 {
     static const uint32_t vectors[3][10] = {
@@ -21,7 +22,7 @@ END_TEST
 
 #define MOST 5003
 
-/* What a call fills, n elements of dtype. */
+/* The kernel that fills n elements of dtype. */
 typedef enum fill { UNIFORM, NORMAL, BERNOULLI, INTEGERS, FILLS } fill;
 
 static shoal_err run(const sh_kernels *k, fill what, sh_random_key key, shoal_dtype dtype, void *out, int64_t n)
@@ -93,8 +94,8 @@ START_TEST(pieces_give_the_same_as_the_whole)
 }
 END_TEST
 
-/* Mean, variance, fourth moment and tail of a million; bounds are 6 standard errors or more. */
-START_TEST(distributions_are_as_said)
+/* Mean, variance, fourth moment and tail of a million numbers. The bounds are 6 standard errors or more. */
+START_TEST(distributions_match_their_definition)
 {
     const int64_t n = 1000000;
     float *x = malloc((size_t)n * sizeof *x);
@@ -192,5 +193,5 @@ START_TEST(permutations_hold_everything_once)
 END_TEST
 
 KERNELS_SUITE("random", philox_gives_the_published_words, every_version_gives_the_same_bits,
-              pieces_give_the_same_as_the_whole, distributions_are_as_said, dropout_keeps_its_mask,
+              pieces_give_the_same_as_the_whole, distributions_match_their_definition, dropout_keeps_its_mask,
               permutations_hold_everything_once)

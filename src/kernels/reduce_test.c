@@ -1,4 +1,4 @@
-/* Reductions: each op of each dtype over each set of dimensions, fast against plain; and values that are known. */
+/* Tests of reductions: each op of each dtype over each set of dimensions, fast against reference; and known values. */
 #include "kernels/kernels_test.h"
 
 static bool op_is_float_only(int op)
@@ -20,7 +20,7 @@ static shoal_dtype result_of(int op, shoal_dtype dtype)
     }
 }
 
-/* op SH_REDUCE_OPS stands for logsumexp. */
+/* SH_REDUCE_OPS as op means logsumexp. */
 static shoal_err run(const sh_kernels *k, int op, const sh_view *out, const sh_view *a)
 {
     sh_exec exec = {0};
@@ -54,7 +54,7 @@ static void compare(int op, shoal_dtype dtype, bool odd, uint64_t seed)
         ck_assert_int_eq(run(k, op, &got.view, &a.view), expected);
         char what[64];
         (void)snprintf(what, sizeof what, "%s reduction %d of %s", k->name, op, shoal_dtype_name(dtype));
-        /* Sums of numbers up to 5 are compared by the sum of magnitudes. */
+        /* Sums of numbers up to 5 are compared relative to the sum of magnitudes. */
         double least = sh_view_count(&a.view) > 0 ? 25.0 * (double)sh_view_count(&a.view) : 1;
         least = op == SH_REDUCE_SUM || op == SH_REDUCE_SUMSQ || op == SH_REDUCE_MEAN ? least : 1e-30;
         assert_close(wanted.view.dtype, got.view.data, wanted.view.data, wanted.elements, tolerance_of(dtype) / 3,
@@ -145,7 +145,7 @@ START_TEST(of_nothing)
 }
 END_TEST
 
-/* A million tenths: summed one after another in f32 this would be off by a percent. */
+/* A million times 0.1: a plain sum in f32 would be off by a percent. */
 START_TEST(long_sums_are_accurate)
 {
     const int64_t n = 1 << 20;

@@ -1,4 +1,4 @@
-/* The LSTM cell: fast against plain, and the gradient against finite differences. */
+/* Tests of the LSTM cell: fast against reference, and the gradient against finite differences. */
 #include "kernels/kernels_test.h"
 
 static void compare(shoal_dtype dtype, uint64_t seed)
@@ -46,10 +46,10 @@ START_TEST(versions_agree)
 }
 END_TEST
 
-/* Of loss = h + 2c, by the gates and by the state before. */
+/* The gradient of loss = h + 2c with respect to the gates and the previous state. */
 START_TEST(gradient_is_the_slope)
 {
-    double x[5] = {0.3, -0.7, 1.1, 0.2, 0.9}; /* i, f, g, o and the state before */
+    double x[5] = {0.3, -0.7, 1.1, 0.2, 0.9}; /* i, f, g, o and the previous state */
     sh_lstm_shape s = {.dtype = SHOAL_F64, .n = 1, .hidden = 1};
     const sh_rnn_kernels *rnn = sh_kernels_cpu()->rnn;
     double h, c, acts[4], dgates[5], one = 1, two = 2;

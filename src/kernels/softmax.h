@@ -1,7 +1,8 @@
-/* Softmax and the losses built on it. f32 and f64.
+/* The contract of softmax and of the losses built on it. f32 and f64.
  *
- * Arrays are contiguous [outer, n, inner]: softmax goes along n; a batch of class scores is [samples, classes, 1], pictures of
- * scores are [samples, classes, pixels]. Targets are i64 [outer, inner]. Every function writes its outputs (`=`). */
+ * Arrays are contiguous [outer, n, inner], and softmax runs along n: class scores of a batch are [samples, classes, 1],
+ * class scores of each pixel are [samples, classes, pixels]. Targets are i64 [outer, inner]. Every function overwrites
+ * its outputs (`=`). Arrays may not overlap unless noted. */
 #ifndef SH_KERNELS_SOFTMAX_H
 #define SH_KERNELS_SOFTMAX_H
 
@@ -14,9 +15,9 @@ typedef enum sh_softmax_op {
 } sh_softmax_op;
 
 typedef enum sh_reduction {
-    SH_REDUCTION_NONE, /* one loss for each target, 0 where it is ignored */
+    SH_REDUCTION_NONE, /* one loss for each target; 0 if the target is ignored */
     SH_REDUCTION_SUM,
-    SH_REDUCTION_MEAN, /* sum divided by the sum of the weights of what is not ignored; NaN if that is all */
+    SH_REDUCTION_MEAN, /* sum divided by the total weight of the targets that are not ignored; NaN if all are ignored */
     SH_REDUCTIONS,
 } sh_reduction;
 
@@ -28,27 +29,28 @@ typedef struct sh_softmax_shape {
 typedef struct sh_nll_args {
     sh_softmax_shape shape; /* n is the number of classes */
     sh_reduction reduction;
-    const int64_t *target; /* [outer, inner]; 0 to n - 1, or ignore_index */
+    const int64_t *target; /* [outer, inner]; each is 0 to n - 1, or ignore_index */
     int64_t ignore_index;
-    const void *weight; /* of the classes, [n]; or NULL: all 1 */
+    const void *weight; /* of each class, [n]; NULL means all 1 */
 } sh_nll_args;
 
 typedef struct sh_softmax_kernels {
     /* y = softmax(x) or log_softmax(x). y may be x. */
     shoal_err (*forward)(sh_exec *exec, sh_softmax_op op, const sh_softmax_shape *shape, void *y, const void *x);
-    /* dx from dy and y, the result of forward. dx may be dy.
-     * SH_SOFTMAX: y · (dy - Σ dy·y). SH_LOG_SOFTMAX: dy - exp(y) · Σ dy. */
+    /* dx = the gradient of x, from dy and y, the result of forward. dx may be dy.
+     * SH_SOFTMAX: dx = y · (dy - Σ dy·y). SH_LOG_SOFTMAX: dx = dy - exp(y) · Σ dy. */
     shoal_err (*backward)(sh_exec *exec, sh_softmax_op op, const sh_softmax_shape *shape, void *dx, const void *dy,
                           const void *y);
-    /* loss of log-probabilities: one element, or [outer, inner] for SH_REDUCTION_NONE. total: one element, the sum of weights,
-     * kept for backward. A target out of range: SHOAL_EINVAL (on a card: NaN). */
+    /* loss = the negative log-likelihood of log_probs: one element, or [outer, inner] for SH_REDUCTION_NONE. total =
+     * the sum of the targets' weights, one element, saved for backward. Errors: SHOAL_EINVAL if a target is out of
+     * range (a GPU gives NaN instead). */
     shoal_err (*nll)(sh_exec *exec, const sh_nll_args *args, void *loss, void *total, const void *log_probs);
-    /* dx [outer, n, inner] = gradient of log-probabilities; dloss has the shape of loss and lies on the device. */
+    /* dx [outer, n, inner] = the gradient of log_probs. dloss has the shape of loss and is in device memory. */
     shoal_err (*nll_backward)(sh_exec *exec, const sh_nll_args *args, void *dx, const void *dloss, const void *total);
-    /* nll(log_softmax(x)) in one: also gives log_probs, which backward wants. log_probs may be x. */
+    /* loss and total as nll(log_softmax(x)), and log_probs = log_softmax(x), saved for backward. log_probs may be x. */
     shoal_err (*cross_entropy)(sh_exec *exec, const sh_nll_args *args, void *loss, void *total, void *log_probs,
                                const void *x);
-    /* dx = gradient of the scores, in one pass. dx may be log_probs. */
+    /* dx = the gradient of x, in one pass. dx may be log_probs. */
     shoal_err (*cross_entropy_backward)(sh_exec *exec, const sh_nll_args *args, void *dx, const void *dloss,
                                         const void *total, const void *log_probs);
 } sh_softmax_kernels;

@@ -1,4 +1,5 @@
-/* Softmax and its losses: fast against plain; values from PyTorch; gradients against finite differences. */
+/* Tests of softmax and its losses: fast against reference, values from PyTorch, gradients against finite
+ * differences. */
 #include "kernels/kernels_test.h"
 
 #include <float.h>
@@ -151,7 +152,7 @@ START_TEST(known_values)
 }
 END_TEST
 
-/* log n is kept, however large the scores are, along the last dimension and along others, by every kernel. */
+/* Every kernel keeps log n however large the scores are, along the last dimension and along others. */
 START_TEST(large_scores)
 {
     for (int v = 0; v < 6; v++) {

@@ -1,4 +1,4 @@
-/* Which kernels are chosen. */
+/* Tests which kernels are chosen. */
 #include "kernels/kernels_test.h"
 
 static const char *chosen_with(const char *wish)
@@ -12,7 +12,7 @@ static const char *best(void)
     return sh_kernels_find("avx512") ? "avx512" : sh_kernels_find("avx2") ? "avx2" : "reference";
 }
 
-/* The choice is made once in a process, and each test has its own. */
+/* A process chooses once, and each test runs in a separate process. */
 START_TEST(plain_is_plain)
 {
     ck_assert_str_eq(chosen_with("plain"), "reference");

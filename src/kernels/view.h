@@ -1,4 +1,4 @@
-/* What kernels work on: an element type, a shape and strides over plain memory of one device. */
+/* What kernels work on: an element type, a shape and strides over memory of one device. */
 #ifndef SH_KERNELS_VIEW_H
 #define SH_KERNELS_VIEW_H
 
@@ -10,12 +10,13 @@
 
 #define SH_MAX_DIMS 8
 
-/* Strides count elements, are not negative, and may be 0 (a broadcast input). data points to the first element. */
+/* Strides count elements; they are never negative and may be 0 (a broadcast input). data points to the first
+ * element. */
 typedef struct sh_view {
     void *data;
     int64_t shape[SH_MAX_DIMS];
     int64_t strides[SH_MAX_DIMS];
-    int32_t ndim; /* 0: one element */
+    int32_t ndim; /* 0 means one element */
     shoal_dtype dtype;
 } sh_view;
 
@@ -40,15 +41,16 @@ static inline bool sh_view_is_contiguous(const sh_view *v)
     return true;
 }
 
-/* Where a kernel runs. One per thread and device; kernels of one exec run one after another.
- * scratch: room that a kernel may use while it runs; what is in it is lost with the next kernel. */
+/* The context in which kernels run: one for each thread and device. Kernels of one context run one after another.
+ * A kernel may use scratch while it runs; the next kernel overwrites it. */
 typedef struct sh_exec {
-    void *stream; /* of a card; NULL on the CPU */
+    void *stream; /* of a GPU; NULL on the CPU */
     void *scratch;
     size_t scratch_size;
 } sh_exec;
 
-/* At least size bytes of scratch, aligned to 64; NULL and SHOAL_ENOMEM when there are none. On the CPU. */
+/* Returns at least size bytes of scratch memory, aligned to 64; exec owns them. CPU only. Returns NULL and sets
+ * SHOAL_ENOMEM if there is no memory. */
 void *sh_exec_scratch(sh_exec *exec, size_t size);
 
 #endif

@@ -1,4 +1,4 @@
-/* A policy and a value of the same observation, side by side: observation, actions, hidden (0: 64). */
+/* A policy and a value function over the same observation. Settings: observation, actions, hidden (0 means 64). */
 #include "nn/init.h"
 #include "nn/layers.h"
 

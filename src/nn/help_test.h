@@ -1,4 +1,4 @@
-/* What the tests of this layer share. */
+/* Shared by the tests of this layer. */
 #ifndef SH_NN_HELP_TEST_H
 #define SH_NN_HELP_TEST_H
 
@@ -25,7 +25,7 @@ static inline void ck_shape(const shoal_tensor *t, int ndim, const int64_t *shap
                   sh_tensor_text(&found, t), sh_shape_text(&wanted, ndim, shape));
 }
 
-/* The last call failed so, and its words contain those. */
+/* Asserts that the last call failed with err, and that its error text contains words. */
 static inline void ck_failed(shoal_err err, const char *words)
 {
     ck_assert_msg(shoal_last_error() == err && strstr(shoal_last_error_text(), words), "%s: %s; wanted %s with '%s'",
@@ -33,7 +33,7 @@ static inline void ck_failed(shoal_err err, const char *words)
     (void)shoal_fail(SHOAL_OK, "none");
 }
 
-/* "name [shape]" of every parameter and buffer, with a * after a buffer, joined by "; ". */
+/* Returns "name [shape]" of every parameter and buffer, joined by "; ". A buffer has a * after it. */
 static inline const char *names_of(const shoal_module *m)
 {
     static char text[4096];

@@ -8,14 +8,14 @@ shoal_err sh_setting(const shoal_module *m, int i, const char *name, int64_t low
 {
     double x = m->settings[i];
     if (!(x >= (double)low && x <= 9e15 && x == floor(x))) {
-        return sh_fail(SHOAL_EINVAL, "%s: %s is %.15g, it must be a whole number of at least %lld", m->type->name, name,
-                       x, (long long)low);
+        return sh_fail(SHOAL_EINVAL, "%s: %s is %.15g, it must be an integer of at least %lld", m->type->name, name, x,
+                       (long long)low);
     }
     *out = (int64_t)x;
     return SHOAL_OK;
 }
 
-/* t if the fill went well, otherwise NULL and t released. */
+/* Returns t if it could be filled; otherwise releases t and returns NULL. */
 static shoal_tensor *filled(shoal_tensor *t, bool went_well)
 {
     if (!went_well) {

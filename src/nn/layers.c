@@ -1,4 +1,4 @@
-/* Layers with parameters, but for the recurrent ones: Linear, Conv2d, Embedding, LayerNorm. */
+/* Layers with parameters, except the recurrent ones: Linear, Conv2d, Embedding, LayerNorm. */
 #include "nn/layers.h"
 #include "nn/init.h"
 
@@ -47,7 +47,7 @@ shoal_module *shoal_linear_create(int64_t in, int64_t out, bool bias)
 typedef enum conv2d_setting {
     CONV_IN,
     CONV_OUT,
-    CONV_SIZE, /* each of two */
+    CONV_SIZE, /* this and the next three have two values each */
     CONV_STRIDE = 4,
     CONV_PADDING = 6,
     CONV_DILATION = 8,
@@ -56,7 +56,7 @@ typedef enum conv2d_setting {
     CONV_SETTINGS,
 } conv2d_setting;
 
-/* 0 stands for the default of 1. */
+/* Returns the setting, or the default 1 if it is 0. */
 static int64_t or_one(double setting)
 {
     return setting == 0 ? 1 : (int64_t)setting;
@@ -114,7 +114,7 @@ static shoal_tensor *conv2d_forward(shoal_module *self, shoal_tensor *x)
     return shoal_conv2d(x, sh_module_parameter(self, 0), shoal_module_parameter_at(self, 1), shoal_module_state(self));
 }
 
-/* ", name=(a, b)" unless both are the default. */
+/* Writes ", name=(a, b)" unless both are the default. */
 static int describe_pair(char *buffer, size_t capacity, const char *name, const int64_t *pair, int64_t usual)
 {
     if (pair[0] == usual && pair[1] == usual) {
@@ -207,7 +207,7 @@ shoal_module *shoal_embedding_create(int64_t count, int64_t width)
     return shoal_module_create(&sh_layer_embedding, 2, (double[]){(double)count, (double)width});
 }
 
-/* ---- LayerNorm: width, eps (0: 1e-5) ---- */
+/* ---- LayerNorm: width, eps (0 means 1e-5) ---- */
 
 static double layer_norm_eps(const shoal_module *self)
 {

@@ -1,4 +1,4 @@
-/* The kinds with parameters that models and the table of kinds name, and shortcuts into them. */
+/* The kinds with parameters, which the models and the table of kinds use, and access to their insides. */
 #ifndef SH_NN_LAYERS_H
 #define SH_NN_LAYERS_H
 
@@ -27,10 +27,10 @@
 SH_KINDS(SH_LAYER_DECLARE)
 #undef SH_LAYER_DECLARE
 
-/* The probability a dropout works with now: 0 when it is not training. */
+/* Returns the probability that a dropout uses now: 0 if it is not training. */
 double sh_layer_dropout_p(const shoal_module *dropout);
 
-/* The last step's h of the last layer, [N, hidden]. */
+/* Returns h of the last layer at the last step, [N, hidden]. */
 shoal_tensor *sh_layer_lstm_last(shoal_module *lstm, shoal_tensor *x);
 
 #endif

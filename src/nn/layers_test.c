@@ -1,7 +1,8 @@
-/* The kinds: names, shapes, initial values, results, errors, text. */
+/* Tests of the kinds: names, shapes, initial values, results, errors, text. */
 #include "nn/help_test.h"
 
-/* The tensor's values lie in [-bound, bound), reach near both ends, and have the mean and variance of that distribution. */
+/* The values of the tensor are in [-bound, bound), come near both ends, and have the mean and variance of that
+ * distribution. */
 static void ck_uniform(const shoal_tensor *t, double bound)
 {
     double low = INFINITY, high = -INFINITY, sum = 0, squares = 0, n = (double)t->count;
@@ -168,7 +169,7 @@ START_TEST(numbers_out_of_range_are_named)
         {shoal_actor_critic_create(0, 2, 0), "actor-critic"},
         {shoal_actor_critic_create(4, 0, 0), "actor-critic"},
         {shoal_actor_critic_create(4, 2, -1), "actor-critic"},
-        {shoal_model_create("nothing"), "there are mnist-cnn, fedavg-cnn"},
+        {shoal_model_create("nothing"), "unknown model 'nothing'; the models are mnist-cnn, fedavg-cnn"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         ck_assert_ptr_null(cases[i].module);
@@ -181,7 +182,7 @@ START_TEST(numbers_out_of_range_are_named)
 }
 END_TEST
 
-/* ---- results: the same as those of the ops ---- */
+/* ---- results must equal those of the ops ---- */
 
 static void ck_same(shoal_tensor *found, shoal_tensor *wanted)
 {
@@ -287,7 +288,7 @@ static void is_all(const shoal_tensor *t, float value)
     }
 }
 
-/* A probability of 1 gives zeros and zero gradients, as PyTorch's, also in the convolution block. */
+/* A probability of 1 gives zeros and zero gradients as in PyTorch, also in the convolution block. */
 START_TEST(dropouts_of_everything_give_zeros)
 {
     shoal_tensor *x = shoal_ones(SHOAL_F32, SHOAL_SHAPE(3, 2, 5, 7));
@@ -321,7 +322,7 @@ static double sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
-/* One layer over x [n, t, in] to out [n, t, hidden]. */
+/* Computes one layer from x [n, t, in] to out [n, t, hidden]. */
 static void lstm_by_hand(const shoal_module *m, int layer, int n, int t, int in, int hidden, const double *x,
                          double *out)
 {

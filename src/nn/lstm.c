@@ -1,5 +1,6 @@
-/* LSTM: in, hidden, layers (0: one). Parameters weight_ih_l0 [4H, in], weight_hh_l0 [4H, H], bias_ih_l0, bias_hh_l0 [4H],
- * then the next layer's; gates in the order i f g o. Batches come first. */
+/* LSTM. Settings: in, hidden, layers (0 means one). Parameters: weight_ih_l0 [4H, in], weight_hh_l0 [4H, H],
+ * bias_ih_l0, bias_hh_l0 [4H], then those of the next layer; gates are in the order i f g o. The batch is the first
+ * dim. */
 #include "autograd/op.h"
 #include "nn/init.h"
 #include "nn/layers.h"
@@ -10,10 +11,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define PARAMETERS 4 /* of a layer */
+#define PARAMETERS 4 /* in a layer */
 
 typedef struct lstm_state {
-    shoal_tensor **steps; /* room for one layer's outputs, kept between calls */
+    shoal_tensor **steps; /* holds one layer's outputs; kept between calls */
     int64_t room;
 } lstm_state;
 
@@ -70,7 +71,7 @@ static shoal_err make_room(lstm_state *state, int64_t steps)
     if (steps > state->room) {
         shoal_tensor **fresh = realloc(state->steps, (size_t)steps * sizeof *fresh);
         if (!fresh) {
-            return sh_fail(SHOAL_ENOMEM, "LSTM: no room for %lld steps", (long long)steps);
+            return sh_fail(SHOAL_ENOMEM, "LSTM: no memory for %lld steps", (long long)steps);
         }
         state->steps = fresh;
         state->room = steps;
@@ -78,7 +79,7 @@ static shoal_err make_room(lstm_state *state, int64_t steps)
     return SHOAL_OK;
 }
 
-/* One layer over all steps, from steps[t] to steps[t]. */
+/* Runs one layer over all steps: reads steps[t] and replaces it by the output. */
 static shoal_err run_layer(const shoal_module *self, int64_t layer, shoal_tensor **steps, int64_t count)
 {
     const sh_module_tensor *p = &self->entries[PARAMETERS * layer];
@@ -102,7 +103,7 @@ static shoal_err check_input(const shoal_module *self, const shoal_tensor *x)
     return SHOAL_OK;
 }
 
-/* Leaves the last layer's outputs in the state's steps. */
+/* Runs all layers. Leaves the outputs of the last layer in the state's steps. */
 static shoal_err run(shoal_module *self, shoal_tensor *x)
 {
     lstm_state *state = shoal_module_state(self);

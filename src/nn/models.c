@@ -1,5 +1,5 @@
-/* The ready models: all over [N, 1, 28, 28], all give log-probabilities [N, 10]. Their forwards use the children's parameters
- * in fused ops where there are such, and the children's forwards elsewhere. */
+/* The ready-made models. All take [N, 1, 28, 28] and return log-probabilities [N, 10]. Their forwards pass the
+ * children's parameters to fused ops where these exist, and call the children's forwards elsewhere. */
 #include "nn/layers.h"
 
 #include "base/error.h"
@@ -14,7 +14,8 @@ typedef struct part {
     shoal_module *module;
 } part;
 
-/* Adds all; after an error destroys the rest, so that the constructors can stand in a list. */
+/* Adds all parts. After an error it destroys the remaining ones, so that the caller can list the constructors
+ * inline. */
 static shoal_err add_parts(shoal_module *self, size_t count, const part *parts)
 {
     shoal_err err = SHOAL_OK;
@@ -30,7 +31,7 @@ static shoal_err add_parts(shoal_module *self, size_t count, const part *parts)
 
 #define ADD_PARTS(self, ...) add_parts(self, sizeof((part[]){__VA_ARGS__}) / sizeof(part), (part[]){__VA_ARGS__})
 
-/* Of child i, which has a weight and a bias. */
+/* Return the weight or bias of child i. */
 static shoal_tensor *weight(const shoal_module *self, size_t i)
 {
     return sh_module_parameter(sh_module_child_at(self, i), 0);
@@ -41,7 +42,7 @@ static shoal_tensor *bias(const shoal_module *self, size_t i)
     return sh_module_parameter(sh_module_child_at(self, i), 1);
 }
 
-/* max_pool(relu(conv)) and relu(max_pool(conv)) are the same, so one fused op serves both ways of writing it. */
+/* max_pool(relu(conv)) equals relu(max_pool(conv)), so one fused op serves networks of either form. */
 static shoal_tensor *block(const shoal_module *self, size_t i, shoal_tensor *x, int64_t padding, double p)
 {
     return shoal_conv2d_pool_relu(x, weight(self, i), bias(self, i), padding, p);
@@ -121,7 +122,7 @@ static shoal_tensor *logistic_forward(shoal_module *self, shoal_tensor *x)
     return classify(self, 0, shoal_flatten(x, 1));
 }
 
-/* ---- lenet5: the layers of LeCun et al. 1998 with max pools and relu, 61,706 parameters ---- */
+/* ---- lenet5: the layers of LeCun et al. 1998, with max-pools and relu, 61,706 parameters ---- */
 
 static shoal_err lenet5_init(shoal_module *self, const double *settings)
 {
@@ -186,6 +187,6 @@ shoal_module *shoal_model_create(const char *name)
         }
         length += (size_t)snprintf(known + length, sizeof known - length, "%s%s", i > 0 ? ", " : "", names[i]);
     }
-    (void)sh_fail(SHOAL_ENOENT, "no model '%s'; there are %s", name ? name : "(null)", known);
+    (void)sh_fail(SHOAL_ENOENT, "unknown model '%s'; the models are %s", name ? name : "(null)", known);
     return NULL;
 }

@@ -1,8 +1,8 @@
-/* The ready models: names and sizes as the same networks have in PyTorch, and that each of them learns. */
+/* Tests of the ready-made models: names and sizes are those of the same networks in PyTorch, and each model learns. */
 #include "nn/help_test.h"
 #include "testing/numbers.h"
 
-/* What state_dict() of the same network gives in PyTorch, and the number of its parameters. */
+/* The output of state_dict() for the same network in PyTorch, and its number of parameters. */
 static const struct {
     const char *name, *names;
     int64_t count;
@@ -114,7 +114,7 @@ START_TEST(evaluation_is_the_same_each_time_and_training_is_not)
     shoal_tensor *y = shoal_module_forward(m, b.x);
     ck_assert(shoal_tensor_equal(y, shoal_module_forward(m, b.x)));
 
-    /* The fused way is the network as PyTorch's example writes it. */
+    /* The fused forward equals the network as PyTorch's example writes it. */
     const shoal_pool2d_options pool = {.size = {2, 2}};
     shoal_tensor *z = shoal_module_forward(shoal_module_child(m, "conv1"), b.x);
     z = shoal_relu(shoal_max_pool2d(z, &pool));
@@ -130,8 +130,8 @@ START_TEST(evaluation_is_the_same_each_time_and_training_is_not)
 }
 END_TEST
 
-/* The network is set so that two of its results show what dropout did: h0 = conv2's channel 0 (all 1), through both dropouts;
- * h20 = a unit of fc1 (always 1), through the second alone. */
+/* Sets the network so that two of its results show what dropout did: h0 = channel 0 of conv2 (all 1) after both
+ * dropouts; h20 = a unit of fc1 (always 1) after the second only. */
 static void show_dropout(const shoal_module *m)
 {
     for (shoal_named it = {0}; shoal_module_next(m, &it) == SHOAL_OK;) {

@@ -1,4 +1,4 @@
-/* Modules: making, naming, walking. */
+/* Modules: creation, naming, iteration. */
 #include "nn/module.h"
 
 #include "base/error.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- making ---- */
+/* ---- creation ---- */
 
 static shoal_err check_type(const shoal_module_type *type, size_t count)
 {
@@ -14,7 +14,8 @@ static shoal_err check_type(const shoal_module_type *type, size_t count)
         return sh_fail(SHOAL_EINVAL, "a kind of module needs a name and a forward function");
     }
     if (count > SHOAL_MODULE_SETTINGS) {
-        return sh_fail(SHOAL_EINVAL, "%s: %zu settings, there may be %d", type->name, count, SHOAL_MODULE_SETTINGS);
+        return sh_fail(SHOAL_EINVAL, "%s: %zu settings, at most %d are possible", type->name, count,
+                       SHOAL_MODULE_SETTINGS);
     }
     return SHOAL_OK;
 }
@@ -30,7 +31,7 @@ shoal_module *shoal_module_create(const shoal_module_type *type, size_t count, c
     }
     shoal_module *m = calloc(1, sizeof *m + type->state_size);
     if (!m) {
-        (void)sh_fail(SHOAL_ENOMEM, "no room for a module of kind %s", type->name);
+        (void)sh_fail(SHOAL_ENOMEM, "no memory for a module of kind %s", type->name);
         return NULL;
     }
     m->type = type;
@@ -109,22 +110,23 @@ static bool has_name(const shoal_module *m, const char *name)
     return false;
 }
 
-/* below: how much longer than name the longest name under it is. */
+/* Checks a new name. below is how much longer than name the longest dotted name under it is. */
 static shoal_err check_name(const shoal_module *m, const char *name, size_t below)
 {
     if (!name || name[0] == '\0' || strchr(name, '.')) {
-        return sh_fail(SHOAL_EINVAL, "%s: '%s' cannot be a name: it is empty or has a dot", m->type->name,
+        return sh_fail(SHOAL_EINVAL, "%s: '%s' cannot be a name: it is empty or contains a dot", m->type->name,
                        name ? name : "");
     }
     size_t length = depth_of_names(m) + strlen(name) + below;
     if (length > SHOAL_MODULE_NAME) {
-        return sh_fail(SHOAL_ELIMIT, "%s: with '%.40s' a dotted name has %zu bytes, there may be %d", m->type->name,
-                       name, length, SHOAL_MODULE_NAME);
+        return sh_fail(SHOAL_ELIMIT, "%s: with '%.40s' a dotted name would have %zu bytes; the limit is %d",
+                       m->type->name, name, length, SHOAL_MODULE_NAME);
     }
-    return has_name(m, name) ? sh_fail(SHOAL_EINVAL, "%s: there is a '%s' already", m->type->name, name) : SHOAL_OK;
+    return has_name(m, name) ? sh_fail(SHOAL_EINVAL, "%s: '%s' exists already", m->type->name, name) : SHOAL_OK;
 }
 
-/* After entries more below m, the longest of whose names has length bytes from m on. */
+/* Updates the counts of m and its parents after entries were added below m. length is the longest new name as seen from
+ * m. */
 static void count_up(shoal_module *m, size_t entries, size_t length)
 {
     for (; m; m = m->parent) {
@@ -134,12 +136,13 @@ static void count_up(shoal_module *m, size_t entries, size_t length)
     }
 }
 
-/* One place more in an array of count members; NULL leaves it as it was. */
+/* Makes room for one more member in an array of count members. Returns NULL and leaves the array unchanged on
+ * failure. */
 static void *grown(void *array, size_t count, size_t size)
 {
     void *fresh = realloc(array, (count + 1) * size);
     if (!fresh) {
-        (void)sh_fail(SHOAL_ENOMEM, "no room for %zu names in a module", count + 1);
+        (void)sh_fail(SHOAL_ENOMEM, "no memory for %zu names in a module", count + 1);
     }
     return fresh;
 }
@@ -148,7 +151,7 @@ static char *copy_name(const char *name)
 {
     char *copy = strdup(name);
     if (!copy) {
-        (void)sh_fail(SHOAL_ENOMEM, "no room for a name");
+        (void)sh_fail(SHOAL_ENOMEM, "no memory for a name");
     }
     return copy;
 }
@@ -172,7 +175,7 @@ static shoal_err insert_entry(shoal_module *m, size_t place, const char *name, s
 static shoal_err check_tensor(const shoal_module *m, const char *name, const shoal_tensor *t, bool is_buffer)
 {
     if (t->node) {
-        return sh_fail(SHOAL_EINVAL, "%s: '%s' is the result of an op: use shoal_detach", m->type->name, name);
+        return sh_fail(SHOAL_EINVAL, "%s: '%s' is the result of an op; use shoal_detach", m->type->name, name);
     }
     if (!is_buffer && !t->contiguous) {
         return sh_fail(SHOAL_EINVAL, "%s: the parameter '%s' is not contiguous", m->type->name, name);
@@ -202,7 +205,7 @@ static shoal_err add_entry(shoal_module *m, const char *name, shoal_tensor *t, b
 
 shoal_err shoal_module_add_parameter(shoal_module *module, const char *name, shoal_tensor *t)
 {
-    shoal_err err = add_entry(module, name, t, false); /* consumes t whatever happens, so it looks for NULL itself */
+    shoal_err err = add_entry(module, name, t, false); /* consumes t in every case, so it checks for NULL itself */
     if (err == SHOAL_OK && shoal_dtype_is_float(t->dtype)) {
         t->requires_grad = true;
     }
@@ -245,7 +248,7 @@ shoal_err shoal_module_add_child(shoal_module *module, const char *name, shoal_m
     if (!child) {
         return sh_null_error(__func__, "child");
     }
-    bool stays = child->parent || stands_above(module, child); /* with who has it */
+    bool stays = child->parent || stands_above(module, child); /* the child keeps its owner, also on failure */
     shoal_err err = !module || !name ? sh_null_error(__func__, module ? "name" : "module")
                     : stays          ? sh_fail(SHOAL_EINVAL, "the module for '%s', a %s, %s", name, child->type->name,
                                       child->parent ? "has a parent already" : "cannot be a child of itself")
@@ -269,7 +272,7 @@ shoal_err sh_module_add_child(shoal_module *module, const char *name, shoal_modu
     return child ? shoal_module_add_child(module, name, child) : shoal_last_error();
 }
 
-/* ---- finding ---- */
+/* ---- lookup ---- */
 
 const char *sh_module_name_in_parent(const shoal_module *module)
 {
@@ -282,7 +285,7 @@ const char *sh_module_name_in_parent(const shoal_module *module)
     return NULL;
 }
 
-/* Goes down to the i-th entry; with text, writes the names on the way, each followed by a dot. */
+/* Descends to entry i. If text is given, writes the names on the way, each followed by a dot. */
 static const sh_module_tensor *descend(const shoal_module *m, size_t i, char *text, bool *out_is_buffer)
 {
     while (i >= m->entry_count) {
@@ -348,7 +351,7 @@ shoal_tensor *sh_module_next_parameter(const shoal_module *module, size_t *at)
     return NULL;
 }
 
-/* The child whose name is the first length bytes of name. */
+/* Returns the child whose name is the first length bytes of name. */
 static shoal_module *own_child(const shoal_module *m, const char *name, size_t length)
 {
     for (size_t i = 0; i < m->child_count; i++) {
@@ -359,7 +362,7 @@ static shoal_module *own_child(const shoal_module *m, const char *name, size_t l
     return NULL;
 }
 
-/* Follows all parts of the name but the last, which *out_last then is. */
+/* Follows all parts of the dotted name except the last, which it returns in *out_last. */
 static shoal_module *follow(const shoal_module *module, const char *name, const char **out_last)
 {
     const shoal_module *m = module;
@@ -424,7 +427,7 @@ shoal_module *shoal_module_child_at(const shoal_module *module, size_t i)
     return module && i < module->child_count ? module->children[i].module : NULL;
 }
 
-/* ---- replacing ---- */
+/* ---- replacement ---- */
 
 static bool is_like(const shoal_tensor *a, const shoal_tensor *b)
 {

@@ -1,4 +1,4 @@
-/* Modules in use: forward, modes, counting, zeroing, copying, and their text. */
+/* Using modules: forward, modes, counting, zeroing, copying, and text. */
 #include "nn/module.h"
 
 #include "base/error.h"
@@ -57,7 +57,7 @@ void sh_parameter_zero_grad(shoal_tensor *parameter)
     if (!grad || parameter->grad_is_zero) {
         return;
     }
-    /* Only its owner's backward and shoal_tensor_grad can look at it: they will see the mark. */
+    /* Only the owner's backward and shoal_tensor_grad can read it, and both check the mark. */
     bool alone = sh_load_relaxed(&grad->refs) == 1 && sh_load_relaxed(&grad->storage->refs) == 1 &&
                  !grad->storage->keeper && !grad->storage->foreign;
     if (alone) {
@@ -84,13 +84,13 @@ void shoal_module_zero_grad(shoal_module *module)
 static shoal_err check_same(const shoal_named *to, const shoal_named *from)
 {
     if (strcmp(to->name, from->name) != 0) {
-        return sh_fail(SHOAL_EINVAL, "shoal_module_copy: '%s' here, '%s' there", to->name, from->name);
+        return sh_fail(SHOAL_EINVAL, "shoal_module_copy: '%s' in the target, '%s' in the source", to->name, from->name);
     }
     const shoal_tensor *a = to->tensor, *b = from->tensor;
     if (a->ndim != b->ndim || memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof a->shape[0]) != 0) {
         sh_text own, given;
-        return sh_fail(SHOAL_EINVAL, "shoal_module_copy: '%s' is %s here, %s there", to->name, sh_tensor_text(&own, a),
-                       sh_tensor_text(&given, b));
+        return sh_fail(SHOAL_EINVAL, "shoal_module_copy: '%s' is %s in the target and %s in the source", to->name,
+                       sh_tensor_text(&own, a), sh_tensor_text(&given, b));
     }
     return SHOAL_OK;
 }
@@ -105,8 +105,8 @@ static shoal_err check_same_names(const shoal_module *to, const shoal_module *fr
             break;
         }
         err = more_a && more_b ? check_same(&a, &b)
-                               : sh_fail(SHOAL_EINVAL, "shoal_module_copy: '%s' stands only %s",
-                                         more_a ? a.name : b.name, more_a ? "here" : "there");
+                               : sh_fail(SHOAL_EINVAL, "shoal_module_copy: '%s' exists only in the %s",
+                                         more_a ? a.name : b.name, more_a ? "target" : "source");
     }
     return err;
 }
@@ -130,7 +130,7 @@ shoal_err shoal_module_copy(shoal_module *to, const shoal_module *from)
 
 /* ---- text ---- */
 
-/* Appends what fits and counts what does not. */
+/* Appends what fits and counts the rest. */
 typedef struct writer {
     char *buffer;
     size_t capacity, length;
@@ -152,7 +152,7 @@ static void put_indent(writer *w, int depth)
     }
 }
 
-/* What stands between the parentheses besides children. */
+/* Writes what is between the parentheses, except the children. */
 static void describe(const shoal_module *m, char *text, size_t capacity)
 {
     text[0] = '\0';

@@ -1,8 +1,9 @@
-/* The tree of names: adding, finding, walking, errors, copying, text; kinds of the program's own; building again. */
+/* Tests of the tree of names: adding, finding, iterating, errors, copying, text; kinds that the program defines;
+ * rebuilding. */
 #include "nn/help_test.h"
 #include "testing/numbers.h"
 
-/* ---- a kind of the program's own: two weights, a count of calls, and a child ---- */
+/* ---- a kind that the program defines: two weights, a count of calls, and a child ---- */
 
 typedef struct scaler_state {
     int calls;
@@ -85,7 +86,7 @@ START_TEST(a_kind_of_ones_own)
 }
 END_TEST
 
-/* The example at the head of nn.h, word for word. */
+/* The example at the head of nn.h, verbatim. */
 static shoal_err net_init(shoal_module *self, const double *settings)
 {
     shoal_err err = shoal_module_add_child(self, "fc1", shoal_linear_create(784, (int64_t)settings[0], true));
@@ -182,7 +183,7 @@ START_TEST(names_are_found_through_the_tree)
     shoal_tensor *bias = shoal_module_get(m, "1.1.bias");
     ck_shape(bias, SHOAL_SHAPE(2));
     ck_assert_ptr_eq(bias, shoal_module_parameter_at(shoal_module_child(m, "1.1"), 1));
-    ck_assert_ptr_null(shoal_module_parameter_at(shoal_module_child(m, "1.0"), 2)); /* a buffer is no parameter */
+    ck_assert_ptr_null(shoal_module_parameter_at(shoal_module_child(m, "1.0"), 2)); /* a buffer is not a parameter */
     static const char *const wrong[] = {"", "1", "1.1", "1.1.bias.x", "1.1.bia", "1.1.biass", ".1.1.bias", "3.bias"};
     for (size_t i = 0; i < COUNT(wrong); i++) {
         ck_assert_msg(!shoal_module_get(m, wrong[i]), "%s", wrong[i]);
@@ -214,7 +215,7 @@ START_TEST(names_are_checked)
 }
 END_TEST
 
-/* A chain of modules, each with a name of ten bytes. */
+/* Returns a chain of modules, each with a name of ten bytes. */
 static shoal_module *chain(int depth)
 {
     shoal_module *m = shoal_linear_create(1, 1, true);
@@ -260,7 +261,7 @@ START_TEST(parents_and_children)
     ck_assert_err(shoal_module_add_child(m, "self", m), SHOAL_EINVAL);
     ck_assert_err(shoal_module_add_child(child, "up", m), SHOAL_EINVAL);
     ck_failed(SHOAL_EINVAL, "itself");
-    shoal_module_destroy(child); /* its parent's: nothing happens */
+    shoal_module_destroy(child); /* its parent owns it, so nothing happens */
     ck_assert_str_eq(names_of(m), "0.weight [2, 2]; 0.bias [2]");
     shoal_module_destroy(m);
     shoal_module_destroy(other);
@@ -337,7 +338,7 @@ START_TEST(null_is_allowed)
     ck_assert_err(shoal_module_copy(NULL, m), SHOAL_EINVAL);
     ck_assert_err(shoal_module_add_buffer(NULL, "x", shoal_zeros(SHOAL_F32, SHOAL_SCALAR)), SHOAL_EINVAL);
     ck_assert_err(shoal_module_add_child(NULL, "x", shoal_relu_create()), SHOAL_EINVAL);
-    (void)shoal_fail(SHOAL_OK, "none"); /* a NULL that no failed call has left */
+    (void)shoal_fail(SHOAL_OK, "none"); /* a NULL that does not come from a failed call */
     ck_assert_err(shoal_module_add_parameter(m, "x", NULL), SHOAL_EINVAL);
     (void)shoal_fail(SHOAL_OK, "none");
     ck_assert_err(shoal_module_add_child(m, "x", NULL), SHOAL_EINVAL);
@@ -420,13 +421,13 @@ START_TEST(copies_values_and_checks_names)
                  *fewer = shoal_sequential(shoal_linear_create(3, 2, true)),
                  *narrow = shoal_sequential(shoal_linear_create(2, 2, true), new_scaler(1, 1));
     ck_assert_err(shoal_module_copy(b, shape), SHOAL_EINVAL);
-    ck_failed(SHOAL_EINVAL, "'1.scale' here, '1.weight' there");
+    ck_failed(SHOAL_EINVAL, "'1.scale' in the target, '1.weight' in the source");
     ck_assert_err(shoal_module_copy(b, fewer), SHOAL_EINVAL);
-    ck_failed(SHOAL_EINVAL, "'1.scale' stands only here");
+    ck_failed(SHOAL_EINVAL, "'1.scale' exists only in the target");
     ck_assert_err(shoal_module_copy(fewer, b), SHOAL_EINVAL);
-    ck_failed(SHOAL_EINVAL, "only there");
+    ck_failed(SHOAL_EINVAL, "only in the source");
     ck_assert_err(shoal_module_copy(b, narrow), SHOAL_EINVAL);
-    ck_failed(SHOAL_EINVAL, "'0.weight' is f32 [2, 3] here, f32 [2, 2] there");
+    ck_failed(SHOAL_EINVAL, "'0.weight' is f32 [2, 3] in the target and f32 [2, 2] in the source");
     ck_assert(data(shoal_module_get(b, "0.weight"))[0] == first);
     shoal_module_destroy(a);
     shoal_module_destroy(b);
@@ -463,7 +464,7 @@ START_TEST(text_is_cut_to_the_capacity)
 }
 END_TEST
 
-/* ---- building again ---- */
+/* ---- rebuilding ---- */
 
 static void rebuild_below(shoal_module *to, const shoal_module *from)
 {

@@ -1,4 +1,4 @@
-/* The kinds by name, and building a module again from them. */
+/* The kinds by name, and rebuilding a module from them. */
 #include "nn/module.h"
 
 #include "base/error.h"
@@ -10,7 +10,7 @@
 
 static struct {
     pthread_mutex_t lock;
-    const shoal_module_type **list; /* the program's; never shrinks */
+    const shoal_module_type **list; /* the program's kinds; never shrinks */
     size_t count, room;
 } registry = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -32,7 +32,7 @@ static const shoal_module_type *find_in(const shoal_module_type *const *list, co
     return NULL;
 }
 
-/* With the lock. */
+/* The caller holds the lock. */
 static const shoal_module_type *find(const char *name)
 {
     const shoal_module_type *type = find_in(sh_module_types, name);
@@ -49,19 +49,19 @@ const shoal_module_type *sh_module_type_find(const char *name)
     const shoal_module_type *type = find(name);
     sh_fork_unlock(&registry.lock);
     if (!type) {
-        (void)sh_fail(SHOAL_ENOENT, "no kind of module is called '%s': shoal_module_register makes one known", name);
+        (void)sh_fail(SHOAL_ENOENT, "unknown kind of module '%s'; register it with shoal_module_register", name);
     }
     return type;
 }
 
-/* With the lock. */
+/* The caller holds the lock. */
 static shoal_err append(const shoal_module_type *type)
 {
     if (registry.count == registry.room) {
         size_t room = registry.room > 0 ? registry.room * 2 : 16;
         const shoal_module_type **fresh = realloc(registry.list, room * sizeof *fresh);
         if (!fresh) {
-            return sh_fail(SHOAL_ENOMEM, "no room for %zu kinds of modules", room);
+            return sh_fail(SHOAL_ENOMEM, "no memory for %zu kinds of modules", room);
         }
         registry.list = fresh;
         registry.room = room;
@@ -80,12 +80,12 @@ shoal_err shoal_module_register(const shoal_module_type *type)
     const shoal_module_type *known = find(type->name);
     shoal_err err = !known          ? append(type)
                     : known == type ? SHOAL_OK
-                                    : sh_fail(SHOAL_ESTATE, "another kind of module is called '%s'", type->name);
+                                    : sh_fail(SHOAL_ESTATE, "another kind of module has the name '%s'", type->name);
     sh_fork_unlock(&registry.lock);
     return err;
 }
 
-/* ---- building again ---- */
+/* ---- rebuilding ---- */
 
 bool sh_module_is_rebuilding(void)
 {
@@ -125,8 +125,8 @@ shoal_module *sh_module_rebuild_child(shoal_module *parent, const char *name, co
         return child && shoal_module_add_child(parent, name, child) == SHOAL_OK ? child : NULL;
     }
     if (strcmp(child->type->name, type_name) != 0 || memcmp(child->settings, settings, sizeof child->settings) != 0) {
-        (void)sh_fail(SHOAL_ECORRUPT, "%s: the child '%s' is a %s%s, described is a %s", parent->type->name, name,
-                      child->type->name, strcmp(child->type->name, type_name) == 0 ? " of other settings" : "",
+        (void)sh_fail(SHOAL_ECORRUPT, "%s: the child '%s' is a %s%s, but the description says %s", parent->type->name,
+                      name, child->type->name, strcmp(child->type->name, type_name) == 0 ? " with other settings" : "",
                       type_name);
         return NULL;
     }

@@ -1,4 +1,4 @@
-/* Kinds without parameters: pools, dropouts, activations, Flatten; and Sequential. */
+/* Kinds without parameters: pools, dropouts, activations and Flatten; and Sequential. */
 #include "nn/init.h"
 #include "nn/layers.h"
 
@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-/* ---- pools: size, stride (0: the size) ---- */
+/* ---- pools: size, stride (0 means the size) ---- */
 
 static shoal_err pool_init(shoal_module *self, const double *settings)
 {
@@ -80,7 +80,7 @@ static shoal_err dropout_init(shoal_module *self, const double *settings)
 {
     return settings[0] >= 0 && settings[0] <= 1
                ? SHOAL_OK
-               : sh_fail(SHOAL_EINVAL, "%s: %g is no probability", self->type->name, settings[0]);
+               : sh_fail(SHOAL_EINVAL, "%s: p is %g, it must be from 0 to 1", self->type->name, settings[0]);
 }
 
 double sh_layer_dropout_p(const shoal_module *dropout)
@@ -190,7 +190,7 @@ shoal_module *shoal_flatten_create(void)
     return shoal_module_create(&sh_layer_flatten, 0, NULL);
 }
 
-/* ---- Sequential: its children are added, not made by init ---- */
+/* ---- Sequential: its children are added later, not made by init ---- */
 
 static shoal_tensor *sequential_forward(shoal_module *self, shoal_tensor *x)
 {

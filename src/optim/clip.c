@@ -1,4 +1,4 @@
-/* Clipping the gradients of a module by their common norm. */
+/* Clips the gradients of a module by their common norm. */
 #include "optim/optim.h"
 
 #include "base/error.h"
@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sums of squares lie in places of 8 bytes, each in its gradient's dtype. */
+/* Each sum of squares occupies 8 bytes and has the dtype of its gradient. */
 #define PLACE sizeof(double)
 
-/* Queues the sum of g's squares into place i of sums. */
+/* Starts the sum of g's squares, written to place i of sums. */
 static shoal_err sum_into(const shoal_tensor *sums, size_t i, const shoal_tensor *g)
 {
     const sh_device *device = sums->storage->device;
@@ -35,7 +35,7 @@ static double read_place(const double *places, size_t i, shoal_dtype dtype)
     return dtype == SHOAL_F64 ? places[i] : (double)f;
 }
 
-/* The next gradient that is not zero; NULL after the last. */
+/* Returns the next gradient that is not zero; NULL after the last. */
 static shoal_tensor *next_grad(const shoal_module *module, size_t *at)
 {
     for (shoal_tensor *p; (p = sh_module_next_parameter(module, at)) != NULL;) {
@@ -46,7 +46,7 @@ static shoal_tensor *next_grad(const shoal_module *module, size_t *at)
     return NULL;
 }
 
-/* Of all gradients together. */
+/* Computes the sum of squares of all gradients together. */
 static shoal_err sum_of_squares(const shoal_module *module, shoal_tensor *sums, double *places, double *out_total)
 {
     shoal_err err = SHOAL_OK;
@@ -77,7 +77,7 @@ static shoal_err norm_of_grads(const shoal_module *module, const shoal_tensor *f
                              : NULL;
     double *places = malloc(module->total * PLACE);
     if (!places) {
-        (void)sh_fail(SHOAL_ENOMEM, "shoal_clip_grad_norm: no room for %zu sums", module->total);
+        (void)sh_fail(SHOAL_ENOMEM, "shoal_clip_grad_norm: no memory for %zu sums", module->total);
     }
     double total = 0;
     shoal_err err = sums && places ? sum_of_squares(module, sums, places, &total) : shoal_last_error();
@@ -105,13 +105,13 @@ shoal_err shoal_clip_grad_norm(shoal_module *module, double max_norm, double *ou
         return sh_null_error("shoal_clip_grad_norm", "module");
     }
     if (!(max_norm > 0)) {
-        return sh_fail(SHOAL_EINVAL, "shoal_clip_grad_norm: max_norm must be above 0, not %g", max_norm);
+        return sh_fail(SHOAL_EINVAL, "shoal_clip_grad_norm: max_norm is %g, it must be above 0", max_norm);
     }
     size_t at = 0;
     double norm = 0;
     const shoal_tensor *first = next_grad(module, &at);
     shoal_err err = first ? norm_of_grads(module, first, &norm) : SHOAL_OK;
-    double factor = max_norm / (norm + 1e-6); /* PyTorch's */
+    double factor = max_norm / (norm + 1e-6); /* as in PyTorch */
     if (err == SHOAL_OK && factor < 1) {
         err = scale_grads(module, factor);
     }

@@ -1,4 +1,4 @@
-/* What all optimisers share: slots, state by name, the walk of a step. */
+/* Shared by all optimisers: slots, state by name, the loop of a step. */
 #include "optim/optim.h"
 
 #include "base/error.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- making ---- */
+/* ---- creation ---- */
 
 shoal_err sh_optim_check(const char *kind, const char *name, double x, double low, double high, bool open)
 {
@@ -30,7 +30,7 @@ static bool has_slot(const shoal_optimizer *o, const shoal_tensor *parameter)
     return false;
 }
 
-/* Buffers, and a parameter under its second name, get none. */
+/* Buffers get no slot, nor does a parameter under its second name. */
 static shoal_err add_slot(shoal_optimizer *o, const shoal_named *it)
 {
     if (it->is_buffer || has_slot(o, it->tensor)) {
@@ -38,7 +38,7 @@ static shoal_err add_slot(shoal_optimizer *o, const shoal_named *it)
     }
     char *name = strdup(it->name);
     if (!name) {
-        return sh_fail(SHOAL_ENOMEM, "no room for a parameter's name");
+        return sh_fail(SHOAL_ENOMEM, "no memory for the name of a parameter");
     }
     o->slots[o->count++] = (sh_optim_slot){.name = name, .parameter = shoal_tensor_retain(it->tensor)};
     return SHOAL_OK;
@@ -55,7 +55,7 @@ shoal_optimizer *sh_optimizer_create(const sh_optim_kind *kind, shoal_module *mo
     if (!o || !slots) {
         free(o);
         free(slots);
-        (void)sh_fail(SHOAL_ENOMEM, "%s: no room for %zu parameters", kind->name, module->total);
+        (void)sh_fail(SHOAL_ENOMEM, "%s: no memory for %zu parameters", kind->name, module->total);
         return NULL;
     }
     o->kind = kind;
@@ -156,7 +156,7 @@ shoal_err shoal_optimizer_next(const shoal_optimizer *optimizer, shoal_named *it
     return SHOAL_END;
 }
 
-/* The slot and state that a name means; NULL when there are none. */
+/* Finds the slot and the state of a name. Returns NULL if it does not exist. */
 static sh_optim_slot *find_state(const shoal_optimizer *o, const char *name, int *out_state)
 {
     const char *dot = strrchr(name, '.');
@@ -200,8 +200,9 @@ shoal_err shoal_optimizer_adopt(shoal_optimizer *optimizer, const char *name, sh
     }
     if (!fits(optimizer, slot, state, t)) {
         sh_text given, own;
-        return sh_fail(SHOAL_EINVAL, "%s cannot be '%s': it must be contiguous and like %s", sh_tensor_text(&given, t),
-                       name, is_step(optimizer, state) ? "f32 []" : sh_tensor_text(&own, slot->parameter));
+        return sh_fail(SHOAL_EINVAL, "%s cannot be '%s'; it must be contiguous and have the shape and dtype of %s",
+                       sh_tensor_text(&given, t), name,
+                       is_step(optimizer, state) ? "f32 []" : sh_tensor_text(&own, slot->parameter));
     }
     (void)shoal_tensor_retain(t);
     shoal_tensor_release(slot->state[state]);
@@ -211,7 +212,8 @@ shoal_err shoal_optimizer_adopt(shoal_optimizer *optimizer, const char *name, sh
 
 /* ---- steps ---- */
 
-/* The count of steps, which other processes may share and count too: a lost one is harmless, as for the parameters. */
+/* Increments the step count. Other processes may share and increment it; a lost increment is harmless, as for
+ * parameters. */
 static float count_step(void *step)
 {
     union {

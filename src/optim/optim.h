@@ -1,4 +1,5 @@
-/* Optimisers inside: one slot per parameter, and a kind that knows its state's names and its step. */
+/* The internals of optimisers: one slot for each parameter, and a kind that defines the names of its state and its
+ * step. */
 #ifndef SH_OPTIM_OPTIM_H
 #define SH_OPTIM_OPTIM_H
 
@@ -9,12 +10,12 @@
 #define SH_OPTIM_STATES 4
 
 typedef struct sh_optim_slot {
-    char *name; /* the parameter's */
+    char *name; /* of the parameter */
     shoal_tensor *parameter;
-    shoal_tensor *state[SH_OPTIM_STATES]; /* in the order of the kind's names; NULL until made, and where not wanted */
+    shoal_tensor *state[SH_OPTIM_STATES]; /* in the order of the kind's names; NULL until made, or if not wanted */
 } sh_optim_slot;
 
-/* What a step works on: a parameter and its gradient, both contiguous. */
+/* The arguments of a step for one parameter: the parameter and its gradient, both contiguous. */
 typedef struct sh_update {
     sh_exec *exec;
     const sh_optim_kernels *kernels;
@@ -22,13 +23,13 @@ typedef struct sh_update {
     int64_t count;
     void *parameter;
     const void *grad;
-    void *state[SH_OPTIM_STATES]; /* memory of the slot's state; NULL where not wanted */
-    float step;                   /* the number of this step, from 1; 0 where there is no state "step" */
+    void *state[SH_OPTIM_STATES]; /* memory of the slot's state; NULL if not wanted */
+    float step;                   /* the number of this step, from 1; 0 if there is no state "step" */
 } sh_update;
 
 typedef struct sh_optim_kind {
     const char *name;
-    const char *states[SH_OPTIM_STATES]; /* a state called SH_OPTIM_STEP is 0-d, f32 and on the CPU */
+    const char *states[SH_OPTIM_STATES]; /* a state named SH_OPTIM_STEP is 0-d, f32 and on the CPU */
     bool (*wants)(const shoal_optimizer *optimizer, int state);
     shoal_err (*step)(shoal_optimizer *optimizer, const sh_update *update);
 } sh_optim_kind;
@@ -38,7 +39,7 @@ typedef struct sh_optim_kind {
 typedef struct sh_adam_settings {
     shoal_adam_options o;
     bool decoupled;
-    float last_step; /* whose bias corrections stand here: the slots usually are at the same step */
+    float last_step; /* the step of bias1 and bias2, which are cached because most slots are at the same step */
     double bias1, bias2;
 } sh_adam_settings;
 
@@ -54,13 +55,14 @@ struct shoal_optimizer {
     sh_optim_slot *slots;
 };
 
-/* With the module's parameters in slots, everything else zero. NULL: SHOAL_EINVAL for a module of NULL, SHOAL_ENOMEM. */
+/* Creates an optimiser with a slot for each of the module's parameters and everything else zero. Returns NULL after an
+ * error. Errors: SHOAL_EINVAL if module is NULL, SHOAL_ENOMEM. */
 shoal_optimizer *sh_optimizer_create(const sh_optim_kind *kind, shoal_module *module, double lr);
 
-/* x if low <= x <= high (below high, when open). Errors: SHOAL_EINVAL with the names. */
+/* Checks that low <= x <= high (x < high if open). Errors: SHOAL_EINVAL; the text contains the names. */
 shoal_err sh_optim_check(const char *kind, const char *name, double x, double low, double high, bool open);
 
-/* An option whose default is not 0. */
+/* Returns an option whose default is not 0. */
 static inline double sh_optim_default(double given, double usual)
 {
     return given == 0 ? usual : given < 0 ? 0 : given;

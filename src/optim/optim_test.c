@@ -1,4 +1,5 @@
-/* Optimisers against their formulas, written out here in double; state by name; gradients zeroed and clipped; errors. */
+/* Tests of optimisers: their formulas, written here in double; state by name; zeroing and clipping gradients;
+ * errors. */
 #include "optim/optim.h"
 
 #include "testing/numbers.h"
@@ -33,7 +34,7 @@ static double start_value(int i)
     return sin(1.0 + i) / 2;
 }
 
-/* The gradient of step s: some are 0, some tiny, signs change. */
+/* Returns the gradient of step s: some are 0, some tiny, signs change. */
 static double grad_value(int s, int i)
 {
     return i % 7 == 0 ? 0 : cos(s * 1.7 + i) * (i % 5 == 0 ? 1e-4 : 0.3);
@@ -121,7 +122,7 @@ static void rmsprop_by_hand(by_hand *x, double g, int step, const void *options)
     x->p -= o->lr * d;
 }
 
-/* Runs STEPS steps of both and compares after each. The optimiser is used up. */
+/* Takes STEPS steps of both and compares after each. Destroys the optimiser. */
 static void compare(const char *what, bool f64, shoal_module *m, shoal_optimizer *optimizer, formula by,
                     const void *options)
 {
@@ -190,7 +191,7 @@ START_TEST(adamw_follows_its_formula)
     for (size_t i = 0; i < 2 * sizeof adams / sizeof adams[0]; i++) {
         shoal_adam_options o = adams[i / 2], given = o;
         shoal_module *m = pair_create(i % 2);
-        given.weight_decay = o.weight_decay == 0 ? -1 : o.weight_decay; /* 0 would be the default */
+        given.weight_decay = o.weight_decay == 0 ? -1 : o.weight_decay; /* 0 would mean the default */
         compare("AdamW", i % 2, m, shoal_adamw_create_with(m, &given), adamw_by_hand, &o);
     }
 }
@@ -294,7 +295,7 @@ START_TEST(state_has_pytorchs_names)
 }
 END_TEST
 
-/* Steps from `from` on, the gradient set for each. */
+/* Takes steps from number `from` on, and sets the gradient before each. */
 static void steps(shoal_module *m, shoal_optimizer *o, int from, int to)
 {
     for (int s = from; s < to; s++) {
@@ -348,7 +349,7 @@ START_TEST(adopted_state_is_one_state)
     for (shoal_named it = {0}; shoal_optimizer_next(one, &it) == SHOAL_OK;) {
         ck_assert_ok(shoal_optimizer_adopt(two, it.name, it.tensor));
     }
-    for (int s = 0; s < 6; s++) { /* in turns, like two processes */
+    for (int s = 0; s < 6; s++) { /* alternating, as two processes would */
         steps(alone, single, s, s + 1);
         steps(a, s % 2 ? two : one, s, s + 1);
     }

@@ -6,7 +6,7 @@
 
 enum { SGD_BUFFER, SGD_STEP };
 
-/* Without dampening a first step on a buffer of zeros is like any other. */
+/* Without dampening, a first step on a buffer of zeros is like any other. */
 static bool sgd_wants(const shoal_optimizer *optimizer, int state)
 {
     const shoal_sgd_options *s = &optimizer->sgd;
@@ -45,7 +45,7 @@ static shoal_err sgd_check(const shoal_sgd_options *o)
         err = sh_optim_check("SGD", "weight_decay", o->weight_decay, 0, INFINITY, true);
     }
     if (err == SHOAL_OK && !isfinite(o->dampening)) {
-        err = sh_fail(SHOAL_EINVAL, "SGD: dampening is %g", o->dampening);
+        err = sh_fail(SHOAL_EINVAL, "SGD: dampening is %g, it must be finite", o->dampening);
     }
     if (err == SHOAL_OK && o->nesterov && (o->momentum == 0 || o->dampening != 0)) {
         err = sh_fail(SHOAL_EINVAL, "SGD: nesterov needs momentum (it is %g) and no dampening (it is %g)", o->momentum,

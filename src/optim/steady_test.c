@@ -1,5 +1,5 @@
-/* A training loop in steady state asks the C library for no memory: tensors come from the cache of the device, and modules and
- * optimisers need nothing else. The sanitizers have an allocator of their own, so under them only the loop is run. */
+/* Tests that a training loop in steady state does not call malloc: tensors come from the device's cache, and modules
+ * and optimisers need nothing else. The sanitizers replace the allocator, so with them the test only runs the loop. */
 #include "optim/optim.h"
 
 #include "testing/runner.h"
@@ -50,7 +50,7 @@ static counts train_step(shoal_module *m, shoal_optimizer *o, shoal_tensor *x, s
 
     before = asked;
     shoal_err err = shoal_optimizer_step(o);
-    c.step = asked - before; /* libcheck asks for memory too */
+    c.step = asked - before; /* libcheck allocates memory too */
     ck_assert_ok(err);
     shoal_scope_release(0);
     return c;
@@ -76,7 +76,7 @@ START_TEST(training_allocates_nothing_but_tensors)
     for (int i = 0; i < 10; i++) {
         c = train_step(m, o, x, y);
     }
-    ck_assert(SH_SLOW || asked > start); /* the counting works: the first step made the state */
+    ck_assert(SH_SLOW || asked > start); /* proves that the counter works: the first step made the state */
     ck_assert_msg(c.forward == 0 && c.zero == 0 && c.step == 0, "%s: forward %ld, zero_grad %ld, step %ld", models[_i],
                   c.forward, c.zero, c.step);
     shoal_optimizer_destroy(o);

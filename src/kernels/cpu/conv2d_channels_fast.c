@@ -1,6 +1,7 @@
-/* The fused block forward, with vectors along 16 output channels and pixels broadcast.
- * A tile of two rows of outputs stays in registers over all taps and is pooled from there: with AVX-512, 2 x 14 pixels by
- * 16 channels are 28 sums, one register holds the weights, and each pixel is the memory operand of its multiply-add. */
+/* The forward pass of the fused block, with vectors along 16 output channels and broadcast pixels.
+ * A tile of two rows of outputs stays in registers over all taps and is pooled there. With AVX-512, 2 x 14 pixels by 16
+ * channels take 28 registers of sums, one register holds the weights, and each pixel is the memory operand of its
+ * multiply-add. */
 #include "kernels/cpu/conv2d_fused.h"
 
 #include <string.h>
@@ -11,8 +12,8 @@ enum {
 
 /* ---- sixteen lanes ----
  *
- * A pixel is wanted again for the next tap. The compiler would keep it in a register, and there are none to spare; so the
- * instruction that takes it from memory is written out. */
+ * The next tap needs the same pixel again. The compiler would keep it in a register, and no register is free, so the
+ * instruction that reads it from memory is written as assembly. */
 
 #if VEC == 16
 typedef __m512 wide;
@@ -72,7 +73,7 @@ typedef struct layout {
     int64_t blocks, taps, windows;
     float *weights; /* [blocks, taps, LANES] */
     float *bias;    /* [blocks, LANES] */
-    float *drop;    /* [LANES], of the block at hand */
+    float *drop;    /* [LANES], of the current block */
     float *y;       /* [windows, LANES] */
     uint8_t *winner;
     size_t bytes;
@@ -136,10 +137,10 @@ typedef struct work {
     uint8_t *winner;
 } work;
 
-/* Rows of the kernel for which the first, and the second, row of outputs looks at the image and not at padding. */
+/* The rows of the kernel that fall on the image and not on padding, for the first and the second row of outputs. */
 typedef struct spans {
     int64_t second, both, first,
-        end; /* [second, both): the second alone; [both, first): both; [first, end): the first */
+        end; /* [second, both): only the second; [both, first): both; [first, end): only the first */
 } spans;
 
 static int64_t within(int64_t v, int64_t least, int64_t most)
@@ -156,8 +157,8 @@ static spans spans_of(const sh_fused *b, int64_t i)
     return s;
 }
 
-/* Edges of the image that a tile lies at, when the padding keeps the image's size: columns that look past them are left
- * out. */
+/* The edges of the image at which a tile is, if the padding keeps the size of the image. Taps that fall beyond an edge
+ * are skipped. */
 enum {
     LEFT = 1,
     RIGHT = 2,
@@ -178,7 +179,7 @@ INLINE void pool_window(const work *k, wide v0, wide v1, wide v2, wide v3, int64
     }
 }
 
-/* One row of one channel's kernel: sums of the first row of outputs, of the second, or of both. */
+/* Adds one row of one channel's kernel to the sums of the first row of outputs, of the second, or of both. */
 INLINE void add_taps(const int kernel, const int columns, const int edges, const bool first, const bool second,
                      const float *line, const float *next, const float *taps, wide sum[2][14])
 {
@@ -198,7 +199,7 @@ INLINE void add_taps(const int kernel, const int columns, const int edges, const
     }
 }
 
-/* Two rows from i, columns from j; constants where this is inlined: kernel, columns and edges. */
+/* Computes two rows from i on, columns from j on. kernel, columns and edges are constants where this is inlined. */
 INLINE void tile(const int kernel, const int columns, const int edges, const work *k, int64_t i, int64_t j)
 {
     const sh_fused *b = k->b;
@@ -247,7 +248,7 @@ typedef void tile_function(const work *k, int64_t i, int64_t j);
 
 typedef struct tiles {
     int64_t kernel, columns;
-    tile_function *at[4]; /* by edges */
+    tile_function *at[4]; /* indexed by edges */
 } tiles;
 
 #if VEC == 16
@@ -277,7 +278,7 @@ static const tiles shapes[] = {
 };
 #endif
 
-/* The widest tile of those that compute the fewest columns twice. */
+/* Chooses, among the tiles that compute the fewest columns twice, the widest. */
 static const tiles *choose(int64_t kernel, int64_t even_w)
 {
     const tiles *best = NULL;
@@ -294,14 +295,14 @@ static const tiles *choose(int64_t kernel, int64_t even_w)
 
 /* ---- an image ---- */
 
-/* 16 x 16 bytes, transposed. */
+/* Transposes 16 x 16 bytes. */
 INLINE void transpose_bytes(const uint8_t *from, uint8_t *to, int64_t to_row)
 {
     __m128i a[16], b[16];
     for (int i = 0; i < 16; i++) {
         a[i] = _mm_loadu_si128((const __m128i *)(from + 16 * i));
     }
-    /* Four rounds of a perfect shuffle: each moves a bit of the row's number into the column's. */
+    /* Four rounds of a perfect shuffle: each moves one bit of the row number into the column number. */
 #pragma GCC unroll 4
     for (int round = 0; round < 4; round++) {
 #pragma GCC unroll 8
@@ -316,7 +317,7 @@ INLINE void transpose_bytes(const uint8_t *from, uint8_t *to, int64_t to_row)
     }
 }
 
-/* y and winner [channels, windows] = those of the block, [windows, LANES]. */
+/* y and winner [channels, windows] = those of the block, which are [windows, LANES]. */
 static void unpack(const layout *l, int64_t channels, float *y, uint8_t *winner)
 {
     transpose(l->y, LANES, l->windows, channels, y, l->windows);

@@ -1,5 +1,6 @@
-/* Convolution of any shape, as products with a matrix of patches: column p of it holds what output p looks at, a row for
- * each tap of the kernel. It is built for a few rows of outputs at a time, so that it stays in the second cache. */
+/* Convolution of any shape, as products with a matrix of patches. Column p of the matrix holds the inputs of output p,
+ * and each tap of the kernel has a row. The matrix is built for a few rows of outputs at a time, so that it stays in
+ * the L2 cache. */
 #include "kernels/cpu/conv2d_fast.h"
 
 #include "base/error.h"
@@ -10,15 +11,15 @@ enum {
     PATCH_BYTES = 256 * 1024,
 };
 
-/* One group of one image, and the rows of outputs now at hand. */
+/* One group of one image, and the rows of outputs that are being computed. */
 typedef struct part {
     const sh_conv2d *c;
     int64_t group_c, group_o; /* channels in and out of one group */
-    int64_t taps;             /* rows of the matrix of patches */
+    int64_t taps;             /* rows of the patch matrix */
     int64_t out_h, out_w;
-    int64_t rows;       /* of outputs, in one matrix */
-    int64_t top, count; /* of them, now: the first, and how many outputs in all */
-    int64_t stride;     /* from row to row of the matrix: count and more */
+    int64_t rows;       /* rows of outputs in a full patch matrix */
+    int64_t top, count; /* of the current matrix: its first row of outputs, and its number of outputs */
+    int64_t stride;     /* elements from row to row of the patch matrix; at least count */
 } part;
 
 static part part_of(const sh_conv2d *c)
@@ -49,7 +50,7 @@ size_t sh_conv_general_scratch(const sh_conv2d *c)
     return sizeof(float) * (size_t)(p.taps * p.stride);
 }
 
-/* The columns j of outputs for which j * stride + shift lies in [0, size): [out_from, out_to). */
+/* Finds the columns [out_from, out_to): the outputs j for which j * stride + shift is in [0, size). */
 static void columns_inside(int64_t shift, int64_t stride, int64_t size, int64_t out_w, int64_t *out_from,
                            int64_t *out_to)
 {
@@ -61,7 +62,7 @@ static void columns_inside(int64_t shift, int64_t stride, int64_t size, int64_t 
     *out_to = to < from ? from : to;
 }
 
-/* matrix = the patches of x, the first channel of the group. */
+/* matrix = the patches of x, which points to the first channel of the group. */
 static void gather_patches(const part *p, const float *x, float *matrix)
 {
     const sh_conv2d *c = p->c;
@@ -88,7 +89,7 @@ static void gather_patches(const part *p, const float *x, float *matrix)
     }
 }
 
-/* grad_x += the patches of matrix, each element where gather_patches took it from. */
+/* grad_x += the patches of matrix: adds each element to the place that gather_patches read. */
 static void scatter_patches(const part *p, const float *matrix, float *grad_x)
 {
     const sh_conv2d *c = p->c;
@@ -111,7 +112,7 @@ static void scatter_patches(const part *p, const float *matrix, float *grad_x)
     }
 }
 
-/* A matrix whose element (i, j) stands at data[i * row + j * column]. */
+/* A matrix whose element (i, j) is data[i * row + j * column]. */
 typedef struct matrix {
     const float *data;
     int64_t row, column;
@@ -122,7 +123,8 @@ enum {
     TILE_VECS = 2,
 };
 
-/* C rows i to i + rows, columns j to j + width (at most TILE_VECS vectors) = bias + A B; rows of B and C are contiguous. */
+/* C rows i to i + rows, columns j to j + width (at most TILE_VECS vectors) = bias + A B. Rows of B and C are
+ * contiguous. */
 INLINE void product_tile(const int rows, int64_t inner, matrix a, const float *b, int64_t b_row, const float *bias,
                          float *out, int64_t out_row, int64_t width)
 {
@@ -157,7 +159,7 @@ INLINE void product_tile(const int rows, int64_t inner, matrix a, const float *b
     }
 }
 
-/* C [rows, columns] = bias (one for each row, or NULL) + A [rows, inner] B [inner, columns]. */
+/* C [rows, columns] = bias (one element for each row, or NULL) + A [rows, inner] B [inner, columns]. */
 static void product(int64_t rows, int64_t columns, int64_t inner, matrix a, const float *b, int64_t b_row,
                     const float *bias, float *out, int64_t out_row)
 {
@@ -178,7 +180,7 @@ static void product(int64_t rows, int64_t columns, int64_t inner, matrix a, cons
     }
 }
 
-/* out[i, j] += row i of a times row j of b, for rows_a by rows_b of them, over count elements. */
+/* out[i, j] += row i of a times row j of b, for rows_a by rows_b pairs of rows of count elements. */
 INLINE void dots_tile(const int rows_a, const int rows_b, int64_t count, const float *a, int64_t a_row, const float *b,
                       int64_t b_row, float *out, int64_t out_row)
 {
@@ -208,7 +210,7 @@ INLINE void dots_tile(const int rows_a, const int rows_b, int64_t count, const f
     }
 }
 
-/* out [rows_a, rows_b] += A B^T, over rows of count elements. */
+/* out [rows_a, rows_b] += A Bᵀ, over rows of count elements. */
 static void dots(int64_t rows_a, int64_t rows_b, int64_t count, const float *a, int64_t a_row, const float *b,
                  int64_t b_row, float *out, int64_t out_row)
 {

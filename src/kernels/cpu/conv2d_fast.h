@@ -1,4 +1,5 @@
-/* What the files of the fast convolution share. f32 only; each is compiled once for each instruction set. */
+/* Shared by the files of the fast convolution: vectors, and the functions that they export to each other. f32 only.
+ * Each file is compiled once for each instruction set. */
 #ifndef SH_KERNELS_CPU_CONV2D_FAST_H
 #define SH_KERNELS_CPU_CONV2D_FAST_H
 
@@ -36,7 +37,8 @@ INLINE vec vec_fma(vec a, vec b, vec c)
     return _mm512_fmadd_ps(a, b, c);
 }
 
-/* The first n of VEC, 0 < n <= VEC: the others are not touched in memory, and 0 in the vector. */
+/* The first n elements of a vector, 0 < n <= VEC. The remaining ones are not accessed in memory; in the vector they are
+ * 0. */
 INLINE vec vec_load_part(const float *p, int64_t n)
 {
     return _mm512_maskz_loadu_ps((__mmask16)(0xffffu >> (VEC - n)), p);
@@ -108,13 +110,13 @@ INLINE float vec_sum(vec v)
 #endif
 }
 
-/* ---- the general convolution, through a matrix of patches (conv2d_fast.c) ---- */
+/* ---- the general convolution, by a matrix of patches (conv2d_fast.c) ---- */
 
 #define sh_conv_general_scratch SH_ISA_NAME(sh_conv_general_scratch)
 #define sh_conv_general_forward SH_ISA_NAME(sh_conv_general_forward)
 #define sh_conv_general_backward SH_ISA_NAME(sh_conv_general_backward)
 
-/* Bytes that the two below want at room, aligned to 64. */
+/* Returns how many bytes the two functions below need at room, which is aligned to 64. */
 size_t sh_conv_general_scratch(const sh_conv2d *c);
 void sh_conv_general_forward(const sh_conv2d *c, const float *x, const float *w, const float *bias, float *y,
                              void *room);

@@ -1,9 +1,10 @@
-/* The fused block: convolution of a small square kernel at stride 1, dropout of channels, max-pool 2x2, relu. What its
- * ways share; f32, one image at a time.
+/* Shared by the algorithms of the fused block: convolution with a small square kernel at stride 1, dropout of channels,
+ * 2x2 max-pool, relu. f32, one image at a time.
  *
- *   rows      forward, vectors along the image's rows: few output channels, or channels that are dropped
- *   channels  forward, vectors along output channels: many of them
- *   winners   backward, from the winners of the pool only: a quarter of the outputs, less what relu and dropout cut */
+ *   rows      forward, vectors along the rows of the image: for few output channels, or if channels are dropped
+ *   channels  forward, vectors along the output channels: for many of them
+ *   winners   backward, from the winners of the pool alone: a quarter of the outputs, minus those that relu and dropout
+ * cut */
 #ifndef SH_KERNELS_CPU_CONV2D_FUSED_H
 #define SH_KERNELS_CPU_CONV2D_FUSED_H
 
@@ -12,7 +13,7 @@
 typedef struct sh_fused {
     const sh_conv2d *c;
     int64_t kernel;             /* 3 or 5 */
-    int64_t padded_h, padded_w; /* of the image with its padding */
+    int64_t padded_h, padded_w; /* size of the image with its padding */
     int64_t pooled_h, pooled_w;
     bool padded;
 } sh_fused;
@@ -27,33 +28,33 @@ typedef struct sh_fused {
 #define sh_fused_winners_scratch SH_ISA_NAME(sh_fused_winners_scratch)
 #define sh_fused_winners_backward SH_ISA_NAME(sh_fused_winners_backward)
 
-/* One image: x [C, padded_h, padded_w], drop [O] or NULL, y and winner [O, pooled_h, pooled_w]. */
+/* Forward for one image: x [C, padded_h, padded_w], drop [O] or NULL, y and winner [O, pooled_h, pooled_w]. */
 bool sh_fused_rows_fit(const sh_fused *b);
 size_t sh_fused_rows_scratch(const sh_fused *b);
 void sh_fused_rows_forward(const sh_fused *b, const float *x, const float *w, const float *bias, const float *drop,
                            float *y, uint8_t *winner, void *room);
 
-/* The same; begin packs the weights into room, for all images that follow. */
+/* The same. begin packs the weights into room; they then serve all images. */
 bool sh_fused_channels_fit(const sh_fused *b);
 size_t sh_fused_channels_scratch(const sh_fused *b);
 void sh_fused_channels_begin(const sh_fused *b, const float *w, const float *bias, void *room);
 void sh_fused_channels_forward(const sh_fused *b, const float *x, const float *drop, float *y, uint8_t *winner,
                                void *room);
 
-/* All images, all gradients; x without padding. */
+/* Backward for all images and all gradients; x has no padding. */
 size_t sh_fused_winners_scratch(const sh_fused *b, bool grad_x);
 void sh_fused_winners_backward(const sh_fused *b, const float *grad_y, const float *x, const float *w,
                                const float *drop, const uint8_t *winner, float *grad_x, float *grad_w, float *grad_bias,
                                void *room);
 
-/* ---- the pool, on vectors ---- */
+/* ---- max-pool and relu on vectors ---- */
 
 typedef struct pooled8 {
     __m256 y;
     __m256i winner;
 } pooled8;
 
-/* With a NaN among them: lane by lane. */
+/* pool8 if any element is NaN: lane by lane. */
 static __attribute__((noinline, cold)) void pool8_nan(const float v[4][8], float y[8], int32_t winner[8])
 {
     for (int lane = 0; lane < 8; lane++) {
@@ -67,7 +68,7 @@ static __attribute__((noinline, cold)) void pool8_nan(const float v[4][8], float
     }
 }
 
-/* Eight windows of v0 v1 over v2 v3. */
+/* Pools eight windows; each lane of v0 v1 above v2 v3 is one window. */
 INLINE pooled8 pool8(__m256 v0, __m256 v1, __m256 v2, __m256 v3)
 {
     pooled8 p;
@@ -89,7 +90,7 @@ INLINE pooled8 pool8(__m256 v0, __m256 v1, __m256 v2, __m256 v3)
     const __m256i three = _mm256_castps_si256(_mm256_cmp_ps(v3, v2, _CMP_GT_OQ));
     const __m256i below = _mm256_castps_si256(_mm256_cmp_ps(bottom, top, _CMP_GT_OQ));
     const __m256 dead = _mm256_cmp_ps(best, _mm256_setzero_ps(), _CMP_LE_OQ);
-    /* A true lane is -1. */
+    /* A lane of a true comparison is -1. */
     const __m256i which = _mm256_blendv_epi8(_mm256_sub_epi32(_mm256_setzero_si256(), one),
                                              _mm256_sub_epi32(_mm256_set1_epi32(2), three), below);
     p.winner = _mm256_blendv_epi8(which, _mm256_set1_epi32(SH_WINNER_DEAD), _mm256_castps_si256(dead));
@@ -97,7 +98,7 @@ INLINE pooled8 pool8(__m256 v0, __m256 v1, __m256 v2, __m256 v3)
     return p;
 }
 
-/* The low bytes of eight numbers, in the low half. */
+/* The low bytes of eight numbers, in the low half of the result. */
 INLINE __m128i bytes8(__m256i v)
 {
 #ifdef __AVX512VL__
@@ -108,7 +109,7 @@ INLINE __m128i bytes8(__m256i v)
 #endif
 }
 
-/* ---- transposing ---- */
+/* ---- transposition ---- */
 
 INLINE void transpose_8x8(const float *from, int64_t from_row, float *to, int64_t to_row)
 {
@@ -133,7 +134,7 @@ INLINE void transpose_8x8(const float *from, int64_t from_row, float *to, int64_
     }
 }
 
-/* Two rows of eight. */
+/* Transposes two rows of eight. */
 INLINE void transpose_2x8(const float *from, int64_t from_row, float *to, int64_t to_row)
 {
     const __m256 a = _mm256_loadu_ps(from), b = _mm256_loadu_ps(from + from_row);
@@ -146,8 +147,8 @@ INLINE void transpose_2x8(const float *from, int64_t from_row, float *to, int64_
     }
 }
 
-/* to[j, i] = from[i, j]. Where eight do not go up evenly, the last block overlaps the one before; two rows left over are
- * common enough to be worth their own step. */
+/* to[j, i] = from[i, j]. If a size is not a multiple of eight, the last block overlaps the one before. Two remaining
+ * rows are common enough to deserve a separate step. */
 static inline void transpose(const float *from, int64_t from_row, int64_t rows, int64_t columns, float *to,
                              int64_t to_row)
 {

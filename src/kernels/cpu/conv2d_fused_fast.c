@@ -1,5 +1,5 @@
-/* Convolution, dropout of channels, max-pool 2x2 and relu in one: which of the ways a shape goes.
- * What no special way takes is convolved in general and then pooled. */
+/* Convolution, dropout of channels, 2x2 max-pool and relu in one call: chooses the algorithm for a shape.
+ * A shape that no special algorithm supports is convolved by the general one and then pooled. */
 #include "kernels/cpu/conv2d_fused.h"
 
 #include "base/error.h"
@@ -9,7 +9,7 @@
 
 typedef struct sizes {
     int64_t plane, out_w, pooled_h, pooled_w;
-    size_t general, map; /* bytes: of the convolution's scratch, of all outputs before the pool */
+    size_t general, map; /* in bytes: the scratch of the convolution, and all outputs before the pool */
 } sizes;
 
 static sizes sizes_of(const sh_conv2d *c)
@@ -25,7 +25,7 @@ static sizes sizes_of(const sh_conv2d *c)
     };
 }
 
-/* One window, m times. */
+/* Pools one window, multiplied by m. */
 static void pool_one(const float *top, const float *bottom, float m, float *y, uint8_t *winner)
 {
     const float v[4] = {top[0] * m, top[1] * m, bottom[0] * m, bottom[1] * m};
@@ -100,7 +100,7 @@ static shoal_err general_backward(sh_exec *exec, const sh_conv2d *c, const float
     return SHOAL_OK;
 }
 
-/* ---- the ways of small square kernels ---- */
+/* ---- the algorithms for small square kernels ---- */
 
 static bool is_block(const sh_conv2d *c, sh_fused *out_block)
 {
@@ -116,10 +116,10 @@ static bool is_block(const sh_conv2d *c, sh_fused *out_block)
     };
     return (c->kernel_h == 5 || c->kernel_h == 3) && c->kernel_w == c->kernel_h && c->stride_h == 1 &&
            c->stride_w == 1 && c->dilation_h == 1 && c->dilation_w == 1 && c->groups == 1 &&
-           padded_h * padded_w < INT32_MAX / 64; /* the winners' places are numbers of 32 bits */
+           padded_h * padded_w < INT32_MAX / 64; /* the positions of winners are 32-bit numbers */
 }
 
-/* The image amid its padding, which was zeroed once. */
+/* Copies the image into the middle of its padding, which was zeroed before. */
 static void pad_image(const sh_fused *b, const float *x, float *to)
 {
     const sh_conv2d *c = b->c;
@@ -131,7 +131,7 @@ static void pad_image(const sh_fused *b, const float *x, float *to)
     }
 }
 
-/* Vectors along channels compute the dropped ones too; along rows they cost nothing. */
+/* Vectors along channels compute dropped channels too; vectors along rows skip them. */
 static bool goes_by_channels(const sh_fused *b, const float *drop)
 {
     const int64_t count = b->c->n * b->c->out_c;

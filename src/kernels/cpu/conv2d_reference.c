@@ -1,4 +1,4 @@
-/* The convolution as the formula says it. */
+/* The convolution as the formula defines it. */
 #include "kernels/conv2d.h"
 
 #include "base/error.h"
@@ -23,13 +23,13 @@ static bool inside(const sh_conv2d *c, int64_t h, int64_t w)
 #undef T
 #undef NAME
 
-/* Calls the version for c's element type; pointers to void become pointers to its elements by themselves. */
+/* Calls the version for c's element type. */
 #define BY_TYPE(name, ...)                                                                                             \
     do {                                                                                                               \
         switch (c->dtype) {                                                                                            \
         case SHOAL_F32: name##_f32(c, __VA_ARGS__); return SHOAL_OK;                                                   \
         case SHOAL_F64: name##_f64(c, __VA_ARGS__); return SHOAL_OK;                                                   \
-        default: return sh_fail(SHOAL_EINVAL, "convolution of %s", shoal_dtype_name(c->dtype));                        \
+        default: return sh_fail(SHOAL_EINVAL, "conv2d does not support %s", shoal_dtype_name(c->dtype));               \
         }                                                                                                              \
     } while (0)
 

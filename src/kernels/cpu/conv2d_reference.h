@@ -1,7 +1,7 @@
-/* The convolution for one element type: included by conv2d_reference.c with T the type and NAME(x) its names.
- * No guard: it is included once for each type. */
+/* The reference convolution for one element type. conv2d_reference.c includes it once for each type, so it has no
+ * guard; T is the type, and NAME(x) makes names. */
 
-/* bias[o] + the sum of the formula at one output, without rounding between the terms. */
+/* Returns bias[o] + the sum of the formula at one output, without rounding between the terms. */
 static double NAME(at)(const sh_conv2d *c, const T *x, const T *w, const T *bias, int64_t n, int64_t o, int64_t i,
                        int64_t j)
 {
@@ -23,7 +23,7 @@ static double NAME(at)(const sh_conv2d *c, const T *x, const T *w, const T *bias
     return sum;
 }
 
-/* What the gradient g of one output adds to the gradients. */
+/* Adds what the gradient g of one output contributes to all gradients. */
 static void NAME(spread)(const sh_conv2d *c, T g, const T *x, const T *w, int64_t n, int64_t o, int64_t i, int64_t j,
                          T *grad_x, T *grad_w)
 {
@@ -86,7 +86,7 @@ static void NAME(backward)(const sh_conv2d *c, const T *grad_y, const T *x, cons
     }
 }
 
-/* The first of the greatest four becomes the output; NaN is greater than all. */
+/* The output is the first maximum of the four. NaN is greater than all numbers, and the last NaN wins. */
 static void NAME(pool_one)(const T v[4], T *y, uint8_t *winner)
 {
     int best = 0;

@@ -1,6 +1,6 @@
-/* The fused block forward, with vectors along the rows of the image and weights broadcast.
+/* The forward pass of the fused block, with vectors along the rows of the image and broadcast weights.
  * A tile of outputs (some channels, some rows, one or three vectors of eight columns) stays in registers over all taps
- * and is pooled from there. Dropped channels cost nothing: tiles are made of the live ones. */
+ * and is pooled there. Dropped channels cost nothing: tiles contain only channels that are not dropped. */
 #include "kernels/cpu/conv2d_fused.h"
 
 #include <string.h>
@@ -26,14 +26,14 @@ size_t sh_fused_rows_scratch(const sh_fused *b)
     return round_64(sizeof(int32_t) * (size_t)b->c->out_c);
 }
 
-/* Eight windows over 16 columns: a over b, in one row of windows or the halves in two. The second half is written where
- * it is wanted: NULL: nowhere. */
+/* Pools 16 columns of two rows, a above b, into eight windows and stores them: four at y and four at y_next, which may
+ * be in the next row of windows. A NULL y_next drops the second four. */
 INLINE void pool_store(__m256 a0, __m256 a1, __m256 b0, __m256 b1, float *y, uint8_t *winner, float *y_next,
                        uint8_t *winner_next)
 {
     const pooled8 p = pool8(_mm256_shuffle_ps(a0, a1, 0x88), _mm256_shuffle_ps(a0, a1, 0xdd),
                             _mm256_shuffle_ps(b0, b1, 0x88), _mm256_shuffle_ps(b0, b1, 0xdd));
-    /* The shuffles worked within halves. */
+    /* The shuffles above work within halves of 128 bits; restore the order. */
     const __m256d ordered = _mm256_permute4x64_pd(_mm256_castps_pd(p.y), 0xd8);
     const __m128i bytes = bytes8(_mm256_permute4x64_epi64(p.winner, 0xd8));
     const int32_t low = _mm_cvtsi128_si32(bytes), high = _mm_extract_epi32(bytes, 1);
@@ -45,7 +45,7 @@ INLINE void pool_store(__m256 a0, __m256 a1, __m256 b0, __m256 b1, float *y, uin
     }
 }
 
-/* Two rows of three vectors, or of one. A vector alone shares its windows' registers with that of the next channel. */
+/* Pools two rows of three vectors, or of one. A single vector shares its registers with that of the next channel. */
 INLINE void pool_wide(const int vectors, const int channels, __m256 sum[MOST_CHANNELS][8][3], float *const *y,
                       uint8_t *const *winner)
 {
@@ -66,7 +66,7 @@ INLINE void pool_wide(const int vectors, const int channels, __m256 sum[MOST_CHA
     }
 }
 
-/* One vector in each of several rows. */
+/* Pools one vector in each of several rows. */
 INLINE void pool_tall(const int rows, const int channels, __m256 sum[MOST_CHANNELS][8][3], int64_t pooled_w,
                       float *const *y, uint8_t *const *winner)
 {
@@ -81,7 +81,7 @@ INLINE void pool_tall(const int rows, const int channels, __m256 sum[MOST_CHANNE
     }
 }
 
-/* Outputs at row i, column j of the channels listed; all four sizes are constants where this is inlined. */
+/* Computes the outputs at row i, column j of the given channels. All four sizes are constants where this is inlined. */
 INLINE void tile(const int kernel, const int rows, const int vectors, const int channels, const work *k,
                  const int32_t *channel, int64_t i, int64_t j)
 {
@@ -156,8 +156,8 @@ INLINE void tile(const int kernel, const int rows, const int vectors, const int 
     }
 }
 
-/* All rows of the columns from j on. The last tile overlaps the one before where they do not go up evenly: it computes the
- * same again. The loop is in here so that places are computed once. */
+/* Computes all rows of the columns from j on. If the rows are not a multiple of the tile, the last tile overlaps the
+ * one before and computes the same results again. The loop is inside so that addresses are computed once. */
 typedef void tile_function(const work *k, const int32_t *channel, int64_t j);
 
 #define TILE(kernel, rows, vectors, channels)                                                                          \
@@ -170,10 +170,10 @@ typedef void tile_function(const work *k, const int32_t *channel, int64_t j);
         }                                                                                                              \
     }
 
-/* Tiles of one shape, by the number of their channels. */
+/* Tiles of one shape, indexed by their number of channels. */
 typedef struct tiles {
     int64_t rows, columns;
-    int most; /* channels */
+    int most; /* the greatest number of channels */
     tile_function *of[MOST_CHANNELS + 1];
 } tiles;
 
@@ -213,12 +213,12 @@ typedef struct tiles {
 TILES(5)
 TILES(3)
 
-/* The columns from j on, with tiles of one shape, for all channels listed. */
+/* Computes the columns from j on for all given channels, with tiles of one shape. */
 static void strip(const work *k, const tiles *t, const int32_t *channel, int64_t count, int64_t j)
 {
     for (int64_t o = 0; o < count;) {
         const int64_t left = count - o;
-        /* The last two tiles share what is left: a tile of one channel would wait for its own sums. */
+        /* The last two tiles share the remaining channels: a tile of one channel would wait for its own sums. */
         const int64_t take = left <= t->most ? left : left < 2 * t->most ? (left + 1) / 2 : t->most;
         t->of[take](k, channel + o, j);
         o += take;

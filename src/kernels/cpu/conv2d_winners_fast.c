@@ -1,25 +1,25 @@
-/* The fused block backward, from the winners of the pool.
+/* The backward pass of the fused block, from the winners of the pool.
  *
- * Each live winner, at pixel p of output channel o with gradient g, adds g times the patch at p to grad_w[o], and g times
- * w[o] to the patch at p of grad_x. Images are turned to channels last, VEC of them in a block, so that a patch is
- * kernel x kernel vectors and no tap has lanes that stand idle. For one output channel the sums of grad_w, and then the
- * weights, stay in registers while its winners pass. A block of an image fits into the first cache.
+ * Each live winner, at pixel p of output channel o with gradient g, adds g times the patch at p to grad_w[o], and g
+ * times w[o] to the patch at p of grad_x. Images are converted to blocks of VEC channels, channels last, so a patch is
+ * kernel x kernel vectors and no tap has idle lanes. For one output channel, first the sums of grad_w and then the
+ * weights stay in registers while the loop runs over its winners. A block of an image fits into the L1 cache.
  *
- * An image of one channel has a way of its own, with vectors along rows. */
+ * An image of one channel has a separate algorithm, with vectors along rows. */
 #include "kernels/cpu/conv2d_fused.h"
 
 #include <string.h>
 
 enum {
-    ROWS_OF_ONE = VEC == 16 ? 5 : 2,  /* rows of the kernel whose sums, or weights, fit into the registers */
-    ROWS_OF_BOTH = VEC == 16 ? 3 : 1, /* and both together */
-    STRIP_BYTES = 30 * 1024,          /* of x and grad_x, that stay in the first cache */
-    ROW = 8,                          /* floats of a row of a patch, for images of one channel */
+    ROWS_OF_ONE = VEC == 16 ? 5 : 2,  /* rows of the kernel whose sums, or whose weights, fit into the registers */
+    ROWS_OF_BOTH = VEC == 16 ? 3 : 1, /* rows whose sums and weights fit together */
+    STRIP_BYTES = 30 * 1024,          /* of x and grad_x, which stay in the L1 cache */
+    ROW = 8,                          /* floats in a row of a patch, for images of one channel */
     PAGE = 4096 / sizeof(float),
-    LINE = 16, /* floats of a cache line */
+    LINE = 16, /* floats in a cache line */
 };
 
-/* The live winners of one output channel of one image: where their patches begin, and their gradients. */
+/* The live winners of one output channel of one image: the positions where their patches begin, and their gradients. */
 typedef struct winners {
     int64_t count;
     const int32_t *at;
@@ -28,14 +28,14 @@ typedef struct winners {
 
 typedef struct layout {
     int64_t windows, blocks, pixels, taps;
-    bool single;                 /* one channel: rows, not blocks */
-    int64_t row;                 /* floats from row to row of the turned image */
-    int64_t image;               /* floats of it: of one block, or of one of the two copies */
-    int64_t strip;               /* rows of windows, whose image stays in the first cache */
-    int64_t room_for;            /* winners of one channel: windows, and room to write past them */
-    int32_t *at_left, *at_right; /* [windows]: where the patch begins when the left, the right column wins */
+    bool single;                 /* one channel: vectors along rows, not blocks */
+    int64_t row;                 /* floats from row to row of the converted image */
+    int64_t image;               /* its floats: of one block, or of one of the two copies */
+    int64_t strip;               /* rows of windows whose part of the image stays in the L1 cache */
+    int64_t room_for;            /* winners of one channel: the number of windows, plus space to write past them */
+    int32_t *at_left, *at_right; /* [windows]: where the patch begins if the left or the right column wins */
     int32_t *at;                 /* [O, room_for] */
-    float *g;                    /* the same */
+    float *g;                    /* [O, room_for] */
     int64_t *count;              /* [O] */
     float *x, *grad_x;           /* [blocks, padded_h, padded_w, VEC], or two copies of rows */
     float *w, *grad_w;           /* [O, blocks, kernel, kernel, VEC], or [O, kernel, ROW] */
@@ -80,8 +80,9 @@ size_t sh_fused_winners_scratch(const sh_fused *b, bool grad_x)
 
 /* ---- lists of winners ---- */
 
-/* Where column j of a row begins. For one channel there are two copies of the image, the second shifted by half a cache
- * line, so that ROW floats from any column lie in one line of one of them: a load that crosses lines costs two. */
+/* Returns where column j of a row begins. For one channel there are two copies of the image, the second shifted by half
+ * a cache line, so that ROW floats from any column are in one cache line of one copy: a load that crosses lines costs
+ * two. */
 static int64_t column_at(const layout *l, int64_t j)
 {
     if (!l->single) {
@@ -99,7 +100,8 @@ static void fill_places(const sh_fused *b, const layout *l)
     }
 }
 
-/* The winners of one channel, m times their gradients. Returns how many live; *sum += their gradients. */
+/* Lists the live winners of one channel, with m times their gradients. Returns their number; *sum += their
+ * gradients. */
 static int64_t list_winners(const layout *l, const float *grad_y, const uint8_t *winner, float m, int32_t *at, float *g,
                             float *sum)
 {
@@ -118,7 +120,7 @@ static int64_t list_winners(const layout *l, const float *grad_y, const uint8_t 
         place = _mm512_mask_add_epi32(place, below, place, _mm512_set1_epi32((int)l->row));
         const __m512 value = _mm512_mul_ps(_mm512_maskz_loadu_ps(live, grad_y + k), _mm512_set1_ps(m));
         total = _mm512_mask_add_ps(total, live, total, value);
-        /* Compressed in registers: compressing into memory is slow on some machines. */
+        /* Compress in registers: compressing into memory is slow on some machines. */
         _mm512_storeu_si512(at + count, _mm512_maskz_compress_epi32(live, place));
         _mm512_storeu_ps(g + count, _mm512_maskz_compress_ps(live, value));
         count += __builtin_popcount(live);
@@ -128,7 +130,7 @@ static int64_t list_winners(const layout *l, const float *grad_y, const uint8_t 
     const int32_t *const side[2] = {l->at_left, l->at_right};
     const int32_t down[2] = {0, (int32_t)l->row};
     for (int64_t k = 0; k < l->windows; k++) {
-        const int who = winner[k]; /* nobody can predict it, so nothing here branches */
+        const int who = winner[k]; /* unpredictable, so nothing here branches on it */
         at[count] = side[who & 1][k] + down[who >> 1 & 1];
         g[count] = grad_y[k] * m;
         count += who < SH_WINNER_DEAD;
@@ -162,15 +164,16 @@ static winners winners_of(const layout *l, int64_t o)
 
 /* ---- blocks of channels ---- */
 
-/* Where the gradients of one output channel come from and go to, in one block: w and grad_w are [kernel, kernel, VEC]. */
+/* Inputs and outputs of one output channel in one block. w and grad_w are [kernel, kernel, VEC]. */
 typedef struct patches {
     const float *x, *w;
-    float *grad_x, *grad_w; /* NULL: not wanted */
+    float *grad_x, *grad_w; /* NULL if not wanted */
     int64_t row;
 } patches;
 
-/* Some rows of the kernel: grad_w += g * the patches of x, and the patches of grad_x += g * w. Both in one loop: the one
- * only loads, the other stores as much. Constants where this is inlined: kernel, rows, and which are wanted. */
+/* For some rows of the kernel: grad_w += g * the patches of x, and the patches of grad_x += g * w. One loop does both,
+ * because the first only loads and the second also stores. kernel, rows, to_w and to_x are constants where this is
+ * inlined. */
 INLINE void add_patches(const int kernel, const int rows, const bool to_w, const bool to_x, const patches *p,
                         const winners *v, const int first)
 {
@@ -201,7 +204,7 @@ INLINE void add_patches(const int kernel, const int rows, const bool to_w, const
             }
             from += to_w ? row : 0;
             to += to_x ? row : 0;
-            /* One pointer each, not one for each tap: the compiler would keep those in vector registers. */
+            /* One pointer for each array, not one for each tap: the compiler would keep those in vector registers. */
             __asm__("" : "+r"(from), "+r"(to));
         }
     }
@@ -213,7 +216,7 @@ INLINE void add_patches(const int kernel, const int rows, const bool to_w, const
     }
 }
 
-/* All rows, as many at a time as the registers hold. */
+/* The same for all rows of the kernel, as many at a time as the registers hold. */
 INLINE void add_rows_of_patches(const int kernel, const int rows, const bool to_w, const bool to_x, const patches *p,
                                 const winners *v)
 {
@@ -247,7 +250,7 @@ static int64_t channels_in(const sh_fused *b, int64_t block)
     return left < VEC ? left : VEC;
 }
 
-/* x [C, H, W] to blocks of channels last. The padding, and lanes without a channel, were zeroed once and stay so. */
+/* Converts x [C, H, W] to blocks of channels last. The padding, and lanes without a channel, were zeroed before. */
 static void turn_image(const sh_fused *b, const layout *l, const float *x)
 {
     const sh_conv2d *c = b->c;
@@ -265,7 +268,7 @@ static void turn_image(const sh_fused *b, const layout *l, const float *x)
     }
 }
 
-/* The way back, of one block: grad_x [C, H, W] = what lies inside of the padding. */
+/* Converts one block back: grad_x [C, H, W] = the part inside the padding. */
 static void turn_back(const sh_fused *b, const layout *l, int64_t block, const float *turned, float *grad_x)
 {
     const sh_conv2d *c = b->c;
@@ -281,7 +284,7 @@ static void turn_back(const sh_fused *b, const layout *l, int64_t block, const f
     }
 }
 
-/* Between w [O, C, kernel, kernel] and [O, blocks, kernel, kernel, VEC]. */
+/* Convert w [O, C, kernel, kernel] to [O, blocks, kernel, kernel, VEC], and back. */
 static void turn_weights(const sh_fused *b, const layout *l, const float *w)
 {
     const int64_t square = b->kernel * b->kernel, all = b->c->in_c * square;
@@ -305,7 +308,7 @@ static void add_weights_back(const sh_fused *b, const layout *l, float *grad_w)
     }
 }
 
-/* How many of the winners, which come in the order of their rows, stand before a row of windows. */
+/* Returns how many of the winners, which are sorted by row, are before a row of windows. */
 static int64_t winners_before(const layout *l, const winners *v, int64_t window_row)
 {
     const int32_t end = (int32_t)(2 * window_row * l->row);
@@ -316,7 +319,7 @@ static int64_t winners_before(const layout *l, const winners *v, int64_t window_
     return before;
 }
 
-/* The winners of o in the rows of windows [from, to). */
+/* Returns the winners of o in the rows of windows [from, to). */
 static winners winners_between(const layout *l, int64_t o, int64_t from, int64_t to)
 {
     const winners v = winners_of(l, o);
@@ -324,8 +327,8 @@ static winners winners_between(const layout *l, int64_t o, int64_t from, int64_t
     return (winners){end - begin, v.at + begin, v.g + begin};
 }
 
-/* Where grad_x of a block stands: half a page off from x. A load seems to wait for an earlier store when the two differ by
- * whole pages. */
+/* Returns where grad_x of a block begins: half a page away from x. If a load and an earlier store differ by whole
+ * pages, the CPU takes the load for dependent on the store and waits. */
 static float *grad_x_of(const layout *l, int64_t block)
 {
     const ptrdiff_t off = l->x + block * l->image + PAGE / 2 - l->grad_x;
@@ -368,7 +371,8 @@ static void backward_image(const sh_fused *b, const layout *l, const float *x, f
 
 /* ---- one channel ---- */
 
-/* Both copies of the image, with its padding. What a row of a patch reads past the kernel's width may be anything. */
+/* Makes both copies of the image, with its padding. The elements of a patch row beyond the width of the kernel may have
+ * any value. */
 static void copy_image(const sh_fused *b, const layout *l, const float *x)
 {
     const sh_conv2d *c = b->c;
@@ -389,7 +393,7 @@ static void copy_image(const sh_fused *b, const layout *l, const float *x)
     }
 }
 
-/* grad_w [kernel, ROW] += the patches; two sets of sums, so that one winner need not wait for the one before. */
+/* grad_w [kernel, ROW] += the patches. Two sets of sums, so that a winner need not wait for the one before. */
 INLINE void add_rows(const int kernel, const winners *v, const float *x, int64_t row, float *grad_w)
 {
     __m256 sum[5], other[5];
@@ -411,7 +415,7 @@ INLINE void add_rows(const int kernel, const winners *v, const float *x, int64_t
             other[a] = _mm256_fmadd_ps(h, _mm256_loadu_ps(next), other[a]);
             patch += row;
             next += row;
-            __asm__("" : "+r"(patch), "+r"(next)); /* else each row's place is computed anew */
+            __asm__("" : "+r"(patch), "+r"(next)); /* or the compiler computes the address of each row again */
         }
     }
     if (k < count) {

@@ -1,4 +1,4 @@
-/* The element types in a table. */
+/* The table of element types. */
 #include <shoal/dtype.h>
 
 typedef struct dtype_row {

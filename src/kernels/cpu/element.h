@@ -1,4 +1,4 @@
-/* One element at a time, of any dtype: for the reference kernels, which value plain words above speed. */
+/* Access to single elements of any dtype, for the reference kernels, which prefer clarity to speed. */
 #ifndef SH_KERNELS_CPU_ELEMENT_H
 #define SH_KERNELS_CPU_ELEMENT_H
 
@@ -24,7 +24,7 @@ static inline int64_t sh_get_int(shoal_dtype dtype, const void *data, int64_t i)
     switch (dtype) {
     case SHOAL_I64: return ((const int64_t *)data)[i];
     case SHOAL_I32: return ((const int32_t *)data)[i];
-    case SHOAL_B8: return ((const uint8_t *)data)[i] != 0; /* every byte but 0 is true */
+    case SHOAL_B8: return ((const uint8_t *)data)[i] != 0; /* any byte other than 0 is true */
     default: return ((const uint8_t *)data)[i];
     }
 }
@@ -38,11 +38,11 @@ static inline void sh_element_put_int(shoal_dtype dtype, void *data, int64_t i, 
     }
 }
 
-/* For kernels of f32 and f64 only. */
+/* Returns SHOAL_EINVAL unless dtype is f32 or f64. */
 static inline shoal_err sh_element_check_float(const char *what, shoal_dtype dtype)
 {
     if (dtype != SHOAL_F32 && dtype != SHOAL_F64) {
-        return sh_fail(SHOAL_EINVAL, "%s of %s: f32 and f64 are possible", what, shoal_dtype_name(dtype));
+        return sh_fail(SHOAL_EINVAL, "%s does not support %s, only f32 and f64", what, shoal_dtype_name(dtype));
     }
     return SHOAL_OK;
 }

@@ -1,8 +1,8 @@
-/* Elementwise with vectors: rows that are contiguous, or repeat one element, have a loop of their own. */
+/* The elementwise kernels with vectors: separate loops for rows that are contiguous or repeat one element. */
 #include "kernels/cpu/math_fast.h"
 #include "kernels/isa.h"
 
-/* An output that is an input lies on it exactly, so no element depends on another: what ivdep says. */
+/* If an output is also an input, they are the same elements in the same places, so no iteration depends on another. */
 #define EACH(...)                                                                                                      \
     SH_INDEPENDENT for (int64_t i = 0; i < n; i++)                                                                     \
     {                                                                                                                  \

@@ -1,4 +1,4 @@
-/* fill, where and copy, written once: included by elementwise_template.h, which see. */
+/* fill, where and copy, written once. elementwise_template.h includes it and explains how. */
 #include "base/error.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/iter.h"
@@ -25,7 +25,7 @@ static shoal_err walk(sh_iter_row row, int32_t count, const sh_view *const views
     return err;
 }
 
-/* ---- fill and where see bits only ---- */
+/* ---- fill and where move bits ---- */
 
 #define MOVE_SIZED(T, bits)                                                                                            \
     static void fill_##bits(char *const p[], const int64_t s[], int64_t n, const void *context)                        \
@@ -101,7 +101,7 @@ static shoal_err where(sh_exec *exec, const sh_view *out, const sh_view *cond, c
     return walk(row, 4, (const sh_view *[]){out, cond, a, b}, NULL);
 }
 
-/* ---- copy: from each dtype to each ---- */
+/* ---- copy: between any two dtypes ---- */
 
 static inline int64_t to_i64(double x)
 {
@@ -113,7 +113,7 @@ static inline int32_t to_i32(double x)
     return x != x ? 0 : x >= 2147483647.0 ? INT32_MAX : x <= -2147483648.0 ? INT32_MIN : (int32_t)x;
 }
 
-/* What an element is as a number, … */
+/* The number that an element holds, … */
 #define READ_f32(v) (v)
 #define READ_f64(v) (v)
 #define READ_bf16(v) sh_bf16_to_float(v)
@@ -122,7 +122,7 @@ static inline int32_t to_i32(double x)
 #define READ_i32(v) (v)
 #define READ_u8(v) (v)
 #define READ_b8(v) ((v) != 0)
-/* … and what that number is as an element: from a float, from an integer. */
+/* … and the element that holds this number: from a float, from an integer. */
 #define FROM_FLOAT_f32(v) ((float)(v))
 #define FROM_FLOAT_f64(v) ((double)(v))
 #define FROM_FLOAT_bf16(v) sh_float_to_bf16((float)(v))
@@ -189,7 +189,7 @@ static shoal_err copy(sh_exec *exec, const sh_view *out, const sh_view *a)
     }
     sh_iter_row row = copy_rows[a->dtype][out->dtype];
     if (a->dtype == out->dtype && (a->dtype == SHOAL_BF16 || a->dtype == SHOAL_F16)) {
-        row = same_16; /* every bit of a NaN stays */
+        row = same_16; /* keeps every bit of a NaN */
     }
     return walk(row, 2, (const sh_view *[]){out, a}, &(numbers){{0}, {0}});
 }

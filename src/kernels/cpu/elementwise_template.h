@@ -1,12 +1,12 @@
-/* The elementwise ops, written once: included by elementwise_reference.c and elementwise_fast.c, which define before
+/* The elementwise kernels, written once. elementwise_reference.c and elementwise_fast.c include it, and first define
  *
- *     LOOP1, LOOP2      how to go along a row: name, type out, type in, which half of a sh_scalar, expression in a (and b), x, y
- *     EXP(a) … ERF(a)   the functions, for float and double
+ *     LOOP1, LOOP2      the loop over a row: name, output type, input type, half of sh_scalar (f or i), expression in a (and b), x, y
+ *     EXP(a) … PHI(a)   the functions, for float and double
  *     TABLE             the name of the table of kernels
  */
 #include "kernels/cpu/elementwise_move.h"
 
-/* What every integer op does in the unsigned type of its width, so that it wraps around. */
+/* Integer ops compute in the unsigned type of the same width, so that they wrap around. */
 typedef uint64_t unsigned_i64;
 typedef uint32_t unsigned_i32;
 typedef uint32_t unsigned_u8;
@@ -71,13 +71,13 @@ typedef uint32_t unsigned_u8;
     X(AND, and, a &b)                                                                                                  \
     X(OR, or, a | b)                                                                                                   \
     X(XOR, xor, a ^ b)
-/* The smallest integer divided by -1 is itself again, by wrapping. The kernel refuses a divisor that holds zeros; one that another
- * process writes after that look must not trap, so it gives 0. */
+/* The smallest integer divided by -1 wraps around to itself. The kernel rejects a divisor that contains zeros; if
+ * another process writes a zero after that check, the division must not trap, so it gives 0. */
 #define BINARY_SIGNED(X)                                                                                               \
     X(DIV, div, b == 0 ? 0 : b == -1 ? 0 - (U)a : (U)(a / b))                                                          \
     X(FLOOR_DIV, floor_div, b == 0 ? 0 : b == -1 ? 0 - (U)a : (U)(a / b) - (U)(a % b != 0 && (a < 0) != (b < 0)))
 #define BINARY_UNSIGNED(X) X(DIV, div, b == 0 ? 0 : a / b) X(FLOOR_DIV, floor_div, b == 0 ? 0 : a / b)
-/* Every byte but 0 is true: memory that came from elsewhere need not hold 1. */
+/* Any byte other than 0 is true: bool memory from elsewhere need not hold 1. */
 #define TRUE(a) ((a) != 0)
 #define BINARY_BOOL(X)                                                                                                 \
     X(MAX, max, TRUE(a) | TRUE(b))                                                                                     \
@@ -95,7 +95,7 @@ typedef uint32_t unsigned_u8;
 #define COMPARE(X)                                                                                                     \
     X(EQ, eq, a == b) X(NE, ne, a != b) X(LT, lt, a < b) X(LE, le, a <= b) X(GT, gt, a > b) X(GE, ge, a >= b)
 
-/* ---- gradients: a is g, b is what was saved; x and y are p and q ---- */
+/* ---- gradients: a is g, b is the saved view; x and y are p and q ---- */
 
 #define GRAD(X)                                                                                                        \
     X(RELU, relu_grad, b <= 0 ? 0 : a)                                                                                 \
@@ -115,7 +115,7 @@ typedef uint32_t unsigned_u8;
     X(CLAMP, clamp_grad, x <= b && b <= y ? a : 0)                                                                     \
     X(POW, pow_grad, x == 0 ? 0 : a * (x * (T)POW(b, x - 1)))
 
-/* ---- the rows ---- */
+/* ---- the row functions ---- */
 
 #define FLOAT1_f32(E, name, expression) LOOP1(name##_f32, float, float, f, expression)
 #define FLOAT1_f64(E, name, expression) LOOP1(name##_f64, double, double, f, expression)
@@ -173,7 +173,7 @@ BINARY_BOOL(BOOL2_b8)
 COMPARE_BOOL(BOOL2_b8)
 NOT_BOOL(BOOL1_b8)
 
-/* Powers that are products: a³ and its gradient. */
+/* Powers computed as products: a³ and its gradient. */
 LOOP1(cube_f32, float, float, f, a *a *a)
 LOOP1(cube_f64, double, double, f, a *a *a)
 LOOP2(cube_grad_f32, float, float, f, 3 * a * (b * b))
@@ -251,7 +251,7 @@ static const sh_iter_row axpy_rows[SHOAL_DTYPES] = {[SHOAL_F32] = axpy_f32,
                                                     [SHOAL_I32] = axpy_i32,
                                                     [SHOAL_U8] = axpy_u8};
 
-/* ---- divisors of integers ---- */
+/* ---- integer divisors ---- */
 
 typedef struct search {
     bool *found;
@@ -287,7 +287,7 @@ static shoal_err check_divisor(const sh_view *b)
 {
     bool found = false;
     sh_iter_row row = zero_rows[b->dtype];
-    sh_view once = *b; /* what is repeated is looked at once */
+    sh_view once = *b; /* check repeated elements once */
     for (int32_t d = 0; d < once.ndim; d++) {
         once.shape[d] = once.strides[d] == 0 && once.shape[d] > 1 ? 1 : once.shape[d];
     }
@@ -295,7 +295,7 @@ static shoal_err check_divisor(const sh_view *b)
     return found ? sh_fail(SHOAL_EINVAL, "division by zero: a divisor of %s is 0", shoal_dtype_name(b->dtype)) : err;
 }
 
-/* ---- the bounds of clamp, within what an integer dtype holds ---- */
+/* ---- the bounds of clamp, clamped to the range of an integer dtype ---- */
 
 static int64_t saturated(shoal_dtype dtype, int64_t x)
 {

@@ -1,4 +1,4 @@
-/* Scratch memory of the CPU's kernels. */
+/* The scratch memory of the CPU kernels. */
 #include "kernels/view.h"
 
 #include "base/error.h"
@@ -15,7 +15,7 @@ void *sh_exec_scratch(sh_exec *exec, size_t size)
     size_t room = (size + GRAIN - 1) / GRAIN * GRAIN;
     void *fresh = room >= size ? aligned_alloc(64, room) : NULL;
     if (!fresh) {
-        (void)sh_fail(SHOAL_ENOMEM, "no room for %zu bytes of scratch", size);
+        (void)sh_fail(SHOAL_ENOMEM, "no memory for %zu bytes of scratch", size);
         return NULL;
     }
     free(exec->scratch);

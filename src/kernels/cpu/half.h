@@ -1,4 +1,4 @@
-/* bf16 and f16 as bits, without branches, so that loops over them become vector code. */
+/* Conversion of bf16 and f16, kept as bits. Branch-free, so that loops over it become vector code. */
 #ifndef SH_KERNELS_CPU_HALF_H
 #define SH_KERNELS_CPU_HALF_H
 
@@ -32,7 +32,7 @@ static inline uint16_t sh_float_to_bf16(float x)
     return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
 }
 
-/* The exponent is moved by a product with a power of two, which is exact for subnormal numbers too. */
+/* Multiplies by a power of two to move the exponent, which is exact for subnormal numbers too. */
 static inline float sh_f16_to_float(uint16_t h)
 {
     uint32_t u = (uint32_t)(h & 0x7fffu) << 13;
@@ -46,11 +46,11 @@ static inline uint16_t sh_float_to_f16(float x)
     uint32_t u = sh_float_bits(x);
     uint32_t sign = (u >> 16) & 0x8000u;
     u &= 0x7fffffffu;
-    /* Below 2^-14: adding 0.5 leaves the subnormal f16's bits, rounded, at the end of the sum. */
+    /* Below 2^-14: after adding 0.5, the low bits of the sum are those of the rounded subnormal f16. */
     uint32_t small = sh_float_bits(sh_bits_float(u) + 0.5f) - 0x3f000000u;
     uint32_t normal = (u - 0x38000000u + 0xfffu + ((u >> 13) & 1)) >> 13;
     uint32_t h = u < 0x38800000u ? small : normal;
-    h = u >= 0x477ff000u ? 0x7c00u : h; /* 65520 and above are nearest to infinity */
+    h = u >= 0x477ff000u ? 0x7c00u : h; /* 65520 and above round to infinity */
     h = u > 0x7f800000u ? 0x7e00u | ((u >> 13) & 0x3ffu) : h;
     return (uint16_t)(h | sign);
 }

@@ -1,4 +1,4 @@
-/* Indices, checked before anything is written. */
+/* Checks all indices before anything is written. */
 #ifndef SH_KERNELS_CPU_INDEX_CHECK_H
 #define SH_KERNELS_CPU_INDEX_CHECK_H
 

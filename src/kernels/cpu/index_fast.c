@@ -1,4 +1,4 @@
-/* Indexing is bound by memory, and copies whole rows: only the sums over rows gain from vectors. */
+/* Indexing copies whole rows and is bound by memory; only the sums over rows gain from vectors. */
 #include "base/error.h"
 #include "kernels/cpu/index_check.h"
 #include "kernels/isa.h"
@@ -35,7 +35,7 @@ static shoal_err add(sh_exec *exec, const sh_index_shape *s, void *table, const 
     case SHOAL_F64: add_f64(s, table, in, index); break;
     case SHOAL_I64: add_i64(s, table, in, index); break;
     case SHOAL_I32: add_i32(s, table, in, index); break;
-    default: return sh_fail(SHOAL_EINVAL, "adding of %s by index", shoal_dtype_name(s->dtype));
+    default: return sh_fail(SHOAL_EINVAL, "adding by index does not support %s", shoal_dtype_name(s->dtype));
     }
     return SHOAL_OK;
 }
@@ -73,7 +73,7 @@ static shoal_err one_hot(sh_exec *exec, shoal_dtype dtype, void *out, const int6
     const void *const ones[SHOAL_DTYPES] = {[SHOAL_F32] = &f32, [SHOAL_F64] = &f64, [SHOAL_I64] = &i64,
                                             [SHOAL_I32] = &i32, [SHOAL_U8] = &u8,   [SHOAL_B8] = &u8};
     if ((unsigned)dtype >= SHOAL_DTYPES || !ones[dtype]) {
-        return sh_fail(SHOAL_EINVAL, "one-hot of %s", shoal_dtype_name(dtype));
+        return sh_fail(SHOAL_EINVAL, "one_hot does not support %s", shoal_dtype_name(dtype));
     }
     shoal_err err = sh_index_check(index, count, classes);
     if (err || count == 0) {

@@ -1,4 +1,4 @@
-/* Indexing by the definition. */
+/* Indexing as defined. */
 #include "kernels/index.h"
 
 #include "kernels/cpu/element.h"
@@ -20,7 +20,7 @@ static void add_element(shoal_dtype dtype, void *to, int64_t i, const void *from
 static shoal_err check_add(shoal_dtype dtype)
 {
     bool possible = dtype == SHOAL_F32 || dtype == SHOAL_F64 || dtype == SHOAL_I64 || dtype == SHOAL_I32;
-    return possible ? SHOAL_OK : sh_fail(SHOAL_EINVAL, "adding of %s by index", shoal_dtype_name(dtype));
+    return possible ? SHOAL_OK : sh_fail(SHOAL_EINVAL, "adding by index does not support %s", shoal_dtype_name(dtype));
 }
 
 static shoal_err select_rows(sh_exec *exec, const sh_index_shape *s, void *out, const void *table, const int64_t *index)
@@ -53,7 +53,8 @@ static shoal_err add_rows(sh_exec *exec, const sh_index_shape *s, void *table, c
     return err;
 }
 
-/* A walk over index: there, and at the same place of two other views, of which one is entered by the index. */
+/* Iterates over index and two more views: straight is accessed at the same position, indexed at the position that the
+ * index gives. */
 typedef struct walk {
     const sh_view *index, *straight, *indexed;
     int32_t dim;
@@ -90,7 +91,8 @@ static shoal_err check_walk(walk *w)
         fits = index->shape[d] == w->straight->shape[d] && (d == w->dim || index->shape[d] <= w->indexed->shape[d]);
     }
     if (!fits) {
-        return sh_fail(SHOAL_EINVAL, "gather or scatter along dimension %d: dtypes or shapes do not fit", (int)w->dim);
+        return sh_fail(SHOAL_EINVAL, "gather or scatter along dimension %d: dtypes or shapes do not match",
+                       (int)w->dim);
     }
     if (sh_view_count(index) == 0) {
         return SHOAL_OK;
@@ -159,7 +161,7 @@ static shoal_err one_hot(sh_exec *exec, shoal_dtype dtype, void *out, const int6
 {
     (void)exec;
     if (dtype == SHOAL_BF16 || dtype == SHOAL_F16) {
-        return sh_fail(SHOAL_EINVAL, "one-hot of %s", shoal_dtype_name(dtype));
+        return sh_fail(SHOAL_EINVAL, "one_hot does not support %s", shoal_dtype_name(dtype));
     }
     shoal_err err = sh_index_check(index, count, classes);
     for (int64_t i = 0; !err && i < count * classes; i++) {

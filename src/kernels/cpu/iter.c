@@ -14,7 +14,8 @@ static void swap_dims(sh_iter *it, int32_t a, int32_t b)
     }
 }
 
-/* Whether dimension a should stand outside of b, which follows it: by the first view in which they differ. */
+/* Checks whether dimension a should stay outside b, which follows it. The first view in which their strides differ
+ * decides. */
 static bool in_order(const sh_iter *it, int32_t a, int32_t b)
 {
     for (int32_t v = 0; v < it->count; v++) {
@@ -61,13 +62,14 @@ shoal_err sh_iter_init(sh_iter *it, int32_t count, const sh_view *const views[])
     for (int32_t v = 0; v < count; v++) {
         it->data[v] = views[v]->data;
         if (views[v]->ndim != views[0]->ndim) {
-            return sh_fail(SHOAL_EINVAL, "views of %d and %d dimensions", (int)views[0]->ndim, (int)views[v]->ndim);
+            return sh_fail(SHOAL_EINVAL, "the views have %d and %d dimensions", (int)views[0]->ndim,
+                           (int)views[v]->ndim);
         }
     }
     for (int32_t d = 0; d < views[0]->ndim; d++) {
         for (int32_t v = 0; v < count; v++) {
             if (views[v]->shape[d] != views[0]->shape[d]) {
-                return sh_fail(SHOAL_EINVAL, "views have %lld and %lld elements in dimension %d",
+                return sh_fail(SHOAL_EINVAL, "the views have %lld and %lld elements in dimension %d",
                                (long long)views[0]->shape[d], (long long)views[v]->shape[d], (int)d);
             }
             it->strides[v][it->ndim] = views[v]->strides[d] * (int64_t)shoal_dtype_size(views[v]->dtype);

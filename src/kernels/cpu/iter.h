@@ -1,5 +1,5 @@
-/* Walking over several views of one shape at once: dimensions that lie behind one another in all of them are joined, and a function
- * is called for each innermost row. */
+/* Iterates over several views of one shape at once. It merges dimensions that are adjacent in memory in all views, and
+ * calls a function for each innermost row. */
 #ifndef SH_KERNELS_CPU_ITER_H
 #define SH_KERNELS_CPU_ITER_H
 
@@ -14,10 +14,10 @@ typedef struct sh_iter {
     char *data[SH_ITER_VIEWS];
 } sh_iter;
 
-/* A row of n: the address and the step in bytes of each view. */
+/* Called for a row of n elements: data holds each view's address, steps its stride in bytes. */
 typedef void (*sh_iter_row)(char *const data[], const int64_t steps[], int64_t n, const void *context);
 
-/* SHOAL_EINVAL when the shapes differ. The order of the dimensions becomes that of views[0]'s memory. */
+/* Sorts the dimensions by the memory order of views[0]. Errors: SHOAL_EINVAL if the shapes differ. */
 shoal_err sh_iter_init(sh_iter *it, int32_t count, const sh_view *const views[]);
 void sh_iter_run(const sh_iter *it, sh_iter_row row, const void *context);
 

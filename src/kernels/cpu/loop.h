@@ -1,5 +1,6 @@
-/* Before a loop: no iteration depends on another. For loops whose output may be one of their inputs, lying on it exactly; without
- * it the compiler would ask at run time whether they overlap, and go on one by one if so. */
+/* Goes before a loop whose iterations do not depend on each other, although its output may be one of its inputs (the
+ * same elements, not shifted). Without it the compiler would check for overlap at run time and then run the scalar
+ * loop. */
 #ifndef SH_KERNELS_CPU_LOOP_H
 #define SH_KERNELS_CPU_LOOP_H
 

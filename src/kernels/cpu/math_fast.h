@@ -1,5 +1,6 @@
-/* Functions of f32 without branches and without libm, so that loops over them become vector code. Within 2 ulp (the normal
- * distribution: 8), subnormal results too; NaN and infinities as in libm. Polynomials of Cephes. */
+/* f32 functions without branches and without libm, so that loops over them become vector code. They are within 2 ulp (8
+ * for the normal distribution), subnormal results included; NaN and infinities behave as in libm. Polynomials of
+ * Cephes. */
 #ifndef SH_KERNELS_CPU_MATH_FAST_H
 #define SH_KERNELS_CPU_MATH_FAST_H
 
@@ -7,7 +8,7 @@
 
 #include <math.h>
 
-/* 2^n, n from -126 to 127. */
+/* Returns 2^n for n from -126 to 127. */
 static inline float sh_power_of_two(int32_t n)
 {
     return sh_bits_float((uint32_t)(n + 127) << 23);
@@ -15,10 +16,9 @@ static inline float sh_power_of_two(int32_t n)
 
 static inline float sh_expf(float x)
 {
-    x = x > 89.0f ? 89.0f : x; /* NaN goes through */
+    x = x > 89.0f ? 89.0f : x; /* NaN stays NaN */
     x = x < -104.0f ? -104.0f : x;
-    float shifted =
-        x * 1.44269504088896341f + 12582912.0f; /* 1.5 · 2^23: what is left of the sum is a rounded integer */
+    float shifted = x * 1.44269504088896341f + 12582912.0f; /* adding 1.5 · 2^23 rounds to an integer in the low bits */
     float n = shifted - 12582912.0f;
     int32_t k = (int32_t)(sh_float_bits(shifted) - 0x4b400000u);
     float r = x - n * 0.693359375f;
@@ -30,7 +30,7 @@ static inline float sh_expf(float x)
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1;
-    k = k > 128 ? 128 : k < -151 ? -151 : k; /* for NaN, whose bits say nothing */
+    k = k > 128 ? 128 : k < -151 ? -151 : k; /* for NaN, whose bits are arbitrary */
     int32_t half = k >> 1;
     return p * sh_power_of_two(half) * sh_power_of_two(k - half);
 }
@@ -79,8 +79,8 @@ static inline float sh_sigmoidf(float x)
     return (x < 0 ? e : 1) / (1 + e);
 }
 
-/* The distribution function of the normal distribution, erfc(-x/√2)/2: erfc by the polynomial of Numerical Recipes, with the
- * rounding error of the square taken along. */
+/* The distribution function of the normal distribution, erfc(-x/√2)/2. erfc uses the polynomial of Numerical Recipes,
+ * with a correction for the rounding error of the square. */
 static inline float sh_phif(float x)
 {
     float a = sh_bits_float(sh_float_bits(x) & 0x7fffffffu);
@@ -105,7 +105,7 @@ static inline double sh_sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
-/* By type; f64 is libm's. */
+/* Chooses by type; f64 calls libm. */
 #define SH_EXP(x) _Generic((x), float : sh_expf, default : exp)(x)
 #define SH_LOG(x) _Generic((x), float : sh_logf, default : log)(x)
 #define SH_SQRT(x) _Generic((x), float : sqrtf, default : sqrt)(x)

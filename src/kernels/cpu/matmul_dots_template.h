@@ -1,6 +1,7 @@
-/* A·Bᵀ with both contiguous along k, by dot products: vectors along k, nothing is packed. Included by matmul_template.h. */
+/* A·Bᵀ with both operands contiguous along k, by dot products: vectors along k, no packing. Included by
+ * matmul_template.h. */
 
-/* What all tiles of one product share. */
+/* Shared by all tiles of one product. */
 typedef struct NAME(dots_job) {
     const T *a, *b;
     int64_t a_row, b_col, k;
@@ -8,7 +9,8 @@ typedef struct NAME(dots_job) {
 } NAME(dots_job);
 #define dots_job NAME(dots_job)
 
-/* Four sums next to each other go to a row of C, from column j on: narrow vectors, because masks of wide ones are slow. */
+/* Stores four adjacent sums in a row of C from column j on. Uses narrow vectors, because masks of wide ones are
+ * slow. */
 static inline void NAME(finish_four)(const finish *f, T *c, int64_t j, NAME(four) x)
 {
     typedef T loose __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
@@ -21,7 +23,7 @@ static inline void NAME(finish_four)(const finish *f, T *c, int64_t j, NAME(four
         x += (NAME(four)) * (const loose *)(c + j);
     }
     if (f->relu) {
-        x = (NAME(four))(~(x < (NAME(four)){0}) & (bits)x); /* NaN stays */
+        x = (NAME(four))(~(x < (NAME(four)){0}) & (bits)x); /* NaN stays NaN */
     }
     *(loose *)(c + j) = (loose)x;
 }
@@ -34,7 +36,7 @@ static inline void NAME(finish_one)(const finish *f, T *c, int64_t j, T x)
     c[j] = f->relu && x < 0 ? 0 : x;
 }
 
-/* One step along k, of a whole vector or of the last part elements of a row: mr rows of A, nr columns of B. */
+/* One step along k, by a whole vector or by the last part elements of a row, for mr rows of A and nr columns of B. */
 static inline __attribute__((always_inline)) void NAME(dots_step)(const int mr, const int nr, vec sum[6][8], const T *a,
                                                                   int64_t a_row, const T *b, int64_t b_col,
                                                                   int64_t part)
@@ -48,7 +50,7 @@ static inline __attribute__((always_inline)) void NAME(dots_step)(const int mr, 
     for (int j = 0; j < nr; j++) {
         vec column = part == VL ? NAME(load)(b + j * b_col) : (vec)NAME(load_part)(b + j * b_col, part);
         if (mr > 1) {
-            __asm__("" : "+v"(column)); /* loaded once, not by each multiplication again */
+            __asm__("" : "+v"(column)); /* load it once, not again for each multiplication */
         }
 #pragma GCC unroll 6
         for (int i = 0; i < mr; i++) {
@@ -57,7 +59,7 @@ static inline __attribute__((always_inline)) void NAME(dots_step)(const int mr, 
     }
 }
 
-/* Rows i to i + mr - 1 and columns j to j + nr - 1 of C. */
+/* Computes rows i to i + mr - 1 and columns j to j + nr - 1 of C. */
 static inline __attribute__((always_inline)) void NAME(dots)(const int mr, const int nr, const dots_job *d, int64_t i0,
                                                              int64_t j0)
 {
@@ -126,7 +128,7 @@ static const NAME(dots_fn) NAME(dots_table)[8][6] = {
 static void NAME(by_dots)(const sh_matmul_args *g, const T *a, const T *b, const finish *f)
 {
     dots_job d = {.a = a, .b = b, .a_row = g->a_row, .b_col = g->b_col, .k = g->k, .f = f};
-    /* Blocks of rows as equal as can be; the first ones have one more. Divisions would cost as much as a short tile. */
+    /* Blocks of nearly equal height; the first ones have one row more. Divisions would cost as much as a short tile. */
     int64_t blocks = (g->m + DOT_ROWS - 1) / DOT_ROWS, least = blocks == 1 ? g->m : g->m / blocks;
     int64_t larger = g->m - blocks * least, wide = DOT_COLUMNS(least + (larger > 0));
     for (int64_t j = 0, columns; j < g->n; j += columns) {

@@ -1,4 +1,4 @@
-/* Matrix products for one instruction set; matmul_template.h says how. */
+/* Matrix products for one instruction set; matmul_template.h describes the algorithms. */
 #include "base/error.h"
 #include "kernels/isa.h"
 #include "kernels/matmul.h"
@@ -6,8 +6,9 @@
 #include <immintrin.h>
 #include <string.h>
 
-/* 32 registers of 64 bytes, or 16 of 32: how many vectors a tile is wide, and how many rows it then has. DOT_FEW: up to how many
- * rows dot products win, DOT_NARROW: and for how few columns; TURN_COST: what turning over costs beside the packing of B. Both as measured (bench/kernels/linear.c). */
+/* A tile is WIDTH vectors wide and ROWS_WIDE rows high, to fit 32 registers of 64 bytes, or 16 of 32. Dot products win
+ * for up to DOT_FEW rows, or if DOT_NARROW says that there are few enough columns. TURN_COST is the cost of the
+ * transposed product compared with that of packing B. All as measured by bench/kernels/linear.c. */
 #ifdef __AVX512F__
 #define VECTOR_BYTES 64
 #define WIDTH 4
@@ -28,8 +29,9 @@
 #define TURN_COST(work) ((work)*4 / 5)
 #endif
 
-/* add_up: the sum of a vector's elements. add_up_4: of four vectors, next to each other. load_part: the first n elements, the others 0; store_part: only the first n. What is
- * beyond is not touched. */
+/* add_up adds the elements of a vector; add_up_4 does so for four vectors and returns the four sums. load_part loads
+ * the first n elements and sets the others to 0; store_part stores the first n. Neither accesses the memory beyond
+ * them. */
 #ifdef __AVX512F__
 static inline float f32_add_up(__m512 x)
 {
@@ -142,13 +144,13 @@ static inline __m256d f64_add_up_halves(__m256d a, __m256d b, __m256d c, __m256d
     return _mm256_add_pd(_mm256_permute2f128_pd(ab, cd, 0x21), _mm256_blend_pd(ab, cd, 0xc));
 }
 
-/* A square of BLOCK rows, step apart, turned: to[p][j] = from[j][p]. */
+/* Transposes a square of BLOCK rows that are step apart: to[p][j] = from[j][p]. */
 #define f32_BLOCK 8
 static inline __attribute__((always_inline)) void f32_turn(__m256 to[8], const float *from, int64_t step)
 {
     __m256 r[8], s[8];
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) { /* halves of rows j and j + 4 side by side: nothing crosses the middle from here on */
+    for (int j = 0; j < 4; j++) { /* pair the halves of rows j and j + 4, so that no later step crosses the middle */
         const float *low = from + j * step, *high = from + (j + 4) * step;
         r[j] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1);
         r[j + 4] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low + 4)), _mm_loadu_ps(high + 4), 1);
@@ -166,7 +168,7 @@ static inline __attribute__((always_inline)) void f32_turn(__m256 to[8], const f
     }
 }
 
-/* Likewise of elements of 8 bytes, step bytes apart. */
+/* The same for elements of 8 bytes; rows are step bytes apart. */
 static inline __attribute__((always_inline)) void turn_8(__m256d to[4], const void *from, int64_t step)
 {
     __m256d r[4];
@@ -190,7 +192,7 @@ static inline __attribute__((always_inline)) void f64_turn(__m256d to[4], const 
     turn_8(to, from, step * (int64_t)sizeof *from);
 }
 
-/* A piece of 8, 16 or 32 bytes, repeated through a vector: one load. */
+/* Load a piece of 8, 16 or 32 bytes and repeat it through a vector, in one instruction. */
 typedef double loose_8 __attribute__((aligned(4), may_alias));
 #ifdef __AVX512F__
 #define MOST_PIECE 32

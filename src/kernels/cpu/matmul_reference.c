@@ -1,4 +1,4 @@
-/* Matrix products by the definition. */
+/* Matrix products as defined. */
 #include "base/error.h"
 #include "kernels/matmul.h"
 
@@ -41,10 +41,10 @@ static shoal_err matmul(sh_exec *exec, const sh_matmul_args *args)
     case SHOAL_F64: one = matmul_f64; break;
     case SHOAL_I64: one = matmul_i64; break;
     case SHOAL_I32: one = matmul_i32; break;
-    default: return sh_fail(SHOAL_EINVAL, "matmul of %s", shoal_dtype_name(args->dtype));
+    default: return sh_fail(SHOAL_EINVAL, "matmul does not support %s", shoal_dtype_name(args->dtype));
     }
     if (!shoal_dtype_is_float(args->dtype) && (args->bias || args->relu || args->alpha != 1)) {
-        return sh_fail(SHOAL_EINVAL, "matmul of %s knows neither bias nor relu nor alpha",
+        return sh_fail(SHOAL_EINVAL, "matmul of %s supports neither bias nor relu nor alpha",
                        shoal_dtype_name(args->dtype));
     }
     for (int64_t z = 0; z < args->batch; z++) {

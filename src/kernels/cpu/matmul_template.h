@@ -1,19 +1,21 @@
-/* Matrix products of one dtype: included by matmul_fast.c once for f32 and once for f64, with T and NAME(x) defined.
+/* Matrix products of one dtype. matmul_fast.c includes it for f32 and for f64, with T and NAME(x) defined.
  *
- * C is made in tiles of up to TILE_ROWS rows and up to WIDTH vectors, held in registers while k runs: an element of A is
- * broadcast, a row of a panel of B is loaded. A is read where it lies, in any strides, unless it is large and transposed; B is read where
- * it lies when its columns are contiguous and the panel is full, else packed into panels [k][width], filled up with zeros.
+ * C is computed in tiles of up to TILE_ROWS rows and up to WIDTH vectors, which stay in registers while k runs: an
+ * element of A is broadcast, a row of a panel of B is loaded. A is read in place, with any strides, unless it is large
+ * and transposed. B is read in place if its rows are contiguous and the panel is full; otherwise it is packed into
+ * panels [k][width], padded with zeros.
  *
- * A·Bᵀ with both contiguous along k is what linear is: B is the weight as modules keep it. Packing it would cost much when A has few rows.
- * So very few rows or columns go by dot products (matmul_dots_template.h), and more by the product turned over, which packs A instead
- * (matmul_turned_template.h). For many rows B is transposed into its panels by squares that fit into registers. */
+ * Linear layers compute A·Bᵀ with both contiguous along k, where B is the weight as modules store it. Packing B would
+ * be expensive if A has few rows. So products of very few rows or columns use dot products (matmul_dots_template.h),
+ * and those of some more rows use the transposed product, which packs A instead (matmul_turned_template.h). For many
+ * rows, B is transposed into its panels in squares that fit into registers. */
 
-#define VL (VECTOR_BYTES / (int)sizeof(T)) /* elements of a vector */
+#define VL (VECTOR_BYTES / (int)sizeof(T)) /* elements in a vector */
 #define PANEL (WIDTH * VL)
 typedef T NAME(four) __attribute__((vector_size(4 * sizeof(T))));
 typedef T NAME(vec) __attribute__((vector_size(VECTOR_BYTES)));
 typedef T NAME(loose) __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(T)), may_alias));
-typedef T NAME(square) __attribute__((vector_size(32))); /* a row of a square that is turned in registers */
+typedef T NAME(square) __attribute__((vector_size(32))); /* a row of a square that is transposed in registers */
 #define vec NAME(vec)
 
 static inline vec NAME(load)(const T *p)
@@ -26,14 +28,14 @@ static inline void NAME(store)(T *p, vec x)
     *(NAME(loose) *)p = (NAME(loose))x;
 }
 
-/* What becomes of a tile of sums. */
+/* What to do with a finished tile of sums. */
 typedef struct NAME(finish) {
     T *c;
     int64_t c_row;
-    const T *bias; /* NULL: none, or not yet */
+    const T *bias; /* NULL if there is none, or if it comes later */
     T alpha;
     bool accumulate, relu;
-    int64_t n; /* columns that are there */
+    int64_t n; /* columns that exist */
 } NAME(finish);
 #define finish NAME(finish)
 
@@ -55,21 +57,22 @@ typedef __typeof__((vec){0} < (vec){0}) NAME(bits);
 
 static inline vec NAME(cut_off)(vec x)
 {
-    return (vec)(~(x < (vec){0}) & (NAME(bits))x); /* NaN stays */
+    return (vec)(~(x < (vec){0}) & (NAME(bits))x); /* NaN stays NaN */
 }
 
-/* The rows of a panel of B: step apart, but for the last one, which may stand elsewhere. */
+/* The rows of a panel of B. They are step apart, except the last one, which may be elsewhere. */
 typedef struct NAME(rows) {
     const T *at, *last;
     int64_t step;
 } NAME(rows);
 #define rows_of_b NAME(rows)
 
-/* A tile of sums goes to C, from registers: each step is a pass over all of them, and most products need none. */
+/* Stores a tile of sums from registers in C. Each step is a pass over all sums; most products need none of the
+ * steps. */
 static inline __attribute__((always_inline)) void NAME(finish_tile)(const int mr, const int nv, vec sum[8][4],
                                                                     const finish *f)
 {
-    int64_t left = f->n - (nv - 1) * VL; /* of the last vector */
+    int64_t left = f->n - (nv - 1) * VL; /* columns in the last vector */
 #define EACH_SUM(work)                                                                                                 \
     _Pragma("GCC unroll 8") for (int i = 0; i < mr; i++)                                                               \
     {                                                                                                                  \
@@ -102,7 +105,8 @@ static inline __attribute__((always_inline)) void NAME(finish_tile)(const int mr
 #undef EACH_SUM
 }
 
-/* A tile of mr rows and nv vectors: both are constants where it is expanded, so the sums stay in registers. */
+/* Computes a tile of mr rows and nv vectors. Both are constants where this is inlined, so the sums stay in
+ * registers. */
 static inline __attribute__((always_inline)) void NAME(tile)(const int mr, const int nv, int64_t k, const T *a,
                                                              int64_t a_row, int64_t a_col, const rows_of_b *b,
                                                              const finish *f)
@@ -173,7 +177,7 @@ static const NAME(tile_fn) NAME(tiles)[WIDTH][8] = {
 #endif
 };
 
-/* One panel of B, for all rows m of A. */
+/* Multiplies all m rows of A with one panel of B. */
 static void NAME(panel)(int64_t m, int64_t k, const T *a, int64_t a_row, int64_t a_col, const rows_of_b *b, finish f)
 {
     int nv = (int)((f.n + VL - 1) / VL);
@@ -187,7 +191,8 @@ static void NAME(panel)(int64_t m, int64_t k, const T *a, int64_t a_row, int64_t
     }
 }
 
-/* to[k][width] = columns of B that are contiguous along k, squares first; what squares do not cover one by one. */
+/* to[k][width] = columns of B that are contiguous along k: whole squares first, then the remaining elements one by
+ * one. */
 static void NAME(pack_columns)(T *to, int64_t width, const T *b, int64_t b_col, int64_t k, int64_t n)
 {
     int64_t columns = n / NAME(BLOCK) * NAME(BLOCK), rows = k / NAME(BLOCK) * NAME(BLOCK);
@@ -208,7 +213,7 @@ static void NAME(pack_columns)(T *to, int64_t width, const T *b, int64_t b_col, 
     }
 }
 
-/* to[k][width] = columns of B; the columns from n on are zeros. */
+/* to[k][width] = columns of B; columns from n on are zeros. */
 static void NAME(pack_b)(T *to, int64_t width, const T *b, int64_t b_row, int64_t b_col, int64_t k, int64_t n)
 {
     if (b_col == 1) {
@@ -225,7 +230,7 @@ static void NAME(pack_b)(T *to, int64_t width, const T *b, int64_t b_row, int64_
         NAME(pack_columns)(to, width, b, b_col, k, n);
         return;
     }
-    for (int64_t p0 = 0; p0 < k; p0 += 16) { /* a cache line of each column, before the next */
+    for (int64_t p0 = 0; p0 < k; p0 += 16) { /* one cache line of each column, then the next */
         int64_t end = p0 + 16 < k ? p0 + 16 : k;
         for (int64_t j = 0; j < n; j++) {
             const T *from = b + j * b_col;
@@ -236,7 +241,7 @@ static void NAME(pack_b)(T *to, int64_t width, const T *b, int64_t b_row, int64_
     }
 }
 
-/* A block of A as [k][m]: rows next to each other. */
+/* to = a block of A as [k][m]: the rows of A side by side. */
 static void NAME(pack_a)(T *to, const T *a, int64_t a_row, int64_t a_col, int64_t m, int64_t k)
 {
     for (int64_t p = 0; p < k; p++) {
@@ -250,7 +255,7 @@ static void NAME(pack_a)(T *to, const T *a, int64_t a_row, int64_t a_col, int64_
     }
 }
 
-/* How one product is cut. */
+/* How one product is divided into blocks. */
 typedef struct NAME(cut) {
     int64_t kc, nc, mc;
     bool pack_b, pack_a;
@@ -263,7 +268,8 @@ static NAME(cut) NAME(choose)(const sh_matmul_args *g)
         int64_t parts = (g->k + 383) / 384;
         cut.kc = (g->k + parts - 1) / parts;
     }
-    /* Columns that are not contiguous; or many rows of A, for which many pages of B would be visited again and again. */
+    /* Pack if the column stride is not 1, or if A has so many rows that many pages of B would be visited again and
+     * again. */
     cut.pack_b = g->b_col != 1 || (g->m > 192 && g->k > 48 && g->b_row > 256);
     cut.pack_a = g->a_col != 1 && g->n >= 192 && g->k > 48 && g->m > 16;
     if (cut.pack_b) {
@@ -272,24 +278,26 @@ static NAME(cut) NAME(choose)(const sh_matmul_args *g)
         cut.nc = PANEL * (g->m <= 96 || panels < 1 ? 1 : panels);
     }
     if (g->k <= 64 && g->k * cut.nc * (int64_t)sizeof(T) <= 1 << 20) {
-        cut.mc = ROWS_WIDE; /* C is the greatest: write it row after row */
+        cut.mc = ROWS_WIDE; /* C is the largest matrix: write it row by row */
     } else if (cut.pack_a || g->m > 240) {
         cut.mc = 96;
     }
     return cut;
 }
 
-/* Columns and products of C that go through the caches together, for all rows; b points to the first of B. */
+/* The columns and the part of k that go through the caches together, for all rows. b points to the first element of
+ * B. */
 typedef struct NAME(slab) {
     const T *b;
     int64_t kc, nc;
-    int64_t tail, tail_width; /* columns of a last panel that is not full, and whole vectors for them */
-    bool tail_direct;         /* it is read where it lies, but for its last row, which is copied */
+    int64_t tail, tail_width; /* columns of a last panel that is not full, and the same rounded up to whole vectors */
+    bool tail_direct;         /* the last panel is read in place, except its last row, which is copied */
     T *packed;
 } NAME(slab);
 #define slab NAME(slab)
 
-/* A vector that reaches beyond the end of a row reads the next one, which does no harm; only the last row has none. */
+/* A vector that extends beyond the end of a row reads into the next row, which is harmless; only the last row has
+ * none. */
 static void NAME(slab_init)(slab *s, const sh_matmul_args *g, bool pack)
 {
     s->tail = s->nc % PANEL;
@@ -344,14 +352,14 @@ static void NAME(block)(const sh_matmul_args *g, const NAME(cut) * cut, const sl
 #include "kernels/cpu/matmul_dots_template.h"
 #include "kernels/cpu/matmul_turned_template.h"
 
-/* ---- the whole ---- */
+/* ---- the whole product ---- */
 
 static void NAME(by_panels)(const sh_matmul_args *g, const NAME(cut) * cut, T *scratch, const T *a, const T *b,
                             finish whole)
 {
     for (int64_t j = 0; j < g->n; j += cut->nc) {
         int64_t p = 0;
-        do { /* once for k = 0 too */
+        do { /* runs once even if k is 0 */
             slab s = {.b = b + p * g->b_row + j * g->b_col, .packed = scratch + cut->mc * cut->kc};
             s.kc = g->k - p < cut->kc ? g->k - p : cut->kc;
             s.nc = g->n - j < cut->nc ? g->n - j : cut->nc;
@@ -374,8 +382,9 @@ typedef enum NAME(way) {
     NAME(BY_TURNING),
 } NAME(way);
 
-/* All ways multiply equally often. What they do besides: dots add up a vector for each element of C, turning packs A and turns Cᵀ, panels of a
- * transposed B pack B. Dots also lose when k is so long that the columns of a tile do not stay in the cache until its next rows come. */
+/* All algorithms multiply equally often. They differ in the extra work: dot products add up a vector for each element
+ * of C, the transposed product packs A and transposes Cᵀ, panels of a transposed B pack B. Dot products also lose if k
+ * is so long that the columns of a tile leave the cache before its next rows come. */
 static NAME(way) NAME(choose_way)(const sh_matmul_args *g)
 {
     if (g->a_col != 1 || g->b_row != 1 || g->k == 0) {

@@ -1,28 +1,31 @@
-/* A·Bᵀ with both contiguous along k, turned over: Cᵀ = B·Aᵀ. Included by matmul_template.h.
+/* A·Bᵀ with both operands contiguous along k, as the transposed product Cᵀ = B·Aᵀ. Included by matmul_template.h.
  *
- * That is what linear of a few samples is: B, the weight, is the large operand, and it is read where it lies, an element at a time that is
- * broadcast. A is packed instead, so that a vector holds an element of each of its rows. The tiles of Cᵀ are turned back in registers.
+ * This is what a linear layer with a few samples computes. B, the weight, is the large operand; it is read in place and
+ * its elements are broadcast. A is packed instead, so that a vector holds one element of each of its rows. The tiles of
+ * Cᵀ are transposed back in registers.
  *
- * Fewer rows than a vector has lanes: each row gets a piece of 2, 4 or 8 lanes with elements that follow each other along k; then a piece of B
- * is repeated through a vector, and the lanes of a piece are added up at the end. So m rows are cut into bands:
+ * If there are fewer rows than lanes, each row gets a piece of 2, 4 or 8 lanes, which hold consecutive elements along
+ * k. A piece of B is then repeated through a vector, and the lanes of each piece are added up at the end. The m rows
+ * are divided into bands:
  *
  *     lanes          0    1    2    3    4    5    6    7
  *     piece 1        r0   r1   r2   r3   r4   r5   r6   r7      times b[p] everywhere
  *     piece 2        r0   r0   r1   r1   r2   r2   r3   r3      times b[p] b[p+1] b[p] b[p+1] …
  *     piece 4        r0   r0   r0   r0   r1   r1   r1   r1      times b[p] … b[p+3] b[p] … b[p+3] */
 
-#define TURNED_COLUMNS 48 /* of C at a time: a multiple of the rows of all tiles, and of BLOCK */
+#define TURNED_COLUMNS 48 /* columns of C at a time: a multiple of BLOCK and of the rows of every tile */
 
 typedef struct NAME(band) {
-    int rows;    /* of A; the lanes beyond them are zeros */
-    int vectors; /* of VL lanes */
+    int rows;    /* rows of A; the lanes beyond them are zeros */
+    int vectors; /* vectors of VL lanes */
     int shift;   /* a piece has 1 << shift lanes */
 } NAME(band);
 #define band NAME(band)
 #define MOST_SHIFT (__builtin_ctz(MOST_PIECE / sizeof(T)))
 
-/* The next band of left rows, two or three vectors if it can be: then a piece of B that was loaded serves several multiplications. The
- * largest piece that allows it wastes the fewest lanes; if it still wastes a sixth, a band of fewer rows comes first. */
+/* Chooses the next band of the left rows. Two or three vectors are best: then each loaded piece of B serves several
+ * multiplications. The largest piece that allows this wastes the fewest lanes. If it still wastes a sixth, a band of
+ * fewer rows comes first. */
 static band NAME(next_band)(int64_t left)
 {
     if (left >= 2 * VL) {
@@ -46,7 +49,7 @@ static band NAME(next_band)(int64_t left)
     return (band){wanted < rows ? wanted : rows, vectors, shift};
 }
 
-/* The elements that a band takes, packed: [steps along k][lanes]. */
+/* Returns the number of elements of a packed band: [steps along k][lanes]. */
 static inline int64_t NAME(band_size)(band d, int64_t k)
 {
     return ((k + (1 << d.shift) - 1) >> d.shift) * d.vectors * VL;
@@ -54,7 +57,7 @@ static inline int64_t NAME(band_size)(band d, int64_t k)
 
 /* ---- packing of A: [steps][lanes] ---- */
 
-/* Pieces of 8 bytes by squares; returns how many rows that was. What is left of k is not packed. */
+/* Packs pieces of 8 bytes by squares. Returns the number of rows packed. The remainder of k is not packed. */
 static int64_t NAME(pack_squares)(T *to, int64_t lanes, const T *a, int64_t a_row, int64_t rows, int64_t k)
 {
     const int64_t piece = 8 / (int64_t)sizeof(T);
@@ -71,7 +74,7 @@ static int64_t NAME(pack_squares)(T *to, int64_t lanes, const T *a, int64_t a_ro
     return rows / 4 * 4;
 }
 
-/* Rows first to rows - 1 from element p on, piece by piece. */
+/* Packs rows first to rows - 1 from element p on, piece by piece. */
 static inline __attribute__((always_inline)) void NAME(pack_pieces)(const int64_t piece, T *to, int64_t lanes,
                                                                     const T *a, int64_t a_row, int64_t first,
                                                                     int64_t rows, int64_t p, int64_t k)
@@ -126,7 +129,8 @@ static inline __attribute__((always_inline)) vec NAME(repeat)(const int bytes, c
     return bytes == 16 ? (vec)repeat_16(p) : (vec)repeat_8(p);
 }
 
-/* mr columns of B, which are rows of Cᵀ, times nv vectors of A; = or, with add, +=. The elements of B beyond k are not touched. */
+/* Multiplies mr columns of B, which are rows of Cᵀ, by nv vectors of A; = or, with add, +=. Does not access B beyond
+ * k. */
 static inline __attribute__((always_inline)) void NAME(pieces)(const int mr, const int nv, const int bytes, int64_t k,
                                                                const T *b, int64_t b_col, const T *a, T *to, bool add)
 {
@@ -235,7 +239,7 @@ static const NAME(pieces_fn) NAME(pieces_table)[][4][4] = {
 #endif
 };
 
-/* n columns of B from b on, times a band of A: rows of Cᵀ. */
+/* Multiplies n columns of B, from b on, by a band of A. Writes rows of Cᵀ. */
 static void NAME(turned_tiles)(band d, int64_t k, const T *b, int64_t b_col, int64_t n, const T *a, T *to, bool add)
 {
     int64_t lanes = d.vectors * VL;
@@ -259,7 +263,8 @@ static void NAME(turned_tiles)(band d, int64_t k, const T *b, int64_t b_col, int
 
 /* ---- back into C ---- */
 
-/* count rows of sums go to rows of C, BLOCK columns from c on: each step is a pass over all of them, as in finish_tile. */
+/* Stores count rows of sums in rows of C, BLOCK columns from c on. Each step is a pass over all of them, as in
+ * finish_tile. */
 static inline __attribute__((always_inline)) void NAME(finish_square)(const finish *f, T *c, const T *bias,
                                                                       const int count, NAME(square) x[NAME(BLOCK)])
 {
@@ -288,7 +293,7 @@ static inline __attribute__((always_inline)) void NAME(finish_square)(const fini
     if (relu) {
 #pragma GCC unroll 8
         for (int r = 0; r < count; r++) {
-            x[r] = (NAME(square))(~(x[r] < (NAME(square)){0}) & (bits)x[r]); /* NaN stays */
+            x[r] = (NAME(square))(~(x[r] < (NAME(square)){0}) & (bits)x[r]); /* NaN stays NaN */
         }
     }
 #pragma GCC unroll 8
@@ -297,7 +302,7 @@ static inline __attribute__((always_inline)) void NAME(finish_square)(const fini
     }
 }
 
-/* The same at the edges of C: rows x n, fewer than a square. */
+/* The same at the edges of C: rows x n, less than a square. */
 static __attribute__((noinline)) void NAME(finish_edge)(const finish *f, T *c, const T *bias, int64_t rows, int64_t n,
                                                         const T x[NAME(BLOCK)][NAME(BLOCK)])
 {
@@ -311,8 +316,8 @@ static __attribute__((noinline)) void NAME(finish_edge)(const finish *f, T *c, c
     }
 }
 
-/* The rows of a band of this piece, from row on; n columns of C, from column on. finish is not copied: a load of what was stored in smaller
- * parts just before waits for them. */
+/* Transposes the rows of a band of this piece back into C, from row and column on, n columns. finish is not copied: a
+ * load of data that was just stored in smaller parts waits for them. */
 static inline __attribute__((always_inline)) void NAME(turn_pieces)(const int piece, const finish *f, band d,
                                                                     const T *sums, int64_t row, int64_t column,
                                                                     int64_t n)
@@ -359,9 +364,9 @@ static void NAME(turn_back)(const finish *f, band d, const T *sums, int64_t row,
     }
 }
 
-/* ---- the whole ---- */
+/* ---- the whole product ---- */
 
-/* Elements of scratch: all of A, packed, and TURNED_COLUMNS rows of Cᵀ. */
+/* Returns the number of scratch elements: all of A, packed, and TURNED_COLUMNS rows of Cᵀ. */
 static int64_t NAME(turned_scratch)(const sh_matmul_args *g)
 {
     int64_t elements = 0;
@@ -373,7 +378,7 @@ static int64_t NAME(turned_scratch)(const sh_matmul_args *g)
     return elements;
 }
 
-/* Columns j to j + n - 1 of B times all bands of A, k elements from p on: rows of Cᵀ in sums. */
+/* Multiplies columns j to j + n - 1 of B by all bands of A, for k elements from p on: sums holds rows of Cᵀ. */
 static void NAME(turned_bands)(const sh_matmul_args *g, const T *packed, const T *b, int64_t n, int64_t p, int64_t k,
                                T *sums)
 {
@@ -389,7 +394,7 @@ static void NAME(turned_bands)(const sh_matmul_args *g, const T *packed, const T
 
 static void NAME(by_turning)(const sh_matmul_args *g, T *scratch, const T *a, const T *b, const finish *f)
 {
-    /* k in parts that stay in the first cache, each a whole number of pieces. */
+    /* Divide k into parts that stay in the L1 cache, each a whole number of pieces. */
     int64_t parts = g->k > 512 ? (g->k + 383) / 384 : 1, most = parts == 1 ? g->k : (g->k / parts + 8) / 8 * 8;
     T *sums = scratch;
     for (int64_t i = 0; i < g->m;) {

@@ -1,4 +1,4 @@
-/* Layer norm by the definition, in f64. */
+/* Layer norm as defined, in f64. */
 #include "kernels/norm.h"
 
 #include "kernels/cpu/element.h"
@@ -8,7 +8,9 @@
 static shoal_err check(const sh_norm_shape *s)
 {
     shoal_err err = sh_element_check_float("layer norm", s->dtype);
-    return err ? err : s->n > 0 ? SHOAL_OK : sh_fail(SHOAL_EINVAL, "layer norm over %lld elements", (long long)s->n);
+    return err        ? err
+           : s->n > 0 ? SHOAL_OK
+                      : sh_fail(SHOAL_EINVAL, "layer norm over %lld elements; it needs at least 1", (long long)s->n);
 }
 
 static shoal_err layer_norm(sh_exec *exec, const sh_norm_shape *s, double eps, void *y, void *mean, void *rstd,

@@ -1,4 +1,4 @@
-/* Layer norm of one dtype; included by norm_fast.c with T and NAME(x) defined. */
+/* Layer norm of one dtype. norm_fast.c includes it with T and NAME(x) defined. */
 #include "kernels/cpu/rows_template.h"
 
 static void NAME(forward)(const sh_norm_shape *s, double eps, T *y, T *mean, T *rstd, const T *x, const T *gamma,
@@ -26,7 +26,7 @@ static void NAME(backward)(const sh_norm_shape *s, T *xhat, T *dx, T *dgamma, T 
                            const T *gamma, const T *mean, const T *rstd)
 {
     int64_t n = s->n;
-    T *g = xhat + n; /* both in scratch */
+    T *g = xhat + n; /* both are in scratch */
     for (int64_t r = 0; r < s->rows; r++, x += n, dy += n) {
         T m = mean[r], scale = rstd[r];
         for (int64_t j = 0; j < n; j++) {

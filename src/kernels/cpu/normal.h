@@ -1,8 +1,9 @@
-/* From two random words to two normal numbers, by Box-Muller. Plain arithmetic without fused multiply-add and without libm, so that every
- * instruction set gives the same bits: whoever includes this is compiled with -ffp-contract=off. No branches: loops over
- * it become vector code.
+/* Makes two normal numbers from two random words, by Box-Muller. Uses neither fused multiply-add nor libm, so that
+ * every instruction set gives the same bits; files that include this are compiled with -ffp-contract=off. Branch-free,
+ * so that loops over it become vector code.
  *
- * log: the polynomial of Cephes for f32 and of fdlibm for f64, on [1/√2, √2]; sine and cosine: the same, on [-π/4, π/4]. */
+ * Polynomials: log is that of Cephes for f32 and of fdlibm for f64, on [1/√2, √2]; so are sine and cosine, on [-π/4,
+ * π/4]. */
 #ifndef SH_KERNELS_CPU_NORMAL_H
 #define SH_KERNELS_CPU_NORMAL_H
 
@@ -10,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* log(x), x normal and positive. */
+/* Returns log(x) of a normal positive x. */
 static inline float sh_normal_logf(float x)
 {
     int32_t bits;

@@ -1,11 +1,11 @@
-/* Optimiser steps with vectors; the loops stand in optim_template.h. */
+/* Optimiser steps with vectors; the loops are in optim_template.h. */
 #include "kernels/cpu/element.h"
 #include "kernels/cpu/math_fast.h"
 #include "kernels/isa.h"
 #include "kernels/optim.h"
 
-/* Hogwild: another process may write the same parameters at the same time. Plain loads and stores are meant, and a lost
- * update is allowed; ThreadSanitizer need not look. */
+/* Hogwild: another process may write the same parameters at the same time. Plain loads and stores are intended and a
+ * lost update is allowed, so ThreadSanitizer ignores these functions. */
 #define RACY __attribute__((no_sanitize("thread")))
 
 #define T float
@@ -19,7 +19,7 @@
 #undef T
 #undef NAME
 
-/* Calls the function for f32 or f64, or fails. */
+/* Calls the function for f32 or f64; fails for other dtypes. */
 #define BY_DTYPE(what, ...)                                                                                            \
     do {                                                                                                               \
         if (dtype == SHOAL_F32) {                                                                                      \

@@ -1,17 +1,17 @@
-/* Optimiser steps as PyTorch writes them, one element after another; in f64, rounded when stored. */
+/* Optimiser steps as PyTorch defines them, one element at a time, computed in f64 and rounded when stored. */
 #include "kernels/optim.h"
 
 #include "kernels/cpu/element.h"
 
 #include <math.h>
 
-/* A scalar as the dtype holds it. */
+/* Returns a scalar rounded to the dtype. */
 static double as(shoal_dtype dtype, double x)
 {
     return dtype == SHOAL_F32 ? (double)(float)x : x;
 }
 
-/* The gradient with its sign and the weight decay. */
+/* Returns the gradient with its sign and the weight decay. */
 static double gradient(shoal_dtype dtype, const void *grad, int64_t i, bool maximize, double decay, double param)
 {
     double g = sh_get(dtype, grad, i);

@@ -1,5 +1,5 @@
-/* Optimiser steps of one dtype; included by optim_fast.c with T and NAME(x) defined. The choices are constants where a loop is
- * expanded. Parameters may be written by other processes meanwhile, on purpose: RACY. */
+/* Optimiser steps of one dtype. optim_fast.c includes it with T and NAME(x) defined. The options are constants where a
+ * loop is inlined. Other processes may write the parameters at the same time, by intention: RACY. */
 
 typedef struct NAME(sgd_numbers) {
     T lr, momentum, rest, decay;
@@ -133,7 +133,7 @@ static RACY void NAME(scale)(int64_t n, T *x, T factor)
     }
 }
 
-/* Blocks of sums in f64, so that each array is read in long pieces. */
+/* Sums blocks in f64, so that each array is read in long pieces. */
 static RACY void NAME(average)(int64_t n, T *out, const void *const *in, const double *weights, int32_t count)
 {
     double sums[512];

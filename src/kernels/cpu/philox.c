@@ -1,4 +1,4 @@
-/* What of the random numbers runs on the host only. */
+/* The random functions that run on the host only. */
 #include "kernels/cpu/philox.h"
 
 #include "kernels/random.h"

@@ -1,4 +1,4 @@
-/* Philox4x32-10: ten rounds on a counter of four words. */
+/* Philox4x32-10: ten rounds over a counter of four words. */
 #ifndef SH_KERNELS_CPU_PHILOX_H
 #define SH_KERNELS_CPU_PHILOX_H
 

@@ -1,5 +1,5 @@
-/* Pooling in f32. Only the max-pool of 2x2 windows at stride 2 without padding has a way of its own, without branches,
- * which the compiler turns into vectors: it is what networks use. */
+/* Pooling in f32. Only 2x2 windows at stride 2 without padding, which networks use, have a fast version; it is
+ * branch-free, so the compiler vectorises it. */
 #include "kernels/isa.h"
 #include "kernels/pool.h"
 
@@ -11,7 +11,7 @@ static bool is_plain_2x2(const sh_pool2d *p)
            p->pad_h == 0 && p->pad_w == 0 && p->in_h * p->in_w <= INT32_MAX;
 }
 
-/* One row of windows; at: the place of the first window's first element. */
+/* Max-pools one row of windows. at is the position of the first element of the first window. */
 static void max_row(int64_t windows, int64_t in_w, int32_t at, const float *restrict top, const float *restrict bottom,
                     float *restrict y, int32_t *restrict winner)
 {
@@ -48,7 +48,7 @@ static shoal_err max_forward(sh_exec *exec, const sh_pool2d *p, const void *x, v
     return SHOAL_OK;
 }
 
-/* One row of windows of the mean, and of its gradient. */
+/* The mean of one row of windows, and its gradient. */
 static void avg_row(int64_t windows, const float *restrict top, const float *restrict bottom, float *restrict y)
 {
 #pragma omp simd
@@ -102,7 +102,7 @@ static shoal_err avg_backward(sh_exec *exec, const sh_pool2d *p, const void *gra
     return SHOAL_OK;
 }
 
-/* A scatter: the reference is as fast as it gets. */
+/* This is a scatter: the reference is already as fast as possible. */
 static shoal_err max_backward(sh_exec *exec, const sh_pool2d *p, const void *grad_y, const int32_t *winner,
                               void *grad_x)
 {

@@ -1,4 +1,4 @@
-/* Pooling as the formula says it. */
+/* Pooling as the formula defines it. */
 #include "kernels/pool.h"
 
 #include "base/error.h"
@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* The part of a window that lies inside of x, and what its mean divides by. */
+/* The part of a window that is inside x, and the divisor of its mean. */
 typedef struct window {
     int64_t top, bottom, left, right, count;
 } window;
@@ -36,17 +36,17 @@ static window window_of(const sh_pool2d *p, int64_t i, int64_t j)
 #undef T
 #undef NAME
 
-/* Calls the version for p's element type; pointers to void become pointers to its elements by themselves. */
+/* Calls the version for p's element type. */
 #define BY_TYPE(name, ...)                                                                                             \
     do {                                                                                                               \
         if (p->in_h * p->in_w > INT32_MAX) {                                                                           \
-            return sh_fail(SHOAL_EINVAL, "pooling over planes of %lld x %lld", (long long)p->in_h,                     \
+            return sh_fail(SHOAL_EINVAL, "pooling: planes of %lld x %lld are too large", (long long)p->in_h,           \
                            (long long)p->in_w);                                                                        \
         }                                                                                                              \
         switch (p->dtype) {                                                                                            \
         case SHOAL_F32: name##_f32(p, __VA_ARGS__); return SHOAL_OK;                                                   \
         case SHOAL_F64: name##_f64(p, __VA_ARGS__); return SHOAL_OK;                                                   \
-        default: return sh_fail(SHOAL_EINVAL, "pooling of %s", shoal_dtype_name(p->dtype));                            \
+        default: return sh_fail(SHOAL_EINVAL, "pooling does not support %s", shoal_dtype_name(p->dtype));              \
         }                                                                                                              \
     } while (0)
 

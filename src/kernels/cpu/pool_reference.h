@@ -1,5 +1,5 @@
-/* Pooling for one element type: included by pool_reference.c with T the type and NAME(x) its names.
- * No guard: it is included once for each type. */
+/* Reference pooling for one element type. pool_reference.c includes it once for each type, so it has no guard; T is the
+ * type, and NAME(x) makes names. */
 
 static void NAME(max_forward)(const sh_pool2d *p, const T *x, T *y, int32_t *winner)
 {

@@ -1,4 +1,5 @@
-/* Random numbers with vectors: many blocks at once into a buffer, and from there as the plain version does. */
+/* Random numbers with vectors: fills a buffer with the words of many blocks, then converts them as the reference
+ * does. */
 #include "kernels/random.h"
 
 #include "kernels/cpu/element.h"
@@ -7,9 +8,9 @@
 #include "kernels/cpu/philox.h"
 #include "kernels/isa.h"
 
-#define WORDS 1024 /* of a buffer */
+#define WORDS 1024 /* in a buffer */
 
-/* The words of blocks first, first + 1, …, count of them. */
+/* Makes the words of count blocks, from block first on. */
 static void make_words(sh_random_key key, uint64_t first, int64_t count, uint32_t *restrict words)
 {
     uint32_t c2 = (uint32_t)key.stream, c3 = (uint32_t)(key.stream >> 32);
@@ -25,13 +26,13 @@ static void make_words(sh_random_key key, uint64_t first, int64_t count, uint32_
     }
 }
 
-/* Words for the elements at, at + 1, …, count of them. */
+/* The words for count elements, from element at on. */
 typedef struct buffer {
     int64_t at, count;
     uint32_t words[WORDS];
 } buffer;
 
-/* The next words of n elements, of which each takes some; false at the end. */
+/* Makes the next words for n elements; an element takes `each` words. Returns false at the end. */
 static bool next_words(buffer *b, sh_random_key key, int64_t n, int64_t each)
 {
     b->at += b->count;
@@ -43,7 +44,7 @@ static bool next_words(buffer *b, sh_random_key key, int64_t n, int64_t each)
     return true;
 }
 
-/* For each buffer b of the words of n elements. */
+/* Runs once for each buffer b of words for n elements. */
 #define FOR_WORDS(b, key, n, each)                                                                                     \
     buffer b;                                                                                                          \
     b.at = b.count = 0;                                                                                                \
@@ -156,7 +157,7 @@ static shoal_err bernoulli(sh_exec *exec, sh_random_key key, shoal_dtype dtype, 
     case SHOAL_F64: bernoulli_f64(key, out, n, (float)p, value); break;
     case SHOAL_U8: bernoulli_u8(key, out, n, (float)p, (uint8_t)value); break;
     case SHOAL_B8: bernoulli_u8(key, out, n, (float)p, 1); break;
-    default: return sh_fail(SHOAL_EINVAL, "bernoulli of %s", shoal_dtype_name(dtype));
+    default: return sh_fail(SHOAL_EINVAL, "bernoulli does not support %s", shoal_dtype_name(dtype));
     }
     return SHOAL_OK;
 }
@@ -165,7 +166,8 @@ static shoal_err integers(sh_exec *exec, sh_random_key key, int64_t *out, int64_
 {
     (void)exec;
     if (high <= low) {
-        return sh_fail(SHOAL_EINVAL, "integers from %lld to below %lld", (long long)low, (long long)high);
+        return sh_fail(SHOAL_EINVAL, "the range of integers from %lld to below %lld is empty", (long long)low,
+                       (long long)high);
     }
     uint64_t range = (uint64_t)high - (uint64_t)low;
     FOR_WORDS(b, key, n, 2)
@@ -178,7 +180,7 @@ static shoal_err integers(sh_exec *exec, sh_random_key key, int64_t *out, int64_
     return SHOAL_OK;
 }
 
-/* mask · x · factor, but 0 where the mask is 0, whatever x is. */
+/* mask · x · factor, but 0 where the mask is 0, even if x is not finite. */
 #define MASKED(name, T)                                                                                                \
     static void name(T *out, const T *x, const uint8_t *mask, int64_t n, T factor)                                     \
     {                                                                                                                  \

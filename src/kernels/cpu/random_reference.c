@@ -1,4 +1,4 @@
-/* Random numbers, each from its own call of the generator. */
+/* Random numbers, each from a separate call of the generator. */
 #include "kernels/random.h"
 
 #include "kernels/cpu/element.h"
@@ -69,7 +69,7 @@ static shoal_err bernoulli(sh_exec *exec, sh_random_key key, shoal_dtype dtype, 
     (void)exec;
     bool is_float = dtype == SHOAL_F32 || dtype == SHOAL_F64;
     if (!is_float && dtype != SHOAL_U8 && dtype != SHOAL_B8) {
-        return sh_fail(SHOAL_EINVAL, "bernoulli of %s", shoal_dtype_name(dtype));
+        return sh_fail(SHOAL_EINVAL, "bernoulli does not support %s", shoal_dtype_name(dtype));
     }
     for (int64_t i = 0; i < n; i++) {
         bool hit = uniform_f32(key, i) < (float)p;
@@ -86,7 +86,8 @@ static shoal_err integers(sh_exec *exec, sh_random_key key, int64_t *out, int64_
 {
     (void)exec;
     if (high <= low) {
-        return sh_fail(SHOAL_EINVAL, "integers from %lld to below %lld", (long long)low, (long long)high);
+        return sh_fail(SHOAL_EINVAL, "the range of integers from %lld to below %lld is empty", (long long)low,
+                       (long long)high);
     }
     uint64_t range = (uint64_t)high - (uint64_t)low;
     for (int64_t i = 0; i < n; i++) {

@@ -1,5 +1,5 @@
-/* Reductions with vectors: sums and extremes of f32 and f64, along contiguous memory or across it, and of integers along it.
- * Whatever else: the plain version. */
+/* Reductions with vectors: sums and extremes of f32 and f64, along contiguous memory or across it, and of integers
+ * along it. All other cases use the reference. */
 #include "kernels/cpu/reduce_plan.h"
 #include "kernels/isa.h"
 
@@ -16,7 +16,7 @@
 #undef T
 #undef NAME
 
-/* Of integers: sums go to i64 and wrap around, VALUE is what an element counts. */
+/* For integers: sums are i64 and wrap around; VALUE is the number to add for an element. */
 #define INT_BY_ROWS(name, A, VALUE)                                                                                    \
     static void name##_by_rows(const sh_reduce_plan *p, sh_reduce_op op, void *out, const A *a)                        \
     {                                                                                                                  \
@@ -55,7 +55,7 @@ INT_BY_ROWS(i32, int32_t, SAME)
 INT_BY_ROWS(u8, uint8_t, SAME)
 INT_BY_ROWS(b8, uint8_t, TRUTH)
 
-/* Whether it was done. */
+/* Returns whether it has done the reduction. */
 static bool integers_by_rows(const sh_reduce_plan *p, sh_reduce_op op, const sh_view *out, const sh_view *a)
 {
     bool rows = p->each > 0 && p->results > 0 && p->reduced > 0 && p->reduced_in[p->reduced - 1] == 1;

@@ -11,7 +11,7 @@ static shoal_err plan_shapes(sh_reduce_plan *p, const sh_view *out, const sh_vie
 {
     *p = (sh_reduce_plan){.results = 1, .each = 1};
     if (out->ndim != a->ndim) {
-        return sh_fail(SHOAL_EINVAL, "reduction of %d dimensions to %d", (int)a->ndim, (int)out->ndim);
+        return sh_fail(SHOAL_EINVAL, "cannot reduce %d dimensions to %d", (int)a->ndim, (int)out->ndim);
     }
     for (int32_t d = 0; d < a->ndim; d++) {
         int64_t size = a->shape[d];
@@ -37,7 +37,7 @@ static shoal_err plan_shapes(sh_reduce_plan *p, const sh_view *out, const sh_vie
                 p->kept_out[p->kept++] = out->strides[d];
             }
         } else {
-            return sh_fail(SHOAL_EINVAL, "reduction of %lld elements in dimension %d to %lld", (long long)size, (int)d,
+            return sh_fail(SHOAL_EINVAL, "cannot reduce %lld elements of dimension %d to %lld", (long long)size, (int)d,
                            (long long)out->shape[d]);
         }
     }
@@ -63,13 +63,13 @@ shoal_err sh_reduce_plan_init(sh_reduce_plan *p, sh_reduce_op op, const sh_view 
     default: possible = false;
     }
     if (!possible || out->dtype != wanted) {
-        return sh_fail(SHOAL_EINVAL, "reduction %d of %s to %s is not defined", (int)op, shoal_dtype_name(in),
+        return sh_fail(SHOAL_EINVAL, "reduction %d from %s to %s is not defined", (int)op, shoal_dtype_name(in),
                        shoal_dtype_name(out->dtype));
     }
     shoal_err err = plan_shapes(p, out, a);
     bool needs_one = op == SH_REDUCE_MAX || op == SH_REDUCE_MIN || op == SH_REDUCE_ARGMAX || op == SH_REDUCE_ARGMIN;
     if (!err && needs_one && p->each == 0 && p->results > 0) {
-        return sh_fail(SHOAL_EINVAL, "the greatest or smallest of no elements");
+        return sh_fail(SHOAL_EINVAL, "a maximum or minimum needs at least one element");
     }
     return err;
 }

@@ -1,4 +1,4 @@
-/* A reduction split in two: the dimensions that stay and those that are reduced. Strides are in elements. */
+/* Splits the dimensions of a reduction into those that are kept and those that are reduced. Strides count elements. */
 #ifndef SH_KERNELS_CPU_REDUCE_PLAN_H
 #define SH_KERNELS_CPU_REDUCE_PLAN_H
 
@@ -12,10 +12,11 @@ typedef struct sh_reduce_plan {
     int64_t each;    /* product of reduced_shape */
 } sh_reduce_plan;
 
-/* Checks shapes and dtypes for the op. Reduced dimensions keep their order; those that lie behind one another are joined. */
+/* Checks the shapes and dtypes for op. Reduced dimensions keep their order; those that are adjacent in memory are
+ * merged. */
 shoal_err sh_reduce_plan_init(sh_reduce_plan *plan, sh_reduce_op op, const sh_view *out, const sh_view *a);
 
-/* One step of an odometer over shape; moves *offset by the strides. False at the end. */
+/* Advances at by one position over shape, and *offset by the strides. Returns false at the end. */
 static inline bool sh_reduce_next(int32_t ndim, const int64_t shape[], const int64_t strides[], int64_t at[],
                                   int64_t *offset)
 {

@@ -1,11 +1,11 @@
-/* Reductions by the definition, in f64 and i64. */
+/* Reductions as defined, in f64 and i64. */
 #include "base/error.h"
 #include "kernels/cpu/element.h"
 #include "kernels/cpu/reduce_plan.h"
 
 #include <math.h>
 
-/* What has been seen so far, of floats and of integers. */
+/* The result so far, of floats and of integers. */
 typedef struct state {
     double sum, product, squares, greatest, least;
     uint64_t int_sum, int_product;

@@ -1,4 +1,4 @@
-/* Reductions of one float dtype; included by reduce_fast.c with T and NAME(x) defined. */
+/* Reductions of one float dtype. reduce_fast.c includes it with T and NAME(x) defined. */
 #include "kernels/cpu/rows_template.h"
 
 /* ---- the innermost reduced dimension is contiguous: row by row ---- */
@@ -37,7 +37,7 @@ static void NAME(by_rows)(const sh_reduce_plan *p, sh_reduce_op op, T *out, cons
 
 /* ---- the innermost kept dimension is contiguous: many columns at once ---- */
 
-/* sums[j] += row[j], or the greater or smaller of the two. */
+/* sums[j] += row[j], or sums[j] = the greater or the smaller of the two. */
 static inline void NAME(take_row)(sh_reduce_op op, T *restrict sums, const T *restrict row, int64_t n)
 {
     switch (op) {
@@ -63,7 +63,7 @@ static inline void NAME(take_row)(sh_reduce_op op, T *restrict sums, const T *re
     }
 }
 
-/* n columns, at most COLUMNS. */
+/* Reduces n columns, at most COLUMNS. */
 static void NAME(columns)(const sh_reduce_plan *p, sh_reduce_op op, T *out, int64_t out_step, const T *a, int64_t n)
 {
     T sums[COLUMNS];

@@ -5,7 +5,7 @@
 #include "kernels/isa.h"
 #include "kernels/rnn.h"
 
-/* Where an output is an input it lies on it exactly: no element depends on another. */
+/* If an output is also an input, they are the same elements in the same places, so no iteration depends on another. */
 #define EACH SH_INDEPENDENT for (int64_t j = 0; j < hidden; j++)
 
 #define LSTM(name, T)                                                                                                  \

@@ -1,4 +1,4 @@
-/* The LSTM cell by the definition, in f64. */
+/* The LSTM cell as defined, in f64. */
 #include "kernels/rnn.h"
 
 #include "kernels/cpu/element.h"

@@ -1,5 +1,5 @@
-/* Sums and extremes along a contiguous row, with as many lanes as vectors want; included with T and NAME(x) defined. A lane takes at
- * most 64 elements in T before it goes on in f64. */
+/* Sums and extremes along a contiguous row, in enough lanes for vectors. Included with T and NAME(x) defined. A lane
+ * adds at most 64 elements in T before it continues in f64. */
 
 #define LANES 64
 #define CHUNK (64 * LANES)
@@ -32,7 +32,7 @@ ROW_SUM(row_sum, a[l])
 ROW_SUM(row_sumsq, a[l] * a[l])
 ROW_SUM(row_dot, a[l] * b[l])
 
-/* NaN if any is: once there, it is neither smaller nor replaced. */
+/* NaN if any element is NaN: it compares false, so nothing replaces it. */
 #define ROW_EXTREME(name, better)                                                                                      \
     static inline T NAME(name)(const T *a, int64_t n)                                                                  \
     {                                                                                                                  \

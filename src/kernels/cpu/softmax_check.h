@@ -1,4 +1,4 @@
-/* The arguments of nll, checked before anything is written. */
+/* Checks the arguments of nll before anything is written. */
 #ifndef SH_KERNELS_CPU_SOFTMAX_CHECK_H
 #define SH_KERNELS_CPU_SOFTMAX_CHECK_H
 

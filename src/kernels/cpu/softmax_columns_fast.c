@@ -1,5 +1,5 @@
-/* Softmax along other dimensions than the last, with vectors: many columns at a time. A file of its own: beside the loops along
- * rows it made those 4 % slower. */
+/* Softmax along a dimension other than the last, with vectors over many columns at a time. It is a separate file
+ * because it made the loops along rows 4 % slower when it was next to them. */
 #include "kernels/cpu/softmax_columns.h"
 
 #include "kernels/cpu/loop.h"

@@ -1,5 +1,5 @@
-/* Softmax along another dimension than the last, of one dtype; included by softmax_columns_fast.c with T and NAME(x) defined. w columns,
- * at most COLUMNS, of n elements that are step apart. */
+/* Softmax along a dimension other than the last, of one dtype. softmax_columns_fast.c includes it with T and NAME(x)
+ * defined. It works on w columns, at most COLUMNS, of n elements that are step apart. */
 
 static void NAME(forward_columns)(sh_softmax_op op, int64_t w, int64_t n, int64_t step, T *y, const T *x)
 {

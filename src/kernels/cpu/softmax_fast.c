@@ -1,6 +1,6 @@
-/* Softmax and its losses with vectors; the loops stand in softmax_template.h, those along other dimensions than the last in
- * softmax_columns_fast.c. Losses whose classes are not the last dimension
- * have a plain gradient. */
+/* Softmax and its losses with vectors. The loops along the last dimension are in softmax_template.h, those along other
+ * dimensions in softmax_columns_fast.c. Losses whose classes are not the last dimension compute the gradient as the
+ * reference does. */
 #include "kernels/softmax.h"
 
 #include "kernels/cpu/element.h"
@@ -21,7 +21,7 @@
 #undef T
 #undef NAME
 
-/* How many rows are taken together. */
+/* Returns how many rows are computed together. */
 static int64_t rows_of(const sh_softmax_shape *s)
 {
     int64_t rows = s->n > 0 ? 1024 / s->n : 1;
@@ -33,7 +33,7 @@ static bool is_plain(const sh_softmax_shape *s)
     return s->inner != 1 || s->n == 0 || (s->dtype != SHOAL_F32 && s->dtype != SHOAL_F64);
 }
 
-/* Whether columns are taken, many at a time: with few of them vectors would be mostly empty. */
+/* Checks whether to work on many columns at a time; if there are few, vectors would be mostly empty. */
 static bool is_columns(const sh_softmax_shape *s)
 {
     return s->inner >= 4 && s->n > 0 && (s->dtype == SHOAL_F32 || s->dtype == SHOAL_F64);
@@ -109,7 +109,7 @@ static shoal_err gradient(const sh_nll_args *args, void *dx, const void *dloss, 
     return err;
 }
 
-/* A sum over one number a row: nothing to gain. */
+/* A sum over one number a row: vectors would gain nothing. */
 static shoal_err nll(sh_exec *exec, const sh_nll_args *args, void *loss, void *total, const void *log_probs)
 {
     return sh_softmax_kernels_reference.nll(exec, args, loss, total, log_probs);

@@ -1,4 +1,4 @@
-/* Softmax and its losses by the definition, in f64. */
+/* Softmax and its losses as defined, in f64. */
 #include "kernels/softmax.h"
 
 #include "kernels/cpu/element.h"
@@ -6,14 +6,14 @@
 
 #include <math.h>
 
-/* Column (o, i) of an array [outer, n, inner] begins at index o·n·inner + i and goes in steps of inner. */
+/* Column (o, i) of an array [outer, n, inner] starts at index o·n·inner + i and has stride inner. */
 static int64_t column(const sh_softmax_shape *s, int64_t o, int64_t i)
 {
     return o * s->n * s->inner + i;
 }
 
-/* The greatest of a column, and log Σ exp(x - greatest). Their sum would lose the second where the first is large, so it is
- * x - greatest - log. */
+/* Returns log Σ exp(x - greatest) of a column, and its greatest element. They are kept apart because their sum would
+ * lose the logarithm if the greatest is large: log_softmax is x - greatest - log. */
 static double log_sum_exp(const sh_softmax_shape *s, const void *x, int64_t at, double *out_greatest)
 {
     double greatest = -INFINITY, sum = 0;
@@ -64,7 +64,7 @@ static shoal_err backward(sh_exec *exec, sh_softmax_op op, const sh_softmax_shap
     return err;
 }
 
-/* The weight of target t: 0 when it is ignored. */
+/* Returns the weight of target t; 0 if it is ignored. */
 static double weight_of(const sh_nll_args *args, int64_t t)
 {
     return t == args->ignore_index ? 0 : args->weight ? sh_get(args->shape.dtype, args->weight, t) : 1;
@@ -100,7 +100,7 @@ static shoal_err nll(sh_exec *exec, const sh_nll_args *args, void *loss, void *t
     return SHOAL_OK;
 }
 
-/* What the gradient of target number at is multiplied with. */
+/* Returns the factor of the gradient of target number at. */
 static double scale_of(const sh_nll_args *args, const void *dloss, const void *total, int64_t at)
 {
     shoal_dtype dtype = args->shape.dtype;
@@ -112,7 +112,7 @@ static double scale_of(const sh_nll_args *args, const void *dloss, const void *t
     return args->reduction == SH_REDUCTION_MEAN ? g / sh_get(dtype, total, 0) : g;
 }
 
-/* dx = scale · (softmax - onehot), softmax taken as 0 where there are no log_probs. */
+/* dx = scale · (softmax - onehot). If log_probs is NULL, softmax counts as 0. */
 static shoal_err nll_gradient(const sh_nll_args *args, void *dx, const void *dloss, const void *total,
                               const void *log_probs)
 {

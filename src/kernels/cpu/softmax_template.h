@@ -1,6 +1,6 @@
-/* Softmax along the last dimension (inner = 1), of one dtype; included by softmax_fast.c with T and NAME(x) defined.
+/* Softmax along the last dimension (inner = 1), of one dtype. softmax_fast.c includes it with T and NAME(x) defined.
  *
- * Rows of class scores are short: several are taken together, so that exp goes over long arrays. */
+ * Rows of class scores are short, so several are computed together: exp then runs over long arrays. */
 #include "kernels/cpu/rows_template.h"
 
 /* y = x - max of the row, for rows of n. */
@@ -52,7 +52,7 @@ static void NAME(backward_rows)(sh_softmax_op op, int64_t rows, int64_t n, T *dx
     }
 }
 
-/* dx = scale · (softmax - onehot), each row with its own scale; without log_probs softmax is left out. */
+/* dx = scale · (softmax - onehot), with a separate scale for each row. If log_probs is NULL, softmax counts as 0. */
 static void NAME(gradient_rows)(const sh_nll_args *args, int64_t first, int64_t rows, T *dx, const T *dloss,
                                 const T *total, const T *log_probs)
 {

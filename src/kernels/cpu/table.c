@@ -1,4 +1,4 @@
-/* Which kernels this CPU runs. */
+/* Chooses the kernels that this CPU runs. */
 #include "kernels/kernels.h"
 
 #include <pthread.h>
@@ -13,14 +13,14 @@
         .optim = &sh_optim_kernels_##isa, .conv = &sh_conv_kernels_##isa, .pool = &sh_pooling_kernels_##isa,           \
     }
 
-/* From the plainest to the best. */
+/* From the slowest to the fastest. */
 typedef enum level {
     LEVEL_REFERENCE,
     LEVEL_AVX2,
     LEVEL_AVX512,
 } level;
 
-/* What is compiled in: the build leaves out what the target cannot run. */
+/* The kernels that are compiled in; the build omits those that the target cannot run. */
 static const sh_kernels tables[] = {
     [LEVEL_REFERENCE] = KERNELS(reference),
 #if defined(SH_KERNELS_AVX2)
@@ -36,7 +36,7 @@ static level level_of_cpu(void)
     level best = LEVEL_REFERENCE;
 #if defined(SH_KERNELS_AVX2)
     __builtin_cpu_init();
-    /* Every CPU with AVX2 and FMA has F16C, which not every compiler can be asked about. */
+    /* Every CPU with AVX2 and FMA has F16C, which not every compiler can check for. */
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         best = LEVEL_AVX2;
     }
