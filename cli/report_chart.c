@@ -12,9 +12,10 @@
 #define RIGHT 96.0 /* names of the curves */
 #define TOP 16.0
 #define BOTTOM 44.0
-#define NAME_HEIGHT 15.0
+#define NAME_HEIGHT 18.0
 #define MARK_DISTANCE 4.0
 #define NAN_DISTANCE 12.0
+#define NAN_ABOVE 9.0 /* the plot, where no value can be */
 
 enum { TICKS_MOST = 16, CURVES_MOST = 8, RULES_MOST = 24 };
 
@@ -99,7 +100,8 @@ static void make_log(axis *a)
     }
 }
 
-static void extent(const cli_chart *chart, double *least, double *most)
+/* False: there is no value, and the axis is from 0 to 1. */
+static bool extent(const cli_chart *chart, double *least, double *most)
 {
     *least = INFINITY;
     *most = -INFINITY;
@@ -113,17 +115,20 @@ static void extent(const cli_chart *chart, double *least, double *most)
             }
         }
     }
-    if (!(*least <= *most)) {
-        *least = 0;
-        *most = 1;
-    }
+    bool known = *least <= *most;
+    *least = known ? *least : 0;
+    *most = known ? *most : 1;
+    return known;
 }
 
 static axis axis_of_y(const cli_chart *chart)
 {
     axis a = {.unit = chart->y_unit};
     double least, most;
-    extent(chart, &least, &most);
+    if (!extent(chart, &least, &most)) {
+        a.most = 1;
+        return a; /* without ticks, which would say nothing */
+    }
     if (chart->y_scale == CLI_SCALE_LOG && least > 0 && most / least > 10) {
         a.least = least;
         a.most = most;
@@ -221,7 +226,8 @@ static void put_axes(FILE *f, const plot *p)
     }
     for (int i = 0; i < p->x.ticks_count; i++) {
         double x = at_x(p, p->x.ticks[i]);
-        fprintf(f, "<path d=\"M%.1f %.1fv5\"/><text x=\"%.1f\" y=\"%.1f\" class=\"x\">", x, low, x, low + 18);
+        fprintf(f, "<path d=\"M%.1f %.1fv5\"/><text x=\"%.1f\" y=\"%.1f\" class=\"x%s\">", x, low, x, low + 18,
+                i % 2 == 1 ? " even" : "");
         put_label(f, &p->x, p->x.ticks[i]);
         fputs("</text>\n", f);
     }
@@ -229,11 +235,25 @@ static void put_axes(FILE *f, const plot *p)
     fprintf(f, "<text class=\"name\" x=\"%.1f\" y=\"%.1f\">", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6);
     cli_html_text(f, p->chart->x_name);
     fputs("</text>\n", f);
+    if (p->y.ticks_count == 0) {
+        fprintf(f, "<text class=\"name\" x=\"%.1f\" y=\"%.1f\">no values to draw</text>\n", (LEFT + WIDTH - RIGHT) / 2,
+                (TOP + low) / 2);
+    }
 }
 
 static bool is_there(const cli_curve *c, size_t i)
 {
     return isfinite(c->x[i]) && isfinite(c->y[i]) && (c->low == NULL || isfinite(c->low[i]));
+}
+
+static bool has_nan(const cli_curve *c)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        if (isinf(c->y[i])) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static size_t last_of(const cli_curve *c)
@@ -290,7 +310,8 @@ static void put_nans(FILE *f, const plot *p, const cli_curve *c)
     for (size_t i = 0; i < c->count; i++) {
         double x = isinf(c->y[i]) ? at_x(p, c->x[i]) : before;
         if (x - before >= NAN_DISTANCE) {
-            fprintf(f, "<path class=\"nan c%d\" d=\"M%.1f %.1f" CLI_CHART_NAN "\"><title>", c->color, x, TOP);
+            fprintf(f, "<path class=\"nan c%d\" d=\"M%.1f %.1f" CLI_CHART_NAN "\"><title>", c->color, x,
+                    TOP - NAN_ABOVE);
             cli_html_text(f, c->name);
             fputs(": not a number</title></path>\n", f);
             before = x;
@@ -329,10 +350,12 @@ static void put_names(FILE *f, const plot *p)
     for (size_t c = 0; c < chart->curves_count && n < CURVES_MOST; c++) {
         const cli_curve *curve = &chart->curves[c];
         size_t last = last_of(curve);
-        if (last == 0 || curve->name[0] == 0) {
+        if ((last == 0 && !has_nan(curve)) || curve->name[0] == 0) {
             continue;
         }
-        double wanted = at_y(p, curve->low != NULL ? curve->low[last - 1] : curve->y[last - 1]);
+        double wanted = last == 0            ? TOP
+                        : curve->low != NULL ? at_y(p, curve->low[last - 1])
+                                             : at_y(p, curve->y[last - 1]);
         int place = n++;
         for (; place > 0 && y[place - 1] > wanted; place--) {
             y[place] = y[place - 1];

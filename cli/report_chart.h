@@ -20,7 +20,7 @@ typedef enum cli_scale {
     CLI_SCALE_LOG,   /* where the values range over more than a decade; else around the values */
 } cli_scale;
 
-/* A point whose y is NaN is not there, and leaves a gap. One whose y is infinite is marked at the top: its value is not a number. */
+/* A point whose y is NaN is not there, and leaves a gap. One whose y is infinite is marked above the plot: its value is not a number. */
 typedef struct cli_curve {
     const char *name;
     const char *x_key, *y_key; /* where the page's data has the same numbers, for the script */
@@ -58,7 +58,7 @@ typedef struct cli_chart {
 
 void cli_chart_write(FILE *file, const cli_chart *chart);
 
-/* The sign at the top for a value that is not a number, as a path around the middle. */
+/* The sign for a value that is not a number, as a path around the middle. */
 #define CLI_CHART_NAN "m-4 -4l8 8m0 -8l-8 8"
 
 #endif

@@ -37,9 +37,9 @@ static int check_labels(const char *page, const char *axis)
 {
     char begin[32], label[64], before[64] = "";
     int n = 0;
-    snprintf(begin, sizeof begin, "class=\"%s\">", axis);
+    snprintf(begin, sizeof begin, "class=\"%s", axis);
     for (const char *at = page; (at = strstr(at, begin)) != NULL; n++) {
-        at += strlen(begin);
+        at = strchr(at, '>') + 1;
         snprintf(label, sizeof label, "%.*s", (int)strcspn(at, "<"), at);
         ck_assert_msg(strcmp(label, before) != 0, "'%s' stands twice at the axis %s", label, axis);
         ck_assert_msg(strcmp(label, "1000 k") != 0 && strcmp(label, "1000 M") != 0, "'%s' at the axis %s", label, axis);
@@ -112,7 +112,14 @@ START_TEST(what_is_not_a_number_is_marked_and_what_is_not_there_is_not)
     ck_assert_int_eq(count_of(page, "class=\"nan c1\""), 2);
     ck_assert_int_eq(count_of(page, "loss: not a number"), 2);
     ck_assert_ptr_nonnull(strstr(page, "data-points=\"2\""));
+    ck_assert_int_eq(count_of(page, "no values to draw"), 0);
     ck_assert_msg(strstr(page, "inf") == NULL && strstr(page, "\"nan\"") == NULL, "%s", page);
+    free(page);
+    /* Nothing else: no axis of values that would say nothing, but the name beside the signs. */
+    page = chart_of_points((double[]){INFINITY, INFINITY}, NULL, 2);
+    ck_assert_int_eq(count_of(page, "class=\"y\""), 0);
+    ck_assert_int_eq(count_of(page, "no values to draw"), 1);
+    ck_assert_int_eq(count_of(page, ">loss</text>"), 1);
     free(page);
 }
 END_TEST
