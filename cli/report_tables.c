@@ -114,7 +114,11 @@ void cli_report_summary(FILE *file, const cli_report_data *data)
     put_heading(file, data);
     fputs("<dl class=\"tiles\">\n", file);
     put_test(file, data);
-    snprintf(note, sizeof note, "%" PRId64 " of %" PRId64 " %s", r->epochs, data->job->epochs, words->epochs);
+    if (r->reached_epoch > 0) {
+        cli_goal_text(data->job, r, note, sizeof note);
+    } else {
+        snprintf(note, sizeof note, "%" PRId64 " of %" PRId64 " %s", r->epochs, data->job->epochs, words->epochs);
+    }
     put_tile(file, "time", cli_duration(r->seconds, text), note);
     char each[CLI_NUMBER_TEXT];
     snprintf(note, sizeof note, "%s a worker", cli_grouped(r->images_per_second / data->history->workers, each));

@@ -158,6 +158,16 @@ static bool know_settings(call *c)
     return true;
 }
 
+/* Says in the words of the program what to do about a loss that is not a number. */
+static void advise(const shoal_train_options *job)
+{
+    char text[1024];
+    snprintf(text, sizeof text, "%s", shoal_last_error_text());
+    (void)!shoal_fail(SHOAL_ENAN, "%s; lower --lr, or let it go on with --allow-nan%s%s%s", text,
+                      job->save != NULL ? "; " : "", job->save != NULL ? job->save : "",
+                      job->save != NULL ? " is the last good checkpoint" : "");
+}
+
 static cli_exit run_job(call *c)
 {
     shoal_train_options *job = &c->asked.job;
@@ -179,6 +189,9 @@ static cli_exit run_job(call *c)
     bool watched = watch_signals();
     c->show.output.stop = watched ? pipe_ends[0] : -1;
     shoal_err err = watched ? shoal_train_run(job, NULL) : shoal_fail(SHOAL_EOS, "%s", strerror(errno));
+    if (err == SHOAL_ENAN) {
+        advise(job);
+    }
     cli_exit status = cli_show_end(&c->show, err != SHOAL_OK);
     bool hung_up =
         c->signal == SIGHUP && err == SHOAL_OK; /* a terminal that is gone takes no output, which is no failure */

@@ -154,6 +154,8 @@ static const cli_option options[] = {
     PATH(SURVIVE, "resume", "FILE", CLI_FILE, job.resume,
          "goes on from such a file; what the result depends on must be as it was: --epochs, --until, --save, --start, "
          "--restarts and the output may differ", ),
+    FLAG(SURVIVE, "allow-nan", job.allow_nan,
+         "goes on when a loss is NaN or infinite, which else ends the job with an error", ),
     WHOLE(SURVIVE, "restarts", "N", 0, MOST, job.restarts, "how often one worker that dies is started again",
           .none = true),
 

@@ -68,9 +68,7 @@ static void json_result(const cli_show *show, const shoal_train_event *event, bo
     json_number(f, "train_loss", event->loss);
     json_number(f, "test_loss", r->test_loss);
     json_number(f, "test_accuracy", r->test_accuracy);
-    if (last) {
-        json_number(f, "tested_epoch", r->tested_epoch > 0 ? (double)r->tested_epoch : NAN);
-    }
+    json_number(f, "tested_epoch", r->tested_epoch > 0 ? (double)r->tested_epoch : NAN);
     if (show->job->method == SHOAL_METHOD_A3C) {
         fprintf(f, ",\"episodes\":%" PRId64, r->episodes);
         json_number(f, "reward", r->reward);
@@ -78,6 +76,7 @@ static void json_result(const cli_show *show, const shoal_train_event *event, bo
     fprintf(f, ",\"deaths\":%" PRId64, r->deaths);
     if (last) {
         fprintf(f, ",\"stopped\":%s", r->stopped ? "true" : "false");
+        json_number(f, "reached_epoch", r->reached_epoch > 0 ? (double)r->reached_epoch : NAN);
     }
 }
 

@@ -133,18 +133,22 @@ static void note(FILE *f, const char *text, int columns)
     }
 }
 
-/* "3", or "3 (12 passes over the set)" where workers pass over the whole of it each. */
+/* "3 of 3", or "3 of 3 (12 passes over the set)" where workers pass over the whole of it each; of a job that reached its goal, "3". */
 static void show_epochs(FILE *f, const cli_show *show, const shoal_train_event *event)
 {
     const cli_words *words = cli_words_of(show->job->method);
     const shoal_train_result *r = &event->so_far;
     bool whole = show->job->method == SHOAL_METHOD_HOGWILD && !show->job->shard && event->workers_count > 1;
-    const char *end = r->stopped ? ", stopped" : "";
+    char all[32] = "", passes[64] = "", goal[128];
+    if (r->reached_epoch == 0) {
+        snprintf(all, sizeof all, " of %" PRId64, show->job->epochs);
+    }
     if (whole) {
-        line(f, words->epochs, "%" PRId64 " of %" PRId64 " (%" PRId64 " passes over the set)%s", r->epochs,
-             show->job->epochs, r->epochs * event->workers_count, end);
-    } else {
-        line(f, words->epochs, "%" PRId64 " of %" PRId64 "%s", r->epochs, show->job->epochs, end);
+        snprintf(passes, sizeof passes, " (%" PRId64 " passes over the set)", r->epochs * event->workers_count);
+    }
+    line(f, words->epochs, "%" PRId64 "%s%s%s", r->epochs, all, passes, r->stopped ? ", stopped" : "");
+    if (r->reached_epoch > 0) {
+        line(f, "goal", "%s", cli_goal_text(show->job, r, goal, sizeof goal));
     }
 }
 

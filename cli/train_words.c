@@ -157,3 +157,13 @@ const char *cli_score_text(const cli_words *words, double score, char buffer[CLI
     }
     return cli_fixed(score, 2, buffer);
 }
+
+const char *cli_goal_text(const shoal_train_options *job, const shoal_train_result *result, char *buffer,
+                          size_t capacity)
+{
+    const cli_words *words = cli_words_of(job->method);
+    char goal[CLI_NUMBER_TEXT];
+    snprintf(buffer, capacity, "%s %s reached in %s %lld", words->score, cli_score_text(words, job->until, goal),
+             words->epoch, (long long)result->reached_epoch);
+    return buffer;
+}

@@ -37,6 +37,10 @@ bool cli_trained(const shoal_train_worker *workers, int count);
 bool cli_diverged(const shoal_train_result *result, const shoal_train_worker *workers, int count);
 #define CLI_DIVERGED "the loss is not a number any more: the learning rate may be too large"
 
+/* "98.00 % reached in epoch 3": of a job that reached `until`. */
+const char *cli_goal_text(const shoal_train_options *job, const shoal_train_result *result, char *buffer,
+                          size_t capacity);
+
 const char *cli_model_name(const shoal_train_options *job);
 const char *cli_data_name(const shoal_train_options *job);
 

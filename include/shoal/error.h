@@ -34,6 +34,7 @@ typedef enum shoal_err {
     SHOAL_EFORK,      /* this process was forked, and the object of the call belongs to its parent */
     SHOAL_ESTATE,     /* the call does not fit the state: joined twice, task_done called too often */
     SHOAL_ECHILD, /* a process failed, or a callback returned a code that it must not return: the text explains it */
+    SHOAL_ENAN,   /* a loss or a parameter is NaN or infinite: training has diverged */
     SHOAL_EOS,    /* a system call failed: the text has the call and its errno */
     SHOAL_EINTR,  /* a signal ended the wait; only if the thread asked for that */
     SHOAL_END,    /* not a failure: an iteration has no more items; does not change the last error */

@@ -38,7 +38,10 @@ extern "C" {
  *   a3c       parameters and RMSprop's averages, all the time, without locks. The workers are actors, each in an environment of its
  *             own; there are no data sets (Mnih et al. 2016). See "a3c" below.
  *
- * serial, sync, local and fedavg give the same bits for the same seed and number of workers, whoever dies in between. */
+ * serial, sync, local and fedavg give the same bits for the same seed and number of workers, whoever dies in between.
+ *
+ * Each epoch is reported once, whatever the method. The workers of hogwild and a3c train on while the model is tested: when several
+ * epochs end during one test, their events come together, with the figures of the next test (tested_epoch says which). */
 typedef enum shoal_train_method {
     SHOAL_METHOD_HOGWILD,
     SHOAL_METHOD_SERIAL,
@@ -52,8 +55,8 @@ typedef enum shoal_train_method {
  * gradient of those steps: n-step returns with `gamma`, an `entropy` bonus, the norm clipped. The learning rate falls to 0 on the way
  * to `env_steps`.
  *
- * An image is a step of an environment here, and an epoch is 10,000 of them, by all actors together; the event EPOCH comes every so
- * often. The job is done when the mean return of the last 100 episodes is at least `until`, or else after `env_steps`, and reward
+ * An image is a step of an environment here, and an epoch is 10,000 of them, by all actors together; the last one ends with the job.
+ * The job is done when the mean return of the last 100 episodes is at least `until`, or else after `env_steps`, and reward
  * says what was reached. That is success both times: who needs one of them looks at reward. An actor that dies loses the episode and
  * the rollout it was in. */
 
@@ -87,9 +90,9 @@ typedef struct shoal_train_worker {
 typedef enum shoal_train_event_kind {
     SHOAL_TRAIN_BEGIN, /* all workers are started. text: the path that was resumed, or "" */
     SHOAL_TRAIN_TICK,  /* some 20 times a second: time to look at the workers, or to stop */
-    SHOAL_TRAIN_EPOCH, /* an epoch is finished, and the model tested */
+    SHOAL_TRAIN_EPOCH, /* an epoch is finished, the model tested, and the checkpoint written */
     SHOAL_TRAIN_DEATH, /* a worker died: worker, text. It is started again, or has no pid and the job fails */
-    SHOAL_TRAIN_SAVE, /* a checkpoint is written: text is the path. The first one, before the workers start, is not told */
+    SHOAL_TRAIN_SAVE, /* a checkpoint is written: text is the path. The first one, before the workers start, is not reported */
     SHOAL_TRAIN_SUMMARY, /* the job is done, and did not fail */
 } shoal_train_event_kind;
 
@@ -107,7 +110,21 @@ typedef struct shoal_train_result {
     int64_t episodes; /* a3c: finished */
     double reward;    /* a3c: mean return of the last 100 of them, or of as many as there are; NaN when there is none */
     bool stopped;     /* by the callback */
+    int64_t reached_epoch; /* in which `until` was reached; 0: it was not */
 } shoal_train_result;
+
+/* A finished epoch as its event reported it, but seconds, train_seconds and deaths are of the whole job. */
+typedef struct shoal_train_epoch {
+    shoal_train_result so_far;
+    double loss;
+} shoal_train_epoch;
+
+/* What a job did before it was resumed, by its checkpoint. */
+typedef struct shoal_train_past {
+    const shoal_train_epoch *epochs; /* of more than 1,000, every second, fourth, ... and the last */
+    int64_t count;                   /* 0: also when an earlier version wrote the file */
+    shoal_train_result so_far;       /* when the file was written; of the whole job */
+} shoal_train_past;
 
 /* What a callback is given; it is the job's, as long as the call lasts. */
 typedef struct shoal_train_event {
@@ -119,6 +136,7 @@ typedef struct shoal_train_event {
     const char *text;     /* DEATH: how it ended; SAVE, and BEGIN of a resumed job: the path; else "" */
     const shoal_train_worker *workers;
     int workers_count;
+    const shoal_train_past *past; /* BEGIN of a resumed job; else NULL */
 } shoal_train_event;
 
 /* Return false to stop the job at the next step. Called in the thread that runs the job. */
@@ -154,13 +172,15 @@ typedef struct shoal_train_options {
     int restarts;                /* of one worker; 10; negative: none */
     const char *save;            /* a checkpoint: see below */
     const char *resume;          /* such a file: go on from there */
-    double until;              /* stop after an epoch whose test accuracy is at least this; 0: never. a3c: when the mean
+    bool allow_nan;    /* go on when a loss is NaN or infinite; else that fails the job, and save keeps the last good
+                                  epoch */
+    double until;      /* stop after an epoch whose test accuracy is at least this; 0: never. a3c: when the mean
                                     return is; 0: what the environment counts as solved; negative: never */
-    const char *env;           /* a3c: an environment (env.h) by name; NULL: "cartpole" */
-    int64_t env_steps;         /* a3c: most steps, of all actors together; 10,000 for each of epochs; 2,000,000 */
-    int64_t rollout;           /* a3c: steps between two changes by one actor; 20 */
-    double gamma;              /* a3c: how much of the next step's return counts; 0.99; negative: none */
-    double entropy;            /* a3c: weight of the policy's entropy; 0.01; negative: none */
+    const char *env;   /* a3c: an environment (env.h) by name; NULL: "cartpole" */
+    int64_t env_steps; /* a3c: most steps, of all actors together; 10,000 for each of epochs; 2,000,000 */
+    int64_t rollout;   /* a3c: steps between two changes by one actor; 20 */
+    double gamma;      /* a3c: how much of the next step's return counts; 0.99; negative: none */
+    double entropy;    /* a3c: weight of the policy's entropy; 0.01; negative: none */
     shoal_train_callback call; /* may be NULL */
     void *context;
 } shoal_train_options;
@@ -189,7 +209,7 @@ SHOAL_MUST_USE shoal_err shoal_train_check(const shoal_train_options *options);
 
 /* Runs the job: returns when it is done or stopped, and leaves no process behind. out_result may be NULL; after an error it is
  * untouched. Workers ignore SIGINT, so that a Ctrl-C is for the caller to deal with. Errors: those of shoal_train_check;
- * SHOAL_ECHILD when a worker failed, or died more often than it may be started again; what opening data, starting processes and
+ * SHOAL_ECHILD when a worker failed, or died more often than it may be started again; SHOAL_ENAN when a loss became NaN or infinite; what opening data, starting processes and
  * writing the file give. */
 SHOAL_MUST_USE shoal_err shoal_train_run(const shoal_train_options *options, shoal_train_result *out_result);
 

@@ -167,13 +167,9 @@ static shoal_err gather(sh_job *job)
 {
     a3c *a = job->own;
     double episode;
-    uint64_t epoch;
     size_t size;
-    shoal_err err;
-    do {
-        err = shoal_queue_get_bytes(job->answers, &epoch, sizeof epoch, SHOAL_NOW, &size);
-    } while (err == SHOAL_OK);
-    if (err != SHOAL_ETIMEDOUT) {
+    shoal_err err = sh_crew_hear(job);
+    if (err != SHOAL_OK) {
         return err;
     }
     while (!job->enough &&
@@ -184,12 +180,14 @@ static shoal_err gather(sh_job *job)
     return err == SHOAL_ETIMEDOUT ? SHOAL_OK : err;
 }
 
-/* Epochs that are finished. Actors may take some steps more than the limit, which are in none. */
+/* Epochs that are finished. The last one ends with the job, by the limit of steps or by the mean return, so it may be shorter. Actors may
+ * take some steps more than the limit, which are in none. */
 static int64_t finished(const sh_job *job)
 {
     const a3c *a = job->own;
-    int64_t epochs = (int64_t)sh_load_relaxed(&a->count->steps) / SH_A3C_EPOCH;
-    return epochs < job->o.epochs ? epochs : job->o.epochs;
+    int64_t steps = (int64_t)sh_load_relaxed(&a->count->steps);
+    int64_t epochs = job->enough ? epochs_of(steps) : steps / SH_A3C_EPOCH;
+    return steps < job->o.env_steps && epochs < job->o.epochs ? epochs : job->o.epochs;
 }
 
 static shoal_err run(sh_job *job)
@@ -209,7 +207,14 @@ static shoal_err run(sh_job *job)
     if (err == SHOAL_OK) {                  /* what those sent that ended by themselves */
         err = gather(job);
     }
-    return err == SHOAL_OK && !job->result.stopped ? sh_job_epoch(job, finished(job), false) : err;
+    if (err != SHOAL_OK || job->result.stopped) {
+        return err;
+    }
+    if (finished(job) > job->result.epochs) {
+        err = sh_job_epoch(job, finished(job), false);
+    }
+    job->result.reached_epoch = job->enough ? job->result.epochs : 0;
+    return err;
 }
 
 /* ---- checkpoints ---- */
@@ -223,7 +228,10 @@ static shoal_err pass_settings(sh_job *job, sh_checkpoint *c)
     if (err == SHOAL_OK) {
         err = sh_checkpoint_setting_number(c, "gamma", job->o.gamma);
     }
-    return err == SHOAL_OK ? sh_checkpoint_setting_number(c, "entropy", job->o.entropy) : err;
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_setting_number(c, "entropy", job->o.entropy);
+    }
+    return err == SHOAL_OK ? sh_checkpoint_note_whole(c, "env_steps", job->o.env_steps) : err;
 }
 
 /* What each actor has done, which also chooses the ways that it goes from here. */
@@ -240,7 +248,9 @@ static shoal_err take_steps(sh_job *job, const sh_checkpoint *c, const int64_t *
     }
     sh_store_relaxed(&a->count->steps, (uint64_t)sum);
     job->images_before = sum;
-    job->result.epochs = finished(job);
+    if (sum < job->o.env_steps && job->result.epochs >= job->o.epochs) {
+        job->result.epochs = job->o.epochs - 1; /* it had ended with the job, which goes on now */
+    }
     return SHOAL_OK;
 }
 

@@ -4,6 +4,8 @@
 #include "base/error.h"
 #include "data/tensors.h"
 
+#include <shoal/autograd.h>
+#include <shoal/ops.h>
 #include <shoal/share.h>
 
 #include <errno.h>
@@ -57,6 +59,24 @@ shoal_err sh_checkpoint_setting_number(sh_checkpoint *c, const char *name, doubl
 {
     char text[32];
     return sh_checkpoint_setting(c, name, text_of(x, text));
+}
+
+shoal_err sh_checkpoint_note(sh_checkpoint *c, const char *name, const char *text)
+{
+    return c->writing ? shoal_tensors_set_text(c->set, name, text) : SHOAL_OK;
+}
+
+shoal_err sh_checkpoint_note_whole(sh_checkpoint *c, const char *name, int64_t x)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%" PRId64, x);
+    return sh_checkpoint_note(c, name, text);
+}
+
+shoal_err sh_checkpoint_note_number(sh_checkpoint *c, const char *name, double x)
+{
+    char text[32];
+    return sh_checkpoint_note(c, name, text_of(x, text));
 }
 
 static shoal_err no_number(const sh_checkpoint *c, const char *name, const char *text)
@@ -166,11 +186,27 @@ static shoal_err settings(const sh_job *job, sh_checkpoint *c)
     return err == SHOAL_OK ? sh_checkpoint_setting_number(c, "momentum", job->o.momentum) : err;
 }
 
+static shoal_err notes(const sh_job *job, sh_checkpoint *c)
+{
+    const shoal_train_options *o = &job->o;
+    shoal_err err = sh_checkpoint_note_whole(c, "epochs_wanted", o->epochs);
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_note_whole(c, "restarts", o->restarts);
+    }
+    if (err == SHOAL_OK && o->until > 0) {
+        err = sh_checkpoint_note_number(c, "until", o->until);
+    }
+    return err == SHOAL_OK ? sh_checkpoint_note(c, "allow_nan", o->allow_nan ? "true" : "false") : err;
+}
+
 /* All but the weights. */
 static shoal_err pass(sh_job *job, sh_checkpoint *c)
 {
     shoal_train_result *r = &job->result;
     shoal_err err = settings(job, c);
+    if (err == SHOAL_OK) {
+        err = notes(job, c);
+    }
     if (err == SHOAL_OK) {
         err = sh_checkpoint_whole(c, "epochs", 0, job->o.epochs, &r->epochs);
     }
@@ -181,7 +217,37 @@ static shoal_err pass(sh_job *job, sh_checkpoint *c)
         err = sh_checkpoint_number(c, "test_accuracy", 0, 1, &r->test_accuracy);
         r->tested_epoch = isnan(r->test_accuracy) ? 0 : r->epochs;
     }
+    if (err == SHOAL_OK) {
+        err = sh_past_pass(&job->past, r, c);
+    }
     return err == SHOAL_OK && job->method->checkpoint != NULL ? job->method->checkpoint(job, c) : err;
+}
+
+/* A number times 0 is 0, unless it is NaN or infinite. */
+static shoal_err check_finite(shoal_tensor *t, const char *name)
+{
+    double zero = 0;
+    shoal_err err = shoal_item(shoal_sum(shoal_mul_scalar(t, 0), SHOAL_ALL, false), &zero);
+    return err == SHOAL_OK && zero != 0
+               ? sh_fail(SHOAL_ENAN, "the parameter %s is NaN or infinite: training has diverged", name)
+               : err;
+}
+
+/* Workers that train the job's own model change it while it is written: what is written then is a copy, which is what was checked.
+ * Buffers may hold infinities on purpose, such as masks do. */
+static shoal_err add_weight(const sh_job *job, sh_checkpoint *c, const shoal_named *it)
+{
+    size_t mark = shoal_scope_mark();
+    shoal_no_grad_begin();
+    shoal_tensor *t = job->method->model == NULL ? shoal_clone(it->tensor) : it->tensor;
+    bool check = !job->o.allow_nan && shoal_tensor_requires_grad(it->tensor);
+    shoal_err err = t == NULL ? shoal_last_error() : check ? check_finite(t, it->name) : SHOAL_OK;
+    if (err == SHOAL_OK) {
+        err = shoal_tensors_add(c->set, it->name, t);
+    }
+    shoal_no_grad_end();
+    shoal_scope_release(mark);
+    return err;
 }
 
 static shoal_err fill(sh_job *job, sh_checkpoint *c)
@@ -191,7 +257,7 @@ static shoal_err fill(sh_job *job, sh_checkpoint *c)
         err = pass(job, c);
     }
     for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(job->model, &it) == SHOAL_OK;) {
-        err = shoal_tensors_add(c->set, it.name, it.tensor);
+        err = add_weight(job, c, &it);
     }
     return err;
 }

@@ -1,7 +1,8 @@
 /* Checkpoints: a job as one safetensors file, which is also a file of weights.
  *
  * The model's tensors stand there under their own names, what else a job needs under names that begin with "shoal/", settings and
- * numbers as texts. Nothing in it depends on the clock or on who died, so jobs that repeat to the bit write files that do.
+ * numbers as texts. Nothing in it but the past epochs (past.h) depends on the clock or on who died, so jobs that repeat to the bit write
+ * files that do, but for these.
  *
  * A file is written and read by the same calls, one for each thing that it holds: so what is written is what is read, in one order, and
  * neither can be forgotten. When it is written they put the thing into the file; when it is read they compare it, or take it out.
@@ -22,6 +23,11 @@ typedef struct sh_checkpoint {
 shoal_err sh_checkpoint_setting(sh_checkpoint *c, const char *name, const char *text);
 shoal_err sh_checkpoint_setting_whole(sh_checkpoint *c, const char *name, int64_t x);
 shoal_err sh_checkpoint_setting_number(sh_checkpoint *c, const char *name, double x);
+
+/* A setting that may change when the job goes on: written for whoever reads the file, and ignored when it is resumed. */
+shoal_err sh_checkpoint_note(sh_checkpoint *c, const char *name, const char *text);
+shoal_err sh_checkpoint_note_whole(sh_checkpoint *c, const char *name, int64_t x);
+shoal_err sh_checkpoint_note_number(sh_checkpoint *c, const char *name, double x);
 
 /* How far a job is: *x into the file, or out of it. least to most are possible; most that is too small for the file is
  * SHOAL_EINVAL, what is no such number SHOAL_ECORRUPT. */

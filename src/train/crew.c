@@ -81,13 +81,15 @@ static shoal_err ended(sh_job *job, int rank)
     return died(job, rank, status.text);
 }
 
-static void tick(sh_job *job)
+static shoal_err tick(sh_job *job)
 {
     int64_t now = sh_now();
-    if (now >= job->next_tick) {
-        job->next_tick = now + TICK;
-        sh_job_tell(job, SHOAL_TRAIN_TICK, -1, "");
+    if (now < job->next_tick) {
+        return SHOAL_OK;
     }
+    job->next_tick = now + TICK;
+    sh_job_tell(job, SHOAL_TRAIN_TICK, -1, "");
+    return sh_job_check_losses(job);
 }
 
 /* What is waited for: the processes that run, and the answers. */
@@ -121,8 +123,18 @@ shoal_err sh_crew_wait(sh_job *job)
     if (err != SHOAL_OK && err != SHOAL_ETIMEDOUT) {
         return err;
     }
-    tick(job);
-    return SHOAL_OK;
+    return tick(job);
+}
+
+shoal_err sh_crew_hear(sh_job *job)
+{
+    uint64_t word;
+    size_t size;
+    shoal_err err;
+    do {
+        err = shoal_queue_get_bytes(job->answers, &word, sizeof word, SHOAL_NOW, &size);
+    } while (err == SHOAL_OK);
+    return err == SHOAL_ETIMEDOUT ? SHOAL_OK : err;
 }
 
 bool sh_crew_done(const sh_job *job)

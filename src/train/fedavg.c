@@ -267,7 +267,10 @@ static shoal_err pass_settings(const sh_job *job, sh_checkpoint *c)
     if (err == SHOAL_OK) {
         err = sh_checkpoint_setting(c, "split", job->o.split == SHOAL_SPLIT_IID ? "iid" : "shards");
     }
-    return err == SHOAL_OK ? sh_checkpoint_setting_number(c, "server_momentum", job->o.server_momentum) : err;
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_setting_number(c, "server_momentum", job->o.server_momentum);
+    }
+    return err == SHOAL_OK ? sh_checkpoint_note_number(c, "fraction", job->o.fraction) : err;
 }
 
 /* What the workers trained on in the rounds that are finished. */

@@ -1,7 +1,8 @@
 /* Hogwild (Niu et al., "Hogwild!: a lock-free approach to parallelizing stochastic gradient descent", 2011): all workers change the
  * same parameters, all the time, without locks; an update may be lost, and that is on purpose.
  *
- * Nobody waits for anybody. A worker that died goes on where its position stands, with new momentum, or with the one that is shared. */
+ * Nobody waits for anybody. A worker that has finished an epoch rings, so that the job looks at once; one that dies before it rings is
+ * seen at the job's next look, a twentieth of a second later. A worker that died goes on where its position stands, with new momentum, or with the one that is shared. */
 #include "train/job.h"
 #include "train/state.h"
 
@@ -13,8 +14,11 @@ static shoal_err work(int rank, const shoal_value *args)
 {
     sh_worker w;
     shoal_err err = sh_worker_open(&w, rank, args);
+    const shoal_value *own = shoal_value_find(args, "own");
+    shoal_queue *bell = err == SHOAL_OK ? shoal_arg_queue(own, "bell") : NULL;
     if (err == SHOAL_OK) {
-        err = sh_state_adopt(w.sgd, shoal_value_find(args, "own")); /* nothing there: its own */
+        err = bell != NULL ? sh_state_adopt(w.sgd, shoal_value_find(own, "state")) /* nothing there: its own */
+                           : shoal_last_error();
     }
     uint64_t position = err == SHOAL_OK ? sh_racy_load(&w.progress->position) : 0;
     int64_t epoch = (int64_t)(position >> 32), batch = (int64_t)(position & UINT32_MAX);
@@ -23,6 +27,7 @@ static shoal_err work(int rank, const shoal_value *args)
         if (err == SHOAL_OK && !sh_worker_stopped(&w)) {
             sh_racy_store(&w.progress->position, sh_position(++epoch, 0));
             batch = 0;
+            err = shoal_queue_put_bytes(bell, &epoch, sizeof epoch, SHOAL_NOW);
         }
     }
     sh_worker_close(&w);
@@ -32,11 +37,12 @@ static shoal_err work(int rank, const shoal_value *args)
 /* One momentum for all: changed by all, without locks, as the parameters are. */
 static shoal_err open(sh_job *job)
 {
-    if (!job->o.shared_state) {
-        return SHOAL_OK;
+    shoal_err err = shoal_queue_create(0, &job->answers); /* the bell */
+    if (err != SHOAL_OK || !job->o.shared_state) {
+        return err;
     }
     shoal_optimizer *sgd = shoal_sgd_create(job->model, .lr = job->o.lr, .momentum = job->o.momentum);
-    shoal_err err = sgd ? shoal_optimizer_prepare(sgd) : shoal_last_error();
+    err = sgd ? shoal_optimizer_prepare(sgd) : shoal_last_error();
     if (err == SHOAL_OK) {
         job->own = sh_state_zeros(sgd);
         err = job->own ? SHOAL_OK : shoal_last_error();
@@ -53,7 +59,7 @@ static void close(sh_job *job)
 static shoal_value *arguments(sh_job *job, int rank)
 {
     (void)rank;
-    return job->own ? shoal_value_copy(job->own) : shoal_value_null();
+    return shoal_map("bell", job->answers, "state", job->own ? shoal_value_copy(job->own) : shoal_value_null());
 }
 
 /* Epochs that every worker has finished. */
@@ -115,9 +121,6 @@ static shoal_err pass_positions(sh_job *job, sh_checkpoint *c, shoal_tensor *pos
     for (int i = 0; i < job->o.workers && !c->writing && err == SHOAL_OK; i++) {
         err = take_position(job, c, i, at[2 * i], at[2 * i + 1]);
     }
-    if (err == SHOAL_OK && !c->writing) {
-        job->result.epochs = finished(job);
-    }
     return err;
 }
 
@@ -140,5 +143,6 @@ const sh_method sh_method_hogwild = {.name = "hogwild",
                                      .open = open,
                                      .close = close,
                                      .arguments = arguments,
+                                     .gather = sh_crew_hear,
                                      .run = run,
                                      .checkpoint = checkpoint};

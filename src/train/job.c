@@ -137,6 +137,7 @@ void sh_job_close(sh_job *job)
     free(job->members);
     free(job->seen);
     free(job->things);
+    sh_past_fini(&job->past);
     shoal_value_destroy(job->packed);
     shoal_dataset_release(job->train_set);
     shoal_dataset_release(job->test_set);
@@ -183,26 +184,40 @@ static void look_at_clock(sh_job *job)
     }
 }
 
-void sh_job_tell(sh_job *job, shoal_train_event_kind kind, int worker, const char *text)
+/* Brings result and seen up to date; returns the mean loss. */
+static double update(sh_job *job)
 {
     double loss = look(job);
     shoal_train_result *r = &job->result;
     look_at_clock(job);
     r->images_per_second = r->train_seconds > 0 ? (double)(r->images - job->images_before) / r->train_seconds : 0;
+    return loss;
+}
+
+static void call(sh_job *job, shoal_train_event_kind kind, int worker, const char *text, double loss)
+{
+    shoal_train_past past = sh_past_view(&job->past);
     if (job->o.call == NULL) {
         return;
     }
     shoal_train_event event = {.kind = kind,
-                               .so_far = *r,
+                               .so_far = job->result,
                                .images_total = job->images_total,
                                .loss = loss,
                                .worker = worker,
                                .text = text,
                                .workers = job->seen,
-                               .workers_count = job->o.workers};
+                               .workers_count = job->o.workers,
+                               .past = kind == SHOAL_TRAIN_BEGIN && job->o.resume != NULL ? &past : NULL};
     if (!job->o.call(&event, job->o.context)) {
         sh_job_stop(job);
     }
+}
+
+void sh_job_tell(sh_job *job, shoal_train_event_kind kind, int worker, const char *text)
+{
+    double loss = update(job);
+    call(job, kind, worker, text, loss);
 }
 
 void sh_job_stop(sh_job *job)
@@ -222,10 +237,33 @@ shoal_err sh_job_test(sh_job *job)
     return err;
 }
 
-/* Saves, and tells so. */
+static shoal_err diverged(const char *what, double loss, int64_t epoch, double lr)
+{
+    return sh_fail(SHOAL_ENAN, "the %s loss is %s in epoch %lld: training has diverged at a learning rate of %g", what,
+                   isnan(loss) ? "nan" : "inf", (long long)epoch, lr);
+}
+
+shoal_err sh_job_check_losses(const sh_job *job)
+{
+    const shoal_train_result *r = &job->result;
+    for (int i = 0; !job->o.allow_nan && i < job->o.workers; i++) {
+        uint64_t bits = sh_racy_load(&job->board->workers[i].loss);
+        double loss;
+        memcpy(&loss, &bits, sizeof loss);
+        if (!isfinite(loss)) {
+            int64_t epoch = (int64_t)(sh_racy_load(&job->board->workers[i].position) >> 32);
+            epoch = (epoch > r->epochs ? epoch : r->epochs) + 1;
+            return diverged("training", loss, epoch < job->o.epochs ? epoch : job->o.epochs, job->o.lr);
+        }
+    }
+    bool tested = !job->o.allow_nan && r->tested_epoch > 0;
+    return tested && !isfinite(r->test_loss) ? diverged("test", r->test_loss, r->tested_epoch, job->o.lr) : SHOAL_OK;
+}
+
+/* Saves, unless the last epoch did, and tells so. */
 static shoal_err save(sh_job *job)
 {
-    shoal_err err = sh_job_save(job);
+    shoal_err err = job->saved ? SHOAL_OK : sh_job_save(job);
     if (err == SHOAL_OK && job->o.save != NULL) {
         sh_job_tell(job, SHOAL_TRAIN_SAVE, -1, job->o.save);
     }
@@ -237,28 +275,55 @@ static bool good_enough(const sh_job *job)
     return job->enough || (job->o.until > 0 && job->result.test_accuracy >= job->o.until);
 }
 
-shoal_err sh_job_epoch(sh_job *job, int64_t finished, bool pause)
+/* The model of so many epochs: its test, whether that is good enough, and the file, which has the epochs from first on too. */
+static shoal_err finish_epochs(sh_job *job, int64_t first, int64_t finished, bool pause, double *out_loss)
 {
     int64_t begun = sh_now();
-    look_at_clock(job);
+    shoal_err err = sh_job_check_losses(job);
     job->result.epochs = finished;
-    shoal_err err = sh_job_test(job);
+    if (err == SHOAL_OK) {
+        err = sh_job_test(job);
+    }
+    if (err == SHOAL_OK) {
+        err = sh_job_check_losses(job);
+    }
     if (err != SHOAL_OK) {
         return err;
     }
-    job->idle += pause ? sh_now() - begun : 0;
-    sh_job_tell(job, SHOAL_TRAIN_EPOCH, -1, "");
     if (good_enough(job)) {
         job->enough = true;
+        job->result.reached_epoch = finished;
         sh_store_relaxed(&job->board->stop, 1);
     }
-    if (finished >= job->o.epochs || sh_job_over(job)) {
-        return SHOAL_OK; /* what the end writes */
+    job->idle += pause ? sh_now() - begun : 0;
+    *out_loss = update(job);
+    for (int64_t epoch = first; epoch <= finished; epoch++) {
+        sh_past_add(&job->past, &job->result, epoch, *out_loss);
     }
     begun = sh_now();
-    err = save(job);
+    err = sh_job_save(job);
     job->idle += pause ? sh_now() - begun : 0;
     return err;
+}
+
+shoal_err sh_job_epoch(sh_job *job, int64_t finished, bool pause)
+{
+    int64_t first = job->result.epochs + 1;
+    double loss;
+    shoal_err err = finish_epochs(job, first, finished, pause, &loss);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    for (job->result.epochs = first; job->result.epochs <= finished; job->result.epochs++) {
+        call(job, SHOAL_TRAIN_EPOCH, -1, "", loss);
+    }
+    job->result.epochs = finished;
+    bool last = finished >= job->o.epochs || job->enough;
+    job->saved = last && pause;
+    if (!last && !job->result.stopped && job->o.save != NULL) {
+        sh_job_tell(job, SHOAL_TRAIN_SAVE, -1, job->o.save);
+    }
+    return SHOAL_OK;
 }
 
 void sh_job_place(sh_job *job, int rank, int64_t epoch, int64_t batch)
@@ -305,6 +370,10 @@ static shoal_err run_nothing(sh_job *job)
 {
     shoal_err err = sh_job_test(job);
     if (err == SHOAL_OK) {
+        err = sh_job_check_losses(job);
+    }
+    if (err == SHOAL_OK) {
+        job->result.reached_epoch = good_enough(job) ? job->result.epochs : 0;
         tell_begin(job);
     }
     return err;

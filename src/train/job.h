@@ -3,6 +3,7 @@
 #define SH_TRAIN_JOB_H
 
 #include "train/checkpoint.h"
+#include "train/past.h"
 #include "train/worker.h"
 
 #include <shoal/train.h>
@@ -55,8 +56,7 @@ typedef struct sh_method {
      * model must be a state from which run can go on: the parameters of job->model are written right after this returns, and they
      * must be those of the position. Tensors are borrowed until then.
      * Reading happens after open, before the model's parameters are read and workers start; the settings that all methods have,
-     * and result.epochs, result.test_loss and result.test_accuracy have been read. It sets result.epochs, if the method's own
-     * position says more exactly which epochs are finished, and what the board says of each worker (sh_job_place). It may change
+     * and result.epochs, result.test_loss and result.test_accuracy have been read. It sets what the board says of each worker (sh_job_place). It may change
      * only what is the method's: a failure after it leaves the model as it was. */
     shoal_err (*checkpoint)(sh_job *job, sh_checkpoint *c);
 } sh_method;
@@ -92,6 +92,8 @@ struct sh_job {
     int64_t begun, train_begun, next_tick;
     int64_t idle; /* nanoseconds since train_begun in which no worker trained */
     bool training;
+    bool saved;            /* the file has the job's end already */
+    sh_past past;          /* the epochs that were told */
     bool enough;           /* o.until is reached; in a checkpoint too, if a method finds so when it reads one */
     int64_t images_before; /* trained on by the job that this one resumes; part of result.images */
     shoal_train_result result;
@@ -117,7 +119,11 @@ static inline bool sh_job_over(const sh_job *job)
 /* Tests the model. */
 shoal_err sh_job_test(sh_job *job);
 
-/* Tests the model at the end of an epoch, so many being finished, tells, and saves if the job goes on. pause: the workers rest
+/* SHOAL_ENAN when a worker's loss, or that of the last test, is NaN or infinite, and that is not allowed. */
+shoal_err sh_job_check_losses(const sh_job *job);
+
+/* So many epochs are finished, more than before. Tests the model, saves, and tells the callback each epoch that it was not told yet. In
+ * this order, so an epoch that was told is in the file, and who is killed and resumed does not tell it again. pause: the workers rest
  * meanwhile. When the model is good enough the job is over afterwards. */
 shoal_err sh_job_epoch(sh_job *job, int64_t finished, bool pause);
 
@@ -129,6 +135,9 @@ void sh_job_place(sh_job *job, int rank, int64_t epoch, int64_t batch);
 shoal_err sh_crew_start(sh_job *job);
 shoal_err sh_crew_wait(sh_job *job);
 bool sh_crew_done(const sh_job *job);
+
+/* Methods whose workers only ring (job->answers): takes what they have put there. */
+shoal_err sh_crew_hear(sh_job *job);
 
 /* Asks the workers to stop, waits for them, and ends those that do not. */
 void sh_crew_end(sh_job *job);

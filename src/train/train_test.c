@@ -152,13 +152,17 @@ typedef struct counts {
     int kill_left;       /* so many workers are still to be killed */
     int64_t kill_images; /* the next one when all have trained on so many */
     int64_t stop_images; /* 0: never */
+    bool untested;       /* there is no test set */
 } counts;
 
 static bool count(const shoal_train_event *event, void *context)
 {
     counts *c = context;
     c->begins += event->kind == SHOAL_TRAIN_BEGIN;
-    c->epochs += event->kind == SHOAL_TRAIN_EPOCH;
+    if (event->kind == SHOAL_TRAIN_EPOCH) {
+        ck_assert_int_eq(event->so_far.epochs, ++c->epochs); /* each once */
+        ck_assert_int_ge(event->so_far.tested_epoch, c->untested ? 0 : c->epochs);
+    }
     c->deaths += event->kind == SHOAL_TRAIN_DEATH;
     c->summaries += event->kind == SHOAL_TRAIN_SUMMARY;
     if (event->kind == SHOAL_TRAIN_DEATH) {
@@ -195,7 +199,7 @@ START_TEST(reaches_a_loss)
     ck_assert(r.images_per_second > 0 && r.train_seconds <= r.seconds && !r.stopped && r.deaths == 0);
     ck_assert_int_eq(c.begins, 1);
     ck_assert_int_eq(c.summaries, 1);
-    ck_assert_int_ge(c.epochs, 1);
+    ck_assert_int_eq(c.epochs, 4);
     double loss, accuracy;
     ck_assert_ok(shoal_evaluate(model, s.test, &loss, &accuracy));
     ck_assert_double_eq(loss, r.test_loss);
@@ -336,12 +340,82 @@ START_TEST(deaths_are_counted)
     ck_assert_int_eq(c.kill_left, 0);
     ck_assert_int_eq(r.deaths, 4);
     ck_assert_int_eq(c.deaths, 4);
+    ck_assert_int_eq(c.epochs, SH_SLOW ? 8 : 30);
     ck_assert(r.test_accuracy > ACCURACY);
     if (ways[_i].method != SHOAL_METHOD_HOGWILD) {
         assert_same_bits(models[0], models[1]);
     }
     shoal_module_destroy(models[0]);
     shoal_module_destroy(models[1]);
+    close_sets(s);
+}
+END_TEST
+
+/* Epochs that are shorter than a look at the workers; and a job that is stopped in the middle and resumed tells what was left. */
+START_TEST(each_epoch_is_told_once)
+{
+    sets s = open_few();
+    shoal_module *model = new_model();
+    counts c = {.stop_images = 480 * 5, .untested = true};
+    shoal_train_options o = _i < WAYS ? way_of(_i, s, model) : options_of(SHOAL_METHOD_FEDAVG, s, model);
+    shoal_train_result r;
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/shoal_train_test.%d", (int)getpid());
+    o.epochs = 20;
+    o.clients = 10;
+    o.lr = 0.01;
+    o.save = path;
+    o.call = count;
+    o.context = &c;
+    ck_assert_ok(shoal_train_run(&o, &r));
+    ck_assert(r.stopped && r.epochs == c.epochs && c.epochs < 20);
+    c.stop_images = 0;
+    o.resume = path;
+    ck_assert_ok(shoal_train_run(&o, &r));
+    ck_assert_int_eq(c.epochs, 20);
+    unlink(path);
+    shoal_module_destroy(model);
+    close_sets(s);
+}
+END_TEST
+
+/* ---- losses that are not numbers ---- */
+
+/* The job fails, with the epoch, and the file is what the last good epoch left; or it goes on, when that is allowed. */
+START_TEST(nan_fails_the_job)
+{
+    sets s = open_sets();
+    shoal_module *model = new_model(), *saved = new_model();
+    counts c = {0};
+    shoal_train_options o = _i < WAYS ? way_of(_i, s, model) : options_of(SHOAL_METHOD_FEDAVG, s, model);
+    char path[64], words[] = "loss is nan in epoch 1";
+    snprintf(path, sizeof path, "/tmp/shoal_train_test.%d", (int)getpid());
+    o.clients = 10;
+    o.epochs = 2;
+    o.lr = 1e6;
+    o.save = path;
+    o.call = count;
+    o.context = &c;
+    ck_assert_err(shoal_train_run(&o, NULL), SHOAL_ENAN);
+    ck_assert_msg(strstr(shoal_last_error_text(), words) && strstr(shoal_last_error_text(), "learning rate of 1e+06"),
+                  "%s", shoal_last_error_text());
+    ck_assert(c.epochs == 0 && c.summaries == 0);
+    ck_assert_ok(shoal_weights_read(path, saved));
+    for (shoal_named it = {0}; shoal_module_next(saved, &it) == SHOAL_OK;) {
+        double sum = 0;
+        ck_assert_ok(shoal_item(shoal_sum(it.tensor, SHOAL_ALL, false), &sum));
+        ck_assert_msg(isfinite(sum), "%s", it.name);
+    }
+    shoal_module *again = new_model();
+    o.module = again;
+    o.allow_nan = true;
+    shoal_train_result r;
+    ck_assert_ok(shoal_train_run(&o, &r));
+    ck_assert(c.epochs == 2 && c.summaries == 1 && !isfinite(r.test_loss));
+    unlink(path);
+    shoal_module_destroy(again);
+    shoal_module_destroy(model);
+    shoal_module_destroy(saved);
     close_sets(s);
 }
 END_TEST
@@ -551,6 +625,8 @@ static Suite *suite(void)
     tcase_add_test(tc, gradients_are_averaged);
     tcase_add_test(tc, rounds_of_an_epoch);
     tcase_add_loop_test(tc, deaths_are_counted, 0, 5);
+    tcase_add_loop_test(tc, each_epoch_is_told_once, 0, WAYS + 1); /* the last: fedavg */
+    tcase_add_loop_test(tc, nan_fails_the_job, 0, WAYS + 1);
     tcase_add_loop_test(tc, restarts_are_limited, 0, 4);
     tcase_add_loop_test(tc, bare_codes_fail_the_job, SHOAL_METHOD_HOGWILD, SHOAL_METHOD_FEDAVG + 1);
     tcase_add_loop_test(tc, stops, 0, 4);
