@@ -209,8 +209,8 @@ SHOAL_MUST_USE shoal_err shoal_train_check(const shoal_train_options *options);
 
 /* Runs the job: returns when it is done or stopped, and leaves no process behind. out_result may be NULL; after an error it is
  * untouched. Workers ignore SIGINT, so that a Ctrl-C is for the caller to deal with. Errors: those of shoal_train_check;
- * SHOAL_ECHILD when a worker failed, or died more often than it may be started again; SHOAL_ENAN when a loss became NaN or infinite; what opening data, starting processes and
- * writing the file give. */
+ * SHOAL_ECHILD when a worker failed, or died more often than it may be started again; SHOAL_ENAN when a loss became NaN or infinite;
+ * what opening data, starting processes and writing the file give. */
 SHOAL_MUST_USE shoal_err shoal_train_run(const shoal_train_options *options, shoal_train_result *out_result);
 
 /* Loss (nll_loss, mean) and accuracy of a model that gives log-probabilities, in evaluation mode; afterwards it is in the mode that it
