@@ -1,8 +1,11 @@
-/* Gradients. Ops on tensors that need gradients are recorded; backward walks the record and adds to the grad of each
- * leaf, then lets go of the record: a second backward through it is SHOAL_ESTATE, unless it was asked to stay.
+/* Gradients: records ops on tensors, and computes derivatives from the record.
  *
- * The record belongs to the thread that made it. What backward needs of a tensor is kept alive by it, and checked: a
- * tensor that was changed in place since makes backward fail with SHOAL_ESTATE and the op's name.
+ * Ops on tensors that need gradients are recorded. shoal_backward walks the record, adds to the gradient of each
+ * leaf, and then frees the record. A second backward through it fails with SHOAL_ESTATE, unless the first one was
+ * asked to keep the record. A leaf is a tensor that no recorded op computed, such as a parameter.
+ *
+ * A record belongs to the thread that made it. It keeps alive what backward needs. If a tensor that backward needs
+ * was changed in place since, backward fails with SHOAL_ESTATE and names the op. Nothing here blocks.
  */
 #ifndef SHOAL_AUTOGRAD_H
 #define SHOAL_AUTOGRAD_H
@@ -13,37 +16,54 @@
 extern "C" {
 #endif
 
-/* Sets whether a leaf needs a gradient; floats only (SHOAL_ETYPE). The result of an op that was recorded needs one, and that cannot
- * be taken away (SHOAL_ESTATE): detach it. */
+/* Sets whether a leaf needs a gradient. Errors: SHOAL_ETYPE if it is not a tensor of floats; SHOAL_ESTATE if it is
+ * the result of a recorded op, which always needs a gradient (detach it). */
 SHOAL_MUST_USE shoal_err shoal_tensor_set_requires_grad(shoal_tensor *t, bool needed);
+
+/* Return whether a tensor needs a gradient, and whether it is a leaf: no recorded op computed it. Cannot fail. */
 bool shoal_tensor_requires_grad(const shoal_tensor *t);
 bool shoal_tensor_is_leaf(const shoal_tensor *t);
 
-/* The gradient of a tensor, or NULL when there is none yet; borrowed from t. set_grad retains its argument; NULL takes it away. */
+/* Returns the gradient of a tensor, or NULL if it has none yet. The tensor owns it: retain it to use it for longer. */
 shoal_tensor *shoal_tensor_grad(const shoal_tensor *t);
+
+/* Sets the gradient of a tensor, and retains it. NULL removes the gradient. Errors: SHOAL_EINVAL if its dtype or
+ * shape differs. */
 SHOAL_MUST_USE shoal_err shoal_tensor_set_grad(shoal_tensor *t, shoal_tensor *grad);
 
-/* Computes the gradients of a tensor: adds d t / d leaf to the grad of every leaf that t, one element, was computed from. Errors:
- * SHOAL_EINVAL for NULL (the text ends with the error that made it NULL) and for more than one element; SHOAL_ESTATE when nothing needs a gradient, after another backward, or
- * for values changed in place; SHOAL_ENOMEM. */
+/* Computes gradients: adds the derivative of t, which must have one element, to the gradient of every leaf that t was
+ * computed from and that needs one. Frees the record. Errors: SHOAL_EINVAL if t is NULL (the text ends with the
+ * failure that made it NULL) or has more than one element; SHOAL_ESTATE if nothing needs a gradient, after another
+ * backward, or if a tensor that it needs was changed in place; SHOAL_ENOMEM. */
 shoal_err shoal_backward(shoal_tensor *t);
 
-/* shoal_backward from a gradient of t's shape (NULL: one). With keep, the record stays for another backward. */
+/* Computes gradients like shoal_backward, but starts with a gradient of t's shape; NULL stands for 1. If keep is
+ * true, the record stays for another backward. */
 shoal_err shoal_backward_with(shoal_tensor *t, shoal_tensor *grad, bool keep);
 
-/* A tensor over the same storage, outside of the record. It belongs to the scope. */
+/* Returns a tensor over the same storage that is not part of the record and needs no gradient. It belongs to the
+ * scope. Returns NULL for NULL. Errors: SHOAL_ENOMEM. */
 shoal_tensor *shoal_detach(shoal_tensor *t);
 
-/* Stop recording in this thread: between begin and end it records nothing. They nest. */
+/* Stop and resume recording in this thread. Between begin and end ops record nothing. Pairs may be nested. Cannot
+ * fail. */
 void shoal_no_grad_begin(void);
 void shoal_no_grad_end(void);
+
+/* Returns whether this thread records ops: it is not between shoal_no_grad_begin and shoal_no_grad_end. */
 bool shoal_grad_enabled(void);
 
-/* Hooks on gradients. A hook is called by backward with the gradient of t when it is complete and before it is used or stored; returns the gradient to
- * go on with (the same, or another of the same shape), NULL to fail. At most 8 a tensor (SHOAL_ELIMIT), in the order they
- * were added. out_id, if not NULL, is for removal; context may be NULL. */
+/* A hook on the gradient of a tensor. backward calls it with the complete gradient, before the gradient is used or
+ * stored. The hook returns the gradient to go on with: the same, or another one of the same shape. If it returns
+ * NULL, backward fails. */
 typedef shoal_tensor *(*shoal_grad_hook)(shoal_tensor *grad, void *context);
+
+/* Adds a hook to the gradient of a tensor. Hooks are called in the order in which they were added. context is passed
+ * to the hook and may be NULL. *out_id is for shoal_tensor_remove_hook; out_id may be NULL. Errors: SHOAL_EINVAL if
+ * the tensor needs no gradient; SHOAL_ELIMIT if it already has 8 hooks; SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err shoal_tensor_add_hook(shoal_tensor *t, shoal_grad_hook hook, void *context, int *out_id);
+
+/* Removes a hook from a tensor by its id. Does nothing if there is no such hook. */
 void shoal_tensor_remove_hook(shoal_tensor *t, int id);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
-/* Where the bytes of a tensor are. */
+/* Devices: where the elements of a tensor are. */
 #ifndef SHOAL_DEVICE_H
 #define SHOAL_DEVICE_H
 
-/* The CPU, or a CUDA card. */
+/* The device of a tensor: the CPU or a CUDA GPU. */
 typedef enum shoal_device {
     SHOAL_CPU,
     SHOAL_CUDA,

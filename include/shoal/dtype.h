@@ -21,15 +21,17 @@ typedef enum shoal_dtype {
     SHOAL_B8, /* bool: a byte that is 0 or 1 */
 } shoal_dtype;
 
+/* The number of element types. */
 #define SHOAL_DTYPES 8
 
-/* The size of one element in bytes; 0 for what is no dtype. */
+/* Returns the size of one element in bytes; 0 for an invalid dtype. Thread-safe. */
 size_t shoal_dtype_size(shoal_dtype dtype);
 
-/* The name of an element type: "f32", "bool", …; "?" for what is no dtype. */
+/* Returns the name of an element type, such as "f32" or "bool"; "?" for an invalid dtype. The library owns the text.
+ * Thread-safe. */
 const char *shoal_dtype_name(shoal_dtype dtype);
 
-/* True for f32, f64, bf16 and f16. */
+/* Returns whether an element type is a float: f32, f64, bf16 or f16. Thread-safe. */
 bool shoal_dtype_is_float(shoal_dtype dtype);
 
 #ifdef __cplusplus

@@ -1,17 +1,24 @@
-/* Arithmetic on tensors. Results belong to the scope (tensor.h). Shapes broadcast as NumPy's do; both operands need
- * the same dtype, except that a 0-d tensor takes the other's, and the same device. Every op on floats carries gradients
- * where mathematics has them. Arithmetic on bf16 and f16 is SHOAL_ETYPE: convert with shoal_to.
+/* Operations on tensors: arithmetic, reductions, products, convolution, losses.
  *
- * Names that end in _ change their first argument in place and return it. In place is refused for a leaf that needs a
- * gradient, and for a view of something that needs one (SHOAL_ESTATE), outside no_grad. An op in place keeps a copy of what its own
- * backward needs; changing what another op's backward still needs makes that backward fail. After a change in place that was recorded,
- * other views of the same memory, the base too, are refused by ops that carry gradients: theirs would lack the change. So a buffer that
- * is filled row by row, with gradients, is made with shoal_cat or shoal_stack instead.
+ * An op returns a new tensor that belongs to this thread's scope (tensor.h), or NULL on failure. If an argument is
+ * NULL, it returns NULL and does not change the last error. Shapes broadcast as in NumPy. Both operands must have the
+ * same device and the same dtype, except that a tensor without dims takes the dtype of the other. Ops on floats carry
+ * gradients wherever the derivative exists. No op blocks. An op may run in any thread; tensor.h has the rules for
+ * tensors that several threads use. Unless a comment says more, an op fails with SHOAL_EINVAL (shapes or arguments do
+ * not fit), SHOAL_ETYPE (dtypes do not fit; bf16 and f16 have no arithmetic, convert them with shoal_to),
+ * SHOAL_ESTATE (gradients, see below) and SHOAL_ENOMEM.
  *
- * Integers wrap around. Numbers given as double must be whole and in the dtype's range where the tensor is of integers
- * (SHOAL_ETYPE: convert with shoal_to first); for u8, add_scalar and mul_scalar take -255 to 255. A 0-d tensor of floats does
- * not meet integers, for the same reason. Of a bool every byte but 0 is true. NaN and infinities are as in PyTorch, gradients
- * too, except that prod of a row with a zero has 0 where PyTorch has NaN, and pow_scalar with ±0.5 follows pow.
+ * In place. An op whose name ends in _ changes its first argument and returns it. Outside of no_grad it fails with
+ * SHOAL_ESTATE for a leaf that needs a gradient, and for a view of a tensor that needs one. An op in place saves a
+ * copy of what its own backward needs. If it changes what the backward of another op needs, that backward fails.
+ * After a recorded change in place, ops with gradients refuse other views of the same memory, and its base, because
+ * their gradients would lack the change. So to fill a buffer row by row with gradients, use shoal_cat or shoal_stack.
+ *
+ * Numbers. Integers wrap around. A number given as a double to a tensor of integers must be whole and in the dtype's
+ * range (else SHOAL_ETYPE: convert the tensor with shoal_to first); add_scalar and mul_scalar on u8 accept -255 to
+ * 255. For the same reason a float tensor without dims cannot be combined with an integer tensor. Every bool byte
+ * other than 0 is true. NaN and infinities behave as in PyTorch, in gradients too, with two exceptions: the gradient
+ * of prod over a row with a zero is 0 where PyTorch has NaN, and pow_scalar with +-0.5 follows pow.
  */
 #ifndef SHOAL_OPS_H
 #define SHOAL_OPS_H
@@ -22,42 +29,54 @@
 extern "C" {
 #endif
 
-/* Elementwise, of one tensor. */
-shoal_tensor *shoal_neg(shoal_tensor *a);
-shoal_tensor *shoal_abs(shoal_tensor *a);
-shoal_tensor *shoal_sign(shoal_tensor *a);
-shoal_tensor *shoal_square(shoal_tensor *a);
+/* Compute a function of each element of a tensor. abs, sign, square, neg and relu also take integers. The result
+ * belongs to the scope; NULL on failure. Errors: SHOAL_ETYPE if the dtype does not fit; SHOAL_ENOMEM. */
+shoal_tensor *shoal_neg(shoal_tensor *a);    /* -a */
+shoal_tensor *shoal_abs(shoal_tensor *a);    /* |a| */
+shoal_tensor *shoal_sign(shoal_tensor *a);   /* -1, 0 or 1 */
+shoal_tensor *shoal_square(shoal_tensor *a); /* a * a */
 shoal_tensor *shoal_sqrt(shoal_tensor *a);
-shoal_tensor *shoal_rsqrt(shoal_tensor *a);
-shoal_tensor *shoal_reciprocal(shoal_tensor *a);
+shoal_tensor *shoal_rsqrt(shoal_tensor *a);      /* 1 / sqrt(a) */
+shoal_tensor *shoal_reciprocal(shoal_tensor *a); /* 1 / a */
 shoal_tensor *shoal_exp(shoal_tensor *a);
-shoal_tensor *shoal_log(shoal_tensor *a);
+shoal_tensor *shoal_log(shoal_tensor *a); /* the natural logarithm */
 shoal_tensor *shoal_sin(shoal_tensor *a);
 shoal_tensor *shoal_cos(shoal_tensor *a);
-shoal_tensor *shoal_sigmoid(shoal_tensor *a);
+shoal_tensor *shoal_sigmoid(shoal_tensor *a); /* 1 / (1 + exp(-a)) */
 shoal_tensor *shoal_tanh(shoal_tensor *a);
-shoal_tensor *shoal_relu(shoal_tensor *a);
+shoal_tensor *shoal_relu(shoal_tensor *a); /* max(a, 0) */
 shoal_tensor *shoal_leaky_relu(shoal_tensor *a, double slope);
-shoal_tensor *shoal_gelu(shoal_tensor *a);
-/* Limits each element to low <= x <= high. SHOAL_EINVAL when low > high. A bound of NaN makes all NaN. For integers bounds are whole or infinite; what is beyond the
- * dtype's range means its end. */
+shoal_tensor *shoal_gelu(shoal_tensor *a); /* a * Phi(a), the exact form */
+
+/* Limits each element to low <= x <= high. A bound of NaN makes every element NaN. For integers the bounds must be
+ * whole or infinite; a bound beyond the dtype's range means the end of the range. The result belongs to the scope;
+ * NULL on failure. Errors: SHOAL_EINVAL if low > high; SHOAL_ETYPE; SHOAL_ENOMEM. */
 shoal_tensor *shoal_clamp(shoal_tensor *a, double low, double high);
+
+/* Negates a bool tensor. The result belongs to the scope; NULL on failure. Errors: SHOAL_ETYPE if it is not a bool
+ * tensor; SHOAL_ENOMEM. */
 shoal_tensor *shoal_logical_not(shoal_tensor *a);
 
-/* Elementwise, of two tensors, or of a tensor and a number. */
+/* Combine two tensors element by element, with broadcasting. Division of integers truncates toward zero. The result
+ * belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if the shapes do not broadcast, or if an integer is
+ * divided by zero; SHOAL_ETYPE if the dtypes differ; SHOAL_ENOMEM. */
 shoal_tensor *shoal_add(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_sub(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_mul(shoal_tensor *a, shoal_tensor *b);
-/* Division. Quotients of integers are cut towards zero; a zero among their divisors is SHOAL_EINVAL. */
 shoal_tensor *shoal_div(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_pow(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_maximum(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_minimum(shoal_tensor *a, shoal_tensor *b);
+
+/* Combine each element of a tensor with a number: a + s, a * s, or a to the power of s. The result belongs to the
+ * scope; NULL on failure. Errors: SHOAL_ETYPE if the tensor has integers and s is not one in range; SHOAL_ENOMEM. */
 shoal_tensor *shoal_add_scalar(shoal_tensor *a, double s);
 shoal_tensor *shoal_mul_scalar(shoal_tensor *a, double s);
 shoal_tensor *shoal_pow_scalar(shoal_tensor *a, double s);
 
-/* Comparisons, which give bool, and choices by them. */
+/* Compare two tensors element by element, with broadcasting: a == b, a != b, a < b, a <= b, a > b, a >= b, a and b, a
+ * or b. logical_and and logical_or need bool tensors. The result is a bool tensor that belongs to the scope; NULL on
+ * failure. Errors: SHOAL_EINVAL if the shapes do not broadcast; SHOAL_ETYPE if the dtypes do not fit; SHOAL_ENOMEM. */
 shoal_tensor *shoal_eq(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_ne(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_lt(shoal_tensor *a, shoal_tensor *b);
@@ -66,13 +85,23 @@ shoal_tensor *shoal_gt(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_ge(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_logical_and(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_logical_or(shoal_tensor *a, shoal_tensor *b);
+
+/* Chooses elements by a bool tensor: from a where condition is true, from b elsewhere, with broadcasting. The result
+ * belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if the shapes do not broadcast; SHOAL_ETYPE;
+ * SHOAL_ENOMEM. */
 shoal_tensor *shoal_where(shoal_tensor *condition, shoal_tensor *a, shoal_tensor *b);
+
+/* Replaces elements by a value where a bool tensor is true. The result is a new tensor that belongs to the scope;
+ * NULL on failure. Errors: SHOAL_EINVAL if the mask does not broadcast; SHOAL_ETYPE; SHOAL_ENOMEM. */
 shoal_tensor *shoal_masked_fill(shoal_tensor *a, shoal_tensor *mask, double value);
 
-/* Arithmetic in place: the result is written into `a`, which is returned. */
+/* Change a tensor in place, and return it; NULL on failure. copy_ converts dtypes. b and from broadcast to the shape
+ * of a. The caller's reference to a does not change. Errors: SHOAL_ESTATE if a is a leaf that needs a gradient, or a
+ * view of a tensor that needs one, outside of no_grad; SHOAL_EINVAL if the shapes do not fit; SHOAL_ETYPE;
+ * SHOAL_ENOMEM. */
 shoal_tensor *shoal_fill_(shoal_tensor *a, double value);
 shoal_tensor *shoal_zero_(shoal_tensor *a);
-shoal_tensor *shoal_copy_(shoal_tensor *a, shoal_tensor *from); /* converts and broadcasts */
+shoal_tensor *shoal_copy_(shoal_tensor *a, shoal_tensor *from); /* a = from */
 shoal_tensor *shoal_add_(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_sub_(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_mul_(shoal_tensor *a, shoal_tensor *b);
@@ -83,14 +112,19 @@ shoal_tensor *shoal_mul_scalar_(shoal_tensor *a, double s);
 shoal_tensor *shoal_clamp_(shoal_tensor *a, double low, double high);
 shoal_tensor *shoal_relu_(shoal_tensor *a);
 
-/* Copies of a tensor. shoal_to and shoal_to_device give the same tensor when nothing changes. */
+/* Copy a tensor: always (clone), if it is not contiguous, if it has another dtype, or if it is on another device. If
+ * nothing changes, shoal_contiguous, shoal_to and shoal_to_device return the same tensor. The result belongs to the
+ * scope and carries gradients; NULL on failure. Errors: SHOAL_EINVAL if there is no such dtype or device;
+ * SHOAL_ESTATE if shoal_to_device gets a tensor that needs a gradient (detach it first); SHOAL_ENOMEM. */
 shoal_tensor *shoal_clone(shoal_tensor *a);
 shoal_tensor *shoal_contiguous(shoal_tensor *a);
 shoal_tensor *shoal_to(shoal_tensor *a, shoal_dtype dtype);
 shoal_tensor *shoal_to_device(shoal_tensor *a, shoal_device device);
 
-/* Reductions over one dim, or over all with SHOAL_ALL. keep leaves the dim with size 1. The results of argmax and argmin are
- * i64, and so are sums of integers and bools. Along a dim, max and min give values only. Only floats have a mean. */
+/* Reduce a tensor over one dim, or over all dims with SHOAL_ALL. If keep is true, the dim stays, with size 1. A dim
+ * may count from the end. The results of argmax and argmin are i64 indices, and sums of integers and bools are i64.
+ * max and min return only the values. mean needs floats. The result belongs to the scope; NULL on failure. Errors:
+ * SHOAL_EINVAL if the dim does not exist or has no elements where one is needed; SHOAL_ETYPE; SHOAL_ENOMEM. */
 #define SHOAL_ALL INT32_MAX
 shoal_tensor *shoal_sum(shoal_tensor *a, int dim, bool keep);
 shoal_tensor *shoal_mean(shoal_tensor *a, int dim, bool keep);
@@ -102,25 +136,39 @@ shoal_tensor *shoal_argmin(shoal_tensor *a, int dim, bool keep);
 shoal_tensor *shoal_any(shoal_tensor *a, int dim, bool keep);
 shoal_tensor *shoal_all(shoal_tensor *a, int dim, bool keep);
 shoal_tensor *shoal_logsumexp(shoal_tensor *a, int dim, bool keep);
-shoal_tensor *shoal_norm(shoal_tensor *a); /* the 2-norm of all elements */
 
-/* Matrix products of 2-d tensors, or of batches of them with broadcast leading dims. linear: x · wᵀ + b, x [..., in], w [out, in], b may be
- * NULL. */
+/* Returns the 2-norm of all elements of a tensor of floats, as a tensor without dims. It belongs to the scope; NULL
+ * on failure. Errors: SHOAL_ETYPE; SHOAL_ENOMEM. */
+shoal_tensor *shoal_norm(shoal_tensor *a);
+
+/* Multiplies two matrices, or batches of matrices with leading dims that broadcast. The result belongs to the scope;
+ * NULL on failure. Errors: SHOAL_EINVAL if the shapes do not fit; SHOAL_ETYPE; SHOAL_ENOMEM. */
 shoal_tensor *shoal_matmul(shoal_tensor *a, shoal_tensor *b);
-shoal_tensor *shoal_linear(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b);
-shoal_tensor *shoal_linear_relu(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b); /* relu(linear), in one pass */
 
-/* Joining and indexing. Indices are i64 or i32; one out of range is SHOAL_EINVAL with the index and the bound. */
+/* Compute x times the transpose of w, plus b; linear_relu also applies relu, in one pass. x is [..., in], w [out,
+ * in], b [out] or NULL. The result [..., out] belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if shapes
+ * or dtypes do not fit; SHOAL_ENOMEM. */
+shoal_tensor *shoal_linear(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b);
+shoal_tensor *shoal_linear_relu(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b);
+
+/* Join count tensors along an existing dim (cat) or a new one (stack). The result belongs to the scope; NULL on
+ * failure. Errors: SHOAL_EINVAL if the shapes do not fit or count is 0; SHOAL_ETYPE; SHOAL_ENOMEM. */
 shoal_tensor *shoal_cat(shoal_tensor *const *parts, size_t count, int dim);
 shoal_tensor *shoal_stack(shoal_tensor *const *parts, size_t count, int dim);
+
+/* Read or add elements by index, as in PyTorch. index_select takes whole slices along a dim. gather takes one element
+ * along a dim for each index. scatter_add returns a copy of a with source added at the indices. embedding takes rows
+ * of weight. one_hot makes a tensor with a new last dim of size classes. Indices are i64 or i32. The result belongs
+ * to the scope; NULL on failure. Errors: SHOAL_EINVAL if an index is out of range (the text has the index and the
+ * bound) or the shapes do not fit; SHOAL_ETYPE; SHOAL_ENOMEM. */
 shoal_tensor *shoal_index_select(shoal_tensor *a, int dim, shoal_tensor *index);
 shoal_tensor *shoal_gather(shoal_tensor *a, int dim, shoal_tensor *index);
 shoal_tensor *shoal_scatter_add(shoal_tensor *a, int dim, shoal_tensor *index, shoal_tensor *source);
 shoal_tensor *shoal_embedding(shoal_tensor *weight, shoal_tensor *index);
 shoal_tensor *shoal_one_hot(shoal_tensor *index, int64_t classes);
 
-/* Convolution and pooling over [N, C, H, W]. Zero means the default: stride 1 (a pool's: its size), dilation 1,
- * groups 1. b and a convolution's options may be NULL; a pool's may not, because it needs a size. */
+/* Options of a convolution, for height and width. Zero means the default: stride 1, no padding, dilation 1, groups 1.
+ */
 typedef struct shoal_conv2d_options {
     int64_t stride[2];
     int64_t padding[2];
@@ -128,53 +176,76 @@ typedef struct shoal_conv2d_options {
     int64_t groups;
 } shoal_conv2d_options;
 
+/* Options of a pooling, for height and width. size is required. Zero means the default: a stride of size, no padding.
+ */
 typedef struct shoal_pool2d_options {
     int64_t size[2];
     int64_t stride[2];
     int64_t padding[2];
 } shoal_pool2d_options;
 
+/* Convolves x [N, C, H, W] with w [out, C / groups, h, w]. b [out] and options may be NULL. The result belongs to the
+ * scope; NULL on failure. Errors: SHOAL_EINVAL if shapes or dtypes do not fit; SHOAL_ENOMEM. */
 shoal_tensor *shoal_conv2d(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b, const shoal_conv2d_options *options);
+
+/* Reduce windows of x [N, C, H, W] to their maximum or their mean. options must not be NULL. The result belongs to
+ * the scope; NULL on failure. Errors: SHOAL_EINVAL if shapes or dtypes do not fit; SHOAL_ENOMEM. */
 shoal_tensor *shoal_max_pool2d(shoal_tensor *x, const shoal_pool2d_options *options);
 shoal_tensor *shoal_avg_pool2d(shoal_tensor *x, const shoal_pool2d_options *options);
 
-/* Convolution, dropout, pooling and relu in one pass: relu(max_pool2d(dropout2d(conv2d(x, w, b), p), 2)), stride 1, padding as given; p 0: no dropout. Backward
- * looks only at the winners of the pool. */
+/* Computes convolution, dropout, pooling and relu in one pass: relu(max_pool2d(dropout2d(conv2d(x, w, b), p), 2)),
+ * with stride 1 and the given padding. With p = 0 there is no dropout. b may be NULL. Its backward visits only the
+ * elements that the pooling chose. The result belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if shapes
+ * or dtypes do not fit; SHOAL_ENOMEM. */
 shoal_tensor *shoal_conv2d_pool_relu(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b, int64_t padding, double p);
 
-/* Softmax along a dim. */
+/* Compute softmax, or its logarithm, along a dim. The result belongs to the scope; NULL on failure. Errors:
+ * SHOAL_EINVAL if the dim does not exist; SHOAL_ETYPE if it is not a tensor of floats; SHOAL_ENOMEM. */
 shoal_tensor *shoal_softmax(shoal_tensor *a, int dim);
 shoal_tensor *shoal_log_softmax(shoal_tensor *a, int dim);
 
-/* Losses for training. weight, of the classes, may be NULL. Targets are i64 classes [N] for nll_loss (x: log-probabilities [N, C]) and cross_entropy (x: logits); tensors of
- * x's shape for the others. The first two skip targets of -100. */
+/* How a loss combines the losses of the elements or samples: their mean, their sum, or not at all. */
 typedef enum shoal_reduction {
     SHOAL_MEAN,
     SHOAL_SUM,
     SHOAL_NONE,
 } shoal_reduction;
 
+/* Compute the loss of a classifier. nll_loss takes log-probabilities x [N, C], cross_entropy takes logits. target [N]
+ * has i64 classes; targets of -100 are skipped. weight [C] weighs the classes and may be NULL. Without _with the
+ * losses are averaged. The result belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if the shapes do not
+ * fit or a class is out of range; SHOAL_ETYPE; SHOAL_ENOMEM. */
 shoal_tensor *shoal_nll_loss(shoal_tensor *x, shoal_tensor *target);
 shoal_tensor *shoal_cross_entropy(shoal_tensor *x, shoal_tensor *target);
 shoal_tensor *shoal_nll_loss_with(shoal_tensor *x, shoal_tensor *target, shoal_tensor *weight,
                                   shoal_reduction reduction);
 shoal_tensor *shoal_cross_entropy_with(shoal_tensor *x, shoal_tensor *target, shoal_reduction reduction);
+
+/* Compute the loss between x and a target of the same shape, f32 or f64: squared difference (mse), absolute
+ * difference (l1), squared for small and absolute for large differences (smooth_l1), or binary cross entropy of
+ * logits. The result belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if shapes or dtypes differ;
+ * SHOAL_ENOMEM. */
 shoal_tensor *shoal_mse_loss(shoal_tensor *x, shoal_tensor *target, shoal_reduction reduction);
 shoal_tensor *shoal_l1_loss(shoal_tensor *x, shoal_tensor *target, shoal_reduction reduction);
 shoal_tensor *shoal_smooth_l1_loss(shoal_tensor *x, shoal_tensor *target, shoal_reduction reduction);
 shoal_tensor *shoal_bce_with_logits(shoal_tensor *x, shoal_tensor *target, shoal_reduction reduction);
 
-/* Dropout of elements or channels. Zeroes elements (dropout) or whole channels [N, C, …] (dropout2d) with probability p and scales the rest by
- * 1 / (1 - p); gives x itself when p is 0, and zeros, with zero gradients, when it is 1. The thread's generator is used. */
+/* Zero elements (dropout) or whole channels of [N, C, ...] (dropout2d) with probability p, and scale the others by 1
+ * / (1 - p). With p = 0 they return x itself; with p = 1 zeros, with zero gradients. They use this thread's random
+ * generator. The result belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if p is not a probability;
+ * SHOAL_ETYPE; SHOAL_ENOMEM. */
 shoal_tensor *shoal_dropout(shoal_tensor *x, double p);
 shoal_tensor *shoal_dropout2d(shoal_tensor *x, double p);
 
-/* Layer normalisation over the last dims of x that weight has; weight and bias may be NULL. */
+/* Normalises x over its last normalized_dims dims to mean 0 and variance 1, then multiplies by weight and adds bias,
+ * which have the shape of those dims and may be NULL. The result belongs to the scope; NULL on failure. Errors:
+ *  SHOAL_EINVAL if shapes or dtypes do not fit; SHOAL_ENOMEM. */
 shoal_tensor *shoal_layer_norm(shoal_tensor *x, shoal_tensor *weight, shoal_tensor *bias, int normalized_dims,
                                double eps);
 
-/* One step of an LSTM: x [N, in], h and c [N, H], w_ih [4H, in], w_hh [4H, H], biases [4H] or NULL, gates in the order i f g o.
- * Writes the new h and c, which belong to the scope. */
+/* Computes one step of an LSTM. x is [N, in], h and c [N, H], w_ih [4H, in], w_hh [4H, H], b_ih and b_hh [4H] or
+ * NULL, with the gates in the order i, f, g, o. The new h and c belong to the scope. Errors: SHOAL_EINVAL if shapes
+ * or dtypes do not fit; SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err shoal_lstm_cell(shoal_tensor *x, shoal_tensor *h, shoal_tensor *c, shoal_tensor *w_ih,
                                          shoal_tensor *w_hh, shoal_tensor *b_ih, shoal_tensor *b_hh,
                                          shoal_tensor **out_h, shoal_tensor **out_c);

@@ -30,9 +30,9 @@ typedef shoal_err (*shoal_task)(const shoal_value *arg, shoal_value **out_result
 typedef struct shoal_pool_options {
     int workers; /* 0: one for each core */
     shoal_start start;
-    shoal_target
-        initializer; /* each worker calls it first, with its rank; its failure ends the worker, and the pool reports it */
-    shoal_value *init_args; /* consumed by shoal_pool_create */
+    /* each worker calls it first, with its rank; if it fails, the worker ends and the pool reports the failure */
+    shoal_target initializer;
+    shoal_value *init_args; /* the initializer's args; consumed by shoal_pool_create */
     int tasks_per_child;    /* a worker is replaced after this number of tasks; 0: never */
     int retries;            /* how often a task is run again after its worker was killed; 0: once, -1: never */
 } shoal_pool_options;

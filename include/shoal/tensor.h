@@ -1,28 +1,32 @@
-/* Tensors: an element type, a shape and strides over a storage, which is private, in the shared heap, or on a card.
+/* Tensors: n-dimensional arrays of one element type, in private memory, in the shared heap, or on a GPU.
  *
- * Who owns what. A tensor that is made from nothing (shoal_zeros, shoal_from_data, a received one) is the caller's:
- * release it. A tensor that is computed from tensors (every function of ops.h, and the views here) belongs to the
- * calling thread's scope, so that people can write expressions; it lives until the scope is released. Retain it to
- * keep it longer.
+ * A tensor is an element type, a shape and strides over a storage. Several tensors can share one storage.
  *
- *     err = shoal_loader_next(data, &b);     b.x, b.y: the loader's
- *     y = shoal_module_forward(model, b.x);  y: the scope's
- *     loss = shoal_nll_loss(y, b.y);         loss: the scope's
- *     err = shoal_item(loss, &x);            x: a number, yours
- *     sum = shoal_tensor_retain(loss);       sum: yours, release it
- *     err = shoal_loader_next(data, &b);     y and loss are gone
+ * Ownership. The caller owns a tensor that was made from nothing (shoal_zeros, shoal_from_data, a received tensor),
+ * and must release it. A tensor that is computed from other tensors (by every function of ops.h, and the views here)
+ * belongs to the calling thread's scope, so that calls can be written as expressions. It exists until the scope is
+ * released. Retain it to use it for longer.
  *
- * The batch, y and loss live until the same loader's next batch, its SHOAL_END, or shoal_scope_release.
- * So sum over batches in numbers (shoal_item), or in a tensor of one's own (shoal_add_). A function that is given a tensor which
- * went with its scope fails with SHOAL_ESTATE where it can still tell; AddressSanitizer reports it always. A program without a
- * loader takes shoal_scope_mark before a step and calls shoal_scope_release after it; a thread that piles up a million results,
- * or about 1 GiB, is told so once in the log.
+ *     err = shoal_loader_next(data, &b);     // makes b.x and b.y
+ *     y = shoal_module_forward(model, b.x);
+ *     loss = shoal_nll_loss(y, b.y);
+ *     err = shoal_item(loss, &x);            // x is a plain number
+ *     sum = shoal_tensor_retain(loss);
+ *     err = shoal_loader_next(data, &b);     // releases y and loss
+ *     shoal_tensor_release(sum);             // sum was valid until here
  *
- * Errors. Functions that return a tensor return NULL when they fail, and NULL in gives NULL out, so expressions need
- * one check at their end; shoal_last_error tells which call failed and why, with shapes and dtypes in the text.
+ * b.x, b.y, y and loss exist until the next batch of the same loader, its SHOAL_END, or shoal_scope_release. So sum
+ * over batches in a number (shoal_item), or in a tensor that the program owns (shoal_add_). A call that gets a tensor
+ * whose scope was released fails with SHOAL_ESTATE if it can detect that; AddressSanitizer always reports it. A
+ * program without a loader calls shoal_scope_mark before a step and shoal_scope_release after it. If the scope of a
+ * thread holds a million results, or about 1 GiB, the library writes one log line.
  *
- * Threads. Any number of threads may read one tensor; writing is for one at a time, but for the races that Hogwild
- * wants on purpose. Nothing here blocks.
+ * Errors. A function that returns a tensor returns NULL on failure, and returns NULL if a tensor argument is NULL. So
+ * an expression needs one check, at its end. shoal_last_error_text names the call that failed, with shapes and
+ * dtypes.
+ *
+ * Threads. Any number of threads may read a tensor. Only one thread may write it at a time, except for the races that
+ * Hogwild makes on purpose. Nothing here blocks, except reading from a GPU.
  */
 #ifndef SHOAL_TENSOR_H
 #define SHOAL_TENSOR_H
@@ -42,9 +46,11 @@ extern "C" {
 
 typedef struct shoal_tensor shoal_tensor;
 
+/* The largest number of dimensions of a tensor. */
 #define SHOAL_MAX_DIMS 8
 
-/* A shape as two arguments: shoal_zeros(SHOAL_F32, SHOAL_SHAPE(64, 10)). A 0-d tensor: SHOAL_SCALAR. */
+/* Write a shape as two arguments, ndim and shape: shoal_zeros(SHOAL_F32, SHOAL_SHAPE(64, 10)). SHOAL_SCALAR is the
+ * shape of a tensor with one element and no dims. */
 #ifdef __cplusplus
 #define SHOAL_SHAPE(...) decltype(shoal_cxx_shape(__VA_ARGS__))::count, shoal_cxx_shape(__VA_ARGS__).get()
 #else
@@ -56,106 +62,166 @@ typedef struct shoal_tensor shoal_tensor;
 #endif
 #define SHOAL_SCALAR 0, NULL
 
-/* Make a tensor, which the caller owns. Sizes may be 0. Errors: SHOAL_EINVAL for a negative size, more than
- * SHOAL_MAX_DIMS or a size beyond the address space; SHOAL_ENOMEM. */
+/* Make a tensor of a dtype and shape, which the caller owns. shoal_empty leaves the elements undefined; shoal_zeros,
+ * shoal_ones and shoal_full set each to the same value. Sizes may be 0. Errors: SHOAL_EINVAL if a size is negative,
+ * there are more than SHOAL_MAX_DIMS dims, or the tensor is larger than the address space; SHOAL_ETYPE if the dtype
+ * cannot hold the value; SHOAL_ENOMEM. */
 shoal_tensor *shoal_empty(shoal_dtype dtype, int ndim, const int64_t *shape);
 shoal_tensor *shoal_zeros(shoal_dtype dtype, int ndim, const int64_t *shape);
 shoal_tensor *shoal_ones(shoal_dtype dtype, int ndim, const int64_t *shape);
 shoal_tensor *shoal_full(shoal_dtype dtype, double value, int ndim, const int64_t *shape);
+
+/* Makes a tensor with one element and no dims, which the caller owns. Errors: SHOAL_ETYPE if the dtype cannot hold
+ * the value; SHOAL_ENOMEM. */
 shoal_tensor *shoal_scalar(shoal_dtype dtype, double value);
+
+/* Makes a tensor of the numbers start, start + step and so on, below end (above end if step is negative), which the
+ * caller owns. It is empty if step leads away from end. Errors: SHOAL_EINVAL if step is 0 or there would be too many
+ * numbers; SHOAL_ENOMEM. */
 shoal_tensor *shoal_arange(shoal_dtype dtype, double start, double end, double step);
+
+/* Makes an n x n tensor with ones on the diagonal and zeros elsewhere, which the caller owns. Errors: SHOAL_EINVAL if
+ * n is negative; SHOAL_ENOMEM. */
 shoal_tensor *shoal_eye(shoal_dtype dtype, int64_t n);
 
-/* Makes a tensor from a copy of data. */
+/* Makes a tensor from a copy of data, which the caller owns. data has the elements in row-major order. Errors:
+ * SHOAL_EINVAL, as for shoal_empty and if data is NULL; SHOAL_ENOMEM. */
 shoal_tensor *shoal_from_data(shoal_dtype dtype, const void *data, int ndim, const int64_t *shape);
 
-/* Makes a tensor over the caller's memory, which must stay until release is called (NULL: for ever). After a failure release has not
- * been called. */
+/* Makes a tensor over the program's own memory, without a copy. The caller owns the tensor. The memory must stay
+ * valid until the library calls release(context), when no tensor uses it any more; if release is NULL, for ever. If
+ * shoal_from_memory fails, release is not called. Errors: SHOAL_EINVAL, as for shoal_from_data; SHOAL_ENOMEM. */
 shoal_tensor *shoal_from_memory(shoal_dtype dtype, void *data, int ndim, const int64_t *shape, void (*release)(void *),
                                 void *context);
 
-/* Makes a tensor in the shared heap. It is never copied, and its address never changes. Its bytes are as the last user left them. */
+/* Makes a tensor in the shared heap, which the caller owns. Sharing it copies nothing, and its address never changes.
+ * The elements are undefined. Errors: as for shoal_empty; those of shoal_block_create. */
 shoal_tensor *shoal_empty_shared(shoal_dtype dtype, int ndim, const int64_t *shape);
 
-/* Make an empty or zeroed tensor of the dtype, shape and device of another, contiguous. */
+/* Make an empty or zeroed tensor with the dtype, shape and device of another. It is contiguous, and the caller owns
+ * it. Errors: SHOAL_ENOMEM. */
 shoal_tensor *shoal_empty_like(const shoal_tensor *t);
 shoal_tensor *shoal_zeros_like(const shoal_tensor *t);
 
-/* Add or give back one reference. NULL is allowed. retain returns its argument. */
+/* Add or drop a reference to a tensor. retain returns its argument. NULL is allowed. release never changes the last
+ * error. Do not block. Thread-safe. */
 shoal_tensor *shoal_tensor_retain(shoal_tensor *t);
 void shoal_tensor_release(shoal_tensor *t);
 
-/* The scope of this thread. mark tells where it stands; release lets go of all that was computed since then. */
+/* Returns the current position in this thread's scope, for shoal_scope_release. Does not block. Cannot fail. */
 size_t shoal_scope_mark(void);
+
+/* Releases the results that this thread has computed since a mark, which came from shoal_scope_mark. Results that
+ * were retained stay. Does not block. Cannot fail. */
 void shoal_scope_release(size_t mark);
 
-/* Hands the caller's reference to the scope, for makers inside expressions: shoal_add(x, shoal_scoped(shoal_ones(…))).
- * NULL gives NULL. */
+/* Passes the caller's reference to this thread's scope, and returns the tensor. It allows new tensors inside
+ * expressions: shoal_add(x, shoal_scoped(shoal_ones(...))). Takes the reference on failure too. NULL gives NULL.
+ * Errors: SHOAL_ENOMEM. */
 shoal_tensor *shoal_scoped(shoal_tensor *t);
 
-/* Properties of a tensor. For NULL they are 0. */
+/* Return a property of a tensor: its dtype, device, number of dims, the size or stride of a dim, its shape (ndim
+ * sizes, owned by the tensor), its number of elements, the offset of its first element in the storage, and whether it
+ * is contiguous. Strides and offsets are in elements. A dim may count from the end: -1 is the last. For NULL they
+ * return 0, false or NULL. Do not block. Thread-safe. Cannot fail. */
 shoal_dtype shoal_tensor_dtype(const shoal_tensor *t);
 shoal_device shoal_tensor_device(const shoal_tensor *t);
 int shoal_tensor_ndim(const shoal_tensor *t);
-int64_t shoal_tensor_size(const shoal_tensor *t, int dim); /* dim may count from the end: -1 is the last */
+int64_t shoal_tensor_size(const shoal_tensor *t, int dim);
 int64_t shoal_tensor_stride(const shoal_tensor *t, int dim);
 const int64_t *shoal_tensor_shape(const shoal_tensor *t);
 int64_t shoal_tensor_count(const shoal_tensor *t);
-int64_t shoal_tensor_offset(const shoal_tensor *t); /* in the storage, in elements */
+int64_t shoal_tensor_offset(const shoal_tensor *t);
 bool shoal_tensor_is_contiguous(const shoal_tensor *t);
 
-/* The first element, in memory that the CPU can read; NULL for a tensor on a card. Sharing a private tensor moves its
- * bytes: ask again afterwards. */
+/* Returns the address of a tensor's first element, in memory that the CPU can read. The tensor owns the memory.
+ * Returns NULL for NULL and for a tensor on a GPU. Sharing a private tensor moves its elements: call this again
+ * afterwards. Does not block. Thread-safe. */
 void *shoal_tensor_data(const shoal_tensor *t);
 
-/* The storage of a tensor: its number, its size in bytes, and whether it is shared. Two tensors with the same number overlap in memory. */
+/* Return the number of a tensor's storage, its size in bytes, and whether it is in the shared heap. Two tensors with
+ * the same storage number share memory. For NULL they return 0 or false. Do not block. Thread-safe. Cannot fail. */
 uint64_t shoal_tensor_storage_id(const shoal_tensor *t);
 size_t shoal_tensor_storage_size(const shoal_tensor *t);
 bool shoal_tensor_is_shared(const shoal_tensor *t);
 
-/* Read one element as a number: of a tensor with a single element, or at an index. From a card it waits. Errors: SHOAL_EINVAL,
- * SHOAL_ENOMEM. */
+/* Reads the element of a tensor that has only one, as a number. Blocks if the tensor is on a GPU, until it is
+ * computed. Errors: SHOAL_EINVAL if the tensor does not have exactly one element; SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err shoal_item(const shoal_tensor *t, double *out);
+
+/* Reads one element of a tensor by its index, as a number. index has ndim numbers. Blocks if the tensor is on a GPU,
+ * until it is computed. Errors: SHOAL_EINVAL if the index does not fit the tensor; SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err shoal_tensor_at(const shoal_tensor *t, int ndim, const int64_t *index, double *out);
 
-/* Copies all elements of a tensor out, in order, as they are; size must be their size in bytes. */
+/* Copies all elements of a tensor to the caller's memory, in row-major order and without conversion. size must be
+ * their size in bytes. Blocks if the tensor is on a GPU, until it is computed. Errors: SHOAL_EINVAL if size differs;
+ * SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err shoal_tensor_read(const shoal_tensor *t, void *out, size_t size);
 
-/* Compare two tensors. equal: the same dtype, shape and elements, bit for bit (NaN equals itself). close: closer than atol + rtol * |b|. NULL equals nothing;
- * false with a last error where there is no memory to compare them in. */
+/* Returns whether two tensors have the same dtype, shape and elements, bit for bit: a NaN equals itself. Returns
+ * false if one is NULL, and, with SHOAL_ENOMEM as the last error, if there is no memory for the comparison. */
 bool shoal_tensor_equal(const shoal_tensor *a, const shoal_tensor *b);
+
+/* Returns whether two tensors have the same shape and nearly the same elements: |a - b| <= atol + rtol * |b|, or both
+ * are NaN. Their dtypes may differ. Returns false if one is NULL, and, with SHOAL_ENOMEM as the last error, if there
+ * is no memory for the comparison. */
 bool shoal_tensor_close(const shoal_tensor *a, const shoal_tensor *b, double rtol, double atol);
 
-/* Writes a tensor as text for people: numbers as Python prints them, long ones shortened by …, at most capacity bytes with the NUL.
- * Returns the length of the whole text; with a capacity of 0 buffer may be NULL. */
+/* Writes a tensor as text for people, in the style of Python, with long rows shortened by "...". Writes at most
+ * capacity bytes, the NUL included. With a capacity of 0, buffer may be NULL. Returns the length of the whole text
+ * without the NUL. */
 size_t shoal_tensor_format(const shoal_tensor *t, char *buffer, size_t capacity);
 
-/* Views of a tensor. They share the storage, belong to the scope, and carry gradients, all but as_strided, which refuses a tensor that needs one
- * (SHOAL_ESTATE: detach it first). Dims may count from the end. slice is Python's: start and end may count from the end too, and what
- * lies beyond either end is taken to it; step is at least 1. narrow and select take nothing beyond the tensor (SHOAL_EINVAL). */
-shoal_tensor *shoal_reshape(shoal_tensor *t, int ndim,
-                            const int64_t *shape);                         /* one size may be -1; copies if it must */
-shoal_tensor *shoal_view(shoal_tensor *t, int ndim, const int64_t *shape); /* never copies: SHOAL_EINVAL instead */
+/* Gives a tensor another shape with the same number of elements. One size may be -1: it is computed from the others.
+ * The result shares the storage if possible, and is otherwise a copy. It belongs to the scope and carries gradients.
+ * Errors: SHOAL_EINVAL if the shape does not fit; SHOAL_ENOMEM. */
+shoal_tensor *shoal_reshape(shoal_tensor *t, int ndim, const int64_t *shape);
+
+/* Gives a tensor another shape over the same storage. Never copies. Otherwise like shoal_reshape. Errors:
+ * SHOAL_EINVAL if the shape does not fit, or the strides do not allow it; SHOAL_ENOMEM. */
+shoal_tensor *shoal_view(shoal_tensor *t, int ndim, const int64_t *shape);
+
+/* Make a view of a tensor with other dims: merge all dims from first_dim on (flatten, which copies if it must), swap
+ * two dims (transpose), reorder all dims (permute), remove a dim of size 1 (squeeze), add one (unsqueeze), or repeat
+ * dims of size 1 without a copy (expand). A dim may count from the end. The result belongs to the scope and carries
+ * gradients. Errors: SHOAL_EINVAL if the dims do not fit; SHOAL_ENOMEM. */
 shoal_tensor *shoal_flatten(shoal_tensor *t, int first_dim);
 shoal_tensor *shoal_transpose(shoal_tensor *t, int a, int b);
 shoal_tensor *shoal_permute(shoal_tensor *t, int ndim, const int64_t *dims);
 shoal_tensor *shoal_squeeze(shoal_tensor *t, int dim);
 shoal_tensor *shoal_unsqueeze(shoal_tensor *t, int dim);
 shoal_tensor *shoal_expand(shoal_tensor *t, int ndim, const int64_t *shape);
+
+/* Make a view of a part of a tensor along one dim: length elements from start (narrow), from start to below end in
+ * steps (slice), or one element, without the dim (select). A dim, the index of select, and start and end of slice may
+ * count from the end. slice follows Python: start and end beyond the tensor mean its ends; step is at least 1. The
+ * result belongs to the scope and carries gradients. Errors: SHOAL_EINVAL if a dim does not exist, if narrow or
+ * select reach beyond the tensor, or if step is below 1; SHOAL_ENOMEM. */
 shoal_tensor *shoal_narrow(shoal_tensor *t, int dim, int64_t start, int64_t length);
 shoal_tensor *shoal_slice(shoal_tensor *t, int dim, int64_t start, int64_t end, int64_t step);
 shoal_tensor *shoal_select(shoal_tensor *t, int dim, int64_t index);
+
+/* Makes a view of a tensor's storage with any shape, strides and offset, in elements. The result belongs to the
+ * scope. Errors: SHOAL_EINVAL if it would reach beyond the storage; SHOAL_ESTATE if the tensor needs a gradient
+ * (detach it first); SHOAL_ENOMEM. */
 shoal_tensor *shoal_as_strided(shoal_tensor *t, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset);
 
-/* Random fills, in place; they return their tensor. The generator is Philox4x32-10 over (seed, position): the same
- * seed gives the same numbers on every machine. Each thread has one, which begins with
- * seed 0; a fill moves it on. */
+/* Sets the seed of this thread's random generator. The generator is Philox4x32-10: the same seed gives the same
+ * numbers on every machine. Each thread has its own, with seed 0 at first. Does not block. Cannot fail. */
 void shoal_manual_seed(uint64_t seed);
+
+/* Fill a tensor with random numbers from this thread's generator, in place, and return it. uniform_ takes numbers
+ * from low to below high, normal_ a normal distribution, bernoulli_ 1 with probability p and 0 otherwise, randint_
+ * integers from low to high - 1. Gradients are not recorded. Errors: SHOAL_EINVAL if an argument is out of range;
+ * SHOAL_ETYPE if uniform_ or normal_ gets a tensor that is not of floats; SHOAL_ENOMEM. */
 shoal_tensor *shoal_uniform_(shoal_tensor *t, double low, double high);
 shoal_tensor *shoal_normal_(shoal_tensor *t, double mean, double deviation);
 shoal_tensor *shoal_bernoulli_(shoal_tensor *t, double p);
-shoal_tensor *shoal_randint_(shoal_tensor *t, int64_t low, int64_t high); /* low to high - 1 */
-shoal_tensor *shoal_randperm(int64_t n);                                  /* i64, the caller's */
+shoal_tensor *shoal_randint_(shoal_tensor *t, int64_t low, int64_t high);
+
+/* Makes an i64 tensor with a random permutation of 0 to n - 1, from this thread's generator. The caller owns it.
+ * Errors: SHOAL_EINVAL if n is negative; SHOAL_ENOMEM. */
+shoal_tensor *shoal_randperm(int64_t n);
 
 #ifdef __cplusplus
 }
