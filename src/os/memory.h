@@ -1,4 +1,4 @@
-/* The memory file behind a world, and its one mapping. */
+/* The memory file behind a world, and its mapping. */
 #ifndef SH_OS_MEMORY_H
 #define SH_OS_MEMORY_H
 

@@ -16,7 +16,6 @@
 
 #define WORKERS_MAX 4000
 #define GRACE SHOAL_SECONDS(1) /* of terminate, between SIGTERM and SIGKILL */
-#define KILL_LIMIT SHOAL_SECONDS(10)
 
 shoal_err sh_pool_lock(shoal_pool *pool)
 {
@@ -86,8 +85,7 @@ void sh_pool_release(shoal_pool *pool)
     shoal_queue_release(pool->answers);
     pthread_mutex_destroy(&pool->lock);
     pthread_cond_destroy(&pool->changed);
-    free(pool->workers);
-    free(pool->leaving);
+    sh_supervisor_destroy(pool->workers);
     free(pool);
 }
 
@@ -127,21 +125,14 @@ static shoal_err set_up(shoal_pool *pool, const shoal_pool_options *o)
     pool->count = o->workers > 0 ? o->workers : sh_cores();
     pool->retries = o->retries > 0 ? o->retries : o->retries == 0 ? 1 : 0;
     pool->limit = o->tasks_per_child;
-    pool->options = (shoal_process_options){.start = o->start, .name = "worker"};
-    pool->workers = calloc((size_t)pool->count, sizeof(shoal_process *));
-    pool->leaving = calloc((size_t)pool->count, sizeof(shoal_process *));
-    shoal_err err = pool->workers != NULL && pool->leaving != NULL ? shoal_queue_create(0, &pool->tasks)
-                                                                   : sh_fail(SHOAL_ENOMEM, "no memory for a pool");
+    shoal_err err = shoal_queue_create(0, &pool->tasks);
     if (err == SHOAL_OK) {
         err = shoal_queue_create(0, &pool->answers);
     }
     if (err == SHOAL_OK) {
         err = make_worker_args(pool, o);
     }
-    for (int i = 0; err == SHOAL_OK && i < pool->count; i++) {
-        err = sh_pool_hire(pool, i);
-    }
-    return err;
+    return err == SHOAL_OK ? sh_pool_start_workers(pool, o->start) : err;
 }
 
 shoal_err shoal_pool_create(const shoal_pool_options *options, shoal_pool **out_pool)
@@ -178,6 +169,7 @@ static void close_if_done(shoal_pool *pool)
 {
     if (pool->closed && pool->left == 0) {
         shoal_queue_close(pool->tasks);
+        sh_supervisor_close(pool->workers);
     }
 }
 
@@ -193,44 +185,9 @@ void shoal_pool_close(shoal_pool *pool)
     sh_cleanup_end();
 }
 
-static void signal_workers(const shoal_pool *pool, int signal)
-{
-    for (int i = 0; i < pool->count; i++) {
-        if (pool->workers != NULL && pool->workers[i] != NULL && pool->workers[i]->pidfd >= 0) {
-            sh_process_send(pool->workers[i], signal);
-        }
-    }
-}
-
-static void join_until(shoal_process *p, int64_t deadline)
-{
-    int64_t left = deadline - sh_now();
-    if (p != NULL) {
-        (void)(shoal_process_join(p, left > 0 ? left : 0, NULL) == SHOAL_OK);
-    }
-}
-
-static void join_workers(const shoal_pool *pool, int64_t deadline)
-{
-    for (int i = 0; i < pool->count && pool->workers != NULL && pool->leaving != NULL; i++) {
-        join_until(pool->workers[i], deadline);
-        join_until(pool->leaving[i], deadline);
-    }
-}
-
 static bool nothing_left(const void *thing)
 {
     return ((const shoal_pool *)thing)->left == 0;
-}
-
-static bool nobody_left(const shoal_pool *pool)
-{
-    for (int i = 0; i < pool->count; i++) {
-        if (pool->workers[i] != NULL || pool->leaving[i] != NULL) {
-            return false;
-        }
-    }
-    return true;
 }
 
 shoal_err shoal_pool_join(shoal_pool *pool, int64_t timeout)
@@ -244,12 +201,9 @@ shoal_err shoal_pool_join(shoal_pool *pool, int64_t timeout)
     if (err == SHOAL_OK) {
         bool over = sh_pool_await(pool, nothing_left, pool, deadline);
         close_if_done(pool);
-        if (over) {
-            join_workers(pool, deadline);
-            sh_pool_tend(pool);
-            over = nobody_left(pool);
-        }
-        err = over ? SHOAL_OK : sh_fail_waiting(timeout, "the pool has %zu tasks to do", pool->left);
+        err = over && sh_supervisor_join(pool->workers, deadline)
+                  ? SHOAL_OK
+                  : sh_fail_waiting(timeout, "the pool has %zu tasks to do", pool->left);
     }
     sh_pool_end(pool);
     return err;
@@ -261,23 +215,18 @@ static void end_workers(shoal_pool *pool)
     if (pool->tasks != NULL) {
         shoal_queue_close(pool->tasks);
     }
-    signal_workers(pool, SIGTERM);
-    join_workers(pool, sh_deadline(GRACE));
-    signal_workers(pool, SIGKILL);
-    join_workers(pool, sh_deadline(KILL_LIMIT));
-    if (pool->answers != NULL && !pool->waiting) {
+    if (pool->workers == NULL) {
+        return;
+    }
+    sh_supervisor_end(pool->workers, SHOAL_NOW, GRACE);
+    if (!pool->waiting) {
         sh_pool_poll(pool); /* what was done in time counts */
     }
 }
 
-/* Under the lock: the handles of the workers, and what has no answer. */
+/* Under the lock: what has no answer fails. */
 static void drop_all(shoal_pool *pool)
 {
-    for (int i = 0; i < pool->count && pool->workers != NULL && pool->leaving != NULL; i++) {
-        shoal_process_destroy(pool->workers[i]);
-        shoal_process_destroy(pool->leaving[i]);
-        pool->workers[i] = pool->leaving[i] = NULL;
-    }
     sh_pool_fail_all(pool, SHOAL_ECLOSED, "the pool was terminated before the task was done");
     pthread_cond_broadcast(&pool->changed);
 }
@@ -286,11 +235,9 @@ void shoal_pool_terminate(shoal_pool *pool)
 {
     sh_cleanup_begin();
     if (pool != NULL && sh_pool_lock(pool) == SHOAL_OK) {
-        sh_interrupt suspended = sh_interrupt_suspend(); /* clean-up is not cut short */
         end_workers(pool);
         drop_all(pool);
         sh_pool_end(pool);
-        sh_interrupt_resume(suspended);
     }
     sh_cleanup_end();
 }
@@ -310,5 +257,5 @@ void shoal_pool_destroy(shoal_pool *pool)
 
 uint64_t shoal_pool_losses(const shoal_pool *pool)
 {
-    return pool != NULL ? sh_load_relaxed(&pool->losses) : 0;
+    return pool != NULL ? sh_supervisor_deaths(pool->workers) : 0;
 }

@@ -7,7 +7,7 @@
 #ifndef SH_PROC_POOL_H
 #define SH_PROC_POOL_H
 
-#include "proc/process.h"
+#include "proc/supervisor.h"
 #include "sync/peers.h"
 
 #include <shoal/pool.h>
@@ -117,18 +117,14 @@ struct shoal_pool {
     int count; /* of workers */
     int retries;
     int limit;
-    shoal_process_options options;
+    sh_supervisor *workers; /* NULL: create has failed */
     shoal_value *worker_args;
     shoal_queue *tasks, *answers;
-    sh_a32 *ready; /* in worker_args */
-    shoal_process **workers;
-    shoal_process **leaving;  /* retired, not joined yet; for each rank the last one */
+    sh_a32 *ready;            /* in worker_args */
     sh_pool_task outstanding; /* a ring with this as its head */
     size_t left;
     uint64_t puts;
-    sh_a64 losses;
     int64_t looked_at;
-    int failed_starts; /* workers in a row that died before they were ready, with no task done in between */
     bool closed, terminated, broken;
     char why[SH_START_TEXT + 256]; /* broken */
 };
@@ -163,8 +159,8 @@ void sh_pool_poll(shoal_pool *pool);
 /* Sees out the workers that have ended and starts others for them. Under the lock. */
 void sh_pool_tend(shoal_pool *pool);
 
-/* Starts the worker of that rank. */
-shoal_err sh_pool_hire(shoal_pool *pool, int rank);
+/* Makes the supervisor of the workers, and starts them. */
+shoal_err sh_pool_start_workers(shoal_pool *pool, shoal_start start);
 
 /* All tasks that are not done fail. Under the lock. */
 void sh_pool_fail_all(shoal_pool *pool, shoal_err err, const char *text);

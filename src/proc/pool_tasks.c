@@ -13,8 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLICE SHOAL_MS(20)         /* how long a killed worker may go unnoticed while somebody waits */
-#define LOOK_INTERVAL SHOAL_MS(10) /* and how often busy callers look */
+#define LOOK_INTERVAL SHOAL_MS(10) /* how long a killed worker may go unnoticed by busy callers */
 
 /* ---- tasks ---- */
 
@@ -39,7 +38,7 @@ static void finish_entry(shoal_pool *pool, sh_pool_task *e, shoal_err err, const
 /* The task says DONE or FAILED. */
 static void finish_task(shoal_pool *pool, sh_pool_task *e, bool done)
 {
-    pool->failed_starts = 0; /* a worker was ready */
+    sh_supervisor_succeeded(pool->workers);
     shoal_value *value = NULL;
     sh_ctx *c = sh_enter();
     shoal_err err = c == NULL ? shoal_last_error() : SHOAL_OK;
@@ -133,13 +132,6 @@ shoal_err sh_pool_put(shoal_pool *pool, sh_future *job, size_t i, const sh_targe
 
 /* ---- workers ---- */
 
-shoal_err sh_pool_hire(shoal_pool *pool, int rank)
-{
-    pool->options.rank = rank;
-    sh_store_release(&pool->ready[rank], 0);
-    return sh_process_begin(sh_pool_worker_main, pool->worker_args, &pool->options, &pool->workers[rank]);
-}
-
 void sh_pool_fail_all(shoal_pool *pool, shoal_err err, const char *text)
 {
     while (pool->outstanding.next != &pool->outstanding) {
@@ -151,7 +143,8 @@ void sh_pool_fail_all(shoal_pool *pool, shoal_err err, const char *text)
 static void break_pool(shoal_pool *pool, const char *what, const char *text)
 {
     pool->broken = true;
-    snprintf(pool->why, sizeof pool->why, "%s: %s", what, text);
+    sh_supervisor_close(pool->workers);
+    snprintf(pool->why, sizeof pool->why, "%s%s", what, text);
     sh_pool_fail_all(pool, SHOAL_ECHILD, pool->why);
 }
 
@@ -186,53 +179,52 @@ static void look_after_tasks(shoal_pool *pool, const shoal_process *dead)
     }
 }
 
-/* A worker that has ended. */
-static void see_out(shoal_pool *pool, shoal_process *p)
+static bool is_ready(void *owner, int rank)
 {
-    shoal_status status;
-    if (shoal_process_join(p, SHOAL_NOW, &status) != SHOAL_OK) {
-        return;
+    return sh_load_acquire(&((shoal_pool *)owner)->ready[rank]) != 0;
+}
+
+static sh_verdict worker_ended(void *owner, int rank, const shoal_process *p)
+{
+    shoal_pool *pool = owner;
+    if (p->status.end == SHOAL_FAILED && !is_ready(pool, rank)) {
+        (void)sh_fail(SHOAL_ECHILD, "a worker's initializer: %s", p->status.text);
+        return SH_VERDICT_FAIL;
     }
-    bool was_ready = sh_load_acquire(&pool->ready[p->rank]) != 0;
-    if (status.end == SHOAL_FAILED && !was_ready) {
-        break_pool(pool, "a worker's initializer", p->status.text);
-    } else if (status.end != SHOAL_RETURNED && !pool->terminated) {
-        sh_add_relaxed(&pool->losses, 1);
-        pool->failed_starts = was_ready ? 0 : pool->failed_starts + 1;
+    if (p->status.end != SHOAL_RETURNED) {
         look_after_tasks(pool, p);
-        if (pool->failed_starts > 2 * pool->count + 2) {
-            break_pool(pool, "workers die before they are ready", p->status.text);
-        }
     }
+    sh_store_release(&pool->ready[rank], 0);
+    return SH_VERDICT_REPLACE;
 }
 
-static void drop(shoal_process **worker)
+shoal_err sh_pool_start_workers(shoal_pool *pool, shoal_start start)
 {
-    shoal_process_destroy(*worker);
-    *worker = NULL;
+    sh_supervisor_rules rules = {.target = sh_pool_worker_main,
+                                 .start = start,
+                                 .name = "worker",
+                                 .waits_for = SH_WAITS_POOL,
+                                 .owner = pool,
+                                 .args = pool->worker_args,
+                                 .ended = worker_ended,
+                                 .is_ready = is_ready,
+                                 .failed_starts = 2 * pool->count + 2,
+                                 .patient = true};
+    shoal_err err = sh_supervisor_create(&rules, pool->count, &pool->workers);
+    return err == SHOAL_OK ? sh_supervisor_start(pool->workers) : err;
 }
 
-/* Sees out those that have ended and starts others for them. */
 void sh_pool_tend(shoal_pool *pool)
 {
-    int living = 0;
     pool->looked_at = sh_now();
-    for (int i = 0; i < pool->count; i++) {
-        if (pool->leaving[i] != NULL && sh_process_has_ended(pool->leaving[i])) {
-            drop(&pool->leaving[i]);
-        }
-        if (pool->workers[i] != NULL && sh_process_has_ended(pool->workers[i])) {
-            see_out(pool, pool->workers[i]);
-            drop(&pool->workers[i]);
-        }
-        bool needed = !pool->broken && !pool->terminated && (!pool->closed || pool->left > 0);
-        if (pool->workers[i] == NULL && needed) {
-            (void)(sh_pool_hire(pool, i) == SHOAL_OK); /* when it fails the next look tries again */
-        }
-        living += pool->workers[i] != NULL;
+    if (pool->closed && pool->left == 0) {
+        sh_supervisor_close(pool->workers);
     }
-    if (living == 0 && pool->left > 0 && !pool->broken && !pool->terminated) {
-        break_pool(pool, "no worker can be started", shoal_last_error_text());
+    if (sh_supervisor_tend(pool->workers) != SHOAL_OK) {
+        break_pool(pool, "", shoal_last_error_text());
+    }
+    if (pool->left > 0 && !pool->broken && !pool->terminated && sh_supervisor_running(pool->workers) == 0) {
+        break_pool(pool, "no worker can be started: ", shoal_last_error_text());
     }
 }
 
@@ -249,87 +241,80 @@ static void take_in(shoal_pool *pool, const sh_taken *t)
         sh_block_release(t->block);
         return;
     }
-    uint32_t rank = (uint32_t)t->word;
-    if (t->kind == SH_ENTRY_INT && rank < (uint32_t)pool->count && pool->workers[rank] != NULL &&
-        (int64_t)t->word == sh_pool_worker_notice(pool->workers[rank]->pid, (int)rank)) {
+    int rank = (int)(uint32_t)t->word;
+    if (t->kind == SH_ENTRY_INT && rank >= 0 && rank < pool->count && sh_supervisor_runs(pool->workers, rank) &&
+        (int64_t)t->word == sh_pool_worker_notice(sh_supervisor_process(pool->workers, rank)->pid, rank)) {
         /* It retires: another can start while this one ends. A notice of one that was seen to end already is passed over. */
-        if (pool->leaving[rank] != NULL) {
-            drop(&pool->leaving[rank]);
-        }
-        pool->leaving[rank] = pool->workers[rank];
-        pool->workers[rank] = NULL;
+        sh_supervisor_retire(pool->workers, rank);
+        sh_store_release(&pool->ready[rank], 0);
         pool->looked_at = 0;
     }
 }
 
-static bool get_answer(shoal_pool *pool, int64_t timeout, sh_taken *out_taken)
+/* Takes in one answer, if one is there. */
+static bool take_answer(shoal_pool *pool)
 {
+    sh_taken t;
     size_t unused;
-    return sh_queue_get_word((shoal_block *)pool->answers, SH_WANT_ANY, 0, timeout, out_taken, &unused) == SHOAL_OK;
+    bool got = sh_queue_ready(pool->answers) &&
+               sh_queue_get_word((shoal_block *)pool->answers, SH_WANT_ANY, 0, SHOAL_NOW, &t, &unused) == SHOAL_OK;
+    if (got) {
+        take_in(pool, &t);
+    }
+    return got;
 }
 
 void sh_pool_poll(shoal_pool *pool)
 {
-    sh_taken t;
     if (sh_pool_check_world(pool) != SHOAL_OK) {
         return;
     }
-    while (!pool->waiting && sh_queue_ready(pool->answers) && get_answer(pool, SHOAL_NOW, &t)) {
-        take_in(pool, &t);
+    while (!pool->waiting && take_answer(pool)) {
     }
     if (sh_now() - pool->looked_at >= LOOK_INTERVAL) {
         sh_pool_tend(pool);
     }
 }
 
-/* Others wait for what this thread takes in. */
+/* Another thread waits at the queue and takes in what comes; it says so. */
 static void wait_for_change(shoal_pool *pool, int64_t deadline)
 {
-    int64_t until = sh_now() + SLICE;
-    until = until < deadline ? until : deadline;
+    int64_t now = sh_now(),
+            until = sh_interrupt_bound(now, now + SH_SLICE_LONG < deadline ? now + SH_SLICE_LONG : deadline);
     struct timespec t = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
     uint32_t entry = sh_waits_begin(sh_waits_name(SH_WAITS_POOL, ((shoal_block *)pool->answers)->id), 0);
     pthread_cond_timedwait(&pool->changed, &pool->lock, &t);
     sh_waits_end(entry);
+    pthread_mutex_unlock(&pool->lock);
+    (void)sh_interrupted(); /* asked without the lock */
+    pthread_mutex_lock(&pool->lock);
+}
+
+/* Waits at the queue, for the workers too, and takes in one answer. */
+static void wait_for_answer(shoal_pool *pool, int64_t deadline)
+{
+    pool->waiting = true;
+    sh_supervisor_wait(pool->workers, pool->answers, &pool->lock, deadline);
+    pool->waiting = false;
+    sh_interrupt asked = sh_interrupt_suspend(); /* what follows is ours to finish */
+    if (sh_pool_check_world(pool) == SHOAL_OK && (!take_answer(pool) || sh_now() - pool->looked_at >= LOOK_INTERVAL)) {
+        sh_pool_tend(pool);
+    }
+    pthread_cond_broadcast(&pool->changed);
+    sh_interrupt_resume(asked);
 }
 
 bool sh_pool_await(shoal_pool *pool, bool (*predicate)(const void *), const void *thing, int64_t deadline)
 {
     sh_interrupt_begin();
     while (!predicate(thing)) {
-        int64_t now = sh_now(), slice = deadline == SH_NO_DEADLINE || deadline - now > SLICE ? SLICE : deadline - now;
-        if (slice <= 0 || sh_pool_check_world(pool) != SHOAL_OK) {
+        if (sh_passed(deadline) || sh_interrupt_mine.hit || sh_pool_check_world(pool) != SHOAL_OK) {
             return false;
         }
         if (pool->waiting) {
             wait_for_change(pool, deadline);
-            pthread_mutex_unlock(&pool->lock);
-            bool over = sh_interrupted();
-            pthread_mutex_lock(&pool->lock);
-            if (over) {
-                return predicate(thing);
-            }
-            continue;
-        }
-        sh_taken t;
-        pool->waiting = true;
-        pthread_mutex_unlock(&pool->lock);
-        sh_waits_kind before = sh_waits_serve(SH_WAITS_POOL);
-        bool got = get_answer(pool, slice, &t);
-        sh_waits_serve(before);
-        sh_interrupt asked = sh_interrupt_suspend(); /* what follows is ours to finish */
-        pthread_mutex_lock(&pool->lock);
-        pool->waiting = false;
-        if (got) {
-            take_in(pool, &t);
-        }
-        if (!got || sh_now() - pool->looked_at >= LOOK_INTERVAL) {
-            sh_pool_tend(pool);
-        }
-        pthread_cond_broadcast(&pool->changed);
-        sh_interrupt_resume(asked);
-        if (!got && asked.hit) {
-            return predicate(thing);
+        } else {
+            wait_for_answer(pool, deadline);
         }
     }
     return true;

@@ -1,0 +1,377 @@
+#include "proc/supervisor.h"
+
+#include "base/error.h"
+#include "base/fork.h"
+#include "base/interrupt.h"
+#include "ipc/value.h"
+#include "os/futex.h"
+#include "proc/sentinel.h"
+#include "proc/sleep.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define SURE_INTERVAL SHOAL_SECONDS(1) /* between looks at members that seem to run (sleep.h) */
+#define RETRY SHOAL_MS(20)             /* between starts that the system refuses */
+#define KILL_LIMIT SHOAL_SECONDS(10)   /* a killed process that is not gone by then hangs in the kernel */
+
+typedef struct member {
+    shoal_process *process; /* NULL: none was started */
+    bool over;              /* it has ended, and `ended` was called */
+    bool vacant;            /* to be started */
+    shoal_process *retiring;
+} member;
+
+struct sh_supervisor {
+    sh_supervisor_rules rules;
+    uint64_t maker; /* sh_fork_generation */
+    int count;
+    member *members;
+    shoal_process **processes; /* for poll: the running and the retiring */
+    struct pollfd *fds;
+    sh_a32 changed; /* counts starts, and the close; a futex word of this process */
+    sh_a64 deaths;
+    int failed_starts; /* in a row */
+    int64_t sure_at;   /* when all are looked at */
+    bool closed, ending;
+};
+
+bool sh_supervisor_is_ours(const sh_supervisor *s)
+{
+    return sh_fork_is_ours(s->maker);
+}
+
+shoal_process *sh_supervisor_process(const sh_supervisor *s, int rank)
+{
+    return s->members[rank].process;
+}
+
+bool sh_supervisor_runs(const sh_supervisor *s, int rank)
+{
+    return s->members[rank].process != NULL && !s->members[rank].over;
+}
+
+int sh_supervisor_running(const sh_supervisor *s)
+{
+    int n = 0;
+    for (int i = 0; i < s->count; i++) {
+        n += sh_supervisor_runs(s, i);
+    }
+    return n;
+}
+
+uint64_t sh_supervisor_deaths(const sh_supervisor *s)
+{
+    return sh_load_relaxed(&s->deaths);
+}
+
+/* ---- starting ---- */
+
+shoal_err sh_supervisor_create(const sh_supervisor_rules *rules, int count, sh_supervisor **out_supervisor)
+{
+    sh_supervisor *s = calloc(1, sizeof *s);
+    if (s != NULL) {
+        *s = (sh_supervisor){.rules = *rules, .maker = sh_fork_generation(), .count = count};
+        s->members = calloc((size_t)count, sizeof *s->members);
+        s->processes = calloc((size_t)count * 2, sizeof(shoal_process *));
+        s->fds = calloc((size_t)count * 2, sizeof *s->fds);
+    }
+    if (s == NULL || s->members == NULL || s->processes == NULL || s->fds == NULL) {
+        sh_supervisor_destroy(s);
+        return sh_fail(SHOAL_ENOMEM, "no memory for %d process handles", count);
+    }
+    *out_supervisor = s;
+    return SHOAL_OK;
+}
+
+/* What a sleeper sleeps on is not all of it any more. */
+static void wake_sleeper(sh_supervisor *s)
+{
+    sh_add_acq_rel(&s->changed, 1); /* pairs with the load in prepare */
+    sh_futex_wake(&s->changed, INT_MAX);
+}
+
+static shoal_err start(sh_supervisor *s, int rank)
+{
+    const sh_supervisor_rules *r = &s->rules;
+    member *m = &s->members[rank];
+    char name[SHOAL_NAME_MAX + 1];
+    snprintf(name, sizeof name, r->numbered ? "%s-%d" : "%s", r->name, rank);
+    shoal_process_destroy(m->process);
+    *m = (member){.vacant = true, .retiring = m->retiring};
+    shoal_value *fresh = r->arguments != NULL ? r->arguments(r->owner, rank) : NULL;
+    if (r->arguments != NULL && fresh == NULL) {
+        return shoal_last_error();
+    }
+    shoal_err err =
+        sh_process_begin(r->target, fresh != NULL ? fresh : r->args,
+                         &(shoal_process_options){.start = r->start, .name = name, .rank = rank}, &m->process);
+    m->vacant = err != SHOAL_OK;
+    sh_value_consume(fresh);
+    wake_sleeper(s);
+    return err;
+}
+
+shoal_err sh_supervisor_start(sh_supervisor *s)
+{
+    shoal_err err = SHOAL_OK;
+    for (int i = 0; i < s->count && err == SHOAL_OK; i++) {
+        err = start(s, i);
+    }
+    return err;
+}
+
+/* ---- the end of a member ---- */
+
+static shoal_err count_failed_start(sh_supervisor *s, bool ready, const char *text)
+{
+    s->failed_starts = ready ? 0 : s->failed_starts + 1;
+    return s->failed_starts <= s->rules.failed_starts
+               ? SHOAL_OK
+               : sh_fail(SHOAL_ECHILD, "workers die before they are ready: %s", text);
+}
+
+/* It has ended: what that means. */
+static shoal_err see_out(sh_supervisor *s, int rank)
+{
+    const sh_supervisor_rules *r = &s->rules;
+    member *m = &s->members[rank];
+    shoal_status status;
+    if (shoal_process_join(m->process, SHOAL_NOW, &status) != SHOAL_OK) {
+        return SHOAL_OK; /* its fork server is stopped */
+    }
+    m->over = true;
+    if (s->ending) {
+        return SHOAL_OK;
+    }
+    bool ready = r->is_ready == NULL || r->is_ready(r->owner, rank), died = status.end != SHOAL_RETURNED;
+    sh_verdict verdict = r->ended(r->owner, rank, m->process);
+    if (verdict == SH_VERDICT_FAIL) {
+        return shoal_last_error();
+    }
+    m->vacant = verdict == SH_VERDICT_REPLACE;
+    if (died) {
+        sh_add_relaxed(&s->deaths, 1);
+    }
+    return died && r->is_ready != NULL ? count_failed_start(s, ready, status.text) : SHOAL_OK;
+}
+
+static void drop(shoal_process **process)
+{
+    shoal_process_destroy(*process);
+    *process = NULL;
+}
+
+static shoal_err tend_member(sh_supervisor *s, int rank, bool sure)
+{
+    member *m = &s->members[rank];
+    shoal_err err = SHOAL_OK;
+    if (m->retiring != NULL && sh_process_has_ended(m->retiring)) {
+        drop(&m->retiring);
+    }
+    if (sh_supervisor_runs(s, rank) && (sure || sh_process_may_have_ended(m->process)) &&
+        sh_process_has_ended(m->process)) {
+        err = see_out(s, rank);
+    }
+    if (err == SHOAL_OK && m->vacant && !s->closed) {
+        err = start(s, rank);
+        return s->rules.patient ? SHOAL_OK : err;
+    }
+    return err;
+}
+
+shoal_err sh_supervisor_tend(sh_supervisor *s)
+{
+    if (!sh_supervisor_is_ours(s)) {
+        return sh_fail(SHOAL_EFORK, "these workers belong to the process that this one was forked from");
+    }
+    int64_t now = sh_now();
+    bool sure = now >= s->sure_at;
+    s->sure_at = sure ? now + SURE_INTERVAL : s->sure_at;
+    shoal_err err = SHOAL_OK;
+    for (int i = 0; i < s->count && err == SHOAL_OK; i++) {
+        err = tend_member(s, i, sure);
+    }
+    return err;
+}
+
+void sh_supervisor_retire(sh_supervisor *s, int rank)
+{
+    member *m = &s->members[rank];
+    drop(&m->retiring);
+    *m = (member){.vacant = true, .retiring = m->process};
+}
+
+void sh_supervisor_succeeded(sh_supervisor *s)
+{
+    s->failed_starts = 0;
+}
+
+/* ---- waiting ---- */
+
+/* All that are to be seen out. Returns how many. */
+static size_t list_running(sh_supervisor *s)
+{
+    size_t n = 0;
+    for (int i = 0; i < s->count; i++) {
+        const member *m = &s->members[i];
+        shoal_process *both[] = {m->over ? NULL : m->process, m->retiring};
+        for (int k = 0; k < 2; k++) {
+            if (both[k] != NULL) {
+                s->processes[n] = both[k];
+                s->fds[n++] = (struct pollfd){.fd = both[k]->pidfd, .events = POLLIN};
+            }
+        }
+    }
+    return n;
+}
+
+static void wait_for_ends(sh_supervisor *s, size_t n, int64_t deadline)
+{
+    uint32_t entry = sh_waits_begin(sh_waits_name(SH_WAITS_PROCESSES, n), 0);
+    sh_sentinels_poll(s->processes, s->fds, n, deadline);
+    sh_waits_end(entry);
+}
+
+/* What to sleep on, taken before the last look at the queue. */
+static void prepare(const sh_supervisor *s, shoal_queue *queue, sh_sleep *sleep)
+{
+    sh_gate *gate = sh_queue_gate(queue);
+    sh_sleep_begin(sleep);
+    sh_sleep_add(sleep, &gate->word, sh_gate_prepare(gate), SH_SLEEP_UNSEEN);
+    sh_sleep_add(sleep, &s->changed, sh_load_acquire(&s->changed), SH_SLEEP_UNSEEN);
+    for (int i = 0; i < s->count; i++) {
+        if (sh_supervisor_runs(s, i)) {
+            sh_sleep_add_process(sleep, s->members[i].process, SH_SLEEP_UNSEEN);
+        } else if (s->members[i].vacant && !s->closed && sleep->longest > RETRY) {
+            sleep->longest = RETRY;
+        }
+    }
+}
+
+static void give_back(pthread_mutex_t *lock)
+{
+    if (lock != NULL) {
+        pthread_mutex_unlock(lock);
+    }
+}
+
+static void take_again(pthread_mutex_t *lock)
+{
+    if (lock != NULL) {
+        pthread_mutex_lock(lock);
+    }
+}
+
+/* Spins first, without the lock: an answer that comes at once is seen at once, and its sender wakes nobody. */
+static bool spin(shoal_queue *queue, int64_t deadline)
+{
+    sh_wait wait;
+    bool ready;
+    sh_wait_init(&wait, SHOAL_FOREVER, SH_SLICE_LONG);
+    wait.deadline = deadline;
+    while (!(ready = sh_queue_ready(queue)) && sh_wait_spin(&wait)) {
+    }
+    return ready;
+}
+
+void sh_supervisor_wait(sh_supervisor *s, shoal_queue *queue, pthread_mutex_t *lock, int64_t deadline)
+{
+    if (!sh_supervisor_is_ours(s)) {
+        return;
+    }
+    if (queue == NULL) {
+        sh_interrupt_begin();
+        wait_for_ends(s, list_running(s), deadline);
+        return;
+    }
+    give_back(lock);
+    bool ready = spin(queue, deadline);
+    take_again(lock);
+    if (ready || sh_passed(deadline)) {
+        return;
+    }
+    sh_sleep sleep;
+    prepare(s, queue, &sleep);
+    uint64_t number = s->rules.waits_for == SH_WAITS_ANY ? (uint64_t)s->count + 1 : ((shoal_block *)queue)->id;
+    give_back(lock);
+    if (!sh_queue_ready(queue)) {
+        uint32_t entry = sh_waits_begin(sh_waits_name(s->rules.waits_for, number), 0);
+        sh_sleep_until(&sleep, deadline);
+        sh_waits_end(entry);
+        (void)sh_interrupted(); /* asked without the lock */
+    }
+    take_again(lock);
+}
+
+/* ---- the end of all ---- */
+
+void sh_supervisor_close(sh_supervisor *s)
+{
+    if (!s->closed) {
+        s->closed = true;
+        wake_sleeper(s);
+    }
+}
+
+bool sh_supervisor_join(sh_supervisor *s, int64_t deadline)
+{
+    sh_interrupt_begin();
+    for (;;) {
+        s->sure_at = 0;
+        shoal_err err = sh_supervisor_tend(s); /* a failure is of one that has ended, which is all that matters here */
+        size_t n = list_running(s);
+        if (n == 0 || err == SHOAL_EFORK || sh_passed(deadline) || sh_interrupt_mine.hit) {
+            return n == 0;
+        }
+        wait_for_ends(s, n, deadline);
+    }
+}
+
+static void signal_all(sh_supervisor *s, int signal)
+{
+    for (size_t i = 0, n = list_running(s); i < n; i++) {
+        sh_process_send(s->processes[i], signal);
+    }
+}
+
+static void drop_all(sh_supervisor *s)
+{
+    for (int i = 0; s->members != NULL && i < s->count; i++) {
+        drop(&s->members[i].process);
+        drop(&s->members[i].retiring);
+    }
+}
+
+void sh_supervisor_end(sh_supervisor *s, int64_t ask, int64_t grace)
+{
+    sh_interrupt suspended = sh_interrupt_suspend(); /* clean-up is not cut short */
+    sh_cleanup_begin();
+    s->ending = true;
+    sh_supervisor_close(s);
+    if (!sh_supervisor_join(s, sh_deadline(ask)) && sh_supervisor_is_ours(s)) {
+        if (grace > 0) {
+            signal_all(s, SIGTERM);
+        }
+        if (!sh_supervisor_join(s, sh_deadline(grace))) {
+            signal_all(s, SIGKILL);
+            (void)sh_supervisor_join(s, sh_deadline(KILL_LIMIT));
+        }
+    }
+    drop_all(s);
+    sh_cleanup_end();
+    sh_interrupt_resume(suspended);
+}
+
+void sh_supervisor_destroy(sh_supervisor *s)
+{
+    if (s == NULL) {
+        return;
+    }
+    drop_all(s);
+    free(s->members);
+    free(s->processes);
+    free(s->fds);
+    free(s);
+}
