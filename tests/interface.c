@@ -297,7 +297,7 @@ static int lines;
 static void count_line(const char *line, void *context)
 {
     (void)context;
-    lines += strstr(line, "is no such handle") != NULL;
+    lines += strstr(line, "is not a handle of this type") != NULL;
 }
 
 /* What no compiler sees any more: a cast. Each is refused with a log line, and the object is as before. */

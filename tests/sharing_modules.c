@@ -237,7 +237,7 @@ START_TEST(bare_codes_of_a_module_are_told)
     shoal_module *clear = shoal_module_create(&mute, 2, (double[]){getpid(), 1});
     shoal_tensor *x = counted(2, 2, 0);
     ck_assert_ptr_null(shoal_module_forward(m, x));
-    told(SHOAL_EINVAL, "Mute: forward returned NULL and told no error");
+    told(SHOAL_EINVAL, "Mute: forward returned NULL without setting an error");
     ck_assert_ptr_null(shoal_module_forward(clear, x));
     told(SHOAL_EINVAL, "select of");
     ck_assert_err(shoal_spawn_with(take_module, 1, shoal_map("m", m), NULL, NULL), SHOAL_ECHILD);

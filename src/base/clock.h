@@ -1,4 +1,4 @@
-/* Monotonic time, and time limits as absolute deadlines, so that a wait that is woken early does not start over. */
+/* Monotonic time. Timeouts become absolute deadlines, so that a wait that wakes up early does not start over. */
 #ifndef SH_BASE_CLOCK_H
 #define SH_BASE_CLOCK_H
 
@@ -9,11 +9,11 @@
 
 #define SH_NO_DEADLINE INT64_MAX
 
-/* Nanoseconds of CLOCK_MONOTONIC: the same in every process of the machine. */
+/* Returns the time of CLOCK_MONOTONIC in nanoseconds. All processes of the machine see the same clock. */
 int64_t sh_now(void);
 
-/* The deadline for a time limit of the public interface. A negative limit has passed already; SHOAL_FOREVER, and whatever lies beyond the
- * end of time, gives SH_NO_DEADLINE. */
+/* Returns the deadline for a timeout of the public interface. A negative timeout gives a deadline that has passed.
+ * SHOAL_FOREVER, and a timeout that overflows, give SH_NO_DEADLINE. */
 int64_t sh_deadline(int64_t timeout);
 
 static inline bool sh_passed(int64_t deadline)

@@ -1,10 +1,10 @@
-/* Death points: named places in the code where a process may be killed by the kill sweep.
+/* Death points: named places in the code where the kill sweep can kill a process.
  *
  *     sh_store_release(&x->word, new);   // death: others see the new word, the cell is stale; recovery finishes the op
  *     SH_DEATH("heap.release.applied");
  *
- * Compiled out unless SHOAL_DEATH_POINTS is defined. Each point stands in a linker section, so a sweep can list them
- * all.
+ * Compiled out unless SHOAL_DEATH_POINTS is defined. Each point is in a linker section, so a sweep can list all of
+ * them.
  */
 #ifndef SH_BASE_DEATH_H
 #define SH_BASE_DEATH_H
@@ -19,20 +19,22 @@
         sh_death_reached(sh_death_point);                                                                              \
     } while (0)
 
-/* Kills or stops this process when the point is armed and its count is used up. */
+/* Kills or stops this process if the point is armed and this is the count-th time. */
 void sh_death_reached(const char *name);
 
-/* Arms one point for this process: it dies at the count-th time (1: the next) that it gets there. NULL disarms. Not
- * inherited by exec. */
+/* Arms one point of this process: the process dies when it reaches the point for the count-th time (1: the next time).
+ * NULL disarms. exec does not inherit it. */
 void sh_death_arm(const char *name, int count);
 
-/* The same, but the process stops there (SIGSTOP), once. Before, it calls `tell` if that is not NULL. */
+/* The same, but the process stops there once (SIGSTOP). It calls `tell` first, unless that is NULL. */
 void sh_death_arm_stop(const char *name, int count, void (*tell)(void));
 
-/* Called with the name of every point that this process comes to, armed or not. NULL: nobody is. For the sweep's dry run. */
+/* Sets a function that is called with the name of every point that this process reaches, armed or not. NULL removes it.
+ * For the sweep's dry run. */
 void sh_death_observe(void (*observer)(const char *name));
 
-/* The list of all points of the program; a name stands in it as often as it is compiled in. */
+/* Returns the number of points in the program and a list of their names. A name is listed once for each place where it
+ * is compiled in. */
 size_t sh_death_points(const char *const **out_names);
 
 #else

@@ -11,15 +11,15 @@
 
 #define TEXT_SIZE 512
 
-/* A thread's text is made at its first failure and goes with the thread: a library that is loaded with dlopen gets
- * little static TLS, and other parts of this one need what there is. */
+/* A thread allocates its text at its first failure and frees it at its end: a library loaded with dlopen gets little
+ * static TLS, and other parts of this one need it. */
 static _Thread_local shoal_err last_code;
-static _Thread_local char *last_text; /* NULL: none yet, or no memory for it */
-static _Thread_local uint64_t told;   /* how many errors */
+static _Thread_local char *last_text; /* NULL: nothing failed yet, or no memory */
+static _Thread_local uint64_t told;   /* the number of errors recorded */
 static pthread_key_t end_key;
 static pthread_once_t end_once = PTHREAD_ONCE_INIT;
 
-/* Clean-up: how many begins await their end, and the last failure since the first of them. */
+/* Clean-up: the number of open begins, and the last failure since the outermost of them. */
 static _Thread_local uint32_t cleanups;
 static _Thread_local shoal_err cleanup_code;
 
@@ -57,7 +57,7 @@ const char *shoal_last_error_text(void)
 {
     return cleanups > 0        ? shoal_err_name(cleanup_code)
            : last_text != NULL ? last_text
-           : is_wordless       ? "no memory for the words of this error"
+           : is_wordless       ? "no memory for the text of this error"
                                : "";
 }
 
@@ -135,7 +135,7 @@ shoal_err sh_null_error(const char *call, const char *what)
         return sh_fail(SHOAL_EINVAL, "%s: %s is NULL", call, what);
     }
     const char *before = shoal_last_error_text();
-    const char *cause = strstr(before, NULL_AFTER); /* of NULLs that follow each other, the first has the reason */
+    const char *cause = strstr(before, NULL_AFTER); /* in a chain of NULLs, the first one has the reason */
     if (last_code == SHOAL_EINVAL && cause != NULL) {
         return sh_fail(SHOAL_EINVAL, "%s: %s%s", call, what, cause);
     }
@@ -161,7 +161,7 @@ uint64_t sh_callback_mark(void)
     return told;
 }
 
-/* What the call that asked a function of the program says of itself, and what no call says. */
+/* Codes that the calling function uses itself, and unknown codes. */
 static bool is_the_callers(shoal_err err)
 {
     return err == SHOAL_END || err == SHOAL_ETIMEDOUT || err == SHOAL_EINTR || (unsigned)err > SHOAL_END;
@@ -182,7 +182,7 @@ shoal_err sh_callback_null(uint64_t mark, const char *owner, const char *functio
 {
     return told != mark && last_code != SHOAL_OK
                ? last_code
-               : sh_fail(SHOAL_EINVAL, "%s: %s returned NULL and told no error", owner, function);
+               : sh_fail(SHOAL_EINVAL, "%s: %s returned NULL without setting an error", owner, function);
 }
 
 _Noreturn void sh_panic(const char *file, int line, const char *what)

@@ -3,17 +3,17 @@
 #include <signal.h>
 #include <string.h>
 
-static const sh_fork_part *parts[SH_FORK_RANKS]; /* written by constructors, before there is a second thread */
+static const sh_fork_part *parts[SH_FORK_RANKS]; /* written by constructors, while there is only one thread */
 static uint64_t generation;
 
 _Thread_local int sh_fork_locks __attribute__((tls_model("initial-exec")));
 
-/* Of this thread. */
-static _Thread_local bool holds;     /* it has taken the locks already, before it forks */
-static _Thread_local bool busy;      /* it takes them, gives them back, or forks */
+/* The state of this thread. */
+static _Thread_local bool holds;     /* it took the locks with sh_fork_hold, before the fork */
+static _Thread_local bool busy;      /* it is taking the locks, releasing them, or forking */
 static _Thread_local uint16_t inner; /* forks that signal handlers make meanwhile */
-static _Thread_local uint32_t taken; /* which locks it has; bit: rank */
-/* The signals that it blocked before; bit: number - 1. A sigset_t has room for 1,024. */
+static _Thread_local uint32_t taken; /* the locks that it holds; bit: rank */
+/* The signals that were blocked before; bit: number - 1. A sigset_t has room for 1,024. */
 static _Thread_local uint64_t blocked;
 
 static void block_signals(void)
@@ -39,7 +39,7 @@ static bool is_waited_for(int rank)
 
 static void lock_all(void)
 {
-    bool in_call = sh_fork_locks > 0; /* a signal handler's fork: it waits for nobody */
+    bool in_call = sh_fork_locks > 0; /* a fork in a signal handler: it does not wait */
     taken = 0;
     for (int i = 0; i < SH_FORK_RANKS; i++) {
         bool had = !is_waited_for(i) || pthread_mutex_trylock(parts[i]->lock) == 0;
@@ -130,9 +130,8 @@ static void child(void)
     taken = inner > 0 ? 0 : taken;
     for (int i = 0; i < SH_FORK_RANKS; i++) {
         if (parts[i] != NULL && parts[i]->lock != NULL) {
-            if (is_waited_for(i) &&
-                sh_fork_has(
-                    (sh_fork_rank)i)) { /* this thread has it; ThreadSanitizer would take a new one for locked, too */
+            if (is_waited_for(i) && sh_fork_has((sh_fork_rank)i)) {
+                /* This thread holds it. ThreadSanitizer would take the new mutex for locked, too. */
                 pthread_mutex_unlock(parts[i]->lock);
             }
             pthread_mutex_init(parts[i]->lock, NULL);
@@ -143,7 +142,7 @@ static void child(void)
             parts[i]->child();
         }
     }
-    bool waits = holds || inner > 0; /* let_go, or the outer fork, gives the signals back */
+    bool waits = holds || inner > 0; /* sh_fork_let_go, or the outer fork, unblocks the signals */
     holds = busy = false;
     inner = 0;
     taken = 0;

@@ -1,8 +1,9 @@
-/* Waits that a signal handler ends, for threads that asked for it (shoal_set_interrupt).
+/* Lets signal handlers end waits, for threads that asked for it (shoal_set_interrupt).
  *
- * A wait of such a thread sleeps at most SH_INTERRUPT_SLICE at a time and asks the thread's check afterwards, also after
- * a signal that came between its last look and the sleep. When check says true the wait ends as if its time were over,
- * and sh_fail_waiting names the reason. Threads that did not ask pay one load of a thread-local word when they park. */
+ * A wait of such a thread sleeps for at most SH_INTERRUPT_SLICE at a time and calls the thread's check afterwards; so
+ * it also notices a signal that arrived between its last check and the sleep. If check returns true, the wait ends as
+ * if its deadline had passed, and sh_fail_waiting reports the reason. Other threads pay one load of a thread-local word
+ * when they park. */
 #ifndef SH_BASE_INTERRUPT_H
 #define SH_BASE_INTERRUPT_H
 
@@ -16,14 +17,14 @@
 #define SH_INTERRUPT_SLICE SHOAL_MS(50)
 
 typedef struct sh_interrupt {
-    bool (*check)(void *context); /* NULL: not asked for */
+    bool (*check)(void *context); /* NULL: this thread did not ask */
     void *context;
-    bool hit; /* check said true in this wait */
+    bool hit; /* check returned true in this wait */
 } sh_interrupt;
 
 extern _Thread_local sh_interrupt sh_interrupt_mine __attribute__((tls_model("initial-exec")));
 
-/* At the begin of a wait. */
+/* Called at the beginning of a wait. */
 static inline void sh_interrupt_begin(void)
 {
     if (__builtin_expect(sh_interrupt_mine.check != NULL, 0)) {
@@ -31,7 +32,7 @@ static inline void sh_interrupt_begin(void)
     }
 }
 
-/* Until when to sleep at most: until, or a slice from now. */
+/* Returns how long to sleep at most: until `until`, or for one slice from now. */
 static inline int64_t sh_interrupt_bound(int64_t now, int64_t until)
 {
     bool cut = __builtin_expect(sh_interrupt_mine.check != NULL, 0) && until - now > SH_INTERRUPT_SLICE;
@@ -40,18 +41,19 @@ static inline int64_t sh_interrupt_bound(int64_t now, int64_t until)
 
 bool sh_interrupt_ask(void);
 
-/* After a sleep, without a lock: must this wait end? Stays so until the next wait begins. */
+/* Called after a sleep, without a lock: checks whether this wait must end. The answer stays true until the next wait
+ * begins. */
 static inline bool sh_interrupted(void)
 {
     return __builtin_expect(sh_interrupt_mine.check != NULL, 0) && sh_interrupt_ask();
 }
 
-/* Between these no wait of this thread is ended: what must be finished is. */
+/* Between these two calls, signals do not end the waits of this thread. For work that must be finished. */
 sh_interrupt sh_interrupt_suspend(void);
 void sh_interrupt_resume(sh_interrupt suspended);
 
-/* The failure of a wait with that time limit: SHOAL_EINTR when it was ended by a signal, else SHOAL_ETIMEDOUT with the
- * words. */
+/* The failure of a wait with that timeout: SHOAL_EINTR if a signal ended it, otherwise SHOAL_ETIMEDOUT with the
+ * text. */
 __attribute__((format(printf, 2, 3))) shoal_err sh_fail_waiting(int64_t timeout, const char *format, ...);
 
 #endif

@@ -26,7 +26,7 @@ void shoal_set_log(void (*hook)(const char *line, void *context), void *context)
     sh_fork_unlock(&lock);
 }
 
-/* One write, so that the lines of several processes do not mix. */
+/* Writes the line with one call, so that lines of several processes do not mix. */
 static void write_line(const char *line)
 {
     char text[560];

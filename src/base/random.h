@@ -1,4 +1,4 @@
-/* A small reproducible generator (splitmix64): for tests, jitter and names, not for secrets. */
+/* A small reproducible random generator (splitmix64): for tests, jitter and names, not for secrets. */
 #ifndef SH_BASE_RANDOM_H
 #define SH_BASE_RANDOM_H
 
@@ -12,7 +12,7 @@ static inline uint64_t sh_splitmix_next(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-/* 0 to bound - 1; bound > 0. The bias is below 2^-32 for the bounds used here. */
+/* Returns a number from 0 to bound - 1; bound > 0. The bias is below 2^-32 for the bounds used here. */
 static inline uint64_t sh_splitmix_below(uint64_t *state, uint64_t bound)
 {
     return (uint64_t)(((unsigned __int128)sh_splitmix_next(state) * bound) >> 64);

@@ -436,7 +436,7 @@ START_TEST(bare_codes)
     ck_assert_err(shoal_dataset_fetch(sub, (int64_t[]){0}, 1, x, y), SHOAL_ECLOSED);
     told(SHOAL_ECLOSED, "bare: the transform of a subset returned SHOAL_ECLOSED");
     ck_assert_ptr_null(shoal_value_dataset(full));
-    told(SHOAL_EINVAL, "bare: pack returned NULL and told no error");
+    told(SHOAL_EINVAL, "bare: pack returned NULL without setting an error");
     shoal_value_destroy(packed);
     shoal_tensor_release(x);
     shoal_tensor_release(y);

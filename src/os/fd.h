@@ -1,15 +1,15 @@
-/* Fds that the library keeps. */
+/* Moves the fds that the library keeps away from the standard streams. */
 #ifndef SH_OS_FD_H
 #define SH_OS_FD_H
 
 #include <stdbool.h>
 
-/* A new fd, never 0, 1 or 2: in a process without standard streams (a daemon) the system gives those out, and the next
- * printf would write into what is behind. Moves fd, which is taken over, when it is one of them; close-on-exec then. A
- * negative fd stays so. -1 with errno when there is none left. */
+/* Returns an fd for the same file that is not 0, 1 or 2. In a process without standard streams (a daemon) the system
+ * hands those out, and the next printf would write into the file. Takes fd over; if it is one of the three, moves it
+ * and makes it close-on-exec. A negative fd is returned as it is. Returns -1 with errno if no fd is left. */
 int sh_fd_keep(int fd);
 
-/* The same for the two ends of a pipe or a pair of sockets. False with errno: both are closed. */
+/* The same for both ends of a pipe or socket pair. If it returns false, with errno, both are closed. */
 bool sh_fd_keep_both(int fds[2]);
 
 #endif

@@ -42,7 +42,7 @@ shoal_err sh_file_open(const char *path, int *out_fd, uint64_t *out_size)
     if (fstat(fd, &st) != 0) {
         err = sh_file_fail(path, "stat");
     } else if (!S_ISREG(st.st_mode)) {
-        err = sh_fail(SHOAL_EINVAL, "%s: is no regular file", path);
+        err = sh_fail(SHOAL_EINVAL, "%s: not a regular file", path);
     }
     if (err != SHOAL_OK) {
         close(fd);
@@ -83,7 +83,7 @@ static void forget(sh_aside *a)
     *a = (sh_aside){.fd = -1};
 }
 
-/* The directory that path stands in, open. */
+/* Opens the directory of path. */
 static int open_directory(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -93,7 +93,7 @@ static int open_directory(const char *path)
     return fd;
 }
 
-/* The n-th name to try beside path: .NAME.PID-n in its directory. */
+/* Sets a->other to the n-th name to try beside path: .NAME.PID-n in its directory. */
 static bool name_beside(sh_aside *a, int n)
 {
     const char *slash = strrchr(a->path, '/');
@@ -107,7 +107,7 @@ static bool name_beside(sh_aside *a, int n)
     return true;
 }
 
-/* A new file with a name of its own; false with errno. */
+/* Creates a file with a temporary name. Returns false with errno if that fails. */
 static bool create_named(sh_aside *a)
 {
     for (int n = 0; n < NAME_TRIES; n++) {
@@ -123,7 +123,8 @@ static bool create_named(sh_aside *a)
     return false;
 }
 
-/* A new file without a name, or, where there is no such thing, with one; false with errno. */
+/* Creates a file without a name, or with one if the file system cannot do that. Returns false with errno if that
+ * fails. */
 static bool create(sh_aside *a)
 {
     int directory = open_directory(a->path);
@@ -137,7 +138,8 @@ static bool create(sh_aside *a)
     return a->fd >= 0 || ((errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL) && create_named(a));
 }
 
-/* Where a link leads, seen from the folder that it stands in; malloc; NULL with errno. */
+/* Returns the target of a link, relative to the link's directory. The caller frees it. Returns NULL with errno if that
+ * fails. */
 static char *target_of(const char *link)
 {
     char target[PATH_MAX], *path = NULL;
@@ -151,12 +153,13 @@ static char *target_of(const char *link)
     return asprintf(&path, "%.*s%s", folder, link, target) >= 0 ? path : NULL;
 }
 
-/* The path of the file itself, which need not be there: links are followed. malloc; NULL with errno. */
+/* Returns the path of the file itself, with links followed; the file need not exist. The caller frees it. Returns NULL
+ * with errno if that fails. */
 static char *follow(const char *path)
 {
     struct stat st;
     char *whole = realpath(path, NULL);
-    if (whole != NULL || stat(path, &st) == 0 || errno != ENOENT) { /* links of /proc lead where no path does */
+    if (whole != NULL || stat(path, &st) == 0 || errno != ENOENT) { /* links of /proc may have no path */
         return whole != NULL ? whole : strdup(path);
     }
     char *file = strdup(path);
@@ -168,13 +171,13 @@ static char *follow(const char *path)
     return file;
 }
 
-/* A device or a pipe. To open a pipe for writing waits for a reader, for ever if none comes. */
+/* Opens a device or a pipe. Opening a pipe for writing would wait for a reader, forever if none comes. */
 static shoal_err open_direct(sh_aside *a, mode_t mode)
 {
     a->direct = true;
     a->fd = sh_fd_keep(open(a->path, O_WRONLY | O_CLOEXEC | O_NOCTTY | (S_ISFIFO(mode) ? O_NONBLOCK : 0)));
     if (a->fd < 0 && errno == ENXIO && (S_ISFIFO(mode) || S_ISSOCK(mode))) {
-        return sh_fail(SHOAL_EOS, S_ISFIFO(mode) ? "%s: is a pipe that nobody reads" : "%s: is a socket", a->path);
+        return sh_fail(SHOAL_EOS, S_ISFIFO(mode) ? "%s: is a pipe without a reader" : "%s: is a socket", a->path);
     }
     if (a->fd < 0 || (S_ISFIFO(mode) && fcntl(a->fd, F_SETFL, 0) != 0)) {
         return sh_file_fail(a->path, "open");
@@ -182,7 +185,7 @@ static shoal_err open_direct(sh_aside *a, mode_t mode)
     return SHOAL_OK;
 }
 
-/* What stands at path now decides how it is written. */
+/* Chooses how to write, by what is at path now. */
 static shoal_err begin(sh_aside *a)
 {
     struct stat st;
@@ -241,7 +244,7 @@ shoal_err sh_aside_write(sh_aside *a, const void *bytes, size_t size)
     return SHOAL_OK;
 }
 
-/* Gives the file without a name one beside its place; false with errno. */
+/* Gives the nameless file a name beside its destination. Returns false with errno if that fails. */
 static bool give_name(sh_aside *a)
 {
     char self[64];
@@ -258,7 +261,7 @@ static bool give_name(sh_aside *a)
     return a->named;
 }
 
-/* The new name lasts when the directory is synced; a file system that cannot do that has done what it can. */
+/* Makes the new name durable. If the file system cannot sync a directory, nothing more can be done. */
 static void sync_directory(const char *path)
 {
     int directory = open_directory(path);

@@ -58,5 +58,5 @@ bool sh_futex_can_wait_many(void)
     uint32_t word = 0;
     struct waiter w = {.value = 1, .address = (uint64_t)(uintptr_t)&word, .flags = WAITER_32_BITS};
     return !(syscall(SYS_futex_waitv, &w, 1, 0, NULL, CLOCK_MONOTONIC) == -1 &&
-             errno != EAGAIN); /* ENOSYS, or a seccomp filter's */
+             errno != EAGAIN); /* ENOSYS, or the code of a seccomp filter */
 }

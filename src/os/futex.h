@@ -1,4 +1,4 @@
-/* Futexes across processes, on words of shared memory. */
+/* Futexes on words of shared memory, across processes. */
 #ifndef SH_OS_FUTEX_H
 #define SH_OS_FUTEX_H
 
@@ -6,16 +6,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Sleeps while *word == value, until woken or until the deadline (sh_now time, SH_NO_DEADLINE for none). Returns
- * false only when the deadline passed. May return early for any reason: the caller re-checks its predicate. */
+/* Sleeps while *word == value, until a wake-up or until the deadline (sh_now time, SH_NO_DEADLINE for none). Returns
+ * false only if the deadline passed. May return early for any reason: the caller re-checks its predicate. */
 bool sh_futex_wait(const void *word, uint32_t value, int64_t deadline);
 
-/* Wakes at most count sleepers; returns how many. */
+/* Wakes at most count sleepers. Returns the number woken. */
 int sh_futex_wake(const void *word, int count);
 
 /* Sleeps until one of the words differs from its value or is woken; the same rules. At most SH_FUTEX_MANY words.
- * Returns false when the deadline passed or when the kernel has no such call or refuses it (then at once: sh_futex_can_wait_many
- * tells). */
+ * Returns false if the deadline passed. Also returns false, at once, if the kernel lacks or refuses the call;
+ * sh_futex_can_wait_many checks that. */
 #define SH_FUTEX_MANY 128
 typedef struct sh_futex_pair {
     const void *word;

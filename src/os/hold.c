@@ -32,7 +32,7 @@ bool sh_hold_take(int fd, uint64_t byte)
     if (description < 0) {
         return false;
     }
-    /* The fd stays open: to close it would drop the marks that this process has by now. */
+    /* The fd stays open: closing it would drop the marks that this process already has. */
     if (!sh_memory_is(description, &file) || fcntl(description, F_OFD_SETLK, &lock) != 0) {
         return false;
     }

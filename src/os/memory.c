@@ -59,7 +59,7 @@ shoal_err sh_memory_map(int fd, uint64_t size, void **out_base)
     if (base == MAP_FAILED) {
         return sh_fail_os("mapping the world");
     }
-    /* A core dump of one process shall not hold the whole world. */
+    /* A core dump of one process must not contain the whole world. */
     madvise(base, size, MADV_DONTDUMP);
     *out_base = base;
     return SHOAL_OK;
@@ -92,7 +92,8 @@ void sh_memory_decommit(void *at, uint64_t size)
     } while (r != 0 && errno == EINTR);
 }
 
-/* In parts: before Linux 6.12 any signal undid the whole call, and under a timer a large one never came to its end. */
+/* Commits in parts: before Linux 6.12 any signal undid the whole call, and under a timer a large call never
+ * finished. */
 bool sh_memory_commit(int fd, void *base, uint64_t offset, uint64_t size)
 {
     for (uint64_t done = 0; done < size;) {
@@ -101,7 +102,7 @@ bool sh_memory_commit(int fd, void *base, uint64_t offset, uint64_t size)
             done += part;
         } else if (errno != EINTR) {
             int number = errno;
-            if (done > 0) { /* only a block of ours is that large: nobody else works on the range */
+            if (done > 0) { /* only a block is that large, and this process holds it: nobody else uses the range */
                 sh_memory_decommit((char *)base + offset, done);
             }
             errno = number;
@@ -117,7 +118,7 @@ uint64_t sh_memory_used(int fd)
     return fstat(fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
 }
 
-/* The limit of the cgroup v2 that this process is in, or 0. */
+/* Returns the memory limit of this process's cgroup (v2), or 0. */
 static uint64_t cgroup_limit(void)
 {
     char line[512], path[640];

@@ -42,15 +42,16 @@ bool sh_life_marked(int fd, uint64_t byte)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)byte, .l_len = 1};
     if (fcntl(fd, F_GETLK, &lock) != 0) {
-        return true; /* cannot tell: never take the living for dead */
+        return true; /* unknown: never take a living process for dead */
     }
     return lock.l_type != F_UNLCK;
 }
 
-/* Field `number` of a line of /proc/PID/stat, from field 3, the state letter, on. NULL when it does not have it. */
+/* Returns field `number` of a line of /proc/PID/stat, counting from field 3, the state letter. NULL if there is no such
+ * field. */
 static const char *stat_field(const char *text, int number)
 {
-    const char *field = strrchr(text, ')'); /* the name may hold anything, also parentheses */
+    const char *field = strrchr(text, ')'); /* the name may contain any character, even parentheses */
     if (field == NULL || field[1] != ' ') {
         return NULL;
     }
@@ -62,10 +63,10 @@ static const char *stat_field(const char *text, int number)
     return field;
 }
 
-/* Nothing from here to sh_pid_kill_stopped allocates memory or takes a private lock: a signal handler may ask, and a helper of recovery,
- * which may be killed at any instruction (sh_helper_run). */
+/* Nothing from here to sh_pid_kill_stopped allocates memory or takes a private lock: signal handlers call it, and so
+ * does a recovery helper, which may be killed at any instruction (sh_helper_run). */
 
-/* The text of a file of /proc. False when there is no such process or thread. */
+/* Reads the text of a file of /proc. Returns false if there is no such process or thread. */
 static bool read_line(const char *path, char *text, size_t room)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -78,7 +79,7 @@ static bool read_line(const char *path, char *text, size_t room)
     return n > 0;
 }
 
-/* The state letter and the start time, from a file `stat`. */
+/* Reads the state letter and the start time from a file `stat`. */
 static bool read_stat(const char *path, char *out_state, uint64_t *out_start)
 {
     char text[1024];
@@ -106,7 +107,7 @@ static bool is_over(char state)
     return state == 'Z' || state == 'X';
 }
 
-/* As getdents64 gives it. */
+/* As getdents64 returns it. */
 typedef struct entry {
     uint64_t inode;
     int64_t next;
@@ -115,8 +116,8 @@ typedef struct entry {
     char name[];
 } entry;
 
-/* A thread of the process that runs, or will run again, or 0. When the main thread has called pthread_exit, the process is a zombie
- * by its own state, and its other threads run on. */
+/* Returns a thread of the process that runs or will run again, or 0. When the main thread has called pthread_exit, the
+ * state of the process is zombie, but its other threads run on. */
 static int32_t living_thread(int32_t pid)
 {
     char path[64], state, bytes[1024] __attribute__((aligned(8)));
@@ -165,7 +166,7 @@ void sh_pid_find_space(void)
 {
     struct stat status;
     uint32_t now = stat("/proc/self/ns/pid", &status) == 0 ? (uint32_t)status.st_ino : 0;
-    if (space != now) { /* it changes in a child of fork only, which has no other threads */
+    if (space != now) { /* changes only in a child of fork, which has no other threads */
         space = now;
     }
 }
@@ -190,12 +191,12 @@ bool sh_pid_gone(int32_t pid, uint64_t start_time)
         return true;
     }
     if (!read_process(pid, &state, &start)) {
-        return kill(pid, 0) != 0 && errno == ESRCH; /* /proc may be hidden: only a missing pid proves death then */
+        return kill(pid, 0) != 0 && errno == ESRCH; /* /proc may be hidden; then only a missing pid proves death */
     }
     return (start_time != 0 && start != start_time) || (is_over(state) && living_thread(pid) == 0);
 }
 
-/* Does a line of /proc/PID/maps name the file? 'from-to flags offset device inode path' */
+/* Checks whether a line of /proc/PID/maps names the file: 'from-to flags offset device inode path' */
 static bool line_names(const char *line, uint64_t inode)
 {
     const char *field = line;
@@ -209,11 +210,11 @@ static bool line_names(const char *line, uint64_t inode)
 bool sh_pid_maps(int32_t pid, uint64_t inode)
 {
     char path[64], text[4096 + 1];
-    int32_t thread = living_thread(pid); /* that of a thread that has ended is empty */
+    int32_t thread = living_thread(pid); /* the maps file of an ended thread is empty */
     snprintf(path, sizeof path, "/proc/%d/task/%d/maps", (int)pid, (int)thread);
     int fd = thread != 0 && inode != 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (fd < 0) {
-        return true; /* cannot tell */
+        return true; /* unknown */
     }
     size_t have = 0;
     bool mapped = false;
@@ -239,7 +240,7 @@ void sh_pid_kill_stopped(int32_t pid, uint64_t start_time, bool running_too)
 {
     char state;
     uint64_t start;
-    int pidfd = sh_pidfd_open(pid); /* from here on the pid cannot become another's, where there are pidfds */
+    int pidfd = sh_pidfd_open(pid); /* if there are pidfds, the pid cannot be reused from here on */
     bool right = read_process(pid, &state, &start) && start == start_time && !is_over(state);
     if (right && (state == 'T' || state == 't' || running_too)) {
         if (pidfd < 0 || syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0) != 0) {
@@ -253,7 +254,7 @@ void sh_pid_kill_stopped(int32_t pid, uint64_t start_time, bool running_too)
 
 int sh_pidfd_open(int32_t pid)
 {
-    return sh_fd_keep((int)syscall(SYS_pidfd_open, pid, 0)); /* pidfds are close-on-exec by themselves */
+    return sh_fd_keep((int)syscall(SYS_pidfd_open, pid, 0)); /* pidfds are always close-on-exec */
 }
 
 int sh_cores(void)
@@ -266,9 +267,9 @@ int sh_cores(void)
     return n > 0 ? n : 1;
 }
 
-/* ---- a process that anybody may kill ---- */
+/* ---- a process that anybody may kill without harm ---- */
 
-/* ThreadSanitizer takes the helper for the thread that made it. */
+/* ThreadSanitizer would take the helper for the thread that made it. */
 #if defined(__SANITIZE_THREAD__) || defined(__ia64__) || defined(__hppa__)
 
 sh_helper_result sh_helper_run(int (*function)(void *), void *argument)
@@ -286,8 +287,8 @@ sh_helper_result sh_helper_run(int (*function)(void *), void *argument)
 void __asan_unpoison_memory_region(const void *at, size_t size);
 #endif
 
-/* The helper's end. The caller and the helper have one errno, so the caller makes no call here that may fail while the helper lives.
- * AddressSanitizer: they have one stack of fake frames too, so the caller takes none. */
+/* Waits until the helper has ended. The caller and the helper share one errno, so the caller makes no call here that
+ * may fail while the helper lives. They also share AddressSanitizer's stack of fake frames, so the caller uses none. */
 __attribute__((no_sanitize("address"))) static sh_helper_result see_out(pid_t pid)
 {
     int status;
@@ -300,7 +301,7 @@ __attribute__((no_sanitize("address"))) static sh_helper_result see_out(pid_t pi
                    : WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL ? SH_HELPER_KILLED
                                                                         : SH_HELPER_FAILED;
         } else if (got < 0) {
-            return SH_HELPER_KILLED; /* another thread has waited for all clones */
+            return SH_HELPER_KILLED; /* another thread has reaped it, with __WALL or __WCLONE */
         } else if (round < 200) {
             sched_yield();
         } else {
@@ -309,8 +310,8 @@ __attribute__((no_sanitize("address"))) static sh_helper_result see_out(pid_t pi
     }
 }
 
-/* valgrind ends a program that makes such a process. It answers a request in the form of instructions that do nothing on a CPU
- * (valgrind.h: RUNNING_ON_VALGRIND), whatever it was started with. */
+/* valgrind aborts a program that makes such a process. It answers a request in the form of instructions that do nothing
+ * on a CPU (valgrind.h: RUNNING_ON_VALGRIND), whatever options it was started with. */
 static bool is_under_valgrind(void)
 {
 #if defined(__x86_64__)
@@ -329,7 +330,7 @@ static bool is_under_valgrind(void)
 
 sh_helper_result sh_helper_run(int (*function)(void *), void *argument)
 {
-    static char *stack; /* kept: callers come one at a time */
+    static char *stack; /* kept: there is one caller at a time */
     sigset_t all, before;
     if (is_under_valgrind()) {
         return SH_HELPER_REFUSED;
@@ -342,11 +343,11 @@ sh_helper_result sh_helper_run(int (*function)(void *), void *argument)
         stack = room;
     }
 #if defined(__SANITIZE_ADDRESS__)
-    __asan_unpoison_memory_region(stack, STACK); /* one that was killed has left its frames */
+    __asan_unpoison_memory_region(stack, STACK); /* a killed helper has left its frames */
 #endif
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* no handler of the program runs in the helper */
-    /* No CLONE_FILES: what it opens and locks goes with it. Exit signal 0: a wait of the program does not see it. */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* no signal handler of the program runs in the helper */
+    /* Without CLONE_FILES: its fds and locks end with it. Exit signal 0: the program's wait calls do not see it. */
     pid_t pid = clone(function, stack + STACK, CLONE_VM, argument);
     sh_helper_result result = pid > 0 ? see_out(pid) : SH_HELPER_REFUSED;
     pthread_sigmask(SIG_SETMASK, &before, NULL);

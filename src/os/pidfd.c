@@ -16,9 +16,7 @@ int sh_poll(struct pollfd *fds, nfds_t count, int64_t deadline)
 {
     for (;;) {
         int64_t left = deadline == SH_NO_DEADLINE ? NS_PER_S : deadline - sh_now();
-        left = left < 0          ? 0
-               : left > NS_PER_S ? NS_PER_S
-                                 : left; /* a second at a time: whoever waits without end looks again */
+        left = left < 0 ? 0 : left > NS_PER_S ? NS_PER_S : left; /* one second at a time: an endless wait looks again */
         left = sh_interrupt_bound(0, left);
         struct timespec t = {.tv_sec = left / NS_PER_S, .tv_nsec = left % NS_PER_S};
         int n = ppoll(fds, count, &t, NULL);
@@ -37,7 +35,7 @@ bool sh_mutex_lock_until(pthread_mutex_t *mutex, int64_t deadline)
         return pthread_mutex_lock(mutex) == 0;
     }
 #if defined(__SANITIZE_THREAD__)
-    while (pthread_mutex_trylock(mutex) != 0) { /* the sanitizer of gcc 12 does not know pthread_mutex_clocklock */
+    while (pthread_mutex_trylock(mutex) != 0) { /* ThreadSanitizer of gcc 12 does not know pthread_mutex_clocklock */
         if (sh_passed(deadline)) {
             return false;
         }
@@ -46,7 +44,7 @@ bool sh_mutex_lock_until(pthread_mutex_t *mutex, int64_t deadline)
     return true;
 #else
     struct timespec t = {.tv_sec = deadline / NS_PER_S, .tv_nsec = deadline % NS_PER_S};
-    return pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, &t) == 0; /* the clock of sh_now */
+    return pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, &t) == 0; /* the same clock as sh_now */
 #endif
 }
 

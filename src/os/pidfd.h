@@ -1,4 +1,4 @@
-/* What the C library does not wrap yet. */
+/* Pidfds, poll and mutexes with a deadline: what the C library does not wrap yet. */
 #ifndef SH_OS_PIDFD_H
 #define SH_OS_PIDFD_H
 
@@ -8,20 +8,20 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-/* poll with an absolute deadline (sh_now time), going on after signals. Returns how many fds are ready, 0 when the
- * deadline passed or a signal ended the wait (base/interrupt.h). */
+/* poll with an absolute deadline (sh_now time); continues after signals. Returns the number of fds that are ready, or 0
+ * if the deadline passed or a signal ended the wait (base/interrupt.h). */
 int sh_poll(struct pollfd *fds, nfds_t count, int64_t deadline);
 
-/* Locks, or gives up at the deadline: false. */
+/* Locks the mutex. Returns false if the deadline passed first. */
 bool sh_mutex_lock_until(pthread_mutex_t *mutex, int64_t deadline);
 
-/* Has the process behind the pidfd ended? */
+/* Checks whether the process behind the pidfd has ended. */
 bool sh_pidfd_ended(int pidfd);
 
-/* False with errno when it cannot. */
+/* Sends a signal. Returns false with errno if that fails. */
 bool sh_pidfd_signal(int pidfd, int signal);
 
-/* Threads of this process. */
+/* Returns the number of threads of this process. */
 int sh_thread_count(void);
 
 #endif

@@ -1,5 +1,5 @@
-/* The audit: every invariant of layout.h, by walking the whole world. For tests and tools; nobody else may be at
- * work meanwhile. */
+/* The audit: checks every invariant of layout.h by walking the whole world. For tests and tools; no other process may
+ * use the world meanwhile. */
 #include "os/memory.h"
 
 #include "base/error.h"
@@ -17,16 +17,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Private copies of what the walk has found: one record a block. */
+/* What the walk has found, in private memory: one record per block. */
 typedef struct tally {
-    uint64_t sum;   /* of the weights of the references found */
-    uint32_t count; /* of the references */
-    bool listed;    /* a cache or an open note names it */
+    uint64_t sum;   /* the sum of the weights of the references found */
+    uint32_t count; /* the number of references found */
+    bool listed;    /* a cache names it */
 } tally;
 
 typedef struct audit {
     shoal_audit *out;
-    tally **spans; /* for each span, one tally a block */
+    tally **spans; /* for each span, one tally per block */
     uint32_t span_count;
 } audit;
 
@@ -58,7 +58,7 @@ static void count_reference(audit *a, sh_ref ref, const char *where)
     }
     tally *t = tally_of(a, sh_ref_id(ref));
     if (t == NULL) {
-        finding(a, &a->out->unheld, "%s refers to block %llu, which there is not", where,
+        finding(a, &a->out->unheld, "%s refers to block %llu, which does not exist", where,
                 (unsigned long long)sh_ref_id(ref));
         return;
     }
@@ -88,7 +88,7 @@ static bool make_tallies(audit *a)
     return true;
 }
 
-/* What a slot may not be, whatever it holds. */
+/* Checks what no slot may be, whatever it holds. */
 static void check_slot(audit *a, uint32_t index, sh_slot_shm *slot, uint64_t references)
 {
     uint64_t state = sh_load_acquire(&slot->state);
@@ -101,7 +101,7 @@ static void check_slot(audit *a, uint32_t index, sh_slot_shm *slot, uint64_t ref
         finding(a, &a->out->dead_slots, "slot %u is dead and not recovered", index);
     }
     if (phase == SH_PHASE_FREE && references != 0) {
-        finding(a, &a->out->unheld, "slot %u is free and holds %llu references", index, (unsigned long long)references);
+        finding(a, &a->out->unheld, "slot %u is free but holds %llu references", index, (unsigned long long)references);
     }
     if (sh_load_acquire(&slot->intent.code) != SH_INTENT_NONE) {
         finding(a, &a->out->unfinished, "slot %u has operation %d open", index,
@@ -152,11 +152,11 @@ static void check_lock(audit *a, uint64_t id, const sh_found *f)
 {
     sh_owner owner = sh_kind_owner(f);
     if (owner != 0 && sh_owner_is_dead(owner)) {
-        finding(a, &a->out->dead_locks, "lock %llu is held by a dead process", (unsigned long long)id);
+        finding(a, &a->out->dead_locks, "a dead process holds lock %llu", (unsigned long long)id);
     }
 }
 
-/* Calls each for every block there is. */
+/* Calls each for every block. */
 static void each_block(audit *a, void (*each)(audit *, uint64_t, const sh_found *, uint64_t))
 {
     for (uint32_t s = 0; s < a->span_count; s++) {
@@ -175,7 +175,7 @@ static void look_inside(audit *a, uint64_t id, const sh_found *f, uint64_t word)
     }
 }
 
-/* Can an allocation find it? Its bit, and the bits above it. */
+/* Checks whether an allocation can find the block: by its bit, and the bits above it. */
 static bool is_listed(uint64_t id, const sh_found *f)
 {
     uint32_t index = (uint32_t)(id & ((1u << SH_INDEX_BITS) - 1)), span = (uint32_t)(id >> SH_INDEX_BITS);
@@ -241,7 +241,7 @@ shoal_err shoal_world_audit(shoal_audit *out_audit)
     return sh_world_audit(true, out_audit);
 }
 
-/* ---- what is there ---- */
+/* ---- what the world contains ---- */
 
 static void count_live(shoal_world_info *info, uint32_t spans)
 {
@@ -249,7 +249,7 @@ static void count_live(shoal_world_info *info, uint32_t spans)
         sh_found f;
         for (uint32_t i = 0; sh_heap_find((uint64_t)s << SH_INDEX_BITS | i, &f); i++) {
             if (sh_word_weight(sh_load_acquire(&f.meta->word)) != 0 && f.kind != SH_KIND_CELLS &&
-                f.kind != SH_KIND_INHERITED) { /* a slot's own */
+                f.kind != SH_KIND_INHERITED) { /* cells of slots do not count */
                 info->blocks_live++;
                 info->bytes_live += f.size;
             }

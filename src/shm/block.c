@@ -7,7 +7,7 @@
 #include <string.h>
 
 #if defined(__SANITIZE_ADDRESS__) && !defined(SHOAL_KEEP_HANDLES)
-#define KEEPS_HANDLES 0 /* a handle used after its end shall be seen */
+#define KEEPS_HANDLES 0 /* AddressSanitizer must see a handle used after its end */
 #else
 #define KEEPS_HANDLES 1
 #endif
@@ -17,7 +17,7 @@ sh_handle_table sh_handles;
 uint64_t sh_handle_tenures;
 uint64_t sh_blocks_world_serial;
 
-static shoal_block *lost; /* those of worlds that were left; under the lock of sh_enter */
+static shoal_block *lost; /* handles of worlds that were left; under the lock of sh_enter */
 
 #define CHUNK_FIRST 4096u
 #define CHUNK_MAX (1u << 20)
@@ -90,7 +90,7 @@ static bool room_for_cells(size_t cells)
     return true;
 }
 
-/* A block of cells, its reference in the given cell. */
+/* Makes a block of cells, with its reference in the given cell. */
 static shoal_err make_chunk(sh_ctx *c, sh_kind kind, uint64_t size, uint64_t cell, sh_cells_shm **out_cells)
 {
     uint64_t id;
@@ -106,8 +106,8 @@ static shoal_err make_chunk(sh_ctx *c, sh_kind kind, uint64_t size, uint64_t cel
     return SHOAL_OK;
 }
 
-/* The newest chunk goes in front of the others. In between they hang on the chunk, and the chunk on our cell: never
- * on nothing. */
+/* Puts the new chunk in front of the others. In between, the new chunk refers to them and the cell to the new chunk:
+ * they are never without a reference. */
 static void hang_chunk(sh_ctx *c, sh_slot_shm *slot, uint64_t cell, sh_cells_shm *cells)
 {
     uint64_t chunks = sh_offset_of(&slot->chunks);
@@ -121,10 +121,10 @@ static void hang_chunk(sh_ctx *c, sh_slot_shm *slot, uint64_t cell, sh_cells_shm
 
 static void free_cell(uint64_t cell)
 {
-    sh_handles.free_cells[sh_handles.free_count++] = cell; /* there is room for all cells that we have */
+    sh_handles.free_cells[sh_handles.free_count++] = cell; /* there is room for all cells of this process */
 }
 
-/* The cell of a handle that goes. */
+/* Frees the cell of a handle that is about to be freed. */
 static void leave_cell(const shoal_block *b)
 {
     if (!b->inherited) {
@@ -155,7 +155,7 @@ static shoal_err more_cells(sh_ctx *c)
     return SHOAL_OK;
 }
 
-/* The last free cell is never given out: a new chunk needs one. */
+/* The last free cell is never used: a new chunk needs one. */
 static shoal_err take_cell(sh_ctx *c, uint64_t *out_cell)
 {
     if (sh_handles.free_count <= 1 && sh_handles.idle_count > 0) {
@@ -192,12 +192,12 @@ shoal_err sh_blocks_begin(sh_ctx *c)
 
 /* ---- leaving ---- */
 
-/* The handles that were lost before and that nobody has any more. */
+/* Frees the handles that were lost before and have no references any more. */
 static void free_lost(void)
 {
     for (shoal_block **p = &lost; *p != NULL;) {
         shoal_block *b = *p;
-        if (sh_load_acquire(&b->refs) == 0) { /* pairs with sh_count_down in unref_lost: it is done with */
+        if (sh_load_acquire(&b->refs) == 0) { /* pairs with sh_count_down in sh_block_unref_lost */
             *p = b->next;
             free(b->extra);
             free(b);
@@ -219,7 +219,7 @@ static void lose(shoal_block *b)
 void sh_block_unref_lost(shoal_block *block)
 {
     shoal_block *parts[2] = {block->parts[0], block->parts[1]};
-    if (sh_count_down(&block->refs)) { /* its memory goes when the next world is left */
+    if (sh_count_down(&block->refs)) { /* its memory is freed when the next world is left */
         sh_block_release(parts[0]);
         sh_block_release(parts[1]);
     }
@@ -300,7 +300,7 @@ static void drop_idle(void)
     }
 }
 
-/* Its cell is empty. The oldest goes for it. */
+/* Keeps the handle, whose cell is empty. Frees the oldest idle handle for it. */
 static void make_idle(shoal_block *b)
 {
     size_t at = sh_handles.idle_next++ % SH_IDLE_MAX;
@@ -313,8 +313,8 @@ static void make_idle(shoal_block *b)
     sh_handle_tell();
 }
 
-/* A handle with its block's last reference of this process gone: worth keeping? Not if it has private parts, and not if the
- * block is free now: then it is for us to allocate again, as another. */
+/* Checks whether to keep a handle after this process's last reference to the block is gone. Not if it has private
+ * parts, and not if the block is free now: then this process will allocate it again as another block. */
 static bool can_idle(const shoal_block *b)
 {
     return KEEPS_HANDLES && b->received && !b->inherited && b->extra == NULL && b->parts[0] == NULL &&
@@ -368,7 +368,7 @@ shoal_err sh_block_new(sh_ctx *c, uint32_t klass, uint64_t size, shoal_block **o
     sh_found f;
     SH_INVARIANT(sh_heap_find(id, &f));
     shoal_block *old = sh_handles.idle_count > 0 ? sh_handle_find(id) : NULL;
-    if (old != NULL && old->idle_at != 0) { /* of a block that was here under this id */
+    if (old != NULL && old->idle_at != 0) { /* the handle of an earlier block with this id */
         destroy_idle(old);
     }
     fill_handle(b, id, &f);
@@ -385,12 +385,12 @@ void sh_block_become(shoal_block *block, sh_kind kind)
     block->kind = kind;
 }
 
-/* A handle for a block that this process does not know. */
+/* Makes a handle for a block that this process does not know. */
 static shoal_err meet(sh_ctx *c, uint64_t id, const char *who, shoal_block **out_block)
 {
     sh_found f;
     if (!sh_heap_find(id, &f) || !sh_handle_can_be_sent(&f)) {
-        return sh_fail(SHOAL_ECORRUPT, "%s names block %llu, which there is not", who, (unsigned long long)id);
+        return sh_fail(SHOAL_ECORRUPT, "%s refers to block %llu, which does not exist", who, (unsigned long long)id);
     }
     shoal_block *b;
     shoal_err err = new_handle(c, &b);
@@ -406,7 +406,7 @@ shoal_err sh_block_expect_unknown(sh_ctx *c, sh_ref ref, shoal_block **out_block
     uint64_t id = sh_ref_id(ref);
     shoal_block *b = NULL;
     if (sh_ref_weight(ref) == 0) {
-        return sh_fail(SHOAL_ECORRUPT, "a message names block %llu, which there is not", (unsigned long long)id);
+        return sh_fail(SHOAL_ECORRUPT, "a message refers to block %llu, which does not exist", (unsigned long long)id);
     }
     shoal_err err = meet(c, id, "a message", &b);
     if (err == SHOAL_OK) {
@@ -500,7 +500,7 @@ void sh_block_unref(sh_ctx *c, shoal_block *block)
     remove_block(block);
     leave_cell(block);
     handle_free(block);
-    for (int i = 0; i < 2; i++) { /* parts have no parts: this goes one level deep */
+    for (int i = 0; i < 2; i++) { /* parts have no parts: the recursion is one level deep */
         if (parts[i] != NULL) {
             sh_block_unref(c, parts[i]);
         }
@@ -524,8 +524,8 @@ static bool passes(const shoal_block *b, sh_inherit what)
     return what == SH_INHERIT_ALL || b->kind != SH_KIND_PIPE;
 }
 
-/* The cells that the child is born with, in one chunk, in the order of the table. Until it hangs on the slot, one of the slot's own cells
- * holds it. */
+/* Makes the cells that the child inherits, in one chunk, in the order of the table. Until the chunk is linked to the
+ * slot, one of the slot's own cells holds it. */
 static shoal_err make_inheritance(sh_ctx *c, sh_slot_shm *slot, size_t cells, sh_cells_shm **out_chunk)
 {
     uint64_t cell = sh_offset_of(&slot->cells[SH_SLOT_CELLS - 1]);
@@ -536,19 +536,21 @@ static shoal_err make_inheritance(sh_ctx *c, sh_slot_shm *slot, size_t cells, sh
     return err;
 }
 
-/* A signal handler may fork, in the middle of a call that has read the table or a cell. So nothing private changes here, no memory is
- * taken, and the weights come from the blocks' words, which others change at any time: no cell of ours loses any. */
+/* A signal handler may fork in the middle of a call that has read the table or a cell. So this changes nothing private,
+ * allocates no private memory, and draws the weights from the blocks' words, which others change at any time: no cell
+ * of this process loses any. */
 shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index, sh_inherit what)
 {
-    size_t n = 0, room = sh_handles.count + 1; /* one may be in the table that is not counted yet */
+    size_t n = 0, room = sh_handles.count + 1; /* the table may have one that is not counted yet */
     sh_cells_shm *chunk = NULL;
     if (sh_handles.growing) {
-        return sh_fail(SHOAL_ESTATE, "a signal handler forks in the middle of a call");
+        return sh_fail(SHOAL_ESTATE, "a signal handler forked in the middle of a call");
     }
     shoal_err err = sh_handles.count == 0 ? SHOAL_OK : make_inheritance(c, sh_slot_at(index), room, &chunk);
     for (size_t i = 0; err == SHOAL_OK && chunk != NULL && i < sh_handles.bucket_count; i++) {
         for (shoal_block *b = sh_handles.buckets[i]; err == SHOAL_OK && b != NULL && n < room; b = b->next, n++) {
-            /* An empty one is idle, or a message that another thread has just sent: its reference went along. */
+            /* An empty cell is idle, or its block was just sent by another thread: the reference went with the
+             * message. */
             if (passes(b, what) && sh_load_relaxed((sh_a64 *)sh_at(b->cell)) != 0) {
                 err = sh_heap_draw(c, b->id, sh_offset_of(&chunk->cells[n]));
             }
@@ -557,7 +559,7 @@ shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index, sh_inherit what)
     return err;
 }
 
-/* Points the handles to the chunk that the slot was born with; what did not pass goes. */
+/* Points the handles to the chunk that the slot inherited; drops those that were not passed on. */
 static void take_inheritance(sh_cells_shm *chunk, sh_inherit what)
 {
     size_t n = 0;
@@ -592,7 +594,7 @@ void sh_blocks_become(sh_ctx *c, sh_inherit what)
     sh_handles.free_count = 0;
     sh_handles.next_chunk = CHUNK_FIRST;
     sh_handles.cells = SH_SLOT_CELLS;
-    for (uint32_t i = SH_SLOT_CELLS; i > 0; i--) { /* there is room: every process has that many cells at least */
+    for (uint32_t i = SH_SLOT_CELLS; i > 0; i--) { /* there is room: every process has at least that many cells */
         if (sh_load_relaxed(&c->slot->cells[i - 1]) == 0) {
             sh_handles.free_cells[sh_handles.free_count++] = sh_offset_of(&c->slot->cells[i - 1]);
         }

@@ -34,7 +34,7 @@ START_TEST(the_parts_of_a_span_do_not_overlap)
         ck_assert_uint_ge(sh_span_bytes(k), sh_span_data_at(k) + blocks * sh_class_size(k));
         ck_assert_uint_eq(sh_span_bytes(k) % SH_UNIT, 0);
         ck_assert_uint_eq(sh_span_data_at(k) % 64, 0);
-        if (sh_class_is_large(k)) { /* memory comes and goes by pages */
+        if (sh_class_is_large(k)) { /* memory is committed and given back in pages */
             ck_assert_uint_eq(sh_span_data_at(k) % SH_PAGE, 0);
             ck_assert_uint_eq(sh_class_size(k) % SH_PAGE, 0);
         }

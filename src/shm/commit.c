@@ -38,10 +38,10 @@ shoal_err sh_commit(sh_ctx *c, uint64_t offset, uint64_t size, uint64_t asked)
         return sh_world_file_lost();
     }
     if (bytes > left_below_limit()) {
-        /* A range that has memory already needs none; only a trial tells, and small ones are worth it. */
+        /* The range may have memory already and need none, but only fallocate could tell. So make room first. */
         sh_trim(c, bytes);
         if (bytes > left_below_limit() && sh_slots_sweep(true) > 0) {
-            sh_trim(c, bytes); /* the dead held memory */
+            sh_trim(c, bytes); /* dead processes held memory */
         }
         if (bytes > left_below_limit()) {
             return full(asked);
@@ -50,7 +50,7 @@ shoal_err sh_commit(sh_ctx *c, uint64_t offset, uint64_t size, uint64_t asked)
     if (!sh_memory_commit(sh_the_world.fd, sh_the_world.base, first, bytes)) {
         sh_trim(c, UINT64_MAX);
         if (!sh_memory_commit(sh_the_world.fd, sh_the_world.base, first, bytes)) {
-            int number = errno; /* the kernel has undone its own partial work; the range may be others' by now */
+            int number = errno; /* the kernel has undone its partial work; others may use the range by now */
             return sh_fail(SHOAL_ENOMEM, "heap: asked for %llu bytes, the system has no more: %s",
                            (unsigned long long)asked, strerror(number));
         }
@@ -60,7 +60,7 @@ shoal_err sh_commit(sh_ctx *c, uint64_t offset, uint64_t size, uint64_t asked)
 
 /* ---- trim ---- */
 
-/* Blocks that trim holds carry SH_WEIGHT_TRIM and our slot; the note TRIM names their span. */
+/* Takes a free block for trim: it gets SH_WEIGHT_TRIM and this slot in its tag. The intent TRIM names the span. */
 static bool hold(sh_ctx *c, uint64_t id)
 {
     sh_found f;
@@ -91,8 +91,9 @@ void sh_trim_undo(sh_ctx *c, uint32_t span)
             sh_word_weight(word) == SH_WEIGHT_TRIM && (uint32_t)((word & SH_TAG_MASK) >> SH_SEQ_BITS) == c->index;
         if (ours) {
             sh_store_release(&f.meta->word, SH_WORD_FREE | (word & SH_TAG_MASK));
-            SH_DEATH("trim.undo.half"); /* death: free, and who had it in a cache may have dropped it: recovery cannot
-                                         * tell it from the other free blocks of the span, and lists them all */
+            /* death: free, and a process that had it in a cache may have dropped it: recovery cannot tell it from the
+             * other free blocks of the span, and lists them all */
+            SH_DEATH("trim.undo.half");
         }
         if (ours || (c->recovering && (word & SH_WORD_FREE) != 0)) {
             sh_heap_list(id);
@@ -100,8 +101,8 @@ void sh_trim_undo(sh_ctx *c, uint32_t span)
     }
 }
 
-/* Free blocks of the span give their memory back: one by one when it is theirs, else only if the whole span is free. unknown: also
- * memory that nobody knows of. */
+/* Gives back the memory of the span's free blocks: of each block in a large class, otherwise only if the whole span is
+ * free. unknown: also memory of which the span does not know. */
 static void trim_span(sh_ctx *c, uint32_t span, bool unknown)
 {
     sh_found f;
@@ -131,7 +132,8 @@ static void trim_span(sh_ctx *c, uint32_t span, bool unknown)
         held++;
     }
     if (!large && held == blocks) {
-        sh_store_release(&s->committed, SH_COMMIT_UNSURE); /* before the memory goes: who takes a block commits again */
+        /* Before the memory is given back: a process that takes a block commits again. */
+        sh_store_release(&s->committed, SH_COMMIT_UNSURE);
         SH_DEATH("trim.uncommitted");
         uint64_t from = (sh_offset_of(f.data) + SH_PAGE - 1) / SH_PAGE * SH_PAGE;
         uint64_t to = (sh_offset_of(f.data) + blocks * f.room) / SH_PAGE * SH_PAGE;
@@ -140,7 +142,7 @@ static void trim_span(sh_ctx *c, uint32_t span, bool unknown)
         }
         sh_store_release(&s->committed, SH_COMMIT_NONE);
     }
-    if (held > 0) { /* a span in use costs one look, not one a block: a full heap looks at all of them */
+    if (held > 0) { /* a span in use costs one load, not one per block: a full heap walks all of them */
         sh_trim_undo(c, span);
     }
     sh_intent_end(c);

@@ -4,18 +4,18 @@
 
 #include <limits.h>
 
-#define TABLES_MAX 64 /* a longer chain is a forged one */
+#define TABLES_MAX 64 /* a longer chain is forged */
 #define CHUNKS_MAX (1u << 16)
 
 void sh_deliveries_tell(sh_queue_shm *queue)
 {
     sh_add_acq_rel(&queue->returned, 1);
-    sh_fence_seq_cst(); /* the entry and the count before the look at the gate */
+    sh_fence_seq_cst(); /* orders the entry and the count before the load of the gate */
     sh_gate_wake(&queue->not_empty, 1);
 }
 
-/* One entry of a process that is gone. Nobody else writes it: an owner's entry is the owner's, unless its lease passes, and then
- * the swap of the state decides. */
+/* Gives one entry of a process that is gone back to the queue. Nobody else writes the entry: it belongs to its owner,
+ * unless its lease ends, and then the swap of the state decides. */
 static void give_back(sh_ctx *c, sh_queue_shm *queue, sh_delivery_shm *entry, sh_owner gone)
 {
     uint64_t state = sh_load_acquire(&entry->state);
@@ -24,14 +24,14 @@ static void give_back(sh_ctx *c, sh_queue_shm *queue, sh_delivery_shm *entry, sh
         return;
     }
     if (phase == SH_DELIVERY_FINISHING && sh_load_acquire(&entry->reference) != 0) {
-        sh_heap_release(c, sh_offset_of(&entry->reference)); /* it was said to be done */
+        sh_heap_release(c, sh_offset_of(&entry->reference)); /* the receiver has finished it */
     }
     SH_DEATH("recovery.delivery.released"); /* death: FINISHING without a reference; the next recoverer empties it */
     bool message = sh_load_acquire(&entry->reference) != 0;
     uint64_t after = sh_delivery_state(state, message ? SH_DELIVERY_RETURNED : SH_DELIVERY_EMPTY, 0);
     if (sh_cas_seq_cst(&entry->state, &state, after) && message) {
-        SH_DEATH(
-            "recovery.delivery.returned"); /* death: the next recoverer tells of it, as sh_deliveries_give_back always does */
+        /* death: the next recoverer tells the receivers, as sh_deliveries_give_back always does */
+        SH_DEATH("recovery.delivery.returned");
         sh_deliveries_tell(queue);
     }
 }
@@ -57,12 +57,12 @@ void sh_deliveries_give_back(sh_ctx *c, const sh_found *f, sh_owner gone)
         }
         ref = sh_load_acquire(&table->next);
     }
-    sh_add_acq_rel(&queue->returned, 1); /* it may have died after a return and before it told of it */
+    sh_add_acq_rel(&queue->returned, 1); /* it may have died between a return and telling the receivers */
     sh_gate_wake(&queue->not_empty, INT_MAX);
     sh_gate_wake(&queue->all_done, INT_MAX);
 }
 
-/* A queue that the reference names, or all that a chunk of cells refers to, and those that hang on it. */
+/* Handles the queue that the reference names, or all queues in a chunk of cells and in the chunks behind it. */
 static void give_back_behind(sh_ctx *c, sh_ref ref, sh_owner gone)
 {
     sh_found f, g;

@@ -1,25 +1,28 @@
-/* Forks. Every child of fork() is a member of the world, whether or not the library was told of it: before the fork a slot is reserved
- * and given a reference to all that this process holds, and the child becomes that slot. So no block changes under a pointer that the
- * child inherited.
+/* Forks. Every child of fork() is a member of the world, whether or not the library started it. Before the fork, the
+ * parent reserves a slot and gives it a reference to all that it holds, and the child becomes that slot. So no block
+ * changes under a pointer that the child inherited.
  *
- *   ours    shoal_process_start: the caller has reserved the slot, and says whom it is for once it knows the pid
- *   plain   anybody's fork(): the handlers below reserve the slot, and the child takes it by itself. Ends of pipes stay with the parent.
- *   bare    the fork server's: the child gets a slot that somebody else has reserved
+ *   ours    shoal_process_start: the caller has reserved the slot, and stores whom it is for once it knows the pid
+ *   plain   fork() in the program: the handlers below reserve the slot, and the child takes it; ends of pipes stay with
+ *           the parent
+ *   bare    the fork server: the child gets a slot that another process has reserved
  *
- * A plain child that finds no slot (no room in the heap or in the table, or its parent's death undid the reservation) has no heap: its
- * mapping is replaced by nothing, so that a pointer faults instead of reading what is another's by now, and calls return SHOAL_EFORK.
+ * A plain child that finds no slot (no room in the heap or in the table, or its parent's death undid the reservation)
+ * has no heap. Its mapping is replaced by one without access, so that a pointer faults instead of reading what now
+ * belongs to another process, and calls return SHOAL_EFORK.
  *
- * The parent is not told whether a plain fork succeeded, nor its child's pid. A cord tells it (os/cord.h): the child lets go of it only
- * after it has taken its slot. So a reservation whose cord is cut and that nobody has taken is one that nobody comes to: the fork failed,
- * or the child was killed too early. It is undone at once, or by the next fork, sweep or wait. A child that is stopped keeps it, however
- * long. Without a cord (no fds left, or the program closed it) a reservation that nobody came to in sh_fork_adopt_limit is undone, and a
- * child that comes later finds that its slot was given up. death: of the parent, before the child is there: its recovery undoes the
- * reservation, with the same result.
+ * The parent is not told whether a plain fork succeeded, nor its child's pid. It uses a cord (os/cord.h), which the
+ * child cuts only after it has taken its slot. So if the cord is cut and nobody has taken the slot, nobody will: the
+ * fork failed, or the child was killed too early. The reservation is undone at once, or by the next fork, sweep or
+ * wait. A stopped child keeps it, for any time. Without a cord (no fds left, or the program closed it), a reservation
+ * that nobody took within sh_fork_adopt_limit is undone, and a child that comes later finds it undone. death: of the
+ * parent, before the child has its slot: its recovery undoes the reservation, with the same result.
  *
- * Signals wait from before the reservation until the child knows who it is (base/fork.h). So no handler of the child acts, or ends, in the
- * name of its parent, and none of the parent ends the process between the fork and the handler below.
+ * Signals are blocked from before the reservation until the child knows who it is (base/fork.h). So no signal handler
+ * of the child acts, or ends, on behalf of its parent, and no handler of the parent ends the process between the fork
+ * and the fork handler below.
  *
- * What a fork inherits makes nobody a party: see SH_KIND_INHERITED.
+ * Inheriting an object by fork does not make a process a participant in it: see SH_KIND_INHERITED.
  */
 #include "base/fork.h"
 #include "base/clock.h"
@@ -36,22 +39,22 @@
 #include <time.h>
 #include <unistd.h>
 
-#define EXIT_LIMIT SHOAL_SECONDS(1) /* how long an ending process waits for its last children to take their slots */
+#define EXIT_LIMIT SHOAL_SECONDS(1) /* how long an ending process waits until its last children have their slots */
 #define PENDING_MAX 256
 #define SWEEP_EVERY 16 /* plain forks */
 
 int64_t sh_fork_adopt_limit = SHOAL_SECONDS(5); /* without a cord */
 
-/* The fork that is under way. Under the locks of base/fork.h. */
+/* The current fork. Under the locks of base/fork.h. */
 static struct {
     enum { PLAIN, OURS, BARE } kind;
-    bool given; /* plain: the slot is reserved and holds what we hold */
+    bool given; /* plain: the slot is reserved and holds what this process holds */
     uint32_t slot;
     uint64_t generation;
-    uint32_t forks; /* plain ones so far */
+    uint32_t forks; /* the number of plain forks */
 } plan;
 
-/* Reservations by plain forks that nobody has come to yet. Inside. */
+/* Reservations by plain forks that no child has taken yet. Used inside. */
 typedef struct reservation {
     uint32_t slot;
     uint64_t generation;
@@ -68,14 +71,15 @@ static bool is_taken(const reservation *r)
     return sh_slot_state_phase(state) != SH_PHASE_RESERVED || sh_slot_state_generation(state) != r->generation;
 }
 
-/* The cord first, then the slot: a child lets go of the one after it has taken the other. */
+/* A cut cord counts only together with a later look at the slot (sh_slot_cancel): a child takes the slot first, then
+ * cuts the cord. */
 static bool will_nobody_come(const reservation *r)
 {
     sh_cord_state cord = sh_cord_look(&r->cord);
     return cord == SH_CORD_CUT || (cord == SH_CORD_UNKNOWN && sh_now() - r->since > sh_fork_adopt_limit);
 }
 
-/* True when there is nothing to wait for any more. The cancel does nothing to a slot that was taken meanwhile. */
+/* Returns true if there is nothing left to wait for. The cancel does nothing to a slot that was taken meanwhile. */
 static bool settle(reservation *r)
 {
     if (!is_taken(r)) {
@@ -99,7 +103,7 @@ void sh_forks_tidy(void)
     }
 }
 
-/* Writes nothing: a signal handler that ends the process may have interrupted a tidy. */
+/* Writes nothing: a signal handler that ends the process may have interrupted sh_forks_tidy. */
 void sh_forks_await(void)
 {
     int64_t deadline = sh_deadline(EXIT_LIMIT);
@@ -145,9 +149,9 @@ void sh_world_fork_prepare(void)
     if (plan.kind != PLAIN || sh_the_world.attachment != SH_ATTACHED) {
         return;
     }
-    /* A note that is open is this thread's: a signal handler forks, in the middle of a call. */
+    /* If an intent is open, it is of this thread: a signal handler forks in the middle of a call. */
     if (sh_load_relaxed(&c->slot->intent.code) == SH_INTENT_NONE) {
-        if (++plan.forks % SWEEP_EVERY == 0) { /* children that have become other programs, above all */
+        if (++plan.forks % SWEEP_EVERY == 0) { /* mainly for children that have executed other programs */
             sh_slots_sweep(false);
         }
         sh_forks_tidy();
@@ -162,7 +166,7 @@ void sh_world_fork_parent(void)
         int number = errno; /* of a fork that failed */
         reservation *r = &pending[pending_count - 1];
         sh_cord_let_go(&r->cord);
-        pending_count -= settle(r); /* there is no child, or it was very quick */
+        pending_count -= settle(r); /* there is no child, or it was very fast */
         errno = number;
     }
     plan.kind = PLAIN;
@@ -171,7 +175,7 @@ void sh_world_fork_parent(void)
 
 void sh_world_fork_child(void)
 {
-    bool ours = sh_fork_has(SH_FORK_WORLD); /* if not, the plan is another thread's */
+    bool ours = sh_fork_has(SH_FORK_WORLD); /* if not, the plan belongs to another thread */
     bool plain = plan.kind == PLAIN || !ours, given = plan.given && ours;
     sh_cord cord = given ? pending[pending_count - 1].cord : (sh_cord){.near = -1, .far = -1};
     plan.kind = PLAIN;
@@ -195,7 +199,7 @@ void sh_world_fork_child(void)
     } else if (plain) {
         sh_memory_hide(sh_the_world.base, sh_the_world.size);
     }
-    sh_cord_let_go(&cord); /* the slot is ours by now, or we shall never have it */
+    sh_cord_let_go(&cord); /* this process has its slot now, or will never have it */
 }
 
 /* ---- forks of the library ---- */
@@ -213,7 +217,7 @@ shoal_err sh_world_become(uint32_t slot)
 
 shoal_err sh_world_fork(uint32_t slot, int32_t *out_pid)
 {
-    sh_ctx *c = sh_enter(); /* attaches, if need be */
+    sh_ctx *c = sh_enter(); /* attaches if necessary */
     if (c == NULL) {
         return shoal_last_error();
     }

@@ -1,14 +1,14 @@
-/* The table of the handles that this process has, and receiving a block that is in it: the steps that nearly every handle
- * takes, inline. block.h says what they are for, block.c has the rest. */
+/* The table of this process's handles, and how to receive a block that is in it: the steps that nearly every handle
+ * takes, inline. block.h explains them, block.c has the rest. */
 #ifndef SH_SHM_HANDLE_H
 #define SH_SHM_HANDLE_H
 
 #include "shm/block.h"
 #include "shm/kind.h"
 
-/* A block that comes and goes: the handle of one that was received stays in the table, with its cell, when the process has
- * given the block on. It is idle then: its cell is empty, so nothing is held, and what the block is now nobody here knows;
- * should it come again, its places are the same and only what they hold is looked at. */
+/* For blocks that come and go: the handle of a received block stays in the table, with its cell, when the process has
+ * sent the block on. It is idle then: its cell is empty, so nothing is held, and this process does not know what the
+ * block is now. If a block of that id comes again, its addresses are the same and only their contents are read. */
 #define SH_IDLE_MAX 32
 
 /* Private to the process, under the lock of sh_enter. */
@@ -18,18 +18,17 @@ typedef struct sh_handle_table {
     size_t count;
     uint64_t *free_cells;
     size_t free_count, free_room;
-    size_t cells;      /* how many we have, free or not; free_room is at least that */
-    size_t next_chunk; /* bytes of the next chunk of cells */
-    bool growing;      /* this very moment: a signal handler that forks must not do the same */
-    shoal_block
-        *spare; /* freed handles, for the next ones: to receive and release a block need not go through malloc */
+    size_t cells;       /* the number of cells, free or not; free_room is at least that */
+    size_t next_chunk;  /* bytes of the next chunk of cells */
+    bool growing;       /* at this moment: a signal handler that forks must not do the same */
+    shoal_block *spare; /* freed handles for reuse, so that receiving and releasing a block need not call malloc */
     size_t spare_count;
-    shoal_block *idle[SH_IDLE_MAX]; /* by age, as a ring; NULL where one is in use again */
+    shoal_block *idle[SH_IDLE_MAX]; /* by age, as a ring; NULL where a handle is in use again */
     size_t idle_next, idle_count;
 } sh_handle_table;
 
 extern sh_handle_table sh_handles;
-extern uint64_t sh_handle_tenures; /* of shoal_block.tenure; outlives worlds */
+extern uint64_t sh_handle_tenures; /* the last shoal_block.tenure; not reset between worlds */
 
 static inline size_t sh_handle_bucket(uint64_t id)
 {
@@ -48,7 +47,7 @@ static inline shoal_block *sh_handle_find(uint64_t id)
     return b;
 }
 
-/* For shoal ps: how many blocks this process holds. */
+/* Stores for `shoal ps` how many blocks this process holds. */
 static inline void sh_handle_tell(void)
 {
     sh_racy_store(&sh_the_world.self.slot->held, sh_handles.count - sh_handles.idle_count);
@@ -67,7 +66,7 @@ static inline bool sh_handle_can_be_sent(const sh_found *f)
            sh_word_weight(sh_load_acquire(&f->meta->word)) != 0;
 }
 
-/* An idle handle, for the block that has its id now. False when that is none that can be sent. */
+/* Updates an idle handle to the block that has its id now. Returns false if that is not a block that can be sent. */
 static inline bool sh_handle_look_again(shoal_block *b)
 {
     uint64_t info = sh_load_relaxed(&b->meta->info), size = info & SH_INFO_SIZE_MASK;
@@ -80,17 +79,17 @@ static inline bool sh_handle_look_again(shoal_block *b)
     return true;
 }
 
-/* What the two below leave: a block without a handle, or none at all. */
+/* The rest of the two below: a block without a handle, or no such block. */
 shoal_err sh_block_expect_unknown(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64_t *out_value);
 void sh_block_arrived_first(shoal_block *block);
 
-/* Gives back what the handle's cell has gathered. Returns the weight that it has now. */
+/* Gives back to the block what the handle's cell has accumulated. Returns the weight that the cell has now. */
 uint64_t sh_block_lighten(sh_ctx *c, const shoal_block *block);
 
-/* Receiving. expect finds or makes the handle for a reference that is about to move into our slot: its cell is
- * block->cell, and *out_value is what the cell will hold afterwards. Then either sh_block_arrived (the cell holds
- * it; the caller has one more reference) or sh_block_unexpect. Errors: SHOAL_ENOMEM, SHOAL_ECORRUPT when the id
- * names no block that can be sent. */
+/* Receives a block, in two steps. expect finds or makes the handle for a reference that is about to move into this
+ * slot: its cell is block->cell, and *out_value is what the cell will hold afterwards. Then the caller calls either
+ * sh_block_arrived (the cell holds it; the caller has one more reference) or sh_block_unexpect. Errors: SHOAL_ENOMEM,
+ * SHOAL_ECORRUPT if the id does not name a block that can be sent. */
 static inline shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64_t *out_value)
 {
     uint64_t id = sh_ref_id(ref), weight = sh_ref_weight(ref);
@@ -99,9 +98,9 @@ static inline shoal_err sh_block_expect(sh_ctx *c, sh_ref ref, shoal_block **out
         return sh_block_expect_unknown(c, ref, out_block, out_value);
     }
     uint64_t have = sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(b->cell)));
-    /* A handle whose cell is empty, idle or given on this moment, says what the block was. */
+    /* A handle with an empty cell, idle or sent on just now, says what the block was, not what it is. */
     if (have == 0 && !sh_handle_look_again(b)) {
-        return sh_fail(SHOAL_ECORRUPT, "a message names block %llu, which there is not", (unsigned long long)id);
+        return sh_fail(SHOAL_ECORRUPT, "a message refers to block %llu, which does not exist", (unsigned long long)id);
     }
     if (__builtin_expect(have > SH_WEIGHT_HOLD, 0)) {
         have = sh_block_lighten(c, b); /* once in thousands of receives */

@@ -18,11 +18,11 @@ static inline uint32_t id_index(uint64_t id)
     return (uint32_t)(id & ((1u << SH_INDEX_BITS) - 1));
 }
 
-/* Where things stand in a span of a class (class.h), worked out once: every message with a handle asks for it. Under the
- * lock of sh_enter. */
+/* The offsets in a span of a class (class.h), computed once: every message with a handle needs them. Under the lock of
+ * sh_enter. */
 typedef struct geometry {
     uint64_t metas, data, room, bytes;
-    uint32_t stride, blocks; /* blocks 0: not worked out yet */
+    uint32_t stride, blocks; /* blocks 0: not computed yet */
 } geometry;
 
 static const geometry *geometry_of(uint32_t klass)
@@ -35,21 +35,24 @@ static const geometry *geometry_of(uint32_t klass)
                         .room = sh_class_size(klass),
                         .bytes = sh_span_bytes(klass),
                         .stride = (uint32_t)sh_class_meta_stride(klass)};
-        sh_signal_fence(); /* a signal handler that ends the process here, or who goes on after a helper of recovery was killed here, finds all of it or works it out again */
+        /* A signal handler that ends the process here, or the successor of a recovery helper that was killed here,
+         * finds all of it or computes it again. */
+        sh_signal_fence();
         g->blocks = sh_class_blocks(klass);
     }
     return g;
 }
 
-/* The span's class and base, checked. Spans that are not made yet, or made of nonsense, are not found. */
+/* Finds the span's class and base, and checks them. Returns false for a span that is not made yet or contains
+ * nonsense. */
 static bool find_span(uint32_t span, uint32_t *out_klass, uint64_t *out_base)
 {
-    /* Beyond the frontier the table has no memory: not even a look is free there. */
+    /* Beyond the frontier the table has no memory: even a load would allocate there. */
     if (span >= SH_SPANS || span >= sh_load_relaxed(&sh_the_world.header->frontier.hi) >> SH_TAG_BITS) {
         return false;
     }
     sh_span_shm *s = sh_span_at(span);
-    uint32_t klass = sh_load_acquire(&s->klass) - 1; /* pairs with the release in sh_span_finish: base is there */
+    uint32_t klass = sh_load_acquire(&s->klass) - 1; /* pairs with the release in sh_span_finish: base is visible */
     uint64_t base = sh_load_relaxed(&s->base);
     if (klass >= SH_CLASSES || base < SH_HEAP_AT || base % SH_UNIT != 0 || base >= sh_the_world.size ||
         geometry_of(klass)->bytes > sh_the_world.size - base) {
@@ -127,8 +130,8 @@ static void cache_push(sh_ctx *c, uint32_t klass, uint64_t id)
         return;
     }
     if (c->cached[klass] >= room) {
-        /* Half of them go to the maps. Listed first, then forgotten: a death in between lists them twice, which is
-         * allowed. */
+        /* Half of them go to the maps. They are listed first, then dropped: a death in between lists them twice, which
+         * is allowed. */
         for (uint32_t i = 0; i < room / 2; i++) {
             uint64_t old = sh_load_relaxed(&cache[i]);
             if (old != 0) {
@@ -147,7 +150,8 @@ static void cache_push(sh_ctx *c, uint32_t klass, uint64_t id)
     sh_store_release(&cache[c->cached[klass]++], id + 1);
 }
 
-/* The newest cached block, still in the cache; its place in out_entry. A thief may have emptied entries. */
+/* Returns the newest cached block, which stays in the cache, and its place. Another process may have taken entries out
+ * (list_cached). */
 static bool cache_peek(sh_ctx *c, uint32_t klass, uint64_t *out_id, sh_a64 **out_entry)
 {
     uint32_t room;
@@ -167,7 +171,7 @@ static bool cache_peek(sh_ctx *c, uint32_t klass, uint64_t *out_id, sh_a64 **out
 
 /* ---- acquisition ---- */
 
-/* entry: where the hint to this block stands in our cache, or NULL. */
+/* Takes the block if it is free. entry: the place of the hint in this slot's cache, or NULL. */
 static bool acquire(sh_ctx *c, uint64_t id, uint64_t cell, sh_a64 *entry)
 {
     sh_found f;
@@ -183,15 +187,14 @@ static bool acquire(sh_ctx *c, uint64_t id, uint64_t cell, sh_a64 *entry)
     sh_intent_confirm(c, seen, target);
     sh_ref ref = sh_ref_make(id, SH_WEIGHT_NEW);
     uint64_t tag = sh_intent_begin(c, SH_INTENT_ALLOC, target, seen, 0, 0, cell, ref, id);
-    SH_DEATH("heap.alloc.begun"); /* death: the note names the block; recovery lists it as free */
+    SH_DEATH("heap.alloc.begun"); /* death: the intent names the block; recovery lists it as free */
     if (entry != NULL) {
         sh_store_relaxed(entry, 0);
     }
     SH_DEATH("heap.alloc.uncached");
     bool ours = (old & SH_WORD_FREE) != 0 && sh_cas_acq_rel(&f.meta->word, &old, sh_word_make(SH_WEIGHT_NEW, tag));
-    SH_DEATH(
-        /* death: the tag is in the word; recovery fills the cell, and then empties it with the others */
-        "heap.alloc.applied");
+    /* death: the tag is in the word; recovery fills the cell, and then empties it with the others */
+    SH_DEATH("heap.alloc.applied");
     if (ours) {
         sh_store_release((sh_a64 *)sh_at(cell), ref);
     }
@@ -200,7 +203,8 @@ static bool acquire(sh_ctx *c, uint64_t id, uint64_t cell, sh_a64 *entry)
     return ours;
 }
 
-/* The whole span, for a block of it that we have just taken. Two may be at it at once: both commit, which is harmless. */
+/* Commits the whole span, for a block of it that this process has just taken. Two processes may do so at once, which is
+ * harmless. */
 static shoal_err ensure_span(sh_ctx *c, const sh_found *f, uint32_t index, uint64_t size)
 {
     sh_span_shm *span = sh_span_at(index);
@@ -209,14 +213,14 @@ static shoal_err ensure_span(sh_ctx *c, const sh_found *f, uint32_t index, uint6
     }
     sh_store_relaxed(&span->committed, SH_COMMIT_UNSURE);
     shoal_err err = sh_commit(c, sh_load_relaxed(&span->base), sh_span_head_bytes(f->klass), size);
-    SH_DEATH("heap.commit.span"); /* death: trim still knows that there may be memory */
+    SH_DEATH("heap.commit.span"); /* death: committed is UNSURE, so trim knows that there may be memory */
     if (err == SHOAL_OK) {
         sh_store_release(&span->committed, SH_COMMIT_ALL);
     }
     return err;
 }
 
-/* Memory behind the block that we have just taken. */
+/* Commits memory for the block that this process has just taken. */
 static shoal_err ensure_memory(sh_ctx *c, const sh_found *f, uint64_t id, uint64_t size)
 {
     if (!sh_class_is_large(f->klass)) {
@@ -226,7 +230,7 @@ static shoal_err ensure_memory(sh_ctx *c, const sh_found *f, uint64_t id, uint64
     uint64_t before = sh_load_relaxed(committed), have = before;
     uint64_t need = (size + SH_PAGE - 1) / SH_PAGE * SH_PAGE;
     if (have % SH_PAGE != 0 || have > f->room) {
-        have = 0; /* unsure, or nonsense from outside: committing again is harmless */
+        have = 0; /* UNSURE, or nonsense from outside: committing again is harmless */
     }
     if (have >= need) {
         return SHOAL_OK;
@@ -238,11 +242,11 @@ static shoal_err ensure_memory(sh_ctx *c, const sh_found *f, uint64_t id, uint64
     return err;
 }
 
-/* ---- the last resort: free blocks that only others know of ---- */
+/* ---- the last resort: free blocks that only other processes know of ---- */
 
-/* An id in another slot's cache becomes a bit in its span. The note names the block from before the swap until it is
- * listed. The slot's process sees the 0 and goes on to the next entry; if it was about to allocate this very block, the block's
- * word decides between it and whoever finds the bit. */
+/* Turns an id in another slot's cache into a bit in its span. The intent names the block from before the swap until it
+ * is listed. The slot's process sees the 0 and goes on to the next entry; if it was about to allocate this very block,
+ * the block's word decides between it and the process that finds the bit. */
 static bool list_cached(sh_ctx *c, sh_a64 *entry)
 {
     uint64_t id = sh_load_acquire(entry);
@@ -252,7 +256,7 @@ static bool list_cached(sh_ctx *c, sh_a64 *entry)
     uint64_t index = id_index(id - 1);
     sh_intent_begin(c, SH_INTENT_BITS, 0, 0, 0, UINT64_C(1) << (index % 64), 0, index / 64, id_span(id - 1));
     bool ours = sh_cas_acq_rel(entry, &id, 0);
-    SH_DEATH("heap.steal.uncached"); /* death: recovery lists the block that the note names, if it is free */
+    SH_DEATH("heap.steal.uncached"); /* death: recovery lists the block that the intent names, if it is free */
     if (ours) {
         sh_heap_list(id - 1);
     }
@@ -273,7 +277,7 @@ bool sh_heap_uncover(sh_ctx *c, uint32_t klass)
     return found;
 }
 
-/* Some free block of the class, into the cell. */
+/* Takes any free block of the class into the cell. */
 static shoal_err take_any(sh_ctx *c, uint32_t klass, uint64_t size, uint64_t cell, uint64_t *out_id)
 {
     uint64_t ids[SH_CACHE_SMALL];
@@ -289,7 +293,7 @@ static shoal_err take_any(sh_ctx *c, uint32_t klass, uint64_t size, uint64_t cel
         uint32_t want = sh_class_is_large(klass) || c->recovering ? 1 : SH_CACHE_SMALL / 2;
         if (!sh_span_claim(c, klass, ids, want, &got)) {
             shoal_err err = sh_span_make(c, klass, size);
-            if (err == SHOAL_ENOMEM && !uncovered) { /* once: a block that was uncovered may go to another */
+            if (err == SHOAL_ENOMEM && !uncovered) { /* once: another process may get the uncovered block */
                 uncovered = true;
                 err = sh_heap_uncover(c, klass) ? SHOAL_OK : err;
             }
@@ -298,7 +302,8 @@ static shoal_err take_any(sh_ctx *c, uint32_t klass, uint64_t size, uint64_t cel
             }
             continue;
         }
-        /* The claim's note is still open and names these blocks, so nothing is lost while they move into the cache. */
+        /* The claim's intent is still open and names these blocks, so nothing is lost while they move into the
+         * cache. */
         uint64_t first = 0;
         bool have_first = false;
         for (uint32_t i = 0; i < got; i++) {
@@ -339,8 +344,7 @@ shoal_err sh_heap_alloc(sh_ctx *c, uint32_t klass, uint64_t size, uint64_t cell,
 
 /* ---- release ---- */
 
-/* A dying block without references of its own, or whose references are gone: free from now on. Our note is open and
- * names it. */
+/* Frees a dying block that has no references, or has released all of them. The open intent names it. */
 static void make_free(sh_ctx *c, uint64_t id, const sh_found *f)
 {
     sh_a64 *committed = sh_class_is_large(f->klass) ? sh_heap_committed(id) : NULL;
@@ -350,8 +354,8 @@ static void make_free(sh_ctx *c, uint64_t id, const sh_found *f)
                (c->cached[f->klass] == 0 && sh_load_relaxed(committed) <= (256u << 20));
         if (!keep) {
             sh_store_relaxed(committed, sh_load_relaxed(committed) | SH_COMMIT_UNSURE);
-            SH_DEATH(
-                "heap.free.giving_back"); /* death: nobody counts on the memory, but trim knows that it may be there */
+            /* death: nobody relies on the memory, but trim knows that it may be there */
+            SH_DEATH("heap.free.giving_back");
             sh_memory_decommit(f->data, f->room);
             sh_store_relaxed(committed, 0);
         }
@@ -367,7 +371,7 @@ static void make_free(sh_ctx *c, uint64_t id, const sh_found *f)
     }
 }
 
-/* What follows when our swap left a weight of 0. Our note is open. */
+/* Destroys a block whose weight this slot's swap has brought to 0. The intent is open. */
 static void bury(sh_ctx *c, uint64_t id, const sh_found *f)
 {
     if (sh_kind_look_up(f->kind)->next_reference == NULL) {
@@ -375,9 +379,9 @@ static void bury(sh_ctx *c, uint64_t id, const sh_found *f)
         return;
     }
     sh_a64 *link = (sh_a64 *)f->data;
-    if (sh_load_relaxed(&c->slot->destroying) != id + 1) { /* recovery may find it there already */
+    if (sh_load_relaxed(&c->slot->destroying) != id + 1) { /* recovery may find it on the stack already */
         sh_store_relaxed(link, sh_load_relaxed(&c->slot->destroying));
-        sh_store_relaxed(link + 1, 0); /* how far its references are released */
+        sh_store_relaxed(link + 1, 0); /* the progress of releasing its references */
         SH_DEATH("heap.bury.linked");
         sh_store_release(&c->slot->destroying, id + 1);
     }
@@ -398,7 +402,7 @@ static void release_one(sh_ctx *c, uint64_t cell_offset)
     uint64_t old = sh_load_acquire(&f.meta->word);
     for (;;) {
         if (sh_word_weight(old) < weight || (old & SH_WORD_FREE) != 0) {
-            sh_store_relaxed(cell, 0); /* only a damaged world gets here; the reference was worth nothing */
+            sh_store_relaxed(cell, 0); /* only in a damaged world; the reference counts for nothing */
             return;
         }
         uint64_t seen = old & SH_TAG_MASK;
@@ -406,9 +410,10 @@ static void release_one(sh_ctx *c, uint64_t cell_offset)
         uint64_t tag = sh_intent_begin(c, SH_INTENT_RELEASE, target, seen, 0, 0, cell_offset, 0, id);
         SH_DEATH("heap.release.begun");
         uint64_t left = sh_word_weight(old) - weight;
-        /* acq_rel: our use of the block before it is freed; all others' uses before we bury it. */
+        /* acq_rel: our use of the block comes before it is freed, all other uses come before we destroy it. */
         if (sh_cas_acq_rel(&f.meta->word, &old, sh_word_make(left, tag))) {
-            SH_DEATH("heap.release.applied"); /* death: the tag tells; recovery empties the cell and buries it */
+            /* death: the tag is there; recovery empties the cell and destroys the block */
+            SH_DEATH("heap.release.applied");
             sh_store_release(cell, 0);
             SH_DEATH("heap.release.emptied");
             if (left == 0) {
@@ -422,7 +427,7 @@ static void release_one(sh_ctx *c, uint64_t cell_offset)
     }
 }
 
-/* Strikes the finished block from the stack and frees it. */
+/* Removes the finished block from the stack and frees it. */
 static void free_top(sh_ctx *c, uint64_t id, const sh_found *f)
 {
     uint64_t next = sh_load_relaxed((sh_a64 *)f->data);
@@ -434,7 +439,7 @@ static void free_top(sh_ctx *c, uint64_t id, const sh_found *f)
     sh_intent_end(c);
 }
 
-/* Nobody holds it, it is not free, and it was our swap that brought it there. */
+/* Checks that nobody holds the block, it is not free, and a swap of this slot brought it to 0. */
 static bool is_dying_by(const sh_ctx *c, const sh_found *f)
 {
     uint64_t word = sh_load_acquire(&f->meta->word);
@@ -451,13 +456,13 @@ void sh_heap_drain(sh_ctx *c)
             return;
         }
         if (!sh_heap_find(top - 1, &f) || !is_dying_by(c, &f)) {
-            sh_store_relaxed(&c->slot->destroying, 0); /* only a damaged world gets here */
+            sh_store_relaxed(&c->slot->destroying, 0); /* only in a damaged world */
             return;
         }
         sh_kind_dying(&f);
         sh_a64 *word = sh_kind_next_reference(&f, (sh_a64 *)f.data + 1);
         if (word != NULL) {
-            release_one(c, sh_offset_of(word)); /* may put another on top */
+            release_one(c, sh_offset_of(word)); /* may put another block on top */
         } else {
             free_top(c, top - 1, &f);
         }
@@ -498,7 +503,7 @@ void sh_heap_split(sh_ctx *c, uint64_t from, uint64_t to, uint64_t weight)
     sh_ref rest = left == 0 ? 0 : sh_ref_make(id, left);
     sh_ref given = sh_ref_make(id, weight + sh_ref_weight(there));
     sh_intent_begin(c, SH_INTENT_MOVE, to, 0, 0, given, from, rest, 0);
-    SH_DEATH("heap.split.begun"); /* death: recovery stores both; both places are ours */
+    SH_DEATH("heap.split.begun"); /* death: recovery stores both; both words belong to this slot */
     sh_store_release(target, given);
     SH_DEATH("heap.split.given");
     sh_store_release(source, rest);
@@ -510,14 +515,14 @@ shoal_err sh_heap_draw(sh_ctx *c, uint64_t id, uint64_t cell_offset)
     sh_a64 *cell = sh_at(cell_offset);
     sh_found f;
     if (!sh_heap_find(id, &f)) {
-        return sh_fail(SHOAL_ECORRUPT, "there is no block %llu", (unsigned long long)id);
+        return sh_fail(SHOAL_ECORRUPT, "block %llu does not exist", (unsigned long long)id);
     }
     uint64_t target = sh_offset_of(&f.meta->word);
     uint64_t old = sh_load_acquire(&f.meta->word);
     sh_ref more = sh_ref_make(id, sh_ref_weight(sh_load_relaxed(cell)) + SH_WEIGHT_MORE);
     for (;;) {
         if (sh_word_weight(old) == 0) {
-            return sh_fail(SHOAL_ECORRUPT, "block %llu is gone", (unsigned long long)id);
+            return sh_fail(SHOAL_ECORRUPT, "block %llu is not alive", (unsigned long long)id);
         }
         if (sh_word_weight(old) + SH_WEIGHT_MORE >= SH_WEIGHT_TRIM) {
             return sh_fail(SHOAL_ELIMIT, "block %llu has too many holders", (unsigned long long)id);
@@ -537,7 +542,7 @@ shoal_err sh_heap_draw(sh_ctx *c, uint64_t id, uint64_t cell_offset)
     }
 }
 
-/* A stop in here costs nobody anything. The cell keeps MORE, so the word stays above 0 and nobody is buried. */
+/* stopped: costs nobody anything. The cell keeps MORE, so the word stays above 0 and the block is not destroyed. */
 void sh_heap_give_back(sh_ctx *c, uint64_t cell_offset)
 {
     sh_a64 *cell = sh_at(cell_offset);
@@ -550,13 +555,14 @@ void sh_heap_give_back(sh_ctx *c, uint64_t cell_offset)
     }
     uint64_t target = sh_offset_of(&f.meta->word), old = sh_load_acquire(&f.meta->word);
     bool done = false;
-    while (!done && sh_word_weight(old) > surplus) { /* only a damaged world has less */
+    while (!done && sh_word_weight(old) > surplus) { /* less only in a damaged world */
         uint64_t seen = old & SH_TAG_MASK;
         sh_intent_confirm(c, seen, target);
         uint64_t tag = sh_intent_begin(c, SH_INTENT_WEIGHT, target, seen, 0, 0, cell_offset, less, id);
         SH_DEATH("heap.give_back.begun"); /* death: no tag; word and cell are as they were */
         done = sh_cas_acq_rel(&f.meta->word, &old, sh_word_make(sh_word_weight(old) - surplus, tag));
-        SH_DEATH("heap.give_back.applied"); /* death: the tag tells; recovery stores the smaller weight in the cell */
+        /* death: the tag is there; recovery stores the smaller weight in the cell */
+        SH_DEATH("heap.give_back.applied");
         if (done) {
             sh_store_release(cell, less);
         }

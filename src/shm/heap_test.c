@@ -1,5 +1,5 @@
-/* The heap from the inside: caches, lists, claims, weights, cells, and what goes when a block dies. The audit adds
- * the weights up. */
+/* The heap from the inside: caches, lists, claims, weights, cells, and what is freed with a block. The audit adds up
+ * the weights. */
 #include "base/random.h"
 #include "shm/block.h"
 #include "shm/intent.h"
@@ -53,8 +53,8 @@ static uint64_t word_weight(uint64_t id)
 static shoal_block *make(size_t size)
 {
     shoal_block *b = NULL;
-    if (shoal_block_create(size, &b) !=
-        SHOAL_OK) { /* an assertion that holds costs a system call: too much for half a million */
+    /* No ck_assert: it costs a system call, too much half a million times. */
+    if (shoal_block_create(size, &b) != SHOAL_OK) {
         ck_abort_msg("%zu bytes: %s", size, shoal_last_error_text());
     }
     return b;
@@ -88,7 +88,7 @@ START_TEST(a_freed_block_is_the_next_one_of_its_class)
 }
 END_TEST
 
-/* More than a cache holds: the rest is in the maps, and all of it is found again before a new span is made. */
+/* More blocks than a cache holds: the rest is in the maps, and all of it is found again before a new span is made. */
 START_TEST(blocks_beyond_the_cache_are_listed_and_found_again)
 {
     static const size_t sizes[] = {64, 300, 4096, 20000, 70000, 3u << 20};
@@ -113,7 +113,7 @@ START_TEST(blocks_beyond_the_cache_are_listed_and_found_again)
 }
 END_TEST
 
-START_TEST(a_claim_takes_the_bits_and_keeps_a_note)
+START_TEST(a_claim_clears_the_bits_and_keeps_its_intent_open)
 {
     uint64_t ids[8];
     uint32_t got = 0;
@@ -134,7 +134,7 @@ START_TEST(a_claim_takes_the_bits_and_keeps_a_note)
     }
     sh_intent_end(c);
     sh_leave();
-    shoal_audit audit; /* they are nowhere now, and the audit says so */
+    shoal_audit audit; /* no hint names them now, and the audit says so */
     ck_assert_err(shoal_world_audit(&audit), SHOAL_ECORRUPT);
     ck_assert_uint_eq(audit.lost, got);
     for (uint32_t i = 0; i < got; i++) {
@@ -181,7 +181,7 @@ START_TEST(split_moves_weight_and_the_sum_stays)
     uint64_t id = b->id, state = SEED;
     sh_ctx *c = enter();
     uint64_t cells[5];
-    for (uint32_t i = 0; i < 5; i++) { /* cells that nobody uses: one handle needs few */
+    for (uint32_t i = 0; i < 5; i++) { /* unused cells: one handle needs few */
         cells[i] = sh_offset_of(&c->slot->cells[SH_SLOT_CELLS - 1 - i]);
         ck_assert_uint_eq(sh_load_relaxed((sh_a64 *)sh_at(cells[i])), 0);
     }
@@ -405,7 +405,7 @@ END_TEST
 
 /* ---- fork ---- */
 
-/* The child's part of a forked pair; ends the process. `go` is closed by the parent when it is the child's turn. */
+/* The child of a forked pair; ends the process. The parent closes `go` when it is the child's turn. */
 static void forked_child(uint32_t slot, int go, shoal_block **blocks, size_t n, unsigned char fill)
 {
     char byte;
@@ -486,7 +486,7 @@ static Suite *suite(void)
     tcase_set_timeout(tc, SH_TEST_SECONDS);
     tcase_add_checked_fixture(tc, sh_leaks_begin, sh_leaks_end);
     tcase_add_test(tc, a_freed_block_is_the_next_one_of_its_class);
-    tcase_add_test(tc, a_claim_takes_the_bits_and_keeps_a_note);
+    tcase_add_test(tc, a_claim_clears_the_bits_and_keeps_its_intent_open);
     tcase_add_test(tc, ids_that_name_nothing_are_not_found);
     tcase_add_test(tc, split_moves_weight_and_the_sum_stays);
     tcase_add_test(tc, share_never_gives_all_and_draws_when_there_is_too_little);

@@ -15,17 +15,17 @@ void sh_intent_confirm_slow(uint64_t tag, uint64_t target, const sh_a64 *word, u
 {
     uint32_t index = (uint32_t)(tag >> SH_SEQ_BITS);
     sh_slot_shm *slot = sh_slot_at(index);
-    uint64_t when = sh_coarse_time(); /* before the look: if we are stopped in between, what we remember is too old */
-    /* The tag was read with acquire, after the release or stronger swap that wrote it, so if its operation is still
-     * the latest of its slot all fields of the note are visible here. */
+    uint64_t when = sh_coarse_time(); /* before the load: if we are stopped in between, the value counts as too old */
+    /* The tag was read with acquire, after the release or stronger swap that wrote it. So if its operation is still the
+     * latest of its slot, all fields of the intent are visible here. */
     SH_DEATH("op.confirm.looked"); /* a stop here may last for 2^24 operations of the other slot: intent.h */
     uint64_t seq = sh_load_acquire(&slot->intent.seq);
-    /* Racy with our other threads only in recovery of private memory: sh_enter lets one thread in. */
+    /* Private memory: sh_enter lets one thread in at a time. */
     sh_intent_seen[index] = seq;
     sh_intent_seen_when[index] = when;
     if ((seq & SH_SEQ_MASK) != (tag & SH_SEQ_MASK) || sh_load_acquire(&slot->intent.target) != target ||
         sh_load_acquire(&slot->intent.seq) != seq) {
-        return; /* closed, or a tag of long ago */
+        return; /* closed, or an old tag */
     }
     if (((sh_load_acquire(word) ^ seen) & mask) != 0) { /* after seq and target: intent.h */
         return;

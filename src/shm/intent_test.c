@@ -1,4 +1,4 @@
-/* Who confirms an operation of another process, and is late. */
+/* A process that confirms an operation of another process, too late. */
 #include "shm/intent.h"
 
 #include "base/clock.h"
@@ -43,8 +43,8 @@ static void end(const other *o)
     sh_leave();
 }
 
-/* We saw the tag of an operation of long ago, and were stopped. Now the slot has one open whose sequence ends in the same 24
- * bits, on the same word, and its swap has not happened. */
+/* This process saw the tag of an old operation, and was stopped. Now the slot has an operation open whose sequence ends
+ * in the same 24 bits, on the same word, and its swap has not happened. */
 START_TEST(a_tag_that_is_gone_confirms_nothing)
 {
     other o = begin();
@@ -59,12 +59,12 @@ START_TEST(a_tag_that_is_gone_confirms_nothing)
 }
 END_TEST
 
-/* The same where the tag stands beside the word that tells whether it is still there: an entry of a ring. */
+/* The same if the tag is beside the word that shows whether it is still there: an entry of a ring. */
 START_TEST(an_entry_that_has_changed_confirms_nothing)
 {
     other o = begin();
     uint64_t seen = UINT64_C(7) << SH_TAG_BITS | sh_tag(o.index + 1, 9);
-    sh_store_relaxed(&o.word->hi, o.tag); /* a message that looks like the tag */
+    sh_store_relaxed(&o.word->hi, o.tag); /* a value that looks like the tag */
     sh_store_relaxed(&o.word->lo, seen + (UINT64_C(1) << SH_TAG_BITS));
     sh_intent_forget();
     sh_intent_confirm_in(o.self, o.tag, o.target, &o.word->lo, seen, UINT64_MAX);
@@ -77,7 +77,7 @@ START_TEST(an_entry_that_has_changed_confirms_nothing)
 }
 END_TEST
 
-/* In one step of the clock no process makes 2^23 operations. The quickest of all is tried: it changes nothing. */
+/* In one step of the clock no process makes 2^23 operations. Tries the fastest of all: one that changes nothing. */
 START_TEST(a_step_of_the_clock_is_short)
 {
     enum { STEPS = 20, TRIES = 1 << 17 };
@@ -87,8 +87,8 @@ START_TEST(a_step_of_the_clock_is_short)
     while (last < first + STEPS) {
         last = sh_coarse_time();
     }
-    double step = (double)(sh_now() - begun) / (double)(last - first),
-           best = 1e9; /* more than STEPS when we lose the core */
+    /* last - first is more than STEPS if this process loses the core. */
+    double step = (double)(sh_now() - begun) / (double)(last - first), best = 1e9;
     for (int round = 0; round < 5; round++) {
         begun = sh_now();
         for (int i = 0; i < TRIES; i++) {
@@ -100,7 +100,7 @@ START_TEST(a_step_of_the_clock_is_short)
         double took = (double)(sh_now() - begun) / TRIES;
         best = took < best ? took : best;
     }
-    ck_assert_msg(step / best < (1 << 21), "a step has %.1f ms, an operation %.1f ns", step / 1e6, best);
+    ck_assert_msg(step / best < (1 << 21), "a step takes %.1f ms, an operation %.1f ns", step / 1e6, best);
     end(&o);
 }
 END_TEST

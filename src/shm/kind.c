@@ -8,7 +8,7 @@
 
 #include <limits.h>
 
-/* The words [first, last) of the block, which may be shorter. */
+/* Walks the words [first, last) of the block, which may be shorter. */
 static sh_a64 *next_in_words(const sh_found *f, sh_a64 *progress, uint64_t first, uint64_t last)
 {
     uint64_t words = f->size / 8, at = sh_load_relaxed(progress);
@@ -41,7 +41,7 @@ static sh_a64 *next_fixed(const sh_found *f, sh_a64 *progress)
     return next_in_words(f, progress, 2, sh_kind_look_up(f->kind)->reference_end);
 }
 
-/* Progress of a ring: 0 is `next`, n + 1 is entry n. */
+/* Progress in a ring: 0 is `next`, n + 1 is entry n. */
 static sh_a64 *next_in_ring(const sh_found *f, sh_a64 *progress)
 {
     sh_ring_shm *ring = (sh_ring_shm *)f->data;
@@ -68,7 +68,7 @@ static sh_a64 *next_in_ring(const sh_found *f, sh_a64 *progress)
     return NULL;
 }
 
-/* Progress of a table of deliveries: 0 is `next`, n + 1 is entry n. */
+/* Progress in a table of deliveries: 0 is `next`, n + 1 is entry n. */
 static sh_a64 *next_in_deliveries(const sh_found *f, sh_a64 *progress)
 {
     sh_deliveries_shm *table = (sh_deliveries_shm *)f->data;
@@ -113,7 +113,7 @@ static void wake_event(void *object)
     sh_gate_wake(&((sh_event_shm *)object)->gate, INT_MAX);
 }
 
-/* The last holder of this end is gone: the other end learns it. */
+/* Called when the last holder of this end is gone: tells the other end. */
 static void close_pipe(void *object)
 {
     sh_pipe_shm *end = object;
@@ -127,7 +127,7 @@ static void close_pipe(void *object)
     }
 }
 
-/* A waiter that was notified and died before it had the lock again: its notice is for another. */
+/* Passes on the notification of a waiter that died before it held the lock again. */
 static void pass_notice_on(void *object, sh_owner dead, bool died)
 {
     (void)died;
@@ -137,7 +137,8 @@ static void pass_notice_on(void *object, sh_owner dead, bool died)
     if (sh_load_relaxed(&w->owner) != dead || !sh_cas_acq_rel(&w->state, &notified, SH_WAITER_LOST)) {
         return;
     }
-    /* The dead one held the condition too, so it is there. death: here, the notice is lost with its second bearer. */
+    /* The dead process held the condition, too, so it exists. death: here, the notification is lost with its second
+     * receiver. */
     if (sh_heap_find(sh_load_relaxed(&w->condition), &f) && f.kind == SH_KIND_CONDITION &&
         f.size >= sizeof(sh_condition_shm)) {
         sh_add_acq_rel(&((sh_condition_shm *)f.data)->lost, 1u);
@@ -227,7 +228,7 @@ const sh_kind_row *sh_kind_look_up(sh_kind kind)
     return kind < SH_KIND_COUNT ? &sh_kinds[kind] : &nonsense;
 }
 
-/* The row if the block has room for the object; else one without functions. */
+/* Returns the row if the block has room for the object; otherwise one without functions. */
 static const sh_kind_row *row_of(const sh_found *f)
 {
     static const sh_kind_row too_small = {.is_private = true};
@@ -263,7 +264,7 @@ void sh_kind_holder_ended(const sh_found *f, sh_owner dead, bool died)
     if (row->holder_ended != NULL) {
         row->holder_ended(f->data, dead, died);
     }
-    sh_kind_wake(f); /* it may have ended after its change and before the wake that belongs to it */
+    sh_kind_wake(f); /* it may have ended between its change and the wake-up for it */
 }
 
 void sh_kind_repair(const sh_found *f, sh_owner dead)

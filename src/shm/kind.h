@@ -1,7 +1,8 @@
 /* Which words of a block are references, and what else happens when a block of a kind dies. The layouts of all kinds
- * that refer to other blocks stand here, because recovery and audit must walk them.
+ * that refer to other blocks are here, because recovery and audit must walk them.
  *
- * Every such block begins with two words that belong to the destroy stack: the next dying block, and how far we are. */
+ * Every such block begins with two words for the destroy stack: the next dying block, and the progress
+ * of releasing its references. */
 #ifndef SH_SHM_KIND_H
 #define SH_SHM_KIND_H
 
@@ -18,30 +19,31 @@ typedef struct sh_cells_shm {
     sh_a64 cells[];
 } sh_cells_shm;
 
-/* A message: count references, then the bytes. Written by its sender before it is published, read-only afterwards. */
+/* A message: count references, then the bytes. Its sender writes it before it is published; it is read-only
+ * afterwards. */
 typedef struct sh_message_shm {
     sh_a64 destroy[2];
-    sh_a64 count; /* references | 2^32 * flags */
+    sh_a64 count; /* number of references | 2^32 * flags */
     sh_a64 size;  /* of the bytes */
     sh_a64 references[];
 } sh_message_shm;
 
-/* Two references and bytes: see proc/ for what they mean there. */
+/* Two references and bytes: proc/ says what they mean. */
 typedef struct sh_task_shm {
     sh_a64 destroy[2];
     sh_a64 argument; /* reference to a message */
     sh_a64 result;   /* reference to a message */
-    sh_a64 words[];  /* up to the size of the block: plain words, owned by who uses the record */
+    sh_a64 words[];  /* up to the size of the block: plain words, owned by the user of the record */
 } sh_task_shm;
 
-/* Where a side of a ring is, the puts or the takes: ring.h. Synchronisation: hint: any process, plain stores, may go back.
- * base: any process, upward by compare-and-swap. */
+/* The position of one side of a ring, puts or takes: ring.h. Synchronisation: hint: any process, plain stores, may go
+ * back. base: any process, upward by compare-and-swap. */
 typedef struct sh_ring_side {
     sh_a64 hint;
     sh_a64 base;
 } __attribute__((aligned(SH_CACHE_LINE))) sh_ring_side;
 
-/* A ring of entries; see ipc/ring.h. An entry of a kind that carries a reference has it in its hi word. */
+/* A ring of entries; see ipc/ring.h. An entry of a kind that refers to a block has the reference in its hi word. */
 typedef struct sh_ring_shm {
     sh_a64 destroy[2];
     sh_a64 next;  /* reference to the ring that follows this one; set once */
@@ -58,7 +60,7 @@ typedef struct sh_ring_shm {
 /* State word of an entry: lap 23 | closing 1 | kind 4 | tag 36. */
 typedef enum sh_entry_kind {
     SH_ENTRY_EMPTY,
-    SH_ENTRY_CLOSED,  /* the ring ends here: go on in the next one */
+    SH_ENTRY_CLOSED,  /* the ring ends here: continue in the next one */
     SH_ENTRY_BYTES_0, /* 0 to 8 bytes in the word: BYTES_0 + n */
     SH_ENTRY_BYTES_8 = SH_ENTRY_BYTES_0 + 8,
     SH_ENTRY_INT,
@@ -78,10 +80,11 @@ static inline sh_entry_kind sh_entry_kind_of(uint64_t state)
     return (sh_entry_kind)((state >> SH_ENTRY_KIND_SHIFT) & 15);
 }
 
-/* A queue. Synchronisation: written once, before others can see it: rings (the first ring), deliveries (the first table) and rejects
- * (a queue), both 0 unless it is acknowledged; of_pipe, bound, lease, most. flags: or-ed. done: task_done, upward by compare-and-swap. returned:
- * upward, after a message came back into the table; looked: what returned was before a look at the table that found none (any
- * receiver, plain stores: it may be too low). dropped: a statistic. gates: park.h. */
+/* A queue. Synchronisation: written once, before other processes can see it: rings (the first ring), deliveries (the
+ * first table) and rejects (a queue), both 0 unless it is acknowledged; of_pipe, bound, lease, most. flags: or-ed.
+ * done: task_done, upward by compare-and-swap. returned: upward, after a message was returned to the table; looked: the
+ * value of returned before a walk over the table that found no returned message (any receiver, plain stores: it may be
+ * too low). dropped: a statistic. gates: park.h. */
 typedef struct sh_queue_shm {
     sh_a64 destroy[2];
     sh_a64 rings;
@@ -97,20 +100,20 @@ typedef struct sh_queue_shm {
     sh_a32 unused2;
     sh_a64 returned, looked;
     sh_a64 lease; /* ns; 0: none */
-    sh_a64 most;  /* deliveries of one message; 0: no limit */
+    sh_a64 most;  /* the limit of deliveries of one message; 0: none */
     sh_a64 dropped;
 } sh_queue_shm;
 
 #define SH_QUEUE_CLOSED 1u
 #define SH_QUEUE_ACKNOWLEDGED 2u
 
-/* A table of the messages of an acknowledged queue that are out (shm/deliveries.h). As many entries as the block has room for. next: a
- * table with more; set once. */
+/* A table of the messages of an acknowledged queue that are out (shm/deliveries.h). It has as many entries as the block
+ * has room for. next: a table with more; set once. */
 typedef struct sh_delivery_shm {
     sh_a64 reference; /* to the message, while there is one */
     sh_a64 state;
-    sh_a64 deliveries; /* of this message, with the one under way */
-    sh_a64 until;      /* when its lease passes, sh_now time; 0: never */
+    sh_a64 deliveries; /* the number for this message, including the current one */
+    sh_a64 until;      /* when its lease ends, sh_now time; 0: never */
 } sh_delivery_shm;
 
 typedef struct sh_deliveries_shm {
@@ -120,32 +123,31 @@ typedef struct sh_deliveries_shm {
     sh_delivery_shm entries[];
 } sh_deliveries_shm;
 
-/* One end of a pipe: references to the queue it reads and the queue it writes (0: none). When the end dies both are
- * closed. */
+/* One end of a pipe: references to the queue that it reads and the queue that it writes (0: none). When the end dies,
+ * both are closed. */
 typedef struct sh_pipe_shm {
     sh_a64 destroy[2];
     sh_a64 reads;
     sh_a64 writes;
 } sh_pipe_shm;
 
-/* A condition: its lock (a block of SH_KIND_RLOCK, which recovery finds by itself) and the queue of its waiters. */
+/* A condition: its lock (a block of SH_KIND_RLOCK, which recovery finds separately) and the queue of its waiters. */
 typedef struct sh_condition_shm {
     sh_a64 destroy[2];
     sh_a64 lock;
     sh_a64 waiters;
-    sh_a32
-        lost; /* notices whose receivers died before they could act on them: for others. Recovery adds, a waiter takes */
+    sh_a32 lost; /* notifications of waiters that died before they could act. Recovery adds, another waiter takes */
     sh_a32 unused;
 } sh_condition_shm;
 
-/* One who waits at a condition, with a word of its own to park on (ipc/condition.c). Synchronisation: state by
- * compare-and-swap from WAITING, and from NOTIFIED; owner and condition written once, before others can see it. */
+/* A waiter at a condition, with its own word to park on (ipc/condition.c). Synchronisation: state by compare-and-swap
+ * from WAITING, and from NOTIFIED; owner and condition written once, before other processes can see it. */
 typedef enum sh_waiter_state {
     SH_WAITER_WAITING,
     SH_WAITER_NOTIFIED,
-    SH_WAITER_CANCELLED, /* its time was over first */
-    SH_WAITER_DONE,      /* notified, and it has the lock again */
-    SH_WAITER_LOST,      /* notified, and it died before it had the lock */
+    SH_WAITER_CANCELLED, /* its timeout expired first */
+    SH_WAITER_DONE,      /* notified, and it holds the lock again */
+    SH_WAITER_LOST,      /* notified, and it died before it held the lock */
 } sh_waiter_state;
 
 typedef struct sh_waiter_shm {
@@ -156,49 +158,53 @@ typedef struct sh_waiter_shm {
     sh_a64 condition; /* id */
 } sh_waiter_shm;
 
-/* What this layer must know of a kind. One row a kind, in kind.c. */
+/* What this layer must know of a kind. kind.c has one row per kind. */
 typedef struct sh_kind_row {
-    const char *name;  /* in error texts */
-    shoal_kind shared; /* what users call it; SHOAL_KIND_NONE: they never see one */
+    const char *name;  /* for error texts */
+    shoal_kind shared; /* the public kind; SHOAL_KIND_NONE: users never see one */
     bool is_private;   /* part of another object: a message cannot refer to it */
 
-    /* The references that the block holds. NULL: it holds none. */
+    /* Finds the references that the block holds. NULL: it holds none. */
     sh_a64 *(*next_reference)(const sh_found *f, sh_a64 *progress);
-    uint32_t reference_end; /* of a kind with fixed references: they are the words from 2 up to this one */
+    uint32_t reference_end; /* for a kind with fixed references: they are the words from 2 up to this one */
 
-    size_t
-        size; /* of the object's struct. The functions below are called only for a block that has room for it; each may be NULL */
-    void (*wake)(void *object);  /* everybody who waits at the object */
-    void (*dying)(void *object); /* before a block of the kind is freed; may be called again */
+    /* Of the object's struct. The functions below are called only for a block that has room for it; each may be
+     * NULL. */
+    size_t size;
+    void (*wake)(void *object);  /* wakes everybody who waits at the object */
+    void (*dying)(void *object); /* called before a block of the kind is freed; may be called again */
     void (*holder_ended)(void *object, sh_owner dead, bool died); /* see sh_kind_holder_ended */
-    void (*repair)(void *lock, sh_owner dead);                    /* hands on a lock that the dead process held */
+    void (*repair)(void *lock, sh_owner dead);                    /* releases a lock that the dead process held */
     sh_owner (*owner)(void *lock);                                /* who holds the lock; 0: nobody */
 } sh_kind_row;
 
 extern const sh_kind_row sh_kinds[SH_KIND_COUNT];
 
-/* The row of a kind that was read from shared memory, so that it may be nonsense: then a row of a kind without anything. */
+/* Returns the row of a kind. The kind was read from shared memory, so it may be nonsense: then returns an empty row. */
 const sh_kind_row *sh_kind_look_up(sh_kind kind);
 
-/* The next word of the block that holds a reference, from *progress on, or NULL. progress is advanced past it. A
- * reference word of 0 is skipped. Everything is checked against the block's size: its bytes may be nonsense. */
+/* Returns the next word of the block that holds a reference, from *progress on, or NULL. Sets *progress to its place,
+ * so the next call returns it again unless it is 0 by then. Skips a reference word of 0. Everything is checked against
+ * the block's size: its bytes may be nonsense. */
 sh_a64 *sh_kind_next_reference(const sh_found *f, sh_a64 *progress);
 
-/* First thing when a block of the kind dies; may be called again. */
+/* Called first when a block of the kind dies; may be called again. */
 void sh_kind_dying(const sh_found *f);
 
-/* Recovery found this reference among those of a process that ended. died: not in good order, and it took part in what the object is
- * for. Passes on a notice that it can no longer act on, wakes everybody, and, when it died, breaks a barrier. */
+/* Called when recovery finds this reference among those of a process that ended. died: it did not end normally, and it
+ * was a participant in the object. Passes on a notification that the process can no longer act on, wakes everybody,
+ * and, if it died, breaks a barrier. */
 void sh_kind_holder_ended(const sh_found *f, sh_owner dead, bool died);
 
 /* Wakes everybody who waits at the object. */
 void sh_kind_wake(const sh_found *f);
 
-/* Locks: hands on what the dead process held, and who holds the lock (0: nobody, or the block is not a lock). */
+/* For locks. repair: releases the lock if the dead process holds it. owner: returns who holds it (0: nobody, or the
+ * block is not a lock). */
 void sh_kind_repair(const sh_found *f, sh_owner dead);
 sh_owner sh_kind_owner(const sh_found *f);
 
-/* The name of a kind that users see, as "queue". */
+/* Returns the name of a public kind, such as "queue". */
 const char *sh_kind_shared_name(shoal_kind kind);
 
 #endif

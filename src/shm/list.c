@@ -1,5 +1,5 @@
-/* Finding worlds: by the memory files that running processes of this user hold open. No registry, so nothing can be
- * stale. The kernel lets us look into /proc/PID/fd of our own processes only. */
+/* Finds worlds by the memory files that running processes of this user have open. There is no registry, so nothing can
+ * be stale. The kernel shows /proc/PID/fd only for processes of the same user. */
 #include "os/fd.h"
 
 #include "base/error.h"
@@ -21,7 +21,8 @@
 
 #define PREFIX "/memfd:shoal:"
 
-/* Calls each with the path of every fd of every process that is a world's file; stops when it returns false. */
+/* Calls each with the path of every fd, of every process, that refers to a world's file. Stops when it returns
+ * false. */
 static void each_world_fd(bool (*each)(const char *path, const char *name, void *context), void *context)
 {
     DIR *processes = opendir("/proc");
@@ -82,11 +83,11 @@ shoal_err shoal_world_join(const char *name)
         return sh_fail(SHOAL_EINVAL, "join: no name");
     }
     if (sh_the_world.attachment != SH_DETACHED) {
-        return sh_fail(SHOAL_ESTATE, "this process is in a world already");
+        return sh_fail(SHOAL_ESTATE, "this process is already in a world");
     }
     each_world_fd(find_by_name, &s);
     if (s.fd < 0) {
-        return sh_fail(SHOAL_ENOENT, "no world '%.80s' among the running processes of this user", name);
+        return sh_fail(SHOAL_ENOENT, "no running process of this user is in a world named '%.80s'", name);
     }
     return sh_world_attach(s.fd, SH_SLOT_NEW, "joined");
 }
@@ -96,7 +97,7 @@ shoal_err shoal_world_join(const char *name)
 typedef struct listing {
     bool (*each)(const shoal_ps_entry *entry, void *context);
     void *context;
-    ino_t *seen; /* files that were shown already */
+    ino_t *seen; /* the files already shown */
     size_t seen_count;
     bool no_memory;
 } listing;
@@ -117,8 +118,8 @@ static const char *const operations[] = {
 
 #define DOING_ROOM 96
 
-/* What it does, in words: its open operation, which lasts microseconds unless it is stopped in it; else the first wait of its threads
- * (waits.h), and how many more there are. */
+/* Describes what a process does: its open operation, which lasts microseconds unless it is stopped in it; otherwise the
+ * first wait of its threads (waits.h), and how many more there are. Returns whether any thread waits. */
 static bool describe(const sh_slot_shm *slot, const sh_slot_shm *slots, char doing[DOING_ROOM])
 {
     uint64_t code = sh_load_acquire(&slot->intent.code), first = 0;
@@ -139,7 +140,8 @@ static bool describe(const sh_slot_shm *slot, const sh_slot_shm *slots, char doi
     return waits > 0;
 }
 
-/* It has no life mark. Its pid means something here, or the second mark tells. */
+/* Checks whether a process without a life mark is gone: by its pid if that is valid here, otherwise by the second
+ * mark. */
 static bool is_gone(const sh_slot_shm *slot, uint32_t index, int fd)
 {
     uint64_t space = sh_load_relaxed(&slot->space);
@@ -149,7 +151,7 @@ static bool is_gone(const sh_slot_shm *slot, uint32_t index, int fd)
                : (space & SH_SPACE_HELD) == 0 || !sh_life_marked(fd, sh_slot_hold_byte(index));
 }
 
-/* The slots of one world, mapped read-only at base; nothing of it is believed. */
+/* Lists the slots of one world, mapped read-only at base; nothing in it is trusted. */
 static bool show_world(listing *l, const char *base, int fd, uint64_t used_bytes)
 {
     const sh_world_shm *header = (const sh_world_shm *)base;
@@ -191,7 +193,7 @@ static bool show_world(listing *l, const char *base, int fd, uint64_t used_bytes
     return true;
 }
 
-/* The header and the slots of a world: all that is looked at. */
+/* The header and the slots of a world: nothing else is read. */
 #define LOOK_BYTES SH_SPANS_AT
 
 static bool was_seen(listing *l, ino_t file)
@@ -220,14 +222,14 @@ static bool show_file(const char *path, const char *name, void *context)
         return !l->no_memory;
     }
     if (sh_the_world.fd >= 0 && st.st_ino == sh_the_world.file.inode && st.st_dev == sh_the_world.file.device) {
-        /* Our own: through our own mapping. To open its file and close it again would drop our life mark. */
+        /* Our own world: use our mapping. Opening and closing its file would drop our life mark. */
         return show_world(l, sh_the_world.base, sh_world_file(), sh_memory_used(sh_world_file()));
     }
     bool going = true;
     uint64_t size;
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0) {
-        return true; /* gone meanwhile, or not ours */
+        return true; /* gone meanwhile, or of another user */
     }
     if (sh_memory_is_sealed(fd, &size) && size >= SH_RESERVE_MIN) {
         void *base = mmap(NULL, LOOK_BYTES, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0);

@@ -1,4 +1,4 @@
-/* Handles from outside: the public calls, and what every kind of object asks of its handle. */
+/* The public calls on handles, and the checks that every kind of object makes of its handle. */
 #include "base/log.h"
 
 #include "base/error.h"
@@ -24,7 +24,7 @@ shoal_err sh_object_create(uint32_t klass, uint64_t size, sh_kind kind, shoal_bl
     return err;
 }
 
-/* What error texts call an argument of that kind. */
+/* Returns the name of an argument of that kind for error texts. */
 static const char *argument_name(sh_kind kind, char *buffer, size_t capacity)
 {
     const char *name = sh_kind_look_up(kind)->name;
@@ -48,10 +48,10 @@ shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *w
         return sh_fail(SHOAL_EINVAL, "%s: not a handle", what);
     }
     if (block->left_behind) {
-        return sh_fail(
-            SHOAL_EFORK,
-            "%s: fork leaves ends of pipes to the parent: start the child with shoal_process_start, or send it the end",
-            what);
+        return sh_fail(SHOAL_EFORK,
+                       "%s: a plain fork leaves ends of pipes to the parent; start the child with shoal_process_start "
+                       "or send it the end",
+                       what);
     }
     if (sh_block_is_lost(block)) {
         return sh_fail(SHOAL_ESTATE, "%s: this process has left the world of the object", what);
@@ -120,7 +120,7 @@ uint64_t shoal_block_id(const shoal_block *block)
     return block != NULL && !sh_block_is_lost(block) ? block->id : 0;
 }
 
-/* Drops a reference of this process unless it is the last. One thread needs no locked instruction. */
+/* Drops a reference of this process unless it is the last. A single thread needs no locked instruction. */
 static inline bool drop_ref(shoal_block *block)
 {
     uint64_t refs = sh_load_relaxed(&block->refs);
@@ -154,20 +154,20 @@ void sh_block_release(shoal_block *block)
         return;
     }
     if (__builtin_expect(sh_the_world.attachment != SH_ATTACHED, 0)) {
-        return; /* a process that is ending, or holds nothing here: clean-up never fails */
+        return; /* this process is ending, or holds nothing here: clean-up never fails */
     }
     sh_ctx *c = sh_enter_held();
     if (c == NULL) {
         return;
     }
-    /* Inside, nobody receives the block; another thread may have retained it, if it held it too. */
+    /* Inside, nobody receives the block; another thread may have retained it, if it held it, too. */
     sh_block_unref(c, block);
     sh_leave();
 }
 
 /* ---- references by type ---- */
 
-/* Only the first four bytes are read of what may be anything: no object of the library is smaller. */
+/* Reads only the first four bytes, of what may be anything: no object of the library is smaller. */
 static inline bool is_handle(const shoal_block *block, sh_kind kind)
 {
     return block->magic == SH_HANDLE_MAGIC && (block->kind == kind || sh_block_is_lost(block));
@@ -175,7 +175,7 @@ static inline bool is_handle(const shoal_block *block, sh_kind kind)
 
 static __attribute__((noinline)) void refuse(const char *call, const shoal_block *block)
 {
-    sh_log("%s: %p is no such handle; nothing was changed%s", call, (const void *)block,
+    sh_log("%s: %p is not a handle of this type; nothing was changed%s", call, (const void *)block,
            block->magic == SH_HANDLE_MAGIC ? " (it is a handle of another kind)" : "");
 }
 

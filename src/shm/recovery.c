@@ -1,15 +1,16 @@
-/* What a dead process left: its open operation is finished or forgotten, its free blocks are listed, its locks are
- * handed on, its references are released.
+/* Recovers a dead process: finishes or drops its open operation, lists its free blocks, releases its locks and its
+ * references.
  *
- * The recoverer works in the name of the dead slot: every step opens notes there, as the dead process did. So when
- * the recoverer dies too, the slot looks as if its process had died a little later, and the next recoverer goes on
- * (B41). One at a time: the field recoverer names it, and a dead one is replaced.
+ * The recoverer works on behalf of the dead slot: every step opens intents there, as the dead process did. So if the
+ * recoverer dies, too, the slot looks as if its process had died a little later, and the next recoverer continues
+ * (B41). One at a time: the field recoverer names it, and a dead recoverer is replaced.
  *
- * A recoverer that is stopped would keep the others waiting: for the locks of the dead, the ends of its pipes, its barriers, its slot.
- * The steps are not made for two at a time. So recovery runs in a short-lived process of its own (a helper: sh_helper_run), which
- * has nothing to lose, and whoever meets one that is stopped kills it and takes its place. Its maker sees at once that it is
- * stopped, others when they want the same slot. One that is not stopped but has not finished in a second is killed too: what it
- * did stays done. When its maker is stopped the helper goes on. */
+ * A stopped recoverer would keep the others waiting: for the locks of the dead process, the ends of its pipes, its
+ * barriers, its slot. The steps are not made for two recoverers at a time. So recovery runs in a separate short-lived
+ * process (a helper: sh_helper_run), which has nothing to lose, and a process that finds a stopped helper kills it and
+ * takes its place. The maker of a helper sees at once that it is stopped, others when they want the same slot. A helper
+ * that runs but has not finished in a second is killed, too: what it did stays done. If its maker is stopped, the
+ * helper continues. */
 #include "base/clock.h"
 #include "base/death.h"
 #include "os/pid.h"
@@ -26,7 +27,7 @@
 #include <sched.h>
 #include <unistd.h>
 
-/* Offsets in a dead slot's note are checked like those in a message. */
+/* Checks an offset from a dead slot's intent, like one from a message. Returns NULL if it is not valid. */
 static sh_a64 *cell_at(uint64_t offset)
 {
     if (offset == 0 || offset % 8 != 0 || offset > sh_the_world.size - 16) {
@@ -52,17 +53,17 @@ static void finish_entry(const sh_slot_shm *slot, uint32_t index)
     }
     sh_a128 *entry = sh_at(target);
     uint64_t lo, hi;
-    do { /* both of one moment */
+    do { /* both halves of one moment */
         lo = sh_load_acquire(&entry->lo);
         hi = sh_load_acquire(&entry->hi);
     } while (sh_load_acquire(&entry->lo) != lo);
-    bool taken = sh_entry_kind_of(lo) <= SH_ENTRY_CLOSED; /* then hi keeps the tag of the put */
+    bool taken = sh_entry_kind_of(lo) <= SH_ENTRY_CLOSED; /* then hi has the tag of the put */
     if (sh_intent_applied(slot, index, lo & SH_TAG_MASK, taken ? hi & SH_TAG_MASK : 0)) {
         store_cell(op, sh_load_relaxed(&op->value));
     }
     sh_found f;
     if (sh_heap_find(sh_load_relaxed(&op->extra), &f)) {
-        sh_kind_wake(&f); /* it may have died before it woke somebody */
+        sh_kind_wake(&f); /* it may have died before its wake-up */
     }
 }
 
@@ -88,7 +89,7 @@ static void finish_link(const sh_intent_shm *op)
     }
 }
 
-/* The step that the dead process was in the middle of. */
+/* Finishes or drops the operation that the dead process had open. */
 static void finish_operation(sh_ctx *c)
 {
     sh_intent_shm *op = &c->slot->intent;
@@ -158,7 +159,7 @@ static void list_cache(sh_ctx *c)
     }
 }
 
-/* Locks live in spans of their own, so this walk is as long as there are locks, not blocks. */
+/* Locks are in separate spans, so the length of this walk depends on the number of locks, not of blocks. */
 static void repair_locks(sh_owner dead)
 {
     uint32_t spans = sh_heap_spans();
@@ -177,10 +178,10 @@ static void repair_locks(sh_owner dead)
     }
 }
 
-#define CHUNKS_MAX (1u << 16) /* no slot has more: a longer chain is a forged one */
+#define CHUNKS_MAX (1u << 16) /* no slot has more: a longer chain is forged */
 
-/* Tells the object that a holder of it ended; for a chunk of cells, all objects in it and in those that hang on it. died: without
- * being asked, so that what it took part in is broken. */
+/* Tells the object that a holder of it ended; for a chunk of cells, tells all objects in it and in the chunks behind
+ * it. died: it did not end normally, so that objects in which it was a participant break. */
 static void tell(sh_ref ref, sh_owner dead, bool died)
 {
     for (uint32_t chunks = 0; ref != 0 && chunks < CHUNKS_MAX; chunks++) {
@@ -203,8 +204,9 @@ static void tell(sh_ref ref, sh_owner dead, bool died)
     }
 }
 
-/* Its references: first those whose objects care that a holder ended, then all. A slot that was never more than a plan, or
- * whose process left in good order, is not a death; but that process too may have ended between a change and its wake. */
+/* Releases its references: first tells the objects that a holder ended, then releases all. A slot that no process ever
+ * took, or whose process ended normally, is not a death; but that process, too, may have ended between a change and its
+ * wake-up. */
 static void release_references(sh_ctx *c, uint64_t state)
 {
     sh_owner dead = sh_slot_owner(c->index, state);
@@ -226,9 +228,10 @@ static void release_references(sh_ctx *c, uint64_t state)
     }
 }
 
-/* Children that it was about to start and that nobody has seen. Only here, after its own open operation is finished:
- * that may be a gift to such a slot, which must not be anybody else's by then. They are marked first, whoever has the
- * right to them: so the next sweep finds those that cannot be recovered now, when nobody knows their maker any more. */
+/* Recovers children that the process was about to start and that nobody has seen. Called only after its own open
+ * operation is finished: that may be a gift to such a slot, which must not belong to another process by then. The slots
+ * are marked first, even if another recoverer works on them: so the next sweep finds those that cannot be recovered
+ * now, when nobody knows their maker any more. */
 void sh_slots_recover_reserved(uint32_t maker)
 {
     uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);
@@ -247,7 +250,7 @@ void sh_slots_recover_reserved(uint32_t maker)
     }
 }
 
-/* All that the slot holds goes. Every step can be done again, by whoever comes to the slot next. */
+/* Releases all that the slot holds. Every step can be repeated, by the next recoverer of the slot. */
 static void settle(uint32_t index, uint64_t state)
 {
     sh_slot_shm *slot = sh_slot_at(index);
@@ -264,7 +267,7 @@ static void settle(uint32_t index, uint64_t state)
         sh_found f;
         uint64_t name = sh_load_acquire(&slot->waits[i]);
         if (sh_waits_is_at_object(name) && sh_heap_find(sh_waits_number(name), &f)) {
-            sh_kind_wake(&f); /* a wake meant for it would be lost otherwise */
+            sh_kind_wake(&f); /* otherwise a wake-up for it would be lost */
         }
     }
     sh_waits_clear(slot);
@@ -280,8 +283,8 @@ static void recover_as(uint32_t index, uint64_t state)
     sh_add_relaxed(&sh_the_world.header->recovered, 1);
 }
 
-/* The slot stays ALIVE and ours until it is free, so nobody else recovers it, and needs no right. death: at any step, we are
- * dead like any other, with `leaving` set: nobody is told of it. */
+/* The slot stays ALIVE and ours until it is free, so nobody else recovers it, and this needs no right to recover.
+ * death: at any step, this process is dead like any other, with `leaving` set: no death is reported. */
 void sh_slot_end(uint32_t index)
 {
     sh_slot_shm *slot = sh_slot_at(index);
@@ -292,9 +295,10 @@ void sh_slot_end(uint32_t index)
 
 /* ---- who recovers ---- */
 
-/* The right to recover a slot: pid namespace 10 | pid 22 | helper 1 | start time 31. No system has longer pids. Its holder also has the
- * recovery byte of the slot, from before it takes the right until after it has given it back: where its pid means nothing, that tells
- * whether it is gone. One that is stopped in another namespace is waited for. */
+/* The right to recover a slot: pid namespace 10 | pid 22 | helper 1 | start time 31. No system has longer pids. Its
+ * holder also locks the recovery byte of the slot, from before it takes the right until after it has released it: in
+ * another pid namespace, where its pid means nothing, the byte tells whether it is gone. A stopped holder in another
+ * namespace cannot be killed; the others wait for it. */
 #define SPACE_SHIFT 54
 #define START_MASK ((UINT64_C(1) << 31) - 1)
 #define HELPER (UINT64_C(1) << 31)
@@ -304,7 +308,7 @@ void sh_slot_end(uint32_t index)
 bool sh_recovery_is_own;
 uint32_t sh_recovery_lost;
 
-static uint64_t helper; /* the right of this helper, while one runs for this process; under the lock of sh_enter */
+static uint64_t helper; /* the right of the helper that runs for this process, or 0; under the lock of sh_enter */
 
 static uint64_t space_of_this(void)
 {
@@ -344,7 +348,7 @@ static bool is_gone(const sh_slot_shm *slot, uint64_t holder)
     return (start != 0 && (start & START_MASK) != (holder & START_MASK)) || sh_pid_gone(pid, start);
 }
 
-/* Kills a helper that is stopped, or that takes too long, and sees it go. */
+/* Kills a helper that is stopped or takes too long. Returns whether it is gone. */
 static bool make_go(const sh_slot_shm *slot, uint64_t holder)
 {
     static uint64_t seen;
@@ -367,7 +371,7 @@ static bool make_go(const sh_slot_shm *slot, uint64_t holder)
     return is_gone(slot, holder);
 }
 
-/* Nobody has the right, or nobody who will use it any more. Also a stopped helper has it no more. */
+/* Checks whether the right can be taken: nobody has it, or its holder is gone. Kills a stopped helper. */
 static bool is_to_be_had(const sh_slot_shm *slot, uint64_t holder)
 {
     return holder == 0 || is_gone(slot, holder) || ((holder & HELPER) != 0 && make_go(slot, holder));
@@ -379,16 +383,16 @@ static bool take_right(sh_slot_shm *slot, uint64_t self)
     return holder != self && is_to_be_had(slot, holder) && sh_cas_acq_rel(&slot->recoverer, &holder, self);
 }
 
-/* Before the right, so that nobody elsewhere sees a holder without it. One who has it without a right that counts is a helper that is
- * stopped, which a look at its right kills, or about to see that another was quicker; then the next look finds the byte free.
- * death: the kernel drops it. */
+/* Locks the recovery byte, before the right is taken, so that no process in another namespace sees a holder without it.
+ * A process that has the byte without a valid right is either a stopped helper, which the check of its right kills, or
+ * is about to find that another was faster; then the next try finds the byte free. death: the kernel drops it. */
 static bool take_byte(const sh_slot_shm *slot, int file)
 {
     return file < 0 || sh_life_mark(file, recovery_byte(slot)) ||
            (is_to_be_had(slot, sh_load_acquire(&slot->recoverer)) && sh_life_mark(file, recovery_byte(slot)));
 }
 
-/* In this process, a helper or not. */
+/* Recovers the slot in this process, which may be a helper. */
 static bool recover_here(uint32_t index, uint64_t self)
 {
     sh_slot_shm *slot = sh_slot_at(index);
@@ -406,8 +410,8 @@ static bool recover_here(uint32_t index, uint64_t self)
     SH_DEATH("recovery.right.taken");
     bool done = false;
     uint64_t state = sh_load_acquire(&slot->state);
-    /* Again under the right: another may have finished meanwhile. RESERVED and ALIVE become DEAD, so a child that
-     * comes late finds no slot. */
+    /* Checked again under the right: another process may have finished meanwhile. RESERVED and ALIVE become DEAD, so a
+     * child that comes late finds no slot. */
     if (sh_slot_is_dead(index)) {
         uint64_t dead = sh_slot_state_make(SH_PHASE_DEAD, sh_slot_state_maker(state), sh_slot_state_generation(state));
         if (state == dead || sh_cas_acq_rel(&slot->state, &state, dead)) {
@@ -417,8 +421,8 @@ static bool recover_here(uint32_t index, uint64_t self)
         }
     }
     if (done) {
-        /* Free first, then the right: while we hold it nobody else finishes this life. death: in between, the slot
-         * carries the right of a dead one, which the next recoverer of its next life replaces. */
+        /* First free the slot, then release the right: while we hold it nobody else finishes this life. death: in
+         * between, the slot still names a dead recoverer, which the next recoverer of its next life replaces. */
         uint64_t dead = sh_load_relaxed(&slot->state);
         sh_store_release(&slot->state, sh_slot_state_make(SH_PHASE_FREE, 0, sh_slot_state_generation(dead)));
         SH_DEATH("recovery.freed");
@@ -438,7 +442,7 @@ static int help(void *argument)
 {
     errand *e = argument;
     if (getppid() == 0) {
-        return 1; /* in another pid namespace: its maker has unshared, and does it by itself */
+        return 1; /* in another pid namespace: its maker has unshared, and recovers without a helper */
     }
     helper = right_of_this(HELPER);
     e->done = recover_here(e->index, helper);
@@ -452,12 +456,12 @@ bool sh_slot_recover(uint32_t index)
         return false;
     }
     if (pid_of(helper) == (int32_t)getpid()) {
-        return recover_here(index, helper); /* a slot that the one at hand had reserved */
+        return recover_here(index, helper); /* a slot that was reserved by the slot being recovered */
     }
     errand e = {.index = index};
     for (int i = 0; i < ATTEMPTS && !sh_recovery_is_own; i++) {
         if (!is_to_be_had(slot, sh_load_acquire(&slot->recoverer))) {
-            return false; /* another is at it: no need for a helper that would find that out */
+            return false; /* another process recovers it: no need for a helper */
         }
         sh_helper_result r = sh_helper_run(help, &e);
         helper = 0;

@@ -22,7 +22,7 @@ static void set_name(sh_slot_shm *slot, const char *name)
     snprintf(slot->name, sizeof slot->name, "%s", name != NULL ? name : "");
 }
 
-/* Memory for the slot, then a look whether it is free. Slots are handed out from the lowest. */
+/* Commits memory for the slot. The caller then checks whether it is free. Slots are used from the lowest number up. */
 static shoal_err slot_memory(uint32_t index)
 {
     if (sh_world_file() < 0) {
@@ -38,15 +38,15 @@ static shoal_err slot_memory(uint32_t index)
     return SHOAL_OK;
 }
 
-/* Who wants a slot first locks its claim byte, then wins its state, and marks it alive only then. So a claimant that is stopped
- * anywhere costs the others this one slot: other claimants go on to the next, and the mark of a slot that was reserved for a child
- * is free for the child. */
+/* A process that wants a slot first locks its claim byte, then wins its state, and only then marks it alive. So a
+ * claimant that is stopped anywhere costs the others this one slot: other claimants go on to the next, and the mark of
+ * a slot that was reserved for a child is free for the child. */
 static uint64_t claim_byte(uint32_t index)
 {
     return SH_SLOTS + (uint64_t)index;
 }
 
-/* space: that in which pid was read. */
+/* space: the pid namespace in which pid was read. */
 static void set_identity(sh_slot_shm *slot, int32_t pid, uint64_t space)
 {
     sh_store_relaxed(&slot->start, sh_pid_start_time(pid));
@@ -54,8 +54,8 @@ static void set_identity(sh_slot_shm *slot, int32_t pid, uint64_t space)
     sh_store_release(&slot->pid, (uint32_t)pid);
 }
 
-/* The pid namespace of this process, which is about to become that slot. Away from the world's home it takes a second mark, by which the
- * others can tell its death: its pid means nothing to them. */
+/* Returns the pid namespace of this process, which is about to become that slot. Outside the world's home it takes a
+ * second mark, by which the others can tell its death: its pid means nothing to them. */
 static uint64_t own_space(uint32_t index)
 {
     uint32_t space = sh_pid_space(), home = sh_load_relaxed(&sh_the_world.header->home);
@@ -69,7 +69,7 @@ static bool looks_free(uint32_t index)
            sh_slot_state_phase(sh_load_acquire(&sh_slot_at(index)->state)) == SH_PHASE_FREE;
 }
 
-/* The claim byte is ours, and the slot has memory. */
+/* Takes the slot if it is free. This process has the claim byte, and the slot has memory. */
 static bool win(uint32_t index, const char *name)
 {
     sh_slot_shm *slot = sh_slot_at(index);
@@ -79,9 +79,9 @@ static bool win(uint32_t index, const char *name)
                         sh_slot_state_make(SH_PHASE_ALIVE, 0, sh_slot_state_generation(state) + 1))) {
         return false; /* reserved meanwhile */
     }
-    SH_DEATH("slot.claim.alive"); /* death: pid 0, no claim: recovered like any other. A stop: pid 0, but claimed */
+    SH_DEATH("slot.claim.alive"); /* death: pid 0, no claim: recovered like any other. stopped: pid 0, but claimed */
     uint64_t space = own_space(index);
-    (void)!sh_life_mark(sh_the_world.fd, index); /* nobody has it: who vacates a slot unmarks it first */
+    (void)!sh_life_mark(sh_the_world.fd, index); /* nobody has it: a process that vacates a slot unmarks it first */
     set_identity(slot, (int32_t)getpid(), space);
     SH_DEATH("slot.claim.marked");
     set_name(slot, name);
@@ -125,7 +125,7 @@ static shoal_err reserve_free(sh_ctx *c, const char *name, uint32_t *out_index)
         uint64_t reserved = sh_slot_state_make(SH_PHASE_RESERVED, c->index + 1, sh_slot_state_generation(state) + 1);
         if (sh_cas_acq_rel(&slot->state, &state, reserved)) {
             SH_DEATH("slot.reserve.reserved"); /* death: pid is 0, so our own recovery recovers it (recovery.c) */
-            /* Until there is a pid, start tells which life of ours it is. */
+            /* Until there is a pid, start holds the generation of the maker's slot. */
             sh_store_relaxed(&slot->start, sh_slot_state_generation(sh_load_relaxed(&c->slot->state)));
             set_name(slot, name);
             *out_index = i;
@@ -179,9 +179,9 @@ static bool same_life(uint32_t index, uint64_t generation)
     return sh_slot_state_phase(state) != SH_PHASE_FREE && sh_slot_state_generation(state) == generation;
 }
 
-/* Waits until the maker has said that the slot is for this process. It does so right after it has made us, so there
- * is nothing to wait for unless we are very quick. Only the maker writes to the slot until then, so it needs no care
- * for a child that is already further. */
+/* Waits until the maker has said that the slot is for this process. The maker does so right after the fork or spawn, so
+ * there is nothing to wait for unless this process is very quick. Only the maker writes to the slot until then, so it
+ * need not consider a child that is ahead of it. */
 static bool is_expected(uint32_t index, uint64_t *out_state)
 {
     sh_slot_shm *slot = sh_slot_at(index);
@@ -210,32 +210,33 @@ shoal_err sh_slot_adopt(uint32_t index)
     uint64_t state = 0;
     int64_t deadline = sh_deadline(SHOAL_SECONDS(5));
     if (index >= SH_SLOTS || !is_expected(index, &state)) {
-        return sh_fail(SHOAL_ESTATE, "slot %u was given up before this process came", index);
+        return sh_fail(SHOAL_ESTATE, "the reservation of slot %u was undone before this process came", index);
     }
     uint64_t space = own_space(index);
-    /* Nobody else holds the mark: claimants do not before they own the slot, and who leaves unmarks it first. */
+    /* Nobody else has the mark: claimants take it only when they own the slot, and a leaving process drops it first. */
     while (!sh_life_mark(sh_world_file(), index)) {
         if (sh_passed(deadline)) {
-            return sh_fail(SHOAL_ESTATE, "slot %u is taken", index);
+            return sh_fail(SHOAL_ESTATE, "cannot mark slot %u as alive", index);
         }
         nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
     }
     if (!sh_cas_acq_rel(&slot->state, &state, sh_slot_state_make(SH_PHASE_ALIVE, 0, sh_slot_state_generation(state)))) {
         sh_life_unmark(sh_world_file(), index);
-        return sh_fail(SHOAL_ESTATE, "slot %u was given up before this process came", index);
+        return sh_fail(SHOAL_ESTATE, "the reservation of slot %u was undone before this process came", index);
     }
-    sh_store_relaxed(&slot->space, space); /* the maker's, who sees the same pids; and perhaps held */
+    sh_store_relaxed(&slot->space, space); /* it was the maker's, who sees the same pids; now perhaps SH_SPACE_HELD */
     return SHOAL_OK;
 }
 
-/* Nobody says whom the slot is for: nobody else was told of it. As in sh_slot_claim, the swap decides, under the mark. */
+/* Nobody stores whom the slot is for, and no other process knows of it. As in sh_slot_claim, the swap decides, under
+ * the mark. */
 bool sh_slot_adopt_forked(uint32_t index, uint64_t generation, uint32_t maker)
 {
     sh_slot_shm *slot = sh_slot_at(index);
     uint64_t state = sh_slot_state_make(SH_PHASE_RESERVED, maker + 1, generation);
     int64_t deadline = sh_deadline(SHOAL_SECONDS(1));
     uint64_t space = own_space(index);
-    while (!sh_life_mark(sh_world_file(), index)) { /* nobody else has it: see sh_slot_adopt */
+    while (!sh_life_mark(sh_world_file(), index)) { /* nobody else has it, as in sh_slot_adopt */
         if (sh_load_acquire(&slot->state) != state || sh_world_file() < 0 || sh_passed(deadline)) {
             return false;
         }
@@ -250,8 +251,9 @@ bool sh_slot_adopt_forked(uint32_t index, uint64_t generation, uint32_t maker)
     return true;
 }
 
-/* The mark goes before the slot is free, so that its next owner finds it free too, however long we are stopped in between. The claim
- * byte says meanwhile that this is not a death; where it cannot be had somebody holds it, which says the same. */
+/* The mark is dropped before the slot is free, so that the next owner finds it free, too, however long this process is
+ * stopped in between. Meanwhile the claim byte says that this is not a death; if this process cannot get it, another
+ * one has it, which says the same. */
 void sh_slot_vacate(uint32_t index)
 {
     sh_slot_shm *slot = sh_slot_at(index);
@@ -260,23 +262,24 @@ void sh_slot_vacate(uint32_t index)
     bool claimed = sh_life_mark(file, claim_byte(index));
     sh_life_unmark(file, index);
     SH_DEATH("slot.vacate.unmarked");
-    sh_store_relaxed(&slot->pid, 0); /* a slot that is reserved next has none until its child is there */
+    sh_store_relaxed(&slot->pid, 0); /* the next reservation has none until its child is there */
     sh_waits_clear(slot);
     sh_store_relaxed(&slot->leaving, 0);
     sh_racy_store(&slot->held, 0);
     SH_DEATH("slot.vacate.nameless"); /* death: pid 0 and no claim: it holds nothing, and is recovered */
-    if (sh_slot_state_phase(state) == SH_PHASE_ALIVE) { /* else somebody has taken us for dead, and does the rest */
+    if (sh_slot_state_phase(state) == SH_PHASE_ALIVE) { /* otherwise another process took us for dead */
         sh_cas_acq_rel(&slot->state, &state, sh_slot_state_make(SH_PHASE_FREE, 0, sh_slot_state_generation(state)));
     }
     if (claimed) {
         sh_life_unmark(file, claim_byte(index));
     }
-    sh_hold_drop(); /* this process has no marks any more */
+    sh_hold_drop(); /* drops all marks, but this process has none any more */
 }
 
-/* A process of another pid namespace that has a pid there, and no mark: its marks tell alone. One that is on its way to a slot that was
- * reserved for it has none yet: that is left to its own namespace. So is one that leaves, which has the claim byte until the slot is
- * free. A process of the world's home has no second mark, so one whose program closed the world's fd is taken for dead from elsewhere. */
+/* For a process of another pid namespace that has a pid there, and no life mark: only its marks tell. A process that
+ * has not yet taken its reserved slot has none: that case is left to its own namespace. So is a process that leaves,
+ * which has the claim byte until the slot is free. A process in the world's home has no second mark, so one whose
+ * program closed the world's fd is taken for dead from other namespaces. */
 static bool is_dead_elsewhere(uint32_t index, uint64_t state, uint64_t space, int file)
 {
     return sh_slot_state_phase(state) == SH_PHASE_ALIVE && file >= 0 && !sh_life_marked(file, claim_byte(index)) &&
@@ -295,7 +298,7 @@ bool sh_slot_is_dead(uint32_t index)
     if (phase == SH_PHASE_DEAD) {
         return true;
     }
-    int file = sh_world_file(); /* -1: this process has lost it. Then pid, start time and threads tell alone */
+    int file = sh_world_file(); /* -1: this process has lost it; then only pid, start time and threads tell */
     if (file >= 0 && sh_life_marked(file, index)) {
         return false;
     }
@@ -305,19 +308,19 @@ bool sh_slot_is_dead(uint32_t index)
         return is_dead_elsewhere(index, state, space, file);
     }
     if (pid != 0) {
-        /* A process that has the right pid and age but neither mark nor mapping has become another program; or, when
-         * the slot is reserved for it, it is on its way here. */
+        /* A process with the right pid and start time but neither mark nor mapping has executed another program; or, if
+         * the slot is reserved for it, it has not come yet. */
         bool gone = sh_pid_gone(pid, start) ||
                     (phase == SH_PHASE_ALIVE && !sh_pid_maps(pid, (uint64_t)sh_the_world.file.inode));
         return gone && sh_load_acquire(&slot->state) == state;
     }
     if (phase == SH_PHASE_ALIVE) {
-        /* It died while it claimed the slot, or left it: if it lives it has the claim byte until the pid is there, or the slot is
-         * free. So the pid and the state are looked at again, after the claim. */
+        /* It died while it claimed the slot, or left it: if it lives, it has the claim byte until the pid is there, or
+         * the slot is free. So the pid and the state are read again, after the claim byte. */
         return file >= 0 && !sh_life_marked(file, claim_byte(index)) && sh_load_acquire(&slot->pid) == 0 &&
                sh_load_acquire(&slot->state) == state;
     }
-    return false; /* reserved, for a child that nobody has seen: its maker's recovery sees to it, and nobody else (recovery.c) */
+    return false; /* reserved for a child that nobody has seen: only its maker's recovery handles it (recovery.c) */
 }
 
 bool sh_owner_is_dead(sh_owner owner)
@@ -334,15 +337,15 @@ bool sh_owner_is_dead(sh_owner owner)
         }
         if (sh_load_acquire(&sh_slot_at(index)->state) == state) {
             return false;
-        } /* else somebody has just begun to recover it, and sh_slot_is_dead would not say */
+        } /* otherwise a recovery has just begun, which sh_slot_is_dead may have missed */
     }
 }
 
 bool sh_owner_is_being_recovered(sh_owner owner)
 {
     uint32_t index = sh_owner_slot(owner);
-    uint64_t state =
-        index < SH_SLOTS ? sh_load_seq_cst(&sh_slot_at(index)->state) : 0; /* pairs with begin in recovery.c */
+    /* The load pairs with the swap to DEAD in recover_here (recovery.c). */
+    uint64_t state = index < SH_SLOTS ? sh_load_seq_cst(&sh_slot_at(index)->state) : 0;
     return index >= SH_SLOTS || sh_slot_state_phase(state) == SH_PHASE_FREE ||
            sh_slot_state_phase(state) == SH_PHASE_DEAD || sh_slot_owner(index, state) != owner;
 }
@@ -397,7 +400,7 @@ bool sh_slot_bury(uint32_t index, uint64_t generation)
             return true;
         }
         if (sh_passed(deadline)) {
-            sh_log("slot %u is not recovered yet: process %u is stopped in the middle of it", index,
+            sh_log("slot %u is not recovered yet: process %u, which recovers it, is stopped", index,
                    (unsigned)(sh_load_acquire(&sh_slot_at(index)->recoverer) >> 32 & SH_RECOVERER_PID_MASK));
             return false;
         }

@@ -1,4 +1,4 @@
-/* Spans, and finding one with free blocks. No lists: bits only, which may be set too much but never too little. */
+/* Spans, and finding one with free blocks. There are no lists, only bits: too many may be set, but never too few. */
 #include "os/memory.h"
 #include "shm/commit.h"
 #include "shm/heap.h"
@@ -14,8 +14,8 @@ static sh_a64 *map_word(uint32_t klass, uint32_t level, uint32_t word)
     return (sh_a64 *)sh_at(SH_MAPS_AT + (uint64_t)klass * SH_MAP_BYTES) + (level == 0 ? 0 : SH_MAP_0) + word;
 }
 
-/* Each level is looked at after the one below was set (both seq_cst), and cleared before the one below is looked at
- * again (clear_up). So of a setter and a clearer at least one sees the other. */
+/* Each level is read after the one below was set (both seq_cst), and cleared before the one below is read again
+ * (clear_up). So of a setter and a clearer at least one sees the other. */
 static void set_up(uint32_t klass, uint32_t span)
 {
     uint32_t bit = span;
@@ -29,8 +29,8 @@ static void set_up(uint32_t klass, uint32_t span)
     }
 }
 
-/* The span, as seen, has no free block. Our note BITS names it until the second look: a death before that look is
- * made good by recovery. */
+/* Called when the span had no free block. The open intent BITS names it until the second load; if this process dies
+ * before that, recovery corrects the map. */
 static void clear_up(uint32_t klass, uint32_t span)
 {
     uint32_t bit = span;
@@ -48,7 +48,7 @@ static void clear_up(uint32_t klass, uint32_t span)
                 }
             }
         } else if (sh_load_seq_cst(map_word(klass, level - 1, bit)) != 0) {
-            set_up(klass, span); /* sets what is set once more, and the cleared bit */
+            set_up(klass, span); /* sets the bits that are set again, and the cleared one */
             return;
         }
         if (left != 0) {
@@ -70,7 +70,7 @@ bool sh_span_is_listed(uint32_t klass, uint32_t span)
     return true;
 }
 
-/* A word of the map, or 0 where the level above says that there is nothing: there may be no memory behind it. */
+/* Returns a word of the map, or 0 if the level above says that there is nothing: it may have no memory. */
 static uint64_t map_bits(uint32_t klass, uint32_t level, uint32_t word)
 {
     if (level < 2 && ((map_bits(klass, level + 1, word / 64) >> (word % 64)) & 1) == 0) {
@@ -79,7 +79,7 @@ static uint64_t map_bits(uint32_t klass, uint32_t level, uint32_t word)
     return sh_load_relaxed(map_word(klass, level, word));
 }
 
-/* The next bit from `from` on that is set at the level. Climbs when its word has none, and comes down again. */
+/* Returns the next set bit of the level, from `from` on. Goes up a level when its word has none, and down again. */
 static bool next_bit(uint32_t klass, uint32_t level, uint64_t from, uint64_t *out_bit)
 {
     static const uint32_t words[3] = {SH_MAP_0, SH_MAP_1, SH_MAP_2};
@@ -143,7 +143,7 @@ void sh_heap_list_span(uint32_t span)
             return;
         }
     }
-    /* No block of its own, but its neighbours' bits may hang on the upper levels. */
+    /* The span has no free block, but the upper levels may have to show bits of its neighbours. */
     for (uint32_t level = 1, bit = span / 64; level < 3; level++, bit /= 64) {
         if (sh_load_seq_cst(map_word(f.klass, level - 1, bit)) != 0) {
             sh_or_seq_cst(map_word(f.klass, level, bit / 64), UINT64_C(1) << (bit % 64));
@@ -151,8 +151,8 @@ void sh_heap_list_span(uint32_t span)
     }
 }
 
-/* Claims up to `want` free blocks of one span: takes their bits away. On success the note stays open: the caller
- * finds a place for the ids and ends it. */
+/* Claims up to `want` free blocks of one span by clearing their bits. On success the intent stays open: the caller
+ * stores the ids and ends it. */
 static uint32_t claim_in(sh_ctx *c, uint32_t klass, uint32_t span, uint64_t *out_ids, uint32_t want)
 {
     uint32_t words = sh_class_map_words(klass);
@@ -170,7 +170,7 @@ static uint32_t claim_in(sh_ctx *c, uint32_t klass, uint32_t span, uint64_t *out
         sh_intent_begin(c, SH_INTENT_BITS, sh_offset_of(word), 0, 0, mask, 0, w, span);
         SH_DEATH("span.claim.begun");
         uint64_t got = sh_and_seq_cst(word, ~mask) & mask;
-        SH_DEATH("span.claim.applied"); /* death: recovery lists again those of them that are free */
+        SH_DEATH("span.claim.applied"); /* death: recovery lists the free ones among them again */
         uint32_t n = 0;
         for (; got != 0; got &= got - 1) {
             uint32_t index = w * 64 + (uint32_t)__builtin_ctzll(got);
@@ -212,14 +212,14 @@ bool sh_span_claim(sh_ctx *c, uint32_t klass, uint64_t *out_ids, uint32_t want, 
     }
 }
 
-/* Makes a span that the frontier has given out. Idempotent: its taker does it, or the taker's recovery. */
+/* Initialises a span that the frontier has given out. Idempotent: done by the process that took it, or by its
+ * recovery. */
 void sh_span_finish(uint32_t span, uint32_t klass, uint64_t base)
 {
     sh_span_shm *s = sh_span_at(span);
     uint32_t blocks = sh_class_blocks(klass);
     sh_a64 *map = sh_at(base);
-    if (sh_load_acquire(&s->klass) ==
-        0) { /* fresh memory is zero: nothing else is to be written before it is visible */
+    if (sh_load_acquire(&s->klass) == 0) { /* new memory is zero: no more to write before it is visible */
         for (uint32_t i = 0; i < blocks; i++) {
             sh_meta_shm *meta = sh_at(base + sh_span_meta_at(klass) + i * sh_class_meta_stride(klass));
             sh_store_relaxed(&meta->word, SH_WORD_FREE);
@@ -274,9 +274,10 @@ shoal_err sh_span_make(sh_ctx *c, uint32_t klass, uint64_t asked)
                            (unsigned long long)sh_the_world.size);
         }
         SH_DEATH("span.make.looked");
-        /* Memory first, for the span that we hope to get: a failure leaves no trace. Who loses the race, perhaps because it was
-         * stopped here, has put memory behind what is another's span by now, of another class: more than that one needs, or
-         * knows of. So it looks after it. death: before that, the memory stays until those blocks are used and trimmed. */
+        /* Memory first, for the span that we hope to get: a failure leaves no trace. A process that loses the race,
+         * perhaps because it was stopped here, has committed memory for what is now a span of another process, of
+         * another class: more than that span needs, or knows of. So it gives that back (sh_trim_unknown). death: before
+         * that, the memory stays until those blocks are used and trimmed. */
         shoal_err err = commit_tables(c, (uint32_t)span, klass, base, asked);
         if (err != SHOAL_OK) {
             return err;
@@ -286,7 +287,7 @@ shoal_err sh_span_make(sh_ctx *c, uint32_t klass, uint64_t asked)
         uint64_t tag = sh_intent_begin(c, SH_INTENT_SPAN, target, seen, 0, span | (uint64_t)klass << 32, 0, 0, base);
         SH_DEATH("span.make.begun");
         bool ours = sh_cas128(frontier, lo, hi, lo + units, (span + 1) << SH_TAG_BITS | tag);
-        SH_DEATH("span.make.applied"); /* death: the tag tells; recovery makes the span */
+        SH_DEATH("span.make.applied"); /* death: the tag is there; recovery finishes the span */
         if (ours) {
             sh_span_finish((uint32_t)span, klass, base);
             SH_DEATH("span.make.finished");

@@ -34,7 +34,7 @@ uint32_t sh_waits_begin(uint64_t name, sh_owner holder)
     return 0;
 }
 
-/* The slot is looked up anew: a handler that interrupted the wait may have forked, and we are the child. */
+/* Looks the slot up again: a handler that interrupted the wait may have forked, and this may be the child. */
 void sh_waits_end(uint32_t entry)
 {
     if (entry != 0 && sh_the_world.attachment == SH_ATTACHED) {
@@ -42,10 +42,10 @@ void sh_waits_end(uint32_t entry)
     }
 }
 
-/* ---- words ---- */
+/* ---- texts ---- */
 
 static const struct {
-    const char *before, *after; /* the number */
+    const char *before, *after; /* before and after the number */
 } words[SH_WAITS_KINDS] = {
     [SH_WAITS_GET] = {"gets from queue ", ""},
     [SH_WAITS_PUT] = {"puts into queue ", ""},

@@ -24,9 +24,9 @@
 
 sh_world sh_the_world = {.fd = -1};
 
-/* One thread inside at a time. A process with one thread does not pay for it. */
+/* Lets one thread inside at a time. A process with one thread does not pay for it. */
 static pthread_mutex_t inside = PTHREAD_MUTEX_INITIALIZER;
-static bool prepared; /* handlers installed, once a process */
+static bool prepared; /* handlers are installed, once per process */
 
 static void lock_inside(void)
 {
@@ -77,7 +77,7 @@ static const sh_peers world_peers = {.self = peers_self,
                                      .sleeps = sh_waits_begin,
                                      .wakes = sh_waits_end};
 
-/* ---- once a process ---- */
+/* ---- once per process ---- */
 
 __attribute__((constructor)) static void register_lock(void)
 {
@@ -105,13 +105,14 @@ int sh_world_file(void)
 
 shoal_err sh_world_file_lost(void)
 {
-    return sh_fail(SHOAL_EOS,
-                   "the fd of the world's memory file (it was %d) is closed: a program closes its own fds only, or all "
-                   "others before it first uses the library",
-                   sh_the_world.fd);
+    return sh_fail(
+        SHOAL_EOS,
+        "the program has closed the fd of the world's memory file (it was %d): a program must close only its "
+        "own fds, or close all others before it first uses the library",
+        sh_the_world.fd);
 }
 
-/* The attachment is not SH_ATTACHED: a signal handler may end the process at any step here (end.c). */
+/* The attachment must not be SH_ATTACHED: a signal handler may end the process at any step here (end.c). */
 static void forget_world(void)
 {
     if (sh_the_world.base != NULL) {
@@ -133,14 +134,14 @@ void sh_world_be(uint32_t index)
     c->slot = sh_slot_at(index);
     c->index = index;
     for (uint32_t k = 0; k < SH_CLASSES; k++) {
-        c->cursor[k] = index; /* processes look for free blocks in different places */
+        c->cursor[k] = index; /* processes search for free blocks in different places */
     }
     sh_peers_set(&world_peers);
-    sh_signal_fence(); /* a signal handler that ends the process finds the slot when it finds that it is attached */
+    sh_signal_fence(); /* a signal handler that ends the process finds the slot if it finds SH_ATTACHED */
     sh_the_world.attachment = SH_ATTACHED;
 }
 
-/* Takes the mapping of a checked world and a slot in it. */
+/* Uses the mapping of a checked world and takes a slot in it. */
 static shoal_err enter_world(int fd, void *base, uint64_t size, uint32_t slot, const char *name)
 {
     sh_the_world = (sh_world){.base = base,
@@ -156,7 +157,7 @@ static shoal_err enter_world(int fd, void *base, uint64_t size, uint32_t slot, c
         err = sh_blocks_begin(&sh_the_world.self);
         if (err != SHOAL_OK) {
             if (!sh_world_refuse(SH_LEAVING)) {
-                return err; /* another thread ends the process, and sees to it */
+                return err; /* another thread ends the process, and handles this */
             }
             sh_slot_vacate(slot);
         }
@@ -172,16 +173,15 @@ static shoal_err enter_world(int fd, void *base, uint64_t size, uint32_t slot, c
 shoal_err sh_world_check(const sh_world_shm *header, uint64_t size)
 {
     if (sh_load_acquire(&header->magic) != SH_MAGIC) {
-        return sh_fail(SHOAL_ECORRUPT, "this is not a world: byte 0 does not hold its magic number");
+        return sh_fail(SHOAL_ECORRUPT, "this is not a world: there is no magic number at byte 0");
     }
     if (sh_load_relaxed(&header->layout) != sh_layout_word()) {
-        return sh_fail(SHOAL_ELAYOUT,
-                       "the world has memory layout %llx, this library %llx: they are of different builds",
+        return sh_fail(SHOAL_ELAYOUT, "the world has memory layout %llx, this library %llx: they are different builds",
                        (unsigned long long)sh_load_relaxed(&header->layout), (unsigned long long)sh_layout_word());
     }
     if (sh_load_relaxed(&header->reserved) != size || size < SH_RESERVE_MIN || size > SH_RESERVE_MAX ||
         size % SH_UNIT != 0) {
-        return sh_fail(SHOAL_ECORRUPT, "the world says that it has %llu bytes, its file has %llu",
+        return sh_fail(SHOAL_ECORRUPT, "the header of the world says %llu bytes, its file has %llu",
                        (unsigned long long)sh_load_relaxed(&header->reserved), (unsigned long long)size);
     }
     if (sh_load_relaxed(&header->uid) != (uint32_t)geteuid()) {
@@ -197,9 +197,9 @@ shoal_err sh_world_attach(int fd, uint32_t slot, const char *name)
     void *base = NULL;
     shoal_err err = SHOAL_OK;
     if (sh_the_world.attachment != SH_DETACHED) {
-        err = sh_fail(SHOAL_ESTATE, "this process is in a world already");
+        err = sh_fail(SHOAL_ESTATE, "this process is already in a world");
     } else if (!sh_memory_is_sealed(fd, &size) || size < SH_RESERVE_MIN) {
-        err = sh_fail(SHOAL_ECORRUPT, "this is not a world: the file is not a sealed memory file of its size");
+        err = sh_fail(SHOAL_ECORRUPT, "this is not a world: the file is not a sealed memory file, or it is too small");
     } else {
         err = sh_memory_map(fd, size, &base);
     }
@@ -219,7 +219,7 @@ shoal_err sh_world_attach(int fd, uint32_t slot, const char *name)
 void sh_world_detach(void)
 {
     if (sh_the_world.attachment == SH_ENDED || sh_the_world.attachment == SH_LEAVING) {
-        return; /* the mapping stays: other threads may run; or another call is at it, perhaps below this one */
+        return; /* the mapping stays, for other threads; or another call is leaving, perhaps the interrupted one */
     }
     if (sh_the_world.attachment == SH_ATTACHED && sh_world_before_end != NULL) {
         sh_world_before_end(false);
@@ -239,7 +239,7 @@ void sh_world_detach(void)
 void shoal_world_leave(void)
 {
     sh_cleanup_begin();
-    if (sh_the_world.attachment == SH_FORKED) { /* nothing here is ours but the mapping */
+    if (sh_the_world.attachment == SH_FORKED) { /* only the mapping belongs to this process */
         sh_blocks_forget();
         forget_world();
     } else {
@@ -251,7 +251,7 @@ void shoal_world_leave(void)
     sh_cleanup_end();
 }
 
-/* ---- making one ---- */
+/* ---- creating one ---- */
 
 static bool valid_name(const char *name)
 {
@@ -283,12 +283,12 @@ static uint64_t file_size_limit(void)
     return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY ? limit.rlim_cur : UINT64_MAX;
 }
 
-/* As much address space as can be had: half of what a limited process may use. */
+/* Returns how much address space to reserve: as much as possible, at most half of what a limited process may use. */
 static uint64_t reservation(uint64_t asked)
 {
     uint64_t size = asked != 0 ? asked : SH_RESERVE_MAX;
 #if defined(__SANITIZE_THREAD__)
-    size = size < (UINT64_C(1) << 36) ? size : UINT64_C(1) << 36; /* its shadow memory leaves no room for more */
+    size = size < (UINT64_C(1) << 36) ? size : UINT64_C(1) << 36; /* the shadow memory leaves no room for more */
 #endif
     struct rlimit limit;
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && size > limit.rlim_cur / 2) {
@@ -305,9 +305,9 @@ static shoal_err make_file(const char *name, uint64_t asked, int *out_fd, void *
     char file_name[SHOAL_NAME_MAX + 16];
     snprintf(file_name, sizeof file_name, "shoal:%s", name);
     shoal_err err = SHOAL_OK;
-    if (file_size_limit() < SH_RESERVE_MIN) { /* to make a larger one all the same would be a signal, SIGXFSZ */
+    if (file_size_limit() < SH_RESERVE_MIN) { /* creating a larger one would raise SIGXFSZ */
         return sh_fail(SHOAL_EOS,
-                       "the memory file of a world: RLIMIT_FSIZE (ulimit -f) allows files of %llu bytes, it needs %llu",
+                       "RLIMIT_FSIZE (ulimit -f) allows files of %llu bytes, but the memory file of a world needs %llu",
                        (unsigned long long)file_size_limit(), (unsigned long long)SH_RESERVE_MIN);
     }
     for (uint64_t size = reservation(asked); size >= SH_RESERVE_MIN; size = size / 2 / SH_UNIT * SH_UNIT) {
@@ -380,7 +380,7 @@ shoal_err shoal_world_create(const shoal_world_options *options)
     lock_inside();
     shoal_err err = sh_the_world.attachment == SH_DETACHED
                         ? create_world(options)
-                        : sh_fail(SHOAL_ESTATE, "this process is in a world already");
+                        : sh_fail(SHOAL_ESTATE, "this process is already in a world");
     unlock_inside();
     return err;
 }
@@ -389,7 +389,7 @@ shoal_err shoal_world_create(const shoal_world_options *options)
 
 static sh_ctx *enter(bool held)
 {
-    /* Without the lock: this very thread may have it, below a signal handler that ends us. */
+    /* Without the lock: this very thread may hold it, interrupted by a signal handler that ends the process. */
     if (sh_load_acquire(&sh_world_has_ended) != 0) {
         (void)sh_world_ending("this call");
         return NULL;

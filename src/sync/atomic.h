@@ -1,10 +1,10 @@
-/* Atomics, one name per memory order. The only file of the library that names the compiler's builtins.
+/* Atomics, one name per memory order. The only file of the library that uses the compiler's builtins.
  *
- * The types wrap their word in a struct, so that an access that is not atomic does not compile by accident. Words in
- * shared memory are always of these types; zeroed memory is a valid zero of each.
+ * The types wrap their word in a struct, so that code cannot access it without an atomic by accident. Words in shared
+ * memory are always of these types; zeroed memory is a valid zero of each.
  *
- * sh_racy_load / sh_racy_store are relaxed too: they mark the places where a lost update is wanted and harmless
- * (hints, statistics, Hogwild), so that they can be found.
+ * sh_racy_load and sh_racy_store are relaxed, too. They mark the places where a lost update is intended and harmless
+ * (hints, statistics, Hogwild), so that a reader can find them.
  */
 #ifndef SH_SYNC_ATOMIC_H
 #define SH_SYNC_ATOMIC_H
@@ -21,7 +21,7 @@ typedef struct sh_a64 {
     uint64_t v;
 } sh_a64;
 
-/* Two words that are compared and swapped together; each half can be loaded alone. */
+/* Two words for one compare-and-swap; each half can be loaded alone. */
 typedef struct sh_a128 {
     sh_a64 lo;
     sh_a64 hi;
@@ -34,7 +34,7 @@ typedef struct sh_a128 {
 #define sh_store_release(p, x) __atomic_store_n(&(p)->v, (x), __ATOMIC_RELEASE)
 #define sh_store_seq_cst(p, x) __atomic_store_n(&(p)->v, (x), __ATOMIC_SEQ_CST)
 
-/* Read-modify-write. acq_rel unless the name says otherwise; on x86-64 each is a full barrier whatever its name. */
+/* Read-modify-write. acq_rel unless the name says otherwise; on x86-64 each is a full barrier anyway. */
 #define sh_swap_acq_rel(p, x) __atomic_exchange_n(&(p)->v, (x), __ATOMIC_ACQ_REL)
 #define sh_add_relaxed(p, x) __atomic_fetch_add(&(p)->v, (x), __ATOMIC_RELAXED)
 #define sh_add_acq_rel(p, x) __atomic_fetch_add(&(p)->v, (x), __ATOMIC_ACQ_REL)
@@ -42,7 +42,8 @@ typedef struct sh_a128 {
 #define sh_or_seq_cst(p, x) __atomic_fetch_or(&(p)->v, (x), __ATOMIC_SEQ_CST)
 #define sh_and_seq_cst(p, x) __atomic_fetch_and(&(p)->v, (x), __ATOMIC_SEQ_CST)
 
-/* Compare and swap: true when *p was *expected and is now desired; false leaves what was found in *expected. */
+/* Compare-and-swap. Returns true if *p was *expected and is now desired; otherwise stores the value found in
+ * *expected. */
 #define sh_cas_acq_rel(p, expected, desired)                                                                           \
     __atomic_compare_exchange_n(&(p)->v, (expected), (desired), false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
 #define sh_cas_seq_cst(p, expected, desired)                                                                           \
@@ -51,13 +52,13 @@ typedef struct sh_a128 {
 #define sh_racy_load(p) sh_load_relaxed(p)
 #define sh_racy_store(p, x) sh_store_relaxed(p, x)
 
-/* Orders every access before it before every access after it, loads after stores included. */
+/* Orders every access before it before every access after it, including loads after stores. */
 static inline void sh_fence_seq_cst(void)
 {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
-/* Compare and swap of both halves, sequentially consistent. */
+/* Compare-and-swap of both halves, sequentially consistent. */
 static inline bool sh_cas128(sh_a128 *p, uint64_t lo, uint64_t hi, uint64_t new_lo, uint64_t new_hi)
 {
     unsigned __int128 expected = ((unsigned __int128)hi << 64) | lo;
@@ -65,8 +66,9 @@ static inline bool sh_cas128(sh_a128 *p, uint64_t lo, uint64_t hi, uint64_t new_
     return __sync_bool_compare_and_swap((unsigned __int128 *)(void *)p, expected, desired);
 }
 
-/* Counts of holders that only threads of this process change. While there is one thread, which the C library knows, they need
- * no locked instruction; the count is right when the second thread starts. down: true when it was the last. */
+/* Counts of holders that only threads of this process change. While the process has one thread, which the C library
+ * knows, they need no locked instruction; the count is correct when a second thread starts. sh_count_down returns true
+ * if the caller was the last holder. */
 static inline void sh_count_up(sh_a64 *count)
 {
     if (__libc_single_threaded) {
@@ -86,13 +88,13 @@ static inline bool sh_count_down(sh_a64 *count)
     return sh_sub_acq_rel(count, 1) == 1;
 }
 
-/* Keeps the order of private stores for a signal handler that interrupts this thread. No instruction. */
+/* Orders private stores for a signal handler that interrupts this thread. Compiles to no instruction. */
 static inline void sh_signal_fence(void)
 {
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
-/* In a spin loop: tells the core that it waits for another. */
+/* For spin loops: tells the core that it is waiting for another one. */
 static inline void sh_pause(void)
 {
 #if defined(__x86_64__)
@@ -102,8 +104,8 @@ static inline void sh_pause(void)
 #endif
 }
 
-/* Asks for a cache line that is about to be written, to have it alone when the write comes. The compiler's own builtin gives a
- * mere prefetch to read unless it may assume the instruction; every x86-64 takes it, at worst as nothing. */
+/* Requests exclusive ownership of a cache line that is about to be written. The compiler's builtin prefetches for
+ * reading only, unless the target has the instruction; every x86-64 CPU accepts it, at worst as a no-op. */
 static inline void sh_prefetch_write(const void *p)
 {
 #if defined(__x86_64__)

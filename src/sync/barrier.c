@@ -19,7 +19,7 @@ enum { RESETS_SHIFT = 17, HISTORY_SHIFT = 24, HISTORY_BITS = 16, PHASE_SHIFT = 4
 #define YOUNGEST (UINT64_C(1) << HISTORY_SHIFT)
 #define ONE_PHASE (UINT64_C(1) << PHASE_SHIFT)
 
-/* How the phase of one waiter ended. */
+/* How a waiter's phase ended. */
 typedef enum phase_end { GATHERING, COMPLETED, BROKEN_UP } phase_end;
 
 static phase_end end_of_phase(uint64_t now, uint64_t mine)
@@ -57,28 +57,30 @@ shoal_err sh_barrier_format(sh_barrier_shm *barrier, uint32_t parties)
     return SHOAL_OK;
 }
 
-/* Ends the phase of all who wait now by a step to `next`, and wakes them. The exchange is seq_cst, so that it comes
- * before the look at the gate: it pairs with the flag that sh_gate_prepare sets before the last look at the word. False
- * when the word was not *seen any more. */
+/* Ends the phase of all who wait now by changing the word to `next`, and wakes them. The exchange is seq_cst, so that
+ * it comes before the load of the gate: it pairs with the flag that sh_gate_prepare sets before the last load of the
+ * word. Returns false if the word was no longer *seen. */
 static bool end_phase(sh_barrier_shm *barrier, uint64_t *seen, uint64_t next)
 {
     if (!sh_cas_seq_cst(&barrier->word, seen, next)) {
         return false;
     }
-    /* death: the phase has ended, whole. Those who spin see it; those who are parked see it when their slice passes. */
+    /* death: the phase has ended completely. Spinning waiters see it now, parked ones when their slice ends. */
     SH_DEATH("sync.barrier.before_wake");
     sh_gate_wake(&barrier->gate, INT_MAX);
     return true;
 }
 
-/* The caller's time limit passed, or a signal ended its wait. It breaks the barrier, unless its phase has ended by now. */
+/* Called when the caller's timeout expired or a signal ended its wait. Breaks the barrier, unless its phase has ended
+ * by now. */
 static shoal_err give_up(sh_barrier_shm *barrier, uint64_t mine, int64_t timeout)
 {
     uint64_t now = sh_load_acquire(&barrier->word);
     phase_end end;
     while ((end = end_of_phase(now, mine)) == GATHERING) {
         if (end_phase(barrier, &now, after_break(now))) {
-            return sh_fail_waiting(timeout, "the other parties did not come to the barrier in time; it is broken now");
+            return sh_fail_waiting(timeout,
+                                   "the other parties did not arrive at the barrier in time; it is broken now");
         }
     }
     return end == COMPLETED ? SHOAL_OK : SHOAL_EBROKEN;
@@ -86,7 +88,7 @@ static shoal_err give_up(sh_barrier_shm *barrier, uint64_t mine, int64_t timeout
 
 /* Spins, then parks, until the phase of `mine` has ended. Every acquire of the word pairs with the exchanges by which
  * the parties arrived: each of them continues the release sequence of those before, so what any party wrote before it
- * came is visible here. */
+ * arrived is visible here. */
 static shoal_err wait_for_end(sh_barrier_shm *barrier, uint64_t mine, int64_t timeout)
 {
     phase_end end;
@@ -118,8 +120,9 @@ shoal_err sh_barrier_wait(sh_barrier_shm *barrier, int64_t timeout, uint32_t *ou
         }
         /* The release is for those who see the end of the phase: see wait_for_end. */
         if (!last && sh_cas_acq_rel(&barrier->word, &mine, mine + ONE_ARRIVAL)) {
-            /* death: counted in, and will not leave. If all the others come, the phase completes without harm. If not,
-             * recovery breaks the barrier, which the dead process held, at the latest when a waiter's slice passes. */
+            /* death: it is counted, and will not leave. If all the others arrive, the phase completes without harm. If
+             * not, recovery breaks the barrier, which the dead process held, at the latest when a waiter's slice
+             * ends. */
             SH_DEATH("sync.barrier.arrived");
             err = wait_for_end(barrier, mine, timeout);
             break;

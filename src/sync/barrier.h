@@ -1,30 +1,30 @@
 /* Barrier in shared memory: `parties` waiters leave together, any number of times.
  *
- * A phase is one gathering. Everything that decides it stands in one 64-bit word, and each step is one compare-and-swap
- * of it: to arrive, to complete the phase (the last arrival does both at once), to break, to reset. So there is no
- * instruction at which a killed process leaves a step half done.
+ * One round of the barrier is a phase. One 64-bit word decides it, and each step is one compare-and-swap of that word:
+ * to arrive, to complete the phase (the last arrival does both at once), to break, to reset. So there is no instruction
+ * at which a killed process leaves a step half done.
  *
  *   bits    field     meaning
- *   0-15    arrived   waiters counted in, 0 to parties - 1
+ *   0-15    arrived   the number of waiters, 0 to parties - 1
  *   16      BROKEN    nobody may arrive until reset; arrived is 0
- *   17-23   resets    how many phases were ended by reset, modulo 2^7
- *   24-39   history   how the last 16 phases ended, the youngest in bit 24: 1 completed, 0 reset
- *   40-63   phase     how many phases ended, modulo 2^24
+ *   17-23   resets    the number of phases ended by reset, modulo 2^7
+ *   24-39   history   how the last 16 phases ended, the most recent in bit 24: 1 completed, 0 reset
+ *   40-63   phase     the number of phases that ended, modulo 2^24
  *
  *   from                     to                                             by
  *   arrived < parties - 1    arrived + 1                                    wait
  *   arrived = parties - 1    arrived = 0, next phase, history 1             wait, the last
- *   not BROKEN               arrived = 0, BROKEN                            abort, break, a time limit that passed
+ *   not BROKEN               arrived = 0, BROKEN                            abort, break, an expired timeout
  *   BROKEN or arrived > 0    arrived = 0, not BROKEN, next phase,           reset
  *                            history 0, resets + 1
  *
  * How a waiter that arrived at word `mine` reads a later word `now`. What counts is how its own phase ended; it may
- * have slept while others gathered and reset, when more processes than parties use the barrier.
+ * have slept while others went through phases and resets, if more processes than parties use the barrier.
  *
- *   phases since   it is
- *   0              still gathering, or, with BROKEN, broken
- *   1 to 16        completed or broken: history tells
- *   more           completed when there was no reset since; otherwise taken for broken
+ *   phases since   its phase is
+ *   0              still waiting, or broken if BROKEN is set
+ *   1 to 16        completed or broken, as history says
+ *   more           completed if there was no reset since; otherwise taken for broken
  */
 #ifndef SH_SYNC_BARRIER_H
 #define SH_SYNC_BARRIER_H
@@ -41,10 +41,10 @@
 
 /* Synchronisation:
  *   word      anyone, by compare-and-swap: acq_rel to arrive, seq_cst to end a phase; pollers load it with acquire
- *   gate      waiters park here; whoever ends a phase wakes all of them
+ *   gate      waiters park here; the process that ends a phase wakes all of them
  *   parties   written by format, then constant
- *   name      as the lock's
- * They share a cache line, so that a gathering of spinning waiters moves one line. */
+ *   name      as in the lock
+ * They share a cache line, so that a phase of spinning waiters moves only one line. */
 typedef struct sh_barrier_shm {
     sh_a64 word;
     sh_gate gate;
@@ -52,26 +52,26 @@ typedef struct sh_barrier_shm {
     uint64_t name;
 } __attribute__((aligned(16))) sh_barrier_shm;
 
-/* SHOAL_EINVAL unless 1 <= parties <= SH_BARRIER_PARTIES_MAX. */
+/* Errors: SHOAL_EINVAL unless 1 <= parties <= SH_BARRIER_PARTIES_MAX. */
 SHOAL_MUST_USE shoal_err sh_barrier_format(sh_barrier_shm *barrier, uint32_t parties);
 
-/* Blocks until all parties have come. SHOAL_OK with the number of the caller's arrival in this phase; SHOAL_EBROKEN;
- * SHOAL_ETIMEDOUT when the caller's own time limit passed, which breaks the barrier for the others. With a limit of 0
- * that happens unless the caller is the last. */
+/* Blocks until all parties have arrived. Returns SHOAL_OK and the caller's place in the order of arrival, from 0.
+ * Errors: SHOAL_EBROKEN; SHOAL_ETIMEDOUT if the caller's own timeout expired, which breaks the barrier for the others.
+ * With a timeout of 0 that happens unless the caller is the last. */
 SHOAL_MUST_USE shoal_err sh_barrier_wait(sh_barrier_shm *barrier, int64_t timeout, uint32_t *out_index);
 
-/* Broken for those who wait now, and for all until reset. break is what recovery calls for a barrier that a dead
- * process held; it may be called any number of times. */
+/* Breaks the barrier for those who wait now, and for everybody until reset. Recovery calls break for a barrier that a
+ * dead process held; it may call it any number of times. */
 void sh_barrier_abort(sh_barrier_shm *barrier);
 void sh_barrier_break(sh_barrier_shm *barrier);
 
-/* Breaks it for those who wait now, and makes it whole for all who come later. */
+/* Breaks the barrier for those who wait now, and makes it usable for those who come later. */
 void sh_barrier_reset(sh_barrier_shm *barrier);
 
 bool sh_barrier_is_broken(sh_barrier_shm *barrier);
 uint32_t sh_barrier_waiting(sh_barrier_shm *barrier);
 
-/* arrived < parties; BROKEN only with nobody counted in. True at every instant. */
+/* Checks that arrived < parties, and that nobody is counted while BROKEN is set. True at every instant. */
 bool sh_barrier_valid(sh_barrier_shm *barrier);
 
 #endif

@@ -33,7 +33,7 @@ static void await_waiting(object *o, uint32_t count)
     }
 }
 
-/* One wait; how it ended is counted. */
+/* Waits once and counts the result. */
 static void wait_once(void *arg)
 {
     object *o = arg;
@@ -50,7 +50,7 @@ START_TEST(rules)
     uint32_t index = 77;
     ck_assert_int_eq(sh_barrier_format(&o->barrier, 0), SHOAL_EINVAL);
     ck_assert_int_eq(sh_barrier_format(&o->barrier, SH_BARRIER_PARTIES_MAX + 1), SHOAL_EINVAL);
-    ck_assert_int_eq(sh_barrier_wait(&o->barrier, SHOAL_NOW, &index), SHOAL_OK); /* alone, and the last */
+    ck_assert_int_eq(sh_barrier_wait(&o->barrier, SHOAL_NOW, &index), SHOAL_OK); /* the only party is the last */
     ck_assert_uint_eq(index, 0);
 
     ck_assert_int_eq(sh_barrier_format(&o->barrier, 2), SHOAL_OK);
@@ -106,7 +106,7 @@ static void gather(object *o, int64_t phases)
         must(index < PARTIES);
         must((sh_add_relaxed(&o->indexes[phase], 1u << (8 * index)) & (1u << (8 * index))) == 0);
         for (int i = 0; i < PARTIES; i++) {
-            must(o->plain[i] == phase + 1); /* nobody leaves before all came, or comes again before all left */
+            must(o->plain[i] == phase + 1); /* nobody leaves before all arrived, or arrives again before all left */
         }
         must(sh_barrier_wait(&o->barrier, SHOAL_FOREVER, &index) == SHOAL_OK);
     }
@@ -126,7 +126,8 @@ static void *gather_thread(void *arg)
 static void check_indexes(object *o, int64_t phases)
 {
     for (int64_t phase = 0; phase < phases; phase++) {
-        ck_assert_uint_eq(sh_load_relaxed(&o->indexes[phase]), 0x01010101u); /* each once, so one was the last */
+        ck_assert_uint_eq(sh_load_relaxed(&o->indexes[phase]),
+                          0x01010101u); /* each index once, so one party was the last */
     }
     ck_assert_uint_eq(sh_barrier_waiting(&o->barrier), 0);
     ck_assert(sh_barrier_valid(&o->barrier));
@@ -181,13 +182,14 @@ static void reset_it(object *o)
     sh_barrier_reset(&o->barrier);
 }
 
-/* Whoever breaks it wakes the parked. Slices alone would tell them too, but each time after one of them had passed. */
+/* The process that breaks the barrier wakes the parked waiters. They would also notice when their slice ends, but
+ * later. */
 START_TEST(breaking_wakes_the_parked)
 {
     void (*const breakers[])(object *) = {timed_out, aborted, broken_by_recovery, reset_it};
     object *o = begin(PARTIES);
     sh_spin_set(0);
-    sh_store_relaxed(&fake->sweeps, 0); /* a waiter that is not woken looks for the dead when its slice is over */
+    sh_store_relaxed(&fake->sweeps, 0); /* a waiter that is not woken sweeps when its slice ends */
     for (int round = 0; round < 40; round++) {
         void (*breaker)(object *) = breakers[round % 4];
         pid_t pids[2];
@@ -213,7 +215,7 @@ START_TEST(the_last_wakes_the_parked)
 {
     object *o = begin(2);
     sh_spin_set(0);
-    sh_store_relaxed(&fake->sweeps, 0); /* a waiter that is not woken looks for the dead when its slice is over */
+    sh_store_relaxed(&fake->sweeps, 0); /* a waiter that is not woken sweeps when its slice ends */
     for (int round = 0; round < 40; round++) {
         uint32_t index;
         pid_t pid = fake_fork(wait_once, o);
@@ -242,8 +244,8 @@ static void break_and_reset(object *o)
     sh_barrier_reset(&o->barrier);
 }
 
-/* A waiter that does not look while others go on learns how its own phase ended. c: completes, r: abort and reset. */
-START_TEST(late_lookers_learn_their_own_end)
+/* A waiter that sleeps while others continue learns how its own phase ended. c: completes, r: abort and reset. */
+START_TEST(late_waiter_learns_its_own_end)
 {
     const struct {
         const char *steps;
@@ -261,7 +263,7 @@ START_TEST(late_lookers_learn_their_own_end)
         {"rccccccccccccccc", SHOAL_EBROKEN},
         {"cccccccccccccccccccc", SHOAL_OK}, /* 20, without a reset */
         {"rccccccccccccccccccc", SHOAL_EBROKEN},
-        {"ccccccccccccccccr", SHOAL_EBROKEN}, /* 17: forgotten, and taken for broken */
+        {"ccccccccccccccccr", SHOAL_EBROKEN}, /* 17: no longer in the history, and taken for broken */
     };
     object *o = begin(2);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -292,7 +294,7 @@ START_TEST(late_lookers_learn_their_own_end)
 }
 END_TEST
 
-/* The fields wrap into nothing but themselves. */
+/* Each field wraps without a carry into the next. */
 START_TEST(counts_wrap)
 {
     object *o = begin(1);
@@ -306,13 +308,13 @@ START_TEST(counts_wrap)
 }
 END_TEST
 
-static void race_a_limit(void *arg)
+static void race_a_timeout(void *arg)
 {
     object *o = arg;
     unsigned seed = fake_self();
     for (uint32_t round = 0; round < ROUNDS; round++) {
         uint32_t index;
-        int64_t come = sh_now() + rand_r(&seed) % 200000; /* about when the limits of the others pass */
+        int64_t come = sh_now() + rand_r(&seed) % 200000; /* about when the timeouts of the others expire */
         while (sh_now() < come) {
         }
         shoal_err err = sh_barrier_wait(&o->barrier, 120000, &index);
@@ -322,14 +324,14 @@ static void race_a_limit(void *arg)
     }
 }
 
-/* Each party comes once a round: all get through, or one is told of its time limit and the rest that it broke. */
-START_TEST(a_limit_breaks_for_all_or_none)
+/* Each party arrives once a round: all get through, or one times out and the others find the barrier broken. */
+START_TEST(a_timeout_breaks_for_all_or_none)
 {
     object *o = begin(3);
     pid_t pids[3];
     uint32_t completed = 0;
     for (int i = 0; i < 3; i++) {
-        pids[i] = fake_fork(race_a_limit, o);
+        pids[i] = fake_fork(race_a_timeout, o);
     }
     for (uint32_t round = 0; round < ROUNDS; round++) {
         while (sh_load_acquire(&o->rounds_done) != 3 * (round + 1)) {
@@ -347,7 +349,7 @@ START_TEST(a_limit_breaks_for_all_or_none)
     for (int i = 0; i < 3; i++) {
         fake_join(pids[i]);
     }
-    ck_assert_uint_gt(completed, 0); /* both ends were seen, or this tests nothing */
+    ck_assert_uint_gt(completed, 0); /* both outcomes must occur, or this tests nothing */
     ck_assert_uint_lt(completed, ROUNDS);
 }
 END_TEST
@@ -378,7 +380,7 @@ START_TEST(a_dead_party_breaks_it)
         ck_assert(sh_barrier_valid(&o->barrier));
         fake_recovery = NULL;
     }
-    ck_assert_int_lt(best, SHOAL_MS(100)); /* the best of five: a busy machine may be late now and then */
+    ck_assert_int_lt(best, SHOAL_MS(100)); /* the best of five: a busy machine may be late sometimes */
 }
 END_TEST
 
@@ -391,7 +393,7 @@ START_TEST(a_stopped_party_does_not_break_it)
     await_waiting(o, 2);
     fake_stop(stopped);
     uint32_t sweeps = sh_load_acquire(&fake->sweeps);
-    while (sh_load_acquire(&fake->sweeps) < sweeps + 4) { /* the other looks, and goes on waiting */
+    while (sh_load_acquire(&fake->sweeps) < sweeps + 4) { /* the other sweeps, and keeps waiting */
         sched_yield();
     }
     ck_assert(!sh_barrier_is_broken(&o->barrier));
@@ -431,7 +433,7 @@ static void die_resetting(void *arg)
     sh_barrier_reset(&o->barrier);
 }
 
-/* One waits, parked; another dies; the first ends as told, although nobody woke it. */
+/* One process waits, parked; another dies; the first returns `end`, although nobody woke it. */
 static void check_end(object *o, void (*dies)(void *), shoal_err end)
 {
     uint32_t before = result(o, end);
@@ -473,9 +475,9 @@ int main(void)
         threads_leave_together,
         breaking_wakes_the_parked,
         the_last_wakes_the_parked,
-        late_lookers_learn_their_own_end,
+        late_waiter_learns_its_own_end,
         counts_wrap,
-        a_limit_breaks_for_all_or_none,
+        a_timeout_breaks_for_all_or_none,
         a_dead_party_breaks_it,
         a_stopped_party_does_not_break_it,
 #ifdef SHOAL_DEATH_POINTS

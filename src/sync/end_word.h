@@ -1,19 +1,21 @@
-/* A word in shared memory that tells of a thread's end, however it ends, SIGKILL included: others sleep on it, and the kernel wakes one.
+/* A word in shared memory that reports the end of a thread, however it ends, even by SIGKILL: others sleep on it, and
+ * the kernel wakes one of them.
  *
- * No other futex does that. Linux changes and wakes the words on a thread's list of robust mutexes when the thread ends, and the C
- * library keeps that list. So the word is the one of a robust mutex, which its holder locks once and never unlocks.
+ * No other futex does that. When a thread ends, Linux changes and wakes the words on its list of robust mutexes, and
+ * the C library keeps that list. So the word is that of a robust mutex, which its holder locks once and never unlocks.
  *
- *   0                     not held yet, or it could not be: ends are looked for in another way
- *   tid | WAITERS         held. WAITERS is set by the holder at once, because without it the kernel wakes nobody
- *   OWNER_DIED | WAITERS  the thread has ended (kernel); the process follows within a moment, if it was the main thread
+ *   0                     not held yet, or it could not be held: ends are detected in another way
+ *   tid | WAITERS         held. The holder sets WAITERS at once, because without it the kernel wakes nobody
+ *   OWNER_DIED | WAITERS  the thread has ended (set by the kernel); if it was the main thread, the process ends shortly
  *
- * The word only ends a sleep early. ENDED is no proof: exec ends it too, and the main thread may end before the process. HELD is no
- * proof of life: the kernel stops at a list that the program has destroyed. Whoever sleeps on it asks the process itself afterwards,
- * and once in a while without being woken.
+ * The word only ends a sleep early. SH_END_SEEN does not prove an end: exec sets it, too, and the main thread may end
+ * before the process. SH_END_HELD does not prove life: the kernel stops at a list that the program has destroyed. So a
+ * sleeper checks the process itself afterwards, and also from time to time without a wake-up.
  *
- * The kernel wakes one sleeper: it passes the wake on (sh_end_word_pass).
- * death: of the holder before it holds: the word stays 0. Of the sleeper that was woken: the others find out by their slices.
- * fork: the child's C library begins with an empty list, so the word stays the parent's. */
+ * The kernel wakes one sleeper, which wakes the others (sh_end_word_pass).
+ * death: of the holder before it holds the word: it stays 0. Of the woken sleeper: the others notice when their slices
+ * end.
+ * fork: the child's C library starts with an empty list, so the word stays with the parent. */
 #ifndef SH_SYNC_END_WORD_H
 #define SH_SYNC_END_WORD_H
 
@@ -28,12 +30,12 @@ typedef struct sh_end_word_shm {
 
 typedef enum sh_end_state { SH_END_UNKNOWN, SH_END_HELD, SH_END_SEEN } sh_end_state;
 
-/* Holds the word at that place of a memory file until the calling thread ends. Once a process. The place is mapped a second time and
- * stays mapped, so it does not matter whether the process leaves the world. Its memory must not become anything else while the thread
- * lives. False when it cannot be held. */
+/* Holds the word at that offset of a memory file until the calling thread ends. Once per process. Maps the word a
+ * second time, for good, so it does not matter whether the process leaves the world. Nothing else may use its memory
+ * while the thread lives. Returns false if it cannot be held. */
 bool sh_end_word_hold(int fd, uint64_t offset);
 
-/* What the word says, and its value to sleep on. */
+/* Returns what the word says, and its value to sleep on. */
 sh_end_state sh_end_word_look(const sh_end_word_shm *word, uint32_t *out_value);
 
 /* Wakes the others that sleep on it. */

@@ -16,12 +16,12 @@ void sh_event_format(sh_event_shm *event)
 void sh_event_set(sh_event_shm *event)
 {
     uint32_t word = sh_load_relaxed(&event->word);
-    /* When it is set already the exchange changes nothing, but still releases the caller's writes. seq_cst: it comes
-     * before the look at the gate, and pairs with the flag that sh_gate_prepare sets before the waiter's last look at
+    /* If it is set already, the exchange changes nothing but still releases the caller's writes. seq_cst: it comes
+     * before the load of the gate, and pairs with the flag that sh_gate_prepare sets before the waiter's last load of
      * the word. */
     while (!sh_cas_seq_cst(&event->word, &word, word & SET ? word : word + ONE_TIME + SET)) {
     }
-    /* death: set; the parked ones see it when their slice passes. */
+    /* death: set; the parked waiters see it when their slice ends. */
     SH_DEATH("sync.event.before_wake");
     sh_gate_wake(&event->gate, INT_MAX);
 }
@@ -38,13 +38,13 @@ bool sh_event_is_set(sh_event_shm *event)
 
 shoal_err sh_event_wait(sh_event_shm *event, int64_t timeout)
 {
-    uint32_t found = sh_load_acquire(&event->word); /* pairs with set, as do the looks below */
+    uint32_t found = sh_load_acquire(&event->word); /* pairs with set, as do the loads below */
     if (found & SET) {
         return SHOAL_OK;
     }
-    /* The only step away from a clear word is set, so a word that differs from `found` was set since. */
+    /* Only set changes a clear word, so a word that differs from `found` was set since. */
     sh_wait wait;
-    sh_wait_init(&wait, timeout, SH_SLICE_LONG); /* no particular peer is waited for */
+    sh_wait_init(&wait, timeout, SH_SLICE_LONG); /* it waits for no particular peer */
     wait.name = event->name;
     bool in_time = timeout > SHOAL_NOW;
     while (in_time && sh_wait_spin(&wait)) {

@@ -1,13 +1,13 @@
 /* Event in shared memory: a flag that can be waited for.
  *
  *   bit 0     set
- *   1-31      how often it went from clear to set
+ *   1-31      the number of times it went from clear to set
  *
  *   from      to                      by
  *   clear     set, count + 1          set, which wakes all
  *   set       clear                   clear
  *
- * Because of the count, a waiter that slept through set and clear leaves all the same.
+ * Because of the count, a waiter that slept through set and clear still returns.
  */
 #ifndef SH_SYNC_EVENT_H
 #define SH_SYNC_EVENT_H
@@ -20,9 +20,9 @@
 #include <stdint.h>
 
 /* Synchronisation:
- *   word   anyone, by compare-and-swap. What was written before set is visible to those whom it lets go
- *   gate   waiters park here while the word is clear and as they found it
- *   name   as the lock's */
+ *   word   anyone, by compare-and-swap. What was written before set is visible to the waiters that it releases
+ *   gate   waiters park here while the word is clear and unchanged since they looked first
+ *   name   as in the lock */
 typedef struct sh_event_shm {
     sh_a32 word;
     sh_gate gate;
@@ -34,7 +34,8 @@ void sh_event_set(sh_event_shm *event);
 void sh_event_clear(sh_event_shm *event);
 bool sh_event_is_set(sh_event_shm *event);
 
-/* SHOAL_OK when it is set, or was set during the call; SHOAL_ETIMEDOUT. */
+/* Waits until the event is set. Also returns SHOAL_OK if it was set and cleared during the call. Errors:
+ * SHOAL_ETIMEDOUT. */
 SHOAL_MUST_USE shoal_err sh_event_wait(sh_event_shm *event, int64_t timeout);
 
 #endif

@@ -7,7 +7,7 @@ typedef struct object {
     sh_event_shm event;
     sh_event_shm other;
     sh_a32 left;
-    int64_t plain; /* handed from one thread to the other by the two events */
+    int64_t plain; /* passed between the two threads by the two events */
 } object;
 
 START_TEST(rules)
@@ -32,8 +32,8 @@ START_TEST(rules)
 }
 END_TEST
 
-/* A wait that still spins keeps its time limit, and SHOAL_SPIN_NS has a bound. Before, the first wait took 3 s. */
-START_TEST(spinning_keeps_the_time_limit)
+/* A wait that still spins keeps its timeout, and SHOAL_SPIN_NS has an upper limit. Before, the first wait took 3 s. */
+START_TEST(spinning_keeps_the_timeout)
 {
     object *o = fake_begin(sizeof *o);
     sh_event_format(&o->event);
@@ -57,8 +57,8 @@ static void wait_and_leave(void *arg)
     sh_add_acq_rel(&o->left, 1u);
 }
 
-/* Cleared before they could look: those who waited when it was set leave all the same, and no later one does. */
-START_TEST(set_lets_go_although_it_is_cleared)
+/* The event is cleared before they could look: those who waited when it was set still return, and nobody later does. */
+START_TEST(set_releases_waiters_although_it_is_cleared)
 {
     object *o = fake_begin(sizeof *o);
     sh_spin_set(0);
@@ -81,13 +81,13 @@ START_TEST(set_lets_go_although_it_is_cleared)
 }
 END_TEST
 
-/* Slices alone would let them go too, but each time after one of them had passed. */
+/* The end of a slice would release them, too, but later. */
 START_TEST(set_wakes_all)
 {
     enum { TIMES = 20 };
     object *o = fake_begin(sizeof *o);
     sh_spin_set(0);
-    sh_store_relaxed(&fake->sweeps, 0); /* a waiter that is not woken looks for the dead when its slice is over */
+    sh_store_relaxed(&fake->sweeps, 0); /* a waiter that is not woken sweeps when its slice ends */
     for (int i = 0; i < TIMES; i++) {
         pid_t pids[3];
         for (int k = 0; k < 3; k++) {
@@ -123,7 +123,7 @@ START_TEST(set_wakes_the_parked)
     object *o = fake_begin(sizeof *o);
     sh_spin_set(0);
     pid_t pid = fake_fork(answer_each, o);
-    sh_store_relaxed(&fake->sweeps, 0); /* a waiter that is not woken looks for the dead when its slice is over */
+    sh_store_relaxed(&fake->sweeps, 0); /* a waiter that is not woken sweeps when its slice ends */
     for (int i = 0; i < HANDOVERS; i++) {
         while (!(sh_load_acquire(&o->event.gate.word) & 1)) {
             sched_yield();
@@ -211,8 +211,8 @@ int main(void)
 {
     const TTest *const tests[] = {
         rules,
-        spinning_keeps_the_time_limit,
-        set_lets_go_although_it_is_cleared,
+        spinning_keeps_the_timeout,
+        set_releases_waiters_although_it_is_cleared,
         set_wakes_all,
         set_wakes_the_parked,
         threads_take_turns,

@@ -20,14 +20,14 @@ void sh_lock_format(sh_lock_shm *lock)
 }
 
 /* Takes the lock if it is free; word is what the caller saw or guesses. The acquire pairs with the release in unlock:
- * what the last owner wrote under the lock is visible. After a repair it pairs with the one there; the repairer knows
- * that the owner is dead, so all that the owner ever wrote is in memory. */
+ * what the last owner wrote under the lock is visible. After a repair it pairs with the release there; the repairer
+ * knows that the owner is dead, so all that the owner ever wrote is in memory. */
 static bool take(sh_lock_shm *lock, uint32_t word, uint32_t waiters, shoal_err *out_err)
 {
     while (is_free(word)) {
         if (sh_cas_acq_rel(&lock->gate.word, &word, sh_peers_now->self() | waiters)) {
-            /* death: held by the dead. A waiter whose slice passes, or recovery, repairs it; DIED went with this
-             * exchange, and the repair sets it again. */
+            /* death: the dead process holds the lock. A waiter whose slice ends, or recovery, repairs it. This exchange
+             * cleared DIED, and the repair sets it again. */
             SH_DEATH("sync.lock.taken");
             *out_err = word & DIED ? SHOAL_EOWNERDEAD : SHOAL_OK;
             return true;
@@ -47,7 +47,7 @@ static shoal_err last_try(sh_lock_shm *lock, int64_t timeout)
 {
     shoal_err err;
     repair_if_dead(lock, sh_lock_owner(lock));
-    return take(lock, 0, 0, &err) ? err : sh_fail_waiting(timeout, "the lock is held by another");
+    return take(lock, 0, 0, &err) ? err : sh_fail_waiting(timeout, "another process or thread holds the lock");
 }
 
 static shoal_err lock_slow(sh_lock_shm *lock, int64_t timeout)
@@ -69,18 +69,19 @@ static shoal_err lock_slow(sh_lock_shm *lock, int64_t timeout)
         if (take(lock, word, WAITERS, &err)) {
             return err;
         }
-        /* The futex compares the whole word when it parks, so an unlock between here and there is not slept through. */
+        /* The futex compares the whole word when it parks, so it cannot sleep through an unlock between here and
+         * there. */
         if (is_free(word) || (!(word & WAITERS) && !sh_cas_acq_rel(&lock->gate.word, &word, word | WAITERS))) {
             continue;
         }
-        /* death: the flag may stand for nobody; the next unlock wakes in vain. */
+        /* death: the flag may be set with nobody parked; then the next unlock makes a wake-up that wakes nobody. */
         SH_DEATH("sync.lock.waiting");
         word |= WAITERS;
         wait.holder = word & SH_OWNER_MASK;
         if (!sh_wait_park(&wait, &lock->gate, word)) {
             return last_try(lock, timeout);
         }
-        if (sh_load_relaxed(&lock->gate.word) == word) { /* nobody unlocked: the slice passed */
+        if (sh_load_relaxed(&lock->gate.word) == word) { /* nobody unlocked: the slice ended */
             repair_if_dead(lock, word & SH_OWNER_MASK);
         }
     }
@@ -100,7 +101,8 @@ shoal_err sh_lock_unlock(sh_lock_shm *lock)
             return sh_fail(SHOAL_ESTATE, "the lock is not locked");
         }
     } while (!sh_cas_acq_rel(&lock->gate.word, &word, 0)); /* the release pairs with the acquire in take */
-    /* death: free, but the parked are not told. A newcomer may take it; they look again when their slice passes. */
+    /* death: free, but the parked waiters are not woken. A newcomer may take it; they look again when their slice
+     * ends. */
     SH_DEATH("sync.lock.before_wake");
     if (word & WAITERS) {
         sh_futex_wake(&lock->gate.word, 1);
@@ -116,7 +118,7 @@ bool sh_lock_repair(sh_lock_shm *lock, sh_owner dead)
             return false;
         }
     } while (!sh_cas_acq_rel(&lock->gate.word, &word, DIED)); /* the release pairs with the acquire in take */
-    /* death: of the one who repairs. Free and marked; the parked look again when their slice passes. */
+    /* death: of the repairer. Free and marked DIED; the parked waiters look again when their slice ends. */
     SH_DEATH("sync.lock.repaired");
     if (sh_peers_now->repaired != NULL) {
         sh_peers_now->repaired();

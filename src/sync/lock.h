@@ -1,23 +1,23 @@
-/* Lock in shared memory: one futex word that names its owner, so that the living can tell that the owner died.
+/* Lock in shared memory: one futex word that names its owner, so that other processes can tell that the owner died.
  *
  *   owner   DIED   WAITERS   state
  *   0       0      0         free
- *   0       1      0         free, and the last owner died holding it: the next one is told
+ *   0       1      0         free, and the last owner died holding it: the next lock reports that
  *   life    0      0         held, nobody parked
  *   life    0      1         held, somebody may be parked: unlock wakes one
  *   anything else            never
  *
  *   from            to                    by
  *   free            life                  lock
- *   free            life + WAITERS        lock, by a waiter that was parked: others may be parked beside it
+ *   free            life + WAITERS        lock, by a waiter that was parked: others may still be parked
  *   free + DIED     life (+ WAITERS)      lock, which returns SHOAL_EOWNERDEAD
  *   life            life + WAITERS        a waiter, before it parks
  *   life (+ WAITERS)  free                unlock, which wakes one
  *   life (+ WAITERS)  free + DIED         repair, which wakes one
  *
- * A waiter that is woken either takes the lock with WAITERS or sets WAITERS again and parks, so the flag is lost only
- * when the woken one dies first. Then, and when an unlocker dies before it wakes, the others look again when their
- * slice passes.
+ * A waiter that is woken either takes the lock with WAITERS set, or sets WAITERS again and parks. So the flag is lost
+ * only if the woken waiter dies first. Then, and if an unlocker dies before it wakes a waiter, the others look again
+ * when their slice ends.
  */
 #ifndef SH_SYNC_LOCK_H
 #define SH_SYNC_LOCK_H
@@ -31,12 +31,12 @@
 #include <stdint.h>
 
 /* Synchronisation:
- *   gate   its word is the state above, changed by compare-and-swap only; unlock releases what lock acquires
+ *   gate   its word is the state above, changed only by compare-and-swap; the release in unlock pairs with the acquire
+ *          in lock
+ *   name   what a waiter shows (peers.h), or 0; written after format, before others can see the lock
  *
- *   name   what a waiter at it shows (peers.h), 0: nothing; written after format, before others can see it
- *
- * It is a gate so that sh_wait_park can park on it. What would change the word, sh_gate_prepare and sh_gate_wake, is
- * never used on it. */
+ * The word is in a gate so that sh_wait_park can park on it. sh_gate_prepare and sh_gate_wake, which would change the
+ * word, are never used on it. */
 typedef struct sh_lock_shm {
     sh_gate gate;
     uint32_t unused;
@@ -45,21 +45,22 @@ typedef struct sh_lock_shm {
 
 void sh_lock_format(sh_lock_shm *lock);
 
-/* SHOAL_OK; SHOAL_EOWNERDEAD: held by the caller, but the last owner died holding it, which only this call is told;
- * SHOAL_ETIMEDOUT. Blocks for the time limit; 0 tries once, and costs a system call when it fails, because a dead owner
- * is noticed then too. Not recursive. SHOAL_EOWNERDEAD records no text: it is for the caller to say what that means. */
+/* Takes the lock. Blocks until the timeout expires; a timeout of 0 tries once, and costs a system call if the lock is
+ * held, to notice a dead owner. Not recursive. Returns SHOAL_OK, or SHOAL_EOWNERDEAD if the caller holds the lock but
+ * the last owner died holding it; only one caller gets that, and no text is recorded: the caller says what it means.
+ * Errors: SHOAL_ETIMEDOUT. */
 SHOAL_MUST_USE shoal_err sh_lock_lock(sh_lock_shm *lock, int64_t timeout);
 
-/* From any process. SHOAL_ESTATE when it is not locked. */
+/* Releases the lock. Any process may call it. Errors: SHOAL_ESTATE if it is not locked. */
 SHOAL_MUST_USE shoal_err sh_lock_unlock(sh_lock_shm *lock);
 
-/* For recovery: hands the lock on if `dead` holds it, and tells whether it did. */
+/* For recovery: releases the lock if `dead` holds it. Returns whether it did. */
 bool sh_lock_repair(sh_lock_shm *lock, sh_owner dead);
 
-/* Who holds it, 0 for nobody: true at some instant during the call. */
+/* Returns who holds the lock, or 0: true at some instant during the call. */
 sh_owner sh_lock_owner(sh_lock_shm *lock);
 
-/* The word is one of the states above. True at every instant. */
+/* Checks that the word is one of the states above. True at every instant. */
 bool sh_lock_valid(sh_lock_shm *lock);
 
 #endif

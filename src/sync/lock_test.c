@@ -8,9 +8,9 @@
 typedef struct object {
     sh_lock_shm lock;
     int64_t count; /* written under the lock */
-    sh_a64 first;  /* these too, first before second */
+    sh_a64 first;  /* also written under the lock, first before second */
     sh_a64 second;
-    sh_a32 told; /* how many were told of a death */
+    sh_a32 told; /* the number of SHOAL_EOWNERDEAD */
 } object;
 
 static void take_and_stay(void *arg)
@@ -126,13 +126,13 @@ static void take_when_told(void *arg)
     }
 }
 
-/* Slices alone would hand it on too, but each time after one of them had passed. */
+/* The end of a slice would also let it take the lock, but later. */
 START_TEST(unlock_wakes_the_parked)
 {
     object *o = fake_begin(sizeof *o);
     sh_spin_set(0);
     pid_t pid = fake_fork(take_when_told, o);
-    sh_store_relaxed(&fake->sweeps, 0); /* a waiter that is not woken looks for the dead when its slice is over */
+    sh_store_relaxed(&fake->sweeps, 0); /* a waiter that is not woken sweeps when its slice ends */
     for (uint32_t i = 0; i < HANDOVERS; i++) {
         ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_OK);
         fake_step(2 * i + 1);
@@ -165,7 +165,7 @@ START_TEST(killed_holder_is_told_once)
         ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_OK);
         ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
     }
-    ck_assert_int_lt(best, SHOAL_MS(100)); /* the best of five: a busy machine may be late now and then */
+    ck_assert_int_lt(best, SHOAL_MS(100)); /* the best of five: a busy machine may be late sometimes */
 }
 END_TEST
 
@@ -175,7 +175,7 @@ START_TEST(a_try_notices_death_too)
     pid_t pid = fake_fork(take_and_stay, o);
     fake_await_step(1);
     ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_ETIMEDOUT);
-    ck_assert_uint_eq(sh_load_relaxed(&o->lock.gate.word) & WAITERS, 0); /* who only tries leaves no trace */
+    ck_assert_uint_eq(sh_load_relaxed(&o->lock.gate.word) & WAITERS, 0); /* a mere try leaves no trace */
     fake_kill(pid);
     ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_EOWNERDEAD);
     ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
@@ -213,13 +213,13 @@ START_TEST(one_of_many_waiters_is_told)
 }
 END_TEST
 
-/* The one that unlock wakes wakes the next, and so on. */
+/* The waiter that unlock wakes wakes the next, and so on. */
 START_TEST(all_the_parked_are_woken_in_turn)
 {
     enum { TIMES = 20 };
     object *o = fake_begin(sizeof *o);
     sh_spin_set(0);
-    sh_store_relaxed(&fake->sweeps, 0); /* a waiter that is not woken looks for the dead when its slice is over */
+    sh_store_relaxed(&fake->sweeps, 0); /* a waiter that is not woken sweeps when its slice ends */
     for (int i = 0; i < TIMES; i++) {
         pid_t waiters[3];
         ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_OK);
@@ -246,7 +246,7 @@ START_TEST(stopped_is_not_dead)
     fake_stop(pid);
     ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_ETIMEDOUT);
     ck_assert_int_eq(sh_lock_lock(&o->lock, 4 * SH_SLICE_SHORT), SHOAL_ETIMEDOUT);
-    ck_assert_uint_ge(sh_load_relaxed(&fake->sweeps), 1); /* it looked, and saw a living one */
+    ck_assert_uint_ge(sh_load_relaxed(&fake->sweeps), 1); /* it looked, and found the holder alive */
     ck_assert_int_eq(kill(pid, SIGCONT), 0);
     fake_step(2);
     ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_OK);
@@ -264,7 +264,7 @@ START_TEST(repair_is_for_the_owner_only)
     ck_assert(sh_lock_repair(&o->lock, fake_self()));
     ck_assert(!sh_lock_repair(&o->lock, fake_self()));
     ck_assert(sh_lock_valid(&o->lock));
-    ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_ESTATE); /* free, and the mark stays */
+    ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_ESTATE); /* free, and DIED stays */
     ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_EOWNERDEAD);
 }
 END_TEST
@@ -281,14 +281,14 @@ static void work_until_told(void *arg)
             second = first;
             sh_add_relaxed(&o->told, 1u);
         }
-        must(first == second); /* who died between the two was told of */
+        must(first == second); /* a death between the two stores was reported */
         sh_store_relaxed(&o->first, first + 1);
         sh_store_release(&o->second, second + 1);
         must(sh_lock_unlock(&o->lock) == SHOAL_OK);
     }
 }
 
-/* Kills at random instructions. The number of times that the lock is taken between two kills is the clock. */
+/* Kills at random instructions. The number of times that the lock is taken between two kills serves as the clock. */
 START_TEST(killed_anywhere)
 {
     enum { WORKERS = 3, KILLS = 100 };

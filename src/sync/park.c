@@ -8,12 +8,12 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#define SPIN_DEFAULT 20000      /* ns: about what parking and being woken costs */
-#define SPIN_MOST SHOAL_MS(100) /* who spins sees neither interrupts nor deaths */
+#define SPIN_DEFAULT 20000      /* ns: about the cost of parking and waking up */
+#define SPIN_MOST SHOAL_MS(100) /* a spinning waiter sees neither interrupts nor deaths */
 
 sh_a64 sh_spin_limit = {SH_SPIN_UNSET};
 
-/* What SHOAL_SPIN_NS says; -1: nothing, or no time. */
+/* Returns the time in SHOAL_SPIN_NS, or -1 if it is not set or not valid. */
 static int64_t spin_asked(const char *text)
 {
     char *end = NULL;
@@ -33,7 +33,7 @@ int64_t sh_spin_read(void)
 {
     const char *text = getenv("SHOAL_SPIN_NS");
     int64_t asked = spin_asked(text);
-    if (asked > SPIN_MOST) { /* logged once more by each thread that reads it at the same time */
+    if (asked > SPIN_MOST) { /* threads that read it at the same time each log this */
         sh_log("SHOAL_SPIN_NS=%s is more than 100 ms: a wait spins for 100 ms", text);
         asked = SPIN_MOST;
     }
@@ -49,10 +49,9 @@ void sh_spin_set(int64_t ns)
 
 void sh_gate_wake_slow(sh_gate *gate, int count)
 {
-    /* The count goes up first, so that a waiter between prepare and park does not sleep through this wake. The flag
-     * stays: others may be parked beside those that are woken. It is taken away only when nobody was there; and as
-     * somebody may have parked on the very value just before it was taken away, all are woken once more, to set it
-     * again. */
+    /* The count goes up first, so that a waiter between prepare and park does not sleep through this wake-up. The flag
+     * stays: others may be parked beside those that are woken. It is cleared only if nobody was parked. Since somebody
+     * may have parked on this very value just before it was cleared, all are woken once more, to set it again. */
     uint32_t word = sh_add_acq_rel(&gate->word, 2u) + 2u;
     if (sh_futex_wake(&gate->word, count) == 0 && sh_cas_acq_rel(&gate->word, &word, word & ~1u)) {
         sh_futex_wake(&gate->word, INT_MAX);
@@ -67,7 +66,7 @@ void sh_wait_init(sh_wait *wait, int64_t timeout, int64_t longest)
     sh_interrupt_begin();
 }
 
-/* The first looks are free of the clock: a peer that answers at once is seen at once. */
+/* The first rounds do not read the clock, so that a fast answer is seen at once. */
 #define ROUNDS_BEFORE_CLOCK 64u
 #define ROUNDS_PER_CLOCK 16u
 
@@ -117,7 +116,7 @@ bool sh_wait_park(sh_wait *wait, sh_gate *gate, uint32_t prepared)
         return false;
     }
     now = sh_now();
-    if (now >= wait->look_at) { /* also when wakes or signals keep coming */
+    if (now >= wait->look_at) { /* even if wake-ups or signals keep coming */
         sh_peers_now->sweep();
         wait->slice = wait->slice * 2 < wait->longest ? wait->slice * 2 : wait->longest;
         wait->look_at = 0;

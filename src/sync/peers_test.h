@@ -1,7 +1,7 @@
-/* For the tests of this folder: processes that know each other, in place of the world.
+/* For the tests of this folder: processes that know each other, without a world.
  *
- * A page that all processes of the test share holds their lives, a step counter for hand-shakes, and the object under
- * test. A life is dead when the system says that its process is gone or a zombie; a stopped one is alive.
+ * All processes of a test share a page with their lives, a step counter for handshakes, and the object under test. A
+ * life is dead if the system says that its process is gone or a zombie; a stopped process is alive.
  */
 #ifndef SH_SYNC_PEERS_TEST_H
 #define SH_SYNC_PEERS_TEST_H
@@ -25,10 +25,10 @@
 #include <unistd.h>
 
 #define FAKE_LIVES 512
-#define FAKE_SECONDS 60 /* the time limit of one test, also under the sanitizers */
+#define FAKE_SECONDS 60 /* the time limit of one test, with and without sanitizers */
 
 typedef struct fake_page {
-    sh_a32 lives; /* given out, 1 and up */
+    sh_a32 lives; /* the number given out, from 1 */
     sh_a32 step;
     sh_a32 sweeps;
     sh_a32 pid[FAKE_LIVES];
@@ -39,7 +39,7 @@ static fake_page *fake;
 static sh_owner fake_life;
 static void (*fake_recovery)(sh_owner dead); /* what sweep does for a dead life */
 
-/* For children: ck_assert there would not reach the report. It ends the child with 1, which fake_join sees. */
+/* For children, where ck_assert would not reach the report. Exits with status 1, which fake_join sees. */
 #define must(condition)                                                                                                \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
@@ -83,7 +83,7 @@ static inline void *fake_map(size_t bytes)
     return page;
 }
 
-/* First in every test: the calling process is life 1. Returns zeroed shared memory. */
+/* Called first in every test: the calling process becomes life 1. Returns zeroed shared memory. */
 static inline void *fake_begin(size_t bytes)
 {
     static const sh_peers peers = {.self = fake_self, .is_dead = fake_is_dead, .sweep = fake_sweep};
@@ -93,7 +93,7 @@ static inline void *fake_begin(size_t bytes)
     return fake_map(bytes);
 }
 
-/* Runs body in a process with a life of its own. */
+/* Runs body in a new process with its own life. */
 static inline pid_t fake_fork(void (*body)(void *), void *object)
 {
     sh_owner life = sh_add_relaxed(&fake->lives, 1u) + 1;
@@ -108,7 +108,7 @@ static inline pid_t fake_fork(void (*body)(void *), void *object)
     return pid;
 }
 
-/* Waits for the end of the process: exit status 0. */
+/* Waits until the process has exited with status 0. */
 static inline void fake_join(pid_t pid)
 {
     int status;
@@ -116,7 +116,7 @@ static inline void fake_join(pid_t pid)
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a child ended with status 0x%x", (unsigned)status);
 }
 
-/* Waits until the process was killed, by itself or another. */
+/* Waits until the process was killed, by itself or by another process. */
 static inline void fake_join_killed(pid_t pid)
 {
     int status;
@@ -139,7 +139,7 @@ static inline void fake_stop(pid_t pid)
     ck_assert(WIFSTOPPED(status));
 }
 
-/* Hand-shakes. */
+/* Handshakes. */
 static inline void fake_step(uint32_t step)
 {
     sh_store_release(&fake->step, step);
@@ -166,7 +166,7 @@ static inline char fake_state(pid_t pid)
     return end[2];
 }
 
-/* Waits until the process sleeps in the system. Whoever calls this knows that it can only be parked. */
+/* Waits until the process sleeps in the kernel. The caller knows that it can sleep only because it is parked. */
 static inline void fake_await_asleep(pid_t pid)
 {
     while (fake_state(pid) != 'S') {
@@ -174,7 +174,7 @@ static inline void fake_await_asleep(pid_t pid)
     }
 }
 
-/* How many death points begin so: a test that visits each of them compares its list with that. */
+/* Returns the number of death points with that prefix. A test that visits each of them compares its list with it. */
 static inline size_t fake_points(const char *prefix)
 {
     size_t found = 0;

@@ -6,10 +6,10 @@
 #include <pthread.h>
 #include <unistd.h>
 
-static _Thread_local uint32_t thread_id; /* 0: not asked yet */
+static _Thread_local uint32_t thread_id; /* 0: not known yet */
 static bool may_cache;
 
-/* The child of a fork has the forking thread's copy of thread_id and another tid. */
+/* After a fork, the child has a copy of the forking thread's thread_id, but another tid. */
 static void forget_thread(void)
 {
     thread_id = 0;
@@ -36,12 +36,12 @@ void sh_rlock_format(sh_rlock_shm *rlock)
     sh_lock_format(&rlock->lock);
 }
 
-/* The caller does not hold it. */
+/* Takes the lock for a caller that does not hold it. */
 static shoal_err take(sh_rlock_shm *rlock, uint64_t me, uint32_t depth, int64_t timeout)
 {
     shoal_err err = sh_lock_lock(&rlock->lock, timeout);
     if (err == SHOAL_OK || err == SHOAL_EOWNERDEAD) {
-        /* death: the lock is held by the dead and is repaired as such; the next holder writes both words. */
+        /* death: the dead process holds the lock, which is repaired as such; the next holder writes both words. */
         SH_DEATH("sync.rlock.taken");
         sh_store_relaxed(&rlock->depth, depth);
         sh_store_relaxed(&rlock->holder, me);
@@ -49,11 +49,12 @@ static shoal_err take(sh_rlock_shm *rlock, uint64_t me, uint32_t depth, int64_t 
     return err;
 }
 
-/* The caller holds it. The holder goes first: nobody finds the name of a thread that is about to lose the lock. */
+/* Releases the lock of a caller that holds it. Clears holder first: nobody finds the name of a thread that is about to
+ * lose the lock. */
 static shoal_err give(sh_rlock_shm *rlock)
 {
     sh_store_relaxed(&rlock->holder, 0);
-    /* death: as in take. */
+    /* death: as in take(). */
     SH_DEATH("sync.rlock.cleared");
     return sh_lock_unlock(&rlock->lock);
 }
@@ -66,7 +67,7 @@ shoal_err sh_rlock_lock(sh_rlock_shm *rlock, int64_t timeout)
     }
     uint32_t depth = sh_load_relaxed(&rlock->depth);
     if (depth == UINT32_MAX) {
-        return sh_fail(SHOAL_ESTATE, "the recursive lock is held %u times, which is the most", depth);
+        return sh_fail(SHOAL_ESTATE, "the recursive lock is held %u times, which is the limit", depth);
     }
     sh_store_relaxed(&rlock->depth, depth + 1);
     return SHOAL_OK;
@@ -75,7 +76,7 @@ shoal_err sh_rlock_lock(sh_rlock_shm *rlock, int64_t timeout)
 shoal_err sh_rlock_unlock(sh_rlock_shm *rlock)
 {
     if (!sh_rlock_held(rlock)) {
-        return sh_fail(SHOAL_EPERM, "the recursive lock is not held by this thread");
+        return sh_fail(SHOAL_EPERM, "this thread does not hold the recursive lock");
     }
     uint32_t depth = sh_load_relaxed(&rlock->depth) - 1;
     if (depth == 0) {
@@ -104,10 +105,10 @@ uint32_t sh_rlock_unlock_all(sh_rlock_shm *rlock)
 shoal_err sh_rlock_lock_depth(sh_rlock_shm *rlock, uint32_t depth, int64_t timeout)
 {
     if (depth == 0) {
-        return sh_fail(SHOAL_EINVAL, "a recursive lock is held at least once");
+        return sh_fail(SHOAL_EINVAL, "the depth of a recursive lock must be at least 1");
     }
     if (sh_rlock_held(rlock)) {
-        return sh_fail(SHOAL_ESTATE, "the recursive lock is held by this thread already");
+        return sh_fail(SHOAL_ESTATE, "this thread already holds the recursive lock");
     }
     return take(rlock, this_thread(), depth, timeout);
 }

@@ -1,8 +1,8 @@
-/* Recursive lock in shared memory: a lock, and which thread of the owner has it, how often.
+/* Recursive lock in shared memory: a lock, the thread that holds it, and how many times.
  *
- * A thread is named by (life of its process, tid) in one word. The kernel gives a tid again after its thread ended,
- * also to another process; the life tells those apart, so what a dead holder left in the word is taken for nobody. A
- * thread that ends while it holds the lock, in a process that lives on, leaves it locked, as in Python.
+ * One word names a thread: (life of its process, tid). The kernel reuses the tid of an ended thread, even in another
+ * process; the life tells those apart, so the name that a dead holder left in the word matches nobody. A thread that
+ * ends while it holds the lock, in a process that lives on, leaves it locked, as in Python.
  */
 #ifndef SH_SYNC_RLOCK_H
 #define SH_SYNC_RLOCK_H
@@ -10,16 +10,16 @@
 #include "sync/lock.h"
 
 /* Synchronisation:
- *   lock     orders all that it protects, and the two below
+ *   lock     orders all that it protects, and the two fields below
  *   holder   (life << 32) | tid, 0 for nobody; written under the lock, read by anyone, relaxed
- *   depth    read and written by the holder only; set by whoever takes the lock
+ *   depth    read and written only by the holder; set by the thread that takes the lock
  *
  * Relaxed is enough for holder: a thread finds its own name there only if it wrote that itself and has not cleared it
  * since, and it always sees its own writes.
  *
  *   lock     holder             depth        state
- *   free     0, or a dead one   any          free
- *   life     0, or a dead one   any          being taken or given up by a thread of this life
+ *   free     0, or dead         any          free
+ *   life     0, or dead         any          being taken or released by a thread of this life
  *   life     (life, tid)        1 and more   held */
 typedef struct sh_rlock_shm {
     sh_lock_shm lock;
@@ -29,18 +29,19 @@ typedef struct sh_rlock_shm {
 
 void sh_rlock_format(sh_rlock_shm *rlock);
 
-/* As sh_lock_lock; at once when the calling thread holds it. SHOAL_ESTATE when it is held 2^32 - 1 times. */
+/* As sh_lock_lock; succeeds at once if the calling thread holds it. Errors: also SHOAL_ESTATE if it is held 2^32 - 1
+ * times. */
 SHOAL_MUST_USE shoal_err sh_rlock_lock(sh_rlock_shm *rlock, int64_t timeout);
 
-/* SHOAL_EPERM when the calling thread does not hold it. */
+/* Errors: SHOAL_EPERM if the calling thread does not hold it. */
 SHOAL_MUST_USE shoal_err sh_rlock_unlock(sh_rlock_shm *rlock);
 
-/* Does the calling thread hold it? */
+/* Checks whether the calling thread holds it. */
 bool sh_rlock_held(sh_rlock_shm *rlock);
 
-/* For the condition, which gives the lock up whole and takes it back as it was. unlock_all returns how often the
- * calling thread held it, 0 when it did not. lock_depth is called by a thread that does not hold it (SHOAL_ESTATE
- * otherwise), with a depth of at least 1 (SHOAL_EINVAL); else as lock. */
+/* For the condition, which releases the lock completely and takes it back with the same depth. unlock_all returns how
+ * many times the calling thread held it, 0 if it did not. lock_depth is for a thread that does not hold it (otherwise
+ * SHOAL_ESTATE), with a depth of at least 1 (otherwise SHOAL_EINVAL); apart from that as sh_rlock_lock. */
 uint32_t sh_rlock_unlock_all(sh_rlock_shm *rlock);
 SHOAL_MUST_USE shoal_err sh_rlock_lock_depth(sh_rlock_shm *rlock, uint32_t depth, int64_t timeout);
 
@@ -48,7 +49,8 @@ SHOAL_MUST_USE shoal_err sh_rlock_lock_depth(sh_rlock_shm *rlock, uint32_t depth
 bool sh_rlock_repair(sh_rlock_shm *rlock, sh_owner dead);
 sh_owner sh_rlock_owner(sh_rlock_shm *rlock);
 
-/* The lock inside is valid; if the calling thread is the holder, its process owns the lock and the depth is not 0. */
+/* Checks that the lock inside is valid and, if the calling thread is the holder, that its process owns the lock and the
+ * depth is not 0. */
 bool sh_rlock_valid(sh_rlock_shm *rlock);
 
 #endif

@@ -9,7 +9,7 @@ typedef struct object {
     sh_a32 told;
 } object;
 
-/* What somebody sees who does not hold it, while another does. */
+/* What a thread sees that does not hold the lock while another one does. */
 static void stay_out(void *arg)
 {
     object *o = arg;
@@ -58,7 +58,7 @@ START_TEST(rules)
 }
 END_TEST
 
-START_TEST(given_up_whole_and_taken_back)
+START_TEST(released_completely_and_taken_back)
 {
     object *o = fake_begin(sizeof *o);
     ck_assert_uint_eq(sh_rlock_unlock_all(&o->rlock), 0);
@@ -80,7 +80,7 @@ START_TEST(given_up_whole_and_taken_back)
 }
 END_TEST
 
-/* Without a world all processes have one life, so only the tid tells the child from the thread that forked it. */
+/* Without a world all processes have the same life, so only the tid tells the child from the thread that forked it. */
 START_TEST(a_forked_child_does_not_hold_it)
 {
     object *o = fake_begin(sizeof *o);
@@ -96,8 +96,8 @@ START_TEST(a_forked_child_does_not_hold_it)
 }
 END_TEST
 
-/* The kernel may give this thread the tid that a dead holder had in another process. */
-START_TEST(a_tid_given_again_does_not_hold_it)
+/* The kernel may reuse the tid of a dead holder for a thread of another process. */
+START_TEST(a_reused_tid_does_not_hold_it)
 {
     object *o = fake_begin(sizeof *o);
     ck_assert_int_eq(sh_rlock_lock(&o->rlock, SHOAL_NOW), SHOAL_OK);
@@ -172,7 +172,7 @@ START_TEST(killed_holder_is_told_once)
     ck_assert(!sh_rlock_held(&o->rlock));
     ck_assert_int_eq(sh_rlock_lock(&o->rlock, SHOAL_FOREVER), SHOAL_EOWNERDEAD);
     ck_assert(sh_rlock_valid(&o->rlock));
-    ck_assert_int_eq(sh_rlock_unlock(&o->rlock), SHOAL_OK); /* once: the depth of the dead is not kept */
+    ck_assert_int_eq(sh_rlock_unlock(&o->rlock), SHOAL_OK); /* once: the dead holder's depth is not kept */
     ck_assert_uint_eq(sh_rlock_owner(&o->rlock), 0);
     ck_assert_int_eq(sh_rlock_lock(&o->rlock, SHOAL_FOREVER), SHOAL_OK);
 }
@@ -240,9 +240,9 @@ int main(void)
 {
     const TTest *const tests[] = {
         rules,
-        given_up_whole_and_taken_back,
+        released_completely_and_taken_back,
         a_forked_child_does_not_hold_it,
-        a_tid_given_again_does_not_hold_it,
+        a_reused_tid_does_not_hold_it,
         threads_of_processes_exclude_each_other,
         killed_holder_is_told_once,
         recovery_repairs_it,

@@ -12,22 +12,22 @@ shoal_err sh_semaphore_format(sh_semaphore_shm *semaphore, uint32_t value, uint3
 {
     if (bound > SH_SEMAPHORE_MAX || value > (bound != 0 ? bound : SH_SEMAPHORE_MAX)) {
         return sh_fail(SHOAL_EINVAL,
-                       "a semaphore of value %u and bound %u: the value may be at most the bound, the bound at most %u",
+                       "a semaphore of value %u and bound %u: the value must not exceed the bound, nor the bound %u",
                        value, bound, SH_SEMAPHORE_MAX);
     }
     *semaphore = (sh_semaphore_shm){.value = {value}, .bound = bound};
     return SHOAL_OK;
 }
 
-/* Takes one if there is one. The load and the exchange are seq_cst: after sh_gate_prepare they come after the flag, and
- * pair with post, which changes the value before it looks at the flag. The exchange also acquires what the posters
- * released. */
+/* Takes one if the value is not 0. The load and the exchange are seq_cst: after sh_gate_prepare they come after the
+ * flag, and pair with post, which changes the value before it reads the flag. The exchange also acquires what the
+ * posters released. */
 static bool take(sh_semaphore_shm *semaphore)
 {
     uint32_t value = sh_load_seq_cst(&semaphore->value);
     while (value != 0) {
         if (sh_cas_seq_cst(&semaphore->value, &value, value - 1)) {
-            /* death: one less for good; the others go on with the rest. */
+            /* death: the value stays one lower; the others continue with the rest. */
             SH_DEATH("sync.semaphore.taken");
             return true;
         }
@@ -41,7 +41,7 @@ shoal_err sh_semaphore_wait(sh_semaphore_shm *semaphore, int64_t timeout)
         return SHOAL_OK;
     }
     sh_wait wait;
-    sh_wait_init(&wait, timeout, SH_SLICE_LONG); /* no particular peer is waited for */
+    sh_wait_init(&wait, timeout, SH_SLICE_LONG); /* it waits for no particular peer */
     wait.name = semaphore->name;
     bool in_time = timeout > SHOAL_NOW;
     while (in_time && sh_wait_spin(&wait)) {
@@ -54,8 +54,8 @@ shoal_err sh_semaphore_wait(sh_semaphore_shm *semaphore, int64_t timeout)
         if (take(semaphore)) {
             return SHOAL_OK;
         }
-        /* death: one that was woken and dies before it takes leaves the value to the others, who see it when their
-         * slice passes. */
+        /* death: a waiter that is woken and dies before it takes leaves the value to the others, who see it when their
+         * slice ends. */
         SH_DEATH("sync.semaphore.waiting");
         in_time = sh_wait_park(&wait, &semaphore->gate, prepared);
     }
@@ -68,13 +68,14 @@ shoal_err sh_semaphore_post(sh_semaphore_shm *semaphore, uint32_t count)
     uint32_t value = sh_load_relaxed(&semaphore->value);
     do {
         if (count > limit - value) {
-            return sh_fail(SHOAL_ESTATE, "%u posted to a semaphore of value %u: the most is %u", count, value, limit);
+            return sh_fail(SHOAL_ESTATE, "cannot post %u to a semaphore of value %u: its limit is %u", count, value,
+                           limit);
         }
     } while (!sh_cas_seq_cst(&semaphore->value, &value, value + count)); /* pairs with take */
-    /* death: given, but the parked ones are not told: they see it when their slice passes. */
+    /* death: the value is higher, but the parked waiters are not woken: they see it when their slice ends. */
     SH_DEATH("sync.semaphore.before_wake");
     if (count != 0) {
-        sh_gate_wake(&semaphore->gate, (int)count); /* one each, no more: the rest would find nothing */
+        sh_gate_wake(&semaphore->gate, (int)count); /* no more than count: the others would find nothing */
     }
     return SHOAL_OK;
 }

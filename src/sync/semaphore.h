@@ -1,10 +1,10 @@
-/* Semaphore in shared memory: a count that is taken from one by one and given to in any number.
+/* Semaphore in shared memory: a count. wait takes one from it, post adds any number.
  *
  *   from               to                  by
  *   value > 0          value - 1           wait
- *   value              value + count       post, which wakes count; refused whole if that is more than the limit
+ *   value              value + count       post, which wakes count waiters; fails if that is more than the limit
  *
- * Nobody owns what was taken: what a killed process had taken stays taken.
+ * Nobody owns what was taken: what a killed process took stays taken.
  */
 #ifndef SH_SYNC_SEMAPHORE_H
 #define SH_SYNC_SEMAPHORE_H
@@ -19,10 +19,10 @@
 #define SH_SEMAPHORE_MAX (UINT32_MAX / 2)
 
 /* Synchronisation:
- *   value   anyone, by compare-and-swap. What a poster wrote before post is visible to those who take after it
+ *   value   anyone, by compare-and-swap. What a process wrote before post is visible to those who take after it
  *   gate    waiters park here while value is 0
  *   bound   the limit of value, 0 for SH_SEMAPHORE_MAX; written by format, then constant
- *   name    as the lock's */
+ *   name    as in the lock */
 typedef struct sh_semaphore_shm {
     sh_a32 value;
     sh_gate gate;
@@ -31,18 +31,18 @@ typedef struct sh_semaphore_shm {
     uint64_t name;
 } sh_semaphore_shm;
 
-/* SHOAL_EINVAL when value is more than the bound, or either is more than SH_SEMAPHORE_MAX. */
+/* Errors: SHOAL_EINVAL if value is more than the bound, or either is more than SH_SEMAPHORE_MAX. */
 SHOAL_MUST_USE shoal_err sh_semaphore_format(sh_semaphore_shm *semaphore, uint32_t value, uint32_t bound);
 
-/* Takes one; blocks for the time limit while there is none (0 tries once): SHOAL_ETIMEDOUT. */
+/* Takes one. While the value is 0, blocks until the timeout expires (0 tries once). Errors: SHOAL_ETIMEDOUT. */
 SHOAL_MUST_USE shoal_err sh_semaphore_wait(sh_semaphore_shm *semaphore, int64_t timeout);
 
-/* Gives count. SHOAL_ESTATE, and nothing changed, when the value would be more than its limit. */
+/* Adds count. Errors: SHOAL_ESTATE, with nothing changed, if the value would exceed its limit. */
 SHOAL_MUST_USE shoal_err sh_semaphore_post(sh_semaphore_shm *semaphore, uint32_t count);
 
 uint32_t sh_semaphore_value(sh_semaphore_shm *semaphore);
 
-/* value is within its limit. True at every instant. */
+/* Checks that value is within its limit. True at every instant. */
 bool sh_semaphore_valid(sh_semaphore_shm *semaphore);
 
 #endif

@@ -35,7 +35,7 @@ START_TEST(rules)
     ck_assert_int_ge(sh_now() - start, SHOAL_MS(50));
     ck_assert_int_eq(sh_semaphore_post(&o->semaphore, 0), SHOAL_OK);
     ck_assert_uint_eq(sh_semaphore_value(&o->semaphore), 0);
-    ck_assert_int_eq(sh_semaphore_post(&o->semaphore, 3), SHOAL_OK); /* beyond what it began with: no bound */
+    ck_assert_int_eq(sh_semaphore_post(&o->semaphore, 3), SHOAL_OK); /* more than its first value: there is no bound */
     ck_assert_uint_eq(sh_semaphore_value(&o->semaphore), 3);
 }
 END_TEST
@@ -60,7 +60,7 @@ START_TEST(limits)
     ck_assert_int_eq(sh_semaphore_format(&o->semaphore, 3, 2), SHOAL_EINVAL);
     ck_assert_int_eq(sh_semaphore_format(&o->semaphore, SH_SEMAPHORE_MAX + 1, 0), SHOAL_EINVAL);
     ck_assert_int_eq(sh_semaphore_format(&o->semaphore, 0, SH_SEMAPHORE_MAX + 1), SHOAL_EINVAL);
-    ck_assert_uint_eq(sh_semaphore_value(&o->semaphore), SH_SEMAPHORE_MAX); /* refused: untouched */
+    ck_assert_uint_eq(sh_semaphore_value(&o->semaphore), SH_SEMAPHORE_MAX); /* refused: unchanged */
     sh_store_relaxed(&o->semaphore.value, SH_SEMAPHORE_MAX + 1);
     ck_assert(!sh_semaphore_valid(&o->semaphore));
 }
@@ -82,7 +82,7 @@ static void consume(void *arg)
     object *o = arg;
     for (uint32_t i = 1; i <= MESSAGES; i++) {
         must(sh_semaphore_wait(&o->semaphore, SHOAL_FOREVER) == SHOAL_OK);
-        must(sh_load_relaxed(&o->given) >= i); /* written before the post that let us in */
+        must(sh_load_relaxed(&o->given) >= i); /* written before the post that this wait took */
     }
 }
 
@@ -138,13 +138,13 @@ static void answer_each(void *arg)
     }
 }
 
-/* Slices alone would let it go on too, but each time after one of them had passed. */
+/* The end of a slice would also let it continue, but later. */
 START_TEST(post_wakes_the_parked)
 {
     object *o = begin(0, 0);
     sh_spin_set(0);
     pid_t pid = fake_fork(answer_each, o);
-    sh_store_relaxed(&fake->sweeps, 0); /* a waiter that is not woken looks for the dead when its slice is over */
+    sh_store_relaxed(&fake->sweeps, 0); /* a waiter that is not woken sweeps when its slice ends */
     for (int i = 0; i < HANDOVERS; i++) {
         while (!(sh_load_acquire(&o->semaphore.gate.word) & 1)) {
             sched_yield();
@@ -158,7 +158,7 @@ START_TEST(post_wakes_the_parked)
 }
 END_TEST
 
-/* Sleeps on the gate and does not look at the value: what remains asleep was not woken. */
+/* Sleeps on the gate without looking at the value: a process that stays asleep was not woken. */
 static void sleep_on_gate(void *arg)
 {
     object *o = arg;
