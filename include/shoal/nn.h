@@ -1,22 +1,25 @@
-/* Modules: parameters, buffers and children by name, and a forward function. Names and default initialisations are
- * PyTorch's, so weights go both ways.
+/* Modules: neural networks and their layers. A module has named parameters, buffers and children, and a forward
+ * function.
  *
- * The caller owns what a create returns; a parent owns its children and, when it cannot take one, destroys it, so that
- * constructors can be nested. Parameters are leaf tensors that need gradients; who keeps one longer than its module
- * retains it. Initial values come from the thread's generator (shoal_manual_seed).
+ * Names and initial values are those of PyTorch, so weights can be exchanged in both directions. Initial values come
+ * from this thread's random generator (shoal_manual_seed).
  *
- * One thread uses a module at a time; processes share its parameters after shoal_module_share.
+ * The caller owns the result of a create. A parent owns its children; if it cannot take one, it destroys it, so calls
+ * can be nested. Parameters are leaf tensors that need gradients. To use a parameter for longer than its module,
+ * retain it. Functions that make a module return NULL on failure.
  *
- * A module of one's own:
+ * Only one thread at a time may use a module. Processes share the parameters of a module after shoal_module_share.
+ * Nothing here blocks.
+ *
+ * A module type of the program:
  *
  *     static shoal_err net_init(shoal_module *self, const double *settings)
  *     {
- *         int64_t n = (int64_t)settings[0];
- *         shoal_module *fc1 = shoal_linear_create(784, n, true);
- *         shoal_module *fc2 = shoal_linear_create(n, 10, true);
- *         shoal_err err = shoal_module_add_child(self, "fc1", fc1);
- *         shoal_err err2 = shoal_module_add_child(self, "fc2", fc2);
- *         return err ? err : err2;
+ *         int64_t hidden = (int64_t)settings[0];
+ *         shoal_err err = shoal_module_add_child(
+ *             self, "fc1", shoal_linear_create(784, hidden, true));
+ *         return err ? err : shoal_module_add_child(
+ *             self, "fc2", shoal_linear_create(hidden, 10, true));
  *     }
  *
  *     static shoal_tensor *net_forward(shoal_module *self, shoal_tensor *x)
@@ -42,62 +45,72 @@ extern "C" {
 
 typedef struct shoal_module shoal_module;
 
-/* A kind of module. Settings are numbers, so that a module can be built again in another process from its kind's name and
- * its settings. */
+/* A module type. Settings are numbers, so that another process can build the same module from the name of its type
+ * and its settings. */
 #define SHOAL_MODULE_SETTINGS 16
 
 typedef struct shoal_module_type {
     const char *name;
-    size_t state_size; /* bytes of state that each module of this kind has, zeroed before init; shoal_module_state */
+    size_t state_size; /* bytes of state in each module (shoal_module_state), zeroed before init */
 
-    /* Adds parameters, buffers and children; may be NULL. settings has SHOAL_MODULE_SETTINGS numbers, those not given 0. */
+    /* May be NULL. Adds parameters, buffers and children. settings has SHOAL_MODULE_SETTINGS numbers; those that were
+     * not given are 0. */
     shoal_err (*init)(shoal_module *self, const double *settings);
+    /* Computes the result of the module for x. */
     shoal_tensor *(*forward)(shoal_module *self, shoal_tensor *x);
 
-    /* May be NULL: frees what init put into the state, not parameters and children. Called after a failed init too. */
+    /* May be NULL. Frees what init put into the state, not parameters and children. Called after a failed init too. */
     void (*fini)(shoal_module *self);
 
-    /* May be NULL: writes what shoal_module_format puts between the parentheses, at most capacity bytes with the NUL.
-     * Without it the settings stand there as numbers. */
+    /* May be NULL. Writes what shoal_module_format shows between the parentheses, at most capacity bytes, the NUL
+     * included. Without it, shoal_module_format shows the settings. */
     void (*describe)(const shoal_module *self, char *buffer, size_t capacity);
 } shoal_module_type;
 
-/* Makes a module of a kind, in training mode. type must stay as long as the module. NULL: what init returned, SHOAL_ENOMEM,
- * SHOAL_EINVAL for too many settings or a kind without name or forward. */
+/* Makes a module of a type, in training mode. The caller owns it: shoal_module_destroy. type must exist as long as
+ * the module. Errors: the error of init; SHOAL_EINVAL if there are too many settings, or the type has no name or no
+ * forward; SHOAL_ENOMEM. */
 shoal_module *shoal_module_create(const shoal_module_type *type, size_t count, const double *settings);
 
-/* Destroys a module and its children. NULL is allowed; nothing happens to a child, which is its parent's. */
+/* Destroys a module and its children. Does nothing for NULL and for a child, which belongs to its parent. Never
+ * changes the last error. */
 void shoal_module_destroy(shoal_module *module);
 
-/* The state, the kind's name and the settings of a module. Of NULL: NULL. The state is aligned for any type. */
+/* Return the state, the name of the type, or the settings of a module. The module owns them. The state is aligned for
+ * any type. They return NULL for NULL. Cannot fail. */
 void *shoal_module_state(const shoal_module *module);
 const char *shoal_module_type_name(const shoal_module *module);
 const double *shoal_module_settings(const shoal_module *module);
 
-/* Makes a kind known by its name, so that such a module can arrive from another process. Call it before shoal_init. type
- * must stay. The kinds of this library are known. Errors: SHOAL_ESTATE when the name is taken by another. */
+/* Registers a module type by its name, so that this process can receive modules of this type. Call it before
+ * shoal_init. The types of this library are already registered. type must exist until the process ends. Errors:
+ * SHOAL_ESTATE if another type has the name; SHOAL_EINVAL if the type has no name or no forward; SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err shoal_module_register(const shoal_module_type *type);
 
-/* Add a tensor or a child to a module, in init or afterwards. add_parameter and add_buffer take over the caller's reference, add_child the module, also when they
- * fail. A name has no dot. A float parameter is set to need a gradient; others stay as
- * they are. A parameter is contiguous. Errors: SHOAL_EINVAL for a name that is taken or wrong, a tensor that is no leaf, and
- * a child that has a parent already (which keeps it) or stands above the module; SHOAL_ELIMIT for dotted names over
+/* Add a parameter, a buffer or a child to a module, in init or later. They take over the caller's reference to the
+ * tensor, or the child, on failure too. A name must not have a dot. A parameter must be contiguous; a float parameter
+ * is set to need a gradient. Errors: SHOAL_EINVAL if the name is taken or invalid, the tensor is not a leaf, or the
+ * child already has a parent (which keeps it) or contains the module; SHOAL_ELIMIT if a dotted name is longer than
  * SHOAL_MODULE_NAME bytes; SHOAL_ENOMEM. */
 #define SHOAL_MODULE_NAME 239
 SHOAL_MUST_USE shoal_err shoal_module_add_parameter(shoal_module *module, const char *name, shoal_tensor *t);
 SHOAL_MUST_USE shoal_err shoal_module_add_buffer(shoal_module *module, const char *name, shoal_tensor *t);
 SHOAL_MUST_USE shoal_err shoal_module_add_child(shoal_module *module, const char *name, shoal_module *child);
 
-/* Runs a module; the result belongs to the scope, what was computed on the way is let go. NULL gives NULL; so
- * does a forward that fails, with the error that it told, or SHOAL_EINVAL when it told none. */
+/* Runs a module: returns its result for x. The result belongs to the scope; the scope's intermediate results are
+ * released. NULL gives NULL. Errors: the error of the module's forward function, or SHOAL_EINVAL if it returned NULL
+ * without setting one. */
 shoal_tensor *shoal_module_forward(shoal_module *module, shoal_tensor *x);
 
-/* Set and get training mode, which is on at first; for the module and all below it. */
+/* Sets the training mode of a module and all modules below it. It is on at first. In training mode dropout is active.
+ * NULL is allowed. */
 void shoal_module_train(shoal_module *module, bool training);
+
+/* Returns whether a module is in training mode; false for NULL. */
 bool shoal_module_training(const shoal_module *module);
 
-/* An iterator over all parameters and buffers, with those of children, by dotted names, in PyTorch's order: a module's parameters as they were
- * added, its buffers, then its children's. The tensor and the name are borrowed. */
+/* An iterator over named tensors, for shoal_module_next and shoal_optimizer_next. Zero it before the first call. The
+ * module or optimiser owns the tensor. */
 typedef struct shoal_named {
     const char *name; /* valid until the next call with the same iterator */
     shoal_tensor *tensor;
@@ -108,32 +121,41 @@ typedef struct shoal_named {
     } private_;
 } shoal_named;
 
-/* Goes over all parameters and buffers. Begin with a zeroed shoal_named. SHOAL_END after the last. */
+/* Gets the next parameter or buffer of a module and its children, with its dotted name. The order is PyTorch's: a
+ * module's parameters as they were added, its buffers, then those of its children. Begin with a zeroed shoal_named.
+ * Returns SHOAL_END after the last. */
 SHOAL_MUST_USE shoal_err shoal_module_next(const shoal_module *module, shoal_named *it);
 
-/* Find a parameter, buffer or child by its dotted name; NULL and SHOAL_ENOENT. */
+/* Find a parameter or buffer (get) or a child by its dotted name. The module owns the result. Errors: SHOAL_ENOENT if
+ * there is none. */
 shoal_tensor *shoal_module_get(const shoal_module *module, const char *name);
 shoal_module *shoal_module_child(const shoal_module *module, const char *name);
 
-/* The parameters and children of a module itself by place, for forward functions. NULL beyond the last. */
+/* Return the i-th parameter or child of a module, without those of its children. They are for forward functions. The
+ * module owns the result. They return NULL if i is out of range, and do not change the last error. */
 shoal_tensor *shoal_module_parameter_at(const shoal_module *module, size_t i);
 shoal_module *shoal_module_child_at(const shoal_module *module, size_t i);
 
-/* The number of elements of all parameters; one that stands under two names counts once. */
+/* Returns the number of elements of all parameters of a module. A parameter with two names counts once. Returns 0 for
+ * NULL. */
 int64_t shoal_module_count(const shoal_module *module);
 
-/* Zeroes all grads, for the next backward. Ask shoal_tensor_grad again instead of keeping what it returned. */
+/* Zeroes all gradients of a module, for the next backward. Do not keep gradients across this call: call
+ * shoal_tensor_grad again. NULL is allowed. */
 void shoal_module_zero_grad(shoal_module *module);
 
-/* Copies the values of another module of the same names and shapes. Errors: SHOAL_EINVAL, which names the first that differs;
- * nothing is copied then. */
+/* Copies the parameters and buffers of one module to another with the same names and shapes. Errors: SHOAL_EINVAL if
+ * the modules differ (the text names the first difference); nothing is copied then. */
 SHOAL_MUST_USE shoal_err shoal_module_copy(shoal_module *to, const shoal_module *from);
 
-/* Writes a module as text: kinds, settings and children, like PyTorch's. Returns the length of the whole text; with a capacity of 0
- * buffer may be NULL. */
+/* Writes a module as text for people: types, settings and children, in the style of PyTorch. Writes at most capacity
+ * bytes, the NUL included. With a capacity of 0, buffer may be NULL. Returns the length of the whole text without the
+ * NUL. */
 size_t shoal_module_format(const shoal_module *module, char *buffer, size_t capacity);
 
-/* Make a module of one of the library's kinds. A stride of 0 is the default: 1, or a pool's size; options may be NULL. Errors: SHOAL_EINVAL for numbers out of range, named. */
+/* Make a layer. The caller owns it. A stride of 0 is the default: 1 for a convolution, size for a pooling. options
+ * may be NULL. Returns NULL on failure. Errors: SHOAL_EINVAL if a number is out of range (the text names it);
+ * SHOAL_ENOMEM. */
 shoal_module *shoal_linear_create(int64_t in, int64_t out, bool bias);
 shoal_module *shoal_conv2d_create(int64_t in, int64_t out, int64_t size, int64_t stride, int64_t padding);
 shoal_module *shoal_conv2d_create_with(int64_t in, int64_t out, const int64_t size[2],
@@ -151,14 +173,19 @@ shoal_module *shoal_flatten_create(void);
 shoal_module *shoal_embedding_create(int64_t count, int64_t width);
 shoal_module *shoal_layer_norm_create(int64_t width);
 
-/* Makes an LSTM: x [N, T, in] to [N, T, hidden] (the last layer's h of each step), from zeros. layers 0 is 1. */
+/* Makes an LSTM. It maps x [N, T, in] to [N, T, hidden], the output of the last layer at each step, and starts from
+ * zeros. layers 0 means 1. The caller owns it. Errors: as for shoal_linear_create. */
 shoal_module *shoal_lstm_create(int64_t in, int64_t hidden, int64_t layers);
 
-/* Makes an actor and critic for environments: observations [N, observation] to [N, actions + 1], the logits of the policy and, in the last
- * column, the value of the state. Two networks of one hidden layer (0: 64) each: "policy1", "policy2", "value1", "value2". */
+/* Makes an actor-critic model for environments. It maps observations [N, observation] to [N, actions + 1]: the logits
+ * of the policy and, in the last column, the value of the state. It consists of two networks with one hidden layer
+ * each (hidden 0 means 64), with children "policy1", "policy2", "value1" and "value2". The caller owns it. Errors: as
+ * for shoal_linear_create. */
 shoal_module *shoal_actor_critic_create(int64_t observation, int64_t actions, int64_t hidden);
 
-/* Makes a module that runs its children one after another. They are named "0", "1", … A NULL among them destroys the others and gives NULL. */
+/* Make a module that runs its children one after another. The children are named "0", "1" and so on. It takes over
+ * the children, on failure too; if one is NULL, it destroys the others and returns NULL. The caller owns the result.
+ * shoal_sequential(a, b, c) takes them as arguments. Errors: as for shoal_module_add_child. */
 shoal_module *shoal_sequential_create(size_t count, shoal_module *const *children);
 #ifndef __cplusplus
 #define shoal_sequential(...)                                                                                          \
@@ -166,10 +193,12 @@ shoal_module *shoal_sequential_create(size_t count, shoal_module *const *childre
                             (shoal_module *[]){__VA_ARGS__})
 #endif
 
-/* Makes a ready model: "mnist-cnn", "fedavg-cnn", "mlp", "logistic", "lenet5" over [N, 1, 28, 28], "lstm-classifier" (rows as
- * steps); all give log-probabilities of 10 classes. NULL and SHOAL_ENOENT, with the names, for another. The list ends with
- * NULL. */
+/* Makes a model by its name: "mnist-cnn", "fedavg-cnn", "mlp", "logistic" or "lenet5" for images [N, 1, 28, 28], or
+ * "lstm-classifier", which reads the rows of such images as steps. All return log-probabilities of 10 classes. The
+ * caller owns the model. Errors: SHOAL_ENOENT if there is no such model (the text lists the names); SHOAL_ENOMEM. */
 shoal_module *shoal_model_create(const char *name);
+
+/* Returns the names of all models that shoal_model_create makes, with NULL after the last. The library owns them. */
 const char *const *shoal_model_names(void);
 
 #ifdef __cplusplus

@@ -1,8 +1,9 @@
-/* Optimisers: PyTorch's formulas, over the parameters that a module has when the optimiser is made. They are retained, so the
- * module may go first.
+/* Optimisers: change the parameters of a module by their gradients, with the formulas of PyTorch.
  *
- * The state (momentum and so on) is private, or shared by all processes that adopt the same tensors; steps on shared
- * parameters take no lock. One thread uses an optimiser at a time. Nothing here blocks.
+ * An optimiser works on the parameters that its module has when the optimiser is made. It retains them, so the module
+ * may be destroyed first. Its state, such as momentum, is private, or shared by all processes that adopt the same
+ * tensors. Steps on shared parameters take no lock. Only one thread at a time may use an optimiser. Nothing here
+ * blocks, except shoal_clip_grad_norm on a GPU.
  */
 #ifndef SHOAL_OPTIM_H
 #define SHOAL_OPTIM_H
@@ -15,8 +16,9 @@ extern "C" {
 
 typedef struct shoal_optimizer shoal_optimizer;
 
-/* Options of the optimisers. In all of them 0 stands for PyTorch's default where that is not 0; a negative beta, alpha, eps or weight decay of AdamW is
- * then 0 itself. maximize goes up the gradient. */
+/* Options of the optimisers. 0 stands for PyTorch's default, which the comment beside the member says if it is not 0.
+ * To set 0 itself for a beta, alpha, eps or AdamW's weight_decay, use a negative number. maximize follows the
+ * gradient upwards. */
 typedef struct shoal_sgd_options {
     double lr; /* 0.001 */
     double momentum;
@@ -45,23 +47,27 @@ typedef struct shoal_rmsprop_options {
     bool maximize;
 } shoal_rmsprop_options;
 
-/* Make an optimiser, which the caller owns. options may be NULL: the defaults. Errors: SHOAL_EINVAL for numbers out of range (named),
+/* Make an optimiser for the parameters of a module. The caller owns it: shoal_optimizer_destroy. options may be NULL
+ * for the defaults. Returns NULL on failure. Errors: SHOAL_EINVAL if a number is out of range (the text names it);
  * SHOAL_ENOMEM. */
 shoal_optimizer *shoal_sgd_create_with(shoal_module *module, const shoal_sgd_options *options);
 shoal_optimizer *shoal_adam_create_with(shoal_module *module, const shoal_adam_options *options);
 shoal_optimizer *shoal_adamw_create_with(shoal_module *module, const shoal_adam_options *options);
 shoal_optimizer *shoal_rmsprop_create_with(shoal_module *module, const shoal_rmsprop_options *options);
+
+/* Destroys an optimiser. Its module is unchanged. NULL is allowed. Never changes the last error. */
 void shoal_optimizer_destroy(shoal_optimizer *optimizer);
 
-/* Make an optimiser with options by name: shoal_sgd_create(model, .lr = 0.01, .momentum = 0.5). In C++17, which has no such names, fill in the options and give
- * them: shoal_sgd_create(model, options). */
+/* Make an optimiser with named options: shoal_sgd_create(model, .lr = 0.01, .momentum = 0.5). The caller owns it.
+ * C++17 has no designated initialisers: fill in the options and pass them, shoal_sgd_create(model, options). Errors:
+ * as for shoal_sgd_create_with. */
 #ifdef __cplusplus
 #define SHOAL_OPTIM_WITH(call, options, module, ...) call(module, shoal_cxx_options(options{__VA_ARGS__}))
 #else
 #define SHOAL_OPTIM_WITH(call, options, module, ...) call(module, &(options){__VA_ARGS__})
 #endif
 #define SHOAL_OPTIM_ALONE(call, options, module) call(module, NULL)
-/* Which of the two, by the number of arguments: -pedantic allows no macro that lacks those of its "...". */
+/* Chooses one of the two by the number of arguments, because -pedantic does not allow an empty "...". */
 #define SHOAL_OPTIM_PICK(m, a, b, c, d, e, f, g, h, i, j, k, which, ...) which
 #define SHOAL_OPTIM_MAKE(...)                                                                                          \
     SHOAL_OPTIM_PICK(__VA_ARGS__, SHOAL_OPTIM_WITH, SHOAL_OPTIM_WITH, SHOAL_OPTIM_WITH, SHOAL_OPTIM_WITH,              \
@@ -73,32 +79,37 @@ void shoal_optimizer_destroy(shoal_optimizer *optimizer);
 #define shoal_rmsprop_create(...)                                                                                      \
     SHOAL_OPTIM_MAKE(__VA_ARGS__)(shoal_rmsprop_create_with, shoal_rmsprop_options, __VA_ARGS__)
 
-/* Takes one step: changes every parameter that has a grad; its storage counts as changed in place. Errors: SHOAL_ENOMEM for the state at the
- * first step, SHOAL_ETYPE for parameters that are neither f32 nor f64; the parameters before are then changed. */
+/* Takes one step: changes every parameter that has a gradient. The parameters count as changed in place. Errors:
+ * SHOAL_ENOMEM if there is no memory for the state, at the first step; SHOAL_ETYPE if a parameter is neither f32 nor
+ * f64. The parameters before the failure are then changed. */
 shoal_err shoal_optimizer_step(shoal_optimizer *optimizer);
 
-/* Zeroes all grads, for the next backward, as shoal_module_zero_grad makes them. */
+/* Zeroes the gradients of all parameters, for the next backward, like shoal_module_zero_grad. NULL is allowed. */
 void shoal_optimizer_zero_grad(shoal_optimizer *optimizer);
 
-/* The learning rate. It may be any number here, 0 too. */
+/* Set or get the learning rate. Here it may be any number, 0 too. */
 void shoal_optimizer_set_lr(shoal_optimizer *optimizer, double lr);
 double shoal_optimizer_lr(const shoal_optimizer *optimizer);
 
-/* Scales all grads down so that their common 2-norm is at most max_norm. out_norm (may be NULL) is the norm before.
- * Of a module on a card it waits. Errors: SHOAL_EINVAL for a max_norm that is not a positive number, or grads on several devices;
- * SHOAL_ENOMEM. */
+/* Scales all gradients of a module down so that their common 2-norm is at most max_norm. *out_norm is the norm
+ * before; out_norm may be NULL. Blocks if the module is on a GPU. Errors: SHOAL_EINVAL if max_norm is not a positive
+ * number, or the gradients are on several devices; SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err shoal_clip_grad_norm(shoal_module *module, double max_norm, double *out_norm);
 
-/* The state of an optimiser by names like "conv1.weight.momentum_buffer" and "conv1.weight.step"; begin with a zeroed it; SHOAL_END after the
- * last. The tensors are
- * the optimiser's own: copy into them to restore, share them to share the state. prepare makes them all at once, zeroed, for
- * every parameter that needs a gradient; a first step makes those of the parameters that have one. Names and shapes are
- * PyTorch's: step is 0-d, f32 and always on the CPU; SGD has one only together with dampening. */
+/* Makes the state of an optimiser, zeroed, for every parameter that needs a gradient. Without this call, the first
+ * step makes the state of the parameters that have a gradient then. Errors: SHOAL_ENOMEM; SHOAL_ETYPE if a parameter
+ * is neither f32 nor f64. */
 SHOAL_MUST_USE shoal_err shoal_optimizer_prepare(shoal_optimizer *optimizer);
+
+/* Gets the next tensor of an optimiser's state, with a name such as "conv1.weight.momentum_buffer" or
+ * "conv1.weight.step". Begin with a zeroed shoal_named. The optimiser owns the tensors: copy into them to restore a
+ * state, share them to share the state. Names and shapes are PyTorch's: step has no dims, is f32 and always on the
+ * CPU, and SGD has it only with dampening. Returns SHOAL_END after the last. */
 SHOAL_MUST_USE shoal_err shoal_optimizer_next(const shoal_optimizer *optimizer, shoal_named *it);
 
-/* Takes a tensor (retained) in the place of the one of that name, made already or not. Errors: SHOAL_ENOENT for a name that
- * this optimiser does not have; SHOAL_EINVAL for a dtype or shape other than that name's, or a tensor not contiguous. */
+/* Replaces a tensor of an optimiser's state by another one, which it retains. The state need not exist yet. Processes
+ * that adopt the same shared tensors share the state. Errors: SHOAL_ENOENT if the optimiser has no tensor of that
+ * name; SHOAL_EINVAL if dtype or shape differ, or the tensor is not contiguous. */
 SHOAL_MUST_USE shoal_err shoal_optimizer_adopt(shoal_optimizer *optimizer, const char *name, shoal_tensor *t);
 
 #ifdef __cplusplus

@@ -1,11 +1,11 @@
-/* Tensors, sparse tensors and modules between processes.
+/* Sharing: passes tensors, sparse tensors and modules between processes.
  *
- * Sharing moves a storage into the heap once, for all its views; what travels then is a handle. The receiver gets its own
- * tensor over the same memory, and the same storage however often it arrives. In values they stand like any other member:
- * shoal_map("x", tensor, "model", module).
+ * Sharing a tensor moves its storage into the heap once, for all views of it. After that, sending it sends a handle.
+ * The receiver gets its own tensor over the same memory; if it arrives more than once, the tensors have the same
+ * storage. In values, tensors and modules are members like any other: shoal_map("x", tensor, "model", module).
  *
- * After shoal_world_leave the elements of a shared tensor are gone: shoal_tensor_data is NULL, and what needs them is SHOAL_ESTATE. Its
- * dtype and shape can still be asked.
+ * After shoal_world_leave the elements of a shared tensor are gone: shoal_tensor_data returns NULL, and calls that
+ * need the elements fail with SHOAL_ESTATE. Its dtype and shape remain.
  */
 #ifndef SHOAL_SHARE_H
 #define SHOAL_SHARE_H
@@ -18,68 +18,98 @@
 extern "C" {
 #endif
 
-/* Moves the storage into the shared heap, and the grad's; nothing happens when it is there, or on a card. The address of
- * the data changes. No other thread may use the storage meanwhile. Errors: SHOAL_ENOMEM with the sizes; SHOAL_ESTATE, with
- * the word detach, for a tensor that needs a gradient and is no leaf; SHOAL_EINVAL for memory of the program's own
- * (shoal_from_memory), which cannot move. */
+/* Moves the storage of a tensor, and of its gradient, into the shared heap. The address of the elements changes. Does
+ * nothing if the storage is already there, or on a GPU. No other thread may use the storage meanwhile. Does not
+ * block. Errors: SHOAL_ENOMEM (the text has the sizes); SHOAL_ESTATE if the tensor needs a gradient and is not a leaf
+ * (detach it first); SHOAL_EINVAL if the memory belongs to the program (shoal_from_memory) and cannot move. */
 SHOAL_MUST_USE shoal_err shoal_tensor_share(shoal_tensor *t);
 
-/* Puts t on a queue: shares it first. Nothing is put when that fails. Blocks as shoal_queue_put does. Any thread; several at
- * once when t was shared before. */
+/* Shares a tensor and puts it into a queue. The caller keeps its own reference. If sharing fails, nothing is put.
+ * Blocks while the queue is full, at most for timeout. Thread-safe if the tensor was shared before. Errors: those of
+ * shoal_tensor_share and shoal_queue_put. */
 SHOAL_MUST_USE shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout);
 
-/* Puts t together with the caller's reference: on success t is no longer the caller's. This is the cheapest way to send on what was
- * received. Blocks and fails as shoal_queue_put_tensor. */
+/* Puts a tensor into a queue and passes on the caller's reference. After success the caller must not use the tensor.
+ * This is the cheapest way to forward a tensor that was received. Otherwise like shoal_queue_put_tensor. */
 SHOAL_MUST_USE shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout);
 
-/* Gets a tensor, which is the caller's. SHOAL_ETYPE when another kind of message is next; it stays there. */
+/* Takes a tensor from a queue. The caller owns it. Blocks and fails like shoal_queue_get. Thread-safe. Errors: also
+ * SHOAL_ETYPE if the oldest message is not a tensor; the message then stays in the queue. */
 SHOAL_MUST_USE shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tensor **out_tensor);
 
-/* Shares all parameters and buffers of a module. */
+/* Shares all parameters and buffers of a module, as shoal_tensor_share does. Does not block. Errors: those of
+ * shoal_tensor_share. */
 SHOAL_MUST_USE shoal_err shoal_module_share(shoal_module *module);
 
-/* Sparse tensors: COO (indices i64 [ndim, n], values [n, …]) and CSR (row starts i64 [rows + 1], columns i64 [n], values
- * [n]). The parts are retained. The caller owns the result. Errors: SHOAL_EINVAL for shapes that do not fit. */
+/* The layout of a sparse tensor. COO has indices i64 [ndim, n] and values [n, ...]. CSR has row starts i64 [rows +
+ * 1], columns i64 [n] and values [n]. */
 typedef struct shoal_sparse shoal_sparse;
 typedef enum shoal_layout {
     SHOAL_COO,
     SHOAL_CSR,
 } shoal_layout;
 
+/* Make a sparse tensor from its parts, which it retains. The caller owns it: shoal_sparse_destroy. Does not block.
+ * Errors: SHOAL_EINVAL if the shapes or dtypes do not fit; SHOAL_ENOMEM. */
 shoal_sparse *shoal_sparse_coo(shoal_tensor *indices, shoal_tensor *values, int ndim, const int64_t *shape,
                                bool coalesced);
 shoal_sparse *shoal_sparse_csr(shoal_tensor *starts, shoal_tensor *columns, shoal_tensor *values, int64_t rows,
                                int64_t columns_count);
+
+/* Destroys a sparse tensor and releases its parts. NULL is allowed. Never changes the last error. */
 void shoal_sparse_destroy(shoal_sparse *s);
+
+/* Return a property of a sparse tensor: its layout, number of dims, shape (owned by the tensor), and whether its
+ * indices are sorted and unique. For NULL they return 0, false or NULL. Cannot fail. */
 shoal_layout shoal_sparse_layout(const shoal_sparse *s);
 int shoal_sparse_ndim(const shoal_sparse *s);
 const int64_t *shoal_sparse_shape(const shoal_sparse *s);
 bool shoal_sparse_is_coalesced(const shoal_sparse *s);
-shoal_tensor *shoal_sparse_indices(const shoal_sparse *s); /* CSR: the columns; borrowed, like the next two */
-shoal_tensor *shoal_sparse_starts(const shoal_sparse *s);  /* CSR only, else NULL */
+
+/* Return a part of a sparse tensor: its indices (columns in CSR), its row starts (NULL in COO), or its values. The
+ * sparse tensor owns it: retain it to use it for longer. */
+shoal_tensor *shoal_sparse_indices(const shoal_sparse *s);
+shoal_tensor *shoal_sparse_starts(const shoal_sparse *s);
 shoal_tensor *shoal_sparse_values(const shoal_sparse *s);
+
+/* Shares all parts of a sparse tensor, as shoal_tensor_share does. Errors: those of shoal_tensor_share. */
 SHOAL_MUST_USE shoal_err shoal_sparse_share(shoal_sparse *s);
-shoal_tensor *shoal_sparse_to_dense(const shoal_sparse *s); /* the caller's */
+
+/* Convert a sparse tensor to a tensor, or back. The caller owns the result. Return NULL on failure, and for NULL.
+ * Errors: SHOAL_EINVAL if the indices are out of range or CSR does not have 2 dims; SHOAL_ENOMEM. */
+shoal_tensor *shoal_sparse_to_dense(const shoal_sparse *s);
 shoal_sparse *shoal_sparse_from_dense(shoal_tensor *t, shoal_layout layout);
 
-/* Tensors, sparse tensors and modules in values. The makers share their argument; the value keeps its memory, whatever becomes of the argument; NULL gives NULL. The
- * readers borrow: what they return lives as long as the value (a tensor longer, when it is retained). A module that arrived is of
- * the same kinds and settings over the same parameters. */
+/* Make a value from a tensor, a sparse tensor or a module, and share it. The caller owns the value. The value keeps
+ * the memory alive, even if the argument is released. NULL gives NULL and does not change the last error. Do not
+ * block. Errors: those of shoal_tensor_share; SHOAL_ENOMEM. */
 shoal_value *shoal_value_tensor(shoal_tensor *t);
 shoal_value *shoal_value_sparse(shoal_sparse *s);
 shoal_value *shoal_value_module(shoal_module *module);
+
+/* Read a value as a tensor, a sparse tensor or a module. The value owns the result; a tensor can be retained. A
+ * received module has the same type, settings and parameters as the one that was sent; its types must be registered
+ * (shoal_module_register). NULL gives NULL. Do not block. Errors: SHOAL_ETYPE if the value is something else;
+ * SHOAL_ENOENT if a module type is not registered; SHOAL_ECORRUPT; SHOAL_ENOMEM. */
 shoal_tensor *shoal_value_as_tensor(const shoal_value *value);
 shoal_sparse *shoal_value_as_sparse(const shoal_value *value);
 shoal_module *shoal_value_as_module(const shoal_value *value);
 
-/* Read a member of a map by its key, as shoal_arg_queue in value.h does. */
+/* Read a tensor, a sparse tensor or a module from a map by its key. The map owns the result; a tensor can be
+ * retained. Do not block. Errors, whose text names the key: SHOAL_ENOENT if the key is missing; those of
+ * shoal_value_as_tensor; SHOAL_EINVAL for NULL. */
 shoal_tensor *shoal_arg_tensor(const shoal_value *args, const char *key);
 shoal_sparse *shoal_arg_sparse(const shoal_value *args, const char *key);
 shoal_module *shoal_arg_module(const shoal_value *args, const char *key);
 
-/* The state of a module: a map of names to tensors that share the module's memory. load copies every value of the map into the module
- * (SHOAL_EINVAL names the first that is missing, too much, or of another shape). */
+/* Makes a map of the names and tensors of a module's parameters and buffers. Shares the module: the tensors are over
+ * the module's memory. The caller owns the map. Does not block. Returns NULL on failure. Errors: those of
+ * shoal_tensor_share. */
 shoal_value *shoal_module_state_dict(shoal_module *module);
+
+/* Copies the tensors of a map, such as shoal_module_state_dict makes, into a module. Does not consume the map. Does
+ * not block. Errors: SHOAL_EINVAL if a name is missing or unknown, or a shape differs (the text names the first);
+ * SHOAL_ETYPE if it is not a map. */
 SHOAL_MUST_USE shoal_err shoal_module_load_state_dict(shoal_module *module, const shoal_value *state);
 
 #ifdef __cplusplus
