@@ -1,4 +1,4 @@
-/* A barrier of two processes: spinning, parked, and as shipped. */
+/* A barrier for two processes: spinning, parked, and with the defaults. */
 #include "bench/bench.h"
 
 #define SPIN_COUNT 500
@@ -7,7 +7,7 @@
 typedef struct meeting {
     shoal_block *page;
     shoal_barrier *barrier;
-    uint64_t sum; /* of the numbers that this rank was given */
+    uint64_t sum; /* of the indexes that this rank got */
     uint64_t waits;
 } meeting;
 
@@ -30,7 +30,7 @@ static shoal_err meet(void *context, int rank, uint64_t count)
         uint32_t index = 2;
         err = shoal_barrier_wait(m->barrier, BENCH_PATIENCE, &index);
         if (err == SHOAL_OK && index > 1) {
-            err = shoal_fail(SHOAL_ECORRUPT, "a barrier of two gave the number %u", index);
+            err = shoal_fail(SHOAL_ECORRUPT, "a barrier for two gave the index %u", index);
         }
         m->sum += index;
         m->waits++;
@@ -38,7 +38,8 @@ static shoal_err meet(void *context, int rank, uint64_t count)
     return err;
 }
 
-/* Each time one of the two gets 0 and the other 1, so both sums add up to the number of meetings. Told through the page. */
+/* Each time one of the two gets 0 and the other 1, so both sums add up to the number of meetings. The page passes the
+ * sums. */
 static shoal_err check_sums(meeting *m, int rank)
 {
     uint64_t *sums = (uint64_t *)shoal_block_data(m->page) + 8; /* the ping-pongs use other lines */
@@ -86,14 +87,14 @@ static shoal_err as_shipped(int rank, const shoal_value *args)
     return run_steps(rank, args, steps, 1, SPIN_COUNT);
 }
 
-/* One line of the report, and how it comes about. */
+/* One line of the report, and how to measure it. */
 typedef struct way {
     const char *name;
     shoal_target target;
     const char *spin;
     bool apart;
     bench_limit limit;
-    double times; /* of the limit, at most */
+    double times; /* at most this multiple of the limit */
 } way;
 
 static const way ways[] = {
@@ -123,7 +124,7 @@ static shoal_err report_way(bench_report *report, const way *w)
     shoal_value *result;
     int cpus[2];
     if (w->limit == BENCH_CACHE_LINE && !bench_cpus(cpus)) {
-        return bench_tell_skip(report, w->name, "two processes that spin need two CPUs, and there is one");
+        return bench_tell_skip(report, w->name, "two spinning processes need two CPUs, and there is only one");
     }
     shoal_err err = measure(w, &result);
     if (err != SHOAL_OK) {

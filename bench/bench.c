@@ -30,7 +30,7 @@ const char *bench_limit_name(bench_limit limit)
 
 static shoal_err told(bool written)
 {
-    return written ? SHOAL_OK : shoal_fail(SHOAL_ECLOSED, "the report cannot be written");
+    return written ? SHOAL_OK : shoal_fail(SHOAL_ECLOSED, "cannot write the report");
 }
 
 shoal_err bench_tell(bench_report *report, const bench_line *line)
@@ -75,7 +75,7 @@ double bench_median(double *values, size_t count)
 
 /* ---- CPUs ---- */
 
-/* Tells two CPUs of one core from others: the numbers of its siblings, as the system writes them. */
+/* Reads the siblings of a CPU as the system writes them, to distinguish two CPUs of one core from others. */
 static void read_siblings(int cpu, char *buffer, size_t capacity)
 {
     char path[96];
@@ -105,7 +105,7 @@ bool bench_cpus(int out_cpus[2])
             read_siblings(cpu, first, sizeof first);
             continue;
         }
-        two = two < 0 ? cpu : two; /* a sibling, if nothing better comes */
+        two = two < 0 ? cpu : two; /* a sibling, unless a better CPU follows */
         read_siblings(cpu, other, sizeof other);
         if (strcmp(first, other) != 0) {
             two = cpu;
@@ -124,12 +124,12 @@ static shoal_err stay_on(int cpu)
     CPU_SET((unsigned)cpu, &set);
     return sched_setaffinity(0, sizeof set, &set) == 0
                ? SHOAL_OK
-               : shoal_fail(SHOAL_EOS, "staying on CPU %d: %s", cpu, strerror(errno));
+               : shoal_fail(SHOAL_EOS, "cannot bind to CPU %d: %s", cpu, strerror(errno));
 }
 
 /* ---- pairs of processes ---- */
 
-/* Sets the variable, NULL unsets it; returns a copy of what it was. */
+/* Sets the variable, or unsets it if spin is NULL. Returns a copy of its old value. */
 static char *swap_spin(const char *spin)
 {
     const char *now = getenv("SHOAL_SPIN_NS");
@@ -160,7 +160,7 @@ shoal_err bench_pair(shoal_target target, shoal_value *args, const char *spin, b
     }
     shoal_value_destroy(results[1]);
     if (err == SHOAL_OK && results[0] == NULL) {
-        return shoal_fail(SHOAL_ESTATE, "the measuring process gave no result");
+        return shoal_fail(SHOAL_ESTATE, "the measuring process returned no result");
     }
     if (err == SHOAL_OK) {
         *out_result = results[0];
@@ -175,8 +175,8 @@ shoal_err bench_enter(int rank, const shoal_value *args)
     if (cpus == NULL) {
         return SHOAL_OK;
     }
-    /* Whoever may use one CPU only does not spin. A process learns that at its first wait, so it waits once before it is bound to
-     * its CPU: here the peers do have CPUs of their own. */
+    /* A process that may use only one CPU does not spin. A process finds that out at its first wait, so it waits once
+     * before it is bound to its CPU: here each peer does have a separate CPU. */
     shoal_err err = shoal_semaphore_create(0, 0, &never);
     if (err != SHOAL_OK) {
         return err;

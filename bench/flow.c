@@ -1,4 +1,4 @@
-/* Messages a second, one way: eight bytes and handles of blocks from one process to another, and four to four. */
+/* Messages per second, one way: eight bytes and block handles from one process to another, and from four to four. */
 #include "bench/bench.h"
 
 #define COUNT 10000
@@ -6,13 +6,13 @@
 #define BLOCKS 64
 #define BLOCK_SIZE 1024
 #define SIDES 4
-#define MANY_COUNT 250000 /* from each of the four */
+#define MANY_COUNT 250000 /* from each of the four producers */
 #define MANY_ROUNDS 7
 
 typedef struct flow {
     shoal_queue *small, *handles;
     shoal_barrier *start;
-    shoal_block *blocks[BLOCKS]; /* rank 1's */
+    shoal_block *blocks[BLOCKS]; /* of rank 1 */
     uint64_t sent, received;
 } flow;
 
@@ -22,7 +22,7 @@ static shoal_err begin_together(shoal_barrier *start)
     return shoal_barrier_wait(start, BENCH_PATIENCE, &index);
 }
 
-/* Rank 0 consumes, so that it measures until the last message is there. */
+/* Rank 0 consumes, so that it measures until the last message has arrived. */
 static shoal_err small_flow(void *context, int rank, uint64_t count)
 {
     flow *f = context;
@@ -37,7 +37,7 @@ static shoal_err small_flow(void *context, int rank, uint64_t count)
         }
         err = shoal_queue_get_bytes(f->small, &n, sizeof n, BENCH_PATIENCE, &size);
         if (err == SHOAL_OK && n != f->received++) {
-            err = shoal_fail(SHOAL_ECORRUPT, "message %llu came in place of %llu", (unsigned long long)n,
+            err = shoal_fail(SHOAL_ECORRUPT, "message %llu arrived instead of %llu", (unsigned long long)n,
                              (unsigned long long)f->received - 1);
         }
     }
@@ -51,7 +51,7 @@ static shoal_err take_handle(flow *f, uint64_t i)
     if (err == SHOAL_OK) {
         uint64_t number = *(const uint64_t *)shoal_block_data(block);
         if (number != i % BLOCKS) {
-            err = shoal_fail(SHOAL_ECORRUPT, "block %llu came in place of %llu", (unsigned long long)number,
+            err = shoal_fail(SHOAL_ECORRUPT, "block %llu arrived instead of %llu", (unsigned long long)number,
                              (unsigned long long)i % BLOCKS);
         }
         shoal_release(block);
@@ -99,7 +99,7 @@ static shoal_err one_to_one(int rank, const shoal_value *args)
 
 /* ---- four producers, four consumers ---- */
 
-/* A message: which producer, and its how many-th. */
+/* A message: its producer and its sequence number. */
 static uint64_t message_of(int producer, uint64_t n)
 {
     return (uint64_t)producer << 32 | n;
@@ -123,8 +123,8 @@ static shoal_err consume(shoal_queue *queue, uint64_t last[SIDES], uint64_t *out
     return SHOAL_OK;
 }
 
-/* When each rank began and ended its part of a round. With more processes than CPUs they do not run side by side, so a round is from the
- * first beginning to the last end. */
+/* When each rank began and ended its part of a round. With more processes than CPUs they do not all run at once, so a
+ * round lasts from the first start to the last end. */
 typedef struct times {
     double begun[2 * SIDES], ended[2 * SIDES];
 } times;
@@ -162,7 +162,8 @@ static shoal_err many_round(many *m, int rank)
     return err == SHOAL_OK ? begin_together(m->start) : err;
 }
 
-/* Ranks 0 to 3 produce, 4 to 7 consume as many each. Producers give the median of the seconds, consumers the sum of what they got. */
+/* Ranks 0 to 3 produce, ranks 4 to 7 consume as many each. Producers return the median of the seconds, consumers the
+ * sum of the messages they got. */
 static shoal_err many_to_many(int rank, const shoal_value *args)
 {
     shoal_block *page = shoal_arg_block(args, "times");
@@ -180,7 +181,7 @@ static shoal_err many_to_many(int rank, const shoal_value *args)
         if (round >= 0) {
             seconds[round] = round_seconds(m.times);
         }
-        err = begin_together(m.start); /* nobody writes the next times while they are read */
+        err = begin_together(m.start); /* so that nobody writes the next times while these are read */
         if (err != SHOAL_OK) {
             return err;
         }
@@ -189,7 +190,7 @@ static shoal_err many_to_many(int rank, const shoal_value *args)
                                      : shoal_value_int((int64_t)m.sum));
 }
 
-/* The producers' median, if what the consumers got is what the producers sent. */
+/* Returns the producers' median, if the consumers got what the producers sent. */
 static shoal_err judge_many(shoal_value *const *results, double *out_seconds)
 {
     int64_t each = (int64_t)(MANY_ROUNDS + 1) * MANY_COUNT, sum = 0;

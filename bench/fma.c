@@ -1,4 +1,4 @@
-/* The fastest that one core multiplies and adds: FMAs on registers, enough of them in flight to hide their latency. */
+/* The FMA peak of one core: fused multiply-adds on registers, with enough of them in flight to hide their latency. */
 #include "bench/bench.h"
 
 #define STEPS 2000000u

@@ -1,4 +1,4 @@
-/* 64 MiB of fresh data: copied from a warm private buffer into a block, handed over and back. */
+/* 64 MiB of fresh data: copied from a warm private buffer into a block, and sent back and forth. */
 #include "bench/bench.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 typedef struct fresh {
     shoal_queue *there, *back;
-    uint64_t *source, *copy; /* rank 0's */
+    uint64_t *source, *copy; /* of rank 0 */
     uint64_t round;
 } fresh;
 
@@ -18,7 +18,7 @@ static uint64_t word_at(uint64_t round, uint64_t i)
     return round * UINT64_C(0x9e3779b97f4a7c15) + i;
 }
 
-/* The limit: rank 0 only. */
+/* The limit; only rank 0 works. */
 static shoal_err copy(void *context, int rank, uint64_t count)
 {
     fresh *f = context;
@@ -29,7 +29,7 @@ static shoal_err copy(void *context, int rank, uint64_t count)
     return SHOAL_OK;
 }
 
-/* All of it in the first round, its ends later. */
+/* Checks all of it in the first round, later its ends. */
 static bool is_right(const uint64_t *words, uint64_t round)
 {
     if (round > 0) {
@@ -58,7 +58,7 @@ static shoal_err send(fresh *f)
         err = shoal_queue_get_block(f->back, BENCH_PATIENCE, &same);
     }
     if (err == SHOAL_OK && same != block) {
-        err = shoal_fail(SHOAL_ECORRUPT, "another block came back");
+        err = shoal_fail(SHOAL_ECORRUPT, "a different block came back");
     }
     shoal_release(same);
     shoal_release(block);
@@ -74,7 +74,7 @@ static shoal_err send_back(fresh *f)
         return err;
     }
     if (shoal_block_size(block) != SIZE || !is_right(shoal_block_data(block), f->round)) {
-        err = shoal_fail(SHOAL_ECORRUPT, "64 MiB arrived with other bytes in them");
+        err = shoal_fail(SHOAL_ECORRUPT, "64 MiB arrived with wrong bytes");
     }
     if (err == SHOAL_OK) {
         err = shoal_queue_put_block(f->back, block, BENCH_PATIENCE);

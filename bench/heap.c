@@ -1,4 +1,4 @@
-/* Blocks of 64 KiB made and released: by one process, and by two at once. */
+/* Allocates and releases blocks of 64 KiB: in one process, and in two at once. */
 #include "bench/bench.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ static shoal_err malloc_and_free(void *context, int rank, uint64_t count)
     (void)context, (void)rank;
     for (uint64_t i = 0; i < count; i++) {
         void *memory = malloc(SIZE);
-        __asm__ volatile("" : "+r"(memory)::"memory"); /* or the compiler would leave both out */
+        __asm__ volatile("" : "+r"(memory)::"memory"); /* or the compiler would remove both calls */
         free(memory);
     }
     return SHOAL_OK;
@@ -32,7 +32,7 @@ static shoal_err create_and_release(void *context, int rank, uint64_t count)
     return err;
 }
 
-/* Blocks that live at the same time do not overlap, and keep what is written to them. */
+/* Checks that blocks that exist at the same time do not overlap, and keep what is written to them. */
 static shoal_err check_blocks(void)
 {
     enum { LIVE = 32 };
@@ -94,7 +94,7 @@ static shoal_err report_two(bench_report *report)
     shoal_value *result;
     int cpus[2];
     if (!bench_cpus(cpus)) {
-        return bench_tell_skip(report, name, "two processes that work at once need two CPUs, and there is one");
+        return bench_tell_skip(report, name, "two processes at once need two CPUs, and there is only one");
     }
     shoal_err err = shoal_barrier_create(2, &start);
     if (err != SHOAL_OK) {

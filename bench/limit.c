@@ -1,4 +1,4 @@
-/* The physical limits that two processes can be measured against: a bare word in a shared page, with and without sleeping. */
+/* The physical limits for two processes: a bare word in a shared page, with and without sleeping. */
 #include "bench/bench.h"
 
 #include <errno.h>
@@ -9,15 +9,15 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The two words lie in lines of their own. */
+/* The two words are in separate cache lines. */
 typedef struct page {
     _Alignas(128) _Atomic uint64_t line;
     _Alignas(128) _Atomic uint32_t futex;
 } page;
 
-#define LOOKS 100000u /* between two looks at the clock */
+#define LOOKS 100000u /* spins between two reads of the clock */
 
-#define PAGE_BYTES 16384 /* the least that begins at a page, so that nothing else lies beside the words */
+#define PAGE_BYTES 16384 /* the smallest block that starts at a page, so that nothing else is next to the words */
 
 shoal_err bench_page(shoal_block **out_page)
 {
@@ -46,13 +46,13 @@ static shoal_err spin_until(_Atomic uint64_t *word, uint64_t wanted)
     return SHOAL_OK;
 }
 
-/* Rank 0 makes the word odd, rank 1 even; it counts up from where the last call left it. */
+/* Rank 0 makes the word odd, rank 1 even. It continues to count where the last call ended. */
 shoal_err bench_limit_cache_line(void *shared, int rank, uint64_t count)
 {
     page *p = shared;
     shoal_err err = SHOAL_OK;
     for (uint64_t i = 0; i < count && err == SHOAL_OK; i++) {
-        static uint64_t now; /* of this process: what it knows to be in the word */
+        static uint64_t now; /* what this process knows to be in the word */
         if (rank == 0) {
             atomic_store_explicit(&p->line, now + 1, memory_order_release);
             err = spin_until(&p->line, now + 2);
@@ -82,7 +82,7 @@ static void hand_over(_Atomic uint32_t *word, uint32_t value)
     syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-/* 1: it is rank 1's turn; 0: rank 0's. */
+/* The word is 1 when it is rank 1's turn and 0 when it is rank 0's. */
 shoal_err bench_limit_futex(void *shared, int rank, uint64_t count)
 {
     page *p = shared;

@@ -1,4 +1,4 @@
-/* Batches of 64 from MNIST, shuffled and normalised: by this process, and by two workers. */
+/* Batches of 64 from MNIST, shuffled and normalised: in this process, and by two workers. */
 #include "bench/bench.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@
 #define BYTES (BATCH * 28 * 28 * sizeof(float))
 #define COPIES 1000
 
-/* One epoch; the sum of its labels tells that all came. */
+/* Runs one epoch. The sum of the labels proves that all samples arrived. */
 static shoal_err epoch(shoal_loader *loader, int64_t labels, double *out_rate)
 {
     int64_t sum = 0;
@@ -22,12 +22,12 @@ static shoal_err epoch(shoal_loader *loader, int64_t labels, double *out_rate)
     }
     *out_rate = (double)shoal_loader_batches(loader) / (bench_now() - begun);
     if (err == SHOAL_END && sum != labels) {
-        return shoal_fail(SHOAL_ECORRUPT, "loader: labels that add up to another sum");
+        return shoal_fail(SHOAL_ECORRUPT, "loader: the sum of the labels is wrong");
     }
     return err == SHOAL_END ? SHOAL_OK : err;
 }
 
-/* The limit: copies of as many bytes as a batch has, a second. */
+/* The limit: how often as many bytes as a batch has can be copied in a second. */
 static double copies_per_second(void)
 {
     static char from[BYTES], to[BYTES];

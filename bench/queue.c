@@ -1,4 +1,4 @@
-/* Round trips through two queues: eight bytes, a number as a value, the handle of a block, a fresh block each way. */
+/* Round trips through two queues: eight bytes, a number as a value, a block handle, and a fresh block each way. */
 #include "bench/bench.h"
 
 #include <string.h>
@@ -10,9 +10,9 @@
 typedef struct trip {
     shoal_block *page;
     shoal_queue *there, *back;
-    shoal_block *block; /* rank 0's, for the handle */
-    uint64_t made;      /* round trips begun by rank 0, of all kinds */
-    bool checked;       /* the bytes behind the handle were seen to arrive */
+    shoal_block *block; /* of rank 0, for the handle */
+    uint64_t made;      /* round trips that rank 0 has begun, of all kinds */
+    bool checked;       /* the bytes behind the handle were checked */
 } trip;
 
 static shoal_err wrong(const char *what)
@@ -105,9 +105,9 @@ static shoal_err number_trip(void *context, int rank, uint64_t count)
     return err;
 }
 
-/* ---- the handle of one block, there and back ---- */
+/* ---- a block handle, back and forth ---- */
 
-/* Only the handle travels. Both sides write to the block while they check, and not when they are timed. */
+/* Only the handle travels. Both sides write to the block while they check, but not while they are timed. */
 static shoal_err ask_handle(trip *t)
 {
     uint64_t *word = shoal_block_data(t->block), question = t->made++;
@@ -202,7 +202,7 @@ static shoal_err fresh_trip(void *context, int rank, uint64_t count)
     return err;
 }
 
-/* ---- both sides, and the report ---- */
+/* ---- both sides and the report ---- */
 
 static shoal_err enter(int rank, const shoal_value *args, trip *t)
 {
@@ -289,7 +289,7 @@ static shoal_err report_spinning(bench_report *report)
     shoal_err err = SHOAL_OK;
     if (!bench_cpus(cpus)) {
         for (size_t i = 1; i < 4 && err == SHOAL_OK; i++) {
-            err = bench_tell_skip(report, names[i], "two processes that spin need two CPUs, and there is one");
+            err = bench_tell_skip(report, names[i], "two spinning processes need two CPUs, and there is only one");
         }
         return err;
     }
@@ -322,7 +322,7 @@ static shoal_err report_parked(bench_report *report)
     return err;
 }
 
-/* What a program gets that sets nothing: this is what other libraries are compared with. */
+/* With the defaults, as a program gets them that sets nothing: other libraries are compared with this. */
 static shoal_err report_shipped(bench_report *report)
 {
     static const char *const names[] = {"queue_int_round_trip_default", "queue_handle_round_trip_default",

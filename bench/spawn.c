@@ -1,4 +1,4 @@
-/* Processes: four started and joined, and what one costs in memory while it waits. */
+/* Processes: four are started and joined, and the memory of one that waits. */
 #include "bench/bench.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #define PROCESSES 4
-#define WORKERS 5 /* idle ones that are looked at, one after the other */
+#define WORKERS 5 /* idle workers that are measured, one after the other */
 
 extern char **environ;
 
@@ -34,7 +34,7 @@ static shoal_err check_ranks(void)
         int64_t got = -1;
         err = err == SHOAL_OK ? shoal_value_as_int(results[i], &got) : err;
         if (err == SHOAL_OK && got != 100 + i) {
-            err = shoal_fail(SHOAL_ECORRUPT, "rank %d gave a wrong result", i);
+            err = shoal_fail(SHOAL_ECORRUPT, "rank %d returned a wrong result", i);
         }
         shoal_value_destroy(results[i]);
     }
@@ -51,7 +51,7 @@ static shoal_err spawn_and_join(void *context, int rank, uint64_t count)
     return err;
 }
 
-/* The limit: a program that does nothing, started by the C library. */
+/* The limit: the C library starts a program that does nothing. */
 static shoal_err posix_spawn_and_wait(void *context, int rank, uint64_t count)
 {
     static char name[] = "true";
@@ -126,7 +126,7 @@ static shoal_err read_pss(int32_t pid, double *out_kib)
         fclose(file);
     }
     if (!found) {
-        return shoal_fail(SHOAL_EOS, "%s does not tell the PSS", path);
+        return shoal_fail(SHOAL_EOS, "%s does not contain the PSS", path);
     }
     *out_kib = (double)kib;
     return SHOAL_OK;

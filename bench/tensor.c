@@ -1,4 +1,5 @@
-/* Tensors between two processes: a shared one there and back, many one way, and 64 MiB that are made, filled and sent. */
+/* Tensors between two processes: a shared one back and forth, many one way, and 64 MiB that are made, filled and
+ * sent. */
 #include "bench/bench.h"
 
 #include <stdlib.h>
@@ -17,9 +18,9 @@ typedef struct tensors {
     shoal_queue *there, *back;
     shoal_block *page;
     shoal_barrier *start;
-    shoal_tensor *one;                /* rank 0's: there and back */
-    shoal_tensor *many[FLOW_TENSORS]; /* rank 1's: one way */
-    char *source, *copy;              /* rank 0's: for memcpy */
+    shoal_tensor *one;                /* of rank 0: back and forth */
+    shoal_tensor *many[FLOW_TENSORS]; /* of rank 1: one way */
+    char *source, *copy;              /* of rank 0: for memcpy */
     uint64_t round;
     bool checked;
 } tensors;
@@ -34,7 +35,7 @@ static shoal_err cache_line(void *context, int rank, uint64_t count)
     return bench_limit_cache_line(shoal_block_data(((tensors *)context)->page), rank, count);
 }
 
-/* ---- a shared tensor of 1 MiB, there and back ---- */
+/* ---- a shared tensor of 1 MiB, back and forth ---- */
 
 static shoal_err send(tensors *t)
 {
@@ -48,7 +49,7 @@ static shoal_err send(tensors *t)
         err = shoal_queue_get_tensor(t->back, BENCH_PATIENCE, &same);
     }
     if (err == SHOAL_OK && (shoal_tensor_data(same) != (void *)data || (!t->checked && data[TRIP_FLOATS - 1] != 2))) {
-        err = wrong("another tensor came back");
+        err = wrong("a different tensor came back");
     }
     shoal_tensor_release(same);
     return err;
@@ -65,7 +66,7 @@ static shoal_err send_back(tensors *t)
     return err == SHOAL_OK ? shoal_queue_give_tensor(t->back, got, BENCH_PATIENCE) : err;
 }
 
-/* Both sides write to the tensor in the first round, which is not counted, and only pass it on later. */
+/* Both sides write to the tensor in the first round, which is not counted; later they only pass it on. */
 static shoal_err trip(void *context, int rank, uint64_t count)
 {
     tensors *t = context;
@@ -84,7 +85,7 @@ static shoal_err take(tensors *t, uint64_t i)
     shoal_tensor *got = NULL;
     shoal_err err = shoal_queue_get_tensor(t->there, BENCH_PATIENCE, &got);
     if (err == SHOAL_OK && *(const float *)shoal_tensor_data(got) != (float)(i % FLOW_TENSORS)) {
-        err = wrong("one came out of order");
+        err = wrong("a tensor arrived out of order");
     }
     shoal_tensor_release(got);
     return err;
@@ -101,7 +102,7 @@ static shoal_err flow(void *context, int rank, uint64_t count)
     return err;
 }
 
-/* A new private tensor each, moved into the heap by put. */
+/* Makes a new private tensor each time, which put moves into the heap. */
 static shoal_err flow_fresh(void *context, int rank, uint64_t count)
 {
     tensors *t = context;
@@ -119,7 +120,7 @@ static shoal_err flow_fresh(void *context, int rank, uint64_t count)
     return err;
 }
 
-/* ---- 64 MiB, made, filled, put, sent back ---- */
+/* ---- 64 MiB: made, filled, put, and sent back ---- */
 
 static shoal_err copy(void *context, int rank, uint64_t count)
 {
@@ -157,7 +158,7 @@ static shoal_err fresh(void *context, int rank, uint64_t count)
             err = shoal_queue_get_tensor(rank == 0 ? t->back : t->there, BENCH_PATIENCE, &got);
         }
         if (err == SHOAL_OK && !is_full_of(got, value, t->round == 0)) {
-            err = wrong("64 MiB arrived with other numbers in them");
+            err = wrong("64 MiB arrived with wrong numbers");
         }
         if (err == SHOAL_OK && rank == 1) {
             err = shoal_queue_put_tensor(t->back, got, BENCH_PATIENCE);
@@ -297,7 +298,7 @@ static shoal_err report_spinning(bench_report *report)
     int cpus[2];
     if (!bench_cpus(cpus)) {
         return bench_tell_skip(report, "tensor_round_trip_spin",
-                               "two processes that spin need two CPUs, and there is one");
+                               "two spinning processes need two CPUs, and there is only one");
     }
     shoal_err err = measure(spinning, 0, BENCH_SPIN, &result);
     if (err != SHOAL_OK) {

@@ -1,12 +1,13 @@
-/* Training on one thread of one process: images a second with loading, shuffling, dropout and SGD, beside the FMA peak. */
+/* Training on one thread of one process: images per second with loading, shuffling, dropout and SGD, compared with the
+ * FMA peak. */
 #include "bench/bench.h"
 
 #include <string.h>
 
 #define ROUNDS 7
 
-/* Multiply-adds of one training step per image, counted densely: forward, and the gradients of weights and inputs, without the
- * gradient of the first layer's input. */
+/* The multiply-adds of a training step for one image, counted densely: forward, and the gradients of weights and
+ * inputs, except the gradient of the first layer's input. */
 typedef struct job {
     const char *name;
     const char *model;
@@ -16,7 +17,7 @@ typedef struct job {
     double flops; /* per image */
 } job;
 
-/* Forward flops of a layer. */
+/* The flops of a layer's forward pass. */
 #define CONV(in, out, side) (2.0 * (in) * (out)*25 * (side) * (side))
 #define DENSE(in, out) (2.0 * (in) * (out))
 
@@ -84,7 +85,7 @@ static shoal_err steps(trainer *t, int64_t images)
     return SHOAL_OK;
 }
 
-/* The loss must have fallen: a kernel that does nothing is fast too. */
+/* The loss must have fallen: a kernel that does nothing would be fast too. */
 static shoal_err check(const trainer *t, const job *j)
 {
     return t->last_loss < 0.8 * t->first_loss ? SHOAL_OK

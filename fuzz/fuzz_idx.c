@@ -1,4 +1,5 @@
-/* The IDX reader over any bytes: a tensor whose every byte can be read, or an error that names the file and a byte. */
+/* Feeds any bytes to the IDX reader. It must return a tensor whose every byte can be read, or an error that names the
+ * file and the byte offset. */
 #include "data/source.h"
 
 #include <stdlib.h>

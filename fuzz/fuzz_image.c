@@ -1,4 +1,5 @@
-/* The reader of pictures over any bytes: a picture within its bounds that can be scaled and framed, or a reason. */
+/* Feeds any bytes to the image reader. It must return an image within its limits that can be scaled and framed, or a
+ * reason. */
 #include "cli/framing.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* The NPY reader over any bytes: a tensor whose every byte can be read, or an error that names the file and a byte. */
+/* Feeds any bytes to the NPY reader. It must return a tensor whose every byte can be read, or an error that names the
+ * file and the byte offset. */
 #include "data/source.h"
 
 #include <stdlib.h>

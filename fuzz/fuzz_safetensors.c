@@ -1,5 +1,5 @@
-/* The safetensors reader over any bytes: a set whose tensors can be read and found by name, or an error that names the file and a
- * byte. What was read is written and read again: the same set. */
+/* Feeds any bytes to the safetensors reader. It must return a set whose tensors can be read and found by name, or an
+ * error that names the file and the byte offset. Writing the set and reading it again must give the same set. */
 #include "data/source.h"
 
 #include <shoal/file.h>

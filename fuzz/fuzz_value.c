@@ -1,4 +1,4 @@
-/* The value decoder over any bytes. What decodes must encode, decode again to an equal value, copy and print. */
+/* Feeds any bytes to the value decoder. A decoded value must encode, decode again to an equal value, copy and print. */
 #include "ipc/value_codec.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ static void require(int condition)
     }
 }
 
-/* The shared objects that the bytes may name: two blocks, made once. */
+/* The shared objects that the bytes may refer to: two blocks, made once. */
 static shoal_block *objects[2];
 
 static size_t make_objects(void)

@@ -1,8 +1,9 @@
-/* A member of a world finds its memory full of nonsense: no crash, no look outside of the mapping, no loop without end.
+/* A member of a world finds garbage in its memory. It must not crash, access memory outside the mapping, or loop
+ * forever.
  *
- * Each run makes a small world with some of everything in it, leaves it without a word, writes what the input says to
- * places that the input chooses, and comes back as a new member, which then uses all that it finds. The input is a row
- * of writes of WRITE_SIZE bytes: where, which one, how, and eight bytes. */
+ * Each run makes a small world that contains some of everything, leaves it as a killed process would, writes data from
+ * the input to places that the input chooses, and joins again as a new member, which then uses all that it finds. The
+ * input is a sequence of writes of WRITE_SIZE bytes: the place, its index, how to write, and eight bytes of data. */
 #include "ipc/queue.h"
 #include "shm/block.h"
 #include "shm/kind.h"
@@ -21,9 +22,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 #define WRITE_SIZE 12
 #define WRITES_MAX 64
 #define IDS_MAX 160
-#define NOBODYS_PID 0x3ffffff0 /* beyond what the kernel gives out */
+#define NOBODYS_PID 0x3ffffff0 /* above the greatest pid of the kernel */
 
-/* The blocks that the world was left with. */
+/* The blocks that were in the world when it was left. */
 static struct {
     uint64_t ids[IDS_MAX];
     size_t count;
@@ -36,7 +37,7 @@ static void require(int condition)
     }
 }
 
-/* ---- a world with some of everything ---- */
+/* ---- a world that contains some of everything ---- */
 
 static void fill_queue(shoal_queue *q, shoal_block *block, shoal_queue *other)
 {
@@ -68,7 +69,7 @@ static void make_queues(void)
     require(shoal_pipe_send_bytes(a, "0123456789abcdef", 16, SHOAL_NOW) == SHOAL_OK);
 }
 
-/* All handles are left to be forgotten: they are what the slot holds. */
+/* Makes the world. Releases no handle, so that the slot keeps holding all objects. */
 static void make_world(void)
 {
     shoal_lock *lock;
@@ -104,11 +105,11 @@ static void list_blocks(void)
     }
 }
 
-/* ---- the damage ---- */
+/* ---- damage ---- */
 
 typedef enum place { HEADER, SLOT, SPAN, META, TOPS, MAPS, BLOCK_HEAD, BLOCK_ANY, SPAN_HEAD, ANYWHERE, PLACES } place;
 
-/* Where the write goes; NULL for nowhere. */
+/* Returns where the write goes; NULL for nowhere. */
 static sh_a64 *place_of(const uint8_t *w)
 {
     uint64_t n = w[1] | (uint64_t)w[2] << 8, id = known.ids[w[1] % known.count], offset;
@@ -142,7 +143,7 @@ static void damage(const uint8_t *w, sh_a64 *at)
     }
 }
 
-/* Leaves the world as a killed process does, and damages it. Returns its file. */
+/* Leaves the world as a killed process does, and damages it. Returns its fd. */
 static int abandon(const uint8_t *bytes, size_t size, bool dead)
 {
     sh_a64 *places[WRITES_MAX];
@@ -152,14 +153,14 @@ static int abandon(const uint8_t *bytes, size_t size, bool dead)
     if (dead) {
         sh_store_relaxed(&sh_the_world.self.slot->pid, NOBODYS_PID);
     }
-    for (size_t i = 0; i < count; i++) { /* all are found before the first is damaged */
+    for (size_t i = 0; i < count; i++) { /* find all places before damaging the first */
         places[i] = place_of(bytes + i * WRITE_SIZE);
     }
     for (size_t i = 0; i < count; i++) {
         damage(bytes + i * WRITE_SIZE, places[i]);
     }
     sh_peers_set(NULL);
-    sh_the_world.attachment = SH_FORKED; /* then it only forgets */
+    sh_the_world.attachment = SH_FORKED; /* so that leaving only forgets the world */
     shoal_world_leave();
     return fd;
 }
@@ -264,7 +265,8 @@ static bool show(const shoal_ps_entry *entry, void *context)
     return true;
 }
 
-/* The first byte chooses what else the newcomer does: the walks over the whole world are slow. */
+/* The bits of the first byte, which chooses what else the new member does, because scans of the whole world are
+ * slow. */
 enum { DEAD = 1, SWEEP = 2, TRIM = 4, AUDIT = 8, INFO = 16, LIST = 0xe0 };
 
 static void visit(unsigned what)

@@ -23,12 +23,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PATIENCE SHOAL_SECONDS(SH_SLOW ? 60 : 20) /* for what must happen soon */
+#define PATIENCE SHOAL_SECONDS(SH_SLOW ? 60 : 20) /* the time limit for what must happen soon */
 #define HEAP_ENOUGH (UINT64_C(192) << 20)
 #define RESERVE (UINT64_C(1) << 36)
 
-/* Read by AddressSanitizer. Every fork copies the page tables of what the parent holds back from reuse, and a kill test forks thousands
- * of times: with the usual 256 MiB most of its time went there. */
+/* AddressSanitizer reads this. Every fork copies the page tables of the parent's quarantine, and a kill test forks
+ * thousands of times: with the default of 256 MiB it spent most of its time there. */
 const char *__asan_default_options(void);
 __attribute__((visibility("default"))) const char *__asan_default_options(void)
 {
@@ -166,10 +166,10 @@ pid_t kill_fork(const char *name)
         return -1;
     }
     if (pid == 0) {
-        signal(SIGTERM, SIG_DFL); /* libcheck's handler ends the whole test */
+        signal(SIGTERM, SIG_DFL); /* libcheck's handler would end the whole test */
         signal(SIGINT, SIG_DFL);
         if (sh_world_become(slot) != SHOAL_OK) {
-            _exit(1); /* its maker died before it said whom the slot is for */
+            _exit(1); /* its parent died before it assigned the slot */
         }
         return 0;
     }
@@ -255,8 +255,8 @@ void kill_reap_orphans(kill_stage *stage)
                          kill_steps[sh_load_relaxed(&stage->board->busy[0])].name);
         }
         if (pid <= 0) {
-            kill_recover(stage); /* one may wait to be told that its maker is dead */
-            kill_require(!sh_passed(deadline), "what the victim had started does not end");
+            kill_recover(stage); /* one may wait to learn that its parent is dead */
+            kill_require(!sh_passed(deadline), "the processes that the victim started do not end");
             doze();
         }
     }
@@ -332,21 +332,21 @@ void kill_recover(kill_stage *stage)
         kill_require_ok(shoal_world_sweep(&n));
         if (sh_passed(deadline)) {
             kill_report(stage, "recovery");
-            ck_abort_msg("recovery does not come to an end");
+            ck_abort_msg("recovery does not finish");
         }
-    } while (somebody_is_dead()); /* a survivor may be at it */
+    } while (somebody_is_dead()); /* a survivor may be recovering it */
 }
 
 static uint64_t difference(uint64_t world, uint64_t board, uint64_t *lost, const char *what, const char *name)
 {
     uint64_t d = world - board - *lost;
-    kill_require(d <= 2, "%s: %s: the queue counts %llu, its users %llu, %llu of them by the killed", what, name,
+    kill_require(d <= 2, "%s: %s: the queue counts %llu, its users %llu, %llu of them by killed processes", what, name,
                  (unsigned long long)world, (unsigned long long)board, (unsigned long long)*lost);
     *lost += d;
     return d;
 }
 
-/* Messages: all that were put were taken once or are there. Returns how many calls nobody told of. */
+/* Checks that every message that was put was taken once or is still there. Returns how many calls were not counted. */
 static uint64_t check_channels(kill_stage *stage, const char *what)
 {
     uint64_t unknown = 0;
@@ -355,7 +355,7 @@ static uint64_t check_channels(kill_stage *stage, const char *what)
         shoal_queue *q = stage->queues[i];
         uint64_t puts = sh_queue_puts(q), takes = sh_queue_takes(q), size = shoal_queue_size(q);
         char name[32];
-        if (i == KILL_DELIVERIES) { /* taken is not gone: it is out, came back, or is done */
+        if (i == KILL_DELIVERIES) { /* a taken message is not gone: it is unacknowledged, was returned, or is done */
             kill_require(size >= puts - takes && size <= puts, "%s: %llu put, %llu taken, %llu there", what,
                          (unsigned long long)puts, (unsigned long long)takes, (unsigned long long)size);
             takes = puts - size;
@@ -373,12 +373,13 @@ static uint64_t check_channels(kill_stage *stage, const char *what)
     return unknown;
 }
 
-/* A lock that somebody died in says so to us; all are free again at once. */
+/* Checks that a lock reports the death of its holder to us, and that all locks are free at once. */
 static void check_lock(kill_guard *guard, shoal_err err, const char *what, const char *name)
 {
     kill_require(err == SHOAL_OK || err == SHOAL_EOWNERDEAD, "%s: %s: %s", what, name, shoal_err_name(err));
     kill_require(err == SHOAL_EOWNERDEAD || sh_load_acquire(&guard->inside) == 0,
-                 "%s: %s: process %u died inside and nobody was told", what, name, sh_load_acquire(&guard->inside));
+                 "%s: %s: process %u died inside and this was not reported", what, name,
+                 sh_load_acquire(&guard->inside));
     sh_store_release(&guard->inside, 0);
 }
 
@@ -404,7 +405,7 @@ void kill_check(kill_stage *stage, int deaths, const char *what)
 {
     kill_report(stage, what);
     uint64_t unknown = check_channels(stage, what);
-    kill_require(unknown <= (uint64_t)deaths, "%s: %llu calls happened that nobody told of, %d died", what,
+    kill_require(unknown <= (uint64_t)deaths, "%s: %llu calls were not counted, but %d processes died", what,
                  (unsigned long long)unknown, deaths);
     check_locks(stage, deaths, what);
     shoal_audit audit;
@@ -445,10 +446,10 @@ void kill_stage_begin(kill_stage *stage, int survivors, uint64_t heap_limit)
     memset(stage, 0, sizeof *stage);
     stage->tight = heap_limit != 0;
     stage->random = kill_seed();
-    prctl(PR_SET_CHILD_SUBREAPER, 1); /* what a victim has started becomes ours when it dies */
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* when a victim dies, its children become children of this process */
     stage->board = mmap(NULL, sizeof *stage->board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(stage->board, MAP_FAILED);
-    kill_point_count(); /* listed once, for all that are forked */
+    kill_point_count(); /* lists the points once, before the forks */
     kill_require_ok(shoal_world_create(
         &(shoal_world_options){.heap_limit = stage->tight ? heap_limit : HEAP_ENOUGH, .reserve = RESERVE}));
     make_objects(stage);

@@ -1,14 +1,14 @@
-/* The channels: how an id becomes a message of each kind, and back. */
+/* The channels: convert an id into a message of each kind, and back. */
 #include "base/random.h"
 #include "testing/kill.h"
 
 #include <string.h>
 
-#define LIMIT 24 /* messages in a channel without a bound */
+#define LIMIT 24 /* messages in a channel that has no bound */
 #define BYTES_MAX 6000
 #define WAIT_SHORT (SHOAL_MS(1) / 4)
 
-/* The channel's own put is over: it is counted before anything else can go wrong. */
+/* Counts the channel's own put as soon as it returns, before anything else can go wrong. */
 static shoal_err sent(kill_count *count, shoal_err err)
 {
     if (err == SHOAL_OK) {
@@ -17,7 +17,7 @@ static shoal_err sent(kill_count *count, shoal_err err)
     return err;
 }
 
-/* ---- one pair a channel ---- */
+/* ---- a put and a get for each channel ---- */
 
 static shoal_err put_words(shoal_queue *q, kill_count *count, uint64_t id, uint64_t *random)
 {
@@ -41,7 +41,7 @@ static size_t some_size(uint64_t *random)
     return sizes[n < 56 ? n % 4 : n < 60 ? 4 : n < 63 ? 5 : 6];
 }
 
-/* The id at both ends. */
+/* Makes a block with the id at both ends. */
 static shoal_err make_block(uint64_t id, uint64_t *random, shoal_block **out_block)
 {
     size_t size = some_size(random);
@@ -81,7 +81,7 @@ static shoal_err put_blocks(shoal_queue *q, kill_count *count, uint64_t id, uint
     return err;
 }
 
-/* Two blocks, one of them twice, a lock, and text. */
+/* Puts a map with two blocks, one of them twice, a lock, and text. */
 static shoal_err put_values(shoal_queue *q, kill_count *count, uint64_t id, uint64_t *random)
 {
     shoal_block *a = NULL, *b = NULL;
@@ -109,7 +109,7 @@ static shoal_err put_integer(shoal_queue *q, kill_count *count, uint64_t id, uin
     return sent(count, shoal_queue_put(q, shoal_value_int((int64_t)id), WAIT_SHORT));
 }
 
-/* A queue with the id in it, which both sides then go on to fill: it grows while they do. */
+/* Puts a queue with the id in it. Both sides then continue to fill it, so it grows while they do. */
 static shoal_err put_queue(shoal_queue *q, kill_count *count, uint64_t id)
 {
     shoal_queue *inner;
@@ -153,7 +153,7 @@ static shoal_err put_objects(shoal_queue *q, kill_count *count, uint64_t id, uin
     return sh_splitmix_below(random, 2) == 0 ? put_queue(q, count, id) : put_pipe(q, count, id);
 }
 
-/* What a received value says its id is; 0 when it says nonsense. */
+/* Returns the id in a received value, or 0 if the value is inconsistent. */
 static uint64_t id_of_map(const shoal_value *v)
 {
     uint64_t id = (uint64_t)sh_int_of(shoal_value_find(v, "id"));
@@ -193,7 +193,7 @@ static uint64_t id_of_pipe(shoal_pipe *end)
     if (shoal_pipe_recv(end, SHOAL_NOW, &v) == SHOAL_OK) {
         id = (uint64_t)sh_int_of(v);
         shoal_value_destroy(v);
-        (void)!shoal_pipe_send(end, shoal_value_int(1), SHOAL_NOW); /* its sender may have gone */
+        (void)!shoal_pipe_send(end, shoal_value_int(1), SHOAL_NOW); /* its sender may be gone */
     }
     return id;
 }
@@ -233,7 +233,7 @@ bool kill_put(kill_stage *stage, kill_channel channel, uint64_t *random)
     return err == SHOAL_OK;
 }
 
-/* Gets a message and says that it is done; every third one goes back once, and is got again by whoever comes. */
+/* Gets a message and marks it as done. Every third message is first returned once, so any process may get it again. */
 static shoal_err get_delivery(shoal_queue *q, kill_count *count, uint64_t *out_id)
 {
     for (;;) {
@@ -254,7 +254,7 @@ static shoal_err get_delivery(shoal_queue *q, kill_count *count, uint64_t *out_i
     }
 }
 
-/* The message as it came; *out_id is 0 when it is not whole. got is counted as soon as the library's call is over. */
+/* Gets a message. *out_id is 0 if it is not intact. Counts it in `got` as soon as the library's call returns. */
 static shoal_err get_any(kill_stage *stage, kill_channel channel, uint64_t *out_id)
 {
     kill_count *count = &stage->board->channels[channel];

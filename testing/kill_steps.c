@@ -1,4 +1,4 @@
-/* The steps: every shared operation of the library, in forms small enough to be killed in. */
+/* The steps: every shared operation of the library, in pieces small enough to be killed in. */
 #include "testing/kill.h"
 
 #include "base/clock.h"
@@ -29,7 +29,7 @@ static void must(kill_stage *stage, shoal_err err, const char *what)
 
 /* ---- blocks ---- */
 
-/* Writes both ends of a block of that size, and sees what it wrote. */
+/* Makes a block of that size, writes both ends, and checks what it wrote. */
 static shoal_block *make_block(kill_stage *stage, size_t size, uint64_t id)
 {
     shoal_block *b = NULL;
@@ -63,7 +63,7 @@ static void hold_blocks(kill_stage *stage, uint64_t *random, size_t size, int co
     }
     for (int i = 0; i < count; i++) {
         if (held[i] != NULL && read_block(stage, held[i]) != id) {
-            kill_fail(stage, "a block of %zu bytes holds what another wrote", size);
+            kill_fail(stage, "a block of %zu bytes holds data of another process", size);
         }
         shoal_release(held[i]);
     }
@@ -79,7 +79,7 @@ static void block_64k(kill_stage *stage, uint64_t *random)
     hold_blocks(stage, random, 65536, 2);
 }
 
-/* Four to a span. */
+/* Four blocks to a span. */
 static void block_300k(kill_stage *stage, uint64_t *random)
 {
     hold_blocks(stage, random, 300000, 1);
@@ -90,20 +90,21 @@ static void block_5m(kill_stage *stage, uint64_t *random)
     hold_blocks(stage, random, 5 << 20, 1);
 }
 
-/* More than the heap keeps warm: some of it is given back to the system. */
+/* More than the heap keeps for reuse, so some of it is returned to the system. */
 static void block_hoard(kill_stage *stage, uint64_t *random)
 {
     hold_blocks(stage, random, 5 << 20, 5);
 }
 
-/* More than a slot has cells. */
+/* More blocks than a slot has cells. */
 static void cells(kill_stage *stage, uint64_t *random)
 {
     hold_blocks(stage, random, 16 + sh_splitmix_below(random, 100), sh_splitmix_below(random, 8) == 0 ? 700 : 90);
 }
 
-/* A span, as an allocation makes one when no span of its class has a free block: directly, because all of those would have to be held
- * first. Of a class with one block to a span: that needs a page and is soon audited. */
+/* Makes a span, as an allocation does when no span of its class has a free block. It calls the function directly,
+ * because otherwise it would have to hold all of those blocks. Uses a class with one block to a span, which needs one
+ * page and is audited quickly. */
 static void spans(kill_stage *stage, uint64_t *random)
 {
     size_t size = (1 << 20) + 1;
@@ -118,18 +119,18 @@ static void spans(kill_stage *stage, uint64_t *random)
     must(stage, err, "span_make");
 }
 
-/* There is always something to trim: a span of blocks that few use, where the only one was released a moment ago. */
+/* Trims. There is always something to trim: a span of blocks that few use, whose only block was just released. */
 static void trim(kill_stage *stage, uint64_t *random)
 {
     hold_blocks(stage, random, 28000, 1);
     must(stage, shoal_world_trim(), "trim");
 }
 
-/* What an allocation does when there are no more addresses. */
+/* Does what an allocation does when there are no more addresses. */
 static void uncover(kill_stage *stage, uint64_t *random)
 {
     shoal_block *b = make_block(stage, 64, 1);
-    shoal_release(b); /* something for the others to find */
+    shoal_release(b); /* something for the other processes to find */
     sh_ctx *c = sh_enter();
     if (c == NULL) {
         kill_fail(stage, "enter: %s", shoal_last_error_text());
@@ -139,7 +140,7 @@ static void uncover(kill_stage *stage, uint64_t *random)
     sh_leave();
 }
 
-/* A cell that has gathered more than it may keep receives its block again. */
+/* Receives a block whose cell has already gathered more than it may keep. */
 static void gather(kill_stage *stage, uint64_t *random)
 {
     shoal_queue *q = NULL;
@@ -151,14 +152,14 @@ static void gather(kill_stage *stage, uint64_t *random)
     if (c != NULL) {
         must(stage, sh_heap_draw(c, b->id, b->cell), "draw");
         sh_leave();
-        must(stage, shoal_queue_get_block(q, SHOAL_NOW, &again), "get from a queue of one's own");
+        must(stage, shoal_queue_get_block(q, SHOAL_NOW, &again), "get from a private queue");
     }
     shoal_release(again);
     shoal_release(b);
     shoal_release(q);
 }
 
-/* ---- queues and pipes of one's own ---- */
+/* ---- private queues and pipes ---- */
 
 static bool is_late(shoal_err err)
 {
@@ -174,7 +175,7 @@ static shoal_err put_to_own(kill_stage *stage, shoal_queue *q, int n)
     return err;
 }
 
-/* An unbounded queue that grows twice, and dies with messages in it. */
+/* Uses an unbounded queue that grows twice and is destroyed with messages in it. */
 static void grow(kill_stage *stage, uint64_t *random)
 {
     shoal_queue *q;
@@ -187,13 +188,13 @@ static void grow(kill_stage *stage, uint64_t *random)
     while (n < 200 && (err = put_to_own(stage, q, n)) == SHOAL_OK) {
         n++;
     }
-    must(stage, err, "put to a queue of one's own");
+    must(stage, err, "put to a private queue");
     int takes = (int)sh_splitmix_below(random, (uint64_t)n + 1);
     for (int i = 0; i < takes; i++) {
         shoal_value *v = NULL;
-        must(stage, shoal_queue_get(q, SHOAL_NOW, &v), "get from a queue of one's own");
+        must(stage, shoal_queue_get(q, SHOAL_NOW, &v), "get from a private queue");
         if (v != NULL && shoal_value_type(v) == SHOAL_INT && sh_int_of(v) != i && !stage->tight) {
-            kill_fail(stage, "message %d of a queue of one's own is %lld", i, (long long)sh_int_of(v));
+            kill_fail(stage, "message %d of a private queue is %lld", i, (long long)sh_int_of(v));
         }
         shoal_value_destroy(v);
     }
@@ -210,7 +211,8 @@ static shoal_err get_one(shoal_queue *q, shoal_delivery *out_delivery)
     return err;
 }
 
-/* Acknowledged queues of one's own: a message over its limit is rejected, the table grows, and both die with messages out. */
+/* Uses private acknowledged queues: a message over its delivery limit is rejected, the table grows, and both queues are
+ * destroyed with unacknowledged messages. */
 static void reject(kill_stage *stage, uint64_t *random)
 {
     enum { OUT = 40 };
@@ -230,14 +232,14 @@ static void reject(kill_stage *stage, uint64_t *random)
     }
     if (err == SHOAL_OK && (err = get_one(q, &d[0])) == SHOAL_OK && (err = shoal_delivery_return(&d[0])) == SHOAL_OK) {
         while (n < OUT &&
-               (err = get_one(q, &d[n])) == SHOAL_OK) { /* the first of them rejects the one that came back */
+               (err = get_one(q, &d[n])) == SHOAL_OK) { /* the first of these gets rejects the returned message */
             n++;
         }
     }
     if (err == SHOAL_OK) {
         err = shoal_delivery_extend(&d[n - 1], SHOAL_SECONDS(1));
     }
-    must(stage, err, "an acknowledged queue of one's own");
+    must(stage, err, "a private acknowledged queue");
     while (n > 0) {
         shoal_release(d[--n].queue);
     }
@@ -245,7 +247,7 @@ static void reject(kill_stage *stage, uint64_t *random)
     shoal_release(rejects);
 }
 
-/* a sends a value and bytes and goes; b reads both, and then the end. */
+/* a sends a value and bytes and is closed; b receives both, and then the end. */
 static shoal_err use_pipe(kill_stage *stage, shoal_pipe *a, shoal_pipe *b)
 {
     shoal_value *v = NULL;
@@ -274,7 +276,8 @@ static shoal_err use_pipe(kill_stage *stage, shoal_pipe *a, shoal_pipe *b)
 static void pipe_step(kill_stage *stage, uint64_t *random)
 {
     shoal_pipe *a, *b;
-    shoal_err err = shoal_pipe_create(sh_splitmix_below(random, 2) == 0, &b, &a); /* one way: a sends, b receives */
+    shoal_err err = shoal_pipe_create(sh_splitmix_below(random, 2) == 0, &b, &a); /* if one-way, a sends and b
+                                                                                   * receives */
     if (err == SHOAL_OK) {
         err = use_pipe(stage, a, b);
         shoal_release(b);
@@ -298,7 +301,7 @@ static bool enter_guard(kill_stage *stage, kill_guard *guard, shoal_err err, con
     }
     uint32_t other = sh_swap_acq_rel(&guard->inside, (uint32_t)getpid());
     if (other != 0) {
-        kill_fail(stage, "%s: process %u is inside as well, or died there and nobody was told", what, other);
+        kill_fail(stage, "%s: process %u is inside as well, or died there and this was not reported", what, other);
     }
     return true;
 }
@@ -311,7 +314,7 @@ static void leave_guard(kill_stage *stage, kill_guard *guard, const char *what)
     }
 }
 
-/* Now and then long enough to make others park. */
+/* Sometimes waits long enough for other processes to park. */
 static void linger(uint64_t *random)
 {
     int64_t until = sh_now() + (sh_splitmix_below(random, 4) == 0 ? SHOAL_MS(1) / 10 : 0);
@@ -342,7 +345,7 @@ static void rlock(kill_stage *stage, uint64_t *random)
     }
 }
 
-/* All of it, or as much as comes in time. */
+/* Takes all of the semaphore, or as much as it gets in time. */
 static void semaphore(kill_stage *stage, uint64_t *random)
 {
     uint32_t want = 1 + (uint32_t)sh_splitmix_below(random, KILL_SEMAPHORE), have = 0;
@@ -371,7 +374,7 @@ static void event(kill_stage *stage, uint64_t *random)
     }
 }
 
-/* Waits a few times. Enough of them time out for the queue of waiters to be purged. */
+/* Waits a few times. Enough of the waits time out for the queue of waiters to be purged. */
 static void condition_wait(kill_stage *stage, uint64_t *random)
 {
     kill_guard *guard = &stage->board->condition;
@@ -382,7 +385,7 @@ static void condition_wait(kill_stage *stage, uint64_t *random)
     for (uint64_t i = 0; i < n; i++) {
         leave_guard(stage, guard, "condition");
         shoal_err err = shoal_condition_wait(stage->condition, n > 4 ? 1000 : WAIT_SHORT);
-        bool held = is_late(err) || kill_is_tight(stage, err); /* then it did not wait at all */
+        bool held = is_late(err) || kill_is_tight(stage, err); /* the lock is held: if it had no memory, it did not wait */
         if (!enter_guard(stage, guard, held ? SHOAL_OK : err, "condition_wait")) {
             return;
         }
@@ -395,7 +398,7 @@ static void condition_notify(kill_stage *stage, uint64_t *random)
 {
     kill_guard *guard = &stage->board->condition;
     shoal_queue *waiters = (shoal_queue *)((shoal_block *)stage->condition)->parts[1];
-    for (int i = 0; i < 50 && shoal_queue_size(waiters) == 0; i++) { /* it means nothing without a waiter */
+    for (int i = 0; i < 50 && shoal_queue_size(waiters) == 0; i++) { /* notifying has no effect without a waiter */
         sched_yield();
     }
     if (enter_guard(stage, guard, shoal_condition_lock(stage->condition, WAIT_LOCK), "condition_lock")) {
@@ -422,7 +425,7 @@ static void barrier(kill_stage *stage, uint64_t *random)
 
 /* ---- processes ---- */
 
-/* A child that was killed by a point that the victim had armed: the victim's turn is over, too. */
+/* If an armed point killed the victim's child, the victim's turn is over too. */
 static void end_with(int status)
 {
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
@@ -453,7 +456,7 @@ static void fork_step(kill_stage *stage, uint64_t *random)
     await(pid);
 }
 
-/* A process that comes by itself: it takes a slot, works, leaves. */
+/* Starts a process that joins by itself: it takes a slot, works, and leaves. */
 static void join(kill_stage *stage, uint64_t *random)
 {
     pid_t pid = fork();
@@ -471,7 +474,7 @@ static void join(kill_stage *stage, uint64_t *random)
     }
 }
 
-/* A slot that is reserved, given something, and given up. */
+/* Reserves a slot, gives it something, and cancels it. */
 static void cancel(kill_stage *stage, uint64_t *random)
 {
     shoal_block *b = make_block(stage, 16 + sh_splitmix_below(random, 100), 1);
@@ -538,7 +541,7 @@ static void start_server(kill_stage *stage, uint64_t *random)
     start_by(stage, SHOAL_START_FORKSERVER);
 }
 
-/* Another program as a child: this one, which main turns into a child (kill_be_program). */
+/* Starts another program as a child: this program, which main turns into a child (kill_be_program). */
 static void start_program(kill_stage *stage, uint64_t *random)
 {
     char *const argv[] = {"program", NULL};
@@ -568,10 +571,10 @@ void kill_be_program(void)
         return;
     }
     bool good = err == SHOAL_OK && sh_int_of(args) == 7 && shoal_child_end(SHOAL_OK) == SHOAL_OK;
-    exit(good ? EXIT_SUCCESS : EXIT_FAILURE); /* failure: its maker was killed, and nobody asks */
+    exit(good ? EXIT_SUCCESS : EXIT_FAILURE); /* on failure its parent was killed, and nobody reads the status */
 }
 
-/* One worker is killed by its first task, so that there is always one to be replaced. */
+/* The first task kills its worker, so that there is always a worker to replace. */
 static shoal_err pool_task(const shoal_value *arg, shoal_value **out_result)
 {
     shoal_event *first = shoal_arg_event(arg, "first");
@@ -585,8 +588,8 @@ static shoal_err pool_task(const shoal_value *arg, shoal_value **out_result)
 
 static kill_board *pool_board;
 
-/* What was armed for the victim is armed for its workers too. Not for all that it will ever start: a pool replaces those
- * that die, for as long as it takes. */
+/* The point that is armed for the victim is armed for its workers too, but only for the first few: a pool replaces
+ * workers that die for as long as necessary. */
 static shoal_err pool_worker(int rank, const shoal_value *args)
 {
     (void)rank;
@@ -650,13 +653,14 @@ CHANNEL_STEPS(tasks, KILL_TASKS)
 CHANNEL_STEPS(deliveries, KILL_DELIVERIES)
 CHANNEL_STEPS(tensors, KILL_TENSORS)
 
-/* What a barrier says to a plain child whose maker, a party, was killed: that it is broken, or that the child has no heap. */
+/* Checks for the errors that a barrier gives to a plain child whose parent, a party, was killed: it is broken, or the
+ * child has no heap. */
 static bool is_orphaned(shoal_err err, pid_t parent)
 {
     return getppid() != parent && (err == SHOAL_EBROKEN || err == SHOAL_EFORK);
 }
 
-/* A fork that the library was not told of. The child becomes a party of a barrier that it inherited, and ends in good order. */
+/* Forks without telling the library. The child becomes a party of a barrier that it inherited, and ends properly. */
 static void fork_plain(kill_stage *stage, uint64_t *random)
 {
     shoal_barrier *mine;
@@ -670,7 +674,7 @@ static void fork_plain(kill_stage *stage, uint64_t *random)
     pid_t parent = getpid(), pid = fork();
     if (pid == 0) {
         err = shoal_barrier_wait(mine, SHOAL_NOW, NULL);
-        /* In a tight heap there may be no room for what it inherits. */
+        /* In a tight heap there may be no memory for what it inherits. */
         if (!is_orphaned(err, parent) && !kill_is_tight(stage, err == SHOAL_EFORK ? SHOAL_ENOMEM : err)) {
             must(stage, err, "barrier_wait in a plain child");
         }

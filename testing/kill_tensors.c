@@ -1,4 +1,4 @@
-/* Tensors in the kill harness: shared, described, sent and let go of while somebody dies. */
+/* Tensors in the kill harness: they are shared, described, sent and released while a process dies. */
 #include "base/random.h"
 #include "testing/kill.h"
 
@@ -8,7 +8,7 @@
 
 static const int64_t counts[] = {1, 8, 100, 3000, 40000};
 
-/* The id in its first and its last element. */
+/* Makes a tensor with the id in its first and its last element. */
 static shoal_tensor *make_tensor(uint64_t id, uint64_t *random)
 {
     int64_t n = counts[sh_splitmix_below(random, sh_splitmix_below(random, 8) == 0 ? 5 : 3)];
@@ -30,7 +30,8 @@ static uint64_t id_of_tensor(const shoal_tensor *t)
                : 0;
 }
 
-/* Alone, or in a map with a view of it, once more itself, a parameter with its grad, and a sparse tensor. */
+/* Makes a value from the tensor: the tensor alone, or a map with it, a view of it, the tensor again, a parameter with
+ * its grad, and a sparse tensor. */
 static shoal_value *make_value(shoal_tensor *t, uint64_t id)
 {
     shoal_tensor *w = shoal_ones(SHOAL_F32, SHOAL_SHAPE(3)), *grad = shoal_ones(SHOAL_F32, SHOAL_SHAPE(3));
@@ -59,7 +60,7 @@ shoal_err kill_put_tensor(shoal_queue *q, kill_count *count, uint64_t id, uint64
         err = shoal_queue_give_tensor(q, t, SHOAL_NOW);
         t = err == SHOAL_OK ? NULL : t;
     } else if (err == SHOAL_OK) {
-        shoal_value *v = make_value(t, id); /* NULL in a tight heap: by itself that would be SHOAL_EINVAL */
+        shoal_value *v = make_value(t, id); /* NULL in a tight heap, which put would report as SHOAL_EINVAL */
         err = v == NULL ? shoal_last_error() : shoal_queue_put(q, v, SHOAL_NOW);
     }
     if (err == SHOAL_OK) {
@@ -109,14 +110,14 @@ shoal_err kill_get_tensor(shoal_queue *q, kill_count *count, uint64_t *out_id)
     } else if (shoal_value_type(v) == SHOAL_MAP) {
         *out_id = id_of_map(v);
     } else {
-        *out_id = id_of_tensor(shoal_value_as_tensor(v)); /* somebody else was quicker with the map */
+        *out_id = id_of_tensor(shoal_value_as_tensor(v)); /* another process was faster with the map */
     }
     shoal_tensor_release(t);
     shoal_value_destroy(v);
     return SHOAL_OK;
 }
 
-/* ---- by oneself ---- */
+/* ---- the step ---- */
 
 void kill_tensor_step(kill_stage *stage, uint64_t *random)
 {
@@ -138,7 +139,8 @@ void kill_tensor_step(kill_stage *stage, uint64_t *random)
     }
     bool good = same == NULL || (id_of_tensor(same) == id && shoal_tensor_data(same) == shoal_tensor_data(t));
     if (!good || (err != SHOAL_OK && !kill_is_tight(stage, err))) {
-        kill_fail(stage, "tensor: %s: %s", shoal_err_name(err), good ? shoal_last_error_text() : "another's bytes");
+        kill_fail(stage, "tensor: %s: %s", shoal_err_name(err),
+                  good ? shoal_last_error_text() : "bytes of another process");
     }
     shoal_value_destroy(v);
     shoal_tensor_release(grad);

@@ -1,4 +1,5 @@
-/* Elements of tensors as numbers, in tests and in the processes that they start; NaN, which equals nothing, for what fails. */
+/* Read elements of tensors as numbers, in tests and in the processes they start. A failure gives NaN, which equals
+ * nothing. */
 #ifndef SH_TESTING_NUMBERS_H
 #define SH_TESTING_NUMBERS_H
 

@@ -14,10 +14,14 @@ static int fds_before, mappings_before;
 
 void sh_mark_point(const char *file, int line)
 {
-    enum { LINES = 1024, MARKS = 64 }; /* two lines of a large file may share a count: that loses marks, no assertion */
+    enum {
+        LINES = 1024,
+        MARKS = 64
+    }; /* two lines of a large file may share a count: that loses marks, not
+                                        * assertions */
     static unsigned marks[LINES];
     unsigned *count = &marks[line % LINES];
-    if (__atomic_load_n(count, __ATOMIC_RELAXED) < MARKS) { /* threads assert too */
+    if (__atomic_load_n(count, __ATOMIC_RELAXED) < MARKS) { /* atomic, because threads assert too */
         __atomic_fetch_add(count, 1, __ATOMIC_RELAXED);
         (_mark_point)(file, line);
     }
@@ -35,7 +39,7 @@ int sh_count_fds(void)
     return n - 3; /* ".", "..", and the directory itself */
 }
 
-/* Named files only: the C library and the sanitizers map anonymous memory as they like. */
+/* Counts only named files: the C library and the sanitizers map anonymous memory at will. */
 int sh_count_mappings(void)
 {
     int n = 0;
@@ -55,7 +59,7 @@ int sh_count_children(void)
     int n = 0;
     snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
     FILE *f = fopen(path, "re");
-    if (f == NULL) { /* not every kernel has it: then only a child that can be waited for counts */
+    if (f == NULL) { /* not every kernel has the file; then count only a child that can be waited for */
         return waitpid(-1, NULL, WNOHANG | WNOWAIT) >= 0;
     }
     size_t length = fread(text, 1, sizeof text - 1, f);
@@ -101,7 +105,7 @@ int sh_test_main(int argc, char **argv, Suite *(*suite)(void))
     }
     char seconds[16];
     snprintf(seconds, sizeof seconds, "%d", SH_TEST_SECONDS);
-    setenv("CK_DEFAULT_TIMEOUT", seconds, true); /* libcheck's own is four seconds, which a busy machine needs */
+    setenv("CK_DEFAULT_TIMEOUT", seconds, true); /* libcheck's default of four seconds is too short on a busy machine */
     SRunner *runner = srunner_create(suite());
     srunner_run(runner, NULL, argc > 1 ? argv[1] : NULL, CK_NORMAL);
     int failed = srunner_ntests_failed(runner), run = srunner_ntests_run(runner);

@@ -1,12 +1,13 @@
-/* What every test program shares: a main that first becomes a child when it was started as one, and a leak check
- * around each test.
+/* Shared by every test program: a main that runs as a child if it was started as one, and a leak check around each
+ * test.
+ *
  *
  *     START_TEST(round_trip) { ... } END_TEST
  *     static Suite *suite(void) { ... tcase_add_checked_fixture(tc, sh_leaks_begin, sh_leaks_end) ... }
  *     SH_TEST_MAIN(suite)
  *
- * libcheck runs each test in a process of its own with a time limit. sh_leaks_end fails the test when it left a
- * child, an fd, a mapping or a live block behind, or when the audit of its world is not clean. */
+ * libcheck runs each test in a separate process with a timeout. sh_leaks_end fails the test if it left a child, an fd,
+ * a mapping or a live block behind, or if the audit of its world is not clean. */
 #ifndef TESTING_RUNNER_H
 #define TESTING_RUNNER_H
 
@@ -14,7 +15,7 @@
 
 #include <shoal/shoal.h>
 
-/* Limits of one test, in seconds; longer under sanitizers. Those of a test case that sets none too. */
+/* The timeout of a test in seconds, longer with sanitizers. Test cases that set none have it too. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SH_SLOW 1
 #define SH_TEST_SECONDS 180
@@ -23,23 +24,24 @@
 #define SH_TEST_SECONDS 60
 #endif
 
-/* n repetitions, a tenth of them under a sanitizer, at least 30 or n. */
+/* n repetitions; with a sanitizer a tenth of them, but at least 30 or n. */
 #define SH_REPEAT(n) (SH_SLOW ? ((n) / 10 > 30 ? (n) / 10 : (n) < 30 ? (n) : 30) : (n))
 
-/* Each time that a ck_assert holds, libcheck writes its place to a file, so that it can name it if the test crashes next. That was most
- * of the time of tests that assert a million times. Here the first times at each line are written, and the last place written is named. */
+/* libcheck writes the location of every ck_assert that holds to a file, to name it if the test crashes afterwards. That
+ * took most of the time of tests that assert a million times. This function writes only the first times at each line; a
+ * crash then names the last location written. */
 void sh_mark_point(const char *file, int line);
 #define _mark_point(file, line) sh_mark_point(file, line)
 
 void sh_leaks_begin(void);
 void sh_leaks_end(void);
 
-/* Counts of this process, for tests that print or compare them. */
+/* Counts for this process, for tests that print or compare them. */
 int sh_count_fds(void);
 int sh_count_mappings(void);
 int sh_count_children(void);
 
-/* Fails with the library's own words. */
+/* Fails with the library's error text. */
 #define ck_assert_ok(expression)                                                                                       \
     do {                                                                                                               \
         shoal_err err_ = (expression);                                                                                 \
@@ -53,7 +55,7 @@ int sh_count_children(void);
                       shoal_err_name(wanted), shoal_last_error_text());                                                \
     } while (0)
 
-/* The number in a value; for anything else one that no test expects. Also in targets. */
+/* Returns the integer in a value; for any other value, a number that no test expects. Targets use it too. */
 static inline int64_t sh_int_of(const shoal_value *value)
 {
     int64_t i;
@@ -72,10 +74,10 @@ static inline bool sh_bool_of(const shoal_value *value)
     return shoal_value_as_bool(value, &b) == SHOAL_OK && b;
 }
 
-/* The audit of the world is clean. */
+/* Asserts that the audit of the world is clean. */
 void sh_assert_audit(const char *where);
 
-/* Runs the suite; argv[1], if given, names the one test case (tcase) to run. */
+/* Runs the suite. argv[1], if given, names the one test case (tcase) to run. */
 int sh_test_main(int argc, char **argv, Suite *(*suite)(void));
 
 #define SH_TEST_MAIN(suite)                                                                                            \

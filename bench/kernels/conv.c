@@ -1,10 +1,10 @@
-/* The fused block (convolution, dropout of channels, max-pool 2x2, relu) on the layers of two small networks, beside the
- * peak of fused multiply-adds of one core.
+/* Measures the fused block (convolution, dropout of channels, 2x2 max-pool, relu) on the layers of two small networks,
+ * compared with the FMA peak of one core.
  *
  * usage: kernels_conv [avx2|avx512 [part of a layer's name]]
  *
- * Checks against the reference first. Then one JSON line for each layer and direction. GFLOP/s are those of the dense
- * convolution, forward or its gradients, whatever the kernel leaves out: so they may pass the peak. */
+ * Checks against the reference first. Then prints one JSON line for each layer and direction. GFLOP/s are those of the
+ * dense convolution, forward or its gradients. The kernels skip some of that work, so the value may exceed the peak. */
 #include <src/kernels/conv2d.h>
 
 #include <shoal/shoal.h>
@@ -149,7 +149,7 @@ static bool close_to(const char *what, const float *got, const float *wanted, in
     return true;
 }
 
-/* The first images, by the kernels and by the reference. */
+/* Compares the results of the kernels for the first images with the reference. */
 static bool is_right(const sh_conv_kernels *k, const layer *l)
 {
     layer few = *l;
@@ -160,7 +160,7 @@ static bool is_right(const sh_conv_kernels *k, const layer *l)
     setup wanted = setup_of(&few);
     bool right = forward(k, &s) == SHOAL_OK && forward(&sh_conv_kernels_reference, &wanted) == SHOAL_OK &&
                  close_to("y", s.y, wanted.y, CHECKED * s.image_y);
-    /* Near ties may fall either way. */
+    /* Near ties may be decided either way. */
     memcpy(s.winner, wanted.winner, (size_t)(CHECKED * s.image_y));
     right = right && backward(k, &s) == SHOAL_OK && backward(&sh_conv_kernels_reference, &wanted) == SHOAL_OK &&
             close_to("grad_w", s.grad_w, wanted.grad_w, s.weights) &&
@@ -177,7 +177,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median seconds of one call. */
+/* Returns the median seconds of one call. */
 static double seconds_of(shoal_err (*call)(const sh_conv_kernels *, const setup *), const sh_conv_kernels *k,
                          const setup *s)
 {
@@ -229,7 +229,7 @@ int main(int argc, char **argv)
                                : wide   ? &sh_conv_kernels_avx512
                                         : &sh_conv_kernels_avx2;
     if (!__builtin_cpu_supports("avx2") || (k == &sh_conv_kernels_avx512 && !wide)) {
-        fprintf(stderr, "this CPU lacks what the kernels need\n");
+        fprintf(stderr, "this CPU does not have the instructions that the kernels need\n");
         return EXIT_FAILURE;
     }
     const double peak = fma_peak();

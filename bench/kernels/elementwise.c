@@ -1,4 +1,5 @@
-/* Kernels that are bound by memory, beside memcpy over as many bytes: in the first-level cache and beyond the last. */
+/* Measures kernels that are bound by memory, compared with memcpy of as many bytes, in the L1 cache and beyond the last
+ * cache. */
 #include "bench/kernels/measure.h"
 
 #include "kernels/kernels.h"
@@ -25,7 +26,7 @@ typedef enum what {
 
 typedef struct line {
     const char *name;
-    int arrays; /* of f32 that are read or written, for the bytes */
+    int arrays; /* how many f32 arrays are read or written, to count the bytes */
 } line;
 
 static const line lines[WHATS] = {
@@ -108,7 +109,7 @@ static void reset(work *w)
     }
 }
 
-/* Against the reference, on the array that the call writes. */
+/* Compares the array that the call writes with the reference. */
 static bool agrees(work *w)
 {
     float *array = w->what == SGD || w->what == ADAM ? w->a : w->what == SUM ? w->b : w->c;

@@ -1,5 +1,5 @@
-/* linear beside matmul: x·wᵀ with w [out, in] as modules keep it, and the same product with the weight transposed beforehand. The two
- * are measured in turn, round by round, so that what else the machine does hits both. */
+/* Measures linear and matmul: x·wᵀ with w [out, in] as modules store it, and the same product with the weight
+ * transposed in advance. The two alternate, round by round, so that other load on the machine affects both. */
 #include "bench/kernels/measure.h"
 
 #include "kernels/kernels.h"
@@ -12,7 +12,7 @@ typedef struct shape {
     int64_t rows, in, out;
 } shape;
 
-/* Each number of rows with each layer, and then a few more. */
+/* Each number of rows with each layer, then a few more. */
 static const int64_t rows[] = {1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 64};
 static const shape layers[] = {{0, 16, 64},   {0, 32, 64},   {0, 64, 64},    {0, 128, 128}, {0, 128, 512},
                                {0, 256, 256}, {0, 784, 128}, {0, 3136, 512}, {0, 512, 10}};
@@ -53,7 +53,7 @@ static float *numbers(int64_t n, uint64_t seed)
     return x;
 }
 
-/* Both products against the plain kernel's. */
+/* Compares both products with the reference kernel's. */
 static bool agrees(work *w, float *wanted)
 {
     bool good = true;

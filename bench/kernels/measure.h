@@ -1,4 +1,4 @@
-/* What the benchmarks of kernels share: the clock, the fastest of many rounds, the limits, and the line of JSON. */
+/* Shared by the kernel benchmarks: the clock, the fastest of many rounds, the limits, and the JSON line. */
 #ifndef BENCH_KERNELS_MEASURE_H
 #define BENCH_KERNELS_MEASURE_H
 
@@ -9,7 +9,7 @@
 #include <time.h>
 
 #define MEASURE_ROUNDS 15
-#define MEASURE_SECONDS 0.004 /* of one round */
+#define MEASURE_SECONDS 0.004 /* for one round */
 
 static inline double measure_now(void)
 {
@@ -18,7 +18,7 @@ static inline double measure_now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Seconds that one call takes: the fastest round, so that others on this core do not count. */
+/* Returns the seconds of one call in the fastest round, so that other processes on this core do not count. */
 static inline double measure(void (*call)(void *), void *context)
 {
     double best = 1e9;
@@ -41,7 +41,7 @@ static inline double measure(void (*call)(void *), void *context)
 }
 
 #if defined(__x86_64__)
-/* 12 sums, each a chain of fused multiply-adds: as many as hide the latency, and no memory. */
+/* 12 sums, each a chain of fused multiply-adds: enough to hide the latency, without memory access. */
 #define MEASURE_FMA(isa, type)                                                                                         \
     __attribute__((target(isa), optimize("O3"))) static inline void measure_fma_##type(void *steps)                    \
     {                                                                                                                  \
@@ -49,7 +49,7 @@ static inline double measure(void (*call)(void *), void *context)
         v x = {0.5f}, y = {0.25f}, s[12] = {{0}};                                                                      \
         _Pragma("GCC unroll 12") for (int j = 0; j < 12; j++)                                                          \
         {                                                                                                              \
-            __asm__ volatile("" : "+x"(s[j])); /* from here on they are not known to be alike */                       \
+            __asm__ volatile("" : "+x"(s[j])); /* the compiler must not know that they are equal */                    \
         }                                                                                                              \
         for (int64_t i = 0; i < *(int64_t *)steps; i++) {                                                              \
             _Pragma("GCC unroll 12") for (int j = 0; j < 12; j++)                                                      \
@@ -71,7 +71,7 @@ typedef struct measure_32 {
 MEASURE_FMA("avx512f,fma", measure_64)
 MEASURE_FMA("avx2,fma", measure_32)
 
-/* FLOP/s in f32 of one core. */
+/* Returns the f32 FLOP/s of one core. */
 static inline double measure_fma_peak(void)
 {
     int64_t steps = 100000;
@@ -91,7 +91,7 @@ static inline double measure_fma_peak(void)
 }
 #endif
 
-/* One line; other: the same work by somebody else, or 0. */
+/* Prints one line. other is the value of another library for the same work, or 0. */
 static inline void measure_tell(const char *name, double value, const char *unit, double limit, const char *limit_name,
                                 double other, const char *other_name)
 {

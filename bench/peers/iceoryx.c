@@ -1,5 +1,5 @@
-/* 64 bytes there and back through iceoryx: a chunk is loaned, written and published each way, and both sides wait busily, each on a
- * CPU of its own. The daemon iox-roudi has to run. */
+/* Round trips of 64 bytes through iceoryx: a chunk is loaned, written and published each way, and both sides spin, each
+ * on a separate CPU. The daemon iox-roudi must be running. */
 #include "bench/peers/peer.h"
 
 #include <iceoryx_binding_c/api.h>
@@ -28,7 +28,7 @@ static void connect_to_roudi(const char *own_name, const char *sends, const char
     for (double begun = peer_now(); iox_sub_get_subscription_state(subscriber) != SubscribeState_SUBSCRIBED ||
                                     !iox_pub_has_subscribers(publisher);) {
         if (peer_now() - begun > PATIENCE) {
-            fprintf(stderr, "iceoryx: the other side does not come\n");
+            fprintf(stderr, "iceoryx: the other side does not connect\n");
             exit(1);
         }
         usleep(1000);
@@ -75,7 +75,7 @@ static void ask(uint64_t number)
     }
 }
 
-/* Limit and round trips in turn, on both sides. */
+/* Limit and round trips alternate, on both sides. */
 static void measure(_Atomic uint64_t *word, bool asks)
 {
     double limit[PEER_ROUNDS], trip[PEER_ROUNDS];
@@ -108,7 +108,7 @@ int main(void)
     void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t child = page != MAP_FAILED ? fork() : -1;
     if (child < 0) {
-        peer_fail("two processes");
+        peer_fail("cannot start two processes");
     }
     bool asks = child != 0;
     snprintf(name, sizeof name, "shoal-bench-%d", (int)getpid());

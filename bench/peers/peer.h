@@ -1,4 +1,4 @@
-/* What the peers in C share: two processes, one that asks and one that answers with 64 bytes, measured as ours are. */
+/* Shared by the peers in C: two processes, one asks and one answers with 64 bytes, measured as Shoal is. */
 #ifndef BENCH_PEERS_PEER_H
 #define BENCH_PEERS_PEER_H
 
@@ -61,7 +61,7 @@ static inline void peer_stay_on(int which)
         }
     }
     if (sched_setaffinity(0, sizeof one, &one) != 0) {
-        peer_fail("two CPUs are needed");
+        peer_fail("needs two CPUs");
     }
 }
 
@@ -100,7 +100,8 @@ static inline void peer_measure(const char *name, void (*ask)(uint64_t number), 
     peer_print(name, peer_median(seconds));
 }
 
-/* One word of a shared page, to and fro: how far apart the two CPUs are at this moment. Each side keeps `now`, from 0. */
+/* Passes one word of a shared page back and forth: it measures the current distance between the two CPUs. Each side
+ * keeps `now`, from 0. */
 static inline void peer_ping_pong(_Atomic uint64_t *word, bool asks, uint64_t count, uint64_t *now)
 {
     for (uint64_t i = 0; i < count; i++, *now += 2) {
@@ -118,7 +119,7 @@ static inline void peer_ping_pong(_Atomic uint64_t *word, bool asks, uint64_t co
     }
 }
 
-/* How often the other side has to answer. */
+/* Returns how often the other side has to answer. */
 static inline uint64_t peer_answers(uint64_t count)
 {
     return count * (PEER_ROUNDS + 1);

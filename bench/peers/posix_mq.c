@@ -1,4 +1,4 @@
-/* 64 bytes there and back through two POSIX message queues. */
+/* Round trips of 64 bytes through two POSIX message queues. */
 #include "bench/peers/peer.h"
 
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 
 static mqd_t there, back;
 
-/* Without a name from the start: open, then unlink. */
+/* Opens a queue and unlinks it at once, so that it has no name. */
 static mqd_t make_queue(const char *which)
 {
     char name[64];

@@ -1,4 +1,4 @@
-"""Python's multiprocessing, spawn: the same work as `shoal bench`, printed as the same JSON lines."""
+"""Python's multiprocessing with spawn: does the same work as `shoal bench` and prints the same JSON lines."""
 import json
 import multiprocessing
 import statistics

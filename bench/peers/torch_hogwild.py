@@ -1,8 +1,8 @@
-"""PyTorch's Hogwild example as a whole job: 4 spawned processes train one shared model for one epoch, and it is tested.
+"""PyTorch's Hogwild example as a whole job: 4 spawned processes train one shared model for one epoch, then it is tested.
 
-bench/compare takes the time of this program from outside, imports included. Data is where it says, in SHOAL_DATA. What could
-be slow here is done in the fastest way that PyTorch has: the images are read and normalised once and shared, and each process
-takes its batches from them by index, in an order of its own; there is no DataLoader.
+bench/compare times this program from outside, including imports. SHOAL_DATA names the folder of the data. Everything that could
+be slow is done in PyTorch's fastest way: the images are read and normalised once and shared, and each process takes its batches
+from them by index, in a different order; there is no DataLoader.
 """
 import json
 

@@ -1,4 +1,4 @@
-"""torch.multiprocessing, spawn, one thread a process: tensors by handle, and processes that have PyTorch loaded."""
+"""torch.multiprocessing with spawn, one thread a process: tensors by handle, and processes that have PyTorch loaded."""
 import json
 import statistics
 import sys

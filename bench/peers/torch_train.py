@@ -1,7 +1,7 @@
 """PyTorch on one thread: training steps of the MNIST networks, and batches from a DataLoader with two workers.
 
-The data is where bench/compare says, in SHOAL_DATA. Batches are taken from normalised tensors in memory by index, which is
-the fastest way PyTorch has: no transform runs while training is measured.
+SHOAL_DATA names the folder of the data. Batches are taken by index from normalised tensors in memory, which is PyTorch's
+fastest way: no transform runs while training is measured.
 """
 import gzip
 import json
@@ -79,7 +79,7 @@ def images_per_second(model, images, labels, batch, count, **settings):
 
 
 class Bytes(torch.utils.data.Dataset):
-    """One byte a pixel; each sample is normalised when it is asked for."""
+    """One byte a pixel; a sample is normalised when it is read."""
 
     def __init__(self, images, labels):
         self.images, self.labels = images, labels
@@ -99,7 +99,7 @@ def batches_per_second(images, labels, count):
         begun = None
         for i, _batch in enumerate(loader):
             if i == 10:
-                begun = time.perf_counter()  # the workers are up and ahead by then
+                begun = time.perf_counter()  # by now the workers are running and prefetching
             if i == 10 + count:
                 rates.append(count / (time.perf_counter() - begun))
                 break

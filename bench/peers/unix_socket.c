@@ -1,4 +1,4 @@
-/* 64 bytes there and back through a Unix socket. */
+/* Round trips of 64 bytes through a Unix socket. */
 #include "bench/peers/peer.h"
 
 #include <sys/socket.h>
