@@ -385,7 +385,8 @@ static void condition_wait(kill_stage *stage, uint64_t *random)
     for (uint64_t i = 0; i < n; i++) {
         leave_guard(stage, guard, "condition");
         shoal_err err = shoal_condition_wait(stage->condition, n > 4 ? 1000 : WAIT_SHORT);
-        bool held = is_late(err) || kill_is_tight(stage, err); /* the lock is held: if it had no memory, it did not wait */
+        bool held =
+            is_late(err) || kill_is_tight(stage, err); /* the lock is held: if it had no memory, it did not wait */
         if (!enter_guard(stage, guard, held ? SHOAL_OK : err, "condition_wait")) {
             return;
         }
