@@ -292,7 +292,7 @@ static shoal_err open_type(const shoal_value *packed, shoal_dataset_type *t)
     sh_any_function fetch, destroy, pack, open;
     const void *bytes = shoal_value_as_bytes(shoal_value_find(packed, "form"), &size);
     if (bytes == NULL || size != sizeof f) {
-        return sh_fail(SHOAL_ETYPE, "wanted data set, the value is another map");
+        return sh_fail(SHOAL_ETYPE, "expected data set, but the value is another map");
     }
     memcpy(&f, bytes, sizeof f);
     shoal_err err = sh_dataset_function_of(shoal_value_find(packed, "fetch"), &fetch);

@@ -16,7 +16,7 @@
 #define BOUND_MAX (UINT64_C(1) << 30)
 #define ORDER_UNBOUNDED 6u /* the first ring: 64 messages, 1 KiB */
 
-/* Inside: adds what an acknowledged queue has beside a ring. */
+/* Inside: adds what an acknowledged queue needs in addition to a ring. */
 static shoal_err acknowledge(sh_ctx *c, shoal_block *q, const shoal_queue_options *options)
 {
     sh_queue_shm *shm = sh_queue_shm_of(q);

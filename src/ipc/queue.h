@@ -1,4 +1,4 @@
-/* What other layers use of queues and pipes, beside the public calls. */
+/* What other layers use of queues and pipes, in addition to the public calls. */
 #ifndef SH_IPC_QUEUE_H
 #define SH_IPC_QUEUE_H
 

@@ -59,7 +59,7 @@ size_t sh_value_text_valid(const char *text, size_t size)
     return size;
 }
 
-/* Makers */
+/* Constructors */
 
 static shoal_value *node_create(shoal_type type, size_t tail)
 {
@@ -414,7 +414,8 @@ static bool may_join(shoal_value *container, shoal_type type, const char *key, s
     } else if (key == NULL) {
         (void)sh_not_given("shoal_map_set", "key");
     } else if (container->type != type) {
-        (void)sh_fail(SHOAL_ETYPE, "wanted %s, the value is %s", sh_type_name(type), sh_type_name(container->type));
+        (void)sh_fail(SHOAL_ETYPE, "expected %s, but the value is %s", sh_type_name(type),
+                      sh_type_name(container->type));
     } else if (is_member(container) || is_member(member) || container == member) {
         (void)sh_fail(SHOAL_EINVAL, "the %s is already a member of a container",
                       sh_type_name(is_member(container) ? container->type : member->type));

@@ -72,8 +72,8 @@ struct sh_map {
 void *sh_value_attached(const shoal_value *value);
 void *sh_value_attach(const shoal_value *value, void *made, void (*drop)(void *made));
 
-/* Sets SHOAL_ETYPE "wanted queue, the value is int"; for NULL acts as sh_null_in does, in a call of that name. Returns
- * NULL. */
+/* Sets SHOAL_ETYPE "expected queue, but the value is int"; for NULL acts as sh_null_in does, in a call of that name.
+ * Returns NULL. */
 void *sh_value_wrong(const shoal_value *value, const char *wanted, const char *call);
 
 /* sh_arg_find returns the member with that key for the call of that name, shoal_arg_TYPE; if there is none, it returns

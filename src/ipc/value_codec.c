@@ -431,8 +431,8 @@ static shoal_err decode_private(const char *bytes, size_t size, shoal_block *con
     }
     const char *reason = d->reason;
     if (reason == NULL) {
-        reason = result > 0                             ? "more bytes than the value takes"
-                 : result == 0                          ? "the end before the value is complete"
+        reason = result > 0                             ? "extra bytes after the value"
+                 : result == 0                          ? "truncated"
                  : result == MSGPACK_UNPACK_NOMEM_ERROR ? "a value nested too deep" /* the template's stack is full */
                                                         : "a byte that no value starts with";
     }
@@ -444,7 +444,7 @@ shoal_err sh_value_decode(const void *bytes, size_t size, shoal_block *const *ob
                           shoal_value **out_value)
 {
     if (size == 0) {
-        return sh_fail(SHOAL_ECORRUPT, "message of 0 bytes: the end before the value is complete, at byte 0");
+        return sh_fail(SHOAL_ECORRUPT, "message of 0 bytes: truncated, at byte 0");
     }
     char small[1024];
     char *copy = size <= sizeof small ? small : malloc(size);

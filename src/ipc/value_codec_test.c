@@ -215,14 +215,14 @@ END_TEST
 
 START_TEST(errors_name_the_reason_and_the_byte)
 {
-    static const char early[] = "the end before the value is complete";
+    static const char early[] = "truncated";
     ck_corrupt_text("", early, 0);
     ck_corrupt_text("\xa5hell", early, 1);
     ck_corrupt_text("\x92\xcc\x01", early, 3);
     ck_corrupt_text("\xc1", "a byte that no value starts with", 0);
     ck_corrupt_text("\x91\xc1", "a byte that no value starts with", 1);
-    ck_corrupt_text("\xc0\xc0", "more bytes than the value takes", 1);
-    ck_corrupt_text("\x91\x01\x02", "more bytes than the value takes", 2);
+    ck_corrupt_text("\xc0\xc0", "extra bytes after the value", 1);
+    ck_corrupt_text("\x91\x01\x02", "extra bytes after the value", 2);
     ck_corrupt_text("\x81\x01\x02", "a key that is not a string", 2);
     ck_corrupt_text("\x81\xc4\x01k\x02", "a key that is not a string", 4);
     ck_corrupt_text("\x81\x91\xa1k\x02", "a key that is not a string", 4);
@@ -311,7 +311,7 @@ START_TEST(gigabyte_headers_allocate_nothing)
 #endif
     static const char list[] = "a list with more members than bytes are left";
     static const char map[] = "a map with more members than bytes are left";
-    static const char early[] = "the end before the value is complete";
+    static const char early[] = "truncated";
     ck_corrupt_text("\xdd\xff\xff\xff\xff", list, 4);
     ck_corrupt_text("\xdf\xff\xff\xff\xff", map, 4);
     ck_corrupt_text("\xdf\x80\0\0\0", map, 4);

@@ -30,7 +30,7 @@ void *sh_value_wrong(const shoal_value *value, const char *wanted, const char *c
     if (value == NULL) {
         return sh_null_in(call, "the value");
     }
-    (void)sh_fail(SHOAL_ETYPE, "wanted %s, the value is %s", wanted, name_of(value));
+    (void)sh_fail(SHOAL_ETYPE, "expected %s, but the value is %s", wanted, name_of(value));
     return NULL;
 }
 
@@ -51,10 +51,13 @@ static shoal_err refuse_number(const shoal_value *value, const char *wanted, con
         return sh_null_error(call, "the value");
     }
     switch ((shoal_type)value->type) {
-    case SHOAL_INT: return sh_fail(SHOAL_ETYPE, "wanted %s, the value is int %" PRId64, wanted, value->as.integer);
-    case SHOAL_UINT: return sh_fail(SHOAL_ETYPE, "wanted %s, the value is uint %" PRIu64, wanted, value->as.natural);
-    case SHOAL_FLOAT: return sh_fail(SHOAL_ETYPE, "wanted %s, the value is float %.17g", wanted, value->as.number);
-    default: return sh_fail(SHOAL_ETYPE, "wanted %s, the value is %s", wanted, name_of(value));
+    case SHOAL_INT:
+        return sh_fail(SHOAL_ETYPE, "expected %s, but the value is int %" PRId64, wanted, value->as.integer);
+    case SHOAL_UINT:
+        return sh_fail(SHOAL_ETYPE, "expected %s, but the value is uint %" PRIu64, wanted, value->as.natural);
+    case SHOAL_FLOAT:
+        return sh_fail(SHOAL_ETYPE, "expected %s, but the value is float %.17g", wanted, value->as.number);
+    default: return sh_fail(SHOAL_ETYPE, "expected %s, but the value is %s", wanted, name_of(value));
     }
 }
 

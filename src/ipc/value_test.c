@@ -158,7 +158,7 @@ START_TEST(readers_refuse_other_types)
     shoal_value *v = shoal_value_string("one");
     int64_t n;
     ck_refused(shoal_value_as_int(v, &n), SHOAL_ETYPE, SHOAL_ETYPE);
-    ck_assert_str_eq(shoal_last_error_text(), "wanted int, the value is string");
+    ck_assert_str_eq(shoal_last_error_text(), "expected int, but the value is string");
     ck_refused(shoal_value_as_int(NULL, &n), SHOAL_EINVAL, SHOAL_EINVAL);
     ck_assert_str_eq(shoal_last_error_text(), "shoal_value_as_int: the value is NULL");
     shoal_value_destroy(v);
@@ -187,7 +187,7 @@ START_TEST(uint_is_what_int_cannot_hold)
     double d;
     shoal_value *v = shoal_value_int(-1);
     ck_refused(shoal_value_as_uint(v, &u), SHOAL_ETYPE, SHOAL_ETYPE);
-    ck_assert_str_eq(shoal_last_error_text(), "wanted uint, the value is int -1");
+    ck_assert_str_eq(shoal_last_error_text(), "expected uint, but the value is int -1");
     shoal_value_destroy(v);
     v = shoal_value_float(0x1p63);
     ck_assert_ok(shoal_value_as_uint(v, &u));

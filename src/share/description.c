@@ -22,7 +22,7 @@ __attribute__((constructor)) static void register_lock(void)
     sh_fork_register(SH_FORK_DESCRIPTIONS, &part);
 }
 
-/* Returns what a description has to say beside the shape, as one word. The grad counts by the id of its description:
+/* Returns what a description says apart from the shape, as one word. The grad counts by the id of its description:
  * another view of the same storage has another. While t's description exists it keeps the grad's, so no other block can
  * have that id. */
 static uint64_t state_of(const shoal_tensor *t)

@@ -104,7 +104,7 @@ void shoal_tensor_release(shoal_tensor *t)
     }
 }
 
-/* ---- makers ---- */
+/* ---- creating ---- */
 
 shoal_tensor *shoal_empty(shoal_dtype dtype, int ndim, const int64_t *shape)
 {

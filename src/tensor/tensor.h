@@ -135,7 +135,7 @@ shoal_tensor *sh_scope_add(shoal_tensor *t);
 /* Releases all since mark except keep, which then is the scope's last. */
 void sh_scope_release_but(size_t mark, shoal_tensor *keep);
 
-/* Writes the zeros that grad stands for, when somebody looks at it. */
+/* Writes zeros to a grad that is only marked as zero (grad_is_zero). */
 void sh_tensor_grad_settle(shoal_tensor *t);
 
 /* Returns the current key of the thread's random numbers and advances it by that many blocks. */
