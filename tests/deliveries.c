@@ -1,4 +1,4 @@
-/* Acknowledged queues. A message that was got stays the queue's until its receiver is done with it. */
+/* Acknowledged queues: a message that was received belongs to the queue until its receiver is done with it. */
 #include "tests/children.h"
 
 #include <signal.h>
@@ -21,7 +21,7 @@ static void put(shoal_queue *q, int64_t n)
     ck_assert_ok(shoal_queue_put(q, shoal_value_int(n), SHOAL_NOW));
 }
 
-/* Gets message n, delivered so many times. */
+/* Gets message n, which must have been delivered that many times. */
 static shoal_delivery get(shoal_queue *q, int64_t n, uint32_t deliveries, int64_t timeout)
 {
     shoal_value *v = NULL;
@@ -56,10 +56,10 @@ START_TEST(a_message_is_the_queue_s_until_it_is_done)
     ck_assert_uint_eq(shoal_queue_size(q), 1);
     ck_assert_err(shoal_queue_join(q, SHOAL_NOW), SHOAL_ETIMEDOUT);
     put(q, 3);
-    a = get(q, 1, 2, SHOAL_NOW); /* before the newer one, and marked */
+    a = get(q, 1, 2, SHOAL_NOW); /* before the newer one, and marked as delivered before */
     ck_assert_err(shoal_delivery_done(&b), SHOAL_ESTATE);
     copy.queue = shoal_queue_retain(q);
-    ck_assert_err(shoal_delivery_done(&copy), SHOAL_ESTATE); /* of the first time */
+    ck_assert_err(shoal_delivery_done(&copy), SHOAL_ESTATE); /* a delivery that has ended */
     ck_assert_ok(shoal_delivery_done(&a));
     shoal_delivery c = get(q, 3, 1, SHOAL_NOW);
     ck_assert_ok(shoal_delivery_done(&c));
@@ -72,7 +72,7 @@ START_TEST(a_message_is_the_queue_s_until_it_is_done)
 }
 END_TEST
 
-/* Words, bytes, blocks and values with objects in them; the queue dies with some of them out. */
+/* Words, bytes, blocks and values with objects in them; the queue dies while some of them are out. */
 START_TEST(every_kind_of_message)
 {
     shoal_queue *q = make_acknowledged();
@@ -116,13 +116,13 @@ START_TEST(every_kind_of_message)
     shoal_value_destroy(v);
     sh_assert_audit("one is out, seven came back");
     shoal_release(q);
-    shoal_release(last.queue); /* the delivery is given up with its queue */
+    shoal_release(last.queue); /* gives the delivery up with its queue */
     shoal_release(block);
     shoal_tensor_release(t);
 }
 END_TEST
 
-/* The table grows as far as it has to. */
+/* The table grows as far as necessary. */
 START_TEST(thousands_are_out)
 {
     enum { COUNT = 3000 };
@@ -152,7 +152,8 @@ START_TEST(thousands_are_out)
 }
 END_TEST
 
-/* rank 0 is killed with two messages, 1 returns with them, 2 exits by exit() with them; 3 waits to be killed or stopped. */
+/* Rank 0 is killed with two messages, 1 returns with them, 2 calls exit() with them; 3 waits to be killed or
+ * stopped. */
 static shoal_err take_two(int rank, const shoal_value *args)
 {
     shoal_queue *q = ARG(queue, "queue"), *told = ARG(queue, "told");
@@ -175,7 +176,7 @@ static shoal_err take_two(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* However the receiver ends, the messages go to the next one, first and marked; one who waits is told. */
+/* However the receiver ends, its messages go to the next receiver, first and marked; a waiting one is woken. */
 START_TEST(a_receiver_that_ends_gives_its_messages_back)
 {
     for (int rank = 0; rank < 3; rank++) {
@@ -184,9 +185,9 @@ START_TEST(a_receiver_that_ends_gives_its_messages_back)
         put(q, 1);
         shoal_process *p = start(_i, rank, take_two, shoal_map("queue", q, "told", told));
         until_told(told);
-        shoal_delivery a = get(q, 0, 2, LIMIT); /* waits for it */
+        shoal_delivery a = get(q, 0, 2, LIMIT); /* waits for the end of the receiver */
         shoal_status status;
-        ck_assert_ok(shoal_process_join(p, LIMIT, &status)); /* from here on the other one is back too */
+        ck_assert_ok(shoal_process_join(p, LIMIT, &status)); /* now the other message is back too */
         put(q, 2);
         shoal_delivery b = get(q, 1, 2, LIMIT), third = get(q, 2, 1, LIMIT);
         ck_assert_ok(shoal_delivery_done(&third));
@@ -201,7 +202,7 @@ START_TEST(a_receiver_that_ends_gives_its_messages_back)
 }
 END_TEST
 
-/* A lease beyond the end of time never passes. */
+/* A lease beyond the end of time never expires. */
 START_TEST(a_lease_without_end)
 {
     shoal_queue *q = make(&(shoal_queue_options){.acknowledge = true, .lease = SHOAL_FOREVER});
@@ -215,7 +216,7 @@ START_TEST(a_lease_without_end)
 }
 END_TEST
 
-/* One that is only stopped keeps them; with a lease it does not, and its done says so. */
+/* A receiver that is only stopped keeps its messages. With a lease it does not, and its done reports that. */
 START_TEST(a_stopped_receiver_keeps_its_messages_without_a_lease)
 {
     shoal_queue *q = make_acknowledged(), *told = make(NULL);
@@ -241,7 +242,7 @@ START_TEST(a_lease_passes)
     put(q, 5);
     shoal_delivery first = get(q, 5, 1, SHOAL_NOW);
     ck_assert_ok(shoal_delivery_extend(&first, SHOAL_MS(1)));
-    shoal_delivery second = get(q, 5, 2, LIMIT); /* waits for it */
+    shoal_delivery second = get(q, 5, 2, LIMIT); /* waits for the lease to expire */
     ck_assert_err(shoal_delivery_done(&first), SHOAL_ESTATE);
     ck_assert_err(shoal_delivery_done(&first), SHOAL_ESTATE);
     ck_assert_ok(shoal_delivery_extend(&second, SHOAL_SECONDS(1000)));
@@ -282,7 +283,7 @@ START_TEST(a_message_over_the_limit_is_rejected)
 }
 END_TEST
 
-/* Gets one message after another until the queue is over; returns how many. */
+/* Gets messages until the queue has ended; returns how many. */
 static shoal_err work(int rank, const shoal_value *args)
 {
     shoal_queue *q = ARG(queue, "queue"), *told = ARG(queue, "told");
@@ -299,7 +300,7 @@ static shoal_err work(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* A closed queue is over when nothing is out, and those who wait for that are told. */
+/* A closed queue ends when nothing is out, and those who wait for that are woken. */
 START_TEST(a_closed_queue_waits_for_what_is_out)
 {
     shoal_queue *q = make_acknowledged(), *told = make(NULL);

@@ -1,4 +1,5 @@
-/* Messages that a hostile member of the world has made: an error from get, nothing touched outside, and the queue goes on: B62. */
+/* Messages that a hostile member of the world forged: get returns an error, touches nothing outside, and the queue
+ * continues: B62. */
 #include "base/random.h"
 #include "ipc/message_write.h"
 #include "ipc/queue.h"
@@ -25,7 +26,7 @@ static void begin(void)
     ck_assert(sh_ring_open(sh_ref_id(sh_load_acquire(&queue_shm()->rings)), &ring));
 }
 
-/* What was forged never adds up, so there is no audit; but leaving such a world works, and nothing of it stays. */
+/* Forged memory never adds up, so there is no audit. But leaving such a world works, and nothing of it remains. */
 static void end(void)
 {
     shoal_release(queue);
@@ -41,7 +42,7 @@ static void forge(sh_entry_kind kind, uint64_t word)
     sh_leave();
 }
 
-/* A message that is as it should be still comes through. */
+/* A valid message still gets through. */
 static void ck_goes_on(void)
 {
     static int number;
@@ -71,7 +72,7 @@ START_TEST(b62_references_to_what_there_is_not)
         (uint64_t)(SH_SPANS - 1) << SH_INDEX_BITS,       /* a span that is not made */
         (span << SH_INDEX_BITS) | 0xfff,                 /* beyond the blocks of its span */
         freed,                                           /* free */
-        sh_ref_id(sh_load_acquire(&queue_shm()->rings)), /* a ring: nothing that is sent */
+        sh_ref_id(sh_load_acquire(&queue_shm()->rings)), /* a ring, which is never sent */
     };
     for (int round = 0; round < 30; round++) {
         for (size_t i = 0; i < sizeof ids / sizeof ids[0]; i++) {
@@ -102,7 +103,7 @@ START_TEST(b62_a_message_that_is_something_else)
     ck_assert_ok(shoal_block_create_zeroed(100, &data));
     ck_assert_ok(shoal_lock_create(&lock));
     const uint64_t ids[] = {data->id, ((shoal_block *)lock)->id, ((shoal_block *)queue)->id};
-    for (size_t i = 0; i < 3; i++) { /* as a message: refused, and bytes are not there either */
+    for (size_t i = 0; i < 3; i++) { /* as a message: rejected, and it has no bytes either */
         forge(SH_ENTRY_MESSAGE, sh_ref_make(ids[i], 1));
         shoal_err err = shoal_queue_get_bytes(queue, buffer, sizeof buffer, SHOAL_NOW, &size);
         ck_assert(err == SHOAL_ETYPE || err == SHOAL_ECORRUPT);
@@ -114,7 +115,7 @@ START_TEST(b62_a_message_that_is_something_else)
     shoal_block *message;
     ck_assert_ok(sh_message_make_bytes(c, "some bytes of a message", 23, &message));
     sh_leave();
-    forge(SH_ENTRY_BLOCK, sh_ref_make(message->id, 1)); /* a message as a block: no kind that a program has */
+    forge(SH_ENTRY_BLOCK, sh_ref_make(message->id, 1)); /* a message as a block: not a kind that a program has */
     shoal_value *v = NULL;
     shoal_err err = shoal_queue_get(queue, SHOAL_NOW, &v);
     ck_assert(err != SHOAL_OK || shoal_value_object_kind(v) == SHOAL_KIND_NONE);
@@ -126,7 +127,7 @@ START_TEST(b62_a_message_that_is_something_else)
 }
 END_TEST
 
-/* A message of ours in the making: `count` references to one block, then bytes. */
+/* Makes a message with `count` references to one block, then bytes. */
 static shoal_block *make_message(uint64_t count, const void *bytes, size_t size, shoal_block *refer)
 {
     shoal_block *message, *objects[8];
@@ -142,7 +143,7 @@ static shoal_block *make_message(uint64_t count, const void *bytes, size_t size,
     return message;
 }
 
-/* The message is put as it should be, so that it lives; its words are overwritten afterwards. */
+/* Puts a valid message, so that it lives; its words are overwritten afterwards. */
 static void put_real(shoal_block *message)
 {
     sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(message->cell));
@@ -184,7 +185,7 @@ START_TEST(b62_objects_that_are_not_in_the_message)
     shoal_value *v = shoal_list(b, b);
     sh_encoding e;
     ck_assert_ok(sh_encoding_init(&e, v));
-    for (uint64_t count = 0; count <= 3; count++) { /* fewer references than the bytes speak of, as many, more */
+    for (uint64_t count = 0; count <= 3; count++) { /* fewer references than the bytes name, as many, more */
         put_real(make_message(count, e.bytes, e.size, b));
         shoal_value *got = NULL;
         shoal_err err = shoal_queue_get(queue, SHOAL_NOW, &got);
@@ -195,7 +196,7 @@ START_TEST(b62_objects_that_are_not_in_the_message)
         } else if (count < e.object_count) {
             ck_assert_int_eq(err, SHOAL_ECORRUPT);
         } else {
-            shoal_value_destroy(got); /* one too many harms nobody */
+            shoal_value_destroy(got); /* one too many does no harm */
         }
         ck_goes_on();
     }
@@ -205,7 +206,7 @@ START_TEST(b62_objects_that_are_not_in_the_message)
 }
 END_TEST
 
-/* Random damage to messages that were right: an answer each time, and the queue goes on. */
+/* Random damage to valid messages: there is an answer each time, and the queue continues. */
 START_TEST(b62_random_damage_to_messages)
 {
     uint64_t state = SEED;
@@ -256,12 +257,12 @@ START_TEST(b62_random_words_in_entries)
         shoal_value *got = NULL;
         shoal_err err = shoal_queue_get(queue, SHOAL_NOW, &got);
         hot(err == SHOAL_ECORRUPT || err == SHOAL_OK || err == SHOAL_EINVAL || err == SHOAL_ETYPE);
-        if (err != SHOAL_OK) { /* a reference to something real is taken for one: that is within the heap */
+        if (err != SHOAL_OK) { /* a reference to something real is accepted: that is within the heap */
             ck_goes_on();
         }
         if (err == SHOAL_OK) {
             shoal_value_destroy(got);
-            shoal_world_leave(); /* and may have destroyed what it names: begin again */
+            shoal_world_leave(); /* and may have destroyed what it names: start again */
             ck_assert_ok(shoal_queue_create(0, &queue));
             ck_assert(sh_ring_open(sh_ref_id(sh_load_acquire(&queue_shm()->rings)), &ring));
         }
@@ -269,7 +270,7 @@ START_TEST(b62_random_words_in_entries)
 }
 END_TEST
 
-/* Objects whose inner references lie. */
+/* Objects with forged inner references. */
 START_TEST(b62_objects_that_refer_to_nothing)
 {
     static const uint64_t ids[] = {SH_ID_MASK, UINT64_C(3) << SH_INDEX_BITS | 0xfff, UINT64_C(99) << SH_INDEX_BITS};
@@ -281,7 +282,7 @@ START_TEST(b62_objects_that_refer_to_nothing)
         ck_assert_ok(shoal_pipe_create(true, &a, &b));
         ck_assert_ok(shoal_condition_create(&condition));
         ck_assert_ok(shoal_queue_create(0, &other));
-        /* As they look to one who has just received them: no handles for the parts yet. */
+        /* As a process sees them that has just received them: it has no handles for the parts yet. */
         sh_pipe_shm *pipe = shoal_block_data((shoal_block *)a);
         sh_store_relaxed(&pipe->reads, sh_ref_make(ids[i], 5));
         sh_store_relaxed(&pipe->writes, sh_ref_make(ids[i], 5));
@@ -295,7 +296,7 @@ START_TEST(b62_objects_that_refer_to_nothing)
         handle->parts[0] = handle->parts[1] = NULL;
         sh_store_relaxed(&c->lock, sh_ref_make(ids[i], 5));
         ck_assert_err(shoal_condition_lock(condition, SHOAL_NOW), SHOAL_ECORRUPT);
-        sh_store_relaxed(&c->lock, sh_ref_make(((shoal_block *)other)->id, 5)); /* there, but no lock */
+        sh_store_relaxed(&c->lock, sh_ref_make(((shoal_block *)other)->id, 5)); /* it exists, but is not a lock */
         ck_assert_err(shoal_condition_lock(condition, SHOAL_NOW), SHOAL_ECORRUPT);
         handle = (shoal_block *)other;
         free(handle->extra);
@@ -309,7 +310,7 @@ START_TEST(b62_objects_that_refer_to_nothing)
 }
 END_TEST
 
-/* The hints and the entries of a ring, overwritten while it is in use: an answer comes, whichever. */
+/* The hints and the entries of a ring, overwritten while it is in use: every call returns, whatever its result. */
 START_TEST(b62_a_ring_of_nonsense_is_left_soon)
 {
     uint64_t state = SEED;
@@ -334,7 +335,7 @@ START_TEST(b62_a_ring_of_nonsense_is_left_soon)
             shoal_value_destroy(got);
         }
         (void)shoal_queue_size(q);
-        for (int k = 0; k < 16; k++) { /* no forged reference for the undertaker */
+        for (int k = 0; k < 16; k++) { /* leaves no forged reference for recovery */
             sh_store_relaxed(&r.shm->entries[k].lo, 0);
         }
         shoal_release(q);

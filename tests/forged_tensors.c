@@ -1,4 +1,5 @@
-/* Tensors and sparse tensors that a hostile member of the world describes: an error, or a tensor that lies in its block: B62. */
+/* Tensors and sparse tensors that a hostile member of the world describes: an error, or a tensor within its block:
+ * B62. */
 #include "base/random.h"
 #include "ipc/value.h"
 #include "share/description.h"
@@ -23,10 +24,10 @@ static void begin(void)
 static void end(void)
 {
     shoal_release(queue);
-    sh_leaks_end(); /* no reference is forged here, so it must add up */
+    sh_leaks_end(); /* no reference is forged here, so the audit must add up */
 }
 
-/* A record of that kind, as any process of the world could write it. */
+/* Makes a record of that kind, as any process of the world could write it. */
 static shoal_block *record(sh_kind kind, shoal_block *const *objects, size_t count, const void *bytes, size_t size)
 {
     shoal_block *r = NULL;
@@ -34,7 +35,7 @@ static shoal_block *record(sh_kind kind, shoal_block *const *objects, size_t cou
     return r;
 }
 
-/* Every element lies in the block of the storage; they are read to see. */
+/* Checks that every element is in the block of the storage by reading them. */
 static void ck_inside(const shoal_tensor *t)
 {
     if (shoal_tensor_count(t) == 0) {
@@ -57,7 +58,8 @@ static void ck_inside(const shoal_tensor *t)
     }
 }
 
-/* Sends the description by itself and in a value; takes it over. Returns whether it was taken for a tensor. */
+/* Sends the description by itself and in a value, and takes the reference. Returns whether it was accepted as a
+ * tensor. */
 static bool send(shoal_block *description)
 {
     shoal_tensor *t = NULL;
@@ -68,14 +70,14 @@ static bool send(shoal_block *description)
     hot_ok(shoal_queue_put(queue, shoal_list(sh_value_object(description)), SHOAL_NOW));
     hot_ok(shoal_queue_get(queue, SHOAL_NOW, &v));
     shoal_tensor *again = shoal_value_as_tensor(shoal_value_at(v, 0));
-    /* By itself it may be taken for the tensor whose stamp it has: then that one is what arrived, and not this. */
+    /* By itself it may be taken for the tensor that has its stamp: then that tensor arrives, not this one. */
     hot((again == NULL || t != NULL) && (again != NULL || shoal_last_error() == SHOAL_ECORRUPT));
     if (t != NULL) {
         ck_inside(t);
         if (shoal_tensor_grad(t) != NULL) {
             ck_inside(shoal_tensor_grad(t));
         }
-        hot_ok(shoal_queue_put_tensor(queue, t, SHOAL_NOW)); /* and is of use */
+        hot_ok(shoal_queue_put_tensor(queue, t, SHOAL_NOW)); /* and is usable */
         until_told(queue);
     }
     shoal_value_destroy(v);
@@ -96,7 +98,8 @@ static bool send_over(shoal_block *data, const sh_description *d)
     return send(record(SH_KIND_TENSOR, &data, 1, d, HEAD + sizeof(int64_t) * 4));
 }
 
-/* A description with the stamp of one that was here: it may be taken for that one, and reaches no further than that did. */
+/* A description with the stamp of an earlier one: it may be taken for that one, and reaches no further than that
+ * did. */
 START_TEST(b62_a_forged_stamp_reaches_no_further)
 {
     shoal_block *data, *less;
@@ -149,11 +152,11 @@ START_TEST(b62_shapes_that_reach_beyond_their_block)
             }
         }
         d = (sh_description){.dtype = SHOAL_F32, .ndim = 2, .shape_and_strides = {INT64_MAX, 3, 0, 0}};
-        hot(!send_over(data, &d)); /* elements that cannot be counted */
+        hot(!send_over(data, &d)); /* too many elements to count */
         d.shape_and_strides[0] = INT64_C(1) << 62;
         hot(!send_over(data, &d));
         d = (sh_description){.dtype = SHOAL_F32, .ndim = 2, .shape_and_strides = {1, 1, INT64_MAX, INT64_MAX}};
-        (void)send_over(data, &d); /* strides that are never walked */
+        (void)send_over(data, &d); /* strides that are never used */
         d = (sh_description){.dtype = SHOAL_F32, .ndim = 2, .offset = INT64_MAX, .shape_and_strides = {0, 6, 6, 1}};
         (void)send_over(data, &d);
         d = (sh_description){.dtype = SHOAL_F32, .ndim = 2, .shape_and_strides = {-4, -6, 6, 1}};
@@ -186,15 +189,15 @@ START_TEST(b62_heads_that_are_no_tensors)
             hot(send(record(SH_KIND_TENSOR, &data, 1, &d, size)) == (size == HEAD + 32));
         }
         objects[0] = objects[1] = objects[2] = data;
-        for (size_t count = 0; count <= 3; count++) { /* what refers to nothing, and to too much */
+        for (size_t count = 0; count <= 3; count++) { /* no reference, and too many */
             hot(send(record(SH_KIND_TENSOR, objects, count, &d, HEAD + 32)) == (count == 1));
         }
         d.has_grad = 1;
-        hot(!send(record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32))); /* a grad that is not there */
+        hot(!send(record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32))); /* a grad that does not exist */
         hot(!send(record(SH_KIND_TENSOR, objects, 2, &d, HEAD + 32))); /* or is plain bytes */
         d = good();
         objects[0] = (shoal_block *)lock;
-        hot(!send(record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32))); /* bytes that are a lock */
+        hot(!send(record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32))); /* the storage is a lock */
         objects[0] = (shoal_block *)queue;
         hot(!send(record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32)));
         objects[0] = record(SH_KIND_TENSOR, &data, 1, &d, HEAD + 32);
@@ -216,7 +219,7 @@ START_TEST(b62_grads_that_do_not_fit)
         shoal_block *objects[2] = {data, record(SH_KIND_TENSOR, &data, 1, &d, HEAD + 32)};
         shoal_block *fits = record(SH_KIND_TENSOR, objects, 2, &with, HEAD + 32);
         shoal_block *nested[2] = {data, fits};
-        (void)send(record(SH_KIND_TENSOR, nested, 2, &with, HEAD + 32)); /* a grad that has one itself */
+        (void)send(record(SH_KIND_TENSOR, nested, 2, &with, HEAD + 32)); /* a grad with a grad */
         hot(send(fits));
         sh_block_release(objects[1]);
         for (int wrong = 0; wrong < 4; wrong++) {
@@ -258,7 +261,7 @@ START_TEST(b62_random_damage_to_descriptions)
         hot_ok(sh_share_describe_tensor(view, &right));
         hot(sh_record_look(right, &r));
         char *bytes = right->data + sizeof(sh_message_shm) + r.count * sizeof(sh_a64);
-        damage(&state, bytes, r.size); /* in place: the tensor that it belongs to is not looked at any more */
+        damage(&state, bytes, r.size); /* in place: the tensor that it belongs to is not used any more */
         refused += !send(sh_block_retain(right));
         shoal_scope_release(0);
     }
@@ -267,7 +270,7 @@ START_TEST(b62_random_damage_to_descriptions)
 }
 END_TEST
 
-/* Whether it is taken or refused, nothing outside is touched: dense is what it says, or an error. */
+/* Whether it is accepted or rejected, nothing outside is touched: to_dense gives what it says, or an error. */
 static bool use_sparse(shoal_value *v)
 {
     shoal_value *got = NULL;
@@ -294,7 +297,7 @@ START_TEST(b62_random_damage_to_sparse_descriptions)
         shoal_tensor *eye = shoal_scoped(shoal_eye(SHOAL_F32, 5));
         shoal_sparse *s = shoal_sparse_from_dense(eye, i % 2 == 0 ? SHOAL_COO : SHOAL_CSR);
         shoal_value *v = shoal_value_sparse(s), *copy = shoal_value_copy(v);
-        shoal_block *right = ((shoal_value *)copy)->as.object; /* kept by the copy while it is damaged */
+        shoal_block *right = ((shoal_value *)copy)->as.object; /* the copy keeps it while it is damaged */
         sh_record r;
         hot(right != NULL && sh_record_look(right, &r));
         damage(&state, right->data + sizeof(sh_message_shm) + r.count * sizeof(sh_a64), r.size);
@@ -308,7 +311,7 @@ START_TEST(b62_random_damage_to_sparse_descriptions)
 }
 END_TEST
 
-/* The parts are shared memory: what was right when it came may be nonsense when it is used. */
+/* The parts are shared memory: what was valid when it arrived may be garbage when it is used. */
 START_TEST(b62_indices_that_lie)
 {
     static const int64_t bad[] = {-1, -5, 5, 6, 1000, INT64_MAX, INT64_MIN, INT64_C(1) << 40};
@@ -342,7 +345,7 @@ START_TEST(b62_indices_that_lie)
 }
 END_TEST
 
-/* Parts whose shapes do not fit each other: refused where the sparse tensor is made, or harmless. */
+/* Parts whose shapes do not match: rejected when the sparse tensor is created, or harmless. */
 START_TEST(b62_sparse_parts_that_do_not_fit)
 {
     shoal_tensor *three = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(3)), *scalar = shoal_zeros(SHOAL_F32, SHOAL_SCALAR);

@@ -1,4 +1,4 @@
-/* Messages that are written in place, and foreign values. */
+/* Messages that the caller writes in place, and foreign values. */
 #include "testing/runner.h"
 
 #include <shoal/binding.h>
@@ -24,16 +24,16 @@ START_TEST(written_in_place)
     ck_assert_uint_eq(shoal_message_size(got), size);
     ck_assert_ptr_eq(shoal_message_data(got), data); /* no copy */
     ck_assert(size == 0 || ((char *)shoal_message_data(got))[size - 1] == 'm');
-    /* A full queue leaves the message to the caller. */
+    /* If the queue is full, the caller keeps the message. */
     ck_assert_ok(shoal_queue_put_bytes(queue, "small", 5, SHOAL_NOW));
     ck_assert_err(shoal_queue_give_message(queue, got, SHOAL_NOW), SHOAL_ETIMEDOUT);
-    ck_assert_ok(shoal_queue_get_message(queue, LIMIT, &message)); /* what travelled inside the ring */
+    ck_assert_ok(shoal_queue_get_message(queue, LIMIT, &message)); /* a message that fits into the ring */
     ck_assert_uint_eq(shoal_message_size(message), 5);
     ck_assert_mem_eq(shoal_message_data(message), "small", 5);
     shoal_message_destroy(message);
     ck_assert_ok(shoal_queue_give_message(queue, got, SHOAL_NOW));
     shoal_value *value;
-    ck_assert_ok(shoal_queue_get(queue, LIMIT, &value)); /* every get reads it as bytes */
+    ck_assert_ok(shoal_queue_get(queue, LIMIT, &value)); /* every get can read it as bytes */
     size_t n;
     ck_assert_ptr_nonnull(shoal_value_as_bytes(value, &n));
     ck_assert_uint_eq(n, size);
@@ -88,7 +88,7 @@ START_TEST(foreign_values)
     copy = shoal_value_copy(value);
     ck_assert(shoal_value_equal(copy, value));
     shoal_value *other = shoal_list(shoal_value_foreign(1, "pick\0le", 7));
-    ck_assert(!shoal_value_equal(other, value)); /* the tag counts */
+    ck_assert(!shoal_value_equal(other, value)); /* the tag matters */
     shoal_value_format(one, text, sizeof text);
     ck_assert_str_eq(text, "<foreign 3737844653, 7 bytes>");
     shoal_value_destroy(value);

@@ -1,4 +1,4 @@
-/* Pipes: both directions, polling, and the end of what comes when the other side is gone. */
+/* Pipes: both directions, polling, and what happens when the other side is gone. */
 #include "tests/children.h"
 
 #include <signal.h>
@@ -81,7 +81,7 @@ START_TEST(poll_tells_whether_recv_would_block)
     }
     ck_assert_err(shoal_pipe_recv(a, SOON, &v), SHOAL_ETIMEDOUT);
     shoal_release(b);
-    ck_assert_ok(shoal_pipe_poll(a, SHOAL_NOW)); /* the end is something to receive, too */
+    ck_assert_ok(shoal_pipe_poll(a, SHOAL_NOW)); /* the end of the data counts, too */
     ck_assert_err(shoal_pipe_recv(a, SHOAL_NOW, &v), SHOAL_ECLOSED);
     shoal_release(a);
 }
@@ -111,8 +111,8 @@ END_TEST
 
 /* ---- two processes ---- */
 
-/* A forked child holds all that its parent held, so also the end that is not for it: as with fds, it lets go of that first. Set
- * before the start; other children are fresh images and find NULL. */
+/* A forked child holds all that its parent held, so also the end that is not meant for it. As with fds, it releases
+ * that first. Set before the start; other children are new images and find NULL. */
 static shoal_pipe *inherited;
 
 static shoal_err echo(int rank, const shoal_value *args)
@@ -140,7 +140,7 @@ START_TEST(b25_values_come_back_from_another_process)
     ck_assert_ok(shoal_block_create_zeroed(100, &block));
     inherited = a;
     shoal_process *p = start(_i, 0, echo, shoal_map("end", b));
-    shoal_release(b); /* the child's is the only one now */
+    shoal_release(b); /* now only the child has it */
     for (int i = 0; i < 300; i++) {
         shoal_value *v = shoal_list(i, "text", block), *copy = shoal_value_copy(v), *back = NULL;
         hot_ok(shoal_pipe_send(a, v, LIMIT));
@@ -157,7 +157,7 @@ END_TEST
 
 enum { LEAVE_RELEASE, LEAVE_RETURN, LEAVE_EXIT, LEAVE_KILLED, LEAVES };
 
-/* Sends the rank and goes, or waits to be killed. */
+/* Sends the rank and exits, or waits to be killed. */
 static shoal_err send_and_go(int rank, const shoal_value *args)
 {
     shoal_pipe *end = ARG(pipe, "end");
@@ -187,7 +187,7 @@ START_TEST(recv_ends_when_the_holders_of_the_other_end_are_gone)
                 ck_assert_ok(shoal_process_kill(p));
             }
             ck_assert_err(shoal_pipe_recv(a, LIMIT, &v),
-                          SHOAL_ECLOSED); /* nobody joined it yet: the waiter finds out */
+                          SHOAL_ECLOSED); /* nobody has joined it yet: the waiter finds out by itself */
             ck_assert_ok(shoal_pipe_poll(a, SHOAL_NOW));
             ck_assert_err(shoal_pipe_send_bytes(a, "x", 1, LIMIT), SHOAL_ECLOSED);
             finish_as(p,
@@ -201,7 +201,7 @@ START_TEST(recv_ends_when_the_holders_of_the_other_end_are_gone)
 }
 END_TEST
 
-/* Waits at the other end, whatever happens to it: ECLOSED in the end. */
+/* Waits at the other end, and gets ECLOSED at last. */
 static shoal_err wait_for_end(int rank, const shoal_value *args)
 {
     shoal_value *v = NULL;
@@ -235,7 +235,7 @@ START_TEST(a_parked_receiver_wakes_when_the_last_of_several_holders_goes)
         ck_assert_err(shoal_process_join(waiter, SOON, NULL), SHOAL_ETIMEDOUT);
         ck_assert_ok(shoal_process_signal(holders[1], SIGUSR1)); /* libcheck catches SIGTERM in forked children */
         finish_as(holders[1], SHOAL_KILLED, SIGUSR1);
-        ck_assert_err(shoal_process_join(waiter, SOON, NULL), SHOAL_ETIMEDOUT); /* the queue still holds it */
+        ck_assert_err(shoal_process_join(waiter, SOON, NULL), SHOAL_ETIMEDOUT); /* the queue still holds the end */
         shoal_release(hold);
         finish(waiter);
         shoal_release(a);

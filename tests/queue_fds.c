@@ -10,12 +10,12 @@
 #include <sys/wait.h>
 
 #define MESSAGES SH_REPEAT(10000)
-#if defined(__SANITIZE_THREAD__) /* it knows neither threads after a fork nor the timed lock of a process handle */
+#if defined(__SANITIZE_THREAD__) /* it supports neither threads after a fork nor the timed lock of a process handle */
 #define UNDER_TSAN true
 #else
 #define UNDER_TSAN false
 #endif
-#define QUEUES 200 /* more than one call of the system waits for */
+#define QUEUES 200 /* more than one system call can wait for */
 
 static int fd_of(shoal_queue *q)
 {
@@ -71,7 +71,7 @@ START_TEST(is_readable_while_there_is_a_message)
     put(q, 1);
     int fd = fd_of(q);
     ck_assert_int_eq(fd_of(q), fd);
-    ck_assert(readable(fd, 0)); /* what was there before is seen at once */
+    ck_assert(readable(fd, 0)); /* a message that was there before is seen at once */
     put(q, 2);
     ck_assert_int_eq(get(q), 1);
     ck_assert(readable(fd, 0));
@@ -88,11 +88,11 @@ START_TEST(is_readable_while_there_is_a_message)
     shoal_queue_close(q);
     ck_assert(readable(fd, SOON_MS));
     ck_assert_err(shoal_queue_get(q, SHOAL_NOW, &v), SHOAL_ECLOSED);
-    ck_assert(readable(fd, 0)); /* for ever */
+    ck_assert(readable(fd, 0)); /* from now on */
     ck_assert_err(shoal_queue_fd(q, NULL), SHOAL_EINVAL);
     ck_assert_err(shoal_queue_fd(NULL, &fd), SHOAL_EINVAL);
     shoal_release(q);
-    ck_assert_int_eq(fcntl(fd, F_GETFD), -1); /* it went with the handle */
+    ck_assert_int_eq(fcntl(fd, F_GETFD), -1); /* it was closed with the handle */
 }
 END_TEST
 
@@ -113,7 +113,7 @@ START_TEST(acknowledged_messages_come_back)
         ck_assert(!readable(fd, 0));
         ck_assert_ok(shoal_delivery_return(&d));
     }
-    ck_assert(readable(fd, SOON_MS)); /* given back, or its lease passed */
+    ck_assert(readable(fd, SOON_MS)); /* returned, or its lease expired */
     shoal_delivery again;
     ck_assert_ok(shoal_queue_get_delivery(q, LIMIT, &v, &again));
     shoal_value_destroy(v);
@@ -141,7 +141,7 @@ START_TEST(many_queues)
         hot(!readable(fds[(i + 1) % QUEUES], 0));
         hot(get(queues[i]) == i);
     }
-    for (int i = 0; i < QUEUES; i += 2) { /* the others keep theirs */
+    for (int i = 0; i < QUEUES; i += 2) { /* the others keep their fds */
         shoal_release(queues[i]);
     }
     for (int i = 1; i < QUEUES; i += 2) {
@@ -169,7 +169,7 @@ START_TEST(ends_with_the_stay_in_a_world)
 }
 END_TEST
 
-/* ---- several ---- */
+/* ---- several processes ---- */
 
 static shoal_err send_to_all(int rank, const shoal_value *args)
 {
@@ -179,7 +179,7 @@ static shoal_err send_to_all(int rank, const shoal_value *args)
         if (i % 3 == 2) {
             must_ok(shoal_pipe_send(ARG(pipe, "end"), shoal_value_int(rank), LIMIT));
         }
-        if (ARG_INT("turns") != 0 || i % 7 == 0) { /* most looks of the other side find an empty queue */
+        if (ARG_INT("turns") != 0 || i % 7 == 0) { /* the other side finds mostly empty queues */
             must_ok(shoal_queue_get(ARG(queue, "turn"), LIMIT, &v));
             shoal_value_destroy(v);
         }
@@ -187,7 +187,8 @@ static shoal_err send_to_all(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* A lost wake would cost a second until the watcher looks by itself: the limit is far below that for each message. _i: 1 in turns. */
+/* A lost wake-up would cost a second until the watcher looks by itself; the limit per message is far below that. _i: 1
+ * to take turns. */
 START_TEST(no_message_of_another_process_is_missed)
 {
     shoal_queue *a, *b, *turn;
@@ -272,7 +273,7 @@ START_TEST(an_end_closes_when_its_holder_is_killed)
 }
 END_TEST
 
-/* Comes to the queue `in` when it is told so, and says what it got there. */
+/* Waits at the queue `in` when it is asked to, and reports what it got there. */
 static shoal_err answer_all(int rank, const shoal_value *args)
 {
     (void)rank;
@@ -310,8 +311,8 @@ static void until_watcher_parked(void)
     }
 }
 
-/* Whoever waits in a get beside the watcher gets the wake that the watcher, who was there first, had: up to a second later if the watcher
- * kept it. */
+/* A process that waits in a get next to the watcher gets the wake-up of the watcher, which was there first. It would
+ * come up to a second later if the watcher kept it. */
 START_TEST(a_waiter_beside_the_watcher_is_woken)
 {
     const int rounds = 20;
@@ -325,7 +326,7 @@ START_TEST(a_waiter_beside_the_watcher_is_woken)
     for (int i = 0; i < rounds; i++) {
         shoal_value *v;
         ck_assert_err(shoal_queue_get(in, SHOAL_NOW, &v),
-                      SHOAL_ETIMEDOUT); /* clears the fd, if the watcher saw the last one */
+                      SHOAL_ETIMEDOUT); /* clears the fd, if the watcher saw the last message */
         until_watcher_parked();
         put(go, i);
         until_told(out);
@@ -335,7 +336,7 @@ START_TEST(a_waiter_beside_the_watcher_is_woken)
         until_told(out);
         sum += clock_ns() - began;
     }
-    ck_assert_int_lt(sum / rounds, SHOAL_MS(15)); /* a slice is at least 40, half of which passes on average */
+    ck_assert_int_lt(sum / rounds, SHOAL_MS(15)); /* a slice is at least 40, of which half passes on average */
     shoal_queue_close(go);
     finish(p);
     shoal_release(in);
@@ -344,7 +345,7 @@ START_TEST(a_waiter_beside_the_watcher_is_woken)
 }
 END_TEST
 
-/* ---- forks and ends ---- */
+/* ---- forks and exits ---- */
 
 START_TEST(a_fork_asks_anew)
 {
@@ -358,8 +359,7 @@ START_TEST(a_fork_asks_anew)
         bool closed = fcntl(inherited, F_GETFD) == -1;
         bool fine = closed && count_threads() == 1 && shoal_queue_fd(q, &own) == SHOAL_OK && !readable(own, 0) &&
                     shoal_queue_put(q, shoal_value_int(7), LIMIT) == SHOAL_OK && readable(own, SOON_MS);
-        fine =
-            shoal_queue_put(back, shoal_value_null(), LIMIT) == SHOAL_OK && fine; /* only now does the parent take it */
+        fine = shoal_queue_put(back, shoal_value_null(), LIMIT) == SHOAL_OK && fine; /* the parent takes it only now */
         exit(fine ? 0 : 9);
     }
     until_told(back);
@@ -376,7 +376,7 @@ START_TEST(a_fork_asks_anew)
 }
 END_TEST
 
-/* An exit stops the watcher, and then gives all back as ever: nobody has to recover it. */
+/* An exit stops the watcher and then gives everything back as usual: nobody has to recover it. */
 START_TEST(exit_leaves_nothing)
 {
     shoal_queue *q;

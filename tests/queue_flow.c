@@ -1,4 +1,5 @@
-/* Blocks and messages on their way: identity, a third process, growth, exact bounds, closing under load: B2, B16, B20, B21. */
+/* Blocks and messages between processes: identity, a third process, growth, exact bounds, closing under load: B2, B16,
+ * B20, B21. */
 #include "ipc/queue.h"
 #include "sync/atomic.h"
 #include "tests/children.h"
@@ -16,7 +17,7 @@ static shoal_queue *make_queue(uint64_t bound)
 
 /* ---- B2: the same block is the same handle ---- */
 
-/* Gets each block twice, checks that it is one, and sends it back. */
+/* Gets each block twice, checks that both are the same, and sends it back. */
 static shoal_err b2_echo(int rank, const shoal_value *args)
 {
     shoal_queue *in = ARG(queue, "in"), *out = ARG(queue, "out");
@@ -37,7 +38,7 @@ static shoal_err b2_echo(int rank, const shoal_value *args)
         must(shoal_block_id(a) == sh_load_relaxed(count + 1));
         must_ok(shoal_queue_put_block(out, a, LIMIT));
         shoal_release(b);
-        shoal_release(held); /* one is kept over the round: it comes again while it is held */
+        shoal_release(held); /* one is kept during the round: the block arrives again while it is held */
         held = a;
     }
 }
@@ -59,7 +60,7 @@ START_TEST(b2_a_block_received_twice_or_back_is_the_same_handle)
         hot(back == b);
         shoal_release(back);
     }
-    for (int i = 0; i < 2; i++) { /* the child's writes, at once, at our address */
+    for (int i = 0; i < 2; i++) { /* the child's writes are visible at once, at this address */
         ck_assert_uint_ge(sh_load_relaxed((sh_a64 *)shoal_block_data(blocks[i])), 498);
         shoal_release(blocks[i]);
     }
@@ -70,11 +71,11 @@ START_TEST(b2_a_block_received_twice_or_back_is_the_same_handle)
 }
 END_TEST
 
-/* ---- B16: on to a third process ---- */
+/* ---- B16: forwarded to a third process ---- */
 
 #define B16_SIZE 300000u
 
-/* Rank 0 makes the block, the others pass it on. Each ends its own way. */
+/* Rank 0 creates the block, the others forward it. Each ends in a different way. */
 static shoal_err b16_link(int rank, const shoal_value *args)
 {
     shoal_block *b;
@@ -89,7 +90,7 @@ static shoal_err b16_link(int rank, const shoal_value *args)
     if (ARG_INT("killed") != 0) {
         kill(getpid(), SIGKILL);
     }
-    return SHOAL_OK; /* its reference goes with it */
+    return SHOAL_OK; /* its reference goes with the process */
 }
 
 START_TEST(b16_a_block_sent_on_outlives_the_others)
@@ -147,7 +148,7 @@ START_TEST(b20_an_unbounded_queue_takes_a_million_and_gives_them_back)
     ck_assert_uint_eq(shoal_queue_size(q), (uint64_t)n);
     finish(start(_i, 0, drain, shoal_map("queue", q, "count", n)));
     ck_assert_uint_eq(shoal_queue_size(q), 0);
-    for (int64_t i = 0; i < 1000; i++) { /* and goes on */
+    for (int64_t i = 0; i < 1000; i++) { /* and continues to work */
         shoal_value *v = NULL;
         hot_ok(shoal_queue_put(q, shoal_value_int(i), SHOAL_NOW));
         hot_ok(shoal_queue_get(q, SHOAL_NOW, &v));
@@ -162,7 +163,7 @@ END_TEST
 
 enum { PUTTERS = 4 };
 
-/* Each round: puts until the queue is full, says how many it got in, waits for the others. */
+/* In each round: puts until the queue is full, reports how many puts succeeded, waits for the others. */
 static shoal_err stuff(int rank, const shoal_value *args)
 {
     shoal_queue *q = ARG(queue, "queue"), *told = ARG(queue, "told");
@@ -226,7 +227,7 @@ START_TEST(b21_a_bound_is_exact_for_four_producers)
 }
 END_TEST
 
-/* ---- rings of the smallest size, everybody at them ---- */
+/* ---- rings of the smallest size, with many users ---- */
 
 static shoal_err crowd(int rank, const shoal_value *args)
 {
@@ -260,7 +261,7 @@ START_TEST(b20_small_bounds_hold_a_crowd)
         for (int i = 0; i < 2 * PUTTERS; i++) {
             p[i] = start(_i, i, crowd, shoal_map("queue", q, "count", n));
         }
-        while (shoal_process_join(p[0], SHOAL_NOW, NULL) == SHOAL_ETIMEDOUT) { /* one more who only looks */
+        while (shoal_process_join(p[0], SHOAL_NOW, NULL) == SHOAL_ETIMEDOUT) { /* one more that only looks */
             (void)shoal_queue_size(q);
             sched_yield();
         }
@@ -278,9 +279,9 @@ START_TEST(b20_small_bounds_hold_a_crowd)
 }
 END_TEST
 
-/* ---- closing under load: a put that succeeded is got by those who get until the end ---- */
+/* ---- closing under load: those who get until the end receive every put that succeeded ---- */
 
-/* For each queue that comes: puts (rank even) or gets (odd) until it is closed, then says how many. */
+/* For each queue that arrives: puts (even rank) or gets (odd rank) until it is closed, then reports how many. */
 static shoal_err until_closed(int rank, const shoal_value *args)
 {
     shoal_queue *in = ARG(queue, "in"), *out = ARG(queue, "out");
@@ -322,7 +323,7 @@ START_TEST(b21_close_under_load_loses_nothing)
         for (int i = 0; i < N; i++) {
             hot_ok(shoal_queue_put(in[i], shoal_value_of(q), LIMIT));
         }
-        while (sh_queue_puts(q) < (uint64_t)(round % 50)) { /* they are at it */
+        while (sh_queue_puts(q) < (uint64_t)(round % 50)) { /* until they are busy */
             sched_yield();
         }
         shoal_queue_close(q);

@@ -1,4 +1,4 @@
-/* Queues: what may be put, where a queue may come from, joining, kinds of message, bounds and growth: B16, B22 to B24. */
+/* Queues: what may be put, where a queue may come from, join, kinds of message, bounds and growth: B16, B22 to B24. */
 #include "sync/atomic.h"
 #include "tests/children.h"
 
@@ -62,7 +62,7 @@ START_TEST(b22_what_the_heap_has_no_room_for_stays_with_its_keeper)
         ck_assert_err(shoal_queue_put_bytes(q, bytes, LARGE, LIMIT), SHOAL_ENOMEM);
         ck_assert_ok(shoal_world_info_get(&after));
         ck_assert_uint_eq(after.blocks_live, before.blocks_live);
-        ck_assert_ptr_eq(shoal_value_as_block(shoal_value_find(v, "block")), b); /* ours, and whole */
+        ck_assert_ptr_eq(shoal_value_as_block(shoal_value_find(v, "block")), b); /* still ours, and complete */
         ck_assert_ptr_nonnull(shoal_value_as_bytes(shoal_value_find(v, "large"), &size));
         ck_assert_uint_eq(size, LARGE);
         shoal_value_destroy(v);
@@ -107,7 +107,7 @@ END_TEST
 
 /* ---- B23: where a queue may come from ---- */
 
-/* Gets queues, however they are wrapped, and puts the rank on each; ends when the first one is closed. */
+/* Gets queues, however they are nested, and puts the rank on each; ends when the first one is closed. */
 static shoal_err b23_answer(int rank, const shoal_value *args)
 {
     shoal_queue *in = ARG(queue, "in");
@@ -131,9 +131,9 @@ static shoal_err b23_answer(int rank, const shoal_value *args)
 START_TEST(b23_queue_made_before_or_after_and_sent_through_another)
 {
     shoal_queue *in = make_queue(0), *first = make_queue(0);
-    shoal_process *p = start(_i, 5, b23_answer, shoal_map("in", in)); /* made before, passed as an argument */
+    shoal_process *p = start(_i, 5, b23_answer, shoal_map("in", in)); /* created before, passed as an argument */
     for (int i = 0; i < 40; i++) {
-        shoal_queue *q = i % 4 == 0 ? shoal_retain(first) : make_queue(i % 3 == 0 ? 1 : 0); /* made after */
+        shoal_queue *q = i % 4 == 0 ? shoal_retain(first) : make_queue(i % 3 == 0 ? 1 : 0); /* created after */
         shoal_value *v = shoal_value_of(q);
         for (int depth = 0; depth < i % 5; depth++) {
             v = depth % 2 == 0 ? shoal_list_add(shoal_value_list(), v) : shoal_map_set(shoal_value_map(), "q", v);
@@ -149,7 +149,7 @@ START_TEST(b23_queue_made_before_or_after_and_sent_through_another)
 }
 END_TEST
 
-/* ---- B24: joining ---- */
+/* ---- B24: join ---- */
 
 static shoal_err b24_worker(int rank, const shoal_value *args)
 {
@@ -224,7 +224,7 @@ END_TEST
 
 /* ---- kinds of message ---- */
 
-/* Puts message number n of eight, all different. */
+/* Puts message number n of eight different ones. */
 static void put_kind(shoal_queue *q, int n, shoal_block *b, shoal_lock *lock)
 {
     shoal_value *values[8] = {
@@ -312,7 +312,7 @@ START_TEST(b16_a_block_given_away_is_the_receivers)
         *(int64_t *)shoal_block_data(b) = i;
         uint64_t id = shoal_block_id(b);
         b = keep ? shoal_retain(b) : b;
-        hot_ok(shoal_queue_give_block(in, b, LIMIT)); /* one reference goes along, one may stay */
+        hot_ok(shoal_queue_give_block(in, b, LIMIT)); /* one reference goes into the queue, one may stay */
         hot_ok(shoal_queue_get_block(out, LIMIT, &back));
         hot(shoal_block_id(back) == id && *(int64_t *)shoal_block_data(back) == i);
         hot(!keep || back == b);
@@ -324,7 +324,7 @@ START_TEST(b16_a_block_given_away_is_the_receivers)
         hot(info.bytes_live < 8192); /* none of them is left */
     }
     finish(p);
-    /* What is refused stays the caller's. */
+    /* If the call fails, the caller keeps the block. */
     ck_assert_ok(shoal_block_create(8, &b));
     ck_assert_ok(shoal_queue_put(out, shoal_value_int(1), LIMIT));
     ck_assert_err(shoal_queue_give_block(out, b, SOON), SHOAL_ETIMEDOUT);
@@ -338,8 +338,8 @@ START_TEST(b16_a_block_given_away_is_the_receivers)
 }
 END_TEST
 
-/* A waiter that is woken for a message it does not want must not sleep over it for the others: they get it at once, and the limit
- * of this test is long. */
+/* A waiter that is woken for a message it does not want must wake another: the others get it at once, because the
+ * timeout of this test is long. */
 static shoal_err one_byte_getter(int rank, const shoal_value *args)
 {
     char byte;
@@ -363,12 +363,12 @@ START_TEST(a_message_left_by_one_waiter_is_got_by_the_next)
     for (int round = 0; round < 10; round++) {
         shoal_queue *q = make_queue(0);
         shoal_process *a = start(_i, 0, one_byte_getter, shoal_map("queue", q));
-        until_parked(a); /* it is the first in the line */
+        until_parked(a); /* it is first in line */
         shoal_process *b = start(_i, 1, any_getter, shoal_map("queue", q));
         until_parked(b);
         ck_assert_ok(shoal_queue_put_bytes(q, "two", 3, LIMIT));
         finish(b);
-        /* Whoever was woken first, the other one is still there or done: a second message ends it. */
+        /* Whichever was woken first, the other one still waits or is done: a second message ends it. */
         ck_assert_ok(shoal_queue_put_bytes(q, "two", 3, LIMIT));
         finish(a);
         shoal_release(q);
@@ -376,7 +376,7 @@ START_TEST(a_message_left_by_one_waiter_is_got_by_the_next)
 }
 END_TEST
 
-/* Signals come and are handled; a wait goes on to its end. */
+/* Signals arrive and are handled; the wait continues to its end. */
 static void ignore(int number)
 {
     (void)number;

@@ -32,7 +32,7 @@ static bool is_filled(const void *bytes, size_t size, uint64_t seed)
     return true;
 }
 
-/* ---- B15: the sender is gone before anybody looks ---- */
+/* ---- B15: the sender is gone before anybody gets the message ---- */
 
 enum { LEAVE_RETURN, LEAVE_EXIT, LEAVE_KILLED, LEAVES };
 #define B15_BYTES 100001u
@@ -93,7 +93,7 @@ START_TEST(b15_sender_is_gone_before_the_message_is_got)
         for (int how = 0; how < LEAVES; how++) {
             shoal_queue *q = make_queue(round % 2 == 0 ? 0 : 4);
             shoal_process *p = start(_i, how, b15_sender, shoal_map("queue", q, "seed", SEED + round));
-            bool at_once = round % 3 == 2; /* while the sender may still be about */
+            bool at_once = round % 3 == 2; /* while the sender may still exist */
             if (at_once) {
                 b15_receive(q, SEED + round);
             }
@@ -119,7 +119,7 @@ enum { PRODUCERS = 4, CONSUMERS = 4 };
 #define B20_EACH (SH_REPEAT(1000000) / PRODUCERS)
 #define B20_BIG (64u << 20)
 
-/* In a shared block. got: one byte a message, set by the consumer that gets it. */
+/* In a shared block. got has one bit per message, set by the consumer that gets it. */
 typedef struct tally {
     sh_a64 empty_put, empty_got, taken;
     sh_a32 got[PRODUCERS][1000000 / PRODUCERS / 32 + 1];
@@ -130,7 +130,7 @@ typedef struct header {
     uint64_t size;
 } header;
 
-/* The size of a message by its number: mostly small, now and then large, 64 MiB once. */
+/* Returns the size of a message by its number: mostly small, sometimes large, once 64 MiB. */
 static size_t b20_size(uint32_t producer, uint32_t number, uint64_t *random)
 {
     if (number == (uint32_t)B20_EACH / 2) {
@@ -181,7 +181,7 @@ static shoal_err b20_producer(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* Which message is this? False when its bytes are not what was put. */
+/* Finds out which message this is. Returns false if its bytes are not what was put. */
 static bool b20_identify(const shoal_value *v, uint64_t *out_word)
 {
     size_t size = 0;
@@ -237,7 +237,7 @@ static shoal_err b20_consumer(int rank, const shoal_value *args)
         must(number > last[producer]); /* order */
         last[producer] = number;
         uint32_t bit = 1u << (number % 32);
-        must((sh_or_seq_cst(&t->got[producer][number / 32], bit) & bit) == 0); /* not doubled */
+        must((sh_or_seq_cst(&t->got[producer][number / 32], bit) & bit) == 0); /* no duplicates */
     }
 }
 
@@ -285,7 +285,7 @@ START_TEST(b20_million_messages_unbounded)
 }
 END_TEST
 
-/* ---- B21: waiting, time limits, closing ---- */
+/* ---- B21: waiting, timeouts, closing ---- */
 
 static shoal_err b21_putter(int rank, const shoal_value *args)
 {
@@ -304,7 +304,7 @@ static shoal_err b21_getter(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* The limit passes: not before its time, and not for ever after. */
+/* Checks that the timeout has passed: not too early, and not much too late. */
 static void ck_times_out(shoal_queue *q, bool is_put)
 {
     shoal_value *v = NULL;
@@ -386,7 +386,7 @@ START_TEST(b21_close_wakes_all_waiters)
             finish(p[i]);
             finish(g[i]);
         }
-        ck_assert_ok(shoal_queue_get(full, SHOAL_NOW, &v)); /* what was in it comes out first */
+        ck_assert_ok(shoal_queue_get(full, SHOAL_NOW, &v)); /* its messages come out first */
         ck_assert_int_eq(sh_int_of(v), 77);
         shoal_value_destroy(v);
         ck_assert_err(shoal_queue_get(full, LIMIT, &v), SHOAL_ECLOSED);

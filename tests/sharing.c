@@ -1,4 +1,4 @@
-/* Tensors between processes: the same memory on both sides, however it got there: B1 to B5, B15, B16. */
+/* Tensors between processes: both sides use the same memory, however it got there: B1 to B5, B15, B16. */
 #include "tests/talk.h"
 
 #include <signal.h>
@@ -10,7 +10,7 @@
 
 /* ---- B1 ---- */
 
-/* Writes through each of the two, and keeps both; then tells what it sees in what it kept. */
+/* Writes through each of the two, and keeps both; then reports what it sees in those that it kept. */
 static shoal_err answer_views(const shoal_value *asked, shoal_value **out)
 {
     static shoal_tensor *whole, *view;
@@ -39,7 +39,7 @@ START_TEST(b1_a_tensor_and_its_view_in_one_message_are_one_memory)
     talk_begin(&t, _i, views_target);
     for (int n = 0; n < ROUNDS; n++) {
         shoal_tensor *whole = counted(ROWS, COLUMNS, n), *view = shoal_select(whole, 1, 2);
-        /* now and then the view comes first, or already in the heap */
+        /* sometimes the view is first, or already in the heap */
         shoal_value *v = n % 3 == 0 ? shoal_map("view", view, "whole", whole, "n", n)
                                     : shoal_map("whole", whole, "view", view, "n", n);
         talk_tell(&t, v);
@@ -60,7 +60,7 @@ END_TEST
 
 /* ---- B2 ---- */
 
-/* Keeps the first tensor of each round; what comes later must be the same. Sends back what it got. */
+/* Keeps the first tensor of each round; later ones must be the same. Sends back what it got. */
 static shoal_err answer_again(const shoal_value *asked, shoal_value **out)
 {
     static shoal_tensor *first;
@@ -101,7 +101,7 @@ START_TEST(b2_a_storage_that_comes_again_or_back_is_the_same)
             shoal_value_destroy(v);
         }
         shoal_tensor_release(sent);
-        hot(AT(kept[0], 4, 6) == 34); /* what came back lives by itself */
+        hot(AT(kept[0], 4, 6) == 34); /* the tensor that came back is alive by itself */
         for (int n = 0; n < TIMES; n++) {
             shoal_tensor_release(kept[n]);
         }
@@ -110,7 +110,7 @@ START_TEST(b2_a_storage_that_comes_again_or_back_is_the_same)
 }
 END_TEST
 
-/* Gets tensors one by one and sends each back, in turn by putting it and by giving it away. */
+/* Gets tensors one by one and sends each back, alternately with put and with give. */
 static shoal_err reflect(int rank, const shoal_value *args)
 {
     shoal_tensor *t;
@@ -128,7 +128,7 @@ static shoal_err reflect(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* Nobody but the message holds it at times: its memory is neither lost nor given to somebody else. */
+/* At times only the message holds the tensor: its memory is neither lost nor reused. */
 START_TEST(b2_a_tensor_that_only_the_message_holds_comes_back_whole)
 {
     talk t;
@@ -140,7 +140,7 @@ START_TEST(b2_a_tensor_that_only_the_message_holds_comes_back_whole)
         hot(shoal_tensor_is_shared(sent) && shoal_tensor_is_shared(row));
         shoal_tensor_release(sent);
         shoal_scope_release(0);
-        shoal_tensor *other = counted(ROWS, COLUMNS, -1000); /* would lie where it was */
+        shoal_tensor *other = counted(ROWS, COLUMNS, -1000); /* would reuse its memory */
         hot_ok(shoal_tensor_share(other));
         hot_ok(shoal_queue_get_tensor(t.out, LIMIT, &back));
         hot(is_counted(back, n % 2 == 0 ? n : n + 3 * COLUMNS) && is_counted(other, -1000));
@@ -154,7 +154,7 @@ END_TEST
 
 /* ---- B3 ---- */
 
-/* storage, whole, row, column: each is written in a place of its own and the others see it. */
+/* storage, whole, row, column: each is written at a separate place, and the others see it. */
 static shoal_err check_overlap(shoal_tensor *all, shoal_tensor *whole, shoal_tensor *row, shoal_tensor *column, int n)
 {
     must(all != NULL && whole != NULL && row != NULL && column != NULL);
@@ -211,7 +211,7 @@ END_TEST
 static const shoal_dtype dtypes[] = {SHOAL_F32, SHOAL_F64, SHOAL_BF16, SHOAL_F16,
                                      SHOAL_I64, SHOAL_I32, SHOAL_U8,   SHOAL_B8};
 
-/* A dtype that is added must come here. */
+/* Add a new dtype here. */
 START_TEST(b4_all_dtypes_are_tried)
 {
     int known = 0;
@@ -248,7 +248,7 @@ START_TEST(b4_empty_tensors_of_every_dtype_make_the_round_trip)
             empty_there_and_back(&t, shoal_zeros(dtypes[i], SHOAL_SHAPE(3, 0, 2)));
             empty_there_and_back(&t, shoal_zeros(dtypes[i], SHOAL_SHAPE(0, 0, 0, 0, 0, 0, 0, 0)));
             shoal_tensor *full = shoal_ones(dtypes[i], SHOAL_SHAPE(4, 4));
-            shoal_tensor *none = shoal_tensor_retain(shoal_narrow(full, 0, 4, 0)); /* at the very end of something */
+            shoal_tensor *none = shoal_tensor_retain(shoal_narrow(full, 0, 4, 0)); /* at the very end of a tensor */
             shoal_tensor_release(full);
             shoal_scope_release(0);
             empty_there_and_back(&t, none);
@@ -282,7 +282,7 @@ START_TEST(b4_is_shared_tells_the_truth)
         hot(is_counted(t, 1));
         uint64_t id = shoal_tensor_storage_id(t);
         void *data = shoal_tensor_data(t);
-        hot_ok(shoal_tensor_share(t)); /* and again: nothing moves */
+        hot_ok(shoal_tensor_share(t)); /* once more: nothing moves */
         hot(shoal_tensor_storage_id(t) == id && shoal_tensor_data(t) == data && before != 0);
         hot(!shoal_tensor_is_shared(shoal_clone(t)));
         shoal_value_destroy(v);
@@ -332,14 +332,15 @@ START_TEST(b5_a_tensor_among_the_arguments_is_the_same_memory)
         shoal_tensor *mine = shoal_tensor_retain(shoal_value_as_tensor(shoal_value_find(result, "mine")));
         hot(same_memory(t, same) && is_counted(mine, n));
         finish(p);
-        hot(is_counted(mine, n)); /* made by a process that is gone */
+        hot(is_counted(mine, n)); /* its creator is gone */
         shoal_tensor_release(mine);
         shoal_tensor_release(t);
     }
 }
 END_TEST
 
-/* What a forked child has of tensors that it was not given: the shared is shared, the private its own. */
+/* What a forked child has of tensors that it did not get as arguments: shared ones are shared, private ones are
+ * copies. */
 static shoal_tensor *inherited_shared, *inherited_private;
 
 static shoal_err change_inherited(int rank, const shoal_value *args)
@@ -348,7 +349,7 @@ static shoal_err change_inherited(int rank, const shoal_value *args)
     must(is_counted(inherited_shared, rank) && is_counted(inherited_private, rank));
     must(shoal_add_scalar_(inherited_shared, 5) != NULL && shoal_add_scalar_(inherited_private, 7) != NULL);
     must(is_counted(inherited_private, rank + 7));
-    must_ok(shoal_tensor_share(inherited_private)); /* becomes a storage of this process alone */
+    must_ok(shoal_tensor_share(inherited_private)); /* becomes a storage of this process only */
     must_ok(shoal_return(shoal_value_tensor(inherited_private)));
     shoal_tensor_release(inherited_private);
     shoal_tensor_release(inherited_shared);
@@ -379,7 +380,7 @@ END_TEST
 
 typedef enum way_out { BY_RETURN, BY_EXIT, BY_KILL, WAYS_OUT } way_out;
 
-/* Puts a tensor, a view in a value and a sparse tensor, and is gone. */
+/* Puts a tensor, a view in a value and a sparse tensor, and exits. */
 static shoal_err put_and_go(int rank, const shoal_value *args)
 {
     shoal_tensor *t = counted(300, 100, rank), *eye = shoal_eye(SHOAL_F32, 20);
@@ -410,7 +411,8 @@ START_TEST(b15_what_was_put_outlives_its_sender)
         finish_as(start(_i, n, put_and_go, shoal_map("out", q, "way", way)), ends[way], way > 0 ? codes[way] : 0);
         ck_assert_ok(shoal_world_sweep(NULL));
         ck_assert_ok(shoal_world_trim());
-        shoal_tensor *others = counted(300, 100, -50000), *t; /* whoever freed it too early would give it away here */
+        shoal_tensor *others = counted(300, 100, -50000),
+                     *t; /* would reuse the memory if it had been freed too early */
         hot_ok(shoal_tensor_share(others));
         shoal_value *v = NULL;
         hot_ok(shoal_queue_get_tensor(q, LIMIT, &t));
@@ -441,7 +443,7 @@ static shoal_err make_one(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* Sends on what it got, whole or a view of it. Dies by a signal when it is asked to. */
+/* Forwards what it got, whole or a view of it. Dies by a signal if asked to. */
 static shoal_err send_on(int rank, const shoal_value *args)
 {
     shoal_tensor *t;

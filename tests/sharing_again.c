@@ -1,11 +1,12 @@
-/* What comes under the id of something that was here before: a process keeps handles and tensors that it gave away, in case they
- * come again (shm/block.c, tensor/recycled.h), and must not take another for them: B2, B16. */
+/* Objects that arrive under the id of an earlier one: a process keeps handles and tensors that it gave away, in case
+ * they arrive again (shm/block.c, tensor/recycled.h), and must not confuse others with them: B2, B16. */
 #include "tests/talk.h"
 
 #define ROUNDS 120
 #define KINDS 6
 
-/* Tensors that need blocks of the same sizes, so that each gets the ids of the one before it, and differ in all else. */
+/* Tensors that need blocks of the same sizes, so that each gets the ids of the one before it, but that differ in
+ * everything else. */
 static shoal_tensor *make(int kind, double value)
 {
     shoal_tensor *t;
@@ -42,7 +43,7 @@ static bool are_equal(const shoal_value *a, const shoal_value *b)
     return good;
 }
 
-/* Tells what it gets, and gives it back; every other time it only lets go of it. */
+/* Reports what it gets, and gives it back; every other time it only releases it. */
 static shoal_err reflect(int rank, const shoal_value *args)
 {
     shoal_tensor *t;
@@ -84,7 +85,7 @@ START_TEST(b2_another_tensor_under_the_same_id_is_another)
 }
 END_TEST
 
-/* A tensor that was changed here before it was let go: what comes back is as it was sent. */
+/* A tensor that was changed here before it was released: what arrives is as it was sent. */
 START_TEST(b6_what_the_last_receiver_did_to_its_own_does_not_come_back)
 {
     shoal_queue *q;
@@ -106,7 +107,7 @@ START_TEST(b6_what_the_last_receiver_did_to_its_own_does_not_come_back)
 }
 END_TEST
 
-/* Gives each block back as it came, with its size in front. */
+/* Gives each block back unchanged, preceded by its size. */
 static shoal_err reflect_blocks(int rank, const shoal_value *args)
 {
     shoal_block *b;
@@ -175,7 +176,8 @@ START_TEST(another_world_has_other_tensors)
 }
 END_TEST
 
-/* A tensor that outlives its world is not what the next world has under the same id, neither before it is released nor after. */
+/* A tensor that outlives its world is not confused with one of the next world under the same id, neither before nor
+ * after its release. */
 START_TEST(a_tensor_of_a_world_that_was_left_does_not_come_back)
 {
     shoal_tensor *old = NULL, *older = NULL;

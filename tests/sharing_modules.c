@@ -8,7 +8,8 @@
 #define IN 4
 #define OUT 3
 
-/* A module of the program's own: a layer, a child that is a sequence, a buffer that counts, and one tensor under two names. */
+/* A module that the program defines: a layer, a child that is a sequence, a buffer that counts, and one tensor with two
+ * names. */
 static shoal_err net_init(shoal_module *self, const double *settings)
 {
     int64_t hidden = (int64_t)settings[0];
@@ -42,7 +43,7 @@ static shoal_module *make_net(int hidden)
 
 /* ---- a module ---- */
 
-/* A few steps on the same data; returns the last loss. */
+/* Trains a few steps on the same data; returns the last loss. */
 static shoal_err train(shoal_module *m, int steps, double *out_loss)
 {
     shoal_optimizer *sgd = shoal_sgd_create(m, .lr = 0.1);
@@ -81,7 +82,7 @@ static shoal_err answer_train(const shoal_value *asked, shoal_value **out)
 }
 TALK_TARGET(train_target, answer_train)
 
-/* Every tensor of one is the other's. */
+/* Checks that both have the same tensors. */
 static void ck_same(const shoal_module *a, const shoal_module *b)
 {
     int count = 0;
@@ -107,12 +108,12 @@ START_TEST(b10_a_module_sent_trains_there_and_its_weights_move_here)
             ck_assert_ok(shoal_module_share(m));
         }
         shoal_value *v = talk_ask(&t, shoal_map("model", m, "hidden", 5 + n));
-        ck_same(m, shoal_value_as_module(shoal_value_find(v, "model"))); /* and comes back as the same */
+        ck_same(m, shoal_value_as_module(shoal_value_find(v, "model"))); /* and comes back with the same tensors */
         hot(!shoal_tensor_equal(shoal_module_get(m, "last.weight"), shoal_module_get(before, "last.weight")));
         hot(!shoal_tensor_equal(shoal_module_get(m, "first.weight"), shoal_module_get(before, "first.weight")));
         hot(item_of(shoal_module_get(m, "steps")) == 20);                    /* the buffers too */
-        hot(shoal_tensor_grad(shoal_module_get(m, "first.weight")) == NULL); /* the child's grads are the child's */
-        ck_assert_ok(train(before, 20, &loss));                              /* the same steps by ourselves */
+        hot(shoal_tensor_grad(shoal_module_get(m, "first.weight")) == NULL); /* the child's grads stay with the child */
+        ck_assert_ok(train(before, 20, &loss));                              /* the same steps in this process */
         hot(loss == sh_float_of(shoal_value_find(v, "loss")));
         hot(shoal_tensor_equal(shoal_module_get(m, "last.weight"), shoal_module_get(before, "last.weight")));
         shoal_value_destroy(v);
@@ -126,7 +127,7 @@ END_TEST
 
 /* ---- a state dict ---- */
 
-/* Writes to the dict that came; copies it into a module of its own and writes to that. */
+/* Writes to the dict that arrived; copies it into another module and writes to that. */
 static shoal_err answer_state(const shoal_value *asked, shoal_value **out)
 {
     shoal_module *own = make_net(6);
@@ -159,7 +160,7 @@ START_TEST(b10_a_state_dict_is_the_same_memory_and_copied_in_it_is_not)
             hot(same_memory(shoal_value_as_tensor(shoal_value_find(state, it.name)), it.tensor));
         }
         shoal_value *theirs = talk_ask(&t, state);
-        hot(AT(shoal_module_get(m, "first.weight"), 2, 2) == 7); /* what it wrote to the dict, not what to its copy */
+        hot(AT(shoal_module_get(m, "first.weight"), 2, 2) == 7); /* what it wrote to the dict, not to its copy */
         hot(AT(shoal_value_as_tensor(shoal_value_find(theirs, "first.weight")), 2, 2) == 9);
         hot_ok(shoal_module_load_state_dict(m, theirs));
         hot(AT(shoal_module_get(m, "first.weight"), 2, 2) == 9);
@@ -185,7 +186,7 @@ START_TEST(b10_a_state_dict_that_does_not_fit_is_refused_by_name)
 {
     shoal_module *m = make_net(6), *other = make_net(7);
     shoal_tensor *wrong = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(3, 2));
-    refuse(m, shoal_module_state_dict(other), "scale"); /* the first of another shape */
+    refuse(m, shoal_module_state_dict(other), "scale"); /* the first with another shape */
     refuse(m, shoal_map_set(shoal_module_state_dict(m), "more", shoal_value_tensor(wrong)), "more");
     refuse(m, shoal_map_set(shoal_module_state_dict(m), "last.weight", shoal_value_tensor(wrong)), "last.weight");
     refuse(m, shoal_map_set(shoal_module_state_dict(m), "last.weight", shoal_value_int(1)), "last.weight");
@@ -199,9 +200,9 @@ START_TEST(b10_a_state_dict_that_does_not_fit_is_refused_by_name)
 }
 END_TEST
 
-/* ---- functions of a module that fail without a word ---- */
+/* ---- functions of a module that fail without setting an error ---- */
 
-/* settings: the process in which alone it can be made; and whether forward tells why it fails. */
+/* settings: the only process in which it can be created, and whether forward sets an error when it fails. */
 static shoal_err mute_init(shoal_module *self, const double *settings)
 {
     (void)self;
@@ -227,7 +228,8 @@ static shoal_err take_module(int rank, const shoal_value *args)
     return shoal_value_as_module(shoal_value_find(args, "m")) != NULL ? SHOAL_OK : shoal_last_error();
 }
 
-/* What init returns, and a NULL of forward, is an error in words, not none and not an older one; in a child to which it is sent too. */
+/* If init fails, or forward returns NULL, there is an error with a text, and not an older one; also in a child that it
+ * is sent to. */
 START_TEST(bare_codes_of_a_module_are_told)
 {
     (void)shoal_fail(SHOAL_ELIMIT, "an older one");
@@ -248,7 +250,7 @@ START_TEST(bare_codes_of_a_module_are_told)
 }
 END_TEST
 
-/* NULL is SHOAL_EINVAL, and the text ends with the failure that may have left it. */
+/* NULL gives SHOAL_EINVAL, and the text ends with the failure that may have caused it. */
 START_TEST(sharing_nothing_is_an_error)
 {
     shoal_queue *queue;

@@ -1,4 +1,4 @@
-/* What travels with a tensor, what is refused, and in which forms it may stand in a value: B6 to B9. */
+/* What is sent with a tensor, what is rejected, and which forms a tensor may have in a value: B6 to B9. */
 #include "base/random.h"
 #include "tests/talk.h"
 
@@ -16,7 +16,7 @@ static shoal_tensor *parameter(double first)
 
 /* ---- B6 ---- */
 
-/* Tells what came; a grad that came is doubled; one that did not is made, by backward. */
+/* Reports what arrived. Doubles a grad that arrived; otherwise makes one with backward. */
 static shoal_err answer_grad(const shoal_value *asked, shoal_value **out)
 {
     shoal_tensor *w = ASKED(tensor, "w");
@@ -50,13 +50,14 @@ START_TEST(b6_requires_grad_is_kept_and_an_absent_grad_stays_absent)
         for (int again = 0; again < 3; again++) {
             shoal_value *v = talk_ask(&t, shoal_map("w", w));
             hot(needs_there(v) && shoal_value_type(shoal_value_find(v, "grad")) == SHOAL_NULL);
-            hot(shoal_tensor_grad(w) == NULL && is_counted(w, n)); /* the one that the child made is the child's */
+            hot(shoal_tensor_grad(w) == NULL &&
+                is_counted(w, n)); /* the grad that the child made stays with the child */
             shoal_value_destroy(v);
             v = talk_ask(&t, shoal_map("w", plain));
             hot(!needs_there(v) && shoal_tensor_grad(plain) == NULL);
             shoal_value_destroy(v);
         }
-        hot_ok(shoal_backward(shoal_sum(w, SHOAL_ALL, false))); /* and ours is ours */
+        hot_ok(shoal_backward(shoal_sum(w, SHOAL_ALL, false))); /* and this one stays here */
         hot(!shoal_tensor_is_shared(shoal_tensor_grad(w)) && AT(shoal_tensor_grad(w), 2, 3) == 1);
         shoal_scope_release(0);
         shoal_tensor_release(w);
@@ -83,7 +84,7 @@ START_TEST(b6_a_grad_is_shared_both_ways)
         hot(needs_there(v) && shoal_tensor_grad(w) == grad && same_memory(theirs, grad));
         hot(AT(grad, 0, 0) == 2 && AT(grad, 2, 3) == 2); /* doubled there */
         shoal_value_destroy(v);
-        hot_ok(shoal_backward(shoal_sum(w, SHOAL_ALL, false))); /* goes into the same memory */
+        hot_ok(shoal_backward(shoal_sum(w, SHOAL_ALL, false))); /* writes to the same memory */
         talk_tell(&t, shoal_map("w", w));
         hot(shoal_tensor_grad(w) == grad && AT(grad, 1, 2) == 6);
         shoal_scope_release(0);
@@ -102,7 +103,7 @@ START_TEST(b6_what_is_told_of_the_grad_is_never_stale)
         shoal_tensor *w = parameter(n), *grads = shoal_ones(SHOAL_F32, SHOAL_SHAPE(2, 3, 4)), *v_grad;
         shoal_value *v;
         talk_tell(&t, shoal_map("w", w));
-        for (int k = 0; k < 4; k++) { /* one flat buffer, as those use it who average gradients */
+        for (int k = 0; k < 4; k++) { /* one flat buffer, as programs that average gradients use it */
             hot_ok(shoal_tensor_set_grad(w, shoal_select(grads, 0, k % 2)));
             v = talk_ask(&t, shoal_map("w", w));
             v_grad = shoal_value_as_tensor(shoal_value_find(v, "grad"));
@@ -141,7 +142,7 @@ static void refuse(shoal_queue *q, shoal_tensor *t)
     hot(t != NULL && !shoal_tensor_is_leaf(t) && shoal_tensor_requires_grad(t));
     hot(shoal_queue_put_tensor(q, t, SHOAL_NOW) == SHOAL_ESTATE);
     ck_detach();
-    hot(shoal_queue_put(q, shoal_value_tensor(t), SHOAL_NOW) == SHOAL_EINVAL); /* of NULL, after SHOAL_ESTATE */
+    hot(shoal_queue_put(q, shoal_value_tensor(t), SHOAL_NOW) == SHOAL_EINVAL); /* for NULL, after SHOAL_ESTATE */
     ck_detach();
     hot(shoal_queue_put(q, shoal_map("a", 1, "b", shoal_list(kept, t)), SHOAL_NOW) == SHOAL_EINVAL);
     ck_detach();
@@ -150,7 +151,7 @@ static void refuse(shoal_queue *q, shoal_tensor *t)
     hot(shoal_queue_size(q) == 0 && shoal_tensor_is_shared(t) == before);
 }
 
-/* In the child, where the leaf came from elsewhere. */
+/* The same in the child, where the leaf came from another process. */
 static shoal_err answer_refused(const shoal_value *asked, shoal_value **out)
 {
     shoal_tensor *y = shoal_mul_scalar(ASKED(tensor, "w"), 2);
@@ -179,7 +180,8 @@ START_TEST(b7_a_result_that_needs_a_gradient_is_refused_and_nothing_is_put)
         hot_ok(shoal_queue_get_tensor(q, SHOAL_NOW, &back));
         hot(!shoal_tensor_requires_grad(back) && AT(back, 1, 1) == 2.0 * (n + 5));
         shoal_tensor_release(back);
-        hot_ok(shoal_queue_put_tensor(q, w, SHOAL_NOW)); /* the leaf itself may go, and what was recorded still holds */
+        hot_ok(
+            shoal_queue_put_tensor(q, w, SHOAL_NOW)); /* the leaf itself may be sent, and the record is still valid */
         hot_ok(shoal_queue_get_tensor(q, SHOAL_NOW, &back));
         hot(shoal_tensor_requires_grad(back) && shoal_tensor_grad(back) == NULL);
         shoal_tensor_release(back);
@@ -200,7 +202,7 @@ END_TEST
 
 /* ---- B8 ---- */
 
-/* Tells all that it sees of a tensor, and sends it back. */
+/* Reports all that it sees of a tensor, and sends it back. */
 static shoal_err answer_form(const shoal_value *asked, shoal_value **out)
 {
     shoal_tensor *t = shoal_value_as_tensor(asked);
@@ -251,7 +253,7 @@ static void there_and_back(talk *with, shoal_tensor *t)
 static const shoal_dtype dtypes[] = {SHOAL_F32, SHOAL_F64, SHOAL_BF16, SHOAL_F16,
                                      SHOAL_I64, SHOAL_I32, SHOAL_U8,   SHOAL_B8};
 
-/* Any bits that the dtype may have: NaNs of all kinds among them. */
+/* Any bits that the dtype allows, including NaNs of all kinds. */
 static shoal_tensor *random_tensor(uint64_t *state, shoal_dtype dtype, int ndim, const int64_t *shape)
 {
     shoal_tensor *t = shoal_empty(dtype, ndim, shape);
@@ -292,7 +294,7 @@ START_TEST(b8_every_dtype_in_every_form_arrives_equal)
 }
 END_TEST
 
-/* Sizes whose product only counts because one of them is 0, and sizes around those of blocks. */
+/* Sizes whose product does not overflow only because one of them is 0, and sizes close to those of blocks. */
 START_TEST(b8_odd_sizes_arrive_equal)
 {
     talk t;
@@ -308,7 +310,7 @@ START_TEST(b8_odd_sizes_arrive_equal)
     const int64_t shapes[][3] = {{0, huge, huge}, {huge, 0, huge}, {huge, huge, 0}, {1, 0, INT64_MAX}};
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         shoal_tensor *odd = shoal_scoped(shoal_empty(SHOAL_F64, 3, shapes[i]));
-        if (odd != NULL) { /* what can be made can be sent */
+        if (odd != NULL) { /* what can be created can be sent */
             there_and_back(&t, odd);
         }
     }
@@ -335,7 +337,7 @@ static shoal_err answer_sparse(const shoal_value *asked, shoal_value **out)
 }
 TALK_TARGET(sparse_target, answer_sparse)
 
-/* Sends it, with what it stands for; the child doubles its values. */
+/* Sends it, together with its dense form; the child doubles its values. */
 static void send_sparse(talk *t, shoal_sparse *s)
 {
     hot(s != NULL);
@@ -370,7 +372,7 @@ START_TEST(b9_sparse_tensors_arrive_equal_and_their_parts_are_shared)
     talk_begin(&t, _i, sparse_target);
     for (int n = 0; n < ROUNDS; n++) {
         shoal_dtype dtype = (const shoal_dtype[]){SHOAL_F32, SHOAL_F64, SHOAL_I64, SHOAL_I32}[n % 4];
-        int64_t places[2][4] = {{0, 2, 2, 0}, {1, 0, 3, 1}}; /* the first and the last are one */
+        int64_t places[2][4] = {{0, 2, 2, 0}, {1, 0, 3, 1}}; /* the first and the last are the same */
         shoal_tensor *indices = shoal_from_data(SHOAL_I64, places, SHOAL_SHAPE(2, 4));
         shoal_tensor *values = shoal_arange(dtype, 1 + n, 5 + n, 1), *rows = shoal_ones(dtype, SHOAL_SHAPE(4, 3));
         send_sparse(&t, shoal_sparse_coo(indices, values, SHOAL_SHAPE(3, 4), false));

@@ -1,12 +1,12 @@
-/* Many tensors, and a heap that is full: B11, B12, B14. */
+/* Many tensors, and a full heap: B11, B12, B14. */
 #include "testing/numbers.h"
 #include "tests/talk.h"
 
 #include <dirent.h>
 #include <stdlib.h>
 
-#define LIMITED (32u << 20)       /* a heap that is soon full */
-#define ROUNDS (SH_SLOW ? 6 : 30) /* so often it is filled and emptied */
+#define LIMITED (32u << 20)       /* a heap that fills up quickly */
+#define ROUNDS (SH_SLOW ? 6 : 30) /* how often it is filled and emptied */
 
 static shoal_world_info info(void)
 {
@@ -17,7 +17,7 @@ static shoal_world_info info(void)
 
 /* ---- B11 ---- */
 
-/* Adds one to each tensor and sends it on. Rank 1 gives it away. */
+/* Adds one to each tensor and forwards it. Rank 1 gives it away. */
 static shoal_err add_one(int rank, const shoal_value *args)
 {
     shoal_queue *in = ARG(queue, "in"), *out = ARG(queue, "out");
@@ -36,7 +36,7 @@ static shoal_err add_one(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* The blocks of the storages that were ever used, by their ids. */
+/* The blocks of all storages used so far, by id. */
 typedef struct ids {
     uint64_t seen[64];
     int count;
@@ -54,13 +54,13 @@ static void ids_add(ids *all, uint64_t id)
 
 START_TEST(b11_fresh_tensors_through_two_queues_use_their_blocks_again)
 {
-    enum { WARM = 1000, MESSAGES = 10000, COUNT = 25000, MOST = 16 }; /* as many as two processes keep at hand */
+    enum { WARM = 1000, MESSAGES = 10000, COUNT = 25000, MOST = 16 }; /* as many as two processes cache */
     talk t;
     ids all = {.count = 0};
     shoal_world_info warm = {.blocks_live = 0};
     talk_begin(&t, _i, add_one);
     for (int n = 0; n < WARM + MESSAGES; n++) {
-        /* one kind moves into the heap, the other is born there */
+        /* one kind is moved into the heap, the other is created there */
         shoal_tensor *back, *sent = n % 2 == 0 ? shoal_empty(SHOAL_F32, SHOAL_SHAPE(COUNT))
                                                : shoal_empty_shared(SHOAL_F32, SHOAL_SHAPE(COUNT));
         hot(sent != NULL);
@@ -81,7 +81,7 @@ START_TEST(b11_fresh_tensors_through_two_queues_use_their_blocks_again)
            (unsigned long long)warm.blocks_live, (unsigned long long)end.blocks_live);
     ck_assert_int_le(all.count, MOST);
     ck_assert_uint_le(end.heap_used, warm.heap_used + MOST * COUNT * sizeof(float));
-    ck_assert_uint_le(end.blocks_live, warm.blocks_live + 4); /* the child may not have let go of the last one yet */
+    ck_assert_uint_le(end.blocks_live, warm.blocks_live + 4); /* the child may not have released the last one yet */
     talk_end(&t);
 }
 END_TEST
@@ -98,7 +98,7 @@ START_TEST(b11_a_tensor_that_goes_to_and_fro_makes_no_block)
         hot_ok(shoal_queue_put_tensor(t.in, sent, LIMIT));
         hot_ok(shoal_queue_get_tensor(t.out, LIMIT, &back));
         hot(shoal_tensor_data(back) == shoal_tensor_data(sent));
-        shoal_tensor_release(n % 2 == 0 ? sent : back); /* each goes on as the other */
+        shoal_tensor_release(n % 2 == 0 ? sent : back); /* each continues as the other */
         sent = n % 2 == 0 ? back : sent;
         warm = n == WARM ? info().blocks_live : warm;
     }
@@ -115,7 +115,7 @@ typedef struct counts {
     int fds, mappings;
 } counts;
 
-/* As sh_count_fds and sh_count_mappings, which may only be called in a test. */
+/* Like sh_count_fds and sh_count_mappings, which may only be called in a test. */
 static counts count_here(void)
 {
     counts c = {.fds = -3}; /* ".", ".." and the folder itself */
@@ -133,7 +133,7 @@ static counts count_here(void)
     return c;
 }
 
-/* Holds n tensors at once, and tells its counts. */
+/* Holds n tensors at once, and reports its counts. */
 static shoal_err hold(int rank, const shoal_value *args)
 {
     int64_t n = ARG_INT("count");
@@ -183,7 +183,7 @@ static counts with_tensors(int method, int64_t n, counts *out_child)
 START_TEST(b12_ten_thousand_tensors_cost_no_fd_and_no_mapping)
 {
     counts few_there, many_there;
-    finish(start(_i, 0, hold, shoal_map("count", 0))); /* the fork server is there from now on */
+    finish(start(_i, 0, hold, shoal_map("count", 0))); /* from now on the fork server exists */
     counts few = with_tensors(_i, 10, &few_there), many = with_tensors(_i, 10000, &many_there);
     printf("10 and 10,000 live tensors: fds %d and %d, in the child %d and %d; mappings %d and %d, %d and %d\n",
            few.fds, many.fds, few_there.fds, many_there.fds, few.mappings, many.mappings, few_there.mappings,
@@ -194,7 +194,7 @@ START_TEST(b12_ten_thousand_tensors_cost_no_fd_and_no_mapping)
 }
 END_TEST
 
-/* Three processes in a chain: the test makes, two pass on, the test sums. */
+/* Three processes in a chain: the test creates tensors, two processes forward them, the test adds them up. */
 START_TEST(b12_a_million_tensors_in_a_chain_add_up_and_all_memory_returns)
 {
     enum { LINKS = 2 };
@@ -253,7 +253,7 @@ static void ck_words(size_t asked)
     ck_assert_msg(strstr(text, number) != NULL, "the size left, %s, is not in '%s'", number, text);
 }
 
-/* Shares tensors of so many rows until one does not fit any more. */
+/* Shares tensors with that many rows until one no longer fits. */
 typedef struct pile {
     shoal_tensor **all;
     size_t count, room;
@@ -294,7 +294,7 @@ static void refused(shoal_err err, size_t asked)
     ck_words(asked);
 }
 
-/* What could not be shared is as it was: private, whole, of use. */
+/* A tensor that could not be shared is unchanged: private, complete, usable. */
 static void ck_untouched(shoal_tensor *t, const void *data, double first)
 {
     ck_assert(!shoal_tensor_is_shared(t) && shoal_tensor_data(t) == data && is_counted(t, first));
@@ -326,7 +326,7 @@ START_TEST(b14_a_tensor_that_does_not_fit_stays_as_it_was)
         refused(shoal_last_error(), asked);
         ck_untouched(t, data, 1);
         ck_assert(shoal_tensor_storage_id(t) == id && same_memory(view, t) && shoal_queue_size(q) == 1);
-        ck_assert_ok(shoal_queue_get_tensor(q, SHOAL_NOW, &back)); /* all that was there works */
+        ck_assert_ok(shoal_queue_get_tensor(q, SHOAL_NOW, &back)); /* everything that was there still works */
         ck_assert(is_counted(back, 7) && same_memory(back, old));
         ck_assert_ok(shoal_queue_put_tensor(q, old, SHOAL_NOW));
         shoal_tensor_release(back);
@@ -342,7 +342,7 @@ START_TEST(b14_a_tensor_that_does_not_fit_stays_as_it_was)
 }
 END_TEST
 
-/* The tensor fits and its grad does not, or one part of a sparse tensor does not: an error, and nothing is spoilt. */
+/* The tensor fits but its grad does not, or one part of a sparse tensor does not: an error, and nothing is damaged. */
 START_TEST(b14_a_part_that_does_not_fit_spoils_nothing)
 {
     enum { COUNT = 1 << 20 }; /* f32: 4 MiB */
@@ -350,12 +350,12 @@ START_TEST(b14_a_part_that_does_not_fit_spoils_nothing)
     ck_assert_ok(shoal_world_create(&(shoal_world_options){.heap_limit = LIMITED}));
     ck_assert_ok(shoal_queue_create(0, &q));
     for (int round = 0; round < ROUNDS; round++) {
-        shoal_tensor *room = shoal_empty_shared(SHOAL_F32, SHOAL_SHAPE(6, COUNT)); /* so that one fits, not two */
+        shoal_tensor *room = shoal_empty_shared(SHOAL_F32, SHOAL_SHAPE(6, COUNT)); /* so that one fits, but not two */
         shoal_tensor *w = counted(COUNT / 4, 4, 0), *grad = counted(COUNT / 4, 4, 5), *back = NULL;
         ck_assert(room != NULL);
         ck_assert_ok(shoal_tensor_set_grad(w, grad));
         shoal_tensor *huge = counted(COUNT / 2, 4, 0);
-        ck_assert_err(shoal_tensor_share(huge), SHOAL_ENOMEM); /* 8 MiB are not left */
+        ck_assert_err(shoal_tensor_share(huge), SHOAL_ENOMEM); /* 8 MiB are too much */
         shoal_tensor *more = shoal_empty_shared(SHOAL_F32, SHOAL_SHAPE(COUNT / 4 * 3));
         ck_assert_err(shoal_queue_put_tensor(q, w, SHOAL_NOW), SHOAL_ENOMEM);
         ck_assert(is_counted(w, 0) && is_counted(grad, 5) && shoal_tensor_grad(w) == grad);
@@ -390,7 +390,7 @@ START_TEST(b14_a_part_that_does_not_fit_spoils_nothing)
 }
 END_TEST
 
-/* A full heap and small messages: put fails or not, but what it says is so. */
+/* A full heap and small messages: put may fail or not, but what it reports is true. */
 START_TEST(b14_put_of_shared_tensors_into_a_full_heap)
 {
     shoal_queue *q;
@@ -403,7 +403,7 @@ START_TEST(b14_put_of_shared_tensors_into_a_full_heap)
     }
     pile_up(&small, 1);
     uint64_t put = 0;
-    for (size_t i = 0; i < p.count; i++) { /* needs a description each, for which there may be no room */
+    for (size_t i = 0; i < p.count; i++) { /* each needs a description, for which there may be no room */
         shoal_err err = shoal_queue_put_tensor(q, p.all[i], SHOAL_NOW);
         ck_assert(err == SHOAL_OK || err == SHOAL_ENOMEM);
         put += err == SHOAL_OK;
@@ -428,7 +428,7 @@ START_TEST(b14_put_of_shared_tensors_into_a_full_heap)
 }
 END_TEST
 
-/* Takes what it can of tensors with grads. Returns how many; one that finds no room is still there. */
+/* Gets as many tensors with grads as it can, and returns how many. A message that finds no room stays in the queue. */
 static int take_with_grads(shoal_queue *q, shoal_tensor **out)
 {
     int got = 0;
@@ -458,7 +458,7 @@ START_TEST(b14_a_get_that_finds_no_room_loses_nothing)
             shoal_tensor_release(grad);
         }
         pile p = {0};
-        pile_up(&p, 1000); /* all room is taken, down to that of handles */
+        pile_up(&p, 1000); /* fills all room, even that for handles */
         pile_up(&p, 1);
         for (int i = 0; i <= round;
              i++) { /* handles again, for some: one message may find room for half of what it needs */

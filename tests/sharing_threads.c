@@ -1,4 +1,4 @@
-/* Tensors in the hands of several threads, made by one and sent by another: also run under ThreadSanitizer. */
+/* Tensors used by several threads, created by one and sent by another. Also run under ThreadSanitizer. */
 #include "tests/children.h"
 
 #include "sync/atomic.h"
@@ -9,7 +9,7 @@
 
 #define THREADS 4
 
-/* In a thread: libcheck's assertions are for the test's own thread. */
+/* For threads: libcheck's assertions work only in the test's own thread. */
 #define must_in_thread(condition)                                                                                      \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
@@ -24,7 +24,7 @@ typedef struct common {
     shoal_queue *queue;
     pthread_barrier_t barrier;
     int rounds;
-    sh_a64 seen; /* the tensor that the first thread was given */
+    sh_a64 seen; /* the tensor that the first thread got */
     sh_a32 next; /* ranks */
 } common;
 
@@ -68,7 +68,7 @@ START_TEST(threads_retain_and_release_one_tensor)
 }
 END_TEST
 
-/* All put the same tensor at once, the first time at the same moment, and get it back. */
+/* All threads put the same tensor at the same time, in the first round at the same moment, and get it back. */
 static void *put_the_same(void *arg)
 {
     common *c = arg;
@@ -91,7 +91,7 @@ START_TEST(threads_put_one_tensor_at_once)
     for (int n = 0; n < SH_REPEAT(200); n++) {
         common c = {.tensor = counted(3, 4, 0), .queue = q, .rounds = 5};
         ck_assert_ok(shoal_tensor_set_requires_grad(c.tensor, true));
-        for (int changed = 0; changed < 2; changed++) { /* never sent before; and sent before, but changed since */
+        for (int changed = 0; changed < 2; changed++) { /* never sent before; then sent before, but changed since */
             shoal_tensor *grad = shoal_ones(SHOAL_F32, SHOAL_SHAPE(3, 4));
             ck_assert_ok(shoal_tensor_set_grad(c.tensor, grad));
             shoal_tensor_release(grad);
@@ -105,7 +105,8 @@ START_TEST(threads_put_one_tensor_at_once)
 }
 END_TEST
 
-/* The same storage comes and goes in all threads: one object at any time, never one that is on its way out. */
+/* The same storage is opened and released in all threads: there is one object at any time, never one that is being
+ * freed. */
 static void *come_and_go(void *arg)
 {
     common *c = arg;
@@ -128,7 +129,7 @@ START_TEST(a_storage_comes_and_goes_in_all_threads)
     common c = {.rounds = SH_REPEAT(5000)};
     shoal_tensor *t = counted(3, 4, 0), *row = shoal_select(t, 0, 1);
     ck_assert_ok(shoal_queue_create(0, &c.queue));
-    for (int i = 0; i < 3; i++) { /* two views of one storage: fewer than threads, so that it is often let go of */
+    for (int i = 0; i < 3; i++) { /* two views of one storage: fewer than threads, so it is often released */
         ck_assert_ok(shoal_queue_put_tensor(c.queue, i % 2 == 0 ? t : row, LIMIT));
     }
     shoal_tensor_release(t);
@@ -190,7 +191,7 @@ static shoal_err add_one(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* Sends what the test's thread made, shares what it makes itself, and leaves what came back to others. */
+/* Sends what the test's thread created, shares what it creates itself, and leaves what came back to others. */
 static void *send_for_another(void *arg)
 {
     common *c = arg;
@@ -215,7 +216,7 @@ START_TEST(a_tensor_is_sent_by_another_thread_than_its_maker)
             made[i] = counted(3, 4, 1000 + i);
             wanted += 1000 + i + 100.0 * i;
         }
-        run_threads(send_for_another, &c); /* the makers of half of them are gone afterwards */
+        run_threads(send_for_another, &c); /* the threads that created half of them are gone afterwards */
         for (int i = 0; i < 2 * THREADS; i++) {
             hot_ok(shoal_queue_get_tensor(t.out, LIMIT, &got));
             sum += AT(got, 0, 0);

@@ -1,4 +1,5 @@
-/* Tensors as members of values, beside other messages, over memory that moves or must not, and under two writers at once. */
+/* Tensors as members of values, among other messages, over memory that moves or must not, and with two writers at
+ * once. */
 #include "testing/numbers.h"
 #include "tests/talk.h"
 
@@ -32,7 +33,7 @@ START_TEST(a_value_makes_one_tensor_of_a_tensor)
         shoal_tensor_release(t);
         shoal_value_destroy(v);
         shoal_value_destroy(list);
-        hot(is_counted(borrowed, n + 4) && is_counted(kept, n)); /* the copy holds them by itself */
+        hot(is_counted(borrowed, n + 4) && is_counted(kept, n)); /* the copy keeps them alive by itself */
         shoal_value_destroy(copy);
         hot(is_counted(kept, n) && shoal_add_scalar_(kept, 1) != NULL && is_counted(kept, n + 1));
         shoal_tensor_release(kept);
@@ -44,7 +45,7 @@ START_TEST(a_value_makes_one_tensor_of_a_tensor)
 }
 END_TEST
 
-/* Finds the tensors wherever they stand, and adds one to each place once. */
+/* Finds the tensors wherever they are, and adds one to each place once. */
 static shoal_err answer_nested(const shoal_value *asked, shoal_value **out)
 {
     const shoal_value *deep = shoal_value_find(asked, "deep");
@@ -94,7 +95,7 @@ START_TEST(tensors_deep_in_lists_and_maps_and_twice_in_one)
 }
 END_TEST
 
-/* Looks at all that is in a value, and sends the value itself on. */
+/* Reads everything in a value, and forwards the value itself. */
 static shoal_err look_and_send_on(int rank, const shoal_value *args)
 {
     shoal_value *v = NULL;
@@ -118,7 +119,7 @@ START_TEST(b16_a_value_that_was_read_can_be_sent_on)
         shoal_tensor *a = counted(2, 3, 0), *eye = shoal_eye(SHOAL_F32, 4);
         shoal_sparse *s = shoal_sparse_from_dense(eye, SHOAL_COO);
         shoal_value *v = shoal_list(a, shoal_map("sparse", s), 1);
-        hot(shoal_value_as_tensor(shoal_value_at(v, 0)) != NULL); /* read before it is sent, too */
+        hot(shoal_value_as_tensor(shoal_value_at(v, 0)) != NULL); /* also read before it is sent */
         shoal_value *back = talk_ask(&t, v);
         hot(is_counted(a, 1) && same_memory(shoal_value_as_tensor(shoal_value_at(back, 0)), a));
         shoal_sparse *got = shoal_value_as_sparse(shoal_value_find(shoal_value_at(back, 1), "sparse"));
@@ -132,7 +133,7 @@ START_TEST(b16_a_value_that_was_read_can_be_sent_on)
 }
 END_TEST
 
-/* Messages of tensors between others: each call takes its own kind and leaves the rest. */
+/* Messages with tensors among others: each call takes its own kind and leaves the rest. */
 START_TEST(each_get_takes_its_own_kind_and_leaves_the_others)
 {
     shoal_queue *q;
@@ -147,9 +148,9 @@ START_TEST(each_get_takes_its_own_kind_and_leaves_the_others)
         hot_ok(shoal_queue_put_tensor(q, t, SHOAL_NOW));
         hot(shoal_queue_get_block(q, SHOAL_NOW, &b) == SHOAL_ETYPE && b == NULL);
         hot(shoal_queue_get_bytes(q, bytes, 8, SHOAL_NOW, &size) == SHOAL_ETYPE && shoal_queue_size(q) == 1);
-        hot_ok(shoal_queue_get(q, SHOAL_NOW, &v)); /* any kind comes as a value */
+        hot_ok(shoal_queue_get(q, SHOAL_NOW, &v)); /* any kind can be received as a value */
         hot(same_memory(shoal_value_as_tensor(v), t));
-        hot_ok(shoal_queue_put(q, v, SHOAL_NOW)); /* a value that is a tensor is a message of a tensor */
+        hot_ok(shoal_queue_put(q, v, SHOAL_NOW)); /* a value that is a tensor is sent as a tensor */
         hot_ok(shoal_queue_get_tensor(q, SHOAL_NOW, &got));
         hot(same_memory(got, t) && got != t);
         shoal_tensor_release(got);
@@ -176,7 +177,8 @@ START_TEST(each_get_takes_its_own_kind_and_leaves_the_others)
 }
 END_TEST
 
-/* Given away it is the queue's alone, whoever else holds it here; when that fails it is the caller's still. */
+/* A tensor that was given away belongs to the queue, whoever else holds it here. If that fails, the caller still owns
+ * it. */
 START_TEST(a_tensor_is_given_away)
 {
     shoal_queue *q;
@@ -184,7 +186,7 @@ START_TEST(a_tensor_is_given_away)
     for (int n = 0; n < 6 * ROUNDS; n++) {
         shoal_tensor *t = counted(2, 3, n), *got = NULL, *other = NULL;
         shoal_value *v = NULL;
-        switch (n % 6) { /* who else knows of it */
+        switch (n % 6) { /* who else holds it */
         case 0: break;
         case 1: other = shoal_tensor_retain(t); break;
         case 2: other = shoal_tensor_retain(shoal_select(t, 0, 1)); break;
@@ -199,7 +201,7 @@ START_TEST(a_tensor_is_given_away)
         hot(other == NULL || (same_memory(other, got) && AT(got, 1, 2) == n + 5));
         hot(n % 6 != 4 || is_counted(shoal_tensor_grad(got), -n));
         hot(v == NULL || same_memory(shoal_value_as_tensor(v), got));
-        hot_ok(shoal_queue_give_tensor(q, got, SHOAL_NOW)); /* what came is given on, twice */
+        hot_ok(shoal_queue_give_tensor(q, got, SHOAL_NOW)); /* a received tensor is given away, twice */
         hot_ok(shoal_queue_get_tensor(q, SHOAL_NOW, &got));
         hot_ok(shoal_queue_give_tensor(q, got, SHOAL_NOW));
         hot_ok(shoal_queue_put(q, shoal_value_null(), SHOAL_NOW));
@@ -243,7 +245,7 @@ START_TEST(a_bounded_queue_and_its_time_limit_hold_for_tensors)
 }
 END_TEST
 
-/* Through pipes, and as the argument of a pipe end's other side. */
+/* Through pipes, and to a process that got the other end as an argument. */
 START_TEST(tensors_go_through_pipes)
 {
     shoal_pipe *a, *b;
@@ -292,7 +294,7 @@ START_TEST(all_private_views_move_together)
         set_f32(t, 5, 7, -1);
         hot(item_of(views[4]) == -1 && AT(views[1], 7, 5) == -1 && AT(views[3], 3, 5) == -1 &&
             AT(views[2], 5, 2) == -1);
-        shoal_tensor *late = shoal_select(t, 0, 5); /* one that is made afterwards */
+        shoal_tensor *late = shoal_select(t, 0, 5); /* created afterwards */
         hot(shoal_tensor_data(late) == shoal_tensor_data(views[0]) && shoal_tensor_is_shared(late));
         shoal_tensor *last = shoal_tensor_retain(views[2]);
         shoal_tensor_release(t);
@@ -304,7 +306,7 @@ START_TEST(all_private_views_move_together)
 }
 END_TEST
 
-/* What backward saved moves with its storage. */
+/* What autograd saved moves with its storage. */
 START_TEST(sharing_between_forward_and_backward_changes_nothing)
 {
     for (int n = 0; n < ROUNDS; n++) {
@@ -341,19 +343,19 @@ START_TEST(memory_of_the_program_does_not_move)
             hot(shoal_queue_put(q, shoal_list(1, all[i]), SHOAL_NOW) == SHOAL_EINVAL);
             hot(!shoal_tensor_is_shared(all[i]));
         }
-        hot_ok(shoal_tensor_set_grad(w, t)); /* nor as somebody's grad */
+        hot_ok(shoal_tensor_set_grad(w, t)); /* not even as a grad */
         hot(shoal_queue_put_tensor(q, w, SHOAL_NOW) == SHOAL_EINVAL && is_counted(w, 0) && shoal_tensor_grad(w) == t);
         hot_ok(shoal_tensor_set_grad(w, NULL));
         hot_ok(shoal_queue_put_tensor(q, w, SHOAL_NOW));
         until_told(q);
         hot(shoal_tensor_data(t) == own && own[3] == 4 && shoal_queue_size(q) == 0 && released == 0);
-        hot_ok(shoal_queue_put_tensor(q, shoal_clone(t), SHOAL_NOW)); /* a copy may go */
+        hot_ok(shoal_queue_put_tensor(q, shoal_clone(t), SHOAL_NOW)); /* a copy may be sent */
         hot_ok(shoal_queue_get_tensor(q, SHOAL_NOW, &got));
         hot(is_counted(got, 1));
         shoal_tensor_release(got);
         shoal_tensor_release(w);
         shoal_tensor_release(t);
-        hot(released == 0); /* the row has it still */
+        hot(released == 0); /* the row still uses it */
         shoal_scope_release(0);
         hot(released == 1);
     }
@@ -363,11 +365,11 @@ END_TEST
 
 /* ---- two writers at once ---- */
 
-/* A number that shows when it was put together from two: both halves are equal in all its multiples. */
+/* A number that shows whether it was torn: in all its multiples both halves are equal. */
 #define PATTERN ((INT64_C(1) << 32) + 1)
 #define ELEMENTS 1000
 
-/* Adds the pattern to all elements, again and again, as Hogwild does. */
+/* Adds the pattern to all elements again and again, as Hogwild does. */
 static shoal_err add_pattern(int rank, const shoal_value *args)
 {
     shoal_tensor *t = ARG(tensor, "t"), *step = shoal_full(SHOAL_I64, (double)PATTERN, SHOAL_SHAPE(ELEMENTS));
@@ -416,7 +418,7 @@ START_TEST(two_processes_that_add_at_once_lose_updates_but_tear_nothing)
         finish(p[1]);
         hot(is_whole(t, 2 * rounds));
         int64_t *data = shoal_tensor_data(t);
-        for (int i = 0; i < ELEMENTS; i++) { /* one writer's last run of updates is there at least */
+        for (int i = 0; i < ELEMENTS; i++) { /* at least one writer's last run of updates is there */
             hot(data[i] >= PATTERN);
         }
         shoal_tensor_release(t);

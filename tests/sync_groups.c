@@ -21,7 +21,7 @@ static int64_t get_int(shoal_queue *q)
     return i;
 }
 
-/* Its end can be seen, but nobody has looked after what it left. */
+/* Waits until its death is visible, but before anybody has recovered it. */
 static void until_ended(const shoal_process *p)
 {
     struct pollfd fd = {.fd = shoal_process_sentinel(p), .events = POLLIN};
@@ -30,7 +30,7 @@ static void until_ended(const shoal_process *p)
 
 /* ---- conditions ---- */
 
-/* Takes the lock, says so, waits to be notified, says its rank. */
+/* Takes the lock, reports that, waits to be notified, reports its rank. */
 static shoal_err wait_for_notice(int rank, const shoal_value *args)
 {
     shoal_condition *c = ARG(condition, "condition");
@@ -38,11 +38,12 @@ static shoal_err wait_for_notice(int rank, const shoal_value *args)
     must_ok(shoal_queue_put(ARG(queue, "here"), shoal_value_int(rank), LIMIT));
     shoal_err err = shoal_condition_wait(c, LIMIT);
     must_ok(shoal_queue_put(ARG(queue, "woken"), shoal_value_int(rank), LIMIT));
-    must_ok(shoal_condition_unlock(c)); /* it had the lock again */
+    must_ok(shoal_condition_unlock(c)); /* it held the lock again */
     return err;
 }
 
-/* A waiter that is known to wait: whoever gets the lock after it said that it has it finds it given up. */
+/* Starts a waiter and returns when it waits: if it has reported that it has the lock, and the lock is free again, it
+ * waits. */
 static shoal_process *start_waiter(int method, int rank, shoal_condition *c, shoal_queue *here, shoal_queue *woken)
 {
     shoal_process *p = start(method, rank, wait_for_notice, shoal_map("condition", c, "here", here, "woken", woken));
@@ -69,7 +70,7 @@ START_TEST(b25_notify_wakes_exactly_so_many_of_the_oldest)
         shoal_value *v = NULL;
         int next = 0;
         ck_assert_ok(shoal_condition_create(&c));
-        notify(c, 3); /* nobody waits: it is not remembered */
+        notify(c, 3); /* nobody waits: the notice is not kept */
         for (int i = 0; i < N; i++) {
             p[i] = start_waiter(_i, i, c, here, woken);
         }
@@ -77,7 +78,7 @@ START_TEST(b25_notify_wakes_exactly_so_many_of_the_oldest)
         for (int k = 0; k < 4; k++) {
             int more = counts[k] > (uint32_t)(N - next) ? N - next : (int)counts[k], seen = 0;
             notify(c, counts[k]);
-            for (int i = 0; i < more; i++) { /* in any order among themselves */
+            for (int i = 0; i < more; i++) { /* in any order */
                 seen |= 1 << get_int(woken);
             }
             ck_assert_int_eq(seen, ((1 << more) - 1) << next);
@@ -166,7 +167,7 @@ static shoal_err wait_for_ownerdead(int rank, const shoal_value *args)
     shoal_condition *c = ARG(condition, "condition");
     must_ok(shoal_condition_lock(c, LIMIT));
     must_ok(shoal_queue_put(ARG(queue, "here"), shoal_value_int(rank), LIMIT));
-    must_err(shoal_condition_wait(c, LIMIT), SHOAL_EOWNERDEAD); /* told once that the last holder died */
+    must_err(shoal_condition_wait(c, LIMIT), SHOAL_EOWNERDEAD); /* reported once: the last holder died */
     must_ok(shoal_condition_unlock(c));
     must_ok(shoal_condition_lock(c, LIMIT));
     must_ok(shoal_condition_unlock(c));
@@ -192,7 +193,7 @@ START_TEST(b27_a_conditions_lock_is_handed_on)
 }
 END_TEST
 
-/* A box of one item, with a condition on each side of it: nothing is lost between many of each. */
+/* A box for one item, with a condition on each side: nothing is lost between many producers and consumers. */
 static shoal_err pass_items(int rank, const shoal_value *args)
 {
     shoal_condition *c = ARG(condition, "condition");
@@ -250,10 +251,10 @@ static shoal_err meet(int rank, const shoal_value *args)
         uint32_t index = 99;
         sh_add_acq_rel(&words[0], 1);
         must_ok(shoal_barrier_wait(b, LIMIT, &index));
-        must(sh_load_acquire(&words[0]) >= (uint64_t)(n * (i + 1))); /* all had come */
+        must(sh_load_acquire(&words[0]) >= (uint64_t)(n * (i + 1))); /* all had arrived */
         must(index < n);
-        must((sh_or_seq_cst(&words[1 + i % 3], UINT64_C(1) << index) >> index & 1) == 0); /* its own */
-        sh_store_relaxed(&words[1 + (i + 1) % 3], 0); /* nobody is there: that round begins after all left this one */
+        must((sh_or_seq_cst(&words[1 + i % 3], UINT64_C(1) << index) >> index & 1) == 0); /* a unique index */
+        sh_store_relaxed(&words[1 + (i + 1) % 3], 0); /* unused: that round starts after all have left this one */
     }
     return SHOAL_OK;
 }
@@ -266,7 +267,7 @@ START_TEST(b26_all_leave_together_and_one_is_the_last)
         shoal_process *p[5];
         ck_assert_ok(shoal_barrier_create(parties, &b));
         ck_assert_ok(shoal_block_create_zeroed(32, &words));
-        for (uint32_t i = 0; i < parties; i++) { /* several methods at one barrier */
+        for (uint32_t i = 0; i < parties; i++) { /* several start methods at one barrier */
             p[i] = start(i < 3 ? SHOAL_START_SPAWN + (int)i : _i, (int)i, meet,
                          shoal_map("barrier", b, "words", words, "parties", parties, "rounds", SH_REPEAT(2000)));
         }
@@ -281,7 +282,7 @@ START_TEST(b26_all_leave_together_and_one_is_the_last)
 }
 END_TEST
 
-/* Waits once; returns the error and the time at which it was told. */
+/* Waits once; returns the error and the time at which the wait ended. */
 static shoal_err wait_once(int rank, const shoal_value *args)
 {
     uint32_t index;
@@ -308,7 +309,7 @@ static void until_waiting(shoal_barrier *b, uint32_t n)
     }
 }
 
-/* The party was told `wanted`; how long after `since`? */
+/* Checks that the party got `wanted`, and returns how long after `since`. */
 static int64_t party_told(shoal_process *p, shoal_err wanted, int64_t since)
 {
     ck_assert_ok(shoal_process_join(p, LIMIT, NULL));
@@ -425,7 +426,7 @@ START_TEST(b36_a_stopped_party_is_not_dead)
         }
         ck_assert_ok(shoal_process_signal(stopped, SIGSTOP));
         shoal_process *other = start_party(_i, 1, b, here);
-        ck_assert_err(shoal_process_join(other, SHOAL_MS(300), NULL), SHOAL_ETIMEDOUT); /* it goes on waiting */
+        ck_assert_err(shoal_process_join(other, SHOAL_MS(300), NULL), SHOAL_ETIMEDOUT); /* it still waits */
         ck_assert_ok(shoal_world_sweep(&recovered));
         ck_assert_uint_eq(recovered, 0);
         ck_assert(!shoal_barrier_is_broken(b));

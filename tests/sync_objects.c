@@ -1,4 +1,4 @@
-/* Locks, semaphores and events between processes: B25, B27, B36. Conditions and barriers: sync_groups.c. */
+/* Locks, semaphores and events between processes: B25, B27, B36. For conditions and barriers see sync_groups.c. */
 #include "ipc/value.h"
 #include "shm/block.h"
 #include "sync/atomic.h"
@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <signal.h>
 
-/* The three locks, under one face. */
+/* The three locks behind one interface. */
 enum { LOCK, RLOCK, CONDITION, LOCK_KINDS };
 
 static shoal_err make_lock(int kind, void **out)
@@ -82,7 +82,7 @@ START_TEST(b25_rules_of_the_locks)
             ck_assert_int_eq(pthread_join(thread, &result), 0);
             ck_assert_int_eq((shoal_err)(uintptr_t)result, SHOAL_EPERM);
         }
-        /* Another process: may unlock a lock, as in Python, and nothing else. */
+        /* Another process may unlock a lock, as in Python, and nothing else. */
         finish(start(_i, 0, unlock_it, shoal_map("kind", kind, "lock", sh_value_object(lock))));
         ck_assert_err(give(kind, lock), kind == LOCK ? SHOAL_ESTATE : SHOAL_OK);
         ck_assert_ok(take(kind, lock, SHOAL_NOW));
@@ -116,7 +116,7 @@ static shoal_err increment(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* A child makes the lock under its start method, the others get it from a queue. */
+/* A child creates the lock under its start method, the others get it from a queue. */
 static shoal_err make_and_send(int rank, const shoal_value *args)
 {
     void *lock = NULL;
@@ -138,7 +138,7 @@ START_TEST(b25_a_lock_made_under_one_start_method_works_under_the_others)
         ck_assert_ok(shoal_block_create_zeroed(16, &count));
         finish(start(_i, kind, make_and_send, shoal_map("out", q)));
         ck_assert_ok(shoal_queue_get(q, LIMIT, &lock));
-        for (int i = 0; i < N; i++) { /* each method once, the maker's twice */
+        for (int i = 0; i < N; i++) { /* each method once, the creator's twice */
             p[i] = start(i < 3 ? SHOAL_START_SPAWN + i : _i, i, increment,
                          shoal_map("kind", kind, "lock", shoal_value_copy(lock), "count", count, "rounds", rounds));
         }
@@ -155,7 +155,7 @@ END_TEST
 
 /* ---- B27: the holder dies ---- */
 
-/* Takes the lock (depth times), says so, and waits to be killed; or returns with it. */
+/* Takes the lock (depth times), reports that, and waits to be killed; or returns while it holds the lock. */
 static shoal_err hold(int rank, const shoal_value *args)
 {
     shoal_value *v = NULL;
@@ -172,7 +172,7 @@ static shoal_err hold(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* Locks, and hands over what it was told. */
+/* Locks, and returns the result. */
 static shoal_err lock_and_tell(int rank, const shoal_value *args)
 {
     int kind = (int)ARG_INT("kind");
@@ -265,11 +265,11 @@ START_TEST(b36_a_stopped_holder_keeps_its_lock)
             start(_i, 0, hold, shoal_map("kind", kind, "lock", sh_value_object(lock), "told", told, "never", never));
         until_told(told);
         ck_assert_ok(shoal_process_signal(p, SIGSTOP));
-        ck_assert_err(take(kind, lock, SHOAL_MS(300)), SHOAL_ETIMEDOUT); /* several looks at the owner */
+        ck_assert_err(take(kind, lock, SHOAL_MS(300)), SHOAL_ETIMEDOUT); /* checks the owner several times */
         ck_assert_ok(shoal_world_sweep(&recovered));
         ck_assert_uint_eq(recovered, 0);
         ck_assert_ok(shoal_process_signal(p, SIGCONT));
-        ck_assert_ok(shoal_queue_put(never, shoal_value_int(1), LIMIT)); /* it goes on, and ends with the lock */
+        ck_assert_ok(shoal_queue_put(never, shoal_value_int(1), LIMIT)); /* it continues, and exits with the lock */
         finish(p);
         ck_assert_err(take(kind, lock, LIMIT), SHOAL_EOWNERDEAD);
         ck_assert_ok(give(kind, lock));

@@ -1,5 +1,5 @@
-/* A test that talks with one child: it asks with a value, the child answers with one. What a child must remember between two
- * questions it keeps in static variables. */
+/* A test that talks with one child: it asks with a value, and the child answers with one. What a child must remember
+ * between two questions it keeps in static variables. */
 #ifndef TESTS_TALK_H
 #define TESTS_TALK_H
 
@@ -10,7 +10,7 @@
 
 typedef shoal_err (*talk_answer)(const shoal_value *asked, shoal_value **out_answer);
 
-/* Answers until the queue is closed; null when there is nothing to say. */
+/* Answers until the queue is closed; with null if there is nothing to report. */
 static inline shoal_err talk_serve(const shoal_value *args, talk_answer answer)
 {
     for (;;) {
@@ -25,14 +25,14 @@ static inline shoal_err talk_serve(const shoal_value *args, talk_answer answer)
         shoal_scope_release(mark);
         shoal_value_destroy(asked);
         if (err != SHOAL_OK) {
-            shoal_queue_close(ARG(queue, "out")); /* the test need not wait to hear of it */
+            shoal_queue_close(ARG(queue, "out")); /* so that the test learns it at once */
             return err;
         }
         must_ok(shoal_queue_put(ARG(queue, "out"), answered != NULL ? answered : shoal_value_null(), LIMIT));
     }
 }
 
-/* A target that answers by the function of that name. */
+/* Defines a target that answers with the function of that name. */
 #define TALK_TARGET(name, function)                                                                                    \
     static shoal_err name(int rank, const shoal_value *args)                                                           \
     {                                                                                                                  \
@@ -67,7 +67,7 @@ static inline shoal_value *talk_hear(talk *t)
     return answer;
 }
 
-/* The value is used up; the answer is the caller's. */
+/* Sends the value, which it consumes, and returns the answer, which the caller owns. */
 static inline shoal_value *talk_ask(talk *t, shoal_value *value)
 {
     if (value == NULL || shoal_queue_put(t->in, value, LIMIT) != SHOAL_OK) {
@@ -89,11 +89,11 @@ static inline void talk_end(talk *t)
     shoal_release(t->out);
 }
 
-/* ---- tensors, in both ---- */
+/* ---- tensors, in both processes ---- */
 
 #define AT(t, ...) item_at(t, SHOAL_SHAPE(__VA_ARGS__))
 
-/* Writes one element of an f32 tensor through its own strides. */
+/* Writes one element of an f32 tensor, using its strides. */
 static inline void set_f32(shoal_tensor *t, int64_t i, int64_t k, double value)
 {
     float *data = shoal_tensor_data(t);
@@ -102,7 +102,7 @@ static inline void set_f32(shoal_tensor *t, int64_t i, int64_t k, double value)
     data[at] = (float)value;
 }
 
-/* Rows times columns, counted up from first. */
+/* Makes a tensor of rows times columns, with numbers counted up from first. */
 static inline shoal_tensor *counted(int64_t rows, int64_t columns, double first)
 {
     shoal_tensor *t = shoal_empty(SHOAL_F32, SHOAL_SHAPE(rows, columns));

@@ -1,4 +1,4 @@
-/* Values there and back: every type, every kind of shared object, alone and nested, through a queue to another process. */
+/* Values to another process and back: every type, every kind of shared object, alone and nested, through a queue. */
 #include "base/random.h"
 #include "ipc/value.h"
 #include "shm/block.h"
@@ -10,7 +10,7 @@
 
 #define SEED 1234567u
 
-/* Answers each value with the value itself and with its text as it looks there. */
+/* Answers each value with the value itself and with its text as formatted there. */
 static shoal_err echo(int rank, const shoal_value *args)
 {
     shoal_queue *in = ARG(queue, "in"), *out = ARG(queue, "out");
@@ -51,7 +51,7 @@ static void mirror_end(mirror *m)
     shoal_release(m->out);
 }
 
-/* Sends the value, which is used up, and checks what comes back. */
+/* Sends the value, which it consumes, and checks what comes back. */
 static void there_and_back(mirror *m, shoal_value *v)
 {
     shoal_value *copy = shoal_value_copy(v), *text = NULL, *back = NULL;
@@ -82,7 +82,7 @@ START_TEST(numbers_arrive_bit_for_bit)
     there_and_back(&m, shoal_value_null());
     there_and_back(&m, shoal_value_bool(true));
     there_and_back(&m, shoal_value_bool(false));
-    for (int bit = 0; bit < 64; bit++) { /* every width that the encoding has, from both sides */
+    for (int bit = 0; bit < 64; bit++) { /* every width of the encoding, from both sides */
         for (int64_t d = -1; d <= 1; d++) {
             uint64_t u = (UINT64_C(1) << bit) + (uint64_t)d;
             there_and_back(&m, shoal_value_int((int64_t)u));
@@ -129,7 +129,7 @@ START_TEST(containers_arrive_in_order)
     mirror_begin(&m, _i);
     there_and_back(&m, shoal_value_list());
     there_and_back(&m, shoal_value_map());
-    for (int n = 14; n < 70000; n = n * 3 + 5) { /* across the widths of the counts */
+    for (int n = 14; n < 70000; n = n * 3 + 5) { /* every width of the counts */
         shoal_value *list = shoal_value_list(), *map = shoal_value_map();
         for (int i = 0; i < n; i++) {
             char key[16];
@@ -181,7 +181,7 @@ static void objects_release(objects *o)
     shoal_release(o->other_end);
 }
 
-/* As what does the value read? A bit for each kind. */
+/* Returns which kinds the value can be read as, one bit per kind. */
 static unsigned kinds_read(const shoal_value *v, void **out)
 {
     void *const read[KINDS] = {
@@ -221,7 +221,7 @@ START_TEST(every_kind_of_object_comes_back_as_the_same_handle)
 }
 END_TEST
 
-/* Uses each object in a map of maps and says what it saw. */
+/* Uses each object in a map of maps and reports what it saw. */
 static shoal_err use_all(int rank, const shoal_value *args)
 {
     const shoal_value *in = shoal_value_find(shoal_value_find(args, "a"), "b");
@@ -232,7 +232,7 @@ static shoal_err use_all(int rank, const shoal_value *args)
     must_ok(shoal_queue_put(shoal_value_as_queue(shoal_value_find(in, "queue")), shoal_value_int(5), SHOAL_NOW));
     must_ok(shoal_pipe_send(shoal_value_as_pipe(shoal_value_find(in, "pipe")), shoal_value_int(6), SHOAL_NOW));
     must_err(shoal_lock_lock(shoal_value_as_lock(shoal_value_at(locks, 0)), SHOAL_NOW),
-             SHOAL_ETIMEDOUT); /* it came locked */
+             SHOAL_ETIMEDOUT); /* it arrived locked */
     must_ok(shoal_lock_unlock(shoal_value_as_lock(shoal_value_at(locks, 0))));
     must_err(shoal_rlock_lock(shoal_value_as_rlock(shoal_value_at(locks, 1)), SHOAL_NOW), SHOAL_ETIMEDOUT);
     must_ok(shoal_semaphore_post(shoal_value_as_semaphore(shoal_value_at(locks, 2)), 2));
@@ -309,7 +309,8 @@ static shoal_value *random_value(uint64_t *state, objects *o, int depth)
     default:
         v = shoal_value_map();
         for (uint64_t i = 0; i < members; i++) {
-            snprintf(text, sizeof text, "%llu", (unsigned long long)sh_splitmix_below(state, 8)); /* some come twice */
+            snprintf(text, sizeof text, "%llu",
+                     (unsigned long long)sh_splitmix_below(state, 8)); /* some are duplicates */
             v = shoal_map_set(v, text, random_value(state, o, depth + 1));
         }
         return v;
@@ -369,7 +370,7 @@ START_TEST(b22_what_is_no_value_is_refused)
     ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
     ck_assert_ptr_null(shoal_value_string(NULL));
     ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
-    ck_assert_ptr_null(shoal_value_string("\xc3(")); /* no UTF-8 */
+    ck_assert_ptr_null(shoal_value_string("\xc3(")); /* not UTF-8 */
     ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
     ck_assert_ptr_null(shoal_map("a", 1, "b", shoal_value_block(NULL), "c", 2));
     ck_assert_int_eq(shoal_value_object_kind(v), SHOAL_KIND_NONE);
@@ -397,7 +398,7 @@ static shoal_err give_member(const shoal_value *arg, shoal_value **out_result)
     return SHOAL_OK;
 }
 
-/* Every call that consumes a value refuses one that a container owns, and leaves it there; so does destroy. */
+/* Every call that consumes a value rejects one that a container owns, and leaves it there; so does destroy. */
 START_TEST(a_member_is_not_consumed)
 {
     shoal_value *seven = shoal_value_int(7), *text = shoal_value_string("a text"), *inner = shoal_list(1, 2), *got;

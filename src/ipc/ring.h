@@ -31,9 +31,9 @@
  * that went back, or from a register of a process that was stopped. We then start again at base. The CAS itself needs
  * no such care: an entry's two words can only repeat together with its lap, the tags and the message.
  *
- * Both tags stay in an entry until the put of the next lap, which confirms them (shm/intent.h). A process
- * need not check a tag of its own. The tag of the take is stored with 52 bits of its sequence, so confirming it needs no
- * clock. Neighbouring positions are in different cache lines.
+ * Both tags stay in an entry until the put of the next lap, which confirms them (shm/intent.h). A process need not check
+ * its own tags. The tag of the take is stored with 52 bits of its sequence, so confirming it needs no clock.
+ * Neighbouring positions are in different cache lines.
  *
  * If the queue has no bound, a full ring is followed by one of twice the size. Earlier rings stay, drained, until the
  * queue dies: their sizes add up to less than that of the last one.
