@@ -4,20 +4,20 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/interrupt.h"
 #include "base/log.h"
+#include "proc/supervisor.h"
 #include "shm/block.h"
-#include "shm/waits.h"
 
 #include <shoal/share.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define POLL SHOAL_MS(20) /* between looks whether a worker that is waited for still lives */
-#define GRACE SHOAL_SECONDS(1)
-#define DEATHS_MOST 3 /* of workers over one batch */
+#define ASK SHOAL_SECONDS(1)   /* for the batch that a worker is at */
+#define GRACE SHOAL_SECONDS(3) /* between SIGTERM and SIGKILL */
+#define DEATHS_MOST 3          /* of workers over one batch */
 
 typedef enum place_state {
     PLACE_IDLE,   /* the loader's; what is in it was given, or never asked for */
@@ -35,16 +35,12 @@ typedef struct place {
     int deaths;
 } place;
 
-typedef struct worker {
-    shoal_process *process;
-    shoal_queue *tasks;
-} worker;
-
 struct sh_fetchers {
     shoal_dataset *set; /* the loader's */
     shoal_value *packed;
     shoal_queue *answers;
-    worker *workers;
+    sh_supervisor *workers;
+    shoal_queue **tasks; /* of the process that has the rank now; NULL: none was started */
     int count;
     place *places;
     int places_each;
@@ -54,11 +50,9 @@ struct sh_fetchers {
     int64_t asked;     /* batches of the epoch before this one were asked for */
     int64_t epoch;     /* that asked is of */
     int64_t given;     /* the last batch that was given */
-    shoal_start start;
-    pid_t pid; /* of the loader's process: a forked child must not touch the workers */
 };
 
-/* ---- starting ---- */
+/* ---- places ---- */
 
 static place *places_of(const sh_fetchers *fetchers, int w)
 {
@@ -73,21 +67,9 @@ static shoal_value *start_args(sh_fetchers *fetchers, int w)
         list = shoal_list_add(list, shoal_map(SH_PLACE_BLOCK, p->block, SH_PLACE_X, shoal_value_tensor(p->full.x),
                                               SH_PLACE_Y, shoal_value_tensor(p->full.y)));
     }
-    return shoal_map(SH_CREW_SET, shoal_value_copy(fetchers->packed), SH_CREW_TASKS, fetchers->workers[w].tasks,
+    return shoal_map(SH_CREW_SET, shoal_value_copy(fetchers->packed), SH_CREW_TASKS, fetchers->tasks[w],
                      SH_CREW_ANSWERS, fetchers->answers, SH_CREW_FIRST, w * fetchers->places_each, SH_CREW_PLACES,
                      list);
-}
-
-/* A worker with a queue of its own, empty. */
-static shoal_err hire(sh_fetchers *fetchers, int w)
-{
-    shoal_process_options o = {.start = fetchers->start, .name = "loader", .rank = w};
-    shoal_err err = shoal_queue_create(0, &fetchers->workers[w].tasks);
-    shoal_value *args = err == SHOAL_OK ? start_args(fetchers, w) : NULL;
-    if (err == SHOAL_OK && args == NULL) {
-        err = shoal_last_error();
-    }
-    return err == SHOAL_OK ? shoal_process_start(sh_fetchers_work, args, &o, &fetchers->workers[w].process) : err;
 }
 
 static shoal_err make_place(const sh_fetchers *fetchers, place *p)
@@ -101,90 +83,6 @@ static shoal_err make_place(const sh_fetchers *fetchers, place *p)
     return err;
 }
 
-static shoal_err set_up(sh_fetchers *fetchers)
-{
-    size_t places = (size_t)fetchers->count * (size_t)fetchers->places_each;
-    fetchers->workers = calloc((size_t)fetchers->count, sizeof *fetchers->workers);
-    fetchers->places = calloc(places, sizeof *fetchers->places);
-    if (fetchers->workers == NULL || fetchers->places == NULL) {
-        return sh_fail(SHOAL_ENOMEM, "no memory for %d workers of a loader", fetchers->count);
-    }
-    fetchers->packed = shoal_value_dataset(fetchers->set);
-    shoal_err err = fetchers->packed != NULL ? shoal_queue_create(0, &fetchers->answers) : shoal_last_error();
-    for (size_t i = 0; err == SHOAL_OK && i < places; i++) {
-        err = make_place(fetchers, &fetchers->places[i]);
-    }
-    for (int w = 0; err == SHOAL_OK && w < fetchers->count; w++) {
-        err = hire(fetchers, w);
-    }
-    return err;
-}
-
-shoal_err sh_fetchers_create(const shoal_loader *loader, int workers, int prefetch, shoal_start start,
-                             sh_fetchers **out_crew)
-{
-    if ((int64_t)workers * (prefetch + 1) > UINT16_MAX) {
-        return sh_fail(SHOAL_EINVAL, "%d workers with %d batches ahead are too many batches", workers, prefetch);
-    }
-    sh_fetchers *fetchers = calloc(1, sizeof *fetchers);
-    if (fetchers == NULL) {
-        return sh_fail(SHOAL_ENOMEM, "no memory for the workers of a loader");
-    }
-    *fetchers = (sh_fetchers){.set = loader->set,
-                              .count = workers,
-                              .prefetch = prefetch,
-                              .places_each = prefetch + 1, /* and the one that the caller has */
-                              .batch = loader->batch,
-                              .epoch = -1,
-                              .start = start,
-                              .pid = getpid()};
-    shoal_err err = set_up(fetchers);
-    if (err != SHOAL_OK) {
-        char text[512];
-        snprintf(text, sizeof text, "%s", shoal_last_error_text());
-        sh_fetchers_destroy(fetchers);
-        return sh_fail(err, "%s", text);
-    }
-    *out_crew = fetchers;
-    return SHOAL_OK;
-}
-
-static void dismiss(worker *w)
-{
-    if (w->process != NULL) {
-        if (!sh_block_is_lost((const shoal_block *)w->tasks)) { /* else it does not know that its queue is closed */
-            (void)!shoal_process_join(w->process, GRACE, NULL);
-        }
-        shoal_process_destroy(w->process);
-    }
-    shoal_release(w->tasks);
-    *w = (worker){NULL, NULL};
-}
-
-void sh_fetchers_destroy(sh_fetchers *fetchers)
-{
-    if (fetchers == NULL || fetchers->pid != getpid()) { /* a forked child holds nothing of this but memory */
-        return;
-    }
-    for (int w = 0; fetchers->workers != NULL && w < fetchers->count; w++) {
-        if (fetchers->workers[w].tasks != NULL) {
-            shoal_queue_close(fetchers->workers[w].tasks);
-        }
-    }
-    for (int w = 0; fetchers->workers != NULL && w < fetchers->count; w++) {
-        dismiss(&fetchers->workers[w]);
-    }
-    for (int i = 0; fetchers->places != NULL && i < fetchers->count * fetchers->places_each; i++) {
-        sh_batch_release(&fetchers->places[i].full);
-        shoal_release(fetchers->places[i].block);
-    }
-    shoal_value_destroy(fetchers->packed);
-    shoal_release(fetchers->answers);
-    free(fetchers->places);
-    free(fetchers->workers);
-    free(fetchers);
-}
-
 /* ---- asking ---- */
 
 static shoal_err put_task(sh_fetchers *fetchers, place *p)
@@ -193,8 +91,7 @@ static shoal_err put_task(sh_fetchers *fetchers, place *p)
     sh_fetchers_word task = {.sequence = ++fetchers->sequence, .place = (uint16_t)number};
     p->sequence = task.sequence;
     p->state = PLACE_ASKED;
-    return shoal_queue_put_bytes(fetchers->workers[number / fetchers->places_each].tasks, &task, sizeof task,
-                                 SHOAL_NOW);
+    return shoal_queue_put_bytes(fetchers->tasks[number / fetchers->places_each], &task, sizeof task, SHOAL_NOW);
 }
 
 /* The caller kept what was given from this place: it gets new tensors, and the worker is told. */
@@ -207,7 +104,7 @@ static shoal_err renew(sh_fetchers *fetchers, place *p)
     }
     shoal_value *message = shoal_map(SH_PLACE, number, SH_PLACE_X, shoal_value_tensor(p->full.x), SH_PLACE_Y,
                                      shoal_value_tensor(p->full.y));
-    return shoal_queue_put(fetchers->workers[number / fetchers->places_each].tasks, message, SHOAL_NOW);
+    return shoal_queue_put(fetchers->tasks[number / fetchers->places_each], message, SHOAL_NOW);
 }
 
 /* Batches go round: to the workers in turn, and to the places of each in turn. */
@@ -243,11 +140,11 @@ static void accept(sh_fetchers *fetchers, sh_fetchers_word answer)
     }
 }
 
-static shoal_err take_answer(sh_fetchers *fetchers, int64_t timeout)
+static shoal_err take_answer(sh_fetchers *fetchers)
 {
     sh_fetchers_word answer;
     size_t size;
-    shoal_err err = shoal_queue_get_bytes(fetchers->answers, &answer, sizeof answer, timeout, &size);
+    shoal_err err = shoal_queue_get_bytes(fetchers->answers, &answer, sizeof answer, SHOAL_NOW, &size);
     if (err == SHOAL_OK) {
         accept(fetchers, answer);
     }
@@ -263,86 +160,165 @@ static void give_up(place *p, const char *how)
              DEATHS_MOST, how);
 }
 
-/* What the dead worker had not answered is asked for again, in its order; the first of it may be what killed it. */
-static shoal_err ask_again(sh_fetchers *fetchers, int w, const char *how)
+/* Of what the worker was asked for and has not answered, up to that task. */
+static place *oldest_asked(const sh_fetchers *fetchers, int w, uint32_t last)
 {
-    shoal_err err = SHOAL_OK;
-    bool first = true;
-    for (uint32_t before = fetchers->sequence; err == SHOAL_OK; first = false) {
-        place *oldest = NULL;
-        for (int i = 0; i < fetchers->places_each; i++) {
-            place *p = &places_of(fetchers, w)[i];
-            /* of those not asked for again yet; differences, because sequences wrap around */
-            if (p->state == PLACE_ASKED && (int32_t)(p->sequence - before) <= 0 &&
-                (oldest == NULL || (int32_t)(p->sequence - oldest->sequence) < 0)) {
-                oldest = p;
-            }
-        }
-        if (oldest == NULL) {
-            return SHOAL_OK;
-        }
-        if (first && ++oldest->deaths >= DEATHS_MOST) {
-            give_up(oldest, how);
-        } else {
-            err = put_task(fetchers, oldest);
+    place *oldest = NULL;
+    for (int i = 0; i < fetchers->places_each; i++) {
+        place *p = &places_of(fetchers, w)[i];
+        /* differences, because sequences wrap around */
+        if (p->state == PLACE_ASKED && (int32_t)(p->sequence - last) <= 0 &&
+            (oldest == NULL || (int32_t)(p->sequence - oldest->sequence) < 0)) {
+            oldest = p;
         }
     }
-    return err;
+    return oldest;
 }
 
-/* What a worker answered before its end counts. */
-static void take_answers(sh_fetchers *fetchers)
+/* A worker that was killed is replaced; its oldest batch may be what killed it. One that ended by itself is an error, but of its own
+ * batches: those of the others, which come before, are given first (look_after). */
+static sh_verdict worker_ended(void *owner, int w, const shoal_process *process)
 {
-    while (take_answer(fetchers, SHOAL_NOW) == SHOAL_OK) {
+    sh_fetchers *fetchers = owner;
+    while (sh_queue_ready(fetchers->answers) && take_answer(fetchers) == SHOAL_OK) { /* what it answered counts */
     }
+    if (process->status.end != SHOAL_KILLED) {
+        return SH_VERDICT_DONE;
+    }
+    sh_log("a worker of the loader, %s, is replaced", process->status.text);
+    place *p = oldest_asked(fetchers, w, fetchers->sequence);
+    if (p != NULL && ++p->deaths >= DEATHS_MOST) {
+        give_up(p, process->status.text);
+    }
+    return SH_VERDICT_REPLACE;
 }
 
-static shoal_err replace(sh_fetchers *fetchers, int w, const char *text)
+/* A worker has a queue of its own, with what the one before it had not answered, in its order. */
+static shoal_value *arguments(void *owner, int w)
 {
-    sh_log("a worker of the loader, %s, is replaced", text);
-    dismiss(&fetchers->workers[w]);
-    shoal_err err = hire(fetchers, w);
-    return err == SHOAL_OK ? ask_again(fetchers, w, text) : err;
+    sh_fetchers *fetchers = owner;
+    shoal_release(fetchers->tasks[w]);
+    fetchers->tasks[w] = NULL;
+    shoal_err err = shoal_queue_create(0, &fetchers->tasks[w]);
+    place *p;
+    for (uint32_t last = fetchers->sequence; err == SHOAL_OK && (p = oldest_asked(fetchers, w, last)) != NULL;) {
+        err = put_task(fetchers, p);
+    }
+    return err == SHOAL_OK ? start_args(fetchers, w) : NULL;
 }
 
-/* A worker that was killed is replaced. One that ended by itself is an error, but of its own batches: those of the others, which come
- * before, are given first. */
 static shoal_err look_after(sh_fetchers *fetchers, const place *wanted)
 {
-    for (int w = 0; w < fetchers->count; w++) {
-        shoal_status status;
-        shoal_err err = shoal_process_join(fetchers->workers[w].process, SHOAL_NOW, &status);
-        if (err == SHOAL_OK) {
-            take_answers(fetchers);
-            if (status.end == SHOAL_KILLED) {
-                err = replace(fetchers, w, status.text);
-            } else if (wanted->state == PLACE_ASKED && (wanted - fetchers->places) / fetchers->places_each == w) {
-                err = sh_fail(SHOAL_ECHILD, "a worker of the loader: %s", status.text);
-            }
-        }
-        if (err != SHOAL_OK && err != SHOAL_ETIMEDOUT) {
-            return err;
-        }
-    }
-    return SHOAL_OK;
+    int w = (int)((wanted - fetchers->places) / fetchers->places_each);
+    shoal_err err = sh_supervisor_tend(fetchers->workers);
+    return err == SHOAL_OK && wanted->state == PLACE_ASKED && !sh_supervisor_runs(fetchers->workers, w)
+               ? sh_fail(SHOAL_ECHILD, "a worker of the loader: %s",
+                         sh_supervisor_process(fetchers->workers, w)->status.text)
+               : err;
 }
 
 static shoal_err wait_for(sh_fetchers *fetchers, const place *p, int64_t deadline)
 {
+    static const char *const late = "no batch came from the workers of the loader within its time limit";
     shoal_err err = SHOAL_OK;
-    sh_waits_kind before = sh_waits_serve(SH_WAITS_BATCH);
     while (err == SHOAL_OK && p->state == PLACE_ASKED) {
-        int64_t left = deadline - sh_now();
-        err = take_answer(fetchers, left < POLL ? left : POLL);
-        if (err == SHOAL_ETIMEDOUT) {
-            err = look_after(fetchers, p);
-            if (err == SHOAL_OK && p->state == PLACE_ASKED && sh_passed(deadline)) {
-                err = sh_fail(SHOAL_ETIMEDOUT, "no batch came from the workers of the loader within its time limit");
-            }
+        if (sh_queue_ready(fetchers->answers)) {
+            err = take_answer(fetchers);
+        } else if (sh_passed(deadline)) {
+            err = sh_fail(SHOAL_ETIMEDOUT, "%s", late);
+        } else {
+            sh_supervisor_wait(fetchers->workers, fetchers->answers, NULL, deadline);
+            err = sh_interrupt_mine.hit               ? sh_fail_waiting(SHOAL_FOREVER, "%s", late)
+                  : sh_queue_ready(fetchers->answers) ? SHOAL_OK
+                                                      : look_after(fetchers, p);
         }
     }
-    sh_waits_serve(before);
     return err;
+}
+
+/* ---- making and ending them ---- */
+
+static shoal_err set_up(sh_fetchers *fetchers, shoal_start start)
+{
+    size_t places = (size_t)fetchers->count * (size_t)fetchers->places_each;
+    fetchers->tasks = calloc((size_t)fetchers->count, sizeof(shoal_queue *));
+    fetchers->places = calloc(places, sizeof *fetchers->places);
+    if (fetchers->tasks == NULL || fetchers->places == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for %d workers of a loader", fetchers->count);
+    }
+    fetchers->packed = shoal_value_dataset(fetchers->set);
+    shoal_err err = fetchers->packed != NULL ? shoal_queue_create(0, &fetchers->answers) : shoal_last_error();
+    for (size_t i = 0; err == SHOAL_OK && i < places; i++) {
+        err = make_place(fetchers, &fetchers->places[i]);
+    }
+    if (err == SHOAL_OK) {
+        sh_supervisor_rules rules = {.target = sh_fetchers_work,
+                                     .start = start,
+                                     .name = "loader",
+                                     .waits_for = SH_WAITS_BATCH,
+                                     .owner = fetchers,
+                                     .arguments = arguments,
+                                     .ended = worker_ended};
+        err = sh_supervisor_create(&rules, fetchers->count, &fetchers->workers);
+    }
+    return err == SHOAL_OK ? sh_supervisor_start(fetchers->workers) : err;
+}
+
+shoal_err sh_fetchers_create(const shoal_loader *loader, int workers, int prefetch, shoal_start start,
+                             sh_fetchers **out_crew)
+{
+    if ((int64_t)workers * (prefetch + 1) > UINT16_MAX) {
+        return sh_fail(SHOAL_EINVAL, "%d workers with %d batches ahead are too many batches", workers, prefetch);
+    }
+    sh_fetchers *fetchers = calloc(1, sizeof *fetchers);
+    if (fetchers == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for the workers of a loader");
+    }
+    *fetchers = (sh_fetchers){.set = loader->set,
+                              .count = workers,
+                              .prefetch = prefetch,
+                              .places_each = prefetch + 1, /* and the one that the caller has */
+                              .batch = loader->batch,
+                              .epoch = -1};
+    shoal_err err = set_up(fetchers, start);
+    if (err != SHOAL_OK) {
+        char text[512];
+        snprintf(text, sizeof text, "%s", shoal_last_error_text());
+        sh_fetchers_destroy(fetchers);
+        return sh_fail(err, "%s", text);
+    }
+    *out_crew = fetchers;
+    return SHOAL_OK;
+}
+
+void sh_fetchers_destroy(sh_fetchers *fetchers)
+{
+    if (fetchers == NULL || (fetchers->workers != NULL && !sh_supervisor_is_ours(fetchers->workers))) {
+        return; /* a forked child holds nothing of this but memory */
+    }
+    bool lost = false; /* then the workers do not learn that their queues are closed */
+    for (int w = 0; fetchers->tasks != NULL && w < fetchers->count; w++) {
+        if (fetchers->tasks[w] != NULL) {
+            lost = sh_block_is_lost((const shoal_block *)fetchers->tasks[w]);
+            shoal_queue_close(fetchers->tasks[w]);
+        }
+    }
+    if (fetchers->workers != NULL) {
+        sh_supervisor_end(fetchers->workers, lost ? SHOAL_NOW : ASK, GRACE);
+        sh_supervisor_destroy(fetchers->workers);
+    }
+    for (int w = 0; fetchers->tasks != NULL && w < fetchers->count; w++) {
+        shoal_release(fetchers->tasks[w]);
+    }
+    for (int i = 0; fetchers->places != NULL && i < fetchers->count * fetchers->places_each; i++) {
+        sh_batch_release(&fetchers->places[i].full);
+        shoal_release(fetchers->places[i].block);
+    }
+    shoal_value_destroy(fetchers->packed);
+    shoal_release(fetchers->answers);
+    free(fetchers->places);
+    free(fetchers->tasks);
+    free(fetchers);
 }
 
 /* ---- giving ---- */
@@ -368,7 +344,7 @@ shoal_err sh_fetchers_next(sh_fetchers *fetchers, const shoal_loader *loader, sh
 {
     shoal_err err = SHOAL_OK;
     int64_t deadline = sh_deadline(loader->timeout > 0 ? loader->timeout : SHOAL_FOREVER);
-    if (fetchers->pid != getpid()) {
+    if (!sh_supervisor_is_ours(fetchers->workers)) {
         return sh_fail(SHOAL_EFORK, "the workers of this loader are another process's");
     }
     if (fetchers->epoch != loader->epoch || fetchers->given + 1 != loader->next) {
