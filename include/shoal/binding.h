@@ -1,5 +1,7 @@
-/* What a binding for another language needs beside the rest: children that are other programs, forks that go on in the
- * caller, waits that a signal ends, fds to poll, and messages that are written in place.
+/* For bindings to other languages: children that run another program, and forks that return in both processes.
+ *
+ * Bindings also use interrupt.h (waits that a signal ends), message.h (messages that are written in place), and the
+ * file descriptors of queue.h.
  */
 #ifndef SHOAL_BINDING_H
 #define SHOAL_BINDING_H
@@ -13,49 +15,53 @@
 extern "C" {
 #endif
 
-/* Starts another program as a child of this process in this world: `python3 -c ...`. path and argv as execvp takes them
- * (argv[0] is the program's name, the last is NULL). args (NULL: null) is consumed, whether or not it succeeds; the
- * program gets it from shoal_child_begin. options may be NULL; its start must be default or spawn, its name is the
- * program's unless given. Needs no shoal_init. Does not wait for the program to join.
+/* Starts another program, such as `python3 -c ...`, as a child of this process in this world. path and argv are those
+ * of execvp: argv[0] is the name of the program, and the last is NULL. Consumes args, on success and on failure; NULL
+ * stands for a null value. The program gets args from shoal_child_begin. options may be NULL; its start must be
+ * default or spawn. The caller owns the handle. Needs no shoal_init. Does not wait for the program to join the world.
+ * Thread-safe.
  *
- * The handle is like any other: joined, signalled, polled. A program that never joins is watched all the same. It ends
- * with this process, from its first instruction on, unless it may outlive it.
+ * The handle works like any other: the process can be joined, signalled and polled, even if it never joins the world.
+ * The program ends with this process, from its first instruction on, unless it was started with `outlive`.
  *
- * The program inherits this process's environment with SHOAL_PROGRAM added, and no fd of the library but the two or three
- * that this variable names. shoal_child_begin removes the variable and makes them close-on-exec. Only the process that
- * was started may join with it, not a child of that one.
- * Errors: SHOAL_ENOENT (no such program), SHOAL_EPERM, SHOAL_EINVAL, SHOAL_ELIMIT, SHOAL_ENOMEM, SHOAL_EOS, SHOAL_EFORK.
- */
+ * The program inherits this process's environment, with SHOAL_PROGRAM added, and only the two or three fds of the
+ * library that this variable names. shoal_child_begin removes the variable and makes the fds close-on-exec. Only the
+ * started process itself can join, not one of its children.
+ *
+ * Errors: SHOAL_ENOENT if there is no such program; SHOAL_EPERM; SHOAL_EINVAL; SHOAL_ELIMIT; SHOAL_ENOMEM; SHOAL_EOS;
+ * SHOAL_EFORK. */
 SHOAL_MUST_USE shoal_err shoal_process_start_program(const char *path, char *const argv[], shoal_value *args,
                                                      const shoal_process_options *options, shoal_process **out_process);
 
-/* Joins the world, in a program that was started by shoal_process_start_program. Called before any other thread uses the
- * library, and before the process is in a world. The outputs may be NULL; args is borrowed and lives as long as the
- * process. shoal_rank and shoal_return work from now on. A second call gives the same again; so does the first in the
- * child of a shoal_fork. Errors: SHOAL_ENOENT when this process was not started so (the first thing that a binding asks),
- * SHOAL_ESTATE when it was given up or is in a world already, SHOAL_EPERM, SHOAL_ELAYOUT, SHOAL_ECORRUPT. */
+/* Joins the world of the parent, in a program that shoal_process_start_program started. Call it before any other
+ * thread uses the library, and before the process is in a world. out_rank and out_args may be NULL. The library owns
+ * the args, which exist as long as the process. From now on shoal_rank and shoal_return work. A second call returns
+ * the same again; so does the first call in a child of shoal_fork. Does not block. Errors: SHOAL_ENOENT if this
+ * process was not started in this way (a binding asks this first); SHOAL_ESTATE if the parent gave it up, or it is
+ * already in a world; SHOAL_EPERM; SHOAL_ELAYOUT; SHOAL_ECORRUPT. */
 SHOAL_MUST_USE shoal_err shoal_child_begin(int *out_rank, const shoal_value **out_args);
 
-/* Reports how a started program ends. Called in such a program, and in the child of a shoal_fork, at its end. err is what a target would have returned, with the
- * text of shoal_last_error_text when that is its code. The process must then end with status 0 for SHOAL_OK and 1
- * otherwise (exit; leaving the world first is allowed): so the parent sees SHOAL_RETURNED or SHOAL_FAILED. A process
- * that ends without this call is SHOAL_EXITED or SHOAL_KILLED. Errors: SHOAL_ESTATE in a process that is neither. */
+/* Reports the result of this process to its parent, at its end. It is for programs that shoal_process_start_program
+ * started and for children of shoal_fork. err is what a target would return; if it is the code of the last error, the
+ * text of shoal_last_error_text is reported too. The process must then exit with status 0 if err is SHOAL_OK, and 1
+ * otherwise; it may leave the world first. Then the parent sees SHOAL_RETURNED or SHOAL_FAILED. A process that ends
+ * without this call is SHOAL_EXITED or SHOAL_KILLED. Does not block. Errors: SHOAL_ESTATE in any other process. */
 SHOAL_MUST_USE shoal_err shoal_child_end(shoal_err err);
 
 /* Options of shoal_fork. Zero is the default of each. */
 typedef struct shoal_fork_options {
-    void (*before)(void *context);        /* in the parent, before anything is done */
-    void (*after_parent)(void *context);  /* in the parent, when all is done, also when there is no child */
-    void (*after_child)(void *context);   /* in the child, when it is in the world */
-    void *context;                        /* what the three are given */
-    const shoal_process_options *process; /* rank, name, outlive; NULL: none */
+    void (*before)(void *context);        /* in the parent, before the fork */
+    void (*after_parent)(void *context);  /* in the parent, after the fork, even if it failed */
+    void (*after_child)(void *context);   /* in the child, once it is in the world */
+    void *context;                        /* for the three functions */
+    const shoal_process_options *process; /* rank, name and outlive; may be NULL */
 } shoal_fork_options;
 
-/* Forks, as shoal_process_start with SHOAL_START_FORK does, but returns on both sides. In the parent *out_process is the
- * handle of the child, in the child it is NULL. The child holds what the parent held, has its rank, and ends as it
- * likes: by shoal_child_end and exit, or without. A child that cannot take its place in the world ends at once, with
- * status 127. options may be NULL, and any hook; the hooks are called by the thread that forks and hold no lock of the
- * library. Errors: as shoal_process_start. */
+/* Forks like shoal_process_start with SHOAL_START_FORK, but returns in both processes. In the parent *out_process is
+ * the handle of the child, which the caller owns; in the child it is NULL. The child holds what the parent holds, has
+ * the rank of the options, and may end with shoal_child_end and exit, or without. If a child cannot take its place in
+ * the world, it exits at once with status 127. options and each of its functions may be NULL. The thread that forks
+ * calls the functions, without a lock of the library. Does not block. Errors: those of shoal_process_start. */
 SHOAL_MUST_USE shoal_err shoal_fork(const shoal_fork_options *options, shoal_process **out_process);
 
 #ifdef __cplusplus

@@ -1,5 +1,6 @@
-/* For C++: what the macros of the other headers need to give a temporary to a C call. Everything here lives until the end of the
- * expression that it stands in, as a compound literal does in C. */
+/* C++ helpers: let the macros of the other headers pass temporary objects to C calls. A temporary exists until the
+ * end of its full expression, as long as the call needs it.
+ */
 #ifndef SHOAL_CXX_H
 #define SHOAL_CXX_H
 #ifdef __cplusplus
@@ -7,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-/* A shape. */
+/* A shape, for SHOAL_SHAPE. */
 template <std::size_t n> struct shoal_cxx_dims {
     static constexpr int count = static_cast<int>(n);
     std::int64_t dims[n];
@@ -22,7 +23,7 @@ template <class... Size> shoal_cxx_dims<sizeof...(Size)> shoal_cxx_shape(Size...
     return {{static_cast<std::int64_t>(sizes)...}};
 }
 
-/* The address of options that are written where they are used. */
+/* Returns the address of options that are written inside a call. */
 template <class Options> const Options *shoal_cxx_options(const Options &options)
 {
     return &options;

@@ -1,9 +1,9 @@
-/* Tensors to and from other libraries without a copy, by DLPack (https://dmlc.github.io/dlpack), ABI version 1.
+/* DLPack: passes tensors to and from other libraries without a copy (https://dmlc.github.io/dlpack, ABI version 1).
  *
- * The structs below have the layout of DLPack's own DLManagedTensorVersioned under names of ours, so that a program may
+ * The structs below have the layout of DLPack's DLManagedTensorVersioned under other names, so that a program may
  * include both headers and cast: (DLManagedTensorVersioned *)pack.
  *
- * Whoever holds a shoal_dlpack calls its deleter once, from any thread, when it needs the elements no more.
+ * The holder of a shoal_dlpack must call its deleter once, from any thread, when it no longer needs the elements.
  */
 #ifndef SHOAL_DLPACK_H
 #define SHOAL_DLPACK_H
@@ -14,17 +14,18 @@
 extern "C" {
 #endif
 
+/* The version of DLPack. */
 #define SHOAL_DLPACK_MAJOR 1
 #define SHOAL_DLPACK_MINOR 0
 
-/* Values of shoal_dlpack_device.type that are known here. */
+/* The supported values of shoal_dlpack_device.type. */
 enum {
     SHOAL_DLPACK_CPU = 1,
     SHOAL_DLPACK_CUDA = 2,
-    SHOAL_DLPACK_CUDA_HOST = 3, /* memory of the host that a card can read */
+    SHOAL_DLPACK_CUDA_HOST = 3, /* host memory that a GPU can read */
 };
 
-/* Values of shoal_dlpack_dtype.code. */
+/* The values of shoal_dlpack_dtype.code. */
 enum {
     SHOAL_DLPACK_INT = 0,
     SHOAL_DLPACK_UINT = 1,
@@ -34,8 +35,8 @@ enum {
 };
 
 /* Bits of shoal_dlpack.flags. */
-#define SHOAL_DLPACK_READ_ONLY (UINT64_C(1) << 0) /* who receives it must not write */
-#define SHOAL_DLPACK_COPIED (UINT64_C(1) << 1)    /* nobody else sees the memory */
+#define SHOAL_DLPACK_READ_ONLY (UINT64_C(1) << 0) /* the receiver must not write */
+#define SHOAL_DLPACK_COPIED (UINT64_C(1) << 1)    /* no one else uses the memory */
 
 /* A device in DLPack. */
 typedef struct shoal_dlpack_device {
@@ -65,22 +66,24 @@ typedef struct shoal_dlpack {
         int32_t ndim;
         shoal_dlpack_dtype dtype;
         int64_t *shape;
-        int64_t *strides; /* in elements; NULL: contiguous */
+        int64_t *strides; /* in elements; NULL means contiguous */
         uint64_t byte_offset;
     } tensor;
 } shoal_dlpack;
 
-/* Gives a tensor to another library. flags: 0, SHOAL_DLPACK_READ_ONLY (which asks the receiver not to write) and SHOAL_DLPACK_COPIED (which makes a
- * contiguous copy) or both. The pack holds a reference to the memory, so t may be released. While it is held a private
- * tensor's memory stays where it is: sharing it is SHOAL_ESTATE. Errors: SHOAL_ESTATE for a tensor that needs a gradient
- * (detach it first); SHOAL_EINVAL for other flags; SHOAL_ENOMEM. */
+/* Exports a tensor to another library. flags is 0 or a combination of SHOAL_DLPACK_READ_ONLY, which asks the receiver
+ * not to write, and SHOAL_DLPACK_COPIED, which makes a contiguous copy. The pack holds a reference to the memory, so
+ * t may be released; the holder calls the pack's deleter. As long as the pack exists, a private tensor cannot be
+ * shared (SHOAL_ESTATE), because its memory must not move. Does not block. Errors: SHOAL_ESTATE if the tensor needs a
+ * gradient (detach it first); SHOAL_EINVAL if there are other flags; SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err shoal_tensor_to_dlpack(shoal_tensor *t, uint64_t flags, shoal_dlpack **out_pack);
 
-/* Makes a tensor over the memory of a pack; the caller owns it. The pack is taken: its deleter is called when the last view of the
- * memory is released. A pack that is read-only is copied, and then deleted at once. After a failure the pack is still the
- * caller's. NULL: SHOAL_EINVAL for another major version, a device that is not the CPU, more than SHOAL_MAX_DIMS dims,
- * negative sizes or strides, several lanes, memory that is not aligned to its elements; SHOAL_ETYPE for an element type that is
- * not one of shoal_dtype; SHOAL_ENOMEM. */
+/* Makes a tensor over the memory of another library. The caller owns the tensor. It takes over the pack, and calls
+ * its deleter when the last tensor over the memory is released. A read-only pack is copied and deleted at once. After
+ * a failure the caller still owns the pack. Does not block. Returns NULL on failure. Errors: SHOAL_EINVAL if the pack
+ * has another major version, a device that is not the CPU, more than SHOAL_MAX_DIMS dims, negative sizes or strides,
+ * several lanes, or memory that is not aligned to its elements; SHOAL_ETYPE if no shoal_dtype fits the element type;
+ * SHOAL_ENOMEM. */
 shoal_tensor *shoal_tensor_from_dlpack(shoal_dlpack *pack);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Waits that a signal handler can end. For bindings: see also binding.h. */
+/* Interrupts: lets signals end the waits of a thread. For bindings to other languages; see also binding.h. */
 #ifndef SHOAL_INTERRUPT_H
 #define SHOAL_INTERRUPT_H
 
@@ -8,14 +8,15 @@
 extern "C" {
 #endif
 
-/* Lets signals end the waits of this thread. check is called after each sleep of a wait, so after a signal's handler has
- * run, and every 50 ms, by the waiting thread and without a lock of the library; it may call the library. When it returns
- * true the call ends with SHOAL_EINTR, at the latest 100 ms after the signal; a call that can succeed at that moment does.
- * For Python it is PyErr_CheckSignals. NULL, the default, ends this: then waits go on after signals.
+/* Sets a function that can end the waits of this thread, so that signals interrupt them. While a call waits, it calls
+ * check(context) after each sleep, and therefore after a signal handler has run, and every 50 ms. If check returns
+ * true, the call returns SHOAL_EINTR, at most 100 ms after the signal, unless it can succeed at that moment. The
+ * waiting thread calls check, without a lock of the library; check may call the library. For Python, check calls
+ * PyErr_CheckSignals. NULL, the default, means that waits go on after signals.
  *
- * It holds for every call that blocks: queues, pipes, locks, semaphores, events, conditions, barriers, joins, shoal_wait,
- * pools and shoal_spawn. What a passed time limit does, this does too: a barrier is broken. shoal_condition_wait has its
- * lock again before it returns, shoal_spawn has ended its processes. */
+ * It applies to every call that blocks: queues, pipes, locks, semaphores, events, conditions, barriers, joins,
+ * shoal_wait, pools and shoal_spawn. SHOAL_EINTR has the same effects as a timeout: a barrier breaks.
+ * shoal_condition_wait locks its lock again before it returns, and shoal_spawn ends its processes. Does not block. */
 void shoal_set_interrupt(bool (*check)(void *context), void *context);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Log lines: the few things that the library has to say and that are no errors of a call. */
+/* The log: messages for people that are not errors of a call. The library writes only a few. */
 #ifndef SHOAL_LOG_H
 #define SHOAL_LOG_H
 
@@ -6,8 +6,9 @@
 extern "C" {
 #endif
 
-/* Sets where log lines go. hook gets one line, without its end, and context. NULL: back to the default,
- * which writes it to standard error as "shoal: line". Any thread; the hook may be called from any thread. */
+/* Sets the function that gets log messages. hook gets one line at a time, without the newline, and context. NULL
+ * restores the default, which writes "shoal: line" to standard error. Does not block. Thread-safe. The hook may be
+ * called from any thread. */
 void shoal_set_log(void (*hook)(const char *line, void *context), void *context);
 
 #ifdef __cplusplus

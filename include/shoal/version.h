@@ -1,4 +1,4 @@
-/* The version of the headers, and of the library that is loaded. */
+/* Versions: that of the headers, and that of the loaded library. */
 #ifndef SHOAL_VERSION_H
 #define SHOAL_VERSION_H
 
@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* The version of the library that is loaded, like SHOAL_VERSION. */
+/* Returns the version of the loaded library, in the form of SHOAL_VERSION. The library owns the text. Thread-safe. */
 const char *shoal_version(void);
 
 #ifdef __cplusplus
