@@ -115,11 +115,12 @@ typedef struct shoal_train_result {
     int64_t epochs;           /* finished */
     double test_loss;         /* of the last test; NaN if there was none */
     double test_accuracy;     /* of the last test, 0 to 1 */
-    int64_t tested_epoch; /* the epoch after which the last test was; 0: no test. A stopped job may have trained on */
-    int64_t deaths;       /* of workers */
-    int64_t episodes;     /* a3c: finished */
-    double reward;        /* a3c: mean return of the last 100 episodes, or of all if fewer; NaN if there are none */
-    bool stopped;         /* by the callback */
+    int64_t tested_epoch;  /* the epoch after which the last test was; 0: no test. A stopped job may have trained on */
+    int64_t deaths;        /* of workers */
+    int64_t episodes;      /* a3c: finished */
+    double reward;         /* a3c: mean return of the last 100 episodes, or of all if fewer; NaN if there are none */
+    bool stopped;          /* by the callback */
+    int64_t reached_epoch; /* the epoch in which `until` was reached; 0: it was not */
 } shoal_train_result;
 
 /* A finished epoch, as its event reported it, except that seconds, train_seconds and deaths count the whole job. */
