@@ -243,6 +243,7 @@ static void say_origin(const cli_given *given, size_t i, const char *path, char 
     switch (given->origin[i]) {
     case CLI_DEFAULT: snprintf(buffer, capacity, "default"); break;
     case CLI_GIVEN: snprintf(buffer, capacity, "command line"); break;
+    case CLI_IN_CHECKPOINT: snprintf(buffer, capacity, "the checkpoint"); break;
     case CLI_IN_FILE: snprintf(buffer, capacity, "%s, line %d", path, given->line[i]); break;
     }
     cli_printable(buffer);

@@ -98,6 +98,33 @@ static void add_epoch(cli_history *h, const shoal_train_event *event)
                      .trained = cli_trained(event->workers, event->workers_count)};
 }
 
+/* Of a resumed job: each epoch is a sample too. What each worker did in it is not known: its share of the whole is a good guess, and where
+ * workers have parts of a set, the truth. */
+static void add_past(cli_history *h, const shoal_train_event *event)
+{
+    const shoal_train_past *past = event->past;
+    double all = 0;
+    for (int i = 0; i < h->workers; i++) {
+        all += (double)event->workers[i].images_before;
+    }
+    for (int64_t k = 0; k < past->count; k++) {
+        const shoal_train_epoch *e = &past->epochs[k];
+        shoal_train_event epoch = {
+            .kind = SHOAL_TRAIN_EPOCH, .so_far = e->so_far, .loss = e->loss, .workers = event->workers};
+        cli_sample *s = cli_thin_next(&h->samples);
+        *s = (cli_sample){.seconds = e->so_far.seconds,
+                          .trained = e->so_far.train_seconds,
+                          .loss = e->loss,
+                          .images = e->so_far.images};
+        for (int i = 0; i < h->workers; i++) {
+            double share = all > 0 ? (double)event->workers[i].images_before / all : 0;
+            s->by_worker[i] = (int64_t)(share * (double)e->so_far.images);
+        }
+        add_epoch(h, &epoch);
+    }
+    h->past = past->so_far;
+}
+
 static void add_mark(cli_thin *list, const shoal_train_event *event)
 {
     cli_mark *m = cli_thin_next(list);
@@ -114,6 +141,12 @@ bool cli_history_event(cli_history *h, const shoal_train_event *event)
     }
     switch (event->kind) {
     case SHOAL_TRAIN_BEGIN:
+        if (event->past != NULL) {
+            add_past(h, event);
+        }
+        h->begun_at = event->so_far.seconds;
+        add_sample(h, event);
+        break;
     case SHOAL_TRAIN_TICK: add_sample(h, event); break;
     case SHOAL_TRAIN_EPOCH:
         add_sample(h, event);

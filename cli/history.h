@@ -53,7 +53,9 @@ typedef struct cli_history {
     shoal_train_worker *last_seen;
     shoal_train_result result;
     double loss;
-    bool begun, done; /* the job has begun; it came to its summary */
+    shoal_train_result past; /* of a job that was resumed; zeros: it was not */
+    double begun_at;         /* seconds of the whole job */
+    bool begun, done;        /* the job has begun; it came to its summary */
 } cli_history;
 
 /* False: no memory. */

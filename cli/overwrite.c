@@ -1,21 +1,12 @@
 #include "cli/overwrite.h"
 
+#include "cli/train_resume.h"
+
 #include <shoal/file.h>
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-/* The name of a setting in a checkpoint has low lines where the option has dashes. */
-static const char *text_there(const shoal_tensors *there, const char *option)
-{
-    char name[64];
-    snprintf(name, sizeof name, "%s", option);
-    for (char *c = name; *c != 0; c++) {
-        *c = *c == '-' ? '_' : *c;
-    }
-    return shoal_tensors_text(there, name);
-}
 
 /* What makes it another job's checkpoint, into why; false: nothing does. */
 static bool differs(const shoal_tensors *there, const cli_settings *settings, int64_t epochs, char *why, size_t size)
@@ -23,7 +14,7 @@ static bool differs(const shoal_tensors *there, const cli_settings *settings, in
     const char *finished = shoal_tensors_text(there, "epochs");
     for (size_t i = 0; i < settings->count; i++) {
         const cli_setting *s = &settings->all[i];
-        const char *text = strcmp(s->name, "epochs") != 0 ? text_there(there, s->name) : NULL;
+        const char *text = !cli_option_may_change(s->name) ? cli_checkpoint_text(there, s->name) : NULL;
         if (text != NULL && strcmp(text, s->text) != 0) {
             snprintf(why, size, "holds another job: %s is %.60s there, and %.60s here", s->name, text, s->text);
             return true;

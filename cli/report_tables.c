@@ -63,8 +63,9 @@ static void put_heading(FILE *f, const cli_report_data *d)
     fprintf(f, "<header><p class=\"outcome %s\">%s</p><h1>", d->outcome, d->outcome);
     put(f, "%s on %s", cli_model_name(d->job), cli_data_name(d->job));
     fputs("</h1><p>", f);
-    put(f, "Trained by %s with %d worker%s, started %s on %s.", shoal_train_method_name(d->job->method),
-        d->history->workers, d->history->workers == 1 ? "" : "s", date_text((time_t)d->history->started, when), host);
+    put(f, "Trained by %s with %d worker%s, %s %s on %s.", shoal_train_method_name(d->job->method), d->history->workers,
+        d->history->workers == 1 ? "" : "s", d->history->past.seconds > 0 ? "resumed" : "started",
+        date_text((time_t)d->history->started, when), host);
     if (d->running) { /* who reads it after the program was killed sees that it is old */
         put(f, " The job was running when this page was written, %s.", date_text(time(NULL), when));
     }
@@ -190,7 +191,7 @@ static void put_workers(FILE *f, const cli_report_data *d)
     put_head(f, 5, (const char *const[]){"worker", d->words->samples, rate, "loss", "deaths"});
     for (int i = 0; i < h->workers && i < WORKER_ROWS; i++) {
         const shoal_train_worker *w = &h->last_seen[i];
-        double pace = cli_worker_rate(w, h->result.train_seconds);
+        double pace = cli_worker_rate(w, h->result.train_seconds - h->past.train_seconds);
         put_cells(f, 5,
                   (const char *const[]){cli_grouped(i, text[0]), cli_grouped((double)w->images, text[1]),
                                         cli_grouped(pace, text[2]), cli_loss_text(w->loss, cli_trained(w, 1), text[3]),
@@ -217,7 +218,9 @@ static void put_events(FILE *f, const cli_report_data *d)
     const cli_thin *deaths = &d->history->deaths, *saves = &d->history->saves;
     char text[400];
     fputs("<section><h2>Events</h2><div class=\"scroll\"><table id=\"events\"><tbody>\n", f);
-    put_event(f, "begin", d->samples > 0 ? d->seconds[0] : 0, "all workers are started");
+    put_event(f, "begin", d->history->begun_at,
+              d->history->past.seconds > 0 ? "the job goes on: all workers are started again"
+                                           : "all workers are started");
     for (size_t i = 0, j = 0; i < deaths->count || j < saves->count;) {
         const cli_mark *death = i < deaths->count ? cli_thin_at(deaths, i) : NULL;
         const cli_mark *save = j < saves->count ? cli_thin_at(saves, j) : NULL;

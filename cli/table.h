@@ -70,7 +70,7 @@ typedef struct cli_table {
 } cli_table;
 
 /* Where the value of an option comes from. */
-typedef enum cli_origin { CLI_DEFAULT, CLI_IN_FILE, CLI_GIVEN } cli_origin;
+typedef enum cli_origin { CLI_DEFAULT, CLI_IN_CHECKPOINT, CLI_IN_FILE, CLI_GIVEN } cli_origin;
 
 #define CLI_OPTIONS 96
 

@@ -1,6 +1,7 @@
 #include "cli/train_options.h"
 
 #include "cli/config.h"
+#include "cli/train_resume.h"
 
 #include <shoal/env.h>
 
@@ -152,8 +153,9 @@ static const cli_option options[] = {
          "it begins anew",
          .here_only = true),
     PATH(SURVIVE, "resume", "FILE", CLI_FILE, job.resume,
-         "goes on from such a file; what the result depends on must be as it was: --epochs, --until, --save, --start, "
-         "--restarts and the output may differ", ),
+         "goes on from such a file, with its settings, and saves to it unless --save names another; --epochs, "
+         "--env-steps, "
+         "--until, --start, --restarts, --allow-nan and the output may differ", ),
     FLAG(SURVIVE, "allow-nan", job.allow_nan,
          "goes on when a loss is NaN or infinite, which else ends the job with an error", ),
     WHOLE(SURVIVE, "restarts", "N", 0, MOST, job.restarts, "how often one worker that dies is started again",
@@ -180,6 +182,7 @@ static const char after[] =
     "examples:\n"
     "  shoal train --epochs 1\n"
     "  shoal train --method sync --workers 4 --epochs 12 --lr 0.04 --save mnist.safetensors\n"
+    "  shoal train --resume mnist.safetensors --epochs 24\n"
     "  shoal train --method local --steps 8 --report local.html --json log.jsonl --quiet\n"
     "  shoal train --method sync --lr 0.04 --print-config >sync.ini\n"
     "  shoal train --config sync.ini --seed 2\n"
@@ -428,6 +431,9 @@ bool cli_train_read(int argc, char **argv, cli_train_call *call, cli_exit *out_s
         return false;
     }
     if (call->config != NULL && !cli_config_read(&cli_train_table, call->config, call, &call->given, out_status)) {
+        return false;
+    }
+    if (!cli_train_resume(call, out_status)) {
         return false;
     }
     *out_status = CLI_MISUSED;

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -80,8 +81,69 @@ static void json_result(const cli_show *show, const shoal_train_event *event, bo
     }
 }
 
+static shoal_train_event past_event(const shoal_train_event *begin, int64_t i)
+{
+    const shoal_train_epoch *e = &begin->past->epochs[i];
+    return (shoal_train_event){.kind = SHOAL_TRAIN_EPOCH,
+                               .so_far = e->so_far,
+                               .loss = e->loss,
+                               .worker = -1,
+                               .text = "",
+                               .workers = begin->workers,
+                               .workers_count = begin->workers_count};
+}
+
+/* Marks the past epochs that the log has already. A last line that was cut off by a kill is ended. */
+static void find_logged(const cli_show *show, const shoal_train_past *past, bool *logged)
+{
+    FILE *log = show->json_path != NULL ? fopen(show->json_path, "re") : NULL;
+    char *line = NULL;
+    size_t room = 0;
+    bool whole = true;
+    for (ssize_t n; log != NULL && (n = getline(&line, &room, log)) > 0;) {
+        int64_t epoch = 0, low = 0, high = past->count;
+        whole = line[n - 1] == '\n';
+        if (!whole || sscanf(line, "{\"event\":\"epoch\",\"epoch\":%" SCNd64 ",", &epoch) != 1) {
+            continue;
+        }
+        while (low < high) { /* they grow */
+            int64_t middle = low + (high - low) / 2;
+            bool before = past->epochs[middle].so_far.epochs < epoch;
+            low = before ? middle + 1 : low;
+            high = before ? high : middle;
+        }
+        if (low < past->count && past->epochs[low].so_far.epochs == epoch) {
+            logged[low] = true;
+        }
+    }
+    if (!whole) {
+        fputc('\n', show->json);
+    }
+    free(line);
+    if (log != NULL) {
+        fclose(log);
+    }
+}
+
+/* The epochs of a resumed job that the log does not have. */
+static void json_past(const cli_show *show, const shoal_train_event *begin, const bool *logged)
+{
+    for (int64_t i = 0; i < begin->past->count; i++) {
+        shoal_train_event event = past_event(begin, i);
+        if (logged == NULL || !logged[i]) {
+            fputs("{\"event\":\"epoch\"", show->json);
+            json_result(show, &event, false);
+            fputs(",\"before\":true}\n", show->json);
+        }
+    }
+}
+
 static void show_json(const cli_show *show, const shoal_train_event *event)
 {
+    bool *logged = event->past != NULL ? calloc((size_t)event->past->count + 1, sizeof *logged) : NULL;
+    if (logged != NULL) {
+        find_logged(show, event->past, logged);
+    }
     static const char *const names[] = {
         [SHOAL_TRAIN_BEGIN] = "begin", [SHOAL_TRAIN_EPOCH] = "epoch",     [SHOAL_TRAIN_DEATH] = "death",
         [SHOAL_TRAIN_SAVE] = "save",   [SHOAL_TRAIN_SUMMARY] = "summary",
@@ -103,6 +165,10 @@ static void show_json(const cli_show *show, const shoal_train_event *event)
     default: break;
     }
     fputs("}\n", f);
+    if (event->past != NULL) {
+        json_past(show, event, logged);
+    }
+    free(logged);
 }
 
 /* The last line of a job that failed, which has no summary. */
@@ -128,6 +194,10 @@ static void show_line(cli_show *show, const shoal_train_event *event)
         if (event->text[0] != 0) {
             fprintf(f, "goes on from %s: %" PRId64 " of %" PRId64 " epochs are finished\n", event->text,
                     event->so_far.epochs, o->epochs);
+        }
+        for (int64_t i = 0; event->past != NULL && i < event->past->count; i++) {
+            shoal_train_event past = past_event(event, i);
+            show->epoch_columns = cli_table_epoch(f, o, &past, columns, show->epoch_columns);
         }
         break;
     case SHOAL_TRAIN_EPOCH: show->epoch_columns = cli_table_epoch(f, o, event, columns, show->epoch_columns); break;
@@ -243,8 +313,22 @@ bool cli_show_begin(cli_show *show, const shoal_train_options *job, const cli_se
     return false;
 }
 
-bool cli_show_event(cli_show *show, const shoal_train_event *event)
+/* What is shown is of the whole job, also of one that was resumed. */
+static shoal_train_event of_whole_job(cli_show *show, const shoal_train_event *event)
 {
+    shoal_train_event e = *event;
+    if (event->past != NULL) {
+        show->past = event->past->so_far;
+    }
+    e.so_far.seconds += show->past.seconds;
+    e.so_far.train_seconds += show->past.train_seconds;
+    e.so_far.deaths += show->past.deaths;
+    return e;
+}
+
+bool cli_show_event(cli_show *show, const shoal_train_event *of_this_call)
+{
+    const shoal_train_event whole = of_whole_job(show, of_this_call), *event = &whole;
     bool tick = event->kind == SHOAL_TRAIN_TICK;
     show->saved = show->saved || event->kind == SHOAL_TRAIN_SAVE;
     if (show->report_path != NULL && !cli_history_event(&show->history, event)) {

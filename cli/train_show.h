@@ -30,6 +30,7 @@ typedef struct cli_show {
     bool plain;                   /* lines for people */
     bool terminal;                /* and rows that change */
     unsigned epoch_columns;       /* of the table of epochs; 0: it has no head yet */
+    shoal_train_result past;      /* what a resumed job did before; zeros: it is not one */
     bool saved;                   /* there is a checkpoint */
     cli_progress progress;
     cli_history history; /* for the report */

@@ -81,8 +81,9 @@ unsigned cli_table_epoch(FILE *file, const shoal_train_options *job, const shoal
     return shown;
 }
 
-static void show_workers(FILE *f, const cli_words *words, const shoal_train_event *event, int columns)
+static void show_workers(FILE *f, const cli_show *show, const shoal_train_event *event, int columns)
 {
+    const cli_words *words = cli_words_of(show->job->method);
     char rate[CLI_NUMBER_TEXT];
     snprintf(rate, sizeof rate, "%s/s", words->samples);
     cell cells[] = {
@@ -95,7 +96,7 @@ static void show_workers(FILE *f, const cli_words *words, const shoal_train_even
         const shoal_train_worker *w = &event->workers[i];
         snprintf(cells[0].text, CLI_NUMBER_TEXT, "%d", i);
         cli_grouped((double)w->images, cells[1].text);
-        cli_grouped(cli_worker_rate(w, event->so_far.train_seconds), cells[2].text);
+        cli_grouped(cli_worker_rate(w, event->so_far.train_seconds - show->past.train_seconds), cells[2].text);
         cli_loss_text(w->loss, cli_trained(w, 1), cells[3].text);
         snprintf(cells[4].text, CLI_NUMBER_TEXT, "%d", w->deaths);
         put_cells(f, cells, count, shown, false);
@@ -176,7 +177,12 @@ static void show_results(FILE *f, const cli_show *show, const shoal_train_event 
     const cli_words *words = cli_words_of(show->job->method);
     const shoal_train_result *r = &event->so_far;
     char text[2][CLI_NUMBER_TEXT];
-    line(f, "time", "%s", cli_duration(r->seconds, text[0]));
+    if (show->past.seconds > 0) {
+        line(f, "time", "%s, %s of them since it was resumed", cli_duration(r->seconds, text[0]),
+             cli_duration(r->seconds - show->past.seconds, text[1]));
+    } else {
+        line(f, "time", "%s", cli_duration(r->seconds, text[0]));
+    }
     if (event->workers_count > 1) {
         line(f, "speed", "%s %s/s, %s a worker", cli_grouped(r->images_per_second, text[0]), words->samples,
              cli_grouped(r->images_per_second / event->workers_count, text[1]));
@@ -191,7 +197,7 @@ void cli_table_summary(FILE *file, const cli_show *show, const shoal_train_event
 {
     const shoal_train_options *o = show->job;
     if (event->workers_count > 1) {
-        show_workers(file, cli_words_of(o->method), event, columns);
+        show_workers(file, show, event, columns);
     }
     fputc('\n', file);
     line(file, "method", "%s", shoal_train_method_name(o->method));

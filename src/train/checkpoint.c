@@ -148,6 +148,24 @@ shoal_err sh_checkpoint_map(sh_checkpoint *c, const char *name, const shoal_valu
 
 /* ---- a job ---- */
 
+/* A folder may have been moved since; the number of samples has to be the same. A name is always the same set. */
+static bool is_folder(const char *data)
+{
+    for (size_t i = 0; data != NULL && shoal_data_name(i) != NULL; i++) {
+        if (strcmp(data, shoal_data_name(i)) == 0) {
+            return false;
+        }
+    }
+    return data != NULL;
+}
+
+static shoal_err pass_data(const sh_job *job, sh_checkpoint *c)
+{
+    const char *data = job->o.train_set == NULL ? job->o.data : NULL;
+    bool moved = !c->writing && is_folder(data) && is_folder(shoal_tensors_text(c->set, "data"));
+    return data == NULL || moved ? SHOAL_OK : sh_checkpoint_setting(c, "data", data);
+}
+
 /* Of every method. A module or sets of the caller's own have no name to compare: what can be is their shapes, and the number of
  * samples. */
 static shoal_err settings(const sh_job *job, sh_checkpoint *c)
@@ -159,7 +177,6 @@ static shoal_err settings(const sh_job *job, sh_checkpoint *c)
     } texts[] = {
         {"method", job->method->name},
         {"model", job->own_model ? job->o.model : NULL},
-        {"data", job->o.train_set == NULL ? job->o.data : NULL},
         {"seed", seed},
     };
     const struct {
@@ -173,6 +190,9 @@ static shoal_err settings(const sh_job *job, sh_checkpoint *c)
     shoal_err err = SHOAL_OK;
     for (size_t i = 0; i < sizeof texts / sizeof *texts && err == SHOAL_OK; i++) {
         err = texts[i].text != NULL ? sh_checkpoint_setting(c, texts[i].name, texts[i].text) : SHOAL_OK;
+    }
+    if (err == SHOAL_OK) {
+        err = pass_data(job, c);
     }
     for (size_t i = 0; i < sizeof wholes / sizeof *wholes && err == SHOAL_OK; i++) {
         err = sh_checkpoint_setting_whole(c, wholes[i].name, wholes[i].x);

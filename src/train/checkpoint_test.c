@@ -1,5 +1,8 @@
 /* Files that are not the checkpoints that they should be. */
+#include "train/past.h"
 #include "train/resume_test.h"
+
+#include <math.h>
 
 /* A finished job's file: whoever resumes it starts no worker. */
 static shoal_train_options good_file(shoal_train_method method, shoal_module *model, const char *path)
@@ -97,6 +100,68 @@ START_TEST(before_lr_decay)
 }
 END_TEST
 
+/* Columns as past.c has them: the first five are whole numbers, the next two are times. */
+START_TEST(past_epochs)
+{
+    enum { COLUMNS = 12 };
+    static const struct {
+        double first, second, seconds;
+        bool good;
+    } cases[] = {{1, 2, 1, true},    {2, 2, 1, false},    {3, 2, 1, false},  {1, 3, 1, false},
+                 {1, 1.5, 1, false}, {-1, 2, 1, false},   {1, 2, -1, false}, {1, 2, (double)NAN, false},
+                 {0, 2, 1, false},   {1, 1e300, 1, false}};
+    shoal_module *model = new_model("logistic", 3);
+    shoal_train_options o = options_of(SHOAL_METHOD_LOCAL, model);
+    o.epochs = 2;
+    o.save = in_folder("good");
+    ck_assert_ok(shoal_train_run(&o, NULL));
+    o.save = NULL;
+    o.resume = in_folder("bad");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        shoal_tensor *t = shoal_zeros(SHOAL_F64, SHOAL_SHAPE(3, COLUMNS));
+        double *rows = shoal_tensor_data(t);
+        rows[0] = cases[i].first;
+        rows[COLUMNS] = cases[i].second;
+        rows[5] = cases[i].seconds;
+        write_changed(in_folder("good"), o.resume, "shoal/past", NULL, t);
+        if (cases[i].good) {
+            ck_assert_ok(shoal_train_run(&o, NULL));
+        } else {
+            refuse(&o, SHOAL_ECORRUPT, "past epochs are not in order");
+        }
+        shoal_tensor_release(t);
+    }
+    shoal_tensor *narrow = shoal_zeros(SHOAL_F64, SHOAL_SHAPE(3, 2)),
+                 *endless = shoal_zeros(SHOAL_F64, SHOAL_SHAPE(5000, COLUMNS));
+    write_changed(in_folder("good"), o.resume, "shoal/past", NULL, narrow);
+    refuse(&o, SHOAL_EINVAL, "shoal/past");
+    write_changed(in_folder("good"), o.resume, "shoal/past", NULL, endless);
+    refuse(&o, SHOAL_ECORRUPT, "5000 rows of past epochs");
+    write_changed(in_folder("good"), o.resume, "shoal/past", NULL, NULL); /* a file of an earlier version */
+    ck_assert_ok(shoal_train_run(&o, NULL));
+    shoal_tensor_release(narrow);
+    shoal_tensor_release(endless);
+    shoal_module_destroy(model);
+}
+END_TEST
+
+/* The list keeps its size, grows from left to right, and ends with the newest. */
+START_TEST(past_is_thinned_out)
+{
+    sh_past past = {0};
+    for (int64_t epoch = 1; epoch <= 5000; epoch++) {
+        sh_past_add(&past, &(shoal_train_result){.seconds = (double)epoch}, epoch, 0.5);
+        ck_assert(past.count <= 1024 && (epoch > 1000 || past.count == epoch));
+        ck_assert_int_eq(past.epochs[past.count - 1].so_far.epochs, epoch);
+    }
+    ck_assert_int_ge(past.count, 512);
+    for (int64_t i = 1; i < past.count; i++) {
+        ck_assert_int_gt(past.epochs[i].so_far.epochs, past.epochs[i - 1].so_far.epochs);
+    }
+    sh_past_fini(&past);
+}
+END_TEST
+
 START_TEST(hostile_tensors)
 {
     shoal_module *model = new_model("logistic", 3), *other = new_model("mlp", 3);
@@ -190,6 +255,8 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, begin, end);
     tcase_add_test(tc, hostile_texts);
     tcase_add_test(tc, before_lr_decay);
+    tcase_add_test(tc, past_epochs);
+    tcase_add_test(tc, past_is_thinned_out);
     tcase_add_test(tc, hostile_tensors);
     tcase_add_test(tc, broken_bytes);
     tcase_add_test(tc, weights_of_checkpoints);

@@ -12,6 +12,7 @@ typedef struct watch {
     int events_left; /* the job is stopped when so many have come; negative: never */
     int begins, epochs, saves, summaries;
     int running;       /* workers, at the beginning */
+    int64_t past;      /* epochs that the beginning told of */
     char resumed[200]; /* what the beginning said */
     int64_t limit;     /* of the size of files, from the first epoch on; 0: none */
 } watch;
@@ -24,6 +25,7 @@ static bool see(const shoal_train_event *event, void *context)
     w->summaries += event->kind == SHOAL_TRAIN_SUMMARY;
     if (event->kind == SHOAL_TRAIN_BEGIN) {
         w->begins++;
+        w->past = event->past != NULL ? event->past->count : -1;
         snprintf(w->resumed, sizeof w->resumed, "%s", event->text);
         for (int i = 0; i < event->workers_count; i++) {
             w->running += event->workers[i].pid > 0;
@@ -128,6 +130,7 @@ START_TEST(more_epochs)
     o.context = &w;
     o.epochs = 2;
     ck_assert_ok(shoal_train_run(&o, &a));
+    ck_assert_int_eq(w.past, -1);
     ck_assert(w.epochs == 2 &&
               (w.saves == 2 || o.method == SHOAL_METHOD_HOGWILD)); /* of which two epochs may have one */
     o.context = &v;
@@ -135,7 +138,7 @@ START_TEST(more_epochs)
     o.module = models[1];
     ck_assert_ok(shoal_train_run(&o, &b));
     assert_same_bits(models[0], models[1], true);
-    ck_assert(v.begins == 1 && v.running == 0 && v.epochs == 0 && v.summaries == 1);
+    ck_assert(v.begins == 1 && v.running == 0 && v.epochs == 0 && v.summaries == 1 && v.past == 2);
     ck_assert(b.epochs == 2 && b.images == a.images && b.test_accuracy == a.test_accuracy && !b.stopped);
     o.epochs = 3;
     ck_assert_ok(shoal_train_run(&o, &b));

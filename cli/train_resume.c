@@ -1,0 +1,126 @@
+#include "cli/train_resume.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool one_of(const char *name, const char *const *names)
+{
+    for (; *names != NULL; names++) {
+        if (strcmp(name, *names) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool cli_option_may_change(const char *option)
+{
+    static const char *const names[] = {"epochs",    "env-steps", "until",  "start", "restarts",
+                                        "allow-nan", "save",      "resume", NULL};
+    return one_of(option, names);
+}
+
+/* A checkpoint has low lines where an option has dashes, and some names of its own: its "epochs" are those that are finished. */
+const char *cli_checkpoint_text(const shoal_tensors *file, const char *option)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s", option);
+    for (char *c = name; *c != 0; c++) {
+        *c = *c == '-' ? '_' : *c;
+    }
+    bool epochs = strcmp(option, "epochs") == 0, rounds = strcmp(option, "rounds-per-epoch") == 0;
+    return shoal_tensors_text(file, epochs ? "epochs_wanted" : rounds ? "rounds" : name);
+}
+
+typedef struct reading {
+    cli_train_call *call;
+    const shoal_tensors *file;
+    char missing[400]; /* "--epochs and --lr": what neither the file nor the call gives */
+    bool failed;       /* and it was said why */
+} reading;
+
+/* Whether the job needs this setting, which the file does not have. */
+static bool needed(const cli_train_call *call, const cli_option *o)
+{
+    static const char *const optional[] = {"lr-decay", NULL}; /* older than that option: no decay */
+    if (strcmp(o->name, "epochs") == 0 || strcmp(o->name, "env-steps") == 0) {
+        return call->job.epochs == 0;
+    }
+    bool no_set = call->job.method == SHOAL_METHOD_A3C && strcmp(o->name, "data") == 0;
+    return !cli_option_may_change(o->name) && !one_of(o->name, optional) && !no_set;
+}
+
+static void note_missing(reading *r, const char *name)
+{
+    size_t at = strlen(r->missing);
+    snprintf(r->missing + at, sizeof r->missing - at, "%s--%s", at > 0 ? ", " : "", name);
+}
+
+/* Puts the text of a setting in its place, where it stays. */
+static void take(reading *r, size_t i, const char *text)
+{
+    char wanted[CLI_WANTED];
+    const cli_option *o = &cli_train_table.options[i];
+    char *copy = strdup(text);
+    free(r->call->given.kept[i]);
+    r->call->given.kept[i] = copy;
+    if (copy == NULL || !cli_option_set(o, copy, r->call, wanted)) {
+        cli_complain(&cli_train, CLI_FAILED, "%s: %s is '%.60s'; %s", r->call->job.resume, o->name, text,
+                     copy != NULL ? wanted : "no memory");
+        r->failed = true;
+    }
+    cli_given_note(&cli_train_table, &r->call->given, i, CLI_IN_CHECKPOINT, 0);
+}
+
+/* The length of a3c is its steps: its epochs follow from them. */
+static void take_settings(reading *r)
+{
+    unsigned method = 1u << r->call->job.method;
+    bool a3c = r->call->job.method == SHOAL_METHOD_A3C;
+    for (size_t i = 0; i < cli_train_table.count && !r->failed; i++) {
+        const cli_option *o = &cli_train_table.options[i];
+        bool setting = o->at < sizeof r->call->job && cli_option_is_setting(&cli_train_table, i, method);
+        if (!setting || r->call->given.origin[i] != CLI_DEFAULT || (a3c && strcmp(o->name, "epochs") == 0)) {
+            continue;
+        }
+        const char *text = cli_checkpoint_text(r->file, o->name);
+        if (text != NULL) {
+            take(r, i, text);
+        } else if (needed(r->call, o)) {
+            note_missing(r, o->name);
+        }
+    }
+}
+
+/* False: the method that is asked for is another than the file's. */
+static bool take_method(reading *r)
+{
+    size_t i = (size_t)(cli_table_find(&cli_train_table, "method") - cli_train_table.options);
+    const char *there = shoal_tensors_text(r->file, "method");
+    if (r->call->given.origin[i] == CLI_DEFAULT) {
+        take(r, i, there);
+        return !r->failed;
+    }
+    return strcmp(there, shoal_train_method_name(r->call->job.method)) == 0;
+}
+
+bool cli_train_resume(cli_train_call *call, cli_exit *out_status)
+{
+    const char *path = call->job.resume;
+    shoal_tensors *file = path != NULL ? shoal_safetensors_read(path) : NULL;
+    reading r = {.call = call, .file = file};
+    if (file != NULL && shoal_tensors_text(file, "checkpoint") != NULL && shoal_tensors_text(file, "method") != NULL &&
+        take_method(&r)) {
+        take_settings(&r);
+    }
+    shoal_tensors_destroy(file);
+    if (!r.failed && r.missing[0] != 0) {
+        cli_complain(
+            &cli_train, CLI_MISUSED,
+            "%s does not hold every setting of its job: an earlier version or another program wrote it; give %s", path,
+            r.missing);
+    }
+    *out_status = r.failed ? CLI_FAILED : CLI_MISUSED;
+    call->job.save = call->job.save != NULL ? call->job.save : path;
+    return !r.failed && r.missing[0] == 0;
+}
