@@ -31,8 +31,8 @@ shoal_tensor *shoal_tensor_grad(const shoal_tensor *t);
  * shape differs. */
 SHOAL_MUST_USE shoal_err shoal_tensor_set_grad(shoal_tensor *t, shoal_tensor *grad);
 
-/* Computes gradients: adds the derivative of t, which must have one element, to the gradient of every leaf that t was
- * computed from and that needs one. Frees the record. Errors: SHOAL_EINVAL if t is NULL (the text ends with the
+/* Computes the gradients of a tensor with one element. Adds the derivative of t to the gradient of every leaf that t
+ * was computed from and that needs one. Frees the record. Errors: SHOAL_EINVAL if t is NULL (the text ends with the
  * failure that made it NULL) or has more than one element; SHOAL_ESTATE if nothing needs a gradient, after another
  * backward, or if a tensor that it needs was changed in place; SHOAL_ENOMEM. */
 shoal_err shoal_backward(shoal_tensor *t);

@@ -65,9 +65,9 @@ void shoal_dataset_release(shoal_dataset *set);
 int64_t shoal_dataset_length(const shoal_dataset *set);
 const char *shoal_dataset_name(const shoal_dataset *set);
 
-/* Copies samples, by their numbers, into x and y, which have the dtypes of the set, are contiguous, and have the
- * shapes [count, sample...]. Blocks as long as the fetch function of the set does. Errors: SHOAL_EINVAL if x or y
- * does not fit or a number is out of range; the error of the fetch function. */
+/* Copies samples of a data set, by their numbers, into x and y. x and y must have the dtypes of the set, be
+ * contiguous, and have the shapes [count, sample...]. Blocks as long as the fetch function of the set does. Errors:
+ * SHOAL_EINVAL if x or y does not fit or a number is out of range; the error of the fetch function. */
 SHOAL_MUST_USE shoal_err shoal_dataset_fetch(shoal_dataset *set, const int64_t *numbers, int64_t count, shoal_tensor *x,
                                              shoal_tensor *y);
 

@@ -54,9 +54,9 @@ typedef struct shoal_env_type {
     shoal_err (*step)(shoal_env *self, int64_t action, float *observation, double *out_reward, bool *out_terminated);
 } shoal_env_type;
 
-/* Registers an environment type by its name, so that the actors of a job, which are other processes, find it. Call it
- * before shoal_init. type must exist until the process ends. Thread-safe. Errors: SHOAL_EINVAL if the type lacks
- * something (the text names it); SHOAL_ESTATE if another type has the name; SHOAL_ENOMEM. */
+/* Registers an environment type by its name. The actors of a job, which are other processes, find it by this name.
+ * Call it before shoal_init. type must exist until the process ends. Thread-safe. Errors: SHOAL_EINVAL if the type
+ * lacks something (the text names it); SHOAL_ESTATE if another type has the name; SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err shoal_env_register(const shoal_env_type *type);
 
 /* Finds an environment type by its name. Thread-safe. Errors: SHOAL_ENOENT if there is none (the text lists the
@@ -77,7 +77,7 @@ void shoal_env_destroy(shoal_env *env);
  * the type's reset. */
 SHOAL_MUST_USE shoal_err shoal_env_reset(shoal_env *env, float *out_observation);
 
-/* Takes one step with an action, and writes the observation after it, after the last step of an episode too. Errors:
+/* Takes one step with an action. Writes the observation after it, after the last step of an episode too. Errors:
  * SHOAL_EINVAL if there is no such action; SHOAL_ESTATE if no episode has begun (call shoal_env_reset); the error of
  * the type's step, which also ends the episode. */
 SHOAL_MUST_USE shoal_err shoal_env_step(shoal_env *env, int64_t action, float *out_observation,

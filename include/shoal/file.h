@@ -48,11 +48,12 @@ const char *shoal_tensors_text(const shoal_tensors *set, const char *name);
  * element type is not supported. The text of the last two has the file and the byte. */
 shoal_tensors *shoal_safetensors_read(const char *path);
 
-/* Writes a safetensors file, with the tensors ordered as the format's own library does: wide elements first, then by
- * name. The tensors may have any strides and be on any device. Follows symbolic links, and keeps the mode of an old
- * file. A device, or a pipe with a reader, is written directly. Blocks while it writes. After a failure the old file
- * is unchanged, and no temporary file is left. Errors: SHOAL_EOS (such as a full disk, or a pipe without a reader);
- * SHOAL_EPERM; SHOAL_ENOENT if the folder does not exist; SHOAL_ENOMEM; SHOAL_EINVAL if a name is not UTF-8. */
+/* Writes a set of tensors to a safetensors file. They are ordered as the format's own library does: wide elements
+ * first, then by name. The tensors may have any strides and be on any device. Follows symbolic links, and keeps the
+ * mode of an old file. A device, or a pipe with a reader, is written directly. Blocks while it writes. After a
+ * failure the old file is unchanged, and no temporary file is left. Errors: SHOAL_EOS (such as a full disk, or a pipe
+ * without a reader); SHOAL_EPERM; SHOAL_ENOENT if the folder does not exist; SHOAL_ENOMEM; SHOAL_EINVAL if a name is
+ * not UTF-8. */
 SHOAL_MUST_USE shoal_err shoal_safetensors_write(const char *path, const shoal_tensors *set);
 
 /* Reads a NPY file of version 1 to 3, in either byte order. A file in Fortran order gives a tensor with such strides.
@@ -67,10 +68,11 @@ SHOAL_MUST_USE shoal_err shoal_npy_write(const char *path, shoal_tensor *t);
  */
 shoal_tensor *shoal_idx_read(const char *path);
 
-/* Reads a model's parameters and buffers from a safetensors file that has them under the model's names, which are
- * PyTorch's. Ignores tensors whose names begin with "shoal/", so it also reads a checkpoint of a training job. Blocks
- * while it reads. After a failure the model is unchanged. Errors: those of shoal_safetensors_read; SHOAL_EINVAL if a
- * tensor is missing, unknown, or has another dtype or shape (the text names the file and the tensor). */
+/* Reads a model's parameters and buffers from a safetensors file. The file has them under the model's names, which
+ * are PyTorch's. Ignores tensors whose names begin with "shoal/", so it also reads a checkpoint of a training job.
+ * Blocks while it reads. After a failure the model is unchanged. Errors: those of shoal_safetensors_read;
+ * SHOAL_EINVAL if a tensor is missing, unknown, or has another dtype or shape (the text names the file and the
+ * tensor). */
 SHOAL_MUST_USE shoal_err shoal_weights_read(const char *path, shoal_module *module);
 
 /* Writes a model's parameters and buffers, under the model's names, to a safetensors file. Blocks while it writes.

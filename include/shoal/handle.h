@@ -69,8 +69,8 @@ void shoal_tensor_release(shoal_tensor *t);
 shoal_dataset *shoal_dataset_retain(shoal_dataset *set);
 void shoal_dataset_release(shoal_dataset *set);
 
-/* shoal_retain(x) and shoal_release(x) call the retain or release function for the type of x. They do not compile for
- * any other type, such as a value, a module or a void pointer. */
+/* Add or drop a reference to a shared object of any type. They call the retain or release function for the type of x.
+ * They do not compile for any other type, such as a value, a module or a void pointer. */
 #ifdef __cplusplus
 }
 #define SHOAL_HANDLE_OVERLOADS(type)                                                                                   \

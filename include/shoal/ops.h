@@ -31,22 +31,22 @@ extern "C" {
 
 /* Compute a function of each element of a tensor. abs, sign, square, neg and relu also take integers. The result
  * belongs to the scope; NULL on failure. Errors: SHOAL_ETYPE if the dtype does not fit; SHOAL_ENOMEM. */
-shoal_tensor *shoal_neg(shoal_tensor *a);    /* -a */
-shoal_tensor *shoal_abs(shoal_tensor *a);    /* |a| */
-shoal_tensor *shoal_sign(shoal_tensor *a);   /* -1, 0 or 1 */
-shoal_tensor *shoal_square(shoal_tensor *a); /* a * a */
-shoal_tensor *shoal_sqrt(shoal_tensor *a);
-shoal_tensor *shoal_rsqrt(shoal_tensor *a);      /* 1 / sqrt(a) */
-shoal_tensor *shoal_reciprocal(shoal_tensor *a); /* 1 / a */
-shoal_tensor *shoal_exp(shoal_tensor *a);
-shoal_tensor *shoal_log(shoal_tensor *a); /* the natural logarithm */
-shoal_tensor *shoal_sin(shoal_tensor *a);
-shoal_tensor *shoal_cos(shoal_tensor *a);
-shoal_tensor *shoal_sigmoid(shoal_tensor *a); /* 1 / (1 + exp(-a)) */
-shoal_tensor *shoal_tanh(shoal_tensor *a);
-shoal_tensor *shoal_relu(shoal_tensor *a); /* max(a, 0) */
-shoal_tensor *shoal_leaky_relu(shoal_tensor *a, double slope);
-shoal_tensor *shoal_gelu(shoal_tensor *a); /* a * Phi(a), the exact form */
+shoal_tensor *shoal_neg(shoal_tensor *a);                      /* -a */
+shoal_tensor *shoal_abs(shoal_tensor *a);                      /* |a| */
+shoal_tensor *shoal_sign(shoal_tensor *a);                     /* -1, 0 or 1 */
+shoal_tensor *shoal_square(shoal_tensor *a);                   /* a * a */
+shoal_tensor *shoal_sqrt(shoal_tensor *a);                     /* the square root */
+shoal_tensor *shoal_rsqrt(shoal_tensor *a);                    /* 1 / sqrt(a) */
+shoal_tensor *shoal_reciprocal(shoal_tensor *a);               /* 1 / a */
+shoal_tensor *shoal_exp(shoal_tensor *a);                      /* e to the power of a */
+shoal_tensor *shoal_log(shoal_tensor *a);                      /* the natural logarithm */
+shoal_tensor *shoal_sin(shoal_tensor *a);                      /* the sine of a in radians */
+shoal_tensor *shoal_cos(shoal_tensor *a);                      /* the cosine of a in radians */
+shoal_tensor *shoal_sigmoid(shoal_tensor *a);                  /* 1 / (1 + exp(-a)) */
+shoal_tensor *shoal_tanh(shoal_tensor *a);                     /* the hyperbolic tangent */
+shoal_tensor *shoal_relu(shoal_tensor *a);                     /* max(a, 0) */
+shoal_tensor *shoal_leaky_relu(shoal_tensor *a, double slope); /* a if a > 0, else slope * a */
+shoal_tensor *shoal_gelu(shoal_tensor *a);                     /* a * Phi(a), the exact form */
 
 /* Limits each element to low <= x <= high. A bound of NaN makes every element NaN. For integers the bounds must be
  * whole or infinite; a bound beyond the dtype's range means the end of the range. The result belongs to the scope;
@@ -60,31 +60,31 @@ shoal_tensor *shoal_logical_not(shoal_tensor *a);
 /* Combine two tensors element by element, with broadcasting. Division of integers truncates toward zero. The result
  * belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if the shapes do not broadcast, or if an integer is
  * divided by zero; SHOAL_ETYPE if the dtypes differ; SHOAL_ENOMEM. */
-shoal_tensor *shoal_add(shoal_tensor *a, shoal_tensor *b);
-shoal_tensor *shoal_sub(shoal_tensor *a, shoal_tensor *b);
-shoal_tensor *shoal_mul(shoal_tensor *a, shoal_tensor *b);
-shoal_tensor *shoal_div(shoal_tensor *a, shoal_tensor *b);
-shoal_tensor *shoal_pow(shoal_tensor *a, shoal_tensor *b);
-shoal_tensor *shoal_maximum(shoal_tensor *a, shoal_tensor *b);
-shoal_tensor *shoal_minimum(shoal_tensor *a, shoal_tensor *b);
+shoal_tensor *shoal_add(shoal_tensor *a, shoal_tensor *b);     /* a + b */
+shoal_tensor *shoal_sub(shoal_tensor *a, shoal_tensor *b);     /* a - b */
+shoal_tensor *shoal_mul(shoal_tensor *a, shoal_tensor *b);     /* a * b */
+shoal_tensor *shoal_div(shoal_tensor *a, shoal_tensor *b);     /* a / b */
+shoal_tensor *shoal_pow(shoal_tensor *a, shoal_tensor *b);     /* a to the power of b */
+shoal_tensor *shoal_maximum(shoal_tensor *a, shoal_tensor *b); /* the larger one */
+shoal_tensor *shoal_minimum(shoal_tensor *a, shoal_tensor *b); /* the smaller one */
 
-/* Combine each element of a tensor with a number: a + s, a * s, or a to the power of s. The result belongs to the
- * scope; NULL on failure. Errors: SHOAL_ETYPE if the tensor has integers and s is not one in range; SHOAL_ENOMEM. */
-shoal_tensor *shoal_add_scalar(shoal_tensor *a, double s);
-shoal_tensor *shoal_mul_scalar(shoal_tensor *a, double s);
-shoal_tensor *shoal_pow_scalar(shoal_tensor *a, double s);
+/* Combine each element of a tensor with a number. The result belongs to the scope; NULL on failure. Errors:
+ * SHOAL_ETYPE if the tensor has integers and s is not one in range; SHOAL_ENOMEM. */
+shoal_tensor *shoal_add_scalar(shoal_tensor *a, double s); /* a + s */
+shoal_tensor *shoal_mul_scalar(shoal_tensor *a, double s); /* a * s */
+shoal_tensor *shoal_pow_scalar(shoal_tensor *a, double s); /* a to the power of s */
 
-/* Compare two tensors element by element, with broadcasting: a == b, a != b, a < b, a <= b, a > b, a >= b, a and b, a
- * or b. logical_and and logical_or need bool tensors. The result is a bool tensor that belongs to the scope; NULL on
- * failure. Errors: SHOAL_EINVAL if the shapes do not broadcast; SHOAL_ETYPE if the dtypes do not fit; SHOAL_ENOMEM. */
-shoal_tensor *shoal_eq(shoal_tensor *a, shoal_tensor *b);
-shoal_tensor *shoal_ne(shoal_tensor *a, shoal_tensor *b);
-shoal_tensor *shoal_lt(shoal_tensor *a, shoal_tensor *b);
-shoal_tensor *shoal_le(shoal_tensor *a, shoal_tensor *b);
-shoal_tensor *shoal_gt(shoal_tensor *a, shoal_tensor *b);
-shoal_tensor *shoal_ge(shoal_tensor *a, shoal_tensor *b);
-shoal_tensor *shoal_logical_and(shoal_tensor *a, shoal_tensor *b);
-shoal_tensor *shoal_logical_or(shoal_tensor *a, shoal_tensor *b);
+/* Compare two tensors element by element, with broadcasting. logical_and and logical_or need bool tensors. The result
+ * is a bool tensor that belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if the shapes do not broadcast;
+ * SHOAL_ETYPE if the dtypes do not fit; SHOAL_ENOMEM. */
+shoal_tensor *shoal_eq(shoal_tensor *a, shoal_tensor *b);          /* a == b */
+shoal_tensor *shoal_ne(shoal_tensor *a, shoal_tensor *b);          /* a != b */
+shoal_tensor *shoal_lt(shoal_tensor *a, shoal_tensor *b);          /* a < b */
+shoal_tensor *shoal_le(shoal_tensor *a, shoal_tensor *b);          /* a <= b */
+shoal_tensor *shoal_gt(shoal_tensor *a, shoal_tensor *b);          /* a > b */
+shoal_tensor *shoal_ge(shoal_tensor *a, shoal_tensor *b);          /* a >= b */
+shoal_tensor *shoal_logical_and(shoal_tensor *a, shoal_tensor *b); /* a and b */
+shoal_tensor *shoal_logical_or(shoal_tensor *a, shoal_tensor *b);  /* a or b */
 
 /* Chooses elements by a bool tensor: from a where condition is true, from b elsewhere, with broadcasting. The result
  * belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if the shapes do not broadcast; SHOAL_ETYPE;
@@ -99,18 +99,18 @@ shoal_tensor *shoal_masked_fill(shoal_tensor *a, shoal_tensor *mask, double valu
  * of a. The caller's reference to a does not change. Errors: SHOAL_ESTATE if a is a leaf that needs a gradient, or a
  * view of a tensor that needs one, outside of no_grad; SHOAL_EINVAL if the shapes do not fit; SHOAL_ETYPE;
  * SHOAL_ENOMEM. */
-shoal_tensor *shoal_fill_(shoal_tensor *a, double value);
-shoal_tensor *shoal_zero_(shoal_tensor *a);
-shoal_tensor *shoal_copy_(shoal_tensor *a, shoal_tensor *from); /* a = from */
-shoal_tensor *shoal_add_(shoal_tensor *a, shoal_tensor *b);
-shoal_tensor *shoal_sub_(shoal_tensor *a, shoal_tensor *b);
-shoal_tensor *shoal_mul_(shoal_tensor *a, shoal_tensor *b);
-shoal_tensor *shoal_div_(shoal_tensor *a, shoal_tensor *b);
+shoal_tensor *shoal_fill_(shoal_tensor *a, double value);                        /* a = value */
+shoal_tensor *shoal_zero_(shoal_tensor *a);                                      /* a = 0 */
+shoal_tensor *shoal_copy_(shoal_tensor *a, shoal_tensor *from);                  /* a = from */
+shoal_tensor *shoal_add_(shoal_tensor *a, shoal_tensor *b);                      /* a += b */
+shoal_tensor *shoal_sub_(shoal_tensor *a, shoal_tensor *b);                      /* a -= b */
+shoal_tensor *shoal_mul_(shoal_tensor *a, shoal_tensor *b);                      /* a *= b */
+shoal_tensor *shoal_div_(shoal_tensor *a, shoal_tensor *b);                      /* a /= b */
 shoal_tensor *shoal_add_scaled_(shoal_tensor *a, shoal_tensor *b, double scale); /* a += scale * b */
-shoal_tensor *shoal_add_scalar_(shoal_tensor *a, double s);
-shoal_tensor *shoal_mul_scalar_(shoal_tensor *a, double s);
-shoal_tensor *shoal_clamp_(shoal_tensor *a, double low, double high);
-shoal_tensor *shoal_relu_(shoal_tensor *a);
+shoal_tensor *shoal_add_scalar_(shoal_tensor *a, double s);                      /* a += s */
+shoal_tensor *shoal_mul_scalar_(shoal_tensor *a, double s);                      /* a *= s */
+shoal_tensor *shoal_clamp_(shoal_tensor *a, double low, double high);            /* like shoal_clamp */
+shoal_tensor *shoal_relu_(shoal_tensor *a);                                      /* a = max(a, 0) */
 
 /* Copy a tensor: always (clone), if it is not contiguous, if it has another dtype, or if it is on another device. If
  * nothing changes, shoal_contiguous, shoal_to and shoal_to_device return the same tensor. The result belongs to the
@@ -128,14 +128,14 @@ shoal_tensor *shoal_to_device(shoal_tensor *a, shoal_device device);
 #define SHOAL_ALL INT32_MAX
 shoal_tensor *shoal_sum(shoal_tensor *a, int dim, bool keep);
 shoal_tensor *shoal_mean(shoal_tensor *a, int dim, bool keep);
-shoal_tensor *shoal_prod(shoal_tensor *a, int dim, bool keep);
+shoal_tensor *shoal_prod(shoal_tensor *a, int dim, bool keep); /* the product */
 shoal_tensor *shoal_max(shoal_tensor *a, int dim, bool keep);
 shoal_tensor *shoal_min(shoal_tensor *a, int dim, bool keep);
-shoal_tensor *shoal_argmax(shoal_tensor *a, int dim, bool keep);
-shoal_tensor *shoal_argmin(shoal_tensor *a, int dim, bool keep);
-shoal_tensor *shoal_any(shoal_tensor *a, int dim, bool keep);
-shoal_tensor *shoal_all(shoal_tensor *a, int dim, bool keep);
-shoal_tensor *shoal_logsumexp(shoal_tensor *a, int dim, bool keep);
+shoal_tensor *shoal_argmax(shoal_tensor *a, int dim, bool keep);    /* the index of the maximum */
+shoal_tensor *shoal_argmin(shoal_tensor *a, int dim, bool keep);    /* the index of the minimum */
+shoal_tensor *shoal_any(shoal_tensor *a, int dim, bool keep);       /* whether any element is true */
+shoal_tensor *shoal_all(shoal_tensor *a, int dim, bool keep);       /* whether all elements are true */
+shoal_tensor *shoal_logsumexp(shoal_tensor *a, int dim, bool keep); /* log(sum(exp(a))) */
 
 /* Returns the 2-norm of all elements of a tensor of floats, as a tensor without dims. It belongs to the scope; NULL
  * on failure. Errors: SHOAL_ETYPE; SHOAL_ENOMEM. */
@@ -184,8 +184,8 @@ typedef struct shoal_pool2d_options {
     int64_t padding[2];
 } shoal_pool2d_options;
 
-/* Convolves x [N, C, H, W] with w [out, C / groups, h, w]. b [out] and options may be NULL. The result belongs to the
- * scope; NULL on failure. Errors: SHOAL_EINVAL if shapes or dtypes do not fit; SHOAL_ENOMEM. */
+/* Computes a convolution of x [N, C, H, W] with w [out, C / groups, h, w]. b [out] and options may be NULL. The
+ * result belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if shapes or dtypes do not fit; SHOAL_ENOMEM. */
 shoal_tensor *shoal_conv2d(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b, const shoal_conv2d_options *options);
 
 /* Reduce windows of x [N, C, H, W] to their maximum or their mean. options must not be NULL. The result belongs to
@@ -230,15 +230,16 @@ shoal_tensor *shoal_l1_loss(shoal_tensor *x, shoal_tensor *target, shoal_reducti
 shoal_tensor *shoal_smooth_l1_loss(shoal_tensor *x, shoal_tensor *target, shoal_reduction reduction);
 shoal_tensor *shoal_bce_with_logits(shoal_tensor *x, shoal_tensor *target, shoal_reduction reduction);
 
-/* Zero elements (dropout) or whole channels of [N, C, ...] (dropout2d) with probability p, and scale the others by 1
- * / (1 - p). With p = 0 they return x itself; with p = 1 zeros, with zero gradients. They use this thread's random
- * generator. The result belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if p is not a probability;
- * SHOAL_ETYPE; SHOAL_ENOMEM. */
+/* Apply dropout. Elements (dropout) or whole channels of [N, C, ...] (dropout2d) become 0 with probability p, and the
+ * others are scaled by 1 / (1 - p). With p = 0 they return x itself; with p = 1 zeros, with zero gradients. They use
+ * this thread's random generator. The result belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if p is not
+ * a probability; SHOAL_ETYPE; SHOAL_ENOMEM. */
 shoal_tensor *shoal_dropout(shoal_tensor *x, double p);
 shoal_tensor *shoal_dropout2d(shoal_tensor *x, double p);
 
-/* Normalises x over its last normalized_dims dims to mean 0 and variance 1, then multiplies by weight and adds bias,
- * which have the shape of those dims and may be NULL. The result belongs to the scope; NULL on failure. Errors:
+/* Computes layer normalisation. x is normalised over its last normalized_dims dims to mean 0 and variance 1,
+ * multiplied by weight, and bias is added. weight and bias have the shape of those dims and may be NULL. The result
+ * belongs to the scope; NULL on failure. Errors:
  *  SHOAL_EINVAL if shapes or dtypes do not fit; SHOAL_ENOMEM. */
 shoal_tensor *shoal_layer_norm(shoal_tensor *x, shoal_tensor *weight, shoal_tensor *bias, int normalized_dims,
                                double eps);

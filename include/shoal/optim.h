@@ -79,9 +79,9 @@ void shoal_optimizer_destroy(shoal_optimizer *optimizer);
 #define shoal_rmsprop_create(...)                                                                                      \
     SHOAL_OPTIM_MAKE(__VA_ARGS__)(shoal_rmsprop_create_with, shoal_rmsprop_options, __VA_ARGS__)
 
-/* Takes one step: changes every parameter that has a gradient. The parameters count as changed in place. Errors:
- * SHOAL_ENOMEM if there is no memory for the state, at the first step; SHOAL_ETYPE if a parameter is neither f32 nor
- * f64. The parameters before the failure are then changed. */
+/* Takes one step of an optimiser: changes every parameter that has a gradient. The parameters count as changed in
+ * place. Errors: SHOAL_ENOMEM if there is no memory for the state, at the first step; SHOAL_ETYPE if a parameter is
+ * neither f32 nor f64. The parameters before the failure are then changed. */
 shoal_err shoal_optimizer_step(shoal_optimizer *optimizer);
 
 /* Zeroes the gradients of all parameters, for the next backward, like shoal_module_zero_grad. NULL is allowed. */
@@ -101,7 +101,7 @@ SHOAL_MUST_USE shoal_err shoal_clip_grad_norm(shoal_module *module, double max_n
  * is neither f32 nor f64. */
 SHOAL_MUST_USE shoal_err shoal_optimizer_prepare(shoal_optimizer *optimizer);
 
-/* Gets the next tensor of an optimiser's state, with a name such as "conv1.weight.momentum_buffer" or
+/* Gets the next tensor of an optimiser's state. Its name is like "conv1.weight.momentum_buffer" or
  * "conv1.weight.step". Begin with a zeroed shoal_named. The optimiser owns the tensors: copy into them to restore a
  * state, share them to share the state. Names and shapes are PyTorch's: step has no dims, is f32 and always on the
  * CPU, and SGD has it only with dampening. Returns SHOAL_END after the last. */

@@ -66,11 +66,11 @@ bool shoal_future_ready(shoal_future *future);
 /* Destroys a future. Its task still runs. NULL is allowed. Does not block. Never changes the last error. */
 void shoal_future_destroy(shoal_future *future);
 
-/* Runs a task for each member of a list and waits for all results, which are a list in the same order. The caller
- * owns it. Consumes the list, on success and on failure. chunk is the number of members that a worker gets at a time;
- * 0 lets the pool choose. For Python's starmap, make each member a list of arguments. Blocks until all tasks are
- * done. Thread-safe. Errors: the error of the first member, in order, that failed; SHOAL_ETYPE if it is not a list;
- * those of shoal_pool_apply. */
+/* Runs a task for each member of a list and waits for all results. They are a list in the same order, which the
+ * caller owns. Consumes the list, on success and on failure. chunk is the number of members that a worker gets at a
+ * time; 0 lets the pool choose. For Python's starmap, make each member a list of arguments. Blocks until all tasks
+ * are done. Thread-safe. Errors: the error of the first member, in order, that failed; SHOAL_ETYPE if it is not a
+ * list; those of shoal_pool_apply. */
 SHOAL_MUST_USE shoal_err shoal_pool_map(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk,
                                         shoal_value **out_results);
 

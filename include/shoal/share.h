@@ -107,7 +107,7 @@ shoal_module *shoal_arg_module(const shoal_value *args, const char *key);
  * shoal_tensor_share. */
 shoal_value *shoal_module_state_dict(shoal_module *module);
 
-/* Copies the tensors of a map, such as shoal_module_state_dict makes, into a module. Does not consume the map. Does
+/* Copies the tensors of a map into a module. shoal_module_state_dict makes such a map. Does not consume the map. Does
  * not block. Errors: SHOAL_EINVAL if a name is missing or unknown, or a shape differs (the text names the first);
  * SHOAL_ETYPE if it is not a map. */
 SHOAL_MUST_USE shoal_err shoal_module_load_state_dict(shoal_module *module, const shoal_value *state);

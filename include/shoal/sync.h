@@ -101,8 +101,8 @@ bool shoal_event_is_set(shoal_event *event);
 /* Waits until an event is set. Blocks at most for timeout. Thread-safe. Errors: SHOAL_ETIMEDOUT. */
 SHOAL_MUST_USE shoal_err shoal_event_wait(shoal_event *event, int64_t timeout);
 
-/* Makes a barrier for `parties` threads or processes, at least 1. The caller owns one reference. Does not block.
- * Thread-safe. Errors: those of shoal_block_create; SHOAL_EINVAL if parties is out of range. */
+/* Makes a barrier for a number of parties (threads or processes), at least 1. The caller owns one reference. Does not
+ * block. Thread-safe. Errors: those of shoal_block_create; SHOAL_EINVAL if parties is out of range. */
 SHOAL_MUST_USE shoal_err shoal_barrier_create(uint32_t parties, shoal_barrier **out_barrier);
 
 /* Waits until all parties of a barrier wait. Then all of them return together, each with another number from 0 to

@@ -62,7 +62,7 @@ typedef struct shoal_tensor shoal_tensor;
 #endif
 #define SHOAL_SCALAR 0, NULL
 
-/* Make a tensor of a dtype and shape, which the caller owns. shoal_empty leaves the elements undefined; shoal_zeros,
+/* Make a tensor of a dtype and shape. The caller owns it. shoal_empty leaves the elements undefined; shoal_zeros,
  * shoal_ones and shoal_full set each to the same value. Sizes may be 0. Errors: SHOAL_EINVAL if a size is negative,
  * there are more than SHOAL_MAX_DIMS dims, or the tensor is larger than the address space; SHOAL_ETYPE if the dtype
  * cannot hold the value; SHOAL_ENOMEM. */
@@ -71,20 +71,20 @@ shoal_tensor *shoal_zeros(shoal_dtype dtype, int ndim, const int64_t *shape);
 shoal_tensor *shoal_ones(shoal_dtype dtype, int ndim, const int64_t *shape);
 shoal_tensor *shoal_full(shoal_dtype dtype, double value, int ndim, const int64_t *shape);
 
-/* Makes a tensor with one element and no dims, which the caller owns. Errors: SHOAL_ETYPE if the dtype cannot hold
- * the value; SHOAL_ENOMEM. */
+/* Makes a tensor with one element and no dims. The caller owns it. Errors: SHOAL_ETYPE if the dtype cannot hold the
+ * value; SHOAL_ENOMEM. */
 shoal_tensor *shoal_scalar(shoal_dtype dtype, double value);
 
-/* Makes a tensor of the numbers start, start + step and so on, below end (above end if step is negative), which the
- * caller owns. It is empty if step leads away from end. Errors: SHOAL_EINVAL if step is 0 or there would be too many
+/* Makes a tensor of the numbers start, start + step and so on, below end (above end if step is negative). The caller
+ * owns it. It is empty if step leads away from end. Errors: SHOAL_EINVAL if step is 0 or there would be too many
  * numbers; SHOAL_ENOMEM. */
 shoal_tensor *shoal_arange(shoal_dtype dtype, double start, double end, double step);
 
-/* Makes an n x n tensor with ones on the diagonal and zeros elsewhere, which the caller owns. Errors: SHOAL_EINVAL if
- * n is negative; SHOAL_ENOMEM. */
+/* Makes an n x n tensor with ones on the diagonal and zeros elsewhere. The caller owns it. Errors: SHOAL_EINVAL if n
+ * is negative; SHOAL_ENOMEM. */
 shoal_tensor *shoal_eye(shoal_dtype dtype, int64_t n);
 
-/* Makes a tensor from a copy of data, which the caller owns. data has the elements in row-major order. Errors:
+/* Makes a tensor from a copy of data. The caller owns the tensor. data has the elements in row-major order. Errors:
  * SHOAL_EINVAL, as for shoal_empty and if data is NULL; SHOAL_ENOMEM. */
 shoal_tensor *shoal_from_data(shoal_dtype dtype, const void *data, int ndim, const int64_t *shape);
 
@@ -94,7 +94,7 @@ shoal_tensor *shoal_from_data(shoal_dtype dtype, const void *data, int ndim, con
 shoal_tensor *shoal_from_memory(shoal_dtype dtype, void *data, int ndim, const int64_t *shape, void (*release)(void *),
                                 void *context);
 
-/* Makes a tensor in the shared heap, which the caller owns. Sharing it copies nothing, and its address never changes.
+/* Makes a tensor in the shared heap. The caller owns it. Sharing it copies nothing, and its address never changes.
  * The elements are undefined. Errors: as for shoal_empty; those of shoal_block_create. */
 shoal_tensor *shoal_empty_shared(shoal_dtype dtype, int ndim, const int64_t *shape);
 

@@ -123,7 +123,7 @@ typedef struct shoal_train_result {
     int64_t reached_epoch; /* the epoch in which `until` was reached; 0: it was not */
 } shoal_train_result;
 
-/* A finished epoch, as its event reported it, except that seconds, train_seconds and deaths count the whole job. */
+/* A finished epoch of a job, as its event reported it. But seconds, train_seconds and deaths count the whole job. */
 typedef struct shoal_train_epoch {
     shoal_train_result so_far;
     double loss;

@@ -78,9 +78,9 @@ typedef struct shoal_world_info {
  * Thread-safe. Errors: SHOAL_EFORK; if the process is not in a world, those of shoal_world_create. */
 SHOAL_MUST_USE shoal_err shoal_world_info_get(shoal_world_info *out_info);
 
-/* Looks for dead processes, and drops the references and repairs the locks that they held. Waits and
- * shoal_process_join do so automatically; a supervisor may call it. *out_recovered is the number of processes
- * recovered; out_recovered may be NULL. Does not block. Thread-safe. Errors: as for shoal_world_info_get. */
+/* Recovers dead processes: drops the references and repairs the locks that they held. Waits and shoal_process_join do
+ * so automatically; a supervisor may call it. *out_recovered is the number of processes recovered; out_recovered may
+ * be NULL. Does not block. Thread-safe. Errors: as for shoal_world_info_get. */
 SHOAL_MUST_USE shoal_err shoal_world_sweep(uint32_t *out_recovered);
 
 /* Returns the memory of free blocks to the system. A block above 32 KiB is returned by itself, smaller ones once
@@ -101,9 +101,9 @@ typedef struct shoal_audit {
     char first[192];     /* describes the first finding; empty if there is none */
 } shoal_audit;
 
-/* Recovers dead processes, like shoal_world_sweep, and then checks every invariant in docs/world.md. Call it while no
- * other process works in the world (they may sleep in a wait): operations in progress look like damage. Errors:
- * SHOAL_ECORRUPT with the first finding in the text; as for shoal_world_info_get. */
+/* Checks every invariant of the world (docs/world.md), after recovering dead processes like shoal_world_sweep. Call
+ * it while no other process works in the world (they may sleep in a wait): operations in progress look like damage.
+ * Errors: SHOAL_ECORRUPT with the first finding in the text; as for shoal_world_info_get. */
 SHOAL_MUST_USE shoal_err shoal_world_audit(shoal_audit *out_audit);
 
 /* A process of a world, as shoal_world_list reports it. The texts are valid during the callback only. */
