@@ -54,7 +54,7 @@ void shoal_no_grad_end(void);
 bool shoal_grad_enabled(void);
 
 /* A hook on the gradient of a tensor. backward calls it with the complete gradient, before the gradient is used or
- * stored. The hook returns the gradient to go on with: the same, or another one of the same shape. If it returns
+ * stored. The hook returns the gradient to continue with: the same, or another one of the same shape. If it returns
  * NULL, backward fails. */
 typedef shoal_tensor *(*shoal_grad_hook)(shoal_tensor *grad, void *context);
 

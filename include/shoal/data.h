@@ -203,10 +203,10 @@ void shoal_loader_destroy(shoal_loader *loader);
  * since.
  *
  * With workers it waits for them, at most for the loader's timeout. After SHOAL_ETIMEDOUT nothing is lost, and the
- * next call goes on waiting. A worker that is killed is replaced, and its batches are fetched again, each at most
+ * next call continues to wait. A worker that is killed is replaced, and its batches are fetched again, each at most
  * three times (then SHOAL_ECHILD). Errors: SHOAL_ETIMEDOUT; SHOAL_ECHILD; the error of the fetch function, in a
- * worker too. After an error other than SHOAL_ETIMEDOUT the loader returns SHOAL_ESTATE, with the first error in the
- * text, until shoal_loader_seek. */
+ * worker too. After any error but SHOAL_ETIMEDOUT and SHOAL_EINTR, the loader returns SHOAL_ESTATE, with the first
+ * error in the text, until shoal_loader_seek. */
 SHOAL_MUST_USE shoal_err shoal_loader_next(shoal_loader *loader, shoal_batch *out_batch);
 
 /* Return the number of batches in an epoch, or the number of the current epoch, from 0. They return 0 for NULL. Do

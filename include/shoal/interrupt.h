@@ -12,7 +12,7 @@ extern "C" {
  * check(context) after each sleep, and therefore after a signal handler has run, and every 50 ms. If check returns
  * true, the call returns SHOAL_EINTR, at most 100 ms after the signal, unless it can succeed at that moment. The
  * waiting thread calls check, without a lock of the library; check may call the library. For Python, check calls
- * PyErr_CheckSignals. NULL, the default, means that waits go on after signals.
+ * PyErr_CheckSignals. NULL, the default, means that waits continue after signals.
  *
  * It applies to every call that blocks: queues, pipes, locks, semaphores, events, conditions, barriers, joins,
  * shoal_wait, pools and shoal_spawn. SHOAL_EINTR has the same effects as a timeout: a barrier breaks.

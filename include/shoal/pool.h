@@ -86,7 +86,7 @@ SHOAL_MUST_USE shoal_err shoal_pool_imap(shoal_pool *pool, shoal_task task, shoa
                                          shoal_iterator **out_iterator);
 
 /* Waits for the next result of an iterator, which the caller then owns. Returns SHOAL_END after the last one. If a
- * task failed, its error takes the place of its result, and the iteration can go on. Blocks at most for timeout.
+ * task failed, its error takes the place of its result, and the iteration can continue. Blocks at most for timeout.
  * Thread-safe. Errors: those of shoal_future_get. */
 SHOAL_MUST_USE shoal_err shoal_iterator_next(shoal_iterator *iterator, int64_t timeout, shoal_value **out_result);
 

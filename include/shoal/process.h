@@ -42,7 +42,7 @@ typedef struct shoal_process_options {
     shoal_start start;
     const char *name; /* for `shoal ps` and error texts; NULL: the name of the target */
     int rank;         /* the target's rank */
-    bool outlive;     /* go on after the parent has died */
+    bool outlive;     /* keep running after the parent dies */
     int64_t grace;    /* shoal_spawn_with: ns from SIGTERM to SIGKILL when ranks are ended; 0: 3 seconds */
     int64_t timeout;  /* shoal_spawn_with: ns for all ranks together; 0: no limit */
 } shoal_process_options;

@@ -68,13 +68,13 @@ SHOAL_MUST_USE shoal_err shoal_queue_get_block(shoal_queue *queue, int64_t timeo
  * NULL. Does not block. Thread-safe. */
 uint64_t shoal_queue_size(shoal_queue *queue);
 
-/* Closes a queue. Later puts fail with SHOAL_ECLOSED; gets go on until the queue is empty. Wakes everyone who waits.
- * Does not block. May be called more than once. Thread-safe. */
+/* Closes a queue. Later puts fail with SHOAL_ECLOSED; gets continue until the queue is empty. Wakes everyone who
+ * waits. Does not block. May be called more than once. Thread-safe. */
 void shoal_queue_close(shoal_queue *queue);
 
 /* Returns a file descriptor for poll, epoll and event loops. It is readable while a get would not block, because
  * there is a message or the queue is closed. It may also be readable without a message, if another process took it.
- * So get with SHOAL_NOW, and go on polling after SHOAL_ETIMEDOUT, which clears the fd.
+ * So get with SHOAL_NOW, and keep polling after SHOAL_ETIMEDOUT, which clears the fd.
  *
  * Only poll the fd; in particular, do not read it. The handle owns the fd: it is closed with the last reference in
  * this process, or when the process leaves the world. Each call returns the same fd. A child of fork does not have

@@ -7,7 +7,7 @@
  *     shoal_err err = shoal_train_run(&job, &r);
  *
  * The workers are processes that share the parameters (Hogwild) or whose parameters are averaged. The calling process
- * starts them, watches them and tests the model. A worker that dies is counted, started again, and goes on.
+ * starts them, watches them and tests the model. A worker that dies is counted and started again.
  */
 #ifndef SHOAL_TRAIN_H
 #define SHOAL_TRAIN_H
@@ -44,9 +44,9 @@ extern "C" {
  *
  * serial, sync, local and fedavg give the same bits for the same seed and number of workers, even if workers die.
  *
- * Every method reports each epoch once. The workers of hogwild and a3c go on while the model is tested: if several
- * epochs end during one test, their events come together, with the results of the next test (tested_epoch says which
- * one). */
+ * Every method reports each epoch once. The workers of hogwild and a3c keep training while the model is tested: if
+ * several epochs end during one test, their events come together, with the results of the next test (tested_epoch
+ * says which one). */
 typedef enum shoal_train_method {
     SHOAL_METHOD_HOGWILD,
     SHOAL_METHOD_SERIAL,
@@ -185,9 +185,9 @@ typedef struct shoal_train_options {
     shoal_start start;           /* start method of the workers */
     int restarts;                /* of one worker: 10; negative: none */
     const char *save;            /* path of a checkpoint to write; see "Checkpoints" */
-    const char *resume;          /* path of a checkpoint to go on from */
+    const char *resume;          /* path of a checkpoint to continue from */
 
-    /* Go on if a loss is NaN or infinite. Otherwise the job then fails with SHOAL_ENAN, and `save` keeps the last good
+    /* Continue if a loss is NaN or infinite. Otherwise the job then fails with SHOAL_ENAN, and `save` keeps the last good
      * epoch. */
     bool allow_nan;
 
@@ -216,8 +216,8 @@ shoal_train_options shoal_train_defaults(const shoal_train_options *options);
  *
  * `resume` takes the parameters, the momentum and the position from such a file. `save` may name the same file.
  * serial, sync, local and fedavg end with the same bits as if they had not been interrupted, even after a stop in the
- * middle of an epoch: they go on from the beginning of the interrupted round. hogwild goes on where each worker was,
- * with new momentum. a3c goes on with new episodes.
+ * middle of an epoch: they continue from the beginning of the interrupted round. hogwild continues where each worker
+ * was, with new momentum. a3c continues with new episodes.
  *
  * These settings must be the same as when the job began, because the result depends on them: method, model, data,
  * number of samples, workers, batch, lr, lr_decay, momentum, seed, and the settings of the method. These may change:
