@@ -3,16 +3,20 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/interrupt.h"
+#include "proc/supervisor.h"
 
 #include <shoal/share.h>
 
 #include <stdio.h>
+#include <string.h>
 
 #define TICK SHOAL_MS(50)
 #define GRACE SHOAL_SECONDS(3) /* for the step that a worker is in when the job stops */
 
-static shoal_value *arguments_of(sh_job *job, int rank)
+static shoal_value *arguments_of(void *owner, int rank)
 {
+    sh_job *job = owner;
     const sh_method *m = job->method;
     shoal_module *model = m->model != NULL ? m->model(job, rank) : job->model;
     shoal_value *own = m->arguments != NULL ? m->arguments(job, rank) : shoal_value_null();
@@ -21,64 +25,54 @@ static shoal_value *arguments_of(sh_job *job, int rank)
                      shoal_value_bytes(&job->settings, sizeof job->settings), "own", own);
 }
 
-static shoal_err start(sh_job *job, int rank)
+/* A worker that ended: it is done, it failed, or it died. */
+static sh_verdict ended(void *owner, int rank, const shoal_process *process)
 {
-    char name[32];
-    snprintf(name, sizeof name, "%s-%d", job->method->name, rank);
-    shoal_value *args = arguments_of(job, rank);
-    if (args == NULL) {
-        return shoal_last_error();
+    sh_job *job = owner;
+    const shoal_status *status = &process->status;
+    if (status->end == SHOAL_RETURNED || (status->end != SHOAL_FAILED && sh_job_over(job))) {
+        return SH_VERDICT_DONE;
     }
-    return shoal_process_start(job->method->target, args,
-                               &(shoal_process_options){.start = job->o.start, .name = name, .rank = rank},
-                               &job->members[rank].process);
+    if (status->end == SHOAL_FAILED) {
+        (void)sh_fail(SHOAL_ECHILD, "%s", status->text);
+        return SH_VERDICT_FAIL;
+    }
+    job->result.deaths++;
+    memcpy(job->died[rank], status->text, sizeof job->died[rank]);
+    if (job->seen[rank].deaths++ < job->o.restarts) {
+        return SH_VERDICT_REPLACE;
+    }
+    (void)sh_fail(SHOAL_ECHILD, "%s, and was started again %d times before", status->text, job->o.restarts);
+    return SH_VERDICT_FAIL;
 }
 
 shoal_err sh_crew_start(sh_job *job)
 {
-    shoal_err err = SHOAL_OK;
-    for (int i = 0; i < job->o.workers && err == SHOAL_OK; i++) {
-        err = start(job, i);
-    }
-    return err;
+    sh_supervisor_rules rules = {.target = job->method->target,
+                                 .start = job->o.start,
+                                 .name = job->method->name,
+                                 .numbered = true,
+                                 .waits_for = SH_WAITS_ANY,
+                                 .owner = job,
+                                 .arguments = arguments_of,
+                                 .ended = ended};
+    shoal_err err = sh_supervisor_create(&rules, job->o.workers, &job->workers);
+    return err == SHOAL_OK ? sh_supervisor_start(job->workers) : err;
 }
 
 /* A death is told of when it is known what follows, also the one that ends the job: no process has the rank then. */
-static shoal_err died(sh_job *job, int rank, const char *text)
+static shoal_err tend(sh_job *job)
 {
-    bool again = job->seen[rank].deaths++ < job->o.restarts;
-    job->result.deaths++;
-    shoal_err err = again ? start(job, rank)
-                          : sh_fail(SHOAL_ECHILD, "%s, and was started again %d times before", text, job->o.restarts);
+    shoal_err err = sh_supervisor_tend(job->workers);
     char why[1024]; /* outlives the callback */
     snprintf(why, sizeof why, "%s", err == SHOAL_OK ? "" : shoal_last_error_text());
-    sh_job_tell(job, SHOAL_TRAIN_DEATH, rank, text);
+    for (int i = 0; i < job->o.workers; i++) {
+        if (job->died[i][0] != 0) {
+            sh_job_tell(job, SHOAL_TRAIN_DEATH, i, job->died[i]);
+            job->died[i][0] = 0;
+        }
+    }
     return err == SHOAL_OK ? SHOAL_OK : sh_fail(err, "%s", why);
-}
-
-/* A worker that ended: it is done, it failed, or it died. */
-static shoal_err ended(sh_job *job, int rank)
-{
-    sh_member *m = &job->members[rank];
-    shoal_status status;
-    shoal_err err = shoal_process_join(m->process, SHOAL_NOW, &status);
-    if (err != SHOAL_OK) {
-        return err == SHOAL_ETIMEDOUT ? SHOAL_OK : err;
-    }
-    shoal_process_destroy(m->process);
-    m->process = NULL;
-    m->done = status.end == SHOAL_RETURNED;
-    if (m->done) {
-        return SHOAL_OK;
-    }
-    if (status.end == SHOAL_FAILED) {
-        return sh_fail(SHOAL_ECHILD, "%s", status.text);
-    }
-    if (sh_job_over(job)) {
-        m->done = true;
-        return SHOAL_OK;
-    }
-    return died(job, rank, status.text);
 }
 
 static shoal_err tick(sh_job *job)
@@ -92,38 +86,17 @@ static shoal_err tick(sh_job *job)
     return sh_job_check_losses(job);
 }
 
-/* What is waited for: the processes that run, and the answers. */
-static size_t fill(sh_job *job)
-{
-    size_t n = 0;
-    for (int i = 0; i < job->o.workers; i++) {
-        if (job->members[i].process != NULL) {
-            job->things[n++] = (shoal_waitable){.process = job->members[i].process};
-        }
-    }
-    if (job->answers != NULL) {
-        job->things[n++] = (shoal_waitable){.queue = job->answers};
-    }
-    return n;
-}
-
 shoal_err sh_crew_wait(sh_job *job)
 {
-    size_t n = fill(job);
-    shoal_err err = n > 0 ? shoal_wait(job->things, n, TICK) : SHOAL_OK;
-    if (err == SHOAL_OK && job->method->gather != NULL) {
-        err = job->method->gather(job);
+    sh_supervisor_wait(job->workers, job->answers, NULL, sh_now() + TICK);
+    if (sh_interrupt_mine.hit) {
+        return sh_fail_waiting(TICK, "the workers have not ended");
     }
-    size_t at = 0;
-    for (int i = 0; i < job->o.workers && err == SHOAL_OK; i++) {
-        if (job->members[i].process != NULL && job->things[at++].ready) {
-            err = ended(job, i);
-        }
+    shoal_err err = job->method->gather != NULL ? job->method->gather(job) : SHOAL_OK;
+    if (err == SHOAL_OK) {
+        err = tend(job);
     }
-    if (err != SHOAL_OK && err != SHOAL_ETIMEDOUT) {
-        return err;
-    }
-    return tick(job);
+    return err == SHOAL_OK ? tick(job) : err;
 }
 
 shoal_err sh_crew_hear(sh_job *job)
@@ -139,25 +112,13 @@ shoal_err sh_crew_hear(sh_job *job)
 
 bool sh_crew_done(const sh_job *job)
 {
-    for (int i = 0; i < job->o.workers; i++) {
-        if (!job->members[i].done) {
-            return false;
-        }
-    }
-    return true;
+    return sh_supervisor_running(job->workers) == 0;
 }
 
 void sh_crew_end(sh_job *job)
 {
-    int64_t deadline = sh_deadline(GRACE);
     sh_store_relaxed(&job->board->stop, 1);
-    for (int i = 0; i < job->o.workers; i++) {
-        shoal_process *p = job->members[i].process;
-        int64_t left = deadline - sh_now();
-        if (p != NULL && shoal_process_join(p, left > 0 ? left : 0, NULL) != SHOAL_OK) {
-            (void)!shoal_process_kill(p);
-        }
-        shoal_process_destroy(p);
-        job->members[i].process = NULL;
+    if (job->workers != NULL) {
+        sh_supervisor_end(job->workers, GRACE, 0);
     }
 }

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "proc/supervisor.h"
 
 #include <shoal/share.h>
 
@@ -71,10 +72,9 @@ static shoal_err open_model(sh_job *job)
 static shoal_err open_board(sh_job *job)
 {
     size_t n = (size_t)job->o.workers;
-    job->members = calloc(n, sizeof *job->members);
+    job->died = calloc(n, sizeof *job->died);
     job->seen = calloc(n, sizeof *job->seen);
-    job->things = calloc(n + 1, sizeof *job->things);
-    if (job->members == NULL || job->seen == NULL || job->things == NULL) {
+    if (job->died == NULL || job->seen == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for %zu workers", n);
     }
     shoal_err err = shoal_block_create_zeroed(sizeof(sh_board_shm) + n * sizeof(sh_progress_shm), &job->board_block);
@@ -134,9 +134,9 @@ void sh_job_close(sh_job *job)
     }
     shoal_release(job->answers);
     shoal_release(job->board_block);
-    free(job->members);
+    sh_supervisor_destroy(job->workers);
+    free(job->died);
     free(job->seen);
-    free(job->things);
     sh_past_fini(&job->past);
     shoal_value_destroy(job->packed);
     shoal_dataset_release(job->train_set);
@@ -167,7 +167,9 @@ static double look(sh_job *job)
         seen->loss = bits == 0 ? NAN : seen->loss;
         seen->images = (int64_t)sh_racy_load(&p->images);
         seen->epoch = (int64_t)(sh_racy_load(&p->position) >> 32);
-        seen->pid = job->members[i].process ? shoal_process_pid(job->members[i].process) : 0;
+        seen->pid = job->workers != NULL && sh_supervisor_runs(job->workers, i)
+                        ? shoal_process_pid(sh_supervisor_process(job->workers, i))
+                        : 0;
         job->result.images += seen->images;
         sum += bits == 0 ? 0 : seen->loss;
         known += bits != 0;

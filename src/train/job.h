@@ -66,12 +66,6 @@ extern const sh_method sh_method_hogwild, sh_method_serial, sh_method_sync, sh_m
 
 const sh_method *sh_method_of(shoal_train_method method); /* NULL: none */
 
-/* One rank, whatever processes have it in turn. */
-typedef struct sh_member {
-    shoal_process *process; /* NULL: none runs */
-    bool done;              /* its target returned */
-} sh_member;
-
 struct sh_job {
     shoal_train_options o; /* with all defaults filled in */
     const sh_method *method;
@@ -82,12 +76,12 @@ struct sh_job {
     shoal_value *packed; /* train_set */
     shoal_block *board_block;
     sh_board_shm *board;
-    shoal_queue *answers; /* of the method; NULL: none */
-    sh_member *members;
-    shoal_train_worker *seen; /* for the callback */
-    shoal_waitable *things;
-    void *own;                /* the method's */
-    struct sh_fedavg *fedavg; /* beside the rounds, which own is then */
+    shoal_queue *answers;            /* of the method; NULL: none */
+    struct sh_supervisor *workers;   /* NULL: not started */
+    char (*died)[SHOAL_STATUS_TEXT]; /* for each rank a death that is not told of yet; "": none */
+    shoal_train_worker *seen;        /* for the callback */
+    void *own;                       /* the method's */
+    struct sh_fedavg *fedavg;        /* beside the rounds, which own is then */
     int64_t images_total;
     int64_t begun, train_begun, next_tick;
     int64_t idle; /* nanoseconds since train_begun in which no worker trained */
