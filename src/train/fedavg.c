@@ -25,7 +25,8 @@
 #define LOCAL_EPOCHS_MOST INT64_C(1000000)
 #define CLIENTS_MOST INT64_C(1000000000)
 
-typedef struct sh_fedavg {
+typedef struct fedavg {
+    sh_fedavg_plan plan;
     shoal_block *parts_block;
     const sh_parts_shm *parts;
     shoal_block **sums; /* of each rank, an sh_flat_shm */
@@ -34,7 +35,12 @@ typedef struct sh_fedavg {
         velocity; /* f64, a row; NULL: no server momentum. All that a round leaves to the next beside the parameters. */
     int64_t *drawn;
     const double **rows; /* of the ranks that have clients */
-} sh_fedavg;
+} fedavg;
+
+static fedavg *own_of(const sh_job *job)
+{
+    return sh_rounds_own(job);
+}
 
 /* ---- options ---- */
 
@@ -79,19 +85,19 @@ static shoal_err check(const shoal_train_options *o)
 
 /* ---- drawing ---- */
 
-void sh_fedavg_draw(const sh_settings *settings, int64_t round, int64_t *out)
+void sh_fedavg_draw(const sh_fedavg_plan *plan, int64_t round, int64_t *out)
 {
-    sh_random_key key = {.seed = settings->seed, .stream = sh_stream(SH_STREAM_CLIENTS, (uint64_t)round)};
-    sh_random_permutation(key, out, settings->clients);
+    sh_random_key key = {.seed = plan->seed, .stream = sh_stream(SH_STREAM_CLIENTS, (uint64_t)round)};
+    sh_random_permutation(key, out, plan->clients);
 }
 
 /* Samples of the clients of a round. */
 static int64_t samples_of_round(const sh_job *job, int64_t round)
 {
-    const sh_fedavg *f = job->fedavg;
+    const fedavg *f = own_of(job);
     int64_t samples = 0, count;
-    sh_fedavg_draw(&job->settings, round, f->drawn);
-    for (int64_t i = 0; i < job->settings.drawn; i++) {
+    sh_fedavg_draw(&f->plan, round, f->drawn);
+    for (int64_t i = 0; i < f->plan.drawn; i++) {
         sh_part(f->parts, f->drawn[i], &count);
         samples += count;
     }
@@ -101,18 +107,20 @@ static int64_t samples_of_round(const sh_job *job, int64_t round)
 /* Known before the first round, because the draws are. Where all clients have equally many it needs none. */
 static int64_t count_images(const sh_job *job)
 {
-    const sh_settings *s = &job->settings;
-    int64_t samples = job->fedavg->parts->samples, images = 0;
+    const sh_fedavg_plan *s = &own_of(job)->plan;
+    int64_t samples = own_of(job)->parts->samples, epochs = job->o.epochs, images = 0;
     if (samples % s->clients == 0 && job->o.split == SHOAL_SPLIT_IID) {
-        return s->epochs * s->local_epochs * s->drawn * (samples / s->clients);
+        return epochs * s->local_epochs * s->drawn * (samples / s->clients);
     }
-    for (int64_t round = 0; round < s->epochs; round++) {
+    for (int64_t round = 0; round < epochs; round++) {
         images += samples_of_round(job, round) * s->local_epochs;
     }
     return images;
 }
 
 /* ---- opening and closing ---- */
+
+static shoal_err reduce(sh_job *job, int64_t round);
 
 static shoal_err split(const sh_job *job, sh_split *out_split)
 {
@@ -125,7 +133,7 @@ static shoal_err split(const sh_job *job, sh_split *out_split)
                     : sh_split_iid(job->train_set, job->o.clients, job->o.seed, out_split);
 }
 
-static shoal_err open_parts(sh_job *job, sh_fedavg *f)
+static shoal_err open_parts(sh_job *job, fedavg *f)
 {
     size_t clients = (size_t)job->o.clients, samples = (size_t)shoal_dataset_length(job->train_set);
     sh_split s = {NULL, NULL};
@@ -135,7 +143,7 @@ static shoal_err open_parts(sh_job *job, sh_fedavg *f)
     }
     if (err == SHOAL_OK) {
         sh_parts_shm *parts = shoal_block_data(f->parts_block);
-        parts->clients = job->o.clients;
+        parts->plan = f->plan;
         parts->samples = (int64_t)samples;
         memcpy(parts->ends, s.ends, clients * sizeof(int64_t));
         memcpy(parts->ends + clients, s.numbers, samples * sizeof(int64_t));
@@ -146,7 +154,7 @@ static shoal_err open_parts(sh_job *job, sh_fedavg *f)
     return err != SHOAL_OK || f->drawn ? err : sh_fail(SHOAL_ENOMEM, "no memory for %zu clients", clients);
 }
 
-static shoal_err open_sums(sh_job *job, sh_fedavg *f)
+static shoal_err open_sums(sh_job *job, fedavg *f)
 {
     shoal_err err = sh_flat_length(job->model, &f->length);
     size_t size = sizeof(sh_flat_shm) + 2 * (size_t)f->length * sizeof(double);
@@ -167,29 +175,36 @@ static shoal_err open_sums(sh_job *job, sh_fedavg *f)
 static shoal_err open(sh_job *job)
 {
     size_t n = (size_t)job->o.workers;
-    sh_fedavg *f = job->fedavg = calloc(1, sizeof *f);
-    if (f != NULL) {
-        f->sums = calloc(n, sizeof(shoal_block *));
-        f->rows = calloc(n, sizeof *f->rows);
-    }
-    if (f == NULL || f->sums == NULL || f->rows == NULL) {
+    int64_t drawn = llround(job->o.fraction * (double)job->o.clients);
+    fedavg *f = calloc(1, sizeof *f);
+    shoal_err err = f ? sh_rounds_open_with(job, 0, SH_ROUNDS_ANEW, f, reduce) : SHOAL_ENOMEM;
+    if (sh_rounds_own(job) == NULL) { /* there was no memory even for what close starts from */
+        free(f);
         return sh_fail(SHOAL_ENOMEM, "no memory for %zu workers", n);
     }
-    int64_t drawn = llround(job->o.fraction * (double)job->o.clients);
-    job->settings.clients = job->o.clients;
-    job->settings.drawn = drawn > 1 ? drawn : 1;
-    job->settings.local_epochs = job->o.local_epochs;
-    shoal_err err = open_parts(job, f);
+    f->plan = (sh_fedavg_plan){.clients = job->o.clients,
+                               .drawn = drawn > 1 ? drawn : 1,
+                               .local_epochs = job->o.local_epochs,
+                               .seed = job->o.seed,
+                               .workers = job->o.workers};
+    f->sums = calloc(n, sizeof(shoal_block *));
+    f->rows = calloc(n, sizeof *f->rows);
+    if (err == SHOAL_OK && (f->sums == NULL || f->rows == NULL)) {
+        err = sh_fail(SHOAL_ENOMEM, "no memory for %zu workers", n);
+    }
+    if (err == SHOAL_OK) {
+        err = open_parts(job, f);
+    }
     if (err == SHOAL_OK) {
         job->images_total = count_images(job);
         err = open_sums(job, f);
     }
-    return err == SHOAL_OK ? sh_rounds_open(job, 0, SH_ROUNDS_ANEW) : err;
+    return err;
 }
 
 static void close(sh_job *job)
 {
-    sh_fedavg *f = job->fedavg;
+    fedavg *f = own_of(job);
     sh_rounds_close(job);
     for (int i = 0; f != NULL && f->sums != NULL && i < job->o.workers; i++) {
         shoal_release(f->sums[i]);
@@ -208,7 +223,7 @@ static void close(sh_job *job)
 
 static shoal_value *arguments(sh_job *job, int rank)
 {
-    const sh_fedavg *f = job->fedavg;
+    const fedavg *f = own_of(job);
     shoal_value *map = sh_rounds_arguments(job, rank);
     map = shoal_map_set(map, "parts", shoal_value_of(f->parts_block));
     return shoal_map_set(map, "sums", shoal_value_of(f->sums[rank]));
@@ -217,9 +232,9 @@ static shoal_value *arguments(sh_job *job, int rank)
 /* The finished sums of a rank: all its clients of the round are in them. */
 static shoal_err row_of(const sh_job *job, int64_t round, int rank, double **out_row)
 {
-    const sh_fedavg *f = job->fedavg;
+    const fedavg *f = own_of(job);
     sh_flat_shm *sums = shoal_block_data(f->sums[rank]);
-    int64_t turns = sh_fedavg_turns(&job->settings, rank);
+    int64_t turns = sh_fedavg_turns(&f->plan, rank);
     if (sh_load_acquire(&sums->done) != sh_position(round, turns)) {
         return sh_fail(SHOAL_ESTATE, "worker %d answered round %lld before its clients were done", rank,
                        (long long)round);
@@ -231,11 +246,11 @@ static shoal_err row_of(const sh_job *job, int64_t round, int rank, double **out
 /* death: of the job, and then of all. */
 static shoal_err reduce(sh_job *job, int64_t round)
 {
-    sh_fedavg *f = job->fedavg;
+    fedavg *f = own_of(job);
     double *first = NULL;
     int count = 0;
     shoal_err err = SHOAL_OK;
-    for (; err == SHOAL_OK && count < job->o.workers && count < job->settings.drawn; count++) {
+    for (; err == SHOAL_OK && count < job->o.workers && count < f->plan.drawn; count++) {
         double *row = NULL;
         err = row_of(job, round, count, &row);
         if (err == SHOAL_OK) {
@@ -259,7 +274,7 @@ static shoal_err pass_settings(const sh_job *job, sh_checkpoint *c)
 {
     shoal_err err = sh_checkpoint_setting_whole(c, "clients", job->o.clients);
     if (err == SHOAL_OK) {
-        err = sh_checkpoint_setting_whole(c, "clients_in_round", job->settings.drawn);
+        err = sh_checkpoint_setting_whole(c, "clients_in_round", own_of(job)->plan.drawn);
     }
     if (err == SHOAL_OK) {
         err = sh_checkpoint_setting_whole(c, "local_epochs", job->o.local_epochs);
@@ -276,16 +291,17 @@ static shoal_err pass_settings(const sh_job *job, sh_checkpoint *c)
 /* What the workers trained on in the rounds that are finished. */
 static void place_images(sh_job *job)
 {
-    const sh_settings *s = &job->settings;
+    const fedavg *f = own_of(job);
+    const sh_fedavg_plan *s = &f->plan;
     job->images_before = 0;
     for (int rank = 0; rank < s->workers; rank++) {
         sh_racy_store(&job->board->workers[rank].images, 0);
     }
     for (int64_t round = 0; round < job->result.epochs; round++) {
-        sh_fedavg_draw(s, round, job->fedavg->drawn);
+        sh_fedavg_draw(s, round, f->drawn);
         for (int64_t i = 0, count; i < s->drawn; i++) {
             sh_a64 *images = &job->board->workers[i % s->workers].images;
-            sh_part(job->fedavg->parts, job->fedavg->drawn[i], &count);
+            sh_part(f->parts, f->drawn[i], &count);
             sh_racy_store(images, sh_racy_load(images) + (uint64_t)(count * s->local_epochs));
             job->images_before += count * s->local_epochs;
         }
@@ -300,8 +316,8 @@ static shoal_err checkpoint(sh_job *job, sh_checkpoint *c)
     if (err == SHOAL_OK) {
         err = sh_rounds_checkpoint(job, c);
     }
-    if (err == SHOAL_OK && job->fedavg->velocity != NULL) {
-        err = sh_checkpoint_tensor(c, "server_velocity", job->fedavg->velocity);
+    if (err == SHOAL_OK && own_of(job)->velocity != NULL) {
+        err = sh_checkpoint_tensor(c, "server_velocity", own_of(job)->velocity);
     }
     if (err == SHOAL_OK && !c->writing) {
         place_images(job);
@@ -318,6 +334,5 @@ const sh_method sh_method_fedavg = {.name = "fedavg",
                                     .model = sh_rounds_model,
                                     .arguments = arguments,
                                     .gather = sh_rounds_gather,
-                                    .reduce = reduce,
                                     .run = sh_rounds_run,
                                     .checkpoint = checkpoint};

@@ -32,10 +32,19 @@ typedef struct sh_flat_shm {
     double rows[] __attribute__((aligned(SH_CACHE_LINE))); /* two, each of a row's length */
 } sh_flat_shm;
 
-/* Who has which samples, the same for all rounds; written before the first worker starts, and only read then.
+/* Who is drawn in which round, and by whom they are trained. */
+typedef struct sh_fedavg_plan {
+    int64_t clients, drawn; /* in all, and in a round */
+    int64_t local_epochs;   /* passes of a client over its samples in a round */
+    uint64_t seed;
+    int32_t workers;
+} sh_fedavg_plan;
+
+/* The plan, and who has which samples, the same for all rounds; written before the first worker starts, and only read then.
  * The samples of client i are numbers[ends[i - 1]] (the first: numbers[0]) to numbers[ends[i] - 1]; numbers follow the ends. */
 typedef struct sh_parts_shm {
-    int64_t clients, samples;
+    sh_fedavg_plan plan;
+    int64_t samples;
     int64_t ends[];
 } sh_parts_shm;
 
@@ -43,16 +52,16 @@ static inline const int64_t *sh_part(const sh_parts_shm *parts, int64_t client, 
 {
     int64_t first = client > 0 ? parts->ends[client - 1] : 0;
     *out_count = parts->ends[client] - first;
-    return parts->ends + parts->clients + first;
+    return parts->ends + parts->plan.clients + first;
 }
 
-/* The clients of a round: the first settings.drawn of out, which has room for all. */
-void sh_fedavg_draw(const sh_settings *settings, int64_t round, int64_t *out);
+/* The clients of a round: the first plan->drawn of out, which has room for all. */
+void sh_fedavg_draw(const sh_fedavg_plan *plan, int64_t round, int64_t *out);
 
 /* How many of them are of that rank. */
-static inline int64_t sh_fedavg_turns(const sh_settings *settings, int rank)
+static inline int64_t sh_fedavg_turns(const sh_fedavg_plan *plan, int rank)
 {
-    return rank < settings->drawn ? (settings->drawn - rank + settings->workers - 1) / settings->workers : 0;
+    return rank < plan->drawn ? (plan->drawn - rank + plan->workers - 1) / plan->workers : 0;
 }
 
 shoal_err sh_fedavg_work(int rank, const shoal_value *args);

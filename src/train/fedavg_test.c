@@ -50,9 +50,9 @@ static shoal_train_options options_of(shoal_dataset *train, shoal_module *model)
                                  .seed = 7};
 }
 
-static sh_settings settings_of(const shoal_train_options *o, int64_t drawn)
+static sh_fedavg_plan plan_of(const shoal_train_options *o, int64_t drawn)
 {
-    return (sh_settings){.clients = o->clients, .drawn = drawn, .seed = o->seed, .workers = o->workers};
+    return (sh_fedavg_plan){.clients = o->clients, .drawn = drawn, .seed = o->seed, .workers = o->workers};
 }
 
 static void assert_same_bits(const shoal_module *a, const shoal_module *b)
@@ -99,10 +99,10 @@ static void train_client(shoal_module *model, shoal_dataset *samples, const shoa
 static void plain_round(shoal_module *model, shoal_dataset *const *parts, const shoal_train_options *o, int64_t round,
                         int64_t drawn)
 {
-    sh_settings settings = settings_of(o, drawn);
+    sh_fedavg_plan plan = plan_of(o, drawn);
     int64_t clients[CLIENTS], all = 0;
     shoal_module *local = new_model(), *mean = new_model();
-    sh_fedavg_draw(&settings, round, clients);
+    sh_fedavg_draw(&plan, round, clients);
     for (int64_t i = 0; i < drawn; i++) {
         all += shoal_dataset_length(parts[clients[i]]);
     }
@@ -434,11 +434,11 @@ END_TEST
 START_TEST(draws)
 {
     shoal_train_options o = {.clients = 50, .seed = 3};
-    sh_settings settings = settings_of(&o, 50);
+    sh_fedavg_plan plan = plan_of(&o, 50);
     int64_t first[50], out[50], times[50] = {0};
     for (int64_t round = 0; round < 200; round++) {
         bool drawn[50] = {false};
-        sh_fedavg_draw(&settings, round, out);
+        sh_fedavg_draw(&plan, round, out);
         for (int i = 0; i < 5; i++) {
             ck_assert(out[i] >= 0 && out[i] < 50 && !drawn[out[i]]);
             drawn[out[i]] = true;
@@ -453,13 +453,13 @@ START_TEST(draws)
     for (int i = 0; i < 50; i++) {
         ck_assert_msg(times[i] > 4 && times[i] < 45, "client %d: %lld times of 20", i, (long long)times[i]);
     }
-    sh_fedavg_draw(&settings, 0, out);
+    sh_fedavg_draw(&plan, 0, out);
     ck_assert(memcmp(first, out, sizeof first) == 0);
-    settings = (sh_settings){.drawn = 10, .workers = 4};
-    ck_assert(sh_fedavg_turns(&settings, 0) == 3 && sh_fedavg_turns(&settings, 1) == 3);
-    ck_assert(sh_fedavg_turns(&settings, 2) == 2 && sh_fedavg_turns(&settings, 3) == 2);
-    settings.drawn = 2;
-    ck_assert(sh_fedavg_turns(&settings, 1) == 1 && sh_fedavg_turns(&settings, 2) == 0);
+    plan = (sh_fedavg_plan){.drawn = 10, .workers = 4};
+    ck_assert(sh_fedavg_turns(&plan, 0) == 3 && sh_fedavg_turns(&plan, 1) == 3);
+    ck_assert(sh_fedavg_turns(&plan, 2) == 2 && sh_fedavg_turns(&plan, 3) == 2);
+    plan.drawn = 2;
+    ck_assert(sh_fedavg_turns(&plan, 1) == 1 && sh_fedavg_turns(&plan, 2) == 0);
 }
 END_TEST
 

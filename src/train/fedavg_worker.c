@@ -62,7 +62,7 @@ static int64_t clients_done(const fedavg_worker *w, int64_t round)
 static shoal_err train_round(sh_worker *base, int64_t round)
 {
     fedavg_worker *w = (fedavg_worker *)base;
-    const sh_settings *s = &base->settings;
+    const sh_fedavg_plan *s = &w->parts->plan;
     int64_t turns = sh_fedavg_turns(s, base->rank);
     shoal_err err = SHOAL_OK;
     sh_fedavg_draw(s, round, w->drawn);
@@ -86,17 +86,17 @@ static shoal_err open_own(fedavg_worker *w, const shoal_value *own)
     }
     w->parts = shoal_block_data(parts);
     w->sums = shoal_block_data(sums);
-    w->base.passes = w->base.settings.local_epochs;
-    w->drawn = malloc((size_t)w->base.settings.clients * sizeof *w->drawn);
+    w->base.passes = w->parts->plan.local_epochs;
+    w->drawn = malloc((size_t)w->parts->plan.clients * sizeof *w->drawn);
     return w->drawn ? sh_flat_length(w->base.model, &w->length)
-                    : sh_fail(SHOAL_ENOMEM, "no memory for %lld clients", (long long)w->base.settings.clients);
+                    : sh_fail(SHOAL_ENOMEM, "no memory for %lld clients", (long long)w->parts->plan.clients);
 }
 
 shoal_err sh_fedavg_work(int rank, const shoal_value *args)
 {
     fedavg_worker w = {0};
     const shoal_value *own = shoal_value_find(args, "own");
-    shoal_err err = sh_worker_open(&w.base, rank, args);
+    shoal_err err = sh_worker_open_without_loader(&w.base, rank, args);
     if (err == SHOAL_OK) {
         err = open_own(&w, own);
     }

@@ -133,9 +133,8 @@ static shoal_err copy_buffers(shoal_module *to, shoal_module *from)
     return err;
 }
 
-shoal_err sh_gradients_step(sh_gradients *g, sh_job *job, int64_t round)
+shoal_err sh_gradients_step(sh_gradients *g, sh_job *job, int64_t round, int64_t rounds)
 {
-    int64_t rounds = job->settings.rounds;
     size_t mark = shoal_scope_mark();
     int n = weigh(g, job, round % rounds);
     shoal_err err = n > 0 ? sh_reducer_here.sum(g->mean, g->from, g->weights, n) : SHOAL_OK;

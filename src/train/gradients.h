@@ -16,8 +16,8 @@ void sh_gradients_close(sh_gradients *g);
 /* Where the worker of that rank leaves its gradients. */
 shoal_module *sh_gradients_of(const sh_gradients *g, int rank);
 
-/* All workers have left theirs of that round: changes the job's model. */
-shoal_err sh_gradients_step(sh_gradients *g, sh_job *job, int64_t round);
+/* All workers have left theirs of that round, of so many in an epoch: changes the job's model. */
+shoal_err sh_gradients_step(sh_gradients *g, sh_job *job, int64_t round, int64_t rounds);
 
 /* The momentum. */
 shoal_err sh_gradients_checkpoint(sh_gradients *g, sh_checkpoint *c);

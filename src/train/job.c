@@ -103,7 +103,6 @@ shoal_err sh_job_open(sh_job *job, const shoal_train_options *options)
     job->method = sh_method_of(job->o.method);
     job->settings = (sh_settings){.epochs = job->o.epochs,
                                   .batch = job->o.batch,
-                                  .steps = job->o.steps,
                                   .lr = job->o.lr,
                                   .lr_decay = job->o.lr_decay,
                                   .momentum = job->o.momentum,

@@ -41,9 +41,6 @@ typedef struct sh_method {
      * missed. */
     shoal_err (*gather)(sh_job *job);
 
-    /* Methods with rounds: makes the job's parameters of what the workers gave; NULL: they become the mean of theirs. */
-    shoal_err (*reduce)(sh_job *job, int64_t round);
-
     /* From the start of the workers until the job is done or stopped. Goes on from where checkpoint, if it was called to read, has
      * put the job. */
     shoal_err (*run)(sh_job *job);
@@ -81,7 +78,6 @@ struct sh_job {
     char (*died)[SHOAL_STATUS_TEXT]; /* for each rank a death that is not told of yet; "": none */
     shoal_train_worker *seen;        /* for the callback */
     void *own;                       /* the method's */
-    struct sh_fedavg *fedavg;        /* beside the rounds, which own is then */
     int64_t images_total;
     int64_t begun, train_begun, next_tick;
     int64_t idle; /* nanoseconds since train_begun in which no worker trained */

@@ -30,6 +30,9 @@ typedef struct rounds {
     int waiting;   /* for so many answers */
     shoal_module **models;
     sh_gradients *gradients; /* NULL: parameters are averaged */
+    sh_rounds_plan plan;
+    sh_rounds_reduce reduce; /* NULL: the parameters become the mean of the workers' */
+    void *own;               /* of the method */
 } rounds;
 
 /* ---- opening and closing ---- */
@@ -50,7 +53,7 @@ static shoal_err open_place(sh_job *job, rounds *r, int rank)
 {
     place *p = &r->places[rank];
     p->model = r->models[rank] = sh_clone_module(job->model);
-    return !p->model ? shoal_last_error() : job->settings.keep ? open_state(job, p) : SHOAL_OK;
+    return !p->model ? shoal_last_error() : r->plan.kind == SH_ROUNDS_KEEP ? open_state(job, p) : SHOAL_OK;
 }
 
 int64_t sh_rounds_batches(const sh_job *job)
@@ -63,17 +66,26 @@ int64_t sh_rounds_batches(const sh_job *job)
     return most;
 }
 
+void *sh_rounds_own(const sh_job *job)
+{
+    return job->own != NULL ? ((rounds *)job->own)->own : NULL;
+}
+
 shoal_err sh_rounds_open(sh_job *job, int64_t steps, sh_rounds_kind kind)
 {
+    return sh_rounds_open_with(job, steps, kind, NULL, NULL);
+}
+
+shoal_err sh_rounds_open_with(sh_job *job, int64_t steps, sh_rounds_kind kind, void *own, sh_rounds_reduce reduce)
+{
     size_t n = (size_t)job->o.workers;
-    rounds *r = calloc(1, sizeof *r);
+    rounds *r = job->own = calloc(1, sizeof *r);
     int64_t batches = sh_rounds_batches(job);
-    job->own = r;
-    job->settings.keep = kind == SH_ROUNDS_KEEP;
-    job->settings.gradients = kind == SH_ROUNDS_GRADIENTS;
-    job->settings.steps = steps > 0 && steps < batches ? steps : batches;
-    job->settings.rounds = (batches + job->settings.steps - 1) / job->settings.steps;
+    steps = steps > 0 && steps < batches ? steps : batches;
     if (r != NULL) {
+        r->plan = (sh_rounds_plan){.steps = steps, .rounds = (batches + steps - 1) / steps, .kind = kind};
+        r->reduce = reduce;
+        r->own = own;
         r->round = NO_ROUND;
         r->places = calloc(n, sizeof *r->places);
         r->models = calloc(n, sizeof *r->models);
@@ -85,7 +97,7 @@ shoal_err sh_rounds_open(sh_job *job, int64_t steps, sh_rounds_kind kind)
     for (int i = 0; i < job->o.workers && err == SHOAL_OK; i++) {
         err = open_place(job, r, i);
     }
-    return err == SHOAL_OK && job->settings.gradients ? sh_gradients_open(job, &r->gradients) : err;
+    return err == SHOAL_OK && kind == SH_ROUNDS_GRADIENTS ? sh_gradients_open(job, &r->gradients) : err;
 }
 
 void sh_rounds_close(sh_job *job)
@@ -129,8 +141,9 @@ shoal_value *sh_rounds_arguments(sh_job *job, int rank)
     if (r->round != NO_ROUND && !p->answered && give_round(r, p) != SHOAL_OK) {
         return NULL;
     }
-    return shoal_map("global", job->model, "tasks", p->tasks, "answers", job->answers, "state",
-                     p->state ? shoal_value_copy(p->state) : shoal_value_null(), "gradients",
+    return shoal_map("plan", shoal_value_bytes(&r->plan, sizeof r->plan), "global", job->model, "tasks", p->tasks,
+                     "answers", job->answers, "state", p->state ? shoal_value_copy(p->state) : shoal_value_null(),
+                     "gradients",
                      r->gradients ? shoal_value_module(sh_gradients_of(r->gradients, rank)) : shoal_value_null());
 }
 
@@ -160,10 +173,10 @@ shoal_err sh_rounds_gather(sh_job *job)
 static shoal_err put_together(sh_job *job, int64_t round)
 {
     const rounds *r = job->own;
-    if (job->method->reduce != NULL) {
-        return job->method->reduce(job, round);
+    if (r->reduce != NULL) {
+        return r->reduce(job, round);
     }
-    return r->gradients ? sh_gradients_step(r->gradients, job, round)
+    return r->gradients ? sh_gradients_step(r->gradients, job, round, r->plan.rounds)
                         : sh_reducer_mean(&sh_reducer_here, job->model, r->models, job->o.workers);
 }
 
@@ -201,10 +214,10 @@ shoal_err sh_rounds_run(sh_job *job)
 {
     shoal_err err = SHOAL_OK;
     rounds *r = job->own;
-    int64_t all = job->o.epochs * job->settings.rounds;
+    int64_t all = job->o.epochs * r->plan.rounds;
     while (r->next < all && err == SHOAL_OK && !sh_job_over(job)) {
         err = one_round(job, r->next);
-        int64_t finished = r->next / job->settings.rounds;
+        int64_t finished = r->next / r->plan.rounds;
         if (err == SHOAL_OK && finished > job->result.epochs) {
             err = sh_job_epoch(job, finished, true);
         }
@@ -226,15 +239,15 @@ static shoal_err pass_momentum(const rounds *r, sh_checkpoint *c, int rank)
 shoal_err sh_rounds_checkpoint(sh_job *job, sh_checkpoint *c)
 {
     rounds *r = job->own;
-    const sh_settings *s = &job->settings;
+    const sh_rounds_plan *s = &r->plan;
     shoal_err err = sh_checkpoint_setting_whole(c, "batches_in_round", s->steps);
     if (err == SHOAL_OK) {
         err = sh_checkpoint_whole(c, "round", 0, job->o.epochs * s->rounds, &r->next);
     }
-    for (int i = 0; i < job->o.workers && err == SHOAL_OK && s->keep; i++) {
+    for (int i = 0; i < job->o.workers && err == SHOAL_OK && s->kind == SH_ROUNDS_KEEP; i++) {
         err = pass_momentum(r, c, i);
     }
-    if (err == SHOAL_OK && s->gradients) {
+    if (err == SHOAL_OK && r->gradients != NULL) {
         err = sh_gradients_checkpoint(r->gradients, c);
     }
     if (err == SHOAL_OK && !c->writing) {

@@ -1,5 +1,5 @@
-/* The methods that average parameters: serial, sync and local; fedavg has the same rounds, and ways of its own to train and to put
- * together (sh_method's reduce).
+/* The methods with rounds. Each worker trains from the same parameters, and the job makes the next ones of what they give: their mean, or
+ * what the method's own reduce makes (sh_rounds_reduce).
  *
  * Each worker has a model of its own in shared memory. A round: the job puts the round's number on each worker's queue; a worker
  * copies the job's parameters into its own, trains on its batches of the round and answers; with all answers there the job's
@@ -17,8 +17,21 @@ typedef enum sh_rounds_kind {
     SH_ROUNDS_GRADIENTS, /* workers give gradients instead of parameters: rounds of one batch, one momentum */
 } sh_rounds_kind;
 
-/* steps: batches in a round, 0 for all of an epoch. */
+/* What rounds are, the same for all workers; travels as bytes. */
+typedef struct sh_rounds_plan {
+    int64_t steps;  /* batches in a round */
+    int64_t rounds; /* in an epoch */
+    sh_rounds_kind kind;
+} sh_rounds_plan;
+
+/* Makes the job's parameters of what the workers gave in a round. */
+typedef shoal_err (*sh_rounds_reduce)(sh_job *job, int64_t round);
+
+/* steps: batches in a round, 0 for all of an epoch. with: the same for a method that has more: its own state, which sh_rounds_own gives
+ * back and the method frees, and its own way to reduce. When open_with fails, sh_rounds_own gives it all the same. */
 shoal_err sh_rounds_open(sh_job *job, int64_t steps, sh_rounds_kind kind);
+shoal_err sh_rounds_open_with(sh_job *job, int64_t steps, sh_rounds_kind kind, void *own, sh_rounds_reduce reduce);
+void *sh_rounds_own(const sh_job *job); /* NULL: not open */
 
 /* Batches in an epoch of the worker that has most. */
 int64_t sh_rounds_batches(const sh_job *job);

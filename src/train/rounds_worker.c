@@ -8,8 +8,11 @@
 #include <shoal/ops.h>
 #include <shoal/share.h>
 
+#include <string.h>
+
 typedef struct rounds_worker {
-    sh_worker base;                   /* first: a pointer to it is one to the whole */
+    sh_worker base; /* first: a pointer to it is one to the whole */
+    sh_rounds_plan plan;
     shoal_module *global, *gradients; /* the arguments', as is the next; gradients: NULL when parameters are given */
     const shoal_value *state;         /* a list of two maps */
 } rounds_worker;
@@ -32,15 +35,15 @@ static shoal_err carry_state(rounds_worker *w, int64_t round)
 static shoal_err train_round(sh_worker *base, int64_t round)
 {
     rounds_worker *w = (rounds_worker *)base;
-    const sh_settings *s = &base->settings;
+    const sh_rounds_plan *s = &w->plan;
     int64_t first = round % s->rounds * s->steps;
     size_t mark = shoal_scope_mark();
     shoal_err err = shoal_module_copy(w->base.model, w->global);
-    if (err == SHOAL_OK && !s->gradients) {
-        err = s->keep ? carry_state(w, round) : sh_worker_renew(base);
+    if (err == SHOAL_OK && w->gradients == NULL) {
+        err = s->kind == SH_ROUNDS_KEEP ? carry_state(w, round) : sh_worker_renew(base);
     }
     shoal_scope_release(mark);
-    if (err == SHOAL_OK && s->gradients) {
+    if (err == SHOAL_OK && w->gradients != NULL) {
         err = sh_worker_gradient(&w->base, round / s->rounds, first);
         return err == SHOAL_OK ? sh_gradients_leave(w->gradients, w->base.model) : err;
     }
@@ -77,10 +80,17 @@ static shoal_err open_own(rounds_worker *w, const shoal_value *own)
 {
     w->global = shoal_arg_module(own, "global");
     w->state = shoal_value_find(own, "state");
-    if (w->base.settings.gradients) {
+    size_t size = 0;
+    const void *plan = shoal_value_as_bytes(shoal_value_find(own, "plan"), &size);
+    if (plan == NULL || size != sizeof w->plan) {
+        return sh_fail(SHOAL_ELAYOUT, "a plan of rounds of %zu bytes, not %zu", size, sizeof w->plan);
+    }
+    memcpy(&w->plan, plan, size);
+    if (w->plan.kind == SH_ROUNDS_GRADIENTS) {
         w->gradients = shoal_arg_module(own, "gradients");
     }
-    return w->global && w->state && (w->gradients || !w->base.settings.gradients) ? SHOAL_OK : shoal_last_error();
+    return w->global && w->state && (w->gradients || w->plan.kind != SH_ROUNDS_GRADIENTS) ? SHOAL_OK
+                                                                                          : shoal_last_error();
 }
 
 shoal_err sh_rounds_work(int rank, const shoal_value *args)

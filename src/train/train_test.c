@@ -314,7 +314,7 @@ START_TEST(rounds_of_an_epoch)
     shoal_train_options o = options_of(SHOAL_METHOD_SYNC, s, models[0]);
     o.rounds = 1000;
     ck_assert_err(shoal_train_run(&o, NULL), SHOAL_EINVAL);
-    ck_assert_msg(strstr(shoal_last_error_text(), "1000 rounds") != NULL, "%s", shoal_last_error_text());
+    ck_assert_msg(strstr(shoal_last_error_text(), "is 1000") != NULL, "%s", shoal_last_error_text());
     shoal_module_destroy(models[0]);
     shoal_module_destroy(models[1]);
     close_sets(s);

@@ -126,15 +126,20 @@ shoal_err sh_worker_attach(sh_worker *w, int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args)
+shoal_err sh_worker_open_without_loader(sh_worker *w, int rank, const shoal_value *args)
 {
     shoal_err err = sh_worker_attach(w, rank, args);
     if (err != SHOAL_OK) {
         return err;
     }
     w->set = shoal_dataset_retain(shoal_arg_dataset(args, "data"));
-    err = !w->set ? shoal_last_error() : w->settings.clients > 0 ? SHOAL_OK : load_shard(w);
-    return err == SHOAL_OK ? sh_worker_renew(w) : err;
+    return w->set ? sh_worker_renew(w) : shoal_last_error();
+}
+
+shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args)
+{
+    shoal_err err = sh_worker_open_without_loader(w, rank, args);
+    return err == SHOAL_OK ? load_shard(w) : err;
 }
 
 void sh_worker_close(sh_worker *w)

@@ -36,21 +36,16 @@ static inline uint64_t sh_position(int64_t epoch, int64_t batch)
 /* The same for all workers; travels as bytes, between processes of one program. */
 typedef struct sh_settings {
     int64_t epochs, batch;
-    int64_t steps, rounds; /* of the methods with means: batches in a round, rounds in an epoch */
-    int64_t clients, drawn,
-        local_epochs; /* fedavg: clients in all and in a round, passes of each over its samples; else 0 */
     double lr, lr_decay, momentum;
     uint64_t seed;
     int32_t workers;
-    bool keep;      /* momentum goes on from round to round */
-    bool gradients; /* a round is the gradient of a batch */
-    bool shard;     /* of the set, contiguous: length / workers each, the last takes the rest */
+    bool shard; /* of the set, contiguous: length / workers each, the last takes the rest */
 } sh_settings;
 
 typedef struct sh_worker {
     int rank;
-    int64_t stream; /* what its random numbers belong to: the rank, or the client that it is */
-    int64_t passes; /* over the loader's samples in what is told as one epoch: 1, or local_epochs */
+    int64_t stream; /* what its random numbers belong to: the rank, or what the method says */
+    int64_t passes; /* over the loader's samples in what is told as one epoch: 1, or what the method says */
     sh_settings settings;
     shoal_module *model; /* the arguments' */
     shoal_dataset *set;
@@ -71,9 +66,10 @@ int64_t sh_shard_samples(const sh_settings *s, int64_t length, int rank, int64_t
 int64_t sh_shard_images(const sh_settings *s, int64_t length, int rank, int64_t epoch, int64_t batch);
 
 /* Of the arguments that every worker gets: "model", "board", "settings"; attach does no more than that, open makes a loader of
- * "data" (with clients: none yet) and an optimiser too. close takes a half-opened one. */
+ * its part of "data" and an optimiser too; the third makes no loader, because the method has its own samples (sh_worker_load). close takes a half-opened one. */
 shoal_err sh_worker_attach(sh_worker *w, int rank, const shoal_value *args);
 shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args);
+shoal_err sh_worker_open_without_loader(sh_worker *w, int rank, const shoal_value *args);
 void sh_worker_close(sh_worker *w);
 
 /* A seed that depends on the job's seed, the rank, and two numbers more. */
