@@ -1,4 +1,5 @@
-/* What the tests with several processes share: children by every start method, their failures in words, and hand-shakes. */
+/* Shared by the tests with several processes: children by every start method, their failures as text, and
+ * handshakes. */
 #ifndef TESTS_CHILDREN_H
 #define TESTS_CHILDREN_H
 
@@ -12,9 +13,9 @@
 #include <unistd.h>
 
 #define LIMIT SHOAL_SECONDS(SH_TEST_SECONDS / 2) /* nothing waits that long unless it is broken */
-#define SOON SHOAL_MS(20)                        /* a time limit that is meant to pass */
+#define SOON SHOAL_MS(20)                        /* a timeout that is meant to expire */
 
-/* ---- in a target: what does not hold is the error it returns, and so the words that its parent reports ---- */
+/* ---- for targets: a condition that does not hold becomes the returned error, whose text the parent reports ---- */
 
 #define must(condition)                                                                                                \
     do {                                                                                                               \
@@ -40,9 +41,9 @@
 #define ARG(kind, name) shoal_arg_##kind(args, name)
 #define ARG_INT(name) sh_int_of(shoal_value_find(args, name))
 
-/* ---- in a test ---- */
+/* ---- for tests ---- */
 
-/* ck_assert_ok for loops: an assertion of libcheck that holds costs a system call. */
+/* ck_assert for loops: each libcheck assertion that holds costs a system call. */
 #define hot(condition)                                                                                                 \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
@@ -65,7 +66,7 @@ static inline TCase *children_case(const char *name)
     return tc;
 }
 
-/* A test over the three start methods: _i is the method. */
+/* Adds a test that runs for the three start methods: _i is the method. */
 #define add_for_methods(tc, test) tcase_add_loop_test(tc, test, SHOAL_START_SPAWN, SHOAL_START_FORKSERVER + 1)
 
 static inline shoal_process *start(int method, int rank, shoal_target target, shoal_value *args)
@@ -76,7 +77,7 @@ static inline shoal_process *start(int method, int rank, shoal_target target, sh
     return p;
 }
 
-/* Waits for its end and frees the handle. */
+/* Waits for the end of the process and destroys the handle. */
 static inline void finish_as(shoal_process *p, shoal_end end, int code)
 {
     shoal_status status;
@@ -97,7 +98,7 @@ static inline int64_t clock_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Is the main thread of the process parked in a futex at this moment? */
+/* Checks whether the main thread of the process is parked in a futex now. */
 static inline bool is_parked(int32_t pid)
 {
     char path[64];
@@ -110,7 +111,7 @@ static inline bool is_parked(int32_t pid)
     return n == 1 && number == SYS_futex;
 }
 
-/* Returns when the process, which waits for nothing else any more, is parked. */
+/* Waits until the process, which has nothing else to wait for, is parked. */
 static inline void until_parked(const shoal_process *p)
 {
     int64_t deadline = clock_ns() + LIMIT;
@@ -120,7 +121,7 @@ static inline void until_parked(const shoal_process *p)
     }
 }
 
-/* A child's word that it has come to a place: any message on the queue. */
+/* Waits until a child reports that it has reached a point: any message on the queue. */
 static inline void until_told(shoal_queue *queue)
 {
     shoal_value *value = NULL;

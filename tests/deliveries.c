@@ -105,7 +105,7 @@ START_TEST(every_kind_of_message)
             }
             shoal_value_destroy(v);
         }
-        sh_assert_audit("all are out");
+        sh_assert_audit("all are unacknowledged");
         for (int i = 0; i < 8; i++) {
             ck_assert_ok(round == 0 ? shoal_delivery_done(&d[i]) : shoal_delivery_return(&d[i]));
         }
@@ -114,7 +114,7 @@ START_TEST(every_kind_of_message)
     shoal_value *v = NULL;
     ck_assert_ok(shoal_queue_get_delivery(q, SHOAL_NOW, &v, &last));
     shoal_value_destroy(v);
-    sh_assert_audit("one is out, seven came back");
+    sh_assert_audit("one is unacknowledged, seven were returned");
     shoal_release(q);
     shoal_release(last.queue); /* gives the delivery up with its queue */
     shoal_release(block);
@@ -135,7 +135,7 @@ START_TEST(thousands_are_out)
         shoal_value_destroy(v);
     }
     ck_assert_uint_eq(shoal_queue_size(q), COUNT);
-    sh_assert_audit("thousands are out");
+    sh_assert_audit("thousands are unacknowledged");
     for (int i = 0; i < COUNT; i++) {
         hot_ok(i % 2 == 0 ? shoal_delivery_done(&d[i]) : shoal_delivery_return(&d[i]));
     }
@@ -195,7 +195,7 @@ START_TEST(a_receiver_that_ends_gives_its_messages_back)
         ck_assert_ok(shoal_delivery_done(&b));
         ck_assert_ok(shoal_queue_join(q, LIMIT));
         shoal_process_destroy(p);
-        sh_assert_audit("after the receiver's end");
+        sh_assert_audit("after the end of the receiver");
         shoal_release(q);
         shoal_release(told);
     }

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-/* Leaks of a process that exits in the middle of a call are its own affair. */
+/* LeakSanitizer must ignore what a process leaks that exits in the middle of a call. */
 int __lsan_is_turned_off(void);
 int __lsan_is_turned_off(void)
 {
@@ -29,7 +29,7 @@ static void exit_at_once(int number)
     exit(EXIT_SUCCESS);
 }
 
-/* The signal is for the thread that works. */
+/* The signal must go to the thread that works. */
 static void *wait_for_ever(void *nothing)
 {
     sigset_t all;
@@ -42,7 +42,7 @@ static void *wait_for_ever(void *nothing)
     return nothing;
 }
 
-/* Sends blocks and messages to itself until the signal comes. */
+/* Sends blocks and messages to itself until the signal arrives. */
 static shoal_err work_until_told(int rank, const shoal_value *args)
 {
     shoal_queue *q = ARG(queue, "queue");
@@ -66,7 +66,8 @@ static shoal_err work_until_told(int rank, const shoal_value *args)
     }
 }
 
-/* exit() from a signal handler, in the middle of an operation. _i: 1 with a second thread, which keeps what is held until the process is gone. */
+/* exit() from a signal handler in the middle of an operation. If _i is 1, a second thread keeps what is held until the
+ * process is gone. */
 START_TEST(exit_in_a_handler_leaves_nothing_half_done)
 {
     uint64_t random = 7;
@@ -93,9 +94,9 @@ START_TEST(exit_in_a_handler_leaves_nothing_half_done)
 }
 END_TEST
 
-/* ---- calls after the end began ---- */
+/* ---- calls after the end has begun ---- */
 
-/* Common memory outside of the world. Synchronisation: stage by both sides in turn. */
+/* Shared memory outside the world. Synchronisation: both sides write stage in turn. */
 typedef struct board {
     sh_a32 stage;
     char failure[300];
@@ -186,7 +187,7 @@ static void call_everything(void)
     refused(shoal_world_audit(&audit));
     refused(shoal_process_start(nothing, NULL, NULL, &p));
     refused(shoal_value_of(late.queue) == NULL ? shoal_last_error() : SHOAL_OK);
-    shoal_event_set(late.event); /* these cannot say no, but they do nothing */
+    shoal_event_set(late.event); /* these calls cannot fail, but they do nothing */
     shoal_event_clear(late.event);
     shoal_barrier_abort(late.barrier);
     shoal_queue_close(late.queue);
@@ -194,13 +195,13 @@ static void call_everything(void)
     shoal_world_leave();
 }
 
-/* Registered before main, so it runs after the library's own handlers; in all processes of this program. */
+/* Registered before main in all processes of this program, so it runs after the library's handlers. */
 static void call_late(void)
 {
     if (common != NULL && late.block != NULL) {
         call_everything();
         sh_store_release(&common->stage, 1);
-        until_stage(2); /* the parent has taken all the blocks of this size that there are */
+        until_stage(2); /* by then the parent has taken all blocks of this size */
         memset(shoal_block_data(late.block), 0xee, 100);
         sh_store_release(&common->stage, 3);
     }
@@ -211,7 +212,7 @@ __attribute__((constructor)) static void register_early(void)
     atexit(call_late);
 }
 
-/* As a C++ static would be destroyed. */
+/* Runs when a C++ static would be destroyed. */
 static void call_as_static(void)
 {
     if (late.block != NULL) {
@@ -234,7 +235,7 @@ static shoal_err end_with_late_calls(int rank, const shoal_value *args)
     exit(EXIT_SUCCESS);
 }
 
-/* An atexit handler that is older than the first call, and what runs later still. */
+/* An atexit handler that was registered before the first call, and code that runs even later. */
 START_TEST(calls_after_the_end_are_refused_and_touch_nothing)
 {
     enum { COUNT = 40 };
@@ -277,7 +278,7 @@ START_TEST(calls_after_the_end_are_refused_and_touch_nothing)
     finish_as(p, SHOAL_EXITED, 0);
     ck_assert_msg(common->failure[0] == 0, "%s", common->failure);
     ck_assert_uint_eq(shoal_semaphore_value(semaphore), 1);
-    ck_assert_ok(shoal_lock_lock(lock, SHOAL_NOW)); /* nobody had it */
+    ck_assert_ok(shoal_lock_lock(lock, SHOAL_NOW)); /* nobody held it */
     ck_assert_ok(shoal_lock_unlock(lock));
     ck_assert_uint_eq(shoal_queue_size(q), 0);
     ck_assert_ok(shoal_queue_put_bytes(q, "x", 1, SHOAL_NOW)); /* it is not closed */
@@ -290,7 +291,7 @@ START_TEST(calls_after_the_end_are_refused_and_touch_nothing)
 }
 END_TEST
 
-/* ---- a target that returns beside a thread ---- */
+/* ---- a target that returns while a thread runs ---- */
 
 static void *write_for_ever(void *data)
 {
@@ -302,7 +303,8 @@ static void *write_for_ever(void *data)
 
 static sh_a64 *written;
 
-/* In place of the C library's, for the library too. The very last moment of a forked target: the thread still writes. */
+/* Replaces the C library's function, for the library too. At this last moment of a forked target the thread still
+ * writes. */
 void _exit(int status)
 {
     if (written != NULL) {
@@ -321,10 +323,10 @@ static shoal_err return_beside_a_writer(int rank, const shoal_value *args)
     void *data = shoal_block_data(ARG(block, "block"));
     must(pthread_create(&thread, NULL, write_for_ever, data) == 0);
     written = data;
-    return rank == 0 ? SHOAL_OK : shoal_fail(SHOAL_EINVAL, "as told");
+    return rank == 0 ? SHOAL_OK : shoal_fail(SHOAL_EINVAL, "as requested");
 }
 
-/* By every start method, returned is not killed. */
+/* With every start method, a target that returned is not reported as killed. */
 START_TEST(a_target_may_return_while_a_thread_writes)
 {
     for (int i = 0; i < 10; i++) {
@@ -355,7 +357,7 @@ static void exit_somehow(void)
     exit(EXIT_SUCCESS);
 }
 
-/* In place of the C library's, for the library too. The world goes: its slot is free already. */
+/* Replaces the C library's function, for the library too. When the world is unmapped, its slot is already free. */
 int munmap(void *at, size_t size)
 {
     bool is_world = size >= (size_t)1 << 29;
@@ -374,8 +376,8 @@ static void *hold_a_thread(void *nothing_at_all)
     return nothing_at_all;
 }
 
-/* As a signal handler would that interrupts shoal_world_leave: before, the second ended by SIGSEGV in sh_slot_end. bit 0: where,
- * bit 1: how. */
+/* Does what a signal handler would that interrupts shoal_world_leave. Earlier, the second case ended by SIGSEGV in
+ * sh_slot_end. Bit 0 of _i says where, bit 1 how. */
 START_TEST(exit_in_the_middle_of_leaving)
 {
     shoal_queue *q;
@@ -420,7 +422,7 @@ static shoal_err end_this_way(int rank, const shoal_value *args)
     must_ok(shoal_lock_lock(ARG(lock, "lock"), LIMIT));
     switch ((way)rank) {
     case RETURN: return SHOAL_OK;
-    case FAIL: return shoal_fail(SHOAL_EINVAL, "as told");
+    case FAIL: return shoal_fail(SHOAL_EINVAL, "as requested");
     case EXIT: exit(EXIT_SUCCESS);
     case EXIT_IN_HANDLER:
         signal(SIGTERM, exit_at_once);
@@ -447,7 +449,7 @@ START_TEST(what_others_are_told_of_each_end)
         ck_assert_ok(shoal_pipe_create(true, &a, &b));
         shoal_process *p = start(method, _i, end_this_way, shoal_map("lock", lock, "barrier", barrier, "pipe", b));
         shoal_release(b);
-        /* Before the join: its end alone tells them. */
+        /* Before the join: the end alone informs them. */
         ck_assert_err(shoal_pipe_recv(a, LIMIT, &got), SHOAL_ECLOSED);
         ck_assert_err(shoal_lock_lock(lock, LIMIT), SHOAL_EOWNERDEAD);
         ck_assert_ok(shoal_lock_unlock(lock));

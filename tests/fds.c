@@ -1,5 +1,5 @@
-/* The fds that the library keeps: none of them becomes a standard stream, and one that the program closes behind its back is
- * not taken for the world's any more. */
+/* The fds that the library keeps: none of them becomes a standard stream, and if the program closes one, the library
+ * does not mistake another file for the world. */
 #include "shm/world.h"
 #include "tests/children.h"
 
@@ -8,7 +8,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-/* A process of its own for what does things to its fds: it ends with the number of a line that did not hold. */
+/* Runs the body in a separate process, because it changes its fds. The exit status is the line number of a failed
+ * check. */
 static void run_apart(int (*body)(int), int argument)
 {
     int status;
@@ -43,7 +44,7 @@ static shoal_err look_at_streams(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* The world, the lifeline, pidfds, the fork server's socket, and the same in the child. */
+/* The world, the lifeline, pidfds and the fork server's socket, and the same in the child. */
 static int start_without_streams(int method)
 {
     shoal_process *p;
@@ -72,11 +73,11 @@ START_TEST(no_fd_of_ours_is_a_standard_stream)
 }
 END_TEST
 
-/* ---- the world's file, closed by the program ---- */
+/* ---- the program closes the world's file ---- */
 
 enum { BYTES = 1 << 20 };
 
-/* The program's own file, with the number that the world's had. */
+/* Opens a file of the program under the fd number that the world had. */
 static int open_own(char *bytes)
 {
     char path[] = "/tmp/shoal-fds-XXXXXX";
@@ -96,7 +97,8 @@ static shoal_err stay(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* What there is goes on; new memory and new processes are refused in words; the file is left as it is, and open. */
+/* Existing objects still work; new memory and new processes fail with an error text; the program's file stays unchanged
+ * and open. */
 static int close_world(int method)
 {
     static char bytes[BYTES];
@@ -116,7 +118,7 @@ static int close_world(int method)
     holds(shoal_world_trim() == SHOAL_OK);
     holds(shoal_block_create(BYTES, &other) == SHOAL_EOS && strstr(shoal_last_error_text(), "closed") != NULL);
     holds(shoal_process_start(stay, NULL, &options, &second) == SHOAL_EOS);
-    holds(shoal_world_sweep(&recovered) == SHOAL_OK && recovered == 0); /* the child lives */
+    holds(shoal_world_sweep(&recovered) == SHOAL_OK && recovered == 0); /* the child is alive */
     shoal_event_set(go);
     holds(shoal_process_join(p, LIMIT, &status) == SHOAL_OK && status.end == SHOAL_RETURNED);
     shoal_process_destroy(p);
@@ -137,7 +139,7 @@ START_TEST(a_file_with_the_number_of_the_worlds_is_left_alone)
 }
 END_TEST
 
-_Static_assert(__LINE__ < 256, "a line is an exit status");
+_Static_assert(__LINE__ < 256, "a line number must fit into an exit status");
 
 static Suite *suite(void)
 {

@@ -10,7 +10,7 @@
 
 #define SEED 31337u
 
-/* The queue under attack, and its first ring. */
+/* The queue under attack and its first ring. */
 static shoal_queue *queue;
 static sh_ring ring;
 
@@ -68,8 +68,8 @@ START_TEST(b62_references_to_what_there_is_not)
     uint64_t freed = b->id, span = b->id >> SH_INDEX_BITS;
     sh_block_release(b);
     const uint64_t ids[] = {
-        SH_ID_MASK,                                      /* the last that can be written */
-        (uint64_t)(SH_SPANS - 1) << SH_INDEX_BITS,       /* a span that is not made */
+        SH_ID_MASK,                                      /* the greatest id that can be written */
+        (uint64_t)(SH_SPANS - 1) << SH_INDEX_BITS,       /* a span that does not exist */
         (span << SH_INDEX_BITS) | 0xfff,                 /* beyond the blocks of its span */
         freed,                                           /* free */
         sh_ref_id(sh_load_acquire(&queue_shm()->rings)), /* a ring, which is never sent */
@@ -159,7 +159,8 @@ START_TEST(b62_heads_that_lie)
         for (int field = 0; field < 2; field++) {
             shoal_block *b;
             ck_assert_ok(shoal_block_create(10, &b));
-            shoal_block *message = make_message(1, "\xc0", 1, b); /* null, and an object that nothing names */
+            shoal_block *message = make_message(1, "\xc0", 1, b); /* null, and an object that the value does not
+                                                                   * mention */
             sh_message_shm *m = (sh_message_shm *)message->data;
             if (field == 0) {
                 sh_store_relaxed(&m->count, lies[i]);
@@ -220,7 +221,7 @@ START_TEST(b62_random_damage_to_messages)
         hot_ok(sh_encoding_init(&e, v));
         shoal_block *message = make_message(e.object_count, e.bytes, e.size, b);
         uint64_t words = message->size / 8, damage = 1 + sh_splitmix_below(&state, 3);
-        for (uint64_t k = 0; k < damage; k++) { /* a bit, a byte, or a word, from the head to the end */
+        for (uint64_t k = 0; k < damage; k++) { /* a bit, a byte, or a word, anywhere from the head to the end */
             uint64_t at = 2 + sh_splitmix_below(&state, words - 2), kind = sh_splitmix_below(&state, 3),
                      r = sh_splitmix_next(&state);
             sh_a64 *word = (sh_a64 *)message->data + at;

@@ -87,7 +87,7 @@ static bool send(shoal_block *description)
     return t != NULL;
 }
 
-/* f32 [4, 6] over a block of 96 bytes, with one number changed. */
+/* f32 [4, 6] over a block of 96 bytes, in which the tests change one number. */
 static sh_description good(void)
 {
     return (sh_description){.dtype = SHOAL_F32, .ndim = 2, .shape_and_strides = {4, 6, 6, 1}};
@@ -144,7 +144,7 @@ START_TEST(b62_shapes_that_reach_beyond_their_block)
                 d = good();
                 int64_t *number = field == 4 ? &d.offset : &d.shape_and_strides[field];
                 if (*number >= bad[i] && bad[i] >= 0) {
-                    continue; /* smaller fits */
+                    continue; /* a smaller number fits */
                 }
                 *number = bad[i];
                 bool taken = send_over(data, &d);
@@ -182,7 +182,7 @@ START_TEST(b62_heads_that_are_no_tensors)
             hot(!taken || shoal_dtype_size((shoal_dtype)n) > 0);
             d = good();
             d.ndim = (uint8_t)n;
-            hot(send_over(data, &d) == (n == 2)); /* the size of the bytes says 2 */
+            hot(send_over(data, &d) == (n == 2)); /* the size of the bytes allows only 2 */
         }
         sh_description d = good();
         for (size_t size = 0; size <= sizeof d; size++) {
@@ -201,7 +201,7 @@ START_TEST(b62_heads_that_are_no_tensors)
         objects[0] = (shoal_block *)queue;
         hot(!send(record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32)));
         objects[0] = record(SH_KIND_TENSOR, &data, 1, &d, HEAD + 32);
-        hot(!send(record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32))); /* or another description */
+        hot(!send(record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32))); /* a storage that is another description */
         sh_block_release(objects[0]);
     }
     shoal_release(lock);

@@ -1,5 +1,6 @@
-/* A thread has one of the library's private locks at the moment of a fork. Fork waits until it is free, or makes it anew in the
- * child; either way the child finds it free, and the call that takes it works there. One test for each lock of base/fork.h. */
+/* A thread holds one of the library's private locks at the moment of a fork. Fork waits until the lock is free, or
+ * initialises it again in the child. Either way the lock is free in the child, and the call that takes it works there.
+ * One test for each lock of base/fork.h. */
 #include "base/fork.h"
 #include "base/log.h"
 #include "ipc/queue.h"
@@ -94,7 +95,7 @@ static shoal_err log_a_line(void)
     return SHOAL_OK;
 }
 
-static shoal_err nothing(void) /* where there are pidfds nobody takes that lock */
+static shoal_err nothing(void) /* if there are pidfds, nobody takes that lock */
 {
     return SHOAL_OK;
 }
@@ -106,16 +107,17 @@ static shoal_err (*const calls[SH_FORK_RANKS])(void) = {
     [SH_FORK_LOG] = log_a_line,
 };
 
-/* ---- the thread that has the lock ---- */
+/* ---- the thread that holds the lock ---- */
 
 static struct {
     pthread_mutex_t *lock;
     int forker; /* its tid */
     sh_a32 held, forked;
-    bool waited; /* the fork was seen to wait for the lock */
+    bool waited; /* the thread has seen the fork wait for the lock */
 } stage;
 
-/* Does the forking thread sleep on this very lock? Read without a lock of libc, which fork takes too. */
+/* Checks whether the forking thread sleeps on this lock. Takes no lock of the C library, because fork takes those
+ * too. */
 static bool forker_waits(void)
 {
     char path[64], text[64] = "";
@@ -144,7 +146,7 @@ static _Noreturn void be_the_child(int rank)
 {
     alarm(10);
     if (pthread_mutex_trylock(stage.lock) != 0) {
-        fprintf(stderr, "in the child lock %d is taken\n", rank);
+        fprintf(stderr, "in the child lock %d is held\n", rank);
         _exit(2);
     }
     pthread_mutex_unlock(stage.lock);
@@ -165,7 +167,7 @@ START_TEST(a_lock_that_another_thread_has)
 {
     const sh_fork_part *part = sh_fork_part_of((sh_fork_rank)_i);
     ck_assert_msg(part != NULL && part->lock != NULL, "lock %d is not registered", _i);
-    ck_assert_ok(calls[_i]()); /* so that what it protects is there */
+    ck_assert_ok(calls[_i]()); /* so that the data it protects exists */
     shoal_set_log(swallow, NULL);
     stage.lock = part->lock;
     stage.forker = (int)gettid();

@@ -1,5 +1,5 @@
-/* A plain fork that fails, whose child is killed before it has its slot, or stopped there; and signals in the middle of a fork
- * (docs/world.md, "Forks"). */
+/* Plain forks that fail, or whose child is killed or stopped before it has its slot; and signals in the middle of a
+ * fork (docs/world.md, "Forks"). */
 #include "base/clock.h"
 #include "shm/block.h"
 #include "shm/slot.h"
@@ -15,7 +15,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-/* Children that end in the middle of the test leave its memory to itself. */
+/* Children that end in the middle of the test leave memory to the system, so LeakSanitizer must ignore it. */
 int __lsan_is_turned_off(void);
 int __lsan_is_turned_off(void)
 {
@@ -24,7 +24,7 @@ int __lsan_is_turned_off(void)
 
 /* ---- between the library's own handlers and the fork ---- */
 
-/* These handlers are registered before the library's: prepare runs after its own, the other two before. */
+/* These handlers are registered before the library's: prepare runs after the library's, the other two run before. */
 static int signal_in_prepare, signal_in_parent, signal_in_child; /* 0: none */
 static bool in_fork;
 static int handled, handled_in_fork;
@@ -58,7 +58,7 @@ __attribute__((no_sanitize("address", "thread"))) static void register_first(voi
     pthread_atfork(in_prepare, in_parent, in_child);
 }
 
-/* Before all constructors, also those of shared libraries. */
+/* Runs before all constructors, also those of shared libraries. */
 __attribute__((section(".preinit_array"), used)) static void (*const first)(void) = register_first;
 
 /* ---- helpers ---- */
@@ -86,7 +86,7 @@ static void assert_status(pid_t pid, int wanted)
     ck_assert_msg(status == wanted, "status %x, not %x", (unsigned)status, (unsigned)wanted);
 }
 
-/* Also makes a world where there is none. */
+/* Also makes a world if there is none. */
 static int is_member(void)
 {
     shoal_block *b = NULL;
@@ -113,12 +113,13 @@ static int count_fds(void)
 
 /* ---- forks without a child ---- */
 
-/* In a process that may have no children: the system counts those of a user, unless it is root. 0: as it should be. */
+/* Runs in a process that may not have children: the system counts those of a user, unless the user is root. Returns 0
+ * if all is well. */
 static int fork_in_vain(int times)
 {
     struct rlimit limit, none = {0};
     if (getuid() == 0 && (setgid(65533) != 0 || setuid(65533) != 0)) {
-        return 0; /* root in a namespace that knows no other user: nothing to be seen */
+        return 0; /* root in a namespace without other users: nothing can be tested */
     }
     getrlimit(RLIMIT_NPROC, &limit);
     none.rlim_max = limit.rlim_max;
@@ -147,7 +148,7 @@ static int fork_in_vain(int times)
     return 0;
 }
 
-/* Before, each kept its slot for 5 s, and after 256 no child was a member any more. */
+/* Earlier, each kept its slot for 5 s, and after 256 no further child became a member. */
 START_TEST(a_fork_that_fails_keeps_no_slot)
 {
     shoal_block *b;
@@ -163,9 +164,9 @@ START_TEST(a_fork_that_fails_keeps_no_slot)
 }
 END_TEST
 
-/* ---- children that do not come up ---- */
+/* ---- children that do not start ---- */
 
-/* Before, these kept their slots and references for 5 s, and after 256 no child was a member any more. */
+/* Earlier, these kept their slots and references for 5 s, and after 256 no further child became a member. */
 START_TEST(a_child_that_is_killed_before_it_has_its_slot)
 {
     shoal_block *b;
@@ -192,7 +193,7 @@ START_TEST(a_child_that_is_killed_before_it_has_its_slot)
 }
 END_TEST
 
-/* Before, the parent's exit waited a second for it. */
+/* Earlier, the parent's exit waited a second for it. */
 START_TEST(exit_does_not_wait_for_a_killed_child)
 {
     fflush(NULL);
@@ -211,8 +212,8 @@ START_TEST(exit_does_not_wait_for_a_killed_child)
 }
 END_TEST
 
-/* A stopped child is never too late. bit 0: the parent has closed whatever fds it found meanwhile, but for the world's, and
- * has others in their place: then time tells, and nothing of the program's is closed. */
+/* A stopped child is never too late. If rude is set, the parent has meanwhile closed all fds it found, except the
+ * world's, and has opened others in their place: then a timeout decides, and none of the program's fds is closed. */
 static int outwait_a_stopped_child(bool rude)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC), status;
@@ -261,7 +262,7 @@ START_TEST(a_child_that_is_stopped_before_it_has_its_slot)
 }
 END_TEST
 
-/* Without a single fd to be had, and with the fds of other children. */
+/* If no fd is available, and with the fds of other children. */
 START_TEST(forks_keep_no_fds)
 {
     struct rlimit limit, none = {0};
@@ -306,8 +307,8 @@ static shoal_err nothing(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* No handler runs while the fork has the locks of the library, or the C library's: exit would wait for itself. _i: 1 for a fork of
- * the library. */
+/* No handler runs while the fork holds the locks of the library or of the C library: exit would wait for itself. If _i
+ * is 1, the library forks. */
 START_TEST(signals_wait_until_the_fork_is_over)
 {
     sigset_t mask;
@@ -315,7 +316,7 @@ START_TEST(signals_wait_until_the_fork_is_over)
     is_member();
     signal_in_prepare = signal_in_parent = SIGUSR1;
     if (_i == 1) {
-        signal_in_parent = 0; /* one is left for after the fork */
+        signal_in_parent = 0; /* one signal is left for after the fork */
         finish(start(SHOAL_START_FORK, 0, nothing, NULL));
     } else {
         pid_t pid = fork();
@@ -328,14 +329,14 @@ START_TEST(signals_wait_until_the_fork_is_over)
     ck_assert_int_ge(handled, 1);
     ck_assert_int_eq(handled_in_fork, 0);
     ck_assert_int_eq(pthread_sigmask(SIG_SETMASK, NULL, &mask), 0);
-    ck_assert_int_eq(sigismember(&mask, SIGUSR1), 0); /* and all is as before */
+    ck_assert_int_eq(sigismember(&mask, SIGUSR1), 0); /* and the mask is as before */
     assert_alone();
     signal(SIGUSR1, SIG_DFL);
 }
 END_TEST
 
-/* A signal for the whole group meets a child that is not yet what it becomes. Before, it ended in the name of its parent, which had no
- * slot then. */
+/* A signal to the whole group reaches a child that is not set up yet. Earlier, the child ended in the name of its
+ * parent, which then had no slot. */
 START_TEST(a_child_that_exits_at_once_leaves_its_parent_alone)
 {
     shoal_queue *q;
@@ -345,7 +346,7 @@ START_TEST(a_child_that_exits_at_once_leaves_its_parent_alone)
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
-        _exit(1); /* the handler came first */
+        _exit(1); /* the handler ran first */
     }
     signal_in_child = 0;
     assert_status(pid, 0);

@@ -1,4 +1,5 @@
-/* The heap as a program sees it: full, given back, used again, and never at the cost of fds or mappings: B11 to B14. */
+/* The heap as a program sees it: it gets full, memory is returned and reused, and fds and mappings do not grow: B11 to
+ * B14. */
 #include "tests/children.h"
 
 #include <dirent.h>
@@ -22,7 +23,7 @@ static void limited_world(uint64_t bytes)
     ck_assert_uint_eq(info().heap_limit, bytes);
 }
 
-/* Blocks of one size until there is no more; each holds its number. */
+/* Blocks of one size, made until the heap is full; each contains its number. */
 typedef struct pile {
     shoal_block **blocks;
     size_t count, room;
@@ -41,11 +42,11 @@ static shoal_err pile_up(pile *p, size_t size, size_t most)
         }
         shoal_err err = shoal_block_create(size, &b);
         if (err != SHOAL_OK) {
-            hot(b == NULL); /* outputs stay as they were */
+            hot(b == NULL); /* outputs stay unchanged */
             return err;
         }
         hot(shoal_block_size(b) == size);
-        if (size >= 8) { /* first and last bytes: all of it is there */
+        if (size >= 8) { /* write the first and last bytes, to prove that all of it exists */
             memcpy(shoal_block_data(b), &p->count, 8);
             memcpy((char *)shoal_block_data(b) + size - 8, &p->count, 8);
         }
@@ -100,9 +101,9 @@ START_TEST(b14_a_full_heap_says_so_and_goes_on)
         ck_assert_err(pile_up(&p, size, SIZE_MAX), SHOAL_ENOMEM);
         ck_words(size);
         ck_assert_uint_le(info().heap_used, LIMITED);
-        ck_assert_uint_ge(p.count * size, LIMITED / 2); /* what it keeps for itself is less than half */
+        ck_assert_uint_ge(p.count * size, LIMITED / 2); /* the heap's own data take less than half */
         pile_check(&p, size);
-        ck_assert_ok(shoal_queue_get_bytes(q, buffer, sizeof buffer, LIMIT, &n)); /* all that was there works */
+        ck_assert_ok(shoal_queue_get_bytes(q, buffer, sizeof buffer, LIMIT, &n)); /* existing objects still work */
         ck_assert_mem_eq(buffer, "put before it was full", 22);
         ck_assert_ok(shoal_lock_lock(lock, LIMIT));
         ck_assert_ok(shoal_lock_unlock(lock));
@@ -110,7 +111,7 @@ START_TEST(b14_a_full_heap_says_so_and_goes_on)
         ck_assert_ok(shoal_queue_get_bytes(q, buffer, sizeof buffer, LIMIT, &n));
         sh_assert_audit("when it is full");
         size_t count = p.count;
-        for (size_t i = count / 2; i < count; i++) { /* half of it free: as much fits again */
+        for (size_t i = count / 2; i < count; i++) { /* free half of it: as much fits again */
             shoal_release(p.blocks[i]);
         }
         p.count = count / 2;
@@ -189,7 +190,8 @@ START_TEST(b14_a_limit_from_the_environment)
 }
 END_TEST
 
-/* A world that would be larger than the files that this process may make is an error, and not the signal that the system sends. */
+/* A world that would exceed the file size limit of this process is an error; the signal that the system sends does not
+ * end the process. */
 START_TEST(b14_a_limit_of_file_sizes)
 {
     static const rlim_t limits[] = {0, 512000, (512u << 20) - 1};
@@ -199,7 +201,7 @@ START_TEST(b14_a_limit_of_file_sizes)
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
         int set = setrlimit(RLIMIT_FSIZE, &(struct rlimit){limits[i], limit.rlim_max});
         shoal_err err = shoal_block_create(1, &b);
-        set += setrlimit(RLIMIT_FSIZE, &limit); /* before the checks: they write to a file */
+        set += setrlimit(RLIMIT_FSIZE, &limit); /* reset before the checks, because they write to a file */
         ck_assert_int_eq(set, 0);
         ck_assert_err(err, SHOAL_EOS);
         ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "RLIMIT_FSIZE"));
@@ -238,13 +240,13 @@ START_TEST(b14_a_large_block_is_given_back)
     pile_release(&p);
     ck_assert_ok(shoal_world_trim());
     ck_assert_uint_lt(info().heap_used + (uint64_t)80 * MIB, full);
-    ck_assert_ok(pile_up(&p, 1000, 100000)); /* and comes back */
+    ck_assert_ok(pile_up(&p, 1000, 100000)); /* and returns */
     pile_check(&p, 1000);
     pile_release(&p);
 }
 END_TEST
 
-/* A timer that never lets a long system call finish must not stop an allocation. */
+/* A timer that interrupts every long system call must not stop an allocation. */
 static void ignore(int number)
 {
     (void)number;
@@ -297,7 +299,7 @@ START_TEST(blocks_are_aligned_zeroed_and_distinct)
         ck_assert_ok(shoal_block_create(size, &a));
         memset(shoal_block_data(a), 0xff, size);
         shoal_release(a);
-        ck_assert_ok(shoal_block_create_zeroed(size, &a)); /* likely the same memory */
+        ck_assert_ok(shoal_block_create_zeroed(size, &a)); /* probably the same memory */
         ck_assert_ok(shoal_block_create(size, &b));
         ck_assert_ptr_ne(a, b);
         ck_assert_uint_ne(shoal_block_id(a), shoal_block_id(b));
@@ -337,10 +339,10 @@ typedef struct counts {
     int fds, mappings;
 } counts;
 
-/* As sh_count_fds and sh_count_mappings, which may only be called in a test. */
+/* Like sh_count_fds and sh_count_mappings, which only a test may call. */
 static counts count_here(void)
 {
-    counts c = {.fds = -3}; /* ".", ".." and the folder itself */
+    counts c = {.fds = -3}; /* ".", ".." and the directory itself */
     char line[512];
     DIR *d = opendir("/proc/self/fd");
     while (d != NULL && readdir(d) != NULL) {
@@ -355,7 +357,7 @@ static counts count_here(void)
     return c;
 }
 
-/* Holds n blocks that it gets, says its counts, and ends. */
+/* Holds n blocks that it gets, reports its counts, and ends. */
 static shoal_err hold_blocks(int rank, const shoal_value *args)
 {
     int64_t n = ARG_INT("count");
@@ -401,7 +403,7 @@ static counts with_blocks(int method, int64_t n, counts *out_child)
 START_TEST(b12_ten_thousand_blocks_and_messages_cost_no_fd_and_no_mapping)
 {
     counts few_child, many_child;
-    finish(start(_i, 0, hold_blocks, shoal_map("count", 0))); /* the fork server is there from now on */
+    finish(start(_i, 0, hold_blocks, shoal_map("count", 0))); /* from now on the fork server exists */
     counts few = with_blocks(_i, 10, &few_child), many = with_blocks(_i, 10000, &many_child);
     printf("10 and 10,000 live blocks and messages: fds %d and %d, in the child %d and %d; mappings %d and %d, %d and "
            "%d\n",
@@ -415,7 +417,7 @@ END_TEST
 
 /* ---- B11, B12: through other processes ---- */
 
-/* Gets a block, adds its rank + 1 to what is in it, sends it on. */
+/* Gets a block, adds its rank + 1 to the contents, and sends it on. */
 static shoal_err pass_on(int rank, const shoal_value *args)
 {
     shoal_queue *in = ARG(queue, "in"), *out = ARG(queue, "out");
@@ -471,8 +473,8 @@ START_TEST(b12_blocks_in_a_chain_of_three_add_up_and_all_memory_returns)
 }
 END_TEST
 
-/* Not one more block than the two processes can keep at hand: a block may wait in the other one's cache, or not be let go of there
- * yet, when the next is asked for. */
+/* The number of blocks does not exceed what the two processes can cache: when the next block is requested, a block may
+ * be in the cache of the other process, or not released there yet. */
 START_TEST(b11_buffers_that_come_back_are_used_again)
 {
     enum { MOST = 12 };

@@ -1,5 +1,5 @@
-/* The heap at its edges: a block that is sent more often than its word can count, and addresses that run out while dead or
- * idle processes have free blocks. */
+/* The heap at its edges: a block that is sent more often than its word can count, and addresses that run out while dead
+ * or idle processes have free blocks. */
 #include "shm/block.h"
 #include "shm/handle.h"
 #include "tests/children.h"
@@ -17,7 +17,7 @@ static shoal_queue *make_queue(uint64_t bound)
 
 /* ---- weights ---- */
 
-/* Gets the block once, then sends it back as often as it is asked to. */
+/* Gets the block once, then sends it back as often as requested. */
 static shoal_err send_again(int rank, const shoal_value *args)
 {
     shoal_queue *in = ARG(queue, "in"), *out = ARG(queue, "out");
@@ -50,8 +50,8 @@ static void fill_word(const shoal_block *b)
     ck_assert_err(shoal_last_error(), SHOAL_ELIMIT);
 }
 
-/* The receiver keeps one handle. The sender is held back by the bound, so it draws only after we have received. It starts before there
- * is a block: what it inherited would be drawn from the block's word, which has no room. */
+/* The receiver keeps one handle. The bound holds the sender back, so it draws only after this process has received. It
+ * starts before there is a block: what it inherited would be drawn from the block's word, which has no room. */
 static void receive_and_keep(int method, uint64_t count, bool filled)
 {
     shoal_queue *in = make_queue(0), *out = make_queue(filled ? 8 : 1024);
@@ -67,7 +67,7 @@ static void receive_and_keep(int method, uint64_t count, bool filled)
         hot(again == block);
         shoal_release(again);
         if (n > 8) {
-            hot(weight_of(block) < (UINT64_C(1) << 17)); /* two holders, a few messages */
+            hot(weight_of(block) < (UINT64_C(1) << 17)); /* two holders and a few messages */
         }
     }
     finish(p);
@@ -90,7 +90,8 @@ START_TEST(a_block_is_sent_for_ever)
 }
 END_TEST
 
-/* A block that goes round as a whole, through processes that hold it already, gathers no more than a cell may have. */
+/* A block that is given around a circle of processes that hold it already gathers no more weight than a cell may
+ * have. */
 START_TEST(a_given_block_carries_no_more_than_a_cell)
 {
     shoal_queue *q = make_queue(0);
@@ -107,7 +108,7 @@ END_TEST
 
 /* ---- addresses ---- */
 
-#define RESERVE ((uint64_t)512 << 20) /* the least; spans of large blocks fill what the tables leave soon */
+#define RESERVE ((uint64_t)512 << 20) /* the minimum; spans of large blocks soon fill what the tables leave */
 #define LARGE ((size_t)40 << 20)
 
 static void small_world(void)
@@ -115,7 +116,7 @@ static void small_world(void)
     ck_assert_ok(shoal_world_create(&(shoal_world_options){.reserve = RESERVE}));
 }
 
-/* Takes all the addresses there are in blocks of one size; then dies, or releases them into its cache and sleeps. */
+/* Takes all addresses in blocks of one size; then dies, or releases the blocks into its cache and sleeps. */
 static shoal_err take_all(int rank, const shoal_value *args)
 {
     shoal_block *blocks[64] = {NULL};
@@ -147,7 +148,7 @@ static void take_what_is_left(int rank)
     int n = 0;
     shoal_value *had = NULL;
     ck_assert_ok(shoal_queue_get(told, LIMIT, &had));
-    if (rank == 1) { /* seen to be dead, not buried: that would recover it */
+    if (rank == 1) { /* wait for its death without joining it, which would recover it */
         siginfo_t info;
         ck_assert_int_eq(waitid(P_PID, (id_t)shoal_process_pid(p), &info, WEXITED | WNOWAIT), 0);
     }
@@ -158,7 +159,7 @@ static void take_what_is_left(int rank)
     ck_assert_err(shoal_last_error(), SHOAL_ENOMEM);
     ck_assert_int_eq(n, sh_int_of(had));
     shoal_value_destroy(had);
-    sh_assert_audit("after others' caches were emptied");
+    sh_assert_audit("after the caches of others were emptied");
     while (n > 0) {
         shoal_release(blocks[--n]);
     }

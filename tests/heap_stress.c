@@ -1,4 +1,5 @@
-/* Several processes at one small heap, all at once: what one holds no other gets, whatever is freed, sent, trimmed or refused. */
+/* Several processes use one small heap at once: no process gets a block that another holds, whatever is freed, sent,
+ * trimmed or refused. */
 #include "base/random.h"
 #include "sync/atomic.h"
 #include "tests/children.h"
@@ -9,7 +10,7 @@
 #define SEED 600613u
 #define HELD 40
 
-/* Every byte of a block tells who filled it and when; the first words say so too. */
+/* Every byte of a block depends on who filled it and when; its first words record both. */
 typedef struct stamp {
     uint64_t size, salt;
 } stamp;
@@ -72,7 +73,7 @@ static shoal_err step(keeper *k, shoal_queue *q, uint64_t rank)
     switch (sh_splitmix_below(&k->random, 8)) {
     case 0:
     case 1:
-    case 2: /* another block in its place */
+    case 2: /* another block replaces it */
         must_ok(drop(k, i));
         err = shoal_block_create(random_size(&k->random), &b);
         if (err == SHOAL_ENOMEM) {
@@ -88,7 +89,7 @@ static shoal_err step(keeper *k, shoal_queue *q, uint64_t rank)
         return SHOAL_OK;
     case 3: return drop(k, i);
     case 4:
-    case 5: /* one goes to the others, alone or in a message; full or no memory: it stays */
+    case 5: /* one goes to the others, alone or in a message; if the queue is full or there is no memory, it stays */
         if (k->held[i] != NULL && sh_splitmix_below(&k->random, 2) == 0) {
             err = shoal_queue_put_block(q, k->held[i], SHOAL_NOW);
             must(err == SHOAL_OK || err == SHOAL_ETIMEDOUT || err == SHOAL_ENOMEM);
@@ -97,7 +98,7 @@ static shoal_err step(keeper *k, shoal_queue *q, uint64_t rank)
             must(err == SHOAL_OK || err == SHOAL_ETIMEDOUT || err == SHOAL_ENOMEM);
         }
         return SHOAL_OK;
-    case 6: { /* one comes from the others */
+    case 6: { /* one arrives from the others */
         shoal_value *v = NULL;
         err = shoal_queue_get(q, SHOAL_NOW, &v);
         must(err == SHOAL_OK || err == SHOAL_ETIMEDOUT);
@@ -182,7 +183,7 @@ START_TEST(b27_processes_at_one_heap_die_at_any_moment)
     for (int i = 0; i < KILLS; i++) {
         int k = i % N;
         shoal_value *v = NULL;
-        /* Once it has put something, it is at work; then a random while. */
+        /* Once it has put something it is working; then wait a random time. */
         ck_assert_ok(shoal_queue_get(q, LIMIT, &v));
         shoal_value_destroy(v);
         nanosleep(&(struct timespec){.tv_nsec = (long)sh_splitmix_below(&random, 3000000)}, NULL);

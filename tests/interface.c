@@ -1,4 +1,4 @@
-/* The rules of the interface, as the head of shoal.h says them: who owns values, handles and errors. */
+/* The rules of the interface in the head of shoal.h: who owns values, handles and errors. */
 #include "tests/children.h"
 
 #include <pthread.h>
@@ -33,8 +33,8 @@ static shoal_err nothing(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* Every call that takes a value, each of them failing. The values hold the only reference to a block: whoever leaks the value
- * leaks the block, and the heap knows. */
+/* Every call that takes a value, each of them failing. The values hold the only reference to a block, so a call that
+ * leaks its value leaks the block, and the heap reports it. */
 START_TEST(a_failed_call_consumes_its_value)
 {
     shoal_queue *full = make_queue(1);
@@ -111,11 +111,11 @@ START_TEST(a_container_gets_a_copy_of_a_kept_value)
 {
     shoal_value *inner = shoal_value_keep(shoal_list(1, 2));
     shoal_value *list = shoal_list(inner, inner), *map = shoal_map("a", inner, "b", 3);
-    inner = shoal_list_add(inner, shoal_value_int(3)); /* a kept list still grows */
+    inner = shoal_list_add(inner, shoal_value_int(3)); /* a list that its owner keeps can still grow */
     ck_assert_uint_eq(shoal_value_count(inner), 3);
     ck_assert_uint_eq(shoal_value_count(shoal_value_at(list, 1)), 2);
     ck_assert_uint_eq(shoal_value_count(shoal_value_find(map, "a")), 2);
-    ck_assert_ptr_null(shoal_list_add(inner, NULL)); /* fails, and the kept list stays */
+    ck_assert_ptr_null(shoal_list_add(inner, NULL)); /* fails, and the list stays */
     ck_assert_ptr_null(shoal_map_set(inner, "key", shoal_value_int(1)));
     ck_assert_uint_eq(shoal_value_count(inner), 3);
     ck_assert_ptr_null(shoal_value_keep(NULL));
@@ -127,7 +127,7 @@ START_TEST(a_container_gets_a_copy_of_a_kept_value)
 }
 END_TEST
 
-static shoal_value *constant; /* what the tasks of this worker answer */
+static shoal_value *constant; /* the answer of this worker's tasks */
 
 static shoal_err give_constant(const shoal_value *arg, shoal_value **out_result)
 {
@@ -143,7 +143,7 @@ START_TEST(every_call_reads_a_kept_value)
     shoal_process *p;
     shoal_pool *pool;
     ck_assert_ok(shoal_pool_create(&(shoal_pool_options){.workers = 1, .initializer = nothing, .init_args = v}, &pool));
-    /* Also one that is refused at once: nothing is destroyed that is kept, and nothing leaks that is not. */
+    /* Also a call that fails at once: it destroys no value that has another owner, and leaks none that has not. */
     ck_assert_err(shoal_process_start(NULL, v, NULL, &p), SHOAL_EINVAL);
     ck_assert_err(shoal_spawn(NULL, 2, v), SHOAL_EINVAL);
     ck_assert_err(shoal_pool_apply(pool, NULL, v, &got), SHOAL_EINVAL);
@@ -166,9 +166,9 @@ START_TEST(every_call_reads_a_kept_value)
 }
 END_TEST
 
-/* ---- arguments: as short out as in ---- */
+/* ---- arguments are read as briefly as they are passed ---- */
 
-/* Everything that a map takes, read back by key in another process. */
+/* Reads everything that a map can hold by key, in another process. */
 static shoal_err read_all(int rank, const shoal_value *args)
 {
     bool flag = false;
@@ -300,7 +300,8 @@ static void count_line(const char *line, void *context)
     lines += strstr(line, "is not a handle of this type") != NULL;
 }
 
-/* What no compiler sees any more: a cast. Each is refused with a log line, and the object is as before. */
+/* Wrong objects that no compiler can detect, because of a cast. Each is rejected with a log line, and the object stays
+ * intact. */
 START_TEST(a_wrong_object_is_refused_and_whole)
 {
     shoal_queue *q = make_queue(0);
@@ -316,7 +317,7 @@ START_TEST(a_wrong_object_is_refused_and_whole)
         shoal_release((shoal_block *)wrong[i]);
         ck_assert_int_eq(lines, 4 * i + 1);
         shoal_release((shoal_event *)wrong[i]);
-        ck_assert_err(shoal_last_error(), SHOAL_ELIMIT); /* clean-up leaves the last error */
+        ck_assert_err(shoal_last_error(), SHOAL_ELIMIT); /* clean-up does not change the last error */
         ck_assert_ptr_null(shoal_retain((shoal_block *)wrong[i]));
         ck_assert_ptr_null(shoal_retain((shoal_lock *)wrong[i]));
         ck_assert_err(shoal_last_error(), SHOAL_EINVAL);
@@ -330,7 +331,7 @@ START_TEST(a_wrong_object_is_refused_and_whole)
     ck_assert_uint_eq(shoal_value_count(v), 2);
     ck_assert_int_eq(sh_int_of(number), 7);
     ck_assert_int_eq(shoal_tensor_count(t), 6);
-    shoal_release(shoal_retain(b)); /* all whole: each has the one reference that ends it */
+    shoal_release(shoal_retain(b)); /* all are intact: each has the one reference whose release destroys it */
     shoal_release(b);
     shoal_release(shoal_retain(q));
     shoal_release(q);
@@ -344,10 +345,10 @@ START_TEST(a_wrong_object_is_refused_and_whole)
 }
 END_TEST
 
-/* ---- rule 3 and 5: NULL, and clean-up ---- */
+/* ---- rules 3 and 5: NULL, and clean-up ---- */
 
-/* A retry loop that is given NULL ends: the code is never that of an earlier failure. Each call names itself and the argument, and
- * ends with what failed before. */
+/* A retry loop that passes NULL ends: the code is never that of an earlier failure. Each call names itself and the
+ * argument, and its text ends with the earlier failure. */
 #define ck_null(call, expression, argument)                                                                            \
     do {                                                                                                               \
         ck_assert_err(shoal_fail(SHOAL_ETIMEDOUT, "an earlier failure"), SHOAL_ETIMEDOUT);                             \
@@ -362,7 +363,7 @@ static void *fail_without_words(void *said)
     return NULL;
 }
 
-/* A code without a text has no text, also as a thread's first failure. */
+/* An error code without a text has an empty text, even if it is a thread's first failure. */
 START_TEST(a_failure_may_have_no_words)
 {
     pthread_t thread;
@@ -420,7 +421,8 @@ START_TEST(null_is_an_error_of_its_own)
 }
 END_TEST
 
-/* What cannot fail says zero for NULL and leaves the last error; so does NULL in a chain of expressions. */
+/* A call that cannot fail returns zero for NULL and does not change the last error; neither does NULL in a chain of
+ * expressions. */
 START_TEST(accessors_leave_the_last_error)
 {
     ck_assert_err(shoal_fail(SHOAL_ELIMIT, "the first"), SHOAL_ELIMIT);
@@ -435,7 +437,8 @@ START_TEST(accessors_leave_the_last_error)
 }
 END_TEST
 
-/* What no call of the library makes is not NULL because an earlier one failed. tests/rules walks over all calls. */
+/* A NULL that no call of the library returned is not the result of an earlier failure. tests/rules tries this for all
+ * calls. */
 START_TEST(null_that_nobody_made)
 {
 #define F5_REFUSED(expression, text)                                                                                   \
@@ -473,7 +476,7 @@ START_TEST(clean_up_leaves_the_last_error)
     ck_assert_ok(shoal_pool_create(&(shoal_pool_options){.workers = 1}, &pool));
     ck_assert_ok(shoal_pool_apply_async(pool, give_back, shoal_value_int(1), &future));
     ck_assert_err(shoal_fail(SHOAL_ELIMIT, "the cause"), SHOAL_ELIMIT);
-    shoal_process_destroy(p); /* it runs: its join fails inside */
+    shoal_process_destroy(p); /* it still runs, so the join inside fails */
     shoal_future_destroy(future);
     shoal_pool_close(pool);
     shoal_pool_terminate(pool);
@@ -494,7 +497,7 @@ START_TEST(clean_up_leaves_the_last_error)
 }
 END_TEST
 
-/* ---- shoal_wait knows events and semaphores ---- */
+/* ---- shoal_wait supports events and semaphores ---- */
 
 static shoal_err set_or_post(int rank, const shoal_value *args)
 {
@@ -521,7 +524,7 @@ START_TEST(wait_for_an_event_or_a_semaphore)
         finish(p);
         shoal_event_clear(event);
     }
-    ck_assert_ok(shoal_semaphore_wait(semaphore, SHOAL_NOW)); /* shoal_wait took nothing */
+    ck_assert_ok(shoal_semaphore_wait(semaphore, SHOAL_NOW)); /* shoal_wait took nothing from it */
     shoal_release(semaphore);
     shoal_release(event);
     shoal_release(q);

@@ -1,4 +1,4 @@
-/* Waits that a signal ends, when asked for: every call that blocks, within 100 ms. */
+/* Waits that end on a signal, if this is enabled: every call that blocks, within 100 ms. */
 #include "base/clock.h"
 #include "testing/runner.h"
 
@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #define LIMIT SHOAL_SECONDS(20)
-#define BOUND SHOAL_MS(SH_SLOW ? 1000 : 100) /* the promise; a sanitized build on a busy machine needs longer */
+#define BOUND SHOAL_MS(SH_SLOW ? 1000 : 100) /* the guarantee; a sanitizer build on a busy machine needs longer */
 
-static volatile sig_atomic_t signalled; /* the handler's word to this thread */
+static volatile sig_atomic_t signalled; /* set by the handler for this thread */
 static int64_t signalled_at;
 
 static void handler(int number)
@@ -27,7 +27,7 @@ static bool check(void *context)
     return signalled != 0;
 }
 
-/* ---- everything there is to wait at ---- */
+/* ---- everything that can be waited for ---- */
 
 static shoal_queue *empty, *full, *undone;
 static shoal_pipe *pipe_a, *pipe_b;
@@ -101,7 +101,7 @@ static shoal_err wait_condition(int64_t t)
     shoal_err err = shoal_condition_lock(condition, t);
     if (err == SHOAL_OK) {
         err = shoal_condition_wait(condition, t);
-        ck_assert_ok(shoal_condition_unlock(condition)); /* we have it again */
+        ck_assert_ok(shoal_condition_unlock(condition)); /* this thread holds it again */
     }
     return err;
 }
@@ -208,7 +208,8 @@ typedef struct sender {
     int times;
 } sender;
 
-/* A signal to the waiting thread, some time after it began; and again, so that one may come before the wait. */
+/* Sends a signal to the waiting thread some time after it began, and again, because the first may arrive before the
+ * wait. */
 static void *send(void *context)
 {
     const sender *s = context;
@@ -235,7 +236,7 @@ START_TEST(ends_with_eintr)
     ck_assert_err(with_signal(waiters[_i], LIMIT), SHOAL_EINTR);
     int64_t took = sh_now() - signalled_at;
     ck_assert_msg(took < BOUND || waiters[_i] == wait_spawn, "%lld ns", (long long)took);
-    signalled = 0; /* asked for and none came: the time limit as ever */
+    signalled = 0; /* enabled, but no signal arrives: the wait times out as usual */
     if (waiters[_i] != wait_spawn && waiters[_i] != wait_barrier) {
         ck_assert_err(waiters[_i](SHOAL_MS(1)), SHOAL_ETIMEDOUT);
     }
@@ -251,7 +252,7 @@ START_TEST(goes_on_when_not_asked)
 }
 END_TEST
 
-/* A handler that ran before the wait began is seen as well. */
+/* A handler that ran before the wait began counts too. */
 START_TEST(a_signal_before_the_wait)
 {
     shoal_value *v;
@@ -260,14 +261,15 @@ START_TEST(a_signal_before_the_wait)
     int64_t began = sh_now();
     ck_assert_err(shoal_queue_get(empty, LIMIT, &v), SHOAL_EINTR);
     ck_assert_int_lt(sh_now() - began, BOUND);
-    ck_assert_err(shoal_queue_get(empty, SHOAL_NOW, &v), SHOAL_ETIMEDOUT); /* it did not wait */
+    ck_assert_err(shoal_queue_get(empty, SHOAL_NOW, &v), SHOAL_ETIMEDOUT); /* this call does not wait */
     ck_assert_ok(shoal_queue_put(empty, shoal_value_int(1), SHOAL_NOW));
-    ck_assert_ok(shoal_queue_get(empty, LIMIT, &v)); /* nor here */
+    ck_assert_ok(shoal_queue_get(empty, LIMIT, &v)); /* nor does this one */
     shoal_value_destroy(v);
 }
 END_TEST
 
-/* A limit that has passed before the call is no reason to wait for ever. With a limit beyond the end of time only the signal ends it. */
+/* A timeout that expired before the call must not become an endless wait. With a timeout beyond the end of time only
+ * the signal ends it. */
 START_TEST(a_negative_limit_has_passed)
 {
     static const int64_t negative[] = {-1, SHOAL_SECONDS(-0.5), INT64_MIN};

@@ -1,6 +1,8 @@
-/* Joining a world by name: from an unrelated process, from another user's, and from files that are no world: B62.
+/* Joining a world by name: from an unrelated process, from a process of another user, and from files that are not a
+ * world: B62.
  *
- * The joiner is this program, run again by itself with JOIN as its first argument; it talks over stdin and stdout. */
+ * The joiner is this program, started again with JOIN as its first argument; it communicates through stdin and
+ * stdout. */
 #include "shm/world.h"
 #include "tests/children.h"
 
@@ -13,13 +15,13 @@
 #include <sys/wait.h>
 
 #define JOIN "--join-world"
-#define STRANGER 65534u /* nobody */
+#define STRANGER 65534u /* the user nobody */
 
 extern char **environ;
 
 /* ---- the joiner ---- */
 
-/* Joins, makes three blocks, prints what it saw, and stays until its input ends. */
+/* Joins, makes three blocks, prints what it sees, and stays until its input ends. */
 static int join_main(const char *name)
 {
     shoal_err err = shoal_world_join(name);
@@ -126,7 +128,7 @@ START_TEST(an_unrelated_process_of_the_same_user_joins_by_name)
         ck_assert_ok(shoal_world_sweep(&recovered));
         ck_assert_uint_eq(recovered, by_kill ? 2 : 0);
         ck_assert_uint_eq(info().processes, 1);
-        ck_assert_uint_eq(info().blocks_live, 0); /* nothing of theirs is left */
+        ck_assert_uint_eq(info().blocks_live, 0); /* nothing of them remains */
     }
 }
 END_TEST
@@ -136,7 +138,7 @@ START_TEST(a_world_lives_as_long_as_its_last_member)
     joiner first, second;
     ck_assert_ok(shoal_world_create(&(shoal_world_options){.name = own_name()}));
     joiner_begin(&first, own_name());
-    shoal_world_leave(); /* its maker goes */
+    shoal_world_leave(); /* the process that made the world leaves */
     joiner_begin(&second, own_name());
     ck_assert_str_eq(second.error, "SHOAL_OK");
     ck_assert_uint_eq(second.processes, 2);
@@ -179,7 +181,7 @@ END_TEST
 
 /* ---- B62: another user ---- */
 
-/* Runs the body in a child that is another user; forked before there is a world, and told when there is one. */
+/* Runs the body in a child of another user. The child is forked before the world exists, and is told when it does. */
 static pid_t fork_stranger(int (*body)(pid_t parent, const char *name), const char *name, int *out_go)
 {
     int go[2];
@@ -246,11 +248,11 @@ static int be_a_world(pid_t parent, const char *name)
     if (shoal_world_create(&(shoal_world_options){.name = name}) != SHOAL_OK) {
         return 93;
     }
-    raise(SIGSTOP); /* until it is killed */
+    raise(SIGSTOP); /* stays stopped until it is killed */
     return 94;
 }
 
-/* The superuser may open the other's file, but the world says whose it is. */
+/* The superuser may open the file of another user, but the world records its owner. */
 START_TEST(b62_another_users_world_is_refused)
 {
     int go, status;
@@ -267,9 +269,9 @@ START_TEST(b62_another_users_world_is_refused)
 }
 END_TEST
 
-/* ---- files that are no world ---- */
+/* ---- files that are not a world ---- */
 
-/* A memory file with a world's name and a header that is right but for what the caller changes. */
+/* Makes a memory file with the name of a world and a header that is correct except for what the caller changes. */
 static int make_file(uint64_t size, bool sealed, const sh_world_shm *header)
 {
     char name[SHOAL_NAME_MAX + 16];
@@ -308,9 +310,9 @@ START_TEST(b62_files_that_are_no_world_are_refused)
     const uint64_t size = UINT64_C(1) << 32;
     sh_world_shm h = right_header(size);
     ck_refused(make_file(0, true, NULL), SHOAL_ECORRUPT);
-    ck_refused(make_file(4096, true, &h), SHOAL_ECORRUPT); /* cut off */
+    ck_refused(make_file(4096, true, &h), SHOAL_ECORRUPT); /* truncated */
     ck_refused(make_file(size - 4096, true, &h), SHOAL_ECORRUPT);
-    ck_refused(make_file(size, false, &h), SHOAL_ECORRUPT); /* could be cut off later */
+    ck_refused(make_file(size, false, &h), SHOAL_ECORRUPT); /* could be truncated later */
     ck_refused(make_file(size, true, NULL), SHOAL_ECORRUPT);
     sh_store_relaxed(&h.magic, SH_MAGIC ^ 1);
     ck_refused(make_file(size, true, &h), SHOAL_ECORRUPT);
@@ -327,7 +329,7 @@ START_TEST(b62_files_that_are_no_world_are_refused)
 }
 END_TEST
 
-/* Right in its header, nonsense in all the rest: whatever is called, it comes back. */
+/* A correct header, and garbage in all the rest: every call returns. */
 START_TEST(b62_a_world_of_nonsense_does_no_harm)
 {
     const uint64_t size = UINT64_C(1) << 32;

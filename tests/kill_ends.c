@@ -1,5 +1,6 @@
-/* Ends and forks at each death point, and at random: every end of a process is at least as safe as SIGKILL, and a child that fork made
- * anywhere harms nobody. SHOAL_SOAK_ENDS and SHOAL_SOAK_FORKS say how often, SHOAL_SEED from which seed. */
+/* Ends and forks at each death point, and at random: every end of a process is at least as safe as SIGKILL, and a child
+ * that is forked anywhere harms nobody. SHOAL_SOAK_ENDS and SHOAL_SOAK_FORKS set how often, SHOAL_SEED sets the
+ * seed. */
 #include "base/clock.h"
 #include "base/death.h"
 #include "base/random.h"
@@ -16,11 +17,11 @@
 
 #define SURVIVORS 1
 #define TURNS 25
-#define TIME SHOAL_MS(60) /* for the turns of one step */
-#define ENDED 44          /* the status of a process that ended at its point */
+#define TIME SHOAL_MS(60) /* for all turns of one step */
+#define ENDED 44          /* the exit status of a process that ended at its point */
 #define DELAY_MAX SHOAL_MS(2)
 
-/* What a process that ends in the middle of a call leaves in private memory is nobody's affair. */
+/* LeakSanitizer must ignore the private memory of a process that ends in the middle of a call. */
 int __lsan_is_turned_off(void);
 int __lsan_is_turned_off(void)
 {
@@ -32,9 +33,9 @@ typedef enum end {
     EXIT,
     QUICK_EXIT,
     UNDERSCORE_EXIT,
-    END_OF_TARGET,           /* what proc/child.c does when a forked target has returned */
-    EXIT_BESIDE_THREAD,      /* in a handler, and a thread waits */
-    FAIL_BESIDE_BUSY_THREAD, /* a thread works on until the process is gone */
+    END_OF_TARGET,           /* what proc/child.c does after a forked target has returned */
+    EXIT_BESIDE_THREAD,      /* in a handler, while a thread waits */
+    FAIL_BESIDE_BUSY_THREAD, /* while a thread works until the process is gone */
     ENDS,
 } end;
 
@@ -68,7 +69,7 @@ static _Noreturn void end_now(end how)
 
 /* ---- threads of the victim ---- */
 
-/* Sends blocks to itself, until it is refused because the process ends. */
+/* Sends blocks to itself until the calls fail because the process ends. */
 static void *be_busy(void *queue)
 {
     shoal_block *b = NULL;
@@ -83,7 +84,7 @@ static void *be_busy(void *queue)
     return NULL;
 }
 
-/* Signals are for the first thread. */
+/* Starts the threads with signals blocked: signals are for the first thread. */
 static void start_threads(end how)
 {
     pthread_t thread;
@@ -141,7 +142,7 @@ static void act(void)
     if (!to_fork) {
         end_now(how_to_end);
     }
-    /* As a signal handler might that interrupts the library here. The child does not come back from it. */
+    /* As a signal handler might that interrupts the library here. The child does not return from it. */
     pid_t pid = fork();
     if (pid == 0) {
         static const end ends[] = {EXIT, QUICK_EXIT, UNDERSCORE_EXIT, END_OF_TARGET};
@@ -152,11 +153,12 @@ static void act(void)
     }
 }
 
-/* By the thread that takes the steps. A busy one beside it would end the process in the middle of them, and they would be refused. */
+/* Called by the thread that runs the steps. A busy thread beside it would end the process in the middle of them, and
+ * they would fail. */
 static void reached(const char *name)
 {
     if (gettid() == getpid() && armed != NULL && strcmp(armed, name) == 0 && --left == 0) {
-        armed = NULL; /* the end comes to points, too */
+        armed = NULL; /* the end reaches points, too */
         act();
     }
 }
@@ -191,7 +193,7 @@ static pid_t fork_victim(void)
     return pid;
 }
 
-/* Which steps come to which points. The slow ones, which start processes, are left to the random ends. */
+/* Finds out which steps reach which points. Omits the slow steps, which start processes; the random ends cover them. */
 static void dry_run(kill_stage *stage)
 {
     for (int step = 0; step < kill_step_count; step++) {
@@ -211,7 +213,7 @@ static void dry_run(kill_stage *stage)
     }
 }
 
-/* Some step that comes to the point; -1 when none does. */
+/* Returns a step that reaches the point; -1 if none does. */
 static int step_for(kill_stage *stage, int point)
 {
     int found = -1, seen = 0;
@@ -236,7 +238,7 @@ static bool one_case(kill_stage *stage, int step, int point, end how, bool forks
         left = 1;
         how_to_end = how;
         to_fork = forks;
-        /* Forks: beside a thread, calls have the locks that fork takes. */
+        /* Forks: if there is a second thread, calls take the locks that fork takes. */
         start_threads(!forks ? how : point % 2 == 0 ? EXIT : EXIT_BESIDE_THREAD);
         sh_death_observe(reached);
         take_turns(stage, step, seed);
@@ -309,7 +311,7 @@ static void wait_busily(int64_t ns)
     }
 }
 
-/* One that is told to end by a signal, wherever it is, and exits in the handler. */
+/* A process that gets a signal at any moment, and exits in the handler. */
 START_TEST(random_ends)
 {
     kill_stage stage;
@@ -346,7 +348,8 @@ START_TEST(random_ends)
 }
 END_TEST
 
-/* A member that forks without a word, while a thread of it works or not; the children work too, and end in all ways. */
+/* A member that forks without telling the library, with or without a working thread. Its children work too, and end in
+ * all ways. */
 static _Noreturn void be_parent(kill_stage *stage, uint64_t seed)
 {
     uint64_t random = seed;
@@ -389,8 +392,7 @@ START_TEST(random_forks)
         int status = kill_reap(&stage, pid);
         snprintf(what, sizeof what, "fork %llu", (unsigned long long)n);
         kill_require(WIFEXITED(status) && WEXITSTATUS(status) == ENDED, "%s: wait status 0x%x", what, (unsigned)status);
-        look_after(&stage, 1,
-                   what); /* one child is killed now and then, between two steps; the semaphore may be at its end */
+        look_after(&stage, 1, what); /* sometimes a child is killed between two steps; the semaphore may be low then */
     }
     printf("%llu forks\n", (unsigned long long)forks);
     kill_stage_end(&stage);

@@ -1,4 +1,4 @@
-/* B43: who is dead, and who is not. */
+/* B43: which process is dead, and which is not. */
 #include "tests/kill_judgement.h"
 
 #include "os/pid.h"
@@ -27,7 +27,7 @@ static uint32_t slot_of(pid_t pid)
     return 0;
 }
 
-/* A member that holds the lock and sleeps, until it is killed or the event is set. */
+/* Forks a member that holds the lock and sleeps until it is killed or the event is set. */
 static pid_t fork_holder(shoal_lock *lock, shoal_event *ready, shoal_event *end)
 {
     shoal_event_clear(ready);
@@ -83,7 +83,7 @@ static void expect_exit(pid_t pid)
     ck_assert_int_eq(status, 0);
 }
 
-/* The kernel has given the dead process's pid to another one, which runs: us. */
+/* The kernel has given the pid of the dead process to a running one: this process. */
 START_TEST(pid_of_the_dead_is_reused)
 {
     things t = make_things();
@@ -124,7 +124,7 @@ START_TEST(stopped_is_not_dead)
 }
 END_TEST
 
-/* Closing any fd of the world's file drops a process's mark; then its pid and start time speak for it. */
+/* If a process closes any fd of the world's file, its mark is gone; then its pid and start time decide. */
 START_TEST(unmarked_is_not_dead)
 {
     things t = make_things();
@@ -174,14 +174,14 @@ static void *hold_on(void *argument)
     kill_exit(err == SHOAL_OK ? 0 : 1);
 }
 
-/* By its state it is a zombie, and it has no mark; but a thread of it runs. */
+/* Its state is zombie and it has no mark, but one of its threads runs. */
 START_TEST(without_its_main_thread_a_process_is_not_dead)
 {
     things t = make_things();
     pid_t pid = kill_fork("headless");
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
-        static things kept; /* the stack of the main thread goes with it */
+        static things kept; /* static, because the stack of the main thread vanishes with it */
         pthread_t thread;
         kept = t;
         close(dup(sh_the_world.fd));
@@ -203,7 +203,7 @@ START_TEST(without_its_main_thread_a_process_is_not_dead)
 }
 END_TEST
 
-/* One whose program closed the world's fd cannot ask for marks. */
+/* A process that closed the world's fd cannot query marks. */
 START_TEST(without_the_file_a_lock_is_handed_on)
 {
     things t = make_things();
@@ -212,7 +212,7 @@ START_TEST(without_the_file_a_lock_is_handed_on)
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         close(sh_the_world.fd);
-        shoal_err early = shoal_lock_lock(t.lock, SHOAL_MS(50)); /* the holder lives */
+        shoal_err early = shoal_lock_lock(t.lock, SHOAL_MS(50)); /* the holder is alive */
         shoal_event_set(t.ready);
         shoal_err err = shoal_lock_lock(t.lock, SHOAL_SECONDS(20));
         _exit(early == SHOAL_ETIMEDOUT && err == SHOAL_EOWNERDEAD ? 0 : 1);
@@ -227,7 +227,7 @@ START_TEST(without_the_file_a_lock_is_handed_on)
 }
 END_TEST
 
-/* Slots are used again, in lives that can be told apart: a lock word of an earlier life names nobody. */
+/* Slots are reused, and their lives are distinguishable: a lock word of an earlier life names no process. */
 START_TEST(lives_of_a_slot)
 {
     things t = make_things();

@@ -1,4 +1,4 @@
-/* The tests of who is dead, for the suite of kill_recovery.c. */
+/* The tests of which process is dead, for the suite of kill_recovery.c. */
 #ifndef SH_TESTS_KILL_JUDGEMENT_H
 #define SH_TESTS_KILL_JUDGEMENT_H
 

@@ -1,7 +1,7 @@
-/* B40, at random: victims are killed at any instruction. SHOAL_SOAK_KILLS says how often, SHOAL_SEED from which seed.
+/* B40, at random: victims are killed at any instruction. SHOAL_SOAK_KILLS sets how often, SHOAL_SEED sets the seed.
  *
- * Four ways to die, in turn: by a signal after a random time; by a signal right after the fork; stopped by ptrace, led on by
- * a random number of single instructions, then killed; by a signal, with its first recoverer killed as well. */
+ * Four ways to die, in turn: by a signal after a random time; by a signal directly after the fork; stopped by ptrace,
+ * advanced by a random number of single steps, then killed; by a signal, and its first recoverer is killed as well. */
 #include "base/clock.h"
 #include "base/random.h"
 #include "shm/world.h"
@@ -19,7 +19,7 @@
 #define SURVIVORS 2
 #define DELAY_MAX SHOAL_MS(2)
 #define INSTRUCTIONS_MAX 300
-#define SLACK (UINT64_C(512) << 10) /* in which heads of spans and pages of tables may come and go */
+#define SLACK (UINT64_C(512) << 10) /* by which heads of spans and pages of tables may vary */
 
 typedef enum way { BY_TIME, AT_BIRTH, BY_STEPS, TWICE, WAYS } way;
 
@@ -44,17 +44,18 @@ static void wait_busily(int64_t ns)
     }
 }
 
-/* The victim has come up and works. */
+/* Waits until the victim has started to work. */
 static void await_first_step(kill_stage *stage)
 {
     int64_t deadline = sh_deadline(SHOAL_SECONDS(20));
     while (sh_load_acquire(&stage->board->doing) == 0) {
-        kill_require(!sh_passed(deadline), "the victim does not come up");
+        kill_require(!sh_passed(deadline), "the victim does not start");
         sh_pause();
     }
 }
 
-/* Stops it wherever it is and lets it go on by so many instructions. False when the system does not allow it. */
+/* Stops it wherever it is and advances it by that many instructions. Returns false if the system does not allow
+ * this. */
 static bool lead_on(pid_t pid, uint64_t instructions)
 {
     int status;
@@ -72,7 +73,7 @@ static bool lead_on(pid_t pid, uint64_t instructions)
     return true;
 }
 
-/* A member that recovers, and does not live to see the end of it. */
+/* Starts a member that recovers, and kills it before it finishes. */
 static void kill_recoverer(kill_stage *stage)
 {
     uint64_t delay = sh_splitmix_below(&stage->random, SHOAL_MS(1) / 4);
@@ -88,7 +89,7 @@ static void kill_recoverer(kill_stage *stage)
     kill_reap(stage, pid);
 }
 
-/* One death. Returns how many died. */
+/* Kills one victim. Returns how many processes died. */
 static int one_kill(kill_stage *stage, way how, int *stepped)
 {
     uint64_t seed = sh_splitmix_next(&stage->random);
@@ -120,7 +121,7 @@ typedef struct measure {
     uint64_t used, blocks;
 } measure;
 
-/* Paused: what the world needs with nothing in it but the stage and what the survivors keep. */
+/* During a pause: measures what the world needs when it contains only the stage and what the survivors keep. */
 static measure measure_now(kill_stage *stage)
 {
     shoal_world_info info;
@@ -194,7 +195,7 @@ START_TEST(random_kills)
 }
 END_TEST
 
-/* So little memory that allocations fail now and then, and all look for what the others do not need. */
+/* A heap so small that allocations sometimes fail, and every process searches for what the others do not need. */
 START_TEST(random_kills_in_a_tight_heap)
 {
     kill_many(how_many() / 4 + 10, UINT64_C(3) << 20);

@@ -1,4 +1,4 @@
-/* B41: recovery is killed or stopped at each of its points, and the recovery of that once more. */
+/* B41: recovery is killed or stopped at each of its points, and so is the recovery of that recovery. */
 #include "base/clock.h"
 #include "base/death.h"
 #include "base/random.h"
@@ -20,11 +20,11 @@
 
 #ifdef SHOAL_DEATH_POINTS
 
-#define SURVIVORS 1 /* it rests while recovery is killed: else it would finish it */
+#define SURVIVORS 1 /* it pauses while recovery is killed; otherwise it would finish the recovery */
 #define TURNS 40
 #define NOBODY (-1)
 
-/* A way to die: the step and the point. */
+/* How the victim dies: the step and the point. */
 typedef struct scenario {
     int step, point;
 } scenario;
@@ -60,7 +60,7 @@ static pid_t fork_member(const char *name)
     return pid;
 }
 
-/* Which steps come to which points when they are alone. Messages for the gets are there. */
+/* Finds out which steps reach which points when they run alone. The gets find messages. */
 static void dry_run(kill_stage *stage)
 {
     for (int step = 0; step < kill_step_count; step++) {
@@ -81,7 +81,7 @@ static void dry_run(kill_stage *stage)
     }
 }
 
-/* Some step that comes to the point; NOBODY when none does. */
+/* Returns a step that reaches the point; NOBODY if none does. */
 static int step_for(kill_stage *stage, int point)
 {
     int found = NOBODY, seen = 0;
@@ -103,7 +103,7 @@ static void fill_channels(kill_stage *stage)
     }
 }
 
-/* The first death. False when the step did not come to the point this time. */
+/* The first death. Returns false if the step did not reach the point this time. */
 static bool die(kill_stage *stage, scenario s)
 {
     uint64_t seed = sh_splitmix_next(&stage->random);
@@ -120,13 +120,13 @@ static bool die(kill_stage *stage, scenario s)
 
 /* What happens to a recoverer at a point. */
 typedef enum fate {
-    DIES_ITSELF,  /* where the system makes no helpers: the process that recovers dies, and another goes on */
-    HELPER_DIES,  /* its maker goes on */
-    HELPER_STOPS, /* its maker kills it and goes on */
+    DIES_ITSELF,  /* if the system cannot make helpers: the recovering process dies, and another one continues */
+    HELPER_DIES,  /* its maker continues */
+    HELPER_STOPS, /* its maker kills it and continues */
     FATES,
 } fate;
 
-/* In a recoverer: sweeps, and nobody dead is left when a helper was lost on the way. */
+/* In a recoverer: sweeps. No dead process remains, even if a helper was lost on the way. */
 static _Noreturn void sweep_on(void)
 {
     int64_t begin = sh_now();
@@ -134,11 +134,12 @@ static _Noreturn void sweep_on(void)
     sh_death_observe(NULL);
     kill_disarm();
     bool late =
-        sh_now() - begin > SHOAL_SECONDS(SH_SLOW ? 20 : 5); /* one that is waited for is waited for without end */
+        sh_now() - begin > SHOAL_SECONDS(SH_SLOW ? 20 : 5); /* waiting for a stopped helper would take forever */
     kill_exit(!swept || late ? 1 : sh_recovery_lost > 0 ? KILL_CHILD_DIED : 0);
 }
 
-/* A recoverer that meets its fate at the count-th time that it comes to the point, or finishes. NOBODY: it counts. True: it did. */
+/* Runs a recoverer that meets its fate when it reaches the point for the count-th time, or finishes. NOBODY as point
+ * only counts. Returns whether it met its fate. */
 static bool recover_armed(kill_stage *stage, int point, int count, fate how, sh_a64 *out_counts)
 {
     pid_t pid = fork_member("recoverer");
@@ -169,7 +170,7 @@ static void finish(kill_stage *stage, int deaths, const char *what)
     kill_check(stage, deaths, what);
 }
 
-/* The death, then recoverers that die at the points, one after the other; a point of NOBODY ends the row. */
+/* Kills the victim, then recoverers at the points, one after the other; a point of NOBODY ends the list. */
 static bool die_and_recover(kill_stage *stage, scenario s, const int *points, int count, fate how)
 {
     static const char *const names[FATES] = {"recovery killed", "helper killed", "helper stopped"};
@@ -185,11 +186,11 @@ static bool die_and_recover(kill_stage *stage, scenario s, const int *points, in
     if (points[1] != NOBODY) {
         recover_armed(stage, points[1], 1, how, NULL);
     }
-    finish(stage, 2, what); /* the victim, and perhaps its child */
+    finish(stage, 2, what); /* the victim, and possibly its child */
     return died;
 }
 
-/* All points that the recovery of this death comes to, each as the place where recovery dies; also two deep. */
+/* Kills recovery at every point that the recovery of this death reaches; also two deep. */
 static int visit(kill_stage *stage, scenario s, int (*visited)[FATES])
 {
     static sh_a64 *reached; /* by recovery; shared with the recoverer */
@@ -240,7 +241,7 @@ static void report(int (*visited)[FATES], int died)
     }
     printf("recovery was killed or stopped %d times\n", died);
     fflush(stdout);
-    kill_require(missing == 0, "%d points of recovery were never died at:%s", missing, names);
+    kill_require(missing == 0, "recovery was never killed at %d points:%s", missing, names);
 }
 
 START_TEST(recovery_killed_at_each_point)
@@ -263,8 +264,8 @@ START_TEST(recovery_killed_at_each_point)
 }
 END_TEST
 
-/* A helper that is stopped, and its maker too, which could have killed it: then whoever waits for what the dead process had kills
- * the helper. */
+/* The helper is stopped, and so is its maker, which could have killed it. Then a process that waits for something of
+ * the dead process kills the helper. */
 static void stop_maker(void)
 {
     kill(getppid(), SIGSTOP);
@@ -284,7 +285,7 @@ static pid_t fork_stopped_recoverer(kill_stage *stage, const char *point)
     return pid;
 }
 
-/* A member that holds an end of a pipe and waits at a barrier, and dies there. */
+/* Forks a member that holds an end of a pipe, waits at a barrier, and dies there. */
 static void die_with(shoal_pipe *end, shoal_barrier *barrier)
 {
     pid_t pid = fork_member("victim");
@@ -342,7 +343,8 @@ START_TEST(a_stopped_recoverer_is_replaced)
 }
 END_TEST
 
-/* As one who looks for a slot and is stopped before it has one: it has the claim bytes of all that might be free. */
+/* Acts as a process that looks for a slot and is stopped before it has one: it holds the claim bytes of all slots that
+ * might be free. */
 static void claim_and_stop(int fd)
 {
     for (uint32_t i = 0; i < 16; i++) {
@@ -359,8 +361,8 @@ static uint64_t heap_used(void)
     return info.heap_used;
 }
 
-/* One who is stopped before it puts memory behind a new span. When it goes on, the addresses are a span of another class, whose
- * blocks are free and have no memory. */
+/* A process is stopped before it puts memory behind a new span. When it continues, the addresses belong to a span of
+ * another class, whose blocks are free and have no memory. */
 START_TEST(a_span_that_comes_too_late_leaves_no_memory)
 {
     enum { SMALL = 20000, LARGE = 40000, FEW = 65536 };
@@ -402,12 +404,12 @@ static pid_t fork_waiter(shoal_condition *condition, shoal_queue *here)
     }
     ck_assert_ok(shoal_queue_get(here, SHOAL_SECONDS(60), &v));
     shoal_value_destroy(v);
-    ck_assert_ok(shoal_condition_lock(condition, SHOAL_SECONDS(60))); /* it waits: it gave up the lock */
+    ck_assert_ok(shoal_condition_lock(condition, SHOAL_SECONDS(60))); /* the lock is free, so it waits */
     ck_assert_ok(shoal_condition_unlock(condition));
     return pid;
 }
 
-/* The notifier looked at a waiter, and was stopped before it marked it. Meanwhile the waiter died and was recovered. */
+/* The notifier has found a waiter and is stopped before it marks it. Meanwhile the waiter dies and is recovered. */
 START_TEST(a_notice_for_one_who_died_meanwhile_is_for_the_next)
 {
     shoal_condition *condition;
@@ -440,7 +442,8 @@ START_TEST(a_notice_for_one_who_died_meanwhile_is_for_the_next)
 }
 END_TEST
 
-/* One who is stopped while it claims a slot, or leaves it. The next child is to have that very slot, or another, and comes up. */
+/* A process is stopped while it claims a slot, or leaves it. The next child gets that slot, or another one, and
+ * starts. */
 START_TEST(a_stopped_claimant_costs_nobody_a_child)
 {
     static const char *const points[] = {NULL, "slot.claim.alive", "slot.claim.marked", "slot.vacate.unmarked",
@@ -486,8 +489,7 @@ END_TEST
 
 START_TEST(points_are_compiled_out)
 {
-    printf(
-        "the death points are compiled out of this build: recovery is swept in the builds with SHOAL_DEATH_POINTS\n");
+    printf("the death points are compiled out of this build; builds with SHOAL_DEATH_POINTS sweep recovery\n");
 }
 END_TEST
 

@@ -1,4 +1,4 @@
-/* B40: a process is killed at each death point, in each step that comes to it, while others work on the same objects. */
+/* B40: a process is killed at each death point, in each step that reaches it, while others work on the same objects. */
 #include "base/clock.h"
 #include "base/death.h"
 #include "base/random.h"
@@ -17,22 +17,23 @@
 #ifdef SHOAL_DEATH_POINTS
 
 #define SURVIVORS 2
-#define TURNS 60 /* of one step, in the hope to come to its point */
+#define TURNS 60 /* of one step, to reach its point */
 #define TIME SHOAL_MS(600)
 #define WORK 3        /* steps that each survivor finishes after a death */
-#define LATER_MAX 40  /* a point may also be meant at its n-th time */
-#define LATER_STEPS 6 /* in so many steps that come to it */
+#define LATER_MAX 40  /* a process may also die the n-th time that it reaches a point */
+#define LATER_STEPS 6 /* in this many of the steps that reach it */
 #define ROUNDS 6      /* for points that were missed */
 #define FORKS 8       /* turns of a step that forks or trims: slow ones */
 #define STARTS 2      /* turns of a step that starts processes, or takes much memory: the slowest */
 
-/* Points that only recovery comes to: kill_recovery visits them. */
+/* Checks for points that only recovery reaches; kill_recovery visits them. */
 static bool is_of_recovery(const char *name)
 {
     return strncmp(name, "recovery.", 9) == 0 || strcmp(name, "sync.lock.repaired") == 0;
 }
 
-/* SHOAL_KILL_STEP=text: only steps with that in their names, for who works on them. -1: is every step chosen? */
+/* SHOAL_KILL_STEP=text chooses the steps with that text in their names, for debugging. A step of -1 asks whether all
+ * are chosen. */
 static bool is_chosen(int step)
 {
     const char *only = getenv("SHOAL_KILL_STEP");
@@ -44,13 +45,13 @@ static bool is_start(int step)
     return strncmp(kill_steps[step].name, "start_", 6) == 0;
 }
 
-/* A step in which the victim's child may die in its place. */
+/* Checks for a step in which the victim's child may die instead of the victim. */
 static bool has_child(int step)
 {
     return (kill_steps[step].flags & KILL_BY_VICTIM) != 0 || is_start(step);
 }
 
-static sh_a64 *counts; /* of the step that is tried dry */
+static sh_a64 *counts; /* of the step in the dry run */
 
 static void observe(const char *name)
 {
@@ -60,7 +61,7 @@ static void observe(const char *name)
     }
 }
 
-/* What survivors do most beside a step: the other side of it. */
+/* Chooses what survivors do most during a step: the other side of it. */
 static void favour(kill_stage *stage, int step)
 {
     char other[32];
@@ -87,7 +88,7 @@ static int turns_of(int step)
 }
 
 static int64_t patience =
-    TIME; /* longer for points that were missed: a busy machine may let the victim take few turns in that time */
+    TIME; /* longer for points that were missed: on a busy machine the victim may take few turns in that time */
 
 static void take_turns(kill_stage *stage, int step, uint64_t seed)
 {
@@ -98,7 +99,7 @@ static void take_turns(kill_stage *stage, int step, uint64_t seed)
     }
 }
 
-/* Forks the victim. Half of the time there is a free slot below its own, so that what it reserves comes before it. */
+/* Forks the victim. Half of the time there is a free slot below its own, so that a slot it reserves comes before it. */
 static pid_t fork_victim(kill_stage *stage)
 {
     pid_t before = -1;
@@ -127,7 +128,7 @@ static pid_t fork_victim(kill_stage *stage)
     return pid;
 }
 
-/* What each step comes to, counted beside working survivors. */
+/* Counts which points each step reaches while survivors work. */
 static void dry_run(kill_stage *stage, bool starts)
 {
     for (int step = 0; step < kill_step_count; step++) {
@@ -162,7 +163,7 @@ static _Noreturn void be_victim(kill_stage *stage, int step, int point, int coun
     kill_exit(0);
 }
 
-/* One death, if the step comes to the point this time. */
+/* Kills one process, if the step reaches the point this time. */
 static bool one_case(kill_stage *stage, int step, int point, int count)
 {
     char what[160];
@@ -184,7 +185,7 @@ static bool one_case(kill_stage *stage, int step, int point, int count)
     kill_pause(stage);
     kill_check(stage, died ? 1 + has_child(step) : 0, what);
     kill_resume(stage);
-    if (getenv("SHOAL_KILL_TIMES") != NULL) { /* what takes how long */
+    if (getenv("SHOAL_KILL_TIMES") != NULL) { /* prints how long each takes */
         fprintf(stderr, "%.3f %s %s\n", (double)sh_now() / 1e9, what, died ? "died" : "-");
     }
     return died;
@@ -199,7 +200,7 @@ static void tell_stop(void)
     sh_store_release(&told_stage->board->stopped, (uint32_t)getpid());
 }
 
-/* Waits until somebody stops at the point, or the victim ends. True when somebody did. */
+/* Waits until a process stops at the point, or the victim ends. Returns true if one stopped. */
 static bool await_stop(kill_stage *stage, pid_t victim)
 {
     int64_t deadline = sh_deadline(SHOAL_SECONDS(60));
@@ -212,13 +213,13 @@ static bool await_stop(kill_stage *stage, pid_t victim)
     return sh_load_acquire(&stage->board->stopped) != 0;
 }
 
-/* A waiter of the condition cannot come back before it has the lock again, which the stopped one may hold. */
+/* A waiter of the condition cannot return before it has the lock again, which the stopped process may hold. */
 static bool is_waited_for(int step)
 {
     return strncmp(kill_steps[step].name, "condition_", 10) == 0;
 }
 
-/* All who stop from now on go on, until the victim has ended. */
+/* Continues all processes that stop from now on, until the victim has ended. */
 static void let_go(kill_stage *stage, pid_t victim)
 {
     enum { MOST = 16 };
@@ -233,7 +234,7 @@ static void let_go(kill_stage *stage, pid_t victim)
         }
         for (int i = 0; i < MOST; i++) {
             if (stopped[i] != 0) {
-                kill(stopped[i], SIGCONT); /* again and again: it may not have stopped yet */
+                kill(stopped[i], SIGCONT); /* repeatedly, because it may not have stopped yet */
             }
         }
         kill_require(!sh_passed(deadline), "the victim does not end");
@@ -242,8 +243,9 @@ static void let_go(kill_stage *stage, pid_t victim)
     }
 }
 
-/* The victim, or its child, stops at the point, for as long as the others need to finish some steps each; then it goes on. Nothing
- * is lost, nothing is counted twice, and nobody is taken for dead. A helper of recovery is killed, and replaced, by its maker. */
+/* The victim, or its child, stops at the point until the others have finished some steps each; then it continues.
+ * Nothing is lost, nothing is counted twice, and no process is taken for dead. A helper of recovery is killed, and
+ * replaced, by its maker. */
 static bool one_stop(kill_stage *stage, int step, int point)
 {
     char what[160];
@@ -273,7 +275,7 @@ static bool one_stop(kill_stage *stage, int step, int point)
     return stopped;
 }
 
-/* Points that only processes started by exec come to, where nobody counts. */
+/* Checks for points that only processes started by exec reach, where nothing counts them. */
 static bool is_beyond_exec(int step, int point)
 {
     const char *name = kill_point_name(point), *how = kill_steps[step].name;
@@ -283,7 +285,8 @@ static bool is_beyond_exec(int step, int point)
            (strcmp(name, "proc.program.begun") == 0 && strcmp(how, "start_program") == 0);
 }
 
-/* What the sweep has to come to: the points of starting processes, or all others. Training has tests of its own for its points. */
+/* Checks whether the sweep has to reach the point: the points of starting processes, or all others. Training has
+ * separate tests. */
 static bool is_wanted(int point, bool starts)
 {
     const char *name = kill_point_name(point);
@@ -291,14 +294,15 @@ static bool is_wanted(int point, bool starts)
            (strncmp(name, "proc.", 5) == 0 || strncmp(name, "pool.", 5) == 0) == starts;
 }
 
-/* A step in which a process is killed, whatever we do. */
+/* Checks for a step in which a process is always killed. */
 static bool has_killer(int step)
 {
     return strcmp(kill_steps[step].name, "start_pool") == 0;
 }
 
-/* Visits every pair that the dry run found: the first time that the step comes to the point, and in some steps a later time.
- * With only_missing: those whose point nobody has died at yet. At each point somebody also stops, once. Returns how many died. */
+/* Visits every pair that the dry run found: the first time that the step reaches the point, and in some steps a later
+ * time. With only_missing, visits those whose point has not killed any process yet. At each point a process also stops,
+ * once. Returns how many died. */
 static int visit(kill_stage *stage, bool starts, bool only_missing, int *visited, int *stops)
 {
     int died = 0;
@@ -323,7 +327,7 @@ static int visit(kill_stage *stage, bool starts, bool only_missing, int *visited
     return died;
 }
 
-/* The points that nobody has died at yet. */
+/* Lists the points that have not killed any process yet. */
 static int list_missing(const int *visited, bool starts, char *out_names, size_t room)
 {
     int missing = 0;
@@ -348,7 +352,7 @@ static void sweep(bool starts)
     int died = visit(&stage, starts, false, visited, stops),
         missing = list_missing(visited, starts, names, sizeof names);
     for (int round = 0; missing > 0 && round < ROUNDS && is_chosen(-1);
-         round++) { /* some points need that others come in between */
+         round++) { /* some points need other processes to interleave */
         patience *= 2;
         dry_run(&stage, starts);
         died += visit(&stage, starts, true, visited, stops);
@@ -360,7 +364,7 @@ static void sweep(bool starts)
     printf("%d pairs of step and point visited, %llu processes recovered; stops at %d points\n", died,
            (unsigned long long)stage.recovered, stopped);
     fflush(stdout);
-    ck_assert_msg(missing == 0 || !is_chosen(-1), "%d points were never died at:%s", missing, names);
+    ck_assert_msg(missing == 0 || !is_chosen(-1), "nothing died at %d points:%s", missing, names);
     kill_stage_end(&stage);
 }
 
@@ -380,19 +384,20 @@ END_TEST
 
 START_TEST(points_are_compiled_out)
 {
-    printf("the death points are compiled out of this build: the sweep runs in the builds with SHOAL_DEATH_POINTS\n");
+    printf("the death points are compiled out of this build; builds with SHOAL_DEATH_POINTS run the sweep\n");
 }
 END_TEST
 
 #endif
 
-/* B26 and B27: those who wait for the dead are told soon. Timed a few times, because the machine may be busy with
- * something else: the best counts. */
+/* B26 and B27: processes that wait for a dead one learn of it soon. Measured a few times, because the machine may be
+ * busy: the best counts. */
 #define PARTIES 3
 #define TELL_LIMIT SHOAL_MS(100)
 #define TRIALS 5
 
-/* Waits at a barrier beside one who is killed there. Returns how long it took until we were told. */
+/* Waits at a barrier together with a process that is killed there. Returns how long it took until the death was
+ * reported. */
 static int64_t wait_beside_the_dead(shoal_barrier *barrier)
 {
     pid_t party = kill_fork("party");
@@ -402,7 +407,7 @@ static int64_t wait_beside_the_dead(shoal_barrier *barrier)
         (void)!shoal_barrier_wait(barrier, SHOAL_FOREVER, &index);
         _exit(1);
     }
-    pid_t killer = fork(); /* not of the world: the barrier does not miss it */
+    pid_t killer = fork(); /* not a member of the world, so the barrier does not count it */
     if (killer == 0) {
         while (sh_barrier_waiting((sh_barrier_shm *)((shoal_block *)barrier)->data) != PARTIES - 1) {
             sched_yield();
@@ -428,12 +433,13 @@ START_TEST(dead_party_breaks_the_barrier)
         best = took < best ? took : best;
         shoal_release(barrier);
     }
-    ck_assert_msg(best < TELL_LIMIT, "told after %lld ms", (long long)(best / 1000000));
+    ck_assert_msg(best < TELL_LIMIT, "reported after %lld ms", (long long)(best / 1000000));
 }
 END_TEST
 
 #ifdef SHOAL_DEATH_POINTS
-/* A producer that dies between its put and the wake: recovery wakes whoever waits, long before it would look again. */
+/* A producer dies between its put and the wake-up: recovery wakes the waiter long before the waiter would check
+ * again. */
 static int64_t receive_from_the_dead(shoal_queue *q, shoal_semaphore *got)
 {
     pid_t consumer = kill_fork("consumer");
@@ -444,8 +450,8 @@ static int64_t receive_from_the_dead(shoal_queue *q, shoal_semaphore *got)
         shoal_err err = shoal_queue_get_bytes(q, &byte, 1, SHOAL_FOREVER, &size);
         kill_exit(err == SHOAL_OK ? shoal_semaphore_post(got, 1) != SHOAL_OK : 1);
     }
-    shoal_err err = shoal_semaphore_wait(got, SHOAL_MS(700)); /* by now it looks only every 640 ms */
-    kill_require(err == SHOAL_ETIMEDOUT, "a message came that nobody sent");
+    shoal_err err = shoal_semaphore_wait(got, SHOAL_MS(700)); /* by now it checks only every 640 ms */
+    kill_require(err == SHOAL_ETIMEDOUT, "a message arrived that nobody sent");
     pid_t producer = kill_fork("producer");
     kill_require(producer >= 0, "fork: %s", shoal_last_error_text());
     if (producer == 0) {
@@ -473,7 +479,7 @@ START_TEST(message_of_the_dead_arrives)
         int64_t took = receive_from_the_dead(q, got);
         best = took < best ? took : best;
     }
-    ck_assert_msg(best < TELL_LIMIT, "told after %lld ms", (long long)(best / 1000000));
+    ck_assert_msg(best < TELL_LIMIT, "reported after %lld ms", (long long)(best / 1000000));
     shoal_release(q);
     shoal_release(got);
 }
@@ -501,7 +507,7 @@ START_TEST(dead_holder_hands_the_lock_on)
         kill(pid, SIGKILL);
         ck_assert_err(shoal_lock_lock(lock, SHOAL_SECONDS(10)), SHOAL_EOWNERDEAD);
         ck_assert_ok(shoal_lock_unlock(lock));
-        ck_assert_ok(shoal_lock_lock(lock, SHOAL_NOW)); /* told once */
+        ck_assert_ok(shoal_lock_lock(lock, SHOAL_NOW)); /* the death was reported once */
         ck_assert_ok(shoal_lock_unlock(lock));
         ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
         ck_assert_ok(shoal_world_sweep(NULL));

@@ -1,4 +1,4 @@
-/* Handles of a world that was left are refused by every call, and by the values that hold them. */
+/* Handles of a world that was left are rejected by every call, and by the values that hold them. */
 #include "shm/block.h"
 #include "tests/children.h"
 
@@ -28,7 +28,7 @@ START_TEST(waiting_for_what_was_left_is_refused)
         ck_assert_err(shoal_wait(things, 1, SHOAL_NOW), SHOAL_ESTATE);
         ck_assert_err(shoal_wait(things, 2, SOON), SHOAL_ESTATE);
     }
-    ck_assert_ok(shoal_process_join(p, LIMIT, NULL)); /* it can still be seen out */
+    ck_assert_ok(shoal_process_join(p, LIMIT, NULL)); /* it can still be joined */
     shoal_process_destroy(p);
     void *const all[] = {q, a, b, event, fresh};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
@@ -71,7 +71,7 @@ static bool makes_no_world(void)
     return !sh_attached();
 }
 
-/* A call on an old handle does not make a world to refuse it in. */
+/* A call on an old handle does not make a world just to fail. */
 START_TEST(a_refused_call_makes_no_world)
 {
     shoal_queue *q;
@@ -104,7 +104,7 @@ START_TEST(a_refused_call_makes_no_world)
 }
 END_TEST
 
-/* The bytes of an old tensor may be another object's in the next world. */
+/* The memory of an old tensor may belong to another object in the next world. */
 START_TEST(a_tensor_of_a_world_that_was_left_is_refused)
 {
     size_t mark = shoal_scope_mark();
@@ -118,7 +118,7 @@ START_TEST(a_tensor_of_a_world_that_was_left_is_refused)
                  *own = shoal_ones(SHOAL_F32, SHOAL_SHAPE(1000));
     ck_assert_ptr_nonnull(shoal_fill_(old, 1));
     shoal_world_leave();
-    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) { /* one of them lies where the tensor was */
+    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) { /* one of them is where the tensor was */
         ck_assert_ok(shoal_block_create_zeroed(4000, &blocks[i]));
     }
     ck_assert_ok(shoal_queue_create(0, &q));
@@ -190,7 +190,7 @@ START_TEST(a_task_that_leaves_costs_its_worker)
     ck_assert_err(shoal_pool_apply(pool, leave_in_task, shoal_value_bool(true), &result), SHOAL_ECHILD);
     ck_assert_ok(shoal_pool_apply(pool, leave_in_task, shoal_value_bool(false), &result));
     shoal_value_destroy(result);
-    ck_assert_uint_eq(shoal_pool_losses(pool), 2); /* it is tried twice */
+    ck_assert_uint_eq(shoal_pool_losses(pool), 2); /* the pool tries it twice */
     shoal_pool_close(pool);
     ck_assert_ok(shoal_pool_join(pool, LIMIT));
     shoal_pool_destroy(pool);

@@ -1,5 +1,5 @@
-/* A get that has no memory for its message leaves it there. The n-th allocation after arming fails, for every n until the
- * get succeeds. Linked with --wrap: the object files of the library call the functions below. */
+/* If a get has no memory for its message, the message stays in the queue. The n-th allocation after arming fails, for
+ * every n until the get succeeds. Linked with --wrap: the object files of the library call the functions below. */
 #include "tests/children.h"
 
 #include <pthread.h>
@@ -14,7 +14,7 @@ void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_realloc(void *p, size_t size);
 
-static int fails_at; /* 0: not armed; 1: the next one fails, and all that follow */
+static int fails_at; /* 0 if not armed; 1 if the next allocation fails, and all that follow */
 
 static bool is_refused(void)
 {
@@ -52,7 +52,7 @@ static shoal_queue *make_queue(void)
     return q;
 }
 
-/* Calls get with the 1st, 2nd, ... allocation refused until it succeeds. Returns how often it failed. */
+/* Calls get with the 1st, 2nd, ... allocation failing until it succeeds. Returns how often it failed. */
 typedef shoal_err (*getter)(void *from, shoal_value **out_value);
 
 static int get_at_last(getter get, void *from, shoal_value **out_value)
@@ -79,7 +79,7 @@ static shoal_err recv_pipe(void *from, shoal_value **out_value)
     return shoal_pipe_recv(from, SHOAL_NOW, out_value);
 }
 
-/* Every kind of message, each with a number that says its place. */
+/* Puts every kind of message, each with a number that gives its position. */
 static void put_all(shoal_queue *q, shoal_block *block, shoal_lock *lock)
 {
     ck_assert_ok(shoal_queue_put(q, shoal_value_int(0), SHOAL_NOW));
@@ -138,7 +138,7 @@ START_TEST(a_receive_without_memory_leaves_the_message)
     ck_assert_ok(shoal_pipe_create(true, &a, &b));
     ck_assert_ok(shoal_block_create_zeroed(64, &block));
     ck_assert_ok(shoal_pipe_send(a, shoal_list(1, block), SHOAL_NOW));
-    shoal_release(a); /* closed, and not empty */
+    shoal_release(a); /* now the pipe is closed, but not empty */
     ck_assert_int_ge(get_at_last(recv_pipe, b, &v), 3);
     ck_assert_ptr_eq(shoal_value_as_block(shoal_value_at(v, 1)), block);
     shoal_value_destroy(v);
@@ -148,7 +148,7 @@ START_TEST(a_receive_without_memory_leaves_the_message)
 }
 END_TEST
 
-/* Takes one message and has no memory for it. */
+/* Tries to get one message without memory for it. */
 static void fail_to_get(shoal_queue *q)
 {
     shoal_value *v = NULL;
@@ -158,7 +158,7 @@ static void fail_to_get(shoal_queue *q)
     ck_assert_err(err, SHOAL_ENOMEM);
 }
 
-/* It counts as a message in the queue for this process, has the right type, and other gets find it. */
+/* For this process it counts as a message in the queue, has the right type, and other gets find it. */
 START_TEST(a_pending_message_is_the_oldest)
 {
     shoal_queue *q = make_queue();
@@ -189,7 +189,8 @@ static shoal_err see_nothing(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* Not its child's, which has a copy of the handle; and gone with the handle, nothing leaked. */
+/* Only this process has it, not its child, which has a copy of the handle. Releasing the handle releases it; nothing
+ * leaks. */
 START_TEST(a_pending_message_is_its_process_s)
 {
     shoal_queue *q = make_queue();
@@ -205,7 +206,7 @@ START_TEST(a_pending_message_is_its_process_s)
 }
 END_TEST
 
-/* In a process of its own: one that knows the tensor already needs no memory to receive it. */
+/* Runs in a separate process: one that knows the tensor already needs no memory to receive it. */
 static shoal_err get_tensor_at_last(int rank, const shoal_value *args)
 {
     shoal_tensor *got = NULL;

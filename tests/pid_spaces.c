@@ -1,4 +1,5 @@
-/* Members in another pid namespace: their deaths are seen, and no living one is taken for dead (docs/world.md, "Where it runs"). */
+/* Members in another pid namespace: their deaths are detected, and no living process is taken for dead (docs/world.md,
+ * "Where it runs"). */
 #include "base/clock.h"
 #include "shm/block.h"
 #include "shm/slot.h"
@@ -11,7 +12,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-/* Children that end in the middle of the test leave its memory to itself. */
+/* Children that end in the middle of the test leave memory to the system, so LeakSanitizer must ignore it. */
 int __lsan_is_turned_off(void);
 int __lsan_is_turned_off(void)
 {
@@ -20,7 +21,7 @@ int __lsan_is_turned_off(void)
 
 typedef enum way { IS_KILLED, CLOSES_ALL, LOCKS_AFTER_HOME, WAYS } way;
 
-/* Common memory outside of the world. Synchronisation: stage, by both sides in turn. */
+/* Shared memory outside the world. Synchronisation: both sides write stage in turn. */
 typedef struct board {
     sh_a32 stage;
     sh_a32 pid; /* of the process in the other namespace, as the test sees it */
@@ -38,7 +39,7 @@ static bool until_stage(uint32_t stage)
     return sh_load_acquire(&common->stage) >= stage;
 }
 
-/* Pid 1 of its namespace. */
+/* Runs as pid 1 of its namespace. */
 static int live_elsewhere(way how)
 {
     if (getpid() != 1 || shoal_lock_lock(lock, LIMIT) != (how == LOCKS_AFTER_HOME ? SHOAL_EOWNERDEAD : SHOAL_OK)) {
@@ -54,7 +55,7 @@ static int live_elsewhere(way how)
     }
 }
 
-/* The parent of one in a namespace of its own. 77: the system does not let us. */
+/* Runs as the parent of a process in a new namespace. Exits with 77 if the system does not allow this. */
 static int go_elsewhere(way how)
 {
     if (unshare(getuid() == 0 ? CLONE_NEWPID : CLONE_NEWUSER | CLONE_NEWPID) != 0) {
@@ -68,14 +69,14 @@ static int go_elsewhere(way how)
     return waitpid(pid, NULL, 0) == pid ? 0 : 1;
 }
 
-/* Before, its lock was never handed on: the pid 1 of this namespace lives. */
+/* Earlier, its lock was never released, because pid 1 of this namespace is alive. */
 START_TEST(a_death_in_another_pid_namespace_is_seen)
 {
     int status;
     common = mmap(NULL, sizeof *common, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(common, MAP_FAILED);
     ck_assert_ok(shoal_lock_create(&lock));
-    if (_i == LOCKS_AFTER_HOME) { /* a death here, seen from there */
+    if (_i == LOCKS_AFTER_HOME) { /* a death in this namespace, detected from the other */
         pid_t pid = fork();
         if (pid == 0) {
             _exit(shoal_lock_lock(lock, SHOAL_NOW));
@@ -94,7 +95,7 @@ START_TEST(a_death_in_another_pid_namespace_is_seen)
     if (sh_load_acquire(&common->stage) != 0) {
         ck_assert(until_stage(1));
         ck_assert_ok(shoal_world_sweep(NULL));
-        ck_assert_err(shoal_lock_lock(lock, SHOAL_MS(100)), SHOAL_ETIMEDOUT); /* it lives */
+        ck_assert_err(shoal_lock_lock(lock, SHOAL_MS(100)), SHOAL_ETIMEDOUT); /* the holder is alive */
         ck_assert_int_eq(kill((pid_t)sh_load_acquire(&common->pid), SIGKILL), 0);
         ck_assert_int_eq(waitpid(between, &status, 0), between);
         ck_assert_int_eq(status, 0);

@@ -97,12 +97,12 @@ START_TEST(the_last_release_of_an_end_closes_both_ways)
         ck_assert_ok(shoal_pipe_send(b, shoal_value_int(i), SHOAL_NOW));
         ck_assert_ok(shoal_pipe_send(a, shoal_list("never read"), SHOAL_NOW));
         shoal_release(b);
-        ck_assert_ok(shoal_pipe_send(a, shoal_value_int(0), SHOAL_NOW)); /* one reference is left */
+        ck_assert_ok(shoal_pipe_send(a, shoal_value_int(0), SHOAL_NOW)); /* one reference to the end is left */
         shoal_release(b);
         ck_assert_err(shoal_pipe_send(a, mine, LIMIT), SHOAL_ECLOSED);
         ck_assert_int_eq(sh_int_of(mine), 1);
         shoal_value_destroy(mine);
-        ck_recv_int(a, i); /* what was sent arrives first */
+        ck_recv_int(a, i); /* sent messages arrive first */
         ck_assert_err(shoal_pipe_recv(a, LIMIT, &v), SHOAL_ECLOSED);
         shoal_release(a);
     }
@@ -233,7 +233,7 @@ START_TEST(a_parked_receiver_wakes_when_the_last_of_several_holders_goes)
         ck_assert_ok(shoal_process_kill(holders[0]));
         finish_as(holders[0], SHOAL_KILLED, SIGKILL);
         ck_assert_err(shoal_process_join(waiter, SOON, NULL), SHOAL_ETIMEDOUT);
-        ck_assert_ok(shoal_process_signal(holders[1], SIGUSR1)); /* libcheck catches SIGTERM in forked children */
+        ck_assert_ok(shoal_process_signal(holders[1], SIGUSR1)); /* in forked children libcheck catches SIGTERM */
         finish_as(holders[1], SHOAL_KILLED, SIGUSR1);
         ck_assert_err(shoal_process_join(waiter, SOON, NULL), SHOAL_ETIMEDOUT); /* the queue still holds the end */
         shoal_release(hold);
@@ -259,7 +259,7 @@ static shoal_err answer_ends(int rank, const shoal_value *args)
         const shoal_value *end = shoal_value_type(v) == SHOAL_MAP ? shoal_value_find(v, "end") : v;
         must(shoal_value_object_kind(end) == SHOAL_KIND_PIPE);
         must_ok(shoal_pipe_send(shoal_value_as_pipe(end), shoal_value_int(rank), LIMIT));
-        shoal_value_destroy(v); /* the last holder: the end is gone */
+        shoal_value_destroy(v); /* this was the last holder, so the end closes */
     }
 }
 

@@ -76,7 +76,7 @@ START_TEST(is_readable_while_there_is_a_message)
     ck_assert_int_eq(get(q), 1);
     ck_assert(readable(fd, 0));
     ck_assert_int_eq(get(q), 2);
-    ck_assert(!readable(fd, 0));    /* the get that emptied it cleared it */
+    ck_assert(!readable(fd, 0));    /* the get that emptied the queue cleared it */
     for (int i = 0; i < 200; i++) { /* beyond the first ring, and back */
         put(q, i);
         ck_assert(readable(fd, SOON_MS));
@@ -158,7 +158,7 @@ START_TEST(ends_with_the_stay_in_a_world)
         shoal_queue *q;
         ck_assert_ok(shoal_queue_create(0, &q));
         int before = count_threads(), fd = fd_of(q);
-        ck_assert_int_gt(count_threads(), before); /* a sanitizer may start one, too */
+        ck_assert_int_gt(count_threads(), before); /* a sanitizer may start a thread, too */
         put(q, 1);
         shoal_world_leave();
         ck_assert(UNDER_TSAN || count_threads() == before);
@@ -223,7 +223,7 @@ START_TEST(no_message_of_another_process_is_missed)
             }
         }
         while (fds[2].revents != 0 && !over && (err = shoal_pipe_recv(here, SHOAL_NOW, &v)) != SHOAL_ETIMEDOUT) {
-            if (err == SHOAL_ECLOSED) { /* the last holder of the other end is gone */
+            if (err == SHOAL_ECLOSED) { /* the last holder of the other end has gone */
                 over = true;
                 fds[2].fd = -1;
                 break;
@@ -264,7 +264,7 @@ START_TEST(an_end_closes_when_its_holder_is_killed)
     ck_assert_ok(shoal_pipe_fd(here, &fd));
     ck_assert(!readable(fd, 0));
     ck_assert_ok(shoal_process_kill(p));
-    ck_assert(readable(fd, SOON_MS)); /* nobody but the watcher looks */
+    ck_assert(readable(fd, SOON_MS)); /* only the watcher checks */
     shoal_value *v;
     ck_assert_err(shoal_pipe_recv(here, SHOAL_NOW, &v), SHOAL_ECLOSED);
     finish_as(p, SHOAL_KILLED, SIGKILL);
@@ -290,7 +290,7 @@ static shoal_err answer_all(int rank, const shoal_value *args)
     }
 }
 
-/* Returns when the other thread of this process, the watcher, is parked. */
+/* Waits until the other thread of this process, the watcher, is parked. */
 static void until_watcher_parked(void)
 {
     int64_t deadline = clock_ns() + LIMIT;

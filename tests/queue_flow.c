@@ -106,7 +106,7 @@ START_TEST(b16_a_block_sent_on_outlives_the_others)
                 start(_i, i, b16_link, shoal_map("in", q[i > 0 ? i - 1 : 0], "out", q[i], "killed", (int)killed));
             finish_as(p, killed ? SHOAL_KILLED : SHOAL_RETURNED, SIGKILL);
             ck_assert_ok(shoal_world_sweep(NULL));
-            sh_assert_audit("after a link of the chain has gone");
+            sh_assert_audit("after a link of the chain has ended");
         }
         ck_assert_ok(shoal_queue_get_block(q[LINKS - 1], LIMIT, &b));
         const char *data = shoal_block_data(b);

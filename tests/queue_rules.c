@@ -222,7 +222,7 @@ START_TEST(b24_task_done_too_often_is_an_error)
 }
 END_TEST
 
-/* ---- kinds of message ---- */
+/* ---- kinds of messages ---- */
 
 /* Puts message number n of eight different ones. */
 static void put_kind(shoal_queue *q, int n, shoal_block *b, shoal_lock *lock)
@@ -321,7 +321,7 @@ START_TEST(b16_a_block_given_away_is_the_receivers)
         }
         shoal_release(back);
         hot_ok(shoal_world_info_get(&info));
-        hot(info.bytes_live < 8192); /* none of them is left */
+        hot(info.bytes_live < 8192); /* none of the blocks is left */
     }
     finish(p);
     /* If the call fails, the caller keeps the block. */
@@ -331,7 +331,7 @@ START_TEST(b16_a_block_given_away_is_the_receivers)
     shoal_queue_close(out);
     ck_assert_err(shoal_queue_give_block(out, b, LIMIT), SHOAL_ECLOSED);
     ck_assert_uint_eq(shoal_block_size(b), 8);
-    sh_assert_audit("after gifts that were refused");
+    sh_assert_audit("after failed gifts");
     shoal_release(b);
     shoal_release(in);
     shoal_release(out);

@@ -104,7 +104,7 @@ START_TEST(b15_sender_is_gone_before_the_message_is_got)
                       how == LEAVE_EXIT ? 7 : SIGKILL);
             if (!at_once) {
                 ck_assert_ok(shoal_world_sweep(NULL));
-                sh_assert_audit("with the messages of the dead");
+                sh_assert_audit("with the messages of dead senders");
                 b15_receive(q, SEED + round);
             }
             shoal_release(q);
@@ -234,7 +234,7 @@ static shoal_err b20_consumer(int rank, const shoal_value *args)
         shoal_value_destroy(v);
         uint32_t producer = (uint32_t)(word >> 32), number = (uint32_t)word;
         must(producer < PRODUCERS && number < (uint32_t)B20_EACH);
-        must(number > last[producer]); /* order */
+        must(number > last[producer]); /* in order */
         last[producer] = number;
         uint32_t bit = 1u << (number % 32);
         must((sh_or_seq_cst(&t->got[producer][number / 32], bit) & bit) == 0); /* no duplicates */
@@ -261,7 +261,7 @@ static void b20_run(int method, uint64_t bound)
     for (int i = 0; i < CONSUMERS; i++) {
         finish(c[i]);
     }
-    for (int i = 0; i < PRODUCERS; i++) { /* nothing lost */
+    for (int i = 0; i < PRODUCERS; i++) { /* none is lost */
         for (uint32_t n = 0; n < (uint32_t)B20_EACH; n++) {
             hot(((sh_load_relaxed(&t->got[i][n / 32]) >> (n % 32)) & 1) == (n % 8 != 0));
         }

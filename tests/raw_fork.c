@@ -1,4 +1,5 @@
-/* Forks that nobody told the library of: the child is a member like any other, and harms nobody (docs/world.md, "Forks"). */
+/* Forks without telling the library: the child is a member like any other, and harms nobody (docs/world.md,
+ * "Forks"). */
 #include "base/clock.h"
 #include "base/log.h"
 #include "shm/block.h"
@@ -15,7 +16,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-/* Children that end in the middle of the test leave its memory to itself. */
+/* Children that end in the middle of the test leave memory to the system, so LeakSanitizer must ignore it. */
 int __lsan_is_turned_off(void);
 int __lsan_is_turned_off(void)
 {
@@ -49,7 +50,7 @@ static void things_make(things *t)
     memcpy(shoal_block_data(t->block), "bytes that stay", 16);
 }
 
-/* All is as things_make left it. */
+/* Asserts that everything is as things_make left it. */
 static void things_check(things *t)
 {
     char buffer[32];
@@ -82,7 +83,7 @@ static void things_release(things *t)
     }
 }
 
-/* In the child: a wrong answer in words, and the number of them. */
+/* In the child: prints wrong results and counts them. */
 static int wrong;
 
 static void expect(const char *what, shoal_err err, shoal_err wanted)
@@ -139,7 +140,7 @@ static void try_queues(things *t)
     shoal_value_destroy(got);
     works(shoal_queue_put_bytes(t->queue, "a message that stays", 20, SHOAL_NOW));
     works(shoal_wait(&(shoal_waitable){.queue = t->queue}, 1, SHOAL_NOW));
-    gives(shoal_pipe_send(t->a, shoal_value_int(1), SHOAL_NOW), SHOAL_EFORK); /* ends of pipes stay with the parent */
+    gives(shoal_pipe_send(t->a, shoal_value_int(1), SHOAL_NOW), SHOAL_EFORK); /* the parent keeps the ends of pipes */
     gives(shoal_pipe_recv(t->a, SHOAL_NOW, &got), SHOAL_EFORK);
     gives(shoal_pipe_poll(t->b, SHOAL_NOW), SHOAL_EFORK);
     gives(shoal_wait(&(shoal_waitable){.pipe = t->a}, 1, SHOAL_NOW), SHOAL_EFORK);
@@ -165,7 +166,7 @@ static void try_world(void)
     shoal_process_destroy(p);
 }
 
-/* A world of its own, after the parent's was let go. */
+/* Makes a new world, after the parent's world was left. */
 static void begin_anew(void)
 {
     shoal_block *b = NULL;
@@ -213,7 +214,7 @@ START_TEST(a_plain_forked_child_is_a_member_and_harms_nobody)
         reap(pid);
         ck_assert_ok(shoal_world_sweep(NULL));
         ck_assert(!shoal_barrier_is_broken(t.barrier) ||
-                  (round % 4 == 0 && round % 3 != 2)); /* _exit of one that waited there */
+                  (round % 4 == 0 && round % 3 != 2)); /* a child called _exit after it had waited there */
         shoal_barrier_reset(t.barrier);
         things_check(&t);
         things_release(&t);
@@ -221,9 +222,9 @@ START_TEST(a_plain_forked_child_is_a_member_and_harms_nobody)
 }
 END_TEST
 
-/* ---- memory that the parent released while a plain child still points to it ---- */
+/* ---- memory that the parent released while a plain child still has a pointer to it ---- */
 
-/* Common memory outside of the world. Synchronisation: both sides in turn, by stage. */
+/* Shared memory outside the world. Synchronisation: both sides write stage in turn. */
 typedef struct board {
     sh_a32 stage;
     sh_a32 bad;
@@ -244,7 +245,7 @@ static void until_stage(board *b, uint32_t stage)
     }
 }
 
-/* The parent lets go of a block and makes others of that size, while the child reads and writes through its pointer. */
+/* The parent releases a block and makes others of that size, while the child reads and writes through its pointer. */
 START_TEST(no_block_changes_under_a_plain_child)
 {
     enum { COUNT = 40 };
@@ -277,7 +278,7 @@ START_TEST(no_block_changes_under_a_plain_child)
 }
 END_TEST
 
-/* Its slot cannot be marked: the file is closed. Then there is no heap at all. */
+/* Its slot cannot be marked, because the file is closed. Then the child has no heap at all. */
 START_TEST(a_plain_child_without_a_slot_has_no_heap)
 {
     shoal_block *block;
@@ -309,14 +310,14 @@ START_TEST(a_plain_child_without_a_slot_has_no_heap)
     ck_assert_int_eq(dup3(kept, fd, O_CLOEXEC), fd);
     close(kept);
     ck_assert_int_eq(data[0], 0);
-    sh_fork_adopt_limit = 0; /* nobody comes to these slots any more */
+    sh_fork_adopt_limit = 0; /* no child takes these slots any more */
     ck_assert_ok(shoal_world_sweep(NULL));
     shoal_release(block);
     shoal_release(q);
 }
 END_TEST
 
-/* A fork that failed is one that nobody comes from. Without fds nothing tells that, but time (see also fork_slots.c). */
+/* A fork that failed has no child. Without fds only a timeout reveals that (see also fork_slots.c). */
 START_TEST(a_slot_that_no_child_comes_to_is_given_up)
 {
     shoal_world_info info;
@@ -331,7 +332,7 @@ START_TEST(a_slot_that_no_child_comes_to_is_given_up)
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
     ck_assert_ok(shoal_world_sweep(NULL));
     ck_assert_ok(shoal_world_info_get(&info));
-    uint32_t slot = 1; /* ours is 0 */
+    uint32_t slot = 1; /* this process has 0 */
     ck_assert_int_eq(sh_slot_state_phase(sh_load_acquire(&sh_slot_at(slot)->state)), SH_PHASE_RESERVED);
     uint64_t generation = sh_slot_state_generation(sh_load_acquire(&sh_slot_at(slot)->state));
     sh_fork_adopt_limit = 0;
@@ -342,7 +343,7 @@ START_TEST(a_slot_that_no_child_comes_to_is_given_up)
 }
 END_TEST
 
-/* A child that becomes another program: it holds nothing any more, and nobody is told of a death. */
+/* A child that execs another program holds nothing any more, and no death is reported. */
 START_TEST(a_child_that_execs_is_gone)
 {
     shoal_block *block;
@@ -375,7 +376,7 @@ START_TEST(a_child_that_execs_is_gone)
 }
 END_TEST
 
-/* As a daemon is made: the parent ends at once, and what it forked goes on. */
+/* As daemons are made: the parent ends at once, and the forked child continues. */
 START_TEST(a_child_outlives_a_parent_that_exits_at_once)
 {
     shoal_queue *q;
@@ -405,7 +406,7 @@ START_TEST(a_child_outlives_a_parent_that_exits_at_once)
 }
 END_TEST
 
-/* Fork beside threads that have the lock of the heap, or of the log, most of the time. */
+/* Forks while threads hold the lock of the heap, or of the log, most of the time. */
 static sh_a32 stop;
 
 static void *hammer(void *queue)
@@ -468,7 +469,7 @@ START_TEST(fork_beside_threads)
 }
 END_TEST
 
-/* ---- who is a party of a barrier ---- */
+/* ---- which process is a party of a barrier ---- */
 
 static shoal_barrier *inherited_barrier;
 
@@ -512,7 +513,7 @@ START_TEST(a_pool_by_fork_breaks_no_barrier)
 {
     shoal_barrier *barrier;
     shoal_pool *pool;
-    signal(SIGTERM, SIG_DFL); /* libcheck's handler ends the whole test */
+    signal(SIGTERM, SIG_DFL); /* libcheck's handler would end the whole test */
     ck_assert_ok(shoal_barrier_create(2, &barrier));
     ck_assert_ok(shoal_pool_create(&(shoal_pool_options){.workers = 2, .start = SHOAL_START_FORK}, &pool));
     shoal_pool_destroy(pool);
@@ -521,7 +522,7 @@ START_TEST(a_pool_by_fork_breaks_no_barrier)
 }
 END_TEST
 
-/* Forks of both kinds in turn. */
+/* Forks of both kinds, alternating. */
 static shoal_err use_block(int rank, const shoal_value *args)
 {
     sh_add_relaxed((sh_a64 *)shoal_block_data(ARG(block, "block")), (uint64_t)rank);
@@ -591,10 +592,10 @@ static shoal_err use_parents_pool(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* _i: 0 a plain fork, 1 one of ours. */
+/* If _i is 0, a plain fork; if 1, a fork by the library. */
 START_TEST(a_forked_child_leaves_its_parents_pool_alone)
 {
-    signal(SIGTERM, SIG_DFL); /* libcheck's handler ends the whole test */
+    signal(SIGTERM, SIG_DFL); /* libcheck's handler would end the whole test */
     ck_assert_ok(shoal_pool_create(&(shoal_pool_options){.workers = 2, .start = SHOAL_START_FORK}, &theirs.pool));
     for (int i = 0; i < 10; i++) {
         shoal_value *v;
@@ -623,7 +624,7 @@ START_TEST(a_forked_child_leaves_its_parents_pool_alone)
 }
 END_TEST
 
-/* Nobody but us can recover a plain child that was killed; the audit does so before it looks. */
+/* Only this process can recover a plain child that was killed; the audit does so before it checks. */
 START_TEST(the_audit_recovers_the_dead)
 {
     shoal_queue *queue;

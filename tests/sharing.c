@@ -73,7 +73,7 @@ static shoal_err answer_again(const shoal_value *asked, shoal_value **out)
     must(same_memory(first, t));
     must(shoal_tensor_storage_size(t) == ROWS * COLUMNS * sizeof(float));
     set_f32(t, 1, 1, (double)n + 100);
-    must(AT(first, 1, 1) == (double)n + 100); /* seen at once */
+    must(AT(first, 1, 1) == (double)n + 100); /* visible at once */
     *out = shoal_map("t", n % 2 == 0 ? t : first, "id", shoal_tensor_storage_id(t));
     if (sh_bool_of(shoal_value_find(asked, "last"))) {
         shoal_tensor_release(first);
@@ -163,7 +163,7 @@ static shoal_err check_overlap(shoal_tensor *all, shoal_tensor *whole, shoal_ten
     must(shoal_tensor_count(all) * (int64_t)sizeof(float) == (int64_t)shoal_tensor_storage_size(all));
     must((float *)shoal_tensor_data(row) - (float *)shoal_tensor_data(whole) == 2 * COLUMNS);
     must((float *)shoal_tensor_data(column) - (float *)shoal_tensor_data(all) == 4);
-    set_f32(column, 2, 0, n + 0.5); /* where all four meet */
+    set_f32(column, 2, 0, n + 0.5); /* where all four overlap */
     must(AT(row, 4) == n + 0.5 && AT(whole, 2, 4) == n + 0.5 && AT(all, 2 * COLUMNS + 4) == n + 0.5);
     set_f32(all, 2 * COLUMNS + 4, 0, n + 0.25);
     must(AT(row, 4) == n + 0.25 && AT(whole, 2, 4) == n + 0.25 && AT(column, 2) == n + 0.25);

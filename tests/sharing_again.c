@@ -15,7 +15,7 @@ static shoal_tensor *make(int kind, double value)
     case 1: return shoal_full(SHOAL_F32, value, SHOAL_SHAPE(6, 4));
     case 2: return shoal_full(SHOAL_I32, value, SHOAL_SHAPE(4, 6));
     case 3: return shoal_full(SHOAL_F64, value, SHOAL_SHAPE(2, 6));
-    case 4: return shoal_full(SHOAL_F32, value, SHOAL_SHAPE(3, 7)); /* a little smaller */
+    case 4: return shoal_full(SHOAL_F32, value, SHOAL_SHAPE(3, 7)); /* slightly smaller */
     default:
         t = shoal_full(SHOAL_F32, value, SHOAL_SHAPE(4, 6));
         (void)!shoal_tensor_set_requires_grad(t, true);
@@ -67,7 +67,7 @@ START_TEST(b2_another_tensor_under_the_same_id_is_another)
     talk_begin(&t, _i, reflect);
     for (int n = 0; n < SH_REPEAT(ROUNDS); n++) {
         shoal_tensor *sent = make(n / 4 % KINDS, n), *back = NULL;
-        for (int i = 0; i < 2; i++) { /* the second time it is known */
+        for (int i = 0; i < 2; i++) { /* the second time it is already known */
             hot_ok(shoal_queue_put_tensor(t.in, sent, LIMIT));
             shoal_value *said = talk_hear(&t), *right = tell(sent);
             hot(are_equal(said, right));
@@ -146,7 +146,7 @@ START_TEST(b16_another_block_under_the_same_id_has_its_own_size)
 }
 END_TEST
 
-/* The first blocks of every world have the same ids, and the first descriptions the same stamps. */
+/* The first blocks of every world have the same ids, and the first descriptions have the same stamps. */
 START_TEST(another_world_has_other_tensors)
 {
     static const struct {

@@ -82,7 +82,7 @@ START_TEST(b6_a_grad_is_shared_both_ways)
         shoal_value *v = talk_ask(&t, shoal_map("w", w));
         shoal_tensor *theirs = shoal_value_as_tensor(shoal_value_find(v, "grad"));
         hot(needs_there(v) && shoal_tensor_grad(w) == grad && same_memory(theirs, grad));
-        hot(AT(grad, 0, 0) == 2 && AT(grad, 2, 3) == 2); /* doubled there */
+        hot(AT(grad, 0, 0) == 2 && AT(grad, 2, 3) == 2); /* the child doubled it */
         shoal_value_destroy(v);
         hot_ok(shoal_backward(shoal_sum(w, SHOAL_ALL, false))); /* writes to the same memory */
         talk_tell(&t, shoal_map("w", w));
@@ -94,7 +94,7 @@ START_TEST(b6_a_grad_is_shared_both_ways)
 }
 END_TEST
 
-/* A tensor that was sent before and has changed since is sent as it is now. */
+/* A tensor that was sent before and has changed is sent as it is now. */
 START_TEST(b6_what_is_told_of_the_grad_is_never_stale)
 {
     talk t;
@@ -174,7 +174,7 @@ START_TEST(b7_a_result_that_needs_a_gradient_is_refused_and_nothing_is_put)
     for (int n = 0; n < ROUNDS; n++) {
         shoal_tensor *w = parameter(n), *y = shoal_mul_scalar(w, 2), *back;
         refuse(q, y);
-        refuse(q, shoal_select(w, 0, 1)); /* a view is a result too */
+        refuse(q, shoal_select(w, 0, 1)); /* a view is the result of an op too */
         refuse(q, shoal_add(w, w));
         hot_ok(shoal_queue_put_tensor(q, shoal_detach(y), SHOAL_NOW));
         hot_ok(shoal_queue_get_tensor(q, SHOAL_NOW, &back));
@@ -357,7 +357,7 @@ static void send_sparse(talk *t, shoal_sparse *s)
     if (shoal_sparse_layout(s) == SHOAL_CSR) {
         hot(same_memory(shoal_sparse_starts(back), shoal_sparse_starts(s)));
     }
-    shoal_tensor *now = shoal_sparse_to_dense(s); /* doubled here too */
+    shoal_tensor *now = shoal_sparse_to_dense(s); /* doubled in this process too */
     hot(shoal_tensor_equal(now, twice));
     shoal_value_destroy(v);
     shoal_tensor_release(now);

@@ -118,7 +118,7 @@ typedef struct counts {
 /* Like sh_count_fds and sh_count_mappings, which may only be called in a test. */
 static counts count_here(void)
 {
-    counts c = {.fds = -3}; /* ".", ".." and the folder itself */
+    counts c = {.fds = -3}; /* ".", ".." and the directory itself */
     char line[512];
     DIR *d = opendir("/proc/self/fd");
     while (d != NULL && readdir(d) != NULL) {
@@ -189,7 +189,7 @@ START_TEST(b12_ten_thousand_tensors_cost_no_fd_and_no_mapping)
            few.fds, many.fds, few_there.fds, many_there.fds, few.mappings, many.mappings, few_there.mappings,
            many_there.mappings);
     ck_assert(few.fds == many.fds && few_there.fds == many_there.fds);
-    /* a child has the world, and the page with the word that tells of its end (sync/end_word.h) */
+    /* a child maps the world and the page with the word that reports its end (sync/end_word.h) */
     ck_assert(few.mappings == 1 && many.mappings == 1 && few_there.mappings == 2 && many_there.mappings == 2);
 }
 END_TEST
@@ -332,7 +332,7 @@ START_TEST(b14_a_tensor_that_does_not_fit_stays_as_it_was)
         shoal_tensor_release(back);
         sh_assert_audit("when it is full");
         pile_end(&p);
-        ck_assert_ok(shoal_tensor_share(t)); /* there is room now */
+        ck_assert_ok(shoal_tensor_share(t)); /* now there is memory */
         ck_assert(is_counted(t, 1) && same_memory(view, t));
         shoal_tensor_release(t);
         shoal_scope_release(0);
@@ -460,8 +460,7 @@ START_TEST(b14_a_get_that_finds_no_room_loses_nothing)
         pile p = {0};
         pile_up(&p, 1000); /* fills all room, even that for handles */
         pile_up(&p, 1);
-        for (int i = 0; i <= round;
-             i++) { /* handles again, for some: one message may find room for half of what it needs */
+        for (int i = 0; i <= round; i++) { /* frees some handles: a message may find memory for half of what it needs */
             shoal_tensor_release(p.all[--p.count]);
         }
         int n = take_with_grads(q, got);

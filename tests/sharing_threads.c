@@ -241,7 +241,7 @@ static Suite *suite(void)
                         SHOAL_START_SPAWN + 1);
     tcase_add_loop_test(tc, a_tensor_is_sent_by_another_thread_than_its_maker, SHOAL_START_FORKSERVER,
                         SHOAL_START_FORKSERVER + 1);
-#if !SH_SLOW /* ThreadSanitizer does not follow fork */
+#if !SH_SLOW /* ThreadSanitizer does not support fork */
     tcase_add_loop_test(tc, a_tensor_is_sent_by_another_thread_than_its_maker, SHOAL_START_FORK, SHOAL_START_FORK + 1);
 #endif
     suite_add_tcase(s, tc);

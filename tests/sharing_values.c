@@ -206,7 +206,7 @@ START_TEST(a_tensor_is_given_away)
         hot_ok(shoal_queue_give_tensor(q, got, SHOAL_NOW));
         hot_ok(shoal_queue_put(q, shoal_value_null(), SHOAL_NOW));
         shoal_tensor *left = counted(2, 3, 50);
-        hot(shoal_queue_give_tensor(q, left, SHOAL_NOW) == SHOAL_ETIMEDOUT && is_counted(left, 50)); /* full */
+        hot(shoal_queue_give_tensor(q, left, SHOAL_NOW) == SHOAL_ETIMEDOUT && is_counted(left, 50)); /* queue is full */
         shoal_value_destroy(v);
         shoal_tensor_release(other);
         hot_ok(shoal_queue_get_tensor(q, SHOAL_NOW, &got));

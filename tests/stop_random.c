@@ -1,9 +1,9 @@
-/* Stopped at random: processes that pass messages through one small ring, one of which is stopped at any instruction while the others
- * go on, and goes on later. A process that is stopped costs nobody anything: no call fails, no message is lost or comes
- * twice, and the size of the queue is exact.
+/* Random stops: processes pass messages through one small ring. One of them is stopped at any instruction while the
+ * others continue, and continues later. A stopped process costs the others nothing: no call fails, no message is lost
+ * or arrives twice, and the size of the queue is exact.
  *
- * SHOAL_SOAK_STOPS says how often, SHOAL_SEED from which seed. In the soak a stop lasts for up to 2^22 laps of the ring and more
- * than 2^24 operations of each of the others now and then: as long as it takes for a lap, or a tag, to come again. */
+ * SHOAL_SOAK_STOPS sets how often, SHOAL_SEED sets the seed. In the soak test some stops last for up to 2^22 laps of
+ * the ring and more than 2^24 operations of each other process: long enough for a lap, or a tag, to repeat. */
 #include "base/clock.h"
 #include "base/random.h"
 #include "os/futex.h"
@@ -19,10 +19,10 @@
 #include <unistd.h>
 
 #define WORKERS 3
-#define RING 16                  /* entries of the ring of a queue with few messages */
-#define LONG (UINT64_C(1) << 26) /* messages: 2^22 laps of it */
+#define RING 16                  /* entries in the ring of a queue with few messages */
+#define LONG (UINT64_C(1) << 26) /* messages: 2^22 laps of the ring */
 
-/* Outside of the world. Synchronisation: each worker writes its own words, after the call returned; the test reads. */
+/* Outside the world. Synchronisation: each worker writes its own words after the call returned; the test reads them. */
 typedef struct worker_count {
     sh_a64 puts, gets, sum_put, sum_got;
 } __attribute__((aligned(SH_CACHE_LINE))) worker_count;
@@ -44,7 +44,8 @@ static void count(sh_a64 *word, uint64_t more)
     sh_store_release(word, sh_load_relaxed(word) + more);
 }
 
-/* Puts a number, takes one, and now and then sends a block around: so each has at most one message more in the ring than it took. */
+/* Puts a number, takes one, and sometimes sends a block around, so each worker has at most one message more in the ring
+ * than it took. */
 static _Noreturn void work(board *b, int me, shoal_queue *numbers, shoal_queue *blocks)
 {
     worker_count *mine = &b->workers[me];
@@ -66,7 +67,7 @@ static _Noreturn void work(board *b, int me, shoal_queue *numbers, shoal_queue *
         if (err == SHOAL_OK) {
             count(&mine->sum_got, got);
             count(&mine->gets, 1);
-        } else if (err != SHOAL_ETIMEDOUT) { /* empty: the one who took ours has put none yet */
+        } else if (err != SHOAL_ETIMEDOUT) { /* empty: the worker that took our message has put none yet */
             give_up(b, err);
         }
         if (n % 8 == 0 && block != NULL) {
@@ -94,7 +95,7 @@ static uint64_t puts_of_others(const board *b, int stopped)
     return n;
 }
 
-/* One stop. The others go on for so many messages; when they cannot, the test fails. */
+/* Stops one worker while the others pass that many messages. The test fails if they cannot. */
 static void stop_one(const board *b, const pid_t *pids, int who, uint64_t messages)
 {
     int status;
@@ -107,7 +108,7 @@ static void stop_one(const board *b, const pid_t *pids, int who, uint64_t messag
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
         uint64_t now = puts_of_others(b, who);
         deadline = now != seen ? sh_deadline(SHOAL_SECONDS(20)) : deadline;
-        kill_require(!sh_passed(deadline), "beside stopped worker %d the others do not go on", who);
+        kill_require(!sh_passed(deadline), "while worker %d is stopped the others do not continue", who);
         seen = now;
     }
     ck_assert_ok(shoal_world_sweep(NULL));

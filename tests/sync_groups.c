@@ -150,7 +150,7 @@ START_TEST(b25_condition_needs_its_lock_and_keeps_time)
 }
 END_TEST
 
-/* Takes the condition's lock while the other waits, and dies with it. */
+/* Takes the condition's lock while the other process waits, and dies with it. */
 static shoal_err lock_and_die(int rank, const shoal_value *args)
 {
     shoal_condition *c = ARG(condition, "condition");
@@ -197,7 +197,7 @@ END_TEST
 static shoal_err pass_items(int rank, const shoal_value *args)
 {
     shoal_condition *c = ARG(condition, "condition");
-    sh_a64 *box = shoal_block_data(ARG(block, "box")); /* 0: full, 1: the item, 2: the sum */
+    sh_a64 *box = shoal_block_data(ARG(block, "box")); /* 0: whether it is full, 1: the item, 2: the sum */
     int64_t n = ARG_INT("count");
     for (int64_t i = 1; i <= n; i++) {
         uint64_t wanted = rank % 2 == 0 ? 0 : 1;
@@ -244,7 +244,7 @@ END_TEST
 static shoal_err meet(int rank, const shoal_value *args)
 {
     shoal_barrier *b = ARG(barrier, "barrier");
-    sh_a64 *words = shoal_block_data(ARG(block, "words")); /* arrivals; the indices given out in a round, as bits */
+    sh_a64 *words = shoal_block_data(ARG(block, "words")); /* arrivals; then the indices given in a round, as bits */
     int64_t n = ARG_INT("parties");
     (void)rank;
     for (int64_t i = 0; i < ARG_INT("rounds"); i++) {
@@ -350,7 +350,7 @@ START_TEST(b26_abort_reset_and_time_limits)
             shoal_barrier_reset(b);
         }
         ck_assert(!shoal_barrier_is_broken(b));
-        for (int i = 0; i < 2; i++) { /* and works again */
+        for (int i = 0; i < 2; i++) { /* and it works again */
             p[i] = start_party(_i, i, b, here);
         }
         shoal_process *third = start_party(_i, 2, b, here);
@@ -394,7 +394,7 @@ START_TEST(b26_a_killed_party_breaks_it_for_the_others)
         until_waiting(b, while_waiting ? 3 : 2);
         int64_t killed = clock_ns();
         ck_assert_ok(shoal_process_kill(victim));
-        for (int i = 0; i < 2; i++) { /* nobody joins the victim: the waiters find out by themselves */
+        for (int i = 0; i < 2; i++) { /* nobody joins the victim: the waiters detect the death themselves */
             int64_t took = party_told(p[i], SHOAL_EBROKEN, killed);
             longest = took > longest ? took : longest;
         }

@@ -105,7 +105,7 @@ static shoal_err increment(int rank, const shoal_value *args)
         for (int d = 0; d < depth; d++) {
             must_ok(take(kind, lock, LIMIT));
         }
-        uint64_t seen = sh_load_relaxed(count); /* two steps on purpose: only the lock makes them one */
+        uint64_t seen = sh_load_relaxed(count); /* deliberately two steps: only the lock makes them one */
         must(sh_load_relaxed(count + 1) == seen);
         sh_store_relaxed(count, seen + 1);
         sh_store_relaxed(count + 1, seen + 1);
@@ -215,14 +215,14 @@ static void b27_run(int method, int kind, bool killed, bool join_first)
     if (join_first) {
         finish_as(p, killed ? SHOAL_KILLED : SHOAL_RETURNED, SIGKILL);
     }
-    for (int i = 0; i < N; i++) { /* they find out by themselves */
+    for (int i = 0; i < N; i++) { /* they detect the death themselves */
         shoal_value *v = NULL;
         ck_assert_ok(shoal_queue_get(told, LIMIT, &v));
         dead += sh_int_of(v) == SHOAL_EOWNERDEAD;
         shoal_value_destroy(v);
         finish(w[i]);
     }
-    ck_assert_int_eq(dead, 1); /* once */
+    ck_assert_int_eq(dead, 1); /* reported once */
     ck_assert_ok(take(kind, lock, LIMIT));
     ck_assert_ok(give(kind, lock));
     if (!join_first) {
@@ -289,7 +289,7 @@ static shoal_err wait_and_post(int rank, const shoal_value *args)
     (void)rank;
     for (int64_t i = 0; i < ARG_INT("rounds"); i++) {
         must_ok(shoal_semaphore_wait(s, LIMIT));
-        must(sh_add_acq_rel(inside, 1) < 2); /* no more than two at a time */
+        must(sh_add_acq_rel(inside, 1) < 2); /* at most two at a time */
         sh_sub_acq_rel(inside, 1);
         must_ok(shoal_semaphore_post(s, 1));
     }
@@ -409,7 +409,7 @@ START_TEST(b25_an_event_wakes_all_and_stays_set)
         int64_t begin = clock_ns();
         ck_assert_err(shoal_event_wait(event, SHOAL_MS(2)), SHOAL_ETIMEDOUT);
         ck_assert_int_ge(clock_ns() - begin, SHOAL_MS(2));
-        for (int i = 0; i < N; i++) { /* one under each method */
+        for (int i = 0; i < N; i++) { /* one with each method */
             p[i] =
                 start(SHOAL_START_SPAWN + (_i + i) % 3, i, wait_for_event, shoal_map("event", event, "again", again));
         }

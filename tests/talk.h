@@ -6,7 +6,7 @@
 #include "testing/numbers.h"
 #include "tests/children.h"
 
-/* ---- in the child ---- */
+/* ---- for the child ---- */
 
 typedef shoal_err (*talk_answer)(const shoal_value *asked, shoal_value **out_answer);
 
@@ -42,7 +42,7 @@ static inline shoal_err talk_serve(const shoal_value *args, talk_answer answer)
 
 #define ASKED(kind, name) shoal_value_as_##kind(shoal_value_find(asked, name))
 
-/* ---- in the test ---- */
+/* ---- for the test ---- */
 
 typedef struct talk {
     shoal_queue *in, *out;

@@ -1,4 +1,4 @@
-/* Threads of one process at one heap, one queue, one lock: also run under ThreadSanitizer. */
+/* Threads of one process use one heap, one queue, one lock. Also run with ThreadSanitizer. */
 #include "base/random.h"
 #include "shm/block.h"
 #include "sync/atomic.h"
@@ -10,7 +10,7 @@
 #define SEED 99u
 #define THREADS 4
 
-/* In a thread: libcheck's assertions are for the test's own thread. */
+/* For threads: only the test's own thread may use libcheck's assertions. */
 #define must_in_thread(condition)                                                                                      \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
@@ -37,7 +37,7 @@ static void run_threads(void *(*body)(void *), void *what)
     }
 }
 
-/* ---- all of the heap at once ---- */
+/* ---- the whole heap at once ---- */
 
 typedef struct shared {
     shoal_queue *queue, *bounded;
@@ -47,7 +47,7 @@ typedef struct shared {
     shoal_condition *condition;
     shoal_semaphore *semaphore;
     shoal_barrier *barrier;
-    int64_t plain, guarded, turn; /* no atomics: the locks are to keep them */
+    int64_t plain, guarded, turn; /* not atomic: the locks must protect them */
     int rounds;
 } shared;
 
@@ -72,7 +72,7 @@ static void shared_end(shared *s)
     }
 }
 
-/* A block of a random size that says how large it is and what fills it. */
+/* Makes a block of a random size that records its size and its fill byte. */
 static shoal_block *random_block(uint64_t *state)
 {
     shoal_block *b;
@@ -103,7 +103,7 @@ static void *hammer(void *arg)
         shoal_block *mine = random_block(&state), *other = NULL;
         must_in_thread(shoal_queue_put_block(s->queue, mine, LIMIT) == SHOAL_OK);
         if (i % 2 == 0) {
-            shoal_release(mine); /* others may be getting it: the handle is theirs then */
+            shoal_release(mine); /* another thread may be getting it, and then has the handle */
             must_in_thread(shoal_queue_get_block(s->queue, LIMIT, &other) == SHOAL_OK);
         } else {
             must_in_thread(shoal_queue_get_block(s->queue, LIMIT, &other) == SHOAL_OK);
@@ -113,7 +113,7 @@ static void *hammer(void *arg)
         check_block(other);
         shoal_release(other);
         shoal_release(shoal_retain(s->block));
-        if (i % 64 == g->rank) { /* those who only look */
+        if (i % 64 == g->rank) { /* calls that only read */
             shoal_world_info info;
             must_in_thread(shoal_world_info_get(&info) == SHOAL_OK);
             must_in_thread(i % 256 != g->rank || shoal_world_trim() == SHOAL_OK);
@@ -133,7 +133,7 @@ START_TEST(threads_hammer_the_heap_and_a_queue)
 }
 END_TEST
 
-/* ---- one block by many hands ---- */
+/* ---- one block used by many threads ---- */
 
 static void *hand_round(void *arg)
 {
@@ -212,7 +212,7 @@ static void *use_locks(void *arg)
         must_in_thread(shoal_semaphore_wait(s->semaphore, LIMIT) == SHOAL_OK);
         must_in_thread(shoal_semaphore_post(s->semaphore, 1) == SHOAL_OK);
         must_in_thread(i % 16 != 0 || shoal_barrier_wait(s->barrier, LIMIT, &index) == SHOAL_OK);
-        if (i % 8 == 0) { /* each in its turn */
+        if (i % 8 == 0) { /* one after the other */
             must_in_thread(shoal_condition_lock(s->condition, LIMIT) == SHOAL_OK);
             while (s->turn % THREADS != g->rank) {
                 must_in_thread(shoal_condition_wait(s->condition, LIMIT) == SHOAL_OK);
@@ -237,7 +237,7 @@ START_TEST(b25_threads_exclude_each_other_by_every_lock)
 }
 END_TEST
 
-/* ---- the first call of several threads at once makes one world ---- */
+/* ---- several threads make the first call at once: there is one world ---- */
 
 static void *first_call(void *arg)
 {

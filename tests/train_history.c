@@ -1,4 +1,4 @@
-/* What a job of days leaves behind for its report: lists that keep their size, and a page that keeps its. */
+/* What a job of several days keeps for its report: lists and a page whose size does not grow. */
 #include "cli/history.h"
 #include "cli/report.h"
 
@@ -31,7 +31,8 @@ END_TEST
 
 enum { WORKERS = 20, TICKS = 400000, EPOCH = 40 };
 
-/* A job of three days and a half: a tick a second would be some 300,000; deaths and checkpoints all the way. */
+/* A job of three and a half days. One tick a second would be about 300,000. There are deaths and checkpoints
+ * throughout. */
 static void live(cli_history *history)
 {
     shoal_train_worker workers[WORKERS] = {{.pid = 0}};
@@ -55,7 +56,7 @@ static void live(cli_history *history)
                                             .tested_epoch = i / EPOCH,
                                             .deaths = i / 200};
         for (int w = 0; w < WORKERS; w++) {
-            workers[w].pid = 1; /* each is started again */
+            workers[w].pid = 1; /* each was started again */
             workers[w].images = i * (1000 + 10 * w);
             workers[w].loss = event.loss;
         }
@@ -65,7 +66,7 @@ static void live(cli_history *history)
 
 START_TEST(a_job_of_days_has_a_report_of_the_usual_size)
 {
-    const char *keep = getenv("SHOAL_TEST_REPORT"); /* to look at it */
+    const char *keep = getenv("SHOAL_TEST_REPORT"); /* to view it */
     char path[] = "/tmp/shoal-report-XXXXXX";
     int fd = mkstemp(path);
     ck_assert_int_ge(fd, 0);

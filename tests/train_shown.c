@@ -1,4 +1,5 @@
-/* What a job shows, in cases that a real one seldom comes to: short and long axes, single points, and losses that are not numbers. */
+/* What a job displays in cases that are rare in a real job: short and long axes, single points, and losses that are not
+ * numbers. */
 #include "cli/progress.h"
 #include "cli/report_chart.h"
 #include "cli/train_words.h"
@@ -32,7 +33,7 @@ static int count_of(const char *text, const char *part)
     return n;
 }
 
-/* The labels of an axis ("x" or "y") differ from one to the next. Returns how many there are. */
+/* Asserts that consecutive labels of an axis ("x" or "y") differ. Returns how many there are. */
 static int check_labels(const char *page, const char *axis)
 {
     char begin[32], label[64], before[64] = "";
@@ -41,7 +42,7 @@ static int check_labels(const char *page, const char *axis)
     for (const char *at = page; (at = strstr(at, begin)) != NULL; n++) {
         at = strchr(at, '>') + 1;
         snprintf(label, sizeof label, "%.*s", (int)strcspn(at, "<"), at);
-        ck_assert_msg(strcmp(label, before) != 0, "'%s' stands twice at the axis %s", label, axis);
+        ck_assert_msg(strcmp(label, before) != 0, "'%s' is on axis %s twice", label, axis);
         ck_assert_msg(strcmp(label, "1000 k") != 0 && strcmp(label, "1000 M") != 0, "'%s' at the axis %s", label, axis);
         ck_assert_msg(label[0] != '-' || strspn(label + 1, "0. %") != strlen(label + 1), "'%s' is zero", label);
         memcpy(before, label, sizeof before);
@@ -96,7 +97,7 @@ START_TEST(a_single_point_is_seen)
     page = chart_of_points((double[]){NAN, 2, NAN, 3, 4, NAN, NAN, 5}, NULL, 8);
     ck_assert_int_eq(count_of(page, "<circle class=\"dot c1\""), 2);
     free(page);
-    /* Of an area: a strip that is as wide as a line. Two pieces are two shapes. */
+    /* In an area a point is a strip as wide as a line. Two pieces are two shapes. */
     page = chart_of_points((double[]){4, 5, NAN, 6}, (double[]){1, 2, NAN, 3}, 4);
     const char *path = strstr(page, "class=\"area");
     ck_assert_ptr_nonnull(path);
@@ -115,7 +116,7 @@ START_TEST(what_is_not_a_number_is_marked_and_what_is_not_there_is_not)
     ck_assert_int_eq(count_of(page, "no values to draw"), 0);
     ck_assert_msg(strstr(page, "inf") == NULL && strstr(page, "\"nan\"") == NULL, "%s", page);
     free(page);
-    /* Nothing else: no axis of values that would say nothing, but the name beside the signs. */
+    /* Nothing else: no axis of values, which would be meaningless, only the name beside the marks. */
     page = chart_of_points((double[]){INFINITY, INFINITY}, NULL, 2);
     ck_assert_int_eq(count_of(page, "class=\"y\""), 0);
     ck_assert_int_eq(count_of(page, "no values to draw"), 1);
@@ -168,12 +169,12 @@ START_TEST(a_loss_that_is_not_a_number_is_shown_as_such)
     ck_assert(all != NULL && first != NULL && second != NULL);
     ck_assert_msg(memmem(all, (size_t)(first - all), " nan ", 5) != NULL, "%s", all);
     ck_assert_msg(memmem(first, (size_t)(second - first), " nan ", 5) != NULL, "%s", first);
-    ck_assert_msg(strstr(second, " nan ") == NULL && strstr(second, " - ") != NULL, "%s", second); /* has not begun */
+    ck_assert_msg(strstr(second, " nan ") == NULL && strstr(second, " - ") != NULL, "%s", second); /* has not started */
     free(text);
 }
 END_TEST
 
-/* A terminal that is made as narrow as 60 columns breaks none of them. */
+/* A terminal as narrow as 60 columns wraps none of the rows. */
 START_TEST(rows_are_not_wider_than_60_columns_allow)
 {
     shoal_train_worker workers[] = {{.images = 640, .loss = 1}, {.images = 360, .loss = 2.5, .deaths = 12}};

@@ -63,7 +63,7 @@ static void there_and_back(mirror *m, shoal_value *v)
     hot_ok(shoal_queue_get(m->out, LIMIT, &text));
     hot_ok(shoal_queue_get(m->out, LIMIT, &back));
     if (!shoal_value_equal(back, copy) || strcmp(shoal_value_as_string(text), here) != 0) {
-        ck_abort_msg("sent %.300s, there it was %.300s (seed %u)", here, shoal_value_as_string(text), SEED);
+        ck_abort_msg("sent %.300s, but it arrived as %.300s (seed %u)", here, shoal_value_as_string(text), SEED);
     }
     free(here);
     shoal_value_destroy(copy);
@@ -380,7 +380,7 @@ START_TEST(b22_what_is_no_value_is_refused)
 }
 END_TEST
 
-/* ---- members stay where they are ---- */
+/* ---- members stay in their containers ---- */
 
 static shoal_err return_member(int rank, const shoal_value *args)
 {

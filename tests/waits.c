@@ -1,5 +1,5 @@
-/* `shoal ps` says what each process waits for, whatever it waits for. Read by the call that the program uses; tests/cli reads the
- * program's own output. */
+/* `shoal ps` shows what each process waits for, for every kind of wait. Uses the call that the program uses; tests/cli
+ * reads the program's output. */
 #include "base/clock.h"
 #include "shm/block.h"
 #include "tests/children.h"
@@ -15,11 +15,11 @@
 
 #define ID(object) (((shoal_block *)(object))->id)
 
-/* ---- what the list says ---- */
+/* ---- what the list shows ---- */
 
 typedef struct row {
-    int32_t pid;        /* which is looked for; 0: the first that does what begins so */
-    const char *begins; /* the words of what it does */
+    int32_t pid;        /* the process to find; 0 for the first whose text begins so */
+    const char *begins; /* the beginning of the text */
     bool found;
     char name[SHOAL_NAME_MAX + 1], state[16], doing[128];
 } row;
@@ -50,7 +50,8 @@ static void pause_a_little(void)
     nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
 }
 
-/* Until it does what is wanted: all of the words, or, where they end with a space, those and a number. */
+/* Waits until the process shows the wanted text: exactly that, or, if it ends with a space, that followed by a
+ * number. */
 static void until_doing(int32_t pid, const char *wanted)
 {
     size_t n = strlen(wanted);
@@ -62,12 +63,12 @@ static void until_doing(int32_t pid, const char *wanted)
             ck_assert_str_eq(r.state, "waiting");
             return;
         }
-        ck_assert_msg(clock_ns() < deadline, "process %d does '%s', not '%s'", (int)pid, r.doing, wanted);
+        ck_assert_msg(clock_ns() < deadline, "process %d shows '%s', not '%s'", (int)pid, r.doing, wanted);
         pause_a_little();
     }
 }
 
-/* The pid of a process that does something with these words. */
+/* Waits for a process whose text begins so. Returns its pid. */
 static int32_t until_somebody(const char *begins)
 {
     int64_t deadline = clock_ns() + LIMIT;
@@ -77,12 +78,12 @@ static int32_t until_somebody(const char *begins)
         if (r.found) {
             return r.pid;
         }
-        ck_assert_msg(clock_ns() < deadline, "nobody does '%s'", begins);
+        ck_assert_msg(clock_ns() < deadline, "no process shows '%s'", begins);
         pause_a_little();
     }
 }
 
-/* ---- one child a wait ---- */
+/* ---- one child for each kind of wait ---- */
 
 static shoal_err wait_for_ever(int rank, const shoal_value *args)
 {
@@ -230,7 +231,7 @@ typedef struct wait_kind {
     const char *name;
     shoal_err (*go)(const shoal_value *args);
     const char *doing;
-    const char *object; /* among the arguments; NULL: any number */
+    const char *object; /* the key of the argument; NULL for any number */
     bool held;          /* by the test */
 } wait_kind;
 
@@ -327,7 +328,7 @@ static uint64_t id_among(const shoal_value *args, const char *key)
     ck_abort_msg("no object %s", key);
 }
 
-/* What its children started ends after it. */
+/* Processes that its children started may end after it. */
 static void until_alone(void)
 {
     shoal_world_info info;
@@ -339,14 +340,14 @@ static void until_alone(void)
     } while (info.processes > 1);
 }
 
-/* Killed in its wait it is dead and does nothing. */
+/* A waiter that is killed is shown as dead and does nothing. */
 static void kill_waiter(shoal_process *p)
 {
     struct pollfd fd = {.fd = shoal_process_sentinel(p), .events = POLLIN};
     ck_assert_ok(shoal_process_kill(p));
     ck_assert_int_eq(poll(&fd, 1, SH_TEST_SECONDS * 500), 1);
     row r = row_of(shoal_process_pid(p));
-    if (r.found) { /* else a child of its was first and swept */
+    if (r.found) { /* otherwise a child of it was faster and swept */
         ck_assert_str_eq(r.state, "dead");
         ck_assert_str_eq(r.doing, "");
     }
@@ -368,7 +369,7 @@ START_TEST(every_wait_is_shown)
     }
     shoal_process *p = start(SHOAL_START_FORK, _i, wait_so, args);
     until_doing(shoal_process_pid(p), wanted);
-    kill(shoal_process_pid(p), SIGSTOP); /* stopped it still waits */
+    kill(shoal_process_pid(p), SIGSTOP); /* while stopped it still waits */
     until_doing(shoal_process_pid(p), wanted);
     kill(shoal_process_pid(p), SIGCONT);
     kill_waiter(p);
@@ -380,7 +381,7 @@ END_TEST
 
 /* ---- waits that need a third process ---- */
 
-/* The loader's worker is stopped once it has nothing to do; then the batches that it had fetched come to an end. */
+/* The loader's worker is stopped once it has nothing to do; then the batches that it had fetched run out. */
 static shoal_err load_for_ever(int rank, const shoal_value *args)
 {
     (void)rank;
@@ -437,7 +438,7 @@ START_TEST(a_fork_server_and_who_asks_it)
     snprintf(wanted, sizeof wanted, "waits for fork server %d", (int)server);
     until_doing(shoal_process_pid(p), wanted);
     kill_waiter(p);
-    kill(server, SIGKILL); /* it would stay stopped */
+    kill(server, SIGKILL); /* otherwise it would stay stopped */
     until_alone();
     shoal_release(go);
     shoal_release(nothing);
@@ -473,7 +474,7 @@ static int count_waits(int32_t pid)
     return r.doing[0] == 0 || (and != NULL && sscanf(and, " and %u more", &more) != 1) ? 0 : (int)more + 1;
 }
 
-/* The first of them is shown, the others are counted; a thread that has what it waited for takes only its own wait away. */
+/* The first waiting thread is shown, the others are counted. A thread whose wait ends removes only its own wait. */
 START_TEST(threads_that_wait_are_counted)
 {
     shoal_event *first, *last;
@@ -499,7 +500,7 @@ END_TEST
 
 /* ---- names ---- */
 
-/* The name that was given, else the function's; in a stripped program where it stands (proc/target_test.c). */
+/* The given name, otherwise the name of the function; in a stripped program its address (proc/target_test.c). */
 START_TEST(names_in_the_list)
 {
     shoal_event *go;
@@ -513,7 +514,7 @@ START_TEST(names_in_the_list)
         ck_assert(r.found);
         if (named) {
             ck_assert_str_eq(r.name, "reader");
-        } else { /* a static function, which dladdr does not know */
+        } else { /* a static function, which dladdr cannot find */
             ck_assert_str_eq(r.name, "wait_for_ever");
         }
         ck_assert_ok(shoal_process_kill(p));

@@ -1,4 +1,5 @@
-/* Whole training steps against PyTorch's, in f64 there and f32 here: generate.py says what is compared and how closely. */
+/* Compares whole training steps with PyTorch's, which computes in f64 where Shoal uses f32. generate.py says what is
+ * compared and how closely. */
 #include "kernels/kernels.h"
 #include "testing/numbers.h"
 #include "testing/runner.h"
@@ -12,7 +13,7 @@
 #define SAMPLES 96
 #define CASES 6
 
-/* ---- numbers from a formula: generate.py has the same in Python ---- */
+/* ---- numbers from a formula; generate.py has the same formula in Python ---- */
 
 static uint32_t lcg(uint32_t *seed)
 {
@@ -86,7 +87,7 @@ static void expect(const golden *g, bool read)
     ck_assert_msg(read, FILE_NAME ": unexpected text at byte %ld", ftell(g->file));
 }
 
-/* Opens the file at its n-th case. */
+/* Opens the file at case n. */
 static void golden_open(golden *g, int n)
 {
     char line[512];
@@ -119,7 +120,7 @@ static void read_sample(const golden *g, const char *what, const char *name, sam
     }
 }
 
-/* ---- comparing ---- */
+/* ---- comparison ---- */
 
 static void compare_totals(const golden *g, const char *what, const char *name, const sample *s, const float *values)
 {
@@ -174,8 +175,8 @@ static void compare_all(const golden *g, const char *what, const shoal_module *m
 /* ---- the step ---- */
 
 typedef enum way {
-    MODEL, /* the model's own forward, of fused ops */
-    PARTS, /* op by op, as PyTorch's example is written, with dropout as multipliers that are given */
+    MODEL, /* the model's own forward, with fused ops */
+    PARTS, /* op by op, as in PyTorch's example, with dropout as given factors */
 } way;
 
 static shoal_tensor *convolve(const shoal_module *m, const char *name, shoal_tensor *x)
@@ -207,7 +208,7 @@ static void three_steps(const golden *g, way how, shoal_tensor *const *masks)
     shoal_tensor *x = make_images(g->seed + 100, g->count), *y = make_labels(g->seed + 101, g->count);
     shoal_optimizer *optimizer = make_optimizer(g, m);
     fill_parameters(m, g->seed);
-    shoal_module_train(m, false); /* no dropout; gradients are recorded all the same */
+    shoal_module_train(m, false); /* no dropout; gradients are still recorded */
     for (int step = 1; step <= 3; step++) {
         shoal_optimizer_zero_grad(optimizer);
         shoal_tensor *out = how == MODEL ? shoal_module_forward(m, x) : forward_by_parts(m, x, masks);
@@ -246,8 +247,8 @@ static void run_case(int n, way how)
     fclose(g.file);
 }
 
-/* The kernels are chosen at their first use, so each test, a process of its own, can have others. One that this CPU cannot run
- * gives way to the next lower. */
+/* A process chooses its kernels at their first use, and each test is a separate process, so each can use different
+ * kernels. If this CPU cannot run some kernels, the next lower ones run instead. */
 static const char *const kernels[] = {"plain", "avx2", "avx512"};
 static const int plain_cases[] = {0, 1, 4, 5};
 

@@ -1,5 +1,5 @@
-/* Arguments for the rules test: what makes each, and what ends it. A maker gives a fresh object each time, so that a call may take it
- * away, change it or break it. */
+/* Arguments for the rules test: what makes each, and what destroys it. A maker returns a new object each time, so that
+ * a call may consume, change or break it. */
 #include "rules.h"
 
 #include <stdio.h>
@@ -29,7 +29,7 @@
         call(thing);                                                                                                   \
     }
 
-/* ---- what an argument needs beside itself, and is dropped with it ---- */
+/* ---- objects that an argument needs, which are dropped with it ---- */
 
 #define PAIRS 512
 static struct {
@@ -61,7 +61,7 @@ void rules_drop_companions(const void *one)
     }
 }
 
-/* ---- ends ---- */
+/* ---- drops ---- */
 
 DROP(barrier, shoal_barrier_release)
 DROP(block, shoal_block_release)
@@ -182,7 +182,7 @@ static void log_line(const char *line, void *context)
     (void)context;
 }
 
-#pragma GCC diagnostic ignored "-Wpedantic" /* functions travel as void * */
+#pragma GCC diagnostic ignored "-Wpedantic" /* function pointers are passed as void * */
 CONSTANT(target, return (void *)target;)
 CONSTANT(task, return (void *)task;)
 CONSTANT(transform, return (void *)transform;)
@@ -209,7 +209,7 @@ TEXT(path_weights, "made.safetensors")
 CONSTANT(path_mnist, static char path[5000]; const char *data = getenv("SHOAL_DATA");
          (void)snprintf(path, sizeof path, "%s/mnist", data != NULL ? data : ""); return path;)
 
-/* zeros: also options of which none is given. */
+/* zeros also stands for options that are all unset. */
 CONSTANT(zeros, static _Alignas(64) char zeros[4096]; memset(zeros, 0, sizeof zeros); return zeros;)
 CONSTANT(shape1, static int64_t n[] = {4}; return n;)
 CONSTANT(stride1, static int64_t n[] = {1}; return n;)
@@ -222,7 +222,7 @@ CONSTANT(pool_options, static shoal_pool_options o = {.workers = 1, .start = SHO
 CONSTANT(argv_true, static char name[] = "true"; static char *argv[] = {name, NULL}; return argv;)
 MAKER(named, memory, return calloc(1, sizeof(shoal_named));)
 
-/* ---- kinds of the program's own ---- */
+/* ---- kinds that the program defines ---- */
 
 static shoal_err fetch(void *state, const int64_t *numbers, int64_t count, shoal_tensor *x, shoal_tensor *y)
 {
@@ -337,7 +337,7 @@ MAKER(pipe_bytes, pipe, void *made = make_pipe();
 static shoal_pool *kept_pool;
 static shoal_process *kept_process;
 
-/* The worker of the kept pool has done all that it was given before. */
+/* The worker of the kept pool has finished all its earlier tasks. */
 static void *done(void *made)
 {
     shoal_value *result = NULL;
@@ -346,7 +346,7 @@ static void *done(void *made)
     return made;
 }
 
-/* Tasks run on when their handle is gone. */
+/* A task continues to run after its handle is released. */
 void rules_drop_future(void *thing);
 void rules_drop_future(void *thing)
 {
@@ -361,9 +361,9 @@ void rules_drop_iterator(void *thing)
     (void)done(NULL);
 }
 
-/* ---- processes: one pool and one process for all calls but those that end them ---- */
+/* ---- processes: one pool and one process serve all calls except those that end them ---- */
 
-/* Its worker is up, and waits for a task. */
+/* Its worker runs, and waits for a task. */
 MAKER(pool_own, pool, shoal_pool *made = NULL; shoal_value *result = NULL;
       (void)!shoal_pool_create(make_pool_options(), &made);
       (void)!shoal_pool_apply(made, task, shoal_value_int(1), &result); shoal_value_destroy(result); return made;)
@@ -386,7 +386,7 @@ void rules_drop_kept(void)
     kept_process = NULL;
 }
 
-/* ---- tensors and what is made of them ---- */
+/* ---- tensors and objects made from them ---- */
 
 MAKER(tensor, tensor, return shoal_ones(SHOAL_F32, SHOAL_SHAPE(2, 2));)
 MAKER(row12, tensor, return shoal_ones(SHOAL_F32, SHOAL_SHAPE(1, 2));)
@@ -424,7 +424,7 @@ static void rules_drop_children(void *thing)
     shoal_module_destroy(*(shoal_module **)thing);
     rules_drop_companions(thing);
 }
-/* What takes the children leaves the array, which is its own companion. */
+/* A call that consumes the children leaves the array, which is registered as its own companion. */
 MAKER(children, children, shoal_module **made = calloc(1, sizeof *made); *made = shoal_relu_create();
       return pair(made, made, rules_drop_memory);)
 MAKER(optimizer, optimizer, void *m = make_module(), *made = shoal_sgd_create((shoal_module *)m, .lr = 0.1);

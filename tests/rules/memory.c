@@ -1,4 +1,5 @@
-/* Replaces the allocator for the library and the test: each allocation can fail, and those not freed are counted. */
+/* Replaces the allocator for the library and the test: each allocation can fail, and allocations that are not freed are
+ * counted. */
 #include "rules.h"
 
 #include <pthread.h>
@@ -19,8 +20,8 @@ static int fails_at;
 static bool has_failed;
 static pthread_t armed;
 
-/* The addresses of what is allocated, in a table with open addressing. What others allocate (strdup, zlib) and the library frees is not
- * in it, and does not count. */
+/* The addresses of all allocations, in a hash table with open addressing. Memory that others allocate (strdup, zlib)
+ * and the library frees is not in it, and does not count. */
 #define TABLE (1u << 17)
 #define GONE ((void *)1)
 static void *table[TABLE];

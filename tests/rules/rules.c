@@ -1,19 +1,21 @@
-/* The rules of the interface (shoal.h), for every exported name. Each column calls every function of the table in one situation:
+/* The rules of the interface (shoal.h), for every exported name. Each column calls every function of the table in one
+ * situation:
  *
- *   works              all is well: the arguments are good, so that the other columns mean something
+ *   works              all is well: this proves that the arguments are good, so that the other columns mean something
  *   NULL               NULL for one pointer after another, with and without an earlier failure
  *   no memory          each allocation of the call fails in turn
  *   heap at its limit  the world's heap cannot grow, and has no free block
- *   after leave        the handles are of a world that the process has left; a second time with tensors that were shared: what needs
- *                      their elements is refused, the rest works
+ *   after leave        the handles belong to a world that the process has left; a second time with tensors that were
+ * shared: calls that
+ *                      need their elements fail, the others work
  *   after the end      the process has begun to end
  *   plain fork         in a child of fork()
  *
- * After each call what it made and what it was given is released. Then the world has the blocks and references that it had before,
- * and the process its allocations.
+ * After each call the test releases the call's results and arguments. Then the world must have as many blocks and
+ * references as before, and the process as many allocations.
  *
- * Each column runs in a child of its own. What it is doing stands in shared memory; after a crash the parent notes the call and
- * starts another child behind it. */
+ * Each column runs in a separate child. Shared memory records its current call; after a crash the parent reports that
+ * call and starts another child after it. */
 #include "rules.h"
 
 #include "shm/heap.h"
@@ -34,12 +36,12 @@
 #include <sanitizer/lsan_interface.h>
 #endif
 
-#define OUT_SIZE 1024 /* of one output */
+#define OUT_SIZE 1024 /* bytes for one output */
 #define PATTERN 0x5a
 #define FAULTS 2000
 #define ROWS 600
 #define LIMIT_S 20 /* a call that takes longer hangs */
-#define REPEATS 40 /* what grows each time leaks; what grows a few times is a cache */
+#define REPEATS 40 /* growth in every cycle is a leak; growth in a few cycles is a cache */
 
 typedef struct progress {
     size_t row, checks, faults;
@@ -77,7 +79,7 @@ static void log_nothing(const char *line, void *context)
     (void)context;
 }
 
-static bool shares; /* tensors, and what is made of them, are in the heap */
+static bool shares; /* tensors, and objects made from them, are in the heap */
 
 static void share(const rules_maker *maker, void *made)
 {
@@ -117,7 +119,7 @@ static void call(const rules_row *row, arguments *a, rules_result *r)
     now->checks++;
 }
 
-/* Ends what the call returned. */
+/* Destroys the results of the call. */
 static void drop_results(const rules_row *row, const arguments *a, const rules_result *r)
 {
     if (row->drop_result != NULL && r->pointer != NULL) {
@@ -131,7 +133,7 @@ static void drop_results(const rules_row *row, const arguments *a, const rules_r
     }
 }
 
-/* Ends what was made for the call and is still the test's. */
+/* Destroys the arguments that the test still owns. */
 static void drop_arguments(const rules_row *row, const arguments *a, bool succeeded)
 {
     for (int i = 0; i < row->pointers; i++) {
@@ -148,14 +150,14 @@ static void drop_arguments(const rules_row *row, const arguments *a, bool succee
     shoal_set_log(log_nothing, NULL);
 }
 
-/* ---- what there is ---- */
+/* ---- counts of blocks, references and allocations ---- */
 
 typedef struct measure {
     uint64_t blocks, references;
     int64_t allocated;
 } measure;
 
-/* The blocks that this process keeps for its references: as many as it ever needed. */
+/* Returns how many blocks this process keeps for its references: as many as it ever needed. */
 static uint64_t count_chunks(void)
 {
     uint64_t count = 0;
@@ -167,7 +169,7 @@ static uint64_t count_chunks(void)
     return count;
 }
 
-/* Workers of pools are parked, or about to be: what they do looks like damage for a moment. */
+/* Waits until the workers of pools are parked, because what they do looks like damage for a moment. */
 static measure take_measure(const rules_row *row)
 {
     shoal_audit audit;
@@ -205,7 +207,7 @@ static const char *name_of(const rules_row *row, const rules_result *r)
                                            : "nothing";
 }
 
-/* The last error was SHOAL_OK before the call. */
+/* Checks the result. The last error was SHOAL_OK before the call. */
 static void check_answer(const rules_row *row, const rules_result *r, int wanted, const char *argument)
 {
     wanted = wanted == RULES_WORKS ? row->works : wanted;
@@ -242,7 +244,8 @@ static void clear_error(void)
     (void)shoal_fail(SHOAL_OK, "%s", "");
 }
 
-/* "shoal_item: t is NULL", "shoal_pipe_poll: the end of the pipe is NULL"; of ops also "shoal_add: the first tensor is NULL". */
+/* Accepts "shoal_item: t is NULL" and "shoal_pipe_poll: the end of the pipe is NULL"; for ops also "shoal_add: the
+ * first tensor is NULL". */
 static bool names_argument(const char *text, const rules_row *row, const char *argument)
 {
     size_t n = strlen(row->name), m = strlen(argument);
@@ -257,8 +260,8 @@ static bool names_argument(const char *text, const rules_row *row, const char *a
     return named;
 }
 
-/* NULL for one pointer: SHOAL_EINVAL with the call's name and the earlier failure; or NULL, with the first error kept when another call
- * makes such a pointer; or nothing. */
+/* NULL for one pointer: SHOAL_EINVAL with the call's name and the earlier failure; or NULL, and the first error is kept
+ * if another call makes such a pointer; or no effect. */
 static void check_null(const rules_row *row, const rules_result *r, int n, bool earlier)
 {
     const char *argument = row->pointer[n].name;
@@ -271,7 +274,7 @@ static void check_null(const rules_row *row, const rules_result *r, int n, bool 
         if (r->err != SHOAL_EINVAL) {
             fault(row, argument, "NULL gave %s", shoal_err_name(r->err));
         } else if (!out_is_clean()) {
-            fault(row, argument, "wrote its output and failed");
+            fault(row, argument, "wrote its output although it failed");
         } else if (shoal_last_error() != SHOAL_EINVAL || !names_argument(text, row, argument)) {
             fault(row, argument, "the text does not name the call and the argument: '%s'", text);
         } else if (earlier && strstr(text, first) == NULL) {
@@ -282,9 +285,9 @@ static void check_null(const rules_row *row, const rules_result *r, int n, bool 
         if (r->pointer != NULL) {
             fault(row, argument, "NULL gave a result");
         } else if (earlier && made && !kept) {
-            fault(row, argument, "wrote over the first error: '%s'", text);
+            fault(row, argument, "overwrote the first error: '%s'", text);
         } else if ((!earlier || !made) && row->expression && shoal_last_error() != SHOAL_EINVAL) {
-            fault(row, argument, "no error was recorded, but %s", shoal_err_name(shoal_last_error()));
+            fault(row, argument, "recorded the wrong error %s", shoal_err_name(shoal_last_error()));
         } else if ((!earlier || !made) && row->expression && !names_argument(text, row, argument)) {
             fault(row, argument, "the text does not name the call and the argument: '%s'", text);
         }
@@ -298,7 +301,7 @@ static void check_null(const rules_row *row, const rules_result *r, int n, bool 
     }
 }
 
-/* ---- columns that make, call and end one after the other ---- */
+/* ---- columns that make arguments, call and clean up, one call after the other ---- */
 
 typedef enum situation {
     WORKS,
@@ -307,7 +310,8 @@ typedef enum situation {
     ALLOCATION_FAILS,
 } situation;
 
-/* One call with arguments of its own. n: the pointer that is NULL, or the allocation that fails. Returns false when there is no such. */
+/* Makes one call with separate arguments. n is the pointer that is NULL, or the allocation that fails. Returns false if
+ * there is no n-th. */
 static bool cycle(const rules_row *row, situation what, int n, const char *argument)
 {
     arguments a;
@@ -338,7 +342,7 @@ static bool cycle(const rules_row *row, situation what, int n, const char *argum
                   shoal_err_name(shoal_last_error()), shoal_last_error_text());
         }
         if (failed && row->returns == RULES_ERR && !out_is_clean()) {
-            fault(row, argument, "wrote its output and failed when an allocation failed");
+            fault(row, argument, "wrote its output although an allocation failed");
         }
     }
     drop_results(row, &a, &r);
@@ -346,10 +350,10 @@ static bool cycle(const rules_row *row, situation what, int n, const char *argum
     return there_was;
 }
 
-/* Cycles until one leaves nothing behind. */
+/* Repeats until a cycle leaves nothing behind. */
 static bool cycles(const rules_row *row, situation what, int n, const char *argument)
 {
-    static measure last; /* after the last cycle: nothing happens between two */
+    static measure last; /* after the last cycle; nothing happens between two cycles */
     static bool measured;
     bool there_was = true, grows = true;
     measure before = last;
@@ -398,10 +402,10 @@ static void failing_allocations(const rules_row *row)
     }
 }
 
-/* ---- columns that make everything first ---- */
+/* ---- columns that make all arguments first ---- */
 
 static arguments all[ROWS];
-static bool failed_full[ROWS], succeeded_full[ROWS]; /* of the column "heap at its limit" */
+static bool failed_full[ROWS], succeeded_full[ROWS]; /* in the column "heap at its limit" */
 static part *the_part;
 
 static void walk(void)
@@ -423,7 +427,7 @@ static bool needs_process(const rules_row *row)
     return needs;
 }
 
-/* Those with processes first: their workers hold what there is when they are forked. */
+/* Makes those with processes first, because their workers hold everything that exists when they are forked. */
 static void make_all(void)
 {
     for (size_t i = now->row; i < 2 * rules_count; i++) {
@@ -443,7 +447,7 @@ static void refused_rows(const rules_row *row, rules_state state)
         call(row, a, &r);
         bool lost = shares && shoal_last_error() == SHOAL_ESTATE;
         if (lost && row->returns == RULES_PLAIN) {
-            clear_error(); /* shoal_tensor_equal and shoal_tensor_close say why they are false */
+            clear_error(); /* shoal_tensor_equal and shoal_tensor_close report why they are false */
         }
         check_answer(row, &r, lost ? SHOAL_ESTATE : row->answer[state], "");
         drop_results(row, a, &r);
@@ -454,7 +458,7 @@ static void refused_rows(const rules_row *row, rules_state state)
 static void left_rows(const rules_row *row)
 {
     refused_rows(row, RULES_LEFT);
-    shoal_world_leave(); /* some begin another world */
+    shoal_world_leave(); /* some calls make another world */
 }
 
 static void ended_rows(const rules_row *row)
@@ -499,7 +503,8 @@ static void free_heap(void)
     }
 }
 
-/* The call has what it needs, or says that there is no memory and has changed nothing. Its arguments stay, to be given to it again. */
+/* The call has what it needs, or reports that there is no memory and has changed nothing. Its arguments stay, to be
+ * passed again. */
 static void full_rows(const rules_row *row)
 {
     size_t i = (size_t)(row - rules_table);
@@ -519,14 +524,14 @@ static void full_rows(const rules_row *row)
     shoal_scope_release(0);
     measure after = take_measure(row);
     if (failed && after.blocks > before.blocks) {
-        fault(row, "", "had no memory and leaves %lld blocks", (long long)(after.blocks - before.blocks));
+        fault(row, "", "had no memory and left %lld blocks", (long long)(after.blocks - before.blocks));
     }
     if (after.blocks < before.blocks) {
         fill_heap();
     }
 }
 
-/* With memory again: the same arguments are good, but for those that the call took. */
+/* Calls again with memory: the same arguments are still good, except those that the call consumed. */
 static void again(const rules_row *row)
 {
     arguments *a = &all[row - rules_table];
@@ -573,7 +578,7 @@ static void at_the_limit(void)
     if (refused < 20) {
         fault(none, "all calls", "only %zu calls had no memory: the heap is not full", refused);
     }
-    printf("  %zu calls had no memory, and had it again\n", refused);
+    printf("  %zu calls had no memory, and worked again when there was some\n", refused);
     fflush(stdout);
     finish();
 }
@@ -625,7 +630,7 @@ static void at_the_end(void)
 
 static void after_the_end(void)
 {
-    (void)atexit(at_the_end); /* before the library's own: it runs after it */
+    (void)atexit(at_the_end); /* registered before the library's handler, so it runs after it */
     make_all();
     exit(0);
 }
@@ -672,7 +677,7 @@ static int run(const char *name, void (*state)(void), part *rows)
 int main(int argc, char **argv)
 {
     char data[4096];
-    char folder[] = "/tmp/shoal-rules-XXXXXX"; /* what writes files writes them there */
+    char folder[] = "/tmp/shoal-rules-XXXXXX"; /* calls that write files write them here */
     if (getcwd(data, sizeof data - 8) == NULL || setenv("SHOAL_DATA", strcat(data, "/data"), 1) != 0 ||
         setenv("SHOAL_START", "fork", 1) != 0 || mkdtemp(folder) == NULL || chdir(folder) != 0) {
         return 1;

@@ -1,4 +1,4 @@
-/* The table of the rules test: what generate.py writes, arguments.c makes and rules.c walks over. */
+/* The table of the rules test: generate.py writes it, arguments.c makes the arguments, and rules.c runs it. */
 #ifndef SH_TESTS_RULES_H
 #define SH_TESTS_RULES_H
 
@@ -14,23 +14,24 @@ typedef enum rules_returns {
     RULES_POINTER,
 } rules_returns;
 
-/* What a call takes away from its caller. */
+/* Which arguments a call consumes. */
 typedef enum rules_takes {
     RULES_NEVER,
     RULES_ON_SUCCESS,
     RULES_ALWAYS,
 } rules_takes;
 
-/* What NULL does in a place. */
+/* The effect of NULL for a pointer. */
 typedef enum rules_null {
-    RULES_REFUSED, /* SHOAL_EINVAL; from a call that returns NULL, for what another call makes, the first error is kept */
+    RULES_REFUSED,    /* SHOAL_EINVAL; a call that returns NULL keeps the first error, if another call makes such a
+                    * pointer */
     RULES_ALLOWED,    /* the call works */
     RULES_GIVES_NULL, /* the call does nothing, and records nothing */
 } rules_null;
 
-/* What a row has to answer in a state: a shoal_err (returned, or recorded with NULL), or one of these. */
+/* The result that a row must give in a state: a shoal_err (returned, or recorded with NULL), or one of these. */
 enum {
-    RULES_WORKS = -1, /* what it answers when all is well */
+    RULES_WORKS = -1, /* the same result as when all is well */
     RULES_NULL = -2,  /* NULL or zero, and the last error stays */
 };
 
@@ -49,36 +50,36 @@ typedef struct rules_result {
 
 typedef struct rules_maker {
     void *(*make)(void);
-    void (*drop)(void *thing); /* NULL: there is nothing to drop */
+    void (*drop)(void *thing); /* NULL if there is nothing to drop */
 } rules_maker;
 
 typedef struct rules_row {
     const char *name;
-    const char *skipped; /* the reason; NULL: not skipped */
+    const char *skipped; /* the reason; NULL if not skipped */
     rules_returns returns;
-    bool expression; /* returns an object of the library, or NULL when it fails */
+    bool expression; /* returns an object of the library, or NULL if it fails */
     bool heavy;      /* table.py, HEAVY */
     bool starts;     /* table.py, STARTS */
     bool writes_and_fails;
     void (*call)(void **a, rules_result *out);
-    void (*drop_result)(void *result); /* NULL: the result is not the caller's */
+    void (*drop_result)(void *result); /* NULL if the caller does not own the result */
     int works;
     int answer[RULES_STATES];
     int pointers;
     struct {
         const char *name;
         rules_null null;
-        bool made; /* by a call of the library: its NULL may come from an earlier failure */
+        bool made; /* by a call of the library, so NULL may be the result of an earlier failure */
         rules_takes takes;
-        const rules_maker *maker;       /* NULL: an output */
-        void (*drop_out)(void *output); /* of an output that is a handle: of *output */
+        const rules_maker *maker;       /* NULL for an output */
+        void (*drop_out)(void *output); /* for an output that is a handle: drops *output */
     } pointer[RULES_POINTERS];
 } rules_row;
 
 extern const rules_row rules_table[];
 extern const size_t rules_count;
 
-/* arguments.c: writes the files that the makers of paths name into the current folder. */
+/* arguments.c: writes the files that the makers of paths name into the current directory. */
 bool rules_write_files(void);
 
 void rules_drop_module(void *thing);
@@ -88,12 +89,12 @@ void rules_drop_tensor(void *thing);
 /* Ends the pool and the process that calls share. */
 void rules_drop_kept(void);
 
-/* Ends what was made beside an argument (the other end of a pipe). Its drop does so, too. */
+/* Destroys what was made together with an argument (the other end of a pipe). Its drop does so, too. */
 void rules_drop_companions(const void *thing);
 
-/* memory.c: allocations that fail, and those that are still there. */
-void rules_fail_at(int n);     /* the n-th allocation of this thread from now; 0: none */
+/* memory.c: failing allocations, and counting those that are not freed. */
+void rules_fail_at(int n);     /* fails the n-th allocation of this thread from now on; 0 for none */
 bool rules_has_failed(void);   /* since the last rules_fail_at */
-int64_t rules_allocated(void); /* what the library, and the test, have allocated and not freed */
+int64_t rules_allocated(void); /* how many allocations the library and the test have not freed */
 
 #endif
