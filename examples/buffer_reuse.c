@@ -37,8 +37,7 @@ static shoal_err consume(shoal_queue *empty, shoal_queue *full, int64_t messages
 {
     shoal_err err = SHOAL_OK;
     for (int i = 0; i < BUFFERS && err == SHOAL_OK; i++) {
-        shoal_tensor *t = shoal_empty_shared(SHOAL_F32, SHOAL_SHAPE(FLOATS)); /* created in shared memory: never
-                                                                               * copied */
+        shoal_tensor *t = shoal_empty_shared(SHOAL_F32, SHOAL_SHAPE(FLOATS)); /* in shared memory: never copied */
         err = t ? shoal_queue_put_tensor(empty, t, SHOAL_FOREVER) : shoal_last_error();
         shoal_tensor_release(t);
     }

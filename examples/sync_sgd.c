@@ -73,8 +73,7 @@ static shoal_err train(int rank, const shoal_value *args)
     for (int64_t round = 0; err == SHOAL_OK && round < rounds; round++) {
         err = shoal_loader_seek(data, round, 0);
         err = err == SHOAL_OK ? pass(own, common, data, lr, batches) : err;
-        err = err == SHOAL_OK ? shoal_barrier_wait(barrier, SHOAL_FOREVER, NULL) : err; /* breaks if a process is
-                                                                                         * killed */
+        err = err == SHOAL_OK ? shoal_barrier_wait(barrier, SHOAL_FOREVER, NULL) : err; /* breaks if one is killed */
         err = err == SHOAL_OK && rank == 0 ? average_and_test(common, args, round) : err;
         err = err == SHOAL_OK ? shoal_barrier_wait(barrier, SHOAL_FOREVER, NULL) : err; /* the mean is complete */
     }

@@ -88,8 +88,7 @@ typedef struct kill_stage {
     int survivors;
     pid_t pids[KILL_SURVIVORS_MAX];
     uint64_t random;
-    uint64_t lost_puts[KILL_CHANNELS], lost_gets[KILL_CHANNELS], lost_done; /* calls that killed processes did not
-                                                                             * count */
+    uint64_t lost_puts[KILL_CHANNELS], lost_gets[KILL_CHANNELS], lost_done; /* calls that the killed did not count */
     uint64_t recovered;                                                     /* the world's count at the last check */
 } kill_stage;
 

@@ -276,8 +276,7 @@ static shoal_err use_pipe(kill_stage *stage, shoal_pipe *a, shoal_pipe *b)
 static void pipe_step(kill_stage *stage, uint64_t *random)
 {
     shoal_pipe *a, *b;
-    shoal_err err = shoal_pipe_create(sh_splitmix_below(random, 2) == 0, &b, &a); /* if one-way, a sends and b
-                                                                                   * receives */
+    shoal_err err = shoal_pipe_create(sh_splitmix_below(random, 2) == 0, &b, &a); /* one-way: a sends */
     if (err == SHOAL_OK) {
         err = use_pipe(stage, a, b);
         shoal_release(b);

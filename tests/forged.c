@@ -159,8 +159,7 @@ START_TEST(b62_heads_that_lie)
         for (int field = 0; field < 2; field++) {
             shoal_block *b;
             ck_assert_ok(shoal_block_create(10, &b));
-            shoal_block *message = make_message(1, "\xc0", 1, b); /* null, and an object that the value does not
-                                                                   * mention */
+            shoal_block *message = make_message(1, "\xc0", 1, b); /* null, and an object that it does not name */
             sh_message_shm *m = (sh_message_shm *)message->data;
             if (field == 0) {
                 sh_store_relaxed(&m->count, lies[i]);

@@ -206,8 +206,7 @@ static shoal_err deposit(walk *w, const sh_edge *e, shoal_tensor *g, bool steal)
         return e->leaf->hooks ? add_to_hooked(w, e->leaf, g) : add_to_leaf(e->leaf, g, steal);
     }
     sh_node *node = e->node;
-    shoal_err err = node->queued ? SHOAL_OK : push(w, node); /* first: only the gradients of queued nodes are
-                                                              * released */
+    shoal_err err = node->queued ? SHOAL_OK : push(w, node); /* first: cleanup covers queued nodes only */
     return err == SHOAL_OK ? add_to_sum(&node->grad[e->output], &node->grad_is_ours[e->output], g) : err;
 }
 

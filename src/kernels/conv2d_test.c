@@ -46,8 +46,7 @@ static int64_t from_to(int64_t from, int64_t to)
 /* All arrays of one convolution, each of its exact size, so that AddressSanitizer detects an access beyond the end. */
 typedef struct job {
     sh_conv2d c;
-    int64_t in, weights, outs, planes, pooled; /* element counts; planes: planes of outputs; pooled: all pooled
-                                                * outputs */
+    int64_t in, weights, outs, planes, pooled; /* elements; planes counts the planes of outputs */
     float *x, *w, *bias, *drop;                /* drop is for the fused block, and may be NULL */
     float *grad_out, *grad_pooled;
 } job;
