@@ -187,8 +187,8 @@ typedef struct shoal_train_options {
     const char *save;            /* path of a checkpoint to write; see "Checkpoints" */
     const char *resume;          /* path of a checkpoint to continue from */
 
-    /* Continue if a loss is NaN or infinite. Otherwise the job then fails with SHOAL_ENAN, and `save` keeps the last good
-     * epoch. */
+    /* Continue if a loss is NaN or infinite. Otherwise the job then fails with SHOAL_ENAN, and `save` keeps the last
+     * good epoch. */
     bool allow_nan;
 
     /* Stop after an epoch whose test accuracy is at least this; 0: never. a3c: stop when the mean return is at least
