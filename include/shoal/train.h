@@ -195,12 +195,11 @@ typedef struct shoal_train_options {
      * this; 0: what the environment counts as solved; negative: never. */
     double until;
 
-    const char *env; /* a3c: the name of an environment (env.h); NULL: "cartpole" */
-    int64_t
-        env_steps;   /* a3c: largest number of steps of all actors together: 10,000 for each of epochs, or 2,000,000 */
-    int64_t rollout; /* a3c: steps between two updates by one actor, 20 */
-    double gamma;    /* a3c: discount factor, 0.99; negative: 0 */
-    double entropy;  /* a3c: weight of the policy's entropy, 0.01; negative: 0 */
+    const char *env;   /* a3c: the name of an environment (env.h); NULL: "cartpole" */
+    int64_t env_steps; /* a3c: limit of the steps of all actors together: 10,000 for each of epochs, or 2,000,000 */
+    int64_t rollout;   /* a3c: steps between two updates by one actor, 20 */
+    double gamma;      /* a3c: discount factor, 0.99; negative: 0 */
+    double entropy;    /* a3c: weight of the policy's entropy, 0.01; negative: 0 */
     shoal_train_callback call; /* may be NULL */
     void *context;
 } shoal_train_options;

@@ -71,7 +71,7 @@ shoal_value *shoal_value_bytes(const void *bytes, size_t size);
 
 /* Makes a value from a copy of bytes that only a binding understands; tag identifies their format. The caller owns
  * the value. At most 4 GiB less 16 bytes can be sent. Does not block. Thread-safe. Errors: SHOAL_EINVAL if bytes is
- * NULL; SHOAL_ENOMEM. */
+ * NULL and size is not 0; SHOAL_ENOMEM. */
 shoal_value *shoal_value_foreign(uint32_t tag, const void *bytes, size_t size);
 
 /* Make a value from a shared object, and retain the object. The caller owns the value. NULL gives NULL and does not
