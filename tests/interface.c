@@ -393,9 +393,9 @@ START_TEST(null_is_an_error_of_its_own)
     ck_null("shoal_queue_task_done", shoal_queue_task_done(NULL), "the queue");
     ck_null("shoal_queue_join", shoal_queue_join(NULL, SHOAL_NOW), "the queue");
     ck_null("shoal_queue_create", shoal_queue_create(0, NULL), "out_queue");
-    ck_null("shoal_pipe_send", shoal_pipe_send(NULL, shoal_value_int(1), SHOAL_NOW), "the pipe");
-    ck_null("shoal_pipe_recv", shoal_pipe_recv(NULL, SHOAL_NOW, &v), "the pipe");
-    ck_null("shoal_pipe_poll", shoal_pipe_poll(NULL, SHOAL_NOW), "the pipe");
+    ck_null("shoal_pipe_send", shoal_pipe_send(NULL, shoal_value_int(1), SHOAL_NOW), "the end of the pipe");
+    ck_null("shoal_pipe_recv", shoal_pipe_recv(NULL, SHOAL_NOW, &v), "the end of the pipe");
+    ck_null("shoal_pipe_poll", shoal_pipe_poll(NULL, SHOAL_NOW), "the end of the pipe");
     ck_null("shoal_lock_lock", shoal_lock_lock(NULL, SHOAL_NOW), "the lock");
     ck_null("shoal_rlock_unlock", shoal_rlock_unlock(NULL), "the rlock");
     ck_null("shoal_semaphore_post", shoal_semaphore_post(NULL, 1), "the semaphore");

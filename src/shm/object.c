@@ -27,7 +27,7 @@ shoal_err sh_object_create(uint32_t klass, uint64_t size, sh_kind kind, shoal_bl
 /* Returns the name of an argument of that kind for error texts. */
 static const char *argument_name(sh_kind kind, char *buffer, size_t capacity)
 {
-    const char *name = sh_kind_look_up(kind)->name;
+    const char *name = kind == SH_KIND_PIPE ? "end of the pipe" : sh_kind_look_up(kind)->name;
     (void)snprintf(buffer, capacity, "the %s", name != NULL ? name : "object");
     return buffer;
 }
