@@ -38,8 +38,8 @@ static shoal_err meet(void *context, int rank, uint64_t count)
     return err;
 }
 
-/* Each time one of the two gets 0 and the other 1, so both sums add up to the number of meetings. The page passes the
- * sums. */
+/* Each time one of the two gets 0 and the other 1, so both sums add up to the number of meetings.
+ * The page passes the sums. */
 static shoal_err check_sums(meeting *m, int rank)
 {
     uint64_t *sums = (uint64_t *)shoal_block_data(m->page) + 8; /* the ping-pongs use other lines */

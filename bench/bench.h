@@ -61,8 +61,8 @@ SHOAL_MUST_USE shoal_err bench_fresh(bench_report *report);  /* part of queue: l
 
 /* ---- for the measurements ---- */
 
-/* The number of rounds, after one that is not counted. Many and short, so that few of them lose their CPU to other
- * processes. */
+/* The number of rounds, after one that is not counted.
+ * Many and short, so that few of them lose their CPU to other processes. */
 #define BENCH_ROUNDS 101
 #define BENCH_STEPS 4 /* the most steps in one measurement */
 #define BENCH_PATIENCE SHOAL_SECONDS(20)

@@ -1,5 +1,5 @@
-/* Tensors between two processes: a shared one back and forth, many one way, and 64 MiB that are made, filled and
- * sent. */
+/* Tensors between two processes: a shared one back and forth, many one way, and 64 MiB that are made,
+ * filled and sent. */
 #include "bench/bench.h"
 
 #include <stdlib.h>

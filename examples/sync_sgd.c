@@ -81,8 +81,8 @@ static shoal_err train(int rank, const shoal_value *args)
     return err;
 }
 
-/* Makes a model and a part of the data set for each rank, in shared memory, so that every process can access all of
- * them. */
+/* Makes a model and a part of the data set for each rank, in shared memory,
+ * so that every process can access all of them. */
 static shoal_err run(int workers, int64_t rounds, double lr, int64_t batches)
 {
     shoal_dataset *training = shoal_mnist(SHOAL_TRAIN), *testing = shoal_mnist(SHOAL_TEST), *part[MOST_WORKERS] = {0};

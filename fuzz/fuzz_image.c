@@ -1,5 +1,5 @@
-/* Feeds any bytes to the image reader. It must return an image within its limits that can be scaled and framed, or a
- * reason. */
+/* Feeds any bytes to the image reader. It must return an image within its limits that
+ * can be scaled and framed, or a reason. */
 #include "cli/framing.h"
 
 #include <stdlib.h>

@@ -265,8 +265,8 @@ static bool show(const shoal_ps_entry *entry, void *context)
     return true;
 }
 
-/* The bits of the first byte, which chooses what else the new member does, because scans of the whole world are
- * slow. */
+/* The bits of the first byte, which chooses what else the new member does,
+ * because scans of the whole world are slow. */
 enum { DEAD = 1, SWEEP = 2, TRIM = 4, AUDIT = 8, INFO = 16, LIST = 0xe0 };
 
 static void visit(unsigned what)

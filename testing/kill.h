@@ -113,8 +113,8 @@ extern const int kill_step_count;
 void kill_stage_begin(kill_stage *stage, int survivors, uint64_t heap_limit);
 void kill_stage_end(kill_stage *stage);
 
-/* Forks a member of the world that holds what this process holds. Returns 0 in the child. Fails the test if it cannot
- * fork. */
+/* Forks a member of the world that holds what this process holds. Returns 0 in the child.
+ * Fails the test if it cannot fork. */
 pid_t kill_fork(const char *name);
 
 /* Ends a member of the world other than the parent, after it has left the world properly. */
@@ -169,8 +169,8 @@ void kill_report(kill_stage *stage, const char *what);
 /* Returns SHOAL_SEED, or the fixed seed; prints it once. */
 uint64_t kill_seed(void);
 
-/* Put and get on a channel, for tests that use channels directly. put returns false if it was full, get if it was
- * empty. */
+/* Put and get on a channel, for tests that use channels directly.
+ * put returns false if it was full, get if it was empty. */
 bool kill_put(kill_stage *stage, kill_channel channel, uint64_t *random);
 bool kill_get(kill_stage *stage, kill_channel channel);
 

@@ -1,5 +1,5 @@
-/* Read elements of tensors as numbers, in tests and in the processes they start. A failure gives NaN, which equals
- * nothing. */
+/* Read elements of tensors as numbers, in tests and in the processes they start.
+ * A failure gives NaN, which equals nothing. */
 #ifndef SH_TESTING_NUMBERS_H
 #define SH_TESTING_NUMBERS_H
 

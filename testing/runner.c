@@ -14,11 +14,8 @@ static int fds_before, mappings_before;
 
 void sh_mark_point(const char *file, int line)
 {
-    enum {
-        LINES = 1024,
-        MARKS = 64
-    }; /* two lines of a large file may share a count: that loses marks, not
-                                        * assertions */
+    /* Two lines of a large file may share a count; that loses marks, not assertions. */
+    enum { LINES = 1024, MARKS = 64 };
     static unsigned marks[LINES];
     unsigned *count = &marks[line % LINES];
     if (__atomic_load_n(count, __ATOMIC_RELAXED) < MARKS) { /* atomic, because threads assert too */

@@ -1,5 +1,5 @@
-/* Shared by the tests with several processes: children by every start method, their failures as text, and
- * handshakes. */
+/* Shared by the tests with several processes: children by every start method, their failures as text,
+ * and handshakes. */
 #ifndef TESTS_CHILDREN_H
 #define TESTS_CHILDREN_H
 

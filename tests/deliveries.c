@@ -152,8 +152,8 @@ START_TEST(thousands_are_out)
 }
 END_TEST
 
-/* Rank 0 is killed with two messages, 1 returns with them, 2 calls exit() with them; 3 waits to be killed or
- * stopped. */
+/* Rank 0 is killed with two messages, 1 returns with them, 2 calls exit() with them;
+ * 3 waits to be killed or stopped. */
 static shoal_err take_two(int rank, const shoal_value *args)
 {
     shoal_queue *q = ARG(queue, "queue"), *told = ARG(queue, "told");

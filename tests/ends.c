@@ -303,8 +303,8 @@ static void *write_for_ever(void *data)
 
 static sh_a64 *written;
 
-/* Replaces the C library's function, for the library too. At this last moment of a forked target the thread still
- * writes. */
+/* Replaces the C library's function, for the library too.
+ * At this last moment of a forked target the thread still writes. */
 void _exit(int status)
 {
     if (written != NULL) {

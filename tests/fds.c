@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-/* Runs the body in a separate process, because it changes its fds. The exit status is the line number of a failed
- * check. */
+/* Runs the body in a separate process, because it changes its fds.
+ * The exit status is the line number of a failed check. */
 static void run_apart(int (*body)(int), int argument)
 {
     int status;

@@ -1,5 +1,5 @@
-/* Tensors and sparse tensors that a hostile member of the world describes: an error, or a tensor within its block:
- * B62. */
+/* Tensors and sparse tensors that a hostile member of the world describes:
+ * an error, or a tensor within its block: B62. */
 #include "base/random.h"
 #include "ipc/value.h"
 #include "share/description.h"
@@ -58,8 +58,8 @@ static void ck_inside(const shoal_tensor *t)
     }
 }
 
-/* Sends the description by itself and in a value, and takes the reference. Returns whether it was accepted as a
- * tensor. */
+/* Sends the description by itself and in a value, and takes the reference.
+ * Returns whether it was accepted as a tensor. */
 static bool send(shoal_block *description)
 {
     shoal_tensor *t = NULL;
@@ -98,8 +98,8 @@ static bool send_over(shoal_block *data, const sh_description *d)
     return send(record(SH_KIND_TENSOR, &data, 1, d, HEAD + sizeof(int64_t) * 4));
 }
 
-/* A description with the stamp of an earlier one: it may be taken for that one, and reaches no further than that
- * did. */
+/* A description with the stamp of an earlier one: it may be taken for that one,
+ * and reaches no further than that did. */
 START_TEST(b62_a_forged_stamp_reaches_no_further)
 {
     shoal_block *data, *less;

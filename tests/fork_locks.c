@@ -116,8 +116,8 @@ static struct {
     bool waited; /* the thread has seen the fork wait for the lock */
 } stage;
 
-/* Checks whether the forking thread sleeps on this lock. Takes no lock of the C library, because fork takes those
- * too. */
+/* Checks whether the forking thread sleeps on this lock.
+ * Takes no lock of the C library, because fork takes those too. */
 static bool forker_waits(void)
 {
     char path[64], text[64] = "";

@@ -1,5 +1,5 @@
-/* The heap as a program sees it: it gets full, memory is returned and reused, and fds and mappings do not grow: B11 to
- * B14. */
+/* The heap as a program sees it: it gets full, memory is returned and reused,
+ * and fds and mappings do not grow: B11 to B14. */
 #include "tests/children.h"
 
 #include <dirent.h>

@@ -90,8 +90,8 @@ START_TEST(a_block_is_sent_for_ever)
 }
 END_TEST
 
-/* A block that is given around a circle of processes that hold it already gathers no more weight than a cell may
- * have. */
+/* A block that is given around a circle of processes that hold it already gathers no
+ * more weight than a cell may have. */
 START_TEST(a_given_block_carries_no_more_than_a_cell)
 {
     shoal_queue *q = make_queue(0);

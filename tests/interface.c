@@ -300,8 +300,8 @@ static void count_line(const char *line, void *context)
     lines += strstr(line, "is not a handle of this type") != NULL;
 }
 
-/* Wrong objects that no compiler can detect, because of a cast. Each is rejected with a log line, and the object stays
- * intact. */
+/* Wrong objects that no compiler can detect, because of a cast.
+ * Each is rejected with a log line, and the object stays intact. */
 START_TEST(a_wrong_object_is_refused_and_whole)
 {
     shoal_queue *q = make_queue(0);
@@ -421,8 +421,8 @@ START_TEST(null_is_an_error_of_its_own)
 }
 END_TEST
 
-/* A call that cannot fail returns zero for NULL and does not change the last error; neither does NULL in a chain of
- * expressions. */
+/* A call that cannot fail returns zero for NULL and does not change the last error;
+ * neither does NULL in a chain of expressions. */
 START_TEST(accessors_leave_the_last_error)
 {
     ck_assert_err(shoal_fail(SHOAL_ELIMIT, "the first"), SHOAL_ELIMIT);
@@ -437,8 +437,8 @@ START_TEST(accessors_leave_the_last_error)
 }
 END_TEST
 
-/* A NULL that no call of the library returned is not the result of an earlier failure. tests/rules tries this for all
- * calls. */
+/* A NULL that no call of the library returned is not the result of an earlier failure.
+ * tests/rules tries this for all calls. */
 START_TEST(null_that_nobody_made)
 {
 #define F5_REFUSED(expression, text)                                                                                   \

@@ -208,8 +208,8 @@ typedef struct sender {
     int times;
 } sender;
 
-/* Sends a signal to the waiting thread some time after it began, and again, because the first may arrive before the
- * wait. */
+/* Sends a signal to the waiting thread some time after it began, and again,
+ * because the first may arrive before the wait. */
 static void *send(void *context)
 {
     const sender *s = context;

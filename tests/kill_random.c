@@ -54,8 +54,8 @@ static void await_first_step(kill_stage *stage)
     }
 }
 
-/* Stops it wherever it is and advances it by that many instructions. Returns false if the system does not allow
- * this. */
+/* Stops it wherever it is and advances it by that many instructions.
+ * Returns false if the system does not allow this. */
 static bool lead_on(pid_t pid, uint64_t instructions)
 {
     int status;

@@ -442,8 +442,8 @@ START_TEST(a_notice_for_one_who_died_meanwhile_is_for_the_next)
 }
 END_TEST
 
-/* A process is stopped while it claims a slot, or leaves it. The next child gets that slot, or another one, and
- * starts. */
+/* A process is stopped while it claims a slot, or leaves it.
+ * The next child gets that slot, or another one, and starts. */
 START_TEST(a_stopped_claimant_costs_nobody_a_child)
 {
     static const char *const points[] = {NULL, "slot.claim.alive", "slot.claim.marked", "slot.vacate.unmarked",

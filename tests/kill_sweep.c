@@ -396,8 +396,8 @@ END_TEST
 #define TELL_LIMIT SHOAL_MS(100)
 #define TRIALS 5
 
-/* Waits at a barrier together with a process that is killed there. Returns how long it took until the death was
- * reported. */
+/* Waits at a barrier together with a process that is killed there.
+ * Returns how long it took until the death was reported. */
 static int64_t wait_beside_the_dead(shoal_barrier *barrier)
 {
     pid_t party = kill_fork("party");
@@ -438,8 +438,8 @@ START_TEST(dead_party_breaks_the_barrier)
 END_TEST
 
 #ifdef SHOAL_DEATH_POINTS
-/* A producer dies between its put and the wake-up: recovery wakes the waiter long before the waiter would check
- * again. */
+/* A producer dies between its put and the wake-up: recovery wakes the waiter long
+ * before the waiter would check again. */
 static int64_t receive_from_the_dead(shoal_queue *q, shoal_semaphore *got)
 {
     pid_t consumer = kill_fork("consumer");

@@ -189,8 +189,8 @@ static shoal_err see_nothing(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* Only this process has it, not its child, which has a copy of the handle. Releasing the handle releases it; nothing
- * leaks. */
+/* Only this process has it, not its child, which has a copy of the handle.
+ * Releasing the handle releases it; nothing leaks. */
 START_TEST(a_pending_message_is_its_process_s)
 {
     shoal_queue *q = make_queue();

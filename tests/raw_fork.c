@@ -1,5 +1,5 @@
-/* Forks without telling the library: the child is a member like any other, and harms nobody (docs/world.md,
- * "Forks"). */
+/* Forks without telling the library: the child is a member like any other,
+ * and harms nobody (docs/world.md, "Forks"). */
 #include "base/clock.h"
 #include "base/log.h"
 #include "shm/block.h"

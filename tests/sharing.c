@@ -339,8 +339,8 @@ START_TEST(b5_a_tensor_among_the_arguments_is_the_same_memory)
 }
 END_TEST
 
-/* What a forked child has of tensors that it did not get as arguments: shared ones are shared, private ones are
- * copies. */
+/* What a forked child has of tensors that it did not get as arguments:
+ * shared ones are shared, private ones are copies. */
 static shoal_tensor *inherited_shared, *inherited_private;
 
 static shoal_err change_inherited(int rank, const shoal_value *args)

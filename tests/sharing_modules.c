@@ -8,8 +8,8 @@
 #define IN 4
 #define OUT 3
 
-/* A module that the program defines: a layer, a child that is a sequence, a buffer that counts, and one tensor with two
- * names. */
+/* A module that the program defines: a layer, a child that is a sequence, a buffer that counts,
+ * and one tensor with two names. */
 static shoal_err net_init(shoal_module *self, const double *settings)
 {
     int64_t hidden = (int64_t)settings[0];

@@ -105,8 +105,8 @@ START_TEST(threads_put_one_tensor_at_once)
 }
 END_TEST
 
-/* The same storage is opened and released in all threads: there is one object at any time, never one that is being
- * freed. */
+/* The same storage is opened and released in all threads:
+ * there is one object at any time, never one that is being freed. */
 static void *come_and_go(void *arg)
 {
     common *c = arg;

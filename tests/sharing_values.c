@@ -1,5 +1,5 @@
-/* Tensors as members of values, among other messages, over memory that moves or must not, and with two writers at
- * once. */
+/* Tensors as members of values, among other messages, over memory that moves or must not,
+ * and with two writers at once. */
 #include "testing/numbers.h"
 #include "tests/talk.h"
 
@@ -177,8 +177,8 @@ START_TEST(each_get_takes_its_own_kind_and_leaves_the_others)
 }
 END_TEST
 
-/* A tensor that was given away belongs to the queue, whoever else holds it here. If that fails, the caller still owns
- * it. */
+/* A tensor that was given away belongs to the queue, whoever else holds it here.
+ * If that fails, the caller still owns it. */
 START_TEST(a_tensor_is_given_away)
 {
     shoal_queue *q;

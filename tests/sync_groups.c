@@ -42,8 +42,8 @@ static shoal_err wait_for_notice(int rank, const shoal_value *args)
     return err;
 }
 
-/* Starts a waiter and returns when it waits: if it has reported that it has the lock, and the lock is free again, it
- * waits. */
+/* Starts a waiter and returns when it waits: if it has reported that it has the lock,
+ * and the lock is free again, it waits. */
 static shoal_process *start_waiter(int method, int rank, shoal_condition *c, shoal_queue *here, shoal_queue *woken)
 {
     shoal_process *p = start(method, rank, wait_for_notice, shoal_map("condition", c, "here", here, "woken", woken));

@@ -31,8 +31,8 @@ END_TEST
 
 enum { WORKERS = 20, TICKS = 400000, EPOCH = 40 };
 
-/* A job of three and a half days. One tick a second would be about 300,000. There are deaths and checkpoints
- * throughout. */
+/* A job of three and a half days. One tick a second would be about 300,000.
+ * There are deaths and checkpoints throughout. */
 static void live(cli_history *history)
 {
     shoal_train_worker workers[WORKERS] = {{.pid = 0}};

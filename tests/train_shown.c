@@ -1,5 +1,5 @@
-/* What a job displays in cases that are rare in a real job: short and long axes, single points, and losses that are not
- * numbers. */
+/* What a job displays in cases that are rare in a real job:
+ * short and long axes, single points, and losses that are not numbers. */
 #include "cli/progress.h"
 #include "cli/report_chart.h"
 #include "cli/train_words.h"

@@ -50,8 +50,8 @@ static void pause_a_little(void)
     nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
 }
 
-/* Waits until the process shows the wanted text: exactly that, or, if it ends with a space, that followed by a
- * number. */
+/* Waits until the process shows the wanted text: exactly that, or, if it ends with a space,
+ * that followed by a number. */
 static void until_doing(int32_t pid, const char *wanted)
 {
     size_t n = strlen(wanted);

@@ -1,5 +1,5 @@
-/* Measures kernels that are bound by memory, compared with memcpy of as many bytes, in the L1 cache and beyond the last
- * cache. */
+/* Measures kernels that are bound by memory, compared with memcpy of as many bytes,
+ * in the L1 cache and beyond the last cache. */
 #include "bench/kernels/measure.h"
 
 #include "kernels/kernels.h"

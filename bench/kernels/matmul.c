@@ -1,5 +1,5 @@
-/* Measures matrix products of the shapes that the models use, compared with the FMA peak and with OpenBLAS if it can be
- * loaded. */
+/* Measures matrix products of the shapes that the models use,
+ * compared with the FMA peak and with OpenBLAS if it can be loaded. */
 #include "bench/kernels/measure.h"
 
 #include "kernels/kernels.h"

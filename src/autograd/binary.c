@@ -8,8 +8,8 @@ static bool is_number(shoal_dtype dtype)
     return dtype == SHOAL_F32 || dtype == SHOAL_F64 || dtype == SHOAL_I64 || dtype == SHOAL_I32 || dtype == SHOAL_U8;
 }
 
-/* Returns 0 for bool, 1 for integers, 2 for floats. A higher category can hold the values of a lower one, but not vice
- * versa. */
+/* Returns 0 for bool, 1 for integers, 2 for floats. A higher category can hold the values of a lower one,
+ * but not vice versa. */
 static int category(const shoal_tensor *t)
 {
     return t->dtype == SHOAL_B8 ? 0 : shoal_dtype_is_float(t->dtype) ? 2 : 1;

@@ -307,8 +307,8 @@ static bool wants_gradient(char kind)
     return kind != 'b' && kind != 'i' && kind != 'c';
 }
 
-/* Makes leaves for the case's inputs on the device; float inputs get the dtype. Inputs that cannot have the layout are
- * plain. */
+/* Makes leaves for the case's inputs on the device; float inputs get the dtype.
+ * Inputs that cannot have the layout are plain. */
 static case_inputs case_make(const op_case *c, const sh_device *device, shoal_dtype dtype, layout how, uint64_t seed)
 {
     case_inputs made = {0};

@@ -1,5 +1,5 @@
-/* Convolution and pooling over [N, C, H, W]. Kernels need contiguous tensors, so the public functions make them
- * contiguous. */
+/* Convolution and pooling over [N, C, H, W]. Kernels need contiguous tensors,
+ * so the public functions make them contiguous. */
 #include "autograd/op.h"
 
 #include "base/error.h"
@@ -194,8 +194,7 @@ shoal_tensor *shoal_conv2d(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b, co
                   2);
 }
 
-/* ---- conv2d_pool_relu: in = x, w, b; a.i as for conv2d, a.d = p. Saved: x, w, winners and, if p is not 0, factors
- * ---- */
+/* ---- conv2d_pool_relu: in = x, w, b; a.i as for conv2d, a.d = p. Saved: x, w, winners and factors (p > 0) ---- */
 
 static shoal_err pool_relu_shape(sh_call *c)
 {

@@ -275,8 +275,8 @@ static bool is_repeated(const shoal_tensor *t)
     return true;
 }
 
-/* Returns the input, a view that holds the record's values, and in *out_leaf the leaf that it views, which the caller
- * owns. */
+/* Returns the input, a view that holds the record's values, and in *out_leaf the leaf that it views,
+ * which the caller owns. */
 static shoal_tensor *lay_out(shoal_tensor *t, layout how, shoal_tensor **out_leaf)
 {
     int ndim = t->ndim;

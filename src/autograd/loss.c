@@ -146,8 +146,7 @@ static shoal_tensor *smooth_by_target(shoal_tensor *x, shoal_tensor *t)
 static const loss smooth_l1 = {smooth_value, smooth_by_x, smooth_by_target};
 LOSS(smooth_l1_loss, smooth_l1)
 
-/* ---- bce_with_logits: max(x, 0) - x·t + log(1 + e^-|x|) = |x|·u + log(1 + e^-|x|), u = 1 - t where x > 0, else t
- * ---- */
+/* ---- bce_with_logits: max(x, 0) - x·t + log(1 + e^-|x|) = |x|·u + log(1 + e^-|x|), u = x > 0 ? 1 - t : t ---- */
 
 /* Returns log(1 + u) for u in (0, 1], accurate for small u too: the factor u / (w - 1), with w = 1 + u, corrects what
  * the sum 1 + u lost of u (Kahan). */

@@ -39,8 +39,8 @@ typedef struct sh_call {
     bool need[SH_OP_INPUTS]; /* backward needs a gradient for this input */
     bool record;             /* backward needs a gradient for any input */
 
-    /* Set by the shape rule: the shape of each output; for a view also its strides and its offset in in[0]'s
-     * storage. */
+    /* Set by the shape rule: the shape of each output; for a view also its strides
+     * and its offset in in[0]'s storage. */
     sh_shape shape[SH_OP_OUTPUTS];
     int out_count; /* 1 unless the shape rule sets another number */
 
@@ -92,8 +92,8 @@ shoal_err sh_call_save_out(sh_call *call, int i);
  * if the call is recorded, it is also saved. */
 shoal_tensor *sh_call_scratch(sh_call *call, shoal_dtype dtype, int ndim, const int64_t *shape);
 
-/* For backward: the gradient of an output (NULL if none arrived; it then counts as zeros), the saved tensors, the
- * attributes. */
+/* For backward: the gradient of an output (NULL if none arrived;
+ * it then counts as zeros), the saved tensors, the attributes. */
 shoal_tensor *sh_back_grad(const sh_back *back, int output);
 shoal_tensor *sh_back_saved(const sh_back *back, int i);
 const sh_attrs *sh_back_attrs(const sh_back *back);
@@ -120,8 +120,8 @@ shoal_tensor *sh_zeros_on(const shoal_tensor *like, int ndim, const int64_t *sha
 /* Returns a number as a 0-d tensor, in the same way. */
 shoal_tensor *sh_op_scalar_on(const shoal_tensor *like, double value);
 
-/* Returns an index tensor as kernels need it, i64 and contiguous: a tensor of the scope, or t itself. NULL gives
- * NULL. */
+/* Returns an index tensor as kernels need it, i64 and contiguous: a tensor of the scope, or t itself.
+ * NULL gives NULL. */
 shoal_tensor *sh_as_index(shoal_tensor *t, const char *op);
 
 #define SH_OP_DECLARE(name) extern const sh_op sh_op_##name;

@@ -16,7 +16,7 @@
 
 #include "kernels/view.h"
 
-/* A number passed from the host. Float dtypes use f; integer dtypes and bool use i. */
+/* A number passed from the host. Float dtypes and bool use f; integer dtypes use i. */
 typedef struct sh_scalar {
     double f;
     int64_t i;
@@ -59,8 +59,8 @@ typedef enum sh_unary_op {
     SH_UNARY_OPS,
 } sh_unary_op;
 
-/* out = op(a; x, y); out and a have the same dtype, x and y are numbers. Floats support all ops; integers ADD, MUL,
- * CLAMP. */
+/* out = op(a; x, y); out and a have the same dtype, x and y are numbers.
+ * Floats support all ops; integers ADD, MUL, CLAMP. */
 typedef enum sh_scalar_op {
     SH_SCALAR_ADD,   /* a + x */
     SH_SCALAR_MUL,   /* a · x */
@@ -78,8 +78,7 @@ typedef enum sh_binary_op {
     SH_BINARY_ADD,
     SH_BINARY_SUB,
     SH_BINARY_MUL,
-    SH_BINARY_DIV,       /* floats: a/b; integers: rounded towards zero, and a zero in b gives SHOAL_EINVAL before out
-                    * changes */
+    SH_BINARY_DIV,       /* floats: a/b; integers: rounded towards zero; SHOAL_EINVAL if b has a zero, out unchanged */
     SH_BINARY_FLOOR_DIV, /* rounded towards minus infinity; integers: zeros in b as for DIV */
     SH_BINARY_POW,
     SH_BINARY_MAX, /* NaN if either operand is NaN; MIN too */
@@ -101,8 +100,8 @@ static inline bool sh_binary_is_comparison(sh_binary_op op)
     return op >= SH_BINARY_EQ;
 }
 
-/* out = g · f'(…) for floats: the gradient of f. `saved` is f's result y, or its input x where the comment says
- * "x:". */
+/* out = g · f'(…) for floats: the gradient of f. `saved` is f's result y,
+ * or its input x where the comment says "x:". */
 typedef enum sh_grad_op {
     SH_GRAD_RELU,       /* y <= 0 ? 0 : g; where y is NaN, g passes */
     SH_GRAD_SIGMOID,    /* g · y · (1 - y) */

@@ -9,8 +9,8 @@
 
 #include "kernels/view.h"
 
-/* For select and add: a contiguous table [outer, rows, inner], and count indices into rows. An embedding has outer
- * 1. */
+/* For select and add: a contiguous table [outer, rows, inner], and count indices into rows.
+ * An embedding has outer 1. */
 typedef struct sh_index_shape {
     shoal_dtype dtype;
     int64_t outer, rows, inner;

@@ -33,8 +33,8 @@ typedef struct sh_kernels {
  * choice; other values are ignored. May be called from any thread. */
 const sh_kernels *sh_kernels_cpu(void);
 
-/* Returns the kernels of that name, or NULL if they do not exist or this CPU cannot run them. For tests and
- * benchmarks. */
+/* Returns the kernels of that name, or NULL if they do not exist or this CPU cannot run them.
+ * For tests and benchmarks. */
 const sh_kernels *sh_kernels_find(const char *name);
 
 #endif

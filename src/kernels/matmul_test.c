@@ -137,8 +137,8 @@ static double linear_element(const sh_matmul_args *g, int64_t row, int64_t colum
     return g->relu && sum < 0 ? 0 : sum;
 }
 
-/* Compares x·wᵀ + b, called as linear does, with sums in double. C has gaps between its rows, which must stay
- * unchanged. */
+/* Compares x·wᵀ + b, called as linear does, with sums in double.
+ * C has gaps between its rows, which must stay unchanged. */
 static void compare_linear(shoal_dtype dtype, int64_t rows, int64_t in, int64_t out, uint64_t seed)
 {
     int64_t c_row = out + 3;
@@ -178,8 +178,8 @@ static void compare_linear(shoal_dtype dtype, int64_t rows, int64_t in, int64_t 
     free(before);
 }
 
-/* linear has special algorithms for few rows. Tests all numbers of rows and columns, with lengths that no vector
- * divides. */
+/* linear has special algorithms for few rows. Tests all numbers of rows and columns,
+ * with lengths that no vector divides. */
 START_TEST(linear_of_few_rows_is_exact)
 {
     static const int64_t lengths[] = {1, 2, 3, 5, 8, 13, 17, 31, 50, 67};

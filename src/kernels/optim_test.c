@@ -1,5 +1,5 @@
-/* Tests of the optimiser steps: fast against reference over several steps, with all options; and values computed by
- * hand. */
+/* Tests of the optimiser steps: fast against reference over several steps, with all options;
+ * and values computed by hand. */
 #include "kernels/kernels_test.h"
 
 #define STEPS 5

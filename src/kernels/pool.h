@@ -17,8 +17,7 @@ typedef struct sh_pool2d {
     int64_t kernel_h, kernel_w;
     int64_t stride_h, stride_w;
     int64_t pad_h, pad_w;
-    bool exclude_pad; /* the mean divides by the number of elements inside x; else by kernel_h * kernel_w, PyTorch's
-                      * default */
+    bool exclude_pad; /* divide by the elements inside x; else by kernel_h * kernel_w, PyTorch's default */
 } sh_pool2d;
 
 /* Return the height and the width of the output. If either is below 1, the window does not fit into the padded image

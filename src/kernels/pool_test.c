@@ -1,5 +1,5 @@
-/* Tests of pooling: a few windows by hand, the fast kernels against the reference, backward against finite
- * differences. */
+/* Tests of pooling: a few windows by hand, the fast kernels against the reference,
+ * backward against finite differences. */
 #include "base/random.h"
 #include "kernels/kernels.h"
 #include "kernels/pool.h"

@@ -1,5 +1,5 @@
-/* Tests of softmax and its losses: fast against reference, values from PyTorch, gradients against finite
- * differences. */
+/* Tests of softmax and its losses: fast against reference, values from PyTorch,
+ * gradients against finite differences. */
 #include "kernels/kernels_test.h"
 
 #include <float.h>

@@ -10,8 +10,8 @@
 
 #define SH_MAX_DIMS 8
 
-/* Strides count elements; they are never negative and may be 0 (a broadcast input). data points to the first
- * element. */
+/* Strides count elements; they are never negative and may be 0 (a broadcast input).
+ * data points to the first element. */
 typedef struct sh_view {
     void *data;
     int64_t shape[SH_MAX_DIMS];

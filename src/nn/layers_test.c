@@ -1,8 +1,8 @@
 /* Tests of the kinds: names, shapes, initial values, results, errors, text. */
 #include "nn/help_test.h"
 
-/* The values of the tensor are in [-bound, bound), come near both ends, and have the mean and variance of that
- * distribution. */
+/* The values of the tensor are in [-bound, bound), come near both ends,
+ * and have the mean and variance of that distribution. */
 static void ck_uniform(const shoal_tensor *t, double bound)
 {
     double low = INFINITY, high = -INFINITY, sum = 0, squares = 0, n = (double)t->count;

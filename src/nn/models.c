@@ -14,8 +14,8 @@ typedef struct part {
     shoal_module *module;
 } part;
 
-/* Adds all parts. After an error it destroys the remaining ones, so that the caller can list the constructors
- * inline. */
+/* Adds all parts. After an error it destroys the remaining ones,
+ * so that the caller can list the constructors inline. */
 static shoal_err add_parts(shoal_module *self, size_t count, const part *parts)
 {
     shoal_err err = SHOAL_OK;

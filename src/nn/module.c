@@ -125,8 +125,8 @@ static shoal_err check_name(const shoal_module *m, const char *name, size_t belo
     return has_name(m, name) ? sh_fail(SHOAL_EINVAL, "%s: '%s' exists already", m->type->name, name) : SHOAL_OK;
 }
 
-/* Updates the counts of m and its parents after entries were added below m. length is the longest new name as seen from
- * m. */
+/* Updates the counts of m and its parents after entries were added below m.
+ * length is the longest new name as seen from m. */
 static void count_up(shoal_module *m, size_t entries, size_t length)
 {
     for (; m; m = m->parent) {
@@ -136,8 +136,8 @@ static void count_up(shoal_module *m, size_t entries, size_t length)
     }
 }
 
-/* Makes room for one more member in an array of count members. Returns NULL and leaves the array unchanged on
- * failure. */
+/* Makes room for one more member in an array of count members.
+ * Returns NULL and leaves the array unchanged on failure. */
 static void *grown(void *array, size_t count, size_t size)
 {
     void *fresh = realloc(array, (count + 1) * size);

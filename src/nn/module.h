@@ -53,12 +53,12 @@ static inline shoal_module *sh_module_child_at(const shoal_module *module, size_
 
 /* ---- the tree ---- */
 
-/* Returns entry i of all entries below module, in the order of shoal_module_next but without its name; NULL beyond the
- * last. */
+/* Returns entry i of all entries below module, in the order of shoal_module_next but without its name;
+ * NULL beyond the last. */
 const sh_module_tensor *sh_module_entry(const shoal_module *module, size_t i, bool *out_is_buffer);
 
-/* Returns the next parameter, skipping those that came before under another name. *at starts at 0. NULL after the
- * last. */
+/* Returns the next parameter, skipping those that came before under another name. *at starts at 0.
+ * NULL after the last. */
 shoal_tensor *sh_module_next_parameter(const shoal_module *module, size_t *at);
 
 /* Returns the name of this child in its parent; NULL for a root. */

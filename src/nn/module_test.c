@@ -1,5 +1,5 @@
-/* Tests of the tree of names: adding, finding, iterating, errors, copying, text; kinds that the program defines;
- * rebuilding. */
+/* Tests of the tree of names: adding, finding, iterating, errors, copying, text;
+ * kinds that the program defines; rebuilding. */
 #include "nn/help_test.h"
 #include "testing/numbers.h"
 

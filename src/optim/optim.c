@@ -212,8 +212,8 @@ shoal_err shoal_optimizer_adopt(shoal_optimizer *optimizer, const char *name, sh
 
 /* ---- steps ---- */
 
-/* Increments the step count. Other processes may share and increment it; a lost increment is harmless, as for
- * parameters. */
+/* Increments the step count. Other processes may share and increment it;
+ * a lost increment is harmless, as for parameters. */
 static float count_step(void *step)
 {
     union {

@@ -1,5 +1,5 @@
-/* The internals of optimisers: one slot for each parameter, and a kind that defines the names of its state and its
- * step. */
+/* The internals of optimisers: one slot for each parameter,
+ * and a kind that defines the names of its state and its step. */
 #ifndef SH_OPTIM_OPTIM_H
 #define SH_OPTIM_OPTIM_H
 

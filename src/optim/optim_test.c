@@ -1,5 +1,5 @@
-/* Tests of optimisers: their formulas, written here in double; state by name; zeroing and clipping gradients;
- * errors. */
+/* Tests of optimisers: their formulas, written here in double; state by name;
+ * zeroing and clipping gradients; errors. */
 #include "optim/optim.h"
 
 #include "testing/numbers.h"

@@ -1,4 +1,4 @@
-/* Storages: the bytes behind tensors. They are private, in the shared heap, on a card, or foreign (the program's own,
+/* Storages: the bytes behind tensors. They are private, in the shared heap, on a GPU, or foreign (the program's own,
  * or another library's).
  *
  * A storage object belongs to one process, and every view of it points to the same one, so moving it into the heap
@@ -53,7 +53,7 @@ sh_storage *sh_storage_of_block(uint64_t id, const sh_found *found, shoal_block 
 /* The same, if this process has one; otherwise returns NULL and sets no error. */
 sh_storage *sh_storage_known(uint64_t id);
 
-/* Moves private bytes into the heap. Does nothing if they are there already or on a card. Errors: SHOAL_ENOMEM, with
+/* Moves private bytes into the heap. Does nothing if they are there already or on a GPU. Errors: SHOAL_ENOMEM, with
  * the sizes; SHOAL_EINVAL for foreign bytes; SHOAL_ESTATE while they are pinned. */
 shoal_err sh_storage_share(sh_storage *s);
 

@@ -1,5 +1,5 @@
-/* Replaces the allocator for the library and the test: each allocation can fail, and allocations that are not freed are
- * counted. */
+/* Replaces the allocator for the library and the test:
+ * each allocation can fail, and allocations that are not freed are counted. */
 #include "rules.h"
 
 #include <pthread.h>

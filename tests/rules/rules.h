@@ -23,8 +23,7 @@ typedef enum rules_takes {
 
 /* The effect of NULL for a pointer. */
 typedef enum rules_null {
-    RULES_REFUSED,    /* SHOAL_EINVAL; a call that returns NULL keeps the first error, if another call makes such a
-                    * pointer */
+    RULES_REFUSED,    /* SHOAL_EINVAL; a call that returns NULL keeps the first error if calls make such pointers */
     RULES_ALLOWED,    /* the call works */
     RULES_GIVES_NULL, /* the call does nothing, and records nothing */
 } rules_null;

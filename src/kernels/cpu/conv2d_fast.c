@@ -123,8 +123,8 @@ enum {
     TILE_VECS = 2,
 };
 
-/* C rows i to i + rows, columns j to j + width (at most TILE_VECS vectors) = bias + A B. Rows of B and C are
- * contiguous. */
+/* C rows i to i + rows, columns j to j + width (at most TILE_VECS vectors) = bias + A B.
+ * Rows of B and C are contiguous. */
 INLINE void product_tile(const int rows, int64_t inner, matrix a, const float *b, int64_t b_row, const float *bias,
                          float *out, int64_t out_row, int64_t width)
 {

@@ -37,8 +37,8 @@ INLINE vec vec_fma(vec a, vec b, vec c)
     return _mm512_fmadd_ps(a, b, c);
 }
 
-/* The first n elements of a vector, 0 < n <= VEC. The remaining ones are not accessed in memory; in the vector they are
- * 0. */
+/* The first n elements of a vector, 0 < n <= VEC. The remaining ones are not accessed in memory;
+ * in the vector they are 0. */
 INLINE vec vec_load_part(const float *p, int64_t n)
 {
     return _mm512_maskz_loadu_ps((__mmask16)(0xffffu >> (VEC - n)), p);

@@ -3,8 +3,7 @@
  *
  *   rows      forward, vectors along the rows of the image: for few output channels, or if channels are dropped
  *   channels  forward, vectors along the output channels: for many of them
- *   winners   backward, from the winners of the pool alone: a quarter of the outputs, minus those that relu and dropout
- * cut */
+ *   winners   backward, from the winners of the pool alone: a quarter of the outputs, or less after relu and dropout */
 #ifndef SH_KERNELS_CPU_CONV2D_FUSED_H
 #define SH_KERNELS_CPU_CONV2D_FUSED_H
 

@@ -100,8 +100,8 @@ static void fill_places(const sh_fused *b, const layout *l)
     }
 }
 
-/* Lists the live winners of one channel, with m times their gradients. Returns their number; *sum += their
- * gradients. */
+/* Lists the live winners of one channel, with m times their gradients.
+ * Returns their number; *sum += their gradients. */
 static int64_t list_winners(const layout *l, const float *grad_y, const uint8_t *winner, float m, int32_t *at, float *g,
                             float *sum)
 {

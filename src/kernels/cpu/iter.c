@@ -14,8 +14,8 @@ static void swap_dims(sh_iter *it, int32_t a, int32_t b)
     }
 }
 
-/* Checks whether dimension a should stay outside b, which follows it. The first view in which their strides differ
- * decides. */
+/* Checks whether dimension a should stay outside b, which follows it.
+ * The first view in which their strides differ decides. */
 static bool in_order(const sh_iter *it, int32_t a, int32_t b)
 {
     for (int32_t v = 0; v < it->count; v++) {

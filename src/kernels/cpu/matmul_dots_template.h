@@ -1,5 +1,5 @@
-/* A·Bᵀ with both operands contiguous along k, by dot products: vectors along k, no packing. Included by
- * matmul_template.h. */
+/* A·Bᵀ with both operands contiguous along k, by dot products: vectors along k, no packing.
+ * Included by matmul_template.h. */
 
 /* Shared by all tiles of one product. */
 typedef struct NAME(dots_job) {
@@ -9,8 +9,8 @@ typedef struct NAME(dots_job) {
 } NAME(dots_job);
 #define dots_job NAME(dots_job)
 
-/* Stores four adjacent sums in a row of C from column j on. Uses narrow vectors, because masks of wide ones are
- * slow. */
+/* Stores four adjacent sums in a row of C from column j on.
+ * Uses narrow vectors, because masks of wide ones are slow. */
 static inline void NAME(finish_four)(const finish *f, T *c, int64_t j, NAME(four) x)
 {
     typedef T loose __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));

@@ -67,8 +67,8 @@ typedef struct NAME(rows) {
 } NAME(rows);
 #define rows_of_b NAME(rows)
 
-/* Stores a tile of sums from registers in C. Each step is a pass over all sums; most products need none of the
- * steps. */
+/* Stores a tile of sums from registers in C. Each step is a pass over all sums;
+ * most products need none of the steps. */
 static inline __attribute__((always_inline)) void NAME(finish_tile)(const int mr, const int nv, vec sum[8][4],
                                                                     const finish *f)
 {
@@ -105,8 +105,8 @@ static inline __attribute__((always_inline)) void NAME(finish_tile)(const int mr
 #undef EACH_SUM
 }
 
-/* Computes a tile of mr rows and nv vectors. Both are constants where this is inlined, so the sums stay in
- * registers. */
+/* Computes a tile of mr rows and nv vectors. Both are constants where this is inlined,
+ * so the sums stay in registers. */
 static inline __attribute__((always_inline)) void NAME(tile)(const int mr, const int nv, int64_t k, const T *a,
                                                              int64_t a_row, int64_t a_col, const rows_of_b *b,
                                                              const finish *f)
@@ -191,8 +191,8 @@ static void NAME(panel)(int64_t m, int64_t k, const T *a, int64_t a_row, int64_t
     }
 }
 
-/* to[k][width] = columns of B that are contiguous along k: whole squares first, then the remaining elements one by
- * one. */
+/* to[k][width] = columns of B that are contiguous along k:
+ * whole squares first, then the remaining elements one by one. */
 static void NAME(pack_columns)(T *to, int64_t width, const T *b, int64_t b_col, int64_t k, int64_t n)
 {
     int64_t columns = n / NAME(BLOCK) * NAME(BLOCK), rows = k / NAME(BLOCK) * NAME(BLOCK);
@@ -268,8 +268,8 @@ static NAME(cut) NAME(choose)(const sh_matmul_args *g)
         int64_t parts = (g->k + 383) / 384;
         cut.kc = (g->k + parts - 1) / parts;
     }
-    /* Pack if the column stride is not 1, or if A has so many rows that many pages of B would be visited again and
-     * again. */
+    /* Pack if the column stride is not 1, or if A has so many rows that many pages of B
+     * would be visited again and again. */
     cut.pack_b = g->b_col != 1 || (g->m > 192 && g->k > 48 && g->b_row > 256);
     cut.pack_a = g->a_col != 1 && g->n >= 192 && g->k > 48 && g->m > 16;
     if (cut.pack_b) {
@@ -285,8 +285,8 @@ static NAME(cut) NAME(choose)(const sh_matmul_args *g)
     return cut;
 }
 
-/* The columns and the part of k that go through the caches together, for all rows. b points to the first element of
- * B. */
+/* The columns and the part of k that go through the caches together, for all rows.
+ * b points to the first element of B. */
 typedef struct NAME(slab) {
     const T *b;
     int64_t kc, nc;
@@ -296,8 +296,8 @@ typedef struct NAME(slab) {
 } NAME(slab);
 #define slab NAME(slab)
 
-/* A vector that extends beyond the end of a row reads into the next row, which is harmless; only the last row has
- * none. */
+/* A vector that extends beyond the end of a row reads into the next row, which is harmless;
+ * only the last row has none. */
 static void NAME(slab_init)(slab *s, const sh_matmul_args *g, bool pack)
 {
     s->tail = s->nc % PANEL;

@@ -129,8 +129,8 @@ static inline __attribute__((always_inline)) vec NAME(repeat)(const int bytes, c
     return bytes == 16 ? (vec)repeat_16(p) : (vec)repeat_8(p);
 }
 
-/* Multiplies mr columns of B, which are rows of Cᵀ, by nv vectors of A; = or, with add, +=. Does not access B beyond
- * k. */
+/* Multiplies mr columns of B, which are rows of Cᵀ, by nv vectors of A; = or, with add, +=.
+ * Does not access B beyond k. */
 static inline __attribute__((always_inline)) void NAME(pieces)(const int mr, const int nv, const int bytes, int64_t k,
                                                                const T *b, int64_t b_col, const T *a, T *to, bool add)
 {
@@ -263,8 +263,8 @@ static void NAME(turned_tiles)(band d, int64_t k, const T *b, int64_t b_col, int
 
 /* ---- back into C ---- */
 
-/* Stores count rows of sums in rows of C, BLOCK columns from c on. Each step is a pass over all of them, as in
- * finish_tile. */
+/* Stores count rows of sums in rows of C, BLOCK columns from c on.
+ * Each step is a pass over all of them, as in finish_tile. */
 static inline __attribute__((always_inline)) void NAME(finish_square)(const finish *f, T *c, const T *bias,
                                                                       const int count, NAME(square) x[NAME(BLOCK)])
 {

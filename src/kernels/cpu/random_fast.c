@@ -1,5 +1,5 @@
-/* Random numbers with vectors: fills a buffer with the words of many blocks, then converts them as the reference
- * does. */
+/* Random numbers with vectors: fills a buffer with the words of many blocks,
+ * then converts them as the reference does. */
 #include "kernels/random.h"
 
 #include "kernels/cpu/element.h"

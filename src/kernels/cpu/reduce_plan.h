@@ -12,8 +12,8 @@ typedef struct sh_reduce_plan {
     int64_t each;    /* product of reduced_shape */
 } sh_reduce_plan;
 
-/* Checks the shapes and dtypes for op. Reduced dimensions keep their order; those that are adjacent in memory are
- * merged. */
+/* Checks the shapes and dtypes for op. Reduced dimensions keep their order;
+ * those that are adjacent in memory are merged. */
 shoal_err sh_reduce_plan_init(sh_reduce_plan *plan, sh_reduce_op op, const sh_view *out, const sh_view *a);
 
 /* Advances at by one position over shape, and *offset by the strides. Returns false at the end. */
