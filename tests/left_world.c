@@ -2,7 +2,10 @@
 #include "shm/block.h"
 #include "tests/children.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 static shoal_err wait_for_event(int rank, const shoal_value *args)
 {
@@ -34,6 +37,31 @@ START_TEST(waiting_for_what_was_left_is_refused)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         sh_block_release(all[i]);
     }
+}
+END_TEST
+
+static shoal_err leave_and_count(int rank, const shoal_value *args)
+{
+    char line[512];
+    int mappings = 0;
+    (void)rank;
+    (void)args;
+    shoal_world_leave();
+    FILE *f = fopen("/proc/self/maps", "re");
+    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
+        mappings += strstr(line, "memfd:shoal") != NULL;
+    }
+    fclose(f);
+    _exit(mappings); /* the record is lost: only the status can tell */
+}
+
+START_TEST(a_child_that_left_has_nothing_mapped)
+{
+    shoal_status status;
+    shoal_process *p = start(_i, 0, leave_and_count, shoal_value_null());
+    ck_assert_ok(shoal_process_join(p, LIMIT, &status));
+    ck_assert_int_eq(status.code, 0);
+    shoal_process_destroy(p);
 }
 END_TEST
 
@@ -203,6 +231,7 @@ static Suite *suite(void)
     TCase *tc = children_case("left_world");
     tcase_add_test(tc, waiting_for_what_was_left_is_refused);
     tcase_add_test(tc, a_value_of_what_was_left_cannot_be_put);
+    tcase_add_loop_test(tc, a_child_that_left_has_nothing_mapped, SHOAL_START_SPAWN, SHOAL_START_FORKSERVER + 1);
     tcase_add_test(tc, a_refused_call_makes_no_world);
     tcase_add_test(tc, a_tensor_of_a_world_that_was_left_is_refused);
     tcase_add_loop_test(tc, a_target_may_leave, 0, 3);

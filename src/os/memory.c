@@ -70,11 +70,17 @@ void sh_memory_unmap(void *base, uint64_t size)
     munmap(base, size);
 }
 
-void *sh_memory_map_for_good(int fd, uint64_t offset, size_t size)
+void *sh_memory_map_part(int fd, uint64_t offset, size_t size)
 {
     uint64_t within = offset % (uint64_t)sysconf(_SC_PAGESIZE);
     char *page = mmap(NULL, within + size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)(offset - within));
     return page != MAP_FAILED ? page + within : NULL;
+}
+
+void sh_memory_unmap_part(void *part, size_t size)
+{
+    uint64_t within = (uintptr_t)part % (uint64_t)sysconf(_SC_PAGESIZE);
+    munmap((char *)part - within, within + size);
 }
 
 void sh_memory_hide(void *base, uint64_t size)

@@ -29,9 +29,10 @@ bool sh_memory_is(int fd, const sh_memory_id *id);
 shoal_err sh_memory_map(int fd, uint64_t size, void **out_base);
 void sh_memory_unmap(void *base, uint64_t size);
 
-/* Maps a part of the file a second time, until the process ends or executes another program. Returns NULL with errno
- * if that fails. */
-void *sh_memory_map_for_good(int fd, uint64_t offset, size_t size);
+/* Maps a part of the file a second time. Returns NULL with errno if that fails. unmap takes what map returned, and the
+ * same size. */
+void *sh_memory_map_part(int fd, uint64_t offset, size_t size);
+void sh_memory_unmap_part(void *part, size_t size);
 
 /* Replaces the mapping by one without access: a read or write there gets SIGSEGV. */
 void sh_memory_hide(void *base, uint64_t size);

@@ -9,6 +9,8 @@
 
 _Static_assert(offsetof(pthread_mutex_t, __data.__lock) == 0, "the futex word of a mutex is its first");
 
+static sh_end_word_shm *mine; /* what this process holds, or its parent did */
+
 static sh_a32 *word_of(const sh_end_word_shm *word)
 {
     return (sh_a32 *)(uintptr_t)word;
@@ -16,7 +18,7 @@ static sh_a32 *word_of(const sh_end_word_shm *word)
 
 bool sh_end_word_hold(int fd, uint64_t offset)
 {
-    sh_end_word_shm *word = sh_memory_map_for_good(fd, offset, sizeof *word);
+    sh_end_word_shm *word = sh_memory_map_part(fd, offset, sizeof *word);
     pthread_mutexattr_t robust;
     if (word == NULL) {
         return false;
@@ -28,8 +30,19 @@ bool sh_end_word_hold(int fd, uint64_t offset)
     pthread_mutexattr_destroy(&robust);
     if (held) {
         sh_or_seq_cst(word_of(word), FUTEX_WAITERS);
+        mine = word;
+    } else {
+        sh_memory_unmap_part(word, sizeof *word);
     }
     return held;
+}
+
+void sh_end_word_drop(void)
+{
+    if (mine != NULL && pthread_mutex_unlock(&mine->mutex) == 0) { /* else another thread holds it: EPERM */
+        sh_memory_unmap_part(mine, sizeof *mine);
+        mine = NULL;
+    }
 }
 
 sh_end_state sh_end_word_look(const sh_end_word_shm *word, uint32_t *out_value)

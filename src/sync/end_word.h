@@ -31,9 +31,13 @@ typedef struct sh_end_word_shm {
 typedef enum sh_end_state { SH_END_UNKNOWN, SH_END_HELD, SH_END_SEEN } sh_end_state;
 
 /* Holds the word at that offset of a memory file until the calling thread ends. Once per process. Maps the word a
- * second time, for good, so it does not matter whether the process leaves the world. Nothing else may use its memory
- * while the thread lives. Returns false if it cannot be held. */
+ * second time: another thread, which cannot unlock the mutex, may leave the world, and then the list must still lead to
+ * memory. Nothing else may use the word's memory while it is held. Returns false if it cannot be held. */
 bool sh_end_word_hold(int fd, uint64_t offset);
+
+/* For a process that leaves the world: the word is 0 again. Does nothing in another thread than the holder, and in a
+ * fork of it. */
+void sh_end_word_drop(void);
 
 /* Returns what the word says, and its value to sleep on. */
 sh_end_state sh_end_word_look(const sh_end_word_shm *word, uint32_t *out_value);
