@@ -61,7 +61,7 @@ static void ck_corrupt(void)
     ck_goes_on();
 }
 
-START_TEST(b62_references_to_what_there_is_not)
+START_TEST(b62_references_to_unknown_objects)
 {
     shoal_block *b;
     ck_assert_ok(shoal_block_create(64, &b));
@@ -349,7 +349,7 @@ static Suite *suite(void)
     TCase *tc = tcase_create("forged");
     tcase_add_checked_fixture(tc, begin, end);
     tcase_set_timeout(tc, SH_TEST_SECONDS);
-    tcase_add_test(tc, b62_references_to_what_there_is_not);
+    tcase_add_test(tc, b62_references_to_unknown_objects);
     tcase_add_test(tc, b62_a_message_that_is_something_else);
     tcase_add_test(tc, b62_heads_that_lie);
     tcase_add_test(tc, b62_objects_that_are_not_in_the_message);

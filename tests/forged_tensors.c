@@ -168,7 +168,7 @@ START_TEST(b62_shapes_that_reach_beyond_their_block)
 }
 END_TEST
 
-START_TEST(b62_heads_that_are_no_tensors)
+START_TEST(b62_heads_that_are_not_tensors)
 {
     shoal_block *data, *objects[3];
     shoal_lock *lock;
@@ -391,7 +391,7 @@ static Suite *suite(void)
     tcase_set_timeout(tc, SH_TEST_SECONDS);
     tcase_add_test(tc, b62_shapes_that_reach_beyond_their_block);
     tcase_add_test(tc, b62_a_forged_stamp_reaches_no_further);
-    tcase_add_test(tc, b62_heads_that_are_no_tensors);
+    tcase_add_test(tc, b62_heads_that_are_not_tensors);
     tcase_add_test(tc, b62_grads_that_do_not_fit);
     tcase_add_test(tc, b62_random_damage_to_descriptions);
     tcase_add_test(tc, b62_random_damage_to_sparse_descriptions);

@@ -410,7 +410,7 @@ static pid_t fork_waiter(shoal_condition *condition, shoal_queue *here)
 }
 
 /* The notifier has found a waiter and is stopped before it marks it. Meanwhile the waiter dies and is recovered. */
-START_TEST(a_notice_for_one_who_died_meanwhile_is_for_the_next)
+START_TEST(a_notice_for_a_waiter_that_died_goes_to_the_next)
 {
     shoal_condition *condition;
     shoal_queue *here;
@@ -505,7 +505,7 @@ static Suite *suite(void)
     tcase_add_test(c, recovery_killed_at_each_point);
     tcase_add_test(c, a_stopped_recoverer_is_replaced);
     tcase_add_test(c, a_stopped_claimant_costs_nobody_a_child);
-    tcase_add_test(c, a_notice_for_one_who_died_meanwhile_is_for_the_next);
+    tcase_add_test(c, a_notice_for_a_waiter_that_died_goes_to_the_next);
     tcase_add_test(c, a_span_that_comes_too_late_leaves_no_memory);
 #else
     tcase_add_test(c, points_are_compiled_out);

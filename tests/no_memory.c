@@ -191,7 +191,7 @@ static shoal_err see_nothing(int rank, const shoal_value *args)
 
 /* Only this process has it, not its child, which has a copy of the handle.
  * Releasing the handle releases it; nothing leaks. */
-START_TEST(a_pending_message_is_its_process_s)
+START_TEST(a_pending_message_belongs_to_its_process)
 {
     shoal_queue *q = make_queue();
     shoal_block *block = NULL;
@@ -242,7 +242,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_get_without_memory_leaves_the_message);
     tcase_add_test(tc, a_receive_without_memory_leaves_the_message);
     tcase_add_test(tc, a_pending_message_is_the_oldest);
-    tcase_add_test(tc, a_pending_message_is_its_process_s);
+    tcase_add_test(tc, a_pending_message_belongs_to_its_process);
     tcase_add_test(tc, a_tensor_without_memory_stays);
     suite_add_tcase(s, tc);
     return s;

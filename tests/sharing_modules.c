@@ -230,7 +230,7 @@ static shoal_err take_module(int rank, const shoal_value *args)
 
 /* If init fails, or forward returns NULL, there is an error with a text, and not an older one; also in a child that it
  * is sent to. */
-START_TEST(bare_codes_of_a_module_are_told)
+START_TEST(bare_codes_of_a_module_get_a_text)
 {
     (void)shoal_fail(SHOAL_ELIMIT, "an older one");
     ck_assert_ptr_null(shoal_module_create(&mute, 0, NULL));
@@ -275,7 +275,7 @@ static Suite *suite(void)
     add_for_methods(tc, b10_a_module_sent_trains_there_and_its_weights_move_here);
     add_for_methods(tc, b10_a_state_dict_is_the_same_memory_and_copied_in_it_is_not);
     tcase_add_test(tc, b10_a_state_dict_that_does_not_fit_is_refused_by_name);
-    tcase_add_test(tc, bare_codes_of_a_module_are_told);
+    tcase_add_test(tc, bare_codes_of_a_module_get_a_text);
     tcase_add_test(tc, sharing_nothing_is_an_error);
     suite_add_tcase(s, tc);
     return s;

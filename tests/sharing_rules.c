@@ -95,7 +95,7 @@ START_TEST(b6_a_grad_is_shared_both_ways)
 END_TEST
 
 /* A tensor that was sent before and has changed is sent as it is now. */
-START_TEST(b6_what_is_told_of_the_grad_is_never_stale)
+START_TEST(b6_the_description_of_a_grad_is_never_stale)
 {
     talk t;
     talk_begin(&t, _i, grad_target);
@@ -402,7 +402,7 @@ static Suite *suite(void)
     TCase *tc = children_case("grad");
     add_for_methods(tc, b6_requires_grad_is_kept_and_an_absent_grad_stays_absent);
     add_for_methods(tc, b6_a_grad_is_shared_both_ways);
-    add_for_methods(tc, b6_what_is_told_of_the_grad_is_never_stale);
+    add_for_methods(tc, b6_the_description_of_a_grad_is_never_stale);
     add_for_methods(tc, b7_a_result_that_needs_a_gradient_is_refused_and_nothing_is_put);
     suite_add_tcase(s, tc);
     tc = children_case("forms");
