@@ -244,8 +244,8 @@ static void clear_error(void)
     (void)shoal_fail(SHOAL_OK, "%s", "");
 }
 
-/* Accepts "shoal_item: t is NULL", and "shoal_pipe_poll: the pipe is NULL", which names the object and not the
- * parameter `end`; for ops also "shoal_add: the first tensor is NULL". */
+/* Accepts "shoal_item: t is NULL" and "shoal_pipe_poll: the end of the pipe is NULL"; for ops also "shoal_add: the
+ * first tensor is NULL". */
 static bool names_argument(const char *text, const rules_row *row, const char *argument)
 {
     size_t n = strlen(row->name), m = strlen(argument);
@@ -254,7 +254,6 @@ static bool names_argument(const char *text, const rules_row *row, const char *a
         return false;
     }
     bool named = row->expression && strncmp(end - 7, " tensor", 7) == 0;
-    named |= strcmp(argument, "end") == 0 && strncmp(end - 9, " the pipe", 9) == 0;
     for (const char *at = text + n + 2; at + m <= end && !named; at++) {
         named = at[-1] == ' ' && strncmp(at, argument, m) == 0 && at[m] == ' ';
     }
