@@ -4,19 +4,21 @@
 
 #include <string.h>
 
-static const char help[] =
-    "usage: shoal bench [queue|barrier|spawn|heap|tensor|train|all] [--json]\n"
-    "Measures the primitives of the library on this machine, each beside the physical limit of its\n"
-    "kind, measured in the same run. Without an argument all of them.\n\n"
-    "  queue       round trips through two queues, messages a second, 64 MiB there and back\n"
-    "  barrier     a barrier of two processes\n"
-    "  spawn       processes started and joined, memory of an idle one\n"
-    "  heap        blocks allocated and freed\n"
-    "  tensor      tensors there and back, one way, 64 MiB made and sent\n"
-    "  train       images a second of one process on one thread\n\n"
-    "  --json      one JSON object a line\n"
-    "  -h, --help  this\n"
-    "  --version   the version\n";
+static const char help[] = "usage: shoal bench [WHAT] [--json]\n"
+                           "Measures the library on this machine, next to the physical limit of each\n"
+                           "measurement.\n\n"
+                           "what to measure:\n"
+                           "  queue       round trips through two queues, messages per second, 64 MiB\n"
+                           "  barrier     a barrier of two processes\n"
+                           "  spawn       starting and joining processes, and the memory of an idle one\n"
+                           "  heap        allocating and freeing blocks\n"
+                           "  tensor      sending shared tensors: round trips, one way, 64 MiB\n"
+                           "  train       training speed of one process with one thread\n"
+                           "  all         all of these (default)\n\n"
+                           "options:\n"
+                           "  --json      print one JSON object per measurement\n"
+                           "  -h, --help  print this help and exit\n"
+                           "  --version   print the version and exit\n";
 
 static const struct {
     const char *name;
@@ -123,14 +125,13 @@ static cli_exit run(int argc, char **argv)
         }
     }
     return cli_complain(&cli_bench, CLI_MISUSED,
-                        "unknown measurement '%s'; known are queue, barrier, spawn, heap, tensor, train and all",
+                        "unknown measurement '%s'; use queue, barrier, spawn, heap, tensor, train or all",
                         options.argument);
 }
 
 const cli_command cli_bench = {
     .name = "bench",
-    .usage = "[WHAT] [--json]",
-    .summary = "how fast the primitives run here",
+    .summary = "measure the speed of the library on this machine",
     .help = help,
     .run = run,
     .words = "queue barrier spawn heap tensor train all --json",

@@ -18,8 +18,7 @@ typedef enum cli_exit {
 
 typedef struct cli_command {
     const char *name;    /* "ps" */
-    const char *usage;   /* what follows the name */
-    const char *summary; /* half a line for `shoal --help` */
+    const char *summary; /* for `shoal --help`, in the imperative */
     const char *help;    /* what `shoal NAME --help` prints; NULL: the table tells */
     cli_exit (*run)(int argc, char **argv);
     const struct cli_table *table; /* of its options (cli/table.h); NULL: it has those in words */

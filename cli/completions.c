@@ -3,14 +3,14 @@
 
 #include <string.h>
 
-static const char help[] =
-    "usage: shoal completions bash|zsh\n"
-    "Prints a script that completes commands, options and their values. make install puts it in place;\n"
-    "else:\n\n"
-    "  bash   source <(shoal completions bash)\n"
-    "  zsh    shoal completions zsh >DIR/_shoal, where DIR is one of $fpath\n\n"
-    "  -h, --help  this\n"
-    "  --version   the version\n";
+static const char help[] = "usage: shoal completions bash|zsh\n"
+                           "Prints a script that completes commands, options and their values. make install\n"
+                           "installs both scripts. To use one without that:\n\n"
+                           "  bash        source <(shoal completions bash)\n"
+                           "  zsh         shoal completions zsh >DIR/_shoal, where DIR is in $fpath\n\n"
+                           "options:\n"
+                           "  -h, --help  print this help and exit\n"
+                           "  --version   print the version and exit\n";
 
 /* A word of a command that has no table (cli_command.words). */
 typedef struct plain_word {
@@ -284,7 +284,7 @@ static cli_exit run(int argc, char **argv)
     }
     const char *shell = options.argument != NULL ? options.argument : "";
     if (strcmp(shell, "bash") != 0 && strcmp(shell, "zsh") != 0) {
-        return cli_complain(&cli_completions, CLI_MISUSED, "'%s'; bash or zsh is wanted", shell);
+        return cli_complain(&cli_completions, CLI_MISUSED, "unknown shell '%s'; use bash or zsh", shell);
     }
     if (!cli_output_begin(&output)) {
         return CLI_FAILED;
@@ -295,8 +295,7 @@ static cli_exit run(int argc, char **argv)
 
 const cli_command cli_completions = {
     .name = "completions",
-    .usage = "bash|zsh",
-    .summary = "completions for the shell",
+    .summary = "print the completions for bash or zsh",
     .help = help,
     .run = run,
     .words = "bash zsh",

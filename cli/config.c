@@ -66,7 +66,7 @@ static char *next_line(char *text, int capacity, void *stream)
     r->line++;
     size_t most = (size_t)capacity < LINE_MOST + 2 ? (size_t)capacity : LINE_MOST + 2;
     if (!read_line(r, first, text, most)) {
-        complain(r, "the line has a zero byte, or more than %zu bytes", most - 2);
+        complain(r, "the line contains a zero byte, or is longer than %zu bytes", most - 2);
         return NULL;
     }
     return text;
@@ -79,7 +79,7 @@ static char *unquote(reading *r, const char *name, const char *text)
 {
     size_t length = strlen(text);
     if (text[0] == '"' && (length < 2 || text[length - 1] != '"')) {
-        complain(r, "%s: the quote does not end; a blank and ; begin a comment, also inside of quotes", name);
+        complain(r, "%s: the closing quote is missing; a blank and ; begin a comment, even inside quotes", name);
         return NULL;
     }
     char *copy = text[0] == '"' ? strndup(text + 1, length - 2) : strdup(text);
@@ -99,7 +99,7 @@ static void take(reading *r, const cli_option *o, const char *text)
         return;
     }
     if (!cli_option_set(o, copy, r->trial, wanted)) {
-        complain(r, "%s '%s'; %s", o->name, copy, wanted);
+        complain(r, "%s '%s': expected %s", o->name, copy, wanted);
     }
     r->given->kept[i] = copy;
     r->lines[i] = r->line;
@@ -124,7 +124,7 @@ static void put_in_place(reading *r, size_t i, unsigned of)
     if (other != NULL) {
         int line = r->lines[other - r->table->options];
         r->line = line > r->lines[i] ? line : r->lines[i];
-        complain(r, "'%s' and '%s' are names of one thing; the other stands in line %d", other->name, o->name,
+        complain(r, "'%s' and '%s' are the same option; the other is in line %d", other->name, o->name,
                  line > r->lines[i] ? r->lines[i] : line);
     } else if (r->given->origin[i] != CLI_GIVEN && cli_option_set(o, r->given->kept[i], r->call, wanted)) {
         cli_given_note(r->table, r->given, i, CLI_IN_FILE, r->lines[i]);
@@ -177,15 +177,16 @@ static int on_value(void *user, const char *section, const char *name, const cha
         return 1;
     }
     if (section[0] != 0 && strcmp(section, command) != 0) {
-        complain(r, "%s stands in a section [%s]; the only one is [%s]", name, section, command);
+        complain(r, "%s is in section [%s]; the only section is [%s]", name, section, command);
     } else if (o == NULL) {
         const char *near = cli_table_nearest(r->table, name);
-        complain(r, near != NULL ? "no option '%s'; '%s' is one" : "no option '%s'; see shoal %s --help", name,
-                 near != NULL ? near : command);
+        complain(r,
+                 near != NULL ? "unknown option '%s'; did you mean '%s'?" : "unknown option '%s'; see shoal %s --help",
+                 name, near != NULL ? near : command);
     } else if (o->here_only) {
-        complain(r, "'%s' is for the command line only", name);
+        complain(r, "'%s' works only on the command line", name);
     } else if (r->lines[o - r->table->options] != 0) {
-        complain(r, "'%s' stands twice, in line %d too", name, r->lines[o - r->table->options]);
+        complain(r, "'%s' occurs twice, first in line %d", name, r->lines[o - r->table->options]);
     } else {
         take(r, o, value);
     }
@@ -210,7 +211,7 @@ bool cli_config_read(const cli_table *table, const char *path, void *call, cli_g
         r.failed = true;
     } else if (wrong != 0 && !r.failed) {
         r.line = wrong;
-        complain(&r, "'NAME = VALUE' is wanted, a [section], or a comment after ; or #");
+        complain(&r, "expected 'NAME = VALUE', a [section], or a comment after ; or #");
     }
     if (!r.failed) {
         put_all_in_place(&r);
@@ -273,8 +274,7 @@ cli_exit cli_config_print(const cli_table *table, const char *path, const void *
     if (!cli_output_begin(&output)) {
         return CLI_FAILED;
     }
-    fprintf(output.file, "; what is in force; shoal %s --config reads it\n[%s]\n", table->command->name,
-            table->command->name);
+    fprintf(output.file, "; all settings, for shoal %s --config\n[%s]\n", table->command->name, table->command->name);
     for (size_t i = 0; i < table->count && !output.failed; i++) {
         const cli_option *o = &table->options[i];
         const char *value = cli_option_text(o, call, buffer);
@@ -283,7 +283,7 @@ cli_exit cli_config_print(const cli_table *table, const char *path, const void *
         }
         say_origin(given, i, path, origin, sizeof origin);
         if (!print_one(output.file, o->name, value, origin)) {
-            cli_complain(table->command, CLI_FAILED, "the value of %s cannot stand in a file: '%.100s'", o->name,
+            cli_complain(table->command, CLI_FAILED, "a config file cannot hold the value of %s: '%.100s'", o->name,
                          value);
             output.failed = true;
         }

@@ -8,20 +8,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
-    "usage: shoal data list [--json]\n"
-    "       shoal data verify [NAME] [--json]\n"
-    "       shoal data fetch NAME --from DIR [--to DIR]\n"
-    "The data sets that are known by name: where they lie, whether they are whole, and how to get them.\n\n"
-    "  list        name and folder of each; what is not there, and where it can be had\n"
-    "  verify      unpacks the files of all that are there, or of one, and compares sizes and CRC32\n"
-    "  fetch       copies a data set from a folder, after verifying it, to DIR (SHOAL_DATA/NAME, else\n"
-    "              data/NAME). Without --from it tells where the data set can be had.\n\n"
-    "  --from DIR  the folder to copy from\n"
-    "  --to DIR    the folder to copy to\n"
-    "  --json      one JSON object a line\n"
-    "  -h, --help  this\n"
-    "  --version   the version\n";
+static const char help[] = "usage: shoal data list [--json]\n"
+                           "       shoal data verify [NAME] [--json]\n"
+                           "       shoal data fetch NAME [--from DIR] [--to DIR]\n"
+                           "Manages the data sets that have a name: mnist and fashion-mnist.\n\n"
+                           "  list        print where each data set is, or where to get it\n"
+                           "  verify      check the files of one data set, or of all: size and CRC32\n"
+                           "  fetch       verify the data set in the folder --from and copy it to --to.\n"
+                           "              Without --from, print where to get it. Nothing is downloaded\n\n"
+                           "options:\n"
+                           "  --from DIR  the folder to copy from\n"
+                           "  --to DIR    the folder to copy to (default SHOAL_DATA/NAME, or data/NAME)\n"
+                           "  --json      print one JSON object per data set\n"
+                           "  -h, --help  print this help and exit\n"
+                           "  --version   print the version and exit\n";
 
 typedef struct call {
     const char *what, *name; /* NULL: not given */
@@ -37,7 +37,7 @@ static void list_one(call *c, const char *name)
     char folder[PATH_MAX];
     bool there = shoal_data_where(name, folder, sizeof folder) == SHOAL_OK;
     if (!c->json) {
-        fprintf(c->output.file, "%-14s %s%s\n", name, there ? cli_printable(folder) : "not here; ",
+        fprintf(c->output.file, "%-14s %s%s\n", name, there ? cli_printable(folder) : "not found; ",
                 there ? "" : shoal_data_origin(name));
         return;
     }
@@ -57,7 +57,7 @@ static void list_one(call *c, const char *name)
 static cli_exit list(call *c)
 {
     if (c->name != NULL) {
-        return cli_complain(&cli_data, CLI_MISUSED, "list takes no name, but there is '%s'", c->name);
+        return cli_complain(&cli_data, CLI_MISUSED, "list does not take a name, but '%s' is given", c->name);
     }
     for (size_t i = 0; shoal_data_name(i) != NULL; i++) {
         list_one(c, shoal_data_name(i));
@@ -80,7 +80,7 @@ static cli_exit verify_one(call *c, const char *name)
         cli_json_string(c->output.file, folder);
         fputs(", \"ok\": true}\n", c->output.file);
     } else {
-        fprintf(c->output.file, "%-14s %s: sizes and CRC32 are right\n", name, cli_printable(folder));
+        fprintf(c->output.file, "%-14s %s: sizes and CRC32 are correct\n", name, cli_printable(folder));
     }
     return CLI_OK;
 }
@@ -104,12 +104,12 @@ static cli_exit verify(call *c)
             }
         }
     }
-    return found > 0 ? CLI_OK : cli_complain(&cli_data, CLI_FAILED, "no data set is here; see shoal data list");
+    return found > 0 ? CLI_OK : cli_complain(&cli_data, CLI_FAILED, "no data set found; see shoal data list");
 }
 
 /* ---- fetch ---- */
 
-/* Where it goes: --to, or in SHOAL_DATA, or in data. */
+/* Sets out to the target folder: --to, else NAME in SHOAL_DATA, else NAME in data. */
 static void choose_target(const call *c, char out[PATH_MAX])
 {
     const char *own = getenv("SHOAL_DATA");
@@ -131,25 +131,24 @@ static cli_exit fetch(call *c)
         return cli_complain(&cli_data, CLI_MISUSED, "%s", shoal_last_error_text());
     }
     if (c->from == NULL && shoal_data_where(c->name, folder, sizeof folder) == SHOAL_OK) {
-        fprintf(c->output.file, "%s is in %s already\n", c->name, cli_printable(folder));
+        fprintf(c->output.file, "%s is already in %s\n", c->name, cli_printable(folder));
         return CLI_OK;
     }
     if (c->from == NULL) {
-        return cli_complain(&cli_data, CLI_FAILED,
-                            "%s is not here, and nothing is loaded from the network: %s; or give --from DIR", c->name,
-                            origin);
+        return cli_complain(&cli_data, CLI_FAILED, "%s not found, and nothing is downloaded; %s; or give --from DIR",
+                            c->name, origin);
     }
     choose_target(c, folder);
     if (shoal_data_copy(c->name, c->from, folder) != SHOAL_OK) {
         return cli_complain(&cli_data, CLI_FAILED, "%s", shoal_last_error_text());
     }
-    fprintf(c->output.file, "%s is in %s now\n", c->name, cli_printable(folder));
+    fprintf(c->output.file, "%s is now in %s\n", c->name, cli_printable(folder));
     return CLI_OK;
 }
 
 /* ---- the command ---- */
 
-/* True: run. False: all is said; end with *out_status. */
+/* Returns false if the command is finished, with its message printed: exit with *out_status. */
 static bool read_call(int argc, char **argv, call *c, cli_exit *out_status)
 {
     enum { JSON = 256, VERSION, FROM, TO };
@@ -170,7 +169,7 @@ static bool read_call(int argc, char **argv, call *c, cli_exit *out_status)
         default:
             *out_status = cli_complain(
                 &cli_data, CLI_MISUSED,
-                "'%s' is no option, or lacks its value; known are --from DIR, --to DIR, --json, --help and "
+                "unknown option '%s', or its value is missing; use --from DIR, --to DIR, --json, --help or "
                 "--version",
                 argv[optind - 1]);
             return false;
@@ -179,8 +178,8 @@ static bool read_call(int argc, char **argv, call *c, cli_exit *out_status)
     c->what = argv[optind];
     c->name = c->what != NULL ? argv[optind + 1] : NULL;
     if (argc - optind > 2) {
-        *out_status =
-            cli_complain(&cli_data, CLI_MISUSED, "one name at most is taken, but there is also '%s'", argv[optind + 2]);
+        *out_status = cli_complain(&cli_data, CLI_MISUSED, "unexpected argument '%s'; at most one name is allowed",
+                                   argv[optind + 2]);
         return false;
     }
     return true;
@@ -199,7 +198,7 @@ static bool fits(const part *p, const call *c)
                         : p->copies && c->json        ? "--json"
                                                       : NULL;
     if (other != NULL) {
-        cli_complain(&cli_data, CLI_MISUSED, "%s takes no %s, which is for %s", p->name, other,
+        cli_complain(&cli_data, CLI_MISUSED, "%s does not take %s, which is for %s", p->name, other,
                      p->copies ? "list and verify" : "fetch");
     }
     return other == NULL;
@@ -214,7 +213,7 @@ static cli_exit run(int argc, char **argv)
         return status;
     }
     if (c.what == NULL) {
-        return cli_complain(&cli_data, CLI_MISUSED, "one of list, verify and fetch is wanted");
+        return cli_complain(&cli_data, CLI_MISUSED, "use list, verify or fetch");
     }
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (strcmp(c.what, parts[i].name) != 0) {
@@ -227,17 +226,17 @@ static cli_exit run(int argc, char **argv)
             return CLI_FAILED;
         }
         status = parts[i].run(&c);
-        c.output.failed = c.output.failed || status != CLI_OK; /* half an answer is none */
+        c.output.failed =
+            c.output.failed || status != CLI_OK; /* so that nothing is printed: half an answer would mislead */
         cli_exit sent = cli_output_end(&c.output);
         return status != CLI_OK ? status : sent;
     }
-    return cli_complain(&cli_data, CLI_MISUSED, "unknown '%s'; list, verify and fetch are known", c.what);
+    return cli_complain(&cli_data, CLI_MISUSED, "unknown action '%s'; use list, verify or fetch", c.what);
 }
 
 const cli_command cli_data = {
     .name = "data",
-    .usage = "list | verify | fetch NAME",
-    .summary = "data sets: where they are, whether they are whole",
+    .summary = "list, verify or copy data sets",
     .help = help,
     .run = run,
     .words = "list verify:mnist,fashion-mnist fetch:mnist,fashion-mnist --from/ --to/ --json",

@@ -36,7 +36,7 @@ static shoal_err count(answer *a, const shoal_batch *b, const shoal_tensor *said
     const int64_t *is = shoal_tensor_data(b->y), *guess = shoal_tensor_data(said);
     for (int64_t i = 0; i < b->count; i++) {
         if (is[i] < 0 || is[i] >= CLASSES || guess[i] < 0 || guess[i] >= CLASSES) {
-            return shoal_fail(SHOAL_EINVAL, "a class beyond 0 to %d", CLASSES - 1);
+            return shoal_fail(SHOAL_EINVAL, "a class is not from 0 to %d", CLASSES - 1);
         }
         a->confusion[is[i]][guess[i]]++;
         a->right += is[i] == guess[i];
@@ -68,7 +68,7 @@ static shoal_err test(shoal_module *module, shoal_dataset *set, answer *a)
     if (err == SHOAL_OK && a->images == 0) {
         err = shoal_fail(SHOAL_EINVAL, "no images to test with");
     }
-    a->loss = isnan(a->loss) ? NAN : a->loss / (double)a->images; /* without a sign, which would be told */
+    a->loss = isnan(a->loss) ? NAN : a->loss / (double)a->images; /* without a sign, which would be printed */
     return err;
 }
 
@@ -150,10 +150,10 @@ static const cli_option options[] = {
     {.name = "data",
      .value = "NAME",
      .kind = CLI_FOLDER,
-     .help = "what to test with (what it was trained on): a folder, or a name",
+     .help = "the test set (default: the data set it was trained on): a folder, or a name",
      .words = shoal_data_name,
      AT(data)},
-    {.name = "json", .kind = CLI_FLAG, .help = "one JSON object", AT(json)},
+    {.name = "json", .kind = CLI_FLAG, .help = "print one JSON object", AT(json)},
 };
 
 static const cli_table table = {
@@ -161,9 +161,14 @@ static const cli_table table = {
     .options = options,
     .count = sizeof options / sizeof *options,
     .size = sizeof(call),
+    .required = "--load FILE",
     .groups = groups,
-    .before = "Tests a saved model: loss and accuracy, those of each class, and which class was told as which.\n",
-    .after = "\nexample: shoal train --epochs 1 --save mnist.safetensors; shoal eval --load mnist.safetensors\n",
+    .before = "Tests a saved model. Prints its loss, its accuracy, the accuracy of each class,\n"
+              "and the confusion matrix.\n",
+    .after = "\nexamples:\n"
+             "  shoal train --epochs 1 --save mnist.safetensors\n"
+             "  shoal eval --load mnist.safetensors\n"
+             "  shoal eval --load mnist.safetensors --data fashion-mnist --json\n",
 };
 
 static cli_exit evaluate(call *c, const cli_weights *w)
@@ -195,7 +200,7 @@ static cli_exit run(int argc, char **argv)
         return status;
     }
     if (c.load == NULL) {
-        return cli_complain(&cli_eval, CLI_MISUSED, "--load FILE is wanted: the weights to test");
+        return cli_complain(&cli_eval, CLI_MISUSED, "--load FILE is missing: the model to test");
     }
     if (cli_weights_load(&cli_eval, c.load, c.model, &weights, &status)) {
         status = evaluate(&c, &weights);
@@ -206,8 +211,7 @@ static cli_exit run(int argc, char **argv)
 
 const cli_command cli_eval = {
     .name = "eval",
-    .usage = "--load FILE [OPTION ...]",
-    .summary = "tests a saved model",
+    .summary = "test a saved model",
     .run = run,
     .table = &table,
 };

@@ -8,10 +8,12 @@
 #include <string.h>
 
 static const char help[] = "usage: shoal info [--json]\n"
-                           "Tells the version, the processor and its features, and the limits that bear on a world.\n\n"
-                           "  --json      as one JSON object\n"
-                           "  -h, --help  this\n"
-                           "  --version   the version\n";
+                           "Prints the version, the processor and its features, and the limits for worlds on\n"
+                           "this machine.\n\n"
+                           "options:\n"
+                           "  --json      print one JSON object\n"
+                           "  -h, --help  print this help and exit\n"
+                           "  --version   print the version and exit\n";
 
 /* Limits of the memory layout, as <shoal/world.h> states them. */
 #define PROCESSES_MAX 4094
@@ -122,7 +124,7 @@ static cli_exit run(int argc, char **argv)
         return status;
     }
     if (options.argument != NULL) {
-        return cli_complain(&cli_info, CLI_MISUSED, "takes no argument, but there is '%s'", options.argument);
+        return cli_complain(&cli_info, CLI_MISUSED, "unexpected argument '%s'", options.argument);
     }
     if (!cli_output_begin(&output)) {
         return CLI_FAILED;
@@ -135,8 +137,7 @@ static cli_exit run(int argc, char **argv)
 
 const cli_command cli_info = {
     .name = "info",
-    .usage = "[--json]",
-    .summary = "version, processor, limits",
+    .summary = "print version, processor and limits",
     .help = help,
     .run = run,
     .words = "--json",

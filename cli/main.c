@@ -1,4 +1,4 @@
-/* The program: finds the command and runs it. */
+/* The program `shoal`: finds the command and runs it. */
 #include "cli/cli.h"
 
 #include <shoal/version.h>
@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const cli_command *const commands[] = {&cli_train, &cli_eval,  &cli_predict, &cli_info,
-                                              &cli_ps,    &cli_bench, &cli_data,    &cli_completions};
+static const cli_command *const commands[] = {&cli_train, &cli_eval, &cli_predict, &cli_data,
+                                              &cli_ps,    &cli_info, &cli_bench,   &cli_completions};
 
 #define COMMANDS (sizeof commands / sizeof *commands)
 
@@ -41,19 +41,25 @@ static cli_exit print_help(void)
         return CLI_FAILED;
     }
     fputs("usage: shoal COMMAND [OPTION ...]\n"
-          "Trains models by processes that share memory, uses what they learned, looks at their worlds,\n"
-          "measures them, and looks after data sets.\n\n",
+          "Trains models with several processes that share memory.\n\n"
+          "commands:\n",
           output.file);
     for (size_t i = 0; i < COMMANDS; i++) {
-        fprintf(output.file, "  shoal %-11s %-27s %s\n", commands[i]->name, commands[i]->usage, commands[i]->summary);
+        fprintf(output.file, "  %-11s  %s\n", commands[i]->name, commands[i]->summary);
     }
-    fputs("\n  -h, --help         this, or what a command does: shoal COMMAND --help\n"
-          "  --version          the version\n",
+    fputs("\noptions:\n"
+          "  -h, --help   print this help and exit\n"
+          "  --version    print the version and exit\n\n"
+          "shoal COMMAND --help describes a command and its options.\n\n"
+          "examples:\n"
+          "  shoal train --epochs 1 --save mnist.safetensors\n"
+          "  shoal eval --load mnist.safetensors\n"
+          "  shoal predict --load mnist.safetensors seven.png\n",
           output.file);
     return cli_output_end(&output);
 }
 
-/* The library takes an unknown word as none, in each process, and has no call that could tell. */
+/* Checks SHOAL_CPU. The library ignores an unknown word, in each process, and has no call that reports it. */
 static bool cpu_is_known(void)
 {
     static const char *const known[] = {"", "plain", "avx2", "avx512"};
@@ -70,7 +76,7 @@ static cli_exit run(int argc, char **argv)
 {
     const char *word = argc > 1 ? argv[1] : NULL;
     if (word == NULL) {
-        return cli_complain(NULL, CLI_MISUSED, "no command; one of %s is wanted, or --help", command_names());
+        return cli_complain(NULL, CLI_MISUSED, "no command; use one of %s, or --help", command_names());
     }
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
         return print_help();
@@ -79,19 +85,19 @@ static cli_exit run(int argc, char **argv)
         return cli_print("shoal " SHOAL_VERSION "\n");
     }
     if (word[0] == '-') {
-        return cli_complain(NULL, CLI_MISUSED, "unknown option '%s'; known are --help and --version", word);
+        return cli_complain(NULL, CLI_MISUSED, "unknown option '%s'; use --help or --version", word);
     }
     for (size_t i = 0; i < COMMANDS; i++) {
         if (strcmp(word, commands[i]->name) == 0) {
             return cpu_is_known() ? commands[i]->run(argc - 1, argv + 1)
-                                  : cli_complain(commands[i], CLI_FAILED, "SHOAL_CPU=%s: want plain, avx2 or avx512",
+                                  : cli_complain(commands[i], CLI_FAILED, "SHOAL_CPU=%s: use plain, avx2 or avx512",
                                                  getenv("SHOAL_CPU"));
         }
     }
-    return cli_complain(NULL, CLI_MISUSED, "unknown command '%s'; known are %s", word, command_names());
+    return cli_complain(NULL, CLI_MISUSED, "unknown command '%s'; use one of %s", word, command_names());
 }
 
-/* A standard stream that was closed is opened the wrong way round: its number cannot be taken by another file, and using it fails. */
+/* Opens each standard stream that is closed, in the wrong mode: no other file can get its fd, and using the stream still fails. */
 static void hold_standard_streams(void)
 {
     static const int modes[] = {O_WRONLY, O_RDONLY, O_RDONLY};
@@ -104,12 +110,12 @@ static void hold_standard_streams(void)
 
 int main(int argc, char **argv)
 {
-    shoal_err err = shoal_init(&argc, &argv); /* a child that a command started goes its own way from here */
+    shoal_err err = shoal_init(&argc, &argv); /* does not return in a child that a command started */
     if (err != SHOAL_OK) {
         return cli_complain(NULL, CLI_FAILED, "%s", shoal_last_error_text());
     }
     hold_standard_streams();
-    signal(SIGPIPE, SIG_IGN); /* a reader that went away is a write that fails */
-    signal(SIGXFSZ, SIG_IGN); /* and so is a file that may not be so large */
+    signal(SIGPIPE, SIG_IGN); /* a write to a closed pipe fails with EPIPE instead */
+    signal(SIGXFSZ, SIG_IGN); /* and a write beyond the file size limit with EFBIG */
     return run(argc, argv);
 }

@@ -9,13 +9,13 @@ static cli_exit complain_of_option(const cli_command *command, char **argv, bool
 {
     const char *given = argv[optind - 1];
     if (known) {
-        return cli_complain(command, CLI_MISUSED, "the option '%.*s' takes no value", (int)strcspn(given, "="), given);
+        return cli_complain(command, CLI_MISUSED, "option '%.*s' does not take a value", (int)strcspn(given, "="),
+                            given);
     }
     if (optopt != 0) {
-        return cli_complain(command, CLI_MISUSED, "unknown option '-%c'; known are --json, --help and --version",
-                            optopt);
+        return cli_complain(command, CLI_MISUSED, "unknown option '-%c'; use --json, --help or --version", optopt);
     }
-    return cli_complain(command, CLI_MISUSED, "unknown option '%s'; known are --json, --help and --version", given);
+    return cli_complain(command, CLI_MISUSED, "unknown option '%s'; use --json, --help or --version", given);
 }
 
 bool cli_options_read(const cli_command *command, int argc, char **argv, cli_options *out_options, cli_exit *out_status)
@@ -39,8 +39,8 @@ bool cli_options_read(const cli_command *command, int argc, char **argv, cli_opt
         }
     }
     if (argc - optind > 1) {
-        *out_status = cli_complain(command, CLI_MISUSED, "one argument at most is taken, but there is also '%s'",
-                                   argv[optind + 1]);
+        *out_status =
+            cli_complain(command, CLI_MISUSED, "unexpected argument '%s'; at most one is allowed", argv[optind + 1]);
         return false;
     }
     out_options->argument = argv[optind];

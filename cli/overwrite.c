@@ -16,12 +16,12 @@ static bool differs(const shoal_tensors *there, const cli_settings *settings, in
         const cli_setting *s = &settings->all[i];
         const char *text = !cli_option_may_change(s->name) ? cli_checkpoint_text(there, s->name) : NULL;
         if (text != NULL && strcmp(text, s->text) != 0) {
-            snprintf(why, size, "holds another job: %s is %.60s there, and %.60s here", s->name, text, s->text);
+            snprintf(why, size, "holds another job: %s is %.60s there and %.60s here", s->name, text, s->text);
             return true;
         }
     }
     if (finished != NULL && strtoll(finished, NULL, 10) > epochs) {
-        snprintf(why, size, "holds a longer job: %.20s epochs are finished there, and %lld are asked for", finished,
+        snprintf(why, size, "holds a longer job: %.20s epochs are finished there, but this job has %lld", finished,
                  (long long)epochs);
         return true;
     }
@@ -40,8 +40,8 @@ bool cli_overwrite_allowed(const char *path, const cli_settings *settings, int64
     bool allowed = checkpoint && !differs(there, settings, epochs, why, sizeof why);
     shoal_tensors_destroy(there);
     if (!allowed) {
-        cli_complain(&cli_train, CLI_MISUSED, "--save %s: it %s; %s--overwrite replaces it", path, why,
-                     checkpoint ? "--resume goes on from it, and " : "");
+        cli_complain(&cli_train, CLI_MISUSED, "--save %s: the file %s; %s--overwrite replaces it", path, why,
+                     checkpoint ? "--resume continues it, " : "");
     }
     return allowed;
 }

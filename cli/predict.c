@@ -54,13 +54,13 @@ static shoal_err ask(shoal_module *module, float pixels[CLI_FRAME * CLI_FRAME], 
     shoal_tensor *scores = shoal_module_forward(module, x);
     shoal_err err = scores != NULL ? SHOAL_OK : shoal_last_error();
     if (err == SHOAL_OK && shoal_tensor_count(scores) != CLASSES) {
-        err = shoal_fail(SHOAL_EINVAL, "the model does not tell %d classes apart", CLASSES);
+        err = shoal_fail(SHOAL_EINVAL, "the model does not have %d classes", CLASSES);
     }
     for (int i = 0; err == SHOAL_OK && i < CLASSES; i++) {
         double log_p = 0;
         err = shoal_tensor_at(scores, 2, (int64_t[]){0, i}, &log_p);
         double p = exp(log_p);
-        a->probability[i] = isnan(p) ? NAN : p; /* without a sign, which would be told */
+        a->probability[i] = isnan(p) ? NAN : p; /* without a sign, which would be printed */
     }
     shoal_no_grad_end();
     shoal_scope_release(mark);
@@ -78,8 +78,8 @@ static bool prepare(const call *c, const set_look *look, const cli_image *image,
     } else if (!cli_framing_apply(look->framing, image, a->inverted, pixels, &a->box)) {
         snprintf(why, CLI_IMAGE_WHY, "nothing stands out from the background%s",
                  c->invert == INVERT_AUTO  ? ""
-                 : c->invert == INVERT_YES ? " as darker; --invert auto takes what does"
-                                           : " as lighter; --invert auto takes what does");
+                 : c->invert == INVERT_YES ? " as darker; try --invert auto"
+                                           : " as lighter; try --invert auto");
         return false;
     }
     for (int i = 0; i < CLI_FRAME * CLI_FRAME; i++) {
@@ -157,20 +157,20 @@ static const cli_option options[] = {
     {.name = "data",
      .value = "NAME",
      .kind = CLI_WORD,
-     .help = "whose frame and contrast the model knows (what it was trained on)",
+     .help = "prepare images as for this data set (default: the data set it was trained on)",
      .words = shoal_data_name,
      AT(data)},
     {.name = "invert",
      .value = "WHEN",
      .kind = CLI_WORD,
-     .help = "turns black and white round; auto, the default: where the image is darker than its edge",
+     .help = "invert black and white; auto, the default, does if the image is darker than its edge",
      .words = invert_word,
      AT(invert)},
     {.name = "as-is",
      .kind = CLI_FLAG,
-     .help = "does not crop and centre: the whole image is filled up to a square and scaled to 28 x 28",
+     .help = "do not crop and centre: pad the whole image to a square and scale it to 28 x 28",
      AT(as_is)},
-    {.name = "json", .kind = CLI_FLAG, .help = "one JSON object an image", AT(json)},
+    {.name = "json", .kind = CLI_FLAG, .help = "print one JSON object per image", AT(json)},
 };
 
 static const cli_table table = {
@@ -178,15 +178,21 @@ static const cli_table table = {
     .options = options,
     .count = sizeof options / sizeof *options,
     .size = sizeof(call),
+    .required = "--load FILE",
     .arguments = "IMAGE ...",
     .groups = groups,
-    .before = "Tells what a saved model takes images for: PNG or PGM files of up to 8192 x 8192 pixels, colours as\n"
-              "grey; - is standard input. An image is prepared as the data set was made. Digits: what stands out\n"
-              "from the background is cropped, its longer side scaled to 20 pixels, and its centre of mass put in\n"
-              "the middle of 28 x 28. fashion-mnist: the longer side gets 28 pixels, the middle of the crop is in\n"
-              "the middle. An image that has this frame already is left as it is. A blank image is an error.\n",
-    .after = "\nexample: shoal predict --load mnist.safetensors seven.png\n"
-             "         convert seven.jpg png:- | shoal predict --load mnist.safetensors -\n",
+    .before = "Classifies images with a saved model. Prints the most probable class of each\n"
+              "image, and the next two.\n\n"
+              "An IMAGE is a PNG or PGM file of up to 8192 x 8192 pixels, or - for standard\n"
+              "input. Colours become grey. The image is prepared as the data set was made:\n"
+              "  mnist           crop to the digit, scale its longer side to 20 pixels, and\n"
+              "                  move its centre of mass to the middle of 28 x 28\n"
+              "  fashion-mnist   crop to the object, scale its longer side to 28 pixels, and\n"
+              "                  move its middle to the middle of 28 x 28\n"
+              "An image that already has this form is left as it is. A blank image is an error.\n",
+    .after = "\nexamples:\n"
+             "  shoal predict --load mnist.safetensors seven.png\n"
+             "  convert seven.jpg png:- | shoal predict --load mnist.safetensors -\n",
 };
 
 static cli_exit predict_all(const call *c, const cli_weights *w, char **paths)
@@ -227,8 +233,8 @@ static cli_exit run(int argc, char **argv)
         return status;
     }
     if (c.load == NULL || first >= argc) {
-        return cli_complain(&cli_predict, CLI_MISUSED, "%s is wanted",
-                            c.load == NULL ? "--load FILE, the weights to use," : "an image");
+        return cli_complain(&cli_predict, CLI_MISUSED, "%s",
+                            c.load == NULL ? "--load FILE is missing: the model to use" : "no image given");
     }
     if (cli_weights_load(&cli_predict, c.load, c.model, &weights, &status)) {
         status = predict_all(&c, &weights, argv + first);
@@ -239,8 +245,7 @@ static cli_exit run(int argc, char **argv)
 
 const cli_command cli_predict = {
     .name = "predict",
-    .usage = "--load FILE IMAGE ...",
-    .summary = "what a saved model takes images for",
+    .summary = "classify images with a saved model",
     .run = run,
     .table = &table,
 };

@@ -6,14 +6,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
-    "usage: shoal ps [--json]\n"
-    "Lists the worlds of this user and their processes: what each does, how many blocks it holds\n"
-    "(REFS) and how many free ones it keeps (CACHED). USED, LIMIT and RECOVERED are of the world:\n"
-    "its memory, the most it may use, and the dead processes whose holdings it took back.\n\n"
-    "  --json      one JSON object a line, for each process\n"
-    "  -h, --help  this\n"
-    "  --version   the version\n";
+static const char help[] = "usage: shoal ps [--json]\n"
+                           "Lists the processes of all worlds of this user, one per line.\n\n"
+                           "columns:\n"
+                           "  WORLD       the name of the world\n"
+                           "  USED        the memory of the world that is in use\n"
+                           "  LIMIT       the most memory that the world may use\n"
+                           "  RECOVERED   the number of dead processes that the world has cleaned up after\n"
+                           "  PID, SLOT   the process, and its place in the world\n"
+                           "  STATE       running, waiting, reserved (starting) or dead (not cleaned up yet)\n"
+                           "  REFS        the number of blocks that it holds\n"
+                           "  CACHED      the number of free blocks that it keeps for itself\n"
+                           "  NAME        the name that it was started with\n"
+                           "  DOING       its current operation, or what it waits for\n\n"
+                           "options:\n"
+                           "  --json      print one JSON object per process\n"
+                           "  -h, --help  print this help and exit\n"
+                           "  --version   print the version and exit\n";
 
 enum { WORLD, USED, LIMIT, RECOVERED, PID, SLOT, STATE, REFS, CACHED, NAME, DOING, COLUMNS };
 
@@ -148,7 +157,7 @@ static cli_exit run(int argc, char **argv)
         return status;
     }
     if (options.argument != NULL) {
-        return cli_complain(&cli_ps, CLI_MISUSED, "takes no argument, but there is '%s'", options.argument);
+        return cli_complain(&cli_ps, CLI_MISUSED, "unexpected argument '%s'", options.argument);
     }
     if (!cli_output_begin(&l.output)) {
         return CLI_FAILED;
@@ -163,15 +172,14 @@ static cli_exit run(int argc, char **argv)
     free_rows(&l);
     if (err != SHOAL_OK) {
         cli_complain(&cli_ps, CLI_FAILED, "%s: %s", shoal_err_name(err), shoal_last_error_text());
-        l.output.failed = true; /* half a list is none */
+        l.output.failed = true; /* so that nothing is printed: half a list would mislead */
     }
     return cli_output_end(&l.output);
 }
 
 const cli_command cli_ps = {
     .name = "ps",
-    .usage = "[--json]",
-    .summary = "worlds, their processes, what each holds",
+    .summary = "list the running worlds and their processes",
     .help = help,
     .run = run,
     .words = "--json",

@@ -24,24 +24,33 @@ void cli_option_words(const cli_option *option, char *buffer, size_t capacity)
     }
 }
 
-/* What would be a value of this option. */
+void cli_option_choices(const cli_table *table, const cli_option *option, char *buffer, size_t capacity)
+{
+    size_t at = 0;
+    buffer[0] = 0;
+    for (int bit = 0; option->of != 0 && bit < 32 && table->choice(bit) != NULL; bit++) {
+        if (option->of >> bit & 1 && at < capacity) {
+            at += (size_t)snprintf(buffer + at, capacity - at, "%s%s", at > 0 ? ", " : "", table->choice(bit));
+        }
+    }
+}
+
+/* Describes the values that the option accepts. */
 static void say_wanted(const cli_option *o, char wanted[CLI_WANTED])
 {
     char words[CLI_WANTED - 16];
     switch (o->kind) {
-    case CLI_WHOLE:
-        snprintf(wanted, CLI_WANTED, "a whole number from %.0Lf to %.0Lf is wanted", o->least, o->most);
-        break;
+    case CLI_WHOLE: snprintf(wanted, CLI_WANTED, "a whole number from %.0Lf to %.0Lf", o->least, o->most); break;
     case CLI_NUMBER:
-        snprintf(wanted, CLI_WANTED, "a number %s %Lg and %s %Lg is wanted", o->ends & CLI_ABOVE ? "above" : "from",
+        snprintf(wanted, CLI_WANTED, "a number %s %Lg and %s %Lg", o->ends & CLI_ABOVE ? "above" : "of at least",
                  o->least, o->ends & CLI_BELOW ? "below" : "at most", o->most);
         break;
     case CLI_WORD:
         cli_option_words(o, words, sizeof words);
-        snprintf(wanted, CLI_WANTED, "%s is wanted", words);
+        snprintf(wanted, CLI_WANTED, "%s", words);
         break;
-    case CLI_FLAG: snprintf(wanted, CLI_WANTED, "true or false is wanted"); break;
-    default: snprintf(wanted, CLI_WANTED, "it may not be empty"); break;
+    case CLI_FLAG: snprintf(wanted, CLI_WANTED, "true or false"); break;
+    default: snprintf(wanted, CLI_WANTED, "a value that is not empty"); break;
     }
 }
 
@@ -294,10 +303,10 @@ static cli_exit complain_of_unknown(const cli_table *table, const char *given)
         near = cli_table_nearest(table, name);
     }
     if (near != NULL) {
-        return cli_complain(table->command, CLI_MISUSED, "'%.*s' is no option; --%s is one", (int)strcspn(given, "="),
-                            given, near);
+        return cli_complain(table->command, CLI_MISUSED, "unknown option '%.*s'; did you mean --%s?",
+                            (int)strcspn(given, "="), given, near);
     }
-    return cli_complain(table->command, CLI_MISUSED, "'%s' is no option; see shoal %s --help", given,
+    return cli_complain(table->command, CLI_MISUSED, "unknown option '%s'; see shoal %s --help", given,
                         table->command->name);
 }
 
@@ -309,12 +318,12 @@ static cli_exit complain_of_option(const cli_table *table, int found, char **arg
     if (found == ':' && optopt >= OPTION) {
         const cli_option *o = &table->options[optopt - OPTION];
         say_wanted(o, wanted);
-        return cli_complain(table->command, CLI_MISUSED, "--%s %s: the value is missing; %s", o->name, o->value,
-                            o->kind < CLI_TEXT ? wanted : "it stands after the option");
+        return cli_complain(table->command, CLI_MISUSED, "--%s %s: the value is missing; expected %s", o->name,
+                            o->value, wanted);
     }
     if (optopt >= VERSION || optopt == 'h') {
-        return cli_complain(table->command, CLI_MISUSED, "the option '%.*s' takes no value", (int)strcspn(given, "="),
-                            given);
+        return cli_complain(table->command, CLI_MISUSED, "option '%.*s' does not take a value",
+                            (int)strcspn(given, "="), given);
     }
     return complain_of_unknown(table, optopt != 0 ? letter : given);
 }
@@ -347,13 +356,13 @@ static bool read_one(const cli_table *table, int found, void *call, cli_given *g
     size_t i = (size_t)(found - (no ? NO_OPTION : OPTION));
     const cli_option *o = &table->options[i], *other = given_before(table, given, i);
     if (other != NULL) {
-        cli_complain(table->command, CLI_MISUSED, "--%s and --%s are names of one thing; give one of them", other->name,
+        cli_complain(table->command, CLI_MISUSED, "--%s and --%s are the same option; give one of them", other->name,
                      o->name);
         return false;
     }
     const char *text = o->kind != CLI_FLAG ? optarg : no ? "false" : "true";
     if (!cli_option_set(o, text, call, wanted)) {
-        cli_complain(table->command, CLI_MISUSED, "--%s '%s'; %s", o->name, text, wanted);
+        cli_complain(table->command, CLI_MISUSED, "--%s '%s': expected %s", o->name, text, wanted);
         return false;
     }
     given->named[i] = true;
@@ -383,7 +392,7 @@ bool cli_table_read(const cli_table *table, int argc, char **argv, void *call, c
         }
     }
     if (table->arguments == NULL && optind < argc) {
-        cli_complain(table->command, CLI_MISUSED, "no argument is taken, but there is '%s'", argv[optind]);
+        cli_complain(table->command, CLI_MISUSED, "unexpected argument '%s'", argv[optind]);
         return false;
     }
     *out_first = optind;

@@ -53,6 +53,7 @@ typedef struct cli_table {
     const cli_option *options;
     size_t count;                   /* CLI_OPTIONS at most */
     size_t size;                    /* of the struct that is filled in */
+    const char *required;           /* the option that must be given: "--load FILE"; NULL: none */
     const char *arguments;          /* what may follow the options: "IMAGE ..."; NULL: nothing */
     const char *const *groups;      /* titles */
     const char *before, *after;     /* of the help's options; NULL: nothing */
@@ -64,9 +65,6 @@ typedef struct cli_table {
 
     /* May be NULL: the default of an option as the help tells it, or NULL. */
     const char *(*usual)(const cli_option *option, char *buffer, size_t capacity);
-
-    /* May be NULL: tells about an option what it has to say in lines of its own. */
-    void (*more)(const cli_option *option, void (*line)(void *context, const char *text), void *context);
 } cli_table;
 
 /* Where the value of an option comes from. */

@@ -1,12 +1,13 @@
-/* The help of a command, from its table. */
+/* Prints the help of a command from its table of options. */
 #include "cli/table.h"
 
 #include <string.h>
 
-#define COLUMNS 98
-#define TEXT 26 /* the column that texts begin in */
+#define COLUMNS 79
+#define TEXT 24         /* the column where texts begin */
+#define UNBROKEN "\x1f" /* printed as a blank, but no line is broken there */
 
-/* Words one after another, in lines that begin in the column TEXT; the first line has `column` already. */
+/* Prints text in lines from the column TEXT to COLUMNS. The first line already has `column` characters. */
 static void wrap(FILE *file, const char *text, size_t column)
 {
     fprintf(file, "%*s", column < TEXT ? (int)(TEXT - column) : 0, "");
@@ -20,7 +21,9 @@ static void wrap(FILE *file, const char *text, size_t column)
             fputc(' ', file);
             column++;
         }
-        fwrite(text, 1, length, file);
+        for (size_t i = 0; i < length; i++) {
+            fputc(text[i] == UNBROKEN[0] ? ' ' : text[i], file);
+        }
         column += length;
         text += length;
         text += *text == ' ';
@@ -28,47 +31,27 @@ static void wrap(FILE *file, const char *text, size_t column)
     fputc('\n', file);
 }
 
-void cli_option_choices(const cli_table *table, const cli_option *o, char *buffer, size_t capacity)
-{
-    size_t at = 0;
-    buffer[0] = 0;
-    for (int bit = 0; o->of != 0 && bit < 32 && table->choice(bit) != NULL; bit++) {
-        if (o->of >> bit & 1 && at < capacity) {
-            at += (size_t)snprintf(buffer + at, capacity - at, "%s%s", at > 0 ? ", " : "", table->choice(bit));
-        }
-    }
-}
-
-static void help_line(void *context, const char *text)
-{
-    wrap(context, text, 0);
-}
-
 static void help_option(const cli_table *table, const cli_option *o, FILE *file)
 {
-    char text[1200], words[400] = "", usual[200], choices[200];
+    char text[1200], words[400] = "", usual[200];
     const char *known = table->usual != NULL ? table->usual(o, usual, sizeof usual) : NULL;
     if (o->words != NULL) {
         cli_option_words(o, words, sizeof words);
     }
-    cli_option_choices(table, o, choices, sizeof choices);
-    snprintf(text, sizeof text, "%s%s%s%s%s%s%s%s", choices, choices[0] != 0 ? ": " : "", o->help,
-             words[0] != 0 ? ": " : "", words, known != NULL ? " (" : "", known != NULL ? known : "",
-             known != NULL ? ")" : "");
+    snprintf(text, sizeof text, "%s%s%s%s%s%s", o->help, words[0] != 0 ? ": " : "", words,
+             known != NULL ? " (default" UNBROKEN : "", known != NULL ? known : "", known != NULL ? ")" : "");
     int column = fprintf(file, "  --%s%s%s", o->name, o->value != NULL ? " " : "", o->value != NULL ? o->value : "");
     if (column + 2 > TEXT) {
         fputc('\n', file);
         column = 0;
     }
     wrap(file, text, (size_t)column);
-    if (table->more != NULL) {
-        table->more(o, help_line, file);
-    }
 }
 
 void cli_table_help(const cli_table *table, FILE *file)
 {
-    fprintf(file, "usage: shoal %s [OPTION ...]%s%s\n%s", table->command->name, table->arguments != NULL ? " " : "",
+    fprintf(file, "usage: shoal %s%s%s [OPTION ...]%s%s\n%s", table->command->name, table->required != NULL ? " " : "",
+            table->required != NULL ? table->required : "", table->arguments != NULL ? " " : "",
             table->arguments != NULL ? table->arguments : "", table->before != NULL ? table->before : "");
     for (int group = 0; table->groups[group] != NULL; group++) {
         fprintf(file, "\n%s:\n", table->groups[group]);
@@ -78,7 +61,7 @@ void cli_table_help(const cli_table *table, FILE *file)
             }
         }
     }
-    wrap(file, "this", (size_t)fprintf(file, "  -h, --help"));
-    wrap(file, "the version", (size_t)fprintf(file, "  --version"));
+    wrap(file, "print this help and exit", (size_t)fprintf(file, "  -h, --help"));
+    wrap(file, "print the version and exit", (size_t)fprintf(file, "  --version"));
     fprintf(file, "%s", table->after != NULL ? table->after : "");
 }

@@ -100,7 +100,7 @@ static bool files_differ(const cli_train_call *asked)
         for (size_t i = 0; i < j; i++) {
             const named_file *a = &files[i], *b = &files[j];
             if ((a->written || b->written) && a->path != NULL && b->path != NULL && same_file(a->path, b->path)) {
-                cli_complain(&cli_train, CLI_MISUSED, "--%s %s and --%s %s are the same file; two are wanted",
+                cli_complain(&cli_train, CLI_MISUSED, "--%s %s and --%s %s are the same file; give two different files",
                              a->option, a->path, b->option, b->path);
                 return false;
             }
@@ -163,7 +163,7 @@ static void advise(const shoal_train_options *job)
 {
     char text[1024];
     snprintf(text, sizeof text, "%s", shoal_last_error_text());
-    (void)!shoal_fail(SHOAL_ENAN, "%s; lower --lr, or let it go on with --allow-nan%s%s%s", text,
+    (void)!shoal_fail(SHOAL_ENAN, "%s; lower --lr, or go on with --allow-nan%s%s%s", text,
                       job->save != NULL ? "; " : "", job->save != NULL ? job->save : "",
                       job->save != NULL ? " is the last good checkpoint" : "");
 }
@@ -212,8 +212,7 @@ static cli_exit run(int argc, char **argv)
 
 const cli_command cli_train = {
     .name = "train",
-    .usage = "[OPTION ...]",
-    .summary = "trains a model by several processes",
+    .summary = "train a model with several processes",
     .run = run,
     .table = &cli_train_table,
 };

@@ -59,16 +59,15 @@ static const char *device_word(size_t i)
 
 /* ---- the table ---- */
 
-enum { RUN, METHODS, DATA, OUTPUT, SURVIVE, CONFIG };
+enum { RUN, LEARN, HOGWILD, SYNC, LOCAL, FEDAVG, A3C, SAVE, OUTPUT, PROCESSES, CONFIG };
 
 static const char *const groups[] = {
-    [RUN] = "what to run",
-    [METHODS] = "methods",
-    [DATA] = "data and model",
-    [OUTPUT] = "output",
-    [SURVIVE] = "surviving",
-    [CONFIG] = "configuration",
-    NULL,
+    [RUN] = "what to train",    [LEARN] = "learning",
+    [HOGWILD] = "hogwild only", [SYNC] = "sync only",
+    [LOCAL] = "local only",     [FEDAVG] = "fedavg only",
+    [A3C] = "a3c only",         [SAVE] = "saving and resuming",
+    [OUTPUT] = "output",        [PROCESSES] = "processes and failures",
+    [CONFIG] = "configuration", NULL,
 };
 
 #define AT(field) CLI_FIELD(cli_train_call, field)
@@ -101,69 +100,74 @@ static const char *const groups[] = {
     }
 
 static const cli_option options[] = {
-    WORD(RUN, "method", "NAME", method_word, job.method, "how processes train together", ),
-    WHOLE(RUN, "workers", "N", 1, SHOAL_TRAIN_WORKERS, job.workers, "processes", ),
+    WORD(RUN, "method", "NAME", method_word, job.method, "how the workers train together", ),
+    WORD(RUN, "model", "NAME", model_word, job.model, "the model", ),
+    PATH(RUN, "data", "NAME", CLI_FOLDER, job.data, "the data set: a folder of IDX files, or a name",
+         .words = shoal_data_name),
+    WHOLE(RUN, "workers", "N", 1, SHOAL_TRAIN_WORKERS, job.workers, "number of processes that train", ),
     WHOLE(RUN, "epochs", "E", 1, MOST, job.epochs,
-          "passes over the data; hogwild: of each worker; fedavg: rounds; a3c: 10,000 steps each", ),
+          "number of passes over the data set; hogwild: of each worker; fedavg: rounds; a3c: 10,000 steps each", ),
     NUMBER(RUN, "until", "X", 0, 1e15L, CLI_ABOVE, job.until,
-           "ends after an epoch whose test accuracy is at least this; a3c: when the mean return of 100 episodes is", ),
-    WORD(RUN, "start", "HOW", start_word, job.start, "how processes are started", .first = SHOAL_START_SPAWN),
-    WORD(RUN, "device", "NAME", device_word, device, "where tensors are", ),
+           "stop when the test accuracy (0 to 1) reaches X; a3c: when the mean return of 100 episodes does", ),
 
-    FLAG(METHODS, "shard", job.shard, "each worker passes over its part of the set", OF(HOGWILD)),
-    FLAG(METHODS, "shared-state", job.shared_state, "one momentum for all workers", OF(HOGWILD)),
-    WORD(METHODS, "average", "WHAT", average_word, job.average, "what is averaged", OF(SYNC)),
-    WHOLE(METHODS, "rounds-per-epoch", "N", 1, MOST, job.rounds, "means of parameters in an epoch", OF(SYNC)),
-    WHOLE(METHODS, "steps", "K", 1, MOST, job.steps, "batches between two means", OF(LOCAL)),
-    WHOLE(METHODS, "rounds", "N", 1, MOST, job.epochs, "the same as --epochs", OF(FEDAVG)),
-    WHOLE(METHODS, "clients", "N", 1, 1000000000, job.clients, "who have the samples", OF(FEDAVG)),
-    WORD(METHODS, "split", "HOW", split_word, job.split, "who has which: any, or two shards by label", OF(FEDAVG)),
-    NUMBER(METHODS, "fraction", "C", 0, 1, CLI_ABOVE, job.fraction, "of the clients that train in a round", OF(FEDAVG)),
-    WHOLE(METHODS, "local-epochs", "E", 1, MOST, job.local_epochs, "passes of a client in a round", OF(FEDAVG)),
-    NUMBER(METHODS, "server-momentum", "X", 0, 1, CLI_BELOW, job.server_momentum, "from round to round", OF(FEDAVG)),
+    NUMBER(LEARN, "lr", "X", 0, 1e6L, CLI_ABOVE | CLI_BELOW, job.lr, "learning rate", ),
+    NUMBER(LEARN, "lr-decay", "X", 0, 1, CLI_ABOVE, job.lr_decay,
+           "multiply the learning rate by X after each epoch; not for a3c", OF_SAMPLES),
+    NUMBER(LEARN, "momentum", "X", 0, 1, CLI_BELOW, job.momentum, "momentum of SGD, 0 for none; not for a3c",
+           .none = true, OF_SAMPLES),
+    WHOLE(LEARN, "batch", "N", 1, MOST, job.batch, "samples per batch; not for a3c", OF_SAMPLES),
+    WHOLE(LEARN, "seed", "N", 0, INT64_MAX, job.seed, "seed of initial values, sample orders and dropout", ),
 
-    WORD(METHODS, "env", "NAME", env_word, job.env, "what the actors learn in", OF(A3C)),
-    WHOLE(METHODS, "env-steps", "N", 1, 10000000000, job.env_steps, "at most so many steps, of all actors together",
-          OF(A3C)),
-    WHOLE(METHODS, "rollout", "N", 1, 100000, job.rollout, "steps between two changes by one actor", OF(A3C)),
-    NUMBER(METHODS, "gamma", "X", 0, 1, CLI_CLOSED, job.gamma, "how much of the next step's return counts",
-           .none = true, OF(A3C)),
-    NUMBER(METHODS, "entropy", "X", 0, 1e6L, CLI_CLOSED, job.entropy, "weight of the policy's entropy", .none = true,
+    FLAG(HOGWILD, "shard", job.shard, "give each worker only its part of the data set", OF(HOGWILD)),
+    FLAG(HOGWILD, "shared-state", job.shared_state, "share one momentum among all workers", OF(HOGWILD)),
+    WORD(SYNC, "average", "WHAT", average_word, job.average, "what to average", OF(SYNC)),
+    WHOLE(SYNC, "rounds-per-epoch", "N", 1, MOST, job.rounds, "number of times per epoch to average the parameters",
+          OF(SYNC)),
+    WHOLE(LOCAL, "steps", "K", 1, MOST, job.steps, "average the parameters after every K batches", OF(LOCAL)),
+    WHOLE(FEDAVG, "rounds", "N", 1, MOST, job.epochs, "number of rounds; the same as --epochs", OF(FEDAVG)),
+    WHOLE(FEDAVG, "clients", "N", 1, 1000000000, job.clients, "number of clients that own the samples", OF(FEDAVG)),
+    WORD(FEDAVG, "split", "HOW", split_word, job.split,
+         "split the samples at random, or sorted by label into two shards per client", OF(FEDAVG)),
+    NUMBER(FEDAVG, "fraction", "C", 0, 1, CLI_ABOVE, job.fraction, "fraction of the clients that train in a round",
+           OF(FEDAVG)),
+    WHOLE(FEDAVG, "local-epochs", "E", 1, MOST, job.local_epochs, "passes of a client over its samples in a round",
+          OF(FEDAVG)),
+    NUMBER(FEDAVG, "server-momentum", "X", 0, 1, CLI_BELOW, job.server_momentum,
+           "momentum of the common parameters between rounds", OF(FEDAVG)),
+    WORD(A3C, "env", "NAME", env_word, job.env, "the environment", OF(A3C)),
+    WHOLE(A3C, "env-steps", "N", 1, 10000000000, job.env_steps,
+          "maximum number of steps of all actors together; instead of --epochs", OF(A3C)),
+    WHOLE(A3C, "rollout", "N", 1, 100000, job.rollout, "steps between two updates by one actor", OF(A3C)),
+    NUMBER(A3C, "gamma", "X", 0, 1, CLI_CLOSED, job.gamma, "discount factor of rewards", .none = true, OF(A3C)),
+    NUMBER(A3C, "entropy", "X", 0, 1e6L, CLI_CLOSED, job.entropy, "weight of the policy's entropy", .none = true,
            OF(A3C)),
 
-    WORD(DATA, "model", "NAME", model_word, job.model, "what is trained", ),
-    PATH(DATA, "data", "NAME", CLI_FOLDER, job.data, "a folder of IDX files, or a name", .words = shoal_data_name),
-    NUMBER(DATA, "lr", "X", 0, 1e6L, CLI_ABOVE | CLI_BELOW, job.lr, "learning rate", ),
-    NUMBER(DATA, "lr-decay", "X", 0, 1, CLI_ABOVE, job.lr_decay,
-           "what the learning rate is multiplied by after each epoch", OF_SAMPLES),
-    NUMBER(DATA, "momentum", "X", 0, 1, CLI_BELOW, job.momentum, "of the steps; 0: none", .none = true, OF_SAMPLES),
-    WHOLE(DATA, "batch", "N", 1, MOST, job.batch, "samples in a batch", OF_SAMPLES),
-    WHOLE(DATA, "seed", "N", 0, INT64_MAX, job.seed, "of initial values, orders and dropout", ),
+    PATH(SAVE, "save", "FILE", CLI_FILE, job.save,
+         "write a checkpoint with the weights (safetensors) at the start, after each epoch and at the end", ),
+    PATH(SAVE, "resume", "FILE", CLI_FILE, job.resume,
+         "continue from a checkpoint with its settings, and save to it unless --save is given; only --epochs, "
+         "--env-steps, --until, --start, --restarts, --allow-nan and the output may change", ),
+    FLAG(SAVE, "overwrite", overwrite,
+         "let --save replace any file; without it, only a checkpoint of the same job with no more epochs",
+         .here_only = true),
 
-    PATH(OUTPUT, "json", "FILE", CLI_FILE, show.json, "one JSON object a line; - for standard output", ),
+    FLAG(OUTPUT, "quiet", show.quiet, "print no progress and no summary", ),
+    PATH(OUTPUT, "json", "FILE", CLI_FILE, show.json,
+         "write a log to FILE (-: standard output), one JSON object per line", ),
     PATH(OUTPUT, "report", "FILE", CLI_FILE, show.report,
-         "an HTML page with curves, events, options and machine; - for standard output", ),
-    PATH(OUTPUT, "tensorboard", "DIR", CLI_FOLDER, show.tensorboard, "event files for TensorBoard", ),
-    FLAG(OUTPUT, "quiet", show.quiet, "no lines for people", ),
+         "write an HTML page to FILE (-: standard output) with curves, events and settings", ),
+    PATH(OUTPUT, "tensorboard", "DIR", CLI_FOLDER, show.tensorboard, "write event files for TensorBoard", ),
 
-    PATH(SURVIVE, "save", "FILE", CLI_FILE, job.save,
-         "a checkpoint, and the weights as safetensors: at the beginning, after each epoch, at the end", ),
-    FLAG(SURVIVE, "overwrite", overwrite,
-         "--save may replace any file; else only a checkpoint of this job (the same settings, not more epochs), which "
-         "it begins anew",
-         .here_only = true),
-    PATH(SURVIVE, "resume", "FILE", CLI_FILE, job.resume,
-         "goes on from such a file, with its settings, and saves to it unless --save names another; --epochs, "
-         "--env-steps, "
-         "--until, --start, --restarts, --allow-nan and the output may differ", ),
-    FLAG(SURVIVE, "allow-nan", job.allow_nan,
-         "goes on when a loss is NaN or infinite, which else ends the job with an error", ),
-    WHOLE(SURVIVE, "restarts", "N", 0, MOST, job.restarts, "how often one worker that dies is started again",
+    WHOLE(PROCESSES, "restarts", "N", 0, MOST, job.restarts, "number of times to start a worker again if it dies",
           .none = true),
+    FLAG(PROCESSES, "allow-nan", job.allow_nan, "go on if a loss is NaN or infinite; without it, the job fails", ),
+    WORD(PROCESSES, "start", "HOW", start_word, job.start, "how to start processes", .first = SHOAL_START_SPAWN),
+    WORD(PROCESSES, "device", "NAME", device_word, device, "device of the tensors", ),
 
-    PATH(CONFIG, "config", "FILE", CLI_FILE, config, "reads options from a file; the command line wins",
+    PATH(CONFIG, "config", "FILE", CLI_FILE, config,
+         "read options from an INI file; the command line overrides it, and --no-NAME unsets a flag",
          .here_only = true),
-    FLAG(CONFIG, "print-config", print_config, "prints what is in force, as --config reads it, and ends",
+    FLAG(CONFIG, "print-config", print_config, "print all settings as --config reads them, and exit",
          .here_only = true),
 };
 
@@ -172,48 +176,38 @@ _Static_assert(OPTIONS <= CLI_OPTIONS, "cli_given has too few places");
 
 /* ---- help ---- */
 
-static const char before[] =
-    "Trains one model by several processes, and tests it. Without options: the MNIST network by\n"
-    "Hogwild with four workers, 3 epochs each.\n";
+static const char before[] = "Trains a model with several processes and tests it after each epoch. Without\n"
+                             "options: the model mnist-cnn on MNIST, hogwild, 4 workers, 3 epochs.\n"
+                             "\n"
+                             "methods:\n"
+                             "  hogwild   All workers update the same parameters, without locks. Each passes\n"
+                             "            over the whole data set.\n"
+                             "  serial    One worker. The baseline for the others.\n"
+                             "  sync      Each worker trains its own copy on its part of the data set. Then\n"
+                             "            the copies are averaged.\n"
+                             "  local     Like sync, but averages after every few batches.\n"
+                             "  fedavg    Federated averaging. Clients own the samples. In each round some\n"
+                             "            clients train, and their models are averaged.\n"
+                             "  a3c       Reinforcement learning. Each worker acts in its own environment,\n"
+                             "            and all update the same parameters, without locks.\n"
+                             "serial, sync, local and fedavg give the same result every time; hogwild and a3c\n"
+                             "vary from run to run.\n";
 
-static const char after[] =
-    "\nCtrl-C, SIGTERM and SIGHUP stop at a step, save, and end with status 130, 143 or 129. A flag that\n"
-    "a file has set is taken back by --no-NAME.\n\n"
-    "examples:\n"
-    "  shoal train --epochs 1\n"
-    "  shoal train --method sync --workers 4 --epochs 12 --lr 0.04 --save mnist.safetensors\n"
-    "  shoal train --resume mnist.safetensors --epochs 24\n"
-    "  shoal train --method local --steps 8 --report local.html --json log.jsonl --quiet\n"
-    "  shoal train --method sync --lr 0.04 --print-config >sync.ini\n"
-    "  shoal train --config sync.ini --seed 2\n"
-    "  shoal train --method a3c --workers 4\n";
-
-static const struct {
-    const char *name, *text;
-} method_texts[] = {
-    {"hogwild", "workers share parameters without locks, each passes over the whole set"},
-    {"serial", "one worker"},
-    {"sync", "each passes over its part, then the mean of all parameters is taken"},
-    {"local", "as sync, the mean taken every --steps batches"},
-    {"a3c", "actors learn in environments, and share parameters and RMSprop's averages"},
-    {"fedavg", "clients own the samples; in a round some train, and the weighted mean is taken"},
-};
-
-/* What each method does, below --method. */
-static void help_methods(const cli_option *o, void (*line)(void *context, const char *text), void *context)
-{
-    char text[200];
-    if (o->words != method_word) {
-        return;
-    }
-    for (size_t i = 0; i < sizeof method_texts / sizeof *method_texts; i++) {
-        shoal_train_method method;
-        if (shoal_train_method_find(method_texts[i].name, &method) == SHOAL_OK) {
-            snprintf(text, sizeof text, "%s: %s", method_texts[i].name, method_texts[i].text);
-            line(context, text);
-        }
-    }
-}
+static const char after[] = "\n"
+                            "Ctrl-C, SIGTERM and SIGHUP stop the job. It writes its checkpoint and report,\n"
+                            "and exits with status 130, 143 or 129.\n"
+                            "\n"
+                            "examples:\n"
+                            "  shoal train --method hogwild --workers 4 --save mnist.safetensors\n"
+                            "  shoal train --method serial --epochs 12\n"
+                            "  shoal train --method sync --workers 4 --epochs 12 --lr 0.04\n"
+                            "  shoal train --method local --workers 4 --epochs 12 --lr 0.04 --steps 8\n"
+                            "  shoal train --method fedavg --workers 2 --server-momentum 0.5 --until 0.99\n"
+                            "  shoal train --method a3c --workers 4\n"
+                            "  shoal train --resume mnist.safetensors --epochs 24\n"
+                            "  shoal train --report run.html --json run.jsonl --quiet\n"
+                            "  shoal train --method sync --lr 0.04 --print-config >sync.ini\n"
+                            "  shoal train --config sync.ini --seed 2\n";
 
 static const char *method_name(int bit)
 {
@@ -296,7 +290,6 @@ const cli_table cli_train_table = {
     .choice_name = "method",
     .chosen = method_chosen,
     .usual = usual,
-    .more = help_methods,
 };
 
 /* ---- reading ---- */
@@ -334,7 +327,8 @@ static bool settle_length(cli_train_call *call)
     }
     if (origin[epochs] == origin[steps]) {
         bool file = origin[steps] == CLI_IN_FILE;
-        cli_complain(&cli_train, CLI_MISUSED, "%s%sepochs and env-steps both say how long a3c goes on; one is wanted",
+        cli_complain(&cli_train, CLI_MISUSED,
+                     "%s%sepochs and env-steps both set the length of an a3c job; give one of them",
                      file ? call->config : "", file ? ": " : "");
         return false;
     }
@@ -445,7 +439,7 @@ bool cli_train_read(int argc, char **argv, cli_train_call *call, cli_exit *out_s
         return false;
     }
     if (call->device == CLI_CUDA) {
-        *out_status = cli_complain(&cli_train, CLI_FAILED, "this build has no CUDA; --device cpu is what there is");
+        *out_status = cli_complain(&cli_train, CLI_FAILED, "this build has no CUDA; use --device cpu");
         return false;
     }
     if (call->job.epochs == 0 && call->job.method == SHOAL_METHOD_HOGWILD) {

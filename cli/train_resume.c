@@ -65,8 +65,8 @@ static void take(reading *r, size_t i, const char *text)
     free(r->call->given.kept[i]);
     r->call->given.kept[i] = copy;
     if (copy == NULL || !cli_option_set(o, copy, r->call, wanted)) {
-        cli_complain(&cli_train, CLI_FAILED, "%s: %s is '%.60s'; %s", r->call->job.resume, o->name, text,
-                     copy != NULL ? wanted : "no memory");
+        cli_complain(&cli_train, CLI_FAILED, "%s: %s is '%.60s'; %s%s", r->call->job.resume, o->name, text,
+                     copy != NULL ? "expected " : "no memory", copy != NULL ? wanted : "");
         r->failed = true;
     }
     cli_given_note(&cli_train_table, &r->call->given, i, CLI_IN_CHECKPOINT, 0);
@@ -115,10 +115,9 @@ bool cli_train_resume(cli_train_call *call, cli_exit *out_status)
     }
     shoal_tensors_destroy(file);
     if (!r.failed && r.missing[0] != 0) {
-        cli_complain(
-            &cli_train, CLI_MISUSED,
-            "%s does not hold every setting of its job: an earlier version or another program wrote it; give %s", path,
-            r.missing);
+        cli_complain(&cli_train, CLI_MISUSED,
+                     "%s was written by an earlier version or another program and lacks some settings; give %s", path,
+                     r.missing);
     }
     *out_status = r.failed ? CLI_FAILED : CLI_MISUSED;
     call->job.save = call->job.save != NULL ? call->job.save : path;

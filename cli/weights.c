@@ -17,7 +17,7 @@ bool cli_weights_load(const cli_command *command, const char *path, const char *
     w.module = w.model != NULL ? shoal_model_create(w.model) : NULL;
     *out_weights = w;
     if (w.model == NULL) {
-        *out_status = cli_complain(command, CLI_MISUSED, "%s does not say of which model it is; give --model", path);
+        *out_status = cli_complain(command, CLI_MISUSED, "%s does not name its model; give --model", path);
         return false;
     }
     if (w.module == NULL) {

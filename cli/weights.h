@@ -26,10 +26,10 @@ void cli_weights_free(cli_weights *weights);
     {.name = "load",                                                                                                   \
      .value = "FILE",                                                                                                  \
      .kind = CLI_FILE,                                                                                                 \
-     .help = "weights: a safetensors file of shoal train --save",                                                      \
+     .help = "the model to load, as written by shoal train --save",                                                    \
      CLI_FIELD(call, load)},                                                                                           \
     {                                                                                                                  \
-        .name = "model", .value = "NAME", .kind = CLI_WORD, .help = "their model, where the file does not tell",       \
+        .name = "model", .value = "NAME", .kind = CLI_WORD, .help = "its model, if the file does not name it",         \
         .words = cli_model_word, CLI_FIELD(call, model)                                                                \
     }
 const char *cli_model_word(size_t i);
