@@ -11,7 +11,7 @@
 static shoal_err check_type(const shoal_module_type *type, size_t count)
 {
     if (!type->name || !type->forward) {
-        return sh_fail(SHOAL_EINVAL, "a kind of module needs a name and a forward function");
+        return sh_fail(SHOAL_EINVAL, "a module type needs a name and a forward function");
     }
     if (count > SHOAL_MODULE_SETTINGS) {
         return sh_fail(SHOAL_EINVAL, "%s: %zu settings, at most %d are possible", type->name, count,

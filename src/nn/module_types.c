@@ -49,7 +49,7 @@ const shoal_module_type *sh_module_type_find(const char *name)
     const shoal_module_type *type = find(name);
     sh_fork_unlock(&registry.lock);
     if (!type) {
-        (void)sh_fail(SHOAL_ENOENT, "unknown kind of module '%s'; register it with shoal_module_register", name);
+        (void)sh_fail(SHOAL_ENOENT, "unknown module type '%s'; register it with shoal_module_register", name);
     }
     return type;
 }
@@ -61,7 +61,7 @@ static shoal_err append(const shoal_module_type *type)
         size_t room = registry.room > 0 ? registry.room * 2 : 16;
         const shoal_module_type **fresh = realloc(registry.list, room * sizeof *fresh);
         if (!fresh) {
-            return sh_fail(SHOAL_ENOMEM, "no memory for %zu kinds of modules", room);
+            return sh_fail(SHOAL_ENOMEM, "no memory for %zu module types", room);
         }
         registry.list = fresh;
         registry.room = room;
@@ -74,13 +74,13 @@ shoal_err shoal_module_register(const shoal_module_type *type)
 {
     SH_NEED(type);
     if (!type || !type->name || !type->forward) {
-        return sh_fail(SHOAL_EINVAL, "a kind of module needs a name and a forward function");
+        return sh_fail(SHOAL_EINVAL, "a module type needs a name and a forward function");
     }
     sh_fork_lock(&registry.lock);
     const shoal_module_type *known = find(type->name);
     shoal_err err = !known          ? append(type)
                     : known == type ? SHOAL_OK
-                                    : sh_fail(SHOAL_ESTATE, "another kind of module has the name '%s'", type->name);
+                                    : sh_fail(SHOAL_ESTATE, "another module type has the name '%s'", type->name);
     sh_fork_unlock(&registry.lock);
     return err;
 }

@@ -1,4 +1,5 @@
-/* A child's life: it takes its slot, finds its record and its function, runs it, writes down how it went, leaves. */
+/* Runs a child process: it takes its slot, finds its record and its function, calls it, records how it ended, and
+ * leaves. */
 #include "proc/child.h"
 
 #include "base/error.h"
@@ -22,12 +23,12 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#define EXIT_LOST 127 /* it never got as far as its record */
+#define EXIT_LOST 127 /* it did not reach its record */
 
 static struct {
-    shoal_block *record; /* NULL: this process was not started by Shoal */
+    shoal_block *record; /* NULL: the library did not start this process */
     int rank;
-    shoal_value *args; /* of a child that no function of ours runs: shoal_child_begin, shoal_fork */
+    shoal_value *args; /* of a child without a target function: shoal_child_begin, shoal_fork */
 } me = {.rank = -1};
 
 int shoal_rank(void)
@@ -64,7 +65,7 @@ shoal_err shoal_return(shoal_value *result)
     return err;
 }
 
-/* Our slot holds the record in its first cell. Its arguments, too. */
+/* Opens the record that this process's slot holds in its first cell, and reads the arguments. */
 static shoal_err open_record(shoal_value **out_args)
 {
     sh_ctx *c = sh_enter();
@@ -75,14 +76,15 @@ static shoal_err open_record(shoal_value **out_args)
     shoal_err err = sh_block_take(c, sh_offset_of(&c->slot->cells[0]), &record);
     if (err == SHOAL_OK && (record->kind != SH_KIND_TASK || record->size <= offsetof(sh_start_shm, target) ||
                             record->size > sizeof(sh_start_shm))) {
-        err = sh_fail(SHOAL_ECORRUPT, "slot %u holds no start record", c->index);
+        err = sh_fail(SHOAL_ECORRUPT, "slot %u does not hold a start record", c->index);
     } else if (err == SHOAL_OK) {
         me.record = record;
         me.rank = sh_start_of(record)->rank;
         if ((sh_start_of(record)->flags & SH_START_NAMED) != 0) {
-            prctl(PR_SET_NAME, c->slot->name); /* what ps and top show: 15 bytes of it */
+            prctl(PR_SET_NAME, c->slot->name); /* the first 15 bytes, as ps and top show it */
         }
-        if ((sh_start_of(record)->flags & SH_START_OUTLIVE) == 0) { /* without it our end is seen a little later */
+        if ((sh_start_of(record)->flags & SH_START_OUTLIVE) ==
+            0) { /* if this fails, the parent notices the end a little later */
             (void)sh_end_word_hold(sh_world_file(), sh_offset_of(&sh_start_of(record)->end));
         }
         sh_store_release(&sh_start_of(record)->phase, SH_START_RUNNING);
@@ -93,10 +95,11 @@ static shoal_err open_record(shoal_value **out_args)
     return err;
 }
 
-/* The parent learns what happened from here, or, when we die first, from our wait status. */
+/* Records how the target ended, for the parent. If this process dies first, the parent learns it from the wait
+ * status. */
 static void record_end(shoal_err err)
 {
-    if (sh_block_is_lost(me.record)) { /* the target left the world: only our exit status can tell */
+    if (sh_block_is_lost(me.record)) { /* the target left the world: only the exit status can say how it ended */
         return;
     }
     sh_start_shm *record = sh_start_of(me.record);
@@ -107,16 +110,16 @@ static void record_end(shoal_err err)
     SH_DEATH("proc.child.told");
     sh_store_release(&record->phase, SH_START_ENDED); /* pairs with the acquire in process.c: the fields above */
     SH_DEATH("proc.child.ended");
-    sh_futex_wake(&record->phase, INT_MAX); /* death: shoal_wait looks at the pidfd as well */
+    sh_futex_wake(&record->phase, INT_MAX); /* death: shoal_wait checks the pidfd as well */
 }
 
-/* Everything from the slot to the end of the target. The exit status. */
+/* Opens the record, runs the target and records its end. Returns the exit status. */
 static int run(shoal_target target)
 {
     shoal_value *args = NULL;
     shoal_err err = open_record(&args);
     if (me.record == NULL) {
-        sh_log("a child found no record: %s", shoal_last_error_text());
+        sh_log("a child cannot find its record: %s", shoal_last_error_text());
         return EXIT_LOST;
     }
     if (err == SHOAL_OK && target == NULL) {
@@ -133,13 +136,13 @@ static int run(shoal_target target)
     return err == SHOAL_OK ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-/* After a fork: forgets what the parent was, and takes the place that is meant for this process. */
+/* Called after a fork: forgets the parent's state, and takes the slot that is reserved for this process. */
 static shoal_err take_forked_place(uint32_t slot, bool hangs)
 {
     int lifeline = sh_lifeline_inherited();
     sh_sentinel_hold_forked();
-    (void)sh_fail(SHOAL_OK, "%s", ""); /* the last error was the parent's */
-    me.record = NULL;                  /* and so was this, when it is a child itself */
+    (void)sh_fail(SHOAL_OK, "%s", ""); /* the last error is the parent's */
+    me.record = NULL;                  /* and so is this, if the parent is a child itself */
     me.rank = -1;
     me.args = NULL;
     shoal_err err = SHOAL_OK;
@@ -173,12 +176,12 @@ _Noreturn void sh_child_forked(uint32_t slot, shoal_target target, bool hangs)
         sh_log("a forked child cannot start: %s", shoal_last_error_text());
     }
     fflush(NULL);
-    sh_forkserver_leave(); /* it may have started one */
-    sh_world_end();        /* the mapping stays: another thread may be at work on a block */
-    _exit(status);         /* exit would run what the parent has registered */
+    sh_forkserver_leave(); /* the target may have started one */
+    sh_world_end();        /* the mapping stays: another thread may be using a block */
+    _exit(status);         /* exit would run the parent's exit handlers */
 }
 
-/* What SHOAL_CHILD says. */
+/* The fields of SHOAL_CHILD. */
 typedef struct assignment {
     int world;
     int lifeline;
@@ -197,7 +200,7 @@ static void keep_from_exec(int fd)
 static shoal_err take_place(const assignment *a)
 {
     if (a->socket >= 0) {
-        sh_lifeline_pass_on(a->lifeline); /* a server ends when its socket is closed, in good order */
+        sh_lifeline_pass_on(a->lifeline); /* a fork server ends by itself when its socket is closed */
     } else if (a->lifeline >= 0) {
         shoal_err err = sh_lifeline_arm(a->lifeline);
         close(a->lifeline);
@@ -220,16 +223,16 @@ shoal_err shoal_init(int *argc, char ***argv)
         return SHOAL_OK;
     }
     int fields = sscanf(text, "%d:%u:%d:%d:%d", &a.world, &a.slot, &a.lifeline, &a.socket, &a.sentinel);
-    unsetenv(SH_CHILD_VARIABLE); /* our own children are not what we are */
+    unsetenv(SH_CHILD_VARIABLE); /* this process's children must not inherit its role */
     if (fields != 5 || a.world < 0) {
-        return sh_fail(SHOAL_EINVAL, SH_CHILD_VARIABLE
-                       " is not for the environment: the library sets it for the children that it starts");
+        return sh_fail(SHOAL_EINVAL,
+                       SH_CHILD_VARIABLE " is reserved: the library sets it for the children that it starts");
     }
     keep_from_exec(a.world);
     keep_from_exec(a.lifeline);
     keep_from_exec(a.socket);
     sh_sentinel_hold(a.sentinel);
-    prctl(PR_SET_NAME, program_invocation_short_name); /* it would be "exe" */
+    prctl(PR_SET_NAME, program_invocation_short_name); /* otherwise it would be "exe" */
     shoal_err err = take_place(&a);
     if (err != SHOAL_OK) {
         sh_log("a child cannot start: %s", err == SHOAL_ESTATE
@@ -256,10 +259,10 @@ shoal_err shoal_child_begin(int *out_rank, const shoal_value **out_args)
     }
     if (me.record == NULL) {
         int fields = sscanf(text, "%d:%u:%d:%d", &world, &slot, &lifeline, &sentinel);
-        unsetenv(SH_PROGRAM_VARIABLE); /* our own children are not what we are */
+        unsetenv(SH_PROGRAM_VARIABLE); /* this process's children must not inherit its role */
         if (fields != 4 || world < 0) {
-            return sh_fail(SHOAL_EINVAL, SH_PROGRAM_VARIABLE
-                           " is not for the environment: the library sets it for the programs that it starts");
+            return sh_fail(SHOAL_EINVAL,
+                           SH_PROGRAM_VARIABLE " is reserved: the library sets it for the programs that it starts");
         }
         keep_from_exec(world);
         sh_lifeline_adopt(lifeline);

@@ -1,4 +1,4 @@
-/* What runs in a child. */
+/* The code that runs in a child process. */
 #ifndef SH_PROC_CHILD_H
 #define SH_PROC_CHILD_H
 
@@ -7,21 +7,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The one variable by which a started program knows what it is: "world fd:slot:lifeline fd:socket fd:sentinel
- * fd"; -1 for none. */
+/* The environment variable that tells a spawned process its role: "world fd:slot:lifeline fd:socket fd:sentinel fd". An
+ * fd of -1 means none. */
 #define SH_CHILD_VARIABLE "SHOAL_CHILD"
 
-/* In a process that fork made for this slot. target: NULL when only the record knows it. hangs: on the lifeline
- * that it inherited. */
+/* Runs the target in a process that fork made for this slot, then ends the process. target: NULL if only the record
+ * names it. hangs: the process hangs on the lifeline that it inherited. */
 _Noreturn void sh_child_forked(uint32_t slot, shoal_target target, bool hangs);
 
-/* The same, and the caller goes on as the child; or the process ends when it cannot take its place. */
+/* The same, but returns, so that the caller continues as the child. Ends the process if it cannot take its slot. */
 void sh_child_resume(uint32_t slot, bool hangs);
 
-/* In a process that serves forks: until the socket is closed. */
+/* Runs in a fork server: serves requests until the socket is closed. */
 _Noreturn void sh_forkserver_serve(int socket);
 
-/* The variable for another program that was started as a child: "world fd:slot:lifeline fd:sentinel fd". */
+/* The environment variable of another program that was started as a child: "world fd:slot:lifeline fd:sentinel fd". */
 #define SH_PROGRAM_VARIABLE "SHOAL_PROGRAM"
 
 #endif

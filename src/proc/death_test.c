@@ -1,5 +1,5 @@
-/* A process is killed at each death point of this layer in turn: the one that starts, the one that is started, the
- * fork server, a pool's worker. After each, the world is as if they had never been. */
+/* Kills a process at each death point of this layer in turn: the parent, the child, the fork server, a pool's worker.
+ * After each kill the world is as if they had never existed. */
 #include "proc/process_test.h"
 
 #include "base/clock.h"
@@ -24,7 +24,7 @@ static shoal_err grandchild(int rank, const shoal_value *args)
     return err != SHOAL_OK ? err : shoal_return(shoal_list(block, "the last one counts"));
 }
 
-/* Arms a point, for us and what we fork, or for the programs that we start. args: point, prey. */
+/* Arms a point, for this process and its forks, or for the programs that it starts. args: point, prey. */
 static void arm(const shoal_value *args, int count)
 {
     static char text[80];
@@ -36,7 +36,7 @@ static void arm(const shoal_value *args, int count)
     }
 }
 
-/* args: point, prey, method, block: word 0 is set when somebody below us was killed. */
+/* args: point, prey, method, block. Sets word 0 of the block if a descendant was killed. */
 static shoal_err victim(int rank, const shoal_value *args)
 {
     shoal_start method = (shoal_start)sh_int_of(shoal_value_at(args, 2));
@@ -55,7 +55,7 @@ static shoal_err victim(int rank, const shoal_value *args)
             must(status.end == SHOAL_KILLED || shoal_value_count(shoal_process_result(p)) == 2);
             shoal_process_destroy(p);
         } else {
-            *(int *)shoal_block_data(block) |= err == SHOAL_EOS; /* a server that died twice */
+            *(int *)shoal_block_data(block) |= err == SHOAL_EOS; /* the server died twice */
         }
     }
     return SHOAL_OK;
@@ -72,7 +72,7 @@ static shoal_err double_it(const shoal_value *arg, shoal_value **out_result)
     return SHOAL_OK;
 }
 
-/* The same args, with a pool: every result is right, whoever dies below us. */
+/* Takes the same args, and runs a pool: every result is right, whichever descendant dies. */
 static shoal_err pool_victim(int rank, const shoal_value *args)
 {
     enum { N = 24 };
@@ -99,7 +99,7 @@ static shoal_err pool_victim(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* Everybody else is gone, by the lifeline and the sockets, and what they held is recovered. */
+/* Waits until all other processes have ended, by lifeline and sockets, and what they held is recovered. */
 static void await_alone(const char *point, int method)
 {
     shoal_world_info info = {.processes = 2};

@@ -1,4 +1,5 @@
-/* fork: the child is born with a slot that holds all that its parent holds (shm/world.c, sh_world_fork). */
+/* The fork start method. The child starts with a slot that holds everything that its parent holds (shm/world.c,
+ * sh_world_fork). */
 #include "base/log.h"
 #include "os/pidfd.h"
 #include "proc/child.h"
@@ -8,7 +9,7 @@
 
 #include <stdio.h>
 
-static const char *forbidden; /* why; NULL: it is not */
+static const char *forbidden; /* the reason; NULL: fork is allowed */
 static sh_a32 warned;
 
 void sh_start_forbid_fork(const char *why)
@@ -21,23 +22,22 @@ static void warn_of_threads(int threads)
     uint32_t no = 0;
     if (sh_cas_acq_rel(&warned, &no, 1)) {
         sh_log("fork in a process with %d threads: locks that other threads hold stay locked in the child, and "
-               "buffered output "
-               "may be written twice; start with spawn or forkserver instead",
+               "buffered output may be written twice; use spawn or forkserver instead",
                threads);
     }
 }
 
-/* out_child: we are the child, which is not in the world yet. */
+/* Forks. Sets *out_child in the child, which is not in the world yet. */
 static shoal_err fork_here(const sh_launch *launch, sh_born *out_born, bool *out_child)
 {
     int threads = sh_thread_count();
     if (forbidden != NULL) {
-        return sh_fail(SHOAL_ESTATE, "fork is not possible: %s; start with spawn instead", forbidden);
+        return sh_fail(SHOAL_ESTATE, "cannot fork: %s; use spawn instead", forbidden);
     }
     if (threads > 1) {
-        warn_of_threads(threads); /* and no flush: it could wait for a stream that one of them reads */
+        warn_of_threads(threads); /* no flush: it could wait for a stream that another thread reads */
     } else {
-        fflush(NULL); /* or the child would write it once more */
+        fflush(NULL); /* otherwise the child would write it again */
     }
     int32_t pid;
     shoal_err err = sh_sentinel_prepare();

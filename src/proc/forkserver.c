@@ -1,20 +1,20 @@
-/* forkserver: a fresh image of this program that does nothing but fork on request. Its children are as clean as
- * spawned ones and cost less.
+/* The forkserver start method: a fresh image of this program that does nothing but fork on request. Its children are as
+ * clean as spawned ones and cost less.
  *
- * One server a process, started at the first need. It is in the world with a slot of its own and holds nothing, so
- * its children inherit nothing; the slot that a child becomes is reserved by the requester.
+ * Each process has at most one server and starts it at the first use. The server has its own slot in the world and
+ * holds nothing, so its children inherit nothing. The requester reserves the slot that a child takes.
  *
- * Request and reply go over a socket, one at a time. The server is the parent of its children: it opens the pidfd of
- * each before anybody could reap it and passes it on, and it reaps only when told to, after the status has arrived, so neither pid
- * nor status can be lost or mixed up. When the socket is closed, by the requester or by its death, the server leaves the world and
- * ends.
+ * Request and reply go over a socket, one at a time. The server is the parent of its children. It opens the pidfd of
+ * each before anything could reap the child, and passes it to the requester. It reaps only on request, after the status
+ * has arrived, so neither pid nor status can be lost or confused. When the requester closes the socket or dies, the
+ * server leaves the world and ends.
  *
- * A server that is stopped costs its requester what only it can give: the exit status of its children, and new ones. So every reply
- * is waited for with a time limit. A reply that comes later is known by its number, and thrown away: what it said is asked again.
+ * If the server is stopped, its requester gets neither the exit status of its children nor new children. So every wait
+ * for a reply has a timeout. The requester recognises a late reply by its number, discards it, and asks again.
  *
- * death: of the server: the requester sees the socket end and starts another; a child that it had just forked finds
- * its slot given up, unless the requester had the reply. The status of its other children is lost with it, and their
- * records tell what they can.
+ * death: of the server: the requester sees the socket close and starts another. A child that the server had just forked
+ * finds its slot cancelled, unless the requester had the reply. The status of the server's other children is lost;
+ * their records still say what they can.
  */
 #include "base/fork.h"
 #include "os/fd.h"
@@ -38,12 +38,12 @@
 
 typedef enum ask {
     ASK_FORK = 1, /* slot, hangs; the reply carries pid and pidfd */
-    ASK_FATE,     /* pid; the reply carries its fate. It can be asked again: the reply may come too late */
-    ASK_DROP,     /* pid; no reply: it is taken out of the process table, now or when it ends */
+    ASK_FATE,     /* pid; the reply carries its fate. It can be repeated, because the reply may come too late */
+    ASK_DROP,     /* pid; no reply. The server reaps the child, now or when it ends */
 } ask;
 
 typedef struct request {
-    uint64_t number; /* the reply has it too */
+    uint64_t number; /* the reply has the same */
     uint32_t ask;
     uint32_t slot;
     int32_t pid;
@@ -54,13 +54,13 @@ typedef struct reply {
     uint64_t number;
     int32_t error; /* an errno; 0: done */
     int32_t pid;
-    uint32_t by_pipe; /* what sort of sentinel comes along */
+    uint32_t by_pipe; /* which sort of sentinel comes with it */
     sh_fate fate;
 } reply;
 
 #define NOTICE_LIMIT SHOAL_MS(100)
 #define STOP_LIMIT SHOAL_SECONDS(5)
-#define START_LIMIT SHOAL_SECONDS(20) /* a server that has not answered by then is stopped, or the machine is */
+#define START_LIMIT SHOAL_SECONDS(20) /* a server that has not answered by then is stopped, or the machine hangs */
 
 /* ---- messages with an fd ---- */
 
@@ -82,12 +82,13 @@ static bool send_all(int socket, const void *bytes, size_t size, int fd)
     }
     ssize_t n;
     do {
-        n = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT); /* full: the server has not read for long */
+        n = sendmsg(socket, &message,
+                    MSG_NOSIGNAL | MSG_DONTWAIT); /* if the socket is full, the server has not read for long */
     } while (n < 0 && errno == EINTR);
     return n == (ssize_t)size;
 }
 
-/* False at the end of the socket, or when the time is over. *out_fd is -1 when none came. */
+/* Receives a message. Returns false if the socket is closed or the deadline passed. *out_fd is -1 if no fd came. */
 static bool receive_all(int socket, void *bytes, size_t size, int *out_fd, int64_t deadline)
 {
     control c = {.room = {0}};
@@ -116,7 +117,7 @@ static bool receive_all(int socket, void *bytes, size_t size, int *out_fd, int64
 
 /* ---- the server ---- */
 
-static struct sigaction interrupt; /* what it was before we ignored it */
+static struct sigaction interrupt; /* the action before the server ignored SIGINT */
 
 static void serve_fork(int socket, const request *r)
 {
@@ -136,7 +137,7 @@ static void serve_fork(int socket, const request *r)
         sh_sentinel_cancel();
     }
     answer.by_pipe = born.by_pipe;
-    send_all(socket, &answer, sizeof answer, born.pidfd); /* when it fails the next receive sees the end */
+    send_all(socket, &answer, sizeof answer, born.pidfd); /* if it fails, the next receive sees the closed socket */
     if (born.pidfd >= 0) {
         close(born.pidfd);
     }
@@ -169,7 +170,7 @@ _Noreturn void sh_forkserver_serve(int socket)
 {
     request r;
     sigaction(SIGINT, &(struct sigaction){.sa_handler = SIG_IGN},
-              &interrupt); /* the terminal's Ctrl-C is for the requester */
+              &interrupt); /* Ctrl-C at the terminal is for the requester */
     while (next_request(socket, &r)) {
         switch ((ask)r.ask) {
         case ASK_FORK: serve_fork(socket, &r); break;
@@ -178,7 +179,7 @@ _Noreturn void sh_forkserver_serve(int socket)
         }
         sh_orphans_reap();
     }
-    exit(EXIT_SUCCESS); /* leaves the world on the way */
+    exit(EXIT_SUCCESS); /* leaves the world too */
 }
 
 /* ---- the requester ---- */
@@ -191,7 +192,7 @@ static struct {
     sh_born born;
     uint32_t slot;
     uint64_t generation;
-    ino_t world; /* which it serves */
+    ino_t world; /* the world that it serves */
 } server = {.socket = -1};
 
 static void fork_child(void)
@@ -214,20 +215,20 @@ static void install(void)
     atexit(sh_forkserver_leave);
 }
 
-/* Closes the socket, which ends it, and sees it out. */
+/* Closes the socket, which ends the server, and waits for its end. */
 static void see_out(void)
 {
     close(server.socket);
     server.socket = -1;
     struct pollfd p = {.fd = server.born.pidfd, .events = POLLIN};
-    if (sh_poll(&p, 1, sh_deadline(NOTICE_LIMIT)) == 0) { /* one that is stopped does not see it */
+    if (sh_poll(&p, 1, sh_deadline(NOTICE_LIMIT)) == 0) { /* a stopped server does not notice it */
         sh_pid_kill_stopped(server.born.pid, sh_pid_start_time(server.born.pid), false);
     }
     if (sh_poll(&p, 1, sh_deadline(STOP_LIMIT)) == 0) {
-        kill(server.born.pid, SIGKILL); /* our child, and not reaped yet */
+        kill(server.born.pid, SIGKILL); /* it is a child of this process, and not reaped yet */
         sh_poll(&p, 1, sh_deadline(STOP_LIMIT));
     }
-    /* A pipe tells of its end a moment before it is a zombie. */
+    /* A pipe reports the end a moment before the process is a zombie. */
     while (waitpid(server.born.pid, NULL, server.born.by_pipe ? 0 : WNOHANG) < 0 && errno == EINTR) {
     }
     close(server.born.pidfd);
@@ -243,7 +244,7 @@ static void stop_server(void)
     }
 }
 
-/* Its slot, then the process. */
+/* Reserves the server's slot, then starts its process. */
 static shoal_err run_server(int lifeline, int socket)
 {
     sh_ctx *c = sh_enter();
@@ -277,7 +278,7 @@ static shoal_err start_server(void)
         return err;
     }
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0 || !sh_fd_keep_both(pair)) {
-        err = sh_fail_os("a socket for the fork server");
+        err = sh_fail_os("making a socket for the fork server");
         sh_lifeline_drop();
         return err;
     }
@@ -296,7 +297,7 @@ static shoal_err start_server(void)
 
 typedef enum talked { TALKED, TIMED_OUT, ENDED } talked;
 
-/* One request, one reply. ENDED: the server is gone; it is stopped then. */
+/* Sends one request and receives its reply. Returns ENDED if the server is dead, and cleans up after it. */
 static talked talk(request r, reply *out_reply, int *out_fd, int64_t deadline)
 {
     static uint64_t number;
@@ -312,7 +313,7 @@ static talked talk(request r, reply *out_reply, int *out_fd, int64_t deadline)
     bool received;
     while ((received = receive_all(server.socket, out_reply, sizeof *out_reply, out_fd, deadline)) &&
            out_reply->number != r.number) {
-        if (*out_fd >= 0) { /* of a request that we gave up; its child finds its slot given up too */
+        if (*out_fd >= 0) { /* of an abandoned request; its child finds its slot cancelled */
             close(*out_fd);
         }
     }
@@ -331,19 +332,20 @@ static shoal_err accept_child(const reply *answer, sh_born *out_born)
         out_born->by_pipe = answer->by_pipe != 0;
         return SHOAL_OK;
     }
-    if (answer->error == 0) { /* we have no fd left for its pidfd: it finds its slot given up, and ends */
+    if (answer->error ==
+        0) { /* this process has no fd left for the pidfd: the child finds its slot cancelled, and ends */
         send_all(server.socket, &(request){.ask = ASK_DROP, .pid = answer->pid}, sizeof(request), -1);
     }
     errno = answer->error != 0 ? answer->error : EMFILE;
-    return sh_fail_os("a fork by the fork server");
+    return sh_fail_os("forking in the fork server");
 }
 
 static shoal_err ask_for_fork(const sh_launch *launch, sh_born *out_born)
 {
     const request r = {.ask = ASK_FORK, .slot = launch->slot, .hangs = launch->lifeline >= 0};
     reply answer;
-    /* A server that died since its last use is replaced, once. A child of it that waits for our word gets none,
-     * because the slot is for the child of the reply. */
+    /* A server that died since its last use is replaced, once. A child of the dead server that still waits for its slot
+     * does not get it, because the slot is for the child named in the reply. */
     for (int attempt = 0; attempt < 2; attempt++) {
         if (server.socket >= 0 && (server.world != sh_the_world.file.inode || sh_pidfd_ended(server.born.pidfd))) {
             stop_server();
@@ -377,7 +379,7 @@ shoal_err sh_forkserver_reap(int32_t pid, int64_t deadline, sh_fate *out_fate)
 {
     reply answer = {.error = ECHILD};
     int none;
-    if (!sh_mutex_lock_until(&lock, deadline)) { /* another thread waits for the server */
+    if (!sh_mutex_lock_until(&lock, deadline)) { /* another thread is waiting for the server */
         return sh_fail(SHOAL_ETIMEDOUT, "the fork server does not answer");
     }
     talked t = server.socket >= 0 ? talk((request){.ask = ASK_FATE, .pid = pid}, &answer, &none, deadline) : ENDED;
@@ -391,7 +393,7 @@ shoal_err sh_forkserver_reap(int32_t pid, int64_t deadline, sh_fate *out_fate)
                        asked);
     }
     if (t == ENDED || answer.error != 0) {
-        return sh_fail(SHOAL_ECHILD, "the fork server cannot tell how process %d ended", pid);
+        return sh_fail(SHOAL_ECHILD, "the fork server does not know how process %d ended", pid);
     }
     *out_fate = answer.fate;
     return SHOAL_OK;
@@ -400,7 +402,7 @@ shoal_err sh_forkserver_reap(int32_t pid, int64_t deadline, sh_fate *out_fate)
 void sh_forkserver_drop(int32_t pid)
 {
     if (!sh_mutex_lock_until(&lock, sh_deadline(NOTICE_LIMIT))) {
-        return; /* another thread waits for a stopped server; the child stays a zombie until the server ends */
+        return; /* another thread is waiting for a stopped server; the child stays a zombie until the server ends */
     }
     if (server.socket >= 0) {
         send_all(server.socket, &(request){.ask = ASK_DROP, .pid = pid}, sizeof(request), -1);
@@ -417,11 +419,11 @@ void sh_forkserver_stop(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* Its slot needs no burial: it ends in good order. */
+/* The server's slot need not be buried: the server leaves the world by itself. */
 void sh_forkserver_leave(void)
 {
     if (pthread_mutex_trylock(&lock) ==
-        0) { /* else somebody is in the middle of a request; the socket is closed when we are gone */
+        0) { /* else a thread is in a request; the socket is closed when this process ends */
         if (server.socket >= 0) {
             see_out();
         }

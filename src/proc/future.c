@@ -1,4 +1,4 @@
-/* What the caller of a pool has in hands: futures and iterators. */
+/* Futures and iterators: the handles by which a caller gets the results of a pool. */
 #include "base/clock.h"
 
 #include "base/error.h"
@@ -51,12 +51,12 @@ void sh_future_finish(sh_future *job, size_t i, shoal_err err, const char *text,
     job->order[job->count - job->left] = i;
     job->left--;
     if (job->left == 0 && !job->handle) {
-        sh_pool_forget(job->pool); /* whoever finishes tasks has the pool itself */
+        sh_pool_forget(job->pool); /* the caller holds the pool itself */
         free_job(job);
     }
 }
 
-/* The caller gives it up; its tasks run on. */
+/* Destroys the caller's handle. Its tasks keep running. */
 static void destroy_job(sh_future *job)
 {
     if (job == NULL) {
@@ -87,7 +87,8 @@ static shoal_err fail_as(const sh_outcome *o)
 
 /* ---- submitting ---- */
 
-/* What becomes of the list: so many tasks, each of so many members. A chunk of 1 hands over the members themselves. */
+/* How a list is split: into `count` tasks of `chunk` members each. With a chunk of 1 each task gets the member
+ * itself. */
 typedef struct plan {
     const shoal_value *argument; /* or, with chunk > 0, the list */
     size_t count;
@@ -104,7 +105,7 @@ static shoal_err put_task(shoal_pool *pool, sh_future *job, size_t i, const sh_t
         return sh_pool_put(pool, job, i, target, p->argument->as.items[first], 0);
     }
     members = members < p->chunk ? members : p->chunk;
-    /* A list that borrows its members: it is only read. */
+    /* This list borrows its members: it is only read. */
     const shoal_value part = {
         .type = SHOAL_LIST, .depth = p->argument->depth, .size = members, .as.items = p->argument->as.items + first};
     return sh_pool_put(pool, job, i, target, &part, (uint32_t)members);
@@ -129,10 +130,10 @@ static shoal_err submit(shoal_pool *pool, shoal_task task, const plan *p, sh_fut
     }
     if (err == SHOAL_OK) {
         *out_job = job;
-    } else if (job != NULL) { /* those that were put run on, for nobody */
+    } else if (job != NULL) { /* the tasks that were put keep running, but nobody gets their results */
         job->handle = false;
         while (put < p->count) {
-            sh_future_finish(job, put++, err, "", NULL); /* the last one frees it, if there is none outstanding */
+            sh_future_finish(job, put++, err, "", NULL); /* the last one frees the job, if no task is outstanding */
         }
     }
     sh_pool_end(pool);
@@ -141,11 +142,12 @@ static shoal_err submit(shoal_pool *pool, shoal_task task, const plan *p, sh_fut
 
 static shoal_err submit_list(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk, sh_future **out_job)
 {
-    shoal_err err = list->owner == SH_OWNER_CONTAINER      ? sh_value_check_free(list)
-                    : shoal_value_type(list) != SHOAL_LIST ? sh_fail(SHOAL_ETYPE, "map wants a list")
-                    : chunk > UINT32_MAX || list->size > 1u << 30
-                        ? sh_fail(SHOAL_EINVAL, "map over %zu members by %zu", list->size, chunk)
-                        : SHOAL_OK;
+    shoal_err err =
+        list->owner == SH_OWNER_CONTAINER      ? sh_value_check_free(list)
+        : shoal_value_type(list) != SHOAL_LIST ? sh_fail(SHOAL_ETYPE, "map needs a list")
+        : chunk > UINT32_MAX || list->size > 1u << 30
+            ? sh_fail(SHOAL_EINVAL, "map over %zu members in chunks of %zu: that is too many", list->size, chunk)
+            : SHOAL_OK;
     if (err == SHOAL_OK) {
         plan p = {.argument = list, .chunk = chunk, .count = (list->size + chunk - 1) / chunk};
         err = submit(pool, task, &p, out_job);
@@ -154,7 +156,7 @@ static shoal_err submit_list(shoal_pool *pool, shoal_task task, shoal_value *lis
     return err;
 }
 
-/* About four tasks a worker: enough to even out, few enough to cost little. */
+/* About four tasks for each worker: enough to balance the load, few enough to cost little. */
 static size_t choose_chunk(const shoal_pool *pool, const shoal_value *list, size_t asked)
 {
     size_t tasks = 4 * (size_t)pool->count, limit = (size_t)pool->limit;
@@ -203,7 +205,7 @@ shoal_err shoal_pool_map_async(shoal_pool *pool, shoal_task task, shoal_value *l
 static shoal_err move_members(shoal_value *list, shoal_value *chunk)
 {
     shoal_err err =
-        shoal_value_type(chunk) == SHOAL_LIST ? SHOAL_OK : sh_fail(SHOAL_ECORRUPT, "a chunk's result is no list");
+        shoal_value_type(chunk) == SHOAL_LIST ? SHOAL_OK : sh_fail(SHOAL_ECORRUPT, "a chunk's result is not a list");
     size_t moved = 0, size = shoal_value_count(chunk);
     while (err == SHOAL_OK && moved < size) {
         shoal_value *member = chunk->as.items[moved++];
@@ -222,7 +224,7 @@ static shoal_err collect(sh_future *job, shoal_value **out_result)
 {
     for (size_t i = 0; i < job->count; i++) {
         if (job->outcomes[i].err != SHOAL_OK) {
-            return fail_as(&job->outcomes[i]); /* the first in order, and again when asked again */
+            return fail_as(&job->outcomes[i]); /* the first in order; each later call returns it again */
         }
     }
     job->taken = true;
@@ -246,8 +248,8 @@ static shoal_err collect(sh_future *job, shoal_value **out_result)
     return SHOAL_OK;
 }
 
-/* Waits until the predicate holds. SHOAL_ETIMEDOUT, not recorded yet: it does not. SHOAL_ESTATE: this process has left the world of the
- * pool, or is about to end. */
+/* Waits until the predicate holds. Returns SHOAL_ETIMEDOUT, without recording it, if it does not, and SHOAL_ESTATE if
+ * this process has left the pool's world or is about to end. */
 static shoal_err wait_for(sh_future *job, bool (*predicate)(const void *), int64_t deadline)
 {
     shoal_err err = sh_pool_check_world(job->pool);
@@ -265,7 +267,8 @@ shoal_err shoal_future_get(shoal_future *future, int64_t timeout, shoal_value **
         return err;
     }
     sh_pool_poll(job->pool);
-    err = job->taken ? sh_fail(SHOAL_ESTATE, "the result was taken already") : wait_for(job, is_finished, deadline);
+    err =
+        job->taken ? sh_fail(SHOAL_ESTATE, "the result has already been taken") : wait_for(job, is_finished, deadline);
     err = err == SHOAL_ETIMEDOUT ? sh_fail_waiting(timeout, "%zu of %zu tasks are not done", job->left, job->count)
           : err == SHOAL_OK      ? collect(job, out_result)
                                  : err;
@@ -350,7 +353,7 @@ static bool has_next(const void *thing)
     return job->ordered ? job->outcomes[job->next].ready : job->count - job->left > job->next;
 }
 
-/* Gives the next result away, which is there. */
+/* Returns the next result, which is ready; the caller owns it. */
 static shoal_err take_next(sh_future *job, shoal_value **out_result)
 {
     sh_outcome *o = &job->outcomes[job->ordered ? job->next : job->order[job->next]];
@@ -379,7 +382,7 @@ shoal_err shoal_iterator_next(shoal_iterator *iterator, int64_t timeout, shoal_v
         sh_pool_poll(job->pool);
         err = wait_for(job, has_next, deadline);
         err = err == SHOAL_ETIMEDOUT
-                  ? sh_fail_waiting(timeout, "result %zu of %zu is not there yet", job->next, job->count)
+                  ? sh_fail_waiting(timeout, "result %zu of %zu is not ready yet", job->next, job->count)
               : err == SHOAL_OK ? take_next(job, out_result)
                                 : err;
     }

@@ -1,4 +1,4 @@
-/* shoal_spawn: the ranks of one job. They end together: when one fails, the others are ended. */
+/* shoal_spawn: starts the ranks of one job and waits for them. If one fails, it ends the others. */
 #include "base/interrupt.h"
 
 #include "base/error.h"
@@ -18,13 +18,13 @@
 
 typedef struct group {
     shoal_process **ranks;
-    struct pollfd *fds; /* fd -1: seen to its end */
+    struct pollfd *fds; /* fd -1: joined */
     int started, running;
     int failed;       /* the rank whose failure is reported; -1: none */
     bool interrupted; /* a signal ended the wait */
-    int late;         /* so many ran on when the time limit passed */
-    int64_t limit;    /* when it passes */
-    int64_t deadline; /* for the rest, once one has failed */
+    int late;         /* how many still ran when the timeout expired */
+    int64_t limit;    /* when the timeout expires */
+    int64_t deadline; /* of the other ranks, once one has failed */
 } group;
 
 static bool is_failure(const shoal_status *status)
@@ -33,8 +33,8 @@ static bool is_failure(const shoal_status *status)
            (status->end == SHOAL_EXITED && status->code != 0);
 }
 
-/* Of those that are seen to have ended at the same moment: who was killed before who failed, because the others'
- * failures may come from that; then the one that failed first. */
+/* Orders ranks that ended between two checks. Killed ranks come before failed ones, because the failures may be
+ * consequences; then the rank that failed first. */
 static int64_t order_of(const shoal_process *p)
 {
     return p->status.end == SHOAL_FAILED ? sh_process_ended_at(p) : 0;
@@ -49,7 +49,7 @@ static void signal_rest(const group *g, int signal)
     }
 }
 
-/* Joins those that have ended. */
+/* Joins the ranks that have ended. */
 static void gather(group *g)
 {
     int first = -1;
@@ -70,7 +70,7 @@ static void gather(group *g)
     }
 }
 
-/* Ends all that still run: SIGTERM, the grace time, SIGKILL. */
+/* Begins to end all ranks that still run: SIGTERM now, SIGKILL after the grace time. */
 static void begin_end(group *g, int64_t grace)
 {
     signal_rest(g, SIGTERM);
@@ -100,8 +100,8 @@ static void wait_all(group *g, int64_t grace)
         g->late = !ending && !g->interrupted && g->failed < 0 && sh_passed(g->limit) ? g->running : g->late;
         if ((g->failed >= 0 || g->interrupted || g->late > 0) && !ending) {
             ending = true;
-            g->failed = g->failed >= 0 ? g->failed : g->started; /* nobody: a signal or the time limit ended it */
-            sh_interrupt_suspend();                              /* the ranks are ended first */
+            g->failed = g->failed >= 0 ? g->failed : g->started; /* no rank: a signal or the timeout ended it */
+            sh_interrupt_suspend();                              /* end the ranks first */
             begin_end(g, grace);
         } else if (ending && !killed && sh_passed(g->deadline)) {
             killed = true;
@@ -111,7 +111,7 @@ static void wait_all(group *g, int64_t grace)
     sh_interrupt_resume(asked);
 }
 
-/* What can be known before anything is started: room in the world, fds, and processes of an ordinary user. */
+/* Checks the limits that are known before a start: slots of the world, fds, and processes of an ordinary user. */
 static shoal_err check_limits(int n)
 {
     struct rlimit fds, processes;
@@ -131,9 +131,9 @@ static shoal_err check_limits(int n)
     return SHOAL_OK;
 }
 
-#define STARTS_PER_LOOK 8 /* between looks whether one has failed already */
+#define STARTS_PER_LOOK 8 /* between checks whether one has failed already */
 
-/* Stops early, with SHOAL_OK, when a rank has failed. */
+/* Starts the ranks. Stops early, with SHOAL_OK, if a rank has failed. */
 static shoal_err start_all(group *g, shoal_target target, int n, const shoal_value *args,
                            const shoal_process_options *options)
 {
@@ -168,7 +168,7 @@ static shoal_err run_group(group *g, shoal_target target, int n, const shoal_val
 {
     int64_t grace = options->grace > 0 ? options->grace : GRACE;
     shoal_err err =
-        options->timeout < 0 ? sh_fail(SHOAL_EINVAL, "a negative time limit for %d ranks", n) : check_limits(n);
+        options->timeout < 0 ? sh_fail(SHOAL_EINVAL, "the timeout for %d ranks is negative", n) : check_limits(n);
     if (err != SHOAL_OK) {
         return err;
     }
@@ -178,13 +178,13 @@ static shoal_err run_group(group *g, shoal_target target, int n, const shoal_val
         char text[SH_START_TEXT];
         strncpy(text, shoal_last_error_text(), sizeof text - 1);
         text[sizeof text - 1] = 0;
-        g->failed = g->started; /* nobody: the failure is ours */
+        g->failed = g->started; /* no rank: the start itself failed */
         wait_all(g, grace);
         return sh_fail(err, "starting rank %d: %s", g->started, text);
     }
     wait_all(g, grace);
     if (g->late > 0) {
-        return sh_fail(SHOAL_ETIMEDOUT, "%d of %d ranks had not ended when the time limit passed", g->late, n);
+        return sh_fail(SHOAL_ETIMEDOUT, "%d of %d ranks still ran when the timeout expired", g->late, n);
     }
     if (g->failed == g->started) {
         return sh_fail(SHOAL_EINTR, "a signal ended the wait");

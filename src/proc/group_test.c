@@ -50,14 +50,14 @@ static shoal_err one_stays(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* A time limit for all ranks together. Those that run on are ended, and none is left. */
+/* The timeout is for all ranks together. Those that still run are ended, and none is left. */
 START_TEST(a_time_limit)
 {
     shoal_process_options options = with(_i);
     shoal_value *results[3];
     options.timeout = SHOAL_MS(50);
     ck_assert_err(shoal_spawn_with(one_stays, 3, NULL, &options, results), SHOAL_ETIMEDOUT);
-    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "had not ended when the time limit passed"));
+    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "still ran when the timeout expired"));
     ck_assert_ptr_null(results[0]);
     options.timeout = -1;
     ck_assert_err(shoal_spawn_with(one_stays, 1, NULL, &options, NULL), SHOAL_EINVAL);
@@ -66,7 +66,7 @@ START_TEST(a_time_limit)
 }
 END_TEST
 
-/* args: block of one int a rank, event. */
+/* args: a block with an int for each rank, an event. */
 typedef enum way { ABORT, FAIL, EXIT_9, EXIT_0 } way;
 
 static int *notes;
@@ -178,7 +178,7 @@ START_TEST(arguments_that_cannot_be_sent)
 }
 END_TEST
 
-/* What cannot be is known before anything is started. */
+/* Impossible requests fail before anything is started. */
 START_TEST(u8_too_many_are_refused_at_once)
 {
     shoal_world_info info;
@@ -191,7 +191,7 @@ START_TEST(u8_too_many_are_refused_at_once)
 }
 END_TEST
 
-/* Rank 0 fails, the others wait for their end. */
+/* Rank 0 fails; the others wait to be ended. */
 static shoal_err first_fails(int rank, const shoal_value *args)
 {
     (void)args;
@@ -223,7 +223,7 @@ START_TEST(u8_a_failure_stops_the_starting)
     ck_assert_int_eq(pthread_atfork(await_an_end, NULL, NULL), 0);
     ck_assert_err(shoal_spawn_with(first_fails, N, NULL, &options, NULL), SHOAL_ECHILD);
     ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "at once"));
-    ck_assert_int_ge(forks, 2); /* it starts several between two looks */
+    ck_assert_int_ge(forks, 2); /* it starts several between two checks */
     ck_assert_int_lt(forks, 20);
 }
 END_TEST

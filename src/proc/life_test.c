@@ -1,4 +1,4 @@
-/* Who lives as long as whom, and what fork brings along. */
+/* Tests how long children live, and what a forked child inherits. */
 #include "proc/process_test.h"
 
 #include "base/clock.h"
@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Where log lines go in the tests with threads. */
+/* Receives the log lines in the tests with threads. */
 static int lines;
 static char last_line[512];
 
@@ -25,9 +25,9 @@ static void count_line(const char *line, void *context)
     snprintf(last_line, sizeof last_line, "%s", line);
 }
 
-/* ---- B32: a parent that dies takes its children, and theirs ---- */
+/* ---- B32: a parent's death ends its children and their children ---- */
 
-/* args: method, how many generations to start below, queue for the pids. */
+/* args: the start method, how many generations to start below, a queue for the pids. */
 static shoal_err dynasty(int rank, const shoal_value *args)
 {
     int64_t method = sh_int_of(shoal_value_at(args, 0)), below = sh_int_of(shoal_value_at(args, 1));
@@ -73,7 +73,8 @@ START_TEST(a_killed_parent_takes_its_children_and_theirs)
     ck_assert_str_eq(finish(p).text, "rank 0 ended by SIGKILL");
     shoal_process_destroy(p);
     shoal_release(pids);
-    /* What the dead held, fork servers included, is recovered by whoever looks: here sh_leaks_end. */
+    /* The next process that sweeps recovers what the dead processes held, fork servers included: here sh_leaks_end
+     * does. */
     shoal_world_info info = {.processes = 2};
     for (int64_t end = sh_deadline(SHOAL_SECONDS(2)); info.processes > 1 && !sh_passed(end);) {
         ck_assert_ok(shoal_world_sweep(NULL));
@@ -89,7 +90,7 @@ static shoal_err daemon_target(int rank, const shoal_value *args)
     return shoal_event_wait(shoal_value_as_event(shoal_value_at(args, 1)), LIMIT);
 }
 
-/* Starts a daemon and dies at once: before the daemon is up, most often. */
+/* Starts a daemon and dies at once, mostly before the daemon is up. */
 static shoal_err start_daemon(int rank, const shoal_value *args)
 {
     shoal_process *p;
@@ -109,7 +110,8 @@ START_TEST(a_daemon_stays)
 {
     shoal_queue *pids;
     shoal_event *go;
-    ck_assert_int_eq(prctl(PR_SET_CHILD_SUBREAPER, 1), 0); /* the daemon becomes ours, so we can see its end */
+    ck_assert_int_eq(prctl(PR_SET_CHILD_SUBREAPER, 1),
+                     0); /* the daemon becomes a child of this process, which can then see its end */
     ck_assert_ok(shoal_queue_create(0, &pids));
     ck_assert_ok(shoal_event_create(&go));
     for (int rank = 0; rank < 3; rank++) {
@@ -122,7 +124,7 @@ START_TEST(a_daemon_stays)
         sh_forkserver_stop();
         struct pollfd daemon = {.fd = sh_pidfd_open(get_pid(pids)), .events = POLLIN};
         ck_assert_int_ge(daemon.fd, 0);
-        ck_assert_int_eq(sh_poll(&daemon, 1, sh_deadline(SHOAL_MS(50))), 0); /* it stays */
+        ck_assert_int_eq(sh_poll(&daemon, 1, sh_deadline(SHOAL_MS(50))), 0); /* it keeps running */
         shoal_event_set(go);
         ck_assert_int_eq(sh_poll(&daemon, 1, sh_deadline(LIMIT)), 1);
         close(daemon.fd);
@@ -214,7 +216,7 @@ static shoal_err sweep_on(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* A child that has not come up yet is not taken for dead. */
+/* A child that is not up yet is not mistaken for a dead one. */
 START_TEST(children_start_beside_a_sweeper)
 {
     shoal_event *stop;
@@ -240,7 +242,7 @@ START_TEST(a_forbidden_fork_says_what_to_do)
     sh_start_forbid_fork("CUDA is in use");
     ck_assert_err(shoal_process_start(no_op, NULL, &(shoal_process_options){.start = SHOAL_START_FORK}, &p),
                   SHOAL_ESTATE);
-    ck_assert_str_eq(shoal_last_error_text(), "fork is not possible: CUDA is in use; start with spawn instead");
+    ck_assert_str_eq(shoal_last_error_text(), "cannot fork: CUDA is in use; use spawn instead");
     ck_assert_ptr_null(p);
     p = start(SHOAL_START_SPAWN, no_op, NULL);
     finish(p);
@@ -279,7 +281,7 @@ START_TEST(warns_once_of_threads)
 }
 END_TEST
 
-/* Threads put and get while another forks: the children see a whole table of handles. */
+/* Threads put and get while another forks: the children see a consistent table of handles. */
 static void *churn(void *arg)
 {
     shoal_event *stop = arg;
@@ -369,7 +371,7 @@ static void print_z(void)
     printf("%s", quiet ? "" : "z");
 }
 
-/* B33's little sister: nothing is printed twice, and a forked child does not run what its parent registered. */
+/* Also B33: nothing is printed twice, and a forked child does not run its parent's exit handlers. */
 START_TEST(output_is_written_once)
 {
     char text[16] = "";
@@ -396,7 +398,7 @@ START_TEST(output_is_written_once)
 }
 END_TEST
 
-/* A child begins without an error, also by fork. */
+/* A child begins without a last error, also after fork. */
 static shoal_err look_at_error(int rank, const shoal_value *args)
 {
     (void)rank;
@@ -441,7 +443,8 @@ START_TEST(a_fork_behind_our_back_has_children_of_its_own)
     }
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     ck_assert_int_eq(status, 0);
-    ck_assert_err(shoal_process_join(p, SHOAL_NOW, NULL), SHOAL_ETIMEDOUT); /* it did not touch our child */
+    ck_assert_err(shoal_process_join(p, SHOAL_NOW, NULL),
+                  SHOAL_ETIMEDOUT); /* the fork did not touch its parent's child */
     shoal_event_set(go);
     ck_assert_str_eq(finish(p).text, "rank 0 returned");
     shoal_process_destroy(p);
@@ -479,7 +482,8 @@ START_TEST(a_dead_fork_server_is_replaced)
         ck_assert_str_eq(finish(q).text, "rank 0 returned");
         shoal_process_destroy(q);
         shoal_event_set(go);
-        ck_assert_str_eq(finish(p).text, "rank 0 returned"); /* its status died with its server; its record tells */
+        ck_assert_str_eq(finish(p).text,
+                         "rank 0 returned"); /* its status died with its server; its record still says it */
         shoal_process_destroy(p);
     }
     shoal_release(pids);

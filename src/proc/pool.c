@@ -1,4 +1,4 @@
-/* A pool's life: making it, closing, joining, terminating. */
+/* Creates, closes, joins, terminates and destroys pools. */
 #include "proc/pool.h"
 
 #include "base/error.h"
@@ -20,9 +20,8 @@
 shoal_err sh_pool_lock(shoal_pool *pool)
 {
     if (!sh_fork_is_ours(pool->maker)) {
-        return sh_fail(
-            SHOAL_EFORK,
-            "the pool belongs to the process that made it, and this one was forked from that: make a pool here");
+        return sh_fail(SHOAL_EFORK,
+                       "the pool belongs to the process that this one was forked from: make a pool in this process");
     }
     pthread_mutex_lock(&pool->lock);
     return SHOAL_OK;
@@ -89,7 +88,7 @@ void sh_pool_release(shoal_pool *pool)
     free(pool);
 }
 
-/* The map that every worker is started with. */
+/* Makes the map that every worker gets as its argument. */
 static shoal_err make_worker_args(shoal_pool *pool, const shoal_pool_options *o)
 {
     shoal_block *ready;
@@ -164,7 +163,7 @@ shoal_err shoal_pool_create(const shoal_pool_options *options, shoal_pool **out_
     return err;
 }
 
-/* No task is left, and none can come: the workers may go. */
+/* Lets the workers end if no task is left and none can come. */
 static void close_if_done(shoal_pool *pool)
 {
     if (pool->closed && pool->left == 0) {
@@ -179,7 +178,7 @@ void shoal_pool_close(shoal_pool *pool)
     if (pool != NULL && sh_pool_lock(pool) == SHOAL_OK) {
         pool->closed = true;
         sh_pool_poll(pool);
-        close_if_done(pool); /* else join does: a task may have to be put again */
+        close_if_done(pool); /* else join does it: a task may have to be put again */
         sh_pool_end(pool);
     }
     sh_cleanup_end();
@@ -197,13 +196,14 @@ shoal_err shoal_pool_join(shoal_pool *pool, int64_t timeout)
     if (err != SHOAL_OK) {
         return err;
     }
-    err = pool->closed ? sh_pool_check_world(pool) : sh_fail(SHOAL_ESTATE, "join a pool after shoal_pool_close");
+    err = pool->closed ? sh_pool_check_world(pool)
+                       : sh_fail(SHOAL_ESTATE, "call shoal_pool_close before shoal_pool_join");
     if (err == SHOAL_OK) {
         bool over = sh_pool_await(pool, nothing_left, pool, deadline);
         close_if_done(pool);
         err = over && sh_supervisor_join(pool->workers, deadline)
                   ? SHOAL_OK
-                  : sh_fail_waiting(timeout, "the pool has %zu tasks to do", pool->left);
+                  : sh_fail_waiting(timeout, "the pool has %zu unfinished tasks", pool->left);
     }
     sh_pool_end(pool);
     return err;
@@ -220,11 +220,11 @@ static void end_workers(shoal_pool *pool)
     }
     sh_supervisor_end(pool->workers, SHOAL_NOW, GRACE);
     if (!pool->waiting) {
-        sh_pool_poll(pool); /* what was done in time counts */
+        sh_pool_poll(pool); /* accepts the answers that came in time */
     }
 }
 
-/* Under the lock: what has no answer fails. */
+/* Makes all unfinished tasks fail. Called under the lock. */
 static void drop_all(shoal_pool *pool)
 {
     sh_pool_fail_all(pool, SHOAL_ECLOSED, "the pool was terminated before the task was done");

@@ -1,8 +1,8 @@
-/* The pool inside: tasks in shared memory, and what its owner and its workers give to each other.
+/* The inside of a pool: tasks in shared memory, and what its owner and its workers exchange.
  *
- * A task is a block. Its handle goes to the workers through one queue and comes back through another; the owner
- * holds every task that is not finished, so none is lost, whoever dies. A handle may be in the queue twice, after a
- * worker died; who swaps the state from PENDING runs it, and the other handle is dropped.
+ * A task is a block. Its handle goes to the workers through one queue and comes back through another; the owner holds
+ * every unfinished task, so no task is lost when a worker dies. After a worker's death a handle may be in the queue
+ * twice. The worker that swaps the state from PENDING runs the task, and the other handle is dropped.
  */
 #ifndef SH_PROC_POOL_H
 #define SH_PROC_POOL_H
@@ -12,7 +12,7 @@
 
 #include <shoal/pool.h>
 
-/* State of a task: 2 bits, and above them the owner id of the worker that has it.
+/* State of a task: the low 2 bits, and above them the owner id of the worker that has it.
  *
  *   PENDING       -> TAKEN by w     w, by compare-and-swap
  *   TAKEN by w    -> DONE, FAILED   w (release), when the result is in its place
@@ -21,7 +21,7 @@
 typedef enum sh_work_state {
     SH_WORK_PENDING,
     SH_WORK_TAKEN,
-    SH_WORK_DONE,   /* result: what the function gave, or a list of that */
+    SH_WORK_DONE,   /* result: the function's result, or a list of results */
     SH_WORK_FAILED, /* result: list of error and text */
 } sh_work_state;
 
@@ -30,7 +30,7 @@ static inline uint32_t sh_work_taken_by(sh_owner owner)
     return owner << 2 | SH_WORK_TAKEN;
 }
 
-/* A task: a block of SH_KIND_TASK.
+/* A task, a block of SH_KIND_TASK.
  * Synchronisation
  *   argument, count, target   the owner, before it is put
  *   state                     as above
@@ -42,7 +42,7 @@ typedef struct sh_work_shm {
     sh_a64 argument;
     sh_a64 result;
     sh_a32 state;
-    uint32_t count; /* 0: one member, the argument itself; else the argument is a list of so many */
+    uint32_t count; /* 0: one member, the argument itself; else the argument is a list of count members */
     sh_target target;
 } sh_work_shm;
 
@@ -53,18 +53,18 @@ static inline sh_work_shm *sh_work_of(const shoal_block *block)
     return (sh_work_shm *)block->data;
 }
 
-/* What a worker is started with: a map. */
+/* The arguments of a worker: a map. */
 #define SH_WORKER_TASKS "tasks"     /* queue: tasks to do */
-#define SH_WORKER_ANSWERS "answers" /* queue: tasks done; and the rank of a worker that retires */
-#define SH_WORKER_READY "ready"     /* block: one sh_a32 a rank, set by the worker when its initializer has returned */
-#define SH_WORKER_LIMIT "limit"     /* members to do before it retires; 0: no limit */
+#define SH_WORKER_ANSWERS "answers" /* queue: tasks done; and the notice of a worker that retires */
+#define SH_WORKER_READY "ready"     /* block: an sh_a32 for each rank, set when the worker's initializer has returned */
+#define SH_WORKER_LIMIT "limit"     /* how many members it runs before it retires; 0: no limit */
 #define SH_WORKER_INIT "init"       /* bytes: the initializer's sh_target; or null */
-#define SH_WORKER_ARGS "args"       /* and its arguments */
+#define SH_WORKER_ARGS "args"       /* the initializer's arguments */
 
 /* The function that a worker process runs. */
 shoal_err sh_pool_worker_main(int rank, const shoal_value *args);
 
-/* What a worker that retires sends: which process it was, of which rank. The rank alone may be another's by then. */
+/* What a retiring worker sends: its pid and its rank. By then the rank alone may be that of another worker. */
 static inline int64_t sh_pool_worker_notice(int32_t pid, int rank)
 {
     return (int64_t)pid << 32 | (uint32_t)rank;
@@ -80,13 +80,13 @@ typedef struct sh_outcome {
     shoal_value *value; /* NULL: taken */
 } sh_outcome;
 
-/* A submission: one task or many. shoal_future and shoal_iterator are this type under other names. Under the lock of
- * its pool. */
+/* A submission of one task or many. shoal_future and shoal_iterator are this type under other names. The pool's lock
+ * guards it. */
 typedef struct sh_future {
     shoal_pool *pool;
     size_t count;  /* of tasks */
     size_t left;   /* not ready yet */
-    size_t next;   /* of an iterator: how many were given out */
+    size_t next;   /* of an iterator: how many it has returned */
     size_t *order; /* task numbers as they became ready */
     sh_outcome *outcomes;
     bool is_map;  /* the result is a list */
@@ -96,23 +96,22 @@ typedef struct sh_future {
     bool handle; /* the caller still has it */
 } sh_future;
 
-/* One task that is not finished. It is the block's `extra`, so the handle that comes back through the queue leads to
- * it. */
+/* An unfinished task. The block's `extra` points to it, so the handle that comes back through the queue leads to it. */
 typedef struct sh_pool_task {
     struct sh_pool_task *next, *previous;
     shoal_block *block;
     sh_future *job;
     size_t number;
-    uint64_t put; /* it is the put-th message of the queue of tasks */
-    int attempts; /* workers that died with it */
+    uint64_t put; /* it is message number `put` of the task queue */
+    int attempts; /* how many workers died while they ran it */
 } sh_pool_task;
 
-/* Under the lock, but for what is written once by create. */
+/* The lock guards all fields except those that create writes once. */
 struct shoal_pool {
     uint64_t maker; /* sh_fork_generation of the process that it belongs to */
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* somebody who waited has taken something in */
-    bool waiting;           /* one thread at a time waits at the queue of answers, the others for `changed` */
+    pthread_cond_t changed; /* a thread that waited has received something */
+    bool waiting;           /* one thread at a time waits for the answer queue, the others for `changed` */
     size_t references;
     int count; /* of workers */
     int retries;
@@ -129,48 +128,49 @@ struct shoal_pool {
     char why[SH_START_TEXT + 256]; /* broken */
 };
 
-/* Puts task number i of the job: of one value (members is 0), or of a list of so many. Under the lock. */
+/* Puts task number i of the job into the queue. Its argument is one value (members is 0) or a list of `members` values.
+ * Call it under the lock. */
 shoal_err sh_pool_put(shoal_pool *pool, sh_future *job, size_t i, const sh_target *target, const shoal_value *argument,
                       uint32_t members);
 
-/* Takes and gives back the lock; begin also looks after the workers. Errors: SHOAL_ECLOSED, SHOAL_ECHILD when the
- * pool cannot go on. */
+/* Lock and unlock the pool. begin also tends the workers. Errors: SHOAL_ECLOSED, SHOAL_ECHILD if the pool is broken. */
 shoal_err sh_pool_begin(shoal_pool *pool);
 void sh_pool_end(shoal_pool *pool);
 
-/* The lock for a call of a process that may be a fork of the pool's owner. SHOAL_EFORK then, and no lock: the pool and its workers
- * belong to the process that made it. */
+/* Locks the pool. Fails with SHOAL_EFORK, without the lock, in a fork of the pool's owner: the pool and its workers
+ * belong to the process that made them. */
 shoal_err sh_pool_lock(shoal_pool *pool);
 
-/* The lock for clean-up, which a fork may do too: it frees private memory only. False when there is nothing to be done: at the fork
- * another thread of the owner was in the middle of something. */
+/* Locks the pool for clean-up, which a fork may do too: there it frees private memory only. Returns false if the fork
+ * cannot clean up because another thread of the owner held the lock at the fork. */
 bool sh_pool_lock_to_free(shoal_pool *pool);
 
-/* SHOAL_ESTATE when this process has left the pool's world: then its workers can be ended, and nothing else. */
+/* Returns SHOAL_ESTATE if this process has left the pool's world, or is about to end. Then the workers can be ended,
+ * and nothing else. */
 shoal_err sh_pool_check_world(const shoal_pool *pool);
 
-/* Waits, under the lock but not all the time, until the predicate holds; looks after the workers meanwhile. False
- * when the deadline passed. */
+/* Waits until the predicate holds and tends the workers meanwhile. The caller holds the lock; the wait releases it
+ * while it sleeps. Returns false if the deadline passed, a signal ended the wait, or this process left the world. */
 bool sh_pool_await(shoal_pool *pool, bool (*predicate)(const void *thing), const void *thing, int64_t deadline);
 
-/* Takes in what is there without waiting. Under the lock. */
+/* Receives the answers that are there, without waiting. Call it under the lock. */
 void sh_pool_poll(shoal_pool *pool);
 
-/* Sees out the workers that have ended and starts others for them. Under the lock. */
+/* Joins the workers that have ended and starts their replacements. Call it under the lock. */
 void sh_pool_tend(shoal_pool *pool);
 
 /* Makes the supervisor of the workers, and starts them. */
 shoal_err sh_pool_start_workers(shoal_pool *pool, shoal_start start);
 
-/* All tasks that are not done fail. Under the lock. */
+/* Makes all unfinished tasks fail. Call it under the lock. */
 void sh_pool_fail_all(shoal_pool *pool, shoal_err err, const char *text);
 
-/* Task i of the job has ended; the value is taken over. Under the lock. The job goes with its last task when the
- * caller has given it up. */
+/* Records that task i of the job has ended, and takes ownership of the value. Call it under the lock. If the caller has
+ * destroyed the handle, the last task frees the job. */
 void sh_future_finish(sh_future *job, size_t i, shoal_err err, const char *text, shoal_value *value);
 
-/* A pool lives as long as its handle and its jobs. All under the lock. release gives the lock back; forget is for a
- * job that is not the last to hold the pool. */
+/* A pool lives as long as its handle and its jobs. Call all three under the lock. release unlocks it. forget is for a
+ * job that does not hold the last reference. */
 void sh_pool_retain(shoal_pool *pool);
 void sh_pool_forget(shoal_pool *pool);
 void sh_pool_release(shoal_pool *pool);

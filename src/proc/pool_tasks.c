@@ -1,5 +1,4 @@
-/* The tasks of a pool and its workers, as the owner sees them: putting, taking in, and what to do when a worker
- * dies. */
+/* The owner's side of a pool: puts tasks, receives answers, and repairs what the death of a worker leaves. */
 #include "base/clock.h"
 #include "base/interrupt.h"
 #include "ipc/message.h"
@@ -13,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOK_INTERVAL SHOAL_MS(10) /* how long a killed worker may go unnoticed by busy callers */
+#define LOOK_INTERVAL SHOAL_MS(10) /* how long busy callers may not notice a killed worker */
 
 /* ---- tasks ---- */
 
@@ -24,7 +23,7 @@ static void unlink_entry(shoal_pool *pool, sh_pool_task *e)
     pool->left--;
 }
 
-/* The entry goes, and with it our hold on the task. A handle to it that still comes leads nowhere. */
+/* Frees the entry and releases the task. A handle to the task that comes back later leads to no entry. */
 static void finish_entry(shoal_pool *pool, sh_pool_task *e, shoal_err err, const char *text, shoal_value *value)
 {
     shoal_block *block = e->block;
@@ -35,7 +34,7 @@ static void finish_entry(shoal_pool *pool, sh_pool_task *e, shoal_err err, const
     sh_block_release(block);
 }
 
-/* The task says DONE or FAILED. */
+/* Finishes a task whose state is DONE or FAILED. */
 static void finish_task(shoal_pool *pool, sh_pool_task *e, bool done)
 {
     sh_supervisor_succeeded(pool->workers);
@@ -62,10 +61,10 @@ static void finish_task(shoal_pool *pool, sh_pool_task *e, bool done)
     }
 }
 
-/* Only the owner puts, so its own count says which message it is. */
+/* Puts the task into the queue. Only the owner puts, so its own count is the message's number. */
 static shoal_err put_entry(shoal_pool *pool, sh_pool_task *e)
 {
-    shoal_err err = shoal_queue_put_block(pool->tasks, e->block, SHOAL_FOREVER); /* no bound: does not block */
+    shoal_err err = shoal_queue_put_block(pool->tasks, e->block, SHOAL_FOREVER); /* unbounded: does not block */
     if (err == SHOAL_OK) {
         e->put = ++pool->puts;
     }
@@ -139,7 +138,7 @@ void sh_pool_fail_all(shoal_pool *pool, shoal_err err, const char *text)
     }
 }
 
-/* The pool cannot go on: every task fails, and every later one. */
+/* Breaks the pool: every task fails, and every later one. */
 static void break_pool(shoal_pool *pool, const char *what, const char *text)
 {
     pool->broken = true;
@@ -148,7 +147,8 @@ static void break_pool(shoal_pool *pool, const char *what, const char *text)
     sh_pool_fail_all(pool, SHOAL_ECHILD, pool->why);
 }
 
-/* A worker died, and is buried. What it had is looked for: done but not told, taken, or got and not yet taken. */
+/* Looks for the tasks of a worker that died and is buried: done but not sent back, taken, or dequeued and not yet
+ * taken. */
 static void look_after_tasks(shoal_pool *pool, const shoal_process *dead)
 {
     sh_owner owner = sh_slot_owner(dead->slot, sh_slot_state_make(SH_PHASE_DEAD, 0, dead->generation));
@@ -164,7 +164,7 @@ static void look_after_tasks(shoal_pool *pool, const shoal_process *dead)
         bool was_running = state == sh_work_taken_by(owner);
         if (was_running && e->attempts++ >= pool->retries) {
             char text[sizeof dead->status.text + 64];
-            snprintf(text, sizeof text, "its worker died: %s", dead->status.text);
+            snprintf(text, sizeof text, "the task's worker died: %s", dead->status.text);
             finish_entry(pool, e, SHOAL_ECHILD, text, NULL);
             continue;
         }
@@ -172,7 +172,8 @@ static void look_after_tasks(shoal_pool *pool, const shoal_process *dead)
             sh_store_release(word, SH_WORK_PENDING);
             SH_DEATH("pool.owner.freed");
         }
-        /* One that a living worker has got and is about to take may be put a second time here: harmless. */
+        /* A task that a living worker has dequeued and is about to take may be put a second time here, which is
+         * harmless. */
         if ((was_running || (state == SH_WORK_PENDING && e->put <= takes)) && put_entry(pool, e) != SHOAL_OK) {
             finish_entry(pool, e, shoal_last_error(), shoal_last_error_text(), NULL);
         }
@@ -188,7 +189,7 @@ static sh_verdict worker_ended(void *owner, int rank, const shoal_process *p)
 {
     shoal_pool *pool = owner;
     if (p->status.end == SHOAL_FAILED && !is_ready(pool, rank)) {
-        (void)sh_fail(SHOAL_ECHILD, "a worker's initializer: %s", p->status.text);
+        (void)sh_fail(SHOAL_ECHILD, "a worker's initializer failed: %s", p->status.text);
         return SH_VERDICT_FAIL;
     }
     if (p->status.end != SHOAL_RETURNED) {
@@ -224,7 +225,7 @@ void sh_pool_tend(shoal_pool *pool)
         break_pool(pool, "", shoal_last_error_text());
     }
     if (pool->left > 0 && !pool->broken && !pool->terminated && sh_supervisor_running(pool->workers) == 0) {
-        break_pool(pool, "no worker can be started: ", shoal_last_error_text());
+        break_pool(pool, "cannot start any worker: ", shoal_last_error_text());
     }
 }
 
@@ -244,14 +245,15 @@ static void take_in(shoal_pool *pool, const sh_taken *t)
     int rank = (int)(uint32_t)t->word;
     if (t->kind == SH_ENTRY_INT && rank >= 0 && rank < pool->count && sh_supervisor_runs(pool->workers, rank) &&
         (int64_t)t->word == sh_pool_worker_notice(sh_supervisor_process(pool->workers, rank)->pid, rank)) {
-        /* It retires: another can start while this one ends. A notice of one that was seen to end already is passed over. */
+        /* The worker retires: another can start while it ends. A notice of a worker that has already been joined is
+         * ignored. */
         sh_supervisor_retire(pool->workers, rank);
         sh_store_release(&pool->ready[rank], 0);
         pool->looked_at = 0;
     }
 }
 
-/* Takes in one answer, if one is there. */
+/* Receives one answer, if one is there. */
 static bool take_answer(shoal_pool *pool)
 {
     sh_taken t;
@@ -276,7 +278,7 @@ void sh_pool_poll(shoal_pool *pool)
     }
 }
 
-/* Another thread waits at the queue and takes in what comes; it says so. */
+/* Waits while another thread waits for the queue and receives what comes; that thread signals `changed`. */
 static void wait_for_change(shoal_pool *pool, int64_t deadline)
 {
     int64_t now = sh_now(),
@@ -290,13 +292,13 @@ static void wait_for_change(shoal_pool *pool, int64_t deadline)
     pthread_mutex_lock(&pool->lock);
 }
 
-/* Waits at the queue, for the workers too, and takes in one answer. */
+/* Waits for the queue and for the workers, and receives one answer. */
 static void wait_for_answer(shoal_pool *pool, int64_t deadline)
 {
     pool->waiting = true;
     sh_supervisor_wait(pool->workers, pool->answers, &pool->lock, deadline);
     pool->waiting = false;
-    sh_interrupt asked = sh_interrupt_suspend(); /* what follows is ours to finish */
+    sh_interrupt asked = sh_interrupt_suspend(); /* a signal must not cut short what follows */
     if (sh_pool_check_world(pool) == SHOAL_OK && (!take_answer(pool) || sh_now() - pool->looked_at >= LOOK_INTERVAL)) {
         sh_pool_tend(pool);
     }

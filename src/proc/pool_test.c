@@ -34,7 +34,7 @@ static shoal_err square(const shoal_value *arg, shoal_value **out_result)
     return SHOAL_OK;
 }
 
-/* ---- B28: what there is ---- */
+/* ---- B28: the calls ---- */
 
 START_TEST(apply_and_map)
 {
@@ -72,7 +72,7 @@ static shoal_err add_up(const shoal_value *arg, shoal_value **out_result) /* sta
     return SHOAL_OK;
 }
 
-/* One in three fails, one in three gives nothing. */
+/* One in three fails, one in three returns nothing. */
 static shoal_err moody(const shoal_value *arg, shoal_value **out_result)
 {
     int64_t x = sh_int_of(arg);
@@ -90,7 +90,7 @@ static shoal_err fail_silently(const shoal_value *arg, shoal_value **out_result)
     return SHOAL_EBROKEN;
 }
 
-/* Codes that next and get use for themselves; the last is none at all. */
+/* Error codes that next and get use themselves; the last is not an error code. */
 static const shoal_err callers[] = {SHOAL_END, SHOAL_ETIMEDOUT, SHOAL_EINTR, (shoal_err)77};
 
 static shoal_err return_callers_code(const shoal_value *arg, shoal_value **out_result)
@@ -103,7 +103,7 @@ static shoal_err return_callers_code(const shoal_value *arg, shoal_value **out_r
     return SHOAL_OK;
 }
 
-/* A task's code never looks like the end of the iteration, a time limit or a signal of the one who asks. */
+/* A task's error code never looks like the end of the iteration, or like a timeout or a signal of the caller. */
 START_TEST(codes_of_the_caller)
 {
     static const char *const texts[] = {"the task returned SHOAL_END", "the task returned SHOAL_ETIMEDOUT: in words",
@@ -196,7 +196,7 @@ START_TEST(iterators)
         ck_assert_int_eq(shoal_iterator_next(it, SHOAL_NOW, &none), SHOAL_END);
         shoal_iterator_destroy(it);
         ck_assert_ok(shoal_pool_imap(pool, square, numbers(N), ordered, &it));
-        shoal_iterator_destroy(it); /* its tasks run on */
+        shoal_iterator_destroy(it); /* its tasks keep running */
     }
     shoal_pool_close(pool);
     ck_assert_ok(shoal_pool_join(pool, LIMIT));
@@ -326,7 +326,7 @@ START_TEST(a_failing_initializer_is_reported)
         make(_i, (shoal_pool_options){.workers = 2, .initializer = set_base, .init_args = shoal_value_int(-5)});
     shoal_value *v = NULL;
     ck_assert_err(shoal_pool_apply(pool, square, shoal_value_int(1), &v), SHOAL_ECHILD);
-    ck_assert_msg(strstr(shoal_last_error_text(), "initializer: rank") != NULL, "%s", shoal_last_error_text());
+    ck_assert_msg(strstr(shoal_last_error_text(), "initializer failed: rank") != NULL, "%s", shoal_last_error_text());
     ck_assert_msg(strstr(shoal_last_error_text(), "SHOAL_EINVAL: base -5") != NULL, "%s", shoal_last_error_text());
     ck_assert_err(shoal_pool_apply(pool, square, shoal_value_int(1), &v), SHOAL_ECHILD);
     shoal_pool_close(pool);
@@ -356,7 +356,7 @@ END_TEST
 
 /* ---- death ---- */
 
-/* Dies the first so many times that it is run; args: block with a counter, how often. */
+/* Kills its worker the first few times that it runs. args: a block with a counter, and how often. */
 static shoal_err die_first(const shoal_value *arg, shoal_value **out_result)
 {
     int *count = shoal_block_data(shoal_value_as_block(shoal_value_at(arg, 0)));
@@ -388,10 +388,10 @@ START_TEST(a_killed_worker_is_replaced)
             ck_assert_int_eq(sh_int_of(v), cases[i].deaths + 1);
             shoal_value_destroy(v);
         } else {
-            ck_assert_str_eq(shoal_last_error_text(), "its worker died: rank 0 (worker) ended by SIGKILL");
+            ck_assert_str_eq(shoal_last_error_text(), "the task's worker died: rank 0 (worker) ended by SIGKILL");
         }
         ck_assert_uint_eq(shoal_pool_losses(pool), (uint64_t)cases[i].losses);
-        ck_assert_ok(shoal_pool_apply(pool, square, shoal_value_int(5), &v)); /* it goes on */
+        ck_assert_ok(shoal_pool_apply(pool, square, shoal_value_int(5), &v)); /* the pool still works */
         shoal_value_destroy(v);
         shoal_pool_close(pool);
         ck_assert_ok(shoal_pool_join(pool, LIMIT));
@@ -401,7 +401,7 @@ START_TEST(a_killed_worker_is_replaced)
 }
 END_TEST
 
-/* Each member is counted where it ran; some kill their worker, one exits it. */
+/* Counts how often each member ran. Some members kill their worker, and one makes it exit. */
 static shoal_err risky(const shoal_value *arg, shoal_value **out_result)
 {
     int i = (int)sh_int_of(shoal_value_at(arg, 0));
@@ -470,7 +470,8 @@ START_TEST(terminate_fails_what_is_not_done)
 }
 END_TEST
 
-/* What is left of handles after their world was: they can be given up, in any order, and no world is entered for it. */
+/* Handles that remain after this process left their world can be destroyed in any order, and no world is entered for
+ * it. */
 static shoal_err sleep_long(int rank, const shoal_value *args)
 {
     (void)rank;

@@ -1,4 +1,4 @@
-/* A worker of a pool: takes a task, runs it, puts the answer into the task, sends the task back. */
+/* A pool's worker process: takes a task, runs it, stores the result in the task, and sends the task back. */
 #include "base/log.h"
 #include "ipc/message.h"
 #include "ipc/value.h"
@@ -11,7 +11,7 @@
 
 typedef struct worker {
     shoal_queue *tasks, *answers;
-    sh_target target; /* of the last task: most tasks have the same */
+    sh_target target; /* of the last task, as a cache: most tasks have the same target */
     size_t target_size;
     shoal_task function;
 } worker;
@@ -33,7 +33,7 @@ static shoal_err find_function(worker *w, const shoal_block *block)
     return err;
 }
 
-/* One member. *out_result is a value when it succeeds. */
+/* Runs one member. On success *out_result is a value. */
 static shoal_err run_member(const worker *w, const shoal_value *argument, shoal_value **out_result)
 {
     shoal_value *result = NULL;
@@ -43,13 +43,13 @@ static shoal_err run_member(const worker *w, const shoal_value *argument, shoal_
         return err;
     }
     if (result != NULL && (result->owner == SH_OWNER_CONTAINER || result == argument)) {
-        return sh_fail(SHOAL_EINVAL, "the task's result is its argument or a part of it: give a copy of it");
+        return sh_fail(SHOAL_EINVAL, "the task's result is its argument or a part of it: return a copy of it");
     }
     *out_result = result != NULL ? result : shoal_value_null();
     return *out_result != NULL ? SHOAL_OK : shoal_last_error();
 }
 
-/* All members of a chunk, up to the first error. */
+/* Runs all members of a chunk, up to the first error. */
 static shoal_err run_chunk(const worker *w, const shoal_value *list, shoal_value **out_result)
 {
     shoal_value *results = shoal_value_list();
@@ -72,7 +72,7 @@ static shoal_err read_argument(const shoal_block *block, shoal_value **out_argum
     if (c == NULL) {
         return shoal_last_error();
     }
-    /* Kept: when we die somebody else reads it again. */
+    /* The argument stays in the task: if this worker dies, another reads it again. */
     shoal_err err = sh_message_read_at(c, sh_offset_of(&sh_work_of(block)->argument), true, out_argument);
     sh_leave();
     return err;
@@ -119,8 +119,8 @@ static void run_task(worker *w, const shoal_block *block)
         SH_DEATH("pool.worker.running");
         err = work->count == 0 ? run_member(w, argument, &result) : run_chunk(w, argument, &result);
         if (sh_block_is_lost(block)) {
-            sh_log("a task of a pool left the world: its worker ends");
-            _exit(EXIT_FAILURE); /* all is given back already; the owner sees that the worker died */
+            sh_log("a pool's task left the world, so its worker ends");
+            _exit(EXIT_FAILURE); /* the worker holds nothing any more; the owner sees that it died */
         }
     }
     if (err == SHOAL_OK) {
@@ -129,10 +129,10 @@ static void run_task(worker *w, const shoal_block *block)
     if (err != SHOAL_OK) {
         store_failure(block, err);
     }
-    SH_DEATH("pool.worker.stored"); /* death: TAKEN; it is run again, and the next result replaces this one */
+    SH_DEATH("pool.worker.stored"); /* death: TAKEN; the task runs again, and the next result replaces this one */
     sh_store_release(&work->state, err == SHOAL_OK ? SH_WORK_DONE
                                                    : SH_WORK_FAILED); /* pairs with the acquire in pool.c: the result */
-    SH_DEATH("pool.worker.done"); /* death: the owner finds the state when it looks after us */
+    SH_DEATH("pool.worker.done"); /* death: the owner finds the state when it looks for this worker's tasks */
     shoal_value_destroy(argument);
     sh_value_consume(result);
 }
@@ -143,7 +143,7 @@ static bool is_task(const shoal_block *block)
            block->size <= sizeof(sh_work_shm);
 }
 
-/* One handle from the queue. *done goes up by the members that were run. */
+/* Handles one message of the queue. Adds the number of members that it ran to *done. */
 static shoal_err serve(worker *w, shoal_block *block, int64_t *done)
 {
     uint32_t pending = SH_WORK_PENDING;
@@ -171,14 +171,14 @@ static shoal_err initialize(int rank, const shoal_value *args)
     sh_function function;
     const void *bytes = shoal_value_as_bytes(named, &size);
     if (size > sizeof target) {
-        return sh_fail(SHOAL_ECORRUPT, "an initializer of %zu bytes", size);
+        return sh_fail(SHOAL_ECORRUPT, "an initializer of %zu bytes is not well formed", size);
     }
     memcpy(&target, bytes, size);
     shoal_err err = sh_target_find(&target, size, &function);
     return err != SHOAL_OK ? err : ((shoal_target)function)(rank, shoal_value_find(args, SH_WORKER_ARGS));
 }
 
-/* Until the queue is closed, or the limit is reached. */
+/* Works until the queue is closed or the limit is reached. */
 static shoal_err work(worker *w, int rank, int64_t limit)
 {
     shoal_err err = SHOAL_OK;
@@ -191,7 +191,7 @@ static shoal_err work(worker *w, int rank, int64_t limit)
             err = serve(w, block, &done);
         }
     }
-    if (err == SHOAL_OK) { /* it retires: the owner need not wait until it sees our end */
+    if (err == SHOAL_OK) { /* it retires: the owner need not wait until it notices the end of this process */
         err = shoal_queue_put(w->answers, shoal_value_int(sh_pool_worker_notice(getpid(), rank)), SHOAL_FOREVER);
     }
     return err == SHOAL_ECLOSED ? SHOAL_OK : err;

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #define GRACE SHOAL_SECONDS(3)
-#define REPLY_LIMIT SHOAL_MS(200)    /* for the fork server, even when the caller does not wait */
+#define REPLY_LIMIT SHOAL_MS(200)    /* for the fork server, even if the caller does not wait */
 #define KILL_LIMIT SHOAL_SECONDS(10) /* a killed process that is not gone by then hangs in the kernel */
 
 /* ---- starting ---- */
@@ -42,13 +42,13 @@ static shoal_err choose_method(shoal_start asked, shoal_start *out_start)
         return sh_fail(SHOAL_EINVAL, "SHOAL_START=%s: want spawn, fork or forkserver", text);
     }
     if (asked < SHOAL_START_DEFAULT || asked > SHOAL_START_FORKSERVER) {
-        return sh_fail(SHOAL_EINVAL, "there is no start method %d", (int)asked);
+        return sh_fail(SHOAL_EINVAL, "unknown start method %d", (int)asked);
     }
     *out_start = asked == SHOAL_START_DEFAULT ? SHOAL_START_SPAWN : asked;
     return SHOAL_OK;
 }
 
-/* A record with the arguments in it. Inside. */
+/* Makes a record with the arguments in it. Called inside the world. */
 static shoal_err make_record(sh_ctx *c, const shoal_process *p, const sh_target *target, const shoal_value *args,
                              shoal_block **out_record)
 {
@@ -71,27 +71,27 @@ static shoal_err make_record(sh_ctx *c, const shoal_process *p, const sh_target 
         }
         sh_message_store(c, message, sh_offset_of(&record->argument));
     }
-    SH_DEATH("proc.start.recorded"); /* death: the record is ours like any block */
+    SH_DEATH("proc.start.recorded"); /* death: recovery frees the record like any block of this process */
     *out_record = b;
     return SHOAL_OK;
 }
 
-/* Record, slot, and the slot's own reference to the record: from here on neither death leaves the record without a
- * holder. */
+/* Makes the record, reserves the slot and gives the slot a reference to the record. From here on the record has a
+ * holder even if one of the two processes dies. */
 static shoal_err prepare(shoal_process *p, const sh_target *target, const shoal_value *args)
 {
     sh_ctx *c = sh_enter();
     if (c == NULL) {
         return shoal_last_error();
     }
-    /* A forked child could not take its slot without it, and would hang over it for a while. */
+    /* Without the file a forked child could not take its slot, and would try for a while. */
     shoal_err err = sh_world_file() < 0 ? sh_world_file_lost() : make_record(c, p, target, args, &p->record);
     if (err == SHOAL_OK) {
         err = sh_slot_reserve(c, p->name, &p->slot);
     }
     if (err == SHOAL_OK) {
         p->generation = sh_slot_state_generation(sh_load_relaxed(&sh_slot_at(p->slot)->state));
-        SH_DEATH("proc.start.reserved"); /* death: our recovery recovers the slots that we reserved */
+        SH_DEATH("proc.start.reserved"); /* death: recovery of this process recovers the slots that it reserved */
         err = sh_slot_give(c, p->slot, p->record->cell, 0);
         SH_DEATH("proc.start.given");
         if (err != SHOAL_OK) {
@@ -113,10 +113,11 @@ static shoal_err launch(shoal_process *p, sh_start_method method, const sh_launc
     if (err == SHOAL_OK) {
         err = method(&l, &born);
     }
-    if (err == SHOAL_OK && born.pid == 0) { /* we are the child */
+    if (err == SHOAL_OK && born.pid == 0) { /* this is the child */
         return SHOAL_OK;
     }
-    SH_DEATH("proc.start.started"); /* death: the child waits for the next step, sees that we are dead, and ends */
+    SH_DEATH(
+        "proc.start.started"); /* death: the child waits for the next step, sees that its parent is dead, and ends */
     if (err == SHOAL_OK) {
         sh_slot_expect(p->slot, born.pid);
         p->pid = born.pid;
@@ -163,7 +164,8 @@ shoal_err sh_process_begin(shoal_target target, const shoal_value *args, const s
     }
     sh_target named = {.path = ""};
     err = target == NULL ? sh_fail(SHOAL_EINVAL, "the target is NULL") : sh_target_name((sh_function)target, &named);
-    if (err != SHOAL_OK && (target == NULL || method != SHOAL_START_FORK)) { /* a forked child needs no name for it */
+    if (err != SHOAL_OK &&
+        (target == NULL || method != SHOAL_START_FORK)) { /* a forked child finds its target without a name */
         return err;
     }
     char label[SHOAL_NAME_MAX + 1] = "";
@@ -192,7 +194,7 @@ shoal_err sh_process_make(sh_start_method method, const sh_launch *wanted, const
     if (err == SHOAL_OK) {
         err = launch(p, method, wanted);
     }
-    if (err != SHOAL_OK || p->pid == 0) { /* pid 0: a child that goes on from here has no handle of itself */
+    if (err != SHOAL_OK || p->pid == 0) { /* pid 0: this is the child, which has no handle of itself */
         free_handle(p);
         if (err == SHOAL_OK) {
             *out_process = NULL;
@@ -230,8 +232,8 @@ sh_fate sh_fate_of(const siginfo_t *info)
     return (sh_fate){.code = info->si_status, .by_signal = info->si_code == CLD_KILLED || info->si_code == CLD_DUMPED};
 }
 
-/* The fate of one that has ended. Unknown when another has taken it: an ignored SIGCHLD, somebody's wait, a dead server.
- * SHOAL_ETIMEDOUT: a server that is stopped knows it. */
+/* Reaps a process that has ended. *out_known is false if something else took its status: an ignored SIGCHLD, another
+ * wait call, a dead fork server. Returns SHOAL_ETIMEDOUT if only a stopped fork server knows it. */
 static shoal_err reap(const shoal_process *p, int64_t deadline, sh_fate *out_fate, bool *out_known)
 {
     if (p->by_server) {
@@ -250,7 +252,7 @@ static shoal_err reap(const shoal_process *p, int64_t deadline, sh_fate *out_fat
     return SHOAL_OK;
 }
 
-/* "rank 2", or "rank 2 (reader)" for one that was given a name. */
+/* "rank 2", or "rank 2 (reader)" if the caller gave a name. */
 #define WHO_SIZE (SHOAL_NAME_MAX + 24)
 
 static const char *say_who(const shoal_process *p, char *buffer)
@@ -276,13 +278,13 @@ static void describe_signal(shoal_process *p, int number)
     }
 }
 
-/* What its fate (NULL: unknown) and the record say together. The record counts only if the process then ended as a
- * target's process does. */
+/* Fills in the status from the fate (NULL: unknown) and the record. The record counts only if the process then ended as
+ * it does after its target returns. */
 static void describe(shoal_process *p, const sh_fate *fate)
 {
     char buffer[WHO_SIZE];
     const char *who = say_who(p, buffer);
-    static const sh_start_shm unknown; /* its world was left */
+    static const sh_start_shm unknown; /* this process has left the world */
     const sh_start_shm *record = sh_block_is_lost(p->record) ? &unknown : sh_start_of(p->record);
     bool returned = sh_load_acquire(&record->phase) == SH_START_ENDED;
     shoal_err err = (shoal_err)sh_load_relaxed(&record->err);
@@ -303,11 +305,12 @@ static void describe(shoal_process *p, const sh_fate *fate)
         snprintf(p->status.text, sizeof p->status.text, "%s exited with %d", who, code);
     } else {
         p->status = (shoal_status){.end = SHOAL_EXITED, .code = -1};
-        snprintf(p->status.text, sizeof p->status.text, "%s ended, and something else took its exit status", who);
+        snprintf(p->status.text, sizeof p->status.text, "%s ended, but something else collected its exit status", who);
     }
 }
 
-/* Recovers what it held, then reads what it returned: an open step of a killed child may be the store of that. */
+/* Recovers what the child held, then reads its result: recovery may have to finish the store of the result that a
+ * killed child began. */
 static void take_result(shoal_process *p)
 {
     sh_ctx *c = sh_block_is_lost(p->record) ? NULL : sh_enter();
@@ -324,18 +327,19 @@ static void take_result(shoal_process *p)
     sh_leave();
 }
 
-/* Once, by the first who sees the end. */
+/* Reaps the child and takes its result. The first thread that sees the end does it, once. */
 static shoal_err collect(shoal_process *p, int64_t deadline)
 {
     shoal_err err = SHOAL_OK;
     if (!sh_mutex_lock_until(&p->lock, deadline)) { /* another thread waits for a stopped fork server */
-        return sh_fail(SHOAL_ETIMEDOUT, "%s (process %d) has ended, and another thread collects it", p->name, p->pid);
+        return sh_fail(SHOAL_ETIMEDOUT, "%s (process %d) has ended, but another thread is still collecting its status",
+                       p->name, p->pid);
     }
     if (sh_load_relaxed(&p->ended) == 0) {
         sh_fate fate;
         bool known = false;
         err = reap(p, deadline, &fate, &known);
-        SH_DEATH("proc.join.reaped"); /* death: whoever sweeps recovers the child's slot */
+        SH_DEATH("proc.join.reaped"); /* death: the next process that sweeps recovers the child's slot */
         if (err == SHOAL_OK) {
             take_result(p);
             describe(p, known ? &fate : NULL);
@@ -359,7 +363,7 @@ shoal_err shoal_process_join(shoal_process *process, int64_t timeout, shoal_stat
         if (!sh_process_wait_end(process, deadline)) {
             return sh_fail_waiting(timeout, "%s (process %d) still runs", process->name, process->pid);
         }
-        /* Without a wait the fork server still has a moment to answer in. */
+        /* Even without a wait the fork server gets a moment to answer. */
         int64_t moment = sh_now() + REPLY_LIMIT;
         shoal_err err = collect(process, deadline > moment ? deadline : moment);
         if (err != SHOAL_OK) {
@@ -372,7 +376,7 @@ shoal_err shoal_process_join(shoal_process *process, int64_t timeout, shoal_stat
     return SHOAL_OK;
 }
 
-/* ---- the rest of the public face ---- */
+/* ---- the rest of the public interface ---- */
 
 shoal_err shoal_process_signal(shoal_process *process, int signal)
 {
@@ -387,7 +391,7 @@ shoal_err shoal_process_signal(shoal_process *process, int signal)
     }
     if (!sh_process_send(process, signal)) {
         return errno == ESRCH    ? sh_fail(SHOAL_ESTATE, "process %d has ended", process->pid)
-               : errno == EINVAL ? sh_fail(SHOAL_EINVAL, "there is no signal %d", signal)
+               : errno == EINVAL ? sh_fail(SHOAL_EINVAL, "unknown signal %d", signal)
                                  : sh_fail_os("sending a signal");
     }
     return SHOAL_OK;
@@ -438,7 +442,8 @@ void shoal_process_destroy(shoal_process *process)
     sh_cleanup_begin();
     bool ours = process->pidfd >= 0;
     bool over = !ours || shoal_process_join(process, SHOAL_NOW, NULL) == SHOAL_OK;
-    /* One that has ended and is not over is the child of a stopped fork server: there is nothing to wait for. */
+    /* A process that has ended but was not joined is the child of a stopped fork server: there is nothing to wait
+     * for. */
     if (!over && !process->outlive && !sh_process_has_ended(process)) {
         sh_process_send(process, SIGTERM);
         over = shoal_process_join(process, GRACE, NULL) == SHOAL_OK;

@@ -41,7 +41,7 @@ START_TEST(arguments_arrive_and_results_return)
     ck_assert_str_eq(status.text, "rank 7 returned");
     const shoal_value *result = shoal_process_result(p);
     ck_assert_int_eq(sh_int_of(shoal_value_find(result, "rank")), 7);
-    ck_assert_ptr_eq(shoal_arg_block(result, "data"), data); /* the same handle, not a copy */
+    ck_assert_ptr_eq(shoal_arg_block(result, "data"), data); /* this handle, not a copy */
     ck_assert_int_eq(((char *)shoal_block_data(data))[99999], 'c');
     shoal_process_destroy(p);
     shoal_release(data);
@@ -120,7 +120,7 @@ START_TEST(endings_are_told_apart)
 }
 END_TEST
 
-/* Somebody else reaps our children: what the record tells is still told. */
+/* If something else reaps the children, the record still gives their status. */
 START_TEST(a_stolen_exit_status)
 {
     struct sigaction ignore = {.sa_handler = SIG_IGN}, before;
@@ -132,7 +132,7 @@ START_TEST(a_stolen_exit_status)
     shoal_status status = finish(p);
     ck_assert_int_eq(status.end, SHOAL_EXITED);
     ck_assert_int_eq(status.code, -1);
-    ck_assert_str_eq(status.text, "rank 0 ended, and something else took its exit status");
+    ck_assert_str_eq(status.text, "rank 0 ended, but something else collected its exit status");
     shoal_process_destroy(p);
     ck_assert_int_eq(sigaction(SIGCHLD, &before, NULL), 0);
 }
@@ -145,7 +145,8 @@ static shoal_err no_op(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* With fewer and fewer fds to be had, one start fails when its child is to be watched: the text says how to have more. */
+/* With fewer and fewer fds available, one start fails when it opens the child's sentinel: the text says how to get more
+ * fds. */
 START_TEST(no_fd_to_watch_with)
 {
     struct rlimit before;
@@ -194,7 +195,7 @@ END_TEST
 
 /* ---- B35, B36: waiting ---- */
 
-/* Says that it is up, waits for the word to end. */
+/* Reports that it is up, and waits until it may end. */
 static shoal_err await(int rank, const shoal_value *args)
 {
     (void)rank;
@@ -294,7 +295,7 @@ START_TEST(terminate_runs_the_handler_and_destroy_ends_it)
     int pidfd = fcntl(shoal_process_sentinel(p), F_DUPFD_CLOEXEC, 0);
     shoal_process_destroy(p); /* SIGTERM suffices */
     siginfo_t info;
-    ck_assert_int_eq(waitid(P_PIDFD, (id_t)pidfd, &info, WEXITED | WNOHANG), -1); /* gone, and reaped */
+    ck_assert_int_eq(waitid(P_PIDFD, (id_t)pidfd, &info, WEXITED | WNOHANG), -1); /* ended and reaped */
     close(pidfd);
     free_pair(e);
 }
@@ -319,7 +320,7 @@ START_TEST(destroy_kills_who_ignores_sigterm)
 }
 END_TEST
 
-/* ---- B15: what was put is there, however the sender ended ---- */
+/* ---- B15: what was put arrives, however the sender ended ---- */
 
 static shoal_err put_and_end(int rank, const shoal_value *args)
 {
@@ -360,7 +361,7 @@ START_TEST(a_message_outlives_its_sender)
 }
 END_TEST
 
-/* ---- B43: slots are used again, each life by itself ---- */
+/* ---- B43: slots are reused, and each process starts clean ---- */
 
 static shoal_err hold_and_die(int rank, const shoal_value *args)
 {
@@ -403,7 +404,7 @@ END_TEST
 
 /* ---- what a child inherits ---- */
 
-/* How many of this process's fds lead to something of that name. */
+/* Returns how many of this process's fds refer to something of that name. */
 static int count_links(const char *name)
 {
     int n = 0;
@@ -423,7 +424,7 @@ static shoal_err look_around(int rank, const shoal_value *args)
     must(getenv("SHOAL_CHILD") == NULL);
     must(count_links("memfd:shoal") == 1);
     must(count_links("pidfd") == 0);
-    must(count_links(shoal_value_as_string(shoal_value_at(args, 0))) == 1); /* the lifeline: once, and only to read */
+    must(count_links(shoal_value_as_string(shoal_value_at(args, 0))) == 1); /* the lifeline: once, and read-only */
     must(count_links(shoal_value_as_string(shoal_value_at(args, 1))) == 0);
     char name[32] = "";
     FILE *f = fopen("/proc/self/comm", "re");
@@ -432,7 +433,7 @@ static shoal_err look_around(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* The name of what the only fd of its kind leads to. */
+/* Returns the name of what the only fd of its kind refers to. */
 static void find_link(const char *kind, char *out_link, size_t size)
 {
     for (int fd = 255; fd >= 0; fd--) {
@@ -451,7 +452,7 @@ START_TEST(a_child_inherits_nothing_else)
     pair e = make_pair();
     char lifeline[64], socket[64] = "none";
     shoal_process *other =
-        start(_i, await, shoal_list(e.up, e.go)); /* now there are a lifeline, a pidfd, maybe a server */
+        start(_i, await, shoal_list(e.up, e.go)); /* now there are a lifeline, a pidfd, and perhaps a fork server */
     find_link("pipe:", lifeline, sizeof lifeline);
     if (_i == SHOAL_START_FORKSERVER) {
         find_link("socket:", socket, sizeof socket);
@@ -469,7 +470,7 @@ END_TEST
 START_TEST(a_failed_start_leaves_nothing)
 {
     shoal_world_info info;
-    ck_assert_ok(shoal_world_info_get(&info)); /* the world is there */
+    ck_assert_ok(shoal_world_info_get(&info)); /* the world exists */
     struct rlimit limit;
     int first = open("/dev/null", O_RDONLY | O_CLOEXEC), highest = first, plugs[64], plug_count = 0;
     for (int fd = 0; fd < 64; fd++) {
@@ -480,7 +481,7 @@ START_TEST(a_failed_start_leaves_nothing)
     }
     int used = sh_count_fds();
     ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    for (int more = 1; more < 9; more++) { /* fails at another step each time */
+    for (int more = 1; more < 9; more++) { /* each time another step fails */
         shoal_process *p = NULL;
         rlim_t was = limit.rlim_cur;
         limit.rlim_cur = (rlim_t)(used + more);
@@ -542,7 +543,7 @@ START_TEST(children_have_children)
 }
 END_TEST
 
-/* The server alone can tell how its child ended. One that is stopped keeps nobody longer than it wants to wait. */
+/* Only the server knows how its child ended. A stopped server delays no caller beyond its timeout. */
 static shoal_err wait_for_a_signal(int rank, const shoal_value *args)
 {
     (void)rank;
@@ -562,7 +563,7 @@ static pid_t server_pid(void)
     return 0;
 }
 
-/* Another thread that joins, and has until the server goes on. */
+/* Another thread that joins, and has time until the server continues. */
 static void *join_for_long(void *process)
 {
     return (void *)(uintptr_t)shoal_process_join(process, LIMIT, NULL);
@@ -592,19 +593,21 @@ START_TEST(join_is_in_time_beside_a_stopped_fork_server)
     void *err;
     ck_assert_int_eq(pthread_create(&patient, NULL, join_for_long, p), 0);
     until_server_is_waited_for();
-    ck_assert_err(shoal_process_join(p, SHOAL_MS(300), &status), SHOAL_ETIMEDOUT);         /* it has the process */
-    ck_assert_err(shoal_process_join(forgotten, SHOAL_MS(300), &status), SHOAL_ETIMEDOUT); /* it has the server */
+    ck_assert_err(shoal_process_join(p, SHOAL_MS(300), &status),
+                  SHOAL_ETIMEDOUT); /* that thread holds the lock of the process */
+    ck_assert_err(shoal_process_join(forgotten, SHOAL_MS(300), &status),
+                  SHOAL_ETIMEDOUT); /* that thread holds the lock of the server */
     shoal_process_destroy(forgotten);
     ck_assert_int_lt(sh_now() - begin, SHOAL_SECONDS(3));
     kill(server, SIGCONT);
     ck_assert(pthread_join(patient, &err) == 0 && err == (void *)SHOAL_OK);
     ck_assert_str_eq(finish(p).text, "rank 0 ended by SIGKILL");
     shoal_process_destroy(p);
-    p = start(SHOAL_START_FORKSERVER, wait_for_a_signal, NULL); /* late replies are not taken for its */
+    p = start(SHOAL_START_FORKSERVER, wait_for_a_signal, NULL); /* late replies are not mistaken for its own */
     ck_assert_ok(shoal_process_kill(p));
     ck_assert_str_eq(finish(p).text, "rank 0 ended by SIGKILL");
     shoal_process_destroy(p);
-    kill(server, SIGSTOP); /* at the end it is killed */
+    kill(server, SIGSTOP); /* a stopped server is killed at the end */
     ck_assert_int_eq(waitpid(server, NULL, WUNTRACED), server);
     begin = sh_now();
     sh_forkserver_stop();
@@ -612,7 +615,7 @@ START_TEST(join_is_in_time_beside_a_stopped_fork_server)
 }
 END_TEST
 
-/* The name that was given stands where people look. */
+/* ps, top and status texts show the name that the caller gave. */
 static shoal_err named_child(int rank, const shoal_value *args)
 {
     char comm[32] = "";

@@ -1,4 +1,4 @@
-/* What the tests of this layer share: each test runs over the three start methods, and leaves nothing behind. */
+/* Shared by the tests of this layer: each test runs with the three start methods, and leaves nothing behind. */
 #ifndef SH_PROC_PROCESS_TEST_H
 #define SH_PROC_PROCESS_TEST_H
 
@@ -11,7 +11,7 @@
 
 #define LIMIT SHOAL_SECONDS(20) /* nothing here waits that long unless it is broken */
 
-/* In a child: what must hold, or the process ends with 99. */
+/* In a child: ends the process with status 99 unless the condition holds. */
 #define must(condition)                                                                                                \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
@@ -39,7 +39,7 @@ static inline TCase *methods_case(const char *name)
     return tc;
 }
 
-/* A test over the three start methods: _i is the method. */
+/* Adds a test that runs with the three start methods: _i is the method. */
 #define add_for_methods(tc, test) tcase_add_loop_test(tc, test, SHOAL_START_SPAWN, SHOAL_START_FORKSERVER + 1)
 
 static inline shoal_process *start(int method, shoal_target target, shoal_value *args)
@@ -57,7 +57,7 @@ static inline shoal_status finish(shoal_process *p)
     return status;
 }
 
-/* Does the process sleep? Its first thread, that is. */
+/* Checks whether the process's first thread sleeps. */
 static inline bool sleeps(pid_t pid)
 {
     char path[64], state = 0;

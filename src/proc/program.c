@@ -1,12 +1,13 @@
-/* Another program as a child: `python3 -c ...` with arguments of its own. It learns who it is from SHOAL_PROGRAM, and
- * joins by shoal_child_begin (child.c), or never: then it is watched, joined and ended like any process, and its slot
- * comes back with its end.
+/* Starts another program as a child, for example `python3 -c ...`. The program learns its role from SHOAL_PROGRAM and
+ * joins the world with shoal_child_begin (child.c). If it never does, it is watched, joined and ended like any process,
+ * and its end frees its slot.
  *
- * It must hang on its parent's life from the start, whether it joins or not. So the lifeline is armed between vfork and
- * exec: the fd stays open across exec, the owner is the pid, which stays too. posix_spawn has no step for that.
+ * The program must die with its parent from the start, whether it joins or not. So the lifeline is armed between vfork
+ * and exec: the fd stays open across exec, and its owner is the pid, which does not change either. posix_spawn has no
+ * step for that.
  *
- * What the program inherits: the fds named in the variable lose close-on-exec in it; shoal_child_begin sets that again
- * and removes the variable, so that its own children inherit neither.
+ * The program inherits the fds that the variable names: they lose close-on-exec in it. shoal_child_begin sets
+ * close-on-exec again and removes the variable, so that the program's own children inherit neither.
  */
 #include "ipc/value.h"
 
@@ -30,7 +31,7 @@
 
 extern char **environ;
 
-/* Our environment and the variable, which takes the place of one that we inherited. */
+/* Returns this process's environment plus the variable, which replaces an inherited one. */
 static char **make_environment(char *variable)
 {
     size_t count = 0, n = 0, length = strlen(SH_PROGRAM_VARIABLE "=");
@@ -49,12 +50,13 @@ static char **make_environment(char *variable)
     return fresh;
 }
 
-/* In the child of vfork, which shares our memory: system calls only. Returns the errno that kept it from running. */
+/* Runs in the child of vfork, which shares its parent's memory: system calls only. Returns the errno if the program
+ * cannot run. */
 static int become_program(const sh_program *program, char *const *environment, int armed, const int *fds, size_t count,
                           const sigset_t *mask)
 {
     struct sigaction action;
-    for (int s = 1; s < NSIG; s++) { /* a handler must not run here once signals are let in again */
+    for (int s = 1; s < NSIG; s++) { /* no handler may run here once signals are unblocked */
         if (sigaction(s, NULL, &action) == 0 && action.sa_handler != SIG_IGN && action.sa_handler != SIG_DFL) {
             action = (struct sigaction){.sa_handler = SIG_DFL};
             sigaction(s, &action, NULL);
@@ -77,7 +79,7 @@ static shoal_err run(const sh_program *program, char **environment, int armed, c
                      sh_born *out_born)
 {
     sigset_t all, before;
-    sh_a32 failed = {0}; /* written by the child, in our memory */
+    sh_a32 failed = {0}; /* written by the child, which shares this memory */
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
     pid_t pid = vfork();
@@ -92,7 +94,7 @@ static shoal_err run(const sh_program *program, char **environment, int armed, c
         }
         sh_sentinel_cancel();
         char words[128];
-        return why == ENOENT || why == ENOTDIR ? sh_fail(SHOAL_ENOENT, "there is no program %s", program->path)
+        return why == ENOENT || why == ENOTDIR ? sh_fail(SHOAL_ENOENT, "program %s does not exist", program->path)
                                                : sh_fail(why == EACCES ? SHOAL_EPERM : SHOAL_EOS, "starting %s: %s",
                                                          program->path, strerror_r(why, words, sizeof words));
     }
@@ -104,7 +106,7 @@ shoal_err sh_program_start(const sh_launch *launch, sh_born *out_born)
     char variable[96];
     int armed = launch->lifeline >= 0 ? sh_lifeline_reopen(launch->lifeline) : -1;
     if (launch->lifeline >= 0 && armed < 0) {
-        return sh_fail_os("a lifeline for a program");
+        return sh_fail_os("opening a lifeline for a program");
     }
     shoal_err err = sh_world_file() < 0 ? sh_world_file_lost() : sh_sentinel_prepare();
     if (err == SHOAL_OK) {
@@ -131,7 +133,7 @@ static shoal_err check(const char *path, char *const argv[], const shoal_process
         return sh_fail(SHOAL_EINVAL, "shoal_process_start_program: path is %s", path == NULL ? "NULL" : "empty");
     }
     if (argv == NULL || argv[0] == NULL) {
-        return sh_fail(SHOAL_EINVAL, "shoal_process_start_program: argv has no name of the program");
+        return sh_fail(SHOAL_EINVAL, "shoal_process_start_program: argv is empty; argv[0] must be the program's name");
     }
     if (options != NULL && options->start != SHOAL_START_DEFAULT && options->start != SHOAL_START_SPAWN) {
         return sh_fail(SHOAL_EINVAL, "shoal_process_start_program: a program can only be started by spawn");

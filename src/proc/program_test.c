@@ -1,4 +1,5 @@
-/* Other programs as children, and forks that go on in the caller. The other program is this one, with --program. */
+/* Tests other programs as children, and forks that return in the child. The other program is this one, with
+ * --program. */
 #include "proc/process_test.h"
 
 #include "base/clock.h"
@@ -30,7 +31,7 @@ static bool grandchild_is_clean(void)
     return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/* Joins, and does what its arguments say. */
+/* Joins the world, and does what its arguments say. */
 static int joined(const char *what)
 {
     int rank;
@@ -157,7 +158,7 @@ START_TEST(ends_with_its_parent)
     ck_assert_ok(shoal_queue_create(0, &queue));
     ck_assert_ok(
         shoal_process_start(parent_of_program, shoal_map("queue", queue), &(shoal_process_options){.rank = _i}, &p));
-    for (int i = 0; i <= _i; i++) { /* the pid, and "up" of one that joins, in any order */
+    for (int i = 0; i <= _i; i++) { /* the pid, and "up" from a program that joins, in any order */
         int32_t word;
         ck_assert_ok(shoal_queue_get_bytes(queue, &word, sizeof word, LIMIT, &size));
         pid = size == sizeof pid ? word : pid;

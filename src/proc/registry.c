@@ -12,15 +12,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A leaf lock: nothing is called under it that takes another, because fork waits for it (prepare). */
+/* A leaf lock: nothing called under it takes another lock, because fork waits for it (prepare). */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct {
-    int lifeline[2]; /* to read, to write; -1: not made */
+    int lifeline[2]; /* read end, write end; -1: not made */
     size_t holds;    /* of the lifeline */
-    int armed;       /* what this process itself hangs on */
-    int inherited;   /* after a fork: the parent's end to read */
-    int passed_on;   /* in a fork server: its requester's end to read */
+    int armed;       /* the lifeline that this process itself hangs on */
+    int inherited;   /* after a fork: the read end of the parent's lifeline */
+    int passed_on;   /* in a fork server: the read end of its requester's lifeline */
     shoal_process *handles;
     int32_t *orphans;
     size_t orphan_count, orphan_room;
@@ -38,7 +38,7 @@ static void close_and_forget(int *fd)
 
 static void fork_child(void)
 {
-    close_and_forget(&mine.lifeline[1]); /* or the parent's death would go unnoticed while we live */
+    close_and_forget(&mine.lifeline[1]); /* otherwise the parent's death would go unnoticed while this process lives */
     close_and_forget(&mine.armed);
     close_and_forget(&mine.inherited);
     mine.inherited = mine.passed_on >= 0 ? mine.passed_on : mine.lifeline[0];
@@ -69,7 +69,7 @@ shoal_err sh_lifeline_hold(int *out_fd)
         close_and_forget(&mine.inherited);
         if (pipe2(mine.lifeline, O_CLOEXEC) != 0 || !sh_fd_keep_both(mine.lifeline)) {
             mine.lifeline[0] = mine.lifeline[1] = -1;
-            err = sh_fail_os("a pipe for the children to hang on");
+            err = sh_fail_os("making the lifeline pipe");
         }
     }
     if (err == SHOAL_OK) {
@@ -94,7 +94,8 @@ int sh_lifeline_reopen(int fd)
 {
     char path[32];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    /* A description of its own: owner and signal belong to the description, and the one behind fd is everybody's. */
+    /* A separate file description: owner and signal belong to the description, and all children share the one behind
+     * fd. */
     return sh_fd_keep(open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC));
 }
 
@@ -104,7 +105,7 @@ bool sh_lifeline_arm_here(int fd)
         fcntl(fd, F_SETFL, O_NONBLOCK | O_ASYNC) != 0) {
         return false;
     }
-    /* The signal comes for what happens from now on; what happened before shows here. */
+    /* The kernel signals events from now on only; this poll sees an earlier one. */
     struct pollfd p = {.fd = fd};
     if (sh_poll(&p, 1, 0) > 0) {
         kill(getpid(), SIGKILL);
@@ -126,7 +127,7 @@ shoal_err sh_lifeline_arm(int fd)
 {
     int own = sh_lifeline_reopen(fd);
     if (own < 0 || !sh_lifeline_arm_here(own)) {
-        shoal_err err = sh_fail_os("hanging on to the parent");
+        shoal_err err = sh_fail_os("arming the lifeline to the parent");
         close_and_forget(&own);
         return err;
     }
@@ -186,7 +187,7 @@ void sh_orphans_add(int32_t pid)
             mine.orphan_room = room;
         }
     }
-    if (mine.orphan_count < mine.orphan_room) { /* else it stays a zombie until we end */
+    if (mine.orphan_count < mine.orphan_room) { /* else it stays a zombie until this process ends */
         mine.orphans[mine.orphan_count++] = pid;
     }
     sh_fork_unlock(&lock);

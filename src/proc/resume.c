@@ -1,4 +1,4 @@
-/* shoal_fork: a fork that returns on both sides, with hooks of the caller's around it. */
+/* shoal_fork: a fork that returns in parent and child, and calls the caller's hooks around it. */
 #include "proc/process.h"
 
 #include "base/error.h"
@@ -25,7 +25,7 @@ shoal_err shoal_fork(const shoal_fork_options *options, shoal_process **out_proc
         return sh_fail(SHOAL_EINVAL, "shoal_fork: out_process is NULL");
     }
     if (process->start != SHOAL_START_DEFAULT && process->start != SHOAL_START_FORK) {
-        return sh_fail(SHOAL_EINVAL, "shoal_fork: the start method can only be fork");
+        return sh_fail(SHOAL_EINVAL, "shoal_fork: the start method must be fork");
     }
     call(o->before, o->context);
     shoal_err err =
@@ -33,7 +33,7 @@ shoal_err shoal_fork(const shoal_fork_options *options, shoal_process **out_proc
     if (err == SHOAL_OK && made == NULL) {
         call(o->after_child, o->context);
     } else {
-        call(o->after_parent, o->context); /* also when there is no child */
+        call(o->after_parent, o->context); /* also if there is no child */
     }
     if (err == SHOAL_OK) {
         *out_process = made;

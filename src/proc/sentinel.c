@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SLICE_CLOSED SHOAL_MS(1) /* between looks at a process that has closed its end and still runs */
+#define SLICE_CLOSED SHOAL_MS(1) /* between checks of a process that has closed its end and still runs */
 
 typedef enum support {
     UNKNOWN,
@@ -24,10 +24,10 @@ typedef enum support {
 static sh_a32 have; /* a support */
 
 /* Held from prepare to watch or cancel where there are no pidfds: a child that another thread forks meanwhile would
- * keep the end that is not its own. Forks that the library does not make close it (fork_child). */
+ * keep an end that belongs to another child. Forks that the library does not make close it (fork_child). */
 static pthread_mutex_t birth = PTHREAD_MUTEX_INITIALIZER;
-static int ends[2] = {-1, -1}; /* to read, for the child; under the lock */
-static pthread_t maker;        /* who made them */
+static int ends[2] = {-1, -1}; /* the read end, and the child's end; under the lock */
+static pthread_t maker;        /* the thread that made them */
 static int held = -1;          /* in a child: its end */
 
 static void close_and_forget(int *fd)
@@ -42,7 +42,7 @@ static void close_and_forget(int *fd)
 
 static void fork_child(void)
 {
-    close_and_forget(&held); /* it tells of our parent's end, not of ours */
+    close_and_forget(&held); /* it reports the end of this process's parent, not of this process */
     close_and_forget(&ends[0]);
     if (ends[1] >= 0 && !pthread_equal(maker, pthread_self())) {
         close_and_forget(&ends[1]);
@@ -52,7 +52,7 @@ static void fork_child(void)
 __attribute__((constructor)) static void install(void)
 {
     static const sh_fork_part part = {
-        .lock = &birth, .only_anew = true, .child = fork_child}; /* the maker has it when it forks */
+        .lock = &birth, .only_anew = true, .child = fork_child}; /* the maker holds it when it forks */
     sh_fork_register(SH_FORK_BIRTH, &part);
 }
 
@@ -79,7 +79,7 @@ shoal_err sh_sentinel_prepare(void)
     maker = pthread_self();
     if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0 || !sh_fd_keep_both(ends)) {
         ends[0] = ends[1] = -1;
-        shoal_err err = sh_fail_os("a pipe that tells of a child's end");
+        shoal_err err = sh_fail_os("making a pipe that reports a child's end");
         pthread_mutex_unlock(&birth);
         return err;
     }
@@ -114,12 +114,12 @@ void sh_sentinel_hold(int fd)
     }
 }
 
-/* A child that is gone already was reaped by somebody: ESRCH. */
+/* ESRCH means that something else has already reaped the child. */
 static const char *not_watched(int why)
 {
     switch (why) {
     case EMFILE: return "watching a new process (ulimit -n raises the limit)";
-    case ENFILE: return "watching a new process (the limit is the system's: sysctl fs.file-max)";
+    case ENFILE: return "watching a new process (the system is at its limit: sysctl fs.file-max)";
     case ESRCH: return "watching a new process (is SIGCHLD ignored?)";
     default: return "watching a new process";
     }
@@ -147,8 +147,8 @@ shoal_err sh_born_watch(pid_t pid, sh_born *out_born)
 
 /* ---- the end ---- */
 
-/* Of a process that only a pipe tells of. Its pid stays its own until it is reaped, by us or by the fork server at our
- * word. */
+/* Checks a process that has a pipe and no pidfd. The system does not reuse its pid until it is reaped, by this process
+ * or by the fork server on its request. */
 static bool has_ended_by_pipe(const shoal_process *p)
 {
     if (p->by_server) {
@@ -159,7 +159,7 @@ static bool has_ended_by_pipe(const shoal_process *p)
     do {
         r = waitid(P_PID, (id_t)p->pid, &info, WEXITED | WNOHANG | WNOWAIT);
     } while (r != 0 && errno == EINTR);
-    return r != 0 || info.si_pid != 0; /* ECHILD: somebody else has reaped it */
+    return r != 0 || info.si_pid != 0; /* ECHILD: something else has reaped it */
 }
 
 bool sh_process_has_ended(const shoal_process *process)
@@ -187,7 +187,7 @@ int sh_sentinels_poll(shoal_process *const *processes, struct pollfd *fds, size_
         fds[i].revents = over ? POLLIN : 0;
         ended += over;
     }
-    if (n > 0 && ended == 0) { /* the fd says so, the process has not: it ends just now, or has closed its end */
+    if (n > 0 && ended == 0) { /* the pipe is closed but the process runs: it is just ending, or has closed its end */
         nanosleep(&(struct timespec){.tv_nsec = SLICE_CLOSED}, NULL);
     }
     return ended;
@@ -215,7 +215,7 @@ bool sh_process_send(shoal_process *process, int signal)
     if (!process->by_pipe) {
         return sh_pidfd_signal(process->pidfd, signal);
     }
-    pthread_mutex_lock(&process->lock); /* nobody reaps it meanwhile */
+    pthread_mutex_lock(&process->lock); /* so that no thread reaps it meanwhile */
     errno = ESRCH;
     bool sent = sh_load_relaxed(&process->ended) == 0 && kill(process->pid, signal) == 0;
     int why = errno;

@@ -1,4 +1,4 @@
-/* Processes start, are waited for and end where the system has no pidfds. */
+/* Starts, waits for and ends processes where the system has no pidfds. */
 #include "proc/process_test.h"
 
 #include "base/clock.h"
@@ -18,7 +18,8 @@
 #define SYS_pidfd_getfd 438
 #endif
 
-/* From now on pidfds are refused in this process and its children. As sandboxes do it, so it needs no privilege. */
+/* Makes the kernel refuse pidfds in this process and its children from now on. It does so as sandboxes do, so it needs
+ * no privilege. */
 static void forbid_pidfds(uint32_t why)
 {
     struct sock_filter code[] = {
@@ -113,13 +114,13 @@ START_TEST(is_waited_for_and_killed)
 }
 END_TEST
 
-/* A child that closes what it does not know still counts as running, and its end is seen. */
+/* A child that closes all unknown fds still counts as running, and its end is noticed. */
 static shoal_err closes_all(int rank, const shoal_value *args)
 {
     shoal_queue *q = shoal_value_as_queue(shoal_value_at(args, 1));
     must(syscall(SYS_close_range, 3, ~0u, 0) == 0);
     shoal_queue_put_bytes(q, "x", 1, LIMIT) == SHOAL_OK ? (void)0 : _exit(98);
-    usleep(30000); /* longer than a slice: the parent must look at the process, not at the fd */
+    usleep(30000); /* longer than a slice: the parent must check the process, not the fd */
     (void)rank;
     return SHOAL_OK;
 }

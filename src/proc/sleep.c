@@ -4,7 +4,7 @@
 #include "os/pidfd.h"
 #include "sync/peers.h"
 
-#define LONGEST SHOAL_MS(1000) /* between looks for the dead, as every waiter takes (park.h) */
+#define LONGEST SHOAL_MS(1000) /* between sweeps of dead processes, as in every wait (park.h) */
 #define ENDING SHOAL_MS(1)     /* between the end of a target or a thread and the end of its process */
 
 static bool can_wait_many(void)
@@ -49,7 +49,7 @@ void sh_sleep_add_process(sh_sleep *sleep, const shoal_process *process, int64_t
         return;
     }
     uint32_t phase = sh_load_acquire(&record->phase);
-    bool ending = state == SH_END_SEEN || phase == SH_START_ENDED; /* nothing will wake us any more */
+    bool ending = state == SH_END_SEEN || phase == SH_START_ENDED; /* nothing will wake this sleep any more */
     look_within(sleep, ending ? ENDING : SH_SLEEP_UNSEEN);
     if (!ending) {
         sh_sleep_add(sleep, &record->phase, phase, unseen);

@@ -1,5 +1,5 @@
-/* spawn: this program once more, as /proc/self/exe names it even when its file was replaced. shoal_init in the new
- * process sees SHOAL_CHILD and goes on in child.c. */
+/* The spawn start method: runs this program again, by /proc/self/exe, which names it even if its file was replaced.
+ * shoal_init in the new process sees SHOAL_CHILD and continues in child.c. */
 #include "proc/child.h"
 #include "proc/registry.h"
 #include "proc/sentinel.h"
@@ -15,15 +15,14 @@
 
 extern char **environ;
 
-static sh_a32 allowed; /* 1: shoal_init was called, so a child will find its way */
+static sh_a32 allowed; /* 1: shoal_init was called, so a child will find its function */
 
 void sh_spawn_allow(void)
 {
     sh_store_release(&allowed, 1);
 }
 
-/* The arguments that this program was started with, one after the other, each with its NUL. NULL when they cannot be
- * read. */
+/* Returns the arguments of this program, one after the other, each with its NUL, or NULL if they cannot be read. */
 static char *read_arguments(size_t *out_size)
 {
     int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
@@ -53,7 +52,7 @@ static char *read_arguments(size_t *out_size)
     return text;
 }
 
-/* argv for the child; free both. */
+/* Makes argv for the child. The caller frees both. */
 static char **make_arguments(char **out_text)
 {
     static char fallback[] = "shoal-child";
@@ -76,7 +75,7 @@ static char **make_arguments(char **out_text)
     return arguments;
 }
 
-/* Our environment and the variable. */
+/* Returns this process's environment plus the variable. */
 static char **make_environment(char *variable)
 {
     size_t count = 0;
@@ -93,7 +92,7 @@ static char **make_environment(char *variable)
     return fresh;
 }
 
-/* An fd keeps its number in the child and loses close-on-exec there; here it does not. */
+/* Passes an fd to the child under the same number. It loses close-on-exec in the child only. */
 static int pass(posix_spawn_file_actions_t *actions, int fd)
 {
     return fd < 0 ? 0 : posix_spawn_file_actions_adddup2(actions, fd, fd);
@@ -116,7 +115,7 @@ static shoal_err run_program(char **arguments, char **environment, const int *fd
     if (failed != 0) {
         sh_sentinel_cancel();
         errno = failed;
-        return sh_fail_os("starting this program once more");
+        return sh_fail_os("starting this program again");
     }
     return sh_born_watch(pid, out_born);
 }

@@ -1,17 +1,17 @@
-/* The start record: all that passes between a child and the process that started it. A block of SH_KIND_TASK, held
- * by the handle of the parent and, in its cell 0, by the child's slot from before the child exists.
+/* The start record: everything that passes between a child and the process that started it. It is a block of
+ * SH_KIND_TASK. The parent's handle holds it, and the child's slot holds it in cell 0 from before the child exists.
  *
  * Synchronisation
- *   argument             the parent, before the child exists; then the child, which uses it up
+ *   argument             the parent, before the child exists; then the child, which consumes it
  *   result               the child while it lives; then the parent, once the slot is buried
  *   rank, flags, target  the parent, before the child exists
  *   phase                the child: MADE -> RUNNING -> ENDED, each a release; a futex word for shoal_wait
  *   err, ended_at, text  the child, before phase ENDED
- *   end                  the child holds it before phase RUNNING, if it does not outlive its parent; then the kernel. Its memory stays
- *                        the record's while the child lives: the parent's handle ends the child before it lets go of the record, and
+ *   end                  the child holds it before phase RUNNING, if it does not outlive its parent; then the kernel. The word stays in
+ *                        the record while the child lives: the parent's handle ends the child before it releases the record, and
  *                        the parent's death kills the child
  *
- * death: a child that dies leaves a phase below ENDED, and its wait status tells the rest. A parent that dies leaves
+ * death: a child that dies leaves a phase below ENDED, and its wait status gives the rest. A parent that dies leaves
  * the record to the child.
  */
 #ifndef SH_PROC_START_RECORD_H

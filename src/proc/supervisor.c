@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define SURE_INTERVAL SHOAL_SECONDS(1) /* between looks at members that seem to run (sleep.h) */
+#define SURE_INTERVAL SHOAL_SECONDS(1) /* between checks of members that seem to run (sleep.h) */
 #define RETRY SHOAL_MS(20)             /* between starts that the system refuses */
 #define KILL_LIMIT SHOAL_SECONDS(10)   /* a killed process that is not gone by then hangs in the kernel */
 
@@ -28,12 +28,12 @@ struct sh_supervisor {
     uint64_t maker; /* sh_fork_generation */
     int count;
     member *members;
-    shoal_process **processes; /* for poll: the running and the retiring */
+    shoal_process **processes; /* for poll: the running and the retiring processes */
     struct pollfd *fds;
     sh_a32 changed; /* counts starts, and the close; a futex word of this process */
     sh_a64 deaths;
     int failed_starts; /* in a row */
-    int64_t sure_at;   /* when all are looked at */
+    int64_t sure_at;   /* when all members are checked next */
     bool closed, ending;
 };
 
@@ -85,7 +85,7 @@ shoal_err sh_supervisor_create(const sh_supervisor_rules *rules, int count, sh_s
     return SHOAL_OK;
 }
 
-/* What a sleeper sleeps on is not all of it any more. */
+/* Wakes the sleeper, because what it sleeps on is no longer complete. */
 static void wake_sleeper(sh_supervisor *s)
 {
     sh_add_acq_rel(&s->changed, 1); /* pairs with the load in prepare */
@@ -129,17 +129,17 @@ static shoal_err count_failed_start(sh_supervisor *s, bool ready, const char *te
     s->failed_starts = ready ? 0 : s->failed_starts + 1;
     return s->failed_starts <= s->rules.failed_starts
                ? SHOAL_OK
-               : sh_fail(SHOAL_ECHILD, "workers die before they are ready: %s", text);
+               : sh_fail(SHOAL_ECHILD, "workers keep dying before they are ready: %s", text);
 }
 
-/* It has ended: what that means. */
+/* Joins a member that has ended, and does what the owner decides. */
 static shoal_err see_out(sh_supervisor *s, int rank)
 {
     const sh_supervisor_rules *r = &s->rules;
     member *m = &s->members[rank];
     shoal_status status;
     if (shoal_process_join(m->process, SHOAL_NOW, &status) != SHOAL_OK) {
-        return SHOAL_OK; /* its fork server is stopped */
+        return SHOAL_OK; /* its fork server is stopped: try again later */
     }
     m->over = true;
     if (s->ending) {
@@ -184,7 +184,7 @@ static shoal_err tend_member(sh_supervisor *s, int rank, bool sure)
 shoal_err sh_supervisor_tend(sh_supervisor *s)
 {
     if (!sh_supervisor_is_ours(s)) {
-        return sh_fail(SHOAL_EFORK, "these workers belong to the process that this one was forked from");
+        return sh_fail(SHOAL_EFORK, "the workers belong to the process that this one was forked from");
     }
     int64_t now = sh_now();
     bool sure = now >= s->sure_at;
@@ -210,7 +210,7 @@ void sh_supervisor_succeeded(sh_supervisor *s)
 
 /* ---- waiting ---- */
 
-/* All that are to be seen out. Returns how many. */
+/* Lists all processes that have to be joined. Returns how many. */
 static size_t list_running(sh_supervisor *s)
 {
     size_t n = 0;
@@ -234,7 +234,7 @@ static void wait_for_ends(sh_supervisor *s, size_t n, int64_t deadline)
     sh_waits_end(entry);
 }
 
-/* What to sleep on, taken before the last look at the queue. */
+/* Collects what to sleep on, before the last check of the queue. */
 static void prepare(const sh_supervisor *s, shoal_queue *queue, sh_sleep *sleep)
 {
     sh_gate *gate = sh_queue_gate(queue);
@@ -264,7 +264,8 @@ static void take_again(pthread_mutex_t *lock)
     }
 }
 
-/* Spins first, without the lock: an answer that comes at once is seen at once, and its sender wakes nobody. */
+/* Spins before a sleep, without the lock: an answer that comes at once is noticed at once, and its sender need not wake
+ * anyone. */
 static bool spin(shoal_queue *queue, int64_t deadline)
 {
     sh_wait wait;
@@ -300,12 +301,12 @@ void sh_supervisor_wait(sh_supervisor *s, shoal_queue *queue, pthread_mutex_t *l
         uint32_t entry = sh_waits_begin(sh_waits_name(s->rules.waits_for, number), 0);
         sh_sleep_until(&sleep, deadline);
         sh_waits_end(entry);
-        (void)sh_interrupted(); /* asked without the lock */
+        (void)sh_interrupted(); /* called without the lock */
     }
     take_again(lock);
 }
 
-/* ---- the end of all ---- */
+/* ---- ending all members ---- */
 
 void sh_supervisor_close(sh_supervisor *s)
 {
@@ -320,7 +321,8 @@ bool sh_supervisor_join(sh_supervisor *s, int64_t deadline)
     sh_interrupt_begin();
     for (;;) {
         s->sure_at = 0;
-        shoal_err err = sh_supervisor_tend(s); /* a failure is of one that has ended, which is all that matters here */
+        shoal_err err =
+            sh_supervisor_tend(s); /* a failure concerns a member that has ended, which is all that matters here */
         size_t n = list_running(s);
         if (n == 0 || err == SHOAL_EFORK || sh_passed(deadline) || sh_interrupt_mine.hit) {
             return n == 0;
@@ -346,7 +348,7 @@ static void drop_all(sh_supervisor *s)
 
 void sh_supervisor_end(sh_supervisor *s, int64_t ask, int64_t grace)
 {
-    sh_interrupt suspended = sh_interrupt_suspend(); /* clean-up is not cut short */
+    sh_interrupt suspended = sh_interrupt_suspend(); /* a signal must not cut clean-up short */
     sh_cleanup_begin();
     s->ending = true;
     sh_supervisor_close(s);

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The owner of a crew, and what it was asked and told. */
+/* The owner of a crew, and what the supervisor asked and reported. */
 typedef struct crew {
     sh_supervisor *s;
     shoal_queue *queue; /* members put their pids here */
@@ -37,7 +37,7 @@ static sh_verdict ended(void *owner, int rank, const shoal_process *process)
     return c->verdict == SH_VERDICT_FAIL ? (sh_fail(SHOAL_EINVAL, "the owner says so"), c->verdict) : c->verdict;
 }
 
-/* Says its pid, and waits. */
+/* Puts its pid into the queue, and waits. */
 static shoal_err wait_for_the_end(int rank, const shoal_value *args)
 {
     (void)rank;
@@ -77,7 +77,7 @@ static crew begin(int method, shoal_target target, int count, const sh_superviso
     return c;
 }
 
-/* The supervisor's rules hold a pointer to the owner, which has its place only now. */
+/* The supervisor's rules point to the owner, whose address is final only now. */
 #define begin_crew(c, method, target, count, ...)                                                                      \
     crew c;                                                                                                            \
     c = begin(method, target, count, &(sh_supervisor_rules){.owner = &c, __VA_ARGS__});                                \
@@ -99,7 +99,7 @@ static pid_t next_pid(const crew *c)
     return pid;
 }
 
-/* Until the crew has seen so many ends. */
+/* Tends the crew until it has seen that many ends. */
 static void await_ends(crew *c, int ends)
 {
     while (c->ends < ends) {
@@ -204,7 +204,7 @@ static long switches(void)
     return usage.ru_nvcsw;
 }
 
-/* A sleep lasts up to a second. It is neither cut into slices, nor does it last when something happens. */
+/* A sleep lasts up to a second. It is not cut into slices, and it ends when something happens. */
 START_TEST(an_end_and_a_message_wake_at_once)
 {
     begin_crew(c, _i, wait_for_the_end, 2);
@@ -239,7 +239,7 @@ static shoal_err ignore_sigterm(int rank, const shoal_value *args)
     return wait_for_the_end(rank, args);
 }
 
-/* Neither stopped members nor those that ignore SIGTERM hold the end up, however many they are. */
+/* Neither stopped members nor members that ignore SIGTERM delay the end, however many there are. */
 START_TEST(end_of_stopped_members)
 {
     enum { N = 6 };
@@ -299,7 +299,7 @@ static shoal_err own_and_wait(int rank, const shoal_value *args)
     }
 }
 
-/* The members go with their owner, whatever ends it. */
+/* The members end with their owner, whatever ends it. */
 START_TEST(a_killed_owner)
 {
     crew c = {.starts = 0};

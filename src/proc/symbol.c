@@ -7,7 +7,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-/* Reads, instead of a mapping: a file that becomes shorter meanwhile is no signal. */
+/* Reads from the file. A mapping would raise SIGBUS if the file became shorter meanwhile. */
 static bool read_at(int fd, void *bytes, size_t size, uint64_t at)
 {
     return at <= INT64_MAX && pread(fd, bytes, size, (off_t)at) == (ssize_t)size;

@@ -1,5 +1,5 @@
-/* The name of a function in the symbol table of an ELF file. dladdr knows the exported functions only, and the functions of a program
- * are mostly not exported; the file knows them all, unless it was stripped. */
+/* Looks up the name of a function in the symbol table of an ELF file. dladdr knows exported functions only, and most
+ * functions of a program are not exported; the file has them all, unless it was stripped. */
 #ifndef SH_PROC_SYMBOL_H
 #define SH_PROC_SYMBOL_H
 
@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The function that begins at the offset; its name is cut where the buffer ends. False, and the buffer as it was, when there is none
- * or the file cannot be read; nothing in the file is believed. Records no error. */
+/* Finds the function that begins at the offset and writes its name, truncated to the buffer. Returns false and leaves
+ * the buffer unchanged if there is none or the file cannot be read. Trusts nothing in the file. Records no error. */
 bool sh_symbol_find(const char *path, uint64_t offset, char *buffer, size_t capacity);
 
 #endif

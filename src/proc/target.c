@@ -12,14 +12,14 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-/* What one look through the loaded objects is after: the one that holds an address, or the one with an identity. */
+/* A search through the loaded objects: for the one that holds an address, or for the one with an identity. */
 typedef struct search {
     uintptr_t address;      /* 0: by identity */
     const sh_target *named; /* by identity */
     sh_target found;
     uintptr_t base;
     bool is_found;
-    bool same_path; /* an object with that path is loaded, whatever its identity */
+    bool same_path; /* an object with that path is loaded, perhaps another build */
 } search;
 
 static bool holds_code(const struct dl_phdr_info *object, uintptr_t offset)
@@ -125,14 +125,14 @@ shoal_err sh_target_name(sh_function function, sh_target *out_target)
     }
     if (!s.is_found) {
         return sh_fail(SHOAL_EINVAL,
-                       "the target at %p is no function of this program or of a library that it has loaded",
+                       "the target at %p is not a function of this program or of a library that it has loaded",
                        (void *)(uintptr_t)function);
     }
     *out_target = s.found;
     out_target->offset = (uintptr_t)function - s.base;
     char full[PATH_MAX];
     if (out_target->path[0] != 0 && realpath(s.found.path, full) != NULL && strlen(full) < sizeof out_target->path) {
-        strcpy(out_target->path, full); /* the other process may stand in another folder */
+        strcpy(out_target->path, full); /* the other process may have another working directory */
     }
     return SHOAL_OK;
 }
@@ -160,16 +160,18 @@ shoal_err sh_target_find(const sh_target *target, size_t size, sh_function *out_
     if (!s.is_found) {
         return sh_fail(SHOAL_ENOENT, "the target is not in %s: %s",
                        target->path[0] == 0 ? "this program" : target->path,
-                       s.same_path ? "it is another build than the parent's" : "no such object is loaded");
+                       s.same_path ? "it is another build, not the parent's" : "no such object is loaded");
     }
     *out_function = (sh_function)(s.base + target->offset);
     return SHOAL_OK;
 }
 
-/* ---- names for people ---- */
+/* ---- readable names ---- */
 
-/* What was looked up in a file stays, because processes are started again and again: an entry for each function, never freed.
- * Synchronisation: written before its compare-and-swap puts it in front (release), read-only afterwards. */
+/* A cache of looked-up names, because a program starts the same functions again and again: an entry for each function,
+ * never freed.
+ * Synchronisation: an entry is written before a compare-and-swap puts it at the front (release), and is read-only
+ * afterwards. */
 typedef struct label {
     struct label *next;
     sh_function function;
@@ -206,7 +208,7 @@ static void label_of(sh_function function, const Dl_info *info, char *buffer, si
     }
     fresh->function = function;
     label_by_file(function, info, fresh->text, sizeof fresh->text);
-    do { /* another thread may have put the same in front: then it is there twice */
+    do { /* another thread may have added the same name: then it is there twice */
         fresh->next = (label *)(uintptr_t)newest;
     } while (!sh_cas_acq_rel(&labels, &newest, (uint64_t)(uintptr_t)fresh));
     snprintf(buffer, capacity, "%s", fresh->text);

@@ -1,7 +1,7 @@
-/* Naming a function, so that another process of the same program finds it.
+/* Identifies a function so that another process of the same program finds it.
  *
- * A function is its offset in a loaded object: the program, or a library. So static functions can be named too. The
- * object is known by its build id, or by its file where there is none: another build of it is refused, because the
+ * A function is identified by its offset in a loaded object: the program, or a library. So static functions work too.
+ * The object is identified by its build id, or by its file if it has none: another build of it is refused, because the
  * offset would lead somewhere else.
  */
 #ifndef SH_PROC_TARGET_H
@@ -37,15 +37,15 @@ static inline size_t sh_target_size(const sh_target *target)
     return offsetof(sh_target, path) + strlen(target->path) + 1;
 }
 
-/* Errors: SHOAL_EINVAL when no loaded object holds the function. */
+/* Fills in *out_target for the function. Errors: SHOAL_EINVAL if no loaded object holds the function. */
 shoal_err sh_target_name(sh_function function, sh_target *out_target);
 
-/* The function in this process; loads the library when it is not loaded yet, for good. size: the bytes that are there.
- * Errors: SHOAL_ENOENT when the object cannot be loaded or is another build, SHOAL_ECORRUPT. */
+/* Finds the function in this process. Loads its library if it is not loaded yet, and never unloads it. size: the number
+ * of valid bytes at target. Errors: SHOAL_ENOENT if the object cannot be loaded or is another build, SHOAL_ECORRUPT. */
 shoal_err sh_target_find(const sh_target *target, size_t size, sh_function *out_function);
 
-/* A name for people: the symbol, of a function that is not exported as the symbol table of its file has it; of a stripped program
- * "program+0x1234". */
+/* Writes a readable name: the function's symbol, taken from the symbol table of its file if it is not exported, or
+ * "program+0x1234" if the program is stripped. */
 void sh_target_label(sh_function function, char *buffer, size_t capacity);
 
 #endif

@@ -18,7 +18,7 @@ static void here(void)
 {
 }
 
-/* The library's functions are of the program or not, as the test is linked. */
+/* Whether the library's functions belong to the program depends on how the test is linked. */
 static bool is_of_program(sh_function function)
 {
     Dl_info program, one;
@@ -81,19 +81,19 @@ START_TEST(names_for_people)
     char label[64], small[8];
     sh_target_label((sh_function)insque, label, sizeof label);
     ck_assert_str_eq(label, "insque");
-    for (int i = 0; i < 2; i++) {                   /* the second from what is known by then */
+    for (int i = 0; i < 2; i++) {                   /* the second time from the cache */
         sh_target_label(here, label, sizeof label); /* a static function */
         ck_assert_str_eq(label, "here");
         sh_target_label((sh_function)is_of_program, small, sizeof small);
         ck_assert_str_eq(small, "is_of_p");
     }
     sh_target_label((sh_function)((uintptr_t)is_of_program + 1), label,
-                    sizeof label); /* as in a stripped program: none begins here */
+                    sizeof label); /* no function begins here, as in a stripped program */
     ck_assert_msg(strncmp(label, "proc_target_test+0x", 19) == 0, "%s", label);
 }
 END_TEST
 
-/* Nothing in the file is believed. */
+/* The search trusts nothing in the file. */
 START_TEST(symbols_of_damaged_files)
 {
     static char file[1 << 16];
@@ -109,7 +109,7 @@ START_TEST(symbols_of_damaged_files)
     ssize_t size = pread(fd, file, sizeof file, (off_t)head.e_shoff);
     ck_assert_int_ge(size, (ssize_t)sizeof(ElfW(Shdr)) * head.e_shnum);
     srand(1);
-    for (int i = 0; i < 300; i++) { /* numbers of the section headers become others */
+    for (int i = 0; i < 300; i++) { /* replaces random words of the section headers */
         ElfW(Shdr) *sections = (ElfW(Shdr) *)file;
         ElfW(Shdr) before = sections[i % head.e_shnum];
         uint64_t *words = (uint64_t *)&sections[i % head.e_shnum];
@@ -128,7 +128,7 @@ START_TEST(symbols_of_damaged_files)
 }
 END_TEST
 
-/* Copies the module, so that its file can be taken away. */
+/* Copies the module, so that its file can be removed. */
 static void copy_module(char *out_path, size_t size)
 {
     char from[512];

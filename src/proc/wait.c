@@ -1,5 +1,5 @@
-/* shoal_wait. Only processes are waited for by poll on their pidfds. No system call waits for pidfds and futexes at once, so beside queues,
- * pipes, events and semaphores a process is waited for by its end word (sleep.h). */
+/* shoal_wait. If all things are processes, it polls their pidfds. No system call waits for pidfds and futexes at once,
+ * so if there are also queues, pipes, events or semaphores, it waits for a process by its end word (sleep.h). */
 #include "base/interrupt.h"
 #include "ipc/queue.h"
 #include "proc/sentinel.h"
@@ -10,14 +10,14 @@
 
 #include <stdlib.h>
 
-#define SLICE_WITHOUT SHOAL_MS(1) /* for what is beyond that which the kernel waits for at a time */
+#define SLICE_WITHOUT SHOAL_MS(1) /* for things beyond the number that the kernel waits for in one call */
 
 static shoal_queue *queue_of(const shoal_waitable *thing)
 {
     return thing->queue != NULL ? thing->queue : thing->pipe != NULL ? sh_pipe_read_queue(thing->pipe) : NULL;
 }
 
-/* Where a thing that is no process is waited for. */
+/* Returns the gate of a thing that is not a process. */
 static sh_gate *gate_of(const shoal_waitable *thing)
 {
     return thing->event != NULL       ? &((sh_event_shm *)((shoal_block *)thing->event)->data)->gate
@@ -62,14 +62,14 @@ static shoal_err check(const shoal_waitable *things, size_t count, bool *out_onl
             return err;
         }
         if (t->pipe != NULL && queue_of(t) == NULL) {
-            return sh_fail(SHOAL_EINVAL, "shoal_wait: thing %zu is an end of a pipe that only sends", i);
+            return sh_fail(SHOAL_EINVAL, "shoal_wait: thing %zu is a send-only end of a pipe", i);
         }
         *out_only_processes = *out_only_processes && t->process != NULL;
     }
     return SHOAL_OK;
 }
 
-/* Writes all `ready`; true when one is. */
+/* Sets `ready` of all things. Returns whether one is ready. */
 static bool look(shoal_waitable *things, size_t count)
 {
     bool any = false;
@@ -97,7 +97,7 @@ static bool wait_processes(shoal_waitable *things, size_t count, struct pollfd *
     return true;
 }
 
-/* What to sleep on, taken before the last look. */
+/* Collects what to sleep on, before the last check. */
 static void prepare(const shoal_waitable *things, size_t count, sh_sleep *sleep)
 {
     sh_sleep_begin(sleep);
@@ -111,7 +111,8 @@ static void prepare(const shoal_waitable *things, size_t count, sh_sleep *sleep)
     }
 }
 
-/* We may have got the one wake of somebody who takes, or who waits for the same process. */
+/* Passes wake-ups on: this thread may have consumed the single wake-up of one that takes, or that waits for the same
+ * process. */
 static void pass_wakes(const shoal_waitable *things, size_t count)
 {
     for (size_t i = 0; i < count; i++) {

@@ -10,13 +10,13 @@
 
 typedef enum deed { PUT, SEND, RETURN, DIE, CLOSE, DEEDS } deed;
 
-/* args: event to wait for, what to do, queue, pipe end. */
+/* args: an event to wait for, what to do, a queue, a pipe end. */
 static shoal_err act(int rank, const shoal_value *args)
 {
     shoal_queue *queue = shoal_value_as_queue(shoal_value_at(args, 2));
     (void)rank;
     must(shoal_event_wait(shoal_value_as_event(shoal_value_at(args, 0)), LIMIT) == SHOAL_OK);
-    usleep(20000); /* the other side is to be parked by then; it works without as well */
+    usleep(20000); /* by then the other side is probably asleep; the test also holds if it is not */
     switch ((deed)sh_int_of(shoal_value_at(args, 1))) {
     case PUT: must(shoal_queue_put(queue, shoal_value_int(1), LIMIT) == SHOAL_OK); break;
     case SEND:
@@ -125,7 +125,7 @@ static shoal_err kill_when_the_parent_sleeps(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* Neither looks again and again nor sleeps through it: its slices are a second long. */
+/* The wait neither polls nor oversleeps: its slices are a second long. */
 START_TEST(a_kill_wakes_a_wait_at_once)
 {
     shoal_queue *queue;

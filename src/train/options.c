@@ -119,7 +119,7 @@ static shoal_err check_numbers(const shoal_train_options *o)
         err = sh_fail(SHOAL_EINVAL, "no average %d", (int)o->average);
     }
     if (err == SHOAL_OK && (o->start < SHOAL_START_DEFAULT || o->start > SHOAL_START_FORKSERVER)) {
-        err = sh_fail(SHOAL_EINVAL, "there is no start method %d", (int)o->start);
+        err = sh_fail(SHOAL_EINVAL, "unknown start method %d", (int)o->start);
     }
     if (err == SHOAL_OK && !(o->lr > 0 && isfinite(o->lr))) {
         err = sh_fail(SHOAL_EINVAL, "a learning rate of %g; it must be above 0", o->lr);
