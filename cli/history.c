@@ -1,6 +1,6 @@
 #include "cli/history.h"
 
-#include "cli/train_words.h"
+#include "cli/train_text.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 #include "cli/progress.h"
 
-#include "cli/train_words.h"
+#include "cli/train_text.h"
 
 #include <errno.h>
 #include <math.h>
@@ -218,15 +218,15 @@ static void put_row(FILE *f, const layout *l, const row *r)
     end_row(f);
 }
 
-static void put_head(FILE *f, const layout *l, const cli_words *words)
+static void put_head(FILE *f, const layout *l, const cli_terms *terms)
 {
     char rate[CLI_NUMBER_TEXT];
-    snprintf(rate, sizeof rate, "%s/s", words->samples);
+    snprintf(rate, sizeof rate, "%s/s", terms->samples);
     paint(f, l, "2");
     put_text(f, l, LABEL, "");
     fprintf(f, "%*s", l->width[BAR] > 0 ? GAP + l->width[BAR] : 0, "");
     put_text(f, l, DONE, "done");
-    put_text(f, l, EPOCH, words->epoch);
+    put_text(f, l, EPOCH, terms->epoch);
     put_text(f, l, LOSS, "loss");
     put_text(f, l, RATE, rate);
     put_text(f, l, LEFT, "left");
@@ -293,7 +293,7 @@ static row row_of_all(const cli_progress *p, const shoal_train_options *job, con
 static row row_of_worker(const cli_progress *p, const shoal_train_options *job, const shoal_train_event *event, int i)
 {
     const shoal_train_worker *w = &event->workers[i];
-    bool even = cli_words_of(job->method)->even;
+    bool even = cli_terms_of(job->method)->even;
     double all = (double)event->images_total / event->workers_count, rate = p->paces[i].rate;
     row r = {.share = even && all > 0 ? bounded((double)w->images / all) : NAN,
              .loss = w->loss,
@@ -339,13 +339,13 @@ static int put_frame(const cli_progress *p, FILE *f, const shoal_train_options *
     if (room < 4 || event->workers_count == 1) {
         bool head = room >= 2;
         if (head) {
-            put_head(f, &l, cli_words_of(job->method));
+            put_head(f, &l, cli_terms_of(job->method));
         }
         put_row(f, &l, &all);
         return head ? 2 : 1;
     }
     int shown = event->workers_count <= room - 2 ? event->workers_count : room - 3;
-    put_head(f, &l, cli_words_of(job->method));
+    put_head(f, &l, cli_terms_of(job->method));
     put_row(f, &l, &all);
     for (int i = 0; i < shown; i++) {
         row r = row_of_worker(p, job, event, i);

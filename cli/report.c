@@ -62,7 +62,7 @@ static void put_loss(FILE *f, const cli_report_data *d, bool time, const cli_cha
     };
     cli_chart chart = *base;
     char title[64];
-    snprintf(title, sizeof title, "Loss over %s", time ? "time" : d->words->samples);
+    snprintf(title, sizeof title, "Loss over %s", time ? "time" : d->terms->samples);
     chart.id = time ? "loss-time" : "loss-images";
     chart.title = title;
     chart.description = "Training loss, a running mean over all workers, and the loss on the test set.";
@@ -70,7 +70,7 @@ static void put_loss(FILE *f, const cli_report_data *d, bool time, const cli_cha
     chart.curves = curves;
     chart.curves_count = 2;
     if (!time) {
-        chart.x_name = d->words->samples;
+        chart.x_name = d->terms->samples;
         chart.x_unit = CLI_UNIT_COUNT;
         chart.x_most = d->samples > 0 ? d->images[d->samples - 1] : 0;
         chart.marks_count = 0;
@@ -80,7 +80,7 @@ static void put_loss(FILE *f, const cli_report_data *d, bool time, const cli_cha
 
 static void put_score(FILE *f, const cli_report_data *d, const cli_chart *base)
 {
-    const cli_curve curve = {.name = d->words->percent ? "test" : "",
+    const cli_curve curve = {.name = d->terms->percent ? "test" : "",
                              .x_key = "epochs.seconds",
                              .y_key = "epochs.score",
                              .x = d->epoch_seconds,
@@ -90,11 +90,11 @@ static void put_score(FILE *f, const cli_report_data *d, const cli_chart *base)
                              .points = true};
     cli_chart chart = *base;
     char title[64];
-    snprintf(title, sizeof title, "%c%s over time", d->words->score[0] - 'a' + 'A', d->words->score + 1);
+    snprintf(title, sizeof title, "%c%s over time", d->terms->score[0] - 'a' + 'A', d->terms->score + 1);
     chart.id = "score-time";
     chart.title = title;
     chart.description = "What the model reached when it was tested, once an epoch.";
-    chart.y_unit = d->words->percent ? CLI_UNIT_PERCENT : CLI_UNIT_PLAIN;
+    chart.y_unit = d->terms->percent ? CLI_UNIT_PERCENT : CLI_UNIT_PLAIN;
     chart.y_scale = CLI_SCALE_RANGE;
     chart.curves = &curve;
     chart.curves_count = 1;
@@ -128,7 +128,7 @@ static void put_rates(FILE *f, const cli_report_data *d, const cli_chart *base)
         curves[1].color = 1;
     }
     cli_chart chart = *base;
-    snprintf(title, sizeof title, "%c%s/s of each worker", d->words->samples[0] - 'a' + 'A', d->words->samples + 1);
+    snprintf(title, sizeof title, "%c%s/s of each worker", d->terms->samples[0] - 'a' + 'A', d->terms->samples + 1);
     chart.id = "rates";
     chart.title = title;
     chart.description = "How fast each worker trained, over time.";

@@ -125,7 +125,7 @@ static void fill_epochs(cli_report_data *d)
         const cli_epoch *e = cli_thin_at(&d->history->epochs, i);
         d->epoch_seconds[i] = e->seconds;
         d->epoch_images[i] = (double)e->images;
-        d->epoch_test_loss[i] = loss_of(e->test_loss, d->words->tested);
+        d->epoch_test_loss[i] = loss_of(e->test_loss, d->terms->tested);
         d->score[i] = e->score;
     }
 }
@@ -162,7 +162,7 @@ bool cli_report_data_init(cli_report_data *data, const shoal_train_options *job,
     *data = (cli_report_data){.job = job,
                               .settings = settings,
                               .history = history,
-                              .words = cli_words_of(job->method),
+                              .terms = cli_terms_of(job->method),
                               .why = why,
                               .running = running,
                               .outcome = running                   ? "running"

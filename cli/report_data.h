@@ -4,7 +4,7 @@
 
 #include "cli/history.h"
 #include "cli/settings.h"
-#include "cli/train_words.h"
+#include "cli/train_text.h"
 
 #include <shoal/train.h>
 
@@ -20,7 +20,7 @@ typedef struct cli_report_data {
     const shoal_train_options *job;
     const cli_settings *settings;
     const cli_history *history;
-    const cli_words *words;
+    const cli_terms *terms;
     const char *why; /* the job failed; NULL: it did not */
     bool running;
     const char *outcome; /* "running", "completed", "stopped" or "failed" */

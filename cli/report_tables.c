@@ -84,15 +84,15 @@ static void put_heading(FILE *f, const cli_report_data *d)
 static void put_test(FILE *f, const cli_report_data *d)
 {
     const shoal_train_result *r = &d->history->result;
-    const cli_words *words = d->words;
+    const cli_terms *terms = d->terms;
     char text[CLI_NUMBER_TEXT], note[96] = "not tested";
-    if (!words->tested) {
+    if (!terms->tested) {
         snprintf(note, sizeof note, "of the last %" PRId64 " episodes", r->episodes < 100 ? r->episodes : 100);
     } else if (r->tested_epoch > 0) {
-        snprintf(note, sizeof note, "on the test set, after %s %" PRId64, words->epoch, r->tested_epoch);
+        snprintf(note, sizeof note, "on the test set, after %s %" PRId64, terms->epoch, r->tested_epoch);
     }
-    put_tile(f, words->score, cli_score_text(words, cli_score(d->job->method, r), text), note);
-    if (words->tested) {
+    put_tile(f, terms->score, cli_score_text(terms, cli_score(d->job->method, r), text), note);
+    if (terms->tested) {
         put_tile(f, "test loss", cli_loss_text(r->test_loss, r->tested_epoch > 0, text), "mean over the test set");
     }
 }
@@ -110,7 +110,7 @@ static const char *death_note(const cli_history *h)
 void cli_report_summary(FILE *file, const cli_report_data *data)
 {
     const shoal_train_result *r = &data->history->result;
-    const cli_words *words = data->words;
+    const cli_terms *terms = data->terms;
     char text[CLI_NUMBER_TEXT], note[96];
     put_heading(file, data);
     fputs("<dl class=\"tiles\">\n", file);
@@ -118,14 +118,14 @@ void cli_report_summary(FILE *file, const cli_report_data *data)
     if (r->reached_epoch > 0) {
         cli_goal_text(data->job, r, note, sizeof note);
     } else {
-        snprintf(note, sizeof note, "%" PRId64 " of %" PRId64 " %s", r->epochs, data->job->epochs, words->epochs);
+        snprintf(note, sizeof note, "%" PRId64 " of %" PRId64 " %s", r->epochs, data->job->epochs, terms->epochs);
     }
     put_tile(file, "time", cli_duration(r->seconds, text), note);
     char each[CLI_NUMBER_TEXT];
     snprintf(note, sizeof note, "%s a worker", cli_grouped(r->images_per_second / data->history->workers, each));
-    snprintf(text, sizeof text, "%s/s", words->samples);
+    snprintf(text, sizeof text, "%s/s", terms->samples);
     put_tile(file, text, cli_grouped(r->images_per_second, each), note);
-    put_tile(file, words->samples, compact((double)r->images, text), "by all workers");
+    put_tile(file, terms->samples, compact((double)r->images, text), "by all workers");
     cli_grouped((double)r->deaths, text);
     put_tile(file, "deaths", text, death_note(data->history));
     fputs("</dl>\n", file);
@@ -157,27 +157,27 @@ static void put_cells(FILE *f, size_t count, const char *const *texts)
 
 static void put_epochs(FILE *f, const cli_report_data *d)
 {
-    const cli_words *words = d->words;
+    const cli_terms *terms = d->terms;
     const cli_thin *list = &d->history->epochs;
     char rate[CLI_NUMBER_TEXT], text[7][CLI_NUMBER_TEXT];
-    snprintf(rate, sizeof rate, "%s/s", words->samples);
+    snprintf(rate, sizeof rate, "%s/s", terms->samples);
     fprintf(f, "<details class=\"wide\"%s><summary><h2>%c%s</h2>", list->count <= ROWS_OPEN ? " open" : "",
-            words->epochs[0] - 'a' + 'A', words->epochs + 1);
+            terms->epochs[0] - 'a' + 'A', terms->epochs + 1);
     if ((int64_t)list->count < list->seen) {
         put(f, "%zu of %" PRId64 " are listed", list->count, list->seen);
     }
     fputs("</summary><div class=\"scroll\"><table id=\"epochs\" class=\"numbers\">", f);
     put_head(
         f, 7,
-        (const char *const[]){words->epoch, "time", words->samples, "training loss", "test loss", words->score, rate});
+        (const char *const[]){terms->epoch, "time", terms->samples, "training loss", "test loss", terms->score, rate});
     for (size_t i = 0; i < list->count; i++) {
         const cli_epoch *e = cli_thin_at(list, i);
         put_cells(f, 7,
                   (const char *const[]){cli_grouped((double)e->epoch, text[0]), cli_duration(e->seconds, text[1]),
                                         cli_grouped((double)e->images, text[2]),
                                         cli_loss_text(e->loss, e->trained, text[3]),
-                                        cli_loss_text(e->test_loss, words->tested, text[4]),
-                                        cli_score_text(words, e->score, text[5]), cli_grouped(e->rate, text[6])});
+                                        cli_loss_text(e->test_loss, terms->tested, text[4]),
+                                        cli_score_text(terms, e->score, text[5]), cli_grouped(e->rate, text[6])});
     }
     fputs("</tbody></table></div></details>\n", f);
 }
@@ -186,9 +186,9 @@ static void put_workers(FILE *f, const cli_report_data *d)
 {
     const cli_history *h = d->history;
     char rate[CLI_NUMBER_TEXT], text[5][CLI_NUMBER_TEXT];
-    snprintf(rate, sizeof rate, "%s/s", d->words->samples);
+    snprintf(rate, sizeof rate, "%s/s", d->terms->samples);
     fputs("<section><h2>Workers</h2><div class=\"scroll\"><table id=\"workers\" class=\"numbers\">", f);
-    put_head(f, 5, (const char *const[]){"worker", d->words->samples, rate, "loss", "deaths"});
+    put_head(f, 5, (const char *const[]){"worker", d->terms->samples, rate, "loss", "deaths"});
     for (int i = 0; i < h->workers && i < WORKER_ROWS; i++) {
         const shoal_train_worker *w = &h->last_seen[i];
         double pace = cli_worker_rate(w, h->result.train_seconds - h->past.train_seconds);

@@ -1,6 +1,6 @@
 #include "cli/tensorboard.h"
 
-#include "cli/train_words.h"
+#include "cli/train_text.h"
 
 #include <errno.h>
 #include <math.h>
@@ -156,7 +156,7 @@ static void keep_pace(cli_tensorboard *t, const shoal_train_event *event)
     t->paced_at = event->so_far.train_seconds;
 }
 
-static void write_workers(cli_tensorboard *t, const cli_words *words, const shoal_train_event *event)
+static void write_workers(cli_tensorboard *t, const cli_terms *terms, const shoal_train_event *event)
 {
     double passed = event->so_far.train_seconds - t->paced_at;
     char tag[96];
@@ -164,7 +164,7 @@ static void write_workers(cli_tensorboard *t, const cli_words *words, const shoa
         const shoal_train_worker *w = &event->workers[i];
         snprintf(tag, sizeof tag, "workers/%d/loss", i);
         write_scalar(t, tag, event->so_far.images, w->loss);
-        snprintf(tag, sizeof tag, "workers/%d/%s", i, words->rate_tag);
+        snprintf(tag, sizeof tag, "workers/%d/%s", i, terms->rate_tag);
         write_scalar(t, tag, event->so_far.images,
                      passed > 0 ? (double)(w->images - t->paced_images[i]) / passed : NAN);
     }
@@ -173,15 +173,15 @@ static void write_workers(cli_tensorboard *t, const cli_words *words, const shoa
 
 static void write_curves(cli_tensorboard *t, const shoal_train_event *event)
 {
-    const cli_words *words = cli_words_of(t->method);
+    const cli_terms *terms = cli_terms_of(t->method);
     const shoal_train_result *r = &event->so_far;
     write_scalar(t, "train/loss", r->images, event->loss);
-    write_scalar(t, words->rate_tag, r->images, r->images_per_second);
-    write_workers(t, words, event);
+    write_scalar(t, terms->rate_tag, r->images, r->images_per_second);
+    write_workers(t, terms, event);
     if (event->kind == SHOAL_TRAIN_EPOCH) {
-        write_scalar(t, words->epoch, r->images, (double)r->epochs);
+        write_scalar(t, terms->epoch, r->images, (double)r->epochs);
         write_scalar(t, "test/loss", r->images, r->test_loss);
-        write_scalar(t, words->score_tag, r->images, cli_score(t->method, r));
+        write_scalar(t, terms->score_tag, r->images, cli_score(t->method, r));
         write_scalar(t, "deaths", r->images, (double)r->deaths);
     }
 }

@@ -1,7 +1,7 @@
 #include "cli/train_show.h"
 
 #include "cli/report.h"
-#include "cli/train_words.h"
+#include "cli/train_text.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -197,15 +197,15 @@ static void show_line(cli_show *show, const shoal_train_event *event)
         }
         for (int64_t i = 0; event->past != NULL && i < event->past->count; i++) {
             shoal_train_event past = past_event(event, i);
-            show->epoch_columns = cli_table_epoch(f, o, &past, columns, show->epoch_columns);
+            show->epoch_columns = cli_print_epoch(f, o, &past, columns, show->epoch_columns);
         }
         break;
-    case SHOAL_TRAIN_EPOCH: show->epoch_columns = cli_table_epoch(f, o, event, columns, show->epoch_columns); break;
+    case SHOAL_TRAIN_EPOCH: show->epoch_columns = cli_print_epoch(f, o, event, columns, show->epoch_columns); break;
     case SHOAL_TRAIN_DEATH:
         fprintf(f, "worker %d: %s; %sstarted again\n", event->worker, event->text,
                 cli_started_again(event) ? "" : "not ");
         break;
-    case SHOAL_TRAIN_SUMMARY: cli_table_summary(f, show, event, columns); break;
+    case SHOAL_TRAIN_SUMMARY: cli_print_summary(f, show, event, columns); break;
     default: break;
     }
 }

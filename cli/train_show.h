@@ -47,11 +47,11 @@ bool cli_show_event(cli_show *show, const shoal_train_event *event);
 /* failed: the job did, and the last error says why, which is passed on here. */
 cli_exit cli_show_end(cli_show *show, bool failed);
 
-/* train_table.c: what is written for people. columns: of the terminal; 0: there is no limit. */
+/* train_print.c: what is written for people. columns: of the terminal; 0: there is no limit. */
 
 /* The row of an epoch, with the head above it when its columns are not those `before`. Returns its columns, which are not 0. */
-unsigned cli_table_epoch(FILE *file, const shoal_train_options *job, const shoal_train_event *event, int columns,
+unsigned cli_print_epoch(FILE *file, const shoal_train_options *job, const shoal_train_event *event, int columns,
                          unsigned before);
-void cli_table_summary(FILE *file, const cli_show *show, const shoal_train_event *event, int columns);
+void cli_print_summary(FILE *file, const cli_show *show, const shoal_train_event *event, int columns);
 
 #endif

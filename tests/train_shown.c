@@ -2,7 +2,7 @@
  * short and long axes, single points, and losses that are not numbers. */
 #include "cli/progress.h"
 #include "cli/report_chart.h"
-#include "cli/train_words.h"
+#include "cli/train_text.h"
 
 #include "testing/runner.h"
 

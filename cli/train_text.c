@@ -1,4 +1,4 @@
-#include "cli/train_words.h"
+#include "cli/train_text.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -7,22 +7,22 @@
 /* Methods that differ from the first line, by name. */
 static const struct {
     const char *method;
-    cli_words words;
+    cli_terms terms;
 } table[] = {
     {"", {"epoch", "epochs", "images", "images_per_second", "accuracy", "test/accuracy", true, true, true}},
     {"fedavg", {"round", "rounds", "images", "images_per_second", "accuracy", "test/accuracy", true, true, false}},
     {"a3c", {"epoch", "epochs", "steps", "steps_per_second", "mean reward", "reward/mean", false, false, false}},
 };
 
-const cli_words *cli_words_of(shoal_train_method method)
+const cli_terms *cli_terms_of(shoal_train_method method)
 {
     const char *name = shoal_train_method_name(method);
     for (size_t i = 1; name != NULL && i < sizeof table / sizeof *table; i++) {
         if (strcmp(name, table[i].method) == 0) {
-            return &table[i].words;
+            return &table[i].terms;
         }
     }
-    return &table[0].words;
+    return &table[0].terms;
 }
 
 double cli_score(shoal_train_method method, const shoal_train_result *result)
@@ -149,9 +149,9 @@ const char *cli_duration(double seconds, char buffer[CLI_NUMBER_TEXT])
     return buffer;
 }
 
-const char *cli_score_text(const cli_words *words, double score, char buffer[CLI_NUMBER_TEXT])
+const char *cli_score_text(const cli_terms *terms, double score, char buffer[CLI_NUMBER_TEXT])
 {
-    if (isfinite(score) && words->percent) {
+    if (isfinite(score) && terms->percent) {
         snprintf(buffer, CLI_NUMBER_TEXT, "%.2f %%", score * 100);
         return buffer;
     }
@@ -161,9 +161,9 @@ const char *cli_score_text(const cli_words *words, double score, char buffer[CLI
 const char *cli_goal_text(const shoal_train_options *job, const shoal_train_result *result, char *buffer,
                           size_t capacity)
 {
-    const cli_words *words = cli_words_of(job->method);
+    const cli_terms *terms = cli_terms_of(job->method);
     char goal[CLI_NUMBER_TEXT];
-    snprintf(buffer, capacity, "%s %s reached in %s %lld", words->score, cli_score_text(words, job->until, goal),
-             words->epoch, (long long)result->reached_epoch);
+    snprintf(buffer, capacity, "%s %s reached in %s %lld", terms->score, cli_score_text(terms, job->until, goal),
+             terms->epoch, (long long)result->reached_epoch);
     return buffer;
 }

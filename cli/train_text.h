@@ -1,6 +1,6 @@
 /* How a job's numbers are called and written, in lines, tables, the report and event files alike. */
-#ifndef CLI_TRAIN_WORDS_H
-#define CLI_TRAIN_WORDS_H
+#ifndef CLI_TRAIN_TEXT_H
+#define CLI_TRAIN_TEXT_H
 
 #include <shoal/train.h>
 
@@ -8,7 +8,7 @@
 #include <stddef.h>
 
 /* What differs from method to method. */
-typedef struct cli_words {
+typedef struct cli_terms {
     const char *epoch, *epochs; /* "epoch" and "epochs" */
     const char *samples;        /* that are trained on: "images" */
     const char *rate_tag;       /* their rate as one word, for event files */
@@ -17,9 +17,9 @@ typedef struct cli_words {
     bool tested;                /* on a test set */
     bool percent;               /* the score is a share */
     bool even;                  /* every worker has the same part of the work */
-} cli_words;
+} cli_terms;
 
-const cli_words *cli_words_of(shoal_train_method method);
+const cli_terms *cli_terms_of(shoal_train_method method);
 
 /* The score of the last test; NaN when there was none. */
 double cli_score(shoal_train_method method, const shoal_train_result *result);
@@ -51,6 +51,6 @@ const char *cli_fixed(double x, int digits, char buffer[CLI_NUMBER_TEXT]);     /
 const char *cli_loss_text(double x, bool there, char buffer[CLI_NUMBER_TEXT]); /* there is one: also "nan" and "inf" */
 const char *cli_left(double seconds, char buffer[CLI_NUMBER_TEXT]);            /* "0:05", "1:02:03", "3 d 4 h" */
 const char *cli_duration(double seconds, char buffer[CLI_NUMBER_TEXT]);        /* "5.2 s", "3 min 20 s", "1 h 2 min" */
-const char *cli_score_text(const cli_words *words, double score, char buffer[CLI_NUMBER_TEXT]); /* "98.71 %" */
+const char *cli_score_text(const cli_terms *words, double score, char buffer[CLI_NUMBER_TEXT]); /* "98.71 %" */
 
 #endif

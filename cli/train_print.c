@@ -1,6 +1,6 @@
 /* The lines of epochs, and the tables at the end of a job. */
 #include "cli/train_show.h"
-#include "cli/train_words.h"
+#include "cli/train_text.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -52,24 +52,24 @@ static void put_cells(FILE *f, const cell *cells, int count, unsigned shown, boo
     fputc('\n', f);
 }
 
-unsigned cli_table_epoch(FILE *file, const shoal_train_options *job, const shoal_train_event *event, int columns,
+unsigned cli_print_epoch(FILE *file, const shoal_train_options *job, const shoal_train_event *event, int columns,
                          unsigned before)
 {
-    const cli_words *words = cli_words_of(job->method);
+    const cli_terms *terms = cli_terms_of(job->method);
     const shoal_train_result *r = &event->so_far;
     char rate[CLI_NUMBER_TEXT];
-    snprintf(rate, sizeof rate, "%s/s", words->samples);
+    snprintf(rate, sizeof rate, "%s/s", terms->samples);
     int epoch = snprintf(NULL, 0, "%" PRId64 "/%" PRId64, job->epochs, job->epochs);
-    cell cells[CELLS_MOST] = {{words->epoch, epoch < 7 ? 7 : epoch, 5, ""},
+    cell cells[CELLS_MOST] = {{terms->epoch, epoch < 7 ? 7 : epoch, 5, ""},
                               {"loss", 7, 2, ""},
-                              {"test loss", words->tested ? 9 : 0, 3, ""},
-                              {words->score, (int)strlen(words->score), 4, ""},
+                              {"test loss", terms->tested ? 9 : 0, 3, ""},
+                              {terms->score, (int)strlen(terms->score), 4, ""},
                               {rate, 9, 0, ""},
                               {"time", 11, 1, ""}};
     snprintf(cells[0].text, CLI_NUMBER_TEXT, "%" PRId64 "/%" PRId64, r->epochs, job->epochs);
     cli_loss_text(event->loss, cli_trained(event->workers, event->workers_count), cells[1].text);
     cli_loss_text(r->test_loss, r->tested_epoch > 0, cells[2].text);
-    cli_score_text(words, cli_score(job->method, r), cells[3].text);
+    cli_score_text(terms, cli_score(job->method, r), cells[3].text);
     cli_grouped(r->images_per_second, cells[4].text);
     cli_duration(r->seconds, cells[5].text);
     unsigned shown = choose_cells(cells, CELLS_MOST, columns);
@@ -83,11 +83,11 @@ unsigned cli_table_epoch(FILE *file, const shoal_train_options *job, const shoal
 
 static void show_workers(FILE *f, const cli_show *show, const shoal_train_event *event, int columns)
 {
-    const cli_words *words = cli_words_of(show->job->method);
+    const cli_terms *terms = cli_terms_of(show->job->method);
     char rate[CLI_NUMBER_TEXT];
-    snprintf(rate, sizeof rate, "%s/s", words->samples);
+    snprintf(rate, sizeof rate, "%s/s", terms->samples);
     cell cells[] = {
-        {"worker", 9, 4, ""}, {words->samples, 13, 1, ""}, {rate, 11, 2, ""}, {"loss", 9, 3, ""}, {"deaths", 7, 0, ""}};
+        {"worker", 9, 4, ""}, {terms->samples, 13, 1, ""}, {rate, 11, 2, ""}, {"loss", 9, 3, ""}, {"deaths", 7, 0, ""}};
     int count = sizeof cells / sizeof *cells;
     unsigned shown = choose_cells(cells, count, columns);
     fputc('\n', f);
@@ -137,7 +137,7 @@ static void note(FILE *f, const char *text, int columns)
 /* "3 of 3", or "3 of 3 (12 passes over the set)" where workers pass over the whole of it each; of a job that reached its goal, "3". */
 static void show_epochs(FILE *f, const cli_show *show, const shoal_train_event *event)
 {
-    const cli_words *words = cli_words_of(show->job->method);
+    const cli_terms *terms = cli_terms_of(show->job->method);
     const shoal_train_result *r = &event->so_far;
     bool whole = show->job->method == SHOAL_METHOD_HOGWILD && !show->job->shard && event->workers_count > 1;
     char all[32] = "", passes[64] = "", goal[128];
@@ -147,34 +147,34 @@ static void show_epochs(FILE *f, const cli_show *show, const shoal_train_event *
     if (whole) {
         snprintf(passes, sizeof passes, " (%" PRId64 " passes over the set)", r->epochs * event->workers_count);
     }
-    line(f, words->epochs, "%" PRId64 "%s%s%s", r->epochs, all, passes, r->stopped ? ", stopped" : "");
+    line(f, terms->epochs, "%" PRId64 "%s%s%s", r->epochs, all, passes, r->stopped ? ", stopped" : "");
     if (r->reached_epoch > 0) {
         line(f, "goal", "%s", cli_goal_text(show->job, r, goal, sizeof goal));
     }
 }
 
 /* A stop is prompt, so a job that was stopped is not tested once more: it says after which epoch it was. */
-static void show_test(FILE *f, const cli_words *words, const shoal_train_result *r, double score)
+static void show_test(FILE *f, const cli_terms *terms, const shoal_train_result *r, double score)
 {
     char text[CLI_NUMBER_TEXT], when[64] = "";
-    if (words->tested && r->stopped && r->tested_epoch == 0) {
-        line(f, words->score, "not tested: stopped in the first %s", words->epoch);
+    if (terms->tested && r->stopped && r->tested_epoch == 0) {
+        line(f, terms->score, "not tested: stopped in the first %s", terms->epoch);
         return;
     }
-    if (words->tested && r->stopped) {
-        snprintf(when, sizeof when, " after %s %" PRId64, words->epoch, r->tested_epoch);
+    if (terms->tested && r->stopped) {
+        snprintf(when, sizeof when, " after %s %" PRId64, terms->epoch, r->tested_epoch);
     }
     if (r->tested_epoch > 0) {
         line(f, "test loss", "%s%s", cli_loss_text(r->test_loss, true, text), when);
     }
     if (isfinite(score)) {
-        line(f, words->score, "%s%s", cli_score_text(words, score, text), when);
+        line(f, terms->score, "%s%s", cli_score_text(terms, score, text), when);
     }
 }
 
 static void show_results(FILE *f, const cli_show *show, const shoal_train_event *event)
 {
-    const cli_words *words = cli_words_of(show->job->method);
+    const cli_terms *terms = cli_terms_of(show->job->method);
     const shoal_train_result *r = &event->so_far;
     char text[2][CLI_NUMBER_TEXT];
     if (show->past.seconds > 0) {
@@ -184,16 +184,16 @@ static void show_results(FILE *f, const cli_show *show, const shoal_train_event 
         line(f, "time", "%s", cli_duration(r->seconds, text[0]));
     }
     if (event->workers_count > 1) {
-        line(f, "speed", "%s %s/s, %s a worker", cli_grouped(r->images_per_second, text[0]), words->samples,
+        line(f, "speed", "%s %s/s, %s a worker", cli_grouped(r->images_per_second, text[0]), terms->samples,
              cli_grouped(r->images_per_second / event->workers_count, text[1]));
     } else {
-        line(f, "speed", "%s %s/s", cli_grouped(r->images_per_second, text[0]), words->samples);
+        line(f, "speed", "%s %s/s", cli_grouped(r->images_per_second, text[0]), terms->samples);
     }
-    show_test(f, words, r, cli_score(show->job->method, r));
+    show_test(f, terms, r, cli_score(show->job->method, r));
     line(f, "deaths", r->deaths > 0 ? "%" PRId64 ", each started again" : "%" PRId64, r->deaths);
 }
 
-void cli_table_summary(FILE *file, const cli_show *show, const shoal_train_event *event, int columns)
+void cli_print_summary(FILE *file, const cli_show *show, const shoal_train_event *event, int columns)
 {
     const shoal_train_options *o = show->job;
     if (event->workers_count > 1) {
