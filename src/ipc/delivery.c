@@ -263,12 +263,11 @@ static bool move_to_rejects(sh_ctx *c, shoal_block *q, sh_delivery *d)
 {
     sh_ref rejects = sh_load_acquire(&sh_queue_shm_of(q)->rejects);
     sh_ref ref = sh_load_relaxed(&d->entry->reference);
+    sh_transfer transfer = {.word = ref, .cell = sh_offset_of(&d->entry->reference)};
     bool full = false;
     if (rejects == 0 || (q->parts[0] == NULL && sh_block_open(c, sh_ref_id(rejects), &q->parts[0]) != SHOAL_OK) ||
         sh_queue_prepare(q->parts[0], "rejects") != SHOAL_OK ||
-        sh_queue_put_once(c, q->parts[0], kind_of(ref), ref, sh_offset_of(&d->entry->reference), 0, &full) !=
-            SHOAL_OK ||
-        full) {
+        sh_queue_put_once(c, q->parts[0], kind_of(ref), &transfer, &full) != SHOAL_OK || full) {
         return false;
     }
     SH_DEATH(

@@ -4,9 +4,9 @@
 #include "ipc/delivery.h"
 #include "ipc/message_write.h"
 #include "ipc/queue.h"
+#include "ipc/queue_steps.h"
 #include "ipc/value.h"
 #include "ipc/watch.h"
-#include "shm/handle.h"
 #include "shm/waits.h"
 
 #include <stdlib.h>
@@ -180,8 +180,7 @@ static shoal_err grow(sh_ctx *c, shoal_block *q, const sh_ring *ring)
 
 /* ---- put ---- */
 
-shoal_err sh_queue_put_once(sh_ctx *c, shoal_block *q, sh_entry_kind kind, uint64_t word, uint64_t cell, uint64_t value,
-                            bool *out_full)
+shoal_err sh_queue_put_once(sh_ctx *c, shoal_block *q, sh_entry_kind kind, const sh_transfer *t, bool *out_full)
 {
     sh_queue_view *v = sh_queue_view_of(q);
     sh_queue_shm *shm = sh_queue_shm_of(q);
@@ -194,7 +193,7 @@ shoal_err sh_queue_put_once(sh_ctx *c, shoal_block *q, sh_entry_kind kind, uint6
         if (__builtin_expect(sh_queue_is_closed(q), 0)) {
             return fail_closed(q);
         }
-        switch (sh_ring_put(c, ring, kind, word, cell, value, bound, q->id)) {
+        switch (sh_ring_put(c, ring, kind, t->word, t->cell, t->value, bound, q->id)) {
         case SH_RING_DONE: return SHOAL_OK;
         case SH_RING_FULL:
             if (bound != 0) {
@@ -258,26 +257,20 @@ bool sh_queue_wait(shoal_block *q, sh_wait *wait, bool (*predicate)(shoal_block 
 
 static shoal_err put_once(sh_ctx *c, shoal_block *q, const sh_put *r, bool *out_full)
 {
-    uint64_t word = r->word, cell = 0, value = 0;
+    sh_transfer t = {.word = r->word};
     shoal_block *shared = r->given != NULL ? r->given : r->shared;
     /* The only reference of this process: no other thread can use the block, and while this thread is inside none can
      * receive it. So its whole weight can go. */
     if (r->given != NULL && sh_load_relaxed(&r->given->refs) == 1) {
-        cell = r->given->cell;
         sh_block_lighten(c, r->given);
-        word = sh_load_relaxed((sh_a64 *)sh_at(cell));
+        t = sh_transfer_all(r->given);
     } else if (shared != NULL) {
-        uint64_t weight;
-        cell = shared->cell;
-        shoal_err err = sh_heap_share(c, cell, &weight);
+        shoal_err err = sh_transfer_part(c, shared, &t);
         if (err != SHOAL_OK) {
             return err;
         }
-        sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(cell));
-        word = sh_ref_make(shared->id, weight);
-        value = sh_ref_make(shared->id, sh_ref_weight(ref) - weight);
     }
-    return sh_queue_put_once(c, q, r->kind, word, cell, value, out_full);
+    return sh_queue_put_once(c, q, r->kind, &t, out_full);
 }
 
 shoal_err sh_queue_put_word(shoal_block *q, const sh_put *r, int64_t timeout)
@@ -304,8 +297,7 @@ shoal_err sh_queue_put_word(shoal_block *q, const sh_put *r, int64_t timeout)
             return err;
         }
         if (!full) {
-            SH_DEATH("queue.put.before_wake"); /* death: recovery wakes all gates of what the dead process held */
-            sh_gate_wake(&sh_queue_shm_of(q)->not_empty, 1); /* the CAS in the ring was a full barrier */
+            sh_queue_wake_getter(q);
             return SHOAL_OK;
         }
         if (!waiting) {
@@ -361,24 +353,17 @@ static shoal_err take(sh_ctx *c, shoal_block *q, const sh_ring *ring, const sh_p
                       bool *out_again)
 {
     shoal_block *b = NULL;
-    uint64_t cell = 0, value = 0;
+    uint64_t value = 0;
     shoal_err err = SHOAL_OK;
     if (peek->kind == SH_ENTRY_BLOCK || peek->kind == SH_ENTRY_MESSAGE) {
         err = sh_block_expect(c, peek->word, &b, &value);
         if (err != SHOAL_OK && err != SHOAL_ECORRUPT) {
             return err;
         }
-        cell = b != NULL ? b->cell : 0;
     }
-    if (sh_ring_take(c, ring, peek, cell, value, q->id) == SH_RING_AGAIN) {
-        if (b != NULL) {
-            sh_block_unexpect(b);
-        }
+    if (!sh_queue_take(c, q, ring, peek, b, value)) {
         *out_again = true;
         return SHOAL_OK;
-    }
-    if (b != NULL) {
-        sh_block_arrived(b);
     }
     *out = (sh_taken){.kind = peek->kind, .word = peek->word, .block = b};
     return err;
@@ -507,10 +492,7 @@ shoal_err sh_queue_get_word(shoal_block *q, sh_want wanted, size_t capacity, int
             return err;
         }
         if (!empty) {
-            if (sh_load_relaxed(&sh_queue_shm_of(q)->bound) != 0) {
-                SH_DEATH("queue.get.before_wake");              /* death: the same */
-                sh_gate_wake(&sh_queue_shm_of(q)->not_full, 1); /* the CAS in the ring was a full barrier */
-            }
+            sh_queue_wake_putter(q);
             sh_watch_got(sh_queue_view_of(q));
             return SHOAL_OK;
         }

@@ -122,11 +122,18 @@ shoal_err sh_queue_get_word(shoal_block *queue, sh_want wanted, size_t capacity,
  * inside. */
 void sh_queue_keep_taken(shoal_block *queue, const sh_taken *taken);
 
-/* Inside: tries once to put a word, and stores value in cell when that succeeds. Sets out_full only if the queue has a
- * bound.
- * Errors: SHOAL_ECLOSED, SHOAL_ENOMEM, SHOAL_ECORRUPT. */
-shoal_err sh_queue_put_once(sh_ctx *c, shoal_block *queue, sh_entry_kind kind, uint64_t word, uint64_t cell,
-                            uint64_t value, bool *out_full);
+/* What a put changes if it succeeds: the word goes into the ring, and the cell that its reference comes from gets the
+ * value. */
+typedef struct sh_transfer {
+    uint64_t word;
+    uint64_t cell; /* 0: the word has no reference */
+    uint64_t value;
+} sh_transfer;
+
+/* Inside: tries once to put a word. Sets out_full only if the queue has a bound. Errors: SHOAL_ECLOSED, SHOAL_ENOMEM,
+ * SHOAL_ECORRUPT. */
+shoal_err sh_queue_put_once(sh_ctx *c, shoal_block *queue, sh_entry_kind kind, const sh_transfer *transfer,
+                            bool *out_full);
 
 /* Inside: stores a reference to this process's new block in a word that is set once. If another process was faster,
  * releases the block. Uses up the handle. */

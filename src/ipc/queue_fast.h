@@ -1,12 +1,10 @@
 /* The fast path of a message: the process has one thread, the queue is known and open, and the ring has room or a
  * message at the position that its hint names. A call here does everything or nothing: if it returns false nothing was
- * done, and the caller uses queue_core.h, which handles every case. The steps in the ring are the same on both
- * paths. */
+ * done, and the caller uses queue_core.h, which handles every case. Both use queue_steps.h and ring_steps.h. */
 #ifndef SH_IPC_QUEUE_FAST_H
 #define SH_IPC_QUEUE_FAST_H
 
-#include "ipc/queue_core.h"
-#include "shm/handle.h"
+#include "ipc/queue_steps.h"
 
 /* Returns whether this process may act as if inside, without the lock: it has only this thread. */
 static inline bool sh_queue_is_fast(const shoal_block *queue)
@@ -15,20 +13,18 @@ static inline bool sh_queue_is_fast(const shoal_block *queue)
            sh_queue_is_prepared(queue);
 }
 
-/* Stores value in cell when the put succeeds, as sh_ring_put does. */
 static inline __attribute__((always_inline)) bool sh_queue_put_fast(shoal_block *queue, sh_entry_kind kind,
-                                                                    uint64_t word, uint64_t cell, uint64_t value)
+                                                                    sh_transfer t)
 {
     const sh_queue_view *v = sh_queue_view_of(queue);
     const sh_ring *ring = &v->rings[sh_load_relaxed(&v->put)];
     sh_queue_shm *shm = sh_queue_shm_of(queue);
     if (sh_load_acquire(&shm->flags) != 0 || /* closed, or acknowledged: those take no plain words */
-        sh_ring_put_at(&sh_the_world.self, ring, sh_load_acquire(&ring->shm->tail.hint), kind, word, cell, value,
+        sh_ring_put_at(&sh_the_world.self, ring, sh_load_acquire(&ring->shm->tail.hint), kind, t.word, t.cell, t.value,
                        sh_load_relaxed(&shm->bound), queue->id) != SH_RING_DONE) {
         return false;
     }
-    SH_DEATH("queue.put.before_wake"); /* death: recovery wakes all gates of what the dead process held */
-    sh_gate_wake(&shm->not_empty, 1);  /* the CAS in the ring was a full barrier */
+    sh_queue_wake_getter(queue);
     return true;
 }
 
@@ -72,25 +68,21 @@ static inline bool sh_queue_peek_fast(const shoal_block *queue, int64_t timeout,
     return r == SH_RING_DONE;
 }
 
-/* Takes the message that peek saw. */
-static inline bool sh_queue_take_fast(const shoal_block *queue, const sh_ring *ring, const sh_peek *peek, uint64_t cell,
-                                      uint64_t value)
+/* Takes the message that peek saw, with its block if it has one. */
+static inline bool sh_queue_take_fast(const shoal_block *queue, const sh_ring *ring, const sh_peek *peek,
+                                      shoal_block *block, uint64_t value)
 {
-    sh_queue_shm *shm = sh_queue_shm_of(queue);
-    if (sh_ring_take(&sh_the_world.self, ring, peek, cell, value, queue->id) != SH_RING_DONE) {
+    if (!sh_queue_take(&sh_the_world.self, queue, ring, peek, block, value)) {
         return false;
     }
-    if (sh_load_relaxed(&shm->bound) != 0) {
-        SH_DEATH("queue.get.before_wake"); /* death: the same */
-        sh_gate_wake(&shm->not_full, 1);   /* the CAS in the ring was a full barrier */
-    }
+    sh_queue_wake_putter(queue);
     return true;
 }
 
 /* Puts a word without a reference. */
 static inline bool sh_queue_put_word_fast(shoal_block *queue, sh_entry_kind kind, uint64_t word)
 {
-    return sh_queue_is_fast(queue) && sh_queue_put_fast(queue, kind, word, 0, 0);
+    return sh_queue_is_fast(queue) && sh_queue_put_fast(queue, kind, (sh_transfer){.word = word});
 }
 
 /* Gets a word without a reference, of a kind up to `most`. */
@@ -100,7 +92,7 @@ static inline bool sh_queue_get_word_fast(const shoal_block *queue, sh_entry_kin
     const sh_ring *ring;
     sh_peek peek;
     if (!sh_queue_is_fast(queue) || !sh_queue_peek_fast(queue, timeout, &ring, &peek) || peek.kind > most ||
-        !sh_queue_take_fast(queue, ring, &peek, 0, 0)) {
+        !sh_queue_take_fast(queue, ring, &peek, NULL, 0)) {
         return false;
     }
     *out_kind = peek.kind;
@@ -111,22 +103,18 @@ static inline bool sh_queue_get_word_fast(const shoal_block *queue, sh_entry_kin
 /* Puts a block: a part of this process's weight goes into the queue. */
 static inline bool sh_queue_put_block_fast(shoal_block *queue, const shoal_block *block)
 {
-    uint64_t weight;
-    if (!sh_queue_is_fast(queue) || sh_heap_share(&sh_the_world.self, block->cell, &weight) != SHOAL_OK) {
-        return false;
-    }
-    sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(block->cell));
-    return sh_queue_put_fast(queue, SH_ENTRY_BLOCK, sh_ref_make(block->id, weight), block->cell,
-                             sh_ref_make(block->id, sh_ref_weight(ref) - weight));
+    sh_transfer t;
+    return sh_queue_is_fast(queue) && sh_transfer_part(&sh_the_world.self, block, &t) == SHOAL_OK &&
+           sh_queue_put_fast(queue, SH_ENTRY_BLOCK, t);
 }
 
 /* Puts a block that this process no longer needs: all its weight goes into the queue, and its cell is empty
  * afterwards. */
 static inline bool sh_queue_give_block_fast(shoal_block *queue, const shoal_block *block)
 {
-    sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(block->cell));
-    return sh_queue_is_fast(queue) && sh_ref_weight(ref) <= SH_WEIGHT_HOLD &&
-           sh_queue_put_fast(queue, SH_ENTRY_BLOCK, ref, block->cell, 0);
+    sh_transfer t = sh_transfer_all(block);
+    return sh_queue_is_fast(queue) && sh_ref_weight(t.word) <= SH_WEIGHT_HOLD &&
+           sh_queue_put_fast(queue, SH_ENTRY_BLOCK, t);
 }
 
 static inline bool sh_queue_get_block_fast(const shoal_block *queue, sh_kind kind, int64_t timeout,
@@ -140,11 +128,13 @@ static inline bool sh_queue_get_block_fast(const shoal_block *queue, sh_kind kin
         sh_block_expect(&sh_the_world.self, peek.word, &b, &value) != SHOAL_OK) {
         return false;
     }
-    if (b->kind != kind || !sh_queue_take_fast(queue, ring, &peek, b->cell, value)) {
+    if (b->kind != kind) {
         sh_block_unexpect(b);
         return false;
     }
-    sh_block_arrived(b);
+    if (!sh_queue_take_fast(queue, ring, &peek, b, value)) {
+        return false;
+    }
     *out_block = b;
     return true;
 }
