@@ -1,3 +1,4 @@
+/* shoal bench: measures the primitives of the library and prints them next to their physical limits. */
 #include "cli/cli.h"
 
 #include <bench/bench.h>
@@ -58,7 +59,7 @@ static bool skip_json(const char *name, const char *why, void *context)
     return cli_output_send(output);
 }
 
-/* Four digits, and no exponent. */
+/* Writes value with about four digits and without an exponent. */
 static const char *short_number(double value, char buffer[32])
 {
     int digits = value >= 1000 ? 0 : value >= 100 ? 1 : value >= 10 ? 2 : 3;

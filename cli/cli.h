@@ -1,6 +1,6 @@
-/* What the commands of the program share: how they are called, how they fail, and how they write.
+/* What all commands of the program share: how they are called, how they report errors, and how they print.
  *
- * Exit status: 0 success, 1 the command failed, 2 it was called wrongly. Whatever fails says so in one line on standard error.
+ * Exit status: 0 success, 1 the command failed, 2 wrong usage. Each failure prints one line to standard error.
  */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
@@ -19,25 +19,25 @@ typedef enum cli_exit {
 typedef struct cli_command {
     const char *name;    /* "ps" */
     const char *summary; /* for `shoal --help`, in the imperative */
-    const char *help;    /* what `shoal NAME --help` prints; NULL: the table tells */
+    const char *help;    /* what `shoal NAME --help` prints; NULL: it is made from the table */
     cli_exit (*run)(int argc, char **argv);
-    const struct cli_table *table; /* of its options (cli/table.h); NULL: it has those in words */
-    /* For the completions, where there is no table: options, those that end in / take a folder; words for the first argument, and
-     * after a colon, with commas between, those that may follow one: "list verify:mnist --to/". */
+    const struct cli_table *table; /* of its options (cli/table.h); NULL: they are in words */
+    /* For the completions, if there is no table: the options, those that take a folder with a / at the end, and the words for the first
+     * argument. The words that may follow one are after a colon, separated by commas: "list verify:mnist --to/". */
     const char *words;
 } cli_command;
 
 extern const cli_command cli_train, cli_eval, cli_predict, cli_info, cli_ps, cli_bench, cli_data, cli_completions;
 
-/* All of them, as the help lists them; NULL beyond the last. */
+/* Returns command i in the order of the help, NULL beyond the last. */
 const cli_command *cli_command_at(size_t i);
 
-/* Writes "shoal NAME: text" to standard error, as one line whatever the text holds, and returns status. command may be NULL. */
+/* Prints "shoal NAME: text" to standard error as one line, even if the text has line breaks. Returns status. command may be NULL. */
 __attribute__((format(printf, 3, 4))) cli_exit cli_complain(const cli_command *command, cli_exit status,
                                                             const char *format, ...);
 
-/* The options of a command. All of them take --json, --help and --version and at most one argument.
- * True: run. False: all is said and done; end with *out_status. */
+/* Reads the options of a command without a table: --json, --help, --version, and at most one argument. Returns false if the command is
+ * finished, with its message printed: exit with *out_status. */
 typedef struct cli_options {
     bool json;
     const char *argument; /* NULL: none */
@@ -45,37 +45,37 @@ typedef struct cli_options {
 bool cli_options_read(const cli_command *command, int argc, char **argv, cli_options *out_options,
                       cli_exit *out_status);
 
-/* Standard output. Text is gathered in `file` and sent in whole pieces, so that a write that fails is noticed and explained. */
+/* Standard output. `file` collects the text; it is sent in whole pieces, so that a failed write is detected and reported. */
 typedef struct cli_output {
     FILE *file;
     char *text;
     size_t size;
-    int stop;      /* when it is readable, a reader that takes nothing for a second is not waited for; -1: nothing is */
-    bool given_up; /* that was so: nothing is sent any more, which is no failure */
+    int stop;      /* an fd: once it is readable, wait at most a second for the reader; -1: always wait */
+    bool given_up; /* the wait ended so: nothing more is sent, which is not a failure */
     bool failed;
 } cli_output;
 
-bool cli_output_begin(cli_output *output); /* false: no memory, and it was said */
-bool cli_output_send(cli_output *output);  /* sends what was gathered; false: it could not, and it was said */
+bool cli_output_begin(cli_output *output); /* returns false after printing that there is no memory */
+bool cli_output_send(cli_output *output);  /* sends the text; returns false after printing why it cannot */
 cli_exit cli_output_end(cli_output *output);
 
-/* Text as one command's whole output. */
+/* Prints text as the whole output of a command. */
 cli_exit cli_print(const char *text);
 
-/* A string in quotes, as JSON wants it; bytes that are no UTF-8 become U+FFFD. */
+/* Writes a JSON string with its quotes. Bytes that are not UTF-8 become U+FFFD. */
 void cli_json_string(FILE *file, const char *text);
 
-/* A number, as JSON wants it: null where it is not finite. */
+/* Writes a JSON number, or null if x is not finite. */
 void cli_json_number(FILE *file, double x);
 
-/* Text as it stands in HTML and in the quotes of its attributes; what cannot stand there becomes U+FFFD. */
+/* Writes text for HTML, also inside quoted attributes. What HTML cannot contain becomes U+FFFD. */
 void cli_html_text(FILE *file, const char *text);
 
-/* "1.5 GiB" into buffer, which it returns. UINT64_MAX: "unlimited". */
+/* Writes "1.5 GiB" to buffer, or "unlimited" for UINT64_MAX. Returns buffer. */
 #define CLI_SIZE_TEXT 32
 const char *cli_size(uint64_t bytes, char buffer[CLI_SIZE_TEXT]);
 
-/* text with what is not printable made '?', in place. */
+/* Replaces control characters by '?' in place. Returns text. */
 char *cli_printable(char *text);
 
 #endif

@@ -1,4 +1,4 @@
-/* Completions for bash and zsh, written from the tables of the commands. */
+/* shoal completions: prints completions for bash and zsh, made from the tables of the commands. */
 #include "cli/table.h"
 
 #include <string.h>
@@ -15,12 +15,12 @@ static const char help[] = "usage: shoal completions bash|zsh\n"
 /* A word of a command that has no table (cli_command.words). */
 typedef struct plain_word {
     char text[64];
-    char then[64]; /* what may follow, with blanks between; "": nothing */
+    char then[64]; /* the words that may follow, separated by blanks; "": none */
     bool option;
-    bool folder; /* an option that takes one */
+    bool folder; /* an option that takes a folder */
 } plain_word;
 
-/* The next one at *at; false after the last. */
+/* Reads the next word at *at. Returns false after the last. */
 static bool next_word(const char **at, plain_word *out)
 {
     *at += strspn(*at, " ");
@@ -56,7 +56,7 @@ static void bash_table(FILE *file, const cli_table *table)
     for (size_t i = 0; i < table->count; i++) {
         bash_value(file, &table->options[i]);
     }
-    /* Other values are numbers and texts, for which there is nothing to offer. */
+    /* Other values are numbers and texts, which have no completions. */
     for (size_t i = 0, n = 0; i <= table->count; i++) {
         const cli_option *o = &table->options[i];
         if (i == table->count) {
@@ -72,7 +72,7 @@ static void bash_table(FILE *file, const cli_table *table)
     fputs("--help --version' \"$cur\"\n", file);
 }
 
-/* "--a --b", or the words for the first argument. */
+/* Prints the options, "--a --b", or the words for the first argument. */
 static void put_words(FILE *file, const char *words, bool options)
 {
     plain_word word;
@@ -85,7 +85,7 @@ static void put_words(FILE *file, const char *words, bool options)
     }
 }
 
-/* Options, the first argument, and what may follow it. */
+/* Completes options, the first argument, and what may follow it. */
 static void bash_words(FILE *file, const char *words)
 {
     plain_word word;
@@ -160,7 +160,7 @@ static void write_bash(FILE *file)
 
 /* ---- zsh ---- */
 
-/* Inside of '...[ ]:...', where zsh has a meaning for some letters. */
+/* Escapes text for '...[ ]:...', where some characters are special in zsh. */
 static void zsh_text(FILE *file, const char *text)
 {
     for (; *text != 0; text++) {

@@ -7,18 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LINE_MOST 198 /* bytes of a line that libinih, as Debian builds it, takes whole */
+#define LINE_MOST 198 /* the longest line in bytes that Debian's libinih does not cut */
 
 typedef struct reading {
     const cli_table *table;
     const char *path;
     void *call;
     cli_given *given;
-    void *trial; /* a call of its own, in which values are looked at */
+    void *trial; /* a separate call in which values are checked */
     FILE *file;
-    int line;               /* that is read */
-    int lines[CLI_OPTIONS]; /* in which each name stands; 0: in none */
-    bool failed;            /* and it was said why; nothing more is read */
+    int line;               /* the current one */
+    int lines[CLI_OPTIONS]; /* the line of each option; 0: not in the file */
+    bool failed;            /* and the reason is printed; nothing more is read */
 } reading;
 
 __attribute__((format(printf, 2, 3))) static void complain(reading *r, const char *format, ...)
@@ -32,10 +32,10 @@ __attribute__((format(printf, 2, 3))) static void complain(reading *r, const cha
     cli_complain(r->table->command, CLI_MISUSED, "%s:%d: %s", r->path, r->line, text);
 }
 
-/* ---- lines: libinih's are short, and cut without a word; so it is given no others ---- */
+/* ---- lines: libinih silently cuts long ones, so they are refused here ---- */
 
-/* The rest of the line after `first` into text, without blanks before and without its end. False: it is too long, or holds
- * what no text does. */
+/* Reads the rest of the line after `first` into text, without leading blanks and without its end. Returns false if it is too long or has a
+ * zero byte. */
 static bool read_line(reading *r, int first, char *text, size_t capacity)
 {
     size_t length = 0;
@@ -55,7 +55,7 @@ static bool read_line(reading *r, int first, char *text, size_t capacity)
     return true;
 }
 
-/* A line as libinih asks for it. Blanks before it, which would make it go on with the line before, are left out. */
+/* Reads a line for libinih. Leading blanks are dropped, because they would make it a continuation of the line before. */
 static char *next_line(char *text, int capacity, void *stream)
 {
     reading *r = stream;
@@ -74,7 +74,7 @@ static char *next_line(char *text, int capacity, void *stream)
 
 /* ---- values ---- */
 
-/* The text without its quotes, the caller's; NULL: it was said what is wrong. */
+/* Returns a copy of text without its quotes, which the caller owns. Returns NULL after printing what is wrong. */
 static char *unquote(reading *r, const char *name, const char *text)
 {
     size_t length = strlen(text);
@@ -89,7 +89,7 @@ static char *unquote(reading *r, const char *name, const char *text)
     return copy;
 }
 
-/* Looks at a value and keeps it. It is put in its place when all are known, and with them the choice that was made. */
+/* Checks a value and keeps it. Its field is set when all values are known, and with them the choice. */
 static void take(reading *r, const cli_option *o, const char *text)
 {
     char wanted[CLI_WANTED];
@@ -105,7 +105,7 @@ static void take(reading *r, const cli_option *o, const char *text)
     r->lines[i] = r->line;
 }
 
-/* The other name under which the file has the same thing, of those that belong to the choice; NULL: none. */
+/* Returns the other option of the choice by which the file sets the same field, or NULL. */
 static const cli_option *second_name(const reading *r, size_t option, unsigned of)
 {
     const cli_option *all = r->table->options;
@@ -131,8 +131,8 @@ static void put_in_place(reading *r, size_t i, unsigned of)
     }
 }
 
-/* What belongs to another choice was meant otherwise, as on the command line; but for a flag that is off, and what the command line
- * takes back. */
+/* Checks whether an option of the file belongs to the choice. If not, it is an error, as on the command line, except for a flag that is off
+ * and an option that the command line overrides. */
 static bool belongs(reading *r, size_t i, unsigned of)
 {
     const cli_option *o = &r->table->options[i];
@@ -150,7 +150,7 @@ static bool belongs(reading *r, size_t i, unsigned of)
     return false;
 }
 
-/* First what belongs to all choices, among it the choice itself. */
+/* Sets the options of all choices first: the choice itself is among them. */
 static void put_all_in_place(reading *r)
 {
     const cli_table *table = r->table;
@@ -167,7 +167,7 @@ static void put_all_in_place(reading *r)
     }
 }
 
-/* Called by libinih for each value. */
+/* libinih calls this for each value. */
 static int on_value(void *user, const char *section, const char *name, const char *value)
 {
     reading *r = user;
@@ -223,7 +223,7 @@ bool cli_config_read(const cli_table *table, const char *path, void *call, cli_g
 
 /* ---- printing ---- */
 
-/* As it stands in a file; false: it cannot. */
+/* Writes text as a value of a file. Returns false if no file can hold it. */
 static bool quote(const char *text, char buffer[CLI_VALUE])
 {
     size_t length = strlen(text);
@@ -250,7 +250,7 @@ static void say_origin(const cli_given *given, size_t i, const char *path, char 
     cli_printable(buffer);
 }
 
-/* The value, and where it comes from behind it, or above where that would make the line too long. */
+/* Prints a setting with its origin behind it, or in the line above if the line would be too long. */
 static bool print_one(FILE *file, const char *name, const char *value, const char *origin)
 {
     char text[CLI_VALUE];

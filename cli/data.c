@@ -1,3 +1,4 @@
+/* shoal data: lists, verifies and copies the data sets that have a name. */
 #include "cli/cli.h"
 
 #include <shoal/data.h>

@@ -1,4 +1,4 @@
-/* shoal eval: what a saved model is worth on a set to test with. */
+/* shoal eval: tests a saved model on a test set. */
 #include "cli/weights.h"
 
 #include <shoal/autograd.h>
@@ -19,7 +19,7 @@ typedef struct call {
 typedef struct answer {
     int64_t images, right;
     double loss, seconds;
-    int64_t confusion[CLASSES][CLASSES]; /* [what it is][what the model says] */
+    int64_t confusion[CLASSES][CLASSES]; /* [true class][predicted class] */
 } answer;
 
 /* ---- testing ---- */
@@ -72,7 +72,7 @@ static shoal_err test(shoal_module *module, shoal_dataset *set, answer *a)
     return err;
 }
 
-/* ---- telling ---- */
+/* ---- printing ---- */
 
 static int64_t images_of(const answer *a, int class)
 {
@@ -83,7 +83,7 @@ static int64_t images_of(const answer *a, int class)
     return sum;
 }
 
-/* Of the images of a class, those that were told as such; NaN: it has none. */
+/* Returns the fraction of the images of a class that the model got right. NaN: the class has no images. */
 static double class_accuracy(const answer *a, int class)
 {
     int64_t images = images_of(a, class);

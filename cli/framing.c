@@ -5,13 +5,14 @@
 #include <string.h>
 
 #define LEVELS 256
-#define CONTRAST_LEAST 20 /* of 255: with less, all is ground */
-#define DUST 0.002        /* of the ink at each side of the box may lie outside of it */
-#define SIZE_OFF 1.5      /* pixels by which the longer side of what is framed already may differ, */
-#define CENTRE_OFF 0.75   /* and its centre: in MNIST's files half a pixel, and rounding */
+#define CONTRAST_LEAST 20 /* of 255: with less contrast, everything is ground */
+#define DUST 0.002        /* the fraction of the ink that may be outside of the box at each side */
+#define SIZE_OFF 1.5      /* tolerance in pixels for the longer side of an image that has the frame already, */
+#define CENTRE_OFF 0.75   /* and for its centre: half a pixel in MNIST's files, and rounding */
 
-/* As the makers tell: NIST's digits fit into 20 x 20 pixels, and their centre of mass is in the middle of 28 x 28 (LeCun, Cortes and
- * Burges); in the files that is the middle of the fifteenth pixel. Photos of fashion were trimmed, their longer side made 28, and put in the middle (Xiao, Rasul and Vollgraf, 2017). */
+/* As the authors describe it: NIST's digits fit into 20 x 20 pixels, and their centre of mass is in the middle of 28 x 28 (LeCun, Cortes and
+ * Burges); in the files that is the middle of the fifteenth pixel. The photos of fashion were trimmed, scaled to 28 pixels at their longer side, and
+ * centred (Xiao, Rasul and Vollgraf, 2017). */
 static const cli_framing digits = {.longest = 20, .middle = 14.5, .by_mass = true, .stretch = true};
 static const cli_framing fashion = {.longest = CLI_FRAME, .middle = 14};
 
@@ -22,7 +23,7 @@ const cli_framing *cli_framing_of(const char *data)
 
 /* ---- ground and ink ---- */
 
-/* The level that `share` of the counted pixels do not exceed. */
+/* Returns the level that the fraction `share` of the counted pixels does not exceed. */
 static int quantile(const uint64_t counts[LEVELS], double share)
 {
     uint64_t all = 0, seen = 0;
@@ -59,7 +60,7 @@ static void count_all(const cli_image *image, uint64_t counts[LEVELS])
     }
 }
 
-/* By how much pixels stand out from the ground, darker or lighter, but for a few that may be noise. */
+/* Returns the largest difference of pixels to the ground, darker or lighter, without a few that may be noise. */
 static int reach(const uint64_t counts[LEVELS], int ground, bool dark)
 {
     uint64_t all = 0, seen = 0;
@@ -85,13 +86,13 @@ bool cli_framing_is_dark_on_light(const cli_image *image)
     return dark != light ? dark > light : 2 * ground >= LEVELS;
 }
 
-/* How much ink each level of grey is, from 0 to 1. */
+/* The amount of ink of each level of grey, from 0 to 1. */
 typedef struct ink {
     double of[LEVELS];
 } ink;
 
-/* The levels of d, which is how much ink stands out: below `floor` it is ground that is not even, from `full` on it is all ink. False: nothing
- * stands out. */
+/* Finds the ink of each level. d is the difference of a level to the ground: up to `floor` it is uneven ground, from `full` on it is all ink.
+ * Returns false if nothing differs enough. */
 static bool find_ink(const cli_framing *framing, const cli_image *image, bool dark, ink *out)
 {
     uint64_t edge[LEVELS], all[LEVELS], strong[LEVELS] = {0}, uneven[LEVELS] = {0};
@@ -117,7 +118,7 @@ static bool find_ink(const cli_framing *framing, const cli_image *image, bool da
 
 /* ---- where it is ---- */
 
-/* Between which lines the ink lies, but for DUST at each end; and its centre, in lines from the first on. */
+/* The lines that contain the ink, without DUST at each end, and its centre, in lines from the first line of the image. */
 typedef struct span {
     uint32_t first, end;
     double centre;
@@ -143,7 +144,7 @@ static span span_of(const double *lines, uint32_t count)
     return s;
 }
 
-/* False: no memory. */
+/* Finds the columns and rows of the ink. Returns false if there is no memory. */
 static bool find_spans(const cli_image *image, const ink *ink, span *out_x, span *out_y)
 {
     double *columns = calloc((size_t)image->width + image->height, sizeof *columns), *rows = columns + image->width;
@@ -170,7 +171,7 @@ static double centre_of(const cli_framing *framing, const span *s)
     return framing->by_mass ? s->centre : (s->first + s->end) / 2.0;
 }
 
-/* Whether the whole picture, scaled to the frame, shows it as the set does. */
+/* Checks whether the whole image, scaled to the frame, already has the framing of the set. */
 static bool is_framed(const cli_framing *framing, const cli_image *image, const span *x, const span *y)
 {
     double square = fmax(image->width, image->height), scale = CLI_FRAME / square;
@@ -180,7 +181,7 @@ static bool is_framed(const cli_framing *framing, const cli_image *image, const 
     return fabs(longest - framing->longest) <= SIZE_OFF && fmax(fabs(off_x), fabs(off_y)) <= CENTRE_OFF;
 }
 
-/* Where the first pixel of the span comes to lie in the frame: a whole pixel, as in the sets, so that edges stay sharp. */
+/* Returns the position of the span's first pixel in the frame. It is a whole pixel, as in the data sets, so that edges stay sharp. */
 static double place(const cli_framing *framing, const span *s, double scale)
 {
     double length = (s->end - s->first) * scale, centre = (centre_of(framing, s) - s->first) * scale;

@@ -8,7 +8,7 @@
 #include <time.h>
 
 enum {
-    SAMPLES = 1024, /* between one and two for each pixel of a curve */
+    SAMPLES = 1024, /* one or two for each pixel of a curve */
     EPOCHS = 1024,
     MARKS = 128,
 };
@@ -28,7 +28,7 @@ void cli_thin_fini(cli_thin *list)
 void *cli_thin_next(cli_thin *list)
 {
     int64_t number = list->seen++;
-    bool passing = list->count > 0 && (number - 1) % list->stride != 0; /* the last entry stands only until the next */
+    bool passing = list->count > 0 && (number - 1) % list->stride != 0; /* the next entry replaces the last one */
     if (!passing && list->count == list->room) {
         for (size_t i = 1; i < list->room / 2; i++) {
             memcpy(list->entries + i * list->size, list->entries + 2 * i * list->size, list->size);
@@ -98,8 +98,8 @@ static void add_epoch(cli_history *h, const shoal_train_event *event)
                      .trained = cli_trained(event->workers, event->workers_count)};
 }
 
-/* Of a resumed job: each epoch is a sample too. What each worker did in it is not known: its share of the whole is a good guess, and where
- * workers have parts of a set, the truth. */
+/* Adds the past epochs of a resumed job, each as a sample too. What each worker did in them is not recorded: its share of the whole is a good
+ * guess, and exact where workers have parts of a set. */
 static void add_past(cli_history *h, const shoal_train_event *event)
 {
     const shoal_train_past *past = event->past;

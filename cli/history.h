@@ -1,4 +1,4 @@
-/* What happened in a job, kept for the report. A job may take days: no list grows beyond a fixed room. */
+/* Records what happens in a job, for the report. A job may take days, so each list has a fixed maximum size. */
 #ifndef CLI_HISTORY_H
 #define CLI_HISTORY_H
 
@@ -8,24 +8,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A list that is made coarser when it is full: every second entry is given up, and from then on every second is taken. The last entry
- * is always the newest one. Invariant: entry i, but for the last, is number i * stride of those that came. */
+/* A list that becomes coarser when it is full: it drops every second entry, and from then on keeps only every second new one. The last entry
+ * is always the newest. Invariant: entry i, except the last, is number i * stride of all entries that were added. */
 typedef struct cli_thin {
-    size_t size, room; /* bytes of an entry; most entries, an even number */
+    size_t size, room; /* the size of an entry in bytes; the maximum number of entries, which is even */
     size_t count;
     int64_t seen, stride;
     char *entries;
 } cli_thin;
 
-bool cli_thin_init(cli_thin *list, size_t size, size_t room); /* false: no memory */
+bool cli_thin_init(cli_thin *list, size_t size, size_t room); /* returns false if there is no memory */
 void cli_thin_fini(cli_thin *list);
-void *cli_thin_next(cli_thin *list); /* where the next entry is to be written */
+void *cli_thin_next(cli_thin *list); /* returns the place for the next entry */
 const void *cli_thin_at(const cli_thin *list, size_t i);
 
-/* Where the job stood at a moment. */
+/* The state of the job at a point in time. */
 typedef struct cli_sample {
     double seconds;
-    double trained; /* seconds of these in which workers trained */
+    double trained; /* the part of seconds in which workers trained */
     double loss;
     int64_t images;
     int64_t by_worker[]; /* images */
@@ -53,16 +53,16 @@ typedef struct cli_history {
     shoal_train_worker *last_seen;
     shoal_train_result result;
     double loss;
-    shoal_train_result past; /* of a job that was resumed; zeros: it was not */
+    shoal_train_result past; /* what a resumed job did before; zeros if it is not resumed */
     double begun_at;         /* seconds of the whole job */
-    bool begun, done;        /* the job has begun; it came to its summary */
+    bool begun, done;        /* the job has begun; its summary has come */
 } cli_history;
 
-/* False: no memory. */
+/* Returns false if there is no memory. */
 bool cli_history_init(cli_history *history, shoal_train_method method);
 void cli_history_fini(cli_history *history);
 
-/* False: no memory. */
+/* Records an event. Returns false if there is no memory. */
 bool cli_history_event(cli_history *history, const shoal_train_event *event);
 
 #endif

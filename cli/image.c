@@ -25,11 +25,11 @@ void cli_image_free(cli_image *image)
     *image = (cli_image){.width = 0};
 }
 
-/* Memory for the pixels, if there are neither none nor too many. */
+/* Allocates the pixels, if their number is within the limits. */
 static bool make(cli_image *image, uint64_t width, uint64_t height, char why[CLI_IMAGE_WHY])
 {
     if (width < 1 || width > CLI_IMAGE_SIDE || height < 1 || height > CLI_IMAGE_SIDE) {
-        return fail(why, "it has %llu x %llu pixels; 1 to %d either way are possible", (unsigned long long)width,
+        return fail(why, "it has %llu x %llu pixels; width and height must be from 1 to %d", (unsigned long long)width,
                     (unsigned long long)height, CLI_IMAGE_SIDE);
     }
     *image = (cli_image){.width = (uint32_t)width, .height = (uint32_t)height, .grey = malloc(width * height)};
@@ -43,14 +43,14 @@ static bool is_even(const cli_image *image)
     return memcmp(image->grey, image->grey + 1, (size_t)image->width * image->height - 1) == 0;
 }
 
-/* paper: the grey where it is transparent. */
+/* paper is the grey behind transparent pixels. */
 static bool decode_png_on(uint8_t paper, const uint8_t *bytes, size_t size, cli_image *image, bool *out_transparent,
                           char why[CLI_IMAGE_WHY])
 {
     png_image png = {.version = PNG_IMAGE_VERSION};
     const png_color behind = {.red = paper, .green = paper, .blue = paper};
     if (!png_image_begin_read_from_memory(&png, bytes, size)) {
-        return fail(why, "not a PNG that can be read: %s", png.message);
+        return fail(why, "cannot read the PNG: %s", png.message);
     }
     if (!make(image, png.width, png.height, why)) {
         png_image_free(&png);
@@ -58,15 +58,15 @@ static bool decode_png_on(uint8_t paper, const uint8_t *bytes, size_t size, cli_
     }
     *out_transparent = (png.format & PNG_FORMAT_FLAG_ALPHA) != 0;
     png.format = PNG_FORMAT_GRAY;
-    png.flags |= PNG_IMAGE_FLAG_16BIT_sRGB; /* else 16 bits without a word on gamma are taken as linear light */
+    png.flags |= PNG_IMAGE_FLAG_16BIT_sRGB; /* else 16 bits without a gamma value would be linear light */
     if (!png_image_finish_read(&png, &behind, image->grey, 0, NULL)) {
         cli_image_free(image);
-        return fail(why, "not a PNG that can be read: %s", png.message);
+        return fail(why, "cannot read the PNG: %s", png.message);
     }
     return true;
 }
 
-/* What is white on nothing cannot be seen on white paper, and is put on black. */
+/* An image that is white where it is not transparent cannot be seen on white, and is decoded on black. */
 static bool decode_png(const uint8_t *bytes, size_t size, cli_image *image, char why[CLI_IMAGE_WHY])
 {
     bool transparent = false, good = decode_png_on(255, bytes, size, image, &transparent, why);
@@ -84,12 +84,12 @@ typedef struct scan {
     size_t size, at;
 } scan;
 
-/* A number after blanks and comments. */
+/* Reads a number after blanks and comments. */
 static bool scan_number(scan *s, uint32_t most, uint32_t *out)
 {
     while (s->at < s->size && (strchr(" \t\r\n\v\f", s->bytes[s->at]) != NULL || s->bytes[s->at] == '#')) {
         if (s->bytes[s->at] == 0) {
-            return false; /* which strchr finds, too */
+            return false; /* strchr finds it too */
         }
         bool comment = s->bytes[s->at] == '#';
         while (comment && s->at < s->size && s->bytes[s->at] != '\n') {
@@ -128,7 +128,7 @@ static bool decode_pgm(const uint8_t *bytes, size_t size, cli_image *image, char
     if (!scan_number(&s, 1u << 31, &width) || !scan_number(&s, 1u << 31, &height) || !scan_number(&s, 65535, &most) ||
         most == 0 || s.at >= s.size) {
         return fail(why,
-                    "byte %zu: not the head of a PGM file: width, height and a lightest value up to 65535 are wanted",
+                    "byte %zu: not the header of a PGM file; expected width, height and a maximum value up to 65535",
                     s.at);
     }
     s.at++; /* one blank, then the pixels */
@@ -160,7 +160,7 @@ bool cli_image_decode(const uint8_t *bytes, size_t size, cli_image *out_image, c
     return fail(why, "neither a PNG nor a PGM file (P2 or P5)");
 }
 
-/* All that there is, up to one byte more than CLI_IMAGE_FILE, into memory of the caller's; NULL: errno says why. */
+/* Reads the whole file, unless it has more than CLI_IMAGE_FILE bytes. The caller owns the result. Returns NULL and sets errno on failure. */
 static uint8_t *read_all(int fd, size_t *out_size)
 {
     size_t room = 1u << 16, size = 0;
@@ -195,7 +195,7 @@ static bool read_from(int fd, cli_image *out_image, char why[CLI_IMAGE_WHY])
     size_t size = 0;
     uint8_t *bytes = read_all(fd, &size);
     if (bytes == NULL) {
-        return errno == EFBIG ? fail(why, "more than the %zu bytes that are read at most", CLI_IMAGE_FILE)
+        return errno == EFBIG ? fail(why, "larger than the maximum of %zu bytes", CLI_IMAGE_FILE)
                               : fail(why, "%s", strerror(errno));
     }
     bool good = cli_image_decode(bytes, size, out_image, why);
@@ -225,9 +225,9 @@ bool cli_image_read(const char *path, cli_image *out_image, char why[CLI_IMAGE_W
     return good;
 }
 
-/* ---- to what a model wants ---- */
+/* ---- scaling ---- */
 
-/* How much of the pixel at `at` lies between from and to. */
+/* Returns how much of the pixel at `at` is between from and to. */
 static double overlap(int64_t at, double from, double to)
 {
     double low = (double)at > from ? (double)at : from, high = (double)at + 1 < to ? (double)at + 1 : to;
@@ -252,7 +252,7 @@ static double sum_up(const cli_image *image, const float levels[256], cli_box bo
     return sum;
 }
 
-/* An area that is one pixel wide, and lies across two of them, gives what lies between the two: small pictures do not become blocks. */
+/* An area is at least one pixel wide. If it covers parts of two pixels, its value is between theirs, so that small images do not become blocks. */
 void cli_image_draw(const cli_image *image, const float levels[256], cli_box box, double left, double top, double step,
                     int side, float *out)
 {

@@ -1,3 +1,4 @@
+/* shoal info: prints the version, the machine and the limits of a world. */
 #include "cli/cli.h"
 #include "cli/machine.h"
 
@@ -20,7 +21,7 @@ static const char help[] = "usage: shoal info [--json]\n"
 #define SPANS_MAX 4194304
 #define BLOCK_MAX (UINT64_C(1) << 40)
 
-/* A world that this process would make, or why it cannot. */
+/* The limits of a world that this process would create, or the error why it cannot. */
 typedef struct world_look {
     shoal_err err;
     shoal_world_info info;
@@ -36,7 +37,7 @@ static void print_text(FILE *file, const cli_machine *m, const world_look *w)
     char a[CLI_SIZE_TEXT], b[CLI_SIZE_TEXT];
     fprintf(file, "version        %s\n", SHOAL_VERSION);
     fprintf(file, "processor      %s\n", m->processor[0] != 0 ? m->processor : "unknown");
-    fprintf(file, "features       %s\n", m->features[0] != 0 ? m->features : "none that are used");
+    fprintf(file, "features       %s\n", m->features[0] != 0 ? m->features : "none that Shoal uses");
     fprintf(file, "cpus           %u of %u\n", m->cpus, m->cpus_online);
     fprintf(file, "page size      %s\n", cli_size(m->page, a));
     fprintf(file, "memory         %s, %s available\n", cli_size(m->memory, a),
@@ -60,7 +61,7 @@ static void print_text(FILE *file, const cli_machine *m, const world_look *w)
     } else {
         fprintf(file, "world          cannot be made here: %s: %s\n", shoal_err_name(w->err), shoal_last_error_text());
     }
-    fprintf(file, "world limits   %d processes, %d spans, %s a block\n", PROCESSES_MAX, SPANS_MAX,
+    fprintf(file, "world limits   %d processes, %d spans, %s per block\n", PROCESSES_MAX, SPANS_MAX,
             cli_size(BLOCK_MAX, a));
 }
 

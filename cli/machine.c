@@ -11,7 +11,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-/* The text after "key :" in a file of /proc, or "". */
+/* Reads the text after "key :" in a file of /proc, "" if there is none. */
 static void read_key(const char *path, const char *key, char *buffer, size_t capacity)
 {
     FILE *file = fopen(path, "re");

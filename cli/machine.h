@@ -1,4 +1,4 @@
-/* What the machine and this process offer to a world. */
+/* The properties of the machine and of this process that matter to a world. */
 #ifndef CLI_MACHINE_H
 #define CLI_MACHINE_H
 
@@ -7,12 +7,12 @@
 
 #define CLI_UNKNOWN UINT64_MAX
 
-/* Sizes in bytes; CLI_UNKNOWN where there is no limit, or where the system does not tell. */
+/* Sizes are in bytes. CLI_UNKNOWN: there is no limit, or the system does not report it. */
 typedef struct cli_machine {
     char processor[128];
-    char features[256]; /* names with a blank between */
+    char features[256]; /* names, separated by blanks */
     char kernel[160];
-    unsigned cpus, cpus_online; /* that this process may use, and that there are */
+    unsigned cpus, cpus_online; /* the number that this process may use, and the number online */
     uint64_t page, memory, memory_available;
     uint64_t open_files, open_files_hard, address_space;
     uint64_t shm, shm_available; /* the /dev/shm mount */

@@ -1,3 +1,4 @@
+/* Reads the options of the commands that have no table. */
 #include "cli/cli.h"
 
 #include <shoal/version.h>

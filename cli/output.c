@@ -55,8 +55,8 @@ static int wait_for(struct pollfd *fds, nfds_t count, int milliseconds)
     return n;
 }
 
-/* Until standard output takes something; false: it is given up. A signal's byte in the pipe `stop` cannot be missed, as one that
- * interrupts write() could, by coming just before it. */
+/* Waits until standard output accepts data. Returns false to give up. `stop` is a pipe: a signal that comes just before write() leaves a
+ * byte there and cannot be missed, as it could if it had to interrupt write(). */
 static bool wait_for_reader(int stop)
 {
     struct pollfd fds[] = {{.fd = STDOUT_FILENO, .events = POLLOUT}, {.fd = stop, .events = POLLIN}};
@@ -64,13 +64,13 @@ static bool wait_for_reader(int stop)
     if (n > 0 && fds[0].revents == 0) {
         n = wait_for(fds, 1, PATIENCE_MS);
     }
-    return n < 0 || fds[0].revents != 0; /* what is wrong with it is for write() to say */
+    return n < 0 || fds[0].revents != 0; /* write() will report what is wrong */
 }
 
 static bool write_all(cli_output *output)
 {
     const char *text = output->text;
-    size_t piece = output->stop >= 0 ? PIPE_BUF : SIZE_MAX; /* which a pipe that has room takes without blocking */
+    size_t piece = output->stop >= 0 ? PIPE_BUF : SIZE_MAX; /* a pipe with room accepts PIPE_BUF without blocking */
     for (size_t left = output->size; left > 0 && !output->given_up;) {
         if (output->stop >= 0 && !wait_for_reader(output->stop)) {
             output->given_up = true;
@@ -124,7 +124,7 @@ cli_exit cli_print(const char *text)
     return cli_output_end(&output);
 }
 
-/* The length of the UTF-8 character at text, or 0 when it is none. */
+/* Returns the length of the UTF-8 character at text, 0 if it is not one. */
 static size_t character(const unsigned char *text)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* What makes it another job's checkpoint, into why; false: nothing does. */
+/* Checks whether a checkpoint is of another job, and writes the difference to why. */
 static bool differs(const shoal_tensors *there, const cli_settings *settings, int64_t epochs, char *why, size_t size)
 {
     const char *finished = shoal_tensors_text(there, "epochs");

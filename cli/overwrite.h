@@ -1,4 +1,4 @@
-/* Whether --save may write where a file is already. */
+/* Decides whether --save may replace an existing file. */
 #ifndef CLI_OVERWRITE_H
 #define CLI_OVERWRITE_H
 
@@ -6,8 +6,8 @@
 
 #include <stdint.h>
 
-/* A job that is run again may write over what it wrote before: a checkpoint with these settings, and not of more epochs. Any other
- * file would be lost without a word, so it is refused. False: it was said what is there. */
+/* Checks whether a job may write its checkpoint to path. It may replace its own: a checkpoint with the same settings and no more epochs.
+ * Any other file would be lost without a warning. Returns false after printing what the file is. */
 bool cli_overwrite_allowed(const char *path, const cli_settings *settings, int64_t epochs);
 
 #endif

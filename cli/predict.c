@@ -1,4 +1,4 @@
-/* shoal predict: what a saved model takes pictures for. */
+/* shoal predict: classifies images with a saved model. */
 #include "cli/framing.h"
 #include "cli/weights.h"
 
@@ -20,7 +20,7 @@ typedef struct call {
     bool as_is, json;
 } call;
 
-/* What the model was trained on looks like this. */
+/* How the images of a data set look, on which a model was trained. */
 typedef struct set_look {
     double mean, deviation; /* of its pixels from 0 to 1 */
     const cli_framing *framing;
@@ -30,7 +30,7 @@ typedef struct answer {
     double probability[CLASSES];
     int order[CLASSES]; /* classes, the most probable first */
     bool inverted;
-    cli_box box; /* that was cut out; of width 0: nothing was */
+    cli_box box; /* what was cropped to; its width is 0 if nothing was cropped */
 } answer;
 
 /* ---- asking the model ---- */
@@ -68,7 +68,7 @@ static shoal_err ask(shoal_module *module, float pixels[CLI_FRAME * CLI_FRAME], 
     return err;
 }
 
-/* Pixels as the model knows them. False: why tells. */
+/* Makes the model's input of an image. Returns false and fills in why if the image shows nothing. */
 static bool prepare(const call *c, const set_look *look, const cli_image *image, float *pixels, answer *a,
                     char why[CLI_IMAGE_WHY])
 {
@@ -88,7 +88,7 @@ static bool prepare(const call *c, const set_look *look, const cli_image *image,
     return true;
 }
 
-/* False: it was said what is wrong with the picture. */
+/* Returns false after printing what is wrong with the image. */
 static bool predict(const call *c, const cli_weights *w, const char *path, const set_look *look, answer *a)
 {
     char why[CLI_IMAGE_WHY];
@@ -106,7 +106,7 @@ static bool predict(const call *c, const cli_weights *w, const char *path, const
     return good;
 }
 
-/* ---- telling ---- */
+/* ---- printing ---- */
 
 static void tell(FILE *f, const char *path, const answer *a)
 {
@@ -202,8 +202,7 @@ static cli_exit predict_all(const call *c, const cli_weights *w, char **paths)
     cli_output output;
     cli_exit status = CLI_OK;
     if (shoal_data_scale(data, &look.mean, &look.deviation) != SHOAL_OK &&
-        shoal_data_scale(shoal_data_name(0), &look.mean, &look.deviation) !=
-            SHOAL_OK) { /* folders hold what MNIST does */
+        shoal_data_scale(shoal_data_name(0), &look.mean, &look.deviation) != SHOAL_OK) { /* a folder counts as MNIST */
         return cli_complain(&cli_predict, CLI_FAILED, "%s: %s", c->load, shoal_last_error_text());
     }
     if (!cli_output_begin(&output)) {

@@ -12,22 +12,23 @@
 #include <unistd.h>
 
 #define FRAME_SECONDS 0.1 /* between two frames */
-#define PACE_SECONDS 2.0  /* over which a rate is a mean */
+#define PACE_SECONDS 2.0  /* the time constant of the running mean of rates */
 
 #define HIDE "\033[?25l"
 #define SHOW "\033[?7h\033[?25h"
-#define CUT "\033[?7l" /* rows at the edge */
+#define CUT "\033[?7l" /* do not wrap rows */
 #define BREAK "\033[?7h"
 #define CLEAR_LINE "\033[K"
 #define CLEAR_BELOW "\033[J"
 
-/* ---- the cursor comes back on every way out that is not SIGKILL ---- */
+/* ---- the cursor is restored on every exit except by SIGKILL ---- */
 
-static pid_t owner; /* workers that were forked have the handlers too, and leave the screen alone */
+static pid_t owner; /* forked workers inherit the handlers, but must leave the screen alone */
 
 static const int ways_out[] = {SIGQUIT, SIGABRT, SIGSEGV, SIGBUS, SIGTSTP};
 
-/* Restores the screen, and lets the signal do what it does without us. Ctrl-C, SIGTERM and SIGHUP are not here: they end the job in order. */
+/* Restores the screen, then lets the signal take its default action. Ctrl-C, SIGTERM and SIGHUP are handled elsewhere: they end the job in
+ * order. */
 static void leave(int number)
 {
     static const char out[] = CLEAR_BELOW SHOW, back[] = HIDE;
@@ -42,7 +43,7 @@ static void leave(int number)
     sigaddset(&only, number);
     sigaction(number, &usual, &kept);
     raise(number);
-    sigprocmask(SIG_UNBLOCK, &only, &before); /* here it ends or stops; SIGTSTP returns after SIGCONT */
+    sigprocmask(SIG_UNBLOCK, &only, &before); /* the process ends or stops here; SIGTSTP returns after SIGCONT */
     sigprocmask(SIG_SETMASK, &before, NULL);
     sigaction(number, &kept, NULL);
     if (ours) {
@@ -51,7 +52,7 @@ static void leave(int number)
     errno = error;
 }
 
-/* Only what nobody else deals with: a sanitizer may. */
+/* Sets or resets the handlers, but only of signals that nothing else handles, as a sanitizer may. */
 static void watch(bool on)
 {
     for (size_t i = 0; i < sizeof ways_out / sizeof *ways_out; i++) {
@@ -88,7 +89,7 @@ void cli_progress_init(cli_progress *progress)
     *progress = (cli_progress){.color = no_color == NULL || no_color[0] == 0, .unicode = has_unicode()};
 }
 
-/* A job in the background does not write over what its terminal is used for meanwhile. */
+/* Checks whether the job is in the background, where it must not write to a terminal that is in use. */
 static bool in_background(void)
 {
     pid_t group = tcgetpgrp(STDOUT_FILENO);
@@ -114,19 +115,19 @@ int cli_progress_columns(void)
 
 enum { LABEL, BAR, DONE, EPOCH, LOSS, RATE, LEFT, DEATHS, COLUMNS };
 
-/* The columns that are given up first when the terminal is narrow come first. */
+/* The columns in the order in which a narrow terminal drops them. */
 static const int expendable[] = {EPOCH, DEATHS, BAR, RATE, LEFT, DONE, LOSS};
 
 enum { BAR_LEAST = 4, GAP = 2 };
 
 typedef struct layout {
-    int width[COLUMNS]; /* 0: it has no place */
+    int width[COLUMNS]; /* 0: the column is dropped */
     bool color, unicode;
 } layout;
 
 typedef struct row {
     char label[24], epoch[24];
-    double share, loss, rate, left; /* NaN: not known, or it means nothing here */
+    double share, loss, rate, left; /* NaN: unknown, or meaningless here */
     bool trained;                   /* there is a loss, so NaN is its value */
     int64_t deaths;
 } row;
@@ -140,7 +141,7 @@ static int total(const layout *l)
     return sum - GAP;
 }
 
-/* The last column of a terminal stays free, because some go on to the next row when it is written to. */
+/* The last column of the terminal stays empty, because some terminals wrap when it is written to. */
 static layout lay_out(const cli_progress *p, int columns, int label, int epoch, bool deaths)
 {
     layout l = {
@@ -237,7 +238,7 @@ static void put_head(FILE *f, const layout *l, const cli_terms *terms)
 
 /* ---- what the rows say ---- */
 
-/* Begins with the first images: starting processes takes a time that says nothing of those to come. */
+/* Updates the rates. They begin with the first images, because the time to start processes says nothing about the rest of the job. */
 static void keep_pace(cli_progress *p, const shoal_train_event *event)
 {
     double now = event->so_far.train_seconds, passed = now - p->paced_at;
@@ -306,7 +307,7 @@ static row row_of_worker(const cli_progress *p, const shoal_train_options *job, 
     return r;
 }
 
-/* Those that have no row of their own: sums, means, and the longest time. */
+/* Makes one row of the workers that have no row: sums, means, and the longest time. */
 static row row_of_rest(const cli_progress *p, const shoal_train_options *job, const shoal_train_event *event, int from)
 {
     row sum = {.left = 0};
@@ -326,12 +327,12 @@ static row row_of_rest(const cli_progress *p, const shoal_train_options *job, co
     return sum;
 }
 
-/* Returns how many rows it wrote; the cursor stands below them. */
+/* Writes a frame. Returns the number of its rows; the cursor is below them. */
 static int put_frame(const cli_progress *p, FILE *f, const shoal_train_options *job, const shoal_train_event *event)
 {
     int rows, columns;
     look_at_size(&rows, &columns);
-    int room = rows - 3; /* an empty row is above, a line of text above that, and the cursor stands below */
+    int room = rows - 3; /* an empty row and a line of text are above, and the cursor is below */
     int label = snprintf(NULL, 0, "worker %d", event->workers_count - 1);
     int epoch = snprintf(NULL, 0, "%lld/%lld", (long long)job->epochs, (long long)job->epochs);
     layout l = lay_out(p, columns, label, epoch > 5 ? epoch : 5, event->so_far.deaths > 0);
@@ -367,7 +368,7 @@ static bool begin(cli_progress *p, FILE *file, const shoal_train_event *event)
     }
     p->paces = calloc((size_t)event->workers_count, sizeof *p->paces);
     if (p->paces == NULL) {
-        return false; /* a job goes on without a picture of it */
+        return false; /* the job goes on without the rows */
     }
     p->workers = event->workers_count;
     owner = getpid();

@@ -1,10 +1,10 @@
-/* The part of a terminal that changes while a job runs: a row for the whole and a row for each worker.
+/* Draws the rows that change on a terminal while a job runs: one for the whole job and one for each worker.
  *
- * Between two calls the cursor, hidden, stands at the beginning of the first row. So whatever a terminal does to the rows when it is
- * resized (break them, cut them, leave them), what stands from the cursor on is ours: the next frame is written over it and the rest is
- * cleared. Some terminals (tmux) push a row off the top for each that they break, so rows are no wider than
- * CLI_PROGRESS_COLUMNS allows, and a terminal that is made as narrow as that breaks none. While a frame is written, rows are cut at the edge and not broken, so one that was made for a wider terminal does no harm. A
- * frame is one text, which the caller sends in one write.
+ * Between two calls the hidden cursor is at the beginning of the first row. A terminal that is resized may wrap the rows, cut them or
+ * leave them as they are. In each case everything from the cursor on belongs to the rows: the next frame overwrites it and clears the
+ * rest. Some terminals (tmux) push one row off the top for each row that they wrap. So rows are at most CLI_PROGRESS_COLUMNS wide, and
+ * a terminal of that width wraps none. While a frame is written, wrapping is off, so a frame made for a wider terminal does no harm.
+ * A frame is one text, which the caller sends in one write.
  */
 #ifndef CLI_PROGRESS_H
 #define CLI_PROGRESS_H
@@ -14,18 +14,18 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#define CLI_PROGRESS_COLUMNS 60 /* a terminal that has so many shows all; more are not used */
+#define CLI_PROGRESS_COLUMNS 60 /* this width is enough for all columns; more is not used */
 
-/* Of one worker. */
+/* The speed of one worker. */
 typedef struct cli_pace {
-    double sum;  /* of rates, weighted: the newer the more */
-    double rate; /* images a second: sum by the sum of weights */
+    double sum;  /* of rates, weighted: newer ones count more */
+    double rate; /* images per second: sum divided by the sum of the weights */
     int64_t images;
 } cli_pace;
 
 typedef struct cli_progress {
     bool color, unicode;
-    bool hidden;     /* the cursor is */
+    bool hidden;     /* the cursor is hidden */
     bool standing;   /* rows are on the screen */
     double drawn_at; /* seconds of the job */
     double paced_at; /* train_seconds of the job */
@@ -34,21 +34,21 @@ typedef struct cli_progress {
     int workers;
 } cli_progress;
 
-/* Whether standard output is a terminal that can do this. */
+/* Checks whether standard output is a terminal that can show the rows. */
 bool cli_progress_possible(void);
 void cli_progress_init(cli_progress *progress);
 
-/* Of the terminal. */
+/* Returns the width of the terminal. */
 int cli_progress_columns(void);
 
-/* Takes the rows away, so that text can be written; the next draw puts them below it. */
+/* Removes the rows, so that text can be written. The next draw puts them below it. */
 void cli_progress_lift(cli_progress *progress, FILE *file);
 
-/* Puts the rows there, at most ten times a second unless `now`. */
+/* Draws the rows, at most ten times per second unless `now`. */
 void cli_progress_draw(cli_progress *progress, FILE *file, const shoal_train_options *job,
                        const shoal_train_event *event, bool now);
 
-/* Takes the rows away and gives the cursor back, at once. What was to be written to `file` has been sent before. */
+/* Removes the rows and shows the cursor again, at once. The caller has already sent what it wrote to `file`. */
 void cli_progress_end(cli_progress *progress);
 
 #endif

@@ -1,3 +1,4 @@
+/* shoal ps: lists the processes of all worlds of this user. */
 #include "cli/cli.h"
 
 #include <shoal/world.h>
@@ -36,7 +37,7 @@ static const struct {
     [NAME] = {"NAME", false},          [DOING] = {"DOING", false},
 };
 
-/* A row is its cells as text, one after the other. */
+/* A row of the table: its cells as text. */
 typedef struct row {
     char *cells[COLUMNS];
 } row;

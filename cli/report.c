@@ -15,12 +15,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Made of report.css and report.js by CMake. */
+/* CMake makes them from report.css and report.js. */
 extern const char cli_report_css[], cli_report_js[];
 
 /* ---- charts ---- */
 
-/* Marks for the axis of time: deaths, checkpoints, and the end where it was none by plan. */
+/* Makes the marks on the time axis: deaths, checkpoints, and the end if the job was stopped or failed. */
 static cli_chart_mark *make_marks(const cli_report_data *d, size_t *out_count)
 {
     const cli_thin *deaths = &d->history->deaths, *saves = &d->history->saves;
@@ -149,7 +149,7 @@ static bool has_nan(const double *x, size_t count)
     return false;
 }
 
-/* The kinds of marks that there are. */
+/* Prints the legend of the kinds of marks that occur. */
 static void put_legend(FILE *f, const cli_report_data *d, const cli_chart_mark *marks, size_t count)
 {
     static const char *const texts[] = {
@@ -225,12 +225,12 @@ static void put_page(FILE *f, const cli_report_data *d)
 
 /* ---- the file ---- */
 
-/* Where the file is, behind links, and the name that it has until it is whole. */
+/* The file itself, behind any links, and its temporary name. */
 typedef struct target {
     char path[PATH_MAX], aside[PATH_MAX];
 } target;
 
-/* False: errno says why not. */
+/* Finds both names. Returns false and sets errno on failure. */
 static bool find_target(const char *path, target *out)
 {
     char folder[PATH_MAX];
@@ -240,8 +240,7 @@ static bool find_target(const char *path, target *out)
     }
     memcpy(folder, out->path, sizeof folder);
     const char *slash = strrchr(out->path, '/');
-    long most =
-        pathconf(dirname(folder), _PC_NAME_MAX); /* -1: no limit, or no folder, of which more is said elsewhere */
+    long most = pathconf(dirname(folder), _PC_NAME_MAX); /* -1: no limit, or no folder, which is reported elsewhere */
     int length = snprintf(out->aside, sizeof out->aside, "%s.%ld.new", out->path, (long)getpid());
     long name = length - (slash != NULL ? slash + 1 - out->path : 0);
     if (length >= PATH_MAX || (most >= 0 && name > most)) {
@@ -258,7 +257,7 @@ bool cli_report_possible(const char *path)
     if (!find_target(path, &t)) {
         return false;
     }
-    /* Renaming would put a file in the place of a device. */
+    /* Renaming would replace a device by a file. */
     if (stat(t.path, &there) == 0 && !S_ISREG(there.st_mode)) {
         errno = S_ISDIR(there.st_mode) ? EISDIR : EINVAL;
         return false;
@@ -273,7 +272,7 @@ static bool write_aside(const char *path, const cli_report_data *data)
         return false;
     }
     put_page(file, data);
-    /* A page of a running job is soon replaced: it has to outlive this process, not the machine. */
+    /* A page of a running job is soon replaced: it must survive this process, but not a crash of the machine. */
     bool good = !ferror(file) && fflush(file) == 0 && (data->running || fsync(fileno(file)) == 0);
     int why = errno;
     good = fclose(file) == 0 && good;

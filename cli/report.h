@@ -1,4 +1,4 @@
-/* The report of a job: one HTML page that needs nothing beside itself. */
+/* Writes the report of a job: one HTML page that needs no other file. */
 #ifndef CLI_REPORT_H
 #define CLI_REPORT_H
 
@@ -10,16 +10,17 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-/* Whether a report can be written there. False: errno says why not. */
+/* Checks whether a report can be written to path. Returns false and sets errno if not. */
 bool cli_report_possible(const char *path);
 
-/* Writes the page under another name and renames it, so the file is a whole page whenever the program is killed. A link stays, and the file
- * that it leads to is the report. why: the job failed, for this reason; NULL: it did not fail. Without a reason and a summary in the
- * history the job is running: the page says so and reloads itself. False: errno says why not, and the file is as it was before. */
+/* Writes the page under a temporary name and renames it, so that the file is a complete page whenever the program is killed. A link stays,
+ * and the file that it points to is replaced. why is the reason why the job failed, or NULL. If there is neither a reason nor a summary
+ * in the history, the job is running: the page says so and reloads itself. Returns false, sets errno and leaves the file unchanged on
+ * failure. */
 bool cli_report_write(const char *path, const shoal_train_options *job, const cli_settings *settings,
                       const cli_history *history, const char *why);
 
-/* Writes it to an open file. False: no memory. */
+/* Writes the page to an open file. Returns false if there is no memory. */
 bool cli_report_put(FILE *file, const shoal_train_options *job, const cli_settings *settings,
                     const cli_history *history, const char *why);
 

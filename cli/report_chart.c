@@ -5,17 +5,17 @@
 #include <math.h>
 #include <string.h>
 
-/* The drawing, in units that are pixels when it is as wide as it was thought. */
+/* The size of the drawing, in units that are pixels at its natural width. */
 #define WIDTH 600.0
 #define HEIGHT 290.0
 #define LEFT 52.0
-#define RIGHT 96.0 /* names of the curves */
+#define RIGHT 96.0 /* room for the names of the curves */
 #define TOP 16.0
 #define BOTTOM 44.0
 #define NAME_HEIGHT 18.0
 #define MARK_DISTANCE 4.0
 #define NAN_DISTANCE 12.0
-#define NAN_ABOVE 9.0 /* the plot, where no value can be */
+#define NAN_ABOVE 9.0 /* above the plot, where no value can be */
 
 enum { TICKS_MOST = 16, CURVES_MOST = 8, RULES_MOST = 24 };
 
@@ -35,7 +35,7 @@ typedef struct plot {
 
 /* ---- round numbers ---- */
 
-/* The smallest of 1, 2, 5, 10, 20, ... that is at least x. */
+/* Returns the smallest of 1, 2, 5, 10, 20, ... that is at least x. */
 static double round_up(double x)
 {
     double power = pow(10, floor(log10(x)));
@@ -81,7 +81,7 @@ static axis axis_of_x(const cli_chart *chart)
     return a;
 }
 
-/* Ticks at 1, 2 and 5 times powers of ten; over many decades, at the powers only. The axis ends a little beyond the values. */
+/* Puts ticks at 1, 2 and 5 times powers of ten, or only at the powers if there are many decades. The axis ends slightly beyond the values. */
 static void make_log(axis *a)
 {
     static const double digits[] = {1, 2, 5};
@@ -100,7 +100,7 @@ static void make_log(axis *a)
     }
 }
 
-/* False: there is no value, and the axis is from 0 to 1. */
+/* Finds the range of the values. Returns false if there is none; the axis is then from 0 to 1. */
 static bool extent(const cli_chart *chart, double *least, double *most)
 {
     *least = INFINITY;
@@ -127,7 +127,7 @@ static axis axis_of_y(const cli_chart *chart)
     double least, most;
     if (!extent(chart, &least, &most)) {
         a.most = 1;
-        return a; /* without ticks, which would say nothing */
+        return a; /* without ticks, which would mean nothing */
     }
     if (chart->y_scale == CLI_SCALE_LOG && least > 0 && most / least > 10) {
         a.least = least;
@@ -166,7 +166,7 @@ static double at_y(const plot *p, double y)
 
 /* ---- text ---- */
 
-/* After the point, so that ticks that are so far apart have labels that differ. */
+/* Returns the number of digits after the point that makes the labels of ticks at this distance differ. */
 static int digits_of(double step)
 {
     int digits = step > 0 ? (int)-floor(log10(step) + 1e-6) : 0;
@@ -265,7 +265,7 @@ static size_t last_of(const cli_curve *c)
     return i;
 }
 
-/* A point between two gaps, which no line leads to. */
+/* Draws a point between two gaps, which has no line. */
 static bool is_alone(const cli_curve *c, size_t i)
 {
     return is_there(c, i) && (i == 0 || !is_there(c, i - 1)) && (i + 1 == c->count || !is_there(c, i + 1));
@@ -283,7 +283,7 @@ static void put_line(FILE *f, const plot *p, const cli_curve *c)
     }
 }
 
-/* Between two gaps: along the upper values, and back along the lower ones. A single point is as wide as a line. */
+/* Draws the area between two gaps: along the upper values, and back along the lower ones. A single point is as wide as a line. */
 static void put_area(FILE *f, const plot *p, const cli_curve *c)
 {
     for (size_t i = 0, end; i < c->count; i = end + 1) {
@@ -303,7 +303,7 @@ static void put_area(FILE *f, const plot *p, const cli_curve *c)
     }
 }
 
-/* Values that are not numbers, so far apart that each sign is seen. */
+/* Marks the values that are NaN or infinite, far enough apart that each sign is visible. */
 static void put_nans(FILE *f, const plot *p, const cli_curve *c)
 {
     double before = -INFINITY;
@@ -340,7 +340,7 @@ static void put_curve(FILE *f, const plot *p, const cli_curve *c)
     put_nans(f, p, c);
 }
 
-/* Names stand at the ends of their curves, moved apart where they would cover each other. */
+/* Puts the names at the ends of their curves, moved apart where they would overlap. */
 static void put_names(FILE *f, const plot *p)
 {
     const cli_chart *chart = p->chart;
@@ -395,7 +395,8 @@ static void put_mark(FILE *f, const plot *p, const cli_chart_mark *m, bool rule)
     fprintf(f, "<path d=\"M%.1f %.1f%s\"/></g>\n", x, m->kind == CLI_MARK_SAVE ? low : TOP, shapes[m->kind]);
 }
 
-/* Marks of a kind come in the order of time. Those that would cover the one before are left out, and many have no rules. */
+/* Draws the marks. Those of a kind are in the order of time. A mark that would cover the one before it is left out, and many marks have no
+ * lines. */
 static void put_marks(FILE *f, const plot *p)
 {
     int counts[CLI_MARK_KINDS] = {0};

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rates are over bins of time: shorter ones have too few batches in them, more are not seen. */
+/* Rates are means over bins of time. Shorter bins would have too few batches; more bins would not be visible. */
 #define BIN_SECONDS 0.5
-#define BIN_SECONDS_LEAST 0.1 /* so that a short job has some */
+#define BIN_SECONDS_LEAST 0.1 /* so that a short job has several */
 #define BINS_MOST 60.0
 #define BINS_FEW 8.0
 
@@ -20,12 +20,12 @@ static const cli_sample *sample(const cli_history *h, size_t i)
     return cli_thin_at(&h->samples, i);
 }
 
-/* What a worker had done at a moment. */
+/* What a worker had done at a point in time. */
 typedef struct point {
     double images, trained;
 } point;
 
-/* Between two samples in proportion. *at is where the last answer was found; moments only grow. */
+/* Interpolates between two samples. *at is where the last call found its samples; calls must have increasing times. */
 static point point_at(const cli_history *h, int worker, double seconds, size_t *at)
 {
     while (*at + 2 < h->samples.count && sample(h, *at + 1)->seconds < seconds) {
@@ -38,7 +38,7 @@ static point point_at(const cli_history *h, int worker, double seconds, size_t *
     return (point){images + share * (next - images), a->trained + share * (b->trained - a->trained)};
 }
 
-/* The time of training after which a worker did nothing more. */
+/* Returns the training time after which a worker did nothing more. */
 static double done_at(const cli_history *h, int worker)
 {
     size_t i = h->samples.count - 1;
@@ -48,8 +48,8 @@ static double done_at(const cli_history *h, int worker)
     return sample(h, i)->trained;
 }
 
-/* By the time in which workers trained, which a test in between is no part of. A worker has no rate after its last image, and none
- * in a bin of which it trained for less than a quarter. */
+/* Computes the rate of a worker in each bin, over the time in which workers trained: tests in between do not count. A worker has no rate
+ * after its last image, and none in a bin in which it trained for less than a quarter. */
 static void fill_rate(const cli_report_data *d, int worker, double *out_rate)
 {
     const cli_history *h = d->history;
@@ -75,7 +75,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of many workers: the rates of those that are there in a bin, sorted. */
+/* Computes minimum, median and maximum of the workers' rates in each bin. */
 static bool fill_spread(cli_report_data *d)
 {
     size_t n = (size_t)d->history->workers;
@@ -103,7 +103,7 @@ static bool fill_spread(cli_report_data *d)
 
 /* ---- columns ---- */
 
-/* A loss that is there and not finite is infinite, so that charts mark it. */
+/* Makes a loss that exists but is not finite infinite, so that charts mark it. */
 static double loss_of(double loss, bool there)
 {
     return isfinite(loss) ? loss : there ? INFINITY : NAN;
@@ -282,7 +282,7 @@ static void put_all(FILE *f, const cli_report_data *d)
     fputs("}", f);
 }
 
-/* A '<' stands in JSON only within strings, and could there begin "</script" or "<!--". */
+/* In JSON a '<' occurs only inside strings. There it could begin "</script" or "<!--", so it is escaped. */
 void cli_report_data_json(FILE *file, const cli_report_data *data)
 {
     char *text = NULL;

@@ -1,4 +1,4 @@
-/* What a report shows: the numbers of its curves, the settings of the job, and how the page's script gets them. */
+/* The data of a report: the numbers of its curves, the settings of the job, and their JSON for the page's script. */
 #ifndef CLI_REPORT_DATA_H
 #define CLI_REPORT_DATA_H
 
@@ -12,16 +12,16 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* Most workers that have a curve of their own; of more, the least, the median and the most are shown. */
+/* The most workers that have their own curves. For more workers, the minimum, median and maximum are shown. */
 enum { CLI_REPORT_WORKERS = 8 };
 
-/* Columns, as curves need them; NaN where there is no value, infinite where it is not a finite number. */
+/* Columns of numbers for curves. NaN: there is no value. Infinite: the value is NaN or infinite. */
 typedef struct cli_report_data {
     const shoal_train_options *job;
     const cli_settings *settings;
     const cli_history *history;
     const cli_terms *terms;
-    const char *why; /* the job failed; NULL: it did not */
+    const char *why; /* why the job failed; NULL if it did not */
     bool running;
     const char *outcome; /* "running", "completed", "stopped" or "failed" */
     double end;          /* seconds */
@@ -30,9 +30,9 @@ typedef struct cli_report_data {
     double *epoch_seconds, *epoch_images, *epoch_test_loss, *score; /* epochs */
     double *bin_seconds;                                            /* middles of bins of time */
     size_t rates_count;
-    double *rates[CLI_REPORT_WORKERS]; /* of each worker; or least, median and most of all of them */
+    double *rates[CLI_REPORT_WORKERS]; /* of each worker; or the minimum, median and maximum of all workers */
     bool spread;                       /* the latter */
-    double *numbers;                   /* all of the above lie here */
+    double *numbers;                   /* the memory of all the above */
 } cli_report_data;
 
 /* False: no memory. */
@@ -40,7 +40,7 @@ bool cli_report_data_init(cli_report_data *data, const shoal_train_options *job,
                           const cli_history *history, const char *why);
 void cli_report_data_fini(cli_report_data *data);
 
-/* As JSON that can stand in a script element. */
+/* Writes the data as JSON that is safe inside a script element. */
 void cli_report_data_json(FILE *file, const cli_report_data *data);
 
 /* report_tables.c: the parts of the page that are text. */

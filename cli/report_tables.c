@@ -1,4 +1,4 @@
-/* The text of a report: what came out, and the tables. */
+/* Writes the text of a report: the summary and the tables. */
 #include "cli/cli.h"
 #include "cli/machine.h"
 #include "cli/report_data.h"
@@ -23,7 +23,7 @@ __attribute__((format(printf, 2, 3))) static void put(FILE *f, const char *forma
     cli_html_text(f, text);
 }
 
-/* ---- what came out ---- */
+/* ---- the summary ---- */
 
 static void put_tile(FILE *f, const char *name, const char *value, const char *note)
 {
@@ -36,7 +36,7 @@ static void put_tile(FILE *f, const char *name, const char *value, const char *n
     fputs("</dd></div>\n", f);
 }
 
-/* As many digits as a tile has room for. */
+/* Writes a number with as many digits as a tile has room for. */
 static const char *compact(double x, char buffer[CLI_NUMBER_TEXT])
 {
     if (x < 1e7) {
@@ -66,7 +66,7 @@ static void put_heading(FILE *f, const cli_report_data *d)
     put(f, "Trained by %s with %d worker%s, %s %s on %s.", shoal_train_method_name(d->job->method), d->history->workers,
         d->history->workers == 1 ? "" : "s", d->history->past.seconds > 0 ? "resumed" : "started",
         date_text((time_t)d->history->started, when), host);
-    if (d->running) { /* who reads it after the program was killed sees that it is old */
+    if (d->running) { /* so that a reader after the program was killed sees that the page is old */
         put(f, " The job was running when this page was written, %s.", date_text(time(NULL), when));
     }
     fputs("</p>", f);
@@ -97,7 +97,7 @@ static void put_test(FILE *f, const cli_report_data *d)
     }
 }
 
-/* Only the last death can be one that ended the job. */
+/* Says whether dead workers were started again. Only the last death can have ended the job. */
 static const char *death_note(const cli_history *h)
 {
     const cli_mark *newest = h->deaths.count > 0 ? cli_thin_at(&h->deaths, h->deaths.count - 1) : NULL;
@@ -122,7 +122,7 @@ void cli_report_summary(FILE *file, const cli_report_data *data)
     }
     put_tile(file, "time", cli_duration(r->seconds, text), note);
     char each[CLI_NUMBER_TEXT];
-    snprintf(note, sizeof note, "%s a worker", cli_grouped(r->images_per_second / data->history->workers, each));
+    snprintf(note, sizeof note, "%s per worker", cli_grouped(r->images_per_second / data->history->workers, each));
     snprintf(text, sizeof text, "%s/s", terms->samples);
     put_tile(file, text, cli_grouped(r->images_per_second, each), note);
     put_tile(file, terms->samples, compact((double)r->images, text), "by all workers");
@@ -212,14 +212,14 @@ static void put_event(FILE *f, const char *kind, double seconds, const char *tex
     fputs("</td></tr>\n", f);
 }
 
-/* Deaths and checkpoints, each in order, merged. */
+/* Prints deaths and checkpoints, merged in the order of time. */
 static void put_events(FILE *f, const cli_report_data *d)
 {
     const cli_thin *deaths = &d->history->deaths, *saves = &d->history->saves;
     char text[400];
     fputs("<section><h2>Events</h2><div class=\"scroll\"><table id=\"events\"><tbody>\n", f);
     put_event(f, "begin", d->history->begun_at,
-              d->history->past.seconds > 0 ? "the job goes on: all workers are started again"
+              d->history->past.seconds > 0 ? "the job was resumed: all workers are started again"
                                            : "all workers are started");
     for (size_t i = 0, j = 0; i < deaths->count || j < saves->count;) {
         const cli_mark *death = i < deaths->count ? cli_thin_at(deaths, i) : NULL;

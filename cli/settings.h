@@ -1,11 +1,11 @@
-/* The settings of a job as names and texts, defaults too: what a report shows of them. */
+/* The settings of a job as names and texts, including defaults. */
 #ifndef CLI_SETTINGS_H
 #define CLI_SETTINGS_H
 
 #include "cli/table.h"
 
 typedef struct cli_setting {
-    const char *name; /* the option's */
+    const char *name; /* of the option */
     char *text;       /* freed by cli_settings_free */
 } cli_setting;
 

@@ -1,4 +1,4 @@
-/* Values of options, and the command line. */
+/* Parses and prints the values of options, and reads the command line. */
 #include "cli/table.h"
 
 #include <shoal/version.h>
@@ -54,7 +54,7 @@ static void say_wanted(const cli_option *o, char wanted[CLI_WANTED])
     }
 }
 
-/* Sets the field of a number that is none of text, bool or double. */
+/* Sets a field of an integer type. */
 static void set_whole(const cli_option *o, void *field, int64_t x)
 {
     x = x == 0 && o->none ? -1 : x;
@@ -151,7 +151,7 @@ static int64_t whole_of(const cli_option *o, const void *field)
     }
 }
 
-/* In as few digits as give the same number again. */
+/* Writes x with the fewest digits that read back as the same number. */
 static const char *number_text(double x, char buffer[CLI_VALUE])
 {
     for (int digits = 6; digits <= 17; digits++) {
@@ -177,7 +177,7 @@ const char *cli_option_text(const cli_option *option, const void *call, char buf
     if (option->type == CLI_DOUBLE) {
         double x = *(const double *)field;
         x = x < 0 && option->none ? 0 : x;
-        bool zero = option->none || (option->least == 0 && !(option->ends & CLI_ABOVE)); /* is a value of it */
+        bool zero = option->none || (option->least == 0 && !(option->ends & CLI_ABOVE)); /* is a valid value */
         return x != 0 || zero ? number_text(x, buffer) : NULL;
     }
     int64_t x = whole_of(option, field);
@@ -212,7 +212,7 @@ const cli_option *cli_table_find(const cli_table *table, const char *name)
     return NULL;
 }
 
-/* How many letters have to be changed, put in or left out to make b of a (Levenshtein). */
+/* Returns the number of letters to change, insert or delete to turn a into b (Levenshtein distance). */
 static size_t distance(const char *a, const char *b)
 {
     size_t row[NAME_MOST + 1], n = strlen(b);
@@ -238,7 +238,7 @@ static size_t distance(const char *a, const char *b)
 const char *cli_table_nearest(const cli_table *table, const char *name)
 {
     const char *nearest = NULL;
-    size_t least = strlen(name) / 3 + 1; /* a third of it may be wrong */
+    size_t least = strlen(name) / 3 + 1; /* up to a third of the letters may be wrong */
     for (size_t i = 0; i < table->count; i++) {
         size_t d = distance(name, table->options[i].name);
         if (d <= least) {
@@ -269,12 +269,12 @@ void cli_given_free(cli_given *given)
 
 /* ---- the command line ---- */
 
-/* What getopt_long returns for an option of the table: its number and one of these. */
+/* For an option of the table, getopt_long returns its number plus OPTION or NO_OPTION. */
 enum { VERSION = 256, OPTION = 1000, NO_OPTION = OPTION + CLI_OPTIONS };
 
 typedef struct long_options {
     struct option list[2 * CLI_OPTIONS + 3];
-    char no[CLI_OPTIONS][NAME_MOST]; /* "no-NAME" of the flags, which take back what a file says */
+    char no[CLI_OPTIONS][NAME_MOST]; /* "no-NAME" for each flag, which unsets it if a file sets it */
 } long_options;
 
 static void list_options(const cli_table *table, long_options *out)
@@ -310,7 +310,7 @@ static cli_exit complain_of_unknown(const cli_table *table, const char *given)
                         table->command->name);
 }
 
-/* found: '?' or ':', as getopt_long returns them. */
+/* Reports a bad option. found is what getopt_long returned: '?' or ':'. */
 static cli_exit complain_of_option(const cli_table *table, int found, char **argv)
 {
     const char *given = argv[optind - 1];
@@ -338,7 +338,7 @@ static cli_exit print_help(const cli_table *table)
     return cli_output_end(&output);
 }
 
-/* Another name of the same thing that was given before; NULL: none. */
+/* Returns the other name by which the same option was given before, or NULL. */
 static const cli_option *given_before(const cli_table *table, const cli_given *given, size_t option)
 {
     for (size_t i = 0; i < table->count; i++) {

@@ -1,7 +1,7 @@
-/* The options of a command as a table. From one line of it come the command line, the config file, what --print-config prints,
- * the help and the shell completions.
+/* The options of a command as a table. The command line, the config file, --print-config, the help and the shell completions are all
+ * made from one row per option.
  *
- * What is not given stays as it was, zero, which is the library's word for its own default.
+ * A field whose option is not given stays zero, which means the default for the library.
  */
 #ifndef CLI_TABLE_H
 #define CLI_TABLE_H
@@ -10,36 +10,36 @@
 
 typedef enum cli_kind {
     CLI_WHOLE,  /* from least to most */
-    CLI_NUMBER, /* likewise; see cli_ends */
+    CLI_NUMBER, /* from least to most, see cli_ends */
     CLI_WORD,   /* one of words */
-    CLI_TEXT,   /* any; words are those that are known */
+    CLI_TEXT,   /* any text; words has the known ones */
     CLI_FILE,   /* a path */
     CLI_FOLDER, /* a path */
     CLI_FLAG,
 } cli_kind;
 
-/* Which ends of the bounds of a CLI_NUMBER are outside of them. */
+/* Which bounds of a CLI_NUMBER are excluded. */
 typedef enum cli_ends { CLI_CLOSED = 0, CLI_ABOVE = 1, CLI_BELOW = 2 } cli_ends;
 
-/* The type of the field that an option fills in. */
+/* The type of the field that an option sets. */
 typedef enum cli_type { CLI_INT, CLI_INT64, CLI_UINT64, CLI_DOUBLE, CLI_BOOL, CLI_STRING, CLI_ENUM } cli_type;
 
 #define CLI_TYPE_OF(x)                                                                                                 \
     _Generic((x), int: CLI_INT, int64_t: CLI_INT64, uint64_t: CLI_UINT64, double: CLI_DOUBLE, bool: CLI_BOOL,          \
              const char *: CLI_STRING, unsigned: CLI_ENUM)
 
-/* Where an option goes: a field of the struct that the command fills in. */
+/* The field that an option sets, in the struct of the command's call. */
 #define CLI_FIELD(call, field) .at = offsetof(call, field), .type = CLI_TYPE_OF(((call *)0)->field)
 
 typedef struct cli_option {
     const char *name;  /* without the dashes */
-    const char *value; /* as the help calls it: "N"; NULL: a flag */
-    const char *help;  /* in a line or two */
+    const char *value; /* its name in the help: "N"; NULL: a flag */
+    const char *help;  /* one or two lines: a noun phrase for a value, an imperative for an action */
     cli_kind kind;
     int group;      /* of the help */
-    unsigned of;    /* a bit for each choice that it belongs to (cli_table.choice); 0: all */
-    bool here_only; /* on the command line, not in a file */
-    bool none;      /* 0 is to be none: the library, for which 0 is the default, wants -1 */
+    unsigned of;    /* a bit for each choice (cli_table.choice) that has this option; 0: all have it */
+    bool here_only; /* allowed on the command line only, not in a file */
+    bool none;      /* 0 means none, which is -1 for the library: its 0 means the default */
     cli_ends ends;
     int first; /* the value of an enum's first word */
     long double least, most;
@@ -52,18 +52,18 @@ typedef struct cli_table {
     const cli_command *command;
     const cli_option *options;
     size_t count;                   /* CLI_OPTIONS at most */
-    size_t size;                    /* of the struct that is filled in */
+    size_t size;                    /* of the struct of the call */
     const char *required;           /* the option that must be given: "--load FILE"; NULL: none */
     const char *arguments;          /* what may follow the options: "IMAGE ..."; NULL: nothing */
     const char *const *groups;      /* titles */
-    const char *before, *after;     /* of the help's options; NULL: nothing */
+    const char *before, *after;     /* the options in the help; NULL: nothing */
     const char *(*choice)(int bit); /* names of the bits in `of` */
-    const char *choice_name;        /* "method": what is chosen */
+    const char *choice_name;        /* what is chosen: "method" */
 
-    /* The bit of the choice that was made. A table without has no option that belongs to some choices only. */
+    /* Returns the bit of the choice in this call. NULL if all options belong to all choices. */
     unsigned (*chosen)(const void *call);
 
-    /* May be NULL: the default of an option as the help tells it, or NULL. */
+    /* Returns the default of an option for the help, or NULL if it has none. May be NULL. */
     const char *(*usual)(const cli_option *option, char *buffer, size_t capacity);
 } cli_table;
 
@@ -72,42 +72,44 @@ typedef enum cli_origin { CLI_DEFAULT, CLI_IN_CHECKPOINT, CLI_IN_FILE, CLI_GIVEN
 
 #define CLI_OPTIONS 96
 
-/* Options that fill in the same field are names of one thing: origin and line are those of all of them. */
+/* Which options are given, and where. Options of the same field are names of the same option and share origin and line. */
 typedef struct cli_given {
     cli_origin origin[CLI_OPTIONS];
-    bool named[CLI_OPTIONS]; /* on the command line, by this name */
-    int line[CLI_OPTIONS];   /* of the file */
-    char *kept[CLI_OPTIONS]; /* texts of the file, which fields point to */
+    bool named[CLI_OPTIONS]; /* given on the command line by this name */
+    int line[CLI_OPTIONS];   /* in the file */
+    char *kept[CLI_OPTIONS]; /* texts from the file that fields point to */
 } cli_given;
 
 void cli_given_note(const cli_table *table, cli_given *given, size_t option, cli_origin origin, int line);
 void cli_given_free(cli_given *given);
 
-/* Reads the command line into call. True: argv[*out_first] is the first argument. False: all is said; end with *out_status. */
+/* Reads the command line into call. argv[*out_first] is the first argument after the options. Returns false if the command is finished,
+ * with its message printed: exit with *out_status. */
 bool cli_table_read(const cli_table *table, int argc, char **argv, void *call, cli_given *given, int *out_first,
                     cli_exit *out_status);
 
-/* Puts a value into its field of call, which may point to text from then on. False: wanted says what would be right. */
+/* Sets the field of an option. The field may point to text, which must stay. Returns false and describes the valid values in wanted if text
+ * is not one. */
 #define CLI_WANTED 400
 bool cli_option_set(const cli_option *option, const char *text, void *call, char wanted[CLI_WANTED]);
 
-/* The value of a field as text that cli_option_set takes; NULL: it is not set. */
+/* Returns the value of a field as text that cli_option_set accepts, NULL if it is not set. */
 #define CLI_VALUE 4200
 const char *cli_option_text(const cli_option *option, const void *call, char buffer[CLI_VALUE]);
 
-/* Whether it is one of the settings of that choice (a bit of cli_option.of), under the first of its names. */
+/* Checks whether an option is a setting of a choice (a bit of cli_option.of) and the first of its names. */
 bool cli_option_is_setting(const cli_table *table, size_t option, unsigned of);
 
-/* By name; NULL: none. */
+/* Returns the option with this name, or NULL. */
 const cli_option *cli_table_find(const cli_table *table, const char *name);
 
-/* The name that is most like this one; NULL when none is. */
+/* Returns the name of the option that is most similar to name, NULL if none is similar. */
 const char *cli_table_nearest(const cli_table *table, const char *name);
 
-/* "hogwild, local": the choices that an option belongs to; "": all. */
+/* Writes the choices that have an option, "hogwild, local", or "" if all have it. */
 void cli_option_choices(const cli_table *table, const cli_option *option, char *buffer, size_t capacity);
 
-/* The words of an option with commas between and an "or" before the last. */
+/* Writes the words of an option, separated by commas, with "or" before the last. */
 void cli_option_words(const cli_option *option, char *buffer, size_t capacity);
 
 void cli_table_help(const cli_table *table, FILE *file);

@@ -9,7 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A sample of the curves at most so often, and at most so many while the time doubles: a day gives some thousands, not a million. */
+/* Limits the samples of the curves: a minimum time between two, and a maximum number while the time doubles. A day gives some thousands, not a
+ * million. */
 #define SAMPLE_SECONDS 0.25
 #define SAMPLE_SHARE (1.0 / 1024)
 #define FLUSH_SECONDS 1.0
@@ -35,7 +36,7 @@ static uint32_t crc32c(const unsigned char *bytes, size_t size)
     return ~crc;
 }
 
-/* Records hold checksums in this form, so that a checksum of data with checksums in it stays a good one. */
+/* Masks a checksum, as records do, so that a checksum over data with checksums in it is still good. */
 static uint32_t masked(uint32_t crc)
 {
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
@@ -109,7 +110,7 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Length, its checksum, data, its checksum. A failure stays with the file: ferror tells. */
+/* Writes a record: length, its checksum, data, its checksum. ferror reports a failure later. */
 static void write_record(FILE *file, const message *data)
 {
     message head = {.size = 0}, tail = {.size = 0};
@@ -194,7 +195,7 @@ bool cli_tensorboard_event(cli_tensorboard *events, const shoal_train_event *eve
         return true;
     }
     if (!events->begun) {
-        keep_pace(events, event); /* a job that was taken up again has images from before */
+        keep_pace(events, event); /* a resumed job has images from before */
         events->begun = true;
     }
     if (epoch || (event->kind == SHOAL_TRAIN_TICK && seconds >= events->next_sample)) {

@@ -1,4 +1,4 @@
-/* Event files as TensorBoard reads them: records framed as in TFRecord files, each an Event of TensorFlow's event.proto. */
+/* Writes event files for TensorBoard: records framed as in TFRecord files, each an Event of TensorFlow's event.proto. */
 #ifndef CLI_TENSORBOARD_H
 #define CLI_TENSORBOARD_H
 
@@ -9,12 +9,12 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Most workers that have curves of their own. */
+/* The most workers that have their own curves. */
 #define CLI_TENSORBOARD_WORKERS 64
 
 typedef struct cli_tensorboard {
-    FILE *file; /* NULL: none is wanted */
-    bool begun; /* the job has */
+    FILE *file; /* NULL: no events are written */
+    bool begun; /* the job has begun */
     shoal_train_method method;
     char path[PATH_MAX];
     double next_sample, next_flush; /* seconds of the job */
@@ -22,13 +22,13 @@ typedef struct cli_tensorboard {
     int64_t paced_images[CLI_TENSORBOARD_WORKERS];
 } cli_tensorboard;
 
-/* Makes the folder, with those above it, and a new file in it. False: errno says why not. */
+/* Creates the folder and its parents, and a new file in it. Returns false and sets errno on failure. */
 bool cli_tensorboard_open(cli_tensorboard *events, shoal_train_method method, const char *folder);
 
-/* Does nothing without a file. False: it cannot be written, and errno says why. */
+/* Writes an event. Does nothing if there is no file. Returns false and sets errno if it cannot be written. */
 bool cli_tensorboard_event(cli_tensorboard *events, const shoal_train_event *event);
 
-/* Also takes a file away again in which there is nothing, because the job did not begin. */
+/* Closes the file, and removes it if it is empty because the job did not begin. */
 bool cli_tensorboard_close(cli_tensorboard *events);
 
 #endif

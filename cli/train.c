@@ -1,3 +1,4 @@
+/* shoal train: checks the files of the call, runs the job, and stops it on a signal. */
 #include "cli/overwrite.h"
 #include "cli/train_options.h"
 #include "cli/train_show.h"
@@ -13,13 +14,13 @@
 
 typedef struct call {
     cli_train_call asked;
-    shoal_train_options in_force; /* the job with all defaults, to be shown */
-    cli_settings settings;        /* of it */
-    int signal;                   /* that stopped the job; 0: none */
+    shoal_train_options in_force; /* the job with all defaults set, to be shown */
+    cli_settings settings;        /* of in_force */
+    int signal;                   /* the signal that stopped the job, or 0 */
     cli_show show;
 } call;
 
-/* ---- signals: the handler leaves their number in a pipe, which is read between steps of the job ---- */
+/* ---- signals: the handler writes their number to a pipe, which is read between steps of the job ---- */
 
 static int pipe_ends[2];
 
@@ -31,7 +32,7 @@ static void note_signal(int number)
     errno = kept;
 }
 
-/* nohup ignores SIGHUP, and it stays ignored. SIGINT does not: a shell ignores it for every job in the background. */
+/* SIGHUP stays ignored if it is, as under nohup. SIGINT does not: a shell ignores it for every job in the background. */
 static bool watch_signals(void)
 {
     struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART}, hangup;
@@ -40,27 +41,27 @@ static bool watch_signals(void)
            (hangup.sa_handler == SIG_IGN || sigaction(SIGHUP, &action, NULL) == 0);
 }
 
-/* It stays in the pipe, for the output to know of it too. */
+/* Returns the signal that came, or 0. Its byte stays in the pipe, so that the output sees it too. */
 static int seen_signal(void)
 {
     unsigned char byte;
     return read(pipe_ends[0], &byte, 1) == 1 && write(pipe_ends[1], &byte, 1) == 1 ? byte : 0;
 }
 
-/* ---- files: of two options that name the same one, one would lose what it is to hold ---- */
+/* ---- files: two options must not name the same one, or one would destroy the other's ---- */
 
 typedef struct named_file {
     const char *option, *path;
     bool written;
 } named_file;
 
-/* Where a path leads: a file that is there, or a name in a folder. */
+/* What a path names: an existing file, or a name in a folder. */
 typedef struct place {
-    struct stat at;          /* of the file, else of the folder */
-    char name[NAME_MAX + 1]; /* "": the file is there */
+    struct stat at;          /* of the file, or of the folder if there is no file */
+    char name[NAME_MAX + 1]; /* "": the file exists */
 } place;
 
-/* False: there is nothing to lose. */
+/* Returns false if there is no regular file to lose. */
 static bool find_place(const char *path, place *out)
 {
     char folder[PATH_MAX], name[PATH_MAX];
@@ -81,13 +82,13 @@ static bool same_file(const char *a, const char *b)
            strcmp(p.name, q.name) == 0;
 }
 
-/* NULL where it is standard output. */
+/* Returns the path of a file, or NULL if it is standard output. */
 static const char *named(const char *path)
 {
     return path != NULL && strcmp(path, "-") != 0 ? path : NULL;
 }
 
-/* A job may go on in the file that it began in: --save and --resume, which are the first two. */
+/* Checks that no two options name the same file. --resume and --save, the first two, may: a job may continue in its own file. */
 static bool files_differ(const cli_train_call *asked)
 {
     const named_file files[] = {
@@ -129,7 +130,7 @@ static bool may_replace(const call *c)
            cli_overwrite_allowed(job->save, &c->settings, c->in_force.epochs);
 }
 
-/* So that a job does not find out at its end. */
+/* Checks early whether the checkpoint can be written, so that the job does not fail at its end. */
 static bool can_save(const char *path)
 {
     char folder[PATH_MAX];
@@ -137,7 +138,7 @@ static bool can_save(const char *path)
     if (path == NULL) {
         return true;
     }
-    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode)) { /* renaming would put a file in the place of a device */
+    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode)) { /* renaming would replace a device by a file */
         cli_complain(&cli_train, CLI_FAILED, "cannot write %s: not a regular file", path);
         return false;
     }
@@ -158,7 +159,7 @@ static bool know_settings(call *c)
     return true;
 }
 
-/* Says in the words of the program what to do about a loss that is not a number. */
+/* Adds to the error of a NaN loss what the user of the program can do. */
 static void advise(const shoal_train_options *job)
 {
     char text[1024];
@@ -193,8 +194,8 @@ static cli_exit run_job(call *c)
         advise(job);
     }
     cli_exit status = cli_show_end(&c->show, err != SHOAL_OK);
-    bool hung_up =
-        c->signal == SIGHUP && err == SHOAL_OK; /* a terminal that is gone takes no output, which is no failure */
+    /* Output to a closed terminal fails, which is not a failure of the job. */
+    bool hung_up = c->signal == SIGHUP && err == SHOAL_OK;
     return hung_up || (status == CLI_OK && c->signal != 0) ? (cli_exit)(128 + c->signal) : status;
 }
 

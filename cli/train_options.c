@@ -1,3 +1,4 @@
+/* The table of options of `shoal train`, its help, and the checks that concern several options. */
 #include "cli/train_options.h"
 
 #include "cli/config.h"
@@ -8,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EPOCHS_HOGWILD 3 /* 12 passes of four workers: some 99 % on MNIST */
+#define EPOCHS_HOGWILD 3 /* 12 passes of four workers reach some 99 % on MNIST */
 #define SEED 1
 
 /* ---- words ---- */
@@ -24,7 +25,7 @@ static const char *model_word(size_t i)
     while (shoal_model_names()[count] != NULL) {
         count++;
     }
-    return i < count ? shoal_model_names()[i] : i == count ? "actor-critic" : NULL; /* which a3c makes to measure */
+    return i < count ? shoal_model_names()[i] : i == count ? "actor-critic" : NULL; /* a3c fits it to the environment */
 }
 
 static const char *env_word(size_t i)
@@ -72,10 +73,10 @@ static const char *const groups[] = {
 
 #define AT(field) CLI_FIELD(cli_train_call, field)
 #define OF(method) .of = 1u << SHOAL_METHOD_##method
-#define OF_SAMPLES .of = ~(1u << SHOAL_METHOD_A3C) /* methods that pass over a set */
+#define OF_SAMPLES .of = ~(1u << SHOAL_METHOD_A3C) /* the methods that train on a data set */
 #define MOST 1000000
 
-/* One line an option: its group, name, value, bounds or words, field, help, and what is special about it. */
+/* One row per option: group, name, name of the value, bounds or words, field, help, and what is special about it. */
 #define WHOLE(g, n, v, low, high, f, h, ...)                                                                           \
     {                                                                                                                  \
         .group = g, .name = n, .value = v, .kind = CLI_WHOLE, .least = low, .most = high, .help = h, AT(f),            \
@@ -219,7 +220,7 @@ static unsigned method_chosen(const void *call)
     return 1u << ((const cli_train_call *)call)->job.method;
 }
 
-/* What is in force where nothing, or not all, is asked for. */
+/* Sets the defaults of everything that the call does not give. */
 static void fill_in(cli_train_call *call)
 {
     shoal_train_options *job = &call->job;
@@ -246,7 +247,7 @@ static bool applies(const cli_option *o, int method)
     return (o->of == 0 || o->of >> method & 1) && (o->words != method_word || method == 0);
 }
 
-/* "64; fedavg 10": what most methods have, the first of them where it is even, and those that have another. */
+/* "64; fedavg 10": the default of most methods, or of the first method if there is a tie; then those of the other methods. */
 static const char *usual(const cli_option *o, char *buffer, size_t capacity)
 {
     enum { METHODS_MOST = 32 };
@@ -294,7 +295,7 @@ const cli_table cli_train_table = {
 
 /* ---- reading ---- */
 
-/* What belongs to another method was meant otherwise. (cli_config_read says so of a file.) */
+/* Checks that each given option belongs to the method. (cli_config_read does so for a file.) */
 static bool fits_method(const cli_train_call *call)
 {
     char value[CLI_VALUE];
@@ -317,7 +318,8 @@ static size_t number_of(const char *name)
     return (size_t)(cli_table_find(&cli_train_table, name) - options);
 }
 
-/* How long a3c goes on is said in epochs or in steps. The command line's word wins; two at one place contradict each other. */
+/* Decides between epochs and env-steps, which both set the length of an a3c job. The command line overrides the file; both in one
+ * place are an error. */
 static bool settle_length(cli_train_call *call)
 {
     size_t epochs = number_of("epochs"), steps = number_of("env-steps");
@@ -347,7 +349,7 @@ static bool is_output(const char *path)
     return path != NULL && strcmp(path, "-") == 0;
 }
 
-/* What two options ask for, and cannot both have. */
+/* Checks for options that contradict each other. */
 static bool check_pairs(const cli_train_call *call)
 {
     if (is_output(call->show.json) && is_output(call->show.report)) {
@@ -380,8 +382,7 @@ static cli_exit print_config(const cli_train_call *call)
 {
     cli_train_call shown = *call;
     fill_in(&shown);
-    if (call->job.method ==
-        SHOAL_METHOD_A3C) { /* one of the two follows from the other, and would be an error beside it */
+    if (call->job.method == SHOAL_METHOD_A3C) { /* each follows from the other, and a file with both is an error */
         *(call->job.env_steps != 0 ? &shown.job.epochs : &shown.job.env_steps) = 0;
     }
     return cli_config_print(&cli_train_table, call->config, &shown, &call->given, 1u << call->job.method);

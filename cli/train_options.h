@@ -1,4 +1,4 @@
-/* The options of `shoal train`: one table (cli/table.h), and how it is read. */
+/* The options of `shoal train`: their table (cli/table.h), and how they are read. */
 #ifndef CLI_TRAIN_OPTIONS_H
 #define CLI_TRAIN_OPTIONS_H
 
@@ -11,7 +11,7 @@
 typedef enum cli_device { CLI_CPU, CLI_CUDA } cli_device;
 
 typedef struct cli_train_call {
-    shoal_train_options job; /* first; as asked for: zero where nothing was */
+    shoal_train_options job; /* the first field; zero where nothing is given */
     cli_device device;
     cli_show_options show;
     const char *config;
@@ -22,12 +22,12 @@ typedef struct cli_train_call {
 
 extern const cli_table cli_train_table;
 
-/* Reads command line and config file. True: run the job. False: all is said and done; end with *out_status. Either way, give it
- * to cli_train_free. */
+/* Reads the command line and the config file. Returns false if the command is finished, with its message printed: exit with
+ * *out_status. Call cli_train_free in any case. */
 bool cli_train_read(int argc, char **argv, cli_train_call *call, cli_exit *out_status);
 void cli_train_free(cli_train_call *call);
 
-/* The settings of a job as --print-config has them, without those of its output. False: no memory. */
+/* Lists the settings of a job as --print-config does, without those of the output. Returns false if there is no memory. */
 bool cli_settings_of(const shoal_train_options *job, cli_settings *out_settings);
 void cli_settings_free(cli_settings *settings);
 

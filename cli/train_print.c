@@ -1,4 +1,4 @@
-/* The lines of epochs, and the tables at the end of a job. */
+/* Prints the row of an epoch, and the tables at the end of a job. */
 #include "cli/train_show.h"
 #include "cli/train_text.h"
 
@@ -11,16 +11,16 @@ enum { WORKER_ROWS = 16, CELLS_MOST = 6 };
 
 /* ---- rows of cells ---- */
 
-/* A column, and what stands in it. Columns are as narrow as they can be, so that a row fits 60 columns: a terminal that is made
- * narrower breaks longer ones, and some push as many rows off the top. */
+/* A column and its text in one row. Columns are as narrow as possible, so that a row fits into 60 columns: a terminal that is made narrower
+ * wraps longer rows, and some then push rows off the top. */
 typedef struct cell {
     const char *name;
-    int width; /* at least; 0: there is no such column */
-    int keep;  /* the columns that are given up first on a terminal that is narrower still have the least */
+    int width; /* at least; 0: the column does not exist */
+    int keep;  /* on a narrow terminal, the columns with the smallest numbers are dropped first */
     char text[CLI_NUMBER_TEXT];
 } cell;
 
-/* The bits of the cells that fit. columns 0: all do. */
+/* Returns the bits of the columns that fit. columns 0: all fit. */
 static unsigned choose_cells(const cell *cells, int count, int columns)
 {
     unsigned shown = 0;
@@ -118,7 +118,7 @@ __attribute__((format(printf, 3, 4))) static void line(FILE *f, const char *name
     va_end(arguments);
 }
 
-/* A sentence, broken between words where the terminal would break it anywhere. */
+/* Prints a sentence, with line breaks between words that fit the terminal. */
 static void note(FILE *f, const char *text, int columns)
 {
     enum { INDENT = 15 };
@@ -134,7 +134,7 @@ static void note(FILE *f, const char *text, int columns)
     }
 }
 
-/* "3 of 3", or "3 of 3 (12 passes over the set)" where workers pass over the whole of it each; of a job that reached its goal, "3". */
+/* Prints "3 of 3", or "3 of 3 (12 passes over the set)" if each worker passes over the whole set, or "3" if the job reached its goal. */
 static void show_epochs(FILE *f, const cli_show *show, const shoal_train_event *event)
 {
     const cli_terms *terms = cli_terms_of(show->job->method);
@@ -153,7 +153,7 @@ static void show_epochs(FILE *f, const cli_show *show, const shoal_train_event *
     }
 }
 
-/* A stop is prompt, so a job that was stopped is not tested once more: it says after which epoch it was. */
+/* Prints the last test. A stopped job ends at once, without another test: the text says after which epoch the test was. */
 static void show_test(FILE *f, const cli_terms *terms, const shoal_train_result *r, double score)
 {
     char text[CLI_NUMBER_TEXT], when[64] = "";
@@ -178,13 +178,13 @@ static void show_results(FILE *f, const cli_show *show, const shoal_train_event 
     const shoal_train_result *r = &event->so_far;
     char text[2][CLI_NUMBER_TEXT];
     if (show->past.seconds > 0) {
-        line(f, "time", "%s, %s of them since it was resumed", cli_duration(r->seconds, text[0]),
+        line(f, "time", "%s, %s of it since the job was resumed", cli_duration(r->seconds, text[0]),
              cli_duration(r->seconds - show->past.seconds, text[1]));
     } else {
         line(f, "time", "%s", cli_duration(r->seconds, text[0]));
     }
     if (event->workers_count > 1) {
-        line(f, "speed", "%s %s/s, %s a worker", cli_grouped(r->images_per_second, text[0]), terms->samples,
+        line(f, "speed", "%s %s/s, %s per worker", cli_grouped(r->images_per_second, text[0]), terms->samples,
              cli_grouped(r->images_per_second / event->workers_count, text[1]));
     } else {
         line(f, "speed", "%s %s/s", cli_grouped(r->images_per_second, text[0]), terms->samples);

@@ -20,7 +20,7 @@ bool cli_option_may_change(const char *option)
     return one_of(option, names);
 }
 
-/* A checkpoint has low lines where an option has dashes, and some names of its own: its "epochs" are those that are finished. */
+/* A checkpoint has underscores instead of dashes, and two other names: its "epochs" are the finished ones. */
 const char *cli_checkpoint_text(const shoal_tensors *file, const char *option)
 {
     char name[64];
@@ -36,13 +36,13 @@ typedef struct reading {
     cli_train_call *call;
     const shoal_tensors *file;
     char missing[400]; /* "--epochs and --lr": what neither the file nor the call gives */
-    bool failed;       /* and it was said why */
+    bool failed;       /* and the reason is printed */
 } reading;
 
-/* Whether the job needs this setting, which the file does not have. */
+/* Checks whether the job needs this setting, which the file does not have. */
 static bool needed(const cli_train_call *call, const cli_option *o)
 {
-    static const char *const optional[] = {"lr-decay", NULL}; /* older than that option: no decay */
+    static const char *const optional[] = {"lr-decay", NULL}; /* a file that is older than this option has no decay */
     if (strcmp(o->name, "epochs") == 0 || strcmp(o->name, "env-steps") == 0) {
         return call->job.epochs == 0;
     }
@@ -56,7 +56,7 @@ static void note_missing(reading *r, const char *name)
     snprintf(r->missing + at, sizeof r->missing - at, "%s--%s", at > 0 ? ", " : "", name);
 }
 
-/* Puts the text of a setting in its place, where it stays. */
+/* Sets the field of a setting to a copy of text, which call->given owns. */
 static void take(reading *r, size_t i, const char *text)
 {
     char wanted[CLI_WANTED];
@@ -72,7 +72,7 @@ static void take(reading *r, size_t i, const char *text)
     cli_given_note(&cli_train_table, &r->call->given, i, CLI_IN_CHECKPOINT, 0);
 }
 
-/* The length of a3c is its steps: its epochs follow from them. */
+/* Sets all settings that are not given. The length of an a3c job is its steps; its epochs follow from them. */
 static void take_settings(reading *r)
 {
     unsigned method = 1u << r->call->job.method;
@@ -92,7 +92,7 @@ static void take_settings(reading *r)
     }
 }
 
-/* False: the method that is asked for is another than the file's. */
+/* Sets the method. Returns false if the call has another method than the file. */
 static bool take_method(reading *r)
 {
     size_t i = (size_t)(cli_table_find(&cli_train_table, "method") - cli_train_table.options);

@@ -1,4 +1,4 @@
-/* --resume: the settings of the job that wrote a checkpoint. */
+/* Takes the settings of a resumed job from its checkpoint. */
 #ifndef CLI_TRAIN_RESUME_H
 #define CLI_TRAIN_RESUME_H
 
@@ -6,15 +6,15 @@
 
 #include <shoal/file.h>
 
-/* Fills in the settings that neither the command line nor a config file gives from the checkpoint of --resume, and makes it the file of
- * --save. A file that cannot be read, is not a checkpoint, or is one of another method than asked for changes nothing: the job
- * fails and says so. False: it was said what is wrong; end with *out_status. */
+/* Sets the settings that neither the command line nor a config file gives from the checkpoint of --resume, and makes it the file of
+ * --save. If the file cannot be read, is not a checkpoint, or is of another method than the call's, nothing changes: the job will fail
+ * with an error. Returns false after printing what is wrong: exit with *out_status. */
 bool cli_train_resume(cli_train_call *call, cli_exit *out_status);
 
-/* The text of an option's setting in a checkpoint; NULL: it has none. */
+/* Returns the value of an option in a checkpoint, NULL if it has none. */
 const char *cli_checkpoint_text(const shoal_tensors *file, const char *option);
 
-/* Whether a job may go on with another value of this option. */
+/* Checks whether a resumed job may have another value of this option. */
 bool cli_option_may_change(const char *option);
 
 #endif

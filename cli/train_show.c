@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#define REPORT_SECONDS 5 /* between two pages of a job in a long epoch */
+#define REPORT_SECONDS 5 /* between two reports within a long epoch */
 
 /* ---- JSON ---- */
 
@@ -93,7 +93,7 @@ static shoal_train_event past_event(const shoal_train_event *begin, int64_t i)
                                .workers_count = begin->workers_count};
 }
 
-/* Marks the past epochs that the log has already. A last line that was cut off by a kill is ended. */
+/* Marks the past epochs that the log already has. Ends the last line if a kill cut it off. */
 static void find_logged(const cli_show *show, const shoal_train_past *past, bool *logged)
 {
     FILE *log = show->json_path != NULL ? fopen(show->json_path, "re") : NULL;
@@ -106,7 +106,7 @@ static void find_logged(const cli_show *show, const shoal_train_past *past, bool
         if (!whole || sscanf(line, "{\"event\":\"epoch\",\"epoch\":%" SCNd64 ",", &epoch) != 1) {
             continue;
         }
-        while (low < high) { /* they grow */
+        while (low < high) { /* the epochs are in increasing order */
             int64_t middle = low + (high - low) / 2;
             bool before = past->epochs[middle].so_far.epochs < epoch;
             low = before ? middle + 1 : low;
@@ -125,7 +125,7 @@ static void find_logged(const cli_show *show, const shoal_train_past *past, bool
     }
 }
 
-/* The epochs of a resumed job that the log does not have. */
+/* Writes the epochs of a resumed job that the log does not have. */
 static void json_past(const cli_show *show, const shoal_train_event *begin, const bool *logged)
 {
     for (int64_t i = 0; i < begin->past->count; i++) {
@@ -171,7 +171,7 @@ static void show_json(const cli_show *show, const shoal_train_event *event)
     free(logged);
 }
 
-/* The last line of a job that failed, which has no summary. */
+/* Writes the last line of a failed job, which has no summary. */
 static void json_failed(FILE *f, const char *why)
 {
     fputs("{\"event\":\"failed\"", f);
@@ -192,7 +192,7 @@ static void show_line(cli_show *show, const shoal_train_event *event)
         fprintf(f, "%s: %d worker%s, %s on %s\n", shoal_train_method_name(o->method), workers, workers == 1 ? "" : "s",
                 cli_model_name(o), cli_data_name(o));
         if (event->text[0] != 0) {
-            fprintf(f, "goes on from %s: %" PRId64 " of %" PRId64 " epochs are finished\n", event->text,
+            fprintf(f, "resumed from %s: %" PRId64 " of %" PRId64 " epochs are finished\n", event->text,
                     event->so_far.epochs, o->epochs);
         }
         for (int64_t i = 0; event->past != NULL && i < event->past->count; i++) {
@@ -229,7 +229,7 @@ static bool is_output(const char *path)
     return path != NULL && strcmp(path, "-") == 0;
 }
 
-/* The monotonic clock, in nanoseconds. */
+/* Returns the monotonic clock in nanoseconds. */
 static int64_t now(void)
 {
     struct timespec t;
@@ -237,8 +237,8 @@ static int64_t now(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* While the job runs: after each epoch, and now and then in a long one. Writing takes at most a tenth of the time, however short
- * epochs are. A page that cannot be written now is no failure: the end tells. */
+/* Writes the report after each epoch, and from time to time during a long one. Writing takes at most a tenth of the time, however short the
+ * epochs are. An error is ignored here: the last write, at the end, reports it. */
 static void refresh_report(cli_show *show, const shoal_train_event *event)
 {
     int64_t begun = now();
@@ -258,7 +258,7 @@ static void refresh_report(cli_show *show, const shoal_train_event *event)
 static bool cannot(cli_show *show, const char *path)
 {
     int why = errno;
-    show->terminal = false; /* the complaint does not stand among rows that change */
+    show->terminal = false; /* the error must not be among rows that change */
     cli_progress_end(&show->progress);
     if (!show->output.failed) {
         cli_complain(&cli_train, CLI_FAILED, "cannot write %s: %s", path, strerror(why));
@@ -267,7 +267,7 @@ static bool cannot(cli_show *show, const char *path)
     return false;
 }
 
-/* The log of a job that goes on goes on too. */
+/* Opens the log. A resumed job appends to its log. */
 static bool begin_json(cli_show *show, const char *path)
 {
     if (is_output(path)) {
@@ -313,7 +313,7 @@ bool cli_show_begin(cli_show *show, const shoal_train_options *job, const cli_se
     return false;
 }
 
-/* What is shown is of the whole job, also of one that was resumed. */
+/* Adds what a resumed job did before, so that the whole job is shown. */
 static shoal_train_event of_whole_job(cli_show *show, const shoal_train_event *event)
 {
     shoal_train_event e = *event;
@@ -352,7 +352,7 @@ bool cli_show_event(cli_show *show, const shoal_train_event *of_this_call)
     return cli_output_send(&show->output);
 }
 
-/* why: the job failed; NULL: it did not. False: errno says why not. */
+/* Writes the report. why is the reason why the job failed, or NULL. Returns false and sets errno on failure. */
 static bool write_report(cli_show *show, const char *why)
 {
     return is_output(show->report_path)

@@ -1,4 +1,4 @@
-/* What people see of `shoal train`: lines, rows that change on a terminal, a table at the end; JSON, event files and a report. */
+/* The output of `shoal train`: lines, rows that change on a terminal, tables at the end, JSON, event files and a report. */
 #ifndef CLI_TRAIN_SHOW_H
 #define CLI_TRAIN_SHOW_H
 
@@ -10,10 +10,10 @@
 
 #include <shoal/train.h>
 
-/* What is wanted. Paths may be NULL: none. */
+/* The output options. A path is NULL if that output is not asked for. */
 typedef struct cli_show_options {
-    const char *json;        /* "-": standard output, and then no lines for people */
-    const char *report;      /* an HTML file, written again and again while the job runs, and when it ends */
+    const char *json;        /* "-": standard output, which then has no lines for people */
+    const char *report;      /* an HTML file, written repeatedly while the job runs, and at its end */
     const char *tensorboard; /* a folder for event files */
     bool quiet;
 } cli_show_options;
@@ -22,34 +22,34 @@ typedef struct cli_show {
     const shoal_train_options *job;
     const cli_settings *settings; /* of the job */
     cli_output output;            /* standard output */
-    FILE *json;                   /* output's, or a file of its own; NULL: none */
+    FILE *json;                   /* the file of output, or another file; NULL: no JSON */
     const char *json_path;        /* of that file; NULL: none */
     const char *report_path;      /* NULL: none */
-    bool report_due;              /* something happened that it does not show yet */
-    int64_t next_report;          /* when it is worth its cost again, in nanoseconds of the monotonic clock */
+    bool report_due;              /* something happened that the report does not show yet */
+    int64_t next_report;          /* the earliest time of the next one, in nanoseconds of the monotonic clock */
     bool plain;                   /* lines for people */
     bool terminal;                /* and rows that change */
-    unsigned epoch_columns;       /* of the table of epochs; 0: it has no head yet */
-    shoal_train_result past;      /* what a resumed job did before; zeros: it is not one */
-    bool saved;                   /* there is a checkpoint */
+    unsigned epoch_columns;       /* the columns of the table of epochs; 0: it has no heading yet */
+    shoal_train_result past;      /* the result of a resumed job before this call; zeros if it is not resumed */
+    bool saved;                   /* a checkpoint was written */
     cli_progress progress;
     cli_history history; /* for the report */
     cli_tensorboard events;
 } cli_show;
 
-/* False: it was said why not. */
+/* Returns false after printing why the output cannot be opened. */
 bool cli_show_begin(cli_show *show, const shoal_train_options *job, const cli_settings *settings,
                     const cli_show_options *options);
 
-/* False: something cannot be written, and that was said. */
+/* Returns false after printing what cannot be written. */
 bool cli_show_event(cli_show *show, const shoal_train_event *event);
 
-/* failed: the job did, and the last error says why, which is passed on here. */
+/* Ends the output. failed: the job failed, and the last error says why; this call prints it. */
 cli_exit cli_show_end(cli_show *show, bool failed);
 
-/* train_print.c: what is written for people. columns: of the terminal; 0: there is no limit. */
+/* train_print.c: the lines for people. columns is the width of the terminal; 0: no limit. */
 
-/* The row of an epoch, with the head above it when its columns are not those `before`. Returns its columns, which are not 0. */
+/* Prints the row of an epoch, below a heading if its columns are not those in `before`. Returns its columns, which are never 0. */
 unsigned cli_print_epoch(FILE *file, const shoal_train_options *job, const shoal_train_event *event, int columns,
                          unsigned before);
 void cli_print_summary(FILE *file, const cli_show *show, const shoal_train_event *event, int columns);

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Methods that differ from the first line, by name. */
+/* The first row has the terms of all methods that are not below. */
 static const struct {
     const char *method;
     cli_terms terms;

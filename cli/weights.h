@@ -1,4 +1,4 @@
-/* A model with the weights of a file, for the commands that use one. */
+/* Loads a saved model, for the commands that use one. */
 #ifndef CLI_WEIGHTS_H
 #define CLI_WEIGHTS_H
 
@@ -11,17 +11,18 @@
 typedef struct cli_weights {
     shoal_module *module; /* in evaluation mode */
     const char *model;    /* its name */
-    const char *data;     /* the set that it was trained on, as the file tells; "mnist" where it does not */
+    const char *data;     /* the data set that it was trained on; "mnist" if the file does not name it */
     shoal_tensors *file;
 } cli_weights;
 
-/* model NULL: the one that the file names. Tensors whose names begin with "shoal/" are other state of a checkpoint, and ignored.
- * False: it was said what is wrong, with the file and the tensor; end with *out_status. */
+/* Loads the weights of a file into a new model. If model is NULL, the file names it. Tensors whose names begin with "shoal/" are other
+ * state of a checkpoint and are ignored. Returns false after printing what is wrong, with the file and the tensor: exit with
+ * *out_status. Call cli_weights_free in any case. */
 bool cli_weights_load(const cli_command *command, const char *path, const char *model, cli_weights *out_weights,
                       cli_exit *out_status);
 void cli_weights_free(cli_weights *weights);
 
-/* The two options that name them, for a struct with the fields load and model. */
+/* The options --load and --model, for a call with the fields load and model. */
 #define CLI_WEIGHTS_OPTIONS(call)                                                                                      \
     {.name = "load",                                                                                                   \
      .value = "FILE",                                                                                                  \
@@ -34,7 +35,7 @@ void cli_weights_free(cli_weights *weights);
     }
 const char *cli_model_word(size_t i);
 
-/* The set to test with: by name, or a folder of such files. NULL: the last error. */
+/* Returns the test set of a data set by its name or folder. NULL: see shoal_last_error. */
 shoal_dataset *cli_test_set(const char *data);
 
 #endif
