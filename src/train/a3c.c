@@ -1,4 +1,5 @@
-/* The job's side of A3C: options, what is shared, and the mean return that ends it. Nobody waits for anybody, as in Hogwild. */
+/* The job's side of A3C: options, the shared state, and the mean return that ends it. As in Hogwild, actors never wait
+ * for each other. */
 #include "train/a3c.h"
 #include "train/job.h"
 #include "train/state.h"
@@ -24,12 +25,12 @@ typedef struct a3c {
     shoal_queue *returns;
     shoal_block *count_block;
     sh_a3c_shm *count;
-    double last[EPISODES]; /* returns; episode i stands at i % EPISODES */
+    double last[EPISODES]; /* returns; that of episode i is at i % EPISODES */
 } a3c;
 
 /* ---- options ---- */
 
-/* Begun ones, at least one: a limit that is no number of steps is told of as such. */
+/* Returns the number of epochs, rounded up, at least one: check reports an invalid number of steps. */
 static int64_t epochs_of(int64_t steps)
 {
     return steps >= 1 && steps <= STEPS_MOST ? (steps + SH_A3C_EPOCH - 1) / SH_A3C_EPOCH : 1;
@@ -56,29 +57,29 @@ static void defaults(shoal_train_options *o)
 static shoal_err check(const shoal_train_options *o)
 {
     if (o->lr_decay != 1) {
-        return sh_fail(SHOAL_EINVAL, "a decay of the learning rate, but a3c has none");
+        return sh_fail(SHOAL_EINVAL, "a decay of the learning rate was given, but a3c has none");
     }
     if (shoal_env_find(o->env) == NULL) {
         return shoal_last_error();
     }
     if (o->module == NULL && strcmp(o->model, MODEL) != 0) {
-        return sh_fail(SHOAL_ENOENT, "no model '%s' for a3c; there is " MODEL, o->model);
+        return sh_fail(SHOAL_ENOENT, "unknown model '%s' for a3c; the model is " MODEL, o->model);
     }
     if (o->rollout < 1 || o->rollout > ROLLOUT_MOST) {
-        return sh_fail(SHOAL_EINVAL, "%lld steps in a rollout; 1 to %lld are possible", (long long)o->rollout,
+        return sh_fail(SHOAL_EINVAL, "%lld steps in a rollout; the range is 1 to %lld", (long long)o->rollout,
                        (long long)ROLLOUT_MOST);
     }
     if (o->env_steps < 1 || o->env_steps > STEPS_MOST) {
-        return sh_fail(SHOAL_EINVAL, "%lld steps of environments; 1 to %lld are possible", (long long)o->env_steps,
+        return sh_fail(SHOAL_EINVAL, "%lld steps of environments; the range is 1 to %lld", (long long)o->env_steps,
                        (long long)STEPS_MOST);
     }
     if (!(o->gamma <= 1)) {
-        return sh_fail(SHOAL_EINVAL, "a gamma of %g; it must be at most 1", o->gamma);
+        return sh_fail(SHOAL_EINVAL, "gamma is %g; it must be at most 1", o->gamma);
     }
     if (!isfinite(o->entropy)) {
-        return sh_fail(SHOAL_EINVAL, "an entropy weight of %g; a number is wanted", o->entropy);
+        return sh_fail(SHOAL_EINVAL, "the entropy weight is %g; it must be a number", o->entropy);
     }
-    return isnan(o->until) ? sh_fail(SHOAL_EINVAL, "until a mean return of %g; a number is wanted", o->until)
+    return isnan(o->until) ? sh_fail(SHOAL_EINVAL, "training until a mean return of %g; it must be a number", o->until)
                            : SHOAL_OK;
 }
 
@@ -107,7 +108,7 @@ static shoal_err open(sh_job *job)
     a3c *a = calloc(1, sizeof *a);
     job->own = a;
     job->images_total = job->o.env_steps;
-    shoal_err err = a ? open_state(job, a) : sh_fail(SHOAL_ENOMEM, "no memory for a job");
+    shoal_err err = a ? open_state(job, a) : sh_fail(SHOAL_ENOMEM, "no memory for an a3c job");
     if (err == SHOAL_OK) {
         err = shoal_queue_create(0, &a->returns);
     }
@@ -148,7 +149,7 @@ static shoal_value *arguments(sh_job *job, int rank)
 
 /* ---- running ---- */
 
-/* The mean of the last episodes, which the job waits for. */
+/* Computes the mean return of the last episodes, which may end the job. */
 static void count_mean(sh_job *job)
 {
     a3c *a = job->own;
@@ -161,8 +162,9 @@ static void count_mean(sh_job *job)
     job->enough = n == EPISODES && job->o.until >= 0 && job->result.reward >= job->o.until;
 }
 
-/* In the order in which they were finished, up to the one that makes the mean. Not at each of them, but when the bell rings, and twenty
- * times a second: while episodes are short there are thousands a second, and the actors need the cores. */
+/* Receives returns in the order in which episodes finished, up to the one that reaches the wanted mean. It does so when
+ * the bell rings and twenty times a second, not for each episode: short episodes come by the thousand each second, and
+ * the actors need the cores. */
 static shoal_err gather(sh_job *job)
 {
     a3c *a = job->own;
@@ -180,8 +182,8 @@ static shoal_err gather(sh_job *job)
     return err == SHOAL_ETIMEDOUT ? SHOAL_OK : err;
 }
 
-/* Epochs that are finished. The last one ends with the job, by the limit of steps or by the mean return, so it may be shorter. Actors may
- * take some steps more than the limit, which are in none. */
+/* Returns the number of finished epochs. The last one ends with the job, by the limit of steps or by the mean return,
+ * so it may be shorter. Actors may take a few steps beyond the limit, which belong to no epoch. */
 static int64_t finished(const sh_job *job)
 {
     const a3c *a = job->own;
@@ -200,11 +202,11 @@ static shoal_err run(sh_job *job)
         }
         int64_t epochs = finished(job);
         if (err == SHOAL_OK && epochs > job->result.epochs && epochs < job->o.epochs && !sh_job_over(job)) {
-            err = sh_job_epoch(job, epochs, false); /* while they go on */
+            err = sh_job_epoch(job, epochs, false); /* while the actors train */
         }
     }
-    sh_store_relaxed(&job->board->stop, 1); /* the actors end while the last of them is told */
-    if (err == SHOAL_OK) {                  /* what those sent that ended by themselves */
+    sh_store_relaxed(&job->board->stop, 1); /* the actors end while the last epoch is reported */
+    if (err == SHOAL_OK) {                  /* receives what actors sent that ended by themselves */
         err = gather(job);
     }
     if (err != SHOAL_OK || job->result.stopped) {
@@ -234,14 +236,14 @@ static shoal_err pass_settings(sh_job *job, sh_checkpoint *c)
     return err == SHOAL_OK ? sh_checkpoint_note_whole(c, "env_steps", job->o.env_steps) : err;
 }
 
-/* What each actor has done, which also chooses the ways that it goes from here. */
+/* Takes the number of steps of each actor, which also selects the random numbers that it continues with. */
 static shoal_err take_steps(sh_job *job, const sh_checkpoint *c, const int64_t *steps)
 {
     a3c *a = job->own;
     int64_t sum = 0;
     for (int i = 0; i < job->o.workers; i++) {
         if (steps[i] < 0 || steps[i] > STEPS_MOST || (sum += steps[i]) > 2 * STEPS_MOST) {
-            return sh_fail(SHOAL_ECORRUPT, "%s: a broken checkpoint: actor %d has taken %lld steps", c->path, i,
+            return sh_fail(SHOAL_ECORRUPT, "%s: the checkpoint is broken: actor %d has taken %lld steps", c->path, i,
                            (long long)steps[i]);
         }
         sh_racy_store(&job->board->workers[i].images, (uint64_t)steps[i]);
@@ -249,7 +251,7 @@ static shoal_err take_steps(sh_job *job, const sh_checkpoint *c, const int64_t *
     sh_store_relaxed(&a->count->steps, (uint64_t)sum);
     job->images_before = sum;
     if (sum < job->o.env_steps && job->result.epochs >= job->o.epochs) {
-        job->result.epochs = job->o.epochs - 1; /* it had ended with the job, which goes on now */
+        job->result.epochs = job->o.epochs - 1; /* the last epoch had ended with the job, which continues now */
     }
     return SHOAL_OK;
 }
@@ -285,7 +287,8 @@ static shoal_err pass_episodes(sh_job *job, sh_checkpoint *c)
     return err;
 }
 
-/* Everything but the episodes that were under way. The steps and the state are noted before the parameters, which go on changing. */
+/* Passes everything except the unfinished episodes. The steps and the state are taken before the parameters, which keep
+ * changing. */
 static shoal_err checkpoint(sh_job *job, sh_checkpoint *c)
 {
     const a3c *a = job->own;

@@ -1,4 +1,4 @@
-/* The actor's side of A3C: copy the shared parameters, act, change the shared parameters by what was learned. */
+/* The actor's side of A3C: it copies the shared parameters, acts, and applies its gradient to the shared parameters. */
 #include "train/a3c.h"
 #include "train/clone.h"
 #include "train/state.h"
@@ -14,8 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The norm of a rollout's gradient at most. Far above what is seen while all goes well: the rollouts of the greatest gradients are those
- * in which something went wrong, and to shorten these alone would teach the actors to care less about them. */
+/* The largest norm of a rollout's gradient. It is far above what occurs while all goes well: the rollouts with the
+ * largest gradients are those in which something went wrong, and clipping only these would make the actors learn less
+ * from them. */
 #define CLIP 40.0
 #define ALPHA 0.99
 #define EPS 1e-5
@@ -36,15 +37,16 @@ typedef struct actor {
     bool under_way;      /* an episode */
     double episode;      /* its return so far */
     int64_t observation; /* numbers in one */
-    int64_t actions;     /* that there are */
-    double unit;         /* what a reward of 1 counts */
+    int64_t actions;     /* how many there are */
+    double unit;         /* the factor of rewards */
 
     shoal_module *local;
-    shoal_optimizer *rmsprop; /* of the shared parameters, with the shared state */
+    shoal_optimizer *rmsprop; /* for the shared parameters, with the shared state */
     pair *pairs;
     size_t pair_count;
 
-    /* A rollout: [rollout + 1, observation], the last row being what came after it; and the gradient [rollout + 1, actions + 1]. */
+    /* A rollout: [rollout + 1, observation], the last row is what came after it; and the gradient [rollout + 1, actions
+     * + 1]. */
     shoal_tensor *seen, *gradient;
     int64_t *chosen;
     double *rewards, *wanted;
@@ -63,7 +65,7 @@ static shoal_err open_arguments(actor *a, const shoal_value *own)
         return shoal_last_error();
     }
     if (size != sizeof a->settings) {
-        return sh_fail(SHOAL_ELAYOUT, "settings of %zu bytes, not %zu", size, sizeof a->settings);
+        return sh_fail(SHOAL_ELAYOUT, "the settings have %zu bytes instead of %zu", size, sizeof a->settings);
     }
     memcpy(&a->settings, settings, size);
     a->unit = a->settings.gamma < 1 ? 1 - a->settings.gamma : 1;
@@ -71,7 +73,7 @@ static shoal_err open_arguments(actor *a, const shoal_value *own)
     return SHOAL_OK;
 }
 
-/* An actor that is started again goes other ways than the one that died. */
+/* A restarted actor gets other random numbers than the one that died. */
 static shoal_err open_env(actor *a, const char *name)
 {
     uint64_t done = sh_racy_load(&a->w.progress->images);
@@ -160,7 +162,7 @@ static float *row(const actor *a, int64_t t)
     return (float *)shoal_tensor_data(a->seen) + t * a->observation;
 }
 
-/* The local model becomes what the shared one is, or is about to be: others change it meanwhile, as in Hogwild. */
+/* Copies the shared parameters into the local model. Others change them meanwhile, as in Hogwild. */
 static shoal_err copy_parameters(actor *a)
 {
     shoal_no_grad_begin();
@@ -172,7 +174,7 @@ static shoal_err copy_parameters(actor *a)
     return good ? SHOAL_OK : shoal_last_error();
 }
 
-/* The local model of n rows: [n, actions + 1] in one piece. */
+/* Runs the local model on n rows. Returns a contiguous [n, actions + 1]. */
 static shoal_tensor *forward(const actor *a, int64_t first, int64_t n)
 {
     shoal_tensor *y = shoal_contiguous(shoal_module_forward(a->local, shoal_narrow(a->seen, 0, first, n)));
@@ -180,7 +182,7 @@ static shoal_tensor *forward(const actor *a, int64_t first, int64_t n)
                       shoal_tensor_size(y, 1) != a->actions + 1)) {
         (void)sh_fail(
             SHOAL_EINVAL,
-            "the model gives %lld numbers for %lld observations; f32 [%lld, %lld] is wanted: logits and value",
+            "the model returns %lld numbers for %lld observations; it must return f32 [%lld, %lld]: logits and value",
             (long long)shoal_tensor_count(y), (long long)n, (long long)n, (long long)a->actions + 1);
         return NULL;
     }
@@ -207,8 +209,8 @@ static shoal_err begin_episode(actor *a)
     return shoal_env_reset(a->env, row(a, 0));
 }
 
-/* Steps until the rollout is full or the episode ends. Where the episode was only cut off, what would have followed has a value:
- * row n is then like that of a rollout that was full. */
+/* Takes steps until the rollout is full or the episode ends. If the episode was truncated, not terminated, the state
+ * that follows has a value: row n is then as in a full rollout. */
 static shoal_err roll_out(actor *a, int64_t *out_n, bool *out_terminated)
 {
     shoal_env_outcome outcome = {0};
@@ -230,7 +232,7 @@ static shoal_err roll_out(actor *a, int64_t *out_n, bool *out_terminated)
 
 /* ---- learning ---- */
 
-/* The gradient of the local model is applied to the shared parameters. */
+/* Applies the gradient of the local model to the shared parameters. */
 static shoal_err change_parameters(actor *a)
 {
     double done = (double)sh_load_relaxed(&a->count->steps) / (double)a->settings.env_steps;
@@ -243,7 +245,8 @@ static shoal_err change_parameters(actor *a)
         err = shoal_optimizer_step(a->rmsprop);
     }
     for (size_t i = 0; i < a->pair_count && err == SHOAL_OK; i++) {
-        err = shoal_tensor_set_grad(a->pairs[i].shared, NULL); /* else zeroing the local one would write zeros */
+        err = shoal_tensor_set_grad(a->pairs[i].shared,
+                                    NULL); /* otherwise zeroing the local gradient would write zeros */
     }
     return err;
 }

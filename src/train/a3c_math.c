@@ -1,4 +1,5 @@
-/* The arithmetic of a rollout, in plain C: at a few steps of a few actions, one op of the tape costs more than all of this. */
+/* The arithmetic of a rollout, in plain C: for a few steps of a few actions, one op of the tape costs more than all of
+ * this. */
 #include "train/a3c.h"
 
 #include <math.h>
@@ -20,7 +21,7 @@ static double greatest(int64_t n, const float *x)
     return most;
 }
 
-/* log(Σ exp(logits)); log p[i] is logits[i] less that. */
+/* Returns log(Σ exp(logits)); log p[i] is logits[i] minus that. */
 static double log_sum(int64_t actions, const float *logits)
 {
     double most = greatest(actions, logits), sum = 0;

@@ -221,7 +221,7 @@ START_TEST(goes_on_from_a_checkpoint)
     shoal_tensors_destroy(file);
     o.gamma = 0.5;
     ck_assert_err(shoal_train_run(&o, NULL), SHOAL_EINVAL);
-    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "gamma is 0.99 there, and 0.5 is asked for"));
+    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "gamma is 0.99 in the checkpoint, but 0.5 was given"));
     unlink(path);
 }
 END_TEST
@@ -339,12 +339,12 @@ START_TEST(wrong_options)
         shoal_err err;
     } wrong[] = {
         {{.env = "moon"}, "unknown environment 'moon': the known ones are cartpole, follow", SHOAL_ENOENT},
-        {{.model = "mlp"}, "no model 'mlp' for a3c; there is actor-critic", SHOAL_ENOENT},
+        {{.model = "mlp"}, "unknown model 'mlp' for a3c; the model is actor-critic", SHOAL_ENOENT},
         {{.data = "mnist"}, "a3c takes none", SHOAL_EINVAL},
         {{.train_set = set}, "a3c takes none", SHOAL_EINVAL},
         {{.rollout = -1}, "-1 steps in a rollout", SHOAL_EINVAL},
         {{.env_steps = -1}, "-1 steps of environments", SHOAL_EINVAL},
-        {{.gamma = 1.5}, "gamma of 1.5", SHOAL_EINVAL},
+        {{.gamma = 1.5}, "gamma is 1.5", SHOAL_EINVAL},
         {{.gamma = NAN}, "gamma", SHOAL_EINVAL},
         {{.entropy = INFINITY}, "entropy", SHOAL_EINVAL},
         {{.until = NAN}, "until", SHOAL_EINVAL},
@@ -367,7 +367,7 @@ START_TEST(a_model_that_does_not_fit)
     ck_assert_err(
         shoal_train_run(&(shoal_train_options){.method = SHOAL_METHOD_A3C, .workers = 1, .module = model}, NULL),
         SHOAL_ECHILD);
-    ck_assert_msg(strstr(shoal_last_error_text(), "f32 [1, 3] is wanted") != NULL, "%s", shoal_last_error_text());
+    ck_assert_msg(strstr(shoal_last_error_text(), "must return f32 [1, 3]") != NULL, "%s", shoal_last_error_text());
     shoal_module_destroy(model);
 }
 END_TEST

@@ -27,12 +27,12 @@ shoal_err sh_checkpoint_setting(sh_checkpoint *c, const char *name, const char *
     }
     const char *there = shoal_tensors_text(c->set, name);
     if (there == NULL) {
-        return sh_fail(SHOAL_EINVAL, "%s: it does not say which %s it is of; %s is asked for", c->path, name, text);
+        return sh_fail(SHOAL_EINVAL, "%s: the checkpoint does not say its %s; %s was given", c->path, name, text);
     }
     return strcmp(there, text) == 0 ? SHOAL_OK
                                     : sh_fail(SHOAL_EINVAL,
-                                              "%s: %s is %.60s there, and %.60s is asked for; a job goes on with the "
-                                              "settings that it began with",
+                                              "%s: %s is %.60s in the checkpoint, but %.60s was given; a resumed job "
+                                              "keeps the settings that it began with",
                                               c->path, name, there, text);
 }
 
@@ -43,7 +43,7 @@ shoal_err sh_checkpoint_setting_whole(sh_checkpoint *c, const char *name, int64_
     return sh_checkpoint_setting(c, name, text);
 }
 
-/* The shortest text that is this number when it is read. */
+/* Writes the shortest text that reads back as this number. */
 static const char *text_of(double x, char text[32])
 {
     for (int digits = 6; digits <= 17; digits++) {
@@ -81,8 +81,8 @@ shoal_err sh_checkpoint_note_number(sh_checkpoint *c, const char *name, double x
 
 static shoal_err no_number(const sh_checkpoint *c, const char *name, const char *text)
 {
-    return text == NULL ? sh_fail(SHOAL_ECORRUPT, "%s: no checkpoint, or a broken one: there is no %s", c->path, name)
-                        : sh_fail(SHOAL_ECORRUPT, "%s: a broken checkpoint: %s is '%.60s'", c->path, name, text);
+    return text == NULL ? sh_fail(SHOAL_ECORRUPT, "%s: not a checkpoint, or a broken one: %s is missing", c->path, name)
+                        : sh_fail(SHOAL_ECORRUPT, "%s: the checkpoint is broken: %s is '%.60s'", c->path, name, text);
 }
 
 shoal_err sh_checkpoint_whole(sh_checkpoint *c, const char *name, int64_t least, int64_t most, int64_t *x)
@@ -99,8 +99,8 @@ shoal_err sh_checkpoint_whole(sh_checkpoint *c, const char *name, int64_t least,
     }
     if (there > most) {
         return sh_fail(SHOAL_EINVAL,
-                       "%s: the job there is beyond what is asked for: %s %lld, and %lld would be the last", c->path,
-                       name, there, (long long)most);
+                       "%s: the saved job is already beyond the end that was given: %s %lld, and the last is %lld",
+                       c->path, name, there, (long long)most);
     }
     *x = there;
     return SHOAL_OK;
@@ -130,7 +130,8 @@ shoal_err sh_checkpoint_tensor(sh_checkpoint *c, const char *name, shoal_tensor 
         return shoal_last_error();
     }
     if ((size_t)snprintf(whole, sizeof whole, SH_TENSORS_OWN "%s", name) >= sizeof whole) {
-        return sh_fail(SHOAL_EINVAL, "%s: a name of more than %d bytes: %.60s", c->path, NAME_MOST, name);
+        return sh_fail(SHOAL_EINVAL, "%s: the name of a tensor has more than %d bytes: %.60s", c->path, NAME_MOST,
+                       name);
     }
     return c->writing ? shoal_tensors_add(c->set, whole, t) : sh_tensors_take(c->set, c->path, whole, t);
 }
@@ -148,7 +149,7 @@ shoal_err sh_checkpoint_map(sh_checkpoint *c, const char *name, const shoal_valu
 
 /* ---- a job ---- */
 
-/* A folder may have been moved since; the number of samples has to be the same. A name is always the same set. */
+/* A directory may have been moved since, so only its number of samples is compared. A name is always the same set. */
 static bool is_folder(const char *data)
 {
     for (size_t i = 0; data != NULL && shoal_data_name(i) != NULL; i++) {
@@ -166,8 +167,8 @@ static shoal_err pass_data(const sh_job *job, sh_checkpoint *c)
     return data == NULL || moved ? SHOAL_OK : sh_checkpoint_setting(c, "data", data);
 }
 
-/* Of every method. A module or sets of the caller's own have no name to compare: what can be is their shapes, and the number of
- * samples. */
+/* Passes the settings that every method has. A module or sets that the caller made have no name: only their shapes and
+ * the number of samples can be compared. */
 static shoal_err settings(const sh_job *job, sh_checkpoint *c)
 {
     char seed[32];
@@ -219,7 +220,7 @@ static shoal_err notes(const sh_job *job, sh_checkpoint *c)
     return err == SHOAL_OK ? sh_checkpoint_note(c, "allow_nan", o->allow_nan ? "true" : "false") : err;
 }
 
-/* All but the weights. */
+/* Passes everything except the weights. */
 static shoal_err pass(sh_job *job, sh_checkpoint *c)
 {
     shoal_train_result *r = &job->result;
@@ -243,7 +244,7 @@ static shoal_err pass(sh_job *job, sh_checkpoint *c)
     return err == SHOAL_OK && job->method->checkpoint != NULL ? job->method->checkpoint(job, c) : err;
 }
 
-/* A number times 0 is 0, unless it is NaN or infinite. */
+/* Returns SHOAL_ENAN if a number is NaN or infinite. Any other number times 0 is 0. */
 static shoal_err check_finite(shoal_tensor *t, const char *name)
 {
     double zero = 0;
@@ -253,8 +254,8 @@ static shoal_err check_finite(shoal_tensor *t, const char *name)
                : err;
 }
 
-/* Workers that train the job's own model change it while it is written: what is written then is a copy, which is what was checked.
- * Buffers may hold infinities on purpose, such as masks do. */
+/* Adds a tensor of the model. If workers train the job's own model, they change it while it is written, so a copy is
+ * checked and written. Buffers may hold infinities on purpose, as masks do. */
 static shoal_err add_weight(const sh_job *job, sh_checkpoint *c, const shoal_named *it)
 {
     size_t mark = shoal_scope_mark();
@@ -300,19 +301,20 @@ static shoal_err take(sh_job *job, sh_checkpoint *c)
 {
     const char *version = shoal_tensors_text(c->set, "checkpoint");
     if (version == NULL) {
-        return sh_fail(SHOAL_EINVAL, "%s: no checkpoint of a training job; one is what saving in a job writes",
-                       c->path);
+        return sh_fail(SHOAL_EINVAL, "%s: not a checkpoint of a training job", c->path);
     }
     if (strcmp(version, VERSION) != 0) {
-        return sh_fail(SHOAL_EINVAL, "%s: a checkpoint of version %.20s; " VERSION " can be read", c->path, version);
+        return sh_fail(SHOAL_EINVAL, "%s: a checkpoint of version %.20s; only version " VERSION " can be read", c->path,
+                       version);
     }
     shoal_err err = shoal_tensors_text(c->set, "lr_decay") != NULL
                         ? SHOAL_OK
-                        : shoal_tensors_set_text(c->set, "lr_decay", "1"); /* older than that option */
+                        : shoal_tensors_set_text(c->set, "lr_decay", "1"); /* the file is older than that option */
     if (err == SHOAL_OK) {
         err = pass(job, c);
     }
-    return err == SHOAL_OK ? sh_weights_take(c->set, c->path, job->model) : err; /* last: a failure leaves the model */
+    return err == SHOAL_OK ? sh_weights_take(c->set, c->path, job->model)
+                           : err; /* last, so that an earlier failure leaves the model unchanged */
 }
 
 shoal_err sh_job_resume(sh_job *job)

@@ -60,17 +60,17 @@ START_TEST(hostile_texts)
         const char *name, *text, *words;
         shoal_err err;
     } cases[] = {
-        {"checkpoint", NULL, "no checkpoint", SHOAL_EINVAL},
-        {"checkpoint", "2", "version 2; 1 can be read", SHOAL_EINVAL},
-        {"workers", NULL, "which workers", SHOAL_EINVAL},
+        {"checkpoint", NULL, "not a checkpoint", SHOAL_EINVAL},
+        {"checkpoint", "2", "version 2; only version 1 can be read", SHOAL_EINVAL},
+        {"workers", NULL, "does not say its workers", SHOAL_EINVAL},
         {"epochs", "-1", "epochs is '-1'", SHOAL_ECORRUPT},
         {"epochs", "99999999999999999999", "epochs is '9", SHOAL_ECORRUPT},
         {"epochs", "9223372036854775807", "beyond", SHOAL_EINVAL},
-        {"round", NULL, "no round", SHOAL_ECORRUPT},
+        {"round", NULL, "round is missing", SHOAL_ECORRUPT},
         {"round", "", "round is ''", SHOAL_ECORRUPT},
         {"round", "3x", "round is '3x'", SHOAL_ECORRUPT},
         {"round", "-3", "round is '-3'", SHOAL_ECORRUPT},
-        {"round", "1000000", "beyond what is asked for: round 1000000", SHOAL_EINVAL},
+        {"round", "1000000", "beyond the end that was given: round 1000000", SHOAL_EINVAL},
         {"batches_in_round", "0", "batches_in_round is 0", SHOAL_EINVAL},
         {"test_accuracy", "7", "test_accuracy is '7'", SHOAL_ECORRUPT},
         {"test_loss", "small", "test_loss is 'small'", SHOAL_ECORRUPT},
@@ -95,7 +95,7 @@ START_TEST(before_lr_decay)
     write_changed(in_folder("good"), o.resume, "lr_decay", NULL, NULL);
     ck_assert_ok(shoal_train_run(&o, NULL));
     o.lr_decay = 0.5;
-    refuse(&o, SHOAL_EINVAL, "lr_decay is 1 there, and 0.5 is asked for");
+    refuse(&o, SHOAL_EINVAL, "lr_decay is 1 in the checkpoint, but 0.5 was given");
     shoal_module_destroy(model);
 }
 END_TEST

@@ -5,7 +5,7 @@
 
 #include <shoal/autograd.h>
 
-/* Where the tensor of entry i stands first. */
+/* Returns the first entry that has the tensor of entry i. */
 static size_t first_place(const shoal_module *module, size_t i)
 {
     bool is_buffer;
@@ -28,7 +28,7 @@ static shoal_err put_copy(shoal_module *to, const char *name, shoal_tensor *t)
     return err;
 }
 
-/* Gives the clone, which is over the module's own tensors so far, others. */
+/* Gives the clone, which still shares the module's tensors, separate ones. */
 static shoal_err separate(shoal_module *clone, shoal_module *module)
 {
     bool is_buffer;

@@ -1,11 +1,12 @@
-/* A second model like the first, with parameters of its own. */
+/* Copies a model, with separate parameters. */
 #ifndef SH_TRAIN_CLONE_H
 #define SH_TRAIN_CLONE_H
 
 #include <shoal/nn.h>
 
-/* The same kinds, settings and values, in shared memory of its own; the caller's. A parameter under two names is one here too. NULL:
- * SHOAL_ENOMEM, SHOAL_ENOENT for a kind that the program has not registered. */
+/* Returns a model with the same module types, settings and values in separate shared memory. The caller owns it. A
+ * parameter with two names is one parameter here too. Returns NULL on failure. Errors: SHOAL_ENOMEM, SHOAL_ENOENT if
+ * the program has not registered a module type. */
 shoal_module *sh_clone_module(shoal_module *module);
 
 #endif

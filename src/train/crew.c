@@ -1,4 +1,4 @@
-/* The workers of a job: starting, watching, starting again. */
+/* The workers of a job: starts, watches and restarts them. */
 #include "train/job.h"
 
 #include "base/clock.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define TICK SHOAL_MS(50)
-#define GRACE SHOAL_SECONDS(3) /* for the step that a worker is in when the job stops */
+#define GRACE SHOAL_SECONDS(3) /* for the step in progress when the job stops */
 
 static shoal_value *arguments_of(void *owner, int rank)
 {
@@ -25,7 +25,7 @@ static shoal_value *arguments_of(void *owner, int rank)
                      shoal_value_bytes(&job->settings, sizeof job->settings), "own", own);
 }
 
-/* A worker that ended: it is done, it failed, or it died. */
+/* Decides about a worker that ended: it is done, it failed, or it died. */
 static sh_verdict ended(void *owner, int rank, const shoal_process *process)
 {
     sh_job *job = owner;
@@ -42,7 +42,7 @@ static sh_verdict ended(void *owner, int rank, const shoal_process *process)
     if (job->seen[rank].deaths++ < job->o.restarts) {
         return SH_VERDICT_REPLACE;
     }
-    (void)sh_fail(SHOAL_ECHILD, "%s, and was started again %d times before", status->text, job->o.restarts);
+    (void)sh_fail(SHOAL_ECHILD, "%s, and had already been restarted %d times", status->text, job->o.restarts);
     return SH_VERDICT_FAIL;
 }
 
@@ -60,11 +60,12 @@ shoal_err sh_crew_start(sh_job *job)
     return err == SHOAL_OK ? sh_supervisor_start(job->workers) : err;
 }
 
-/* A death is told of when it is known what follows, also the one that ends the job: no process has the rank then. */
+/* Tends the workers, then reports deaths. A death is reported after its consequence is known, also the one that ends
+ * the job: then no process has the rank. */
 static shoal_err tend(sh_job *job)
 {
     shoal_err err = sh_supervisor_tend(job->workers);
-    char why[1024]; /* outlives the callback */
+    char why[1024]; /* a copy, because the callback may change the last error */
     snprintf(why, sizeof why, "%s", err == SHOAL_OK ? "" : shoal_last_error_text());
     for (int i = 0; i < job->o.workers; i++) {
         if (job->died[i][0] != 0) {

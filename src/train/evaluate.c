@@ -1,4 +1,4 @@
-/* Testing a model. */
+/* shoal_evaluate: tests a model. */
 #include "base/error.h"
 
 #include <shoal/autograd.h>
@@ -32,7 +32,7 @@ shoal_err shoal_evaluate(shoal_module *module, shoal_dataset *set, double *out_l
     SH_NEED(module);
     SH_NEED(set);
     if (shoal_dataset_length(set) == 0) {
-        return sh_fail(SHOAL_EINVAL, "shoal_evaluate: no samples");
+        return sh_fail(SHOAL_EINVAL, "shoal_evaluate: the set has no samples");
     }
     shoal_loader *loader = shoal_loader_create(set, .batch = BATCH);
     if (loader == NULL) {

@@ -1,4 +1,5 @@
-/* The job's side of federated averaging: who has which samples, who is drawn, and what becomes of the workers' sums. */
+/* The job's side of federated averaging: splits the samples among clients, draws clients, and combines the workers'
+ * sums. */
 #include "train/fedavg.h"
 #include "train/flat_model.h"
 #include "train/reduce.h"
@@ -20,7 +21,7 @@
 #define CLIENTS 100
 #define FRACTION 0.1
 #define LOCAL_EPOCHS 5
-#define SHARDS_EACH 2 /* of the split by labels */
+#define SHARDS_EACH 2 /* of the split by label */
 
 #define LOCAL_EPOCHS_MOST INT64_C(1000000)
 #define CLIENTS_MOST INT64_C(1000000000)
@@ -31,8 +32,8 @@ typedef struct fedavg {
     const sh_parts_shm *parts;
     shoal_block **sums; /* of each rank, an sh_flat_shm */
     int64_t length;     /* of a row */
-    shoal_tensor *
-        velocity; /* f64, a row; NULL: no server momentum. All that a round leaves to the next beside the parameters. */
+    shoal_tensor
+        *velocity; /* f64, a row; NULL: no server momentum. Besides the parameters, the only state between rounds. */
     int64_t *drawn;
     const double **rows; /* of the ranks that have clients */
 } fedavg;
@@ -60,25 +61,26 @@ static void defaults(shoal_train_options *o)
 static shoal_err check(const shoal_train_options *o)
 {
     if (o->rounds != o->epochs) {
-        return sh_fail(SHOAL_EINVAL, "%lld epochs and %lld rounds, but of fedavg they are the same",
+        return sh_fail(SHOAL_EINVAL, "%lld epochs and %lld rounds were given, but in fedavg they are the same",
                        (long long)o->epochs, (long long)o->rounds);
     }
     if (o->clients < 1 || o->clients > CLIENTS_MOST) {
-        return sh_fail(SHOAL_EINVAL, "%lld clients; 1 to %lld are possible, and no more than samples",
+        return sh_fail(SHOAL_EINVAL, "%lld clients; the range is 1 to %lld, and at most one for each sample",
                        (long long)o->clients, (long long)CLIENTS_MOST);
     }
     if (!(o->fraction > 0 && o->fraction <= 1)) {
-        return sh_fail(SHOAL_EINVAL, "a fraction of %g of the clients; it must be above 0 and at most 1", o->fraction);
+        return sh_fail(SHOAL_EINVAL, "the fraction of clients is %g; it must be above 0 and at most 1", o->fraction);
     }
     if (o->local_epochs < 1 || o->local_epochs > LOCAL_EPOCHS_MOST) {
-        return sh_fail(SHOAL_EINVAL, "%lld local epochs; 1 to %lld are possible", (long long)o->local_epochs,
+        return sh_fail(SHOAL_EINVAL, "%lld local epochs; the range is 1 to %lld", (long long)o->local_epochs,
                        (long long)LOCAL_EPOCHS_MOST);
     }
     if (o->split != SHOAL_SPLIT_IID && o->split != SHOAL_SPLIT_SHARDS) {
-        return sh_fail(SHOAL_EINVAL, "no split %d", (int)o->split);
+        return sh_fail(SHOAL_EINVAL, "unknown split %d", (int)o->split);
     }
     if (!(o->server_momentum >= 0 && o->server_momentum < 1)) {
-        return sh_fail(SHOAL_EINVAL, "a server momentum of %g; it must be at least 0 and below 1", o->server_momentum);
+        return sh_fail(SHOAL_EINVAL, "the server momentum is %g; it must be at least 0 and below 1",
+                       o->server_momentum);
     }
     return SHOAL_OK;
 }
@@ -91,7 +93,7 @@ void sh_fedavg_draw(const sh_fedavg_plan *plan, int64_t round, int64_t *out)
     sh_random_permutation(key, out, plan->clients);
 }
 
-/* Samples of the clients of a round. */
+/* Returns the number of samples of a round's clients. */
 static int64_t samples_of_round(const sh_job *job, int64_t round)
 {
     const fedavg *f = own_of(job);
@@ -104,7 +106,8 @@ static int64_t samples_of_round(const sh_job *job, int64_t round)
     return samples;
 }
 
-/* Known before the first round, because the draws are. Where all clients have equally many it needs none. */
+/* Counts the images of all rounds. The draws are known before the first round; if all clients have the same number of
+ * samples, it needs no draws. */
 static int64_t count_images(const sh_job *job)
 {
     const sh_fedavg_plan *s = &own_of(job)->plan;
@@ -178,7 +181,7 @@ static shoal_err open(sh_job *job)
     int64_t drawn = llround(job->o.fraction * (double)job->o.clients);
     fedavg *f = calloc(1, sizeof *f);
     shoal_err err = f ? sh_rounds_open_with(job, 0, SH_ROUNDS_ANEW, f, reduce) : SHOAL_ENOMEM;
-    if (sh_rounds_own(job) == NULL) { /* there was no memory even for what close starts from */
+    if (sh_rounds_own(job) == NULL) { /* there was not even memory for the state that close starts from */
         free(f);
         return sh_fail(SHOAL_ENOMEM, "no memory for %zu workers", n);
     }
@@ -229,7 +232,7 @@ static shoal_value *arguments(sh_job *job, int rank)
     return shoal_map_set(map, "sums", shoal_value_of(f->sums[rank]));
 }
 
-/* The finished sums of a rank: all its clients of the round are in them. */
+/* Returns the finished sums of a rank, with all its clients of the round. */
 static shoal_err row_of(const sh_job *job, int64_t round, int rank, double **out_row)
 {
     const fedavg *f = own_of(job);
@@ -243,7 +246,7 @@ static shoal_err row_of(const sh_job *job, int64_t round, int rank, double **out
     return SHOAL_OK;
 }
 
-/* death: of the job, and then of all. */
+/* death: only of the job, which ends all its workers too. */
 static shoal_err reduce(sh_job *job, int64_t round)
 {
     fedavg *f = own_of(job);
@@ -288,7 +291,7 @@ static shoal_err pass_settings(const sh_job *job, sh_checkpoint *c)
     return err == SHOAL_OK ? sh_checkpoint_note_number(c, "fraction", job->o.fraction) : err;
 }
 
-/* What the workers trained on in the rounds that are finished. */
+/* Sets how many images the workers trained on in the finished rounds. */
 static void place_images(sh_job *job)
 {
     const fedavg *f = own_of(job);
@@ -308,8 +311,8 @@ static void place_images(sh_job *job)
     }
 }
 
-/* A round that was under way when it is written has changed nothing yet: the parameters and the velocity are those that the last
- * finished one left. */
+/* A round in progress at the time of writing has changed nothing yet: the parameters and the velocity are those of the
+ * last finished round. */
 static shoal_err checkpoint(sh_job *job, sh_checkpoint *c)
 {
     shoal_err err = pass_settings(job, c);

@@ -550,18 +550,18 @@ START_TEST(wrong_options)
         shoal_train_options o;
         const char *words;
     } wrong[] = {
-        {{.fraction = 1.5}, "fraction of 1.5 of the clients; it must be above 0 and at most 1"},
-        {{.fraction = -0.1}, "fraction of -0.1"},
-        {{.fraction = NAN}, "fraction of nan"},
-        {{.clients = -3}, "-3 clients; 1 to "},
+        {{.fraction = 1.5}, "fraction of clients is 1.5; it must be above 0 and at most 1"},
+        {{.fraction = -0.1}, "fraction of clients is -0.1"},
+        {{.fraction = NAN}, "fraction of clients is nan"},
+        {{.clients = -3}, "-3 clients; the range is 1 to "},
         {{.clients = 1004}, "1004 clients, but the set has 1003 samples"},
         {{.clients = 502, .split = SHOAL_SPLIT_SHARDS},
          "502 clients, but the set has 1003 samples, and each needs two"},
         {{.clients = 1000000000}, "1000000000 clients, but the set has"},
         {{.local_epochs = -1}, "-1 local epochs"},
-        {{.server_momentum = 1}, "server momentum of 1;"},
-        {{.server_momentum = -0.5}, "server momentum of -0.5"},
-        {{.split = (shoal_train_split)9}, "no split 9"},
+        {{.server_momentum = 1}, "server momentum is 1;"},
+        {{.server_momentum = -0.5}, "server momentum is -0.5"},
+        {{.split = (shoal_train_split)9}, "unknown split 9"},
         {{.epochs = 3, .rounds = 4}, "3 epochs and 4 rounds"},
         {{.rounds = -1}, "-1 epochs"},
     };

@@ -1,4 +1,4 @@
-/* A worker's side of federated averaging: the clients of a round that are of its rank, one after another. */
+/* A worker's side of federated averaging: trains its clients of a round, one after another. */
 #include "train/fedavg.h"
 #include "train/flat_model.h"
 
@@ -10,16 +10,16 @@
 #include <stdlib.h>
 
 typedef struct fedavg_worker {
-    sh_worker base;       /* first: a pointer to it is one to the whole */
-    shoal_module *global; /* the arguments', as are the next two */
+    sh_worker base;       /* first, so that a pointer to it is a pointer to the whole */
+    shoal_module *global; /* owned by the arguments, like the next two */
     const sh_parts_shm *parts;
     sh_flat_shm *sums;
     int64_t length; /* of a row */
     int64_t *drawn;
 } fedavg_worker;
 
-/* Trains the model as that client, from the common parameters. Its random numbers are those of the client and the round, whoever
- * trains it. */
+/* Trains the model as that client, from the common parameters. Its random numbers depend on the client and the round,
+ * not on the worker. */
 static shoal_err train_client(fedavg_worker *w, int64_t round, int64_t client, int64_t *out_samples)
 {
     sh_worker *base = &w->base;
@@ -40,19 +40,19 @@ static shoal_err train_client(fedavg_worker *w, int64_t round, int64_t client, i
     return err;
 }
 
-/* The row that done does not name is written, and then named (fedavg.h). */
+/* Writes the row that done does not name, and then names it (fedavg.h). */
 static void add_client(fedavg_worker *w, int64_t round, int64_t before, int64_t samples)
 {
     double *rows[2] = {w->sums->rows, w->sums->rows + w->length};
-    SH_DEATH("train.fedavg.trained"); /* death: done says before; the client is trained again */
+    SH_DEATH("train.fedavg.trained"); /* death: done still says before; the client is trained again */
     sh_flat_add(rows[(before + 1) % 2], before > 0 ? rows[before % 2] : NULL, w->base.model, (double)samples);
-    SH_DEATH("train.fedavg.summed"); /* death: the same; the row is written again, from the same two */
+    SH_DEATH("train.fedavg.summed"); /* death: the same; the row is written again, from the same inputs */
     sh_store_release(&w->sums->done, sh_position(round, before + 1));
     SH_DEATH(
-        "train.fedavg.named"); /* death: the client is done; the next one's turn, or only the answer is to be given */
+        "train.fedavg.named"); /* death: the client is done; the next client follows, or only the answer is missing */
 }
 
-/* Clients of this round that are in the sums already: a process of this rank that died may have left some. */
+/* Returns how many clients of this round are already in the sums: a dead process of this rank may have left some. */
 static int64_t clients_done(const fedavg_worker *w, int64_t round)
 {
     uint64_t done = sh_load_acquire(&w->sums->done);
@@ -69,7 +69,7 @@ static shoal_err train_round(sh_worker *base, int64_t round)
     for (int64_t turn = clients_done(w, round); turn < turns && err == SHOAL_OK && !sh_worker_stopped(base); turn++) {
         int64_t samples;
         err = train_client(w, round, w->drawn[base->rank + turn * s->workers], &samples);
-        if (err == SHOAL_OK && !sh_worker_stopped(base)) { /* else the client has not trained to its end */
+        if (err == SHOAL_OK && !sh_worker_stopped(base)) { /* else the client has not finished its training */
             add_client(w, round, turn, samples);
         }
     }

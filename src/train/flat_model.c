@@ -20,7 +20,7 @@ static bool came_before(const shoal_module *module, const shoal_tensor *t, size_
     return i < end;
 }
 
-/* The next tensor that has its place in a row; *at begins with 0. NULL after the last. */
+/* Returns the next tensor of a row, NULL after the last; *at begins with 0. */
 static shoal_tensor *next(const shoal_module *module, size_t *at)
 {
     for (shoal_tensor *t; (t = entry_at(module, *at)) != NULL;) {
@@ -39,11 +39,12 @@ shoal_err sh_flat_length(const shoal_module *module, int64_t *out_length)
     for (size_t i = 0; entry_at(module, i) != NULL; i++) {
         const shoal_tensor *t = entry_at(module, i);
         if (t->dtype == SHOAL_F16 || t->dtype == SHOAL_BF16) {
-            return sh_fail(SHOAL_ETYPE, "a weighted mean of %s; f32 or f64 is wanted", shoal_dtype_name(t->dtype));
+            return sh_fail(SHOAL_ETYPE, "cannot average %s tensors; they must be f32 or f64",
+                           shoal_dtype_name(t->dtype));
         }
         if (!sh_tensor_device_of(t)->host_readable || !t->contiguous) {
-            return sh_fail(SHOAL_ETYPE, "a weighted mean of tensors %s",
-                           t->contiguous ? "on a card" : "that are not contiguous");
+            return sh_fail(SHOAL_ETYPE, "cannot average tensors %s",
+                           t->contiguous ? "on a GPU" : "that are not contiguous");
         }
     }
     for (const shoal_tensor *t; (t = next(module, &at)) != NULL;) {
@@ -81,7 +82,7 @@ void sh_flat_add(double *out, const double *in, const shoal_module *module, doub
     }
 }
 
-/* Where x goes. */
+/* Returns the new value of x. */
 static double moved(double x, double mean, double *velocity, double momentum)
 {
     if (velocity == NULL) {

@@ -13,16 +13,15 @@
 struct sh_gradients {
     int count;
     shoal_module **of;  /* of each worker */
-    shoal_module *mean; /* of them */
-    shoal_module
-        *next; /* steps are taken here, and copied: the job's model travels to workers, and shall carry no grads */
+    shoal_module *mean; /* their mean */
+    shoal_module *next; /* takes the steps; a copy, so that the job's model, which workers get, has no gradients */
     shoal_optimizer *sgd;
-    shoal_value *state;  /* its momentum */
-    shoal_module **from; /* those that have samples of a batch, with their weights */
+    shoal_value *state;  /* the momentum of sgd */
+    shoal_module **from; /* the workers that have samples of a batch, with their weights */
     double *weights;
 };
 
-/* The values of mean are the grads of next. */
+/* Makes the values of mean the gradients of next. */
 static shoal_err tie(sh_gradients *g)
 {
     shoal_err err = SHOAL_OK;
@@ -71,7 +70,7 @@ shoal_err sh_gradients_open(sh_job *job, sh_gradients **out_gradients)
         return sh_fail(SHOAL_ENOMEM, "no memory for gradients");
     }
     g->count = job->o.workers;
-    *out_gradients = g; /* also when it is half made: the caller closes it */
+    *out_gradients = g; /* even if it is half made: the caller closes it */
     return fill(g, job);
 }
 
@@ -103,7 +102,7 @@ shoal_err sh_gradients_checkpoint(sh_gradients *g, sh_checkpoint *c)
     return sh_checkpoint_map(c, "momentum", g->state);
 }
 
-/* Those that had samples; returns how many. */
+/* Collects the workers that had samples. Returns how many. */
 static int weigh(sh_gradients *g, const sh_job *job, int64_t batch)
 {
     int64_t length = shoal_dataset_length(job->train_set), all = 0;

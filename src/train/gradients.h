@@ -1,8 +1,8 @@
-/* sync with gradients averaged: the job's side of a step.
+/* The job's side of a step of sync with averaged gradients.
  *
- * A round is a batch of each worker. The workers leave their gradients in models of their own, whose values are gradients; the job
- * makes one gradient of them, weighted by samples, so it is that of the batches put together; takes the step; and the parameters that
- * the next round begins with are there. Momentum is the job's alone. */
+ * A round is one batch of each worker. Each worker leaves its gradients in a model whose values are gradients. The job
+ * averages them, weighted by samples, so the mean is the gradient of all the batches together. Then it takes the step,
+ * which makes the parameters of the next round. Only the job has momentum. */
 #ifndef SH_TRAIN_GRADIENTS_H
 #define SH_TRAIN_GRADIENTS_H
 
@@ -13,16 +13,16 @@ typedef struct sh_gradients sh_gradients;
 shoal_err sh_gradients_open(sh_job *job, sh_gradients **out_gradients);
 void sh_gradients_close(sh_gradients *g);
 
-/* Where the worker of that rank leaves its gradients. */
+/* Returns the model in which the worker of that rank leaves its gradients. */
 shoal_module *sh_gradients_of(const sh_gradients *g, int rank);
 
-/* All workers have left theirs of that round, of so many in an epoch: changes the job's model. */
+/* Changes the job's model, when all workers have left their gradients of that round. rounds: how many an epoch has. */
 shoal_err sh_gradients_step(sh_gradients *g, sh_job *job, int64_t round, int64_t rounds);
 
-/* The momentum. */
+/* Writes the momentum to a checkpoint, or reads it. */
 shoal_err sh_gradients_checkpoint(sh_gradients *g, sh_checkpoint *c);
 
-/* Worker: copies the gradients of a model, and its buffers, into one that holds gradients. */
+/* Called by a worker: copies the gradients of a model, and its buffers, into a model that holds gradients. */
 shoal_err sh_gradients_leave(shoal_module *gradients, shoal_module *model);
 
 #endif

@@ -1,8 +1,9 @@
-/* Hogwild (Niu et al., "Hogwild!: a lock-free approach to parallelizing stochastic gradient descent", 2011): all workers change the
- * same parameters, all the time, without locks; an update may be lost, and that is on purpose.
+/* Hogwild (Niu et al., "Hogwild!: a lock-free approach to parallelizing stochastic gradient descent", 2011): all
+ * workers change the same parameters all the time, without locks. An update may be lost, on purpose.
  *
- * Nobody waits for anybody. A worker that has finished an epoch rings, so that the job looks at once; one that dies before it rings is
- * seen at the job's next look, a twentieth of a second later. A worker that died goes on where its position stands, with new momentum, or with the one that is shared. */
+ * The workers never wait for each other. A worker that has finished an epoch rings, so that the job checks at once; if
+ * it dies before it rings, the job sees the epoch at its next check, a twentieth of a second later. A restarted worker
+ * continues at its position, with new momentum, or with the shared momentum. */
 #include "train/job.h"
 #include "train/state.h"
 
@@ -17,7 +18,7 @@ static shoal_err work(int rank, const shoal_value *args)
     const shoal_value *own = shoal_value_find(args, "own");
     shoal_queue *bell = err == SHOAL_OK ? shoal_arg_queue(own, "bell") : NULL;
     if (err == SHOAL_OK) {
-        err = bell != NULL ? sh_state_adopt(w.sgd, shoal_value_find(own, "state")) /* nothing there: its own */
+        err = bell != NULL ? sh_state_adopt(w.sgd, shoal_value_find(own, "state")) /* without "state" it has its own */
                            : shoal_last_error();
     }
     uint64_t position = err == SHOAL_OK ? sh_racy_load(&w.progress->position) : 0;
@@ -34,7 +35,7 @@ static shoal_err work(int rank, const shoal_value *args)
     return err;
 }
 
-/* One momentum for all: changed by all, without locks, as the parameters are. */
+/* Makes one momentum for all workers. They all change it without locks, like the parameters. */
 static shoal_err open(sh_job *job)
 {
     shoal_err err = shoal_queue_create(0, &job->answers); /* the bell */
@@ -62,7 +63,7 @@ static shoal_value *arguments(sh_job *job, int rank)
     return shoal_map("bell", job->answers, "state", job->own ? shoal_value_copy(job->own) : shoal_value_null());
 }
 
-/* Epochs that every worker has finished. */
+/* Returns the number of epochs that every worker has finished. */
 static int64_t finished(const sh_job *job)
 {
     int64_t least = job->o.epochs;
@@ -80,13 +81,14 @@ static shoal_err run(sh_job *job)
         err = sh_crew_wait(job);
         int64_t epochs = finished(job);
         if (err == SHOAL_OK && epochs > job->result.epochs && epochs < job->o.epochs && !sh_job_over(job)) {
-            err = sh_job_epoch(job, epochs, false); /* while they go on */
+            err = sh_job_epoch(job, epochs, false); /* while the workers train */
         }
     }
     if (err != SHOAL_OK || job->result.stopped) {
         return err;
     }
-    return job->enough ? sh_job_test(job) : sh_job_epoch(job, job->o.epochs, true); /* again: they had gone on */
+    return job->enough ? sh_job_test(job)
+                       : sh_job_epoch(job, job->o.epochs, true); /* again: the workers have trained since */
 }
 
 /* ---- checkpoints ---- */
@@ -95,20 +97,20 @@ static shoal_err take_position(sh_job *job, const sh_checkpoint *c, int rank, in
 {
     int64_t batches = sh_shard_batches(&job->settings, shoal_dataset_length(job->train_set), rank);
     if (epoch < 0 || batch < 0 || batch > batches) {
-        return sh_fail(SHOAL_ECORRUPT, "%s: a broken checkpoint: worker %d is at batch %lld of epoch %lld", c->path,
-                       rank, (long long)batch, (long long)epoch);
+        return sh_fail(SHOAL_ECORRUPT, "%s: the checkpoint is broken: worker %d is at batch %lld of epoch %lld",
+                       c->path, rank, (long long)batch, (long long)epoch);
     }
     if (epoch > job->o.epochs || (epoch == job->o.epochs && batch > 0)) {
         return sh_fail(SHOAL_EINVAL,
-                       "%s: worker %d has finished %lld epochs there and is at batch %lld; %lld are asked for", c->path,
-                       rank, (long long)epoch, (long long)batch, (long long)job->o.epochs);
+                       "%s: worker %d has finished %lld epochs and is at batch %lld, but the job has %lld epochs",
+                       c->path, rank, (long long)epoch, (long long)batch, (long long)job->o.epochs);
     }
     sh_job_place(job, rank, epoch, batch);
     return SHOAL_OK;
 }
 
-/* Where each worker is: epoch and batch. They are noted before the parameters, which go on changing while they are written: what a
- * worker does in between is done again by the job that is resumed. */
+/* Passes each worker's position: epoch and batch. Positions are taken before the parameters, which keep changing while
+ * they are written: a resumed job repeats what a worker did in between. */
 static shoal_err pass_positions(sh_job *job, sh_checkpoint *c, shoal_tensor *positions)
 {
     int64_t *at = shoal_tensor_data(positions);

@@ -1,4 +1,4 @@
-/* What a job consists of, what it tells, and how it runs. */
+/* Opens, runs and closes a job, and reports its events. */
 #include "train/job.h"
 
 #include "base/clock.h"
@@ -45,8 +45,7 @@ static shoal_err open_sets(sh_job *job)
                        (long long)shoal_dataset_length(job->train_set));
     }
     if (job->test_set != NULL && shoal_dataset_length(job->test_set) == 0) {
-        return sh_fail(SHOAL_EINVAL, "%s has no samples to test with",
-                       job->o.train_set != NULL ? "the test set" : job->o.data);
+        return sh_fail(SHOAL_EINVAL, "%s has no test samples", job->o.train_set != NULL ? "the test set" : job->o.data);
     }
     count_images(job);
     job->packed = shoal_value_dataset(job->train_set);
@@ -84,7 +83,7 @@ static shoal_err open_board(sh_job *job)
     return err;
 }
 
-/* Before a worker runs: what the board says is of the job that is resumed. */
+/* Called before a worker runs: the board still has the progress of the resumed job. */
 static void note_before(sh_job *job)
 {
     for (int i = 0; i < job->o.workers; i++) {
@@ -145,7 +144,7 @@ void sh_job_close(sh_job *job)
     }
 }
 
-/* ---- telling ---- */
+/* ---- reporting ---- */
 
 static double seconds_between(int64_t from, int64_t to)
 {
@@ -261,7 +260,7 @@ shoal_err sh_job_check_losses(const sh_job *job)
     return tested && !isfinite(r->test_loss) ? diverged("test", r->test_loss, r->tested_epoch, job->o.lr) : SHOAL_OK;
 }
 
-/* Saves, unless the last epoch did, and tells so. */
+/* Saves, unless the last epoch did, and reports it. */
 static shoal_err save(sh_job *job)
 {
     shoal_err err = job->saved ? SHOAL_OK : sh_job_save(job);
@@ -276,7 +275,8 @@ static bool good_enough(const sh_job *job)
     return job->enough || (job->o.until > 0 && job->result.test_accuracy >= job->o.until);
 }
 
-/* The model of so many epochs: its test, whether that is good enough, and the file, which has the epochs from first on too. */
+/* Tests the model after `finished` epochs, decides whether it is good enough, and writes the file, including the epochs
+ * from first on. */
 static shoal_err finish_epochs(sh_job *job, int64_t first, int64_t finished, bool pause, double *out_loss)
 {
     int64_t begun = sh_now();
@@ -357,7 +357,7 @@ static shoal_err run(sh_job *job)
     return err;
 }
 
-/* The words of the failure outlive the calls that clean up after it. */
+/* Cleans up, and keeps the error text of the failure. */
 static shoal_err end(sh_job *job, shoal_err err)
 {
     char text[1024];
@@ -366,7 +366,7 @@ static shoal_err end(sh_job *job, shoal_err err)
     return err == SHOAL_OK ? SHOAL_OK : sh_fail(err, "%s", text);
 }
 
-/* What was resumed has no more to do: the test of an epoch's end is all that there is to give. */
+/* Handles a resumed job that has nothing left to do: it only repeats the test of the last epoch. */
 static shoal_err run_nothing(sh_job *job)
 {
     shoal_err err = sh_job_test(job);
@@ -380,8 +380,8 @@ static shoal_err run_nothing(sh_job *job)
     return err;
 }
 
-/* The file is there before the first worker is, so whenever the job is killed it can be resumed; and a place that cannot be written
- * is found out at once. */
+/* Writes the file before the first worker starts, so that the job can be resumed whenever it is killed, and an
+ * unwritable path fails at once. */
 static shoal_err run_whole(sh_job *job)
 {
     bool nothing = job->result.epochs >= job->o.epochs || good_enough(job);

@@ -1,4 +1,4 @@
-/* A job as the process that runs it sees it. */
+/* A training job, in the process that runs it. */
 #ifndef SH_TRAIN_JOB_H
 #define SH_TRAIN_JOB_H
 
@@ -10,51 +10,55 @@
 
 typedef struct sh_job sh_job;
 
-/* A method: what its workers run, and how the job goes on between their beginning and their end. */
+/* A training method: what its workers run, and what the job does while they run. */
 typedef struct sh_method {
     const char *name;
     shoal_target target;
-    bool alone;   /* one worker */
-    bool shards;  /* each worker has its part of the set */
-    bool no_data; /* no sets are opened: workers make their own samples, and the model is not tested */
+    bool alone;   /* it has exactly one worker */
+    bool shards;  /* each worker has its own part of the set */
+    bool no_data; /* opens no sets: workers make their own samples, and the model is not tested */
 
-    /* May be NULL: fills in what is not given (0, NULL) and has another default here than elsewhere. */
+    /* Fills in options that were not given (0, NULL) and whose default differs from that of other methods. May be
+     * NULL. */
     void (*defaults)(shoal_train_options *o);
 
-    /* May be NULL: checks what is the method's own, all defaults being filled in; the model's name too, when it makes models. */
+    /* Checks the method's own options, with all defaults filled in, and the model's name if the method makes models.
+     * May be NULL. */
     shoal_err (*check)(const shoal_train_options *o);
 
-    /* May be NULL: makes the model that o->model names; else it is a ready one. */
+    /* Makes the model that o->model names. If NULL, o->model names a built-in model. */
     shoal_module *(*make_model)(const shoal_train_options *o);
 
-    /* May be NULL: makes what the method needs beside the job's; freed by close. */
+    /* Makes the method's own state, which close frees. May be NULL. */
     shoal_err (*open)(sh_job *job);
     void (*close)(sh_job *job);
 
-    /* May be NULL: the model that a worker trains; else it is the job's. */
+    /* Returns the model that a worker trains. If NULL, it is the job's model. */
     shoal_module *(*model)(sh_job *job, int rank);
 
-    /* May be NULL: what a worker gets beside the common arguments, asked at each of its starts. NULL returned: the last error. */
+    /* Returns a worker's arguments beside the common ones; called at each of its starts. If it returns NULL, the start
+     * fails with the last error. May be NULL. */
     shoal_value *(*arguments)(sh_job *job, int rank);
 
-    /* May be NULL: takes what workers have sent. Called before the end of a worker is dealt with, so that nothing it sent is
-     * missed. */
+    /* Receives what workers have sent. Called before the end of a worker is handled, so that nothing it sent is missed.
+     * May be NULL. */
     shoal_err (*gather)(sh_job *job);
 
-    /* From the start of the workers until the job is done or stopped. Goes on from where checkpoint, if it was called to read, has
-     * put the job. */
+    /* Runs the job from the start of the workers until it is done or stopped. If checkpoint has read a file, it
+     * continues from that position. */
     shoal_err (*run)(sh_job *job);
 
-    /* May be NULL: the method's own settings that must agree, its position and its state pass to a checkpoint or come from one, by
-     * the calls of checkpoint.h, in the same order both ways.
+    /* Writes to a checkpoint, or reads from it, the method's own settings that must agree, its position and its state.
+     * It uses the calls of checkpoint.h, in the same order both ways. May be NULL.
      *
-     * Writing happens in the job's process: before the workers start, after an epoch (between sh_job_epoch and its return), and at
-     * the end, when no worker runs any more, also after a stop in the middle of anything. What is put there together with the
-     * model must be a state from which run can go on: the parameters of job->model are written right after this returns, and they
-     * must be those of the position. Tensors are borrowed until then.
-     * Reading happens after open, before the model's parameters are read and workers start; the settings that all methods have,
-     * and result.epochs, result.test_loss and result.test_accuracy have been read. It sets what the board says of each worker (sh_job_place). It may change
-     * only what is the method's: a failure after it leaves the model as it was. */
+     * The job's process writes: before the workers start, after an epoch (inside sh_job_epoch), and at the end, when no
+     * worker runs any more, also after a stop at any moment. What it writes, together with the model, must be a state
+     * from which run can continue: the parameters of job->model are written right after this returns, and must belong
+     * to the position. Tensors are borrowed until then.
+     * Reading happens after open, before the model's parameters are read and workers start. The settings that all
+     * methods have, and result.epochs, result.test_loss and result.test_accuracy have already been read. It sets each
+     * worker's entry on the board (sh_job_place). It may change only the method's own state, so that a later failure
+     * leaves the model unchanged. */
     shoal_err (*checkpoint)(sh_job *job, sh_checkpoint *c);
 } sh_method;
 
@@ -73,34 +77,34 @@ struct sh_job {
     shoal_value *packed; /* train_set */
     shoal_block *board_block;
     sh_board_shm *board;
-    shoal_queue *answers;            /* of the method; NULL: none */
+    shoal_queue *answers;            /* the queue of the workers' answers, if the method has one; else NULL */
     struct sh_supervisor *workers;   /* NULL: not started */
-    char (*died)[SHOAL_STATUS_TEXT]; /* for each rank a death that is not told of yet; "": none */
+    char (*died)[SHOAL_STATUS_TEXT]; /* for each rank a death that is not reported yet; "": none */
     shoal_train_worker *seen;        /* for the callback */
-    void *own;                       /* the method's */
+    void *own;                       /* the method's own state */
     int64_t images_total;
     int64_t begun, train_begun, next_tick;
     int64_t idle; /* nanoseconds since train_begun in which no worker trained */
     bool training;
-    bool saved;            /* the file has the job's end already */
-    sh_past past;          /* the epochs that were told */
-    bool enough;           /* o.until is reached; in a checkpoint too, if a method finds so when it reads one */
-    int64_t images_before; /* trained on by the job that this one resumes; part of result.images */
+    bool saved;            /* the file already has the end of the job */
+    sh_past past;          /* the epochs that were reported */
+    bool enough;           /* o.until is reached; a method may set it when it reads a checkpoint */
+    int64_t images_before; /* images of the job that this one resumes; part of result.images */
     shoal_train_result result;
 };
 
-/* The options with defaults filled in, and 0 where a negative number stands for none. */
+/* Returns the options with defaults filled in, and 0 where a negative number means none. */
 shoal_train_options sh_job_defaults(const shoal_train_options *options);
 
-/* job.c: what a job consists of. close takes a half-opened one. */
+/* job.c: open and close a job. close accepts a half-opened one. */
 shoal_err sh_job_open(sh_job *job, const shoal_train_options *options);
 void sh_job_close(sh_job *job);
 
-/* Tells the callback; stops the job when it wants so. */
+/* tell reports an event to the callback, and stops the job if the callback asks for it. */
 void sh_job_tell(sh_job *job, shoal_train_event_kind kind, int worker, const char *text);
 void sh_job_stop(sh_job *job);
 
-/* No more is to be done: it was stopped, or is good enough. */
+/* Returns whether the job is over: it was stopped, or the model is good enough. */
 static inline bool sh_job_over(const sh_job *job)
 {
     return job->result.stopped || job->enough;
@@ -109,30 +113,31 @@ static inline bool sh_job_over(const sh_job *job)
 /* Tests the model. */
 shoal_err sh_job_test(sh_job *job);
 
-/* SHOAL_ENAN when a worker's loss, or that of the last test, is NaN or infinite, and that is not allowed. */
+/* Returns SHOAL_ENAN if a worker's loss, or the last test loss, is NaN or infinite, and the options do not allow
+ * that. */
 shoal_err sh_job_check_losses(const sh_job *job);
 
-/* So many epochs are finished, more than before. Tests the model, saves, and tells the callback each epoch that it was not told yet. In
- * this order, so an epoch that was told is in the file, and who is killed and resumed does not tell it again. pause: the workers rest
- * meanwhile. When the model is good enough the job is over afterwards. */
+/* Called when more epochs are finished; finished is their total. Tests the model, saves, and reports each new epoch to
+ * the callback. In this order, so that a reported epoch is in the file, and a job that is killed and resumed does not
+ * report it again. pause: the workers rest meanwhile. If the model is good enough, the job is over afterwards. */
 shoal_err sh_job_epoch(sh_job *job, int64_t finished, bool pause);
 
-/* The worker of that rank goes on with that batch of that epoch; what comes before is done. */
+/* Sets the position from which the worker of that rank continues; everything before it is done. */
 void sh_job_place(sh_job *job, int rank, int64_t epoch, int64_t batch);
 
-/* crew.c: starts all members; waits for anything to happen, a twentieth of a second at most, and deals with ends: a member whose
- * target returned is done, one that died is started again. */
+/* crew.c: start starts all members. wait waits for any event, at most a twentieth of a second, and handles members that
+ * ended: one whose target returned is done, one that died is restarted. */
 shoal_err sh_crew_start(sh_job *job);
 shoal_err sh_crew_wait(sh_job *job);
 bool sh_crew_done(const sh_job *job);
 
-/* Methods whose workers only ring (job->answers): takes what they have put there. */
+/* For methods whose workers only ring (job->answers): receives what they have put there. */
 shoal_err sh_crew_hear(sh_job *job);
 
 /* Asks the workers to stop, waits for them, and ends those that do not. */
 void sh_crew_end(sh_job *job);
 
-/* checkpoint.c: writes o.save, if it is wanted; reads o.resume. */
+/* checkpoint.c: save writes o.save, if it is set; resume reads o.resume. */
 shoal_err sh_job_save(sh_job *job);
 shoal_err sh_job_resume(sh_job *job);
 

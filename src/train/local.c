@@ -1,5 +1,5 @@
-/* Local SGD (Stich, "Local SGD converges fast and communicates little", 2019): as sync, but the mean is taken every so many batches,
- * and each worker's momentum goes on. */
+/* Local SGD (Stich, "Local SGD converges fast and communicates little", 2019): like sync, but the workers average after
+ * every `steps` batches, and each worker keeps its momentum. */
 #include "train/rounds.h"
 
 static shoal_err open(sh_job *job)

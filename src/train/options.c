@@ -1,4 +1,4 @@
-/* What a job may be asked for. */
+/* The options of a training job: names, defaults and checks. */
 #include "train/job.h"
 
 #include "base/error.h"
@@ -43,7 +43,7 @@ shoal_err shoal_train_method_find(const char *name, shoal_train_method *out_meth
     for (size_t i = 0, at = 0; i < METHODS && at < sizeof names; i++) {
         at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", i == 0 ? "" : ", ", methods[i]->name);
     }
-    return sh_fail(SHOAL_ENOENT, "no method '%s'; there are %s", name != NULL ? name : "", names);
+    return sh_fail(SHOAL_ENOENT, "unknown method '%s'; the methods are %s", name != NULL ? name : "", names);
 }
 
 shoal_train_options shoal_train_defaults(const shoal_train_options *options)
@@ -79,7 +79,7 @@ static shoal_err check_whole(const char *name, int64_t x, int64_t most)
 {
     return x >= 1 && x <= most
                ? SHOAL_OK
-               : sh_fail(SHOAL_EINVAL, "%lld %s; 1 to %lld are possible", (long long)x, name, (long long)most);
+               : sh_fail(SHOAL_EINVAL, "%lld %s; the range is 1 to %lld", (long long)x, name, (long long)most);
 }
 
 static shoal_err check_model(const shoal_train_options *o)
@@ -97,7 +97,7 @@ static shoal_err check_model(const shoal_train_options *o)
     for (size_t i = 0, at = 0; names[i] != NULL && at < sizeof text; i++) {
         at += (size_t)snprintf(text + at, sizeof text - at, "%s%s", i == 0 ? "" : ", ", names[i]);
     }
-    return sh_fail(SHOAL_ENOENT, "no model '%s'; there are %s", o->model, text);
+    return sh_fail(SHOAL_ENOENT, "unknown model '%s'; the models are %s", o->model, text);
 }
 
 static shoal_err check_numbers(const shoal_train_options *o)
@@ -116,20 +116,20 @@ static shoal_err check_numbers(const shoal_train_options *o)
         err = check_whole("rounds in an epoch", o->rounds, BATCH_MOST);
     }
     if (err == SHOAL_OK && o->average != SHOAL_AVERAGE_PARAMETERS && o->average != SHOAL_AVERAGE_GRADIENTS) {
-        err = sh_fail(SHOAL_EINVAL, "no average %d", (int)o->average);
+        err = sh_fail(SHOAL_EINVAL, "unknown average %d", (int)o->average);
     }
     if (err == SHOAL_OK && (o->start < SHOAL_START_DEFAULT || o->start > SHOAL_START_FORKSERVER)) {
         err = sh_fail(SHOAL_EINVAL, "unknown start method %d", (int)o->start);
     }
     if (err == SHOAL_OK && !(o->lr > 0 && isfinite(o->lr))) {
-        err = sh_fail(SHOAL_EINVAL, "a learning rate of %g; it must be above 0", o->lr);
+        err = sh_fail(SHOAL_EINVAL, "the learning rate is %g; it must be above 0", o->lr);
     }
     if (err == SHOAL_OK && !(o->lr_decay > 0 && o->lr_decay <= 1)) {
-        err =
-            sh_fail(SHOAL_EINVAL, "a decay of the learning rate of %g; it must be above 0 and at most 1", o->lr_decay);
+        err = sh_fail(SHOAL_EINVAL, "the decay of the learning rate is %g; it must be above 0 and at most 1",
+                      o->lr_decay);
     }
     if (err == SHOAL_OK && !(o->momentum >= 0 && o->momentum < 1)) {
-        err = sh_fail(SHOAL_EINVAL, "a momentum of %g; it must be at least 0 and below 1", o->momentum);
+        err = sh_fail(SHOAL_EINVAL, "the momentum is %g; it must be at least 0 and below 1", o->momentum);
     }
     return err;
 }
@@ -137,10 +137,10 @@ static shoal_err check_numbers(const shoal_train_options *o)
 static shoal_err check_until(const shoal_train_options *o)
 {
     if (!(o->until >= 0 && o->until <= 1)) {
-        return sh_fail(SHOAL_EINVAL, "training until an accuracy of %g; 0 to 1 are possible", o->until);
+        return sh_fail(SHOAL_EINVAL, "training until an accuracy of %g; the range is 0 to 1", o->until);
     }
     return o->until > 0 && o->train_set != NULL && o->test_set == NULL
-               ? sh_fail(SHOAL_EINVAL, "training until an accuracy of %g, but there is no set to test with", o->until)
+               ? sh_fail(SHOAL_EINVAL, "training until an accuracy of %g, but there is no test set", o->until)
                : SHOAL_OK;
 }
 
@@ -150,17 +150,17 @@ shoal_err shoal_train_check(const shoal_train_options *options)
     shoal_train_options o = sh_job_defaults(options);
     const sh_method *m = sh_method_of(o.method);
     if (m == NULL) {
-        return sh_fail(SHOAL_EINVAL, "no method %d", (int)o.method);
+        return sh_fail(SHOAL_EINVAL, "unknown method %d", (int)o.method);
     }
     shoal_err err = check_numbers(&o);
     if (err == SHOAL_OK && m->alone && o.workers != 1) {
-        err = sh_fail(SHOAL_EINVAL, "%d workers, but %s has one", o.workers, m->name);
+        err = sh_fail(SHOAL_EINVAL, "%d workers were given, but %s has one", o.workers, m->name);
     }
     if (err == SHOAL_OK && o.train_set == NULL && o.test_set != NULL) {
-        err = sh_fail(SHOAL_EINVAL, "a set to test with, but none to train on");
+        err = sh_fail(SHOAL_EINVAL, "a test set was given, but no training set");
     }
     if (err == SHOAL_OK && m->no_data && (o.data != NULL || o.train_set != NULL)) {
-        err = sh_fail(SHOAL_EINVAL, "a data set, but %s takes none", m->name);
+        err = sh_fail(SHOAL_EINVAL, "a data set was given, but %s takes none", m->name);
     }
     if (err == SHOAL_OK && !m->no_data) {
         err = check_until(&o);

@@ -25,7 +25,8 @@ shoal_train_past sh_past_view(const sh_past *past)
     return (shoal_train_past){.epochs = past->epochs, .count = past->count, .so_far = past->before};
 }
 
-/* So many epochs are stepped over between two that are kept, the last one apart: a power of two that depends on the last alone. */
+/* Returns the distance between two kept epochs, except the last one: a power of two that depends on the last epoch
+ * only. */
 static int64_t stride(int64_t last)
 {
     int64_t n = 1;
@@ -35,7 +36,8 @@ static int64_t stride(int64_t last)
     return n;
 }
 
-/* The last one is new, or replaces what was told of it: a3c's last epoch goes on when the job is given more steps. */
+/* Makes room for the last epoch. It is new, or replaces its earlier report: a3c's last epoch continues when the job
+ * gets more steps. */
 static void thin_out(sh_past *past, int64_t last)
 {
     int64_t n = stride(last), kept = 0;
@@ -48,7 +50,7 @@ static void thin_out(sh_past *past, int64_t last)
     past->count = kept;
 }
 
-/* What is of this call becomes what is of the whole job. */
+/* Turns the result of this call into that of the whole job. */
 static shoal_train_result whole(const sh_past *past, const shoal_train_result *so_far)
 {
     shoal_train_result r = *so_far;
@@ -101,7 +103,7 @@ static void pack(const shoal_train_epoch *e, double row[COLUMNS])
     memcpy(row, values, sizeof values);
 }
 
-/* False: it is no such row. */
+/* Returns false if it is not a valid row. */
 static bool unpack(const double row[COLUMNS], shoal_train_epoch *out)
 {
     for (int i = 0; i < WHOLES; i++) {
@@ -124,7 +126,7 @@ static bool unpack(const double row[COLUMNS], shoal_train_epoch *out)
     return row[SECONDS] >= 0 && row[TRAINED] >= 0;
 }
 
-/* ---- checkpoints: a row for each epoch, and the last for where the job stands ---- */
+/* ---- checkpoints: a row for each epoch, and a last row for the result so far ---- */
 
 static shoal_err write_rows(const sh_past *past, const shoal_train_result *so_far, sh_checkpoint *c)
 {
@@ -141,7 +143,7 @@ static shoal_err write_rows(const sh_past *past, const shoal_train_result *so_fa
     return err;
 }
 
-/* Epochs grow, and none is beyond those that are finished. */
+/* Takes the rows. Returns false unless their epochs increase and none is beyond the finished ones. */
 static bool take_rows(sh_past *past, const double *rows, int64_t count, int64_t finished)
 {
     int64_t before = 0;
@@ -162,14 +164,15 @@ static shoal_err read_rows(sh_past *past, int64_t finished, sh_checkpoint *c, co
 {
     int64_t rows = shoal_tensor_ndim(there) == 2 ? shoal_tensor_size(there, 0) : 0;
     if (rows < 1 || rows > ROOM + 1) {
-        return sh_fail(SHOAL_ECORRUPT, "%s: a broken checkpoint: %lld rows of past epochs", c->path, (long long)rows);
+        return sh_fail(SHOAL_ECORRUPT, "%s: the checkpoint is broken: %lld rows of past epochs", c->path,
+                       (long long)rows);
     }
     past->epochs = calloc(ROOM, sizeof *past->epochs);
     shoal_tensor *t = shoal_empty(SHOAL_F64, SHOAL_SHAPE(rows, COLUMNS));
     shoal_err err =
         past->epochs ? sh_checkpoint_tensor(c, "past", t) : sh_fail(SHOAL_ENOMEM, "no memory for %d epochs", ROOM);
     if (err == SHOAL_OK && !take_rows(past, shoal_tensor_data(t), rows - 1, finished)) {
-        err = sh_fail(SHOAL_ECORRUPT, "%s: a broken checkpoint: its past epochs are not in order", c->path);
+        err = sh_fail(SHOAL_ECORRUPT, "%s: the checkpoint is broken: its past epochs are not in order", c->path);
     }
     shoal_tensor_release(t);
     return err;

@@ -13,7 +13,7 @@ static const sh_module_tensor *entry_at(const shoal_module *module, size_t i)
     return sh_module_entry(module, i, &is_buffer);
 }
 
-/* The tensors of entry i, one of each module; memory of each in data. */
+/* Collects the tensors of entry i, one from each module; data gets the memory of each. */
 static shoal_err collect(shoal_module *to, shoal_module *const *from, int count, size_t i, const void **data)
 {
     const shoal_tensor *t = entry_at(to, i)->tensor;
@@ -43,7 +43,7 @@ static shoal_err sum_tensor(shoal_tensor *t, const void *const *data, const doub
     }
     size_t size = (size_t)t->count * shoal_dtype_size(t->dtype);
     if (!device->host_readable) {
-        return sh_fail(SHOAL_ETYPE, "%s on a card cannot be averaged", shoal_dtype_name(t->dtype));
+        return sh_fail(SHOAL_ETYPE, "cannot average %s tensors on a GPU", shoal_dtype_name(t->dtype));
     }
     memmove(out, data[0], size);
     return SHOAL_OK;
@@ -53,7 +53,7 @@ static shoal_err sum_here(shoal_module *to, shoal_module *const *from, const dou
 {
     const void **data = malloc((size_t)count * sizeof *data);
     if (data == NULL) {
-        return sh_fail(SHOAL_ENOMEM, "no memory to add %d models up", count);
+        return sh_fail(SHOAL_ENOMEM, "no memory to add up %d models", count);
     }
     shoal_err err = SHOAL_OK;
     for (size_t i = 0; err == SHOAL_OK && entry_at(to, i) != NULL; i++) {
@@ -66,7 +66,7 @@ static shoal_err sum_here(shoal_module *to, shoal_module *const *from, const dou
     return err;
 }
 
-/* Piece by piece, so that the sums stay in the nearest cache while the rows are read. */
+/* Adds piece by piece, so that the sums stay in the L1 cache while the rows are read. */
 static shoal_err add_here(double *to, const double *const *from, int count, int64_t length)
 {
     enum { PIECE = 1024 };
@@ -91,7 +91,7 @@ shoal_err sh_reducer_mean(const sh_reducer *reducer, shoal_module *to, shoal_mod
     double *weights = count > 0 ? malloc((size_t)count * sizeof *weights) : NULL;
     if (weights == NULL) {
         return count > 0 ? sh_fail(SHOAL_ENOMEM, "no memory for the mean of %d models", count)
-                         : sh_fail(SHOAL_EINVAL, "the mean of %d models", count);
+                         : sh_fail(SHOAL_EINVAL, "cannot average %d models", count);
     }
     for (int i = 0; i < count; i++) {
         weights[i] = 1.0 / count;

@@ -225,19 +225,22 @@ START_TEST(settings_agree)
     shoal_dataset *shorter = new_set(TRAIN - 1, 1);
     shoal_module *model = new_model("logistic", 3), *fresh = new_model("logistic", 4), *same = new_model("logistic", 4);
     const change changes[] = {
-        {"workers is 3 there, and 2 is asked for", SHOAL_METHOD_SYNC, {.workers = 2}},
-        {"batch is 8 there, and 9 is asked for", SHOAL_METHOD_SYNC, {.batch = 9}},
-        {"lr is 0.05 there, and 0.04 is asked for", SHOAL_METHOD_SYNC, {.lr = 0.04}},
-        {"momentum is 0.5 there, and 0 is asked for", SHOAL_METHOD_SYNC, {.momentum = -1}},
-        {"seed is 5 there, and 18446744073709551615 is", SHOAL_METHOD_SYNC, {.seed = UINT64_MAX}},
-        {"rounds is 1 there, and 2 is asked for", SHOAL_METHOD_SYNC, {.rounds = 2}},
-        {"average is parameters there, and gradients is", SHOAL_METHOD_SYNC, {.average = SHOAL_AVERAGE_GRADIENTS}},
-        {"shared_state is false there, and true is", SHOAL_METHOD_HOGWILD, {.shared_state = true}},
-        {SH_SLOW ? "samples is 450 there, and 449 is asked for" : "samples is 900 there, and 899 is asked for",
+        {"workers is 3 in the checkpoint, but 2 was given", SHOAL_METHOD_SYNC, {.workers = 2}},
+        {"batch is 8 in the checkpoint, but 9 was given", SHOAL_METHOD_SYNC, {.batch = 9}},
+        {"lr is 0.05 in the checkpoint, but 0.04 was given", SHOAL_METHOD_SYNC, {.lr = 0.04}},
+        {"momentum is 0.5 in the checkpoint, but 0 was given", SHOAL_METHOD_SYNC, {.momentum = -1}},
+        {"seed is 5 in the checkpoint, but 18446744073709551615 was", SHOAL_METHOD_SYNC, {.seed = UINT64_MAX}},
+        {"rounds is 1 in the checkpoint, but 2 was given", SHOAL_METHOD_SYNC, {.rounds = 2}},
+        {"average is parameters in the checkpoint, but gradients was",
+         SHOAL_METHOD_SYNC,
+         {.average = SHOAL_AVERAGE_GRADIENTS}},
+        {"shared_state is false in the checkpoint, but true was", SHOAL_METHOD_HOGWILD, {.shared_state = true}},
+        {SH_SLOW ? "samples is 450 in the checkpoint, but 449 was given"
+                 : "samples is 900 in the checkpoint, but 899 was given",
          SHOAL_METHOD_SYNC,
          {.train_set = shorter}},
-        {"steps is 7 there, and 8 is asked for", SHOAL_METHOD_LOCAL, {.steps = 8}},
-        {"shard is false there, and true is asked for", SHOAL_METHOD_HOGWILD, {.shard = true}},
+        {"steps is 7 in the checkpoint, but 8 was given", SHOAL_METHOD_LOCAL, {.steps = 8}},
+        {"shard is false in the checkpoint, but true was given", SHOAL_METHOD_HOGWILD, {.shard = true}},
         {NULL, SHOAL_METHOD_LOCAL, {.restarts = 3, .start = SHOAL_START_FORK, .rounds = 5}},
     };
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
@@ -260,7 +263,8 @@ START_TEST(settings_agree)
     shoal_train_options o = options_of(SHOAL_METHOD_SYNC, fresh);
     o.resume = in_folder("job");
     ck_assert_err(shoal_train_run(&o, NULL), SHOAL_EINVAL);
-    ck_assert_msg(strstr(shoal_last_error_text(), "method is local there, and sync"), "%s", shoal_last_error_text());
+    ck_assert_msg(strstr(shoal_last_error_text(), "method is local in the checkpoint, but sync"), "%s",
+                  shoal_last_error_text());
     shoal_module_destroy(model);
     shoal_module_destroy(fresh);
     shoal_module_destroy(same);

@@ -1,4 +1,4 @@
-/* The job's side of the rounds. */
+/* The job's side of the methods with rounds. */
 #include "train/rounds.h"
 #include "train/clone.h"
 #include "train/gradients.h"
@@ -16,23 +16,23 @@
 
 typedef struct place {
     shoal_module *model;
-    shoal_value *
-        state; /* two maps of momentum: read in even rounds and written in odd ones, and the other way; NULL: none kept */
-    shoal_queue *tasks; /* of the process that has the rank now */
-    bool answered;      /* the round */
+    /* Two maps of momentum: a round reads one and writes the other, in turn. NULL: none is kept. */
+    shoal_value *state;
+    shoal_queue *tasks; /* of the current process of the rank */
+    bool answered;      /* this round */
 } place;
 
 typedef struct rounds {
     place *places;
-    int64_t
-        next; /* rounds that are finished: the job's parameters are their result, so this is where a checkpoint stands */
-    int64_t round; /* that is under way */
-    int waiting;   /* for so many answers */
+    /* Number of finished rounds. The job's parameters are their result, so this is the position of a checkpoint. */
+    int64_t next;
+    int64_t round; /* in progress */
+    int waiting;   /* number of missing answers */
     shoal_module **models;
     sh_gradients *gradients; /* NULL: parameters are averaged */
     sh_rounds_plan plan;
-    sh_rounds_reduce reduce; /* NULL: the parameters become the mean of the workers' */
-    void *own;               /* of the method */
+    sh_rounds_reduce reduce; /* NULL: the parameters become the mean of the workers' parameters */
+    void *own;               /* the method's own state */
 } rounds;
 
 /* ---- opening and closing ---- */
@@ -128,7 +128,7 @@ static shoal_err give_round(rounds *r, place *p)
     return shoal_queue_put(p->tasks, shoal_value_int(r->round), SHOAL_NOW);
 }
 
-/* A queue of its own for each process: a task that a dead one had taken is on none any more. */
+/* Each process gets its own queue: a task that a dead process had taken is on no queue any more. */
 shoal_value *sh_rounds_arguments(sh_job *job, int rank)
 {
     rounds *r = job->own;
@@ -228,7 +228,8 @@ shoal_err sh_rounds_run(sh_job *job)
 
 /* ---- checkpoints ---- */
 
-/* During a round nobody changes what it began with, so a stop in the middle of one leaves what the round before left. */
+/* Nothing changes the initial state of a round during the round, so a stop in the middle leaves the state of the round
+ * before. */
 static shoal_err pass_momentum(const rounds *r, sh_checkpoint *c, int rank)
 {
     char name[32];

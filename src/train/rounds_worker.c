@@ -1,4 +1,4 @@
-/* A worker's side of the rounds. */
+/* A worker's side of the methods with rounds. */
 #include "train/gradients.h"
 #include "train/rounds.h"
 #include "train/state.h"
@@ -11,14 +11,15 @@
 #include <string.h>
 
 typedef struct rounds_worker {
-    sh_worker base; /* first: a pointer to it is one to the whole */
+    sh_worker base; /* first, so that a pointer to it is a pointer to the whole */
     sh_rounds_plan plan;
-    shoal_module *global, *gradients; /* the arguments', as is the next; gradients: NULL when parameters are given */
-    const shoal_value *state;         /* a list of two maps */
+    shoal_module *global,
+        *gradients;           /* owned by the arguments, like the next; gradients: NULL if parameters are averaged */
+    const shoal_value *state; /* a list of two maps */
 } rounds_worker;
 
-/* Momentum goes on in the map that this round writes, from what the round before wrote into the other.
- * death: the map that was read is as it was. */
+/* Copies the momentum that the round before wrote into the map that this round writes.
+ * death: the map that was read is unchanged. */
 static shoal_err carry_state(rounds_worker *w, int64_t round)
 {
     const shoal_value *from = shoal_value_at(w->state, (size_t)(round % 2));
@@ -62,7 +63,7 @@ shoal_err sh_rounds_serve(sh_worker *w, const shoal_value *own, shoal_err (*trai
     shoal_err err = tasks && answers ? SHOAL_OK : shoal_last_error();
     while (err == SHOAL_OK && !sh_worker_stopped(w)) {
         shoal_value *task;
-        err = shoal_queue_get(tasks, SHOAL_FOREVER, &task); /* the job's end closes it */
+        err = shoal_queue_get(tasks, SHOAL_FOREVER, &task); /* the job closes the queue at its end */
         if (err == SHOAL_OK) {
             int64_t round;
             err = shoal_value_as_int(task, &round);
@@ -83,7 +84,7 @@ static shoal_err open_own(rounds_worker *w, const shoal_value *own)
     size_t size = 0;
     const void *plan = shoal_value_as_bytes(shoal_value_find(own, "plan"), &size);
     if (plan == NULL || size != sizeof w->plan) {
-        return sh_fail(SHOAL_ELAYOUT, "a plan of rounds of %zu bytes, not %zu", size, sizeof w->plan);
+        return sh_fail(SHOAL_ELAYOUT, "the plan of rounds has %zu bytes instead of %zu", size, sizeof w->plan);
     }
     memcpy(&w->plan, plan, size);
     if (w->plan.kind == SH_ROUNDS_GRADIENTS) {

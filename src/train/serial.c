@@ -1,7 +1,8 @@
-/* One worker: the yardstick. Rounds whose mean is of one model, momentum kept: plain SGD, to the bit. */
+/* The serial method: one worker, as the baseline. It has rounds whose mean is of one model, and keeps momentum:
+ * bit-identical to plain SGD. */
 #include "train/rounds.h"
 
-/* Batches in a round: a stop, or a death, loses no more. */
+/* Batches in a round: a stop or a death loses no more than these. */
 #define STEPS 100
 
 static shoal_err open(sh_job *job)

@@ -1,14 +1,15 @@
-/* An optimiser's state in shared memory: a map of its names to tensors. */
+/* An optimiser's state in shared memory: a map from names to tensors. */
 #ifndef SH_TRAIN_STATE_H
 #define SH_TRAIN_STATE_H
 
 #include <shoal/optim.h>
 #include <shoal/value.h>
 
-/* Zeroed tensors, one for each that the optimiser, which is prepared, has; the caller's. NULL: SHOAL_ENOMEM. */
+/* Returns zeroed tensors, one for each of the prepared optimiser's. The caller owns them. Returns NULL and sets
+ * SHOAL_ENOMEM if there is no memory. */
 shoal_value *sh_state_zeros(shoal_optimizer *optimizer);
 
-/* From now on the optimiser's state is in these tensors. */
+/* Makes the optimiser keep its state in these tensors from now on. */
 shoal_err sh_state_adopt(shoal_optimizer *optimizer, const shoal_value *state);
 
 #endif

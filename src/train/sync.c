@@ -1,6 +1,7 @@
-/* Synchronous: contiguous parts of the set. Each worker takes the common parameters and passes over its part, or over one of the
- * epoch's rounds of it; then they become the mean of all. Or: each worker gives the gradient of a batch, and one step is taken by the
- * mean of these. */
+/* The sync method. Each worker has a contiguous part of the set. In a round it copies the common parameters and trains
+ * on its part, or on the round's share of it; then the common parameters become the mean of all workers' parameters.
+ * With averaged gradients each worker computes the gradient of a batch instead, and the job takes one step by their
+ * mean. */
 #include "train/rounds.h"
 
 #include "base/error.h"

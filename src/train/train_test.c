@@ -536,26 +536,26 @@ START_TEST(wrong_options)
         const char *words;
         shoal_err err;
     } wrong[] = {
-        {{.workers = -1}, "-1 workers; 1 to 1024", SHOAL_EINVAL},
+        {{.workers = -1}, "-1 workers; the range is 1 to 1024", SHOAL_EINVAL},
         {{.workers = 100000}, "100000 workers", SHOAL_EINVAL},
         {{.method = SHOAL_METHOD_SERIAL, .workers = 2}, "serial has one", SHOAL_EINVAL},
-        {{.method = (shoal_train_method)77}, "no method 77", SHOAL_EINVAL},
+        {{.method = (shoal_train_method)77}, "unknown method 77", SHOAL_EINVAL},
         {{.epochs = -2}, "-2 epochs", SHOAL_EINVAL},
         {{.batch = -2}, "batch", SHOAL_EINVAL},
         {{.rounds = -1}, "-1 rounds", SHOAL_EINVAL},
-        {{.average = (shoal_train_average)9}, "no average 9", SHOAL_EINVAL},
-        {{.start = (shoal_start)9}, "no start method 9", SHOAL_EINVAL},
+        {{.average = (shoal_train_average)9}, "unknown average 9", SHOAL_EINVAL},
+        {{.start = (shoal_start)9}, "unknown start method 9", SHOAL_EINVAL},
         {{.method = SHOAL_METHOD_SYNC, .average = SHOAL_AVERAGE_GRADIENTS, .rounds = 3},
          "rounds-per-epoch is 3, but gradients are averaged after each batch",
          SHOAL_EINVAL},
         {{.lr = -1}, "learning rate", SHOAL_EINVAL},
         {{.lr = NAN}, "learning rate", SHOAL_EINVAL},
-        {{.lr_decay = 1.5}, "decay of the learning rate of 1.5; it must be above 0", SHOAL_EINVAL},
+        {{.lr_decay = 1.5}, "decay of the learning rate is 1.5; it must be above 0", SHOAL_EINVAL},
         {{.lr_decay = -0.5}, "decay of the learning rate", SHOAL_EINVAL},
         {{.lr_decay = NAN}, "decay of the learning rate", SHOAL_EINVAL},
         {{.method = SHOAL_METHOD_A3C, .lr_decay = 0.5}, "a3c has none", SHOAL_EINVAL},
         {{.momentum = 1}, "momentum", SHOAL_EINVAL},
-        {{.model = "brain"}, "no model 'brain'; there are mnist-cnn", SHOAL_ENOENT},
+        {{.model = "brain"}, "unknown model 'brain'; the models are mnist-cnn", SHOAL_ENOENT},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         ck_assert_err(shoal_train_check(&wrong[i].o), wrong[i].err);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How much of the running mean of the loss a batch is. */
+/* The weight of a batch in the running mean of the loss. */
 #define LOSS_SHARE 0.05
 
 static uint64_t mix(uint64_t seed, uint64_t a, uint64_t b, uint64_t c)
@@ -87,7 +87,7 @@ shoal_err sh_worker_renew(sh_worker *w)
     return w->sgd ? SHOAL_OK : shoal_last_error();
 }
 
-/* Its part of the set. */
+/* Makes a loader of the worker's part of the set. */
 static shoal_err load_shard(sh_worker *w)
 {
     int64_t first, count;
@@ -114,11 +114,11 @@ shoal_err sh_worker_attach(sh_worker *w, int rank, const shoal_value *args)
         return shoal_last_error();
     }
     if (size != sizeof w->settings) {
-        return sh_fail(SHOAL_ELAYOUT, "settings of %zu bytes, not %zu", size, sizeof w->settings);
+        return sh_fail(SHOAL_ELAYOUT, "the settings have %zu bytes instead of %zu", size, sizeof w->settings);
     }
     memcpy(&w->settings, settings, size);
     signal(SIGINT,
-           SIG_IGN); /* a Ctrl-C reaches the whole group, as the end of a terminal does; the job says when to stop */
+           SIG_IGN); /* Ctrl-C and a terminal's hangup reach the whole process group; the job says when to stop */
     signal(SIGHUP, SIG_IGN);
     shoal_module_train(w->model, true);
     w->board = shoal_block_data(board);
@@ -149,7 +149,7 @@ void sh_worker_close(sh_worker *w)
     shoal_dataset_release(w->set);
 }
 
-/* death: before the first store the step counts as not taken. A position without its images is one batch miscounted. */
+/* death: before the first store the step counts as not taken. A position without its images miscounts one batch. */
 void sh_worker_tell(const sh_worker *w, uint64_t position, int64_t images, double loss)
 {
     sh_progress_shm *p = w->progress;

@@ -8,20 +8,21 @@
 #include <shoal/optim.h>
 #include <shoal/process.h>
 
-/* What a worker tells of itself, in cache lines of its own; a step costs it three plain stores and no message.
+/* A worker's report of its progress, in its own cache lines. A step costs three plain stores and no message.
  *
- * Synchronisation, by field: the worker of that rank writes, the job reads; all relaxed, each word stands for itself.
- *   position   epoch << 32 | batch: the step that comes next. A worker that is started again begins here.
+ * Synchronisation, by field: the worker of that rank writes, the job reads; all relaxed, because each word is
+ * independent.
+ *   position   epoch << 32 | batch: the next step. A restarted worker begins here.
  *   images     trained on
- *   loss       bits of a double, a running mean; 0 stands for none yet
- * death: the words say what the steps before did; the step that was under way is taken again. */
+ *   loss       bits of a double, a running mean; 0 means none yet
+ * death: the words describe the finished steps; the step in progress is repeated. */
 typedef struct sh_progress_shm {
     sh_a64 position;
     sh_a64 images;
     sh_a64 loss;
 } __attribute__((aligned(SH_CACHE_LINE))) sh_progress_shm;
 
-/* Synchronisation: stop is written by the job, once, to 1, and read by all workers before each step (relaxed: they may see it a step
+/* Synchronisation: the job sets stop to 1, once; all workers read it before each step (relaxed: they may see it a step
  * later). */
 typedef struct sh_board_shm {
     sh_a32 stop __attribute__((aligned(SH_CACHE_LINE)));
@@ -33,21 +34,22 @@ static inline uint64_t sh_position(int64_t epoch, int64_t batch)
     return (uint64_t)epoch << 32 | (uint64_t)batch;
 }
 
-/* The same for all workers; travels as bytes, between processes of one program. */
+/* The settings that all workers share; sent as bytes between processes of one program. */
 typedef struct sh_settings {
     int64_t epochs, batch;
     double lr, lr_decay, momentum;
     uint64_t seed;
     int32_t workers;
-    bool shard; /* of the set, contiguous: length / workers each, the last takes the rest */
+    bool shard; /* each worker has a contiguous part of the set: length / workers samples, the last takes the rest */
 } sh_settings;
 
 typedef struct sh_worker {
     int rank;
-    int64_t stream; /* what its random numbers belong to: the rank, or what the method says */
-    int64_t passes; /* over the loader's samples in what is told as one epoch: 1, or what the method says */
+    int64_t stream; /* selects its random numbers: the rank, or a number that the method chooses */
+    int64_t
+        passes; /* over the loader's samples in what is reported as one epoch: 1, or a number that the method chooses */
     sh_settings settings;
-    shoal_module *model; /* the arguments' */
+    shoal_module *model; /* owned by the arguments */
     shoal_dataset *set;
     shoal_loader *loader;
     shoal_optimizer *sgd;
@@ -55,41 +57,46 @@ typedef struct sh_worker {
     sh_progress_shm *progress;
 } sh_worker;
 
-/* The learning rate of an epoch. */
+/* Returns the learning rate of an epoch. */
 double sh_settings_lr(const sh_settings *s, int64_t epoch);
 
-/* Batches in an epoch of that rank, of a set of so many samples; and samples in one of them, 0 beyond the last. */
+/* Return the number of batches in an epoch of that rank, for a set of `length` samples; and the number of samples in
+ * one of them, 0 beyond the last. */
 int64_t sh_shard_batches(const sh_settings *s, int64_t length, int rank);
 int64_t sh_shard_samples(const sh_settings *s, int64_t length, int rank, int64_t batch);
 
-/* Images that it has trained on when that batch of that epoch comes next. */
+/* Returns how many images the worker has trained on when that batch of that epoch comes next. */
 int64_t sh_shard_images(const sh_settings *s, int64_t length, int rank, int64_t epoch, int64_t batch);
 
-/* Of the arguments that every worker gets: "model", "board", "settings"; attach does no more than that, open makes a loader of
- * its part of "data" and an optimiser too; the third makes no loader, because the method has its own samples (sh_worker_load). close takes a half-opened one. */
+/* attach takes "model", "board" and "settings" from the arguments that every worker gets. open also makes a loader of
+ * the worker's part of "data", and an optimiser. open_without_loader makes no loader, for methods that choose the
+ * samples themselves (sh_worker_load). close accepts a half-opened worker. */
 shoal_err sh_worker_attach(sh_worker *w, int rank, const shoal_value *args);
 shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args);
 shoal_err sh_worker_open_without_loader(sh_worker *w, int rank, const shoal_value *args);
 void sh_worker_close(sh_worker *w);
 
-/* A seed that depends on the job's seed, the rank, and two numbers more. */
+/* Returns a seed that depends on the job's seed, the rank and two more numbers. */
 uint64_t sh_worker_seed(const sh_worker *w, uint64_t a, uint64_t b);
 
-/* A step is taken: the next one, images more, and the loss, of which a running mean is kept. */
+/* Reports a finished step on the board: the position of the next step, the number of images, and the loss, which enters
+ * a running mean. */
 void sh_worker_tell(const sh_worker *w, uint64_t position, int64_t images, double loss);
 
-/* The seed of the orders in which a stream's samples are passed over. */
+/* Returns the seed of the orders in which a stream goes over its samples. */
 uint64_t sh_worker_order_seed(uint64_t seed, int64_t stream);
 
-/* A loader of these samples in the place of the one it has, shuffled by seed and stream; and an optimiser that begins anew. */
+/* load replaces the loader by one of these samples, shuffled by seed and stream. renew replaces the optimiser by a
+ * fresh one. */
 shoal_err sh_worker_load(sh_worker *w, const int64_t *order, int64_t count);
 shoal_err sh_worker_renew(sh_worker *w);
 
-/* Trains on batches first to last - 1 of an epoch (less, when there are no more), or until the job stops. Dropout depends on seed,
- * stream, epoch and first only, so taking the same steps again from the same parameters gives the same bits. */
+/* Trains on batches first to last - 1 of an epoch (fewer, if there are no more), or until the job stops. Dropout
+ * depends on seed, stream, epoch and first only, so repeating the same steps from the same parameters is
+ * bit-identical. */
 shoal_err sh_worker_train(sh_worker *w, int64_t epoch, int64_t first, int64_t last);
 
-/* The same for the gradient of one batch: it is left in the model, and no step is taken. */
+/* Computes the gradient of one batch in the same way. Leaves it in the model, and takes no step. */
 shoal_err sh_worker_gradient(sh_worker *w, int64_t epoch, int64_t batch);
 
 static inline bool sh_worker_stopped(const sh_worker *w)
