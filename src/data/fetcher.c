@@ -1,4 +1,4 @@
-/* What runs in a worker process of a loader. */
+/* The code that runs in a loader's worker process. */
 #include "data/fetchers.h"
 #include "data/loader.h"
 
@@ -19,12 +19,12 @@ typedef struct place {
 typedef struct worker {
     shoal_dataset *set;
     shoal_queue *tasks, *answers; /* borrowed */
-    int64_t first;                /* number of its first place */
+    int64_t first;                /* the number of its first place */
     place *places;
     size_t count;
 } worker;
 
-/* The tensors of a place, from a member of the list or from a message. */
+/* Takes the tensors of a place from a member of the list or from a message. */
 static shoal_err take_tensors(place *p, const shoal_value *from)
 {
     shoal_tensor *x = shoal_arg_tensor(from, SH_PLACE_X);
@@ -89,18 +89,17 @@ static shoal_err do_task(worker *w, sh_fetchers_word task)
 {
     size_t i = (size_t)(task.place - w->first);
     if (i >= w->count) {
-        return sh_fail(SHOAL_ECORRUPT, "a task for place %d, which is not this worker's", task.place);
+        return sh_fail(SHOAL_ECORRUPT, "a task for place %d, which belongs to another worker", task.place);
     }
     shoal_err err = fetch(w, &w->places[i]);
     if (err != SHOAL_OK) {
         snprintf(w->places[i].shm->text, SH_PLACE_TEXT, "%s", shoal_last_error_text());
     }
     task.err = (uint16_t)err;
-    return shoal_queue_put_bytes(w->answers, &task, sizeof task,
-                                 SHOAL_FOREVER); /* a queue without bound: it does not wait */
+    return shoal_queue_put_bytes(w->answers, &task, sizeof task, SHOAL_FOREVER); /* unbounded: does not block */
 }
 
-/* A message that is no task brings new tensors for a place. */
+/* Receives a message that is not a task: new tensors for a place. */
 static shoal_err renew(worker *w)
 {
     shoal_value *message;
@@ -113,7 +112,7 @@ static shoal_err renew(worker *w)
     size_t i = (size_t)(number - w->first);
     err = err != SHOAL_OK ? err
           : i < w->count  ? take_tensors(&w->places[i], message)
-                          : sh_fail(SHOAL_ECORRUPT, "new tensors for a place that is not this worker's");
+                          : sh_fail(SHOAL_ECORRUPT, "new tensors for a place that belongs to another worker");
     shoal_value_destroy(message);
     return err;
 }

@@ -1,4 +1,4 @@
-/* The workers of a loader, as the loader sees them. */
+/* The loader's side of its worker processes. */
 #include "data/fetchers.h"
 #include "data/loader.h"
 
@@ -15,14 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ASK SHOAL_SECONDS(1)   /* for the batch that a worker is at */
+#define ASK SHOAL_SECONDS(1)   /* for the batch that a worker is fetching */
 #define GRACE SHOAL_SECONDS(3) /* between SIGTERM and SIGKILL */
-#define DEATHS_MOST 3          /* of workers over one batch */
+#define DEATHS_MOST 3          /* of workers while fetching one batch */
 
 typedef enum place_state {
-    PLACE_IDLE,   /* the loader's; what is in it was given, or never asked for */
-    PLACE_ASKED,  /* the worker's */
-    PLACE_FETCHED /* the loader's, answered */
+    PLACE_IDLE,   /* owned by the loader; its batch was given, or never asked for */
+    PLACE_ASKED,  /* owned by the worker */
+    PLACE_FETCHED /* owned by the loader, answered */
 } place_state;
 
 typedef struct place {
@@ -40,15 +40,15 @@ struct sh_fetchers {
     shoal_value *packed;
     shoal_queue *answers;
     sh_supervisor *workers;
-    shoal_queue **tasks; /* of the process that has the rank now; NULL: none was started */
+    shoal_queue **tasks; /* of the current process of each rank; NULL: none was started */
     int count;
     place *places;
     int places_each;
     int prefetch;
     int64_t batch;
     uint32_t sequence; /* of the last task */
-    int64_t asked;     /* batches of the epoch before this one were asked for */
-    int64_t epoch;     /* that asked is of */
+    int64_t asked;     /* the batches of the epoch before this number were asked for */
+    int64_t epoch;     /* the epoch that `asked` counts in */
     int64_t given;     /* the last batch that was given */
 };
 
@@ -94,7 +94,7 @@ static shoal_err put_task(sh_fetchers *fetchers, place *p)
     return shoal_queue_put_bytes(fetchers->tasks[number / fetchers->places_each], &task, sizeof task, SHOAL_NOW);
 }
 
-/* The caller kept what was given from this place: it gets new tensors, and the worker is told. */
+/* Gives a place new tensors, because the caller kept the old ones, and sends them to the worker. */
 static shoal_err renew(sh_fetchers *fetchers, place *p)
 {
     int64_t number = p - fetchers->places;
@@ -107,7 +107,7 @@ static shoal_err renew(sh_fetchers *fetchers, place *p)
     return shoal_queue_put(fetchers->tasks[number / fetchers->places_each], message, SHOAL_NOW);
 }
 
-/* Batches go round: to the workers in turn, and to the places of each in turn. */
+/* Returns the place of a batch. Batches go to the workers in turn, and to the places of each worker in turn. */
 static place *place_of(const sh_fetchers *fetchers, int64_t batch)
 {
     return places_of(fetchers, (int)(batch % fetchers->count)) + batch / fetchers->count % fetchers->places_each;
@@ -127,7 +127,7 @@ static shoal_err ask_for(sh_fetchers *fetchers, const shoal_loader *loader, int6
     return put_task(fetchers, p);
 }
 
-/* ---- answers, and the dead ---- */
+/* ---- answers and deaths ---- */
 
 static void accept(sh_fetchers *fetchers, sh_fetchers_word answer)
 {
@@ -151,16 +151,16 @@ static shoal_err take_answer(sh_fetchers *fetchers)
     return err;
 }
 
-/* The batch that kills whoever fetches it is answered with an error, which is given when its turn comes. */
+/* Answers a batch that kills every worker that fetches it with an error, which the caller gets when its turn comes. */
 static void give_up(place *p, const char *how)
 {
     p->state = PLACE_FETCHED;
     p->err = SHOAL_ECHILD;
-    snprintf(p->shm->text, sizeof p->shm->text, "%d workers of the loader died over one batch; the last: %.190s",
-             DEATHS_MOST, how);
+    snprintf(p->shm->text, sizeof p->shm->text,
+             "%d workers of the loader died while fetching one batch; the last: %.180s", DEATHS_MOST, how);
 }
 
-/* Of what the worker was asked for and has not answered, up to that task. */
+/* Returns the worker's oldest unanswered task, looking only at tasks up to `last`. */
 static place *oldest_asked(const sh_fetchers *fetchers, int w, uint32_t last)
 {
     place *oldest = NULL;
@@ -175,12 +175,13 @@ static place *oldest_asked(const sh_fetchers *fetchers, int w, uint32_t last)
     return oldest;
 }
 
-/* A worker that was killed is replaced; its oldest batch may be what killed it. One that ended by itself is an error, but of its own
- * batches: those of the others, which come before, are given first (look_after). */
+/* Decides about a worker that ended. A killed worker is replaced; its oldest batch may have killed it. A worker that
+ * ended by itself is an error of its own batches only: the caller first gets the earlier batches of other workers
+ * (look_after). */
 static sh_verdict worker_ended(void *owner, int w, const shoal_process *process)
 {
     sh_fetchers *fetchers = owner;
-    while (sh_queue_ready(fetchers->answers) && take_answer(fetchers) == SHOAL_OK) { /* what it answered counts */
+    while (sh_queue_ready(fetchers->answers) && take_answer(fetchers) == SHOAL_OK) { /* accept what it answered */
     }
     if (process->status.end != SHOAL_KILLED) {
         return SH_VERDICT_DONE;
@@ -193,7 +194,8 @@ static sh_verdict worker_ended(void *owner, int w, const shoal_process *process)
     return SH_VERDICT_REPLACE;
 }
 
-/* A worker has a queue of its own, with what the one before it had not answered, in its order. */
+/* Makes the arguments of a worker. It gets its own queue, with the tasks that its predecessor had not answered, in
+ * their order. */
 static shoal_value *arguments(void *owner, int w)
 {
     sh_fetchers *fetchers = owner;
@@ -212,14 +214,14 @@ static shoal_err look_after(sh_fetchers *fetchers, const place *wanted)
     int w = (int)((wanted - fetchers->places) / fetchers->places_each);
     shoal_err err = sh_supervisor_tend(fetchers->workers);
     return err == SHOAL_OK && wanted->state == PLACE_ASKED && !sh_supervisor_runs(fetchers->workers, w)
-               ? sh_fail(SHOAL_ECHILD, "a worker of the loader: %s",
+               ? sh_fail(SHOAL_ECHILD, "a worker of the loader ended: %s",
                          sh_supervisor_process(fetchers->workers, w)->status.text)
                : err;
 }
 
 static shoal_err wait_for(sh_fetchers *fetchers, const place *p, int64_t deadline)
 {
-    static const char *const late = "no batch came from the workers of the loader within its time limit";
+    static const char *const late = "the workers of the loader did not deliver a batch within its timeout";
     shoal_err err = SHOAL_OK;
     while (err == SHOAL_OK && p->state == PLACE_ASKED) {
         if (sh_queue_ready(fetchers->answers)) {
@@ -236,7 +238,7 @@ static shoal_err wait_for(sh_fetchers *fetchers, const place *p, int64_t deadlin
     return err;
 }
 
-/* ---- making and ending them ---- */
+/* ---- creating and ending the workers ---- */
 
 static shoal_err set_up(sh_fetchers *fetchers, shoal_start start)
 {
@@ -268,7 +270,7 @@ shoal_err sh_fetchers_create(const shoal_loader *loader, int workers, int prefet
                              sh_fetchers **out_crew)
 {
     if ((int64_t)workers * (prefetch + 1) > UINT16_MAX) {
-        return sh_fail(SHOAL_EINVAL, "%d workers with %d batches ahead are too many batches", workers, prefetch);
+        return sh_fail(SHOAL_EINVAL, "%d workers that prefetch %d batches each are too many", workers, prefetch);
     }
     sh_fetchers *fetchers = calloc(1, sizeof *fetchers);
     if (fetchers == NULL) {
@@ -277,7 +279,7 @@ shoal_err sh_fetchers_create(const shoal_loader *loader, int workers, int prefet
     *fetchers = (sh_fetchers){.set = loader->set,
                               .count = workers,
                               .prefetch = prefetch,
-                              .places_each = prefetch + 1, /* and the one that the caller has */
+                              .places_each = prefetch + 1, /* plus the one that the caller has */
                               .batch = loader->batch,
                               .epoch = -1};
     shoal_err err = set_up(fetchers, start);
@@ -294,9 +296,9 @@ shoal_err sh_fetchers_create(const shoal_loader *loader, int workers, int prefet
 void sh_fetchers_destroy(sh_fetchers *fetchers)
 {
     if (fetchers == NULL || (fetchers->workers != NULL && !sh_supervisor_is_ours(fetchers->workers))) {
-        return; /* a forked child holds nothing of this but memory */
+        return; /* a forked child owns only the memory */
     }
-    bool lost = false; /* then the workers do not learn that their queues are closed */
+    bool lost = false; /* then the workers do not see that their queues are closed */
     for (int w = 0; fetchers->tasks != NULL && w < fetchers->count; w++) {
         if (fetchers->tasks[w] != NULL) {
             lost = sh_block_is_lost((const shoal_block *)fetchers->tasks[w]);
@@ -323,14 +325,14 @@ void sh_fetchers_destroy(sh_fetchers *fetchers)
 
 /* ---- giving ---- */
 
-/* The loader is at another place than the fetchers thought: what is under way is waited for, and forgotten. */
+/* Starts over because the loader's position has changed: waits for the tasks in progress and discards them. */
 static shoal_err start_over(sh_fetchers *fetchers, const shoal_loader *loader, int64_t deadline)
 {
     shoal_err err = SHOAL_OK;
     for (int i = 0; err == SHOAL_OK && i < fetchers->count * fetchers->places_each; i++) {
         err = wait_for(fetchers, &fetchers->places[i], deadline);
         if (err == SHOAL_ETIMEDOUT || err == SHOAL_EINTR) {
-            return err; /* the next call goes on with this one */
+            return err; /* the next call continues here */
         }
         fetchers->places[i].state = PLACE_IDLE;
     }
@@ -345,7 +347,7 @@ shoal_err sh_fetchers_next(sh_fetchers *fetchers, const shoal_loader *loader, sh
     shoal_err err = SHOAL_OK;
     int64_t deadline = sh_deadline(loader->timeout > 0 ? loader->timeout : SHOAL_FOREVER);
     if (!sh_supervisor_is_ours(fetchers->workers)) {
-        return sh_fail(SHOAL_EFORK, "the workers of this loader are another process's");
+        return sh_fail(SHOAL_EFORK, "the workers of this loader belong to another process");
     }
     if (fetchers->epoch != loader->epoch || fetchers->given + 1 != loader->next) {
         err = start_over(fetchers, loader, deadline);

@@ -285,7 +285,7 @@ END_TEST
 
 START_TEST(dies_always)
 {
-    ends_with(_i, DIES, SHOAL_ECHILD, "died over one batch");
+    ends_with(_i, DIES, SHOAL_ECHILD, "died while fetching one batch");
 }
 END_TEST
 

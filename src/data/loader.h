@@ -59,14 +59,14 @@ shoal_err sh_fetch_into(shoal_dataset *set, const int64_t *numbers, int64_t coun
 
 /* ---- workers (fetchers.c) ---- */
 
-/* Starts the workers. */
+/* Starts the worker processes of a loader. */
 shoal_err sh_fetchers_create(const shoal_loader *loader, int workers, int prefetch, shoal_start start,
                              sh_fetchers **out_crew);
 
-/* Ends them. NULL is allowed. */
+/* Ends the workers. NULL is allowed. */
 void sh_fetchers_destroy(sh_fetchers *fetchers);
 
-/* The batch loader->next, in a pair of the fetchers; asks the workers for those that come after it. */
+/* Returns the batch loader->next in a pair that the fetchers own, and asks the workers for the batches after it. */
 shoal_err sh_fetchers_next(sh_fetchers *fetchers, const shoal_loader *loader, sh_batch **out_pair);
 
 #endif

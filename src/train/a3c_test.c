@@ -1,4 +1,5 @@
-/* A3C: its arithmetic against numbers done by hand and against the tape, and short jobs with deaths and without. */
+/* Tests A3C: its arithmetic against numbers computed by hand and against the tape, and short jobs with and without
+ * deaths. */
 #include "train/a3c.h"
 
 #include "proc/process.h"
@@ -40,7 +41,7 @@ START_TEST(loss_of_one_step_by_hand)
 }
 END_TEST
 
-/* The same loss as an expression of the tape, which takes its gradient. */
+/* Computes the same loss on the tape, which gives its gradient. */
 static shoal_tensor *plain_loss(shoal_tensor *output, int64_t actions, shoal_tensor *chosen, shoal_tensor *wanted,
                                 double entropy)
 {
@@ -99,7 +100,7 @@ START_TEST(actions_are_drawn_by_their_probabilities)
     ck_assert_int_eq(sh_a3c_choose(3, logits, 0.3751), 2);
     ck_assert_int_eq(sh_a3c_choose(3, logits, 1 - 0x1p-53), 2);
     ck_assert_int_eq(sh_a3c_choose(1, logits, 0.9), 0);
-    ck_assert_int_eq(sh_a3c_choose(3, (float[]){NAN, NAN, NAN}, 0.5), 2); /* some action that there is */
+    ck_assert_int_eq(sh_a3c_choose(3, (float[]){NAN, NAN, NAN}, 0.5), 2); /* any valid action */
     ck_assert_int_eq(sh_a3c_choose(2, (float[]){-1e30f, 1e30f}, 0.5), 1);
 }
 END_TEST
@@ -110,10 +111,10 @@ END_TEST
 
 typedef struct counts {
     int begins, epochs, deaths, summaries;
-    int kill_left;       /* so many actors are still to be killed */
-    int64_t kill_images; /* the next one when all have taken so many steps */
-    int64_t stop_after;  /* the last kill and so many steps more; 0: never */
-    int64_t last_death;  /* when so many steps were taken */
+    int kill_left;       /* how many actors to kill */
+    int64_t kill_images; /* kills the next one after this many steps of all actors */
+    int64_t stop_after;  /* stops this many steps after the last kill; 0: never */
+    int64_t last_death;  /* the number of steps at that time */
     bool stop;           /* at the first epoch */
 } counts;
 
@@ -140,7 +141,7 @@ static bool count(const shoal_train_event *event, void *context)
     return !enough && !(c->stop && event->kind == SHOAL_TRAIN_EPOCH);
 }
 
-/* A pole that nobody learns to balance falls after some 20 steps; 60 is reached after a tenth of these. */
+/* Without learning the pole falls after about 20 steps; the actors reach 60 after a tenth of these steps. */
 START_TEST(actors_learn)
 {
     static const shoal_start starts[] = {SHOAL_START_SPAWN, SHOAL_START_FORK, SHOAL_START_FORKSERVER};
@@ -164,7 +165,7 @@ START_TEST(actors_learn)
 }
 END_TEST
 
-/* The job ends at its limit, having counted each step once, and says what was reached. */
+/* The job ends at its limit, counts each step once, and reports what it reached. */
 START_TEST(the_steps_are_limited)
 {
     shoal_train_result r;
@@ -179,7 +180,7 @@ START_TEST(the_steps_are_limited)
 }
 END_TEST
 
-/* Twelve epochs are twelve events, the last of them shorter; so are those until the mean return that is wanted. */
+/* Twelve epochs are twelve events, the last of them shorter. The same holds for a job that ends at its mean return. */
 START_TEST(each_epoch_is_told_once)
 {
     counts c = {0}, d = {0};
@@ -200,7 +201,7 @@ START_TEST(each_epoch_is_told_once)
 }
 END_TEST
 
-/* A job that reached its limit goes on from its checkpoint when it is given more, with all that it had counted. */
+/* A job that reached its limit continues from its checkpoint with a higher limit, and keeps its counts. */
 START_TEST(goes_on_from_a_checkpoint)
 {
     char path[64];
@@ -226,7 +227,7 @@ START_TEST(goes_on_from_a_checkpoint)
 }
 END_TEST
 
-/* What is reached already leaves nothing to do, unless more is wanted. */
+/* A goal that is already reached leaves nothing to do, unless the new goal is higher. */
 START_TEST(solved_is_solved_when_it_is_resumed)
 {
     char path[64];
@@ -292,7 +293,8 @@ START_TEST(the_callback_stops_it)
 }
 END_TEST
 
-/* ---- an environment of the program's own: the right action is seen, and an episode is cut off after ten ---- */
+/* ---- an environment that the program defines: the observation is the right action, and an episode is truncated after
+ * ten steps ---- */
 
 static shoal_err follow_reset(shoal_env *self, float *observation)
 {
@@ -360,7 +362,7 @@ START_TEST(wrong_options)
 }
 END_TEST
 
-/* A model of another size is told of by the actor that runs it. */
+/* The actor that runs a model of the wrong size reports it. */
 START_TEST(a_model_that_does_not_fit)
 {
     shoal_module *model = shoal_actor_critic_create(4, 3, 8);

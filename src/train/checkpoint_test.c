@@ -1,10 +1,10 @@
-/* Files that are not the checkpoints that they should be. */
+/* Tests files that are not valid checkpoints of the job. */
 #include "train/past.h"
 #include "train/resume_test.h"
 
 #include <math.h>
 
-/* A finished job's file: whoever resumes it starts no worker. */
+/* The file of a finished job: resuming it starts no worker. */
 static shoal_train_options good_file(shoal_train_method method, shoal_module *model, const char *path)
 {
     shoal_train_options o = options_of(method, model);
@@ -26,7 +26,7 @@ static void refuse(const shoal_train_options *o, shoal_err err, const char *word
                   shoal_last_error_text());
 }
 
-/* The good file with a text changed, or a tensor: of another shape, or with other numbers. */
+/* Writes the good file with a changed text, or with a tensor of another shape or with other numbers. */
 static void write_changed(const char *good, const char *path, const char *name, const char *text, shoal_tensor *t)
 {
     shoal_tensors *from = shoal_safetensors_read(good), *to = shoal_tensors_create();
@@ -86,7 +86,7 @@ START_TEST(hostile_texts)
 }
 END_TEST
 
-/* There was no decay before the option, so a file that does not name it is of a job without one. */
+/* Before the option there was no decay, so a file without it is of a job without decay. */
 START_TEST(before_lr_decay)
 {
     shoal_module *model = new_model("logistic", 3);
@@ -196,7 +196,7 @@ START_TEST(hostile_tensors)
 }
 END_TEST
 
-/* B60: whatever the bytes are, it is an error that names the file, or a job that was finished. */
+/* B60: whatever the bytes are, the result is an error that names the file, or a finished job. */
 START_TEST(broken_bytes)
 {
     shoal_module *model = new_model("logistic", 3);

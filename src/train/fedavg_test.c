@@ -1,4 +1,5 @@
-/* Federated averaging against a plain computation of it, with deaths at every moment, on a small part of MNIST. */
+/* Compares federated averaging with a plain computation of it, with deaths at every moment, on a small part of
+ * MNIST. */
 #include "base/death.h"
 #include "testing/runner.h"
 #include "train/fedavg.h"
@@ -10,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TRAIN 1003 /* not to be divided by anything here: clients of different sizes */
+#define TRAIN 1003 /* not divisible by any number of clients here, so clients have different sizes */
 #define TEST 200
 #define CLIENTS 7
 
@@ -137,7 +138,7 @@ static void assert_few_labels(shoal_dataset *part)
     shoal_tensor_release(labels);
 }
 
-/* Each split; by one worker, by several, by more than there are clients in a round. */
+/* Each split, with one worker, with several, and with more than there are clients in a round. */
 START_TEST(is_what_a_plain_loop_gives)
 {
     static const int workers[] = {1, 3, 6};
@@ -187,7 +188,8 @@ START_TEST(same_bits)
 }
 END_TEST
 
-/* A data set whose every so many-th fetch kills the process that fetches. More than a client takes (18), so that some get through. */
+/* A data set in which every n-th fetch kills the process that fetches. n is larger than a client's number of fetches
+ * (18), so that some clients finish. */
 enum { DEADLY = 23 };
 typedef struct deadly {
     shoal_dataset *inner;
@@ -246,7 +248,7 @@ static shoal_dataset *deadly_set(shoal_dataset *inner)
     return set;
 }
 
-/* B42: workers die in the middle of their clients, again and again; all is redone, nothing twice. */
+/* B42: workers die in the middle of their clients, again and again; everything is redone, and nothing counts twice. */
 START_TEST(deaths_change_nothing)
 {
     shoal_dataset *train = part_of(SHOAL_TRAIN, TRAIN), *set = deadly_set(train);
@@ -270,7 +272,8 @@ START_TEST(deaths_change_nothing)
 END_TEST
 
 #ifdef SHOAL_DEATH_POINTS
-/* At each point between the steps of adding a client up; forked workers have it armed, too, when they are started again. */
+/* Kills at each point between the steps of adding a client. Forked workers inherit the armed point, also when they are
+ * restarted. */
 START_TEST(deaths_at_every_point)
 {
     static const char *const points[] = {"train.fedavg.trained", "train.fedavg.summed", "train.fedavg.named"};
@@ -296,7 +299,7 @@ START_TEST(deaths_at_every_point)
 END_TEST
 #endif
 
-/* ---- what is told, and when it stops ---- */
+/* ---- what is reported, and when it stops ---- */
 
 typedef struct seen {
     int rounds;
@@ -364,7 +367,7 @@ START_TEST(tells)
 }
 END_TEST
 
-/* A round that was not finished leaves nothing in the parameters. */
+/* An unfinished round leaves nothing in the parameters. */
 START_TEST(stops_between_rounds)
 {
     shoal_dataset *train = part_of(SHOAL_TRAIN, TRAIN);
@@ -389,7 +392,8 @@ START_TEST(stops_between_rounds)
 }
 END_TEST
 
-/* In three pieces, the second stopped in the middle of a round: the bits, and the counts, of one piece. */
+/* A job in three pieces, the second stopped in the middle of a round, has the bits and the counts of a job in one
+ * piece. */
 START_TEST(resumes)
 {
     shoal_dataset *train = part_of(SHOAL_TRAIN, TRAIN);
@@ -463,7 +467,7 @@ START_TEST(draws)
 }
 END_TEST
 
-/* The fraction to the nearest client, and at least one. */
+/* The fraction is rounded to the nearest client, and is at least one. */
 START_TEST(fractions)
 {
     static const struct {
@@ -486,7 +490,7 @@ START_TEST(fractions)
 }
 END_TEST
 
-/* After the second round: the mean, and half of the first round's way. */
+/* After the second round: the mean, plus half of the first round's step. */
 START_TEST(server_momentum)
 {
     shoal_dataset *train = part_of(SHOAL_TRAIN, TRAIN);
@@ -535,7 +539,7 @@ START_TEST(memory_is_bounded)
     }
     int64_t more = (int64_t)(s[1].bytes - s[0].bytes), a_model = 7850 * 4;
     ck_assert_msg(s[0].bytes > 0 && more < a_model, "%lld bytes more for 490 clients more", (long long)more);
-    if (!SH_SLOW) { /* what is freed stays for a while under a sanitizer */
+    if (!SH_SLOW) { /* a sanitizer keeps freed memory for a while */
         more = (s[1].anonymous - s[0].anonymous) * 1024;
         ck_assert_msg(s[0].anonymous > 0 && more < 490 / 3 * a_model / 10, "a worker has %lld bytes more",
                       (long long)more);

@@ -4,17 +4,17 @@
 #include <signal.h>
 #include <sys/resource.h>
 
-#define STOPS (SH_SLOW ? 4 : 8) /* so often a job is stopped; the next time it runs through */
+#define STOPS (SH_SLOW ? 4 : 8) /* how often a job is stopped; the next time it runs to its end */
 
 /* ---- stopped and resumed ---- */
 
 typedef struct watch {
-    int events_left; /* the job is stopped when so many have come; negative: never */
+    int events_left; /* stops the job after this many; negative: never */
     int begins, epochs, saves, summaries;
     int running;       /* workers, at the beginning */
-    int64_t past;      /* epochs that the beginning told of */
-    char resumed[200]; /* what the beginning said */
-    int64_t limit;     /* of the size of files, from the first epoch on; 0: none */
+    int64_t past;      /* epochs that the begin event reported */
+    char resumed[200]; /* the text of the begin event */
+    int64_t limit;     /* on the size of files, from the first epoch on; 0: none */
 } watch;
 
 static bool see(const shoal_train_event *event, void *context)
@@ -37,7 +37,7 @@ static bool see(const shoal_train_event *event, void *context)
     return w->events_left < 0 || w->events_left-- > 0;
 }
 
-/* Stopped again and again, each time by a program that knows no more than the file. */
+/* The job is stopped again and again; each piece knows only the file. */
 static void run_in_pieces(shoal_train_options o, const char *name, shoal_module *model, shoal_train_result *out_result)
 {
     const char *path = o.save;
@@ -99,7 +99,7 @@ START_TEST(same_bits)
 }
 END_TEST
 
-/* No bits are promised, but every worker does what was left for it. */
+/* The result is not bit-identical, but every worker does what was left for it. */
 START_TEST(hogwild_goes_on)
 {
     shoal_module *model = new_model("mlp", 3);
@@ -118,7 +118,7 @@ START_TEST(hogwild_goes_on)
 }
 END_TEST
 
-/* More epochs train on; none left is told, and is no failure. */
+/* With more epochs the job trains on; with none left it says so, which is not a failure. */
 START_TEST(more_epochs)
 {
     shoal_module *models[2] = {new_model("logistic", 3), new_model("logistic", 3)};
@@ -158,7 +158,7 @@ START_TEST(more_epochs)
 }
 END_TEST
 
-/* Good enough after an epoch, whoever asks again; and it can go on all the same. */
+/* A job that is good enough after an epoch still is when it is resumed, and can train on all the same. */
 START_TEST(until)
 {
     shoal_module *model = new_model("logistic", 3), *whole = new_model("logistic", 3);
@@ -274,7 +274,7 @@ END_TEST
 
 /* ---- disks and data ---- */
 
-/* A limit on the size of files fails in the middle of writing, as a full disk does, and needs no rights. */
+/* A limit on the size of files makes a write fail midway, as a full disk does, and needs no privileges. */
 START_TEST(full_disk)
 {
     struct rlimit limit;
@@ -310,7 +310,7 @@ START_TEST(full_disk)
 }
 END_TEST
 
-/* A set that each worker reads from a file of its own accord. */
+/* A set that each worker reads from a file by itself. */
 static shoal_err file_fetch(void *state, const int64_t *numbers, int64_t count, shoal_tensor *x, shoal_tensor *y)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* What the tests of checkpoints share: small sets, models, jobs of all methods, and what must be the same. */
+/* Shared by the tests of checkpoints: small sets, models, jobs of all methods, and comparisons. */
 #ifndef SH_TRAIN_RESUME_TEST_H
 #define SH_TRAIN_RESUME_TEST_H
 
@@ -12,7 +12,7 @@
 #define WORKERS 3
 #define EPOCHS 3
 
-static uint64_t chance; /* of the test: printed when it fails */
+static uint64_t chance; /* the seed of the test, printed if it fails */
 
 static inline uint64_t draw(uint64_t below)
 {
@@ -102,7 +102,7 @@ static inline bytes read_bytes(const char *path)
     return b;
 }
 
-/* The tensors of two checkpoints, but for the past epochs, which have times. */
+/* Compares the tensors of two checkpoints, except for the past epochs, which have times. */
 static inline void assert_same_tensors(const char *a, const char *b)
 {
     shoal_tensors *one = shoal_safetensors_read(a), *other = shoal_safetensors_read(b);
@@ -118,7 +118,7 @@ static inline void assert_same_tensors(const char *a, const char *b)
     shoal_tensors_destroy(other);
 }
 
-/* Tensors and texts: the header has these too. */
+/* Compares tensors and texts: the header has the texts. */
 static inline void assert_same_files(const char *a, const char *b)
 {
     uint64_t header;

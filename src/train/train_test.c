@@ -1,4 +1,4 @@
-/* Jobs of all methods on a small part of MNIST, with deaths and without. */
+/* Tests jobs of all methods on a small part of MNIST, with and without deaths. */
 #include "proc/process.h"
 #include "testing/runner.h"
 #include "train/clone.h"
@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* How much is learned is a question for the release build: a sanitizer takes 20 times as long for an image. */
+/* Only the release build checks how much is learned: a sanitizer takes 20 times as long for an image. */
 #define TRAIN (SH_SLOW ? 600 : 2000)
 #define TEST (SH_SLOW ? 100 : 500)
 #define ACCURACY (SH_SLOW ? 0.5 : 0.7)
@@ -115,7 +115,7 @@ static double distance(const shoal_module *a, const shoal_module *b)
     return sum;
 }
 
-/* The first epoch is as it always is; of a rate that is nearly nothing after it, the others change nearly nothing. */
+/* The first epoch trains as usual; with a learning rate near zero after it, the other epochs change almost nothing. */
 START_TEST(lr_decays)
 {
     static const double decays[] = {1, 1e-9, 1e-9};
@@ -127,7 +127,7 @@ START_TEST(lr_decays)
         shoal_train_options o = _i < WAYS ? way_of(_i, s, models[i]) : options_of(SHOAL_METHOD_FEDAVG, s, models[i]);
         o.clients = 10;
         o.local_epochs = 2;
-        o.workers = 1; /* hogwild too is then the same every time */
+        o.workers = 1; /* then hogwild is repeatable too */
         o.momentum = -1;
         o.epochs = epochs[i];
         o.lr_decay = decays[i];
@@ -144,13 +144,13 @@ START_TEST(lr_decays)
 }
 END_TEST
 
-/* What a callback counts, and whom it kills. */
+/* What a callback counts, and which workers it kills. */
 typedef struct counts {
     int begins, epochs, deaths, summaries;
-    int lost;            /* deaths after which the worker was not started again */
-    int64_t told;        /* deaths, by the event of the last one */
-    int kill_left;       /* so many workers are still to be killed */
-    int64_t kill_images; /* the next one when all have trained on so many */
+    int lost;            /* deaths after which the worker was not restarted */
+    int64_t told;        /* deaths that the last death event reported */
+    int kill_left;       /* how many workers to kill */
+    int64_t kill_images; /* kills the next one after this many images of all workers */
     int64_t stop_images; /* 0: never */
     bool untested;       /* there is no test set */
 } counts;
@@ -212,11 +212,11 @@ START_TEST(reaches_a_loss)
 }
 END_TEST
 
-/* Twice the same bits, and another seed gives others. */
+/* Two runs are bit-identical, and another seed gives other bits. */
 START_TEST(same_bits)
 {
     if (ways[_i].method == SHOAL_METHOD_HOGWILD) {
-        return; /* promises no bits */
+        return; /* not bit-identical by design */
     }
     sets s = open_few();
     shoal_module *models[3];
@@ -237,7 +237,7 @@ START_TEST(same_bits)
 }
 END_TEST
 
-/* Serial is what a loop of one's own gives. */
+/* Serial gives the same as a hand-written loop. */
 START_TEST(serial_is_plain)
 {
     sets s = open_few();
@@ -254,7 +254,7 @@ START_TEST(serial_is_plain)
     ck_assert_ok(shoal_train_run(&o, NULL));
     assert_same_bits(ours, averaged);
     for (int i = 0; i < 2; i++) {
-        o = way_of(i == 0 ? 0 : 6, s, hogwild[i]); /* alone, nobody else's momentum is in it */
+        o = way_of(i == 0 ? 0 : 6, s, hogwild[i]); /* with one worker it contains no other worker's momentum */
         o.workers = 1;
         ck_assert_ok(shoal_train_run(&o, NULL));
     }
@@ -268,8 +268,8 @@ START_TEST(serial_is_plain)
 }
 END_TEST
 
-/* A mean of gradients, and the mean of what each worker's own step would have given, are the same but for rounding: parameters and
- * momentum are linear in the gradients. Parts of 160 samples: all workers have ten batches of 16. */
+/* A mean of gradients, and the mean of what each worker's own step would have given, are the same except for rounding:
+ * parameters and momentum are linear in the gradients. Parts of 160 samples: all workers have ten batches of 16. */
 START_TEST(gradients_are_averaged)
 {
     shoal_dataset *set = part_of(SHOAL_TRAIN, 480);
@@ -298,7 +298,7 @@ START_TEST(gradients_are_averaged)
 }
 END_TEST
 
-/* Without momentum, rounds of one worker are nothing but where its parameters are copied. */
+/* Without momentum, the rounds of one worker only decide when its parameters are copied. */
 START_TEST(rounds_of_an_epoch)
 {
     sets s = open_few();
@@ -351,7 +351,8 @@ START_TEST(deaths_are_counted)
 }
 END_TEST
 
-/* Epochs that are shorter than a look at the workers; and a job that is stopped in the middle and resumed tells what was left. */
+/* Epochs may be shorter than the interval between checks of the workers. A job that is stopped in the middle and
+ * resumed reports the remaining ones. */
 START_TEST(each_epoch_is_told_once)
 {
     sets s = open_few();
@@ -381,7 +382,8 @@ END_TEST
 
 /* ---- losses that are not numbers ---- */
 
-/* The job fails, with the epoch, and the file is what the last good epoch left; or it goes on, when that is allowed. */
+/* The job fails and names the epoch, and the file is that of the last good epoch; or it continues, if that is
+ * allowed. */
 START_TEST(nan_fails_the_job)
 {
     sets s = open_sets();
@@ -432,7 +434,7 @@ START_TEST(restarts_are_limited)
     o.context = &c;
     ck_assert_err(shoal_train_run(&o, NULL), SHOAL_ECHILD);
     ck_assert(strstr(shoal_last_error_text(), "SIGKILL") && strstr(shoal_last_error_text(), "2 times"));
-    ck_assert_int_ge(c.deaths, 3); /* the one that ends the job is told of too */
+    ck_assert_int_ge(c.deaths, 3); /* the death that ends the job is reported too */
     ck_assert_int_eq(c.told, c.deaths);
     ck_assert(c.lost == 1 && c.summaries == 0);
     shoal_module_destroy(model);
@@ -440,7 +442,7 @@ START_TEST(restarts_are_limited)
 }
 END_TEST
 
-/* ---- functions of the program that fail without a word ---- */
+/* ---- functions of the program that fail without an error text ---- */
 
 static shoal_err zero_fetch(void *state, const int64_t *numbers, int64_t count, shoal_tensor *x, shoal_tensor *y)
 {
@@ -470,7 +472,8 @@ static shoal_tensor *null_forward(shoal_module *self, shoal_tensor *x)
     return NULL;
 }
 
-/* A set that no worker can open fails the job, whatever the method: nothing was trained. So does a model that gives nothing. */
+/* A set that no worker can open makes the job fail, whatever the method: nothing was trained. So does a model that
+ * returns NULL. */
 START_TEST(bare_codes_fail_the_job)
 {
     static const shoal_dataset_type type = {.name = "shut",
@@ -618,7 +621,7 @@ static Suite *suite(void)
     TCase *tc = tcase_create("train");
     tcase_set_timeout(tc, SH_TEST_SECONDS);
     tcase_add_checked_fixture(tc, sh_leaks_begin, sh_leaks_end);
-    tcase_add_loop_test(tc, reaches_a_loss, 0, SH_SLOW ? WAYS : 3 * WAYS); /* every method, by every start */
+    tcase_add_loop_test(tc, reaches_a_loss, 0, SH_SLOW ? WAYS : 3 * WAYS); /* every method, with every start method */
     tcase_add_loop_test(tc, same_bits, 0, WAYS);
     tcase_add_test(tc, serial_is_plain);
     tcase_add_loop_test(tc, lr_decays, 0, WAYS + 1); /* the last: fedavg */
