@@ -95,12 +95,12 @@ static double accuracy(const answer *a)
     return (double)a->right / (double)a->images;
 }
 
-static void tell(FILE *f, const answer *a, const call *c, const cli_weights *w)
+static void print_text(FILE *f, const answer *a, const call *c, const cli_weights *w)
 {
     fprintf(f, "%s of %s on %s, %" PRId64 " images\n\n", w->model, c->load, c->data, a->images);
     fprintf(f, "  test loss  %.4f\n  accuracy   %.2f %%\n  speed      %.0f images/s\n\n", a->loss, accuracy(a) * 100,
             (double)a->images / a->seconds);
-    fputs("  class  images  accuracy   told as", f);
+    fputs("  class  images  accuracy predicted", f);
     for (int i = 0; i < CLASSES; i++) {
         fprintf(f, i == 0 ? "%2d" : "%6d", i);
     }
@@ -115,7 +115,7 @@ static void tell(FILE *f, const answer *a, const call *c, const cli_weights *w)
     }
 }
 
-static void tell_json(FILE *f, const answer *a, const call *c, const cli_weights *w)
+static void print_json(FILE *f, const answer *a, const call *c, const cli_weights *w)
 {
     fputs("{\"model\": ", f);
     cli_json_string(f, w->model);
@@ -185,7 +185,7 @@ static cli_exit evaluate(call *c, const cli_weights *w)
     if (!cli_output_begin(&output)) {
         return CLI_FAILED;
     }
-    (c->json ? tell_json : tell)(output.file, &a, c, w);
+    (c->json ? print_json : print_text)(output.file, &a, c, w);
     return cli_output_end(&output);
 }
 

@@ -87,13 +87,13 @@ bool cli_framing_is_dark_on_light(const cli_image *image)
 }
 
 /* The amount of ink of each level of grey, from 0 to 1. */
-typedef struct ink {
+typedef struct ink_levels {
     double of[LEVELS];
-} ink;
+} ink_levels;
 
 /* Finds the ink of each level. d is the difference of a level to the ground: up to `floor` it is uneven ground, from `full` on it is all ink.
  * Returns false if nothing differs enough. */
-static bool find_ink(const cli_framing *framing, const cli_image *image, bool dark, ink *out)
+static bool find_ink(const cli_framing *framing, const cli_image *image, bool dark, ink_levels *out)
 {
     uint64_t edge[LEVELS], all[LEVELS], strong[LEVELS] = {0}, uneven[LEVELS] = {0};
     count_edge(image, edge);
@@ -145,7 +145,7 @@ static span span_of(const double *lines, uint32_t count)
 }
 
 /* Finds the columns and rows of the ink. Returns false if there is no memory. */
-static bool find_spans(const cli_image *image, const ink *ink, span *out_x, span *out_y)
+static bool find_spans(const cli_image *image, const ink_levels *ink, span *out_x, span *out_y)
 {
     double *columns = calloc((size_t)image->width + image->height, sizeof *columns), *rows = columns + image->width;
     if (columns == NULL) {
@@ -190,7 +190,7 @@ static double place(const cli_framing *framing, const span *s, double scale)
 
 bool cli_framing_apply(const cli_framing *framing, const cli_image *image, bool invert, float *out, cli_box *out_box)
 {
-    ink ink;
+    ink_levels ink;
     span x, y;
     *out_box = (cli_box){.width = 0};
     if (!find_ink(framing, image, invert, &ink) || !find_spans(image, &ink, &x, &y)) {

@@ -108,7 +108,7 @@ static bool predict(const call *c, const cli_weights *w, const char *path, const
 
 /* ---- printing ---- */
 
-static void tell(FILE *f, const char *path, const answer *a)
+static void print_text(FILE *f, const char *path, const answer *a)
 {
     char *copy = strdup(path);
     fprintf(f, "%s: %d  %.2f %%  (", copy != NULL ? cli_printable(copy) : "", a->order[0],
@@ -120,7 +120,7 @@ static void tell(FILE *f, const char *path, const answer *a)
     fprintf(f, ")%s%s\n", a->inverted ? ", dark on light" : "", a->box.width > 0 ? ", cropped" : "");
 }
 
-static void tell_json(FILE *f, const char *path, const answer *a)
+static void print_json(FILE *f, const char *path, const answer *a)
 {
     fputs("{\"file\": ", f);
     cli_json_string(f, path);
@@ -211,7 +211,7 @@ static cli_exit predict_all(const call *c, const cli_weights *w, char **paths)
     for (; *paths != NULL && !output.failed; paths++) {
         answer a = {.inverted = false};
         if (predict(c, w, *paths, &look, &a)) {
-            (c->json ? tell_json : tell)(output.file, *paths, &a);
+            (c->json ? print_json : print_text)(output.file, *paths, &a);
             (void)cli_output_send(&output);
         } else {
             status = CLI_FAILED;

@@ -1,5 +1,5 @@
 "use strict";
-// What stands under the pointer, or under the arrow keys, is read out. The curves themselves are drawn already.
+// Shows the values under the pointer, or those chosen with the arrow keys. The curves are already drawn.
 window.onerror = (text) => { document.documentElement.dataset.error = text; };
 (() => {
   const run = JSON.parse(document.getElementById("run").textContent);
@@ -15,7 +15,7 @@ window.onerror = (text) => { document.documentElement.dataset.error = text; };
       : Math.floor(x / 3600) + ":" + two(x / 60 % 60) + ":" + two(x % 60) + " h"),
   };
 
-  // The index of the value nearest to x; the values grow.
+  // Returns the index of the value nearest to x. The values are in increasing order.
   const nearest = (values, x) => {
     let low = 0, high = values.length - 1;
     while (high - low > 1) {

@@ -259,7 +259,7 @@ static void put_machine(FILE *f)
     char size[CLI_SIZE_TEXT], text[64];
     cli_machine_look(&m);
     fputs("<section><h2>Machine</h2><table id=\"machine\"><tbody>\n", f);
-    put_pair(f, "processor", m.processor[0] != 0 ? m.processor : "not told");
+    put_pair(f, "processor", m.processor[0] != 0 ? m.processor : "unknown");
     snprintf(text, sizeof text, "%u of %u", m.cpus, m.cpus_online);
     put_pair(f, "cores", text);
     put_pair(f, "vectors", m.features[0] != 0 ? m.features : "none");
