@@ -415,6 +415,10 @@ static bool recover_here(uint32_t index, uint64_t self)
     if (sh_slot_is_dead(index)) {
         uint64_t dead = sh_slot_state_make(SH_PHASE_DEAD, sh_slot_state_maker(state), sh_slot_state_generation(state));
         if (state == dead || sh_cas_acq_rel(&slot->state, &state, dead)) {
+            /* DEAD before all that recovery reads. The swap alone does that on x86-64 only, and a recoverer that
+             * follows a dead recoverer swaps nothing. Pairs with the seq_cst load in sh_owner_is_being_recovered, which
+             * follows a seq_cst swap: either that load finds DEAD or later, or recovery finds what was swapped. */
+            sh_fence_seq_cst();
             SH_DEATH("recovery.marked");
             recover_as(index, dead);
             done = true;

@@ -344,7 +344,7 @@ bool sh_owner_is_dead(sh_owner owner)
 bool sh_owner_is_being_recovered(sh_owner owner)
 {
     uint32_t index = sh_owner_slot(owner);
-    /* The load pairs with the swap to DEAD in recover_here (recovery.c). */
+    /* The load pairs with the fence after the swap to DEAD in recover_here (recovery.c). */
     uint64_t state = index < SH_SLOTS ? sh_load_seq_cst(&sh_slot_at(index)->state) : 0;
     return index >= SH_SLOTS || sh_slot_state_phase(state) == SH_PHASE_FREE ||
            sh_slot_state_phase(state) == SH_PHASE_DEAD || sh_slot_owner(index, state) != owner;
