@@ -1,4 +1,4 @@
-/* Loaders with worker processes, over the three start methods. */
+/* Tests loaders with worker processes, with the three start methods. */
 #include "data/loader_test.h"
 #include "sync/atomic.h"
 
@@ -44,7 +44,7 @@ START_TEST(same_order)
 }
 END_TEST
 
-/* B11: after the first epoch no block is made, however many batches pass. */
+/* B11: after the first epoch no block is allocated, however many batches follow. */
 START_TEST(blocks_come_back)
 {
     int64_t numbers[N];
@@ -84,7 +84,7 @@ START_TEST(seek_with_workers)
 }
 END_TEST
 
-/* What the caller retains stays as it is, while the workers go on. */
+/* What the caller retains stays unchanged while the workers continue. */
 START_TEST(retained)
 {
     enum { KEPT = 22 };
@@ -131,7 +131,7 @@ START_TEST(left_early)
 }
 END_TEST
 
-/* ---- a set of the program's own, that can fail and kill ---- */
+/* ---- a set that the program defines, which can fail and kill ---- */
 
 enum { FINE, FAILS, DIES_ONCE, DIES, EXITS, OPENS_NOT };
 
@@ -140,8 +140,8 @@ typedef struct moody {
     shoal_block *deaths; /* one word: how often it died */
 } moody;
 
-/* The batch before the fatal one comes late, from the other worker: the loader has met the deaths by then. A sleep too short for that
- * would test less, and fail nothing. */
+/* The batch before the fatal one comes late, from the other worker: by then the loader has seen the deaths. A sleep
+ * that is too short for that would test less, but not fail. */
 static void come_late(const moody *m, const sh_a32 *deaths)
 {
     uint32_t before = m->mood == EXITS ? 1 : m->mood == DIES ? 3 : 0;
@@ -247,7 +247,7 @@ START_TEST(dies_once)
 }
 END_TEST
 
-/* What fetch returns, and how a worker ended, is the caller's error; what comes before it comes. */
+/* The caller gets fetch's error, or how a worker ended, after the batches before it. */
 static void ends_with(int method, int mood, shoal_err err, const char *words)
 {
     int64_t numbers[N];
@@ -266,7 +266,7 @@ static void ends_with(int method, int mood, shoal_err err, const char *words)
     ck_assert_err(shoal_loader_next(loader, &b), err);
     ck_assert_msg(strstr(shoal_last_error_text(), words) != NULL, "%s", shoal_last_error_text());
     ck_assert_err(shoal_loader_next(loader, &b), SHOAL_ESTATE);
-    if (mood != EXITS) { /* past it, the others are there */
+    if (mood != EXITS) { /* the batches after it are available */
         ck_assert_ok(shoal_loader_seek(loader, 0, 5));
         ck_assert_msg(shoal_loader_next(loader, &b) == SHOAL_OK, "%s", shoal_last_error_text());
         (void)!numbers_of(&b, numbers);
@@ -295,7 +295,7 @@ START_TEST(exits)
 }
 END_TEST
 
-/* A set that does not open in the workers, for a code that nobody put into words, is told, and no batch comes. */
+/* If a set does not open in the workers and sets no error text, the caller gets its code, and no batch. */
 START_TEST(open_fails)
 {
     shoal_batch b;
@@ -308,9 +308,9 @@ START_TEST(open_fails)
 }
 END_TEST
 
-/* A worker is killed at any moment, again and again: nothing is lost, nothing comes twice, nothing is left. */
-/* A worker that is stopped costs the time limit of the loader, and no batch. */
-START_TEST(a_time_limit)
+/* A worker is killed at random moments, again and again: no batch is lost or comes twice, and nothing leaks. */
+/* A stopped worker costs the loader's timeout, and no batch. */
+START_TEST(a_timeout)
 {
     int64_t numbers[N], n = 0;
     int late = 0, pid = 0;
@@ -360,7 +360,7 @@ START_TEST(killed_at_random)
         for (n = 0; (err = shoal_loader_next(loader, &b)) == SHOAL_OK; n += numbers_of(&b, numbers + n)) {
             if (b.index % 40 == 20) {
                 shoal_world_info info;
-                ck_assert_ok(shoal_world_info_get(&info)); /* takes a while of no fixed length */
+                ck_assert_ok(shoal_world_info_get(&info)); /* takes a varying time */
                 int pids[8], count = 0;
                 char path[64];
                 snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
@@ -390,7 +390,8 @@ START_TEST(killed_at_random)
 }
 END_TEST
 
-/* A loader whose world was left can be destroyed, with all that was got from it, and no world is entered for it. */
+/* A loader can be destroyed after this process left its world, with everything that was got from it, and no world is
+ * entered for it. */
 START_TEST(destroyed_after_its_world)
 {
     shoal_batch b;
@@ -450,8 +451,8 @@ static Suite *suite(void)
     add_for_methods(tc, exits);
     add_for_methods(tc, destroyed_after_its_world);
     tcase_add_loop_test(tc, killed_at_random, SHOAL_START_SPAWN,
-                        SHOAL_START_FORK + 1); /* the server's children are not ours */
-    tcase_add_test(tc, a_time_limit);
+                        SHOAL_START_FORK + 1); /* the server's children are not children of this process */
+    tcase_add_test(tc, a_timeout);
     add_for_methods(tc, mnist_with_workers);
     suite_add_tcase(s, tc);
     return s;

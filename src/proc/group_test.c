@@ -51,7 +51,7 @@ static shoal_err one_stays(int rank, const shoal_value *args)
 }
 
 /* The timeout is for all ranks together. Those that still run are ended, and none is left. */
-START_TEST(a_time_limit)
+START_TEST(the_timeout_ends_all_ranks)
 {
     shoal_process_options options = with(_i);
     shoal_value *results[3];
@@ -179,7 +179,7 @@ START_TEST(arguments_that_cannot_be_sent)
 END_TEST
 
 /* Impossible requests fail before anything is started. */
-START_TEST(u8_too_many_are_refused_at_once)
+START_TEST(u8_too_many_ranks_are_refused_at_once)
 {
     shoal_world_info info;
     int64_t began = sh_now();
@@ -215,7 +215,7 @@ static void await_an_end(void)
 }
 
 /* A failure is noticed while others are being started. */
-START_TEST(u8_a_failure_stops_the_starting)
+START_TEST(u8_a_failure_stops_further_starts)
 {
     enum { N = 100 };
     shoal_process_options options = {.start = SHOAL_START_FORK, .grace = SHOAL_MS(300)};
@@ -233,12 +233,12 @@ static Suite *suite(void)
     Suite *s = suite_create("group");
     TCase *tc = methods_case("group");
     add_for_methods(tc, ranks_and_results);
-    add_for_methods(tc, a_time_limit);
+    add_for_methods(tc, the_timeout_ends_all_ranks);
     add_for_methods(tc, b31_one_failure_ends_all);
     add_for_methods(tc, b31_the_first_failure_is_reported);
     tcase_add_loop_test(tc, arguments_that_cannot_be_sent, SHOAL_START_SPAWN, SHOAL_START_SPAWN + 1);
-    tcase_add_test(tc, u8_too_many_are_refused_at_once);
-    tcase_add_test(tc, u8_a_failure_stops_the_starting);
+    tcase_add_test(tc, u8_too_many_ranks_are_refused_at_once);
+    tcase_add_test(tc, u8_a_failure_stops_further_starts);
     suite_add_tcase(s, tc);
     return s;
 }

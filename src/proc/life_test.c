@@ -52,7 +52,7 @@ static int get_pid(shoal_queue *pids)
     return pid;
 }
 
-START_TEST(a_killed_parent_takes_its_children_and_theirs)
+START_TEST(a_parents_death_ends_its_descendants)
 {
     enum { GENERATIONS = 2, MEMBERS = 7 };
     shoal_queue *pids;
@@ -106,7 +106,7 @@ static shoal_err start_daemon(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-START_TEST(a_daemon_stays)
+START_TEST(a_daemon_outlives_its_parent)
 {
     shoal_queue *pids;
     shoal_event *go;
@@ -256,7 +256,7 @@ static void *sit(void *arg)
     return (void *)(intptr_t)shoal_event_wait(arg, LIMIT);
 }
 
-START_TEST(warns_once_of_threads)
+START_TEST(warns_once_about_threads)
 {
     shoal_event *go;
     pthread_t thread;
@@ -416,7 +416,7 @@ START_TEST(the_last_error_is_not_inherited)
 }
 END_TEST
 
-START_TEST(a_fork_behind_our_back_has_children_of_its_own)
+START_TEST(a_plain_fork_has_its_own_children)
 {
     shoal_queue *pids;
     shoal_event *go;
@@ -491,7 +491,7 @@ START_TEST(a_dead_fork_server_is_replaced)
 }
 END_TEST
 
-START_TEST(an_interrupt_is_not_for_the_server)
+START_TEST(the_server_ignores_interrupts)
 {
     shoal_process *p = start(SHOAL_START_FORKSERVER, no_op, NULL);
     finish(p);
@@ -520,20 +520,20 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("life");
     TCase *tc = methods_case("life");
-    add_for_methods(tc, a_killed_parent_takes_its_children_and_theirs);
-    add_for_methods(tc, a_daemon_stays);
+    add_for_methods(tc, a_parents_death_ends_its_descendants);
+    add_for_methods(tc, a_daemon_outlives_its_parent);
     add_for_methods(tc, the_end_of_a_thread_is_not_the_end_of_the_parent);
     add_for_methods(tc, children_start_side_by_side);
     add_for_methods(tc, children_start_beside_a_sweeper);
     tcase_add_test(tc, a_forbidden_fork_says_what_to_do);
-    tcase_add_test(tc, warns_once_of_threads);
+    tcase_add_test(tc, warns_once_about_threads);
     tcase_add_test(tc, fork_beside_working_threads);
     add_for_methods(tc, a_child_gets_many_blocks);
     add_for_methods(tc, output_is_written_once);
     add_for_methods(tc, the_last_error_is_not_inherited);
-    add_for_methods(tc, a_fork_behind_our_back_has_children_of_its_own);
+    add_for_methods(tc, a_plain_fork_has_its_own_children);
     tcase_add_test(tc, a_dead_fork_server_is_replaced);
-    tcase_add_test(tc, an_interrupt_is_not_for_the_server);
+    tcase_add_test(tc, the_server_ignores_interrupts);
     tcase_add_test(tc, a_new_world_gets_a_new_server);
     suite_add_tcase(s, tc);
     return s;

@@ -104,7 +104,7 @@ static shoal_err return_callers_code(const shoal_value *arg, shoal_value **out_r
 }
 
 /* A task's error code never looks like the end of the iteration, or like a timeout or a signal of the caller. */
-START_TEST(codes_of_the_caller)
+START_TEST(task_codes_do_not_look_like_the_callers)
 {
     static const char *const texts[] = {"the task returned SHOAL_END", "the task returned SHOAL_ETIMEDOUT: in words",
                                         "the task returned SHOAL_EINTR", "the task returned SHOAL_E?"};
@@ -447,7 +447,7 @@ START_TEST(a_map_with_deaths_is_complete)
 }
 END_TEST
 
-START_TEST(terminate_fails_what_is_not_done)
+START_TEST(terminate_fails_unfinished_tasks)
 {
     shoal_pool *pool = make(_i, (shoal_pool_options){.workers = 2});
     shoal_future *waiting[5];
@@ -480,7 +480,7 @@ static shoal_err sleep_long(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-START_TEST(handles_go_after_their_world)
+START_TEST(handles_are_destroyed_after_their_world)
 {
     shoal_pool *pool = make(_i, (shoal_pool_options){.workers = 1}),
                *other = make(_i, (shoal_pool_options){.workers = 1});
@@ -551,7 +551,7 @@ static Suite *suite(void)
     TCase *tc = methods_case("pool");
     add_for_methods(tc, apply_and_map);
     add_for_methods(tc, starmap_and_errors);
-    add_for_methods(tc, codes_of_the_caller);
+    add_for_methods(tc, task_codes_do_not_look_like_the_callers);
     add_for_methods(tc, iterators);
     add_for_methods(tc, futures);
     add_for_methods(tc, buffers_are_filled);
@@ -560,8 +560,8 @@ static Suite *suite(void)
     add_for_methods(tc, workers_that_never_come_up);
     add_for_methods(tc, a_killed_worker_is_replaced);
     add_for_methods(tc, a_map_with_deaths_is_complete);
-    add_for_methods(tc, terminate_fails_what_is_not_done);
-    add_for_methods(tc, handles_go_after_their_world);
+    add_for_methods(tc, terminate_fails_unfinished_tasks);
+    add_for_methods(tc, handles_are_destroyed_after_their_world);
     add_for_methods(tc, threads_share_a_pool);
     suite_add_tcase(s, tc);
     return s;

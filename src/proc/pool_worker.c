@@ -94,8 +94,8 @@ static shoal_err store_result(const shoal_block *block, const shoal_value *resul
     return err;
 }
 
-/* The words of an error travel as a value. When there is no memory even for that, the owner finds nothing and knows
- * why. */
+/* Stores the error as the result, as a list of code and text. If there is no memory even for that, the owner finds no
+ * result and reports SHOAL_ENOMEM. */
 static void store_failure(const shoal_block *block, shoal_err err)
 {
     shoal_value *words = shoal_list((int)err, shoal_last_error_text());

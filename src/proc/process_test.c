@@ -83,7 +83,7 @@ static shoal_err end_so(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-START_TEST(endings_are_told_apart)
+START_TEST(endings_are_distinguished)
 {
     static const struct {
         shoal_end end;
@@ -307,7 +307,7 @@ static shoal_err ignore_term(int rank, const shoal_value *args)
     return await(rank, args);
 }
 
-START_TEST(destroy_kills_who_ignores_sigterm)
+START_TEST(destroy_kills_a_process_that_ignores_sigterm)
 {
     pair e = make_pair();
     shoal_process *p = start(SHOAL_START_SPAWN, ignore_term, shoal_list(e.up, e.go));
@@ -576,7 +576,7 @@ static void until_server_is_waited_for(void)
     }
 }
 
-START_TEST(join_is_in_time_beside_a_stopped_fork_server)
+START_TEST(join_returns_on_time_with_a_stopped_fork_server)
 {
     shoal_process *p = start(SHOAL_START_FORKSERVER, wait_for_a_signal, NULL);
     shoal_process *forgotten = start(SHOAL_START_FORKSERVER, wait_for_a_signal, NULL);
@@ -645,20 +645,20 @@ static Suite *suite(void)
     TCase *tc = methods_case("process");
     add_for_methods(tc, names_in_texts_and_comm);
     add_for_methods(tc, arguments_arrive_and_results_return);
-    add_for_methods(tc, endings_are_told_apart);
+    add_for_methods(tc, endings_are_distinguished);
     tcase_add_loop_test(tc, no_fd_to_watch_with, SHOAL_START_SPAWN, SHOAL_START_FORK + 1);
     tcase_add_loop_test(tc, a_stolen_exit_status, SHOAL_START_SPAWN, SHOAL_START_FORK + 1);
     tcase_add_test(tc, wrong_calls_are_refused);
     add_for_methods(tc, join_returns_on_time);
     add_for_methods(tc, a_stopped_process_is_not_dead);
     add_for_methods(tc, terminate_runs_the_handler_and_destroy_ends_it);
-    tcase_add_test(tc, destroy_kills_who_ignores_sigterm);
+    tcase_add_test(tc, destroy_kills_a_process_that_ignores_sigterm);
     add_for_methods(tc, a_message_outlives_its_sender);
     add_for_methods(tc, join_recovers_a_killed_child_at_once);
     add_for_methods(tc, a_child_inherits_nothing_else);
     add_for_methods(tc, a_failed_start_leaves_nothing);
     add_for_methods(tc, children_have_children);
-    tcase_add_test(tc, join_is_in_time_beside_a_stopped_fork_server);
+    tcase_add_test(tc, join_returns_on_time_with_a_stopped_fork_server);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -243,7 +243,7 @@ static _Noreturn void in_child(shoal_queue *queue, int how)
     }
 }
 
-START_TEST(forks_and_goes_on)
+START_TEST(forks_and_continues)
 {
     static const shoal_end ends[] = {SHOAL_RETURNED, SHOAL_FAILED, SHOAL_EXITED, SHOAL_KILLED};
     shoal_queue *queue;
@@ -284,7 +284,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, is_killed_before_and_after_it_joined, 0, 2);
     tcase_add_loop_test(tc, ends_with_its_parent, 0, 2);
     tcase_add_test(tc, refusals);
-    tcase_add_loop_test(tc, forks_and_goes_on, 0, 4);
+    tcase_add_loop_test(tc, forks_and_continues, 0, 4);
     tcase_add_test(tc, a_fork_that_fails_calls_the_hooks_too);
     suite_add_tcase(s, tc);
     return s;

@@ -125,7 +125,7 @@ static shoal_err closes_all(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-START_TEST(a_closed_sentinel_is_no_end)
+START_TEST(a_closed_sentinel_is_not_an_end)
 {
     char byte;
     size_t size;
@@ -189,7 +189,7 @@ static Suite *suite(void)
     tcase_set_timeout(tc, SH_TEST_SECONDS);
     add_for_methods(tc, returns_and_fails);
     add_for_methods(tc, is_waited_for_and_killed);
-    add_for_methods(tc, a_closed_sentinel_is_no_end);
+    add_for_methods(tc, a_closed_sentinel_is_not_an_end);
     add_for_methods(tc, groups_and_pools);
     add_for_methods(tc, siblings_do_not_hide_an_end);
     suite_add_tcase(s, tc);

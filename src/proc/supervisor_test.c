@@ -130,7 +130,7 @@ START_TEST(a_killed_member_is_replaced)
 }
 END_TEST
 
-START_TEST(what_a_failed_target_means)
+START_TEST(the_owner_decides_about_a_failed_target)
 {
     begin_crew(c, _i, fail_once, 1);
     await_ends(&c, 1);
@@ -324,7 +324,7 @@ static Suite *suite(void)
     Suite *s = suite_create("supervisor");
     TCase *tc = methods_case("supervisor");
     add_for_methods(tc, a_killed_member_is_replaced);
-    add_for_methods(tc, what_a_failed_target_means);
+    add_for_methods(tc, the_owner_decides_about_a_failed_target);
     add_for_methods(tc, gives_up_after_failed_starts);
     add_for_methods(tc, an_end_and_a_message_wake_at_once);
     add_for_methods(tc, end_of_stopped_members);

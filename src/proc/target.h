@@ -23,7 +23,8 @@ typedef enum sh_target_proof {
     SH_TARGET_FILE,         /* id is device, inode and size of the file */
 } sh_target_proof;
 
-/* Plain bytes: copied into shared memory before anybody reads them. Only the first sh_target_size bytes are used. */
+/* Plain bytes, which are copied into shared memory before another process reads them. Only the first sh_target_size
+ * bytes are used. */
 typedef struct sh_target {
     uint64_t offset;
     uint32_t proof;

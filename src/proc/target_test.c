@@ -42,7 +42,7 @@ START_TEST(functions_are_found_again)
 }
 END_TEST
 
-START_TEST(what_is_no_function_is_refused)
+START_TEST(an_address_outside_functions_is_refused)
 {
     sh_target target;
     int data = 0;
@@ -76,7 +76,7 @@ START_TEST(another_build_is_refused)
 }
 END_TEST
 
-START_TEST(names_for_people)
+START_TEST(readable_names)
 {
     char label[64], small[8];
     sh_target_label((sh_function)insque, label, sizeof label);
@@ -179,9 +179,9 @@ static Suite *suite(void)
     Suite *s = suite_create("target");
     TCase *tc = methods_case("target");
     tcase_add_test(tc, functions_are_found_again);
-    tcase_add_test(tc, what_is_no_function_is_refused);
+    tcase_add_test(tc, an_address_outside_functions_is_refused);
     tcase_add_test(tc, another_build_is_refused);
-    tcase_add_test(tc, names_for_people);
+    tcase_add_test(tc, readable_names);
     tcase_add_test(tc, symbols_of_damaged_files);
     add_for_methods(tc, a_library_that_was_loaded_later);
     suite_add_tcase(s, tc);

@@ -159,7 +159,7 @@ static shoal_err put_into_last(int rank, const shoal_value *args)
     return shoal_queue_put(shoal_value_as_queue(args), shoal_value_int(5), LIMIT);
 }
 
-START_TEST(more_than_the_kernel_takes)
+START_TEST(more_things_than_the_kernel_takes)
 {
     enum { N = SH_FUTEX_MANY + 40 };
     shoal_waitable things[N];
@@ -207,7 +207,7 @@ static Suite *suite(void)
     add_for_methods(tc, the_first_of_several);
     add_for_methods(tc, only_processes);
     add_for_methods(tc, a_kill_wakes_a_wait_at_once);
-    tcase_add_loop_test(tc, more_than_the_kernel_takes, SHOAL_START_SPAWN, SHOAL_START_FORK + 1);
+    tcase_add_loop_test(tc, more_things_than_the_kernel_takes, SHOAL_START_SPAWN, SHOAL_START_FORK + 1);
     tcase_add_test(tc, wrong_calls_are_refused);
     suite_add_tcase(s, tc);
     return s;

@@ -181,7 +181,7 @@ START_TEST(the_steps_are_limited)
 END_TEST
 
 /* Twelve epochs are twelve events, the last of them shorter. The same holds for a job that ends at its mean return. */
-START_TEST(each_epoch_is_told_once)
+START_TEST(each_epoch_is_reported_once)
 {
     counts c = {0}, d = {0};
     shoal_train_result r;
@@ -202,7 +202,7 @@ START_TEST(each_epoch_is_told_once)
 END_TEST
 
 /* A job that reached its limit continues from its checkpoint with a higher limit, and keeps its counts. */
-START_TEST(goes_on_from_a_checkpoint)
+START_TEST(continues_from_a_checkpoint)
 {
     char path[64];
     snprintf(path, sizeof path, "/tmp/shoal_a3c_test.%d", (int)getpid());
@@ -250,7 +250,7 @@ START_TEST(solved_is_solved_when_it_is_resumed)
 }
 END_TEST
 
-START_TEST(killed_actors_are_started_again)
+START_TEST(killed_actors_are_restarted)
 {
     counts c = {.kill_left = 4, .kill_images = 500, .stop_after = 30000};
     shoal_train_result r;
@@ -320,7 +320,7 @@ static const shoal_env_type follow = {.name = "follow",
                                       .reset = follow_reset,
                                       .step = follow_step};
 
-START_TEST(an_environment_of_ones_own)
+START_TEST(an_environment_of_the_program)
 {
     shoal_train_result r;
     ck_assert_ok(shoal_train_run(
@@ -382,13 +382,13 @@ static Suite *suite(void)
         loss_and_gradient_are_those_of_the_tape,
         actions_are_drawn_by_their_probabilities,
         the_steps_are_limited,
-        each_epoch_is_told_once,
-        goes_on_from_a_checkpoint,
+        each_epoch_is_reported_once,
+        continues_from_a_checkpoint,
         solved_is_solved_when_it_is_resumed,
-        killed_actors_are_started_again,
+        killed_actors_are_restarted,
         restarts_are_limited,
         the_callback_stops_it,
-        an_environment_of_ones_own,
+        an_environment_of_the_program,
         wrong_options,
         a_model_that_does_not_fit,
     };

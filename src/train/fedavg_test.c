@@ -139,7 +139,7 @@ static void assert_few_labels(shoal_dataset *part)
 }
 
 /* Each split, with one worker, with several, and with more than there are clients in a round. */
-START_TEST(is_what_a_plain_loop_gives)
+START_TEST(equals_a_plain_loop)
 {
     static const int workers[] = {1, 3, 6};
     shoal_dataset *train = part_of(SHOAL_TRAIN, TRAIN), *parts[CLIENTS];
@@ -340,7 +340,7 @@ static bool see(const shoal_train_event *event, void *context)
     return s->stop_images == 0 || event->so_far.images < s->stop_images;
 }
 
-START_TEST(tells)
+START_TEST(reports)
 {
     shoal_dataset *train = part_of(SHOAL_TRAIN, TRAIN), *test = part_of(SHOAL_TEST, TEST);
     shoal_module *model = new_model();
@@ -582,7 +582,7 @@ START_TEST(wrong_options)
 }
 END_TEST
 
-START_TEST(defaults_of_its_own)
+START_TEST(own_defaults)
 {
     shoal_train_options o = shoal_train_defaults(&(shoal_train_options){.method = SHOAL_METHOD_FEDAVG});
     ck_assert_str_eq(o.model, "fedavg-cnn");
@@ -603,13 +603,13 @@ static Suite *suite(void)
     TCase *tc = tcase_create("fedavg");
     tcase_set_timeout(tc, SH_TEST_SECONDS);
     tcase_add_checked_fixture(tc, sh_leaks_begin, sh_leaks_end);
-    tcase_add_loop_test(tc, is_what_a_plain_loop_gives, 0, 6);
+    tcase_add_loop_test(tc, equals_a_plain_loop, 0, 6);
     tcase_add_test(tc, same_bits);
     tcase_add_test(tc, deaths_change_nothing);
 #ifdef SHOAL_DEATH_POINTS
     tcase_add_loop_test(tc, deaths_at_every_point, 0, 3);
 #endif
-    tcase_add_loop_test(tc, tells, 0, 2);
+    tcase_add_loop_test(tc, reports, 0, 2);
     tcase_add_test(tc, stops_between_rounds);
     tcase_add_test(tc, resumes);
     tcase_add_test(tc, draws);
@@ -617,7 +617,7 @@ static Suite *suite(void)
     tcase_add_test(tc, server_momentum);
     tcase_add_test(tc, memory_is_bounded);
     tcase_add_test(tc, wrong_options);
-    tcase_add_test(tc, defaults_of_its_own);
+    tcase_add_test(tc, own_defaults);
     suite_add_tcase(s, tc);
     return s;
 }

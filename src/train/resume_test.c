@@ -100,7 +100,7 @@ START_TEST(same_bits)
 END_TEST
 
 /* The result is not bit-identical, but every worker does what was left for it. */
-START_TEST(hogwild_goes_on)
+START_TEST(hogwild_continues)
 {
     shoal_module *model = new_model("mlp", 3);
     shoal_train_options o = options_of(SHOAL_METHOD_HOGWILD, model);
@@ -379,7 +379,7 @@ static Suite *suite(void)
     tcase_set_timeout(tc, SH_TEST_SECONDS);
     tcase_add_checked_fixture(tc, begin, end);
     tcase_add_loop_test(tc, same_bits, 0, SH_SLOW ? REPEATABLE : 2 * REPEATABLE);
-    tcase_add_loop_test(tc, hogwild_goes_on, 0, 2);
+    tcase_add_loop_test(tc, hogwild_continues, 0, 2);
     tcase_add_loop_test(tc, more_epochs, 0, 4);
     tcase_add_loop_test(tc, until, 0, 4);
     tcase_add_test(tc, settings_agree);

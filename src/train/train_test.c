@@ -353,7 +353,7 @@ END_TEST
 
 /* Epochs may be shorter than the interval between checks of the workers. A job that is stopped in the middle and
  * resumed reports the remaining ones. */
-START_TEST(each_epoch_is_told_once)
+START_TEST(each_epoch_is_reported_once)
 {
     sets s = open_few();
     shoal_module *model = new_model();
@@ -474,7 +474,7 @@ static shoal_tensor *null_forward(shoal_module *self, shoal_tensor *x)
 
 /* A set that no worker can open makes the job fail, whatever the method: nothing was trained. So does a model that
  * returns NULL. */
-START_TEST(bare_codes_fail_the_job)
+START_TEST(errors_without_text_fail_the_job)
 {
     static const shoal_dataset_type type = {.name = "shut",
                                             .length = 60,
@@ -628,10 +628,10 @@ static Suite *suite(void)
     tcase_add_test(tc, gradients_are_averaged);
     tcase_add_test(tc, rounds_of_an_epoch);
     tcase_add_loop_test(tc, deaths_are_counted, 0, 5);
-    tcase_add_loop_test(tc, each_epoch_is_told_once, 0, WAYS + 1); /* the last: fedavg */
+    tcase_add_loop_test(tc, each_epoch_is_reported_once, 0, WAYS + 1); /* the last: fedavg */
     tcase_add_loop_test(tc, nan_fails_the_job, 0, WAYS + 1);
     tcase_add_loop_test(tc, restarts_are_limited, 0, 4);
-    tcase_add_loop_test(tc, bare_codes_fail_the_job, SHOAL_METHOD_HOGWILD, SHOAL_METHOD_FEDAVG + 1);
+    tcase_add_loop_test(tc, errors_without_text_fail_the_job, SHOAL_METHOD_HOGWILD, SHOAL_METHOD_FEDAVG + 1);
     tcase_add_loop_test(tc, stops, 0, 4);
     tcase_add_test(tc, wrong_options);
     tcase_add_test(tc, mean_of_models);
