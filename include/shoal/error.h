@@ -2,6 +2,12 @@
  *
  * A call that can fail returns shoal_err, or NULL. SHOAL_OK is 0. Each thread remembers its last failure and a text
  * with the sizes and names that explain it, until its next failure. Success does not clear it.
+ *
+ * SHOAL_EFORK occurs only in a child of fork. Such a child is in the world of its parent and can use what it
+ * inherited, with three exceptions. A pool, a future, an iterator and the workers of a loader belong to the process
+ * that made them. An end of a pipe stays with the parent after a plain fork(); shoal_process_start passes it on. And
+ * if there was no room in the world for the child, every call that needs the world fails until shoal_world_leave;
+ * after that the child can make a world.
  */
 #ifndef SHOAL_ERROR_H
 #define SHOAL_ERROR_H
@@ -31,7 +37,7 @@ typedef enum shoal_err {
     SHOAL_ELAYOUT,    /* a build with another memory layout made the world */
     SHOAL_ECORRUPT,   /* bytes from outside do not decode, or the world is damaged */
     SHOAL_ELIMIT,     /* a documented limit is reached (processes, holders, nesting) */
-    SHOAL_EFORK,      /* this process was forked, and the object of the call belongs to its parent */
+    SHOAL_EFORK,      /* this process was forked, and the object belongs to its parent, as explained above */
     SHOAL_ESTATE,     /* the call does not fit the state: joined twice, task_done called too often */
     SHOAL_ECHILD, /* a process failed, or a callback returned a code that it must not return: the text explains it */
     SHOAL_ENAN,   /* a loss or a parameter is NaN or infinite: training has diverged */

@@ -2,10 +2,10 @@
  *
  * Every call follows these rules.
  *
- * 1. Values are consumed. A call that takes a shoal_value * consumes it, on success and on failure. So calls can be
- *    nested, and nothing leaks: shoal_queue_put(q, shoal_map("loss", loss), SHOAL_FOREVER). To use a value again,
- *    pass it to shoal_value_keep first: no call consumes a kept value, and its owner destroys it with
- *    shoal_value_destroy.
+ * 1. Values are consumed. A call that takes a shoal_value * consumes it, on success and on failure. A call that takes
+ *    a const shoal_value * only reads it. So calls can be nested, and nothing leaks: shoal_queue_put(q,
+ *    shoal_map("loss", loss), SHOAL_FOREVER). To use a value again, pass it to shoal_value_keep first: no call
+ *    consumes a kept value, and its owner destroys it with shoal_value_destroy.
  *
  * 2. Handles are borrowed. A handle is a pointer to a block, queue, pipe, lock, tensor, module and so on. A call that
  *    stores a handle retains it. Each type has its own retain and release, or create and destroy. shoal_release(x)
@@ -16,10 +16,11 @@
  *
  * 3. Failures. A call that deals with the system or with other processes returns shoal_err. Its outputs are its last
  *    parameters, are named out_..., and are unchanged after a failure. A buffer of the caller comes before its
- *    capacity. Four calls write something after a failure too: shoal_queue_get_bytes and shoal_pipe_recv_bytes write
- *    the size of a message that does not fit, shoal_spawn_with writes NULLs, and shoal_wait writes `ready`. A call
- *    that people write inside expressions (it makes a value, tensor, module, data set, optimiser or loader) returns
- *    NULL after a failure. In both cases shoal_last_error_text explains the failure.
+ *    capacity. Five calls write something after a failure too: shoal_queue_get_bytes and shoal_pipe_recv_bytes write
+ *    the size of a message that does not fit, shoal_spawn_with writes NULLs, shoal_wait writes `ready`, and
+ *    shoal_world_audit writes what it found. A call that people write inside expressions (it makes a value, tensor,
+ *    module, data set, optimiser or loader) returns NULL after a failure. In both cases shoal_last_error_text
+ *    explains the failure.
  *
  *    NULL arguments. If a call that returns a pointer gets NULL for the result of another call (a tensor, value or
  *    module), it returns NULL, and the failure of that other call stays the last error. So an expression needs one

@@ -6,12 +6,20 @@
  * gets the same object, not a copy.
  *
  * A call that takes a shoal_value * consumes it, on success and on failure (put, send, start, spawn, shoal_return,
- * the calls of a pool, shoal_list_add, shoal_map_set), unless the value is kept (shoal_value_keep). A call that makes
- * a value returns NULL on failure. If one of its members is NULL, it destroys the other members and returns NULL. So
- * calls can be nested without checks, and nothing leaks: shoal_queue_put(q, shoal_map("t", tensor), SHOAL_FOREVER).
+ * the calls of a pool, shoal_list_add, shoal_map_set), unless the value is kept (shoal_value_keep). A call that
+ * takes a const shoal_value * only reads it. A call that makes a value returns NULL on failure. If one of its
+ * members is NULL, it destroys the other members and returns NULL. So calls can be nested without checks, and
+ * nothing leaks: shoal_queue_put(q, shoal_map("t", tensor), SHOAL_FOREVER).
  *
- * Nothing here blocks. Any number of threads may read a value. While one thread changes or destroys it, no other
- * thread may use it.
+ * NULL for a value or a handle is taken for the result of a call that failed: a call that returns a pointer returns
+ * NULL and leaves that call's error as the last one, and a call that returns shoal_err fails with SHOAL_EINVAL. NULL
+ * for a key, a text or an output that is not optional is SHOAL_EINVAL.
+ *
+ * A member is valid until its container is destroyed or consumed, or its key is set again. To use it for longer, or
+ * to send it, copy it (shoal_value_copy).
+ *
+ * Nothing here blocks. Threads may use different values at the same time, and any number of threads may read one
+ * value. While one thread changes, consumes or destroys a value, no other thread may use it.
  */
 #ifndef SHOAL_VALUE_H
 #define SHOAL_VALUE_H
@@ -35,7 +43,8 @@ typedef struct shoal_sparse shoal_sparse;
 typedef struct shoal_module shoal_module;
 
 /* How deeply lists and maps may be nested. Calls that make values fail with SHOAL_EINVAL beyond it, and the decoder
- * refuses such messages. */
+ * refuses such messages. Other limits: 2^32 - 1 members of a list or map; less than 4 GiB for a string or bytes that
+ * is sent (SHOAL_ELIMIT). */
 #define SHOAL_VALUE_DEPTH 64
 
 /* The type of a value. */
@@ -50,7 +59,7 @@ typedef enum shoal_type {
     SHOAL_LIST,
     SHOAL_MAP,
     SHOAL_OBJECT,  /* a shared object: see shoal_value_object_kind */
-    SHOAL_FOREIGN, /* bytes of another language, with a tag */
+    SHOAL_FOREIGN, /* bytes that only a binding understands: see shoal_value_foreign */
 } shoal_type;
 
 /* Make a value from null, a bool or a number. The caller owns it. An integer up to INT64_MAX becomes SHOAL_INT. Does
@@ -61,22 +70,25 @@ shoal_value *shoal_value_int(int64_t i);
 shoal_value *shoal_value_uint(uint64_t u);
 shoal_value *shoal_value_float(double d);
 
-/* Makes a value from a copy of a UTF-8 string. The caller owns the value. Does not block. Thread-safe. Errors:
- * SHOAL_EINVAL if the text is NULL or not UTF-8; SHOAL_ENOMEM. */
+/* Makes a value from a copy of a UTF-8 string, up to its NUL. Use shoal_value_bytes for text that contains NULs. The
+ * caller owns the value. Does not block. Thread-safe. Errors: SHOAL_EINVAL if the text is NULL or not UTF-8;
+ * SHOAL_ENOMEM. */
 shoal_value *shoal_value_string(const char *text);
 
 /* Makes a value from a copy of size bytes. The caller owns the value. Does not block. Thread-safe. Errors:
  * SHOAL_EINVAL if bytes is NULL and size is not 0; SHOAL_ENOMEM. */
 shoal_value *shoal_value_bytes(const void *bytes, size_t size);
 
-/* Makes a value from a copy of bytes that only a binding understands; tag identifies their format. The caller owns
- * the value. At most 4 GiB less 16 bytes can be sent. Does not block. Thread-safe. Errors: SHOAL_EINVAL if bytes is
- * NULL and size is not 0; SHOAL_ENOMEM. */
+/* Makes a value of type SHOAL_FOREIGN from a copy of bytes that only a binding understands, such as a pickled Python
+ * object; tag identifies their format. The library carries them and does not look inside. The caller owns the value.
+ * At most 4 GiB less 16 bytes can be sent. Does not block. Thread-safe. Errors: SHOAL_EINVAL if bytes is NULL and
+ * size is not 0; SHOAL_ENOMEM. */
 shoal_value *shoal_value_foreign(uint32_t tag, const void *bytes, size_t size);
 
 /* Make a value from a shared object, and retain the object. The caller owns the value. NULL gives NULL and does not
- * change the last error. share.h explains the values of tensors, sparse tensors and modules, and data.h those of data
- * sets. Does not block. Thread-safe. Errors: SHOAL_ENOMEM. */
+ * change the last error. A tensor, sparse tensor or module is also shared: its elements move into the heap, with the
+ * errors of shoal_tensor_share (share.h). data.h explains the values of data sets. Does not block. Thread-safe.
+ * Errors: SHOAL_ENOMEM; SHOAL_ESTATE after the process left the object's world; SHOAL_EFORK. */
 shoal_value *shoal_value_block(shoal_block *block);
 shoal_value *shoal_value_queue(shoal_queue *queue);
 shoal_value *shoal_value_pipe(shoal_pipe *pipe);
@@ -97,9 +109,10 @@ shoal_value *shoal_value_list(void);
 shoal_value *shoal_value_map(void);
 
 /* Add a member to a list, or set a key of a map. They consume the member, on success and on failure. They return the
- * container; on failure they consume the container too and return NULL. If a key is set twice, the last member stays,
- * in the place of the first. Do not block. Errors: SHOAL_ETYPE if the container is not a list or not a map;
- * SHOAL_EINVAL if the member belongs to another container, the nesting is too deep, or the key is not UTF-8;
+ * container; on failure they consume the container too and return NULL. If the container is kept, they change it and
+ * return it, and a failure leaves it as it was. If a map has the key already, the new member replaces the old one,
+ * at its position. Do not block. Errors: SHOAL_ETYPE if the container is not a list or not a map; SHOAL_EINVAL if
+ * the member belongs to another container, the nesting is too deep, or the key is NULL or not UTF-8; SHOAL_ELIMIT;
  * SHOAL_ENOMEM.
  *
  * A member belongs to its container for good. It can no longer be changed or added to another container. A call that
@@ -136,15 +149,17 @@ bool shoal_value_equal(const shoal_value *a, const shoal_value *b);
 shoal_type shoal_value_type(const shoal_value *value);
 
 /* Read a value as a bool or a number. Int, uint and float can be read as each other if that does not change the
- * number. Do not block. Errors, which leave the output unchanged: SHOAL_ETYPE if the value has another type (the text
- * names both) or the number does not fit (the text has it); SHOAL_EINVAL for NULL. */
+ * number: the float 3.0 can be read as int 3, but 3.5 cannot, nor can the int 2^53 + 1 be read as a float. Do not
+ * block. Errors, which leave the output unchanged: SHOAL_ETYPE if the value has another type (the text names both)
+ * or the number does not fit (the text has it); SHOAL_EINVAL for NULL. */
 SHOAL_MUST_USE shoal_err shoal_value_as_bool(const shoal_value *value, bool *out_bool);
 SHOAL_MUST_USE shoal_err shoal_value_as_int(const shoal_value *value, int64_t *out_int);
 SHOAL_MUST_USE shoal_err shoal_value_as_uint(const shoal_value *value, uint64_t *out_uint);
 SHOAL_MUST_USE shoal_err shoal_value_as_float(const shoal_value *value, double *out_float);
 
-/* Read a value as a string, bytes or foreign bytes. The value owns the result. out_size and out_tag may be NULL. NULL
- * gives NULL and does not change the last error. Do not block. Errors: SHOAL_ETYPE if the value has another type. */
+/* Read a value as a string, bytes or foreign bytes. The value owns the result. A string contains no NUL but the one
+ * at its end. out_size and out_tag may be NULL; after a failure they are set to 0. NULL gives NULL and does not
+ * change the last error. Do not block. Errors: SHOAL_ETYPE if the value has another type. */
 const char *shoal_value_as_string(const shoal_value *value);
 const void *shoal_value_as_bytes(const shoal_value *value, size_t *out_size);
 const void *shoal_value_as_foreign(const shoal_value *value, uint32_t *out_tag, size_t *out_size);
@@ -153,9 +168,9 @@ const void *shoal_value_as_foreign(const shoal_value *value, uint32_t *out_tag, 
  * not block. Cannot fail. */
 shoal_kind shoal_value_object_kind(const shoal_value *value);
 
-/* Read a value as a shared object of one kind. The value owns the result: retain it to use it for longer. NULL gives
- * NULL and does not change the last error. Do not block. Errors: SHOAL_ETYPE if the value is not an object of that
- * kind. */
+/* Read a value as a shared object of one kind. share.h has the same for tensors, sparse tensors and modules, and
+ * data.h for data sets. The value owns the result: retain it to use it for longer. NULL gives NULL and does not
+ * change the last error. Do not block. Errors: SHOAL_ETYPE if the value is not an object of that kind. */
 shoal_block *shoal_value_as_block(const shoal_value *value);
 shoal_queue *shoal_value_as_queue(const shoal_value *value);
 shoal_pipe *shoal_value_as_pipe(const shoal_value *value);
@@ -168,9 +183,10 @@ shoal_barrier *shoal_value_as_barrier(const shoal_value *value);
 
 /* Read a bool or a number from a map by its key. A target reads what shoal_map("in", queue, "n", 3) put in:
  *
- *     int64_t n;
+ *     int64_t n = 1; // stays 1 if there is no key "n"
  *     shoal_queue *in = shoal_arg_queue(args, "in");
  *     shoal_err err = shoal_arg_int(args, "n", &n);
+ *     if (err == SHOAL_ENOENT) { ... "n" is optional ... }
  *
  * Do not block. Errors, whose text names the key and which leave the output unchanged: SHOAL_ENOENT if the key is
  * missing; SHOAL_ETYPE if the member has another type (the text names both); SHOAL_EINVAL for NULL. */
@@ -204,13 +220,14 @@ size_t shoal_value_count(const shoal_value *value);
 const shoal_value *shoal_value_at(const shoal_value *value, size_t i);
 const char *shoal_value_key_at(const shoal_value *map, size_t i);
 
-/* Returns the member of a map with a key. The map owns it. Does not block. Errors: SHOAL_ENOENT if there is no such
- * key; SHOAL_ETYPE if the value is not a map. */
+/* Returns the member of a map with a key, or NULL if the map has no such key. The map owns it. Does not block.
+ * Errors: SHOAL_ENOENT if there is no such key; SHOAL_ETYPE if the value is not a map; SHOAL_EINVAL if key is NULL. */
 const shoal_value *shoal_value_find(const shoal_value *map, const char *key);
 
-/* Writes a value as text for people, such as {"rank": 0, "data": <block 81>}. Writes at most capacity bytes, the NUL
- * included, and does not cut within a character. With a capacity of 0, buffer may be NULL. Returns the length of the
- * whole text without the NUL. Does not block. */
+/* Writes a value as text for people, such as {"rank": 0, "data": <block 81>}. Lists and maps are written in full,
+ * bytes only as their size. Writes at most capacity bytes, the NUL included, and does not cut within a character.
+ * With a capacity of 0, buffer may be NULL. Returns the length of the whole text without the NUL; 0 for NULL. Does
+ * not block. */
 size_t shoal_value_format(const shoal_value *value, char *buffer, size_t capacity);
 
 #ifdef __cplusplus
@@ -382,9 +399,11 @@ template <class... More> shoal_value *shoal_map(const char *key, More... more)
 #else
 
 /* Make values from C expressions by their types. shoal_value_of(x) makes one value. shoal_list(1, "two", 3.0, queue)
- * and shoal_map("rank", 0, "queue", queue) make containers of up to 16 members. The caller owns the result. A
+ * and shoal_map("rank", 0, "queue", queue) make containers of 1 to 16 members; shoal_value_list() and
+ * shoal_value_map() make empty ones, and shoal_list_add and shoal_map_set add more. The caller owns the result. A
  * shoal_value * is consumed and becomes the member itself. In C, true and false are ints: write
- * shoal_value_bool(true). Do not block. Errors: those of the functions above. */
+ * shoal_value_bool(true). NULL has no type of a value: write shoal_value_null(). Do not block. Errors: those of the
+ * functions above. */
 static inline shoal_value *shoal_value_identity(shoal_value *v)
 {
     return v;

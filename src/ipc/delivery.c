@@ -25,7 +25,8 @@
 
 #define TABLE_FIRST 30u /* entries of the first table: 1 KiB in all; each further table has twice as many */
 
-#define NOT_OURS "the message no longer belongs to this process: its lease has expired, or another process got it"
+#define NOT_OURS                                                                                                       \
+    "this delivery is over: another receiver got its message after the lease, or it belongs to another process"
 
 /* ---- tables ---- */
 
