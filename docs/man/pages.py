@@ -116,6 +116,9 @@ def summary(declaration, group):
     """One line for the section NAME: the comment's first sentence, as far as its colon when three words stand before that."""
     text = re.sub(r"\s+", " ", " ".join(declaration.comment or group.comment)).replace("`", "")
     sentence = re.split(r"(?<=[.;]) ", re.sub(r" \([^()]*\)", "", text))[0].rstrip(".;:")
+    for verb, word in (("retain", "Add"), ("release", "Drop")):  # their comment is about both
+        if declaration.name.endswith("_" + verb):
+            sentence = re.sub("^Add or drop ", word + " ", sentence)
     short = re.split(r": |, such as ", sentence)[0]
     text = short if short.count(" ") >= 2 else sentence
     return text[0].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text

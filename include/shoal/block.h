@@ -1,7 +1,7 @@
 /* Blocks: pieces of shared memory that every process of the world can use.
  *
  * A block exists as long as a process or a message refers to it. If a process is killed, its references are dropped
- * automatically. Retain and release are in handle.h.
+ * automatically. Retain and release are in handle.h; queue.h sends blocks to other processes.
  */
 #ifndef SHOAL_BLOCK_H
 #define SHOAL_BLOCK_H
@@ -16,10 +16,12 @@
 extern "C" {
 #endif
 
-/* Make a block of size bytes (0 is allowed). shoal_block_create leaves the bytes as the last user of that memory left
- * them; shoal_block_create_zeroed zeroes them. The block is aligned to 64 bytes, and from 16 KiB on to a page. The
- * caller owns one reference. The first call in a process makes its world. Does not block, except while the system
- * provides memory. Thread-safe. Errors: SHOAL_ENOMEM (the text has the sizes), SHOAL_ELIMIT, SHOAL_EFORK. */
+/* Make a block of size bytes (0 is allowed). shoal_block_create leaves the bytes as the last user of that memory
+ * left them; shoal_block_create_zeroed zeroes them. The block is aligned to 64 bytes, and from 16 KiB on to a page.
+ * The caller owns one reference: shoal_release. The first call in a process makes its world. Does not block, except
+ * while the system provides memory. Thread-safe. Errors: SHOAL_ENOMEM if the heap is full or a limit of world.h is
+ * reached (the text has the sizes); SHOAL_EOS if the program has closed the world's memory file; SHOAL_EFORK; if
+ * there is no world yet, those of shoal_world_create. */
 SHOAL_MUST_USE shoal_err shoal_block_create(size_t size, shoal_block **out_block);
 SHOAL_MUST_USE shoal_err shoal_block_create_zeroed(size_t size, shoal_block **out_block);
 

@@ -5,7 +5,7 @@
  * the calls that wait (get, next, map, join) and the next submission replace dead workers.
  *
  * All calls here are thread-safe. A pool, its futures and its iterators belong to the process that made them: in a
- * forked child they fail with SHOAL_EFORK.
+ * forked child they fail with SHOAL_EFORK (error.h).
  */
 #ifndef SHOAL_POOL_H
 #define SHOAL_POOL_H

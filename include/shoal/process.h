@@ -103,8 +103,7 @@ void shoal_process_destroy(shoal_process *process);
 
 /* Sets the result of this process, for its parent (shoal_process_result). A target calls it; if it does so more than
  * once, the last result counts. Consumes the value, on success and on failure. Does not block. Errors: SHOAL_ESTATE
- * if this process was not started as a target or has left its parent's world; SHOAL_EINVAL if the value cannot be
- * sent; SHOAL_ENOMEM. */
+ * if this process was not started as a target or has left its parent's world; those of shoal_queue_put for a value. */
 SHOAL_MUST_USE shoal_err shoal_return(shoal_value *result);
 
 /* Returns the rank that this process was started with; -1 outside of a target. Does not block. Thread-safe. */

@@ -18,10 +18,12 @@
 extern "C" {
 #endif
 
-/* Moves the storage of a tensor, and of its gradient, into the shared heap. The address of the elements changes. Does
- * nothing if the storage is already there, or on a GPU. No other thread may use the storage meanwhile. Does not
- * block. Errors: SHOAL_ENOMEM (the text has the sizes); SHOAL_ESTATE if the tensor needs a gradient and is not a leaf
- * (detach it first); SHOAL_EINVAL if the memory belongs to the program (shoal_from_memory) and cannot move. */
+/* Moves the storage of a tensor, and of its gradient, into the shared heap. The address of the elements changes.
+ * Does nothing if the storage is already there, or on a GPU. No other thread may use the storage meanwhile. Does not
+ * block. Errors: SHOAL_ENOMEM (the text has the sizes); SHOAL_ESTATE if the tensor needs a gradient and is not a
+ * leaf (detach it first), or another library holds it (shoal_tensor_to_dlpack); SHOAL_EINVAL if the memory belongs
+ * to the program or another library (shoal_from_memory, shoal_tensor_from_dlpack) and cannot move: clone the tensor
+ * first; SHOAL_EFORK. */
 SHOAL_MUST_USE shoal_err shoal_tensor_share(shoal_tensor *t);
 
 /* Shares a tensor and puts it into a queue. The caller keeps its own reference. If sharing fails, nothing is put.

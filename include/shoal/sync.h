@@ -6,7 +6,8 @@
  * with SHOAL_EOWNERDEAD once.
  *
  * All calls here are thread-safe. Each create gives the caller one reference, does not block, and fails with the
- * errors of shoal_block_create.
+ * errors of shoal_block_create. The other calls that return shoal_err also fail with SHOAL_EINVAL for NULL, and with
+ * SHOAL_EFORK (error.h).
  */
 #ifndef SHOAL_SYNC_H
 #define SHOAL_SYNC_H
