@@ -81,14 +81,15 @@ shoal_value *shoal_value_bytes(const void *bytes, size_t size);
 
 /* Makes a value of type SHOAL_FOREIGN from a copy of bytes that only a binding understands, such as a pickled Python
  * object; tag identifies their format. The library carries them and does not look inside. The caller owns the value.
- * At most 4 GiB less 16 bytes can be sent. Does not block. Thread-safe. Errors: SHOAL_EINVAL if bytes is NULL and
+ * At most 4 GiB less 17 bytes can be sent. Does not block. Thread-safe. Errors: SHOAL_EINVAL if bytes is NULL and
  * size is not 0; SHOAL_ENOMEM. */
 shoal_value *shoal_value_foreign(uint32_t tag, const void *bytes, size_t size);
 
 /* Make a value from a shared object, and retain the object. The caller owns the value. NULL gives NULL and does not
  * change the last error. A tensor, sparse tensor or module is also shared: its elements move into the heap, with the
- * errors of shoal_tensor_share (share.h). data.h explains the values of data sets. Does not block. Thread-safe.
- * Errors: SHOAL_ENOMEM; SHOAL_ESTATE after the process left the object's world; SHOAL_EFORK. */
+ * errors of shoal_tensor_share (share.h). data.h explains the values of data sets. Does not block. Thread-safe; a
+ * tensor only if it was shared before. Errors: SHOAL_ENOMEM; SHOAL_ESTATE after the process left the object's world;
+ * SHOAL_EFORK. */
 shoal_value *shoal_value_block(shoal_block *block);
 shoal_value *shoal_value_queue(shoal_queue *queue);
 shoal_value *shoal_value_pipe(shoal_pipe *pipe);
@@ -111,9 +112,9 @@ shoal_value *shoal_value_map(void);
 /* Add a member to a list, or set a key of a map. They consume the member, on success and on failure. They return the
  * container; on failure they consume the container too and return NULL. If the container is kept, they change it and
  * return it, and a failure leaves it as it was. If a map has the key already, the new member replaces the old one,
- * at its position. Do not block. Errors: SHOAL_ETYPE if the container is not a list or not a map; SHOAL_EINVAL if
- * the member belongs to another container, the nesting is too deep, or the key is NULL or not UTF-8; SHOAL_ELIMIT;
- * SHOAL_ENOMEM.
+ * at its position. Do not block. No other thread may use them meanwhile. Errors: SHOAL_ETYPE if the container is not
+ * a list or not a map; SHOAL_EINVAL if the member belongs to another container, the nesting is too deep, or the key
+ * is NULL or not UTF-8; SHOAL_ELIMIT; SHOAL_ENOMEM.
  *
  * A member belongs to its container for good. It can no longer be changed or added to another container. A call that
  * would consume a member (put, send, start, shoal_return, a call of a pool) fails with SHOAL_EINVAL, and the member
@@ -129,29 +130,30 @@ shoal_value *shoal_map_set(shoal_value *map, const char *key, shoal_value *membe
  *            SHOAL_ETIMEDOUT) { ... }
  *     shoal_value_destroy(v);
  *
- * Returns its argument. Returns NULL for NULL, and for a member of a container (SHOAL_EINVAL). Does not block. */
+ * Returns its argument. Returns NULL for NULL, and for a member of a container (SHOAL_EINVAL). Does not block. No
+ * other thread may use the value meanwhile. */
 shoal_value *shoal_value_keep(shoal_value *value);
 
 /* Destroys a value and all its members, and releases its shared objects. Does nothing for NULL and for a member of a
- * container. Never changes the last error. Does not block. */
+ * container. Never changes the last error. Does not block. No other thread may use the value meanwhile. */
 void shoal_value_destroy(shoal_value *value);
 
 /* Makes a deep copy of a value. Shared objects are retained, not copied. The caller owns the copy. NULL gives NULL.
- * Does not block. Errors: SHOAL_ENOMEM. */
+ * Does not block. Thread-safe. Errors: SHOAL_ENOMEM. */
 shoal_value *shoal_value_copy(const shoal_value *value);
 
 /* Returns whether two values have the same type and content. Shared objects are equal if they are the same object.
  * Floats are equal if their bits are: a NaN equals itself, and 0.0 differs from -0.0. The order of a map's keys does
- * not matter. Does not block. Cannot fail. */
+ * not matter. Does not block. Thread-safe. Cannot fail. */
 bool shoal_value_equal(const shoal_value *a, const shoal_value *b);
 
-/* Returns the type of a value; SHOAL_NULL for NULL. Does not block. Cannot fail. */
+/* Returns the type of a value; SHOAL_NULL for NULL. Does not block. Thread-safe. Cannot fail. */
 shoal_type shoal_value_type(const shoal_value *value);
 
 /* Read a value as a bool or a number. Int, uint and float can be read as each other if that does not change the
  * number: the float 3.0 can be read as int 3, but 3.5 cannot, nor can the int 2^53 + 1 be read as a float. Do not
- * block. Errors, which leave the output unchanged: SHOAL_ETYPE if the value has another type (the text names both)
- * or the number does not fit (the text has it); SHOAL_EINVAL for NULL. */
+ * block. Thread-safe. Errors, which leave the output unchanged: SHOAL_ETYPE if the value has another type (the text
+ * names both) or the number does not fit (the text has it); SHOAL_EINVAL for NULL. */
 SHOAL_MUST_USE shoal_err shoal_value_as_bool(const shoal_value *value, bool *out_bool);
 SHOAL_MUST_USE shoal_err shoal_value_as_int(const shoal_value *value, int64_t *out_int);
 SHOAL_MUST_USE shoal_err shoal_value_as_uint(const shoal_value *value, uint64_t *out_uint);
@@ -159,18 +161,18 @@ SHOAL_MUST_USE shoal_err shoal_value_as_float(const shoal_value *value, double *
 
 /* Read a value as a string, bytes or foreign bytes. The value owns the result. A string contains no NUL but the one
  * at its end. out_size and out_tag may be NULL; after a failure they are set to 0. NULL gives NULL and does not
- * change the last error. Do not block. Errors: SHOAL_ETYPE if the value has another type. */
+ * change the last error. Do not block. Thread-safe. Errors: SHOAL_ETYPE if the value has another type. */
 const char *shoal_value_as_string(const shoal_value *value);
 const void *shoal_value_as_bytes(const shoal_value *value, size_t *out_size);
 const void *shoal_value_as_foreign(const shoal_value *value, uint32_t *out_tag, size_t *out_size);
 
 /* Returns the kind of shared object that a value contains; SHOAL_KIND_NONE if it contains none, and for NULL. Does
- * not block. Cannot fail. */
+ * not block. Thread-safe. Cannot fail. */
 shoal_kind shoal_value_object_kind(const shoal_value *value);
 
 /* Read a value as a shared object of one kind. share.h has the same for tensors, sparse tensors and modules, and
  * data.h for data sets. The value owns the result: retain it to use it for longer. NULL gives NULL and does not
- * change the last error. Do not block. Errors: SHOAL_ETYPE if the value is not an object of that kind. */
+ * change the last error. Do not block. Thread-safe. Errors: SHOAL_ETYPE if the value is not an object of that kind. */
 shoal_block *shoal_value_as_block(const shoal_value *value);
 shoal_queue *shoal_value_as_queue(const shoal_value *value);
 shoal_pipe *shoal_value_as_pipe(const shoal_value *value);
@@ -188,8 +190,8 @@ shoal_barrier *shoal_value_as_barrier(const shoal_value *value);
  *     shoal_err err = shoal_arg_int(args, "n", &n);
  *     if (err == SHOAL_ENOENT) { ... "n" is optional ... }
  *
- * Do not block. Errors, whose text names the key and which leave the output unchanged: SHOAL_ENOENT if the key is
- * missing; SHOAL_ETYPE if the member has another type (the text names both); SHOAL_EINVAL for NULL. */
+ * Do not block. Thread-safe. Errors, whose text names the key and which leave the output unchanged: SHOAL_ENOENT if
+ * the key is missing; SHOAL_ETYPE if the member has another type (the text names both); SHOAL_EINVAL for NULL. */
 SHOAL_MUST_USE shoal_err shoal_arg_bool(const shoal_value *args, const char *key, bool *out_bool);
 SHOAL_MUST_USE shoal_err shoal_arg_int(const shoal_value *args, const char *key, int64_t *out_int);
 SHOAL_MUST_USE shoal_err shoal_arg_uint(const shoal_value *args, const char *key, uint64_t *out_uint);
@@ -197,8 +199,8 @@ SHOAL_MUST_USE shoal_err shoal_arg_float(const shoal_value *args, const char *ke
 
 /* Read a string, bytes or a shared object from a map by its key. The map owns the result: retain an object to use it
  * for longer. out_size may be NULL. share.h has shoal_arg_tensor, shoal_arg_sparse and shoal_arg_module; data.h has
- * shoal_arg_dataset. Do not block. Errors, whose text names the key: SHOAL_ENOENT if the key is missing; SHOAL_ETYPE
- * if the member has another type; SHOAL_EINVAL for NULL. */
+ * shoal_arg_dataset. Do not block. Thread-safe. Errors, whose text names the key: SHOAL_ENOENT if the key is
+ * missing; SHOAL_ETYPE if the member has another type; SHOAL_EINVAL for NULL. */
 const char *shoal_arg_string(const shoal_value *args, const char *key);
 const void *shoal_arg_bytes(const shoal_value *args, const char *key, size_t *out_size);
 shoal_block *shoal_arg_block(const shoal_value *args, const char *key);
@@ -211,23 +213,24 @@ shoal_condition *shoal_arg_condition(const shoal_value *args, const char *key);
 shoal_event *shoal_arg_event(const shoal_value *args, const char *key);
 shoal_barrier *shoal_arg_barrier(const shoal_value *args, const char *key);
 
-/* Returns the number of members of a list or a map; 0 for anything else. Does not block. Cannot fail. */
+/* Returns the number of members of a list or a map; 0 for anything else. Does not block. Thread-safe. Cannot fail. */
 size_t shoal_value_count(const shoal_value *value);
 
 /* Return the i-th member of a list or a map, or the i-th key of a map, in the order in which the keys were set. The
- * container owns the result. Do not block. Errors: SHOAL_EINVAL if i is out of range; SHOAL_ETYPE if the value is not
- * such a container. */
+ * container owns the result. Do not block. Thread-safe. Errors: SHOAL_EINVAL if i is out of range; SHOAL_ETYPE if
+ * the value is not such a container. */
 const shoal_value *shoal_value_at(const shoal_value *value, size_t i);
 const char *shoal_value_key_at(const shoal_value *map, size_t i);
 
 /* Returns the member of a map with a key, or NULL if the map has no such key. The map owns it. Does not block.
- * Errors: SHOAL_ENOENT if there is no such key; SHOAL_ETYPE if the value is not a map; SHOAL_EINVAL if key is NULL. */
+ * Thread-safe. Errors: SHOAL_ENOENT if there is no such key; SHOAL_ETYPE if the value is not a map; SHOAL_EINVAL if
+ * key is NULL. */
 const shoal_value *shoal_value_find(const shoal_value *map, const char *key);
 
 /* Writes a value as text for people, such as {"rank": 0, "data": <block 81>}. Lists and maps are written in full,
  * bytes only as their size. Writes at most capacity bytes, the NUL included, and does not cut within a character.
  * With a capacity of 0, buffer may be NULL. Returns the length of the whole text without the NUL; 0 for NULL. Does
- * not block. */
+ * not block. Thread-safe. */
 size_t shoal_value_format(const shoal_value *value, char *buffer, size_t capacity);
 
 #ifdef __cplusplus

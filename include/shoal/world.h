@@ -35,11 +35,12 @@ extern "C" {
 /* The longest name of a world or a process, in bytes. */
 #define SHOAL_NAME_MAX 63
 
-/* Initialises the library. It must be the first call of main. In a process that Shoal started, it runs the target
- * and ends the process, so it does not return. In any other process it returns SHOAL_OK. Without it, a program
- * cannot start processes (SHOAL_ESTATE). If a program uses the library before it, its children cannot start: they
- * write a log line and exit with 127. argc and argv are reserved: they are not used now, and may be NULL. Errors:
- * SHOAL_EINVAL if someone else set the environment variable SHOAL_CHILD, which the library sets for its children. */
+/* Initialises the library. It must be the first call of main. In a process that runs a target of this program
+ * (shoal_process_start, shoal_spawn, a pool), it runs the target and ends the process, so it does not return. In any
+ * other process it returns SHOAL_OK. Without it, a program cannot start such processes (SHOAL_ESTATE). If a program
+ * uses the library before it, its children cannot start: they write a log line and exit with 127. argc and argv are
+ * reserved: they are not used now, and may be NULL. Errors: SHOAL_EINVAL if someone else set the environment
+ * variable SHOAL_CHILD, which the library sets for its children. */
 shoal_err shoal_init(int *argc, char ***argv);
 
 /* Options of shoal_world_create. Zero is the default of each. */
