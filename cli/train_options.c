@@ -101,74 +101,94 @@ static const char *const groups[] = {
     }
 
 static const cli_option options[] = {
-    WORD(RUN, "method", "NAME", method_word, job.method, "how the workers train together", ),
-    WORD(RUN, "model", "NAME", model_word, job.model, "the model", ),
-    PATH(RUN, "data", "NAME", CLI_FOLDER, job.data, "the data set: a folder of IDX files, or a name",
+    WORD(RUN, "method", "NAME", method_word, job.method, "how the workers train together, as described above", ),
+    WORD(RUN, "model", "NAME", model_word, job.model, "the model, as described above", ),
+    PATH(RUN, "data", "NAME", CLI_FOLDER, job.data,
+         "the data set: a folder with the four IDX files of MNIST's names, or a name that shoal data list shows",
          .words = shoal_data_name),
-    WHOLE(RUN, "workers", "N", 1, SHOAL_TRAIN_WORKERS, job.workers, "number of processes that train", ),
+    WHOLE(RUN, "workers", "N", 1, SHOAL_TRAIN_WORKERS, job.workers,
+          "number of processes that train, from 1 to 1024; the default does not depend on the number of cores", ),
     WHOLE(RUN, "epochs", "E", 1, MOST, job.epochs,
-          "number of passes over the data set; hogwild: of each worker; fedavg: rounds; a3c: 10,000 steps each", ),
+          "number of epochs. An epoch is one pass over the data set; hogwild: one pass by each worker; fedavg: one "
+          "round; "
+          "a3c: 10,000 steps of all workers together", ),
     NUMBER(RUN, "until", "X", 0, 1e15L, CLI_ABOVE, job.until,
-           "stop when the test accuracy (0 to 1) reaches X; a3c: when the mean return of 100 episodes does", ),
+           "stop when the test accuracy (0 to 1) reaches X (default: never); a3c: when the mean return of the last 100 "
+           "episodes reaches X", ),
 
     NUMBER(LEARN, "lr", "X", 0, 1e6L, CLI_ABOVE | CLI_BELOW, job.lr, "learning rate", ),
     NUMBER(LEARN, "lr-decay", "X", 0, 1, CLI_ABOVE, job.lr_decay,
-           "multiply the learning rate by X after each epoch; not for a3c", OF_SAMPLES),
+           "multiply the learning rate by X, above 0 and at most 1, after each epoch (fedavg: each round); not for a3c",
+           OF_SAMPLES),
     NUMBER(LEARN, "momentum", "X", 0, 1, CLI_BELOW, job.momentum, "momentum of SGD, 0 for none; not for a3c",
            .none = true, OF_SAMPLES),
     WHOLE(LEARN, "batch", "N", 1, MOST, job.batch, "samples per batch; not for a3c", OF_SAMPLES),
-    WHOLE(LEARN, "seed", "N", 0, INT64_MAX, job.seed, "seed of initial values, sample orders and dropout", ),
+    WHOLE(LEARN, "seed", "N", 0, INT64_MAX, job.seed,
+          "seed of initial values, sample orders, dropout, and fedavg's split and choice of clients", ),
 
-    FLAG(HOGWILD, "shard", job.shard, "give each worker only its part of the data set", OF(HOGWILD)),
-    FLAG(HOGWILD, "shared-state", job.shared_state, "share one momentum among all workers", OF(HOGWILD)),
-    WORD(SYNC, "average", "WHAT", average_word, job.average, "what to average", OF(SYNC)),
-    WHOLE(SYNC, "rounds-per-epoch", "N", 1, MOST, job.rounds, "number of times per epoch to average the parameters",
-          OF(SYNC)),
+    FLAG(HOGWILD, "shard", job.shard, "give each worker only its part of the data set, so that an epoch is one pass",
+         OF(HOGWILD)),
+    FLAG(HOGWILD, "shared-state", job.shared_state,
+         "share one momentum among all workers; without it, each worker has its own", OF(HOGWILD)),
+    WORD(SYNC, "average", "WHAT", average_word, job.average,
+         "average the parameters after each round, or the gradients of every batch", OF(SYNC)),
+    WHOLE(SYNC, "rounds-per-epoch", "N", 1, MOST, job.rounds,
+          "number of times per epoch to average the parameters; not with --average gradients", OF(SYNC)),
     WHOLE(LOCAL, "steps", "K", 1, MOST, job.steps, "average the parameters after every K batches", OF(LOCAL)),
     WHOLE(FEDAVG, "rounds", "N", 1, MOST, job.epochs, "number of rounds; the same as --epochs", OF(FEDAVG)),
-    WHOLE(FEDAVG, "clients", "N", 1, 1000000000, job.clients, "number of clients that own the samples", OF(FEDAVG)),
+    WHOLE(FEDAVG, "clients", "N", 1, 1000000000, job.clients,
+          "number of clients that own the samples; clients are not processes: the workers train them in turn",
+          OF(FEDAVG)),
     WORD(FEDAVG, "split", "HOW", split_word, job.split,
-         "split the samples at random, or sorted by label into two shards per client", OF(FEDAVG)),
-    NUMBER(FEDAVG, "fraction", "C", 0, 1, CLI_ABOVE, job.fraction, "fraction of the clients that train in a round",
-           OF(FEDAVG)),
+         "give each client random samples (iid), or two shards of the set sorted by label (shards)", OF(FEDAVG)),
+    NUMBER(FEDAVG, "fraction", "C", 0, 1, CLI_ABOVE, job.fraction,
+           "fraction of the clients that train in a round, rounded to whole clients, at least one", OF(FEDAVG)),
     WHOLE(FEDAVG, "local-epochs", "E", 1, MOST, job.local_epochs, "passes of a client over its samples in a round",
           OF(FEDAVG)),
     NUMBER(FEDAVG, "server-momentum", "X", 0, 1, CLI_BELOW, job.server_momentum,
-           "momentum of the common parameters between rounds", OF(FEDAVG)),
+           "momentum of the server's update after each round, 0 for none", OF(FEDAVG)),
     WORD(A3C, "env", "NAME", env_word, job.env, "the environment", OF(A3C)),
     WHOLE(A3C, "env-steps", "N", 1, 10000000000, job.env_steps,
-          "maximum number of steps of all actors together; instead of --epochs", OF(A3C)),
-    WHOLE(A3C, "rollout", "N", 1, 100000, job.rollout, "steps between two updates by one actor", OF(A3C)),
+          "maximum number of steps of all workers together; replaces --epochs, which counts 10,000 steps each",
+          OF(A3C)),
+    WHOLE(A3C, "rollout", "N", 1, 100000, job.rollout, "steps between two updates by one worker", OF(A3C)),
     NUMBER(A3C, "gamma", "X", 0, 1, CLI_CLOSED, job.gamma, "discount factor of rewards", .none = true, OF(A3C)),
     NUMBER(A3C, "entropy", "X", 0, 1e6L, CLI_CLOSED, job.entropy, "weight of the policy's entropy", .none = true,
            OF(A3C)),
 
-    PATH(SAVE, "save", "FILE", CLI_FILE, job.save,
-         "write a checkpoint with the weights (safetensors) at the start, after each epoch and at the end", ),
+    PATH(
+        SAVE, "save", "FILE", CLI_FILE, job.save,
+        "write a checkpoint with the weights (safetensors) at the start, after each epoch, and when the job ends or is "
+        "stopped", ),
     PATH(SAVE, "resume", "FILE", CLI_FILE, job.resume,
-         "continue from a checkpoint with its settings, and save to it unless --save is given; only --epochs, "
-         "--env-steps, --until, --start, --restarts, --allow-nan and the output may change", ),
-    FLAG(SAVE, "overwrite", overwrite,
-         "let --save replace any file; without it, only a checkpoint of the same job with no more epochs",
-         .here_only = true),
+         "continue from a checkpoint with its settings, and save to it unless --save is given. Only these may change: "
+         "--epochs (the total, with the finished ones), --env-steps, --until, --start, --restarts, --allow-nan, --data "
+         "if a folder has moved, and the output. Give --json, --report and --tensorboard again", ),
+    FLAG(
+        SAVE, "overwrite", overwrite,
+        "let --save replace any file. Without it, --save replaces only a finished checkpoint of the same job; --resume "
+        "continues an unfinished one",
+        .here_only = true),
 
-    FLAG(OUTPUT, "quiet", show.quiet, "print no progress and no summary", ),
+    FLAG(OUTPUT, "quiet", show.quiet, "print no progress and no summary, for example with --json or --report", ),
     PATH(OUTPUT, "json", "FILE", CLI_FILE, show.json,
-         "write a log to FILE (-: standard output), one JSON object per line", ),
+         "write results and events to FILE (-: standard output), one JSON object per line", ),
     PATH(OUTPUT, "report", "FILE", CLI_FILE, show.report,
          "write an HTML page to FILE (-: standard output) with curves, events and settings", ),
     PATH(OUTPUT, "tensorboard", "DIR", CLI_FOLDER, show.tensorboard, "write event files for TensorBoard", ),
 
-    WHOLE(PROCESSES, "restarts", "N", 0, MOST, job.restarts, "number of times to start a worker again if it dies",
+    WHOLE(PROCESSES, "restarts", "N", 0, MOST, job.restarts, "number of times to start each worker again if it dies",
           .none = true),
     FLAG(PROCESSES, "allow-nan", job.allow_nan, "go on if a loss is NaN or infinite; without it, the job fails", ),
-    WORD(PROCESSES, "start", "HOW", start_word, job.start, "how to start processes", .first = SHOAL_START_SPAWN),
-    WORD(PROCESSES, "device", "NAME", device_word, device, "device of the tensors", ),
+    WORD(PROCESSES, "start", "HOW", start_word, job.start, "how to start processes (rarely needed)",
+         .first = SHOAL_START_SPAWN),
+    WORD(PROCESSES, "device", "NAME", device_word, device, "device of the tensors (this build has no CUDA)", ),
 
     PATH(CONFIG, "config", "FILE", CLI_FILE, config,
-         "read options from an INI file; the command line overrides it, and --no-NAME unsets a flag",
+         "read options from an INI file; the command line overrides it. --no-shard, --no-shared-state, "
+         "--no-allow-nan and --no-quiet unset a flag of the file",
          .here_only = true),
-    FLAG(CONFIG, "print-config", print_config, "print all settings as --config reads them, and exit",
+    FLAG(CONFIG, "print-config", print_config, "print all settings as a file for --config, and exit",
          .here_only = true),
 };
 
@@ -182,30 +202,48 @@ static const char before[] = "Trains a model with several processes and tests it
                              "\n"
                              "methods:\n"
                              "  hogwild   All workers update the same parameters, without locks. Each passes\n"
-                             "            over the whole data set.\n"
+                             "            over the whole data set in its own order, so an epoch of N workers\n"
+                             "            is N passes.\n"
                              "  serial    One worker. The baseline for the others.\n"
-                             "  sync      Each worker trains its own copy on its part of the data set. Then\n"
-                             "            the copies are averaged.\n"
-                             "  local     Like sync, but averages after every few batches.\n"
+                             "  sync      Each worker trains its own copy on its part of the data set. After\n"
+                             "            each pass the copies are averaged. Raise --lr with the number of\n"
+                             "            workers: 0.04 for 4 workers learns about like 0.01 for one.\n"
+                             "  local     Like sync, but averages after every few batches, and each worker\n"
+                             "            keeps its momentum. Raise --lr as for sync.\n"
                              "  fedavg    Federated averaging. Clients own the samples. In each round some\n"
                              "            clients train, and their models are averaged.\n"
                              "  a3c       Reinforcement learning. Each worker acts in its own environment,\n"
                              "            and all update the same parameters, without locks.\n"
-                             "serial, sync, local and fedavg give the same result every time; hogwild and a3c\n"
-                             "vary from run to run.\n";
+                             "serial, sync, local and fedavg give the same result every time for the same\n"
+                             "seed, number of workers and kind of CPU; hogwild and a3c vary from run to run.\n"
+                             "To compare methods, set --epochs: the defaults differ. 3 epochs of hogwild with\n"
+                             "4 workers are 12 passes over the data set, as are 12 epochs of sync.\n"
+                             "\n"
+                             "models:\n"
+                             "  mnist-cnn        Small convolutional network, 21,840 parameters.\n"
+                             "  fedavg-cnn       Large convolutional network, 1,663,370 parameters.\n"
+                             "  mlp              Fully connected network, 199,210 parameters.\n"
+                             "  logistic         Logistic regression, 7,850 parameters.\n"
+                             "  lenet5           LeNet-5, 61,706 parameters.\n"
+                             "  lstm-classifier  Recurrent network that reads images by rows, 82,186\n"
+                             "                   parameters.\n"
+                             "  actor-critic     Policy and value of an environment. For a3c only.\n";
 
 static const char after[] = "\n"
+                            "An option may be shortened as long as it stays unique: --mom for --momentum.\n"
+                            "\n"
                             "Ctrl-C, SIGTERM and SIGHUP stop the job. It writes its checkpoint and report,\n"
-                            "and exits with status 130, 143 or 129.\n"
+                            "and exits with status 130, 143 or 129, in this order. To continue it, use\n"
+                            "--resume FILE.\n"
                             "\n"
                             "examples:\n"
                             "  shoal train --method hogwild --workers 4 --save mnist.safetensors\n"
+                            "  shoal train --resume mnist.safetensors --epochs 6\n"
                             "  shoal train --method serial --epochs 12\n"
                             "  shoal train --method sync --workers 4 --epochs 12 --lr 0.04\n"
                             "  shoal train --method local --workers 4 --epochs 12 --lr 0.04 --steps 8\n"
                             "  shoal train --method fedavg --workers 2 --server-momentum 0.5 --until 0.99\n"
                             "  shoal train --method a3c --workers 4\n"
-                            "  shoal train --resume mnist.safetensors --epochs 24\n"
                             "  shoal train --report run.html --json run.jsonl --quiet\n"
                             "  shoal train --method sync --lr 0.04 --print-config >sync.ini\n"
                             "  shoal train --config sync.ini --seed 2\n";
@@ -247,7 +285,7 @@ static bool applies(const cli_option *o, int method)
     return (o->of == 0 || o->of >> method & 1) && (o->words != method_word || method == 0);
 }
 
-/* "64; fedavg 10": the default of most methods, or of the first method if there is a tie; then those of the other methods. */
+/* "64; fedavg: 10": the default of most methods, or of the first method if there is a tie; then those of the other methods. */
 static const char *usual(const cli_option *o, char *buffer, size_t capacity)
 {
     enum { METHODS_MOST = 32 };
@@ -273,7 +311,7 @@ static const char *usual(const cli_option *o, char *buffer, size_t capacity)
     }
     for (int i = 0; best >= 0 && i < count && at < capacity; i++) {
         if (text[i][0] != 0 && strcmp(text[i], text[best]) != 0) {
-            at += (size_t)snprintf(buffer + at, capacity - at, "; %s %s", method_name(i), text[i]);
+            at += (size_t)snprintf(buffer + at, capacity - at, "; %s: %s", method_name(i), text[i]);
         }
     }
     return best >= 0 ? buffer : NULL;
