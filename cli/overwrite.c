@@ -28,6 +28,15 @@ static bool differs(const shoal_tensors *there, const cli_settings *settings, in
     return false;
 }
 
+/* Checks whether a checkpoint is of a job that was interrupted: some of its epochs are finished, but not all, and it did not reach its goal. */
+static bool interrupted(const shoal_tensors *there, long long *out_finished, long long *out_wanted)
+{
+    const char *finished = shoal_tensors_text(there, "epochs"), *wanted = cli_checkpoint_text(there, "epochs");
+    *out_finished = finished != NULL ? strtoll(finished, NULL, 10) : 0;
+    *out_wanted = wanted != NULL ? strtoll(wanted, NULL, 10) : 0;
+    return *out_finished > 0 && *out_finished < *out_wanted && shoal_tensors_text(there, "reached_epoch") == NULL;
+}
+
 bool cli_overwrite_allowed(const char *path, const cli_settings *settings, int64_t epochs)
 {
     struct stat at;
@@ -38,10 +47,17 @@ bool cli_overwrite_allowed(const char *path, const cli_settings *settings, int64
     shoal_tensors *there = S_ISREG(at.st_mode) ? shoal_safetensors_read(path) : NULL;
     bool checkpoint = there != NULL && shoal_tensors_text(there, "checkpoint") != NULL;
     bool allowed = checkpoint && !differs(there, settings, epochs, why, sizeof why);
+    long long finished = 0, wanted = 0;
+    bool lost = allowed && interrupted(there, &finished, &wanted);
     shoal_tensors_destroy(there);
-    if (!allowed) {
+    if (lost) {
+        cli_complain(
+            &cli_train, CLI_MISUSED,
+            "--save %s: it holds %lld of %lld epochs of this job; --resume %s continues it, --overwrite starts again",
+            path, finished, wanted, path);
+    } else if (!allowed) {
         cli_complain(&cli_train, CLI_MISUSED, "--save %s: the file %s; %s--overwrite replaces it", path, why,
                      checkpoint ? "--resume continues it, " : "");
     }
-    return allowed;
+    return allowed && !lost;
 }

@@ -193,6 +193,22 @@ static void show_results(FILE *f, const cli_show *show, const shoal_train_event 
     line(f, "deaths", r->deaths > 0 ? "%" PRId64 ", each started again" : "%" PRId64, r->deaths);
 }
 
+/* Prints the command that continues a stopped job. A path with other characters than these is quoted for the shell. */
+static void show_continue(FILE *f, const char *path)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-+=:,@%";
+    fputs("  continue with: shoal train --resume ", f);
+    if (path[strspn(path, plain)] == 0) {
+        fprintf(f, "%s\n", path);
+        return;
+    }
+    fputc('\'', f);
+    for (const char *c = path; *c != 0; c++) {
+        fputs(*c == '\'' ? "'\\''" : (char[]){*c, 0}, f);
+    }
+    fputs("'\n", f);
+}
+
 void cli_print_summary(FILE *file, const cli_show *show, const shoal_train_event *event, int columns)
 {
     const shoal_train_options *o = show->job;
@@ -217,5 +233,8 @@ void cli_print_summary(FILE *file, const cli_show *show, const shoal_train_event
     }
     if (show->events.path[0] != 0) {
         line(file, "events", "%s", show->events.path);
+    }
+    if (show->saved && event->so_far.stopped) {
+        show_continue(file, o->save);
     }
 }

@@ -217,6 +217,9 @@ static shoal_err notes(const sh_job *job, sh_checkpoint *c)
     if (err == SHOAL_OK && o->until > 0) {
         err = sh_checkpoint_note_number(c, "until", o->until);
     }
+    if (err == SHOAL_OK && job->result.reached_epoch > 0) {
+        err = sh_checkpoint_note_whole(c, "reached_epoch", job->result.reached_epoch);
+    }
     return err == SHOAL_OK ? sh_checkpoint_note(c, "allow_nan", o->allow_nan ? "true" : "false") : err;
 }
 
