@@ -1,5 +1,6 @@
 #include "cli/report.h"
 
+#include "cli/aside.h"
 #include "cli/cli.h"
 #include "cli/report_chart.h"
 #include "cli/report_data.h"
@@ -225,59 +226,31 @@ static void put_page(FILE *f, const cli_report_data *d)
 
 /* ---- the file ---- */
 
-/* The file itself, behind any links, and its temporary name. */
-typedef struct target {
-    char path[PATH_MAX], aside[PATH_MAX];
-} target;
-
-/* Finds both names. Returns false and sets errno on failure. */
-static bool find_target(const char *path, target *out)
+/* Finds the file itself, behind any links. Returns false and sets errno if the path is too long. */
+static bool find_target(const char *path, char target[PATH_MAX])
 {
-    char folder[PATH_MAX];
-    if (realpath(path, out->path) == NULL && snprintf(out->path, sizeof out->path, "%s", path) >= PATH_MAX) {
-        errno = ENAMETOOLONG;
-        return false;
-    }
-    memcpy(folder, out->path, sizeof folder);
-    const char *slash = strrchr(out->path, '/');
-    long most = pathconf(dirname(folder), _PC_NAME_MAX); /* -1: no limit, or no folder, which is reported elsewhere */
-    int length = snprintf(out->aside, sizeof out->aside, "%s.%ld.new", out->path, (long)getpid());
-    long name = length - (slash != NULL ? slash + 1 - out->path : 0);
-    if (length >= PATH_MAX || (most >= 0 && name > most)) {
+    if (realpath(path, target) == NULL && snprintf(target, PATH_MAX, "%s", path) >= PATH_MAX) {
         errno = ENAMETOOLONG;
         return false;
     }
     return true;
 }
 
-bool cli_report_possible(const char *path)
+const char *cli_report_obstacle(const char *path)
 {
-    target t;
+    char target[PATH_MAX];
     struct stat there;
-    if (!find_target(path, &t)) {
-        return false;
+    if (!find_target(path, target)) {
+        return strerror(errno);
     }
-    /* Renaming would replace a device by a file. */
-    if (stat(t.path, &there) == 0 && !S_ISREG(there.st_mode)) {
-        errno = S_ISDIR(there.st_mode) ? EISDIR : EINVAL;
-        return false;
+    bool exists = stat(target, &there) == 0;
+    if (!exists && errno != ENOENT) { /* such as a name that is too long */
+        return strerror(errno);
     }
-    return access(dirname(t.path), W_OK | X_OK) == 0;
-}
-
-static bool write_aside(const char *path, const cli_report_data *data)
-{
-    FILE *file = fopen(path, "we");
-    if (file == NULL) {
-        return false;
+    if (exists && !S_ISREG(there.st_mode)) { /* renaming would replace a device by a file */
+        return S_ISDIR(there.st_mode) ? strerror(EISDIR) : "not a regular file; use - for standard output";
     }
-    put_page(file, data);
-    /* A page of a running job is soon replaced: it must survive this process, but not a crash of the machine. */
-    bool good = !ferror(file) && fflush(file) == 0 && (data->running || fsync(fileno(file)) == 0);
-    int why = errno;
-    good = fclose(file) == 0 && good;
-    errno = good ? 0 : why;
-    return good;
+    return access(dirname(target), W_OK | X_OK) == 0 ? NULL : strerror(errno);
 }
 
 bool cli_report_put(FILE *file, const shoal_train_options *job, const cli_settings *settings,
@@ -295,18 +268,18 @@ bool cli_report_put(FILE *file, const shoal_train_options *job, const cli_settin
 bool cli_report_write(const char *path, const shoal_train_options *job, const cli_settings *settings,
                       const cli_history *history, const char *why)
 {
-    target t;
+    char target[PATH_MAX];
     cli_report_data data;
-    if (!find_target(path, &t)) {
+    cli_aside aside;
+    if (!find_target(path, target) || !cli_aside_begin(&aside, target)) {
         return false;
     }
     bool good = cli_report_data_init(&data, job, settings, history, why);
-    good = good && write_aside(t.aside, &data) && rename(t.aside, t.path) == 0;
-    if (!good) {
-        int kept = errno;
-        unlink(t.aside);
-        errno = kept;
+    if (good) {
+        put_page(aside.file, &data);
     }
+    /* A page of a running job is soon replaced: it must survive this process, but not a crash of the machine. */
+    good = cli_aside_end(&aside, good && !data.running, good);
     cli_report_data_fini(&data);
     return good;
 }

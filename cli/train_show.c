@@ -171,7 +171,7 @@ static void show_json(const cli_show *show, const shoal_train_event *event)
     free(logged);
 }
 
-/* Writes the last line of a failed job, which has no summary. */
+/* Writes the last line of a failed job, which has no summary unless only an output failed. */
 static void json_failed(FILE *f, const char *why)
 {
     fputs("{\"event\":\"failed\"", f);
@@ -255,16 +255,20 @@ static void refresh_report(cli_show *show, const shoal_train_event *event)
 
 /* ---- all ---- */
 
-static bool cannot(cli_show *show, const char *path)
+static bool cannot_because(cli_show *show, const char *path, const char *why)
 {
-    int why = errno;
     show->terminal = false; /* the error must not be among rows that change */
     cli_progress_end(&show->progress);
     if (!show->output.failed) {
-        cli_complain(&cli_train, CLI_FAILED, "cannot write %s: %s", path, strerror(why));
+        cli_complain(&cli_train, CLI_FAILED, "cannot write %s: %s", path, why);
     }
     show->output.failed = true;
     return false;
+}
+
+static bool cannot(cli_show *show, const char *path)
+{
+    return cannot_because(show, path, strerror(errno));
 }
 
 /* Opens the log. A resumed job appends to its log. */
@@ -284,11 +288,14 @@ static bool begin_report(cli_show *show, const char *path)
 {
     show->report_path = path;
     show->plain = show->plain && !is_output(path);
-    if (path == NULL ||
-        ((is_output(path) || cli_report_possible(path)) && cli_history_init(&show->history, show->job->method))) {
+    if (path == NULL) {
         return true;
     }
-    return cannot(show, path);
+    const char *obstacle = is_output(path) ? NULL : cli_report_obstacle(path);
+    if (obstacle != NULL) {
+        return cannot_because(show, path, obstacle);
+    }
+    return cli_history_init(&show->history, show->job->method) || cannot(show, path);
 }
 
 bool cli_show_begin(cli_show *show, const shoal_train_options *job, const cli_settings *settings,
@@ -360,6 +367,21 @@ static bool write_report(cli_show *show, const char *why)
                : cli_report_write(show->report_path, show->job, show->settings, &show->history, why);
 }
 
+/* The job is done, but an output of it is not complete: the log must not end with the summary. */
+static void cannot_end(cli_show *show, const char *path)
+{
+    char text[PATH_MAX + 200];
+    int why = errno;
+    snprintf(text, sizeof text, "cannot write %s: %s", path, strerror(why));
+    if (show->json != NULL) {
+        json_failed(show->json, text);
+    }
+    if (show->json != NULL && show->json_path == NULL) {
+        (void)cli_output_send(&show->output); /* before cannot() marks this output as failed */
+    }
+    cannot_because(show, path, strerror(why));
+}
+
 cli_exit cli_show_end(cli_show *show, bool failed)
 {
     const char *why = failed ? shoal_last_error_text() : NULL;
@@ -371,10 +393,10 @@ cli_exit cli_show_end(cli_show *show, bool failed)
         json_failed(show->json, why);
     }
     if (show->report_path != NULL && show->history.begun && !write_report(show, why)) {
-        cannot(show, show->report_path);
+        cannot_end(show, show->report_path);
     }
     if (!cli_tensorboard_close(&show->events)) {
-        cannot(show, show->events.path);
+        cannot_end(show, show->events.path);
     }
     if (show->json_path != NULL && fclose(show->json) != 0) {
         cannot(show, show->json_path);
