@@ -110,8 +110,7 @@ static const cli_option options[] = {
           "number of processes that train, from 1 to 1024; the default does not depend on the number of cores", ),
     WHOLE(RUN, "epochs", "E", 1, MOST, job.epochs,
           "number of epochs. An epoch is one pass over the data set; hogwild: one pass by each worker; fedavg: one "
-          "round; "
-          "a3c: 10,000 steps of all workers together", ),
+          "round; a3c: 10,000 steps of all workers together", ),
     NUMBER(RUN, "until", "X", 0, 1e15L, CLI_ABOVE, job.until,
            "stop when the test accuracy (0 to 1) reaches X (default: never); a3c: when the mean return of the last 100 "
            "episodes reaches X", ),
