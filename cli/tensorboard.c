@@ -3,7 +3,9 @@
 #include "cli/train_text.h"
 
 #include <errno.h>
+#include <libgen.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -172,19 +174,47 @@ static void write_workers(cli_tensorboard *t, const cli_terms *terms, const shoa
     keep_pace(t, event);
 }
 
-static void write_curves(cli_tensorboard *t, const shoal_train_event *event)
+static void write_job(const cli_tensorboard *t, const shoal_train_result *r, double loss)
+{
+    write_scalar(t, "train/loss", r->images, loss);
+    write_scalar(t, cli_terms_of(t->method)->rate_tag, r->images, r->images_per_second);
+}
+
+/* Writes the scalars that only a finished epoch has. Its number comes last: a file that a kill cut off before it lacks the epoch. */
+static void write_epoch(const cli_tensorboard *t, const shoal_train_result *r)
 {
     const cli_terms *terms = cli_terms_of(t->method);
-    const shoal_train_result *r = &event->so_far;
-    write_scalar(t, "train/loss", r->images, event->loss);
-    write_scalar(t, terms->rate_tag, r->images, r->images_per_second);
-    write_workers(t, terms, event);
+    write_scalar(t, "test/loss", r->images, r->test_loss);
+    write_scalar(t, terms->score_tag, r->images, cli_score(t->method, r));
+    write_scalar(t, "deaths", r->images, (double)r->deaths);
+    write_scalar(t, terms->epoch, r->images, (double)r->epochs);
+}
+
+static void write_curves(cli_tensorboard *t, const shoal_train_event *event)
+{
+    write_job(t, &event->so_far, event->loss);
+    write_workers(t, cli_terms_of(t->method), event);
     if (event->kind == SHOAL_TRAIN_EPOCH) {
-        write_scalar(t, terms->epoch, r->images, (double)r->epochs);
-        write_scalar(t, "test/loss", r->images, r->test_loss);
-        write_scalar(t, terms->score_tag, r->images, cli_score(t->method, r));
-        write_scalar(t, "deaths", r->images, (double)r->deaths);
+        write_epoch(t, &event->so_far);
     }
+}
+
+/* Writes the past epochs that the folder lacks: a job that was killed may have saved an epoch before its events were written. */
+static void write_past(const cli_tensorboard *t, const shoal_train_past *past)
+{
+    char path[PATH_MAX];
+    bool *there = calloc((size_t)past->count + 1, sizeof *there);
+    memcpy(path, t->path, sizeof path);
+    if (there != NULL) {
+        cli_tensorboard_find(dirname(path), t->method, past, there);
+    }
+    for (int64_t i = 0; there != NULL && i < past->count; i++) {
+        if (!there[i]) {
+            write_job(t, &past->epochs[i].so_far, past->epochs[i].loss);
+            write_epoch(t, &past->epochs[i].so_far);
+        }
+    }
+    free(there);
 }
 
 bool cli_tensorboard_event(cli_tensorboard *events, const shoal_train_event *event)
@@ -197,6 +227,9 @@ bool cli_tensorboard_event(cli_tensorboard *events, const shoal_train_event *eve
     if (!events->begun) {
         keep_pace(events, event); /* a resumed job has images from before */
         events->begun = true;
+    }
+    if (event->past != NULL) {
+        write_past(events, event->past);
     }
     if (epoch || (event->kind == SHOAL_TRAIN_TICK && seconds >= events->next_sample)) {
         write_curves(events, event);
@@ -236,7 +269,7 @@ bool cli_tensorboard_open(cli_tensorboard *events, shoal_train_method method, co
     if (gethostname(host, sizeof host - 1) != 0 || host[0] == 0 || strchr(host, '/') != NULL) {
         snprintf(host, sizeof host, "localhost");
     }
-    int length = snprintf(events->path, sizeof events->path, "%s/events.out.tfevents.%010lld.%s.%ld", folder,
+    int length = snprintf(events->path, sizeof events->path, "%s/" CLI_TENSORBOARD_NAME "%010lld.%s.%ld", folder,
                           (long long)time(NULL), host, (long)getpid());
     if (length >= (int)sizeof events->path) {
         errno = ENAMETOOLONG;
