@@ -102,6 +102,19 @@ static bool read_process(int32_t pid, char *out_state, uint64_t *out_start)
     return read_stat(path, out_state, out_start);
 }
 
+bool sh_pid_zombie_status(int32_t pid, int *out_wait_status)
+{
+    char path[48], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    const char *state = read_line(path, text, sizeof text) ? stat_field(text, 3) : NULL;
+    const char *status = state != NULL && state[0] == 'Z' ? stat_field(text, 52) : NULL;
+    if (status == NULL) {
+        return false;
+    }
+    *out_wait_status = (int)strtol(status, NULL, 10);
+    return true;
+}
+
 static bool is_over(char state)
 {
     return state == 'Z' || state == 'X';

@@ -232,12 +232,28 @@ sh_fate sh_fate_of(const siginfo_t *info)
     return (sh_fate){.code = info->si_status, .by_signal = info->si_code == CLD_KILLED || info->si_code == CLD_DUMPED};
 }
 
+/* Asks the fork server how its child ended. A server that is stopped does not answer. The child is then a zombie, and stays one
+ * because only the server can reap it, so its status is read from /proc; the server reaps it when it runs again. */
+static shoal_err reap_by_server(const shoal_process *p, int64_t deadline, sh_fate *out_fate)
+{
+    int64_t moment = sh_now() + REPLY_LIMIT;
+    shoal_err err = sh_forkserver_reap(p->pid, deadline < moment ? deadline : moment, out_fate);
+    int status;
+    if (err == SHOAL_ETIMEDOUT && sh_pid_zombie_status(p->pid, &status)) {
+        *out_fate = WIFSIGNALED(status) ? (sh_fate){.code = WTERMSIG(status), .by_signal = true}
+                                        : (sh_fate){.code = WEXITSTATUS(status)};
+        sh_forkserver_drop(p->pid);
+        return SHOAL_OK;
+    }
+    return err == SHOAL_ETIMEDOUT && deadline > moment ? sh_forkserver_reap(p->pid, deadline, out_fate) : err;
+}
+
 /* Reaps a process that has ended. *out_known is false if something else took its status: an ignored SIGCHLD, another
- * wait call, a dead fork server. Returns SHOAL_ETIMEDOUT if only a stopped fork server knows it. */
+ * wait call, a dead fork server. Returns SHOAL_ETIMEDOUT if only a stopped fork server knows it, and /proc is hidden. */
 static shoal_err reap(const shoal_process *p, int64_t deadline, sh_fate *out_fate, bool *out_known)
 {
     if (p->by_server) {
-        shoal_err err = sh_forkserver_reap(p->pid, deadline, out_fate);
+        shoal_err err = reap_by_server(p, deadline, out_fate);
         *out_known = err == SHOAL_OK;
         return err == SHOAL_ETIMEDOUT ? err : SHOAL_OK;
     }
