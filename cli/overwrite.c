@@ -1,12 +1,21 @@
 #include "cli/overwrite.h"
 
 #include "cli/train_resume.h"
+#include "cli/train_text.h"
 
 #include <shoal/file.h>
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+
+/* Checks whether two texts of a setting have the same meaning. Two paths of a data folder do if they lead to the same one. */
+static bool same_value(const char *setting, const char *a, const char *b)
+{
+    struct stat p, q;
+    return strcmp(a, b) == 0 || (strcmp(setting, "data") == 0 && !cli_is_data_name(a) && !cli_is_data_name(b) &&
+                                 stat(a, &p) == 0 && stat(b, &q) == 0 && p.st_dev == q.st_dev && p.st_ino == q.st_ino);
+}
 
 /* Checks whether a checkpoint is of another job, and writes the difference to why. */
 static bool differs(const shoal_tensors *there, const cli_settings *settings, int64_t epochs, char *why, size_t size)
@@ -15,7 +24,7 @@ static bool differs(const shoal_tensors *there, const cli_settings *settings, in
     for (size_t i = 0; i < settings->count; i++) {
         const cli_setting *s = &settings->all[i];
         const char *text = !cli_option_may_change(s->name) ? cli_checkpoint_text(there, s->name) : NULL;
-        if (text != NULL && strcmp(text, s->text) != 0) {
+        if (text != NULL && !same_value(s->name, text, s->text)) {
             snprintf(why, size, "holds another job: %s is %.60s there and %.60s here", s->name, text, s->text);
             return true;
         }

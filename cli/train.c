@@ -2,6 +2,7 @@
 #include "cli/overwrite.h"
 #include "cli/train_options.h"
 #include "cli/train_show.h"
+#include "cli/train_text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -169,6 +170,20 @@ static void advise(const shoal_train_options *job)
                       job->save != NULL ? " is the last good checkpoint" : "");
 }
 
+/* Adds to the error of a missing data folder where its path is from, if the user did not give it in this call. */
+static void advise_data(const cli_train_call *asked)
+{
+    const char *data = asked->job.data;
+    size_t i = (size_t)(cli_table_find(&cli_train_table, "data") - cli_train_table.options);
+    if (asked->given.origin[i] != CLI_IN_CHECKPOINT || cli_is_data_name(data) || access(data, F_OK) == 0) {
+        return;
+    }
+    char text[1024];
+    snprintf(text, sizeof text, "%s", shoal_last_error_text());
+    (void)!shoal_fail(shoal_last_error(), "%s; %s has the path of this data set; --data gives another path", text,
+                      asked->job.resume);
+}
+
 static cli_exit run_job(call *c)
 {
     shoal_train_options *job = &c->asked.job;
@@ -192,6 +207,8 @@ static cli_exit run_job(call *c)
     shoal_err err = watched ? shoal_train_run(job, NULL) : shoal_fail(SHOAL_EOS, "%s", strerror(errno));
     if (err == SHOAL_ENAN) {
         advise(job);
+    } else if (err != SHOAL_OK && job->data != NULL) {
+        advise_data(&c->asked);
     }
     cli_exit status = cli_show_end(&c->show, err != SHOAL_OK);
     /* Output to a closed terminal fails, which is not a failure of the job. */

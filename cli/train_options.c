@@ -394,6 +394,11 @@ static bool check_pairs(const cli_train_call *call)
                      "--json - and --report - both write to standard output; give one of them a file");
         return false;
     }
+    if (is_output(call->job.save) && !is_output(call->job.resume)) {
+        cli_complain(&cli_train, CLI_MISUSED,
+                     "--save -: a checkpoint cannot be written to standard output; give a file");
+        return false;
+    }
     if (call->job.method == SHOAL_METHOD_SYNC && call->job.average == SHOAL_AVERAGE_GRADIENTS && call->job.rounds > 1) {
         cli_complain(&cli_train, CLI_MISUSED,
                      "--rounds-per-epoch %lld is for --average parameters; gradients are averaged after each batch",

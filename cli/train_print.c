@@ -148,7 +148,7 @@ static void show_epochs(FILE *f, const cli_show *show, const shoal_train_event *
         snprintf(passes, sizeof passes, " (%" PRId64 " passes over the set)", r->epochs * event->workers_count);
     }
     line(f, terms->epochs, "%" PRId64 "%s%s%s", r->epochs, all, passes, r->stopped ? ", stopped" : "");
-    if (r->reached_epoch > 0) {
+    if (show->job->until > 0) {
         line(f, "goal", "%s", cli_goal_text(show->job, r, goal, sizeof goal));
     }
 }
@@ -183,10 +183,11 @@ static void show_results(FILE *f, const cli_show *show, const shoal_train_event 
     } else {
         line(f, "time", "%s", cli_duration(r->seconds, text[0]));
     }
-    if (event->workers_count > 1) {
+    bool trained = r->train_seconds > show->past.train_seconds; /* not if the job was finished already */
+    if (trained && event->workers_count > 1) {
         line(f, "speed", "%s %s/s, %s per worker", cli_grouped(r->images_per_second, text[0]), terms->samples,
              cli_grouped(r->images_per_second / event->workers_count, text[1]));
-    } else {
+    } else if (trained) {
         line(f, "speed", "%s %s/s", cli_grouped(r->images_per_second, text[0]), terms->samples);
     }
     show_test(f, terms, r, cli_score(show->job->method, r));

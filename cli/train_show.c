@@ -181,6 +181,23 @@ static void json_failed(FILE *f, const char *why)
 
 /* ---- lines ---- */
 
+static void show_resumed(FILE *f, const shoal_train_options *o, const shoal_train_event *event)
+{
+    const shoal_train_result *r = &event->so_far;
+    const char *epochs = cli_terms_of(o->method)->epochs;
+    char goal[128];
+    if (r->reached_epoch > 0) {
+        fprintf(f, "%s: the job is finished: %s; a higher --until continues it\n", event->text,
+                cli_goal_text(o, r, goal, sizeof goal));
+    } else if (r->epochs >= o->epochs) {
+        fprintf(f, "%s: the job is finished: %" PRId64 " of %" PRId64 " %s; --epochs N continues it\n", event->text,
+                r->epochs, o->epochs, epochs);
+    } else {
+        fprintf(f, "resumed from %s: %" PRId64 " of %" PRId64 " %s are finished\n", event->text, r->epochs, o->epochs,
+                epochs);
+    }
+}
+
 static void show_line(cli_show *show, const shoal_train_event *event)
 {
     const shoal_train_options *o = show->job;
@@ -192,8 +209,7 @@ static void show_line(cli_show *show, const shoal_train_event *event)
         fprintf(f, "%s: %d worker%s, %s on %s\n", shoal_train_method_name(o->method), workers, workers == 1 ? "" : "s",
                 cli_model_name(o), cli_data_name(o));
         if (event->text[0] != 0) {
-            fprintf(f, "resumed from %s: %" PRId64 " of %" PRId64 " epochs are finished\n", event->text,
-                    event->so_far.epochs, o->epochs);
+            show_resumed(f, o, event);
         }
         for (int64_t i = 0; event->past != NULL && i < event->past->count; i++) {
             shoal_train_event past = past_event(event, i);

@@ -158,12 +158,27 @@ const char *cli_score_text(const cli_terms *terms, double score, char buffer[CLI
     return cli_fixed(score, 2, buffer);
 }
 
+bool cli_is_data_name(const char *data)
+{
+    for (size_t i = 0; shoal_data_name(i) != NULL; i++) {
+        if (strcmp(data, shoal_data_name(i)) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 const char *cli_goal_text(const shoal_train_options *job, const shoal_train_result *result, char *buffer,
                           size_t capacity)
 {
     const cli_terms *terms = cli_terms_of(job->method);
     char goal[CLI_NUMBER_TEXT];
-    snprintf(buffer, capacity, "%s %s reached in %s %lld", terms->score, cli_score_text(terms, job->until, goal),
-             terms->epoch, (long long)result->reached_epoch);
+    cli_score_text(terms, job->until, goal);
+    if (result->reached_epoch > 0) {
+        snprintf(buffer, capacity, "%s %s reached in %s %lld", terms->score, goal, terms->epoch,
+                 (long long)result->reached_epoch);
+    } else {
+        snprintf(buffer, capacity, "%s %s not reached", terms->score, goal);
+    }
     return buffer;
 }

@@ -37,12 +37,15 @@ bool cli_trained(const shoal_train_worker *workers, int count);
 bool cli_diverged(const shoal_train_result *result, const shoal_train_worker *workers, int count);
 #define CLI_DIVERGED "the loss is NaN or infinite: the learning rate may be too large"
 
-/* Writes "accuracy 98.00 % reached in epoch 3", for a job that reached `until`. Returns buffer. */
+/* Writes "accuracy 98.00 % reached in epoch 3", or "accuracy 98.00 % not reached", for a job with a goal. Returns buffer. */
 const char *cli_goal_text(const shoal_train_options *job, const shoal_train_result *result, char *buffer,
                           size_t capacity);
 
 const char *cli_model_name(const shoal_train_options *job);
 const char *cli_data_name(const shoal_train_options *job);
+
+/* Checks whether --data with this text is a data set's name, such as mnist, and not a folder. */
+bool cli_is_data_name(const char *data);
 
 /* Write a number to buffer and return buffer. A number that is not finite becomes "-". */
 #define CLI_NUMBER_TEXT 32

@@ -163,8 +163,14 @@ static bool is_folder(const char *data)
 static shoal_err pass_data(const sh_job *job, sh_checkpoint *c)
 {
     const char *data = job->o.train_set == NULL ? job->o.data : NULL;
-    bool moved = !c->writing && is_folder(data) && is_folder(shoal_tensors_text(c->set, "data"));
-    return data == NULL || moved ? SHOAL_OK : sh_checkpoint_setting(c, "data", data);
+    if (data == NULL || (!c->writing && is_folder(data) && is_folder(shoal_tensors_text(c->set, "data")))) {
+        return SHOAL_OK;
+    }
+    /* The whole path, because the job may be resumed in another directory. */
+    char *whole = c->writing && is_folder(data) ? realpath(data, NULL) : NULL;
+    shoal_err err = sh_checkpoint_setting(c, "data", whole != NULL ? whole : data);
+    free(whole);
+    return err;
 }
 
 /* Passes the settings that every method has. A module or sets that the caller made have no name: only their shapes and

@@ -366,7 +366,8 @@ static shoal_err end(sh_job *job, shoal_err err)
     return err == SHOAL_OK ? SHOAL_OK : sh_fail(err, "%s", text);
 }
 
-/* Handles a resumed job that has nothing left to do: it only repeats the test of the last epoch. */
+/* Handles a resumed job that has nothing left to do: it only repeats the test of the last epoch. The
+ * file keeps the time and the rate of the job, in which nothing was trained now. */
 static shoal_err run_nothing(sh_job *job)
 {
     shoal_err err = sh_job_test(job);
@@ -375,6 +376,12 @@ static shoal_err run_nothing(sh_job *job)
     }
     if (err == SHOAL_OK) {
         job->result.reached_epoch = good_enough(job) ? job->result.epochs : 0;
+        (void)look(job);
+        job->result.images_per_second = job->past.before.images_per_second;
+        err = sh_job_save(job); /* before a report reads the clock */
+    }
+    if (err == SHOAL_OK) {
+        job->saved = true;
         tell_begin(job);
     }
     return err;
