@@ -4,7 +4,7 @@
  * leaf, and then frees the record. A second backward through it fails with SHOAL_ESTATE, unless the first one was
  * asked to keep the record. A leaf is a tensor that no recorded op computed, such as a parameter.
  *
- * A record belongs to the thread that made it. It keeps alive what backward needs. If a tensor that backward needs
+ * A record keeps alive what backward needs. Only one thread at a time may use its tensors. If a tensor that backward needs
  * was changed in place since, backward fails with SHOAL_ESTATE and names the op. Nothing here blocks.
  */
 #ifndef SHOAL_AUTOGRAD_H
@@ -16,18 +16,19 @@
 extern "C" {
 #endif
 
-/* Sets whether a leaf needs a gradient. Errors: SHOAL_ETYPE if it is not a tensor of floats; SHOAL_ESTATE if it is
- * the result of a recorded op, which always needs a gradient (detach it). */
+/* Sets whether a leaf needs a gradient. Errors: SHOAL_ETYPE if it is not a tensor of floats; SHOAL_ESTATE if needed is
+ * false and t is the result of a recorded op, which always needs a gradient (detach it). */
 SHOAL_MUST_USE shoal_err shoal_tensor_set_requires_grad(shoal_tensor *t, bool needed);
 
 /* Return whether a tensor needs a gradient, and whether it is a leaf: no recorded op computed it. Cannot fail. */
 bool shoal_tensor_requires_grad(const shoal_tensor *t);
 bool shoal_tensor_is_leaf(const shoal_tensor *t);
 
-/* Returns the gradient of a tensor, or NULL if it has none yet. The tensor owns it: retain it to use it for longer. */
+/* Returns the gradient of a leaf, or NULL if it has none yet. Other tensors have no gradient. The tensor owns it:
+ * retain it to use it for longer. */
 shoal_tensor *shoal_tensor_grad(const shoal_tensor *t);
 
-/* Sets the gradient of a tensor, and retains it. NULL removes the gradient. Errors: SHOAL_EINVAL if its dtype or
+/* Sets the gradient of a tensor, which retains it. NULL removes the gradient. Errors: SHOAL_EINVAL if its dtype or
  * shape differs. */
 SHOAL_MUST_USE shoal_err shoal_tensor_set_grad(shoal_tensor *t, shoal_tensor *grad);
 
@@ -37,8 +38,9 @@ SHOAL_MUST_USE shoal_err shoal_tensor_set_grad(shoal_tensor *t, shoal_tensor *gr
  * backward, or if a tensor that it needs was changed in place; SHOAL_ENOMEM. */
 shoal_err shoal_backward(shoal_tensor *t);
 
-/* Computes gradients like shoal_backward, but starts with a gradient of t's shape; NULL stands for 1. If keep is
- * true, the record stays for another backward. */
+/* Computes gradients like shoal_backward, but starts with a gradient of t's shape; NULL stands for 1 and needs a t
+ * with one element. If keep is true, the record stays for another backward. Errors: those of shoal_backward;
+ * SHOAL_EINVAL if the dtype or shape of grad differs from t's. */
 shoal_err shoal_backward_with(shoal_tensor *t, shoal_tensor *grad, bool keep);
 
 /* Returns a tensor over the same storage that is not part of the record and needs no gradient. It belongs to the
@@ -54,8 +56,9 @@ void shoal_no_grad_end(void);
 bool shoal_grad_enabled(void);
 
 /* A hook on the gradient of a tensor. backward calls it with the complete gradient, before the gradient is used or
- * stored. The hook returns the gradient to continue with: the same, or another one of the same shape. If it returns
- * NULL, backward fails. */
+ * stored. The hook returns the gradient to continue with, which backward borrows: grad itself, the result of an op,
+ * or shoal_scoped of a new tensor, of the same shape. grad is valid during the call; retain it to use it for longer.
+ * If the hook returns NULL, backward fails with the error that the hook set (shoal_fail), or SHOAL_EINVAL. */
 typedef shoal_tensor *(*shoal_grad_hook)(shoal_tensor *grad, void *context);
 
 /* Adds a hook to the gradient of a tensor. Hooks are called in the order in which they were added. context is passed

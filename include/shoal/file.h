@@ -42,7 +42,7 @@ SHOAL_MUST_USE shoal_err shoal_tensors_set_text(shoal_tensors *set, const char *
 /* Returns a text of a set. The set owns it. Errors: SHOAL_ENOENT if there is none with that name. */
 const char *shoal_tensors_text(const shoal_tensors *set, const char *name);
 
-/* Reads a safetensors file of any dtypes. The tensors are in the order of their bytes in the file. The caller owns
+/* Reads a safetensors file with the element types of dtype.h. The tensors are in the order of their bytes in the file. The caller owns
  * the result. Blocks while it reads. Returns NULL on failure. Errors: SHOAL_ENOENT; SHOAL_EPERM; SHOAL_EOS;
  * SHOAL_ENOMEM; SHOAL_EINVAL if it is not a regular file; SHOAL_ECORRUPT if the file is damaged; SHOAL_ETYPE if an
  * element type is not supported. The text of the last two has the file and the byte. */

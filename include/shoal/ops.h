@@ -1,10 +1,11 @@
 /* Operations on tensors: arithmetic, reductions, products, convolution, losses.
  *
  * An op returns a new tensor that belongs to this thread's scope (tensor.h), or NULL on failure. If an argument is
- * NULL, it returns NULL and does not change the last error. Shapes broadcast as in NumPy. Both operands must have the
+ * NULL, it returns NULL and does not change the last error. An argument that may be NULL, such as a bias, is the
+ * exception: check it yourself if the call that made it can fail. Shapes broadcast as in NumPy. Both operands must have the
  * same device and the same dtype, except that a tensor without dims takes the dtype of the other. Ops on floats carry
  * gradients wherever the derivative exists. No op blocks. An op may run in any thread; tensor.h has the rules for
- * tensors that several threads use. Unless a comment says more, an op fails with SHOAL_EINVAL (shapes or arguments do
+ * tensors that several threads use. Where a comment has no list of errors, an op fails with SHOAL_EINVAL (shapes or arguments do
  * not fit), SHOAL_ETYPE (dtypes do not fit; bf16 and f16 have no arithmetic, convert them with shoal_to),
  * SHOAL_ESTATE (gradients, see below) and SHOAL_ENOMEM.
  *
@@ -112,10 +113,10 @@ shoal_tensor *shoal_mul_scalar_(shoal_tensor *a, double s);                     
 shoal_tensor *shoal_clamp_(shoal_tensor *a, double low, double high);            /* like shoal_clamp */
 shoal_tensor *shoal_relu_(shoal_tensor *a);                                      /* a = max(a, 0) */
 
-/* Copy a tensor: always (clone), if it is not contiguous, if it has another dtype, or if it is on another device. If
- * nothing changes, shoal_contiguous, shoal_to and shoal_to_device return the same tensor. The result belongs to the
- * scope and carries gradients; NULL on failure. Errors: SHOAL_EINVAL if there is no such dtype or device;
- * SHOAL_ESTATE if shoal_to_device gets a tensor that needs a gradient (detach it first); SHOAL_ENOMEM. */
+/* Copy a tensor. shoal_clone always copies; shoal_contiguous if the tensor is not contiguous, shoal_to if the dtype
+ * differs, shoal_to_device if the device differs. Otherwise they return the same tensor, with the owner that it has.
+ * A copy belongs to the scope and carries gradients; NULL on failure. Errors: SHOAL_EINVAL if there is no such dtype
+ * or device; SHOAL_ESTATE if shoal_to_device would copy a tensor that needs a gradient (detach it); SHOAL_ENOMEM. */
 shoal_tensor *shoal_clone(shoal_tensor *a);
 shoal_tensor *shoal_contiguous(shoal_tensor *a);
 shoal_tensor *shoal_to(shoal_tensor *a, shoal_dtype dtype);
@@ -212,7 +213,7 @@ typedef enum shoal_reduction {
 } shoal_reduction;
 
 /* Compute the loss of a classifier. nll_loss takes log-probabilities x [N, C], cross_entropy takes logits. target [N]
- * has i64 classes; targets of -100 are skipped. weight [C] weighs the classes and may be NULL. Without _with the
+ * has i64 classes; targets of -100 are skipped. weight [C], for nll_loss_with, weighs the classes and may be NULL. Without _with the
  * losses are averaged. The result belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if the shapes do not
  * fit or a class is out of range; SHOAL_ETYPE; SHOAL_ENOMEM. */
 shoal_tensor *shoal_nll_loss(shoal_tensor *x, shoal_tensor *target);

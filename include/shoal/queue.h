@@ -7,8 +7,8 @@
  * (below).
  *
  * A message is raw bytes, a block (block.h), or a value (value.h). share.h has the calls for tensors, and message.h
- * messages that are written in place. Up to 8 raw bytes, integers, floats and block handles are stored in the
- * queue's ring itself. A block is never copied.
+ * messages that are written in place. Integers, floats, block handles and up to 8 raw bytes are stored in the
+ * queue itself, without an allocation. A block is never copied.
  *
  * Queues and ends of pipes are reference counted: shoal_release(queue), or shoal_queue_release and
  * shoal_pipe_release (handle.h), drop a reference. error.h explains SHOAL_EFORK.
@@ -64,7 +64,7 @@ SHOAL_MUST_USE shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block 
  * and it is freed when this process ends or releases the queue. */
 SHOAL_MUST_USE shoal_err shoal_queue_get(shoal_queue *queue, int64_t timeout, shoal_value **out_value);
 
-/* Takes a message of raw bytes from a queue into the caller's buffer, and its size into *out_size. out_size must not
+/* Takes a message of raw bytes, from shoal_queue_put_bytes and not a bytes value, from a queue into the caller's buffer, and its size into *out_size. out_size must not
  * be NULL; buffer may be, if capacity is 0. Blocks and fails like shoal_queue_get. Thread-safe. Errors: also
  * SHOAL_ETYPE if the oldest message is not raw bytes, and SHOAL_EINVAL if it does not fit; in both cases the message
  * stays in the queue. If it does not fit, *out_size is its size; after any other failure *out_size is unchanged. */
@@ -102,8 +102,8 @@ void shoal_queue_close(shoal_queue *queue);
  * SHOAL_EFORK; SHOAL_ESTATE. */
 SHOAL_MUST_USE shoal_err shoal_queue_fd(shoal_queue *queue, int *out_fd);
 
-/* Reports that one message that was taken from a queue is done. Does not block. Thread-safe. Errors: SHOAL_ESTATE if
- * it is called more often than messages were put; SHOAL_EINVAL if the queue is acknowledged (use
+/* Reports that one message that was taken from a queue is done. Counts calls against puts only. Does not block.
+ * Thread-safe. Errors: SHOAL_ESTATE if it is called more often than messages were put; SHOAL_EINVAL if the queue is acknowledged (use
  * shoal_delivery_done). */
 SHOAL_MUST_USE shoal_err shoal_queue_task_done(shoal_queue *queue);
 
@@ -124,7 +124,10 @@ SHOAL_MUST_USE shoal_err shoal_queue_join(shoal_queue *queue, int64_t timeout);
  *     while (shoal_queue_get_delivery(queue, SHOAL_FOREVER, &value,
  *                                     &delivery) == SHOAL_OK) {
  *         ... work on value; delivery.deliveries is 1 the first time ...
- *         err = shoal_delivery_done(&delivery);
+ *         shoal_value_destroy(value);
+ *         if (shoal_delivery_done(&delivery) != SHOAL_OK) {
+ *             ... another receiver has it ...
+ *         }
  *     }
  *
  * Only shoal_queue_get_delivery takes messages from such a queue; the other gets, and shoal_queue_task_done, fail
@@ -193,7 +196,8 @@ uint64_t shoal_queue_dropped(shoal_queue *queue);
  *
  * When every holder of one end has released it or died, the other end gets SHOAL_ECLOSED: a send at once, a receive
  * after all that was sent. The process that made the pipe is such a holder: it must release the end that it gave
- * away. A child that was started by fork holds both ends too, and must release the one that it does not use. */
+ * away. A child that was started with SHOAL_START_FORK holds both ends too, and must release the one that it does
+ * not use; after a plain fork() the child holds neither (SHOAL_EFORK). */
 SHOAL_MUST_USE shoal_err shoal_pipe_create(bool duplex, shoal_pipe **out_a, shoal_pipe **out_b);
 
 /* Sends a value through a pipe, and consumes it on success and on failure. Does not block, because a pipe has no
