@@ -98,7 +98,9 @@ bool cli_output_send(cli_output *output)
         cli_complain(NULL, CLI_FAILED, "no memory for the output");
     } else if (!write_all(output)) {
         output->failed = true;
-        cli_complain(NULL, CLI_FAILED, "cannot write the output: %s", strerror(errno));
+        if (errno != EPIPE) { /* a reader that has seen enough, such as head, is not an error to report */
+            cli_complain(NULL, CLI_FAILED, "cannot write the output: %s", strerror(errno));
+        }
     }
     rewind(output->file);
     return !output->failed;

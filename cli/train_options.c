@@ -341,6 +341,11 @@ static bool fits_method(const cli_train_call *call)
         bool asked =
             call->given.named[i] && !(o->kind == CLI_FLAG && strcmp(cli_option_text(o, call, value), "false") == 0);
         if (asked && o->of != 0 && !(o->of >> call->job.method & 1)) {
+            if ((o->of & (o->of - 1)) != 0) { /* for several methods, which would be a long list */
+                cli_complain(&cli_train, CLI_MISUSED, "--%s is not for --method %s", o->name,
+                             method_name((int)call->job.method));
+                return false;
+            }
             cli_option_choices(&cli_train_table, o, value, sizeof value);
             cli_complain(&cli_train, CLI_MISUSED, "--%s is for --method %s, but the method is %s", o->name, value,
                          method_name((int)call->job.method));
@@ -408,9 +413,21 @@ static bool check_pairs(const cli_train_call *call)
     return true;
 }
 
+/* Checks that the model fits the method: the library does not know this model outside of a3c. */
+static bool fits_model(const cli_train_call *call)
+{
+    const char *model = call->job.model;
+    if (call->job.method == SHOAL_METHOD_A3C || model == NULL || strcmp(model, "actor-critic") != 0) {
+        return true;
+    }
+    cli_complain(&cli_train, CLI_MISUSED, "--model %s is for --method a3c, but the method is %s", model,
+                 method_name((int)call->job.method));
+    return false;
+}
+
 static bool check(cli_train_call *call)
 {
-    if (!fits_method(call) || !settle_length(call) || !check_pairs(call)) {
+    if (!fits_method(call) || !fits_model(call) || !settle_length(call) || !check_pairs(call)) {
         return false;
     }
     if (shoal_train_check(&call->job) != SHOAL_OK) {

@@ -183,10 +183,14 @@ static shoal_err read_header(reader *r)
     for (int i = LENGTH; i-- > 0;) {
         length = length << 8 | b[i];
     }
-    if (length > HEADER_MOST || length > sh_source_left(r->source)) {
+    if (length > HEADER_MOST) { /* it is rather the beginning of another kind of file */
         return sh_source_fail(r->source, SHOAL_ECORRUPT, 0,
-                              "a header of %" PRIu64 " bytes, but %" PRIu64 " bytes follow and the limit is %" PRIu64,
-                              length, sh_source_left(r->source), HEADER_MOST);
+                              "not a safetensors file: its header would have more than %" PRIu64 " bytes", HEADER_MOST);
+    }
+    if (length > sh_source_left(r->source)) {
+        return sh_source_fail(r->source, SHOAL_ECORRUPT, 0,
+                              "a header of %" PRIu64 " bytes, but %" PRIu64 " bytes follow", length,
+                              sh_source_left(r->source));
     }
     r->length = (size_t)length;
     r->text = malloc(r->length + 1);

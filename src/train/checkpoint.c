@@ -94,13 +94,8 @@ shoal_err sh_checkpoint_whole(sh_checkpoint *c, const char *name, int64_t least,
     char *end = NULL;
     errno = 0;
     long long there = text != NULL ? strtoll(text, &end, 10) : 0;
-    if (text == NULL || errno != 0 || end == text || *end != 0 || there < least) {
+    if (text == NULL || errno != 0 || end == text || *end != 0 || there < least || there > most) {
         return no_number(c, name, text);
-    }
-    if (there > most) {
-        return sh_fail(SHOAL_EINVAL,
-                       "%s: the saved job is already beyond the end that was given: %s %lld, and the last is %lld",
-                       c->path, name, there, (long long)most);
     }
     *x = there;
     return SHOAL_OK;
@@ -229,16 +224,26 @@ static shoal_err notes(const sh_job *job, sh_checkpoint *c)
     return err == SHOAL_OK ? sh_checkpoint_note(c, "allow_nan", o->allow_nan ? "true" : "false") : err;
 }
 
+shoal_err sh_checkpoint_check_epochs(const sh_job *job, const sh_checkpoint *c, int64_t begun)
+{
+    return c->writing || begun <= job->o.epochs
+               ? SHOAL_OK
+               : sh_fail(SHOAL_EINVAL, "%s: %lld epochs are finished or begun; epochs must be at least %lld", c->path,
+                         (long long)begun, (long long)begun);
+}
+
 /* Passes everything except the weights. */
 static shoal_err pass(sh_job *job, sh_checkpoint *c)
 {
     shoal_train_result *r = &job->result;
+    int64_t finished = 0;
     shoal_err err = settings(job, c);
     if (err == SHOAL_OK) {
         err = notes(job, c);
     }
     if (err == SHOAL_OK) {
-        err = sh_checkpoint_whole(c, "epochs", 0, job->o.epochs, &r->epochs);
+        err = sh_checkpoint_whole(c, "epochs", 0, INT64_MAX, &r->epochs);
+        finished = r->epochs;
     }
     if (err == SHOAL_OK) {
         err = sh_checkpoint_number(c, "test_loss", -INFINITY, INFINITY, &r->test_loss);
@@ -250,7 +255,10 @@ static shoal_err pass(sh_job *job, sh_checkpoint *c)
     if (err == SHOAL_OK) {
         err = sh_past_pass(&job->past, r, c);
     }
-    return err == SHOAL_OK && job->method->checkpoint != NULL ? job->method->checkpoint(job, c) : err;
+    if (err == SHOAL_OK && job->method->checkpoint != NULL) {
+        err = job->method->checkpoint(job, c);
+    }
+    return err == SHOAL_OK ? sh_checkpoint_check_epochs(job, c, finished) : err; /* the method knows those begun */
 }
 
 /* Returns SHOAL_ENAN if a number is NaN or infinite. Any other number times 0 is 0. */

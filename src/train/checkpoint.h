@@ -30,8 +30,8 @@ shoal_err sh_checkpoint_note(sh_checkpoint *c, const char *name, const char *tex
 shoal_err sh_checkpoint_note_whole(sh_checkpoint *c, const char *name, int64_t x);
 shoal_err sh_checkpoint_note_number(sh_checkpoint *c, const char *name, double x);
 
-/* The progress of a job: writes *x to the file, or reads it. The range is least to most. Errors: SHOAL_EINVAL if the
- * file's number is above most, SHOAL_ECORRUPT if it is below least or not a number. */
+/* The progress of a job: writes *x to the file, or reads it. Errors: SHOAL_ECORRUPT if it is not a
+ * number from least to most. */
 shoal_err sh_checkpoint_whole(sh_checkpoint *c, const char *name, int64_t least, int64_t most, int64_t *x);
 
 /* The same for a result; NaN is always allowed. Errors: SHOAL_ECORRUPT if it is out of range. */

@@ -42,7 +42,8 @@ static sh_verdict ended(void *owner, int rank, const shoal_process *process)
     if (job->seen[rank].deaths++ < job->o.restarts) {
         return SH_VERDICT_REPLACE;
     }
-    (void)sh_fail(SHOAL_ECHILD, "%s, and had already been restarted %d times", status->text, job->o.restarts);
+    (void)sh_fail(SHOAL_ECHILD, "%s, and had already been restarted %d time%s", status->text, job->o.restarts,
+                  job->o.restarts == 1 ? "" : "s");
     return SH_VERDICT_FAIL;
 }
 

@@ -100,11 +100,6 @@ static shoal_err take_position(sh_job *job, const sh_checkpoint *c, int rank, in
         return sh_fail(SHOAL_ECORRUPT, "%s: the checkpoint is broken: worker %d is at batch %lld of epoch %lld",
                        c->path, rank, (long long)batch, (long long)epoch);
     }
-    if (epoch > job->o.epochs || (epoch == job->o.epochs && batch > 0)) {
-        return sh_fail(SHOAL_EINVAL,
-                       "%s: worker %d has finished %lld epochs and is at batch %lld, but the job has %lld epochs",
-                       c->path, rank, (long long)epoch, (long long)batch, (long long)job->o.epochs);
-    }
     sh_job_place(job, rank, epoch, batch);
     return SHOAL_OK;
 }
@@ -120,6 +115,14 @@ static shoal_err pass_positions(sh_job *job, sh_checkpoint *c, shoal_tensor *pos
         at[2 * i + 1] = (int64_t)(position & UINT32_MAX);
     }
     shoal_err err = sh_checkpoint_tensor(c, "positions", positions);
+    int64_t begun = 0;
+    for (int i = 0; i < job->o.workers && err == SHOAL_OK; i++) {
+        int64_t epochs = at[2 * i] + (at[2 * i + 1] > 0 && at[2 * i] < INT64_MAX);
+        begun = epochs > begun ? epochs : begun;
+    }
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_check_epochs(job, c, begun);
+    }
     for (int i = 0; i < job->o.workers && !c->writing && err == SHOAL_OK; i++) {
         err = take_position(job, c, i, at[2 * i], at[2 * i + 1]);
     }

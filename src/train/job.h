@@ -141,4 +141,8 @@ void sh_crew_end(sh_job *job);
 shoal_err sh_job_save(sh_job *job);
 shoal_err sh_job_resume(sh_job *job);
 
+/* Checks, when a checkpoint is read, that the job is long enough for the epochs that are finished or begun. Errors:
+ * SHOAL_EINVAL. */
+shoal_err sh_checkpoint_check_epochs(const sh_job *job, const sh_checkpoint *c, int64_t begun);
+
 #endif

@@ -243,7 +243,10 @@ shoal_err sh_rounds_checkpoint(sh_job *job, sh_checkpoint *c)
     const sh_rounds_plan *s = &r->plan;
     shoal_err err = sh_checkpoint_setting_whole(c, "batches_in_round", s->steps);
     if (err == SHOAL_OK) {
-        err = sh_checkpoint_whole(c, "round", 0, job->o.epochs * s->rounds, &r->next);
+        err = sh_checkpoint_whole(c, "round", 0, INT64_MAX, &r->next);
+    }
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_check_epochs(job, c, r->next / s->rounds + (r->next % s->rounds > 0));
     }
     for (int i = 0; i < job->o.workers && err == SHOAL_OK && s->kind == SH_ROUNDS_KEEP; i++) {
         err = pass_momentum(r, c, i);
