@@ -115,7 +115,8 @@ static void fill_samples(cli_report_data *d)
         const cli_sample *s = sample(d->history, i);
         d->seconds[i] = s->seconds;
         d->images[i] = (double)s->images;
-        d->loss[i] = loss_of(s->loss, s->images > sample(d->history, 0)->images);
+        /* Before the first batch, also that of a resumed job, there is no loss. */
+        d->loss[i] = loss_of(s->loss, i > 0 && s->images > sample(d->history, i - 1)->images);
     }
 }
 

@@ -194,20 +194,34 @@ static void show_results(FILE *f, const cli_show *show, const shoal_train_event 
     line(f, "deaths", r->deaths > 0 ? "%" PRId64 ", each started again" : "%" PRId64, r->deaths);
 }
 
-/* Prints the command that continues a stopped job. A path with other characters than these is quoted for the shell. */
-static void show_continue(FILE *f, const char *path)
+/* Prints an option with its path. A path with other characters than these is quoted for the shell. */
+static void show_option(FILE *f, const char *option, const char *path)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-+=:,@%";
-    fputs("  continue with: shoal train --resume ", f);
+    fprintf(f, " --%s ", option);
     if (path[strspn(path, plain)] == 0) {
-        fprintf(f, "%s\n", path);
+        fputs(path, f);
         return;
     }
     fputc('\'', f);
     for (const char *c = path; *c != 0; c++) {
         fputs(*c == '\'' ? "'\\''" : (char[]){*c, 0}, f);
     }
-    fputs("'\n", f);
+    fputc('\'', f);
+}
+
+/* Prints the command that continues a stopped job and its outputs. */
+static void show_continue(FILE *f, const cli_show *show)
+{
+    fputs("  continue with: shoal train", f);
+    show_option(f, "resume", show->job->save);
+    if (show->report_path != NULL) {
+        show_option(f, "report", show->report_path);
+    }
+    if (show->json_path != NULL) {
+        show_option(f, "json", show->json_path);
+    }
+    fputc('\n', f);
 }
 
 void cli_print_summary(FILE *file, const cli_show *show, const shoal_train_event *event, int columns)
@@ -236,6 +250,6 @@ void cli_print_summary(FILE *file, const cli_show *show, const shoal_train_event
         line(file, "events", "%s", show->events.path);
     }
     if (show->saved && event->so_far.stopped) {
-        show_continue(file, o->save);
+        show_continue(file, show);
     }
 }
