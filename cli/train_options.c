@@ -163,11 +163,11 @@ static const cli_option options[] = {
          "continue from a checkpoint with its settings, and save to it unless --save is given. Only these may change: "
          "--epochs (the total, with the finished ones), --env-steps, --until, --start, --restarts, --allow-nan, --data "
          "if a folder has moved, and the output. Give --json, --report and --tensorboard again", ),
-    FLAG(
-        SAVE, "overwrite", overwrite,
-        "let --save replace any file. Without it, --save replaces only a finished checkpoint of the same job; --resume "
-        "continues an unfinished one",
-        .here_only = true),
+    FLAG(SAVE, "overwrite", overwrite,
+         "let --save replace any file. Without it, --save replaces only a checkpoint of a job with the same settings "
+         "that "
+         "is finished or has no finished epoch. An unfinished one is refused: continue it with --resume",
+         .here_only = true),
 
     FLAG(OUTPUT, "quiet", show.quiet, "print no progress and no summary, for example with --json or --report", ),
     PATH(OUTPUT, "json", "FILE", CLI_FILE, show.json,
@@ -232,8 +232,8 @@ static const char after[] = "\n"
                             "An option may be shortened as long as it stays unique: --mom for --momentum.\n"
                             "\n"
                             "Ctrl-C, SIGTERM and SIGHUP stop the job. It writes its checkpoint and report,\n"
-                            "and exits with status 130, 143 or 129, in this order. To continue it, use\n"
-                            "--resume FILE.\n"
+                            "and exits with status 130 (Ctrl-C), 143 (SIGTERM) or 129 (SIGHUP). To continue\n"
+                            "it, use --resume FILE.\n"
                             "\n"
                             "examples:\n"
                             "  shoal train --method hogwild --workers 4 --save mnist.safetensors\n"
