@@ -174,10 +174,9 @@ uint64_t kill_seed(void);
 bool kill_put(kill_stage *stage, kill_channel channel, uint64_t *random);
 bool kill_get(kill_stage *stage, kill_channel channel);
 
-/* The same for tensors (kill_tensors.c), and a step that shares a tensor and releases it. */
+/* The same for tensors (kill_tensors.c). */
 shoal_err kill_put_tensor(shoal_queue *q, kill_count *count, uint64_t id, uint64_t *random);
 shoal_err kill_get_tensor(shoal_queue *q, kill_count *count, uint64_t *out_id);
-void kill_tensor_step(kill_stage *stage, uint64_t *random);
 
 /* Returns the index of the point in sh_death_points, counting each name once; -1 if it does not exist. */
 int kill_point_find(const char *name);

@@ -1,5 +1,5 @@
 /* The steps: every shared operation of the library, in pieces small enough to be killed in. */
-#include "testing/kill.h"
+#include "testing/kill_steps.h"
 
 #include "base/clock.h"
 #include "base/random.h"
@@ -7,20 +7,16 @@
 #include "shm/heap.h"
 #include "shm/slot.h"
 
-#include <shoal/binding.h>
-
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define WAIT_SHORT (SHOAL_MS(1) / 4)
 #define WAIT_LOCK SHOAL_MS(2)
 
-static void must(kill_stage *stage, shoal_err err, const char *what)
+void kill_must(kill_stage *stage, shoal_err err, const char *what)
 {
     if (err != SHOAL_OK && !kill_is_tight(stage, err)) {
         kill_fail(stage, "%s: %s: %s", what, shoal_err_name(err), shoal_last_error_text());
@@ -29,11 +25,10 @@ static void must(kill_stage *stage, shoal_err err, const char *what)
 
 /* ---- blocks ---- */
 
-/* Makes a block of that size, writes both ends, and checks what it wrote. */
-static shoal_block *make_block(kill_stage *stage, size_t size, uint64_t id)
+shoal_block *kill_make_block(kill_stage *stage, size_t size, uint64_t id)
 {
     shoal_block *b = NULL;
-    must(stage, shoal_block_create(size, &b), "block_create");
+    kill_must(stage, shoal_block_create(size, &b), "block_create");
     if (b != NULL) {
         char *data = shoal_block_data(b);
         memcpy(data, &id, sizeof id);
@@ -54,12 +49,12 @@ static uint64_t read_block(kill_stage *stage, const shoal_block *b)
     return first;
 }
 
-static void hold_blocks(kill_stage *stage, uint64_t *random, size_t size, int count)
+void kill_hold_blocks(kill_stage *stage, uint64_t *random, size_t size, int count)
 {
     shoal_block *held[700];
     uint64_t id = sh_splitmix_next(random);
     for (int i = 0; i < count; i++) {
-        held[i] = make_block(stage, size, id);
+        held[i] = kill_make_block(stage, size, id);
     }
     for (int i = 0; i < count; i++) {
         if (held[i] != NULL && read_block(stage, held[i]) != id) {
@@ -71,35 +66,35 @@ static void hold_blocks(kill_stage *stage, uint64_t *random, size_t size, int co
 
 static void block_small(kill_stage *stage, uint64_t *random)
 {
-    hold_blocks(stage, random, 16 + sh_splitmix_below(random, 30000), 1);
+    kill_hold_blocks(stage, random, 16 + sh_splitmix_below(random, 30000), 1);
 }
 
 static void block_64k(kill_stage *stage, uint64_t *random)
 {
-    hold_blocks(stage, random, 65536, 2);
+    kill_hold_blocks(stage, random, 65536, 2);
 }
 
 /* Four blocks to a span. */
 static void block_300k(kill_stage *stage, uint64_t *random)
 {
-    hold_blocks(stage, random, 300000, 1);
+    kill_hold_blocks(stage, random, 300000, 1);
 }
 
 static void block_5m(kill_stage *stage, uint64_t *random)
 {
-    hold_blocks(stage, random, 5 << 20, 1);
+    kill_hold_blocks(stage, random, 5 << 20, 1);
 }
 
 /* More than the heap keeps for reuse, so some of it is returned to the system. */
 static void block_hoard(kill_stage *stage, uint64_t *random)
 {
-    hold_blocks(stage, random, 5 << 20, 5);
+    kill_hold_blocks(stage, random, 5 << 20, 5);
 }
 
 /* More blocks than a slot has cells. */
 static void cells(kill_stage *stage, uint64_t *random)
 {
-    hold_blocks(stage, random, 16 + sh_splitmix_below(random, 100), sh_splitmix_below(random, 8) == 0 ? 700 : 90);
+    kill_hold_blocks(stage, random, 16 + sh_splitmix_below(random, 100), sh_splitmix_below(random, 8) == 0 ? 700 : 90);
 }
 
 /* Makes a span, as an allocation does when no span of its class has a free block. It calls the function directly,
@@ -116,20 +111,20 @@ static void spans(kill_stage *stage, uint64_t *random)
     }
     shoal_err err = sh_span_make(c, sh_class_of(size), size);
     sh_leave();
-    must(stage, err, "span_make");
+    kill_must(stage, err, "span_make");
 }
 
 /* Trims. There is always something to trim: a span of blocks that few use, whose only block was just released. */
 static void trim(kill_stage *stage, uint64_t *random)
 {
-    hold_blocks(stage, random, 28000, 1);
-    must(stage, shoal_world_trim(), "trim");
+    kill_hold_blocks(stage, random, 28000, 1);
+    kill_must(stage, shoal_world_trim(), "trim");
 }
 
 /* Does what an allocation does when there are no more addresses. */
 static void uncover(kill_stage *stage, uint64_t *random)
 {
-    shoal_block *b = make_block(stage, 64, 1);
+    shoal_block *b = kill_make_block(stage, 64, 1);
     shoal_release(b); /* something for the other processes to find */
     sh_ctx *c = sh_enter();
     if (c == NULL) {
@@ -144,15 +139,15 @@ static void uncover(kill_stage *stage, uint64_t *random)
 static void gather(kill_stage *stage, uint64_t *random)
 {
     shoal_queue *q = NULL;
-    shoal_block *b = make_block(stage, 64, 1), *again = NULL;
+    shoal_block *b = kill_make_block(stage, 64, 1), *again = NULL;
     (void)random;
-    must(stage, shoal_queue_create(0, &q), "queue_create");
+    kill_must(stage, shoal_queue_create(0, &q), "queue_create");
     shoal_err err = b != NULL && q != NULL ? shoal_queue_put_block(q, b, SHOAL_NOW) : SHOAL_ENOMEM;
     sh_ctx *c = err == SHOAL_OK ? sh_enter() : NULL;
     if (c != NULL) {
-        must(stage, sh_heap_draw(c, b->id, b->cell), "draw");
+        kill_must(stage, sh_heap_draw(c, b->id, b->cell), "draw");
         sh_leave();
-        must(stage, shoal_queue_get_block(q, SHOAL_NOW, &again), "get from a private queue");
+        kill_must(stage, shoal_queue_get_block(q, SHOAL_NOW, &again), "get from a private queue");
     }
     shoal_release(again);
     shoal_release(b);
@@ -168,7 +163,7 @@ static bool is_late(shoal_err err)
 
 static shoal_err put_to_own(kill_stage *stage, shoal_queue *q, int n)
 {
-    shoal_block *b = n % 50 == 7 ? make_block(stage, 100, 1) : NULL;
+    shoal_block *b = n % 50 == 7 ? kill_make_block(stage, 100, 1) : NULL;
     shoal_err err =
         b != NULL ? shoal_queue_put_block(q, b, SHOAL_NOW) : shoal_queue_put(q, shoal_value_int(n), SHOAL_NOW);
     shoal_release(b);
@@ -182,17 +177,17 @@ static void grow(kill_stage *stage, uint64_t *random)
     int n = 0;
     shoal_err err = shoal_queue_create(0, &q);
     if (err != SHOAL_OK) {
-        must(stage, err, "queue_create");
+        kill_must(stage, err, "queue_create");
         return;
     }
     while (n < 200 && (err = put_to_own(stage, q, n)) == SHOAL_OK) {
         n++;
     }
-    must(stage, err, "put to a private queue");
+    kill_must(stage, err, "put to a private queue");
     int takes = (int)sh_splitmix_below(random, (uint64_t)n + 1);
     for (int i = 0; i < takes; i++) {
         shoal_value *v = NULL;
-        must(stage, shoal_queue_get(q, SHOAL_NOW, &v), "get from a private queue");
+        kill_must(stage, shoal_queue_get(q, SHOAL_NOW, &v), "get from a private queue");
         if (v != NULL && shoal_value_type(v) == SHOAL_INT && sh_int_of(v) != i && !stage->tight) {
             kill_fail(stage, "message %d of a private queue is %lld", i, (long long)sh_int_of(v));
         }
@@ -239,7 +234,7 @@ static void reject(kill_stage *stage, uint64_t *random)
     if (err == SHOAL_OK) {
         err = shoal_delivery_extend(&d[n - 1], SHOAL_SECONDS(1));
     }
-    must(stage, err, "a private acknowledged queue");
+    kill_must(stage, err, "a private acknowledged queue");
     while (n > 0) {
         shoal_release(d[--n].queue);
     }
@@ -281,7 +276,7 @@ static void pipe_step(kill_stage *stage, uint64_t *random)
         err = use_pipe(stage, a, b);
         shoal_release(b);
     }
-    must(stage, err, "pipe");
+    kill_must(stage, err, "pipe");
 }
 
 /* ---- locks ---- */
@@ -295,7 +290,7 @@ static bool enter_guard(kill_stage *stage, kill_guard *guard, shoal_err err, con
         sh_store_relaxed(&guard->inside, 0);
         sh_add_relaxed(&guard->deaths, 1);
     } else if (err != SHOAL_OK) {
-        must(stage, err, what);
+        kill_must(stage, err, what);
         return false;
     }
     uint32_t other = sh_swap_acq_rel(&guard->inside, (uint32_t)getpid());
@@ -328,7 +323,7 @@ static void lock(kill_stage *stage, uint64_t *random)
     if (enter_guard(stage, guard, shoal_lock_lock(stage->lock, WAIT_LOCK), "lock")) {
         linger(random);
         leave_guard(stage, guard, "lock");
-        must(stage, shoal_lock_unlock(stage->lock), "unlock");
+        kill_must(stage, shoal_lock_unlock(stage->lock), "unlock");
     }
 }
 
@@ -337,10 +332,10 @@ static void rlock(kill_stage *stage, uint64_t *random)
     (void)random;
     kill_guard *guard = &stage->board->rlock;
     if (enter_guard(stage, guard, shoal_rlock_lock(stage->rlock, WAIT_LOCK), "rlock")) {
-        must(stage, shoal_rlock_lock(stage->rlock, SHOAL_NOW), "rlock again");
-        must(stage, shoal_rlock_unlock(stage->rlock), "unlock of an rlock");
+        kill_must(stage, shoal_rlock_lock(stage->rlock, SHOAL_NOW), "rlock again");
+        kill_must(stage, shoal_rlock_unlock(stage->rlock), "unlock of an rlock");
         leave_guard(stage, guard, "rlock");
-        must(stage, shoal_rlock_unlock(stage->rlock), "last unlock of an rlock");
+        kill_must(stage, shoal_rlock_unlock(stage->rlock), "last unlock of an rlock");
     }
 }
 
@@ -353,10 +348,10 @@ static void semaphore(kill_stage *stage, uint64_t *random)
         have++;
     }
     if (err != SHOAL_OK && !is_late(err)) {
-        must(stage, err, "semaphore_wait");
+        kill_must(stage, err, "semaphore_wait");
     }
     linger(random);
-    must(stage, shoal_semaphore_post(stage->semaphore, have), "semaphore_post");
+    kill_must(stage, shoal_semaphore_post(stage->semaphore, have), "semaphore_post");
 }
 
 static void event(kill_stage *stage, uint64_t *random)
@@ -367,7 +362,7 @@ static void event(kill_stage *stage, uint64_t *random)
     default: {
         shoal_err err = shoal_event_wait(stage->event, WAIT_SHORT);
         if (!is_late(err)) {
-            must(stage, err, "event_wait");
+            kill_must(stage, err, "event_wait");
         }
     }
     }
@@ -391,7 +386,7 @@ static void condition_wait(kill_stage *stage, uint64_t *random)
         }
     }
     leave_guard(stage, guard, "condition");
-    must(stage, shoal_condition_unlock(stage->condition), "condition_unlock");
+    kill_must(stage, shoal_condition_unlock(stage->condition), "condition_unlock");
 }
 
 static void condition_notify(kill_stage *stage, uint64_t *random)
@@ -404,9 +399,9 @@ static void condition_notify(kill_stage *stage, uint64_t *random)
     if (enter_guard(stage, guard, shoal_condition_lock(stage->condition, WAIT_LOCK), "condition_lock")) {
         shoal_err err = sh_splitmix_below(random, 3) == 0 ? shoal_condition_notify_all(stage->condition)
                                                           : shoal_condition_notify(stage->condition, 1);
-        must(stage, err, "notify");
+        kill_must(stage, err, "notify");
         leave_guard(stage, guard, "condition");
-        must(stage, shoal_condition_unlock(stage->condition), "condition_unlock");
+        kill_must(stage, shoal_condition_unlock(stage->condition), "condition_unlock");
     }
 }
 
@@ -416,217 +411,10 @@ static void barrier(kill_stage *stage, uint64_t *random)
     (void)random;
     shoal_err err = shoal_barrier_wait(stage->barrier, WAIT_SHORT, &index);
     if (err != SHOAL_OK && err != SHOAL_EBROKEN && !is_late(err)) {
-        must(stage, err, "barrier_wait");
+        kill_must(stage, err, "barrier_wait");
     }
     if (err != SHOAL_OK) {
         shoal_barrier_reset(stage->barrier);
-    }
-}
-
-/* ---- processes ---- */
-
-/* If an armed point killed the victim's child, the victim's turn is over too. */
-static void end_with(int status)
-{
-    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
-        kill_exit(KILL_CHILD_DIED);
-    }
-}
-
-static void await(pid_t pid)
-{
-    int status = 0;
-    while (waitpid(pid, &status, 0) != pid) {
-    }
-    end_with(status);
-}
-
-static void fork_step(kill_stage *stage, uint64_t *random)
-{
-    pid_t pid = kill_fork("grandchild");
-    if (pid == 0) {
-        kill_put(stage, KILL_WORDS, random);
-        kill_get(stage, KILL_BLOCKS);
-        kill_exit(0);
-    }
-    if (pid < 0) {
-        must(stage, shoal_last_error(), "fork");
-        return;
-    }
-    await(pid);
-}
-
-/* Starts a process that joins by itself: it takes a slot, works, and leaves. */
-static void join(kill_stage *stage, uint64_t *random)
-{
-    pid_t pid = fork();
-    if (pid == 0) {
-        int fd = dup(sh_the_world.fd);
-        shoal_world_leave();
-        if (sh_world_attach(fd, SH_SLOT_NEW, "joined") != SHOAL_OK) {
-            _exit(1);
-        }
-        hold_blocks(stage, random, 200, 70);
-        kill_exit(0);
-    }
-    if (pid > 0) {
-        await(pid);
-    }
-}
-
-/* Reserves a slot, gives it something, and cancels it. */
-static void cancel(kill_stage *stage, uint64_t *random)
-{
-    shoal_block *b = make_block(stage, 16 + sh_splitmix_below(random, 100), 1);
-    sh_ctx *c = b != NULL ? sh_enter() : NULL;
-    uint32_t slot = 0;
-    if (c == NULL) {
-        return;
-    }
-    shoal_err err = sh_slot_reserve(c, "nobody", &slot);
-    if (err == SHOAL_OK) {
-        err = sh_slot_give(c, slot, b->cell, 0);
-        sh_slot_cancel(slot, sh_slot_state_generation(sh_load_relaxed(&sh_slot_at(slot)->state)));
-    }
-    sh_leave();
-    must(stage, err, "reserve");
-    shoal_release(b);
-}
-
-static shoal_err child_target(int rank, const shoal_value *args)
-{
-    shoal_queue *q = shoal_arg_queue(args, "queue");
-    shoal_err err = q == NULL ? shoal_last_error() : shoal_queue_put(q, shoal_value_int(rank), SHOAL_NOW);
-    return err == SHOAL_OK ? shoal_return(shoal_map("rank", rank, "queue", q)) : err;
-}
-
-static void start_by(kill_stage *stage, shoal_start start)
-{
-    shoal_queue *q;
-    shoal_process *p;
-    shoal_status status;
-    must(stage, shoal_queue_create(0, &q), "queue_create");
-    shoal_err err = shoal_process_start(child_target, shoal_map("queue", q, "text", "a process"),
-                                        &(shoal_process_options){.start = start, .rank = 3}, &p);
-    if (err != SHOAL_OK) {
-        shoal_release(q);
-        kill_exit(KILL_CHILD_DIED); /* the fork server was killed; any other error fails the dry run */
-    }
-    if (err == SHOAL_OK) {
-        must(stage, shoal_process_join(p, SHOAL_SECONDS(20), &status), "join");
-        shoal_process_destroy(p);
-        if (status.end == SHOAL_KILLED) {
-            shoal_release(q);
-            kill_exit(KILL_CHILD_DIED);
-        }
-    }
-    shoal_release(q);
-}
-
-static void start_fork(kill_stage *stage, uint64_t *random)
-{
-    (void)random;
-    start_by(stage, SHOAL_START_FORK);
-}
-
-static void start_spawn(kill_stage *stage, uint64_t *random)
-{
-    (void)random;
-    start_by(stage, SHOAL_START_SPAWN);
-}
-
-static void start_server(kill_stage *stage, uint64_t *random)
-{
-    (void)random;
-    start_by(stage, SHOAL_START_FORKSERVER);
-}
-
-/* Starts another program as a child: this program, which main turns into a child (kill_be_program). */
-static void start_program(kill_stage *stage, uint64_t *random)
-{
-    char *const argv[] = {"program", NULL};
-    shoal_process *p = NULL;
-    shoal_status status;
-    (void)random;
-    shoal_err err = shoal_process_start_program("/proc/self/exe", argv, shoal_value_int(7), NULL, &p);
-    if (err == SHOAL_OK) {
-        err = shoal_process_join(p, SHOAL_SECONDS(20), &status);
-    }
-    must(stage, err, "a program");
-    bool killed = err == SHOAL_OK && status.end == SHOAL_KILLED;
-    if (err == SHOAL_OK && !killed && status.end != SHOAL_RETURNED) {
-        kill_fail(stage, "a program %s", status.text);
-    }
-    shoal_process_destroy(p);
-    if (killed) {
-        kill_exit(KILL_CHILD_DIED);
-    }
-}
-
-void kill_be_program(void)
-{
-    const shoal_value *args;
-    shoal_err err = shoal_child_begin(NULL, &args);
-    if (err == SHOAL_ENOENT) {
-        return;
-    }
-    bool good = err == SHOAL_OK && sh_int_of(args) == 7 && shoal_child_end(SHOAL_OK) == SHOAL_OK;
-    exit(good ? EXIT_SUCCESS : EXIT_FAILURE); /* on failure its parent was killed, and nobody reads the status */
-}
-
-/* The first task kills its worker, so that there is always a worker to replace. */
-static shoal_err pool_task(const shoal_value *arg, shoal_value **out_result)
-{
-    shoal_event *first = shoal_arg_event(arg, "first");
-    if (first != NULL && !shoal_event_is_set(first)) {
-        shoal_event_set(first);
-        kill(getpid(), SIGKILL);
-    }
-    *out_result = shoal_value_int(2 * sh_int_of(shoal_value_find(arg, "n")));
-    return SHOAL_OK;
-}
-
-static kill_board *pool_board;
-
-/* The point that is armed for the victim is armed for its workers too, but only for the first few: a pool replaces
- * workers that die for as long as necessary. */
-static shoal_err pool_worker(int rank, const shoal_value *args)
-{
-    (void)rank;
-    (void)args;
-    if (sh_add_relaxed(&pool_board->workers, 1) >= 4) {
-        kill_disarm();
-    }
-    return SHOAL_OK;
-}
-
-static void start_pool(kill_stage *stage, uint64_t *random)
-{
-    enum { TASKS = 6 };
-    shoal_pool_options options = {.workers = 2, .start = SHOAL_START_FORK, .initializer = pool_worker};
-    shoal_pool *pool = NULL;
-    shoal_event *first = NULL;
-    shoal_value *list = shoal_value_list(), *results = NULL;
-    (void)random;
-    must(stage, shoal_event_create(&first), "event_create");
-    for (int i = 0; i < TASKS; i++) {
-        list = shoal_list_add(list, shoal_map("n", i, "first", first));
-    }
-    pool_board = stage->board;
-    sh_store_relaxed(&pool_board->workers, 0);
-    must(stage, shoal_pool_create(&options, &pool), "pool_create");
-    shoal_err err = shoal_pool_map(pool, pool_task, list, 1, &results);
-    for (int i = 0; err == SHOAL_OK && i < TASKS; i++) {
-        if (sh_int_of(shoal_value_at(results, (size_t)i)) != 2 * i) {
-            kill_fail(stage, "result %d of a pool is wrong", i);
-        }
-    }
-    uint64_t losses = shoal_pool_losses(pool);
-    shoal_value_destroy(results);
-    shoal_pool_destroy(pool);
-    shoal_release(first);
-    if (err != SHOAL_OK || losses > 1) {
-        kill_exit(KILL_CHILD_DIED);
     }
 }
 
@@ -652,43 +440,6 @@ CHANNEL_STEPS(objects, KILL_OBJECTS)
 CHANNEL_STEPS(tasks, KILL_TASKS)
 CHANNEL_STEPS(deliveries, KILL_DELIVERIES)
 CHANNEL_STEPS(tensors, KILL_TENSORS)
-
-/* Checks for the errors that a barrier gives to a plain child whose parent, a party, was killed: it is broken, or the
- * child has no heap. */
-static bool is_orphaned(shoal_err err, pid_t parent)
-{
-    return getppid() != parent && (err == SHOAL_EBROKEN || err == SHOAL_EFORK);
-}
-
-/* Forks without telling the library. The child becomes a party of a barrier that it inherited, and ends properly. */
-static void fork_plain(kill_stage *stage, uint64_t *random)
-{
-    shoal_barrier *mine;
-    int status = 0;
-    (void)random;
-    shoal_err err = shoal_barrier_create(1, &mine);
-    if (err != SHOAL_OK) {
-        must(stage, err, "barrier_create");
-        return;
-    }
-    pid_t parent = getpid(), pid = fork();
-    if (pid == 0) {
-        err = shoal_barrier_wait(mine, SHOAL_NOW, NULL);
-        /* In a tight heap there may be no memory for what it inherits. */
-        if (!is_orphaned(err, parent) && !kill_is_tight(stage, err == SHOAL_EFORK ? SHOAL_ENOMEM : err)) {
-            must(stage, err, "barrier_wait in a plain child");
-        }
-        shoal_barrier_release(mine);
-        sh_world_end();
-        _exit(0);
-    }
-    while (pid > 0 && waitpid(pid, &status, 0) != pid) {
-    }
-    shoal_barrier_release(mine);
-    if (pid < 0 || status != 0) {
-        kill_exit(KILL_CHILD_DIED);
-    }
-}
 
 const kill_step kill_steps[] = {
     {"block_small", block_small, KILL_BY_ALL},
@@ -730,15 +481,15 @@ const kill_step kill_steps[] = {
     {"condition_wait", condition_wait, KILL_BY_ALL},
     {"condition_notify", condition_notify, KILL_BY_ALL},
     {"barrier", barrier, KILL_BY_ALL},
-    {"fork", fork_step, KILL_BY_VICTIM},
-    {"fork_plain", fork_plain, KILL_BY_VICTIM},
-    {"join", join, KILL_BY_VICTIM},
-    {"cancel", cancel, KILL_BY_VICTIM},
-    {"start_fork", start_fork, KILL_BY_HAND},
-    {"start_spawn", start_spawn, KILL_BY_HAND},
-    {"start_server", start_server, KILL_BY_HAND},
-    {"start_program", start_program, KILL_BY_HAND},
-    {"start_pool", start_pool, KILL_BY_HAND},
+    {"fork", kill_fork_step, KILL_BY_VICTIM},
+    {"fork_plain", kill_fork_plain_step, KILL_BY_VICTIM},
+    {"join", kill_join_step, KILL_BY_VICTIM},
+    {"cancel", kill_cancel_step, KILL_BY_VICTIM},
+    {"start_fork", kill_start_fork_step, KILL_BY_HAND},
+    {"start_spawn", kill_start_spawn_step, KILL_BY_HAND},
+    {"start_server", kill_start_server_step, KILL_BY_HAND},
+    {"start_program", kill_start_program_step, KILL_BY_HAND},
+    {"start_pool", kill_start_pool_step, KILL_BY_HAND},
 };
 
 const int kill_step_count = sizeof kill_steps / sizeof kill_steps[0];

@@ -1,6 +1,6 @@
 /* Tensors in the kill harness: they are shared, described, sent and released while a process dies. */
 #include "base/random.h"
-#include "testing/kill.h"
+#include "testing/kill_steps.h"
 
 #include <string.h>
 

@@ -83,6 +83,16 @@ static void expect_exit(pid_t pid)
     ck_assert_int_eq(status, 0);
 }
 
+/* The holder, which lived all along, ends in good order and leaves the lock free. */
+static void expect_handed_on(things t, pid_t holder)
+{
+    shoal_event_set(t.end);
+    expect_exit(holder);
+    ck_assert_ok(shoal_lock_lock(t.lock, SHOAL_SECONDS(1)));
+    ck_assert_ok(shoal_lock_unlock(t.lock));
+    release_things(t);
+}
+
 /* The kernel has given the pid of the dead process to a running one: this process. */
 START_TEST(pid_of_the_dead_is_reused)
 {
@@ -116,11 +126,7 @@ START_TEST(stopped_is_not_dead)
     ck_assert_err(shoal_lock_lock(t.lock, SHOAL_MS(200)), SHOAL_ETIMEDOUT);
     sh_assert_audit("beside a stopped process");
     kill(pid, SIGCONT);
-    shoal_event_set(t.end);
-    expect_exit(pid);
-    ck_assert_ok(shoal_lock_lock(t.lock, SHOAL_SECONDS(1)));
-    ck_assert_ok(shoal_lock_unlock(t.lock));
-    release_things(t);
+    expect_handed_on(t, pid);
 }
 END_TEST
 
@@ -195,11 +201,7 @@ START_TEST(without_its_main_thread_a_process_is_not_dead)
     ck_assert(!sh_life_marked(sh_the_world.fd, slot_of(pid)));
     ck_assert_uint_eq(sweep(), 0);
     ck_assert_err(shoal_lock_lock(t.lock, SHOAL_MS(100)), SHOAL_ETIMEDOUT);
-    shoal_event_set(t.end);
-    expect_exit(pid);
-    ck_assert_ok(shoal_lock_lock(t.lock, SHOAL_SECONDS(1)));
-    ck_assert_ok(shoal_lock_unlock(t.lock));
-    release_things(t);
+    expect_handed_on(t, pid);
 }
 END_TEST
 
