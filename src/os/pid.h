@@ -29,7 +29,8 @@ void sh_pid_find_space_of_child(void);
 bool sh_pid_gone(int32_t pid, uint64_t start_time);
 
 /* Reads how a process ended that nobody has reaped yet, without reaping it: the wait status, as waitpid gives it.
- * Returns false if the process is not a zombie, or /proc does not show it. */
+ * It is 0 if this process may not look (another user's). Returns false if the process is not a zombie, or /proc does
+ * not show it. */
 bool sh_pid_zombie_status(int32_t pid, int *out_wait_status);
 
 /* Returns false only if it is certain that the process does not map the memory file with that inode. */

@@ -232,14 +232,16 @@ sh_fate sh_fate_of(const siginfo_t *info)
     return (sh_fate){.code = info->si_status, .by_signal = info->si_code == CLD_KILLED || info->si_code == CLD_DUMPED};
 }
 
-/* Asks the fork server how its child ended. A server that is stopped does not answer. The child is then a zombie, and stays one
- * because only the server can reap it, so its status is read from /proc; the server reaps it when it runs again. */
+/* Asks the fork server how its child ended. A server that is stopped does not answer. Its child is then a zombie, and stays
+ * one because only the server can reap it, so its status is read from /proc; the server reaps it when it runs again. /proc
+ * also shows a 0 to those who may not look, so a 0 counts only if the child has said that its target returned. */
 static shoal_err reap_by_server(const shoal_process *p, int64_t deadline, sh_fate *out_fate)
 {
     int64_t moment = sh_now() + REPLY_LIMIT;
     shoal_err err = sh_forkserver_reap(p->pid, deadline < moment ? deadline : moment, out_fate);
     int status;
-    if (err == SHOAL_ETIMEDOUT && sh_pid_zombie_status(p->pid, &status)) {
+    if (err == SHOAL_ETIMEDOUT && sh_pid_zombie_status(p->pid, &status) &&
+        (status != 0 || sh_process_ended_at(p) != 0)) {
         *out_fate = WIFSIGNALED(status) ? (sh_fate){.code = WTERMSIG(status), .by_signal = true}
                                         : (sh_fate){.code = WEXITSTATUS(status)};
         sh_forkserver_drop(p->pid);
@@ -249,7 +251,7 @@ static shoal_err reap_by_server(const shoal_process *p, int64_t deadline, sh_fat
 }
 
 /* Reaps a process that has ended. *out_known is false if something else took its status: an ignored SIGCHLD, another
- * wait call, a dead fork server. Returns SHOAL_ETIMEDOUT if only a stopped fork server knows it, and /proc is hidden. */
+ * wait call, a dead fork server. Returns SHOAL_ETIMEDOUT if only a stopped fork server knows it. */
 static shoal_err reap(const shoal_process *p, int64_t deadline, sh_fate *out_fate, bool *out_known)
 {
     if (p->by_server) {

@@ -139,7 +139,7 @@ static shoal_err see_out(sh_supervisor *s, int rank)
     member *m = &s->members[rank];
     shoal_status status;
     if (shoal_process_join(m->process, SHOAL_NOW, &status) != SHOAL_OK) {
-        return SHOAL_OK; /* its fork server is stopped: try again later */
+        return SHOAL_OK; /* only its fork server, which is stopped, knows how it ended: try again later */
     }
     m->over = true;
     if (s->ending) {
