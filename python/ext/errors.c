@@ -1,0 +1,57 @@
+/* Errors of the library as exceptions. */
+#include "ext.h"
+
+PyObject *ext_error, *ext_closed, *ext_full, *ext_empty;
+static PyObject *broken_barrier;
+
+static PyObject *exception_for(shoal_err err)
+{
+    switch (err) {
+    case SHOAL_EINVAL: return PyExc_ValueError;
+    case SHOAL_ENOMEM: return PyExc_MemoryError;
+    case SHOAL_ETIMEDOUT: return PyExc_TimeoutError;
+    case SHOAL_ECLOSED: return ext_closed;
+    case SHOAL_EBROKEN: return broken_barrier;
+    case SHOAL_EPERM: return PyExc_PermissionError;
+    case SHOAL_ENOENT: return PyExc_FileNotFoundError;
+    case SHOAL_ETYPE: return PyExc_TypeError;
+    case SHOAL_EOS: return PyExc_OSError;
+    default: return ext_error;
+    }
+}
+
+PyObject *ext_raise(shoal_err err)
+{
+    if (err == SHOAL_EINTR && PyErr_Occurred() != NULL) {
+        return NULL;
+    }
+    const char *text = shoal_last_error() == err ? shoal_last_error_text() : "";
+    PyErr_SetString(exception_for(err), text[0] != 0 ? text : shoal_err_name(err));
+    return NULL;
+}
+
+static PyObject *take_name(const char *module_name, const char *name)
+{
+    PyObject *module = PyImport_ImportModule(module_name);
+    PyObject *found = module != NULL ? PyObject_GetAttrString(module, name) : NULL;
+    Py_XDECREF(module);
+    return found;
+}
+
+int ext_add_errors(PyObject *module)
+{
+    ext_error = PyErr_NewExceptionWithDoc("shoal.Error", "An error of the library that has no exception of its own.",
+                                          PyExc_RuntimeError, NULL);
+    ext_closed =
+        ext_error == NULL
+            ? NULL
+            : PyErr_NewExceptionWithDoc("shoal.Closed", "The queue was closed for all processes.", ext_error, NULL);
+    ext_full = take_name("queue", "Full");
+    ext_empty = take_name("queue", "Empty");
+    broken_barrier = take_name("threading", "BrokenBarrierError");
+    if (ext_closed == NULL || ext_full == NULL || ext_empty == NULL || broken_barrier == NULL) {
+        return -1;
+    }
+    return PyModule_AddObjectRef(module, "Error", ext_error) == 0 ? PyModule_AddObjectRef(module, "Closed", ext_closed)
+                                                                  : -1;
+}

@@ -1,0 +1,239 @@
+/* Wrappers of shared objects: the base type, and the table of kinds. */
+#include "ext.h"
+
+#include <stddef.h>
+#include <structmember.h>
+
+PyTypeObject *ext_shared_type;
+
+#define KINDS (SHOAL_KIND_MODULE + 1)
+
+/* What the library offers for each kind. retain is for a handle that a value owns. */
+typedef struct kind_calls {
+    void (*release)(void *handle);
+    void *(*retain)(void *handle);
+    shoal_value *(*value)(void *handle);
+    void *(*as)(const shoal_value *value);
+} kind_calls;
+
+#define CALLS_OF(noun)                                                                                                 \
+    static void noun##_drop(void *handle)                                                                              \
+    {                                                                                                                  \
+        shoal_##noun##_release(handle);                                                                                \
+    }                                                                                                                  \
+    static void *noun##_keep(void *handle)                                                                             \
+    {                                                                                                                  \
+        return shoal_##noun##_retain(handle);                                                                          \
+    }                                                                                                                  \
+    static shoal_value *noun##_to(void *handle)                                                                        \
+    {                                                                                                                  \
+        return shoal_value_##noun(handle);                                                                             \
+    }                                                                                                                  \
+    static void *noun##_of(const shoal_value *value)                                                                   \
+    {                                                                                                                  \
+        return shoal_value_as_##noun(value);                                                                           \
+    }
+CALLS_OF(block)
+CALLS_OF(queue)
+CALLS_OF(pipe)
+CALLS_OF(lock)
+CALLS_OF(rlock)
+CALLS_OF(semaphore)
+CALLS_OF(condition)
+CALLS_OF(event)
+CALLS_OF(barrier)
+CALLS_OF(tensor)
+
+#define ROW(noun)                                                                                                      \
+    {                                                                                                                  \
+        noun##_drop, noun##_keep, noun##_to, noun##_of                                                                 \
+    }
+static const kind_calls calls[KINDS] = {
+    [SHOAL_KIND_BLOCK] = ROW(block),         [SHOAL_KIND_QUEUE] = ROW(queue), [SHOAL_KIND_PIPE] = ROW(pipe),
+    [SHOAL_KIND_LOCK] = ROW(lock),           [SHOAL_KIND_RLOCK] = ROW(rlock), [SHOAL_KIND_SEMAPHORE] = ROW(semaphore),
+    [SHOAL_KIND_CONDITION] = ROW(condition), [SHOAL_KIND_EVENT] = ROW(event), [SHOAL_KIND_BARRIER] = ROW(barrier),
+    [SHOAL_KIND_TENSOR] = ROW(tensor),
+};
+
+static PyTypeObject *types[KINDS];
+
+static int kind_of_type(PyTypeObject *type)
+{
+    for (int kind = 0; kind < KINDS; kind++) {
+        if (types[kind] != NULL && PyType_IsSubtype(type, types[kind])) {
+            return kind;
+        }
+    }
+    PyErr_SetString(PyExc_TypeError, "the class is not one of shared objects");
+    return -1;
+}
+
+PyObject *ext_shared_new(PyTypeObject *type, void *handle)
+{
+    int kind = kind_of_type(type);
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    ext_shared *self = kind >= 0 ? (ext_shared *)allocate(type, 0) : NULL;
+    if (self == NULL) {
+        if (kind >= 0) {
+            calls[kind].release(handle);
+        }
+        return NULL;
+    }
+    self->kind = (shoal_kind)kind;
+    self->handle = handle;
+    return (PyObject *)self;
+}
+
+void ext_shared_close(ext_shared *self)
+{
+    void *handle = self->handle;
+    self->handle = NULL;
+    if (handle != NULL) {
+        calls[self->kind].release(handle);
+    }
+}
+
+void *ext_shared_handle(PyObject *obj, shoal_kind kind)
+{
+    if (!PyObject_TypeCheck(obj, ext_shared_type) || ((ext_shared *)obj)->kind != kind) {
+        PyErr_Format(PyExc_TypeError, "%R is not a %s", obj, "shared object of the expected kind");
+        return NULL;
+    }
+    void *handle = ((ext_shared *)obj)->handle;
+    if (handle == NULL) {
+        PyErr_Format(PyExc_ValueError, "%R is closed", obj);
+    }
+    return handle;
+}
+
+shoal_value *ext_shared_value(PyObject *obj)
+{
+    if (!PyObject_TypeCheck(obj, ext_shared_type)) {
+        PyErr_Format(PyExc_TypeError, "%R is not a shared object", obj);
+        return NULL;
+    }
+    ext_shared *self = (ext_shared *)obj;
+    if (self->handle == NULL) {
+        PyErr_Format(PyExc_ValueError, "%R is closed", obj);
+        return NULL;
+    }
+    shoal_value *value = calls[self->kind].value(self->handle);
+    if (value == NULL) {
+        ext_raise(shoal_last_error());
+    }
+    return value;
+}
+
+PyObject *ext_shared_from_value(const shoal_value *value)
+{
+    shoal_kind kind = shoal_value_object_kind(value);
+    if (types[kind] == NULL) {
+        PyErr_SetString(ext_error, "a shared object of this kind cannot be used from Python");
+        return NULL;
+    }
+    void *handle = calls[kind].as(value);
+    if (handle == NULL || calls[kind].retain(handle) == NULL) {
+        return ext_raise(shoal_last_error());
+    }
+    return ext_shared_new(types[kind], handle);
+}
+
+PyTypeObject *ext_shared_type_add(PyObject *module, const char *name, shoal_kind kind, size_t size, PyType_Slot *slots)
+{
+    PyType_Spec spec = {
+        .name = name,
+        .basicsize = (int)size,
+        .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+        .slots = slots,
+    };
+    types[kind] = (PyTypeObject *)PyType_FromSpecWithBases(&spec, (PyObject *)ext_shared_type);
+    if (types[kind] == NULL || PyModule_AddType(module, types[kind]) != 0) {
+        return NULL;
+    }
+    return types[kind];
+}
+
+/* ---- the base type ---- */
+
+static void shared_dealloc(PyObject *obj)
+{
+    ext_shared *self = (ext_shared *)obj;
+    PyTypeObject *type = Py_TYPE(obj);
+    if (self->weak != NULL) {
+        PyObject_ClearWeakRefs(obj);
+    }
+    ext_shared_close(self);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(obj);
+    Py_DECREF(type);
+}
+
+static PyObject *shared_adopt(PyObject *cls, PyObject *other)
+{
+    if (!PyObject_TypeCheck(other, ext_shared_type)) {
+        PyErr_SetString(PyExc_TypeError, "_adopt() takes a shared object");
+        return NULL;
+    }
+    ext_shared *from = (ext_shared *)other;
+    int kind = kind_of_type((PyTypeObject *)cls);
+    if (kind < 0) {
+        return NULL;
+    }
+    if ((shoal_kind)kind != from->kind || from->handle == NULL) {
+        PyErr_SetString(PyExc_TypeError, "_adopt(): the object is closed or of another kind");
+        return NULL;
+    }
+    if (calls[kind].retain(from->handle) == NULL) {
+        return ext_raise(shoal_last_error());
+    }
+    return ext_shared_new((PyTypeObject *)cls, from->handle);
+}
+
+static PyObject *shared_reduce(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    PyErr_Format(PyExc_RuntimeError,
+                 "%s objects should only be shared between processes through inheritance, as an argument of a process, "
+                 "or through a queue or pipe of shoal.multiprocessing",
+                 "shoal");
+    (void)self;
+    return NULL;
+}
+
+static PyObject *shared_refuse(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    (void)args;
+    (void)kwargs;
+    PyErr_Format(PyExc_TypeError, "%R cannot be made directly", type);
+    return NULL;
+}
+
+int ext_add_shared(PyObject *module)
+{
+    static PyMethodDef methods[] = {
+        {"_adopt", shared_adopt, METH_O | METH_CLASS,
+         "Makes an object of this class for a shared object that was received."},
+        {"__reduce__", shared_reduce, METH_NOARGS, "Raises RuntimeError: only a put or a start may pickle it."},
+        {NULL, NULL, 0, NULL},
+    };
+    static PyMemberDef members[] = {
+        {"__weaklistoffset__", T_PYSSIZET, offsetof(ext_shared, weak), READONLY, NULL},
+        {NULL, 0, 0, 0, NULL},
+    };
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, "A reference to an object in shared memory."},
+        {Py_tp_new, shared_refuse},
+        {Py_tp_dealloc, shared_dealloc},
+        {Py_tp_methods, methods},
+        {Py_tp_members, members},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {
+        .name = "shoal._shoal.Shared",
+        .basicsize = sizeof(ext_shared),
+        .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+        .slots = slots,
+    };
+    ext_shared_type = (PyTypeObject *)PyType_FromSpec(&spec);
+    return ext_shared_type == NULL ? -1 : PyModule_AddType(module, ext_shared_type);
+}

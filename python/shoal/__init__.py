@@ -1,0 +1,1 @@
+"""Processes that share memory, queues and tensors."""
