@@ -22,7 +22,8 @@ extern "C" {
  * the world. Thread-safe.
  *
  * The handle works like any other: the process can be joined, signalled and polled, even if it never joins the world.
- * The program ends with this process, from its first instruction on, unless it was started with `outlive`.
+ * The program ends with this process, from its first instruction on, unless it was started with `outlive`, or handles
+ * its `death_signal`.
  *
  * The program inherits this process's environment, with SHOAL_PROGRAM added, and only the two or three fds of the
  * library that this variable names. shoal_child_begin removes the variable and makes the fds close-on-exec. Only the
@@ -54,7 +55,7 @@ typedef struct shoal_fork_options {
     void (*after_parent)(void *context);  /* in the parent, after the fork, even if it failed */
     void (*after_child)(void *context);   /* in the child, once it is in the world */
     void *context;                        /* for the three functions */
-    const shoal_process_options *process; /* rank, name and outlive; may be NULL */
+    const shoal_process_options *process; /* rank, name, outlive and death_signal; may be NULL */
 } shoal_fork_options;
 
 /* Forks like shoal_process_start with SHOAL_START_FORK, but returns in both processes. In the parent *out_process is

@@ -3,8 +3,9 @@
  * Arguments and results are values. There are three ways to start a process. spawn, the default, runs a fresh copy of
  * this program, which is safe with threads and with CUDA. fork copies this process. forkserver lets a small server
  * process fork. The program must call shoal_init first in main. A forked child inherits every handle of its parent,
- * the ends of pipes included. Children end when their parent dies, unless they were started with `outlive`. binding.h
- * has children that run another program, and interrupt.h waits that a signal ends.
+ * the ends of pipes included. Children end when their parent dies, unless they were started with `outlive`. A
+ * `death_signal` with a handler gives them time to clean up. binding.h has children that run another program, and
+ * interrupt.h waits that a signal ends.
  */
 #ifndef SHOAL_PROCESS_H
 #define SHOAL_PROCESS_H
@@ -45,6 +46,7 @@ typedef struct shoal_process_options {
     bool outlive;     /* keep running after the parent dies */
     int64_t grace;    /* shoal_spawn_with: ns from SIGTERM to SIGKILL when ranks are ended; 0: 3 seconds */
     int64_t timeout;  /* shoal_spawn_with: ns for all ranks together; 0: no limit */
+    int death_signal; /* what the child gets when the parent dies, perhaps more than once; 0: SIGKILL */
 } shoal_process_options;
 
 /* How a process ended. */

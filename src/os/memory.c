@@ -83,6 +83,13 @@ void sh_memory_unmap_part(void *part, size_t size)
     munmap((char *)part - within, within + size);
 }
 
+bool sh_memory_part_go_private(int fd, uint64_t offset, void *part, size_t size)
+{
+    uint64_t within = offset % (uint64_t)sysconf(_SC_PAGESIZE);
+    return mmap((char *)part - within, within + size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd,
+                (off_t)(offset - within)) != MAP_FAILED;
+}
+
 void sh_memory_hide(void *base, uint64_t size)
 {
     if (mmap(base, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {

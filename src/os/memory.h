@@ -34,6 +34,10 @@ void sh_memory_unmap(void *base, uint64_t size);
 void *sh_memory_map_part(int fd, uint64_t offset, size_t size);
 void sh_memory_unmap_part(void *part, size_t size);
 
+/* Makes a part private, at the same address: this process gets its own copy of a page when it first writes there. No
+ * write of another thread is lost meanwhile. Returns false with errno if that fails. */
+bool sh_memory_part_go_private(int fd, uint64_t offset, void *part, size_t size);
+
 /* Replaces the mapping by one without access: a read or write there gets SIGSEGV. */
 void sh_memory_hide(void *base, uint64_t size);
 

@@ -137,7 +137,7 @@ static int run(shoal_target target)
 }
 
 /* Called after a fork: forgets the parent's state, and takes the slot that is reserved for this process. */
-static shoal_err take_forked_place(uint32_t slot, bool hangs)
+static shoal_err take_forked_place(uint32_t slot, int death_signal)
 {
     int lifeline = sh_lifeline_inherited();
     sh_sentinel_hold_forked();
@@ -146,8 +146,8 @@ static shoal_err take_forked_place(uint32_t slot, bool hangs)
     me.rank = -1;
     me.args = NULL;
     shoal_err err = SHOAL_OK;
-    if (hangs) {
-        err = sh_lifeline_arm(lifeline);
+    if (death_signal != 0) {
+        err = sh_lifeline_arm(lifeline, death_signal);
     }
     if (lifeline >= 0) {
         close(lifeline);
@@ -159,18 +159,18 @@ static shoal_err take_forked_place(uint32_t slot, bool hangs)
     return err;
 }
 
-void sh_child_resume(uint32_t slot, bool hangs)
+void sh_child_resume(uint32_t slot, int death_signal)
 {
-    if (take_forked_place(slot, hangs) != SHOAL_OK || open_record(&me.args) != SHOAL_OK) {
+    if (take_forked_place(slot, death_signal) != SHOAL_OK || open_record(&me.args) != SHOAL_OK) {
         sh_log("a forked child cannot start: %s", shoal_last_error_text());
         _exit(EXIT_LOST);
     }
 }
 
-_Noreturn void sh_child_forked(uint32_t slot, shoal_target target, bool hangs)
+_Noreturn void sh_child_forked(uint32_t slot, shoal_target target, int death_signal)
 {
     int status = EXIT_LOST;
-    if (take_forked_place(slot, hangs) == SHOAL_OK) {
+    if (take_forked_place(slot, death_signal) == SHOAL_OK) {
         status = run(target);
     } else {
         sh_log("a forked child cannot start: %s", shoal_last_error_text());
@@ -187,6 +187,7 @@ typedef struct assignment {
     int lifeline;
     int socket;
     int sentinel;
+    int death_signal;
     uint32_t slot;
 } assignment;
 
@@ -202,7 +203,7 @@ static shoal_err take_place(const assignment *a)
     if (a->socket >= 0) {
         sh_lifeline_pass_on(a->lifeline); /* a fork server ends by itself when its socket is closed */
     } else if (a->lifeline >= 0) {
-        shoal_err err = sh_lifeline_arm(a->lifeline);
+        shoal_err err = sh_lifeline_arm(a->lifeline, a->death_signal);
         close(a->lifeline);
         if (err != SHOAL_OK) {
             return err;
@@ -222,9 +223,10 @@ shoal_err shoal_init(int *argc, char ***argv)
     if (text == NULL) {
         return SHOAL_OK;
     }
-    int fields = sscanf(text, "%d:%u:%d:%d:%d", &a.world, &a.slot, &a.lifeline, &a.socket, &a.sentinel);
+    int fields =
+        sscanf(text, "%d:%u:%d:%d:%d:%d", &a.world, &a.slot, &a.lifeline, &a.socket, &a.sentinel, &a.death_signal);
     unsetenv(SH_CHILD_VARIABLE); /* this process's children must not inherit its role */
-    if (fields != 5 || a.world < 0) {
+    if (fields != 6 || a.world < 0) {
         return sh_fail(SHOAL_EINVAL,
                        SH_CHILD_VARIABLE " is reserved: the library sets it for the children that it starts");
     }

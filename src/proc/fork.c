@@ -58,7 +58,7 @@ shoal_err sh_start_by_fork(const sh_launch *launch, sh_born *out_born)
     bool child = false;
     shoal_err err = fork_here(launch, out_born, &child);
     if (child) {
-        sh_child_forked(launch->slot, launch->target, launch->lifeline >= 0);
+        sh_child_forked(launch->slot, launch->target, launch->death_signal);
     }
     return err;
 }
@@ -68,7 +68,7 @@ shoal_err sh_start_resume_fork(const sh_launch *launch, sh_born *out_born)
     bool child = false;
     shoal_err err = fork_here(launch, out_born, &child);
     if (child) {
-        sh_child_resume(launch->slot, launch->lifeline >= 0);
+        sh_child_resume(launch->slot, launch->death_signal);
         *out_born = (sh_born){.pid = 0, .pidfd = -1};
     }
     return err;

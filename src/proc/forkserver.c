@@ -37,7 +37,7 @@
 #include <unistd.h>
 
 typedef enum ask {
-    ASK_FORK = 1, /* slot, hangs; the reply carries pid and pidfd */
+    ASK_FORK = 1, /* slot, death_signal; the reply carries pid and pidfd */
     ASK_FATE,     /* pid; the reply carries its fate. It can be repeated, because the reply may come too late */
     ASK_DROP,     /* pid; no reply. The server reaps the child, now or when it ends */
 } ask;
@@ -47,7 +47,7 @@ typedef struct request {
     uint32_t ask;
     uint32_t slot;
     int32_t pid;
-    uint32_t hangs;
+    int32_t death_signal; /* 0: the child may outlive the requester */
 } request;
 
 typedef struct reply {
@@ -126,7 +126,7 @@ static void serve_fork(int socket, const request *r)
     if (pid == 0) {
         close(socket);
         sigaction(SIGINT, &interrupt, NULL);
-        sh_child_forked(r->slot, NULL, r->hangs != 0);
+        sh_child_forked(r->slot, NULL, r->death_signal);
     }
     SH_DEATH("proc.server.forked");
     reply answer = {.number = r->number, .error = pid < 0 ? errno : 0, .pid = (int32_t)pid};
@@ -260,7 +260,7 @@ static shoal_err run_server(int lifeline, int socket)
         return err;
     }
     SH_DEATH("proc.server.reserved");
-    err = sh_spawn_program(server.slot, lifeline, socket, &server.born);
+    err = sh_spawn_program(&(sh_launch){.slot = server.slot, .lifeline = lifeline}, socket, &server.born);
     if (err == SHOAL_OK) {
         sh_slot_expect(server.slot, server.born.pid);
     } else if (sh_enter() != NULL) {
@@ -342,7 +342,7 @@ static shoal_err accept_child(const reply *answer, sh_born *out_born)
 
 static shoal_err ask_for_fork(const sh_launch *launch, sh_born *out_born)
 {
-    const request r = {.ask = ASK_FORK, .slot = launch->slot, .hangs = launch->lifeline >= 0};
+    const request r = {.ask = ASK_FORK, .slot = launch->slot, .death_signal = launch->death_signal};
     reply answer;
     /* A server that died since its last use is replaced, once. A child of the dead server that still waits for its slot
      * does not get it, because the slot is for the child named in the reply. */

@@ -4,6 +4,9 @@
 #include "base/clock.h"
 #include "os/pid.h"
 #include "os/pidfd.h"
+#include "proc/registry.h"
+
+#include <shoal/binding.h>
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -80,6 +83,99 @@ START_TEST(a_parents_death_ends_its_descendants)
         ck_assert_ok(shoal_world_sweep(NULL));
         ck_assert_ok(shoal_world_info_get(&info));
     }
+}
+END_TEST
+
+/* ---- a death signal of the parent's choice ---- */
+
+/* Says that it waits for the signal, waits for it, and says that it came. args: the signal, a queue. */
+static shoal_err await_signal(int rank, const shoal_value *args)
+{
+    shoal_queue *queue = shoal_value_as_queue(shoal_value_at(args, 1));
+    int number = (int)sh_int_of(shoal_value_at(args, 0)), got = 0;
+    sigset_t set;
+    (void)rank;
+    sigemptyset(&set);
+    sigaddset(&set, number);
+    must(sigprocmask(SIG_BLOCK, &set, NULL) == 0);
+    must(shoal_queue_put(queue, shoal_value_int(getpid()), LIMIT) == SHOAL_OK);
+    must(sigwait(&set, &got) == 0 && got == number);
+    must(shoal_queue_put(queue, shoal_value_int(getpid()), LIMIT) == SHOAL_OK);
+    return SHOAL_OK;
+}
+
+#define BY_SHOAL_FORK (SHOAL_START_FORKSERVER + 1)
+
+/* Starts such a child with the method of its rank, and waits to be killed. */
+static shoal_err parent_with_signal(int rank, const shoal_value *args)
+{
+    shoal_process *p = NULL;
+    shoal_process_options options = {.death_signal = (int)sh_int_of(shoal_value_at(args, 0))};
+    if (rank == BY_SHOAL_FORK) {
+        must(shoal_fork(&(shoal_fork_options){.process = &options}, &p) == SHOAL_OK);
+        if (p == NULL) {
+            _exit((int)await_signal(rank, args));
+        }
+    } else {
+        options.start = (shoal_start)rank;
+        must(shoal_process_start(await_signal, shoal_value_copy(args), &options, &p) == SHOAL_OK);
+    }
+    for (;;) {
+        pause();
+    }
+}
+
+START_TEST(a_child_gets_its_death_signal)
+{
+    shoal_queue *queue;
+    shoal_process *p;
+    ck_assert_ok(shoal_queue_create(0, &queue));
+    ck_assert_ok(shoal_process_start(parent_with_signal, shoal_list(SIGRTMIN + 5, queue),
+                                     &(shoal_process_options){.rank = _i}, &p));
+    int pid = get_pid(queue);
+    uint64_t began = sh_pid_start_time(pid);
+    ck_assert_ok(shoal_process_kill(p));
+    ck_assert_int_eq(get_pid(queue), pid); /* the child lives: it works in the world after its parent's death */
+    ck_assert_int_eq(finish(p).end, SHOAL_KILLED);
+    shoal_process_destroy(p);
+    for (int64_t deadline = sh_deadline(LIMIT); !sh_pid_gone(pid, began);) {
+        ck_assert(!sh_passed(deadline));
+        usleep(200);
+    }
+    shoal_release(queue);
+    ck_assert_ok(shoal_world_sweep(NULL));
+}
+END_TEST
+
+static sh_a32 signalled;
+
+static void note_signal(int number)
+{
+    sh_store_relaxed(&signalled, (uint32_t)number);
+}
+
+START_TEST(a_parent_found_dead_is_signalled_at_once)
+{
+    int ends[2];
+    ck_assert_int_eq(pipe(ends), 0);
+    close(ends[1]);
+    signal(SIGUSR2, note_signal);
+    ck_assert_ok(sh_lifeline_arm(ends[0], SIGUSR2));
+    ck_assert_int_eq(sh_load_relaxed(&signalled), SIGUSR2);
+    sh_lifeline_adopt(-1); /* closes the armed end */
+    close(ends[0]);
+}
+END_TEST
+
+START_TEST(an_unknown_death_signal_is_refused)
+{
+    shoal_process *p = NULL;
+    for (int i = 0; i < 2; i++) {
+        shoal_process_options options = {.death_signal = i == 0 ? -1 : NSIG};
+        ck_assert_err(shoal_process_start(await_signal, NULL, &options, &p), SHOAL_EINVAL);
+    }
+    ck_assert_str_eq(shoal_last_error_text(), "unknown death signal 65");
+    ck_assert_ptr_null(p);
 }
 END_TEST
 
@@ -521,6 +617,9 @@ static Suite *suite(void)
     Suite *s = suite_create("life");
     TCase *tc = methods_case("life");
     add_for_methods(tc, a_parents_death_ends_its_descendants);
+    tcase_add_loop_test(tc, a_child_gets_its_death_signal, SHOAL_START_SPAWN, BY_SHOAL_FORK + 1);
+    tcase_add_test(tc, a_parent_found_dead_is_signalled_at_once);
+    tcase_add_test(tc, an_unknown_death_signal_is_refused);
     add_for_methods(tc, a_daemon_outlives_its_parent);
     add_for_methods(tc, the_end_of_a_thread_is_not_the_end_of_the_parent);
     add_for_methods(tc, children_start_side_by_side);

@@ -108,6 +108,7 @@ static shoal_err launch(shoal_process *p, sh_start_method method, const sh_launc
     sh_born born;
     l.slot = p->slot;
     l.lifeline = -1;
+    l.death_signal = p->death_signal;
     shoal_err err = p->outlive ? SHOAL_OK : sh_lifeline_hold(&l.lifeline);
     p->hangs = l.lifeline >= 0;
     if (err == SHOAL_OK) {
@@ -179,6 +180,9 @@ shoal_err sh_process_make(sh_start_method method, const sh_launch *wanted, const
                           const shoal_value *args, const shoal_process_options *o, const char *name,
                           shoal_process **out_process)
 {
+    if (o->death_signal < 0 || o->death_signal >= NSIG) {
+        return sh_fail(SHOAL_EINVAL, "unknown death signal %d", o->death_signal);
+    }
     sh_orphans_reap();
     shoal_process *p = calloc(1, sizeof *p);
     if (p == NULL) {
@@ -188,6 +192,7 @@ shoal_err sh_process_make(sh_start_method method, const sh_launch *wanted, const
     p->pidfd = -1;
     p->rank = o->rank;
     p->outlive = o->outlive;
+    p->death_signal = o->outlive ? 0 : o->death_signal != 0 ? o->death_signal : SIGKILL;
     snprintf(p->name, sizeof p->name, "%s", o->name != NULL ? o->name : name);
     p->named = o->name != NULL && o->name[0] != 0;
     shoal_err err = prepare(p, target, args);

@@ -22,7 +22,8 @@ typedef struct sh_launch {
     shoal_target target;       /* NULL for a program, and for a fork that returns in the child */
     const sh_program *program; /* sh_program_start only */
     uint32_t slot;
-    int lifeline; /* for the child to hang on (registry.h); -1: it may outlive this process */
+    int lifeline;     /* for the child to hang on (registry.h); -1: it may outlive this process */
+    int death_signal; /* what the lifeline sends; 0 without a lifeline */
 } sh_launch;
 
 /* The output of a start method. Nobody reuses the pid until this process (or the fork server) reaps it. */
@@ -72,7 +73,8 @@ struct shoal_process {
     uint64_t generation;
     bool by_server; /* a child of the fork server */
     bool outlive;
-    bool hangs; /* on the lifeline, which this handle holds */
+    int death_signal; /* 0 with outlive */
+    bool hangs;       /* on the lifeline, which this handle holds */
     char name[SHOAL_NAME_MAX + 1];
     bool named; /* by the caller: texts show it, and the process has it as its name */
     pthread_mutex_t lock;
@@ -100,8 +102,9 @@ int64_t sh_process_ended_at(const shoal_process *process);
 /* Records that shoal_init was called. Spawn fails without it. */
 void sh_spawn_allow(void);
 
-/* Runs this program again with SHOAL_CHILD in the environment. socket: the fork server's end, or -1. */
-shoal_err sh_spawn_program(uint32_t slot, int lifeline, int socket, sh_born *out_born);
+/* Runs this program again with SHOAL_CHILD in the environment. Uses slot, lifeline and death_signal of the launch.
+ * socket: the fork server's end, or -1. */
+shoal_err sh_spawn_program(const sh_launch *launch, int socket, sh_born *out_born);
 
 /* Makes the fork start method fail from now on, with this reason ("CUDA is in use"). The string must stay valid. */
 void sh_start_forbid_fork(const char *why);

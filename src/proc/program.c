@@ -52,7 +52,7 @@ static char **make_environment(char *variable)
 
 /* Runs in the child of vfork, which shares its parent's memory: system calls only. Returns the errno if the program
  * cannot run. */
-static int become_program(const sh_program *program, char *const *environment, int armed, const int *fds, size_t count,
+static int become_program(const sh_launch *launch, char *const *environment, int armed, const int *fds, size_t count,
                           const sigset_t *mask)
 {
     struct sigaction action;
@@ -62,7 +62,7 @@ static int become_program(const sh_program *program, char *const *environment, i
             sigaction(s, &action, NULL);
         }
     }
-    if (armed >= 0 && !sh_lifeline_arm_here(armed)) {
+    if (armed >= 0 && !sh_lifeline_arm_here(armed, launch->death_signal)) {
         return errno;
     }
     for (size_t i = 0; i < count; i++) {
@@ -71,20 +71,21 @@ static int become_program(const sh_program *program, char *const *environment, i
         }
     }
     pthread_sigmask(SIG_SETMASK, mask, NULL);
-    execvpe(program->path, program->argv, environment);
+    execvpe(launch->program->path, launch->program->argv, environment);
     return errno;
 }
 
-static shoal_err run(const sh_program *program, char **environment, int armed, const int *fds, size_t count,
+static shoal_err run(const sh_launch *launch, char **environment, int armed, const int *fds, size_t count,
                      sh_born *out_born)
 {
+    const sh_program *program = launch->program;
     sigset_t all, before;
     sh_a32 failed = {0}; /* written by the child, which shares this memory */
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
     pid_t pid = vfork();
     if (pid == 0) {
-        sh_store_relaxed(&failed, (uint32_t)become_program(program, environment, armed, fds, count, &before));
+        sh_store_relaxed(&failed, (uint32_t)become_program(launch, environment, armed, fds, count, &before));
         _exit(EXIT_NOT_RUN);
     }
     int why = pid < 0 ? errno : (int)sh_load_relaxed(&failed);
@@ -114,7 +115,7 @@ shoal_err sh_program_start(const sh_launch *launch, sh_born *out_born)
         snprintf(variable, sizeof variable, SH_PROGRAM_VARIABLE "=%d:%u:%d:%d", fds[0], launch->slot, armed, fds[2]);
         char **environment = make_environment(variable);
         if (environment != NULL) {
-            err = run(launch->program, environment, armed, fds, 3, out_born);
+            err = run(launch, environment, armed, fds, 3, out_born);
         } else {
             sh_sentinel_cancel();
             err = sh_fail(SHOAL_ENOMEM, "no memory for a program's environment");

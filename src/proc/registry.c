@@ -99,17 +99,16 @@ int sh_lifeline_reopen(int fd)
     return sh_fd_keep(open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC));
 }
 
-bool sh_lifeline_arm_here(int fd)
+bool sh_lifeline_arm_here(int fd, int signal)
 {
-    if (fcntl(fd, F_SETOWN, getpid()) != 0 || fcntl(fd, F_SETSIG, SIGKILL) != 0 ||
+    if (fcntl(fd, F_SETOWN, getpid()) != 0 || fcntl(fd, F_SETSIG, signal) != 0 ||
         fcntl(fd, F_SETFL, O_NONBLOCK | O_ASYNC) != 0) {
         return false;
     }
     /* The kernel signals events from now on only; this poll sees an earlier one. */
     struct pollfd p = {.fd = fd};
     if (sh_poll(&p, 1, 0) > 0) {
-        kill(getpid(), SIGKILL);
-        _exit(1);
+        kill(getpid(), signal);
     }
     return true;
 }
@@ -123,10 +122,10 @@ void sh_lifeline_adopt(int fd)
     }
 }
 
-shoal_err sh_lifeline_arm(int fd)
+shoal_err sh_lifeline_arm(int fd, int signal)
 {
     int own = sh_lifeline_reopen(fd);
-    if (own < 0 || !sh_lifeline_arm_here(own)) {
+    if (own < 0 || !sh_lifeline_arm_here(own, signal)) {
         shoal_err err = sh_fail_os("arming the lifeline to the parent");
         close_and_forget(&own);
         return err;

@@ -2,8 +2,10 @@
  * children that nobody will join.
  *
  * The lifeline is a pipe that nobody ever writes to. Only the parent has the write end. Each child opens the read end
- * for itself and asks the kernel for SIGKILL on any event there. The only possible event is that the parent's end is
- * closed by its death. (PR_SET_PDEATHSIG would already fire when the thread that started the child ends.)
+ * for itself and asks the kernel for its death signal on any event there; SIGKILL, unless the options say otherwise. The
+ * first event is that the parent's end is closed by its death. Then each end of a sibling is one more. If the system's
+ * queue of signals is full, the kernel sends SIGIO instead. (PR_SET_PDEATHSIG would already fire when the thread that
+ * started the child ends.)
  */
 #ifndef SH_PROC_REGISTRY_H
 #define SH_PROC_REGISTRY_H
@@ -15,9 +17,9 @@
 shoal_err sh_lifeline_hold(int *out_fd);
 void sh_lifeline_drop(void);
 
-/* Called in a child: makes this process die when the process at the other end dies. The caller keeps fd. Ends the
- * process at once if the parent is already dead. */
-shoal_err sh_lifeline_arm(int fd);
+/* Called in a child: this process gets the signal when the process at the other end dies, or at once if it is dead
+ * already. The caller keeps fd. */
+shoal_err sh_lifeline_arm(int fd, int signal);
 
 /* Called in a program that was started as a child: takes ownership of the fd that was armed for it before it began; -1
  * for none. */
@@ -27,9 +29,8 @@ void sh_lifeline_adopt(int fd);
  * caller owns it. Returns -1 and sets errno on failure. */
 int sh_lifeline_reopen(int fd);
 
-/* Called in a child, also between vfork and exec: this process gets SIGKILL when the process at the other end dies, or
- * at once if it is dead already. fd: from sh_lifeline_reopen. Returns false and sets errno on failure. */
-bool sh_lifeline_arm_here(int fd);
+/* The same, also between vfork and exec. fd: from sh_lifeline_reopen. Returns false and sets errno on failure. */
+bool sh_lifeline_arm_here(int fd, int signal);
 
 /* Called in a forked child: returns the read end that its parent's children hang on, or -1. The caller owns it from now
  * on. */

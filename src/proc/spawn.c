@@ -120,7 +120,7 @@ static shoal_err run_program(char **arguments, char **environment, const int *fd
     return sh_born_watch(pid, out_born);
 }
 
-shoal_err sh_spawn_program(uint32_t slot, int lifeline, int socket, sh_born *out_born)
+shoal_err sh_spawn_program(const sh_launch *launch, int socket, sh_born *out_born)
 {
     char variable[96];
     if (sh_load_acquire(&allowed) == 0) {
@@ -135,8 +135,9 @@ shoal_err sh_spawn_program(uint32_t slot, int lifeline, int socket, sh_born *out
     if (err != SHOAL_OK) {
         return err;
     }
-    const int fds[] = {sh_world_file(), lifeline, socket, sh_sentinel_child_end()};
-    snprintf(variable, sizeof variable, SH_CHILD_VARIABLE "=%d:%u:%d:%d:%d", fds[0], slot, lifeline, socket, fds[3]);
+    const int fds[] = {sh_world_file(), launch->lifeline, socket, sh_sentinel_child_end()};
+    snprintf(variable, sizeof variable, SH_CHILD_VARIABLE "=%d:%u:%d:%d:%d:%d", fds[0], launch->slot, fds[1], fds[2],
+             fds[3], launch->death_signal);
     char *text, **arguments = make_arguments(&text), **environment = make_environment(variable);
     if (arguments != NULL && environment != NULL) {
         err = run_program(arguments, environment, fds, 4, out_born);
@@ -152,5 +153,5 @@ shoal_err sh_spawn_program(uint32_t slot, int lifeline, int socket, sh_born *out
 
 shoal_err sh_spawn_start(const sh_launch *launch, sh_born *out_born)
 {
-    return sh_spawn_program(launch->slot, launch->lifeline, -1, out_born);
+    return sh_spawn_program(launch, -1, out_born);
 }

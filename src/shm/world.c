@@ -240,7 +240,7 @@ void sh_world_detach(void)
 void shoal_world_leave(void)
 {
     sh_cleanup_begin();
-    sh_end_word_drop();                         /* while our slot still holds its memory */
+    sh_end_word_drop(sh_world_file());          /* while our slot still holds its memory */
     if (sh_the_world.attachment == SH_FORKED) { /* only the mapping belongs to this process */
         sh_blocks_forget();
         forget_world();

@@ -10,6 +10,7 @@
 _Static_assert(offsetof(pthread_mutex_t, __data.__lock) == 0, "the futex word of a mutex is its first");
 
 static sh_end_word_shm *mine; /* what this process holds, or its parent did */
+static uint64_t mine_at;      /* its offset in the file */
 
 static sh_a32 *word_of(const sh_end_word_shm *word)
 {
@@ -31,17 +32,23 @@ bool sh_end_word_hold(int fd, uint64_t offset)
     if (held) {
         sh_or_seq_cst(word_of(word), FUTEX_WAITERS);
         mine = word;
+        mine_at = offset;
     } else {
         sh_memory_unmap_part(word, sizeof *word);
     }
     return held;
 }
 
-void sh_end_word_drop(void)
+void sh_end_word_drop(int fd)
 {
-    if (mine != NULL && pthread_mutex_unlock(&mine->mutex) == 0) { /* else another thread holds it: EPERM */
+    if (mine != NULL && pthread_mutex_unlock(&mine->mutex) == 0) {
         sh_memory_unmap_part(mine, sizeof *mine);
         mine = NULL;
+    } else if (mine != NULL &&
+               sh_memory_part_go_private(fd, mine_at, mine, sizeof *mine)) { /* another thread holds it */
+        sh_or_seq_cst(word_of(mine), 0); /* a write to each page that it lies in, which copies the page */
+        sh_or_seq_cst((sh_a32 *)(mine + 1) - 1, 0);
+        mine = NULL; /* the copy stays until the process ends */
     }
 }
 

@@ -19,7 +19,7 @@ class Status(ctypes.Structure):
 
 class ProcessOptions(ctypes.Structure):
     _fields_ = [("start", ctypes.c_int), ("name", ctypes.c_char_p), ("rank", ctypes.c_int), ("outlive", ctypes.c_bool),
-                ("grace", ctypes.c_int64)]
+                ("grace", ctypes.c_int64), ("timeout", ctypes.c_int64), ("death_signal", ctypes.c_int)]
 
 
 HOOK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
