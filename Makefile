@@ -12,7 +12,7 @@ ARGS ?=
 JOBS := $(shell nproc)
 
 .DEFAULT_GOAL := build
-.PHONY: build configure setup train test bench soak fuzz install format clean help
+.PHONY: build configure setup train test test-python bench soak fuzz install format clean help
 
 build: configure
 	@cmake --build build -j$(JOBS)
@@ -29,6 +29,9 @@ train: configure
 
 test:
 	@SHOAL_WERROR=$(SHOAL_WERROR) scripts/test
+
+test-python:
+	@scripts/test-python
 
 bench: build
 	@if test -x bench/run; then scripts/setup bench && bench/run build; else build/shoal bench all; fi
@@ -57,6 +60,7 @@ help:
 	@echo 'make                    build/shoal, build/lib and the man pages, optimised; no tests, examples or benchmarks'
 	@echo 'make train ARGS=        trains the MNIST network with four processes; ARGS: see build/shoal train --help'
 	@echo 'make test               all builds, all tests, all style checks; ends with "N passed, N failed"'
+	@echo 'make test-python        the tests of the Python package, with all of the tests of CPython that apply'
 	@echo 'make bench              the measurements'
 	@echo 'make soak KILLS=20000 ENDS=2000 FORKS=2000 STOPS=2000   the kill tests, for that many kills, ends, forks and stops'
 	@echo 'make fuzz SECONDS_EACH=300'
