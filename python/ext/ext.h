@@ -60,7 +60,8 @@ int ext_block_and_timeout(PyObject *block, PyObject *timeout, int64_t *out_timeo
 typedef struct ext_shared {
     PyObject_HEAD PyObject *weak; /* for weak references */
     shoal_kind kind;
-    void *handle; /* shoal_queue * and so on; NULL once it was closed */
+    void *handle;                             /* shoal_queue * and so on; NULL once it was closed */
+    void (*closing)(struct ext_shared *self); /* called before the handle is released; may be NULL */
 } ext_shared;
 
 extern PyTypeObject *ext_shared_type;
@@ -91,6 +92,7 @@ void ext_shared_close(ext_shared *self);
 /* Makes a Block around a handle and takes over the caller's reference. by_value: the bytes are private to the receiver,
  * and a forked child gets a copy of them. */
 PyObject *ext_block_new(shoal_block *block, int by_value);
+int ext_block_is_by_value(PyObject *block);
 
 /* ---- codec.c: Python objects as values ---- */
 

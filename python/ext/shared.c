@@ -1,5 +1,5 @@
 /* Wrappers of shared objects: the base type, and the table of kinds. */
-#include "ext.h"
+#include "codec.h"
 
 #include <stddef.h>
 #include <structmember.h>
@@ -55,7 +55,8 @@ static const kind_calls calls[KINDS] = {
     [SHOAL_KIND_TENSOR] = ROW(tensor),
 };
 
-static PyTypeObject *types[KINDS];
+static PyTypeObject *types[KINDS];   /* of this module */
+static PyTypeObject *classes[KINDS]; /* the Python classes that received objects get; NULL: the type above */
 
 static int kind_of_type(PyTypeObject *type)
 {
@@ -87,6 +88,9 @@ PyObject *ext_shared_new(PyTypeObject *type, void *handle)
 void ext_shared_close(ext_shared *self)
 {
     void *handle = self->handle;
+    if (handle != NULL && self->closing != NULL) {
+        self->closing(self);
+    }
     self->handle = NULL;
     if (handle != NULL) {
         calls[self->kind].release(handle);
@@ -135,7 +139,32 @@ PyObject *ext_shared_from_value(const shoal_value *value)
     if (handle == NULL || calls[kind].retain(handle) == NULL) {
         return ext_raise(shoal_last_error());
     }
-    return ext_shared_new(types[kind], handle);
+    return ext_shared_new(classes[kind] != NULL ? classes[kind] : types[kind], handle);
+}
+
+int ext_shared_is_plain(PyObject *obj)
+{
+    ext_shared *self = (ext_shared *)obj;
+    PyTypeObject *type = Py_TYPE(obj);
+    if (type != types[self->kind] && type != classes[self->kind]) {
+        return 0;
+    }
+    PyObject *state = PyObject_CallMethod(obj, "_shoal_state", NULL);
+    int plain = state != NULL && Py_IsNone(state);
+    Py_XDECREF(state);
+    return plain;
+}
+
+static PyObject *set_class(PyObject *module, PyObject *cls)
+{
+    (void)module;
+    int kind = PyType_Check(cls) ? kind_of_type((PyTypeObject *)cls) : -1;
+    if (kind < 0) {
+        return NULL;
+    }
+    Py_XDECREF((PyObject *)classes[kind]);
+    classes[kind] = (PyTypeObject *)Py_NewRef(cls);
+    Py_RETURN_NONE;
 }
 
 PyTypeObject *ext_shared_type_add(PyObject *module, const char *name, shoal_kind kind, size_t size, PyType_Slot *slots)
@@ -193,11 +222,24 @@ static PyObject *shared_reduce(PyObject *self, PyObject *unused)
 {
     (void)unused;
     PyErr_Format(PyExc_RuntimeError,
-                 "%s objects should only be shared between processes through inheritance, as an argument of a process, "
-                 "or through a queue or pipe of shoal.multiprocessing",
-                 "shoal");
-    (void)self;
+                 "%R should only be shared between processes through inheritance, as an argument of a process, or "
+                 "through a queue or pipe of shoal.multiprocessing",
+                 self);
     return NULL;
+}
+
+static PyObject *shared_state(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    Py_RETURN_NONE;
+}
+
+static PyObject *shared_restore(PyObject *self, PyObject *state)
+{
+    (void)self;
+    (void)state;
+    Py_RETURN_NONE;
 }
 
 static PyObject *shared_refuse(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -213,6 +255,8 @@ int ext_add_shared(PyObject *module)
     static PyMethodDef methods[] = {
         {"_adopt", shared_adopt, METH_O | METH_CLASS,
          "Makes an object of this class for a shared object that was received."},
+        {"_shoal_state", shared_state, METH_NOARGS, "What must travel beside the shared object; None for nothing."},
+        {"_shoal_restore", shared_restore, METH_O, "Takes over what _shoal_state gave, in the receiver."},
         {"__reduce__", shared_reduce, METH_NOARGS, "Raises RuntimeError: only a put or a start may pickle it."},
         {NULL, NULL, 0, NULL},
     };
@@ -234,6 +278,13 @@ int ext_add_shared(PyObject *module)
         .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
         .slots = slots,
     };
+    static PyMethodDef functions[] = {
+        {"set_class", set_class, METH_O, "set_class(cls): received shared objects of its kind become objects of cls."},
+        {NULL, NULL, 0, NULL},
+    };
     ext_shared_type = (PyTypeObject *)PyType_FromSpec(&spec);
-    return ext_shared_type == NULL ? -1 : PyModule_AddType(module, ext_shared_type);
+    if (ext_shared_type == NULL || PyModule_AddType(module, ext_shared_type) != 0) {
+        return -1;
+    }
+    return PyModule_AddFunctions(module, functions);
 }

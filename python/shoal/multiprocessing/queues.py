@@ -1,0 +1,127 @@
+"""Queues in shared memory, with the interface of multiprocessing.queues.
+
+An object that was put is in shared memory when put returns: there is no feeder thread, what cannot be pickled raises
+from put, and the sender may exit at once.
+"""
+import asyncio
+import weakref
+from queue import Empty, Full
+from typing import Any, Dict, List, Optional
+
+from .. import _shoal
+from .._shoal import Closed
+
+__all__ = ["Queue", "SimpleQueue", "JoinableQueue"]
+
+
+class Queue(_shoal.Queue):
+    """A queue for any number of producers and consumers. maxsize 0 means no bound."""
+
+    def __init__(self, maxsize: int = 0, *, ctx: Any = None) -> None:
+        super().__init__(maxsize)
+
+    def join_thread(self) -> None:
+        """Does nothing: there is no feeder thread to wait for."""
+        if not self._closed:
+            raise AssertionError(f"Queue {self!r} not closed")
+
+    def cancel_join_thread(self) -> None:
+        """Does nothing: there is no feeder thread to wait for."""
+
+    async def get_async(self) -> Any:
+        """Takes the oldest object, without blocking the event loop.
+
+        Uses fileno(). A cancelled call takes nothing.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                return self.get_nowait()
+            except Empty:
+                await _readable(loop, self.fileno())
+
+    async def put_async(self, obj: Any) -> None:
+        """Puts an object, without blocking the event loop. Looks every few milliseconds while the queue is full."""
+        delay = 0.001
+        while True:
+            try:
+                return self.put_nowait(obj)
+            except Full:
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, 0.02)
+
+
+# The tasks that wait for a file descriptor: an event loop knows one reader only.
+_waiters: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Dict[int, List[asyncio.Future[None]]]]" = (
+    weakref.WeakKeyDictionary())
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, fd: int) -> None:
+    """Waits until a file descriptor is readable. Several tasks may wait for the same one."""
+    waiters = _waiters.setdefault(loop, {}).setdefault(fd, [])
+    ready: "asyncio.Future[None]" = loop.create_future()
+    waiters.append(ready)
+    if len(waiters) == 1:
+        loop.add_reader(fd, _wake, loop, fd)
+    try:
+        await ready
+    finally:
+        if ready in waiters:
+            waiters.remove(ready)
+        if not waiters:
+            loop.remove_reader(fd)
+            _waiters[loop].pop(fd, None)
+
+
+def _wake(loop: asyncio.AbstractEventLoop, fd: int) -> None:
+    for ready in _waiters.get(loop, {}).get(fd, []):
+        if not ready.done():
+            ready.set_result(None)
+
+
+class JoinableQueue(Queue):
+    """A queue that counts unfinished objects: task_done() for each that was taken, join() waits for all."""
+
+
+class SimpleQueue(_shoal.Queue):
+    """A queue without a bound and without timeouts."""
+
+    def __init__(self, *, ctx: Any = None) -> None:
+        super().__init__()
+
+    def close(self) -> None:
+        """Drops this process's reference. Other processes can still use the queue."""
+        self._release()
+
+    @property
+    def _reader(self) -> "_End":
+        return _End(self)
+
+    @property
+    def _writer(self) -> "_End":
+        return _End(self)
+
+
+class _End:
+    """What concurrent.futures uses of a SimpleQueue's connections."""
+
+    def __init__(self, queue: SimpleQueue) -> None:
+        self._queue = queue
+
+    def fileno(self) -> int:
+        return self._queue.fileno()
+
+    def recv(self) -> Any:
+        return self._queue.get()
+
+    def send(self, obj: Any) -> None:
+        self._queue.put(obj)
+
+    def poll(self, timeout: Optional[float] = 0.0) -> bool:
+        return not self._queue.empty()
+
+    def close(self) -> None:
+        pass
+
+
+_shoal.set_class(Queue)
