@@ -1,8 +1,468 @@
-/* To be written. */
+/* Processes: fork, start another Python, and the handle of a child. shoal/multiprocessing/popen_*.py builds on it. */
 #include "ext.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The tag of the pickle that a started Python gets: "PySt". */
+#define START_TAG 0x50795374
+
+/* ---- the death of the parent ----
+ *
+ * A child gets DEATH_SIGNAL when its parent dies, and SIGKILL LAST_MOMENT later. In between it can see that its parent is
+ * gone. Its own children go through the same once it is dead, so a grandchild is gone after twice that time. */
+#define DEATH_SIGNAL (SIGRTMAX - 1)
+#define LAST_MOMENT_NS 300000000
+
+static timer_t death_timer;
+static volatile pid_t death_timer_owner; /* a fork does not inherit the timer */
+static volatile sig_atomic_t parent_died;
+
+/* The signal may come more than once; the first one counts. */
+static void on_death_of_parent(int number)
+{
+    static const struct itimerspec moment = {.it_value.tv_nsec = LAST_MOMENT_NS};
+    (void)number;
+    if (parent_died) {
+        return;
+    }
+    parent_died = 1;
+    if (death_timer_owner != getpid() || timer_settime(death_timer, 0, &moment, NULL) != 0) {
+        kill(getpid(), SIGKILL);
+    }
+}
+
+/* Prepares for DEATH_SIGNAL in a child. Until then, and if there is no timer, the signal ends the process at once. */
+static void prepare_for_death_of_parent(void)
+{
+    if (death_timer_owner == getpid()) {
+        return;
+    }
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};
+    struct sigaction action = {.sa_handler = on_death_of_parent, .sa_flags = SA_RESTART};
+    sigset_t set;
+    parent_died = 0;
+    sigemptyset(&set);
+    sigaddset(&set, DEATH_SIGNAL);
+    if (timer_create(CLOCK_MONOTONIC, &event, &death_timer) == 0) {
+        death_timer_owner = getpid();
+        sigaction(DEATH_SIGNAL, &action, NULL);
+    } else {
+        signal(DEATH_SIGNAL, SIG_DFL);
+    }
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+}
+
+/* ---- handles ---- */
+
+typedef struct process_object {
+    PyObject_HEAD shoal_process *process;
+} process_object;
+
+static PyTypeObject *process_type;
+
+/* Handles of processes that still run though nobody uses the handle any more. To destroy such a handle would end its
+ * process, so it is done when the process has ended. */
+typedef struct left_handle {
+    struct left_handle *next;
+    shoal_process *process;
+} left_handle;
+
+static left_handle *left;
+
+static int has_ended(shoal_process *process)
+{
+    return shoal_process_sentinel(process) < 0 /* a fork of the parent */ ||
+           shoal_process_join(process, SHOAL_NOW, NULL) == SHOAL_OK;
+}
+
+static void destroy_left_handles(void)
+{
+    for (left_handle **link = &left; *link != NULL;) {
+        left_handle *handle = *link;
+        if (has_ended(handle->process)) {
+            *link = handle->next;
+            shoal_process_destroy(handle->process);
+            free(handle);
+        } else {
+            link = &handle->next;
+        }
+    }
+}
+
+static void drop_handle(shoal_process *process)
+{
+    if (has_ended(process)) {
+        shoal_process_destroy(process);
+        return;
+    }
+    left_handle *handle = malloc(sizeof *handle);
+    if (handle != NULL) { /* else the handle stays until this process ends */
+        *handle = (left_handle){.next = left, .process = process};
+        left = handle;
+    }
+}
+
+static PyObject *wrap_process(shoal_process *process)
+{
+    process_object *self = PyObject_New(process_object, process_type);
+    if (self == NULL) {
+        drop_handle(process);
+        return NULL;
+    }
+    self->process = process;
+    return (PyObject *)self;
+}
+
+static void process_dealloc(PyObject *obj)
+{
+    PyTypeObject *type = Py_TYPE(obj);
+    drop_handle(((process_object *)obj)->process);
+    PyObject_Free(obj);
+    Py_DECREF(type);
+}
+
+static shoal_process *handle_of(PyObject *self)
+{
+    return ((process_object *)self)->process;
+}
+
+/* The exit code as Python counts it. 255 if something else took the exit status, as multiprocessing has it. */
+static PyObject *exit_code(const shoal_status *status)
+{
+    switch (status->end) {
+    case SHOAL_RETURNED: return PyLong_FromLong(0);
+    case SHOAL_FAILED: return PyLong_FromLong(1);
+    case SHOAL_KILLED: return PyLong_FromLong(-status->code);
+    default: return PyLong_FromLong(status->code >= 0 ? status->code : 255);
+    }
+}
+
+static PyObject *process_join(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    static const char *const names[] = {"timeout"};
+    PyObject *seconds;
+    int64_t timeout;
+    shoal_status status;
+    if (ext_arguments("join", args, nargs, kwnames, names, 1, 0, &seconds) != 0 ||
+        ext_timeout(seconds, &timeout) != 0) {
+        return NULL;
+    }
+    shoal_err err = shoal_process_join(handle_of(self), SHOAL_NOW, &status);
+    if (err == SHOAL_ETIMEDOUT && timeout != SHOAL_NOW) {
+        EXT_WAIT(err, shoal_process_join(handle_of(self), timeout, &status));
+    }
+    if (err == SHOAL_ETIMEDOUT) {
+        Py_RETURN_NONE;
+    }
+    return err == SHOAL_OK ? exit_code(&status) : ext_raise(err);
+}
+
+static PyObject *process_poll(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    shoal_status status;
+    shoal_err err = shoal_process_join(handle_of(self), SHOAL_NOW, &status);
+    if (err == SHOAL_OK) {
+        return exit_code(&status);
+    }
+    if (err == SHOAL_ETIMEDOUT || err == SHOAL_ESTATE) {
+        Py_RETURN_NONE;
+    }
+    return ext_raise(err);
+}
+
+static PyObject *process_signal(PyObject *self, PyObject *number)
+{
+    long signal_number = PyLong_AsLong(number);
+    if (signal_number == -1 && PyErr_Occurred() != NULL) {
+        return NULL;
+    }
+    shoal_err err = shoal_process_signal(handle_of(self), (int)signal_number);
+    if (err != SHOAL_OK && err != SHOAL_ESTATE) { /* ESTATE: it has ended */
+        return ext_raise(err);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *process_pid(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromLong(shoal_process_pid(handle_of(self)));
+}
+
+static PyObject *process_sentinel(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromLong(shoal_process_sentinel(handle_of(self)));
+}
+
+/* ---- fork ---- */
+
+static void before_fork(void *context)
+{
+    (void)context;
+    PyOS_BeforeFork();
+}
+
+static void after_fork_in_parent(void *context)
+{
+    (void)context;
+    PyOS_AfterFork_Parent();
+}
+
+static void after_fork_in_child(void *context)
+{
+    const shoal_process_options *options = context;
+    if (options->death_signal != 0) {
+        prepare_for_death_of_parent();
+    }
+    PyOS_AfterFork_Child();
+}
+
+static PyObject *fork_process(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"name", "outlive", NULL};
+    const char *name = NULL;
+    int outlive = 0;
+    (void)module;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|zp", names, &name, &outlive)) {
+        return NULL;
+    }
+    destroy_left_handles();
+    shoal_process_options process_options = {
+        .name = name, .outlive = outlive, .death_signal = outlive ? 0 : DEATH_SIGNAL};
+    const shoal_fork_options options = {
+        .before = before_fork,
+        .after_parent = after_fork_in_parent,
+        .after_child = after_fork_in_child,
+        .context = &process_options,
+        .process = &process_options,
+    };
+    shoal_process *process;
+    shoal_err err = shoal_fork(&options, &process);
+    if (err != SHOAL_OK) {
+        return ext_raise(err);
+    }
+    if (process == NULL) { /* this is the child */
+        Py_RETURN_NONE;
+    }
+    return wrap_process(process);
+}
+
+/* ---- another Python ---- */
+
+/* The arguments of a start: a list of the pickle and of the shared objects that it names. */
+static shoal_value *start_value(const Py_buffer *data, PyObject *objects)
+{
+    shoal_value *list =
+        shoal_list_add(shoal_value_list(), shoal_value_foreign(START_TAG, data->buf, (size_t)data->len));
+    Py_ssize_t count = PySequence_Size(objects);
+    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
+        PyObject *obj = PySequence_GetItem(objects, i);
+        shoal_value *value = obj != NULL ? ext_shared_value(obj) : NULL;
+        Py_XDECREF(obj);
+        if (value == NULL) {
+            shoal_value_destroy(list);
+            return NULL;
+        }
+        list = shoal_list_add(list, value);
+    }
+    if (list == NULL) {
+        ext_raise(shoal_last_error());
+    } else if (count < 0) {
+        shoal_value_destroy(list);
+        return NULL;
+    }
+    return list;
+}
+
+/* Lets the program that is started next inherit fds, or no longer. The interpreter stays locked in between, so that other
+ * threads of Python start nothing that would inherit them too. */
+static int set_inheritable(PyObject *fds, int inheritable)
+{
+    Py_ssize_t count = PySequence_Size(fds);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *number = PySequence_GetItem(fds, i);
+        long fd = number != NULL ? PyLong_AsLong(number) : -1;
+        Py_XDECREF(number);
+        if (PyErr_Occurred() != NULL) {
+            return -1;
+        }
+        if (fcntl((int)fd, F_SETFD, inheritable ? 0 : FD_CLOEXEC) != 0) {
+            PyErr_SetFromErrno(PyExc_OSError);
+            return -1;
+        }
+    }
+    return count >= 0 ? 0 : -1;
+}
+
+/* Makes argv of a sequence of strings. *out_texts owns the bytes. The caller frees argv. */
+static char **make_argv(PyObject *words, PyObject **out_texts)
+{
+    Py_ssize_t count = PySequence_Size(words);
+    char **argv = count >= 0 ? calloc((size_t)count + 1, sizeof *argv) : NULL;
+    PyObject *texts = argv != NULL ? PyList_New(0) : NULL;
+    int ok = texts != NULL;
+    for (Py_ssize_t i = 0; ok && i < count; i++) {
+        PyObject *text = NULL;
+        PyObject *word = PySequence_GetItem(words, i);
+        ok = word != NULL && PyUnicode_FSConverter(word, &text) && PyList_Append(texts, text) == 0;
+        argv[i] = ok ? PyBytes_AsString(text) : NULL;
+        Py_XDECREF(word);
+        Py_XDECREF(text);
+    }
+    if (!ok) {
+        if (PyErr_Occurred() == NULL) {
+            PyErr_NoMemory();
+        }
+        Py_XDECREF(texts);
+        free(argv);
+        return NULL;
+    }
+    *out_texts = texts;
+    return argv;
+}
+
+typedef struct program_arguments {
+    PyObject *path, *words, *objects, *fds;
+    Py_buffer data;
+    shoal_process_options options;
+} program_arguments;
+
+static shoal_process *start_with(const program_arguments *a)
+{
+    shoal_process *process = NULL;
+    PyObject *texts;
+    char **argv = make_argv(a->words, &texts);
+    if (argv == NULL) {
+        return NULL;
+    }
+    shoal_value *value = start_value(&a->data, a->objects);
+    if (value != NULL && set_inheritable(a->fds, 1) == 0) {
+        shoal_err err = shoal_process_start_program(PyBytes_AsString(a->path), argv, value, &a->options, &process);
+        if (err != SHOAL_OK) {
+            ext_raise(err);
+        }
+        (void)set_inheritable(a->fds, 0); /* worked before */
+    } else {
+        shoal_value_destroy(value);
+    }
+    Py_DECREF(texts);
+    free(argv);
+    return process;
+}
+
+static PyObject *start_program(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"path", "argv", "data", "objects", "fds", "name", "outlive", NULL};
+    program_arguments a = {.path = NULL};
+    int outlive = 0;
+    (void)module;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&Oy*OO|zp", names, PyUnicode_FSConverter, &a.path, &a.words,
+                                     &a.data, &a.objects, &a.fds, &a.options.name, &outlive)) {
+        return NULL;
+    }
+    a.options.outlive = outlive;
+    a.options.death_signal = outlive ? 0 : DEATH_SIGNAL;
+    destroy_left_handles();
+    shoal_process *process = start_with(&a);
+    PyBuffer_Release(&a.data);
+    Py_DECREF(a.path);
+    return process != NULL ? wrap_process(process) : NULL;
+}
+
+static PyObject *objects_of(const shoal_value *args)
+{
+    size_t count = shoal_value_count(args);
+    PyObject *list = PyList_New(0);
+    for (size_t i = 1; list != NULL && i < count; i++) {
+        PyObject *obj = ext_shared_from_value(shoal_value_at(args, i));
+        if (obj == NULL || PyList_Append(list, obj) != 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(obj);
+    }
+    return list;
+}
+
+static PyObject *child_begin(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    const shoal_value *args;
+    shoal_err err = shoal_child_begin(NULL, &args);
+    if (err != SHOAL_OK) {
+        return ext_raise(err);
+    }
+    prepare_for_death_of_parent();
+    uint32_t tag = 0;
+    size_t size;
+    const void *bytes = NULL;
+    if (shoal_value_type(args) == SHOAL_LIST && shoal_value_count(args) > 0) {
+        bytes = shoal_value_as_foreign(shoal_value_at(args, 0), &tag, &size);
+    }
+    if (bytes == NULL || tag != START_TAG) {
+        PyErr_SetString(ext_error, "the parent did not start this process as a Python process");
+        return NULL;
+    }
+    PyObject *objects = objects_of(args);
+    return objects != NULL ? Py_BuildValue("(y#N)", (const char *)bytes, (Py_ssize_t)size, objects) : NULL;
+}
+
+/* ---- the module ---- */
+
+static int add_process_type(PyObject *module)
+{
+    static PyMethodDef methods[] = {
+        {"join", (PyCFunction)(void (*)(void))process_join, METH_FASTCALL | METH_KEYWORDS,
+         "join(timeout=None): waits until the process has ended. Returns its exit code, or None after the timeout."},
+        {"poll", process_poll, METH_NOARGS, "Returns the exit code, or None while the process runs."},
+        {"send_signal", process_signal, METH_O, "Sends a signal. Does nothing if the process has ended."},
+        {NULL, NULL, 0, NULL},
+    };
+    static PyGetSetDef properties[] = {
+        {"pid", process_pid, NULL, "The process ID.", NULL},
+        {"sentinel", process_sentinel, NULL,
+         "A file descriptor that is readable once the process has ended. The handle owns it.", NULL},
+        {NULL, NULL, NULL, NULL, NULL},
+    };
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, "The handle of a child process. A process whose handle is dropped continues."},
+        {Py_tp_dealloc, process_dealloc},
+        {Py_tp_methods, methods},
+        {Py_tp_getset, properties},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {
+        .name = "shoal._shoal.Process",
+        .basicsize = sizeof(process_object),
+        .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+        .slots = slots,
+    };
+    process_type = (PyTypeObject *)PyType_FromSpec(&spec);
+    return process_type != NULL ? PyModule_AddType(module, process_type) : -1;
+}
 
 int ext_add_process(PyObject *module)
 {
-    (void)module;
-    return 0;
+    static PyMethodDef functions[] = {
+        {"fork", (PyCFunction)(void (*)(void))fork_process, METH_VARARGS | METH_KEYWORDS,
+         "fork(name=None, outlive=False): forks this process within its world. Returns a Process in the parent and "
+         "None "
+         "in the child."},
+        {"start_program", (PyCFunction)(void (*)(void))start_program, METH_VARARGS | METH_KEYWORDS,
+         "start_program(path, argv, data, objects, fds, name=None, outlive=False): starts a Python that calls "
+         "child_begin() and inherits fds. Returns a Process and does not wait for it."},
+        {"child_begin", child_begin, METH_NOARGS,
+         "Joins the world of the parent that called start_program(). Returns its data (bytes) and objects (a list)."},
+        {NULL, NULL, 0, NULL},
+    };
+    if (PyModule_AddIntConstant(module, "DEATH_SIGNAL", DEATH_SIGNAL) != 0) {
+        return -1;
+    }
+    return add_process_type(module) == 0 ? PyModule_AddFunctions(module, functions) : -1;
 }

@@ -1,0 +1,61 @@
+"""Starts a process by fork."""
+import os
+import signal
+import sys
+from multiprocessing import util
+
+from .. import _shoal
+from .process import parent_sentinel
+
+__all__ = ["Popen"]
+
+
+class Popen:
+    """A child that was forked."""
+
+    method = "fork"
+
+    def __init__(self, process_obj):
+        util._flush_std_streams()
+        self.returncode = None
+        self._handle = self._launch(process_obj)
+        self.pid = self._handle.pid
+        self.sentinel = self._handle.sentinel
+
+    def duplicate_for_child(self, fd):
+        return fd
+
+    def poll(self, flag=os.WNOHANG):
+        if self.returncode is None:
+            self.returncode = self._handle.poll() if flag == os.WNOHANG else self._handle.join()
+        return self.returncode
+
+    def wait(self, timeout=None):
+        if self.returncode is None:
+            self.returncode = self._handle.join(timeout)
+        return self.returncode
+
+    def terminate(self):
+        self._send_signal(signal.SIGTERM)
+
+    def kill(self):
+        self._send_signal(signal.SIGKILL)
+
+    def _send_signal(self, number):
+        if self.returncode is None:
+            self._handle.send_signal(number)
+
+    def close(self):
+        self._handle = None  # the last reference: closes the sentinel
+
+    def _launch(self, process_obj):
+        parent_pid = os.getpid()
+        sys.audit("os.fork")
+        handle = _shoal.fork(process_obj.name, process_obj._outlive)
+        if handle is None:
+            code = 1
+            try:
+                code = process_obj._bootstrap(parent_sentinel=parent_sentinel(parent_pid))
+            finally:
+                os._exit(code)
+        return handle

@@ -1,0 +1,158 @@
+"""spawn() and start_processes(): torch's way to run one function in several processes, and to hear of the first failure."""
+import signal
+import sys
+import time
+import traceback
+import warnings
+from typing import Any, Callable, Optional
+
+from . import context
+
+__all__ = ["ProcessContext", "ProcessException", "ProcessExitedException", "ProcessRaisedException", "SpawnContext", "spawn",
+           "start_processes"]
+
+#: Seconds from SIGTERM to SIGKILL for the other ranks, once one has failed.
+GRACE = 3.0
+
+
+class ProcessException(Exception):
+    """A rank failed. error_index is the rank, and pid its process ID."""
+
+    def __init__(self, msg: str, error_index: int, pid: int):
+        super().__init__(msg)
+        self.msg = msg
+        self.error_index = error_index
+        self.pid = self.error_pid = pid
+
+    def __reduce__(self):
+        return type(self), (self.msg, self.error_index, self.pid)
+
+
+class ProcessRaisedException(ProcessException):
+    """A rank raised an exception. The text has its traceback."""
+
+    def __init__(self, msg: str, error_index: int, error_pid: int):
+        super().__init__(msg, error_index, error_pid)
+
+
+class ProcessExitedException(ProcessException):
+    """A signal ended a rank, or it exited with a status other than 0."""
+
+    def __init__(self, msg: str, error_index: int, error_pid: int, exit_code: int, signal_name: Optional[str] = None):
+        super().__init__(msg, error_index, error_pid)
+        self.exit_code = exit_code
+        self.signal_name = signal_name
+
+    def __reduce__(self):
+        return type(self), (self.msg, self.error_index, self.pid, self.exit_code, self.signal_name)
+
+
+def _run(fn, rank, args, error_queue):
+    try:
+        fn(rank, *args)
+    except KeyboardInterrupt:
+        pass  # the parent got it too, and reports it
+    except Exception:
+        error_queue.put(traceback.format_exc())
+        sys.exit(1)
+
+
+class ProcessContext:
+    """The ranks that start_processes(join=False) has started."""
+
+    def __init__(self, processes: list, error_queues: list):
+        self.processes = processes
+        self.error_queues = error_queues
+        self.sentinels = {process.sentinel: rank for rank, process in enumerate(processes)}
+
+    def pids(self) -> list:
+        """Returns the process IDs, by rank."""
+        return [process.pid for process in self.processes]
+
+    def join(self, timeout: Optional[float] = None) -> bool:
+        """Waits until a rank has ended, at most for a timeout in seconds.
+
+        Returns True once all ranks have returned, and False if some still run: call it again then. If a rank fails, the
+        others are ended (SIGTERM, and SIGKILL after three seconds) and the failure is raised: ProcessRaisedException with
+        the traceback of the rank, or ProcessExitedException.
+        """
+        from .connection import wait
+        if not self.sentinels:
+            return True
+        failed = []
+        for sentinel in wait(list(self.sentinels), timeout):
+            rank = self.sentinels.pop(sentinel)
+            self.processes[rank].join()
+            if self.processes[rank].exitcode != 0:
+                failed.append(rank)
+        if failed:
+            self._end_others()
+            raise self._failure(failed[0])
+        return not self.sentinels
+
+    def _end_others(self) -> None:
+        for process in self.processes:
+            process.terminate()
+        limit = time.monotonic() + GRACE
+        for process in self.processes:
+            process.join(max(0.0, limit - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    def _failure(self, rank: int) -> ProcessException:
+        process, queue = self.processes[rank], self.error_queues[rank]
+        code, pid = process.exitcode, process.pid
+        if not queue.empty():
+            text = f"\n\n-- Process {rank} terminated with the following error:\n{queue.get()}"
+            return ProcessRaisedException(text, rank, pid)
+        if code >= 0:
+            return ProcessExitedException(f"process {rank} terminated with exit code {code}", rank, pid, code)
+        name = _signal_name(-code)
+        return ProcessExitedException(f"process {rank} terminated with signal {name}", rank, pid, code, name)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return str(number)
+
+
+class SpawnContext(ProcessContext):
+    """The old name of ProcessContext."""
+
+    def __init__(self, processes: list, error_queues: list):
+        warnings.warn("SpawnContext is renamed to ProcessContext")
+        super().__init__(processes, error_queues)
+
+
+def start_processes(fn: Callable[..., Any], args: tuple = (), nprocs: int = 1, join: bool = True, daemon: bool = False,
+                    start_method: str = "spawn") -> Optional[ProcessContext]:
+    """Runs fn(rank, *args) in nprocs processes, ranks 0 to nprocs - 1.
+
+    With join, waits for all of them; the first failure ends the others and is raised (ProcessContext.join). Without,
+    returns a ProcessContext at once.
+    """
+    ctx = context._default_context.get_context(start_method)
+    processes, queues = [], []
+    for rank in range(nprocs):
+        queue = ctx.SimpleQueue()
+        process = ctx.Process(target=_run, args=(fn, rank, args, queue), daemon=daemon)
+        process.start()
+        processes.append(process)
+        queues.append(queue)
+    ranks = ProcessContext(processes, queues)
+    if not join:
+        return ranks
+    while not ranks.join():
+        pass
+    return None
+
+
+def spawn(fn: Callable[..., Any], args: tuple = (), nprocs: int = 1, join: bool = True, daemon: bool = False,
+          start_method: str = "spawn") -> Optional[ProcessContext]:
+    """Runs fn(rank, *args) in nprocs processes that are fresh Pythons. See start_processes()."""
+    if start_method != "spawn":
+        warnings.warn(f"spawn() always uses the start method spawn (got {start_method!r}): use start_processes() for others")
+    return start_processes(fn, args, nprocs, join, daemon, start_method="spawn")

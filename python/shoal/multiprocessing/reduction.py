@@ -1,0 +1,165 @@
+"""How objects are pickled for other processes.
+
+A message has bytes and a list of shared objects. The bytes are a pickle, in which a shared object (queue, lock, memory) is a
+number into the list. Large buffers, such as the elements of numpy arrays, are not in the pickle either: they are copied once
+into a block of shared memory, and the receiver uses the block as it is.
+"""
+import copyreg
+import io
+import multiprocessing.reduction as _standard
+import pickle
+import sys
+import threading
+from multiprocessing.reduction import HAVE_SEND_HANDLE, AbstractReducer, DupFd, recvfds, sendfds
+
+from .. import _shoal
+
+__all__ = ["send_handle", "recv_handle", "ForkingPickler", "register", "dump", "DupFd", "sendfds", "recvfds"]
+
+#: Buffers of at least this size travel in a block of shared memory, smaller ones in the pickle.
+LARGE = 65536
+
+_extra_reducers: dict = {}
+
+
+def register(type: type, reduce) -> None:
+    """Registers a function that reduces the objects of a type. It is used by this package only."""
+    _extra_reducers[type] = reduce
+
+
+def _dispatch_table() -> dict:
+    """What copyreg, the standard module and this one know, the last first."""
+    return {**copyreg.dispatch_table, **_standard.ForkingPickler._extra_reducers, **_extra_reducers}
+
+
+class Pickler(pickle.Pickler):
+    """Pickles one message: the pickle goes to a file, the objects beside it to `objects()`."""
+
+    def __init__(self, file):
+        super().__init__(file, pickle.HIGHEST_PROTOCOL, buffer_callback=self._take_buffer)
+        self.dispatch_table = _dispatch_table()
+        self._buffers: list = []
+        self._shared: list = []
+        self._reducers = _memory_reducers()
+
+    def add_object(self, obj) -> int:
+        """Adds a shared object to the message and returns its number, for take_object()."""
+        self._shared.append(obj)
+        return len(self._shared)
+
+    def objects(self) -> list:
+        """Returns the objects of the message: the buffers in the order of the pickle, then the numbered objects, the last
+        one first. So a number counts from the end, and the pickle need not say how many buffers there are."""
+        return self._buffers + self._shared[::-1]
+
+    def _take_buffer(self, buffer) -> bool:
+        """Returns whether a buffer stays in the pickle; otherwise moves it to a block."""
+        raw = buffer.raw()
+        if raw.nbytes < LARGE:
+            return True
+        block = _shoal.Block(raw.nbytes)
+        memoryview(block)[:] = raw
+        self._buffers.append(block)
+        return False
+
+    def reducer_override(self, obj):
+        """Reduces what is in shared memory to a number. Everything else goes the usual way."""
+        if isinstance(obj, _shoal.Shared):
+            state = obj._shoal_state() if hasattr(obj, "_shoal_state") else None
+            return _rebuild, (type(obj), self.add_object(obj), state)
+        for reduce in self._reducers:
+            reduced = reduce(obj, self)
+            if reduced is not NotImplemented:
+                return reduced
+        return NotImplemented
+
+
+def _memory_reducers() -> list:
+    """The functions that know objects whose memory may be shared. Those of modules that nobody has imported are not needed."""
+    return [reduce for module, name in (("shoal.multiprocessing.sharedctypes", "reduce_ctypes"),
+                                        ("shoal.arrays", "reduce_array"), ("shoal.torch", "reduce_torch"))
+            if (reduce := getattr(sys.modules.get(module), name, None)) is not None]
+
+
+# ---- a whole message ----
+
+def dumps(obj) -> tuple:
+    """Pickles an object for another process of this world. Returns the bytes and the shared objects."""
+    file = io.BytesIO()
+    pickler = Pickler(file)
+    pickler.dump(obj)
+    return file.getvalue(), pickler.objects()
+
+
+class _Loading(threading.local):
+    """The objects of the messages that this thread is unpickling, the innermost last."""
+
+    def __init__(self):
+        self.stack = []
+
+
+_loading = _Loading()
+
+
+def loads(data, objects):
+    """Makes the object that dumps() has pickled."""
+    _loading.stack.append(objects)
+    try:
+        return pickle.loads(data, buffers=map(memoryview, objects))
+    finally:
+        _loading.stack.pop()
+
+
+def take_object(number: int):
+    """Returns a shared object of the message that is being unpickled."""
+    return _loading.stack[-1][-number]
+
+
+def _rebuild(cls, number, state):
+    obj = cls._adopt(take_object(number))
+    if state is not None:
+        obj._shoal_restore(state)
+    return obj
+
+
+# ---- what people use ----
+
+class ForkingPickler(pickle.Pickler):
+    """A pickler that knows what was registered here and in the standard module.
+
+    It makes bytes alone, so it cannot pickle shared objects: only a start, a put and a send can.
+    """
+
+    _extra_reducers = _extra_reducers
+    register = staticmethod(register)
+    loads = staticmethod(pickle.loads)
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.dispatch_table = _dispatch_table()
+
+    @classmethod
+    def dumps(cls, obj, protocol=None):
+        """Returns the pickle of an object as a buffer."""
+        file = io.BytesIO()
+        cls(file, protocol).dump(obj)
+        return file.getbuffer()
+
+
+def dump(obj, file, protocol=None) -> None:
+    """Pickles an object to a file with ForkingPickler."""
+    ForkingPickler(file, protocol).dump(obj)
+
+
+def send_handle(conn, handle, destination_pid) -> None:
+    """Sends an fd through a connection."""
+    conn.send(DupFd(handle))
+
+
+def recv_handle(conn) -> int:
+    """Receives an fd that send_handle() has sent. The caller owns it."""
+    return conn.recv().detach()
+
+
+if hasattr(_shoal, "set_pickle"):
+    _shoal.set_pickle(dumps, loads)

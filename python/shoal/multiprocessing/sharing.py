@@ -1,0 +1,24 @@
+"""torch's sharing strategies. There is one here: memory is shared through the heap of the world."""
+
+__all__ = ["get_all_sharing_strategies", "get_sharing_strategy", "set_sharing_strategy"]
+
+_STRATEGIES = {"file_descriptor", "file_system"}
+_strategy = "file_descriptor"
+
+
+def set_sharing_strategy(new_strategy: str) -> None:
+    """Accepts the strategies of torch. It has no effect: tensors need neither fds nor files."""
+    global _strategy
+    if new_strategy not in _STRATEGIES:
+        raise ValueError(f"unknown sharing strategy {new_strategy!r}: want one of {sorted(_STRATEGIES)}")
+    _strategy = new_strategy
+
+
+def get_sharing_strategy() -> str:
+    """Returns the strategy that was set."""
+    return _strategy
+
+
+def get_all_sharing_strategies() -> set:
+    """Returns the names that set_sharing_strategy() accepts."""
+    return set(_STRATEGIES)

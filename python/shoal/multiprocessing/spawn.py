@@ -1,0 +1,144 @@
+"""What a fresh Python gets from its parent, and how it begins. Also torch's spawn(): this module can be called.
+
+torch has a function spawn and the standard library a module of that name. Here it is one thing: `spawn(fn, nprocs=4)` calls
+the function, and `spawn.get_executable()` is a name of the module.
+"""
+import multiprocessing as _standard
+import multiprocessing.context as _standard_context
+import multiprocessing.resource_tracker as _tracker
+import multiprocessing.process as _standard_process
+import multiprocessing.spawn as _standard_spawn
+import multiprocessing.util as util
+import os
+import pickle
+import subprocess
+import sys
+import types
+from multiprocessing.spawn import import_main_path, is_forking
+
+from .. import _shoal
+from . import process, reduction
+
+__all__ = ["freeze_support", "set_executable", "get_executable", "get_preparation_data", "get_command_line",
+           "import_main_path"]
+
+_executable = None
+
+
+def set_executable(exe) -> None:
+    """Sets the program that runs children. People who embed Python need it."""
+    global _executable
+    _executable = os.fsencode(exe)
+
+
+def get_executable():
+    """Returns the program that runs children: that of set_executable(), else the standard module's."""
+    return _executable if _executable is not None else _standard_spawn.get_executable()
+
+
+def get_command_line(**kwds) -> list:
+    """Returns the command line of a child."""
+    if getattr(sys, "frozen", False):
+        return [sys.executable, "--multiprocessing-fork"]
+    # The child finds this package even if only the parent's sys.path has it. prepare() replaces sys.path later.
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    code = (f"import sys; sys.path.append({root!r}); "
+            "from shoal.multiprocessing.spawn import spawn_main; spawn_main()")
+    return [get_executable(), *subprocess._args_from_interpreter_flags(), "-c", code, "--multiprocessing-fork"]
+
+
+def freeze_support() -> None:
+    """Runs the child and ends it, if this process is the child of a frozen program."""
+    if is_forking(sys.argv):
+        spawn_main()
+
+
+# ---- the parent ----
+
+def get_preparation_data(name: str) -> dict:
+    """Returns what a child needs before it can unpickle its process object."""
+    from . import context
+    _standard_spawn._check_not_importing_main()
+    data = {
+        "log_to_stderr": util._log_to_stderr,
+        "authkey": process.current_process().authkey,
+        "name": name,
+        "sys_path": [_standard_process.ORIGINAL_DIR if folder == "" else folder for folder in sys.path],
+        "sys_argv": sys.argv,
+        "orig_dir": _standard_process.ORIGINAL_DIR,
+        "dir": os.getcwd(),
+        "standard_start_method": _standard.get_start_method(allow_none=True),
+        "shoal_start_method": context._default_context.get_start_method(allow_none=True),
+    }
+    if util._logger is not None:
+        data["log_level"] = util._logger.getEffectiveLevel()
+    data.update(_main_module())
+    return data
+
+
+def _main_module() -> dict:
+    """Tells the child how to get this program's main module: by name, by path, or not at all."""
+    main = sys.modules["__main__"]
+    name = getattr(main.__spec__, "name", None)
+    path = getattr(main, "__file__", None)
+    if name is not None:
+        return {"init_main_from_name": name}
+    if path is None:
+        return {}
+    if not os.path.isabs(path) and _standard_process.ORIGINAL_DIR is not None:
+        path = os.path.join(_standard_process.ORIGINAL_DIR, path)
+    return {"init_main_from_path": os.path.normpath(path)}
+
+
+def pickle_process(process_obj, popen) -> tuple:
+    """Returns the data and the shared objects for a child that is about to be started."""
+    data = get_preparation_data(process_obj.name)
+    _standard_context.set_spawning_popen(popen)
+    try:
+        data["tracker_fd"] = popen.duplicate_for_child(_tracker.getfd())
+        body, objects = reduction.dumps(process_obj)
+        return pickle.dumps((data, body), pickle.HIGHEST_PROTOCOL), objects
+    finally:
+        _standard_context.set_spawning_popen(None)
+
+
+# ---- the child ----
+
+def prepare(data: dict) -> None:
+    """Makes this process like its parent: sys.path, sys.argv, the main module, the start methods."""
+    from . import context
+    _standard.set_start_method(data.pop("standard_start_method"), force=True)
+    context._default_context.set_start_method(data.pop("shoal_start_method"), force=True)
+    _standard_spawn.prepare(data)
+
+
+def spawn_main() -> None:
+    """Runs the process object that the parent has sent, and exits."""
+    sys.exit(_main(*_shoal.child_begin()))
+
+
+def _main(data: bytes, objects: list) -> int:
+    process.current_process()._inheriting = True
+    try:
+        preparation, body = pickle.loads(data)
+        _tracker._resource_tracker._fd = preparation.pop("tracker_fd")
+        prepare(preparation)
+        process_obj = reduction.loads(body, objects)
+    finally:
+        del process.current_process()._inheriting
+    return process_obj._bootstrap(process.parent_sentinel(process_obj._parent_pid))
+
+
+# ---- torch's function ----
+
+from .ranks import (ProcessContext, ProcessException, ProcessExitedException, ProcessRaisedException,  # noqa: E402,F401
+                    SpawnContext, spawn, start_processes)
+
+
+class _CallableModule(types.ModuleType):
+    @staticmethod
+    def __call__(*args, **kwds):
+        return spawn(*args, **kwds)
+
+
+sys.modules[__name__].__class__ = _CallableModule
