@@ -1,8 +1,550 @@
-/* To be written. */
-#include "ext.h"
+/* Tensor: the library's tensors in Python, with the buffer protocol and DLPack.
+ *
+ * Every view of the memory holds a pack (shoal_dlpack): as long as one exists, the memory stays, and a private tensor
+ * cannot move into the heap. */
+#include "tensor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct tensor_object {
+    ext_shared shared;
+    shoal_dlpack *pin; /* for __array_interface__, whose users do not tell when they end; otherwise NULL */
+} tensor_object;
+
+static PyTypeObject *tensor_type;
+
+/* The formats of the buffer protocol, and of numpy. Neither has bf16: it is shown as its bits. */
+static const struct {
+    char *buffer;
+    const char *numpy;
+} formats[SHOAL_DTYPES] = {
+    [SHOAL_F32] = {"f", "<f4"}, [SHOAL_F64] = {"d", "<f8"}, [SHOAL_BF16] = {"H", "<u2"}, [SHOAL_F16] = {"e", "<f2"},
+    [SHOAL_I64] = {"l", "<i8"}, [SHOAL_I32] = {"i", "<i4"}, [SHOAL_U8] = {"B", "|u1"},   [SHOAL_B8] = {"?", "|b1"},
+};
+
+PyObject *ext_tensor_new(shoal_tensor *t)
+{
+    return t != NULL ? ext_shared_new(tensor_type, t) : ext_raise(shoal_last_error());
+}
+
+static shoal_tensor *handle_of(PyObject *self)
+{
+    return ext_shared_handle(self, SHOAL_KIND_TENSOR);
+}
+
+static int find_dtype(const char *name, shoal_dtype *out_dtype)
+{
+    for (int dtype = 0; dtype < SHOAL_DTYPES; dtype++) {
+        if (strcmp(name, shoal_dtype_name((shoal_dtype)dtype)) == 0) {
+            *out_dtype = (shoal_dtype)dtype;
+            return 0;
+        }
+    }
+    PyErr_Format(PyExc_TypeError, "unknown dtype %s", name);
+    return -1;
+}
+
+/* ---- making ---- */
+
+static int read_shape(PyObject *sizes, int *out_ndim, int64_t *out_shape)
+{
+    Py_ssize_t ndim = PyTuple_Size(sizes);
+    if (ndim > SHOAL_MAX_DIMS) {
+        PyErr_Format(PyExc_ValueError, "%zd dims are more than %d", ndim, SHOAL_MAX_DIMS);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < ndim; i++) {
+        out_shape[i] = PyLong_AsLongLong(PyTuple_GetItem(sizes, i));
+        if (out_shape[i] == -1 && PyErr_Occurred() != NULL) {
+            return -1;
+        }
+    }
+    *out_ndim = (int)ndim;
+    return 0;
+}
+
+/* Tensor(dtype, shape, data=None, shared=False): shoal.tensor has a friendlier way. */
+static PyObject *tensor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"dtype", "shape", "data", "shared", NULL};
+    const char *name;
+    PyObject *sizes;
+    Py_buffer data = {0};
+    int shared = 0, ndim;
+    int64_t shape[SHOAL_MAX_DIMS];
+    shoal_dtype dtype;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sO!|z*p:Tensor", names, &name, &PyTuple_Type, &sizes, &data,
+                                     &shared)) {
+        return NULL;
+    }
+    shoal_tensor *t = NULL;
+    if (find_dtype(name, &dtype) == 0 && read_shape(sizes, &ndim, shape) == 0) {
+        t = shared ? shoal_empty_shared(dtype, ndim, shape) : shoal_empty(dtype, ndim, shape);
+        if (t == NULL) {
+            ext_raise(shoal_last_error());
+        }
+    }
+    size_t size = (size_t)shoal_tensor_count(t) * shoal_dtype_size(shoal_tensor_dtype(t));
+    if (t != NULL && data.obj != NULL && (size_t)data.len != size) {
+        PyErr_Format(PyExc_ValueError, "the data has %zd bytes, and the shape needs %zu", data.len, size);
+        shoal_tensor_release(t);
+        t = NULL;
+    }
+    if (t != NULL && size > 0 && data.obj != NULL) {
+        memcpy(shoal_tensor_data(t), data.buf, size);
+    } else if (t != NULL && size > 0) {
+        memset(shoal_tensor_data(t), 0, size);
+    }
+    if (data.obj != NULL) {
+        PyBuffer_Release(&data);
+    }
+    return t != NULL ? ext_shared_new(type, t) : NULL;
+}
+
+/* ---- properties ---- */
+
+static PyObject *numbers(int count, const int64_t *from, int64_t scale)
+{
+    PyObject *tuple = PyTuple_New(count);
+    for (int i = 0; tuple != NULL && i < count; i++) {
+        PyObject *number = PyLong_FromLongLong(from[i] * scale);
+        if (number == NULL || PyTuple_SetItem(tuple, i, number) != 0) {
+            Py_CLEAR(tuple);
+        }
+    }
+    return tuple;
+}
+
+static PyObject *tensor_shape(PyObject *self, void *unused)
+{
+    (void)unused;
+    shoal_tensor *t = handle_of(self);
+    return t != NULL ? numbers(shoal_tensor_ndim(t), shoal_tensor_shape(t), 1) : NULL;
+}
+
+static PyObject *strides_of(const shoal_tensor *t, int64_t scale)
+{
+    int64_t strides[SHOAL_MAX_DIMS];
+    int ndim = shoal_tensor_ndim(t);
+    for (int i = 0; i < ndim; i++) {
+        strides[i] = shoal_tensor_stride(t, i);
+    }
+    return numbers(ndim, strides, scale);
+}
+
+static PyObject *tensor_strides(PyObject *self, void *unused)
+{
+    (void)unused;
+    shoal_tensor *t = handle_of(self);
+    return t != NULL ? strides_of(t, 1) : NULL;
+}
+
+static PyObject *tensor_ndim(PyObject *self, void *unused)
+{
+    (void)unused;
+    shoal_tensor *t = handle_of(self);
+    return t != NULL ? PyLong_FromLong(shoal_tensor_ndim(t)) : NULL;
+}
+
+static PyObject *tensor_size(PyObject *self, void *unused)
+{
+    (void)unused;
+    shoal_tensor *t = handle_of(self);
+    return t != NULL ? PyLong_FromLongLong(shoal_tensor_count(t)) : NULL;
+}
+
+static PyObject *tensor_dtype(PyObject *self, void *unused)
+{
+    (void)unused;
+    shoal_tensor *t = handle_of(self);
+    return t != NULL ? PyUnicode_FromString(shoal_dtype_name(shoal_tensor_dtype(t))) : NULL;
+}
+
+static PyObject *tensor_is_shared(PyObject *self, void *unused)
+{
+    (void)unused;
+    shoal_tensor *t = handle_of(self);
+    return t != NULL ? PyBool_FromLong(shoal_tensor_is_shared(t)) : NULL;
+}
+
+static PyObject *tensor_storage_id(PyObject *self, void *unused)
+{
+    (void)unused;
+    shoal_tensor *t = handle_of(self);
+    return t != NULL ? PyLong_FromUnsignedLongLong(shoal_tensor_storage_id(t)) : NULL;
+}
+
+static PyObject *tensor_repr(PyObject *self)
+{
+    shoal_tensor *t = ((ext_shared *)self)->handle;
+    if (t == NULL) {
+        return PyUnicode_FromString("<closed shoal.Tensor>");
+    }
+    size_t length = shoal_tensor_format(t, NULL, 0);
+    char *text = malloc(length + 1);
+    if (text == NULL) {
+        return PyErr_NoMemory();
+    }
+    shoal_tensor_format(t, text, length + 1);
+    PyObject *lines = PyUnicode_FromStringAndSize(text, (Py_ssize_t)length);
+    PyObject *indented = lines != NULL ? PyObject_CallMethod(lines, "replace", "ss", "\n", "\n             ") : NULL;
+    PyObject *repr = indented != NULL ? PyUnicode_FromFormat("shoal.Tensor(%U)", indented) : NULL;
+    Py_XDECREF(indented);
+    Py_XDECREF(lines);
+    free(text);
+    return repr;
+}
+
+/* ---- the buffer protocol and __array_interface__ ---- */
+
+typedef struct view_parts {
+    shoal_dlpack *pack;
+    Py_ssize_t strides[SHOAL_MAX_DIMS]; /* in bytes */
+} view_parts;
+
+static int pack_memory(PyObject *self, shoal_dlpack **out_pack)
+{
+    shoal_tensor *t = handle_of(self);
+    if (t == NULL) {
+        return -1;
+    }
+    shoal_err err = shoal_tensor_to_dlpack(t, 0, out_pack);
+    if (err != SHOAL_OK) {
+        ext_raise(err);
+        return -1;
+    }
+    return 0;
+}
+
+static void fill_view(Py_buffer *view, const shoal_tensor *t, view_parts *parts)
+{
+    static char nothing[8]; /* numpy does not like NULL, not even for an array without elements */
+    shoal_dlpack *pack = parts->pack;
+    view->itemsize = (Py_ssize_t)shoal_dtype_size(shoal_tensor_dtype(t));
+    for (int i = 0; i < pack->tensor.ndim; i++) {
+        parts->strides[i] = (Py_ssize_t)shoal_tensor_stride(t, i) * view->itemsize;
+    }
+    view->buf = pack->tensor.data != NULL ? (char *)pack->tensor.data + pack->tensor.byte_offset : nothing;
+    view->len = (Py_ssize_t)shoal_tensor_count(t) * view->itemsize;
+    view->ndim = pack->tensor.ndim;
+    view->format = formats[shoal_tensor_dtype(t)].buffer;
+    view->shape = (Py_ssize_t *)pack->tensor.shape;
+    view->strides = parts->strides;
+    view->suboffsets = NULL;
+    view->readonly = 0;
+    view->internal = parts;
+}
+
+/* Leaves out of a full view what the flags do not ask for. Sets BufferError if it cannot be left out. */
+static int trim_view(Py_buffer *view, int flags)
+{
+    int c_order = PyBuffer_IsContiguous(view, 'C');
+    int fits = (flags & PyBUF_C_CONTIGUOUS) == PyBUF_C_CONTIGUOUS       ? c_order
+               : (flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS     ? PyBuffer_IsContiguous(view, 'F')
+               : (flags & PyBUF_ANY_CONTIGUOUS) == PyBUF_ANY_CONTIGUOUS ? PyBuffer_IsContiguous(view, 'A')
+               : (flags & PyBUF_STRIDES) == PyBUF_STRIDES               ? 1
+                                                                        : c_order;
+    if (!fits) {
+        PyErr_SetString(PyExc_BufferError, "the tensor is not contiguous in the way that was asked for");
+        return -1;
+    }
+    if ((flags & PyBUF_STRIDES) != PyBUF_STRIDES) {
+        view->strides = NULL;
+    }
+    if ((flags & PyBUF_ND) != PyBUF_ND) {
+        view->shape = NULL;
+        view->ndim = 1;
+    }
+    if ((flags & PyBUF_FORMAT) != PyBUF_FORMAT) {
+        view->format = NULL;
+    }
+    return 0;
+}
+
+static void free_parts(view_parts *parts)
+{
+    parts->pack->deleter(parts->pack);
+    free(parts);
+}
+
+static int tensor_get_buffer(PyObject *self, Py_buffer *view, int flags)
+{
+    view->obj = NULL;
+    view_parts *parts = calloc(1, sizeof *parts);
+    if (parts == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (pack_memory(self, &parts->pack) != 0) {
+        free(parts);
+        return -1;
+    }
+    fill_view(view, handle_of(self), parts);
+    if (trim_view(view, flags) != 0) {
+        free_parts(parts);
+        return -1;
+    }
+    view->obj = Py_NewRef(self);
+    return 0;
+}
+
+static void tensor_release_buffer(PyObject *self, Py_buffer *view)
+{
+    (void)self;
+    free_parts(view->internal);
+}
+
+static PyObject *tensor_array_interface(PyObject *self, void *unused)
+{
+    (void)unused;
+    tensor_object *object = (tensor_object *)self;
+    if (object->pin == NULL && pack_memory(self, &object->pin) != 0) {
+        return NULL;
+    }
+    shoal_tensor *t = handle_of(self);
+    PyObject *shape = numbers(shoal_tensor_ndim(t), shoal_tensor_shape(t), 1);
+    PyObject *strides = strides_of(t, (int64_t)shoal_dtype_size(shoal_tensor_dtype(t)));
+    PyObject *address = PyLong_FromVoidPtr(shoal_tensor_data(t));
+    PyObject *dict = NULL;
+    if (shape != NULL && strides != NULL && address != NULL) {
+        dict = Py_BuildValue("{s:i,s:O,s:O,s:s,s:(OO)}", "version", 3, "shape", shape, "strides", strides, "typestr",
+                             formats[shoal_tensor_dtype(t)].numpy, "data", address, Py_False);
+    }
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    Py_XDECREF(address);
+    return dict;
+}
+
+static void tensor_finalize(PyObject *self)
+{
+    shoal_dlpack *pin = ((tensor_object *)self)->pin;
+    ((tensor_object *)self)->pin = NULL;
+    if (pin != NULL) {
+        pin->deleter(pin);
+    }
+}
+
+/* ---- DLPack ---- */
+
+static PyObject *tensor_dlpack_device(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    shoal_tensor *t = handle_of(self);
+    return t == NULL
+               ? NULL
+               : Py_BuildValue("(ii)", shoal_tensor_device(t) == SHOAL_CPU ? SHOAL_DLPACK_CPU : SHOAL_DLPACK_CUDA, 0);
+}
+
+/* Checks dl_device, None or (type, id), and stream: the tensor is on the CPU, which has no streams. */
+static int check_destination(PyObject *device, PyObject *stream)
+{
+    int type = SHOAL_DLPACK_CPU, id = 0;
+    if (!Py_IsNone(stream)) {
+        PyErr_SetString(PyExc_BufferError, "stream must be None for a tensor on the CPU");
+        return -1;
+    }
+    if (!Py_IsNone(device) && (!PyTuple_Check(device) || !PyArg_ParseTuple(device, "ii:dl_device", &type, &id))) {
+        if (PyErr_Occurred() == NULL) {
+            PyErr_SetString(PyExc_TypeError, "dl_device must be None or a tuple of two numbers");
+        }
+        return -1;
+    }
+    if (type != SHOAL_DLPACK_CPU) {
+        PyErr_SetString(PyExc_BufferError, "the tensor is on the CPU and can be exported to the CPU only");
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *tensor_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"stream", "max_version", "dl_device", "copy", "_bool_as_bytes", NULL};
+    PyObject *stream = Py_None, *version = Py_None, *device = Py_None, *copy = Py_None;
+    int bool_as_bytes = 0, major = 0, minor = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOp:__dlpack__", names, &stream, &version, &device, &copy,
+                                     &bool_as_bytes)) {
+        return NULL;
+    }
+    if (!Py_IsNone(version) && !PyTuple_Check(version)) {
+        PyErr_SetString(PyExc_TypeError, "max_version must be None or a tuple of two numbers");
+        return NULL;
+    }
+    if (!Py_IsNone(version) && !PyArg_ParseTuple(version, "ii:max_version", &major, &minor)) {
+        return NULL;
+    }
+    shoal_tensor *t = handle_of(self);
+    int copied = Py_IsNone(copy) ? 0 : PyObject_IsTrue(copy);
+    if (t == NULL || copied < 0 || check_destination(device, stream) != 0) {
+        return NULL;
+    }
+    return ext_dlpack_export(t, copied ? SHOAL_DLPACK_COPIED : 0, major >= SHOAL_DLPACK_MAJOR, bool_as_bytes);
+}
+
+static PyObject *tensor_from_capsule(PyObject *cls, PyObject *args)
+{
+    PyObject *capsule;
+    int bytes_as_bool = 0;
+    if (!PyArg_ParseTuple(args, "O|p:_from_capsule", &capsule, &bytes_as_bool)) {
+        return NULL;
+    }
+    shoal_tensor *t = ext_dlpack_import(capsule, bytes_as_bool);
+    return t != NULL ? ext_shared_new((PyTypeObject *)cls, t) : NULL;
+}
+
+/* ---- methods ---- */
+
+static PyObject *tensor_share(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    shoal_tensor *t = handle_of(self);
+    if (t == NULL) {
+        return NULL;
+    }
+    shoal_err err = shoal_tensor_share(t);
+    return err == SHOAL_OK ? Py_NewRef(self) : ext_raise(err);
+}
+
+/* What the library computes belongs to a scope of this thread: keeps the result and ends the scope. */
+static PyObject *keep_result(size_t mark, shoal_tensor *result)
+{
+    shoal_tensor_retain(result);
+    shoal_scope_release(mark);
+    return ext_tensor_new(result);
+}
+
+static PyObject *tensor_clone(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    shoal_tensor *t = handle_of(self);
+    size_t mark = shoal_scope_mark();
+    return t != NULL ? keep_result(mark, shoal_clone(t)) : NULL;
+}
+
+static PyObject *tensor_to(PyObject *self, PyObject *name)
+{
+    shoal_dtype dtype;
+    shoal_tensor *t = handle_of(self);
+    PyObject *text = t != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8String(name) : NULL;
+    if (text == NULL) {
+        if (PyErr_Occurred() == NULL) {
+            PyErr_SetString(PyExc_TypeError, "the dtype must be a string such as 'f32'");
+        }
+        return NULL;
+    }
+    int found = find_dtype(PyBytes_AsString(text), &dtype);
+    Py_DECREF(text);
+    size_t mark = shoal_scope_mark();
+    return found == 0 ? keep_result(mark, shoal_to(t, dtype)) : NULL;
+}
+
+/* memoryview has the numbers of all dtypes but the two halves, which become f32 before. */
+static PyObject *tensor_tolist(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    shoal_tensor *t = handle_of(self);
+    if (t == NULL) {
+        return NULL;
+    }
+    shoal_dtype dtype = shoal_tensor_dtype(t);
+    size_t mark = shoal_scope_mark();
+    PyObject *readable =
+        dtype == SHOAL_F16 || dtype == SHOAL_BF16 ? keep_result(mark, shoal_to(t, SHOAL_F32)) : Py_NewRef(self);
+    PyObject *view = readable != NULL ? PyMemoryView_FromObject(readable) : NULL;
+    PyObject *list = view != NULL ? PyObject_CallMethod(view, "tolist", NULL) : NULL;
+    Py_XDECREF(view);
+    Py_XDECREF(readable);
+    return list;
+}
+
+static PyObject *tensor_item(PyObject *self, PyObject *unused)
+{
+    shoal_tensor *t = handle_of(self);
+    if (t == NULL) {
+        return NULL;
+    }
+    if (shoal_tensor_count(t) != 1) {
+        PyErr_Format(PyExc_ValueError, "item() needs a tensor with one element, and this one has %lld",
+                     (long long)shoal_tensor_count(t));
+        return NULL;
+    }
+    PyObject *item = tensor_tolist(self, unused);
+    for (int i = 0; item != NULL && i < shoal_tensor_ndim(t); i++) {
+        PyObject *inner = Py_XNewRef(PyList_GetItem(item, 0));
+        Py_DECREF(item);
+        item = inner;
+    }
+    return item;
+}
+
+/* What needs another package is written in Python. */
+static PyObject *call_python(const char *function, PyObject *self)
+{
+    PyObject *module = PyImport_ImportModule("shoal._tensor");
+    PyObject *result = module != NULL ? PyObject_CallMethod(module, function, "O", self) : NULL;
+    Py_XDECREF(module);
+    return result;
+}
+
+static PyObject *tensor_numpy(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return call_python("to_numpy", self);
+}
+
+static PyObject *tensor_torch(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return call_python("to_torch", self);
+}
+
+static PyGetSetDef properties[] = {
+    {"shape", tensor_shape, NULL, "The size of each dim, a tuple.", NULL},
+    {"strides", tensor_strides, NULL, "The stride of each dim in elements (numpy has bytes), a tuple.", NULL},
+    {"ndim", tensor_ndim, NULL, "The number of dims.", NULL},
+    {"size", tensor_size, NULL, "The number of elements.", NULL},
+    {"dtype", tensor_dtype, NULL, "The element type: 'f32', 'f64', 'bf16', 'f16', 'i64', 'i32', 'u8' or 'bool'.", NULL},
+    {"is_shared", tensor_is_shared, NULL, "Whether the memory is in the shared heap.", NULL},
+    {"storage_id", tensor_storage_id, NULL, "The number of the memory: tensors with the same number share it.", NULL},
+    {"__array_interface__", tensor_array_interface, NULL, "For numpy and others. The memory no longer moves.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef methods[] = {
+    {"share", tensor_share, METH_NOARGS,
+     "share($self)\n--\n\nMoves the memory into the shared heap, for all tensors over it, and returns the tensor. A "
+     "queue does the same when it is put. Raises shoal.Error as long as a view of private memory exists (numpy(), "
+     "torch(), memoryview): share it first."},
+    {"clone", tensor_clone, METH_NOARGS, "clone($self)\n--\n\nReturns a contiguous copy in private memory."},
+    {"to", tensor_to, METH_O,
+     "to($self, dtype, /)\n--\n\nReturns the tensor with another dtype; over the same memory if it has it already."},
+    {"tolist", tensor_tolist, METH_NOARGS, "tolist($self)\n--\n\nReturns the elements as nested lists of numbers."},
+    {"item", tensor_item, METH_NOARGS, "item($self)\n--\n\nReturns the element of a tensor that has only one."},
+    {"numpy", tensor_numpy, METH_NOARGS,
+     "numpy($self)\n--\n\nReturns a numpy array over the same memory. numpy has no bf16: it gets uint16, the bits."},
+    {"torch", tensor_torch, METH_NOARGS, "torch($self)\n--\n\nReturns a torch tensor over the same memory."},
+    {"__dlpack__", (PyCFunction)(void (*)(void))tensor_dlpack, METH_VARARGS | METH_KEYWORDS,
+     "Exports the memory to another library without a copy. max_version of (1, 0) or later gives a versioned capsule."},
+    {"__dlpack_device__", tensor_dlpack_device, METH_NOARGS, "The device in DLPack's numbers: (1, 0) is the CPU."},
+    {"_from_capsule", tensor_from_capsule, METH_VARARGS | METH_CLASS, "See shoal.from_dlpack."},
+    {NULL, NULL, 0, NULL},
+};
 
 int ext_add_tensor(PyObject *module)
 {
-    (void)module;
-    return 0;
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, "A tensor of the library: what C and Python programs exchange. shoal.tensor and shoal.from_dlpack "
+                    "make one; numpy() and torch() give its memory to those packages without a copy."},
+        {Py_tp_new, tensor_new},
+        {Py_tp_finalize, tensor_finalize},
+        {Py_tp_repr, tensor_repr},
+        {Py_tp_methods, methods},
+        {Py_tp_getset, properties},
+        {Py_bf_getbuffer, tensor_get_buffer},
+        {Py_bf_releasebuffer, tensor_release_buffer},
+        {0, NULL},
+    };
+    tensor_type = ext_shared_type_add(module, "shoal._shoal.Tensor", SHOAL_KIND_TENSOR, sizeof(tensor_object), slots);
+    return tensor_type != NULL ? ext_add_files(module) : -1;
 }

@@ -9,17 +9,24 @@ from __future__ import annotations
 import importlib
 import typing
 
-from shoal._shoal import Closed, Error
+from shoal._shoal import Closed, Error, Tensor
 
 if typing.TYPE_CHECKING:
     from shoal import multiprocessing, world
+    from shoal._files import load, load_metadata, save
+    from shoal._tensor import from_dlpack, tensor
 
-__all__ = ["Closed", "Error", "multiprocessing", "world"]
+__all__ = ["Closed", "Error", "Tensor", "from_dlpack", "load", "load_metadata", "multiprocessing", "save", "tensor", "world"]
 
 # A child that is spawned imports this package, so what a program may not need is imported at its first use. The value
 # is the module that has the name; None: the name is that of a module of this package.
 _LATER: dict[str, str | None] = {
+    "from_dlpack": "shoal._tensor",
+    "load": "shoal._files",
+    "load_metadata": "shoal._files",
     "multiprocessing": None,
+    "save": "shoal._files",
+    "tensor": "shoal._tensor",
     "world": None,
 }
 
