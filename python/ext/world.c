@@ -1,4 +1,5 @@
 /* The world: lists, statistics, audits; creating, joining and leaving one. shoal/world.py has the public functions. */
+#include "codec.h"
 #include "ext.h"
 
 /* ---- lists and statistics ---- */
@@ -133,6 +134,7 @@ static PyObject *world_join(PyObject *module, PyObject *args, PyObject *kwargs)
     if (err != SHOAL_OK) {
         return ext_raise(err);
     }
+    ext_unpickle_allowed = unpickle;
     Py_RETURN_NONE;
 }
 
@@ -142,6 +144,7 @@ static PyObject *world_leave(PyObject *module, PyObject *unused)
     (void)module;
     (void)unused;
     shoal_world_leave();
+    ext_unpickle_allowed = 1; /* the next world may be this process's own */
     Py_RETURN_NONE;
 }
 

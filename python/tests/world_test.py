@@ -105,6 +105,34 @@ class Membership(unittest.TestCase):
             self.assertEqual(say(guest), "True")
             self.assertEqual(say(host), "1")
 
+    def test_a_process_that_joined_does_not_unpickle(self):
+        out = run("""if True:
+            import os
+            import subprocess
+            import sys
+
+            import shoal
+            from shoal import world
+            world.create(f'unpickle-{os.getpid()}')
+            guest = '''if True:
+                import sys
+                import shoal
+                from shoal import multiprocessing, world
+                world.join(sys.argv[1], unpickle=sys.argv[2] == 'yes')
+                queue = multiprocessing.get_context('fork').Queue()
+                for thing in ([1, 'two'], {3}):
+                    queue.put(thing)
+                    try:
+                        print(queue.get(timeout=30))
+                    except shoal.Error as error:
+                        print(error)
+            '''
+            for unpickle in ('yes', 'no'):
+                subprocess.run([sys.executable, '-c', guest, world.info().name, unpickle], check=True)
+            """).splitlines()
+        self.assertEqual(out[:3], ["[1, 'two']", "{3}", "[1, 'two']"])
+        self.assertIn("unpickle=True", out[3])
+
     def test_join_of_no_world(self):
         out = run("""if True:
             from shoal import world
