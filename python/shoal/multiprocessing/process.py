@@ -5,7 +5,8 @@ parent_process() of both modules tell the same.
 """
 import multiprocessing.process as _standard
 import os
-from multiprocessing.process import AuthenticationString, active_children, current_process, parent_process
+from multiprocessing.process import (AuthenticationString, _cleanup, _dangling, active_children, current_process,  # noqa: F401
+                                     parent_process)
 
 __all__ = ["BaseProcess", "current_process", "active_children", "parent_process"]
 
