@@ -5,6 +5,8 @@ number into the list. Large buffers, such as the elements of numpy arrays, are n
 into a block of shared memory, and the receiver uses the block as it is.
 """
 import copyreg
+import importlib
+import importlib.util
 import io
 import multiprocessing.reduction as _standard
 import pickle
@@ -75,10 +77,16 @@ class Pickler(pickle.Pickler):
 
 
 def _memory_reducers() -> list:
-    """The functions that know objects whose memory may be shared. Those of modules that nobody has imported are not needed."""
-    return [reduce for module, name in (("shoal.multiprocessing.sharedctypes", "reduce_ctypes"),
-                                        ("shoal.arrays", "reduce_array"), ("shoal.torch", "reduce_torch"))
-            if (reduce := getattr(sys.modules.get(module), name, None)) is not None]
+    """The functions that know objects whose memory may be shared. Those of libraries that nobody has imported are not
+    needed."""
+    reducers = []
+    if "numpy" in sys.modules:
+        reducers.append(importlib.import_module("shoal.arrays").reduce_array)
+    if "torch" in sys.modules and importlib.util.find_spec("shoal.torch"):
+        reducers.append(importlib.import_module("shoal.torch").reduce_torch)
+    if "shoal.multiprocessing.sharedctypes" in sys.modules:
+        reducers.append(sys.modules["shoal.multiprocessing.sharedctypes"].reduce_ctypes)
+    return reducers
 
 
 # ---- a whole message ----
@@ -105,9 +113,16 @@ def loads(data, objects):
     """Makes the object that dumps() has pickled."""
     _loading.stack.append(objects)
     try:
-        return pickle.loads(data, buffers=map(memoryview, objects))
+        return pickle.loads(data, buffers=_buffers(objects))
     finally:
         _loading.stack.pop()
+
+
+def _buffers(objects):
+    """The buffers of a message, which come first. They came by value: a child that is forked later gets a copy of each."""
+    for block in objects:
+        block.by_value = True
+        yield memoryview(block)
 
 
 def take_object(number: int):
