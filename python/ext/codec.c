@@ -482,5 +482,8 @@ int ext_add_codec(PyObject *module)
         {"set_unpickle_allowed", set_unpickle_allowed, METH_O, "Whether received pickles may be loaded."},
         {NULL, NULL, 0, NULL},
     };
-    return PyModule_AddFunctions(module, functions) == 0 ? ext_array_add(module) : -1;
+    if (PyModule_AddFunctions(module, functions) != 0 || ext_array_add(module) != 0) {
+        return -1;
+    }
+    return ext_torch_add(module);
 }

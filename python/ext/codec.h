@@ -39,5 +39,6 @@ int ext_array_add(PyObject *module);
 /* torch tensors, in the same way. */
 int ext_torch_encode(PyObject *obj, shoal_value **out_value);
 PyObject *ext_torch_decode(const void *bytes, size_t size, shoal_block *block);
+int ext_torch_add(PyObject *module);
 
 #endif

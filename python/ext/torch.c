@@ -1,7 +1,5 @@
 /* torch tensors as values. The work is done by the glue (torch/glue.h), which is loaded when a tensor is first seen. */
 #include "codec.h"
-
-#if __has_include("glue.h")
 #include "glue.h"
 
 static const shoal_torch_glue *glue;
@@ -78,30 +76,60 @@ int ext_torch_encode(PyObject *obj, shoal_value **out_value)
     return 1;
 }
 
-PyObject *ext_torch_decode(const void *bytes, size_t size, shoal_block *block)
+static int need_glue(void)
 {
-    if (glue == NULL && load_glue() != 1) {
-        if (PyErr_Occurred() == NULL) {
-            PyErr_SetString(PyExc_ImportError, "a torch tensor arrived, but shoal's torch glue cannot be loaded here");
-        }
-        return NULL;
+    if (glue != NULL || load_glue() == 1) {
+        return 0;
     }
-    return glue->rebuild(bytes, size, shoal_block_retain(block));
-}
-#else
-int ext_torch_encode(PyObject *obj, shoal_value **out_value)
-{
-    (void)obj;
-    (void)out_value;
-    return 0;
+    if (PyErr_Occurred() == NULL) {
+        PyErr_SetString(PyExc_ImportError, "this torch tensor needs shoal's torch glue, which cannot be loaded here");
+    }
+    return -1;
 }
 
 PyObject *ext_torch_decode(const void *bytes, size_t size, shoal_block *block)
 {
-    (void)bytes;
-    (void)size;
-    (void)block;
-    PyErr_SetString(PyExc_ImportError, "this build has no torch glue");
-    return NULL;
+    return need_glue() == 0 ? glue->rebuild(bytes, size, shoal_block_retain(block)) : NULL;
 }
-#endif
+
+/* ---- for shoal.torch, which pickles the tensors that have more than their memory ---- */
+
+static PyObject *torch_describe(PyObject *module, PyObject *obj)
+{
+    unsigned char meta[SHOAL_TORCH_META_MAX];
+    size_t size;
+    shoal_block *block;
+    (void)module;
+    int done = need_glue() == 0 ? glue->describe(obj, meta, sizeof meta, &size, &block) : -1;
+    if (done == 0) {
+        Py_RETURN_NONE;
+    }
+    PyObject *wrapper = done == 1 ? ext_block_new(block, 0) : NULL;
+    return wrapper != NULL ? Py_BuildValue("y#N", meta, (Py_ssize_t)size, wrapper) : NULL;
+}
+
+static PyObject *torch_rebuild(PyObject *module, PyObject *args)
+{
+    const char *meta;
+    Py_ssize_t size;
+    PyObject *wrapper;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y#O", &meta, &size, &wrapper)) {
+        return NULL;
+    }
+    shoal_block *block = ext_shared_handle(wrapper, SHOAL_KIND_BLOCK);
+    return block != NULL ? ext_torch_decode(meta, (size_t)size, block) : NULL;
+}
+
+int ext_torch_add(PyObject *module)
+{
+    static PyMethodDef functions[] = {
+        {"torch_describe", torch_describe, METH_O,
+         "torch_describe(tensor): moves its storage into the heap and returns (description, Block); None if the short "
+         "way cannot carry it."},
+        {"torch_rebuild", torch_rebuild, METH_VARARGS,
+         "torch_rebuild(description, block): makes the tensor that torch_describe described."},
+        {NULL, NULL, 0, NULL},
+    };
+    return PyModule_AddFunctions(module, functions);
+}

@@ -121,11 +121,7 @@ class _End:
         return not self._queue.empty()
 
     def close(self) -> None:
-        self._queue.close()
-
-    @property
-    def closed(self) -> bool:
-        return self._queue._closed
+        pass
 
 
 _shoal.set_class(Queue)

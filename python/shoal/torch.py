@@ -1,0 +1,364 @@
+"""torch tensors in Shoal's heap.
+
+A CPU tensor that is put on a queue, or given to a process, moves into the heap: its storage is replaced in place, so
+that all views of it, and Parameters, follow. From then on it is the same memory in all processes that have it, and
+sending it again copies nothing. `is_shared()` is True afterwards, and the storage can no longer be resized, as with
+`share_memory_()`.
+
+Replacing a storage needs a little C++ for the torch that is installed (the "glue"). It comes with the package, or is
+compiled at first use. Without it, only the tensor that was put moves, and other views keep the old memory; a warning
+says so once.
+
+Nothing here imports torch, unless a tensor arrives from another process.
+"""
+from __future__ import annotations
+
+import functools
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from shoal import _shoal, _torch_build
+
+__all__ = ["adopt", "is_adopted", "load"]
+
+_lock = threading.RLock()
+_glue: ModuleType | None = None
+_tried = False
+os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.RLock()))
+
+
+# ---- the glue ----
+
+def load() -> Any:
+    """Loads the glue for this torch, and compiles it if that was never done. Returns its functions for the extension as
+    a capsule, or None if there is no way to get it; then a warning says why, once.
+
+    The environment variable SHOAL_TORCH_GLUE=off does without it."""
+    global _glue, _tried
+    with _lock:
+        if not _tried:
+            _glue = _load_glue()
+            _tried = True
+        return None if _glue is None else _glue.api
+
+
+def _load_glue() -> ModuleType | None:
+    import torch
+    try:
+        if os.environ.get("SHOAL_TORCH_GLUE") == "off":
+            raise _torch_build.Unavailable("SHOAL_TORCH_GLUE is off")
+        path = str(_torch_build.find_or_compile())
+        loader = importlib.machinery.ExtensionFileLoader("shoal._torch_glue", path)
+        spec = importlib.util.spec_from_file_location("shoal._torch_glue", path, loader=loader)
+        assert spec is not None
+        glue = importlib.util.module_from_spec(spec)
+        loader.exec_module(glue)
+    except (_torch_build.Unavailable, ImportError) as error:
+        warnings.warn(f"shoal moves torch tensors one by one, and other views of a tensor that is sent do not follow it, "
+                      f"because its torch glue is not available: {error}", RuntimeWarning, stacklevel=2)
+        return None
+    sys.modules["shoal._torch_glue"] = glue
+    _teach_torch_queues(torch, glue)
+    return glue
+
+
+def _teach_torch_queues(torch: Any, glue: ModuleType) -> None:
+    """Lets torch's own queues carry tensors that are in the heap.
+
+    They send the file of a storage's shared memory. A block is only a part of the world's file, so torch gets a copy of
+    the storage in shared memory of its own. The copy exists as long as the storage, and is made anew at every put. So a
+    receiver in another process sees what the tensor was at the last put, and what it writes stays there. Storages that
+    are not in the heap are left to torch."""
+    untyped = torch.UntypedStorage
+
+    def replace(name: str, for_ours: Callable[..., Any]) -> None:
+        original = getattr(untyped, name)
+
+        @functools.wraps(original)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            data = _heap_bytes(torch, glue, self)
+            return original(self, *args, **kwargs) if data is None else for_ours(original, self, data)
+
+        setattr(untyped, name, method)
+
+    def share(original: Callable[..., Any], storage: Any, data: Any) -> Any:
+        copy = glue.mirror(data)
+        copy = data.clone() if copy is None else copy.copy_(data)
+        handle = original(_untyped(copy))
+        glue.set_mirror(data, copy)
+        return handle
+
+    def count(original: Callable[..., Any], storage: Any, data: Any) -> Any:
+        """Messages that are under way count as references to the copy's file."""
+        copy = glue.mirror(data)
+        if copy is not None:
+            original(_untyped(copy))
+        return storage
+
+    replace("_share_fd_cpu_", share)
+    replace("_share_filename_cpu_", share)
+    replace("_shared_incref", count)
+    replace("_shared_decref", count)
+    replace("share_memory_", lambda original, storage, data: storage)
+
+
+def _untyped(tensor: Any) -> Any:
+    """Returns the untyped storage of a tensor, in torch 1 and 2."""
+    return tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage().untyped()
+
+
+def _bytes_of(storage: Any) -> Any:
+    """Returns a tensor of all bytes of an untyped CPU storage."""
+    import torch
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+
+
+def _heap_bytes(torch: Any, glue: ModuleType, storage: Any) -> Any:
+    """Returns a tensor of all bytes of a storage if it is in the heap, else None."""
+    if storage.device.type != "cpu":
+        return None
+    data = _bytes_of(storage)
+    return data if glue.is_adopted(data) else None
+
+
+def adopt(tensor: Any) -> Any:
+    """Moves the memory of a CPU tensor into the heap now, instead of when it is first sent. Returns the tensor."""
+    if load() is not None:
+        assert _glue is not None
+        return _glue.adopt(tensor)
+    _moved.block_of(tensor)
+    return tensor
+
+
+def is_adopted(tensor: Any) -> bool:
+    """Returns whether the memory of a CPU tensor is in the heap."""
+    if load() is not None:
+        assert _glue is not None
+        return bool(_glue.is_adopted(tensor))
+    return _moved.find(tensor) is not None
+
+
+# ---- without the glue ----
+
+class _Moved:
+    """The storages that were moved without the glue. A storage is known by the address of its implementation, which
+    nothing else gets as long as the weak reference exists."""
+
+    def __init__(self) -> None:
+        self.by_storage: dict[int, tuple[Any, Any]] = {}  # address -> weak reference, block
+        self.by_block: dict[int, Any] = {}  # id -> weak reference
+
+    def find(self, tensor: Any) -> Any:
+        """Returns the block of a tensor's storage, or None."""
+        weak, block = self.by_storage.get(_untyped(tensor)._cdata, (None, None))
+        return block if weak is not None and not weak.expired() else None
+
+    def block_of(self, tensor: Any) -> Any:
+        """Returns the block of a tensor's storage. Moves the tensor if it has none."""
+        import torch
+        with _lock:
+            block = self.find(tensor)
+            if block is None:
+                old = _untyped(tensor)
+                block = _shoal.Block(max(old.nbytes(), 1))  # torch makes no tensor over an empty buffer
+                storage = self.storage_of(block)
+                if old.nbytes() > 0:
+                    _bytes_of(storage)[:old.nbytes()].copy_(_bytes_of(old))
+                with torch.no_grad():
+                    tensor.data = _strided(storage, tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride())
+            return block
+
+    def storage_of(self, block: Any) -> Any:
+        """Returns the storage over a block, the same as long as it exists."""
+        import torch
+        from torch.multiprocessing.reductions import StorageWeakRef
+        with _lock:
+            weak = self.by_block.get(block.id)
+            storage = None if weak is None else torch.UntypedStorage._new_with_weak_ptr(weak.cdata)
+            if storage is None:
+                self.forget_expired()
+                storage = _untyped(torch.frombuffer(block, dtype=torch.uint8))
+                weak = StorageWeakRef(storage)
+                self.by_block[block.id] = weak
+                self.by_storage[storage._cdata] = (weak, block)
+            return storage
+
+    def forget_expired(self) -> None:
+        for address, (weak, block) in list(self.by_storage.items()):
+            if weak.expired():
+                del self.by_storage[address]
+                self.by_block.pop(block.id, None)
+
+
+_moved = _Moved()
+
+
+def _strided(storage: Any, dtype: Any, offset: int, size: Any, stride: Any) -> Any:
+    import torch
+    return torch.empty(0, dtype=dtype, device="cpu").set_(storage, offset, size, stride)
+
+
+# ---- pickling: what the short way in C does not carry ----
+
+def reduce_torch(obj: Any, pickler: Any) -> Any:
+    """Returns what pickles a tensor or a storage (as `__reduce_ex__` does), with its memory shared. Returns
+    NotImplemented for any other object. pickler.add_object takes a shared object along and returns its number."""
+    torch = sys.modules.get("torch")
+    tensor_type = getattr(torch, "Tensor", None)
+    if tensor_type is None:
+        return NotImplemented
+    if isinstance(obj, tensor_type):
+        return _reduce_tensor(torch, obj, pickler)
+    if isinstance(obj, torch.UntypedStorage):
+        return _reduce_untyped(obj, pickler)
+    if isinstance(obj, torch.storage.TypedStorage):
+        untyped = obj._untyped_storage if hasattr(obj, "_untyped_storage") else obj.untyped()
+        return _rebuild_typed, (type(obj), untyped, obj.dtype)
+    return NotImplemented
+
+
+def _reduce_tensor(torch: Any, tensor: Any, pickler: Any) -> Any:
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise RuntimeError("a tensor that requires grad and is not a leaf cannot be sent to another process, because its "
+                           "graph stays here; send tensor.detach()")
+    if tensor.device.type not in ("cpu", "meta"):
+        raise RuntimeError(f"tensors on {tensor.device} cannot be sent yet; send tensor.cpu()")
+    plain_class = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
+    if plain_class:
+        short = _reduce_short(torch, tensor, pickler)
+        if short is not None:
+            return short
+    torch._namedtensor_internals.check_serializing_named_tensor(tensor)
+    torch.utils.hooks.warn_if_has_hooks(tensor)
+    if tensor.layout != torch.strided and plain_class:
+        data = _reduce_sparse(torch, tensor)
+    elif plain_class and tensor.device.type == "cpu" and not tensor.is_quantized:
+        data = _reduce_dense(torch, tensor, pickler)
+    else:  # torch's own way; its storages come back here
+        data = _as_pair(tensor.__reduce_ex__(2), tensor)
+        if not plain_class and tensor.grad is None:
+            return data
+    attributes = dict(tensor.__dict__) if plain_class else {}
+    parameter = type(tensor) is torch.nn.Parameter
+    return _rebuild_dressed, (*data, parameter, tensor.requires_grad), (tensor.grad, attributes), None, None, _dress
+
+
+def _as_pair(reduced: Any, tensor: Any) -> Any:
+    """A class may have a __reduce_ex__ of its own with more parts than a function and its arguments."""
+    if len(reduced) != 2 and tensor.grad is not None:
+        raise RuntimeError(f"a {type(tensor).__name__} with a grad cannot be sent, because of its __reduce_ex__")
+    return reduced
+
+
+def _reduce_short(torch: Any, tensor: Any, pickler: Any) -> Any:
+    """A tensor that is nothing but its memory. Returns None for any other."""
+    if load() is not None:
+        described = _shoal.torch_describe(tensor)
+        if described is None:
+            return None
+        meta, block = described
+        return _rebuild_short, (meta, pickler.add_object(block))
+    return None
+
+
+def _reduce_dense(torch: Any, tensor: Any, pickler: Any) -> Any:
+    """The memory of a tensor without what _dress adds: a function and its arguments."""
+    if tensor.is_conj():
+        return _conjugate, (tensor.detach().conj(),)
+    if tensor.is_neg():
+        return _negate, (torch._neg_view(tensor.detach()),)
+    if load() is None:
+        block = _moved.block_of(tensor)
+        return _rebuild_strided, (pickler.add_object(block), tensor.dtype, tensor.storage_offset(), tuple(tensor.size()),
+                                  tensor.stride())
+    bare = _reduce_short(torch, tensor.detach(), pickler)
+    if bare is not None:
+        return bare
+    # more dimensions than the short way has
+    return _strided, (_untyped(tensor), tensor.dtype, tensor.storage_offset(), tuple(tensor.size()), tensor.stride())
+
+
+def _reduce_sparse(torch: Any, tensor: Any) -> Any:
+    parts = tensor.detach()
+    if tensor.layout == torch.sparse_coo:
+        return _rebuild_coo, (parts._indices(), parts._values(), tuple(tensor.size()), tensor.is_coalesced())
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        indices = parts.crow_indices(), parts.col_indices()
+    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        indices = parts.ccol_indices(), parts.row_indices()
+    else:
+        raise RuntimeError(f"a tensor with the layout {tensor.layout} cannot be sent to another process")
+    return _rebuild_compressed, (*indices, parts.values(), tuple(tensor.size()), tensor.layout)
+
+
+def _reduce_untyped(storage: Any, pickler: Any) -> Any:
+    if storage.device.type != "cpu":
+        raise RuntimeError(f"storages on {storage.device} cannot be sent yet")
+    return _untyped, (_bytes_of(storage),)
+
+
+# ---- unpickling ----
+
+def _take(number: int) -> Any:
+    from shoal.multiprocessing import reduction
+    return reduction.take_object(number)
+
+
+def _rebuild_short(meta: bytes, number: int) -> Any:
+    return _shoal.torch_rebuild(meta, _take(number))
+
+
+def _rebuild_strided(number: int, dtype: Any, offset: int, size: Any, stride: Any) -> Any:
+    return _strided(_moved.storage_of(_take(number)), dtype, offset, size, stride)
+
+
+def _rebuild_typed(cls: Any, untyped: Any, dtype: Any) -> Any:
+    import torch
+    if cls is not torch.storage.TypedStorage:
+        return cls(wrap_storage=untyped)
+    if "_internal" in cls.__new__.__code__.co_varnames:
+        return cls(wrap_storage=untyped, dtype=dtype, _internal=True)  # else torch 2 warns
+    return cls(wrap_storage=untyped, dtype=dtype)
+
+
+def _conjugate(tensor: Any) -> Any:
+    return tensor.conj()
+
+
+def _negate(tensor: Any) -> Any:
+    import torch
+    return torch._neg_view(tensor)
+
+
+def _rebuild_coo(indices: Any, values: Any, size: Any, coalesced: bool) -> Any:
+    import torch
+    return torch._sparse_coo_tensor_unsafe(indices, values, size)._coalesced_(coalesced)
+
+
+def _rebuild_compressed(compressed: Any, plain: Any, values: Any, size: Any, layout: Any) -> Any:
+    import torch
+    return torch._sparse_compressed_tensor_unsafe(compressed, plain, values, size, layout=layout)
+
+
+def _rebuild_dressed(make: Callable[..., Any], args: Any, parameter: bool, requires_grad: bool) -> Any:
+    import torch
+    tensor = make(*args)
+    if parameter:
+        return torch.nn.Parameter(tensor, requires_grad=requires_grad)
+    return tensor.requires_grad_(requires_grad) if requires_grad else tensor
+
+
+def _dress(tensor: Any, state: Any) -> None:
+    """Grad and attributes come after the tensor, because they may refer to it."""
+    grad, attributes = state
+    if grad is not None:
+        tensor.grad = grad
+    for name, value in attributes.items():
+        setattr(tensor, name, value)

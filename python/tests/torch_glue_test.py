@@ -1,0 +1,294 @@
+"""The torch glue without queues: storages that move into the heap in place, and how torch sees them afterwards."""
+import copy
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+
+try:
+    import numpy
+    import torch
+    import torch.multiprocessing
+except ImportError:
+    sys.exit(77)
+
+from shoal import _shoal, _torch_build
+import shoal.torch as shoal_torch
+import shoal.world
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int16,
+          torch.int32, torch.int64, torch.bool, torch.complex64, torch.complex128]
+
+
+def storage_of(tensor):
+    """What identifies the storage of a tensor."""
+    return shoal_torch._untyped(tensor)._cdata
+
+
+class Case(unittest.TestCase):
+    """Each test leaves no storage and no block behind."""
+
+    def setUp(self):
+        shoal_torch.load()
+        self.glue = sys.modules["shoal._torch_glue"]
+        gc.collect()
+        self.before = self.counts()
+
+    def tearDown(self):
+        gc.collect()
+        self.assertEqual(self.counts(), self.before)
+        shoal.world.audit()
+
+    def counts(self):
+        shoal.world.sweep()  # the child that torch forks for its file_system strategy, and which runs another program
+        return self.glue.cached(), shoal.world.info().blocks_live
+
+
+class Adopt(Case):
+    def test_b73_views_and_parameters_follow(self):
+        base = torch.arange(12.).reshape(3, 4)
+        row, column, whole = base[1], base[:, 2], torch.nn.Parameter(base)
+        identity = storage_of(base)
+        shoal_torch.adopt(row)
+        for view in (base, row, column, whole):
+            self.assertTrue(shoal_torch.is_adopted(view))
+            self.assertEqual(storage_of(view), identity)
+        base[1, 2] = 99
+        self.assertEqual([row[2].item(), column[1].item(), whole[1, 2].item()], [99, 99, 99])
+        self.assertIs(type(whole), torch.nn.Parameter)
+        self.assertTrue(torch.equal(base[0], torch.arange(4.)))
+
+    def test_b4_is_shared(self):
+        tensor = torch.ones(5)
+        self.assertFalse(tensor.is_shared())
+        shoal_torch.adopt(tensor)
+        self.assertTrue(tensor.is_shared())
+        self.assertTrue(tensor[2:].is_shared())
+        self.assertFalse(tensor.clone().is_shared())
+
+    def test_b4_empty_of_every_dtype(self):
+        for dtype in DTYPES:
+            for shape in [(0,), (3, 0, 2)]:
+                tensor = shoal_torch.adopt(torch.empty(shape, dtype=dtype))
+                self.assertTrue(tensor.is_shared())
+                self.assertEqual(tensor.shape, shape)
+                self.assertEqual(tensor.numpy().shape if dtype != torch.bfloat16 else shape, shape)
+
+    def test_share_memory_does_not_move_it_out(self):
+        strategy = torch.multiprocessing.get_sharing_strategy()
+        for name in ("file_descriptor", "file_system"):
+            tensor = shoal_torch.adopt(torch.ones(5))
+            address = tensor.data_ptr()
+            torch.multiprocessing.set_sharing_strategy(name)
+            try:
+                self.assertIs(tensor.share_memory_(), tensor)
+                tensor.storage().share_memory_()
+                torch.nn.Parameter(tensor).share_memory_()
+            finally:
+                torch.multiprocessing.set_sharing_strategy(strategy)
+            self.assertEqual(tensor.data_ptr(), address)
+            self.assertTrue(shoal_torch.is_adopted(tensor))
+
+    def test_module_share_memory_before_and_after(self):
+        module = torch.nn.Linear(3, 2)
+        module.share_memory()  # as the Hogwild program does
+        weight = module.weight.detach().clone()
+        for parameter in module.parameters():
+            self.assertFalse(shoal_torch.is_adopted(parameter))
+            shoal_torch.adopt(parameter)
+        self.assertTrue(torch.equal(module.weight, weight))
+        module.share_memory()
+        for parameter in module.parameters():
+            self.assertTrue(shoal_torch.is_adopted(parameter))
+        state = module.state_dict()
+        with torch.no_grad():
+            module.weight.fill_(7)
+        self.assertEqual(state["weight"][0, 0].item(), 7)
+        module(torch.ones(1, 3)).sum().backward()
+        self.assertFalse(shoal_torch.is_adopted(module.weight.grad))
+
+    def test_tied_weights_stay_tied(self):
+        one, two = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+        two.weight = one.weight
+        shoal_torch.adopt(one.weight)
+        self.assertIs(one.weight, two.weight)
+        self.assertEqual(one.weight.data_ptr(), two.weight.data_ptr())
+
+    def test_twice_changes_nothing(self):
+        tensor = shoal_torch.adopt(torch.ones(5))
+        address = tensor.data_ptr()
+        self.assertIs(shoal_torch.adopt(tensor), tensor)
+        self.assertEqual(tensor.data_ptr(), address)
+
+    def test_deepcopy_and_torch_save(self):
+        module = torch.nn.Linear(3, 2)
+        shoal_torch.adopt(module.weight)
+        other = copy.deepcopy(module)
+        self.assertTrue(torch.equal(other.weight, module.weight))
+        self.assertFalse(shoal_torch.is_adopted(other.weight))
+        with torch.no_grad():
+            module.weight.fill_(3)
+        self.assertNotEqual(other.weight[0, 0].item(), 3)
+        with tempfile.TemporaryFile() as file:
+            torch.save(module.state_dict(), file)
+            file.seek(0)
+            self.assertEqual(torch.load(file)["weight"][0, 0].item(), 3)
+
+    def test_resize_is_refused_as_torch_does(self):
+        def outcome(tensor):
+            try:
+                tensor.resize_(50)
+            except RuntimeError as error:
+                return str(error)
+            return "resized"
+        theirs, ours = torch.ones(5).share_memory_(), shoal_torch.adopt(torch.ones(5))
+        refusal = outcome(ours)
+        self.assertNotEqual(refusal, "resized")
+        self.assertEqual(refusal, outcome(theirs))
+        self.assertEqual(ours.resize_(2).tolist(), [1, 1])
+
+    def test_arrays_over_the_old_memory_stay_readable(self):
+        tensor = torch.arange(1000.)
+        array = tensor.numpy()
+        shoal_torch.adopt(tensor)
+        torch.full((1000,), 5.)  # would take the memory if it were free
+        self.assertEqual(array.tolist(), list(range(1000)))
+        foreign = numpy.arange(10.)
+        tensor = shoal_torch.adopt(torch.from_numpy(foreign))
+        foreign[0] = 77
+        self.assertEqual(tensor[0].item(), 0)
+        del array
+
+    def test_what_cannot_move(self):
+        for tensor in (torch.ones(3, device="meta"), torch.eye(3).to_sparse()):
+            with self.assertRaises(TypeError):
+                shoal_torch.adopt(tensor)
+        with self.assertRaises(TypeError):
+            shoal_torch.adopt([1, 2])
+
+    def test_blocks_go_with_their_tensors_in_any_order(self):
+        tensors = [shoal_torch.adopt(torch.full((n,), n)) for n in range(100)]
+        self.assertEqual(self.glue.cached() - self.before[0], 100)
+        for i in range(0, 100, 2):
+            tensors[i] = None
+        self.assertEqual(self.glue.cached() - self.before[0], 50)
+        self.assertEqual(tensors[51].sum().item(), 51 * 51)
+
+
+def torch_echo(inbox, outbox):
+    """A child that uses torch's own queues only."""
+    tensor = inbox.get()
+    outbox.put((tensor.sum().item(), "shoal" in sys.modules))
+    outbox.put(tensor)
+    inbox.get()
+
+
+class TorchQueues(Case):
+    """torch's own queues still carry a tensor that is in the heap: a copy of it, to another process."""
+
+    def through(self, method):
+        context = torch.multiprocessing.get_context(method)
+        inbox, outbox = context.SimpleQueue(), context.SimpleQueue()
+        child = context.Process(target=torch_echo, args=(inbox, outbox))
+        child.start()
+        base = shoal_torch.adopt(torch.arange(12.))
+        view = base[4:8]
+        address = base.data_ptr()
+        inbox.put(view)
+        self.assertEqual(outbox.get()[0], 4 + 5 + 6 + 7)
+        back = outbox.get()
+        self.assertTrue(torch.equal(back, view))
+        inbox.put(None)
+        child.join()
+        self.assertEqual(child.exitcode, 0)
+        self.assertEqual(base.data_ptr(), address)
+        self.assertTrue(shoal_torch.is_adopted(base))
+        for channel in (inbox, outbox):
+            channel.close()
+
+    def test_fork(self):
+        self.through("fork")
+
+    def test_spawn(self):
+        self.through("spawn")
+
+    def test_same_process_gets_the_same_storage(self):
+        strategy = torch.multiprocessing.get_sharing_strategy()
+        for name in ("file_descriptor", "file_system"):
+            queue = torch.multiprocessing.get_context("fork").SimpleQueue()
+            base = shoal_torch.adopt(torch.arange(12.))
+            torch.multiprocessing.set_sharing_strategy(name)
+            try:
+                for turn in range(3):
+                    base[0] = turn
+                    queue.put((base, base[3:]))
+                    whole, part = queue.get()
+                    self.assertEqual(storage_of(whole), storage_of(base))
+                    self.assertEqual(storage_of(part), storage_of(base))
+                    self.assertEqual(whole[0].item(), turn)
+            finally:
+                torch.multiprocessing.set_sharing_strategy(strategy)
+            queue.close()
+
+    def test_other_storages_are_left_to_torch(self):
+        tensor = torch.ones(5)
+        fd, size = shoal_torch._untyped(tensor)._share_fd_cpu_()
+        self.assertEqual(size, 20)
+        os.fstat(fd)
+        self.assertFalse(shoal_torch.is_adopted(tensor))
+        self.assertTrue(tensor.is_shared())
+
+
+class Build(unittest.TestCase):
+    """The glue is compiled once for all processes, and one that fits is found."""
+
+    script = textwrap.dedent("""
+        import sys, torch
+        from shoal import _torch_build, _shoal
+        _torch_build.torch_version = lambda folder: "0.0.0"  # none fits
+        print(_torch_build.find_or_compile())
+    """)
+
+    def test_four_processes_compile_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            compiler = os.path.join(folder, "compiler")
+            with open(compiler, "w") as file:
+                file.write(f'#!/bin/sh\necho run >> {folder}/runs\nsleep 0.3\n'
+                           'while [ "$1" != -o ]; do shift; done\necho glue > "$2"\n')
+            os.chmod(compiler, 0o700)
+            environment = {**os.environ, "CXX": compiler, "XDG_CACHE_HOME": folder}
+            children = [subprocess.Popen([sys.executable, "-c", self.script], env=environment, stdout=subprocess.PIPE,
+                                         text=True) for _ in range(4)]
+            paths = {child.communicate()[0].strip() for child in children}
+            self.assertEqual([child.returncode for child in children], [0] * 4)
+            self.assertEqual(len(paths), 1)
+            self.assertTrue(paths.pop().startswith(os.path.join(folder, "shoal")))
+            with open(os.path.join(folder, "runs")) as file:
+                self.assertEqual(file.read(), "run\n")
+
+    def test_without_a_compiler_it_says_so_once(self):
+        script = textwrap.dedent("""
+            import warnings, torch
+            import shoal.torch as shoal_torch
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                base = torch.arange(6.)
+                part = base[2:4]
+                for _ in range(3):
+                    shoal_torch.adopt(part)
+                assert shoal_torch.is_adopted(part) and not shoal_torch.is_adopted(base)
+                assert part.tolist() == [2, 3]
+                parameter = torch.nn.Parameter(torch.ones(3))
+                shoal_torch.adopt(parameter)
+                assert type(parameter) is torch.nn.Parameter and parameter.requires_grad
+                shoal_torch.adopt(torch.empty(0))
+            assert len(told) == 1 and "not available" in str(told[0].message), told
+        """)
+        subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "SHOAL_TORCH_GLUE": "off"})
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,49 @@
+/* What the torch glue offers to the extension module shoal._shoal: plain CPU tensors as a few bytes and a block.
+ *
+ * The glue is C++ for one version of torch and Python (shoal._torch_glue). The extension is C for all of them. They
+ * meet in this struct, which the glue exports as the capsule `shoal._torch_glue.api`. All functions need the
+ * interpreter's lock.
+ */
+#ifndef SHOAL_TORCH_GLUE_H
+#define SHOAL_TORCH_GLUE_H
+
+#include <Python.h>
+
+#include <shoal/handle.h>
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SHOAL_TORCH_GLUE_VERSION 1
+#define SHOAL_TORCH_GLUE_CAPSULE "shoal._torch_glue.api"
+
+/* The most bytes that describe writes: dtype, flags, offset, and sizes and strides of up to SHOAL_TORCH_DIMS_MAX. */
+#define SHOAL_TORCH_DIMS_MAX 16
+#define SHOAL_TORCH_META_MAX (16 + 16 * SHOAL_TORCH_DIMS_MAX)
+
+typedef struct shoal_torch_glue {
+    int version; /* SHOAL_TORCH_GLUE_VERSION */
+
+    /* Describes a tensor and moves its storage into the heap. Returns
+     *  1 for a strided CPU tensor that is exactly a torch.Tensor or a torch.nn.Parameter and has nothing but its data: no
+     *    grad, hooks, attributes, names, conjugate or negative bit. *out_block is a new reference to the block of its
+     *    storage, and *out_size bytes were written to meta.
+     *  0 for anything else, which pickle must carry. Nothing was changed.
+     * -1 if a Python exception is set: for a non-leaf tensor that requires grad, or if the heap is full. */
+    int (*describe)(PyObject *obj, unsigned char *meta, size_t capacity, size_t *out_size, shoal_block **out_block);
+
+    /* Makes a tensor from what describe wrote, over a block. Takes over the caller's reference of the block, on failure
+     * too. Raises ValueError if the tensor would not lie within the block. */
+    PyObject *(*rebuild)(const unsigned char *meta, size_t size, shoal_block *block);
+
+    /* Returns whether obj is a torch.Tensor of any kind. Cheap, cannot fail. */
+    int (*is_tensor)(PyObject *obj);
+} shoal_torch_glue;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
