@@ -102,6 +102,17 @@ shoal_value *ext_encode(PyObject *obj);
 /* Makes the Python object of a value, and destroys the value, after a failure too. */
 PyObject *ext_decode(shoal_value *value);
 
+/* ---- process.c ---- */
+
+/* Makes a Process around a handle, which it takes over. */
+PyObject *ext_process_wrap(shoal_process *process);
+
+/* Returns the handle of a Process; NULL and TypeError for anything else. */
+shoal_process *ext_process_handle(PyObject *obj);
+
+/* Makes argv of a sequence of strings. The caller frees argv and drops *out_texts, which owns the bytes. */
+char **ext_argv(PyObject *words, PyObject **out_texts);
+
 /* ---- the parts of the module: each adds its types and functions ---- */
 
 int ext_add_errors(PyObject *module);
@@ -113,6 +124,7 @@ int ext_add_queue(PyObject *module);
 int ext_add_pipe(PyObject *module);
 int ext_add_sync(PyObject *module);
 int ext_add_process(PyObject *module);
+int ext_add_program(PyObject *module);
 int ext_add_tensor(PyObject *module);
 int ext_add_world(PyObject *module);
 

@@ -106,7 +106,7 @@ static void drop_handle(shoal_process *process)
     }
 }
 
-static PyObject *wrap_process(shoal_process *process)
+PyObject *ext_process_wrap(shoal_process *process)
 {
     process_object *self = PyObject_New(process_object, process_type);
     if (self == NULL) {
@@ -123,6 +123,15 @@ static void process_dealloc(PyObject *obj)
     drop_handle(((process_object *)obj)->process);
     PyObject_Free(obj);
     Py_DECREF(type);
+}
+
+shoal_process *ext_process_handle(PyObject *obj)
+{
+    if (!PyObject_TypeCheck(obj, process_type)) {
+        PyErr_SetString(PyExc_TypeError, "it is not a Process");
+        return NULL;
+    }
+    return ((process_object *)obj)->process;
 }
 
 static shoal_process *handle_of(PyObject *self)
@@ -250,7 +259,7 @@ static PyObject *fork_process(PyObject *module, PyObject *args, PyObject *kwargs
     if (process == NULL) { /* this is the child */
         Py_RETURN_NONE;
     }
-    return wrap_process(process);
+    return ext_process_wrap(process);
 }
 
 /* ---- another Python ---- */
@@ -300,8 +309,7 @@ static int set_inheritable(PyObject *fds, int inheritable)
     return count >= 0 ? 0 : -1;
 }
 
-/* Makes argv of a sequence of strings. *out_texts owns the bytes. The caller frees argv. */
-static char **make_argv(PyObject *words, PyObject **out_texts)
+char **ext_argv(PyObject *words, PyObject **out_texts)
 {
     Py_ssize_t count = PySequence_Size(words);
     char **argv = count >= 0 ? calloc((size_t)count + 1, sizeof *argv) : NULL;
@@ -337,7 +345,7 @@ static shoal_process *start_with(const program_arguments *a)
 {
     shoal_process *process = NULL;
     PyObject *texts;
-    char **argv = make_argv(a->words, &texts);
+    char **argv = ext_argv(a->words, &texts);
     if (argv == NULL) {
         return NULL;
     }
@@ -372,7 +380,7 @@ static PyObject *start_program(PyObject *module, PyObject *args, PyObject *kwarg
     shoal_process *process = start_with(&a);
     PyBuffer_Release(&a.data);
     Py_DECREF(a.path);
-    return process != NULL ? wrap_process(process) : NULL;
+    return process != NULL ? ext_process_wrap(process) : NULL;
 }
 
 static PyObject *objects_of(const shoal_value *args)
