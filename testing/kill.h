@@ -189,7 +189,8 @@ void kill_disarm(void);
 /* In a child that was started by exec: arms the point that SHOAL_KILL_AT=point:count names. Call it first in main. */
 void kill_arm_from_environment(void);
 
-/* Call it next in main: if the step start_program started this process, runs as its child and exits. */
+/* Call it next in main: if the steps start_program or start_served started this process, runs as child or server, and
+ * exits. */
 void kill_be_program(void);
 
 #endif

@@ -129,14 +129,18 @@ void kill_start_server_step(kill_stage *stage, uint64_t *random)
     start_by(stage, SHOAL_START_FORKSERVER);
 }
 
-/* Starts another program as a child: this program, which main turns into a child (kill_be_program). */
-void kill_start_program_step(kill_stage *stage, uint64_t *random)
+/* Starts another program as a child, or as the fork server of one: this program, which main turns into either
+ * (kill_be_program). */
+static void start_program_by(kill_stage *stage, shoal_start start)
 {
     char *const argv[] = {"program", NULL};
     shoal_process *p = NULL;
     shoal_status status;
-    (void)random;
-    shoal_err err = shoal_process_start_program("/proc/self/exe", argv, shoal_value_int(7), NULL, &p);
+    shoal_err err = shoal_process_start_program("/proc/self/exe", argv, shoal_value_int(7),
+                                                &(shoal_process_options){.start = start}, &p);
+    if (err != SHOAL_OK && start == SHOAL_START_FORKSERVER) {
+        kill_exit(KILL_CHILD_DIED); /* the server was killed; any other error fails the dry run */
+    }
     if (err == SHOAL_OK) {
         err = shoal_process_join(p, SHOAL_SECONDS(20), &status);
     }
@@ -151,12 +155,30 @@ void kill_start_program_step(kill_stage *stage, uint64_t *random)
     }
 }
 
+void kill_start_program_step(kill_stage *stage, uint64_t *random)
+{
+    (void)random;
+    start_program_by(stage, SHOAL_START_SPAWN);
+}
+
+void kill_start_served_step(kill_stage *stage, uint64_t *random)
+{
+    (void)random;
+    start_program_by(stage, SHOAL_START_FORKSERVER);
+}
+
 void kill_be_program(void)
 {
-    const shoal_value *args;
+    const shoal_value *args = NULL;
     shoal_err err = shoal_child_begin(NULL, &args);
     if (err == SHOAL_ENOENT) {
+        err = shoal_fork_server_begin(NULL, NULL, &args);
+    }
+    if (err == SHOAL_ENOENT) {
         return;
+    }
+    if (err == SHOAL_END) {
+        exit(EXIT_SUCCESS);
     }
     bool good = err == SHOAL_OK && sh_int_of(args) == 7 && shoal_child_end(SHOAL_OK) == SHOAL_OK;
     exit(good ? EXIT_SUCCESS : EXIT_FAILURE); /* on failure its parent was killed, and nobody reads the status */

@@ -489,6 +489,7 @@ const kill_step kill_steps[] = {
     {"start_spawn", kill_start_spawn_step, KILL_BY_HAND},
     {"start_server", kill_start_server_step, KILL_BY_HAND},
     {"start_program", kill_start_program_step, KILL_BY_HAND},
+    {"start_served", kill_start_served_step, KILL_BY_HAND},
     {"start_pool", kill_start_pool_step, KILL_BY_HAND},
 };
 

@@ -25,6 +25,7 @@ void kill_start_fork_step(kill_stage *stage, uint64_t *random);
 void kill_start_spawn_step(kill_stage *stage, uint64_t *random);
 void kill_start_server_step(kill_stage *stage, uint64_t *random);
 void kill_start_program_step(kill_stage *stage, uint64_t *random);
+void kill_start_served_step(kill_stage *stage, uint64_t *random);
 void kill_start_pool_step(kill_stage *stage, uint64_t *random);
 
 #endif

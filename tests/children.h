@@ -54,7 +54,7 @@
 
 static inline void children_end(void)
 {
-    sh_forkserver_stop();
+    shoal_fork_server_stop();
     sh_leaks_end();
 }
 

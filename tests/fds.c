@@ -61,7 +61,7 @@ static int start_without_streams(int method)
     holds(shoal_process_join(p, LIMIT, &status) == SHOAL_OK && status.end == SHOAL_RETURNED);
     shoal_process_destroy(p);
     shoal_release(block);
-    sh_forkserver_stop();
+    shoal_fork_server_stop();
     shoal_world_leave();
     holds(are_closed());
     return 0;
@@ -122,7 +122,7 @@ static int close_world(int method)
     shoal_event_set(go);
     holds(shoal_process_join(p, LIMIT, &status) == SHOAL_OK && status.end == SHOAL_RETURNED);
     shoal_process_destroy(p);
-    sh_forkserver_stop();
+    shoal_fork_server_stop();
     shoal_world_leave();
     struct stat st;
     holds(fstat(fd, &st) == 0 && st.st_size == BYTES && st.st_blocks * 512 >= BYTES);

@@ -38,7 +38,7 @@ static shoal_err start_and_join(shoal_start method)
 static shoal_err by_server(void)
 {
     must_ok(start_and_join(SHOAL_START_FORKSERVER));
-    sh_forkserver_stop();
+    shoal_fork_server_stop();
     return SHOAL_OK;
 }
 

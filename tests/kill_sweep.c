@@ -281,8 +281,10 @@ static bool is_beyond_exec(int step, int point)
     const char *name = kill_point_name(point), *how = kill_steps[step].name;
     return (strcmp(name, "proc.spawned.armed") == 0 &&
             (strcmp(how, "start_spawn") == 0 || strcmp(how, "start_server") == 0)) ||
-           (strcmp(name, "proc.server.forked") == 0 && strcmp(how, "start_server") == 0) ||
-           (strcmp(name, "proc.program.begun") == 0 && strcmp(how, "start_program") == 0);
+           (strcmp(name, "proc.server.forked") == 0 &&
+            (strcmp(how, "start_server") == 0 || strcmp(how, "start_served") == 0)) ||
+           (strcmp(name, "proc.program.begun") == 0 &&
+            (strcmp(how, "start_program") == 0 || strcmp(how, "start_served") == 0));
 }
 
 /* Checks whether the sweep has to reach the point: the points of starting processes, or all others. Training has

@@ -213,6 +213,17 @@ static shoal_err take_place(const assignment *a)
     return sh_world_attach(a->world, a->slot, NULL);
 }
 
+/* Ends the server with exit, which leaves the world too, and the children with their targets. */
+static _Noreturn void be_server(int socket)
+{
+    static const shoal_fork_options no_hooks;
+    sh_request r;
+    if (sh_forkserver_serve(socket, &no_hooks, &r)) {
+        sh_child_forked(r.slot, NULL, r.death_signal);
+    }
+    exit(EXIT_SUCCESS);
+}
+
 shoal_err shoal_init(int *argc, char ***argv)
 {
     (void)argc;
@@ -244,33 +255,59 @@ shoal_err shoal_init(int *argc, char ***argv)
         _exit(EXIT_LOST);
     }
     if (a.socket >= 0) {
-        sh_forkserver_serve(a.socket);
+        be_server(a.socket);
     }
     exit(run(NULL));
 }
 
-/* ---- a program that was started as a child ---- */
+/* ---- a program that was started as a child, or as a fork server ---- */
+
+/* Reads SHOAL_PROGRAM, in a program of that role, and removes it: this process's children must not inherit the role. */
+static shoal_err read_role(bool server, assignment *out_assignment)
+{
+    const char *text = secure_getenv(SH_PROGRAM_VARIABLE);
+    assignment a = {.death_signal = 0};
+    int fields =
+        text != NULL ? sscanf(text, "%d:%u:%d:%d:%d", &a.world, &a.slot, &a.lifeline, &a.socket, &a.sentinel) : 0;
+    bool valid = fields == 5 && a.world >= 0;
+    if (text == NULL || (valid && (a.socket >= 0) != server)) {
+        return server ? sh_fail(SHOAL_ENOENT, "shoal_fork_server_begin: this process was not started as a fork server")
+               : text == NULL
+                   ? sh_fail(SHOAL_ENOENT,
+                             "shoal_child_begin: this process was not started by shoal_process_start_program")
+                   : sh_fail(SHOAL_ENOENT, "shoal_child_begin: this process is a fork server, not a child");
+    }
+    unsetenv(SH_PROGRAM_VARIABLE);
+    if (!valid) {
+        return sh_fail(SHOAL_EINVAL,
+                       SH_PROGRAM_VARIABLE " is reserved: the library sets it for the programs that it starts");
+    }
+    *out_assignment = a;
+    return SHOAL_OK;
+}
+
+/* Joins the world. In a server, children hang on the lifeline from now on, and the closed socket ends the server. */
+static shoal_err join_as_program(const assignment *a)
+{
+    keep_from_exec(a->world);
+    sh_sentinel_hold(a->sentinel);
+    if (a->socket >= 0) {
+        keep_from_exec(a->socket);
+        keep_from_exec(a->lifeline);
+        sh_lifeline_pass_on(a->lifeline);
+    } else {
+        sh_lifeline_adopt(a->lifeline);
+    }
+    SH_DEATH("proc.program.begun");
+    return sh_world_attach(a->world, a->slot, NULL);
+}
 
 shoal_err shoal_child_begin(int *out_rank, const shoal_value **out_args)
 {
-    const char *text = me.record == NULL ? secure_getenv(SH_PROGRAM_VARIABLE) : NULL;
-    int world, lifeline, sentinel;
-    uint32_t slot;
-    if (me.record == NULL && text == NULL) {
-        return sh_fail(SHOAL_ENOENT, "shoal_child_begin: this process was not started by shoal_process_start_program");
-    }
+    assignment a;
     if (me.record == NULL) {
-        int fields = sscanf(text, "%d:%u:%d:%d", &world, &slot, &lifeline, &sentinel);
-        unsetenv(SH_PROGRAM_VARIABLE); /* this process's children must not inherit its role */
-        if (fields != 4 || world < 0) {
-            return sh_fail(SHOAL_EINVAL,
-                           SH_PROGRAM_VARIABLE " is reserved: the library sets it for the programs that it starts");
-        }
-        keep_from_exec(world);
-        sh_lifeline_adopt(lifeline);
-        sh_sentinel_hold(sentinel);
-        SH_DEATH("proc.program.begun");
-        shoal_err err = sh_world_attach(world, slot, NULL);
+        shoal_err err = read_role(false, &a);
+        err = err == SHOAL_OK ? join_as_program(&a) : err;
         err = err == SHOAL_OK ? open_record(&me.args) : err;
         if (err != SHOAL_OK) {
             return err;
@@ -283,6 +320,26 @@ shoal_err shoal_child_begin(int *out_rank, const shoal_value **out_args)
         *out_args = me.args;
     }
     return SHOAL_OK;
+}
+
+shoal_err shoal_fork_server_begin(const shoal_fork_options *hooks, int *out_rank, const shoal_value **out_args)
+{
+    static const shoal_fork_options no_hooks;
+    const shoal_fork_options *h = hooks != NULL ? hooks : &no_hooks;
+    assignment a;
+    sh_request r;
+    shoal_err err = read_role(true, &a);
+    err = err == SHOAL_OK ? join_as_program(&a) : err;
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    if (!sh_forkserver_serve(a.socket, h, &r)) {
+        shoal_world_leave();
+        return SHOAL_END;
+    }
+    sh_child_resume(r.slot, r.death_signal);
+    sh_hook_call(h->after_child, h->context);
+    return shoal_child_begin(out_rank, out_args);
 }
 
 shoal_err shoal_child_end(shoal_err err)

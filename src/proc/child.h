@@ -2,7 +2,9 @@
 #ifndef SH_PROC_CHILD_H
 #define SH_PROC_CHILD_H
 
-#include <shoal/process.h>
+#include "proc/fork_request.h"
+
+#include <shoal/binding.h>
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,10 +21,20 @@ _Noreturn void sh_child_forked(uint32_t slot, shoal_target target, int death_sig
 /* The same, but returns, so that the caller continues as the child. Ends the process if it cannot take its slot. */
 void sh_child_resume(uint32_t slot, int death_signal);
 
-/* Runs in a fork server: serves requests until the socket is closed. */
-_Noreturn void sh_forkserver_serve(int socket);
+/* Runs in a fork server: serves requests, and calls `before` and `after_parent` around each fork. Returns true in each
+ * child, which has not taken its slot yet, with the request that it was made for; false in the server, once its requester
+ * has closed the socket or died. */
+bool sh_forkserver_serve(int socket, const shoal_fork_options *hooks, sh_request *out_request);
 
-/* The environment variable of another program that was started as a child: "world fd:slot:lifeline fd:sentinel fd". */
+/* The environment variable of another program that was started as a child or as a fork server: "world fd:slot:lifeline
+ * fd:socket fd:sentinel fd". A child has no socket. */
 #define SH_PROGRAM_VARIABLE "SHOAL_PROGRAM"
+
+static inline void sh_hook_call(void (*hook)(void *context), void *context)
+{
+    if (hook != NULL) {
+        hook(context);
+    }
+}
 
 #endif

@@ -217,7 +217,7 @@ START_TEST(a_daemon_outlives_its_parent)
                                          &(shoal_process_options){.start = (shoal_start)_i, .rank = rank}, &p));
         finish(p);
         shoal_process_destroy(p);
-        sh_forkserver_stop();
+        shoal_fork_server_stop();
         struct pollfd daemon = {.fd = sh_pidfd_open(get_pid(pids)), .events = POLLIN};
         ck_assert_int_ge(daemon.fd, 0);
         ck_assert_int_eq(sh_poll(&daemon, 1, sh_deadline(SHOAL_MS(50))), 0); /* it keeps running */
@@ -529,12 +529,12 @@ START_TEST(a_plain_fork_has_its_own_children)
         must(shoal_process_start(no_op, NULL, &(shoal_process_options){.start = (shoal_start)_i}, &p) == SHOAL_OK);
         must(shoal_process_join(p, LIMIT, NULL) == SHOAL_OK && p->status.end == SHOAL_RETURNED);
         shoal_process_destroy(p);
-        sh_forkserver_stop();
+        shoal_fork_server_stop();
         shoal_world_leave();
         must(shoal_process_start(no_op, NULL, &(shoal_process_options){.start = (shoal_start)_i}, &p) == SHOAL_OK);
         must(shoal_process_join(p, LIMIT, NULL) == SHOAL_OK && p->status.end == SHOAL_RETURNED);
         shoal_process_destroy(p);
-        sh_forkserver_stop();
+        shoal_fork_server_stop();
         _exit(0);
     }
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);

@@ -124,7 +124,7 @@ static shoal_err launch(shoal_process *p, sh_start_method method, const sh_launc
         p->pid = born.pid;
         p->pidfd = born.pidfd;
         p->by_pipe = born.by_pipe;
-        p->by_server = method == sh_forkserver_start;
+        p->server = born.server;
         p->start_time = p->by_pipe ? sh_pid_start_time(born.pid) : 0;
         SH_DEATH("proc.start.expected");
     } else if (sh_enter() != NULL) {
@@ -243,23 +243,24 @@ sh_fate sh_fate_of(const siginfo_t *info)
 static shoal_err reap_by_server(const shoal_process *p, int64_t deadline, sh_fate *out_fate)
 {
     int64_t moment = sh_now() + REPLY_LIMIT;
-    shoal_err err = sh_forkserver_reap(p->pid, deadline < moment ? deadline : moment, out_fate);
+    shoal_err err = sh_forkserver_reap(p->server, p->pid, deadline < moment ? deadline : moment, out_fate);
     int status;
     if (err == SHOAL_ETIMEDOUT && sh_pid_zombie_status(p->pid, &status) &&
         (status != 0 || sh_process_ended_at(p) != 0)) {
         *out_fate = WIFSIGNALED(status) ? (sh_fate){.code = WTERMSIG(status), .by_signal = true}
                                         : (sh_fate){.code = WEXITSTATUS(status)};
-        sh_forkserver_drop(p->pid);
+        sh_forkserver_drop(p->server, p->pid);
         return SHOAL_OK;
     }
-    return err == SHOAL_ETIMEDOUT && deadline > moment ? sh_forkserver_reap(p->pid, deadline, out_fate) : err;
+    return err == SHOAL_ETIMEDOUT && deadline > moment ? sh_forkserver_reap(p->server, p->pid, deadline, out_fate)
+                                                       : err;
 }
 
 /* Reaps a process that has ended. *out_known is false if something else took its status: an ignored SIGCHLD, another
  * wait call, a dead fork server. Returns SHOAL_ETIMEDOUT if only a stopped fork server knows it. */
 static shoal_err reap(const shoal_process *p, int64_t deadline, sh_fate *out_fate, bool *out_known)
 {
-    if (p->by_server) {
+    if (p->server != 0) {
         shoal_err err = reap_by_server(p, deadline, out_fate);
         *out_known = err == SHOAL_OK;
         return err == SHOAL_ETIMEDOUT ? err : SHOAL_OK;
@@ -449,8 +450,8 @@ const shoal_value *shoal_process_result(const shoal_process *process)
 
 static void abandon(const shoal_process *p)
 {
-    if (p->by_server) {
-        sh_forkserver_drop(p->pid);
+    if (p->server != 0) {
+        sh_forkserver_drop(p->server, p->pid);
     } else {
         sh_orphans_add(p->pid);
     }

@@ -5,7 +5,7 @@
 #include "proc/start_record.h"
 #include "shm/block.h"
 
-#include <shoal/process.h>
+#include <shoal/binding.h>
 
 #include <pthread.h>
 #include <signal.h>
@@ -20,7 +20,7 @@ typedef struct sh_program {
 /* The input of a start method. The slot is reserved and holds the record. */
 typedef struct sh_launch {
     shoal_target target;       /* NULL for a program, and for a fork that returns in the child */
-    const sh_program *program; /* sh_program_start only */
+    const sh_program *program; /* of a child, or of a fork server */
     uint32_t slot;
     int lifeline;     /* for the child to hang on (registry.h); -1: it may outlive this process */
     int death_signal; /* what the lifeline sends; 0 without a lifeline */
@@ -29,8 +29,9 @@ typedef struct sh_launch {
 /* The output of a start method. Nobody reuses the pid until this process (or the fork server) reaps it. */
 typedef struct sh_born {
     int32_t pid;
-    int pidfd;    /* or the end of a pipe, where there are no pidfds (sentinel.h) */
-    bool by_pipe; /* pidfd is the end of a pipe */
+    int pidfd;       /* or the end of a pipe, where there are no pidfds (sentinel.h) */
+    bool by_pipe;    /* pidfd is the end of a pipe */
+    uint64_t server; /* the number of the fork server that made it; 0: none */
 } sh_born;
 
 /* How a process ended, as the system reports it to its parent. */
@@ -67,11 +68,11 @@ struct shoal_process {
     int32_t pid;
     int pidfd;           /* the sentinel; -1 in a process that was forked from its owner */
     bool by_pipe;        /* pidfd is the end of a pipe (sentinel.h) */
-    uint64_t start_time; /* of the process, if by_pipe and by_server */
+    uint64_t start_time; /* of the process, if it has a pipe and a server */
     int rank;
     uint32_t slot;
     uint64_t generation;
-    bool by_server; /* a child of the fork server */
+    uint64_t server; /* the number of the fork server that is its parent; 0: this process is */
     bool outlive;
     int death_signal; /* 0 with outlive */
     bool hangs;       /* on the lifeline, which this handle holds */
@@ -106,21 +107,21 @@ void sh_spawn_allow(void);
  * socket: the fork server's end, or -1. */
 shoal_err sh_spawn_program(const sh_launch *launch, int socket, sh_born *out_born);
 
+/* The same with the program of the launch, and SHOAL_PROGRAM. */
+shoal_err sh_program_run(const sh_launch *launch, int socket, sh_born *out_born);
+
 /* Makes the fork start method fail from now on, with this reason ("CUDA is in use"). The string must stay valid. */
 void sh_start_forbid_fork(const char *why);
 
-/* Reaps a child of the fork server that has ended. Errors: SHOAL_ECHILD if the server is dead or does not know the
+/* Reaps a child of that fork server that has ended. Errors: SHOAL_ECHILD if the server is dead or does not know the
  * child, SHOAL_ETIMEDOUT if it does not answer because it is stopped. */
-shoal_err sh_forkserver_reap(int32_t pid, int64_t deadline, sh_fate *out_fate);
+shoal_err sh_forkserver_reap(uint64_t server, int32_t pid, int64_t deadline, sh_fate *out_fate);
 
 /* Lets the fork server reap this child by itself: nobody will ask for its status. */
-void sh_forkserver_drop(int32_t pid);
+void sh_forkserver_drop(uint64_t server, int32_t pid);
 
-/* Ends the fork server of this process and waits for it; the next use starts another. */
-void sh_forkserver_stop(void);
-
-/* Called at the end of the process: tells the fork server to end, and waits for it. Does not wait for the lock: if this
- * runs in a signal handler, this thread may hold it. */
+/* Called at the end of the process: tells the fork servers to end, and waits for them. Does not wait for the lock: if
+ * this runs in a signal handler, this thread may hold it. */
 void sh_forkserver_leave(void);
 
 #endif

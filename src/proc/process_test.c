@@ -182,7 +182,7 @@ START_TEST(wrong_calls_are_refused)
     ck_assert_ptr_null(p);
     ck_assert_int_eq(setenv("SHOAL_START", "forkserver", 1), 0);
     ck_assert_ok(shoal_process_start(no_op, NULL, NULL, &p));
-    ck_assert(p->by_server);
+    ck_assert_uint_ne(p->server, 0);
     ck_assert_int_eq(finish(p).end, SHOAL_RETURNED);
     shoal_process_destroy(p);
     ck_assert_int_eq(unsetenv("SHOAL_START"), 0);
@@ -496,7 +496,7 @@ START_TEST(a_failed_start_leaves_nothing)
         } else {
             ck_assert_msg(err == SHOAL_EOS, "%s: %s", shoal_err_name(err), shoal_last_error_text());
         }
-        sh_forkserver_stop();
+        shoal_fork_server_stop();
         ck_assert_int_eq(sh_count_fds(), used);
         ck_assert_int_eq(sh_count_children(), 0);
         ck_assert_ok(shoal_world_info_get(&info));
@@ -587,7 +587,7 @@ START_TEST(join_returns_on_time_with_a_stopped_fork_server)
     kill(server, SIGSTOP); /* a stopped server is killed at the end */
     ck_assert_int_eq(waitpid(server, NULL, WUNTRACED), server);
     begin = sh_now();
-    sh_forkserver_stop();
+    shoal_fork_server_stop();
     ck_assert_int_lt(sh_now() - begin, SHOAL_SECONDS(3));
 }
 END_TEST

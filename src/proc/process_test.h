@@ -27,7 +27,7 @@ static inline void proc_begin(void)
 
 static inline void proc_end(void)
 {
-    sh_forkserver_stop();
+    shoal_fork_server_stop();
     sh_leaks_end();
 }
 

@@ -1,6 +1,6 @@
 /* Starts another program as a child, for example `python3 -c ...`. The program learns its role from SHOAL_PROGRAM and
  * joins the world with shoal_child_begin (child.c). If it never does, it is watched, joined and ended like any process,
- * and its end frees its slot.
+ * and its end frees its slot. With forkserver, the program is a server that forks the children (forkserver.c).
  *
  * The program must die with its parent from the start, whether it joins or not. So the lifeline is armed between vfork
  * and exec: the fd stays open across exec, and its owner is the pid, which does not change either. posix_spawn has no
@@ -102,7 +102,7 @@ static shoal_err run(const sh_launch *launch, char **environment, int armed, con
     return sh_born_watch(pid, out_born);
 }
 
-shoal_err sh_program_start(const sh_launch *launch, sh_born *out_born)
+shoal_err sh_program_run(const sh_launch *launch, int socket, sh_born *out_born)
 {
     char variable[96];
     int armed = launch->lifeline >= 0 ? sh_lifeline_reopen(launch->lifeline) : -1;
@@ -111,11 +111,12 @@ shoal_err sh_program_start(const sh_launch *launch, sh_born *out_born)
     }
     shoal_err err = sh_world_file() < 0 ? sh_world_file_lost() : sh_sentinel_prepare();
     if (err == SHOAL_OK) {
-        const int fds[] = {sh_world_file(), armed, sh_sentinel_child_end()};
-        snprintf(variable, sizeof variable, SH_PROGRAM_VARIABLE "=%d:%u:%d:%d", fds[0], launch->slot, armed, fds[2]);
+        const int fds[] = {sh_world_file(), armed, socket, sh_sentinel_child_end()};
+        snprintf(variable, sizeof variable, SH_PROGRAM_VARIABLE "=%d:%u:%d:%d:%d", fds[0], launch->slot, armed, socket,
+                 fds[3]);
         char **environment = make_environment(variable);
         if (environment != NULL) {
-            err = run(launch, environment, armed, fds, 3, out_born);
+            err = run(launch, environment, armed, fds, 4, out_born);
         } else {
             sh_sentinel_cancel();
             err = sh_fail(SHOAL_ENOMEM, "no memory for a program's environment");
@@ -128,6 +129,11 @@ shoal_err sh_program_start(const sh_launch *launch, sh_born *out_born)
     return err;
 }
 
+shoal_err sh_program_start(const sh_launch *launch, sh_born *out_born)
+{
+    return sh_program_run(launch, -1, out_born);
+}
+
 static shoal_err check(const char *path, char *const argv[], const shoal_process_options *options)
 {
     if (path == NULL || path[0] == 0) {
@@ -136,8 +142,10 @@ static shoal_err check(const char *path, char *const argv[], const shoal_process
     if (argv == NULL || argv[0] == NULL) {
         return sh_fail(SHOAL_EINVAL, "shoal_process_start_program: argv is empty; argv[0] must be the program's name");
     }
-    if (options != NULL && options->start != SHOAL_START_DEFAULT && options->start != SHOAL_START_SPAWN) {
-        return sh_fail(SHOAL_EINVAL, "shoal_process_start_program: a program can only be started by spawn");
+    if (options != NULL && options->start != SHOAL_START_DEFAULT && options->start != SHOAL_START_SPAWN &&
+        options->start != SHOAL_START_FORKSERVER) {
+        return sh_fail(SHOAL_EINVAL,
+                       "shoal_process_start_program: a program can only be started by spawn or forkserver");
     }
     return SHOAL_OK;
 }
@@ -157,8 +165,10 @@ shoal_err shoal_process_start_program(const char *path, char *const argv[], shoa
         const char *slash = strrchr(path, '/');
         const sh_program program = {.path = path, .argv = argv};
         const sh_target nothing = {.path = ""};
-        err = sh_process_make(sh_program_start, &(sh_launch){.program = &program}, &nothing, args,
-                              options != NULL ? options : &none, slash != NULL ? slash + 1 : path, out_process);
+        bool served = options != NULL && options->start == SHOAL_START_FORKSERVER;
+        err = sh_process_make(served ? sh_forkserver_start : sh_program_start, &(sh_launch){.program = &program},
+                              &nothing, args, options != NULL ? options : &none, slash != NULL ? slash + 1 : path,
+                              out_process);
     }
     sh_value_consume(args);
     return err;

@@ -144,6 +144,7 @@ int sh_lifeline_inherited(void)
 
 void sh_lifeline_pass_on(int fd)
 {
+    fcntl(fd, F_SETFL, O_NONBLOCK);
     mine.passed_on = fd;
 }
 

@@ -36,7 +36,8 @@ bool sh_lifeline_arm_here(int fd, int signal);
  * on. */
 int sh_lifeline_inherited(void);
 
-/* Called in a fork server: sets what sh_lifeline_inherited returns in its children. Takes ownership of fd. */
+/* Called in a fork server: sets what sh_lifeline_inherited returns in its children, and disarms fd for this process.
+ * Takes ownership of fd. */
 void sh_lifeline_pass_on(int fd);
 
 void sh_registry_add(shoal_process *process);

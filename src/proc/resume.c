@@ -1,16 +1,8 @@
 /* shoal_fork: a fork that returns in parent and child, and calls the caller's hooks around it. */
-#include "proc/process.h"
-
 #include "base/error.h"
+#include "proc/child.h"
 
 #include <shoal/binding.h>
-
-static void call(void (*hook)(void *context), void *context)
-{
-    if (hook != NULL) {
-        hook(context);
-    }
-}
 
 shoal_err shoal_fork(const shoal_fork_options *options, shoal_process **out_process)
 {
@@ -27,13 +19,13 @@ shoal_err shoal_fork(const shoal_fork_options *options, shoal_process **out_proc
     if (process->start != SHOAL_START_DEFAULT && process->start != SHOAL_START_FORK) {
         return sh_fail(SHOAL_EINVAL, "shoal_fork: the start method must be fork");
     }
-    call(o->before, o->context);
+    sh_hook_call(o->before, o->context);
     shoal_err err =
         sh_process_make(sh_start_resume_fork, &(sh_launch){.target = NULL}, &nothing, NULL, process, "fork", &made);
     if (err == SHOAL_OK && made == NULL) {
-        call(o->after_child, o->context);
+        sh_hook_call(o->after_child, o->context);
     } else {
-        call(o->after_parent, o->context); /* also if there is no child */
+        sh_hook_call(o->after_parent, o->context); /* also if there is no child */
     }
     if (err == SHOAL_OK) {
         *out_process = made;

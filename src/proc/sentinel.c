@@ -151,7 +151,7 @@ shoal_err sh_born_watch(pid_t pid, sh_born *out_born)
  * or by the fork server on its request. */
 static bool has_ended_by_pipe(const shoal_process *p)
 {
-    if (p->by_server) {
+    if (p->server != 0) {
         return sh_pid_gone(p->pid, p->start_time);
     }
     siginfo_t info = {.si_pid = 0};

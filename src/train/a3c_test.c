@@ -160,7 +160,7 @@ START_TEST(actors_learn)
     ck_assert(r.images < 2000000 && isnan(r.test_loss) && isnan(r.test_accuracy) && !r.stopped && r.deaths == 0);
     ck_assert(c.begins == 1 && c.summaries == 1 && c.epochs >= 1);
     if (starts[_i] == SHOAL_START_FORKSERVER) {
-        sh_forkserver_stop();
+        shoal_fork_server_stop();
     }
 }
 END_TEST

@@ -205,7 +205,7 @@ START_TEST(reaches_a_loss)
     ck_assert_double_eq(loss, r.test_loss);
     ck_assert_double_eq(accuracy, r.test_accuracy);
     if (o.start == SHOAL_START_FORKSERVER) {
-        sh_forkserver_stop();
+        shoal_fork_server_stop();
     }
     shoal_module_destroy(model);
     close_sets(s);

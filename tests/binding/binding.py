@@ -78,16 +78,50 @@ def test_program():
     print("ok: python3 as a child of the world")
 
 
+def python_hooks(options):
+    """The hooks of CPython itself. Call with PyDLL: the thread that forks holds the interpreter's lock."""
+    addresses = [ctypes.cast(function, ctypes.c_void_p) for function in (
+        ctypes.pythonapi.PyOS_BeforeFork, ctypes.pythonapi.PyOS_AfterFork_Parent, ctypes.pythonapi.PyOS_AfterFork_Child)]
+    return ForkOptions(*addresses, None, ctypes.pointer(options))
+
+
+def in_server_program():
+    forked = []
+    os.register_at_fork(before=lambda: forked.append("b"), after_in_child=lambda: forked.append("c"))
+    rank, args = ctypes.c_int(), ctypes.c_void_p()
+    begin = ctypes.PyDLL(lib._name).shoal_fork_server_begin
+    code = begin(ctypes.byref(python_hooks(ProcessOptions())), ctypes.byref(rank), ctypes.byref(args))
+    if lib.shoal_err_name(code) == b"SHOAL_END":
+        sys.exit(0)
+    assert code == 0, shoal.Error(code)
+    call("shoal_return", value_of(b"%d:%s:" % (rank.value, "".join(forked[-2:]).encode()) + bytes_of(args)))
+    call("shoal_child_end", 0)
+    sys.exit(0)
+
+
+def test_fork_server():
+    argv = (ctypes.c_char_p * 5)(b"python3", os.fsencode(__file__), b"--server", None)
+    began = time.monotonic()
+    for rank in range(20):
+        options = ProcessOptions(start=3, rank=rank)
+        process = made("shoal_process_start_program", b"/usr/bin/python3", argv, value_of(b"hi"), ctypes.byref(options))
+        status = join(process)
+        assert status.end == RETURNED, status.text
+        assert bytes_of(lib.shoal_process_result(process)) == b"%d:bc:hi" % rank
+        lib.shoal_process_destroy(process)
+        if rank == 0:
+            server, began = lib.shoal_fork_server_pid(), time.monotonic()
+            assert server > 0
+    assert lib.shoal_fork_server_pid() == server
+    took = (time.monotonic() - began) / 19
+    lib.shoal_fork_server_stop()
+    assert lib.shoal_fork_server_pid() == 0
+    print("ok: python3 as a fork server, %.1f ms a child" % (took * 1e3))
+
+
 def test_fork():
-    """With the hooks of CPython itself. PyDLL: the thread that forks holds the interpreter's lock."""
-    api = ctypes.pythonapi
-
-    def address(function):
-        return ctypes.cast(function, ctypes.c_void_p)
-
     fork = ctypes.PyDLL(lib._name).shoal_fork
-    options = ForkOptions(address(api.PyOS_BeforeFork), address(api.PyOS_AfterFork_Parent),
-                          address(api.PyOS_AfterFork_Child), None, ctypes.pointer(ProcessOptions(rank=2)))
+    options = python_hooks(ProcessOptions(rank=2))
     forked = []
     os.register_at_fork(before=lambda: forked.append("b"), after_in_parent=lambda: forked.append("p"),
                         after_in_child=lambda: forked.append("c"))
@@ -181,8 +215,11 @@ def test_fds():
 if __name__ == "__main__":
     if sys.argv[1:] == ["--child"]:
         in_child_program()
+    if sys.argv[1:] == ["--server"]:
+        in_server_program()
     call("shoal_world_create", None)
     test_program()
+    test_fork_server()
     test_fork()
     test_signal()
     test_message()

@@ -41,6 +41,7 @@ NULLABLE = {
     'shoal_process_join': ['out_status'],
     'shoal_spawn': ['args'], 'shoal_spawn_with': ['args', 'options', 'results'],
     'shoal_child_begin': ['out_rank', 'out_args'], 'shoal_fork': ['options'],
+    'shoal_fork_server_begin': ['hooks', 'out_rank', 'out_args'],
     'shoal_pool_create': ['options'],
     'shoal_from_memory': ['release', 'context'],
     'shoal_linear': ['b'], 'shoal_linear_relu': ['b'], 'shoal_conv2d': ['b', 'options'],
@@ -171,11 +172,13 @@ OWN_TENSORS = ['shoal_empty', 'shoal_zeros', 'shoal_ones', 'shoal_full', 'shoal_
 BORROWED = r'^shoal_(value_as|arg)_|^shoal_module_child'  # what these return is not the caller's
 
 # Outputs that are not the caller's to release.
-BORROWED_OUTPUTS = {'shoal_lstm_cell': 'belong to the scope', 'shoal_child_begin': 'lives as long as the process'}
+BORROWED_OUTPUTS = {'shoal_lstm_cell': 'belong to the scope', 'shoal_child_begin': 'lives as long as the process',
+                    'shoal_fork_server_begin': 'lives as long as the process'}
 
 # What a call gives when all is well and it is not SHOAL_OK, or not a pointer: name: (code, reason).
 WORKS = {
     'shoal_child_begin': ('SHOAL_ENOENT', 'this process was not started as a program'),
+    'shoal_fork_server_begin': ('SHOAL_ENOENT', 'this process was not started as a fork server'),
     'shoal_child_end': ('SHOAL_ESTATE', 'this process was not started as a program'),
     'shoal_return': ('SHOAL_ESTATE', 'this is not a target'),
     'shoal_condition_wait': ('SHOAL_ETIMEDOUT', 'nobody notifies'),
