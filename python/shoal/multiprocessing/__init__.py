@@ -4,8 +4,6 @@ Change one import: `import shoal.multiprocessing as mp`. Queues then carry numpy
 queues, locks and pools survive killed processes. Importing it changes nothing for programs that use multiprocessing or
 torch.multiprocessing in the same process.
 """
-import sys
-
 from . import context
 from .ranks import (ProcessContext, ProcessException, ProcessExitedException, ProcessRaisedException, SpawnContext,
                     start_processes)

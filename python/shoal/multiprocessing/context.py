@@ -1,10 +1,11 @@
 """Contexts: everything that depends on the start method, and the factories of shared objects."""
 import multiprocessing as _standard
 import multiprocessing.context as _standard_context
+import multiprocessing.process as _standard_process
 from multiprocessing.context import (AuthenticationError, BufferTooShort, ProcessError, TimeoutError, assert_spawning,
                                      get_spawning_popen, set_spawning_popen)
 
-from . import process, reduction
+from . import reduction
 
 __all__ = ()
 
@@ -138,8 +139,28 @@ class BaseContext(_standard_context.BaseContext):
 
 # ---- the default context ----
 
-class Process(process.BaseProcess):
-    __doc__ = process.BaseProcess.__doc__
+class BaseProcess(_standard_process.BaseProcess):
+    """A child process, in the world of its parent.
+
+    It takes the arguments of multiprocessing.Process and one more: with outlive=True it continues when its parent dies.
+    Otherwise it ends within a second of its parent's death, however the parent died.
+    """
+
+    _start_method: "str | None" = None
+
+    def __init__(self, group=None, target=None, name=None, args=(), kwargs={}, *, daemon=None, outlive=False):
+        super().__init__(group, target, name, args, kwargs, daemon=daemon)
+        self._outlive = bool(outlive)
+
+    def _bootstrap(self, parent_sentinel=None):
+        if self._start_method is not None:
+            _force_start_method(self._start_method)
+            self._start_method = None  # else the base class would change the start method of the standard module
+        return super()._bootstrap(parent_sentinel)
+
+
+class Process(BaseProcess):
+    __doc__ = BaseProcess.__doc__
     _start_method = None
 
     @staticmethod
@@ -187,8 +208,8 @@ class DefaultContext(BaseContext):
 
 # ---- one context for each start method ----
 
-class ForkProcess(process.BaseProcess):
-    __doc__ = process.BaseProcess.__doc__
+class ForkProcess(BaseProcess):
+    __doc__ = BaseProcess.__doc__
     _start_method = "fork"
 
     @staticmethod
@@ -197,8 +218,8 @@ class ForkProcess(process.BaseProcess):
         return Popen(process_obj)
 
 
-class SpawnProcess(process.BaseProcess):
-    __doc__ = process.BaseProcess.__doc__
+class SpawnProcess(BaseProcess):
+    __doc__ = BaseProcess.__doc__
     _start_method = "spawn"
 
     @staticmethod
@@ -211,8 +232,8 @@ class SpawnProcess(process.BaseProcess):
         """Does nothing: the process was not forked."""
 
 
-class ForkServerProcess(process.BaseProcess):
-    __doc__ = process.BaseProcess.__doc__
+class ForkServerProcess(BaseProcess):
+    __doc__ = BaseProcess.__doc__
     _start_method = "forkserver"
 
     @staticmethod

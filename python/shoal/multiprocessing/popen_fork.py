@@ -5,9 +5,18 @@ import sys
 from multiprocessing import util
 
 from .. import _shoal
-from .process import parent_sentinel
 
 __all__ = ["Popen"]
+
+
+def parent_sentinel(parent_pid: int) -> int:
+    """Returns an fd that is readable once the parent is dead."""
+    try:
+        return os.pidfd_open(parent_pid)
+    except ProcessLookupError:
+        reader, writer = os.pipe()
+        os.close(writer)
+        return reader
 
 
 class Popen:

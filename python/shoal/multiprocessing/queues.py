@@ -121,7 +121,11 @@ class _End:
         return not self._queue.empty()
 
     def close(self) -> None:
-        pass
+        self._queue.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._queue._closed
 
 
 _shoal.set_class(Queue)

@@ -5,7 +5,6 @@ number into the list. Large buffers, such as the elements of numpy arrays, are n
 into a block of shared memory, and the receiver uses the block as it is.
 """
 import copyreg
-import importlib
 import importlib.util
 import io
 import multiprocessing.reduction as _standard
@@ -76,16 +75,21 @@ class Pickler(pickle.Pickler):
         return NotImplemented
 
 
+_torch_glue = importlib.util.find_spec("shoal.torch")
+
+
 def _memory_reducers() -> list:
-    """The functions that know objects whose memory may be shared. Those of libraries that nobody has imported are not
-    needed."""
+    """Returns the functions that know objects whose memory may be shared, as far as this program can have such objects."""
     reducers = []
-    if "numpy" in sys.modules:
-        reducers.append(importlib.import_module("shoal.arrays").reduce_array)
-    if "torch" in sys.modules and importlib.util.find_spec("shoal.torch"):
-        reducers.append(importlib.import_module("shoal.torch").reduce_torch)
     if "shoal.multiprocessing.sharedctypes" in sys.modules:
-        reducers.append(sys.modules["shoal.multiprocessing.sharedctypes"].reduce_ctypes)
+        from .sharedctypes import reduce_ctypes
+        reducers.append(reduce_ctypes)
+    if "numpy" in sys.modules:
+        from ..arrays import reduce_array
+        reducers.append(reduce_array)
+    if "torch" in sys.modules and _torch_glue is not None:
+        from ..torch import reduce_torch
+        reducers.append(reduce_torch)
     return reducers
 
 
@@ -113,16 +117,15 @@ def loads(data, objects):
     """Makes the object that dumps() has pickled."""
     _loading.stack.append(objects)
     try:
-        return pickle.loads(data, buffers=_buffers(objects))
+        return pickle.loads(data, buffers=map(_private, objects))
     finally:
         _loading.stack.pop()
 
 
-def _buffers(objects):
-    """The buffers of a message, which come first. They came by value: a child that is forked later gets a copy of each."""
-    for block in objects:
-        block.by_value = True
-        yield memoryview(block)
+def _private(block) -> memoryview:
+    """The bytes of a block that came by value: they belong to this process alone."""
+    block.by_value = True
+    return memoryview(block)
 
 
 def take_object(number: int):
@@ -176,5 +179,4 @@ def recv_handle(conn) -> int:
     return conn.recv().detach()
 
 
-if hasattr(_shoal, "set_pickle"):
-    _shoal.set_pickle(dumps, loads)
+_shoal.set_pickle(dumps, loads)

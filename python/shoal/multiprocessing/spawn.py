@@ -6,7 +6,7 @@ the function, and `spawn.get_executable()` is a name of the module.
 import multiprocessing as _standard
 import multiprocessing.context as _standard_context
 import multiprocessing.resource_tracker as _tracker
-import multiprocessing.process as _standard_process
+import multiprocessing.process as process
 import multiprocessing.spawn as _standard_spawn
 import multiprocessing.util as util
 import os
@@ -17,7 +17,8 @@ import types
 from multiprocessing.spawn import import_main_path, is_forking
 
 from .. import _shoal
-from . import process, reduction
+from . import reduction
+from .popen_fork import parent_sentinel
 
 __all__ = ["freeze_support", "set_executable", "get_executable", "get_preparation_data", "get_command_line",
            "import_main_path"]
@@ -63,9 +64,9 @@ def get_preparation_data(name: str) -> dict:
         "log_to_stderr": util._log_to_stderr,
         "authkey": process.current_process().authkey,
         "name": name,
-        "sys_path": [_standard_process.ORIGINAL_DIR if folder == "" else folder for folder in sys.path],
+        "sys_path": [process.ORIGINAL_DIR if folder == "" else folder for folder in sys.path],
         "sys_argv": sys.argv,
-        "orig_dir": _standard_process.ORIGINAL_DIR,
+        "orig_dir": process.ORIGINAL_DIR,
         "dir": os.getcwd(),
         "standard_start_method": _standard.get_start_method(allow_none=True),
         "shoal_start_method": context._default_context.get_start_method(allow_none=True),
@@ -85,8 +86,8 @@ def _main_module() -> dict:
         return {"init_main_from_name": name}
     if path is None:
         return {}
-    if not os.path.isabs(path) and _standard_process.ORIGINAL_DIR is not None:
-        path = os.path.join(_standard_process.ORIGINAL_DIR, path)
+    if not os.path.isabs(path) and process.ORIGINAL_DIR is not None:
+        path = os.path.join(process.ORIGINAL_DIR, path)
     return {"init_main_from_path": os.path.normpath(path)}
 
 
@@ -126,7 +127,7 @@ def _main(data: bytes, objects: list) -> int:
         process_obj = reduction.loads(body, objects)
     finally:
         del process.current_process()._inheriting
-    return process_obj._bootstrap(process.parent_sentinel(process_obj._parent_pid))
+    return process_obj._bootstrap(parent_sentinel(process_obj._parent_pid))
 
 
 # ---- torch's function ----
