@@ -85,7 +85,7 @@ class Adopt(Case):
             torch.multiprocessing.set_sharing_strategy(name)
             try:
                 self.assertIs(tensor.share_memory_(), tensor)
-                tensor.storage().share_memory_()
+                shoal_torch._untyped(tensor).share_memory_()
                 torch.nn.Parameter(tensor).share_memory_()
             finally:
                 torch.multiprocessing.set_sharing_strategy(strategy)
