@@ -4,7 +4,9 @@ Change one import: `import shoal.multiprocessing as mp`. Queues then carry numpy
 queues, locks and pools survive killed processes. Importing it changes nothing for programs that use multiprocessing or
 torch.multiprocessing in the same process.
 """
-from . import context
+import importlib
+
+from . import context, process, reduction
 from .ranks import (ProcessContext, ProcessException, ProcessExitedException, ProcessRaisedException, SpawnContext,
                     start_processes)
 from . import spawn  # a module that can be called: torch's function
@@ -19,3 +21,14 @@ __all__ += ["ProcessContext", "ProcessException", "ProcessExitedException", "Pro
 
 SUBDEBUG = 5
 SUBWARNING = 25
+
+# Submodules that are imported at their first use.
+_LATER = {"connection", "dummy", "forkserver", "heap", "managers", "pool", "popen_fork", "popen_forkserver",
+          "popen_spawn_posix", "queues", "resource_sharer", "resource_tracker", "shared_memory", "sharedctypes", "synchronize",
+          "util"}
+
+
+def __getattr__(name):
+    if name in _LATER:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

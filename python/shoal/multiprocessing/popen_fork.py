@@ -2,6 +2,7 @@
 import os
 import signal
 import sys
+import warnings
 from multiprocessing import util
 
 from .. import _shoal
@@ -17,6 +18,22 @@ def parent_sentinel(parent_pid: int) -> int:
         reader, writer = os.pipe()
         os.close(writer)
         return reader
+
+
+_warned = False
+
+
+def _warn_of_threads() -> None:
+    """Warns once if this process has threads, as os.fork() does since Python 3.12."""
+    global _warned
+    if _warned or len(os.listdir("/proc/self/task")) == 1:
+        return
+    _warned = True
+    level, frame = 1, sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(("shoal.", "multiprocessing.")):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"This process (pid={os.getpid()}) is multi-threaded, use of fork may lead to deadlocks in the child. "
+                  "Use spawn or forkserver instead.", DeprecationWarning, stacklevel=level)
 
 
 class Popen:
@@ -58,6 +75,7 @@ class Popen:
         self._handle = None  # the last reference: closes the sentinel
 
     def _launch(self, process_obj):
+        _warn_of_threads()
         parent_pid = os.getpid()
         sys.audit("os.fork")
         handle = _shoal.fork(process_obj.name, process_obj._outlive)

@@ -33,15 +33,30 @@ def _dispatch_table() -> dict:
     return {**copyreg.dispatch_table, **_standard.ForkingPickler._extra_reducers, **_extra_reducers}
 
 
+class _Buffers(list):
+    """The blocks of a message, for its buffers. The pickler does not refer to itself through this, so it and all that it has
+    pickled are freed at once."""
+
+    def take(self, buffer) -> bool:
+        """Returns whether a buffer stays in the pickle; otherwise copies it to a block."""
+        raw = buffer.raw()
+        if raw.nbytes < LARGE:
+            return True
+        block = _shoal.Block(raw.nbytes)
+        memoryview(block)[:] = raw
+        self.append(block)
+        return False
+
+
 class Pickler(pickle.Pickler):
-    """Pickles one message: the pickle goes to a file, the objects beside it to `objects()`."""
+    """Pickles one message: the pickle goes to a file, and the objects beside it are in `objects()`."""
 
     def __init__(self, file):
-        super().__init__(file, pickle.HIGHEST_PROTOCOL, buffer_callback=self._take_buffer)
-        self.dispatch_table = _dispatch_table()
-        self._buffers: list = []
+        self._buffers = _Buffers()
         self._shared: list = []
         self._reducers = _memory_reducers()
+        super().__init__(file, pickle.HIGHEST_PROTOCOL, buffer_callback=self._buffers.take)
+        self.dispatch_table = _dispatch_table()
 
     def add_object(self, obj) -> int:
         """Adds a shared object to the message and returns its number, for take_object()."""
@@ -52,16 +67,6 @@ class Pickler(pickle.Pickler):
         """Returns the objects of the message: the buffers in the order of the pickle, then the numbered objects, the last
         one first. So a number counts from the end, and the pickle need not say how many buffers there are."""
         return self._buffers + self._shared[::-1]
-
-    def _take_buffer(self, buffer) -> bool:
-        """Returns whether a buffer stays in the pickle; otherwise moves it to a block."""
-        raw = buffer.raw()
-        if raw.nbytes < LARGE:
-            return True
-        block = _shoal.Block(raw.nbytes)
-        memoryview(block)[:] = raw
-        self._buffers.append(block)
-        return False
 
     def reducer_override(self, obj):
         """Reduces what is in shared memory to a number. Everything else goes the usual way."""

@@ -1,0 +1,286 @@
+"""Tests of Process for every start method: arguments, exit codes, waiting, arguments that are shared (B30, B33 to B36)."""
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+import warnings
+
+import shoal.multiprocessing as mp
+from processes import LONG, NothingIsLeft, do_nothing, for_each_method, state_of
+
+REPEAT = 30
+
+
+def report(queue, *args, **kwargs):
+    me = mp.current_process()
+    queue.put((os.getpid(), me.name, me.daemon, me.authkey == b"key", args, kwargs, mp.get_start_method()))
+
+
+def end_by(how, number):
+    if how == "return":
+        return
+    if how == "signal":
+        os.kill(os.getpid(), number)
+        signal.pause()
+    if how == "exit":
+        sys.exit(number)
+    os._exit(number)
+
+
+def fail():
+    raise ValueError("what went wrong")
+
+
+def wait_for(event, begun=None):
+    if begun is not None:
+        begun.put(os.getpid())
+    event.get()
+
+
+def refuse_to_end(queue):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    queue.put(os.getpid())
+    signal.pause()
+
+
+def count(queue):
+    for number in range(100000):
+        queue.put(number)
+        if number == 5:
+            signal.pause()
+
+
+class Subclass(mp.Process):
+    """A process of the default context, with state and a run() of its own."""
+
+    def __init__(self, queue, number):
+        super().__init__(name="counter")
+        self.queue, self.number = queue, number
+
+    def run(self):
+        self.queue.put((self.name, self.number + 1))
+
+
+class SlowToUnpickle:
+    """Its unpickling waits for the parent."""
+
+    def __init__(self, queue):
+        self.queue = queue
+
+    def __reduce__(self):
+        return SlowToUnpickle._made, (self.queue,)
+
+    @staticmethod
+    def _made(queue):
+        queue.get(timeout=LONG)
+        return SlowToUnpickle(queue)
+
+
+class Life(NothingIsLeft):
+    def test_b30_arguments_arrive_and_the_standard_module_sees_the_process(self):
+        queue = self.ctx.SimpleQueue()
+        for i in range(REPEAT):
+            process = self.ctx.Process(target=report, name=f"reader {i}", args=(queue, i, "a"), kwargs={"k": [i]},
+                                       daemon=i % 2 == 1)
+            process.authkey = b"key"
+            self.assertIsInstance(process, multiprocessing.process.BaseProcess)
+            self.assertIsNone(process.pid)
+            process.start()
+            got = queue.get()
+            process.join()
+            self.assertEqual(got, (process.pid, f"reader {i}", i % 2 == 1, True, (i, "a"), {"k": [i]}, self.method))
+            self.assertEqual(process.exitcode, 0)
+
+    def test_b30_exit_code_and_signal_are_told_apart(self):
+        cases = {("return", 0): 0, ("exit", 0): 0, ("exit", 123): 123, ("_exit", 7): 7, ("signal", signal.SIGABRT): -6,
+                 ("signal", signal.SIGKILL): -9, ("signal", signal.SIGTERM): -15, ("signal", signal.SIGRTMIN): -34}
+        processes = [(self.ctx.Process(target=end_by, args=case), code) for case, code in cases.items()]
+        for process, _ in processes:
+            process.start()
+        for process, code in processes:
+            process.join()
+            self.assertEqual(process.exitcode, code, repr(process))
+            self.assertFalse(process.is_alive())
+
+    def test_an_exception_is_printed_and_gives_1(self):
+        program = (f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import process_test as t; "
+                   f"p = t.mp.get_context({self.method!r}).Process(target=t.fail, name='that'); p.start(); p.join(); "
+                   "sys.exit(p.exitcode + 40)")
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG)
+        self.assertEqual(done.returncode, 41)
+        self.assertIn("Process that:\nTraceback", done.stderr)
+        self.assertIn("ValueError: what went wrong", done.stderr)
+
+    def test_b35_join_with_a_timeout_returns_on_time(self):
+        event = self.ctx.SimpleQueue()
+        process = self.ctx.Process(target=wait_for, args=(event,))
+        process.start()
+        began = time.monotonic()
+        self.assertIsNone(process.join(0.2))
+        self.assertGreaterEqual(time.monotonic() - began, 0.2)
+        self.assertLess(time.monotonic() - began, 5)
+        process.join(0)
+        process.join(-1)
+        self.assertEqual(multiprocessing.active_children(), [process])
+        self.assertTrue(process.is_alive())
+        self.assertIsNone(process.exitcode)
+        event.put(None)
+        process.join(LONG)
+        self.assertEqual(process.exitcode, 0)
+
+    def test_terminate_kill_and_the_sentinel(self):
+        for end, code in ((mp.Process.terminate, -15), (mp.Process.kill, -9)):
+            begun, event = self.ctx.SimpleQueue(), self.ctx.SimpleQueue()
+            process = self.ctx.Process(target=wait_for, args=(event, begun))
+            with self.assertRaisesRegex(ValueError, "process not started"):
+                process.sentinel
+            process.start()
+            begun.get()
+            self.assertEqual(mp.connection.wait([process.sentinel], 0), [])
+            end(process)
+            self.assertEqual(mp.connection.wait([process.sentinel], LONG), [process.sentinel])
+            process.join()
+            self.assertEqual(process.exitcode, code)
+            end(process)  # it has ended: nothing happens
+            process.close()
+            with self.assertRaisesRegex(ValueError, "process object is closed"):
+                process.exitcode
+
+    def test_a_running_process_cannot_be_closed_nor_started_twice(self):
+        event = self.ctx.SimpleQueue()
+        process = self.ctx.Process(target=wait_for, args=(event,))
+        process.start()
+        with self.assertRaisesRegex(ValueError, "Cannot close a process while it is still running"):
+            process.close()
+        with self.assertRaisesRegex(AssertionError, "cannot start a process twice"):
+            process.start()
+        event.put(None)
+        process.join()
+
+    def test_b36_a_stopped_process_is_not_taken_for_dead(self):
+        queue = self.ctx.Queue()
+        process = self.ctx.Process(target=count, args=(queue,))
+        process.start()
+        self.assertEqual([queue.get() for _ in range(6)], list(range(6)))
+        os.kill(process.pid, signal.SIGSTOP)
+        while state_of(process.pid) != "T":
+            pass
+        self.assertTrue(process.is_alive())
+        process.join(0.1)
+        self.assertIsNone(process.exitcode)
+        process.terminate()
+        process.join(0.1)
+        self.assertTrue(process.is_alive())
+        os.kill(process.pid, signal.SIGCONT)
+        process.join()
+        self.assertEqual(process.exitcode, -15)
+
+    def test_b34_starts_do_not_wait_for_the_children(self):
+        gate = self.ctx.SimpleQueue()
+        processes = [self.ctx.Process(target=do_nothing, args=(SlowToUnpickle(gate),)) for _ in range(4)]
+        for process in processes:
+            process.start()  # hangs if it waits for the child
+        for process in processes:
+            gate.put(None)
+        for process in processes:
+            process.join()
+            self.assertEqual(process.exitcode, 0)
+
+    def test_a_subclass_of_the_default_context(self):
+        queue = self.ctx.SimpleQueue()
+        mp.set_start_method(self.method, force=True)
+        try:
+            process = Subclass(queue, 41)
+            process.start()
+            self.assertEqual(queue.get(), ("counter", 42))
+            process.join()
+            self.assertEqual(process.exitcode, 0)
+        finally:
+            mp.set_start_method(None, force=True)
+
+    def test_what_cannot_be_pickled_raises_from_start(self):
+        process = self.ctx.Process(target=do_nothing, args=(lambda: None,))
+        if self.method == "fork":
+            process.start()
+            process.join()
+            self.assertEqual(process.exitcode, 0)
+        else:
+            with self.assertRaisesRegex(Exception, "pickle"):
+                process.start()
+
+    def test_a_handle_that_is_dropped_leaves_its_process_running(self):
+        begun, event = self.ctx.SimpleQueue(), self.ctx.SimpleQueue()
+        process = self.ctx.Process(target=wait_for, args=(event, begun))
+        process.start()
+        pid = begun.get()
+        mp.process._children.discard(process)
+        del process
+        self.assertIn(state_of(pid), "RS")
+        event.put(None)
+        while state_of(pid) not in "Z":
+            pass
+        other = self.ctx.Process(target=do_nothing)  # a start destroys the handles of processes that have ended
+        other.start()
+        other.join()
+        self.assertEqual(state_of(pid), "")
+
+
+for_each_method(Life, globals(), ("fork", "spawn"))
+
+
+class Threads(unittest.TestCase):
+    def test_b33_a_fork_with_threads_warns_once(self):
+        ctx = mp.get_context("fork")
+        gate = threading.Event()
+        thread = threading.Thread(target=gate.wait)
+        thread.start()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                process = ctx.Process(target=do_nothing)
+                process.start()
+                process.join()
+        gate.set()
+        thread.join()
+        self.assertEqual([(w.category, w.filename) for w in caught], [(DeprecationWarning, __file__)])
+        self.assertIn("fork", str(caught[0].message))
+
+    def test_every_thread_may_start_and_join(self):
+        ctx = mp.get_context("spawn")
+        codes = []
+
+        def start(code):
+            process = ctx.Process(target=end_by, args=("exit", code))
+            process.start()
+            process.join()
+            codes.append(process.exitcode)
+        threads = [threading.Thread(target=start, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(sorted(codes), [0, 1, 2, 3])
+
+
+class CtrlC(unittest.TestCase):
+    def test_b71_ctrl_c_ends_a_join(self):
+        ctx = mp.get_context("fork")
+        event = ctx.SimpleQueue()
+        process = ctx.Process(target=wait_for, args=(event,))
+        process.start()
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        began = time.monotonic()
+        with self.assertRaises(KeyboardInterrupt):
+            process.join()
+        self.assertLess(time.monotonic() - began, 0.2 + 0.1 + 0.2)  # 100 ms, and some for a busy machine
+        event.put(None)
+        process.join()
+        self.assertEqual(process.exitcode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
