@@ -110,6 +110,8 @@ function(shoal_libraries)
         target_link_options(shoal PRIVATE -Wl,-z,defs)
     endif()
 
+    shoal_library_for_wheels("${objects}" ${map})
+
     add_library(shoal_static STATIC ${objects})
     set_target_properties(shoal_static PROPERTIES
         OUTPUT_NAME shoal
@@ -125,6 +127,28 @@ function(shoal_libraries)
     endforeach()
     add_library(shoal::shoal ALIAS shoal)
     add_library(shoal::static ALIAS shoal_static)
+endfunction()
+
+# The shared library for a Python wheel, which must bring what it needs. libz is inside: a second libz.so.1 could be the wrong one
+# for others in the same process. Debian's archive of jansson cannot go into a shared library, so libjansson.so.4 lies beside it.
+function(shoal_library_for_wheels objects map)
+    find_library(SHOAL_JANSSON_SHARED NAMES libjansson.so.4 HINTS ${JANSSON_LIBDIR})
+    mark_as_advanced(SHOAL_JANSSON_SHARED)
+    if(NOT SHOAL_MSGPACK_ARCHIVE OR NOT SHOAL_ZLIB_ARCHIVE OR NOT SHOAL_JANSSON_SHARED)
+        return()
+    endif()
+    add_library(shoal_for_wheels SHARED EXCLUDE_FROM_ALL ${objects})
+    set_target_properties(shoal_for_wheels PROPERTIES
+        OUTPUT_NAME shoal
+        SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/wheel
+        INSTALL_RPATH "\$ORIGIN"
+        LINKER_LANGUAGE C
+        LINK_DEPENDS ${map})
+    target_link_options(shoal_for_wheels PRIVATE -Wl,--version-script=${map} -Wl,-Bsymbolic-functions -Wl,--as-needed
+        -Wl,-z,nodelete -Wl,-z,defs -Wl,--disable-new-dtags)
+    target_link_libraries(shoal_for_wheels PRIVATE
+        ${SHOAL_MSGPACK_ARCHIVE} ${SHOAL_ZLIB_ARCHIVE} ${SHOAL_JANSSON_SHARED} Threads::Threads ${CMAKE_DL_LIBS} m)
 endfunction()
 
 # A program that starts children by running itself again pays for its shared libraries at each start: about 50 to 100
