@@ -92,6 +92,72 @@ START_TEST(b25_rules_of_the_locks)
 }
 END_TEST
 
+static shoal_holder holder(int kind, void *lock, uint32_t *out_depth)
+{
+    *out_depth = 0;
+    return kind == LOCK    ? shoal_lock_holder(lock)
+           : kind == RLOCK ? shoal_rlock_holder(lock, out_depth)
+                           : shoal_condition_holder(lock, out_depth);
+}
+
+static void *look_from_thread(void *arg)
+{
+    uint32_t depth = 1;
+    shoal_holder seen = shoal_rlock_holder(arg, &depth);
+    return (void *)(uintptr_t)(seen == SHOAL_HOLDER_SELF && depth == 0);
+}
+
+static shoal_err hold_it(int rank, const shoal_value *args)
+{
+    uint32_t depth;
+    int kind = (int)ARG_INT("kind");
+    (void)rank;
+    must(holder(kind, lock_of(args), &depth) == SHOAL_HOLDER_OTHER && depth == 0);
+    must_ok(shoal_queue_put(ARG(queue, "out"), shoal_value_int(1), LIMIT));
+    must_ok(take(kind, lock_of(args), LIMIT));
+    return SHOAL_OK; /* it ends with the lock */
+}
+
+START_TEST(b25_who_holds_a_lock)
+{
+    for (int kind = 0; kind < LOCK_KINDS; kind++) {
+        void *lock = NULL, *result;
+        uint32_t depth;
+        pthread_t thread;
+        ck_assert_ok(make_lock(kind, &lock));
+        ck_assert_int_eq(holder(kind, lock, &depth), SHOAL_HOLDER_NONE);
+        for (uint32_t times = 1; times <= (kind == LOCK ? 1 : 2); times++) {
+            ck_assert_ok(take(kind, lock, SHOAL_NOW));
+            ck_assert_int_eq(holder(kind, lock, &depth), SHOAL_HOLDER_SELF);
+            ck_assert_uint_eq(depth, kind == LOCK ? 0 : times);
+        }
+        if (kind == RLOCK) {
+            ck_assert_int_eq(pthread_create(&thread, NULL, look_from_thread, lock), 0);
+            ck_assert_int_eq(pthread_join(thread, &result), 0);
+            ck_assert(result != NULL);
+        }
+        shoal_queue *out = make_queue();
+        shoal_process *p = start(_i, 0, hold_it,
+                                 shoal_map("kind", kind, "lock", sh_value_object(lock), "out", shoal_value_queue(out)));
+        shoal_value *seen = NULL;
+        ck_assert_ok(shoal_queue_get(out, LIMIT, &seen));
+        shoal_value_destroy(seen);
+        for (int times = 0; times < (kind == LOCK ? 1 : 2); times++) {
+            ck_assert_ok(give(kind, lock));
+        }
+        finish(p);
+        ck_assert_err(take(kind, lock, LIMIT), SHOAL_EOWNERDEAD);
+        ck_assert_int_eq(holder(kind, lock, &depth), SHOAL_HOLDER_SELF);
+        ck_assert_ok(give(kind, lock));
+        sh_block_release(lock);
+        shoal_queue_release(out);
+    }
+    uint32_t depth = 1;
+    ck_assert(shoal_lock_holder(NULL) == SHOAL_HOLDER_NONE && shoal_rlock_holder(NULL, &depth) == SHOAL_HOLDER_NONE);
+    ck_assert(depth == 0 && shoal_condition_holder(NULL, NULL) == SHOAL_HOLDER_NONE);
+}
+END_TEST
+
 /* ---- B25: exclusion ---- */
 
 static shoal_err increment(int rank, const shoal_value *args)
@@ -438,6 +504,7 @@ static Suite *suite(void)
     Suite *s = suite_create("sync_objects");
     TCase *tc = children_case("sync");
     add_for_methods(tc, b25_rules_of_the_locks);
+    add_for_methods(tc, b25_who_holds_a_lock);
     add_for_methods(tc, b25_a_lock_made_under_one_start_method_works_under_the_others);
     add_for_methods(tc, b27_a_killed_holders_lock_is_handed_on_once_with_ownerdead);
     add_for_methods(tc, b27_a_lock_held_at_the_end_of_its_process_is_handed_on);

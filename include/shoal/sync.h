@@ -21,6 +21,13 @@
 extern "C" {
 #endif
 
+/* Who holds a lock. A process that died holding it counts until the lock has been passed on. */
+typedef enum shoal_holder {
+    SHOAL_HOLDER_NONE = 0, /* nobody: it is not locked */
+    SHOAL_HOLDER_SELF,     /* this process */
+    SHOAL_HOLDER_OTHER,    /* another process */
+} shoal_holder;
+
 /* Makes a lock, which is not recursive. The caller owns one reference. The process that locks it is its holder. If
  * the holder ends, the next process that locks it gets it. Does not block. Thread-safe. Errors: those of
  * shoal_block_create. */
@@ -34,6 +41,10 @@ SHOAL_MUST_USE shoal_err shoal_lock_lock(shoal_lock *lock, int64_t timeout);
  * Errors: SHOAL_ESTATE if it is not locked. */
 SHOAL_MUST_USE shoal_err shoal_lock_unlock(shoal_lock *lock);
 
+/* Returns who holds a lock; it may be out of date at once, unless it is the caller. SHOAL_HOLDER_NONE for NULL. Does not
+ * block. Thread-safe. */
+shoal_holder shoal_lock_holder(shoal_lock *lock);
+
 /* Makes a recursive lock: the thread that holds it may lock it again, and must unlock it as often. The caller owns
  * one reference. Does not block. Thread-safe. Errors: those of shoal_block_create. */
 SHOAL_MUST_USE shoal_err shoal_rlock_create(shoal_rlock **out_rlock);
@@ -44,6 +55,10 @@ SHOAL_MUST_USE shoal_err shoal_rlock_lock(shoal_rlock *rlock, int64_t timeout);
 
 /* Unlocks a recursive lock once. Does not block. Errors: SHOAL_EPERM if this thread does not hold it. */
 SHOAL_MUST_USE shoal_err shoal_rlock_unlock(shoal_rlock *rlock);
+
+/* Returns who holds a recursive lock, like shoal_lock_holder. *out_depth is how many times the calling thread holds it,
+ * 0 if it does not; out_depth may be NULL. Does not block. Thread-safe. */
+shoal_holder shoal_rlock_holder(shoal_rlock *rlock, uint32_t *out_depth);
 
 /* Makes a semaphore with an initial value. If bound is not 0, it is the largest value that the semaphore may have
  * (Python's BoundedSemaphore). The caller owns one reference. A semaphore has no owner: if a process is killed, the
@@ -71,6 +86,9 @@ SHOAL_MUST_USE shoal_err shoal_condition_lock(shoal_condition *condition, int64_
 
 /* Unlocks a condition's lock, like shoal_rlock_unlock. */
 SHOAL_MUST_USE shoal_err shoal_condition_unlock(shoal_condition *condition);
+
+/* Returns who holds a condition's lock, like shoal_rlock_holder. */
+shoal_holder shoal_condition_holder(shoal_condition *condition, uint32_t *out_depth);
 
 /* Waits until a condition is notified. The caller must hold the lock. The call unlocks it, waits at most for timeout,
  * and locks it again, after SHOAL_ETIMEDOUT too. Locking it again may take longer than timeout. Returns SHOAL_OK, or

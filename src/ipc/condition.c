@@ -121,6 +121,15 @@ shoal_err shoal_condition_unlock(shoal_condition *condition)
     return err == SHOAL_OK ? sh_rlock_unlock(lock_of((shoal_block *)condition)) : err;
 }
 
+shoal_holder shoal_condition_holder(shoal_condition *condition, uint32_t *out_depth)
+{
+    shoal_rlock *lock = NULL;
+    if (condition != NULL && prepare(condition, "shoal_condition_holder") == SHOAL_OK) {
+        lock = (shoal_rlock *)((shoal_block *)condition)->parts[0];
+    }
+    return shoal_rlock_holder(lock, out_depth);
+}
+
 static bool is_of_use(const sh_found *f)
 {
     sh_waiter_shm *w = (sh_waiter_shm *)f->data;

@@ -29,6 +29,11 @@ static void *data_of(const void *object)
     return ((const shoal_block *)object)->data;
 }
 
+static shoal_holder holder_of(sh_owner owner)
+{
+    return owner == 0 ? SHOAL_HOLDER_NONE : owner == sh_peers_now->self() ? SHOAL_HOLDER_SELF : SHOAL_HOLDER_OTHER;
+}
+
 shoal_err shoal_lock_create(shoal_lock **out_lock)
 {
     if (out_lock == NULL) {
@@ -56,6 +61,11 @@ shoal_err shoal_lock_unlock(shoal_lock *lock)
     return err == SHOAL_OK ? sh_lock_unlock(data_of(lock)) : err;
 }
 
+shoal_holder shoal_lock_holder(shoal_lock *lock)
+{
+    return is_ours(lock, SH_KIND_LOCK) ? holder_of(sh_lock_owner(data_of(lock))) : SHOAL_HOLDER_NONE;
+}
+
 shoal_err shoal_rlock_create(shoal_rlock **out_rlock)
 {
     if (out_rlock == NULL) {
@@ -81,6 +91,15 @@ shoal_err shoal_rlock_unlock(shoal_rlock *rlock)
 {
     shoal_err err = sh_block_require((shoal_block *)rlock, SH_KIND_RLOCK, "shoal_rlock_unlock");
     return err == SHOAL_OK ? sh_rlock_unlock(data_of(rlock)) : err;
+}
+
+shoal_holder shoal_rlock_holder(shoal_rlock *rlock, uint32_t *out_depth)
+{
+    bool ours = is_ours(rlock, SH_KIND_RLOCK);
+    if (out_depth != NULL) {
+        *out_depth = ours ? sh_rlock_depth(data_of(rlock)) : 0;
+    }
+    return ours ? holder_of(sh_rlock_owner(data_of(rlock))) : SHOAL_HOLDER_NONE;
 }
 
 shoal_err shoal_semaphore_create(uint32_t value, uint32_t bound, shoal_semaphore **out_semaphore)

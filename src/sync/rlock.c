@@ -91,6 +91,11 @@ bool sh_rlock_held(sh_rlock_shm *rlock)
     return sh_load_relaxed(&rlock->holder) == this_thread();
 }
 
+uint32_t sh_rlock_depth(sh_rlock_shm *rlock)
+{
+    return sh_rlock_held(rlock) ? sh_load_relaxed(&rlock->depth) : 0;
+}
+
 uint32_t sh_rlock_unlock_all(sh_rlock_shm *rlock)
 {
     if (!sh_rlock_held(rlock)) {

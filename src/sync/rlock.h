@@ -36,8 +36,9 @@ SHOAL_MUST_USE shoal_err sh_rlock_lock(sh_rlock_shm *rlock, int64_t timeout);
 /* Errors: SHOAL_EPERM if the calling thread does not hold it. */
 SHOAL_MUST_USE shoal_err sh_rlock_unlock(sh_rlock_shm *rlock);
 
-/* Checks whether the calling thread holds it. */
+/* Checks whether the calling thread holds it; how many times, 0 if it does not. */
 bool sh_rlock_held(sh_rlock_shm *rlock);
+uint32_t sh_rlock_depth(sh_rlock_shm *rlock);
 
 /* For the condition, which releases the lock completely and takes it back with the same depth. unlock_all returns how
  * many times the calling thread held it, 0 if it did not. lock_depth is for a thread that does not hold it (otherwise
