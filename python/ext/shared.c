@@ -129,6 +129,29 @@ shoal_value *ext_shared_value(PyObject *obj)
     return value;
 }
 
+/* Returns the class for received objects of a kind. Its module says which (set_class), and may not be imported yet. */
+static PyTypeObject *class_of(shoal_kind kind)
+{
+    static const char *const modules[KINDS] = {
+        [SHOAL_KIND_QUEUE] = "shoal.multiprocessing.queues",
+        [SHOAL_KIND_PIPE] = "shoal.multiprocessing.connection",
+        [SHOAL_KIND_LOCK] = "shoal.multiprocessing.synchronize",
+        [SHOAL_KIND_RLOCK] = "shoal.multiprocessing.synchronize",
+        [SHOAL_KIND_SEMAPHORE] = "shoal.multiprocessing.synchronize",
+        [SHOAL_KIND_CONDITION] = "shoal.multiprocessing.synchronize",
+        [SHOAL_KIND_EVENT] = "shoal.multiprocessing.synchronize",
+        [SHOAL_KIND_BARRIER] = "shoal.multiprocessing.synchronize",
+    };
+    if (classes[kind] == NULL && modules[kind] != NULL) {
+        PyObject *module = PyImport_ImportModule(modules[kind]);
+        if (module == NULL) {
+            return NULL;
+        }
+        Py_DECREF(module);
+    }
+    return classes[kind] != NULL ? classes[kind] : types[kind];
+}
+
 PyObject *ext_shared_from_value(const shoal_value *value)
 {
     shoal_kind kind = shoal_value_object_kind(value);
@@ -136,11 +159,15 @@ PyObject *ext_shared_from_value(const shoal_value *value)
         PyErr_SetString(ext_error, "a shared object of this kind cannot be used from Python");
         return NULL;
     }
+    PyTypeObject *cls = class_of(kind);
+    if (cls == NULL) {
+        return NULL;
+    }
     void *handle = calls[kind].as(value);
     if (handle == NULL || calls[kind].retain(handle) == NULL) {
         return ext_raise(shoal_last_error());
     }
-    return ext_shared_new(classes[kind] != NULL ? classes[kind] : types[kind], handle);
+    return ext_shared_new(cls, handle);
 }
 
 int ext_shared_is_plain(PyObject *obj)
