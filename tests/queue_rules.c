@@ -36,6 +36,10 @@ START_TEST(b22_a_value_that_cannot_be_made_is_an_error_of_put)
     ck_assert_err(shoal_queue_put(q, shoal_list(1, shoal_map("a", (char *)NULL), 2), LIMIT), SHOAL_EINVAL);
     ck_assert_err(shoal_queue_put_block(q, NULL, LIMIT), SHOAL_EINVAL);
     ck_assert_uint_eq(shoal_queue_size(q), 0);
+    ck_assert_uint_eq(shoal_queue_bound(q), 0);
+    shoal_queue *five = make_queue(5);
+    ck_assert_uint_eq(shoal_queue_bound(five), 5);
+    shoal_release(five);
     shoal_queue *none = NULL;
     ck_assert_err(shoal_queue_create((UINT64_C(1) << 30) + 1, &none), SHOAL_EINVAL);
     ck_assert_ptr_null(none);

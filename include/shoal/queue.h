@@ -80,6 +80,10 @@ SHOAL_MUST_USE shoal_err shoal_queue_get_block(shoal_queue *queue, int64_t timeo
  * NULL. Does not block. Thread-safe. */
 uint64_t shoal_queue_size(shoal_queue *queue);
 
+/* Returns the bound that a queue was made with; 0 for none, for NULL, and after this process left the queue's world.
+ * Does not block. Thread-safe. */
+uint64_t shoal_queue_bound(const shoal_queue *queue);
+
 /* Closes a queue. Puts fail with SHOAL_ECLOSED, and so do those that already wait. Gets continue until the queue is
  * empty, and then fail with SHOAL_ECLOSED, those that wait included. shoal_queue_join still waits until all messages
  * are done. May be called more than once. NULL is allowed. Does not block. Thread-safe. */

@@ -3,8 +3,6 @@
 
 typedef struct queue_object {
     ext_shared shared;
-    uint64_t bound;          /* 0: none, or not known */
-    int unbounded;           /* known to have no bound, so a put never waits; C may send queues with one */
     int closed;              /* close() was called in this process */
     shoal_delivery delivery; /* of an acknowledged queue: what was taken and not finished; queue is NULL if nothing */
 } queue_object;
@@ -54,8 +52,6 @@ static int queue_init(PyObject *obj, PyObject *args, PyObject *kwargs)
     ext_shared_close(&self->shared);
     self->shared.kind = SHOAL_KIND_QUEUE;
     self->shared.handle = queue;
-    self->bound = options.bound;
-    self->unbounded = options.bound == 0;
     return 0;
 }
 
@@ -71,9 +67,9 @@ static PyObject *put_failed(shoal_err err)
 }
 
 /* Consumes the value. */
-static PyObject *put_value(queue_object *self, shoal_queue *queue, shoal_value *value, int64_t timeout)
+static PyObject *put_value(shoal_queue *queue, shoal_value *value, int64_t timeout)
 {
-    if (self->unbounded) {
+    if (shoal_queue_bound(queue) == 0) { /* such a put never waits */
         shoal_err err = shoal_queue_put(queue, value, SHOAL_FOREVER);
         if (err != SHOAL_OK) {
             return put_failed(err);
@@ -105,7 +101,7 @@ static PyObject *put(queue_object *self, PyObject *obj, int64_t timeout)
         shoal_value_destroy(value);
         return ext_shared_handle((PyObject *)self, SHOAL_KIND_QUEUE);
     }
-    return put_value(self, queue, value, timeout);
+    return put_value(queue, value, timeout);
 }
 
 static PyObject *queue_put(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
@@ -241,7 +237,7 @@ static PyObject *queue_full(PyObject *self, PyObject *unused)
 {
     (void)unused;
     shoal_queue *queue = ext_shared_handle(self, SHOAL_KIND_QUEUE);
-    uint64_t bound = ((queue_object *)self)->bound;
+    uint64_t bound = queue != NULL ? shoal_queue_bound(queue) : 0;
     return queue != NULL ? PyBool_FromLong(bound != 0 && shoal_queue_size(queue) >= bound) : NULL;
 }
 
@@ -320,28 +316,6 @@ static PyObject *queue_join(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *queue_state(PyObject *obj, PyObject *unused)
-{
-    (void)unused;
-    queue_object *self = (queue_object *)obj;
-    if (self->bound == 0 && !self->unbounded) {
-        Py_RETURN_NONE;
-    }
-    return PyLong_FromUnsignedLongLong(self->bound);
-}
-
-static PyObject *queue_restore(PyObject *obj, PyObject *state)
-{
-    queue_object *self = (queue_object *)obj;
-    unsigned long long bound = PyLong_AsUnsignedLongLong(state);
-    if (PyErr_Occurred() != NULL) {
-        return NULL;
-    }
-    self->bound = bound;
-    self->unbounded = bound == 0;
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef methods[] = {
     {"put", (PyCFunction)(void (*)(void))queue_put, METH_FASTCALL | METH_KEYWORDS,
      "put(obj, block=True, timeout=None)\n--\n\nPuts an object. It is in shared memory when put returns."},
@@ -363,8 +337,6 @@ static PyMethodDef methods[] = {
      "Takes a delivery from an acknowledged queue: (object, number of deliveries)."},
     {"_done", queue_done, METH_NOARGS, "Ends the delivery: nobody gets its object again."},
     {"_release", queue_release, METH_NOARGS, "Drops the reference to the shared queue."},
-    {"_shoal_state", queue_state, METH_NOARGS, NULL},
-    {"_shoal_restore", queue_restore, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

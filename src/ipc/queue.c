@@ -433,6 +433,12 @@ uint64_t sh_queue_takes(shoal_queue *queue)
     return count_all((shoal_block *)queue, sh_ring_takes);
 }
 
+uint64_t shoal_queue_bound(const shoal_queue *queue)
+{
+    const shoal_block *q = (const shoal_block *)queue;
+    return queue != NULL && sh_block_is_usable(q) ? sh_load_relaxed(&sh_queue_shm_of(q)->bound) : 0;
+}
+
 uint64_t shoal_queue_size(shoal_queue *queue)
 {
     if (queue == NULL || !sh_block_is_usable((const shoal_block *)queue)) {
