@@ -1,7 +1,7 @@
 /* Python objects as values.
  *
  * Frequent types take a short way: None, bool, int, float, str, bytes, shared objects, numpy arrays and torch tensors,
- * and lists, tuples and dicts that contain nothing else. C programs read these as plain values. Everything else is
+ * and lists, tuples and dicts of such things. C programs read these as plain values. Everything else is
  * pickled, by the functions that shoal.multiprocessing.reduction registers.
  *
  * What a value cannot say by itself is said by foreign values with a tag:
@@ -76,8 +76,108 @@ static int encode_shared(PyObject *obj, shoal_value **out_value)
     return *out_value != NULL ? 1 : -1;
 }
 
-/* Everything but containers. */
-static int encode_member(PyObject *obj, shoal_value **out_value)
+/* The objects of a message that must not become two if they are in it twice: containers, arrays, tensors, shared
+ * objects. Pickle carries messages with one of them twice, with more than IDENTITIES, or with containers nested deeper
+ * than DEPTH, and so the circular ones. */
+#define IDENTITIES 256
+#define DEPTH 16
+
+typedef struct identities {
+    PyObject *seen[IDENTITIES];
+    size_t count;
+    int depth;
+} identities;
+
+static int is_new(identities *known, PyObject *obj)
+{
+    for (size_t i = 0; i < known->count; i++) {
+        if (known->seen[i] == obj) {
+            return 0;
+        }
+    }
+    if (known->count == IDENTITIES) {
+        return 0;
+    }
+    known->seen[known->count++] = obj;
+    return 1;
+}
+
+static int encode_short(PyObject *obj, identities *known, shoal_value **out_value);
+
+/* Adds a member to a list, or sets it under a key of a map. On 0 and -1 the container is gone. */
+static int add_member(shoal_value **container, const char *key, PyObject *obj, identities *known)
+{
+    shoal_value *member;
+    int done = encode_short(obj, known, &member);
+    if (done == 1) {
+        *container = key != NULL ? shoal_map_set(*container, key, member) : shoal_list_add(*container, member);
+        return made(*container, container);
+    }
+    shoal_value_destroy(*container);
+    *container = NULL;
+    return done;
+}
+
+static int encode_sequence(PyObject *obj, int tuple, identities *known, shoal_value **out_value)
+{
+    Py_ssize_t count = tuple ? PyTuple_Size(obj) : PyList_Size(obj);
+    shoal_value *list = shoal_value_list();
+    if (tuple && list != NULL) {
+        list = shoal_list_add(list, shoal_value_foreign(CODEC_TUPLE, "", 0));
+    }
+    int done = made(list, &list);
+    for (Py_ssize_t i = 0; done == 1 && i < count; i++) {
+        PyObject *member = tuple ? PyTuple_GetItem(obj, i) : PyList_GetItem(obj, i);
+        if (member == NULL) { /* another thread has changed the list */
+            shoal_value_destroy(list);
+            return -1;
+        }
+        done = add_member(&list, NULL, member, known);
+    }
+    *out_value = list;
+    return done;
+}
+
+/* Returns a key as text; NULL if a map cannot have it. */
+static const char *text_of_key(PyObject *key)
+{
+    Py_ssize_t size = 0;
+    const char *text = PyUnicode_CheckExact(key) ? PyUnicode_AsUTF8AndSize(key, &size) : NULL;
+    PyErr_Clear();
+    return text != NULL && memchr(text, 0, (size_t)size) == NULL ? text : NULL;
+}
+
+static int encode_dict(PyObject *obj, identities *known, shoal_value **out_value)
+{
+    PyObject *key, *member;
+    Py_ssize_t position = 0;
+    shoal_value *map = NULL;
+    int done = made(shoal_value_map(), &map);
+    while (done == 1 && PyDict_Next(obj, &position, &key, &member)) {
+        const char *text = text_of_key(key);
+        if (text == NULL) {
+            shoal_value_destroy(map);
+            return 0;
+        }
+        done = add_member(&map, text, member, known);
+    }
+    *out_value = map;
+    return done;
+}
+
+static int encode_container(PyObject *obj, identities *known, shoal_value **out_value)
+{
+    if (known->depth == DEPTH) {
+        return 0;
+    }
+    known->depth++;
+    int done = PyDict_CheckExact(obj) ? encode_dict(obj, known, out_value)
+                                      : encode_sequence(obj, PyTuple_CheckExact(obj), known, out_value);
+    known->depth--;
+    return done;
+}
+
+static int encode_short(PyObject *obj, identities *known, shoal_value **out_value)
 {
     if (PyLong_CheckExact(obj)) {
         return encode_int(obj, out_value);
@@ -97,128 +197,17 @@ static int encode_member(PyObject *obj, shoal_value **out_value)
     if (PyBytes_CheckExact(obj)) {
         return encode_bytes(obj, out_value);
     }
+    if (!is_new(known, obj)) {
+        return 0;
+    }
+    if (PyTuple_CheckExact(obj) || PyList_CheckExact(obj) || PyDict_CheckExact(obj)) {
+        return encode_container(obj, known, out_value);
+    }
     if (PyObject_TypeCheck(obj, ext_shared_type)) {
         return encode_shared(obj, out_value);
     }
     int done = ext_torch_encode(obj, out_value);
     return done != 0 ? done : ext_array_encode(obj, out_value);
-}
-
-static int has_identity(PyObject *obj)
-{
-    return !PyLong_CheckExact(obj) && !PyFloat_CheckExact(obj) && !PyUnicode_CheckExact(obj) && !Py_IsNone(obj) &&
-           !PyBool_Check(obj) && !PyBytes_CheckExact(obj);
-}
-
-/* Adds a member to a list, or sets it under a key of a map. On 0 and -1 the container is gone. */
-static int add_member(shoal_value **container, PyObject *key, PyObject *obj)
-{
-    shoal_value *member;
-    const char *name = NULL;
-    int done = encode_member(obj, &member);
-    if (done == 1 && key != NULL) {
-        Py_ssize_t size = 0;
-        name = PyUnicode_AsUTF8AndSize(key, &size);
-        if (name == NULL || memchr(name, 0, (size_t)size) != NULL) {
-            PyErr_Clear();
-            shoal_value_destroy(member);
-            done = 0;
-        }
-    }
-    if (done == 1) {
-        *container = name != NULL ? shoal_map_set(*container, name, member) : shoal_list_add(*container, member);
-        return made(*container, container);
-    }
-    shoal_value_destroy(*container);
-    *container = NULL;
-    return done;
-}
-
-/* The short way would make two objects of one that is there twice, so pickle carries that. */
-static int seen_before(PyObject *const *seen, size_t count, PyObject *obj)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (seen[i] == obj) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
-#define IDENTITIES 256 /* larger containers of such objects are pickled */
-
-typedef struct identities {
-    PyObject *seen[IDENTITIES];
-    size_t count;
-} identities;
-
-static int note_identity(identities *known, PyObject *obj)
-{
-    if (!has_identity(obj)) {
-        return 1;
-    }
-    if (known->count == IDENTITIES || seen_before(known->seen, known->count, obj)) {
-        return 0;
-    }
-    known->seen[known->count++] = obj;
-    return 1;
-}
-
-static int encode_sequence(PyObject *obj, int tuple, shoal_value **out_value)
-{
-    identities known = {.count = 0};
-    Py_ssize_t count = tuple ? PyTuple_Size(obj) : PyList_Size(obj);
-    shoal_value *list = shoal_value_list();
-    if (tuple && list != NULL) {
-        list = shoal_list_add(list, shoal_value_foreign(CODEC_TUPLE, "", 0));
-    }
-    int done = made(list, &list);
-    for (Py_ssize_t i = 0; done == 1 && i < count; i++) {
-        PyObject *member = tuple ? PyTuple_GetItem(obj, i) : PyList_GetItem(obj, i);
-        if (member == NULL) {
-            shoal_value_destroy(list);
-            return -1;
-        }
-        if (!note_identity(&known, member)) {
-            shoal_value_destroy(list);
-            return 0;
-        }
-        done = add_member(&list, NULL, member);
-    }
-    *out_value = list;
-    return done;
-}
-
-static int encode_dict(PyObject *obj, shoal_value **out_value)
-{
-    identities known = {.count = 0};
-    PyObject *key, *member;
-    Py_ssize_t position = 0;
-    shoal_value *map = NULL;
-    int done = made(shoal_value_map(), &map);
-    while (done == 1 && PyDict_Next(obj, &position, &key, &member)) {
-        if (!PyUnicode_CheckExact(key) || !note_identity(&known, member)) {
-            shoal_value_destroy(map);
-            return 0;
-        }
-        done = add_member(&map, key, member);
-    }
-    *out_value = map;
-    return done;
-}
-
-static int encode_short(PyObject *obj, shoal_value **out_value)
-{
-    if (PyTuple_CheckExact(obj)) {
-        return encode_sequence(obj, 1, out_value);
-    }
-    if (PyList_CheckExact(obj)) {
-        return encode_sequence(obj, 0, out_value);
-    }
-    if (PyDict_CheckExact(obj)) {
-        return encode_dict(obj, out_value);
-    }
-    return encode_member(obj, out_value);
 }
 
 shoal_value *ext_pickle_value(PyObject *pickle, PyObject *objects)
@@ -284,7 +273,10 @@ shoal_value *ext_encode_pickle(PyObject *obj)
 shoal_value *ext_encode(PyObject *obj)
 {
     shoal_value *value = NULL;
-    int done = encode_short(obj, &value);
+    identities known;
+    known.count = 0;
+    known.depth = 0;
+    int done = encode_short(obj, &known, &value);
     return done == 1 ? value : done == 0 ? ext_encode_pickle(obj) : NULL;
 }
 
