@@ -6,7 +6,7 @@ import os
 import sys
 import typing
 
-from shoal._program import program
+from shoal._cli import program
 
 
 def main() -> typing.NoReturn:
