@@ -351,11 +351,19 @@ static shoal_process *start_with(const program_arguments *a)
     }
     shoal_value *value = start_value(&a->data, a->objects);
     if (value != NULL && set_inheritable(a->fds, 1) == 0) {
-        shoal_err err = shoal_process_start_program(PyBytes_AsString(a->path), argv, value, &a->options, &process);
+        const char *path = PyBytes_AsString(a->path);
+        shoal_err err;
+        if (a->options.start == SHOAL_START_FORKSERVER) { /* waits for the server */
+            Py_BEGIN_ALLOW_THREADS;
+            err = shoal_process_start_program(path, argv, value, &a->options, &process);
+            Py_END_ALLOW_THREADS;
+        } else {
+            err = shoal_process_start_program(path, argv, value, &a->options, &process);
+        }
+        (void)set_inheritable(a->fds, 0); /* worked before */
         if (err != SHOAL_OK) {
             ext_raise(err);
         }
-        (void)set_inheritable(a->fds, 0); /* worked before */
     } else {
         shoal_value_destroy(value);
     }
@@ -366,14 +374,15 @@ static shoal_process *start_with(const program_arguments *a)
 
 static PyObject *start_program(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"path", "argv", "data", "objects", "fds", "name", "outlive", NULL};
+    static char *names[] = {"path", "argv", "data", "objects", "fds", "name", "outlive", "by_server", NULL};
     program_arguments a = {.path = NULL};
-    int outlive = 0;
+    int outlive = 0, by_server = 0;
     (void)module;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&Oy*OO|zp", names, PyUnicode_FSConverter, &a.path, &a.words,
-                                     &a.data, &a.objects, &a.fds, &a.options.name, &outlive)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&Oy*OO|zpp", names, PyUnicode_FSConverter, &a.path, &a.words,
+                                     &a.data, &a.objects, &a.fds, &a.options.name, &outlive, &by_server)) {
         return NULL;
     }
+    a.options.start = by_server ? SHOAL_START_FORKSERVER : SHOAL_START_SPAWN;
     a.options.outlive = outlive;
     a.options.death_signal = outlive ? 0 : DEATH_SIGNAL;
     destroy_left_handles();
@@ -397,16 +406,9 @@ static PyObject *objects_of(const shoal_value *args)
     return list;
 }
 
-static PyObject *child_begin(PyObject *module, PyObject *unused)
+/* Makes (data, objects) of the arguments of this process. */
+static PyObject *message_of(const shoal_value *args)
 {
-    (void)module;
-    (void)unused;
-    const shoal_value *args;
-    shoal_err err = shoal_child_begin(NULL, &args);
-    if (err != SHOAL_OK) {
-        return ext_raise(err);
-    }
-    prepare_for_death_of_parent();
     uint32_t tag = 0;
     size_t size;
     const void *bytes = NULL;
@@ -419,6 +421,57 @@ static PyObject *child_begin(PyObject *module, PyObject *unused)
     }
     PyObject *objects = objects_of(args);
     return objects != NULL ? Py_BuildValue("(y#N)", (const char *)bytes, (Py_ssize_t)size, objects) : NULL;
+}
+
+static PyObject *child_begin(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    const shoal_value *args;
+    shoal_err err = shoal_child_begin(NULL, &args);
+    if (err != SHOAL_OK) {
+        return ext_raise(err);
+    }
+    prepare_for_death_of_parent();
+    return message_of(args);
+}
+
+/* ---- the fork server ---- */
+
+static PyObject *fork_server_begin(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    shoal_process_options process_options = {.death_signal = DEATH_SIGNAL};
+    const shoal_fork_options hooks = {
+        .before = before_fork,
+        .after_parent = after_fork_in_parent,
+        .after_child = after_fork_in_child,
+        .context = &process_options,
+    };
+    const shoal_value *args;
+    shoal_err err = shoal_fork_server_begin(&hooks, NULL, &args);
+    if (err == SHOAL_END) {
+        Py_RETURN_NONE;
+    }
+    return err == SHOAL_OK ? message_of(args) : ext_raise(err);
+}
+
+static PyObject *fork_server_pid(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyLong_FromLong(shoal_fork_server_pid());
+}
+
+static PyObject *fork_server_stop(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    Py_BEGIN_ALLOW_THREADS;
+    shoal_fork_server_stop();
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
 }
 
 /* ---- the module ---- */
@@ -463,10 +516,18 @@ int ext_add_process(PyObject *module)
          "None "
          "in the child."},
         {"start_program", (PyCFunction)(void (*)(void))start_program, METH_VARARGS | METH_KEYWORDS,
-         "start_program(path, argv, data, objects, fds, name=None, outlive=False): starts a Python that calls "
-         "child_begin() and inherits fds. Returns a Process and does not wait for it."},
+         "start_program(path, argv, data, objects, fds, name=None, outlive=False, by_server=False): starts a Python "
+         "that "
+         "calls child_begin() and inherits fds. Returns a Process and does not wait for it. by_server: the program is "
+         "a "
+         "fork server, which calls fork_server_begin() and forks the child; fds are for the server."},
         {"child_begin", child_begin, METH_NOARGS,
          "Joins the world of the parent that called start_program(). Returns its data (bytes) and objects (a list)."},
+        {"fork_server_begin", fork_server_begin, METH_NOARGS,
+         "Serves as a fork server. Returns the data and objects in each child, and None in the server at its end."},
+        {"fork_server_pid", fork_server_pid, METH_NOARGS,
+         "Returns the process ID of the fork server; 0 if there is none."},
+        {"fork_server_stop", fork_server_stop, METH_NOARGS, "Ends the fork server. Its children continue."},
         {NULL, NULL, 0, NULL},
     };
     if (PyModule_AddIntConstant(module, "DEATH_SIGNAL", DEATH_SIGNAL) != 0) {

@@ -32,6 +32,9 @@ int ext_timeout(PyObject *seconds, int64_t *out_timeout)
 static bool run_signal_handlers(void *context)
 {
     (void)context;
+    if (!Py_IsInitialized()) { /* the library cleans up after the interpreter */
+        return false;
+    }
     PyGILState_STATE state = PyGILState_Ensure();
     bool raised = PyErr_CheckSignals() != 0;
     PyGILState_Release(state);

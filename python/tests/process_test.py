@@ -229,7 +229,7 @@ class Life(NothingIsLeft):
         self.assertEqual(state_of(pid), "")
 
 
-for_each_method(Life, globals(), ("fork", "spawn"))
+for_each_method(Life, globals())
 
 
 class Threads(unittest.TestCase):

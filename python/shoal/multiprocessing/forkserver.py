@@ -1,12 +1,128 @@
-"""The fork server."""
-__all__ = ["set_forkserver_preload"]
+"""The fork server: a Python without threads, which has imported what its children need, and forks them.
 
-_preload: list = ["__main__"]
+Each process that uses the start method forkserver has a server of its own. It starts with the first child, ends with the
+process, and is started again if it dies.
+"""
+import importlib
+import multiprocessing
+import multiprocessing.resource_tracker as _tracker
+import os
+import sys
+import threading
+from multiprocessing import util
+
+from .. import _shoal, world
+from . import spawn
+
+__all__ = ["ensure_running", "set_forkserver_preload"]
 
 
-def set_forkserver_preload(modules_names: list) -> None:
-    """Sets the names of the modules that the fork server imports before it forks."""
-    global _preload
-    if not all(type(name) is str for name in modules_names):
-        raise TypeError("module_names must be a list of strings")
-    _preload = list(modules_names)
+class ForkServer:
+    """The fork server of this process."""
+
+    def __init__(self):
+        self._forget()
+        self._preload_modules = []
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self):
+        """A forked child has no server yet."""
+        self._lock = threading.Lock()
+        self._command = None
+        self._tracker_fd = None
+
+    @property
+    def _forkserver_pid(self):
+        return _shoal.fork_server_pid() or None
+
+    def set_forkserver_preload(self, modules_names: list) -> None:
+        """Sets the names of the modules that the server imports before it forks. A server that runs is replaced at the next
+        start. A module that makes shared objects is imported by each child, not by the server."""
+        if not all(type(name) is str for name in modules_names):
+            raise TypeError("module_names must be a list of strings")
+        self._preload_modules = list(modules_names)
+        self._command = None
+
+    def ensure_running(self) -> None:
+        """Starts the server, if it does not run, and waits until it serves."""
+        self.start(b"", [], "no one", False).join()
+
+    def start(self, data: bytes, objects: list, name: str, outlive: bool):
+        """Lets the server fork a child. Returns its handle."""
+        with self._lock:
+            if self._command is None:
+                self._command = self._make_command()
+            return _shoal.start_program(spawn.get_executable(), self._command, data, objects, [self._tracker_fd], name,
+                                        outlive, by_server=True)
+
+    def _make_command(self) -> list:
+        """The command must stay the same as long as the server is to stay the same."""
+        if self._tracker_fd is None:
+            self._tracker_fd = os.dup(_tracker.getfd())
+        paths = {}
+        if self._preload_modules:
+            paths = {"sys_path": sys.path, "main_path": spawn.main_module().get("init_main_from_path")}
+        return spawn.command_line("forkserver", "main", self._preload_modules, self._tracker_fd, **paths)
+
+    def _stop(self) -> None:
+        """Ends the server. For tests."""
+        with self._lock:
+            _shoal.fork_server_stop()
+            if self._tracker_fd is not None:
+                os.close(self._tracker_fd)
+            self._command = self._tracker_fd = None
+
+
+_forkserver = ForkServer()
+ensure_running = _forkserver.ensure_running
+set_forkserver_preload = _forkserver.set_forkserver_preload
+start = _forkserver.start
+
+
+# ---- the server ----
+
+def main(modules: list, tracker_fd: int, sys_path: "list | None" = None, main_path: "str | None" = None) -> None:
+    """Runs the server, and each of its children."""
+    _tracker._resource_tracker._fd = tracker_fd
+    if sys_path is not None:
+        sys.path[:] = sys_path
+    _preload(modules, main_path)
+    if modules and _is_in_a_world():
+        # A module has made shared objects, but children of a server can inherit none: begin again without the modules.
+        command = spawn.command_line("forkserver", "main", [], tracker_fd)
+        os.execv(command[0], command)
+    os.set_inheritable(tracker_fd, False)
+    util._close_stdin()
+    message = _shoal.fork_server_begin()
+    if message is not None:
+        _run_child(*message)
+
+
+def _preload(modules, main_path):
+    for name in modules:
+        try:
+            if name != "__main__":
+                importlib.import_module(name)
+            elif main_path is not None:
+                multiprocessing.current_process()._inheriting = True
+                spawn.import_main_path(main_path)
+        except ImportError:
+            pass
+        finally:
+            vars(multiprocessing.current_process()).pop("_inheriting", None)
+    util._flush_std_streams()
+
+
+def _is_in_a_world() -> bool:
+    return any(entry.pid == os.getpid() and entry.state != "reserved" for entry in world.ps())
+
+
+def _run_child(data, objects):
+    code = 1
+    try:
+        code = spawn._main(data, objects) if data else 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        util._flush_std_streams()
+        os._exit(code)

@@ -1,13 +1,17 @@
-"""Starts a process by a fork server."""
-from . import popen_spawn_posix
+"""Starts a process by the fork server."""
+from multiprocessing import resource_sharer
+
+from . import forkserver, popen_fork, spawn
 
 __all__ = ["Popen"]
 
 
-class Popen(popen_spawn_posix.Popen):
+class Popen(popen_fork.Popen):
     """A child of the fork server."""
 
     method = "forkserver"
+    DupFd = resource_sharer.DupFd  # the child asks this process for fds that it needs
 
     def _launch(self, process_obj):
-        raise NotImplementedError("the start method forkserver does not work yet: use fork or spawn")
+        data, objects = spawn.pickle_process(process_obj, self)
+        return forkserver.start(data, objects, process_obj.name, process_obj._outlive)

@@ -1,5 +1,6 @@
 """Starts a process as a fresh Python."""
 import os
+from multiprocessing import resource_tracker
 
 from .. import _shoal
 from . import popen_fork, spawn
@@ -34,7 +35,7 @@ class Popen(popen_fork.Popen):
 
     def _launch(self, process_obj):
         try:
-            data, objects = spawn.pickle_process(process_obj, self)
+            data, objects = spawn.pickle_process(process_obj, self, self.duplicate_for_child(resource_tracker.getfd()))
             return _shoal.start_program(spawn.get_executable(), spawn.get_command_line(), data, objects, self._fds,
                                         process_obj.name, process_obj._outlive)
         finally:

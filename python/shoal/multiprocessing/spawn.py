@@ -41,10 +41,16 @@ def get_command_line(**kwds) -> list:
     """Returns the command line of a child."""
     if getattr(sys, "frozen", False):
         return [sys.executable, "--multiprocessing-fork"]
+    return command_line("spawn", "spawn_main")
+
+
+def command_line(module: str, function: str, *args, **kwds) -> list:
+    """Returns the command line of a Python like this one that calls a function of this package."""
+    arguments = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwds.items())])
     # The child finds this package even if only the parent's sys.path has it. prepare() replaces sys.path later.
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     code = (f"import sys; sys.path.append({root!r}); "
-            "from shoal.multiprocessing.spawn import spawn_main; spawn_main()")
+            f"from shoal.multiprocessing.{module} import {function}; {function}({arguments})")
     return [get_executable(), *subprocess._args_from_interpreter_flags(), "-c", code, "--multiprocessing-fork"]
 
 
@@ -73,11 +79,11 @@ def get_preparation_data(name: str) -> dict:
     }
     if util._logger is not None:
         data["log_level"] = util._logger.getEffectiveLevel()
-    data.update(_main_module())
+    data.update(main_module())
     return data
 
 
-def _main_module() -> dict:
+def main_module() -> dict:
     """Tells the child how to get this program's main module: by name, by path, or not at all."""
     main = sys.modules["__main__"]
     name = getattr(main.__spec__, "name", None)
@@ -91,12 +97,12 @@ def _main_module() -> dict:
     return {"init_main_from_path": os.path.normpath(path)}
 
 
-def pickle_process(process_obj, popen) -> tuple:
+def pickle_process(process_obj, popen, tracker_fd: "int | None" = None) -> tuple:
     """Returns the data and the shared objects for a child that is about to be started."""
     data = get_preparation_data(process_obj.name)
+    data["tracker_fd"] = tracker_fd
     _standard_context.set_spawning_popen(popen)
     try:
-        data["tracker_fd"] = popen.duplicate_for_child(_tracker.getfd())
         body, objects = reduction.dumps(process_obj)
         return pickle.dumps((data, body), pickle.HIGHEST_PROTOCOL), objects
     finally:
@@ -122,7 +128,9 @@ def _main(data: bytes, objects: list) -> int:
     process.current_process()._inheriting = True
     try:
         preparation, body = pickle.loads(data)
-        _tracker._resource_tracker._fd = preparation.pop("tracker_fd")
+        tracker_fd = preparation.pop("tracker_fd")
+        if tracker_fd is not None:
+            _tracker._resource_tracker._fd = tracker_fd
         prepare(preparation)
         process_obj = reduction.loads(body, objects)
     finally:
