@@ -4,6 +4,7 @@ Pipe and Connection are ours. Client and Listener, which talk through sockets, a
 module's. wait takes both kinds of connections, queues, sentinels of processes and whatever else has a fileno().
 """
 import multiprocessing.connection as _standard
+import time
 from multiprocessing.connection import Client, Listener
 from typing import Any, Iterable, List, Optional, Tuple
 
@@ -33,7 +34,27 @@ def wait(object_list: Iterable[Any], timeout: Optional[float] = None) -> List[An
 
     Objects are connections, queues, sentinels, sockets or file descriptors.
     """
-    return _standard.wait(list(object_list), timeout)
+    objects = list(object_list)
+    others = [obj for obj in objects if not isinstance(obj, (_shoal.Connection, _shoal.Queue))]
+    ours = [obj for obj in objects if isinstance(obj, (_shoal.Connection, _shoal.Queue))]
+    if not ours:
+        return _standard.wait(others, timeout)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    ready = [obj for obj in ours if _ready(obj)]
+    ready += _standard.wait(others, 0) if others else []
+    while not ready:
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            break
+        # An fd of ours follows the object with a short delay, so it only says when to look.
+        woken = _standard.wait(objects, left)
+        ready = [obj for obj in ours if _ready(obj)] + [obj for obj in others if obj in woken]
+    return ready
+
+
+def _ready(obj: Any) -> bool:
+    """Whether one of ours has something to take now, or its other end is closed."""
+    return obj.poll() if isinstance(obj, _shoal.Connection) else not obj.empty()
 
 
 _shoal.set_class(Connection)
