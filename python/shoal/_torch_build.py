@@ -171,6 +171,7 @@ def main(package: str, library: str) -> None:
 
 
 if __name__ == "__main__":
+    sys.path.pop(0)  # the folder of this file, in which torch.py is not torch
     try:
         main(*sys.argv[1:])
     except Unavailable as reason:

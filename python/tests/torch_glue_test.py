@@ -29,7 +29,7 @@ def storage_of(tensor):
 
 
 class Case(unittest.TestCase):
-    """Each test leaves no storage and no block behind."""
+    """Each test leaves no storage, no block and no file of torch behind."""
 
     def setUp(self):
         shoal_torch.load()
@@ -44,7 +44,8 @@ class Case(unittest.TestCase):
 
     def counts(self):
         shoal.world.sweep()  # the child that torch forks for its file_system strategy, and which runs another program
-        return self.glue.cached(), shoal.world.info().blocks_live
+        files = [name for name in os.listdir("/dev/shm") if name.startswith(f"torch_{os.getpid()}_")]
+        return self.glue.cached(), shoal.world.info().blocks_live, len(files)
 
 
 class Adopt(Case):
@@ -91,6 +92,7 @@ class Adopt(Case):
                 torch.multiprocessing.set_sharing_strategy(strategy)
             self.assertEqual(tensor.data_ptr(), address)
             self.assertTrue(shoal_torch.is_adopted(tensor))
+            self.assertIsNone(self.glue.mirror(tensor))
 
     def test_module_share_memory_before_and_after(self):
         module = torch.nn.Linear(3, 2)
@@ -180,14 +182,17 @@ class Adopt(Case):
 
 def torch_echo(inbox, outbox):
     """A child that uses torch's own queues only."""
-    tensor = inbox.get()
-    outbox.put((tensor.sum().item(), "shoal" in sys.modules))
-    outbox.put(tensor)
-    inbox.get()
+    while (tensor := inbox.get()) is not None:
+        outbox.put((tensor.sum().item(), tensor))
+        del tensor
 
 
 class TorchQueues(Case):
     """torch's own queues still carry a tensor that is in the heap: a copy of it, to another process."""
+
+    def setUp(self):
+        super().setUp()
+        self.addCleanup(torch.multiprocessing.set_sharing_strategy, torch.multiprocessing.get_sharing_strategy())
 
     def through(self, method):
         context = torch.multiprocessing.get_context(method)
@@ -197,10 +202,12 @@ class TorchQueues(Case):
         base = shoal_torch.adopt(torch.arange(12.))
         view = base[4:8]
         address = base.data_ptr()
-        inbox.put(view)
-        self.assertEqual(outbox.get()[0], 4 + 5 + 6 + 7)
-        back = outbox.get()
-        self.assertTrue(torch.equal(back, view))
+        for turn in range(3):
+            base += 1
+            inbox.put(view)
+            total, back = outbox.get()
+            self.assertEqual(total, 4 + 5 + 6 + 7 + 4 * (turn + 1))
+            self.assertTrue(torch.equal(back, view))
         inbox.put(None)
         child.join()
         self.assertEqual(child.exitcode, 0)
@@ -212,25 +219,25 @@ class TorchQueues(Case):
     def test_fork(self):
         self.through("fork")
 
+    def test_fork_with_file_names(self):
+        torch.multiprocessing.set_sharing_strategy("file_system")
+        self.through("fork")
+
     def test_spawn(self):
         self.through("spawn")
 
     def test_same_process_gets_the_same_storage(self):
-        strategy = torch.multiprocessing.get_sharing_strategy()
         for name in ("file_descriptor", "file_system"):
             queue = torch.multiprocessing.get_context("fork").SimpleQueue()
             base = shoal_torch.adopt(torch.arange(12.))
             torch.multiprocessing.set_sharing_strategy(name)
-            try:
-                for turn in range(3):
-                    base[0] = turn
-                    queue.put((base, base[3:]))
-                    whole, part = queue.get()
-                    self.assertEqual(storage_of(whole), storage_of(base))
-                    self.assertEqual(storage_of(part), storage_of(base))
-                    self.assertEqual(whole[0].item(), turn)
-            finally:
-                torch.multiprocessing.set_sharing_strategy(strategy)
+            for turn in range(3):
+                base[0] = turn
+                queue.put((base, base[3:]))
+                whole, part = queue.get()
+                self.assertEqual(storage_of(whole), storage_of(base))
+                self.assertEqual(storage_of(part), storage_of(base))
+                self.assertEqual(whole[0].item(), turn)
             queue.close()
 
     def test_other_storages_are_left_to_torch(self):
@@ -246,8 +253,7 @@ class Build(unittest.TestCase):
     """The glue is compiled once for all processes, and one that fits is found."""
 
     script = textwrap.dedent("""
-        import sys, torch
-        from shoal import _torch_build, _shoal
+        from shoal import _torch_build
         _torch_build.torch_version = lambda folder: "0.0.0"  # none fits
         print(_torch_build.find_or_compile())
     """)
