@@ -339,7 +339,10 @@ def _negate(tensor: Any) -> Any:
 
 def _rebuild_coo(indices: Any, values: Any, size: Any, coalesced: bool) -> Any:
     import torch
-    return torch._sparse_coo_tensor_unsafe(indices, values, size)._coalesced_(coalesced)
+    unchecked = getattr(torch, "_sparse_coo_tensor_unsafe", None)  # before torch 2
+    tensor = unchecked(indices, values, size) if unchecked else torch.sparse_coo_tensor(
+        indices, values, size, check_invariants=False)
+    return tensor._coalesced_(coalesced)
 
 
 def _rebuild_compressed(compressed: Any, plain: Any, values: Any, size: Any, layout: Any) -> Any:
