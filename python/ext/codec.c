@@ -434,6 +434,11 @@ static PyObject *decode(const shoal_value *value)
     return NULL;
 }
 
+PyObject *ext_decode_part(const shoal_value *part)
+{
+    return decode(part);
+}
+
 PyObject *ext_decode(shoal_value *value)
 {
     PyObject *obj = decode(value);

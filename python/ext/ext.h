@@ -102,6 +102,9 @@ shoal_value *ext_encode(PyObject *obj);
 /* Makes the Python object of a value, and destroys the value, after a failure too. */
 PyObject *ext_decode(shoal_value *value);
 
+/* Makes the Python object of a member of a value. The caller keeps the value. */
+PyObject *ext_decode_part(const shoal_value *part);
+
 /* ---- process.c ---- */
 
 /* Makes a Process around a handle, which it takes over. */
@@ -127,5 +130,6 @@ int ext_add_process(PyObject *module);
 int ext_add_program(PyObject *module);
 int ext_add_tensor(PyObject *module);
 int ext_add_world(PyObject *module);
+int ext_add_pool(PyObject *module);
 
 #endif

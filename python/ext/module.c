@@ -34,8 +34,8 @@ PyMODINIT_FUNC PyInit__shoal(void);
 PyMODINIT_FUNC PyInit__shoal(void)
 {
     static int (*const parts[])(PyObject *) = {
-        ext_add_errors, ext_add_waits, ext_add_shared,  ext_add_block,   ext_add_codec,  ext_add_queue,
-        ext_add_pipe,   ext_add_sync,  ext_add_process, ext_add_program, ext_add_tensor, ext_add_world,
+        ext_add_errors, ext_add_waits,   ext_add_shared,  ext_add_block,  ext_add_codec, ext_add_queue, ext_add_pipe,
+        ext_add_sync,   ext_add_process, ext_add_program, ext_add_tensor, ext_add_world, ext_add_pool,
     };
     if (check_interpreter() != 0) {
         return NULL;

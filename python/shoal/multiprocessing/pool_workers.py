@@ -1,0 +1,277 @@
+"""The worker processes of a pool: how they are started, watched, replaced and ended.
+
+A worker takes a task from an acknowledged queue, runs it, puts the result on another queue, and only then ends the
+delivery. So when a worker dies, at whatever moment, the queue delivers its task again, and nothing is lost. Before it
+runs a task, it writes the task's number into its place in shared memory, so that the parent can tell what it died of.
+"""
+import os
+import signal
+import threading
+import time
+from multiprocessing.connection import wait
+from multiprocessing.pool import ExceptionWithTraceback, MaybeEncodingError
+from typing import Any, Callable, List, NamedTuple, Optional
+
+from .. import _shoal
+from . import reduction
+
+__all__ = ["WorkerDied"]
+
+RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
+
+#: How long a worker may take to end after SIGTERM, in seconds. Then it is killed.
+GRACE = 1.0
+
+# The outcomes of pool.c.
+DONE, RAISED, GAVE_UP, NOTE, NO_START = range(5)
+
+# A place in shared memory has four integers: the job of the running task or 0, its index, whether the worker is ready,
+# and one that is not used.
+_PLACE_WORDS = 4
+_JOB, _INDEX, _READY = range(3)
+
+
+class WorkerDied(RuntimeError):
+    """The worker that ran a task died, and the task was not to be run again.
+
+    pid and exitcode are those of the worker. A negative exit code is the number of the signal that ended it.
+    """
+
+    def __init__(self, text: str, pid: Optional[int] = None, exitcode: Optional[int] = None) -> None:
+        super().__init__(text)
+        self.pid = pid
+        self.exitcode = exitcode
+
+    def __reduce__(self) -> Any:
+        return type(self), (str(self), self.pid, self.exitcode)
+
+
+class Death(NamedTuple):
+    """The end of a worker that the pool did not ask for."""
+
+    place: int
+    pid: int
+    exitcode: int
+    job: int
+    """The job of the task that it ran; 0 if it ran none."""
+    index: int
+
+    def __str__(self) -> str:
+        return f"worker {self.place} (pid {self.pid}) {how_it_ended(self.exitcode)}"
+
+
+def how_it_ended(exitcode: int) -> str:
+    """Says in words what an exit code means."""
+    if exitcode >= 0:
+        return f"exited with code {exitcode}"
+    try:
+        return f"ended by {signal.Signals(-exitcode).name}"
+    except ValueError:
+        return f"ended by signal {-exitcode}"
+
+
+# ---- in the worker ----
+
+def run_worker(tasks: Any, results: Any, places: Any, place: int, initializer: Optional[Callable[..., Any]],
+               initargs: Any, most: int, deliveries: int) -> None:
+    """The main function of a worker."""
+    if initializer is not None:
+        try:
+            initializer(*initargs)
+        except Exception as error:
+            _tell_failed_start(results, error)
+            raise
+    _shoal.pool_work(tasks, results, places, place, most, deliveries, _load_function, _failure)
+
+
+def _tell_failed_start(results: Any, error: Exception) -> None:
+    try:
+        _shoal.pool_answer(results, NO_START, ExceptionWithTraceback(error, error.__traceback__))
+    except Exception:  # it cannot be pickled; the traceback is on stderr
+        _shoal.pool_answer(results, NO_START, RuntimeError(repr(error)))
+
+
+def _load_function(pickled: bytes) -> Any:
+    return reduction.loads(pickled, [])
+
+
+def _failure(error: Exception, result: Any, encoding: bool) -> Any:
+    """Returns what to send instead of a result, because the task raised or its result cannot be sent."""
+    if encoding:
+        return MaybeEncodingError(error, result)
+    return ExceptionWithTraceback(error, error.__traceback__)
+
+
+# ---- in the parent ----
+
+class _Bell:
+    """Wakes the thread that waits for the ends of workers."""
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def ring(self) -> None:
+        os.eventfd_write(self._fd, 1)
+
+    def silence(self) -> None:
+        try:
+            os.eventfd_read(self._fd)
+        except BlockingIOError:
+            pass
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self._fd)
+
+
+class Workers:
+    """The workers of a pool, and the thread that keeps their number.
+
+    The thread reports to `observer`: died(Death), broken(text) when workers do not start any more, and idle() says
+    whether nothing is left to do. When a pool is closed and idle, or terminated, the thread ends the workers and then
+    closes the queue of results.
+    """
+
+    def __init__(self, make_process: Callable[..., Any], count: int, initializer: Optional[Callable[..., Any]],
+                 initargs: Any, most: Optional[int], retries: int, observer: Any) -> None:
+        self.processes: List[Any] = []
+        self.tasks = _shoal.Queue(0, acknowledge=True)
+        self.results = _shoal.Queue()
+        self.state = RUN
+        self._make_process = make_process
+        self._count = count
+        self._places = _shoal.Block(count * _PLACE_WORDS * 8, True)
+        self._words = memoryview(self._places).cast("q")
+        self._arguments = initializer, initargs, most or 0, retries + 1
+        self._observer = observer
+        self._failed_starts = 0  # in a row
+        self._broken = False
+        self._bell = _Bell()
+        self._lock = threading.Lock()  # around starting and reaping
+        self.thread = threading.Thread(target=self._keep, name="shoal-pool-workers", daemon=True)
+
+    def start(self) -> None:
+        """Starts the workers. If one cannot be started, ends the others."""
+        try:
+            self.populate()
+        except BaseException:
+            for process in self.processes:
+                if process.exitcode is None:
+                    process.terminate()
+            for process in self.processes:
+                process.join()
+            raise
+        self.thread.start()
+
+    def set_state(self, state: str) -> None:
+        """Closes or terminates. The thread does the rest."""
+        self.state = state
+        self._bell.ring()
+
+    def wake(self) -> None:
+        """Lets the thread look whether the pool is idle."""
+        self._bell.ring()
+
+    def populate(self) -> None:
+        """Starts workers for the places that have none."""
+        with self._lock:
+            taken = {process._place for process in self.processes}
+            for place in range(self._count):
+                if place not in taken:
+                    self._start(place)
+
+    def _start(self, place: int) -> None:
+        base = place * _PLACE_WORDS
+        for word in range(_PLACE_WORDS):
+            self._words[base + word] = 0
+        process = self._make_process(target=run_worker,
+                                     args=(self.tasks, self.results, self._places, place, *self._arguments))
+        process.name = process.name.replace("Process", "PoolWorker")
+        process.daemon = True
+        process._place = place
+        process.start()
+        self.processes.append(process)
+
+    # ---- the thread ----
+
+    def _keep(self) -> None:
+        try:
+            while self.state == RUN or (self.state == CLOSE and not self._observer.idle()):
+                delay = self._replace()
+                self._wait(delay)
+            self.tasks.shutdown()
+            while self.processes and self.state != TERMINATE:
+                self._wait(None)
+                self._reap()
+            self._end()
+        finally:
+            self.results.shutdown()
+
+    def _wait(self, delay: Optional[float]) -> None:
+        wait([self._bell, *(process.sentinel for process in self.processes)], delay)
+        self._bell.silence()
+
+    def _reap(self) -> None:
+        """Removes the workers that have ended, and reports those that died."""
+        with self._lock:
+            for process in list(self.processes):
+                exitcode = process.exitcode
+                if exitcode is not None:
+                    process.join()
+                    self.processes.remove(process)
+                    self._account(process, exitcode)
+
+    def _account(self, process: Any, exitcode: int) -> None:
+        base = process._place * _PLACE_WORDS
+        ready, job, index = (self._words[base + word] for word in (_READY, _JOB, _INDEX))
+        death = Death(process._place, process.pid, exitcode, job, index)
+        if ready:
+            self._failed_starts = 0
+        else:
+            self._note_failed_start(str(death))
+        if job or exitcode or not ready:
+            self._observer.died(death)
+
+    def _note_failed_start(self, reason: str) -> None:
+        self._failed_starts += 1
+        if self._failed_starts == max(3, self._count):
+            self._broken = True
+            self._observer.broken(f"the pool is broken: {self._failed_starts} workers in a row ended before they were "
+                                  f"ready for a task; the last one: {reason}")
+
+    def _replace(self) -> Optional[float]:
+        """Replaces the workers that have ended. Returns after how many seconds to try again, if that failed."""
+        self._reap()
+        if self._broken:
+            return None
+        try:
+            self.populate()
+            return None
+        except Exception as error:  # no memory, too many processes, or arguments that cannot be pickled any more
+            self._note_failed_start(f"it cannot be started: {error!r}")
+            return 0.1
+
+    def _end(self) -> None:
+        """Ends the workers that are left, even if they are stopped or ignore SIGTERM."""
+        with self._lock:
+            for process in self.processes:
+                if process.exitcode is None:
+                    process.terminate()
+                    _resume(process.pid)
+            end = time.monotonic() + GRACE
+            for process in self.processes:
+                process.join(max(0.0, end - time.monotonic()))
+            for process in self.processes:
+                if process.exitcode is None:
+                    process.kill()
+                process.join()
+
+
+def _resume(pid: int) -> None:
+    """Lets a stopped process get the signal that it was sent."""
+    try:
+        os.kill(pid, signal.SIGCONT)
+    except ProcessLookupError:
+        pass
