@@ -175,7 +175,9 @@ def _arguments(options: dict[str, typing.Any]) -> Iterator[str]:
 
 
 def _open_or_nothing(path: Path | None) -> typing.ContextManager[typing.TextIO | None]:
-    return contextlib.nullcontext() if path is None else open(path, "w", encoding="utf-8")
+    if path is None:
+        return contextlib.nullcontext()
+    return open(path, "w", encoding="utf-8")
 
 
 def _run(command: list[str], progress: Callable[[Event], object] | None, copy: typing.TextIO | None) -> list[Event]:
