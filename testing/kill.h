@@ -22,7 +22,7 @@
 #include <sys/types.h>
 
 #define KILL_SURVIVORS_MAX 4
-#define KILL_STEPS_MAX 48
+#define KILL_STEPS_MAX 64
 #define KILL_POINTS_MAX 160
 #define KILL_SEMAPHORE 4    /* the value of the stage's semaphore when nobody has taken any of it */
 #define KILL_IDS (1u << 14) /* more than the messages that are ever in one channel */

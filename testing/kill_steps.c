@@ -74,6 +74,19 @@ static void block_64k(kill_stage *stage, uint64_t *random)
     kill_hold_blocks(stage, random, 65536, 2);
 }
 
+/* A private view, which does not outlast the block: the next user of the memory shares it again. */
+static void block_private(kill_stage *stage, uint64_t *random)
+{
+    uint64_t id = sh_splitmix_next(random), other = 0;
+    shoal_block *b = kill_make_block(stage, 65536, id);
+    if (b != NULL) {
+        kill_must(stage, shoal_block_make_private(b), "make_private");
+        memcpy(shoal_block_data(b), &other, sizeof other);
+        shoal_release(b);
+    }
+    kill_hold_blocks(stage, random, 65536, 2);
+}
+
 /* Four blocks to a span. */
 static void block_300k(kill_stage *stage, uint64_t *random)
 {
@@ -444,6 +457,7 @@ CHANNEL_STEPS(tensors, KILL_TENSORS)
 const kill_step kill_steps[] = {
     {"block_small", block_small, KILL_BY_ALL},
     {"block_64k", block_64k, KILL_BY_ALL},
+    {"block_private", block_private, KILL_BY_ALL},
     {"block_300k", block_300k, KILL_BY_ALL},
     {"block_5m", block_5m, KILL_BY_VICTIM},
     {"block_hoard", block_hoard, KILL_BY_HAND},
@@ -494,3 +508,4 @@ const kill_step kill_steps[] = {
 };
 
 const int kill_step_count = sizeof kill_steps / sizeof kill_steps[0];
+_Static_assert(sizeof kill_steps / sizeof kill_steps[0] <= KILL_STEPS_MAX, "the board has a row for each step");

@@ -37,6 +37,19 @@ size_t shoal_block_size(const shoal_block *block);
  * for NULL and after the process left the world. Does not block. Thread-safe. */
 uint64_t shoal_block_id(const shoal_block *block);
 
+/* Makes this process's view of a block private. From now on this process has its own copy of the bytes, at the same
+ * address: nobody else sees its writes, and it sees nobody else's. Other processes are not affected. A child of fork
+ * inherits the copy, as its own. It is for a child of fork that must not share arrays which its parent was sent.
+ *
+ * The view stays private until this process has released its last reference, also if a message brings the block again.
+ * A put sends the block itself, not the private copy. Does nothing if the view is private already. The block must have at
+ * least 16 KiB: smaller ones share their pages with others. No other thread of this process may write to the block
+ * meanwhile. Blocks while it copies. Each private view takes one or two of the system's mappings (vm.max_map_count). If
+ * the system has none left at the release, the block is kept until a later release or call of this, and a line is
+ * logged. Errors: SHOAL_EINVAL if the block is smaller; SHOAL_ENOMEM if there is no memory or no mapping left, and then
+ * nothing has changed; SHOAL_ETYPE; SHOAL_ESTATE; SHOAL_EFORK. */
+SHOAL_MUST_USE shoal_err shoal_block_make_private(shoal_block *block);
+
 #ifdef __cplusplus
 }
 #endif

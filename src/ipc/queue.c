@@ -203,7 +203,7 @@ shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block *block, int64_t
     if (block == NULL || sh_block_is_lost(block)) {
         return sh_block_require(block, SH_KIND_DATA, "shoal_queue_give_block");
     }
-    if (sh_load_relaxed(&block->refs) == 1 && sh_queue_give_block_fast((shoal_block *)queue, block)) {
+    if (sh_block_can_move(block) && sh_queue_give_block_fast((shoal_block *)queue, block)) {
         sh_block_release(block); /* fast path: this thread is the only one */
         return SHOAL_OK;
     }

@@ -261,7 +261,7 @@ static shoal_err put_once(sh_ctx *c, shoal_block *q, const sh_put *r, bool *out_
     shoal_block *shared = r->given != NULL ? r->given : r->shared;
     /* The only reference of this process: no other thread can use the block, and while this thread is inside none can
      * receive it. So its whole weight can go. */
-    if (r->given != NULL && sh_load_relaxed(&r->given->refs) == 1) {
+    if (r->given != NULL && sh_block_can_move(r->given)) {
         sh_block_lighten(c, r->given);
         t = sh_transfer_all(r->given);
     } else if (shared != NULL) {

@@ -53,14 +53,21 @@ bool sh_memory_is(int fd, const sh_memory_id *id)
     return now.inode != 0 && now.inode == id->inode && now.device == id->device;
 }
 
+static void *map_pages(int fd, uint64_t offset, void *at, uint64_t size, int flags)
+{
+    void *pages = mmap(at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | flags, fd, (off_t)offset);
+    if (pages != MAP_FAILED) {
+        madvise(pages, size, MADV_DONTDUMP); /* a core dump of one process must not contain the whole world */
+    }
+    return pages;
+}
+
 shoal_err sh_memory_map(int fd, uint64_t size, void **out_base)
 {
-    void *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    void *base = map_pages(fd, 0, NULL, size, 0);
     if (base == MAP_FAILED) {
         return sh_fail_os("mapping the world");
     }
-    /* A core dump of one process must not contain the whole world. */
-    madvise(base, size, MADV_DONTDUMP);
     *out_base = base;
     return SHOAL_OK;
 }
@@ -90,6 +97,31 @@ bool sh_memory_part_go_private(int fd, uint64_t offset, void *part, size_t size)
                 (off_t)(offset - within)) != MAP_FAILED;
 }
 
+/* mremap replaces the pages in one step. It checks its limits before it unmaps anything; should it fail later all the same,
+ * the file's pages are mapped again. */
+bool sh_memory_detach_pages(int fd, uint64_t offset, void *at, uint64_t size)
+{
+    void *copy = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy == MAP_FAILED) {
+        return false;
+    }
+    memcpy(copy, at, size);
+    if (mremap(copy, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, at) != MAP_FAILED) {
+        return true;
+    }
+    int number = errno;
+    munmap(copy, size);
+    bool whole = sh_memory_reattach_pages(fd, offset, at, size) || msync(at, size, MS_ASYNC) == 0;
+    SH_INVARIANT(whole); /* msync fails if a page is not mapped */
+    errno = number;
+    return false;
+}
+
+bool sh_memory_reattach_pages(int fd, uint64_t offset, void *at, uint64_t size)
+{
+    return map_pages(fd, offset, at, size, MAP_FIXED) != MAP_FAILED;
+}
+
 void sh_memory_hide(void *base, uint64_t size)
 {
     if (mmap(base, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
@@ -97,12 +129,20 @@ void sh_memory_hide(void *base, uint64_t size)
     }
 }
 
-void sh_memory_decommit(void *at, uint64_t size)
+bool sh_memory_decommit(void *at, uint64_t size)
 {
     int r;
     do {
         r = madvise(at, size, MADV_REMOVE);
     } while (r != 0 && errno == EINTR);
+    return r == 0;
+}
+
+void sh_memory_decommit_file(int fd, uint64_t offset, uint64_t size)
+{
+    while (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)size) != 0 &&
+           errno == EINTR) {
+    }
 }
 
 /* Commits in parts: before Linux 6.12 any signal undid the whole call, and under a timer a large call never

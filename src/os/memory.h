@@ -38,6 +38,12 @@ void sh_memory_unmap_part(void *part, size_t size);
  * write of another thread is lost meanwhile. Returns false with errno if that fails. */
 bool sh_memory_part_go_private(int fd, uint64_t offset, void *part, size_t size);
 
+/* Replaces whole pages of a mapping by a private copy of them, and by the file's pages again. Others never see the pages
+ * unmapped. A write of another thread while they are copied is lost. Return false with errno and change nothing if the
+ * system has no memory or no mapping left. */
+bool sh_memory_detach_pages(int fd, uint64_t offset, void *at, uint64_t size);
+bool sh_memory_reattach_pages(int fd, uint64_t offset, void *at, uint64_t size);
+
 /* Replaces the mapping by one without access: a read or write there gets SIGSEGV. */
 void sh_memory_hide(void *base, uint64_t size);
 
@@ -46,8 +52,11 @@ void sh_memory_hide(void *base, uint64_t size);
 bool sh_memory_commit(int fd, void *base, uint64_t offset, uint64_t size);
 
 /* Frees the memory behind whole pages of a mapping; they read as zeros afterwards. Needs no fd. Pages that the program
- * has locked (mlock) keep theirs. */
-void sh_memory_decommit(void *at, uint64_t size);
+ * has locked (mlock) keep theirs. Returns false with errno for pages that are detached. */
+bool sh_memory_decommit(void *at, uint64_t size);
+
+/* The same for detached pages: frees the file's, and leaves the private copy alone. */
+void sh_memory_decommit_file(int fd, uint64_t offset, uint64_t size);
 
 /* Returns the number of bytes of memory that the file uses now. */
 uint64_t sh_memory_used(int fd);

@@ -488,6 +488,9 @@ void sh_block_unref(sh_ctx *c, shoal_block *block)
     if (!sh_count_down(&block->refs)) {
         return;
     }
+    if (__builtin_expect(block->view != SH_BLOCK_SHARED, 0) && !sh_block_end_view(c, block)) {
+        return;
+    }
     shoal_block *parts[2] = {block->parts[0], block->parts[1]};
     if (block->let_go != NULL) {
         block->let_go(c, block->extra);

@@ -10,6 +10,13 @@
 
 #include <shoal/block.h>
 
+/* What this process sees at a block's address (private.c). */
+typedef enum sh_block_view {
+    SH_BLOCK_SHARED,
+    SH_BLOCK_PRIVATE, /* its own copy */
+    SH_BLOCK_STUCK,   /* its own copy; nobody here holds the block, but the view could not end */
+} sh_block_view;
+
 #define SH_HANDLE_MAGIC 0x6c616f68u
 
 struct shoal_block {
@@ -25,6 +32,7 @@ struct shoal_block {
     bool received;     /* a message brought it: it may come again */
     bool inherited;    /* its cell is in a chunk of SH_KIND_INHERITED */
     bool left_behind;  /* an end of a pipe that a plain fork left to the parent; also lost */
+    uint8_t view;      /* an sh_block_view */
     /* Every message reads the fields up to here. */
     uint64_t size;
     uint64_t room;                          /* the size of the class; size is at most that */
@@ -64,6 +72,17 @@ void sh_block_release(shoal_block *block);
 
 /* sh_block_release for a caller that is inside. */
 void sh_block_unref(sh_ctx *c, shoal_block *block);
+
+/* Called inside, for a private block whose last reference goes: the address shows the shared bytes again. Returns false if
+ * that fails; then the handle keeps a reference, and must stay. */
+bool sh_block_end_view(sh_ctx *c, shoal_block *block);
+
+/* Checks whether a put may take the caller's reference along, instead of sharing it: this process has no other one, and
+ * no private view to end first. */
+static inline bool sh_block_can_move(const shoal_block *block)
+{
+    return sh_load_relaxed(&block->refs) == 1 && block->view == SH_BLOCK_SHARED;
+}
 
 shoal_kind sh_block_kind(const shoal_block *block);
 

@@ -58,6 +58,14 @@ shoal_err sh_commit(sh_ctx *c, uint64_t offset, uint64_t size, uint64_t asked)
     return SHOAL_OK;
 }
 
+/* madvise refuses private views (private.c) and locked pages; the fd does not. */
+void sh_decommit(void *at, uint64_t size)
+{
+    if (!sh_memory_decommit(at, size)) {
+        sh_memory_decommit_file(sh_world_file(), sh_offset_of(at), size);
+    }
+}
+
 /* ---- trim ---- */
 
 /* Takes a free block for trim: it gets SH_WEIGHT_TRIM and this slot in its tag. The intent TRIM names the span. */
@@ -124,7 +132,7 @@ static void trim_span(sh_ctx *c, uint32_t span, bool unknown)
         if (have && large) {
             sh_a64 *committed = sh_heap_committed(id + i);
             sh_store_relaxed(committed, sh_load_relaxed(committed) | SH_COMMIT_UNSURE);
-            sh_memory_decommit((char *)f.data + i * f.room, f.room);
+            sh_decommit((char *)f.data + i * f.room, f.room);
             sh_store_relaxed(committed, 0);
         } else if (!have && !large) {
             break;
@@ -138,7 +146,7 @@ static void trim_span(sh_ctx *c, uint32_t span, bool unknown)
         uint64_t from = (sh_offset_of(f.data) + SH_PAGE - 1) / SH_PAGE * SH_PAGE;
         uint64_t to = (sh_offset_of(f.data) + blocks * f.room) / SH_PAGE * SH_PAGE;
         if (to > from) {
-            sh_memory_decommit(sh_at(from), to - from);
+            sh_decommit(sh_at(from), to - from);
         }
         sh_store_release(&s->committed, SH_COMMIT_NONE);
     }

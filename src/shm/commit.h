@@ -9,6 +9,9 @@
  * has closed the file. */
 shoal_err sh_commit(sh_ctx *c, uint64_t offset, uint64_t size, uint64_t asked);
 
+/* Gives the memory behind whole pages of free blocks back. */
+void sh_decommit(void *at, uint64_t size);
+
 /* Checks whether a free block may keep its memory: yes while the heap is small for this machine. */
 bool sh_commit_keeps(uint64_t bytes);
 

@@ -25,6 +25,7 @@ typedef struct sh_handle_table {
     size_t spare_count;
     shoal_block *idle[SH_IDLE_MAX]; /* by age, as a ring; NULL where a handle is in use again */
     size_t idle_next, idle_count;
+    size_t stuck; /* handles of SH_BLOCK_STUCK */
 } sh_handle_table;
 
 extern sh_handle_table sh_handles;

@@ -356,7 +356,7 @@ static void make_free(sh_ctx *c, uint64_t id, const sh_found *f)
             sh_store_relaxed(committed, sh_load_relaxed(committed) | SH_COMMIT_UNSURE);
             /* death: nobody relies on the memory, but trim knows that it may be there */
             SH_DEATH("heap.free.giving_back");
-            sh_memory_decommit(f->data, f->room);
+            sh_decommit(f->data, f->room);
             sh_store_relaxed(committed, 0);
         }
     }

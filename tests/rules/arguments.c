@@ -269,6 +269,7 @@ CONSTANT(env_type,
 
 CREATED(barrier, barrier, shoal_barrier_create(1, &made))
 CREATED(block, block, shoal_block_create(64, &made))
+CREATED(block, block_pages, shoal_block_create(16384, &made))
 CREATED(condition, condition, shoal_condition_create(&made))
 CREATED(event, event, shoal_event_create(&made))
 CREATED(lock, lock, shoal_lock_create(&made))

@@ -107,6 +107,7 @@ ARGUMENTS = {
     'shoal_logical_and': {'a': 'mask', 'b': 'mask'}, 'shoal_logical_or': {'a': 'mask', 'b': 'mask'},
     'shoal_logical_not': {'a': 'mask'},
     'shoal_lstm_cell': {'x': 'row12', 'h': 'row12', 'c': 'row12', 'w_ih': 'gates', 'w_hh': 'gates', 'b_ih': 'vector8', 'b_hh': 'vector8'},
+    'shoal_block_make_private': {'block': 'block_pages'},
     'shoal_map_set': {'map': 'value_map'},
     'shoal_masked_fill': {'mask': 'mask'}, 'shoal_where': {'condition': 'mask'},
     'shoal_model_create': {'name': 'text_logistic'},
