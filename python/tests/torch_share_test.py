@@ -6,9 +6,11 @@ of a row are messages to it.
 import copy
 import gc
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import unittest
 
 try:
@@ -160,10 +162,7 @@ class Rows:
         cls.context = mp.get_context(cls.method)
         cls.inbox, cls.outbox = cls.context.Queue(), cls.context.Queue()
         cls.child = cls.context.Process(target=serve, args=(cls.inbox, cls.outbox))
-        try:
-            cls.child.start()
-        except NotImplementedError as error:
-            raise unittest.SkipTest(str(error))
+        cls.child.start()
 
     @classmethod
     def tearDownClass(cls):
@@ -404,6 +403,37 @@ class OneProcess(unittest.TestCase):
         after = counts()
         self.assertEqual(after[0], before[0])
         self.assertLess(after[1] - before[1], 20)
+
+    def test_b74_threads_and_plain_forks(self):
+        """Threads adopt, receive and drop storages while the process forks; the children do the same."""
+        def work(turns):
+            queue = mp.Queue()
+            for turn in range(turns):
+                tensor = torch.full((50,), float(turn))
+                queue.put(tensor)
+                back = queue.get(timeout=SECONDS)
+                wrong = not same_storage(tensor, back)
+                del tensor
+                if wrong or back.sum().item() != 50 * turn:
+                    failed.append(turn)
+        failed = []
+        threads = [threading.Thread(target=work, args=(1000,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        codes = []
+        for _ in range(TURNS):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(SECONDS)  # ends a child that hangs
+                work(20)
+                os._exit(len(failed))
+            codes.append(os.waitpid(child, 0)[1])
+        for thread in threads:
+            thread.join()
+        self.assertEqual((failed, codes), ([], [0] * TURNS))
+        gc.collect()
+        shoal.world.sweep()
+        shoal.world.audit()
 
     def test_b62_hostile_descriptions(self):
         tensor = torch.arange(4.)
