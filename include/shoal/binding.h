@@ -68,7 +68,8 @@ typedef struct shoal_fork_options {
  * the handle of the child, which the caller owns; in the child it is NULL. The child holds what the parent holds, has
  * the rank of the options, and may end with shoal_child_end and exit, or without. If a child cannot take its place in
  * the world, it exits at once with status 127. options and each of its functions may be NULL. The thread that forks
- * calls the functions, without a lock of the library. Does not block. Errors: those of shoal_process_start. */
+ * calls the functions, without a lock of the library. Does not warn of threads: a binding has its own way to do that.
+ * Does not block. Errors: those of shoal_process_start. */
 SHOAL_MUST_USE shoal_err shoal_fork(const shoal_fork_options *options, shoal_process **out_process);
 
 /* Serves as a fork server, in a program that shoal_process_start_program started as one. Joins the world of the process

@@ -48,6 +48,7 @@ class NothingIsLeft(unittest.TestCase):
 
     def counts(self):
         gc.collect()
+        world.sweep()
         return fd_count(), child_count(), world.info().blocks_live
 
     def setUp(self):

@@ -27,16 +27,16 @@ static void warn_of_threads(int threads)
     }
 }
 
-/* Forks. Sets *out_child in the child, which is not in the world yet. */
-static shoal_err fork_here(const sh_launch *launch, sh_born *out_born, bool *out_child)
+/* Forks. Sets *out_child in the child, which is not in the world yet. warns: of threads, if there are any. */
+static shoal_err fork_here(const sh_launch *launch, bool warns, sh_born *out_born, bool *out_child)
 {
     int threads = sh_thread_count();
     if (forbidden != NULL) {
         return sh_fail(SHOAL_ESTATE, "cannot fork: %s; use spawn instead", forbidden);
     }
-    if (threads > 1) {
+    if (threads > 1 && warns) {
         warn_of_threads(threads); /* no flush: it could wait for a stream that another thread reads */
-    } else {
+    } else if (threads == 1) {
         fflush(NULL); /* otherwise the child would write it again */
     }
     int32_t pid;
@@ -56,7 +56,7 @@ static shoal_err fork_here(const sh_launch *launch, sh_born *out_born, bool *out
 shoal_err sh_start_by_fork(const sh_launch *launch, sh_born *out_born)
 {
     bool child = false;
-    shoal_err err = fork_here(launch, out_born, &child);
+    shoal_err err = fork_here(launch, true, out_born, &child);
     if (child) {
         sh_child_forked(launch->slot, launch->target, launch->death_signal);
     }
@@ -66,7 +66,7 @@ shoal_err sh_start_by_fork(const sh_launch *launch, sh_born *out_born)
 shoal_err sh_start_resume_fork(const sh_launch *launch, sh_born *out_born)
 {
     bool child = false;
-    shoal_err err = fork_here(launch, out_born, &child);
+    shoal_err err = fork_here(launch, false, out_born, &child);
     if (child) {
         sh_child_resume(launch->slot, launch->death_signal);
         *out_born = (sh_born){.pid = 0, .pidfd = -1};

@@ -5,7 +5,6 @@ number into the list. Large buffers, such as the elements of numpy arrays, are n
 into a block of shared memory, and the receiver uses the block as it is.
 """
 import copyreg
-import importlib.util
 import io
 import multiprocessing.reduction as _standard
 import pickle
@@ -80,9 +79,6 @@ class Pickler(pickle.Pickler):
         return NotImplemented
 
 
-_torch_glue = importlib.util.find_spec("shoal.torch")
-
-
 def _memory_reducers() -> list:
     """Returns the functions that know objects whose memory may be shared, as far as this program can have such objects."""
     reducers = []
@@ -92,7 +88,7 @@ def _memory_reducers() -> list:
     if "numpy" in sys.modules:
         from ..arrays import reduce_array
         reducers.append(reduce_array)
-    if "torch" in sys.modules and _torch_glue is not None:
+    if "torch" in sys.modules:
         from ..torch import reduce_torch
         reducers.append(reduce_torch)
     return reducers

@@ -1,0 +1,114 @@
+"""B32: a parent that dies by SIGKILL takes its children, and theirs, within a second; those that asked to stay, stay."""
+import os
+import select
+import signal
+import time
+import unittest
+
+import shoal.multiprocessing as mp
+from processes import LONG, NothingIsLeft, for_each_method, state_of
+
+TOGETHER = 5  # families that die at the same time
+TIMES = 6
+
+
+def sleep_as_grandchild(queue):
+    queue.put(os.getpid())
+    signal.pause()
+
+
+def run_child(method, queue, outlive):
+    process = mp.get_context(method).Process(target=sleep_as_grandchild, args=(queue,), outlive=outlive)
+    process.start()
+    queue.put(os.getpid())
+    signal.pause()
+
+
+def run_parent(method, queue, outlive=False):
+    process = mp.get_context(method).Process(target=run_child, args=(method, queue, outlive))
+    process.start()
+    signal.pause()
+
+
+def see_parent_die(method, queue):
+    parent = mp.parent_process()
+    queue.put((os.getpid(), parent.pid, parent.name, parent.is_alive()))
+    parent.join(LONG)
+    queue.put(parent.is_alive())
+
+
+def run_parent_of_watcher(method, queue):
+    process = mp.get_context(method).Process(target=see_parent_die, args=(method, queue))
+    process.start()
+    signal.pause()
+
+
+def wait_for_end(pids, limit):
+    """Waits until all of some processes, which may be nobody's children any more, have ended. Returns those that have not."""
+    poll = select.poll()
+    fds = {}
+    for pid in pids:
+        try:
+            fds[os.pidfd_open(pid)] = pid
+        except ProcessLookupError:
+            pass
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    deadline = time.monotonic() + limit
+    while fds and time.monotonic() < deadline:
+        for fd, _ in poll.poll(max(0, deadline - time.monotonic()) * 1000):
+            poll.unregister(fd)
+            os.close(fd)
+            del fds[fd]
+    for fd in fds:
+        os.close(fd)
+    return list(fds.values())
+
+
+class Death(NothingIsLeft):
+    def start_family(self, target, *args):
+        """A family is a parent, which is a forked child of this process, its child and its grandchild."""
+        queue = mp.get_context("fork").Queue()
+        parent = mp.get_context("fork").Process(target=target, args=(self.method, queue, *args))
+        parent.start()
+        return parent, queue
+
+    def kill(self, parents):
+        """Kills processes and returns when that was."""
+        for parent in parents:
+            parent.kill()
+        killed = time.monotonic()
+        for parent in parents:
+            parent.join()
+        return killed
+
+    def test_b32_children_and_grandchildren_end_within_a_second(self):
+        for _ in range(TIMES):
+            families = [self.start_family(run_parent) for _ in range(TOGETHER)]
+            pids = [queue.get(timeout=LONG) for _, queue in families for _ in range(2)]
+            self.assertEqual(len(set(pids)), 2 * TOGETHER)
+            killed = self.kill([parent for parent, _ in families])
+            self.assertEqual(wait_for_end(pids, 1.0 - (time.monotonic() - killed)), [])
+
+    def test_b32_those_that_asked_to_stay_stay(self):
+        parent, queue = self.start_family(run_parent, True)
+        pids = [queue.get(timeout=LONG) for _ in range(2)]
+        self.kill([parent])
+        (grandchild,) = wait_for_end(pids, 1.0)
+        self.assertIn(state_of(grandchild), "RS")
+        os.kill(grandchild, signal.SIGKILL)
+        self.assertEqual(wait_for_end([grandchild], LONG), [])
+
+    def test_a_child_sees_the_death_of_its_parent(self):
+        parent, queue = self.start_family(run_parent_of_watcher)
+        pid, parent_pid, parent_name, alive = queue.get(timeout=LONG)
+        self.assertEqual((parent_pid, parent_name, alive), (parent.pid, parent.name, True))
+        self.kill([parent])
+        self.assertIs(queue.get(timeout=LONG), False)
+        self.assertEqual(wait_for_end([pid], LONG), [])
+
+
+for_each_method(Death, globals())
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,139 @@
+"""Tests of spawn() and start_processes(): ranks, results, the first failure (B30, B31, B35)."""
+import os
+import pickle
+import signal
+import sys
+import time
+import unittest
+
+import shoal.multiprocessing as mp
+from processes import LONG, NothingIsLeft, for_each_method
+from shoal.multiprocessing import ranks
+
+
+def put_rank(rank, queue, word):
+    queue.put((rank, word))
+
+
+def misbehave(rank, bad_rank, how, begun):
+    """The bad rank fails once the others wait."""
+    if rank != bad_rank:
+        if how == "stubborn":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        begun.put(rank)
+        signal.pause()
+    for _ in range(2):
+        begun.get()
+    if how == "signal":
+        os.abort()
+    if how == "exit":
+        sys.exit(123)
+    raise ValueError(f"rank {rank} cannot go on")
+
+
+def raise_interrupt(rank):
+    raise KeyboardInterrupt
+
+
+def nest(rank, queue):
+    """A rank that is not a daemon may start processes itself."""
+    mp.start_processes(put_rank, (queue, rank), nprocs=2, start_method="fork")
+
+
+class Ranks(NothingIsLeft):
+    def start(self, *args, **kwds):
+        return mp.start_processes(*args, start_method=self.method, **kwds)
+
+    def test_b30_every_rank_runs_once(self):
+        queue = self.ctx.SimpleQueue()
+        self.assertIsNone(self.start(put_rank, (queue, "word"), nprocs=4))
+        self.assertEqual(sorted(queue.get() for _ in range(4)), [(rank, "word") for rank in range(4)])
+        self.assertTrue(queue.empty())
+
+    def fail(self, how):
+        begun = self.ctx.SimpleQueue()
+        with self.assertRaises(mp.ProcessException) as caught:
+            self.start(misbehave, (1, how, begun), nprocs=3)
+        self.assertEqual(mp.active_children(), [])
+        self.assertEqual(caught.exception.error_index, 1)
+        self.assertNotIn(caught.exception.pid, (0, os.getpid(), None))
+        copy = pickle.loads(pickle.dumps(caught.exception))
+        self.assertEqual((type(copy), str(copy), copy.error_index, copy.pid),
+                         (type(caught.exception), str(caught.exception), 1, caught.exception.pid))
+        return caught.exception
+
+    def test_b31_an_exception_keeps_its_traceback_and_ends_the_others(self):
+        error = self.fail("raise")
+        self.assertIs(type(error), mp.ProcessRaisedException)
+        self.assertTrue(str(error).startswith("\n\n-- Process 1 terminated with the following error:\nTraceback"))
+        self.assertIn("in misbehave\n", str(error))
+        self.assertIn("ValueError: rank 1 cannot go on\n", str(error))
+
+    def test_b30_a_signal_is_named(self):
+        error = self.fail("signal")
+        self.assertIs(type(error), mp.ProcessExitedException)
+        self.assertEqual(str(error), "process 1 terminated with signal SIGABRT")
+        self.assertEqual((error.exit_code, error.signal_name), (-6, "SIGABRT"))
+
+    def test_b30_an_exit_code_is_named(self):
+        error = self.fail("exit")
+        self.assertIs(type(error), mp.ProcessExitedException)
+        self.assertEqual(str(error), "process 1 terminated with exit code 123")
+        self.assertEqual((error.exit_code, error.signal_name), (123, None))
+
+    def test_b35_ranks_that_ignore_sigterm_are_killed_after_the_grace_time(self):
+        grace, ranks.GRACE = ranks.GRACE, 0.3
+        try:
+            began = time.monotonic()
+            self.fail("stubborn")
+            self.assertGreater(time.monotonic() - began, 0.3)
+        finally:
+            ranks.GRACE = grace
+
+    def test_without_join_the_ranks_are_returned(self):
+        begun = self.ctx.SimpleQueue()
+        context = self.start(misbehave, (3, "raise", begun), nprocs=2, join=False, daemon=True)
+        self.assertEqual(sorted(begun.get() for _ in range(2)), [0, 1])
+        self.assertEqual(context.pids(), [process.pid for process in context.processes])
+        self.assertTrue(all(process.daemon for process in context.processes))
+        self.assertFalse(context.join(0.01))
+        os.kill(context.pids()[0], signal.SIGTERM)
+        with self.assertRaisesRegex(mp.ProcessExitedException, "process 0 terminated with signal SIGTERM"):
+            context.join(LONG)
+
+    def test_a_rank_may_start_ranks(self):
+        queue = self.ctx.SimpleQueue()
+        self.start(nest, (queue,), nprocs=2)
+        self.assertEqual(sorted(queue.get() for _ in range(4)), [(0, 0), (0, 1), (1, 0), (1, 1)])
+
+    def test_a_keyboard_interrupt_in_a_rank_is_not_its_failure(self):
+        self.start(raise_interrupt, nprocs=2)
+
+
+for_each_method(Ranks, globals())
+
+
+class Names(unittest.TestCase):
+    def test_spawn_is_a_function_and_a_module(self):
+        import shoal.multiprocessing.spawn
+        self.assertIs(mp.spawn, sys.modules["shoal.multiprocessing.spawn"])
+        queue = mp.SimpleQueue()
+        mp.spawn(put_rank, args=(queue, 1), nprocs=2)
+        self.assertEqual(sorted(queue.get() for _ in range(2)), [(0, 1), (1, 1)])
+        self.assertTrue(callable(mp.spawn.get_executable))
+        with self.assertWarnsRegex(UserWarning, "start_processes"):
+            mp.spawn(put_rank, args=(queue, 1), nprocs=1, start_method="fork")
+
+    def test_sharing_strategies_are_accepted(self):
+        before = mp.get_sharing_strategy()
+        self.assertIn(before, mp.get_all_sharing_strategies())
+        for strategy in mp.get_all_sharing_strategies():
+            mp.set_sharing_strategy(strategy)
+            self.assertEqual(mp.get_sharing_strategy(), strategy)
+        mp.set_sharing_strategy(before)
+        with self.assertRaises(ValueError):
+            mp.set_sharing_strategy("pigeon")
+
+
+if __name__ == "__main__":
+    unittest.main()
