@@ -11,7 +11,8 @@ import shoal.multiprocessing as mp
 BEFORE_AND_AFTER = """
 import importlib, multiprocessing, multiprocessing.managers, multiprocessing.pool, multiprocessing.queues, sys
 import multiprocessing.connection, multiprocessing.heap, multiprocessing.sharedctypes, multiprocessing.synchronize
-import multiprocessing.dummy.connection, multiprocessing.popen_forkserver, multiprocessing.shared_memory
+import multiprocessing.dummy.connection, multiprocessing.popen_forkserver, multiprocessing.resource_sharer
+import multiprocessing.shared_memory
 sys.path.insert(0, {folder!r})
 if {torch}:
     import torch, torch.multiprocessing

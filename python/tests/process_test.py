@@ -245,7 +245,7 @@ class Threads(unittest.TestCase):
         """
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG)
         self.assertEqual(done.stdout, "child\n" * 3)
-        self.assertRegex(done.stderr, r"^<string>:6: DeprecationWarning: .* is multi-threaded, use of fork [^\n]*\n\Z")
+        self.assertRegex(done.stderr, r"^<string>:7: DeprecationWarning: .* is multi-threaded, use of fork [^\n]*\n\Z")
 
     def test_every_thread_may_start_and_join(self):
         ctx = mp.get_context("spawn")
