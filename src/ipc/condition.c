@@ -124,9 +124,11 @@ shoal_err shoal_condition_unlock(shoal_condition *condition)
 shoal_holder shoal_condition_holder(shoal_condition *condition, uint32_t *out_depth)
 {
     shoal_rlock *lock = NULL;
+    sh_cleanup_begin(); /* this cannot fail, so the last error stays */
     if (condition != NULL && prepare(condition, "shoal_condition_holder") == SHOAL_OK) {
         lock = (shoal_rlock *)((shoal_block *)condition)->parts[0];
     }
+    sh_cleanup_end();
     return shoal_rlock_holder(lock, out_depth);
 }
 
