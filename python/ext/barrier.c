@@ -1,4 +1,4 @@
-/* Barrier. One with an action is made of two: see _wait_with_action in shoal/multiprocessing/synchronize.py. */
+/* Barrier. For one with an action see _wait_with_action in shoal/multiprocessing/synchronize.py. */
 #include "sync.h"
 
 typedef struct barrier_object {

@@ -139,7 +139,8 @@ class SynchronizedBase:
         return self._lock.__exit__(*args)
 
     def __reduce__(self) -> Any:
-        return synchronized, (self._obj, self._lock)
+        raise RuntimeError(f"{type(self).__name__} objects should only be shared between processes through inheritance, as "
+                           "an argument of a process, or through a queue or pipe of shoal.multiprocessing")
 
     def get_obj(self) -> Any:
         """Return the ctypes object."""
@@ -184,8 +185,10 @@ class SynchronizedString(SynchronizedArray):
 # ---- for the pickler ----
 
 def reduce_ctypes(obj: Any, pickler: Any) -> Any:
-    """For the pickler: a ctypes object in shared memory, or a part of one, becomes the number of its block. NotImplemented
-    for anything else."""
+    """For the pickler: a ctypes object in shared memory, or a part of one, becomes the number of its block, and one with a
+    lock becomes the two. NotImplemented for anything else."""
+    if isinstance(obj, SynchronizedBase):
+        return synchronized, (obj._obj, obj._lock)
     if not isinstance(obj, _CData):
         return NotImplemented
     whole = obj

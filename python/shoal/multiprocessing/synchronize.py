@@ -134,24 +134,23 @@ class Barrier(_shoal.Barrier):
     """A barrier for a number of processes or threads, which leave it together.
 
     A party that dies breaks the barrier for the others, if it was started with the barrier, received it or has waited at
-    it. One party calls ``action`` when all have come and before they leave; then no more than ``parties`` processes or
-    threads may use the barrier, or some of them may leave before the action is done.
+    it. One party calls ``action`` when all have come and before they leave. If more than ``parties`` processes or threads
+    use a barrier with an action, some may leave before the action is done.
     """
 
     _action: Optional[Callable[[], Any]] = None
     _timeout: Optional[float] = None
-    _second: Optional[_shoal.Barrier] = None  # where the parties wait for the end of the action
 
     def __init__(self, parties: int, action: Optional[Callable[[], Any]] = None, timeout: Optional[float] = None, *,
                  ctx: Any = None) -> None:
         super().__init__(parties)
-        self._shoal_restore((parties, action, timeout, None if action is None else _shoal.Barrier(parties)))
+        self._shoal_restore((parties, action, timeout))
 
     def _shoal_state(self) -> tuple:
-        return self.parties, self._action, self._timeout, self._second
+        return self.parties, self._action, self._timeout
 
     def _shoal_restore(self, state: tuple) -> None:
-        parties, self._action, self._timeout, self._second = state
+        parties, self._action, self._timeout = state
         self._configure(parties, self._timeout, self._action is not None)
 
     def __repr__(self) -> str:
@@ -159,8 +158,8 @@ class Barrier(_shoal.Barrier):
         return f"<{type(self).__module__}.{type(self).__qualname__} at {id(self):#x}: {state}>"
 
     def _wait_with_action(self, timeout: Optional[float]) -> int:
-        """wait() of a barrier with an action. All wait at the second barrier while the last one to come does the action.
-        Whoever cannot go on breaks both, so that nobody waits for it."""
+        """wait() of a barrier with an action: all wait twice, and the last one to come does the action in between. Whoever
+        cannot go on breaks the barrier, so that nobody waits for it."""
         if timeout is None:
             timeout = self._timeout
         end = None if timeout is None else time.monotonic() + timeout
@@ -169,33 +168,11 @@ class Barrier(_shoal.Barrier):
             if index == self.parties - 1:
                 self._action()
                 end = None
-            self._second._wait_plain(None if end is None else end - time.monotonic())
+            self._wait_plain(None if end is None else end - time.monotonic())
         except BaseException:
             self.abort()
             raise
         return index
-
-    def abort(self) -> None:
-        """Break the barrier: all who wait, now or later, get BrokenBarrierError."""
-        super().abort()
-        if self._second is not None:
-            self._second.abort()
-
-    def reset(self) -> None:
-        """Make the barrier usable again. Those who wait now get BrokenBarrierError."""
-        super().reset()
-        if self._second is not None:
-            self._second.reset()
-
-    @property
-    def broken(self) -> bool:
-        """Whether the barrier is broken."""
-        return super().broken or (self._second is not None and self._second.broken)
-
-    @property
-    def n_waiting(self) -> int:
-        """The number of parties that wait now."""
-        return super().n_waiting + (0 if self._second is None else self._second.n_waiting)
 
 
 for _cls in (Lock, RLock, Semaphore, Condition, Event, Barrier):

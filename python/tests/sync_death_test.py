@@ -1,0 +1,136 @@
+"""Locks whose holder was killed: B27."""
+
+import os
+import signal
+import threading
+import unittest
+import warnings
+
+from shoal import world
+from shoal.multiprocessing.synchronize import Condition, Lock, RLock, Semaphore
+
+from sync_helpers import LONG, TestCase, fork, join, kill
+
+TIMES = 200
+
+
+def hold_and_pause(lock, ready) -> None:
+    lock.acquire()
+    ready.release()
+    signal.pause()
+
+
+class Holders(TestCase):
+    def die_with(self, lock, ready) -> None:
+        """A child takes the lock and is killed."""
+        pid = fork(hold_and_pause, lock, ready)
+        ready.acquire()
+        kill(pid)
+
+    def test_b27_the_lock_of_a_killed_process_is_handed_on_with_one_warning(self):
+        for make in Lock, RLock, Condition, lambda: Condition(Lock()), lambda: Condition(RLock()):
+            lock, ready = make(), Semaphore(0)
+            self.assertIs(lock.owner_died, False)
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                for i in range(TIMES // 5):
+                    self.die_with(lock, ready)
+                    if i % 2:
+                        self.assertIs(lock.acquire(timeout=LONG), True)
+                        lock.release()
+                    else:
+                        with lock:
+                            pass
+                    self.assertIs(lock.owner_died, True)
+                    lock.owner_died = False
+                    with lock:
+                        self.assertIs(lock.owner_died, False)
+                    world.audit()
+            self.assertEqual([w.category for w in seen], [RuntimeWarning])
+            self.assertIn("died while it held this lock", str(seen[0].message))
+            self.assertEqual(seen[0].filename, __file__)
+
+    def test_b27_one_who_waits_gets_it(self):
+        for lock in Lock(), RLock(), Condition():
+            ready = Semaphore(0)
+            pid = fork(hold_and_pause, lock, ready)
+            ready.acquire()
+            thread = threading.Timer(0.05, kill, (pid,))
+            thread.start()
+            with self.assertWarns(RuntimeWarning):
+                self.assertIs(lock.acquire(timeout=LONG), True)
+            self.assertIs(lock.owner_died, True)
+            thread.join()
+            lock.release()
+
+    def test_a_warning_that_is_an_error_leaves_the_lock_free(self):
+        for lock in Lock(), RLock(), Condition(), Condition(Lock()):
+            self.die_with(lock, Semaphore(0))
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                with self.assertRaises(RuntimeWarning):
+                    lock.acquire()
+            self.assertIs(lock.owner_died, True)
+            join(fork(lambda: self.assertIs(lock.acquire(False), True) or lock.release()))
+
+    def test_a_killed_waiter_takes_no_notice_with_it(self):
+        for condition in Condition(), Condition(Lock()):
+            ready, woken = Semaphore(0), Semaphore(0)
+
+            def wait():
+                with condition:
+                    ready.release()
+                    condition.wait()
+                woken.release()
+
+            first = fork(wait)
+            ready.acquire()
+            with condition:  # the first one waits
+                second = fork(wait)
+            ready.acquire()
+            with condition:
+                kill(first)
+                condition.notify()
+            self.assertIs(woken.acquire(timeout=LONG), True)
+            join(second)
+
+    def test_a_killed_notifier_leaves_the_condition_usable(self):
+        for condition in Condition(), Condition(Lock()):
+            ready = Semaphore(0)
+
+            def notify_and_pause():
+                with condition:
+                    condition.notify()
+                    ready.release()
+                    signal.pause()
+
+            with condition:
+                pid = fork(notify_and_pause)
+                thread = threading.Thread(target=lambda: (ready.acquire(), kill(pid)))
+                thread.start()
+                with self.assertWarns(RuntimeWarning):
+                    self.assertIs(condition.wait(LONG), True)
+                self.assertIs(condition.owner_died, True)
+            thread.join()
+            with condition:
+                self.assertIs(condition.wait(0), False)
+
+    def test_a_semaphore_has_no_owner(self):
+        semaphore = Semaphore(1)
+        self.die_with(semaphore, Semaphore(0))
+        self.assertIs(semaphore.acquire(False), False)
+        self.assertFalse(hasattr(semaphore, "owner_died"))
+
+    def test_an_exit_with_the_lock_hands_it_on(self):
+        lock = Lock()
+        join(fork(lock.acquire))
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        join(pid)
+        with self.assertWarns(RuntimeWarning):
+            self.assertIs(lock.acquire(timeout=LONG), True)
+
+
+if __name__ == "__main__":
+    unittest.main()
