@@ -32,14 +32,22 @@ int ext_timeout(PyObject *seconds, int64_t *out_timeout);
 /* Lets signals end the waits of this thread, if Python runs signal handlers in it. */
 void ext_let_signals_end_waits(void);
 
+/* Takes the exception that is set and raises it in the main thread before its next instructions of Python, as one of a
+ * signal handler is. */
+void ext_raise_later(void);
+
 /* Makes a call of the library that may wait, without the interpreter's lock. A call should be tried before without
- * waiting, where that is cheap. SHOAL_EINTR means that a signal handler has raised; ext_raise passes that on. */
+ * waiting, where that is cheap. SHOAL_EINTR means that a signal handler has raised; ext_raise passes that on. If the call
+ * succeeds although a handler has raised, the exception follows as soon as the method has returned. */
 #define EXT_WAIT(err, call)                                                                                            \
     do {                                                                                                               \
         ext_let_signals_end_waits();                                                                                   \
         Py_BEGIN_ALLOW_THREADS;                                                                                        \
         (err) = (call);                                                                                                \
         Py_END_ALLOW_THREADS;                                                                                          \
+        if ((err) != SHOAL_EINTR && PyErr_Occurred() != NULL) {                                                        \
+            ext_raise_later();                                                                                         \
+        }                                                                                                              \
     } while (0)
 
 /* ---- arguments.c: arguments of METH_FASTCALL | METH_KEYWORDS methods ---- */

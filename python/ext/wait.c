@@ -28,7 +28,7 @@ int ext_timeout(PyObject *seconds, int64_t *out_timeout)
 }
 
 /* The library calls this in a thread that waits, without the interpreter's lock. If a handler raises, the exception
- * stays with the thread until the call that waits returns SHOAL_EINTR. */
+ * stays with the thread until the call that waits returns. */
 static bool run_signal_handlers(void *context)
 {
     (void)context;
@@ -49,6 +49,26 @@ void ext_let_signals_end_waits(void)
             shoal_set_interrupt(run_signal_handlers, NULL);
         }
     }
+}
+
+/* The exception of a handler that waits to be raised. */
+static PyObject *late_type, *late_value, *late_traceback;
+
+static int raise_late(void *unused)
+{
+    (void)unused;
+    PyErr_Restore(late_type, late_value, late_traceback);
+    late_type = NULL;
+    return PyErr_Occurred() != NULL ? -1 : 0;
+}
+
+void ext_raise_later(void)
+{
+    if (late_type != NULL || Py_AddPendingCall(raise_late, NULL) != 0) {
+        PyErr_WriteUnraisable(NULL); /* a second one before the first was raised */
+        return;
+    }
+    PyErr_Fetch(&late_type, &late_value, &late_traceback);
 }
 
 /* A thread that forks becomes the main thread of its child. */
