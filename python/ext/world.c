@@ -2,6 +2,8 @@
 #include "codec.h"
 #include "ext.h"
 
+#include <stdlib.h>
+
 /* ---- lists and statistics ---- */
 
 static PyObject *entry_dict(const shoal_ps_entry *e)
@@ -138,6 +140,18 @@ static PyObject *world_join(PyObject *module, PyObject *args, PyObject *kwargs)
     Py_RETURN_NONE;
 }
 
+/* For forked children, which must not run the atexit handlers that they inherited. With os._exit() the process would
+ * count as killed: a barrier at which it has waited would break. */
+static PyObject *world_quick_exit(PyObject *module, PyObject *status)
+{
+    (void)module;
+    int number = (int)PyLong_AsLong(status);
+    if (number == -1 && PyErr_Occurred() != NULL) {
+        return NULL;
+    }
+    quick_exit(number); /* runs the library's handler */
+}
+
 /* Keeps the interpreter's lock: no other thread of the interpreter may enter the library meanwhile. */
 static PyObject *world_leave(PyObject *module, PyObject *unused)
 {
@@ -159,6 +173,8 @@ int ext_add_world(PyObject *module)
         {"world_create", (PyCFunction)(void (*)(void))world_create, METH_VARARGS | METH_KEYWORDS,
          "See shoal.world.create."},
         {"world_join", (PyCFunction)(void (*)(void))world_join, METH_VARARGS | METH_KEYWORDS, "See shoal.world.join."},
+        {"quick_exit", world_quick_exit, METH_O,
+         "quick_exit(status): ends the process like os._exit(), but leaves the world as an exit does."},
         {"world_leave", world_leave, METH_NOARGS, "See shoal.world.leave."},
         {NULL, NULL, 0, NULL},
     };

@@ -125,4 +125,4 @@ def _run_child(data, objects):
         sys.excepthook(*sys.exc_info())
     finally:
         util._flush_std_streams()
-        os._exit(code)
+        _shoal.quick_exit(code)

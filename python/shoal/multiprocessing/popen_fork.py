@@ -84,5 +84,5 @@ class Popen:
             try:
                 code = process_obj._bootstrap(parent_sentinel=parent_sentinel(parent_pid))
             finally:
-                os._exit(code)
+                _shoal.quick_exit(code)
         return handle
