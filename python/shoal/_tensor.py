@@ -8,10 +8,6 @@ from collections.abc import Sequence
 
 from shoal._shoal import Tensor
 
-if typing.TYPE_CHECKING:
-    import numpy
-    import torch
-
 __all__ = ["Tensor", "from_dlpack", "tensor"]
 
 # Names of numpy and torch, and the dtypes of the library.
@@ -62,14 +58,15 @@ def as_tensor(data: typing.Any) -> Tensor:
     return _from_torch(data) if _is_torch(data) else tensor(data)
 
 
-def to_numpy(t: Tensor) -> numpy.ndarray[typing.Any, typing.Any]:
+def to_numpy(t: Tensor) -> typing.Any:
     """See Tensor.numpy. The array holds a buffer of the tensor, so the memory lives as long as the array."""
     import numpy
 
-    return numpy.asarray(memoryview(t))
+    memory: typing.Any = t  # typeshed knew no buffers of other classes before 3.12
+    return numpy.asarray(memoryview(memory))
 
 
-def to_torch(t: Tensor) -> torch.Tensor:
+def to_torch(t: Tensor) -> typing.Any:
     """See Tensor.torch. torch before 2.0 does not import bool, so bool travels as bytes."""
     import torch
 
@@ -90,7 +87,7 @@ def _is_torch(data: typing.Any) -> bool:
     return type(data).__module__.partition(".")[0] == "torch" and hasattr(data, "detach")
 
 
-def _from_torch(data: torch.Tensor) -> Tensor:
+def _from_torch(data: typing.Any) -> Tensor:
     import torch
 
     plain = data.detach().cpu()
@@ -122,7 +119,7 @@ def _from_buffer(view: memoryview, dtype: str | None, shared: bool) -> Tensor:
     if have is None:
         raise TypeError(f"elements of format {view.format!r} are not supported; supported dtypes are "
                         f"{', '.join(sorted(_DTYPES))}")
-    return Tensor(have, tuple(view.shape), view if view.c_contiguous else view.tobytes(), shared)
+    return Tensor(have, tuple(view.shape or ()), view if view.c_contiguous else view.tobytes(), shared)
 
 
 def _from_numbers(data: typing.Any, dtype: str | None, shared: bool) -> Tensor:

@@ -56,7 +56,9 @@ def _make(shape: Shape, dtype: Any, order: str, zeroed: bool) -> Any:
         if n < 0:
             raise ValueError("negative dimensions are not allowed")
         size *= int(n)
-    return numpy.ndarray(sizes, dtype, _shoal.Block(size, zeroed), order=order)
+    memory: Any = _shoal.Block(size, zeroed)
+    order_: Any = order
+    return numpy.ndarray(sizes, dtype, memory, order=order_)
 
 
 def reduce_array(obj: Any, pickler: Any) -> Any:
@@ -77,7 +79,7 @@ def _rebuild(cls: type, number: int, shape: Tuple[int, ...], dtype: Any, offset:
 
     from .multiprocessing.reduction import take_object
 
-    array = numpy.ndarray(shape, dtype, take_object(number), offset, strides)
+    array: Any = numpy.ndarray(shape, dtype, take_object(number), offset, strides)
     if cls is not numpy.ndarray:
         array = array.view(cls)
     if read_only:

@@ -210,7 +210,7 @@ def _strided(storage: Any, dtype: Any, offset: int, size: Any, stride: Any) -> A
 def reduce_torch(obj: Any, pickler: Any) -> Any:
     """Returns what pickles a tensor or a storage (as `__reduce_ex__` does), with its memory shared. Returns
     NotImplemented for any other object. pickler.add_object takes a shared object along and returns its number."""
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     tensor_type = getattr(torch, "Tensor", None)
     if tensor_type is None:
         return NotImplemented

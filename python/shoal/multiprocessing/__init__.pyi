@@ -1,5 +1,9 @@
 """Types of the package: the names of the standard module, from the default context, and those of torch."""
 
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
 from . import context as context, process as process, reduction as reduction
 from .context import _default_context
 from .ranks import (
@@ -8,7 +12,6 @@ from .ranks import (
     ProcessExitedException as ProcessExitedException,
     ProcessRaisedException as ProcessRaisedException,
     SpawnContext as SpawnContext,
-    spawn as spawn,
     start_processes as start_processes,
 )
 from .sharing import (
@@ -16,6 +19,21 @@ from .sharing import (
     get_sharing_strategy as get_sharing_strategy,
     set_sharing_strategy as set_sharing_strategy,
 )
+
+class _Spawn(ModuleType):
+    """The module spawn, which can be called: torch's function."""
+
+    def __call__(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        nprocs: int = 1,
+        join: bool = True,
+        daemon: bool = False,
+        start_method: str = "spawn",
+    ) -> ProcessContext | None: ...
+
+spawn: _Spawn
 
 SUBDEBUG: int
 SUBWARNING: int

@@ -34,13 +34,13 @@ def wait(object_list: Iterable[Any], timeout: Optional[float] = None) -> List[An
 
     Objects are connections, queues, sentinels, sockets or file descriptors.
     """
-    objects = list(object_list)
+    objects: List[Any] = list(object_list)
     others = [obj for obj in objects if not isinstance(obj, (_shoal.Connection, _shoal.Queue))]
     ours = [obj for obj in objects if isinstance(obj, (_shoal.Connection, _shoal.Queue))]
     if not ours:
         return _standard.wait(others, timeout)
     deadline = None if timeout is None else time.monotonic() + timeout
-    ready = [obj for obj in ours if _ready(obj)]
+    ready: List[Any] = [obj for obj in ours if _ready(obj)]
     ready += _standard.wait(others, 0) if others else []
     while not ready:
         left = None if deadline is None else deadline - time.monotonic()

@@ -40,7 +40,7 @@ class BaseContext(_standard.BaseContext):
     def Queue(self, maxsize: int = 0) -> queues.Queue[Any]: ...  # type: ignore[override]
     def JoinableQueue(self, maxsize: int = 0) -> queues.JoinableQueue[Any]: ...  # type: ignore[override]
     def SimpleQueue(self) -> queues.SimpleQueue[Any]: ...  # type: ignore[override]
-    def Pool(  # type: ignore[override]
+    def Pool(
         self,
         processes: int | None = None,
         initializer: Callable[..., object] | None = None,

@@ -3,6 +3,8 @@
 Each process that uses the start method forkserver has a server of its own. It starts with the first child, ends with the
 process, and is started again if it dies.
 """
+# This uses private names of the standard library.
+# mypy: disable-error-code=attr-defined
 import importlib
 import multiprocessing
 import multiprocessing.resource_tracker as _tracker
@@ -10,6 +12,7 @@ import os
 import sys
 import threading
 from multiprocessing import util
+from typing import Any, Dict, List, Optional
 
 from .. import _shoal, world
 from . import spawn
@@ -20,22 +23,22 @@ __all__ = ["ensure_running", "set_forkserver_preload"]
 class ForkServer:
     """The fork server of this process."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._forget()
-        self._preload_modules = []
+        self._preload_modules: List[str] = []
         os.register_at_fork(after_in_child=self._forget)
 
-    def _forget(self):
+    def _forget(self) -> None:
         """A forked child has no server yet."""
         self._lock = threading.Lock()
-        self._command = None
-        self._tracker_fd = None
+        self._command: Optional[List[Any]] = None
+        self._tracker_fd: Any = None
 
     @property
-    def _forkserver_pid(self):
+    def _forkserver_pid(self) -> Optional[int]:
         return _shoal.fork_server_pid() or None
 
-    def set_forkserver_preload(self, modules_names: list) -> None:
+    def set_forkserver_preload(self, modules_names: List[str]) -> None:
         """Sets the names of the modules that the server imports before it forks. A server that runs is replaced at the next
         start. A module that makes shared objects is imported by each child, not by the server."""
         if not all(type(name) is str for name in modules_names):
@@ -47,7 +50,7 @@ class ForkServer:
         """Starts the server, if it does not run, and waits until it serves."""
         self.start(b"", [], "no one", False).join()
 
-    def start(self, data: bytes, objects: list, name: str, outlive: bool):
+    def start(self, data: bytes, objects: List[_shoal.Shared], name: str, outlive: bool) -> _shoal.Process:
         """Lets the server fork a child. Returns its handle."""
         with self._lock:
             if self._command is None:
@@ -55,14 +58,16 @@ class ForkServer:
             return _shoal.start_program(spawn.get_executable(), self._command, data, objects, [self._tracker_fd], name,
                                         outlive, by_server=True)
 
-    def _make_command(self) -> list:
+    def _make_command(self) -> List[Any]:
         """The command must stay the same as long as the server is to stay the same."""
         if self._tracker_fd is None:
-            self._tracker_fd = os.dup(_tracker.getfd())
-        paths = {}
+            tracker_fd: Any = _tracker.getfd()
+            self._tracker_fd = os.dup(tracker_fd)
+        paths: Dict[str, Any] = {}
         if self._preload_modules:
             paths = {"sys_path": sys.path, "main_path": spawn.main_module().get("init_main_from_path")}
-        return spawn.command_line("forkserver", "main", self._preload_modules, self._tracker_fd, **paths)
+        command: List[Any] = spawn.command_line("forkserver", "main", self._preload_modules, self._tracker_fd, **paths)
+        return command
 
     def _stop(self) -> None:
         """Ends the server. For tests."""
@@ -81,7 +86,7 @@ start = _forkserver.start
 
 # ---- the server ----
 
-def main(modules: list, tracker_fd: int, sys_path: "list | None" = None, main_path: "str | None" = None) -> None:
+def main(modules: List[str], tracker_fd: int, sys_path: Optional[List[str]] = None, main_path: Optional[str] = None) -> None:
     """Runs the server, and each of its children."""
     _tracker._resource_tracker._fd = tracker_fd
     if sys_path is not None:
@@ -98,7 +103,7 @@ def main(modules: list, tracker_fd: int, sys_path: "list | None" = None, main_pa
         _run_child(*message)
 
 
-def _preload(modules, main_path):
+def _preload(modules: List[str], main_path: Optional[str]) -> None:
     for name in modules:
         try:
             if name != "__main__":
@@ -117,7 +122,7 @@ def _is_in_a_world() -> bool:
     return any(entry.pid == os.getpid() and entry.state != "reserved" for entry in world.ps())
 
 
-def _run_child(data, objects):
+def _run_child(data: bytes, objects: List[_shoal.Shared]) -> None:
     code = 1
     try:
         code = spawn._main(data, objects) if data else 0

@@ -1,10 +1,13 @@
 """Managers: those of the standard module. Only the context is ours, so the server is a process of this world."""
+# The types of the standard module do not have all of its names.
+# mypy: disable-error-code="attr-defined,no-redef"
 import multiprocessing.managers as _standard
 from multiprocessing.managers import *  # noqa: F401,F403
 from multiprocessing.managers import (AcquirerProxy, ArrayProxy, AutoProxy, BarrierProxy, ConditionProxy,  # noqa: F401
                                       DictProxy, EventProxy, IteratorProxy, ListProxy, MakeProxyType, Namespace,
                                       NamespaceProxy, PoolProxy, RebuildProxy, RemoteError, Server, SharedMemoryServer,
                                       State, ValueProxy, convert_to_error, dispatch, public_methods)
+from typing import Any
 
 from . import context
 
@@ -12,8 +15,9 @@ __all__ = _standard.__all__
 
 
 class _OurContext:
-    def __init__(self, *args, ctx=None, **kwds):
-        super().__init__(*args, ctx=ctx or context._default_context.get_context(), **kwds)
+    def __init__(self, *args: Any, ctx: Any = None, **kwds: Any) -> None:
+        kwds["ctx"] = ctx or context._default_context.get_context()
+        super().__init__(*args, **kwds)
 
 
 class BaseManager(_OurContext, _standard.BaseManager):

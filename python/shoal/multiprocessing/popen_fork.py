@@ -1,9 +1,13 @@
 """Starts a process by fork."""
+# This uses private names of the standard library.
+# mypy: disable-error-code=attr-defined
 import os
 import signal
 import sys
 import warnings
 from multiprocessing import util
+from types import FrameType
+from typing import Any, Optional
 
 from .. import _shoal
 
@@ -29,7 +33,8 @@ def _warn_of_threads() -> None:
     if _warned or len(os.listdir("/proc/self/task")) == 1:
         return
     _warned = True
-    level, frame = 1, sys._getframe()
+    level = 1
+    frame: Optional[FrameType] = sys._getframe()
     while frame is not None and frame.f_globals.get("__name__", "").startswith(("shoal.", "multiprocessing.")):
         level, frame = level + 1, frame.f_back
     warnings.warn(f"This process (pid={os.getpid()}) is multi-threaded, use of fork may lead to deadlocks in the child. "
@@ -41,40 +46,40 @@ class Popen:
 
     method = "fork"
 
-    def __init__(self, process_obj):
+    def __init__(self, process_obj: Any) -> None:
         util._flush_std_streams()
-        self.returncode = None
-        self._handle = self._launch(process_obj)
+        self.returncode: Optional[int] = None
+        self._handle: Any = self._launch(process_obj)
         self.pid = self._handle.pid
         self.sentinel = self._handle.sentinel
 
-    def duplicate_for_child(self, fd):
+    def duplicate_for_child(self, fd: int) -> int:
         return fd
 
-    def poll(self, flag=os.WNOHANG):
+    def poll(self, flag: int = os.WNOHANG) -> Optional[int]:
         if self.returncode is None:
             self.returncode = self._handle.poll() if flag == os.WNOHANG else self._handle.join()
         return self.returncode
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: Optional[float] = None) -> Optional[int]:
         if self.returncode is None:
             self.returncode = self._handle.join(timeout)
         return self.returncode
 
-    def terminate(self):
+    def terminate(self) -> None:
         self._send_signal(signal.SIGTERM)
 
-    def kill(self):
+    def kill(self) -> None:
         self._send_signal(signal.SIGKILL)
 
-    def _send_signal(self, number):
+    def _send_signal(self, number: int) -> None:
         if self.returncode is None:
             self._handle.send_signal(number)
 
-    def close(self):
+    def close(self) -> None:
         self._handle = None  # the last reference: closes the sentinel
 
-    def _launch(self, process_obj):
+    def _launch(self, process_obj: Any) -> _shoal.Process:
         _warn_of_threads()
         parent_pid = os.getpid()
         sys.audit("os.fork")

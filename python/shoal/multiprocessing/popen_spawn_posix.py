@@ -1,6 +1,7 @@
 """Starts a process as a fresh Python."""
 import os
 from multiprocessing import resource_tracker
+from typing import Any, List
 
 from .. import _shoal
 from . import popen_fork, spawn
@@ -11,10 +12,10 @@ __all__ = ["Popen"]
 class _DupFd:
     """An fd that the child inherits, under the same number."""
 
-    def __init__(self, fd):
+    def __init__(self, fd: int) -> None:
         self.fd = fd
 
-    def detach(self):
+    def detach(self) -> int:
         return self.fd
 
 
@@ -24,18 +25,19 @@ class Popen(popen_fork.Popen):
     method = "spawn"
     DupFd = _DupFd
 
-    def __init__(self, process_obj):
-        self._fds = []
+    def __init__(self, process_obj: Any) -> None:
+        self._fds: List[int] = []
         super().__init__(process_obj)
 
-    def duplicate_for_child(self, fd):
+    def duplicate_for_child(self, fd: int) -> int:
         """Makes a duplicate for the child and returns its number. The objects of the standard module call this."""
         self._fds.append(os.dup(fd))
         return self._fds[-1]
 
-    def _launch(self, process_obj):
+    def _launch(self, process_obj: Any) -> _shoal.Process:
         try:
-            data, objects = spawn.pickle_process(process_obj, self, self.duplicate_for_child(resource_tracker.getfd()))
+            tracker_fd: Any = resource_tracker.getfd()
+            data, objects = spawn.pickle_process(process_obj, self, self.duplicate_for_child(tracker_fd))
             return _shoal.start_program(spawn.get_executable(), spawn.get_command_line(), data, objects, self._fds,
                                         process_obj.name, process_obj._outlive)
         finally:

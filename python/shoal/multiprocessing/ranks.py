@@ -4,7 +4,7 @@ import sys
 import time
 import traceback
 import warnings
-from typing import Any, Callable, Optional
+from typing import Any, Callable, List, Optional, Tuple
 
 from . import context
 
@@ -24,7 +24,7 @@ class ProcessException(Exception):
         self.error_index = error_index
         self.pid = self.error_pid = pid
 
-    def __reduce__(self):
+    def __reduce__(self) -> Tuple[Any, ...]:
         return type(self), (self.msg, self.error_index, self.pid)
 
 
@@ -43,11 +43,11 @@ class ProcessExitedException(ProcessException):
         self.exit_code = exit_code
         self.signal_name = signal_name
 
-    def __reduce__(self):
+    def __reduce__(self) -> Tuple[Any, ...]:
         return type(self), (self.msg, self.error_index, self.pid, self.exit_code, self.signal_name)
 
 
-def _run(fn, rank, args, error_queue):
+def _run(fn: Callable[..., Any], rank: int, args: Tuple[Any, ...], error_queue: Any) -> None:
     try:
         fn(rank, *args)
     except KeyboardInterrupt:
@@ -60,12 +60,12 @@ def _run(fn, rank, args, error_queue):
 class ProcessContext:
     """The ranks that start_processes(join=False) has started."""
 
-    def __init__(self, processes: list, error_queues: list):
+    def __init__(self, processes: List[Any], error_queues: List[Any]):
         self.processes = processes
         self.error_queues = error_queues
         self.sentinels = {process.sentinel: rank for rank, process in enumerate(processes)}
 
-    def pids(self) -> list:
+    def pids(self) -> List[int]:
         """Returns the process IDs, by rank."""
         return [process.pid for process in self.processes]
 
@@ -122,19 +122,19 @@ def _signal_name(number: int) -> str:
 class SpawnContext(ProcessContext):
     """The old name of ProcessContext."""
 
-    def __init__(self, processes: list, error_queues: list):
+    def __init__(self, processes: List[Any], error_queues: List[Any]):
         warnings.warn("SpawnContext is renamed to ProcessContext")
         super().__init__(processes, error_queues)
 
 
-def start_processes(fn: Callable[..., Any], args: tuple = (), nprocs: int = 1, join: bool = True, daemon: bool = False,
+def start_processes(fn: Callable[..., Any], args: Tuple[Any, ...] = (), nprocs: int = 1, join: bool = True, daemon: bool = False,
                     start_method: str = "spawn") -> Optional[ProcessContext]:
     """Runs fn(rank, *args) in nprocs processes, ranks 0 to nprocs - 1.
 
     With join, waits for all of them; the first failure ends the others and is raised (ProcessContext.join). Without,
     returns a ProcessContext at once.
     """
-    ctx = context._default_context.get_context(start_method)
+    ctx: Any = context._default_context.get_context(start_method)
     processes, queues = [], []
     for rank in range(nprocs):
         queue = ctx.SimpleQueue()
@@ -150,7 +150,7 @@ def start_processes(fn: Callable[..., Any], args: tuple = (), nprocs: int = 1, j
     return None
 
 
-def spawn(fn: Callable[..., Any], args: tuple = (), nprocs: int = 1, join: bool = True, daemon: bool = False,
+def spawn(fn: Callable[..., Any], args: Tuple[Any, ...] = (), nprocs: int = 1, join: bool = True, daemon: bool = False,
           start_method: str = "spawn") -> Optional[ProcessContext]:
     """Runs fn(rank, *args) in nprocs processes that are fresh Pythons. See start_processes()."""
     if start_method != "spawn":

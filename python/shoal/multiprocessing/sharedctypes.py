@@ -24,7 +24,7 @@ typecode_to_type = {
     "f": ctypes.c_float, "d": ctypes.c_double,
 }
 
-_CData = ctypes._SimpleCData.__base__  # of every ctypes object
+_CData: Any = ctypes._SimpleCData.__base__  # of every ctypes object
 
 
 def _at(type_: Any, block: _shoal.Block, offset: int) -> Any:
@@ -48,7 +48,7 @@ def RawValue(typecode_or_type: Any, *args: Any) -> Any:
 
 def RawArray(typecode_or_type: Any, size_or_initializer: Union[int, Sequence[Any]]) -> Any:
     """Return a ctypes array in shared memory: of zeros, if its size is given, or with the elements of a sequence."""
-    type_ = typecode_to_type.get(typecode_or_type, typecode_or_type)
+    type_: Any = typecode_to_type.get(typecode_or_type, typecode_or_type)
     if isinstance(size_or_initializer, int):
         return _new_value(type_ * size_or_initializer)
     array = _new_value(type_ * len(size_or_initializer))
@@ -97,7 +97,8 @@ def synchronized(obj: Any, lock: Any = None, ctx: Any = None) -> "SynchronizedBa
     if isinstance(obj, ctypes.Array):
         cls = SynchronizedString if obj._type_ is ctypes.c_char else SynchronizedArray
         return cls(obj, lock, ctx)
-    return _structure_class(type(obj))(obj, lock, ctx)
+    wrapped: SynchronizedBase = _structure_class(type(obj))(obj, lock, ctx)
+    return wrapped
 
 
 def make_property(name: str) -> property:
@@ -191,7 +192,7 @@ def reduce_ctypes(obj: Any, pickler: Any) -> Any:
         return synchronized, (obj._obj, obj._lock)
     if not isinstance(obj, _CData):
         return NotImplemented
-    whole = obj
+    whole: Any = obj
     while whole._b_base_ is not None:
         whole = whole._b_base_
     block = getattr(whole, "_wrapper", None)

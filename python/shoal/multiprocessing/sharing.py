@@ -1,4 +1,5 @@
 """torch's sharing strategies. There is one here: memory is shared through the heap of the world."""
+from typing import Set
 
 __all__ = ["get_all_sharing_strategies", "get_sharing_strategy", "set_sharing_strategy"]
 
@@ -19,6 +20,6 @@ def get_sharing_strategy() -> str:
     return _strategy
 
 
-def get_all_sharing_strategies() -> set:
+def get_all_sharing_strategies() -> Set[str]:
     """Returns the names that set_sharing_strategy() accepts."""
     return set(_STRATEGIES)

@@ -3,6 +3,8 @@
 torch has a function spawn and the standard library a module of that name. Here it is one thing: `spawn(fn, nprocs=4)` calls
 the function, and `spawn.get_executable()` is a name of the module.
 """
+# This uses private names of the standard library.
+# mypy: disable-error-code=attr-defined
 import multiprocessing as _standard
 import multiprocessing.context as _standard_context
 import multiprocessing.resource_tracker as _tracker
@@ -15,6 +17,7 @@ import subprocess
 import sys
 import types
 from multiprocessing.spawn import import_main_path, is_forking
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 from .. import _shoal
 from . import reduction
@@ -23,28 +26,28 @@ from .popen_fork import parent_sentinel
 __all__ = ["freeze_support", "set_executable", "get_executable", "get_preparation_data", "get_command_line",
            "import_main_path"]
 
-_executable = None
+_executable: Optional[bytes] = None
 
 
-def set_executable(exe) -> None:
+def set_executable(exe: "Union[str, bytes, os.PathLike[str]]") -> None:
     """Sets the program that runs children. People who embed Python need it."""
     global _executable
     _executable = os.fsencode(exe)
 
 
-def get_executable():
+def get_executable() -> Any:
     """Returns the program that runs children: that of set_executable(), else the standard module's."""
     return _executable if _executable is not None else _standard_spawn.get_executable()
 
 
-def get_command_line(**kwds) -> list:
+def get_command_line(**kwds: Any) -> List[Any]:
     """Returns the command line of a child."""
     if getattr(sys, "frozen", False):
         return [sys.executable, "--multiprocessing-fork"]
     return command_line("spawn", "spawn_main")
 
 
-def command_line(module: str, function: str, *args, **kwds) -> list:
+def command_line(module: str, function: str, *args: Any, **kwds: Any) -> List[Any]:
     """Returns the command line of a Python like this one that calls a function of this package."""
     arguments = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwds.items())])
     # The child finds this package even if only the parent's sys.path has it. prepare() replaces sys.path later.
@@ -62,11 +65,11 @@ def freeze_support() -> None:
 
 # ---- the parent ----
 
-def get_preparation_data(name: str) -> dict:
+def get_preparation_data(name: str) -> Dict[str, Any]:
     """Returns what a child needs before it can unpickle its process object."""
     from . import context
     _standard_spawn._check_not_importing_main()
-    data = {
+    data: Dict[str, Any] = {
         "log_to_stderr": util._log_to_stderr,
         "authkey": process.current_process().authkey,
         "name": name,
@@ -83,7 +86,7 @@ def get_preparation_data(name: str) -> dict:
     return data
 
 
-def main_module() -> dict:
+def main_module() -> Dict[str, str]:
     """Tells the child how to get this program's main module: by name, by path, or not at all."""
     main = sys.modules["__main__"]
     name = getattr(main.__spec__, "name", None)
@@ -97,7 +100,7 @@ def main_module() -> dict:
     return {"init_main_from_path": os.path.normpath(path)}
 
 
-def pickle_process(process_obj, popen, tracker_fd: "int | None" = None) -> tuple:
+def pickle_process(process_obj: Any, popen: Any, tracker_fd: Optional[int] = None) -> Tuple[bytes, List[_shoal.Shared]]:
     """Returns the data and the shared objects for a child that is about to be started."""
     data = get_preparation_data(process_obj.name)
     data["tracker_fd"] = tracker_fd
@@ -111,7 +114,7 @@ def pickle_process(process_obj, popen, tracker_fd: "int | None" = None) -> tuple
 
 # ---- the child ----
 
-def prepare(data: dict) -> None:
+def prepare(data: Dict[str, Any]) -> None:
     """Makes this process like its parent: sys.path, sys.argv, the main module, the start methods."""
     from . import context
     _standard.set_start_method(data.pop("standard_start_method"), force=True)
@@ -124,7 +127,7 @@ def spawn_main() -> None:
     sys.exit(_main(*_shoal.child_begin()))
 
 
-def _main(data: bytes, objects: list) -> int:
+def _main(data: bytes, objects: List[_shoal.Shared]) -> int:
     process.current_process()._inheriting = True
     try:
         preparation, body = pickle.loads(data)
@@ -135,7 +138,8 @@ def _main(data: bytes, objects: list) -> int:
         process_obj = reduction.loads(body, objects)
     finally:
         del process.current_process()._inheriting
-    return process_obj._bootstrap(parent_sentinel(process_obj._parent_pid))
+    code: int = process_obj._bootstrap(parent_sentinel(process_obj._parent_pid))
+    return code
 
 
 # ---- torch's function ----
@@ -146,7 +150,7 @@ from .ranks import (ProcessContext, ProcessException, ProcessExitedException, Pr
 
 class _CallableModule(types.ModuleType):
     @staticmethod
-    def __call__(*args, **kwds):
+    def __call__(*args: Any, **kwds: Any) -> Any:
         return spawn(*args, **kwds)
 
 
