@@ -104,7 +104,29 @@ static shoal_value *task(const task_header *header, const char *function, PyObje
     return body != NULL ? message(bytes, sizeof *header + size, body) : NULL;
 }
 
-/* pool_put(queue, job, index, call, function, keep, x). function is None if x has it: (function, x). */
+/* Returns about how much memory a value takes once it is put. */
+static size_t size_of(const shoal_value *value, int depth)
+{
+    size_t size = 0, count;
+    switch (shoal_value_type(value)) {
+    case SHOAL_STRING: return strlen(shoal_value_as_string(value));
+    case SHOAL_BYTES: return shoal_value_as_bytes(value, &size) != NULL ? size : 0;
+    case SHOAL_FOREIGN: return shoal_value_as_foreign(value, NULL, &size) != NULL ? size : 0;
+    case SHOAL_OBJECT:
+        return shoal_value_object_kind(value) == SHOAL_KIND_BLOCK ? shoal_block_size(shoal_value_as_block(value)) : 0;
+    case SHOAL_LIST:
+    case SHOAL_MAP:
+        count = depth > 0 ? shoal_value_count(value) : 0;
+        for (size_t i = 0; i < count; i++) {
+            size += size_of(shoal_value_at(value, i), depth - 1);
+        }
+        return size;
+    default: return 0;
+    }
+}
+
+/* pool_put(queue, job, index, call, function, keep, x): returns about how many bytes that takes. function is None if x
+ * has it: (function, x). */
 static PyObject *pool_put(PyObject *module, PyObject *args)
 {
     (void)module;
@@ -125,10 +147,9 @@ static PyObject *pool_put(PyObject *module, PyObject *args)
     header.index = index;
     header.whole = function == NULL;
     header.function_size = function == NULL ? 0 : (int32_t)size;
-    if (put(queue, task(&header, function == NULL ? "" : function, argument)) != 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    shoal_value *value = task(&header, function == NULL ? "" : function, argument);
+    size_t bytes = value != NULL ? size_of(value, 3) : 0;
+    return put(queue, value) == 0 ? PyLong_FromSize_t(bytes) : NULL;
 }
 
 /* ---- the worker ---- */

@@ -12,11 +12,12 @@ import sys
 import threading
 import time
 import unittest
+import unittest.mock
 import warnings
 import weakref
 
 import shoal.multiprocessing as mp
-from shoal import _shoal
+from shoal import _shoal, world
 from shoal.multiprocessing import pool as pools
 from shoal.multiprocessing.pool_workers import WorkerDied
 
@@ -277,7 +278,7 @@ class Results(Checked):
         with self.Pool(2) as pool:
             seen = []
             pool.apply_async(square, (3,), callback=seen.append).wait(LIMIT)
-            pool.apply_async(fail, (3,), callback=seen.append, error_callback=lambda e: seen.append(type(e))).wait(LIMIT)
+            pool.apply_async(fail, (3,), {}, seen.append, lambda e: seen.append(type(e))).wait(LIMIT)
             pool.map_async(square, [1, 2], callback=seen.append).wait(LIMIT)
             pool.starmap_async(add, [(1,)], error_callback=lambda e: seen.append(type(e))).wait(LIMIT)
             self.assertEqual(seen, [9, KeyError, [1, 4], TypeError])
@@ -453,15 +454,36 @@ def count_tracked():
     return len(Tracked.alive)
 
 
+def take_and_die(tasks):
+    tasks._take(None)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError("it did not happen")
+        time.sleep(0)
+
+
+def wait_for(pool, count):
+    wait_until(lambda: len(pool._pool) == count)
+    return list(pool._pool)
+
+
 class Deaths(Checked):
     def test_ways_to_die(self):
         with self.Pool(1) as pool:
             for task, argument, text, exitcode in (
-                    (kill_self, signal.SIGKILL, "ended by SIGKILL", -9), (kill_self, signal.SIGSEGV, "ended by SIGSEGV", -11),
-                    (exit_with, 123, "exited with code 123", 123), (exit_with, 0, "exited with code 0", 0),
+                    (kill_self, signal.SIGKILL, "ended by SIGKILL", -9),
+                    (kill_self, signal.SIGTERM, "ended by SIGTERM", -15),
+                    (exit_with, 123, "exited with code 123", 123),
+                    (exit_with, 0, "exited with code 0", 0),
                     (leave, 3, "exited with code 3", 3)):
                 worker = pool.apply(pid_of, (0,))
-                with self.assertRaisesRegex(WorkerDied, rf"worker 0 \(pid {worker}\) {text} while it ran task") as caught:
+                text = rf"^worker 0 \(pid {worker}\) {text} while it ran task \d+$"
+                with self.assertRaisesRegex(WorkerDied, text) as caught:
                     pool.apply(task, (argument,))
                 self.assertEqual((caught.exception.pid, caught.exception.exitcode), (worker, exitcode))
             copy = pickle.loads(pickle.dumps(caught.exception))
@@ -485,6 +507,29 @@ class Deaths(Checked):
             first = pool.apply(pid_of, (0,))
             os.kill(first, signal.SIGKILL)
             self.assertNotEqual(pool.apply(pid_of, (0,)), first)
+
+    def test_a_worker_that_dies_between_taking_a_task_and_noting_it(self):
+        with self.Pool(1) as pool:
+            worker = pool.apply(pid_of, (0,))
+            os.kill(worker, signal.SIGSTOP)
+            thief = self.context.Process(target=take_and_die, args=(pool._workers.tasks,))
+            thief.start()
+            result = pool.apply_async(square, (1,))
+            thief.join(LIMIT)
+            os.kill(worker, signal.SIGCONT)
+            with self.assertRaisesRegex(WorkerDied, "^a worker ended while it ran task"):
+                result.get(LIMIT)
+
+    def test_killing_workers_that_start_does_not_break_a_pool_with_others(self):
+        hold = self.context.Queue()
+        with self.Pool(2, hold.get) as pool:
+            hold.put(None)
+            first = pool.apply(pid_of, (0,))
+            for _ in range(8):
+                starting, = [process.pid for process in wait_for(pool, 2) if process.pid != first]
+                os.kill(starting, signal.SIGKILL)
+                wait_until(lambda: starting not in [process.pid for process in list(pool._pool)])
+            self.assertEqual(pool.map(square, range(5)), [0, 1, 4, 9, 16])
 
     def test_join_returns_when_workers_are_killed_while_closing(self):
         tell = self.context.Queue()
@@ -589,6 +634,28 @@ class Ends(Checked):
             for thread in threads:
                 thread.join(LIMIT)
             self.assertEqual(wrong, [])
+
+    def test_threads_that_cannot_start(self):
+        for name in "shoal-pool-workers", "shoal-pool-results":
+            def start(thread, real=threading.Thread.start):
+                if thread.name == name:
+                    raise RuntimeError("can't start new thread")
+                real(thread)
+            with unittest.mock.patch.object(threading.Thread, "start", start):
+                with self.assertRaisesRegex(RuntimeError, "can't start new thread"):
+                    self.Pool(2)
+            self.assertEqual(multiprocessing.active_children(), [])
+
+    def test_a_map_of_large_arguments_does_not_fill_the_heap(self):
+        go = self.context.Queue()
+        before = world.info().heap_used
+        with self.Pool(1) as pool:
+            waiting = pool.apply_async(go.get)
+            result = pool.map_async(len, [b"x" * (1 << 20)] * 250, chunksize=1)
+            self.assertLess(world.info().heap_used - before, 200 << 20)
+            go.put(None)
+            waiting.get(LIMIT)
+            self.assertEqual(result.get(LIMIT), [1 << 20] * 250)
 
     def test_a_forked_child_cannot_use_the_pool(self):
         with self.Pool(1) as pool:

@@ -1,7 +1,7 @@
 """Pools of worker processes, with the interface of multiprocessing.pool.
 
-A worker may die at any moment, and no task is lost: it fails with WorkerDied, which names the signal, or it is run again
-if the pool was made with retries.
+A worker may die at any moment, and no task is lost: it fails with WorkerDied, which names the signal, or it is run
+again if the pool was made with retries.
 """
 import collections
 import itertools
@@ -20,7 +20,9 @@ from . import context as _contexts
 from . import reduction
 from .pool_workers import CLOSE, DONE, GAVE_UP, NO_START, NOTE, RAISED, RUN, TERMINATE, Death, WorkerDied, Workers
 
-__all__ = ["Pool", "ThreadPool"]
+__all__ = ["Pool", "ThreadPool", "WorkerDied"]
+
+WorkerDied.__module__ = __name__
 
 INIT = "INIT"
 
@@ -29,6 +31,9 @@ _ONE, _STAR, _CHUNK, _STARS, _KEYWORDS = range(5)
 
 #: How many results the handler thread takes at a time.
 _BATCH = 1000
+
+#: map() puts tasks of about this many bytes at once. For the rest, a thread waits until others are done.
+_AT_ONCE = 64 << 20
 
 #: A pickled function up to this size is sent with every task, and pickled once.
 _SMALL_FUNCTION = 512
@@ -51,6 +56,7 @@ class ApplyResult(_standard.ApplyResult):
         self._success = True
         self._value: Any = None
         self._deaths: Dict[int, Death] = {}
+        self._room: Optional[threading.Semaphore] = None  # for tasks that are not done; None: no limit
         self._cache = pool._cache
 
     def ready(self) -> bool:
@@ -97,6 +103,11 @@ class ApplyResult(_standard.ApplyResult):
             self._callback = self._error_callback = None
             self._success, self._value = False, error
             self._finish()
+        if self._room is not None:
+            self._room.release()
+
+    def _set_length(self, length: int) -> None:
+        """The length of a result is known from the beginning; that of an iterator is not."""
 
     def _is_open(self, index: int) -> bool:
         """Whether the result of a task is still missing."""
@@ -138,6 +149,8 @@ class MapResult(ApplyResult):
         self._left -= 1
         if not self._left:
             self._finish()
+        if self._room is not None:
+            self._room.release()
 
     def _is_open(self, index: int) -> bool:
         return not self._seen[index]
@@ -165,7 +178,7 @@ class IMapIterator(_standard.IMapIterator):
         self._chunksize = chunksize
         self._deaths: Dict[int, Death] = {}
         self._cache = pool._cache
-        self._room = threading.Semaphore(max(64, 8 * pool._processes))  # for tasks that are not done
+        self._room = threading.Semaphore(pool._window)
 
     def __iter__(self) -> "IMapIterator":
         return self
@@ -271,7 +284,7 @@ class _Jobs:
         self._lock = threading.Lock()  # around adding a job and ending them all
         self._notes: Deque[Callable[[], None]] = collections.deque()
         self._gave_up: List[Tuple[int, int]] = []  # tasks that failed; the deaths of their workers are not known yet
-        self._idle_deaths: Deque[Death] = collections.deque(maxlen=32)
+        self._idle_death: Optional[Death] = None  # the last one
         self._broken: Optional[str] = None
         self._start_error: Optional[BaseException] = None
         self.thread = threading.Thread(target=self._handle, name="shoal-pool-results", daemon=True)
@@ -283,19 +296,21 @@ class _Jobs:
                 raise ValueError("Pool not running")
             self.cache[result._job] = result
 
-    def put(self, result: Any, index: int, call: int, function: "_Function", x: Any) -> bool:
-        """Puts a task. If it cannot be pickled, it fails. Returns False if the pool was terminated."""
+    def put(self, result: Any, index: int, call: int, function: "_Function", x: Any) -> int:
+        """Puts a task. If it cannot be pickled, it fails. Returns about how many bytes it takes; -1 if it has no use,
+        because the pool was terminated."""
+        size = 0
         try:
             if function.pickle is None:
                 x = (function.function, x)
-            _shoal.pool_put(self.workers.tasks, result._job, index, call, function.pickle, function.keep, x)
+            size = _shoal.pool_put(self.workers.tasks, result._job, index, call, function.pickle, function.keep, x)
         except _shoal.Closed:
-            return False
+            return -1
         except Exception as error:
             self.fail(result, index, error)
         if self._broken is not None:
             self._note(self._fail_all)
-        return True
+        return size
 
     def fail(self, result: Any, index: int, error: BaseException) -> None:
         """Lets a task fail, in the handler thread like all others."""
@@ -308,6 +323,12 @@ class _Jobs:
 
     def died(self, death: Death) -> None:
         self._note(lambda: self._take_death(death))
+
+    def unexplained(self) -> List[Tuple[int, int]]:
+        return list(self._gave_up)
+
+    def looked(self, asked: List[Tuple[int, int]]) -> None:
+        self._note(lambda: self._explain_by_guess(asked))
 
     def broken(self, text: str) -> None:
         def become_broken() -> None:
@@ -332,6 +353,7 @@ class _Jobs:
                 pass
         except BaseException as unexpected:
             error = unexpected
+            self.workers.set_state(TERMINATE)
             raise
         finally:
             with self._lock:
@@ -352,6 +374,8 @@ class _Jobs:
             elif outcome == GAVE_UP:
                 self._gave_up.append((job, index))
                 self._explain()
+                if self._gave_up:
+                    self.workers.wake()
             elif outcome == NO_START:
                 self._start_error = value
             else:
@@ -369,7 +393,7 @@ class _Jobs:
         if result is not None:
             result._deaths[death.index] = death
         elif not death.job:
-            self._idle_deaths.append(death)
+            self._idle_death = death
         self._explain()
 
     def _explain(self) -> None:
@@ -380,18 +404,25 @@ class _Jobs:
             if result is None or not result._is_open(index):
                 continue
             death = result._deaths.get(index)
-            if death is None and self._idle_deaths:
-                death = self._idle_deaths.popleft()  # it died just before it could write what it runs
             if death is None:
                 self._gave_up.append((job, index))
             else:
-                result._set(index, False, self._error_of(result, index, death))
+                self._fail_by_death(result, index, death)
 
-    def _error_of(self, result: Any, index: int, death: Death) -> WorkerDied:
-        text = f"{death} while it ran {result._describe(index)}"
+    def _explain_by_guess(self, asked: List[Tuple[int, int]]) -> None:
+        """All deaths are known now. A worker of what is left died after it took the task, and before it wrote that."""
+        for job, index in set(asked).intersection(self._gave_up):
+            self._gave_up.remove((job, index))
+            result = self.cache.get(job)
+            if result is not None and result._is_open(index):
+                self._fail_by_death(result, index, self._idle_death)
+
+    def _fail_by_death(self, result: Any, index: int, death: Optional[Death]) -> None:
+        text = f"{death or 'a worker ended'} while it ran {result._describe(index)}"
         if self._retries:
             text += f", which was run {self._retries + 1} times"
-        return WorkerDied(text, death.pid, death.exitcode)
+        error = WorkerDied(text, death.pid, death.exitcode) if death else WorkerDied(text)
+        result._set(index, False, error)
 
     def _fail_all(self) -> None:
         error = WorkerDied(str(self._broken))
@@ -437,10 +468,12 @@ def _chunks(items: Iterable[Any], size: int) -> Iterator[Tuple[Any, ...]]:
 class Pool(_standard.Pool):
     """A pool of worker processes that run functions.
 
-    processes is the number of workers; the default is the number of CPUs. Each worker calls initializer(*initargs) first.
-    After maxtasksperchild tasks a worker is replaced by a fresh one. A worker that dies is replaced too. Its task fails
-    with WorkerDied, or is run again, up to `retries` times. If workers end again and again before they are ready, all
-    tasks fail with WorkerDied.
+    processes is the number of workers; the default is the number of CPUs. Each calls initializer(*initargs) first.
+    After maxtasksperchild tasks a worker is replaced by a fresh one.
+
+    A worker that dies is replaced too. Its task fails with WorkerDied, or is run again, up to `retries` times. If
+    workers end again and again before they are ready, for example because the initializer raises, the pool is broken:
+    all tasks fail with WorkerDied.
     """
 
     def __init__(self, processes: Optional[int] = None, initializer: Optional[Callable[..., Any]] = None,
@@ -461,6 +494,7 @@ class Pool(_standard.Pool):
             raise ValueError("retries must be a non-negative int")
         self._ctx = context or _contexts._default_context.get_context()
         self._processes = processes
+        self._window = max(64, 8 * processes)  # tasks that are not done, where there is a limit
         self._last_function: Optional[_Function] = None
         self._jobs = _Jobs(retries)
         self._cache = self._jobs.cache
@@ -471,7 +505,12 @@ class Pool(_standard.Pool):
         self._jobs.workers = self._workers
         self._pool = self._workers.processes
         self._workers.start()
-        self._jobs.thread.start()
+        try:
+            self._jobs.thread.start()
+        except BaseException:
+            self._workers.set_state(TERMINATE)
+            self._workers.thread.join()
+            raise
         self._terminate = util.Finalize(self, _terminate, (self._workers, self._jobs), exitpriority=15)
         self._state = RUN
 
@@ -480,8 +519,8 @@ class Pool(_standard.Pool):
         """Makes the process object of a worker."""
         return ctx.Process(*args, **kwds)
 
-    def __del__(self, _warn: Any = warnings.warn, _run: str = RUN) -> None:
-        if self._state == _run:
+    def __del__(self, _warn: Any = warnings.warn, _run: str = RUN, _getpid: Callable[[], int] = os.getpid) -> None:
+        if self._state == _run and self._pid == _getpid():
             _warn(f"unclosed running multiprocessing pool {self!r}", ResourceWarning, source=self)
 
     def __repr__(self) -> str:
@@ -576,7 +615,7 @@ class Pool(_standard.Pool):
                     raise
                 items, error = [None], raised  # the standard module reports it through the result
         if chunksize is None:
-            chunksize = -(-len(items) // (len(self._pool) * 4))
+            chunksize = -(-len(items) // (self._processes * 4))
         result = MapResult(self, chunksize if items else 0, len(items), callback, error_callback)
         if not items:
             return result
@@ -588,11 +627,21 @@ class Pool(_standard.Pool):
             call, units = _STAR if star else _ONE, items
         else:
             call, units = _STARS if star else _CHUNK, _chunks(items, chunksize)
-        function = self._function(func)
-        for index, unit in enumerate(units):
-            if not self._jobs.put(result, index, call, function, unit):
-                break
+        self._put_all(result, self._function(func), call, enumerate(units))
         return result
+
+    def _put_all(self, result: MapResult, function: _Function, call: int, units: Iterator[Tuple[int, Any]]) -> None:
+        """Puts the tasks of a map. If they are large, only some: they need not be in shared memory all at once."""
+        size = 0
+        for index, unit in units:
+            put = self._jobs.put(result, index, call, function, unit)
+            size += put
+            if put < 0:
+                return
+            if size > _AT_ONCE:
+                result._room = threading.Semaphore(self._window)
+                _start_feeding(self._jobs, result, function, call, units)
+                return
 
     def _imap(self, kind: Any, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int) -> Iterator[Any]:
         self._check_running()
@@ -600,12 +649,11 @@ class Pool(_standard.Pool):
             raise ValueError(f"Chunksize must be 1+, not {chunksize:n}")
         result = kind(self, chunksize)
         self._jobs.add(result)
-        function = self._function(func)
-        if type(iterable) in (list, tuple, range) and len(iterable) <= 64 * chunksize:  # type: ignore[arg-type]
-            _feed(self._jobs, result, function, iterable, chunksize)
-        else:  # the iterable may be endless, or wait for something
-            threading.Thread(target=_feed, args=(self._jobs, result, function, iterable, chunksize),
-                             name="shoal-pool-tasks", daemon=True).start()
+        call, units = (_ONE, iterable) if chunksize == 1 else (_CHUNK, _chunks(iterable, chunksize))
+        feed = _start_feeding  # the iterable may be endless, or wait for something
+        if isinstance(iterable, (list, tuple, range)) and len(iterable) <= self._window * chunksize:
+            feed = _feed
+        feed(self._jobs, result, self._function(func), call, enumerate(units))
         return result if chunksize == 1 else (item for chunk in result for item in chunk)
 
     # ---- the end ----
@@ -641,17 +689,19 @@ def _join_threads(workers: Workers, jobs: _Jobs) -> None:
             thread.join()
 
 
-def _feed(jobs: _Jobs, result: IMapIterator, function: _Function, iterable: Iterable[Any], chunksize: int) -> None:
-    """Puts the tasks of an imap: not all at once, because an iterable may be endless."""
-    call, units = (_ONE, iterable) if chunksize == 1 else (_CHUNK, _chunks(iterable, chunksize))
-    count = 0
+def _start_feeding(*arguments: Any) -> None:
+    threading.Thread(target=_feed, args=arguments, name="shoal-pool-tasks", daemon=True).start()
+
+
+def _feed(jobs: _Jobs, result: Any, function: _Function, call: int, units: Iterator[Tuple[int, Any]]) -> None:
+    """Puts tasks, but only as many at a time as there is room for."""
+    index = -1
     try:
-        for unit in units:
+        for index, unit in units:
             result._room.acquire()
-            if result._job not in jobs.cache or not jobs.put(result, count, call, function, unit):
+            if result._job not in jobs.cache or jobs.put(result, index, call, function, unit) < 0:
                 return  # nobody waits for the results any more
-            count += 1
-    except Exception as error:  # of the iterable
-        jobs.fail(result, count, error)
-        count += 1
-    result._set_length(count)
+    except BaseException as error:  # of the iterable
+        index += 1
+        jobs.fail(result, index, error)
+    result._set_length(index + 1)

@@ -129,9 +129,9 @@ class _Bell:
 class Workers:
     """The workers of a pool, and the thread that keeps their number.
 
-    The thread reports to `observer`: died(Death), broken(text) when workers do not start any more, and idle() says
-    whether nothing is left to do. When a pool is closed and idle, or terminated, the thread ends the workers and then
-    closes the queue of results.
+    The thread reports to `observer`: died(Death), broken(text) when workers do not start any more, and looked(tasks)
+    when it has reported all deaths that unexplained() asked for. idle() says whether nothing is left to do. When a pool
+    is closed and idle, or terminated, the thread ends the workers and then closes the queue of results.
     """
 
     def __init__(self, make_process: Callable[..., Any], count: int, initializer: Optional[Callable[..., Any]],
@@ -146,7 +146,7 @@ class Workers:
         self._words = memoryview(self._places).cast("q")
         self._arguments = initializer, initargs, most or 0, retries + 1
         self._observer = observer
-        self._failed_starts = 0  # in a row
+        self._failed_starts = 0  # in a row, while no other worker was ready
         self._broken = False
         self._bell = _Bell()
         self._lock = threading.Lock()  # around starting and reaping
@@ -156,6 +156,7 @@ class Workers:
         """Starts the workers. If one cannot be started, ends the others."""
         try:
             self.populate()
+            self.thread.start()
         except BaseException:
             for process in self.processes:
                 if process.exitcode is None:
@@ -163,7 +164,6 @@ class Workers:
             for process in self.processes:
                 process.join()
             raise
-        self.thread.start()
 
     def set_state(self, state: str) -> None:
         """Closes or terminates. The thread does the rest."""
@@ -173,6 +173,10 @@ class Workers:
     def wake(self) -> None:
         """Lets the thread look whether the pool is idle."""
         self._bell.ring()
+
+    def ready(self) -> bool:
+        """Whether a worker can run tasks now: its initializer has returned."""
+        return any(self._words[process._place * _PLACE_WORDS + _READY] for process in self.processes)
 
     def populate(self) -> None:
         """Starts workers for the places that have none."""
@@ -227,7 +231,7 @@ class Workers:
         base = process._place * _PLACE_WORDS
         ready, job, index = (self._words[base + word] for word in (_READY, _JOB, _INDEX))
         death = Death(process._place, process.pid, exitcode, job, index)
-        if ready:
+        if ready or self.ready():
             self._failed_starts = 0
         else:
             self._note_failed_start(str(death))
@@ -243,7 +247,10 @@ class Workers:
 
     def _replace(self) -> Optional[float]:
         """Replaces the workers that have ended. Returns after how many seconds to try again, if that failed."""
+        asked = self._observer.unexplained()
         self._reap()
+        if asked:
+            self._observer.looked(asked)
         if self._broken:
             return None
         try:
