@@ -248,10 +248,9 @@ shoal_err shoal_init(int *argc, char ***argv)
     prctl(PR_SET_NAME, program_invocation_short_name); /* otherwise it would be "exe" */
     shoal_err err = take_place(&a);
     if (err != SHOAL_OK) {
-        sh_log("a child cannot start: %s", err == SHOAL_ESTATE
-                                               ? "the program calls the library before shoal_init, which must be "
-                                                 "the first call of main"
-                                               : shoal_last_error_text());
+        sh_log("a child cannot start: %s",
+               sh_attached() ? "the program calls the library before shoal_init, which must be the first call of main"
+                             : shoal_last_error_text());
         _exit(EXIT_LOST);
     }
     if (a.socket >= 0) {
