@@ -14,6 +14,7 @@ Nothing here imports torch, unless a tensor arrives from another process.
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.machinery
 import importlib.util
 import os
@@ -50,7 +51,7 @@ def load() -> Any:
 
 
 def _load_glue() -> ModuleType | None:
-    import torch
+    torch = _torch()
     try:
         if os.environ.get("SHOAL_TORCH_GLUE") == "off":
             raise _torch_build.Unavailable("SHOAL_TORCH_GLUE is off")
@@ -109,6 +110,11 @@ def _teach_torch_queues(torch: Any, glue: ModuleType) -> None:
     replace("share_memory_", lambda original, storage, data: storage)
 
 
+def _torch() -> Any:
+    """torch itself; its types say less than its versions need."""
+    return importlib.import_module("torch")
+
+
 def _untyped(tensor: Any) -> Any:
     """Returns the untyped storage of a tensor, in torch 1 and 2."""
     return tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage().untyped()
@@ -116,7 +122,7 @@ def _untyped(tensor: Any) -> Any:
 
 def _bytes_of(storage: Any) -> Any:
     """Returns a tensor of all bytes of an untyped CPU storage."""
-    import torch
+    torch = _torch()
     return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
 
 
@@ -162,7 +168,7 @@ class _Moved:
 
     def block_of(self, tensor: Any) -> Any:
         """Returns the block of a tensor's storage. Moves the tensor if it has none."""
-        import torch
+        torch = _torch()
         with _lock:
             block = self.find(tensor)
             if block is None:
@@ -177,15 +183,14 @@ class _Moved:
 
     def storage_of(self, block: Any) -> Any:
         """Returns the storage over a block, the same as long as it exists."""
-        import torch
-        from torch.multiprocessing.reductions import StorageWeakRef
+        torch = _torch()
         with _lock:
             weak = self.by_block.get(block.id)
             storage = None if weak is None else torch.UntypedStorage._new_with_weak_ptr(weak.cdata)
             if storage is None:
                 self.forget_expired()
                 storage = _untyped(torch.frombuffer(block, dtype=torch.uint8))
-                weak = StorageWeakRef(storage)
+                weak = torch.multiprocessing.reductions.StorageWeakRef(storage)
                 self.by_block[block.id] = weak
                 self.by_storage[storage._cdata] = (weak, block)
             return storage
@@ -201,7 +206,7 @@ _moved = _Moved()
 
 
 def _strided(storage: Any, dtype: Any, offset: int, size: Any, stride: Any) -> Any:
-    import torch
+    torch = _torch()
     return torch.empty(0, dtype=dtype, device="cpu").set_(storage, offset, size, stride)
 
 
@@ -320,7 +325,7 @@ def _rebuild_strided(number: int, dtype: Any, offset: int, size: Any, stride: An
 
 
 def _rebuild_typed(cls: Any, untyped: Any, dtype: Any) -> Any:
-    import torch
+    torch = _torch()
     if cls is not torch.storage.TypedStorage:
         return cls(wrap_storage=untyped)
     if "_internal" in cls.__new__.__code__.co_varnames:
@@ -333,12 +338,12 @@ def _conjugate(tensor: Any) -> Any:
 
 
 def _negate(tensor: Any) -> Any:
-    import torch
+    torch = _torch()
     return torch._neg_view(tensor)
 
 
 def _rebuild_coo(indices: Any, values: Any, size: Any, coalesced: bool) -> Any:
-    import torch
+    torch = _torch()
     unchecked = getattr(torch, "_sparse_coo_tensor_unsafe", None)  # before torch 2
     tensor = unchecked(indices, values, size) if unchecked else torch.sparse_coo_tensor(
         indices, values, size, check_invariants=False)
@@ -346,12 +351,12 @@ def _rebuild_coo(indices: Any, values: Any, size: Any, coalesced: bool) -> Any:
 
 
 def _rebuild_compressed(compressed: Any, plain: Any, values: Any, size: Any, layout: Any) -> Any:
-    import torch
+    torch = _torch()
     return torch._sparse_compressed_tensor_unsafe(compressed, plain, values, size, layout=layout)
 
 
 def _rebuild_dressed(make: Callable[..., Any], args: Any, parameter: bool, requires_grad: bool) -> Any:
-    import torch
+    torch = _torch()
     tensor = make(*args)
     if parameter:
         return torch.nn.Parameter(tensor, requires_grad=requires_grad)
