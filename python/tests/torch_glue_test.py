@@ -275,6 +275,24 @@ class Build(unittest.TestCase):
             with open(os.path.join(folder, "runs")) as file:
                 self.assertEqual(file.read(), "run\n")
 
+    def test_b14_full_heap(self):
+        script = textwrap.dedent("""
+            import torch, shoal.torch, shoal.world
+            small, large = torch.ones(1000), torch.ones(40_000_000)
+            shoal.torch.adopt(small)
+            try:
+                shoal.torch.adopt(large)
+            except MemoryError as error:
+                assert "160000000" in str(error).replace(",", ""), error
+            else:
+                raise AssertionError("it fits?")
+            assert not large.is_shared() and large.sum().item() == 40_000_000 and small.sum().item() == 1000
+            assert large.resize_(50_000_000).numel() == 50_000_000
+            shoal.torch.adopt(torch.ones(1000))
+            assert shoal.world.info().blocks_live == 1
+        """)
+        subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "SHOAL_HEAP_LIMIT": "64M"})
+
     def test_without_a_compiler_it_says_so_once(self):
         script = textwrap.dedent("""
             import warnings, torch

@@ -106,18 +106,11 @@ class BlockMemory final : public at::MapAllocator
   private:
     void forget() const
     {
-        c10::weak_intrusive_ptr<c10::StorageImpl> gone(nullptr_storage());
+        decltype(cache.entries)::node_type gone; /* is destroyed after the lock is released */
         std::lock_guard<std::mutex> lock(cache.mutex);
         auto entry = cache.entries.find(id_);
-        if (entry != cache.entries.end() && entry->second.memory == this) {
-            gone = std::move(entry->second.storage);
-            cache.entries.erase(entry);
-        }
-    }
-
-    static c10::intrusive_ptr<c10::StorageImpl> nullptr_storage()
-    {
-        return c10::intrusive_ptr<c10::StorageImpl>();
+        if (entry != cache.entries.end() && entry->second.memory == this)
+            gone = cache.entries.extract(entry);
     }
 
     shoal_block *block_;
@@ -131,7 +124,7 @@ BlockMemory *heap_memory(const c10::StorageImpl *storage)
     return memory && typeid(*memory) == typeid(BlockMemory) ? static_cast<BlockMemory *>(memory) : nullptr;
 }
 
-/* Takes over the reference of the block. */
+/* Makes the data pointer that owns the memory. */
 c10::DataPtr data_pointer(BlockMemory *memory)
 {
     return {memory->data(), static_cast<at::MapAllocator *>(memory), map_deleter, c10::Device(c10::DeviceType::CPU)};
@@ -162,6 +155,19 @@ c10::Storage recall(const shoal_block *block)
 }
 
 /* ---- adopt ---- */
+
+/* Owns one reference. */
+struct BlockReference {
+    shoal_block *block;
+    ~BlockReference()
+    {
+        shoal_block_release(block);
+    }
+    shoal_block *give()
+    {
+        return std::exchange(block, nullptr);
+    }
+};
 
 /* A Python exception is set. */
 struct Raised {
@@ -203,11 +209,12 @@ BlockMemory *adopt(const c10::Storage &storage)
 
     size_t size = impl->nbytes();
     const void *data = writable_data(impl);
-    shoal_block *block = nullptr;
-    shoal_err err = shoal_block_create(size, &block);
+    BlockReference reference = {nullptr};
+    shoal_err err = shoal_block_create(size, &reference.block);
     if (err != SHOAL_OK)
         raise(err);
-    BlockMemory *memory = new BlockMemory(block);
+    BlockMemory *memory = new BlockMemory(reference.block);
+    reference.give();
     c10::DataPtr pointer = data_pointer(memory);
     if (size > 0)
         std::memcpy(pointer.get(), data, size);
@@ -350,19 +357,6 @@ Meta read_meta(const unsigned char *bytes, size_t size, const shoal_block *block
     return meta;
 }
 
-/* Owns one reference. */
-struct BlockReference {
-    shoal_block *block;
-    ~BlockReference()
-    {
-        shoal_block_release(block);
-    }
-    shoal_block *give()
-    {
-        return std::exchange(block, nullptr);
-    }
-};
-
 /* Returns the storage of a block: the living one, or a new one. */
 c10::Storage storage_of(BlockReference &reference)
 {
@@ -370,7 +364,8 @@ c10::Storage storage_of(BlockReference &reference)
     if (storage)
         return storage;
     size_t size = shoal_block_size(reference.block);
-    BlockMemory *memory = new BlockMemory(reference.give());
+    BlockMemory *memory = new BlockMemory(reference.block);
+    reference.give();
     storage = c10::Storage(c10::make_intrusive<c10::StorageImpl>(
         c10::StorageImpl::use_byte_size_t(), size, data_pointer(memory), /*allocator=*/nullptr, /*resizable=*/false));
     remember(storage, memory);
