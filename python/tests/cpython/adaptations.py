@@ -4,6 +4,9 @@ An entry replaces one passage that looks at something private of the standard mo
 A test that is about something private as a whole stands in skip.txt instead.
 """
 
+STOP = ("util._cleanup_tests stops the standard module's fork server and waits for its resource tracker; our fork server, which uses "
+        "that tracker too, has to be stopped before")
+
 # file: ((passage, which must occur exactly once; what stands there instead; reason), ...)
 TABLE = {
     "_test_multiprocessing.py": (
@@ -20,5 +23,29 @@ TABLE = {
         ("            modules.remove('multiprocessing.popen_spawn_win32')\n",
          "            modules = [m for m in modules if m != 'multiprocessing.popen_spawn_win32']\n",
          "ours has no file for Windows; the names of every file that it has are tested"),
+        ("        multiprocessing.util._cleanup_tests()\n",
+         "        from multiprocessing.forkserver import _forkserver\n"
+         "        _forkserver._stop()\n"
+         "        multiprocessing.util._cleanup_tests()\n",
+         STOP),
+        ("    ALLOWED_TYPES = ('processes', 'threads')\n\n"
+         "    @classmethod\n"
+         "    def _echo(cls, conn):\n",
+         "    ALLOWED_TYPES = ('processes', 'threads')\n\n"
+         "    @classmethod\n"
+         "    def tearDownClass(cls):\n"
+         "        from multiprocessing import resource_sharer\n"
+         "        resource_sharer.stop(timeout=support.LONG_TIMEOUT)\n"
+         "        super().tearDownClass()\n\n"
+         "    @classmethod\n"
+         "    def _echo(cls, conn):\n",
+         "our send_handle uses the resource sharer, whose thread has to be stopped, as TestPicklingConnections does"),
+    ),
+    "test_concurrent_futures.py": (
+        ("    unittest.addModuleCleanup(multiprocessing.util._cleanup_tests)\n",
+         "    from multiprocessing.forkserver import _forkserver\n"
+         "    unittest.addModuleCleanup(multiprocessing.util._cleanup_tests)\n"
+         "    unittest.addModuleCleanup(_forkserver._stop)\n",
+         STOP),
     ),
 }
