@@ -352,7 +352,10 @@ def _rebuild_coo(indices: Any, values: Any, size: Any, coalesced: bool) -> Any:
 
 def _rebuild_compressed(compressed: Any, plain: Any, values: Any, size: Any, layout: Any) -> Any:
     torch = _torch()
-    return torch._sparse_compressed_tensor_unsafe(compressed, plain, values, size, layout=layout)
+    unchecked = getattr(torch, "_sparse_compressed_tensor_unsafe", None)  # before torch 2
+    if unchecked:
+        return unchecked(compressed, plain, values, size, layout=layout)
+    return torch.sparse_compressed_tensor(compressed, plain, values, size, layout=layout, check_invariants=False)
 
 
 def _rebuild_dressed(make: Callable[..., Any], args: Any, parameter: bool, requires_grad: bool) -> Any:
