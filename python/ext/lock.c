@@ -55,11 +55,19 @@ static int after_death(sync_lock *self)
     return -1;
 }
 
+/* Not inlined: it would make the usual way longer. */
+static __attribute__((noinline)) shoal_err wait_for_lock(sync_lock *self, int64_t timeout)
+{
+    shoal_err err;
+    EXT_WAIT(err, lock(&self->shared, timeout));
+    return err;
+}
+
 shoal_err sync_lock_once(sync_lock *self, int64_t timeout)
 {
     shoal_err err = lock(&self->shared, SHOAL_NOW);
     if (err == SHOAL_ETIMEDOUT && timeout > SHOAL_NOW) {
-        EXT_WAIT(err, lock(&self->shared, timeout));
+        err = wait_for_lock(self, timeout);
     }
     if (err == SHOAL_OK || err == SHOAL_EOWNERDEAD) {
         self->holder = pthread_self();

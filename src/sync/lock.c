@@ -50,7 +50,7 @@ static shoal_err last_try(sh_lock_shm *lock, int64_t timeout)
     return take(lock, 0, 0, &err) ? err : sh_fail_waiting(timeout, "another process or thread holds the lock");
 }
 
-static shoal_err lock_slow(sh_lock_shm *lock, int64_t timeout)
+static __attribute__((noinline)) shoal_err lock_slow(sh_lock_shm *lock, int64_t timeout)
 {
     shoal_err err;
     sh_wait wait;
