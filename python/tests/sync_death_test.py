@@ -28,12 +28,13 @@ class Holders(TestCase):
         kill(pid)
 
     def test_b27_the_lock_of_a_killed_process_is_handed_on_with_one_warning(self):
-        for make in Lock, RLock, Condition, lambda: Condition(Lock()), lambda: Condition(RLock()):
+        for make, times in ((Lock, TIMES), (RLock, TIMES), (Condition, TIMES), (lambda: Condition(Lock()), 10),
+                            (lambda: Condition(RLock()), 10)):
             lock, ready = make(), Semaphore(0)
             self.assertIs(lock.owner_died, False)
             with warnings.catch_warnings(record=True) as seen:
                 warnings.simplefilter("always")
-                for i in range(TIMES // 5):
+                for i in range(times):
                     self.die_with(lock, ready)
                     if i % 2:
                         self.assertIs(lock.acquire(timeout=LONG), True)
@@ -49,6 +50,32 @@ class Holders(TestCase):
             self.assertEqual([w.category for w in seen], [RuntimeWarning])
             self.assertIn("died while it held this lock", str(seen[0].message))
             self.assertEqual(seen[0].filename, __file__)
+
+    def test_b27_killed_at_any_moment(self):
+        """The child acquires and releases all the time, so it holds the lock or not when it is killed."""
+        for lock in Lock(), RLock(), Condition(), Condition(Lock()):
+            ready, handed_on = Semaphore(0), 0
+
+            def take_turns():
+                while True:
+                    with lock:
+                        ready.release()
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                for i in range(20):
+                    pid = fork(take_turns)
+                    for _ in range(i * 10 + 1):
+                        ready.acquire()
+                    kill(pid)
+                    while ready.acquire(False):
+                        pass
+                    self.assertIs(lock.acquire(timeout=LONG), True)
+                    handed_on += lock.owner_died
+                    lock.owner_died = False
+                    lock.release()
+                    world.audit()
+            self.assertGreater(handed_on, 0)
 
     def test_b27_one_who_waits_gets_it(self):
         for lock in Lock(), RLock(), Condition():
