@@ -4,6 +4,8 @@ A worker takes a task from an acknowledged queue, runs it, puts the result on an
 delivery. So when a worker dies, at whatever moment, the queue delivers its task again, and nothing is lost. Before it
 runs a task, it writes the task's number into its place in shared memory, so that the parent can tell what it died of.
 """
+# This uses private names of the standard library.
+# mypy: disable-error-code=attr-defined
 import os
 import signal
 import threading
@@ -54,7 +56,7 @@ class Death(NamedTuple):
     exitcode: int
     job: int
     """The job of the task that it ran; 0 if it ran none."""
-    index: int
+    index: int  # type: ignore[assignment]  # not the method of tuples
 
     def __str__(self) -> str:
         return f"worker {self.place} (pid {self.pid}) {how_it_ended(self.exitcode)}"
@@ -108,7 +110,7 @@ class _Bell:
     """Wakes the thread that waits for the ends of workers."""
 
     def __init__(self) -> None:
-        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._fd: int = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def fileno(self) -> int:
         return self._fd
@@ -137,18 +139,18 @@ class Workers:
     def __init__(self, make_process: Callable[..., Any], count: int, initializer: Optional[Callable[..., Any]],
                  initargs: Any, most: Optional[int], retries: int, observer: Any) -> None:
         self.processes: List[Any] = []
-        self.tasks = _shoal.Queue(0, acknowledge=True)
-        self.results = _shoal.Queue()
+        self.tasks: "_shoal.Queue[Any]" = _shoal.Queue(0, acknowledge=True)
+        self.results: "_shoal.Queue[Any]" = _shoal.Queue()
         self.state = RUN
         self._make_process = make_process
         self._count = count
-        self._places = _shoal.Block(count * _PLACE_WORDS * 8, True)
+        self._places: Any = _shoal.Block(count * _PLACE_WORDS * 8, True)
         self._words = memoryview(self._places).cast("q")
         self._arguments = initializer, initargs, most or 0, retries + 1
         self._observer = observer
         self._failed_starts = 0  # in a row, while no other worker was ready
         self._broken = False
-        self._bell = _Bell()
+        self._bell: Any = _Bell()
         self._lock = threading.Lock()  # around starting and reaping
         self.thread = threading.Thread(target=self._keep, name="shoal-pool-workers", daemon=True)
 

@@ -9,7 +9,7 @@ RuntimeWarning the first time, and ``owner_died`` is True from then on until it 
 import threading
 import time
 from multiprocessing import process
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional, Tuple, Union
 
 from shoal import _shoal
 
@@ -113,7 +113,7 @@ class Condition(_shoal.Condition):
             result = predicate()
         return result
 
-    def _shoal_state(self) -> Union[Lock, RLock, None]:
+    def _shoal_state(self) -> Any:
         return self._outer
 
     def _shoal_restore(self, lock: Union[Lock, RLock]) -> None:
@@ -138,7 +138,7 @@ class Barrier(_shoal.Barrier):
     use a barrier with an action, some may leave before the action is done.
     """
 
-    _action: Optional[Callable[[], Any]] = None
+    _action: Any = None  # a function
     _timeout: Optional[float] = None
 
     def __init__(self, parties: int, action: Optional[Callable[[], Any]] = None, timeout: Optional[float] = None, *,
@@ -146,10 +146,10 @@ class Barrier(_shoal.Barrier):
         super().__init__(parties)
         self._shoal_restore((parties, action, timeout))
 
-    def _shoal_state(self) -> tuple:
+    def _shoal_state(self) -> Tuple[Any, ...]:
         return self.parties, self._action, self._timeout
 
-    def _shoal_restore(self, state: tuple) -> None:
+    def _shoal_restore(self, state: Tuple[Any, ...]) -> None:
         parties, self._action, self._timeout = state
         self._configure(parties, self._timeout, self._action is not None)
 
