@@ -1,0 +1,3 @@
+"""Types of util.py: those of the standard module."""
+
+from multiprocessing.util import *
