@@ -103,10 +103,20 @@ class SimpleQueue(_shoal.Queue):
 
 
 class _End:
-    """What concurrent.futures uses of a SimpleQueue's connections."""
+    """What concurrent.futures uses of a SimpleQueue's connections.
+
+    ProcessPoolExecutor waits for results and for the end of workers at once, and takes a worker that has ended for dead
+    unless `queue._reader in ready`. But an fd of ours becomes readable a moment after the put: a worker that puts its last
+    result and exits could be seen before its result. `in` calls __eq__, so that looks at the queue itself.
+    """
 
     def __init__(self, queue: SimpleQueue) -> None:
         self._queue = queue
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or not self._queue.empty()
+
+    __hash__ = object.__hash__
 
     def fileno(self) -> int:
         return self._queue.fileno()

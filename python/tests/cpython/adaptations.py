@@ -42,6 +42,14 @@ TABLE = {
          "our send_handle uses the resource sharer, whose thread has to be stopped, as TestPicklingConnections does"),
     ),
     "test_concurrent_futures.py": (
+        ("    def tearDown(self):\n"
+         "        support.reap_children()\n",
+         "    def tearDown(self):\n"
+         "        from multiprocessing import resource_sharer\n"
+         "        resource_sharer.stop(timeout=support.LONG_TIMEOUT)\n"
+         "        support.reap_children()\n",
+         "with forkserver, the executor's own queue (a standard one) gets to the workers through the resource sharer, whose thread has "
+         "to be stopped before the test looks for threads that are left"),
         ("    unittest.addModuleCleanup(multiprocessing.util._cleanup_tests)\n",
          "    from multiprocessing.forkserver import _forkserver\n"
          "    unittest.addModuleCleanup(multiprocessing.util._cleanup_tests)\n"
