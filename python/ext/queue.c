@@ -205,16 +205,31 @@ static PyObject *queue_take(PyObject *obj, PyObject *const *args, Py_ssize_t nar
     return result != NULL ? Py_BuildValue("(NI)", result, (unsigned)delivery.deliveries) : NULL;
 }
 
-static PyObject *queue_done(PyObject *obj, PyObject *unused)
+static PyObject *end_delivery(PyObject *obj, shoal_err (*end)(shoal_delivery *))
 {
-    (void)unused;
     queue_object *self = (queue_object *)obj;
-    shoal_err err = shoal_delivery_done(&self->delivery);
+    if (self->delivery.queue == NULL) {
+        PyErr_SetString(PyExc_ValueError, "nothing was taken");
+        return NULL;
+    }
+    shoal_err err = end(&self->delivery);
     self->delivery.queue = NULL;
     if (err != SHOAL_OK) {
         return ext_raise(err);
     }
     Py_RETURN_NONE;
+}
+
+static PyObject *queue_done(PyObject *obj, PyObject *unused)
+{
+    (void)unused;
+    return end_delivery(obj, shoal_delivery_done);
+}
+
+static PyObject *queue_return(PyObject *obj, PyObject *unused)
+{
+    (void)unused;
+    return end_delivery(obj, shoal_delivery_return);
 }
 
 /* ---- the rest ---- */
@@ -339,6 +354,7 @@ static PyMethodDef methods[] = {
     {"_take", (PyCFunction)(void (*)(void))queue_take, METH_FASTCALL,
      "Takes a delivery from an acknowledged queue: (object, number of deliveries)."},
     {"_done", queue_done, METH_NOARGS, "Ends the delivery: nobody gets its object again."},
+    {"_return", queue_return, METH_NOARGS, "Ends the delivery: the next one gets its object."},
     {"_release", queue_release, METH_NOARGS, "Drops the reference to the shared queue."},
     {NULL, NULL, 0, NULL},
 };

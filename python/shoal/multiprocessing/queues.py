@@ -4,14 +4,15 @@ An object that was put is in shared memory when put returns: there is no feeder 
 from put, and the sender may exit at once.
 """
 import asyncio
+import contextlib
 import weakref
 from queue import Empty, Full
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 from .. import _shoal
 from .._shoal import Closed
 
-__all__ = ["Queue", "SimpleQueue", "JoinableQueue"]
+__all__ = ["AcknowledgedQueue", "JoinableQueue", "Queue", "SimpleQueue"]
 
 
 class Queue(_shoal.Queue):
@@ -81,6 +82,29 @@ def _wake(loop: asyncio.AbstractEventLoop, fd: int) -> None:
 
 class JoinableQueue(Queue):
     """A queue that counts unfinished objects: task_done() for each that was taken, join() waits for all."""
+
+
+class AcknowledgedQueue(Queue):
+    """A queue from which nothing is lost when the process that took it dies.
+
+    An object belongs to the queue until the block of `with queue.take() as obj:` has ended. If the process dies inside the
+    block, or the block raises, the next one takes the object. So every object arrives at least once. join() waits until
+    all are done. Only take() takes from this queue, and one object at a time for each queue object.
+    """
+
+    def __init__(self, maxsize: int = 0, *, ctx: Any = None) -> None:
+        _shoal.Queue.__init__(self, maxsize, acknowledge=True)
+
+    @contextlib.contextmanager
+    def take(self, timeout: Optional[float] = None) -> Iterator[Any]:
+        """Takes the oldest object for the block of a with statement. Raises queue.Empty after the timeout."""
+        obj, _ = self._take(timeout)
+        try:
+            yield obj
+        except BaseException:
+            self._return()
+            raise
+        self._done()
 
 
 class SimpleQueue(_shoal.Queue):

@@ -1,10 +1,11 @@
 """Types of queues.py. As in the standard stubs, a queue has the type of its objects."""
 
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from shoal import _shoal
 
-__all__ = ["Queue", "SimpleQueue", "JoinableQueue"]
+__all__ = ["AcknowledgedQueue", "JoinableQueue", "Queue", "SimpleQueue"]
 
 _T = TypeVar("_T")
 
@@ -16,6 +17,9 @@ class Queue(_shoal.Queue[_T]):
     async def put_async(self, obj: _T) -> None: ...
 
 class JoinableQueue(Queue[_T]): ...
+
+class AcknowledgedQueue(Queue[_T]):
+    def take(self, timeout: float | None = None) -> AbstractContextManager[_T]: ...
 
 class SimpleQueue(_shoal.Queue[_T]):
     def __init__(self, *, ctx: Any = None) -> None: ...
