@@ -98,7 +98,6 @@ static PyObject *after_fork_in_child(PyObject *module, PyObject *unused)
     (void)module;
     (void)unused;
     close_gate(0);
-#ifdef SHOAL_HAS_PRIVATE_BLOCKS
     for (block_object *b = first; b != NULL; b = b->next) {
         if (shoal_block_make_private(b->shared.handle) != SHOAL_OK) {
             PyErr_WarnFormat(PyExc_RuntimeWarning, 1, "a received array stays shared with the parent: %s",
@@ -106,7 +105,6 @@ static PyObject *after_fork_in_child(PyObject *module, PyObject *unused)
             PyErr_Clear();
         }
     }
-#endif
     close_gate(1);
     Py_RETURN_NONE;
 }

@@ -3,7 +3,7 @@
 An array that is made here is a plain numpy.ndarray whose elements are in the shared heap. Sent through a queue, as an
 argument of a process or inside any object, it is the same memory in every process. Any other array travels by value.
 """
-from typing import Any, Sequence, Tuple, Union
+from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
 from . import _shoal
 
@@ -69,12 +69,12 @@ def reduce_array(obj: Any, pickler: Any) -> Any:
     interface = obj.__array_interface__
     offset = interface["data"][0] - block.address
     state = getattr(obj, "__dict__", None)
-    parts = (type(obj), pickler.add_object(block), obj.shape, obj.dtype, offset, obj.strides, interface["data"][1])
-    return _rebuild, parts, state or None
+    parts = (type(obj), pickler.add_object(block), obj.shape, obj.dtype, offset, obj.strides, interface["data"][1], state)
+    return _rebuild, parts
 
 
 def _rebuild(cls: type, number: int, shape: Tuple[int, ...], dtype: Any, offset: int, strides: Tuple[int, ...],
-             read_only: bool) -> Any:
+             read_only: bool, state: Optional[Dict[str, Any]]) -> Any:
     import numpy
 
     from .multiprocessing.reduction import take_object
@@ -82,6 +82,8 @@ def _rebuild(cls: type, number: int, shape: Tuple[int, ...], dtype: Any, offset:
     array: Any = numpy.ndarray(shape, dtype, take_object(number), offset, strides)
     if cls is not numpy.ndarray:
         array = array.view(cls)
+    if state:  # the attributes of a subclass; __setstate__ of an array wants something else
+        array.__dict__.update(state)
     if read_only:
         array.flags.writeable = False
     return array
