@@ -1,0 +1,67 @@
+"""Runs the programs in examples/python and checks what they print."""
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+EXAMPLES = os.path.join(ROOT, "examples", "python")
+LIMIT = 120
+needs_torch = unittest.skipUnless(importlib.util.find_spec("torch"), "torch is not installed")
+
+
+def run(name, *args):
+    return run_file(os.path.join(EXAMPLES, name), *args)
+
+
+def run_file(path, *args):
+    done = subprocess.run([sys.executable, path, *args], capture_output=True, text=True, timeout=LIMIT)
+    if done.returncode != 0:
+        raise AssertionError(f"{path} ended with {done.returncode}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+class Examples(unittest.TestCase):
+    @needs_torch
+    def test_hogwild(self):
+        self.assertGreater(float(re.fullmatch(r"4 processes: (\d+\.\d) % of the test images are right\n", run("hogwild.py"))[1]), 85)
+
+    @needs_torch
+    def test_hogwild_is_a_program_of_torch(self):
+        """Only the import was changed: with torch's import it is a program for torch.multiprocessing."""
+        with open(os.path.join(EXAMPLES, "hogwild.py"), encoding="utf-8") as file:
+            text = file.read()
+        changed = text.replace("import shoal.multiprocessing as mp", "import torch.multiprocessing as mp")
+        self.assertNotEqual(changed, text)
+        self.assertNotIn("shoal", changed)
+        compile(changed, "hogwild.py", "exec")
+
+    @needs_torch
+    def test_synchronous(self):
+        said = run("synchronous.py")
+        self.assertGreater(float(re.fullmatch(r"60 steps of 2 workers: (\d+\.\d) % are right\n", said)[1]), 80)
+
+    def test_pipeline(self):
+        self.assertEqual(run("pipeline.py"), "a worker ended with -9: another one is started\n"
+                                             "200 of 200 items, 200 frequencies are right\n")
+
+    def test_pool_arrays(self):
+        self.assertRegex(run("pool_arrays.py"), r"^600 rows, 2\d\.\d% of the points are in the set\n$")
+
+    @needs_torch
+    def test_data_loader(self):
+        self.assertRegex(run("data_loader.py"), r"^10000 images in 157 batches, [\d,]+ batches/s\n$")
+
+    def test_c_and_python(self):
+        worker = os.environ.get("C_WORKER")
+        if not worker:
+            self.skipTest("C_WORKER does not name the program of examples/python/c_worker.c")
+        self.assertEqual(run("c_and_python.py", worker),
+                         "the sum is 6.5\nC doubled 4 elements in place: [[2.0, 4.0], [6.0, 8.0]]\n"
+                         "both together counted to 20000\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
