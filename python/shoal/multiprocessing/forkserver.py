@@ -5,6 +5,7 @@ process, and is started again if it dies.
 """
 # This uses private names of the standard library.
 # mypy: disable-error-code=attr-defined
+import atexit
 import importlib
 import multiprocessing
 import multiprocessing.resource_tracker as _tracker
@@ -32,7 +33,7 @@ class ForkServer:
         """A forked child has no server yet."""
         self._lock = threading.Lock()
         self._command: Optional[List[Any]] = None
-        self._tracker_fd: Any = None
+        self._tracker_fd: Any = None  # that of the command
 
     @property
     def _forkserver_pid(self) -> Optional[int]:
@@ -53,29 +54,28 @@ class ForkServer:
     def start(self, data: bytes, objects: List[_shoal.Shared], name: str, outlive: bool) -> _shoal.Process:
         """Lets the server fork a child. Returns its handle."""
         with self._lock:
-            if self._command is None:
-                self._command = self._make_command()
-            return _shoal.start_program(spawn.get_executable(), self._command, data, objects, [self._tracker_fd], name,
-                                        outlive, by_server=True)
-
-    def _make_command(self) -> List[Any]:
-        """The command must stay the same as long as the server is to stay the same."""
-        if self._tracker_fd is None:
             tracker_fd: Any = _tracker.getfd()
-            self._tracker_fd = os.dup(tracker_fd)
+            if self._command is None or self._tracker_fd != tracker_fd:
+                self._command, self._tracker_fd = self._make_command(tracker_fd), tracker_fd
+                atexit.unregister(self._stop)
+                atexit.register(self._stop)
+            return _shoal.start_program(spawn.get_executable(), self._command, data, objects, [tracker_fd], name, outlive,
+                                        by_server=True)
+
+    def _make_command(self, tracker_fd: int) -> List[Any]:
+        """The command must stay the same as long as the server is to stay the same."""
         paths: Dict[str, Any] = {}
         if self._preload_modules:
             paths = {"sys_path": sys.path, "main_path": spawn.main_module().get("init_main_from_path")}
-        command: List[Any] = spawn.command_line("forkserver", "main", self._preload_modules, self._tracker_fd, **paths)
+        command: List[Any] = spawn.command_line("forkserver", "main", self._preload_modules, tracker_fd, **paths)
         return command
 
     def _stop(self) -> None:
-        """Ends the server. For tests."""
+        """Ends the server, at exit and in tests. From Python 3.12 on the interpreter waits for the resource tracker when it
+        ends, and the tracker waits for all that have its fd."""
         with self._lock:
             _shoal.fork_server_stop()
-            if self._tracker_fd is not None:
-                os.close(self._tracker_fd)
-            self._command = self._tracker_fd = None
+            self._command = None
 
 
 _forkserver = ForkServer()

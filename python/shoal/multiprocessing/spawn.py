@@ -104,6 +104,7 @@ def pickle_process(process_obj: Any, popen: Any, tracker_fd: Optional[int] = Non
     """Returns the data and the shared objects for a child that is about to be started."""
     data = get_preparation_data(process_obj.name)
     data["tracker_fd"] = tracker_fd
+    data["outlive"] = process_obj._outlive
     _standard_context.set_spawning_popen(popen)
     try:
         body, objects = reduction.dumps(process_obj)
@@ -131,15 +132,23 @@ def _main(data: bytes, objects: List[_shoal.Shared]) -> int:
     process.current_process()._inheriting = True
     try:
         preparation, body = pickle.loads(data)
-        tracker_fd = preparation.pop("tracker_fd")
-        if tracker_fd is not None:
-            _tracker._resource_tracker._fd = tracker_fd
+        _take_tracker(preparation.pop("tracker_fd"), preparation.pop("outlive"))
         prepare(preparation)
         process_obj = reduction.loads(body, objects)
     finally:
         del process.current_process()._inheriting
     code: int = process_obj._bootstrap(parent_sentinel(process_obj._parent_pid))
     return code
+
+
+def _take_tracker(fd: Optional[int], outlive: bool) -> None:
+    """Uses the parent's resource tracker. A fork server has done so already; fd is None then."""
+    tracker = _tracker._resource_tracker
+    if fd is not None:
+        tracker._fd = fd
+    if outlive:  # the tracker, and from Python 3.12 on the parent at its end, waits for all that have this fd
+        os.close(tracker._fd)
+        tracker._fd = None
 
 
 # ---- torch's function ----
