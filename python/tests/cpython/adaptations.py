@@ -4,8 +4,10 @@ An entry replaces one passage that looks at something private of the standard mo
 A test that is about something private as a whole stands in skip.txt instead.
 """
 
-STOP = ("util._cleanup_tests stops the standard module's fork server and waits for its resource tracker; our fork server, which uses "
-        "that tracker too, has to be stopped before")
+SERVER = ("util._cleanup_tests stops the standard module's fork server and waits for its resource tracker; our fork server, which uses "
+          "that tracker too, has to be stopped before")
+SHARER = ("ours sends fds, and with forkserver those of the standard module's objects, through the standard resource sharer; its thread, "
+          "which TestPicklingConnections stops in any case, has to be stopped before the test looks for threads that are left")
 
 # file: ((passage, which must occur exactly once; what stands there instead; reason), ...)
 TABLE = {
@@ -23,23 +25,21 @@ TABLE = {
         ("            modules.remove('multiprocessing.popen_spawn_win32')\n",
          "            modules = [m for m in modules if m != 'multiprocessing.popen_spawn_win32']\n",
          "ours has no file for Windows; the names of every file that it has are tested"),
-        ("        multiprocessing.util._cleanup_tests()\n",
-         "        from multiprocessing.forkserver import _forkserver\n"
-         "        _forkserver._stop()\n"
-         "        multiprocessing.util._cleanup_tests()\n",
-         STOP),
-        ("    ALLOWED_TYPES = ('processes', 'threads')\n\n"
-         "    @classmethod\n"
-         "    def _echo(cls, conn):\n",
-         "    ALLOWED_TYPES = ('processes', 'threads')\n\n"
-         "    @classmethod\n"
-         "    def tearDownClass(cls):\n"
-         "        from multiprocessing import resource_sharer\n"
+        ("    def tearDownModule():\n"
+         "        need_sleep = False\n",
+         "    def tearDownModule():\n"
+         "        need_sleep = False\n"
+         "        from multiprocessing import forkserver, resource_sharer\n"
          "        resource_sharer.stop(timeout=support.LONG_TIMEOUT)\n"
-         "        super().tearDownClass()\n\n"
-         "    @classmethod\n"
-         "    def _echo(cls, conn):\n",
-         "our send_handle uses the resource sharer, whose thread has to be stopped, as TestPicklingConnections does"),
+         "        forkserver._forkserver._stop()\n",
+         f"{SHARER}; {SERVER}"),
+        ("        test.support.gc_collect()\n\n"
+         "        processes = set(multiprocessing.process._dangling) - set(cls.dangling[0])\n",
+         "        test.support.gc_collect()\n"
+         "        from multiprocessing import resource_sharer\n"
+         "        resource_sharer.stop(timeout=support.LONG_TIMEOUT)\n\n"
+         "        processes = set(multiprocessing.process._dangling) - set(cls.dangling[0])\n",
+         SHARER),
     ),
     "test_concurrent_futures.py": (
         ("    def tearDown(self):\n"
@@ -48,12 +48,11 @@ TABLE = {
          "        from multiprocessing import resource_sharer\n"
          "        resource_sharer.stop(timeout=support.LONG_TIMEOUT)\n"
          "        support.reap_children()\n",
-         "with forkserver, the executor's own queue (a standard one) gets to the workers through the resource sharer, whose thread has "
-         "to be stopped before the test looks for threads that are left"),
+         SHARER),
         ("    unittest.addModuleCleanup(multiprocessing.util._cleanup_tests)\n",
          "    from multiprocessing.forkserver import _forkserver\n"
          "    unittest.addModuleCleanup(multiprocessing.util._cleanup_tests)\n"
          "    unittest.addModuleCleanup(_forkserver._stop)\n",
-         STOP),
+         SERVER),
     ),
 }
