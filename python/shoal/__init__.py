@@ -11,11 +11,13 @@ the processes that share memory. `python -m shoal` is the program `shoal`.
 from __future__ import annotations
 
 import importlib
-import typing
 
 from shoal._shoal import Closed, Error, Tensor
 
-if typing.TYPE_CHECKING:
+TYPE_CHECKING = False  # importing typing would slow the start of every child
+if TYPE_CHECKING:
+    import typing
+
     from shoal import multiprocessing, world
     from shoal._files import load, load_metadata, save
     from shoal._tensor import from_dlpack, tensor

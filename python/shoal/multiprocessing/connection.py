@@ -3,12 +3,17 @@
 Pipe and Connection are ours. Client and Listener, which talk through sockets, and everything else are the standard
 module's. wait takes both kinds of connections, queues, sentinels of processes and whatever else has a fileno().
 """
+from __future__ import annotations
+
 import multiprocessing.connection as _standard
 import time
 from multiprocessing.connection import Client, Listener
-from typing import Any, Iterable, List, Optional, Tuple
 
 from .. import _shoal
+
+TYPE_CHECKING = False  # importing typing would slow the start of every child
+if TYPE_CHECKING:
+    from typing import Any, Iterable, List, Optional, Tuple
 
 __all__ = ["Client", "Listener", "Pipe", "wait"]
 

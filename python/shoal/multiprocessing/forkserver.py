@@ -3,6 +3,8 @@
 Each process that uses the start method forkserver has a server of its own. It starts with the first child, ends with the
 process, and is started again if it dies.
 """
+from __future__ import annotations
+
 # This uses private names of the standard library.
 # mypy: disable-error-code=attr-defined
 import atexit
@@ -13,10 +15,13 @@ import os
 import sys
 import threading
 from multiprocessing import util
-from typing import Any, Dict, List, Optional
 
 from .. import _shoal, world
 from . import spawn
+
+TYPE_CHECKING = False  # importing typing would slow the start of every child
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
 
 __all__ = ["ensure_running", "set_forkserver_preload"]
 

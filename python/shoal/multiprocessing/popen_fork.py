@@ -1,4 +1,6 @@
 """Starts a process by fork."""
+from __future__ import annotations
+
 # This uses private names of the standard library.
 # mypy: disable-error-code=attr-defined
 import os
@@ -7,9 +9,12 @@ import sys
 import warnings
 from multiprocessing import util
 from types import FrameType
-from typing import Any, Optional
 
 from .. import _shoal
+
+TYPE_CHECKING = False  # importing typing would slow the start of every child
+if TYPE_CHECKING:
+    from typing import Any, Optional
 
 __all__ = ["Popen"]
 

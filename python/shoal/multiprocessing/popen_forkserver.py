@@ -1,9 +1,14 @@
 """Starts a process by the fork server."""
+from __future__ import annotations
+
 from multiprocessing import resource_sharer
-from typing import Any
 
 from .. import _shoal
 from . import forkserver, popen_fork, spawn
+
+TYPE_CHECKING = False  # importing typing would slow the start of every child
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Popen"]
 

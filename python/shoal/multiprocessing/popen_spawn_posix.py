@@ -1,10 +1,15 @@
 """Starts a process as a fresh Python."""
+from __future__ import annotations
+
 import os
 from multiprocessing import resource_tracker
-from typing import Any, List
 
 from .. import _shoal
 from . import popen_fork, spawn
+
+TYPE_CHECKING = False  # importing typing would slow the start of every child
+if TYPE_CHECKING:
+    from typing import Any, List
 
 __all__ = ["Popen"]
 

@@ -3,14 +3,19 @@
 An object that was put is in shared memory when put returns: there is no feeder thread, what cannot be pickled raises
 from put, and the sender may exit at once.
 """
-import asyncio
+from __future__ import annotations
+
 import contextlib
 import weakref
 from queue import Empty, Full
-from typing import Any, Dict, Iterator, List, Optional
 
 from .. import _shoal
 from .._shoal import Closed
+
+TYPE_CHECKING = False  # importing typing would slow the start of every child
+if TYPE_CHECKING:
+    import asyncio
+    from typing import Any, Dict, Iterator, List, Optional
 
 __all__ = ["AcknowledgedQueue", "JoinableQueue", "Queue", "SimpleQueue"]
 
@@ -34,6 +39,8 @@ class Queue(_shoal.Queue):
 
         Uses fileno(). A cancelled call takes nothing.
         """
+        import asyncio
+
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -43,6 +50,8 @@ class Queue(_shoal.Queue):
 
     async def put_async(self, obj: Any) -> None:
         """Puts an object, without blocking the event loop. Looks every few milliseconds while the queue is full."""
+        import asyncio
+
         delay = 0.001
         while True:
             try:

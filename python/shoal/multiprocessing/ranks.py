@@ -1,12 +1,16 @@
 """spawn() and start_processes(): torch's way to run one function in several processes, and to hear of the first failure."""
+from __future__ import annotations
+
 import signal
 import sys
 import time
-import traceback
 import warnings
-from typing import Any, Callable, List, Optional, Tuple
 
 from . import context
+
+TYPE_CHECKING = False  # importing typing would slow the start of every child
+if TYPE_CHECKING:
+    from typing import Any, Callable, List, Optional, Tuple
 
 __all__ = ["ProcessContext", "ProcessException", "ProcessExitedException", "ProcessRaisedException", "SpawnContext", "spawn",
            "start_processes"]
@@ -53,6 +57,7 @@ def _run(fn: Callable[..., Any], rank: int, args: Tuple[Any, ...], error_queue: 
     except KeyboardInterrupt:
         pass  # the parent got it too, and reports it
     except Exception:
+        import traceback
         error_queue.put(traceback.format_exc())
         sys.exit(1)
 

@@ -4,6 +4,8 @@ A message has bytes and a list of shared objects. The bytes are a pickle, in whi
 number into the list. Large buffers, such as the elements of numpy arrays, are not in the pickle either: they are copied once
 into a block of shared memory, and the receiver uses the block as it is.
 """
+from __future__ import annotations
+
 # This uses private names of the standard library.
 # mypy: disable-error-code=attr-defined
 import copyreg
@@ -13,9 +15,12 @@ import pickle
 import sys
 import threading
 from multiprocessing.reduction import HAVE_SEND_HANDLE, AbstractReducer, DupFd, recvfds, sendfds
-from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .. import _shoal
+
+TYPE_CHECKING = False  # importing typing would slow the start of every child
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Tuple
 
 __all__ = ["send_handle", "recv_handle", "ForkingPickler", "register", "dump", "DupFd", "sendfds", "recvfds"]
 
@@ -35,7 +40,7 @@ def _dispatch_table() -> Dict[Any, Any]:
     return {**copyreg.dispatch_table, **_standard.ForkingPickler._extra_reducers, **_extra_reducers}
 
 
-class _Buffers(List[_shoal.Shared]):
+class _Buffers(list[_shoal.Shared]):
     """The blocks of a message, for its buffers. The pickler does not refer to itself through this, so it and all that it has
     pickled are freed at once."""
 

@@ -1,5 +1,9 @@
 """torch's sharing strategies. There is one here: memory is shared through the heap of the world."""
-from typing import Set
+from __future__ import annotations
+
+TYPE_CHECKING = False  # importing typing would slow the start of every child
+if TYPE_CHECKING:
+    from typing import Set
 
 __all__ = ["get_all_sharing_strategies", "get_sharing_strategy", "set_sharing_strategy"]
 

@@ -3,6 +3,8 @@
 torch has a function spawn and the standard library a module of that name. Here it is one thing: `spawn(fn, nprocs=4)` calls
 the function, and `spawn.get_executable()` is a name of the module.
 """
+from __future__ import annotations
+
 # This uses private names of the standard library.
 # mypy: disable-error-code=attr-defined
 import multiprocessing as _standard
@@ -17,11 +19,14 @@ import subprocess
 import sys
 import types
 from multiprocessing.spawn import import_main_path, is_forking
-from typing import Any, Dict, List, Optional, Tuple, Union
 
 from .. import _shoal
 from . import reduction
 from .popen_fork import parent_sentinel
+
+TYPE_CHECKING = False  # importing typing would slow the start of every child
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple, Union
 
 __all__ = ["freeze_support", "set_executable", "get_executable", "get_preparation_data", "get_command_line",
            "import_main_path"]

@@ -6,12 +6,17 @@ and sent through a queue or pipe of ``shoal.multiprocessing``, under every start
 If a process dies while it holds a Lock, an RLock or the lock of a Condition, the next ``acquire()`` gets it: with a
 RuntimeWarning the first time, and ``owner_died`` is True from then on until it is set to False.
 """
+from __future__ import annotations
+
 import threading
 import time
 from multiprocessing import process
-from typing import Any, Callable, Optional, Tuple, Union
 
 from shoal import _shoal
+
+TYPE_CHECKING = False  # importing typing would slow the start of every child
+if TYPE_CHECKING:
+    from typing import Any, Callable, Optional, Tuple, Union
 
 __all__ = ["Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "Event"]
 
