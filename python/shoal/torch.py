@@ -235,34 +235,39 @@ def _reduce_tensor(torch: Any, tensor: Any, pickler: Any) -> Any:
                            "graph stays here; send tensor.detach()")
     if tensor.device.type not in ("cpu", "meta"):
         raise RuntimeError(f"tensors on {tensor.device} cannot be sent yet; send tensor.cpu()")
-    plain_class = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
-    if plain_class:
-        short = _reduce_short(torch, tensor, pickler)
-        if short is not None:
-            return short
-    torch._namedtensor_internals.check_serializing_named_tensor(tensor)
-    torch.utils.hooks.warn_if_has_hooks(tensor)
-    if tensor.layout != torch.strided and plain_class:
-        data = _reduce_sparse(torch, tensor)
-    elif plain_class and tensor.device.type == "cpu" and not tensor.is_quantized:
-        data = _reduce_dense(torch, tensor, pickler)
-    else:  # torch's own way; its storages come back here
-        data = _as_pair(tensor.__reduce_ex__(2), tensor)
-        if not plain_class and tensor.grad is None:
-            return data
-    attributes = dict(tensor.__dict__) if plain_class else {}
     parameter = type(tensor) is torch.nn.Parameter
-    return _rebuild_dressed, (*data, parameter, tensor.requires_grad), (tensor.grad, attributes), None, None, _dress
+    if type(tensor) is not torch.Tensor and not parameter:
+        return _reduce_subclass(tensor)
+    short = _reduce_short(tensor, pickler)
+    if short is not None:
+        return short
+    torch.utils.hooks.warn_if_has_hooks(tensor)
+    return (_rebuild_dressed, (*_reduce_data(torch, tensor, pickler), parameter, tensor.requires_grad),
+            (tensor.grad, dict(tensor.__dict__)), None, None, _dress)
 
 
-def _as_pair(reduced: Any, tensor: Any) -> Any:
-    """A class may have a __reduce_ex__ of its own with more parts than a function and its arguments."""
-    if len(reduced) != 2 and tensor.grad is not None:
+def _reduce_subclass(tensor: Any) -> Any:
+    """torch's own way, or that of the class; its storages come back here. The grad, which torch leaves out, is added."""
+    reduced = tensor.__reduce_ex__(2)
+    if not tensor.requires_grad and tensor.grad is None:
+        return reduced
+    if len(reduced) != 2:
+        if tensor.grad is None:
+            return reduced
         raise RuntimeError(f"a {type(tensor).__name__} with a grad cannot be sent, because of its __reduce_ex__")
-    return reduced
+    return _rebuild_dressed, (*reduced, False, tensor.requires_grad), (tensor.grad, {}), None, None, _dress
 
 
-def _reduce_short(torch: Any, tensor: Any, pickler: Any) -> Any:
+def _reduce_data(torch: Any, tensor: Any, pickler: Any) -> Any:
+    """A tensor without what _dress adds: a function and its arguments."""
+    if tensor.layout != torch.strided:
+        return _reduce_sparse(torch, tensor)
+    if tensor.device.type == "cpu" and not tensor.is_quantized and not tensor.is_nested and not tensor.has_names():
+        return _reduce_dense(torch, tensor, pickler)
+    return tensor.__reduce_ex__(2)
+
+
+def _reduce_short(tensor: Any, pickler: Any) -> Any:
     """A tensor that is nothing but its memory. Returns None for any other."""
     if load() is not None:
         described = _shoal.torch_describe(tensor)
@@ -274,7 +279,7 @@ def _reduce_short(torch: Any, tensor: Any, pickler: Any) -> Any:
 
 
 def _reduce_dense(torch: Any, tensor: Any, pickler: Any) -> Any:
-    """The memory of a tensor without what _dress adds: a function and its arguments."""
+    """Tensors with a lazy conjugation or negation share the memory of the tensor without it."""
     if tensor.is_conj():
         return _conjugate, (tensor.detach().conj(),)
     if tensor.is_neg():
@@ -283,7 +288,7 @@ def _reduce_dense(torch: Any, tensor: Any, pickler: Any) -> Any:
         block = _moved.block_of(tensor)
         return _rebuild_strided, (pickler.add_object(block), tensor.dtype, tensor.storage_offset(), tuple(tensor.size()),
                                   tensor.stride())
-    bare = _reduce_short(torch, tensor.detach(), pickler)
+    bare = _reduce_short(tensor.detach(), pickler)
     if bare is not None:
         return bare
     # more dimensions than the short way has
@@ -306,7 +311,10 @@ def _reduce_sparse(torch: Any, tensor: Any) -> Any:
 def _reduce_untyped(storage: Any, pickler: Any) -> Any:
     if storage.device.type != "cpu":
         raise RuntimeError(f"storages on {storage.device} cannot be sent yet")
-    return _untyped, (_bytes_of(storage),)
+    data = _bytes_of(storage)
+    if load() is not None and _shoal.torch_describe(data) is None:
+        raise RuntimeError("this storage cannot be sent to another process")
+    return _untyped, (data,)
 
 
 # ---- unpickling ----
@@ -363,7 +371,10 @@ def _rebuild_dressed(make: Callable[..., Any], args: Any, parameter: bool, requi
     tensor = make(*args)
     if parameter:
         return torch.nn.Parameter(tensor, requires_grad=requires_grad)
-    return tensor.requires_grad_(requires_grad) if requires_grad else tensor
+    if requires_grad and not tensor.is_leaf:  # as_subclass(), by which torch rebuilds a subclass, is an operation
+        attributes, tensor = tensor.__dict__, tensor.detach()
+        tensor.__dict__.update(attributes)
+    return tensor.requires_grad_() if requires_grad and not tensor.requires_grad else tensor
 
 
 def _dress(tensor: Any, state: Any) -> None:

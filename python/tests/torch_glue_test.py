@@ -287,6 +287,16 @@ class Build(unittest.TestCase):
         """)
         subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "SHOAL_HEAP_LIMIT": "64M"})
 
+    def test_loaded_in_inference_mode(self):
+        script = textwrap.dedent("""
+            import torch, shoal.torch
+            from shoal import _shoal
+            with torch.inference_mode():
+                assert _shoal.torch_describe(torch.ones(3)) is not None
+            assert _shoal.torch_describe(torch.ones(3)) is not None
+        """)
+        subprocess.run([sys.executable, "-c", script], check=True)
+
     def test_without_a_compiler_it_says_so_once(self):
         script = textwrap.dedent("""
             import warnings, torch

@@ -366,6 +366,12 @@ class Rows:
             back = self.call("echo", buffer)
             self.assertEqual((type(back), back.note), (Sub, turn))
             self.assertTrue(same_storage(back, buffer))
+            buffer.requires_grad_().grad = torch.full((3,), float(turn))
+            back = self.call("echo", buffer)
+            self.assertEqual((type(back), back.note, back.requires_grad), (Sub, turn, True))
+            self.assertTrue(same_storage(back.grad, buffer.grad))
+            lazy = self.call("echo", torch.nn.LazyLinear(3))
+            self.assertIs(type(lazy.weight), torch.nn.UninitializedParameter)
             del tensor.self
 
 

@@ -13,6 +13,7 @@
 
 #include <ATen/MapAllocator.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/version.h>
 
 #include <pthread.h>
@@ -535,6 +536,7 @@ PyModuleDef module_def = {PyModuleDef_HEAD_INIT,
 
 void prepare()
 {
+    c10::InferenceMode off(false); /* tensors of inference mode lack some keys */
     map_deleter = at::MapAllocator::makeDataPtr(at::WITH_FD, "", -1, 0, 0, nullptr).get_deleter();
     auto empty =
         c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), 0, c10::DataPtr(), nullptr, false);
