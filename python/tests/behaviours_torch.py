@@ -1,4 +1,4 @@
-"""torch tensors whose sender ends at once (B15), and DataLoader with our contexts (B76). torch_share_test.py has the rest."""
+"""torch tensors whose sender ends at once (B15), and DataLoader with our contexts (B76). torch_share_test.py has B73 and the rest."""
 import os
 import signal
 import sys
