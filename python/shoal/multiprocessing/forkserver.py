@@ -8,6 +8,7 @@ from __future__ import annotations
 # This uses private names of the standard library.
 # mypy: disable-error-code=attr-defined
 import atexit
+import gc
 import importlib
 import multiprocessing
 import multiprocessing.resource_tracker as _tracker
@@ -102,6 +103,8 @@ def main(modules: List[str], tracker_fd: int, sys_path: Optional[List[str]] = No
         command = spawn.command_line("forkserver", "main", [], tracker_fd)
         os.execv(command[0], command)
     os.set_inheritable(tracker_fd, False)
+    gc.freeze()
+    gc.enable()
     util._close_stdin()
     message = _shoal.fork_server_begin()
     if message is not None:

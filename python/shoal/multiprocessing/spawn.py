@@ -7,6 +7,7 @@ from __future__ import annotations
 
 # This uses private names of the standard library.
 # mypy: disable-error-code=attr-defined
+import gc
 import multiprocessing as _standard
 import multiprocessing.context as _standard_context
 import multiprocessing.resource_tracker as _tracker
@@ -57,7 +58,8 @@ def command_line(module: str, function: str, *args: Any, **kwds: Any) -> List[An
     arguments = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwds.items())])
     # The child finds this package even if only the parent's sys.path has it. prepare() replaces sys.path later.
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    code = (f"import sys; sys.path.append({root!r}); "
+    # Until the child has its message there is no garbage worth looking for.
+    code = (f"import gc, sys; gc.disable(); sys.path.append({root!r}); "
             f"from shoal.multiprocessing.{module} import {function}; {function}({arguments})")
     return [get_executable(), *subprocess._args_from_interpreter_flags(), "-c", code, "--multiprocessing-fork"]
 
@@ -130,6 +132,8 @@ def prepare(data: Dict[str, Any]) -> None:
 
 def spawn_main() -> None:
     """Runs the process object that the parent has sent, and exits."""
+    gc.freeze()
+    gc.enable()
     sys.exit(_main(*_shoal.child_begin()))
 
 
@@ -158,14 +162,18 @@ def _take_tracker(fd: Optional[int], outlive: bool) -> None:
 
 # ---- torch's function ----
 
-from .ranks import (ProcessContext, ProcessException, ProcessExitedException, ProcessRaisedException,  # noqa: E402,F401
-                    SpawnContext, spawn, start_processes)
-
-
 class _CallableModule(types.ModuleType):
     @staticmethod
     def __call__(*args: Any, **kwds: Any) -> Any:
+        from .ranks import spawn
         return spawn(*args, **kwds)
+
+
+def __getattr__(name: str) -> Any:
+    from . import ranks
+    if name in ranks.__all__:
+        return getattr(ranks, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 sys.modules[__name__].__class__ = _CallableModule
