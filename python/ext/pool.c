@@ -329,6 +329,9 @@ static int work_once(worker *w)
 {
     shoal_value *value;
     shoal_delivery delivery;
+    if (PyErr_CheckSignals() != 0) { /* the function may be one in C, which runs no handlers */
+        return -1;
+    }
     shoal_err err = shoal_queue_get_delivery(w->tasks, SHOAL_NOW, &value, &delivery);
     if (err == SHOAL_ETIMEDOUT) {
         EXT_WAIT(err, shoal_queue_get_delivery(w->tasks, SHOAL_FOREVER, &value, &delivery));
@@ -378,6 +381,10 @@ static PyObject *pool_work(PyObject *module, PyObject *args)
     int state = 1;
     for (unsigned long long done = 0; state == 1 && (most == 0 || done < most); done++) {
         state = work_once(&w);
+        if (done % 64 == 0) { /* functions in C would never let another thread of this worker run */
+            Py_BEGIN_ALLOW_THREADS;
+            Py_END_ALLOW_THREADS;
+        }
     }
     Py_XDECREF(w.kept);
     Py_XDECREF(w.kept_pickle);

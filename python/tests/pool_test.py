@@ -133,6 +133,10 @@ def fill(place):
     array[row] = row + 1
 
 
+def fill_row(array, unused, row):
+    fill((array, row))
+
+
 def survive_second(path):
     """Kills its worker the first time and returns the second time."""
     try:
@@ -229,7 +233,8 @@ class Common:
             self.skipTest("numpy is not here")
         array = arrays.zeros((4, 1000), "i4")
         with self.Pool(2) as pool:
-            pool.map(fill, [(array, row) for row in range(4)])
+            pool.map(fill, [(array, row) for row in range(3)])
+            pool.map(functools.partial(fill_row, array, b"large" * 1000), [3])
         self.assertEqual([row.tolist() for row in array], [[row + 1] * 1000 for row in range(4)])
 
 
@@ -316,6 +321,21 @@ class Results(Checked):
             results = pool.imap(square, map(lambda i: next(taken), itertools.count()))
             self.assertEqual(list(itertools.islice(results, 1000)), [x * x for x in range(1000)])
             self.assertEqual(set(itertools.islice(pool.imap_unordered(identity, itertools.repeat(5)), 300)), {5})
+
+    def test_close_while_an_imap_still_takes_arguments(self):
+        pool = self.Pool(2)
+        gate = threading.Event()
+
+        def numbers():
+            yield 1
+            gate.wait(LIMIT)
+            yield from range(200)
+
+        results = pool.imap(square, numbers())
+        pool.close()
+        gate.set()
+        pool.join()
+        self.assertEqual(list(results), [1] + [x * x for x in range(200)])
 
     def test_imap_whose_iterable_waits_for_its_results(self):
         with self.Pool(2) as pool:
@@ -681,6 +701,26 @@ class Ends(Checked):
             self.assertEqual((done.returncode, done.stderr), (0, ""), end)
             one, two, *workers = map(int, done.stdout.split())
             self.assertEqual((one, two), (1, 2))
+            for worker in workers:
+                self.assertFalse(os.path.exists(f"/proc/{worker}"))
+
+    def test_interrupt(self):
+        """B71: Ctrl-C, which all processes of a terminal get."""
+        for start in "with mp.get_context('fork').Pool(2) as pool:", "if pool := mp.get_context('fork').Pool(2):":
+            program = subprocess.Popen([sys.executable, "-c", f"""if True:
+                import signal, time
+                import shoal.multiprocessing as mp
+                {start}
+                    done = pool.map_async(time.sleep, [100] * 10, chunksize=1)
+                    print(*(p.pid for p in pool._pool), flush=True)
+                    done.get()
+                """], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+            with program:
+                workers = program.stdout.readline().split()
+                os.killpg(program.pid, signal.SIGINT)
+                program.wait(LIMIT)
+                self.assertIn("KeyboardInterrupt", program.stderr.read())
+            self.assertEqual(program.returncode, -signal.SIGINT)
             for worker in workers:
                 self.assertFalse(os.path.exists(f"/proc/{worker}"))
 

@@ -281,7 +281,6 @@ class _Jobs:
         self.cache: Dict[int, Any] = {}
         self.workers: Workers
         self._retries = retries
-        self._lock = threading.Lock()  # around adding a job and ending them all
         self._notes: Deque[Callable[[], None]] = collections.deque()
         self._gave_up: List[Tuple[int, int]] = []  # tasks that failed; the deaths of their workers are not known yet
         self._idle_death: Optional[Death] = None  # the last one
@@ -291,10 +290,11 @@ class _Jobs:
 
     def add(self, result: Any) -> None:
         """Registers a result. Raises ValueError if the pool does not run any more."""
-        with self._lock:
-            if self.workers.state != RUN:
-                raise ValueError("Pool not running")
-            self.cache[result._job] = result
+        self.cache[result._job] = result
+        if self.workers.state != RUN:  # looked at after adding, so either this sees it or _handle sees the result
+            self.cache.pop(result._job, None)
+            self.workers.wake()
+            raise ValueError("Pool not running")
 
     def put(self, result: Any, index: int, call: int, function: "_Function", x: Any) -> int:
         """Puts a task. If it cannot be pickled, it fails. Returns about how many bytes it takes; -1 if it has no use,
@@ -356,9 +356,7 @@ class _Jobs:
             self.workers.set_state(TERMINATE)
             raise
         finally:
-            with self._lock:
-                left = list(self.cache.values())
-            for result in left:
+            for result in list(self.cache.values()):
                 result._abandon(error)
 
     def _take_batch(self) -> bool:
