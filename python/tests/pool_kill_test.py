@@ -1,13 +1,17 @@
-"""Kills the workers of a pool, 200 times each: no hang, the right error, right results, nothing left behind. (B28)"""
+"""Workers of a pool die, in every way: no hang, the right error, right results, and nothing is left behind. (B28)"""
 
 import os
+import pickle
 import random
 import signal
+import struct
 import threading
 import time
 import unittest
 
-from pool_test import LIMIT, Checked, WorkerDied, square, tell_and_wait
+import support
+from pool_cases import LIMIT, PoolCase, exit_with, kill_self, leave, pid_of, square, survive_second, tell_and_wait
+from shoal.multiprocessing.pool import WorkerDied
 
 KILLS = 200
 SEED = 20111
@@ -20,7 +24,110 @@ def square_or_wait(task):
     return square(number)
 
 
-class Kills(Checked):
+def take_and_die(tasks):
+    tasks._take(None)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def answer_and_die(tasks, results):
+    """What a worker does that is killed after it has put its result, and before the queue knows that."""
+    (header, x), _ = tasks._take(None)
+    job, index = struct.unpack_from("qq", header)
+    results.put([struct.pack("qqq", job, index, 0), square(x)])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_for(pool, count):
+    support.wait_until(lambda: len(pool._pool) == count)
+    return list(pool._pool)
+
+
+class Deaths(PoolCase):
+    def test_ways_to_die(self):
+        with self.Pool(1) as pool:
+            for task, argument, text, exitcode in (
+                    (kill_self, signal.SIGKILL, "ended by SIGKILL", -9),
+                    (kill_self, signal.SIGTERM, "ended by SIGTERM", -15),
+                    (exit_with, 123, "exited with code 123", 123),
+                    (exit_with, 0, "exited with code 0", 0),
+                    (leave, 3, "exited with code 3", 3)):
+                worker = pool.apply(pid_of, (0,))
+                text = rf"^worker 0 \(pid {worker}\) {text} while it ran task \d+$"
+                with self.assertRaisesRegex(WorkerDied, text) as caught:
+                    pool.apply(task, (argument,))
+                self.assertEqual((caught.exception.pid, caught.exception.exitcode), (worker, exitcode))
+            copy = pickle.loads(pickle.dumps(caught.exception))
+            self.assertEqual((str(copy), copy.pid, copy.exitcode), (str(caught.exception), worker, 3))
+
+    def test_chunk_of_a_dead_worker(self):
+        with self.Pool(1) as pool:
+            with self.assertRaisesRegex(WorkerDied, "while it ran tasks 0 to 3$"):
+                pool.map(kill_self, [signal.SIGKILL] * 4, chunksize=4)
+
+    def test_retries(self):
+        path = f"/tmp/shoal-pool-test-{os.getpid()}"
+        self.addCleanup(os.unlink, path)
+        with self.Pool(2, retries=1) as pool:
+            self.assertEqual(pool.map(survive_second, [path]), ["done"])
+            with self.assertRaisesRegex(WorkerDied, "ended by SIGKILL while it ran task 0, which was run 2 times"):
+                pool.map(kill_self, [signal.SIGKILL], chunksize=1)
+
+    def test_a_worker_that_dies_idle_is_replaced(self):
+        with self.Pool(1) as pool:
+            first = pool.apply(pid_of, (0,))
+            os.kill(first, signal.SIGKILL)
+            self.assertNotEqual(pool.apply(pid_of, (0,)), first)
+
+    def test_a_worker_that_dies_between_taking_a_task_and_noting_it(self):
+        with self.Pool(1) as pool:
+            worker = pool.apply(pid_of, (0,))
+            os.kill(worker, signal.SIGSTOP)
+            thief = self.context.Process(target=take_and_die, args=(pool._workers.tasks,))
+            thief.start()
+            result = pool.apply_async(square, (1,))
+            thief.join(LIMIT)
+            os.kill(worker, signal.SIGCONT)
+            with self.assertRaisesRegex(WorkerDied, "^a worker ended while it ran task"):
+                result.get(LIMIT)
+
+    def test_a_worker_that_dies_between_its_result_and_the_end_of_the_task(self):
+        for retries in 0, 1:
+            with self.Pool(1, retries=retries) as pool:
+                for call in pool.map_async, pool.imap, pool.imap_unordered:
+                    worker = pool.apply(pid_of, (0,))
+                    os.kill(worker, signal.SIGSTOP)
+                    queues = pool._workers.tasks, pool._workers.results
+                    thief = self.context.Process(target=answer_and_die, args=queues)
+                    thief.start()
+                    results = call(square, [2, 3, 4], 1)
+                    thief.join(LIMIT)
+                    os.kill(worker, signal.SIGCONT)
+                    self.assertEqual(results.get(LIMIT) if call == pool.map_async else list(results), [4, 9, 16])
+
+    def test_killing_workers_that_start_does_not_break_a_pool_with_others(self):
+        hold = self.context.Queue()
+        with self.Pool(2, hold.get) as pool:
+            hold.put(None)
+            first = pool.apply(pid_of, (0,))
+            for _ in range(8):
+                starting, = [process.pid for process in wait_for(pool, 2) if process.pid != first]
+                os.kill(starting, signal.SIGKILL)
+                support.wait_until(lambda: starting not in [process.pid for process in list(pool._pool)])
+            self.assertEqual(pool.map(square, range(5)), [0, 1, 4, 9, 16])
+
+    def test_join_returns_when_workers_are_killed_while_closing(self):
+        tell = self.context.Queue()
+        pool = self.Pool(2)
+        results = [pool.apply_async(tell_and_wait, (tell,)) for _ in range(2)]
+        pool.close()
+        for _ in results:
+            os.kill(tell.get(timeout=LIMIT), signal.SIGKILL)
+        pool.join()
+        for result in results:
+            self.assertRaises(WorkerDied, result.get, 0)
+
+
+class Kills(PoolCase):
     def test_worker_killed_in_a_task_under_map(self):
         numbers = random.Random(SEED)
         tell = self.context.Queue()
