@@ -13,6 +13,9 @@ import tarfile
 import tomllib
 import zipfile
 
+# Debian's names of what is in the libraries and the program. Their licences ask that the notices go with them.
+_BROUGHT = ["libmsgpack-dev", "zlib1g-dev", "libjansson-dev", "libinih-dev", "libpng-dev"]
+
 # The same sources give the same bytes.
 _TIME = (2026, 1, 1, 0, 0, 0)
 
@@ -85,6 +88,10 @@ def write_metadata(root: pathlib.Path, folder: pathlib.Path) -> str:
 def write_wheel(root: pathlib.Path, package: pathlib.Path, platform_tag: str, folder: pathlib.Path) -> str:
     """Writes a wheel of the files in a folder `shoal`, and returns its name."""
     wheel = _Wheel(root, f"cp311-abi3-{platform_tag}", folder)
+    for name in _BROUGHT:
+        path = pathlib.Path(f"/usr/share/doc/{name}/copyright")
+        if path.exists():
+            wheel.add(f"{wheel.info}/licenses/{name}", path.read_bytes())
     for path in sorted(package.rglob("*")):
         if path.is_file():
             wheel.add(path.relative_to(package.parent).as_posix(), path.read_bytes(), os.access(path, os.X_OK))

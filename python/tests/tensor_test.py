@@ -7,7 +7,7 @@ import unittest
 import zlib
 
 import shoal
-from shoal import _shoal, world
+from shoal import _shoal, multiprocessing, world
 
 try:
     import numpy
@@ -166,6 +166,27 @@ class Plain(unittest.TestCase):
         with self.assertRaises(ValueError):
             t.share()
         self.assertTrue(t.clone().share().is_shared)
+
+    def test_travels_by_handle(self):
+        queue = multiprocessing.Queue()
+        t = shoal.tensor([[1, 2], [3, 4]])
+        queue.put(t)
+        queue.put({"in a pickle": ({1}, t)})
+        self.assertTrue(t.is_shared)
+        received = queue.get()
+        self.assertIs(type(received), shoal.Tensor)
+        memoryview(received)[0, 0] = 9
+        (_, pickled), = queue.get().values()
+        self.assertEqual((t.tolist(), pickled.tolist()), ([[9, 2], [3, 4]], [[9, 2], [3, 4]]))
+        self.assertEqual({received.storage_id, pickled.storage_id}, {t.storage_id})
+        exported = shoal.tensor([1])
+        view = memoryview(exported)
+        with self.assertRaises(shoal.Error):
+            queue.put(exported)
+        view.release()
+        with self.assertRaises(ValueError):
+            queue.put(shoal.from_dlpack(exported))
+        self.assertTrue(queue.empty())
 
     def test_nothing_is_left_in_the_heap(self):
         before = world.info().blocks_live
