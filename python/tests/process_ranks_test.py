@@ -3,6 +3,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
 import unittest
 
@@ -21,6 +22,8 @@ def misbehave(rank, bad_rank, how, begun):
         if how == "stubborn":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         begun.put(rank)
+        signal.pause()
+    if how == "wait":
         signal.pause()
     for _ in range(2):
         begun.get()
@@ -105,6 +108,30 @@ class Ranks(NothingIsLeft):
         queue = self.ctx.SimpleQueue()
         self.start(nest, (queue,), nprocs=2)
         self.assertEqual(sorted(queue.get() for _ in range(4)), [(0, 0), (0, 1), (1, 0), (1, 1)])
+
+    def test_b31_of_two_failures_the_first_is_reported(self):
+        started = self.start(put_rank, (self.ctx.SimpleQueue(), ""), nprocs=3, join=False)
+        for process in started.processes:
+            process.join()
+        for rank, moment in ((0, 2.0), (1, 1.0), (2, 3.0)):  # as if all had failed before anyone looked
+            started.error_queues[rank].put((moment, f"rank {rank}"))
+        self.assertIn("rank 1", str(started._first_failure([0, 1, 2])))
+        for rank in (0, 2):
+            started.error_queues[rank].put((1.0, f"rank {rank}"))
+        self.assertIn("process 1 terminated with exit code", str(started._first_failure([0, 1, 2])))
+
+    def test_b71_ctrl_c_ends_the_ranks(self):
+        begun = self.ctx.SimpleQueue()
+
+        def interrupt():
+            self.assertEqual({begun.get(), begun.get()}, {0, 2})
+            os.kill(os.getpid(), signal.SIGINT)
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with self.assertRaises(KeyboardInterrupt):
+            self.start(misbehave, (1, "wait", begun), nprocs=3)
+        thread.join()
+        self.assertEqual(mp.active_children(), [])
 
     def test_a_keyboard_interrupt_in_a_rank_is_not_its_failure(self):
         self.start(raise_interrupt, nprocs=2)

@@ -231,6 +231,47 @@ class Life(NothingIsLeft):
 for_each_method(Life, globals())
 
 
+class ForkServer(unittest.TestCase):
+    def run_program(self, program):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG,
+                              cwd=os.path.dirname(os.path.abspath(__file__)))
+        self.assertEqual(done.stderr, "")
+        return done.stdout
+
+    def test_modules_are_preloaded_unless_they_make_shared_objects(self):
+        for module, preloaded in (("fractions", True), ("makes_shared_objects", False)):
+            out = self.run_program(f"""if True:
+                import shoal.multiprocessing as mp, sys, types
+                mp.set_start_method("forkserver")
+                mp.set_forkserver_preload([{module!r}])
+                process = mp.Process(target=print, args=(1,))
+                process.start(); process.join()
+                process = mp.Process(target=exec, args=("import sys; print({module!r} in sys.modules)",))
+                process.start(); process.join()
+            """)
+            self.assertEqual(out, f"1\n{preloaded}\n")
+
+    def test_a_server_that_was_killed_is_started_again(self):
+        out = self.run_program("""if True:
+            import os, shoal.multiprocessing as mp, signal
+            from shoal.multiprocessing.forkserver import _forkserver
+            ctx = mp.get_context("forkserver")
+            queue = ctx.SimpleQueue()
+            first = ctx.Process(target=queue.get)
+            first.start()
+            server = _forkserver._forkserver_pid
+            os.kill(server, signal.SIGINT)  # ignored: Ctrl-C is for the parent
+            os.kill(server, signal.SIGKILL)
+            second = ctx.Process(target=print, args=("second",))
+            second.start()
+            second.join()
+            queue.put(None)
+            first.join()
+            print(second.exitcode, first.exitcode in (0, 255), _forkserver._forkserver_pid != server)
+        """)
+        self.assertEqual(out, "second\n0 True True\n")
+
+
 class Threads(unittest.TestCase):
     def test_b33_a_fork_with_threads_warns_once(self):
         program = """if True:

@@ -147,6 +147,7 @@ class BaseProcess(_standard_process.BaseProcess):
     """
 
     _start_method: "str | None" = None
+    _outlive = False
 
     def __init__(self, group=None, target=None, name=None, args=(), kwargs={}, *, daemon=None, outlive=False):
         super().__init__(group, target, name, args, kwargs, daemon=daemon)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 # This uses private names of the standard library.
 # mypy: disable-error-code=attr-defined
+import errno
 import os
 import signal
 import sys
@@ -23,9 +24,10 @@ def parent_sentinel(parent_pid: int) -> int:
     """Returns an fd that is readable once the parent is dead."""
     try:
         return os.pidfd_open(parent_pid)
-    except ProcessLookupError:
+    except OSError as error:
         reader, writer = os.pipe()
-        os.close(writer)
+        if error.errno not in (errno.ENOSYS, errno.EPERM):  # a system without pidfds: the parent seems to live
+            os.close(writer)
         return reader
 
 

@@ -58,7 +58,7 @@ def _run(fn: Callable[..., Any], rank: int, args: Tuple[Any, ...], error_queue: 
         pass  # the parent got it too, and reports it
     except Exception:
         import traceback
-        error_queue.put(traceback.format_exc())
+        error_queue.put((time.monotonic(), traceback.format_exc()))
         sys.exit(1)
 
 
@@ -91,30 +91,35 @@ class ProcessContext:
             if self.processes[rank].exitcode != 0:
                 failed.append(rank)
         if failed:
-            self._end_others()
-            raise self._failure(failed[0])
+            _end(self.processes)
+            raise self._first_failure(failed)
         return not self.sentinels
 
-    def _end_others(self) -> None:
-        for process in self.processes:
-            process.terminate()
-        limit = time.monotonic() + GRACE
-        for process in self.processes:
-            process.join(max(0.0, limit - time.monotonic()))
-            if process.is_alive():
-                process.kill()
-                process.join()
-
-    def _failure(self, rank: int) -> ProcessException:
-        process, queue = self.processes[rank], self.error_queues[rank]
-        code, pid = process.exitcode, process.pid
-        if not queue.empty():
-            text = f"\n\n-- Process {rank} terminated with the following error:\n{queue.get()}"
+    def _first_failure(self, failed: List[int]) -> ProcessException:
+        """Of ranks that failed at about the same time, one that was killed or exited counts first: those that raised may
+        have done so because of it."""
+        raised = {rank: self.error_queues[rank].get() for rank in failed if not self.error_queues[rank].empty()}
+        others = [rank for rank in failed if rank not in raised]
+        rank = others[0] if others else min(raised, key=lambda rank: raised[rank][0])
+        code, pid = self.processes[rank].exitcode, self.processes[rank].pid
+        if rank in raised:
+            text = f"\n\n-- Process {rank} terminated with the following error:\n{raised[rank][1]}"
             return ProcessRaisedException(text, rank, pid)
         if code >= 0:
             return ProcessExitedException(f"process {rank} terminated with exit code {code}", rank, pid, code)
         name = _signal_name(-code)
         return ProcessExitedException(f"process {rank} terminated with signal {name}", rank, pid, code, name)
+
+
+def _end(processes: List[Any]) -> None:
+    for process in processes:
+        process.terminate()
+    limit = time.monotonic() + GRACE
+    for process in processes:
+        process.join(max(0.0, limit - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join()
 
 
 def _signal_name(number: int) -> str:
@@ -140,18 +145,21 @@ def start_processes(fn: Callable[..., Any], args: Tuple[Any, ...] = (), nprocs: 
     returns a ProcessContext at once.
     """
     ctx: Any = context._default_context.get_context(start_method)
-    processes, queues = [], []
-    for rank in range(nprocs):
-        queue = ctx.SimpleQueue()
-        process = ctx.Process(target=_run, args=(fn, rank, args, queue), daemon=daemon)
-        process.start()
-        processes.append(process)
-        queues.append(queue)
-    ranks = ProcessContext(processes, queues)
-    if not join:
-        return ranks
-    while not ranks.join():
-        pass
+    queues = [ctx.SimpleQueue() for _ in range(nprocs)]
+    processes: List[Any] = []
+    try:
+        for rank in range(nprocs):
+            process = ctx.Process(target=_run, args=(fn, rank, args, queues[rank]), daemon=daemon)
+            process.start()
+            processes.append(process)
+        ranks = ProcessContext(processes, queues)
+        if not join:
+            return ranks
+        while not ranks.join():
+            pass
+    except BaseException:  # a rank cannot be started or has failed, or Ctrl-C
+        _end(processes)
+        raise
     return None
 
 
