@@ -84,6 +84,22 @@ class Ends(PoolCase):
         gc.collect()
         self.assertEqual([process.is_alive() for process in processes], [False, False])
 
+    def test_no_memory_waits_for_the_garbage_collector(self):
+        gc.collect()
+        gc.disable()
+        self.addCleanup(gc.enable)
+        before = world.info().blocks_live
+        for end in "close", "terminate":
+            pool = self.Pool(2)
+            self.assertEqual(pool.map(square, range(4)), [0, 1, 4, 9])
+            self.assertEqual(list(pool.imap(square, range(4))), [0, 1, 4, 9])
+            getattr(pool, end)()
+            pool.join()
+            pool._repopulate_pool()  # does nothing now
+            self.assertEqual(multiprocessing.active_children(), [])
+            del pool
+            self.assertEqual(world.info().blocks_live, before)
+
     def test_a_pool_lives_until_its_results_are_there(self):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -8,7 +8,8 @@ from multiprocessing import TimeoutError
 from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 from .. import _shoal
-from .pool_workers import CLOSE, DONE, GAVE_UP, NO_START, NOTE, RAISED, RUN, TERMINATE, Death, WorkerDied, Workers
+from .pool_child import DONE, GAVE_UP, NO_START, NOTE, RAISED
+from .pool_workers import CLOSE, RUN, TERMINATE, Death, WorkerDied, Workers
 
 __all__ = ["ApplyResult", "AsyncResult", "MapResult", "IMapIterator", "IMapUnorderedIterator"]
 

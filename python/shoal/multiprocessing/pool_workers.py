@@ -1,9 +1,4 @@
-"""The worker processes of a pool: how they are started, watched, replaced and ended.
-
-A worker takes a task from an acknowledged queue, runs it, puts the result on another queue, and only then ends the
-delivery. So when a worker dies, at whatever moment, the queue delivers its task again, and nothing is lost. Before it
-runs a task, it writes the task's number into its place in shared memory, so that the parent can tell what it died of.
-"""
+"""The worker processes of a pool, seen from their parent: how they are started, watched, replaced and ended."""
 # This uses private names of the standard library.
 # mypy: disable-error-code=attr-defined
 import os
@@ -11,11 +6,10 @@ import signal
 import threading
 import time
 from multiprocessing.connection import wait
-from multiprocessing.pool import ExceptionWithTraceback, MaybeEncodingError
 from typing import Any, Callable, List, NamedTuple, Optional
 
 from .. import _shoal
-from . import reduction
+from .pool_child import run_worker
 
 __all__ = ["WorkerDied"]
 
@@ -23,9 +17,6 @@ RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
 
 #: How long a worker may take to end after SIGTERM, in seconds. Then it is killed.
 GRACE = 1.0
-
-# The outcomes of pool.c.
-DONE, RAISED, GAVE_UP, NOTE, NO_START = range(5)
 
 # A place in shared memory has four integers: the job of the running task or 0, its index, whether the worker is ready,
 # and one that is not used.
@@ -72,40 +63,6 @@ def how_it_ended(exitcode: int) -> str:
         return f"ended by signal {-exitcode}"
 
 
-# ---- in the worker ----
-
-def run_worker(tasks: Any, results: Any, places: Any, place: int, initializer: Optional[Callable[..., Any]],
-               initargs: Any, most: int, deliveries: int) -> None:
-    """The main function of a worker."""
-    if initializer is not None:
-        try:
-            initializer(*initargs)
-        except Exception as error:
-            _tell_failed_start(results, error)
-            raise
-    _shoal.pool_work(tasks, results, places, place, most, deliveries, _load_function, _failure)
-
-
-def _tell_failed_start(results: Any, error: Exception) -> None:
-    try:
-        _shoal.pool_answer(results, NO_START, ExceptionWithTraceback(error, error.__traceback__))
-    except Exception:  # it cannot be pickled; the traceback is on stderr
-        _shoal.pool_answer(results, NO_START, RuntimeError(repr(error)))
-
-
-def _load_function(pickled: bytes) -> Any:
-    return reduction.loads(pickled, [])
-
-
-def _failure(error: Exception, result: Any, encoding: bool) -> Any:
-    """Returns what to send instead of a result, because the task raised or its result cannot be sent."""
-    if encoding:
-        return MaybeEncodingError(error, result)
-    return ExceptionWithTraceback(error, error.__traceback__)
-
-
-# ---- in the parent ----
-
 class _Bell:
     """Wakes the thread that waits for the ends of workers."""
 
@@ -146,10 +103,11 @@ class Workers:
         self._count = count
         self._places: Any = _shoal.Block(count * _PLACE_WORDS * 8, True)
         self._words = memoryview(self._places).cast("q")
-        self._arguments = initializer, initargs, most or 0, retries + 1
+        self._arguments = initializer, initargs, most or 0, min(retries + 1, 1 << 31)
         self._observer = observer
         self._failed_starts = 0  # in a row, while no other worker was ready
         self._broken = False
+        self._over = False
         self._bell: Any = _Bell()
         self._lock = threading.Lock()  # around starting and reaping
         self.thread = threading.Thread(target=self._keep, name="shoal-pool-workers", daemon=True)
@@ -185,7 +143,7 @@ class Workers:
         with self._lock:
             taken = {process._place for process in self.processes}
             for place in range(self._count):
-                if place not in taken:
+                if place not in taken and not self._over:
                     self._start(place)
 
     def _start(self, place: int) -> None:
@@ -214,6 +172,8 @@ class Workers:
             self._end()
         finally:
             self.results.shutdown()
+            self._over = True
+            self._observer = None  # it refers to this object: without garbage collection the queues would stay
 
     def _wait(self, delay: Optional[float]) -> None:
         wait([self._bell, *(process.sentinel for process in self.processes)], delay)
