@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -61,6 +62,24 @@ class Examples(unittest.TestCase):
         self.assertEqual(run("c_and_python.py", worker),
                          "the sum is 6.5\nC doubled 4 elements in place: [[2.0, 4.0], [6.0, 8.0]]\n"
                          "both together counted to 20000\n")
+
+
+class Documents(unittest.TestCase):
+    def test_samples_of_python_md(self):
+        with open(os.path.join(ROOT, "docs", "python.md"), encoding="utf-8") as file:
+            samples = re.findall(r"^```python\n(.*?)^```$", file.read(), re.MULTILINE | re.DOTALL)
+        self.assertGreaterEqual(len(samples), 3)
+        for number, sample in enumerate(samples):
+            if "import torch" in sample and importlib.util.find_spec("torch") is None:
+                continue
+            with self.subTest(number), tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "sample.py")
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(sample)
+                said = run_file(path)
+                self.assertTrue(said)
+                if "# [1. 1. 1.] [0. 0. 0.]" in sample:
+                    self.assertEqual(said, "[1. 1. 1.] [0. 0. 0.]\n")
 
 
 if __name__ == "__main__":
