@@ -4,6 +4,7 @@ import select
 import signal
 import time
 import unittest
+from multiprocessing import resource_tracker
 
 import shoal.multiprocessing as mp
 from processes import LONG, NothingIsLeft, for_each_method, state_of
@@ -28,6 +29,13 @@ def run_parent(method, queue, outlive=False):
     process = mp.get_context(method).Process(target=run_child, args=(method, queue, outlive))
     process.start()
     signal.pause()
+
+
+def tell_tracker(queue):
+    fd = resource_tracker._resource_tracker._fd
+    resource_tracker.ensure_running()  # it has one of its own
+    queue.put((fd, os.getpid()))
+    resource_tracker._resource_tracker._stop()
 
 
 def see_parent_die(method, queue):
@@ -106,6 +114,15 @@ class Death(NothingIsLeft):
         self.kill([parent])
         self.assertIs(queue.get(timeout=LONG), False)
         self.assertEqual(wait_for_end([pid], LONG), [])
+
+
+    def test_a_process_that_outlives_does_not_hold_the_resource_tracker(self):
+        queue = self.ctx.SimpleQueue()
+        process = self.ctx.Process(target=tell_tracker, args=(queue,), outlive=True)
+        process.start()
+        self.assertEqual(queue.get(), (None, process.pid))
+        process.join()
+        self.assertEqual(process.exitcode, 0)
 
 
 for_each_method(Death, globals())

@@ -2,6 +2,7 @@
 import gc
 import os
 import unittest
+from multiprocessing import resource_tracker
 
 from shoal import world
 import shoal.multiprocessing as mp
@@ -42,7 +43,8 @@ class NothingIsLeft(unittest.TestCase):
         if cls is NothingIsLeft:
             raise unittest.SkipTest("a base class")
         cls.ctx = mp.get_context(cls.method)
-        process = cls.ctx.Process(target=do_nothing)  # starts what stays: the resource tracker, the fork server
+        resource_tracker.ensure_running()
+        process = cls.ctx.Process(target=do_nothing)  # starts the fork server, which stays
         process.start()
         process.join()
 

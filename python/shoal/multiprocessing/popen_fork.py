@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import warnings
-from multiprocessing import util
+from multiprocessing import resource_tracker, util
 from types import FrameType
 
 from .. import _shoal
@@ -29,6 +29,15 @@ def parent_sentinel(parent_pid: int) -> int:
         if error.errno not in (errno.ENOSYS, errno.EPERM):  # a system without pidfds: the parent seems to live
             os.close(writer)
         return reader
+
+
+def drop_tracker() -> None:
+    """For a child that may outlive its parent: closes its fd of the parent's resource tracker. From Python 3.12 on a process
+    waits for its tracker when it ends, and the tracker waits for all that have its fd."""
+    tracker = resource_tracker._resource_tracker
+    if tracker._fd is not None:
+        os.close(tracker._fd)
+        tracker._fd = tracker._pid = None
 
 
 _warned = False
@@ -94,6 +103,8 @@ class Popen:
         if handle is None:
             code = 1
             try:
+                if process_obj._outlive:
+                    drop_tracker()
                 code = process_obj._bootstrap(parent_sentinel=parent_sentinel(parent_pid))
             finally:
                 _shoal.quick_exit(code)

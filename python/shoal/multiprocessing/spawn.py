@@ -23,7 +23,7 @@ from multiprocessing.spawn import import_main_path, is_forking
 
 from .. import _shoal
 from . import reduction
-from .popen_fork import parent_sentinel
+from .popen_fork import drop_tracker, parent_sentinel
 
 TYPE_CHECKING = False  # importing typing would slow the start of every child
 if TYPE_CHECKING:
@@ -141,23 +141,17 @@ def _main(data: bytes, objects: List[_shoal.Shared]) -> int:
     process.current_process()._inheriting = True
     try:
         preparation, body = pickle.loads(data)
-        _take_tracker(preparation.pop("tracker_fd"), preparation.pop("outlive"))
+        tracker_fd = preparation.pop("tracker_fd")
+        if tracker_fd is not None:  # else this is a child of the fork server, which has it already
+            _tracker._resource_tracker._fd = tracker_fd
+        if preparation.pop("outlive"):
+            drop_tracker()
         prepare(preparation)
         process_obj = reduction.loads(body, objects)
     finally:
         del process.current_process()._inheriting
     code: int = process_obj._bootstrap(parent_sentinel(process_obj._parent_pid))
     return code
-
-
-def _take_tracker(fd: Optional[int], outlive: bool) -> None:
-    """Uses the parent's resource tracker. A fork server has done so already; fd is None then."""
-    tracker = _tracker._resource_tracker
-    if fd is not None:
-        tracker._fd = fd
-    if outlive:  # the tracker, and from Python 3.12 on the parent at its end, waits for all that have this fd
-        os.close(tracker._fd)
-        tracker._fd = None
 
 
 # ---- torch's function ----
