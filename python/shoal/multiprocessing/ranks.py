@@ -10,7 +10,7 @@ from . import context
 
 TYPE_CHECKING = False  # importing typing would slow the start of every child
 if TYPE_CHECKING:
-    from typing import Any, Callable, List, Optional, Tuple
+    from typing import Any, Callable, Dict, List, Optional, Tuple
 
 __all__ = ["ProcessContext", "ProcessException", "ProcessExitedException", "ProcessRaisedException", "SpawnContext", "spawn",
            "start_processes"]
@@ -98,7 +98,8 @@ class ProcessContext:
     def _first_failure(self, failed: List[int]) -> ProcessException:
         """Of ranks that failed at about the same time, one that was killed or exited counts first: those that raised may
         have done so because of it."""
-        raised = {rank: self.error_queues[rank].get() for rank in failed if not self.error_queues[rank].empty()}
+        raised: Dict[int, Tuple[float, str]] = {rank: self.error_queues[rank].get() for rank in failed
+                                                if not self.error_queues[rank].empty()}
         others = [rank for rank in failed if rank not in raised]
         rank = others[0] if others else min(raised, key=lambda rank: raised[rank][0])
         code, pid = self.processes[rank].exitcode, self.processes[rank].pid
