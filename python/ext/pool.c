@@ -60,6 +60,12 @@ static shoal_value *message(const void *header, size_t size, shoal_value *body)
     return list;
 }
 
+static const void *damaged(void)
+{
+    PyErr_SetString(ext_error, "a message of a pool is damaged");
+    return NULL;
+}
+
 /* Copies the header of a message. Returns the bytes behind it, or NULL if it is not a message of ours. */
 static const char *open_message(const shoal_value *value, void *header, size_t header_size, size_t *out_rest)
 {
@@ -68,8 +74,7 @@ static const char *open_message(const shoal_value *value, void *header, size_t h
                             ? shoal_value_as_bytes(shoal_value_at(value, 0), &size)
                             : NULL;
     if (bytes == NULL || size < header_size) {
-        PyErr_SetString(ext_error, "a message of a pool is damaged");
-        return NULL;
+        return damaged();
     }
     memcpy(header, bytes, header_size);
     *out_rest = size - header_size;
@@ -253,12 +258,9 @@ static PyObject *run(worker *w, const task_header *header, const char *bytes, sh
     return result;
 }
 
-/* Takes the exception of this thread, if it is an Exception. Others end the worker. */
+/* Takes the exception of this thread. */
 static PyObject *take_exception(void)
 {
-    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
-        return NULL;
-    }
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
     PyErr_NormalizeException(&type, &error, &trace);
@@ -270,10 +272,11 @@ static PyObject *take_exception(void)
     return error;
 }
 
-/* Replaces a result by the exception that is set now. Consumes the result, which is NULL if the task raised. */
+/* Replaces a result by the exception that is set now. Consumes the result, which is NULL if the task raised. What is
+ * not an Exception ends the worker. */
 static PyObject *failure(const worker *w, PyObject *result)
 {
-    PyObject *error = take_exception();
+    PyObject *error = PyErr_ExceptionMatches(PyExc_Exception) ? take_exception() : NULL;
     PyObject *report = error == NULL ? NULL
                                      : PyObject_CallFunctionObjArgs(w->failed, error, result == NULL ? Py_None : result,
                                                                     result == NULL ? Py_False : Py_True, NULL);
@@ -308,7 +311,10 @@ static int work_on(worker *w, shoal_value *value, const shoal_delivery *delivery
     task_header header;
     size_t rest;
     const char *bytes = open_message(value, &header, sizeof header, &rest);
-    if (bytes == NULL || rest != (size_t)header.function_size) {
+    if (bytes != NULL && rest != (size_t)header.function_size) {
+        bytes = damaged();
+    }
+    if (bytes == NULL) {
         shoal_value_destroy(value);
         return -1;
     }

@@ -161,6 +161,15 @@ def tell_next(queue):
     return queue.get()
 
 
+def raise_unloadable():
+    raise UnloadableError(1, 2)
+
+
+class UnloadableError(Exception):
+    def __init__(self, a, b):
+        super().__init__(f"{a} and {b}")
+
+
 def raise_unpicklable():
     raise UnpicklableError()
 

@@ -11,7 +11,7 @@ import unittest
 
 from pool_cases import (Counter, LIMIT, PoolCase, Tracked, Unloadable, Unpicklable, add, bad_initializer,
                         count_tracked, fail, fail_at, fill, fill_row, identity, kill_self, make_lambda, pid_of, quiet,
-                        raise_unpicklable, recall, remember, square, tell_next)
+                        raise_unloadable, raise_unpicklable, recall, remember, square, tell_next)
 from shoal.multiprocessing import pool as pools
 from shoal.multiprocessing.pool import WorkerDied
 
@@ -238,6 +238,10 @@ class Failures(PoolCase):
                 pool.apply(Unloadable)
             with self.assertRaises(pools.MaybeEncodingError):
                 pool.apply(raise_unpicklable)
+            text = "UnloadableError.*1 and 2.*missing 1 required"
+            with self.assertRaisesRegex(pools.MaybeEncodingError, text) as caught:
+                pool.apply(raise_unloadable)
+            self.assertIn("raise UnloadableError(1, 2)", caught.exception.__cause__.tb)
             self.assertEqual(pool.apply(pid_of, (0,)), before)
 
     def test_remote_traceback(self):

@@ -47,4 +47,9 @@ def _failure(error: Exception, result: Any, encoding: bool) -> Any:
     import multiprocessing.pool as standard
     if encoding:
         return standard.MaybeEncodingError(error, result)  # type: ignore[attr-defined]
-    return standard.ExceptionWithTraceback(error, error.__traceback__)  # type: ignore[attr-defined]
+    report = standard.ExceptionWithTraceback(error, error.__traceback__)  # type: ignore[attr-defined]
+    try:
+        reduction.loads(*reduction.dumps(error))
+    except Exception as problem:  # often an exception class whose __init__ takes other arguments than its args
+        report.exc = standard.MaybeEncodingError(problem, error)  # type: ignore[attr-defined]
+    return report
