@@ -523,7 +523,10 @@ static PyMethodDef methods[] = {
     {"item", tensor_item, METH_NOARGS, "item($self)\n--\n\nReturns the element of a tensor that has only one."},
     {"numpy", tensor_numpy, METH_NOARGS,
      "numpy($self)\n--\n\nReturns a numpy array over the same memory. numpy has no bf16: it gets uint16, the bits."},
-    {"torch", tensor_torch, METH_NOARGS, "torch($self)\n--\n\nReturns a torch tensor over the same memory."},
+    {"torch", tensor_torch, METH_NOARGS,
+     "torch($self)\n--\n\nReturns a torch tensor over the same memory. To send it, put the shoal.Tensor: a put of the "
+     "torch tensor "
+     "moves that to memory of its own."},
     {"__dlpack__", (PyCFunction)(void (*)(void))tensor_dlpack, METH_VARARGS | METH_KEYWORDS,
      "Exports the memory to another library without a copy. max_version of (1, 0) or later gives a versioned capsule."},
     {"__dlpack_device__", tensor_dlpack_device, METH_NOARGS, "The device in DLPack's numbers: (1, 0) is the CPU."},
