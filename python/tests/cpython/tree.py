@@ -39,6 +39,8 @@ def transform(name: str, source: str) -> str:
         source = source.replace(old, new)
     for form, replacement in FORMS:
         source = re.sub(form, replacement, source)
+    if left := re.search(r"(?<!from shoal )\b(?:import|from) +multiprocessing.*|__import__\(['\"]multiprocessing.*", source):
+        raise Mismatch(f"test/{name} still names the standard module: {left[0]}")
     return source
 
 
