@@ -465,7 +465,11 @@ static PyObject *set_pickle(PyObject *module, PyObject *args)
 static PyObject *set_unpickle_allowed(PyObject *module, PyObject *flag)
 {
     (void)module;
-    ext_unpickle_allowed = PyObject_IsTrue(flag) == 1;
+    int allowed = PyObject_IsTrue(flag);
+    if (allowed < 0) {
+        return NULL;
+    }
+    ext_unpickle_allowed = allowed;
     Py_RETURN_NONE;
 }
 

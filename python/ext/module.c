@@ -46,5 +46,8 @@ PyMODINIT_FUNC PyInit__shoal(void)
             Py_CLEAR(module);
         }
     }
+    if (module != NULL && PyModule_AddStringConstant(module, "__version__", SHOAL_VERSION) != 0) {
+        Py_CLEAR(module);
+    }
     return module;
 }

@@ -344,6 +344,10 @@ static PyObject *pipe_state(PyObject *obj, PyObject *unused)
 static PyObject *pipe_restore(PyObject *obj, PyObject *state)
 {
     pipe_object *self = (pipe_object *)obj;
+    if (!PyTuple_Check(state)) {
+        PyErr_SetString(PyExc_TypeError, "the state of a connection is a tuple");
+        return NULL;
+    }
     if (!PyArg_ParseTuple(state, "ii", &self->readable, &self->writable)) {
         return NULL;
     }
@@ -369,6 +373,10 @@ static PyObject *make_pipe(PyObject *module, PyObject *args)
     int duplex = 1;
     shoal_pipe *a, *b;
     if (!PyArg_ParseTuple(args, "O!p", &PyType_Type, &cls, &duplex)) {
+        return NULL;
+    }
+    if (!PyType_IsSubtype((PyTypeObject *)cls, pipe_type)) {
+        PyErr_SetString(PyExc_TypeError, "pipe() takes a class of connections");
         return NULL;
     }
     shoal_err err = shoal_pipe_create(duplex != 0, &a, &b);

@@ -48,8 +48,9 @@ int ext_torch_encode(PyObject *obj, shoal_value **out_value)
 {
     if (glue == NULL) {
         int found = without_glue ? 0 : find_torch();
-        if (found != 1 || PyObject_IsInstance(obj, tensor_type) != 1) {
-            return found < 0 ? -1 : 0;
+        int is_tensor = found == 1 ? PyObject_IsInstance(obj, tensor_type) : found;
+        if (is_tensor != 1) {
+            return is_tensor;
         }
         found = load_glue();
         if (found != 1) {

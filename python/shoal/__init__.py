@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 
-from shoal._shoal import Closed, Error, Tensor
+from shoal._shoal import Closed, Error, Tensor, __version__
 
 TYPE_CHECKING = False  # importing typing would slow the start of every child
 if TYPE_CHECKING:

@@ -14,6 +14,9 @@ _Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 DEATH_SIGNAL: int
 
+__version__: str
+
+
 class Error(RuntimeError): ...
 class Closed(Error): ...
 
