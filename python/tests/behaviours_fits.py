@@ -112,6 +112,14 @@ class Executor(Case):
                 future = executor.submit(end_by, signal.SIGKILL)
                 self.assertRaises(concurrent.futures.process.BrokenProcessPool, future.result, LONG)
 
+    def test_b76_the_last_result_of_a_worker_counts_before_its_end(self):
+        results = support.mp.get_context("fork").SimpleQueue()
+        ended = [0]  # what the executor's wait returns if it has seen only that the worker has ended
+        results.put("last")
+        self.assertIn(results._reader, ended)
+        self.assertEqual(results._reader.recv(), "last")
+        self.assertNotIn(results._reader, ended)
+
 
 # ---- connection.wait and selectors ----
 
@@ -154,6 +162,20 @@ class Waiting(Case):
             self.assertEqual(got, {"pipe": list(range(ROUNDS)), "queue": list(range(ROUNDS))})
             child.join()
             reader.close()
+
+    def test_b76_wait_sees_at_once_what_was_sent(self):
+        ctx = support.mp.get_context("fork")
+        (one, other), queue = ctx.Pipe(), ctx.Queue()
+        ended, writer = os.pipe()
+        os.close(writer)  # always ready, like the sentinel of a process that has ended
+        self.assertEqual(support.mp.connection.wait([one, queue], 0.01), [])  # asks for the fds
+        for i in range(ROUNDS):
+            other.send(i)
+            queue.put(i)
+            self.assertCountEqual(support.mp.connection.wait([one, ended, queue], LONG), [one, ended, queue])
+            self.assertEqual((one.recv(), queue.get()), (i, i))
+            self.assertEqual(support.mp.connection.wait([one, ended, queue], LONG), [ended])
+        os.close(ended)
 
     @each_method
     def test_b76_wait_sees_a_killed_worker(self, ctx):
