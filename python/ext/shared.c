@@ -197,9 +197,11 @@ static PyObject *set_class(PyObject *module, PyObject *cls)
 
 PyTypeObject *ext_shared_type_add(PyObject *module, const char *name, shoal_kind kind, size_t size, PyType_Slot *slots)
 {
+    /* A type that adds nothing to Shared could be inherited from together with another one. */
+    size_t least = sizeof(ext_shared) + sizeof(void *);
     PyType_Spec spec = {
         .name = name,
-        .basicsize = (int)size,
+        .basicsize = (int)(size > least ? size : least),
         .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
         .slots = slots,
     };
