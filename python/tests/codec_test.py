@@ -1,0 +1,148 @@
+"""What a message is made of: the short way for frequent types, pickle for the rest, and errors."""
+import gc
+import sys
+import unittest
+
+import shoal
+import shoal.multiprocessing as mp
+from shoal import _shoal, world
+from shoal.multiprocessing import queues, synchronize
+
+
+class Record:
+    """Only pickle can carry it."""
+
+    def __init__(self, **members):
+        self.__dict__.update(members)
+
+
+class Whole(int):
+    pass
+
+
+class Codec(unittest.TestCase):
+    def setUp(self):
+        self.queue = mp.Queue()
+
+    def send(self, obj):
+        self.queue.put(obj)
+        return self.queue.get()
+
+    def test_values_and_their_types_arrive(self):
+        for obj in (None, True, False, 0, -1, 2**63 - 1, -2**63, 2**63, 2**70, -2**70, 0.5, float("inf"), -0.0, "", "h\u00e9\U0001f41f", "a\0b", "\ud800",
+                    b"", b"a\0b", bytearray(b"x"), [], (), {}, [1, "a", None], (1, (2, [3])), {"a": {"b": []}}, {1: 2}, {"a\0": 1}, {(1, 2): 3},
+                    {1, 2}, frozenset("ab"), Whole(3), 1 + 2j, range(3), sys.maxsize):
+            with self.subTest(obj=obj):
+                got = self.send(obj)
+                self.assertEqual(got, obj)
+                self.assertIs(type(got), type(obj))
+                self.assertEqual(repr(got), repr(obj))
+
+    def test_an_object_that_is_there_twice_is_one_object(self):
+        inner, box = [1], mp.Lock()
+        for obj in ([inner, inner], [inner, (inner,)], {"a": inner, "b": inner}):
+            got = self.send(obj)
+            members = list(got.values()) if isinstance(got, dict) else list(got)
+            first, second = members[0], members[1][0] if isinstance(members[1], tuple) else members[1]
+            self.assertIs(first, second)
+        got = self.send([box, box])
+        self.assertIs(got[0], got[1])
+
+    def test_circles_and_depth(self):
+        circle = []
+        circle.append(circle)
+        got = self.send(circle)
+        self.assertIs(got[0], got)
+        deep = 7
+        for _ in range(200):
+            deep = [deep]
+        self.assertEqual(self.send(deep), deep)
+        many = [[i] for i in range(5000)]
+        self.assertEqual(self.send(many), many)
+
+    def test_shared_objects_inside_anything(self):
+        other, lock = mp.Queue(3), mp.Lock()
+        for obj in ([other, lock], (other, lock), {"q": other, "l": lock}, Record(q=other, l=lock)):
+            got = self.send(obj)
+            queue, taken = (got.q, got.l) if isinstance(got, Record) else got.values() if isinstance(got, dict) else got
+            queue.put("through")
+            self.assertEqual(other.get(), "through")
+            self.assertTrue(lock.acquire(False))
+            self.assertFalse(taken.acquire(False))
+            lock.release()
+            self.assertIs(type(queue), queues.Queue)
+            self.assertFalse(queue.full())
+
+    def test_b75_errors_of_pickling_are_the_callers(self):
+        def local():
+            pass
+        for bad in (local, [1, local], {"a": local}, Record(f=local)):
+            with self.assertRaises(Exception):
+                self.queue.put(bad)
+        self.assertTrue(self.queue.empty())
+        self.queue.put(Broken())
+        self.queue.put("next")
+        with self.assertRaisesRegex(RuntimeError, "on arrival"):
+            self.queue.get()
+        self.assertEqual(self.queue.get(), "next")
+
+    def test_pickling_that_closes_its_queue(self):
+        queue = mp.SimpleQueue()
+        with self.assertRaises(ValueError):
+            queue.put([Closer(queue)])
+
+    def test_nothing_stays(self):
+        def round_trip():
+            self.send([mp.Queue(), mp.Lock(), Record(q=mp.Queue(), e=mp.Event()), {"a": [b"x" * 100_000]}])
+            with self.assertRaises(Exception):
+                self.queue.put([mp.Queue(), Record(f=lambda: 0)])
+        for _ in range(20):
+            round_trip()
+        gc.collect()
+        before = world.info().blocks_live
+        for _ in range(300):
+            round_trip()
+        gc.collect()
+        self.assertEqual(world.info().blocks_live, before)
+        world.audit()
+
+    def test_wrong_calls_raise(self):
+        with self.assertRaises(TypeError):
+            _shoal.pipe(_shoal.Event, True)
+        with self.assertRaises(TypeError):
+            mp.Pipe()[0]._shoal_restore(3)
+        with self.assertRaises(TypeError):
+            type("Both", (synchronize.Event, queues.Queue), {})
+        empty = queues.Queue.__new__(queues.Queue)
+        for call in (empty.get_nowait, empty.qsize, empty.fileno, lambda: empty.put(1)):
+            with self.assertRaises((TypeError, ValueError)):
+                call()
+        with self.assertRaises(ValueError):
+            self.queue.get(timeout=float("nan"))
+        with self.assertRaises(TypeError):
+            self.queue.get(timeout="soon")
+        with self.assertRaises(TypeError):
+            self.queue.put()
+        self.assertRegex(shoal.__version__, r"^\d+\.\d+\.\d+$")
+
+
+def _fail():
+    raise RuntimeError("on arrival")
+
+
+class Broken:
+    def __reduce__(self):
+        return _fail, ()
+
+
+class Closer:
+    def __init__(self, queue):
+        self.queue = queue
+
+    def __reduce__(self):
+        self.queue.close()
+        return str, ()
+
+
+if __name__ == "__main__":
+    unittest.main()
