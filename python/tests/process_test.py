@@ -30,6 +30,14 @@ def end_by(how, number):
     os._exit(number)
 
 
+def finalize(queue):
+    queue.put(os.getpid())
+
+
+def register_finalizer(queue):
+    mp.util.Finalize(None, finalize, (queue,), exitpriority=1)
+
+
 def fail():
     raise ValueError("what went wrong")
 
@@ -211,6 +219,13 @@ class Life(NothingIsLeft):
             with self.assertRaisesRegex(Exception, "pickle"):
                 process.start()
 
+    def test_finalizers_run_at_the_end_of_a_child(self):
+        queue = self.ctx.SimpleQueue()
+        process = self.ctx.Process(target=register_finalizer, args=(queue,))
+        process.start()
+        process.join()
+        self.assertEqual(queue.get(), process.pid)
+
     def test_a_handle_that_is_dropped_leaves_its_process_running(self):
         begun, event = self.ctx.SimpleQueue(), self.ctx.SimpleQueue()
         process = self.ctx.Process(target=wait_for, args=(event, begun))
@@ -286,7 +301,7 @@ class Threads(unittest.TestCase):
         """
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG)
         self.assertEqual(done.stdout, "child\n" * 3)
-        self.assertRegex(done.stderr, r"^<string>:7: DeprecationWarning: .* is multi-threaded, use of fork [^\n]*\n\Z")
+        self.assertRegex(done.stderr, r"^<string>:7: DeprecationWarning: .* is multi-threaded, use of fork [^\n]*\n( [^\n]*\n)?\Z")
 
     def test_every_thread_may_start_and_join(self):
         ctx = mp.get_context("spawn")

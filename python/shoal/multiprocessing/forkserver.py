@@ -18,7 +18,7 @@ import threading
 from multiprocessing import util
 
 from .. import _shoal, world
-from . import spawn
+from . import popen_fork, spawn
 
 TYPE_CHECKING = False  # importing typing would slow the start of every child
 if TYPE_CHECKING:
@@ -133,9 +133,10 @@ def _is_in_a_world() -> bool:
 def _run_child(data: bytes, objects: List[_shoal.Shared]) -> None:
     code = 1
     try:
+        popen_fork.begin_forked()
         code = spawn._main(data, objects) if data else 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
         util._flush_std_streams()
-        _shoal.quick_exit(code)
+        popen_fork.end_forked(code)

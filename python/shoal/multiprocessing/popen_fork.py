@@ -3,6 +3,7 @@ from __future__ import annotations
 
 # This uses private names of the standard library.
 # mypy: disable-error-code=attr-defined
+import atexit
 import errno
 import os
 import signal
@@ -29,6 +30,23 @@ def parent_sentinel(parent_pid: int) -> int:
         if error.errno not in (errno.ENOSYS, errno.EPERM):  # a system without pidfds: the parent seems to live
             os.close(writer)
         return reader
+
+
+_RUNS_ATEXIT = sys.version_info >= (3, 13)  # forked children run the atexit functions that they have registered
+
+
+def begin_forked() -> None:
+    """Forgets the atexit functions of the parent, in a forked child."""
+    if _RUNS_ATEXIT:
+        atexit._clear()
+        atexit.register(util._exit_function)
+
+
+def end_forked(code: int) -> None:
+    """Ends a forked child."""
+    if _RUNS_ATEXIT:
+        atexit._run_exitfuncs()
+    _shoal.quick_exit(code)
 
 
 def drop_tracker() -> None:
@@ -103,9 +121,10 @@ class Popen:
         if handle is None:
             code = 1
             try:
+                begin_forked()
                 if process_obj._outlive:
                     drop_tracker()
                 code = process_obj._bootstrap(parent_sentinel=parent_sentinel(parent_pid))
             finally:
-                _shoal.quick_exit(code)
+                end_forked(code)
         return handle
