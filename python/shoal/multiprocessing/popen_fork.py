@@ -16,7 +16,7 @@ from .. import _shoal
 
 TYPE_CHECKING = False  # importing typing would slow the start of every child
 if TYPE_CHECKING:
-    from typing import Any, Optional
+    from typing import Any, NoReturn, Optional
 
 __all__ = ["Popen"]
 
@@ -42,7 +42,7 @@ def begin_forked() -> None:
         atexit.register(util._exit_function)
 
 
-def end_forked(code: int) -> None:
+def end_forked(code: int) -> NoReturn:
     """Ends a forked child."""
     if _RUNS_ATEXIT:
         atexit._run_exitfuncs()
