@@ -51,7 +51,11 @@ static PyObject *wait_once(barrier_object *self, int64_t timeout)
     if (err == SHOAL_OK) {
         return PyLong_FromUnsignedLong(index);
     }
-    return ext_raise(err == SHOAL_ETIMEDOUT ? SHOAL_EBROKEN : err); /* a party that is too late breaks the barrier */
+    if (err == SHOAL_ETIMEDOUT) { /* a party that is too late breaks the barrier */
+        (void)shoal_fail(SHOAL_EBROKEN, "the barrier is broken: the timeout passed");
+        err = SHOAL_EBROKEN;
+    }
+    return ext_raise(err);
 }
 
 static PyObject *barrier_wait(PyObject *obj, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)

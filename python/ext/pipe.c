@@ -58,8 +58,13 @@ static shoal_value *encode(PyObject *obj)
     return PyBytes_CheckExact(obj) ? ext_encode_pickle(obj) : ext_encode(obj);
 }
 
-static PyObject *pipe_send(PyObject *self, PyObject *obj)
+static PyObject *pipe_send(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
+    static const char *const names[] = {"obj"};
+    PyObject *obj;
+    if (ext_arguments("send", args, nargs, kwnames, names, 1, 1, &obj) != 0) {
+        return NULL;
+    }
     shoal_pipe *end = handle_of(self, PIPE_WRITE);
     shoal_value *value = end != NULL ? encode(obj) : NULL;
     if (value == NULL) {
@@ -392,8 +397,8 @@ static PyObject *make_pipe(PyObject *module, PyObject *args)
 }
 
 static PyMethodDef methods[] = {
-    {"send", pipe_send, METH_O,
-     "send($self, obj, /)\n--\n\nSends a (picklable) object. Never waits: a pipe has no bound."},
+    {"send", (PyCFunction)(void (*)(void))pipe_send, METH_FASTCALL | METH_KEYWORDS,
+     "send($self, obj)\n--\n\nSends a (picklable) object. Never waits: a pipe has no bound."},
     {"recv", pipe_recv, METH_NOARGS,
      "recv($self, /)\n--\n\nReceives an object. Raises EOFError if the other end is closed."},
     {"send_bytes", (PyCFunction)(void (*)(void))pipe_send_bytes, METH_FASTCALL | METH_KEYWORDS,

@@ -119,8 +119,13 @@ static PyObject *queue_put(PyObject *self, PyObject *const *args, Py_ssize_t nar
     return put((queue_object *)self, values[0], timeout);
 }
 
-static PyObject *queue_put_nowait(PyObject *self, PyObject *obj)
+static PyObject *queue_put_nowait(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
+    static const char *const names[] = {"obj"};
+    PyObject *obj;
+    if (ext_arguments("put_nowait", args, nargs, kwnames, names, 1, 1, &obj) != 0) {
+        return NULL;
+    }
     return put((queue_object *)self, obj, SHOAL_NOW);
 }
 
@@ -336,7 +341,8 @@ static PyMethodDef methods[] = {
      "put($self, /, obj, block=True, timeout=None)\n--\n\nPuts an object. It is in shared memory when put returns."},
     {"get", (PyCFunction)(void (*)(void))queue_get, METH_FASTCALL | METH_KEYWORDS,
      "get($self, /, block=True, timeout=None)\n--\n\nTakes the oldest object. Raises queue.Empty after the timeout."},
-    {"put_nowait", queue_put_nowait, METH_O, "put_nowait($self, obj, /)\n--\n\nput(obj, False)"},
+    {"put_nowait", (PyCFunction)(void (*)(void))queue_put_nowait, METH_FASTCALL | METH_KEYWORDS,
+     "put_nowait($self, obj)\n--\n\nput(obj, False)"},
     {"get_nowait", queue_get_nowait, METH_NOARGS, "get_nowait($self, /)\n--\n\nget(False)"},
     {"qsize", queue_qsize, METH_NOARGS, "qsize($self, /)\n--\n\nThe number of objects in the queue."},
     {"empty", queue_empty, METH_NOARGS, "empty($self, /)\n--\n\nWhether there is nothing to get now."},
@@ -349,8 +355,8 @@ static PyMethodDef methods[] = {
     {"fileno", queue_fileno, METH_NOARGS,
      "fileno($self, /)\n--\n\nA file descriptor that is readable while a get would not wait. Costs a thread once it is "
      "used."},
-    {"task_done", queue_task_done, METH_NOARGS, "task_done($self, /)\n--\n\nOne object that was taken is done."},
-    {"join", queue_join, METH_NOARGS, "join($self, /)\n--\n\nWaits until task_done() was called for every object."},
+    {"_task_done", queue_task_done, METH_NOARGS, "_task_done($self, /)\n--\n\nOne object that was taken is done."},
+    {"_join", queue_join, METH_NOARGS, "_join($self, /)\n--\n\nWaits until task_done() was called for every object."},
     {"_take", (PyCFunction)(void (*)(void))queue_take, METH_FASTCALL,
      "Takes a delivery from an acknowledged queue: (object, number of deliveries)."},
     {"_done", queue_done, METH_NOARGS, "Ends the delivery: nobody gets its object again."},

@@ -140,3 +140,9 @@ def _run_child(data: bytes, objects: List[_shoal.Shared]) -> None:
     finally:
         util._flush_std_streams()
         popen_fork.end_forked(code)
+
+
+def __getattr__(name: str) -> Any:
+    """What is not here is the standard module's."""
+    import multiprocessing.forkserver as standard
+    return getattr(standard, name)

@@ -30,3 +30,8 @@ class SyncManager(_OurContext, _standard.SyncManager):
 
 class SharedMemoryManager(_OurContext, _standard.SharedMemoryManager):
     __doc__ = _standard.SharedMemoryManager.__doc__
+
+
+def __getattr__(name: str) -> Any:
+    """What is not here is the standard module's."""
+    return getattr(_standard, name)

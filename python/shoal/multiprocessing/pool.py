@@ -310,3 +310,8 @@ def _feed(jobs: Jobs, result: Any, function: _Function, call: int, units: Iterat
         index += 1
         jobs.fail(result, index, error)
     result._set_length(index + 1)
+
+
+def __getattr__(name: str) -> Any:
+    """What is not here is the standard module's."""
+    return getattr(_standard, name)

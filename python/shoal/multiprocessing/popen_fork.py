@@ -8,6 +8,7 @@ import errno
 import os
 import signal
 import sys
+import threading
 import warnings
 from multiprocessing import resource_tracker, util
 from types import FrameType
@@ -62,9 +63,11 @@ _warned = False
 
 
 def _warn_of_threads() -> None:
-    """Warns once if this process has threads, as os.fork() does since Python 3.12."""
+    """Warns once if the program has threads, as os.fork() does since Python 3.12. Those of this package do not count: it
+    knows what they hold."""
     global _warned
-    if _warned or len(os.listdir("/proc/self/task")) == 1:
+    if _warned or not any(thread is not threading.current_thread() and not thread.name.startswith("shoal-")
+                          for thread in threading.enumerate()):
         return
     _warned = True
     level = 1

@@ -92,6 +92,14 @@ def _wake(loop: asyncio.AbstractEventLoop, fd: int) -> None:
 class JoinableQueue(Queue):
     """A queue that counts unfinished objects: task_done() for each that was taken, join() waits for all."""
 
+    def task_done(self) -> None:
+        """Reports that an object that was taken is done. Raises ValueError if it is called too often."""
+        self._task_done()
+
+    def join(self) -> None:
+        """Waits until task_done() was called for every object that was put."""
+        self._join()
+
 
 class AcknowledgedQueue(Queue):
     """A queue from which nothing is lost when the process that took it dies.
@@ -103,6 +111,10 @@ class AcknowledgedQueue(Queue):
 
     def __init__(self, maxsize: int = 0, *, ctx: Any = None) -> None:
         _shoal.Queue.__init__(self, maxsize, acknowledge=True)
+
+    def join(self) -> None:
+        """Waits until everything that was put is done."""
+        self._join()
 
     @contextlib.contextmanager
     def take(self, timeout: Optional[float] = None) -> Iterator[Any]:

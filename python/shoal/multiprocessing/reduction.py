@@ -190,3 +190,8 @@ def recv_handle(conn: Any) -> int:
 
 
 _shoal.set_pickle(dumps, loads)
+
+
+def __getattr__(name: str) -> Any:
+    """What is not here is the standard module's."""
+    return getattr(_standard, name)

@@ -236,3 +236,9 @@ def _rebuild(type_: Any, lengths: Tuple[int, ...], number: int, offset: int) -> 
     for length in lengths:
         type_ = type_ * length
     return _at(type_, take_object(number), offset)
+
+
+def __getattr__(name: str) -> Any:
+    """What is not here is the standard module's."""
+    import multiprocessing.sharedctypes as standard
+    return getattr(standard, name)

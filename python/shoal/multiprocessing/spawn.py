@@ -167,7 +167,7 @@ def __getattr__(name: str) -> Any:
     from . import ranks
     if name in ranks.__all__:
         return getattr(ranks, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(_standard_spawn, name)  # what is not here is the standard module's
 
 
 sys.modules[__name__].__class__ = _CallableModule

@@ -182,3 +182,9 @@ class Barrier(_shoal.Barrier):
 
 for _cls in (Lock, RLock, Semaphore, Condition, Event, Barrier):
     _shoal.set_class(_cls)
+
+
+def __getattr__(name: str) -> Any:
+    """What is not here is the standard module's."""
+    import multiprocessing.synchronize as standard
+    return getattr(standard, name)
