@@ -54,7 +54,7 @@ static void ids_add(ids *all, uint64_t id)
 
 START_TEST(b11_fresh_tensors_through_two_queues_use_their_blocks_again)
 {
-    enum { WARM = 1000, MESSAGES = 10000, COUNT = 25000, MOST = 16 }; /* as many as two processes cache */
+    enum { WARM = 1000, MESSAGES = SH_REPEAT(10000), COUNT = 25000, MOST = 16 }; /* as many as two processes cache */
     talk t;
     ids all = {.count = 0};
     shoal_world_info warm = {.blocks_live = 0};
@@ -76,7 +76,7 @@ START_TEST(b11_fresh_tensors_through_two_queues_use_their_blocks_again)
         }
     }
     shoal_world_info end = info();
-    printf("10,000 tensors sent and returned: %d different blocks, heap %llu and %llu KiB, live %llu and %llu\n",
+    printf("%d tensors sent and returned: %d different blocks, heap %llu and %llu KiB, live %llu and %llu\n", MESSAGES,
            all.count, (unsigned long long)warm.heap_used >> 10, (unsigned long long)end.heap_used >> 10,
            (unsigned long long)warm.blocks_live, (unsigned long long)end.blocks_live);
     ck_assert_int_le(all.count, MOST);
@@ -88,7 +88,7 @@ END_TEST
 
 START_TEST(b11_a_tensor_that_goes_to_and_fro_makes_no_block)
 {
-    enum { WARM = 100, MESSAGES = 10000 };
+    enum { WARM = 100, MESSAGES = SH_REPEAT(10000) };
     talk t;
     uint64_t warm = 0;
     shoal_tensor *sent = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(100));

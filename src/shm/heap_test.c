@@ -320,7 +320,7 @@ END_TEST
 
 START_TEST(half_a_million_handles_come_and_go)
 {
-    hold_and_release(500000, 2);
+    hold_and_release(SH_REPEAT(500000), 2);
     hold_and_release(1000, 0);
     ck_assert_uint_eq(live_blocks(), 0);
 }
@@ -475,7 +475,7 @@ END_TEST
 
 START_TEST(a_forked_child_holds_very_many_blocks)
 {
-    fork_and_release(300000, _i == 0);
+    fork_and_release(SH_REPEAT(300000), _i == 0);
 }
 END_TEST
 
