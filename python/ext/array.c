@@ -70,10 +70,8 @@ static PyObject *find_block(PyObject *array)
         }
         if (PyMemoryView_Check(at)) {
             next = PyObject_GetAttr(at, text_obj);
-        } else if (PyObject_IsInstance(at, array_type) == 1) {
+        } else { /* an array, or what numpy's as_strided puts between */
             next = PyObject_GetAttr(at, text_base);
-        } else {
-            break;
         }
         Py_DECREF(at);
         at = next;

@@ -1,6 +1,8 @@
 /* Queue: the C part of Queue, JoinableQueue and SimpleQueue. */
 #include "ext.h"
 
+#define LARGEST_BOUND (1 << 30) /* of the library; a larger one stands for none, as people write it */
+
 typedef struct queue_object {
     ext_shared shared;
     int closed;              /* close() was called in this process */
@@ -9,6 +11,10 @@ typedef struct queue_object {
 
 static shoal_queue *handle_of(queue_object *self)
 {
+    if (self->closed && self->shared.handle == NULL) { /* a SimpleQueue */
+        PyErr_SetString(PyExc_OSError, "handle is closed");
+        return NULL;
+    }
     if (self->closed) {
         PyErr_Format(PyExc_ValueError, "Queue %R is closed", self);
         return NULL;
@@ -27,8 +33,9 @@ static int read_options(PyObject *args, PyObject *kwargs, shoal_queue_options *o
                                      &rejects)) {
         return -1;
     }
-    *out_options = (shoal_queue_options){
-        .bound = bound > 0 ? (uint64_t)bound : 0, .acknowledge = acknowledge != 0, .deliveries = deliveries};
+    *out_options = (shoal_queue_options){.bound = bound > 0 && bound <= LARGEST_BOUND ? (uint64_t)bound : 0,
+                                         .acknowledge = acknowledge != 0,
+                                         .deliveries = deliveries};
     if (rejects != NULL && !Py_IsNone(rejects)) {
         out_options->rejects = ext_shared_handle(rejects, SHOAL_KIND_QUEUE);
         return out_options->rejects != NULL ? 0 : -1;
@@ -365,6 +372,13 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *queue_maxsize(PyObject *self, void *unused)
+{
+    (void)unused;
+    shoal_queue *queue = ext_shared_handle(self, SHOAL_KIND_QUEUE);
+    return queue != NULL ? PyLong_FromUnsignedLongLong(shoal_queue_bound(queue)) : NULL;
+}
+
 static PyObject *queue_is_closed(PyObject *self, void *unused)
 {
     (void)unused;
@@ -374,6 +388,7 @@ static PyObject *queue_is_closed(PyObject *self, void *unused)
 int ext_add_queue(PyObject *module)
 {
     static PyGetSetDef properties[] = {
+        {"_maxsize", queue_maxsize, NULL, "The bound of the queue; 0 for none.", NULL},
         {"_closed", queue_is_closed, NULL, "Whether close() was called in this process.", NULL},
         {NULL, NULL, NULL, NULL, NULL},
     };

@@ -1,4 +1,5 @@
 """What a message is made of: the short way for frequent types, pickle for the rest, and errors."""
+import asyncio
 import gc
 import sys
 import unittest
@@ -106,6 +107,35 @@ class Codec(unittest.TestCase):
         self.assertEqual(world.info().blocks_live, before)
         world.audit()
 
+    def test_a_loop_that_is_closed_while_a_task_waits(self):
+        def begin():
+            queue, loop = mp.Queue(), asyncio.new_event_loop()
+            task = loop.create_task(queue.get_async())
+            loop.run_until_complete(asyncio.sleep(0))
+            task._log_destroy_pending = False
+            loop.close()
+        begin()
+        gc.collect()
+        before = world.info().blocks_live
+        for _ in range(10):
+            begin()
+        gc.collect()
+        self.assertEqual(world.info().blocks_live, before)
+
+    def test_views_of_shared_arrays_are_shared(self):
+        try:
+            import numpy
+        except ImportError:
+            self.skipTest("numpy is not installed")
+        array = shoal.zeros(10)
+        for view in (array[2:], array[::-2], array.reshape(2, 5).T, numpy.lib.stride_tricks.as_strided(array, (4,), (16,)),
+                     numpy.lib.stride_tricks.sliding_window_view(array, 3, writeable=True)):
+            got = self.send(view)
+            got[...] = numpy.arange(got.size).reshape(got.shape)
+            self.assertTrue((view == got).all())
+            self.assertTrue(array.any())
+            array[...] = 0
+
     def test_wrong_calls_raise(self):
         with self.assertRaises(TypeError):
             _shoal.pipe(_shoal.Event, True)
@@ -123,6 +153,12 @@ class Codec(unittest.TestCase):
             self.queue.get(timeout="soon")
         with self.assertRaises(TypeError):
             self.queue.put()
+        closed = mp.SimpleQueue()
+        closed.close()
+        closed.close()
+        with self.assertRaisesRegex(OSError, "handle is closed"):
+            closed.put(1)
+        self.assertFalse(mp.Queue(2**31 - 1).full())
         self.assertRegex(shoal.__version__, r"^\d+\.\d+\.\d+$")
 
 

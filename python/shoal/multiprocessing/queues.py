@@ -6,7 +6,7 @@ from put, and the sender may exit at once.
 from __future__ import annotations
 
 import contextlib
-import weakref
+import types
 from queue import Empty, Full
 
 from .. import _shoal
@@ -25,6 +25,8 @@ class Queue(_shoal.Queue):
 
     def __init__(self, maxsize: int = 0, *, ctx: Any = None) -> None:
         super().__init__(maxsize)
+
+    __class_getitem__ = classmethod(types.GenericAlias)
 
     def join_thread(self) -> None:
         """Does nothing: there is no feeder thread to wait for."""
@@ -46,7 +48,27 @@ class Queue(_shoal.Queue):
             try:
                 return self.get_nowait()
             except Empty:
-                await _readable(loop, self.fileno())
+                await self._readable(loop)
+
+    async def _readable(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Waits until there may be something to get. Several tasks may wait, but a loop knows one reader of an fd."""
+        # The queue holds those that wait, and nothing global does: a loop that is closed while they wait, and they, can be
+        # collected.
+        loops: Dict[Any, List[asyncio.Future[None]]] = self.__dict__.setdefault("_waiting", {})
+        waiting = loops.setdefault(loop, [])
+        ready: asyncio.Future[None] = loop.create_future()
+        waiting.append(ready)
+        fd = self.fileno()
+        if len(waiting) == 1:
+            loop.add_reader(fd, _wake, waiting)
+        try:
+            await ready
+        finally:
+            waiting.remove(ready)
+            if not waiting:
+                loops.pop(loop, None)
+                if not loop.is_closed():
+                    loop.remove_reader(fd)
 
     async def put_async(self, obj: Any) -> None:
         """Puts an object, without blocking the event loop. Looks every few milliseconds while the queue is full."""
@@ -61,30 +83,8 @@ class Queue(_shoal.Queue):
                 delay = min(2 * delay, 0.02)
 
 
-# The tasks that wait for a file descriptor: an event loop knows one reader only.
-_waiters: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Dict[int, List[asyncio.Future[None]]]]" = (
-    weakref.WeakKeyDictionary())
-
-
-async def _readable(loop: asyncio.AbstractEventLoop, fd: int) -> None:
-    """Waits until a file descriptor is readable. Several tasks may wait for the same one."""
-    waiters = _waiters.setdefault(loop, {}).setdefault(fd, [])
-    ready: "asyncio.Future[None]" = loop.create_future()
-    waiters.append(ready)
-    if len(waiters) == 1:
-        loop.add_reader(fd, _wake, loop, fd)
-    try:
-        await ready
-    finally:
-        if ready in waiters:
-            waiters.remove(ready)
-        if not waiters:
-            loop.remove_reader(fd)
-            _waiters[loop].pop(fd, None)
-
-
-def _wake(loop: asyncio.AbstractEventLoop, fd: int) -> None:
-    for ready in _waiters.get(loop, {}).get(fd, []):
+def _wake(waiting: List[asyncio.Future[None]]) -> None:
+    for ready in waiting:
         if not ready.done():
             ready.set_result(None)
 
@@ -137,6 +137,8 @@ class SimpleQueue(_shoal.Queue):
     def close(self) -> None:
         """Drops this process's reference. Other processes can still use the queue."""
         self._release()
+
+    __class_getitem__ = classmethod(types.GenericAlias)
 
     @property
     def _reader(self) -> "_End":

@@ -71,6 +71,8 @@ def Array(typecode_or_type: Any, size_or_initializer: Union[int, Sequence[Any]],
 
 
 def _with_lock(obj: Any, lock: Any, ctx: Any) -> Any:
+    if isinstance(lock, int):
+        lock = bool(lock)
     if lock is False:
         return obj
     if lock is True:
