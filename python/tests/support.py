@@ -71,11 +71,6 @@ def wait_until(condition, timeout=LONG):
         time.sleep(0.001)
 
 
-def doing(pid):
-    """What a process of this user's worlds does or waits for, as `shoal ps` shows it."""
-    return next((entry.doing for entry in world.ps() if entry.pid == pid), None)
-
-
 def wait_until_waiting(pid):
     """Waits until a process waits inside a call of shoal."""
     wait_until(lambda: any(entry.pid == pid and entry.state == "waiting" for entry in world.ps()))
