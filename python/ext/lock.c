@@ -63,6 +63,18 @@ static __attribute__((noinline)) shoal_err wait_for_lock(sync_lock *self, int64_
     return err;
 }
 
+/* pthread_self() without a call. */
+static inline pthread_t this_thread(void)
+{
+    return (pthread_t)__builtin_thread_pointer();
+}
+
+static inline void note_holder(sync_lock *self)
+{
+    self->holder = this_thread();
+    self->forks = sync_forks;
+}
+
 shoal_err sync_lock_once(sync_lock *self, int64_t timeout)
 {
     shoal_err err = lock(&self->shared, SHOAL_NOW);
@@ -70,27 +82,24 @@ shoal_err sync_lock_once(sync_lock *self, int64_t timeout)
         err = wait_for_lock(self, timeout);
     }
     if (err == SHOAL_OK || err == SHOAL_EOWNERDEAD) {
-        self->holder = pthread_self();
-        self->forks = sync_forks;
+        note_holder(self);
     }
     return err;
 }
 
-/* Returns 1 if the lock was taken, 0 if the timeout passed, or -1 with an exception; then it is not taken. */
-static int take(sync_lock *self, int64_t timeout)
+/* What acquire() returns, after a try to lock. */
+static PyObject *answer(sync_lock *self, shoal_err err)
 {
-    shoal_err err = sync_lock_once(self, timeout);
     if (err == SHOAL_OK) {
-        return 1;
+        return Py_NewRef(Py_True);
     }
     if (err == SHOAL_ETIMEDOUT) {
-        return 0;
+        return Py_NewRef(Py_False);
     }
     if (err == SHOAL_EOWNERDEAD) {
-        return after_death(self);
+        return after_death(self) == 1 ? Py_NewRef(Py_True) : NULL;
     }
-    ext_raise(err);
-    return -1;
+    return ext_raise(err);
 }
 
 shoal_err sync_give(sync_lock *self)
@@ -109,7 +118,7 @@ uint32_t sync_depth(sync_lock *self)
     if (self->shared.kind != SHOAL_KIND_LOCK) {
         return depth;
     }
-    return by == SHOAL_HOLDER_SELF && (self->forks != sync_forks || pthread_equal(self->holder, pthread_self()));
+    return by == SHOAL_HOLDER_SELF && (self->forks != sync_forks || pthread_equal(self->holder, this_thread()));
 }
 
 static PyObject *release_error(shoal_err err)
@@ -127,33 +136,48 @@ static PyObject *release_error(shoal_err err)
 
 /* ---- methods ---- */
 
-static PyObject *answer(int taken)
-{
-    return taken < 0 ? NULL : Py_NewRef(taken ? Py_True : Py_False);
-}
-
 PyObject *sync_acquire(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     static const char *const names[] = {"block", "timeout"};
     PyObject *values[2];
     int64_t timeout = SHOAL_FOREVER;
+    sync_lock *real = sync_real_lock(self);
+    if (nargs == 0 && kwnames == NULL && real->shared.kind == SHOAL_KIND_LOCK) { /* the most frequent call */
+        shoal_err err = shoal_lock_lock(real->shared.handle, SHOAL_NOW);
+        if (err == SHOAL_OK) {
+            note_holder(real);
+            return Py_NewRef(Py_True);
+        }
+        if (err == SHOAL_EOWNERDEAD) {
+            note_holder(real);
+            return answer(real, err);
+        }
+    }
     if ((nargs != 0 || kwnames != NULL) && (ext_arguments("acquire", args, nargs, kwnames, names, 2, 0, values) != 0 ||
                                             ext_block_and_timeout(values[0], values[1], &timeout) != 0)) {
         return NULL;
     }
-    return answer(take(sync_real_lock(self), timeout));
+    return answer(real, sync_lock_once(real, timeout));
 }
 
 PyObject *sync_enter(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    return answer(take(sync_real_lock(self), SHOAL_FOREVER));
+    sync_lock *real = sync_real_lock(self);
+    return answer(real, sync_lock_once(real, SHOAL_FOREVER));
 }
 
 PyObject *sync_release(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    shoal_err err = sync_give(sync_real_lock(self));
+    sync_lock *real = sync_real_lock(self);
+    shoal_err err;
+    if (real->shared.kind == SHOAL_KIND_LOCK) { /* the most frequent call */
+        err = shoal_lock_unlock(real->shared.handle);
+        real->forks = err == SHOAL_OK ? 0 : real->forks;
+    } else {
+        err = sync_give(real);
+    }
     return err == SHOAL_OK ? Py_NewRef(Py_None) : release_error(err);
 }
 
