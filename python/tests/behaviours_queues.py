@@ -67,7 +67,7 @@ class Flow(Case):
 
     @each_method
     def test_b20_every_start_method(self, ctx):
-        self.flow(ctx, 5000, 64 << 20)
+        self.flow(ctx, 5000, (64 if ctx.get_start_method() == "fork" else 4) << 20)
 
 
 # ---- B21 ----
