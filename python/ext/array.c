@@ -123,6 +123,7 @@ static int encode_shared_array(PyObject *holder, const Py_buffer *view, array_he
     if (block == NULL) {
         return -1;
     }
+    head->read_only = (uint8_t)(view->readonly != 0); /* what travels by value is the receiver's own, as with pickle */
     head->offset = (const char *)view->buf - (const char *)shoal_block_data(block);
     for (int i = 0; i < view->ndim; i++) {
         head->dims[view->ndim + i] = view->strides[i];
@@ -172,7 +173,6 @@ static int encode_view(PyObject *obj, const Py_buffer *view, shoal_value **out_v
         return 0;
     }
     head.ndim = (uint8_t)view->ndim;
-    head.read_only = (uint8_t)(view->readonly != 0);
     for (int i = 0; i < view->ndim; i++) {
         head.dims[i] = view->shape[i];
     }

@@ -74,6 +74,11 @@ static PyObject *tensor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     int shared = 0, ndim;
     int64_t shape[SHOAL_MAX_DIMS];
     shoal_dtype dtype;
+    if (PyTuple_Size(args) > 0 && !PyUnicode_Check(PyTuple_GetItem(args, 0))) {
+        PyErr_SetString(PyExc_TypeError,
+                        "Tensor() takes a dtype and a shape; use shoal.tensor() to make one from data");
+        return NULL;
+    }
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sO!|z*p:Tensor", names, &name, &PyTuple_Type, &sizes, &data,
                                      &shared)) {
         return NULL;
@@ -478,6 +483,69 @@ static PyObject *tensor_item(PyObject *self, PyObject *unused)
     return item;
 }
 
+static PyObject *tensor_deepcopy(PyObject *self, PyObject *memo)
+{
+    return tensor_clone(self, memo);
+}
+
+/* ---- as a number, and as what it is not ---- */
+
+static PyObject *convert_item(PyObject *self, PyObject *(*convert)(PyObject *))
+{
+    PyObject *item = tensor_item(self, NULL);
+    PyObject *number = item != NULL ? convert(item) : NULL;
+    Py_XDECREF(item);
+    return number;
+}
+
+static PyObject *tensor_float(PyObject *self)
+{
+    return convert_item(self, PyNumber_Float);
+}
+
+static PyObject *tensor_int(PyObject *self)
+{
+    return convert_item(self, PyNumber_Long);
+}
+
+/* Without this, Python would take a tensor for false if its length is 0. */
+static int tensor_bool(PyObject *self)
+{
+    PyObject *item = tensor_item(self, NULL);
+    int truth = item != NULL ? PyObject_IsTrue(item) : -1;
+    Py_XDECREF(item);
+    return truth;
+}
+
+static Py_ssize_t tensor_length(PyObject *self)
+{
+    shoal_tensor *t = handle_of(self);
+    if (t == NULL) {
+        return -1;
+    }
+    if (shoal_tensor_ndim(t) == 0) {
+        PyErr_SetString(PyExc_TypeError, "a tensor without dims has no length");
+        return -1;
+    }
+    return (Py_ssize_t)shoal_tensor_shape(t)[0];
+}
+
+static int refuse_assignment(PyObject *self, PyObject *index, PyObject *value)
+{
+    (void)self;
+    (void)index;
+    (void)value;
+    PyErr_SetString(PyExc_TypeError, "a shoal.Tensor has no indexing: use t.numpy() or t.torch(), which have the same "
+                                     "memory");
+    return -1;
+}
+
+static PyObject *refuse_index(PyObject *self, PyObject *index)
+{
+    refuse_assignment(self, index, NULL);
+    return NULL;
+}
+
 /* What needs another package is written in Python. */
 static PyObject *call_python(const char *function, PyObject *self)
 {
@@ -521,6 +589,7 @@ static PyMethodDef methods[] = {
      "to($self, dtype, /)\n--\n\nReturns the tensor with another dtype; over the same memory if it has it already."},
     {"tolist", tensor_tolist, METH_NOARGS, "tolist($self)\n--\n\nReturns the elements as nested lists of numbers."},
     {"item", tensor_item, METH_NOARGS, "item($self)\n--\n\nReturns the element of a tensor that has only one."},
+    {"__deepcopy__", tensor_deepcopy, METH_O, "For copy.deepcopy: clone()."},
     {"numpy", tensor_numpy, METH_NOARGS,
      "numpy($self)\n--\n\nReturns a numpy array over the same memory. numpy has no bf16: it gets uint16, the bits."},
     {"torch", tensor_torch, METH_NOARGS,
@@ -538,12 +607,19 @@ int ext_add_tensor(PyObject *module)
 {
     static PyType_Slot slots[] = {
         {Py_tp_doc, "A tensor of the library: what C and Python programs exchange. shoal.tensor and shoal.from_dlpack "
-                    "make one; numpy() and torch() give its memory to those packages without a copy."},
+                    "make one; numpy() and torch() give its memory to those packages without a copy. It has no "
+                    "arithmetic and no indexing: those packages have. float() and int() work with one element."},
         {Py_tp_new, tensor_new},
         {Py_tp_finalize, tensor_finalize},
         {Py_tp_repr, tensor_repr},
         {Py_tp_methods, methods},
         {Py_tp_getset, properties},
+        {Py_nb_float, tensor_float},
+        {Py_nb_int, tensor_int},
+        {Py_nb_bool, tensor_bool},
+        {Py_mp_length, tensor_length},
+        {Py_mp_subscript, refuse_index},
+        {Py_mp_ass_subscript, refuse_assignment},
         {Py_bf_getbuffer, tensor_get_buffer},
         {Py_bf_releasebuffer, tensor_release_buffer},
         {0, NULL},

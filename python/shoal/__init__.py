@@ -2,8 +2,9 @@
 
 `shoal.multiprocessing` is a drop-in for `multiprocessing` and `torch.multiprocessing`.
 
-`shoal.empty`, `shoal.zeros`, `shoal.from_numpy` and `shoal.share` give numpy arrays in shared memory. `shoal.Tensor` is
-the type that C and Python programs exchange; `shoal.tensor` and `shoal.from_dlpack` make one. `shoal.load` and
+`shoal.empty`, `shoal.zeros`, `shoal.full`, `shoal.from_numpy` and others give numpy arrays in shared memory, and
+`shoal.share` shares a torch tensor in place. `shoal.Tensor` is the type that C and Python programs exchange;
+`shoal.tensor` and `shoal.from_dlpack` make one. `shoal.load` and
 `shoal.save` read and write safetensors files. `shoal.train` trains a model with several processes. `shoal.world` shows
 the processes that share memory. `python -m shoal` is the program `shoal`.
 """
@@ -22,28 +23,33 @@ if TYPE_CHECKING:
     from shoal._files import load, load_metadata, save
     from shoal._tensor import from_dlpack, tensor
     from shoal._train import Training, train
-    from shoal.arrays import empty, from_numpy, is_shared, share, zeros
+    from shoal.arrays import empty, empty_like, from_numpy, full, is_shared, ones, share, zeros, zeros_like
 
-__all__ = ["Closed", "Error", "Tensor", "Training", "empty", "from_dlpack", "from_numpy", "is_shared", "load", "load_metadata",
-           "multiprocessing", "save", "share", "tensor", "train", "world", "zeros"]
+__all__ = ["Closed", "Error", "Tensor", "Training", "empty", "empty_like", "from_dlpack", "from_numpy", "full",
+           "is_shared", "load", "load_metadata", "multiprocessing", "ones", "save", "share", "tensor", "train",
+           "world", "zeros", "zeros_like"]
 
 # A child that is spawned imports this package, so what a program may not need is imported at its first use. The value
 # is the module that has the name; None: the name is that of a module of this package.
 _LATER: dict[str, str | None] = {
     "Training": "shoal._train",
     "empty": "shoal.arrays",
+    "empty_like": "shoal.arrays",
     "from_dlpack": "shoal._tensor",
     "from_numpy": "shoal.arrays",
+    "full": "shoal.arrays",
     "is_shared": "shoal.arrays",
     "load": "shoal._files",
     "load_metadata": "shoal._files",
     "multiprocessing": None,
+    "ones": "shoal.arrays",
     "save": "shoal._files",
     "share": "shoal.arrays",
     "tensor": "shoal._tensor",
     "train": "shoal._train",
     "world": None,
     "zeros": "shoal.arrays",
+    "zeros_like": "shoal.arrays",
 }
 
 

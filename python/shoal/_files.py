@@ -38,6 +38,9 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, typing.Any],
     `metadata` has texts by name. Elements that are not of a dtype of shoal raise TypeError, and nothing is written;
     bf16 bits in an array of uint16 must be named as such: `shoal.tensor(array, dtype="bf16")`.
     """
+    if not isinstance(path, (str, bytes, os.PathLike)) or not isinstance(tensors, Mapping):
+        raise TypeError("save() takes a path and then a dict of tensors by name, not "
+                        f"{type(path).__name__} and {type(tensors).__name__}")
     texts = dict(metadata or {})
     for text in (*tensors, *texts, *texts.values()):
         if not isinstance(text, str):

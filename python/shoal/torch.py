@@ -151,6 +151,11 @@ def is_adopted(tensor: Any) -> bool:
     return _moved.find(tensor) is not None
 
 
+def is_moved(tensor: Any) -> bool:
+    """Returns whether the memory of a tensor is shared, in the heap or by torch itself. Never compiles the glue."""
+    return bool(tensor.is_shared()) or _moved.find(tensor) is not None
+
+
 # ---- without the glue ----
 
 class _Moved:

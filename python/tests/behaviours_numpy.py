@@ -1,6 +1,7 @@
 """numpy arrays: B72."""
 import os
 import pickle
+import tempfile
 import unittest
 
 import numpy
@@ -73,6 +74,25 @@ def many_arrays():
     yield numpy.ma.masked_array([1, 2, 3], mask=[False, True, False])
     yield array_of("f8", (2, 3)).view(Labelled)
     yield numpy.rec.array([(1, "a"), (2, "b")], dtype=[("number", "i4"), ("text", "U1")])
+
+
+def read_only_arrays():
+    yield numpy.frombuffer(b"abcd", "u1")
+    yield numpy.frombuffer(bytes(LARGE), "u1")
+    yield numpy.broadcast_to(numpy.arange(3.), (4, 3))
+    yield numpy.broadcast_to(numpy.arange(3.), (LARGE, 3))
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(bytes(LARGE))
+        file.flush()
+        yield numpy.memmap(file.name, "f8", "r")
+    for dtype in ("U7", "M8[s]", *STRUCTURED):
+        for shape, order in (((3, 4), "C"), ((3, 4), "F"), ((3, LARGE), "F")):
+            array = array_of(dtype, shape, order)
+            array.flags.writeable = False
+            yield array
+    array = array_of("f8", (2, 3)).view(Labelled)
+    array.flags.writeable = False
+    yield array
 
 
 def same(a, b):
@@ -251,11 +271,23 @@ class ByHandle(Case):
 
     @each_method
     def test_b72_read_only_stays_read_only(self, ctx):
+        """Only for arrays in shared memory: see the next test for those that travel by value."""
         with Echo(ctx) as other:
             array = shoal.zeros(10)
             array.flags.writeable = False
-            for message in (array, numpy.frombuffer(b"abcd", "u1")):
-                self.assertFalse(other.ask(message).flags.writeable)
+            self.assertFalse(other.ask(array).flags.writeable)
+            self.assertFalse(other.ask(Holder(array)).content.flags.writeable)
+
+    @each_method
+    def test_b72_what_travels_by_value_can_be_written(self, ctx):
+        """As with the standard module: the receiver's copy is its own."""
+        with Echo(ctx) as other:
+            for array in read_only_arrays():
+                self.assertFalse(array.flags.writeable)
+                for back in (other.ask(array), other.ask(Holder(array)).content, other.ask([array, array])[1]):
+                    self.assertTrue(same(back, array) or isinstance(array, numpy.memmap), f"{array.dtype} {array.shape}")
+                    self.assertTrue(back.flags.writeable, f"{type(array)} {array.dtype} {array.shape}")
+                    back[...] = back[(0,) * back.ndim]
 
     @each_method
     def test_b5_b72_an_argument_is_the_same_memory(self, ctx):
@@ -272,6 +304,30 @@ class ByHandle(Case):
         self.assertRaises(TypeError, shoal.empty, 3, object)
         self.assertRaises(TypeError, shoal.share, numpy.array([None]))
         self.assertRaises(ValueError, shoal.zeros, -1)
+
+    def test_made_arrays(self):
+        shape, fortran = (2, 3), numpy.zeros((2, 3), "i4", order="F")
+        for array, like in ((shoal.ones(shape), numpy.ones(shape)), (shoal.full(shape, 7), numpy.full(shape, 7)),
+                            (shoal.full(2, 7, "f4"), numpy.full(2, 7, "f4")),
+                            (shoal.zeros_like(fortran), fortran), (shoal.zeros(numpy.int64(3)), numpy.zeros(3)),
+                            (shoal.zeros(numpy.array(shape)), numpy.zeros(shape))):
+            self.assertTrue(same(array, like))
+            self.assertTrue(shoal.is_shared(array))
+        self.assertTrue(shoal.zeros_like(fortran).flags.f_contiguous)
+        like = shoal.empty_like(fortran, "u1")
+        self.assertEqual((like.shape, like.dtype, shoal.is_shared(like)), (shape, numpy.uint8, True))
+
+    def test_wrong_shapes(self):
+        for shape in ((2, "x"), "x", 1.5, (1.5,), None):
+            self.assertRaisesRegex(TypeError, "the shape must be a whole number", shoal.zeros, shape)
+        for shape in (1 << 60, (1 << 40, 1 << 40), 1 << 57):
+            self.assertRaisesRegex(MemoryError, "bytes", shoal.zeros, shape)
+
+    def test_share_takes_tensors(self):
+        tensor = shoal.tensor([1, 2])
+        self.assertFalse(shoal.is_shared(tensor))
+        self.assertIs(shoal.share(tensor), tensor)
+        self.assertTrue(tensor.is_shared and shoal.is_shared(tensor))
 
 
 def add_three_to_all(arrays):

@@ -31,6 +31,12 @@ class Files(unittest.TestCase):
                          {name: (name, t.tolist()) for name, t in tensors.items()})
         self.assertEqual(shoal.load_metadata(self.path), {"who": "ünter"})
 
+    def test_wrong_arguments(self):
+        tensors = {"a": shoal.tensor([1])}
+        for path, named in ((tensors, self.path), (self.path, [tensors["a"]]), (self.path, tensors["a"]), (3, tensors)):
+            self.assertRaisesRegex(TypeError, "takes a path and then a dict", shoal.save, path, named)
+        self.assertFalse(os.path.exists(self.path))
+
     def test_empty(self):
         shoal.save(self.path, {})
         self.assertEqual(shoal.load(self.path), {})

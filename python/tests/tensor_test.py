@@ -1,5 +1,6 @@
 """Tests of shoal.Tensor, by itself and with numpy and torch where they are installed."""
 
+import copy
 import gc
 import subprocess
 import sys
@@ -31,6 +32,35 @@ class Plain(unittest.TestCase):
         self.assertEqual(t.tolist(), [[1, 2, 3], [4, 5, 6]])
         self.assertEqual(repr(t), "shoal.Tensor([[1, 2, 3],\n              [4, 5, 6]], i64 [2, 3])")
         self.assertEqual(t.__dlpack_device__(), (1, 0))
+
+    def test_one_element_is_a_number(self):
+        self.assertEqual((float(shoal.tensor(3.5)), int(shoal.tensor([[3.5]]))), (3.5, 3))
+        self.assertIs(type(float(shoal.tensor(3))), float)
+        self.assertEqual((bool(shoal.tensor(0.0)), bool(shoal.tensor([2]))), (False, True))
+        for convert in (float, int, bool):
+            self.assertRaisesRegex(ValueError, "one element", convert, shoal.tensor([1, 2]))
+
+    def test_length(self):
+        self.assertEqual([len(shoal.tensor(data)) for data in ([], [[1], [2]])], [0, 2])
+        self.assertRaisesRegex(TypeError, "no length", len, shoal.tensor(1))
+
+    def test_what_it_does_not_have(self):
+        t = shoal.tensor([1, 2])
+        with self.assertRaisesRegex(TypeError, r"t\.numpy\(\)"):
+            t[0]
+        with self.assertRaisesRegex(TypeError, r"t\.numpy\(\)"):
+            t[0] = 1
+        with self.assertRaisesRegex(TypeError, r"t\.numpy\(\)"):
+            del t[0]
+        self.assertRaisesRegex(TypeError, r"use shoal\.tensor\(\)", shoal.Tensor, [1, 2])
+        self.assertIn("no arithmetic", shoal.Tensor.__doc__)
+
+    def test_deepcopy_is_a_clone(self):
+        t = shoal.tensor([1, 2], shared=True)
+        made = copy.deepcopy({"a": t, "b": t})
+        self.assertIs(made["a"], made["b"])
+        self.assertEqual((made["a"].tolist(), made["a"].is_shared), ([1, 2], False))
+        self.assertNotEqual(made["a"].storage_id, t.storage_id)
 
     def test_dtypes_of_numbers(self):
         self.assertEqual(shoal.tensor([True, False]).dtype, "bool")

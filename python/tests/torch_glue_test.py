@@ -7,6 +7,7 @@ import sys
 import tempfile
 import textwrap
 import unittest
+import weakref
 
 try:
     import numpy
@@ -17,6 +18,7 @@ except ImportError:
 
 from shoal import _shoal, _torch_build
 import shoal.torch as shoal_torch
+import shoal
 import shoal.world
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int16,
@@ -26,6 +28,13 @@ DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uin
 def storage_of(tensor):
     """What identifies the storage of a tensor."""
     return shoal_torch._untyped(tensor)._cdata
+
+
+def mapped(address):
+    """Whether this process has memory at an address."""
+    with open("/proc/self/maps") as maps:
+        ranges = [[int(end, 16) for end in line.split()[0].split("-")] for line in maps]
+    return any(begin <= address < end for begin, end in ranges)
 
 
 class Case(unittest.TestCase):
@@ -157,6 +166,42 @@ class Adopt(Case):
         foreign[0] = 77
         self.assertEqual(tensor[0].item(), 0)
         del array
+
+    def test_arrays_over_memory_that_torch_shared_stay_readable(self):
+        strategy = torch.multiprocessing.get_sharing_strategy()
+        self.addCleanup(torch.multiprocessing.set_sharing_strategy, strategy)
+        for name in ("file_descriptor", "file_system"):
+            torch.multiprocessing.set_sharing_strategy(name)
+            tensor = torch.arange(3.).share_memory_()
+            array = tensor.numpy()
+            shoal_torch.adopt(tensor)
+            self.assertTrue(mapped(array.ctypes.data))  # reading what is not would end the tests
+            self.assertEqual(array.tolist(), [0, 1, 2])
+            address = array.ctypes.data
+            del tensor, array
+            self.assertFalse(mapped(address))
+
+    def test_arrays_over_memory_of_numpy_stay_readable(self):
+        owner = numpy.arange(1000.)
+        alive = weakref.ref(owner)
+        tensor = torch.from_numpy(owner)
+        array = tensor.numpy()  # holds the tensor, and only that
+        del owner
+        shoal_torch.adopt(tensor)
+        self.assertIsNotNone(alive())
+        self.assertEqual(array.tolist(), list(range(1000)))
+        del tensor, array
+        self.assertIsNone(alive())
+
+    def test_shoal_share_is_in_place(self):
+        base = torch.nn.Parameter(torch.arange(4.))
+        view = base[1:]
+        self.assertFalse(shoal.is_shared(base))
+        self.assertIs(shoal.share(base), base)
+        self.assertTrue(shoal_torch.is_adopted(view) and shoal.is_shared(view))
+        self.assertTrue(shoal.is_shared(torch.ones(3).share_memory_()))
+        with self.assertRaisesRegex(TypeError, "shoal.share"):
+            shoal.from_numpy(base)
 
     def test_what_cannot_move(self):
         for tensor in (torch.ones(3, device="meta"), torch.eye(3).to_sparse()):

@@ -198,10 +198,10 @@ const void *writable_data(c10::StorageImpl *storage)
 
 /* Moves a CPU storage into the heap, unless it is there. Returns its memory.
  *
- * As with torch's own shared memory, a storage that was moved cannot be resized, and memory that a numpy array and
- * the tensor had in common is no longer common: the array keeps the old memory. If torch allocated that memory, and
- * someone made an array over it (then it cannot be resized, but has an allocator), it must exist as long as the
- * tensor does. */
+ * A storage that was moved cannot be resized, and memory that a numpy array and the tensor had in common is no longer
+ * common: the array keeps the old memory. Such an array may hold nothing but the tensor, so the old memory must exist
+ * as long as the tensor does, also if torch had shared it or another library owns it. A storage that can be resized
+ * has no array: making one ends that. */
 BlockMemory *adopt(const c10::Storage &storage)
 {
     c10::StorageImpl *impl = storage.unsafeGetStorageImpl();
@@ -221,7 +221,7 @@ BlockMemory *adopt(const c10::Storage &storage)
         std::memcpy(pointer.get(), data, size);
     remember(storage, memory);
     c10::DataPtr before = impl->set_data_ptr(std::move(pointer));
-    if (!impl->resizable() && impl->allocator())
+    if (!impl->resizable())
         memory->before = std::move(before);
     impl->set_resizable(false);
     impl->set_allocator(nullptr);
