@@ -12,6 +12,8 @@ TIMES = 10000
 
 
 def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__.strip())
     there, back, lock = mp.Queue(), mp.Queue(), mp.Lock()
     worker = Program(sys.argv[1:2], {"there": there, "back": back})
 

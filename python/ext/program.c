@@ -46,6 +46,11 @@ static PyObject *program_arguments(PyObject *module, PyObject *unused)
     (void)unused;
     const shoal_value *args;
     shoal_err err = shoal_child_begin(NULL, &args);
+    if (err == SHOAL_ENOENT) {
+        PyErr_SetString(PyExc_RuntimeError, "this process has no arguments: it was started neither by a C program of "
+                                            "Shoal nor by shoal.program.Program");
+        return NULL;
+    }
     return err == SHOAL_OK ? decode_copy(args) : ext_raise(err);
 }
 

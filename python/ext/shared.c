@@ -294,8 +294,8 @@ static PyObject *shared_reduce(PyObject *self, PyObject *unused)
 {
     (void)unused;
     PyErr_Format(PyExc_RuntimeError,
-                 "%R should only be shared between processes through inheritance, as an argument of a process, or "
-                 "through a queue or pipe of shoal.multiprocessing",
+                 "%R should only be shared between processes through inheritance, as an argument of a process of "
+                 "shoal.multiprocessing, or through one of its queues or pipes",
                  self);
     return NULL;
 }

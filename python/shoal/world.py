@@ -14,30 +14,42 @@ from shoal import _shoal
 __all__ = ["Audit", "Info", "Process", "audit", "create", "info", "join", "leave", "ps", "sweep", "trim"]
 
 
+def _explain(cls: type, **texts: str) -> None:
+    """Gives the fields of a named tuple their docstrings, for help()."""
+    for name, text in texts.items():
+        getattr(cls, name).__doc__ = text
+
+
 class Process(NamedTuple):
     """A process of a world, as `ps` lists it."""
 
     world: str
-    """The name of the world."""
     world_used: int
-    """The bytes of memory that the heap of the world uses now, cached free blocks included."""
     world_limit: int
-    """The bytes that the heap of the world may use."""
     world_recovered: int
-    """How many dead processes of the world were recovered since it was made."""
     pid: int
     slot: int
-    """The number of the process in its world, from 0; it is free again after the end of the process."""
     name: str
-    """The name of the process, as given at its start."""
     state: str
-    """"running", "waiting", "reserved" (a child that is starting) or "dead" (it has ended and is not recovered yet)."""
     doing: str
-    """What the process does or waits for, such as "gets from queue 17"; otherwise empty."""
     references: int
-    """How many blocks the process holds references to."""
     cached: int
-    """How many free blocks the process keeps for its own use."""
+
+
+_explain(
+    Process,
+    world="The name of the world.",
+    world_used="The bytes of memory that the heap of the world uses now, cached free blocks included.",
+    world_limit="The bytes that the heap of the world may use.",
+    world_recovered="How many dead processes of the world were recovered since it was made.",
+    pid="The process ID.",
+    slot="The number of the process in its world, from 0; it is free again after the end of the process.",
+    name="The name of the process, as given at its start.",
+    state='"running", "waiting", "reserved" (a child that is starting) or "dead" (it has ended and is not recovered yet).',
+    doing='What the process does or waits for, such as "gets from queue 17"; otherwise empty.',
+    references="How many blocks the process holds references to.",
+    cached="How many free blocks the process keeps for its own use.",
+)
 
 
 class Info(NamedTuple):
@@ -45,30 +57,41 @@ class Info(NamedTuple):
 
     name: str
     reserved: int
-    """Address space."""
     heap_limit: int
-    """What the heap may use."""
     heap_used: int
-    """What the heap uses now, cached free blocks included."""
     blocks_live: int
-    """Blocks that a process or a message refers to."""
     bytes_live: int
-    """The sum of their requested sizes."""
     processes: int
-    """Processes in the world; those that are starting, or dead and not recovered, count too."""
     recovered: int
-    """Dead processes whose references were dropped since the world was made."""
     locks_repaired: int
-    """Locks that were repaired because their holder died."""
+
+
+_explain(
+    Info,
+    name="The name of the world.",
+    reserved="The address space that is kept for the heap.",
+    heap_limit="What the heap may use.",
+    heap_used="What the heap uses now, cached free blocks included.",
+    blocks_live="Blocks that a process or a message refers to.",
+    bytes_live="The sum of the sizes of these blocks, as they were asked for.",
+    processes="Processes in the world; those that are starting, or dead and not recovered, count too.",
+    recovered="Dead processes whose references were dropped since the world was made.",
+    locks_repaired="Locks that were repaired because their holder died.",
+)
 
 
 class Audit(NamedTuple):
     """What an audit without findings has counted."""
 
     blocks: int
-    """Live blocks that were checked."""
     references: int
-    """References found to them."""
+
+
+_explain(
+    Audit,
+    blocks="Live blocks that were checked.",
+    references="References found to these blocks.",
+)
 
 
 def ps() -> list[Process]:

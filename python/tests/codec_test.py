@@ -1,6 +1,7 @@
 """What a message is made of: the short way for frequent types, pickle for the rest, and errors."""
 import asyncio
 import gc
+import pickle
 import sys
 import unittest
 
@@ -160,6 +161,19 @@ class Codec(unittest.TestCase):
             closed.put(1)
         self.assertFalse(mp.Queue(2**31 - 1).full())
         self.assertRegex(shoal.__version__, r"^\d+\.\d+\.\d+$")
+
+
+    def test_an_acknowledged_queue_says_how_to_take(self):
+        queue = mp.queues.AcknowledgedQueue()
+        queue.put(1)
+        for call in (queue.get, queue.get_nowait, lambda: queue.get(timeout=1), lambda: asyncio.run(queue.get_async())):
+            with self.assertRaisesRegex(ValueError, r"`with queue\.take\(\) as obj`"):
+                call()
+
+    def test_pickling_elsewhere_says_where_it_goes(self):
+        for obj in (mp.Lock(), mp.Value("i")):
+            with self.assertRaisesRegex(RuntimeError, "an argument of a process of shoal.multiprocessing, or through one of its"):
+                pickle.dumps(obj)
 
 
 def _fail():

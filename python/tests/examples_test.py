@@ -56,6 +56,10 @@ class Examples(unittest.TestCase):
         self.assertRegex(run("data_loader.py"), r"^10000 images in 157 batches, [\d,]+ batches/s\n$")
 
     def test_c_and_python(self):
+        without = subprocess.run([sys.executable, os.path.join(EXAMPLES, "c_and_python.py")], capture_output=True, text=True)
+        self.assertEqual(without.returncode, 1)
+        self.assertRegex(without.stderr, r"\nusage: c_and_python.py PATH")
+        self.assertNotIn("Traceback", without.stderr)
         worker = os.environ.get("C_WORKER")
         if not worker:
             self.skipTest("C_WORKER does not name the program of examples/python/c_worker.c")

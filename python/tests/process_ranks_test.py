@@ -1,4 +1,5 @@
 """Tests of spawn() and start_processes(): ranks, results, the first failure (B30, B31, B35)."""
+import inspect
 import os
 import pickle
 import signal
@@ -10,6 +11,15 @@ import unittest
 import shoal.multiprocessing as mp
 from processes import LONG, NothingIsLeft, for_each_method
 from shoal.multiprocessing import ranks
+
+
+class Signature(unittest.TestCase):
+    def test_spawn_shows_the_signature_of_torch(self):
+        expected = "fn args=() nprocs=1 join=True daemon=False start_method='spawn'"
+        for function in (mp.spawn, mp.start_processes):
+            parameters = inspect.signature(function).parameters.values()
+            self.assertEqual(" ".join(str(each.replace(annotation=each.empty)) for each in parameters), expected)
+        self.assertIn(expected.replace(" ", ", "), mp.spawn.__doc__)  # what help() shows
 
 
 def put_rank(rank, queue, word):

@@ -125,6 +125,21 @@ class Standard(unittest.TestCase):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
         self.assertEqual((done.stdout, done.stderr), ("spawn\nspawn\nspawn\nNone\n", ""))
 
+    def test_children_are_joined_at_exit_in_the_order_of_the_standard_module(self):
+        """Before the atexit functions that were registered before the first start; unless multiprocessing.util was imported
+        before them."""
+        program = """if True:
+            import atexit, {modules} as mp
+            atexit.register(lambda: print("before" if process._popen.returncode is not None else "after"))
+            process = mp.get_context("fork").Process(target=str)
+            process.start()
+        """
+        for first, order in (("", "before\n"), ("multiprocessing.util, ", "after\n")):
+            for module in ("multiprocessing", "shoal.multiprocessing"):
+                done = subprocess.run([sys.executable, "-c", program.format(modules=first + module)], capture_output=True,
+                                      text=True, timeout=60)
+                self.assertEqual((done.stdout, done.stderr), (order, ""), (first, module))
+
     def test_every_name_of_the_standard_module_is_here(self):
         self.assertLessEqual(set(multiprocessing.__all__), set(mp.__all__))
         for name in mp.__all__:

@@ -2,6 +2,7 @@
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ import unittest
 
 import shoal.multiprocessing as mp
 from processes import LONG, NothingIsLeft, do_nothing, for_each_method, state_of
+from shoal.multiprocessing import forkserver
 
 REPEAT = 30
 
@@ -59,6 +61,11 @@ def count(queue):
         queue.put(number)
         if number == 5:
             signal.pause()
+
+
+def send_numbers(*ends):
+    for number, end in enumerate(ends):
+        end.send(str(number).encode())
 
 
 class Subclass(mp.Process):
@@ -244,6 +251,39 @@ class Life(NothingIsLeft):
 
 
 for_each_method(Life, globals())
+
+
+class FdsByForkServer(NothingIsLeft):
+    """The objects of the standard module that have fds go to a child with its start."""
+
+    method = "forkserver"
+
+    def test_a_child_that_was_killed_before_it_unpickled_leaves_no_fd(self):
+        gate, ends = self.ctx.SimpleQueue(), multiprocessing.Pipe()
+        process = self.ctx.Process(target=do_nothing, args=(SlowToUnpickle(gate), *ends))
+        process.start()
+        process.kill()
+        process.join()
+        for end in ends:
+            end.close()
+
+    def test_fds_that_a_child_did_not_take_are_closed(self):
+        reader, writer = os.pipe()
+        process = forkserver.start(b"", [], "takes nothing", False, [writer])
+        process.join()
+        os.close(writer)
+        self.assertEqual(os.read(reader, 1), b"")  # waits while anybody has the other end
+        os.close(reader)
+        self.test_many_fds()  # and the next child gets its own
+
+    def test_many_fds(self):
+        ours, theirs = zip(*(socket.socketpair() for _ in range(260)))  # more than one message
+        process = self.ctx.Process(target=send_numbers, args=theirs)
+        process.start()
+        process.join()
+        self.assertEqual([end.recv(10) for end in ours], [str(number).encode() for number in range(260)])
+        for end in (*ours, *theirs):
+            end.close()
 
 
 class ForkServer(unittest.TestCase):

@@ -19,6 +19,11 @@ def run(program: str, **environment: str) -> str:
 
 
 class Statistics(unittest.TestCase):
+    def test_help_explains_every_field(self):
+        for cls in (world.Process, world.Info, world.Audit):
+            for field in cls._fields:
+                self.assertRegex(getattr(cls, field).__doc__, r"\.$", field)
+
     def test_info_counts_blocks_and_the_audit_finds_nothing(self):
         before = world.info()
         counted = world.audit()

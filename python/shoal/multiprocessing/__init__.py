@@ -5,6 +5,9 @@ queues, locks and pools survive killed processes. Importing it changes nothing f
 torch.multiprocessing in the same process.
 """
 import importlib
+import sys
+
+_util_was_there = "multiprocessing.util" in sys.modules  # the program has imported it, before this package does
 
 from . import context, process, reduction
 from . import spawn  # a module that can be called: torch's function

@@ -8,11 +8,15 @@ from __future__ import annotations
 # This uses private names of the standard library.
 # mypy: disable-error-code=attr-defined
 import atexit
+import contextlib
 import gc
 import importlib
 import multiprocessing
 import multiprocessing.resource_tracker as _tracker
 import os
+import select
+import signal
+import socket
 import sys
 import threading
 from multiprocessing import util
@@ -22,13 +26,19 @@ from . import popen_fork, spawn
 
 TYPE_CHECKING = False  # importing typing would slow the start of every child
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 __all__ = ["ensure_running", "set_forkserver_preload"]
+
+FDS_PER_MESSAGE = 200  # Linux sends at most 253
+
+received_fds: List[int] = []  # by a child of a server, from its parent
 
 
 class ForkServer:
     """The fork server of this process."""
+
+    _fd_sender: Optional[FdSender] = None
 
     def __init__(self) -> None:
         self._forget()
@@ -40,6 +50,12 @@ class ForkServer:
         self._lock = threading.Lock()
         self._command: Optional[List[Any]] = None
         self._tracker_fd: Any = None  # that of the command
+        self._close_sender()
+
+    def _close_sender(self) -> None:
+        if self._fd_sender is not None:
+            self._fd_sender.close()
+            self._fd_sender = None
 
     @property
     def _forkserver_pid(self) -> Optional[int]:
@@ -57,23 +73,31 @@ class ForkServer:
         """Starts the server, if it does not run, and waits until it serves."""
         self.start(b"", [], "no one", False).join()
 
-    def start(self, data: bytes, objects: List[_shoal.Shared], name: str, outlive: bool) -> _shoal.Process:
-        """Lets the server fork a child. Returns its handle."""
+    def start(self, data: bytes, objects: List[_shoal.Shared], name: str, outlive: bool,
+              fds: Sequence[int] = ()) -> _shoal.Process:
+        """Lets the server fork a child, which gets the fds as received_fds. Returns its handle."""
         with self._lock:
             tracker_fd: Any = _tracker.getfd()
+            if self._fd_sender is None:
+                self._fd_sender = FdSender()
             if self._command is None or self._tracker_fd != tracker_fd:
-                self._command, self._tracker_fd = self._make_command(tracker_fd), tracker_fd
+                self._command = self._make_command(tracker_fd, self._fd_sender.server_fd)
+                self._tracker_fd = tracker_fd
                 atexit.unregister(self._stop)
                 atexit.register(self._stop)
-            return _shoal.start_program(spawn.get_executable(), self._command, data, objects, [tracker_fd], name, outlive,
-                                        by_server=True)
+            with self._fd_sender.sending(fds):
+                process = _shoal.start_program(spawn.get_executable(), self._command, data, objects,
+                                               [tracker_fd, self._fd_sender.server_fd], name, outlive, by_server=True)
+                if fds:
+                    self._fd_sender.wait(process)
+            return process
 
-    def _make_command(self, tracker_fd: int) -> List[Any]:
+    def _make_command(self, tracker_fd: int, socket_fd: int) -> List[Any]:
         """The command must stay the same as long as the server is to stay the same."""
         paths: Dict[str, Any] = {}
         if self._preload_modules:
             paths = {"sys_path": sys.path, "main_path": spawn.main_module().get("init_main_from_path")}
-        command: List[Any] = spawn.command_line("forkserver", "main", self._preload_modules, tracker_fd, **paths)
+        command: List[Any] = spawn.command_line("forkserver", "main", self._preload_modules, tracker_fd, socket_fd, **paths)
         return command
 
     def _stop(self) -> None:
@@ -82,6 +106,65 @@ class ForkServer:
         with self._lock:
             _shoal.fork_server_stop()
             self._command = None
+            self._close_sender()
+
+
+class FdSender:
+    """Sends fds to the children of a server, one child at a time: through a pair of sockets, of which the server and so each
+    child inherits one.
+
+    The fds are in the socket before the child starts, and the parent waits until the child has taken them or has ended; then
+    it takes back what is left. So a child never waits, and fds of a child that was killed do not stay anywhere.
+    """
+
+    def __init__(self) -> None:
+        self._own, self._inherited = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._own.setblocking(False)
+        self._inherited.setblocking(False)
+        self.server_fd = self._inherited.fileno()
+
+    def close(self) -> None:
+        """Closes both ends, in this process."""
+        self._own.close()
+        self._inherited.close()
+
+    @contextlib.contextmanager
+    def sending(self, fds: Sequence[int]) -> Iterator[None]:
+        """Sends fds for the child that is started in the block."""
+        try:
+            for begin in range(0, len(fds), FDS_PER_MESSAGE):
+                socket.send_fds(self._own, [b"fds"], fds[begin:begin + FDS_PER_MESSAGE])
+            yield
+        finally:
+            if fds:
+                _receive_fds(self._own)
+                for fd in _receive_fds(self._inherited):
+                    os.close(fd)
+
+    def wait(self, process: _shoal.Process) -> None:
+        """Waits until the child has taken its fds, or has ended."""
+        poll = select.poll()
+        poll.register(self._own, select.POLLIN)
+        poll.register(process.sentinel, select.POLLIN)
+        try:
+            poll.poll()
+        except BaseException:  # Ctrl-C: nobody will know this child, and it must not take the fds of another
+            process.send_signal(signal.SIGKILL)
+            process.join()
+            raise
+
+
+def _receive_fds(end: socket.socket) -> List[int]:
+    """Takes all messages that are in a socket, and returns their fds."""
+    fds: List[int] = []
+    try:
+        data = b"begin"
+        while data:
+            data, more, _, _ = socket.recv_fds(end, 16, FDS_PER_MESSAGE, socket.MSG_CMSG_CLOEXEC)
+            fds += more
+    except BlockingIOError:
+        pass
+    return fds
 
 
 _forkserver = ForkServer()
@@ -92,7 +175,8 @@ start = _forkserver.start
 
 # ---- the server ----
 
-def main(modules: List[str], tracker_fd: int, sys_path: Optional[List[str]] = None, main_path: Optional[str] = None) -> None:
+def main(modules: List[str], tracker_fd: int, socket_fd: int, sys_path: Optional[List[str]] = None,
+         main_path: Optional[str] = None) -> None:
     """Runs the server, and each of its children."""
     _tracker._resource_tracker._fd = tracker_fd
     if sys_path is not None:
@@ -100,15 +184,16 @@ def main(modules: List[str], tracker_fd: int, sys_path: Optional[List[str]] = No
     _preload(modules, main_path)
     if modules and _is_in_a_world():
         # A module has made shared objects, but children of a server can inherit none: begin again without the modules.
-        command = spawn.command_line("forkserver", "main", [], tracker_fd)
+        command = spawn.command_line("forkserver", "main", [], tracker_fd, socket_fd)
         os.execv(command[0], command)
-    os.set_inheritable(tracker_fd, False)
+    for fd in (tracker_fd, socket_fd):
+        os.set_inheritable(fd, False)
     gc.freeze()
     gc.enable()
     util._close_stdin()
     message = _shoal.fork_server_begin()
     if message is not None:
-        _run_child(*message)
+        _run_child(socket_fd, *message)
 
 
 def _preload(modules: List[str], main_path: Optional[str]) -> None:
@@ -130,16 +215,28 @@ def _is_in_a_world() -> bool:
     return any(entry.pid == os.getpid() and entry.state != "reserved" for entry in world.ps())
 
 
-def _run_child(data: bytes, objects: List[_shoal.Shared]) -> None:
+def _run_child(socket_fd: int, data: bytes, objects: List[_shoal.Shared]) -> None:
     code = 1
     try:
         popen_fork.begin_forked()
-        code = spawn._main(data, objects) if data else 0
+        code = spawn._main(data, objects, socket_fd) if data else 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
         util._flush_std_streams()
         popen_fork.end_forked(code)
+
+
+def take_fds(socket_fd: int, count: int) -> None:
+    """Takes the fds that the parent has sent to this child, and tells it so."""
+    with socket.socket(fileno=socket_fd) as end:
+        if count > 0:
+            end.setblocking(False)
+            received_fds[:] = _receive_fds(end)
+            if len(received_fds) != count:
+                raise OSError(f"{count} file descriptors were sent to this process, but {len(received_fds)} arrived")
+            with contextlib.suppress(BrokenPipeError):  # the parent is dead
+                end.send(b"taken")
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ from .. import _shoal
 
 TYPE_CHECKING = False  # importing typing would slow the start of every child
 if TYPE_CHECKING:
-    from typing import Any, NoReturn, Optional
+    from typing import Any, NoReturn, Optional, Sequence
 
 __all__ = ["Popen"]
 
@@ -59,6 +59,21 @@ def drop_tracker() -> None:
         tracker._fd = tracker._pid = None
 
 
+_exit_order_is_set = False
+
+
+def _set_exit_order() -> None:
+    """At exit, the children are joined before the atexit functions run that the program registered before its first start:
+    so it is with the standard module, which imports multiprocessing.util, that joins them, at the first start. This package
+    imports it earlier, so its function is registered again."""
+    global _exit_order_is_set
+    if not _exit_order_is_set:
+        _exit_order_is_set = True
+        if not sys.modules[__package__]._util_was_there:
+            atexit.unregister(util._exit_function)
+            atexit.register(util._exit_function)
+
+
 _warned = False
 
 
@@ -82,8 +97,10 @@ class Popen:
     """A child that was forked."""
 
     method = "fork"
+    fds_to_send: Sequence[int] = ()  # for the child of a fork server
 
     def __init__(self, process_obj: Any) -> None:
+        _set_exit_order()
         util._flush_std_streams()
         self.returncode: Optional[int] = None
         self._handle: Any = self._launch(process_obj)

@@ -112,6 +112,18 @@ class AcknowledgedQueue(Queue):
     def __init__(self, maxsize: int = 0, *, ctx: Any = None) -> None:
         _shoal.Queue.__init__(self, maxsize, acknowledge=True)
 
+    def get(self, block: bool = True, timeout: Optional[float] = None) -> Any:
+        """Raises ValueError: only take() takes from this queue."""
+        raise ValueError("this is an acknowledged queue: take from it by `with queue.take() as obj`")
+
+    def get_nowait(self) -> Any:
+        """Raises ValueError: only take() takes from this queue."""
+        self.get()
+
+    async def get_async(self) -> Any:
+        """Raises ValueError: only take() takes from this queue."""
+        self.get()
+
     def join(self) -> None:
         """Waits until everything that was put is done."""
         self._join()

@@ -149,7 +149,7 @@ class SynchronizedBase:
 
     def __reduce__(self) -> Any:
         raise RuntimeError(f"{type(self).__name__} objects should only be shared between processes through inheritance, as "
-                           "an argument of a process, or through a queue or pipe of shoal.multiprocessing")
+                           "an argument of a process of shoal.multiprocessing, or through one of its queues or pipes")
 
     def get_obj(self) -> Any:
         """Return the ctypes object."""

@@ -1,7 +1,12 @@
-"""What a fresh Python gets from its parent, and how it begins. Also torch's spawn(): this module can be called.
+"""spawn(fn, args=(), nprocs=1, join=True, daemon=False, start_method='spawn') runs a function in several processes.
 
-torch has a function spawn and the standard library a module of that name. Here it is one thing: `spawn(fn, nprocs=4)` calls
-the function, and `spawn.get_executable()` is a name of the module.
+It calls fn(rank, *args) in nprocs processes that are fresh Pythons, for the ranks 0 to nprocs - 1. With join, it waits for all
+of them, and the first failure ends the others and is raised: ProcessRaisedException with the traceback of the rank, or
+ProcessExitedException. Without join, it returns a ProcessContext at once, whose join() does so. See start_processes() for other
+start methods.
+
+torch has this function, and the standard library a module of its name. Here it is one thing: `spawn(fn, nprocs=4)` calls
+the function, and `spawn.get_executable()` is a name of the module: what a fresh Python gets from its parent, and how it begins.
 """
 from __future__ import annotations
 
@@ -27,7 +32,9 @@ from .popen_fork import drop_tracker, parent_sentinel
 
 TYPE_CHECKING = False  # importing typing would slow the start of every child
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple, Union
+    from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+
+    from .ranks import ProcessContext
 
 __all__ = ["freeze_support", "set_executable", "get_executable", "get_preparation_data", "get_command_line",
            "import_main_path"]
@@ -115,6 +122,7 @@ def pickle_process(process_obj: Any, popen: Any, tracker_fd: Optional[int] = Non
     _standard_context.set_spawning_popen(popen)
     try:
         body, objects = reduction.dumps(process_obj)
+        data["fd_count"] = len(popen.fds_to_send)
         return pickle.dumps((data, body), pickle.HIGHEST_PROTOCOL), objects
     finally:
         _standard_context.set_spawning_popen(None)
@@ -137,13 +145,17 @@ def spawn_main() -> None:
     sys.exit(_main(*_shoal.child_begin()))
 
 
-def _main(data: bytes, objects: List[_shoal.Shared]) -> int:
+def _main(data: bytes, objects: List[_shoal.Shared], server_socket: Optional[int] = None) -> int:
     process.current_process()._inheriting = True
     try:
         preparation, body = pickle.loads(data)
         tracker_fd = preparation.pop("tracker_fd")
+        fd_count = preparation.pop("fd_count")
         if tracker_fd is not None:  # else this is a child of the fork server, which has it already
             _tracker._resource_tracker._fd = tracker_fd
+        if server_socket is not None:
+            from .forkserver import take_fds
+            take_fds(server_socket, fd_count)
         if preparation.pop("outlive"):
             drop_tracker()
         prepare(preparation)
@@ -157,10 +169,11 @@ def _main(data: bytes, objects: List[_shoal.Shared]) -> int:
 # ---- torch's function ----
 
 class _CallableModule(types.ModuleType):
-    @staticmethod
-    def __call__(*args: Any, **kwds: Any) -> Any:
+    def __call__(self, fn: Callable[..., Any], args: Tuple[Any, ...] = (), nprocs: int = 1, join: bool = True,
+                 daemon: bool = False, start_method: str = "spawn") -> Optional[ProcessContext]:
+        """Runs fn(rank, *args) in nprocs processes that are fresh Pythons. See start_processes()."""
         from .ranks import spawn
-        return spawn(*args, **kwds)
+        return spawn(fn, args, nprocs, join, daemon, start_method)
 
 
 def __getattr__(name: str) -> Any:
