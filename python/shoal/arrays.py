@@ -38,8 +38,8 @@ def full(shape: Shape, fill_value: Any, dtype: Any = None, order: str = "C") -> 
 
 
 def empty_like(array: Any, dtype: Any = None) -> Any:
-    """Makes an array in shared memory with the shape and the order of another one, and its dtype unless one is given. Its
-    elements are undefined."""
+    """Makes an array in shared memory with the shape and the order of another one, and its dtype unless one is given.
+    Its elements are undefined."""
     return _make_like(array, dtype, False)
 
 
@@ -76,8 +76,8 @@ def share(x: Any) -> Any:
 
 
 def is_shared(x: Any) -> bool:
-    """Whether the elements of a numpy array, a torch tensor or a `shoal.Tensor` are in shared memory. For a torch tensor,
-    that may be torch's own."""
+    """Whether the elements of a numpy array, a torch tensor or a `shoal.Tensor` are in shared memory. For a torch
+    tensor, that may be torch's own."""
     if isinstance(x, _shoal.Tensor):
         return x.is_shared
     if _is_torch(x):

@@ -462,6 +462,7 @@ class OneProcess(unittest.TestCase):
         script = textwrap.dedent("""
             import torch, warnings
             warnings.simplefilter("ignore")
+            import shoal
             import shoal.multiprocessing as mp
 
             def work(inbox, outbox):
@@ -484,6 +485,7 @@ class OneProcess(unittest.TestCase):
                 back = outbox.get(timeout=60)
                 back = back.weight if isinstance(obj, torch.nn.Module) else back
                 assert torch.equal(tensor, before + 1), tensor
+                assert shoal.is_shared(tensor) and not shoal.is_shared(before)
                 assert type(back) is type(tensor) and back.data_ptr() == tensor.data_ptr()
                 assert back.requires_grad == tensor.requires_grad
             child.join()
