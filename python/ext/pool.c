@@ -7,6 +7,7 @@
 
 #include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 
 /* How a worker calls the function. pool.py has the same numbers. */
 enum {
@@ -19,11 +20,12 @@ enum {
 
 /* pool.py has the same numbers. */
 enum {
-    RESULT_DONE,     /* the value is what the task returned */
-    RESULT_RAISED,   /* the value is what it raised */
-    RESULT_GAVE_UP,  /* the task was delivered too often: each time its worker died */
-    RESULT_NOTE,     /* not a result: the handler thread should look around */
-    RESULT_NO_START, /* the value is what the initializer of a worker raised */
+    RESULT_DONE,      /* the value is what the task returned */
+    RESULT_RAISED,    /* the value is what it raised */
+    RESULT_GAVE_UP,   /* the task was delivered too often: each time its worker died */
+    RESULT_NOTE,      /* not a result: the handler thread should look around */
+    RESULT_NO_START,  /* the value is what the initializer of a worker raised */
+    RESULT_NO_MEMORY, /* there was no memory to send what the task returned or raised; the value says more */
 };
 
 typedef struct task_header {
@@ -45,8 +47,8 @@ typedef struct result_header {
 typedef struct place_shm {
     _Atomic int64_t job; /* of the task that it runs; 0: none. Written after index */
     int64_t index;
-    _Atomic int64_t ready; /* its initializer has returned */
-    int64_t reserved;
+    _Atomic int64_t ready;     /* its initializer has returned */
+    _Atomic int64_t no_memory; /* it ended because it could not even send that there is no memory for a result */
 } place_shm;
 
 /* ---- messages ---- */
@@ -296,13 +298,70 @@ static shoal_value *encode_result(const worker *w, result_header *header, PyObje
     if (result != NULL) {
         body = ext_encode(result);
     }
-    if (result != NULL && body == NULL) {
+    if (result != NULL && body == NULL && !PyErr_ExceptionMatches(PyExc_MemoryError)) {
         header->outcome = RESULT_RAISED;
         result = failure(w, result);
         body = result != NULL ? ext_encode(result) : NULL;
     }
     Py_XDECREF(result);
     return body != NULL ? message(header, sizeof *header, body) : NULL;
+}
+
+/* Takes the exception of this thread as a value that says why. */
+static shoal_value *take_reason(void)
+{
+    PyObject *error = take_exception();
+    PyObject *text = error != NULL ? PyObject_Str(error) : NULL;
+    PyObject *bytes = text != NULL ? PyUnicode_AsUTF8String(text) : NULL;
+    const char *reason = bytes != NULL ? PyBytes_AsString(bytes) : NULL;
+    shoal_value *value = shoal_value_string(reason != NULL ? reason : "");
+    PyErr_Clear();
+    Py_XDECREF(bytes);
+    Py_XDECREF(text);
+    Py_XDECREF(error);
+    return value;
+}
+
+static void pause_a_moment(void)
+{
+    const struct timespec pause = {.tv_nsec = 20000000};
+    Py_BEGIN_ALLOW_THREADS;
+    nanosleep(&pause, NULL);
+    Py_END_ALLOW_THREADS;
+}
+
+/* Puts a small message. The heap may be full for a moment only, so this tries for a second; again without the body. */
+static int put_small(const worker *w, const result_header *header, shoal_value *body)
+{
+    int done = put(w->results, message(header, sizeof *header, body));
+    for (int tries = 0; done != 0 && tries < 50 && PyErr_ExceptionMatches(PyExc_MemoryError); tries++) {
+        PyErr_Clear();
+        pause_a_moment();
+        done = PyErr_CheckSignals();
+        if (done == 0) {
+            done = put(w->results, message(header, sizeof *header, shoal_value_null()));
+        }
+    }
+    return done;
+}
+
+/* Says, instead of the result, that there is no memory for it. The exception that is set says why. If there is none for
+ * that either, the worker ends, which frees what it holds, and its place tells the parent. */
+static int put_no_memory(worker *w, result_header *header)
+{
+    header->outcome = RESULT_NO_MEMORY;
+    int done = put_small(w, header, take_reason());
+    if (done != 0 && PyErr_ExceptionMatches(PyExc_MemoryError)) {
+        atomic_store_explicit(&w->place->no_memory, 1, memory_order_release);
+    }
+    return done;
+}
+
+/* Puts the result of a task; NULL if it raised. Consumes it. */
+static int put_result(worker *w, result_header *header, PyObject *result)
+{
+    int done = put(w->results, encode_result(w, header, result));
+    return done != 0 && PyErr_ExceptionMatches(PyExc_MemoryError) ? put_no_memory(w, header) : done;
 }
 
 /* Runs a task that was taken and puts its result. Consumes the value. */
@@ -322,12 +381,24 @@ static int work_on(worker *w, shoal_value *value, const shoal_delivery *delivery
     if (delivery->deliveries > w->deliveries) {
         shoal_value_destroy(value);
         answer.outcome = RESULT_GAVE_UP;
-        return put(w->results, message(&answer, sizeof answer, shoal_value_null()));
+        return put_small(w, &answer, shoal_value_null());
     }
     w->place->index = header.index;
     atomic_store_explicit(&w->place->job, header.job, memory_order_release);
     PyObject *result = run(w, &header, bytes, value);
-    return put(w->results, encode_result(w, &answer, result));
+    return put_result(w, &answer, result);
+}
+
+static shoal_err take(const worker *w, shoal_value **out_value, shoal_delivery *out_delivery)
+{
+    if (PyErr_CheckSignals() != 0) { /* the function may be one in C, which runs no handlers */
+        return SHOAL_EINTR;
+    }
+    shoal_err err = shoal_queue_get_delivery(w->tasks, SHOAL_NOW, out_value, out_delivery);
+    if (err == SHOAL_ETIMEDOUT) {
+        EXT_WAIT(err, shoal_queue_get_delivery(w->tasks, SHOAL_FOREVER, out_value, out_delivery));
+    }
+    return err;
 }
 
 /* Returns 1 after a task, 0 if the queue is closed and empty, -1 with an exception. */
@@ -335,12 +406,9 @@ static int work_once(worker *w)
 {
     shoal_value *value;
     shoal_delivery delivery;
-    if (PyErr_CheckSignals() != 0) { /* the function may be one in C, which runs no handlers */
-        return -1;
-    }
-    shoal_err err = shoal_queue_get_delivery(w->tasks, SHOAL_NOW, &value, &delivery);
-    if (err == SHOAL_ETIMEDOUT) {
-        EXT_WAIT(err, shoal_queue_get_delivery(w->tasks, SHOAL_FOREVER, &value, &delivery));
+    shoal_err err;
+    while ((err = take(w, &value, &delivery)) == SHOAL_ENOMEM) {
+        pause_a_moment(); /* the heap is full; the task is back in the queue */
     }
     if (err == SHOAL_ECLOSED) {
         return 0;
@@ -440,8 +508,11 @@ static PyObject *decode_result(shoal_value *value)
                : NULL;
 }
 
-/* pool_collect(results, most): waits for a result, and returns a list of those that are there; None once the queue is
- * closed and empty. */
+/* A full heap has no room for a message that there is a note, so the handler thread looks from time to time. */
+#define COLLECT_TIME SHOAL_SECONDS(1)
+
+/* pool_collect(results, most): waits for a result, a second at most, and returns a list of those that are there; None
+ * once the queue is closed and empty. After MemoryError nothing is lost. */
 static PyObject *pool_collect(PyObject *module, PyObject *args)
 {
     (void)module;
@@ -459,7 +530,7 @@ static PyObject *pool_collect(PyObject *module, PyObject *args)
     shoal_err err = shoal_queue_get(queue, SHOAL_NOW, &value);
     if (err == SHOAL_ETIMEDOUT) {
         shoal_queue_retain(queue);
-        EXT_WAIT(err, shoal_queue_get(queue, SHOAL_FOREVER, &value));
+        EXT_WAIT(err, shoal_queue_get(queue, COLLECT_TIME, &value));
         shoal_queue_release(queue);
     }
     while (err == SHOAL_OK) {

@@ -1,5 +1,6 @@
 """Workers of a pool die, in every way: no hang, the right error, right results, and nothing is left behind. (B28)"""
 
+import errno
 import os
 import pickle
 import random
@@ -8,6 +9,7 @@ import struct
 import threading
 import time
 import unittest
+import unittest.mock
 
 import support
 from pool_cases import LIMIT, PoolCase, exit_with, kill_self, leave, pid_of, square, survive_second, tell_and_wait
@@ -22,6 +24,15 @@ def square_or_wait(task):
     if tell is not None:
         tell_and_wait(tell)
     return square(number)
+
+
+def raise_first(errors, function):
+    """Wraps a function: its first calls raise these errors, which it removes from the list."""
+    def call(**arguments):
+        if errors:
+            raise errors.pop()
+        return function(**arguments)
+    return call
 
 
 def take_and_die(tasks):
@@ -114,6 +125,41 @@ class Deaths(PoolCase):
                 os.kill(starting, signal.SIGKILL)
                 support.wait_until(lambda: starting not in [process.pid for process in list(pool._pool)])
             self.assertEqual(pool.map(square, range(5)), [0, 1, 4, 9, 16])
+
+    def test_a_start_that_fails_for_the_moment_does_not_break_the_pool(self):
+        moments = [OSError(errno.EMFILE, "no fd"), OSError(errno.EAGAIN, "no process"), MemoryError("heap"),
+                   OSError(f"opening a lifeline: {os.strerror(errno.EMFILE)}")]
+        with self.Pool(1) as pool, unittest.mock.patch("shoal.multiprocessing.pool_workers._RETRY_START", 0.001):
+            pool._workers._make_process = raise_first(moments, pool._workers._make_process)
+            os.kill(pool._pool[0].pid, signal.SIGKILL)
+            self.assertEqual(pool.map_async(square, [3]).get(LIMIT), [9])
+            self.assertEqual(moments, [])
+
+    def test_a_thread_of_the_pool_that_fails_breaks_the_pool(self):
+        self.addCleanup(setattr, threading, "excepthook", threading.excepthook)
+        threading.excepthook = lambda args: None
+        for part, method in ("_workers", "_replace"), ("_jobs", "_run_notes"):
+            with self.subTest(method):
+                self.break_by(part, method)
+
+    def break_by(self, part, method):
+        tell = self.context.Queue()
+        pool = self.Pool(1)
+        pending = pool.apply_async(tell_and_wait, (tell,))
+        tell.get(timeout=LIMIT)
+        bug = KeyError("a bug")
+        with unittest.mock.patch.object(getattr(pool, part), method, side_effect=bug):
+            pool._workers.wake()
+            pool._jobs._note(int)
+            with self.assertRaisesRegex(RuntimeError, "the pool failed before the task was done") as caught:
+                pending.get(LIMIT)
+        self.assertIs(caught.exception.__cause__, bug)
+        with self.assertRaisesRegex(ValueError, "Pool not running") as caught:
+            pool.map_async(square, [1])
+        self.assertIs(caught.exception.__cause__, bug)
+        pool.close()
+        pool.join()
+        bug.__traceback__ = None
 
     def test_join_returns_when_workers_are_killed_while_closing(self):
         tell = self.context.Queue()

@@ -1,6 +1,7 @@
 """Tests of shoal.multiprocessing.pool: the calls and their results. (B28)"""
 
 import functools
+import inspect
 import itertools
 import multiprocessing
 import pickle
@@ -9,6 +10,8 @@ import threading
 import time
 import unittest
 
+import shoal.multiprocessing as mp
+import support
 from pool_cases import (Counter, LIMIT, PoolCase, Tracked, Unloadable, Unpicklable, add, bad_initializer,
                         count_tracked, fail, fail_at, fill, fill_row, identity, kill_self, make_lambda, pid_of, quiet,
                         raise_unloadable, raise_unpicklable, recall, remember, square, tell_next)
@@ -86,6 +89,34 @@ class ForkServer(Common, PoolCase):
 
 
 class Results(PoolCase):
+    def test_chunksize_must_be_a_positive_int(self):
+        pool = self.Pool(1)
+        for call in pool.map, pool.map_async, pool.starmap, pool.starmap_async, pool.imap, pool.imap_unordered:
+            for wrong in 0, -1:
+                with self.assertRaisesRegex(ValueError, rf"^Chunksize must be 1\+, not {wrong}$"):
+                    call(square, [1, 2, 3], chunksize=wrong)
+            with self.assertRaisesRegex(TypeError, "^Chunksize must be an int, not float$"):
+                call(square, [1, 2, 3], chunksize=1.5)
+        pool.close()
+        pool.join()
+
+    def test_number_left_tells_the_progress(self):
+        tell = self.context.Queue()
+        with self.Pool(1) as pool:
+            result = pool.map_async(tell_next, [tell] * 3, chunksize=1)
+            for left in 3, 2, 1:
+                support.wait_until(lambda: result._number_left == left, LIMIT)
+                tell.put(None)
+            result.get(LIMIT)
+            self.assertEqual(result._number_left, 0)
+
+    def test_names_and_signatures(self):
+        for name in "ApplyResult", "AsyncResult", "MapResult", "IMapIterator", "IMapUnorderedIterator", "WorkerDied":
+            self.assertEqual(getattr(pools, name).__module__, "shoal.multiprocessing.pool")
+        self.assertIn("index of its item", WorkerDied.__doc__)
+        names = ["processes", "initializer", "initargs", "maxtasksperchild", "retries"]
+        self.assertEqual(list(inspect.signature(mp.Pool).parameters), names)
+
     def test_async_result(self):
         with self.Pool(1) as pool:
             tell = self.context.Queue()

@@ -158,6 +158,14 @@ class Standard(unittest.TestCase):
             for each in (reader, writer, queue):
                 each.close()
 
+    def test_managers_have_the_signature_of_the_standard_ones(self):
+        import inspect
+        import multiprocessing.managers
+        for name in "BaseManager", "SyncManager":
+            ours, standard = (inspect.signature(getattr(module.managers, name)) for module in (mp, multiprocessing))
+            self.assertEqual([(p.name, p.kind, p.default) for p in ours.parameters.values()],
+                             [(p.name, p.kind, p.default) for p in standard.parameters.values()])
+
     def test_a_manager_of_ours_works(self):
         for method in ("fork", "spawn", "forkserver"):
             with mp.get_context(method).Manager() as manager:

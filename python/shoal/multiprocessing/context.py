@@ -75,10 +75,10 @@ class BaseContext(_standard_context.BaseContext):
         from .queues import SimpleQueue
         return SimpleQueue(ctx=self.get_context())
 
-    def Pool(self, processes=None, initializer=None, initargs=(), maxtasksperchild=None, **options):
-        """Returns a pool of processes."""
+    def Pool(self, processes=None, initializer=None, initargs=(), maxtasksperchild=None, *, retries=0):
+        """Returns a pool of processes. A task whose worker dies is run again, up to `retries` times."""
         from .pool import Pool
-        return Pool(processes, initializer, initargs, maxtasksperchild, context=self.get_context(), **options)
+        return Pool(processes, initializer, initargs, maxtasksperchild, context=self.get_context(), retries=retries)
 
     def RawValue(self, typecode_or_type, *args):
         """Returns a ctypes object in shared memory, without a lock."""

@@ -46,7 +46,8 @@ class BaseContext(_standard.BaseContext):
         initializer: Callable[..., object] | None = None,
         initargs: Iterable[Any] = (),
         maxtasksperchild: int | None = None,
-        **options: Any,
+        *,
+        retries: int = 0,
     ) -> _Pool: ...
     @overload
     def RawValue(self, typecode_or_type: type[_CT], *args: Any) -> _CT: ...

@@ -7,7 +7,7 @@ from multiprocessing.managers import (AcquirerProxy, ArrayProxy, AutoProxy, Barr
                                       DictProxy, EventProxy, IteratorProxy, ListProxy, MakeProxyType, Namespace,
                                       NamespaceProxy, PoolProxy, RebuildProxy, RemoteError, Server, SharedMemoryServer,
                                       State, ValueProxy, convert_to_error, dispatch, public_methods)
-from typing import Any
+from typing import Any, Optional
 
 from . import context
 
@@ -15,9 +15,11 @@ __all__ = _standard.__all__
 
 
 class _OurContext:
-    def __init__(self, *args: Any, ctx: Any = None, **kwds: Any) -> None:
-        kwds["ctx"] = ctx or context._default_context.get_context()
-        super().__init__(*args, **kwds)
+    def __init__(self, address: Any = None, authkey: Optional[bytes] = None, serializer: str = "pickle", ctx: Any = None,
+                 *, shutdown_timeout: float = 1.0) -> None:
+        ctx = ctx or context._default_context.get_context()
+        super().__init__(address, authkey, serializer, ctx,  # type: ignore[call-arg]
+                         shutdown_timeout=shutdown_timeout)
 
 
 class BaseManager(_OurContext, _standard.BaseManager):

@@ -5,6 +5,7 @@ again if the pool was made with retries.
 """
 import itertools
 import multiprocessing.pool as _standard
+import operator
 import os
 import threading
 import types
@@ -20,7 +21,8 @@ from .pool_workers import CLOSE, RUN, TERMINATE, WorkerDied, Workers
 
 __all__ = ["Pool", "ThreadPool", "WorkerDied"]
 
-WorkerDied.__module__ = __name__
+for _class in WorkerDied, ApplyResult, MapResult, IMapIterator, IMapUnorderedIterator:
+    _class.__module__ = __name__  # where programs find them
 
 INIT = "INIT"
 
@@ -57,6 +59,16 @@ def _is_global(function: Callable[..., Any]) -> bool:
     if isinstance(function, types.BuiltinFunctionType):
         return isinstance(function.__self__, (types.ModuleType, type(None)))
     return type(function) in (types.FunctionType, type)
+
+
+def _check_chunksize(chunksize: Any) -> int:
+    try:
+        number = operator.index(chunksize)
+    except TypeError:
+        raise TypeError(f"Chunksize must be an int, not {type(chunksize).__name__}") from None
+    if number < 1:
+        raise ValueError(f"Chunksize must be 1+, not {number}")
+    return number
 
 
 def _chunks(items: Iterable[Any], size: int) -> Iterator[Tuple[Any, ...]]:
@@ -210,6 +222,8 @@ class Pool(_standard.Pool):
              callback: Optional[Callable[[Any], Any]],
              error_callback: Optional[Callable[[BaseException], Any]]) -> MapResult:
         self._check_running()
+        if chunksize is not None:
+            chunksize = _check_chunksize(chunksize)
         error: Optional[Exception] = None
         items: Any = iterable
         if type(iterable) not in (list, tuple, range):
@@ -250,8 +264,7 @@ class Pool(_standard.Pool):
 
     def _imap(self, kind: Any, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int) -> Iterator[Any]:
         self._check_running()
-        if chunksize < 1:
-            raise ValueError(f"Chunksize must be 1+, not {chunksize:n}")
+        chunksize = _check_chunksize(chunksize)
         result = kind(self, chunksize)
         self._jobs.add(result)
         call, units = (_ONE, iterable) if chunksize == 1 else (_CHUNK, _chunks(iterable, chunksize))

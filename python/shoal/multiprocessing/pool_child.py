@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["run_worker"]
 
 # The outcomes of pool.c.
-DONE, RAISED, GAVE_UP, NOTE, NO_START = range(5)
+DONE, RAISED, GAVE_UP, NOTE, NO_START, NO_MEMORY = range(6)
 
 
 def run_worker(tasks: Any, results: Any, places: Any, place: int, initializer: Optional[Callable[..., Any]],

@@ -4,17 +4,21 @@ import itertools
 import multiprocessing.pool as _standard
 import sys
 import threading
+import time
 from multiprocessing import TimeoutError
 from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 from .. import _shoal
-from .pool_child import DONE, GAVE_UP, NO_START, NOTE, RAISED
+from .pool_child import DONE, GAVE_UP, NO_MEMORY, NO_START, NOTE, RAISED
 from .pool_workers import CLOSE, RUN, TERMINATE, Death, WorkerDied, Workers
 
 __all__ = ["ApplyResult", "AsyncResult", "MapResult", "IMapIterator", "IMapUnorderedIterator"]
 
 #: How many results the handler thread takes at a time.
 _BATCH = 1000
+
+#: How long the handler thread waits, in seconds, before it tries again to take results while the heap is full.
+_FULL_PAUSE = 0.05
 
 _job_numbers = itertools.count(1)
 
@@ -107,9 +111,10 @@ class MapResult(ApplyResult):
         super().__init__(pool, callback, error_callback)
         self._value = [None] * length
         self._chunksize = chunksize
-        self._left = -(-length // chunksize) if chunksize > 0 else 0
-        self._seen = bytearray(self._left)
-        if not self._left:
+        # Chunks that are not done. Programs read it to show their progress, so it has the standard module's name.
+        self._number_left = -(-length // chunksize) if chunksize > 0 else 0
+        self._seen = bytearray(self._number_left)
+        if not self._number_left:
             self._event.set()
             self._pool = None
 
@@ -124,8 +129,8 @@ class MapResult(ApplyResult):
                 self._value[index] = value
             else:
                 self._value[index * self._chunksize:(index + 1) * self._chunksize] = value
-        self._left -= 1
-        if not self._left:
+        self._number_left -= 1
+        if not self._number_left:
             self._finish()
         if self._room is not None:
             self._room.release()
@@ -247,6 +252,11 @@ def _run_callback(callback: Callable[[Any], Any], value: Any) -> None:
         threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
 
+def _no_memory(result: Any, index: int, reason: Optional[str]) -> MemoryError:
+    return MemoryError(f"there was no memory to send the result of {result._describe(index)}"
+                       + (f": {reason}" if reason else ""))
+
+
 # ---- what the pool and its threads share ----
 
 class Jobs:
@@ -260,6 +270,7 @@ class Jobs:
         self.workers: Workers
         self._retries = retries
         self._notes: Deque[Callable[[], None]] = collections.deque()
+        self._untold = False  # the handler thread was not told of a note, because the heap was full
         self._gave_up: List[Tuple[int, int]] = []  # tasks that failed; the deaths of their workers are not known yet
         self._idle_death: Optional[Death] = None  # the last one
         self._broken: Optional[str] = None
@@ -272,7 +283,7 @@ class Jobs:
         if self.workers.state != RUN:  # looked at after adding, so either this sees it or _handle sees the result
             self.cache.pop(result._job, None)
             self.workers.wake()
-            raise ValueError("Pool not running")
+            raise ValueError("Pool not running") from self.workers.error
 
     def put(self, result: Any, index: int, call: int, function: Any, x: Any) -> int:
         """Puts a task. If it cannot be pickled, it fails. Returns about how many bytes it takes; -1 if it has no use,
@@ -326,24 +337,35 @@ class Jobs:
             _shoal.pool_answer(self.workers.results, NOTE, None)
         except _shoal.Closed:
             pass
+        except MemoryError:  # the handler thread sees it a second later at the latest
+            self._untold = True
 
     def _handle(self) -> None:
-        error: BaseException = RuntimeError("the pool was terminated before the task was done")
         try:
             while self._take_batch():
                 pass
         except BaseException as unexpected:
-            error = unexpected
+            self.workers.error = unexpected
             self.workers.set_state(TERMINATE)
             raise
         finally:
+            cause = self.workers.error
+            error = RuntimeError(f"the pool {'failed' if cause else 'was terminated'} before the task was done")
+            error.__cause__ = cause
             for result in list(self.cache.values()):
                 result._abandon(error)
 
     def _take_batch(self) -> bool:
-        batch = _shoal.pool_collect(self.workers.results, _BATCH)
+        batch: Optional[List[Any]] = []
+        try:
+            batch = _shoal.pool_collect(self.workers.results, _BATCH)
+        except MemoryError:  # the heap is full, perhaps for a moment only; nothing is lost
+            time.sleep(_FULL_PAUSE)
         if batch is None or self.workers.state == TERMINATE:
             return False
+        if self._untold:
+            self._untold = False
+            self._run_notes()
         cache = self.cache
         for job, index, outcome, value in batch:
             if outcome <= RAISED:
@@ -357,6 +379,10 @@ class Jobs:
                     self.workers.wake()
             elif outcome == NO_START:
                 self._start_error = value
+            elif outcome == NO_MEMORY:
+                result = cache.get(job)
+                if result is not None and result._is_open(index):
+                    result._set(index, False, _no_memory(result, index, value))
             else:
                 self._run_notes()
         if self.workers.state == CLOSE and not cache:
@@ -397,6 +423,9 @@ class Jobs:
                 self._fail_by_death(result, index, self._idle_death)
 
     def _fail_by_death(self, result: Any, index: int, death: Optional[Death]) -> None:
+        if death is not None and death.no_memory:
+            result._set(index, False, _no_memory(result, index, None))
+            return
         text = f"{death or 'a worker ended'} while it ran {result._describe(index)}"
         if self._retries:
             text += f", which was run {self._retries + 1} times"

@@ -1,12 +1,13 @@
 """The worker processes of a pool, seen from their parent: how they are started, watched, replaced and ended."""
 # This uses private names of the standard library.
 # mypy: disable-error-code=attr-defined
+import errno
 import os
 import signal
 import threading
 import time
 from multiprocessing.connection import wait
-from typing import Any, Callable, List, NamedTuple, Optional
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from .. import _shoal
 from .pool_child import run_worker
@@ -19,13 +20,23 @@ RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
 GRACE = 1.0
 
 # A place in shared memory has four integers: the job of the running task or 0, its index, whether the worker is ready,
-# and one that is not used.
+# and whether it ended because there was no memory for a result.
 _PLACE_WORDS = 4
-_JOB, _INDEX, _READY = range(3)
+_JOB, _INDEX, _READY, _NO_MEMORY = range(4)
+
+#: After how many seconds to try again to start a worker.
+_RETRY_START = 0.1
+
+# The library's errors have the reason in words only.
+_PASSING = errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN
+_PASSING_TEXTS = tuple(os.strerror(number) for number in _PASSING)
 
 
 class WorkerDied(RuntimeError):
     """The worker that ran a task died, and the task was not to be run again.
+
+    The number of a task in the text is the index of its item in the iterable of the map, from 0. For apply and
+    apply_async it is the number of the call, from 1, which counts the calls of all pools of this process.
 
     pid and exitcode are those of the worker. A negative exit code is the number of the signal that ended it.
     """
@@ -48,6 +59,8 @@ class Death(NamedTuple):
     job: int
     """The job of the task that it ran; 0 if it ran none."""
     index: int  # type: ignore[assignment]  # not the method of tuples
+    no_memory: bool
+    """There was no memory for the task's result, nor to send that."""
 
     def __str__(self) -> str:
         return f"worker {self.place} (pid {self.pid}) {how_it_ended(self.exitcode)}"
@@ -90,7 +103,8 @@ class Workers:
 
     The thread reports to `observer`: died(Death), broken(text) when workers do not start any more, and looked(tasks)
     when it has reported all deaths that unexplained() asked for. idle() says whether nothing is left to do. When a pool
-    is closed and idle, or terminated, the thread ends the workers and then closes the queue of results.
+    is closed and idle, or terminated, the thread ends the workers and then closes the queue of results. If the thread
+    fails, it ends the workers too.
     """
 
     def __init__(self, make_process: Callable[..., Any], count: int, initializer: Optional[Callable[..., Any]],
@@ -99,6 +113,7 @@ class Workers:
         self.tasks: "_shoal.Queue[Any]" = _shoal.Queue(0, acknowledge=True)
         self.results: "_shoal.Queue[Any]" = _shoal.Queue()
         self.state = RUN
+        self.error: Optional[BaseException] = None  # of a thread of the pool that failed
         self._make_process = make_process
         self._count = count
         self._places: Any = _shoal.Block(count * _PLACE_WORDS * 8, True)
@@ -170,6 +185,12 @@ class Workers:
                 self._wait(None)
                 self._reap()
             self._end()
+        except BaseException as unexpected:  # without this thread nobody would see that a worker dies
+            self.error = unexpected
+            self.state = TERMINATE
+            self.tasks.shutdown()
+            self._end()
+            raise
         finally:
             self.results.shutdown()
             self._over = True
@@ -189,10 +210,18 @@ class Workers:
                     self.processes.remove(process)
                     self._account(process, exitcode)
 
+    def _wait_for_ends(self, asked: List[Tuple[int, int]]) -> None:
+        """Waits for the workers of tasks that the queue has taken back. One that exits by itself gives its task back a
+        little before its end."""
+        for process in list(self.processes) if asked else ():
+            job, index = self._words[process._place * _PLACE_WORDS:][_JOB:_READY]
+            if (job, index) in asked:
+                process.join(GRACE)
+
     def _account(self, process: Any, exitcode: int) -> None:
         base = process._place * _PLACE_WORDS
-        ready, job, index = (self._words[base + word] for word in (_READY, _JOB, _INDEX))
-        death = Death(process._place, process.pid, exitcode, job, index)
+        job, index, ready, no_memory = self._words[base:base + _PLACE_WORDS]
+        death = Death(process._place, process.pid, exitcode, job, index, bool(no_memory))
         if ready or self.ready():
             self._failed_starts = 0
         else:
@@ -210,6 +239,7 @@ class Workers:
     def _replace(self) -> Optional[float]:
         """Replaces the workers that have ended. Returns after how many seconds to try again, if that failed."""
         asked = self._observer.unexplained()
+        self._wait_for_ends(asked)
         self._reap()
         if asked:
             self._observer.looked(asked)
@@ -218,9 +248,10 @@ class Workers:
         try:
             self.populate()
             return None
-        except Exception as error:  # no memory, too many processes, or arguments that cannot be pickled any more
-            self._note_failed_start(f"it cannot be started: {error!r}")
-            return 0.1
+        except Exception as error:
+            if not _is_passing(error):  # for example, arguments that cannot be pickled any more
+                self._note_failed_start(f"it cannot be started: {error!r}")
+            return _RETRY_START
 
     def _end(self) -> None:
         """Ends the workers that are left, even if they are stopped or ignore SIGTERM."""
@@ -236,6 +267,12 @@ class Workers:
                 if process.exitcode is None:
                     process.kill()
                 process.join()
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether a start failed only because there is too little memory, or too many processes or files, just now."""
+    return isinstance(error, MemoryError) or isinstance(error, OSError) and (
+        error.errno in _PASSING or error.errno is None and str(error).endswith(_PASSING_TEXTS))
 
 
 def _resume(pid: int) -> None:
