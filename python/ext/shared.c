@@ -307,6 +307,27 @@ static PyObject *shared_state(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+/* A class of the program may override __getstate__ and __setstate__ and call these: they have nothing to add. */
+static PyObject *shared_getstate(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    Py_RETURN_NONE;
+}
+
+static PyObject *shared_setstate(PyObject *self, PyObject *state)
+{
+    if (PyDict_Check(state)) { /* the attributes of an object whose class does not override them */
+        PyObject *attributes = PyObject_GetAttrString(self, "__dict__");
+        int done = attributes != NULL ? PyDict_Update(attributes, state) : -1;
+        Py_XDECREF(attributes);
+        if (done != 0) {
+            return NULL;
+        }
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *shared_restore(PyObject *self, PyObject *state)
 {
     (void)self;
@@ -329,6 +350,8 @@ int ext_add_shared(PyObject *module)
          "Makes an object of this class for a shared object that was received."},
         {"_shoal_state", shared_state, METH_NOARGS, "What must travel beside the shared object; None for nothing."},
         {"_shoal_restore", shared_restore, METH_O, "Takes over what _shoal_state gave, in the receiver."},
+        {"__getstate__", shared_getstate, METH_NOARGS, "Returns None: the shared object itself travels by handle."},
+        {"__setstate__", shared_setstate, METH_O, "Takes over attributes, in the receiver."},
         {"__init_subclass__", (PyCFunction)(void (*)(void))shared_init_subclass,
          METH_CLASS | METH_VARARGS | METH_KEYWORDS, "Gives the class its own descriptors of inherited methods."},
         {"__reduce__", shared_reduce, METH_NOARGS, "Raises RuntimeError: only a put or a start may pickle it."},

@@ -137,6 +137,18 @@ class Codec(unittest.TestCase):
             self.assertTrue(array.any())
             array[...] = 0
 
+    def test_attributes_of_subclasses_travel(self):
+        for method in ("fork", "spawn"):
+            counted = Counted(mp.get_context(method))
+            named = Named()
+            named.name = "n"
+            process = mp.get_context(method).Process(target=count_up, args=(counted, named))
+            process.start()
+            self.assertEqual(counted.get(), "n")
+            process.join()
+            self.assertEqual(process.exitcode, 0)
+            self.assertEqual(counted.count.value, 1)
+
     def test_wrong_calls_raise(self):
         with self.assertRaises(TypeError):
             _shoal.pipe(_shoal.Event, True)
@@ -174,6 +186,34 @@ class Codec(unittest.TestCase):
         for obj in (mp.Lock(), mp.Value("i")):
             with self.assertRaisesRegex(RuntimeError, "an argument of a process of shoal.multiprocessing, or through one of its"):
                 pickle.dumps(obj)
+
+
+class Counted(queues.Queue):
+    """As people write it, to count the objects."""
+
+    def __init__(self, ctx):
+        super().__init__(ctx=ctx)
+        self.count = ctx.Value("i", 0)
+
+    def __getstate__(self):
+        return {"parent": super().__getstate__(), "count": self.count}
+
+    def __setstate__(self, state):
+        super().__setstate__(state["parent"])
+        self.count = state["count"]
+
+    def put(self, *args, **kwargs):
+        self.count.value += 1
+        super().put(*args, **kwargs)
+
+
+class Named(synchronize.Event):
+    def __init__(self):
+        super().__init__(ctx=None)
+
+
+def count_up(counted, named):
+    counted.put(named.name)
 
 
 def _fail():

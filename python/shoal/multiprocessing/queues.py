@@ -28,6 +28,10 @@ class Queue(_shoal.Queue):
 
     __class_getitem__ = classmethod(types.GenericAlias)
 
+    @property
+    def _reader(self) -> "_End":
+        return _End(self)
+
     def join_thread(self) -> None:
         """Does nothing: there is no feeder thread to wait for."""
         if not self._closed:
@@ -162,14 +166,14 @@ class SimpleQueue(_shoal.Queue):
 
 
 class _End:
-    """What concurrent.futures uses of a SimpleQueue's connections.
+    """What concurrent.futures and others use of a queue's connections.
 
     ProcessPoolExecutor waits for results and for the end of workers at once, and takes a worker that has ended for dead
     unless `queue._reader in ready`. But an fd of ours becomes readable a moment after the put: a worker that puts its last
     result and exits could be seen before its result. `in` calls __eq__, so that looks at the queue itself.
     """
 
-    def __init__(self, queue: SimpleQueue) -> None:
+    def __init__(self, queue: _shoal.Queue) -> None:
         self._queue = queue
 
     def __eq__(self, other: object) -> bool:

@@ -79,8 +79,7 @@ class Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         """Reduces what is in shared memory to a number. Everything else goes the usual way."""
         if isinstance(obj, _shoal.Shared):
-            state = obj._shoal_state() if hasattr(obj, "_shoal_state") else None
-            return _rebuild, (type(obj), self.add_object(obj), state)
+            return _rebuild, (type(obj), self.add_object(obj), obj._shoal_state()), _state_of(obj)
         for reduce in self._reducers:
             reduced = reduce(obj, self)
             if reduced is not NotImplemented:
@@ -141,6 +140,15 @@ def _private(block: Any) -> memoryview:
 def take_object(number: int) -> Any:
     """Returns a shared object of the message that is being unpickled."""
     return _loading.stack[-1][-number]
+
+
+def _state_of(obj: _shoal.Shared) -> Any:
+    """The attributes that a program has added to a shared object: what its class's __getstate__ gives, or all."""
+    own = type(obj).__getstate__ if hasattr(type(obj), "__getstate__") else None
+    if own not in (None, getattr(object, "__getstate__", None), _shoal.Shared.__getstate__):
+        return obj.__getstate__()
+    attributes = {name: value for name, value in getattr(obj, "__dict__", {}).items() if name != "_waiting"}
+    return attributes or None
 
 
 def _rebuild(cls: Any, number: int, state: Any) -> Any:
