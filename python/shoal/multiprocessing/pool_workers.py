@@ -125,6 +125,7 @@ class Workers:
         self._over = False
         self._bell: Any = _Bell()
         self._lock = threading.Lock()  # around starting and reaping
+        self._state_lock = threading.Lock()
         self.thread = threading.Thread(target=self._keep, name="shoal-pool-workers", daemon=True)
 
     def start(self) -> None:
@@ -142,7 +143,9 @@ class Workers:
 
     def set_state(self, state: str) -> None:
         """Closes or terminates. The thread does the rest."""
-        self.state = state
+        with self._state_lock:
+            if self.state != TERMINATE:  # a pool that failed must not wait for its workers because it is closed later
+                self.state = state
         self._bell.ring()
 
     def wake(self) -> None:
@@ -187,7 +190,7 @@ class Workers:
             self._end()
         except BaseException as unexpected:  # without this thread nobody would see that a worker dies
             self.error = unexpected
-            self.state = TERMINATE
+            self.set_state(TERMINATE)
             self.tasks.shutdown()
             self._end()
             raise

@@ -81,8 +81,8 @@ def _warn_of_threads() -> None:
     """Warns once if the program has threads, as os.fork() does since Python 3.12. Those of this package do not count: it
     knows what they hold."""
     global _warned
-    if _warned or not any(thread is not threading.current_thread() and not thread.name.startswith("shoal-")
-                          for thread in threading.enumerate()):
+    usual = (threading.main_thread(), threading.current_thread())
+    if _warned or all(thread in usual or thread.name.startswith("shoal-") for thread in threading.enumerate()):
         return
     _warned = True
     level = 1
