@@ -82,29 +82,34 @@ static PyObject *pipe_send(PyObject *self, PyObject *const *args, Py_ssize_t nar
     Py_RETURN_NONE;
 }
 
-static shoal_err receive(shoal_pipe *end, shoal_value **out_value)
+/* Returns the next message, which the caller owns. NULL and an exception on failure. */
+static shoal_value *receive(PyObject *self)
 {
-    shoal_err err = shoal_pipe_recv(end, SHOAL_NOW, out_value);
+    shoal_value *value = NULL;
+    shoal_pipe *end = handle_of(self, PIPE_READ);
+    if (end == NULL) {
+        return NULL;
+    }
+    shoal_err err = shoal_pipe_recv(end, SHOAL_NOW, &value);
     if (err == SHOAL_ETIMEDOUT) {
         shoal_pipe_retain(end);
-        EXT_WAIT(err, shoal_pipe_recv(end, SHOAL_FOREVER, out_value));
+        EXT_WAIT(err, shoal_pipe_recv(end, SHOAL_FOREVER, &value));
         shoal_pipe_release(end);
     }
-    return err;
+    if (err != SHOAL_OK) {
+        recv_failed(err);
+        return NULL;
+    }
+    return value;
 }
 
 /* As in the standard module, what send_bytes sent may be a pickle that recv loads. */
 static PyObject *pipe_recv(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    shoal_value *value;
-    shoal_pipe *end = handle_of(self, PIPE_READ);
-    if (end == NULL) {
+    shoal_value *value = receive(self);
+    if (value == NULL) {
         return NULL;
-    }
-    shoal_err err = receive(end, &value);
-    if (err != SHOAL_OK) {
-        return recv_failed(err);
     }
     if (shoal_value_type(value) != SHOAL_BYTES) {
         return ext_decode(value);
@@ -174,14 +179,9 @@ static PyObject *pipe_send_bytes(PyObject *self, PyObject *const *args, Py_ssize
  * sent. */
 static PyObject *receive_bytes(PyObject *self)
 {
-    shoal_value *value;
-    shoal_pipe *end = handle_of(self, PIPE_READ);
-    if (end == NULL) {
+    shoal_value *value = receive(self);
+    if (value == NULL) {
         return NULL;
-    }
-    shoal_err err = receive(end, &value);
-    if (err != SHOAL_OK) {
-        return recv_failed(err);
     }
     if (shoal_value_type(value) == SHOAL_BYTES) {
         return ext_decode(value);

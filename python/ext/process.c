@@ -1,14 +1,11 @@
 /* Processes: fork, start another Python, and the handle of a child. shoal/multiprocessing/popen_*.py builds on it. */
-#include "ext.h"
+#include "codec.h"
 
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
-
-/* The tag of the pickle that a started Python gets: "PySt". */
-#define START_TAG 0x50795374
 
 /* ---- the death of the parent ----
  *
@@ -264,31 +261,6 @@ static PyObject *fork_process(PyObject *module, PyObject *args, PyObject *kwargs
 
 /* ---- another Python ---- */
 
-/* The arguments of a start: a list of the pickle and of the shared objects that it names. */
-static shoal_value *start_value(const Py_buffer *data, PyObject *objects)
-{
-    shoal_value *list =
-        shoal_list_add(shoal_value_list(), shoal_value_foreign(START_TAG, data->buf, (size_t)data->len));
-    Py_ssize_t count = PySequence_Size(objects);
-    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
-        PyObject *obj = PySequence_GetItem(objects, i);
-        shoal_value *value = obj != NULL ? ext_shared_value(obj) : NULL;
-        Py_XDECREF(obj);
-        if (value == NULL) {
-            shoal_value_destroy(list);
-            return NULL;
-        }
-        list = shoal_list_add(list, value);
-    }
-    if (list == NULL) {
-        ext_raise(shoal_last_error());
-    } else if (count < 0) {
-        shoal_value_destroy(list);
-        return NULL;
-    }
-    return list;
-}
-
 /* Lets the program that is started next inherit fds, or no longer. The interpreter stays locked in between, so that other
  * threads of Python start nothing that would inherit them too. */
 static int set_inheritable(PyObject *fds, int inheritable)
@@ -336,8 +308,7 @@ char **ext_argv(PyObject *words, PyObject **out_texts)
 }
 
 typedef struct program_arguments {
-    PyObject *path, *words, *objects, *fds;
-    Py_buffer data;
+    PyObject *path, *words, *data, *objects, *fds;
     shoal_process_options options;
 } program_arguments;
 
@@ -349,7 +320,7 @@ static shoal_process *start_with(const program_arguments *a)
     if (argv == NULL) {
         return NULL;
     }
-    shoal_value *value = start_value(&a->data, a->objects);
+    shoal_value *value = ext_pickle_value(a->data, a->objects);
     if (value != NULL && set_inheritable(a->fds, 1) == 0) {
         const char *path = PyBytes_AsString(a->path);
         shoal_err err;
@@ -378,8 +349,9 @@ static PyObject *start_program(PyObject *module, PyObject *args, PyObject *kwarg
     program_arguments a = {.path = NULL};
     int outlive = 0, by_server = 0;
     (void)module;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&Oy*OO|zpp", names, PyUnicode_FSConverter, &a.path, &a.words,
-                                     &a.data, &a.objects, &a.fds, &a.options.name, &outlive, &by_server)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&OOO!O|zpp", names, PyUnicode_FSConverter, &a.path, &a.words,
+                                     &a.data, &PyList_Type, &a.objects, &a.fds, &a.options.name, &outlive,
+                                     &by_server)) {
         return NULL;
     }
     a.options.start = by_server ? SHOAL_START_FORKSERVER : SHOAL_START_SPAWN;
@@ -387,39 +359,22 @@ static PyObject *start_program(PyObject *module, PyObject *args, PyObject *kwarg
     a.options.death_signal = outlive ? 0 : DEATH_SIGNAL;
     destroy_left_handles();
     shoal_process *process = start_with(&a);
-    PyBuffer_Release(&a.data);
     Py_DECREF(a.path);
     return process != NULL ? ext_process_wrap(process) : NULL;
-}
-
-static PyObject *objects_of(const shoal_value *args)
-{
-    size_t count = shoal_value_count(args);
-    PyObject *list = PyList_New(0);
-    for (size_t i = 1; list != NULL && i < count; i++) {
-        PyObject *obj = ext_shared_from_value(shoal_value_at(args, i));
-        if (obj == NULL || PyList_Append(list, obj) != 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(obj);
-    }
-    return list;
 }
 
 /* Makes (data, objects) of the arguments of this process. */
 static PyObject *message_of(const shoal_value *args)
 {
     uint32_t tag = 0;
-    size_t size;
-    const void *bytes = NULL;
-    if (shoal_value_type(args) == SHOAL_LIST && shoal_value_count(args) > 0) {
-        bytes = shoal_value_as_foreign(shoal_value_at(args, 0), &tag, &size);
-    }
-    if (bytes == NULL || tag != START_TAG) {
+    size_t size = 0;
+    const shoal_value *pickle = shoal_value_type(args) == SHOAL_LIST ? shoal_value_at(args, 0) : args;
+    const void *bytes = shoal_value_as_foreign(pickle, &tag, &size);
+    if (bytes == NULL || tag != CODEC_PICKLE) {
         PyErr_SetString(ext_error, "the parent did not start this process as a Python process");
         return NULL;
     }
-    PyObject *objects = objects_of(args);
+    PyObject *objects = ext_objects_of(args);
     return objects != NULL ? Py_BuildValue("(y#N)", (const char *)bytes, (Py_ssize_t)size, objects) : NULL;
 }
 
