@@ -47,6 +47,8 @@ typedef struct sh_exec {
     void *stream; /* of a GPU; NULL on the CPU */
     void *scratch;
     size_t scratch_size;
+    const uint64_t *advance; /* on a GPU while a step is captured: blocks to add to the offset of each random key, in
+                              * card memory, so that each replay draws other numbers; otherwise NULL */
 } sh_exec;
 
 /* Returns at least size bytes of scratch memory, aligned to 64; exec owns them. CPU only. Returns NULL and sets

@@ -1,0 +1,41 @@
+/* The entry of libshoal_cuda, and what its launchers share. */
+#include "kernels/cuda/launch.cuh"
+
+const sh_cuda_host *sh_cuda_the_host;
+
+static const sh_kernels kernels = {
+    "cuda",
+    &sh_elementwise_kernels_cuda,
+    &sh_reduce_kernels_cuda,
+    &sh_matmul_kernels_cuda,
+    &sh_softmax_kernels_cuda,
+    &sh_norm_kernels_cuda,
+    &sh_index_kernels_cuda,
+    &sh_rnn_kernels_cuda,
+    &sh_random_kernels_cuda,
+    &sh_optim_kernels_cuda,
+    &sh_conv_kernels_cuda,
+    &sh_pooling_kernels_cuda,
+};
+
+static const sh_cuda_library library = {SH_CUDA_LAYOUT, &kernels};
+
+extern "C" __attribute__((visibility("default"))) const sh_cuda_library *sh_cuda_library_open(const sh_cuda_host *host)
+{
+    sh_cuda_the_host = host;
+    return &library;
+}
+
+shoal_err sh_cuda_called(const char *what, cudaError_t result)
+{
+    if (result == cudaSuccess) {
+        return SHOAL_OK;
+    }
+    shoal_err code = result == cudaErrorMemoryAllocation ? SHOAL_ENOMEM : SHOAL_EOS;
+    return sh_cuda_the_host->fail(code, "%s on the card: %s", what, cudaGetErrorString(result));
+}
+
+shoal_err sh_cuda_launched(const char *what)
+{
+    return sh_cuda_called(what, cudaGetLastError());
+}
