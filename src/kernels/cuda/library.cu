@@ -1,6 +1,9 @@
 /* The entry of libshoal_cuda, and what its launchers share. */
 #include "kernels/cuda/launch.cuh"
 
+#include <stdarg.h>
+#include <stdio.h>
+
 const sh_cuda_host *sh_cuda_the_host;
 
 static const sh_kernels kernels = {
@@ -24,6 +27,17 @@ extern "C" __attribute__((visibility("default"))) const sh_cuda_library *sh_cuda
 {
     sh_cuda_the_host = host;
     return &library;
+}
+
+/* What the files of kernels/cpu that are compiled in here call; libshoal's is not exported to this library. */
+extern "C" shoal_err shoal_fail(shoal_err err, const char *format, ...)
+{
+    char text[256];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return sh_cuda_the_host->fail(err, "%s", text);
 }
 
 shoal_err sh_cuda_called(const char *what, cudaError_t result)
