@@ -13,19 +13,16 @@ import statistics
 import sys
 import time
 
+from rounds import median_seconds
+
 ROUNDS = 11
 NOTHING = "nothing"  # stands for the end: None is a value that travels
 
 
-def median_seconds(work, count, rounds=ROUNDS):
-    """Runs work once to warm up, then many times. Returns the median of the seconds for one of its count steps."""
+def warm_seconds(work, count, rounds=ROUNDS):
+    """Runs work once to warm up, then measures it."""
     work()
-    seconds = []
-    for _ in range(rounds):
-        begun = time.perf_counter()
-        work()
-        seconds.append((time.perf_counter() - begun) / count)
-    return statistics.median(seconds)
+    return median_seconds(work, rounds, count)
 
 
 def require(condition, what):
@@ -79,7 +76,7 @@ def torch_tensor(mp):
         for _ in range(100):
             echo.ask(tensor)
 
-    value = median_seconds(trips, 100) * 1e6
+    value = warm_seconds(trips, 100) * 1e6
     echo.end()
     return value, "us"
 
@@ -126,7 +123,7 @@ def numpy_array(mp):
         for _ in range(50):
             echo.ask(array)
 
-    value = median_seconds(trips, 50) * 1e6
+    value = warm_seconds(trips, 50) * 1e6
     echo.end()
     return value, "us"
 
@@ -154,7 +151,7 @@ def ints(mp):
         for _ in itertools.repeat(None, INTS):
             get()
 
-    value = 1 / median_seconds(flow, INTS, 7)
+    value = 1 / warm_seconds(flow, INTS, 7)
     go.put(False)
     child.join()
     return value, "1/s"
@@ -189,7 +186,7 @@ def lock_pair(mp):
             lock.acquire()
             lock.release()
 
-    return median_seconds(pairs, PAIRS) * 1e9, "ns"
+    return warm_seconds(pairs, PAIRS) * 1e9, "ns"
 
 
 def lock_with(mp):
@@ -201,7 +198,7 @@ def lock_with(mp):
             with lock:
                 pass
 
-    return median_seconds(pairs, PAIRS) * 1e9, "ns"
+    return warm_seconds(pairs, PAIRS) * 1e9, "ns"
 
 
 MEETINGS = 200
@@ -225,7 +222,7 @@ def barrier(mp):
     def meetings():
         first[0] += sum(both.wait() == 0 for _ in range(MEETINGS))
 
-    value = median_seconds(meetings, MEETINGS) * 1e6
+    value = warm_seconds(meetings, MEETINGS) * 1e6
     require(first[0] + seen.get() == count, "one party of each meeting is told 0")
     child.join()
     return value, "us"
@@ -245,7 +242,7 @@ def pool_map(mp):
         def tasks():
             require(pool.map(negate, numbers, chunksize=1) == [-n for n in numbers], "the results of the tasks")
 
-        return median_seconds(tasks, 1, 5) * 1e3, "ms"
+        return warm_seconds(tasks, 1, 5) * 1e3, "ms"
 
 
 def read_mnist(torch):
@@ -301,7 +298,7 @@ def spawn_4(mp):
             child.join()
             require(child.exitcode == 0, "a child failed")
 
-    return median_seconds(four, 1) * 1e3, "ms"
+    return warm_seconds(four, 1) * 1e3, "ms"
 
 
 CASES = {case.__name__: case for case in (

@@ -1,9 +1,12 @@
 """Python's multiprocessing with spawn: does the same work as `shoal bench` and prints the same JSON lines."""
 import json
 import multiprocessing
-import statistics
+import os
 import sys
-import time
+
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from rounds import median_seconds  # noqa: E402
 
 ROUNDS = 21
 TRIPS = 100
@@ -15,15 +18,6 @@ WAIT = 60
 
 def tell(name, value, unit):
     print(json.dumps({"name": name, "value": value, "unit": unit}), flush=True)
-
-
-def median_seconds(work, rounds, count):
-    seconds = []
-    for _ in range(rounds):
-        begun = time.perf_counter()
-        work()
-        seconds.append((time.perf_counter() - begun) / count)
-    return statistics.median(seconds)
 
 
 def answer(there, back):

@@ -1,11 +1,16 @@
 """torch.multiprocessing with spawn, one thread a process: tensors by handle, and processes that have PyTorch loaded."""
 import json
+import os
 import statistics
 import sys
 import time
 
 import torch
 import torch.multiprocessing as multiprocessing
+
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from rounds import median_seconds  # noqa: E402
 
 ROUNDS = 21
 TRIPS = 20
@@ -16,15 +21,6 @@ WAIT = 120
 
 def tell(name, value, unit):
     print(json.dumps({"name": name, "value": value, "unit": unit}), flush=True)
-
-
-def median_seconds(work, rounds, count):
-    seconds = []
-    for _ in range(rounds):
-        begun = time.perf_counter()
-        work()
-        seconds.append((time.perf_counter() - begun) / count)
-    return statistics.median(seconds)
 
 
 def answer(there, back):

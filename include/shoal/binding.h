@@ -25,13 +25,14 @@ extern "C" {
  * The program ends with this process, from its first instruction on, unless it was started with `outlive`, or handles
  * its `death_signal`.
  *
- * The program inherits this process's environment, with SHOAL_PROGRAM added, and only the two or three fds of the
- * library that this variable names. shoal_child_begin removes the variable and makes the fds close-on-exec. Only the
- * started process itself can join, not one of its children.
+ * The program inherits this process's environment, with SHOAL_PROGRAM added, the two or three fds of the library that
+ * this variable names, and the `fds` of the options. These may be close-on-exec: no other program that this process
+ * starts meanwhile inherits them. shoal_child_begin removes the variable and makes the fds of the library close-on-exec.
+ * Only the started process itself can join, not one of its children.
  *
  * With SHOAL_START_FORKSERVER, path and argv name a server program, which calls shoal_fork_server_begin and forks the
  * children. The first call starts it, and waits until it serves, for at most two minutes; no signal ends this wait. Later
- * calls use the same server. A call with another path or argv, and the first call after the server died, start another
+ * calls use the same server, which alone inherits the fds. A call with another path or argv, and the first call after the server died, start another
  * server; the children of the old one go on, but exit codes other than those of shoal_child_end are lost. The server
  * has the environment of this process at its start. It ends with this process, or by shoal_fork_server_stop.
  *

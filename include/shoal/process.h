@@ -47,6 +47,8 @@ typedef struct shoal_process_options {
     int64_t grace;    /* shoal_spawn_with: ns from SIGTERM to SIGKILL when ranks are ended; 0: 3 seconds */
     int64_t timeout;  /* shoal_spawn_with: ns for all ranks together; 0: no limit */
     int death_signal; /* what the child gets when the parent dies, perhaps more than once; 0: SIGKILL */
+    const int *fds;   /* shoal_process_start_program: what the program inherits, under the same numbers */
+    size_t fd_count;
 } shoal_process_options;
 
 /* How a process ended. */

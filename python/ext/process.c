@@ -1,7 +1,6 @@
 /* Processes: fork, start another Python, and the handle of a child. shoal/multiprocessing/popen_*.py builds on it. */
 #include "codec.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
@@ -261,24 +260,25 @@ static PyObject *fork_process(PyObject *module, PyObject *args, PyObject *kwargs
 
 /* ---- another Python ---- */
 
-/* Lets the program that is started next inherit fds, or no longer. The interpreter stays locked in between, so that other
- * threads of Python start nothing that would inherit them too. */
-static int set_inheritable(PyObject *fds, int inheritable)
+/* The numbers of a sequence, for the program that is started next. Returns NULL with an exception on failure. */
+static int *numbers_of(PyObject *fds, size_t *out_count)
 {
     Py_ssize_t count = PySequence_Size(fds);
-    for (Py_ssize_t i = 0; i < count; i++) {
+    int *numbers = count >= 0 ? calloc((size_t)count + 1, sizeof *numbers) : NULL;
+    if (count >= 0 && numbers == NULL) {
+        PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; numbers != NULL && i < count; i++) {
         PyObject *number = PySequence_GetItem(fds, i);
-        long fd = number != NULL ? PyLong_AsLong(number) : -1;
+        numbers[i] = number != NULL ? (int)PyLong_AsLong(number) : -1;
         Py_XDECREF(number);
         if (PyErr_Occurred() != NULL) {
-            return -1;
-        }
-        if (fcntl((int)fd, F_SETFD, inheritable ? 0 : FD_CLOEXEC) != 0) {
-            PyErr_SetFromErrno(PyExc_OSError);
-            return -1;
+            free(numbers);
+            return NULL;
         }
     }
-    return count >= 0 ? 0 : -1;
+    *out_count = numbers != NULL ? (size_t)count : 0;
+    return numbers;
 }
 
 char **ext_argv(PyObject *words, PyObject **out_texts)
@@ -312,7 +312,7 @@ typedef struct program_arguments {
     shoal_process_options options;
 } program_arguments;
 
-static shoal_process *start_with(const program_arguments *a)
+static shoal_process *start_with(program_arguments *a)
 {
     shoal_process *process = NULL;
     PyObject *texts;
@@ -320,8 +320,10 @@ static shoal_process *start_with(const program_arguments *a)
     if (argv == NULL) {
         return NULL;
     }
-    shoal_value *value = ext_pickle_value(a->data, a->objects);
-    if (value != NULL && set_inheritable(a->fds, 1) == 0) {
+    int *fds = numbers_of(a->fds, &a->options.fd_count);
+    a->options.fds = fds;
+    shoal_value *value = fds != NULL ? ext_pickle_value(a->data, a->objects) : NULL;
+    if (value != NULL) {
         const char *path = PyBytes_AsString(a->path);
         shoal_err err;
         if (a->options.start == SHOAL_START_FORKSERVER) { /* waits for the server */
@@ -331,14 +333,12 @@ static shoal_process *start_with(const program_arguments *a)
         } else {
             err = shoal_process_start_program(path, argv, value, &a->options, &process);
         }
-        (void)set_inheritable(a->fds, 0); /* worked before */
         if (err != SHOAL_OK) {
             ext_raise(err);
         }
-    } else {
-        shoal_value_destroy(value);
     }
     Py_DECREF(texts);
+    free(fds);
     free(argv);
     return process;
 }

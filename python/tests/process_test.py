@@ -326,6 +326,33 @@ class ForkServer(unittest.TestCase):
         """)
         self.assertEqual(out, "second\n0 True True\n")
 
+    def test_nothing_else_inherits_the_fds_of_a_server(self):
+        """A program that another thread starts while the server starts."""
+        out = self.run_program("""if True:
+            import os, shoal.multiprocessing as mp, subprocess, sys, tempfile, threading
+            def inherited():
+                return subprocess.check_output(["ls", "/proc/self/fd"], close_fds=False)
+            with tempfile.TemporaryDirectory() as folder:
+                began, go = os.path.join(folder, "began"), os.path.join(folder, "go")
+                os.mkfifo(began)
+                os.mkfifo(go)
+                with open(os.path.join(folder, "preloaded_slowly.py"), "w") as file:
+                    file.write(f"open({began!r}, 'w').close()\\nopen({go!r}).close()")
+                sys.path.append(folder)
+                mp.set_forkserver_preload(["preloaded_slowly"])
+                process = mp.get_context("forkserver").Process(target=print, args=("child",))
+                before = inherited()
+                thread = threading.Thread(target=process.start)
+                thread.start()
+                open(began).close()
+                during = inherited()
+                open(go, "w").close()
+                thread.join()
+                process.join()
+                print(during == before)
+        """)
+        self.assertEqual(out, "child\nTrue\n")
+
 
 class Threads(unittest.TestCase):
     def test_b33_a_fork_with_threads_warns_once(self):

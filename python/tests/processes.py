@@ -6,9 +6,7 @@ from multiprocessing import resource_tracker
 
 from shoal import world
 import shoal.multiprocessing as mp
-
-METHODS = ("fork", "spawn", "forkserver")
-LONG = 30  # seconds after which a test has failed
+from support import LONG, METHODS  # noqa: F401
 
 
 def fd_count() -> int:

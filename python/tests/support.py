@@ -1,8 +1,10 @@
-"""What the tests of the behaviours share: one test for every start method, and a search for leaks after each."""
+"""What the tests of the behaviours share: one test for every start method, and a search for leaks after each. With it, Ctrl-C
+works in a test and in what it starts, though a shell ignores it for what it starts with &."""
 import functools
 import gc
 import multiprocessing
 import os
+import signal
 import time
 import unittest
 
@@ -11,6 +13,8 @@ from shoal import world
 
 METHODS = ("fork", "spawn", "forkserver")
 LONG = 60  # seconds: for waits that must not end by their timeout
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def each_method(test):

@@ -12,6 +12,7 @@ import unittest
 
 import shoal
 from shoal import _cli, _train
+import support  # noqa: F401: Ctrl-C works
 
 SMALL = {"method": "serial", "model": "logistic"}
 

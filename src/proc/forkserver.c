@@ -171,7 +171,7 @@ static void stop_server(server *s)
 }
 
 /* Reserves the server's slot, then starts its process. */
-static shoal_err run_server(server *s, int lifeline, int socket)
+static shoal_err run_server(server *s, const sh_program *program, int lifeline, int socket)
 {
     sh_ctx *c = sh_enter();
     if (c == NULL) {
@@ -186,13 +186,8 @@ static shoal_err run_server(server *s, int lifeline, int socket)
         return err;
     }
     SH_DEATH("proc.server.reserved");
-    sh_launch launch = {.slot = s->slot, .lifeline = lifeline, .death_signal = SIGKILL};
-    if (s->argv != NULL) {
-        launch.program = &(sh_program){.path = s->argv[0], .argv = s->argv + 1};
-        err = sh_program_run(&launch, socket, &s->born);
-    } else {
-        err = sh_spawn_program(&launch, socket, &s->born);
-    }
+    const sh_launch launch = {.program = program, .slot = s->slot, .lifeline = lifeline, .death_signal = SIGKILL};
+    err = program != NULL ? sh_program_run(&launch, socket, &s->born) : sh_spawn_program(&launch, socket, &s->born);
     SH_DEATH(
         "proc.server.started"); /* death: the server waits for the next step, sees that its maker is dead, and ends */
     if (err == SHOAL_OK) {
@@ -204,7 +199,7 @@ static shoal_err run_server(server *s, int lifeline, int socket)
     return err;
 }
 
-static shoal_err run_with_socket(server *s)
+static shoal_err run_with_socket(server *s, const sh_program *program)
 {
     int lifeline, pair[2];
     shoal_err err = sh_lifeline_hold(&lifeline);
@@ -216,7 +211,7 @@ static shoal_err run_with_socket(server *s)
         sh_lifeline_drop();
         return err;
     }
-    err = run_server(s, lifeline, pair[1]);
+    err = run_server(s, program, lifeline, pair[1]);
     close(pair[1]);
     if (err != SHOAL_OK) {
         close(pair[0]);
@@ -235,7 +230,7 @@ static shoal_err start_server(server *s, const sh_program *program)
     if (program != NULL && s->argv == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for the arguments of a fork server");
     }
-    shoal_err err = run_with_socket(s);
+    shoal_err err = run_with_socket(s, program);
     if (err == SHOAL_OK) {
         pthread_once(&once, install);
         s->world = sh_the_world.file.inode;

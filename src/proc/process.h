@@ -11,10 +11,12 @@
 #include <signal.h>
 #include <sys/types.h>
 
-/* Another program to start: as execvp takes it. */
+/* Another program to start: as execvp takes it, and what it inherits. */
 typedef struct sh_program {
     const char *path;
     char *const *argv;
+    const int *fds;
+    size_t fd_count;
 } sh_program;
 
 /* The input of a start method. The slot is reserved and holds the record. */

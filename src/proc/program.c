@@ -6,8 +6,9 @@
  * and exec: the fd stays open across exec, and its owner is the pid, which does not change either. posix_spawn has no
  * step for that.
  *
- * The program inherits the fds that the variable names: they lose close-on-exec in it. shoal_child_begin sets
- * close-on-exec again and removes the variable, so that the program's own children inherit neither.
+ * The program inherits the fds that the variable names, and those that its starter has chosen: they lose close-on-exec
+ * in it, and never in this process. shoal_child_begin removes the variable and sets close-on-exec again on the fds that it
+ * names, so that the program's own children inherit neither.
  */
 #include "ipc/value.h"
 
@@ -50,6 +51,16 @@ static char **make_environment(char *variable)
     return fresh;
 }
 
+static bool keep_open(const int *fds, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (fds[i] >= 0 && fcntl(fds[i], F_SETFD, 0) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* Runs in the child of vfork, which shares its parent's memory: system calls only. Returns the errno if the program
  * cannot run. */
 static int become_program(const sh_launch *launch, char *const *environment, int armed, const int *fds, size_t count,
@@ -65,10 +76,8 @@ static int become_program(const sh_launch *launch, char *const *environment, int
     if (armed >= 0 && !sh_lifeline_arm_here(armed, launch->death_signal)) {
         return errno;
     }
-    for (size_t i = 0; i < count; i++) {
-        if (fds[i] >= 0 && fcntl(fds[i], F_SETFD, 0) != 0) {
-            return errno;
-        }
+    if (!keep_open(fds, count) || !keep_open(launch->program->fds, launch->program->fd_count)) {
+        return errno;
     }
     pthread_sigmask(SIG_SETMASK, mask, NULL);
     execvpe(launch->program->path, launch->program->argv, environment);
@@ -163,12 +172,12 @@ shoal_err shoal_process_start_program(const char *path, char *const argv[], shoa
     }
     if (err == SHOAL_OK) {
         const char *slash = strrchr(path, '/');
-        const sh_program program = {.path = path, .argv = argv};
+        options = options != NULL ? options : &none;
+        const sh_program program = {.path = path, .argv = argv, .fds = options->fds, .fd_count = options->fd_count};
         const sh_target nothing = {.path = ""};
-        bool served = options != NULL && options->start == SHOAL_START_FORKSERVER;
+        bool served = options->start == SHOAL_START_FORKSERVER;
         err = sh_process_make(served ? sh_forkserver_start : sh_program_start, &(sh_launch){.program = &program},
-                              &nothing, args, options != NULL ? options : &none, slash != NULL ? slash + 1 : path,
-                              out_process);
+                              &nothing, args, options, slash != NULL ? slash + 1 : path, out_process);
     }
     sh_value_consume(args);
     return err;

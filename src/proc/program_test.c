@@ -8,6 +8,7 @@
 
 #include <shoal/binding.h>
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -256,6 +257,27 @@ START_TEST(refusals)
     ck_assert_ptr_null(p);
     ck_assert_err(shoal_child_begin(NULL, NULL), SHOAL_ENOENT);
     ck_assert_err(shoal_child_end(SHOAL_OK), SHOAL_ESTATE);
+}
+END_TEST
+
+/* The fd of the option, though it is close-on-exec, and no other. It stays close-on-exec here. */
+START_TEST(inherits_the_fds_of_the_option)
+{
+    int fds[2];
+    char command[80];
+    shoal_process *p;
+    ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
+    snprintf(command, sizeof command, "test -e /proc/self/fd/%d && test ! -e /proc/self/fd/%d", fds[0], fds[1]);
+    char *const argv[] = {"sh", "-c", command, NULL};
+    for (size_t count = 0; count < 2; count++) {
+        ck_assert_ok(
+            shoal_process_start_program("sh", argv, NULL, &(shoal_process_options){.fds = fds, .fd_count = count}, &p));
+        ck_assert_int_eq(finish(p).code, count == 1 ? 0 : 1);
+        shoal_process_destroy(p);
+    }
+    ck_assert_int_eq(fcntl(fds[0], F_GETFD), FD_CLOEXEC);
+    close(fds[0]);
+    close(fds[1]);
 }
 END_TEST
 
@@ -544,6 +566,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, is_killed_before_and_after_it_joined, 0, 2);
     tcase_add_loop_test(tc, ends_with_its_parent, 0, 4);
     tcase_add_test(tc, refusals);
+    tcase_add_test(tc, inherits_the_fds_of_the_option);
     tcase_add_test(tc, a_server_forks_children);
     tcase_add_loop_test(tc, a_server_is_replaced, 0, 2);
     tcase_add_loop_test(tc, a_served_child_ends_with_its_requester, 0, 2);

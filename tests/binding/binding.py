@@ -19,7 +19,8 @@ class Status(ctypes.Structure):
 
 class ProcessOptions(ctypes.Structure):
     _fields_ = [("start", ctypes.c_int), ("name", ctypes.c_char_p), ("rank", ctypes.c_int), ("outlive", ctypes.c_bool),
-                ("grace", ctypes.c_int64), ("timeout", ctypes.c_int64), ("death_signal", ctypes.c_int)]
+                ("grace", ctypes.c_int64), ("timeout", ctypes.c_int64), ("death_signal", ctypes.c_int),
+                ("fds", ctypes.POINTER(ctypes.c_int)), ("fd_count", ctypes.c_size_t)]
 
 
 HOOK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
