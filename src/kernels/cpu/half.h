@@ -1,30 +1,33 @@
-/* Conversion of bf16 and f16, kept as bits. Branch-free, so that loops over it become vector code. */
+/* Conversion of bf16 and f16, kept as bits. Branch-free, so that loops over it become vector code. Compiled for a card,
+ * too: its bits are the same. */
 #ifndef SH_KERNELS_CPU_HALF_H
 #define SH_KERNELS_CPU_HALF_H
+
+#include "kernels/both.h"
 
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t sh_float_bits(float x)
+SH_BOTH static inline uint32_t sh_float_bits(float x)
 {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
     return u;
 }
 
-static inline float sh_bits_float(uint32_t u)
+SH_BOTH static inline float sh_bits_float(uint32_t u)
 {
     float x;
     memcpy(&x, &u, sizeof x);
     return x;
 }
 
-static inline float sh_bf16_to_float(uint16_t h)
+SH_BOTH static inline float sh_bf16_to_float(uint16_t h)
 {
     return sh_bits_float((uint32_t)h << 16);
 }
 
-static inline uint16_t sh_float_to_bf16(float x)
+SH_BOTH static inline uint16_t sh_float_to_bf16(float x)
 {
     uint32_t u = sh_float_bits(x);
     uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1)) >> 16;
@@ -33,7 +36,7 @@ static inline uint16_t sh_float_to_bf16(float x)
 }
 
 /* Multiplies by a power of two to move the exponent, which is exact for subnormal numbers too. */
-static inline float sh_f16_to_float(uint16_t h)
+SH_BOTH static inline float sh_f16_to_float(uint16_t h)
 {
     uint32_t u = (uint32_t)(h & 0x7fffu) << 13;
     uint32_t finite = sh_float_bits(sh_bits_float(u) * 0x1p112f);
@@ -41,7 +44,7 @@ static inline float sh_f16_to_float(uint16_t h)
     return sh_bits_float(magnitude | (uint32_t)(h & 0x8000u) << 16);
 }
 
-static inline uint16_t sh_float_to_f16(float x)
+SH_BOTH static inline uint16_t sh_float_to_f16(float x)
 {
     uint32_t u = sh_float_bits(x);
     uint32_t sign = (u >> 16) & 0x8000u;

@@ -1,18 +1,20 @@
 /* Makes two normal numbers from two random words, by Box-Muller. Uses neither fused multiply-add nor libm, so that
  * every instruction set gives the same bits; files that include this are compiled with -ffp-contract=off. Branch-free,
- * so that loops over it become vector code.
+ * so that loops over it become vector code. A card computes the same bits (cuda/random.cu).
  *
  * Polynomials: log is that of Cephes for f32 and of fdlibm for f64, on [1/√2, √2]; so are sine and cosine, on [-π/4,
  * π/4]. */
 #ifndef SH_KERNELS_CPU_NORMAL_H
 #define SH_KERNELS_CPU_NORMAL_H
 
+#include "kernels/both.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
 /* Returns log(x) of a normal positive x. */
-static inline float sh_normal_logf(float x)
+SH_BOTH static inline float sh_normal_logf(float x)
 {
     int32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -34,7 +36,7 @@ static inline float sh_normal_logf(float x)
     return f + y + k * 0.693359375f;
 }
 
-static inline double sh_normal_log(double x)
+SH_BOTH static inline double sh_normal_log(double x)
 {
     int64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -51,7 +53,7 @@ static inline double sh_normal_log(double x)
 }
 
 /* z[0] = r · cos(2π v / 2^32), z[1] = r · sin(2π v / 2^32), r = sqrt(-2 log((u + 1) / 2^32)). */
-static inline void sh_normal_pair_f32(uint32_t u, uint32_t v, float *z0, float *z1)
+SH_BOTH static inline void sh_normal_pair_f32(uint32_t u, uint32_t v, float *z0, float *z1)
 {
     float low = (float)(int32_t)(u & 0xffff) + 1, high = (float)(int32_t)(u >> 16) * 65536;
     float r = sqrtf(-2 * sh_normal_logf((high + low) * 0x1p-32f));
@@ -66,7 +68,7 @@ static inline void sh_normal_pair_f32(uint32_t u, uint32_t v, float *z0, float *
     *z1 = r * sine;
 }
 
-static inline void sh_normal_pair_f64(uint64_t u, uint64_t v, double *z0, double *z1)
+SH_BOTH static inline void sh_normal_pair_f64(uint64_t u, uint64_t v, double *z0, double *z1)
 {
     double r = sqrt(-2 * sh_normal_log(((double)(int64_t)(u >> 11) + 1) * 0x1p-53));
     uint64_t quarter = (v + (UINT64_C(1) << 61)) >> 62;

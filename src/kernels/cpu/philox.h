@@ -1,6 +1,8 @@
-/* Philox4x32-10: ten rounds over a counter of four words. */
+/* Philox4x32-10: ten rounds over a counter of four words. Compiled for a card, too. */
 #ifndef SH_KERNELS_CPU_PHILOX_H
 #define SH_KERNELS_CPU_PHILOX_H
+
+#include "kernels/both.h"
 
 #include <stdint.h>
 
@@ -10,8 +12,8 @@
 #define SH_PHILOX_W0 0x9e3779b9u
 #define SH_PHILOX_W1 0xbb67ae85u
 
-static inline void sh_philox_block(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0, uint32_t k1,
-                                   uint32_t out[4])
+SH_BOTH static inline void sh_philox_block(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0, uint32_t k1,
+                                           uint32_t out[4])
 {
 #pragma GCC unroll 10
     for (int round = 0; round < SH_PHILOX_ROUNDS; round++) {
