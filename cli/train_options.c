@@ -58,6 +58,12 @@ static const char *device_word(size_t i)
     return words[i];
 }
 
+static const char *mps_word(size_t i)
+{
+    static const char *const words[] = {"auto", "off", NULL};
+    return words[i];
+}
+
 /* ---- the table ---- */
 
 enum { RUN, LEARN, HOGWILD, SYNC, LOCAL, FEDAVG, A3C, SAVE, OUTPUT, PROCESSES, CONFIG };
@@ -161,8 +167,9 @@ static const cli_option options[] = {
         "stopped", ),
     PATH(SAVE, "resume", "FILE", CLI_FILE, job.resume,
          "continue from a checkpoint with its settings, and save to it unless --save is given. Only these may change: "
-         "--epochs (the total, with the finished ones), --env-steps, --until, --start, --restarts, --allow-nan, --data "
-         "if a folder has moved, and the output. Give --json, --report and --tensorboard again", ),
+         "--epochs (the total, with the finished ones), --env-steps, --until, --start, --restarts, --device, --mps, "
+         "--card-share, --allow-nan, --data if a folder has moved, and the output. Give --json, --report and "
+         "--tensorboard again", ),
     FLAG(SAVE, "overwrite", overwrite,
          "let --save replace any file. Without it, --save replaces only a checkpoint of a job with the same settings "
          "that "
@@ -181,7 +188,11 @@ static const cli_option options[] = {
     FLAG(PROCESSES, "allow-nan", job.allow_nan, "go on if a loss is NaN or infinite; without it, the job fails", ),
     WORD(PROCESSES, "start", "HOW", start_word, job.start, "how to start processes (rarely needed)",
          .first = SHOAL_START_SPAWN),
-    WORD(PROCESSES, "device", "NAME", device_word, device, "device of the tensors (this build has no CUDA)", ),
+    WORD(PROCESSES, "device", "NAME", device_word, job.device, "where the workers train: the CPU or an NVIDIA card", ),
+    WORD(PROCESSES, "mps", "WHEN", mps_word, job.mps,
+         "auto: several workers on a card share it by NVIDIA's MPS, if it is installed; off: they take turns", ),
+    WHOLE(PROCESSES, "card-share", "N", 1, 100, job.card_share,
+          "percent of the card that each worker may use, with MPS (default: all)", ),
 
     PATH(CONFIG, "config", "FILE", CLI_FILE, config,
          "read options from an INI file; the command line overrides it. --no-shard, --no-shared-state, "
@@ -496,10 +507,6 @@ bool cli_train_read(int argc, char **argv, cli_train_call *call, cli_exit *out_s
     }
     if (call->print_config) {
         *out_status = print_config(call);
-        return false;
-    }
-    if (call->device == CLI_CUDA) {
-        *out_status = cli_complain(&cli_train, CLI_FAILED, "this build has no CUDA; use --device cpu");
         return false;
     }
     if (call->job.epochs == 0 && call->job.method == SHOAL_METHOD_HOGWILD) {

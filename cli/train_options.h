@@ -8,11 +8,8 @@
 
 #include <shoal/train.h>
 
-typedef enum cli_device { CLI_CPU, CLI_CUDA } cli_device;
-
 typedef struct cli_train_call {
     shoal_train_options job; /* the first field; zero where nothing is given */
-    cli_device device;
     cli_show_options show;
     const char *config;
     bool print_config;

@@ -13,6 +13,7 @@
 #define SHOAL_TRAIN_H
 
 #include <shoal/data.h>
+#include <shoal/device.h>
 #include <shoal/nn.h>
 #include <shoal/process.h>
 
@@ -76,6 +77,13 @@ typedef enum shoal_train_average {
     SHOAL_AVERAGE_PARAMETERS, /* the parameters, at the end of each round */
     SHOAL_AVERAGE_GRADIENTS,  /* the gradients of every batch */
 } shoal_train_average;
+
+/* How workers that use a card share it. With NVIDIA's multi-process service (MPS) their kernels run side by side;
+ * without it the card is given to one process after another. */
+typedef enum shoal_train_mps {
+    SHOAL_MPS_AUTO, /* use the MPS daemon that runs, or start one for the job if there are several workers */
+    SHOAL_MPS_OFF,  /* start none */
+} shoal_train_mps;
 
 /* Returns the name of a training method, such as "hogwild"; NULL after the last method. The library owns it. Does not
  * block. Thread-safe. */
@@ -184,8 +192,11 @@ typedef struct shoal_train_options {
     bool shared_state;           /* hogwild: all workers share one momentum */
     shoal_start start;           /* start method of the workers */
     int restarts;                /* of one worker: 10; negative: none */
-    const char *save;            /* path of a checkpoint to write; see "Checkpoints" */
-    const char *resume;          /* path of a checkpoint to continue from */
+    shoal_device device;         /* where the workers train: SHOAL_CPU */
+    shoal_train_mps mps;         /* SHOAL_CUDA */
+    int card_share;     /* SHOAL_CUDA with MPS: percent of the card's multiprocessors for each worker; 0: all for all */
+    const char *save;   /* path of a checkpoint to write; see "Checkpoints" */
+    const char *resume; /* path of a checkpoint to continue from */
 
     /* Continue if a loss is NaN or infinite. Otherwise the job then fails with SHOAL_ENAN, and `save` keeps the last
      * good epoch. */
@@ -220,7 +231,8 @@ shoal_train_options shoal_train_defaults(const shoal_train_options *options);
  *
  * These settings must be the same as when the job began, because the result depends on them: method, model, data,
  * number of samples, workers, batch, lr, lr_decay, momentum, seed, and the settings of the method. These may change:
- * epochs (but not to fewer than the file has), until, restarts, start and save. If nothing is left to do, the model
+ * epochs (but not to fewer than the file has), until, restarts, start, device, mps, card_share and save. (On another
+ * device the bits differ.) If nothing is left to do, the model
  * is tested, the callback gets BEGIN and SUMMARY, and no worker is started.
  *
  * Errors of resume: those of reading; SHOAL_EINVAL if the file is not a checkpoint, or is one of another model or job

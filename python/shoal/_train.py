@@ -117,6 +117,8 @@ def train(
     allow_nan: bool | None = None,
     start: str | None = None,
     device: str | None = None,
+    mps: str | None = None,
+    card_share: int | None = None,
     config: Path | None = None,
     progress: Callable[[Event], object] | None = None,
     **unknown: typing.Never,

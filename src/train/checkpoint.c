@@ -215,6 +215,9 @@ static shoal_err notes(const sh_job *job, sh_checkpoint *c)
     if (err == SHOAL_OK) {
         err = sh_checkpoint_note_whole(c, "restarts", o->restarts);
     }
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_note(c, "device", o->device == SHOAL_CUDA ? "cuda" : "cpu");
+    }
     if (err == SHOAL_OK && o->until > 0) {
         err = sh_checkpoint_note_number(c, "until", o->until);
     }

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "device/device.h"
 #include "proc/supervisor.h"
 
 #include <shoal/share.h>
@@ -108,7 +109,10 @@ shoal_err sh_job_open(sh_job *job, const shoal_train_options *options)
                                   .seed = job->o.seed,
                                   .workers = job->o.workers,
                                   .shard = job->method->shards || job->o.shard};
-    err = open_model(job);
+    err = job->o.device == SHOAL_CPU || sh_device_get(job->o.device) != NULL ? SHOAL_OK : shoal_last_error();
+    if (err == SHOAL_OK) {
+        err = open_model(job);
+    }
     if (err == SHOAL_OK && !job->method->no_data) {
         err = open_sets(job);
     }

@@ -121,6 +121,15 @@ static shoal_err check_numbers(const shoal_train_options *o)
     if (err == SHOAL_OK && (o->start < SHOAL_START_DEFAULT || o->start > SHOAL_START_FORKSERVER)) {
         err = sh_fail(SHOAL_EINVAL, "unknown start method %d", (int)o->start);
     }
+    if (err == SHOAL_OK && o->device != SHOAL_CPU && o->device != SHOAL_CUDA) {
+        err = sh_fail(SHOAL_EINVAL, "%d is not a device", (int)o->device);
+    }
+    if (err == SHOAL_OK && o->mps != SHOAL_MPS_AUTO && o->mps != SHOAL_MPS_OFF) {
+        err = sh_fail(SHOAL_EINVAL, "unknown use of MPS %d", (int)o->mps);
+    }
+    if (err == SHOAL_OK && (o->card_share < 0 || o->card_share > 100)) {
+        err = sh_fail(SHOAL_EINVAL, "a worker's share of the card is %d %%; the range is 1 to 100", o->card_share);
+    }
     if (err == SHOAL_OK && !(o->lr > 0 && isfinite(o->lr))) {
         err = sh_fail(SHOAL_EINVAL, "the learning rate is %g; it must be above 0", o->lr);
     }
