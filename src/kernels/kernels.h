@@ -12,6 +12,7 @@
 #include "kernels/random.h"
 #include "kernels/reduce.h"
 #include "kernels/rnn.h"
+#include "kernels/small_cnn.h"
 #include "kernels/softmax.h"
 
 typedef struct sh_kernels {
@@ -27,6 +28,7 @@ typedef struct sh_kernels {
     const sh_optim_kernels *optim;
     const sh_conv_kernels *conv;
     const sh_pooling_kernels *pool;
+    const sh_small_cnn_kernels *small_cnn; /* NULL: this device has none */
 } sh_kernels;
 
 /* Returns the best kernels that this CPU can run, chosen at the first call. SHOAL_CPU=plain, avx2 or avx512 limits the

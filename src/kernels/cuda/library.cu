@@ -19,6 +19,7 @@ static const sh_kernels kernels = {
     &sh_optim_kernels_cuda,
     &sh_conv_kernels_cuda,
     &sh_pooling_kernels_cuda,
+    &sh_small_cnn_kernels_cuda,
 };
 
 static const sh_cuda_library library = {SH_CUDA_LAYOUT, &kernels};

@@ -1,0 +1,570 @@
+/* A step of mnist-cnn in two launches; the contract is kernels/small_cnn.h.
+ *
+ * image_pass: one block an image. Everything of the image stays in shared memory: 60 KiB. Its 10 warps are the 10
+ * channels of conv1, the 10 pairs of channels of conv2, and 5 outputs each of fc1. Only the winners of the pools have
+ * gradients. A channel that dropout drops costs nothing after its number was drawn.
+ * update_pass: one parameter a column of threads; sums over the images in a fixed order, then SGD. The gradients of the
+ * linear layers are products of two vectors an image, so only those vectors are kept, not the products. */
+#include "kernels/cuda/launch.cuh"
+#include "kernels/small_cnn.h"
+
+namespace
+{
+
+constexpr int THREADS = 320;
+constexpr int WARPS = THREADS / 32;
+constexpr int X_STRIDE = 38;  /* 5 rows of 5 elements lie in 25 banks */
+constexpr int A_STRIDE = 13;  /* likewise */
+constexpr int TAPS = 25;      /* of a 5x5 kernel */
+constexpr int TAPS_ROOM = 28; /* aligned to 16 bytes */
+constexpr int DEAD = -1;
+
+/* What the first pass leaves for the second, an image. */
+constexpr int CONV1_W = 0, CONV1_B = 250, CONV2_W = 260, CONV2_B = 5260, CONVS = 5280;
+constexpr int A2 = CONVS, DZ1 = A2 + 320, H1 = DZ1 + 50, DZ2 = H1 + 50, LOSS = DZ2 + 10, KEPT = 5712;
+
+struct image_memory {
+    float4 w2[20 * 10 * TAPS_ROOM / 4];
+    float4 w1[10 * TAPS_ROOM / 4];
+    float4 g2[20 * 8 * 2]; /* the gradient of conv2's output, [20, 8, 8] */
+    float2 a1[10 * 12 * 6];
+    float2 x[28 * X_STRIDE / 2];
+    float2 g1[1440]; /* gradient, and the winner's place in x as int bits */
+    float a1s[10 * 12 * A_STRIDE];
+    float dx1[2][1440]; /* of the even and of the odd channels of conv2 */
+    float part[WARPS][320];
+    float a2[320], h1[52], dz1[52], z2[12], dz2[12], wf2[500];
+    float b1[10], b2[20], bf1[50], bf2[10], drop[20];
+    int place1[1440]; /* of the winner in x; DEAD */
+    int place2[320];  /* of the winner: row * 8 + column of conv2's output; DEAD */
+    int alive[20], alive_count, label;
+};
+
+__device__ void philox(uint64_t block, uint64_t stream, uint64_t seed, uint32_t out[4])
+{
+    uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = (uint32_t)stream, c3 = (uint32_t)(stream >> 32);
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        uint32_t h0 = __umulhi(0xd2511f53u, c0), l0 = 0xd2511f53u * c0;
+        uint32_t h1 = __umulhi(0xcd9e8d57u, c2), l1 = 0xcd9e8d57u * c2;
+        c0 = h1 ^ c1 ^ k0, c1 = l1, c2 = h0 ^ c3 ^ k1, c3 = l0;
+        k0 += 0x9e3779b9u, k1 += 0xbb67ae85u;
+    }
+    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
+
+__device__ float warp_sum(float v)
+{
+#pragma unroll
+    for (int d = 16; d > 0; d >>= 1) {
+        v += __shfl_xor_sync(0xffffffffu, v, d);
+    }
+    return v;
+}
+
+/* The maximum of a 2x2 window after relu, and which of the four it is; DEAD if relu gave 0. Of equal ones the first
+ * wins, NaN wins over numbers. */
+__device__ float pooled(const float v[4], int *out_winner)
+{
+    float best = v[0];
+    int winner = 0;
+#pragma unroll
+    for (int i = 1; i < 4; i++) {
+        if (v[i] > best || v[i] != v[i]) {
+            best = v[i], winner = i;
+        }
+    }
+    bool dead = best <= 0;
+    *out_winner = dead ? DEAD : winner;
+    return dead ? 0 : best;
+}
+
+/* v[i] += the four outputs of a 2x2 window under one kernel, over a 6x6 patch. */
+__device__ void convolve(float v[4], const float patch[36], const float4 *taps)
+{
+    float w[TAPS_ROOM];
+#pragma unroll
+    for (int i = 0; i < TAPS_ROOM / 4; i++) {
+        float4 q = taps[i];
+        w[4 * i] = q.x, w[4 * i + 1] = q.y, w[4 * i + 2] = q.z, w[4 * i + 3] = q.w;
+    }
+#pragma unroll
+    for (int a = 0; a < 5; a++) {
+#pragma unroll
+        for (int b = 0; b < 5; b++) {
+            float t = w[a * 5 + b];
+            v[0] += t * patch[a * 6 + b];
+            v[1] += t * patch[a * 6 + b + 1];
+            v[2] += t * patch[(a + 1) * 6 + b];
+            v[3] += t * patch[(a + 1) * 6 + b + 1];
+        }
+    }
+}
+
+__device__ void load_patch(float patch[36], const float2 *from, int stride2)
+{
+#pragma unroll
+    for (int r = 0; r < 6; r++) {
+#pragma unroll
+        for (int k = 0; k < 3; k++) {
+            float2 q = from[r * stride2 + k];
+            patch[r * 6 + 2 * k] = q.x, patch[r * 6 + 2 * k + 1] = q.y;
+        }
+    }
+}
+
+/* Loads the image, the weights of the convolutions, and draws the channels that stay. */
+__device__ void load_all(image_memory &m, const sh_small_cnn_step &s, int64_t sample, uint64_t block)
+{
+    int t = threadIdx.x;
+    float *x = (float *)m.x, *w1 = (float *)m.w1, *w2 = (float *)m.w2;
+    const uint8_t *pixels = s.pixels + sample * 784;
+    for (int i = t; i < 784 / 4; i += THREADS) {
+        uchar4 q = ((const uchar4 *)pixels)[i];
+        int at = i * 4 / 28 * X_STRIDE + i * 4 % 28;
+        x[at] = __fadd_rn(__fmul_rn((float)q.x, s.scale), s.shift);
+        x[at + 1] = __fadd_rn(__fmul_rn((float)q.y, s.scale), s.shift);
+        x[at + 2] = __fadd_rn(__fmul_rn((float)q.z, s.scale), s.shift);
+        x[at + 3] = __fadd_rn(__fmul_rn((float)q.w, s.scale), s.shift);
+    }
+    for (int i = t; i < 250; i += THREADS) {
+        w1[i / TAPS * TAPS_ROOM + i % TAPS] = s.param[0][i];
+    }
+    for (int i = t; i < 5000; i += THREADS) {
+        w2[i / TAPS * TAPS_ROOM + i % TAPS] = s.param[2][i];
+    }
+    for (int i = t; i < 500; i += THREADS) {
+        m.wf2[i] = s.param[6][i];
+    }
+    if (t < 10) {
+        m.b1[t] = s.param[1][t];
+        m.bf2[t] = s.param[7][t];
+    }
+    if (t < 20) {
+        m.b2[t] = s.param[3][t];
+    }
+    if (t >= 64 && t < 114) {
+        m.bf1[t - 64] = s.param[5][t - 64];
+    }
+    if (t == 128) {
+        m.label = s.labels[sample];
+    }
+    if (t >= 32 && t < 37) {
+        uint32_t word[4];
+        philox(block + (uint64_t)blockIdx.x * 5 + (t - 32), s.key.stream, s.key.seed, word);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float u = (float)(word[i] >> 8) * 0x1p-24f;
+            m.drop[(t - 32) * 4 + i] = !s.training ? 1.0f : u < 0.5f ? 2.0f : 0.0f;
+        }
+    }
+}
+
+__device__ void conv1_forward(image_memory &m)
+{
+    int t = threadIdx.x;
+    if (t >= 288) {
+        return;
+    }
+    int half = t / 144, window = t % 144, py = window / 12, px = window % 12;
+    float patch[36];
+    load_patch(patch, m.x + 2 * py * (X_STRIDE / 2) + px, X_STRIDE / 2);
+#pragma unroll 1
+    for (int o = half * 5; o < half * 5 + 5; o++) {
+        float bias = m.b1[o], v[4] = {0, 0, 0, 0};
+        convolve(v, patch, m.w1 + o * (TAPS_ROOM / 4));
+        v[0] += bias, v[1] += bias, v[2] += bias, v[3] += bias;
+        int winner;
+        float y = pooled(v, &winner);
+        ((float *)m.a1)[o * 144 + window] = y;
+        m.a1s[(o * 12 + py) * A_STRIDE + px] = y;
+        m.place1[o * 144 + window] =
+            winner == DEAD ? DEAD : (2 * py + (winner >> 1)) * X_STRIDE + 2 * px + (winner & 1);
+    }
+}
+
+/* A warp computes two channels; the lanes of a pair share a window and take half of the input channels each. */
+__device__ void conv2_forward(image_memory &m)
+{
+    int half = threadIdx.x & 1, rest = threadIdx.x >> 1, window = rest % 16, pair = rest / 16;
+    int py = window / 4, px = window % 4;
+    float v[2][4] = {};
+    bool stays[2] = {m.drop[2 * pair] != 0, m.drop[2 * pair + 1] != 0};
+    if (stays[0] || stays[1]) {
+#pragma unroll 1
+        for (int c = half * 5; c < half * 5 + 5; c++) {
+            float patch[36];
+            load_patch(patch, m.a1 + c * 72 + 2 * py * 6 + px, 6);
+            if (stays[0]) {
+                convolve(v[0], patch, m.w2 + (2 * pair * 10 + c) * (TAPS_ROOM / 4));
+            }
+            if (stays[1]) {
+                convolve(v[1], patch, m.w2 + ((2 * pair + 1) * 10 + c) * (TAPS_ROOM / 4));
+            }
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        v[k / 4][k % 4] += __shfl_xor_sync(0xffffffffu, v[k / 4][k % 4], 1);
+    }
+    int o = 2 * pair + half, winner = DEAD;
+    float factor = m.drop[o], bias = m.b2[o], out[4], y = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        out[k] = factor * ((half ? v[1][k] : v[0][k]) + bias);
+    }
+    if (factor != 0) {
+        y = pooled(out, &winner);
+    }
+    m.a2[o * 16 + window] = y;
+    m.place2[o * 16 + window] = winner == DEAD ? DEAD : (2 * py + (winner >> 1)) * 8 + 2 * px + (winner & 1);
+}
+
+/* Forward and backward of the linear layers and the loss. The weights of fc1 stay in registers in between. */
+__device__ void linear_layers(image_memory &m, const sh_small_cnn_step &s, float *kept, uint64_t block)
+{
+    int t = threadIdx.x, lane = t % 32, warp = t / 32;
+    float w[5][10], sum[5];
+#pragma unroll
+    for (int k = 0; k < 5; k++) {
+#pragma unroll
+        for (int j = 0; j < 10; j++) {
+            w[k][j] = s.param[4][(warp * 5 + k) * 320 + lane + 32 * j];
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < 5; k++) {
+        sum[k] = 0;
+#pragma unroll
+        for (int j = 0; j < 10; j++) {
+            sum[k] += w[k][j] * m.a2[lane + 32 * j];
+        }
+        sum[k] = warp_sum(sum[k]);
+    }
+    /* lane k has output k of its warp. passes: the factor of its gradient. */
+    float passes = 0;
+    int j1 = warp * 5 + lane;
+    if (lane < 5) {
+        float z = lane == 0 ? sum[0] : lane == 1 ? sum[1] : lane == 2 ? sum[2] : lane == 3 ? sum[3] : sum[4];
+        z += m.bf1[j1];
+        bool dead = z <= 0;
+        float h = dead ? 0 : z;
+        passes = dead ? 0.0f : 1.0f;
+        if (s.training) {
+            uint64_t i = (uint64_t)blockIdx.x * 50 + j1;
+            uint32_t word[4];
+            philox(block + ((uint64_t)gridDim.x * 20 + 3) / 4 + i / 4, s.key.stream, s.key.seed, word);
+            uint32_t drawn = i % 4 == 0 ? word[0] : i % 4 == 1 ? word[1] : i % 4 == 2 ? word[2] : word[3];
+            bool stays = (float)(drawn >> 8) * 0x1p-24f >= 0.5f;
+            h = stays ? h * 2 : 0;
+            passes = stays ? passes * 2 : 0;
+        }
+        m.h1[j1] = h;
+        kept[H1 + j1] = h;
+    }
+    __syncthreads();
+
+    /* fc2: a warp an output. */
+    float z2 = warp_sum(m.wf2[warp * 50 + lane] * m.h1[lane] +
+                        (lane < 18 ? m.wf2[warp * 50 + 32 + lane] * m.h1[32 + lane] : 0));
+    if (lane == 0) {
+        m.z2[warp] = z2 + m.bf2[warp];
+    }
+    __syncthreads();
+
+    /* Every warp computes the loss for itself. */
+    float z = lane < 10 ? m.z2[lane] : -INFINITY, greatest = z;
+#pragma unroll
+    for (int d = 16; d > 0; d >>= 1) {
+        greatest = fmaxf(greatest, __shfl_xor_sync(0xffffffffu, greatest, d));
+    }
+    float y = z - greatest - logf(warp_sum(lane < 10 ? expf(z - greatest) : 0));
+    int label = m.label;
+    float scale = 1.0f / (float)gridDim.x;
+    float dz = lane < 10 ? (expf(y) - (lane == label ? 1.0f : 0.0f)) * scale : 0;
+    if (warp == 0 && lane < 10) {
+        kept[DZ2 + lane] = dz;
+        if (lane == label) {
+            kept[LOSS] = -y * scale;
+        }
+    }
+    float dh = 0;
+#pragma unroll
+    for (int o = 0; o < 10; o++) {
+        float dzo = __shfl_sync(0xffffffffu, dz, o);
+        dh += lane < 5 ? m.wf2[o * 50 + j1] * dzo : 0;
+    }
+    float dz1 = passes != 0 ? dh * passes : 0;
+    if (lane < 5) {
+        kept[DZ1 + j1] = dz1;
+    }
+#pragma unroll
+    for (int j = 0; j < 10; j++) {
+        sum[0] = 0;
+#pragma unroll
+        for (int k = 0; k < 5; k++) {
+            sum[0] += w[k][j] * __shfl_sync(0xffffffffu, dz1, k);
+        }
+        m.part[warp][lane + 32 * j] = sum[0];
+    }
+}
+
+/* The gradient of conv2's output, from those of a2; and the list of the channels that have one. */
+__device__ void spread_to_conv2(image_memory &m, float *kept)
+{
+    int t = threadIdx.x, o = t / 16, window = t % 16, place = m.place2[t];
+    float g = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        g += m.part[w][t];
+    }
+    g = place == DEAD ? 0 : g * m.drop[o];
+    kept[A2 + t] = m.a2[t];
+    float *out = (float *)m.g2 + o * 64 + window / 4 * 16 + window % 4 * 2;
+    int at = place == DEAD ? -1 : place - (window / 4 * 16 + window % 4 * 2);
+    out[0] = at == 0 ? g : 0;
+    out[1] = at == 1 ? g : 0;
+    out[8] = at == 8 ? g : 0;
+    out[9] = at == 9 ? g : 0;
+    if (t < 32) {
+        bool stays = t < 20 && m.drop[t] != 0;
+        unsigned who = __ballot_sync(0xffffffffu, stays);
+        if (stays) {
+            m.alive[__popc(who & ((1u << t) - 1))] = t;
+        }
+        if (t == 0) {
+            m.alive_count = __popc(who);
+        }
+    }
+}
+
+/* The gradient of a1: a thread has one row of one channel, and every other channel of conv2. */
+__device__ void conv2_backward_input(image_memory &m)
+{
+    int t = threadIdx.x;
+    if (t >= 240) {
+        return;
+    }
+    int half = t / 120, task = t % 120, c = task / 12, y = task % 12;
+    float acc[12] = {};
+    int count = m.alive_count, first = y > 7 ? y - 7 : 0, last = y < 4 ? y : 4;
+    const float *w2 = (const float *)m.w2;
+    for (int i = half; i < count; i += 2) {
+        int o = m.alive[i];
+        const float *taps = w2 + (o * 10 + c) * TAPS_ROOM;
+#pragma unroll 1
+        for (int a = first; a <= last; a++) {
+            float4 lo = m.g2[o * 16 + (y - a) * 2], hi = m.g2[o * 16 + (y - a) * 2 + 1];
+            float g[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
+#pragma unroll
+            for (int b = 0; b < 5; b++) {
+                float w = taps[a * 5 + b];
+#pragma unroll
+                for (int k = 0; k < 8; k++) {
+                    acc[k + b] += g[k] * w;
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < 12; k++) {
+        m.dx1[half][(c * 12 + y) * 12 + k] = acc[k];
+    }
+}
+
+/* The gradients of conv2's weights: a warp has a channel and half of its inputs at a time, a lane one tap. Lane 25 adds
+ * up the gradients themselves, for the bias. */
+__device__ void conv2_backward_weights(const image_memory &m, float *kept)
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = m.alive_count;
+    int tap = lane < TAPS ? lane / 5 * A_STRIDE + lane % 5 : 0;
+    for (int task = warp; task < 40; task += WARPS) {
+        int i = task / 2, half = task % 2, o = i < count ? m.alive[i] : -1;
+        if (i >= count) {
+            continue;
+        }
+        float acc[5] = {}, sum = 0;
+#pragma unroll 4
+        for (int window = 0; window < 16; window++) {
+            int place = m.place2[o * 16 + window];
+            int row = place == DEAD ? 0 : place / 8, column = place == DEAD ? 0 : place % 8;
+            float g = place == DEAD ? 0 : ((const float *)m.g2)[o * 64 + place];
+            const float *a = m.a1s + half * 5 * 12 * A_STRIDE + row * A_STRIDE + column + tap;
+            sum += g;
+#pragma unroll
+            for (int c = 0; c < 5; c++) {
+                acc[c] += g * a[c * 12 * A_STRIDE];
+            }
+        }
+        if (lane < TAPS) {
+#pragma unroll
+            for (int c = 0; c < 5; c++) {
+                kept[CONV2_W + (o * 10 + half * 5 + c) * TAPS + lane] = acc[c];
+            }
+        } else if (lane == TAPS && half == 0) {
+            kept[CONV2_B + o] = sum;
+        }
+    }
+    for (int o = warp; o < 20; o += WARPS) {
+        if (m.drop[o] == 0) {
+            for (int i = lane; i < 250; i += 32) {
+                kept[CONV2_W + o * 250 + i] = 0;
+            }
+            if (lane == 0) {
+                kept[CONV2_B + o] = 0;
+            }
+        }
+    }
+}
+
+/* A warp a channel, a lane a tap. */
+__device__ void conv1_backward_weights(const image_memory &m, float *kept)
+{
+    int lane = threadIdx.x % 32, o = threadIdx.x / 32;
+    const float *x = (const float *)m.x + (lane < TAPS ? lane / 5 * X_STRIDE + lane % 5 : 0);
+    float acc = 0, sum = 0;
+#pragma unroll 8
+    for (int window = 0; window < 144; window++) {
+        float2 g = m.g1[o * 144 + window];
+        acc += g.x * x[__float_as_int(g.y)];
+        sum += g.x;
+    }
+    if (lane < TAPS) {
+        kept[CONV1_W + o * TAPS + lane] = acc;
+    } else if (lane == TAPS) {
+        kept[CONV1_B + o] = sum;
+    }
+}
+
+__global__ void __launch_bounds__(THREADS, 2) image_pass(sh_small_cnn_step s, float *kept)
+{
+    extern __shared__ float4 raw[];
+    image_memory &m = *(image_memory *)raw;
+    int t = threadIdx.x;
+    int64_t sample = s.order[s.state[0] + blockIdx.x];
+    uint64_t block = s.key.offset + (uint64_t)s.state[1];
+    kept += (int64_t)blockIdx.x * KEPT;
+
+    load_all(m, s, sample, block);
+    __syncthreads();
+    conv1_forward(m);
+    __syncthreads();
+    conv2_forward(m);
+    __syncthreads();
+    linear_layers(m, s, kept, block);
+    __syncthreads();
+    spread_to_conv2(m, kept);
+    __syncthreads();
+    conv2_backward_input(m);
+    conv2_backward_weights(m, kept);
+    __syncthreads();
+    for (int i = t; i < 1440; i += THREADS) {
+        int place = m.place1[i];
+        float g = place == DEAD ? 0 : m.dx1[0][i] + m.dx1[1][i];
+        m.g1[i] = make_float2(g, __int_as_float(place == DEAD ? 0 : place));
+    }
+    __syncthreads();
+    conv1_backward_weights(m, kept);
+}
+
+constexpr int COLUMNS = 64, SLICES = 4;
+constexpr int PARAMS = 21840;
+
+/* What thread (column, slice) adds of parameter p: the images slice, slice + 4 and so on. */
+__device__ float part_of_gradient(const float *kept, int p, int slice, int batch)
+{
+    const float *a, *b = nullptr;
+    if (p < CONVS) {
+        a = kept + p;
+    } else if (p < CONVS + 16000) {
+        a = kept + A2 + (p - CONVS) % 320, b = kept + DZ1 + (p - CONVS) / 320;
+    } else if (p < CONVS + 16050) {
+        a = kept + DZ1 + (p - CONVS - 16000);
+    } else if (p < CONVS + 16550) {
+        a = kept + H1 + (p - CONVS - 16050) % 50, b = kept + DZ2 + (p - CONVS - 16050) / 50;
+    } else {
+        a = kept + DZ2 + (p - CONVS - 16550);
+    }
+    float sum = 0;
+    if (b != nullptr) {
+#pragma unroll 16
+        for (int n = slice; n < batch; n += SLICES) {
+            sum += a[(int64_t)n * KEPT] * b[(int64_t)n * KEPT];
+        }
+    } else {
+#pragma unroll 16
+        for (int n = slice; n < batch; n += SLICES) {
+            sum += a[(int64_t)n * KEPT];
+        }
+    }
+    return sum;
+}
+
+__global__ void __launch_bounds__(COLUMNS *SLICES)
+    update_pass(sh_small_cnn_step s, const float *kept, int batch, int64_t blocks)
+{
+    __shared__ float sums[SLICES][COLUMNS];
+    int column = threadIdx.x % COLUMNS, slice = threadIdx.x / COLUMNS, p = blockIdx.x * COLUMNS + column;
+    sums[slice][column] = p < PARAMS ? part_of_gradient(kept, p, slice, batch) : 0;
+    __syncthreads();
+    if (blockIdx.x == 0 && threadIdx.x == COLUMNS) { /* nobody else reads these in this launch */
+        float loss = 0;
+        for (int n = 0; n < batch; n++) {
+            loss += kept[(int64_t)n * KEPT + LOSS];
+        }
+        *s.loss += loss;
+        s.state[0] += batch;
+        s.state[1] += s.training ? blocks : 0;
+    }
+    if (slice > 0 || p >= PARAMS) {
+        return;
+    }
+    float g = (sums[0][column] + sums[1][column]) + (sums[2][column] + sums[3][column]);
+    const int ends[SH_SMALL_CNN_TENSORS] = {250, 260, 5260, 5280, 21280, 21330, 21830, 21840};
+    int k = 0, first = 0;
+#pragma unroll
+    for (int i = 0; i + 1 < SH_SMALL_CNN_TENSORS; i++) {
+        if (p >= ends[i]) {
+            k = i + 1, first = ends[i];
+        }
+    }
+    int at = p - first;
+    if (s.grad[k] != nullptr) {
+        s.grad[k][at] = g;
+        return;
+    }
+    if (s.momentum[k] != nullptr) {
+        g = s.momentum_factor * s.momentum[k][at] + g;
+        s.momentum[k][at] = g;
+    }
+    s.param[k][at] -= s.lr * g;
+}
+
+size_t scratch_size(int64_t batch)
+{
+    return (size_t)batch * KEPT * sizeof(float);
+}
+
+shoal_err step(sh_exec *exec, const sh_small_cnn_step *args, void *scratch)
+{
+    static bool prepared;
+    if (!prepared) {
+        shoal_err err =
+            sh_cuda_called("small_cnn", cudaFuncSetAttribute(image_pass, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                             (int)sizeof(image_memory)));
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        prepared = true;
+    }
+    int64_t blocks = (args->batch * 20 + 3) / 4 + (args->batch * 50 + 3) / 4;
+    image_pass<<<(unsigned)args->batch, THREADS, sizeof(image_memory), sh_stream(exec)>>>(*args, (float *)scratch);
+    update_pass<<<(PARAMS + COLUMNS - 1) / COLUMNS, COLUMNS * SLICES, 0, sh_stream(exec)>>>(
+        *args, (const float *)scratch, (int)args->batch, blocks);
+    return sh_cuda_launched("small_cnn");
+}
+
+} // namespace
+
+extern "C" const sh_small_cnn_kernels sh_small_cnn_kernels_cuda = {scratch_size, step};
