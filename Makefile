@@ -12,7 +12,7 @@ ARGS ?=
 JOBS := $(shell nproc)
 
 .DEFAULT_GOAL := build
-.PHONY: build configure setup train test test-python bench soak fuzz install format clean help
+.PHONY: build configure setup train test test-python test-cuda bench soak fuzz install format clean help
 
 build: configure
 	@cmake --build build -j$(JOBS)
@@ -32,6 +32,9 @@ test:
 
 test-python:
 	@scripts/test-python
+
+test-cuda:
+	@scripts/test-cuda
 
 bench: build
 	@if test -x bench/run; then scripts/setup bench && bench/run build; else build/shoal bench all; fi
@@ -61,6 +64,7 @@ help:
 	@echo 'make train ARGS=        trains the MNIST network with four processes; ARGS: see build/shoal train --help'
 	@echo 'make test               all builds, all tests, all style checks; ends with "N passed, N failed"'
 	@echo 'make test-python        the tests of the Python package, with all of the tests of CPython that apply'
+	@echo 'make test-cuda          the tests that need a card; scripts/test-cuda --sanitize runs them under compute-sanitizer'
 	@echo 'make bench              the measurements'
 	@echo 'make soak KILLS=20000 ENDS=2000 FORKS=2000 STOPS=2000   the kill tests, for that many kills, ends, forks and stops'
 	@echo 'make fuzz SECONDS_EACH=300'

@@ -2,8 +2,8 @@
 # shipped library is made of, so it reaches the hidden symbols too. A sanitized build, which nobody ships, puts the objects into one
 # shared library for all tests: they are so large there that linking them into each test took a minute and 3.6 GB.
 #
-#   shoal_test(<name> SOURCES a.c [b.c ...] [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL] [SOAK] [WRAP function ...])
-#   shoal_test_options(<file>_test.c [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL] [SOAK])   for a test in shoal_layer(TESTS)
+#   shoal_test(<name> SOURCES a.c [b.c ...] [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL] [SOAK] [CARD] [WRAP function ...])
+#   shoal_test_options(<file>_test.c [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL] [SOAK] [CARD])   for a test in shoal_layer(TESTS)
 #   shoal_script_test(<name> COMMAND script [arg ...] [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL])
 #
 # TIMEOUT   120 unless given; three times as long under a sanitizer.
@@ -12,6 +12,8 @@
 # SERIAL    nothing else runs beside it.
 # SOAK      the test runs a second time, as <name>.soak with the label `soak` and a day's limit, under `ctest -C soak`;
 #           it takes the number of kills from SHOAL_SOAK_KILLS, and of ends, forks and stops from SHOAL_SOAK_ENDS, SHOAL_SOAK_FORKS and SHOAL_SOAK_STOPS.
+# CARD      the test runs a second time, as <name>.cuda with the label `cuda`, on the card of this machine, under `ctest -C cuda`
+#           (scripts/test-cuda). Without a card it is skipped. SHOAL_TEST_CARD in its environment says so.
 # WRAP      functions of the C library that the test replaces for the layers (ld --wrap); it links the object files in every build.
 # A test runs in the source root. SHOAL_BUILD_DIR in its environment names the build directory.
 
@@ -21,6 +23,7 @@ set(SHOAL_SOAK_TIMEOUT 86400)
 if(SHOAL_TESTS)
     add_custom_target(tests COMMENT "All tests")
     add_custom_target(tests_threads COMMENT "The tests that run under ThreadSanitizer")
+    add_custom_target(tests_cuda COMMENT "The tests that run on a card")
     add_custom_target(tests_soak COMMENT "The tests that run for as long as they are told to")
     # Every test needs the library `testing`, so without it none is built. ctest alone would fail each test with a page of words.
     file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/require_tests.cmake CONTENT
@@ -30,7 +33,7 @@ endif()
 ")
     set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY TEST_INCLUDE_FILES ${PROJECT_BINARY_DIR}/require_tests.cmake)
 else()
-    foreach(target tests tests_threads tests_soak)
+    foreach(target tests tests_threads tests_cuda tests_soak)
         add_custom_target(${target}
             COMMAND ${CMAKE_COMMAND} -E echo
                 "The tests cannot be built: SHOAL_TESTS is off, or the package check is missing (scripts/setup test)"
@@ -49,7 +52,7 @@ function(shoal_tests_need)
 endfunction()
 
 function(shoal_test name)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK" "TIMEOUT;COST" "SOURCES;LABELS;WRAP")
+    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK;CARD" "TIMEOUT;COST" "SOURCES;LABELS;WRAP")
     if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
         message(FATAL_ERROR "shoal_test(${name}): expected SOURCES, got also '${arg_UNPARSED_ARGUMENTS}'")
     endif()
@@ -76,6 +79,9 @@ function(shoal_test name)
     add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     shoal_test_defaults(${name})
     shoal_test_apply(${name} "${arg_TIMEOUT}" "${arg_COST}" "${arg_LABELS}" "${arg_SERIAL}" "${arg_SOAK}")
+    if(arg_CARD)
+        shoal_test_card(${name})
+    endif()
 endfunction()
 
 # All layers as one library with nothing hidden: what the tests of a sanitized build link.
@@ -93,7 +99,7 @@ function(shoal_test_library)
 endfunction()
 
 function(shoal_test_options file)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK" "TIMEOUT;COST" "LABELS")
+    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK;CARD" "TIMEOUT;COST" "LABELS")
     if(arg_UNPARSED_ARGUMENTS)
         message(FATAL_ERROR "shoal_test_options(${file}): unknown '${arg_UNPARSED_ARGUMENTS}'")
     endif()
@@ -101,6 +107,9 @@ function(shoal_test_options file)
         get_filename_component(layer ${CMAKE_CURRENT_SOURCE_DIR} NAME)
         get_filename_component(stem ${file} NAME_WE)
         shoal_test_apply(${layer}_${stem} "${arg_TIMEOUT}" "${arg_COST}" "${arg_LABELS}" "${arg_SERIAL}" "${arg_SOAK}")
+        if(arg_CARD)
+            shoal_test_card(${layer}_${stem})
+        endif()
     endif()
 endfunction()
 
@@ -133,6 +142,17 @@ function(shoal_test_limit name seconds)
         math(EXPR seconds "3 * ${seconds}")
     endif()
     set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds})
+endfunction()
+
+# The same program once more, on a card.
+function(shoal_test_card name)
+    add_dependencies(tests_cuda ${name})
+    add_test(NAME ${name}.cuda CONFIGURATIONS cuda COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(${name}.cuda PROPERTIES
+        ENVIRONMENT "SHOAL_BUILD_DIR=${PROJECT_BINARY_DIR};SHOAL_TEST_CARD=1"
+        LABELS cuda
+        SKIP_RETURN_CODE 77
+        TIMEOUT ${SHOAL_TEST_TIMEOUT})
 endfunction()
 
 function(shoal_test_apply name timeout cost labels serial soak)

@@ -284,6 +284,8 @@ static double value_of(char kind, uint64_t *seed, int64_t place, int64_t below)
 static void fill_values(shoal_tensor *t, char kind, uint64_t *seed, int64_t below)
 {
     int64_t count = t->count;
+    size_t size = (size_t)count * shoal_dtype_size(t->dtype);
+    void *data = malloc(size + 1);
     int64_t *order = calloc((size_t)count + 1, sizeof *order);
     for (int64_t i = 0; i < count; i++) {
         int64_t j = between(seed, 0, i);
@@ -293,13 +295,15 @@ static void fill_values(shoal_tensor *t, char kind, uint64_t *seed, int64_t belo
     for (int64_t i = 0; i < count; i++) {
         double v = value_of(kind, seed, order[i], below);
         switch ((shoal_dtype)t->dtype) {
-        case SHOAL_F64: ((double *)sh_tensor_ptr(t))[i] = v; break;
-        case SHOAL_F32: ((float *)sh_tensor_ptr(t))[i] = (float)v; break;
-        case SHOAL_I64: ((int64_t *)sh_tensor_ptr(t))[i] = (int64_t)v; break;
-        default: ((uint8_t *)sh_tensor_ptr(t))[i] = (uint8_t)v; break;
+        case SHOAL_F64: ((double *)data)[i] = v; break;
+        case SHOAL_F32: ((float *)data)[i] = (float)v; break;
+        case SHOAL_I64: ((int64_t *)data)[i] = (int64_t)v; break;
+        default: ((uint8_t *)data)[i] = (uint8_t)v; break;
         }
     }
+    ck_assert_ok(sh_tensor_device_of(t)->write(sh_tensor_ptr(t), data, size));
     free(order);
+    free(data);
 }
 
 static bool wants_gradient(char kind)

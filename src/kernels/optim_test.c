@@ -105,7 +105,7 @@ static const char *const names[] = {"reference", "avx2", "avx512"};
 START_TEST(known_values)
 {
     for (int v = 0; v < 3; v++) {
-        const sh_kernels *k = sh_kernels_find(names[v]);
+        const sh_kernels *k = find_kernels(names[v]);
         if (!k) {
             continue;
         }
@@ -138,7 +138,7 @@ END_TEST
 START_TEST(clip_scale_and_average)
 {
     for (int v = 0; v < 3; v++) {
-        const sh_kernels *k = sh_kernels_find(names[v]);
+        const sh_kernels *k = find_kernels(names[v]);
         if (!k) {
             continue;
         }

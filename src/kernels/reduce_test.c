@@ -93,7 +93,7 @@ START_TEST(known_values)
     int64_t arg[2], of_all[1];
     uint8_t flags[] = {0, 1, 0, 0, 0, 0}, any[2];
     for (int v = 0; v < 3; v++) {
-        const sh_kernels *k = sh_kernels_find(names[v]);
+        const sh_kernels *k = find_kernels(names[v]);
         if (!k) {
             continue;
         }
@@ -126,7 +126,7 @@ END_TEST
 START_TEST(of_nothing)
 {
     for (int v = 0; v < 3; v++) {
-        const sh_kernels *k = sh_kernels_find(names[v]);
+        const sh_kernels *k = find_kernels(names[v]);
         if (!k) {
             continue;
         }
@@ -154,7 +154,7 @@ START_TEST(long_sums_are_accurate)
         a[i] = 0.1f;
     }
     for (int v = 0; v < 3; v++) {
-        const sh_kernels *k = sh_kernels_find(names[v]);
+        const sh_kernels *k = find_kernels(names[v]);
         for (int turned = 0; k && turned < 2; turned++) {
             sh_view in = matrix(a, turned ? n / 4 : 1, turned ? 4 : n, SHOAL_F32), out = matrix(&sum, 1, 1, SHOAL_F32);
             ck_assert_ok(run(k, SH_REDUCE_SUM, &out, &in));

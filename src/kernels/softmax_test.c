@@ -126,7 +126,7 @@ END_TEST
 START_TEST(known_values)
 {
     for (int v = 0; v < 3; v++) {
-        const sh_kernels *k = sh_kernels_find(names[v]);
+        const sh_kernels *k = find_kernels(names[v]);
         if (!k) {
             continue;
         }
@@ -144,6 +144,11 @@ START_TEST(known_values)
         ck_assert_double_le(fabs(dx[0] + dx[1] + dx[2]), 1e-6);
         target[1] = 3;
         loss = 42;
+        if (is_card(k)) {
+            ck_assert_ok(k->softmax->cross_entropy(&exec, &args, &loss, &total, logp, x));
+            ck_assert(isnan(loss));
+            continue;
+        }
         ck_assert_err(k->softmax->cross_entropy(&exec, &args, &loss, &total, logp, x), SHOAL_EINVAL);
         ck_assert(loss == 42);
         ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "target 3"));
@@ -156,7 +161,7 @@ END_TEST
 START_TEST(large_scores)
 {
     for (int v = 0; v < 6; v++) {
-        const sh_kernels *k = sh_kernels_find(names[v % 3]);
+        const sh_kernels *k = find_kernels(names[v % 3]);
         if (!k) {
             continue;
         }

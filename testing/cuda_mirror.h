@@ -1,0 +1,15 @@
+/* The kernels of a device for arrays in host memory: every call copies its arrays to the device, runs there, and copies
+ * them back. So the tests of the kernels run on a card as they are. */
+#ifndef TESTING_CUDA_MIRROR_H
+#define TESTING_CUDA_MIRROR_H
+
+#include "device/device.h"
+
+/* Returns the device that SHOAL_TEST_CARD names: 1 is the card, `far` is testing/far_device.h, which tests the mirror
+ * itself. NULL if it is not set. Ends the test if there is no card. */
+const sh_device *sh_mirror_device(void);
+
+/* Returns the kernels of that device, or NULL. */
+const sh_kernels *sh_mirror_kernels(void);
+
+#endif

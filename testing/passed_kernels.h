@@ -1,0 +1,648 @@
+/* A table of kernels that passes every call on with other pointers: a template, included by the file that says where the
+ * memory of a call is for the kernels behind it (cuda_mirror.c copies it to a card, far_device.c finds it). That file
+ * defines before:
+ *
+ *     typedef struct passage passage;              one call; starts as {0}
+ *     passage_add(p, data, size, written)          the call uses these bytes; NULL is ignored
+ *     passage_open(p)                              all are known: make them reachable
+ *     passage_at(p, data)                          where the kernel finds them; NULL stays NULL
+ *     passage_close(p, err)                        the kernel returned err; returns what the caller gets
+ *     passage_kernels(), passage_exec(exec)        the kernels behind, and their exec
+ *
+ * The sizes of all arrays follow from the contracts (kernels/<group>.h). */
+#ifndef TESTING_PASSED_KERNELS_H
+#define TESTING_PASSED_KERNELS_H
+
+#include "kernels/kernels.h"
+
+#define PASS(call) passage_close(&p, passage_open(&p) == SHOAL_OK ? (call) : shoal_last_error())
+#define BEHIND(group) passage_kernels()->group
+#define AT(data) passage_at(&p, data)
+#define VIEW(v) ((sh_view[]){view_at(&p, v)})
+#define EXEC passage_exec(exec)
+
+static void add_array(passage *p, const void *data, shoal_dtype dtype, int64_t n, bool written)
+{
+    passage_add(p, data, (size_t)(n > 0 ? n : 0) * shoal_dtype_size(dtype), written);
+}
+
+/* From the first element of a view to its last, with the gaps between. */
+static void add_view(passage *p, const sh_view *v, bool written)
+{
+    int64_t last = 0;
+    for (int32_t d = 0; d < v->ndim; d++) {
+        last += (v->shape[d] - 1) * v->strides[d];
+    }
+    add_array(p, v->data, v->dtype, sh_view_count(v) > 0 ? last + 1 : 0, written);
+}
+
+static sh_view view_at(const passage *p, const sh_view *v)
+{
+    sh_view moved = *v;
+    moved.data = passage_at(p, v->data);
+    return moved;
+}
+
+/* ---- elementwise ---- */
+
+static shoal_err pass_unary(sh_exec *exec, sh_unary_op op, const sh_view *out, const sh_view *a)
+{
+    passage p = {0};
+    add_view(&p, out, true);
+    add_view(&p, a, false);
+    return PASS(BEHIND(elementwise)->unary(EXEC, op, VIEW(out), VIEW(a)));
+}
+
+static shoal_err pass_scalar(sh_exec *exec, sh_scalar_op op, const sh_view *out, const sh_view *a, sh_scalar x,
+                             sh_scalar y)
+{
+    passage p = {0};
+    add_view(&p, out, true);
+    add_view(&p, a, false);
+    return PASS(BEHIND(elementwise)->scalar(EXEC, op, VIEW(out), VIEW(a), x, y));
+}
+
+static shoal_err pass_binary(sh_exec *exec, sh_binary_op op, const sh_view *out, const sh_view *a, const sh_view *b)
+{
+    passage p = {0};
+    add_view(&p, out, true);
+    add_view(&p, a, false);
+    add_view(&p, b, false);
+    return PASS(BEHIND(elementwise)->binary(EXEC, op, VIEW(out), VIEW(a), VIEW(b)));
+}
+
+static shoal_err pass_grad(sh_exec *exec, sh_grad_op op, const sh_view *out, const sh_view *g, const sh_view *saved,
+                           double x, double y)
+{
+    passage p = {0};
+    add_view(&p, out, true);
+    add_view(&p, g, false);
+    add_view(&p, saved, false);
+    return PASS(BEHIND(elementwise)->grad(EXEC, op, VIEW(out), VIEW(g), VIEW(saved), x, y));
+}
+
+static shoal_err pass_where(sh_exec *exec, const sh_view *out, const sh_view *cond, const sh_view *a, const sh_view *b)
+{
+    passage p = {0};
+    add_view(&p, out, true);
+    add_view(&p, cond, false);
+    add_view(&p, a, false);
+    add_view(&p, b, false);
+    return PASS(BEHIND(elementwise)->where(EXEC, VIEW(out), VIEW(cond), VIEW(a), VIEW(b)));
+}
+
+static shoal_err pass_axpy(sh_exec *exec, const sh_view *out, const sh_view *a, sh_scalar alpha)
+{
+    passage p = {0};
+    add_view(&p, out, true);
+    add_view(&p, a, false);
+    return PASS(BEHIND(elementwise)->axpy(EXEC, VIEW(out), VIEW(a), alpha));
+}
+
+static shoal_err pass_fill(sh_exec *exec, const sh_view *out, sh_scalar x)
+{
+    passage p = {0};
+    add_view(&p, out, true);
+    return PASS(BEHIND(elementwise)->fill(EXEC, VIEW(out), x));
+}
+
+static shoal_err pass_copy(sh_exec *exec, const sh_view *out, const sh_view *a)
+{
+    passage p = {0};
+    add_view(&p, out, true);
+    add_view(&p, a, false);
+    return PASS(BEHIND(elementwise)->copy(EXEC, VIEW(out), VIEW(a)));
+}
+
+/* ---- reduce, matmul ---- */
+
+static shoal_err pass_reduce(sh_exec *exec, sh_reduce_op op, const sh_view *out, const sh_view *a)
+{
+    passage p = {0};
+    add_view(&p, out, true);
+    add_view(&p, a, false);
+    return PASS(BEHIND(reduce)->reduce(EXEC, op, VIEW(out), VIEW(a)));
+}
+
+static shoal_err pass_logsumexp(sh_exec *exec, const sh_view *out, const sh_view *a)
+{
+    passage p = {0};
+    add_view(&p, out, true);
+    add_view(&p, a, false);
+    return PASS(BEHIND(reduce)->logsumexp(EXEC, VIEW(out), VIEW(a)));
+}
+
+static void add_matrix(passage *p, const void *data, const sh_matmul_args *g, int64_t rows, int64_t columns,
+                       int64_t row, int64_t column, int64_t batch, bool written)
+{
+    bool any = g->batch > 0 && rows > 0 && columns > 0;
+    add_array(p, data, g->dtype, any ? (rows - 1) * row + (columns - 1) * column + (g->batch - 1) * batch + 1 : 0,
+              written);
+}
+
+static shoal_err pass_matmul(sh_exec *exec, const sh_matmul_args *args)
+{
+    passage p = {0};
+    sh_matmul_args g = *args;
+    add_matrix(&p, g.c, args, g.m, g.n, g.c_row, 1, g.c_batch, true);
+    add_matrix(&p, g.a, args, g.m, g.k, g.a_row, g.a_col, g.a_batch, false);
+    add_matrix(&p, g.b, args, g.k, g.n, g.b_row, g.b_col, g.b_batch, false);
+    add_array(&p, g.bias, g.dtype, g.n, false);
+    return PASS((g.a = AT(args->a), g.b = AT(args->b), g.c = AT(args->c), g.bias = AT(args->bias),
+                 BEHIND(matmul)->matmul(EXEC, &g)));
+}
+
+/* ---- softmax ---- */
+
+static int64_t softmax_count(const sh_softmax_shape *s)
+{
+    return s->outer * s->n * s->inner;
+}
+
+static shoal_err pass_softmax(sh_exec *exec, sh_softmax_op op, const sh_softmax_shape *s, void *y, const void *x)
+{
+    passage p = {0};
+    add_array(&p, y, s->dtype, softmax_count(s), true);
+    add_array(&p, x, s->dtype, softmax_count(s), false);
+    return PASS(BEHIND(softmax)->forward(EXEC, op, s, AT(y), AT(x)));
+}
+
+static shoal_err pass_softmax_backward(sh_exec *exec, sh_softmax_op op, const sh_softmax_shape *s, void *dx,
+                                       const void *dy, const void *y)
+{
+    passage p = {0};
+    add_array(&p, dx, s->dtype, softmax_count(s), true);
+    add_array(&p, dy, s->dtype, softmax_count(s), false);
+    add_array(&p, y, s->dtype, softmax_count(s), false);
+    return PASS(BEHIND(softmax)->backward(EXEC, op, s, AT(dx), AT(dy), AT(y)));
+}
+
+/* The targets, the weights, and the losses and their total, which are outputs or inputs. */
+static void add_nll(passage *p, const sh_nll_args *a, const void *loss, const void *total, bool written)
+{
+    int64_t targets = a->shape.outer * a->shape.inner;
+    add_array(p, a->target, SHOAL_I64, targets, false);
+    add_array(p, a->weight, a->shape.dtype, a->shape.n, false);
+    add_array(p, loss, a->shape.dtype, a->reduction == SH_REDUCTION_NONE ? targets : 1, written);
+    add_array(p, total, a->shape.dtype, 1, written);
+}
+
+static const sh_nll_args *nll_at(const passage *p, const sh_nll_args *from, sh_nll_args *to)
+{
+    *to = *from;
+    to->target = passage_at(p, from->target);
+    to->weight = passage_at(p, from->weight);
+    return to;
+}
+#define NLL(args) nll_at(&p, args, &(sh_nll_args){0})
+
+static shoal_err pass_nll(sh_exec *exec, const sh_nll_args *args, void *loss, void *total, const void *log_probs)
+{
+    passage p = {0};
+    add_nll(&p, args, loss, total, true);
+    add_array(&p, log_probs, args->shape.dtype, softmax_count(&args->shape), false);
+    return PASS(BEHIND(softmax)->nll(EXEC, NLL(args), AT(loss), AT(total), AT(log_probs)));
+}
+
+static shoal_err pass_nll_backward(sh_exec *exec, const sh_nll_args *args, void *dx, const void *dloss,
+                                   const void *total)
+{
+    passage p = {0};
+    add_nll(&p, args, dloss, total, false);
+    add_array(&p, dx, args->shape.dtype, softmax_count(&args->shape), true);
+    return PASS(BEHIND(softmax)->nll_backward(EXEC, NLL(args), AT(dx), AT(dloss), AT(total)));
+}
+
+static shoal_err pass_cross_entropy(sh_exec *exec, const sh_nll_args *args, void *loss, void *total, void *log_probs,
+                                    const void *x)
+{
+    passage p = {0};
+    add_nll(&p, args, loss, total, true);
+    add_array(&p, log_probs, args->shape.dtype, softmax_count(&args->shape), true);
+    add_array(&p, x, args->shape.dtype, softmax_count(&args->shape), false);
+    return PASS(BEHIND(softmax)->cross_entropy(EXEC, NLL(args), AT(loss), AT(total), AT(log_probs), AT(x)));
+}
+
+static shoal_err pass_cross_entropy_backward(sh_exec *exec, const sh_nll_args *args, void *dx, const void *dloss,
+                                             const void *total, const void *log_probs)
+{
+    passage p = {0};
+    add_nll(&p, args, dloss, total, false);
+    add_array(&p, dx, args->shape.dtype, softmax_count(&args->shape), true);
+    add_array(&p, log_probs, args->shape.dtype, softmax_count(&args->shape), false);
+    return PASS(BEHIND(softmax)->cross_entropy_backward(EXEC, NLL(args), AT(dx), AT(dloss), AT(total), AT(log_probs)));
+}
+
+/* ---- norm, rnn ---- */
+
+static shoal_err pass_layer_norm(sh_exec *exec, const sh_norm_shape *s, double eps, void *y, void *mean, void *rstd,
+                                 const void *x, const void *gamma, const void *beta)
+{
+    passage p = {0};
+    add_array(&p, y, s->dtype, s->rows * s->n, true);
+    add_array(&p, mean, s->dtype, s->rows, true);
+    add_array(&p, rstd, s->dtype, s->rows, true);
+    add_array(&p, x, s->dtype, s->rows * s->n, false);
+    add_array(&p, gamma, s->dtype, s->n, false);
+    add_array(&p, beta, s->dtype, s->n, false);
+    return PASS(BEHIND(norm)->layer_norm(EXEC, s, eps, AT(y), AT(mean), AT(rstd), AT(x), AT(gamma), AT(beta)));
+}
+
+static shoal_err pass_layer_norm_backward(sh_exec *exec, const sh_norm_shape *s, void *dx, void *dgamma, void *dbeta,
+                                          const void *dy, const void *x, const void *gamma, const void *mean,
+                                          const void *rstd)
+{
+    passage p = {0};
+    add_array(&p, dx, s->dtype, s->rows * s->n, true);
+    add_array(&p, dgamma, s->dtype, s->n, true);
+    add_array(&p, dbeta, s->dtype, s->n, true);
+    add_array(&p, dy, s->dtype, s->rows * s->n, false);
+    add_array(&p, x, s->dtype, s->rows * s->n, false);
+    add_array(&p, gamma, s->dtype, s->n, false);
+    add_array(&p, mean, s->dtype, s->rows, false);
+    add_array(&p, rstd, s->dtype, s->rows, false);
+    return PASS(BEHIND(norm)->layer_norm_backward(EXEC, s, AT(dx), AT(dgamma), AT(dbeta), AT(dy), AT(x), AT(gamma),
+                                                  AT(mean), AT(rstd)));
+}
+
+static shoal_err pass_lstm(sh_exec *exec, const sh_lstm_shape *s, void *h, void *c, void *acts, const void *gates,
+                           const void *c_prev)
+{
+    passage p = {0};
+    int64_t n = s->n * s->hidden;
+    add_array(&p, h, s->dtype, n, true);
+    add_array(&p, c, s->dtype, n, true);
+    add_array(&p, acts, s->dtype, 4 * n, true);
+    add_array(&p, gates, s->dtype, 4 * n, false);
+    add_array(&p, c_prev, s->dtype, n, false);
+    return PASS(BEHIND(rnn)->lstm(EXEC, s, AT(h), AT(c), AT(acts), AT(gates), AT(c_prev)));
+}
+
+static shoal_err pass_lstm_backward(sh_exec *exec, const sh_lstm_shape *s, void *dgates, void *dc_prev, const void *dh,
+                                    const void *dc, const void *acts, const void *c, const void *c_prev)
+{
+    passage p = {0};
+    int64_t n = s->n * s->hidden;
+    add_array(&p, dgates, s->dtype, 4 * n, true);
+    add_array(&p, dc_prev, s->dtype, n, true);
+    add_array(&p, dh, s->dtype, n, false);
+    add_array(&p, dc, s->dtype, n, false);
+    add_array(&p, acts, s->dtype, 4 * n, false);
+    add_array(&p, c, s->dtype, n, false);
+    add_array(&p, c_prev, s->dtype, n, false);
+    return PASS(
+        BEHIND(rnn)->lstm_backward(EXEC, s, AT(dgates), AT(dc_prev), AT(dh), AT(dc), AT(acts), AT(c), AT(c_prev)));
+}
+
+/* ---- index ---- */
+
+static shoal_err pass_select(sh_exec *exec, const sh_index_shape *s, void *out, const void *table, const int64_t *index)
+{
+    passage p = {0};
+    add_array(&p, out, s->dtype, s->outer * s->count * s->inner, true);
+    add_array(&p, table, s->dtype, s->outer * s->rows * s->inner, false);
+    add_array(&p, index, SHOAL_I64, s->count, false);
+    return PASS(BEHIND(index)->select(EXEC, s, AT(out), AT(table), AT(index)));
+}
+
+static shoal_err pass_add(sh_exec *exec, const sh_index_shape *s, void *table, const void *in, const int64_t *index)
+{
+    passage p = {0};
+    add_array(&p, table, s->dtype, s->outer * s->rows * s->inner, true);
+    add_array(&p, in, s->dtype, s->outer * s->count * s->inner, false);
+    add_array(&p, index, SHOAL_I64, s->count, false);
+    return PASS(BEHIND(index)->add(EXEC, s, AT(table), AT(in), AT(index)));
+}
+
+static void add_three(passage *p, const sh_view *out, const sh_view *a, const sh_view *index)
+{
+    add_view(p, out, true);
+    add_view(p, a, false);
+    add_view(p, index, false);
+}
+
+static shoal_err pass_gather(sh_exec *exec, int32_t dim, const sh_view *out, const sh_view *a, const sh_view *index)
+{
+    passage p = {0};
+    add_three(&p, out, a, index);
+    return PASS(BEHIND(index)->gather(EXEC, dim, VIEW(out), VIEW(a), VIEW(index)));
+}
+
+static shoal_err pass_scatter(sh_exec *exec, int32_t dim, const sh_view *out, const sh_view *a, const sh_view *index)
+{
+    passage p = {0};
+    add_three(&p, out, a, index);
+    return PASS(BEHIND(index)->scatter(EXEC, dim, VIEW(out), VIEW(a), VIEW(index)));
+}
+
+static shoal_err pass_scatter_add(sh_exec *exec, int32_t dim, const sh_view *out, const sh_view *a,
+                                  const sh_view *index)
+{
+    passage p = {0};
+    add_three(&p, out, a, index);
+    return PASS(BEHIND(index)->scatter_add(EXEC, dim, VIEW(out), VIEW(a), VIEW(index)));
+}
+
+static shoal_err pass_one_hot(sh_exec *exec, shoal_dtype dtype, void *out, const int64_t *index, int64_t count,
+                              int64_t classes)
+{
+    passage p = {0};
+    add_array(&p, out, dtype, count * classes, true);
+    add_array(&p, index, SHOAL_I64, count, false);
+    return PASS(BEHIND(index)->one_hot(EXEC, dtype, AT(out), AT(index), count, classes));
+}
+
+/* ---- random ---- */
+
+static shoal_err pass_uniform(sh_exec *exec, sh_random_key key, shoal_dtype dtype, void *out, int64_t n, double low,
+                              double high)
+{
+    passage p = {0};
+    add_array(&p, out, dtype, n, true);
+    return PASS(BEHIND(random)->uniform(EXEC, key, dtype, AT(out), n, low, high));
+}
+
+static shoal_err pass_normal(sh_exec *exec, sh_random_key key, shoal_dtype dtype, void *out, int64_t n, double mean,
+                             double deviation)
+{
+    passage p = {0};
+    add_array(&p, out, dtype, n, true);
+    return PASS(BEHIND(random)->normal(EXEC, key, dtype, AT(out), n, mean, deviation));
+}
+
+static shoal_err pass_bernoulli(sh_exec *exec, sh_random_key key, shoal_dtype dtype, void *out, int64_t n,
+                                double chance, double value)
+{
+    passage p = {0};
+    add_array(&p, out, dtype, n, true);
+    return PASS(BEHIND(random)->bernoulli(EXEC, key, dtype, AT(out), n, chance, value));
+}
+
+static shoal_err pass_integers(sh_exec *exec, sh_random_key key, int64_t *out, int64_t n, int64_t low, int64_t high)
+{
+    passage p = {0};
+    add_array(&p, out, SHOAL_I64, n, true);
+    return PASS(BEHIND(random)->integers(EXEC, key, AT(out), n, low, high));
+}
+
+static shoal_err pass_dropout(sh_exec *exec, sh_random_key key, shoal_dtype dtype, void *y, uint8_t *mask,
+                              const void *x, int64_t n, double chance)
+{
+    passage p = {0};
+    add_array(&p, y, dtype, n, true);
+    add_array(&p, mask, SHOAL_U8, n, true);
+    add_array(&p, x, dtype, n, false);
+    return PASS(BEHIND(random)->dropout(EXEC, key, dtype, AT(y), AT(mask), AT(x), n, chance));
+}
+
+static shoal_err pass_dropout_backward(sh_exec *exec, shoal_dtype dtype, void *dx, const void *dy, const uint8_t *mask,
+                                       int64_t n, double chance)
+{
+    passage p = {0};
+    add_array(&p, dx, dtype, n, true);
+    add_array(&p, dy, dtype, n, false);
+    add_array(&p, mask, SHOAL_U8, n, false);
+    return PASS(BEHIND(random)->dropout_backward(EXEC, dtype, AT(dx), AT(dy), AT(mask), n, chance));
+}
+
+/* ---- optim ---- */
+
+static shoal_err pass_sgd(sh_exec *exec, shoal_dtype dtype, int64_t n, const sh_sgd_args *args, void *param,
+                          void *buffer, const void *grad)
+{
+    passage p = {0};
+    add_array(&p, param, dtype, n, true);
+    add_array(&p, buffer, dtype, n, true);
+    add_array(&p, grad, dtype, n, false);
+    return PASS(BEHIND(optim)->sgd(EXEC, dtype, n, args, AT(param), AT(buffer), AT(grad)));
+}
+
+static shoal_err pass_adam(sh_exec *exec, shoal_dtype dtype, int64_t n, const sh_adam_args *args, void *param, void *m,
+                           void *v, void *v_max, const void *grad)
+{
+    passage p = {0};
+    add_array(&p, param, dtype, n, true);
+    add_array(&p, m, dtype, n, true);
+    add_array(&p, v, dtype, n, true);
+    add_array(&p, v_max, dtype, n, true);
+    add_array(&p, grad, dtype, n, false);
+    return PASS(BEHIND(optim)->adam(EXEC, dtype, n, args, AT(param), AT(m), AT(v), AT(v_max), AT(grad)));
+}
+
+static shoal_err pass_rmsprop(sh_exec *exec, shoal_dtype dtype, int64_t n, const sh_rmsprop_args *args, void *param,
+                              void *v, void *average, void *buffer, const void *grad)
+{
+    passage p = {0};
+    add_array(&p, param, dtype, n, true);
+    add_array(&p, v, dtype, n, true);
+    add_array(&p, average, dtype, n, true);
+    add_array(&p, buffer, dtype, n, true);
+    add_array(&p, grad, dtype, n, false);
+    return PASS(BEHIND(optim)->rmsprop(EXEC, dtype, n, args, AT(param), AT(v), AT(average), AT(buffer), AT(grad)));
+}
+
+static shoal_err pass_scale(sh_exec *exec, shoal_dtype dtype, int64_t n, void *x, double factor)
+{
+    passage p = {0};
+    add_array(&p, x, dtype, n, true);
+    return PASS(BEHIND(optim)->scale(EXEC, dtype, n, AT(x), factor));
+}
+
+static shoal_err pass_clip(sh_exec *exec, shoal_dtype dtype, int64_t n, void *x, const void *sumsq, double max_norm)
+{
+    passage p = {0};
+    add_array(&p, x, dtype, n, true);
+    add_array(&p, sumsq, dtype, 1, false);
+    return PASS(BEHIND(optim)->clip(EXEC, dtype, n, AT(x), AT(sumsq), max_norm));
+}
+
+#define MOST_AVERAGED 64
+
+static const void *const *all_at(const passage *p, const void *const *in, int32_t count, const void **moved)
+{
+    for (int32_t i = 0; i < count && i < MOST_AVERAGED; i++) {
+        moved[i] = passage_at(p, in[i]);
+    }
+    return moved;
+}
+
+static shoal_err pass_average(sh_exec *exec, shoal_dtype dtype, int64_t n, void *out, const void *const *in,
+                              const double *weights, int32_t count)
+{
+    passage p = {0};
+    add_array(&p, out, dtype, n, true);
+    for (int32_t i = 0; i < count && i < MOST_AVERAGED; i++) {
+        add_array(&p, in[i], dtype, n, false);
+    }
+    const void *moved[MOST_AVERAGED];
+    return PASS(BEHIND(optim)->average(EXEC, dtype, n, AT(out), all_at(&p, in, count, moved), weights, count));
+}
+
+/* ---- conv, pool ---- */
+
+typedef struct conv_sizes {
+    int64_t x, w, y, pooled;
+} conv_sizes;
+
+static conv_sizes conv_count(const sh_conv2d *c)
+{
+    int64_t h = sh_conv2d_out_h(c), w = sh_conv2d_out_w(c), planes = c->n * c->out_c;
+    return (conv_sizes){.x = c->n * c->in_c * c->in_h * c->in_w,
+                        .w = c->out_c * (c->in_c / c->groups) * c->kernel_h * c->kernel_w,
+                        .y = planes * h * w,
+                        .pooled = planes * (h / 2) * (w / 2)};
+}
+
+static void add_conv(passage *p, const sh_conv2d *c, const void *x, const void *w, const void *bias)
+{
+    conv_sizes n = conv_count(c);
+    add_array(p, x, c->dtype, n.x, false);
+    add_array(p, w, c->dtype, n.w, false);
+    add_array(p, bias, c->dtype, c->out_c, false);
+}
+
+static void add_conv_grads(passage *p, const sh_conv2d *c, const void *x, const void *w, const void *bias)
+{
+    conv_sizes n = conv_count(c);
+    add_array(p, x, c->dtype, n.x, true);
+    add_array(p, w, c->dtype, n.w, true);
+    add_array(p, bias, c->dtype, c->out_c, true);
+}
+
+static shoal_err pass_conv(sh_exec *exec, const sh_conv2d *c, const void *x, const void *w, const void *bias, void *y)
+{
+    passage p = {0};
+    add_conv(&p, c, x, w, bias);
+    add_array(&p, y, c->dtype, conv_count(c).y, true);
+    return PASS(BEHIND(conv)->forward(EXEC, c, AT(x), AT(w), AT(bias), AT(y)));
+}
+
+static shoal_err pass_conv_backward(sh_exec *exec, const sh_conv2d *c, const void *grad_y, const void *x, const void *w,
+                                    void *grad_x, void *grad_w, void *grad_bias)
+{
+    passage p = {0};
+    add_conv(&p, c, x, w, NULL);
+    add_array(&p, grad_y, c->dtype, conv_count(c).y, false);
+    add_conv_grads(&p, c, grad_x, grad_w, grad_bias);
+    return PASS(BEHIND(conv)->backward(EXEC, c, AT(grad_y), AT(x), AT(w), AT(grad_x), AT(grad_w), AT(grad_bias)));
+}
+
+static shoal_err pass_pool_relu(sh_exec *exec, const sh_conv2d *c, const void *x, const void *w, const void *bias,
+                                const void *drop, void *y, uint8_t *winner)
+{
+    passage p = {0};
+    add_conv(&p, c, x, w, bias);
+    add_array(&p, drop, c->dtype, c->n * c->out_c, false);
+    add_array(&p, y, c->dtype, conv_count(c).pooled, true);
+    add_array(&p, winner, SHOAL_U8, conv_count(c).pooled, true);
+    return PASS(BEHIND(conv)->pool_relu_forward(EXEC, c, AT(x), AT(w), AT(bias), AT(drop), AT(y), AT(winner)));
+}
+
+static shoal_err pass_pool_relu_backward(sh_exec *exec, const sh_conv2d *c, const void *grad_y, const void *x,
+                                         const void *w, const void *drop, const uint8_t *winner, void *grad_x,
+                                         void *grad_w, void *grad_bias)
+{
+    passage p = {0};
+    add_conv(&p, c, x, w, NULL);
+    add_array(&p, grad_y, c->dtype, conv_count(c).pooled, false);
+    add_array(&p, drop, c->dtype, c->n * c->out_c, false);
+    add_array(&p, winner, SHOAL_U8, conv_count(c).pooled, false);
+    add_conv_grads(&p, c, grad_x, grad_w, grad_bias);
+    return PASS(BEHIND(conv)->pool_relu_backward(EXEC, c, AT(grad_y), AT(x), AT(w), AT(drop), AT(winner), AT(grad_x),
+                                                 AT(grad_w), AT(grad_bias)));
+}
+
+static int64_t pool_in(const sh_pool2d *q)
+{
+    return q->n * q->c * q->in_h * q->in_w;
+}
+
+static int64_t pool_out(const sh_pool2d *q)
+{
+    return q->n * q->c * sh_pool2d_out_h(q) * sh_pool2d_out_w(q);
+}
+
+static shoal_err pass_max_pool(sh_exec *exec, const sh_pool2d *q, const void *x, void *y, int32_t *winner)
+{
+    passage p = {0};
+    add_array(&p, x, q->dtype, pool_in(q), false);
+    add_array(&p, y, q->dtype, pool_out(q), true);
+    add_array(&p, winner, SHOAL_I32, pool_out(q), true);
+    return PASS(BEHIND(pool)->max_forward(EXEC, q, AT(x), AT(y), AT(winner)));
+}
+
+static shoal_err pass_max_pool_backward(sh_exec *exec, const sh_pool2d *q, const void *grad_y, const int32_t *winner,
+                                        void *grad_x)
+{
+    passage p = {0};
+    add_array(&p, grad_y, q->dtype, pool_out(q), false);
+    add_array(&p, winner, SHOAL_I32, pool_out(q), false);
+    add_array(&p, grad_x, q->dtype, pool_in(q), true);
+    return PASS(BEHIND(pool)->max_backward(EXEC, q, AT(grad_y), AT(winner), AT(grad_x)));
+}
+
+static shoal_err pass_avg_pool(sh_exec *exec, const sh_pool2d *q, const void *x, void *y)
+{
+    passage p = {0};
+    add_array(&p, x, q->dtype, pool_in(q), false);
+    add_array(&p, y, q->dtype, pool_out(q), true);
+    return PASS(BEHIND(pool)->avg_forward(EXEC, q, AT(x), AT(y)));
+}
+
+static shoal_err pass_avg_pool_backward(sh_exec *exec, const sh_pool2d *q, const void *grad_y, void *grad_x)
+{
+    passage p = {0};
+    add_array(&p, grad_y, q->dtype, pool_out(q), false);
+    add_array(&p, grad_x, q->dtype, pool_in(q), true);
+    return PASS(BEHIND(pool)->avg_backward(EXEC, q, AT(grad_y), AT(grad_x)));
+}
+
+static const sh_kernels passed_kernels = {
+    .name = "passed",
+    .elementwise = &(const sh_elementwise_kernels){.unary = pass_unary,
+                                                   .scalar = pass_scalar,
+                                                   .binary = pass_binary,
+                                                   .grad = pass_grad,
+                                                   .where = pass_where,
+                                                   .axpy = pass_axpy,
+                                                   .fill = pass_fill,
+                                                   .copy = pass_copy},
+    .reduce = &(const sh_reduce_kernels){.reduce = pass_reduce, .logsumexp = pass_logsumexp},
+    .matmul = &(const sh_matmul_kernels){.matmul = pass_matmul},
+    .softmax = &(const sh_softmax_kernels){.forward = pass_softmax,
+                                           .backward = pass_softmax_backward,
+                                           .nll = pass_nll,
+                                           .nll_backward = pass_nll_backward,
+                                           .cross_entropy = pass_cross_entropy,
+                                           .cross_entropy_backward = pass_cross_entropy_backward},
+    .norm = &(const sh_norm_kernels){.layer_norm = pass_layer_norm, .layer_norm_backward = pass_layer_norm_backward},
+    .index = &(const sh_index_kernels){.select = pass_select,
+                                       .add = pass_add,
+                                       .gather = pass_gather,
+                                       .scatter = pass_scatter,
+                                       .scatter_add = pass_scatter_add,
+                                       .one_hot = pass_one_hot},
+    .rnn = &(const sh_rnn_kernels){.lstm = pass_lstm, .lstm_backward = pass_lstm_backward},
+    .random = &(const sh_random_kernels){.uniform = pass_uniform,
+                                         .normal = pass_normal,
+                                         .bernoulli = pass_bernoulli,
+                                         .integers = pass_integers,
+                                         .dropout = pass_dropout,
+                                         .dropout_backward = pass_dropout_backward},
+    .optim = &(const sh_optim_kernels){.sgd = pass_sgd,
+                                       .adam = pass_adam,
+                                       .rmsprop = pass_rmsprop,
+                                       .scale = pass_scale,
+                                       .clip = pass_clip,
+                                       .average = pass_average},
+    .conv = &(const sh_conv_kernels){.forward = pass_conv,
+                                     .backward = pass_conv_backward,
+                                     .pool_relu_forward = pass_pool_relu,
+                                     .pool_relu_backward = pass_pool_relu_backward},
+    .pool = &(const sh_pooling_kernels){.max_forward = pass_max_pool,
+                                        .max_backward = pass_max_pool_backward,
+                                        .avg_forward = pass_avg_pool,
+                                        .avg_backward = pass_avg_pool_backward},
+};
+
+#endif
