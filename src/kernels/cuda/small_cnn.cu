@@ -5,6 +5,7 @@
  * gradients. A channel that dropout drops costs nothing after its number was drawn.
  * update_pass: one parameter a column of threads; sums over the images in a fixed order, then SGD. The gradients of the
  * linear layers are products of two vectors an image, so only those vectors are kept, not the products. */
+#include "kernels/cpu/philox.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/small_cnn.h"
 
@@ -40,18 +41,10 @@ struct image_memory {
     int alive[20], alive_count, label;
 };
 
-__device__ void philox(uint64_t block, uint64_t stream, uint64_t seed, uint32_t out[4])
+__device__ void philox(uint64_t block, const sh_random_key &key, uint32_t out[4])
 {
-    uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = (uint32_t)stream, c3 = (uint32_t)(stream >> 32);
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-#pragma unroll
-    for (int round = 0; round < 10; round++) {
-        uint32_t h0 = __umulhi(0xd2511f53u, c0), l0 = 0xd2511f53u * c0;
-        uint32_t h1 = __umulhi(0xcd9e8d57u, c2), l1 = 0xcd9e8d57u * c2;
-        c0 = h1 ^ c1 ^ k0, c1 = l1, c2 = h0 ^ c3 ^ k1, c3 = l0;
-        k0 += 0x9e3779b9u, k1 += 0xbb67ae85u;
-    }
-    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+    sh_philox_block((uint32_t)block, (uint32_t)(block >> 32), (uint32_t)key.stream, (uint32_t)(key.stream >> 32),
+                    (uint32_t)key.seed, (uint32_t)(key.seed >> 32), out);
 }
 
 __device__ float warp_sum(float v)
@@ -152,7 +145,7 @@ __device__ void load_all(image_memory &m, const sh_small_cnn_step &s, int64_t sa
     }
     if (t >= 32 && t < 37) {
         uint32_t word[4];
-        philox(block + (uint64_t)blockIdx.x * 5 + (t - 32), s.key.stream, s.key.seed, word);
+        philox(block + (uint64_t)blockIdx.x * 5 + (t - 32), s.key, word);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float u = (float)(word[i] >> 8) * 0x1p-24f;
@@ -254,7 +247,7 @@ __device__ void linear_layers(image_memory &m, const sh_small_cnn_step &s, float
         if (s.training) {
             uint64_t i = (uint64_t)blockIdx.x * 50 + j1;
             uint32_t word[4];
-            philox(block + ((uint64_t)gridDim.x * 20 + 3) / 4 + i / 4, s.key.stream, s.key.seed, word);
+            philox(block + ((uint64_t)gridDim.x * 20 + 3) / 4 + i / 4, s.key, word);
             uint32_t drawn = i % 4 == 0 ? word[0] : i % 4 == 1 ? word[1] : i % 4 == 2 ? word[2] : word[3];
             bool stays = (float)(drawn >> 8) * 0x1p-24f >= 0.5f;
             h = stays ? h * 2 : 0;
