@@ -43,6 +43,7 @@ typedef enum shoal_err {
     SHOAL_ENAN,   /* a loss or a parameter is NaN or infinite: training has diverged */
     SHOAL_EOS,    /* a system call failed: the text has the call and its errno */
     SHOAL_EINTR,  /* a signal ended the wait; only if the thread asked for that */
+    SHOAL_ECARD,  /* the card, or this process's context on it, has failed: the text has the first failure */
     SHOAL_END,    /* not a failure: an iteration has no more items; does not change the last error */
 } shoal_err;
 

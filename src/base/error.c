@@ -37,7 +37,8 @@ static const char *const names[] = {
     [SHOAL_ELIMIT] = "SHOAL_ELIMIT",   [SHOAL_EFORK] = "SHOAL_EFORK",
     [SHOAL_ESTATE] = "SHOAL_ESTATE",   [SHOAL_ECHILD] = "SHOAL_ECHILD",
     [SHOAL_ENAN] = "SHOAL_ENAN",       [SHOAL_EOS] = "SHOAL_EOS",
-    [SHOAL_EINTR] = "SHOAL_EINTR",     [SHOAL_END] = "SHOAL_END",
+    [SHOAL_EINTR] = "SHOAL_EINTR",     [SHOAL_ECARD] = "SHOAL_ECARD",
+    [SHOAL_END] = "SHOAL_END",
 };
 
 const char *shoal_err_name(shoal_err err)

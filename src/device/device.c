@@ -1,5 +1,5 @@
 /* Finding a device. */
-#include "device/device.h"
+#include "device/cuda.h"
 
 #include "base/error.h"
 
@@ -14,7 +14,7 @@ const sh_device *sh_device_get(shoal_device kind)
 {
     switch (kind) {
     case SHOAL_CPU: return &sh_device_cpu;
-    case SHOAL_CUDA: (void)sh_fail(SHOAL_ENOENT, "this build of Shoal has no CUDA support: use the cpu"); return NULL;
+    case SHOAL_CUDA: return sh_cuda_get() ? &sh_device_cuda : NULL;
     }
     (void)sh_fail(SHOAL_EINVAL, "%d is not a device", (int)kind);
     return NULL;

@@ -43,11 +43,7 @@ extern "C" shoal_err shoal_fail(shoal_err err, const char *format, ...)
 
 shoal_err sh_cuda_called(const char *what, cudaError_t result)
 {
-    if (result == cudaSuccess) {
-        return SHOAL_OK;
-    }
-    shoal_err code = result == cudaErrorMemoryAllocation ? SHOAL_ENOMEM : SHOAL_EOS;
-    return sh_cuda_the_host->fail(code, "%s on the card: %s", what, cudaGetErrorString(result));
+    return sh_cuda_the_host->result(what, (int)result); /* runtime and driver have the same numbers */
 }
 
 shoal_err sh_cuda_launched(const char *what)

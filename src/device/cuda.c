@@ -1,0 +1,234 @@
+/* A CUDA card as a device. */
+#include "device/cuda.h"
+
+#include "base/error.h"
+#include "base/fork.h"
+#include "sync/atomic.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+static sh_cuda_card card;
+static sh_a32 is_open; /* 1 once card is filled in, set with release order under the lock */
+static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* A thread's exec, and whether the context is current in it. The scratch is freed when the thread ends. */
+static _Thread_local sh_exec mine __attribute__((tls_model("initial-exec")));
+static _Thread_local bool is_current __attribute__((tls_model("initial-exec")));
+static pthread_key_t end_key;
+static pthread_once_t end_once = PTHREAD_ONCE_INIT;
+
+static void thread_ended(void *exec)
+{
+    sh_exec *e = exec;
+    if (e->scratch) {
+        sh_cuda_free(e->scratch, e->scratch_size);
+    }
+    *e = (sh_exec){0};
+    is_current = false;
+}
+
+static void make_key(void)
+{
+    (void)pthread_key_create(&end_key, thread_ended);
+}
+
+/* ---- opening ---- */
+
+static shoal_err choose_card(sh_cuda_card *c)
+{
+    int count = 0;
+    shoal_err err = sh_cuda_result("count the cards", sh_cu.cuDeviceGetCount(&count));
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    const char *own = getenv("SHOAL_CARD");
+    char *end = NULL;
+    long index = own && own[0] ? strtol(own, &end, 10) : 0;
+    if (end && *end != 0) {
+        return sh_fail(SHOAL_EINVAL, "SHOAL_CARD is \"%s\"; it must be the number of a card, from 0", own);
+    }
+    if (count == 0) {
+        return sh_fail(SHOAL_ENOENT, "there is no CUDA card here: the driver (CUDA %d.%d) sees none",
+                       sh_cu.version / 1000, sh_cu.version % 1000 / 10);
+    }
+    if (index < 0 || index >= count) {
+        return sh_fail(SHOAL_ENOENT, "SHOAL_CARD is %ld, but this process sees %d card%s, numbered from 0", index,
+                       count, count == 1 ? "" : "s");
+    }
+    c->index = (int)index;
+    return SHOAL_OK;
+}
+
+static shoal_err describe_card(sh_cuda_card *c)
+{
+    shoal_err err = sh_cuda_result("open the card", sh_cu.cuDeviceGet(&c->device, c->index));
+    if (err == SHOAL_OK) {
+        err = sh_cuda_result("read the card's name", sh_cu.cuDeviceGetName(c->name, (int)sizeof c->name, c->device));
+    }
+    if (err == SHOAL_OK) {
+        err = sh_cuda_result("read the card's UUID", sh_cu.cuDeviceGetUuid(c->uuid, c->device));
+    }
+    if (err == SHOAL_OK) {
+        err = sh_cuda_result("read the size of the card's memory", sh_cu.cuDeviceTotalMem(&c->total, c->device));
+    }
+    return err;
+}
+
+/* The primary context, so that PyTorch and Shoal in one process share it. */
+static shoal_err open_context(sh_cuda_card *c)
+{
+    shoal_err err =
+        sh_cuda_result("make a context on the card", sh_cu.cuDevicePrimaryCtxRetain(&c->context, c->device));
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    err = sh_cuda_result("use the card's context", sh_cu.cuCtxSetCurrent(c->context));
+    if (err == SHOAL_OK) {
+        err = sh_cuda_result("make a stream", sh_cu.cuStreamCreate(&c->stream, SH_CU_STREAM_NON_BLOCKING));
+    }
+    if (err != SHOAL_OK) {
+        (void)sh_cu.cuDevicePrimaryCtxRelease(c->device);
+    }
+    return err;
+}
+
+static shoal_err open_card(sh_cuda_card *c)
+{
+    shoal_err err = sh_cuda_library_load(&c->library);
+    if (err == SHOAL_OK) {
+        err = sh_cuda_driver_load();
+    }
+    if (err == SHOAL_OK) {
+        err = choose_card(c);
+    }
+    if (err == SHOAL_OK) {
+        err = describe_card(c);
+    }
+    if (err == SHOAL_OK) {
+        err = open_context(c);
+    }
+    c->generation = sh_fork_generation();
+    return err;
+}
+
+static shoal_err open_once(void)
+{
+    pthread_mutex_lock(&open_lock);
+    shoal_err err = SHOAL_OK;
+    if (sh_load_relaxed(&is_open) == 0) {
+        sh_cuda_card fresh = {0};
+        err = open_card(&fresh);
+        if (err == SHOAL_OK) {
+            card = fresh;
+            sh_store_release(&is_open, 1); /* pairs with the acquire in sh_cuda_check: the card is filled in */
+        }
+    }
+    pthread_mutex_unlock(&open_lock);
+    return err;
+}
+
+bool sh_cuda_is_open(void)
+{
+    return sh_load_acquire(&is_open) != 0;
+}
+
+shoal_err sh_cuda_check(void)
+{
+    if (!sh_cuda_is_open()) {
+        return sh_fail(SHOAL_ESTATE, "the card was not opened in this process");
+    }
+    if (__builtin_expect(!sh_fork_is_ours(card.generation), 0)) {
+        return sh_fail(SHOAL_EFORK, "this process was forked after its parent had used the card, and CUDA does not "
+                                    "work across a fork: start it with spawn");
+    }
+    shoal_err err = sh_cuda_lost();
+    if (err == SHOAL_OK && __builtin_expect(!is_current, 0)) {
+        err = sh_cuda_result("use the card's context", sh_cu.cuCtxSetCurrent(card.context));
+        is_current = err == SHOAL_OK;
+    }
+    return err;
+}
+
+sh_cuda_card *sh_cuda_get(void)
+{
+    if (!sh_cuda_is_open() && open_once() != SHOAL_OK) {
+        return NULL;
+    }
+    return sh_cuda_check() == SHOAL_OK ? &card : NULL;
+}
+
+/* ---- the device ---- */
+
+static const sh_kernels *cuda_kernels(void)
+{
+    return card.library->kernels;
+}
+
+static sh_exec *cuda_exec(void)
+{
+    if (sh_cuda_check() != SHOAL_OK) {
+        return NULL;
+    }
+    if (__builtin_expect(!mine.stream, 0)) {
+        (void)pthread_once(&end_once, make_key);
+        (void)pthread_setspecific(end_key, &mine);
+        mine.stream = card.stream;
+    }
+    return &mine;
+}
+
+void *sh_cuda_scratch(sh_exec *exec, size_t size)
+{
+    if (size > exec->scratch_size) {
+        void *fresh = sh_cuda_alloc(size);
+        if (!fresh) {
+            return NULL;
+        }
+        sh_cuda_free(exec->scratch, exec->scratch_size);
+        exec->scratch = fresh;
+        exec->scratch_size = size;
+    }
+    return exec->scratch;
+}
+
+static shoal_err cuda_wait(void)
+{
+    shoal_err err = sh_cuda_check();
+    return err != SHOAL_OK ? err : sh_cuda_result("wait for the card", sh_cu.cuStreamSynchronize(card.stream));
+}
+
+static shoal_err cuda_write(void *to, const void *from_host, size_t size)
+{
+    shoal_err err = sh_cuda_check();
+    if (err == SHOAL_OK && size > 0) {
+        err = sh_cuda_result("copy to the card",
+                             sh_cu.cuMemcpyHtoDAsync((sh_cu_address)(uintptr_t)to, from_host, size, card.stream));
+        err = err == SHOAL_OK ? cuda_wait() : err;
+    }
+    return err;
+}
+
+static shoal_err cuda_read(void *to_host, const void *from, size_t size)
+{
+    shoal_err err = sh_cuda_check();
+    if (err == SHOAL_OK && size > 0) {
+        err = sh_cuda_result("copy from the card",
+                             sh_cu.cuMemcpyDtoHAsync(to_host, (sh_cu_address)(uintptr_t)from, size, card.stream));
+        err = err == SHOAL_OK ? cuda_wait() : err;
+    }
+    return err;
+}
+
+const sh_device sh_device_cuda = {
+    .kind = SHOAL_CUDA,
+    .name = "cuda",
+    .host_readable = false,
+    .kernels = cuda_kernels,
+    .alloc = sh_cuda_alloc,
+    .free = sh_cuda_free,
+    .write = cuda_write,
+    .read = cuda_read,
+    .exec = cuda_exec,
+    .wait = cuda_wait,
+};

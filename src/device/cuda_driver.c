@@ -1,0 +1,193 @@
+#include "device/cuda_driver.h"
+
+#include "base/error.h"
+#include "sync/atomic.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+sh_cuda_driver sh_cu;
+
+static void *library;
+static bool started;
+
+/* Why the context was lost. Written once under the lock, before `lost` is set with release order; read after `lost` was
+ * seen with acquire order. */
+static char lost_text[256];
+static sh_a32 lost;
+static pthread_mutex_t lost_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Every function, by the order of SH_CUDA_CALLS: they are the first fields of sh_cuda_driver. */
+static const char *const symbols[] = {
+#define SYMBOL(field, symbol, arguments) symbol,
+    SH_CUDA_CALLS(SYMBOL)
+#undef SYMBOL
+};
+
+static shoal_err too_old(int version, const char *missing)
+{
+    return sh_fail(SHOAL_ELAYOUT,
+                   "the CUDA driver is too old: it has CUDA %d.%d%s%s, and Shoal needs CUDA %d.%d or later",
+                   version / 1000, version % 1000 / 10, missing ? " without " : "", missing ? missing : "",
+                   SH_CUDA_VERSION_NEEDED / 1000, SH_CUDA_VERSION_NEEDED % 1000 / 10);
+}
+
+static shoal_err load_functions(void *from)
+{
+    int (*get_version)(int *);
+    *(void **)(void *)&get_version = dlsym(from, "cuDriverGetVersion");
+    int version = 0;
+    if (!get_version || get_version(&version) != SH_CU_OK || version < SH_CUDA_VERSION_NEEDED) {
+        return too_old(version, NULL);
+    }
+    void **fields = (void **)(void *)&sh_cu;
+    for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
+        fields[i] = dlsym(from, symbols[i]);
+        if (!fields[i]) {
+            return too_old(version, symbols[i]);
+        }
+    }
+    sh_cu.version = version;
+    return SHOAL_OK;
+}
+
+/* The driver's name and text of an error. */
+static void describe(int result, char *name, size_t name_size, char *text, size_t text_size)
+{
+    const char *n = NULL, *t = NULL;
+    (void)sh_cu.cuGetErrorName(result, &n);
+    (void)sh_cu.cuGetErrorString(result, &t);
+    snprintf(name, name_size, "%s", n ? n : "no name");
+    snprintf(text, text_size, "%s", t ? t : "unknown to this driver");
+}
+
+/* Why cuInit failed. Without permission the driver says that there is no device, or that a system call failed. */
+static shoal_err init_failed(int result)
+{
+    static const char control[] = "/dev/nvidiactl";
+    if (access(control, F_OK) == 0 && access(control, R_OK | W_OK) != 0) {
+        return sh_fail(SHOAL_EPERM, "this user may not use the card: no permission to read and write %s", control);
+    }
+    if (result == SH_CU_NO_DEVICE) {
+        return sh_fail(SHOAL_ENOENT, "there is no CUDA card here: the driver (CUDA %d.%d) sees none%s",
+                       sh_cu.version / 1000, sh_cu.version % 1000 / 10,
+                       getenv("CUDA_VISIBLE_DEVICES") ? " among those that CUDA_VISIBLE_DEVICES names" : "");
+    }
+    if (result == SH_CU_DRIVER_MISMATCH) {
+        return sh_fail(SHOAL_ELAYOUT,
+                       "the CUDA driver library (CUDA %d.%d) and the driver in the kernel are of different versions",
+                       sh_cu.version / 1000, sh_cu.version % 1000 / 10);
+    }
+    char name[64], text[128];
+    describe(result, name, sizeof name, text, sizeof text);
+    return sh_fail(SHOAL_EOS, "cannot start the CUDA driver: %s (%d: %s)", text, result, name);
+}
+
+static shoal_err load_library(void)
+{
+    const char *own = getenv("SHOAL_CUDA_DRIVER");
+    const char *path = own && own[0] ? own : "libcuda.so.1";
+    void *fresh = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!fresh) {
+        const char *why = dlerror();
+        return sh_fail(SHOAL_ENOENT, "there is no CUDA driver here: %s", why ? why : path);
+    }
+    shoal_err err = load_functions(fresh);
+    if (err != SHOAL_OK) {
+        dlclose(fresh);
+        return err;
+    }
+    library = fresh;
+    return SHOAL_OK;
+}
+
+shoal_err sh_cuda_driver_load(void)
+{
+    if (started) {
+        return SHOAL_OK;
+    }
+    shoal_err err = library ? SHOAL_OK : load_library();
+    if (err == SHOAL_OK) {
+        int result = sh_cu.cuInit(0);
+        err = result == SH_CU_OK ? SHOAL_OK : init_failed(result);
+    }
+    started = err == SHOAL_OK;
+    return err;
+}
+
+/* Checks whether the context does not work any more after this error. */
+static bool ends_context(int result)
+{
+    switch (result) {
+    case SH_CU_DEVICE_UNAVAILABLE:
+    case SH_CU_ECC_UNCORRECTABLE:
+    case SH_CU_NVLINK_UNCORRECTABLE:
+    case SH_CU_CONTAINED:
+    case SH_CU_ILLEGAL_ADDRESS:
+    case SH_CU_LAUNCH_TIMEOUT:
+    case SH_CU_CONTEXT_IS_DESTROYED:
+    case SH_CU_ASSERT:
+    case SH_CU_HARDWARE_STACK_ERROR:
+    case SH_CU_ILLEGAL_INSTRUCTION:
+    case SH_CU_MISALIGNED_ADDRESS:
+    case SH_CU_INVALID_ADDRESS_SPACE:
+    case SH_CU_INVALID_PC:
+    case SH_CU_LAUNCH_FAILED:
+    case SH_CU_TENSOR_MEMORY_LEAK:
+    case SH_CU_MPS_RPC_FAILURE:
+    case SH_CU_MPS_CLIENT_TERMINATED:
+    case SH_CU_EXTERNAL_DEVICE:
+    case SH_CU_UNKNOWN: return true;
+    default: return false;
+    }
+}
+
+/* Keeps the first reason: what comes after it is its consequence. */
+static void remember(const char *what, int result, const char *name, const char *text)
+{
+    pthread_mutex_lock(&lost_lock);
+    if (sh_load_relaxed(&lost) == 0) {
+        snprintf(lost_text, sizeof lost_text, "%s: %s (%d: %s)", what, text, result, name);
+        sh_store_release(&lost, 1); /* pairs with the acquire in sh_cuda_lost: the text is visible */
+    }
+    pthread_mutex_unlock(&lost_lock);
+}
+
+shoal_err sh_cuda_lost(void)
+{
+    if (__builtin_expect(sh_load_acquire(&lost) == 0, 1)) {
+        return SHOAL_OK;
+    }
+    return sh_fail(SHOAL_ECARD, "this process cannot use the card any more, start a new one; the first failure was: %s",
+                   lost_text);
+}
+
+static shoal_err code_of(int result)
+{
+    switch (result) {
+    case SH_CU_OUT_OF_MEMORY: return SHOAL_ENOMEM;
+    case SH_CU_NOT_PERMITTED: return SHOAL_EPERM;
+    case SH_CU_NO_DEVICE:
+    case SH_CU_INVALID_DEVICE: return SHOAL_ENOENT;
+    case SH_CU_MPS_MAX_CLIENTS_REACHED:
+    case SH_CU_MPS_MAX_CONNECTIONS_REACHED: return SHOAL_ELIMIT;
+    default: return result >= SH_CU_CAPTURE_FIRST && result <= SH_CU_CAPTURE_LAST ? SHOAL_ESTATE : SHOAL_EOS;
+    }
+}
+
+shoal_err sh_cuda_result(const char *what, int result)
+{
+    if (__builtin_expect(result == SH_CU_OK, 1)) {
+        return SHOAL_OK;
+    }
+    char name[64], text[128];
+    describe(result, name, sizeof name, text, sizeof text);
+    if (ends_context(result)) {
+        remember(what, result, name, text);
+        return sh_cuda_lost();
+    }
+    return sh_fail(code_of(result), "%s: %s (%d: %s)", what, text, result, name);
+}
