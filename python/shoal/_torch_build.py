@@ -1,7 +1,8 @@
 """Finds or compiles the torch glue: a C++ module for exactly one version of torch and of Python.
 
 A build of the package leaves a glue beside this file if torch's headers were there. For any other torch or Python the
-glue is compiled at first use, into the user's cache directory; that takes 4 to 20 seconds, once.
+glue is compiled at first use, into the user's cache directory; that takes 4 to 20 seconds, once, and a line on stderr
+says so.
 
 As a program, `_torch_build.py FOLDER LIBRARY` compiles the glue into FOLDER and links it with LIBRARY (libshoal.so). It
 does nothing if torch or its headers are not there.
@@ -145,7 +146,8 @@ def find_or_compile() -> pathlib.Path:
     folder = torch_folder()
     if folder is None:
         raise Unavailable("torch is not installed")
-    name = file_name(torch_version(folder))
+    version = torch_version(folder)
+    name = file_name(version)
     beside = pathlib.Path(__file__).parent / name
     if beside.exists():
         return beside
@@ -156,6 +158,9 @@ def find_or_compile() -> pathlib.Path:
         cached.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
         with only_one(cached.parent / "lock"):
             if not cached.exists():
+                if has_headers(folder) and compiler():
+                    print(f"shoal: compiling its module for torch {version}, once; this takes 4 to 20 seconds",
+                          file=sys.stderr, flush=True)
                 compile_glue(folder, loaded_library(), cached)
     except OSError as error:
         raise Unavailable(f"{error}") from error

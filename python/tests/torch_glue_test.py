@@ -306,10 +306,12 @@ class Build(unittest.TestCase):
             os.chmod(compiler, 0o700)
             environment = {**os.environ, "CXX": compiler, "XDG_CACHE_HOME": folder}
             children = [subprocess.Popen([sys.executable, "-c", self.script], env=environment, stdout=subprocess.PIPE,
-                                         text=True) for _ in range(4)]
-            paths = {child.communicate()[0].strip() for child in children}
+                                         stderr=subprocess.PIPE, text=True) for _ in range(4)]
+            outputs, errors = zip(*(child.communicate() for child in children))
+            paths = {output.strip() for output in outputs}
             self.assertEqual([child.returncode for child in children], [0] * 4)
             self.assertEqual(len(paths), 1)
+            self.assertRegex("".join(errors), r"\Ashoal: compiling its module for torch 0\.0\.0, once; .*\n\Z")
             self.assertTrue(paths.pop().startswith(os.path.join(folder, "shoal")))
             with open(os.path.join(folder, "runs")) as file:
                 self.assertEqual(file.read(), "run\n")
