@@ -117,9 +117,6 @@ static shoal_err open(sh_job *job)
         err = shoal_queue_create(0, &a->returns);
     }
     if (err == SHOAL_OK) {
-        err = shoal_queue_create(0, &job->answers); /* the bell */
-    }
-    if (err == SHOAL_OK) {
         err = shoal_block_create_zeroed(sizeof *a->count, &a->count_block);
     }
     if (err == SHOAL_OK) {

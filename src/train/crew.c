@@ -14,15 +14,33 @@
 #define TICK SHOAL_MS(50)
 #define GRACE SHOAL_SECONDS(3) /* for the step in progress when the job stops */
 
+/* Each process gets its own queue: a task that a dead process had taken is on no queue any more. */
+static shoal_err renew_tasks(sh_job *job, int rank)
+{
+    shoal_release(job->tasks[rank]);
+    job->tasks[rank] = NULL;
+    return shoal_queue_create(0, &job->tasks[rank]);
+}
+
+static shoal_value *copy_of(const shoal_value *value)
+{
+    return value != NULL ? shoal_value_copy(value) : shoal_value_null();
+}
+
 static shoal_value *arguments_of(void *owner, int rank)
 {
     sh_job *job = owner;
     const sh_method *m = job->method;
+    if (renew_tasks(job, rank) != SHOAL_OK) {
+        return NULL;
+    }
     shoal_module *model = m->model != NULL ? m->model(job, rank) : job->model;
     shoal_value *own = m->arguments != NULL ? m->arguments(job, rank) : shoal_value_null();
-    shoal_value *data = job->packed != NULL ? shoal_value_copy(job->packed) : shoal_value_null();
-    return shoal_map("model", model, "data", data, "board", job->board_block, "settings",
-                     shoal_value_bytes(&job->settings, sizeof job->settings), "own", own);
+    shoal_value *trial = job->trial_block != NULL ? shoal_value_of(job->trial_block) : shoal_value_null();
+    return shoal_map("model", model, "global", job->model, "data", copy_of(job->packed), "test_data",
+                     copy_of(job->packed_test), "trial", trial, "board", job->board_block, "tasks", job->tasks[rank],
+                     "answers", job->answers, "settings", shoal_value_bytes(&job->settings, sizeof job->settings),
+                     "own", own);
 }
 
 /* Decides about a worker that ended: it is done, it failed, or it died. */
@@ -101,13 +119,30 @@ shoal_err sh_crew_wait(sh_job *job)
     return err == SHOAL_OK ? tick(job) : err;
 }
 
+shoal_err sh_crew_give(sh_job *job, int rank, int64_t task)
+{
+    return shoal_queue_put_bytes(job->tasks[rank], &task, sizeof task, SHOAL_NOW);
+}
+
+void sh_crew_close(sh_job *job)
+{
+    for (int i = 0; i < job->o.workers; i++) {
+        shoal_queue_close(job->tasks[i]);
+    }
+}
+
+shoal_err sh_crew_take(sh_job *job, int64_t *out_number)
+{
+    size_t size;
+    return shoal_queue_get_bytes(job->answers, out_number, sizeof *out_number, SHOAL_NOW, &size);
+}
+
 shoal_err sh_crew_hear(sh_job *job)
 {
-    uint64_t word;
-    size_t size;
+    int64_t number;
     shoal_err err;
     do {
-        err = shoal_queue_get_bytes(job->answers, &word, sizeof word, SHOAL_NOW, &size);
+        err = sh_crew_take(job, &number);
     } while (err == SHOAL_OK);
     return err == SHOAL_ETIMEDOUT ? SHOAL_OK : err;
 }
@@ -120,6 +155,7 @@ bool sh_crew_done(const sh_job *job)
 void sh_crew_end(sh_job *job)
 {
     sh_store_relaxed(&job->board->stop, 1);
+    sh_crew_close(job);
     if (job->workers != NULL) {
         sh_supervisor_end(job->workers, GRACE, 0);
     }

@@ -1,30 +1,71 @@
 /* shoal_evaluate: tests a model. */
+#include "train/evaluate.h"
+
 #include "base/error.h"
 
 #include <shoal/autograd.h>
 #include <shoal/ops.h>
 #include <shoal/train.h>
 
-#define BATCH 500
+#include <stdlib.h>
 
-static shoal_err test(shoal_module *module, shoal_loader *loader, double *out_loss, double *out_right)
+#define BATCH INT64_C(500)
+
+int64_t sh_evaluate_batches(const shoal_dataset *set)
 {
-    shoal_err err;
-    shoal_batch b;
-    while ((err = shoal_loader_next(loader, &b)) == SHOAL_OK) {
-        shoal_tensor *scores = shoal_module_forward(module, b.x);
-        shoal_tensor *loss = shoal_nll_loss_with(scores, b.y, NULL, SHOAL_SUM);
-        shoal_tensor *right = shoal_sum(shoal_eq(shoal_argmax(scores, 1, false), b.y), SHOAL_ALL, false);
-        double l = 0, r = 0;
-        err = loss == NULL || right == NULL ? shoal_last_error() : shoal_item(loss, &l);
-        err = err == SHOAL_OK ? shoal_item(right, &r) : err;
-        if (err != SHOAL_OK) {
-            return err;
-        }
-        *out_loss += l;
-        *out_right += r;
+    return (shoal_dataset_length(set) + BATCH - 1) / BATCH;
+}
+
+/* Fetches a batch into the first rows of e->full; rows are those. */
+static shoal_err fetch(sh_evaluator *e, int64_t batch, sh_batch *rows)
+{
+    int64_t numbers[BATCH], first = batch * BATCH, left = shoal_dataset_length(e->set) - first;
+    int64_t count = left < BATCH ? left : BATCH;
+    shoal_err err = e->full.x != NULL ? SHOAL_OK : sh_batch_create(&e->full, e->set, BATCH, shoal_empty);
+    for (int64_t i = 0; i < count; i++) {
+        numbers[i] = first + i;
     }
-    return err == SHOAL_END ? SHOAL_OK : err;
+    if (err == SHOAL_OK) {
+        err = sh_batch_rows(rows, &e->full, count);
+    }
+    return err == SHOAL_OK ? sh_fetch_into(e->set, numbers, count, rows) : err;
+}
+
+static shoal_err score(shoal_module *module, const sh_batch *rows, sh_score *out_score)
+{
+    shoal_tensor *scores = shoal_module_forward(module, rows->x);
+    shoal_tensor *loss = shoal_nll_loss_with(scores, rows->y, NULL, SHOAL_SUM);
+    shoal_tensor *right = shoal_sum(shoal_eq(shoal_argmax(scores, 1, false), rows->y), SHOAL_ALL, false);
+    sh_score s = {0, 0};
+    shoal_err err = loss == NULL || right == NULL ? shoal_last_error() : shoal_item(loss, &s.loss);
+    err = err == SHOAL_OK ? shoal_item(right, &s.right) : err;
+    if (err == SHOAL_OK) {
+        *out_score = s;
+    }
+    return err;
+}
+
+shoal_err sh_evaluate_batch(sh_evaluator *e, shoal_module *module, int64_t batch, sh_score *out_score)
+{
+    size_t mark = shoal_scope_mark();
+    bool training = shoal_module_training(module);
+    sh_batch rows = {NULL, NULL};
+    shoal_module_train(module, false);
+    shoal_no_grad_begin();
+    shoal_err err = fetch(e, batch, &rows);
+    if (err == SHOAL_OK) {
+        err = score(module, &rows, out_score);
+    }
+    shoal_no_grad_end();
+    shoal_module_train(module, training);
+    shoal_scope_release(mark);
+    sh_batch_release(&rows);
+    return err;
+}
+
+void sh_evaluator_fini(sh_evaluator *e)
+{
+    sh_batch_release(&e->full);
 }
 
 shoal_err shoal_evaluate(shoal_module *module, shoal_dataset *set, double *out_loss, double *out_accuracy)
@@ -34,18 +75,16 @@ shoal_err shoal_evaluate(shoal_module *module, shoal_dataset *set, double *out_l
     if (shoal_dataset_length(set) == 0) {
         return sh_fail(SHOAL_EINVAL, "shoal_evaluate: the set has no samples");
     }
-    shoal_loader *loader = shoal_loader_create(set, .batch = BATCH);
-    if (loader == NULL) {
-        return shoal_last_error();
-    }
-    bool training = shoal_module_training(module);
+    sh_evaluator e = {.set = set};
     double loss = 0, right = 0, count = (double)shoal_dataset_length(set);
-    shoal_module_train(module, false);
-    shoal_no_grad_begin();
-    shoal_err err = test(module, loader, &loss, &right);
-    shoal_no_grad_end();
-    shoal_module_train(module, training);
-    shoal_loader_destroy(loader);
+    shoal_err err = SHOAL_OK;
+    for (int64_t batch = 0; batch < sh_evaluate_batches(set) && err == SHOAL_OK; batch++) {
+        sh_score s;
+        err = sh_evaluate_batch(&e, module, batch, &s);
+        loss += err == SHOAL_OK ? s.loss : 0;
+        right += err == SHOAL_OK ? s.right : 0;
+    }
+    sh_evaluator_fini(&e);
     if (err == SHOAL_OK && out_loss != NULL) {
         *out_loss = loss / count;
     }

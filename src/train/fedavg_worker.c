@@ -10,8 +10,7 @@
 #include <stdlib.h>
 
 typedef struct fedavg_worker {
-    sh_worker base;       /* first, so that a pointer to it is a pointer to the whole */
-    shoal_module *global; /* owned by the arguments, like the next two */
+    sh_worker base; /* first, so that a pointer to it is a pointer to the whole */
     const sh_parts_shm *parts;
     sh_flat_shm *sums;
     int64_t length; /* of a row */
@@ -26,7 +25,7 @@ static shoal_err train_client(fedavg_worker *w, int64_t round, int64_t client, i
     size_t mark = shoal_scope_mark();
     const int64_t *samples = sh_part(w->parts, client, out_samples);
     base->stream = client;
-    shoal_err err = shoal_module_copy(base->model, w->global);
+    shoal_err err = shoal_module_copy(base->model, base->global);
     if (err == SHOAL_OK) {
         err = sh_worker_renew(base);
     }
@@ -80,8 +79,7 @@ static shoal_err open_own(fedavg_worker *w, const shoal_value *own)
 {
     shoal_block *parts = shoal_arg_block(own, "parts");
     shoal_block *sums = parts ? shoal_arg_block(own, "sums") : NULL;
-    w->global = sums ? shoal_arg_module(own, "global") : NULL;
-    if (w->global == NULL) {
+    if (sums == NULL) {
         return shoal_last_error();
     }
     w->parts = shoal_block_data(parts);
@@ -101,7 +99,7 @@ shoal_err sh_fedavg_work(int rank, const shoal_value *args)
         err = open_own(&w, own);
     }
     if (err == SHOAL_OK) {
-        err = sh_rounds_serve(&w.base, own, train_round);
+        err = sh_rounds_serve(&w.base, train_round);
     }
     free(w.drawn);
     sh_worker_close(&w.base);

@@ -16,10 +16,8 @@ static shoal_err work(int rank, const shoal_value *args)
     sh_worker w;
     shoal_err err = sh_worker_open(&w, rank, args);
     const shoal_value *own = shoal_value_find(args, "own");
-    shoal_queue *bell = err == SHOAL_OK ? shoal_arg_queue(own, "bell") : NULL;
     if (err == SHOAL_OK) {
-        err = bell != NULL ? sh_state_adopt(w.sgd, shoal_value_find(own, "state")) /* without "state" it has its own */
-                           : shoal_last_error();
+        err = sh_state_adopt(w.sgd, shoal_value_find(own, "state")); /* without "state" it has its own */
     }
     uint64_t position = err == SHOAL_OK ? sh_racy_load(&w.progress->position) : 0;
     int64_t epoch = (int64_t)(position >> 32), batch = (int64_t)(position & UINT32_MAX);
@@ -28,22 +26,24 @@ static shoal_err work(int rank, const shoal_value *args)
         if (err == SHOAL_OK && !sh_worker_stopped(&w)) {
             sh_racy_store(&w.progress->position, sh_position(++epoch, 0));
             batch = 0;
-            err = shoal_queue_put_bytes(bell, &epoch, sizeof epoch, SHOAL_NOW);
+            err = sh_worker_ring(&w, epoch);
         }
     }
+    if (err == SHOAL_OK) {
+        err = sh_worker_next(&w, &epoch); /* trials, until the job ends: there are no other tasks */
+    }
     sh_worker_close(&w);
-    return err;
+    return err == SHOAL_ECLOSED ? SHOAL_OK : err;
 }
 
 /* Makes one momentum for all workers. They all change it without locks, like the parameters. */
 static shoal_err open(sh_job *job)
 {
-    shoal_err err = shoal_queue_create(0, &job->answers); /* the bell */
-    if (err != SHOAL_OK || !job->o.shared_state) {
-        return err;
+    if (!job->o.shared_state) {
+        return SHOAL_OK;
     }
     shoal_optimizer *sgd = shoal_sgd_create(job->model, .lr = job->o.lr, .momentum = job->o.momentum);
-    err = sgd ? shoal_optimizer_prepare(sgd) : shoal_last_error();
+    shoal_err err = sgd ? shoal_optimizer_prepare(sgd) : shoal_last_error();
     if (err == SHOAL_OK) {
         job->own = sh_state_zeros(sgd);
         err = job->own ? SHOAL_OK : shoal_last_error();
@@ -60,7 +60,7 @@ static void close(sh_job *job)
 static shoal_value *arguments(sh_job *job, int rank)
 {
     (void)rank;
-    return shoal_map("bell", job->answers, "state", job->own ? shoal_value_copy(job->own) : shoal_value_null());
+    return shoal_map("state", job->own ? shoal_value_copy(job->own) : shoal_value_null());
 }
 
 /* Returns the number of epochs that every worker has finished. */
@@ -77,11 +77,15 @@ static int64_t finished(const sh_job *job)
 static shoal_err run(sh_job *job)
 {
     shoal_err err = SHOAL_OK;
-    while (err == SHOAL_OK && !sh_crew_done(job) && !job->result.stopped) {
+    int64_t epochs = 0;
+    while (err == SHOAL_OK && !sh_crew_done(job) && epochs < job->o.epochs && !job->result.stopped) {
         err = sh_crew_wait(job);
-        int64_t epochs = finished(job);
+        epochs = finished(job);
         if (err == SHOAL_OK && epochs > job->result.epochs && epochs < job->o.epochs && !sh_job_over(job)) {
             err = sh_job_epoch(job, epochs, false); /* while the workers train */
+            if (job->enough) {
+                sh_crew_close(job);
+            }
         }
     }
     if (err != SHOAL_OK || job->result.stopped) {

@@ -1,5 +1,6 @@
 /* Opens, runs and closes a job, and reports its events. */
 #include "train/job.h"
+#include "train/trial.h"
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -74,12 +75,14 @@ static shoal_err open_board(sh_job *job)
     size_t n = (size_t)job->o.workers;
     job->died = calloc(n, sizeof *job->died);
     job->seen = calloc(n, sizeof *job->seen);
-    if (job->died == NULL || job->seen == NULL) {
+    job->tasks = calloc(n, sizeof *job->tasks);
+    if (job->died == NULL || job->seen == NULL || job->tasks == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for %zu workers", n);
     }
     shoal_err err = shoal_block_create_zeroed(sizeof(sh_board_shm) + n * sizeof(sh_progress_shm), &job->board_block);
     if (err == SHOAL_OK) {
         job->board = shoal_block_data(job->board_block);
+        err = shoal_queue_create(0, &job->answers);
     }
     return err;
 }
@@ -119,6 +122,9 @@ shoal_err sh_job_open(sh_job *job, const shoal_train_options *options)
     if (err == SHOAL_OK) {
         err = open_board(job);
     }
+    if (err == SHOAL_OK) {
+        err = sh_trial_open(job);
+    }
     if (err == SHOAL_OK && job->method->open != NULL) {
         err = job->method->open(job);
     }
@@ -134,7 +140,12 @@ void sh_job_close(sh_job *job)
     if (job->method != NULL && job->method->close != NULL) {
         job->method->close(job);
     }
+    for (int i = 0; job->tasks != NULL && i < job->o.workers; i++) {
+        shoal_release(job->tasks[i]);
+    }
+    free(job->tasks);
     shoal_release(job->answers);
+    sh_trial_close(job);
     shoal_release(job->board_block);
     sh_supervisor_destroy(job->workers);
     free(job->died);
@@ -236,7 +247,7 @@ shoal_err sh_job_test(sh_job *job)
     if (job->test_set == NULL) {
         return SHOAL_OK;
     }
-    shoal_err err = shoal_evaluate(job->model, job->test_set, &r->test_loss, &r->test_accuracy);
+    shoal_err err = sh_trial_run(job, &r->test_loss, &r->test_accuracy);
     r->tested_epoch = err == SHOAL_OK ? r->epochs : r->tested_epoch;
     return err;
 }

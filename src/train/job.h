@@ -74,10 +74,13 @@ struct sh_job {
     shoal_module *model;
     bool own_model;
     shoal_dataset *train_set, *test_set;
-    shoal_value *packed; /* train_set */
+    shoal_value *packed, *packed_test; /* the sets; packed_test: NULL if the workers cannot test */
     shoal_block *board_block;
     sh_board_shm *board;
-    shoal_queue *answers;            /* the queue of the workers' answers, if the method has one; else NULL */
+    shoal_queue *answers;            /* from all workers */
+    shoal_queue **tasks;             /* to each worker: of the current process of the rank */
+    shoal_block *trial_block;        /* sh_trial_part_shm (trial.h) for each batch of the test set; NULL: none */
+    uint64_t trial;                  /* the number of the last trial */
     struct sh_supervisor *workers;   /* NULL: not started */
     char (*died)[SHOAL_STATUS_TEXT]; /* for each rank a death that is not reported yet; "": none */
     shoal_train_worker *seen;        /* for the callback */
@@ -131,7 +134,12 @@ shoal_err sh_crew_start(sh_job *job);
 shoal_err sh_crew_wait(sh_job *job);
 bool sh_crew_done(const sh_job *job);
 
-/* For methods whose workers only ring (job->answers): receives what they have put there. */
+/* give puts a task on a worker's queue. close closes these queues: the workers end when they wait for a task. take
+ * receives a number from a worker; SHOAL_ETIMEDOUT if there is none. hear takes all, for methods whose workers only
+ * ring. */
+shoal_err sh_crew_give(sh_job *job, int rank, int64_t task);
+void sh_crew_close(sh_job *job);
+shoal_err sh_crew_take(sh_job *job, int64_t *out_number);
 shoal_err sh_crew_hear(sh_job *job);
 
 /* Asks the workers to stop, waits for them, and ends those that do not. */

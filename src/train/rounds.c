@@ -18,8 +18,7 @@ typedef struct place {
     shoal_module *model;
     /* Two maps of momentum: a round reads one and writes the other, in turn. NULL: none is kept. */
     shoal_value *state;
-    shoal_queue *tasks; /* of the current process of the rank */
-    bool answered;      /* this round */
+    bool answered; /* this round */
 } place;
 
 typedef struct rounds {
@@ -93,7 +92,7 @@ shoal_err sh_rounds_open_with(sh_job *job, int64_t steps, sh_rounds_kind kind, v
     if (r == NULL || r->places == NULL || r->models == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for %zu workers", n);
     }
-    shoal_err err = shoal_queue_create(0, &job->answers);
+    shoal_err err = SHOAL_OK;
     for (int i = 0; i < job->o.workers && err == SHOAL_OK; i++) {
         err = open_place(job, r, i);
     }
@@ -104,7 +103,6 @@ void sh_rounds_close(sh_job *job)
 {
     rounds *r = job->own;
     for (int i = 0; r != NULL && r->places != NULL && i < job->o.workers; i++) {
-        shoal_release(r->places[i].tasks);
         shoal_value_destroy(r->places[i].state);
         shoal_module_destroy(r->places[i].model);
     }
@@ -123,41 +121,26 @@ shoal_module *sh_rounds_model(sh_job *job, int rank)
     return ((rounds *)job->own)->places[rank].model;
 }
 
-static shoal_err give_round(rounds *r, place *p)
-{
-    return shoal_queue_put(p->tasks, shoal_value_int(r->round), SHOAL_NOW);
-}
-
-/* Each process gets its own queue: a task that a dead process had taken is on no queue any more. */
 shoal_value *sh_rounds_arguments(sh_job *job, int rank)
 {
     rounds *r = job->own;
-    place *p = &r->places[rank];
-    shoal_release(p->tasks);
-    p->tasks = NULL;
-    if (shoal_queue_create(0, &p->tasks) != SHOAL_OK) {
+    const place *p = &r->places[rank];
+    if (r->round != NO_ROUND && !p->answered && sh_crew_give(job, rank, r->round) != SHOAL_OK) {
         return NULL;
     }
-    if (r->round != NO_ROUND && !p->answered && give_round(r, p) != SHOAL_OK) {
-        return NULL;
-    }
-    return shoal_map("plan", shoal_value_bytes(&r->plan, sizeof r->plan), "global", job->model, "tasks", p->tasks,
-                     "answers", job->answers, "state", p->state ? shoal_value_copy(p->state) : shoal_value_null(),
-                     "gradients",
+    return shoal_map("plan", shoal_value_bytes(&r->plan, sizeof r->plan), "state",
+                     p->state ? shoal_value_copy(p->state) : shoal_value_null(), "gradients",
                      r->gradients ? shoal_value_module(sh_gradients_of(r->gradients, rank)) : shoal_value_null());
 }
 
 shoal_err sh_rounds_gather(sh_job *job)
 {
     rounds *r = job->own;
-    shoal_value *answer;
+    int64_t number = 0;
     shoal_err err;
-    while ((err = shoal_queue_get(job->answers, SHOAL_NOW, &answer)) == SHOAL_OK) {
-        int64_t number;
-        err = shoal_value_as_int(answer, &number);
-        shoal_value_destroy(answer);
-        if (err != SHOAL_OK) {
-            return err;
+    while ((err = sh_crew_take(job, &number)) == SHOAL_OK) {
+        if (number < 0) { /* of a trial */
+            continue;
         }
         place *p = &r->places[number % SHOAL_TRAIN_WORKERS];
         if (number / SHOAL_TRAIN_WORKERS == r->round && !p->answered) {
@@ -190,7 +173,7 @@ static shoal_err one_round(sh_job *job, int64_t round)
         r->places[i].answered = false;
     }
     for (int i = 0; i < job->o.workers && err == SHOAL_OK; i++) {
-        err = give_round(r, &r->places[i]);
+        err = sh_crew_give(job, i, round);
     }
     while (err == SHOAL_OK && r->waiting > 0 && !job->result.stopped) {
         err = sh_crew_wait(job);
@@ -200,14 +183,6 @@ static shoal_err one_round(sh_job *job, int64_t round)
         r->next = err == SHOAL_OK ? round + 1 : round;
     }
     return err;
-}
-
-static void close_tasks(sh_job *job)
-{
-    rounds *r = job->own;
-    for (int i = 0; i < job->o.workers; i++) {
-        shoal_queue_close(r->places[i].tasks);
-    }
 }
 
 shoal_err sh_rounds_run(sh_job *job)
@@ -222,7 +197,6 @@ shoal_err sh_rounds_run(sh_job *job)
             err = sh_job_epoch(job, finished, true);
         }
     }
-    close_tasks(job);
     return err;
 }
 

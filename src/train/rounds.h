@@ -45,9 +45,8 @@ shoal_err sh_rounds_checkpoint(sh_job *job, sh_checkpoint *c); /* the common par
 
 shoal_err sh_rounds_work(int rank, const shoal_value *args);
 
-/* Runs a worker's loop: takes rounds from its queue (own: its argument of that name), trains each and answers it, until
- * the job ends. */
-shoal_err sh_rounds_serve(sh_worker *w, const shoal_value *own, shoal_err (*train)(sh_worker *w, int64_t round));
+/* Runs a worker's loop: takes rounds from its queue, trains each and answers it, until the job ends. */
+shoal_err sh_rounds_serve(sh_worker *w, shoal_err (*train)(sh_worker *w, int64_t round));
 
 /* The fields of sh_method that are the same for all methods with rounds. */
 #define SH_METHOD_ROUNDS                                                                                               \

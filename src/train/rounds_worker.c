@@ -13,8 +13,7 @@
 typedef struct rounds_worker {
     sh_worker base; /* first, so that a pointer to it is a pointer to the whole */
     sh_rounds_plan plan;
-    shoal_module *global,
-        *gradients;           /* owned by the arguments, like the next; gradients: NULL if parameters are averaged */
+    shoal_module *gradients;  /* owned by the arguments, like the next; NULL if parameters are averaged */
     const shoal_value *state; /* a list of two maps */
 } rounds_worker;
 
@@ -39,7 +38,7 @@ static shoal_err train_round(sh_worker *base, int64_t round)
     const sh_rounds_plan *s = &w->plan;
     int64_t first = round % s->rounds * s->steps;
     size_t mark = shoal_scope_mark();
-    shoal_err err = shoal_module_copy(w->base.model, w->global);
+    shoal_err err = shoal_module_copy(base->model, base->global);
     if (err == SHOAL_OK && w->gradients == NULL) {
         err = s->kind == SH_ROUNDS_KEEP ? carry_state(w, round) : sh_worker_renew(base);
     }
@@ -51,27 +50,17 @@ static shoal_err train_round(sh_worker *base, int64_t round)
     return err == SHOAL_OK ? sh_worker_train(&w->base, round / s->rounds, first, first + s->steps) : err;
 }
 
-static shoal_err answer(const sh_worker *w, shoal_queue *answers, int64_t round)
+shoal_err sh_rounds_serve(sh_worker *w, shoal_err (*train)(sh_worker *w, int64_t round))
 {
-    return shoal_queue_put(answers, shoal_value_int(sh_answer(round, w->rank)), SHOAL_FOREVER);
-}
-
-shoal_err sh_rounds_serve(sh_worker *w, const shoal_value *own, shoal_err (*train)(sh_worker *w, int64_t round))
-{
-    shoal_queue *tasks = shoal_arg_queue(own, "tasks");
-    shoal_queue *answers = shoal_arg_queue(own, "answers");
-    shoal_err err = tasks && answers ? SHOAL_OK : shoal_last_error();
-    while (err == SHOAL_OK && !sh_worker_stopped(w)) {
-        shoal_value *task;
-        err = shoal_queue_get(tasks, SHOAL_FOREVER, &task); /* the job closes the queue at its end */
-        if (err == SHOAL_OK) {
-            int64_t round;
-            err = shoal_value_as_int(task, &round);
-            shoal_value_destroy(task);
-            err = err == SHOAL_OK ? train(w, round) : err;
-            if (err == SHOAL_OK && !sh_worker_stopped(w)) {
-                err = answer(w, answers, round);
-            }
+    int64_t round;
+    shoal_err err;
+    while ((err = sh_worker_next(w, &round)) == SHOAL_OK) {
+        err = train(w, round);
+        if (err == SHOAL_OK && !sh_worker_stopped(w)) {
+            err = sh_worker_ring(w, sh_answer(round, w->rank));
+        }
+        if (err != SHOAL_OK) {
+            return err;
         }
     }
     return err == SHOAL_ECLOSED ? SHOAL_OK : err;
@@ -79,7 +68,6 @@ shoal_err sh_rounds_serve(sh_worker *w, const shoal_value *own, shoal_err (*trai
 
 static shoal_err open_own(rounds_worker *w, const shoal_value *own)
 {
-    w->global = shoal_arg_module(own, "global");
     w->state = shoal_value_find(own, "state");
     size_t size = 0;
     const void *plan = shoal_value_as_bytes(shoal_value_find(own, "plan"), &size);
@@ -90,8 +78,7 @@ static shoal_err open_own(rounds_worker *w, const shoal_value *own)
     if (w->plan.kind == SH_ROUNDS_GRADIENTS) {
         w->gradients = shoal_arg_module(own, "gradients");
     }
-    return w->global && w->state && (w->gradients || w->plan.kind != SH_ROUNDS_GRADIENTS) ? SHOAL_OK
-                                                                                          : shoal_last_error();
+    return w->state && (w->gradients || w->plan.kind != SH_ROUNDS_GRADIENTS) ? SHOAL_OK : shoal_last_error();
 }
 
 shoal_err sh_rounds_work(int rank, const shoal_value *args)
@@ -103,7 +90,7 @@ shoal_err sh_rounds_work(int rank, const shoal_value *args)
         err = open_own(&w, own);
     }
     if (err == SHOAL_OK) {
-        err = sh_rounds_serve(&w.base, own, train_round);
+        err = sh_rounds_serve(&w.base, train_round);
     }
     sh_worker_close(&w.base);
     return err;

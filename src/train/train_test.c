@@ -14,7 +14,7 @@
 /* Only the release build checks how much is learned, with a model of two layers: a sanitizer takes 20 times as long for
  * an image. */
 #define TRAIN (SH_SLOW ? 600 : 2000)
-#define TEST (SH_SLOW ? 100 : 500)
+#define TEST (SH_SLOW ? 100 : 1700) /* several batches of a trial */
 #define ACCURACY (SH_SLOW ? 0.5 : 0.7)
 #define LOSS (SH_SLOW ? 2.0 : 1.0)
 

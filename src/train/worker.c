@@ -126,14 +126,32 @@ shoal_err sh_worker_attach(sh_worker *w, int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
+static shoal_err open_tests(sh_worker *w, const shoal_value *args)
+{
+    if (shoal_value_type(shoal_value_find(args, "test_data")) == SHOAL_NULL) {
+        return SHOAL_OK;
+    }
+    shoal_block *parts = shoal_arg_block(args, "trial");
+    w->test_set = parts ? shoal_dataset_retain(shoal_arg_dataset(args, "test_data")) : NULL;
+    w->parts = w->test_set ? shoal_block_data(parts) : NULL;
+    return w->parts ? SHOAL_OK : shoal_last_error();
+}
+
 shoal_err sh_worker_open_without_loader(sh_worker *w, int rank, const shoal_value *args)
 {
     shoal_err err = sh_worker_attach(w, rank, args);
     if (err != SHOAL_OK) {
         return err;
     }
-    w->set = shoal_dataset_retain(shoal_arg_dataset(args, "data"));
-    return w->set ? sh_worker_renew(w) : shoal_last_error();
+    w->global = shoal_arg_module(args, "global");
+    w->tasks = w->global ? shoal_arg_queue(args, "tasks") : NULL;
+    w->answers = w->tasks ? shoal_arg_queue(args, "answers") : NULL;
+    w->set = w->answers ? shoal_dataset_retain(shoal_arg_dataset(args, "data")) : NULL;
+    if (w->set == NULL) {
+        return shoal_last_error();
+    }
+    err = open_tests(w, args);
+    return err == SHOAL_OK ? sh_worker_renew(w) : err;
 }
 
 shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args)
@@ -147,6 +165,29 @@ void sh_worker_close(sh_worker *w)
     shoal_optimizer_destroy(w->sgd);
     shoal_loader_destroy(w->loader);
     shoal_dataset_release(w->set);
+    shoal_dataset_release(w->test_set);
+}
+
+shoal_err sh_worker_ring(const sh_worker *w, int64_t number)
+{
+    return shoal_queue_put_bytes(w->answers, &number, sizeof number, SHOAL_FOREVER);
+}
+
+shoal_err sh_worker_next(sh_worker *w, int64_t *out_task)
+{
+    for (;;) {
+        int64_t task = 0;
+        size_t size;
+        shoal_err err = sh_worker_has_trial(w) ? sh_worker_test(w) : SHOAL_OK;
+        if (err == SHOAL_OK) { /* the job closes the queue at its end */
+            err = sh_worker_stopped(w) ? SHOAL_ECLOSED
+                                       : shoal_queue_get_bytes(w->tasks, &task, sizeof task, SHOAL_FOREVER, &size);
+        }
+        if (err != SHOAL_OK || task >= 0) {
+            *out_task = err == SHOAL_OK ? task : *out_task;
+            return err;
+        }
+    }
 }
 
 /* death: before the first store the step counts as not taken. A position without its images miscounts one batch. */
@@ -186,7 +227,10 @@ static shoal_err run_batches(sh_worker *w, int64_t epoch, int64_t first, int64_t
     shoal_batch b;
     for (int64_t at = first; err == SHOAL_OK && at < last && at < batches && !sh_worker_stopped(w); at++) {
         double loss = 0;
-        err = shoal_loader_next(w->loader, &b);
+        err = sh_worker_has_trial(w) ? sh_worker_test(w) : SHOAL_OK;
+        if (err == SHOAL_OK) {
+            err = shoal_loader_next(w->loader, &b);
+        }
         if (err == SHOAL_OK) {
             err = step(w, &b, change, &loss);
         }

@@ -22,10 +22,13 @@ typedef struct sh_progress_shm {
     sh_a64 loss;
 } __attribute__((aligned(SH_CACHE_LINE))) sh_progress_shm;
 
-/* Synchronisation: the job sets stop to 1, once; all workers read it before each step (relaxed: they may see it a step
- * later). */
+/* Synchronisation: the job writes, all workers read before each step.
+ *   stop    set to 1, once (relaxed: they may see it a step later)
+ *   trial   the number of the last trial (trial.h), 0: none; stored with release, so that a worker that sees it sees the
+ *           parameters to test */
 typedef struct sh_board_shm {
     sh_a32 stop __attribute__((aligned(SH_CACHE_LINE)));
+    sh_a64 trial;
     sh_progress_shm workers[];
 } sh_board_shm;
 
@@ -49,8 +52,12 @@ typedef struct sh_worker {
     int64_t
         passes; /* over the loader's samples in what is reported as one epoch: 1, or a number that the method chooses */
     sh_settings settings;
-    shoal_module *model; /* owned by the arguments */
+    shoal_module *model, *global; /* what it trains; the job's model. Owned by the arguments, like the queues */
+    shoal_queue *tasks, *answers;
     shoal_dataset *set;
+    shoal_dataset *test_set; /* NULL: the workers test nothing */
+    struct sh_trial_part_shm *parts;
+    uint64_t trial; /* the last one in which this worker has done its part */
     shoal_loader *loader;
     shoal_optimizer *sgd;
     sh_board_shm *board;
@@ -68,8 +75,11 @@ int64_t sh_shard_samples(const sh_settings *s, int64_t length, int rank, int64_t
 /* Returns how many images the worker has trained on when that batch of that epoch comes next. */
 int64_t sh_shard_images(const sh_settings *s, int64_t length, int rank, int64_t epoch, int64_t batch);
 
-/* attach takes "model", "board" and "settings" from the arguments that every worker gets. open also makes a loader of
- * the worker's part of "data", and an optimiser. open_without_loader makes no loader, for methods that choose the
+/* Messages between a job and its workers are numbers of 64 bits. A negative task or answer: */
+#define SH_TASK_TRIAL INT64_C(-1) /* the worker does its part of a trial (trial.h); it has done it */
+
+/* attach takes "model", "board" and "settings" from the arguments that every worker gets. open also takes the sets and
+ * queues, and makes a loader of the worker's part of "data", and an optimiser. open_without_loader makes no loader, for methods that choose the
  * samples themselves (sh_worker_load). close accepts a half-opened worker. */
 shoal_err sh_worker_attach(sh_worker *w, int rank, const shoal_value *args);
 shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args);
@@ -98,6 +108,21 @@ shoal_err sh_worker_train(sh_worker *w, int64_t epoch, int64_t first, int64_t la
 
 /* Computes the gradient of one batch in the same way. Leaves it in the model, and takes no step. */
 shoal_err sh_worker_gradient(sh_worker *w, int64_t epoch, int64_t batch);
+
+/* Waits for the next task from the job, not negative, and does the worker's part of trials meanwhile. Errors:
+ * SHOAL_ECLOSED if the job ends. */
+shoal_err sh_worker_next(sh_worker *w, int64_t *out_task);
+
+/* Sends a number to the job, which wakes it. */
+shoal_err sh_worker_ring(const sh_worker *w, int64_t number);
+
+/* trial.c: does the worker's part of the last trial. */
+shoal_err sh_worker_test(sh_worker *w);
+
+static inline bool sh_worker_has_trial(const sh_worker *w)
+{
+    return sh_load_acquire(&w->board->trial) != w->trial;
+}
 
 static inline bool sh_worker_stopped(const sh_worker *w)
 {

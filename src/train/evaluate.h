@@ -1,0 +1,26 @@
+/* Tests a model batch by batch. A batch has the same samples and gives the same bits whoever tests it. */
+#ifndef SH_TRAIN_EVALUATE_H
+#define SH_TRAIN_EVALUATE_H
+
+#include "data/loader.h"
+
+#include <shoal/nn.h>
+
+typedef struct sh_evaluator {
+    shoal_dataset *set;
+    sh_batch full; /* the tensors that batches are fetched into */
+} sh_evaluator;
+
+/* The sums over the samples of a batch: the loss, and how many were right. */
+typedef struct sh_score {
+    double loss, right;
+} sh_score;
+
+/* Returns the number of batches of a test set. */
+int64_t sh_evaluate_batches(const shoal_dataset *set);
+
+/* Tests a model on one batch, in evaluation mode. fini accepts a zeroed evaluator. */
+shoal_err sh_evaluate_batch(sh_evaluator *e, shoal_module *module, int64_t batch, sh_score *out_score);
+void sh_evaluator_fini(sh_evaluator *e);
+
+#endif

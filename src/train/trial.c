@@ -1,0 +1,116 @@
+/* Trials: the job's side, and a worker's. */
+#include "train/trial.h"
+#include "train/evaluate.h"
+
+#include "base/death.h"
+#include "base/error.h"
+#include "proc/supervisor.h"
+
+#include <shoal/share.h>
+
+/* ---- the job ---- */
+
+shoal_err sh_trial_open(sh_job *job)
+{
+    job->packed_test = job->test_set != NULL ? shoal_value_dataset(job->test_set) : NULL;
+    if (job->packed_test == NULL) {
+        return SHOAL_OK;
+    }
+    size_t batches = (size_t)sh_evaluate_batches(job->test_set);
+    return shoal_block_create_zeroed(batches * sizeof(sh_trial_part_shm), &job->trial_block);
+}
+
+void sh_trial_close(sh_job *job)
+{
+    shoal_release(job->trial_block);
+    shoal_value_destroy(job->packed_test);
+}
+
+static bool is_tested(const sh_job *job, int64_t batch)
+{
+    const sh_trial_part_shm *parts = shoal_block_data(job->trial_block);
+    return sh_load_acquire(&parts[batch].trial) == job->trial; /* pairs with the worker's store: the sums are there */
+}
+
+/* Returns whether a worker still has to test batches. */
+static bool is_running(const sh_job *job)
+{
+    for (int64_t i = 0; i < sh_evaluate_batches(job->test_set); i++) {
+        if (!is_tested(job, i) && sh_supervisor_runs(job->workers, (int)(i % job->o.workers))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Adds up the scores in order. The job tests what nobody has: after a stop, a worker that died is not replaced. */
+static shoal_err add_up(sh_job *job, double *out_loss, double *out_accuracy)
+{
+    const sh_trial_part_shm *parts = shoal_block_data(job->trial_block);
+    sh_evaluator e = {.set = job->test_set};
+    double loss = 0, right = 0;
+    shoal_err err = SHOAL_OK;
+    for (int64_t i = 0; err == SHOAL_OK && i < sh_evaluate_batches(job->test_set); i++) {
+        sh_score s;
+        if (is_tested(job, i)) {
+            s = (sh_score){.loss = parts[i].loss, .right = parts[i].right};
+        } else {
+            err = sh_evaluate_batch(&e, job->model, i, &s);
+        }
+        loss += err == SHOAL_OK ? s.loss : 0;
+        right += err == SHOAL_OK ? s.right : 0;
+    }
+    sh_evaluator_fini(&e);
+    if (err == SHOAL_OK) {
+        *out_loss = loss / (double)shoal_dataset_length(job->test_set);
+        *out_accuracy = right / (double)shoal_dataset_length(job->test_set);
+    }
+    return err;
+}
+
+shoal_err sh_trial_run(sh_job *job, double *out_loss, double *out_accuracy)
+{
+    if (job->trial_block == NULL || job->workers == NULL || sh_crew_done(job)) {
+        return shoal_evaluate(job->model, job->test_set, out_loss, out_accuracy);
+    }
+    shoal_err err = SHOAL_OK;
+    sh_store_release(&job->board->trial, ++job->trial); /* a worker that sees it sees the parameters to test */
+    for (int i = 0; i < job->o.workers && err == SHOAL_OK; i++) {
+        err = sh_crew_give(job, i, SH_TASK_TRIAL);
+    }
+    while (err == SHOAL_OK && is_running(job)) {
+        err = sh_crew_wait(job);
+    }
+    return err == SHOAL_OK ? add_up(job, out_loss, out_accuracy) : err;
+}
+
+/* ---- a worker ---- */
+
+static shoal_err test_batch(sh_worker *w, sh_evaluator *e, sh_trial_part_shm *part, int64_t batch, uint64_t trial)
+{
+    sh_score s;
+    shoal_err err = sh_evaluate_batch(e, w->global, batch, &s);
+    if (err == SHOAL_OK) {
+        part->loss = s.loss;
+        part->right = s.right;
+        SH_DEATH("train.trial.scored"); /* death: the batch is tested again */
+        sh_store_release(&part->trial, trial);
+    }
+    return err;
+}
+
+shoal_err sh_worker_test(sh_worker *w)
+{
+    uint64_t trial = sh_load_acquire(&w->board->trial);
+    int64_t batches = w->test_set != NULL ? sh_evaluate_batches(w->test_set) : 0;
+    sh_evaluator e = {.set = w->test_set};
+    shoal_err err = SHOAL_OK;
+    for (int64_t i = w->rank; i < batches && err == SHOAL_OK; i += w->settings.workers) {
+        if (sh_load_relaxed(&w->parts[i].trial) != trial) { /* else a dead process of this rank has tested it */
+            err = test_batch(w, &e, &w->parts[i], i, trial);
+        }
+    }
+    sh_evaluator_fini(&e);
+    w->trial = trial;
+    return err == SHOAL_OK ? sh_worker_ring(w, SH_TASK_TRIAL) : err;
+}
