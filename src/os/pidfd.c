@@ -59,6 +59,11 @@ bool sh_pidfd_signal(int pidfd, int signal)
     return syscall(SYS_pidfd_send_signal, pidfd, signal, NULL, 0) == 0;
 }
 
+int sh_pidfd_copy(int pidfd, int fd)
+{
+    return (int)syscall(SYS_pidfd_getfd, pidfd, fd, 0);
+}
+
 int sh_thread_count(void)
 {
     DIR *tasks = opendir("/proc/self/task");

@@ -21,6 +21,9 @@ bool sh_pidfd_ended(int pidfd);
 /* Sends a signal. Returns false with errno if that fails. */
 bool sh_pidfd_signal(int pidfd, int signal);
 
+/* Returns a close-on-exec copy of an fd of that process, or -1 with errno: often the system forbids it. */
+int sh_pidfd_copy(int pidfd, int fd);
+
 /* Returns the number of threads of this process. */
 int sh_thread_count(void);
 

@@ -11,6 +11,7 @@
 #include "proc/process.h"
 #include "proc/registry.h"
 #include "proc/sentinel.h"
+#include "shm/card_store.h"
 #include "shm/slot.h"
 #include "shm/world.h"
 
@@ -188,6 +189,7 @@ typedef struct assignment {
     int socket;
     int sentinel;
     int death_signal;
+    int store[2];
     uint32_t slot;
 } assignment;
 
@@ -196,6 +198,15 @@ static void keep_from_exec(int fd)
     if (fd >= 0) {
         fcntl(fd, F_SETFD, FD_CLOEXEC);
     }
+}
+
+static shoal_err enter_world(const assignment *a)
+{
+    shoal_err err = sh_world_attach(a->world, a->slot, NULL);
+    if (err == SHOAL_OK) {
+        sh_card_store_adopt(a->store);
+    }
+    return err;
 }
 
 static shoal_err take_place(const assignment *a)
@@ -210,7 +221,7 @@ static shoal_err take_place(const assignment *a)
         }
     }
     SH_DEATH("proc.spawned.armed");
-    return sh_world_attach(a->world, a->slot, NULL);
+    return enter_world(a);
 }
 
 /* Ends the server with exit, which leaves the world too, and the children with their targets. */
@@ -234,10 +245,10 @@ shoal_err shoal_init(int *argc, char ***argv)
     if (text == NULL) {
         return SHOAL_OK;
     }
-    int fields =
-        sscanf(text, "%d:%u:%d:%d:%d:%d", &a.world, &a.slot, &a.lifeline, &a.socket, &a.sentinel, &a.death_signal);
+    int fields = sscanf(text, "%d:%u:%d:%d:%d:%d:%d:%d", &a.world, &a.slot, &a.lifeline, &a.socket, &a.sentinel,
+                        &a.death_signal, &a.store[0], &a.store[1]);
     unsetenv(SH_CHILD_VARIABLE); /* this process's children must not inherit its role */
-    if (fields != 6 || a.world < 0) {
+    if (fields != 8 || a.world < 0) {
         return sh_fail(SHOAL_EINVAL,
                        SH_CHILD_VARIABLE " is reserved: the library sets it for the children that it starts");
     }
@@ -266,9 +277,10 @@ static shoal_err read_role(bool server, assignment *out_assignment)
 {
     const char *text = secure_getenv(SH_PROGRAM_VARIABLE);
     assignment a = {.death_signal = 0};
-    int fields =
-        text != NULL ? sscanf(text, "%d:%u:%d:%d:%d", &a.world, &a.slot, &a.lifeline, &a.socket, &a.sentinel) : 0;
-    bool valid = fields == 5 && a.world >= 0;
+    int fields = text != NULL ? sscanf(text, "%d:%u:%d:%d:%d:%d:%d", &a.world, &a.slot, &a.lifeline, &a.socket,
+                                       &a.sentinel, &a.store[0], &a.store[1])
+                              : 0;
+    bool valid = fields == 7 && a.world >= 0;
     if (text == NULL || (valid && (a.socket >= 0) != server)) {
         return server ? sh_fail(SHOAL_ENOENT, "shoal_fork_server_begin: this process was not started as a fork server")
                : text == NULL
@@ -298,7 +310,7 @@ static shoal_err join_as_program(const assignment *a)
         sh_lifeline_adopt(a->lifeline);
     }
     SH_DEATH("proc.program.begun");
-    return sh_world_attach(a->world, a->slot, NULL);
+    return enter_world(a);
 }
 
 shoal_err shoal_child_begin(int *out_rank, const shoal_value **out_args)

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 /* The environment variable that tells a spawned process its role: "world fd:slot:lifeline fd:socket fd:sentinel
- * fd:death signal". An fd of -1 means none. */
+ * fd:death signal:store fd:store fd" (shm/card_store.h). An fd of -1 means none. */
 #define SH_CHILD_VARIABLE "SHOAL_CHILD"
 
 /* Runs the target in a process that fork made for this slot, then ends the process. target: NULL if only the record
@@ -27,8 +27,10 @@ void sh_child_resume(uint32_t slot, int death_signal);
 bool sh_forkserver_serve(int socket, const shoal_fork_options *hooks, sh_request *out_request);
 
 /* The environment variable of another program that was started as a child or as a fork server: "world fd:slot:lifeline
- * fd:socket fd:sentinel fd". A child has no socket. */
+ * fd:socket fd:sentinel fd:store fd:store fd". A child has no socket. */
 #define SH_PROGRAM_VARIABLE "SHOAL_PROGRAM"
+
+#define SH_VARIABLE_ROOM 160 /* for either variable with its value */
 
 static inline void sh_hook_call(void (*hook)(void *context), void *context)
 {

@@ -16,6 +16,7 @@
 #include "proc/child.h"
 #include "proc/registry.h"
 #include "proc/sentinel.h"
+#include "shm/card_store.h"
 #include "shm/world.h"
 
 #include <shoal/binding.h>
@@ -113,19 +114,21 @@ static shoal_err run(const sh_launch *launch, char **environment, int armed, con
 
 shoal_err sh_program_run(const sh_launch *launch, int socket, sh_born *out_born)
 {
-    char variable[96];
+    char variable[SH_VARIABLE_ROOM];
+    int store[2];
     int armed = launch->lifeline >= 0 ? sh_lifeline_reopen(launch->lifeline) : -1;
     if (launch->lifeline >= 0 && armed < 0) {
         return sh_fail_os("opening a lifeline for a program");
     }
     shoal_err err = sh_world_file() < 0 ? sh_world_file_lost() : sh_sentinel_prepare();
     if (err == SHOAL_OK) {
-        const int fds[] = {sh_world_file(), armed, socket, sh_sentinel_child_end()};
-        snprintf(variable, sizeof variable, SH_PROGRAM_VARIABLE "=%d:%u:%d:%d:%d", fds[0], launch->slot, armed, socket,
-                 fds[3]);
+        sh_card_store_ends(store);
+        const int fds[] = {sh_world_file(), armed, socket, sh_sentinel_child_end(), store[0], store[1]};
+        snprintf(variable, sizeof variable, SH_PROGRAM_VARIABLE "=%d:%u:%d:%d:%d:%d:%d", fds[0], launch->slot, armed,
+                 socket, fds[3], fds[4], fds[5]);
         char **environment = make_environment(variable);
         if (environment != NULL) {
-            err = run(launch, environment, armed, fds, 4, out_born);
+            err = run(launch, environment, armed, fds, sizeof fds / sizeof fds[0], out_born);
         } else {
             sh_sentinel_cancel();
             err = sh_fail(SHOAL_ENOMEM, "no memory for a program's environment");

@@ -3,6 +3,7 @@
 #include "proc/child.h"
 #include "proc/registry.h"
 #include "proc/sentinel.h"
+#include "shm/card_store.h"
 #include "shm/world.h"
 
 #include <errno.h>
@@ -122,7 +123,8 @@ static shoal_err run_program(char **arguments, char **environment, const int *fd
 
 shoal_err sh_spawn_program(const sh_launch *launch, int socket, sh_born *out_born)
 {
-    char variable[96];
+    char variable[SH_VARIABLE_ROOM];
+    int store[2];
     if (sh_load_acquire(&allowed) == 0) {
         return sh_fail(SHOAL_ESTATE,
                        "main must call shoal_init first: without it a child started by spawn or forkserver does not "
@@ -135,12 +137,13 @@ shoal_err sh_spawn_program(const sh_launch *launch, int socket, sh_born *out_bor
     if (err != SHOAL_OK) {
         return err;
     }
-    const int fds[] = {sh_world_file(), launch->lifeline, socket, sh_sentinel_child_end()};
-    snprintf(variable, sizeof variable, SH_CHILD_VARIABLE "=%d:%u:%d:%d:%d:%d", fds[0], launch->slot, fds[1], fds[2],
-             fds[3], launch->death_signal);
+    sh_card_store_ends(store);
+    const int fds[] = {sh_world_file(), launch->lifeline, socket, sh_sentinel_child_end(), store[0], store[1]};
+    snprintf(variable, sizeof variable, SH_CHILD_VARIABLE "=%d:%u:%d:%d:%d:%d:%d:%d", fds[0], launch->slot, fds[1],
+             fds[2], fds[3], launch->death_signal, fds[4], fds[5]);
     char *text, **arguments = make_arguments(&text), **environment = make_environment(variable);
     if (arguments != NULL && environment != NULL) {
-        err = run_program(arguments, environment, fds, 4, out_born);
+        err = run_program(arguments, environment, fds, sizeof fds / sizeof fds[0], out_born);
     } else {
         sh_sentinel_cancel();
         err = sh_fail(SHOAL_ENOMEM, "no memory for a child's environment");

@@ -3,7 +3,9 @@
 #include "os/memory.h"
 
 #include "base/error.h"
+#include "shm/card_store.h"
 #include "shm/commit.h"
+#include "shm/granule.h"
 #include "shm/heap.h"
 #include "shm/kind.h"
 #include "shm/slot.h"
@@ -203,6 +205,51 @@ static void check_sum(audit *a, uint64_t id, const sh_found *f, uint64_t word)
     }
 }
 
+/* ---- card memory ---- */
+
+static bool is_in_store(const sh_store_entry *entries, int count, uint64_t granule, uint64_t serial)
+{
+    for (int i = 0; i < count; i++) {
+        if (entries[i].granule == granule && entries[i].serial == serial) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Checks that the store has the fd of every granule, and of no other. A granule that is not complete is still its maker's
+ * only. */
+static void check_store(audit *a)
+{
+    sh_store_entry entries[SH_STORE_MAX];
+    sh_granule_info info;
+    int count = sh_card_store_table(entries);
+    for (int i = 0; i < count; i++) {
+        if (!sh_granule_look(entries[i].granule, &info) || info.serial != entries[i].serial) {
+            finding(a, &a->out->lost, "the store has the fd of granule %llu, which does not exist",
+                    (unsigned long long)entries[i].granule);
+        }
+    }
+    for (uint32_t s = 0; count >= 0 && s < a->span_count; s++) {
+        sh_found f;
+        for (uint32_t i = 0; sh_heap_find((uint64_t)s << SH_INDEX_BITS | i, &f); i++) {
+            uint64_t id = (uint64_t)s << SH_INDEX_BITS | i;
+            if (f.kind == SH_KIND_GRANULE && sh_granule_look(id, &info) &&
+                !is_in_store(entries, count, id, info.serial)) {
+                finding(a, &a->out->unheld, "the store has no fd of granule %llu", (unsigned long long)id);
+            }
+        }
+    }
+}
+
+static void check_piece(audit *a, uint64_t id, const sh_found *f, uint64_t word)
+{
+    sh_piece piece;
+    if (f->kind == SH_KIND_PIECE && sh_word_weight(word) != 0 && !sh_piece_look(f, &piece)) {
+        finding(a, &a->out->unheld, "piece %llu of card memory is not inside a granule", (unsigned long long)id);
+    }
+}
+
 shoal_err sh_world_audit(bool recover, shoal_audit *out_audit)
 {
     sh_ctx *c = sh_enter();
@@ -212,6 +259,7 @@ shoal_err sh_world_audit(bool recover, shoal_audit *out_audit)
     if (recover) {
         sh_forks_tidy();
         (void)sh_slots_sweep(true);
+        sh_card_store_tidy();
     }
     shoal_audit found = {0};
     audit a = {.out = &found};
@@ -220,6 +268,8 @@ shoal_err sh_world_audit(bool recover, shoal_audit *out_audit)
         walk_slots(&a);
         each_block(&a, look_inside);
         each_block(&a, check_sum);
+        each_block(&a, check_piece);
+        check_store(&a);
         if (found.first[0] != 0) {
             err = sh_fail(SHOAL_ECORRUPT, "audit: %s", found.first);
         }

@@ -510,6 +510,19 @@ void sh_block_unref(sh_ctx *c, shoal_block *block)
     }
 }
 
+/* By invariant (1) of layout.h the word has the weight of the cell and of all other references. Only a thread of this
+ * process changes the cell, and there is none that has a reference: refs is 1. While the cell holds a weight, the word can
+ * grow only by a holder's draw; if it equals the cell, there is no other holder who could. The acquire pairs with the
+ * swap in release_one. */
+bool sh_block_is_sole_holder(const shoal_block *block)
+{
+    if (sh_load_acquire(&block->refs) != 1 || sh_block_is_lost(block)) {
+        return false;
+    }
+    uint64_t word = sh_load_acquire(&block->meta->word);
+    return sh_word_weight(word) == sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(block->cell)));
+}
+
 shoal_kind sh_block_kind_of(uint64_t id)
 {
     const shoal_block *known = sh_handle_find(id);

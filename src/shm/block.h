@@ -84,6 +84,12 @@ static inline bool sh_block_can_move(const shoal_block *block)
     return sh_load_relaxed(&block->refs) == 1 && block->view == SH_BLOCK_SHARED;
 }
 
+/* Checks whether the caller's reference is the only one in the world: this process has no other, and no other process,
+ * message or block has any. If it returns true, everything that others did with the block has happened before, and nobody
+ * can get it but from the caller. When the last other holder is gone, it becomes true without any further call. Takes no
+ * lock. */
+bool sh_block_is_sole_holder(const shoal_block *block);
+
 shoal_kind sh_block_kind(const shoal_block *block);
 
 /* The same for a block that this process may not hold. Called inside. If it holds the block, nothing is read from the

@@ -1,5 +1,7 @@
 #include "shm/kind.h"
 
+#include "base/death.h"
+#include "shm/card_store.h"
 #include "sync/barrier.h"
 #include "sync/event.h"
 #include "sync/lock.h"
@@ -153,6 +155,18 @@ static void break_barrier(void *object, sh_owner dead, bool died)
     }
 }
 
+/* A granule's memory goes when its fd leaves the store. The block has weight 0 and is not free: the sweep finds it dead,
+ * and its id belongs to nobody else yet. The release pairs with the acquire in sh_granules_died and in the sweep: who
+ * sees the count sees the weight. death: counted and not swept: whoever finishes this block's destruction calls this
+ * again. */
+static void count_granule(void *object)
+{
+    (void)object;
+    sh_add_acq_rel(&sh_the_world.header->store.died, 1);
+    SH_DEATH("granule.dying.counted");
+    sh_card_store_tidy();
+}
+
 static void repair_lock(void *lock, sh_owner dead)
 {
     sh_lock_repair(lock, dead);
@@ -220,6 +234,16 @@ const sh_kind_row sh_kinds[SH_KIND_COUNT] = {
     [SH_KIND_TENSOR] = {.name = "tensor", .shared = SHOAL_KIND_TENSOR, .next_reference = next_in_message},
     [SH_KIND_SPARSE] = {.name = "sparse", .shared = SHOAL_KIND_SPARSE, .next_reference = next_in_message},
     [SH_KIND_MODULE] = {.name = "module", .shared = SHOAL_KIND_MODULE, .next_reference = next_in_message},
+    /* A granule refers to nothing, but a block without next_reference is freed without `dying`. */
+    [SH_KIND_GRANULE] = {.name = "granule",
+                         .next_reference = next_fixed,
+                         .reference_end = 2,
+                         .size = sizeof(sh_granule_shm),
+                         .dying = count_granule},
+    [SH_KIND_PIECE] = {.name = "piece of card memory",
+                       .next_reference = next_fixed,
+                       .reference_end = 3,
+                       .size = sizeof(sh_piece_shm)},
 };
 
 const sh_kind_row *sh_kind_look_up(sh_kind kind)

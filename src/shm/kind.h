@@ -158,6 +158,25 @@ typedef struct sh_waiter_shm {
     sh_a64 condition; /* id */
 } sh_waiter_shm;
 
+/* Card memory (granule.h). Synchronisation: written once, by its maker, before other processes can see it; serial last, a
+ * release. */
+typedef struct sh_granule_shm {
+    sh_a64 destroy[2];
+    sh_a64 serial; /* 0: not complete */
+    sh_a64 size;
+    sh_a64 uuid[2]; /* of the card: 16 bytes */
+} sh_granule_shm;
+
+/* A part of a granule (granule.h). Synchronisation: work: any holder, a release; the rest is written once, by its maker,
+ * before other processes can see it. */
+typedef struct sh_piece_shm {
+    sh_a64 destroy[2];
+    sh_a64 granule; /* reference */
+    sh_a64 offset;
+    sh_a64 size;
+    sh_a64 work; /* an sh_work (timeline.h) */
+} sh_piece_shm;
+
 /* What this layer must know of a kind. kind.c has one row per kind. */
 typedef struct sh_kind_row {
     const char *name;  /* for error texts */

@@ -5,6 +5,7 @@
  *   SH_SLOTS_AT  slot table: one sh_slot_shm per process
  *   SH_SPANS_AT  span table: one sh_span_shm per span
  *   SH_MAPS_AT   class maps: for each size class, which spans have free blocks
+ *   SH_TIMELINES_AT  timelines of the streams of cards; without memory until a process uses a card
  *   SH_HEAP_AT   spans: free map, block metas, blocks
  *
  * The file has the length of the reservation from the start, and is sparse. Memory is committed before it is touched.
@@ -31,6 +32,7 @@
 #define SH_SHM_LAYOUT_H
 
 #include "sync/atomic.h"
+#include "sync/lock.h"
 #include "sync/park.h"
 
 #include <shoal/world.h>
@@ -132,6 +134,8 @@ typedef enum sh_kind {
     SH_KIND_TENSOR, /* these three have the layout of a message: references, then bytes; see share/ */
     SH_KIND_SPARSE,
     SH_KIND_MODULE,
+    SH_KIND_GRANULE, /* card memory, whose fd is in the store: see granule.h */
+    SH_KIND_PIECE,   /* a part of a granule */
     SH_KIND_COUNT,
 } sh_kind;
 
@@ -212,7 +216,8 @@ typedef struct sh_intent_shm {
  *   recoverer   any process, by compare-and-swap: the process that recovers it
  *   waits       the threads of the slot's process before they sleep and after (waits.h); recovery wakes the objects
  *               named there
- *   held        the process of the slot; a statistic
+ *   held, card_held, card_used   the process of the slot; statistics
+ *   store       the process of the slot, relaxed; a process that joins by name checks what it finds under the number
  *   cache       the process of the slot stores ids and zeros; others replace an id by 0 with compare-and-swap
  */
 typedef enum sh_phase {
@@ -240,13 +245,59 @@ typedef struct sh_slot_shm {
     sh_a64 chunks;     /* reference to the newest cell chunk */
     sh_a64 held;       /* the number of blocks it holds, for `shoal ps` only: racy */
     sh_a64 cells[SH_SLOT_CELLS];
+    sh_a64 card_held; /* bytes of card memory that it has made, for `shoal ps` only: racy */
+    sh_a64 card_used; /* bytes of these in use: the same */
+    sh_a32 store[2];  /* fd + 1 of its ends of the store (card_store.h); 0: it has none */
     char name[SHOAL_NAME_MAX + 1];
     sh_a64 cache[SH_CACHE_ENTRIES];
     sh_a64 waits[SH_SLOT_WAITS] __attribute__((aligned(SH_CACHE_LINE))); /* what its threads wait for; 0: nothing */
 } __attribute__((aligned(SH_PAGE))) sh_slot_shm;
 
+/* The store of card memory's fds: card_store.h.
+ *
+ * Synchronisation
+ *   lock            lock.h; around every replacement of the set, and swept
+ *   device, inode   the two sockets; written once, by the creator, before other processes can see them. inode 0: none
+ *   serials         any process, upward: the serial of the newest granule
+ *   died            any process, upward, when a granule's block has weight 0 and before it is free
+ *   swept           under the lock: what died was when the last finished sweep began
+ */
+typedef struct sh_store_shm {
+    sh_lock_shm lock;
+    sh_a64 device;
+    sh_a64 inode[2];
+    sh_a64 serials;
+    sh_a64 died __attribute__((aligned(SH_CACHE_LINE))); /* importers of card memory read it often */
+    sh_a64 swept;
+} sh_store_shm;
+
+/* A timeline: timeline.h. One cache line.
+ *
+ *   owner      lost_from   state
+ *   0          0           free; done == issued, and the next owner goes on counting from there
+ *   a process  0           in use, or its owner is dead and not recovered yet
+ *   a process  n           its owner has ended; n and all later numbers are lost; never used again
+ *
+ * Synchronisation
+ *   done        the owner's card; raised to issued by the recovery of the owner, and by any process that frees waiters,
+ *               after lost_from is set
+ *   issued      the owner, before its card can write the number
+ *   lost_from   the owner's recovery, once, a release before it raises done
+ *   owner       any process, 0 -> itself, by compare-and-swap; the owner, or its recovery, -> 0
+ */
+typedef struct sh_timeline_shm {
+    sh_a64 done;
+    sh_a64 issued;
+    sh_a64 lost_from;
+    sh_a32 owner;
+    sh_a32 unused;
+} __attribute__((aligned(SH_CACHE_LINE))) sh_timeline_shm;
+
+#define SH_TIMELINES (1u << 16) /* a place in a timeline has 16 bits for it; number 0 is never used */
+
 /* Header. Synchronisation: the fields up to `name` are written once, by the creator, before any other process can see
- * it. frontier: any process, tagged. The rest: any process, relaxed counters and hints. */
+ * it. frontier: any process, tagged. timelines_used: any process, upward by compare-and-swap. store: see there. The rest:
+ * any process, relaxed counters and hints. */
 typedef struct sh_world_shm {
     sh_a64 magic;
     sh_a64 layout;
@@ -257,10 +308,11 @@ typedef struct sh_world_shm {
     char name[SHOAL_NAME_MAX + 1];
     sh_a128 frontier __attribute__((aligned(SH_CACHE_LINE)));  /* lo: units of SH_UNIT in use; hi: spans made | tag */
     sh_a32 slots_used __attribute__((aligned(SH_CACHE_LINE))); /* no slot from this number on was ever used */
-    sh_a32 unused2;
-    sh_a64 swept_at;  /* time of the last sweep */
-    sh_a64 recovered; /* number of processes recovered */
-    sh_a64 repaired;  /* number of locks repaired */
+    sh_a32 timelines_used; /* no timeline from this number on was ever used; 0: they have no memory yet */
+    sh_a64 swept_at;       /* time of the last sweep */
+    sh_a64 recovered;      /* number of processes recovered */
+    sh_a64 repaired;       /* number of locks repaired */
+    sh_store_shm store __attribute__((aligned(SH_CACHE_LINE)));
 } sh_world_shm;
 
 /* Class maps: three levels of bits over span numbers. A bit of level 0 says that a span has free blocks, a bit of level
@@ -274,13 +326,15 @@ typedef struct sh_world_shm {
 #define SH_SLOTS_AT (SH_TOPS_AT + (SH_CLASSES * SH_MAP_2 * 8u + SH_PAGE - 1) / SH_PAGE * SH_PAGE)
 #define SH_SPANS_AT (SH_SLOTS_AT + (uint64_t)SH_SLOTS * sizeof(sh_slot_shm))
 #define SH_MAPS_AT (SH_SPANS_AT + (uint64_t)SH_SPANS * sizeof(sh_span_shm))
-#define SH_HEAP_AT ((SH_MAPS_AT + (uint64_t)SH_CLASSES * SH_MAP_BYTES + SH_UNIT - 1) / SH_UNIT * SH_UNIT)
+#define SH_TIMELINES_AT (SH_MAPS_AT + (uint64_t)SH_CLASSES * SH_MAP_BYTES)
+#define SH_TIMELINES_BYTES ((uint64_t)SH_TIMELINES * sizeof(sh_timeline_shm))
+#define SH_HEAP_AT ((SH_TIMELINES_AT + SH_TIMELINES_BYTES + SH_UNIT - 1) / SH_UNIT * SH_UNIT)
 
 #define SH_RESERVE_MAX (UINT64_C(1) << 44)
 #define SH_RESERVE_MIN (UINT64_C(1) << 29)
 
 /* Returns a number that differs between builds whose shared structs differ. */
-#define SH_LAYOUT_VERSION 8u
+#define SH_LAYOUT_VERSION 9u
 static inline uint64_t sh_layout_word(void)
 {
     return (uint64_t)SH_LAYOUT_VERSION << 48 ^ (uint64_t)sizeof(sh_slot_shm) << 24 ^
@@ -290,5 +344,7 @@ static inline uint64_t sh_layout_word(void)
 
 _Static_assert(sizeof(sh_world_shm) <= SH_PAGE, "the header is one page");
 _Static_assert(sizeof(sh_intent_shm) == SH_CACHE_LINE, "an operation is one cache line");
+_Static_assert(sizeof(sh_timeline_shm) == SH_CACHE_LINE && SH_TIMELINES_AT % SH_PAGE == 0,
+               "a timeline is one cache line, and all of them are whole pages");
 
 #endif

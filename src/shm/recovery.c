@@ -14,12 +14,14 @@
 #include "base/clock.h"
 #include "base/death.h"
 #include "os/pid.h"
+#include "shm/card_store.h"
 #include "shm/commit.h"
 #include "shm/deliveries.h"
 #include "shm/heap.h"
 #include "shm/intent.h"
 #include "shm/kind.h"
 #include "shm/slot.h"
+#include "shm/timeline.h"
 #include "shm/waits.h"
 #include "sync/lock.h"
 #include "sync/rlock.h"
@@ -163,6 +165,8 @@ static void list_cache(sh_ctx *c)
 static void repair_locks(sh_owner dead)
 {
     uint32_t spans = sh_heap_spans();
+    sh_card_store_repair(dead);
+    SH_DEATH("recovery.store.repaired");
     for (uint32_t span = 0; span < spans; span++) {
         if (sh_load_acquire(&sh_span_at(span)->klass) != SH_CLASS_SYNC + 1) {
             continue;
@@ -261,6 +265,7 @@ static void settle(uint32_t index, uint64_t state)
     SH_DEATH("recovery.drained");
     repair_locks(sh_slot_owner(index, state));
     sh_slots_recover_reserved(index);
+    sh_timelines_settle(sh_slot_owner(index, state)); /* before anybody learns of this end by the references */
     release_references(&c, state);
     SH_DEATH("recovery.released");
     for (uint32_t i = 0; i < SH_SLOT_WAITS; i++) {
@@ -272,6 +277,10 @@ static void settle(uint32_t index, uint64_t state)
     }
     sh_waits_clear(slot);
     sh_racy_store(&slot->held, 0);
+    sh_racy_store(&slot->card_held, 0);
+    sh_racy_store(&slot->card_used, 0);
+    sh_store_relaxed(&slot->store[0], 0);
+    sh_store_relaxed(&slot->store[1], 0);
 }
 
 static void recover_as(uint32_t index, uint64_t state)
@@ -453,13 +462,18 @@ static int help(void *argument)
     return 0;
 }
 
+bool sh_recovery_is_helper(void)
+{
+    return helper != 0 && pid_of(helper) == (int32_t)getpid();
+}
+
 bool sh_slot_recover(uint32_t index)
 {
     sh_slot_shm *slot = sh_slot_at(index);
     if (!sh_slot_is_dead(index)) {
         return false;
     }
-    if (pid_of(helper) == (int32_t)getpid()) {
+    if (sh_recovery_is_helper()) {
         return recover_here(index, helper); /* a slot that was reserved by the slot being recovered */
     }
     errand e = {.index = index};
@@ -473,6 +487,7 @@ bool sh_slot_recover(uint32_t index)
             break;
         }
         if (r == SH_HELPER_DONE || e.done) {
+            sh_card_store_tidy(); /* a helper only counts the granules that died with the process */
             return e.done;
         }
         sh_recovery_lost++;

@@ -89,6 +89,9 @@ bool sh_owner_is_being_recovered(sh_owner owner);
  * replaced: recovery.c. */
 bool sh_slot_recover(uint32_t index);
 
+/* Checks whether the calling process is such a process: it acts for its maker, but may be killed at any time. */
+bool sh_recovery_is_helper(void);
+
 /* For tests: recover without such a process, as where the system makes none; and the number of them that were lost. */
 extern bool sh_recovery_is_own;
 extern uint32_t sh_recovery_lost;

@@ -6,6 +6,7 @@
 #include "os/memory.h"
 #include "os/pid.h"
 #include "shm/block.h"
+#include "shm/card_store.h"
 #include "shm/commit.h"
 #include "shm/heap.h"
 #include "shm/intent.h"
@@ -62,6 +63,7 @@ static void peers_sweep(void)
     if (sh_the_world.attachment == SH_ATTACHED) {
         sh_slots_sweep(false);
         sh_forks_tidy();
+        sh_card_store_tidy();
     }
     unlock_inside();
 }
@@ -116,6 +118,7 @@ shoal_err sh_world_file_lost(void)
 /* The attachment must not be SH_ATTACHED: a signal handler may end the process at any step here (end.c). */
 static void forget_world(void)
 {
+    sh_card_store_close(); /* the mapping says which fds are the store's */
     if (sh_the_world.base != NULL) {
         sh_memory_unmap(sh_the_world.base, sh_the_world.size);
     }
@@ -137,6 +140,7 @@ void sh_world_be(uint32_t index)
     for (uint32_t k = 0; k < SH_CLASSES; k++) {
         c->cursor[k] = index; /* processes search for free blocks in different places */
     }
+    sh_card_store_tell(c->slot);
     sh_peers_set(&world_peers);
     sh_signal_fence(); /* a signal handler that ends the process finds the slot if it finds SH_ATTACHED */
     sh_the_world.attachment = SH_ATTACHED;
@@ -370,6 +374,7 @@ static shoal_err create_world(const shoal_world_options *options)
     sh_pid_find_space();
     sh_store_relaxed(&header->home, sh_pid_space());
     memcpy(header->name, name, sizeof name);
+    sh_card_store_make(header);
     sh_store_release(&header->magic, SH_MAGIC);
     return enter_world(fd, base, size, SH_SLOT_NEW, "main");
 }
@@ -439,6 +444,7 @@ shoal_err shoal_world_sweep(uint32_t *out_recovered)
     }
     sh_forks_tidy();
     uint32_t n = sh_slots_sweep(true);
+    sh_card_store_tidy();
     sh_leave();
     if (out_recovered != NULL) {
         *out_recovered = n;

@@ -1,0 +1,550 @@
+#include "shm/card_store.h"
+
+#include "base/death.h"
+#include "os/fd.h"
+#include "os/pid.h"
+#include "os/pidfd.h"
+#include "shm/granule.h"
+#include "shm/slot.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LOCK_LIMIT SHOAL_SECONDS(10) /* a replacement takes less than a millisecond */
+#define MESSAGE_MAGIC UINT64_C(0x65726f7473206873)
+#define MESSAGES_MAX 8 /* there are never more than two; more were sent by something else */
+
+enum { INTO, FROM }; /* the ends: sent into one, received from the other */
+
+static int ends[2] = {-1, -1}; /* under the lock of sh_enter */
+
+static sh_store_shm *store(void)
+{
+    return &sh_the_world.header->store;
+}
+
+/* ---- the sockets of this process ---- */
+
+static bool is_end(int fd, int which)
+{
+    sh_memory_id id = {.device = (dev_t)sh_load_relaxed(&store()->device),
+                       .inode = (ino_t)sh_load_relaxed(&store()->inode[which])};
+    return fd >= 0 && id.inode != 0 && sh_memory_is(fd, &id);
+}
+
+/* The program may have closed them, and have other files under their numbers by now. */
+static bool have_ends(void)
+{
+    return is_end(ends[INTO], INTO) && is_end(ends[FROM], FROM);
+}
+
+void sh_card_store_make(sh_world_shm *header)
+{
+    int pair[2];
+    ends[INTO] = ends[FROM] = -1;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0 || !sh_fd_keep_both(pair)) {
+        return;
+    }
+    sh_memory_id into = sh_memory_identify(pair[INTO]), from = sh_memory_identify(pair[FROM]);
+    ends[INTO] = pair[INTO];
+    ends[FROM] = pair[FROM];
+    sh_store_relaxed(&header->store.device, (uint64_t)into.device);
+    sh_store_relaxed(&header->store.inode[INTO], (uint64_t)into.inode);
+    sh_store_relaxed(&header->store.inode[FROM], (uint64_t)from.inode);
+}
+
+void sh_card_store_tell(sh_slot_shm *slot)
+{
+    sh_store_relaxed(&slot->store[INTO], (uint32_t)(ends[INTO] + 1));
+    sh_store_relaxed(&slot->store[FROM], (uint32_t)(ends[FROM] + 1));
+}
+
+void sh_card_store_adopt(const int passed[2])
+{
+    if (is_end(passed[INTO], INTO) && is_end(passed[FROM], FROM)) {
+        for (int i = 0; i < 2; i++) {
+            fcntl(passed[i], F_SETFD, FD_CLOEXEC);
+            ends[i] = passed[i];
+        }
+        sh_card_store_tell(sh_the_world.self.slot);
+    }
+}
+
+void sh_card_store_ends(int out_ends[2])
+{
+    bool have = have_ends();
+    out_ends[INTO] = have ? ends[INTO] : -1;
+    out_ends[FROM] = have ? ends[FROM] : -1;
+}
+
+void sh_card_store_close(void)
+{
+    for (int i = 0; i < 2; i++) {
+        if (sh_the_world.header != NULL && is_end(ends[i], i)) {
+            close(ends[i]);
+        }
+        ends[i] = -1;
+    }
+}
+
+/* Copies the two sockets from a process that has them. Returns 0, or the errno of the first step that failed. */
+static int copy_ends(const sh_slot_shm *slot)
+{
+    int got[2] = {-1, -1}, number = 0;
+    int pidfd = sh_pidfd_open((int32_t)sh_load_acquire(&slot->pid));
+    for (int i = 0; i < 2 && number == 0; i++) {
+        got[i] = sh_fd_keep(sh_pidfd_copy(pidfd, (int)sh_load_relaxed(&slot->store[i]) - 1));
+        number = got[i] < 0 ? errno : is_end(got[i], i) ? 0 : EBADF;
+    }
+    if (pidfd >= 0) {
+        close(pidfd);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (number == 0) {
+            ends[i] = got[i];
+        } else if (got[i] >= 0) {
+            close(got[i]);
+        }
+    }
+    return number;
+}
+
+/* For a process that joined by name. */
+static shoal_err fetch_ends(void)
+{
+    uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);
+    int why = ENOENT;
+    for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
+        sh_slot_shm *slot = sh_slot_at(i);
+        if (sh_slot_state_phase(sh_load_acquire(&slot->state)) != SH_PHASE_ALIVE ||
+            sh_load_relaxed(&slot->store[INTO]) == 0 || sh_load_relaxed(&slot->store[FROM]) == 0) {
+            continue;
+        }
+        why = copy_ends(slot);
+        if (why == 0) {
+            sh_card_store_tell(sh_the_world.self.slot);
+            return SHOAL_OK;
+        }
+    }
+    return sh_fail(why == EMFILE || why == ENFILE ? SHOAL_ELIMIT : SHOAL_EPERM,
+                   "this process joined the world by name, and cannot get the world's card memory from another process "
+                   "(pidfd_getfd: %s): start it with shoal_process_start or shoal_process_start_program",
+                   why == ENOENT ? "no other process has it" : strerror(why));
+}
+
+/* Makes sure that this process has the sockets. Called inside. */
+static shoal_err need_ends(void)
+{
+    if (have_ends()) {
+        return SHOAL_OK;
+    }
+    if (sh_load_relaxed(&store()->inode[INTO]) == 0) {
+        return sh_fail(SHOAL_EOS, "this world cannot share card memory: there were no fds, or no Unix sockets, for its "
+                                  "store when it was created");
+    }
+    if (ends[INTO] >= 0) {
+        return sh_fail(
+            SHOAL_EOS,
+            "the program has closed the fds of the world's card memory (they were %d and %d): a program must "
+            "close only its own fds, or close all others before it first uses the library",
+            ends[INTO], ends[FROM]);
+    }
+    return fetch_ends();
+}
+
+/* ---- messages ---- */
+
+/* What a message says. Its fds have the order of the entries. Nothing in it is trusted: any process of the world can send
+ * one. */
+typedef struct message {
+    uint64_t magic;
+    uint64_t number; /* one more than that of the set that it replaces */
+    uint64_t count;
+    sh_store_entry entries[SH_STORE_MAX];
+} message;
+
+typedef struct set {
+    message m; /* number 0: there is no message yet */
+    int fds[SH_STORE_MAX];
+    uint32_t open; /* how many of the fds are open in this process */
+} set;
+
+typedef union control {
+    char bytes[CMSG_SPACE(SH_STORE_MAX * sizeof(int))];
+    struct cmsghdr align;
+} control;
+
+static size_t message_bytes(uint64_t count)
+{
+    return offsetof(message, entries) + (size_t)count * sizeof(sh_store_entry);
+}
+
+static uint64_t fd_limit(void)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? (uint64_t)limit.rlim_cur : 0;
+}
+
+static void close_fds(set *s)
+{
+    for (uint32_t i = 0; i < s->open; i++) {
+        close(s->fds[i]);
+    }
+    s->open = 0;
+}
+
+static void take_fds(struct msghdr *h, set *s)
+{
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c != NULL; c = CMSG_NXTHDR(h, c)) {
+        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) { /* there is one: the system makes no more */
+            s->open = (uint32_t)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+            memcpy(s->fds, CMSG_DATA(c), s->open * sizeof(int));
+        }
+    }
+}
+
+static shoal_err check_set(const set *s, ssize_t size, int flags, bool with_fds)
+{
+    if (size < (ssize_t)message_bytes(0) || s->m.magic != MESSAGE_MAGIC || s->m.count > SH_STORE_MAX ||
+        (size_t)size != message_bytes(s->m.count) || (flags & MSG_TRUNC) != 0 || s->m.number == 0) {
+        return sh_fail(SHOAL_ECORRUPT, "the store of card memory holds a message that is none of the library's");
+    }
+    if (with_fds && s->open != s->m.count) {
+        return sh_fail(SHOAL_ELIMIT,
+                       "the world has %llu granules of card memory, and this process could open the fds of %u: it may "
+                       "have %llu fds (RLIMIT_NOFILE)",
+                       (unsigned long long)s->m.count, s->open, (unsigned long long)fd_limit());
+    }
+    return SHOAL_OK;
+}
+
+/* Copies the first message, with its fds or without. The caller closes them. */
+static shoal_err peek(bool with_fds, set *s)
+{
+    control room;
+    struct iovec bytes = {.iov_base = &s->m, .iov_len = sizeof s->m};
+    struct msghdr h = {.msg_iov = &bytes, .msg_iovlen = 1};
+    ssize_t n;
+    if (with_fds) {
+        h.msg_control = room.bytes;
+        h.msg_controllen = sizeof room.bytes;
+    }
+    s->open = 0;
+    do {
+        n = recvmsg(ends[FROM], &h, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    } while (n < 0 && errno == EINTR);
+    if (n < 0 && errno != EAGAIN) {
+        return sh_fail_os("reading the store of card memory");
+    }
+    if (n <= 0) { /* nobody has added anything yet */
+        s->m.number = s->m.count = 0;
+        return SHOAL_OK;
+    }
+    take_fds(&h, s);
+    shoal_err err = check_set(s, n, h.msg_flags, with_fds);
+    if (err != SHOAL_OK) {
+        close_fds(s);
+    }
+    return err;
+}
+
+/* Receives the first message, without room for fds: the system closes its copies of them. Opens none here, so this works
+ * in a process that can have no more fds. */
+static void drop_first(void)
+{
+    char byte;
+    struct iovec bytes = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr h = {.msg_iov = &bytes, .msg_iovlen = 1};
+    while (recvmsg(ends[FROM], &h, MSG_DONTWAIT) < 0 && errno == EINTR) {
+    }
+}
+
+static shoal_err send_set(const set *s)
+{
+    control room;
+    struct iovec bytes = {.iov_base = (void *)&s->m, .iov_len = message_bytes(s->m.count)};
+    struct msghdr h = {.msg_iov = &bytes, .msg_iovlen = 1};
+    ssize_t n;
+    if (s->m.count > 0) {
+        memset(&room, 0, sizeof room);
+        h.msg_control = room.bytes;
+        h.msg_controllen = CMSG_SPACE(s->m.count * sizeof(int));
+        struct cmsghdr *c = CMSG_FIRSTHDR(&h);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(s->m.count * sizeof(int));
+        memcpy(CMSG_DATA(c), s->fds, (size_t)s->m.count * sizeof(int));
+    }
+    do {
+        n = sendmsg(ends[INTO], &h, MSG_DONTWAIT | MSG_NOSIGNAL);
+    } while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == ETOOMANYREFS) {
+        return sh_fail(SHOAL_ELIMIT,
+                       "the world has %llu granules of card memory, and the system allows this user no more fds in "
+                       "sockets: this process may have %llu (RLIMIT_NOFILE), in all worlds together",
+                       (unsigned long long)s->m.count, (unsigned long long)fd_limit());
+    }
+    return n < 0 ? sh_fail_os("writing to the store of card memory") : SHOAL_OK;
+}
+
+/* ---- replacing the set ---- */
+
+/* Drops what a writer left that died between its send and its receive: all messages but the last. Under the lock, so no
+ * other writer is in between now. The bytes of all messages tell whether the first is the only one. */
+static shoal_err settle(set *s)
+{
+    for (int i = 0; i < MESSAGES_MAX; i++) {
+        int total = 0;
+        uint64_t before = s->m.number;
+        shoal_err err = peek(false, s);
+        if (err != SHOAL_OK || s->m.number == 0) {
+            return err;
+        }
+        if (ioctl(ends[FROM], FIONREAD, &total) != 0) {
+            return sh_fail_os("the size of the store of card memory");
+        }
+        if (i > 0 && s->m.number <= before) {
+            break;
+        }
+        if ((size_t)total <= message_bytes(s->m.count)) {
+            return SHOAL_OK;
+        }
+        drop_first();
+        SH_DEATH("store.settle.dropped"); /* death: the last message is still there; the next writer goes on */
+    }
+    return sh_fail(SHOAL_ECORRUPT, "the store of card memory holds messages that are none of the library's");
+}
+
+static bool is_living(const sh_store_entry *e)
+{
+    sh_granule_info info;
+    return sh_granule_look(e->granule, &info) && info.serial == e->serial;
+}
+
+static uint32_t count_living(const message *m)
+{
+    uint32_t n = 0;
+    for (uint64_t i = 0; i < m->count; i++) {
+        n += is_living(&m->entries[i]);
+    }
+    return n;
+}
+
+/* Removes the entries of dead granules from the set, and closes their fds. */
+static void drop_dead(set *s)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->open; i++) {
+        if (is_living(&s->m.entries[i])) {
+            s->m.entries[n] = s->m.entries[i];
+            s->fds[n++] = s->fds[i];
+        } else {
+            close(s->fds[i]);
+        }
+    }
+    s->m.count = s->open = n;
+}
+
+/* Sends the set, with one fd more unless it is -1, and drops the old one. had: there was a message before. */
+static shoal_err put_set(set *s, const sh_store_entry *more, int fd, bool had)
+{
+    if (fd >= 0) {
+        s->m.entries[s->m.count] = *more;
+        s->fds[s->m.count++] = fd; /* not in `open`: the caller keeps it */
+    }
+    s->m.magic = MESSAGE_MAGIC;
+    s->m.number++;
+    SH_DEATH("store.set.peeked"); /* death: nothing has changed; the system closes the fds of the dead */
+    shoal_err err = send_set(s);
+    if (err == SHOAL_OK) {
+        /* death: two messages. The first holds all that lives, except a new granule, which dies with its maker, this
+         * process; readers go by the first, and the next writer drops it. */
+        SH_DEATH("store.set.sent");
+        close_fds(s);
+        SH_DEATH("store.set.closed"); /* death: the same */
+        if (had) {
+            drop_first();
+        }
+        SH_DEATH("store.set.dropped"); /* death: done, but for the lock, which recovery releases */
+    }
+    return err;
+}
+
+/* Replaces the set by one without dead granules and with one fd more, unless it is -1. Called inside, under the store's
+ * lock. */
+static shoal_err replace(const sh_store_entry *more, int fd)
+{
+    set s = {.m.number = 0};
+    uint64_t died =
+        sh_load_acquire(&store()->died); /* before the look at the blocks: those counted so far are seen dead */
+    shoal_err err = settle(&s);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    uint32_t living = count_living(&s.m);
+    if (fd >= 0 && living >= SH_STORE_MAX) {
+        return sh_fail(SHOAL_ELIMIT, "the world has %u granules of card memory, and cannot have more", living);
+    }
+    if (fd >= 0 || living < s.m.count) {
+        bool had = s.m.number != 0;
+        err = peek(true, &s);
+        if (err == SHOAL_OK) {
+            drop_dead(&s);
+            err = put_set(&s, more, fd, had);
+            close_fds(&s);
+        }
+    }
+    if (err == SHOAL_OK) {
+        sh_store_release(&store()->swept, died);
+    }
+    return err;
+}
+
+/* ---- the lock ---- */
+
+/* Tries the lock. A dead holder is no obstacle, and there is nothing to repair but what settle does anyway. */
+static bool try_lock(void)
+{
+    shoal_err err = sh_lock_lock(&store()->lock, SHOAL_NOW);
+    return err == SHOAL_OK || err == SHOAL_EOWNERDEAD;
+}
+
+static void unlock(void)
+{
+    (void)!sh_lock_unlock(&store()->lock);
+    SH_DEATH(
+        "store.unlocked"); /* death: a granule that was counted meanwhile is swept with the next one, or in a wait */
+    sh_fence_seq_cst();    /* pairs with the fence in sh_card_store_tidy */
+}
+
+/* Either our try comes after the holder's unlock, and finds the lock free; or the holder looks at the count after its
+ * unlock, and by the two fences sees ours. */
+void sh_card_store_tidy(void)
+{
+    sh_store_shm *s = store();
+    bool going = sh_load_acquire(&s->died) != sh_load_relaxed(&s->swept) && !sh_recovery_is_helper();
+    if (!going) {
+        return;
+    }
+    sh_cleanup_begin();
+    going = have_ends();
+    while (going) {
+        sh_fence_seq_cst(); /* pairs with the fence in unlock: our count, then the look at the lock */
+        going = try_lock();
+        if (going) {
+            SH_DEATH("store.tidy.locked"); /* death: recovery releases the lock, and the count still says what to do */
+            going = replace(NULL, -1) == SHOAL_OK;
+            unlock();
+            going = going && sh_load_acquire(&s->died) != sh_load_relaxed(&s->swept);
+        }
+    }
+    sh_cleanup_end();
+}
+
+void sh_card_store_sweep(void)
+{
+    if (sh_the_world.attachment == SH_ATTACHED && sh_enter_held() != NULL) {
+        sh_card_store_tidy();
+        sh_leave();
+    }
+}
+
+void sh_card_store_repair(sh_owner dead)
+{
+    (void)sh_lock_repair(&store()->lock, dead);
+}
+
+/* ---- add and find ---- */
+
+/* Finds the serial of a granule that this process holds, and makes sure that it has the sockets. Called inside. */
+static shoal_err prepare(uint64_t granule, sh_store_entry *out_entry)
+{
+    sh_granule_info info;
+    shoal_err err = need_ends();
+    if (err == SHOAL_OK && !sh_granule_look(granule, &info)) {
+        err = sh_fail(SHOAL_EINVAL, "block %llu is not a granule of card memory", (unsigned long long)granule);
+    }
+    if (err == SHOAL_OK) {
+        *out_entry = (sh_store_entry){.granule = granule, .serial = info.serial};
+    }
+    return err;
+}
+
+/* The wait comes before the thread is inside, where nobody waits. */
+shoal_err sh_card_store_add(uint64_t granule, int fd)
+{
+    sh_store_entry entry;
+    if (!sh_attached()) {
+        return sh_fail(SHOAL_ESTATE, "this process is in no world");
+    }
+    shoal_err err = sh_lock_lock(&store()->lock, LOCK_LIMIT);
+    if (err == SHOAL_ETIMEDOUT) {
+        return sh_fail(err, "another process has locked the world's card memory for %d s: is it stopped?",
+                       (int)(LOCK_LIMIT / SHOAL_SECONDS(1)));
+    }
+    if (err != SHOAL_OK && err != SHOAL_EOWNERDEAD) {
+        return err;
+    }
+    SH_DEATH("store.add.locked"); /* death: nothing has changed; recovery releases the lock */
+    if (sh_enter_held() == NULL) {
+        return shoal_last_error(); /* this process is ending: its end releases the lock */
+    }
+    err = prepare(granule, &entry);
+    if (err == SHOAL_OK) {
+        err = replace(&entry, fd);
+    }
+    unlock();
+    sh_card_store_tidy();
+    sh_leave();
+    return err;
+}
+
+/* Inside, so that no other thread forks while this process has the fds of all granules: the child would keep them. */
+shoal_err sh_card_store_fd(uint64_t granule, int *out_fd)
+{
+    sh_store_entry entry = {.serial = 0};
+    set s = {.open = 0};
+    int found = -1;
+    if (sh_enter_held() == NULL) {
+        return shoal_last_error();
+    }
+    shoal_err err = prepare(granule, &entry);
+    if (err == SHOAL_OK) {
+        err = peek(true, &s);
+    }
+    for (uint32_t i = 0; i < s.open; i++) {
+        if (found < 0 && s.m.entries[i].granule == granule && s.m.entries[i].serial == entry.serial) {
+            found = s.fds[i];
+        } else {
+            close(s.fds[i]);
+        }
+    }
+    sh_leave();
+    if (err == SHOAL_OK && found < 0) {
+        err = sh_fail(SHOAL_ENOENT, "the fd of granule %llu is not in the store of card memory",
+                      (unsigned long long)granule);
+    }
+    if (err == SHOAL_OK) {
+        *out_fd = found;
+    }
+    return err;
+}
+
+int sh_card_store_table(sh_store_entry out_entries[SH_STORE_MAX])
+{
+    set s;
+    sh_cleanup_begin();
+    bool seen = have_ends() && peek(false, &s) == SHOAL_OK;
+    sh_cleanup_end();
+    if (!seen) {
+        return -1;
+    }
+    memcpy(out_entries, s.m.entries, (size_t)s.m.count * sizeof *out_entries);
+    return (int)s.m.count;
+}

@@ -1,0 +1,190 @@
+#include "shm/timeline.h"
+
+#include "base/death.h"
+#include "shm/commit.h"
+
+static sh_timeline_shm *timeline_at(uint32_t index)
+{
+    return (sh_timeline_shm *)sh_at(SH_TIMELINES_AT) + index;
+}
+
+/* Timelines up to here have memory. The acquire pairs with the swaps in sh_timelines_commit and extend. */
+static uint32_t used_now(void)
+{
+    uint32_t used = sh_load_acquire(&sh_the_world.header->timelines_used);
+    return used < SH_TIMELINES ? used : SH_TIMELINES;
+}
+
+/* Returns the timeline, or NULL: the index may come from a message. */
+static sh_timeline_shm *find(uint32_t index)
+{
+    return index != 0 && index < used_now() ? timeline_at(index) : NULL;
+}
+
+/* `done` is read first. Recovery sets lost_from before it raises `done`: who sees the raised `done` sees lost_from, too.
+ * And if it sees a `done` of the card's that has reached the number, recovery saw that one or a later one, so lost_from is
+ * larger. A `done` that a dying card lowered again does not matter: lost_from is set by then. */
+sh_work_state sh_work_look(sh_work work)
+{
+    uint64_t number = sh_work_number(work);
+    if (work == 0) {
+        return SH_WORK_DONE;
+    }
+    sh_timeline_shm *t = find(sh_work_timeline(work));
+    if (t == NULL) {
+        return SH_WORK_LOST;
+    }
+    uint64_t done = sh_load_acquire(&t->done);
+    uint64_t lost_from = sh_load_acquire(&t->lost_from);
+    if (lost_from != 0) {
+        return number >= lost_from ? SH_WORK_LOST : SH_WORK_DONE;
+    }
+    return done >= number ? SH_WORK_DONE : SH_WORK_PENDING;
+}
+
+/* ---- claiming ---- */
+
+void sh_timelines_range(void **out_start, size_t *out_size)
+{
+    *out_start = sh_at(SH_TIMELINES_AT);
+    *out_size = SH_TIMELINES_BYTES;
+}
+
+/* Called inside. All of it at once: the driver registers whole ranges, and a process cannot register what others claim
+ * later. */
+static shoal_err commit(sh_ctx *c)
+{
+    uint32_t none = 0;
+    if (used_now() != 0) {
+        return SHOAL_OK;
+    }
+    shoal_err err = sh_commit(c, SH_TIMELINES_AT, SH_TIMELINES_BYTES, SH_TIMELINES_BYTES);
+    if (err == SHOAL_OK) {
+        SH_DEATH("timeline.committed"); /* death: memory that nobody uses until the next one commits it again */
+        sh_cas_acq_rel(&sh_the_world.header->timelines_used, &none, 1u);
+    }
+    return err;
+}
+
+shoal_err sh_timelines_commit(void)
+{
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    shoal_err err = commit(c);
+    sh_leave();
+    return err;
+}
+
+/* A timeline with lost numbers keeps its owner, so nobody takes it. The acquire pairs with the swap that removed the last
+ * owner: its numbers are visible. */
+static bool take(sh_timeline_shm *t, sh_owner self)
+{
+    sh_owner nobody = 0;
+    return sh_load_acquire(&t->owner) == 0 && sh_cas_acq_rel(&t->owner, &nobody, self);
+}
+
+static shoal_err take_any(sh_owner self, uint32_t *out_index)
+{
+    uint32_t i = 1, used;
+    do {
+        for (used = used_now(); i < used; i++) {
+            if (take(timeline_at(i), self)) {
+                *out_index = i;
+                return SHOAL_OK;
+            }
+        }
+        if (used < SH_TIMELINES) {
+            /* death: one more timeline without an owner; the next claim finds it */
+            sh_cas_acq_rel(&sh_the_world.header->timelines_used, &used, used + 1);
+            SH_DEATH("timeline.claim.extended");
+        }
+    } while (i < used_now());
+    return sh_fail(
+        SHOAL_ELIMIT,
+        "the world has no timeline left for this process's card: %u are in use, or belonged to processes that "
+        "died while their card worked",
+        SH_TIMELINES - 1);
+}
+
+shoal_err sh_timeline_claim(uint32_t *out_index)
+{
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    shoal_err err = commit(c);
+    if (err == SHOAL_OK) {
+        err = take_any(sh_peers_now->self(), out_index);
+        SH_DEATH("timeline.claim.taken"); /* death: nothing is issued; recovery gives it back */
+    }
+    sh_leave();
+    return err;
+}
+
+uint64_t sh_timeline_issue(uint32_t index)
+{
+    sh_timeline_shm *t = timeline_at(index);
+    uint64_t number = sh_load_relaxed(&t->issued) + 1;
+    sh_store_release(&t->issued, number);
+    /* death: the number may never be written, and is lost, like the work before it that was not marked */
+    SH_DEATH("timeline.issued");
+    return number;
+}
+
+sh_a64 *sh_timeline_done_word(uint32_t index)
+{
+    sh_timeline_shm *t = find(index);
+    return t != NULL ? &t->done : NULL;
+}
+
+/* ---- the end of the owner ---- */
+
+/* death: `done` may be raised by the next one who waits. */
+void sh_timeline_free_waiters(uint32_t index)
+{
+    sh_timeline_shm *t = find(index);
+    if (t != NULL && sh_load_acquire(&t->lost_from) != 0) {
+        uint64_t issued = sh_load_relaxed(&t->issued);
+        if (sh_load_relaxed(&t->done) < issued) {
+            sh_store_release(&t->done, issued);
+        }
+    }
+}
+
+/* The owner issues nothing any more. If its card has done all, nothing will ever be written here by it: numbers are
+ * written in order, and none is enqueued that was not issued. */
+static void settle(uint32_t index, sh_owner owner)
+{
+    sh_timeline_shm *t = timeline_at(index);
+    uint64_t lost_from = sh_load_acquire(&t->lost_from), done = sh_load_acquire(&t->done);
+    if (lost_from == 0 && done >= sh_load_acquire(&t->issued)) {
+        SH_DEATH("timeline.settle.all_done"); /* death: the next recoverer comes to the same end */
+        sh_cas_acq_rel(&t->owner, &owner, 0u);
+        return;
+    }
+    if (lost_from == 0) {
+        sh_store_release(&t->lost_from, done + 1); /* pairs with the acquire in sh_work_look */
+    }
+    SH_DEATH("timeline.settle.lost"); /* death: waiters still wait; the next recoverer, or a waiter, frees them */
+    sh_timeline_free_waiters(index);
+}
+
+void sh_timeline_release(uint32_t index)
+{
+    sh_timeline_shm *t = sh_attached() ? find(index) : NULL;
+    if (t != NULL && sh_load_acquire(&t->owner) == sh_peers_now->self()) {
+        settle(index, sh_peers_now->self());
+    }
+}
+
+void sh_timelines_settle(sh_owner dead)
+{
+    uint32_t used = used_now();
+    for (uint32_t i = 1; i < used; i++) {
+        if (sh_load_acquire(&timeline_at(i)->owner) == dead) {
+            settle(i, dead);
+        }
+    }
+}

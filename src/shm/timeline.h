@@ -1,0 +1,80 @@
+/* Timelines: how far the stream of each process has come, for the others.
+ *
+ * A process that uses a card claims one timeline: a cache line in the world, which it registers with the driver. It
+ * numbers the marks in its stream 1, 2, 3, …: first it stores the next number in `issued` (sh_timeline_issue), then it
+ * enqueues the write of that number to `done`. So "timeline 7, number 40" names all work before that mark, in one 64-bit
+ * word (sh_work), which lies in a piece of card memory. It is done when `done` has reached the number. A stream of
+ * another process waits for that on the card; nobody's host waits.
+ *
+ * When the owner dies, what its card has not done by then may be half done: those numbers are lost, for ever, whatever
+ * the card still does. Recovery stores the first lost number in lost_from, then raises `done` to `issued`, so that no
+ * stream waits for ever. A card that is still ending the dead process may write `done` once more, a smaller number than
+ * that, at any later time. So lost_from decides as soon as it is set, and a process whose stream waits for a lost number
+ * calls sh_timeline_free_waiters again. A timeline with lost numbers is never used again; one whose work was all done
+ * gets a new owner, who goes on counting: nobody is left who could write an old number.
+ *
+ * An owner that ends normally should wait for its stream first (sh_world_before_end): what is not done when it ends is
+ * lost as if it had died. */
+#ifndef SH_SHM_TIMELINE_H
+#define SH_SHM_TIMELINE_H
+
+#include "shm/world.h"
+
+/* A place in a timeline: timeline 16 | number 48. 0 is no work. */
+typedef uint64_t sh_work;
+
+#define SH_WORK_NUMBER_BITS 48
+
+static inline sh_work sh_work_make(uint32_t timeline, uint64_t number)
+{
+    return (uint64_t)timeline << SH_WORK_NUMBER_BITS | number;
+}
+
+static inline uint32_t sh_work_timeline(sh_work work)
+{
+    return (uint32_t)(work >> SH_WORK_NUMBER_BITS);
+}
+
+static inline uint64_t sh_work_number(sh_work work)
+{
+    return work & ((UINT64_C(1) << SH_WORK_NUMBER_BITS) - 1);
+}
+
+typedef enum sh_work_state {
+    SH_WORK_DONE,
+    SH_WORK_PENDING, /* its owner lives, or nobody has recovered it yet */
+    SH_WORK_LOST,    /* its owner died or ended first; also for a work that no timeline has ever had */
+} sh_work_state;
+
+/* Returns the state of a work, which may come from a message and be nonsense. Costs two loads of one cache line. What is
+ * DONE or LOST stays so. A host that waits for PENDING work to change calls sh_peers_now->sweep between two looks, which
+ * recovers dead owners. Needs an attached process. */
+sh_work_state sh_work_look(sh_work work);
+
+/* Claims a timeline for this process. Not called inside. Errors: SHOAL_ENOMEM, SHOAL_ELIMIT if there is none left. */
+shoal_err sh_timeline_claim(uint32_t *out_index);
+
+/* Returns the next number of this process's timeline. Called before the write of that number is enqueued, by one thread
+ * at a time. */
+uint64_t sh_timeline_issue(uint32_t index);
+
+/* Returns the word that the owner's stream writes and other streams wait for, or NULL if there is no such timeline. */
+sh_a64 *sh_timeline_done_word(uint32_t index);
+
+/* Lets streams go that wait for lost numbers of the timeline. Does nothing if it has none. Any process may call it. */
+void sh_timeline_free_waiters(uint32_t index);
+
+/* Gives the timeline back: this process will issue no more numbers. Ending the process does the same. */
+void sh_timeline_release(uint32_t index);
+
+/* Returns the pages that contain the words of all timelines, now and later, to register with the driver. Valid after this
+ * process has claimed one, or after sh_timelines_commit, until it leaves the world. */
+void sh_timelines_range(void **out_start, size_t *out_size);
+
+/* Makes sure that these pages have memory. sh_timeline_claim does it. Not called inside. Errors: SHOAL_ENOMEM. */
+shoal_err sh_timelines_commit(void);
+
+/* For recovery, and the end of a process: settles the timelines of `dead`. May be repeated. */
+void sh_timelines_settle(sh_owner dead);
+
+#endif

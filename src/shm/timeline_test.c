@@ -1,0 +1,198 @@
+/* Timelines: what is done, pending and lost, who may use one again, and a card that writes late. The words that a card
+ * would write are written here. Owners die by fork and SIGKILL. */
+#include "shm/timeline.h"
+#include "testing/runner.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void card_writes(uint32_t index, uint64_t number)
+{
+    sh_store_release(sh_timeline_done_word(index), number);
+}
+
+START_TEST(work_is_done_when_the_card_says_so)
+{
+    uint32_t index = 0;
+    ck_assert_ok(sh_timeline_claim(&index));
+    ck_assert_uint_ne(index, 0);
+    uint64_t first = sh_timeline_issue(index), second = sh_timeline_issue(index);
+    ck_assert_uint_eq(second, first + 1);
+    ck_assert_int_eq(sh_work_look(0), SH_WORK_DONE);
+    ck_assert_int_eq(sh_work_look(sh_work_make(index, first)), SH_WORK_PENDING);
+    card_writes(index, first);
+    ck_assert_int_eq(sh_work_look(sh_work_make(index, first)), SH_WORK_DONE);
+    ck_assert_int_eq(sh_work_look(sh_work_make(index, second)), SH_WORK_PENDING);
+    card_writes(index, second);
+    sh_timeline_free_waiters(index); /* nothing is lost, so nothing happens */
+    ck_assert_uint_eq(sh_load_relaxed(sh_timeline_done_word(index)), second);
+    sh_timeline_release(index);
+    ck_assert_int_eq(sh_work_look(sh_work_make(index, second)), SH_WORK_DONE);
+}
+END_TEST
+
+START_TEST(nonsense_is_lost)
+{
+    uint32_t index = 0;
+    ck_assert_ptr_nonnull(sh_enter());
+    sh_leave();
+    ck_assert_int_eq(sh_work_look(sh_work_make(1, 1)), SH_WORK_LOST); /* nobody has a timeline: no memory is touched */
+    ck_assert_ptr_null(sh_timeline_done_word(1));
+    ck_assert_ok(sh_timeline_claim(&index));
+    ck_assert_int_eq(sh_work_look(sh_work_make(0, 1)), SH_WORK_LOST);
+    ck_assert_int_eq(sh_work_look(sh_work_make(index + 1, 1)), SH_WORK_LOST);
+    ck_assert_int_eq(sh_work_look(UINT64_MAX), SH_WORK_LOST);
+    ck_assert_ptr_null(sh_timeline_done_word(0));
+    ck_assert_ptr_null(sh_timeline_done_word(SH_TIMELINES));
+    sh_timeline_free_waiters(SH_TIMELINES);
+    sh_timeline_release(SH_TIMELINES);
+    sh_timeline_release(index);
+}
+END_TEST
+
+START_TEST(the_words_lie_in_the_range)
+{
+    uint32_t index = 0;
+    void *start;
+    size_t size;
+    ck_assert_ok(sh_timeline_claim(&index));
+    sh_timelines_range(&start, &size);
+    char *word = (char *)sh_timeline_done_word(index);
+    ck_assert(word >= (char *)start && word < (char *)start + size);
+    ck_assert_uint_eq((uintptr_t)start % 4096, 0);
+    ck_assert_uint_eq(size % 4096, 0);
+    memset((char *)start + size - 64, 0, 64); /* has memory */
+    sh_timeline_release(index);
+}
+END_TEST
+
+/* ---- owners that die ---- */
+
+typedef struct owner {
+    uint32_t index;
+    uint64_t issued;
+} owner;
+
+/* Forks a process that claims a timeline and issues numbers, of which its card has done some, and kills it. */
+static owner die_with(uint64_t issue, uint64_t leave_open)
+{
+    owner *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (sh_timeline_claim(&shared->index) != SHOAL_OK) {
+            _exit(1);
+        }
+        for (uint64_t i = 0; i < issue; i++) {
+            shared->issued = sh_timeline_issue(shared->index);
+        }
+        if (shared->issued > leave_open) {
+            card_writes(shared->index, shared->issued - leave_open);
+        }
+        raise(SIGKILL);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFSIGNALED(status));
+    owner o = *shared;
+    munmap(shared, 4096);
+    return o;
+}
+
+START_TEST(what_was_not_done_at_the_death_is_lost)
+{
+    ck_assert_ptr_nonnull(sh_enter());
+    sh_leave();
+    owner o = die_with(10, 3);
+    sh_work done = sh_work_make(o.index, o.issued - 3), lost = sh_work_make(o.index, o.issued - 2);
+    ck_assert_int_eq(sh_work_look(done), SH_WORK_DONE);
+    ck_assert_int_eq(sh_work_look(lost), SH_WORK_PENDING); /* nobody has noticed yet */
+    ck_assert_ok(shoal_world_sweep(NULL));
+    ck_assert_int_eq(sh_work_look(done), SH_WORK_DONE);
+    ck_assert_int_eq(sh_work_look(lost), SH_WORK_LOST);
+    ck_assert_uint_eq(sh_load_relaxed(sh_timeline_done_word(o.index)), o.issued); /* no stream waits any more */
+
+    card_writes(o.index, o.issued - 2); /* the card ends the dead process only now */
+    ck_assert_int_eq(sh_work_look(lost), SH_WORK_LOST);
+    ck_assert_int_eq(sh_work_look(done), SH_WORK_DONE);
+    sh_timeline_free_waiters(o.index);
+    ck_assert_uint_eq(sh_load_relaxed(sh_timeline_done_word(o.index)), o.issued);
+
+    card_writes(o.index, 0);
+    ck_assert_int_eq(sh_work_look(done), SH_WORK_DONE);
+    sh_timeline_free_waiters(o.index);
+    uint32_t next = 0;
+    ck_assert_ok(sh_timeline_claim(&next));
+    ck_assert_uint_ne(next, o.index); /* it is never used again */
+    sh_timeline_release(next);
+}
+END_TEST
+
+START_TEST(a_timeline_without_losses_goes_on_counting)
+{
+    ck_assert_ptr_nonnull(sh_enter());
+    sh_leave();
+    owner o = die_with(10, 0);
+    ck_assert_ok(shoal_world_sweep(NULL));
+    uint32_t next = 0;
+    ck_assert_ok(sh_timeline_claim(&next));
+    ck_assert_uint_eq(next, o.index);
+    uint64_t number = sh_timeline_issue(next);
+    ck_assert_uint_eq(number, o.issued + 1);
+    ck_assert_int_eq(sh_work_look(sh_work_make(next, o.issued)), SH_WORK_DONE);
+    ck_assert_int_eq(sh_work_look(sh_work_make(next, number)), SH_WORK_PENDING);
+    card_writes(next, number);
+    sh_timeline_release(next);
+}
+END_TEST
+
+/* A process that ends, or gives its timeline back, with work outstanding loses it as if it had died. */
+START_TEST(an_end_loses_what_is_not_done)
+{
+    uint32_t index = 0;
+    ck_assert_ok(sh_timeline_claim(&index));
+    uint64_t number = sh_timeline_issue(index);
+    sh_timeline_release(index);
+    ck_assert_int_eq(sh_work_look(sh_work_make(index, number)), SH_WORK_LOST);
+}
+END_TEST
+
+START_TEST(there_is_an_end_of_timelines)
+{
+    uint32_t index = 0;
+    for (uint32_t i = 1; i < SH_TIMELINES; i++) {
+        if (sh_timeline_claim(&index) != SHOAL_OK || index != i) {
+            ck_abort_msg("timeline %u is %u: %s", i, index, shoal_last_error_text());
+        }
+        if (i == 1000) { /* claiming looks at all below; the rest of the test need not */
+            sh_store_release(&sh_the_world.header->timelines_used, SH_TIMELINES - 10);
+            i = SH_TIMELINES - 11;
+            for (uint32_t k = 1001; k < SH_TIMELINES - 10; k++) {
+                sh_store_relaxed(&((sh_timeline_shm *)sh_at(SH_TIMELINES_AT))[k].owner, 1u);
+            }
+        }
+    }
+    ck_assert_err(sh_timeline_claim(&index), SHOAL_ELIMIT);
+    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "65535"));
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("timeline");
+    TCase *tc = tcase_create("timeline");
+    tcase_add_checked_fixture(tc, sh_leaks_begin, sh_leaks_end);
+    tcase_add_test(tc, work_is_done_when_the_card_says_so);
+    tcase_add_test(tc, nonsense_is_lost);
+    tcase_add_test(tc, the_words_lie_in_the_range);
+    tcase_add_test(tc, what_was_not_done_at_the_death_is_lost);
+    tcase_add_test(tc, a_timeline_without_losses_goes_on_counting);
+    tcase_add_test(tc, an_end_loses_what_is_not_done);
+    tcase_add_test(tc, there_is_an_end_of_timelines);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+SH_TEST_MAIN(suite)
