@@ -1,5 +1,5 @@
 /* A CUDA card as a device. */
-#include "device/cuda.h"
+#include "device/cuda_memory.h"
 
 #include "base/error.h"
 #include "base/fork.h"
@@ -133,6 +133,11 @@ bool sh_cuda_is_open(void)
     return sh_load_acquire(&is_open) != 0;
 }
 
+bool sh_cuda_is_ours(void)
+{
+    return sh_cuda_is_open() && sh_fork_is_ours(card.generation);
+}
+
 shoal_err sh_cuda_check(void)
 {
     if (!sh_cuda_is_open()) {
@@ -180,7 +185,7 @@ static sh_exec *cuda_exec(void)
 
 void *sh_cuda_scratch(sh_exec *exec, size_t size)
 {
-    if (size > exec->scratch_size) {
+    if (size > exec->scratch_size || !exec->scratch) {
         void *fresh = sh_cuda_alloc(size);
         if (!fresh) {
             return NULL;

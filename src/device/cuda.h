@@ -28,16 +28,14 @@ sh_cuda_card *sh_cuda_get(void);
 /* The same for code that cannot run before the card was opened: fails if it was not. */
 shoal_err sh_cuda_check(void);
 
+/* Checks whether this process has opened the card itself. */
+bool sh_cuda_is_ours(void);
+
 /* Checks whether this process, or the one it was forked from, has opened the card. Opens nothing. */
 bool sh_cuda_is_open(void);
 
 /* Loads libshoal_cuda and checks that this build made it (cuda_library.c). Errors: SHOAL_ENOENT, SHOAL_ELAYOUT. */
 shoal_err sh_cuda_library_load(const sh_cuda_library **out_library);
-
-/* ---- memory (cuda_memory.c) ---- */
-
-void *sh_cuda_alloc(size_t size);
-void sh_cuda_free(void *data, size_t size);
 
 /* Scratch of the calling thread's exec. */
 void *sh_cuda_scratch(sh_exec *exec, size_t size);

@@ -1,0 +1,414 @@
+/* The stub driver: errors, cards and memory. */
+#include "testing/cuda_stub/driver.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define GRANULARITY ((size_t)2 << 20)
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+void stub_lock(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+void stub_unlock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+static long from_environment(const char *name, long otherwise)
+{
+    const char *text = getenv(name);
+    return text && text[0] ? strtol(text, NULL, 0) : otherwise;
+}
+
+/* ---- counting and failing ---- */
+
+static struct {
+    char function[64];
+    uint64_t calls;
+} counts[64];
+static uint64_t all_calls;
+static struct {
+    char function[64];
+    unsigned after; /* calls until it fails */
+    unsigned times; /* 0: for ever */
+    int result;
+} failing;
+static pthread_once_t read_once = PTHREAD_ONCE_INIT;
+
+static void read_environment(void)
+{
+    const char *text = getenv("SHOAL_STUB_FAIL");
+    if (text) {
+        (void)sscanf(text, "%63[^:]:%u:%d", failing.function, &failing.after, &failing.result);
+    }
+}
+
+int stub_enter(const char *function)
+{
+    (void)pthread_once(&read_once, read_environment);
+    size_t length = strlen(function);
+    length -= length > 3 && strcmp(function + length - 3, "_v2") == 0 ? 3 : 0;
+    stub_lock();
+    size_t i = 0;
+    while (counts[i].function[0] &&
+           (strncmp(counts[i].function, function, length) != 0 || counts[i].function[length] != 0)) {
+        i++;
+    }
+    memcpy(counts[i].function, function, length);
+    counts[i].calls++;
+    all_calls++;
+    int result = SH_CU_OK;
+    if (strcmp(failing.function, counts[i].function) == 0) {
+        if (failing.after <= 1) {
+            result = failing.result;
+            if (failing.times > 0 && --failing.times == 0) {
+                failing.function[0] = 0;
+            }
+        } else {
+            failing.after--;
+        }
+    }
+    stub_unlock();
+    return result;
+}
+
+static void stub_fail(const char *function, unsigned nth, unsigned times, int result)
+{
+    stub_lock();
+    snprintf(failing.function, sizeof failing.function, "%s", function ? function : "");
+    failing.after = nth;
+    failing.times = times;
+    failing.result = result;
+    stub_unlock();
+}
+
+static uint64_t stub_calls(const char *function)
+{
+    stub_lock();
+    uint64_t calls = function ? 0 : all_calls;
+    for (size_t i = 0; function && counts[i].function[0]; i++) {
+        calls = strcmp(counts[i].function, function) == 0 ? counts[i].calls : calls;
+    }
+    stub_unlock();
+    return calls;
+}
+
+STUB_EXPORT int cuGetErrorName(int error, const char **out)
+{
+    static char name[32];
+    snprintf(name, sizeof name, "STUB_ERROR_%d", error);
+    *out = name;
+    return SH_CU_OK;
+}
+
+STUB_EXPORT int cuGetErrorString(int error, const char **out)
+{
+    (void)error;
+    *out = "an error of the stub";
+    return SH_CU_OK;
+}
+
+/* ---- cards ---- */
+
+STUB_EXPORT int cuInit(unsigned flags)
+{
+    (void)flags;
+    ENTER;
+    return from_environment("SHOAL_STUB_CARDS", 1) > 0 ? SH_CU_OK : SH_CU_NO_DEVICE;
+}
+
+STUB_EXPORT int cuDriverGetVersion(int *out)
+{
+    ENTER;
+    *out = (int)from_environment("SHOAL_STUB_VERSION", 13000);
+    return SH_CU_OK;
+}
+
+STUB_EXPORT int cuDeviceGetCount(int *out)
+{
+    ENTER;
+    *out = (int)from_environment("SHOAL_STUB_CARDS", 1);
+    return SH_CU_OK;
+}
+
+STUB_EXPORT int cuDeviceGet(sh_cu_device *out, int ordinal)
+{
+    ENTER;
+    *out = ordinal;
+    return SH_CU_OK;
+}
+
+STUB_EXPORT int cuDeviceGetName(char *out, int size, sh_cu_device device)
+{
+    ENTER;
+    snprintf(out, (size_t)size, "Stub %d", device);
+    return SH_CU_OK;
+}
+
+STUB_EXPORT int cuDeviceGetUuid_v2(uint8_t *out, sh_cu_device device)
+{
+    ENTER;
+    memset(out, 0x50 + device, 16);
+    return SH_CU_OK;
+}
+
+static size_t memory_of_card(void)
+{
+    return (size_t)from_environment("SHOAL_STUB_MEMORY", (long)16 << 30);
+}
+
+STUB_EXPORT int cuDeviceTotalMem_v2(size_t *out, sh_cu_device device)
+{
+    (void)device;
+    ENTER;
+    *out = memory_of_card();
+    return SH_CU_OK;
+}
+
+STUB_EXPORT int cuDevicePrimaryCtxRetain(sh_cu_context *out, sh_cu_device device)
+{
+    (void)device;
+    ENTER;
+    static char context;
+    *out = (sh_cu_context)(void *)&context;
+    return SH_CU_OK;
+}
+
+STUB_EXPORT int cuDevicePrimaryCtxRelease_v2(sh_cu_device device)
+{
+    (void)device;
+    ENTER;
+    return SH_CU_OK;
+}
+
+STUB_EXPORT int cuCtxSetCurrent(sh_cu_context context)
+{
+    (void)context;
+    ENTER;
+    return SH_CU_OK;
+}
+
+/* ---- memory: a handle is an fd and a size; its references are the handle itself and its mappings ---- */
+
+typedef struct allocation {
+    struct allocation *next;
+    int fd;
+    unsigned references;
+    size_t size;
+    sh_cu_address mapped; /* one mapping at most */
+} allocation;
+
+static allocation *allocations;
+static size_t held;
+
+static size_t stub_held(void)
+{
+    stub_lock();
+    size_t now = held;
+    stub_unlock();
+    return now;
+}
+
+static void drop(allocation *a)
+{
+    if (--a->references > 0) {
+        return;
+    }
+    allocation **p = &allocations;
+    while (*p != a) {
+        p = &(*p)->next;
+    }
+    *p = a->next;
+    held -= a->size;
+    close(a->fd);
+    free(a);
+}
+
+static int add(int fd, size_t size, sh_cu_memory *out)
+{
+    allocation *a = malloc(sizeof *a);
+    stub_lock();
+    *a = (allocation){.next = allocations, .fd = fd, .references = 1, .size = size};
+    allocations = a;
+    held += size;
+    stub_unlock();
+    *out = (sh_cu_memory)(uintptr_t)a;
+    return SH_CU_OK;
+}
+
+STUB_EXPORT int cuMemGetInfo_v2(size_t *out_free, size_t *out_total)
+{
+    ENTER;
+    *out_total = memory_of_card();
+    *out_free = memory_of_card() - stub_held();
+    return SH_CU_OK;
+}
+
+STUB_EXPORT int cuMemGetAllocationGranularity(size_t *out, const sh_cu_memory_kind *kind, int option)
+{
+    (void)option;
+    ENTER;
+    *out = GRANULARITY;
+    return kind->handles == SH_CU_HANDLE_FD ? SH_CU_OK : SH_CU_NOT_SUPPORTED;
+}
+
+STUB_EXPORT int cuMemCreate(sh_cu_memory *out, size_t size, const sh_cu_memory_kind *kind, unsigned long long flags)
+{
+    (void)flags;
+    ENTER;
+    if (kind->type != SH_CU_MEMORY_PINNED || kind->location.type != SH_CU_LOCATION_DEVICE || size % GRANULARITY != 0) {
+        return SH_CU_INVALID_VALUE;
+    }
+    if (size > memory_of_card() - stub_held()) {
+        return SH_CU_OUT_OF_MEMORY;
+    }
+    int fd = memfd_create("stub card", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)size) != 0) {
+        return SH_CU_OPERATING_SYSTEM;
+    }
+    return add(fd, size, out);
+}
+
+STUB_EXPORT int cuMemRelease(sh_cu_memory memory)
+{
+    ENTER;
+    stub_lock();
+    drop((allocation *)(uintptr_t)memory);
+    stub_unlock();
+    return SH_CU_OK;
+}
+
+STUB_EXPORT int cuMemAddressReserve(sh_cu_address *out, size_t size, size_t alignment, sh_cu_address wanted,
+                                    unsigned long long flags)
+{
+    (void)alignment;
+    (void)wanted;
+    (void)flags;
+    ENTER;
+    void *address = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    *out = (sh_cu_address)(uintptr_t)address;
+    return address != MAP_FAILED ? SH_CU_OK : SH_CU_OUT_OF_MEMORY;
+}
+
+STUB_EXPORT int cuMemAddressFree(sh_cu_address address, size_t size)
+{
+    ENTER;
+    return munmap((void *)(uintptr_t)address, size) == 0 ? SH_CU_OK : SH_CU_INVALID_VALUE;
+}
+
+STUB_EXPORT int cuMemMap(sh_cu_address address, size_t size, size_t offset, sh_cu_memory memory,
+                         unsigned long long flags)
+{
+    (void)flags;
+    ENTER;
+    allocation *a = (allocation *)(uintptr_t)memory;
+    void *at = (void *)(uintptr_t)address;
+    if (offset != 0 || size != a->size || mmap(at, size, PROT_NONE, MAP_SHARED | MAP_FIXED, a->fd, 0) != at) {
+        return SH_CU_INVALID_VALUE;
+    }
+    stub_lock();
+    a->references++;
+    a->mapped = address;
+    stub_unlock();
+    return SH_CU_OK;
+}
+
+STUB_EXPORT int cuMemUnmap(sh_cu_address address, size_t size)
+{
+    ENTER;
+    stub_lock();
+    allocation *a = allocations;
+    while (a && a->mapped != address) {
+        a = a->next;
+    }
+    if (!a || a->size != size) {
+        stub_unlock();
+        return SH_CU_INVALID_VALUE;
+    }
+    a->mapped = 0;
+    drop(a);
+    stub_unlock();
+    (void)mmap((void *)(uintptr_t)address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+               0);
+    return SH_CU_OK;
+}
+
+STUB_EXPORT int cuMemSetAccess(sh_cu_address address, size_t size, const sh_cu_access *access, size_t count)
+{
+    ENTER;
+    return count == 1 && access->flags == SH_CU_ACCESS_READ_WRITE &&
+                   mprotect((void *)(uintptr_t)address, size, PROT_READ | PROT_WRITE) == 0
+               ? SH_CU_OK
+               : SH_CU_INVALID_VALUE;
+}
+
+STUB_EXPORT int cuMemExportToShareableHandle(void *out, sh_cu_memory memory, int type, unsigned long long flags)
+{
+    (void)type;
+    (void)flags;
+    ENTER;
+    *(int *)out = fcntl(((allocation *)(uintptr_t)memory)->fd, F_DUPFD_CLOEXEC, 0);
+    return *(int *)out >= 0 ? SH_CU_OK : SH_CU_OPERATING_SYSTEM;
+}
+
+STUB_EXPORT int cuMemImportFromShareableHandle(sh_cu_memory *out, void *handle, int type)
+{
+    (void)type;
+    ENTER;
+    int fd = fcntl((int)(intptr_t)handle, F_DUPFD_CLOEXEC, 0);
+    off_t size = fd >= 0 ? lseek(fd, 0, SEEK_END) : -1;
+    if (size <= 0) {
+        return SH_CU_INVALID_VALUE;
+    }
+    return add(fd, (size_t)size, out);
+}
+
+STUB_EXPORT int cuMemAllocHost_v2(void **out, size_t size)
+{
+    ENTER;
+    *out = malloc(size);
+    return *out ? SH_CU_OK : SH_CU_OUT_OF_MEMORY;
+}
+
+STUB_EXPORT int cuMemFreeHost(void *data)
+{
+    ENTER;
+    free(data);
+    return SH_CU_OK;
+}
+
+STUB_EXPORT int cuMemHostRegister_v2(void *data, size_t size, unsigned flags)
+{
+    (void)data;
+    (void)size;
+    (void)flags;
+    ENTER;
+    return SH_CU_OK;
+}
+
+STUB_EXPORT int cuMemHostUnregister(void *data)
+{
+    (void)data;
+    ENTER;
+    return SH_CU_OK;
+}
+
+STUB_EXPORT int cuMemHostGetDevicePointer_v2(sh_cu_address *out, void *data, unsigned flags)
+{
+    (void)flags;
+    ENTER;
+    *out = (sh_cu_address)(uintptr_t)data;
+    return SH_CU_OK;
+}
+
+STUB_EXPORT const sh_stub shoal_stub;
+const sh_stub shoal_stub = {stub_fail, stub_calls, stub_block, stub_unblock, stub_held};

@@ -1,0 +1,29 @@
+/* What the files of the stub driver share. */
+#ifndef TESTING_CUDA_STUB_DRIVER_H
+#define TESTING_CUDA_STUB_DRIVER_H
+
+#include "device/cuda_driver.h"
+#include "testing/cuda_stub/stub.h"
+
+#include <stdbool.h>
+
+#define STUB_EXPORT __attribute__((visibility("default")))
+
+/* The first line of every function of the driver: counts the call, and returns the error that was asked for. */
+int stub_enter(const char *function);
+#define ENTER                                                                                                          \
+    do {                                                                                                               \
+        int result_ = stub_enter(__func__);                                                                            \
+        if (result_ != SH_CU_OK) {                                                                                     \
+            return result_;                                                                                            \
+        }                                                                                                              \
+    } while (0)
+
+/* One lock around everything. */
+void stub_lock(void);
+void stub_unlock(void);
+
+void stub_block(void);
+void stub_unblock(void);
+
+#endif

@@ -1,0 +1,55 @@
+/* The stub of libshoal_cuda: the CPU's plain kernels, over card memory that is host memory. */
+#include "device/cuda.h"
+
+typedef struct passage {
+    int unused;
+} passage;
+
+static void passage_add(passage *p, const void *data, size_t size, bool written)
+{
+    (void)p;
+    (void)data;
+    (void)size;
+    (void)written;
+}
+
+static shoal_err passage_open(passage *p)
+{
+    (void)p;
+    return SHOAL_OK;
+}
+
+static void *passage_at(const passage *p, const void *data)
+{
+    (void)p;
+    return (void *)(uintptr_t)data;
+}
+
+static shoal_err passage_close(passage *p, shoal_err err)
+{
+    (void)p;
+    return err;
+}
+
+static const sh_kernels *passage_kernels(void)
+{
+    return sh_kernels_find("reference");
+}
+
+/* The scratch of the CPU's kernels is host memory of their own. */
+static sh_exec *passage_exec(sh_exec *exec)
+{
+    (void)exec;
+    static _Thread_local sh_exec own;
+    return &own;
+}
+
+#include "testing/passed_kernels.h"
+
+static const sh_cuda_library library = {SH_CUDA_LAYOUT, &passed_kernels};
+
+__attribute__((visibility("default"))) const sh_cuda_library *sh_cuda_library_open(const sh_cuda_host *host)
+{
+    (void)host;
+    return &library;
+}
