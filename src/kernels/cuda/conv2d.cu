@@ -367,12 +367,22 @@ shoal_err backward(sh_exec *exec, const sh_conv2d *c, const void *grad_y, const 
 shoal_err pool_relu_forward(sh_exec *exec, const sh_conv2d *c, const void *x, const void *w, const void *bias,
                             const void *drop, void *y, uint8_t *winner)
 {
+    sh_fused fused;
+    if (sh_fused_of(c, &fused) && c->n > 0) {
+        return sh_fused_forward(exec, fused, (const float *)x, (const float *)w, (const float *)bias,
+                                (const float *)drop, (float *)y, winner);
+    }
     BY_TYPE(run_pool_relu_forward<T>, (const T *)x, (const T *)w, (const T *)bias, (const T *)drop, (T *)y, winner);
 }
 
 shoal_err pool_relu_backward(sh_exec *exec, const sh_conv2d *c, const void *grad_y, const void *x, const void *w,
                              const void *drop, const uint8_t *winner, void *grad_x, void *grad_w, void *grad_bias)
 {
+    sh_fused fused;
+    if (sh_fused_of(c, &fused) && c->n > 0 && sh_fused_backward_fits(fused)) {
+        return sh_fused_backward(exec, fused, (const float *)grad_y, (const float *)x, (const float *)w,
+                                 (const float *)drop, winner, (float *)grad_x, (float *)grad_w, (float *)grad_bias);
+    }
     BY_TYPE(run_pool_relu_backward<T>, (const T *)grad_y, (const T *)x, (const T *)w, (const T *)drop, winner,
             (T *)grad_x, (T *)grad_w, (T *)grad_bias);
 }

@@ -1,8 +1,32 @@
-/* Shared by the kernels of the fused block: convolution, dropout of channels, 2x2 max-pool, relu. */
+/* Shared by the kernels of the fused block: convolution, dropout of channels, 2x2 max-pool, relu.
+ *
+ *   conv2d.cu          every shape and type: the plain kernels
+ *   conv2d_fused.cu    forward, small square kernels at stride 1 in f32
+ *   conv2d_winners.cu  backward from the winners of the pool alone, for the same shapes */
 #ifndef SH_KERNELS_CUDA_CONV2D_FUSED_CUH
 #define SH_KERNELS_CUDA_CONV2D_FUSED_CUH
 
 #include "kernels/cuda/launch.cuh"
+
+/* The shared memory of one block: every card since compute capability 8.0 has this much. */
+constexpr size_t SH_SHARED_MOST = 96 << 10;
+
+/* The sizes that the fast kernels use. The padded image is only as large as the pool's windows need. */
+struct sh_fused {
+    int n, in_c, in_h, in_w, out_c, kernel, pad_h, pad_w;
+    int pooled_h, pooled_w, windows; /* windows = pooled_h * pooled_w */
+    int rows, cols, pitch;           /* of the padded image in shared memory; pitch >= cols is even */
+};
+
+/* Whether the fast kernels serve c; then fills *out. */
+bool sh_fused_of(const sh_conv2d *c, sh_fused *out);
+
+shoal_err sh_fused_forward(sh_exec *exec, const sh_fused &s, const float *x, const float *w, const float *bias,
+                           const float *drop, float *y, uint8_t *winner);
+/* Whether one image fits in shared memory. */
+bool sh_fused_backward_fits(const sh_fused &s);
+shoal_err sh_fused_backward(sh_exec *exec, const sh_fused &s, const float *grad_y, const float *x, const float *w,
+                            const float *drop, const uint8_t *winner, float *grad_x, float *grad_w, float *grad_bias);
 
 template <typename T> struct sh_pooled {
     T y;
@@ -25,6 +49,30 @@ template <typename T> __device__ inline sh_pooled<T> sh_pool_relu(T v0, T v1, T 
     }
     const bool dead = best <= 0;
     return {dead ? 0 : best, (uint8_t)(dead ? SH_WINNER_DEAD : which)};
+}
+
+/* Copies `channels` planes of an image into shared memory, with zeros around them. All threads of the block call it. */
+__device__ inline void sh_fused_load(const sh_fused &s, const float *x, int channels, float *to)
+{
+    const int plane = s.in_h * s.in_w;
+    if (s.pitch == s.in_w && s.rows == s.in_h && s.pad_h == 0 && s.pad_w == 0) {
+        const int count = channels * plane;
+        for (int i = threadIdx.x; i < count; i += blockDim.x) {
+            to[i] = x[i];
+        }
+        return;
+    }
+    /* A warp copies one row at a time. */
+    const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
+#pragma unroll 4
+    for (int r = threadIdx.x / 32; r < channels * s.rows; r += warps) {
+        const int c = r / s.rows, h = r % s.rows - s.pad_h;
+        for (int j = lane; j < s.pitch; j += 32) {
+            const int v = j - s.pad_w;
+            const bool inside = h >= 0 && h < s.in_h && v >= 0 && v < s.in_w;
+            to[r * s.pitch + j] = inside ? x[c * plane + h * s.in_w + v] : 0;
+        }
+    }
 }
 
 #endif

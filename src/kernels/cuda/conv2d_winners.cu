@@ -1,0 +1,322 @@
+/* The fused block backward, from the winners of the pool alone: at most a quarter of the convolution's outputs have a
+ * gradient, less after relu and dropout. The contract is kernels/conv2d.h; the shapes are those of conv2d_fused.cu.
+ *
+ * A block has one image. It first lists the winners of each output channel in shared memory: their gradient, and where
+ * their patch of the padded image begins. Then the lanes of a warp are the elements of the kernel:
+ *
+ *   grad_w   a warp has an output channel and a few input channels: sum over the list of g * patch
+ *   grad_x   a warp has an input channel and some output channels: it adds g * w to patches of its own plane
+ *
+ * grad_w and grad_bias are summed over the images by a second kernel. All orders are fixed. */
+#include "kernels/cuda/conv2d_fused.cuh"
+
+namespace
+{
+
+constexpr int WARPS = 16, THREADS = WARPS * 32;
+constexpr int AHEAD = 8; /* loads of one lane that are under way together */
+constexpr int MOST_SLOTS = 128;
+
+struct entry {
+    float g;
+    int at; /* of the patch's corner in the padded plane */
+};
+
+/* How the work is divided. A slot is what the images s, s + slots, s + 2 * slots, ... add up to. */
+struct plan {
+    int slots;
+    int w_parts, w_channels; /* blocks for grad_w, and output channels of each */
+    int x_parts, x_channels; /* blocks for grad_x, and input channels of each, at most WARPS */
+    int x_shares;            /* warps that share an input channel */
+    int listed;              /* output channels whose lists are in shared memory at a time */
+    int64_t sums;            /* floats of a slot: grad_w, then grad_bias */
+};
+
+/* Lists the winners of `count` output channels from `first` on: list [count][windows], length [count]. If bias is not
+ * NULL, bias[o] = or += the sum of their gradients. */
+__device__ void list_winners(const sh_fused &s, int n, int first, int count, const float *grad_y, const float *drop,
+                             const uint8_t *winner, entry *list, int *length, float *bias, bool add)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int chunks = (s.windows + 31) / 32, steps = (count - warp + WARPS - 1) / WARPS * chunks;
+    int filled = 0;
+    float sum = 0;
+    for (int from = 0; from < steps; from += AHEAD) {
+        float g[AHEAD];
+        int which[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            const int step = from + i, o = warp + step / chunks * WARPS, window = step % chunks * 32 + lane;
+            which[i] = SH_WINNER_DEAD;
+            if (step < steps && window < s.windows) {
+                const int64_t map = (int64_t)n * s.out_c + first + o;
+                const float factor = drop ? drop[map] : 1;
+                which[i] = factor != 0 ? winner[map * s.windows + window] : SH_WINNER_DEAD;
+                g[i] = grad_y[map * s.windows + window] * factor;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            const int step = from + i, o = warp + step / chunks * WARPS, window = step % chunks * 32 + lane;
+            if (step >= steps) {
+                break;
+            }
+            const bool alive = which[i] < SH_WINNER_DEAD;
+            const unsigned all = __ballot_sync(~0u, alive);
+            if (alive) {
+                const int row = 2 * (window / s.pooled_w) + which[i] / 2,
+                          col = 2 * (window % s.pooled_w) + which[i] % 2;
+                list[o * s.windows + filled + __popc(all & ((1u << lane) - 1))] = {g[i], row * s.pitch + col};
+                sum += g[i];
+            }
+            filled += __popc(all);
+            if (step % chunks == chunks - 1) {
+                for (int half = 16; half > 0; half /= 2) {
+                    sum += __shfl_xor_sync(~0u, sum, half);
+                }
+                if (lane == 0) {
+                    length[o] = filled;
+                    if (bias) {
+                        bias[first + o] = add ? bias[first + o] + sum : sum;
+                    }
+                }
+                filled = 0;
+                sum = 0;
+            }
+        }
+    }
+}
+
+/* grad_w of the listed output channels, CT input channels at a time. */
+template <int K, int CT>
+__device__ void sum_patches(const sh_fused &s, int first, int count, const float *image, const entry *list,
+                            const int *length, float *to, bool add)
+{
+    constexpr int KK = K * K;
+    const int lane = threadIdx.x % 32, plane = s.rows * s.pitch, tasks = (s.in_c + CT - 1) / CT;
+    const int tap = lane < KK ? lane / K * s.pitch + lane % K : 0;
+    for (int task = threadIdx.x / 32; task < count * tasks; task += WARPS) {
+        const int o = task / tasks, c = task % tasks * CT, entries = length[o];
+        const entry *e = list + o * s.windows;
+        const float *patch[CT];
+        float sum[CT] = {};
+#pragma unroll
+        for (int i = 0; i < CT; i++) {
+            patch[i] = image + min(c + i, s.in_c - 1) * plane + tap;
+        }
+#pragma unroll 4
+        for (int k = 0; k < entries; k++) {
+            const entry one = e[k];
+#pragma unroll
+            for (int i = 0; i < CT; i++) {
+                sum[i] = fmaf(one.g, patch[i][one.at], sum[i]);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < CT; i++) {
+            if (lane < KK && c + i < s.in_c) {
+                float *at = to + ((int64_t)(first + o) * s.in_c + c + i) * KK + lane;
+                *at = add ? *at + sum[i] : sum[i];
+            }
+        }
+    }
+}
+
+/* Adds what the listed output channels give to this warp's plane of grad_x, which is input channel c's. */
+template <int K>
+__device__ void add_patches(const sh_fused &s, const plan &p, int first, int count, int c, int share, const float *w,
+                            const entry *list, const int *length, float *plane)
+{
+    constexpr int KK = K * K;
+    const int lane = threadIdx.x % 32, tap = lane < KK ? lane / K * s.pitch + lane % K : 0;
+    const float *weights = w + ((int64_t)first * s.in_c + c) * KK + lane;
+    const int step = s.in_c * KK;
+    float next = lane < KK && share < count ? weights[share * step] : 0;
+    for (int o = share; o < count; o += p.x_shares) {
+        const float weight = next;
+        if (lane < KK && o + p.x_shares < count) {
+            next = weights[(o + p.x_shares) * step];
+        }
+        for (int k = 0; k < length[o]; k++) {
+            const entry one = list[o * s.windows + k];
+            if (lane < KK) {
+                plane[one.at + tap] = fmaf(one.g, weight, plane[one.at + tap]);
+            }
+            __syncwarp(); /* the next patch may overlap this one */
+        }
+    }
+}
+
+template <int K, int CT>
+__device__ void backward_w(const sh_fused &s, const plan &p, const float *grad_y, const float *x, const float *drop,
+                           const uint8_t *winner, float *to, entry *list, int *length, float *image)
+{
+    const int begin = blockIdx.y * p.w_channels, end = min(begin + p.w_channels, s.out_c);
+    for (int n = blockIdx.x; n < s.n; n += p.slots) {
+        const bool add = n != (int)blockIdx.x;
+        sh_fused_load(s, x + (int64_t)n * s.in_c * s.in_h * s.in_w, s.in_c, image);
+        for (int first = begin; first < end; first += p.listed) {
+            const int count = min(p.listed, end - first);
+            list_winners(s, n, first, count, grad_y, drop, winner, list, length, to + p.sums - s.out_c, add);
+            __syncthreads();
+            sum_patches<K, CT>(s, first, count, image, list, length, to, add);
+            __syncthreads();
+        }
+    }
+}
+
+template <int K>
+__device__ void backward_x(const sh_fused &s, const plan &p, const float *grad_y, const float *w, const float *drop,
+                           const uint8_t *winner, float *grad_x, entry *list, int *length, float *planes)
+{
+    const int begin = (blockIdx.y - p.w_parts) * p.x_channels, channels = min(p.x_channels, s.in_c - begin);
+    const int warp = threadIdx.x / 32, c = warp / p.x_shares, share = warp % p.x_shares, size = s.rows * s.pitch;
+    for (int n = blockIdx.x; n < s.n; n += p.slots) {
+        for (int i = threadIdx.x; i < channels * p.x_shares * size; i += THREADS) {
+            planes[i] = 0;
+        }
+        for (int first = 0; first < s.out_c; first += p.listed) {
+            const int count = min(p.listed, s.out_c - first);
+            list_winners(s, n, first, count, grad_y, drop, winner, list, length, nullptr, false);
+            __syncthreads();
+            if (c < channels) {
+                add_patches<K>(s, p, first, count, begin + c, share, w, list, length, planes + warp * size);
+            }
+            __syncthreads();
+        }
+        const int inner = s.in_h * s.in_w;
+        float *const to = grad_x + ((int64_t)n * s.in_c + begin) * inner;
+        for (int i = threadIdx.x; i < channels * inner; i += THREADS) {
+            const int row = i % inner / s.in_w + s.pad_h, col = i % s.in_w + s.pad_w;
+            float sum = 0;
+            /* The last row or column of an odd output is in no window, so nothing may be known beyond the planes. */
+            for (int k = 0; k < p.x_shares && row < s.rows && col < s.cols; k++) {
+                sum += planes[(i / inner * p.x_shares + k) * size + row * s.pitch + col];
+            }
+            to[i] = sum;
+        }
+        __syncthreads();
+    }
+}
+
+/* blockIdx.x: the slot; blockIdx.y: a part of grad_w, or behind these one of grad_x. */
+template <int K, int CT>
+__global__ void __launch_bounds__(THREADS)
+    backward(sh_fused s, plan p, const float *grad_y, const float *x, const float *w, const float *drop,
+             const uint8_t *winner, float *grad_x, float *slots)
+{
+    extern __shared__ __align__(16) float room[];
+    entry *const list = (entry *)room;
+    int *const length = (int *)(list + p.listed * s.windows);
+    float *const planes = (float *)(length + (p.listed + 3) / 4 * 4);
+    if (blockIdx.y < p.w_parts) {
+        backward_w<K, CT>(s, p, grad_y, x, drop, winner, slots + blockIdx.x * p.sums, list, length, planes);
+    } else {
+        backward_x<K>(s, p, grad_y, w, drop, winner, grad_x, list, length, planes);
+    }
+}
+
+/* grad_w and grad_bias += the sum of all slots. A thread sums every ADDERS-th slot, then thread.y 0 adds these. */
+constexpr int ADDERS = 8;
+
+__global__ void __launch_bounds__(32 * ADDERS)
+    add_slots(const float *slots, int count, int64_t sums, int64_t weights, float *grad_w, float *grad_bias)
+{
+    __shared__ float part[ADDERS][32];
+    const int64_t i = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    float sum = 0;
+#pragma unroll 4
+    for (int slot = threadIdx.y; slot < count && i < sums; slot += ADDERS) {
+        sum += slots[slot * sums + i];
+    }
+    part[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    float *const to = i < weights ? grad_w : grad_bias;
+    if (threadIdx.y == 0 && i < sums && to) {
+        for (int k = 1; k < ADDERS; k++) {
+            sum += part[k][threadIdx.x];
+        }
+        to[i < weights ? i : i - weights] += sum;
+    }
+}
+
+int divided(int a, int b)
+{
+    return (a + b - 1) / b;
+}
+
+size_t plan_bytes(const sh_fused &s, const plan &p)
+{
+    const size_t lists = sizeof(entry) * (size_t)(p.listed * s.windows) + sizeof(int) * (size_t)(p.listed + 4);
+    const int planes = max(p.w_parts > 0 ? s.in_c : 0, p.x_parts > 0 ? p.x_channels * p.x_shares : 0);
+    return lists + sizeof(float) * (size_t)planes * s.rows * s.pitch;
+}
+
+/* Few images: several blocks for each, with some channels. Many images: one block an image for each gradient. */
+plan plan_of(const sh_fused &s, bool for_w, bool for_x)
+{
+    const int card = 132; /* blocks at once that keep a large card busy */
+    plan p = {};
+    p.slots = min(s.n, MOST_SLOTS);
+    const int parts = max(1, card / p.slots);
+    p.w_parts = for_w ? min(parts, divided(s.out_c, 4)) : 0;
+    p.w_channels = for_w ? divided(s.out_c, p.w_parts) : 0;
+    p.w_parts = for_w ? divided(s.out_c, p.w_channels) : 0;
+    p.x_channels = for_x ? min(WARPS, divided(s.in_c, parts)) : 0;
+    p.x_parts = for_x ? divided(s.in_c, p.x_channels) : 0;
+    p.x_shares = for_x ? WARPS / p.x_channels : 0;
+    p.listed = for_x ? s.out_c : p.w_channels;
+    while (p.listed > 1 && plan_bytes(s, p) > SH_SHARED_MOST) {
+        p.listed = divided(p.listed, 2);
+    }
+    p.sums = (int64_t)s.out_c * (s.in_c * s.kernel * s.kernel + 1);
+    return p;
+}
+
+template <int K, int CT>
+shoal_err run(sh_exec *exec, const sh_fused &s, const float *grad_y, const float *x, const float *w, const float *drop,
+              const uint8_t *winner, float *grad_x, float *grad_w, float *grad_bias)
+{
+    static const cudaError_t raised =
+        cudaFuncSetAttribute(backward<K, CT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SH_SHARED_MOST);
+    if (raised != cudaSuccess) {
+        return sh_cuda_called("conv2d_pool_relu backward", raised);
+    }
+    const plan p = plan_of(s, grad_w || grad_bias, grad_x);
+    float *slots = nullptr;
+    if (p.w_parts > 0) {
+        slots = (float *)sh_cuda_the_host->scratch(exec, sizeof(float) * (size_t)(p.sums * p.slots));
+        if (!slots) {
+            return SHOAL_ENOMEM;
+        }
+    }
+    const dim3 grid((unsigned)p.slots, (unsigned)(p.w_parts + p.x_parts));
+    const cudaStream_t stream = sh_stream(exec);
+    backward<K, CT><<<grid, THREADS, plan_bytes(s, p), stream>>>(s, p, grad_y, x, w, drop, winner, grad_x, slots);
+    if (slots) {
+        add_slots<<<(unsigned)((p.sums + 31) / 32), dim3(32, ADDERS), 0, stream>>>(slots, p.slots, p.sums,
+                                                                                   p.sums - s.out_c, grad_w, grad_bias);
+    }
+    return sh_cuda_launched("conv2d_pool_relu backward");
+}
+
+} // namespace
+
+bool sh_fused_backward_fits(const sh_fused &s)
+{
+    plan p = plan_of(s, true, true);
+    return plan_bytes(s, p) <= SH_SHARED_MOST;
+}
+
+shoal_err sh_fused_backward(sh_exec *exec, const sh_fused &s, const float *grad_y, const float *x, const float *w,
+                            const float *drop, const uint8_t *winner, float *grad_x, float *grad_w, float *grad_bias)
+{
+    if (!grad_x && !grad_w && !grad_bias) {
+        return SHOAL_OK;
+    }
+    if (s.kernel == 3) {
+        return run<3, 4>(exec, s, grad_y, x, w, drop, winner, grad_x, grad_w, grad_bias);
+    }
+    return s.in_c == 1 ? run<5, 1>(exec, s, grad_y, x, w, drop, winner, grad_x, grad_w, grad_bias)
+                       : run<5, 4>(exec, s, grad_y, x, w, drop, winner, grad_x, grad_w, grad_bias);
+}
