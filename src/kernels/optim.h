@@ -34,6 +34,17 @@ typedef struct sh_rmsprop_args {
     bool maximize;
 } sh_rmsprop_args;
 
+/* One of several parameters of a step: the arguments of the functions for one. */
+typedef struct sh_optim_part {
+    int64_t n;
+    void *param;
+    const void *grad;
+    void *state[3]; /* sgd: buffer; adam: m, v, v_max; rmsprop: v, average, buffer. NULL as there */
+    const float
+        *step; /* NULL, or the number of this step in device memory. It replaces what the arguments say about the
+                        * step (first, bias1, bias2), so that a captured step stays right when it is replayed */
+} sh_optim_part;
+
 typedef struct sh_optim_kernels {
     /* buffer holds b; it may be NULL if momentum is 0. */
     shoal_err (*sgd)(sh_exec *exec, shoal_dtype dtype, int64_t n, const sh_sgd_args *args, void *param, void *buffer,
@@ -53,6 +64,22 @@ typedef struct sh_optim_kernels {
      * The arrays in and weights are in host memory. */
     shoal_err (*average)(sh_exec *exec, shoal_dtype dtype, int64_t n, void *out, const void *const *in,
                          const double *weights, int32_t count);
+
+    /* Optional, all or none; NULL on the CPU. The same steps for count parameters of one dtype in few launches. The
+     * array parts is in host memory. */
+    shoal_err (*sgd_all)(sh_exec *exec, shoal_dtype dtype, const sh_sgd_args *args, const sh_optim_part *parts,
+                         int32_t count);
+    shoal_err (*adam_all)(sh_exec *exec, shoal_dtype dtype, const sh_adam_args *args, const sh_optim_part *parts,
+                          int32_t count);
+    shoal_err (*rmsprop_all)(sh_exec *exec, shoal_dtype dtype, const sh_rmsprop_args *args, const sh_optim_part *parts,
+                             int32_t count);
+    /* *steps[i] += 1. The array steps is in host memory, the numbers are in device memory. */
+    shoal_err (*count_steps)(sh_exec *exec, float *const *steps, int32_t count);
+    /* *sumsq = the sum of the squares of all param, in f64 and always in the same order. */
+    shoal_err (*sumsq_all)(sh_exec *exec, shoal_dtype dtype, const sh_optim_part *parts, int32_t count, double *sumsq);
+    /* param *= min(1, max_norm / (sqrt(*sumsq) + 1e-6)). */
+    shoal_err (*clip_all)(sh_exec *exec, shoal_dtype dtype, const sh_optim_part *parts, int32_t count,
+                          const double *sumsq, double max_norm);
 } sh_optim_kernels;
 
 extern const sh_optim_kernels sh_optim_kernels_reference;

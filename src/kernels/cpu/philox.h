@@ -15,7 +15,9 @@
 SH_BOTH static inline void sh_philox_block(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0, uint32_t k1,
                                            uint32_t out[4])
 {
+#ifndef __CUDACC__
 #pragma GCC unroll 10
+#endif
     for (int round = 0; round < SH_PHILOX_ROUNDS; round++) {
         uint64_t p0 = (uint64_t)SH_PHILOX_M0 * c0, p1 = (uint64_t)SH_PHILOX_M1 * c2;
         uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;

@@ -106,6 +106,15 @@ template <int N> struct sh_loop {
     }
 };
 
+/* The packs of a loop, each once over the whole grid. */
+#define SH_FOR_PACKS(i, loop)                                                                                          \
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < (loop).packs; i += gridDim.x * blockDim.x)
+
+template <int N> static inline unsigned sh_loop_blocks(const sh_loop<N> &loop)
+{
+    return sh_blocks(loop.packs, SH_THREADS, SH_MOST_BLOCKS);
+}
+
 template <class T, int V> struct alignas(sizeof(T) * V) sh_pack {
     T x[V];
 };
@@ -152,6 +161,48 @@ template <class T, int V> __device__ __forceinline__ void sh_store(char *place, 
         }
     }
 }
+
+/* ---- packs of a contiguous array of n elements: pack i of it is elements i · V to i · V + V - 1 ---- */
+
+template <int V, class T> static __device__ __forceinline__ bool sh_is_pack(const T *p, int64_t left)
+{
+    return left >= V && (uintptr_t)p % (sizeof(T) * V) == 0;
+}
+
+/* Writes pack i, as far as the array goes; in one piece if the memory allows it. */
+template <class T, int V> static __device__ __forceinline__ void sh_put(T *array, int64_t i, int64_t n, const T (&x)[V])
+{
+    T *to = array + i * V;
+    int64_t left = n - i * V;
+    if (sh_is_pack<V>(to, left)) {
+        sh_store((char *)to, V, x);
+    } else {
+        for (int k = 0; k < V; k++) {
+            if (k < left) {
+                to[k] = x[k];
+            }
+        }
+    }
+}
+
+/* Reads it; what lies behind the end is 0. */
+template <class T, int V> static __device__ __forceinline__ void sh_get(const T *array, int64_t i, int64_t n, T (&x)[V])
+{
+    const T *from = array + i * V;
+    int64_t left = n - i * V;
+    if (sh_is_pack<V>(from, left)) {
+        sh_pack<T, V> pack = *(const sh_pack<T, V> *)from;
+        for (int k = 0; k < V; k++) {
+            x[k] = pack.x[k];
+        }
+    } else {
+        for (int k = 0; k < V; k++) {
+            x[k] = k < left ? from[k] : T(0);
+        }
+    }
+}
+
+/* ---- launches ---- */
 
 template <int N> static sh_loop<N> sh_loop_make(const sh_iter *it, uint32_t count, int width)
 {
