@@ -1,4 +1,466 @@
-/* The CUDA twin of cpu/reduce_reference.c; the contract is kernels/reduce.h. */
-#include "kernels/cuda/launch.cuh"
+/* The CUDA twin of cpu/reduce_reference.c; the contract is kernels/reduce.h.
+ *
+ * A group of lanes computes one result. If there are few results of many elements, the elements are divided among
+ * blocks, too: each writes what it found to scratch, and a second launch joins that. */
+#include "kernels/cuda/group.cuh"
 
-extern "C" const sh_reduce_kernels sh_reduce_kernels_cuda = {nullptr, nullptr};
+extern "C" {
+#include "kernels/cpu/reduce_plan.h"
+}
+
+#include <type_traits>
+
+#define AT_ONCE 8                 /* loads that a lane has under way */
+#define ONE_BLOCK 16384           /* elements that one block reduces in the time of a second launch */
+#define WANTED_BLOCKS 528         /* 4 for each of 132 multiprocessors */
+#define LEAST_ELEMENTS (1024 * 8) /* that a block gets if the elements are divided */
+
+/* Numbers of elements to offsets in memory. */
+struct dims {
+    int32_t ndim;
+    bool wide; /* the numbers need 64 bits */
+    sh_divider sizes[SH_MAX_DIMS];
+    int64_t shape[SH_MAX_DIMS];
+    int64_t strides[2][SH_MAX_DIMS];
+
+    __device__ __forceinline__ int64_t at(int64_t i, int view) const
+    {
+        if (ndim == 1) {
+            return i * strides[view][0];
+        }
+        int64_t offset = 0;
+        if (wide) {
+            for (int d = ndim - 1; d > 0; d--) {
+                int64_t rest = i / shape[d];
+                offset += (i - rest * shape[d]) * strides[view][d];
+                i = rest;
+            }
+            return offset + i * strides[view][0];
+        }
+        uint32_t n = (uint32_t)i;
+        for (int d = ndim - 1; d > 0; d--) {
+            uint32_t rest = sh_divide(n, sizes[d]);
+            offset += (int64_t)(n - rest * sizes[d].divisor) * strides[view][d];
+            n = rest;
+        }
+        return offset + (int64_t)n * strides[view][0];
+    }
+};
+
+/* One launch's work. */
+struct reduction {
+    dims kept;    /* of a, of out */
+    dims reduced; /* of a */
+    int64_t results, each;
+    int64_t chunk;  /* elements of a result that one block sees */
+    int64_t chunks; /* of a result */
+    const void *a;
+    void *out;
+    void *found;       /* [results, chunks] states; NULL if there is one chunk */
+    shoal_dtype dtype; /* of a */
+    sh_reduce_op op;
+};
+
+/* ---- elements: f32, f64, and all integers as i64 ---- */
+
+template <class X> __device__ __forceinline__ X get(const reduction &r, int64_t at)
+{
+    return ((const X *)r.a)[at];
+}
+
+template <> __device__ __forceinline__ int64_t get<int64_t>(const reduction &r, int64_t at)
+{
+    switch (r.dtype) {
+    case SHOAL_I64: return ((const int64_t *)r.a)[at];
+    case SHOAL_I32: return ((const int32_t *)r.a)[at];
+    case SHOAL_B8: return ((const uint8_t *)r.a)[at] != 0; /* any byte other than 0 is true */
+    default: return ((const uint8_t *)r.a)[at];
+    }
+}
+
+template <class X> __device__ __forceinline__ void put(const reduction &r, int64_t at, X x)
+{
+    ((X *)r.out)[at] = x;
+}
+
+/* Of the dtype of a. */
+template <> __device__ __forceinline__ void put<int64_t>(const reduction &r, int64_t at, int64_t x)
+{
+    switch (r.dtype) {
+    case SHOAL_I64: ((int64_t *)r.out)[at] = x; break;
+    case SHOAL_I32: ((int32_t *)r.out)[at] = (int32_t)x; break;
+    default: ((uint8_t *)r.out)[at] = (uint8_t)x; break;
+    }
+}
+
+/* ---- the reductions. A lane sees elements; its state is joined with those of other lanes; put writes the result ---- */
+
+/* SUM, MEAN, SUMSQ */
+template <class T> struct sums {
+    using X = T;
+    using state = double;
+    sh_sum<T> sum;
+
+    __device__ __forceinline__ void see(const reduction &r, T x, int64_t i)
+    {
+        sum.add(r.op == SH_REDUCE_SUMSQ ? x * x : x);
+    }
+    __device__ __forceinline__ state found() const
+    {
+        return sum.value();
+    }
+    static __device__ __forceinline__ state join(state a, state b)
+    {
+        return a + b;
+    }
+    static __device__ __forceinline__ void write(const reduction &r, int64_t at, state s)
+    {
+        put<T>(r, at, (T)(r.op == SH_REDUCE_MEAN ? s / (double)r.each : s));
+    }
+};
+
+template <> struct sums<int64_t> {
+    using X = int64_t;
+    using state = uint64_t;
+    state sum = 0;
+
+    __device__ __forceinline__ void see(const reduction &r, int64_t x, int64_t i)
+    {
+        sum += (uint64_t)x;
+    }
+    __device__ __forceinline__ state found() const
+    {
+        return sum;
+    }
+    static __device__ __forceinline__ state join(state a, state b)
+    {
+        return a + b;
+    }
+    static __device__ __forceinline__ void write(const reduction &r, int64_t at, state s)
+    {
+        ((uint64_t *)r.out)[at] = s;
+    }
+};
+
+/* PROD: of f32 in f64, of integers as uint64_t, because signed numbers may not wrap around */
+template <class T> struct products {
+    using X = T;
+    using state = typename std::conditional<std::is_integral<T>::value, uint64_t, double>::type;
+    state product = 1;
+
+    __device__ __forceinline__ void see(const reduction &r, T x, int64_t i)
+    {
+        product *= (state)x;
+    }
+    __device__ __forceinline__ state found() const
+    {
+        return product;
+    }
+    static __device__ __forceinline__ state join(state a, state b)
+    {
+        return a * b;
+    }
+    static __device__ __forceinline__ void write(const reduction &r, int64_t at, state s)
+    {
+        using result = typename std::conditional<std::is_integral<T>::value, uint64_t, T>::type;
+        ((result *)r.out)[at] = (result)s;
+    }
+};
+
+/* MAX, MIN, ARGMAX, ARGMIN. A minimum is the maximum of the elements in reverse order. */
+template <class T> struct extremes {
+    using X = T;
+    struct state {
+        T x;
+        int64_t at; /* -1: nothing seen */
+    };
+    state s = {0, -1};
+
+    static __device__ __forceinline__ T turned(const reduction &r, T x)
+    {
+        bool least = r.op == SH_REDUCE_MIN || r.op == SH_REDUCE_ARGMIN;
+        return !least ? x : std::is_integral<T>::value ? -1 - x : -x;
+    }
+    /* Whether y wins if it comes later. A NaN beats all but a NaN. */
+    static __device__ __forceinline__ bool beats(T y, T x)
+    {
+        return y > x || (y != y && x == x);
+    }
+    __device__ __forceinline__ void see(const reduction &r, T x, int64_t i)
+    {
+        x = turned(r, x);
+        if (s.at < 0 || beats(x, s.x)) {
+            s = state{x, i};
+        }
+    }
+    __device__ __forceinline__ state found() const
+    {
+        return s;
+    }
+    static __device__ __forceinline__ state join(const state &a, const state &b)
+    {
+        if (a.at < 0 || b.at < 0) {
+            return a.at < 0 ? b : a;
+        }
+        return a.at < b.at ? (beats(b.x, a.x) ? b : a) : (beats(a.x, b.x) ? a : b);
+    }
+    static __device__ __forceinline__ void write(const reduction &r, int64_t at, const state &s)
+    {
+        if (r.op == SH_REDUCE_MAX || r.op == SH_REDUCE_MIN) {
+            put<T>(r, at, turned(r, s.x));
+        } else {
+            ((int64_t *)r.out)[at] = s.at;
+        }
+    }
+};
+
+/* ANY; ALL is: not any that is 0 */
+template <class T> struct flags {
+    using X = T;
+    using state = uint32_t;
+    state any = 0;
+
+    __device__ __forceinline__ void see(const reduction &r, T x, int64_t i)
+    {
+        any |= (x != 0) == (r.op == SH_REDUCE_ANY);
+    }
+    __device__ __forceinline__ state found() const
+    {
+        return any;
+    }
+    static __device__ __forceinline__ state join(state a, state b)
+    {
+        return a | b;
+    }
+    static __device__ __forceinline__ void write(const reduction &r, int64_t at, state s)
+    {
+        ((uint8_t *)r.out)[at] = (uint8_t)(s ^ (r.op == SH_REDUCE_ALL));
+    }
+};
+
+/* log Σ exp(x), in f64: Σ exp(x - greatest), rescaled when the greatest grows. Equal infinities count as a
+ * difference of 0. */
+template <class T> struct log_sums {
+    using X = T;
+    struct state {
+        double greatest, sum;
+    };
+    state s = {-INFINITY, 0};
+
+    __device__ __forceinline__ void see(const reduction &r, T x, int64_t i)
+    {
+        s = join(s, state{(double)x, 1});
+    }
+    __device__ __forceinline__ state found() const
+    {
+        return s;
+    }
+    /* A NaN fails the comparison and stays in the sum. */
+    static __device__ __forceinline__ state join(const state &a, const state &b)
+    {
+        bool first = a.greatest > b.greatest;
+        state high = first ? a : b, low = first ? b : a;
+        double ratio = low.greatest == high.greatest ? 1 : exp(low.greatest - high.greatest);
+        return state{high.greatest, high.sum + low.sum * ratio};
+    }
+    static __device__ __forceinline__ void write(const reduction &r, int64_t at, const state &s)
+    {
+        put<T>(r, at, (T)(log(s.sum) + s.greatest));
+    }
+};
+
+/* ---- the two launches ---- */
+
+template <class Op> __device__ __forceinline__ void see_all(Op &op, const reduction &r, int64_t base, int64_t begin,
+                                                            int64_t end, int64_t lanes)
+{
+    using X = typename Op::X;
+    int64_t i = begin;
+    for (; i + (AT_ONCE - 1) * lanes < end; i += AT_ONCE * lanes) {
+        X x[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            x[k] = get<X>(r, base + r.reduced.at(i + k * lanes, 0));
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            op.see(r, x[k], i + k * lanes);
+        }
+    }
+    for (; i < end; i += lanes) {
+        op.see(r, get<X>(r, base + r.reduced.at(i, 0)), i);
+    }
+}
+
+template <class Op> __global__ void __launch_bounds__(SH_THREADS) reduce_elements(const reduction r, const sh_groups g)
+{
+    sh_place p = sh_place_of(g);
+    Op op;
+    if (p.row < r.results) {
+        int64_t begin = blockIdx.y * r.chunk, end = begin + r.chunk < r.each ? begin + r.chunk : r.each;
+        see_all(op, r, r.kept.at(p.row, 0), begin + p.lane, end, g.lanes);
+    }
+    auto found = sh_group_join(g, op.found(), Op::join);
+    if (p.lane > 0 || p.row >= r.results) {
+        return;
+    }
+    if (r.found) {
+        ((typename Op::state *)r.found)[p.row * r.chunks + blockIdx.y] = found;
+    } else {
+        Op::write(r, r.kept.at(p.row, 1), found);
+    }
+}
+
+/* A warp joins the states of a result. */
+template <class Op> __global__ void __launch_bounds__(SH_THREADS) reduce_found(const reduction r)
+{
+    int lane = (int)threadIdx.x % SH_WARP;
+    int64_t row = ((int64_t)blockIdx.x * SH_THREADS + threadIdx.x) / SH_WARP;
+    if (row >= r.results) {
+        return;
+    }
+    auto found = Op().found();
+    for (int64_t c = lane; c < r.chunks; c += SH_WARP) {
+        found = Op::join(found, ((const typename Op::state *)r.found)[row * r.chunks + c]);
+    }
+    found = sh_join_neighbours(SH_WARP, found, Op::join);
+    if (lane == 0) {
+        Op::write(r, r.kept.at(row, 1), found);
+    }
+}
+
+template <class Op> static shoal_err launch(sh_exec *exec, reduction *r, sh_groups g)
+{
+    if (r->chunks > 1) {
+        size_t size = sizeof(typename Op::state) * (size_t)(r->results * r->chunks);
+        r->found = sh_cuda_the_host->scratch(exec, size);
+        if (!r->found) {
+            return SHOAL_ENOMEM;
+        }
+    }
+    dim3 grid(sh_group_blocks(g, r->results), (unsigned)r->chunks);
+    reduce_elements<Op><<<grid, (unsigned)sh_group_threads(g), 0, sh_stream(exec)>>>(*r, g);
+    if (r->chunks > 1) {
+        unsigned blocks = sh_blocks(r->results * SH_WARP, SH_THREADS, 0x7fffffffu);
+        reduce_found<Op><<<blocks, SH_THREADS, 0, sh_stream(exec)>>>(*r);
+    }
+    return sh_cuda_launched("reduce");
+}
+
+template <template <class> class Op> static shoal_err launch_of(sh_exec *exec, reduction *r, sh_groups g)
+{
+    switch (r->dtype) {
+    case SHOAL_F32: return launch<Op<float>>(exec, r, g);
+    case SHOAL_F64: return launch<Op<double>>(exec, r, g);
+    default: return launch<Op<int64_t>>(exec, r, g);
+    }
+}
+
+/* ---- the host: shapes to launches ---- */
+
+/* Sorts and merges n dimensions by the memory order of the first strides, unless ordered. */
+static shoal_err dims_init(dims *d, int32_t n, const int64_t shape[], const int64_t first[], const int64_t second[],
+                           bool ordered)
+{
+    sh_view views[2] = {};
+    const sh_view *const both[] = {&views[0], &views[1]};
+    sh_walk w = {};
+    for (int v = 0; v < 2; v++) {
+        views[v].ndim = n;
+        memcpy(views[v].shape, shape, sizeof views[v].shape);
+        memcpy(views[v].strides, v == 0 ? first : second, sizeof views[v].strides);
+    }
+    shoal_err err = sh_walk_init(&w, 2, both);
+    if (err) {
+        return err;
+    }
+    bool keep = ordered && n > 0;
+    *d = dims{};
+    d->ndim = keep ? n : w.ndim;
+    memcpy(d->shape, keep ? shape : w.shape, sizeof d->shape);
+    memcpy(d->strides[0], keep ? first : w.strides[0], sizeof d->strides[0]);
+    memcpy(d->strides[1], keep ? second : w.strides[1], sizeof d->strides[1]);
+    int64_t count = 1;
+    for (int i = 0; i < d->ndim; i++) {
+        count *= d->shape[i];
+    }
+    d->wide = count > INT32_MAX;
+    for (int i = 0; i < d->ndim && count > 0 && !d->wide; i++) {
+        d->sizes[i] = sh_divider_make((uint32_t)d->shape[i]);
+    }
+    return SHOAL_OK;
+}
+
+static shoal_err reduction_init(reduction *r, const sh_reduce_plan *p, sh_reduce_op op, const sh_view *out,
+                                const sh_view *a)
+{
+    bool ordered = op == SH_REDUCE_ARGMAX || op == SH_REDUCE_ARGMIN;
+    r->results = p->results;
+    r->each = p->each;
+    r->a = a->data;
+    r->out = out->data;
+    r->found = nullptr;
+    r->dtype = a->dtype;
+    r->op = op;
+    shoal_err err = dims_init(&r->kept, p->kept, p->kept_shape, p->kept_in, p->kept_out, false);
+    return err ? err : dims_init(&r->reduced, p->reduced, p->reduced_shape, p->reduced_in, p->reduced_in, ordered);
+}
+
+static sh_groups divide(reduction *r)
+{
+    int kept = r->kept.ndim - 1, reduced = r->reduced.ndim - 1;
+    int64_t beside = r->kept.strides[0][kept];
+    bool columns = r->results > 1 && r->each > 1 && beside > 0 && beside < r->reduced.strides[0][reduced];
+    sh_groups g = columns ? sh_groups_of_columns(r->results, r->each, r->kept.shape[kept])
+                          : sh_groups_of_rows(r->results, r->each, SH_THREADS);
+    int64_t blocks = sh_group_blocks(g, r->results), here = r->each * (r->results < g.groups ? r->results : g.groups);
+    int64_t chunks = 1;
+    if (here > ONE_BLOCK && blocks < WANTED_BLOCKS / 2) {
+        int64_t wanted = WANTED_BLOCKS / blocks, most = here / LEAST_ELEMENTS;
+        chunks = wanted < most ? wanted : most;
+        chunks = chunks < r->each ? chunks : r->each;
+    }
+    r->chunk = r->each / chunks + (r->each % chunks != 0);
+    r->chunks = r->chunk > 0 ? (r->each + r->chunk - 1) / r->chunk : 1;
+    return g;
+}
+
+static shoal_err reduce(sh_exec *exec, sh_reduce_op op, const sh_view *out, const sh_view *a)
+{
+    sh_reduce_plan p;
+    reduction r = {};
+    shoal_err err = sh_reduce_plan_init(&p, op, out, a);
+    if (err == SHOAL_OK) {
+        err = reduction_init(&r, &p, op, out, a);
+    }
+    if (err != SHOAL_OK || r.results == 0) {
+        return err;
+    }
+    sh_groups g = divide(&r);
+    switch (op) {
+    case SH_REDUCE_SUM:
+    case SH_REDUCE_MEAN:
+    case SH_REDUCE_SUMSQ: return launch_of<sums>(exec, &r, g);
+    case SH_REDUCE_PROD: return launch_of<products>(exec, &r, g);
+    case SH_REDUCE_ANY:
+    case SH_REDUCE_ALL: return launch_of<flags>(exec, &r, g);
+    default: return launch_of<extremes>(exec, &r, g);
+    }
+}
+
+static shoal_err logsumexp(sh_exec *exec, const sh_view *out, const sh_view *a)
+{
+    sh_reduce_plan p;
+    reduction r = {};
+    shoal_err err = sh_reduce_plan_init(&p, SH_REDUCE_SUMSQ, out, a);
+    if (err == SHOAL_OK) {
+        err = reduction_init(&r, &p, SH_REDUCE_SUMSQ, out, a);
+    }
+    if (err != SHOAL_OK || r.results == 0) {
+        return err;
+    }
+    sh_groups g = divide(&r);
+    return r.dtype == SHOAL_F32 ? launch<log_sums<float>>(exec, &r, g) : launch<log_sums<double>>(exec, &r, g);
+}
+
+extern "C" const sh_reduce_kernels sh_reduce_kernels_cuda = {reduce, logsumexp};

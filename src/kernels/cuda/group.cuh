@@ -1,0 +1,156 @@
+/* A block's threads in groups of lanes. A group works on one row: its lanes take the elements in turn, and what they
+ * found is joined in an order that depends on the shape only, so that the same input always gives the same bits. */
+#ifndef SH_KERNELS_CUDA_GROUP_CUH
+#define SH_KERNELS_CUDA_GROUP_CUH
+
+#include "kernels/cuda/element.cuh"
+
+#define SH_WARP 32
+#define SH_MOST_LANES 1024
+#define SH_ENOUGH_LANES (INT64_C(1) << 17) /* keep a large card busy */
+
+/* How a launch divides its blocks. All numbers are powers of two. */
+typedef struct sh_groups {
+    int32_t lanes;  /* of a group; all in one warp or in whole warps, unless side_by_side */
+    int32_t groups; /* of a block */
+    bool side_by_side; /* neighbouring threads belong to neighbouring groups, for rows that lie side by side in memory;
+                        * otherwise they belong to one group. At most SH_THREADS threads a block */
+} sh_groups;
+
+static inline int sh_group_threads(sh_groups g)
+{
+    return g.lanes * g.groups;
+}
+
+static inline unsigned sh_group_blocks(sh_groups g, int64_t rows)
+{
+    return (unsigned)((rows + g.groups - 1) / g.groups);
+}
+
+/* For rows of n adjacent elements; at most `most` lanes. */
+static inline sh_groups sh_groups_of_rows(int64_t rows, int64_t n, int most)
+{
+    int lanes = 1;
+    while (lanes < n && lanes < SH_WARP) {
+        lanes *= 2;
+    }
+    while (lanes < most && lanes * 8 <= n && rows * lanes < SH_ENOUGH_LANES) {
+        lanes *= 2;
+    }
+    return sh_groups{lanes, lanes < SH_THREADS ? SH_THREADS / lanes : 1, false};
+}
+
+/* For rows of n elements, of which `beside` lie side by side. */
+static inline sh_groups sh_groups_of_columns(int64_t rows, int64_t n, int64_t beside)
+{
+    int lanes = 1, width = 1;
+    while (width < beside && width < SH_WARP) {
+        width *= 2;
+    }
+    while (lanes * width < SH_THREADS && lanes * 2 <= n && rows * lanes < SH_ENOUGH_LANES) {
+        lanes *= 2;
+    }
+    return sh_groups{lanes, SH_THREADS / lanes, true};
+}
+
+/* The calling thread's place. */
+typedef struct sh_place {
+    int lane;
+    int64_t row; /* numbered through all blocks */
+} sh_place;
+
+__device__ __forceinline__ sh_place sh_place_of(const sh_groups &g)
+{
+    int t = (int)threadIdx.x, last_lane = g.lanes - 1, last_group = g.groups - 1;
+    int group = g.side_by_side ? t & last_group : t >> __popc((unsigned)last_lane);
+    int lane = g.side_by_side ? t >> __popc((unsigned)last_group) : t & last_lane;
+    return sh_place{lane, (int64_t)blockIdx.x * g.groups + group};
+}
+
+/* The value that the lane whose number differs in the bit `other` has. S consists of words of 4 bytes. */
+template <class S> __device__ __forceinline__ S sh_exchange(S s, int other)
+{
+    static_assert(sizeof(S) % 4 == 0, "words");
+    uint32_t words[sizeof(S) / 4];
+    memcpy(words, &s, sizeof s);
+    for (size_t i = 0; i < sizeof(S) / 4; i++) {
+        words[i] = __shfl_xor_sync(0xffffffffu, words[i], other);
+    }
+    memcpy(&s, words, sizeof s);
+    return s;
+}
+
+/* Joins the values of `lanes` neighbours; each gets the result. join(a, b) must be join(b, a) to the bit. */
+template <class S, class Join> __device__ __forceinline__ S sh_join_neighbours(int lanes, S s, Join join)
+{
+    for (int other = lanes / 2; other > 0; other /= 2) {
+        s = join(s, sh_exchange(s, other));
+    }
+    return s;
+}
+
+/* Joins the values of a group's lanes; each lane gets the result. All threads of the block must call it. */
+template <class S, class Join> __device__ S sh_group_join(const sh_groups &g, S s, Join join)
+{
+    __shared__ S shared[SH_THREADS];
+    int t = (int)threadIdx.x;
+    if (g.side_by_side) {
+        shared[t] = s;
+        for (int half = g.lanes / 2; half > 0; half /= 2) {
+            __syncthreads();
+            if (t < half * g.groups) {
+                shared[t] = join(shared[t], shared[t + half * g.groups]);
+            }
+        }
+        __syncthreads();
+        s = shared[t & (g.groups - 1)];
+        __syncthreads();
+        return s;
+    }
+    if (g.lanes <= SH_WARP) {
+        return sh_join_neighbours(g.lanes, s, join);
+    }
+    s = sh_join_neighbours(SH_WARP, s, join);
+    if (t % SH_WARP == 0) {
+        shared[t / SH_WARP] = s;
+    }
+    __syncthreads();
+    int warps = g.lanes / SH_WARP, first = t / g.lanes * warps;
+    s = sh_join_neighbours(warps, shared[first + (t & (warps - 1))], join);
+    __syncthreads();
+    return s;
+}
+
+/* A lane's sum: at most 16 numbers in T, then in f64, so that long sums stay accurate and f64 is not what takes the
+ * time. */
+template <class T> struct sh_sum {
+    double total;
+    T part;
+    int parts;
+
+    __device__ __forceinline__ sh_sum() : total(0), part(0), parts(0)
+    {
+    }
+
+    __device__ __forceinline__ void add(T x)
+    {
+        part += x;
+        if (++parts == 16) {
+            total += part;
+            part = 0;
+            parts = 0;
+        }
+    }
+
+    __device__ __forceinline__ double value() const
+    {
+        return total + part;
+    }
+};
+
+__device__ __forceinline__ double sh_group_sum(const sh_groups &g, double x)
+{
+    return sh_group_join(g, x, [](double a, double b) { return a + b; });
+}
+
+#endif
