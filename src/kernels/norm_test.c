@@ -4,7 +4,9 @@
 static void compare(shoal_dtype dtype, uint64_t seed)
 {
     uint64_t state = seed;
-    sh_norm_shape s = {.dtype = dtype, .rows = below(&state, 9), .n = 1 + below(&state, 300)};
+    bool many = below(&state, 20) == 0; /* rows, or elements of a row */
+    sh_norm_shape s = {.dtype = dtype, .rows = below(&state, many ? 600 : 9), .n = 1 + below(&state, many ? 40 : 300)};
+    s.n *= below(&state, 20) == 0 ? 7 : 1;
     int64_t n = s.rows * s.n;
     void *x = numbers(dtype, n, &state, 3), *dy = numbers(dtype, n, &state, 1), *gamma = numbers(dtype, s.n, &state, 1);
     void *beta = numbers(dtype, s.n, &state, 1), *y = numbers(dtype, n, &state, 1),

@@ -44,6 +44,13 @@ SH_BOTH static inline uint32_t sh_divide(uint32_t n, sh_divider by)
     return ((uint32_t)((uint64_t)n * by.factor >> 32) + n) >> by.shift;
 }
 
+/* n / by for numbers that are not negative, by any number: 64 bits only where they are needed, because a card divides
+ * 32 bits much faster. */
+__device__ __forceinline__ int64_t sh_quotient(int64_t n, int64_t by)
+{
+    return ((uint64_t)n | (uint64_t)by) >> 32 ? n / by : (int64_t)((uint32_t)n / (uint32_t)by);
+}
+
 /* ---- loops ---- */
 
 /* Returns whether every view can be read and written in packs of `width` elements that are adjacent, or all the same

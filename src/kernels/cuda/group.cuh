@@ -11,8 +11,8 @@
 
 /* How a launch divides its blocks. All numbers are powers of two. */
 typedef struct sh_groups {
-    int32_t lanes;  /* of a group; all in one warp or in whole warps, unless side_by_side */
-    int32_t groups; /* of a block */
+    int32_t lanes;     /* of a group; all in one warp or in whole warps, unless side_by_side */
+    int32_t groups;    /* of a block */
     bool side_by_side; /* neighbouring threads belong to neighbouring groups, for rows that lie side by side in memory;
                         * otherwise they belong to one group. At most SH_THREADS threads a block */
 } sh_groups;
@@ -55,8 +55,8 @@ static inline sh_groups sh_groups_of_columns(int64_t rows, int64_t n, int64_t be
 
 /* The calling thread's place. */
 typedef struct sh_place {
-    int lane;
-    int64_t row; /* numbered through all blocks */
+    int lane, group;
+    int64_t row; /* groups numbered through all blocks */
 } sh_place;
 
 __device__ __forceinline__ sh_place sh_place_of(const sh_groups &g)
@@ -64,7 +64,7 @@ __device__ __forceinline__ sh_place sh_place_of(const sh_groups &g)
     int t = (int)threadIdx.x, last_lane = g.lanes - 1, last_group = g.groups - 1;
     int group = g.side_by_side ? t & last_group : t >> __popc((unsigned)last_lane);
     int lane = g.side_by_side ? t >> __popc((unsigned)last_group) : t & last_lane;
-    return sh_place{lane, (int64_t)blockIdx.x * g.groups + group};
+    return sh_place{lane, group, (int64_t)blockIdx.x * g.groups + group};
 }
 
 /* The value that the lane whose number differs in the bit `other` has. S consists of words of 4 bytes. */
@@ -83,6 +83,7 @@ template <class S> __device__ __forceinline__ S sh_exchange(S s, int other)
 /* Joins the values of `lanes` neighbours; each gets the result. join(a, b) must be join(b, a) to the bit. */
 template <class S, class Join> __device__ __forceinline__ S sh_join_neighbours(int lanes, S s, Join join)
 {
+#pragma unroll 1
     for (int other = lanes / 2; other > 0; other /= 2) {
         s = join(s, sh_exchange(s, other));
     }
@@ -96,6 +97,7 @@ template <class S, class Join> __device__ S sh_group_join(const sh_groups &g, S 
     int t = (int)threadIdx.x;
     if (g.side_by_side) {
         shared[t] = s;
+#pragma unroll 1
         for (int half = g.lanes / 2; half > 0; half /= 2) {
             __syncthreads();
             if (t < half * g.groups) {

@@ -1,4 +1,169 @@
-/* The CUDA twin of cpu/pool_reference.c; the contract is kernels/pool.h. */
-#include "kernels/cuda/launch.cuh"
+/* The CUDA twin of cpu/pool_reference.c; the contract is kernels/pool.h. Forward has a thread for each output; backward
+ * has one for each element of x, which adds the windows that contain it in row-major order, as the reference does. */
+#include "kernels/cuda/element.cuh"
 
-extern "C" const sh_pooling_kernels sh_pooling_kernels_cuda = {nullptr, nullptr, nullptr, nullptr};
+/* A sh_pool2d whose planes are below 2^31 elements. */
+struct pooling {
+    int32_t in_h, in_w, out_h, out_w;
+    int32_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
+    bool exclude_pad;
+    int64_t planes;
+};
+
+/* A range of rows or columns: from first to before end. */
+struct range {
+    int32_t first, end;
+};
+
+/* The elements of x in window i. */
+static __device__ __forceinline__ range elements_of(int32_t i, int32_t kernel, int32_t stride, int32_t pad,
+                                                    int32_t size)
+{
+    int64_t first = (int64_t)i * stride - pad, end = first + kernel;
+    return range{(int32_t)(first < 0 ? 0 : first), (int32_t)(end > size ? size : end)};
+}
+
+/* The windows that contain element i of x. */
+static __device__ __forceinline__ range windows_of(int32_t i, int32_t kernel, int32_t stride, int32_t pad,
+                                                   int32_t count)
+{
+    int64_t at = (int64_t)i + pad, before = at - kernel; /* windows that begin at `before` or earlier end too soon */
+    int64_t first = before < 0 ? 0 : before / stride + 1, end = at / stride + 1;
+    return range{(int32_t)first, (int32_t)(end > count ? count : end)};
+}
+
+/* The divisor of the mean of window (i, j). */
+template <class T> static __device__ __forceinline__ T count_of(const pooling &p, int32_t i, int32_t j)
+{
+    if (!p.exclude_pad) {
+        return (T)((int64_t)p.kernel_h * p.kernel_w);
+    }
+    range h = elements_of(i, p.kernel_h, p.stride_h, p.pad_h, p.in_h);
+    range w = elements_of(j, p.kernel_w, p.stride_w, p.pad_w, p.in_w);
+    return (T)((int64_t)(h.end - h.first) * (w.end - w.first));
+}
+
+/* y [planes, out_h, out_w]; winner is NULL for the mean. */
+template <class T>
+static __global__ void __launch_bounds__(SH_THREADS) pool_windows(const pooling p, const T *x, T *y, int32_t *winner)
+{
+    int64_t count = p.planes * p.out_h * p.out_w, step = (int64_t)gridDim.x * SH_THREADS;
+    for (int64_t at = (int64_t)blockIdx.x * SH_THREADS + threadIdx.x; at < count; at += step) {
+        int64_t line = sh_quotient(at, p.out_w), plane = sh_quotient(line, p.out_h);
+        int32_t i = (int32_t)(line - plane * p.out_h), j = (int32_t)(at - line * p.out_w);
+        range h = elements_of(i, p.kernel_h, p.stride_h, p.pad_h, p.in_h);
+        range w = elements_of(j, p.kernel_w, p.stride_w, p.pad_w, p.in_w);
+        const T *from = x + plane * p.in_h * p.in_w;
+        int32_t best = h.first * p.in_w + w.first;
+        T greatest = from[best], sum = 0;
+        for (int32_t r = h.first; r < h.end; r++) {
+            for (int32_t c = w.first; c < w.end; c++) {
+                T v = from[r * p.in_w + c];
+                sum += v;
+                if (v > greatest || v != v) {
+                    best = r * p.in_w + c;
+                    greatest = v;
+                }
+            }
+        }
+        y[at] = winner ? greatest : sum / count_of<T>(p, i, j);
+        if (winner) {
+            winner[at] = best;
+        }
+    }
+}
+
+/* grad_x [planes, in_h, in_w]; winner is NULL for the mean. */
+template <class T>
+static __global__ void __launch_bounds__(SH_THREADS)
+    pool_gradient(const pooling p, const T *grad_y, const int32_t *winner, T *grad_x)
+{
+    int64_t count = p.planes * p.in_h * p.in_w, step = (int64_t)gridDim.x * SH_THREADS;
+    for (int64_t at = (int64_t)blockIdx.x * SH_THREADS + threadIdx.x; at < count; at += step) {
+        int64_t line = sh_quotient(at, p.in_w), plane = sh_quotient(line, p.in_h);
+        int32_t r = (int32_t)(line - plane * p.in_h), c = (int32_t)(at - line * p.in_w), here = r * p.in_w + c;
+        range h = windows_of(r, p.kernel_h, p.stride_h, p.pad_h, p.out_h);
+        range w = windows_of(c, p.kernel_w, p.stride_w, p.pad_w, p.out_w);
+        int64_t first = plane * p.out_h * p.out_w;
+        T sum = 0;
+        for (int32_t i = h.first; i < h.end; i++) {
+            for (int32_t j = w.first; j < w.end; j++) {
+                int64_t from = first + i * p.out_w + j;
+                if (!winner) {
+                    sum += grad_y[from] / count_of<T>(p, i, j);
+                } else if (winner[from] == here) {
+                    sum += grad_y[from];
+                }
+            }
+        }
+        grad_x[at] = sum;
+    }
+}
+
+static shoal_err pooling_init(pooling *to, const sh_pool2d *p)
+{
+    if (p->in_h * p->in_w > INT32_MAX) {
+        return shoal_fail(SHOAL_EINVAL, "pooling: planes of %lld x %lld are too large", (long long)p->in_h,
+                          (long long)p->in_w);
+    }
+    if (p->dtype != SHOAL_F32 && p->dtype != SHOAL_F64) {
+        return shoal_fail(SHOAL_EINVAL, "pooling does not support %s", shoal_dtype_name(p->dtype));
+    }
+    *to = pooling{(int32_t)p->in_h,
+                  (int32_t)p->in_w,
+                  (int32_t)sh_pool2d_out_h(p),
+                  (int32_t)sh_pool2d_out_w(p),
+                  (int32_t)p->kernel_h,
+                  (int32_t)p->kernel_w,
+                  (int32_t)p->stride_h,
+                  (int32_t)p->stride_w,
+                  (int32_t)p->pad_h,
+                  (int32_t)p->pad_w,
+                  p->exclude_pad,
+                  p->n * p->c};
+    return SHOAL_OK;
+}
+
+static shoal_err forward(sh_exec *exec, const sh_pool2d *args, const void *x, void *y, int32_t *winner)
+{
+    pooling p;
+    shoal_err err = pooling_init(&p, args);
+    if (err != SHOAL_OK || p.planes * p.out_h * p.out_w == 0) {
+        return err;
+    }
+    unsigned blocks = sh_blocks(p.planes * p.out_h * p.out_w, SH_THREADS, SH_MOST_BLOCKS);
+    if (args->dtype == SHOAL_F32) {
+        pool_windows<<<blocks, SH_THREADS, 0, sh_stream(exec)>>>(p, (const float *)x, (float *)y, winner);
+    } else {
+        pool_windows<<<blocks, SH_THREADS, 0, sh_stream(exec)>>>(p, (const double *)x, (double *)y, winner);
+    }
+    return sh_cuda_launched("pooling");
+}
+
+static shoal_err backward(sh_exec *exec, const sh_pool2d *args, const void *grad_y, const int32_t *winner, void *grad_x)
+{
+    pooling p;
+    shoal_err err = pooling_init(&p, args);
+    if (err != SHOAL_OK || p.planes * p.in_h * p.in_w == 0) {
+        return err;
+    }
+    unsigned blocks = sh_blocks(p.planes * p.in_h * p.in_w, SH_THREADS, SH_MOST_BLOCKS);
+    if (args->dtype == SHOAL_F32) {
+        pool_gradient<<<blocks, SH_THREADS, 0, sh_stream(exec)>>>(p, (const float *)grad_y, winner, (float *)grad_x);
+    } else {
+        pool_gradient<<<blocks, SH_THREADS, 0, sh_stream(exec)>>>(p, (const double *)grad_y, winner, (double *)grad_x);
+    }
+    return sh_cuda_launched("pooling backward");
+}
+
+static shoal_err avg_forward(sh_exec *exec, const sh_pool2d *p, const void *x, void *y)
+{
+    return forward(exec, p, x, y, nullptr);
+}
+
+static shoal_err avg_backward(sh_exec *exec, const sh_pool2d *p, const void *grad_y, void *grad_x)
+{
+    return backward(exec, p, grad_y, nullptr, grad_x);
+}
+
+extern "C" const sh_pooling_kernels sh_pooling_kernels_cuda = {forward, backward, avg_forward, avg_backward};

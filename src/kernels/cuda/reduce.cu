@@ -10,7 +10,6 @@ extern "C" {
 
 #include <type_traits>
 
-#define AT_ONCE 8                 /* loads that a lane has under way */
 #define ONE_BLOCK 16384           /* elements that one block reduces in the time of a second launch */
 #define WANTED_BLOCKS 528         /* 4 for each of 132 multiprocessors */
 #define LEAST_ELEMENTS (1024 * 8) /* that a block gets if the elements are divided */
@@ -30,6 +29,7 @@ struct dims {
         }
         int64_t offset = 0;
         if (wide) {
+#pragma unroll 1
             for (int d = ndim - 1; d > 0; d--) {
                 int64_t rest = i / shape[d];
                 offset += (i - rest * shape[d]) * strides[view][d];
@@ -38,6 +38,7 @@ struct dims {
             return offset + i * strides[view][0];
         }
         uint32_t n = (uint32_t)i;
+#pragma unroll 1
         for (int d = ndim - 1; d > 0; d--) {
             uint32_t rest = sh_divide(n, sizes[d]);
             offset += (int64_t)(n - rest * sizes[d].divisor) * strides[view][d];
@@ -271,24 +272,42 @@ template <class T> struct log_sums {
 
 /* ---- the two launches ---- */
 
-template <class Op> __device__ __forceinline__ void see_all(Op &op, const reduction &r, int64_t base, int64_t begin,
-                                                            int64_t end, int64_t lanes)
+/* Sees the elements begin, begin + lanes, ... before end; at_once loads are under way together. */
+template <int at_once, class Op, class Where>
+__device__ __forceinline__ void see_all(Op &op, const reduction &r, int64_t begin, int64_t end, int64_t lanes,
+                                        Where where)
 {
     using X = typename Op::X;
     int64_t i = begin;
-    for (; i + (AT_ONCE - 1) * lanes < end; i += AT_ONCE * lanes) {
-        X x[AT_ONCE];
+#pragma unroll 1
+    for (; i + (at_once - 1) * lanes < end; i += at_once * lanes) {
+        X x[at_once];
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            x[k] = get<X>(r, base + r.reduced.at(i + k * lanes, 0));
+        for (int k = 0; k < at_once; k++) {
+            x[k] = get<X>(r, where(i + k * lanes));
         }
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
+        for (int k = 0; k < at_once; k++) {
             op.see(r, x[k], i + k * lanes);
         }
     }
+#pragma unroll 1
     for (; i < end; i += lanes) {
-        op.see(r, get<X>(r, base + r.reduced.at(i, 0)), i);
+        op.see(r, get<X>(r, where(i)), i);
+    }
+}
+
+/* Most reductions are of one dimension, after merging. Integers and several dimensions get less code. */
+template <class Op>
+__device__ __forceinline__ void see_row(Op &op, const reduction &r, int64_t base, int64_t begin, int64_t end,
+                                        int64_t lanes)
+{
+    if (r.reduced.ndim > 1) {
+        see_all<2>(op, r, begin, end, lanes, [&](int64_t i) { return base + r.reduced.at(i, 0); });
+    } else {
+        int64_t stride = r.reduced.strides[0][0];
+        see_all<std::is_integral<typename Op::X>::value ? 2 : 8>(op, r, begin, end, lanes,
+                                                                 [&](int64_t i) { return base + i * stride; });
     }
 }
 
@@ -298,7 +317,7 @@ template <class Op> __global__ void __launch_bounds__(SH_THREADS) reduce_element
     Op op;
     if (p.row < r.results) {
         int64_t begin = blockIdx.y * r.chunk, end = begin + r.chunk < r.each ? begin + r.chunk : r.each;
-        see_all(op, r, r.kept.at(p.row, 0), begin + p.lane, end, g.lanes);
+        see_row(op, r, r.kept.at(p.row, 0), begin + p.lane, end, g.lanes);
     }
     auto found = sh_group_join(g, op.found(), Op::join);
     if (p.lane > 0 || p.row >= r.results) {
@@ -358,28 +377,32 @@ template <template <class> class Op> static shoal_err launch_of(sh_exec *exec, r
 
 /* ---- the host: shapes to launches ---- */
 
-/* Sorts and merges n dimensions by the memory order of the first strides, unless ordered. */
+/* Sorts n dimensions by the memory order of the first strides and merges them, unless their order counts. */
 static shoal_err dims_init(dims *d, int32_t n, const int64_t shape[], const int64_t first[], const int64_t second[],
                            bool ordered)
 {
     sh_view views[2] = {};
     const sh_view *const both[] = {&views[0], &views[1]};
-    sh_walk w = {};
     for (int v = 0; v < 2; v++) {
+        views[v].dtype = SHOAL_U8; /* a stride of the iterator is one of elements */
         views[v].ndim = n;
         memcpy(views[v].shape, shape, sizeof views[v].shape);
         memcpy(views[v].strides, v == 0 ? first : second, sizeof views[v].strides);
     }
-    shoal_err err = sh_walk_init(&w, 2, both);
+    sh_iter it = {};
+    shoal_err err = sh_iter_init(&it, 2, both);
     if (err) {
         return err;
     }
-    bool keep = ordered && n > 0;
     *d = dims{};
-    d->ndim = keep ? n : w.ndim;
-    memcpy(d->shape, keep ? shape : w.shape, sizeof d->shape);
-    memcpy(d->strides[0], keep ? first : w.strides[0], sizeof d->strides[0]);
-    memcpy(d->strides[1], keep ? second : w.strides[1], sizeof d->strides[1]);
+    d->ndim = ordered ? n : it.ndim;
+    memcpy(d->shape, ordered ? shape : it.shape, sizeof d->shape);
+    memcpy(d->strides[0], ordered ? first : it.strides[0], sizeof d->strides[0]);
+    memcpy(d->strides[1], ordered ? second : it.strides[1], sizeof d->strides[1]);
+    if (d->ndim == 0) { /* one element */
+        d->ndim = 1;
+        d->shape[0] = 1;
+    }
     int64_t count = 1;
     for (int i = 0; i < d->ndim; i++) {
         count *= d->shape[i];

@@ -1,4 +1,373 @@
-/* The CUDA twin of cpu/softmax_reference.c; the contract is kernels/softmax.h. */
-#include "kernels/cuda/launch.cuh"
+/* The CUDA twin of cpu/softmax_reference.c; the contract is kernels/softmax.h.
+ *
+ * A group of lanes computes one row: the n elements of a softmax, `inner` apart. A lane reads and writes the same
+ * elements, so outputs may be inputs. */
+#include "kernels/cuda/group.cuh"
 
-extern "C" const sh_softmax_kernels sh_softmax_kernels_cuda = {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
+#define MOST_BLOCKS 1056 /* 8 for each of 132 multiprocessors */
+#define MOST_ROUNDS 8    /* of one block that computes the loss without a second launch */
+
+/* The rows of one launch, of T. */
+template <class T> struct rows {
+    int64_t count, n, inner;
+
+    __device__ __forceinline__ int64_t start(int64_t row) const
+    {
+        if (inner == 1) {
+            return row * n;
+        }
+        int64_t outer = sh_quotient(row, inner);
+        return outer * n * inner + (row - outer * inner);
+    }
+};
+
+/* The losses of one launch. target is NULL if there are none. */
+template <class T> struct losses {
+    const int64_t *target;
+    int64_t ignored, classes;
+    const T *weight; /* NULL: all 1 */
+    sh_reduction reduction;
+    T *loss, *total;
+
+    __device__ __forceinline__ bool in_range(int64_t t) const
+    {
+        return t >= 0 && t < classes;
+    }
+    /* The weight of target t; NaN if it is out of range. */
+    __device__ __forceinline__ T weight_of(int64_t t) const
+    {
+        return t == ignored ? T(0) : !in_range(t) ? T(NAN) : weight ? weight[t] : T(1);
+    }
+};
+
+/* What some rows add to the loss and to the total weight. */
+struct share {
+    double loss, weight;
+};
+
+static __device__ share joined(const share &a, const share &b)
+{
+    return share{a.loss + b.loss, a.weight + b.weight};
+}
+
+template <class T> static __device__ void write_loss(const losses<T> &l, const share &all)
+{
+    if (l.reduction != SH_REDUCTION_NONE) {
+        *l.loss = (T)(l.reduction == SH_REDUCTION_MEAN ? all.loss / all.weight : all.loss);
+    }
+    *l.total = (T)all.weight;
+}
+
+/* Joins what the threads of a block found. One block writes the result, several leave it to finish_loss. */
+template <class T> static __device__ void end_block(const losses<T> &l, share mine, share *found)
+{
+    sh_groups all = {(int32_t)blockDim.x, 1, false};
+    mine = sh_group_join(all, mine, joined);
+    if (threadIdx.x > 0) {
+        return;
+    }
+    if (gridDim.x == 1) {
+        write_loss(l, mine);
+    } else {
+        found[blockIdx.x] = mine;
+    }
+}
+
+template <class T>
+static __global__ void __launch_bounds__(SH_THREADS) finish_loss(const losses<T> l, const share *found, int count)
+{
+    share mine = {0, 0};
+    for (int i = (int)threadIdx.x; i < count; i += SH_THREADS) {
+        mine = joined(mine, found[i]);
+    }
+    end_block(l, mine, nullptr);
+}
+
+/* Adds the loss of a row whose log-probability of target t is `log_prob`. */
+template <class T>
+static __device__ __forceinline__ void add_loss(const losses<T> &l, int64_t row, int64_t t, T log_prob, share *mine)
+{
+    T weight = l.weight_of(t), loss = t == l.ignored ? T(0) : -weight * log_prob;
+    mine->loss += (double)loss;
+    mine->weight += (double)weight;
+    if (l.reduction == SH_REDUCTION_NONE) {
+        l.loss[row] = loss;
+    }
+}
+
+/* ---- softmax, log_softmax, and cross_entropy if there are targets ---- */
+
+template <class T>
+static __device__ T log_sum_exp(const sh_groups &g, int lane, const T *x, int64_t n, int64_t inner, T *out_greatest)
+{
+    T greatest = -INFINITY;
+    for (int64_t j = lane; j < n; j += g.lanes) {
+        greatest = fmax(greatest, x[j * inner]);
+    }
+    greatest = sh_group_join(g, greatest, [](T a, T b) { return fmax(a, b); });
+    sh_sum<T> sum;
+    for (int64_t j = lane; j < n; j += g.lanes) {
+        sum.add(exp(x[j * inner] - greatest));
+    }
+    *out_greatest = greatest;
+    return log((T)sh_group_sum(g, sum.value()));
+}
+
+template <class T>
+static __global__ void __launch_bounds__(SH_MOST_LANES)
+    forward_rows(const rows<T> r, const sh_groups g, sh_softmax_op op, const losses<T> l, share *found, T *y,
+                 const T *x)
+{
+    sh_place p = sh_place_of(g);
+    share mine = {0, 0};
+    /* All groups of a block go on together, because they wait for each other; those behind the last row do nothing. */
+    for (int64_t row = p.row; row - p.group < r.count; row += (int64_t)gridDim.x * g.groups) {
+        bool there = row < r.count;
+        int64_t start = there ? r.start(row) : 0, n = there ? r.n : 0;
+        T greatest, log_sum = log_sum_exp(g, p.lane, x + start, n, r.inner, &greatest);
+        int64_t target = there && l.target ? l.target[row] : -1;
+        for (int64_t j = p.lane; j < n; j += g.lanes) {
+            int64_t at = start + j * r.inner;
+            T v = x[at] - greatest - log_sum;
+            y[at] = op == SH_SOFTMAX ? exp(v) : v;
+            if (l.target && j == target && target != l.ignored) {
+                add_loss(l, row, target, v, &mine);
+            }
+        }
+        if (there && l.target && p.lane == 0 && (target == l.ignored || !l.in_range(target))) {
+            add_loss(l, row, target, T(0), &mine);
+        }
+    }
+    if (l.target) {
+        end_block(l, mine, found);
+    }
+}
+
+/* ---- backward of softmax and log_softmax ---- */
+
+template <class T>
+static __global__ void __launch_bounds__(SH_MOST_LANES)
+    backward_rows(const rows<T> r, const sh_groups g, sh_softmax_op op, T *dx, const T *dy, const T *y)
+{
+    sh_place p = sh_place_of(g);
+    bool there = p.row < r.count;
+    int64_t start = there ? r.start(p.row) : 0, n = there ? r.n : 0;
+    sh_sum<T> sum;
+    for (int64_t j = p.lane; j < n; j += g.lanes) {
+        int64_t at = start + j * r.inner;
+        sum.add(op == SH_SOFTMAX ? dy[at] * y[at] : dy[at]);
+    }
+    T all = (T)sh_group_sum(g, sum.value());
+    for (int64_t j = p.lane; j < n; j += g.lanes) {
+        int64_t at = start + j * r.inner;
+        dx[at] = op == SH_SOFTMAX ? y[at] * (dy[at] - all) : dy[at] - exp(y[at]) * all;
+    }
+}
+
+/* ---- nll ---- */
+
+template <class T>
+static __global__ void __launch_bounds__(SH_MOST_LANES)
+    nll_rows(const rows<T> r, const losses<T> l, share *found, const T *log_probs)
+{
+    share mine = {0, 0};
+    for (int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; row < r.count;
+         row += (int64_t)gridDim.x * blockDim.x) {
+        int64_t t = l.target[row];
+        bool used = t != l.ignored && l.in_range(t);
+        add_loss(l, row, t, used ? log_probs[r.start(row) + t * r.inner] : T(0), &mine);
+    }
+    end_block(l, mine, found);
+}
+
+/* dx = scale · (softmax - onehot). If log_probs is NULL, softmax counts as 0. */
+template <class T>
+static __global__ void __launch_bounds__(SH_THREADS)
+    loss_gradient(const rows<T> r, const losses<T> l, T *dx, const T *dloss, const T *log_probs)
+{
+    int64_t count = r.count * r.n, step = (int64_t)gridDim.x * SH_THREADS;
+    for (int64_t at = (int64_t)blockIdx.x * SH_THREADS + threadIdx.x; at < count; at += step) {
+        int64_t line = sh_quotient(at, r.inner), outer = sh_quotient(line, r.n);
+        int64_t row = outer * r.inner + (at - line * r.inner), j = line - outer * r.n;
+        int64_t t = l.target[row];
+        T scale = 0;
+        if (t != l.ignored) {
+            scale = dloss[l.reduction == SH_REDUCTION_NONE ? row : 0] * l.weight_of(t);
+            scale = l.reduction == SH_REDUCTION_MEAN ? scale / *l.total : scale;
+        }
+        T p = log_probs && scale != 0 ? exp(log_probs[at]) : T(0);
+        dx[at] = scale * (p - (j == t ? T(1) : T(0)));
+    }
+}
+
+/* ---- launches ---- */
+
+template <class T> static rows<T> rows_of(const sh_softmax_shape *s)
+{
+    return rows<T>{s->outer * s->inner, s->n, s->inner};
+}
+
+static sh_groups groups_of(const sh_softmax_shape *s)
+{
+    return s->inner == 1 ? sh_groups_of_rows(s->outer, s->n, SH_MOST_LANES)
+                         : sh_groups_of_columns(s->outer * s->inner, s->n, s->inner);
+}
+
+template <class T> static losses<T> losses_of(const sh_nll_args *args, void *loss, const void *total)
+{
+    return losses<T>{args->target,    args->ignore_index, args->shape.n, (const T *)args->weight,
+                     args->reduction, (T *)loss,          (T *)total};
+}
+
+template <class T>
+static shoal_err forward_of(sh_exec *exec, sh_softmax_op op, const sh_softmax_shape *s, void *y, const void *x)
+{
+    sh_groups g = groups_of(s);
+    unsigned blocks = sh_group_blocks(g, s->outer * s->inner);
+    forward_rows<T><<<blocks, (unsigned)sh_group_threads(g), 0, sh_stream(exec)>>>(rows_of<T>(s), g, op, losses<T>{},
+                                                                                   nullptr, (T *)y, (const T *)x);
+    return sh_cuda_launched("softmax");
+}
+
+template <class T>
+static shoal_err backward_of(sh_exec *exec, sh_softmax_op op, const sh_softmax_shape *s, void *dx, const void *dy,
+                             const void *y)
+{
+    sh_groups g = groups_of(s);
+    unsigned blocks = sh_group_blocks(g, s->outer * s->inner);
+    backward_rows<T><<<blocks, (unsigned)sh_group_threads(g), 0, sh_stream(exec)>>>(rows_of<T>(s), g, op, (T *)dx,
+                                                                                    (const T *)dy, (const T *)y);
+    return sh_cuda_launched("softmax backward");
+}
+
+/* The blocks to launch for a loss that `wanted` blocks would compute in one round. */
+static unsigned blocks_for(unsigned wanted)
+{
+    return wanted <= MOST_ROUNDS ? 1 : wanted < MOST_BLOCKS ? wanted : MOST_BLOCKS;
+}
+
+/* Calls launch(found) for a launch of `blocks` blocks; if there are several, joins what they found. */
+template <class T, class Launch>
+static shoal_err with_finish(sh_exec *exec, const losses<T> &l, unsigned blocks, Launch launch)
+{
+    share *found = nullptr;
+    if (blocks > 1) {
+        found = (share *)sh_cuda_the_host->scratch(exec, sizeof *found * blocks);
+        if (!found) {
+            return SHOAL_ENOMEM;
+        }
+    }
+    launch(found);
+    if (blocks > 1) {
+        finish_loss<T><<<1, SH_THREADS, 0, sh_stream(exec)>>>(l, found, (int)blocks);
+    }
+    return sh_cuda_launched("nll");
+}
+
+template <class T>
+static shoal_err nll_of(sh_exec *exec, const sh_nll_args *args, void *loss, void *total, const void *log_probs)
+{
+    rows<T> r = rows_of<T>(&args->shape);
+    losses<T> l = losses_of<T>(args, loss, total);
+    int threads = SH_THREADS;
+    while (threads < r.count && threads < SH_MOST_LANES) {
+        threads *= 2;
+    }
+    unsigned blocks = blocks_for(sh_blocks(r.count, threads, MOST_BLOCKS));
+    return with_finish(exec, l, blocks, [&](share *found) {
+        nll_rows<T><<<blocks, (unsigned)threads, 0, sh_stream(exec)>>>(r, l, found, (const T *)log_probs);
+    });
+}
+
+template <class T>
+static shoal_err cross_entropy_of(sh_exec *exec, const sh_nll_args *args, void *loss, void *total, void *log_probs,
+                                  const void *x)
+{
+    rows<T> r = rows_of<T>(&args->shape);
+    losses<T> l = losses_of<T>(args, loss, total);
+    sh_groups g = groups_of(&args->shape);
+    if (!g.side_by_side && r.count * g.lanes <= MOST_ROUNDS * SH_MOST_LANES) {
+        g.groups = SH_MOST_LANES / g.lanes;
+    }
+    unsigned blocks = blocks_for(sh_group_blocks(g, r.count));
+    return with_finish(exec, l, blocks, [&](share *found) {
+        forward_rows<T><<<blocks, (unsigned)sh_group_threads(g), 0, sh_stream(exec)>>>(r, g, SH_LOG_SOFTMAX, l, found,
+                                                                                       (T *)log_probs, (const T *)x);
+    });
+}
+
+template <class T>
+static shoal_err gradient_of(sh_exec *exec, const sh_nll_args *args, void *dx, const void *dloss, const void *total,
+                             const void *log_probs)
+{
+    rows<T> r = rows_of<T>(&args->shape);
+    unsigned blocks = sh_blocks(r.count * r.n, SH_THREADS, SH_MOST_BLOCKS);
+    loss_gradient<T><<<blocks, SH_THREADS, 0, sh_stream(exec)>>>(r, losses_of<T>(args, nullptr, total), (T *)dx,
+                                                                 (const T *)dloss, (const T *)log_probs);
+    return sh_cuda_launched("nll backward");
+}
+
+static bool is_empty(const sh_softmax_shape *s)
+{
+    return s->outer * s->n * s->inner == 0;
+}
+
+static shoal_err forward(sh_exec *exec, sh_softmax_op op, const sh_softmax_shape *s, void *y, const void *x)
+{
+    shoal_err err = sh_check_float("softmax", s->dtype);
+    if (err != SHOAL_OK || is_empty(s)) {
+        return err;
+    }
+    return s->dtype == SHOAL_F32 ? forward_of<float>(exec, op, s, y, x) : forward_of<double>(exec, op, s, y, x);
+}
+
+static shoal_err backward(sh_exec *exec, sh_softmax_op op, const sh_softmax_shape *s, void *dx, const void *dy,
+                          const void *y)
+{
+    shoal_err err = sh_check_float("softmax", s->dtype);
+    if (err != SHOAL_OK || is_empty(s)) {
+        return err;
+    }
+    return s->dtype == SHOAL_F32 ? backward_of<float>(exec, op, s, dx, dy, y)
+                                 : backward_of<double>(exec, op, s, dx, dy, y);
+}
+
+static shoal_err nll(sh_exec *exec, const sh_nll_args *args, void *loss, void *total, const void *log_probs)
+{
+    shoal_err err = sh_check_float("nll", args->shape.dtype);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    return args->shape.dtype == SHOAL_F32 ? nll_of<float>(exec, args, loss, total, log_probs)
+                                          : nll_of<double>(exec, args, loss, total, log_probs);
+}
+
+static shoal_err cross_entropy(sh_exec *exec, const sh_nll_args *args, void *loss, void *total, void *log_probs,
+                               const void *x)
+{
+    shoal_err err = sh_check_float("nll", args->shape.dtype);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    return args->shape.dtype == SHOAL_F32 ? cross_entropy_of<float>(exec, args, loss, total, log_probs, x)
+                                          : cross_entropy_of<double>(exec, args, loss, total, log_probs, x);
+}
+
+static shoal_err cross_entropy_backward(sh_exec *exec, const sh_nll_args *args, void *dx, const void *dloss,
+                                        const void *total, const void *log_probs)
+{
+    shoal_err err = sh_check_float("nll", args->shape.dtype);
+    if (err != SHOAL_OK || is_empty(&args->shape)) {
+        return err;
+    }
+    return args->shape.dtype == SHOAL_F32 ? gradient_of<float>(exec, args, dx, dloss, total, log_probs)
+                                          : gradient_of<double>(exec, args, dx, dloss, total, log_probs);
+}
+
+static shoal_err nll_backward(sh_exec *exec, const sh_nll_args *args, void *dx, const void *dloss, const void *total)
+{
+    return cross_entropy_backward(exec, args, dx, dloss, total, nullptr);
+}
+
+extern "C" const sh_softmax_kernels sh_softmax_kernels_cuda = {forward,      backward,      nll,
+                                                               nll_backward, cross_entropy, cross_entropy_backward};
