@@ -23,7 +23,7 @@
 
 #define KILL_SURVIVORS_MAX 4
 #define KILL_STEPS_MAX 64
-#define KILL_POINTS_MAX 160
+#define KILL_POINTS_MAX 200
 #define KILL_SEMAPHORE 4    /* the value of the stage's semaphore when nobody has taken any of it */
 #define KILL_IDS (1u << 14) /* more than the messages that are ever in one channel */
 
@@ -38,6 +38,7 @@ typedef enum kill_channel {
     KILL_TASKS,      /* integers; got with task_done */
     KILL_TENSORS,    /* a tensor, or a map with several of them */
     KILL_DELIVERIES, /* integers, acknowledged: `got` counts the messages that were marked as done */
+    KILL_PIECES,     /* a piece of card memory, with the id in the granule's memory */
     KILL_CHANNELS,
 } kill_channel;
 
@@ -177,6 +178,10 @@ bool kill_get(kill_stage *stage, kill_channel channel);
 /* The same for tensors (kill_tensors.c). */
 shoal_err kill_put_tensor(shoal_queue *q, kill_count *count, uint64_t id, uint64_t *random);
 shoal_err kill_get_tensor(shoal_queue *q, kill_count *count, uint64_t *out_id);
+
+/* And for pieces of card memory (kill_cards.c). */
+shoal_err kill_put_piece(shoal_queue *q, kill_count *count, uint64_t id, uint64_t *random);
+shoal_err kill_get_piece(shoal_queue *q, kill_count *count, uint64_t *out_id);
 
 /* Returns the index of the point in sh_death_points, counting each name once; -1 if it does not exist. */
 int kill_point_find(const char *name);

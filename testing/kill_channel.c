@@ -212,9 +212,10 @@ static uint64_t id_of_value(kill_channel channel, const shoal_value *v)
 /* ---- put and get ---- */
 
 static shoal_err (*const puts_of[KILL_CHANNELS])(shoal_queue *, kill_count *, uint64_t, uint64_t *) = {
-    [KILL_WORDS] = put_words,   [KILL_BYTES] = put_bytes,         [KILL_BLOCKS] = put_blocks,
-    [KILL_VALUES] = put_values, [KILL_BOUNDED] = put_integer,     [KILL_OBJECTS] = put_objects,
-    [KILL_TASKS] = put_integer, [KILL_TENSORS] = kill_put_tensor, [KILL_DELIVERIES] = put_integer,
+    [KILL_WORDS] = put_words,       [KILL_BYTES] = put_bytes,         [KILL_BLOCKS] = put_blocks,
+    [KILL_VALUES] = put_values,     [KILL_BOUNDED] = put_integer,     [KILL_OBJECTS] = put_objects,
+    [KILL_TASKS] = put_integer,     [KILL_TENSORS] = kill_put_tensor, [KILL_DELIVERIES] = put_integer,
+    [KILL_PIECES] = kill_put_piece,
 };
 
 bool kill_put(kill_stage *stage, kill_channel channel, uint64_t *random)
@@ -289,6 +290,9 @@ static shoal_err get_any(kill_stage *stage, kill_channel channel, uint64_t *out_
     }
     if (channel == KILL_TENSORS) {
         return kill_get_tensor(q, count, out_id);
+    }
+    if (channel == KILL_PIECES) {
+        return kill_get_piece(q, count, out_id);
     }
     shoal_value *v;
     err = shoal_queue_get(q, channel == KILL_BOUNDED ? WAIT_SHORT : SHOAL_NOW, &v);

@@ -453,6 +453,7 @@ CHANNEL_STEPS(objects, KILL_OBJECTS)
 CHANNEL_STEPS(tasks, KILL_TASKS)
 CHANNEL_STEPS(deliveries, KILL_DELIVERIES)
 CHANNEL_STEPS(tensors, KILL_TENSORS)
+CHANNEL_STEPS(pieces, KILL_PIECES)
 
 const kill_step kill_steps[] = {
     {"block_small", block_small, KILL_BY_ALL},
@@ -485,6 +486,10 @@ const kill_step kill_steps[] = {
     {"put_deliveries", put_deliveries, KILL_BY_ALL},
     {"get_deliveries", get_deliveries, KILL_BY_ALL},
     {"reject", reject, KILL_BY_ALL},
+    {"put_pieces", put_pieces, KILL_BY_ALL},
+    {"get_pieces", get_pieces, KILL_BY_ALL},
+    {"granule", kill_granule_step, KILL_BY_ALL},
+    {"timeline", kill_timeline_step, KILL_BY_ALL},
     {"tensor", kill_tensor_step, KILL_BY_ALL},
     {"grow", grow, KILL_BY_ALL},
     {"pipe", pipe_step, KILL_BY_ALL},

@@ -16,6 +16,10 @@ void kill_hold_blocks(kill_stage *stage, uint64_t *random, size_t size, int coun
 /* kill_tensors.c: shares a tensor and releases it. */
 void kill_tensor_step(kill_stage *stage, uint64_t *random);
 
+/* kill_cards.c: makes a granule and pieces of it, and releases them; uses a timeline. */
+void kill_granule_step(kill_stage *stage, uint64_t *random);
+void kill_timeline_step(kill_stage *stage, uint64_t *random);
+
 /* kill_processes.c */
 void kill_fork_step(kill_stage *stage, uint64_t *random);
 void kill_fork_plain_step(kill_stage *stage, uint64_t *random);

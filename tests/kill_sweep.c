@@ -26,10 +26,11 @@
 #define FORKS 8       /* turns of a step that forks or trims: slow ones */
 #define STARTS 2      /* turns of a step that starts processes, or takes much memory: the slowest */
 
-/* Checks for points that only recovery reaches; kill_recovery visits them. */
+/* Checks for points that are reached only after a death; kill_recovery visits them. */
 static bool is_of_recovery(const char *name)
 {
-    return strncmp(name, "recovery.", 9) == 0 || strcmp(name, "sync.lock.repaired") == 0;
+    return strncmp(name, "recovery.", 9) == 0 || strcmp(name, "sync.lock.repaired") == 0 ||
+           strcmp(name, "store.settle.dropped") == 0;
 }
 
 /* SHOAL_KILL_STEP=text chooses the steps with that text in their names, for debugging. A step of -1 asks whether all

@@ -158,6 +158,14 @@ static void check_lock(audit *a, uint64_t id, const sh_found *f)
     }
 }
 
+static void check_piece(audit *a, uint64_t id, const sh_found *f)
+{
+    sh_piece piece;
+    if (f->kind == SH_KIND_PIECE && !sh_piece_look(f, &piece)) {
+        finding(a, &a->out->unheld, "piece %llu of card memory is not inside a granule", (unsigned long long)id);
+    }
+}
+
 /* Calls each for every block. */
 static void each_block(audit *a, void (*each)(audit *, uint64_t, const sh_found *, uint64_t))
 {
@@ -174,6 +182,7 @@ static void look_inside(audit *a, uint64_t id, const sh_found *f, uint64_t word)
     if (sh_word_weight(word) != 0) {
         walk_references(a, id, f);
         check_lock(a, id, f);
+        check_piece(a, id, f);
     }
 }
 
@@ -223,6 +232,9 @@ static void check_store(audit *a)
 {
     sh_store_entry entries[SH_STORE_MAX];
     sh_granule_info info;
+    if (sh_load_relaxed(&sh_the_world.header->store.serials) == 0) {
+        return; /* there never was one */
+    }
     int count = sh_card_store_table(entries);
     for (int i = 0; i < count; i++) {
         if (!sh_granule_look(entries[i].granule, &info) || info.serial != entries[i].serial) {
@@ -239,14 +251,6 @@ static void check_store(audit *a)
                 finding(a, &a->out->unheld, "the store has no fd of granule %llu", (unsigned long long)id);
             }
         }
-    }
-}
-
-static void check_piece(audit *a, uint64_t id, const sh_found *f, uint64_t word)
-{
-    sh_piece piece;
-    if (f->kind == SH_KIND_PIECE && sh_word_weight(word) != 0 && !sh_piece_look(f, &piece)) {
-        finding(a, &a->out->unheld, "piece %llu of card memory is not inside a granule", (unsigned long long)id);
     }
 }
 
@@ -268,7 +272,6 @@ shoal_err sh_world_audit(bool recover, shoal_audit *out_audit)
         walk_slots(&a);
         each_block(&a, look_inside);
         each_block(&a, check_sum);
-        each_block(&a, check_piece);
         check_store(&a);
         if (found.first[0] != 0) {
             err = sh_fail(SHOAL_ECORRUPT, "audit: %s", found.first);

@@ -16,13 +16,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LOCK_LIMIT SHOAL_SECONDS(10) /* a replacement takes less than a millisecond */
 #define MESSAGE_MAGIC UINT64_C(0x65726f7473206873)
 #define MESSAGES_MAX 8 /* there are never more than two; more were sent by something else */
 
 enum { INTO, FROM }; /* the ends: sent into one, received from the other */
 
-static int ends[2] = {-1, -1}; /* under the lock of sh_enter */
+int64_t sh_card_store_limit = SHOAL_SECONDS(10); /* a replacement takes less than a millisecond */
+
+/* Private to the process, under the lock of sh_enter. Which files the sockets are is in the header, too, but a child of
+ * fork that found no place in the world cannot read that any more when it closes them. */
+static struct {
+    int fds[2]; /* -1: this process has none */
+    sh_memory_id files[2];
+} ends = {.fds = {-1, -1}};
 
 static sh_store_shm *store(void)
 {
@@ -31,6 +37,7 @@ static sh_store_shm *store(void)
 
 /* ---- the sockets of this process ---- */
 
+/* Checks for the world's socket. */
 static bool is_end(int fd, int which)
 {
     sh_memory_id id = {.device = (dev_t)sh_load_relaxed(&store()->device),
@@ -39,39 +46,50 @@ static bool is_end(int fd, int which)
 }
 
 /* The program may have closed them, and have other files under their numbers by now. */
+static bool have_end(int which)
+{
+    return ends.fds[which] >= 0 && sh_memory_is(ends.fds[which], &ends.files[which]);
+}
+
 static bool have_ends(void)
 {
-    return is_end(ends[INTO], INTO) && is_end(ends[FROM], FROM);
+    return have_end(INTO) && have_end(FROM);
+}
+
+static void set_ends(const int fds[2])
+{
+    for (int i = 0; i < 2; i++) {
+        ends.fds[i] = fds[i];
+        ends.files[i] = sh_memory_identify(fds[i]);
+    }
 }
 
 void sh_card_store_make(sh_world_shm *header)
 {
     int pair[2];
-    ends[INTO] = ends[FROM] = -1;
+    ends.fds[INTO] = ends.fds[FROM] = -1;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0 || !sh_fd_keep_both(pair)) {
         return;
     }
-    sh_memory_id into = sh_memory_identify(pair[INTO]), from = sh_memory_identify(pair[FROM]);
-    ends[INTO] = pair[INTO];
-    ends[FROM] = pair[FROM];
-    sh_store_relaxed(&header->store.device, (uint64_t)into.device);
-    sh_store_relaxed(&header->store.inode[INTO], (uint64_t)into.inode);
-    sh_store_relaxed(&header->store.inode[FROM], (uint64_t)from.inode);
+    set_ends(pair);
+    sh_store_relaxed(&header->store.device, (uint64_t)ends.files[INTO].device);
+    sh_store_relaxed(&header->store.inode[INTO], (uint64_t)ends.files[INTO].inode);
+    sh_store_relaxed(&header->store.inode[FROM], (uint64_t)ends.files[FROM].inode);
 }
 
 void sh_card_store_tell(sh_slot_shm *slot)
 {
-    sh_store_relaxed(&slot->store[INTO], (uint32_t)(ends[INTO] + 1));
-    sh_store_relaxed(&slot->store[FROM], (uint32_t)(ends[FROM] + 1));
+    for (int i = 0; i < 2; i++) {
+        sh_store_relaxed(&slot->store[i], (uint32_t)(ends.fds[i] + 1));
+    }
 }
 
 void sh_card_store_adopt(const int passed[2])
 {
     if (is_end(passed[INTO], INTO) && is_end(passed[FROM], FROM)) {
-        for (int i = 0; i < 2; i++) {
-            fcntl(passed[i], F_SETFD, FD_CLOEXEC);
-            ends[i] = passed[i];
-        }
+        fcntl(passed[INTO], F_SETFD, FD_CLOEXEC);
+        fcntl(passed[FROM], F_SETFD, FD_CLOEXEC);
+        set_ends(passed);
         sh_card_store_tell(sh_the_world.self.slot);
     }
 }
@@ -79,17 +97,17 @@ void sh_card_store_adopt(const int passed[2])
 void sh_card_store_ends(int out_ends[2])
 {
     bool have = have_ends();
-    out_ends[INTO] = have ? ends[INTO] : -1;
-    out_ends[FROM] = have ? ends[FROM] : -1;
+    out_ends[INTO] = have ? ends.fds[INTO] : -1;
+    out_ends[FROM] = have ? ends.fds[FROM] : -1;
 }
 
 void sh_card_store_close(void)
 {
     for (int i = 0; i < 2; i++) {
-        if (sh_the_world.header != NULL && is_end(ends[i], i)) {
-            close(ends[i]);
+        if (have_end(i)) {
+            close(ends.fds[i]);
         }
-        ends[i] = -1;
+        ends.fds[i] = -1;
     }
 }
 
@@ -105,12 +123,13 @@ static int copy_ends(const sh_slot_shm *slot)
     if (pidfd >= 0) {
         close(pidfd);
     }
-    for (int i = 0; i < 2; i++) {
-        if (number == 0) {
-            ends[i] = got[i];
-        } else if (got[i] >= 0) {
-            close(got[i]);
-        }
+    if (number == 0) {
+        set_ends(got);
+    } else if (got[INTO] >= 0) {
+        close(got[INTO]);
+    }
+    if (number != 0 && got[FROM] >= 0) {
+        close(got[FROM]);
     }
     return number;
 }
@@ -148,12 +167,12 @@ static shoal_err need_ends(void)
         return sh_fail(SHOAL_EOS, "this world cannot share card memory: there were no fds, or no Unix sockets, for its "
                                   "store when it was created");
     }
-    if (ends[INTO] >= 0) {
+    if (ends.fds[INTO] >= 0) {
         return sh_fail(
             SHOAL_EOS,
             "the program has closed the fds of the world's card memory (they were %d and %d): a program must "
             "close only its own fds, or close all others before it first uses the library",
-            ends[INTO], ends[FROM]);
+            ends.fds[INTO], ends.fds[FROM]);
     }
     return fetch_ends();
 }
@@ -237,7 +256,7 @@ static shoal_err peek(bool with_fds, set *s)
     }
     s->open = 0;
     do {
-        n = recvmsg(ends[FROM], &h, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        n = recvmsg(ends.fds[FROM], &h, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     } while (n < 0 && errno == EINTR);
     if (n < 0 && errno != EAGAIN) {
         return sh_fail_os("reading the store of card memory");
@@ -261,7 +280,7 @@ static void drop_first(void)
     char byte;
     struct iovec bytes = {.iov_base = &byte, .iov_len = 1};
     struct msghdr h = {.msg_iov = &bytes, .msg_iovlen = 1};
-    while (recvmsg(ends[FROM], &h, MSG_DONTWAIT) < 0 && errno == EINTR) {
+    while (recvmsg(ends.fds[FROM], &h, MSG_DONTWAIT) < 0 && errno == EINTR) {
     }
 }
 
@@ -282,7 +301,7 @@ static shoal_err send_set(const set *s)
         memcpy(CMSG_DATA(c), s->fds, (size_t)s->m.count * sizeof(int));
     }
     do {
-        n = sendmsg(ends[INTO], &h, MSG_DONTWAIT | MSG_NOSIGNAL);
+        n = sendmsg(ends.fds[INTO], &h, MSG_DONTWAIT | MSG_NOSIGNAL);
     } while (n < 0 && errno == EINTR);
     if (n < 0 && errno == ETOOMANYREFS) {
         return sh_fail(SHOAL_ELIMIT,
@@ -306,7 +325,7 @@ static shoal_err settle(set *s)
         if (err != SHOAL_OK || s->m.number == 0) {
             return err;
         }
-        if (ioctl(ends[FROM], FIONREAD, &total) != 0) {
+        if (ioctl(ends.fds[FROM], FIONREAD, &total) != 0) {
             return sh_fail_os("the size of the store of card memory");
         }
         if (i > 0 && s->m.number <= before) {
@@ -483,10 +502,10 @@ shoal_err sh_card_store_add(uint64_t granule, int fd)
     if (!sh_attached()) {
         return sh_fail(SHOAL_ESTATE, "this process is in no world");
     }
-    shoal_err err = sh_lock_lock(&store()->lock, LOCK_LIMIT);
+    shoal_err err = sh_lock_lock(&store()->lock, sh_card_store_limit);
     if (err == SHOAL_ETIMEDOUT) {
-        return sh_fail(err, "another process has locked the world's card memory for %d s: is it stopped?",
-                       (int)(LOCK_LIMIT / SHOAL_SECONDS(1)));
+        return sh_fail(err, "another process has locked the world's card memory for %lld ms: is it stopped?",
+                       (long long)(sh_card_store_limit / SHOAL_MS(1)));
     }
     if (err != SHOAL_OK && err != SHOAL_EOWNERDEAD) {
         return err;
@@ -498,6 +517,9 @@ shoal_err sh_card_store_add(uint64_t granule, int fd)
     err = prepare(granule, &entry);
     if (err == SHOAL_OK) {
         err = replace(&entry, fd);
+    }
+    if (err == SHOAL_ELIMIT && sh_slots_sweep(true) > 0) {
+        err = replace(&entry, fd); /* dead processes held some */
     }
     unlock();
     sh_card_store_tidy();

@@ -37,8 +37,10 @@
 /* As many fds as the system puts into one message. */
 #define SH_STORE_MAX 253
 
+extern int64_t sh_card_store_limit; /* how long to wait for the lock; 10 s, except in tests */
+
 /* Adds the fd of a granule, whose block this process holds; the caller keeps its own fd. Waits for the lock, for at most
- * 10 s. Not called inside. Errors: SHOAL_ELIMIT if the set is full, or the system allows this user, or this process, no
+ * that long. Not called inside. Errors: SHOAL_ELIMIT if the set is full, or the system allows this user, or this process, no
  * more fds; SHOAL_EPERM, SHOAL_EOS if this process does not have the sockets; SHOAL_ETIMEDOUT if the process that has the
  * lock is stopped; SHOAL_EINVAL if this is not a granule. */
 shoal_err sh_card_store_add(uint64_t granule, int fd);

@@ -298,6 +298,7 @@ void sh_slot_end(uint32_t index)
 {
     sh_slot_shm *slot = sh_slot_at(index);
     settle(index, sh_load_acquire(&slot->state));
+    sh_card_store_tidy(); /* for processes that found this one holding the store's lock */
     SH_DEATH("slot.end.settled");
     sh_slot_vacate(index);
 }
@@ -467,15 +468,9 @@ bool sh_recovery_is_helper(void)
     return helper != 0 && pid_of(helper) == (int32_t)getpid();
 }
 
-bool sh_slot_recover(uint32_t index)
+static bool recover_by_helper(uint32_t index)
 {
     sh_slot_shm *slot = sh_slot_at(index);
-    if (!sh_slot_is_dead(index)) {
-        return false;
-    }
-    if (sh_recovery_is_helper()) {
-        return recover_here(index, helper); /* a slot that was reserved by the slot being recovered */
-    }
     errand e = {.index = index};
     for (int i = 0; i < ATTEMPTS && !sh_recovery_is_own; i++) {
         if (!is_to_be_had(slot, sh_load_acquire(&slot->recoverer))) {
@@ -487,10 +482,24 @@ bool sh_slot_recover(uint32_t index)
             break;
         }
         if (r == SH_HELPER_DONE || e.done) {
-            sh_card_store_tidy(); /* a helper only counts the granules that died with the process */
             return e.done;
         }
         sh_recovery_lost++;
     }
     return recover_here(index, right_of_this(0));
+}
+
+bool sh_slot_recover(uint32_t index)
+{
+    if (!sh_slot_is_dead(index)) {
+        return false;
+    }
+    if (sh_recovery_is_helper()) {
+        return recover_here(index, helper); /* a slot that was reserved by the slot being recovered */
+    }
+    bool done = recover_by_helper(index);
+    if (done) {
+        sh_card_store_tidy(); /* a helper only counts the granules that died with the process */
+    }
+    return done;
 }
