@@ -88,5 +88,9 @@ const sh_device *sh_far_device(void)
     far.free = far_free;
     far.write = far_write;
     far.read = far_read;
+    far.alloc_pinned = sh_cpu_cache_alloc;
+    far.free_pinned = sh_cpu_cache_free;
+    far.write_later = far_write;
+    far.read_later = far_read;
     return &far;
 }

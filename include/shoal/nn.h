@@ -144,7 +144,15 @@ int64_t shoal_module_count(const shoal_module *module);
  * shoal_tensor_grad again. NULL is allowed. */
 void shoal_module_zero_grad(shoal_module *module);
 
-/* Copies the parameters and buffers of one module to another with the same names and shapes. Errors: SHOAL_EINVAL if
+/* Moves the parameters, buffers and gradients of a module to a device, in place: the tensors remain, with other
+ * elements behind them, so an optimiser made before still works, and parameters that share memory still do. The
+ * elements of a shared module are private afterwards; other processes keep the old ones. Blocks until they are there.
+ * If it fails, some may have moved: call it again. Errors: as for shoal_empty_on; SHOAL_ESTATE if another library holds
+ * a tensor (shoal_tensor_to_dlpack). */
+SHOAL_MUST_USE shoal_err shoal_module_to(shoal_module *module, shoal_device device);
+
+/* Copies the parameters and buffers of one module to another with the same names and shapes, which may be on another
+ * device. Errors: SHOAL_EINVAL if
  * the modules differ (the text names the first difference); nothing is copied then. */
 SHOAL_MUST_USE shoal_err shoal_module_copy(shoal_module *to, const shoal_module *from);
 

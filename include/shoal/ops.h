@@ -96,7 +96,7 @@ shoal_tensor *shoal_where(shoal_tensor *condition, shoal_tensor *a, shoal_tensor
  * NULL on failure. Errors: SHOAL_EINVAL if the mask does not broadcast; SHOAL_ETYPE; SHOAL_ENOMEM. */
 shoal_tensor *shoal_masked_fill(shoal_tensor *a, shoal_tensor *mask, double value);
 
-/* Change a tensor in place, and return it; NULL on failure. copy_ converts dtypes. b and from broadcast to the shape
+/* Change a tensor in place, and return it; NULL on failure. copy_ converts dtypes and copies between devices. b and from broadcast to the shape
  * of a. The caller's reference to a does not change. Errors: SHOAL_ESTATE if a is a leaf that needs a gradient, or a
  * view of a tensor that needs one, outside of no_grad; SHOAL_EINVAL if the shapes do not fit; SHOAL_ETYPE;
  * SHOAL_ENOMEM. */
@@ -113,14 +113,22 @@ shoal_tensor *shoal_mul_scalar_(shoal_tensor *a, double s);                     
 shoal_tensor *shoal_clamp_(shoal_tensor *a, double low, double high);            /* like shoal_clamp */
 shoal_tensor *shoal_relu_(shoal_tensor *a);                                      /* a = max(a, 0) */
 
+/* Begins to copy a tensor to a card or from it, and returns before the elements have arrived. One of the two must be
+ * pinned (shoal_empty_pinned); both must be contiguous and have the same dtype and shape. Later calls that use the
+ * tensor on the card see the copy. The caller must keep both tensors, and must not use the elements of the pinned one,
+ * until shoal_synchronize returns. Does not block. Errors: SHOAL_EINVAL if the tensors do not fit; SHOAL_ESTATE if one
+ * needs a gradient. */
+SHOAL_MUST_USE shoal_err shoal_copy_later_(shoal_tensor *a, shoal_tensor *from);
+
 /* Copy a tensor. shoal_clone always copies; shoal_contiguous if the tensor is not contiguous, shoal_to if the dtype
- * differs, shoal_to_device if the device differs. Otherwise they return the same tensor, with the owner that it has.
- * A copy belongs to the scope and carries gradients; NULL on failure. Errors: SHOAL_EINVAL if there is no such dtype
- * or device; SHOAL_ESTATE if shoal_to_device would copy a tensor that needs a gradient (detach it); SHOAL_ENOMEM. */
+ * differs, shoal_tensor_to if the device differs. Otherwise they return the same tensor, with the owner that it has.
+ * A copy belongs to the scope and carries gradients, also from one device to the other; NULL on failure.
+ * shoal_tensor_to blocks until the elements are copied; shoal_copy_ does if the tensors are on different devices.
+ * Errors: SHOAL_EINVAL if there is no such dtype or device; SHOAL_ENOENT if there is no card; SHOAL_ENOMEM. */
 shoal_tensor *shoal_clone(shoal_tensor *a);
 shoal_tensor *shoal_contiguous(shoal_tensor *a);
 shoal_tensor *shoal_to(shoal_tensor *a, shoal_dtype dtype);
-shoal_tensor *shoal_to_device(shoal_tensor *a, shoal_device device);
+shoal_tensor *shoal_tensor_to(shoal_tensor *a, shoal_device device);
 
 /* Reduce a tensor over one dim, or over all dims with SHOAL_ALL. If keep is true, the dim stays, with size 1. A dim
  * may count from the end. The results of argmax and argmin are i64 indices, and sums of integers and bools are i64.

@@ -71,6 +71,21 @@ shoal_tensor *shoal_zeros(shoal_dtype dtype, int ndim, const int64_t *shape);
 shoal_tensor *shoal_ones(shoal_dtype dtype, int ndim, const int64_t *shape);
 shoal_tensor *shoal_full(shoal_dtype dtype, double value, int ndim, const int64_t *shape);
 
+/* Make a tensor on a device. The caller owns it. shoal_empty_on leaves the elements undefined, shoal_full_on sets each
+ * to the same value, and shoal_from_data_on copies them from data, as shoal_from_data does; it blocks until they are
+ * there. The others do not block, except for the first use of a card, which takes up to half a second. Errors: as for
+ * shoal_empty, shoal_full and shoal_from_data; SHOAL_ENOENT, SHOAL_ELAYOUT or SHOAL_EPERM if there is no card that this
+ * process can use; SHOAL_EFORK if it was forked from one that used it. */
+shoal_tensor *shoal_empty_on(shoal_device device, shoal_dtype dtype, int ndim, const int64_t *shape);
+shoal_tensor *shoal_full_on(shoal_device device, shoal_dtype dtype, double value, int ndim, const int64_t *shape);
+shoal_tensor *shoal_from_data_on(shoal_device device, shoal_dtype dtype, const void *data, int ndim,
+                                 const int64_t *shape);
+
+/* Makes a tensor in pinned host memory, which a card copies without the CPU: see shoal_copy_later_. The CPU reads and
+ * writes it like any tensor. The elements are undefined. The caller owns it. Sharing moves it to ordinary memory.
+ * Errors: as for shoal_empty_on. */
+shoal_tensor *shoal_empty_pinned(shoal_dtype dtype, int ndim, const int64_t *shape);
+
 /* Makes a tensor with one element and no dims. The caller owns it. Errors: SHOAL_ETYPE if the dtype cannot hold the
  * value; SHOAL_ENOMEM. */
 shoal_tensor *shoal_scalar(shoal_dtype dtype, double value);

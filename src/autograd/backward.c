@@ -278,6 +278,9 @@ shoal_err sh_back_give(sh_back *back, int input, shoal_tensor *grad)
     if (grad && (shoal_dtype)grad->dtype != e->shape.dtype) {
         grad = shoal_to(grad, e->shape.dtype);
     }
+    if (grad && grad->storage->device != e->device) {
+        grad = sh_tensor_to(grad, e->device);
+    }
     if (!grad) {
         return shoal_last_error();
     }
@@ -333,6 +336,10 @@ static shoal_tensor *run_hooks(const sh_hooks *hooks, shoal_tensor *g)
         g = now.list[i].call(g, now.list[i].context);
         if (!g) {
             (void)sh_callback_null(mark, "backward", "a gradient hook");
+        }
+        if (g && g->storage->device != before->storage->device) {
+            (void)sh_device_mixed("a gradient hook", before->storage->device, g->storage->device);
+            return NULL;
         }
         if (g && (g->dtype != before->dtype || !is_shaped_like(g, before))) {
             sh_text was, is;
@@ -444,6 +451,10 @@ static shoal_tensor *first_grad(shoal_tensor *t, shoal_tensor *grad)
         sh_text own, given;
         (void)sh_fail(SHOAL_EINVAL, "backward from %s: a gradient %s does not match", sh_tensor_text(&own, t),
                       sh_tensor_text(&given, grad));
+        return NULL;
+    }
+    if (grad->storage->device != t->storage->device) {
+        (void)sh_device_mixed("backward", t->storage->device, grad->storage->device);
         return NULL;
     }
     return grad;

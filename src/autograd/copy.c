@@ -3,6 +3,8 @@
 
 #include "base/error.h"
 
+#include <string.h>
+
 static shoal_err clone_shape(sh_call *c)
 {
     return sh_shape_init(&c->shape[0], c->in[0]->dtype, c->in[0]->ndim, c->in[0]->shape);
@@ -53,29 +55,23 @@ shoal_tensor *shoal_to(shoal_tensor *a, shoal_dtype dtype)
     return sh_run(op, &(sh_call){.in = {a}, .in_count = 1, .a.i = {dtype}}, 1);
 }
 
-shoal_tensor *shoal_to_device(shoal_tensor *a, shoal_device device)
+/* ---- tensor_to: out_device; sh_back_give copies the gradient back ---- */
+
+const sh_op sh_op_tensor_to = {"tensor_to", SH_OP_COMPUTES, clone_shape, clone_forward, pass_backward};
+
+shoal_tensor *sh_tensor_to(shoal_tensor *a, const sh_device *device)
 {
-    SH_NEED_OR_NULL(a);
-    if (!a || a->storage->device->kind == device) {
+    if (a->storage->device == device) {
         return a;
     }
+    return sh_run(&sh_op_tensor_to, &(sh_call){.in = {a}, .in_count = 1, .out_device = device}, 1);
+}
+
+shoal_tensor *shoal_tensor_to(shoal_tensor *a, shoal_device device)
+{
+    SH_NEED_OR_NULL(a);
     const sh_device *to = sh_device_get(device);
-    shoal_tensor *from = to ? shoal_contiguous(a) : NULL;
-    sh_shape s;
-    if (!from || sh_shape_init(&s, a->dtype, a->ndim, a->shape) != SHOAL_OK) {
-        return NULL;
-    }
-    if (a->requires_grad && shoal_grad_enabled()) {
-        (void)sh_fail(SHOAL_ESTATE, "to_device has no gradient; use shoal_detach first");
-        return NULL;
-    }
-    shoal_tensor *t = sh_scope_add(sh_tensor_new(to, &s));
-    size_t size = (size_t)a->count * shoal_dtype_size(a->dtype);
-    shoal_err err = !t ? shoal_last_error()
-                    : from->storage->device->host_readable
-                        ? to->write(sh_tensor_ptr(t), sh_tensor_ptr(from), size)
-                        : from->storage->device->read(sh_tensor_ptr(t), sh_tensor_ptr(from), size);
-    return err == SHOAL_OK ? t : NULL;
+    return to ? sh_tensor_to(a, to) : NULL;
 }
 
 /* ---- copy_: in[1] into in[0] ---- */
@@ -104,11 +100,39 @@ static shoal_err copy_backward(sh_back *b)
     return err == SHOAL_OK ? sh_back_give(b, 1, sh_back_grad(b, 0)) : err;
 }
 
-const sh_op sh_op_copy = {"copy_", SH_OP_COMPUTES, copy_shape, copy_forward, copy_backward};
+const sh_op sh_op_copy = {"copy_", SH_OP_COPIES, copy_shape, copy_forward, copy_backward};
 
 shoal_tensor *shoal_copy_(shoal_tensor *a, shoal_tensor *from)
 {
     return sh_run_in_place(&sh_op_copy, &(sh_call){.in = {a, from}, .in_count = 2}, 2);
+}
+
+/* ---- copy_later_: no gradient ---- */
+
+shoal_err shoal_copy_later_(shoal_tensor *a, shoal_tensor *from)
+{
+    SH_NEED(a);
+    SH_NEED(from);
+    const sh_device *to = a->storage->device, *here = from->storage->device;
+    const sh_device *device = from->storage->pinned_for ? to : here;
+    bool pinned = from->storage->pinned_for == to || a->storage->pinned_for == here;
+    sh_text own, other;
+    if (!pinned || to->host_readable == here->host_readable) {
+        return sh_fail(SHOAL_EINVAL, "copy_later_: one tensor must be pinned (shoal_empty_pinned) and the other on its "
+                                     "card; use shoal_copy_");
+    }
+    if (!a->contiguous || !from->contiguous || a->dtype != from->dtype || a->ndim != from->ndim ||
+        memcmp(a->shape, from->shape, (size_t)a->ndim * sizeof a->shape[0]) != 0) {
+        return sh_fail(SHOAL_EINVAL, "copy_later_: %s and %s must be contiguous and have one dtype and shape",
+                       sh_tensor_text(&own, a), sh_tensor_text(&other, from));
+    }
+    if ((a->requires_grad || from->requires_grad) && shoal_grad_enabled()) {
+        return sh_fail(SHOAL_ESTATE, "copy_later_ records no gradient: detach the tensors first, or use shoal_copy_");
+    }
+    sh_tensor_touch(a);
+    size_t size = (size_t)a->count * shoal_dtype_size(a->dtype);
+    return device == to ? device->write_later(sh_tensor_ptr(a), sh_tensor_ptr(from), size)
+                        : device->read_later(sh_tensor_ptr(a), sh_tensor_ptr(from), size);
 }
 
 /* ---- fill_ ---- */

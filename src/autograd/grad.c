@@ -53,6 +53,9 @@ shoal_err shoal_tensor_set_grad(shoal_tensor *t, shoal_tensor *grad)
         return sh_fail(SHOAL_EINVAL, "%s cannot be the gradient of %s", sh_tensor_text(&given, grad),
                        sh_tensor_text(&own, t));
     }
+    if (grad && grad->storage->device != t->storage->device) {
+        return sh_device_mixed("shoal_tensor_set_grad", t->storage->device, grad->storage->device);
+    }
     (void)shoal_tensor_retain(grad);
     shoal_tensor_release(t->grad);
     t->grad = grad;

@@ -59,6 +59,7 @@ static void edge_init(sh_edge *e, shoal_tensor *input, bool need)
         return;
     }
     sh_tensor_shape_of(input, &e->shape);
+    e->device = input->storage->device;
     if (input->node) {
         e->node = input->node;
         e->output = input->node_output;

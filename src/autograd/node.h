@@ -29,6 +29,7 @@ typedef struct sh_edge {
     bool need;
     bool present;
     sh_shape shape; /* of the input */
+    const sh_device *device;
 } sh_edge;
 
 struct sh_node {

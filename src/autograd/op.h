@@ -42,7 +42,8 @@ typedef struct sh_call {
     /* Set by the shape rule: the shape of each output; for a view also its strides
      * and its offset in in[0]'s storage. */
     sh_shape shape[SH_OP_OUTPUTS];
-    int out_count; /* 1 unless the shape rule sets another number */
+    const sh_device *out_device; /* of the outputs; the inputs' unless the caller of sh_run sets another */
+    int out_count;               /* 1 unless the shape rule sets another number */
 
     /* Made by sh_run before forward: contiguous tensors, a view of in[0], or, in place, in[0] itself. */
     shoal_tensor *out[SH_OP_OUTPUTS];
@@ -58,6 +59,7 @@ typedef struct sh_back sh_back;
 
 typedef enum sh_op_kind {
     SH_OP_COMPUTES, /* outputs are new */
+    SH_OP_COPIES,   /* as SH_OP_COMPUTES, and the inputs may be on different devices; call->device is that of in[0] */
     SH_OP_VIEWS,    /* the output is a view of in[0]; forward may be NULL */
 } sh_op_kind;
 
@@ -103,7 +105,7 @@ const sh_kernels *sh_back_kernels(const sh_back *back);
 sh_exec *sh_back_exec(const sh_back *back);
 
 /* Sets the gradient of an input; grad is borrowed from the scope. If the input was broadcast, the gradient is summed to
- * its shape. A NULL grad is the result of a failed call: returns its error. Does nothing if the input needs no
+ * its shape; if it has another dtype or device than the input, it is copied. A NULL grad is the result of a failed call: returns its error. Does nothing if the input needs no
  * gradient. */
 shoal_err sh_back_give(sh_back *back, int input, shoal_tensor *grad);
 
@@ -119,6 +121,9 @@ shoal_tensor *sh_zeros_on(const shoal_tensor *like, int ndim, const int64_t *sha
 
 /* Returns a number as a 0-d tensor, in the same way. */
 shoal_tensor *sh_op_scalar_on(const shoal_tensor *like, double value);
+
+/* shoal_tensor_to, for any device. */
+shoal_tensor *sh_tensor_to(shoal_tensor *a, const sh_device *device);
 
 /* Returns an index tensor as kernels need it, i64 and contiguous: a tensor of the scope, or t itself.
  * NULL gives NULL. */

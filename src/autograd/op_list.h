@@ -12,7 +12,7 @@
     X(sub) X(add_scaled) X(mul) X(div) X(pow) X(maximum) X(minimum) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(logical_and) \
         X(logical_or) X(where)
 #define SH_OPS_VIEW(X) X(view) X(permute) X(expand) X(slice) X(as_strided)
-#define SH_OPS_COPY(X) X(clone) X(to) X(copy) X(fill)
+#define SH_OPS_COPY(X) X(clone) X(to) X(tensor_to) X(copy) X(fill)
 #define SH_OPS_REDUCE(X) X(sum) X(mean) X(prod) X(max) X(min) X(argmax) X(argmin) X(any) X(all) X(logsumexp) X(norm)
 #define SH_OPS_MATRIX(X) X(matmul) X(linear)
 #define SH_OPS_INDEX(X) X(cat) X(index_select) X(gather) X(scatter_add) X(one_hot)

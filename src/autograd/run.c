@@ -35,7 +35,7 @@ static shoal_err prepare(const sh_op *op, sh_call *call)
         }
         if (!call->device) {
             call->device = t->storage->device;
-        } else if (t->storage->device != call->device) {
+        } else if (t->storage->device != call->device && op->kind != SH_OP_COPIES) {
             return sh_device_mixed(op->name, call->device, t->storage->device);
         }
         if (t->recorded != t->storage->recorded && op->backward && no_grad == 0) {
@@ -149,10 +149,11 @@ shoal_tensor *sh_call_scratch(sh_call *call, shoal_dtype dtype, int ndim, const 
 
 static shoal_err make_outputs(sh_call *call)
 {
+    const sh_device *device = call->out_device ? call->out_device : call->device;
     for (int i = 0; i < call->out_count; i++) {
         call->out[i] =
             sh_scope_add(call->op->kind == SH_OP_VIEWS ? sh_tensor_over(call->in[0]->storage, &call->shape[i])
-                                                       : sh_tensor_new(call->device, &call->shape[i]));
+                                                       : sh_tensor_new(device, &call->shape[i]));
         if (!call->out[i]) {
             return shoal_last_error();
         }

@@ -31,6 +31,14 @@ typedef struct sh_device {
 
     /* Waits until everything that the calling thread started here is done. */
     shoal_err (*wait)(void);
+
+    /* For a device whose memory the host cannot read; NULL otherwise. alloc_pinned and free_pinned give host memory,
+     * aligned to 64 bytes, that the device copies by itself: write_later and read_later return before the bytes have
+     * arrived, in order with the other work of the thread. wait waits for them too. */
+    void *(*alloc_pinned)(size_t size);
+    void (*free_pinned)(void *data, size_t size);
+    shoal_err (*write_later)(void *to, const void *from_pinned, size_t size);
+    shoal_err (*read_later)(void *to_pinned, const void *from, size_t size);
 } sh_device;
 
 extern const sh_device sh_device_cpu;

@@ -73,6 +73,9 @@ void sh_parameter_zero_grad(shoal_tensor *parameter);
 shoal_err sh_module_add_parameter(shoal_module *module, const char *name, shoal_tensor *t);
 shoal_err sh_module_add_child(shoal_module *module, const char *name, shoal_module *child);
 
+/* shoal_module_to, for any device. */
+shoal_err sh_module_to(shoal_module *module, const sh_device *device);
+
 /* ---- kinds ---- */
 
 /* Returns the kind of that name, or NULL and sets SHOAL_ENOENT. May be called from any thread. */

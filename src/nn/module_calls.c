@@ -128,6 +128,30 @@ shoal_err shoal_module_copy(shoal_module *to, const shoal_module *from)
     return err;
 }
 
+/* ---- devices ---- */
+
+/* Moves whole storages, so parameters that share one still do, and an optimiser's pointers stay right. */
+shoal_err sh_module_to(shoal_module *module, const sh_device *device)
+{
+    shoal_err err = SHOAL_OK;
+    bool is_buffer;
+    for (size_t i = 0; err == SHOAL_OK && i < module->total; i++) {
+        shoal_tensor *t = sh_module_entry(module, i, &is_buffer)->tensor;
+        err = sh_storage_move(t->storage, device);
+        if (err == SHOAL_OK && t->grad) {
+            err = sh_storage_move(t->grad->storage, device);
+        }
+    }
+    return err;
+}
+
+shoal_err shoal_module_to(shoal_module *module, shoal_device device)
+{
+    SH_NEED(module);
+    const sh_device *to = sh_device_get(device);
+    return to ? sh_module_to(module, to) : shoal_last_error();
+}
+
 /* ---- text ---- */
 
 /* Appends what fits and counts the rest. */

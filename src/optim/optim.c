@@ -110,13 +110,20 @@ static bool is_step(const shoal_optimizer *o, int state)
     return strcmp(o->kind->states[state], SH_OPTIM_STEP) == 0;
 }
 
+/* The state follows a parameter that was moved to another device. Step counts stay on the host. */
 static shoal_err prepare_slot(const shoal_optimizer *o, sh_optim_slot *slot)
 {
+    const sh_device *device = slot->parameter->storage->device;
     for (int s = 0; s < SH_OPTIM_STATES; s++) {
         if (!slot->state[s] && wants(o, s)) {
             slot->state[s] = is_step(o, s) ? shoal_zeros(SHOAL_F32, SHOAL_SCALAR) : shoal_zeros_like(slot->parameter);
             if (!slot->state[s]) {
                 return shoal_last_error();
+            }
+        } else if (slot->state[s] && slot->state[s]->storage->device != device && !is_step(o, s)) {
+            shoal_err err = sh_storage_move(slot->state[s]->storage, device);
+            if (err != SHOAL_OK) {
+                return err;
             }
         }
     }

@@ -37,7 +37,7 @@ static shoal_block *true_description(const shoal_tensor *t)
 {
     uint64_t d = sh_load_acquire(&t->description);
     bool so = d != 0 && (!t->grad || true_description(t->grad)) && sh_load_acquire(&t->described) == state_of(t) &&
-              sh_load_acquire(&t->description) == d;
+              sh_load_acquire(&t->described_id) == t->storage->id && sh_load_acquire(&t->description) == d;
     return so ? (shoal_block *)(uintptr_t)d : NULL;
 }
 
@@ -46,6 +46,7 @@ static void set_description(shoal_tensor *t, shoal_block *description, uint64_t 
 {
     t->stamp = stamp;
     sh_store_release(&t->described, state_of(t));
+    sh_store_release(&t->described_id, t->storage->id);
     sh_store_release(&t->description_id, description->id + 1);
     sh_store_release(&t->description, (uintptr_t)description);
 }

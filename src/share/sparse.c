@@ -1,6 +1,7 @@
 /* Sparse tensors: parts that are ordinary tensors, and a shape. */
 #include "share/sparse.h"
 
+#include "autograd/op.h"
 #include "base/error.h"
 
 #include <stdlib.h>
@@ -216,7 +217,9 @@ static shoal_err fill_dense(const shoal_sparse *s, shoal_tensor *dense, const in
 shoal_tensor *shoal_sparse_to_dense(const shoal_sparse *s)
 {
     SH_NEED_OR_NULL(s);
-    shoal_tensor *dense = shoal_zeros(s->values->dtype, s->ndim, s->shape);
+    size_t mark = shoal_scope_mark();
+    shoal_tensor *dense = shoal_tensor_retain(sh_zeros_on(s->values, s->ndim, s->shape));
+    shoal_scope_release(mark);
     int64_t *indices = dense ? read_indices(s->indices) : NULL;
     int64_t *starts = indices && s->starts ? read_indices(s->starts) : NULL;
     shoal_no_grad_begin();
@@ -236,7 +239,7 @@ shoal_tensor *shoal_sparse_to_dense(const shoal_sparse *s)
 static int64_t *places(shoal_tensor *t, int64_t *out_count)
 {
     size_t mark = shoal_scope_mark();
-    shoal_tensor *zero = shoal_scoped(shoal_scalar(t->dtype, 0));
+    shoal_tensor *zero = sh_op_scalar_on(t, 0);
     shoal_tensor *flags = shoal_contiguous(shoal_ne(t, zero));
     uint8_t *set = flags ? malloc((size_t)flags->count + 1) : NULL;
     int64_t *out = set ? malloc(((size_t)flags->count + 1) * sizeof *out) : NULL;
@@ -315,7 +318,8 @@ shoal_sparse *shoal_sparse_from_dense(shoal_tensor *t, shoal_layout layout)
     int64_t *at = places(t, &n);
     shoal_sparse *s = NULL;
     if (at) {
-        shoal_tensor *index = shoal_scoped(shoal_from_data(SHOAL_I64, at, SHOAL_SHAPE(n)));
+        shoal_tensor *index =
+            sh_tensor_to(shoal_scoped(shoal_from_data(SHOAL_I64, at, SHOAL_SHAPE(n))), sh_tensor_device_of(t));
         shoal_tensor *values = shoal_index_select(shoal_reshape(t, SHOAL_SHAPE(-1)), 0, index);
         if (values) {
             s = layout == SHOAL_COO ? coo_of_places(t, at, n, values) : csr_of_places(t, at, n, values);

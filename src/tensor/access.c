@@ -59,11 +59,52 @@ shoal_err sh_tensor_fill(shoal_tensor *t, double value)
     return exec ? device->kernels()->elementwise->fill(exec, &out, sh_scalar_float(value)) : shoal_last_error();
 }
 
+/* Returns a contiguous tensor of the shape and the dtype on that device: t itself, retained, if it is one; otherwise a
+ * new one, with undefined elements. */
+static shoal_tensor *packed_place(const shoal_tensor *t, const shoal_tensor *like, const sh_device *device)
+{
+    if (t->contiguous && t->dtype == like->dtype) {
+        return shoal_tensor_retain((shoal_tensor *)(uintptr_t)t);
+    }
+    sh_shape s;
+    return sh_shape_init(&s, like->dtype, t->ndim, t->shape) == SHOAL_OK ? sh_tensor_new(device, &s) : NULL;
+}
+
+/* Copies to a tensor of another device. Converts before, so that what is copied has the dtype of the destination, and
+ * repeats after. */
+static shoal_err copy_to_other_device(shoal_tensor *to, const shoal_tensor *from)
+{
+    const sh_device *there = to->storage->device, *here = from->storage->device;
+    shoal_tensor *sent = packed_place(from, to, here);
+    shoal_err err = sent ? SHOAL_OK : shoal_last_error();
+    if (err == SHOAL_OK && sent != from) {
+        err = sh_tensor_copy_data(sent, from);
+    }
+    bool direct = err == SHOAL_OK && to->contiguous && sent->ndim == to->ndim &&
+                  memcmp(sent->shape, to->shape, (size_t)to->ndim * sizeof to->shape[0]) == 0;
+    shoal_tensor *arrived = NULL;
+    if (err == SHOAL_OK) {
+        sh_shape s;
+        sh_tensor_shape_of(sent, &s);
+        s.offset = 0;
+        arrived = direct ? shoal_tensor_retain(to) : sh_tensor_new(there, &s);
+        err = arrived ? sh_copy_across(there, sh_tensor_ptr(arrived), here, sh_tensor_ptr(sent),
+                                       (size_t)sent->count * shoal_dtype_size(sent->dtype))
+                      : shoal_last_error();
+    }
+    if (err == SHOAL_OK && !direct) {
+        err = sh_tensor_copy_data(to, arrived);
+    }
+    shoal_tensor_release(sent);
+    shoal_tensor_release(arrived);
+    return err;
+}
+
 shoal_err sh_tensor_copy_data(shoal_tensor *to, const shoal_tensor *from)
 {
     const sh_device *device = to->storage->device;
     if (from->storage->device != device) {
-        return sh_device_mixed("copy", device, from->storage->device);
+        return copy_to_other_device(to, from);
     }
     sh_exec *exec = device->exec();
     sh_view out = sh_tensor_view(to), in = sh_tensor_view_as(from, to->ndim, to->shape);

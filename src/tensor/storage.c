@@ -122,6 +122,20 @@ sh_storage *sh_storage_create(const sh_device *device, size_t size)
     return s;
 }
 
+sh_storage *sh_storage_create_pinned(const sh_device *device, size_t size)
+{
+    sh_storage *s = new_storage(&sh_device_cpu, size);
+    if (s) {
+        s->data = device->alloc_pinned(size);
+        s->pinned_for = device;
+        if (!s->data) {
+            sh_cpu_cache_free(s, sizeof *s);
+            s = NULL;
+        }
+    }
+    return s;
+}
+
 sh_storage *sh_storage_create_foreign(void *data, size_t size, void (*release)(void *), void *context)
 {
     sh_storage *s = new_storage(&sh_device_cpu, size);
@@ -274,6 +288,20 @@ static void leave_world(void)
     unlock_table();
 }
 
+/* Lets go of the bytes. The storage is in no table any more. */
+static void drop_bytes(sh_storage *s)
+{
+    if (s->keeper) {
+        sh_block_release(s->keeper);
+    } else if (s->pinned_for) {
+        s->pinned_for->free_pinned(s->data, s->size);
+    } else if (!s->foreign) {
+        s->device->free(s->data, s->size);
+    } else if (s->release) {
+        s->release(s->context);
+    }
+}
+
 shoal_err sh_storage_share(sh_storage *s)
 {
     if (s->device == &sh_device_left) {
@@ -295,16 +323,68 @@ shoal_err sh_storage_share(sh_storage *s)
     if (err != SHOAL_OK) {
         return err;
     }
-    void *old = s->data;
+    sh_storage old = *s; /* what drop_bytes needs */
     if (s->size > 0) {
-        memcpy(shoal_block_data(block), old, s->size);
+        memcpy(shoal_block_data(block), old.data, s->size);
     }
     err = become_block_locked(s, block);
     if (err != SHOAL_OK) {
         sh_block_release(block);
         return err;
     }
-    s->device->free(old, s->size);
+    drop_bytes(&old);
+    s->pinned_for = NULL;
+    return SHOAL_OK;
+}
+
+shoal_err sh_copy_across(const sh_device *to_device, void *to, const sh_device *from_device, const void *from,
+                         size_t size)
+{
+    if (from_device->host_readable) {
+        return to_device->write(to, from, size);
+    }
+    if (to_device->host_readable) {
+        return from_device->read(to, from, size);
+    }
+    void *host = malloc(size > 0 ? size : 1);
+    shoal_err err = host ? from_device->read(host, from, size) : sh_fail(SHOAL_ENOMEM, "no memory for %zu bytes", size);
+    if (err == SHOAL_OK) {
+        err = to_device->write(to, host, size);
+    }
+    free(host);
+    return err;
+}
+
+shoal_err sh_storage_move(sh_storage *s, const sh_device *device)
+{
+    if (s->device == device) {
+        return SHOAL_OK;
+    }
+    if (sh_load_relaxed(&s->pins) > 0) {
+        return sh_fail(SHOAL_ESTATE, "memory that another library holds (DLPack) cannot be moved to another device: "
+                                     "clone the tensor first");
+    }
+    void *data = device->alloc(s->size);
+    shoal_err err = data ? sh_copy_across(device, data, s->device, s->data, s->size) : shoal_last_error();
+    if (err != SHOAL_OK) {
+        device->free(data, s->size);
+        return err;
+    }
+    if (s->keeper) {
+        lock_table();
+        table_remove(s);
+        unlock_table();
+    }
+    drop_bytes(s);
+    s->keeper = NULL;
+    s->meta = NULL;
+    s->foreign = false;
+    s->release = NULL;
+    s->pinned_for = NULL;
+    s->device = device;
+    s->data = data;
+    s->id = sh_add_relaxed(&next_private_id, 2) | 1;
+    s->version++;
     return SHOAL_OK;
 }
 
@@ -335,12 +415,6 @@ void sh_storage_release(sh_storage *s)
     if (!s || !give_up(s)) {
         return;
     }
-    if (s->keeper) {
-        sh_block_release(s->keeper);
-    } else if (!s->foreign) {
-        s->device->free(s->data, s->size);
-    } else if (s->release) {
-        s->release(s->context);
-    }
+    drop_bytes(s);
     sh_cpu_cache_free(s, sizeof *s);
 }

@@ -28,6 +28,7 @@ typedef struct sh_storage {
     void (*release)(void *context);
     void *context;
     bool foreign;
+    const sh_device *pinned_for; /* the bytes are host memory that this device copies without waiting; else NULL */
 
     sh_a64 pins; /* how many hold the bare address (dlpack.c): while any do, the bytes do not move */
 
@@ -41,6 +42,10 @@ sh_storage *sh_storage_create(const sh_device *device, size_t size);
 /* Creates a storage in the heap. Returns NULL and sets SHOAL_ENOMEM, with the sizes, SHOAL_ELIMIT or SHOAL_EFORK if it
  * fails. */
 sh_storage *sh_storage_create_shared(size_t size);
+
+/* Creates a private storage in host memory that the device copies from and to without waiting. Returns NULL and sets
+ * SHOAL_ENOMEM if there is no memory, or the device's error. */
+sh_storage *sh_storage_create_pinned(const sh_device *device, size_t size);
 
 /* Creates a storage over foreign bytes of the CPU. Does not call release if it fails. */
 sh_storage *sh_storage_create_foreign(void *data, size_t size, void (*release)(void *), void *context);
@@ -56,6 +61,15 @@ sh_storage *sh_storage_known(uint64_t id);
 /* Moves private bytes into the heap. Does nothing if they are there already or on a GPU. Errors: SHOAL_ENOMEM, with
  * the sizes; SHOAL_EINVAL for foreign bytes; SHOAL_ESTATE while they are pinned. */
 shoal_err sh_storage_share(sh_storage *s);
+
+/* Moves the bytes to a device, where they are private, for all views of the storage. Other processes keep what they
+ * have. Does nothing if they are there already. Errors: SHOAL_ENOMEM; SHOAL_ESTATE while they are pinned; those of the
+ * devices. */
+shoal_err sh_storage_move(sh_storage *s, const sh_device *device);
+
+/* Copies bytes between two devices, through the host if it can read neither. Returns when they have arrived. */
+shoal_err sh_copy_across(const sh_device *to_device, void *to, const sh_device *from_device, const void *from,
+                         size_t size);
 
 /* For recycled tensors (recycled.h): storages with a meta, in a process with one thread. A storage at rest has no
  * reference and no keeper. It stays in the table, where no search finds it, until it wakes or another storage takes its

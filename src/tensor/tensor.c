@@ -106,13 +106,39 @@ void shoal_tensor_release(shoal_tensor *t)
 
 /* ---- creating ---- */
 
+/* NULL as the device is the result of a failed sh_device_get. */
+static shoal_tensor *empty_on(const sh_device *device, shoal_dtype dtype, int ndim, const int64_t *shape)
+{
+    sh_shape s;
+    return device && sh_shape_init(&s, dtype, ndim, shape) == SHOAL_OK ? sh_tensor_new(device, &s) : NULL;
+}
+
 shoal_tensor *shoal_empty(shoal_dtype dtype, int ndim, const int64_t *shape)
 {
     if (ndim > 0 && !shape) {
         return sh_not_given(__func__, "shape");
     }
+    return empty_on(&sh_device_cpu, dtype, ndim, shape);
+}
+
+shoal_tensor *shoal_empty_on(shoal_device device, shoal_dtype dtype, int ndim, const int64_t *shape)
+{
+    if (ndim > 0 && !shape) {
+        return sh_not_given(__func__, "shape");
+    }
+    return empty_on(sh_device_get(device), dtype, ndim, shape);
+}
+
+shoal_tensor *shoal_empty_pinned(shoal_dtype dtype, int ndim, const int64_t *shape)
+{
+    if (ndim > 0 && !shape) {
+        return sh_not_given(__func__, "shape");
+    }
     sh_shape s;
-    return sh_shape_init(&s, dtype, ndim, shape) == SHOAL_OK ? sh_tensor_new(&sh_device_cpu, &s) : NULL;
+    const sh_device *card = sh_device_get(SHOAL_CUDA);
+    return card && sh_shape_init(&s, dtype, ndim, shape) == SHOAL_OK
+               ? over_new(sh_storage_create_pinned(card, bytes_of(&s)), &s)
+               : NULL;
 }
 
 shoal_tensor *shoal_empty_shared(shoal_dtype dtype, int ndim, const int64_t *shape)
@@ -144,6 +170,17 @@ shoal_tensor *shoal_full(shoal_dtype dtype, double value, int ndim, const int64_
         return NULL;
     }
     return filled(shoal_empty(dtype, ndim, shape), value);
+}
+
+shoal_tensor *shoal_full_on(shoal_device device, shoal_dtype dtype, double value, int ndim, const int64_t *shape)
+{
+    if (ndim > 0 && !shape) {
+        return sh_not_given(__func__, "shape");
+    }
+    if (sh_number_check("shoal_full_on", dtype, value) != SHOAL_OK) {
+        return NULL;
+    }
+    return filled(shoal_empty_on(device, dtype, ndim, shape), value);
 }
 
 shoal_tensor *shoal_zeros(shoal_dtype dtype, int ndim, const int64_t *shape)
@@ -179,22 +216,33 @@ shoal_tensor *shoal_zeros_like(const shoal_tensor *t)
     return filled(shoal_empty_like(t), 0);
 }
 
+/* Copies data into the new tensor t. Returns t, or releases it and returns NULL. */
+static shoal_tensor *written(shoal_tensor *t, const void *data)
+{
+    if (t && t->storage->device->write(t->storage->data, data, t->storage->size) != SHOAL_OK) {
+        shoal_tensor_release(t);
+        t = NULL;
+    }
+    return t;
+}
+
 shoal_tensor *shoal_from_data(shoal_dtype dtype, const void *data, int ndim, const int64_t *shape)
 {
     SH_GIVEN_OR_NULL(data);
     if (ndim > 0 && !shape) {
         return sh_not_given(__func__, "shape");
     }
-    shoal_tensor *t = shoal_empty(dtype, ndim, shape);
-    if (t && t->storage->size > 0) {
-        if (!data) {
-            shoal_tensor_release(t);
-            (void)sh_fail(SHOAL_EINVAL, "shoal_from_data: data is NULL");
-            return NULL;
-        }
-        memcpy(t->storage->data, data, t->storage->size);
+    return written(shoal_empty(dtype, ndim, shape), data);
+}
+
+shoal_tensor *shoal_from_data_on(shoal_device device, shoal_dtype dtype, const void *data, int ndim,
+                                 const int64_t *shape)
+{
+    SH_GIVEN_OR_NULL(data);
+    if (ndim > 0 && !shape) {
+        return sh_not_given(__func__, "shape");
     }
-    return t;
+    return written(shoal_empty_on(device, dtype, ndim, shape), data);
 }
 
 shoal_tensor *shoal_from_memory(shoal_dtype dtype, void *data, int ndim, const int64_t *shape, void (*release)(void *),

@@ -51,6 +51,7 @@ struct shoal_tensor {
     sh_a64 description;    /* a shoal_block *, or 0 */
     sh_a64 description_id; /* its id + 1; 0: never described */
     sh_a64 described;      /* what it says about the grad and requires_grad */
+    sh_a64 described_id;   /* of the storage in it: the tensor has another after the storage moved to another device */
     uint64_t stamp;        /* of that description; unique */
 };
 
@@ -141,8 +142,10 @@ void sh_tensor_grad_settle(shoal_tensor *t);
 /* Returns the current key of the thread's random numbers and advances it by that many blocks. */
 sh_random_key sh_generator_take(uint64_t blocks);
 
-/* Fill and copy with the device's kernels, without autograd and without changing the version. */
+/* Fill and copy with the device's kernels, without autograd and without changing the version. The tensors of a copy may
+ * be on different devices. */
 shoal_err sh_tensor_fill(shoal_tensor *t, double value);
+shoal_err sh_tensor_copy_data(shoal_tensor *to, const shoal_tensor *from);
 
 /* Checks that the dtype can hold the number. Returns SHOAL_ETYPE, with the call's name, if an integer dtype gets a
  * fraction, a NaN or a number out of range. Floats hold every number, and for bool the number is true or false. */
@@ -151,6 +154,5 @@ shoal_err sh_number_check(const char *call, shoal_dtype dtype, double value);
 /* The same for a number to add or to multiply by. For u8, which wraps around, it may start at -255, so that adding -1
  * subtracts 1. */
 shoal_err sh_factor_check(const char *call, shoal_dtype dtype, double value);
-shoal_err sh_tensor_copy_data(shoal_tensor *to, const shoal_tensor *from);
 
 #endif

@@ -169,7 +169,7 @@ TAKES_ON_SUCCESS = {'shoal_queue_give_block': ['block'], 'shoal_queue_give_messa
 OWN_TENSORS = ['shoal_empty', 'shoal_zeros', 'shoal_ones', 'shoal_full', 'shoal_scalar', 'shoal_arange', 'shoal_eye', 'shoal_from_data',
                'shoal_from_memory', 'shoal_empty_shared', 'shoal_empty_like', 'shoal_zeros_like', 'shoal_randperm',
                'shoal_tensor_from_dlpack', 'shoal_npy_read', 'shoal_idx_read', 'shoal_sparse_to_dense', 'shoal_dataset_labels',
-               'shoal_tensor_retain']
+               'shoal_tensor_retain', 'shoal_empty_on', 'shoal_full_on', 'shoal_from_data_on', 'shoal_empty_pinned']
 BORROWED = r'^shoal_(value_as|arg)_|^shoal_module_child'  # what these return is not the caller's
 
 # Outputs that are not the caller's to release.
@@ -190,6 +190,8 @@ WORKS = {
     'shoal_world_create': ('SHOAL_ESTATE', 'this process is in a world'),
     'shoal_world_join': ('SHOAL_ESTATE', 'this process is in a world'),
     'shoal_tensor_grad': ('NULL', 'there was no backward'),
+    'shoal_empty_pinned': ('SHOAL_ENOENT', 'there is no card'),
+    'shoal_copy_later_': ('SHOAL_EINVAL', 'neither tensor is pinned'),
     'shoal_sparse_starts': ('NULL', 'COO has none'),
 }
 
