@@ -152,8 +152,7 @@ void shoal_module_zero_grad(shoal_module *module);
 SHOAL_MUST_USE shoal_err shoal_module_to(shoal_module *module, shoal_device device);
 
 /* Copies the parameters and buffers of one module to another with the same names and shapes, which may be on another
- * device. Errors: SHOAL_EINVAL if
- * the modules differ (the text names the first difference); nothing is copied then. */
+ * device. Errors: SHOAL_EINVAL if the modules differ (the text names the first difference); nothing is copied then. */
 SHOAL_MUST_USE shoal_err shoal_module_copy(shoal_module *to, const shoal_module *from);
 
 /* Writes a module as text for people: types, settings and children, in the style of PyTorch. Writes at most capacity

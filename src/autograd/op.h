@@ -105,8 +105,8 @@ const sh_kernels *sh_back_kernels(const sh_back *back);
 sh_exec *sh_back_exec(const sh_back *back);
 
 /* Sets the gradient of an input; grad is borrowed from the scope. If the input was broadcast, the gradient is summed to
- * its shape; if it has another dtype or device than the input, it is copied. A NULL grad is the result of a failed call: returns its error. Does nothing if the input needs no
- * gradient. */
+ * its shape; if it has another dtype or device than the input, it is copied. A NULL grad is the result of a failed
+ * call: returns its error. Does nothing if the input needs no gradient. */
 shoal_err sh_back_give(sh_back *back, int input, shoal_tensor *grad);
 
 /* Returns where to write the gradient of an input: a contiguous tensor of its shape, which may be the leaf's own grad,

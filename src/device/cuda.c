@@ -236,4 +236,8 @@ const sh_device sh_device_cuda = {
     .read = cuda_read,
     .exec = cuda_exec,
     .wait = cuda_wait,
+    .alloc_pinned = sh_cuda_alloc_pinned,
+    .free_pinned = sh_cuda_free_pinned,
+    .write_later = sh_cuda_write_later,
+    .read_later = sh_cuda_read_later,
 };
