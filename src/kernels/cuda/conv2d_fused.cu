@@ -242,7 +242,10 @@ bool sh_fused_of(const sh_conv2d *c, sh_fused *out)
                   (int)c->pad_w,
                   (int)pooled_h,
                   (int)pooled_w,
-                  (int)(pooled_h * pooled_w)};
+                  (int)(pooled_h * pooled_w),
+                  0,
+                  0,
+                  0};
     s.rows = 2 * s.pooled_h + s.kernel - 1;
     s.cols = 2 * s.pooled_w + s.kernel - 1;
     s.pitch = s.cols == 18 ? 20 : s.cols; /* 18 would give bank conflicts */

@@ -1,5 +1,5 @@
 /* The CUDA twin of cpu/matmul_reference.c; the contract is kernels/matmul.h. */
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/matmul.cuh"
 
 namespace
 {
@@ -18,20 +18,12 @@ template <> struct sum_of<int32_t> {
     typedef uint32_t type;
 };
 
-template <typename T> __device__ T finished(const sh_matmul_args &g, T sum, int64_t column, T before)
-{
-    sum *= (T)g.alpha;
-    sum += g.bias ? ((const T *)g.bias)[column] : 0;
-    sum += before;
-    return sum < 0 && g.relu ? 0 : sum;
-}
-
-template <> __device__ uint64_t finished(const sh_matmul_args &g, uint64_t sum, int64_t column, uint64_t before)
+__device__ inline uint64_t sh_matmul_finished(const sh_matmul_args &g, uint64_t sum, int64_t column, uint64_t before)
 {
     return sum + before;
 }
 
-template <> __device__ uint32_t finished(const sh_matmul_args &g, uint32_t sum, int64_t column, uint32_t before)
+__device__ inline uint32_t sh_matmul_finished(const sh_matmul_args &g, uint32_t sum, int64_t column, uint32_t before)
 {
     return sum + before;
 }
@@ -60,7 +52,7 @@ template <typename T> __global__ void __launch_bounds__(SIDE *SIDE) general(sh_m
             }
             if (row < g.m && column < g.n) {
                 S *to = c + row * g.c_row + column;
-                *to = finished<S>(g, sum, column, g.accumulate ? *to : 0);
+                *to = sh_matmul_finished(g, sum, column, g.accumulate ? *to : (S)0);
             }
         }
     }
@@ -87,6 +79,9 @@ shoal_err matmul(sh_exec *exec, const sh_matmul_args *g)
     }
     if (g->batch < 1 || g->m < 1 || g->n < 1) {
         return SHOAL_OK;
+    }
+    if (sh_matmul_small_fits(g)) {
+        return sh_matmul_small(exec, g);
     }
     switch (g->dtype) {
     case SHOAL_F32: return run_general<float>(exec, g);
