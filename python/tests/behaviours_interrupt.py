@@ -59,11 +59,6 @@ for _ in range({rounds}):
 """
 
 
-def is_asleep(pid):
-    with open(f"/proc/{pid}/task/{pid}/stat", encoding="ascii", errors="replace") as file:
-        return file.read().rpartition(")")[2].split()[0] == "S"
-
-
 class Calls(unittest.TestCase):
     def interrupt(self, setup):
         """Returns the seconds from each signal to the exception."""
@@ -74,7 +69,7 @@ class Calls(unittest.TestCase):
             try:
                 for _ in range(ROUNDS):
                     self.assertEqual(program.stdout.readline(), "ready\n", program.poll() and program.stderr.read())
-                    support.wait_until(lambda: is_asleep(program.pid))
+                    support.wait_until(lambda: support.state_of(program.pid) == "S")
                     sent = time.monotonic()
                     program.send_signal(signal.SIGINT)
                     seconds.append(float(program.stdout.readline()) - sent)
@@ -139,7 +134,7 @@ class WholeProgram(unittest.TestCase):
                 pids = [int(word) for word in program.stdout.readline().split()]
                 self.assertEqual(len(pids), 3)
                 for pid in (*pids, program.pid):
-                    support.wait_until(lambda: is_asleep(pid))
+                    support.wait_until(lambda: support.state_of(pid) == "S")
                 os.killpg(program.pid, signal.SIGINT)
                 errors = program.communicate(timeout=10)[1]
             finally:

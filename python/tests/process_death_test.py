@@ -7,7 +7,7 @@ import unittest
 from multiprocessing import resource_tracker
 
 import shoal.multiprocessing as mp
-from processes import LONG, NothingIsLeft, for_each_method, state_of
+from support import LONG, OneMethod, for_each_method, state_of
 
 TOGETHER = 5  # families that die at the same time
 TIMES = 6
@@ -73,7 +73,7 @@ def wait_for_end(pids, limit):
     return list(fds.values())
 
 
-class Death(NothingIsLeft):
+class Death(OneMethod):
     def start_family(self, target, *args):
         """A family is a parent, which is a forked child of this process, its child and its grandchild."""
         queue = mp.get_context("fork").Queue()

@@ -9,7 +9,7 @@ import time
 import unittest
 
 import shoal.multiprocessing as mp
-from processes import LONG, NothingIsLeft, for_each_method
+from support import LONG, OneMethod, for_each_method
 from shoal.multiprocessing import ranks
 
 
@@ -53,7 +53,7 @@ def nest(rank, queue):
     mp.start_processes(put_rank, (queue, rank), nprocs=2, start_method="fork")
 
 
-class Ranks(NothingIsLeft):
+class Ranks(OneMethod):
     def start(self, *args, **kwds):
         return mp.start_processes(*args, start_method=self.method, **kwds)
 

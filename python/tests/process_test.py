@@ -10,7 +10,7 @@ import time
 import unittest
 
 import shoal.multiprocessing as mp
-from processes import LONG, NothingIsLeft, do_nothing, for_each_method, state_of
+from support import LONG, OneMethod, do_nothing, for_each_method, state_of
 from shoal.multiprocessing import forkserver
 
 REPEAT = 30
@@ -94,7 +94,7 @@ class SlowToUnpickle:
         return SlowToUnpickle(queue)
 
 
-class Life(NothingIsLeft):
+class Life(OneMethod):
     def test_b30_arguments_arrive_and_the_standard_module_sees_the_process(self):
         queue = self.ctx.SimpleQueue()
         for i in range(REPEAT):
@@ -253,7 +253,7 @@ class Life(NothingIsLeft):
 for_each_method(Life, globals())
 
 
-class FdsByForkServer(NothingIsLeft):
+class FdsByForkServer(OneMethod):
     """The objects of the standard module that have fds go to a child with its start."""
 
     method = "forkserver"

@@ -1,12 +1,12 @@
-"""What the tests of the behaviours share: one test for every start method, and a search for leaks after each. With it, Ctrl-C
-works in a test and in what it starts, though a shell ignores it for what it starts with &."""
+"""What the tests share: one test for every start method, and a search for leaks after each. With it, Ctrl-C works in a test and in
+what it starts, though a shell ignores it for what it starts with &."""
 import functools
 import gc
-import multiprocessing
 import os
 import signal
 import time
 import unittest
+from multiprocessing import resource_tracker
 
 import shoal.multiprocessing as mp
 from shoal import world
@@ -29,7 +29,15 @@ def each_method(test):
     return run
 
 
-def nothing():
+def for_each_method(base, namespace):
+    """Makes one test class of a subclass of OneMethod for each start method."""
+    for method in METHODS:
+        name = f"{base.__name__}_{method}"
+        namespace[name] = type(name, (base,), {"method": method, "__module__": base.__module__})
+    del namespace[base.__name__]
+
+
+def do_nothing(*args):
     pass
 
 
@@ -60,6 +68,21 @@ def fds():
     return len(os.listdir("/proc/self/fd")) - 1  # one is that of the folder itself
 
 
+def children():
+    """The number of child processes that the main thread has started."""
+    with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+        return len(file.read().split())
+
+
+def state_of(pid):
+    """The state of a process as ps shows it: R, S, T, Z ...; an empty string if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return ""
+
+
 def mappings():
     """The number of memory mappings of this process."""
     with open("/proc/self/maps", encoding="ascii", errors="replace") as file:
@@ -83,10 +106,13 @@ def wait_until_waiting(pid):
 class Case(unittest.TestCase):
     """After each test: no fd, child process or block of the heap more than before, and a clean audit."""
 
+    methods = METHODS  # the start methods that the tests use
+    patience = 5  # seconds: threads of torch and of the standard module close their fds a moment after the test
+
     @classmethod
     def setUpClass(cls):
-        for method in METHODS:  # the first start of a method leaves something behind: a server, modules
-            run_all(mp.get_context(method), [(nothing,)])
+        for method in cls.methods:  # the first start of a method leaves something behind: a server, modules
+            run_all(mp.get_context(method), [(do_nothing,)])
 
     def setUp(self):
         self.before = self.count()
@@ -94,15 +120,34 @@ class Case(unittest.TestCase):
 
     def count(self):
         gc.collect()
-        return {"fds": fds(), "children": len(multiprocessing.active_children()), "blocks": world.info().blocks_live}
+        world.sweep()
+        mp.active_children()  # reaps those that have ended
+        return {"fds": fds(), "children": children(), "blocks": world.info().blocks_live}
 
     def look_for_leaks(self):
-        world.sweep()
-        world.audit()
-        limit = time.monotonic() + 5  # threads of torch and of the standard module close their fds a moment later
+        limit = time.monotonic() + self.patience
         after = self.count()
         while any(after[what] > number for what, number in self.before.items()) and time.monotonic() < limit:
             time.sleep(0.05)
             after = self.count()
         for what, number in self.before.items():
             self.assertLessEqual(after[what], number, f"the test left {what} behind")
+        world.audit()
+
+
+class OneMethod(Case):
+    """Tests of processes with one start method."""
+
+    method = "fork"
+    patience = 0
+
+    @classmethod
+    def setUpClass(cls):
+        cls.ctx = mp.get_context(cls.method)
+        cls.methods = (cls.method,)
+        resource_tracker.ensure_running()
+        super().setUpClass()
+
+    def look_for_leaks(self):
+        self.assertEqual(mp.active_children(), [])
+        super().look_for_leaks()

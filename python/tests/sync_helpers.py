@@ -1,18 +1,16 @@
 """What the tests of the locks share: forked children, and signals that come while a call waits."""
 
 import contextlib
-import gc
 import os
 import signal
 import subprocess
 import sys
 import time
 import traceback
-import unittest
 
-from shoal import _shoal, world
-
-LONG = 60.0  # seconds: a wait that takes so long has failed
+from shoal import _shoal
+import support
+from support import LONG
 
 
 def fork(target, *args) -> int:
@@ -74,19 +72,11 @@ def run(program: str, *args: str, timeout: float = LONG) -> str:
     return done.stdout
 
 
-class TestCase(unittest.TestCase):
+class TestCase(support.Case):
     """A test that leaves no child, no fd and no shared object behind."""
 
-    def setUp(self) -> None:
-        gc.collect()
-        self.before = world.info().blocks_live, len(os.listdir("/proc/self/fd"))
-
-    def tearDown(self) -> None:
-        with self.assertRaises(ChildProcessError):
-            os.waitpid(-1, os.WNOHANG)
-        gc.collect()
-        world.audit()
-        self.assertEqual((world.info().blocks_live, len(os.listdir("/proc/self/fd"))), self.before)
+    methods = ()
+    patience = 0
 
     def assert_takes(self, seconds: float, call, *args) -> object:
         """Demands that a call takes this time, and returns what it returned."""
