@@ -37,6 +37,16 @@ shoal_tensor *sh_dataset_new_x(const shoal_dataset *set, int64_t count,
 shoal_tensor *sh_dataset_new_y(const shoal_dataset *set, int64_t count,
                                shoal_tensor *(*make)(shoal_dtype, int, const int64_t *));
 
+/* A set of images of bytes: pixel p of a sample is p * scale + shift, rounded after the product and after the sum; its
+ * label is a byte. The set owns the tensors. */
+typedef struct sh_byte_images {
+    shoal_tensor *pixels, *labels; /* u8 [n, ...] and u8 [n] */
+    float scale, shift;
+} sh_byte_images;
+
+/* Returns whether the set is one (mnist.c). */
+bool sh_dataset_bytes(const shoal_dataset *set, sh_byte_images *out_images);
+
 /* A split as numbers, for callers that need no data set of each part: part i has the samples numbers[ends[i - 1]] (the
  * first part: numbers[0]) to numbers[ends[i] - 1]. Errors and parts are those of shoal_split_iid and shoal_split_label.
  * sh_split_fini accepts a zeroed split. */

@@ -97,6 +97,14 @@ static void arrange(shoal_loader *loader)
     loader->numbers_epoch = loader->epoch;
 }
 
+const int64_t *sh_loader_order(shoal_loader *loader, int64_t epoch)
+{
+    loader->epoch = epoch;
+    loader->next = 0;
+    arrange(loader);
+    return loader->numbers;
+}
+
 /* ---- life ---- */
 
 static shoal_err check_options(const shoal_dataset *set, const shoal_loader_options *o)

@@ -44,6 +44,9 @@ static inline int64_t sh_loader_batch(const shoal_loader *loader, int64_t batch,
     return left < loader->batch ? left : loader->batch;
 }
 
+/* Arranges an epoch, and returns the numbers of its samples in order; their number is loader->count. */
+const int64_t *sh_loader_order(shoal_loader *loader, int64_t epoch);
+
 /* Returns whether only the caller holds the tensors: there are no other references and no views, so they can be
  * overwritten. */
 bool sh_batch_is_free(const sh_batch *pair);

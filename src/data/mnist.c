@@ -142,6 +142,16 @@ static shoal_err images_open(const shoal_value *packed, void **out_state)
     return SHOAL_OK;
 }
 
+bool sh_dataset_bytes(const shoal_dataset *set, sh_byte_images *out_images)
+{
+    if (set->type.fetch != images_fetch) {
+        return false;
+    }
+    const images *m = set->state;
+    *out_images = (sh_byte_images){.pixels = m->pixels, .labels = m->labels, .scale = m->scale, .shift = m->shift};
+    return true;
+}
+
 /* ---- loading ---- */
 
 static shoal_tensor *load(const char *folder, const char *name)

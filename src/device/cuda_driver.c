@@ -104,12 +104,17 @@ static shoal_err load_library(void)
     return SHOAL_OK;
 }
 
+shoal_err sh_cuda_driver_find(void)
+{
+    return library ? SHOAL_OK : load_library();
+}
+
 shoal_err sh_cuda_driver_load(void)
 {
     if (started) {
         return SHOAL_OK;
     }
-    shoal_err err = library ? SHOAL_OK : load_library();
+    shoal_err err = sh_cuda_driver_find();
     if (err == SHOAL_OK) {
         int result = sh_cu.cuInit(0);
         err = result == SH_CU_OK ? SHOAL_OK : init_failed(result);

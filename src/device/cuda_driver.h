@@ -157,6 +157,10 @@ typedef struct sh_cuda_driver {
 /* Valid after sh_cuda_driver_load. */
 extern sh_cuda_driver sh_cu;
 
+/* Loads the driver's library without initialising it: a process that has done no more can still fork children that use
+ * the card. Not thread-safe. Errors: SHOAL_ENOENT, SHOAL_ELAYOUT. */
+shoal_err sh_cuda_driver_find(void);
+
 /* Loads the driver's library (libcuda.so.1, or the file that SHOAL_CUDA_DRIVER names) and initialises it, once. Not
  * thread-safe. Errors: SHOAL_ENOENT if there is no driver or no card, SHOAL_ELAYOUT if the driver is too old,
  * SHOAL_EPERM if this user may not use the card, SHOAL_EOS. */

@@ -10,6 +10,16 @@ shoal_err sh_device_mixed(const char *call, const sh_device *a, const sh_device 
                : sh_fail(SHOAL_EINVAL, "%s: the tensors are on different devices, %s and %s", call, a->name, b->name);
 }
 
+shoal_err sh_device_find(shoal_device kind)
+{
+    const sh_cuda_library *library;
+    if (kind != SHOAL_CUDA) {
+        return sh_device_get(kind) ? SHOAL_OK : shoal_last_error();
+    }
+    shoal_err err = sh_cuda_library_load(&library);
+    return err == SHOAL_OK ? sh_cuda_driver_find() : err;
+}
+
 const sh_device *sh_device_get(shoal_device kind)
 {
     switch (kind) {

@@ -51,7 +51,7 @@ static sh_verdict ended(void *owner, int rank, const shoal_process *process)
     if (status->end == SHOAL_RETURNED || (status->end != SHOAL_FAILED && sh_job_over(job))) {
         return SH_VERDICT_DONE;
     }
-    if (status->end == SHOAL_FAILED) {
+    if (status->end == SHOAL_FAILED && status->err != SHOAL_ECARD) { /* a lost card is like a death */
         (void)sh_fail(SHOAL_ECHILD, "%s", status->text);
         return SH_VERDICT_FAIL;
     }

@@ -111,8 +111,9 @@ shoal_err sh_job_open(sh_job *job, const shoal_train_options *options)
                                   .momentum = job->o.momentum,
                                   .seed = job->o.seed,
                                   .workers = job->o.workers,
+                                  .device = job->o.device,
                                   .shard = job->method->shards || job->o.shard};
-    err = job->o.device == SHOAL_CPU || sh_device_get(job->o.device) != NULL ? SHOAL_OK : shoal_last_error();
+    err = sh_device_find(job->o.device); /* the workers open it */
     if (err == SHOAL_OK) {
         err = open_model(job);
     }

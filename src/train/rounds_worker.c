@@ -1,4 +1,5 @@
 /* A worker's side of the methods with rounds. */
+#include "train/card.h"
 #include "train/gradients.h"
 #include "train/rounds.h"
 #include "train/state.h"
@@ -32,22 +33,48 @@ static shoal_err carry_state(rounds_worker *w, int64_t round)
     return err == SHOAL_OK ? sh_state_adopt(w->base.sgd, to) : err;
 }
 
+/* Begins a round from the job's parameters, and the momentum that belongs to it. */
+static shoal_err begin_round(rounds_worker *w, int64_t round)
+{
+    sh_worker *base = &w->base;
+    shoal_err err = sh_worker_take(base);
+    if (err != SHOAL_OK || w->gradients != NULL) {
+        return err;
+    }
+    if (w->plan.kind != SH_ROUNDS_KEEP) {
+        return sh_worker_renew(base);
+    }
+    return base->card ? sh_card_take_momentum(base->card, shoal_value_at(w->state, (size_t)(round % 2)))
+                      : carry_state(w, round);
+}
+
+/* Leaves the results of a round where the job and the next round find them. */
+static shoal_err end_round(rounds_worker *w, int64_t round)
+{
+    sh_worker *base = &w->base;
+    if (w->gradients != NULL) {
+        return base->card ? sh_card_give_gradient(base->card, w->gradients)
+                          : sh_gradients_leave(w->gradients, base->model);
+    }
+    shoal_err err = sh_worker_give(base);
+    return err == SHOAL_OK && base->card && w->plan.kind == SH_ROUNDS_KEEP
+               ? sh_card_give_momentum(base->card, shoal_value_at(w->state, (size_t)((round + 1) % 2)))
+               : err;
+}
+
 static shoal_err train_round(sh_worker *base, int64_t round)
 {
     rounds_worker *w = (rounds_worker *)base;
     const sh_rounds_plan *s = &w->plan;
-    int64_t first = round % s->rounds * s->steps;
+    int64_t epoch = round / s->rounds, first = round % s->rounds * s->steps;
     size_t mark = shoal_scope_mark();
-    shoal_err err = shoal_module_copy(base->model, base->global);
-    if (err == SHOAL_OK && w->gradients == NULL) {
-        err = s->kind == SH_ROUNDS_KEEP ? carry_state(w, round) : sh_worker_renew(base);
-    }
+    shoal_err err = begin_round(w, round);
     shoal_scope_release(mark);
-    if (err == SHOAL_OK && w->gradients != NULL) {
-        err = sh_worker_gradient(&w->base, round / s->rounds, first);
-        return err == SHOAL_OK ? sh_gradients_leave(w->gradients, w->base.model) : err;
+    if (err == SHOAL_OK) {
+        err = w->gradients != NULL ? sh_worker_gradient(base, epoch, first)
+                                   : sh_worker_train(base, epoch, first, first + s->steps);
     }
-    return err == SHOAL_OK ? sh_worker_train(&w->base, round / s->rounds, first, first + s->steps) : err;
+    return err == SHOAL_OK ? end_round(w, round) : err;
 }
 
 shoal_err sh_rounds_serve(sh_worker *w, shoal_err (*train)(sh_worker *w, int64_t round))

@@ -4,10 +4,13 @@
 
 /* Batches in a round: a stop or a death loses no more than these. */
 #define STEPS 100
+#define STEPS_CARD 1000 /* some tens of milliseconds */
 
 static shoal_err open(sh_job *job)
 {
-    return sh_rounds_open(job, STEPS, SH_ROUNDS_KEEP);
+    bool card = job->o.device == SHOAL_CUDA;
+    job->settings.reseed = card ? STEPS : 0;
+    return sh_rounds_open(job, card ? STEPS_CARD : STEPS, SH_ROUNDS_KEEP);
 }
 
 const sh_method sh_method_serial = {.name = "serial",

@@ -1,4 +1,5 @@
 #include "train/worker.h"
+#include "train/card.h"
 
 #include "base/error.h"
 #include "base/random.h"
@@ -77,11 +78,25 @@ shoal_err sh_worker_load(sh_worker *w, const int64_t *order, int64_t count)
     }
     shoal_loader_destroy(w->loader);
     w->loader = loader;
+    w->loads++;
     return SHOAL_OK;
+}
+
+shoal_err sh_worker_take(sh_worker *w)
+{
+    return w->card ? sh_card_take(w->card, w->global) : shoal_module_copy(w->model, w->global);
+}
+
+shoal_err sh_worker_give(sh_worker *w)
+{
+    return w->card ? sh_card_give(w->card, w->model) : SHOAL_OK;
 }
 
 shoal_err sh_worker_renew(sh_worker *w)
 {
+    if (w->card) {
+        return sh_card_take_momentum(w->card, NULL);
+    }
     shoal_optimizer_destroy(w->sgd);
     w->sgd = shoal_sgd_create(w->model, .lr = w->settings.lr, .momentum = w->settings.momentum);
     return w->sgd ? SHOAL_OK : shoal_last_error();
@@ -151,6 +166,9 @@ shoal_err sh_worker_open_without_loader(sh_worker *w, int rank, const shoal_valu
         return shoal_last_error();
     }
     err = open_tests(w, args);
+    if (err == SHOAL_OK && w->settings.device == SHOAL_CUDA) {
+        err = sh_card_open(w);
+    }
     return err == SHOAL_OK ? sh_worker_renew(w) : err;
 }
 
@@ -162,6 +180,7 @@ shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args)
 
 void sh_worker_close(sh_worker *w)
 {
+    sh_card_close(w->card);
     shoal_optimizer_destroy(w->sgd);
     shoal_loader_destroy(w->loader);
     shoal_dataset_release(w->set);
@@ -191,17 +210,22 @@ shoal_err sh_worker_next(sh_worker *w, int64_t *out_task)
 }
 
 /* death: before the first store the step counts as not taken. A position without its images miscounts one batch. */
-void sh_worker_tell(const sh_worker *w, uint64_t position, int64_t images, double loss)
+void sh_worker_tell_many(const sh_worker *w, uint64_t position, int64_t images, double loss, int64_t steps)
 {
     sh_progress_shm *p = w->progress;
     uint64_t bits = sh_racy_load(&p->loss);
-    double mean;
+    double mean, share = 1 - pow(1 - LOSS_SHARE, (double)steps);
     memcpy(&mean, &bits, sizeof mean);
-    mean = bits == 0 || !isfinite(mean) ? loss : mean + LOSS_SHARE * (loss - mean);
+    mean = bits == 0 || !isfinite(mean) ? loss : mean + share * (loss - mean);
     memcpy(&bits, &mean, sizeof bits);
     sh_racy_store(&p->position, position);
     sh_racy_store(&p->images, sh_racy_load(&p->images) + (uint64_t)images);
     sh_racy_store(&p->loss, bits);
+}
+
+void sh_worker_tell(const sh_worker *w, uint64_t position, int64_t images, double loss)
+{
+    sh_worker_tell_many(w, position, images, loss, 1);
 }
 
 static shoal_err step(const sh_worker *w, const shoal_batch *b, bool change, double *out_loss)
@@ -215,14 +239,35 @@ static shoal_err step(const sh_worker *w, const shoal_batch *b, bool change, dou
     return err == SHOAL_OK ? shoal_item(loss, out_loss) : err;
 }
 
+static uint64_t seed_of_run(const sh_worker *w, int64_t epoch, int64_t first)
+{
+    return mix(w->settings.seed, (uint64_t)w->stream, (uint64_t)epoch, 2 + (uint64_t)first);
+}
+
+/* On a card, rounds may be longer than on the CPU, but the random numbers are the same. */
+static shoal_err run_on_card(sh_worker *w, int64_t epoch, int64_t first, int64_t last, bool change)
+{
+    int64_t batches = shoal_loader_batches(w->loader), every = w->settings.reseed;
+    shoal_err err = SHOAL_OK;
+    last = last < batches ? last : batches;
+    for (int64_t at = first, end; at < last && err == SHOAL_OK && !sh_worker_stopped(w); at = end) {
+        end = every > 0 && at / every * every + every < last ? at / every * every + every : last;
+        err = sh_card_run(w, epoch, at, end, seed_of_run(w, epoch, at), change);
+    }
+    return err;
+}
+
 static shoal_err run_batches(sh_worker *w, int64_t epoch, int64_t first, int64_t last, bool change)
 {
+    if (w->card) {
+        return run_on_card(w, epoch, first, last, change);
+    }
     int64_t batches = shoal_loader_batches(w->loader);
     if (first >= batches || first >= last) {
         return SHOAL_OK;
     }
     shoal_optimizer_set_lr(w->sgd, sh_settings_lr(&w->settings, epoch / w->passes));
-    shoal_manual_seed(mix(w->settings.seed, (uint64_t)w->stream, (uint64_t)epoch, 2 + (uint64_t)first));
+    shoal_manual_seed(seed_of_run(w, epoch, first));
     shoal_err err = shoal_loader_seek(w->loader, epoch, first);
     shoal_batch b;
     for (int64_t at = first; err == SHOAL_OK && at < last && at < batches && !sh_worker_stopped(w); at++) {

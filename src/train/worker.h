@@ -43,6 +43,8 @@ typedef struct sh_settings {
     double lr, lr_decay, momentum;
     uint64_t seed;
     int32_t workers;
+    int64_t reseed; /* batches after which dropout is seeded anew within a run; 0: never */
+    shoal_device device;
     bool shard; /* each worker has a contiguous part of the set: length / workers samples, the last takes the rest */
 } sh_settings;
 
@@ -57,7 +59,9 @@ typedef struct sh_worker {
     shoal_dataset *set;
     shoal_dataset *test_set; /* NULL: the workers test nothing */
     struct sh_trial_part_shm *parts;
-    uint64_t trial; /* the last one in which this worker has done its part */
+    uint64_t trial;       /* the last one in which this worker has done its part */
+    struct sh_card *card; /* NULL: it trains on the CPU (card.h) */
+    int64_t loads;        /* how many loaders it has had */
     shoal_loader *loader;
     shoal_optimizer *sgd;
     sh_board_shm *board;
@@ -93,8 +97,16 @@ uint64_t sh_worker_seed(const sh_worker *w, uint64_t a, uint64_t b);
  * a running mean. */
 void sh_worker_tell(const sh_worker *w, uint64_t position, int64_t images, double loss);
 
+/* The same for several steps, with the mean of their losses. */
+void sh_worker_tell_many(const sh_worker *w, uint64_t position, int64_t images, double loss, int64_t steps);
+
 /* Returns the seed of the orders in which a stream goes over its samples. */
 uint64_t sh_worker_order_seed(uint64_t seed, int64_t stream);
+
+/* take copies the job's parameters into the worker's model, give copies what the worker trained into the model that the
+ * job sees: nothing to do on the CPU. */
+shoal_err sh_worker_take(sh_worker *w);
+shoal_err sh_worker_give(sh_worker *w);
 
 /* load replaces the loader by one of these samples, shuffled by seed and stream. renew replaces the optimiser by a
  * fresh one. */

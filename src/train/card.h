@@ -1,0 +1,36 @@
+/* A worker's half on the card: its parameters and momentum, the data set, the order of an epoch, and the steps.
+ *
+ * The job never opens the card. What its methods share and keep (the common model, a worker's model, momentum) stays in
+ * the world's heap, as on the CPU. A worker copies it to the card when a round begins and back when it ends, so a death
+ * or a lost context loses no more than on the CPU. hogwild is the exception: its parameters are on the card, shared by
+ * handle (card_share.h).
+ *
+ * All parameters are in one tensor, and so is the momentum: one copy moves them. The steps of a run are enqueued
+ * without waiting, some milliseconds of them at a time; then the worker reads how far they are, tells the board, and
+ * looks whether to stop. */
+#ifndef SH_TRAIN_CARD_H
+#define SH_TRAIN_CARD_H
+
+#include "train/worker.h"
+
+typedef struct sh_card sh_card;
+
+/* Opens the card for a worker whose model and set are open. Errors: those of sh_device_get; SHOAL_ETYPE if the model
+ * cannot be trained there. close accepts NULL. */
+shoal_err sh_card_open(sh_worker *w);
+void sh_card_close(sh_card *card);
+
+/* take copies a module of this architecture to the card, give copies the card's parameters to it. */
+shoal_err sh_card_take(sh_card *card, const shoal_module *from);
+shoal_err sh_card_give(sh_card *card, shoal_module *to);
+
+/* The same for the momentum, a map as sh_state_zeros makes it; NULL: zeros. give_gradient is for a worker that has
+ * computed a gradient and taken no step. */
+shoal_err sh_card_take_momentum(sh_card *card, const shoal_value *from);
+shoal_err sh_card_give_momentum(sh_card *card, const shoal_value *to);
+shoal_err sh_card_give_gradient(sh_card *card, shoal_module *to);
+
+/* Trains on batches first to last - 1 of an epoch, which it has, or until the job stops. seed: of dropout. */
+shoal_err sh_card_run(sh_worker *w, int64_t epoch, int64_t first, int64_t last, uint64_t seed, bool change);
+
+#endif
