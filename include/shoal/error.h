@@ -29,7 +29,8 @@ typedef enum shoal_err {
     SHOAL_ENOMEM,     /* the heap or the process is out of memory: the text has the size requested and the size left */
     SHOAL_ETIMEDOUT,  /* the timeout passed */
     SHOAL_ECLOSED,    /* the queue, or the other end of the pipe, is closed */
-    SHOAL_EOWNERDEAD, /* success with a warning: the caller has the lock, but its last owner died while holding it */
+    SHOAL_EOWNERDEAD, /* success with a warning: the caller has the lock, but its last owner died while holding it. For
+                       * a tensor on a card: the process that computed it died before that work was done */
     SHOAL_EBROKEN,    /* the barrier is broken: aborted, reset, timed out, or a party died */
     SHOAL_EPERM,      /* permission denied: another user's world, or a lock that the caller does not hold */
     SHOAL_ENOENT,     /* no such world, target, key or file */

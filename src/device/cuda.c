@@ -1,11 +1,12 @@
 /* A CUDA card as a device. */
-#include "device/cuda_memory.h"
+#include "device/cuda_share.h"
 
 #include "base/error.h"
 #include "base/fork.h"
 #include "sync/atomic.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static sh_cuda_card card;
@@ -155,6 +156,21 @@ shoal_err sh_cuda_check(void)
     return err;
 }
 
+const sh_cuda_card *sh_cuda_the_card(void)
+{
+    return &card;
+}
+
+const char *sh_cuda_uuid_text(const uint8_t uuid[SH_CUDA_UUID_SIZE], char out[48])
+{
+    size_t n = (size_t)snprintf(out, 48, "GPU");
+    for (int i = 0; i < SH_CUDA_UUID_SIZE; i++) {
+        bool dash = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
+        n += (size_t)snprintf(out + n, 48 - n, "%s%02x", dash ? "-" : "", uuid[i]);
+    }
+    return out;
+}
+
 sh_cuda_card *sh_cuda_get(void)
 {
     if (!sh_cuda_is_open() && open_once() != SHOAL_OK) {
@@ -179,7 +195,9 @@ static sh_exec *cuda_exec(void)
         (void)pthread_once(&end_once, make_key);
         (void)pthread_setspecific(end_key, &mine);
         mine.stream = card.stream;
+        sh_cuda_new_thread();
     }
+    sh_cuda_touch();
     return &mine;
 }
 
@@ -200,13 +218,14 @@ void *sh_cuda_scratch(sh_exec *exec, size_t size)
 static shoal_err cuda_wait(void)
 {
     shoal_err err = sh_cuda_check();
-    return err != SHOAL_OK ? err : sh_cuda_result("wait for the card", sh_cu.cuStreamSynchronize(card.stream));
+    return err != SHOAL_OK ? err : sh_cuda_order_wait();
 }
 
 static shoal_err cuda_write(void *to, const void *from_host, size_t size)
 {
     shoal_err err = sh_cuda_check();
     if (err == SHOAL_OK && size > 0) {
+        sh_cuda_touch();
         err = sh_cuda_result("copy to the card",
                              sh_cu.cuMemcpyHtoDAsync((sh_cu_address)(uintptr_t)to, from_host, size, card.stream));
         err = err == SHOAL_OK ? cuda_wait() : err;
@@ -218,6 +237,7 @@ static shoal_err cuda_read(void *to_host, const void *from, size_t size)
 {
     shoal_err err = sh_cuda_check();
     if (err == SHOAL_OK && size > 0) {
+        sh_cuda_touch();
         err = sh_cuda_result("copy from the card",
                              sh_cu.cuMemcpyDtoHAsync(to_host, (sh_cu_address)(uintptr_t)from, size, card.stream));
         err = err == SHOAL_OK ? cuda_wait() : err;

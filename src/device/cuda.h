@@ -25,6 +25,9 @@ typedef struct sh_cuda_card {
  * error that ended the context. Thread-safe. */
 sh_cuda_card *sh_cuda_get(void);
 
+/* Returns the card that was opened, without any check. */
+const sh_cuda_card *sh_cuda_the_card(void);
+
 /* The same for code that cannot run before the card was opened: fails if it was not. */
 shoal_err sh_cuda_check(void);
 
@@ -33,6 +36,9 @@ bool sh_cuda_is_ours(void);
 
 /* Checks whether this process, or the one it was forked from, has opened the card. Opens nothing. */
 bool sh_cuda_is_open(void);
+
+/* Writes a UUID as nvidia-smi shows it, and returns out. */
+const char *sh_cuda_uuid_text(const uint8_t uuid[SH_CUDA_UUID_SIZE], char out[48]);
 
 /* Loads libshoal_cuda and checks that this build made it (cuda_library.c). Errors: SHOAL_ENOENT, SHOAL_ELAYOUT. */
 shoal_err sh_cuda_library_load(const sh_cuda_library **out_library);

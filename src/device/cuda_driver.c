@@ -156,14 +156,19 @@ static void remember(const char *what, int result, const char *name, const char 
     pthread_mutex_lock(&lost_lock);
     if (sh_load_relaxed(&lost) == 0) {
         snprintf(lost_text, sizeof lost_text, "%s: %s (%d: %s)", what, text, result, name);
-        sh_store_release(&lost, 1); /* pairs with the acquire in sh_cuda_lost: the text is visible */
+        sh_store_release(&lost, 1); /* pairs with the acquire in sh_cuda_is_well: the text is visible */
     }
     pthread_mutex_unlock(&lost_lock);
 }
 
+bool sh_cuda_is_well(void)
+{
+    return sh_load_acquire(&lost) == 0;
+}
+
 shoal_err sh_cuda_lost(void)
 {
-    if (__builtin_expect(sh_load_acquire(&lost) == 0, 1)) {
+    if (__builtin_expect(sh_cuda_is_well(), 1)) {
         return SHOAL_OK;
     }
     return sh_fail(SHOAL_ECARD, "this process cannot use the card any more, start a new one; the first failure was: %s",

@@ -5,6 +5,7 @@
 
 #include <shoal/error.h>
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -173,5 +174,8 @@ shoal_err sh_cuda_result(const char *what, int result);
 
 /* Returns SHOAL_ECARD with a text that says why, if an earlier error ended this process's context; else SHOAL_OK. */
 shoal_err sh_cuda_lost(void);
+
+/* The same, without setting an error. May be called in a signal handler. */
+bool sh_cuda_is_well(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* The allocator of card memory. cuda_memory.h describes it. */
-#include "device/cuda_memory.h"
+#include "device/cuda_share.h"
 
 #include "base/error.h"
 #include "base/fork.h"
@@ -14,6 +14,7 @@
 #define SLAB_LEAST ((size_t)64 << 10)
 #define SLAB_PIECES 16 /* at least so many pieces a slab */
 #define CLASSES 36     /* of small pieces: up to 1 KiB in steps, then four a doubling */
+#define RECLAIM_EACH 2 /* lent pieces looked at by each allocation */
 #define BINS 168       /* of large free pieces: four a doubling */
 
 typedef struct sh_cuda_slab {
@@ -269,6 +270,7 @@ static shoal_err grow(size_t size)
     memory.granule_count++;
     memory.held += granule->size;
     free_large(p);
+    sh_granules_tell(memory.held, memory.used);
     return SHOAL_OK;
 }
 
@@ -337,6 +339,7 @@ static bool add_slab(unsigned klass, size_t bytes)
 /* Gives back empty slabs, then empty granules. Returns the number of bytes. */
 static size_t trim(void)
 {
+    sh_cuda_reclaim(SIZE_MAX);
     for (sh_cuda_slab *s = memory.slabs, *next; s; s = next) {
         next = s->next;
         if (s->used == 0) {
@@ -360,8 +363,12 @@ static size_t trim(void)
         *g = granule->next;
         memory.granule_count--;
         memory.held -= granule->size;
+        if (granule->ledger) {
+            sh_cuda_granule_unshare(granule);
+        }
         sh_cuda_granule_drop(granule);
     }
+    sh_granules_tell(memory.held, memory.used);
     return before - memory.held;
 }
 
@@ -380,8 +387,11 @@ static sh_cuda_piece *find_large(size_t size)
 {
     sh_cuda_piece *p = best_fit(size);
     if (!p) {
-        shoal_err err = grow(size);
-        if (err == SHOAL_ENOMEM && trim() > 0) {
+        sh_cuda_reclaim(SIZE_MAX);
+        shoal_err err = best_fit(size) ? SHOAL_OK : grow(size);
+        if (err == SHOAL_ENOMEM) {
+            sh_cuda_order_poll();
+            (void)trim();
             err = best_fit(size) ? SHOAL_OK : grow(size);
         }
         if (err == SHOAL_ENOMEM) {
@@ -414,6 +424,7 @@ void *sh_cuda_alloc(size_t size)
         return NULL;
     }
     sh_cuda_memory_lock();
+    sh_cuda_reclaim(RECLAIM_EACH);
     sh_cuda_piece *p = NULL;
     if (size <= SMALL_LIMIT) {
         p = find_small(size);
@@ -439,6 +450,20 @@ void sh_cuda_piece_return(sh_cuda_piece *p)
     }
 }
 
+sh_cuda_granule *sh_cuda_granules(void)
+{
+    return memory.granules;
+}
+
+void sh_cuda_pieces_visit(void (*visit)(sh_cuda_piece *piece))
+{
+    for (size_t i = 0; i < memory.table_size; i++) {
+        for (sh_cuda_piece *p = memory.table[i]; p; p = p->hash_next) {
+            visit(p);
+        }
+    }
+}
+
 void sh_cuda_free(void *data, size_t size)
 {
     (void)size;
@@ -450,7 +475,11 @@ void sh_cuda_free(void *data, size_t size)
     SH_INVARIANT(p != NULL);
     memory.asked -= p->asked;
     p->asked = 0;
-    sh_cuda_piece_return(p);
+    if (p->ledger) {
+        sh_cuda_lend(p);
+    } else {
+        sh_cuda_piece_return(p);
+    }
     sh_cuda_memory_unlock();
 }
 

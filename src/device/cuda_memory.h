@@ -35,9 +35,10 @@ typedef struct sh_cuda_granule {
 typedef enum sh_cuda_piece_state {
     SH_CUDA_FREE,
     SH_CUDA_USED,
-    SH_CUDA_LENT, /* freed here, but others may hold it */
-    SH_CUDA_KEPT, /* freed, but a graph uses it */
-    SH_CUDA_SLAB, /* cut into small pieces */
+    SH_CUDA_LENT,  /* freed here, but others may hold it */
+    SH_CUDA_KEPT,  /* freed, but a graph uses it */
+    SH_CUDA_GIVEN, /* others may hold it, in a world that this process has left: never used again */
+    SH_CUDA_SLAB,  /* cut into small pieces */
 } sh_cuda_piece_state;
 
 typedef struct sh_cuda_piece {
@@ -84,8 +85,14 @@ void sh_cuda_memory_unlock(void);
 /* Returns the piece in use that starts at this address, or NULL. */
 sh_cuda_piece *sh_cuda_piece_at(const void *data);
 
-/* Makes a lent or kept piece free, if nothing else keeps it. */
+/* Makes a piece free. */
 void sh_cuda_piece_return(sh_cuda_piece *piece);
+
+/* Returns the first granule of the list. */
+sh_cuda_granule *sh_cuda_granules(void);
+
+/* Calls visit for every piece that is not a slab. visit must not make one free. */
+void sh_cuda_pieces_visit(void (*visit)(sh_cuda_piece *piece));
 
 /* ---- granules (cuda_granule.c): calls of the driver only ---- */
 

@@ -1,5 +1,5 @@
 /* Pinned host memory: the card copies from it and to it by itself, so such a copy need not wait. */
-#include "device/cuda.h"
+#include "device/cuda_share.h"
 
 #include "base/error.h"
 
@@ -31,6 +31,7 @@ shoal_err sh_cuda_write_later(void *to, const void *from_pinned, size_t size)
     if (!card) {
         return shoal_last_error();
     }
+    sh_cuda_touch();
     return size == 0 ? SHOAL_OK
                      : sh_cuda_result("copy to the card", sh_cu.cuMemcpyHtoDAsync((sh_cu_address)(uintptr_t)to,
                                                                                   from_pinned, size, card->stream));
@@ -42,6 +43,7 @@ shoal_err sh_cuda_read_later(void *to_pinned, const void *from, size_t size)
     if (!card) {
         return shoal_last_error();
     }
+    sh_cuda_touch();
     return size == 0
                ? SHOAL_OK
                : sh_cuda_result("copy from the card",

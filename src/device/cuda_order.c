@@ -1,0 +1,414 @@
+/* The order of work between the streams of processes. cuda_share.h describes it. */
+#include "device/cuda_share.h"
+
+#include "base/error.h"
+#include "shm/block.h"
+#include "sync/peers.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define END_SECONDS 2 /* how long an end of the process waits for marks that others may wait for */
+#define POLL_NS 50000
+#define SWEEP_EVERY 20 /* polls */
+
+sh_a64 sh_cuda_enqueued;
+
+typedef struct closing {
+    struct closing *next;
+    shoal_block *keeper;
+    uint64_t number; /* of the mark after which it can be released */
+} closing;
+
+static struct {
+    pthread_mutex_t lock;
+    sh_a32 threads; /* that have used the stream */
+    bool begun;     /* in this world */
+    bool host_only; /* the driver cannot write and wait for the world's words: a put waits on the host */
+    uint32_t timeline;
+    sh_a64 *done;     /* of the timeline */
+    void *pages;      /* registered with the driver */
+    uint64_t to_card; /* added to a host address of these pages */
+    uint64_t covered; /* sh_cuda_enqueued up to here lies before the last mark, or is done */
+    uint64_t last;    /* the number of the last mark */
+    sh_work *waits;   /* of other processes, that the stream was told to wait for since the last host wait */
+    size_t wait_count, wait_room;
+    closing *first, **end;
+} order = {.lock = PTHREAD_MUTEX_INITIALIZER, .end = &order.first};
+
+static void (*before_end_of_others)(bool ends);
+static bool is_hooked;
+
+void sh_cuda_new_thread(void)
+{
+    (void)sh_add_relaxed(&order.threads, 1);
+}
+
+/* Checks whether everything that was enqueued lies before the last mark. With two threads nobody can know: one may have
+ * counted its work, but not enqueued it. */
+static bool is_covered(void)
+{
+    return sh_load_relaxed(&sh_cuda_enqueued) == order.covered && sh_load_relaxed(&order.threads) <= 1;
+}
+
+static bool is_done(uint64_t number)
+{
+    return number == 0 || sh_load_acquire(order.done) >= number; /* pairs with the card's write: the work is visible */
+}
+
+/* ---- the world ---- */
+
+static void release_closing(closing *c)
+{
+    sh_block_release(c->keeper);
+    free(c);
+}
+
+static void poll_locked(void)
+{
+    while (order.first && is_done(order.first->number)) {
+        closing *c = order.first;
+        order.first = c->next;
+        release_closing(c);
+    }
+    if (!order.first) {
+        order.end = &order.first;
+    }
+}
+
+static void leave_world(void)
+{
+    sh_cleanup_begin();
+    pthread_mutex_lock(&order.lock);
+    if (order.begun) {
+        (void)sh_cu.cuStreamSynchronize(sh_cuda_the_card()->stream);
+        while (order.first) {
+            closing *c = order.first;
+            order.first = c->next;
+            release_closing(c);
+        }
+        order.end = &order.first;
+        order.wait_count = 0;
+        if (!order.host_only) {
+            sh_timeline_release(order.timeline);
+            (void)sh_cu.cuMemHostUnregister(order.pages);
+        }
+        order.begun = order.host_only = false;
+        order.last = 0;
+    }
+    pthread_mutex_unlock(&order.lock);
+    sh_cuda_share_leave();
+    sh_cleanup_end();
+}
+
+/* A process that ends waits for its marks: what is not done when it has ended is lost for those who wait for it. It may
+ * be in a signal handler, so it takes no lock and does not call the driver. */
+static void wait_for_marks(void)
+{
+    const struct timespec moment = {.tv_nsec = POLL_NS};
+    for (uint64_t ns = 0; order.begun && !order.host_only && !is_done(order.last) && sh_cuda_is_well() &&
+                          ns < END_SECONDS * UINT64_C(1000000000);
+         ns += POLL_NS) {
+        nanosleep(&moment, NULL);
+    }
+}
+
+static void before_end(bool ends)
+{
+    if (sh_cuda_is_ours()) {
+        if (ends) {
+            wait_for_marks();
+        } else {
+            leave_world();
+        }
+    }
+    if (before_end_of_others) {
+        before_end_of_others(ends);
+    }
+}
+
+/* Registers the words of all timelines. Returns false if the driver refuses. */
+static bool register_words(void)
+{
+    size_t size;
+    sh_cu_address at = 0;
+    sh_timelines_range(&order.pages, &size);
+    int result = sh_cu.cuMemHostRegister(order.pages, size, SH_CU_HOST_REGISTER_PORTABLE_MAPPED);
+    if (result != SH_CU_OK && result != SH_CU_ALREADY_REGISTERED) {
+        return false;
+    }
+    if (sh_cu.cuMemHostGetDevicePointer(&at, order.pages, 0) != SH_CU_OK) {
+        (void)sh_cu.cuMemHostUnregister(order.pages);
+        return false;
+    }
+    order.to_card = at - (uint64_t)(uintptr_t)order.pages;
+    return true;
+}
+
+/* Under the lock: gets a timeline in this world. Without one, the order is kept by waiting on the host. */
+static void begin(void)
+{
+    if (order.begun) {
+        return;
+    }
+    sh_cleanup_begin();
+    bool claimed = sh_timeline_claim(&order.timeline) == SHOAL_OK;
+    order.host_only = !claimed || !register_words();
+    if (claimed && order.host_only) {
+        sh_timeline_release(order.timeline);
+    }
+    order.done = order.host_only ? NULL : sh_timeline_done_word(order.timeline);
+    order.begun = true;
+    order.last = 0;
+    sh_cleanup_end();
+    if (!is_hooked) {
+        before_end_of_others = sh_world_before_end;
+        sh_world_before_end = before_end;
+        is_hooked = true;
+    }
+}
+
+void sh_cuda_order_begin(void)
+{
+    pthread_mutex_lock(&order.lock);
+    begin();
+    pthread_mutex_unlock(&order.lock);
+}
+
+/* ---- marks ---- */
+
+/* Under the lock: after this, everything that was enqueued lies before order.last, or is done. */
+static shoal_err cover(void)
+{
+    if (is_covered()) {
+        return SHOAL_OK;
+    }
+    uint64_t seen = sh_load_relaxed(&sh_cuda_enqueued);
+    sh_cu_stream stream = sh_cuda_the_card()->stream;
+    shoal_err err;
+    if (order.host_only) {
+        err = sh_cuda_result("wait for the card", sh_cu.cuStreamSynchronize(stream));
+    } else {
+        uint64_t number = sh_timeline_issue(order.timeline);
+        sh_cu_address word = (uint64_t)(uintptr_t)order.done + order.to_card;
+        err = sh_cuda_result("mark the end of work on the card",
+                             sh_cu.cuStreamWriteValue64(stream, word, number, SH_CU_WRITE_VALUE_DEFAULT));
+        order.last = err == SHOAL_OK ? number : order.last;
+    }
+    order.covered = err == SHOAL_OK ? seen : order.covered;
+    return err;
+}
+
+/* Covers this process's work, and returns what a receiver must wait for; 0 if nothing. */
+static shoal_err own_work(sh_work *out_work)
+{
+    pthread_mutex_lock(&order.lock);
+    begin();
+    shoal_err err = cover();
+    *out_work = order.host_only || is_done(order.last) ? 0 : sh_work_make(order.timeline, order.last);
+    pthread_mutex_unlock(&order.lock);
+    return err;
+}
+
+shoal_err sh_cuda_mark(sh_a64 *work)
+{
+    sh_work mine, before = sh_load_acquire(work);
+    shoal_err err = sh_cuda_check();
+    if (err == SHOAL_OK) {
+        err = own_work(&mine);
+    }
+    while (err == SHOAL_OK && before != mine) {
+        bool foreign = sh_work_timeline(before) != order.timeline || order.host_only;
+        if (before != 0 && foreign && sh_work_look(before) == SH_WORK_PENDING) {
+            if (mine == 0) {
+                return SHOAL_OK; /* this process has nothing to add */
+            }
+            err = sh_cuda_await(before); /* then mine comes after it */
+            err = err == SHOAL_OK ? own_work(&mine) : err;
+            continue;
+        }
+        if (sh_cas_acq_rel(work, &before, mine)) {
+            return SHOAL_OK;
+        }
+    }
+    return err;
+}
+
+/* ---- waits ---- */
+
+static shoal_err lost_work(void)
+{
+    return sh_fail(SHOAL_EOWNERDEAD,
+                   "the process that computed a tensor on the card died before that work was done: the "
+                   "tensor's elements are undefined");
+}
+
+/* Under the lock. The waits are remembered for the next host wait, which must notice if one was lost. */
+static bool remember_wait(sh_work work)
+{
+    size_t kept = 0;
+    for (size_t i = 0; order.wait_count == order.wait_room && i < order.wait_count; i++) {
+        if (sh_work_look(order.waits[i]) != SH_WORK_DONE) {
+            order.waits[kept++] = order.waits[i];
+        }
+    }
+    order.wait_count = order.wait_count == order.wait_room ? kept : order.wait_count;
+    if (order.wait_count == order.wait_room) {
+        size_t room = order.wait_room > 0 ? order.wait_room * 2 : 16;
+        sh_work *fresh = realloc(order.waits, room * sizeof *fresh);
+        if (!fresh) {
+            return false;
+        }
+        order.waits = fresh;
+        order.wait_room = room;
+    }
+    order.waits[order.wait_count++] = work;
+    return true;
+}
+
+static void pause_and_sweep(unsigned *polls)
+{
+    const struct timespec moment = {.tv_nsec = POLL_NS};
+    nanosleep(&moment, NULL);
+    if (++*polls % SWEEP_EVERY == 0) {
+        sh_peers_now->sweep();
+    }
+}
+
+static shoal_err await_on_host(sh_work work)
+{
+    unsigned polls = 0;
+    sh_work_state state;
+    while ((state = sh_work_look(work)) == SH_WORK_PENDING) {
+        pause_and_sweep(&polls);
+    }
+    return state == SH_WORK_LOST ? lost_work() : SHOAL_OK;
+}
+
+static shoal_err await_on_card(sh_work work)
+{
+    if (sh_work_timeline(work) == order.timeline) {
+        return SHOAL_OK; /* this very stream */
+    }
+    if (!remember_wait(work)) {
+        return sh_fail(SHOAL_ENOMEM, "no memory to wait for another process's work");
+    }
+    sh_a64 *word = sh_timeline_done_word(sh_work_timeline(work));
+    sh_cuda_touch();
+    return sh_cuda_result("wait for another process's work",
+                          sh_cu.cuStreamWaitValue64(sh_cuda_the_card()->stream,
+                                                    (uint64_t)(uintptr_t)word + order.to_card, sh_work_number(work),
+                                                    SH_CU_WAIT_VALUE_GEQ));
+}
+
+shoal_err sh_cuda_await(sh_work work)
+{
+    if (work == 0) {
+        return SHOAL_OK;
+    }
+    switch (sh_work_look(work)) {
+    case SH_WORK_DONE: return SHOAL_OK;
+    case SH_WORK_LOST: return lost_work();
+    case SH_WORK_PENDING: break;
+    }
+    shoal_err err = sh_cuda_check();
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    pthread_mutex_lock(&order.lock);
+    begin();
+    bool host = order.host_only;
+    err = host ? SHOAL_OK : await_on_card(work);
+    pthread_mutex_unlock(&order.lock);
+    return host ? await_on_host(work) : err;
+}
+
+/* Returns true if the stream waits, or has waited, for work that was lost. Lets it go on. */
+static bool any_lost(void)
+{
+    bool lost = false;
+    pthread_mutex_lock(&order.lock);
+    for (size_t i = 0; i < order.wait_count; i++) {
+        if (sh_work_look(order.waits[i]) == SH_WORK_LOST) {
+            lost = true;
+            sh_timeline_free_waiters(sh_work_timeline(order.waits[i]));
+        }
+    }
+    pthread_mutex_unlock(&order.lock);
+    return lost;
+}
+
+shoal_err sh_cuda_order_wait(void)
+{
+    uint64_t seen = sh_load_relaxed(&sh_cuda_enqueued);
+    sh_cu_stream stream = sh_cuda_the_card()->stream;
+    pthread_mutex_lock(&order.lock);
+    size_t waits = order.wait_count;
+    pthread_mutex_unlock(&order.lock);
+    int result = waits == 0 ? sh_cu.cuStreamSynchronize(stream) : SH_CU_NOT_READY;
+    unsigned polls = 0;
+    bool lost = false;
+    while (waits > 0 && (result = sh_cu.cuStreamQuery(stream)) == SH_CU_NOT_READY) {
+        pause_and_sweep(&polls);
+        (void)any_lost();
+    }
+    shoal_err err = sh_cuda_result("wait for the card", result);
+    if (err == SHOAL_OK) {
+        lost = waits > 0 && any_lost();
+        pthread_mutex_lock(&order.lock);
+        order.covered = seen > order.covered ? seen : order.covered;
+        order.wait_count = 0;
+        poll_locked();
+        pthread_mutex_unlock(&order.lock);
+    }
+    return lost ? lost_work() : err;
+}
+
+/* ---- giving back ---- */
+
+/* Under the lock: keeps the block until the last mark is done. Returns false if it can be released now. */
+static bool keep_for_now(shoal_block *keeper)
+{
+    if (!order.begun || order.host_only || cover() != SHOAL_OK || is_done(order.last)) {
+        return false;
+    }
+    closing *c = malloc(sizeof *c);
+    if (!c) {
+        (void)sh_cu.cuStreamSynchronize(sh_cuda_the_card()->stream);
+        return false;
+    }
+    *c = (closing){.keeper = keeper, .number = order.last};
+    *order.end = c;
+    order.end = &c->next;
+    return true;
+}
+
+void sh_cuda_close(shoal_block *keeper)
+{
+    sh_cleanup_begin();
+    bool kept = false;
+    if (keeper && !sh_block_is_lost(keeper) && sh_cuda_is_ours() && sh_cuda_check() == SHOAL_OK) {
+        pthread_mutex_lock(&order.lock);
+        begin();
+        poll_locked();
+        if (order.host_only) {
+            (void)cover();
+        }
+        kept = keep_for_now(keeper);
+        pthread_mutex_unlock(&order.lock);
+    }
+    if (!kept) {
+        sh_block_release(keeper);
+    }
+    sh_cleanup_end();
+}
+
+void sh_cuda_order_poll(void)
+{
+    pthread_mutex_lock(&order.lock);
+    if (order.first) {
+        poll_locked();
+    }
+    pthread_mutex_unlock(&order.lock);
+}

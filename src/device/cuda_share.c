@@ -1,0 +1,308 @@
+/* Pieces between processes: lending this process's, mapping others'. cuda_share.h describes it. */
+#include "device/cuda_share.h"
+
+#include "base/error.h"
+#include "shm/block.h"
+#include "shm/card_store.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Granules of other processes that this one has mapped. */
+typedef struct import {
+    struct import *next;
+    uint64_t granule, serial;
+    sh_cu_address address;
+    size_t size;
+    sh_cu_memory memory;
+} import;
+
+static struct {
+    pthread_mutex_t lock;
+    import *list;
+    uint64_t died; /* sh_granules_died when the list was last checked */
+} imports = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Pieces that were freed here while others held them, the oldest first. Under the allocator's lock. */
+static struct {
+    sh_cuda_piece *first, *last;
+} lent;
+
+/* ---- lending ---- */
+
+/* Under the allocator's lock. */
+static shoal_err share_granule(sh_cuda_granule *g)
+{
+    if (g->ledger && !sh_block_is_lost(g->ledger)) {
+        return SHOAL_OK;
+    }
+    int fd = -1;
+    shoal_err err =
+        sh_cuda_result("share card memory", sh_cu.cuMemExportToShareableHandle(&fd, g->memory, SH_CU_HANDLE_FD, 0));
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    sh_granule_info info = {.size = g->size};
+    memcpy(info.uuid, sh_cuda_the_card()->uuid, SH_UUID_BYTES);
+    err = sh_granule_create(&info, fd, &g->ledger);
+    close(fd);
+    return err;
+}
+
+shoal_err sh_cuda_share(void *data, size_t size, shoal_block **out_piece)
+{
+    shoal_err err = sh_cuda_check();
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    sh_cuda_order_begin();
+    sh_cuda_memory_lock();
+    sh_cuda_piece *p = sh_cuda_piece_at(data);
+    if (!p || size > p->size) {
+        err = sh_fail(SHOAL_EINVAL, "this card memory was not allocated by Shoal: clone the tensor first");
+    } else if (!p->ledger) {
+        err = share_granule(p->granule);
+        if (err == SHOAL_OK) {
+            err =
+                sh_piece_create(p->granule->ledger, p->address - p->granule->address, size > 0 ? size : 1, &p->ledger);
+        }
+    }
+    if (err == SHOAL_OK) {
+        *out_piece = sh_block_retain(p->ledger);
+    }
+    sh_cuda_memory_unlock();
+    return err;
+}
+
+/* Ends a loan, if nobody else holds the piece. */
+static bool is_back(sh_cuda_piece *p)
+{
+    if (!sh_block_is_sole_holder(p->ledger)) {
+        return false;
+    }
+    sh_block_release(p->ledger);
+    p->ledger = NULL;
+    return true;
+}
+
+void sh_cuda_lend(sh_cuda_piece *p)
+{
+    if (is_back(p)) {
+        sh_cuda_piece_return(p);
+        return;
+    }
+    p->state = SH_CUDA_LENT;
+    p->next = NULL;
+    p->prev = lent.last;
+    *(lent.last ? &lent.last->next : &lent.first) = p;
+    lent.last = p;
+}
+
+static void unlink_lent(sh_cuda_piece *p)
+{
+    *(p->prev ? &p->prev->next : &lent.first) = p->next;
+    *(p->next ? &p->next->prev : &lent.last) = p->prev;
+    p->next = p->prev = NULL;
+}
+
+void sh_cuda_reclaim(size_t most)
+{
+    sh_cuda_piece *last = lent.last;
+    for (size_t i = 0; lent.first && i < most; i++) {
+        sh_cuda_piece *p = lent.first;
+        unlink_lent(p);
+        sh_cuda_lend(p); /* free, or again at the end */
+        if (p == last) {
+            break;
+        }
+    }
+}
+
+void sh_cuda_granule_unshare(sh_cuda_granule *granule)
+{
+    sh_block_release(granule->ledger);
+    granule->ledger = NULL;
+}
+
+/* ---- mapping ---- */
+
+static void drop_import(import *m)
+{
+    sh_cuda_unmap(m->address, m->size);
+    (void)sh_cu.cuMemRelease(m->memory);
+    free(m);
+}
+
+/* Under the lock of imports: unmaps granules that no longer exist. Nothing of this process uses them: it would hold a
+ * piece, and so the granule. */
+static void drop_dead(void)
+{
+    uint64_t died = sh_granules_died();
+    if (died == imports.died || !sh_enter_held()) {
+        return;
+    }
+    import *dead = NULL;
+    for (import **m = &imports.list; *m;) {
+        import *here = *m;
+        sh_granule_info info;
+        if (sh_granule_look(here->granule, &info) && info.serial == here->serial) {
+            m = &here->next;
+            continue;
+        }
+        *m = here->next;
+        here->next = dead;
+        dead = here;
+    }
+    sh_leave();
+    imports.died = died;
+    for (import *m = dead, *next; m; m = next) {
+        next = m->next;
+        drop_import(m);
+    }
+}
+
+static shoal_err import_memory(import *m, int fd)
+{
+    shoal_err err =
+        sh_cuda_result("open card memory of another process",
+                       sh_cu.cuMemImportFromShareableHandle(&m->memory, (void *)(intptr_t)fd, SH_CU_HANDLE_FD));
+    if (err == SHOAL_OK) {
+        err = sh_cuda_map(m->memory, m->size, &m->address);
+        if (err != SHOAL_OK) {
+            (void)sh_cu.cuMemRelease(m->memory);
+        }
+    }
+    return err;
+}
+
+/* Checks that the granule is of this card. The caller holds a piece of it, so it lives. */
+static shoal_err look_at_granule(const sh_piece *piece, sh_granule_info *out_info)
+{
+    if (!sh_enter_held()) {
+        return shoal_last_error();
+    }
+    bool found = sh_granule_look(piece->granule, out_info) && out_info->serial == piece->serial;
+    sh_leave();
+    if (!found) {
+        return sh_fail(SHOAL_ECORRUPT, "a tensor on the card names card memory that does not exist");
+    }
+    const sh_cuda_card *card = sh_cuda_the_card();
+    if (memcmp(out_info->uuid, card->uuid, SH_UUID_BYTES) != 0) {
+        char theirs[48], ours[48];
+        return sh_fail(SHOAL_EINVAL, "the tensor is on the card %s, and this process uses the card %s (%s)",
+                       sh_cuda_uuid_text(out_info->uuid, theirs), sh_cuda_uuid_text(card->uuid, ours), card->name);
+    }
+    return SHOAL_OK;
+}
+
+static shoal_err map_granule(const sh_piece *piece, import **out_import)
+{
+    sh_granule_info info;
+    int fd = -1;
+    shoal_err err = look_at_granule(piece, &info);
+    if (err == SHOAL_OK) {
+        err = sh_granule_fd(piece->granule, &fd);
+    }
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    import *fresh = malloc(sizeof *fresh);
+    if (!fresh) {
+        err = sh_fail(SHOAL_ENOMEM, "no memory to describe card memory of another process");
+    } else {
+        *fresh = (import){.granule = piece->granule, .serial = piece->serial, .size = info.size};
+        err = import_memory(fresh, fd);
+    }
+    close(fd);
+    if (err != SHOAL_OK) {
+        free(fresh);
+        return err;
+    }
+    *out_import = fresh;
+    return SHOAL_OK;
+}
+
+/* Finds a granule among this process's own, which have no import. */
+static bool find_own(const sh_piece *piece, sh_cu_address *out_address)
+{
+    sh_cuda_memory_lock();
+    const sh_cuda_granule *g = sh_cuda_granules();
+    while (g && (!g->ledger || sh_block_is_lost(g->ledger) || shoal_block_id(g->ledger) != piece->granule)) {
+        g = g->next;
+    }
+    if (g) {
+        *out_address = g->address;
+    }
+    sh_cuda_memory_unlock();
+    return g != NULL;
+}
+
+shoal_err sh_cuda_open(const sh_piece *piece, void **out_data)
+{
+    shoal_err err = sh_cuda_get() ? SHOAL_OK : shoal_last_error();
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    sh_cuda_order_begin();
+    pthread_mutex_lock(&imports.lock);
+    drop_dead();
+    import **place = &imports.list, *m;
+    while ((m = *place) && (m->granule != piece->granule || m->serial != piece->serial)) {
+        place = &m->next;
+    }
+    sh_cu_address address = 0;
+    if (m) {
+        *place = m->next; /* the next piece is probably in the same granule */
+        m->next = imports.list;
+        imports.list = m;
+        address = m->address;
+    } else if (!find_own(piece, &address)) {
+        err = map_granule(piece, &m);
+        if (err == SHOAL_OK) {
+            m->next = imports.list;
+            imports.list = m;
+            address = m->address;
+        }
+    }
+    pthread_mutex_unlock(&imports.lock);
+    if (err == SHOAL_OK) {
+        *out_data = (void *)(uintptr_t)(address + piece->offset);
+    }
+    return err;
+}
+
+/* ---- leaving a world ---- */
+
+/* What others hold of this process's memory cannot come back: nobody would tell. It stays out of use. */
+static void forget_piece(sh_cuda_piece *p)
+{
+    if (p->ledger) {
+        sh_block_release(p->ledger);
+        p->ledger = NULL;
+        p->next = p->prev = NULL;
+        p->state = SH_CUDA_GIVEN;
+    }
+}
+
+void sh_cuda_share_leave(void)
+{
+    sh_cuda_memory_lock();
+    sh_cuda_reclaim(SIZE_MAX);
+    sh_cuda_pieces_visit(forget_piece);
+    lent.first = lent.last = NULL;
+    for (sh_cuda_granule *g = sh_cuda_granules(); g; g = g->next) {
+        if (g->ledger) {
+            sh_cuda_granule_unshare(g);
+        }
+    }
+    sh_cuda_memory_unlock();
+    pthread_mutex_lock(&imports.lock);
+    while (imports.list) {
+        import *m = imports.list;
+        imports.list = m->next;
+        drop_import(m);
+    }
+    pthread_mutex_unlock(&imports.lock);
+}

@@ -1,0 +1,450 @@
+/* Card memory between processes: lent, opened, given back, in order, and after deaths. Over the stub driver, or on a
+ * card. */
+#include "device/cuda_share.h"
+#include "testing/cuda_stub/stub.h"
+#include "tests/children.h"
+
+#include <signal.h>
+#include <stdlib.h>
+
+#define BYTES 4096
+
+static const sh_device *device;
+static const sh_stub *stub;
+
+static void open_card(void)
+{
+    sh_stub_use();
+    device = sh_device_get(SHOAL_CUDA);
+    ck_assert_msg(device != NULL, "%s", shoal_last_error_text());
+    stub = sh_stub_control();
+}
+
+static void close_card(void)
+{
+    sh_cuda_order_poll();
+    ck_assert(sh_cuda_memory_valid());
+    (void)sh_cuda_memory_trim();
+    sh_cuda_memory_numbers n;
+    ck_assert_ok(sh_cuda_memory_numbers_now(&n));
+    ck_assert_msg(n.used == 0, "%zu bytes are not back", n.used);
+}
+
+/* ---- what both sides do ---- */
+
+typedef struct lent {
+    void *data;
+    shoal_block *piece;
+} lent;
+
+static shoal_err make(lent *l, int fill)
+{
+    char bytes[BYTES];
+    memset(bytes, fill, sizeof bytes);
+    const sh_device *d = sh_device_get(SHOAL_CUDA);
+    must(d != NULL);
+    l->data = d->alloc(BYTES);
+    must(l->data != NULL);
+    must_ok(d->write(l->data, bytes, BYTES));
+    must_ok(sh_cuda_share(l->data, BYTES, &l->piece));
+    return SHOAL_OK;
+}
+
+static shoal_err send(const lent *l, shoal_queue *q)
+{
+    sh_piece piece;
+    must_ok(sh_piece_read(l->piece, &piece));
+    must_ok(sh_cuda_mark(piece.work));
+    must_ok(shoal_queue_put_block(q, l->piece, LIMIT));
+    return SHOAL_OK;
+}
+
+static void drop(lent *l)
+{
+    sh_device_get(SHOAL_CUDA)->free(l->data, BYTES);
+    sh_block_release(l->piece);
+}
+
+/* Receives a piece. What await says is returned. */
+static shoal_err receive(shoal_queue *q, lent *l)
+{
+    sh_piece piece;
+    must_ok(shoal_queue_get_block(q, LIMIT, &l->piece));
+    must_ok(sh_piece_read(l->piece, &piece));
+    must_ok(sh_cuda_open(&piece, &l->data));
+    return sh_cuda_await(sh_load_acquire(piece.work));
+}
+
+static shoal_err check(const lent *l, int fill)
+{
+    char bytes[BYTES] = "";
+    must_ok(sh_device_get(SHOAL_CUDA)->read(bytes, l->data, BYTES));
+    for (int i = 0; i < BYTES; i++) {
+        must(bytes[i] == (char)fill);
+    }
+    return SHOAL_OK;
+}
+
+/* Enqueues: wait for the word, then copy one piece to another. */
+static shoal_err copy_when(uint64_t *word, const lent *to, const lent *from)
+{
+    sh_cu_stream stream = sh_cuda_the_card()->stream;
+    sh_cuda_touch();
+    must(sh_cu.cuStreamWaitValue64(stream, (sh_cu_address)(uintptr_t)word, 1, SH_CU_WAIT_VALUE_GEQ) == SH_CU_OK);
+    must(sh_cu.cuMemcpyDtoDAsync((sh_cu_address)(uintptr_t)to->data, (sh_cu_address)(uintptr_t)from->data, BYTES,
+                                 stream) == SH_CU_OK);
+    return SHOAL_OK;
+}
+
+static uint64_t *make_word(void)
+{
+    void *word = NULL;
+    if (sh_cu.cuMemAllocHost(&word, sizeof(uint64_t)) != SH_CU_OK) {
+        return NULL;
+    }
+    memset(word, 0, sizeof(uint64_t));
+    return word;
+}
+
+/* Waits until nobody else holds what this process has freed. */
+static void until_back(void)
+{
+    sh_cuda_memory_numbers n;
+    int64_t deadline = clock_ns() + LIMIT;
+    do {
+        ck_assert(clock_ns() < deadline);
+        ck_assert_ok(shoal_world_sweep(NULL));
+        (void)sh_cuda_memory_trim();
+        ck_assert_ok(sh_cuda_memory_numbers_now(&n));
+    } while (n.used > 0);
+}
+
+static shoal_value *two_queues(shoal_queue *there, shoal_queue *back)
+{
+    return shoal_map("there", shoal_value_queue(there), "back", shoal_value_queue(back));
+}
+
+/* ---- tests ---- */
+
+/* Receives, checks, and sends it back. */
+static shoal_err echo(int rank, const shoal_value *args)
+{
+    lent l;
+    for (int i = 0; i < 3; i++) {
+        must_ok(receive(ARG(queue, "there"), &l));
+        must_ok(check(&l, 'a' + i));
+        must_ok(send(&l, ARG(queue, "back")));
+        sh_cuda_close(l.piece);
+    }
+    (void)rank;
+    return SHOAL_OK;
+}
+
+START_TEST(there_and_back)
+{
+    shoal_queue *there, *back;
+    ck_assert_ok(shoal_queue_create(0, &there));
+    ck_assert_ok(shoal_queue_create(0, &back));
+    shoal_process *p = start(SHOAL_START_SPAWN, 0, echo, two_queues(there, back));
+    for (int i = 0; i < 3; i++) {
+        lent l, again;
+        ck_assert_ok(make(&l, 'a' + i));
+        ck_assert_ok(send(&l, there));
+        drop(&l); /* it lives on in the message */
+        ck_assert_ok(receive(back, &again));
+        ck_assert_ptr_eq(again.data, l.data);
+        ck_assert_ok(check(&again, 'a' + i));
+        sh_cuda_close(again.piece);
+    }
+    finish(p);
+    until_back();
+    shoal_queue_release(there);
+    shoal_queue_release(back);
+}
+END_TEST
+
+static shoal_err make_and_die(int rank, const shoal_value *args)
+{
+    lent l;
+    must_ok(make(&l, 'd'));
+    must_ok(send(&l, ARG(queue, "back")));
+    (void)rank;
+    raise(SIGKILL);
+    return SHOAL_OK;
+}
+
+/* B53. The maker is dead before anybody maps its memory. */
+START_TEST(maker_killed)
+{
+    shoal_queue *back;
+    ck_assert_ok(shoal_queue_create(0, &back));
+    shoal_process *p = start(SHOAL_START_SPAWN, 0, make_and_die, two_queues(back, back));
+    finish_as(p, SHOAL_KILLED, SIGKILL);
+    lent l;
+    ck_assert_ok(receive(back, &l));
+    ck_assert_ok(check(&l, 'd'));
+    sh_cuda_close(l.piece);
+    sh_piece none = {0};
+    void *at;
+    ck_assert_int_ne(sh_cuda_open(&none, &at), SHOAL_OK); /* notices that the granule is gone, and unmaps it */
+    if (stub) {
+        ck_assert_uint_eq(stub->held(), 0);
+    }
+    shoal_queue_release(back);
+}
+END_TEST
+
+static shoal_err receive_and_wait(int rank, const shoal_value *args)
+{
+    lent l;
+    must_ok(receive(ARG(queue, "there"), &l));
+    must_ok(check(&l, 'k'));
+    must_ok(shoal_queue_put(ARG(queue, "back"), shoal_value_int(rank), LIMIT));
+    shoal_value *never = NULL;
+    must_ok(shoal_queue_get(ARG(queue, "there"), LIMIT, &never)); /* nobody sends one */
+    return SHOAL_OK;
+}
+
+/* B53. A killed consumer's memory comes back. */
+START_TEST(consumer_killed)
+{
+    shoal_queue *there, *back;
+    ck_assert_ok(shoal_queue_create(0, &there));
+    ck_assert_ok(shoal_queue_create(0, &back));
+    shoal_process *p = start(SHOAL_START_SPAWN, 0, receive_and_wait, two_queues(there, back));
+    lent l;
+    ck_assert_ok(make(&l, 'k'));
+    ck_assert_ok(send(&l, there));
+    drop(&l);
+    until_told(back);
+    sh_cuda_memory_numbers n;
+    (void)sh_cuda_memory_trim();
+    ck_assert_ok(sh_cuda_memory_numbers_now(&n));
+    ck_assert_uint_gt(n.used, 0);
+    ck_assert_ok(shoal_process_kill(p));
+    finish_as(p, SHOAL_KILLED, SIGKILL);
+    until_back();
+    shoal_queue_release(there);
+    shoal_queue_release(back);
+}
+END_TEST
+
+static shoal_err receive_early(int rank, const shoal_value *args)
+{
+    lent l;
+    must_ok(receive(ARG(queue, "there"), &l)); /* its work is not done: the stream waits, this call does not */
+    must_ok(shoal_queue_put(ARG(queue, "back"), shoal_value_int(rank), LIMIT));
+    must_ok(check(&l, 'w'));
+    sh_cuda_close(l.piece);
+    return SHOAL_OK;
+}
+
+/* B52. What was enqueued before the put is seen by the receiver's stream, and no host waits. */
+START_TEST(work_before_a_put)
+{
+    shoal_queue *there, *back;
+    ck_assert_ok(shoal_queue_create(0, &there));
+    ck_assert_ok(shoal_queue_create(0, &back));
+    shoal_process *p = start(SHOAL_START_SPAWN, 0, receive_early, two_queues(there, back));
+    lent from, to;
+    uint64_t *word = make_word();
+    ck_assert_ok(make(&from, 'w'));
+    ck_assert_ok(make(&to, '-'));
+    ck_assert_ok(copy_when(word, &to, &from));
+    ck_assert_ok(send(&to, there));
+    drop(&from);
+    drop(&to);
+    until_told(back);
+    __atomic_store_n(word, 1, __ATOMIC_SEQ_CST);
+    ck_assert_ok(device->wait());
+    finish(p);
+    until_back();
+    ck_assert_int_eq(sh_cu.cuMemFreeHost(word), SH_CU_OK);
+    shoal_queue_release(there);
+    shoal_queue_release(back);
+}
+END_TEST
+
+static shoal_err die_with_work(int rank, const shoal_value *args)
+{
+    lent from, to;
+    must_ok(make(&from, 'x'));
+    must_ok(make(&to, '-'));
+    uint64_t *word = make_word();
+    must(word != NULL);
+    must_ok(copy_when(word, &to, &from));
+    must_ok(send(&to, ARG(queue, "back")));
+    shoal_value *go = NULL;
+    must_ok(shoal_queue_get(ARG(queue, "there"), LIMIT, &go));
+    (void)rank;
+    raise(SIGKILL);
+    return SHOAL_OK;
+}
+
+/* The owner of the work dies before a receiver looks (0), or while the receiver's stream waits for it (1). */
+START_TEST(work_lost)
+{
+    shoal_queue *there, *back;
+    ck_assert_ok(shoal_queue_create(0, &there));
+    ck_assert_ok(shoal_queue_create(0, &back));
+    shoal_process *p = start(SHOAL_START_SPAWN, 0, die_with_work, two_queues(there, back));
+    lent l;
+    if (_i == 1) {
+        ck_assert_ok(receive(back, &l));
+    }
+    ck_assert_ok(shoal_queue_put(there, shoal_value_int(0), LIMIT));
+    finish_as(p, SHOAL_KILLED, SIGKILL);
+    ck_assert_ok(shoal_world_sweep(NULL));
+    if (_i == 0) {
+        ck_assert_err(receive(back, &l), SHOAL_EOWNERDEAD);
+    } else {
+        ck_assert_err(device->wait(), SHOAL_EOWNERDEAD);
+        ck_assert_ok(device->wait()); /* said once */
+    }
+    sh_cuda_close(l.piece);
+    shoal_queue_release(there);
+    shoal_queue_release(back);
+}
+END_TEST
+
+/* With idle streams, a piece is lent, received and given back without a call of the driver. */
+START_TEST(no_driver_call)
+{
+    shoal_queue *q;
+    ck_assert_ok(shoal_queue_create(0, &q));
+    lent l, again;
+    uint64_t calls = 0;
+    for (int i = 0; i < 10; i++) {
+        if (i == 1) {
+            calls = stub->calls(NULL);
+        }
+        l.data = device->alloc(BYTES);
+        ck_assert_ok(sh_cuda_share(l.data, BYTES, &l.piece));
+        ck_assert_ok(send(&l, q));
+        ck_assert_ok(receive(q, &again));
+        drop(&l);
+        sh_cuda_close(again.piece);
+    }
+    ck_assert_uint_eq(stub->calls(NULL), calls);
+    until_back();
+    shoal_queue_release(q);
+}
+END_TEST
+
+/* A driver that cannot register the world's memory: a put waits on the host instead. */
+START_TEST(without_words)
+{
+    stub->fail_call("cuMemHostRegister", 1, 0, SH_CU_NOT_SUPPORTED);
+    setenv("SHOAL_STUB_FAIL", "cuMemHostRegister:1:801", 1);
+    shoal_queue *there, *back;
+    ck_assert_ok(shoal_queue_create(0, &there));
+    ck_assert_ok(shoal_queue_create(0, &back));
+    shoal_process *p = start(SHOAL_START_SPAWN, 0, echo, two_queues(there, back));
+    for (int i = 0; i < 3; i++) {
+        lent from, l, again;
+        uint64_t *word = make_word();
+        *word = 1;
+        ck_assert_ok(make(&from, 'a' + i));
+        ck_assert_ok(make(&l, '-'));
+        ck_assert_ok(copy_when(word, &l, &from));
+        ck_assert_ok(send(&l, there));
+        ck_assert_ok(receive(back, &again));
+        ck_assert_ok(check(&again, 'a' + i));
+        drop(&from);
+        drop(&l);
+        sh_cuda_close(again.piece);
+        ck_assert_int_eq(sh_cu.cuMemFreeHost(word), SH_CU_OK);
+    }
+    finish(p);
+    until_back();
+    shoal_queue_release(there);
+    shoal_queue_release(back);
+    unsetenv("SHOAL_STUB_FAIL");
+}
+END_TEST
+
+static shoal_err refuse_other_card(int rank, const shoal_value *args)
+{
+    lent l;
+    sh_piece piece;
+    must_ok(shoal_queue_get_block(ARG(queue, "there"), LIMIT, &l.piece));
+    must_ok(sh_piece_read(l.piece, &piece));
+    must_err(sh_cuda_open(&piece, &l.data), SHOAL_EINVAL);
+    must(strstr(shoal_last_error_text(), "on the card GPU-50505050-5050-5050-5050-505050505050, and this process uses "
+                                         "the card GPU-51515151-5151-5151-5151-515151515151 (Stub 1)"));
+    sh_block_release(l.piece);
+    (void)rank;
+    return SHOAL_OK;
+}
+
+START_TEST(another_card)
+{
+    shoal_queue *there;
+    ck_assert_ok(shoal_queue_create(0, &there));
+    setenv("SHOAL_STUB_CARDS", "2", 1);
+    setenv("SHOAL_CARD", "1", 1);
+    shoal_process *p = start(SHOAL_START_SPAWN, 0, refuse_other_card, two_queues(there, there));
+    lent l;
+    ck_assert_ok(make(&l, 'o'));
+    ck_assert_ok(send(&l, there));
+    drop(&l);
+    finish(p);
+    until_back();
+    shoal_queue_release(there);
+}
+END_TEST
+
+/* What others may hold when this process leaves the world is never used again; the rest is. */
+START_TEST(leave_the_world)
+{
+    lent l;
+    ck_assert_ok(make(&l, 'l'));
+    shoal_queue *q;
+    ck_assert_ok(shoal_queue_create(0, &q));
+    ck_assert_ok(send(&l, q));
+    drop(&l);
+    shoal_queue_release(q);
+    until_back();
+    void *own = device->alloc(BYTES);
+    ck_assert_ptr_nonnull(own);
+    ck_assert_ok(make(&l, 'l'));
+    shoal_world_leave();
+    sh_block_release(l.piece);
+    ck_assert(sh_cuda_memory_valid());
+    for (int i = 0; i < 100; i++) {
+        ck_assert_ptr_ne(device->alloc(BYTES), l.data);
+    }
+    ck_assert_ok(device->write(own, "x", 1));
+    ck_assert_ok(make(&l, 'm')); /* in a new world */
+    sh_block_release(l.piece);
+    ck_assert(sh_cuda_memory_valid());
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("cuda_share");
+    TCase *tc = tcase_create("share");
+    tcase_set_timeout(tc, SH_TEST_SECONDS);
+    tcase_add_checked_fixture(tc, open_card, NULL);
+    tcase_add_checked_fixture(tc, sh_leaks_begin, sh_leaks_end);
+    tcase_add_checked_fixture(tc, NULL, close_card);
+    tcase_add_test(tc, there_and_back);
+    tcase_add_test(tc, maker_killed);
+    tcase_add_test(tc, consumer_killed);
+    tcase_add_test(tc, work_before_a_put);
+    tcase_add_loop_test(tc, work_lost, 0, 2);
+    if (!getenv("SHOAL_TEST_CARD")) {
+        tcase_add_test(tc, no_driver_call);
+        tcase_add_test(tc, without_words);
+        tcase_add_test(tc, another_card);
+    }
+    suite_add_tcase(s, tc);
+    TCase *left = tcase_create("leave");
+    tcase_add_checked_fixture(left, open_card, NULL);
+    tcase_add_test(left, leave_the_world);
+    suite_add_tcase(s, left);
+    return s;
+}
+
+SH_TEST_MAIN(suite)
