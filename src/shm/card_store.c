@@ -228,6 +228,14 @@ static void take_fds(struct msghdr *h, set *s)
     }
 }
 
+static shoal_err too_few_fds(uint64_t granules, uint32_t open)
+{
+    return sh_fail(SHOAL_ELIMIT,
+                   "the world has %llu granules of card memory, and this process could open the fds of %u: it may have "
+                   "%llu fds (RLIMIT_NOFILE)",
+                   (unsigned long long)granules, open, (unsigned long long)fd_limit());
+}
+
 static shoal_err check_set(const set *s, ssize_t size, int flags, bool with_fds)
 {
     if (size < (ssize_t)message_bytes(0) || s->m.magic != MESSAGE_MAGIC || s->m.count > SH_STORE_MAX ||
@@ -235,10 +243,7 @@ static shoal_err check_set(const set *s, ssize_t size, int flags, bool with_fds)
         return sh_fail(SHOAL_ECORRUPT, "the store of card memory holds a message that is none of the library's");
     }
     if (with_fds && s->open != s->m.count) {
-        return sh_fail(SHOAL_ELIMIT,
-                       "the world has %llu granules of card memory, and this process could open the fds of %u: it may "
-                       "have %llu fds (RLIMIT_NOFILE)",
-                       (unsigned long long)s->m.count, s->open, (unsigned long long)fd_limit());
+        return too_few_fds(s->m.count, s->open);
     }
     return SHOAL_OK;
 }
@@ -370,13 +375,22 @@ static void drop_dead(set *s)
     s->m.count = s->open = n;
 }
 
-/* Sends the set, with one fd more unless it is -1, and drops the old one. had: there was a message before. */
-static shoal_err put_set(set *s, const sh_store_entry *more, int fd, bool had)
+/* Adds a copy of the fd to the set. So this process has had all of them open at once, and will be able to again: who
+ * cannot open the set cannot take anything out of it. */
+static shoal_err extend_set(set *s, const sh_store_entry *more, int fd)
 {
-    if (fd >= 0) {
-        s->m.entries[s->m.count] = *more;
-        s->fds[s->m.count++] = fd; /* not in `open`: the caller keeps it */
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    if (copy < 0) {
+        return errno == EMFILE ? too_few_fds(s->m.count + 1, s->open) : sh_fail_os("the fd of a granule");
     }
+    s->m.entries[s->m.count++] = *more;
+    s->fds[s->open++] = copy;
+    return SHOAL_OK;
+}
+
+/* Sends the set and drops the old one. had: there was a message before. */
+static shoal_err put_set(set *s, bool had)
+{
     s->m.magic = MESSAGE_MAGIC;
     s->m.number++;
     SH_DEATH("store.set.peeked"); /* death: nothing has changed; the system closes the fds of the dead */
@@ -415,7 +429,8 @@ static shoal_err replace(const sh_store_entry *more, int fd)
         err = peek(true, &s);
         if (err == SHOAL_OK) {
             drop_dead(&s);
-            err = put_set(&s, more, fd, had);
+            err = fd >= 0 ? extend_set(&s, more, fd) : SHOAL_OK;
+            err = err == SHOAL_OK ? put_set(&s, had) : err;
             close_fds(&s);
         }
     }
