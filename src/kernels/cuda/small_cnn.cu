@@ -27,7 +27,8 @@ constexpr int A2 = CONVS, DZ1 = A2 + 320, H1 = DZ1 + 50, DZ2 = H1 + 50, LOSS = D
 struct image_memory {
     float4 w2[20 * 10 * TAPS_ROOM / 4];
     float4 w1[10 * TAPS_ROOM / 4];
-    float4 g2[20 * 8 * 2]; /* the gradient of conv2's output, [20, 8, 8] */
+    float4 g2[20 * 16 * 2]; /* the gradient of conv2's output, [20, 8, 8], with 4 rows of zeros above and below */
+    float2 g2s[320];        /* the same of the winners alone: gradient, and place in a1s as int bits */
     float2 a1[10 * 12 * 6];
     float2 x[28 * X_STRIDE / 2];
     float2 g1[1440]; /* gradient, and the winner's place in x as int bits */
@@ -108,27 +109,23 @@ __device__ void load_patch(float patch[36], const float2 *from, int stride2)
 }
 
 /* Loads the image, the weights of the convolutions, and draws the channels that stay. */
-__device__ void load_all(image_memory &m, const sh_small_cnn_step &s, int64_t sample, uint64_t block)
+__device__ void load_all(image_memory &m, const sh_small_cnn_step &s, uint64_t block)
 {
     int t = threadIdx.x;
     float *x = (float *)m.x, *w1 = (float *)m.w1, *w2 = (float *)m.w2;
-    const uint8_t *pixels = s.pixels + sample * 784;
-    for (int i = t; i < 784 / 4; i += THREADS) {
-        uchar4 q = ((const uchar4 *)pixels)[i];
-        int at = i * 4 / 28 * X_STRIDE + i * 4 % 28;
-        x[at] = __fadd_rn(__fmul_rn((float)q.x, s.scale), s.shift);
-        x[at + 1] = __fadd_rn(__fmul_rn((float)q.y, s.scale), s.shift);
-        x[at + 2] = __fadd_rn(__fmul_rn((float)q.z, s.scale), s.shift);
-        x[at + 3] = __fadd_rn(__fmul_rn((float)q.w, s.scale), s.shift);
-    }
     for (int i = t; i < 250; i += THREADS) {
         w1[i / TAPS * TAPS_ROOM + i % TAPS] = s.param[0][i];
     }
-    for (int i = t; i < 5000; i += THREADS) {
+#pragma unroll 16
+    for (int i = t; i < 5000; i += THREADS) { /* all loads under way at once */
         w2[i / TAPS * TAPS_ROOM + i % TAPS] = s.param[2][i];
     }
     for (int i = t; i < 500; i += THREADS) {
         m.wf2[i] = s.param[6][i];
+    }
+    for (int i = t; i < 20 * 8; i += THREADS) { /* the rows of zeros */
+        int row = i % 8 < 4 ? i % 8 : i % 8 + 8;
+        m.g2[(i / 8 * 16 + row) * 2] = m.g2[(i / 8 * 16 + row) * 2 + 1] = make_float4(0, 0, 0, 0);
     }
     if (t < 10) {
         m.b1[t] = s.param[1][t];
@@ -140,6 +137,7 @@ __device__ void load_all(image_memory &m, const sh_small_cnn_step &s, int64_t sa
     if (t >= 64 && t < 114) {
         m.bf1[t - 64] = s.param[5][t - 64];
     }
+    int64_t sample = s.order[s.state[0] + blockIdx.x]; /* three loads that wait for each other, so they come last */
     if (t == 128) {
         m.label = s.labels[sample];
     }
@@ -151,6 +149,15 @@ __device__ void load_all(image_memory &m, const sh_small_cnn_step &s, int64_t sa
             float u = (float)(word[i] >> 8) * 0x1p-24f;
             m.drop[(t - 32) * 4 + i] = !s.training ? 1.0f : u < 0.5f ? 2.0f : 0.0f;
         }
+    }
+    const uint8_t *pixels = s.pixels + sample * 784;
+    for (int i = t; i < 784 / 4; i += THREADS) {
+        uchar4 q = ((const uchar4 *)pixels)[i];
+        int at = i * 4 / 28 * X_STRIDE + i * 4 % 28;
+        x[at] = __fadd_rn(__fmul_rn((float)q.x, s.scale), s.shift);
+        x[at + 1] = __fadd_rn(__fmul_rn((float)q.y, s.scale), s.shift);
+        x[at + 2] = __fadd_rn(__fmul_rn((float)q.z, s.scale), s.shift);
+        x[at + 3] = __fadd_rn(__fmul_rn((float)q.w, s.scale), s.shift);
     }
 }
 
@@ -314,12 +321,13 @@ __device__ void spread_to_conv2(image_memory &m, float *kept)
     }
     g = place == DEAD ? 0 : g * m.drop[o];
     kept[A2 + t] = m.a2[t];
-    float *out = (float *)m.g2 + o * 64 + window / 4 * 16 + window % 4 * 2;
+    float *out = (float *)m.g2 + o * 128 + 32 + window / 4 * 16 + window % 4 * 2;
     int at = place == DEAD ? -1 : place - (window / 4 * 16 + window % 4 * 2);
     out[0] = at == 0 ? g : 0;
     out[1] = at == 1 ? g : 0;
     out[8] = at == 8 ? g : 0;
     out[9] = at == 9 ? g : 0;
+    m.g2s[t] = make_float2(g, __int_as_float(place == DEAD ? 0 : place / 8 * A_STRIDE + place % 8));
     if (t < 32) {
         bool stays = t < 20 && m.drop[t] != 0;
         unsigned who = __ballot_sync(0xffffffffu, stays);
@@ -341,21 +349,26 @@ __device__ void conv2_backward_input(image_memory &m)
     }
     int half = t / 120, task = t % 120, c = task / 12, y = task % 12;
     float acc[12] = {};
-    int count = m.alive_count, first = y > 7 ? y - 7 : 0, last = y < 4 ? y : 4;
-    const float *w2 = (const float *)m.w2;
+    int count = m.alive_count;
     for (int i = half; i < count; i += 2) {
         int o = m.alive[i];
-        const float *taps = w2 + (o * 10 + c) * TAPS_ROOM;
-#pragma unroll 1
-        for (int a = first; a <= last; a++) {
-            float4 lo = m.g2[o * 16 + (y - a) * 2], hi = m.g2[o * 16 + (y - a) * 2 + 1];
+        const float4 *taps = m.w2 + (o * 10 + c) * (TAPS_ROOM / 4);
+        float w[TAPS_ROOM];
+#pragma unroll
+        for (int k = 0; k < TAPS_ROOM / 4; k++) {
+            float4 q = taps[k];
+            w[4 * k] = q.x, w[4 * k + 1] = q.y, w[4 * k + 2] = q.z, w[4 * k + 3] = q.w;
+        }
+#pragma unroll
+        for (int a = 0; a < 5; a++) {
+            const float4 *row = m.g2 + o * 32 + (4 + y - a) * 2;
+            float4 lo = row[0], hi = row[1];
             float g[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
 #pragma unroll
             for (int b = 0; b < 5; b++) {
-                float w = taps[a * 5 + b];
 #pragma unroll
                 for (int k = 0; k < 8; k++) {
-                    acc[k + b] += g[k] * w;
+                    acc[k + b] += g[k] * w[a * 5 + b];
                 }
             }
         }
@@ -373,21 +386,20 @@ __device__ void conv2_backward_weights(const image_memory &m, float *kept)
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = m.alive_count;
     int tap = lane < TAPS ? lane / 5 * A_STRIDE + lane % 5 : 0;
     for (int task = warp; task < 40; task += WARPS) {
-        int i = task / 2, half = task % 2, o = i < count ? m.alive[i] : -1;
+        int i = task / 2, half = task % 2;
         if (i >= count) {
-            continue;
+            break;
         }
+        int o = m.alive[i];
         float acc[5] = {}, sum = 0;
-#pragma unroll 4
+        const float *a = m.a1s + half * 5 * 12 * A_STRIDE + tap;
+#pragma unroll
         for (int window = 0; window < 16; window++) {
-            int place = m.place2[o * 16 + window];
-            int row = place == DEAD ? 0 : place / 8, column = place == DEAD ? 0 : place % 8;
-            float g = place == DEAD ? 0 : ((const float *)m.g2)[o * 64 + place];
-            const float *a = m.a1s + half * 5 * 12 * A_STRIDE + row * A_STRIDE + column + tap;
-            sum += g;
+            float2 g = m.g2s[o * 16 + window];
+            sum += g.x;
 #pragma unroll
             for (int c = 0; c < 5; c++) {
-                acc[c] += g * a[c * 12 * A_STRIDE];
+                acc[c] += g.x * a[c * 12 * A_STRIDE + __float_as_int(g.y)];
             }
         }
         if (lane < TAPS) {
@@ -435,11 +447,10 @@ __global__ void __launch_bounds__(THREADS, 2) image_pass(sh_small_cnn_step s, fl
     extern __shared__ float4 raw[];
     image_memory &m = *(image_memory *)raw;
     int t = threadIdx.x;
-    int64_t sample = s.order[s.state[0] + blockIdx.x];
     uint64_t block = s.key.offset + (uint64_t)s.state[1];
     kept += (int64_t)blockIdx.x * KEPT;
 
-    load_all(m, s, sample, block);
+    load_all(m, s, block);
     __syncthreads();
     conv1_forward(m);
     __syncthreads();
