@@ -29,7 +29,7 @@ typedef struct range {
 /* The copy keeps the alignment that the array has, up to this many bytes, so that a kernel meets odd ones too. */
 #define ALIGNMENT 64
 
-#define MOST_RANGES 80
+#define MOST_RANGES 512
 
 typedef struct passage {
     range ranges[MOST_RANGES];

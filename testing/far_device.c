@@ -1,5 +1,7 @@
 #include "testing/far_device.h"
 
+#include "testing/optim_all.h"
+
 /* A far address is a near one with this bit set, which no address of a process has. */
 #define FAR (UINT64_C(1) << 62)
 
@@ -40,7 +42,7 @@ static shoal_err passage_close(passage *p, shoal_err err)
 
 static const sh_kernels *passage_kernels(void)
 {
-    return sh_kernels_find("reference");
+    return reference_with_all();
 }
 
 static sh_exec *passage_exec(sh_exec *exec)

@@ -478,6 +478,95 @@ static shoal_err pass_average(sh_exec *exec, shoal_dtype dtype, int64_t n, void 
     return PASS(BEHIND(optim)->average(EXEC, dtype, n, AT(out), all_at(&p, in, count, moved), weights, count));
 }
 
+#define MOST_PARTS 80
+
+static void add_parts(passage *p, shoal_dtype dtype, const sh_optim_part *parts, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++) {
+        add_array(p, parts[i].param, dtype, parts[i].n, true);
+        add_array(p, parts[i].grad, dtype, parts[i].n, false);
+        for (int s = 0; s < 3; s++) {
+            add_array(p, parts[i].state[s], dtype, parts[i].n, true);
+        }
+        add_array(p, parts[i].step, SHOAL_F32, 1, false);
+    }
+}
+
+static const sh_optim_part *parts_at(const passage *p, const sh_optim_part *parts, int32_t count, sh_optim_part *moved)
+{
+    for (int32_t i = 0; i < count && i < MOST_PARTS; i++) {
+        moved[i] = parts[i];
+        moved[i].param = passage_at(p, parts[i].param);
+        moved[i].grad = passage_at(p, parts[i].grad);
+        for (int s = 0; s < 3; s++) {
+            moved[i].state[s] = passage_at(p, parts[i].state[s]);
+        }
+        moved[i].step = passage_at(p, parts[i].step);
+    }
+    return moved;
+}
+
+#define PARTS parts_at(&p, parts, count, (sh_optim_part[MOST_PARTS]){{0}})
+
+static shoal_err pass_sgd_all(sh_exec *exec, shoal_dtype dtype, const sh_sgd_args *args, const sh_optim_part *parts,
+                              int32_t count)
+{
+    passage p = {0};
+    add_parts(&p, dtype, parts, count);
+    return PASS(BEHIND(optim)->sgd_all(EXEC, dtype, args, PARTS, count));
+}
+
+static shoal_err pass_adam_all(sh_exec *exec, shoal_dtype dtype, const sh_adam_args *args, const sh_optim_part *parts,
+                               int32_t count)
+{
+    passage p = {0};
+    add_parts(&p, dtype, parts, count);
+    return PASS(BEHIND(optim)->adam_all(EXEC, dtype, args, PARTS, count));
+}
+
+static shoal_err pass_rmsprop_all(sh_exec *exec, shoal_dtype dtype, const sh_rmsprop_args *args,
+                                  const sh_optim_part *parts, int32_t count)
+{
+    passage p = {0};
+    add_parts(&p, dtype, parts, count);
+    return PASS(BEHIND(optim)->rmsprop_all(EXEC, dtype, args, PARTS, count));
+}
+
+static float *const *steps_at(const passage *p, float *const *steps, int32_t count, float **moved)
+{
+    for (int32_t i = 0; i < count && i < MOST_PARTS; i++) {
+        moved[i] = passage_at(p, steps[i]);
+    }
+    return moved;
+}
+
+static shoal_err pass_count_steps(sh_exec *exec, float *const *steps, int32_t count)
+{
+    passage p = {0};
+    for (int32_t i = 0; i < count; i++) {
+        add_array(&p, steps[i], SHOAL_F32, 1, true);
+    }
+    return PASS(BEHIND(optim)->count_steps(EXEC, steps_at(&p, steps, count, (float *[MOST_PARTS]){0}), count));
+}
+
+static shoal_err pass_sumsq_all(sh_exec *exec, shoal_dtype dtype, const sh_optim_part *parts, int32_t count,
+                                double *sumsq)
+{
+    passage p = {0};
+    add_parts(&p, dtype, parts, count);
+    add_array(&p, sumsq, SHOAL_F64, 1, true);
+    return PASS(BEHIND(optim)->sumsq_all(EXEC, dtype, PARTS, count, AT(sumsq)));
+}
+
+static shoal_err pass_clip_all(sh_exec *exec, shoal_dtype dtype, const sh_optim_part *parts, int32_t count,
+                               const double *sumsq, double max_norm)
+{
+    passage p = {0};
+    add_parts(&p, dtype, parts, count);
+    add_array(&p, sumsq, SHOAL_F64, 1, false);
+    return PASS(BEHIND(optim)->clip_all(EXEC, dtype, PARTS, count, AT(sumsq), max_norm));
+}
+
 /* ---- conv, pool ---- */
 
 typedef struct conv_sizes {
@@ -634,7 +723,13 @@ static const sh_kernels passed_kernels = {
                                        .rmsprop = pass_rmsprop,
                                        .scale = pass_scale,
                                        .clip = pass_clip,
-                                       .average = pass_average},
+                                       .average = pass_average,
+                                       .sgd_all = pass_sgd_all,
+                                       .adam_all = pass_adam_all,
+                                       .rmsprop_all = pass_rmsprop_all,
+                                       .count_steps = pass_count_steps,
+                                       .sumsq_all = pass_sumsq_all,
+                                       .clip_all = pass_clip_all},
     .conv = &(const sh_conv_kernels){.forward = pass_conv,
                                      .backward = pass_conv_backward,
                                      .pool_relu_forward = pass_pool_relu,

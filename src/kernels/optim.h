@@ -77,7 +77,7 @@ typedef struct sh_optim_kernels {
     shoal_err (*count_steps)(sh_exec *exec, float *const *steps, int32_t count);
     /* *sumsq = the sum of the squares of all param, in f64 and always in the same order. */
     shoal_err (*sumsq_all)(sh_exec *exec, shoal_dtype dtype, const sh_optim_part *parts, int32_t count, double *sumsq);
-    /* param *= min(1, max_norm / (sqrt(*sumsq) + 1e-6)). */
+    /* param *= min(1, max_norm / (sqrt(*sumsq) + 1e-6)); unchanged if that is NaN. */
     shoal_err (*clip_all)(sh_exec *exec, shoal_dtype dtype, const sh_optim_part *parts, int32_t count,
                           const double *sumsq, double max_norm);
 } sh_optim_kernels;

@@ -1,6 +1,7 @@
 /* Tests of the optimiser steps: fast against reference over several steps, with all options;
  * and values computed by hand. */
 #include "kernels/kernels_test.h"
+#include "testing/optim_all.h"
 
 #define STEPS 5
 
@@ -164,4 +165,131 @@ START_TEST(clip_scale_and_average)
 }
 END_TEST
 
-KERNELS_SUITE("optim", steps_agree, known_values, clip_scale_and_average)
+/* ---- several parameters at once, where a device has it ---- */
+
+#define MANY 70 /* more than one launch takes */
+
+typedef struct many {
+    sh_optim_part parts[MANY];
+    float steps[MANY];
+    state states[MANY];
+    void *grads[MANY];
+} many;
+
+/* Sizes from 0 to several thousand; each parameter is at another step. */
+static void many_make(many *m, shoal_dtype dtype, method rule, int form, uint64_t seed)
+{
+    for (int i = 0; i < MANY; i++) {
+        int64_t n = i % 9 == 8 ? 3000 + i : i * i % 200;
+        void *start = numbers(dtype, n, &seed, 1);
+        m->states[i] = state_make(dtype, start, n);
+        m->grads[i] = numbers(dtype, n, &seed, 1);
+        m->steps[i] = (float)(i % 3);
+        const state *s = &m->states[i];
+        m->parts[i] = (sh_optim_part){.n = n, .param = s->param, .grad = m->grads[i], .step = &m->steps[i]};
+        void *const own[3] = {rule == SGD && !(form & 4) ? NULL : s->s1, rule == RMSPROP && !(form & 4) ? NULL : s->s2,
+                              form & 8 ? s->s3 : NULL};
+        for (int k = 0; k < (rule == SGD ? 1 : 3); k++) {
+            m->parts[i].state[k] = own[k];
+        }
+        free(start);
+    }
+}
+
+static void many_free(many *m)
+{
+    for (int i = 0; i < MANY; i++) {
+        state_free(&m->states[i]);
+        free(m->grads[i]);
+    }
+}
+
+static shoal_err step_all(const sh_kernels *k, method rule, int form, shoal_dtype dtype, many *m)
+{
+    sh_exec exec = {0};
+    float *steps[MANY];
+    for (int i = 0; i < MANY; i++) {
+        steps[i] = &m->steps[i];
+    }
+    ck_assert_ok(k->optim->count_steps(&exec, steps, MANY));
+    sh_sgd_args sgd = {.lr = 0.1, .momentum = form & 4 ? 0.9 : 0, .dampening = form & 8 ? 0.3 : 0};
+    sh_adam_args adam = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+    adam.decoupled = form & 4;
+    sh_rmsprop_args rms = {.lr = 0.1, .alpha = 0.9, .eps = 1e-3, .momentum = 0.5};
+    sgd.weight_decay = adam.weight_decay = rms.weight_decay = form & 1 ? 0.1 : 0;
+    switch (rule) {
+    case SGD: return k->optim->sgd_all(&exec, dtype, &sgd, m->parts, MANY);
+    case ADAM: return k->optim->adam_all(&exec, dtype, &adam, m->parts, MANY);
+    case RMSPROP: return k->optim->rmsprop_all(&exec, dtype, &rms, m->parts, MANY);
+    case RULES: break;
+    }
+    return SHOAL_EINVAL;
+}
+
+static void compare_many(const sh_kernels *k, method rule, int form, shoal_dtype dtype)
+{
+    static many got, wanted;
+    many_make(&got, dtype, rule, form, 7);
+    many_make(&wanted, dtype, rule, form, 7);
+    for (int t = 0; t < 2; t++) {
+        ck_assert_ok(step_all(k, rule, form, dtype, &got));
+        ck_assert_ok(step_all(reference_with_all(), rule, form, dtype, &wanted));
+    }
+    double tolerance = dtype == SHOAL_F32 ? 1e-5 : 1e-12;
+    for (int i = 0; i < MANY; i++) {
+        int64_t n = got.parts[i].n;
+        ck_assert(got.steps[i] == (float)(i % 3 + 2));
+        assert_close(dtype, got.states[i].param, wanted.states[i].param, n, tolerance, 0.1, "param", (uint64_t)i);
+        assert_close(dtype, got.states[i].s1, wanted.states[i].s1, n, tolerance, 0.1, "first state", (uint64_t)i);
+        assert_close(dtype, got.states[i].s2, wanted.states[i].s2, n, tolerance, 0.1, "second state", (uint64_t)i);
+        assert_close(dtype, got.states[i].s3, wanted.states[i].s3, n, tolerance, 10, "third state", (uint64_t)i);
+    }
+    many_free(&got);
+    many_free(&wanted);
+}
+
+static void compare_clip(const sh_kernels *k, shoal_dtype dtype)
+{
+    static many got, wanted;
+    many_make(&got, dtype, SGD, 0, 8);
+    many_make(&wanted, dtype, SGD, 0, 8);
+    sh_exec exec = {0};
+    double sum = 0, again = 0, exact = 0;
+    ck_assert_ok(k->optim->sumsq_all(&exec, dtype, got.parts, MANY, &sum));
+    ck_assert_ok(k->optim->sumsq_all(&exec, dtype, got.parts, MANY, &again));
+    ck_assert_ok(reference_with_all()->optim->sumsq_all(&exec, dtype, wanted.parts, MANY, &exact));
+    ck_assert(sum == again);
+    ck_assert_double_le(distance(sum, exact, 1), 1e-13);
+    ck_assert_ok(k->optim->clip_all(&exec, dtype, got.parts, MANY, &(double){NAN}, 1)); /* changes nothing */
+    ck_assert_ok(k->optim->clip_all(&exec, dtype, got.parts, MANY, &exact, 1e9));       /* nor does this */
+    ck_assert_ok(k->optim->clip_all(&exec, dtype, got.parts, MANY, &exact, 2));
+    ck_assert_ok(reference_with_all()->optim->clip_all(&exec, dtype, wanted.parts, MANY, &exact, 2));
+    for (int i = 0; i < MANY; i++) {
+        assert_close(dtype, got.states[i].param, wanted.states[i].param, got.parts[i].n, tolerance_of(dtype), 0.1,
+                     "clip", (uint64_t)i);
+    }
+    many_free(&got);
+    many_free(&wanted);
+}
+
+START_TEST(steps_of_many_parameters_agree)
+{
+    FOR_FAST(k)
+    {
+        if (!k->optim->sgd_all) {
+            continue;
+        }
+        for (int rule = 0; rule < RULES; rule++) {
+            for (int form = 0; form < 16; form++) {
+                compare_many(k, (method)rule, form, form & 2 ? SHOAL_F64 : SHOAL_F32);
+            }
+        }
+        compare_clip(k, SHOAL_F32);
+        compare_clip(k, SHOAL_F64);
+        sh_exec exec = {0};
+        ck_assert_err(k->optim->sgd_all(&exec, SHOAL_I32, &(sh_sgd_args){0}, &(sh_optim_part){0}, 1), SHOAL_EINVAL);
+    }
+}
+END_TEST
+
+KERNELS_SUITE("optim", steps_agree, known_values, clip_scale_and_average, steps_of_many_parameters_agree)

@@ -12,6 +12,22 @@ static bool adam_wants(const shoal_optimizer *optimizer, int state)
     return state != ADAM_MAX || optimizer->adam.o.amsgrad;
 }
 
+static sh_adam_args adam_args(const shoal_optimizer *optimizer, double bias1, double bias2)
+{
+    const sh_adam_settings *s = &optimizer->adam;
+    return (sh_adam_args){
+        .lr = optimizer->lr,
+        .beta1 = s->o.beta1,
+        .beta2 = s->o.beta2,
+        .eps = s->o.eps,
+        .weight_decay = s->o.weight_decay,
+        .bias1 = bias1,
+        .bias2 = bias2,
+        .decoupled = s->decoupled,
+        .maximize = s->o.maximize,
+    };
+}
+
 static shoal_err adam_step(shoal_optimizer *optimizer, const sh_update *u)
 {
     sh_adam_settings *s = &optimizer->adam;
@@ -20,19 +36,15 @@ static shoal_err adam_step(shoal_optimizer *optimizer, const sh_update *u)
         s->bias1 = 1 - pow(s->o.beta1, s->last_step);
         s->bias2 = 1 - pow(s->o.beta2, s->last_step);
     }
-    sh_adam_args args = {
-        .lr = optimizer->lr,
-        .beta1 = s->o.beta1,
-        .beta2 = s->o.beta2,
-        .eps = s->o.eps,
-        .weight_decay = s->o.weight_decay,
-        .bias1 = s->bias1,
-        .bias2 = s->bias2,
-        .decoupled = s->decoupled,
-        .maximize = s->o.maximize,
-    };
+    sh_adam_args args = adam_args(optimizer, s->bias1, s->bias2);
     return u->kernels->adam(u->exec, u->dtype, u->count, &args, u->parameter, u->state[ADAM_FIRST],
                             u->state[ADAM_SECOND], u->state[ADAM_MAX], u->grad);
+}
+
+static shoal_err adam_step_all(shoal_optimizer *optimizer, const sh_updates *u)
+{
+    sh_adam_args args = adam_args(optimizer, 1, 1); /* the kernel computes them from the step */
+    return u->kernels->adam_all(u->exec, u->dtype, &args, u->parts, u->count);
 }
 
 #define ADAM_KIND(title)                                                                                               \
@@ -42,7 +54,8 @@ static shoal_err adam_step(shoal_optimizer *optimizer, const sh_update *u)
                    [ADAM_FIRST] = "exp_avg",                                                                           \
                    [ADAM_SECOND] = "exp_avg_sq",                                                                       \
                    [ADAM_MAX] = "max_exp_avg_sq"},                                                                     \
-        .wants = adam_wants, .step = adam_step,                                                                        \
+        .part = {ADAM_FIRST, ADAM_SECOND, ADAM_MAX}, .wants = adam_wants, .step = adam_step,                           \
+        .step_all = adam_step_all,                                                                                     \
     }
 
 static const sh_optim_kind adam = ADAM_KIND("Adam");

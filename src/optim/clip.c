@@ -87,6 +87,77 @@ static shoal_err norm_of_grads(const shoal_module *module, const shoal_tensor *f
     return err;
 }
 
+/* ---- on a device with kernels for all gradients at once: nothing is read back, unless the norm is asked for ---- */
+
+/* Describes the gradients. Returns how many there are; 0 unless all are contiguous, of one dtype and on one device. */
+static int32_t parts_of(const shoal_module *module, const shoal_tensor *first, sh_optim_part *parts)
+{
+    size_t at = 0;
+    int32_t count = 0;
+    for (const shoal_tensor *g; (g = next_grad(module, &at)) != NULL; count++) {
+        if (!g->contiguous || g->dtype != first->dtype || g->storage->device != first->storage->device) {
+            return 0;
+        }
+        parts[count] = (sh_optim_part){.n = g->count, .param = sh_tensor_ptr(g)};
+    }
+    return count;
+}
+
+static shoal_err clip_parts(const shoal_tensor *first, const sh_optim_part *parts, int32_t count, double max_norm,
+                            double *out_norm)
+{
+    const sh_device *device = first->storage->device;
+    const sh_optim_kernels *kernels = device->kernels()->optim;
+    size_t mark = shoal_scope_mark();
+    sh_shape s;
+    shoal_tensor *sum =
+        sh_shape_init(&s, SHOAL_F64, 0, NULL) == SHOAL_OK ? sh_scope_add(sh_tensor_new(device, &s)) : NULL;
+    sh_exec *exec = sum ? device->exec() : NULL;
+    shoal_err err =
+        exec ? kernels->sumsq_all(exec, first->dtype, parts, count, sh_tensor_ptr(sum)) : shoal_last_error();
+    if (err == SHOAL_OK) {
+        err = kernels->clip_all(exec, first->dtype, parts, count, sh_tensor_ptr(sum), max_norm);
+    }
+    double total = 0;
+    if (err == SHOAL_OK && out_norm) {
+        err = shoal_tensor_read(sum, &total, sizeof total);
+        *out_norm = err == SHOAL_OK ? sqrt(total) : *out_norm;
+    }
+    shoal_scope_release(mark);
+    return err;
+}
+
+static void touch_grads(const shoal_module *module)
+{
+    size_t at = 0;
+    for (shoal_tensor *g; (g = next_grad(module, &at)) != NULL;) {
+        sh_tensor_touch(g);
+    }
+}
+
+/* Clips there, and sets *out_done. Leaves it false if the device or the gradients do not allow it. */
+static shoal_err clip_there(const shoal_module *module, const shoal_tensor *first, double max_norm, double *out_norm,
+                            bool *out_done)
+{
+    if (!first->storage->device->kernels()->optim->sumsq_all) {
+        return SHOAL_OK;
+    }
+    sh_optim_part *parts = malloc(module->total * sizeof *parts);
+    if (!parts) {
+        return sh_fail(SHOAL_ENOMEM, "shoal_clip_grad_norm: no memory for %zu gradients", module->total);
+    }
+    int32_t count = parts_of(module, first, parts);
+    shoal_err err = count > 0 ? clip_parts(first, parts, count, max_norm, out_norm) : SHOAL_OK;
+    if (count > 0) {
+        touch_grads(module);
+    }
+    free(parts);
+    *out_done = count > 0;
+    return err;
+}
+
+/* ---- gradient by gradient ---- */
+
 static shoal_err scale_grads(const shoal_module *module, double factor)
 {
     shoal_err err = SHOAL_OK;
@@ -110,7 +181,12 @@ shoal_err shoal_clip_grad_norm(shoal_module *module, double max_norm, double *ou
     size_t at = 0;
     double norm = 0;
     const shoal_tensor *first = next_grad(module, &at);
-    shoal_err err = first ? norm_of_grads(module, first, &norm) : SHOAL_OK;
+    bool done = false;
+    shoal_err err = first ? clip_there(module, first, max_norm, out_norm, &done) : SHOAL_OK;
+    if (err != SHOAL_OK || done) {
+        return err;
+    }
+    err = first ? norm_of_grads(module, first, &norm) : SHOAL_OK;
     double factor = max_norm / (norm + 1e-6); /* as in PyTorch */
     if (err == SHOAL_OK && factor < 1) {
         err = scale_grads(module, factor);

@@ -1,7 +1,6 @@
 /* Shared by all optimisers: slots, state by name, the loop of a step. */
-#include "optim/optim.h"
-
 #include "base/error.h"
+#include "optim/batch.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -110,18 +109,25 @@ static bool is_step(const shoal_optimizer *o, int state)
     return strcmp(o->kind->states[state], SH_OPTIM_STEP) == 0;
 }
 
-/* The state follows a parameter that was moved to another device. Step counts stay on the host. */
-static shoal_err prepare_slot(const shoal_optimizer *o, sh_optim_slot *slot)
+/* Returns where a state belongs: with the parameter, but step counts where the kernels read them. */
+static const sh_device *place_of(const shoal_optimizer *o, const sh_optim_slot *slot, int state)
 {
     const sh_device *device = slot->parameter->storage->device;
+    return is_step(o, state) && !sh_optim_batches(device) ? &sh_device_cpu : device;
+}
+
+/* The state follows a parameter that was moved to another device. */
+static shoal_err prepare_slot(const shoal_optimizer *o, sh_optim_slot *slot)
+{
     for (int s = 0; s < SH_OPTIM_STATES; s++) {
         if (!slot->state[s] && wants(o, s)) {
             slot->state[s] = is_step(o, s) ? shoal_zeros(SHOAL_F32, SHOAL_SCALAR) : shoal_zeros_like(slot->parameter);
             if (!slot->state[s]) {
                 return shoal_last_error();
             }
-        } else if (slot->state[s] && slot->state[s]->storage->device != device && !is_step(o, s)) {
-            shoal_err err = sh_storage_move(slot->state[s]->storage, device);
+        }
+        if (slot->state[s] && slot->state[s]->storage->device != place_of(o, slot, s)) {
+            shoal_err err = sh_storage_move(slot->state[s]->storage, place_of(o, slot, s));
             if (err != SHOAL_OK) {
                 return err;
             }
@@ -186,7 +192,7 @@ static bool fits(const shoal_optimizer *o, const sh_optim_slot *slot, int state,
 {
     const shoal_tensor *p = slot->parameter;
     if (is_step(o, state)) {
-        return t->dtype == SHOAL_F32 && t->ndim == 0 && t->storage->device->host_readable;
+        return t->dtype == SHOAL_F32 && t->ndim == 0 && t->storage->device == place_of(o, slot, state);
     }
     return t->contiguous && t->dtype == p->dtype && t->ndim == p->ndim && t->storage->device == p->storage->device &&
            memcmp(t->shape, p->shape, (size_t)p->ndim * sizeof p->shape[0]) == 0;
@@ -260,7 +266,8 @@ static shoal_err update_slot(shoal_optimizer *o, sh_optim_slot *slot, shoal_tens
     return err;
 }
 
-static shoal_err step_slot(shoal_optimizer *o, sh_optim_slot *slot)
+/* A device that makes the step of several parameters at once gets this one by the batch. */
+static shoal_err step_slot(shoal_optimizer *o, sh_optim_slot *slot, sh_optim_batch *batch)
 {
     shoal_tensor *grad = shoal_tensor_grad(slot->parameter);
     if (!grad) {
@@ -270,12 +277,15 @@ static shoal_err step_slot(shoal_optimizer *o, sh_optim_slot *slot)
     if (err != SHOAL_OK) {
         return err;
     }
-    if (grad->contiguous) {
-        return update_slot(o, slot, grad);
-    }
     size_t mark = shoal_scope_mark();
-    grad = shoal_contiguous(grad);
-    err = grad ? update_slot(o, slot, grad) : shoal_last_error();
+    grad = grad->contiguous ? grad : shoal_contiguous(grad);
+    if (!grad) {
+        return shoal_last_error();
+    }
+    if (sh_optim_batches(slot->parameter->storage->device)) {
+        return sh_optim_batch_add(batch, o, slot, grad);
+    }
+    err = update_slot(o, slot, grad);
     shoal_scope_release(mark);
     return err;
 }
@@ -283,10 +293,15 @@ static shoal_err step_slot(shoal_optimizer *o, sh_optim_slot *slot)
 shoal_err shoal_optimizer_step(shoal_optimizer *optimizer)
 {
     SH_NEED(optimizer);
-    shoal_err err = optimizer ? SHOAL_OK : sh_fail(SHOAL_EINVAL, "the optimiser is NULL");
+    sh_optim_batch batch;
+    batch.count = batch.step_count = 0;
+    size_t mark = shoal_scope_mark(); /* contiguous gradients live until their batch has run */
+    shoal_err err = SHOAL_OK;
     for (size_t i = 0; err == SHOAL_OK && i < optimizer->count; i++) {
-        err = step_slot(optimizer, &optimizer->slots[i]);
+        err = step_slot(optimizer, &optimizer->slots[i], &batch);
     }
+    err = err == SHOAL_OK ? sh_optim_batch_run(&batch, optimizer) : err;
+    shoal_scope_release(mark);
     return err;
 }
 

@@ -27,11 +27,24 @@ typedef struct sh_update {
     float step;                   /* the number of this step, from 1; 0 if there is no state "step" */
 } sh_update;
 
+/* The same for several parameters of one dtype, on a device that has kernels for them (sh_optim_kernels.sgd_all …). */
+typedef struct sh_updates {
+    sh_exec *exec;
+    const sh_optim_kernels *kernels;
+    shoal_dtype dtype;
+    const sh_optim_part *parts;
+    int32_t count;
+} sh_updates;
+
+/* A state named SH_OPTIM_STEP is 0-d and f32. It is on the CPU, or with the parameter if the device has sgd_all …: a
+ * captured step then counts on when it is replayed. */
 typedef struct sh_optim_kind {
     const char *name;
-    const char *states[SH_OPTIM_STATES]; /* a state named SH_OPTIM_STEP is 0-d, f32 and on the CPU */
+    const char *states[SH_OPTIM_STATES];
+    int part[3]; /* which state is state[i] of sh_optim_part; -1 if none is */
     bool (*wants)(const shoal_optimizer *optimizer, int state);
     shoal_err (*step)(shoal_optimizer *optimizer, const sh_update *update);
+    shoal_err (*step_all)(shoal_optimizer *optimizer, const sh_updates *updates);
 } sh_optim_kind;
 
 #define SH_OPTIM_STEP "step"

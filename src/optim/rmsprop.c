@@ -15,10 +15,10 @@ static bool rmsprop_wants(const shoal_optimizer *optimizer, int state)
     }
 }
 
-static shoal_err rmsprop_step(shoal_optimizer *optimizer, const sh_update *u)
+static sh_rmsprop_args rmsprop_args(const shoal_optimizer *optimizer)
 {
     const shoal_rmsprop_options *o = &optimizer->rmsprop;
-    sh_rmsprop_args args = {
+    return (sh_rmsprop_args){
         .lr = optimizer->lr,
         .alpha = o->alpha,
         .eps = o->eps,
@@ -26,8 +26,19 @@ static shoal_err rmsprop_step(shoal_optimizer *optimizer, const sh_update *u)
         .momentum = o->momentum,
         .maximize = o->maximize,
     };
+}
+
+static shoal_err rmsprop_step(shoal_optimizer *optimizer, const sh_update *u)
+{
+    sh_rmsprop_args args = rmsprop_args(optimizer);
     return u->kernels->rmsprop(u->exec, u->dtype, u->count, &args, u->parameter, u->state[RMS_SQUARE],
                                u->state[RMS_AVERAGE], u->state[RMS_BUFFER], u->grad);
+}
+
+static shoal_err rmsprop_step_all(shoal_optimizer *optimizer, const sh_updates *u)
+{
+    sh_rmsprop_args args = rmsprop_args(optimizer);
+    return u->kernels->rmsprop_all(u->exec, u->dtype, &args, u->parts, u->count);
 }
 
 static const sh_optim_kind rmsprop = {
@@ -36,8 +47,10 @@ static const sh_optim_kind rmsprop = {
                [RMS_SQUARE] = "square_avg",
                [RMS_BUFFER] = "momentum_buffer",
                [RMS_AVERAGE] = "grad_avg"},
+    .part = {RMS_SQUARE, RMS_AVERAGE, RMS_BUFFER},
     .wants = rmsprop_wants,
     .step = rmsprop_step,
+    .step_all = rmsprop_step_all,
 };
 
 static shoal_err rmsprop_check(const shoal_rmsprop_options *o)

@@ -13,26 +13,39 @@ static bool sgd_wants(const shoal_optimizer *optimizer, int state)
     return s->momentum != 0 && (state == SGD_BUFFER || s->dampening != 0);
 }
 
-static shoal_err sgd_step(shoal_optimizer *optimizer, const sh_update *u)
+static sh_sgd_args sgd_args(const shoal_optimizer *optimizer, bool first)
 {
     const shoal_sgd_options *s = &optimizer->sgd;
-    sh_sgd_args args = {
+    return (sh_sgd_args){
         .lr = optimizer->lr,
         .momentum = s->momentum,
         .dampening = s->dampening,
         .weight_decay = s->weight_decay,
         .nesterov = s->nesterov,
         .maximize = s->maximize,
-        .first = u->step == 1,
+        .first = first,
     };
+}
+
+static shoal_err sgd_step(shoal_optimizer *optimizer, const sh_update *u)
+{
+    sh_sgd_args args = sgd_args(optimizer, u->step == 1);
     return u->kernels->sgd(u->exec, u->dtype, u->count, &args, u->parameter, u->state[SGD_BUFFER], u->grad);
+}
+
+static shoal_err sgd_step_all(shoal_optimizer *optimizer, const sh_updates *u)
+{
+    sh_sgd_args args = sgd_args(optimizer, false);
+    return u->kernels->sgd_all(u->exec, u->dtype, &args, u->parts, u->count);
 }
 
 static const sh_optim_kind sgd = {
     .name = "SGD",
     .states = {[SGD_BUFFER] = "momentum_buffer", [SGD_STEP] = SH_OPTIM_STEP},
+    .part = {SGD_BUFFER, -1, -1},
     .wants = sgd_wants,
     .step = sgd_step,
+    .step_all = sgd_step_all,
 };
 
 static shoal_err sgd_check(const shoal_sgd_options *o)

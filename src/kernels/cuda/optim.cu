@@ -209,9 +209,10 @@ static __global__ void sum_kernel(double *out, const double *sums, int64_t n)
     }
 }
 
-/* Multiplies by factor; if sumsq is given (of type S), by the factor that makes the norm at most `factor`. */
+/* Multiplies by factor; if sumsq is given (of type S), by the factor that makes the norm at most `factor`, and by
+ * if_nan where that is NaN. */
 template <class T, class S>
-static __global__ void scale_kernel(const __grid_constant__ batch all, double factor, const S *sumsq)
+static __global__ void scale_kernel(const __grid_constant__ batch all, double factor, const S *sumsq, double if_nan)
 {
     int64_t i;
     const sh_optim_part &part = part_of(all, &i);
@@ -220,7 +221,7 @@ static __global__ void scale_kernel(const __grid_constant__ batch all, double fa
     }
     if (sumsq) {
         factor = factor / (sqrt((double)*sumsq) + 1e-6);
-        factor = factor > 1 ? 1 : factor;
+        factor = factor != factor ? if_nan : factor > 1 ? 1 : factor;
     }
     T x[WIDTH];
     sh_get((const T *)part.param, i, part.n, x);
@@ -383,32 +384,32 @@ static shoal_err rmsprop(sh_exec *exec, shoal_dtype dtype, int64_t n, const sh_r
 
 template <class S>
 static shoal_err scale_run(const char *what, sh_exec *exec, shoal_dtype dtype, const sh_optim_part *parts,
-                           int32_t count, double factor, const S *sumsq)
+                           int32_t count, double factor, const S *sumsq, double if_nan)
 {
     shoal_err err = sh_check_float(what, dtype);
     return err ? err : each_batch(what, parts, count, [&](const batch &all, unsigned blocks) {
         auto *kernel = dtype == SHOAL_F32 ? scale_kernel<float, S> : scale_kernel<double, S>;
-        kernel<<<blocks, SH_THREADS, 0, sh_stream(exec)>>>(all, factor, sumsq);
+        kernel<<<blocks, SH_THREADS, 0, sh_stream(exec)>>>(all, factor, sumsq, if_nan);
     });
 }
 
 static shoal_err scale(sh_exec *exec, shoal_dtype dtype, int64_t n, void *x, double factor)
 {
     sh_optim_part part = {n, x, nullptr, {}, nullptr};
-    return scale_run<double>("scale", exec, dtype, &part, 1, factor, nullptr);
+    return scale_run<double>("scale", exec, dtype, &part, 1, factor, nullptr, NAN);
 }
 
 static shoal_err clip(sh_exec *exec, shoal_dtype dtype, int64_t n, void *x, const void *sumsq, double max_norm)
 {
     sh_optim_part part = {n, x, nullptr, {}, nullptr};
-    return dtype == SHOAL_F32 ? scale_run("clip", exec, dtype, &part, 1, max_norm, (const float *)sumsq)
-                              : scale_run("clip", exec, dtype, &part, 1, max_norm, (const double *)sumsq);
+    return dtype == SHOAL_F32 ? scale_run("clip", exec, dtype, &part, 1, max_norm, (const float *)sumsq, NAN)
+                              : scale_run("clip", exec, dtype, &part, 1, max_norm, (const double *)sumsq, NAN);
 }
 
 static shoal_err clip_all(sh_exec *exec, shoal_dtype dtype, const sh_optim_part *parts, int32_t count,
                           const double *sumsq, double max_norm)
 {
-    return scale_run("clip", exec, dtype, parts, count, max_norm, sumsq);
+    return scale_run("clip", exec, dtype, parts, count, max_norm, sumsq, 1);
 }
 
 static shoal_err sumsq_all(sh_exec *exec, shoal_dtype dtype, const sh_optim_part *parts, int32_t count, double *sumsq)
