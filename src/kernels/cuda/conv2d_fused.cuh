@@ -2,7 +2,8 @@
  *
  *   conv2d.cu          every shape and type: the plain kernels
  *   conv2d_fused.cu    forward, small square kernels at stride 1 in f32
- *   conv2d_winners.cu  backward from the winners of the pool alone, for the same shapes */
+ *   conv2d_winners.cu  backward from the winners of the pool alone, for the same shapes
+ *   conv2d_channels.cu the same, where input channels come in multiples of 32 */
 #ifndef SH_KERNELS_CUDA_CONV2D_FUSED_CUH
 #define SH_KERNELS_CUDA_CONV2D_FUSED_CUH
 
@@ -27,6 +28,27 @@ shoal_err sh_fused_forward(sh_exec *exec, const sh_fused &s, const float *x, con
 bool sh_fused_backward_fits(const sh_fused &s);
 shoal_err sh_fused_backward(sh_exec *exec, const sh_fused &s, const float *grad_y, const float *x, const float *w,
                             const float *drop, const uint8_t *winner, float *grad_x, float *grad_w, float *grad_bias);
+
+bool sh_fused_channels_fit(const sh_fused &s);
+shoal_err sh_fused_channels_backward(sh_exec *exec, const sh_fused &s, const float *grad_y, const float *x,
+                                     const float *w, const float *drop, const uint8_t *winner, float *grad_x,
+                                     float *grad_w, float *grad_bias);
+
+/* Sums that blocks left in scratch memory. slots [slot_count][sums]: their sum is added to grad_w, the first `weights` of
+ * sums, and grad_bias, the rest; either may be NULL. shares [share_count][x_count]: their sum is grad_x. */
+struct sh_fused_sums {
+    const float *slots;
+    int slot_count;
+    int64_t sums, weights;
+    float *grad_w, *grad_bias;
+    const float *shares;
+    int share_count;
+    int64_t x_count;
+    float *grad_x;
+};
+
+/* Adds these up, in a fixed order. */
+shoal_err sh_fused_add(sh_exec *exec, const sh_fused_sums &sums);
 
 template <typename T> struct sh_pooled {
     T y;

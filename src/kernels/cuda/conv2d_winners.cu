@@ -216,27 +216,38 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* grad_w and grad_bias += the sum of all slots. A thread sums every ADDERS-th slot, then thread.y 0 adds these. */
+/* A thread sums every ADDERS-th slot, then the first of them adds these. Blocks behind those of the slots add shares. */
 constexpr int ADDERS = 8;
 
-__global__ void __launch_bounds__(32 * ADDERS)
-    add_slots(const float *slots, int count, int64_t sums, int64_t weights, float *grad_w, float *grad_bias)
+__global__ void __launch_bounds__(32 * ADDERS) add(sh_fused_sums a, int slot_blocks)
 {
     __shared__ float part[ADDERS][32];
+    if ((int)blockIdx.x >= slot_blocks) {
+        const int64_t i = (int64_t)(blockIdx.x - slot_blocks) * blockDim.x * ADDERS + threadIdx.y * 32 + threadIdx.x;
+        float sum = 0;
+#pragma unroll 8
+        for (int share = 0; share < a.share_count && i < a.x_count; share++) {
+            sum += a.shares[share * a.x_count + i];
+        }
+        if (i < a.x_count) {
+            a.grad_x[i] = sum;
+        }
+        return;
+    }
     const int64_t i = (int64_t)blockIdx.x * 32 + threadIdx.x;
     float sum = 0;
-#pragma unroll 4
-    for (int slot = threadIdx.y; slot < count && i < sums; slot += ADDERS) {
-        sum += slots[slot * sums + i];
+#pragma unroll 8
+    for (int slot = threadIdx.y; slot < a.slot_count && i < a.sums; slot += ADDERS) {
+        sum += a.slots[slot * a.sums + i];
     }
     part[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
-    float *const to = i < weights ? grad_w : grad_bias;
-    if (threadIdx.y == 0 && i < sums && to) {
+    float *const to = i < a.weights ? a.grad_w : a.grad_bias;
+    if (threadIdx.y == 0 && i < a.sums && to) {
         for (int k = 1; k < ADDERS; k++) {
             sum += part[k][threadIdx.x];
         }
-        to[i < weights ? i : i - weights] += sum;
+        to[i < a.weights ? i : i - a.weights] += sum;
     }
 }
 
@@ -293,14 +304,19 @@ shoal_err run(sh_exec *exec, const sh_fused &s, const float *grad_y, const float
     const dim3 grid((unsigned)p.slots, (unsigned)(p.w_parts + p.x_parts));
     const cudaStream_t stream = sh_stream(exec);
     backward<K, CT><<<grid, THREADS, plan_bytes(s, p), stream>>>(s, p, grad_y, x, w, drop, winner, grad_x, slots);
-    if (slots) {
-        add_slots<<<(unsigned)((p.sums + 31) / 32), dim3(32, ADDERS), 0, stream>>>(slots, p.slots, p.sums,
-                                                                                   p.sums - s.out_c, grad_w, grad_bias);
-    }
-    return sh_cuda_launched("conv2d_pool_relu backward");
+    const sh_fused_sums sums = {slots, p.slots, p.sums, p.sums - s.out_c, grad_w, grad_bias, nullptr, 0, 0, nullptr};
+    return slots ? sh_fused_add(exec, sums) : sh_cuda_launched("conv2d_pool_relu backward");
 }
 
 } // namespace
+
+shoal_err sh_fused_add(sh_exec *exec, const sh_fused_sums &sums)
+{
+    const int64_t slot_blocks = sums.slot_count > 0 ? (sums.sums + 31) / 32 : 0;
+    const int64_t share_blocks = sums.share_count > 0 ? (sums.x_count + 32 * ADDERS - 1) / (32 * ADDERS) : 0;
+    add<<<(unsigned)(slot_blocks + share_blocks), dim3(32, ADDERS), 0, sh_stream(exec)>>>(sums, (int)slot_blocks);
+    return sh_cuda_launched("conv2d_pool_relu backward");
+}
 
 bool sh_fused_backward_fits(const sh_fused &s)
 {
@@ -313,6 +329,9 @@ shoal_err sh_fused_backward(sh_exec *exec, const sh_fused &s, const float *grad_
 {
     if (!grad_x && !grad_w && !grad_bias) {
         return SHOAL_OK;
+    }
+    if (sh_fused_channels_fit(s)) {
+        return sh_fused_channels_backward(exec, s, grad_y, x, w, drop, winner, grad_x, grad_w, grad_bias);
     }
     if (s.kernel == 3) {
         return run<3, 4>(exec, s, grad_y, x, w, drop, winner, grad_x, grad_w, grad_bias);

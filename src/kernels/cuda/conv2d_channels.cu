@@ -1,0 +1,328 @@
+/* The fused block backward for 5x5 kernels and input channels in multiples of 32: the lanes of a warp are 32 channels,
+ * so all of them do the same for each winner of the pool. Otherwise as conv2d_winners.cu.
+ *
+ *   grad_w   a warp has an output channel. For each of its winners it loads a patch, 25 elements a lane, and adds to 25
+ *            sums.
+ *   grad_x   a warp has a row of 7 windows of the pool, and the 6 x 18 elements of grad_x that their patches cover in
+ *            registers. For each output channel it loads 25 weights a lane; which registers a winner's patch adds to is
+ *            one of four, so a jump chooses among four pieces of code. */
+#include "kernels/cuda/conv2d_fused.cuh"
+
+namespace
+{
+
+constexpr int K = 5, KK = K * K, LANES = 32;
+constexpr int PITCH =
+    LANES + 1; /* of an element's channels in shared memory, so that lanes may also run over elements */
+constexpr int MOST_WARPS = 16;
+
+struct entry {
+    float g;
+    int at; /* grad_w: of the patch's corner in the padded plane. grad_x: which of the four, or SH_WINNER_DEAD */
+};
+
+/* ---- grad_w ---- */
+
+struct w_plan {
+    int slots;    /* what the images s, s + slots, ... add up to is in slot s */
+    int channels; /* output channels of a block: one a warp */
+    int64_t sums; /* floats of a slot: grad_w, then grad_bias */
+};
+
+/* x [32][H][W] -> to [rows * cols][PITCH], with zeros around. */
+__device__ void load_turned(const sh_fused &s, const float *x, float *to)
+{
+    const int plane = s.in_h * s.in_w, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    for (int i = threadIdx.x; i < s.rows * s.cols; i += blockDim.x) {
+        const int h = i / s.cols - s.pad_h, v = i % s.cols - s.pad_w;
+        if (h < 0 || h >= s.in_h || v < 0 || v >= s.in_w) {
+            for (int c = 0; c < LANES; c++) {
+                to[i * PITCH + c] = 0;
+            }
+        }
+    }
+    for (int c = threadIdx.x / 32; c < LANES; c += warps) {
+#pragma unroll 8
+        for (int i = lane; i < plane; i += 32) {
+            const int row = i / s.in_w + s.pad_h, col = i % s.in_w + s.pad_w;
+            const float value = x[c * plane + i];
+            if (row < s.rows && col < s.cols) {
+                to[(row * s.cols + col) * PITCH + c] = value;
+            }
+        }
+    }
+}
+
+/* Lists the winners of output channel o of image n; returns how many there are, and their sum in *out_sum. One warp. */
+__device__ int list_winners(const sh_fused &s, int n, int o, const float *grad_y, const float *drop,
+                            const uint8_t *winner, entry *list, float *out_sum)
+{
+    const int lane = threadIdx.x % 32;
+    const int64_t map = (int64_t)n * s.out_c + o;
+    const float factor = drop ? drop[map] : 1;
+    int filled = 0;
+    float sum = 0;
+#pragma unroll 2
+    for (int first = 0; first < s.windows; first += 32) {
+        const int window = first + lane;
+        const int which = window < s.windows && factor != 0 ? winner[map * s.windows + window] : SH_WINNER_DEAD;
+        const float g = window < s.windows ? grad_y[map * s.windows + window] * factor : 0;
+        const bool alive = which < SH_WINNER_DEAD;
+        const unsigned all = __ballot_sync(~0u, alive);
+        if (alive) {
+            const int row = 2 * (window / s.pooled_w) + which / 2, col = 2 * (window % s.pooled_w) + which % 2;
+            list[filled + __popc(all & ((1u << lane) - 1))] = {g, row * s.cols + col};
+            sum += g;
+        }
+        filled += __popc(all);
+    }
+    for (int half = 16; half > 0; half /= 2) {
+        sum += __shfl_xor_sync(~0u, sum, half);
+    }
+    *out_sum = sum;
+    return filled;
+}
+
+/* blockIdx.x: the slot; blockIdx.y: output channels; blockIdx.z: input channels. */
+__global__ void __launch_bounds__(MOST_WARPS * 32)
+    sum_winners(sh_fused s, w_plan p, const float *grad_y, const float *x, const float *drop, const uint8_t *winner,
+                float *slots)
+{
+    extern __shared__ __align__(16) float room[];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, o = blockIdx.y * p.channels + warp;
+    float *const image = room;
+    entry *const list = (entry *)(room + (s.rows * s.cols * PITCH + 1) / 2 * 2) + warp * s.windows;
+    float sum[KK] = {}, bias = 0;
+    for (int n = blockIdx.x; n < s.n; n += p.slots) {
+        __syncthreads();
+        load_turned(s, x + ((int64_t)n * s.in_c + blockIdx.z * LANES) * s.in_h * s.in_w, image);
+        int count = 0;
+        if (o < s.out_c) {
+            float all;
+            count = list_winners(s, n, o, grad_y, drop, winner, list, &all);
+            bias += all;
+        }
+        __syncthreads();
+        for (int i = 0; i < count; i++) {
+            const entry one = list[i];
+            const float *patch = image + one.at * PITCH + lane;
+#pragma unroll
+            for (int k = 0; k < KK; k++) {
+                sum[k] = fmaf(one.g, patch[(k / K * s.cols + k % K) * PITCH], sum[k]);
+            }
+        }
+    }
+    /* Through shared memory, so that the warp writes its 32 * 25 sums side by side. */
+    __syncthreads();
+    for (int k = 0; k < KK; k++) {
+        room[warp * LANES * KK + lane * KK + k] = sum[k];
+    }
+    __syncwarp();
+    float *const to = slots + blockIdx.x * p.sums;
+    for (int k = 0; k < KK && o < s.out_c; k++) {
+        to[((int64_t)o * s.in_c + blockIdx.z * LANES) * KK + k * 32 + lane] = room[warp * LANES * KK + k * 32 + lane];
+    }
+    if (lane == 0 && blockIdx.z == 0 && o < s.out_c) {
+        to[p.sums - s.out_c + o] = bias;
+    }
+}
+
+/* ---- grad_x ---- */
+
+constexpr int MOST_ROWS = 7;                          /* of windows: with more warps there would be too few registers */
+constexpr int WIDE = 7;                               /* windows in a row of the pool */
+constexpr int TALL = K + 1, BROAD = 2 * WIDE + K - 1; /* elements of grad_x that they reach */
+constexpr int AT_ONCE = 4;                            /* output channels whose weights are in shared memory */
+
+struct x_plan {
+    int shares;   /* blocks that share an image */
+    int channels; /* output channels of each */
+};
+
+/* Adds the patch of a winner in window J, element (ROW, COL) of the four. */
+template <int ROW, int COL> __device__ inline void add_patch(float g, const float (&w)[KK], float (&sum)[TALL][BROAD])
+{
+#pragma unroll
+    for (int a = 0; a < K; a++) {
+#pragma unroll
+        for (int b = 0; b < K; b++) {
+            sum[ROW + a][COL + b] = fmaf(g, w[a * K + b], sum[ROW + a][COL + b]);
+        }
+    }
+}
+
+template <int J> __device__ inline void add_windows(const entry *row, const float (&w)[KK], float (&sum)[TALL][BROAD])
+{
+    if constexpr (J < WIDE) {
+        const entry one = row[J];
+        switch (one.at) {
+        case 0: add_patch<0, 2 * J>(one.g, w, sum); break;
+        case 1: add_patch<0, 2 * J + 1>(one.g, w, sum); break;
+        case 2: add_patch<1, 2 * J>(one.g, w, sum); break;
+        case 3: add_patch<1, 2 * J + 1>(one.g, w, sum); break;
+        default: break;
+        }
+        add_windows<J + 1>(row, w, sum);
+    }
+}
+
+/* entries [count][windows] for the output channels from `first` on. */
+__device__ void load_entries(const sh_fused &s, int n, int first, int count, const float *grad_y, const float *drop,
+                             const uint8_t *winner, entry *to)
+{
+    const int64_t map = (int64_t)n * s.out_c + first;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < count * s.windows; i += blockDim.x) {
+        const float factor = drop ? drop[map + i / s.windows] : 1;
+        to[i] = {grad_y[map * s.windows + i] * factor, factor != 0 ? winner[map * s.windows + i] : (int)SH_WINNER_DEAD};
+    }
+}
+
+/* Adds the warps' registers to plane [rows][BROAD][PITCH]. Rows of windows that are three apart do not overlap. */
+__device__ void add_to_plane(const sh_fused &s, int warp, int lane, const float (&sum)[TALL][BROAD], float *plane)
+{
+    for (int i = threadIdx.x; i < s.rows * BROAD * PITCH; i += blockDim.x) {
+        plane[i] = 0;
+    }
+    for (int turn = 0; turn < 3; turn++) {
+        __syncthreads();
+        if (warp % 3 == turn) {
+#pragma unroll
+            for (int a = 0; a < TALL; a++) {
+#pragma unroll
+                for (int b = 0; b < BROAD; b++) {
+                    plane[((2 * warp + a) * BROAD + b) * PITCH + lane] += sum[a][b];
+                }
+            }
+        }
+    }
+    __syncthreads();
+}
+
+/* blockIdx.x: the image; blockIdx.y: the share; blockIdx.z: input channels. Each warp has a row of windows.
+ * to [shares][N, C, H, W]. 144 registers: two blocks of 7 warps at once. */
+__global__ void __maxnreg__(144)
+    spread_winners(sh_fused s, x_plan p, const float *grad_y, const float *w, const float *drop, const uint8_t *winner,
+                   float *to)
+{
+    extern __shared__ __align__(16) float room[];
+    entry *const entries = (entry *)(room + AT_ONCE * LANES * KK);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = blockIdx.x;
+    const int begin = blockIdx.y * p.channels, end = min(begin + p.channels, s.out_c);
+    float sum[TALL][BROAD] = {};
+    for (int first = begin; first < end; first += AT_ONCE) {
+        const int count = min(AT_ONCE, end - first);
+        __syncthreads();
+#pragma unroll 4
+        for (int i = threadIdx.x; i < count * LANES * KK; i += blockDim.x) {
+            const int o = i / (LANES * KK);
+            room[i] = w[((int64_t)(first + o) * s.in_c + blockIdx.z * LANES) * KK + i % (LANES * KK)];
+        }
+        load_entries(s, n, first, count, grad_y, drop, winner, entries);
+        __syncthreads();
+        for (int o = 0; o < count; o++) {
+            float weights[KK];
+#pragma unroll
+            for (int k = 0; k < KK; k++) {
+                weights[k] = room[(o * LANES + lane) * KK + k];
+            }
+            add_windows<0>(entries + o * s.windows + warp * WIDE, weights, sum);
+        }
+    }
+    __syncthreads();
+    add_to_plane(s, warp, lane, sum, room);
+    const int inner = s.in_h * s.in_w;
+    float *const out = to + (((int64_t)blockIdx.y * s.n + n) * s.in_c + blockIdx.z * LANES) * inner;
+    for (int i = threadIdx.x; i < LANES * inner; i += blockDim.x) {
+        const int row = i % inner / s.in_w + s.pad_h, col = i % s.in_w + s.pad_w;
+        /* An odd output's last row or column is in no window. */
+        out[i] = row < s.rows && col < BROAD ? room[(row * BROAD + col) * PITCH + i / inner] : 0;
+    }
+}
+
+int divided(int a, int b)
+{
+    return (a + b - 1) / b;
+}
+
+w_plan w_plan_of(const sh_fused &s)
+{
+    w_plan p;
+    p.slots = s.n < 32 ? s.n : min(divided(s.n, 2), 64);
+    p.channels = min(MOST_WARPS, max(4, divided(s.out_c, max(1, 264 / p.slots))));
+    p.sums = (int64_t)s.out_c * (s.in_c * KK + 1);
+    return p;
+}
+
+size_t w_bytes(const sh_fused &s, const w_plan &p)
+{
+    const size_t image =
+        sizeof(float) * (size_t)(s.rows * s.cols * PITCH + 1) + sizeof(entry) * (size_t)(p.channels * s.windows);
+    const size_t sums = sizeof(float) * (size_t)(p.channels * LANES * KK);
+    return image > sums ? image : sums;
+}
+
+x_plan x_plan_of(const sh_fused &s)
+{
+    x_plan p;
+    p.shares = min(divided(s.out_c, AT_ONCE), max(1, 264 / s.n));
+    p.channels = divided(divided(s.out_c, p.shares), AT_ONCE) * AT_ONCE;
+    p.shares = divided(s.out_c, p.channels);
+    return p;
+}
+
+size_t x_bytes(const sh_fused &s)
+{
+    const size_t staged = sizeof(float) * AT_ONCE * LANES * KK + sizeof(entry) * (size_t)(AT_ONCE * s.windows);
+    const size_t plane = sizeof(float) * (size_t)(s.rows * BROAD * PITCH);
+    return staged > plane ? staged : plane;
+}
+
+} // namespace
+
+bool sh_fused_channels_fit(const sh_fused &s)
+{
+    return s.kernel == K && s.in_c % LANES == 0 && s.in_c / LANES <= 65535 && s.pooled_w == WIDE &&
+           s.pooled_h <= MOST_ROWS && x_bytes(s) <= SH_SHARED_MOST && w_bytes(s, w_plan_of(s)) <= SH_SHARED_MOST;
+}
+
+shoal_err sh_fused_channels_backward(sh_exec *exec, const sh_fused &s, const float *grad_y, const float *x,
+                                     const float *w, const float *drop, const uint8_t *winner, float *grad_x,
+                                     float *grad_w, float *grad_bias)
+{
+    const bool for_w = grad_w || grad_bias;
+    const w_plan wp = w_plan_of(s);
+    const x_plan xp = x_plan_of(s);
+    const int64_t x_count = (int64_t)s.n * s.in_c * s.in_h * s.in_w;
+    const int64_t w_room = for_w ? wp.sums * wp.slots : 0, x_room = grad_x && xp.shares > 1 ? x_count * xp.shares : 0;
+    static const cudaError_t raised_w =
+        cudaFuncSetAttribute(sum_winners, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SH_SHARED_MOST);
+    static const cudaError_t raised_x =
+        cudaFuncSetAttribute(spread_winners, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SH_SHARED_MOST);
+    if (raised_w != cudaSuccess || raised_x != cudaSuccess) {
+        return sh_cuda_called("conv2d_pool_relu backward", raised_w != cudaSuccess ? raised_w : raised_x);
+    }
+    float *slots = nullptr;
+    if (w_room + x_room > 0) {
+        slots = (float *)sh_cuda_the_host->scratch(exec, sizeof(float) * (size_t)(w_room + x_room));
+        if (!slots) {
+            return SHOAL_ENOMEM;
+        }
+    }
+    float *const shares = x_room > 0 ? slots + w_room : grad_x;
+    const unsigned groups = (unsigned)(s.in_c / LANES);
+    if (grad_x) {
+        const dim3 grid((unsigned)s.n, (unsigned)xp.shares, groups);
+        spread_winners<<<grid, s.pooled_h * 32, x_bytes(s), sh_stream(exec)>>>(s, xp, grad_y, w, drop, winner, shares);
+    }
+    if (for_w) {
+        const dim3 grid((unsigned)wp.slots, (unsigned)divided(s.out_c, wp.channels), groups);
+        sum_winners<<<grid, wp.channels * 32, w_bytes(s, wp), sh_stream(exec)>>>(s, wp, grad_y, x, drop, winner, slots);
+    }
+    const sh_fused_sums sums = {slots,   for_w ? wp.slots : 0,
+                                wp.sums, wp.sums - s.out_c,
+                                grad_w,  grad_bias,
+                                shares,  x_room > 0 ? xp.shares : 0,
+                                x_count, grad_x};
+    return w_room + x_room > 0 ? sh_fused_add(exec, sums) : sh_cuda_launched("conv2d_pool_relu backward");
+}
