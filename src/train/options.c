@@ -177,9 +177,5 @@ shoal_err shoal_train_check(const shoal_train_options *options)
     if (err == SHOAL_OK && m->make_model == NULL) {
         err = check_model(&o);
     }
-    if (err == SHOAL_OK && o.device == SHOAL_CUDA &&
-        (o.method == SHOAL_METHOD_HOGWILD || o.method == SHOAL_METHOD_FEDAVG)) {
-        err = sh_fail(SHOAL_EINVAL, "%s does not train on a card yet", m->name);
-    }
     return err == SHOAL_OK && m->check != NULL ? m->check(&o) : err;
 }
