@@ -450,8 +450,8 @@ void kill_stage_begin(kill_stage *stage, int survivors, uint64_t heap_limit)
     prctl(PR_SET_CHILD_SUBREAPER, 1); /* when a victim dies, its children become children of this process */
     stage->board = mmap(NULL, sizeof *stage->board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(stage->board, MAP_FAILED);
-    sh_card_store_limit = SHOAL_MS(20); /* a stopped process may have its lock */
-    kill_point_count();                 /* lists the points once, before the forks */
+    sh_cardstore_limit = SHOAL_MS(20); /* a stopped process may have its lock */
+    kill_point_count();                /* lists the points once, before the forks */
     kill_require_ok(shoal_world_create(
         &(shoal_world_options){.heap_limit = stage->tight ? heap_limit : HEAP_ENOUGH, .reserve = RESERVE}));
     make_objects(stage);

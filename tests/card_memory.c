@@ -494,7 +494,7 @@ static int close_store(void)
     int store[2], pair[2];
     char bytes[8192];
     holds(sh_granule_create(&card, m.fd, &granule) == SHOAL_OK);
-    sh_card_store_ends(store);
+    sh_cardstore_ends(store);
     holds(store[0] >= 0 && store[1] >= 0 && socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
     holds(dup2(pair[0], store[0]) == store[0] && dup2(pair[1], store[1]) == store[1]);
     holds(sh_granule_create(&card, m.fd, &other) == SHOAL_EOS && strstr(shoal_last_error_text(), "closed") != NULL);
@@ -522,7 +522,7 @@ START_TEST(the_lock_of_the_stopped_and_of_the_dead)
     shoal_block *granule;
     int status;
     ck_assert_ok(shoal_world_create(NULL));
-    sh_card_store_limit = SOON;
+    sh_cardstore_limit = SOON;
     pid_t pid = fork();
     if (pid == 0) {
         _exit(sh_lock_lock(&sh_the_world.header->store.lock, SHOAL_NOW) == SHOAL_OK ? raise(SIGSTOP) : 1);

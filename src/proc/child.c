@@ -204,7 +204,7 @@ static shoal_err enter_world(const assignment *a)
 {
     shoal_err err = sh_world_attach(a->world, a->slot, NULL);
     if (err == SHOAL_OK) {
-        sh_card_store_adopt(a->store);
+        sh_cardstore_adopt(a->store);
     }
     return err;
 }

@@ -18,16 +18,16 @@
  *   TAKEN by w    -> DONE, FAILED   w (release), when the result is in its place
  *   TAKEN by w    -> PENDING        the pool's owner, once w is dead and buried
  */
-typedef enum sh_work_state {
-    SH_WORK_PENDING,
-    SH_WORK_TAKEN,
-    SH_WORK_DONE,   /* result: the function's result, or a list of results */
-    SH_WORK_FAILED, /* result: list of error and text */
-} sh_work_state;
+typedef enum sh_pool_work_state {
+    SH_POOL_WORK_PENDING,
+    SH_POOL_WORK_TAKEN,
+    SH_POOL_WORK_DONE,   /* result: the function's result, or a list of results */
+    SH_POOL_WORK_FAILED, /* result: list of error and text */
+} sh_pool_work_state;
 
-static inline uint32_t sh_work_taken_by(sh_owner owner)
+static inline uint32_t sh_pool_work_taken_by(sh_owner owner)
 {
-    return owner << 2 | SH_WORK_TAKEN;
+    return owner << 2 | SH_POOL_WORK_TAKEN;
 }
 
 /* A task, a block of SH_KIND_TASK.
@@ -37,20 +37,20 @@ static inline uint32_t sh_work_taken_by(sh_owner owner)
  *   result                    the worker that has it; then the owner
  * death: of a worker with the task TAKEN: the owner buries it, which finishes a half-done store of the result, and
  * makes it PENDING again. */
-typedef struct sh_work_shm {
+typedef struct sh_pool_work_shm {
     sh_a64 destroy[2];
     sh_a64 argument;
     sh_a64 result;
     sh_a32 state;
     uint32_t count; /* 0: one member, the argument itself; else the argument is a list of count members */
     sh_target target;
-} sh_work_shm;
+} sh_pool_work_shm;
 
-_Static_assert(offsetof(sh_work_shm, state) == offsetof(sh_task_shm, words), "a pool's task is a task");
+_Static_assert(offsetof(sh_pool_work_shm, state) == offsetof(sh_task_shm, words), "a pool's task is a task");
 
-static inline sh_work_shm *sh_work_of(const shoal_block *block)
+static inline sh_pool_work_shm *sh_pool_work_of(const shoal_block *block)
 {
-    return (sh_work_shm *)block->data;
+    return (sh_pool_work_shm *)block->data;
 }
 
 /* The arguments of a worker: a map. */

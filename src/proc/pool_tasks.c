@@ -42,7 +42,7 @@ static void finish_task(shoal_pool *pool, sh_pool_task *e, bool done)
     sh_ctx *c = sh_enter();
     shoal_err err = c == NULL ? shoal_last_error() : SHOAL_OK;
     if (c != NULL) {
-        err = sh_message_read_at(c, sh_offset_of(&sh_work_of(e->block)->result), false, &value);
+        err = sh_message_read_at(c, sh_offset_of(&sh_pool_work_of(e->block)->result), false, &value);
         sh_leave();
     }
     if (err != SHOAL_OK) {
@@ -74,7 +74,7 @@ static shoal_err put_entry(shoal_pool *pool, sh_pool_task *e)
 static shoal_err make_task(const sh_target *target, const shoal_value *argument, uint32_t members,
                            shoal_block **out_block)
 {
-    uint64_t size = offsetof(sh_work_shm, target) + sh_target_size(target);
+    uint64_t size = offsetof(sh_pool_work_shm, target) + sh_target_size(target);
     sh_ctx *c = sh_enter();
     if (c == NULL) {
         return shoal_last_error();
@@ -83,11 +83,11 @@ static shoal_err make_task(const sh_target *target, const shoal_value *argument,
     shoal_err err = sh_block_new(c, sh_class_of(size), size, &block);
     if (err == SHOAL_OK) {
         sh_block_become(block, SH_KIND_TASK);
-        sh_work_of(block)->count = members;
-        memcpy(&sh_work_of(block)->target, target, sh_target_size(target));
+        sh_pool_work_of(block)->count = members;
+        memcpy(&sh_pool_work_of(block)->target, target, sh_target_size(target));
         err = sh_message_make(c, argument, &message);
         if (err == SHOAL_OK) {
-            sh_message_store(c, message, sh_offset_of(&sh_work_of(block)->argument));
+            sh_message_store(c, message, sh_offset_of(&sh_pool_work_of(block)->argument));
             *out_block = block;
         } else {
             sh_block_unref(c, block);
@@ -154,14 +154,14 @@ static void look_after_tasks(shoal_pool *pool, const shoal_process *dead)
     sh_owner owner = sh_slot_owner(dead->slot, sh_slot_state_make(SH_PHASE_DEAD, 0, dead->generation));
     uint64_t takes = sh_queue_takes(pool->tasks);
     for (sh_pool_task *e = pool->outstanding.next, *next; e != &pool->outstanding; e = next) {
-        sh_a32 *word = &sh_work_of(e->block)->state;
+        sh_a32 *word = &sh_pool_work_of(e->block)->state;
         uint32_t state = sh_load_acquire(word);
         next = e->next;
-        if (state == SH_WORK_DONE || state == SH_WORK_FAILED) {
-            finish_task(pool, e, state == SH_WORK_DONE);
+        if (state == SH_POOL_WORK_DONE || state == SH_POOL_WORK_FAILED) {
+            finish_task(pool, e, state == SH_POOL_WORK_DONE);
             continue;
         }
-        bool was_running = state == sh_work_taken_by(owner);
+        bool was_running = state == sh_pool_work_taken_by(owner);
         if (was_running && e->attempts++ >= pool->retries) {
             char text[sizeof dead->status.text + 64];
             snprintf(text, sizeof text, "the task's worker died: %s", dead->status.text);
@@ -169,12 +169,12 @@ static void look_after_tasks(shoal_pool *pool, const shoal_process *dead)
             continue;
         }
         if (was_running) {
-            sh_store_release(word, SH_WORK_PENDING);
+            sh_store_release(word, SH_POOL_WORK_PENDING);
             SH_DEATH("pool.owner.freed");
         }
         /* A task that a living worker has dequeued and is about to take may be put a second time here, which is
          * harmless. */
-        if ((was_running || (state == SH_WORK_PENDING && e->put <= takes)) && put_entry(pool, e) != SHOAL_OK) {
+        if ((was_running || (state == SH_POOL_WORK_PENDING && e->put <= takes)) && put_entry(pool, e) != SHOAL_OK) {
             finish_entry(pool, e, shoal_last_error(), shoal_last_error_text(), NULL);
         }
     }
@@ -235,9 +235,9 @@ static void take_in(shoal_pool *pool, const sh_taken *t)
 {
     if (t->kind == SH_ENTRY_BLOCK) {
         sh_pool_task *e = t->block->kind == SH_KIND_TASK ? t->block->extra : NULL;
-        uint32_t state = e != NULL ? sh_load_acquire(&sh_work_of(t->block)->state) : SH_WORK_PENDING;
-        if (state == SH_WORK_DONE || state == SH_WORK_FAILED) {
-            finish_task(pool, e, state == SH_WORK_DONE);
+        uint32_t state = e != NULL ? sh_load_acquire(&sh_pool_work_of(t->block)->state) : SH_POOL_WORK_PENDING;
+        if (state == SH_POOL_WORK_DONE || state == SH_POOL_WORK_FAILED) {
+            finish_task(pool, e, state == SH_POOL_WORK_DONE);
         }
         sh_block_release(t->block);
         return;

@@ -18,8 +18,8 @@ typedef struct worker {
 
 static shoal_err find_function(worker *w, const shoal_block *block)
 {
-    const sh_target *target = &sh_work_of(block)->target;
-    size_t size = block->size - offsetof(sh_work_shm, target);
+    const sh_target *target = &sh_pool_work_of(block)->target;
+    size_t size = block->size - offsetof(sh_pool_work_shm, target);
     if (size == w->target_size && memcmp(target, &w->target, size) == 0) {
         return SHOAL_OK;
     }
@@ -73,7 +73,7 @@ static shoal_err read_argument(const shoal_block *block, shoal_value **out_argum
         return shoal_last_error();
     }
     /* The argument stays in the task: if this worker dies, another reads it again. */
-    shoal_err err = sh_message_read_at(c, sh_offset_of(&sh_work_of(block)->argument), true, out_argument);
+    shoal_err err = sh_message_read_at(c, sh_offset_of(&sh_pool_work_of(block)->argument), true, out_argument);
     sh_leave();
     return err;
 }
@@ -88,7 +88,7 @@ static shoal_err store_result(const shoal_block *block, const shoal_value *resul
     shoal_err err = sh_message_make(c, result, &message);
     if (err == SHOAL_OK) {
         SH_DEATH("pool.worker.made");
-        sh_message_store(c, message, sh_offset_of(&sh_work_of(block)->result));
+        sh_message_store(c, message, sh_offset_of(&sh_pool_work_of(block)->result));
     }
     sh_leave();
     return err;
@@ -109,7 +109,7 @@ static void store_failure(const shoal_block *block, shoal_err err)
 /* The task is ours: TAKEN. */
 static void run_task(worker *w, const shoal_block *block)
 {
-    sh_work_shm *work = sh_work_of(block);
+    sh_pool_work_shm *work = sh_pool_work_of(block);
     shoal_value *argument = NULL, *result = NULL;
     shoal_err err = find_function(w, block);
     if (err == SHOAL_OK) {
@@ -130,8 +130,9 @@ static void run_task(worker *w, const shoal_block *block)
         store_failure(block, err);
     }
     SH_DEATH("pool.worker.stored"); /* death: TAKEN; the task runs again, and the next result replaces this one */
-    sh_store_release(&work->state, err == SHOAL_OK ? SH_WORK_DONE
-                                                   : SH_WORK_FAILED); /* pairs with the acquire in pool.c: the result */
+    sh_store_release(&work->state, err == SHOAL_OK
+                                       ? SH_POOL_WORK_DONE
+                                       : SH_POOL_WORK_FAILED); /* pairs with the acquire in pool.c: the result */
     SH_DEATH("pool.worker.done"); /* death: the owner finds the state when it looks for this worker's tasks */
     shoal_value_destroy(argument);
     sh_value_consume(result);
@@ -139,20 +140,21 @@ static void run_task(worker *w, const shoal_block *block)
 
 static bool is_task(const shoal_block *block)
 {
-    return block->kind == SH_KIND_TASK && block->size > offsetof(sh_work_shm, target) &&
-           block->size <= sizeof(sh_work_shm);
+    return block->kind == SH_KIND_TASK && block->size > offsetof(sh_pool_work_shm, target) &&
+           block->size <= sizeof(sh_pool_work_shm);
 }
 
 /* Handles one message of the queue. Adds the number of members that it ran to *done. */
 static shoal_err serve(worker *w, shoal_block *block, int64_t *done)
 {
-    uint32_t pending = SH_WORK_PENDING;
+    uint32_t pending = SH_POOL_WORK_PENDING;
     shoal_err err = SHOAL_OK;
     SH_DEATH("pool.worker.got"); /* death: PENDING and in no queue; the owner puts it again */
-    if (is_task(block) && sh_cas_acq_rel(&sh_work_of(block)->state, &pending, sh_work_taken_by(sh_peers_now->self()))) {
+    if (is_task(block) &&
+        sh_cas_acq_rel(&sh_pool_work_of(block)->state, &pending, sh_pool_work_taken_by(sh_peers_now->self()))) {
         SH_DEATH("pool.worker.claimed");
         run_task(w, block);
-        *done += sh_work_of(block)->count == 0 ? 1 : sh_work_of(block)->count;
+        *done += sh_pool_work_of(block)->count == 0 ? 1 : sh_pool_work_of(block)->count;
         err = shoal_queue_put_block(w->answers, block, SHOAL_FOREVER);
         SH_DEATH("pool.worker.told");
     }

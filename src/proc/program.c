@@ -122,7 +122,7 @@ shoal_err sh_program_run(const sh_launch *launch, int socket, sh_born *out_born)
     }
     shoal_err err = sh_world_file() < 0 ? sh_world_file_lost() : sh_sentinel_prepare();
     if (err == SHOAL_OK) {
-        sh_card_store_ends(store);
+        sh_cardstore_ends(store);
         const int fds[] = {sh_world_file(), armed, socket, sh_sentinel_child_end(), store[0], store[1]};
         snprintf(variable, sizeof variable, SH_PROGRAM_VARIABLE "=%d:%u:%d:%d:%d:%d:%d", fds[0], launch->slot, armed,
                  socket, fds[3], fds[4], fds[5]);

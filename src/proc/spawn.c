@@ -137,7 +137,7 @@ shoal_err sh_spawn_program(const sh_launch *launch, int socket, sh_born *out_bor
     if (err != SHOAL_OK) {
         return err;
     }
-    sh_card_store_ends(store);
+    sh_cardstore_ends(store);
     const int fds[] = {sh_world_file(), launch->lifeline, socket, sh_sentinel_child_end(), store[0], store[1]};
     snprintf(variable, sizeof variable, SH_CHILD_VARIABLE "=%d:%u:%d:%d:%d:%d:%d:%d", fds[0], launch->slot, fds[1],
              fds[2], fds[3], launch->death_signal, fds[4], fds[5]);

@@ -235,7 +235,7 @@ static void check_store(audit *a)
     if (sh_load_relaxed(&sh_the_world.header->store.serials) == 0) {
         return; /* there never was one */
     }
-    int count = sh_card_store_table(entries);
+    int count = sh_cardstore_table(entries);
     for (int i = 0; i < count; i++) {
         if (!sh_granule_look(entries[i].granule, &info) || info.serial != entries[i].serial) {
             finding(a, &a->out->lost, "the store has the fd of granule %llu, which does not exist",
@@ -254,6 +254,18 @@ static void check_store(audit *a)
     }
 }
 
+static void check_timelines(audit *a)
+{
+    sh_timeline_shm *timelines = sh_at(SH_TIMELINES_AT);
+    uint32_t used = sh_load_acquire(&sh_the_world.header->timelines_used);
+    for (uint32_t i = 1; i < used && i < SH_TIMELINES; i++) {
+        sh_owner owner = sh_load_acquire(&timelines[i].owner);
+        if (owner != 0 && sh_load_acquire(&timelines[i].lost_from) == 0 && sh_owner_is_dead(owner)) {
+            finding(a, &a->out->unfinished, "timeline %u belongs to a dead process", i);
+        }
+    }
+}
+
 shoal_err sh_world_audit(bool recover, shoal_audit *out_audit)
 {
     sh_ctx *c = sh_enter();
@@ -263,7 +275,7 @@ shoal_err sh_world_audit(bool recover, shoal_audit *out_audit)
     if (recover) {
         sh_forks_tidy();
         (void)sh_slots_sweep(true);
-        sh_card_store_tidy();
+        sh_cardstore_tidy();
     }
     shoal_audit found = {0};
     audit a = {.out = &found};
@@ -273,6 +285,7 @@ shoal_err sh_world_audit(bool recover, shoal_audit *out_audit)
         each_block(&a, look_inside);
         each_block(&a, check_sum);
         check_store(&a);
+        check_timelines(&a);
         if (found.first[0] != 0) {
             err = sh_fail(SHOAL_ECORRUPT, "audit: %s", found.first);
         }

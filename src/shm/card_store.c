@@ -21,7 +21,7 @@
 
 enum { INTO, FROM }; /* the ends: sent into one, received from the other */
 
-int64_t sh_card_store_limit = SHOAL_SECONDS(10); /* a replacement takes less than a millisecond */
+int64_t sh_cardstore_limit = SHOAL_SECONDS(10); /* a replacement takes less than a millisecond */
 
 /* Private to the process, under the lock of sh_enter. Which files the sockets are is in the header, too, but a child of
  * fork that found no place in the world cannot read that any more when it closes them. */
@@ -64,7 +64,7 @@ static void set_ends(const int fds[2])
     }
 }
 
-void sh_card_store_make(sh_world_shm *header)
+void sh_cardstore_make(sh_world_shm *header)
 {
     int pair[2];
     ends.fds[INTO] = ends.fds[FROM] = -1;
@@ -77,31 +77,31 @@ void sh_card_store_make(sh_world_shm *header)
     sh_store_relaxed(&header->store.inode[FROM], (uint64_t)ends.files[FROM].inode);
 }
 
-void sh_card_store_tell(sh_slot_shm *slot)
+void sh_cardstore_tell(sh_slot_shm *slot)
 {
     for (int i = 0; i < 2; i++) {
         sh_store_relaxed(&slot->store[i], (uint32_t)(ends.fds[i] + 1));
     }
 }
 
-void sh_card_store_adopt(const int passed[2])
+void sh_cardstore_adopt(const int passed[2])
 {
     if (is_end(passed[INTO], INTO) && is_end(passed[FROM], FROM)) {
         fcntl(passed[INTO], F_SETFD, FD_CLOEXEC);
         fcntl(passed[FROM], F_SETFD, FD_CLOEXEC);
         set_ends(passed);
-        sh_card_store_tell(sh_the_world.self.slot);
+        sh_cardstore_tell(sh_the_world.self.slot);
     }
 }
 
-void sh_card_store_ends(int out_ends[2])
+void sh_cardstore_ends(int out_ends[2])
 {
     bool have = have_ends();
     out_ends[INTO] = have ? ends.fds[INTO] : -1;
     out_ends[FROM] = have ? ends.fds[FROM] : -1;
 }
 
-void sh_card_store_close(void)
+void sh_cardstore_close(void)
 {
     for (int i = 0; i < 2; i++) {
         if (have_end(i)) {
@@ -147,7 +147,7 @@ static shoal_err fetch_ends(void)
         }
         why = copy_ends(slot);
         if (why == 0) {
-            sh_card_store_tell(sh_the_world.self.slot);
+            sh_cardstore_tell(sh_the_world.self.slot);
             return SHOAL_OK;
         }
     }
@@ -413,9 +413,10 @@ static shoal_err put_set(set *s, bool had)
  * lock. */
 static shoal_err replace(const sh_store_entry *more, int fd)
 {
-    set s = {.m.number = 0};
+    static set s; /* the store's lock protects it, too. Not on the stack: an exit in a signal handler comes here */
     uint64_t died =
         sh_load_acquire(&store()->died); /* before the look at the blocks: those counted so far are seen dead */
+    s.m.number = 0;
     shoal_err err = settle(&s);
     if (err != SHOAL_OK) {
         return err;
@@ -454,12 +455,12 @@ static void unlock(void)
     (void)!sh_lock_unlock(&store()->lock);
     SH_DEATH(
         "store.unlocked"); /* death: a granule that was counted meanwhile is swept with the next one, or in a wait */
-    sh_fence_seq_cst();    /* pairs with the fence in sh_card_store_tidy */
+    sh_fence_seq_cst();    /* pairs with the fence in sh_cardstore_tidy */
 }
 
 /* Either our try comes after the holder's unlock, and finds the lock free; or the holder looks at the count after its
  * unlock, and by the two fences sees ours. */
-void sh_card_store_tidy(void)
+void sh_cardstore_tidy(void)
 {
     sh_store_shm *s = store();
     bool going = sh_load_acquire(&s->died) != sh_load_relaxed(&s->swept) && !sh_recovery_is_helper();
@@ -481,15 +482,15 @@ void sh_card_store_tidy(void)
     sh_cleanup_end();
 }
 
-void sh_card_store_sweep(void)
+void sh_cardstore_sweep(void)
 {
     if (sh_the_world.attachment == SH_ATTACHED && sh_enter_held() != NULL) {
-        sh_card_store_tidy();
+        sh_cardstore_tidy();
         sh_leave();
     }
 }
 
-void sh_card_store_repair(sh_owner dead)
+void sh_cardstore_repair(sh_owner dead)
 {
     (void)sh_lock_repair(&store()->lock, dead);
 }
@@ -511,16 +512,16 @@ static shoal_err prepare(uint64_t granule, sh_store_entry *out_entry)
 }
 
 /* The wait comes before the thread is inside, where nobody waits. */
-shoal_err sh_card_store_add(uint64_t granule, int fd)
+shoal_err sh_cardstore_add(uint64_t granule, int fd)
 {
     sh_store_entry entry;
     if (!sh_attached()) {
         return sh_fail(SHOAL_ESTATE, "this process is in no world");
     }
-    shoal_err err = sh_lock_lock(&store()->lock, sh_card_store_limit);
+    shoal_err err = sh_lock_lock(&store()->lock, sh_cardstore_limit);
     if (err == SHOAL_ETIMEDOUT) {
         return sh_fail(err, "another process has locked the world's card memory for %lld ms: is it stopped?",
-                       (long long)(sh_card_store_limit / SHOAL_MS(1)));
+                       (long long)(sh_cardstore_limit / SHOAL_MS(1)));
     }
     if (err != SHOAL_OK && err != SHOAL_EOWNERDEAD) {
         return err;
@@ -537,13 +538,13 @@ shoal_err sh_card_store_add(uint64_t granule, int fd)
         err = replace(&entry, fd); /* dead processes held some */
     }
     unlock();
-    sh_card_store_tidy();
+    sh_cardstore_tidy();
     sh_leave();
     return err;
 }
 
 /* Inside, so that no other thread forks while this process has the fds of all granules: the child would keep them. */
-shoal_err sh_card_store_fd(uint64_t granule, int *out_fd)
+shoal_err sh_cardstore_fd(uint64_t granule, int *out_fd)
 {
     sh_store_entry entry = {.serial = 0};
     set s = {.open = 0};
@@ -573,7 +574,7 @@ shoal_err sh_card_store_fd(uint64_t granule, int *out_fd)
     return err;
 }
 
-int sh_card_store_table(sh_store_entry out_entries[SH_STORE_MAX])
+int sh_cardstore_table(sh_store_entry out_entries[SH_STORE_MAX])
 {
     set s;
     sh_cleanup_begin();

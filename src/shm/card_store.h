@@ -37,47 +37,47 @@
 /* As many fds as the system puts into one message. */
 #define SH_STORE_MAX 253
 
-extern int64_t sh_card_store_limit; /* how long to wait for the lock; 10 s, except in tests */
+extern int64_t sh_cardstore_limit; /* how long to wait for the lock; 10 s, except in tests */
 
 /* Adds the fd of a granule, whose block this process holds; the caller keeps its own fd. Waits for the lock, for at most
  * that long. Not called inside. Errors: SHOAL_ELIMIT if the set is full, or the system allows this user, or this process, no
  * more fds; SHOAL_EPERM, SHOAL_EOS if this process does not have the sockets; SHOAL_ETIMEDOUT if the process that has the
  * lock is stopped; SHOAL_EINVAL if this is not a granule. */
-shoal_err sh_card_store_add(uint64_t granule, int fd);
+shoal_err sh_cardstore_add(uint64_t granule, int fd);
 
 /* Returns a close-on-exec copy of the fd of a living granule; the caller closes it. Does not block. Opens as many fds as
  * the world has granules for a moment. Not called inside. Errors as above, and SHOAL_ENOENT if the granule is not there. */
-shoal_err sh_card_store_fd(uint64_t granule, int *out_fd);
+shoal_err sh_cardstore_fd(uint64_t granule, int *out_fd);
 
 /* Drops the fds of granules that no longer exist. Called before "out of card memory"; otherwise it happens by itself.
  * Does not wait. Not called inside. */
-void sh_card_store_sweep(void);
+void sh_cardstore_sweep(void);
 
 /* The same, inside; costs two loads if there is nothing to do. Does nothing in a recovery helper, which may be killed at
  * any time while its maker, whose lock it would be, lives. Does not change the last error. */
-void sh_card_store_tidy(void);
+void sh_cardstore_tidy(void);
 
 /* For recovery: releases the store's lock if `dead` holds it. */
-void sh_card_store_repair(sh_owner dead);
+void sh_cardstore_repair(sh_owner dead);
 
 /* ---- the sockets of this process ---- */
 
 /* Makes the sockets of a new world, whose header is not visible to other processes yet. If that fails, the world has
  * none, and card memory cannot be shared in it. */
-void sh_card_store_make(sh_world_shm *header);
+void sh_cardstore_make(sh_world_shm *header);
 
 /* Takes the sockets that this process was passed under these numbers, once it is in the world. Numbers that are not the
  * world's sockets are ignored. */
-void sh_card_store_adopt(const int ends[2]);
+void sh_cardstore_adopt(const int ends[2]);
 
 /* Returns the sockets, for a child; -1 for those that this process does not have. */
-void sh_card_store_ends(int out_ends[2]);
+void sh_cardstore_ends(int out_ends[2]);
 
 /* Writes into this process's slot which sockets it has, for processes that join by name. */
-void sh_card_store_tell(sh_slot_shm *slot);
+void sh_cardstore_tell(sh_slot_shm *slot);
 
 /* Closes the sockets of this process, if it still has them. */
-void sh_card_store_close(void);
+void sh_cardstore_close(void);
 
 /* ---- for the audit ---- */
 
@@ -87,6 +87,6 @@ typedef struct sh_store_entry {
     uint64_t serial;
 } sh_store_entry;
 
-int sh_card_store_table(sh_store_entry out_entries[SH_STORE_MAX]);
+int sh_cardstore_table(sh_store_entry out_entries[SH_STORE_MAX]);
 
 #endif

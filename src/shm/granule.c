@@ -44,7 +44,7 @@ shoal_err sh_granule_create(const sh_granule_info *info, int fd, shoal_block **o
     if (err != SHOAL_OK) {
         return err;
     }
-    err = sh_card_store_add(b->id, fd);
+    err = sh_cardstore_add(b->id, fd);
     if (err != SHOAL_OK) {
         sh_block_release(b);
         return err;
@@ -74,7 +74,7 @@ bool sh_granule_look(uint64_t id, sh_granule_info *out_info)
 
 shoal_err sh_granule_fd(uint64_t id, int *out_fd)
 {
-    return sh_card_store_fd(id, out_fd);
+    return sh_cardstore_fd(id, out_fd);
 }
 
 uint64_t sh_granules_died(void)

@@ -25,13 +25,13 @@ typedef struct sh_granule_info {
 } sh_granule_info;
 
 /* Makes a granule and puts its fd into the store; the caller keeps its own fd, and gets one reference. Not called inside.
- * Errors: as sh_card_store_add, and SHOAL_ENOMEM. */
+ * Errors: as sh_cardstore_add, and SHOAL_ENOMEM. */
 shoal_err sh_granule_create(const sh_granule_info *info, int fd, shoal_block **out_granule);
 
 /* Finds a living granule. Returns false if the id names no such block, or its bytes are nonsense. Called inside. */
 bool sh_granule_look(uint64_t id, sh_granule_info *out_info);
 
-/* Returns a close-on-exec fd of the granule's memory. Not called inside. Errors: as sh_card_store_fd. */
+/* Returns a close-on-exec fd of the granule's memory. Not called inside. Errors: as sh_cardstore_fd. */
 shoal_err sh_granule_fd(uint64_t id, int *out_fd);
 
 /* Returns a number that changes when granules have died. Costs one load. */

@@ -49,7 +49,7 @@ static int stored(void)
 {
     sh_store_entry entries[SH_STORE_MAX];
     ck_assert_ptr_nonnull(sh_enter());
-    int n = sh_card_store_table(entries);
+    int n = sh_cardstore_table(entries);
     sh_leave();
     return n;
 }

@@ -164,7 +164,7 @@ static void count_granule(void *object)
     (void)object;
     sh_add_acq_rel(&sh_the_world.header->store.died, 1);
     SH_DEATH("granule.dying.counted");
-    sh_card_store_tidy();
+    sh_cardstore_tidy();
 }
 
 static void repair_lock(void *lock, sh_owner dead)

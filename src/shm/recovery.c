@@ -165,7 +165,7 @@ static void list_cache(sh_ctx *c)
 static void repair_locks(sh_owner dead)
 {
     uint32_t spans = sh_heap_spans();
-    sh_card_store_repair(dead);
+    sh_cardstore_repair(dead);
     SH_DEATH("recovery.store.repaired");
     for (uint32_t span = 0; span < spans; span++) {
         if (sh_load_acquire(&sh_span_at(span)->klass) != SH_CLASS_SYNC + 1) {
@@ -298,7 +298,7 @@ void sh_slot_end(uint32_t index)
 {
     sh_slot_shm *slot = sh_slot_at(index);
     settle(index, sh_load_acquire(&slot->state));
-    sh_card_store_tidy(); /* for processes that found this one holding the store's lock */
+    sh_cardstore_tidy(); /* for processes that found this one holding the store's lock */
     SH_DEATH("slot.end.settled");
     sh_slot_vacate(index);
 }
@@ -499,7 +499,7 @@ bool sh_slot_recover(uint32_t index)
     }
     bool done = recover_by_helper(index);
     if (done) {
-        sh_card_store_tidy(); /* a helper only counts the granules that died with the process */
+        sh_cardstore_tidy(); /* a helper only counts the granules that died with the process */
     }
     return done;
 }

@@ -170,7 +170,9 @@ START_TEST(there_is_an_end_of_timelines)
             sh_store_release(&sh_the_world.header->timelines_used, SH_TIMELINES - 10);
             i = SH_TIMELINES - 11;
             for (uint32_t k = 1001; k < SH_TIMELINES - 10; k++) {
-                sh_store_relaxed(&((sh_timeline_shm *)sh_at(SH_TIMELINES_AT))[k].owner, 1u);
+                sh_timeline_shm *lost = (sh_timeline_shm *)sh_at(SH_TIMELINES_AT) + k;
+                sh_store_relaxed(&lost->owner, 1u);
+                sh_store_relaxed(&lost->lost_from, 1);
             }
         }
     }

@@ -63,7 +63,7 @@ static void peers_sweep(void)
     if (sh_the_world.attachment == SH_ATTACHED) {
         sh_slots_sweep(false);
         sh_forks_tidy();
-        sh_card_store_tidy();
+        sh_cardstore_tidy();
     }
     unlock_inside();
 }
@@ -118,7 +118,7 @@ shoal_err sh_world_file_lost(void)
 /* The attachment must not be SH_ATTACHED: a signal handler may end the process at any step here (end.c). */
 static void forget_world(void)
 {
-    sh_card_store_close(); /* the mapping says which fds are the store's */
+    sh_cardstore_close(); /* the mapping says which fds are the store's */
     if (sh_the_world.base != NULL) {
         sh_memory_unmap(sh_the_world.base, sh_the_world.size);
     }
@@ -140,7 +140,7 @@ void sh_world_be(uint32_t index)
     for (uint32_t k = 0; k < SH_CLASSES; k++) {
         c->cursor[k] = index; /* processes search for free blocks in different places */
     }
-    sh_card_store_tell(c->slot);
+    sh_cardstore_tell(c->slot);
     sh_peers_set(&world_peers);
     sh_signal_fence(); /* a signal handler that ends the process finds the slot if it finds SH_ATTACHED */
     sh_the_world.attachment = SH_ATTACHED;
@@ -374,7 +374,7 @@ static shoal_err create_world(const shoal_world_options *options)
     sh_pid_find_space();
     sh_store_relaxed(&header->home, sh_pid_space());
     memcpy(header->name, name, sizeof name);
-    sh_card_store_make(header);
+    sh_cardstore_make(header);
     sh_store_release(&header->magic, SH_MAGIC);
     return enter_world(fd, base, size, SH_SLOT_NEW, "main");
 }
@@ -444,7 +444,7 @@ shoal_err shoal_world_sweep(uint32_t *out_recovered)
     }
     sh_forks_tidy();
     uint32_t n = sh_slots_sweep(true);
-    sh_card_store_tidy();
+    sh_cardstore_tidy();
     sh_leave();
     if (out_recovered != NULL) {
         *out_recovered = n;
