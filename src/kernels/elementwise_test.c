@@ -95,7 +95,7 @@ static int compare_all(call c, bool to_bool, uint64_t seed)
     int exist = 0;
     for (size_t t = 0; t < 8; t++) {
         bool exists = false;
-        for (int i = 0; i < SH_REPEAT(120); i++) {
+        for (int i = 0; i < repeats(120); i++) {
             c.x = sh_scalar_float(i % 2 ? 2 : -0.75);
             c.y = sh_scalar_float(i % 3 ? 2.5 : 3);
             exists = compare(&c, all[t], to_bool ? SHOAL_B8 : all[t], seed + (uint64_t)i);
@@ -162,7 +162,7 @@ START_TEST(copies_agree_between_all_dtypes)
     call c = {.kind = COPY};
     for (size_t from = 0; from < 8; from++) {
         for (size_t to = 0; to < 8; to++) {
-            for (uint64_t seed = 8000; seed < 8000 + (uint64_t)SH_REPEAT(120); seed++) {
+            for (uint64_t seed = 8000; seed < 8000 + (uint64_t)repeats(120); seed++) {
                 ck_assert(compare(&c, all[from], all[to], seed));
             }
         }

@@ -31,6 +31,12 @@ static inline bool is_card(const sh_kernels *k)
     return k == sh_mirror_kernels() && sh_mirror_device() != sh_far_device();
 }
 
+/* n repetitions; a tenth on a card, where each call copies its arrays both ways. */
+static inline int repeats(int n)
+{
+    return sh_mirror_kernels() ? n / 10 : SH_REPEAT(n);
+}
+
 /* Returns the fast versions that this CPU can run; prints which it cannot. */
 static inline int fast_kernels(const sh_kernels *out[2])
 {

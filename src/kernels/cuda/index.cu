@@ -1,11 +1,12 @@
 /* The CUDA twin of cpu/index_reference.c; the contract is kernels/index.h. An index out of range reads 0 and writes
  * nothing.
  *
- * Sums have a fixed order without atomics: the thread or block of an index's first occurrence adds all later ones, too,
+ * Sums have a fixed order without atomics: the warp or block of an index's first occurrence adds all later ones, too,
  * in order. That compares every index with every other, which is cheap for the thousands of indices of a batch. */
 #include "kernels/cuda/element.cuh"
 
 #define ADD_THREADS 128
+#define ALL_LANES 0xffffffffu
 
 #define FOR_EACH(I, i, n) for (I i = blockIdx.x * (I)blockDim.x + threadIdx.x; i < (n); i += gridDim.x * (I)blockDim.x)
 
@@ -67,18 +68,20 @@ static __global__ void add_kernel(T *table, const T *in, const int64_t *index, i
     if ((uint64_t)mine >= (uint64_t)rows) {
         return;
     }
-    bool earlier = false;
-    for (int64_t k = threadIdx.x; k < i; k += ADD_THREADS) {
-        earlier |= index[k] == mine;
-    }
-    if (__syncthreads_or(earlier)) {
-        return;
+    for (int64_t first = 0; first < i; first += 8 * ADD_THREADS) {
+        bool earlier = false;
+        for (int64_t k = first + threadIdx.x; k < i && k < first + 8 * ADD_THREADS; k += ADD_THREADS) {
+            earlier |= index[k] == mine;
+        }
+        if (__syncthreads_or(earlier)) {
+            return;
+        }
     }
     int64_t column = blockIdx.y * (int64_t)ADD_THREADS + threadIdx.x, o = column / inner, j = column - o * inner;
     T *to = table + (o * rows + mine) * inner + j, sum = column < columns ? *to : T(0);
     for (int64_t first = i; first < count; first += ADD_THREADS) {
         int64_t k = first + threadIdx.x;
-        uint32_t votes = __ballot_sync(0xffffffffu, k < count && index[k] == mine);
+        uint32_t votes = __ballot_sync(ALL_LANES, k < count && index[k] == mine);
         if (threadIdx.x % 32 == 0) {
             hits[threadIdx.x / 32] = votes;
         }
@@ -197,13 +200,13 @@ static shoal_err gather(sh_exec *exec, int32_t dim, const sh_view *out, const sh
 }
 
 /* ---- scatter: two places collide only on one line along dim. The loop goes over the lines of out, index and a; each
- * thread takes one place i of one line ---- */
+ * warp takes one place i of one line ---- */
 
 typedef struct lines {
     sh_loop<3> loop;
     int64_t n, bound;                     /* places on a line of the index, and of out */
     int64_t out_step, index_step, a_step; /* in bytes along a line */
-    bool across;                          /* neighbouring threads take neighbouring lines */
+    bool across;                          /* neighbouring warps take neighbouring lines */
 } lines;
 
 static __device__ __forceinline__ int64_t index_at(const lines &l, const char *index, int64_t i)
@@ -211,52 +214,54 @@ static __device__ __forceinline__ int64_t index_at(const lines &l, const char *i
     return *(const int64_t *)(index + i * l.index_step);
 }
 
-/* The last occurrence of an index writes. */
-template <class T>
-static __device__ __forceinline__ void scatter_last(const lines &l, char *const (&p)[3], int64_t i, int64_t mine)
+/* Returns whether the index occurs at a place from `first` to `end` - 1. All lanes of a warp ask together. */
+static __device__ __forceinline__ bool occurs(const lines &l, const char *index, int64_t first, int64_t end,
+                                              int64_t mine)
 {
-    for (int64_t k = i + 1; k < l.n; k++) {
-        if (index_at(l, p[1], k) == mine) {
-            return;
+    for (int64_t k = first + threadIdx.x % 32; k - threadIdx.x % 32 < end; k += 32) {
+        if (__any_sync(ALL_LANES, k < end && index_at(l, index, k) == mine)) {
+            return true;
         }
     }
-    *(T *)(p[0] + mine * l.out_step) = *(const T *)(p[2] + i * l.a_step);
+    return false;
 }
 
-/* The first occurrence of an index adds all. */
+/* Adds all occurrences from place i on, in order; the lanes read ahead. */
 template <class T>
 static __device__ __forceinline__ void scatter_sum(const lines &l, char *const (&p)[3], int64_t i, int64_t mine)
 {
-    for (int64_t k = 0; k < i; k++) {
-        if (index_at(l, p[1], k) == mine) {
-            return;
-        }
-    }
     T *to = (T *)(p[0] + mine * l.out_step), sum = *to;
-    for (int64_t k = i; k < l.n; k++) {
-        if (index_at(l, p[1], k) == mine) {
-            sum += *(const T *)(p[2] + k * l.a_step);
+    for (int64_t first = i; first < l.n; first += 32) {
+        int64_t k = first + threadIdx.x % 32;
+        bool hit = k < l.n && index_at(l, p[1], k) == mine;
+        T x = hit ? *(const T *)(p[2] + k * l.a_step) : T(0);
+        for (uint32_t left = __ballot_sync(ALL_LANES, hit); left != 0; left &= left - 1) {
+            sum += __shfl_sync(ALL_LANES, x, __ffs((int)left) - 1);
         }
     }
-    *to = sum;
+    if (threadIdx.x % 32 == 0) {
+        *to = sum;
+    }
 }
 
+/* A warp for each place. The first occurrence of an index adds all; the last one writes. */
 template <class T, bool add> static __global__ void scatter_kernel(lines l)
 {
     uint64_t lines = l.loop.count, total = lines * (uint64_t)l.n, by = l.across ? lines : (uint64_t)l.n;
-    FOR_EACH(uint64_t, at, total)
+    FOR_EACH(uint64_t, thread, total * 32)
     {
-        uint64_t high = total <= UINT32_MAX ? (uint32_t)at / (uint32_t)by : at / by, low = at - high * by;
+        uint64_t at = thread / 32, high = total <= UINT32_MAX ? (uint32_t)at / (uint32_t)by : at / by;
+        uint64_t low = at - high * by;
         char *p[3];
         l.loop.at((uint32_t)(l.across ? low : high), p);
         int64_t i = (int64_t)(l.across ? high : low), mine = index_at(l, p[1], i);
-        if ((uint64_t)mine >= (uint64_t)l.bound) {
+        if ((uint64_t)mine >= (uint64_t)l.bound || occurs(l, p[1], add ? 0 : i + 1, add ? i : l.n, mine)) {
             continue;
         }
         if constexpr (add) {
             scatter_sum<T>(l, p, i, mine);
-        } else {
-            scatter_last<T>(l, p, i, mine);
+        } else if (threadIdx.x % 32 == 0) {
+            *(T *)(p[0] + mine * l.out_step) = *(const T *)(p[2] + i * l.a_step);
         }
     }
 }
@@ -265,7 +270,7 @@ template <class T, bool add> static shoal_err scatter_run(sh_exec *exec, const s
 {
     return sh_loop_run<3>(it, 1, [&](const sh_loop<3> &loop) {
         l.loop = loop;
-        unsigned blocks = sh_blocks((int64_t)loop.count * l.n, SH_THREADS, SH_MOST_BLOCKS);
+        unsigned blocks = sh_blocks((int64_t)loop.count * l.n * 32, SH_THREADS, SH_MOST_BLOCKS);
         scatter_kernel<T, add><<<blocks, SH_THREADS, 0, sh_stream(exec)>>>(l);
         return sh_cuda_launched("scatter");
     });
