@@ -80,6 +80,9 @@ shoal_err matmul(sh_exec *exec, const sh_matmul_args *g)
     if (g->batch < 1 || g->m < 1 || g->n < 1) {
         return SHOAL_OK;
     }
+    if (sh_matmul_tiles_fit(g)) {
+        return sh_matmul_tiles(exec, g);
+    }
     if (sh_matmul_small_fits(g)) {
         return sh_matmul_small(exec, g);
     }

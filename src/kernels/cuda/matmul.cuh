@@ -2,7 +2,7 @@
  *
  *   matmul.cu        every size, stride and type: the plain kernel; chooses among these
  *   matmul_small.cu  few rows or columns: all of k in shared memory at once
- */
+ *   matmul_tiles.cu  the rest, if one stride of each operand is 1 */
 #ifndef SH_KERNELS_CUDA_MATMUL_CUH
 #define SH_KERNELS_CUDA_MATMUL_CUH
 
@@ -23,5 +23,8 @@ shoal_err sh_matmul_add_parts(sh_exec *exec, const sh_matmul_args *g, const floa
 /* Any sizes and strides whose strides have a 1 each; few rows or columns is where it is fast. */
 bool sh_matmul_small_fits(const sh_matmul_args *g);
 shoal_err sh_matmul_small(sh_exec *exec, const sh_matmul_args *g);
+
+bool sh_matmul_tiles_fit(const sh_matmul_args *g);
+shoal_err sh_matmul_tiles(sh_exec *exec, const sh_matmul_args *g);
 
 #endif
