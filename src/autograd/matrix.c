@@ -240,11 +240,28 @@ static sh_matrix rows_matrix(const shoal_tensor *t, int64_t width)
     return (sh_matrix){sh_tensor_ptr(t), rows_of(t), width, width, 1};
 }
 
+/* The sum of the rows of g, written into the leaf's grad if it holds nothing yet. */
 static shoal_err linear_db(sh_back *b, shoal_tensor *g)
 {
     int64_t out = g->shape[g->ndim - 1];
-    shoal_tensor *rows = shoal_reshape(g, SHOAL_SHAPE(rows_of(g), out));
-    return sh_back_give(b, 2, shoal_sum(rows, 0, false));
+    bool add;
+    shoal_tensor *to = sh_back_target(b, 2, &add);
+    if (!to) {
+        return shoal_last_error();
+    }
+    if (add) {
+        return sh_back_give(b, 2, shoal_sum(shoal_reshape(g, SHOAL_SHAPE(rows_of(g), out)), 0, false));
+    }
+    sh_view rows = {.data = sh_tensor_ptr(g), .ndim = 2, .dtype = g->dtype}, sum = rows;
+    rows.shape[0] = rows_of(g);
+    rows.shape[1] = rows.strides[0] = out;
+    rows.strides[1] = 1;
+    sum.data = sh_tensor_ptr(to);
+    sum.shape[0] = 1;
+    sum.shape[1] = sum.strides[0] = out;
+    sum.strides[1] = 1;
+    shoal_err err = sh_back_kernels(b)->reduce->reduce(sh_back_exec(b), SH_REDUCE_SUM, &sum, &rows);
+    return err == SHOAL_OK ? sh_back_give(b, 2, to) : err;
 }
 
 static shoal_err linear_backward(sh_back *b)
