@@ -1,8 +1,10 @@
 /* A CUDA card as a device. */
-#include "device/cuda_share.h"
+#include "device/cuda_capture.h"
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "device/cuda_share.h"
+#include "proc/process.h"
 #include "sync/atomic.h"
 
 #include <pthread.h>
@@ -36,6 +38,48 @@ static void make_key(void)
 
 /* ---- opening ---- */
 
+static shoal_err forked(void)
+{
+    return sh_fail(SHOAL_EFORK, "this process was forked after its parent had used the card, and CUDA does not work "
+                                "across a fork: start it with spawn");
+}
+
+/* Under the lock. What does not survive a fork begins when the driver starts. */
+static shoal_err start_driver(const sh_cuda_library **out_library)
+{
+    static uint64_t generation;
+    static bool started;
+    if (started && !sh_fork_is_ours(generation)) {
+        return forked();
+    }
+    shoal_err err = sh_cuda_library_load(out_library);
+    if (err == SHOAL_OK) {
+        err = sh_cuda_driver_load();
+    }
+    if (err == SHOAL_OK) {
+        started = true;
+        generation = sh_fork_generation();
+        sh_start_forbid_fork("this process has used the card, and CUDA does not work across a fork");
+    }
+    return err;
+}
+
+shoal_err sh_cuda_count(int *out_count)
+{
+    const sh_cuda_library *unused;
+    pthread_mutex_lock(&open_lock);
+    shoal_err err = start_driver(&unused);
+    pthread_mutex_unlock(&open_lock);
+    int count = 0;
+    if (err == SHOAL_OK) {
+        err = sh_cuda_result("count the cards", sh_cu.cuDeviceGetCount(&count));
+    }
+    if (err == SHOAL_OK) {
+        *out_count = count;
+    }
+    return err;
+}
+
 static shoal_err choose_card(sh_cuda_card *c)
 {
     int count = 0;
@@ -61,7 +105,7 @@ static shoal_err choose_card(sh_cuda_card *c)
     return SHOAL_OK;
 }
 
-static shoal_err describe_card(sh_cuda_card *c)
+shoal_err sh_cuda_describe(sh_cuda_card *c)
 {
     shoal_err err = sh_cuda_result("open the card", sh_cu.cuDeviceGet(&c->device, c->index));
     if (err == SHOAL_OK) {
@@ -96,15 +140,12 @@ static shoal_err open_context(sh_cuda_card *c)
 
 static shoal_err open_card(sh_cuda_card *c)
 {
-    shoal_err err = sh_cuda_library_load(&c->library);
-    if (err == SHOAL_OK) {
-        err = sh_cuda_driver_load();
-    }
+    shoal_err err = start_driver(&c->library);
     if (err == SHOAL_OK) {
         err = choose_card(c);
     }
     if (err == SHOAL_OK) {
-        err = describe_card(c);
+        err = sh_cuda_describe(c);
     }
     if (err == SHOAL_OK) {
         err = open_context(c);
@@ -145,8 +186,7 @@ shoal_err sh_cuda_check(void)
         return sh_fail(SHOAL_ESTATE, "the card was not opened in this process");
     }
     if (__builtin_expect(!sh_fork_is_ours(card.generation), 0)) {
-        return sh_fail(SHOAL_EFORK, "this process was forked after its parent had used the card, and CUDA does not "
-                                    "work across a fork: start it with spawn");
+        return forked();
     }
     shoal_err err = sh_cuda_lost();
     if (err == SHOAL_OK && __builtin_expect(!is_current, 0)) {
@@ -218,12 +258,18 @@ void *sh_cuda_scratch(sh_exec *exec, size_t size)
 static shoal_err cuda_wait(void)
 {
     shoal_err err = sh_cuda_check();
-    return err != SHOAL_OK ? err : sh_cuda_order_wait();
+    if (err == SHOAL_OK) {
+        err = sh_cuda_capture_refuse("waiting for the card");
+    }
+    return err == SHOAL_OK ? sh_cuda_order_wait() : err;
 }
 
 static shoal_err cuda_write(void *to, const void *from_host, size_t size)
 {
     shoal_err err = sh_cuda_check();
+    if (err == SHOAL_OK) {
+        err = sh_cuda_capture_refuse("writing elements from the host");
+    }
     if (err == SHOAL_OK && size > 0) {
         sh_cuda_touch();
         err = sh_cuda_result("copy to the card",
@@ -236,6 +282,9 @@ static shoal_err cuda_write(void *to, const void *from_host, size_t size)
 static shoal_err cuda_read(void *to_host, const void *from, size_t size)
 {
     shoal_err err = sh_cuda_check();
+    if (err == SHOAL_OK) {
+        err = sh_cuda_capture_refuse("reading elements on the host");
+    }
     if (err == SHOAL_OK && size > 0) {
         sh_cuda_touch();
         err = sh_cuda_result("copy from the card",

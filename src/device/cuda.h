@@ -40,7 +40,11 @@ bool sh_cuda_is_open(void);
 /* Writes a UUID as nvidia-smi shows it, and returns out. */
 const char *sh_cuda_uuid_text(const uint8_t uuid[SH_CUDA_UUID_SIZE], char out[48]);
 
-/* Loads libshoal_cuda and checks that this build made it (cuda_library.c). Errors: SHOAL_ENOENT, SHOAL_ELAYOUT. */
+/* Counts the cards that this process sees, and describes card->index. Open no card. */
+shoal_err sh_cuda_count(int *out_count);
+shoal_err sh_cuda_describe(sh_cuda_card *card);
+
+/* Loads libshoal_cuda, once, and checks that this build made it (cuda_library.c). Not thread-safe. Errors: SHOAL_ENOENT, SHOAL_ELAYOUT. */
 shoal_err sh_cuda_library_load(const sh_cuda_library **out_library);
 
 /* Scratch of the calling thread's exec. */

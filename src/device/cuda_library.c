@@ -79,6 +79,11 @@ static shoal_err not_found(const char *bad)
 
 shoal_err sh_cuda_library_load(const sh_cuda_library **out_library)
 {
+    static const sh_cuda_library *loaded;
+    if (loaded) {
+        *out_library = loaded;
+        return SHOAL_OK;
+    }
     const char *own = getenv("SHOAL_CUDA_LIBRARY");
     char bad[PATH_MAX + 64] = "";
     void *file;
@@ -99,6 +104,6 @@ shoal_err sh_cuda_library_load(const sh_cuda_library **out_library)
         return sh_fail(SHOAL_ELAYOUT, "%s is from another build of Shoal than this library, version %s",
                        own && own[0] ? own : FILE_NAME, shoal_version());
     }
-    *out_library = library;
+    *out_library = loaded = library;
     return SHOAL_OK;
 }

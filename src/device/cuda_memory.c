@@ -1,8 +1,9 @@
 /* The allocator of card memory. cuda_memory.h describes it. */
-#include "device/cuda_share.h"
+#include "device/cuda_capture.h"
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "device/cuda_share.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -425,8 +426,12 @@ void *sh_cuda_alloc(size_t size)
     }
     sh_cuda_memory_lock();
     sh_cuda_reclaim(RECLAIM_EACH);
-    sh_cuda_piece *p = NULL;
-    if (size <= SMALL_LIMIT) {
+    sh_cuda_capture *capture = sh_cuda_capturing();
+    sh_cuda_piece *p = capture ? sh_cuda_capture_take(capture, size) : NULL;
+    bool again = p != NULL;
+    if (again) {
+        /* of this capture, and free again in it */
+    } else if (size <= SMALL_LIMIT) {
         p = find_small(size);
     } else if (size <= (size_t)1 << 46) {
         p = find_large((size + LARGE_STEP - 1) / LARGE_STEP * LARGE_STEP);
@@ -436,6 +441,9 @@ void *sh_cuda_alloc(size_t size)
     if (p) {
         p->asked = size;
         memory.asked += size;
+        if (capture && !again) {
+            sh_cuda_capture_add(capture, p);
+        }
     }
     sh_cuda_memory_unlock();
     return p ? (void *)(uintptr_t)p->address : NULL;
@@ -475,7 +483,9 @@ void sh_cuda_free(void *data, size_t size)
     SH_INVARIANT(p != NULL);
     memory.asked -= p->asked;
     p->asked = 0;
-    if (p->ledger) {
+    if (sh_cuda_capture_keep(p)) {
+        /* until the graph is destroyed */
+    } else if (p->ledger) {
         sh_cuda_lend(p);
     } else {
         sh_cuda_piece_return(p);

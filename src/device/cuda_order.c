@@ -1,7 +1,8 @@
 /* The order of work between the streams of processes. cuda_share.h describes it. */
-#include "device/cuda_share.h"
+#include "device/cuda_capture.h"
 
 #include "base/error.h"
+#include "device/cuda_share.h"
 #include "shm/block.h"
 #include "sync/peers.h"
 
@@ -216,6 +217,9 @@ shoal_err sh_cuda_mark(sh_a64 *work)
     sh_work mine, before = sh_load_acquire(work);
     shoal_err err = sh_cuda_check();
     if (err == SHOAL_OK) {
+        err = sh_cuda_capture_refuse("sending a tensor to another process");
+    }
+    if (err == SHOAL_OK) {
         err = own_work(&mine);
     }
     while (err == SHOAL_OK && before != mine) {
@@ -313,6 +317,9 @@ shoal_err sh_cuda_await(sh_work work)
     case SH_WORK_PENDING: break;
     }
     shoal_err err = sh_cuda_check();
+    if (err == SHOAL_OK) {
+        err = sh_cuda_capture_refuse("receiving a tensor from another process");
+    }
     if (err != SHOAL_OK) {
         return err;
     }
@@ -387,8 +394,8 @@ static bool keep_for_now(shoal_block *keeper)
 void sh_cuda_close(shoal_block *keeper)
 {
     sh_cleanup_begin();
-    bool kept = false;
-    if (keeper && !sh_block_is_lost(keeper) && sh_cuda_is_ours() && sh_cuda_check() == SHOAL_OK) {
+    bool kept = keeper && sh_cuda_capture_keeper(keeper);
+    if (!kept && keeper && !sh_block_is_lost(keeper) && sh_cuda_is_ours() && sh_cuda_check() == SHOAL_OK) {
         pthread_mutex_lock(&order.lock);
         begin();
         poll_locked();

@@ -1,7 +1,8 @@
 /* Pinned host memory: the card copies from it and to it by itself, so such a copy need not wait. */
-#include "device/cuda_share.h"
+#include "device/cuda_capture.h"
 
 #include "base/error.h"
+#include "device/cuda_share.h"
 
 void *sh_cuda_alloc_pinned(size_t size)
 {
@@ -27,25 +28,25 @@ void sh_cuda_free_pinned(void *data, size_t size)
 
 shoal_err sh_cuda_write_later(void *to, const void *from_pinned, size_t size)
 {
-    const sh_cuda_card *card = sh_cuda_get();
-    if (!card) {
-        return shoal_last_error();
+    shoal_err err = sh_cuda_check();
+    if (err != SHOAL_OK) {
+        return err;
     }
     sh_cuda_touch();
     return size == 0 ? SHOAL_OK
                      : sh_cuda_result("copy to the card", sh_cu.cuMemcpyHtoDAsync((sh_cu_address)(uintptr_t)to,
-                                                                                  from_pinned, size, card->stream));
+                                                                                  from_pinned, size, sh_cuda_stream()));
 }
 
 shoal_err sh_cuda_read_later(void *to_pinned, const void *from, size_t size)
 {
-    const sh_cuda_card *card = sh_cuda_get();
-    if (!card) {
-        return shoal_last_error();
+    shoal_err err = sh_cuda_check();
+    if (err != SHOAL_OK) {
+        return err;
     }
     sh_cuda_touch();
     return size == 0
                ? SHOAL_OK
-               : sh_cuda_result("copy from the card",
-                                sh_cu.cuMemcpyDtoHAsync(to_pinned, (sh_cu_address)(uintptr_t)from, size, card->stream));
+               : sh_cuda_result("copy from the card", sh_cu.cuMemcpyDtoHAsync(to_pinned, (sh_cu_address)(uintptr_t)from,
+                                                                              size, sh_cuda_stream()));
 }

@@ -3,15 +3,21 @@
 
 #include "base/error.h"
 
-typedef struct generator {
-    uint64_t seed, offset;
-} generator;
-
-static _Thread_local generator mine __attribute__((tls_model("initial-exec")));
+static _Thread_local sh_generator mine __attribute__((tls_model("initial-exec")));
 
 void shoal_manual_seed(uint64_t seed)
 {
-    mine = (generator){.seed = seed};
+    mine = (sh_generator){.seed = seed};
+}
+
+sh_generator sh_generator_get(void)
+{
+    return mine;
+}
+
+void sh_generator_set(sh_generator generator)
+{
+    mine = generator;
 }
 
 sh_random_key sh_generator_take(uint64_t blocks)

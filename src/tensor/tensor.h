@@ -142,6 +142,14 @@ void sh_tensor_grad_settle(shoal_tensor *t);
 /* Returns the current key of the thread's random numbers and advances it by that many blocks. */
 sh_random_key sh_generator_take(uint64_t blocks);
 
+/* The state of the thread's random numbers: the next key has this seed and offset. */
+typedef struct sh_generator {
+    uint64_t seed, offset;
+} sh_generator;
+
+sh_generator sh_generator_get(void);
+void sh_generator_set(sh_generator generator);
+
 /* Fill and copy with the device's kernels, without autograd and without changing the version. The tensors of a copy may
  * be on different devices. */
 shoal_err sh_tensor_fill(shoal_tensor *t, double value);

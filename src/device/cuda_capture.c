@@ -1,0 +1,283 @@
+/* Captures of a step. cuda_capture.h describes them. */
+#include "device/cuda_capture.h"
+
+#include "base/error.h"
+#include "device/cuda_share.h"
+#include "shm/block.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef enum capture_state {
+    RECORDING,
+    BROKEN, /* a call could not be captured; not ended yet */
+    READY,
+} capture_state;
+
+struct sh_cuda_capture {
+    capture_state state;
+    sh_cu_stream stream; /* while it records */
+    sh_cu_graph_exec graph;
+    uint64_t *word;   /* on the card: what random kernels add to their offsets */
+    uint64_t advance; /* what the word is after the launches so far; NO_ADVANCE before the first */
+    sh_exec *exec;    /* of the thread, and what its scratch was before */
+    void *scratch;
+    size_t scratch_size;
+    sh_cuda_piece *pieces; /* all that belong to the graph, by capture_next */
+    sh_cuda_piece *freed;  /* those that the capture can use again, by next */
+    shoal_block **keepers; /* of pieces of other processes that were closed while it recorded */
+    size_t keeper_count;
+    char reason[200]; /* of BROKEN */
+};
+
+#define NO_ADVANCE UINT64_MAX
+
+static _Thread_local sh_cuda_capture *mine __attribute__((tls_model("initial-exec")));
+
+sh_cuda_capture *sh_cuda_capturing(void)
+{
+    return mine;
+}
+
+sh_cu_stream sh_cuda_stream(void)
+{
+    return mine ? mine->stream : sh_cuda_the_card()->stream;
+}
+
+/* ---- memory; under the allocator's lock ---- */
+
+void sh_cuda_capture_add(sh_cuda_capture *c, sh_cuda_piece *p)
+{
+    p->capture = c;
+    p->capture_next = c->pieces;
+    c->pieces = p;
+}
+
+sh_cuda_piece *sh_cuda_capture_take(sh_cuda_capture *c, size_t size)
+{
+    sh_cuda_piece **best = NULL;
+    for (sh_cuda_piece **p = &c->freed; *p; p = &(*p)->next) {
+        if ((*p)->size >= size && (*p)->size / 2 <= size && (!best || (*p)->size < (*best)->size)) {
+            best = p;
+        }
+    }
+    if (!best) {
+        return NULL;
+    }
+    sh_cuda_piece *p = *best;
+    *best = p->next;
+    p->next = NULL;
+    p->state = SH_CUDA_USED;
+    return p;
+}
+
+bool sh_cuda_capture_keep(sh_cuda_piece *p)
+{
+    if (!p->capture && !mine) {
+        return false;
+    }
+    bool own = p->capture == mine;
+    if (!p->capture) {
+        sh_cuda_capture_add(mine, p); /* from before: the graph may read it, so nothing else may be written there */
+    } else if (own && mine->state == RECORDING && !p->ledger) {
+        p->next = mine->freed;
+        mine->freed = p;
+    }
+    p->state = SH_CUDA_KEPT;
+    return true;
+}
+
+bool sh_cuda_capture_keeper(shoal_block *keeper)
+{
+    shoal_block **fresh = mine ? realloc(mine->keepers, (mine->keeper_count + 1) * sizeof *fresh) : NULL;
+    if (!fresh) {
+        return false;
+    }
+    mine->keepers = fresh;
+    fresh[mine->keeper_count++] = keeper;
+    return true;
+}
+
+/* The graph is gone: what was freed meanwhile becomes free. */
+static void give_back_pieces(sh_cuda_capture *c)
+{
+    sh_cuda_memory_lock();
+    for (sh_cuda_piece *p = c->pieces, *next; p; p = next) {
+        next = p->capture_next;
+        p->capture = NULL;
+        p->capture_next = NULL;
+        p->next = p->prev = NULL;
+        if (p->state == SH_CUDA_KEPT && p->ledger) {
+            sh_cuda_lend(p);
+        } else if (p->state == SH_CUDA_KEPT) {
+            sh_cuda_piece_return(p);
+        }
+    }
+    c->pieces = c->freed = NULL;
+    sh_cuda_memory_unlock();
+}
+
+/* ---- recording ---- */
+
+static shoal_err start_recording(sh_cuda_capture *c)
+{
+    shoal_err err = sh_cuda_result("make a stream", sh_cu.cuStreamCreate(&c->stream, SH_CU_STREAM_NON_BLOCKING));
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    err = sh_cuda_result("begin a capture", sh_cu.cuStreamBeginCapture(c->stream, SH_CU_CAPTURE_RELAXED));
+    if (err != SHOAL_OK) {
+        (void)sh_cu.cuStreamDestroy(c->stream);
+        return err;
+    }
+    c->exec->stream = c->stream;
+    c->exec->advance = c->word;
+    c->exec->scratch = NULL;
+    c->exec->scratch_size = 0;
+    mine = c;
+    return SHOAL_OK;
+}
+
+shoal_err sh_cuda_capture_begin(sh_cuda_capture **out_capture)
+{
+    if (mine) {
+        return sh_fail(SHOAL_ESTATE, "this thread captures already: end that capture first");
+    }
+    sh_exec *exec = sh_device_get(SHOAL_CUDA) ? sh_device_cuda.exec() : NULL;
+    if (!exec) {
+        return shoal_last_error();
+    }
+    sh_cuda_capture *c = calloc(1, sizeof *c);
+    if (!c) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for a capture");
+    }
+    *c = (sh_cuda_capture){.exec = exec,
+                           .scratch = exec->scratch,
+                           .scratch_size = exec->scratch_size,
+                           .advance = NO_ADVANCE,
+                           .word = sh_cuda_alloc(sizeof(uint64_t))};
+    shoal_err err = c->word ? start_recording(c) : shoal_last_error();
+    if (err != SHOAL_OK) {
+        sh_cuda_free(c->word, sizeof(uint64_t));
+        free(c);
+        return err;
+    }
+    *out_capture = c;
+    return SHOAL_OK;
+}
+
+/* The thread's work runs again, instead of being recorded. Returns what was recorded. */
+static shoal_err stop_recording(sh_cuda_capture *c, sh_cu_graph *out_graph)
+{
+    sh_cuda_free(c->exec->scratch, c->exec->scratch_size); /* stays with the graph */
+    c->exec->stream = sh_cuda_the_card()->stream;
+    c->exec->advance = NULL;
+    c->exec->scratch = c->scratch;
+    c->exec->scratch_size = c->scratch_size;
+    mine = NULL;
+    int result = sh_cu.cuStreamEndCapture(c->stream, out_graph);
+    (void)sh_cu.cuStreamDestroy(c->stream);
+    c->stream = NULL;
+    return sh_cuda_result("end a capture", result);
+}
+
+shoal_err sh_cuda_capture_refuse(const char *what)
+{
+    sh_cuda_capture *c = mine;
+    if (__builtin_expect(!c, 1)) {
+        return SHOAL_OK;
+    }
+    sh_cu_graph graph = NULL;
+    sh_cleanup_begin();
+    (void)stop_recording(c, &graph);
+    if (graph) {
+        (void)sh_cu.cuGraphDestroy(graph);
+    }
+    sh_cleanup_end();
+    c->state = BROKEN;
+    snprintf(c->reason, sizeof c->reason, "%s cannot be captured: the card would have to wait for the host", what);
+    return sh_fail(SHOAL_ESTATE, "%s; the capture has ended", c->reason);
+}
+
+static shoal_err make_graph(sh_cuda_capture *c)
+{
+    sh_cu_graph graph = NULL;
+    shoal_err err = stop_recording(c, &graph);
+    if (err == SHOAL_OK) {
+        err = sh_cuda_result("make a graph of a capture", sh_cu.cuGraphInstantiate(&c->graph, graph, 0));
+    }
+    if (err == SHOAL_OK) {
+        err = sh_cuda_result("send a graph to the card", sh_cu.cuGraphUpload(c->graph, sh_cuda_the_card()->stream));
+    }
+    if (graph) {
+        (void)sh_cu.cuGraphDestroy(graph);
+    }
+    return err;
+}
+
+shoal_err sh_cuda_capture_end(sh_cuda_capture *c)
+{
+    if (c->state == BROKEN) {
+        return sh_fail(SHOAL_ESTATE, "%s", c->reason);
+    }
+    if (c != mine) {
+        return sh_fail(SHOAL_ESTATE, c->state == READY ? "the capture has been ended already"
+                                                       : "another thread began this capture: it must end it");
+    }
+    shoal_err err = make_graph(c);
+    c->state = err == SHOAL_OK ? READY : BROKEN;
+    if (err != SHOAL_OK) {
+        snprintf(c->reason, sizeof c->reason, "%s", shoal_last_error_text());
+    }
+    return err;
+}
+
+/* ---- launching ---- */
+
+shoal_err sh_cuda_capture_launch(sh_cuda_capture *c, uint64_t advance)
+{
+    shoal_err err = sh_cuda_check();
+    if (err == SHOAL_OK) {
+        err = sh_cuda_capture_refuse("replaying another capture");
+    }
+    if (err == SHOAL_OK && c->state != READY) {
+        err = sh_fail(SHOAL_ESTATE, "the capture %s",
+                      c->state == BROKEN ? "has failed and cannot be replayed" : "has not been ended");
+    }
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    sh_cu_stream stream = sh_cuda_the_card()->stream;
+    sh_cuda_touch();
+    if (advance != c->advance) {
+        c->advance = NO_ADVANCE;
+        err = sh_cuda_result(
+            "advance the random numbers",
+            sh_cu.cuStreamWriteValue64(stream, (sh_cu_address)(uintptr_t)c->word, advance, SH_CU_WRITE_VALUE_DEFAULT));
+        c->advance = err == SHOAL_OK ? advance : NO_ADVANCE;
+    }
+    return err == SHOAL_OK ? sh_cuda_result("launch a graph", sh_cu.cuGraphLaunch(c->graph, stream)) : err;
+}
+
+void sh_cuda_capture_destroy(sh_cuda_capture *c)
+{
+    if (!c || !sh_cuda_is_ours()) {
+        return;
+    }
+    sh_cleanup_begin();
+    if (c == mine) {
+        (void)sh_cuda_capture_refuse("destroying it");
+    }
+    if (c->graph) {
+        (void)sh_cuda_order_wait();
+        (void)sh_cu.cuGraphExecDestroy(c->graph);
+    }
+    give_back_pieces(c);
+    for (size_t i = 0; i < c->keeper_count; i++) {
+        sh_block_release(c->keepers[i]);
+    }
+    free(c->keepers);
+    sh_cuda_free(c->word, sizeof(uint64_t));
+    free(c);
+    sh_cleanup_end();
+}
