@@ -65,6 +65,7 @@ void rules_drop_companions(const void *one)
 
 DROP(barrier, shoal_barrier_release)
 DROP(block, shoal_block_release)
+DROP(capture, shoal_capture_destroy)
 DROP(condition, shoal_condition_release)
 DROP(dataset, shoal_dataset_release)
 DROP(env, shoal_env_destroy)
