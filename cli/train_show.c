@@ -146,7 +146,7 @@ static void show_json(const cli_show *show, const shoal_train_event *event)
     }
     static const char *const names[] = {
         [SHOAL_TRAIN_BEGIN] = "begin", [SHOAL_TRAIN_EPOCH] = "epoch",     [SHOAL_TRAIN_DEATH] = "death",
-        [SHOAL_TRAIN_SAVE] = "save",   [SHOAL_TRAIN_SUMMARY] = "summary",
+        [SHOAL_TRAIN_SAVE] = "save",   [SHOAL_TRAIN_SUMMARY] = "summary", [SHOAL_TRAIN_NOTE] = "note",
     };
     FILE *f = show->json;
     fprintf(f, "{\"event\":\"%s\"", names[event->kind]);
@@ -155,6 +155,7 @@ static void show_json(const cli_show *show, const shoal_train_event *event)
     case SHOAL_TRAIN_EPOCH: json_result(show, event, false); break;
     case SHOAL_TRAIN_SUMMARY: json_result(show, event, true); break;
     case SHOAL_TRAIN_SAVE: json_string(f, "path", event->text); break;
+    case SHOAL_TRAIN_NOTE: json_string(f, "text", event->text); break;
     case SHOAL_TRAIN_DEATH:
         fprintf(f, ",\"worker\":%d", event->worker);
         json_number(f, "seconds", event->so_far.seconds);
@@ -221,6 +222,7 @@ static void show_line(cli_show *show, const shoal_train_event *event)
         fprintf(f, "worker %d: %s; %sstarted again\n", event->worker, event->text,
                 cli_started_again(event) ? "" : "not ");
         break;
+    case SHOAL_TRAIN_NOTE: fprintf(f, "%s\n", event->text); break;
     case SHOAL_TRAIN_SUMMARY: cli_print_summary(f, show, event, columns); break;
     default: break;
     }

@@ -110,6 +110,7 @@ typedef enum shoal_train_event_kind {
     SHOAL_TRAIN_EPOCH, /* an epoch is finished, the model is tested, and the checkpoint is written */
     SHOAL_TRAIN_DEATH, /* a worker died: see worker and text. It is started again, or its pid is 0 and the job fails */
     SHOAL_TRAIN_SAVE,  /* a checkpoint was written: text is its path. Not for the first one, before the workers start */
+    SHOAL_TRAIN_NOTE,  /* text is a line for people, such as how the workers share a card */
     SHOAL_TRAIN_SUMMARY, /* the job is done and did not fail */
 } shoal_train_event_kind;
 
@@ -151,7 +152,7 @@ typedef struct shoal_train_event {
     int64_t images_total; /* images of the whole job */
     double loss;          /* mean of the workers' losses */
     int worker;           /* DEATH: its rank */
-    const char *text;     /* DEATH: how it ended; SAVE, and BEGIN of a resumed job: the path; else "" */
+    const char *text;     /* DEATH: how it ended; SAVE, and BEGIN of a resumed job: the path; NOTE: the line; else "" */
     const shoal_train_worker *workers;
     int workers_count;
     const shoal_train_past *past; /* of a resumed job, in BEGIN; else NULL */

@@ -112,6 +112,7 @@ shoal_err sh_job_open(sh_job *job, const shoal_train_options *options)
                                   .seed = job->o.seed,
                                   .workers = job->o.workers,
                                   .device = job->o.device,
+                                  .card_share = job->o.card_share,
                                   .shard = job->method->shards || job->o.shard};
     err = sh_device_find(job->o.device); /* the workers open it */
     if (err == SHOAL_OK && job->o.device == SHOAL_CUDA &&
@@ -367,9 +368,16 @@ static shoal_err run(sh_job *job)
 {
     job->train_begun = sh_now();
     job->training = true;
-    shoal_err err = sh_crew_start(job);
+    shoal_err err = sh_mps_start(&job->mps, &job->o);
+    memcpy(job->settings.mps, job->mps.folder, sizeof job->settings.mps);
+    if (err == SHOAL_OK) {
+        err = sh_crew_start(job);
+    }
     if (err == SHOAL_OK) {
         tell_begin(job);
+        if (job->mps.note[0] != 0) {
+            sh_job_tell(job, SHOAL_TRAIN_NOTE, -1, job->mps.note);
+        }
         err = job->method->run(job);
     }
     look_at_clock(job);
@@ -383,6 +391,7 @@ static shoal_err end(sh_job *job, shoal_err err)
     char text[1024];
     snprintf(text, sizeof text, "%s", err == SHOAL_OK ? "" : shoal_last_error_text());
     sh_crew_end(job);
+    sh_mps_stop(&job->mps);
     return err == SHOAL_OK ? SHOAL_OK : sh_fail(err, "%s", text);
 }
 

@@ -3,6 +3,7 @@
 #define SH_TRAIN_JOB_H
 
 #include "train/checkpoint.h"
+#include "train/mps.h"
 #include "train/past.h"
 #include "train/worker.h"
 
@@ -71,6 +72,7 @@ struct sh_job {
     shoal_train_options o; /* with all defaults filled in */
     const sh_method *method;
     sh_settings settings;
+    sh_mps mps;
     shoal_module *model;
     bool own_model;
     shoal_dataset *train_set, *test_set;

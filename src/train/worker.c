@@ -1,5 +1,6 @@
 #include "train/worker.h"
 #include "train/card.h"
+#include "train/mps.h"
 
 #include "base/error.h"
 #include "base/random.h"
@@ -167,6 +168,7 @@ shoal_err sh_worker_open_without_loader(sh_worker *w, int rank, const shoal_valu
     }
     err = open_tests(w, args);
     if (err == SHOAL_OK && w->settings.device == SHOAL_CUDA) {
+        sh_mps_join(w->settings.mps, w->settings.card_share);
         err = sh_card_open(w);
     }
     return err == SHOAL_OK ? sh_worker_renew(w) : err;

@@ -45,6 +45,8 @@ typedef struct sh_settings {
     int32_t workers;
     int64_t reseed; /* batches after which dropout is seeded anew within a run; 0: never */
     shoal_device device;
+    int card_share; /* percent of the card; 0: all */
+    char mps[64];   /* the folder of the job's MPS daemon; "": none */
     bool shard; /* each worker has a contiguous part of the set: length / workers samples, the last takes the rest */
 } sh_settings;
 
