@@ -16,37 +16,41 @@ struct plan {
     int pitch;  /* of the weights in shared memory: [chunk][kernel * kernel][pitch] */
 };
 
+/* The weights of a group begin at a multiple of 16 bytes. */
+constexpr int padded(int ot)
+{
+    return (ot + 3) / 4 * 4;
+}
+
 /* w [O, C, K, K] -> to [channels][K * K][pitch], from output channel `first`; zeros beyond the last. Lanes run over 8
- * elements of 4 output channels each: reads of whole sectors, and no bank conflicts. */
-template <int KK>
-__device__ void load_weights(const sh_fused &s, const plan &p, const float *w, int first, int count, int c,
-                             int channels, float *to)
+ * elements of 4 output channels each: reads of whole sectors, and few bank conflicts. */
+template <int KK, int OT>
+__device__ void load_weights(const sh_fused &s, const plan &p, const float *w, int first, int c, int channels,
+                             float *to)
 {
     const int steps = channels * KK, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-    const int tiles = (steps + 7) / 8, quads = (count + 3) / 4;
+    const int tiles = (steps + 7) / 8, quads = (p.groups * OT + 3) / 4;
 #pragma unroll 4
     for (int t = threadIdx.x / 32; t < tiles * quads; t += warps) {
         const int e = t % tiles * 8 + lane % 8, o = t / tiles * 4 + lane / 8;
-        if (e < steps && o < count) {
-            to[e * p.pitch + o] = first + o < s.out_c ? w[((int64_t)(first + o) * s.in_c + c) * KK + e] : 0;
+        if (e < steps && o < p.groups * OT) {
+            to[e * p.pitch + o / OT * padded(OT) + o % OT] =
+                first + o < s.out_c ? w[((int64_t)(first + o) * s.in_c + c) * KK + e] : 0;
         }
     }
 }
 
-/* The weights of OT output channels, in as few loads as their alignment allows. */
+/* The weights of OT output channels, in as few loads as there can be. */
 template <int OT> __device__ inline void load_some(const float *from, float (&to)[OT])
 {
-    if constexpr (OT % 4 == 0) {
 #pragma unroll
-        for (int i = 0; i < OT; i += 4) {
-            const float4 v = *(const float4 *)(from + i);
-            to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
-        }
-    } else {
+    for (int i = 0; i + 4 <= OT; i += 4) {
+        const float4 v = *(const float4 *)(from + i);
+        to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
+    }
 #pragma unroll
-        for (int i = 0; i < OT; i++) {
-            to[i] = from[i];
-        }
+    for (int i = OT / 4 * 4; i < OT; i++) {
+        to[i] = from[i];
     }
 }
 
@@ -128,11 +132,11 @@ __global__ void __launch_bounds__(512, 1) forward(sh_fused s, plan p, const floa
             __syncthreads();
         }
         sh_fused_load(s, x + ((int64_t)n * s.in_c + c) * s.in_h * s.in_w, channels, image);
-        load_weights<K * K>(s, p, w, first, p.groups * OT, c, channels, weights);
+        load_weights<K * K, OT>(s, p, w, first, c, channels, weights);
         __syncthreads();
         for (int k = part; alive && k < channels; k += p.parts) {
-            add_channel<K, OT>(patch + k * s.rows * s.pitch, s.pitch, weights + k * K * K * p.pitch + group * OT,
-                               p.pitch, sum);
+            add_channel<K, OT>(patch + k * s.rows * s.pitch, s.pitch,
+                               weights + k * K * K * p.pitch + group * padded(OT), p.pitch, sum);
         }
     }
     if (p.parts > 1) {
@@ -170,16 +174,24 @@ size_t plan_bytes(const sh_fused &s, const plan &p, int ot, int chunk)
     return staged > sums ? staged : sums;
 }
 
-/* Few images: many blocks with few channels, and threads that share windows. Many images: one block an image. */
+constexpr int CARD = 132; /* multiprocessors of a large card */
+
+/* How long a channel of the image takes the busiest multiprocessor if a thread has `ot` output channels, in cycles: the
+ * products, and half of the loads, which overlap with them. A block for each group of each image. */
+int cost_of(const sh_fused &s, int ot)
+{
+    const int rounds = divided(s.n * divided(s.out_c, ot), CARD);
+    return rounds * (25 * ot + (25 * divided(ot, 4) + 72) / 2);
+}
+
 plan plan_of(const sh_fused &s, int ot, size_t *out_bytes)
 {
-    const int card = 132, threads = 400; /* blocks at once and threads in each that keep a large card busy */
-    const int groups = divided(s.out_c, ot);
+    const int groups = divided(s.out_c, ot), blocks = s.n * groups, threads = blocks > CARD ? 256 : 448;
     plan p;
-    p.groups = max(1, min(min(groups, 64 / ot), min(512 / s.windows, divided(groups * min(s.n, card), card))));
-    p.pitch = (p.groups * ot + 3) / 4 * 4 + 4;
-    p.parts = max(1, min(s.in_c, threads / (s.windows * p.groups)));
+    p.parts = max(1, min(divided(s.in_c, 2), threads / s.windows));
     p.parts = divided(s.in_c, divided(s.in_c, p.parts));
+    p.groups = max(1, min(min(groups, blocks / CARD), min(128 / padded(ot), threads / (s.windows * p.parts))));
+    p.pitch = p.groups * padded(ot) + 4;
     p.chunk = s.in_c;
     while (p.chunk > 1 && plan_bytes(s, p, ot, p.chunk) > SH_SHARED_MOST) {
         p.chunk = divided(p.chunk, 2);
@@ -209,14 +221,16 @@ template <int K>
 shoal_err run_kernel(sh_exec *exec, const sh_fused &s, const float *x, const float *w, const float *bias,
                      const float *drop, float *y, uint8_t *winner)
 {
-    if (s.out_c % 8 == 0) {
-        return run<K, 8>(exec, s, x, w, bias, drop, y, winner);
+    int best = 4;
+    for (int ot : {5, 8, 13}) {
+        best = cost_of(s, ot) < cost_of(s, best) ? ot : best;
     }
-    if (s.out_c % 5 == 0 && s.in_c == 1) {
-        return run<K, 5>(exec, s, x, w, bias, drop, y, winner);
+    switch (best) {
+    case 4: return run<K, 4>(exec, s, x, w, bias, drop, y, winner);
+    case 5: return run<K, 5>(exec, s, x, w, bias, drop, y, winner);
+    case 8: return run<K, 8>(exec, s, x, w, bias, drop, y, winner);
+    default: return run<K, 13>(exec, s, x, w, bias, drop, y, winner);
     }
-    return s.out_c % 4 == 0 ? run<K, 4>(exec, s, x, w, bias, drop, y, winner)
-                            : run<K, 2>(exec, s, x, w, bias, drop, y, winner);
 }
 
 } // namespace
