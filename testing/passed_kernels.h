@@ -456,7 +456,7 @@ static shoal_err pass_clip(sh_exec *exec, shoal_dtype dtype, int64_t n, void *x,
     return PASS(BEHIND(optim)->clip(EXEC, dtype, n, AT(x), AT(sumsq), max_norm));
 }
 
-#define MOST_AVERAGED 64
+#define MOST_AVERAGED 128
 
 static const void *const *all_at(const passage *p, const void *const *in, int32_t count, const void **moved)
 {

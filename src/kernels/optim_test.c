@@ -165,6 +165,33 @@ START_TEST(clip_scale_and_average)
 }
 END_TEST
 
+/* More inputs than one launch of a card takes; the output is one of them. */
+START_TEST(averages_of_many_inputs_agree)
+{
+    enum { INPUTS = 100, LENGTH = 37 };
+    static float x[INPUTS][LENGTH];
+    double weights[INPUTS];
+    const void *in[INPUTS];
+    uint64_t seed = 11;
+    for (int i = 0; i < INPUTS; i++) {
+        for (int k = 0; k < LENGTH; k++) {
+            x[i][k] = (float)unit(&seed);
+        }
+        in[i] = x[i];
+        weights[i] = unit(&seed);
+    }
+    float wanted[LENGTH], before[LENGTH];
+    memcpy(before, x[3], sizeof before);
+    ck_assert_ok(reference()->optim->average(&(sh_exec){0}, SHOAL_F32, LENGTH, wanted, in, weights, INPUTS));
+    FOR_FAST(k)
+    {
+        ck_assert_ok(k->optim->average(&(sh_exec){0}, SHOAL_F32, LENGTH, x[3], in, weights, INPUTS));
+        assert_close(SHOAL_F32, x[3], wanted, LENGTH, 1e-6, 0.1, k->name, seed);
+        memcpy(x[3], before, sizeof before);
+    }
+}
+END_TEST
+
 /* ---- several parameters at once, where a device has it ---- */
 
 #define MANY 70 /* more than one launch takes */
@@ -292,4 +319,5 @@ START_TEST(steps_of_many_parameters_agree)
 }
 END_TEST
 
-KERNELS_SUITE("optim", steps_agree, known_values, clip_scale_and_average, steps_of_many_parameters_agree)
+KERNELS_SUITE("optim", steps_agree, known_values, clip_scale_and_average, averages_of_many_inputs_agree,
+              steps_of_many_parameters_agree)
