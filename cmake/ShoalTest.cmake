@@ -155,6 +155,22 @@ function(shoal_test_card name)
         TIMEOUT ${SHOAL_TEST_TIMEOUT})
 endfunction()
 
+# The same program once more with tensors of a card (tests/talk.h): as <name>.stub over the stub of the driver, which needs no card,
+# and as <name>.cuda on a card.
+function(shoal_test_talk name)
+    if(NOT SHOAL_TESTS)
+        return()
+    endif()
+    shoal_test_card(${name})
+    set_property(TEST ${name}.cuda APPEND PROPERTY ENVIRONMENT SHOAL_TALK_DEVICE=cuda)
+    add_test(NAME ${name}.stub COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    shoal_test_defaults(${name}.stub)
+    set_property(TEST ${name}.stub APPEND PROPERTY ENVIRONMENT
+        SHOAL_TALK_DEVICE=cuda
+        SHOAL_CUDA_DRIVER=$<TARGET_FILE:cuda_stub>
+        SHOAL_CUDA_LIBRARY=$<TARGET_FILE:shoal_cuda_stub>)
+endfunction()
+
 function(shoal_test_apply name timeout cost labels serial soak)
     if(timeout)
         shoal_test_limit(${name} ${timeout})

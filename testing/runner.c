@@ -1,6 +1,6 @@
 #include "testing/runner.h"
 
-#include "device/cuda_memory.h"
+#include "device/cuda_share.h"
 #include "shm/world.h"
 #include "testing/cuda_mirror.h"
 
@@ -100,6 +100,11 @@ void sh_leaks_end(void)
         usleep(1000);
     }
     ck_assert_int_eq(sh_count_children(), 0);
+    if (sh_cuda_is_ours()) { /* granules are blocks too, and a lent piece may wait for its stream */
+        ck_assert_ok(sh_device_cuda.wait());
+        sh_cuda_order_poll();
+        (void)sh_cuda_memory_trim();
+    }
     ck_assert_ok(shoal_world_sweep(NULL));
     sh_assert_audit("at the end of the test");
     ck_assert_ok(shoal_world_info_get(&info));
@@ -107,7 +112,7 @@ void sh_leaks_end(void)
     ck_assert_msg(info.processes == 1, "%u processes left in the world", info.processes);
     shoal_world_leave();
     if (sh_cuda_is_ours()) {
-        (void)sh_cuda_memory_trim();
+        (void)sh_cuda_memory_trim(); /* what the world's end gave back */
     }
     ck_assert_int_eq(sh_count_mappings(), mappings_before);
     ck_assert_int_eq(sh_count_fds(), fds_before);

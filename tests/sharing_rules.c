@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#define ROUNDS 30
+#define ROUNDS (talk_is_card() ? 3 : 30)
 #define SEED 4711u
 
 static shoal_tensor *parameter(double first)
@@ -245,7 +245,7 @@ static void there_and_back(talk *with, shoal_tensor *t)
     const void *theirs = shoal_value_as_bytes(shoal_value_find(v, "bytes"), &there);
     hot(there == size && memcmp(theirs, bytes, size) == 0);
     shoal_tensor *back = shoal_value_as_tensor(shoal_value_find(v, "t"));
-    hot(shoal_tensor_equal(back, t) && shoal_tensor_data(back) == shoal_tensor_data(t));
+    hot(shoal_tensor_equal(back, t) && address_of(back) == address_of(t));
     shoal_value_destroy(v);
     free(bytes);
 }
@@ -256,12 +256,18 @@ static const shoal_dtype dtypes[] = {SHOAL_F32, SHOAL_F64, SHOAL_BF16, SHOAL_F16
 /* Any bits that the dtype allows, including NaNs of all kinds. */
 static shoal_tensor *random_tensor(uint64_t *state, shoal_dtype dtype, int ndim, const int64_t *shape)
 {
-    shoal_tensor *t = shoal_empty(dtype, ndim, shape);
-    hot(t != NULL);
-    unsigned char *bytes = shoal_tensor_data(t);
-    for (size_t i = 0; i < shoal_tensor_storage_size(t); i++) {
+    size_t size = shoal_dtype_size(dtype);
+    for (int d = 0; d < ndim; d++) {
+        size *= (size_t)shape[d];
+    }
+    unsigned char *bytes = malloc(size + 1);
+    hot(bytes != NULL);
+    for (size_t i = 0; i < size; i++) {
         bytes[i] = (unsigned char)(dtype == SHOAL_B8 ? sh_splitmix_below(state, 2) : sh_splitmix_below(state, 256));
     }
+    shoal_tensor *t = shoal_from_data(dtype, bytes, ndim, shape);
+    free(bytes);
+    hot(t != NULL);
     return t;
 }
 

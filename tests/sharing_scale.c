@@ -164,7 +164,7 @@ static counts with_tensors(int method, int64_t n, counts *out_child)
         hot_ok(shoal_queue_put_tensor(in, held[i], LIMIT));
     }
     counts here = count_here();
-    shoal_process *p = start(method, 0, hold, shoal_map("in", in, "count", n));
+    shoal_process *p = talk_start(method, 0, hold, shoal_map("in", in, "count", n));
     shoal_status status;
     ck_assert_ok(shoal_process_join(p, LIMIT, &status));
     ck_assert_msg(status.end == SHOAL_RETURNED, "%s", status.text);
@@ -183,7 +183,7 @@ static counts with_tensors(int method, int64_t n, counts *out_child)
 START_TEST(b12_ten_thousand_tensors_cost_no_fd_and_no_mapping)
 {
     counts few_there, many_there;
-    finish(start(_i, 0, hold, shoal_map("count", 0))); /* from now on the fork server exists */
+    finish(talk_start(_i, 0, hold, shoal_map("count", 0))); /* from now on the fork server exists */
     counts few = with_tensors(_i, 10, &few_there), many = with_tensors(_i, 10000, &many_there);
     printf("10 and 10,000 live tensors: fds %d and %d, in the child %d and %d; mappings %d and %d, %d and %d\n",
            few.fds, many.fds, few_there.fds, many_there.fds, few.mappings, many.mappings, few_there.mappings,
@@ -206,7 +206,7 @@ START_TEST(b12_a_million_tensors_in_a_chain_add_up_and_all_memory_returns)
         ck_assert_ok(shoal_queue_create(100, &q[i]));
     }
     for (int i = 0; i < LINKS; i++) {
-        p[i] = start(_i, i, add_one, shoal_map("in", q[i], "out", q[i + 1]));
+        p[i] = talk_start(_i, i, add_one, shoal_map("in", q[i], "out", q[i + 1]));
     }
     shoal_world_info before = info();
     for (int64_t put = 0, got = 0; got < n;) {

@@ -406,7 +406,7 @@ START_TEST(two_processes_that_add_at_once_lose_updates_but_tear_nothing)
         ck_assert_ok(shoal_event_create(&go));
         ck_assert_ok(shoal_queue_create(0, &ready));
         for (int i = 0; i < 2; i++) {
-            p[i] = start(_i, i, add_pattern, shoal_map("t", t, "rounds", rounds, "go", go, "ready", ready));
+            p[i] = talk_start(_i, i, add_pattern, shoal_map("t", t, "rounds", rounds, "go", go, "ready", ready));
         }
         until_told(ready);
         until_told(ready);

@@ -3,8 +3,11 @@
 #ifndef TESTS_TALK_H
 #define TESTS_TALK_H
 
+#include "tensor/tensor.h"
 #include "testing/numbers.h"
 #include "tests/children.h"
+
+#include <stdlib.h>
 
 /* ---- for the child ---- */
 
@@ -42,6 +45,46 @@ static inline shoal_err talk_serve(const shoal_value *args, talk_answer answer)
 
 #define ASKED(kind, name) shoal_value_as_##kind(shoal_value_find(asked, name))
 
+/* ---- tensors, in both processes ---- */
+
+/* The tensors of these tests are on the CPU, or, with SHOAL_TALK_DEVICE=cuda, on a card: the stub driver's or a real one.
+ * So the factories below make them there, and a child is never forked from a process that has opened the card. */
+static inline bool talk_is_card(void)
+{
+    return getenv("SHOAL_TALK_DEVICE") != NULL;
+}
+
+static inline shoal_device talk_device(void)
+{
+    return talk_is_card() ? SHOAL_CUDA : SHOAL_CPU;
+}
+
+/* Returns a copy of t on the device; releases t. */
+static inline shoal_tensor *talk_moved(shoal_tensor *t)
+{
+    size_t mark = shoal_scope_mark();
+    shoal_tensor *moved = t != NULL ? shoal_tensor_retain(shoal_tensor_to(t, talk_device())) : NULL;
+    shoal_scope_release(mark);
+    shoal_tensor_release(t);
+    return moved;
+}
+
+#define shoal_empty(...) shoal_empty_on(talk_device(), __VA_ARGS__)
+#define shoal_full(...) shoal_full_on(talk_device(), __VA_ARGS__)
+#define shoal_from_data(...) shoal_from_data_on(talk_device(), __VA_ARGS__)
+#define shoal_zeros(dtype, ...) shoal_full_on(talk_device(), dtype, 0, __VA_ARGS__)
+#define shoal_ones(dtype, ...) shoal_full_on(talk_device(), dtype, 1, __VA_ARGS__)
+#define shoal_eye(...) talk_moved((shoal_eye)(__VA_ARGS__))
+#define shoal_arange(...) talk_moved((shoal_arange)(__VA_ARGS__))
+#define shoal_randperm(...) talk_moved((shoal_randperm)(__VA_ARGS__))
+#define shoal_scalar(dtype, value) shoal_full_on(talk_device(), dtype, value, SHOAL_SCALAR)
+
+/* As start; a process that has opened a card cannot fork. */
+static inline shoal_process *talk_start(int method, int rank, shoal_target target, shoal_value *args)
+{
+    return start(talk_is_card() && method == SHOAL_START_FORK ? SHOAL_START_SPAWN : method, rank, target, args);
+}
+
 /* ---- for the test ---- */
 
 typedef struct talk {
@@ -53,7 +96,7 @@ static inline void talk_begin(talk *t, int method, shoal_target target)
 {
     ck_assert_ok(shoal_queue_create(0, &t->in));
     ck_assert_ok(shoal_queue_create(0, &t->out));
-    t->process = start(method, 0, target, shoal_map("in", t->in, "out", t->out));
+    t->process = talk_start(method, 0, target, shoal_map("in", t->in, "out", t->out));
 }
 
 static inline shoal_value *talk_hear(talk *t)
@@ -89,43 +132,57 @@ static inline void talk_end(talk *t)
     shoal_release(t->out);
 }
 
-/* ---- tensors, in both processes ---- */
+/* ---- numbers, in both processes ---- */
 
 #define AT(t, ...) item_at(t, SHOAL_SHAPE(__VA_ARGS__))
 
-/* Writes one element of an f32 tensor, using its strides. */
+/* Writes one element of an f32 tensor. Returns when it is there: no message says so to the other process. */
 static inline void set_f32(shoal_tensor *t, int64_t i, int64_t k, double value)
 {
-    float *data = shoal_tensor_data(t);
-    int64_t at = i * shoal_tensor_stride(t, 0);
-    at += shoal_tensor_ndim(t) > 1 ? k * shoal_tensor_stride(t, 1) : 0;
-    data[at] = (float)value;
+    size_t mark = shoal_scope_mark();
+    shoal_tensor *place = shoal_select(shoal_detach(t), 0, i);
+    place = shoal_tensor_ndim(t) > 1 ? shoal_select(place, 0, k) : place;
+    (void)item_of(shoal_fill_(place, value));
+    shoal_scope_release(mark);
 }
 
 /* Makes a tensor of rows times columns, with numbers counted up from first. */
 static inline shoal_tensor *counted(int64_t rows, int64_t columns, double first)
 {
-    shoal_tensor *t = shoal_empty(SHOAL_F32, SHOAL_SHAPE(rows, columns));
-    for (int64_t i = 0; t != NULL && i < rows * columns; i++) {
-        ((float *)shoal_tensor_data(t))[i] = (float)(first + (double)i);
+    size_t count = (size_t)(rows * columns);
+    float *data = malloc((count + 1) * sizeof *data);
+    for (size_t i = 0; data != NULL && i < count; i++) {
+        data[i] = (float)(first + (double)i);
     }
+    shoal_tensor *t = data != NULL ? shoal_from_data(SHOAL_F32, data, SHOAL_SHAPE(rows, columns)) : NULL;
+    free(data);
     return t;
 }
 
 static inline bool is_counted(const shoal_tensor *t, double first)
 {
     bool good = t != NULL && shoal_tensor_is_contiguous(t) && shoal_tensor_dtype(t) == SHOAL_F32;
-    for (int64_t i = 0; good && i < shoal_tensor_count(t); i++) {
-        good = ((float *)shoal_tensor_data(t))[i] == (float)(first + (double)i);
+    size_t count = good ? (size_t)shoal_tensor_count(t) : 0;
+    float *data = malloc((count + 1) * sizeof *data);
+    good = good && data != NULL && shoal_tensor_read(t, data, count * sizeof *data) == SHOAL_OK;
+    for (size_t i = 0; good && i < count; i++) {
+        good = data[i] == (float)(first + (double)i);
     }
+    free(data);
     return good;
+}
+
+/* Returns the address of the first element, also on a card. */
+static inline char *address_of(const shoal_tensor *t)
+{
+    return sh_tensor_ptr(t);
 }
 
 static inline bool same_memory(const shoal_tensor *a, const shoal_tensor *b)
 {
     return a != NULL && b != NULL && shoal_tensor_storage_id(a) == shoal_tensor_storage_id(b) &&
-           (char *)shoal_tensor_data(a) - shoal_tensor_offset(a) * (int64_t)shoal_dtype_size(shoal_tensor_dtype(a)) ==
-               (char *)shoal_tensor_data(b) - shoal_tensor_offset(b) * (int64_t)shoal_dtype_size(shoal_tensor_dtype(b));
+           address_of(a) - shoal_tensor_offset(a) * (int64_t)shoal_dtype_size(shoal_tensor_dtype(a)) ==
+               address_of(b) - shoal_tensor_offset(b) * (int64_t)shoal_dtype_size(shoal_tensor_dtype(b));
 }
 
 #endif

@@ -8,6 +8,7 @@
 #include "ipc/queue_core.h"
 #include "ipc/queue_fast.h"
 #include "ipc/value.h"
+#include "ipc/value_codec.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -210,6 +211,15 @@ shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block *block, int64_t
     return sh_queue_put_word((shoal_block *)queue, &(sh_put){.kind = SH_ENTRY_BLOCK, .given = block}, timeout);
 }
 
+static shoal_err put_object(shoal_block *q, shoal_block *object, int64_t timeout)
+{
+    if (sh_block_is_lost(object)) { /* this process has left the object's world since */
+        return sh_block_require(object, SH_KIND_COUNT, "shoal_queue_put");
+    }
+    shoal_err err = sh_encoding_sends ? sh_encoding_sends(object) : SHOAL_OK;
+    return err == SHOAL_OK ? sh_queue_put_word(q, &(sh_put){.kind = SH_ENTRY_BLOCK, .shared = object}, timeout) : err;
+}
+
 shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeout)
 {
     shoal_block *q = (shoal_block *)queue;
@@ -227,9 +237,7 @@ shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeou
         memcpy(&word, &value->as.number, 8);
         err = put_plain(q, SH_ENTRY_FLOAT, word, timeout);
     } else if (value->type == SHOAL_OBJECT) {
-        err = sh_block_is_lost(value->as.object) /* this process has left the object's world since */
-                  ? sh_block_require(value->as.object, SH_KIND_COUNT, "shoal_queue_put")
-                  : sh_queue_put_word(q, &(sh_put){.kind = SH_ENTRY_BLOCK, .shared = value->as.object}, timeout);
+        err = put_object(q, value->as.object, timeout);
     } else {
         err = put_message(q, value, timeout);
     }

@@ -14,6 +14,8 @@
 
 /* Encoding */
 
+shoal_err (*sh_encoding_sends)(const shoal_block *object);
+
 /* One object in the tree of those that the value has named so far. */
 typedef struct seen {
     const shoal_block *object;
@@ -93,6 +95,10 @@ static shoal_err add_object(sh_encoding *e, shoal_block *object, uint32_t *out_i
     if (find_object(e, object, out_index)) {
         return SHOAL_OK;
     }
+    shoal_err err = sh_encoding_sends ? sh_encoding_sends(object) : SHOAL_OK;
+    if (err != SHOAL_OK) {
+        return err;
+    }
     if (e->object_count == e->object_capacity) {
         if (e->object_count > UINT32_MAX / 2) {
             return sh_fail(SHOAL_ELIMIT, "a message can hold at most %zu shared objects", e->object_count);
@@ -112,7 +118,6 @@ static shoal_err add_object(sh_encoding *e, shoal_block *object, uint32_t *out_i
     size_t index = e->object_count++;
     e->objects[index] = object;
     *out_index = (uint32_t)index;
-    shoal_err err = SHOAL_OK;
     size_t first = index == SH_ENCODING_OBJECTS ? 0 : index;
     for (size_t i = first; index >= SH_ENCODING_OBJECTS && i <= index && err == SHOAL_OK; i++) {
         err = remember(e, i);

@@ -39,6 +39,10 @@ typedef struct sh_encoding {
 SHOAL_MUST_USE shoal_err sh_encoding_init(sh_encoding *e, const shoal_value *value);
 void sh_encoding_fini(sh_encoding *e);
 
+/* Called for every shared object of a value that is encoded, if it is set: a layer above has something to do before
+ * the object is sent. If it fails, the encoding does. */
+extern shoal_err (*sh_encoding_sends)(const shoal_block *object);
+
 /* Decodes one value. The caller owns the references objects[i]; each use in the value retains a separate one. The bytes
  * may be hostile, and may be in shared memory that changes meanwhile: they are copied once, and only the copy is read.
  * Memory use is at most proportional to size.

@@ -3,6 +3,7 @@
 #include "autograd/node.h"
 #include "base/error.h"
 #include "base/fork.h"
+#include "device/cuda_share.h"
 #include "tensor/recycled.h"
 
 #include <pthread.h>
@@ -54,7 +55,7 @@ static void set_description(shoal_tensor *t, shoal_block *description, uint64_t 
 /* Returns the block with the storage's bytes, which the caller owns. */
 static shoal_err storage_block(const sh_storage *s, shoal_block **out_block)
 {
-    if (s->keeper->kind == SH_KIND_DATA) {
+    if (s->keeper->kind == SH_KIND_DATA || s->keeper->kind == SH_KIND_PIECE) {
         *out_block = sh_block_retain(s->keeper);
         return SHOAL_OK;
     }
@@ -136,6 +137,13 @@ static shoal_err describe(shoal_tensor *t)
     return err;
 }
 
+/* Says in the ledger what a receiver must wait for: all work so far. Does nothing for the CPU. */
+static shoal_err mark_work(const shoal_tensor *t)
+{
+    shoal_err err = t->storage->work ? sh_cuda_mark(t->storage->work) : SHOAL_OK;
+    return err == SHOAL_OK && t->grad ? mark_work(t->grad) : err;
+}
+
 shoal_err sh_share_describe_tensor(shoal_tensor *t, shoal_block **out_description)
 {
     shoal_block *d = true_description(t);
@@ -149,7 +157,7 @@ shoal_err sh_share_describe_tensor(shoal_tensor *t, shoal_block **out_descriptio
         d = true_description(t);
     }
     *out_description = d;
-    return SHOAL_OK;
+    return mark_work(t);
 }
 
 shoal_err shoal_tensor_share(shoal_tensor *t)
@@ -209,8 +217,9 @@ static bool read_shape(const sh_record *r, const sh_description *d, shoal_tensor
     return !wrong;
 }
 
-/* Returns the storage behind a description, retained: the one this process has, or a new one. */
-static sh_storage *find_storage(shoal_block *keeper, const sh_record *r, bool *out_no_memory)
+/* Returns the storage behind a description, retained: the one this process has, or a new one. After a failure,
+ * *out_told says whether the error is set; otherwise the description is nonsense. */
+static sh_storage *find_storage(shoal_block *keeper, const sh_record *r, bool *out_told)
 {
     sh_ref ref = sh_load_acquire(&r->references[0]);
     uint64_t id = sh_ref_id(ref);
@@ -222,11 +231,11 @@ static sh_storage *find_storage(shoal_block *keeper, const sh_record *r, bool *o
     if (known) {
         return known;
     }
-    if (!sh_heap_find(id, &f) || f.kind != SH_KIND_DATA) {
+    if (!sh_heap_find(id, &f) || (f.kind != SH_KIND_DATA && f.kind != SH_KIND_PIECE)) {
         return NULL;
     }
     sh_storage *fresh = sh_storage_of_block(id, &f, keeper);
-    *out_no_memory = !fresh;
+    *out_told = !fresh;
     return fresh;
 }
 
@@ -240,12 +249,17 @@ static shoal_tensor *make_bare(const shoal_block *description, shoal_block *keep
     }
     *t = (shoal_tensor){0};
     uint64_t reach;
-    bool no_memory = false;
-    sh_storage *storage = read_shape(r, d, t, &reach) ? find_storage(keeper, r, &no_memory) : NULL;
+    bool told = false;
+    sh_storage *storage = read_shape(r, d, t, &reach) ? find_storage(keeper, r, &told) : NULL;
     if (!storage || reach > storage->size) {
-        if (!no_memory) {
+        if (!told) {
             (void)corrupt(description);
         }
+        told = true;
+    } else if (storage->work) {
+        told = sh_cuda_await(sh_load_acquire(storage->work)) != SHOAL_OK; /* pairs with the mark of the sender */
+    }
+    if (told) {
         sh_storage_release(storage);
         sh_cpu_cache_free(t, sizeof *t);
         return NULL;

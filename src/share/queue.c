@@ -14,11 +14,11 @@ shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor *t, int64_t ti
 }
 
 /* Returns whether only the caller, through t, can reach the description in this process: all that holds it goes with
- * t. */
+ * t. Not for a card: its stream may still use the tensor, so the reference goes when it is done (sh_cuda_close). */
 static bool is_only_way(const shoal_tensor *t, const shoal_block *d)
 {
     uint64_t own = 1 + (t->storage->keeper == d);
-    return !t->grad && sh_load_relaxed(&t->refs) == 1 && sh_load_relaxed(&t->storage->refs) == 1 &&
+    return !t->grad && !t->storage->work && sh_load_relaxed(&t->refs) == 1 && sh_load_relaxed(&t->storage->refs) == 1 &&
            sh_load_relaxed(&d->refs) == own;
 }
 
@@ -34,6 +34,28 @@ shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tensor *t, int64_t t
     if (err == SHOAL_OK) {
         shoal_tensor_release(t);
     }
+    return err;
+}
+
+/* Checks for an error that is not the message's fault: this process may get it later, or another process now. */
+static bool is_for_others(shoal_err err)
+{
+    return err != SHOAL_ECORRUPT && err != SHOAL_EOWNERDEAD;
+}
+
+/* Keeps a message that this process took and cannot use. Without memory it stays the next one here; if there is no card
+ * here that could use it, it goes back to the end of the queue, for another process. Returns the error that is set. */
+static shoal_err give_back(shoal_queue *queue, shoal_block *description)
+{
+    shoal_err err = shoal_last_error();
+    sh_taken taken = {.kind = SH_ENTRY_BLOCK, .word = sh_ref_make(description->id, 1), .block = description};
+    sh_cleanup_begin();
+    if (err != SHOAL_ENOMEM && shoal_queue_put_block(queue, description, SHOAL_NOW) == SHOAL_OK) {
+        sh_block_release(description);
+    } else {
+        sh_queue_keep_taken((shoal_block *)queue, &taken);
+    }
+    sh_cleanup_end();
     return err;
 }
 
@@ -54,11 +76,8 @@ shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tens
     shoal_tensor *t = sh_share_tensor_again(description);
     if (!t) {
         t = sh_share_tensor_of(description);
-        if (!t && shoal_last_error() == SHOAL_ENOMEM) {
-            sh_queue_keep_taken(
-                (shoal_block *)queue,
-                &(sh_taken){.kind = SH_ENTRY_BLOCK, .word = sh_ref_make(description->id, 1), .block = description});
-            return SHOAL_ENOMEM;
+        if (!t && is_for_others(shoal_last_error())) {
+            return give_back(queue, description);
         }
         sh_block_release(description);
     }

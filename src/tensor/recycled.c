@@ -28,6 +28,7 @@ static void forget(sh_recycled *g)
 static bool is_plain(const shoal_tensor *t)
 {
     return t->node == NULL && t->grad == NULL && t->hooks == NULL && !t->grad_is_zero && t->storage->keeper != NULL &&
+           t->storage->work == NULL && /* the stream may still use a card's bytes: sh_storage_release sees to that */
            sh_load_relaxed(&t->described) == t->requires_grad && sh_load_relaxed(&t->described_id) == t->storage->id;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "device/cuda_share.h"
 #include "shm/world.h"
 
 #include <pthread.h>
@@ -189,10 +190,10 @@ static shoal_err become_block(sh_storage *s, uint64_t id, void *data, shoal_bloc
     return SHOAL_OK;
 }
 
-static shoal_err become_block_locked(sh_storage *s, shoal_block *block)
+static shoal_err become_block_locked(sh_storage *s, void *data, shoal_block *block)
 {
     lock_table();
-    shoal_err err = become_block(s, shoal_block_id(block), shoal_block_data(block), block);
+    shoal_err err = become_block(s, shoal_block_id(block), data, block);
     unlock_table();
     return err;
 }
@@ -204,7 +205,7 @@ sh_storage *sh_storage_create_shared(size_t size)
         return NULL;
     }
     sh_storage *s = new_storage(&sh_device_cpu, size);
-    if (!s || become_block_locked(s, block) != SHOAL_OK) {
+    if (!s || become_block_locked(s, shoal_block_data(block), block) != SHOAL_OK) {
         sh_cpu_cache_free(s, sizeof *s);
         sh_block_release(block);
         return NULL;
@@ -223,17 +224,49 @@ sh_storage *sh_storage_known(uint64_t id)
     return s;
 }
 
+/* Where the bytes of a block are, for this process. */
+typedef struct place {
+    const sh_device *device;
+    void *data;
+    size_t size;
+    sh_a64 *work;
+} place;
+
+static shoal_err find_place(const sh_found *found, place *out)
+{
+    if (found->kind != SH_KIND_PIECE) {
+        *out = (place){.device = &sh_device_cpu, .data = found->data, .size = found->size};
+        return SHOAL_OK;
+    }
+    sh_piece piece;
+    if (sh_enter_held() == NULL) {
+        return shoal_last_error();
+    }
+    bool good = sh_piece_look(found, &piece);
+    sh_leave();
+    if (!good) {
+        return sh_fail(SHOAL_ECORRUPT, "a tensor refers to card memory that does not exist");
+    }
+    *out = (place){.device = &sh_device_cuda, .size = piece.size, .work = piece.work};
+    return sh_cuda_open(&piece, &out->data);
+}
+
 sh_storage *sh_storage_of_block(uint64_t id, const sh_found *found, shoal_block *keeper)
 {
+    place at;
+    if (find_place(found, &at) != SHOAL_OK) {
+        return NULL;
+    }
     lock_table();
     sh_storage *s = find_block(id);
     if (s) {
         (void)sh_storage_retain(s);
     } else {
-        s = new_storage(&sh_device_cpu, found->size);
-        if (s && become_block(s, id, found->data, keeper) == SHOAL_OK) {
+        s = new_storage(at.device, at.size);
+        if (s && become_block(s, id, at.data, keeper) == SHOAL_OK) {
             (void)sh_block_retain(keeper);
             s->meta = found->meta;
+            s->work = at.work;
         } else {
             sh_cpu_cache_free(s, sizeof *s);
             s = NULL;
@@ -282,17 +315,24 @@ static void leave_world(void)
         for (sh_storage *s = shared.buckets[i]; s; s = s->next) {
             if (s->keeper && sh_block_is_lost(s->keeper)) {
                 s->device = &sh_device_left;
+                s->work = NULL;
             }
         }
     }
     unlock_table();
 }
 
-/* Lets go of the bytes. The storage is in no table any more. */
+/* Lets go of the bytes. The storage is in no table any more. The bytes of a card that this process received are
+ * released when its stream is done with them; those that it allocated are its allocator's business. */
 static void drop_bytes(sh_storage *s)
 {
-    if (s->keeper) {
+    if (s->keeper && s->work && !s->owns) {
+        sh_cuda_close(s->keeper);
+    } else if (s->keeper) {
         sh_block_release(s->keeper);
+        if (s->owns) {
+            s->device->free(s->data, s->size);
+        }
     } else if (s->pinned_for) {
         s->pinned_for->free_pinned(s->data, s->size);
     } else if (!s->foreign) {
@@ -302,6 +342,29 @@ static void drop_bytes(sh_storage *s)
     }
 }
 
+/* The bytes stay where they are: all memory of a card can be shared. */
+static shoal_err share_on_card(sh_storage *s)
+{
+    shoal_block *block;
+    sh_piece piece;
+    shoal_err err = sh_cuda_share(s->data, s->size, &block);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    err = sh_piece_read(block, &piece);
+    if (err == SHOAL_OK) {
+        err = become_block_locked(s, s->data, block);
+    }
+    if (err != SHOAL_OK) {
+        sh_block_release(block);
+        return err;
+    }
+    s->work = piece.work;
+    s->owns = true;
+    s->size = piece.size; /* at least 1: the same for all processes */
+    return SHOAL_OK;
+}
+
 shoal_err sh_storage_share(sh_storage *s)
 {
     if (s->device == &sh_device_left) {
@@ -309,6 +372,9 @@ shoal_err sh_storage_share(sh_storage *s)
     }
     if (sh_storage_is_shared(s)) {
         return SHOAL_OK;
+    }
+    if (!s->device->host_readable) {
+        return share_on_card(s);
     }
     if (s->foreign) {
         return sh_fail(SHOAL_EINVAL,
@@ -327,7 +393,7 @@ shoal_err sh_storage_share(sh_storage *s)
     if (s->size > 0) {
         memcpy(shoal_block_data(block), old.data, s->size);
     }
-    err = become_block_locked(s, block);
+    err = become_block_locked(s, shoal_block_data(block), block);
     if (err != SHOAL_OK) {
         sh_block_release(block);
         return err;
@@ -378,6 +444,8 @@ shoal_err sh_storage_move(sh_storage *s, const sh_device *device)
     drop_bytes(s);
     s->keeper = NULL;
     s->meta = NULL;
+    s->work = NULL;
+    s->owns = false;
     s->foreign = false;
     s->release = NULL;
     s->pinned_for = NULL;

@@ -24,6 +24,11 @@ typedef struct sh_storage {
     shoal_block *keeper;
     const sh_meta_shm *meta; /* of the block, if the keeper is another block that refers to it */
 
+    /* For shared bytes of a card: the word that says what must be done before others use them (shm/granule.h). Their
+     * block is a piece. owns: this process allocated them. */
+    sh_a64 *work;
+    bool owns;
+
     /* For foreign bytes: called with context when the last view is released. */
     void (*release)(void *context);
     void *context;
@@ -50,15 +55,16 @@ sh_storage *sh_storage_create_pinned(const sh_device *device, size_t size);
 /* Creates a storage over foreign bytes of the CPU. Does not call release if it fails. */
 sh_storage *sh_storage_create_foreign(void *data, size_t size, void (*release)(void *), void *context);
 
-/* Returns the storage of a block in the heap that arrived: the one this process has, or a new one that keeps `keeper`
- * (retained). The caller has checked that the bytes are in the heap. Returns NULL and sets SHOAL_ENOMEM if there is no
- * memory. */
+/* Returns the storage of a block that arrived, of SH_KIND_DATA or SH_KIND_PIECE: the one this process has, or a new one
+ * that keeps `keeper` (retained). The caller has checked that the block is in the heap. Returns NULL and sets
+ * SHOAL_ENOMEM if there is no memory; for a piece also SHOAL_ECORRUPT, and the errors of sh_cuda_open. */
 sh_storage *sh_storage_of_block(uint64_t id, const sh_found *found, shoal_block *keeper);
 
 /* The same, if this process has one; otherwise returns NULL and sets no error. */
 sh_storage *sh_storage_known(uint64_t id);
 
-/* Moves private bytes into the heap. Does nothing if they are there already or on a GPU. Errors: SHOAL_ENOMEM, with
+/* Moves private bytes into the heap; those of a card stay where they are, and get a piece. Does nothing if they are
+ * shared already. Errors: those of sh_cuda_share; SHOAL_ENOMEM, with
  * the sizes; SHOAL_EINVAL for foreign bytes; SHOAL_ESTATE while they are pinned. */
 shoal_err sh_storage_share(sh_storage *s);
 
@@ -82,7 +88,7 @@ void sh_storage_end_rest(sh_storage *s);
 
 static inline bool sh_storage_is_shared(const sh_storage *s)
 {
-    return s->keeper != NULL || !s->device->host_readable;
+    return s->keeper != NULL;
 }
 
 static inline sh_storage *sh_storage_retain(sh_storage *s)
