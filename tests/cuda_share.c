@@ -394,6 +394,34 @@ START_TEST(another_card)
 }
 END_TEST
 
+static shoal_err want(int rank, const shoal_value *args)
+{
+    (void)rank;
+    (void)args;
+    must(sh_granules_want());
+    return SHOAL_OK;
+}
+
+/* A process that finds the card full gets what others only keep for later. */
+START_TEST(asked_for_by_others)
+{
+    lent l;
+    ck_assert_ok(make(&l, 'n'));
+    void *large = device->alloc(64 << 20), *small;
+    ck_assert_ptr_nonnull(large);
+    device->free(large, 64 << 20);
+    sh_cuda_memory_numbers before, after;
+    ck_assert_ok(sh_cuda_memory_numbers_now(&before));
+    finish(start(SHOAL_START_SPAWN, 0, want, NULL));
+    small = device->alloc(BYTES);
+    ck_assert_ok(sh_cuda_memory_numbers_now(&after));
+    ck_assert_uint_ge(before.held, after.held + (64 << 20));
+    device->free(small, BYTES);
+    drop(&l);
+    until_back();
+}
+END_TEST
+
 /* What others may hold when this process leaves the world is never used again; the rest is. */
 START_TEST(leave_the_world)
 {
@@ -434,6 +462,7 @@ static Suite *suite(void)
     tcase_add_test(tc, consumer_killed);
     tcase_add_test(tc, work_before_a_put);
     tcase_add_loop_test(tc, work_lost, 0, 2);
+    tcase_add_test(tc, asked_for_by_others);
     if (!getenv("SHOAL_TEST_CARD")) {
         tcase_add_test(tc, no_driver_call);
         tcase_add_test(tc, without_words);

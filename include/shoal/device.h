@@ -62,7 +62,7 @@ SHOAL_MUST_USE shoal_err shoal_card_memory_get(shoal_card_memory *out_memory);
 SHOAL_MUST_USE shoal_err shoal_card_wait(void);
 
 /* Gives card memory back that this process keeps for later, and returns the number of bytes. It cannot give back part of
- * what it got from the driver at once (at least 32 MiB). Does not wait for the card's work. Thread-safe. */
+ * what it got from the driver at once (at least 32 MiB). Waits for the card's work. Thread-safe. */
 size_t shoal_card_trim(void);
 
 /* ---- captures ---- */

@@ -235,9 +235,7 @@ static sh_exec *cuda_exec(void)
         (void)pthread_once(&end_once, make_key);
         (void)pthread_setspecific(end_key, &mine);
         mine.stream = card.stream;
-        sh_cuda_new_thread();
     }
-    sh_cuda_touch();
     return &mine;
 }
 
@@ -271,9 +269,9 @@ static shoal_err cuda_write(void *to, const void *from_host, size_t size)
         err = sh_cuda_capture_refuse("writing elements from the host");
     }
     if (err == SHOAL_OK && size > 0) {
-        sh_cuda_touch();
         err = sh_cuda_result("copy to the card",
                              sh_cu.cuMemcpyHtoDAsync((sh_cu_address)(uintptr_t)to, from_host, size, card.stream));
+        sh_cuda_touch();
         err = err == SHOAL_OK ? cuda_wait() : err;
     }
     return err;
@@ -286,9 +284,9 @@ static shoal_err cuda_read(void *to_host, const void *from, size_t size)
         err = sh_cuda_capture_refuse("reading elements on the host");
     }
     if (err == SHOAL_OK && size > 0) {
-        sh_cuda_touch();
         err = sh_cuda_result("copy from the card",
                              sh_cu.cuMemcpyDtoHAsync(to_host, (sh_cu_address)(uintptr_t)from, size, card.stream));
+        sh_cuda_touch();
         err = err == SHOAL_OK ? cuda_wait() : err;
     }
     return err;

@@ -248,7 +248,6 @@ shoal_err sh_cuda_capture_launch(sh_cuda_capture *c, uint64_t advance)
         return err;
     }
     sh_cu_stream stream = sh_cuda_the_card()->stream;
-    sh_cuda_touch();
     if (advance != c->advance) {
         c->advance = NO_ADVANCE;
         err = sh_cuda_result(
@@ -256,7 +255,11 @@ shoal_err sh_cuda_capture_launch(sh_cuda_capture *c, uint64_t advance)
             sh_cu.cuStreamWriteValue64(stream, (sh_cu_address)(uintptr_t)c->word, advance, SH_CU_WRITE_VALUE_DEFAULT));
         c->advance = err == SHOAL_OK ? advance : NO_ADVANCE;
     }
-    return err == SHOAL_OK ? sh_cuda_result("launch a graph", sh_cu.cuGraphLaunch(c->graph, stream)) : err;
+    if (err == SHOAL_OK) {
+        err = sh_cuda_result("launch a graph", sh_cu.cuGraphLaunch(c->graph, stream));
+    }
+    sh_cuda_touch();
+    return err;
 }
 
 void sh_cuda_capture_destroy(sh_cuda_capture *c)

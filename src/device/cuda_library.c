@@ -1,5 +1,5 @@
 /* Finds and loads libshoal_cuda. It lies beside libshoal, or where the program's libraries are. */
-#include "device/cuda.h"
+#include "device/cuda_share.h"
 
 #include "base/error.h"
 
@@ -18,9 +18,15 @@
 #define SH_HAS_CUDA 0
 #endif
 
+static shoal_err launched(const char *what, int result)
+{
+    sh_cuda_touch();
+    return sh_cuda_result(what, result);
+}
+
 static const sh_cuda_host host = {
     .fail = shoal_fail,
-    .result = sh_cuda_result,
+    .result = launched,
     .scratch = sh_cuda_scratch,
 };
 

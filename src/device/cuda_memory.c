@@ -4,10 +4,12 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "device/cuda_share.h"
+#include "shm/card_store.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define STEP ((size_t)256) /* sizes and addresses of small pieces are multiples of it */
 #define SMALL_LIMIT ((size_t)256 << 10)
@@ -16,7 +18,9 @@
 #define SLAB_PIECES 16 /* at least so many pieces a slab */
 #define CLASSES 36     /* of small pieces: up to 1 KiB in steps, then four a doubling */
 #define RECLAIM_EACH 2 /* lent pieces looked at by each allocation */
-#define BINS 168       /* of large free pieces: four a doubling */
+#define ASK_TIMES 25   /* how often, and how long between, a full card is tried again */
+#define ASK_NS 4000000
+#define BINS 168 /* of large free pieces: four a doubling */
 
 typedef struct sh_cuda_slab {
     struct sh_cuda_slab *next, *prev; /* among all slabs */
@@ -37,6 +41,7 @@ static struct {
     size_t table_size;     /* a power of two */
     size_t table_count;
     size_t asked, used, held;
+    uint64_t wanted; /* sh_granules_wanted when this process last gave memory back for others */
 } memory = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 void sh_cuda_memory_lock(void)
@@ -47,6 +52,11 @@ void sh_cuda_memory_lock(void)
 void sh_cuda_memory_unlock(void)
 {
     pthread_mutex_unlock(&memory.lock);
+}
+
+void sh_cuda_memory_tell(void)
+{
+    sh_granules_tell(memory.held, memory.used);
 }
 
 /* ---- sizes ---- */
@@ -271,7 +281,7 @@ static shoal_err grow(size_t size)
     memory.granule_count++;
     memory.held += granule->size;
     free_large(p);
-    sh_granules_tell(memory.held, memory.used);
+    sh_cuda_memory_tell();
     return SHOAL_OK;
 }
 
@@ -337,6 +347,29 @@ static bool add_slab(unsigned klass, size_t bytes)
 
 /* ---- when there is no memory ---- */
 
+/* Returns the piece that is all of a granule and free, or NULL. */
+static sh_cuda_piece *empty_granule(const sh_cuda_granule *granule)
+{
+    sh_cuda_piece *p = *bucket_of(granule->address);
+    while (p && p->address != granule->address) {
+        p = p->hash_next;
+    }
+    return p && p->state == SH_CUDA_FREE && p->size == granule->size ? p : NULL;
+}
+
+static void drop_granule(sh_cuda_granule *granule, sh_cuda_piece *whole)
+{
+    list_remove(&memory.bins[bin_of(whole->size)], whole);
+    table_remove(whole);
+    free(whole);
+    memory.granule_count--;
+    memory.held -= granule->size;
+    if (granule->ledger) {
+        sh_cuda_granule_unshare(granule);
+    }
+    sh_cuda_granule_drop(granule);
+}
+
 /* Gives back empty slabs, then empty granules. Returns the number of bytes. */
 static size_t trim(void)
 {
@@ -348,28 +381,22 @@ static size_t trim(void)
         }
     }
     size_t before = memory.held;
+    bool drained = false;
     for (sh_cuda_granule **g = &memory.granules; *g;) {
         sh_cuda_granule *granule = *g;
-        sh_cuda_piece *p = *bucket_of(granule->address);
-        while (p && p->address != granule->address) {
-            p = p->hash_next;
-        }
-        if (!p || p->state != SH_CUDA_FREE || p->size != granule->size) {
+        sh_cuda_piece *whole = empty_granule(granule);
+        if (!whole) {
             g = &granule->next;
             continue;
         }
-        list_remove(&memory.bins[bin_of(p->size)], p);
-        table_remove(p);
-        free(p);
-        *g = granule->next;
-        memory.granule_count--;
-        memory.held -= granule->size;
-        if (granule->ledger) {
-            sh_cuda_granule_unshare(granule);
+        if (!drained) { /* what was freed may still be used by work before */
+            sh_cuda_order_drain();
+            drained = true;
         }
-        sh_cuda_granule_drop(granule);
+        *g = granule->next;
+        drop_granule(granule, whole);
     }
-    sh_granules_tell(memory.held, memory.used);
+    sh_cuda_memory_tell();
     return before - memory.held;
 }
 
@@ -383,6 +410,33 @@ static void out_of_memory(size_t size)
                   size, memory.used, memory.held, free_bytes, total);
 }
 
+/* Another process of the world has found the card full. */
+static void trim_for_others(void)
+{
+    uint64_t wanted = sh_granules_wanted();
+    if (__builtin_expect(wanted != memory.wanted, 0)) {
+        memory.wanted = wanted;
+        (void)trim();
+    }
+}
+
+/* The card is full: gives back what this process does not use, then asks the others to do the same, and waits a little
+ * for that. */
+static shoal_err grow_after_trim(size_t size)
+{
+    sh_cuda_order_poll();
+    (void)trim();
+    sh_cardstore_sweep();
+    shoal_err err = best_fit(size) ? SHOAL_OK : grow(size);
+    bool others = err == SHOAL_ENOMEM && sh_granules_want();
+    memory.wanted = sh_granules_wanted(); /* not asked for from this process */
+    for (int i = 0; others && err == SHOAL_ENOMEM && i < ASK_TIMES; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = ASK_NS}, NULL);
+        err = grow(size);
+    }
+    return err;
+}
+
 /* Returns a large piece, from what is there or from the driver; NULL with the error set. */
 static sh_cuda_piece *find_large(size_t size)
 {
@@ -390,11 +444,7 @@ static sh_cuda_piece *find_large(size_t size)
     if (!p) {
         sh_cuda_reclaim(SIZE_MAX);
         shoal_err err = best_fit(size) ? SHOAL_OK : grow(size);
-        if (err == SHOAL_ENOMEM) {
-            sh_cuda_order_poll();
-            (void)trim();
-            err = best_fit(size) ? SHOAL_OK : grow(size);
-        }
+        err = err == SHOAL_ENOMEM ? grow_after_trim(size) : err;
         if (err == SHOAL_ENOMEM) {
             out_of_memory(size);
         }
@@ -426,6 +476,7 @@ void *sh_cuda_alloc(size_t size)
     }
     sh_cuda_memory_lock();
     sh_cuda_reclaim(RECLAIM_EACH);
+    trim_for_others();
     sh_cuda_capture *capture = sh_cuda_capturing();
     sh_cuda_piece *p = capture ? sh_cuda_capture_take(capture, size) : NULL;
     bool again = p != NULL;

@@ -69,7 +69,8 @@ typedef struct sh_cuda_memory_numbers {
 void *sh_cuda_alloc(size_t size);
 void sh_cuda_free(void *data, size_t size);
 
-/* Gives what is not used back to the driver: empty slabs and granules. Returns the number of bytes. */
+/* Gives what is not used back to the driver: empty slabs and granules. Waits for the card's work, if there are any.
+ * Returns the number of bytes. */
 size_t sh_cuda_memory_trim(void);
 
 shoal_err sh_cuda_memory_numbers_now(sh_cuda_memory_numbers *out_numbers);
@@ -87,6 +88,9 @@ sh_cuda_piece *sh_cuda_piece_at(const void *data);
 
 /* Makes a piece free. */
 void sh_cuda_piece_return(sh_cuda_piece *piece);
+
+/* Writes the numbers into the world, for `shoal ps` and for processes that find the card full. */
+void sh_cuda_memory_tell(void);
 
 /* Returns the first granule of the list. */
 sh_cuda_granule *sh_cuda_granules(void);

@@ -24,7 +24,6 @@ typedef struct closing {
 
 static struct {
     pthread_mutex_t lock;
-    sh_a32 threads; /* that have used the stream */
     bool begun;     /* in this world */
     bool host_only; /* the driver cannot write and wait for the world's words: a put waits on the host */
     uint32_t timeline;
@@ -41,16 +40,10 @@ static struct {
 static void (*before_end_of_others)(bool ends);
 static bool is_hooked;
 
-void sh_cuda_new_thread(void)
-{
-    (void)sh_add_relaxed(&order.threads, 1);
-}
-
-/* Checks whether everything that was enqueued lies before the last mark. With two threads nobody can know: one may have
- * counted its work, but not enqueued it. */
+/* Checks whether everything that was enqueued lies before the last mark. */
 static bool is_covered(void)
 {
-    return sh_load_relaxed(&sh_cuda_enqueued) == order.covered && sh_load_relaxed(&order.threads) <= 1;
+    return sh_load_relaxed(&sh_cuda_enqueued) == order.covered;
 }
 
 static bool is_done(uint64_t number)
@@ -81,9 +74,9 @@ static void poll_locked(void)
 static void leave_world(void)
 {
     sh_cleanup_begin();
+    sh_cuda_order_drain();
     pthread_mutex_lock(&order.lock);
     if (order.begun) {
-        (void)sh_cu.cuStreamSynchronize(sh_cuda_the_card()->stream);
         while (order.first) {
             closing *c = order.first;
             order.first = c->next;
@@ -298,12 +291,11 @@ static shoal_err await_on_card(sh_work work)
     if (!remember_wait(work)) {
         return sh_fail(SHOAL_ENOMEM, "no memory to wait for another process's work");
     }
-    sh_a64 *word = sh_timeline_done_word(sh_work_timeline(work));
+    sh_cu_address word = (uint64_t)(uintptr_t)sh_timeline_done_word(sh_work_timeline(work)) + order.to_card;
+    int result =
+        sh_cu.cuStreamWaitValue64(sh_cuda_the_card()->stream, word, sh_work_number(work), SH_CU_WAIT_VALUE_GEQ);
     sh_cuda_touch();
-    return sh_cuda_result("wait for another process's work",
-                          sh_cu.cuStreamWaitValue64(sh_cuda_the_card()->stream,
-                                                    (uint64_t)(uintptr_t)word + order.to_card, sh_work_number(work),
-                                                    SH_CU_WAIT_VALUE_GEQ));
+    return sh_cuda_result("wait for another process's work", result);
 }
 
 shoal_err sh_cuda_await(sh_work work)
@@ -346,30 +338,50 @@ static bool any_lost(void)
     return lost;
 }
 
-shoal_err sh_cuda_order_wait(void)
+/* Waits on the host until the stream has done all that was enqueued. If it waits for other processes, notices their
+ * deaths. */
+static int drain(size_t waits)
 {
-    uint64_t seen = sh_load_relaxed(&sh_cuda_enqueued);
     sh_cu_stream stream = sh_cuda_the_card()->stream;
-    pthread_mutex_lock(&order.lock);
-    size_t waits = order.wait_count;
-    pthread_mutex_unlock(&order.lock);
-    int result = waits == 0 ? sh_cu.cuStreamSynchronize(stream) : SH_CU_NOT_READY;
-    unsigned polls = 0;
-    bool lost = false;
-    while (waits > 0 && (result = sh_cu.cuStreamQuery(stream)) == SH_CU_NOT_READY) {
+    if (waits == 0) {
+        return sh_cu.cuStreamSynchronize(stream);
+    }
+    int result;
+    for (unsigned polls = 0; (result = sh_cu.cuStreamQuery(stream)) == SH_CU_NOT_READY;) {
         pause_and_sweep(&polls);
         (void)any_lost();
     }
-    shoal_err err = sh_cuda_result("wait for the card", result);
-    if (err == SHOAL_OK) {
-        lost = waits > 0 && any_lost();
-        pthread_mutex_lock(&order.lock);
-        order.covered = seen > order.covered ? seen : order.covered;
-        order.wait_count = 0;
-        poll_locked();
-        pthread_mutex_unlock(&order.lock);
+    return result;
+}
+
+static size_t count_waits(void)
+{
+    pthread_mutex_lock(&order.lock);
+    size_t waits = order.wait_count;
+    pthread_mutex_unlock(&order.lock);
+    return waits;
+}
+
+void sh_cuda_order_drain(void)
+{
+    (void)drain(count_waits());
+}
+
+shoal_err sh_cuda_order_wait(void)
+{
+    uint64_t seen = sh_load_relaxed(&sh_cuda_enqueued);
+    size_t waits = count_waits();
+    shoal_err err = sh_cuda_result("wait for the card", drain(waits));
+    if (err != SHOAL_OK) {
+        return err;
     }
-    return lost ? lost_work() : err;
+    bool lost = waits > 0 && any_lost();
+    pthread_mutex_lock(&order.lock);
+    order.covered = seen > order.covered ? seen : order.covered;
+    order.wait_count = 0;
+    poll_locked();
+    pthread_mutex_unlock(&order.lock);
+    return lost ? lost_work() : SHOAL_OK;
 }
 
 /* ---- giving back ---- */

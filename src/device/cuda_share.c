@@ -48,6 +48,7 @@ static shoal_err share_granule(sh_cuda_granule *g)
     memcpy(info.uuid, sh_cuda_the_card()->uuid, SH_UUID_BYTES);
     err = sh_granule_create(&info, fd, &g->ledger);
     close(fd);
+    sh_cuda_memory_tell(); /* this process may have been in no world when it allocated */
     return err;
 }
 

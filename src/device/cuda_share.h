@@ -36,7 +36,8 @@ shoal_err sh_cuda_await(sh_work work);
 
 /* ---- between the files of the card ---- */
 
-/* Counts work that was enqueued. Called before it is, by everyone who enqueues. */
+/* Counts work that was enqueued. Called by everyone who enqueues, after that: so whatever a mark does not cover is
+ * counted after the mark. */
 extern sh_a64 sh_cuda_enqueued;
 
 static inline void sh_cuda_touch(void)
@@ -44,12 +45,12 @@ static inline void sh_cuda_touch(void)
     sh_count_up(&sh_cuda_enqueued);
 }
 
-/* Says that another thread of this process uses the stream. */
-void sh_cuda_new_thread(void);
-
 /* Waits on the host until everything that was enqueued is done. Errors: SHOAL_EOWNERDEAD if the stream waited for work
  * of a process that died, and that work was lost; those of the driver. */
 shoal_err sh_cuda_order_wait(void);
+
+/* The same, but leaves it to sh_cuda_order_wait to tell what failed. */
+void sh_cuda_order_drain(void);
 
 /* Makes this process ready for it in its world. Cheap if it is. */
 void sh_cuda_order_begin(void);

@@ -82,6 +82,26 @@ uint64_t sh_granules_died(void)
     return sh_attached() ? sh_load_acquire(&sh_the_world.header->store.died) : 0;
 }
 
+bool sh_granules_want(void)
+{
+    if (!sh_attached()) {
+        return false;
+    }
+    (void)sh_add_acq_rel(&sh_the_world.header->store.wanted, 1);
+    uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);
+    for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
+        if (i != sh_the_world.self.index && sh_racy_load(&sh_slot_at(i)->card_held) > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+uint64_t sh_granules_wanted(void)
+{
+    return sh_attached() ? sh_load_acquire(&sh_the_world.header->store.wanted) : 0;
+}
+
 /* ---- pieces ---- */
 
 static bool is_inside(uint64_t offset, uint64_t size, uint64_t granule_size)

@@ -37,6 +37,12 @@ shoal_err sh_granule_fd(uint64_t id, int *out_fd);
 /* Returns a number that changes when granules have died. Costs one load. */
 uint64_t sh_granules_died(void);
 
+/* Asks all processes of the world to give card memory back that they do not use, and returns whether another one has
+ * any. They do so when they next allocate or wait (sh_granules_wanted has changed); who asked looks again a little
+ * later. */
+bool sh_granules_want(void);
+uint64_t sh_granules_wanted(void);
+
 /* Makes a piece: bytes [offset, offset + size) of the granule. The caller gets one reference; the piece holds one to the
  * granule. Not called inside. Errors: SHOAL_EINVAL if it is not inside the granule or empty, SHOAL_ENOMEM, SHOAL_ELIMIT. */
 shoal_err sh_piece_create(shoal_block *granule, uint64_t offset, uint64_t size, shoal_block **out_piece);

@@ -261,6 +261,7 @@ typedef struct sh_slot_shm {
  *   serials         any process, upward: the serial of the newest granule
  *   died            any process, upward, when a granule's block has weight 0 and before it is free
  *   swept           under the lock: what died was when the last finished sweep began
+ *   wanted          any process, upward, when the card had no memory for it
  */
 typedef struct sh_store_shm {
     sh_lock_shm lock;
@@ -269,6 +270,7 @@ typedef struct sh_store_shm {
     sh_a64 serials;
     sh_a64 died __attribute__((aligned(SH_CACHE_LINE))); /* importers of card memory read it often */
     sh_a64 swept;
+    sh_a64 wanted;
 } sh_store_shm;
 
 /* A timeline: timeline.h. One cache line.

@@ -14,7 +14,8 @@ extern "C" {
 typedef struct sh_cuda_host {
     /* Records an error text and returns the code: shoal_fail. */
     shoal_err (*fail)(shoal_err err, const char *format, ...);
-    /* Returns SHOAL_OK for 0; otherwise records what a CUresult or cudaError_t means, and remembers an error that ended
+    /* Called after every launch, which it counts: work between processes is ordered by that (device/cuda_share.h).
+     * Returns SHOAL_OK for 0; otherwise records what a CUresult or cudaError_t means, and remembers an error that ended
      * the context. `what` names the kernel. */
     shoal_err (*result)(const char *what, int result);
     /* Returns at least size bytes of card memory, aligned to 256, until the next kernel of this exec. NULL with the
