@@ -44,11 +44,23 @@ SH_BOTH static inline uint32_t sh_divide(uint32_t n, sh_divider by)
     return ((uint32_t)((uint64_t)n * by.factor >> 32) + n) >> by.shift;
 }
 
-/* n / by for numbers that are not negative, by any number: 64 bits only where they are needed, because a card divides
- * 32 bits much faster. */
-__device__ __forceinline__ int64_t sh_quotient(int64_t n, int64_t by)
+/* The same for numbers of any size: those that need 64 bits are divided slowly. */
+typedef struct sh_wide_divider {
+    int64_t divisor;
+    sh_divider fast;
+    bool wide;
+} sh_wide_divider;
+
+/* For numbers up to most. */
+static inline sh_wide_divider sh_wide_divider_make(int64_t divisor, int64_t most)
 {
-    return ((uint64_t)n | (uint64_t)by) >> 32 ? n / by : (int64_t)((uint32_t)n / (uint32_t)by);
+    bool wide = most > INT32_MAX || divisor > INT32_MAX;
+    return sh_wide_divider{divisor, sh_divider_make(wide || divisor < 1 ? 1u : (uint32_t)divisor), wide};
+}
+
+__device__ __forceinline__ int64_t sh_wide_divide(int64_t n, const sh_wide_divider &by)
+{
+    return by.wide ? n / by.divisor : (int64_t)sh_divide((uint32_t)n, by.fast);
 }
 
 /* ---- loops ---- */

@@ -6,8 +6,8 @@
 #include "kernels/cuda/element.cuh"
 
 #define SH_WARP 32
-#define SH_MOST_LANES 1024
-#define SH_ENOUGH_LANES (INT64_C(1) << 17) /* keep a large card busy */
+#define SH_MOST_LANES 512
+#define SH_BATCH 4 /* elements that a lane reads at once, so that it waits for memory once for all of them */
 
 /* How a launch divides its blocks. All numbers are powers of two. */
 typedef struct sh_groups {
@@ -27,27 +27,28 @@ static inline unsigned sh_group_blocks(sh_groups g, int64_t rows)
     return (unsigned)((rows + g.groups - 1) / g.groups);
 }
 
-/* For rows of n adjacent elements; at most `most` lanes. */
-static inline sh_groups sh_groups_of_rows(int64_t rows, int64_t n, int most)
+/* For rows of n adjacent elements, about `each` for a lane. */
+static inline sh_groups sh_groups_of_rows(int64_t rows, int64_t n, int each)
 {
     int lanes = 1;
-    while (lanes < n && lanes < SH_WARP) {
+    while (lanes < SH_MOST_LANES && lanes * each < n) {
         lanes *= 2;
     }
-    while (lanes < most && lanes * 8 <= n && rows * lanes < SH_ENOUGH_LANES) {
-        lanes *= 2;
+    int groups = lanes < SH_THREADS ? SH_THREADS / lanes : 1;
+    while (groups / 2 >= rows && lanes * groups > SH_WARP) {
+        groups /= 2;
     }
-    return sh_groups{lanes, lanes < SH_THREADS ? SH_THREADS / lanes : 1, false};
+    return sh_groups{lanes, groups, false};
 }
 
 /* For rows of n elements, of which `beside` lie side by side. */
-static inline sh_groups sh_groups_of_columns(int64_t rows, int64_t n, int64_t beside)
+static inline sh_groups sh_groups_of_columns(int64_t n, int64_t beside, int each)
 {
     int lanes = 1, width = 1;
     while (width < beside && width < SH_WARP) {
         width *= 2;
     }
-    while (lanes * width < SH_THREADS && lanes * 2 <= n && rows * lanes < SH_ENOUGH_LANES) {
+    while (lanes * width < SH_THREADS && lanes * each < n) {
         lanes *= 2;
     }
     return sh_groups{lanes, SH_THREADS / lanes, true};
@@ -123,33 +124,25 @@ template <class S, class Join> __device__ S sh_group_join(const sh_groups &g, S 
     return s;
 }
 
-/* A lane's sum: at most 16 numbers in T, then in f64, so that long sums stay accurate and f64 is not what takes the
- * time. */
-template <class T> struct sh_sum {
-    double total;
-    T part;
-    int parts;
+/* A batch of a lane: every lanes-th element of the row, from its next one. left counts the elements of the row from that
+ * one to the end, other lanes' too; element k of the batch is there if k · lanes < left. */
+__device__ __forceinline__ int sh_batch_left(int64_t n, int64_t next)
+{
+    return n - next < INT32_MAX ? (int)(n - next) : INT32_MAX;
+}
 
-    __device__ __forceinline__ sh_sum() : total(0), part(0), parts(0)
-    {
+/* Reads a batch whose elements lie `hop` apart; those that are not there become `otherwise`. */
+template <class T>
+__device__ __forceinline__ void sh_batch_load(T (&x)[SH_BATCH], const T *from, int64_t hop, int lanes, int left,
+                                              T otherwise)
+{
+#pragma unroll
+    for (int k = 0; k < SH_BATCH; k++) {
+        x[k] = k * lanes < left ? from[k * hop] : otherwise;
     }
+}
 
-    __device__ __forceinline__ void add(T x)
-    {
-        part += x;
-        if (++parts == 16) {
-            total += part;
-            part = 0;
-            parts = 0;
-        }
-    }
-
-    __device__ __forceinline__ double value() const
-    {
-        return total + part;
-    }
-};
-
+/* A lane adds a batch in T and the batches in f64, so that long sums stay accurate and f64 is not what takes the time. */
 __device__ __forceinline__ double sh_group_sum(const sh_groups &g, double x)
 {
     return sh_group_join(g, x, [](double a, double b) { return a + b; });

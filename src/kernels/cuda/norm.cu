@@ -1,9 +1,9 @@
 /* The CUDA twin of cpu/norm_reference.c; the contract is kernels/norm.h. */
 #include "kernels/cuda/group.cuh"
 
-#define MOST_CHUNKS 64    /* of the rows, for the gradients of gamma and beta */
-#define LEAST_ROWS 64     /* of a chunk */
-#define WANTED_BLOCKS 264 /* 2 for each of 132 multiprocessors */
+#define MOST_CHUNKS 256   /* of the rows, for the gradients of gamma and beta */
+#define LEAST_ROWS 128    /* of a chunk */
+#define WANTED_BLOCKS 528 /* 4 for each of 132 multiprocessors */
 
 struct pair {
     double a, b;
@@ -14,55 +14,119 @@ static __device__ pair added(const pair &x, const pair &y)
     return pair{x.a + y.a, x.b + y.b};
 }
 
-/* A group of lanes computes one row; a lane reads and writes the same elements, so y may be x. */
+/* A group of lanes computes one row; a lane reads and writes the same elements, so y may be x. A row of at most one batch
+ * a lane is read once, and stays in registers. */
 template <class T>
-static __global__ void __launch_bounds__(SH_MOST_LANES)
-    norm_rows(int64_t rows, int64_t n, const sh_groups g, double eps, T *y, T *mean, T *rstd, const T *x,
-              const T *gamma, const T *beta)
+static __global__ void __launch_bounds__(SH_MOST_LANES, 2)
+    norm_rows(int64_t rows, int64_t n, const sh_groups g, T eps, T *y, T *mean, T *rstd, const T *x, const T *gamma,
+              const T *beta)
 {
-    sh_place p = sh_place_of(g);
-    int64_t start = p.row * n, end = p.row < rows ? n : 0;
-    sh_sum<T> sum, squares;
-    for (int64_t j = p.lane; j < end; j += g.lanes) {
-        sum.add(x[start + j]);
+    const sh_place p = sh_place_of(g);
+    const int64_t start = p.row * n, end = p.row < rows ? n : 0, step = (int64_t)SH_BATCH * g.lanes;
+    const bool once = n <= step;
+    T v[SH_BATCH];
+    double sum = 0, squares = 0;
+#pragma unroll 1
+    for (int64_t i = p.lane; i < end; i += step) {
+        sh_batch_load(v, x + start + i, g.lanes, g.lanes, sh_batch_left(end, i), T(0));
+        T part = 0;
+#pragma unroll
+        for (int k = 0; k < SH_BATCH; k++) {
+            part += v[k];
+        }
+        sum += (double)part;
     }
-    double m = sh_group_sum(g, sum.value()) / (double)n;
-    for (int64_t j = p.lane; j < end; j += g.lanes) {
-        T d = x[start + j] - (T)m;
-        squares.add(d * d);
+    const T m = (T)(sh_group_sum(g, sum) / (double)n);
+#pragma unroll 1
+    for (int64_t i = p.lane; i < end; i += step) {
+        if (!once) {
+            sh_batch_load(v, x + start + i, g.lanes, g.lanes, sh_batch_left(end, i), T(0));
+        }
+        const int left = sh_batch_left(end, i);
+        T part = 0;
+#pragma unroll
+        for (int k = 0; k < SH_BATCH; k++) {
+            const T d = k * g.lanes < left ? v[k] - m : T(0);
+            part += d * d;
+        }
+        squares += (double)part;
     }
-    double scale = 1 / sqrt(sh_group_sum(g, squares.value()) / (double)n + eps);
-    for (int64_t j = p.lane; j < end; j += g.lanes) {
-        T v = (x[start + j] - (T)m) * (T)scale;
-        v *= gamma ? gamma[j] : T(1);
-        y[start + j] = v + (beta ? beta[j] : T(0));
+    const T scale = T(1) / sqrt((T)(sh_group_sum(g, squares) / (double)n) + eps);
+#pragma unroll 1
+    for (int64_t i = p.lane; i < end; i += step) {
+        if (!once) {
+            sh_batch_load(v, x + start + i, g.lanes, g.lanes, sh_batch_left(end, i), T(0));
+        }
+        const int left = sh_batch_left(end, i);
+        T *to = y + start + i;
+#pragma unroll
+        for (int k = 0; k < SH_BATCH; k++) {
+            if (k * g.lanes < left) {
+                const T w = gamma ? gamma[i + k * g.lanes] : T(1), b = beta ? beta[i + k * g.lanes] : T(0);
+                to[k * g.lanes] = (v[k] - m) * scale * w + b;
+            }
+        }
     }
     if (mean && p.lane == 0 && end > 0) {
-        mean[p.row] = (T)m;
-        rstd[p.row] = (T)scale;
+        mean[p.row] = m;
+        rstd[p.row] = scale;
     }
 }
 
-/* With xhat = (x - mean) · rstd and g = dy · gamma: dx = rstd · (g - mean(g) - xhat · mean(g · xhat)). */
+/* A batch of a row: g = dy · gamma, and xhat = (x - mean) · rstd. */
+template <class T> struct gradient_batch {
+    T g[SH_BATCH], xhat[SH_BATCH];
+
+    __device__ __forceinline__ void load(const T *dy, const T *x, const T *gamma, T mean, T rstd, int lanes, int left)
+    {
+        sh_batch_load(g, dy, lanes, lanes, left, T(0));
+        sh_batch_load(xhat, x, lanes, lanes, left, T(0));
+#pragma unroll
+        for (int k = 0; k < SH_BATCH; k++) {
+            g[k] *= gamma && k * lanes < left ? gamma[k * lanes] : T(1);
+            xhat[k] = (xhat[k] - mean) * rstd;
+        }
+    }
+};
+
+/* dx = rstd · (g - mean(g) - xhat · mean(g · xhat)). */
 template <class T>
-static __global__ void __launch_bounds__(SH_MOST_LANES)
+static __global__ void __launch_bounds__(SH_MOST_LANES, 2)
     norm_gradient_of_x(int64_t rows, int64_t n, const sh_groups g, T *dx, const T *dy, const T *x, const T *gamma,
                        const T *mean, const T *rstd)
 {
-    sh_place p = sh_place_of(g);
-    int64_t start = p.row * n, end = p.row < rows ? n : 0;
-    T m = end > 0 ? mean[p.row] : T(0), scale = end > 0 ? rstd[p.row] : T(0);
-    sh_sum<T> of_g, of_gx;
-    for (int64_t j = p.lane; j < end; j += g.lanes) {
-        T d = dy[start + j] * (gamma ? gamma[j] : T(1));
-        of_g.add(d);
-        of_gx.add(d * ((x[start + j] - m) * scale));
+    const sh_place p = sh_place_of(g);
+    const int64_t start = p.row * n, end = p.row < rows ? n : 0, step = (int64_t)SH_BATCH * g.lanes;
+    const bool once = n <= step;
+    const T m = end > 0 ? mean[p.row] : T(0), scale = end > 0 ? rstd[p.row] : T(0);
+    gradient_batch<T> b;
+    pair sums = {0, 0};
+#pragma unroll 1
+    for (int64_t i = p.lane; i < end; i += step) {
+        const int left = sh_batch_left(end, i);
+        b.load(dy + start + i, x + start + i, gamma ? gamma + i : nullptr, m, scale, g.lanes, left);
+        T of_g = 0, of_gx = 0;
+#pragma unroll
+        for (int k = 0; k < SH_BATCH; k++) {
+            of_g += b.g[k];
+            of_gx += b.g[k] * b.xhat[k];
+        }
+        sums = added(sums, pair{(double)of_g, (double)of_gx});
     }
-    pair sums = sh_group_join(g, pair{of_g.value(), of_gx.value()}, added);
-    T mean_g = (T)(sums.a / (double)n), mean_gx = (T)(sums.b / (double)n);
-    for (int64_t j = p.lane; j < end; j += g.lanes) {
-        T d = dy[start + j] * (gamma ? gamma[j] : T(1)), xhat = (x[start + j] - m) * scale;
-        dx[start + j] = scale * (d - mean_g - xhat * mean_gx);
+    sums = sh_group_join(g, sums, added);
+    const T mean_g = (T)(sums.a / (double)n), mean_gx = (T)(sums.b / (double)n);
+#pragma unroll 1
+    for (int64_t i = p.lane; i < end; i += step) {
+        const int left = sh_batch_left(end, i);
+        if (!once) {
+            b.load(dy + start + i, x + start + i, gamma ? gamma + i : nullptr, m, scale, g.lanes, left);
+        }
+#pragma unroll
+        for (int k = 0; k < SH_BATCH; k++) {
+            if (k * g.lanes < left) {
+                dx[start + i + k * g.lanes] = scale * (b.g[k] - mean_g - b.xhat[k] * mean_gx);
+            }
+        }
     }
 }
 
@@ -83,15 +147,24 @@ static __global__ void __launch_bounds__(SH_THREADS)
     norm_gradient_of_parameters(int64_t rows, int64_t n, int64_t chunk, const sh_groups g, T *dgamma, T *dbeta,
                                 pair *found, const T *dy, const T *x, const T *mean, const T *rstd)
 {
-    sh_place p = sh_place_of(g);
-    int64_t j = p.row, first = blockIdx.y * chunk, end = first + chunk < rows ? first + chunk : rows;
-    sh_sum<T> of_gamma, of_beta;
-    for (int64_t r = first + p.lane; r < end && j < n; r += g.lanes) {
-        T d = dy[r * n + j];
-        of_gamma.add(d * ((x[r * n + j] - mean[r]) * rstd[r]));
-        of_beta.add(d);
+    const sh_place p = sh_place_of(g);
+    const int64_t j = p.row, first = blockIdx.y * chunk, end = first + chunk < rows ? first + chunk : rows;
+    pair sums = {0, 0};
+#pragma unroll 1
+    for (int64_t i = first + p.lane; i < end && j < n; i += (int64_t)SH_BATCH * g.lanes) {
+        T d[SH_BATCH], xhat[SH_BATCH], of_gamma = 0, of_beta = 0;
+        const int left = sh_batch_left(end, i);
+        sh_batch_load(d, dy + i * n + j, g.lanes * n, g.lanes, left, T(0));
+        sh_batch_load(xhat, x + i * n + j, g.lanes * n, g.lanes, left, T(0));
+#pragma unroll
+        for (int k = 0; k < SH_BATCH; k++) {
+            const int64_t row = i + k * g.lanes;
+            of_gamma += k * g.lanes < left ? d[k] * ((xhat[k] - mean[row]) * rstd[row]) : T(0);
+            of_beta += d[k];
+        }
+        sums = added(sums, pair{(double)of_gamma, (double)of_beta});
     }
-    pair sums = sh_group_join(g, pair{of_gamma.value(), of_beta.value()}, added);
+    sums = sh_group_join(g, sums, added);
     if (p.lane > 0 || j >= n) {
         return;
     }
@@ -104,17 +177,17 @@ static __global__ void __launch_bounds__(SH_THREADS)
 
 template <class T>
 static __global__ void __launch_bounds__(SH_THREADS)
-    norm_finish_parameters(int64_t chunks, int64_t n, T *dgamma, T *dbeta, const pair *found)
+    norm_finish_parameters(int64_t chunks, int64_t n, const sh_groups g, T *dgamma, T *dbeta, const pair *found)
 {
-    int64_t j = (int64_t)blockIdx.x * SH_THREADS + threadIdx.x;
-    if (j >= n) {
-        return;
-    }
+    const sh_place p = sh_place_of(g);
     pair sums = {0, 0};
-    for (int64_t c = 0; c < chunks; c++) {
-        sums = added(sums, found[c * n + j]);
+    for (int64_t c = p.lane; c < chunks && p.row < n; c += g.lanes) {
+        sums = added(sums, found[c * n + p.row]);
     }
-    add_parameters(dgamma, dbeta, j, sums);
+    sums = sh_group_join(g, sums, added);
+    if (p.lane == 0 && p.row < n) {
+        add_parameters(dgamma, dbeta, p.row, sums);
+    }
 }
 
 /* ---- launches ---- */
@@ -131,9 +204,9 @@ template <class T>
 static shoal_err norm_of(sh_exec *exec, const sh_norm_shape *s, double eps, void *y, void *mean, void *rstd,
                          const void *x, const void *gamma, const void *beta)
 {
-    sh_groups g = sh_groups_of_rows(s->rows, s->n, SH_MOST_LANES);
+    sh_groups g = sh_groups_of_rows(s->rows, s->n, SH_BATCH);
     norm_rows<T><<<sh_group_blocks(g, s->rows), (unsigned)sh_group_threads(g), 0, sh_stream(exec)>>>(
-        s->rows, s->n, g, eps, (T *)y, (T *)mean, (T *)rstd, (const T *)x, (const T *)gamma, (const T *)beta);
+        s->rows, s->n, g, (T)eps, (T *)y, (T *)mean, (T *)rstd, (const T *)x, (const T *)gamma, (const T *)beta);
     return sh_cuda_launched("layer norm");
 }
 
@@ -141,7 +214,7 @@ template <class T>
 static shoal_err parameters_of(sh_exec *exec, const sh_norm_shape *s, void *dgamma, void *dbeta, const void *dy,
                                const void *x, const void *mean, const void *rstd)
 {
-    sh_groups g = sh_groups_of_columns(s->n, s->rows, s->n);
+    sh_groups g = sh_groups_of_columns(s->rows, s->n, SH_BATCH);
     int64_t blocks = sh_group_blocks(g, s->n), chunks = 1;
     while (chunks < MOST_CHUNKS && s->rows / (chunks * 2) >= LEAST_ROWS && blocks * chunks < WANTED_BLOCKS) {
         chunks *= 2;
@@ -158,9 +231,9 @@ static shoal_err parameters_of(sh_exec *exec, const sh_norm_shape *s, void *dgam
         s->rows, s->n, (s->rows + chunks - 1) / chunks, g, (T *)dgamma, (T *)dbeta, found, (const T *)dy, (const T *)x,
         (const T *)mean, (const T *)rstd);
     if (chunks > 1) {
-        unsigned finish = sh_blocks(s->n, SH_THREADS, 0x7fffffffu);
-        norm_finish_parameters<T>
-            <<<finish, SH_THREADS, 0, sh_stream(exec)>>>(chunks, s->n, (T *)dgamma, (T *)dbeta, found);
+        g = sh_groups_of_columns(chunks, s->n, SH_BATCH);
+        norm_finish_parameters<T><<<sh_group_blocks(g, s->n), (unsigned)sh_group_threads(g), 0, sh_stream(exec)>>>(
+            chunks, s->n, g, (T *)dgamma, (T *)dbeta, found);
     }
     return sh_cuda_launched("layer norm backward");
 }
@@ -179,7 +252,7 @@ static shoal_err backward_of(sh_exec *exec, const sh_norm_shape *s, void *dx, vo
     if (!dx) {
         return SHOAL_OK;
     }
-    sh_groups g = sh_groups_of_rows(s->rows, s->n, SH_MOST_LANES);
+    sh_groups g = sh_groups_of_rows(s->rows, s->n, SH_BATCH);
     norm_gradient_of_x<T><<<sh_group_blocks(g, s->rows), (unsigned)sh_group_threads(g), 0, sh_stream(exec)>>>(
         s->rows, s->n, g, (T *)dx, (const T *)dy, (const T *)x, (const T *)gamma, (const T *)mean, (const T *)rstd);
     return sh_cuda_launched("layer norm backward");

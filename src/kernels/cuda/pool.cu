@@ -5,9 +5,10 @@
 /* A sh_pool2d whose planes are below 2^31 elements. */
 struct pooling {
     int32_t in_h, in_w, out_h, out_w;
-    int32_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
+    int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w; /* padding may make them larger than a plane */
     bool exclude_pad;
     int64_t planes;
+    sh_wide_divider by_in_h, by_in_w, by_out_h, by_out_w, by_stride_h, by_stride_w;
 };
 
 /* A range of rows or columns: from first to before end. */
@@ -16,27 +17,27 @@ struct range {
 };
 
 /* The elements of x in window i. */
-static __device__ __forceinline__ range elements_of(int32_t i, int32_t kernel, int32_t stride, int32_t pad,
+static __device__ __forceinline__ range elements_of(int32_t i, int64_t kernel, int64_t stride, int64_t pad,
                                                     int32_t size)
 {
-    int64_t first = (int64_t)i * stride - pad, end = first + kernel;
+    int64_t first = i * stride - pad, end = first + kernel;
     return range{(int32_t)(first < 0 ? 0 : first), (int32_t)(end > size ? size : end)};
 }
 
 /* The windows that contain element i of x. */
-static __device__ __forceinline__ range windows_of(int32_t i, int32_t kernel, int32_t stride, int32_t pad,
-                                                   int32_t count)
+static __device__ __forceinline__ range windows_of(int32_t i, int64_t kernel, const sh_wide_divider &by_stride,
+                                                   int64_t pad, int32_t count)
 {
-    int64_t at = (int64_t)i + pad, before = at - kernel; /* windows that begin at `before` or earlier end too soon */
-    int64_t first = before < 0 ? 0 : before / stride + 1, end = at / stride + 1;
-    return range{(int32_t)first, (int32_t)(end > count ? count : end)};
+    int64_t at = i + pad, before = at - kernel; /* windows that begin at `before` or earlier end too soon */
+    int64_t first = before < 0 ? 0 : sh_wide_divide(before, by_stride) + 1, end = sh_wide_divide(at, by_stride) + 1;
+    return range{(int32_t)(first < count ? first : count), (int32_t)(end < count ? end : count)};
 }
 
 /* The divisor of the mean of window (i, j). */
 template <class T> static __device__ __forceinline__ T count_of(const pooling &p, int32_t i, int32_t j)
 {
     if (!p.exclude_pad) {
-        return (T)((int64_t)p.kernel_h * p.kernel_w);
+        return (T)(p.kernel_h * p.kernel_w);
     }
     range h = elements_of(i, p.kernel_h, p.stride_h, p.pad_h, p.in_h);
     range w = elements_of(j, p.kernel_w, p.stride_w, p.pad_w, p.in_w);
@@ -49,7 +50,7 @@ static __global__ void __launch_bounds__(SH_THREADS) pool_windows(const pooling 
 {
     int64_t count = p.planes * p.out_h * p.out_w, step = (int64_t)gridDim.x * SH_THREADS;
     for (int64_t at = (int64_t)blockIdx.x * SH_THREADS + threadIdx.x; at < count; at += step) {
-        int64_t line = sh_quotient(at, p.out_w), plane = sh_quotient(line, p.out_h);
+        int64_t line = sh_wide_divide(at, p.by_out_w), plane = sh_wide_divide(line, p.by_out_h);
         int32_t i = (int32_t)(line - plane * p.out_h), j = (int32_t)(at - line * p.out_w);
         range h = elements_of(i, p.kernel_h, p.stride_h, p.pad_h, p.in_h);
         range w = elements_of(j, p.kernel_w, p.stride_w, p.pad_w, p.in_w);
@@ -80,10 +81,10 @@ static __global__ void __launch_bounds__(SH_THREADS)
 {
     int64_t count = p.planes * p.in_h * p.in_w, step = (int64_t)gridDim.x * SH_THREADS;
     for (int64_t at = (int64_t)blockIdx.x * SH_THREADS + threadIdx.x; at < count; at += step) {
-        int64_t line = sh_quotient(at, p.in_w), plane = sh_quotient(line, p.in_h);
+        int64_t line = sh_wide_divide(at, p.by_in_w), plane = sh_wide_divide(line, p.by_in_h);
         int32_t r = (int32_t)(line - plane * p.in_h), c = (int32_t)(at - line * p.in_w), here = r * p.in_w + c;
-        range h = windows_of(r, p.kernel_h, p.stride_h, p.pad_h, p.out_h);
-        range w = windows_of(c, p.kernel_w, p.stride_w, p.pad_w, p.out_w);
+        range h = windows_of(r, p.kernel_h, p.by_stride_h, p.pad_h, p.out_h);
+        range w = windows_of(c, p.kernel_w, p.by_stride_w, p.pad_w, p.out_w);
         int64_t first = plane * p.out_h * p.out_w;
         T sum = 0;
         for (int32_t i = h.first; i < h.end; i++) {
@@ -109,18 +110,20 @@ static shoal_err pooling_init(pooling *to, const sh_pool2d *p)
     if (p->dtype != SHOAL_F32 && p->dtype != SHOAL_F64) {
         return shoal_fail(SHOAL_EINVAL, "pooling does not support %s", shoal_dtype_name(p->dtype));
     }
-    *to = pooling{(int32_t)p->in_h,
-                  (int32_t)p->in_w,
-                  (int32_t)sh_pool2d_out_h(p),
-                  (int32_t)sh_pool2d_out_w(p),
-                  (int32_t)p->kernel_h,
-                  (int32_t)p->kernel_w,
-                  (int32_t)p->stride_h,
-                  (int32_t)p->stride_w,
-                  (int32_t)p->pad_h,
-                  (int32_t)p->pad_w,
-                  p->exclude_pad,
-                  p->n * p->c};
+    int64_t planes = p->n * p->c, out_h = sh_pool2d_out_h(p), out_w = sh_pool2d_out_w(p);
+    int64_t elements = planes * p->in_h * p->in_w, outputs = planes * out_h * out_w;
+    *to = pooling{};
+    to->planes = planes;
+    to->exclude_pad = p->exclude_pad;
+    to->in_h = (int32_t)p->in_h, to->in_w = (int32_t)p->in_w;
+    to->out_h = (int32_t)out_h, to->out_w = (int32_t)out_w;
+    to->kernel_h = p->kernel_h, to->kernel_w = p->kernel_w;
+    to->stride_h = p->stride_h, to->stride_w = p->stride_w;
+    to->pad_h = p->pad_h, to->pad_w = p->pad_w;
+    to->by_in_h = sh_wide_divider_make(p->in_h, elements), to->by_in_w = sh_wide_divider_make(p->in_w, elements);
+    to->by_out_h = sh_wide_divider_make(out_h, outputs), to->by_out_w = sh_wide_divider_make(out_w, outputs);
+    to->by_stride_h = sh_wide_divider_make(p->stride_h, p->in_h + p->pad_h);
+    to->by_stride_w = sh_wide_divider_make(p->stride_w, p->in_w + p->pad_w);
     return SHOAL_OK;
 }
 

@@ -10,41 +10,28 @@ extern "C" {
 
 #include <type_traits>
 
-#define ONE_BLOCK 16384           /* elements that one block reduces in the time of a second launch */
-#define WANTED_BLOCKS 528         /* 4 for each of 132 multiprocessors */
-#define LEAST_ELEMENTS (1024 * 8) /* that a block gets if the elements are divided */
+#define BATCH 8                 /* elements that a lane reads at once */
+#define ONE_BLOCK 32768         /* elements that one block reduces in the time of a second launch */
+#define WANTED_BLOCKS 528       /* 4 for each of 132 multiprocessors */
+#define LEAST_ELEMENTS 8192     /* that a block gets if the elements are divided */
+#define MANY (INT64_C(1) << 22) /* elements that keep a card busy if a lane takes 32 */
 
 /* Numbers of elements to offsets in memory. */
 struct dims {
     int32_t ndim;
-    bool wide; /* the numbers need 64 bits */
-    sh_divider sizes[SH_MAX_DIMS];
-    int64_t shape[SH_MAX_DIMS];
+    sh_wide_divider sizes[SH_MAX_DIMS];
     int64_t strides[2][SH_MAX_DIMS];
 
     __device__ __forceinline__ int64_t at(int64_t i, int view) const
     {
-        if (ndim == 1) {
-            return i * strides[view][0];
-        }
         int64_t offset = 0;
-        if (wide) {
-#pragma unroll 1
-            for (int d = ndim - 1; d > 0; d--) {
-                int64_t rest = i / shape[d];
-                offset += (i - rest * shape[d]) * strides[view][d];
-                i = rest;
-            }
-            return offset + i * strides[view][0];
-        }
-        uint32_t n = (uint32_t)i;
 #pragma unroll 1
         for (int d = ndim - 1; d > 0; d--) {
-            uint32_t rest = sh_divide(n, sizes[d]);
-            offset += (int64_t)(n - rest * sizes[d].divisor) * strides[view][d];
-            n = rest;
+            int64_t rest = sh_wide_divide(i, sizes[d]);
+            offset += (i - rest * sizes[d].divisor) * strides[view][d];
+            i = rest;
         }
-        return offset + (int64_t)n * strides[view][0];
+        return offset + i * strides[view][0];
     }
 };
 
@@ -64,18 +51,33 @@ struct reduction {
 
 /* ---- elements: f32, f64, and all integers as i64 ---- */
 
-template <class X> __device__ __forceinline__ X get(const reduction &r, int64_t at)
+/* Reads elements i, i + lanes, ...; those that are not before the end become 0. where(i) is the offset of element i. */
+template <class From, class X, class Where>
+__device__ __forceinline__ void get_as(X (&x)[BATCH], const reduction &r, int64_t i, int64_t end, int lanes,
+                                       Where where)
 {
-    return ((const X *)r.a)[at];
+#pragma unroll
+    for (int k = 0; k < BATCH; k++) {
+        int64_t j = i + (int64_t)k * lanes;
+        x[k] = j < end ? (X)((const From *)r.a)[where(j)] : X(0);
+    }
 }
 
-template <> __device__ __forceinline__ int64_t get<int64_t>(const reduction &r, int64_t at)
+template <class X, class Where>
+__device__ __forceinline__ void get(X (&x)[BATCH], const reduction &r, int64_t i, int64_t end, int lanes, Where where)
+{
+    get_as<X>(x, r, i, end, lanes, where);
+}
+
+template <class Where>
+__device__ __forceinline__ void get(int64_t (&x)[BATCH], const reduction &r, int64_t i, int64_t end, int lanes,
+                                    Where where)
 {
     switch (r.dtype) {
-    case SHOAL_I64: return ((const int64_t *)r.a)[at];
-    case SHOAL_I32: return ((const int32_t *)r.a)[at];
-    case SHOAL_B8: return ((const uint8_t *)r.a)[at] != 0; /* any byte other than 0 is true */
-    default: return ((const uint8_t *)r.a)[at];
+    case SHOAL_I64: get_as<int64_t>(x, r, i, end, lanes, where); break;
+    case SHOAL_I32: get_as<int32_t>(x, r, i, end, lanes, where); break;
+    case SHOAL_B8: get_as<bool>(x, r, i, end, lanes, where); break;
+    default: get_as<uint8_t>(x, r, i, end, lanes, where); break;
     }
 }
 
@@ -100,15 +102,21 @@ template <> __device__ __forceinline__ void put<int64_t>(const reduction &r, int
 template <class T> struct sums {
     using X = T;
     using state = double;
-    sh_sum<T> sum;
+    state total = 0;
+    T part = 0; /* of a batch */
 
     __device__ __forceinline__ void see(const reduction &r, T x, int64_t i)
     {
-        sum.add(r.op == SH_REDUCE_SUMSQ ? x * x : x);
+        part += r.op == SH_REDUCE_SUMSQ ? x * x : x;
+    }
+    __device__ __forceinline__ void end_batch()
+    {
+        total += part;
+        part = 0;
     }
     __device__ __forceinline__ state found() const
     {
-        return sum.value();
+        return total;
     }
     static __device__ __forceinline__ state join(state a, state b)
     {
@@ -128,6 +136,9 @@ template <> struct sums<int64_t> {
     __device__ __forceinline__ void see(const reduction &r, int64_t x, int64_t i)
     {
         sum += (uint64_t)x;
+    }
+    __device__ __forceinline__ void end_batch()
+    {
     }
     __device__ __forceinline__ state found() const
     {
@@ -152,6 +163,9 @@ template <class T> struct products {
     __device__ __forceinline__ void see(const reduction &r, T x, int64_t i)
     {
         product *= (state)x;
+    }
+    __device__ __forceinline__ void end_batch()
+    {
     }
     __device__ __forceinline__ state found() const
     {
@@ -194,6 +208,9 @@ template <class T> struct extremes {
             s = state{x, i};
         }
     }
+    __device__ __forceinline__ void end_batch()
+    {
+    }
     __device__ __forceinline__ state found() const
     {
         return s;
@@ -225,6 +242,9 @@ template <class T> struct flags {
     {
         any |= (x != 0) == (r.op == SH_REDUCE_ANY);
     }
+    __device__ __forceinline__ void end_batch()
+    {
+    }
     __device__ __forceinline__ state found() const
     {
         return any;
@@ -252,6 +272,9 @@ template <class T> struct log_sums {
     {
         s = join(s, state{(double)x, 1});
     }
+    __device__ __forceinline__ void end_batch()
+    {
+    }
     __device__ __forceinline__ state found() const
     {
         return s;
@@ -272,46 +295,39 @@ template <class T> struct log_sums {
 
 /* ---- the two launches ---- */
 
-/* Sees the elements begin, begin + lanes, ... before end; at_once loads are under way together. */
-template <int at_once, class Op, class Where>
-__device__ __forceinline__ void see_all(Op &op, const reduction &r, int64_t begin, int64_t end, int64_t lanes,
-                                        Where where)
+/* Sees elements begin, begin + lanes, ... before end. */
+template <class Op, class Where>
+__device__ __forceinline__ void see_all(Op &op, const reduction &r, int64_t begin, int64_t end, int lanes, Where where)
 {
-    using X = typename Op::X;
-    int64_t i = begin;
 #pragma unroll 1
-    for (; i + (at_once - 1) * lanes < end; i += at_once * lanes) {
-        X x[at_once];
+    for (int64_t i = begin; i < end; i += (int64_t)BATCH * lanes) {
+        typename Op::X x[BATCH];
+        get(x, r, i, end, lanes, where);
 #pragma unroll
-        for (int k = 0; k < at_once; k++) {
-            x[k] = get<X>(r, where(i + k * lanes));
+        for (int k = 0; k < BATCH; k++) {
+            int64_t j = i + (int64_t)k * lanes;
+            if (j < end) {
+                op.see(r, x[k], j);
+            }
         }
-#pragma unroll
-        for (int k = 0; k < at_once; k++) {
-            op.see(r, x[k], i + k * lanes);
-        }
-    }
-#pragma unroll 1
-    for (; i < end; i += lanes) {
-        op.see(r, get<X>(r, where(i)), i);
+        op.end_batch();
     }
 }
 
-/* Most reductions are of one dimension, after merging. Integers and several dimensions get less code. */
+/* Most reductions are of one dimension, after merging; those of floats have code of their own. */
 template <class Op>
-__device__ __forceinline__ void see_row(Op &op, const reduction &r, int64_t base, int64_t begin, int64_t end,
-                                        int64_t lanes)
+__device__ __forceinline__ void see_row(Op &op, const reduction &r, int64_t base, int64_t begin, int64_t end, int lanes)
 {
-    if (r.reduced.ndim > 1) {
-        see_all<2>(op, r, begin, end, lanes, [&](int64_t i) { return base + r.reduced.at(i, 0); });
-    } else {
+    if (!std::is_integral<typename Op::X>::value && r.reduced.ndim == 1) {
         int64_t stride = r.reduced.strides[0][0];
-        see_all<std::is_integral<typename Op::X>::value ? 2 : 8>(op, r, begin, end, lanes,
-                                                                 [&](int64_t i) { return base + i * stride; });
+        see_all(op, r, begin, end, lanes, [=](int64_t i) { return base + i * stride; });
+    } else {
+        see_all(op, r, begin, end, lanes, [&](int64_t i) { return base + r.reduced.at(i, 0); });
     }
 }
 
-template <class Op> __global__ void __launch_bounds__(SH_THREADS) reduce_elements(const reduction r, const sh_groups g)
+template <class Op>
+__global__ void __launch_bounds__(SH_MOST_LANES, 2) reduce_elements(const reduction r, const sh_groups g)
 {
     sh_place p = sh_place_of(g);
     Op op;
@@ -396,20 +412,19 @@ static shoal_err dims_init(dims *d, int32_t n, const int64_t shape[], const int6
     }
     *d = dims{};
     d->ndim = ordered ? n : it.ndim;
-    memcpy(d->shape, ordered ? shape : it.shape, sizeof d->shape);
     memcpy(d->strides[0], ordered ? first : it.strides[0], sizeof d->strides[0]);
     memcpy(d->strides[1], ordered ? second : it.strides[1], sizeof d->strides[1]);
-    if (d->ndim == 0) { /* one element */
-        d->ndim = 1;
-        d->shape[0] = 1;
-    }
+    const int64_t *sizes = ordered ? shape : it.shape;
     int64_t count = 1;
     for (int i = 0; i < d->ndim; i++) {
-        count *= d->shape[i];
+        count *= sizes[i];
     }
-    d->wide = count > INT32_MAX;
-    for (int i = 0; i < d->ndim && count > 0 && !d->wide; i++) {
-        d->sizes[i] = sh_divider_make((uint32_t)d->shape[i]);
+    for (int i = 0; i < d->ndim; i++) {
+        d->sizes[i] = sh_wide_divider_make(sizes[i], count);
+    }
+    if (d->ndim == 0) { /* one element */
+        d->ndim = 1;
+        d->sizes[0] = sh_wide_divider_make(1, 1);
     }
     return SHOAL_OK;
 }
@@ -434,8 +449,9 @@ static sh_groups divide(reduction *r)
     int kept = r->kept.ndim - 1, reduced = r->reduced.ndim - 1;
     int64_t beside = r->kept.strides[0][kept];
     bool columns = r->results > 1 && r->each > 1 && beside > 0 && beside < r->reduced.strides[0][reduced];
-    sh_groups g = columns ? sh_groups_of_columns(r->results, r->each, r->kept.shape[kept])
-                          : sh_groups_of_rows(r->results, r->each, SH_THREADS);
+    int each = r->results * r->each < MANY ? BATCH : 4 * BATCH;
+    sh_groups g = columns ? sh_groups_of_columns(r->each, r->kept.sizes[kept].divisor, each)
+                          : sh_groups_of_rows(r->results, r->each, each);
     int64_t blocks = sh_group_blocks(g, r->results), here = r->each * (r->results < g.groups ? r->results : g.groups);
     int64_t chunks = 1;
     if (here > ONE_BLOCK && blocks < WANTED_BLOCKS / 2) {

@@ -8,18 +8,18 @@ template <class T> static __device__ __forceinline__ T sigmoid(T x)
 }
 
 /* Where element `at` of [n, hidden] has its first gate in [n, 4·hidden]. */
-static __device__ __forceinline__ int64_t gate_of(int64_t at, int64_t hidden)
+static __device__ __forceinline__ int64_t gate_of(int64_t at, const sh_wide_divider &by_hidden)
 {
-    return at + sh_quotient(at, hidden) * 3 * hidden;
+    return at + sh_wide_divide(at, by_hidden) * 3 * by_hidden.divisor;
 }
 
 template <class T>
 static __global__ void __launch_bounds__(SH_THREADS)
-    lstm_cells(int64_t count, int64_t hidden, T *h, T *c, T *acts, const T *gates, const T *c_prev)
+    lstm_cells(int64_t count, const sh_wide_divider by_hidden, T *h, T *c, T *acts, const T *gates, const T *c_prev)
 {
     int64_t step = (int64_t)gridDim.x * SH_THREADS;
     for (int64_t at = (int64_t)blockIdx.x * SH_THREADS + threadIdx.x; at < count; at += step) {
-        int64_t gate = gate_of(at, hidden);
+        int64_t gate = gate_of(at, by_hidden), hidden = by_hidden.divisor;
         T i = sigmoid(gates[gate]), f = sigmoid(gates[gate + hidden]);
         T g = tanh(gates[gate + 2 * hidden]), o = sigmoid(gates[gate + 3 * hidden]);
         T next = f * c_prev[at] + i * g;
@@ -34,12 +34,12 @@ static __global__ void __launch_bounds__(SH_THREADS)
 
 template <class T>
 static __global__ void __launch_bounds__(SH_THREADS)
-    lstm_cells_backward(int64_t count, int64_t hidden, T *dgates, T *dc_prev, const T *dh, const T *dc, const T *acts,
-                        const T *c, const T *c_prev)
+    lstm_cells_backward(int64_t count, const sh_wide_divider by_hidden, T *dgates, T *dc_prev, const T *dh, const T *dc,
+                        const T *acts, const T *c, const T *c_prev)
 {
     int64_t step = (int64_t)gridDim.x * SH_THREADS;
     for (int64_t at = (int64_t)blockIdx.x * SH_THREADS + threadIdx.x; at < count; at += step) {
-        int64_t gate = gate_of(at, hidden);
+        int64_t gate = gate_of(at, by_hidden), hidden = by_hidden.divisor;
         T i = acts[gate], f = acts[gate + hidden], g = acts[gate + 2 * hidden], o = acts[gate + 3 * hidden];
         T t = tanh(c[at]), gh = dh[at], before = c_prev[at];
         T gc = (dc ? dc[at] : T(0)) + gh * o * (1 - t * t);
@@ -57,7 +57,7 @@ static shoal_err lstm_of(sh_exec *exec, const sh_lstm_shape *s, void *h, void *c
 {
     int64_t count = s->n * s->hidden;
     lstm_cells<T><<<sh_blocks(count, SH_THREADS, SH_MOST_BLOCKS), SH_THREADS, 0, sh_stream(exec)>>>(
-        count, s->hidden, (T *)h, (T *)c, (T *)acts, (const T *)gates, (const T *)c_prev);
+        count, sh_wide_divider_make(s->hidden, count), (T *)h, (T *)c, (T *)acts, (const T *)gates, (const T *)c_prev);
     return sh_cuda_launched("lstm");
 }
 
@@ -67,8 +67,8 @@ static shoal_err backward_of(sh_exec *exec, const sh_lstm_shape *s, void *dgates
 {
     int64_t count = s->n * s->hidden;
     lstm_cells_backward<T><<<sh_blocks(count, SH_THREADS, SH_MOST_BLOCKS), SH_THREADS, 0, sh_stream(exec)>>>(
-        count, s->hidden, (T *)dgates, (T *)dc_prev, (const T *)dh, (const T *)dc, (const T *)acts, (const T *)c,
-        (const T *)c_prev);
+        count, sh_wide_divider_make(s->hidden, count), (T *)dgates, (T *)dc_prev, (const T *)dh, (const T *)dc,
+        (const T *)acts, (const T *)c, (const T *)c_prev);
     return sh_cuda_launched("lstm backward");
 }
 

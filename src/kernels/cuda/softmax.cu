@@ -4,19 +4,20 @@
  * elements, so outputs may be inputs. */
 #include "kernels/cuda/group.cuh"
 
-#define MOST_BLOCKS 1056 /* 8 for each of 132 multiprocessors */
-#define MOST_ROUNDS 8    /* of one block that computes the loss without a second launch */
+#define MOST_BLOCKS 1056  /* 8 for each of 132 multiprocessors */
+#define MOST_TARGETS 2048 /* that one block adds in the time of a second launch */
 
-/* The rows of one launch, of T. */
-template <class T> struct rows {
+/* The rows of one launch. */
+struct rows {
     int64_t count, n, inner;
+    sh_wide_divider by_inner;
 
     __device__ __forceinline__ int64_t start(int64_t row) const
     {
         if (inner == 1) {
             return row * n;
         }
-        int64_t outer = sh_quotient(row, inner);
+        int64_t outer = sh_wide_divide(row, by_inner);
         return outer * n * inner + (row - outer * inner);
     }
 };
@@ -97,41 +98,60 @@ static __device__ __forceinline__ void add_loss(const losses<T> &l, int64_t row,
 
 /* ---- softmax, log_softmax, and cross_entropy if there are targets ---- */
 
+/* A row of at most one batch a lane is read once, and stays in registers. */
 template <class T>
-static __device__ T log_sum_exp(const sh_groups &g, int lane, const T *x, int64_t n, int64_t inner, T *out_greatest)
+static __global__ void __launch_bounds__(SH_MOST_LANES, 2)
+    forward_rows(const rows r, const sh_groups g, sh_softmax_op op, const losses<T> l, share *found, T *y, const T *x)
 {
-    T greatest = -INFINITY;
-    for (int64_t j = lane; j < n; j += g.lanes) {
-        greatest = fmax(greatest, x[j * inner]);
-    }
-    greatest = sh_group_join(g, greatest, [](T a, T b) { return fmax(a, b); });
-    sh_sum<T> sum;
-    for (int64_t j = lane; j < n; j += g.lanes) {
-        sum.add(exp(x[j * inner] - greatest));
-    }
-    *out_greatest = greatest;
-    return log((T)sh_group_sum(g, sum.value()));
-}
-
-template <class T>
-static __global__ void __launch_bounds__(SH_MOST_LANES)
-    forward_rows(const rows<T> r, const sh_groups g, sh_softmax_op op, const losses<T> l, share *found, T *y,
-                 const T *x)
-{
-    sh_place p = sh_place_of(g);
+    const sh_place p = sh_place_of(g);
+    const int64_t step = (int64_t)SH_BATCH * g.lanes, hop = g.lanes * r.inner;
+    const bool once = r.n <= step;
     share mine = {0, 0};
     /* All groups of a block go on together, because they wait for each other; those behind the last row do nothing. */
     for (int64_t row = p.row; row - p.group < r.count; row += (int64_t)gridDim.x * g.groups) {
-        bool there = row < r.count;
-        int64_t start = there ? r.start(row) : 0, n = there ? r.n : 0;
-        T greatest, log_sum = log_sum_exp(g, p.lane, x + start, n, r.inner, &greatest);
-        int64_t target = there && l.target ? l.target[row] : -1;
-        for (int64_t j = p.lane; j < n; j += g.lanes) {
-            int64_t at = start + j * r.inner;
-            T v = x[at] - greatest - log_sum;
-            y[at] = op == SH_SOFTMAX ? exp(v) : v;
-            if (l.target && j == target && target != l.ignored) {
-                add_loss(l, row, target, v, &mine);
+        const bool there = row < r.count;
+        const int64_t start = there ? r.start(row) : 0, n = there ? r.n : 0;
+        const int64_t target = there && l.target ? l.target[row] : -1;
+        T v[SH_BATCH], greatest = -INFINITY;
+#pragma unroll 1
+        for (int64_t i = p.lane; i < n; i += step) {
+            sh_batch_load(v, x + start + i * r.inner, hop, g.lanes, sh_batch_left(n, i), T(-INFINITY));
+#pragma unroll
+            for (int k = 0; k < SH_BATCH; k++) {
+                greatest = fmax(greatest, v[k]);
+            }
+        }
+        greatest = sh_group_join(g, greatest, [](T a, T b) { return fmax(a, b); });
+        double sum = 0;
+#pragma unroll 1
+        for (int64_t i = p.lane; i < n; i += step) {
+            if (!once) {
+                sh_batch_load(v, x + start + i * r.inner, hop, g.lanes, sh_batch_left(n, i), T(-INFINITY));
+            }
+            T part = 0;
+#pragma unroll
+            for (int k = 0; k < SH_BATCH; k++) {
+                part += exp(v[k] - greatest); /* of one that is not there: exp(-inf) */
+            }
+            sum += (double)part;
+        }
+        const T log_sum = log((T)sh_group_sum(g, sum));
+#pragma unroll 1
+        for (int64_t i = p.lane; i < n; i += step) {
+            const int left = sh_batch_left(n, i);
+            T *to = y + start + i * r.inner;
+            if (!once) {
+                sh_batch_load(v, x + start + i * r.inner, hop, g.lanes, left, T(-INFINITY));
+            }
+#pragma unroll
+            for (int k = 0; k < SH_BATCH; k++) {
+                const T log_prob = v[k] - greatest - log_sum;
+                if (k * g.lanes < left) {
+                    to[k * hop] = op == SH_SOFTMAX ? exp(log_prob) : log_prob;
+                    if (l.target && k * g.lanes == target - i && target != l.ignored) {
+                        add_loss(l, row, target, log_prob, &mine);
+                    }
+                }
             }
         }
         if (there && l.target && p.lane == 0 && (target == l.ignored || !l.in_range(target))) {
@@ -146,29 +166,50 @@ static __global__ void __launch_bounds__(SH_MOST_LANES)
 /* ---- backward of softmax and log_softmax ---- */
 
 template <class T>
-static __global__ void __launch_bounds__(SH_MOST_LANES)
-    backward_rows(const rows<T> r, const sh_groups g, sh_softmax_op op, T *dx, const T *dy, const T *y)
+static __global__ void __launch_bounds__(SH_MOST_LANES, 2)
+    backward_rows(const rows r, const sh_groups g, sh_softmax_op op, T *dx, const T *dy, const T *y)
 {
-    sh_place p = sh_place_of(g);
-    bool there = p.row < r.count;
-    int64_t start = there ? r.start(p.row) : 0, n = there ? r.n : 0;
-    sh_sum<T> sum;
-    for (int64_t j = p.lane; j < n; j += g.lanes) {
-        int64_t at = start + j * r.inner;
-        sum.add(op == SH_SOFTMAX ? dy[at] * y[at] : dy[at]);
+    const sh_place p = sh_place_of(g);
+    const int64_t step = (int64_t)SH_BATCH * g.lanes, hop = g.lanes * r.inner;
+    const bool there = p.row < r.count, once = r.n <= step;
+    const int64_t start = there ? r.start(p.row) : 0, n = there ? r.n : 0;
+    T d[SH_BATCH], v[SH_BATCH];
+    double sum = 0;
+#pragma unroll 1
+    for (int64_t i = p.lane; i < n; i += step) {
+        const int64_t at = start + i * r.inner;
+        sh_batch_load(d, dy + at, hop, g.lanes, sh_batch_left(n, i), T(0));
+        sh_batch_load(v, y + at, hop, g.lanes, sh_batch_left(n, i), T(0));
+        T part = 0;
+#pragma unroll
+        for (int k = 0; k < SH_BATCH; k++) {
+            part += op == SH_SOFTMAX ? d[k] * v[k] : d[k];
+        }
+        sum += (double)part;
     }
-    T all = (T)sh_group_sum(g, sum.value());
-    for (int64_t j = p.lane; j < n; j += g.lanes) {
-        int64_t at = start + j * r.inner;
-        dx[at] = op == SH_SOFTMAX ? y[at] * (dy[at] - all) : dy[at] - exp(y[at]) * all;
+    const T all = (T)sh_group_sum(g, sum);
+#pragma unroll 1
+    for (int64_t i = p.lane; i < n; i += step) {
+        const int64_t at = start + i * r.inner;
+        const int left = sh_batch_left(n, i);
+        if (!once) {
+            sh_batch_load(d, dy + at, hop, g.lanes, left, T(0));
+            sh_batch_load(v, y + at, hop, g.lanes, left, T(0));
+        }
+#pragma unroll
+        for (int k = 0; k < SH_BATCH; k++) {
+            if (k * g.lanes < left) {
+                dx[at + k * hop] = op == SH_SOFTMAX ? v[k] * (d[k] - all) : d[k] - exp(v[k]) * all;
+            }
+        }
     }
 }
 
 /* ---- nll ---- */
 
 template <class T>
-static __global__ void __launch_bounds__(SH_MOST_LANES)
-    nll_rows(const rows<T> r, const losses<T> l, share *found, const T *log_probs)
+static __global__ void __launch_bounds__(SH_MOST_LANES, 2)
+    nll_rows(const rows r, const losses<T> l, share *found, const T *log_probs)
 {
     share mine = {0, 0};
     for (int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; row < r.count;
@@ -182,35 +223,48 @@ static __global__ void __launch_bounds__(SH_MOST_LANES)
 
 /* dx = scale · (softmax - onehot). If log_probs is NULL, softmax counts as 0. */
 template <class T>
-static __global__ void __launch_bounds__(SH_THREADS)
-    loss_gradient(const rows<T> r, const losses<T> l, T *dx, const T *dloss, const T *log_probs)
+static __global__ void __launch_bounds__(SH_MOST_LANES, 2)
+    loss_gradient(const rows r, const sh_groups g, const losses<T> l, T *dx, const T *dloss, const T *log_probs)
 {
-    int64_t count = r.count * r.n, step = (int64_t)gridDim.x * SH_THREADS;
-    for (int64_t at = (int64_t)blockIdx.x * SH_THREADS + threadIdx.x; at < count; at += step) {
-        int64_t line = sh_quotient(at, r.inner), outer = sh_quotient(line, r.n);
-        int64_t row = outer * r.inner + (at - line * r.inner), j = line - outer * r.n;
-        int64_t t = l.target[row];
-        T scale = 0;
-        if (t != l.ignored) {
-            scale = dloss[l.reduction == SH_REDUCTION_NONE ? row : 0] * l.weight_of(t);
-            scale = l.reduction == SH_REDUCTION_MEAN ? scale / *l.total : scale;
+    const sh_place p = sh_place_of(g);
+    if (p.row >= r.count) {
+        return;
+    }
+    const int64_t t = l.target[p.row], start = r.start(p.row);
+    T scale = 0;
+    if (t != l.ignored) {
+        scale = dloss[l.reduction == SH_REDUCTION_NONE ? p.row : 0] * l.weight_of(t);
+        scale = l.reduction == SH_REDUCTION_MEAN ? scale / *l.total : scale;
+    }
+    const int64_t hop = g.lanes * r.inner;
+#pragma unroll 1
+    for (int64_t i = p.lane; i < r.n; i += (int64_t)SH_BATCH * g.lanes) {
+        const int64_t at = start + i * r.inner;
+        const int left = sh_batch_left(r.n, i);
+        T v[SH_BATCH];
+        if (log_probs) {
+            sh_batch_load(v, log_probs + at, hop, g.lanes, left, T(0));
         }
-        T p = log_probs && scale != 0 ? exp(log_probs[at]) : T(0);
-        dx[at] = scale * (p - (j == t ? T(1) : T(0)));
+#pragma unroll
+        for (int k = 0; k < SH_BATCH; k++) {
+            if (k * g.lanes < left) {
+                const T prob = log_probs && scale != 0 ? exp(v[k]) : T(0);
+                dx[at + k * hop] = scale * (prob - (k * g.lanes == t - i ? T(1) : T(0)));
+            }
+        }
     }
 }
 
 /* ---- launches ---- */
 
-template <class T> static rows<T> rows_of(const sh_softmax_shape *s)
+static rows rows_of(const sh_softmax_shape *s)
 {
-    return rows<T>{s->outer * s->inner, s->n, s->inner};
+    return rows{s->outer * s->inner, s->n, s->inner, sh_wide_divider_make(s->inner, s->outer * s->inner)};
 }
 
 static sh_groups groups_of(const sh_softmax_shape *s)
 {
-    return s->inner == 1 ? sh_groups_of_rows(s->outer, s->n, SH_MOST_LANES)
-                         : sh_groups_of_columns(s->outer * s->inner, s->n, s->inner);
+    return s->inner == 1 ? sh_groups_of_rows(s->outer, s->n, SH_BATCH) : sh_groups_of_columns(s->n, s->inner, SH_BATCH);
 }
 
 template <class T> static losses<T> losses_of(const sh_nll_args *args, void *loss, const void *total)
@@ -224,7 +278,7 @@ static shoal_err forward_of(sh_exec *exec, sh_softmax_op op, const sh_softmax_sh
 {
     sh_groups g = groups_of(s);
     unsigned blocks = sh_group_blocks(g, s->outer * s->inner);
-    forward_rows<T><<<blocks, (unsigned)sh_group_threads(g), 0, sh_stream(exec)>>>(rows_of<T>(s), g, op, losses<T>{},
+    forward_rows<T><<<blocks, (unsigned)sh_group_threads(g), 0, sh_stream(exec)>>>(rows_of(s), g, op, losses<T>{},
                                                                                    nullptr, (T *)y, (const T *)x);
     return sh_cuda_launched("softmax");
 }
@@ -235,15 +289,9 @@ static shoal_err backward_of(sh_exec *exec, sh_softmax_op op, const sh_softmax_s
 {
     sh_groups g = groups_of(s);
     unsigned blocks = sh_group_blocks(g, s->outer * s->inner);
-    backward_rows<T><<<blocks, (unsigned)sh_group_threads(g), 0, sh_stream(exec)>>>(rows_of<T>(s), g, op, (T *)dx,
+    backward_rows<T><<<blocks, (unsigned)sh_group_threads(g), 0, sh_stream(exec)>>>(rows_of(s), g, op, (T *)dx,
                                                                                     (const T *)dy, (const T *)y);
     return sh_cuda_launched("softmax backward");
-}
-
-/* The blocks to launch for a loss that `wanted` blocks would compute in one round. */
-static unsigned blocks_for(unsigned wanted)
-{
-    return wanted <= MOST_ROUNDS ? 1 : wanted < MOST_BLOCKS ? wanted : MOST_BLOCKS;
 }
 
 /* Calls launch(found) for a launch of `blocks` blocks; if there are several, joins what they found. */
@@ -267,13 +315,13 @@ static shoal_err with_finish(sh_exec *exec, const losses<T> &l, unsigned blocks,
 template <class T>
 static shoal_err nll_of(sh_exec *exec, const sh_nll_args *args, void *loss, void *total, const void *log_probs)
 {
-    rows<T> r = rows_of<T>(&args->shape);
+    rows r = rows_of(&args->shape);
     losses<T> l = losses_of<T>(args, loss, total);
-    int threads = SH_THREADS;
+    int threads = SH_WARP;
     while (threads < r.count && threads < SH_MOST_LANES) {
         threads *= 2;
     }
-    unsigned blocks = blocks_for(sh_blocks(r.count, threads, MOST_BLOCKS));
+    unsigned blocks = r.count <= MOST_TARGETS ? 1 : sh_blocks(r.count, threads, MOST_BLOCKS);
     return with_finish(exec, l, blocks, [&](share *found) {
         nll_rows<T><<<blocks, (unsigned)threads, 0, sh_stream(exec)>>>(r, l, found, (const T *)log_probs);
     });
@@ -283,13 +331,14 @@ template <class T>
 static shoal_err cross_entropy_of(sh_exec *exec, const sh_nll_args *args, void *loss, void *total, void *log_probs,
                                   const void *x)
 {
-    rows<T> r = rows_of<T>(&args->shape);
+    rows r = rows_of(&args->shape);
     losses<T> l = losses_of<T>(args, loss, total);
     sh_groups g = groups_of(&args->shape);
-    if (!g.side_by_side && r.count * g.lanes <= MOST_ROUNDS * SH_MOST_LANES) {
-        g.groups = SH_MOST_LANES / g.lanes;
+    while (!g.side_by_side && g.groups < r.count && g.lanes * g.groups < SH_MOST_LANES) {
+        g.groups *= 2;
     }
-    unsigned blocks = blocks_for(sh_group_blocks(g, r.count));
+    unsigned blocks = sh_group_blocks(g, r.count);
+    blocks = blocks < 1 ? 1 : blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS;
     return with_finish(exec, l, blocks, [&](share *found) {
         forward_rows<T><<<blocks, (unsigned)sh_group_threads(g), 0, sh_stream(exec)>>>(r, g, SH_LOG_SOFTMAX, l, found,
                                                                                        (T *)log_probs, (const T *)x);
@@ -300,10 +349,10 @@ template <class T>
 static shoal_err gradient_of(sh_exec *exec, const sh_nll_args *args, void *dx, const void *dloss, const void *total,
                              const void *log_probs)
 {
-    rows<T> r = rows_of<T>(&args->shape);
-    unsigned blocks = sh_blocks(r.count * r.n, SH_THREADS, SH_MOST_BLOCKS);
-    loss_gradient<T><<<blocks, SH_THREADS, 0, sh_stream(exec)>>>(r, losses_of<T>(args, nullptr, total), (T *)dx,
-                                                                 (const T *)dloss, (const T *)log_probs);
+    rows r = rows_of(&args->shape);
+    sh_groups g = groups_of(&args->shape);
+    loss_gradient<T><<<sh_group_blocks(g, r.count), (unsigned)sh_group_threads(g), 0, sh_stream(exec)>>>(
+        r, g, losses_of<T>(args, nullptr, total), (T *)dx, (const T *)dloss, (const T *)log_probs);
     return sh_cuda_launched("nll backward");
 }
 
