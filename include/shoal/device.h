@@ -65,6 +65,24 @@ SHOAL_MUST_USE shoal_err shoal_card_wait(void);
  * what it got from the driver at once (at least 32 MiB). Waits for the card's work. Thread-safe. */
 size_t shoal_card_trim(void);
 
+/* ---- streams of other libraries ----
+ *
+ * Another library in this process that uses the same card has streams of its own, which are not in order with Shoal's
+ * work. These calls say in which order they run. None of them waits on the host, and none calls the driver twice if there
+ * is nothing to wait for. A stream is a CUstream or cudaStream_t; NULL and (void *)1 are the legacy default stream, and
+ * (void *)2 is the calling thread's default stream. */
+
+/* Returns the stream of Shoal's work, for a library that wants to order its own with it. It exists until the process ends.
+ * Opens the card. Thread-safe. Errors: those of shoal_card_memory_get; SHOAL_ESTATE in a capture. */
+SHOAL_MUST_USE shoal_err shoal_card_stream(void **out_stream);
+
+/* Shoal's later work waits for what is in the stream now. Opens the card. Thread-safe. Errors: those of
+ * shoal_card_memory_get; SHOAL_ESTATE if Shoal or the other library is capturing. */
+SHOAL_MUST_USE shoal_err shoal_card_follow_stream(void *stream);
+
+/* What comes into the stream later waits for Shoal's work so far. Otherwise like shoal_card_follow_stream. */
+SHOAL_MUST_USE shoal_err shoal_card_precede_stream(void *stream);
+
 /* ---- captures ---- */
 
 /* A step on the card, captured once and replayed any number of times. */

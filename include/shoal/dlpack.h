@@ -7,6 +7,11 @@
  * After a fork each process has its own copy of the pack and calls the deleter for itself. After shoal_world_leave
  * the elements of a shared tensor are gone: a pack of one may only be deleted. Threads may use different packs at
  * the same time; tensor.h says how they may use the elements.
+ *
+ * On a card, work is done later, in streams. Whoever exports a tensor makes the receiver's stream wait for Shoal's work
+ * (shoal_card_precede_stream), and before the deleter is called, Shoal's work wait for the receiver's stream
+ * (shoal_card_follow_stream). Whoever imports one makes Shoal's work wait for the stream that computed it
+ * (shoal_card_follow_stream).
  */
 #ifndef SHOAL_DLPACK_H
 #define SHOAL_DLPACK_H
@@ -22,7 +27,7 @@ extern "C" {
 #define SHOAL_DLPACK_MINOR 0
 
 /* The values of shoal_dlpack_device.type that Shoal uses. It exports tensors of the CPU and of CUDA, and imports
- * those of the CPU and of CUDA_HOST. */
+ * these and those of CUDA_HOST. */
 enum {
     SHOAL_DLPACK_CPU = 1,
     SHOAL_DLPACK_CUDA = 2,
@@ -88,11 +93,12 @@ SHOAL_MUST_USE shoal_err shoal_tensor_to_dlpack(shoal_tensor *t, uint64_t flags,
 /* Makes a tensor over the memory of another library. The caller owns the tensor. The pack now belongs to the tensor,
  * which calls the pack's deleter, if it has one, when the last tensor over the memory is released. A read-only pack
  * is copied and deleted at once. After a failure the caller still owns the pack. The tensor cannot be shared or sent
- * to another process, unless it is such a copy (SHOAL_EINVAL): clone it first (shoal_clone). Does not block. Returns
- * NULL on failure, and for NULL. Errors: SHOAL_EINVAL if the pack has another major version (a newer minor version
- * is accepted), a device that is not the CPU, more than SHOAL_MAX_DIMS dims, negative sizes or strides, several
+ * to another process, unless it is such a copy (SHOAL_EINVAL): clone it first (shoal_clone). Does not block; the release
+ * of card memory waits until Shoal's work is done, and so does the copy of a read-only pack. Returns NULL on failure, and
+ * for NULL. Errors: SHOAL_EINVAL if the pack has another major version (a newer minor version is accepted), a device that
+ * is neither the CPU nor this process's card, more than SHOAL_MAX_DIMS dims, negative sizes or strides, several
  * lanes, no data, or memory that is not aligned to its elements; SHOAL_ETYPE if no shoal_dtype fits the element
- * type; SHOAL_ENOMEM. */
+ * type; SHOAL_ENOMEM; those of shoal_card_memory_get for card memory. */
 shoal_tensor *shoal_tensor_from_dlpack(shoal_dlpack *pack);
 
 #ifdef __cplusplus

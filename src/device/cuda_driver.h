@@ -140,6 +140,7 @@ enum {
     CALL(cuEventDestroy, "cuEventDestroy_v2", (sh_cu_event))                                                           \
     CALL(cuEventRecord, "cuEventRecord", (sh_cu_event, sh_cu_stream))                                                  \
     CALL(cuStreamWaitEvent, "cuStreamWaitEvent", (sh_cu_stream, sh_cu_event, unsigned))                                \
+    CALL(cuStreamIsCapturing, "cuStreamIsCapturing", (sh_cu_stream, int *))                                            \
     CALL(cuStreamBeginCapture, "cuStreamBeginCapture_v2", (sh_cu_stream, int))                                         \
     CALL(cuStreamEndCapture, "cuStreamEndCapture", (sh_cu_stream, sh_cu_graph *))                                      \
     CALL(cuGraphInstantiate, "cuGraphInstantiateWithFlags", (sh_cu_graph_exec *, sh_cu_graph, unsigned long long))     \

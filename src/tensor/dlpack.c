@@ -2,6 +2,7 @@
 #include "tensor/tensor.h"
 
 #include "base/error.h"
+#include "device/cuda.h"
 
 #include <shoal/dlpack.h>
 
@@ -99,7 +100,11 @@ shoal_err shoal_tensor_to_dlpack(shoal_tensor *t, uint64_t flags, shoal_dlpack *
     e->pack.flags = flags;
     e->pack.tensor.data = alias->storage->data;
     e->pack.tensor.byte_offset = (uint64_t)alias->offset * shoal_dtype_size(alias->dtype);
-    e->pack.tensor.device.type = alias->storage->device->kind == SHOAL_CUDA ? SHOAL_DLPACK_CUDA : SHOAL_DLPACK_CPU;
+    if (alias->storage->device == &sh_device_cuda) {
+        e->pack.tensor.device = (shoal_dlpack_device){SHOAL_DLPACK_CUDA, sh_cuda_the_card()->index};
+    } else {
+        e->pack.tensor.device.type = SHOAL_DLPACK_CPU;
+    }
     e->pack.tensor.ndim = alias->ndim;
     e->pack.tensor.dtype = dtypes[alias->dtype];
     e->pack.tensor.shape = e->shape;
@@ -134,8 +139,9 @@ static shoal_err check_import(const shoal_dlpack *pack)
         return sh_fail(SHOAL_EINVAL, "shoal_tensor_from_dlpack: the version is %u.%u, not %d.x", pack->version.major,
                        pack->version.minor, SHOAL_DLPACK_MAJOR);
     }
-    if (device != SHOAL_DLPACK_CPU && device != SHOAL_DLPACK_CUDA_HOST) {
-        return sh_fail(SHOAL_EINVAL, "shoal_tensor_from_dlpack: the device has type %d, it is not the CPU", device);
+    if (device != SHOAL_DLPACK_CPU && device != SHOAL_DLPACK_CUDA_HOST && device != SHOAL_DLPACK_CUDA) {
+        return sh_fail(SHOAL_EINVAL,
+                       "shoal_tensor_from_dlpack: the device has type %d, neither the CPU nor a CUDA card", device);
     }
     if (ndim < 0 || ndim > SHOAL_MAX_DIMS || (ndim > 0 && !pack->tensor.shape)) {
         return sh_fail(SHOAL_EINVAL, "shoal_tensor_from_dlpack: a tensor has 0 to %d dims, not %d", SHOAL_MAX_DIMS,
@@ -194,6 +200,35 @@ static void delete_pack(void *pack)
     }
 }
 
+/* Its owner may use the memory at once, in a stream that Shoal does not know: so Shoal's work with it must be done. */
+static void delete_card_pack(void *pack)
+{
+    sh_cleanup_begin();
+    if (sh_cuda_is_ours()) {
+        (void)sh_device_cuda.wait();
+    }
+    sh_cleanup_end();
+    delete_pack(pack);
+}
+
+/* Returns the device of the pack's memory; NULL with the error set if this process cannot use it. */
+static const sh_device *import_device(const shoal_dlpack *pack)
+{
+    if (pack->tensor.device.type != SHOAL_DLPACK_CUDA) {
+        return &sh_device_cpu;
+    }
+    const sh_device *device = sh_device_get(SHOAL_CUDA);
+    int card = device ? sh_cuda_the_card()->index : 0;
+    if (device && pack->tensor.device.id != card) {
+        (void)sh_fail(
+            SHOAL_EINVAL,
+            "shoal_tensor_from_dlpack: the tensor is on card %d, and this process uses card %d: set SHOAL_CARD",
+            pack->tensor.device.id, card);
+        device = NULL;
+    }
+    return device;
+}
+
 /* Makes a separate copy and leaves the pack untouched. */
 static shoal_tensor *import_copy(const shoal_tensor *t)
 {
@@ -215,18 +250,23 @@ shoal_tensor *shoal_tensor_from_dlpack(shoal_dlpack *pack)
     if (import_shape(pack, &s) != SHOAL_OK || check_memory(pack, &s) != SHOAL_OK) {
         return NULL;
     }
+    const sh_device *device = import_device(pack);
+    if (!device) {
+        return NULL;
+    }
+    void (*release)(void *) = device == &sh_device_cpu ? delete_pack : delete_card_pack;
     char *first = pack->tensor.data ? (char *)pack->tensor.data + pack->tensor.byte_offset : NULL;
-    sh_storage *storage = sh_storage_create_foreign(first, (size_t)sh_shape_reach(&s), NULL, pack);
+    sh_storage *storage = sh_storage_create_foreign(device, first, (size_t)sh_shape_reach(&s), NULL, pack);
     shoal_tensor *t = storage ? sh_tensor_over(storage, &s) : NULL;
     if (t && (pack->flags & SHOAL_DLPACK_READ_ONLY)) {
         shoal_tensor *copy = import_copy(t);
         shoal_tensor_release(t);
         t = copy;
         if (t) {
-            delete_pack(pack);
+            release(pack);
         }
     } else if (t) {
-        storage->release = delete_pack;
+        storage->release = release;
     }
     sh_storage_release(storage);
     return t;

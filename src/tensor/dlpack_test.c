@@ -190,7 +190,7 @@ START_TEST(refused)
     REFUSED(p.tensor.dtype.lanes = 4, SHOAL_EINVAL, "4 lanes");
     REFUSED(p.tensor.dtype.bits = 24, SHOAL_ETYPE, "24 bits");
     REFUSED(p.tensor.dtype.code = 5, SHOAL_ETYPE, "code 5");
-    REFUSED(p.tensor.device.type = 2, SHOAL_EINVAL, "type 2");
+    REFUSED(p.tensor.device.type = 7, SHOAL_EINVAL, "type 7");
     REFUSED(p.tensor.ndim = 9, SHOAL_EINVAL, "not 9");
     REFUSED(p.tensor.ndim = -1, SHOAL_EINVAL, "not -1");
     REFUSED(p.tensor.shape = NULL, SHOAL_EINVAL, "dims");

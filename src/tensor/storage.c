@@ -137,9 +137,10 @@ sh_storage *sh_storage_create_pinned(const sh_device *device, size_t size)
     return s;
 }
 
-sh_storage *sh_storage_create_foreign(void *data, size_t size, void (*release)(void *), void *context)
+sh_storage *sh_storage_create_foreign(const sh_device *device, void *data, size_t size, void (*release)(void *),
+                                      void *context)
 {
-    sh_storage *s = new_storage(&sh_device_cpu, size);
+    sh_storage *s = new_storage(device, size);
     if (s) {
         s->data = data;
         s->foreign = true;

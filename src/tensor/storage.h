@@ -52,8 +52,9 @@ sh_storage *sh_storage_create_shared(size_t size);
  * SHOAL_ENOMEM if there is no memory, or the device's error. */
 sh_storage *sh_storage_create_pinned(const sh_device *device, size_t size);
 
-/* Creates a storage over foreign bytes of the CPU. Does not call release if it fails. */
-sh_storage *sh_storage_create_foreign(void *data, size_t size, void (*release)(void *), void *context);
+/* Creates a storage over foreign bytes of a device. Does not call release if it fails. */
+sh_storage *sh_storage_create_foreign(const sh_device *device, void *data, size_t size, void (*release)(void *),
+                                      void *context);
 
 /* Returns the storage of a block that arrived, of SH_KIND_DATA or SH_KIND_PIECE: the one this process has, or a new one
  * that keeps `keeper` (retained). The caller has checked that the block is in the heap. Returns NULL and sets

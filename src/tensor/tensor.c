@@ -256,7 +256,7 @@ shoal_tensor *shoal_from_memory(shoal_dtype dtype, void *data, int ndim, const i
     if (sh_shape_init(&s, dtype, ndim, shape) != SHOAL_OK) {
         return NULL;
     }
-    sh_storage *storage = sh_storage_create_foreign(data, bytes_of(&s), release, context);
+    sh_storage *storage = sh_storage_create_foreign(&sh_device_cpu, data, bytes_of(&s), release, context);
     shoal_tensor *t = storage ? sh_tensor_over(storage, &s) : NULL;
     if (storage && !t) {
         storage->release = NULL;

@@ -40,6 +40,12 @@ struct CUstream_st {
 
 static uint64_t gate = 1, gate_open = 1; /* a blocked stream waits for the word gate */
 
+/* The default streams have numbers instead of addresses. Their work is done at once, and is nothing. */
+static bool is_default(sh_cu_stream s)
+{
+    return (uintptr_t)s <= 2;
+}
+
 static void jobs_add(jobs *list, const job *what)
 {
     job *fresh = malloc(sizeof *fresh);
@@ -90,6 +96,9 @@ static bool go_on(sh_cu_stream s)
 /* Adds a job; `owned` bytes are copied if it cannot be done at once. */
 static int enqueue(sh_cu_stream s, job j)
 {
+    if (is_default(s)) {
+        return SH_CU_OK;
+    }
     stub_lock();
     if (s->capture) {
         j.owned = false;
@@ -137,7 +146,7 @@ STUB_EXPORT int cuStreamQuery(sh_cu_stream s)
 {
     ENTER;
     stub_lock();
-    bool done = go_on(s);
+    bool done = is_default(s) || go_on(s);
     stub_unlock();
     return done ? SH_CU_OK : SH_CU_NOT_READY;
 }
@@ -187,13 +196,17 @@ STUB_EXPORT int cuStreamWaitValue64_v2(sh_cu_stream s, sh_cu_address word, uint6
     return enqueue(s, (job){.kind = JOB_WAIT, .from = (const void *)(uintptr_t)word, .size = value});
 }
 
-/* ---- events: every stream of the stub is one, so nothing has to wait ---- */
+/* ---- events: a word that a stream writes, and another one waits for ---- */
+
+struct CUevent_st {
+    uint64_t done, recorded;
+};
 
 STUB_EXPORT int cuEventCreate(sh_cu_event *out, unsigned flags)
 {
     (void)flags;
     ENTER;
-    *out = malloc(1);
+    *out = calloc(1, sizeof **out);
     return SH_CU_OK;
 }
 
@@ -206,22 +219,25 @@ STUB_EXPORT int cuEventDestroy_v2(sh_cu_event event)
 
 STUB_EXPORT int cuEventRecord(sh_cu_event event, sh_cu_stream s)
 {
-    (void)event;
-    (void)s;
     ENTER;
-    return SH_CU_OK;
+    return enqueue(s, (job){.kind = JOB_WRITE, .to = &event->done, .size = ++event->recorded});
 }
 
 STUB_EXPORT int cuStreamWaitEvent(sh_cu_stream s, sh_cu_event event, unsigned flags)
 {
-    (void)s;
-    (void)event;
     (void)flags;
     ENTER;
-    return SH_CU_OK;
+    return enqueue(s, (job){.kind = JOB_WAIT, .from = &event->done, .size = event->recorded});
 }
 
 /* ---- captures ---- */
+
+STUB_EXPORT int cuStreamIsCapturing(sh_cu_stream s, int *out_status)
+{
+    ENTER;
+    *out_status = !is_default(s) && s->capture != NULL;
+    return SH_CU_OK;
+}
 
 STUB_EXPORT int cuStreamBeginCapture_v2(sh_cu_stream s, int mode)
 {

@@ -11,6 +11,8 @@ SKIP = {
     'shoal_capture_end': 'needs a card; src/tensor/capture_test.c has it',
     'shoal_capture_replay': 'needs a card; src/tensor/capture_test.c has it',
     'shoal_capture_destroy': 'needs a card; src/tensor/capture_test.c has it',
+    'shoal_card_follow_stream': 'needs a stream of a card; src/tensor/dlpack_card_test.c has it',
+    'shoal_card_precede_stream': 'needs a stream of a card; src/tensor/dlpack_card_test.c has it',
 }
 
 # Called only with NULL and after the end began, where it must be refused: name: the reason.
@@ -198,6 +200,7 @@ WORKS = {
     'shoal_card_count': ('SHOAL_ENOENT', 'there is no card'),
     'shoal_card_info_get': ('SHOAL_ENOENT', 'there is no card'),
     'shoal_card_memory_get': ('SHOAL_ENOENT', 'there is no card'),
+    'shoal_card_stream': ('SHOAL_ENOENT', 'there is no card'),
     'shoal_copy_later_': ('SHOAL_EINVAL', 'neither tensor is pinned'),
     'shoal_sparse_starts': ('NULL', 'COO has none'),
 }

@@ -1,0 +1,72 @@
+/* Order between Shoal's stream and those of other libraries in this process. include/shoal/device.h describes it. */
+#include "device/cuda_capture.h"
+
+#include "base/error.h"
+
+#include <pthread.h>
+
+static struct {
+    pthread_mutex_t lock;
+    sh_cu_event event; /* made at the first need, and used again: a wait keeps what was recorded before it */
+} relay = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static shoal_err check(sh_cu_stream other)
+{
+    if (!sh_cuda_get()) {
+        return shoal_last_error();
+    }
+    shoal_err err = sh_cuda_capture_refuse("ordering work with a stream of another library");
+    int status = SH_CU_CAPTURE_NONE;
+    if (err == SHOAL_OK && (sh_cu.cuStreamIsCapturing(other, &status) != SH_CU_OK || status != SH_CU_CAPTURE_NONE)) {
+        err =
+            sh_fail(SHOAL_ESTATE, "another library is capturing a CUDA graph on its stream: use Shoal's tensors before "
+                                  "or after the capture");
+    }
+    return err;
+}
+
+/* What comes into `after` waits for what is in `before`. One of them is Shoal's. */
+static shoal_err order(sh_cu_stream before, sh_cu_stream after)
+{
+    int result = sh_cu.cuStreamQuery(before);
+    if (result != SH_CU_NOT_READY) {
+        return sh_cuda_result("look at a stream", result);
+    }
+    if (!sh_device_cuda.exec()) { /* a wait counts as work */
+        return shoal_last_error();
+    }
+    pthread_mutex_lock(&relay.lock);
+    result = relay.event ? SH_CU_OK : sh_cu.cuEventCreate(&relay.event, SH_CU_EVENT_DISABLE_TIMING);
+    if (result == SH_CU_OK) {
+        result = sh_cu.cuEventRecord(relay.event, before);
+    }
+    if (result == SH_CU_OK) {
+        result = sh_cu.cuStreamWaitEvent(after, relay.event, 0);
+    }
+    pthread_mutex_unlock(&relay.lock);
+    return sh_cuda_result("order the work of two streams", result);
+}
+
+shoal_err shoal_card_stream(void **out_stream)
+{
+    SH_NEED(out_stream);
+    shoal_err err = check(NULL);
+    sh_exec *exec =
+        err == SHOAL_OK ? sh_device_cuda.exec() : NULL; /* counts as work: the caller is about to add some */
+    if (exec) {
+        *out_stream = exec->stream;
+    }
+    return exec ? SHOAL_OK : shoal_last_error();
+}
+
+shoal_err shoal_card_follow_stream(void *stream)
+{
+    shoal_err err = check(stream);
+    return err == SHOAL_OK ? order(stream, sh_cuda_the_card()->stream) : err;
+}
+
+shoal_err shoal_card_precede_stream(void *stream)
+{
+    shoal_err err = check(stream);
+    return err == SHOAL_OK ? order(sh_cuda_the_card()->stream, stream) : err;
+}
