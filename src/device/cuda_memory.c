@@ -83,11 +83,12 @@ static unsigned bin_of(size_t size)
     return (log - 12) * 4 + (unsigned)((size >> (log - 2)) & 3);
 }
 
-/* The next granule: they grow with their number, because a world has room for 253 of them, of all its processes. */
+/* The next granule: they grow with their number, because a world has room for 253 of them, of all its processes, and
+ * because a process that joins maps each of them. */
 static size_t next_granule_size(void)
 {
     static const size_t sizes[] = {(size_t)32 << 20, (size_t)128 << 20, (size_t)1 << 30, (size_t)4 << 30};
-    unsigned step = memory.granule_count / 16;
+    unsigned step = memory.granule_count / 8;
     return sizes[step < 4 ? step : 3];
 }
 

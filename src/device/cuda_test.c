@@ -123,6 +123,58 @@ START_TEST(child_of_fork)
 }
 END_TEST
 
+static shoal_err nothing(int rank, const shoal_value *args)
+{
+    (void)rank;
+    (void)args;
+    return SHOAL_OK;
+}
+
+/* B33. Counting the cards starts the driver, which is enough. Spawn works. */
+START_TEST(fork_is_refused)
+{
+    int count = 0;
+    shoal_process *p = NULL;
+    ck_assert_ok(shoal_card_count(&count));
+    ck_assert_int_eq(count, 1);
+    ck_assert_err(shoal_process_start(nothing, NULL, &(shoal_process_options){.start = SHOAL_START_FORK}, &p),
+                  SHOAL_ESTATE);
+    ck_assert_msg(strstr(shoal_last_error_text(), "this process has used the card") &&
+                      strstr(shoal_last_error_text(), "use spawn"),
+                  "%s", shoal_last_error_text());
+    ck_assert_ok(shoal_process_start(nothing, NULL, &(shoal_process_options){.start = SHOAL_START_SPAWN}, &p));
+    shoal_status status;
+    ck_assert_ok(shoal_process_join(p, SHOAL_SECONDS(30), &status));
+    ck_assert_msg(status.end == SHOAL_RETURNED, "%s", status.text);
+    shoal_process_destroy(p);
+}
+END_TEST
+
+START_TEST(describe_cards)
+{
+    shoal_card_info info;
+    shoal_card_memory m;
+    setenv("SHOAL_STUB_CARDS", "2", 1);
+    ck_assert_ok(shoal_card_info_get(1, &info));
+    ck_assert_str_eq(info.name, "Stub 1");
+    ck_assert_str_eq(info.uuid, "GPU-51515151-5151-5151-5151-515151515151");
+    ck_assert_int_eq(info.driver, 13000);
+    ck_assert_err(shoal_card_info_get(2, &info), SHOAL_EINVAL);
+    ck_assert_ok(shoal_card_wait()); /* nothing was done */
+    ck_assert_uint_eq(shoal_card_trim(), 0);
+    ck_assert_uint_eq(sh_stub_control()->calls("cuDevicePrimaryCtxRetain"), 0);
+    ck_assert_ok(shoal_card_memory_get(&m));
+    ck_assert_uint_eq(m.total, info.memory);
+    ck_assert_uint_eq(m.held, 0);
+    void *p = sh_device_cuda.alloc(1000);
+    ck_assert_ok(shoal_card_memory_get(&m));
+    ck_assert_uint_eq(m.asked, 1000);
+    ck_assert_uint_eq(m.free, m.total - m.held);
+    sh_device_cuda.free(p, 1000);
+    ck_assert_uint_eq(shoal_card_trim(), m.held);
+}
+END_TEST
+
 static void *use_card(void *unused)
 {
     (void)unused;
@@ -171,6 +223,8 @@ static Suite *suite(void)
     tcase_add_test(tc, failing_start);
     tcase_add_test(tc, lost_context);
     tcase_add_test(tc, child_of_fork);
+    tcase_add_test(tc, fork_is_refused);
+    tcase_add_test(tc, describe_cards);
     tcase_add_test(tc, threads_open_at_once);
     suite_add_tcase(s, tc);
     return s;
