@@ -81,6 +81,12 @@ uint64_t kill_seed(void)
     return seed;
 }
 
+bool kill_step_is_chosen(int step)
+{
+    const char *only = getenv("SHOAL_KILL_STEP");
+    return only == NULL || (step >= 0 && strstr(kill_steps[step].name, only) != NULL);
+}
+
 /* ---- points ---- */
 
 static const char *point_names[KILL_POINTS_MAX];

@@ -109,6 +109,10 @@ typedef struct kill_step {
 extern const kill_step kill_steps[];
 extern const int kill_step_count;
 
+/* SHOAL_KILL_STEP=text chooses the steps with that text in their names, for debugging and for a soak of a part. A step of
+ * -1 asks whether all are chosen. */
+bool kill_step_is_chosen(int step);
+
 /* begin makes the world and the objects, and starts the survivors; end ends them and releases everything. heap_limit 0
  * means enough memory; a smaller limit makes the heap tight. */
 void kill_stage_begin(kill_stage *stage, int survivors, uint64_t heap_limit);

@@ -1,4 +1,5 @@
-/* B40, at random: victims are killed at any instruction. SHOAL_SOAK_KILLS sets how often, SHOAL_SEED sets the seed.
+/* B40, at random: victims are killed at any instruction. SHOAL_SOAK_KILLS sets how often, SHOAL_SEED sets the seed,
+ * SHOAL_KILL_STEP in which steps (kill.h).
  *
  * Four ways to die, in turn: by a signal after a random time; by a signal directly after the fork; stopped by ptrace,
  * advanced by a random number of single steps, then killed; by a signal, and its first recoverer is killed as well. */
@@ -29,7 +30,7 @@ static _Noreturn void be_victim(kill_stage *stage, uint64_t random)
 {
     for (;;) {
         uint32_t n = (uint32_t)sh_splitmix_below(&random, (uint64_t)kill_step_count);
-        if ((kill_steps[n].flags & KILL_BY_HAND) == 0) {
+        if ((kill_steps[n].flags & KILL_BY_HAND) == 0 && kill_step_is_chosen((int)n)) {
             sh_store_release(&stage->board->doing, n + 1);
             kill_steps[n].run(stage, &random);
         }

@@ -33,14 +33,6 @@ static bool is_of_recovery(const char *name)
            strcmp(name, "store.settle.dropped") == 0;
 }
 
-/* SHOAL_KILL_STEP=text chooses the steps with that text in their names, for debugging. A step of -1 asks whether all
- * are chosen. */
-static bool is_chosen(int step)
-{
-    const char *only = getenv("SHOAL_KILL_STEP");
-    return only == NULL || (step >= 0 && strstr(kill_steps[step].name, only) != NULL);
-}
-
 static bool is_start(int step)
 {
     return strncmp(kill_steps[step].name, "start_", 6) == 0;
@@ -133,7 +125,7 @@ static pid_t fork_victim(kill_stage *stage)
 static void dry_run(kill_stage *stage, bool starts)
 {
     for (int step = 0; step < kill_step_count; step++) {
-        if (is_start(step) != starts || !is_chosen(step)) {
+        if (is_start(step) != starts || !kill_step_is_chosen(step)) {
             continue;
         }
         favour(stage, step);
@@ -310,7 +302,8 @@ static int visit(kill_stage *stage, bool starts, bool only_missing, int *visited
 {
     int died = 0;
     for (int step = 0; step < kill_step_count; step++) {
-        for (int point = 0; is_start(step) == starts && is_chosen(step) && point < kill_point_count(); point++) {
+        for (int point = 0; is_start(step) == starts && kill_step_is_chosen(step) && point < kill_point_count();
+             point++) {
             uint64_t times = sh_load_relaxed(&stage->board->reached[step][point]) + is_beyond_exec(step, point);
             if (times == 0 || is_of_recovery(kill_point_name(point)) || (only_missing && visited[point] > 0)) {
                 continue;
@@ -354,7 +347,7 @@ static void sweep(bool starts)
     dry_run(&stage, starts);
     int died = visit(&stage, starts, false, visited, stops),
         missing = list_missing(visited, starts, names, sizeof names);
-    for (int round = 0; missing > 0 && round < ROUNDS && is_chosen(-1);
+    for (int round = 0; missing > 0 && round < ROUNDS && kill_step_is_chosen(-1);
          round++) { /* some points need other processes to interleave */
         patience *= 2;
         dry_run(&stage, starts);
@@ -367,7 +360,7 @@ static void sweep(bool starts)
     printf("%d pairs of step and point visited, %llu processes recovered; stops at %d points\n", died,
            (unsigned long long)stage.recovered, stopped);
     fflush(stdout);
-    ck_assert_msg(missing == 0 || !is_chosen(-1), "nothing died at %d points:%s", missing, names);
+    ck_assert_msg(missing == 0 || !kill_step_is_chosen(-1), "nothing died at %d points:%s", missing, names);
     kill_stage_end(&stage);
 }
 
