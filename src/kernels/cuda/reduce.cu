@@ -185,11 +185,12 @@ template <class T> struct products {
 /* MAX, MIN, ARGMAX, ARGMIN. A minimum is the maximum of the elements in reverse order. */
 template <class T> struct extremes {
     using X = T;
-    struct state {
-        T x;
+    struct state { /* of 16 bytes, without a gap, in scratch memory */
+        typename std::conditional<std::is_integral<T>::value, int64_t, double>::type x;
         int64_t at; /* -1: nothing seen */
     };
-    state s = {0, -1};
+    T best = 0;
+    int64_t first = -1;
 
     static __device__ __forceinline__ T turned(const reduction &r, T x)
     {
@@ -197,15 +198,16 @@ template <class T> struct extremes {
         return !least ? x : std::is_integral<T>::value ? -1 - x : -x;
     }
     /* Whether y wins if it comes later. A NaN beats all but a NaN. */
-    static __device__ __forceinline__ bool beats(T y, T x)
+    template <class V> static __device__ __forceinline__ bool beats(V y, V x)
     {
         return y > x || (y != y && x == x);
     }
     __device__ __forceinline__ void see(const reduction &r, T x, int64_t i)
     {
         x = turned(r, x);
-        if (s.at < 0 || beats(x, s.x)) {
-            s = state{x, i};
+        if (first < 0 || beats(x, best)) {
+            best = x;
+            first = i;
         }
     }
     __device__ __forceinline__ void end_batch()
@@ -213,7 +215,7 @@ template <class T> struct extremes {
     }
     __device__ __forceinline__ state found() const
     {
-        return s;
+        return state{best, first};
     }
     static __device__ __forceinline__ state join(const state &a, const state &b)
     {
@@ -225,7 +227,7 @@ template <class T> struct extremes {
     static __device__ __forceinline__ void write(const reduction &r, int64_t at, const state &s)
     {
         if (r.op == SH_REDUCE_MAX || r.op == SH_REDUCE_MIN) {
-            put<T>(r, at, turned(r, s.x));
+            put<T>(r, at, turned(r, (T)s.x));
         } else {
             ((int64_t *)r.out)[at] = s.at;
         }
