@@ -1,163 +1,159 @@
 /* The fused block forward, for small square kernels at stride 1 in f32. The contract is kernels/conv2d.h.
  *
- * A thread computes one window of the pool, so four outputs of the convolution, for OT output channels: each element of
- * the image that it loads serves up to 4 * OT products. A block has one image and some output channels. Where there are
- * fewer windows than threads, several threads share a window: each sums over other input channels. */
+ * A thread computes a strip of SW windows of the pool, so two rows of 2 * SW outputs, for one output channel: each weight
+ * that it loads serves 4 * SW products. What counts is words loaded from shared memory per product, also where all lanes
+ * load the same word: one for four products is as fast as the multiplications themselves. A block has one image and some
+ * output channels; several threads may share a strip, each for other input channels. While some input channels are in
+ * use, the next ones are on their way into shared memory. */
 #include "kernels/cuda/conv2d_fused.cuh"
+
+#include <cuda_pipeline.h>
 
 namespace
 {
 
+constexpr int CARD = 132; /* multiprocessors of a large card */
+constexpr int MOST_THREADS = 512;
+
 /* How the work of one image is divided. */
 struct plan {
-    int groups; /* of OT output channels in a block */
-    int parts;  /* threads that share a window */
-    int chunk;  /* input channels in shared memory at a time */
-    int pitch;  /* of the weights in shared memory: [chunk][kernel * kernel][pitch] */
+    int outs;        /* output channels of a block */
+    int across;      /* strips in a row of windows */
+    int strips;      /* in an image */
+    int parts;       /* threads that share a strip */
+    int chunk;       /* input channels in shared memory at a time */
+    int rows, pitch; /* of the padded image in shared memory */
+    int run;         /* floats from one output channel's weights to the next one's in shared memory */
+    int stage;       /* floats of one chunk in shared memory: [chunk][rows][pitch], then [outs][run] */
 };
 
-/* The weights of a group begin at a multiple of 16 bytes. */
-constexpr int padded(int ot)
+/* Starts to copy `channels` input channels from c on, and their weights. Each warp copies rows. */
+template <int KK>
+__device__ void fetch(const sh_fused &s, const plan &p, const float *x, const float *w, int first, int c, int channels,
+                      float *to)
 {
-    return (ot + 3) / 4 * 4;
-}
-
-/* w [O, C, K, K] -> to [channels][K * K][pitch], from output channel `first`; zeros beyond the last. Lanes run over 8
- * elements of 4 output channels each: reads of whole sectors, and few bank conflicts. */
-template <int KK, int OT>
-__device__ void load_weights(const sh_fused &s, const plan &p, const float *w, int first, int c, int channels,
-                             float *to)
-{
-    const int steps = channels * KK, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-    const int tiles = (steps + 7) / 8, quads = (p.groups * OT + 3) / 4;
-#pragma unroll 4
-    for (int t = threadIdx.x / 32; t < tiles * quads; t += warps) {
-        const int e = t % tiles * 8 + lane % 8, o = t / tiles * 4 + lane / 8;
-        if (e < steps && o < p.groups * OT) {
-            to[e * p.pitch + o / OT * padded(OT) + o % OT] =
-                first + o < s.out_c ? w[((int64_t)(first + o) * s.in_c + c) * KK + e] : 0;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    const float *image = x + (int64_t)c * s.in_h * s.in_w;
+    for (int r = warp; r < channels * p.rows; r += warps) {
+        const int h = r % p.rows - s.pad_h;
+        const float *row = image + (r / p.rows * s.in_h + h) * s.in_w - s.pad_w;
+        for (int j = lane; j < p.pitch; j += 32) {
+            const bool inside = h >= 0 && h < s.in_h && j >= s.pad_w && j - s.pad_w < s.in_w;
+            if (inside) {
+                __pipeline_memcpy_async(to + r * p.pitch + j, row + j, sizeof(float));
+            } else {
+                to[r * p.pitch + j] = 0;
+            }
         }
     }
-}
-
-/* The weights of OT output channels, in as few loads as there can be. */
-template <int OT> __device__ inline void load_some(const float *from, float (&to)[OT])
-{
-#pragma unroll
-    for (int i = 0; i + 4 <= OT; i += 4) {
-        const float4 v = *(const float4 *)(from + i);
-        to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
-    }
-#pragma unroll
-    for (int i = OT / 4 * 4; i < OT; i++) {
-        to[i] = from[i];
-    }
-}
-
-/* Adds one input channel to the sums of one window. patch is its upper left corner in the padded image. */
-template <int K, int OT>
-__device__ inline void add_channel(const float *patch, int pitch, const float *w, int w_pitch, float (&sum)[OT][4])
-{
-    float v[K + 1][K + 1];
-#pragma unroll
-    for (int a = 0; a <= K; a++) {
-#pragma unroll
-        for (int b = 0; b <= K; b += 2) {
-            const float2 two = *(const float2 *)(patch + a * pitch + b);
-            v[a][b] = two.x, v[a][b + 1] = two.y;
+    to += p.chunk * p.rows * p.pitch;
+    for (int o = warp; o < p.outs && first + o < s.out_c; o += warps) {
+        const float *from = w + ((int64_t)(first + o) * s.in_c + c) * KK;
+        for (int e = lane; e < channels * KK; e += 32) {
+            __pipeline_memcpy_async(to + o * p.run + e, from + e, sizeof(float));
         }
     }
+    __pipeline_commit();
+}
+
+/* Adds one input channel to the sums of a strip. patch is its upper left corner in the padded image. */
+template <int K, int SW>
+__device__ inline void add_channel(const float *patch, int pitch, const float *w, float (&sum)[2][2 * SW])
+{
+    float weight[K * K];
 #pragma unroll
-    for (int a = 0; a < K; a++) {
+    for (int e = 0; e < K * K; e++) {
+        weight[e] = w[e];
+    }
 #pragma unroll
-        for (int b = 0; b < K; b++) {
-            float weight[OT];
-            load_some<OT>(w + (a * K + b) * w_pitch, weight);
+    for (int r = 0; r <= K; r++) {
+        float row[2 * SW + K - 1];
 #pragma unroll
-            for (int o = 0; o < OT; o++) {
-                sum[o][0] = fmaf(weight[o], v[a][b], sum[o][0]);
-                sum[o][1] = fmaf(weight[o], v[a][b + 1], sum[o][1]);
-                sum[o][2] = fmaf(weight[o], v[a + 1][b], sum[o][2]);
-                sum[o][3] = fmaf(weight[o], v[a + 1][b + 1], sum[o][3]);
+        for (int j = 0; j < 2 * SW + K - 1; j += 2) {
+            const float2 two = *(const float2 *)(patch + r * pitch + j);
+            row[j] = two.x, row[j + 1] = two.y;
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            if (r - i >= 0 && r - i < K) {
+#pragma unroll
+                for (int b = 0; b < K; b++) {
+#pragma unroll
+                    for (int j = 0; j < 2 * SW; j++) {
+                        sum[i][j] = fmaf(weight[(r - i) * K + b], row[j + b], sum[i][j]);
+                    }
+                }
             }
         }
     }
 }
 
-/* Adds the sums of the threads that share a window, in the order of their parts; part 0 gets the result. A thread that
- * has no window is part -1. */
-template <int OT>
-__device__ void add_parts(const plan &p, int windows, int unit, int part, int window, float *room, float (&sum)[OT][4])
+/* Adds the sums of the threads that share a strip, in the order of their parts; part 0 gets the result. A thread that has
+ * no strip is part -1. */
+template <int SW> __device__ void add_parts(const plan &p, int at, int part, float *room, float (&sum)[2][2 * SW])
 {
-    __syncthreads(); /* room was the image and the weights */
-    const int all = p.groups * windows;
+    const int all = p.outs * p.strips;
     if (part > 0) {
 #pragma unroll
-        for (int i = 0; i < OT * 4; i++) {
-            room[((part - 1) * OT * 4 + i) * all + unit * windows + window] = sum[i / 4][i % 4];
+        for (int i = 0; i < 4 * SW; i++) {
+            room[((part - 1) * 4 * SW + i) * all + at] = sum[i / (2 * SW)][i % (2 * SW)];
         }
     }
     __syncthreads();
     for (int other = 0; part == 0 && other < p.parts - 1; other++) {
 #pragma unroll
-        for (int i = 0; i < OT * 4; i++) {
-            sum[i / 4][i % 4] += room[(other * OT * 4 + i) * all + unit * windows + window];
+        for (int i = 0; i < 4 * SW; i++) {
+            sum[i / (2 * SW)][i % (2 * SW)] += room[(other * 4 * SW + i) * all + at];
         }
     }
 }
 
-/* blockIdx.x: which output channels; blockIdx.y: the image. threadIdx.x = (group * parts + part) * windows + window; the
- * last warp may have threads beyond, which only copy. */
-template <int K, int OT>
-__global__ void __launch_bounds__(512, 1) forward(sh_fused s, plan p, const float *x, const float *w, const float *bias,
-                                                  const float *drop, float *y, uint8_t *winner)
+/* blockIdx.x: which output channels; blockIdx.y: the image. threadIdx.x = (out * parts + part) * strips + strip; the last
+ * warp may have threads beyond, which only copy. */
+template <int K, int SW>
+__global__ void __launch_bounds__(MOST_THREADS, 1)
+    forward(sh_fused s, plan p, const float *x, const float *w, const float *bias, const float *drop, float *y,
+            uint8_t *winner)
 {
     extern __shared__ __align__(16) float room[];
-    float *const image = room, *const weights = room + ((p.chunk * s.rows * s.pitch + 3) & ~3);
-    const int n = blockIdx.y, first = blockIdx.x * p.groups * OT;
-    const int window = threadIdx.x % s.windows, unit = threadIdx.x / s.windows;
-    const int group = unit / p.parts, part = unit % p.parts, mine = first + group * OT;
-    const bool works = group < p.groups && mine < s.out_c;
-    float factor[OT], sum[OT][4] = {};
-    bool alive = false;
-#pragma unroll
-    for (int o = 0; o < OT; o++) {
-        factor[o] = works && mine + o < s.out_c ? (drop ? drop[(int64_t)n * s.out_c + mine + o] : 1) : 0;
-        alive = alive || factor[o] != 0;
-    }
-    const float *patch = image + 2 * (window / s.pooled_w) * s.pitch + 2 * (window % s.pooled_w);
-    for (int c = 0; c < s.in_c; c += p.chunk) {
-        const int channels = min(p.chunk, s.in_c - c);
-        if (c > 0) {
-            __syncthreads();
+    const int n = blockIdx.y, first = blockIdx.x * p.outs;
+    const int strip = threadIdx.x % p.strips, unit = threadIdx.x / p.strips;
+    const int out = unit / p.parts, part = unit % p.parts, o = first + out;
+    const bool works = out < p.outs && o < s.out_c;
+    const int row = strip / p.across, left = strip % p.across * SW;
+    x += (int64_t)n * s.in_c * s.in_h * s.in_w;
+    fetch<K * K>(s, p, x, w, first, 0, min(p.chunk, s.in_c), room);
+    const float factor = !works ? 0 : drop ? drop[(int64_t)n * s.out_c + o] : 1, add = works && bias ? bias[o] : 0;
+    float sum[2][2 * SW] = {};
+    for (int c = 0, turn = 0; c < s.in_c; c += p.chunk, turn ^= 1) {
+        const float *const image = room + turn * p.stage, *const weights = image + p.chunk * p.rows * p.pitch;
+        const int next = c + p.chunk, channels = min(p.chunk, s.in_c - c);
+        __pipeline_wait_prior(0);
+        __syncthreads(); /* the chunk is there; all have left the one before */
+        if (next < s.in_c) {
+            fetch<K * K>(s, p, x, w, first, next, min(p.chunk, s.in_c - next), room + (turn ^ 1) * p.stage);
         }
-        sh_fused_load(s, x + ((int64_t)n * s.in_c + c) * s.in_h * s.in_w, channels, image);
-        load_weights<K * K, OT>(s, p, w, first, c, channels, weights);
-        __syncthreads();
-        for (int k = part; alive && k < channels; k += p.parts) {
-            add_channel<K, OT>(patch + k * s.rows * s.pitch, s.pitch,
-                               weights + k * K * K * p.pitch + group * padded(OT), p.pitch, sum);
+        for (int k = part; factor != 0 && k < channels; k += p.parts) {
+            add_channel<K, SW>(image + (k * p.rows + 2 * row) * p.pitch + 2 * left, p.pitch,
+                               weights + out * p.run + k * K * K, sum);
         }
     }
     if (p.parts > 1) {
-        add_parts<OT>(p, s.windows, group, works ? part : -1, window, room, sum);
+        __syncthreads(); /* the room is free */
+        add_parts<SW>(p, out * p.strips + strip, works ? part : -1, room, sum);
     }
-    if (!works || part > 0) {
-        return;
-    }
+    const int64_t to = (((int64_t)n * s.out_c + o) * s.pooled_h + row) * s.pooled_w + left;
 #pragma unroll
-    for (int o = 0; o < OT; o++) {
-        if (mine + o < s.out_c) {
-            const float add = bias ? bias[mine + o] : 0, f = factor[o];
-            float v[4];
+    for (int q = 0; q < SW; q++) {
+        if (works && part == 0 && left + q < s.pooled_w) {
+            float v[4] = {sum[0][2 * q], sum[0][2 * q + 1], sum[1][2 * q], sum[1][2 * q + 1]};
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                v[i] = f == 0 ? 0 : (sum[o][i] + add) * f;
+                v[i] = factor == 0 ? 0 : (v[i] + add) * factor;
             }
             const sh_pooled<float> best = sh_pool_relu(v[0], v[1], v[2], v[3]);
-            const int64_t to = ((int64_t)n * s.out_c + mine + o) * s.windows + window;
-            y[to] = best.y;
-            winner[to] = best.winner;
+            y[to + q] = best.y;
+            winner[to + q] = best.winner;
         }
     }
 }
@@ -167,53 +163,67 @@ int divided(int a, int b)
     return (a + b - 1) / b;
 }
 
-size_t plan_bytes(const sh_fused &s, const plan &p, int ot, int chunk)
+/* The number of output channels in a block that keeps the busiest multiprocessor least busy; about that, if more makes
+ * fewer blocks. */
+int outs_of(const sh_fused &s, int most)
 {
-    const size_t staged = sizeof(float) * (size_t)chunk * (s.rows * s.pitch + s.kernel * s.kernel * p.pitch) + 16;
-    const size_t sums = sizeof(float) * (size_t)((p.parts - 1) * ot * 4 * p.groups * s.windows);
-    return staged > sums ? staged : sums;
-}
-
-constexpr int CARD = 132; /* multiprocessors of a large card */
-
-/* How long a channel of the image takes the busiest multiprocessor if a thread has `ot` output channels, in cycles: the
- * products, and half of the loads, which overlap with them. A block for each group of each image. */
-int cost_of(const sh_fused &s, int ot)
-{
-    const int rounds = divided(s.n * divided(s.out_c, ot), CARD);
-    return rounds * (25 * ot + (25 * divided(ot, 4) + 72) / 2);
-}
-
-plan plan_of(const sh_fused &s, int ot, size_t *out_bytes)
-{
-    const int groups = divided(s.out_c, ot), blocks = s.n * groups, threads = blocks > CARD ? 256 : 448;
-    plan p;
-    p.parts = max(1, min(divided(s.in_c, 2), threads / s.windows));
-    p.parts = divided(s.in_c, divided(s.in_c, p.parts));
-    p.groups = max(1, min(min(groups, blocks / CARD), min(128 / padded(ot), threads / (s.windows * p.parts))));
-    p.pitch = p.groups * padded(ot) + 4;
-    p.chunk = s.in_c;
-    while (p.chunk > 1 && plan_bytes(s, p, ot, p.chunk) > SH_SHARED_MOST) {
-        p.chunk = divided(p.chunk, 2);
+    int best = 1, least = INT32_MAX;
+    for (int outs = 1; outs <= most; outs++) {
+        const int cost = divided(s.n * divided(s.out_c, outs), CARD) * outs;
+        if (cost * 16 <= (int64_t)least * 17) {
+            best = outs;
+            least = min(cost, least);
+        }
     }
-    *out_bytes = plan_bytes(s, p, ot, p.chunk);
+    return best;
+}
+
+plan plan_of(const sh_fused &s, int sw, size_t *out_bytes)
+{
+    plan p;
+    p.across = divided(s.pooled_w, sw);
+    p.strips = p.across * s.pooled_h;
+    p.rows = s.rows;
+    p.pitch = divided(2 * sw * p.across + s.kernel - 3, 16) * 16 + 2; /* 2 mod 16: no bank conflicts between rows */
+    p.outs = outs_of(s, max(1, min(min(s.out_c, 32), 448 / p.strips)));
+    const int blocks = s.n * divided(s.out_c, p.outs), threads = blocks > CARD ? 224 : 448;
+    p.parts = max(1, min(divided(s.in_c, 2), threads / (p.outs * p.strips)));
+    p.parts = divided(s.in_c, divided(s.in_c, p.parts));
+    const int channel = p.rows * p.pitch + p.outs * s.kernel * s.kernel,
+              room = 24 << 10; /* bytes that a chunk may take */
+    p.chunk = max(1, min(divided(s.in_c, p.parts), room / (channel * 4 * p.parts))) * p.parts;
+    p.run = p.chunk * s.kernel * s.kernel | 1;
+    p.stage = (p.chunk * p.rows * p.pitch + p.outs * p.run + 3) / 4 * 4;
+    const size_t staged = sizeof(float) * (size_t)p.stage * (p.chunk < s.in_c ? 2 : 1);
+    const size_t sums = sizeof(float) * (size_t)((p.parts - 1) * 4 * sw * p.outs * p.strips);
+    *out_bytes = staged > sums ? staged : sums;
     return p;
 }
 
-template <int K, int OT>
+/* The strip that fits the rows of windows best; of equal ones the longest. */
+int strip_of(const sh_fused &s)
+{
+    int best = 4;
+    for (int sw = 5; sw <= 7; sw++) {
+        best = divided(s.pooled_w, sw) * sw <= divided(s.pooled_w, best) * best ? sw : best;
+    }
+    return best;
+}
+
+template <int K, int SW>
 shoal_err run(sh_exec *exec, const sh_fused &s, const float *x, const float *w, const float *bias, const float *drop,
               float *y, uint8_t *winner)
 {
     size_t bytes;
-    const plan p = plan_of(s, OT, &bytes);
+    const plan p = plan_of(s, SW, &bytes);
     static const cudaError_t raised =
-        cudaFuncSetAttribute(forward<K, OT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SH_SHARED_MOST);
+        cudaFuncSetAttribute(forward<K, SW>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SH_SHARED_MOST);
     if (raised != cudaSuccess) {
         return sh_cuda_called("conv2d_pool_relu", raised);
     }
-    const int threads = divided(p.groups * p.parts * s.windows, 32) * 32;
-    const dim3 grid((unsigned)divided(s.out_c, p.groups * OT), (unsigned)s.n);
-    forward<K, OT><<<grid, threads, bytes, sh_stream(exec)>>>(s, p, x, w, bias, drop, y, winner);
+    const int threads = divided(p.outs * p.parts * p.strips, 32) * 32;
+    const dim3 grid((unsigned)divided(s.out_c, p.outs), (unsigned)s.n);
+    forward<K, SW><<<grid, threads, bytes, sh_stream(exec)>>>(s, p, x, w, bias, drop, y, winner);
     return sh_cuda_launched("conv2d_pool_relu");
 }
 
@@ -221,15 +231,11 @@ template <int K>
 shoal_err run_kernel(sh_exec *exec, const sh_fused &s, const float *x, const float *w, const float *bias,
                      const float *drop, float *y, uint8_t *winner)
 {
-    int best = 4;
-    for (int ot : {5, 8, 13}) {
-        best = cost_of(s, ot) < cost_of(s, best) ? ot : best;
-    }
-    switch (best) {
+    switch (strip_of(s)) {
     case 4: return run<K, 4>(exec, s, x, w, bias, drop, y, winner);
     case 5: return run<K, 5>(exec, s, x, w, bias, drop, y, winner);
-    case 8: return run<K, 8>(exec, s, x, w, bias, drop, y, winner);
-    default: return run<K, 13>(exec, s, x, w, bias, drop, y, winner);
+    case 6: return run<K, 6>(exec, s, x, w, bias, drop, y, winner);
+    default: return run<K, 7>(exec, s, x, w, bias, drop, y, winner);
     }
 }
 
@@ -262,7 +268,7 @@ bool sh_fused_of(const sh_conv2d *c, sh_fused *out)
                   0};
     s.rows = 2 * s.pooled_h + s.kernel - 1;
     s.cols = 2 * s.pooled_w + s.kernel - 1;
-    s.pitch = s.cols == 18 ? 20 : s.cols; /* 18 would give bank conflicts */
+    s.pitch = s.cols;
     *out = s;
     return true;
 }

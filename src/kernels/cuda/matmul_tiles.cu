@@ -1,14 +1,14 @@
 /* Matrix products of f32 of middling and large size.
  *
- * A block computes 64 x 64 elements of C, a thread 4 x 4 of them. Tiles of A and B, 32 elements of k deep, go through
- * shared memory; while one is used the next is on its way, in registers. Where there are few tiles, k is divided among
- * blocks. */
+ * A block computes 64 x 64 elements of C, a thread 8 x 8 of them: fewer would need more words from shared memory than it
+ * can give. Tiles of A and B, 16 elements of k deep, go through shared memory; while one is used the next is on its way,
+ * in registers. Where there are few tiles, k is divided among blocks. */
 #include "kernels/cuda/matmul.cuh"
 
 namespace
 {
 
-constexpr int SIDE = 64, DEPTH = 32, THREADS = 256;
+constexpr int SIDE = 64, DEPTH = 16, THREADS = 64, HALF = SIDE / 2;
 constexpr int PITCH = SIDE + 4; /* of an element of k in shared memory */
 constexpr int LOADS = SIDE * DEPTH / 4 / THREADS;
 
@@ -59,17 +59,25 @@ template <bool ALONG_K> __device__ inline void store(const float4 (&from)[LOADS]
     }
 }
 
-__device__ inline void multiply(const float (&a)[DEPTH][PITCH], const float (&b)[DEPTH][PITCH], int row, int column,
-                                float (&sum)[4][4])
+/* Four elements from `at` on, and four from HALF behind these. */
+__device__ inline void load_eight(const float (&row)[PITCH], int at, float (&to)[8])
 {
-#pragma unroll 8
+    const float4 u = *(const float4 *)&row[at], v = *(const float4 *)&row[at + HALF];
+    to[0] = u.x, to[1] = u.y, to[2] = u.z, to[3] = u.w, to[4] = v.x, to[5] = v.y, to[6] = v.z, to[7] = v.w;
+}
+
+__device__ inline void multiply(const float (&a)[DEPTH][PITCH], const float (&b)[DEPTH][PITCH], int row, int column,
+                                float (&sum)[8][8])
+{
+#pragma unroll
     for (int k = 0; k < DEPTH; k++) {
-        const float4 u = *(const float4 *)&a[k][row], v = *(const float4 *)&b[k][column];
-        const float left[4] = {u.x, u.y, u.z, u.w}, right[4] = {v.x, v.y, v.z, v.w};
+        float left[8], right[8];
+        load_eight(a[k], row, left);
+        load_eight(b[k], column, right);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 8; i++) {
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
+            for (int j = 0; j < 8; j++) {
                 sum[i][j] = fmaf(left[i], right[j], sum[i][j]);
             }
         }
@@ -77,8 +85,7 @@ __device__ inline void multiply(const float (&a)[DEPTH][PITCH], const float (&b)
 }
 
 /* Writes four elements of a row: the sums of a part of k, or C itself. */
-__device__ inline void finish(const sh_matmul_args &g, const float (&sum)[4], int64_t i, int64_t j, float *part,
-                              float *c)
+__device__ inline void finish(const sh_matmul_args &g, const float *sum, int64_t i, int64_t j, float *part, float *c)
 {
     float *const to = part ? part + i * g.n + j : c + i * g.c_row + j;
     float out[4];
@@ -100,7 +107,7 @@ __device__ inline void finish(const sh_matmul_args &g, const float (&sum)[4], in
 
 /* blockIdx.x: columns; blockIdx.y: rows; blockIdx.z: the part of k if sums is not NULL, else the batch. */
 template <bool A_ALONG, bool B_ALONG>
-__global__ void __launch_bounds__(THREADS, 2)
+__global__ void __launch_bounds__(THREADS)
     tiles(sh_matmul_args g, int64_t part, bool a_aligned, bool b_aligned, float *sums)
 {
     __shared__ __align__(16) float a_tile[2][DEPTH][PITCH], b_tile[2][DEPTH][PITCH];
@@ -118,10 +125,9 @@ __global__ void __launch_bounds__(THREADS, 2)
                        g.n - left,
                        depth,
                        b_aligned};
-    /* The lanes of a warp are 4 x 8 threads: 16 rows, 32 columns. */
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int row = warp / 2 * 16 + lane / 8 * 4, column = warp % 2 * 32 + lane % 8 * 4;
-    float sum[4][4] = {};
+    /* The lanes of a warp are 4 x 8 threads. Rows and columns of a thread: four, and four more HALF behind these. */
+    const int row = threadIdx.x / 8 * 4, column = threadIdx.x % 8 * 4;
+    float sum[8][8] = {};
     float4 a_next[LOADS], b_next[LOADS];
     fetch<A_ALONG>(a, 0, a_next);
     fetch<B_ALONG>(b, 0, b_next);
@@ -136,11 +142,15 @@ __global__ void __launch_bounds__(THREADS, 2)
         }
         multiply(a_tile[turn], b_tile[turn], row, column, sum);
     }
+    float *const sums_here = sums ? sums + z * g.m * g.n : nullptr, *const c = (float *)g.c + batch * g.c_batch;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (top + row + i < g.m && left + column < g.n) {
-            finish(g, sum[i], top + row + i, left + column, sums ? sums + z * g.m * g.n : nullptr,
-                   (float *)g.c + batch * g.c_batch);
+    for (int i = 0; i < 8; i++) {
+#pragma unroll
+        for (int j = 0; j < 8; j += 4) {
+            const int64_t y = top + row + i % 4 + i / 4 * HALF, x = left + column + j / 4 * HALF;
+            if (y < g.m && x < g.n) {
+                finish(g, &sum[i][j], y, x, sums_here, c);
+            }
         }
     }
 }
@@ -167,7 +177,7 @@ bool sh_matmul_tiles_fit(const sh_matmul_args *g)
 shoal_err sh_matmul_tiles(sh_exec *exec, const sh_matmul_args *g)
 {
     const int64_t rows = divided(g->m, SIDE), columns = divided(g->n, SIDE);
-    const int64_t wanted = g->batch > 1 ? 1 : 264 / (rows * columns), most = g->k / (2 * DEPTH);
+    const int64_t wanted = g->batch > 1 ? 1 : 528 / (rows * columns), most = g->k / (4 * DEPTH);
     int64_t parts = wanted < most ? wanted : most;
     const int64_t part = parts > 1 ? divided(divided(g->k, parts), DEPTH) * DEPTH : g->k;
     parts = divided(g->k, part);
