@@ -265,6 +265,40 @@ START_TEST(work_before_a_put)
 }
 END_TEST
 
+/* A piece that two processes work on: whoever sends it names work that comes after both. */
+START_TEST(work_of_two)
+{
+    lent from, to;
+    sh_piece piece;
+    uint64_t *word = make_word();
+    uint32_t other;
+    ck_assert_ok(make(&from, 't'));
+    ck_assert_ok(make(&to, '-'));
+    ck_assert_ok(sh_piece_read(to.piece, &piece));
+    ck_assert_ok(sh_timeline_claim(&other)); /* stands for the other process */
+    sh_work theirs = sh_work_make(other, sh_timeline_issue(other));
+    sh_store_release(piece.work, theirs);
+    ck_assert_ok(sh_cuda_mark(piece.work)); /* this process has nothing to add */
+    ck_assert_uint_eq(sh_load_acquire(piece.work), theirs);
+    ck_assert_ok(copy_when(word, &to, &from));
+    ck_assert_ok(sh_cuda_mark(piece.work));
+    sh_work both = sh_load_acquire(piece.work);
+    ck_assert_uint_ne(sh_work_timeline(both), other);
+    __atomic_store_n(word, 1, __ATOMIC_SEQ_CST);
+    ck_assert_int_ne(sh_cu.cuStreamQuery(sh_cuda_the_card()->stream), SH_CU_OK); /* waits for the other one */
+    ck_assert_int_eq(sh_work_look(both), SH_WORK_PENDING);
+    sh_store_release(sh_timeline_done_word(other), sh_work_number(theirs));
+    ck_assert_ok(device->wait());
+    ck_assert_int_eq(sh_work_look(both), SH_WORK_DONE);
+    ck_assert_ok(check(&to, 't'));
+    sh_timeline_release(other);
+    ck_assert_int_eq(sh_cu.cuMemFreeHost(word), SH_CU_OK);
+    drop(&from);
+    drop(&to);
+    until_back();
+}
+END_TEST
+
 static shoal_err die_with_work(int rank, const shoal_value *args)
 {
     lent from, to;
@@ -461,6 +495,7 @@ static Suite *suite(void)
     tcase_add_test(tc, maker_killed);
     tcase_add_test(tc, consumer_killed);
     tcase_add_test(tc, work_before_a_put);
+    tcase_add_test(tc, work_of_two);
     tcase_add_loop_test(tc, work_lost, 0, 2);
     tcase_add_test(tc, asked_for_by_others);
     if (!getenv("SHOAL_TEST_CARD")) {

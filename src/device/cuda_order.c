@@ -11,6 +11,7 @@
 #include <time.h>
 
 #define END_SECONDS 2 /* how long an end of the process waits for marks that others may wait for */
+#define SPINS 2000    /* looks without a pause: about 0.3 ms, as long as a short kernel */
 #define POLL_NS 50000
 #define SWEEP_EVERY 20 /* polls */
 
@@ -215,17 +216,16 @@ shoal_err sh_cuda_mark(sh_a64 *work)
     if (err == SHOAL_OK) {
         err = own_work(&mine);
     }
-    while (err == SHOAL_OK && before != mine) {
+    for (sh_work awaited = 0; err == SHOAL_OK && before != mine;) {
         bool foreign = sh_work_timeline(before) != order.timeline || order.host_only;
-        if (before != 0 && foreign && sh_work_look(before) == SH_WORK_PENDING) {
+        if (before != awaited && foreign && sh_work_look(before) == SH_WORK_PENDING) {
             if (mine == 0) {
                 return SHOAL_OK; /* this process has nothing to add */
             }
-            err = sh_cuda_await(before); /* then mine comes after it */
+            awaited = before;
+            err = sh_cuda_await(before); /* so what is marked next comes after it */
             err = err == SHOAL_OK ? own_work(&mine) : err;
-            continue;
-        }
-        if (sh_cas_acq_rel(work, &before, mine)) {
+        } else if (sh_cas_acq_rel(work, &before, mine)) { /* pairs with the receiver's acquire of the work */
             return SHOAL_OK;
         }
     }
@@ -241,17 +241,24 @@ static shoal_err lost_work(void)
                    "tensor's elements are undefined");
 }
 
-/* Under the lock. The waits are remembered for the next host wait, which must notice if one was lost. */
-static bool remember_wait(sh_work work)
+/* Under the lock: forgets waits that are over, and those that were lost, if they have been told. Returns how many are
+ * left. */
+static size_t prune_waits(bool told)
 {
     size_t kept = 0;
-    for (size_t i = 0; order.wait_count == order.wait_room && i < order.wait_count; i++) {
-        if (sh_work_look(order.waits[i]) != SH_WORK_DONE) {
+    for (size_t i = 0; i < order.wait_count; i++) {
+        sh_work_state state = sh_work_look(order.waits[i]);
+        if (state == SH_WORK_PENDING || (state == SH_WORK_LOST && !told)) {
             order.waits[kept++] = order.waits[i];
         }
     }
-    order.wait_count = order.wait_count == order.wait_room ? kept : order.wait_count;
-    if (order.wait_count == order.wait_room) {
+    return order.wait_count = kept;
+}
+
+/* Under the lock. The waits are remembered for the next host wait, which must notice if one was lost. */
+static bool remember_wait(sh_work work)
+{
+    if (order.wait_count == order.wait_room && prune_waits(false) == order.wait_room) {
         size_t room = order.wait_room > 0 ? order.wait_room * 2 : 16;
         sh_work *fresh = realloc(order.waits, room * sizeof *fresh);
         if (!fresh) {
@@ -264,11 +271,16 @@ static bool remember_wait(sh_work work)
     return true;
 }
 
+/* Between two looks at something that another process will change. */
 static void pause_and_sweep(unsigned *polls)
 {
+    if (++*polls <= SPINS) {
+        sh_pause();
+        return;
+    }
     const struct timespec moment = {.tv_nsec = POLL_NS};
     nanosleep(&moment, NULL);
-    if (++*polls % SWEEP_EVERY == 0) {
+    if (*polls % SWEEP_EVERY == 0) {
         sh_peers_now->sweep();
     }
 }
@@ -323,62 +335,55 @@ shoal_err sh_cuda_await(sh_work work)
     return host ? await_on_host(work) : err;
 }
 
-/* Returns true if the stream waits, or has waited, for work that was lost. Lets it go on. */
-static bool any_lost(void)
+/* Returns how many of the stream's waits are not over; lost ones count, but their stream goes on. */
+static size_t look_at_waits(bool *out_lost)
 {
-    bool lost = false;
     pthread_mutex_lock(&order.lock);
-    for (size_t i = 0; i < order.wait_count; i++) {
+    size_t left = prune_waits(false);
+    for (size_t i = 0; i < left; i++) {
         if (sh_work_look(order.waits[i]) == SH_WORK_LOST) {
-            lost = true;
+            *out_lost = true;
             sh_timeline_free_waiters(sh_work_timeline(order.waits[i]));
         }
     }
     pthread_mutex_unlock(&order.lock);
-    return lost;
+    return left;
 }
 
-/* Waits on the host until the stream has done all that was enqueued. If it waits for other processes, notices their
+/* Waits on the host until the stream has done all that was enqueued. While it waits for other processes, notices their
  * deaths. */
-static int drain(size_t waits)
+static int drain(bool *out_lost)
 {
     sh_cu_stream stream = sh_cuda_the_card()->stream;
-    if (waits == 0) {
-        return sh_cu.cuStreamSynchronize(stream);
-    }
-    int result;
-    for (unsigned polls = 0; (result = sh_cu.cuStreamQuery(stream)) == SH_CU_NOT_READY;) {
+    unsigned polls = 0;
+    while (look_at_waits(out_lost) > 0) {
+        int result = sh_cu.cuStreamQuery(stream);
+        if (result != SH_CU_NOT_READY) {
+            return result;
+        }
         pause_and_sweep(&polls);
-        (void)any_lost();
     }
-    return result;
-}
-
-static size_t count_waits(void)
-{
-    pthread_mutex_lock(&order.lock);
-    size_t waits = order.wait_count;
-    pthread_mutex_unlock(&order.lock);
-    return waits;
+    return sh_cu.cuStreamSynchronize(stream);
 }
 
 void sh_cuda_order_drain(void)
 {
-    (void)drain(count_waits());
+    bool lost = false;
+    (void)drain(&lost);
 }
 
 shoal_err sh_cuda_order_wait(void)
 {
     uint64_t seen = sh_load_relaxed(&sh_cuda_enqueued);
-    size_t waits = count_waits();
-    shoal_err err = sh_cuda_result("wait for the card", drain(waits));
+    bool lost = false;
+    shoal_err err = sh_cuda_result("wait for the card", drain(&lost));
     if (err != SHOAL_OK) {
         return err;
     }
-    bool lost = waits > 0 && any_lost();
+    (void)look_at_waits(&lost);
     pthread_mutex_lock(&order.lock);
     order.covered = seen > order.covered ? seen : order.covered;
-    order.wait_count = 0;
+    (void)prune_waits(true);
     poll_locked();
     pthread_mutex_unlock(&order.lock);
     return lost ? lost_work() : SHOAL_OK;
