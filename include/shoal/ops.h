@@ -116,7 +116,7 @@ shoal_tensor *shoal_relu_(shoal_tensor *a);                                     
 /* Begins to copy a tensor to a card or from it, and returns before the elements have arrived. One of the two must be
  * pinned (shoal_empty_pinned); both must be contiguous and have the same dtype and shape. Later calls that use the
  * tensor on the card see the copy. The caller must keep both tensors, and must not use the elements of the pinned one,
- * until shoal_synchronize returns. Does not block. Errors: SHOAL_EINVAL if the tensors do not fit; SHOAL_ESTATE if one
+ * until shoal_card_wait returns. Does not block. Errors: SHOAL_EINVAL if the tensors do not fit; SHOAL_ESTATE if one
  * needs a gradient. */
 SHOAL_MUST_USE shoal_err shoal_copy_later_(shoal_tensor *a, shoal_tensor *from);
 

@@ -1,0 +1,375 @@
+/* Tensors of a card between processes, beyond what holds for all tensors (tests/sharing*.c): many small ones, the order of
+ * work, deaths, and processes without a card. B51 to B53. Over the stub driver, or on a card. */
+#include "device/cuda_share.h"
+#include "testing/cuda_stub/stub.h"
+
+#include "tests/talk.h"
+
+#include <signal.h>
+#include <stdlib.h>
+
+#define SMALL (getenv("SHOAL_TEST_CARD") ? 100000 : 3000)
+#define AHEAD 256 /* messages in a queue */
+
+static void begin(void)
+{
+    sh_stub_use();
+    setenv("SHOAL_TALK_DEVICE", "cuda", 1);
+    sh_leaks_begin();
+    ck_assert_msg(sh_device_get(SHOAL_CUDA) != NULL, "%s", shoal_last_error_text());
+}
+
+static size_t used_now(void)
+{
+    sh_cuda_memory_numbers n;
+    shoal_err err = shoal_world_sweep(NULL);
+    (void)shoal_card_trim();
+    return err == SHOAL_OK && sh_cuda_memory_numbers_now(&n) == SHOAL_OK ? n.used : SIZE_MAX;
+}
+
+/* ---- B51 ---- */
+
+static shoal_err make_small(int rank, const shoal_value *args)
+{
+    (void)rank;
+    size_t before = 0;
+    for (int64_t i = 0; i < ARG_INT("count"); i++) {
+        shoal_tensor *t = shoal_full(SHOAL_F64, (double)i, SHOAL_SHAPE(2));
+        must(t != NULL);
+        must_ok(shoal_queue_put_tensor(ARG(queue, "first"), t, LIMIT));
+        shoal_tensor_release(t);
+        before = i == 0 ? used_now() : before;
+    }
+    shoal_value *done = NULL;
+    must_ok(shoal_queue_get(ARG(queue, "back"), LIMIT, &done));
+    shoal_value_destroy(done);
+    must_ok(shoal_card_wait());
+    must(used_now() == 0); /* all of them are back */
+    return SHOAL_OK;
+}
+
+static shoal_err pass_small(int rank, const shoal_value *args)
+{
+    (void)rank;
+    shoal_tensor *t;
+    for (int64_t i = 0; i < ARG_INT("count"); i++) {
+        must_ok(shoal_queue_get_tensor(ARG(queue, "first"), LIMIT, &t));
+        must(shoal_add_scalar_(t, 1) == t);
+        must_ok(shoal_queue_give_tensor(ARG(queue, "second"), t, LIMIT));
+        shoal_scope_release(0);
+    }
+    return SHOAL_OK;
+}
+
+START_TEST(b51_many_small_tensors_through_three_processes)
+{
+    shoal_queue *first, *second, *back;
+    ck_assert_ok(shoal_queue_create(AHEAD, &first));
+    ck_assert_ok(shoal_queue_create(AHEAD, &second));
+    ck_assert_ok(shoal_queue_create(0, &back));
+    size_t used = used_now();
+    const double count = SMALL;
+    shoal_value *args =
+        shoal_value_keep(shoal_map("first", first, "second", second, "back", back, "count", (int64_t)count));
+    shoal_process *maker = talk_start(SHOAL_START_SPAWN, 0, make_small, args);
+    shoal_process *messenger = talk_start(SHOAL_START_SPAWN, 1, pass_small, args);
+    shoal_value_destroy(args);
+    shoal_tensor *sum = shoal_zeros(SHOAL_F64, SHOAL_SHAPE(2)), *t;
+    for (int64_t i = 0; i < (int64_t)count; i++) {
+        shoal_err err = shoal_queue_get_tensor(second, LIMIT, &t);
+        ck_assert_msg(err == SHOAL_OK, "tensor %lld: %s", (long long)i, shoal_last_error_text());
+        hot(shoal_add_(sum, t) == sum);
+        shoal_tensor_release(t);
+        shoal_scope_release(0);
+    }
+    ck_assert_double_eq(AT(sum, 1), count * (count - 1) / 2 + count);
+    ck_assert_ok(shoal_card_wait());
+    sh_cuda_order_poll();
+    ck_assert_ok(shoal_queue_put(back, shoal_value_int(1), LIMIT));
+    finish(messenger);
+    finish(maker);
+    shoal_tensor_release(sum);
+    ck_assert_uint_eq(used_now(), used);
+    shoal_release(first);
+    shoal_release(second);
+    shoal_release(back);
+}
+END_TEST
+
+/* ---- B52 ---- */
+
+#define LONG_WORK 400
+#define LONG_COUNT (1 << 22)
+
+/* Enqueues some milliseconds of work that count from 0 to LONG_WORK, in every element. */
+static shoal_tensor *begin_long_work(void)
+{
+    shoal_tensor *t = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(getenv("SHOAL_TEST_CARD") ? LONG_COUNT : 64));
+    for (int i = 0; t != NULL && i < LONG_WORK; i++) {
+        t = shoal_add_scalar_(t, 1);
+    }
+    shoal_scope_release(0);
+    return t;
+}
+
+static shoal_err reflect_twice(int rank, const shoal_value *args)
+{
+    (void)rank;
+    shoal_tensor *t;
+    shoal_err err;
+    while ((err = shoal_queue_get_tensor(ARG(queue, "in"), LIMIT, &t)) == SHOAL_OK) {
+        must(shoal_add_(t, t) == t); /* in this process's stream, after the work of the other */
+        must_ok(shoal_queue_give_tensor(ARG(queue, "out"), t, LIMIT));
+        shoal_scope_release(0);
+    }
+    must(err == SHOAL_ECLOSED);
+    return SHOAL_OK;
+}
+
+START_TEST(b52_work_before_a_put_is_seen_without_a_wait)
+{
+    talk t;
+    talk_begin(&t, SHOAL_START_SPAWN, reflect_twice);
+    for (int n = 0; n < 5; n++) {
+        shoal_tensor *sent = begin_long_work(), *back;
+        ck_assert_ptr_nonnull(sent);
+        int64_t before = clock_ns();
+        ck_assert_ok(shoal_queue_put_tensor(t.in, sent, LIMIT));
+        int64_t put = clock_ns() - before;
+        ck_assert_ok(shoal_queue_get_tensor(t.out, LIMIT, &back));
+        ck_assert(same_memory(sent, back));
+        ck_assert_double_eq(AT(back, 0), 2 * LONG_WORK);
+        ck_assert_double_eq(AT(back, shoal_tensor_count(back) - 1), 2 * LONG_WORK);
+        int64_t whole = clock_ns() - before;
+        if (n > 0 && getenv("SHOAL_TEST_CARD")) { /* the put did not wait for the work */
+            ck_assert_msg(put < whole / 4, "put %lld ns of %lld", (long long)put, (long long)whole);
+        }
+        shoal_tensor_release(sent);
+        shoal_tensor_release(back);
+    }
+    talk_end(&t);
+}
+END_TEST
+
+/* A value that was made before the work, and is put after it, has the work too. */
+START_TEST(b52_a_value_made_before_the_work_waits_for_it)
+{
+    talk t;
+    talk_begin(&t, SHOAL_START_SPAWN, reflect_twice);
+    shoal_tensor *sent = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(1000)), *back;
+    shoal_value *v = shoal_value_tensor(sent);
+    for (int i = 0; i < LONG_WORK; i++) {
+        hot(shoal_add_scalar_(sent, 1) == sent);
+    }
+    ck_assert_ok(shoal_queue_put(t.in, v, LIMIT));
+    ck_assert_ok(shoal_queue_get_tensor(t.out, LIMIT, &back));
+    ck_assert_double_eq(AT(back, 999), 2 * LONG_WORK);
+    shoal_tensor_release(sent);
+    shoal_tensor_release(back);
+    shoal_scope_release(0);
+    talk_end(&t);
+}
+END_TEST
+
+/* ---- B53 ---- */
+
+static shoal_err put_and_die(int rank, const shoal_value *args)
+{
+    shoal_tensor *t = counted(100, 100, rank);
+    must_ok(shoal_card_wait());
+    must_ok(shoal_queue_put_tensor(ARG(queue, "out"), t, LIMIT));
+    must_ok(shoal_queue_put(ARG(queue, "out"), shoal_map("model", t, "row", shoal_select(t, 0, 3)), LIMIT));
+    raise(SIGKILL);
+    return SHOAL_OK;
+}
+
+static shoal_err check_received(int rank, const shoal_value *args)
+{
+    shoal_tensor *t;
+    shoal_value *v;
+    must_ok(shoal_queue_get_tensor(ARG(queue, "out"), LIMIT, &t));
+    must_ok(shoal_queue_get(ARG(queue, "out"), LIMIT, &v));
+    must(is_counted(t, rank) && is_counted(shoal_value_as_tensor(shoal_value_find(v, "row")), rank + 300));
+    must(same_memory(t, shoal_value_as_tensor(shoal_value_find(v, "model"))));
+    must(shoal_add_scalar_(t, 1) == t && is_counted(t, rank + 1));
+    shoal_value_destroy(v);
+    shoal_tensor_release(t);
+    shoal_scope_release(0);
+    return SHOAL_OK;
+}
+
+START_TEST(b53_finished_work_outlives_its_maker)
+{
+    for (int n = 0; n < 3; n++) {
+        shoal_queue *q;
+        ck_assert_ok(shoal_queue_create(0, &q));
+        finish_as(talk_start(SHOAL_START_SPAWN, n, put_and_die, shoal_map("out", q)), SHOAL_KILLED, SIGKILL);
+        ck_assert_ok(shoal_world_sweep(NULL));
+        /* only the world has the memory now */
+        finish(talk_start(SHOAL_START_SPAWN, n, check_received, shoal_map("out", q)));
+        shoal_release(q);
+    }
+}
+END_TEST
+
+/* Puts work that is not done, and dies. */
+static shoal_err put_unfinished(int rank, const shoal_value *args)
+{
+    (void)rank;
+    shoal_tensor *t = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(LONG_COUNT));
+    must(t != NULL);
+    must_ok(shoal_card_wait());
+    if (sh_stub_control()) {
+        sh_stub_control()->block();
+    }
+    for (int i = 0; i < 4000; i++) {
+        must(shoal_add_scalar_(t, 1) == t);
+        if (sh_stub_control()) {
+            break; /* its kernels do not wait; the mark does */
+        }
+    }
+    must_ok(shoal_queue_put_tensor(ARG(queue, "out"), t, LIMIT));
+    raise(SIGKILL);
+    return SHOAL_OK;
+}
+
+START_TEST(b53_unfinished_work_of_the_dead_is_an_error)
+{
+    for (int n = 0; n < 3; n++) {
+        shoal_queue *q;
+        shoal_tensor *t = NULL;
+        ck_assert_ok(shoal_queue_create(0, &q));
+        shoal_process *p = talk_start(SHOAL_START_SPAWN, n, put_unfinished, shoal_map("out", q));
+        if (n % 2 == 0) {
+            finish_as(p, SHOAL_KILLED, SIGKILL); /* else it may be found pending */
+        }
+        ck_assert_ok(shoal_world_sweep(NULL));
+        shoal_err err = shoal_queue_get_tensor(q, LIMIT, &t);
+        if (err == SHOAL_OK) {
+            ck_assert(shoal_add_scalar_(t, 1) == t);
+            err = shoal_card_wait();
+            shoal_tensor_release(t);
+        }
+        ck_assert_msg(err == SHOAL_EOWNERDEAD, "%s: %s", shoal_err_name(err), shoal_last_error_text());
+        if (n % 2 != 0) {
+            finish_as(p, SHOAL_KILLED, SIGKILL);
+        }
+        ck_assert_ok(shoal_card_wait()); /* said once; this process goes on */
+        t = counted(3, 3, n);
+        ck_assert(is_counted(t, n));
+        shoal_tensor_release(t);
+        shoal_scope_release(0);
+        shoal_release(q);
+    }
+}
+END_TEST
+
+static shoal_err take_all_and_die(int rank, const shoal_value *args)
+{
+    shoal_tensor *t[64];
+    for (int i = 0; i < rank; i++) {
+        must_ok(shoal_queue_get_tensor(ARG(queue, "in"), LIMIT, &t[i]));
+        must(shoal_add_scalar_(t[i], 1) == t[i]);
+    }
+    must_ok(shoal_queue_put(ARG(queue, "out"), shoal_value_int(1), LIMIT));
+    shoal_value *go = NULL;
+    must_ok(shoal_queue_get(ARG(queue, "in"), LIMIT, &go));
+    raise(SIGKILL);
+    return SHOAL_OK;
+}
+
+START_TEST(b53_memory_comes_back_from_a_dead_consumer)
+{
+    enum { TENSORS = 40 };
+    size_t used = used_now();
+    for (int n = 0; n < 2; n++) {
+        shoal_queue *in, *out;
+        ck_assert_ok(shoal_queue_create(0, &in));
+        ck_assert_ok(shoal_queue_create(0, &out));
+        shoal_process *p = talk_start(SHOAL_START_SPAWN, TENSORS, take_all_and_die, shoal_map("in", in, "out", out));
+        for (int i = 0; i < TENSORS; i++) {
+            shoal_tensor *t = counted(256, 256, i);
+            hot_ok(shoal_queue_put_tensor(in, t, LIMIT));
+            shoal_tensor_release(t);
+        }
+        until_told(out);
+        ck_assert_uint_ge(used_now(), used + TENSORS * 256 * 256 * sizeof(float)); /* they are lent */
+        ck_assert_ok(shoal_queue_put(in, shoal_value_int(1), LIMIT));
+        finish_as(p, SHOAL_KILLED, SIGKILL);
+        ck_assert_uint_eq(used_now(), used);
+        shoal_release(in);
+        shoal_release(out);
+    }
+}
+END_TEST
+
+/* ---- processes without a card ---- */
+
+static shoal_err forward_blindly(int rank, const shoal_value *args)
+{
+    (void)rank;
+    shoal_tensor *t = NULL;
+    shoal_value *v = NULL;
+    must_err(shoal_queue_get_tensor(ARG(queue, "in"), LIMIT, &t), SHOAL_ENOENT);
+    must(t == NULL && shoal_last_error_text()[0] != '\0');
+    must_ok(shoal_queue_put(ARG(queue, "out"), shoal_value_string(shoal_last_error_text()), LIMIT));
+    must_ok(shoal_queue_get(ARG(queue, "back"), LIMIT, &v)); /* it may be sent on, unread */
+    must(shoal_value_as_tensor(shoal_value_find(v, "t")) == NULL && shoal_last_error() == SHOAL_ENOENT);
+    must_ok(shoal_queue_put(ARG(queue, "out"), v, LIMIT));
+    return SHOAL_OK;
+}
+
+START_TEST(a_process_without_a_card_says_so_and_loses_nothing)
+{
+    shoal_queue *in, *out, *back;
+    ck_assert_ok(shoal_queue_create(0, &in));
+    ck_assert_ok(shoal_queue_create(0, &out));
+    ck_assert_ok(shoal_queue_create(0, &back));
+    char before[4096];
+    snprintf(before, sizeof before, "%s", getenv("SHOAL_CUDA_DRIVER") ? getenv("SHOAL_CUDA_DRIVER") : "");
+    setenv("SHOAL_CUDA_DRIVER", "/there/is/no/driver.so", 1);
+    shoal_process *p = start(SHOAL_START_SPAWN, 0, forward_blindly, shoal_map("in", in, "out", out, "back", back));
+    if (before[0]) {
+        setenv("SHOAL_CUDA_DRIVER", before, 1);
+    } else {
+        unsetenv("SHOAL_CUDA_DRIVER");
+    }
+    shoal_tensor *t = counted(3, 4, 5), *got;
+    ck_assert_ok(shoal_queue_put_tensor(in, t, LIMIT));
+    ck_assert_ok(shoal_queue_put(back, shoal_map("t", t), LIMIT));
+    shoal_value *v = NULL;
+    ck_assert_ok(shoal_queue_get(out, LIMIT, &v));
+    ck_assert_ptr_nonnull(strstr(shoal_value_as_string(v), "driver"));
+    shoal_value_destroy(v);
+    ck_assert_ok(shoal_queue_get_tensor(in, LIMIT, &got));
+    ck_assert(same_memory(t, got) && is_counted(got, 5));
+    shoal_tensor_release(got);
+    ck_assert_ok(shoal_queue_get(out, LIMIT, &v));
+    ck_assert(same_memory(t, shoal_value_as_tensor(shoal_value_find(v, "t"))));
+    shoal_value_destroy(v);
+    finish(p);
+    shoal_tensor_release(t);
+    shoal_release(in);
+    shoal_release(out);
+    shoal_release(back);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("cuda/sharing");
+    TCase *tc = tcase_create("sharing");
+    tcase_add_checked_fixture(tc, begin, children_end);
+    tcase_set_timeout(tc, SH_TEST_SECONDS);
+    tcase_add_test(tc, b51_many_small_tensors_through_three_processes);
+    tcase_add_test(tc, b52_work_before_a_put_is_seen_without_a_wait);
+    tcase_add_test(tc, b52_a_value_made_before_the_work_waits_for_it);
+    tcase_add_test(tc, b53_finished_work_outlives_its_maker);
+    tcase_add_test(tc, b53_unfinished_work_of_the_dead_is_an_error);
+    tcase_add_test(tc, b53_memory_comes_back_from_a_dead_consumer);
+    tcase_add_test(tc, a_process_without_a_card_says_so_and_loses_nothing);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+SH_TEST_MAIN(suite)
