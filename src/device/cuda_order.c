@@ -38,13 +38,19 @@ static struct {
     closing *first, **end;
 } order = {.lock = PTHREAD_MUTEX_INITIALIZER, .end = &order.first};
 
+static sh_a32 uncounted; /* 1: another library has the stream, and may enqueue work at any time */
 static void (*before_end_of_others)(bool ends);
 static bool is_hooked;
 
 /* Checks whether everything that was enqueued lies before the last mark. */
 static bool is_covered(void)
 {
-    return sh_load_relaxed(&sh_cuda_enqueued) == order.covered;
+    return sh_load_relaxed(&sh_cuda_enqueued) == order.covered && sh_load_relaxed(&uncounted) == 0;
+}
+
+void sh_cuda_order_distrust(void)
+{
+    sh_store_relaxed(&uncounted, 1);
 }
 
 static bool is_done(uint64_t number)

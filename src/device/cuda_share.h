@@ -45,6 +45,9 @@ static inline void sh_cuda_touch(void)
     sh_count_up(&sh_cuda_enqueued);
 }
 
+/* Says that others enqueue work, which nobody counts: from now on every mark calls the driver. */
+void sh_cuda_order_distrust(void);
+
 /* Waits on the host until everything that was enqueued is done. Errors: SHOAL_EOWNERDEAD if the stream waited for work
  * of a process that died, and that work was lost; those of the driver. */
 shoal_err sh_cuda_order_wait(void);

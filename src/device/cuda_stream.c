@@ -2,6 +2,7 @@
 #include "device/cuda_capture.h"
 
 #include "base/error.h"
+#include "device/cuda_share.h"
 
 #include <pthread.h>
 
@@ -32,9 +33,6 @@ static shoal_err order(sh_cu_stream before, sh_cu_stream after)
     if (result != SH_CU_NOT_READY) {
         return sh_cuda_result("look at a stream", result);
     }
-    if (!sh_device_cuda.exec()) { /* a wait counts as work */
-        return shoal_last_error();
-    }
     pthread_mutex_lock(&relay.lock);
     result = relay.event ? SH_CU_OK : sh_cu.cuEventCreate(&relay.event, SH_CU_EVENT_DISABLE_TIMING);
     if (result == SH_CU_OK) {
@@ -44,6 +42,7 @@ static shoal_err order(sh_cu_stream before, sh_cu_stream after)
         result = sh_cu.cuStreamWaitEvent(after, relay.event, 0);
     }
     pthread_mutex_unlock(&relay.lock);
+    sh_cuda_touch(); /* a wait counts as work */
     return sh_cuda_result("order the work of two streams", result);
 }
 
@@ -51,12 +50,11 @@ shoal_err shoal_card_stream(void **out_stream)
 {
     SH_NEED(out_stream);
     shoal_err err = check(NULL);
-    sh_exec *exec =
-        err == SHOAL_OK ? sh_device_cuda.exec() : NULL; /* counts as work: the caller is about to add some */
-    if (exec) {
-        *out_stream = exec->stream;
+    if (err == SHOAL_OK) {
+        sh_cuda_order_distrust();
+        *out_stream = sh_cuda_the_card()->stream;
     }
-    return exec ? SHOAL_OK : shoal_last_error();
+    return err;
 }
 
 shoal_err shoal_card_follow_stream(void *stream)
