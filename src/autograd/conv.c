@@ -136,9 +136,11 @@ static shoal_err conv2d_forward(sh_call *c)
                            : err;
 }
 
-/* Where the kernels write: they overwrite x's gradient and add to those of w and b. NULL if no gradient is needed. */
+/* Where the kernels write: they overwrite x's gradient, and those of w and b or add to both. NULL if no gradient is
+ * needed. */
 typedef struct conv_grads {
     shoal_tensor *x, *w, *b;
+    bool overwrite;
 } conv_grads;
 
 static shoal_err conv_targets(sh_back *b, conv_grads *out)
@@ -147,13 +149,16 @@ static shoal_err conv_targets(sh_back *b, conv_grads *out)
     if (sh_back_needs(b, 0) && !(out->x = sh_scope_add(sh_tensor_new_like(sh_back_saved(b, 0))))) {
         return shoal_last_error();
     }
-    if (sh_back_needs(b, 1) && !(out->w = sh_back_target_zeroed(b, 1))) {
+    bool add_w = false, add_b = false;
+    if (sh_back_needs(b, 1) && !(out->w = sh_back_target(b, 1, &add_w))) {
         return shoal_last_error();
     }
-    if (sh_back_needs(b, 2) && !(out->b = sh_back_target_zeroed(b, 2))) {
+    if (sh_back_needs(b, 2) && !(out->b = sh_back_target(b, 2, &add_b))) {
         return shoal_last_error();
     }
-    return SHOAL_OK;
+    out->overwrite = !add_w && !add_b;
+    shoal_err err = out->w && add_b && !add_w ? sh_tensor_fill(out->w, 0) : SHOAL_OK;
+    return err == SHOAL_OK && out->b && add_w && !add_b ? sh_tensor_fill(out->b, 0) : err;
 }
 
 static shoal_err conv_give(sh_back *b, const conv_grads *d)
@@ -174,6 +179,7 @@ static shoal_err conv2d_backward(sh_back *b)
         return err;
     }
     sh_conv2d conv = conv_of(x, w, sh_back_attrs(b));
+    conv.overwrite = d.overwrite;
     err = sh_back_kernels(b)->conv->backward(sh_back_exec(b), &conv, sh_tensor_ptr(g), sh_tensor_ptr(x),
                                              sh_tensor_ptr(w), ptr_or_null(d.x), ptr_or_null(d.w), ptr_or_null(d.b));
     return err == SHOAL_OK ? conv_give(b, &d) : err;
@@ -253,6 +259,7 @@ static shoal_err pool_relu_backward(sh_back *b)
         return err;
     }
     sh_conv2d conv = conv_of(x, w, sh_back_attrs(b));
+    conv.overwrite = d.overwrite;
     err = sh_back_kernels(b)->conv->pool_relu_backward(sh_back_exec(b), &conv, sh_tensor_ptr(g), sh_tensor_ptr(x),
                                                        sh_tensor_ptr(w), ptr_or_null(drop), sh_tensor_ptr(winner),
                                                        ptr_or_null(d.x), ptr_or_null(d.w), ptr_or_null(d.b));

@@ -26,6 +26,7 @@ typedef struct sh_conv2d {
     int64_t pad_h, pad_w;
     int64_t dilation_h, dilation_w;
     int64_t groups;
+    bool overwrite; /* of a backward pass: grad_w and grad_bias hold nothing yet, so it sets them */
 } sh_conv2d;
 
 /* Return the height and the width of the output. If either is below 1, the kernel does not fit into the padded image
@@ -53,7 +54,8 @@ typedef struct sh_conv_kernels {
     /* y = conv(x, w) + bias. bias may be NULL. */
     shoal_err (*forward)(sh_exec *exec, const sh_conv2d *c, const void *x, const void *w, const void *bias, void *y);
 
-    /* grad_x =, grad_w +=, grad_bias +=. A gradient whose pointer is NULL is not computed. Saved by forward: x, w. */
+    /* grad_x =, grad_w +=, grad_bias += (= if c->overwrite). A gradient whose pointer is NULL is not computed. Saved by
+     * forward: x, w. */
     shoal_err (*backward)(sh_exec *exec, const sh_conv2d *c, const void *grad_y, const void *x, const void *w,
                           void *grad_x, void *grad_w, void *grad_bias);
 
@@ -65,8 +67,8 @@ typedef struct sh_conv_kernels {
     shoal_err (*pool_relu_forward)(sh_exec *exec, const sh_conv2d *c, const void *x, const void *w, const void *bias,
                                    const void *drop, void *y, uint8_t *winner);
 
-    /* grad_y [N, O, OH/2, OW/2]. grad_x =, grad_w +=, grad_bias +=. A gradient whose pointer is NULL is not computed.
-     * Saved by forward: x, w, drop, winner. */
+    /* grad_y [N, O, OH/2, OW/2]. grad_x =, grad_w +=, grad_bias += (= if c->overwrite). A gradient whose pointer is NULL
+     * is not computed. Saved by forward: x, w, drop, winner. */
     shoal_err (*pool_relu_backward)(sh_exec *exec, const sh_conv2d *c, const void *grad_y, const void *x, const void *w,
                                     const void *drop, const uint8_t *winner, void *grad_x, void *grad_w,
                                     void *grad_bias);

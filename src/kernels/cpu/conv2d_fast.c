@@ -310,6 +310,7 @@ static shoal_err backward(sh_exec *exec, const sh_conv2d *c, const void *grad_y,
     if (!room) {
         return SHOAL_ENOMEM;
     }
+    sh_conv2d_zero(c, grad_w, grad_bias);
     sh_conv_general_backward(c, grad_y, x, w, grad_x, grad_w, grad_bias, room);
     return SHOAL_OK;
 }

@@ -3,7 +3,7 @@
 #ifndef SH_KERNELS_CPU_CONV2D_FAST_H
 #define SH_KERNELS_CPU_CONV2D_FAST_H
 
-#include "kernels/conv2d.h"
+#include "kernels/cpu/conv2d_zero.h"
 #include "kernels/isa.h"
 
 #include <immintrin.h>

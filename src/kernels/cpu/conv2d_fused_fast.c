@@ -195,6 +195,7 @@ shoal_err sh_conv_pool_relu_backward(sh_exec *exec, const sh_conv2d *c, const vo
         return sh_conv_kernels_reference.pool_relu_backward(exec, c, grad_y, x, w, drop, winner, grad_x, grad_w,
                                                             grad_bias);
     }
+    sh_conv2d_zero(c, grad_w, grad_bias);
     if (!is_block(c, &b)) {
         return general_backward(exec, c, grad_y, x, w, drop, winner, grad_x, grad_w, grad_bias);
     }

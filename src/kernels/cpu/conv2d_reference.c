@@ -2,6 +2,7 @@
 #include "kernels/conv2d.h"
 
 #include "base/error.h"
+#include "kernels/cpu/conv2d_zero.h"
 
 #include <math.h>
 #include <string.h>
@@ -43,6 +44,7 @@ static shoal_err backward(sh_exec *exec, const sh_conv2d *c, const void *grad_y,
                           void *grad_x, void *grad_w, void *grad_bias)
 {
     (void)exec;
+    sh_conv2d_zero(c, grad_w, grad_bias);
     BY_TYPE(backward, grad_y, x, w, grad_x, grad_w, grad_bias);
 }
 
@@ -58,6 +60,7 @@ static shoal_err pool_relu_backward(sh_exec *exec, const sh_conv2d *c, const voi
                                     void *grad_bias)
 {
     (void)exec;
+    sh_conv2d_zero(c, grad_w, grad_bias);
     BY_TYPE(pool_relu_backward, grad_y, x, w, drop, winner, grad_x, grad_w, grad_bias);
 }
 

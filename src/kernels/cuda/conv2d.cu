@@ -14,6 +14,7 @@ constexpr int64_t MOST_BLOCKS = 65535; /* in the second and third direction of a
 struct sizes {
     int n, in_c, in_h, in_w, out_c, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
     int out_h, out_w, group_in, group_out; /* group_…: channels of one group */
+    bool overwrite;
 };
 
 /* In f64 the sum is rounded as in the CPU's reference, so that both give the same bits. */
@@ -180,7 +181,7 @@ template <typename T> __device__ T block_sum(T value)
     return sum;
 }
 
-/* grad_w += : blockIdx.x is the element of one output channel's weights, blockIdx.y the output channel. */
+/* grad_w += or =: blockIdx.x is the element of one output channel's weights, blockIdx.y the output channel. */
 template <typename T, bool SPARSE> __global__ void grad_w_all(sizes s, const T *grad, const T *x, T *grad_w)
 {
     const int window = s.kernel_h * s.kernel_w, weights = s.group_in * window;
@@ -203,12 +204,13 @@ template <typename T, bool SPARSE> __global__ void grad_w_all(sizes s, const T *
         }
         sum = block_sum(sum);
         if (threadIdx.x == 0) {
-            grad_w[(int64_t)o * weights + blockIdx.x] += sum;
+            T *to = grad_w + (int64_t)o * weights + blockIdx.x;
+            *to = (s.overwrite ? 0 : *to) + sum;
         }
     }
 }
 
-/* grad_bias += : blockIdx.y is the output channel. */
+/* grad_bias += or =: blockIdx.y is the output channel. */
 template <typename T> __global__ void grad_bias_all(sizes s, const T *grad, T *grad_bias)
 {
     const int64_t out_plane = (int64_t)s.out_h * s.out_w;
@@ -222,7 +224,7 @@ template <typename T> __global__ void grad_bias_all(sizes s, const T *grad, T *g
         }
         sum = block_sum(sum);
         if (threadIdx.x == 0) {
-            grad_bias[o] += sum;
+            grad_bias[o] = (s.overwrite ? 0 : grad_bias[o]) + sum;
         }
     }
 }
@@ -271,7 +273,8 @@ shoal_err sizes_of(const sh_conv2d *c, sizes *out)
             (int)sh_conv2d_out_h(c),
             (int)sh_conv2d_out_w(c),
             (int)(c->in_c / c->groups),
-            (int)(c->out_c / c->groups)};
+            (int)(c->out_c / c->groups),
+            c->overwrite};
     return SHOAL_OK;
 }
 
@@ -356,9 +359,32 @@ shoal_err forward(sh_exec *exec, const sh_conv2d *c, const void *x, const void *
     BY_TYPE(run_forward<T>, (const T *)x, (const T *)w, (const T *)bias, (T *)y);
 }
 
+/* The gradients of no images, where they are to be overwritten. */
+shoal_err zero_gradients(sh_exec *exec, const sh_conv2d *c, void *grad_w, void *grad_bias)
+{
+    const size_t size = shoal_dtype_size(c->dtype), bias = size * (size_t)c->out_c;
+    const size_t weights = bias * (size_t)(c->in_c / c->groups * c->kernel_h * c->kernel_w);
+    shoal_err err = SHOAL_OK;
+    if (grad_w) {
+        err = sh_cuda_called("conv2d backward", cudaMemsetAsync(grad_w, 0, weights, sh_stream(exec)));
+    }
+    if (err == SHOAL_OK && grad_bias) {
+        err = sh_cuda_called("conv2d backward", cudaMemsetAsync(grad_bias, 0, bias, sh_stream(exec)));
+    }
+    return err;
+}
+
+bool overwrites_with_zeros(const sh_conv2d *c)
+{
+    return c->n == 0 && c->overwrite && (c->dtype == SHOAL_F32 || c->dtype == SHOAL_F64);
+}
+
 shoal_err backward(sh_exec *exec, const sh_conv2d *c, const void *grad_y, const void *x, const void *w, void *grad_x,
                    void *grad_w, void *grad_bias)
 {
+    if (overwrites_with_zeros(c)) {
+        return zero_gradients(exec, c, grad_w, grad_bias);
+    }
 #define DENSE backward_of<T, false>
     BY_TYPE(DENSE, (const T *)grad_y, (const T *)x, (const T *)w, (T *)grad_x, (T *)grad_w, (T *)grad_bias);
 #undef DENSE
@@ -379,6 +405,9 @@ shoal_err pool_relu_backward(sh_exec *exec, const sh_conv2d *c, const void *grad
                              const void *drop, const uint8_t *winner, void *grad_x, void *grad_w, void *grad_bias)
 {
     sh_fused fused;
+    if (overwrites_with_zeros(c)) {
+        return zero_gradients(exec, c, grad_w, grad_bias);
+    }
     if (sh_fused_of(c, &fused) && c->n > 0 && sh_fused_backward_fits(fused)) {
         return sh_fused_backward(exec, fused, (const float *)grad_y, (const float *)x, (const float *)w,
                                  (const float *)drop, winner, (float *)grad_x, (float *)grad_w, (float *)grad_bias);

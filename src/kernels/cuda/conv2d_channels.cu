@@ -201,9 +201,8 @@ __device__ void add_to_plane(const sh_fused &s, int warp, int lane, const float 
 
 /* blockIdx.x: the image; blockIdx.y: the share; blockIdx.z: input channels. Each warp has a row of windows.
  * to [shares][N, C, H, W]. 144 registers: two blocks of 7 warps at once. */
-__global__ void __maxnreg__(144)
-    spread_winners(sh_fused s, x_plan p, const float *grad_y, const float *w, const float *drop, const uint8_t *winner,
-                   float *to)
+__global__ void __maxnreg__(144) spread_winners(sh_fused s, x_plan p, const float *grad_y, const float *w,
+                                                const float *drop, const uint8_t *winner, float *to)
 {
     extern __shared__ __align__(16) float room[];
     entry *const entries = (entry *)(room + AT_ONCE * LANES * KK);
@@ -319,10 +318,11 @@ shoal_err sh_fused_channels_backward(sh_exec *exec, const sh_fused &s, const flo
         const dim3 grid((unsigned)wp.slots, (unsigned)divided(s.out_c, wp.channels), groups);
         sum_winners<<<grid, wp.channels * 32, w_bytes(s, wp), sh_stream(exec)>>>(s, wp, grad_y, x, drop, winner, slots);
     }
-    const sh_fused_sums sums = {slots,   for_w ? wp.slots : 0,
-                                wp.sums, wp.sums - s.out_c,
-                                grad_w,  grad_bias,
-                                shares,  x_room > 0 ? xp.shares : 0,
-                                x_count, grad_x};
+    const sh_fused_sums sums = {slots,      for_w ? wp.slots : 0,
+                                wp.sums,    wp.sums - s.out_c,
+                                grad_w,     grad_bias,
+                                shares,     x_room > 0 ? xp.shares : 0,
+                                x_count,    grad_x,
+                                s.overwrite};
     return w_room + x_room > 0 ? sh_fused_add(exec, sums) : sh_cuda_launched("conv2d_pool_relu backward");
 }

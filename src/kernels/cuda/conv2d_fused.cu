@@ -265,7 +265,8 @@ bool sh_fused_of(const sh_conv2d *c, sh_fused *out)
                   (int)(pooled_h * pooled_w),
                   0,
                   0,
-                  0};
+                  0,
+                  c->overwrite};
     s.rows = 2 * s.pooled_h + s.kernel - 1;
     s.cols = 2 * s.pooled_w + s.kernel - 1;
     s.pitch = s.cols;

@@ -17,6 +17,7 @@ struct sh_fused {
     int n, in_c, in_h, in_w, out_c, kernel, pad_h, pad_w;
     int pooled_h, pooled_w, windows; /* windows = pooled_h * pooled_w */
     int rows, cols, pitch;           /* of the padded image in shared memory; pitch >= cols is even */
+    bool overwrite;                  /* of grad_w and grad_bias */
 };
 
 /* Whether the fast kernels serve c; then fills *out. */
@@ -35,7 +36,7 @@ shoal_err sh_fused_channels_backward(sh_exec *exec, const sh_fused &s, const flo
                                      float *grad_w, float *grad_bias);
 
 /* Sums that blocks left in scratch memory. slots [slot_count][sums]: their sum is added to grad_w, the first `weights` of
- * sums, and grad_bias, the rest; either may be NULL. shares [share_count][x_count]: their sum is grad_x. */
+ * sums, and grad_bias, the rest (or overwrites them); either may be NULL. shares [share_count][x_count]: their sum is grad_x. */
 struct sh_fused_sums {
     const float *slots;
     int slot_count;
@@ -45,6 +46,7 @@ struct sh_fused_sums {
     int share_count;
     int64_t x_count;
     float *grad_x;
+    bool overwrite;
 };
 
 /* Adds these up, in a fixed order. */

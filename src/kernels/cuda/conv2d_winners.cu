@@ -247,7 +247,8 @@ __global__ void __launch_bounds__(32 * ADDERS) add(sh_fused_sums a, int slot_blo
         for (int k = 1; k < ADDERS; k++) {
             sum += part[k][threadIdx.x];
         }
-        to[i < a.weights ? i : i - a.weights] += sum;
+        float *const place = to + (i < a.weights ? i : i - a.weights);
+        *place = (a.overwrite ? 0 : *place) + sum;
     }
 }
 
@@ -304,7 +305,8 @@ shoal_err run(sh_exec *exec, const sh_fused &s, const float *grad_y, const float
     const dim3 grid((unsigned)p.slots, (unsigned)(p.w_parts + p.x_parts));
     const cudaStream_t stream = sh_stream(exec);
     backward<K, CT><<<grid, THREADS, plan_bytes(s, p), stream>>>(s, p, grad_y, x, w, drop, winner, grad_x, slots);
-    const sh_fused_sums sums = {slots, p.slots, p.sums, p.sums - s.out_c, grad_w, grad_bias, nullptr, 0, 0, nullptr};
+    const sh_fused_sums sums = {slots,   p.slots, p.sums, p.sums - s.out_c, grad_w,     grad_bias,
+                                nullptr, 0,       0,      nullptr,          s.overwrite};
     return slots ? sh_fused_add(exec, sums) : sh_cuda_launched("conv2d_pool_relu backward");
 }
 
