@@ -492,6 +492,46 @@ START_TEST(gradients_are_optional)
 }
 END_TEST
 
+static gradients gradients_of(const sh_conv_kernels *k, const job *j, bool block, const uint8_t *winner)
+{
+    gradients g = gradients_begin(j, 0);
+    ck_assert_ok(block ? k->pool_relu_backward(&exec, &j->c, j->grad_pooled, j->x, j->w, NULL, winner, g.x, g.w, g.bias)
+                       : k->backward(&exec, &j->c, j->grad_out, j->x, j->w, g.x, g.w, g.bias));
+    return g;
+}
+
+START_TEST(overwriting_is_adding_to_zeros)
+{
+    const sh_conv_kernels *k = fast(_i);
+    for (int round = 0; k && round < 20; round++) {
+        seed = (uint64_t)round + 1;
+        const int64_t n = round / 10 == 0 ? 2 : 0; /* without images the gradients are 0 */
+        const sh_conv2d c = round / 2 % 5 == 0   ? shape(n, 1, 12, 10, 5, 0)
+                            : round / 2 % 5 == 1 ? shape(n, 10, 12, 20, 5, 0)
+                            : round / 2 % 5 == 2 ? shape(n, 32, 14, 64, 5, 2)
+                            : round / 2 % 5 == 3 ? shape(n, 2, 7, 3, 4, 1)
+                                                 : shape(n, 3, 9, 4, 3, 1);
+        job j = job_exact(c, true, false, 0.25F);
+        float *y = room(j.pooled + 1);
+        uint8_t *winner = malloc((size_t)j.pooled + 1);
+        ck_assert_ok(reference->pool_relu_forward(&exec, &j.c, j.x, j.w, j.bias, NULL, y, winner));
+        j.c.overwrite = false;
+        gradients added = gradients_of(reference, &j, round % 2, winner);
+        j.c.overwrite = true;
+        gradients by_reference = gradients_of(reference, &j, round % 2, winner);
+        gradients by_fast = gradients_of(k, &j, round % 2, winner);
+        expect_gradients(&j, &by_reference, &added, 0);
+        expect_gradients(&j, &by_fast, &added, 0);
+        gradients_end(&added);
+        gradients_end(&by_reference);
+        gradients_end(&by_fast);
+        free(y);
+        free(winner);
+        job_end(&j);
+    }
+}
+END_TEST
+
 /* ---- finite differences, in f64 ---- */
 
 typedef struct wide {
@@ -632,6 +672,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, block_is_close_on_reals, 0, 2);
     tcase_add_loop_test(tc, block_lets_nan_through, 0, 2);
     tcase_add_loop_test(tc, gradients_are_optional, 0, 2);
+    tcase_add_loop_test(tc, overwriting_is_adding_to_zeros, 0, 2);
     tcase_add_loop_test(tc, element_types, 0, 2);
     suite_add_tcase(s, tc);
     return s;
