@@ -127,6 +127,8 @@ void stub_unblock(void)
     stub_unlock();
 }
 
+STUB_EXPORT int cuGraphDestroy(sh_cu_graph graph);
+
 STUB_EXPORT int cuStreamCreate(sh_cu_stream *out, unsigned flags)
 {
     (void)flags;
@@ -138,6 +140,9 @@ STUB_EXPORT int cuStreamCreate(sh_cu_stream *out, unsigned flags)
 STUB_EXPORT int cuStreamDestroy_v2(sh_cu_stream s)
 {
     ENTER;
+    if (s->capture) {
+        (void)cuGraphDestroy(s->capture);
+    }
     free(s);
     return SH_CU_OK;
 }
