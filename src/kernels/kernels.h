@@ -14,6 +14,7 @@
 #include "kernels/rnn.h"
 #include "kernels/small_cnn.h"
 #include "kernels/softmax.h"
+#include "kernels/step.h"
 
 typedef struct sh_kernels {
     const char *name; /* "reference", "avx2", "avx512" */
@@ -29,6 +30,7 @@ typedef struct sh_kernels {
     const sh_conv_kernels *conv;
     const sh_pooling_kernels *pool;
     const sh_small_cnn_kernels *small_cnn; /* NULL: this device has none */
+    const sh_step_kernels *step;           /* NULL: this device has none */
 } sh_kernels;
 
 /* Returns the best kernels that this CPU can run, chosen at the first call. SHOAL_CPU=plain, avx2 or avx512 limits the

@@ -1,12 +1,12 @@
-#include "train/card.h"
+#include "train/card_inside.h"
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "data/dataset.h"
 #include "data/loader.h"
-#include "nn/module.h"
-#include "tensor/tensor.h"
+#include "share/module.h"
 
+#include <shoal/autograd.h>
 #include <shoal/share.h>
 
 #include <stdlib.h>
@@ -19,37 +19,27 @@
 #define AHEAD_FIRST 16
 #define AHEAD_MOST 512
 
-/* What the steps keep in card memory; the worker reads it back. */
-typedef struct progress {
-    int64_t at;     /* samples of the epoch before the next batch */
-    int64_t blocks; /* of random numbers */
-    float loss;     /* the sum of the batches' losses */
-    float unused;
-} progress;
-
-struct sh_card {
-    const sh_device *device;
-    sh_exec *exec;
-    size_t count;                            /* of parameters */
-    int64_t *offsets;                        /* of each in the tensors below, in elements; count + 1 of them */
-    float *host;                             /* room for all parameters */
-    shoal_tensor *params, *momentum, *grads; /* f32 [offsets[count]]; momentum: NULL without */
-
-    shoal_tensor *pixels, *labels; /* u8 */
-    float scale, shift;
-    shoal_tensor *order; /* i64, the samples of an epoch */
-    int64_t order_epoch, order_loads;
-
-    shoal_tensor *progress, *scratch;
-    int64_t ahead; /* steps to enqueue at a time */
-};
+static size_t bytes_of(const shoal_tensor *t)
+{
+    return (size_t)t->count * shoal_dtype_size(t->dtype);
+}
 
 /* ---- opening and closing ---- */
 
-static shoal_tensor *make(const sh_card *card, shoal_dtype dtype, int64_t count)
+shoal_tensor *sh_card_make(const sh_card *card, shoal_dtype dtype, int ndim, const int64_t *shape)
 {
     sh_shape s;
-    return sh_shape_init(&s, dtype, 1, &count) == SHOAL_OK ? sh_tensor_new(card->device, &s) : NULL;
+    return sh_shape_init(&s, dtype, ndim, shape) == SHOAL_OK ? sh_tensor_new(card->device, &s) : NULL;
+}
+
+shoal_tensor *sh_card_view(const sh_card *card, const shoal_tensor *in, size_t i, const shoal_tensor *like)
+{
+    sh_shape s;
+    if (sh_shape_init(&s, like->dtype, like->ndim, like->shape) != SHOAL_OK) {
+        return NULL;
+    }
+    s.offset = card->offsets[i];
+    return sh_tensor_over(in->storage, &s);
 }
 
 static shoal_err lay_out(sh_card *card, const shoal_module *model)
@@ -75,57 +65,138 @@ static shoal_err lay_out(sh_card *card, const shoal_module *model)
 static shoal_err make_tensors(sh_card *card, const sh_settings *s)
 {
     int64_t length = card->offsets[card->count];
-    card->params = make(card, SHOAL_F32, length);
-    card->grads = card->params ? make(card, SHOAL_F32, length) : NULL;
-    card->momentum = card->grads && s->momentum > 0 ? make(card, SHOAL_F32, length) : NULL;
-    bool made = card->grads != NULL && (s->momentum <= 0 || card->momentum != NULL);
-    card->progress = made ? make(card, SHOAL_U8, sizeof(progress)) : NULL;
-    card->scratch = card->progress
-                        ? make(card, SHOAL_U8, (int64_t)card->device->kernels()->small_cnn->scratch_size(s->batch))
-                        : NULL;
-    return card->scratch ? SHOAL_OK : shoal_last_error();
+    shoal_tensor **wanted[] = {&card->params, &card->grads, s->momentum > 0 ? &card->momentum : NULL};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        if (wanted[i] != NULL && (*wanted[i] = sh_card_make(card, SHOAL_F32, SHOAL_SHAPE(length))) == NULL) {
+            return shoal_last_error();
+        }
+    }
+    card->progress = sh_card_make(card, SHOAL_U8, SHOAL_SHAPE((int64_t)sizeof(sh_card_progress)));
+    return card->progress ? SHOAL_OK : shoal_last_error();
+}
+
+/* Makes a module of the model's architecture over the parameters on the card. */
+static shoal_err make_module(sh_card *card, shoal_module *model)
+{
+    shoal_block *record;
+    shoal_err err = sh_share_describe_module(model, &record);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    card->module = sh_share_module_of(record);
+    sh_block_release(record);
+    size_t i = 0;
+    for (shoal_named it = {0}; card->module && err == SHOAL_OK && shoal_module_next(model, &it) == SHOAL_OK; i++) {
+        if (it.is_buffer || i >= card->count) {
+            return sh_fail(SHOAL_ETYPE, "the model has %s at %s, which is not trained on a card yet",
+                           it.is_buffer ? "a buffer" : "a parameter with two names", it.name);
+        }
+        shoal_tensor *view = sh_card_view(card, card->params, i, it.tensor);
+        err = view ? shoal_tensor_set_requires_grad(view, it.tensor->requires_grad) : shoal_last_error();
+        err = err == SHOAL_OK ? sh_module_replace(card->module, it.name, view) : err;
+        shoal_tensor_release(view);
+    }
+    return card->module ? err : shoal_last_error();
 }
 
 static shoal_tensor *uploaded(const sh_card *card, const shoal_tensor *from)
 {
-    size_t size = (size_t)from->count * shoal_dtype_size(from->dtype);
-    shoal_tensor *t = make(card, from->dtype, from->count);
-    if (t != NULL && card->device->write(sh_tensor_ptr(t), sh_tensor_ptr(from), size) != SHOAL_OK) {
+    shoal_tensor *t = sh_card_make(card, from->dtype, from->ndim, from->shape);
+    if (t != NULL && card->device->write(sh_tensor_ptr(t), sh_tensor_ptr(from), bytes_of(t)) != SHOAL_OK) {
         shoal_tensor_release(t);
         t = NULL;
     }
     return t;
 }
 
-static shoal_err upload_set(sh_card *card, const shoal_dataset *set)
+/* Fetches a set piece by piece, and writes the pieces to the card. */
+static shoal_err upload_pieces(sh_card *card, shoal_dataset *set)
 {
-    sh_byte_images images;
-    if (!sh_dataset_bytes(set, &images)) {
-        return sh_fail(SHOAL_ETYPE, "this data set cannot be put on a card yet");
+    enum { PIECE = 500 };
+    int64_t length = shoal_dataset_length(set), numbers[PIECE];
+    sh_batch pair = {NULL, NULL};
+    shoal_err err = sh_batch_create(&pair, set, PIECE, shoal_empty);
+    for (int64_t at = 0; at < length && err == SHOAL_OK; at += PIECE) {
+        int64_t count = length - at < PIECE ? length - at : PIECE;
+        sh_batch rows = {NULL, NULL};
+        for (int64_t i = 0; i < count; i++) {
+            numbers[i] = at + i;
+        }
+        err = sh_batch_rows(&rows, &pair, count);
+        err = err == SHOAL_OK ? sh_fetch_into(set, numbers, count, &rows) : err;
+        if (err == SHOAL_OK) {
+            size_t x = bytes_of(pair.x) / PIECE, y = bytes_of(pair.y) / PIECE;
+            err = card->device->write((char *)sh_tensor_ptr(card->samples) + (size_t)at * x, sh_tensor_ptr(rows.x),
+                                      (size_t)count * x);
+            err = err == SHOAL_OK ? card->device->write((char *)sh_tensor_ptr(card->labels) + (size_t)at * y,
+                                                        sh_tensor_ptr(rows.y), (size_t)count * y)
+                                  : err;
+        }
+        sh_batch_release(&rows);
     }
-    card->scale = images.scale;
-    card->shift = images.shift;
-    card->pixels = uploaded(card, images.pixels);
-    card->labels = card->pixels ? uploaded(card, images.labels) : NULL;
-    card->order = card->labels ? make(card, SHOAL_I64, images.labels->count) : NULL;
-    return card->order ? SHOAL_OK : shoal_last_error();
+    sh_batch_release(&pair);
+    return err;
 }
 
-static shoal_err fill(sh_card *card, const sh_worker *w)
+static shoal_tensor *make_on_card(shoal_dtype dtype, int ndim, const int64_t *shape)
+{
+    return shoal_empty_on(SHOAL_CUDA, dtype, ndim, shape);
+}
+
+static shoal_err upload_set(sh_card *card, shoal_dataset *set)
+{
+    sh_byte_images images;
+    int64_t length = shoal_dataset_length(set);
+    card->scaled = sh_dataset_bytes(set, &images);
+    if (card->scaled) {
+        card->scale = images.scale;
+        card->shift = images.shift;
+        card->samples = uploaded(card, images.pixels);
+        card->labels = card->samples ? uploaded(card, images.labels) : NULL;
+    } else {
+        card->samples = sh_dataset_new_x(set, length, make_on_card);
+        card->labels = card->samples ? sh_dataset_new_y(set, length, make_on_card) : NULL;
+    }
+    card->order = card->labels ? sh_card_make(card, SHOAL_I64, SHOAL_SHAPE(length)) : NULL;
+    if (card->order == NULL) {
+        return shoal_last_error();
+    }
+    return card->scaled ? SHOAL_OK : upload_pieces(card, set);
+}
+
+static shoal_err open_plan(sh_worker *w)
+{
+    sh_card *card = w->card;
+    card->plan = &sh_card_fused;
+    if (!card->plan->fits(w)) {
+        card->plan = &sh_card_ops;
+    }
+    return card->plan->open(w);
+}
+
+static shoal_err fill(sh_card *card, sh_worker *w)
 {
     card->device = sh_device_get(SHOAL_CUDA);
     card->exec = card->device ? card->device->exec() : NULL;
     if (card->exec == NULL) {
         return shoal_last_error();
     }
-    if (strcmp(shoal_module_type_name(w->model), "mnist-cnn") != 0) {
-        return sh_fail(SHOAL_ETYPE, "the model %s cannot be trained on a card yet", shoal_module_type_name(w->model));
-    }
     shoal_err err = lay_out(card, w->model);
     if (err == SHOAL_OK) {
         err = make_tensors(card, &w->settings);
     }
-    return err == SHOAL_OK ? upload_set(card, w->set) : err;
+    if (err == SHOAL_OK) {
+        err = make_module(card, w->model);
+    }
+    if (err == SHOAL_OK) {
+        err = upload_set(card, w->set);
+    }
+    return err == SHOAL_OK ? open_plan(w) : err;
+}
+
+shoal_module *sh_card_module(const sh_card *card)
+{
+    return card->module;
 }
 
 shoal_err sh_card_open(sh_worker *w)
@@ -144,8 +215,12 @@ void sh_card_close(sh_card *card)
     if (card == NULL) {
         return;
     }
-    shoal_tensor *all[] = {card->params, card->momentum, card->grads,    card->pixels,
-                           card->labels, card->order,    card->progress, card->scratch};
+    if (card->plan != NULL) {
+        card->plan->close(card);
+    }
+    shoal_module_destroy(card->module);
+    shoal_tensor *all[] = {card->params, card->momentum, card->grads,  card->samples, card->labels,
+                           card->order,  card->progress, card->common, card->sums};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         shoal_tensor_release(all[i]);
     }
@@ -155,11 +230,6 @@ void sh_card_close(sh_card *card)
 }
 
 /* ---- copies ---- */
-
-static size_t bytes_of(const shoal_tensor *t)
-{
-    return (size_t)t->count * shoal_dtype_size(t->dtype);
-}
 
 static shoal_err send(sh_card *card, shoal_tensor *to)
 {
@@ -209,8 +279,10 @@ shoal_err sh_card_take_momentum(sh_card *card, const shoal_value *from)
     if (card->momentum == NULL) {
         return SHOAL_OK;
     }
-    memset(card->host, 0, bytes_of(card->momentum));
-    for (size_t i = 0; from != NULL && i < card->count; i++) {
+    if (from == NULL) {
+        return sh_tensor_fill(card->momentum, 0);
+    }
+    for (size_t i = 0; i < card->count; i++) {
         const shoal_tensor *t = shoal_value_as_tensor(shoal_value_at(from, i));
         if (t == NULL) {
             return shoal_last_error();
@@ -248,41 +320,16 @@ static shoal_err upload_order(sh_worker *w, int64_t epoch)
     return card->device->write(sh_tensor_ptr(card->order), order, (size_t)w->loader->count * sizeof *order);
 }
 
-/* Describes the steps of a run. */
-static sh_small_cnn_step describe(const sh_worker *w, double lr, uint64_t seed, bool change)
-{
-    const sh_card *card = w->card;
-    progress *p = sh_tensor_ptr(card->progress);
-    sh_small_cnn_step s = {.pixels = sh_tensor_ptr(card->pixels),
-                           .labels = sh_tensor_ptr(card->labels),
-                           .order = sh_tensor_ptr(card->order),
-                           .scale = card->scale,
-                           .shift = card->shift,
-                           .state = &p->at,
-                           .key = {.seed = seed},
-                           .lr = (float)lr,
-                           .momentum_factor = (float)w->settings.momentum,
-                           .loss = &p->loss,
-                           .training = true};
-    for (size_t i = 0; i < card->count; i++) {
-        s.param[i] = (float *)sh_tensor_ptr(card->params) + card->offsets[i];
-        s.momentum[i] = card->momentum ? (float *)sh_tensor_ptr(card->momentum) + card->offsets[i] : NULL;
-        s.grad[i] = change ? NULL : (float *)sh_tensor_ptr(card->grads) + card->offsets[i];
-    }
-    return s;
-}
-
 /* Enqueues batches at to end - 1. Returns the number of their samples. */
-static shoal_err enqueue(const sh_worker *w, sh_small_cnn_step *s, int64_t at, int64_t end, int64_t *out_samples)
+static shoal_err enqueue(sh_worker *w, int64_t at, int64_t end, int64_t *out_samples)
 {
-    const sh_card *card = w->card;
     shoal_err err = SHOAL_OK;
     *out_samples = 0;
     for (; at < end && err == SHOAL_OK; at++) {
         const int64_t *numbers;
-        s->batch = sh_loader_batch(w->loader, at, &numbers);
-        *out_samples += s->batch;
-        err = card->device->kernels()->small_cnn->step(card->exec, s, sh_tensor_ptr(card->scratch));
+        int64_t samples = sh_loader_batch(w->loader, at, &numbers);
+        *out_samples += samples;
+        err = w->card->plan->step(w, samples);
     }
     return err;
 }
@@ -296,10 +343,10 @@ static int64_t next_ahead(int64_t ahead, int64_t took)
     return took > 2 * AHEAD_NS && ahead > 1 ? ahead / 2 : ahead;
 }
 
-static shoal_err run_steps(sh_worker *w, sh_small_cnn_step *s, int64_t epoch, int64_t first, int64_t last)
+static shoal_err run_steps(sh_worker *w, int64_t epoch, int64_t first, int64_t last)
 {
     sh_card *card = w->card;
-    progress p = {.at = first * w->loader->batch};
+    sh_card_progress p = {.at = first * w->loader->batch};
     float before = 0;
     shoal_err err = card->device->write(sh_tensor_ptr(card->progress), &p, sizeof p);
     for (int64_t at = first, end; at < last && err == SHOAL_OK && !sh_worker_stopped(w); at = end) {
@@ -307,7 +354,7 @@ static shoal_err run_steps(sh_worker *w, sh_small_cnn_step *s, int64_t epoch, in
         err = sh_worker_has_trial(w) ? sh_worker_test(w) : SHOAL_OK;
         end = at + card->ahead < last ? at + card->ahead : last;
         if (err == SHOAL_OK) {
-            err = enqueue(w, s, at, end, &samples);
+            err = enqueue(w, at, end, &samples);
         }
         if (err == SHOAL_OK) {
             err = card->device->read(&p, sh_tensor_ptr(card->progress), sizeof p); /* waits for the steps */
@@ -326,8 +373,10 @@ shoal_err sh_card_run(sh_worker *w, int64_t epoch, int64_t first, int64_t last, 
 {
     shoal_err err = upload_order(w, epoch);
     if (err == SHOAL_OK) {
-        sh_small_cnn_step s = describe(w, sh_settings_lr(&w->settings, epoch / w->passes), seed, change);
-        err = run_steps(w, &s, epoch, first, last);
+        err = w->card->plan->begin(w, sh_settings_lr(&w->settings, epoch / w->passes), seed, change);
+    }
+    if (err == SHOAL_OK) {
+        err = run_steps(w, epoch, first, last);
     }
     return err;
 }

@@ -30,6 +30,17 @@ shoal_err sh_card_take_momentum(sh_card *card, const shoal_value *from);
 shoal_err sh_card_give_momentum(sh_card *card, const shoal_value *to);
 shoal_err sh_card_give_gradient(sh_card *card, shoal_module *to);
 
+/* Sums of models, for fedavg (card_sums.c). begin keeps the common parameters on the card and zeroes the sums. client
+ * starts the worker's model from the common parameters, without momentum. add adds it, times weight. give writes the sums
+ * to a row of flat_model.h. */
+shoal_err sh_card_sums_begin(sh_card *card, const shoal_module *common);
+shoal_err sh_card_sums_client(sh_card *card);
+shoal_err sh_card_sums_add(sh_card *card, double weight);
+shoal_err sh_card_sums_give(sh_card *card, const shoal_module *model, double *row);
+
+/* Returns the module whose parameters are those on the card. */
+shoal_module *sh_card_module(const sh_card *card);
+
 /* Trains on batches first to last - 1 of an epoch, which it has, or until the job stops. seed: of dropout. */
 shoal_err sh_card_run(sh_worker *w, int64_t epoch, int64_t first, int64_t last, uint64_t seed, bool change);
 

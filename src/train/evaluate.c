@@ -31,6 +31,36 @@ static shoal_err fetch(sh_evaluator *e, int64_t batch, sh_batch *rows)
     return err == SHOAL_OK ? sh_fetch_into(e->set, numbers, count, rows) : err;
 }
 
+static shoal_tensor *sent(const sh_evaluator *e, shoal_tensor *t)
+{
+    return shoal_tensor_retain(shoal_tensor_to(t, e->device));
+}
+
+/* The same for a model on a card, where a batch stays after it was tested once. */
+static shoal_err fetch_to_card(sh_evaluator *e, int64_t batch, sh_batch *rows)
+{
+    e->kept = e->kept ? e->kept : calloc((size_t)sh_evaluate_batches(e->set), sizeof *e->kept);
+    if (e->kept == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for a test set on the card");
+    }
+    sh_batch *kept = &e->kept[batch], here = {NULL, NULL};
+    shoal_err err = SHOAL_OK;
+    if (kept->y == NULL) {
+        err = fetch(e, batch, &here);
+        kept->x = err == SHOAL_OK ? sent(e, here.x) : NULL;
+        kept->y = kept->x ? sent(e, here.y) : NULL;
+        sh_batch_release(&here);
+        if (kept->y == NULL) {
+            err = err == SHOAL_OK ? shoal_last_error() : err;
+            sh_batch_release(kept);
+        }
+    }
+    if (err == SHOAL_OK) {
+        *rows = (sh_batch){.x = shoal_tensor_retain(kept->x), .y = shoal_tensor_retain(kept->y)};
+    }
+    return err;
+}
+
 static shoal_err score(shoal_module *module, const sh_batch *rows, sh_score *out_score)
 {
     shoal_tensor *scores = shoal_module_forward(module, rows->x);
@@ -52,7 +82,7 @@ shoal_err sh_evaluate_batch(sh_evaluator *e, shoal_module *module, int64_t batch
     sh_batch rows = {NULL, NULL};
     shoal_module_train(module, false);
     shoal_no_grad_begin();
-    shoal_err err = fetch(e, batch, &rows);
+    shoal_err err = e->device == SHOAL_CPU ? fetch(e, batch, &rows) : fetch_to_card(e, batch, &rows);
     if (err == SHOAL_OK) {
         err = score(module, &rows, out_score);
     }
@@ -66,6 +96,10 @@ shoal_err sh_evaluate_batch(sh_evaluator *e, shoal_module *module, int64_t batch
 void sh_evaluator_fini(sh_evaluator *e)
 {
     sh_batch_release(&e->full);
+    for (int64_t i = 0; e->kept != NULL && i < sh_evaluate_batches(e->set); i++) {
+        sh_batch_release(&e->kept[i]);
+    }
+    free(e->kept);
 }
 
 shoal_err shoal_evaluate(shoal_module *module, shoal_dataset *set, double *out_loss, double *out_accuracy)

@@ -8,7 +8,9 @@
 
 typedef struct sh_evaluator {
     shoal_dataset *set;
-    sh_batch full; /* the tensors that batches are fetched into */
+    shoal_device device; /* of the model */
+    sh_batch full;       /* the tensors that batches are fetched into */
+    sh_batch *kept;      /* on a card: the batches that were tested before; NULL: none yet */
 } sh_evaluator;
 
 /* The sums over the samples of a batch: the loss, and how many were right. */

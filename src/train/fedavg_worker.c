@@ -1,4 +1,5 @@
 /* A worker's side of federated averaging: trains its clients of a round, one after another. */
+#include "train/card.h"
 #include "train/fedavg.h"
 #include "train/flat_model.h"
 
@@ -25,8 +26,8 @@ static shoal_err train_client(fedavg_worker *w, int64_t round, int64_t client, i
     size_t mark = shoal_scope_mark();
     const int64_t *samples = sh_part(w->parts, client, out_samples);
     base->stream = client;
-    shoal_err err = shoal_module_copy(base->model, base->global);
-    if (err == SHOAL_OK) {
+    shoal_err err = base->card ? sh_card_sums_client(base->card) : sh_worker_take(base);
+    if (err == SHOAL_OK && !base->card) {
         err = sh_worker_renew(base);
     }
     if (err == SHOAL_OK) {
@@ -58,6 +59,33 @@ static int64_t clients_done(const fedavg_worker *w, int64_t round)
     return done >> 32 == (uint64_t)round ? (int64_t)(done & UINT32_MAX) : 0;
 }
 
+/* On a card the sums of a round stay there until its last client. death: the round's clients are trained again. */
+static shoal_err train_round_on_card(fedavg_worker *w, int64_t round)
+{
+    sh_worker *base = &w->base;
+    const sh_fedavg_plan *s = &w->parts->plan;
+    int64_t turns = sh_fedavg_turns(s, base->rank);
+    if (clients_done(w, round) == turns) {
+        return SHOAL_OK; /* a dead process of this rank has done all but the answer */
+    }
+    shoal_err err = sh_card_sums_begin(base->card, base->global);
+    for (int64_t turn = 0; turn < turns && err == SHOAL_OK && !sh_worker_stopped(base); turn++) {
+        int64_t samples;
+        err = train_client(w, round, w->drawn[base->rank + turn * s->workers], &samples);
+        if (err == SHOAL_OK) {
+            err = sh_card_sums_add(base->card, (double)samples);
+        }
+    }
+    if (err == SHOAL_OK && !sh_worker_stopped(base)) {
+        err = sh_card_sums_give(base->card, base->model, w->sums->rows + turns % 2 * w->length);
+        SH_DEATH("train.fedavg.given"); /* death: done still names an earlier round */
+        if (err == SHOAL_OK) {
+            sh_store_release(&w->sums->done, sh_position(round, turns));
+        }
+    }
+    return err;
+}
+
 static shoal_err train_round(sh_worker *base, int64_t round)
 {
     fedavg_worker *w = (fedavg_worker *)base;
@@ -65,6 +93,9 @@ static shoal_err train_round(sh_worker *base, int64_t round)
     int64_t turns = sh_fedavg_turns(s, base->rank);
     shoal_err err = SHOAL_OK;
     sh_fedavg_draw(s, round, w->drawn);
+    if (base->card) {
+        return train_round_on_card(w, round);
+    }
     for (int64_t turn = clients_done(w, round); turn < turns && err == SHOAL_OK && !sh_worker_stopped(base); turn++) {
         int64_t samples;
         err = train_client(w, round, w->drawn[base->rank + turn * s->workers], &samples);

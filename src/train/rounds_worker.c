@@ -81,6 +81,7 @@ shoal_err sh_rounds_serve(sh_worker *w, shoal_err (*train)(sh_worker *w, int64_t
 {
     int64_t round;
     shoal_err err;
+    w->model_is_apart = true;
     while ((err = sh_worker_next(w, &round)) == SHOAL_OK) {
         err = train(w, round);
         if (err == SHOAL_OK && !sh_worker_stopped(w)) {

@@ -1,6 +1,6 @@
 /* Trials: the job's side, and a worker's. */
 #include "train/trial.h"
-#include "train/evaluate.h"
+#include "train/card.h"
 
 #include "base/death.h"
 #include "base/error.h"
@@ -86,10 +86,11 @@ shoal_err sh_trial_run(sh_job *job, double *out_loss, double *out_accuracy)
 
 /* ---- a worker ---- */
 
-static shoal_err test_batch(sh_worker *w, sh_evaluator *e, sh_trial_part_shm *part, int64_t batch, uint64_t trial)
+static shoal_err test_batch(sh_worker *w, sh_trial_part_shm *part, int64_t batch, uint64_t trial)
 {
     sh_score s;
-    shoal_err err = sh_evaluate_batch(e, w->global, batch, &s);
+    shoal_module *module = w->card ? sh_card_module(w->card) : w->global;
+    shoal_err err = sh_evaluate_batch(&w->evaluator, module, batch, &s);
     if (err == SHOAL_OK) {
         part->loss = s.loss;
         part->right = s.right;
@@ -103,14 +104,13 @@ shoal_err sh_worker_test(sh_worker *w)
 {
     uint64_t trial = sh_load_acquire(&w->board->trial);
     int64_t batches = w->test_set != NULL ? sh_evaluate_batches(w->test_set) : 0;
-    sh_evaluator e = {.set = w->test_set};
-    shoal_err err = SHOAL_OK;
+    bool take = w->card && w->model_is_apart && w->rank < batches;
+    shoal_err err = take ? sh_card_take(w->card, w->global) : SHOAL_OK;
     for (int64_t i = w->rank; i < batches && err == SHOAL_OK; i += w->settings.workers) {
         if (sh_load_relaxed(&w->parts[i].trial) != trial) { /* else a dead process of this rank has tested it */
-            err = test_batch(w, &e, &w->parts[i], i, trial);
+            err = test_batch(w, &w->parts[i], i, trial);
         }
     }
-    sh_evaluator_fini(&e);
     w->trial = trial;
     return err == SHOAL_OK ? sh_worker_ring(w, SH_TASK_TRIAL) : err;
 }

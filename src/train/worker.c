@@ -150,6 +150,7 @@ static shoal_err open_tests(sh_worker *w, const shoal_value *args)
     shoal_block *parts = shoal_arg_block(args, "trial");
     w->test_set = parts ? shoal_dataset_retain(shoal_arg_dataset(args, "test_data")) : NULL;
     w->parts = w->test_set ? shoal_block_data(parts) : NULL;
+    w->evaluator = (sh_evaluator){.set = w->test_set, .device = w->settings.device};
     return w->parts ? SHOAL_OK : shoal_last_error();
 }
 
@@ -182,6 +183,7 @@ shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args)
 
 void sh_worker_close(sh_worker *w)
 {
+    sh_evaluator_fini(&w->evaluator);
     sh_card_close(w->card);
     shoal_optimizer_destroy(w->sgd);
     shoal_loader_destroy(w->loader);

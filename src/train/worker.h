@@ -3,6 +3,7 @@
 #define SH_TRAIN_WORKER_H
 
 #include "sync/atomic.h"
+#include "train/evaluate.h"
 
 #include <shoal/data.h>
 #include <shoal/optim.h>
@@ -60,8 +61,10 @@ typedef struct sh_worker {
     shoal_queue *tasks, *answers;
     shoal_dataset *set;
     shoal_dataset *test_set; /* NULL: the workers test nothing */
+    sh_evaluator evaluator;  /* of test_set */
     struct sh_trial_part_shm *parts;
     uint64_t trial;       /* the last one in which this worker has done its part */
+    bool model_is_apart;  /* from the job's model: it is copied when a round begins */
     struct sh_card *card; /* NULL: it trains on the CPU (card.h) */
     int64_t loads;        /* how many loaders it has had */
     shoal_loader *loader;

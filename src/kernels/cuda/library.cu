@@ -20,6 +20,7 @@ static const sh_kernels kernels = {
     &sh_conv_kernels_cuda,
     &sh_pooling_kernels_cuda,
     &sh_small_cnn_kernels_cuda,
+    &sh_step_kernels_cuda,
 };
 
 static const sh_cuda_library library = {SH_CUDA_LAYOUT, &kernels};
