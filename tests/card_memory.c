@@ -1,5 +1,6 @@
 /* Card memory between processes: makers that are killed, receivers that come later, joiners, limits. The end of a pipe
  * takes the place of the card's memory: the other end tells when nobody has it any more. */
+#include "base/death.h"
 #include "ipc/queue_core.h"
 #include "shm/card_store.h"
 #include "shm/granule.h"
@@ -540,6 +541,47 @@ START_TEST(the_lock_of_the_stopped_and_of_the_dead)
 }
 END_TEST
 
+#ifdef SHOAL_DEATH_POINTS
+
+/* A granule dies while another process has the lock, and is stopped: that one takes its fd out when it continues. */
+START_TEST(who_has_the_lock_sweeps_for_the_others)
+{
+    memory m = make_memory(), other = make_memory();
+    shoal_block *granule;
+    int go[2], done[2], status;
+    char byte;
+    ck_assert_ok(shoal_world_create(NULL));
+    ck_assert_int_eq(pipe2(go, O_CLOEXEC), 0);
+    ck_assert_int_eq(pipe2(done, O_CLOEXEC), 0);
+    pid_t pid = fork(); /* before there is a granule that it would hold, too */
+    if (pid == 0) {
+        close(m.fd);
+        sh_death_arm_stop("store.set.dropped", 1, NULL);
+        if (read(go[0], &byte, 1) == 1 && make_granule(&other, &granule) == SHOAL_OK && write(done[1], "x", 1) == 1) {
+            pause(); /* it does not sweep again */
+        }
+        _exit(1);
+    }
+    ck_assert_ok(make_granule(&m, &granule));
+    ck_assert_int_eq(write(go[1], "x", 1), 1);
+    ck_assert_int_eq(waitpid(pid, &status, WUNTRACED), pid);
+    ck_assert(WIFSTOPPED(status));
+    sh_block_release(granule);
+    ck_assert(!is_freed(&m));
+    kill(pid, SIGCONT);
+    ck_assert_int_eq(read(done[0], &byte, 1), 1);
+    ck_assert(is_freed(&m));
+    kill(pid, SIGKILL);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    const int fds[] = {go[0], go[1], done[0], done[1], other.fd, other.told, m.told};
+    for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++) {
+        close(fds[i]);
+    }
+}
+END_TEST
+
+#endif
+
 enum { THREADS = 4 };
 
 static void *make_and_release(void *argument)
@@ -605,6 +647,9 @@ static Suite *suite(void)
     tcase_add_test(tc, the_worlds_of_a_user_share_the_limit);
     tcase_add_test(tc, files_with_the_numbers_of_the_store_are_left_alone);
     tcase_add_test(tc, the_lock_of_the_stopped_and_of_the_dead);
+#ifdef SHOAL_DEATH_POINTS
+    tcase_add_test(tc, who_has_the_lock_sweeps_for_the_others);
+#endif
     tcase_add_test(tc, threads_and_processes_leave_nothing_behind);
     suite_add_tcase(s, tc);
     return s;
