@@ -103,13 +103,13 @@ SHOAL_MUST_USE shoal_err shoal_optimizer_prepare(shoal_optimizer *optimizer);
 
 /* Gets the next tensor of an optimiser's state. Its name is like "conv1.weight.momentum_buffer" or
  * "conv1.weight.step". Begin with a zeroed shoal_named. The optimiser owns the tensors: copy into them to restore a
- * state, share them to share the state. Names and shapes are PyTorch's: step has no dims, is f32 and always on the
- * CPU, and SGD has it only with dampening. Returns SHOAL_END after the last. */
+ * state, share them to share the state. Names and shapes are PyTorch's: step has no dims and is f32, and SGD has it
+ * only with dampening. Every state is on the device of its parameter. Returns SHOAL_END after the last. */
 SHOAL_MUST_USE shoal_err shoal_optimizer_next(const shoal_optimizer *optimizer, shoal_named *it);
 
 /* Replaces a tensor of an optimiser's state by another one, which it retains. The state need not exist yet. Processes
  * that adopt the same shared tensors share the state. Errors: SHOAL_ENOENT if the optimiser has no tensor of that
- * name; SHOAL_EINVAL if dtype or shape differ, or the tensor is not contiguous. */
+ * name; SHOAL_EINVAL if dtype, shape or device differ, or the tensor is not contiguous. */
 SHOAL_MUST_USE shoal_err shoal_optimizer_adopt(shoal_optimizer *optimizer, const char *name, shoal_tensor *t);
 
 #ifdef __cplusplus
