@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "cli/machine.h"
 
+#include <shoal/device.h>
 #include <shoal/version.h>
 #include <shoal/world.h>
 
@@ -9,8 +10,8 @@
 #include <string.h>
 
 static const char help[] = "usage: shoal info [--json]\n"
-                           "Prints the version, the processor and its features, and the limits for worlds on\n"
-                           "this machine.\n\n"
+                           "Prints the version, the processor and its features, the limits for worlds on\n"
+                           "this machine, and its CUDA cards.\n\n"
                            "options:\n"
                            "  --json      print one JSON object\n"
                            "  -h, --help  print this help and exit\n"
@@ -21,18 +22,72 @@ static const char help[] = "usage: shoal info [--json]\n"
 #define SPANS_MAX 4194304
 #define BLOCK_MAX (UINT64_C(1) << 40)
 
+#define CARDS_MAX 16
+
 /* The limits of a world that this process would create, or the error why it cannot. */
 typedef struct world_look {
     shoal_err err;
     shoal_world_info info;
 } world_look;
 
+/* The cards that this process sees, or the error why it sees none. Opens no card. */
+typedef struct cards_look {
+    shoal_err err;
+    char text[300];
+    int count;
+    shoal_card_info cards[CARDS_MAX];
+} cards_look;
+
+static void look_at_cards(cards_look *c)
+{
+    *c = (cards_look){0};
+    c->err = shoal_card_count(&c->count);
+    c->count = c->count < CARDS_MAX ? c->count : CARDS_MAX;
+    for (int i = 0; c->err == SHOAL_OK && i < c->count; i++) {
+        c->err = shoal_card_info_get(i, &c->cards[i]);
+    }
+    if (c->err != SHOAL_OK) {
+        snprintf(c->text, sizeof c->text, "%s", shoal_last_error_text());
+    }
+}
+
+static void print_cards(FILE *file, const cards_look *c, bool mps)
+{
+    char a[CLI_SIZE_TEXT];
+    if (c->err != SHOAL_OK) {
+        fprintf(file, "cards          none: %s\n", c->text);
+        return;
+    }
+    for (int i = 0; i < c->count; i++) {
+        const shoal_card_info *card = &c->cards[i];
+        fprintf(file, "card %-9d %s, %s, %s\n", i, card->name, cli_size(card->memory, a), card->uuid);
+    }
+    fprintf(file, "driver         CUDA %d.%d; MPS %s\n", c->cards[0].driver / 1000, c->cards[0].driver % 1000 / 10,
+            mps ? "is installed" : "is not installed: processes share a card by turns");
+}
+
+static void print_cards_json(FILE *file, const cards_look *c, bool mps)
+{
+    fputs(", \"cards\": [", file);
+    for (int i = 0; c->err == SHOAL_OK && i < c->count; i++) {
+        fprintf(file, "%s{\"name\": ", i > 0 ? ", " : "");
+        cli_json_string(file, c->cards[i].name);
+        fprintf(file, ", \"uuid\": \"%s\", \"memory\": %zu, \"driver\": \"%d.%d\"}", c->cards[i].uuid,
+                c->cards[i].memory, c->cards[i].driver / 1000, c->cards[i].driver % 1000 / 10);
+    }
+    fprintf(file, "], \"mps\": %s", mps ? "true" : "false");
+    if (c->err != SHOAL_OK) {
+        fprintf(file, ", \"cards_error\": \"%s\", \"cards_error_text\": ", shoal_err_name(c->err));
+        cli_json_string(file, c->text);
+    }
+}
+
 static void look_at_world(world_look *w)
 {
     w->err = shoal_world_info_get(&w->info);
 }
 
-static void print_text(FILE *file, const cli_machine *m, const world_look *w)
+static void print_text(FILE *file, const cli_machine *m, const world_look *w, const cards_look *c)
 {
     char a[CLI_SIZE_TEXT], b[CLI_SIZE_TEXT];
     fprintf(file, "version        %s\n", SHOAL_VERSION);
@@ -63,6 +118,7 @@ static void print_text(FILE *file, const cli_machine *m, const world_look *w)
     }
     fprintf(file, "world limits   %d processes, %d spans, %s per block\n", PROCESSES_MAX, SPANS_MAX,
             cli_size(BLOCK_MAX, a));
+    print_cards(file, c, m->mps);
 }
 
 static void print_number(FILE *file, const char *key, uint64_t n)
@@ -85,7 +141,7 @@ static void print_features(FILE *file, const char *features)
     fputc(']', file);
 }
 
-static void print_json(FILE *file, const cli_machine *m, const world_look *w)
+static void print_json(FILE *file, const cli_machine *m, const world_look *w, const cards_look *c)
 {
     fprintf(file, "{\"version\": \"%s\", \"processor\": ", SHOAL_VERSION);
     cli_json_string(file, m->processor);
@@ -111,7 +167,9 @@ static void print_json(FILE *file, const cli_machine *m, const world_look *w)
         fprintf(file, ", \"error\": \"%s\", \"error_text\": ", shoal_err_name(w->err));
         cli_json_string(file, shoal_last_error_text());
     }
-    fputs("}}\n", file);
+    fputs("}", file);
+    print_cards_json(file, c, m->mps);
+    fputs("}\n", file);
 }
 
 static cli_exit run(int argc, char **argv)
@@ -121,6 +179,7 @@ static cli_exit run(int argc, char **argv)
     cli_output output;
     cli_machine machine;
     world_look world;
+    cards_look cards;
     if (!cli_options_read(&cli_info, argc, argv, &options, &status)) {
         return status;
     }
@@ -131,14 +190,15 @@ static cli_exit run(int argc, char **argv)
         return CLI_FAILED;
     }
     cli_machine_look(&machine);
+    look_at_cards(&cards);
     look_at_world(&world);
-    (options.json ? print_json : print_text)(output.file, &machine, &world);
+    (options.json ? print_json : print_text)(output.file, &machine, &world, &cards);
     return cli_output_end(&output);
 }
 
 const cli_command cli_info = {
     .name = "info",
-    .summary = "print version, processor and limits",
+    .summary = "print version, processor, cards and limits",
     .help = help,
     .run = run,
     .words = "--json",

@@ -92,6 +92,20 @@ static bool has_futex_waitv(void)
 #endif
 }
 
+static bool has_mps(void)
+{
+    const char *path = getenv("PATH");
+    char file[4096];
+    for (size_t n; path != NULL && path[0] != 0; path += n + (path[n] == ':')) {
+        n = strcspn(path, ":");
+        snprintf(file, sizeof file, "%.*s/nvidia-cuda-mps-control", (int)n, path);
+        if (n > 0 && access(file, X_OK) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void cli_machine_look(cli_machine *out_machine)
 {
     struct utsname name;
@@ -104,4 +118,5 @@ void cli_machine_look(cli_machine *out_machine)
                  name.machine);
     }
     out_machine->futex_waitv = has_futex_waitv();
+    out_machine->mps = has_mps();
 }

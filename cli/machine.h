@@ -17,6 +17,7 @@ typedef struct cli_machine {
     uint64_t open_files, open_files_hard, address_space;
     uint64_t shm, shm_available; /* the /dev/shm mount */
     bool futex_waitv;
+    bool mps; /* NVIDIA's multi-process service is installed: its control program is in PATH */
 } cli_machine;
 
 void cli_machine_look(cli_machine *out_machine);

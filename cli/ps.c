@@ -18,6 +18,8 @@ static const char help[] = "usage: shoal ps [--json]\n"
                            "  STATE       running, waiting, reserved (starting) or dead (not cleaned up yet)\n"
                            "  REFS        the number of blocks that it holds\n"
                            "  CACHED      the number of free blocks that it keeps for itself\n"
+                           "  CARD        the memory of a card that its tensors use, with what it has lent\n"
+                           "  HELD        the memory of a card that it has from the driver\n"
                            "  NAME        the name that it was started with\n"
                            "  DOING       its current operation, or what it waits for\n\n"
                            "options:\n"
@@ -25,16 +27,16 @@ static const char help[] = "usage: shoal ps [--json]\n"
                            "  -h, --help  print this help and exit\n"
                            "  --version   print the version and exit\n";
 
-enum { WORLD, USED, LIMIT, RECOVERED, PID, SLOT, STATE, REFS, CACHED, NAME, DOING, COLUMNS };
+enum { WORLD, USED, LIMIT, RECOVERED, PID, SLOT, STATE, REFS, CACHED, CARD, HELD, NAME, DOING, COLUMNS };
 
 static const struct {
     const char *title;
     bool right;
 } columns[COLUMNS] = {
-    [WORLD] = {"WORLD", false},        [USED] = {"USED", true},    [LIMIT] = {"LIMIT", true},
-    [RECOVERED] = {"RECOVERED", true}, [PID] = {"PID", true},      [SLOT] = {"SLOT", true},
-    [STATE] = {"STATE", false},        [REFS] = {"REFS", true},    [CACHED] = {"CACHED", true},
-    [NAME] = {"NAME", false},          [DOING] = {"DOING", false},
+    [WORLD] = {"WORLD", false},  [USED] = {"USED", true}, [LIMIT] = {"LIMIT", true},  [RECOVERED] = {"RECOVERED", true},
+    [PID] = {"PID", true},       [SLOT] = {"SLOT", true}, [STATE] = {"STATE", false}, [REFS] = {"REFS", true},
+    [CACHED] = {"CACHED", true}, [CARD] = {"CARD", true}, [HELD] = {"HELD", true},    [NAME] = {"NAME", false},
+    [DOING] = {"DOING", false},
 };
 
 /* A row of the table: its cells as text. */
@@ -87,6 +89,8 @@ static bool add_row(const shoal_ps_entry *e, void *context)
                 [STATE] = cell(e->state),
                 [REFS] = number(e->references),
                 [CACHED] = number(e->cached),
+                [CARD] = e->card_held > 0 ? size(e->card_used) : cell("-"),
+                [HELD] = e->card_held > 0 ? size(e->card_held) : cell("-"),
                 [NAME] = cell(e->name),
                 [DOING] = cell(e->doing)}};
     for (int i = 0; i < COLUMNS; i++) {
@@ -135,7 +139,8 @@ static bool print_object(const shoal_ps_entry *e, void *context)
     cli_json_string(file, e->state);
     fputs(", \"doing\": ", file);
     cli_json_string(file, e->doing);
-    fprintf(file, ", \"references\": %" PRIu64 ", \"cached\": %" PRIu64 "}\n", e->references, e->cached);
+    fprintf(file, ", \"references\": %" PRIu64 ", \"cached\": %" PRIu64, e->references, e->cached);
+    fprintf(file, ", \"card_used\": %" PRIu64 ", \"card_held\": %" PRIu64 "}\n", e->card_used, e->card_held);
     return true;
 }
 
