@@ -11,6 +11,7 @@
  *   [foreign ARRAY, block]         a numpy array whose elements are in the block (array.c)
  *   foreign SMALL_ARRAY            a small numpy array, the elements included
  *   [foreign TORCH, block]         a torch tensor over a block (torch/glue.h)
+ *   [foreign TORCH, tensor]        the same on a card, over a tensor of bytes
  */
 #include "codec.h"
 
@@ -338,10 +339,10 @@ static PyObject *decode_foreign(const shoal_value *foreign, const shoal_value *v
     switch (tag) {
     case CODEC_PICKLE: return unpickle(bytes, size, value);
     case CODEC_SMALL_ARRAY: return ext_array_decode(bytes, size, NULL);
+    case CODEC_TORCH: return ext_torch_decode(bytes, size, second);
     case CODEC_ARRAY:
-    case CODEC_TORCH:
         if (block != NULL) {
-            return tag == CODEC_ARRAY ? ext_array_decode(bytes, size, block) : ext_torch_decode(bytes, size, block);
+            return ext_array_decode(bytes, size, block);
         }
         break;
     default: break;

@@ -74,17 +74,74 @@ static PyObject *unversioned_capsule(shoal_dlpack *pack)
     return capsule;
 }
 
-PyObject *ext_dlpack_export(shoal_tensor *t, uint64_t flags, int versioned, int bool_as_bytes)
+/* A pack of card memory for a receiver with a stream of its own. Before the memory is given back, Shoal's later work is
+ * made to wait for what the receiver has enqueued. */
+typedef struct card_pack {
+    shoal_dlpack pack; /* a copy of inner, with another deleter */
+    shoal_dlpack *inner;
+    void *stream;
+} card_pack;
+
+static void card_pack_delete(shoal_dlpack *pack)
 {
-    shoal_dlpack *pack;
-    shoal_err err = shoal_tensor_to_dlpack(t, flags, &pack);
-    if (err != SHOAL_OK) {
-        return ext_raise(err);
+    card_pack *card = pack->manager;
+    (void)!shoal_card_follow_stream(card->stream); /* fails if the receiver captures, or the card is gone */
+    delete_pack(card->inner);
+    free(card);
+}
+
+/* Takes over the pack. */
+static shoal_dlpack *for_stream(shoal_dlpack *inner, void *stream)
+{
+    card_pack *card = malloc(sizeof *card);
+    if (card == NULL) {
+        PyErr_NoMemory();
+    } else if (shoal_card_precede_stream(stream) != SHOAL_OK) {
+        ext_raise(shoal_last_error());
+        free(card);
+        card = NULL;
     }
-    if (bool_as_bytes && pack->tensor.dtype.code == SHOAL_DLPACK_BOOL) {
+    if (card == NULL) {
+        delete_pack(inner);
+        return NULL;
+    }
+    *card = (card_pack){.pack = *inner, .inner = inner, .stream = stream};
+    card->pack.manager = card;
+    card->pack.deleter = card_pack_delete;
+    return &card->pack;
+}
+
+/* Makes the pack, of a copy in the memory of the CPU if that was asked for. */
+static shoal_dlpack *make_pack(shoal_tensor *t, const ext_destination *to)
+{
+    shoal_dlpack *pack = NULL;
+    shoal_tensor *copy = NULL;
+    size_t mark = shoal_scope_mark();
+    if (to->to_cpu) {
+        Py_BEGIN_ALLOW_THREADS; /* waits for the card */
+        copy = shoal_tensor_to(t, SHOAL_CPU);
+        Py_END_ALLOW_THREADS;
+    }
+    shoal_err err = to->to_cpu && copy == NULL ? shoal_last_error()
+                                               : shoal_tensor_to_dlpack(copy != NULL ? copy : t, to->flags, &pack);
+    shoal_scope_release(mark);
+    if (err != SHOAL_OK) {
+        ext_raise(err);
+        return NULL;
+    }
+    return to->has_stream ? for_stream(pack, to->stream) : pack;
+}
+
+PyObject *ext_dlpack_export(shoal_tensor *t, const ext_destination *to)
+{
+    shoal_dlpack *pack = make_pack(t, to);
+    if (pack == NULL) {
+        return NULL;
+    }
+    if (to->bool_as_bytes && pack->tensor.dtype.code == SHOAL_DLPACK_BOOL) {
         pack->tensor.dtype.code = SHOAL_DLPACK_UINT;
     }
-    if (!versioned) {
+    if (!to->versioned) {
         return unversioned_capsule(pack);
     }
     PyObject *capsule = PyCapsule_New(pack, VERSIONED, drop_versioned);

@@ -1,4 +1,4 @@
-/* Tensor: the library's tensors in Python, with the buffer protocol and DLPack.
+/* Tensor: the library's tensors in Python, with the buffer protocol and DLPack. What is special about cards is in card.c.
  *
  * Every view of the memory holds a pack (shoal_dlpack): as long as one exists, the memory stays, and a private tensor
  * cannot move into the heap. */
@@ -64,47 +64,73 @@ static int read_shape(PyObject *sizes, int *out_ndim, int64_t *out_shape)
     return 0;
 }
 
-/* Tensor(dtype, shape, data=None, shared=False): shoal.tensor has a friendlier way. */
+/* Makes a tensor of zeros, or of a copy of data if there is some. */
+static shoal_tensor *make(shoal_device device, int shared, shoal_dtype dtype, int ndim, const int64_t *shape,
+                          const void *data)
+{
+    if (device == SHOAL_CUDA) {
+        return data != NULL ? shoal_from_data_on(device, dtype, data, ndim, shape)
+                            : shoal_full_on(device, dtype, 0, ndim, shape);
+    }
+    shoal_tensor *t = shared ? shoal_empty_shared(dtype, ndim, shape) : shoal_empty(dtype, ndim, shape);
+    size_t size = (size_t)shoal_tensor_count(t) * shoal_dtype_size(dtype);
+    if (t != NULL && size > 0 && data != NULL) {
+        memcpy(shoal_tensor_data(t), data, size);
+    } else if (t != NULL && size > 0) {
+        memset(shoal_tensor_data(t), 0, size);
+    }
+    return t;
+}
+
+/* Checks the size of the data; a shape that has no size is left to the library. */
+static int fits(const Py_buffer *data, shoal_dtype dtype, int ndim, const int64_t *shape)
+{
+    Py_ssize_t size = (Py_ssize_t)shoal_dtype_size(dtype);
+    for (int i = 0; i < ndim; i++) {
+        if (shape[i] < 0 || __builtin_mul_overflow(size, (Py_ssize_t)shape[i], &size)) {
+            return 1;
+        }
+    }
+    if (data->obj == NULL || data->len == size) {
+        return 1;
+    }
+    PyErr_Format(PyExc_ValueError, "the data has %zd bytes, and the shape needs %zd", data->len, size);
+    return 0;
+}
+
+/* Tensor(dtype, shape, data=None, shared=False, device="cpu"): shoal.tensor has a friendlier way. */
 static PyObject *tensor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"dtype", "shape", "data", "shared", NULL};
-    const char *name;
+    static char *names[] = {"dtype", "shape", "data", "shared", "device", NULL};
+    const char *name, *place = "cpu";
     PyObject *sizes;
     Py_buffer data = {0};
     int shared = 0, ndim;
     int64_t shape[SHOAL_MAX_DIMS];
     shoal_dtype dtype;
+    shoal_device device;
     if (PyTuple_Size(args) > 0 && !PyUnicode_Check(PyTuple_GetItem(args, 0))) {
         PyErr_SetString(PyExc_TypeError,
                         "Tensor() takes a dtype and a shape; use shoal.tensor() to make one from data");
         return NULL;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sO!|z*p:Tensor", names, &name, &PyTuple_Type, &sizes, &data,
-                                     &shared)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sO!|z*ps:Tensor", names, &name, &PyTuple_Type, &sizes, &data,
+                                     &shared, &place)) {
         return NULL;
     }
-    shoal_tensor *t = NULL;
-    if (find_dtype(name, &dtype) == 0 && read_shape(sizes, &ndim, shape) == 0) {
-        t = shared ? shoal_empty_shared(dtype, ndim, shape) : shoal_empty(dtype, ndim, shape);
-        if (t == NULL) {
-            ext_raise(shoal_last_error());
-        }
-    }
-    size_t size = (size_t)shoal_tensor_count(t) * shoal_dtype_size(shoal_tensor_dtype(t));
-    if (t != NULL && data.obj != NULL && (size_t)data.len != size) {
-        PyErr_Format(PyExc_ValueError, "the data has %zd bytes, and the shape needs %zu", data.len, size);
-        shoal_tensor_release(t);
-        t = NULL;
-    }
-    if (t != NULL && size > 0 && data.obj != NULL) {
-        memcpy(shoal_tensor_data(t), data.buf, size);
-    } else if (t != NULL && size > 0) {
-        memset(shoal_tensor_data(t), 0, size);
+    PyObject *tensor = NULL;
+    if (find_dtype(name, &dtype) == 0 && ext_card_device(place, &device) == 0 && read_shape(sizes, &ndim, shape) == 0 &&
+        fits(&data, dtype, ndim, shape)) {
+        shoal_tensor *t;
+        Py_BEGIN_ALLOW_THREADS;
+        t = make(device, shared, dtype, ndim, shape, data.obj != NULL ? data.buf : NULL);
+        Py_END_ALLOW_THREADS;
+        tensor = t != NULL ? ext_shared_new(type, t) : ext_raise(shoal_last_error());
     }
     if (data.obj != NULL) {
         PyBuffer_Release(&data);
     }
-    return t != NULL ? ext_shared_new(type, t) : NULL;
+    return tensor;
 }
 
 /* ---- properties ---- */
@@ -166,6 +192,13 @@ static PyObject *tensor_dtype(PyObject *self, void *unused)
     return t != NULL ? PyUnicode_FromString(shoal_dtype_name(shoal_tensor_dtype(t))) : NULL;
 }
 
+static PyObject *tensor_device(PyObject *self, void *unused)
+{
+    (void)unused;
+    shoal_tensor *t = handle_of(self);
+    return t != NULL ? PyUnicode_FromString(shoal_tensor_device(t) == SHOAL_CUDA ? "cuda" : "cpu") : NULL;
+}
+
 static PyObject *tensor_is_shared(PyObject *self, void *unused)
 {
     (void)unused;
@@ -212,6 +245,10 @@ static int pack_memory(PyObject *self, shoal_dlpack **out_pack)
 {
     shoal_tensor *t = handle_of(self);
     if (t == NULL) {
+        return -1;
+    }
+    if (shoal_tensor_device(t) != SHOAL_CPU) {
+        PyErr_SetString(PyExc_BufferError, "the tensor is on the card, which the CPU cannot read: use t.cpu()");
         return -1;
     }
     shoal_err err = shoal_tensor_to_dlpack(t, 0, out_pack);
@@ -337,30 +374,8 @@ static PyObject *tensor_dlpack_device(PyObject *self, PyObject *unused)
 {
     (void)unused;
     shoal_tensor *t = handle_of(self);
-    return t == NULL
-               ? NULL
-               : Py_BuildValue("(ii)", shoal_tensor_device(t) == SHOAL_CPU ? SHOAL_DLPACK_CPU : SHOAL_DLPACK_CUDA, 0);
-}
-
-/* Checks dl_device, None or (type, id), and stream: the tensor is on the CPU, which has no streams. */
-static int check_destination(PyObject *device, PyObject *stream)
-{
-    int type = SHOAL_DLPACK_CPU, id = 0;
-    if (!Py_IsNone(stream)) {
-        PyErr_SetString(PyExc_BufferError, "stream must be None for a tensor on the CPU");
-        return -1;
-    }
-    if (!Py_IsNone(device) && (!PyTuple_Check(device) || !PyArg_ParseTuple(device, "ii:dl_device", &type, &id))) {
-        if (PyErr_Occurred() == NULL) {
-            PyErr_SetString(PyExc_TypeError, "dl_device must be None or a tuple of two numbers");
-        }
-        return -1;
-    }
-    if (type != SHOAL_DLPACK_CPU) {
-        PyErr_SetString(PyExc_BufferError, "the tensor is on the CPU and can be exported to the CPU only");
-        return -1;
-    }
-    return 0;
+    shoal_dlpack_device device;
+    return t != NULL && ext_dlpack_device(t, &device) == 0 ? Py_BuildValue("(ii)", device.type, device.id) : NULL;
 }
 
 static PyObject *tensor_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -380,11 +395,11 @@ static PyObject *tensor_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     shoal_tensor *t = handle_of(self);
-    int copied = Py_IsNone(copy) ? 0 : PyObject_IsTrue(copy);
-    if (t == NULL || copied < 0 || check_destination(device, stream) != 0) {
+    ext_destination to = {.versioned = major >= SHOAL_DLPACK_MAJOR, .bool_as_bytes = bool_as_bytes};
+    if (t == NULL || ext_dlpack_destination(t, device, stream, copy, &to) != 0) {
         return NULL;
     }
-    return ext_dlpack_export(t, copied ? SHOAL_DLPACK_COPIED : 0, major >= SHOAL_DLPACK_MAJOR, bool_as_bytes);
+    return ext_dlpack_export(t, &to);
 }
 
 static PyObject *tensor_from_capsule(PyObject *cls, PyObject *args)
@@ -427,30 +442,62 @@ static PyObject *tensor_clone(PyObject *self, PyObject *unused)
     return t != NULL ? keep_result(mark, shoal_clone(t)) : NULL;
 }
 
+static PyObject *tensor_move(PyObject *self, shoal_device device)
+{
+    shoal_tensor *t = handle_of(self), *moved;
+    if (t == NULL) {
+        return NULL;
+    }
+    size_t mark = shoal_scope_mark();
+    Py_BEGIN_ALLOW_THREADS; /* it may wait for the card */
+    moved = shoal_tensor_to(t, device);
+    Py_END_ALLOW_THREADS;
+    return keep_result(mark, moved);
+}
+
+static PyObject *tensor_cpu(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return tensor_move(self, SHOAL_CPU);
+}
+
+static PyObject *tensor_cuda(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return tensor_move(self, SHOAL_CUDA);
+}
+
 static PyObject *tensor_to(PyObject *self, PyObject *name)
 {
     shoal_dtype dtype;
+    shoal_device device;
     shoal_tensor *t = handle_of(self);
-    PyObject *text = t != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8String(name) : NULL;
+    const char *text = t != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
     if (text == NULL) {
         if (PyErr_Occurred() == NULL) {
-            PyErr_SetString(PyExc_TypeError, "the dtype must be a string such as 'f32'");
+            PyErr_SetString(PyExc_TypeError, "to() takes a dtype such as 'f32', or a device: 'cpu' or 'cuda'");
         }
         return NULL;
     }
-    int found = find_dtype(PyBytes_AsString(text), &dtype);
-    Py_DECREF(text);
+    if (strcmp(text, "cpu") == 0 || strncmp(text, "cuda", 4) == 0) {
+        return ext_card_device(text, &device) == 0 ? tensor_move(self, device) : NULL;
+    }
     size_t mark = shoal_scope_mark();
-    return found == 0 ? keep_result(mark, shoal_to(t, dtype)) : NULL;
+    return find_dtype(text, &dtype) == 0 ? keep_result(mark, shoal_to(t, dtype)) : NULL;
 }
 
-/* memoryview has the numbers of all dtypes but the two halves, which become f32 before. */
+/* memoryview has the numbers of all dtypes but the two halves, which become f32 before. What is on the card is copied. */
 static PyObject *tensor_tolist(PyObject *self, PyObject *unused)
 {
     (void)unused;
     shoal_tensor *t = handle_of(self);
     if (t == NULL) {
         return NULL;
+    }
+    if (shoal_tensor_device(t) != SHOAL_CPU) {
+        PyObject *copy = tensor_cpu(self, NULL), *list = copy != NULL ? tensor_tolist(copy, NULL) : NULL;
+        Py_XDECREF(copy);
+        return list;
     }
     shoal_dtype dtype = shoal_tensor_dtype(t);
     size_t mark = shoal_scope_mark();
@@ -573,6 +620,7 @@ static PyGetSetDef properties[] = {
     {"ndim", tensor_ndim, NULL, "The number of dims.", NULL},
     {"size", tensor_size, NULL, "The number of elements.", NULL},
     {"dtype", tensor_dtype, NULL, "The element type: 'f32', 'f64', 'bf16', 'f16', 'i64', 'i32', 'u8' or 'bool'.", NULL},
+    {"device", tensor_device, NULL, "Where the elements are: 'cpu' or 'cuda'.", NULL},
     {"is_shared", tensor_is_shared, NULL, "Whether the memory is in the shared heap.", NULL},
     {"storage_id", tensor_storage_id, NULL, "The number of the memory: tensors with the same number share it.", NULL},
     {"__array_interface__", tensor_array_interface, NULL, "For numpy and others. The memory no longer moves.", NULL},
@@ -586,7 +634,12 @@ static PyMethodDef methods[] = {
      "torch(), memoryview): share it first."},
     {"clone", tensor_clone, METH_NOARGS, "clone($self)\n--\n\nReturns a contiguous copy in private memory."},
     {"to", tensor_to, METH_O,
-     "to($self, dtype, /)\n--\n\nReturns the tensor with another dtype; over the same memory if it has it already."},
+     "to($self, dtype_or_device, /)\n--\n\nReturns the tensor with another dtype ('f32'), or on another device ('cpu' "
+     "or 'cuda'); over the same memory if it is so already."},
+    {"cpu", tensor_cpu, METH_NOARGS,
+     "cpu($self)\n--\n\nReturns the tensor in the memory of the CPU; waits for the card."},
+    {"cuda", tensor_cuda, METH_NOARGS,
+     "cuda($self)\n--\n\nReturns the tensor on this process's card. Raises shoal.Error if there is none."},
     {"tolist", tensor_tolist, METH_NOARGS, "tolist($self)\n--\n\nReturns the elements as nested lists of numbers."},
     {"item", tensor_item, METH_NOARGS, "item($self)\n--\n\nReturns the element of a tensor that has only one."},
     {"__deepcopy__", tensor_deepcopy, METH_O, "For copy.deepcopy: clone()."},
@@ -597,8 +650,10 @@ static PyMethodDef methods[] = {
      "torch tensor "
      "moves that to memory of its own."},
     {"__dlpack__", (PyCFunction)(void (*)(void))tensor_dlpack, METH_VARARGS | METH_KEYWORDS,
-     "Exports the memory to another library without a copy. max_version of (1, 0) or later gives a versioned capsule."},
-    {"__dlpack_device__", tensor_dlpack_device, METH_NOARGS, "The device in DLPack's numbers: (1, 0) is the CPU."},
+     "Exports the memory to another library without a copy. max_version of (1, 0) or later gives a versioned capsule. "
+     "stream is the receiver's, for a tensor on the card: it waits for Shoal's work."},
+    {"__dlpack_device__", tensor_dlpack_device, METH_NOARGS,
+     "The device in DLPack's numbers: (1, 0) is the CPU, (2, n) card n."},
     {"_from_capsule", tensor_from_capsule, METH_VARARGS | METH_CLASS, "See shoal.from_dlpack."},
     {NULL, NULL, 0, NULL},
 };
@@ -625,5 +680,5 @@ int ext_add_tensor(PyObject *module)
         {0, NULL},
     };
     tensor_type = ext_shared_type_add(module, "shoal._shoal.Tensor", SHOAL_KIND_TENSOR, sizeof(tensor_object), slots);
-    return tensor_type != NULL ? ext_add_files(module) : -1;
+    return tensor_type != NULL && ext_add_card(module) == 0 ? ext_add_files(module) : -1;
 }

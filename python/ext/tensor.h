@@ -1,4 +1,4 @@
-/* What the files about tensors share: tensor.c, dlpack.c and files.c. */
+/* What the files about tensors share: tensor.c, dlpack.c, card.c and files.c. */
 #ifndef SHOAL_PYTHON_TENSOR_H
 #define SHOAL_PYTHON_TENSOR_H
 
@@ -8,12 +8,34 @@
  * library's last error. */
 PyObject *ext_tensor_new(shoal_tensor *t);
 
-/* Makes the capsule of Tensor.__dlpack__. flags are those of shoal_tensor_to_dlpack. versioned: "dltensor_versioned",
- * otherwise "dltensor". bool_as_bytes: elements of dtype bool are called u8, for libraries that do not know bool. */
-PyObject *ext_dlpack_export(shoal_tensor *t, uint64_t flags, int versioned, int bool_as_bytes);
+/* Where Tensor.__dlpack__ exports to. */
+typedef struct ext_destination {
+    uint64_t flags;    /* of shoal_tensor_to_dlpack */
+    int versioned;     /* the capsule is "dltensor_versioned", otherwise "dltensor" */
+    int bool_as_bytes; /* elements of dtype bool are called u8, for libraries that do not know bool */
+    int to_cpu;        /* a copy of a card's tensor, for the CPU */
+    int has_stream;    /* on a card: the receiver's stream waits for Shoal's work, and Shoal waits for it at the end */
+    void *stream;
+} ext_destination;
+
+/* Reads the arguments of __dlpack__: dl_device, None or (type, id); stream; copy. */
+int ext_dlpack_destination(const shoal_tensor *t, PyObject *device, PyObject *stream, PyObject *copy,
+                           ext_destination *to);
+
+/* Makes the capsule. */
+PyObject *ext_dlpack_export(shoal_tensor *t, const ext_destination *to);
+
+/* Finds the device of a tensor in DLPack's numbers. */
+int ext_dlpack_device(shoal_tensor *t, shoal_dlpack_device *out_device);
 
 /* Takes the tensor out of a capsule of either kind. bytes_as_bool: elements of dtype u8 are called bool. */
 shoal_tensor *ext_dlpack_import(PyObject *capsule, int bytes_as_bool);
+
+/* Reads the name of a device: "cpu", "cuda", or "cuda:N" if N is this process's card. */
+int ext_card_device(const char *name, shoal_device *out_device);
+
+/* Adds the functions of card.c. */
+int ext_add_card(PyObject *module);
 
 /* Adds the functions of files.c. */
 int ext_add_files(PyObject *module);

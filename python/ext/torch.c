@@ -1,6 +1,7 @@
 /* torch tensors as values. The work is done by the glue (torch/glue.h), which is loaded when a tensor is first seen. */
 #include "codec.h"
 #include "glue.h"
+#include "tensor.h"
 
 static const shoal_torch_glue *glue;
 static PyObject *tensor_type; /* torch.Tensor, once torch is imported */
@@ -59,17 +60,19 @@ int ext_torch_encode(PyObject *obj, shoal_value **out_value)
     }
     unsigned char meta[SHOAL_TORCH_META_MAX];
     size_t size;
-    shoal_block *block;
+    shoal_torch_memory memory;
     if (!glue->is_tensor(obj)) {
         return 0;
     }
-    int done = glue->describe(obj, meta, sizeof meta, &size, &block);
+    int done = glue->describe(obj, meta, sizeof meta, &size, &memory);
     if (done != 1) {
         return done;
     }
     shoal_value *list = shoal_list_add(shoal_value_list(), shoal_value_foreign(CODEC_TORCH, meta, size));
-    *out_value = shoal_list_add(list, shoal_value_block(block));
-    shoal_block_release(block);
+    *out_value = shoal_list_add(list, memory.block != NULL ? shoal_value_block(memory.block)
+                                                           : shoal_value_tensor(memory.tensor));
+    shoal_block_release(memory.block);
+    shoal_tensor_release(memory.tensor);
     if (*out_value == NULL) {
         ext_raise(shoal_last_error());
         return -1;
@@ -88,9 +91,25 @@ static int need_glue(void)
     return -1;
 }
 
-PyObject *ext_torch_decode(const void *bytes, size_t size, shoal_block *block)
+PyObject *ext_torch_decode(const void *bytes, size_t size, const shoal_value *value)
 {
-    return need_glue() == 0 ? glue->rebuild(bytes, size, shoal_block_retain(block)) : NULL;
+    shoal_torch_memory memory = {NULL, NULL};
+    shoal_kind kind = value != NULL ? shoal_value_object_kind(value) : SHOAL_KIND_QUEUE;
+    if (need_glue() != 0) {
+        return NULL;
+    }
+    if (kind == SHOAL_KIND_BLOCK) {
+        memory.block = shoal_block_retain(shoal_value_as_block(value));
+    } else if (kind == SHOAL_KIND_TENSOR) {
+        memory.tensor = shoal_tensor_retain(shoal_value_as_tensor(value));
+    } else {
+        PyErr_SetString(ext_error, "the message has a torch tensor without its memory");
+        return NULL;
+    }
+    if (memory.block == NULL && memory.tensor == NULL) {
+        return ext_raise(shoal_last_error());
+    }
+    return glue->rebuild(bytes, size, memory);
 }
 
 /* ---- for shoal.torch, which pickles the tensors that have more than their memory ---- */
@@ -99,13 +118,16 @@ static PyObject *torch_describe(PyObject *module, PyObject *obj)
 {
     unsigned char meta[SHOAL_TORCH_META_MAX];
     size_t size;
-    shoal_block *block;
+    shoal_torch_memory memory;
     (void)module;
-    int done = need_glue() == 0 ? glue->describe(obj, meta, sizeof meta, &size, &block) : -1;
+    int done = need_glue() == 0 ? glue->describe(obj, meta, sizeof meta, &size, &memory) : -1;
     if (done == 0) {
         Py_RETURN_NONE;
     }
-    PyObject *wrapper = done == 1 ? ext_block_new(block, 0) : NULL;
+    PyObject *wrapper = NULL;
+    if (done == 1) {
+        wrapper = memory.block != NULL ? ext_block_new(memory.block, 0) : ext_tensor_new(memory.tensor);
+    }
     return wrapper != NULL ? Py_BuildValue("y#N", meta, (Py_ssize_t)size, wrapper) : NULL;
 }
 
@@ -115,21 +137,29 @@ static PyObject *torch_rebuild(PyObject *module, PyObject *args)
     Py_ssize_t size;
     PyObject *wrapper;
     (void)module;
-    if (!PyArg_ParseTuple(args, "y#O", &meta, &size, &wrapper)) {
+    if (!PyArg_ParseTuple(args, "y#O!", &meta, &size, ext_shared_type, &wrapper) || need_glue() != 0) {
         return NULL;
     }
-    shoal_block *block = ext_shared_handle(wrapper, SHOAL_KIND_BLOCK);
-    return block != NULL ? ext_torch_decode(meta, (size_t)size, block) : NULL;
+    shoal_torch_memory memory = {NULL, NULL};
+    if (((ext_shared *)wrapper)->kind == SHOAL_KIND_TENSOR) {
+        memory.tensor = shoal_tensor_retain(ext_shared_handle(wrapper, SHOAL_KIND_TENSOR));
+    } else {
+        memory.block = shoal_block_retain(ext_shared_handle(wrapper, SHOAL_KIND_BLOCK));
+    }
+    return memory.block != NULL || memory.tensor != NULL
+               ? glue->rebuild((const unsigned char *)meta, (size_t)size, memory)
+               : NULL;
 }
 
 int ext_torch_add(PyObject *module)
 {
     static PyMethodDef functions[] = {
         {"torch_describe", torch_describe, METH_O,
-         "torch_describe(tensor): moves its storage into the heap and returns (description, Block); None if the short "
-         "way cannot carry it."},
+         "torch_describe(tensor): moves its storage into Shoal's memory and returns (description, Block), or "
+         "(description, "
+         "Tensor) on a card; None if the short way cannot carry it."},
         {"torch_rebuild", torch_rebuild, METH_VARARGS,
-         "torch_rebuild(description, block): makes the tensor that torch_describe described."},
+         "torch_rebuild(description, memory): makes the tensor that torch_describe described."},
         {NULL, NULL, 0, NULL},
     };
     return PyModule_AddFunctions(module, functions);

@@ -6,6 +6,7 @@ import array
 import typing
 from collections.abc import Sequence
 
+from shoal import _shoal
 from shoal._shoal import Tensor
 
 __all__ = ["Tensor", "from_dlpack", "tensor"]
@@ -22,18 +23,27 @@ _FORMATS = {"f": "f32", "d": "f64", "e": "f16", "l": "i64", "q": "i64", "i": "i3
 _TYPECODES = {"f32": "f", "f64": "d", "i64": "q", "i32": "i", "u8": "B"}
 
 
-def tensor(data: typing.Any, dtype: typing.Any = None, *, shared: bool = False) -> Tensor:
+# Device types of DLPack.
+_CPU, _CUDA, _CUDA_HOST = 1, 2, 3
+
+
+def tensor(data: typing.Any, dtype: typing.Any = None, *, shared: bool = False, device: str | None = None) -> Tensor:
     """Makes a tensor from a copy of data: a number, nested lists, bytes, a numpy array, a torch tensor, or anything
     with the buffer protocol or DLPack.
 
     `dtype` is a name such as "f32" or "float32", or a dtype of numpy or torch. Without it, arrays keep theirs, and
     numbers become bool, i64 or f32, as in torch. The bits of bf16 elements, which numpy has no type for, are accepted
     as an array of uint16 together with dtype "bf16". With `shared`, the tensor is made in the shared heap.
+
+    `device` is "cpu" or "cuda". Without it, a tensor of torch or Shoal on the card stays there, and all else is made on
+    the CPU.
     """
     name = None if dtype is None else _dtype_name(dtype)
-    made = _from_object(data, name, shared)
+    made = _from_object(data, name, shared and device != "cuda")
     if name is not None and made.dtype != name:
         made = made.to(name)
+    if device is not None:
+        made = made.to(str(device))
     return made.share() if shared else made
 
 
@@ -41,27 +51,36 @@ def from_dlpack(x: typing.Any) -> Tensor:
     """Makes a tensor over the memory of an object with `__dlpack__`, such as a torch tensor, without a copy.
 
     The memory belongs to the other library, so the tensor cannot be shared or put into a queue: `clone()` it first.
+    On a card, Shoal's work waits for that of the other library's current stream.
     """
-    if x.__dlpack_device__()[0] not in (1, 3):
-        raise BufferError("from_dlpack() takes tensors in the memory of the CPU only")
+    return Tensor._from_capsule(_capsule_of(x))
+
+
+def _capsule_of(x: typing.Any) -> typing.Any:
+    """Asks another library for its memory. On a card it makes Shoal's stream wait for the one that computed it."""
+    kind = x.__dlpack_device__()[0]
+    if kind not in (_CPU, _CUDA, _CUDA_HOST):
+        raise BufferError("from_dlpack() takes tensors in the memory of the CPU or of a CUDA card only")
+    stream = {"stream": _shoal.card_stream()} if kind == _CUDA else {}
     try:
-        capsule = x.__dlpack__(max_version=(1, 0))
+        return x.__dlpack__(max_version=(1, 0), **stream)
     except TypeError:  # a library from before DLPack 1
-        capsule = x.__dlpack__()
-    return Tensor._from_capsule(capsule)
+        return x.__dlpack__(**stream)
 
 
 def as_tensor(data: typing.Any) -> Tensor:
     """A tensor of data, without a copy where that is easy: for files, which only read it."""
     if isinstance(data, Tensor):
         return data
-    return _from_torch(data) if _is_torch(data) else tensor(data)
+    return _from_torch(data.cpu()) if _is_torch(data) else tensor(data)
 
 
 def to_numpy(t: Tensor) -> typing.Any:
     """See Tensor.numpy. The array holds a buffer of the tensor, so the memory lives as long as the array."""
     import numpy
 
+    if t.device != "cpu":
+        raise TypeError("the tensor is on the card, which numpy cannot read: use t.cpu().numpy()")
     memory: typing.Any = t  # typeshed knew no buffers of other classes before 3.12
     return numpy.asarray(memoryview(memory))
 
@@ -71,8 +90,14 @@ def to_torch(t: Tensor) -> typing.Any:
     import torch
 
     if t.dtype == "bool":
-        return torch.from_dlpack(t.__dlpack__(_bool_as_bytes=True)).view(torch.bool)
+        stream = {} if t.device == "cpu" else {"stream": current_stream(torch, t.__dlpack_device__()[1]) or 1}
+        return torch.from_dlpack(t.__dlpack__(_bool_as_bytes=True, **stream)).view(torch.bool)
     return torch.from_dlpack(t)
+
+
+def current_stream(torch: typing.Any, card: int) -> int:
+    """Returns the address of torch's current stream on a card; 0 is the default stream."""
+    return int(torch.cuda.current_stream(card).cuda_stream)
 
 
 def _dtype_name(dtype: typing.Any) -> str:
@@ -90,9 +115,9 @@ def _is_torch(data: typing.Any) -> bool:
 def _from_torch(data: typing.Any) -> Tensor:
     import torch
 
-    plain = data.detach().cpu()
+    plain = data.detach() if data.device.type == "cuda" else data.detach().cpu()
     if plain.dtype == torch.bool:
-        return Tensor._from_capsule(plain.view(torch.uint8).__dlpack__(), True)
+        return Tensor._from_capsule(_capsule_of(plain.view(torch.uint8)), True)
     return from_dlpack(plain)
 
 

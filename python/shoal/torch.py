@@ -1,9 +1,9 @@
-"""torch tensors in Shoal's heap.
+"""torch tensors in Shoal's memory.
 
-A CPU tensor that is put on a queue, or given to a process, moves into the heap: its storage is replaced in place, so
-that all views of it, and Parameters, follow. From then on it is the same memory in all processes that have it, and
-sending it again copies nothing. `is_shared()` is True afterwards, and the storage can no longer be resized, as with
-`share_memory_()`.
+A tensor that is put on a queue, or given to a process, moves into Shoal's memory, the heap or that of the card: its
+storage is replaced in place, so that all views of it, and Parameters, follow. From then on it is the same memory in all
+processes that have it, and sending it again copies nothing. `is_shared()` is True afterwards, and the storage can no
+longer be resized, as with `share_memory_()`.
 
 Replacing a storage needs a little C++ for the torch that is installed (the "glue"). It comes with the package, or is
 compiled at first use. Without it, only the tensor that was put moves, and other views keep the old memory; a warning
@@ -25,7 +25,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from shoal import _shoal, _torch_build
+from shoal import _shoal, _tensor, _torch_build
 
 __all__ = ["adopt", "is_adopted", "load"]
 
@@ -121,9 +121,9 @@ def _untyped(tensor: Any) -> Any:
 
 
 def _bytes_of(storage: Any) -> Any:
-    """Returns a tensor of all bytes of an untyped CPU storage."""
+    """Returns a tensor of all bytes of an untyped storage."""
     torch = _torch()
-    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def _heap_bytes(torch: Any, glue: ModuleType, storage: Any) -> Any:
@@ -135,16 +135,17 @@ def _heap_bytes(torch: Any, glue: ModuleType, storage: Any) -> Any:
 
 
 def adopt(tensor: Any) -> Any:
-    """Moves the memory of a CPU tensor into the heap now, instead of when it is first sent. Returns the tensor."""
+    """Moves the memory of a tensor into the heap, or into card memory of Shoal's, now, instead of when it is first sent.
+    Returns the tensor."""
     if load() is not None:
         assert _glue is not None
         return _glue.adopt(tensor)
-    _moved.block_of(tensor)
+    _moved.memory_of(tensor)
     return tensor
 
 
 def is_adopted(tensor: Any) -> bool:
-    """Returns whether the memory of a CPU tensor is in the heap."""
+    """Returns whether the memory of a tensor is Shoal's, in the heap or on the card."""
     if load() is not None:
         assert _glue is not None
         return bool(_glue.is_adopted(tensor))
@@ -152,59 +153,71 @@ def is_adopted(tensor: Any) -> bool:
 
 
 def is_moved(tensor: Any) -> bool:
-    """Returns whether the memory of a tensor is shared, in the heap or by torch itself. Never compiles the glue."""
+    """Returns whether the memory of a tensor is shared, in the heap or by torch itself. Never compiles the glue. Torch calls
+    every tensor on a card shared, so there it counts whether the memory is Shoal's."""
+    if tensor.device.type == "cuda":
+        return _moved.find(tensor) is not None or (_glue is not None and bool(_glue.is_adopted(tensor)))
     return bool(tensor.is_shared()) or _moved.find(tensor) is not None
 
 
 # ---- without the glue ----
 
 class _Moved:
-    """The storages that were moved without the glue. A storage is known by the address of its implementation, which
-    nothing else gets as long as the weak reference exists."""
+    """The storages that were moved without the glue, into blocks of the heap or, on a card, into Tensors of bytes. A
+    storage is known by the address of its implementation, which nothing else gets as long as the weak reference exists."""
 
     def __init__(self) -> None:
-        self.by_storage: dict[int, tuple[Any, Any]] = {}  # address -> weak reference, block
-        self.by_block: dict[int, Any] = {}  # id -> weak reference
+        self.by_storage: dict[int, tuple[Any, Any]] = {}  # address -> weak reference, memory
+        self.by_memory: dict[int, Any] = {}  # number -> weak reference
 
     def find(self, tensor: Any) -> Any:
-        """Returns the block of a tensor's storage, or None."""
-        weak, block = self.by_storage.get(_untyped(tensor)._cdata, (None, None))
-        return block if weak is not None and not weak.expired() else None
+        """Returns the memory of a tensor's storage, or None."""
+        weak, memory = self.by_storage.get(_untyped(tensor)._cdata, (None, None))
+        return memory if weak is not None and not weak.expired() else None
 
-    def block_of(self, tensor: Any) -> Any:
-        """Returns the block of a tensor's storage. Moves the tensor if it has none."""
+    def memory_of(self, tensor: Any) -> Any:
+        """Returns the memory of a tensor's storage. Moves the tensor if it has none."""
         torch = _torch()
         with _lock:
-            block = self.find(tensor)
-            if block is None:
+            memory = self.find(tensor)
+            if memory is None:
                 old = _untyped(tensor)
-                block = _shoal.Block(max(old.nbytes(), 1))  # torch makes no tensor over an empty buffer
-                storage = self.storage_of(block)
+                size = max(old.nbytes(), 1)  # torch makes no tensor over an empty buffer
+                memory = _shoal.Tensor("u8", (size,), device="cuda").share() if tensor.is_cuda else _shoal.Block(size)
+                storage = self.storage_of(memory)
                 if old.nbytes() > 0:
                     _bytes_of(storage)[:old.nbytes()].copy_(_bytes_of(old))
                 with torch.no_grad():
                     tensor.data = _strided(storage, tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride())
-            return block
+            if tensor.is_cuda:
+                _shoal.card_follow(_tensor.current_stream(torch, tensor.device.index))
+            return memory
 
-    def storage_of(self, block: Any) -> Any:
-        """Returns the storage over a block, the same as long as it exists."""
+    def storage_of(self, memory: Any) -> Any:
+        """Returns the storage over the memory, the same as long as it exists."""
         torch = _torch()
+        on_card = isinstance(memory, _shoal.Tensor)
+        number = -memory.storage_id if on_card else memory.id
         with _lock:
-            weak = self.by_block.get(block.id)
+            weak = self.by_memory.get(number)
             storage = None if weak is None else torch.UntypedStorage._new_with_weak_ptr(weak.cdata)
             if storage is None:
                 self.forget_expired()
-                storage = _untyped(torch.frombuffer(block, dtype=torch.uint8))
+                storage = _untyped(memory.torch() if on_card else torch.frombuffer(memory, dtype=torch.uint8))
                 weak = torch.multiprocessing.reductions.StorageWeakRef(storage)
-                self.by_block[block.id] = weak
-                self.by_storage[storage._cdata] = (weak, block)
+                self.by_memory[number] = weak
+                self.by_storage[storage._cdata] = (weak, memory)
+            elif on_card:
+                _shoal.card_precede(_tensor.current_stream(torch, storage.device.index))
             return storage
 
     def forget_expired(self) -> None:
-        for address, (weak, block) in list(self.by_storage.items()):
+        for address, (weak, _) in list(self.by_storage.items()):
             if weak.expired():
                 del self.by_storage[address]
-                self.by_block.pop(block.id, None)
+        for number, weak in list(self.by_memory.items()):
+            if weak.expired():
+                del self.by_memory[number]
 
 
 _moved = _Moved()
@@ -212,7 +225,7 @@ _moved = _Moved()
 
 def _strided(storage: Any, dtype: Any, offset: int, size: Any, stride: Any) -> Any:
     torch = _torch()
-    return torch.empty(0, dtype=dtype, device="cpu").set_(storage, offset, size, stride)
+    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, size, stride)
 
 
 # ---- pickling: what the short way in C does not carry ----
@@ -238,8 +251,8 @@ def _reduce_tensor(torch: Any, tensor: Any, pickler: Any) -> Any:
     if tensor.requires_grad and not tensor.is_leaf:
         raise RuntimeError("a tensor that requires grad and is not a leaf cannot be sent to another process, because its "
                            "graph stays here; send tensor.detach()")
-    if tensor.device.type not in ("cpu", "meta"):
-        raise RuntimeError(f"tensors on {tensor.device} cannot be sent yet; send tensor.cpu()")
+    if tensor.device.type not in ("cpu", "cuda", "meta"):
+        raise RuntimeError(f"tensors on {tensor.device} cannot be sent; send tensor.cpu()")
     parameter = type(tensor) is torch.nn.Parameter
     if type(tensor) is not torch.Tensor and not parameter:
         return _reduce_subclass(tensor)
@@ -267,7 +280,7 @@ def _reduce_data(torch: Any, tensor: Any, pickler: Any) -> Any:
     """A tensor without what _dress adds: a function and its arguments."""
     if tensor.layout != torch.strided:
         return _reduce_sparse(torch, tensor)
-    if tensor.device.type == "cpu" and not tensor.is_quantized and not tensor.is_nested and not tensor.has_names():
+    if tensor.device.type in ("cpu", "cuda") and not tensor.is_quantized and not tensor.is_nested and not tensor.has_names():
         return _reduce_dense(torch, tensor, pickler)
     return tensor.__reduce_ex__(2)
 
@@ -278,8 +291,8 @@ def _reduce_short(tensor: Any, pickler: Any) -> Any:
         described = _shoal.torch_describe(tensor)
         if described is None:
             return None
-        meta, block = described
-        return _rebuild_short, (meta, pickler.add_object(block))
+        meta, memory = described
+        return _rebuild_short, (meta, pickler.add_object(memory))
     return None
 
 
@@ -290,8 +303,8 @@ def _reduce_dense(torch: Any, tensor: Any, pickler: Any) -> Any:
     if tensor.is_neg():
         return _negate, (torch._neg_view(tensor.detach()),)
     if load() is None:
-        block = _moved.block_of(tensor)
-        return _rebuild_strided, (pickler.add_object(block), tensor.dtype, tensor.storage_offset(), tuple(tensor.size()),
+        memory = _moved.memory_of(tensor)
+        return _rebuild_strided, (pickler.add_object(memory), tensor.dtype, tensor.storage_offset(), tuple(tensor.size()),
                                   tensor.stride())
     bare = _reduce_short(tensor.detach(), pickler)
     if bare is not None:
@@ -314,8 +327,8 @@ def _reduce_sparse(torch: Any, tensor: Any) -> Any:
 
 
 def _reduce_untyped(storage: Any, pickler: Any) -> Any:
-    if storage.device.type != "cpu":
-        raise RuntimeError(f"storages on {storage.device} cannot be sent yet")
+    if storage.device.type not in ("cpu", "cuda"):
+        raise RuntimeError(f"storages on {storage.device} cannot be sent")
     data = _bytes_of(storage)
     if load() is not None and _shoal.torch_describe(data) is None:
         raise RuntimeError("this storage cannot be sent to another process")

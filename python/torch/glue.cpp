@@ -1,27 +1,25 @@
-/* The torch glue: moves the memory of torch's CPU storages into Shoal's heap, and builds tensors over heap blocks.
+/* The torch glue: moves the memory of torch's CPU storages into Shoal's heap, and builds tensors over heap blocks. card.h
+ * does the same on a card.
  *
  * A storage is moved in place. It keeps its identity, only its data pointer is replaced; so views and Parameters
  * follow. The new data pointer belongs to a BlockMemory, which holds the reference to the block and is an
  * at::MapAllocator, because torch takes a storage for shared if its data pointer belongs to one.
  *
- * Tested with torch 1.13; the differences of torch 2 are in `writable_data`.
+ * Tested with torch 1.13 and 2.11; the differences of torch 2 are in `writable_data`.
  */
 #include "glue.h"
 
+#include "card.h"
+#include "memory.h"
+
 #include <shoal/block.h>
-#include <shoal/error.h>
 
 #include <ATen/MapAllocator.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/InferenceMode.h>
-#include <torch/version.h>
-
-#include <pthread.h>
 
 #include <cstring>
-#include <mutex>
 #include <typeinfo>
-#include <unordered_map>
 
 #if __has_include(<pybind11/pybind11.h>)
 #include <torch/csrc/autograd/python_variable.h>
@@ -47,24 +45,6 @@ namespace
 
 /* ---- memory: a block as the memory of a storage ---- */
 
-class BlockMemory;
-
-/* The living storages by the number of their block: a block that arrives again becomes the same storage.
- *
- * An entry is removed when the memory of its storage is freed, before the block is released. So an entry never
- * outlives its block, whose number could then be used again. Memory is freed by any thread, also without the
- * interpreter's lock. Destructors of the process do not free the map: storages may be freed after them. */
-struct Cache {
-    struct Entry {
-        const BlockMemory *memory;
-        c10::weak_intrusive_ptr<c10::StorageImpl> storage;
-    };
-    std::mutex mutex;
-    std::unordered_map<uint64_t, Entry> entries;
-};
-
-Cache &cache = *new Cache;
-
 /* What torch frees the memory of a MapAllocator with. It has no public name. */
 c10::DeleterFnPtr map_deleter;
 
@@ -79,7 +59,7 @@ class BlockMemory final : public at::MapAllocator
 
     ~BlockMemory() override
     {
-        forget();
+        cache.forget(id_, this);
         shoal_block_release(block_);
     }
 
@@ -105,15 +85,6 @@ class BlockMemory final : public at::MapAllocator
     c10::DataPtr before;
 
   private:
-    void forget() const
-    {
-        decltype(cache.entries)::node_type gone; /* is destroyed after the lock is released */
-        std::lock_guard<std::mutex> lock(cache.mutex);
-        auto entry = cache.entries.find(id_);
-        if (entry != cache.entries.end() && entry->second.memory == this)
-            gone = cache.entries.extract(entry);
-    }
-
     shoal_block *block_;
     uint64_t id_;
 };
@@ -131,26 +102,11 @@ c10::DataPtr data_pointer(BlockMemory *memory)
     return {memory->data(), static_cast<at::MapAllocator *>(memory), map_deleter, c10::Device(c10::DeviceType::CPU)};
 }
 
-void remember(const c10::Storage &storage, const BlockMemory *memory)
-{
-    Cache::Entry fresh = {memory, storage.getWeakStorageImpl()};
-    std::lock_guard<std::mutex> lock(cache.mutex);
-    auto added = cache.entries.emplace(memory->id(), fresh);
-    if (!added.second)
-        std::swap(added.first->second, fresh); /* the old one dies in another thread, or has other memory by now */
-}
-
 /* Returns the living storage of a block, or one without an implementation. */
 c10::Storage recall(const shoal_block *block)
 {
-    c10::intrusive_ptr<c10::StorageImpl> storage;
     uint64_t id = shoal_block_id(block);
-    {
-        std::lock_guard<std::mutex> lock(cache.mutex);
-        auto entry = cache.entries.find(id);
-        if (entry != cache.entries.end())
-            storage = entry->second.storage.lock();
-    }
+    c10::intrusive_ptr<c10::StorageImpl> storage = cache.recall(id);
     const BlockMemory *memory = storage ? heap_memory(storage.get()) : nullptr;
     return memory && memory->id() == id ? c10::Storage(std::move(storage)) : c10::Storage();
 }
@@ -169,32 +125,6 @@ struct BlockReference {
         return std::exchange(block, nullptr);
     }
 };
-
-/* A Python exception is set. */
-struct Raised {
-};
-
-[[noreturn]] void raise(PyObject *exception, const char *text)
-{
-    PyErr_SetString(exception, text);
-    throw Raised();
-}
-
-[[noreturn]] void raise(shoal_err err)
-{
-    raise(err == SHOAL_ENOMEM ? PyExc_MemoryError : PyExc_RuntimeError, shoal_last_error_text());
-}
-
-/* The bytes of a storage. In torch 2 a storage may be a lazy copy, which shares the memory of another one until
- * someone wants to write. */
-const void *writable_data(c10::StorageImpl *storage)
-{
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 1)
-    return storage->mutable_data_ptr().get();
-#else
-    return storage->data_ptr().get();
-#endif
-}
 
 /* Moves a CPU storage into the heap, unless it is there. Returns its memory.
  *
@@ -219,7 +149,7 @@ BlockMemory *adopt(const c10::Storage &storage)
     c10::DataPtr pointer = data_pointer(memory);
     if (size > 0)
         std::memcpy(pointer.get(), data, size);
-    remember(storage, memory);
+    cache.remember(memory->id(), storage, memory);
     c10::DataPtr before = impl->set_data_ptr(std::move(pointer));
     if (!impl->resizable())
         memory->before = std::move(before);
@@ -250,9 +180,16 @@ struct Header {
 
 static_assert(sizeof(Header) + 2 * sizeof(int64_t) * SHOAL_TORCH_DIMS_MAX == SHOAL_TORCH_META_MAX, "glue.h says so");
 
-/* The dispatch keys of a plain dense CPU tensor. A tensor with any other key (sparse, quantised, conjugate, a
- * subclass with __torch_dispatch__, inside vmap) is not plain. */
-uint64_t plain_keys;
+/* The dispatch keys of a plain dense tensor on the CPU, and on a card. A tensor with any other key (sparse, quantised,
+ * conjugate, a subclass with __torch_dispatch__, inside vmap) is not plain. */
+uint64_t plain_keys, plain_card_keys;
+
+bool has_plain_keys(const at::Tensor &tensor)
+{
+    uint64_t keys = tensor.key_set().raw_repr();
+    return tensor.has_storage() && ((tensor.device().is_cpu() && (keys & ~plain_keys) == 0) ||
+                                    (tensor.device().is_cuda() && (keys & ~plain_card_keys) == 0));
+}
 
 bool is_parameter(PyObject *obj)
 {
@@ -275,8 +212,7 @@ bool is_plain(PyObject *obj)
     if (!is_parameter(obj) && Py_TYPE(obj) != reinterpret_cast<PyTypeObject *>(THPVariableClass))
         return false;
     const at::Tensor &tensor = THPVariable_Unpack(obj);
-    c10::DispatchKeySet keys = tensor.key_set();
-    if ((keys.raw_repr() & ~plain_keys) != 0 || !tensor.has_storage() || !tensor.device().is_cpu())
+    if (!has_plain_keys(tensor))
         return false;
     c10::TensorImpl *impl = tensor.unsafeGetTensorImpl();
     if (impl->autograd_meta()) {
@@ -330,8 +266,8 @@ struct Meta {
     int64_t strides[SHOAL_TORCH_DIMS_MAX];
 };
 
-/* The bytes may come from anyone: nothing in them may lead outside of the block. */
-Meta read_meta(const unsigned char *bytes, size_t size, const shoal_block *block)
+/* The bytes may come from anyone: nothing in them may lead outside of the memory. */
+Meta read_meta(const unsigned char *bytes, size_t size, size_t memory_size)
 {
     Meta meta = {};
     Header &header = meta.header;
@@ -350,11 +286,11 @@ Meta read_meta(const unsigned char *bytes, size_t size, const shoal_block *block
     if (right) {
         std::memcpy(meta.sizes, bytes + sizeof header, each);
         std::memcpy(meta.strides, bytes + sizeof header + each, each);
-        right = lies_within(header, meta.sizes, meta.strides, static_cast<int64_t>(c10::elementSize(dtype)),
-                            shoal_block_size(block));
+        right =
+            lies_within(header, meta.sizes, meta.strides, static_cast<int64_t>(c10::elementSize(dtype)), memory_size);
     }
     if (!right)
-        raise(PyExc_ValueError, "the description of a tensor is invalid or does not fit its block");
+        raise(PyExc_ValueError, "the description of a tensor is invalid or does not fit its memory");
     return meta;
 }
 
@@ -369,15 +305,15 @@ c10::Storage storage_of(BlockReference &reference)
     reference.give();
     storage = c10::Storage(c10::make_intrusive<c10::StorageImpl>(
         c10::StorageImpl::use_byte_size_t(), size, data_pointer(memory), /*allocator=*/nullptr, /*resizable=*/false));
-    remember(storage, memory);
+    cache.remember(memory->id(), storage, memory);
     return storage;
 }
 
 at::Tensor make_tensor(c10::Storage storage, const Meta &meta)
 {
     auto dtype = c10::scalarTypeToTypeMeta(static_cast<c10::ScalarType>(meta.header.dtype));
-    auto tensor =
-        at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype);
+    c10::DispatchKeySet key(storage.device().is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA);
+    auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), key, dtype);
     c10::TensorImpl *impl = tensor.unsafeGetTensorImpl();
     impl->set_storage_offset(meta.header.offset);
     impl->set_sizes_and_strides(c10::IntArrayRef(meta.sizes, meta.header.dims),
@@ -418,24 +354,29 @@ template <class Result, class Body> Result guarded(Result failure, Body body)
     return failure;
 }
 
-int glue_describe(PyObject *obj, unsigned char *meta, size_t capacity, size_t *out_size, shoal_block **out_block)
+int glue_describe(PyObject *obj, unsigned char *meta, size_t capacity, size_t *out_size, shoal_torch_memory *out_memory)
 {
     return guarded(-1, [&] {
         if (capacity < SHOAL_TORCH_META_MAX || !is_plain(obj))
             return 0;
         const at::Tensor &tensor = THPVariable_Unpack(obj);
-        *out_block = shoal_block_retain(adopt(tensor.storage())->block());
+        *out_memory = {};
+        if (tensor.device().is_cpu())
+            out_memory->block = shoal_block_retain(adopt(tensor.storage())->block());
+        else
+            out_memory->tensor = send_card(tensor.storage());
         *out_size = write_meta(tensor, is_parameter(obj), meta);
         return 1;
     });
 }
 
-PyObject *glue_rebuild(const unsigned char *bytes, size_t size, shoal_block *block)
+PyObject *glue_rebuild(const unsigned char *bytes, size_t size, shoal_torch_memory memory)
 {
-    BlockReference reference = {block};
+    BlockReference block = {memory.block};
+    TensorReference card = {memory.tensor};
     return guarded<PyObject *>(nullptr, [&] {
-        Meta meta = read_meta(bytes, size, block);
-        at::Tensor tensor = make_tensor(storage_of(reference), meta);
+        Meta meta = read_meta(bytes, size, memory.block ? shoal_block_size(memory.block) : card_size(memory.tensor));
+        at::Tensor tensor = make_tensor(memory.block ? storage_of(block) : storage_on_card(card), meta);
         bool requires_grad = meta.header.flags & FLAG_REQUIRES_GRAD;
         if (meta.header.flags & FLAG_PARAMETER)
             return make_parameter(std::move(tensor), requires_grad);
@@ -452,21 +393,34 @@ int glue_is_tensor(PyObject *obj)
 
 const shoal_torch_glue glue_api = {SHOAL_TORCH_GLUE_VERSION, glue_describe, glue_rebuild, glue_is_tensor};
 
-/* Returns the storage of a tensor. Raises TypeError if it is not one whose memory could be in the heap. */
-c10::Storage cpu_storage(PyObject *obj)
+/* Returns the storage of a tensor. Raises TypeError if it is not one whose memory could be Shoal's. */
+c10::Storage movable_storage(PyObject *obj)
 {
     if (!glue_is_tensor(obj))
         raise(PyExc_TypeError, "a torch.Tensor is needed");
     const at::Tensor &tensor = THPVariable_Unpack(obj);
-    if (!tensor.has_storage() || !tensor.device().is_cpu())
-        raise(PyExc_TypeError, "the tensor has no storage in the memory of the CPU");
+    if (!tensor.has_storage() || !(tensor.device().is_cpu() || tensor.device().is_cuda()))
+        raise(PyExc_TypeError, "the tensor has no storage in the memory of the CPU or of a CUDA card");
     return tensor.storage();
+}
+
+/* The same, for memory that could be in the heap. */
+c10::Storage cpu_storage(PyObject *obj)
+{
+    c10::Storage storage = movable_storage(obj);
+    if (!storage.device().is_cpu())
+        raise(PyExc_TypeError, "the tensor has no storage in the memory of the CPU");
+    return storage;
 }
 
 PyObject *method_adopt(PyObject *, PyObject *obj)
 {
     return guarded<PyObject *>(nullptr, [&] {
-        adopt(cpu_storage(obj));
+        c10::Storage storage = movable_storage(obj);
+        if (storage.device().is_cpu())
+            adopt(storage);
+        else
+            adopt_card(storage);
         Py_INCREF(obj);
         return obj;
     });
@@ -474,8 +428,12 @@ PyObject *method_adopt(PyObject *, PyObject *obj)
 
 PyObject *method_is_adopted(PyObject *, PyObject *obj)
 {
-    return guarded<PyObject *>(
-        nullptr, [&] { return PyBool_FromLong(heap_memory(cpu_storage(obj).unsafeGetStorageImpl()) != nullptr); });
+    return guarded<PyObject *>(nullptr, [&] {
+        c10::Storage storage = movable_storage(obj);
+        const c10::StorageImpl *impl = storage.unsafeGetStorageImpl();
+        return PyBool_FromLong(storage.device().is_cpu() ? heap_memory(impl) != nullptr
+                                                         : CardMemory::of(impl) != nullptr);
+    });
 }
 
 PyObject *method_mirror(PyObject *, PyObject *obj)
@@ -509,24 +467,23 @@ PyObject *method_set_mirror(PyObject *, PyObject *const *args, Py_ssize_t count)
 
 PyObject *method_cached(PyObject *, PyObject *)
 {
-    std::lock_guard<std::mutex> lock(cache.mutex);
-    return PyLong_FromSize_t(cache.entries.size());
+    return PyLong_FromSize_t(cache.size() + card_cache.size());
 }
 
 PyMethodDef methods[] = {
     {"adopt", method_adopt, METH_O,
-     "adopt(tensor): moves the storage of a CPU tensor into the heap and returns the tensor."},
-    {"is_adopted", method_is_adopted, METH_O, "is_adopted(tensor): whether its storage lies in the heap."},
+     "adopt(tensor): moves its storage into Shoal's memory, of the heap or of the card, and returns the tensor."},
+    {"is_adopted", method_is_adopted, METH_O, "is_adopted(tensor): whether its storage lies in Shoal's memory."},
     {"mirror", method_mirror, METH_O, "mirror(tensor): the bytes of its copy in torch's shared memory, or None."},
     {"set_mirror", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(method_set_mirror)), METH_FASTCALL,
      "set_mirror(tensor, mirror): keeps the storage of mirror as long as that of tensor."},
-    {"cached", method_cached, METH_NOARGS, "cached(): the number of living storages in the heap."},
+    {"cached", method_cached, METH_NOARGS, "cached(): the number of living storages in Shoal's memory."},
     {},
 };
 
 PyModuleDef module_def = {PyModuleDef_HEAD_INIT,
                           "_torch_glue",
-                          "Moves the memory of torch's CPU tensors into Shoal's heap (used by shoal.torch).",
+                          "Moves the memory of torch's tensors into Shoal's (used by shoal.torch).",
                           -1,
                           methods,
                           nullptr,
@@ -538,14 +495,15 @@ void prepare()
 {
     c10::InferenceMode off(false); /* tensors of inference mode lack some keys */
     map_deleter = at::MapAllocator::makeDataPtr(at::WITH_FD, "", -1, 0, 0, nullptr).get_deleter();
-    auto empty =
-        c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), 0, c10::DataPtr(), nullptr, false);
-    plain_keys = make_tensor(c10::Storage(std::move(empty)), Meta()).key_set().raw_repr();
-    /* A child must not find the lock held by a thread that it does not have. Nothing is called under this lock that
-     * takes another, so its place in the order of locks does not matter. */
-    int error = pthread_atfork([] { cache.mutex.lock(); }, [] { cache.mutex.unlock(); }, [] { cache.mutex.unlock(); });
-    if (error != 0)
-        throw std::bad_alloc();
+    auto keys_on = [](c10::DeviceType type) {
+        auto empty = c10::make_intrusive<c10::StorageImpl>(
+            c10::StorageImpl::use_byte_size_t(), 0,
+            c10::DataPtr(nullptr, c10::Device(type, type == c10::DeviceType::CPU ? -1 : 0)), nullptr, false);
+        return make_tensor(c10::Storage(std::move(empty)), Meta()).key_set().raw_repr();
+    };
+    plain_keys = keys_on(c10::DeviceType::CPU);
+    plain_card_keys = keys_on(c10::DeviceType::CUDA);
+    keep_caches_over_forks();
 }
 
 } // namespace

@@ -1,4 +1,4 @@
-/* What the torch glue offers to the extension module shoal._shoal: plain CPU tensors as a few bytes and a block.
+/* What the torch glue offers to the extension module shoal._shoal: plain tensors as a few bytes and their memory.
  *
  * The glue is C++ for one version of torch and Python (shoal._torch_glue). The extension is C for all of them. They
  * meet in this struct, which the glue exports as the capsule `shoal._torch_glue.api`. All functions need the
@@ -10,6 +10,7 @@
 #include <Python.h>
 
 #include <shoal/handle.h>
+#include <shoal/tensor.h>
 
 #include <stddef.h>
 
@@ -17,27 +18,36 @@
 extern "C" {
 #endif
 
-#define SHOAL_TORCH_GLUE_VERSION 1
+#define SHOAL_TORCH_GLUE_VERSION 2
 #define SHOAL_TORCH_GLUE_CAPSULE "shoal._torch_glue.api"
 
 /* The most bytes that describe writes: dtype, flags, offset, and sizes and strides of up to SHOAL_TORCH_DIMS_MAX. */
 #define SHOAL_TORCH_DIMS_MAX 16
 #define SHOAL_TORCH_META_MAX (16 + 16 * SHOAL_TORCH_DIMS_MAX)
 
+/* The memory of a torch storage: a block of the heap, or a tensor of bytes on a card. The other one is NULL. */
+typedef struct shoal_torch_memory {
+    shoal_block *block;
+    shoal_tensor *tensor;
+} shoal_torch_memory;
+
 typedef struct shoal_torch_glue {
     int version; /* SHOAL_TORCH_GLUE_VERSION */
 
-    /* Describes a tensor and moves its storage into the heap. Returns
-     *  1 for a strided CPU tensor that is exactly a torch.Tensor or a torch.nn.Parameter and has nothing but its data: no
-     *    grad, hooks, attributes, names, conjugate or negative bit. *out_block is a new reference to the block of its
-     *    storage, and *out_size bytes were written to meta.
+    /* Describes a tensor and moves its storage into the heap, or into card memory of Shoal's. Returns
+     *  1 for a strided tensor of the CPU or a CUDA card that is exactly a torch.Tensor or a torch.nn.Parameter and has
+     *    nothing but its data: no grad, hooks, attributes, names, conjugate or negative bit. *out_memory has a new reference
+     *    to its memory, and *out_size bytes were written to meta. On a card, torch's current stream comes before what is
+     *    done with the memory later.
      *  0 for anything else, which pickle must carry. Nothing was changed.
-     * -1 if a Python exception is set: for a non-leaf tensor that requires grad, or if the heap is full. */
-    int (*describe)(PyObject *obj, unsigned char *meta, size_t capacity, size_t *out_size, shoal_block **out_block);
+     * -1 if a Python exception is set: for a non-leaf tensor that requires grad, if there is no memory, or if card memory
+     *    is not torch's own. */
+    int (*describe)(PyObject *obj, unsigned char *meta, size_t capacity, size_t *out_size,
+                    shoal_torch_memory *out_memory);
 
-    /* Makes a tensor from what describe wrote, over a block. Takes over the caller's reference of the block, on failure
-     * too. Raises ValueError if the tensor would not lie within the block. */
-    PyObject *(*rebuild)(const unsigned char *meta, size_t size, shoal_block *block);
+    /* Makes a tensor from what describe wrote, over its memory. Takes over the caller's reference of the memory, on failure
+     * too. Raises ValueError if the tensor would not lie within it. */
+    PyObject *(*rebuild)(const unsigned char *meta, size_t size, shoal_torch_memory memory);
 
     /* Returns whether obj is a torch.Tensor of any kind. Cheap, cannot fail. */
     int (*is_tensor)(PyObject *obj);

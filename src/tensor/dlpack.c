@@ -203,8 +203,9 @@ static void delete_pack(void *pack)
 /* Its owner may use the memory at once, in a stream that Shoal does not know: so Shoal's work with it must be done. */
 static void delete_card_pack(void *pack)
 {
+    const shoal_dlpack *p = pack;
     sh_cleanup_begin();
-    if (sh_cuda_is_ours()) {
+    if (p->deleter && sh_cuda_is_ours()) {
         (void)sh_device_cuda.wait();
     }
     sh_cleanup_end();

@@ -1,0 +1,272 @@
+/* The card half of the torch glue: torch's CUDA storages over Shoal's card memory.
+ *
+ * A storage is moved in place once: Shoal makes a tensor of bytes of the same size, copies them, and the storage's data
+ * pointer is replaced. So views and Parameters follow, and from then on the memory travels by handle. Only memory of
+ * torch's own allocator is moved, because others may have kept its address.
+ *
+ * Torch and Shoal each have a stream. Before a tensor is sent, Shoal's stream waits for torch's current one; when one has
+ * arrived, torch's current one waits for Shoal's; and when a storage is freed, Shoal's waits again, so that the memory is
+ * not used again too early. None of this calls the driver more than once if nothing is under way.
+ *
+ * No header of CUDA is needed: the current stream comes from Python, and torch's side of it from c10.
+ */
+#ifndef SHOAL_TORCH_CARD_H
+#define SHOAL_TORCH_CARD_H
+
+#include "memory.h"
+
+#include <shoal/dlpack.h>
+#include <shoal/ops.h>
+#include <shoal/share.h>
+
+#include <c10/core/Event.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace
+{
+
+void check(shoal_err err)
+{
+    if (err != SHOAL_OK)
+        raise(err);
+}
+
+/* Owns one reference. */
+struct TensorReference {
+    shoal_tensor *tensor;
+    ~TensorReference()
+    {
+        shoal_tensor_release(tensor);
+    }
+    shoal_tensor *give()
+    {
+        return std::exchange(tensor, nullptr);
+    }
+};
+
+/* ---- torch's streams ---- */
+
+/* torch's current stream, in torch's words. Nothing in a torch without CUDA. */
+std::optional<c10::Stream> current_stream(c10::Device device)
+{
+    if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA))
+        return std::nullopt;
+    return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(device);
+}
+
+/* The address of torch's current stream; NULL is the default stream. Needs the interpreter's lock. */
+void *current_address(c10::Device device)
+{
+    static PyObject *get = [] {
+        PyObject *module = PyImport_ImportModule("torch._C");
+        PyObject *function = module ? PyObject_GetAttrString(module, "_cuda_getCurrentRawStream") : nullptr;
+        PyErr_Clear(); /* a torch without CUDA */
+        Py_XDECREF(module);
+        return function;
+    }();
+    if (!get)
+        return nullptr;
+    PyObject *address = PyObject_CallFunction(get, "i", static_cast<int>(device.index()));
+    void *stream = address ? PyLong_AsVoidPtr(address) : nullptr;
+    Py_XDECREF(address);
+    if (PyErr_Occurred())
+        throw Raised();
+    return stream;
+}
+
+/* ---- memory ---- */
+
+/* The memory of a storage on the card. */
+class CardMemory
+{
+  public:
+    /* Takes over the reference if it does not throw. The tensor is shared, and one of bytes. */
+    explicit CardMemory(TensorReference &reference)
+    {
+        check(shoal_tensor_to_dlpack(reference.tensor, 0, &pack_));
+        stream_address_ = current_address(device());
+        stream_ = current_stream(device());
+        id_ = shoal_tensor_storage_id(reference.tensor);
+        tensor_ = reference.give();
+    }
+
+    ~CardMemory()
+    {
+        if (tensor_)
+            card_cache.forget(id_, this);
+        if (pack_)
+            pack_->deleter(pack_);
+        shoal_tensor_release(tensor_);
+    }
+
+    CardMemory(const CardMemory &) = delete;
+    CardMemory &operator=(const CardMemory &) = delete;
+
+    /* Makes the data pointer that owns this memory. */
+    c10::DataPtr data_pointer()
+    {
+        return {pack_->tensor.data, this, free, device()};
+    }
+
+    /* Returns the memory of a storage if it is Shoal's, else NULL. */
+    static CardMemory *of(const c10::StorageImpl *storage)
+    {
+        const c10::DataPtr &data = storage->data_ptr();
+        return data.get_deleter() == free ? static_cast<CardMemory *>(data.get_context()) : nullptr;
+    }
+
+    c10::Device device() const
+    {
+        return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(pack_->tensor.device.id)};
+    }
+
+    shoal_tensor *tensor() const
+    {
+        return tensor_;
+    }
+
+    uint64_t id() const
+    {
+        return id_;
+    }
+
+  private:
+    /* torch frees the memory in any thread, also without the interpreter's lock. What torch has enqueued on the stream that
+     * first used the memory, and on the current one, comes before Shoal's later work. If that cannot be said (torch
+     * captures a graph, or the process is at its end), the memory is given back as it is. */
+    static void free(void *context)
+    {
+        auto *memory = static_cast<CardMemory *>(context);
+        try {
+            auto now = current_stream(memory->device());
+            if (now && memory->stream_ && *now != *memory->stream_) {
+                c10::Event event(c10::DeviceType::CUDA);
+                event.record(*now);
+                event.block(*memory->stream_);
+            }
+        } catch (const std::exception &) {
+        }
+        (void)!shoal_card_follow_stream(memory->stream_address_);
+        delete memory;
+    }
+
+    shoal_tensor *tensor_ = nullptr;
+    shoal_dlpack *pack_ = nullptr;
+    uint64_t id_ = 0;
+    std::optional<c10::Stream> stream_; /* the same stream twice */
+    void *stream_address_ = nullptr;
+};
+
+/* ---- adopt ---- */
+
+/* Whether torch's allocator owns the bytes, and nobody else can have kept their address (torch ends resizable() then). */
+bool can_move(const c10::StorageImpl *impl)
+{
+    c10::Allocator *allocator = const_cast<c10::StorageImpl *>(impl)->allocator();
+    return impl->resizable() && allocator && impl->data_ptr().get_deleter() == allocator->raw_deleter();
+}
+
+/* Enqueues a copy of the bytes of a storage to Shoal's memory. */
+void copy_bytes(shoal_tensor *to, void *from, int64_t size, c10::Device device)
+{
+    shoal_dlpack source = {}; /* without a deleter: torch keeps the memory */
+    source.version.major = SHOAL_DLPACK_MAJOR;
+    source.tensor.data = from;
+    source.tensor.device = {SHOAL_DLPACK_CUDA, device.index()};
+    source.tensor.ndim = 1;
+    source.tensor.dtype = {SHOAL_DLPACK_UINT, 8, 1};
+    source.tensor.shape = &size;
+    TensorReference bytes = {shoal_tensor_from_dlpack(&source)};
+    size_t mark = shoal_scope_mark();
+    shoal_tensor *place = bytes.tensor ? shoal_narrow(to, 0, 0, size) : nullptr;
+    shoal_tensor *done = place ? shoal_copy_(place, bytes.tensor) : nullptr;
+    shoal_scope_release(mark);
+    if (!done)
+        raise(shoal_last_error());
+}
+
+/* Moves a storage to Shoal's card memory, unless it is there. Returns its memory. */
+CardMemory *adopt_card(const c10::Storage &storage)
+{
+    c10::StorageImpl *impl = storage.unsafeGetStorageImpl();
+    if (CardMemory *memory = CardMemory::of(impl))
+        return memory;
+    if (!can_move(impl))
+        raise(PyExc_RuntimeError,
+              "the memory of this CUDA tensor is not of torch's own allocator, and others may use its "
+              "address, so it cannot be moved: send tensor.clone()");
+    int64_t size = static_cast<int64_t>(impl->nbytes()), room = std::max<int64_t>(size, 1);
+    void *data = writable_data(impl);
+    TensorReference reference = {shoal_empty_on(SHOAL_CUDA, SHOAL_U8, 1, &room)};
+    if (!reference.tensor)
+        raise(shoal_last_error());
+    check(shoal_tensor_share(reference.tensor));
+    auto memory = std::make_unique<CardMemory>(reference);
+    if (memory->device() != impl->device())
+        raise(PyExc_RuntimeError,
+              "the tensor is on another card than the one that Shoal uses in this process, which is the "
+              "first, or number SHOAL_CARD");
+    void *stream = current_address(impl->device());
+    check(shoal_card_follow_stream(stream));
+    if (size > 0)
+        copy_bytes(memory->tensor(), data, size, impl->device());
+    check(shoal_card_precede_stream(stream)); /* before torch uses its old memory for something else */
+    card_cache.remember(memory->id(), storage, memory.get());
+    CardMemory *moved = memory.get();
+    c10::DataPtr before = impl->set_data_ptr(memory.release()->data_pointer());
+    if (auto now = current_stream(impl->device()))
+        c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).recordDataPtrOnStream(before, *now);
+    impl->set_resizable(false);
+    impl->set_allocator(nullptr);
+    return moved;
+}
+
+/* Before memory is sent: what torch has enqueued so far comes before what its receiver does. */
+shoal_tensor *send_card(const c10::Storage &storage)
+{
+    CardMemory *memory = adopt_card(storage);
+    check(shoal_card_follow_stream(current_address(memory->device())));
+    return shoal_tensor_retain(memory->tensor());
+}
+
+/* ---- receive ---- */
+
+/* Returns the number of bytes of a tensor that send_card sent. It may come from anyone. */
+size_t card_size(const shoal_tensor *tensor)
+{
+    if (shoal_tensor_device(tensor) != SHOAL_CUDA || shoal_tensor_dtype(tensor) != SHOAL_U8 ||
+        shoal_tensor_ndim(tensor) != 1 || !shoal_tensor_is_contiguous(tensor) || shoal_tensor_offset(tensor) != 0)
+        raise(PyExc_ValueError, "the message has no bytes of a card for this tensor");
+    return static_cast<size_t>(shoal_tensor_count(tensor));
+}
+
+/* Returns the storage of a tensor of bytes that has arrived: the living one, or a new one. */
+c10::Storage storage_on_card(TensorReference &reference)
+{
+    uint64_t id = shoal_tensor_storage_id(reference.tensor);
+    c10::intrusive_ptr<c10::StorageImpl> living = card_cache.recall(id);
+    CardMemory *memory = living ? CardMemory::of(living.get()) : nullptr;
+    if (memory && memory->id() == id) {
+        check(shoal_card_precede_stream(current_address(memory->device())));
+        return c10::Storage(std::move(living));
+    }
+    size_t size = card_size(reference.tensor);
+    auto fresh = std::make_unique<CardMemory>(reference);
+    check(shoal_card_precede_stream(current_address(fresh->device())));
+    memory = fresh.get();
+    c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), size,
+                                                               fresh.release()->data_pointer(), /*allocator=*/nullptr,
+                                                               /*resizable=*/false));
+    card_cache.remember(id, storage, memory);
+    return storage;
+}
+
+} // namespace
+
+#endif
