@@ -203,6 +203,8 @@ CardMemory *adopt_card(const c10::Storage &storage)
               "address, so it cannot be moved: send tensor.clone()");
     int64_t size = static_cast<int64_t>(impl->nbytes()), room = std::max<int64_t>(size, 1);
     void *data = writable_data(impl);
+    void *stream = current_address(impl->device());
+    check(shoal_card_follow_stream(stream)); /* refuses a capture, before anything is done */
     TensorReference reference = {shoal_empty_on(SHOAL_CUDA, SHOAL_U8, 1, &room)};
     if (!reference.tensor)
         raise(shoal_last_error());
@@ -212,8 +214,6 @@ CardMemory *adopt_card(const c10::Storage &storage)
         raise(PyExc_RuntimeError,
               "the tensor is on another card than the one that Shoal uses in this process, which is the "
               "first, or number SHOAL_CARD");
-    void *stream = current_address(impl->device());
-    check(shoal_card_follow_stream(stream));
     if (size > 0)
         copy_bytes(memory->tensor(), data, size, impl->device());
     check(shoal_card_precede_stream(stream)); /* before torch uses its old memory for something else */

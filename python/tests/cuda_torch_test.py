@@ -1,0 +1,353 @@
+"""torch tensors on a card in messages: B1 to B6, B8, B15 and B16 (so B50), the order of streams, and makers that die. Needs a card
+and a torch with CUDA; `make test-cuda` runs it."""
+import gc
+import os
+import signal
+import sys
+import unittest
+
+try:
+    import torch
+except ImportError:
+    print("skipped: torch is not installed")
+    sys.exit(77)
+if not torch.cuda.is_available():
+    print("skipped: torch has no CUDA card here")
+    sys.exit(77)
+
+import shoal
+import shoal.torch
+import support
+from support import LONG, Case
+
+CTX = support.mp.get_context("forkserver")  # its server has imported torch, and not used the card
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+          torch.uint8, torch.bool, torch.complex64)
+SECOND = 2_000_000_000  # cycles of torch.cuda._sleep: about a second
+
+
+def card(*values, **options):
+    return torch.tensor(values, device="cuda", **options)
+
+
+def identity(tensor):
+    return tensor.untyped_storage()._cdata
+
+
+# ---- what the other process does ----
+
+def serve(requests, answers):
+    for name, *args in iter(requests.get, None):
+        answers.put(globals()[name](*args))
+
+
+def echo(x):
+    return x
+
+
+def add(x, number):
+    x += number
+    return None
+
+
+def total(x):
+    return float(x.sum())
+
+
+def write_to_view(tensor, view):
+    view.fill_(7)
+    return tensor.sum().item()
+
+
+def same_storage(*tensors):
+    return len({identity(x) for x in tensors}) == 1
+
+
+def overlap(storage, whole, row, column):
+    whole[1, 1] = 50
+    row[0] = 60
+    return [row.tolist(), column.tolist(), bytes(storage.cpu())[:0] == b"", storage.nbytes()]
+
+
+def grad_of(x):
+    seen = None if x.grad is None else x.grad.tolist()
+    if x.grad is None:
+        x.grad = torch.ones_like(x)
+    else:
+        x.grad += 1
+    return x.requires_grad, type(x).__name__, seen
+
+
+def put_and_end(messages, way):
+    for i in range(10):
+        messages.put((i, torch.full((100, 100), float(i), device="cuda")))
+    torch.cuda.synchronize()
+    shoal.synchronize()
+    if way == "_exit":
+        os._exit(0)
+    if way == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def pass_on(first, second):
+    second.put(first.get(timeout=LONG))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def make_and_wait(messages, go):
+    messages.put(torch.arange(10., device="cuda"))
+    shoal.synchronize()
+    go.wait()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def put_unfinished_and_die(messages):
+    x = torch.zeros(1000, device="cuda")
+    messages.put(x)
+    messages.get(timeout=LONG)  # moved, and back: only the work below is outstanding
+    for _ in range(10):
+        torch.cuda._sleep(SECOND)
+    x += 1
+    messages.put(x)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# ---- the tests ----
+
+class Torch(Case):
+    methods = ("forkserver",)
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.requests, cls.answers = CTX.Queue(), CTX.Queue()
+        cls.other = CTX.Process(target=serve, args=(cls.requests, cls.answers))
+        cls.other.start()
+        cls.ask(cls, "echo", torch.zeros(1, device="cuda"))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.requests.put(None)
+        cls.other.join(LONG)
+        assert cls.other.exitcode == 0
+
+    def count(self):
+        """The driver opens files when it likes."""
+        gc.collect()
+        shoal.synchronize()
+        return {what: number for what, number in super().count().items() if what != "fds"}
+
+    def ask(self, name, *args):
+        self.requests.put((name, *args))
+        return self.answers.get(timeout=LONG)
+
+    def test_b1_a_tensor_and_its_view(self):
+        x = torch.zeros(3, 4, device="cuda")
+        self.assertEqual(self.ask("write_to_view", x, x[1]), 28)
+        self.assertEqual(x.sum().item(), 28)
+
+    def test_b2_the_same_storage(self):
+        x = torch.arange(6., device="cuda")
+        self.assertTrue(self.ask("same_storage", x, x[2:]))
+        back = self.ask("echo", x)
+        self.assertEqual(identity(back), identity(x))
+        back += 1
+        self.assertEqual(x.tolist(), [1, 2, 3, 4, 5, 6])
+
+    def test_b3_overlaps(self):
+        x = torch.zeros(3, 3, device="cuda")
+        row, column, _, size = self.ask("overlap", x.untyped_storage(), x, x[1], x[:, 1])
+        self.assertEqual((row, column, size), ([60, 50, 0], [0, 50, 0], 36))
+        self.assertEqual(x[1].tolist(), [60, 50, 0])
+
+    def test_b4_is_shared_and_empty(self):
+        x = torch.zeros(3, device="cuda")
+        self.assertFalse(shoal.is_shared(x))
+        shoal.share(x)
+        self.assertTrue(shoal.is_shared(x))
+        y = torch.zeros(3, device="cuda")
+        self.ask("total", y)
+        self.assertTrue(shoal.is_shared(y))
+        for dtype in DTYPES:
+            back = self.ask("echo", torch.empty(0, 3, dtype=dtype, device="cuda"))
+            self.assertEqual((back.shape, back.dtype, back.device.type), ((0, 3), dtype, "cuda"))
+
+    def test_b5_a_process_captures_it(self):
+        x = torch.arange(4., device="cuda")
+        self.assertEqual(support.run_all(CTX, [(add, x, 3)]), [0])
+        self.assertEqual(x.tolist(), [3, 4, 5, 6])
+
+    def test_b6_grads_and_parameters(self):
+        x = torch.ones(2, device="cuda", requires_grad=True)
+        self.assertEqual(self.ask("grad_of", x), (True, "Tensor", None))
+        self.assertIsNone(x.grad)
+        x.grad = torch.full_like(x, 5)
+        self.assertEqual(self.ask("grad_of", x), (True, "Tensor", [5, 5]))
+        self.assertEqual(x.grad.tolist(), [6, 6])
+        p = torch.nn.Parameter(torch.ones(2, device="cuda"))
+        self.assertEqual(self.ask("grad_of", p), (True, "Parameter", None))
+        with self.assertRaisesRegex(RuntimeError, "not a leaf"):
+            self.ask("echo", p * 2)
+        layer = torch.nn.Linear(3, 2).cuda()
+        weights = self.ask("echo", dict(layer.state_dict()))
+        self.assertEqual(identity(weights["weight"]), identity(layer.weight))
+
+    def test_b8_dtypes_and_shapes(self):
+        base = torch.arange(48)
+        for dtype in DTYPES:
+            x = base.to("cuda").to(dtype)
+            for y in (x, x[5], x[3:40:2], x.view(2, 3, 8).permute(2, 0, 1), x.view(1, 2, 1, 3, 1, 2, 2, 2), x[:0]):
+                back = self.ask("echo", y)
+                self.assertTrue(torch.equal(back, y) and back.stride() == y.stride() and back.dtype == dtype)
+        x = torch.arange(4, device="cuda") * (1 + 2j)
+        self.assertTrue(torch.equal(self.ask("echo", x.conj()), x.conj()))
+        sparse = torch.eye(3, device="cuda").to_sparse()
+        self.assertTrue(torch.equal(self.ask("echo", sparse).to_dense(), torch.eye(3, device="cuda")))
+
+    def test_b15_the_sender_ends_at_once(self):
+        ways = {"return": 0, "_exit": 0, "kill": -signal.SIGKILL}
+        queues = {way: CTX.Queue() for way in ways}
+        self.assertEqual(support.run_all(CTX, [(put_and_end, queues[way], way) for way in ways]), list(ways.values()))
+        for messages in queues.values():
+            for i in range(10):
+                number, x = messages.get(timeout=LONG)
+                self.assertTrue(number == i and torch.equal(x, torch.full((100, 100), float(i), device="cuda")))
+
+    def test_b16_sent_on_and_outlives_both(self):
+        first, second, go = CTX.Queue(), CTX.Queue(), CTX.Event()
+        maker = CTX.Process(target=make_and_wait, args=(first, go))
+        middle = CTX.Process(target=pass_on, args=(first, second))
+        maker.start()
+        middle.start()
+        middle.join(LONG)
+        go.set()
+        maker.join(LONG)
+        x = second.get(timeout=LONG)
+        self.assertEqual(x.tolist(), list(range(10)))
+        self.assertEqual(self.ask("total", x), 45)
+
+    def test_the_storage_moves_once(self):
+        x = torch.arange(12., device="cuda").view(3, 4)
+        view, before = x[1], x.data_ptr()
+        self.ask("total", x)
+        moved = x.data_ptr()
+        self.assertNotEqual(moved, before)
+        self.assertEqual(view.data_ptr(), moved + 16)
+        self.assertEqual(view.tolist(), [4, 5, 6, 7])
+        self.ask("add", x, 1)
+        self.assertEqual((x.data_ptr(), view.tolist()), (moved, [5, 6, 7, 8]))
+        with self.assertRaises(RuntimeError):
+            x.untyped_storage().resize_(1000)
+        self.assertTrue(torch.equal(x @ x.T, x.clone() @ x.clone().T))
+
+    def test_memory_of_others_is_not_moved(self):
+        x = shoal.tensor([1., 2.], device="cuda").torch()
+        with self.assertRaisesRegex(RuntimeError, "clone"):
+            self.ask("echo", x)
+        self.assertEqual(self.ask("total", x.clone()), 3)
+
+    def test_order_a_long_kernel_before_the_put(self):
+        x = torch.zeros(1000, device="cuda")
+        for number in (1, 2):  # the first put moves the storage
+            torch.cuda._sleep(SECOND // 2)
+            x.fill_(number)
+            self.assertEqual(self.ask("total", x), 1000 * number)
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(SECOND // 2)
+            x.fill_(3)
+            self.assertEqual(self.ask("total", x), 3000)
+
+    def test_order_what_the_other_did_is_seen(self):
+        x = torch.zeros(1000, device="cuda")
+        for number in (1, 2, 3):
+            back = self.ask("slow_fill", x, number)
+            self.assertEqual(back.sum().item(), 1000 * number)
+
+    def test_freed_memory_is_not_used_too_early(self):
+        result = torch.zeros(1 << 20, device="cuda")
+        for number in range(1, 6):
+            x = torch.full((1 << 20,), float(number), device="cuda")
+            shoal.share(x)
+            torch.cuda._sleep(SECOND // 10)
+            result.copy_(x)
+            del x
+            y = shoal.tensor(b"\xff" * (4 << 20), device="cuda")  # most likely at the same place
+            self.assertEqual(result.unique().tolist(), [number])
+            del y
+
+    def test_unfinished_work_of_a_dead_maker(self):
+        messages = CTX.Queue()
+        maker = CTX.Process(target=put_unfinished_and_die, args=(messages,))
+        maker.start()
+        messages.put(messages.get(timeout=LONG))
+        maker.join(LONG)
+        self.assertEqual(maker.exitcode, -signal.SIGKILL)
+        with self.assertRaisesRegex(shoal.Error, "died"):
+            messages.get(timeout=LONG)
+            shoal.synchronize()
+
+    def test_not_in_a_capture(self):
+        x, unmoved = torch.zeros(4, device="cuda"), torch.zeros(4, device="cuda")
+        shoal.share(x)
+        graph = torch.cuda.CUDAGraph()
+        queue = CTX.Queue()
+        with torch.cuda.graph(graph):
+            x += 1
+            for tensor in (x, unmoved):
+                with self.assertRaisesRegex(RuntimeError, "captur"):
+                    queue.put(tensor)
+        graph.replay()
+        graph.replay()
+        self.assertEqual(x.tolist(), [2] * 4)
+        self.assertEqual(self.ask("total", x), 8)
+
+
+def slow_fill(x, number):
+    torch.cuda._sleep(SECOND // 4)
+    x.fill_(number)
+    return x
+
+
+class DLPack(unittest.TestCase):
+    def test_from_torch_waits_for_its_stream(self):
+        x = torch.zeros(1000, device="cuda")
+        torch.cuda._sleep(SECOND // 2)
+        x.fill_(5)
+        t = shoal.from_dlpack(x)
+        self.assertEqual((t.device, t.tolist()), ("cuda", [5] * 1000))
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda._sleep(SECOND // 2)
+            x.fill_(6)
+            self.assertEqual(shoal.from_dlpack(x).tolist(), [6] * 1000)
+        with self.assertRaisesRegex(shoal.Error, "clone"):
+            t.share()
+
+    def test_to_torch_and_back(self):
+        for dtype in ("f32", "f64", "f16", "bf16", "i64", "i32", "u8", "bool"):
+            t = shoal.tensor([[0, 1, 1], [1, 0, 1]], dtype, device="cuda")
+            x = t.torch()
+            self.assertEqual((x.device.type, x.cpu().tolist()), ("cuda", t.tolist()))
+            self.assertEqual(shoal.tensor(x).tolist(), t.tolist())
+        t = shoal.tensor([1., 2.], device="cuda")
+        x = torch.from_dlpack(t)
+        x += 1
+        torch.cuda.synchronize()
+        self.assertEqual(t.tolist(), [2, 3])
+        self.assertEqual(torch.from_dlpack(t.cpu()).tolist(), [2, 3])
+
+    def test_what_torch_was_given_lives_as_long_as_it_uses_it(self):
+        result = torch.zeros(1 << 20, device="cuda")
+        for number in range(1, 6):
+            x = torch.from_dlpack(shoal.tensor([float(number)] * (1 << 12), device="cuda"))
+            torch.cuda._sleep(SECOND // 10)
+            result[:1 << 12].copy_(x)
+            del x
+            y = shoal.tensor(b"\xff" * (4 << 12), device="cuda")
+            self.assertEqual(result[:1 << 12].unique().tolist(), [number])
+            del y
+
+
+if __name__ == "__main__":
+    support.mp.set_forkserver_preload(["torch", "shoal.torch"])
+    unittest.main()
