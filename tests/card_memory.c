@@ -514,6 +514,76 @@ START_TEST(files_with_the_numbers_of_the_store_are_left_alone)
 }
 END_TEST
 
+/* There was room for the world's file, but not for the sockets: all but card memory works. */
+static int have_no_store(void)
+{
+    first_line = __LINE__;
+    memory m = make_memory();
+    shoal_block *block, *granule;
+    int next = dup(0);
+    close(next);
+    struct rlimit limit, few;
+    holds(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    few = (struct rlimit){.rlim_cur = (rlim_t)next + 1, .rlim_max = limit.rlim_max};
+    holds(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    holds(shoal_block_create(100, &block) == SHOAL_OK);
+    holds(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    holds(sh_granule_create(&card, m.fd, &granule) == SHOAL_EOS);
+    holds(strstr(shoal_last_error_text(), "cannot share card memory") != NULL);
+    shoal_release(block);
+    shoal_world_leave();
+    holds(dup(0) == next);
+    return 0;
+}
+
+START_TEST(a_world_without_a_store_works)
+{
+    run_as_user(have_no_store, 1024);
+}
+END_TEST
+
+/* Sends what the library never would. Returns false if the socket does not take it. */
+static bool send_junk(int into, const void *bytes, size_t size, int fd)
+{
+    char room[CMSG_SPACE(sizeof fd)] __attribute__((aligned(8))) = {0};
+    struct iovec v = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = size};
+    struct msghdr h = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&h);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    return sendmsg(into, &h, MSG_DONTWAIT) == (ssize_t)size;
+}
+
+/* B62: a process of the world has sent something else into the sockets: an error, no crash, and no fd stays open. */
+START_TEST(b62_a_forged_set_is_refused)
+{
+    static const uint64_t magic = UINT64_C(0x65726f7473206873);
+    static char large[16384];
+    uint64_t words[5] = {magic, 1, 1, 77, 88};
+    const struct {
+        const void *bytes;
+        size_t size;
+    } junk[] = {{"x", 1}, {words, 24}, {words, 32}, {large, sizeof large}, {&(uint64_t[3]){magic, 1, UINT64_MAX}, 24}};
+    for (size_t i = 0; i < sizeof junk / sizeof junk[0]; i++) {
+        memory m = make_memory();
+        shoal_block *granule;
+        int store[2];
+        ck_assert_ok(shoal_world_create(NULL));
+        sh_cardstore_ends(store);
+        ck_assert(send_junk(store[0], junk[i].bytes, junk[i].size, m.fd));
+        int fds = sh_count_fds();
+        ck_assert_err(sh_granule_create(&card, m.fd, &granule), SHOAL_ECORRUPT);
+        ck_assert_int_eq(sh_count_fds(), fds);
+        close(m.fd);
+        shoal_world_leave();
+        ck_assert(is_freed(&m));
+        close(m.told);
+    }
+}
+END_TEST
+
 /* ---- locks ---- */
 
 /* A stopped process has the store's lock: the others are told, and a dead one is no obstacle. */
@@ -646,6 +716,8 @@ static Suite *suite(void)
     tcase_add_test(tc, a_user_with_64_fds_is_told);
     tcase_add_test(tc, the_worlds_of_a_user_share_the_limit);
     tcase_add_test(tc, files_with_the_numbers_of_the_store_are_left_alone);
+    tcase_add_test(tc, a_world_without_a_store_works);
+    tcase_add_test(tc, b62_a_forged_set_is_refused);
     tcase_add_test(tc, the_lock_of_the_stopped_and_of_the_dead);
 #ifdef SHOAL_DEATH_POINTS
     tcase_add_test(tc, who_has_the_lock_sweeps_for_the_others);
