@@ -306,6 +306,35 @@ shoal_err sh_card_give_momentum(sh_card *card, const shoal_value *to)
     return err;
 }
 
+/* ---- sharing ---- */
+
+shoal_value *sh_card_share(sh_card *card)
+{
+    return shoal_value_tensor(card->params);
+}
+
+shoal_err sh_card_adopt(sh_worker *w, const shoal_value *shared)
+{
+    sh_card *card = w->card;
+    shoal_tensor *t = shoal_value_as_tensor(shared);
+    if (t == NULL) {
+        return shoal_last_error();
+    }
+    if (t->dtype != SHOAL_F32 || t->count != card->params->count || t->storage->device != card->device) {
+        sh_text text;
+        return sh_fail(SHOAL_ETYPE, "the shared parameters are %s; expected %lld of f32 on the card",
+                       sh_tensor_text(&text, t), (long long)card->params->count);
+    }
+    card->plan->close(card);
+    card->own = NULL;
+    shoal_module_destroy(card->module);
+    card->module = NULL;
+    shoal_tensor_release(card->params);
+    card->params = shoal_tensor_retain(t);
+    shoal_err err = make_module(card, w->model);
+    return err == SHOAL_OK ? open_plan(w) : err;
+}
+
 /* ---- steps ---- */
 
 static shoal_err upload_order(sh_worker *w, int64_t epoch)

@@ -38,6 +38,11 @@ shoal_err sh_card_sums_client(sh_card *card);
 shoal_err sh_card_sums_add(sh_card *card, double weight);
 shoal_err sh_card_sums_give(sh_card *card, const shoal_module *model, double *row);
 
+/* Hogwild: share returns a value with the parameters on the card, which stay where they are; adopt replaces this worker's
+ * parameters by those that another worker has shared. */
+shoal_value *sh_card_share(sh_card *card);
+shoal_err sh_card_adopt(sh_worker *w, const shoal_value *shared);
+
 /* Returns the module whose parameters are those on the card. */
 shoal_module *sh_card_module(const sh_card *card);
 

@@ -4,12 +4,74 @@
  * The workers never wait for each other. A worker that has finished an epoch rings, so that the job checks at once; if
  * it dies before it rings, the job sees the epoch at its next check, a twentieth of a second later. A restarted worker
  * continues at its position, with new momentum, or with the shared momentum. */
+#include "train/card.h"
 #include "train/job.h"
 #include "train/state.h"
 
+#include "base/error.h"
+
 #include <shoal/share.h>
 
-#include "base/error.h"
+#include <stdlib.h>
+
+/* The job's side. On a card, the first worker makes the parameters there and sends a handle of them to the job, which
+ * gives it to all workers, also to those that are restarted. The job itself does not open the card. The parameters stay
+ * as long as the job holds the handle, whoever dies. */
+typedef struct hogwild {
+    shoal_value *state;    /* the common momentum; NULL: each worker has its own */
+    shoal_value *handle;   /* of the parameters on the card; NULL: on the CPU, or not made yet */
+    shoal_queue *handles;  /* from the first worker */
+    shoal_queue **getting; /* to each worker: the queue on which its process gets the handle */
+} hogwild;
+
+/* ---- a worker ---- */
+
+static shoal_err make_parameters(sh_worker *w, shoal_queue *handles)
+{
+    shoal_err err = sh_card_take(w->card, w->model);
+    if (err == SHOAL_OK) {
+        err = shoal_queue_put(handles, sh_card_share(w->card), SHOAL_FOREVER);
+    }
+    return err == SHOAL_OK ? sh_worker_ring(w, 0) : err;
+}
+
+static shoal_err get_parameters(sh_worker *w, shoal_queue *from)
+{
+    shoal_value *handle = NULL;
+    shoal_err err = SHOAL_ETIMEDOUT;
+    while (err == SHOAL_ETIMEDOUT && !sh_worker_stopped(w)) {
+        err = shoal_queue_get(from, SHOAL_MS(50), &handle);
+    }
+    if (err == SHOAL_OK) {
+        err = sh_card_adopt(w, handle);
+    }
+    shoal_value_destroy(handle);
+    return err == SHOAL_ETIMEDOUT ? SHOAL_OK : err; /* the job stops before they were made */
+}
+
+static shoal_err open_on_card(sh_worker *w, const shoal_value *own)
+{
+    bool make = false;
+    shoal_queue *handles = shoal_arg_queue(own, "handles"), *getting = handles ? shoal_arg_queue(own, "getting") : NULL;
+    if (getting == NULL || shoal_arg_bool(own, "make", &make) != SHOAL_OK) {
+        return shoal_last_error();
+    }
+    return make ? make_parameters(w, handles) : get_parameters(w, getting);
+}
+
+/* Trains on the rest of an epoch, and tells the job. */
+static shoal_err train_epoch(sh_worker *w, int64_t *epoch, int64_t batch)
+{
+    shoal_err err = sh_worker_train(w, *epoch, batch, INT64_MAX);
+    if (err == SHOAL_OK) {
+        err = sh_worker_give(w); /* what is tested by the job and saved, also after a stop */
+    }
+    if (err == SHOAL_OK && !sh_worker_stopped(w)) {
+        sh_racy_store(&w->progress->position, sh_position(++*epoch, 0));
+        err = sh_worker_ring(w, *epoch);
+    }
+    return err;
+}
 
 static shoal_err work(int rank, const shoal_value *args)
 {
@@ -17,17 +79,14 @@ static shoal_err work(int rank, const shoal_value *args)
     shoal_err err = sh_worker_open(&w, rank, args);
     const shoal_value *own = shoal_value_find(args, "own");
     if (err == SHOAL_OK) {
-        err = sh_state_adopt(w.sgd, shoal_value_find(own, "state")); /* without "state" it has its own */
+        err = w.card ? open_on_card(&w, own)
+                     : sh_state_adopt(w.sgd, shoal_value_find(own, "state")); /* without "state" it has its own */
     }
     uint64_t position = err == SHOAL_OK ? sh_racy_load(&w.progress->position) : 0;
     int64_t epoch = (int64_t)(position >> 32), batch = (int64_t)(position & UINT32_MAX);
     while (err == SHOAL_OK && epoch < w.settings.epochs && !sh_worker_stopped(&w)) {
-        err = sh_worker_train(&w, epoch, batch, INT64_MAX);
-        if (err == SHOAL_OK && !sh_worker_stopped(&w)) {
-            sh_racy_store(&w.progress->position, sh_position(++epoch, 0));
-            batch = 0;
-            err = sh_worker_ring(&w, epoch);
-        }
+        err = train_epoch(&w, &epoch, batch);
+        batch = 0;
     }
     if (err == SHOAL_OK) {
         err = sh_worker_next(&w, &epoch); /* trials, until the job ends: there are no other tasks */
@@ -36,31 +95,87 @@ static shoal_err work(int rank, const shoal_value *args)
     return err == SHOAL_ECLOSED ? SHOAL_OK : err;
 }
 
+/* ---- the job ---- */
+
 /* Makes one momentum for all workers. They all change it without locks, like the parameters. */
-static shoal_err open(sh_job *job)
+static shoal_err open_state(sh_job *job, hogwild *h)
 {
-    if (!job->o.shared_state) {
-        return SHOAL_OK;
-    }
     shoal_optimizer *sgd = shoal_sgd_create(job->model, .lr = job->o.lr, .momentum = job->o.momentum);
     shoal_err err = sgd ? shoal_optimizer_prepare(sgd) : shoal_last_error();
     if (err == SHOAL_OK) {
-        job->own = sh_state_zeros(sgd);
-        err = job->own ? SHOAL_OK : shoal_last_error();
+        h->state = sh_state_zeros(sgd);
+        err = h->state ? SHOAL_OK : shoal_last_error();
     }
     shoal_optimizer_destroy(sgd);
     return err;
 }
 
+static shoal_err open(sh_job *job)
+{
+    hogwild *h = job->own = calloc(1, sizeof *h);
+    if (h == NULL || (h->getting = calloc((size_t)job->o.workers, sizeof(shoal_queue *))) == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for %d workers", job->o.workers);
+    }
+    shoal_err err = shoal_queue_create(0, &h->handles);
+    return err == SHOAL_OK && job->o.shared_state ? open_state(job, h) : err;
+}
+
 static void close(sh_job *job)
 {
-    shoal_value_destroy(job->own);
+    hogwild *h = job->own;
+    for (int i = 0; h != NULL && h->getting != NULL && i < job->o.workers; i++) {
+        shoal_release(h->getting[i]);
+    }
+    if (h != NULL) {
+        shoal_release(h->handles);
+        shoal_value_destroy(h->handle);
+        shoal_value_destroy(h->state);
+        free(h->getting);
+        free(h);
+    }
+}
+
+static shoal_err check(const shoal_train_options *o)
+{
+    return o->device != SHOAL_CPU && o->shared_state
+               ? sh_fail(SHOAL_EINVAL, "workers on a card have their own momentum: a common one is for the CPU")
+               : SHOAL_OK;
+}
+
+static shoal_err give_handle(const hogwild *h, int rank)
+{
+    return shoal_queue_put(h->getting[rank], shoal_value_copy(h->handle), SHOAL_NOW);
 }
 
 static shoal_value *arguments(sh_job *job, int rank)
 {
-    (void)rank;
-    return shoal_map("state", job->own ? shoal_value_copy(job->own) : shoal_value_null());
+    hogwild *h = job->own;
+    shoal_release(h->getting[rank]);
+    h->getting[rank] = NULL;
+    if (shoal_queue_create(0, &h->getting[rank]) != SHOAL_OK) {
+        return NULL;
+    }
+    if (h->handle != NULL && give_handle(h, rank) != SHOAL_OK) {
+        return NULL;
+    }
+    return shoal_map("state", h->state ? shoal_value_copy(h->state) : shoal_value_null(), "handles", h->handles,
+                     "getting", h->getting[rank], "make", shoal_value_bool(rank == 0 && h->handle == NULL));
+}
+
+/* Receives the handle of the parameters, and gives it to all workers. */
+static shoal_err gather(sh_job *job)
+{
+    hogwild *h = job->own;
+    shoal_value *handle = NULL;
+    shoal_err err = shoal_queue_get(h->handles, SHOAL_NOW, &handle);
+    if (err == SHOAL_OK) {
+        shoal_value_destroy(h->handle);
+        h->handle = handle;
+        for (int i = 1; i < job->o.workers && err == SHOAL_OK; i++) {
+            err = give_handle(h, i);
+        }
+    }
+    return err == SHOAL_OK || err == SHOAL_ETIMEDOUT ? sh_crew_hear(job) : err;
 }
 
 /* Returns the number of epochs that every worker has finished. */
@@ -144,14 +259,16 @@ static shoal_err checkpoint(sh_job *job, sh_checkpoint *c)
         err = positions != NULL ? pass_positions(job, c, positions) : shoal_last_error();
         shoal_tensor_release(positions);
     }
-    return err == SHOAL_OK && job->own != NULL ? sh_checkpoint_map(c, "momentum", job->own) : err;
+    const hogwild *h = job->own;
+    return err == SHOAL_OK && h->state != NULL ? sh_checkpoint_map(c, "momentum", h->state) : err;
 }
 
 const sh_method sh_method_hogwild = {.name = "hogwild",
                                      .target = work,
+                                     .check = check,
                                      .open = open,
                                      .close = close,
                                      .arguments = arguments,
-                                     .gather = sh_crew_hear,
+                                     .gather = gather,
                                      .run = run,
                                      .checkpoint = checkpoint};

@@ -115,9 +115,6 @@ shoal_err sh_job_open(sh_job *job, const shoal_train_options *options)
                                   .card_share = job->o.card_share,
                                   .shard = job->method->shards || job->o.shard};
     err = sh_device_find(job->o.device); /* the workers open it */
-    if (err == SHOAL_OK && job->o.device == SHOAL_CUDA && job->o.method == SHOAL_METHOD_HOGWILD) {
-        err = sh_fail(SHOAL_EINVAL, "%s does not train on a card yet", job->method->name);
-    }
     if (err == SHOAL_OK) {
         err = open_model(job);
     }

@@ -106,6 +106,9 @@ shoal_err sh_worker_test(sh_worker *w)
     int64_t batches = w->test_set != NULL ? sh_evaluate_batches(w->test_set) : 0;
     bool take = w->card && w->model_is_apart && w->rank < batches;
     shoal_err err = take ? sh_card_take(w->card, w->global) : SHOAL_OK;
+    if (w->card && !w->model_is_apart && w->rank == 0) {
+        err = sh_card_give(w->card, w->model); /* what is tested is what the job saves */
+    }
     for (int64_t i = w->rank; i < batches && err == SHOAL_OK; i += w->settings.workers) {
         if (sh_load_relaxed(&w->parts[i].trial) != trial) { /* else a dead process of this rank has tested it */
             err = test_batch(w, &w->parts[i], i, trial);
