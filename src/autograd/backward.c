@@ -279,7 +279,7 @@ shoal_err sh_back_give(sh_back *back, int input, shoal_tensor *grad)
         grad = shoal_to(grad, e->shape.dtype);
     }
     if (grad && grad->storage->device != e->device) {
-        grad = sh_tensor_to(grad, e->device);
+        grad = sh_op_to_device(grad, e->device);
     }
     if (!grad) {
         return shoal_last_error();

@@ -59,7 +59,7 @@ shoal_tensor *shoal_to(shoal_tensor *a, shoal_dtype dtype)
 
 const sh_op sh_op_tensor_to = {"tensor_to", SH_OP_COMPUTES, clone_shape, clone_forward, pass_backward};
 
-shoal_tensor *sh_tensor_to(shoal_tensor *a, const sh_device *device)
+shoal_tensor *sh_op_to_device(shoal_tensor *a, const sh_device *device)
 {
     if (a->storage->device == device) {
         return a;
@@ -71,7 +71,7 @@ shoal_tensor *shoal_tensor_to(shoal_tensor *a, shoal_device device)
 {
     SH_NEED_OR_NULL(a);
     const sh_device *to = sh_device_get(device);
-    return to ? sh_tensor_to(a, to) : NULL;
+    return to ? sh_op_to_device(a, to) : NULL;
 }
 
 /* ---- copy_: in[1] into in[0] ---- */

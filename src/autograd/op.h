@@ -123,7 +123,7 @@ shoal_tensor *sh_zeros_on(const shoal_tensor *like, int ndim, const int64_t *sha
 shoal_tensor *sh_op_scalar_on(const shoal_tensor *like, double value);
 
 /* shoal_tensor_to, for any device. */
-shoal_tensor *sh_tensor_to(shoal_tensor *a, const sh_device *device);
+shoal_tensor *sh_op_to_device(shoal_tensor *a, const sh_device *device);
 
 /* Returns an index tensor as kernels need it, i64 and contiguous: a tensor of the scope, or t itself.
  * NULL gives NULL. */

@@ -319,7 +319,7 @@ shoal_sparse *shoal_sparse_from_dense(shoal_tensor *t, shoal_layout layout)
     shoal_sparse *s = NULL;
     if (at) {
         shoal_tensor *index =
-            sh_tensor_to(shoal_scoped(shoal_from_data(SHOAL_I64, at, SHOAL_SHAPE(n))), sh_tensor_device_of(t));
+            sh_op_to_device(shoal_scoped(shoal_from_data(SHOAL_I64, at, SHOAL_SHAPE(n))), sh_tensor_device_of(t));
         shoal_tensor *values = shoal_index_select(shoal_reshape(t, SHOAL_SHAPE(-1)), 0, index);
         if (values) {
             s = layout == SHOAL_COO ? coo_of_places(t, at, n, values) : csr_of_places(t, at, n, values);

@@ -29,7 +29,7 @@ static shoal_tensor *counted(shoal_dtype dtype, int64_t rows, int64_t columns)
 
 static shoal_tensor *moved(shoal_tensor *t)
 {
-    shoal_tensor *far = sh_tensor_to(t, there());
+    shoal_tensor *far = sh_op_to_device(t, there());
     ck_assert_msg(far != NULL, "%s", shoal_last_error_text());
     ck_assert_ptr_eq(sh_tensor_device_of(far), there());
     return far;
@@ -48,8 +48,8 @@ START_TEST(elements_go_there_and_back)
         shoal_tensor *t = counted((shoal_dtype)dtype, 3, 5), *far = moved(t);
         ck_assert(shoal_tensor_equal(t, far));
         ck_assert(shoal_tensor_equal(moved(shoal_transpose(t, 0, 1)), shoal_transpose(far, 0, 1)));
-        ck_assert_ptr_eq(sh_tensor_to(far, there()), far);
-        shoal_tensor *back = sh_tensor_to(shoal_slice(far, 1, 1, 5, 2), &sh_device_cpu);
+        ck_assert_ptr_eq(sh_op_to_device(far, there()), far);
+        shoal_tensor *back = sh_op_to_device(shoal_slice(far, 1, 1, 5, 2), &sh_device_cpu);
         ck_assert(shoal_tensor_equal(back, shoal_slice(t, 1, 1, 5, 2)));
         ck_assert_ptr_null(shoal_tensor_data(far));
         ck_assert_ptr_nonnull(shoal_tensor_data(back));
@@ -79,7 +79,7 @@ START_TEST(gradients_flow_across)
     shoal_tensor *x = shoal_full(SHOAL_F32, 3, SHOAL_SHAPE(2, 2)), *w = shoal_tensor_retain(moved(x));
     ck_assert_ok(shoal_tensor_set_requires_grad(x, true));
     ck_assert_ok(shoal_tensor_set_requires_grad(w, true));
-    shoal_tensor *far = shoal_mul(moved(x), w), *out = shoal_clone(sh_tensor_to(far, &sh_device_cpu));
+    shoal_tensor *far = shoal_mul(moved(x), w), *out = shoal_clone(sh_op_to_device(far, &sh_device_cpu));
     ck_assert_ok(shoal_backward(shoal_sum(shoal_square(out), SHOAL_ALL, false)));
     ck_assert_ptr_eq(sh_tensor_device_of(shoal_tensor_grad(x)), &sh_device_cpu);
     ck_assert_ptr_eq(sh_tensor_device_of(shoal_tensor_grad(w)), there());
@@ -212,8 +212,8 @@ static double step(shoal_module *m, shoal_optimizer *o, const sh_device *device)
     shoal_manual_seed(5);
     shoal_tensor *x = shoal_uniform_(shoal_scoped(shoal_empty(SHOAL_F32, SHOAL_SHAPE(4, 1, 28, 28))), 0, 1);
     shoal_tensor *y = shoal_scoped(shoal_from_data(SHOAL_I64, (int64_t[]){1, 9, 0, 4}, SHOAL_SHAPE(4)));
-    shoal_tensor *out = shoal_module_forward(m, sh_tensor_to(x, device));
-    shoal_tensor *loss = shoal_nll_loss(out, sh_tensor_to(y, device));
+    shoal_tensor *out = shoal_module_forward(m, sh_op_to_device(x, device));
+    shoal_tensor *loss = shoal_nll_loss(out, sh_op_to_device(y, device));
     ck_assert_msg(loss != NULL, "%s", shoal_last_error_text());
     double number = item(loss);
     shoal_module_zero_grad(m);
