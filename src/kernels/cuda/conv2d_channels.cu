@@ -44,7 +44,7 @@ __device__ void load_turned(const sh_fused &s, const float *x, float *to)
     for (int c = threadIdx.x / 32; c < LANES; c += warps) {
 #pragma unroll 8
         for (int i = lane; i < plane; i += 32) {
-            const int row = i / s.in_w + s.pad_h, col = i % s.in_w + s.pad_w;
+            const int row = i / s.by_in_w + s.pad_h, col = i % s.by_in_w + s.pad_w;
             const float value = x[c * plane + i];
             if (row < s.rows && col < s.cols) {
                 to[(row * s.cols + col) * PITCH + c] = value;
@@ -70,7 +70,7 @@ __device__ int list_winners(const sh_fused &s, int n, int o, const float *grad_y
         const bool alive = which < SH_WINNER_DEAD;
         const unsigned all = __ballot_sync(~0u, alive);
         if (alive) {
-            const int row = 2 * (window / s.pooled_w) + which / 2, col = 2 * (window % s.pooled_w) + which % 2;
+            const int row = 2 * (window / s.by_pooled_w) + which / 2, col = 2 * (window % s.by_pooled_w) + which % 2;
             list[filled + __popc(all & ((1u << lane) - 1))] = {g, row * s.cols + col};
             sum += g;
         }
@@ -173,7 +173,7 @@ __device__ void load_entries(const sh_fused &s, int n, int first, int count, con
     const int64_t map = (int64_t)n * s.out_c + first;
 #pragma unroll 4
     for (int i = threadIdx.x; i < count * s.windows; i += blockDim.x) {
-        const float factor = drop ? drop[map + i / s.windows] : 1;
+        const float factor = drop ? drop[map + i / s.by_windows] : 1;
         to[i] = {grad_y[map * s.windows + i] * factor, factor != 0 ? winner[map * s.windows + i] : (int)SH_WINNER_DEAD};
     }
 }
@@ -233,9 +233,9 @@ __global__ void __maxnreg__(144) spread_winners(sh_fused s, x_plan p, const floa
     const int inner = s.in_h * s.in_w;
     float *const out = to + (((int64_t)blockIdx.y * s.n + n) * s.in_c + blockIdx.z * LANES) * inner;
     for (int i = threadIdx.x; i < LANES * inner; i += blockDim.x) {
-        const int row = i % inner / s.in_w + s.pad_h, col = i % s.in_w + s.pad_w;
+        const int row = i % s.by_plane / s.by_in_w + s.pad_h, col = i % s.by_in_w + s.pad_w;
         /* An odd output's last row or column is in no window. */
-        out[i] = row < s.rows && col < BROAD ? room[(row * BROAD + col) * PITCH + i / inner] : 0;
+        out[i] = row < s.rows && col < BROAD ? room[(row * BROAD + col) * PITCH + i / s.by_plane] : 0;
     }
 }
 

@@ -7,8 +7,6 @@
  * use, the next ones are on their way into shared memory. */
 #include "kernels/cuda/conv2d_fused.cuh"
 
-#include <cuda_pipeline.h>
-
 namespace
 {
 
@@ -17,14 +15,14 @@ constexpr int MOST_THREADS = 512;
 
 /* How the work of one image is divided. */
 struct plan {
-    int outs;        /* output channels of a block */
-    int across;      /* strips in a row of windows */
-    int strips;      /* in an image */
-    int parts;       /* threads that share a strip */
-    int chunk;       /* input channels in shared memory at a time */
-    int rows, pitch; /* of the padded image in shared memory */
-    int run;         /* floats from one output channel's weights to the next one's in shared memory */
-    int stage;       /* floats of one chunk in shared memory: [chunk][rows][pitch], then [outs][run] */
+    int outs;   /* output channels of a block */
+    int across; /* strips in a row of windows */
+    int strips; /* in an image */
+    int parts;  /* threads that share a strip */
+    int chunk;  /* input channels in shared memory at a time */
+    int pitch;  /* of the padded image in shared memory */
+    int run;    /* floats from one output channel's weights to the next one's in shared memory */
+    int stage;  /* floats of one chunk in shared memory: [chunk][rows][pitch], then [outs][run] */
 };
 
 /* Starts to copy `channels` input channels from c on, and their weights. Each warp copies rows. */
@@ -33,20 +31,8 @@ __device__ void fetch(const sh_fused &s, const plan &p, const float *x, const fl
                       float *to)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    const float *image = x + (int64_t)c * s.in_h * s.in_w;
-    for (int r = warp; r < channels * p.rows; r += warps) {
-        const int h = r % p.rows - s.pad_h;
-        const float *row = image + (r / p.rows * s.in_h + h) * s.in_w - s.pad_w;
-        for (int j = lane; j < p.pitch; j += 32) {
-            const bool inside = h >= 0 && h < s.in_h && j >= s.pad_w && j - s.pad_w < s.in_w;
-            if (inside) {
-                __pipeline_memcpy_async(to + r * p.pitch + j, row + j, sizeof(float));
-            } else {
-                to[r * p.pitch + j] = 0;
-            }
-        }
-    }
-    to += p.chunk * p.rows * p.pitch;
+    sh_fused_fetch(s, x + (int64_t)c * s.in_h * s.in_w, channels, p.pitch, to);
+    to += p.chunk * s.rows * p.pitch;
     for (int o = warp; o < p.outs && first + o < s.out_c; o += warps) {
         const float *from = w + ((int64_t)(first + o) * s.in_c + c) * KK;
         for (int e = lane; e < channels * KK; e += 32) {
@@ -126,7 +112,7 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
     const float factor = !works ? 0 : drop ? drop[(int64_t)n * s.out_c + o] : 1, add = works && bias ? bias[o] : 0;
     float sum[2][2 * SW] = {};
     for (int c = 0, turn = 0; c < s.in_c; c += p.chunk, turn ^= 1) {
-        const float *const image = room + turn * p.stage, *const weights = image + p.chunk * p.rows * p.pitch;
+        const float *const image = room + turn * p.stage, *const weights = image + p.chunk * s.rows * p.pitch;
         const int next = c + p.chunk, channels = min(p.chunk, s.in_c - c);
         __pipeline_wait_prior(0);
         __syncthreads(); /* the chunk is there; all have left the one before */
@@ -134,7 +120,7 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
             fetch<K * K>(s, p, x, w, first, next, min(p.chunk, s.in_c - next), room + (turn ^ 1) * p.stage);
         }
         for (int k = part; factor != 0 && k < channels; k += p.parts) {
-            add_channel<K, SW>(image + (k * p.rows + 2 * row) * p.pitch + 2 * left, p.pitch,
+            add_channel<K, SW>(image + (k * s.rows + 2 * row) * p.pitch + 2 * left, p.pitch,
                                weights + out * p.run + k * K * K, sum);
         }
     }
@@ -183,17 +169,16 @@ plan plan_of(const sh_fused &s, int sw, size_t *out_bytes)
     plan p;
     p.across = divided(s.pooled_w, sw);
     p.strips = p.across * s.pooled_h;
-    p.rows = s.rows;
     p.pitch = divided(2 * sw * p.across + s.kernel - 3, 16) * 16 + 2; /* 2 mod 16: no bank conflicts between rows */
     p.outs = outs_of(s, max(1, min(min(s.out_c, 32), 448 / p.strips)));
     const int blocks = s.n * divided(s.out_c, p.outs), threads = blocks > CARD ? 224 : 448;
     p.parts = max(1, min(divided(s.in_c, 2), threads / (p.outs * p.strips)));
     p.parts = divided(s.in_c, divided(s.in_c, p.parts));
-    const int channel = p.rows * p.pitch + p.outs * s.kernel * s.kernel,
+    const int channel = s.rows * p.pitch + p.outs * s.kernel * s.kernel,
               room = 24 << 10; /* bytes that a chunk may take */
     p.chunk = max(1, min(divided(s.in_c, p.parts), room / (channel * 4 * p.parts))) * p.parts;
     p.run = p.chunk * s.kernel * s.kernel | 1;
-    p.stage = (p.chunk * p.rows * p.pitch + p.outs * p.run + 3) / 4 * 4;
+    p.stage = (p.chunk * s.rows * p.pitch + p.outs * p.run + 3) / 4 * 4;
     const size_t staged = sizeof(float) * (size_t)p.stage * (p.chunk < s.in_c ? 2 : 1);
     const size_t sums = sizeof(float) * (size_t)((p.parts - 1) * 4 * sw * p.outs * p.strips);
     *out_bytes = staged > sums ? staged : sums;
@@ -239,6 +224,25 @@ shoal_err run_kernel(sh_exec *exec, const sh_fused &s, const float *x, const flo
     }
 }
 
+/* The least pitch with which the elements of a patch are in different banks of shared memory. */
+int pitch_of(const sh_fused &s)
+{
+    for (int pitch = s.cols;; pitch++) {
+        uint32_t used = 0;
+        bool good = true;
+        for (int a = 0; a < s.kernel; a++) {
+            for (int b = 0; b < s.kernel; b++) {
+                const uint32_t bank = 1u << (a * pitch + b) % 32;
+                good = good && !(used & bank);
+                used |= bank;
+            }
+        }
+        if (good) {
+            return pitch;
+        }
+    }
+}
+
 } // namespace
 
 bool sh_fused_of(const sh_conv2d *c, sh_fused *out)
@@ -252,24 +256,19 @@ bool sh_fused_of(const sh_conv2d *c, sh_fused *out)
         c->in_w > 256) {
         return false;
     }
-    sh_fused s = {(int)c->n,
-                  (int)c->in_c,
-                  (int)c->in_h,
-                  (int)c->in_w,
-                  (int)c->out_c,
-                  (int)c->kernel_h,
-                  (int)c->pad_h,
-                  (int)c->pad_w,
-                  (int)pooled_h,
-                  (int)pooled_w,
-                  (int)(pooled_h * pooled_w),
-                  0,
-                  0,
-                  0,
-                  c->overwrite};
+    sh_fused s = {};
+    s.n = (int)c->n, s.in_c = (int)c->in_c, s.in_h = (int)c->in_h, s.in_w = (int)c->in_w, s.out_c = (int)c->out_c;
+    s.kernel = (int)c->kernel_h, s.pad_h = (int)c->pad_h, s.pad_w = (int)c->pad_w;
+    s.pooled_h = (int)pooled_h, s.pooled_w = (int)pooled_w, s.windows = (int)(pooled_h * pooled_w);
+    s.overwrite = c->overwrite;
     s.rows = 2 * s.pooled_h + s.kernel - 1;
     s.cols = 2 * s.pooled_w + s.kernel - 1;
-    s.pitch = s.cols;
+    s.pitch = pitch_of(s);
+    s.by_pooled_w = sh_divisor_of(s.pooled_w);
+    s.by_windows = sh_divisor_of(s.windows);
+    s.by_rows = sh_divisor_of(s.rows);
+    s.by_in_w = sh_divisor_of(s.in_w);
+    s.by_plane = sh_divisor_of(s.in_h * s.in_w);
     *out = s;
     return true;
 }

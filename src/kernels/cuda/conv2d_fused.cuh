@@ -9,15 +9,40 @@
 
 #include "kernels/cuda/launch.cuh"
 
+#include <cuda_pipeline.h>
+
 /* The shared memory of one block: every card since compute capability 8.0 has this much. */
 constexpr size_t SH_SHARED_MOST = 96 << 10;
+
+/* Divides small numbers by one that is known at the launch: a multiplication instead of the many instructions of a
+ * division. Exact while the product of both is below 2^31. */
+struct sh_divisor {
+    int by;
+    unsigned factor;
+};
+
+inline sh_divisor sh_divisor_of(int by)
+{
+    return {by, (unsigned)(((UINT64_C(1) << 31) + (unsigned)by - 1) / (unsigned)by)};
+}
+
+__device__ inline int operator/(int x, const sh_divisor &d)
+{
+    return (int)__umulhi(2 * (unsigned)x, d.factor);
+}
+
+__device__ inline int operator%(int x, const sh_divisor &d)
+{
+    return x - x / d * d.by;
+}
 
 /* The sizes that the fast kernels use. The padded image is only as large as the pool's windows need. */
 struct sh_fused {
     int n, in_c, in_h, in_w, out_c, kernel, pad_h, pad_w;
     int pooled_h, pooled_w, windows; /* windows = pooled_h * pooled_w */
-    int rows, cols, pitch;           /* of the padded image in shared memory; pitch >= cols is even */
+    int rows, cols, pitch;           /* of the padded image in shared memory; pitch >= cols */
     bool overwrite;                  /* of grad_w and grad_bias */
+    sh_divisor by_pooled_w, by_windows, by_rows, by_in_w, by_plane; /* by_plane: in_h * in_w */
 };
 
 /* Whether the fast kernels serve c; then fills *out. */
@@ -75,26 +100,20 @@ template <typename T> __device__ inline sh_pooled<T> sh_pool_relu(T v0, T v1, T 
     return {dead ? 0 : best, (uint8_t)(dead ? SH_WINNER_DEAD : which)};
 }
 
-/* Copies `channels` planes of an image into shared memory, with zeros around them. All threads of the block call it. */
-__device__ inline void sh_fused_load(const sh_fused &s, const float *x, int channels, float *to)
+/* Starts to copy `channels` planes of an image into shared memory, with zeros around them; __pipeline_commit must follow.
+ * All threads of the block call it. A warp copies a row. */
+__device__ inline void sh_fused_fetch(const sh_fused &s, const float *x, int channels, int pitch, float *to)
 {
-    const int plane = s.in_h * s.in_w;
-    if (s.pitch == s.in_w && s.rows == s.in_h && s.pad_h == 0 && s.pad_w == 0) {
-        const int count = channels * plane;
-        for (int i = threadIdx.x; i < count; i += blockDim.x) {
-            to[i] = x[i];
-        }
-        return;
-    }
-    /* A warp copies one row at a time. */
     const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
-#pragma unroll 4
     for (int r = threadIdx.x / 32; r < channels * s.rows; r += warps) {
-        const int c = r / s.rows, h = r % s.rows - s.pad_h;
-        for (int j = lane; j < s.pitch; j += 32) {
-            const int v = j - s.pad_w;
-            const bool inside = h >= 0 && h < s.in_h && v >= 0 && v < s.in_w;
-            to[r * s.pitch + j] = inside ? x[c * plane + h * s.in_w + v] : 0;
+        const int h = r % s.by_rows - s.pad_h;
+        const float *row = x + (r / s.by_rows * s.in_h + h) * s.in_w - s.pad_w;
+        for (int j = lane; j < pitch; j += 32) {
+            if (h >= 0 && h < s.in_h && j >= s.pad_w && j - s.pad_w < s.in_w) {
+                __pipeline_memcpy_async(to + r * pitch + j, row + j, sizeof(float));
+            } else {
+                to[r * pitch + j] = 0;
+            }
         }
     }
 }

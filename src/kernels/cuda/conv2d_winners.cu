@@ -30,12 +30,14 @@ struct plan {
     int x_shares;            /* warps that share an input channel */
     int listed;              /* output channels whose lists are in shared memory at a time */
     int64_t sums;            /* floats of a slot: grad_w, then grad_bias */
+    sh_divisor by_chunks;    /* of 32 windows */
+    sh_divisor by_tasks;     /* of input channels for grad_w */
 };
 
 /* Lists the winners of `count` output channels from `first` on: list [count][windows], length [count]. If bias is not
  * NULL, bias[o] = or += the sum of their gradients. */
-__device__ void list_winners(const sh_fused &s, int n, int first, int count, const float *grad_y, const float *drop,
-                             const uint8_t *winner, entry *list, int *length, float *bias, bool add)
+__device__ void list_winners(const sh_fused &s, const plan &p, int n, int first, int count, const float *grad_y,
+                             const float *drop, const uint8_t *winner, entry *list, int *length, float *bias, bool add)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int chunks = (s.windows + 31) / 32, steps = (count - warp + WARPS - 1) / WARPS * chunks;
@@ -46,7 +48,7 @@ __device__ void list_winners(const sh_fused &s, int n, int first, int count, con
         int which[AHEAD];
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            const int step = from + i, o = warp + step / chunks * WARPS, window = step % chunks * 32 + lane;
+            const int step = from + i, o = warp + step / p.by_chunks * WARPS, window = step % p.by_chunks * 32 + lane;
             which[i] = SH_WINNER_DEAD;
             if (step < steps && window < s.windows) {
                 const int64_t map = (int64_t)n * s.out_c + first + o;
@@ -57,20 +59,20 @@ __device__ void list_winners(const sh_fused &s, int n, int first, int count, con
         }
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            const int step = from + i, o = warp + step / chunks * WARPS, window = step % chunks * 32 + lane;
+            const int step = from + i, o = warp + step / p.by_chunks * WARPS, window = step % p.by_chunks * 32 + lane;
             if (step >= steps) {
                 break;
             }
             const bool alive = which[i] < SH_WINNER_DEAD;
             const unsigned all = __ballot_sync(~0u, alive);
             if (alive) {
-                const int row = 2 * (window / s.pooled_w) + which[i] / 2,
-                          col = 2 * (window % s.pooled_w) + which[i] % 2;
+                const int row = 2 * (window / s.by_pooled_w) + which[i] / 2,
+                          col = 2 * (window % s.by_pooled_w) + which[i] % 2;
                 list[o * s.windows + filled + __popc(all & ((1u << lane) - 1))] = {g[i], row * s.pitch + col};
                 sum += g[i];
             }
             filled += __popc(all);
-            if (step % chunks == chunks - 1) {
+            if (step % p.by_chunks == chunks - 1) {
                 for (int half = 16; half > 0; half /= 2) {
                     sum += __shfl_xor_sync(~0u, sum, half);
                 }
@@ -89,14 +91,14 @@ __device__ void list_winners(const sh_fused &s, int n, int first, int count, con
 
 /* grad_w of the listed output channels, CT input channels at a time. */
 template <int K, int CT>
-__device__ void sum_patches(const sh_fused &s, int first, int count, const float *image, const entry *list,
-                            const int *length, float *to, bool add)
+__device__ void sum_patches(const sh_fused &s, const plan &p, int first, int count, const float *image,
+                            const entry *list, const int *length, float *to, bool add)
 {
     constexpr int KK = K * K;
-    const int lane = threadIdx.x % 32, plane = s.rows * s.pitch, tasks = (s.in_c + CT - 1) / CT;
+    const int lane = threadIdx.x % 32, plane = s.rows * s.pitch, tasks = p.by_tasks.by;
     const int tap = lane < KK ? lane / K * s.pitch + lane % K : 0;
     for (int task = threadIdx.x / 32; task < count * tasks; task += WARPS) {
-        const int o = task / tasks, c = task % tasks * CT, entries = length[o];
+        const int o = task / p.by_tasks, c = task % p.by_tasks * CT, entries = length[o];
         const entry *e = list + o * s.windows;
         const float *patch[CT];
         float sum[CT] = {};
@@ -104,7 +106,7 @@ __device__ void sum_patches(const sh_fused &s, int first, int count, const float
         for (int i = 0; i < CT; i++) {
             patch[i] = image + min(c + i, s.in_c - 1) * plane + tap;
         }
-#pragma unroll 4
+#pragma unroll 8
         for (int k = 0; k < entries; k++) {
             const entry one = e[k];
 #pragma unroll
@@ -154,12 +156,14 @@ __device__ void backward_w(const sh_fused &s, const plan &p, const float *grad_y
     const int begin = blockIdx.y * p.w_channels, end = min(begin + p.w_channels, s.out_c);
     for (int n = blockIdx.x; n < s.n; n += p.slots) {
         const bool add = n != (int)blockIdx.x;
-        sh_fused_load(s, x + (int64_t)n * s.in_c * s.in_h * s.in_w, s.in_c, image);
+        sh_fused_fetch(s, x + (int64_t)n * s.in_c * s.in_h * s.in_w, s.in_c, s.pitch, image);
+        __pipeline_commit();
         for (int first = begin; first < end; first += p.listed) {
             const int count = min(p.listed, end - first);
-            list_winners(s, n, first, count, grad_y, drop, winner, list, length, to + p.sums - s.out_c, add);
+            list_winners(s, p, n, first, count, grad_y, drop, winner, list, length, to + p.sums - s.out_c, add);
+            __pipeline_wait_prior(0);
             __syncthreads();
-            sum_patches<K, CT>(s, first, count, image, list, length, to, add);
+            sum_patches<K, CT>(s, p, first, count, image, list, length, to, add);
             __syncthreads();
         }
     }
@@ -177,7 +181,7 @@ __device__ void backward_x(const sh_fused &s, const plan &p, const float *grad_y
         }
         for (int first = 0; first < s.out_c; first += p.listed) {
             const int count = min(p.listed, s.out_c - first);
-            list_winners(s, n, first, count, grad_y, drop, winner, list, length, nullptr, false);
+            list_winners(s, p, n, first, count, grad_y, drop, winner, list, length, nullptr, false);
             __syncthreads();
             if (c < channels) {
                 add_patches<K>(s, p, first, count, begin + c, share, w, list, length, planes + warp * size);
@@ -187,11 +191,12 @@ __device__ void backward_x(const sh_fused &s, const plan &p, const float *grad_y
         const int inner = s.in_h * s.in_w;
         float *const to = grad_x + ((int64_t)n * s.in_c + begin) * inner;
         for (int i = threadIdx.x; i < channels * inner; i += THREADS) {
-            const int row = i % inner / s.in_w + s.pad_h, col = i % s.in_w + s.pad_w;
+            const int c_here = i / s.by_plane, row = i % s.by_plane / s.by_in_w + s.pad_h,
+                      col = i % s.by_in_w + s.pad_w;
             float sum = 0;
             /* The last row or column of an odd output is in no window, so nothing may be known beyond the planes. */
             for (int k = 0; k < p.x_shares && row < s.rows && col < s.cols; k++) {
-                sum += planes[(i / inner * p.x_shares + k) * size + row * s.pitch + col];
+                sum += planes[(c_here * p.x_shares + k) * size + row * s.pitch + col];
             }
             to[i] = sum;
         }
@@ -201,7 +206,7 @@ __device__ void backward_x(const sh_fused &s, const plan &p, const float *grad_y
 
 /* blockIdx.x: the slot; blockIdx.y: a part of grad_w, or behind these one of grad_x. */
 template <int K, int CT>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 2)
     backward(sh_fused s, plan p, const float *grad_y, const float *x, const float *w, const float *drop,
              const uint8_t *winner, float *grad_x, float *slots)
 {
@@ -265,7 +270,7 @@ size_t plan_bytes(const sh_fused &s, const plan &p)
 }
 
 /* Few images: several blocks for each, with some channels. Many images: one block an image for each gradient. */
-plan plan_of(const sh_fused &s, bool for_w, bool for_x)
+plan plan_of(const sh_fused &s, int ct, bool for_w, bool for_x)
 {
     const int card = 132; /* blocks at once that keep a large card busy */
     plan p = {};
@@ -281,6 +286,8 @@ plan plan_of(const sh_fused &s, bool for_w, bool for_x)
     while (p.listed > 1 && plan_bytes(s, p) > SH_SHARED_MOST) {
         p.listed = divided(p.listed, 2);
     }
+    p.by_chunks = sh_divisor_of(divided(s.windows, 32));
+    p.by_tasks = sh_divisor_of(divided(s.in_c, ct));
     p.sums = (int64_t)s.out_c * (s.in_c * s.kernel * s.kernel + 1);
     return p;
 }
@@ -294,7 +301,7 @@ shoal_err run(sh_exec *exec, const sh_fused &s, const float *grad_y, const float
     if (raised != cudaSuccess) {
         return sh_cuda_called("conv2d_pool_relu backward", raised);
     }
-    const plan p = plan_of(s, grad_w || grad_bias, grad_x);
+    const plan p = plan_of(s, CT, grad_w || grad_bias, grad_x);
     float *slots = nullptr;
     if (p.w_parts > 0) {
         slots = (float *)sh_cuda_the_host->scratch(exec, sizeof(float) * (size_t)(p.sums * p.slots));
@@ -322,7 +329,7 @@ shoal_err sh_fused_add(sh_exec *exec, const sh_fused_sums &sums)
 
 bool sh_fused_backward_fits(const sh_fused &s)
 {
-    plan p = plan_of(s, true, true);
+    plan p = plan_of(s, 4, true, true);
     return plan_bytes(s, p) <= SH_SHARED_MOST;
 }
 
