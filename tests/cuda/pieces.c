@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #define BYTES 4096
+#define SEED 53u
 
 static const sh_device *device;
 static const sh_stub *stub;
@@ -428,6 +429,85 @@ START_TEST(another_card)
 }
 END_TEST
 
+/* Sends card memory and gives back what it gets, until it is killed. */
+static shoal_err exchange(int rank, const shoal_value *args)
+{
+    for (unsigned i = 0;; i++) {
+        lent from, to, theirs;
+        must_ok(make(&from, 'c'));
+        must_ok(make(&to, '-'));
+        must(sh_cu.cuMemcpyDtoDAsync((sh_cu_address)(uintptr_t)to.data, (sh_cu_address)(uintptr_t)from.data, BYTES,
+                                     sh_cuda_the_card()->stream) == SH_CU_OK);
+        sh_cuda_touch();
+        must_ok(send(&to, ARG(queue, "back")));
+        drop(&from);
+        drop(&to);
+        shoal_err err = receive(ARG(queue, "there"), &theirs);
+        must(err == SHOAL_OK);
+        must_ok(check(&theirs, 'p'));
+        sh_cuda_close(theirs.piece);
+    }
+    (void)rank;
+    return SHOAL_OK;
+}
+
+/* Takes what is in the queue, which a dead process may have sent. Returns how much that was. */
+static int take_all(shoal_queue *q)
+{
+    int taken = 0;
+    for (shoal_block *b; shoal_queue_get_block(q, SHOAL_NOW, &b) == SHOAL_OK; taken++) {
+        sh_piece piece;
+        lent l = {.piece = b};
+        ck_assert_ok(sh_piece_read(b, &piece));
+        ck_assert_ok(sh_cuda_open(&piece, &l.data));
+        shoal_err err = sh_cuda_await(sh_load_acquire(piece.work));
+        ck_assert_msg(err == SHOAL_OK || err == SHOAL_EOWNERDEAD, "%s", shoal_last_error_text());
+        err = device->wait();
+        ck_assert_msg(err == SHOAL_OK || err == SHOAL_EOWNERDEAD, "%s", shoal_last_error_text());
+        sh_cuda_close(b);
+    }
+    return taken;
+}
+
+/* B53. Killed at a random moment, again and again: all memory comes back, and what had arrived can be read. */
+START_TEST(killed_again_and_again)
+{
+    shoal_queue *there, *back;
+    ck_assert_ok(shoal_queue_create(0, &there));
+    ck_assert_ok(shoal_queue_create(0, &back));
+    srand(SEED);
+    for (int round = 0; round < (stub ? 20 : 5); round++) {
+        shoal_process *p = start(SHOAL_START_SPAWN, 0, exchange, two_queues(there, back));
+        lent l;
+        ck_assert_ok(receive(back, &l));
+        ck_assert_ok(check(&l, 'c'));
+        sh_cuda_close(l.piece);
+        int64_t until = clock_ns() + rand() % 3000000;
+        while (clock_ns() < until) {
+            ck_assert_ok(make(&l, 'p'));
+            ck_assert_ok(send(&l, there));
+            drop(&l);
+            (void)take_all(back);
+        }
+        ck_assert_ok(shoal_process_kill(p));
+        finish_as(p, SHOAL_KILLED, SIGKILL);
+        ck_assert_ok(shoal_world_sweep(NULL));
+        (void)take_all(back);
+        (void)take_all(there);
+        until_back();
+        sh_assert_audit("after a kill");
+    }
+    sh_piece none = {0};
+    void *at;
+    ck_assert_int_ne(sh_cuda_open(&none, &at), SHOAL_OK); /* unmaps what the dead had made */
+    if (stub) {
+        ck_assert_uint_eq(stub->held(), 0);
+    }
+    shoal_queue_release(there);
+    shoal_queue_release(back);
+}
+END_TEST
+
 static shoal_err want(int rank, const shoal_value *args)
 {
     (void)rank;
@@ -485,7 +565,7 @@ END_TEST
 
 static Suite *suite(void)
 {
-    Suite *s = suite_create("cuda_share");
+    Suite *s = suite_create("cuda_pieces");
     TCase *tc = tcase_create("share");
     tcase_set_timeout(tc, SH_TEST_SECONDS);
     tcase_add_checked_fixture(tc, open_card, NULL);
@@ -498,6 +578,7 @@ static Suite *suite(void)
     tcase_add_test(tc, work_of_two);
     tcase_add_loop_test(tc, work_lost, 0, 2);
     tcase_add_test(tc, asked_for_by_others);
+    tcase_add_test(tc, killed_again_and_again);
     if (!getenv("SHOAL_TEST_CARD")) {
         tcase_add_test(tc, no_driver_call);
         tcase_add_test(tc, without_words);
