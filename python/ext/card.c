@@ -4,6 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+PyObject *ext_card_raise(shoal_err err)
+{
+    if (err != SHOAL_ENOENT) {
+        return ext_raise(err);
+    }
+    PyErr_SetString(ext_error, shoal_last_error_text());
+    return NULL;
+}
+
 /* ---- devices ---- */
 
 int ext_dlpack_device(shoal_tensor *t, shoal_dlpack_device *out_device)
@@ -15,7 +24,7 @@ int ext_dlpack_device(shoal_tensor *t, shoal_dlpack_device *out_device)
     shoal_dlpack *pack;
     shoal_err err = shoal_tensor_to_dlpack(t, 0, &pack); /* knows the number of the card */
     if (err != SHOAL_OK) {
-        ext_raise(err);
+        ext_card_raise(err);
         return -1;
     }
     *out_device = pack->tensor.device;
@@ -29,7 +38,7 @@ static int card_number(void)
     shoal_tensor *t = shoal_empty_on(SHOAL_CUDA, SHOAL_U8, SHOAL_SHAPE(1));
     shoal_dlpack_device device = {0, -1};
     if (t == NULL) {
-        ext_raise(shoal_last_error());
+        ext_card_raise(shoal_last_error());
     } else if (ext_dlpack_device(t, &device) != 0) {
         device.id = -1;
     }
@@ -134,7 +143,7 @@ static PyObject *card_stream(PyObject *module, PyObject *unused)
     (void)unused;
     void *stream;
     shoal_err err = shoal_card_stream(&stream);
-    return err == SHOAL_OK ? PyLong_FromVoidPtr(stream) : ext_raise(err);
+    return err == SHOAL_OK ? PyLong_FromVoidPtr(stream) : ext_card_raise(err);
 }
 
 static PyObject *order(PyObject *number, shoal_err (*call)(void *stream))
@@ -145,7 +154,7 @@ static PyObject *order(PyObject *number, shoal_err (*call)(void *stream))
     }
     shoal_err err = call(stream);
     if (err != SHOAL_OK) {
-        return ext_raise(err);
+        return ext_card_raise(err);
     }
     Py_RETURN_NONE;
 }
@@ -171,7 +180,7 @@ static PyObject *card_wait(PyObject *module, PyObject *unused)
     err = shoal_card_wait();
     Py_END_ALLOW_THREADS;
     if (err != SHOAL_OK) {
-        return ext_raise(err);
+        return ext_card_raise(err);
     }
     Py_RETURN_NONE;
 }

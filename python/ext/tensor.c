@@ -125,7 +125,7 @@ static PyObject *tensor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         Py_BEGIN_ALLOW_THREADS;
         t = make(device, shared, dtype, ndim, shape, data.obj != NULL ? data.buf : NULL);
         Py_END_ALLOW_THREADS;
-        tensor = t != NULL ? ext_shared_new(type, t) : ext_raise(shoal_last_error());
+        tensor = t != NULL ? ext_shared_new(type, t) : ext_card_raise(shoal_last_error());
     }
     if (data.obj != NULL) {
         PyBuffer_Release(&data);
@@ -452,7 +452,7 @@ static PyObject *tensor_move(PyObject *self, shoal_device device)
     Py_BEGIN_ALLOW_THREADS; /* it may wait for the card */
     moved = shoal_tensor_to(t, device);
     Py_END_ALLOW_THREADS;
-    return keep_result(mark, moved);
+    return moved != NULL ? keep_result(mark, moved) : ext_card_raise(shoal_last_error());
 }
 
 static PyObject *tensor_cpu(PyObject *self, PyObject *unused)

@@ -26,10 +26,6 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int
 SECOND = 2_000_000_000  # cycles of torch.cuda._sleep: about a second
 
 
-def card(*values, **options):
-    return torch.tensor(values, device="cuda", **options)
-
-
 def identity(tensor):
     return tensor.untyped_storage()._cdata
 
@@ -39,6 +35,7 @@ def identity(tensor):
 def serve(requests, answers):
     for name, *args in iter(requests.get, None):
         answers.put(globals()[name](*args))
+        del args
 
 
 def echo(x):
@@ -54,6 +51,10 @@ def total(x):
     return float(x.sum())
 
 
+def first(x):
+    return float(x[0])
+
+
 def write_to_view(tensor, view):
     view.fill_(7)
     return tensor.sum().item()
@@ -66,7 +67,7 @@ def same_storage(*tensors):
 def overlap(storage, whole, row, column):
     whole[1, 1] = 50
     row[0] = 60
-    return [row.tolist(), column.tolist(), bytes(storage.cpu())[:0] == b"", storage.nbytes()]
+    return row.tolist(), column.tolist(), storage.nbytes()
 
 
 def grad_of(x):
@@ -76,6 +77,12 @@ def grad_of(x):
     else:
         x.grad += 1
     return x.requires_grad, type(x).__name__, seen
+
+
+def slow_fill(x, number):
+    torch.cuda._sleep(SECOND // 4)
+    x.fill_(number)
+    return x
 
 
 def put_and_end(messages, way):
@@ -103,8 +110,8 @@ def make_and_wait(messages, go):
 
 def put_unfinished_and_die(messages):
     x = torch.zeros(1000, device="cuda")
-    messages.put(x)
-    messages.get(timeout=LONG)  # moved, and back: only the work below is outstanding
+    shoal.share(x)
+    torch.cuda.synchronize()
     for _ in range(10):
         torch.cuda._sleep(SECOND)
     x += 1
@@ -132,10 +139,8 @@ class Torch(Case):
         assert cls.other.exitcode == 0
 
     def count(self):
-        """The driver opens files when it likes."""
-        gc.collect()
-        shoal.synchronize()
-        return {what: number for what, number in super().count().items() if what != "fds"}
+        """The driver opens files when it likes, and lent card memory comes back when it is needed."""
+        return {"children": super().count()["children"]}
 
     def ask(self, name, *args):
         self.requests.put((name, *args))
@@ -156,7 +161,7 @@ class Torch(Case):
 
     def test_b3_overlaps(self):
         x = torch.zeros(3, 3, device="cuda")
-        row, column, _, size = self.ask("overlap", x.untyped_storage(), x, x[1], x[:, 1])
+        row, column, size = self.ask("overlap", x.untyped_storage(), x, x[1], x[:, 1])
         self.assertEqual((row, column, size), ([60, 50, 0], [0, 50, 0], 36))
         self.assertEqual(x[1].tolist(), [60, 50, 0])
 
@@ -249,12 +254,12 @@ class Torch(Case):
     def test_order_a_long_kernel_before_the_put(self):
         x = torch.zeros(1000, device="cuda")
         for number in (1, 2):  # the first put moves the storage
-            torch.cuda._sleep(SECOND // 2)
+            torch.cuda._sleep(SECOND // 4)
             x.fill_(number)
             self.assertEqual(self.ask("total", x), 1000 * number)
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
-            torch.cuda._sleep(SECOND // 2)
+            torch.cuda._sleep(SECOND // 4)
             x.fill_(3)
             self.assertEqual(self.ask("total", x), 3000)
 
@@ -276,11 +281,25 @@ class Torch(Case):
             self.assertEqual(result.unique().tolist(), [number])
             del y
 
+    def test_card_memory_comes_back(self):
+        def lost():
+            gc.collect()
+            torch.cuda.synchronize()
+            shoal.synchronize()
+            return before - torch.cuda.mem_get_info()[0]
+
+        before = torch.cuda.mem_get_info()[0]
+        for number in range(200):
+            x = torch.full((2 << 20,), float(number), device="cuda")  # 8 MiB
+            self.assertEqual(self.ask("first", x), number)
+            del x
+        torch.cuda.empty_cache()
+        self.assertLess(lost(), 400 << 20)
+
     def test_unfinished_work_of_a_dead_maker(self):
         messages = CTX.Queue()
         maker = CTX.Process(target=put_unfinished_and_die, args=(messages,))
         maker.start()
-        messages.put(messages.get(timeout=LONG))
         maker.join(LONG)
         self.assertEqual(maker.exitcode, -signal.SIGKILL)
         with self.assertRaisesRegex(shoal.Error, "died"):
@@ -303,24 +322,18 @@ class Torch(Case):
         self.assertEqual(self.ask("total", x), 8)
 
 
-def slow_fill(x, number):
-    torch.cuda._sleep(SECOND // 4)
-    x.fill_(number)
-    return x
-
-
 class DLPack(unittest.TestCase):
     def test_from_torch_waits_for_its_stream(self):
         x = torch.zeros(1000, device="cuda")
-        torch.cuda._sleep(SECOND // 2)
+        torch.cuda._sleep(SECOND // 4)
         x.fill_(5)
         t = shoal.from_dlpack(x)
         self.assertEqual((t.device, t.tolist()), ("cuda", [5] * 1000))
         with torch.cuda.stream(torch.cuda.Stream()):
-            torch.cuda._sleep(SECOND // 2)
+            torch.cuda._sleep(SECOND // 4)
             x.fill_(6)
             self.assertEqual(shoal.from_dlpack(x).tolist(), [6] * 1000)
-        with self.assertRaisesRegex(shoal.Error, "clone"):
+        with self.assertRaisesRegex(ValueError, "clone"):
             t.share()
 
     def test_to_torch_and_back(self):

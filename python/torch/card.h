@@ -60,16 +60,31 @@ std::optional<c10::Stream> current_stream(c10::Device device)
     return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(device);
 }
 
+/* Returns torch's function for the current stream; NULL in a torch without CUDA. Torch starts its CUDA when Python first asks
+ * for it, and a tensor that arrives does not ask. */
+PyObject *stream_function()
+{
+    PyObject *module = PyImport_ImportModule("torch._C");
+    PyObject *function = module ? PyObject_GetAttrString(module, "_cuda_getCurrentRawStream") : nullptr;
+    PyErr_Clear();
+    Py_XDECREF(module);
+    PyObject *cuda = function ? PyImport_ImportModule("torch.cuda") : nullptr;
+    PyObject *started = cuda ? PyObject_CallMethod(cuda, "init", nullptr) : nullptr;
+    Py_XDECREF(cuda);
+    if (function && !started)
+        throw Raised();
+    Py_XDECREF(started);
+    return function;
+}
+
 /* The address of torch's current stream; NULL is the default stream. Needs the interpreter's lock. */
 void *current_address(c10::Device device)
 {
-    static PyObject *get = [] {
-        PyObject *module = PyImport_ImportModule("torch._C");
-        PyObject *function = module ? PyObject_GetAttrString(module, "_cuda_getCurrentRawStream") : nullptr;
-        PyErr_Clear(); /* a torch without CUDA */
-        Py_XDECREF(module);
-        return function;
-    }();
+    static PyObject *get;
+    static bool known; /* not by the initialiser of a static: others would wait for that with the interpreter's lock */
+    if (!known)
+        get = stream_function();
+    known = true;
     if (!get)
         return nullptr;
     PyObject *address = PyObject_CallFunction(get, "i", static_cast<int>(device.index()));
@@ -249,6 +264,7 @@ size_t card_size(const shoal_tensor *tensor)
 /* Returns the storage of a tensor of bytes that has arrived: the living one, or a new one. */
 c10::Storage storage_on_card(TensorReference &reference)
 {
+    check(shoal_tensor_share(reference.tensor)); /* what was received is shared; only then does it have its number */
     uint64_t id = shoal_tensor_storage_id(reference.tensor);
     c10::intrusive_ptr<c10::StorageImpl> living = card_cache.recall(id);
     CardMemory *memory = living ? CardMemory::of(living.get()) : nullptr;

@@ -374,12 +374,12 @@ shoal_err sh_storage_share(sh_storage *s)
     if (sh_storage_is_shared(s)) {
         return SHOAL_OK;
     }
-    if (!s->device->host_readable) {
-        return share_on_card(s);
-    }
     if (s->foreign) {
         return sh_fail(SHOAL_EINVAL,
-                       "memory of the program cannot be moved into the shared heap: clone the tensor first");
+                       "memory of the program cannot be shared with other processes: clone the tensor first");
+    }
+    if (!s->device->host_readable) {
+        return share_on_card(s);
     }
     if (sh_load_relaxed(&s->pins) > 0) {
         return sh_fail(SHOAL_ESTATE, "memory that another library holds (DLPack) cannot be moved into the shared heap: "

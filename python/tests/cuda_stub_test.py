@@ -1,0 +1,221 @@
+"""Tensors of a card without one: over the stub driver, whose card memory is host memory. torch here knows no CUDA, but the glue makes CUDA
+tensors of card memory, without kernels; so what travels, identity and makers that die are tested here, and the rest by
+cuda_torch_test.py on a card."""
+import ctypes
+import os
+import pathlib
+import signal
+import struct
+import subprocess
+import sys
+import unittest
+
+import shoal
+
+STUBS = pathlib.Path(shoal.__file__).absolute().parents[2] / "tests"
+os.environ.setdefault("SHOAL_CUDA_DRIVER", str(STUBS / "libcuda_stub.so"))
+os.environ.setdefault("SHOAL_CUDA_LIBRARY", str(STUBS / "libshoal_cuda_stub.so"))
+if not os.path.exists(os.environ["SHOAL_CUDA_DRIVER"]):
+    print("skipped: the stub driver is not built (the target cuda_stub)")
+    sys.exit(77)
+try:
+    import torch
+except ImportError:
+    torch = None
+
+import support
+from shoal import _shoal
+from support import LONG, Case
+
+CTX = support.mp.get_context("forkserver")
+F32, I64, GRAD, PARAMETER = 6, 4, 1, 2  # of torch's dtypes, and of the glue's flags
+
+
+def on_card(values, **options):
+    return shoal.tensor(values, device="cuda", **options)
+
+
+def describe(dtype, sizes, strides, offset=0, flags=0):
+    """What the glue writes: see struct Header in torch/glue.cpp."""
+    return struct.pack(f"<BBBBIq{2 * len(sizes)}q", 1, dtype, flags, len(sizes), 0, offset, *sizes, *strides)
+
+
+def torch_on_card(values, flags=0):
+    """A torch tensor on the card, of floats."""
+    raw = struct.pack(f"{len(values)}f", *values)
+    return _shoal.torch_rebuild(describe(F32, [len(values)], [1], flags=flags), on_card(raw))
+
+
+def floats(x):
+    """The elements of a contiguous torch tensor on the stub's card."""
+    return list((ctypes.c_float * x.numel()).from_address(x.data_ptr()))
+
+
+def set_first(x, value):
+    ctypes.c_float.from_address(x.data_ptr()).value = value
+
+
+# ---- other processes ----
+
+def echo_changed(requests, answers):
+    """Adds 10 to the first element of each, and sends it back."""
+    for x in iter(requests.get, None):
+        set_first(x, floats(x)[0] + 10)
+        answers.put(x)
+
+
+def put_and_die(messages):
+    messages.put({"card": on_card([1., 2.]), "number": 5})
+    if torch is not None:
+        messages.put(torch_on_card([3, 4]))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def pass_on(first, second):
+    second.put(first.get(timeout=LONG))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# ---- the tests ----
+
+class Tensors(unittest.TestCase):
+    def test_making_and_moving(self):
+        t = on_card([[1., 2], [3, 4]])
+        self.assertEqual((t.device, t.dtype, t.shape, t.__dlpack_device__()), ("cuda", "f32", (2, 2), (2, 0)))
+        self.assertEqual(t.tolist(), [[1, 2], [3, 4]])
+        self.assertIn("[1., 2.]", repr(t))
+        self.assertEqual(float(on_card(3.5)), 3.5)
+        self.assertEqual(on_card([1, 2], dtype="bf16").tolist(), [1, 2])
+        back = t.cpu()
+        self.assertEqual((back.device, back.numpy().tolist()), ("cpu", t.tolist()))
+        self.assertEqual(back.to("cuda").storage_id == t.storage_id, False)
+        self.assertEqual(t.cuda().storage_id, t.storage_id)
+        self.assertEqual(t.clone().device, "cuda")
+        self.assertEqual(shoal.tensor(t).device, "cuda")
+        self.assertEqual(shoal.tensor(t, device="cpu").device, "cpu")
+        self.assertEqual(_shoal.Tensor("i64", (2, 3), device="cuda:0").tolist(), [[0] * 3] * 2)
+        self.assertEqual(on_card(b"").size, 0)
+
+    def test_refusals_are_one_sentence(self):
+        t = on_card([1., 2.])
+        for call, error, text in (
+                (t.numpy, TypeError, r"on the card.*t\.cpu\(\)\.numpy\(\)"),
+                (lambda: memoryview(t), BufferError, r"on the card.*t\.cpu\(\)"),
+                (lambda: t.__array_interface__, BufferError, "on the card"),
+                (lambda: t.to("cuda:3"), ValueError, "uses card 0, not 3"),
+                (lambda: on_card([1], shared=True).to("cuda:x"), ValueError, "cuda:x is unknown"),
+                (lambda: t.to("tpu"), TypeError, "tpu"),
+                (lambda: t.to(3), TypeError, "a device"),
+                (lambda: t.__dlpack__(stream=0), ValueError, "stream 0"),
+                (lambda: t.__dlpack__(stream=-7), ValueError, "stream -7"),
+                (lambda: t.__dlpack__(dl_device=(1, 0), copy=False), BufferError, "only a copy"),
+                (lambda: t.__dlpack__(dl_device=(2, 5)), BufferError, "only a copy"),
+                (lambda: t.cpu().__dlpack__(dl_device=(2, 0)), BufferError, "to the CPU only"),
+                (lambda: shoal.from_dlpack(t).share(), ValueError, "clone"),
+                (lambda: _shoal.Tensor("f32", (2,), b"123", device="cuda"), ValueError, "needs 8")):
+            with self.assertRaisesRegex(error, text) as caught:
+                call()
+            self.assertNotIn("\n", str(caught.exception))
+
+    def test_dlpack_with_streams(self):
+        t = on_card([1., 2.])
+        for stream in (None, 1, 2, -1, _shoal.card_stream()):
+            for version in (None, (1, 0)):
+                capsule = t.__dlpack__(stream=stream, max_version=version)
+                self.assertEqual(_shoal.Tensor._from_capsule(capsule).tolist(), [1, 2])
+        t.__dlpack__()  # a capsule that nobody takes
+        copy = _shoal.Tensor._from_capsule(t.__dlpack__(dl_device=(1, 0), max_version=(1, 0)))
+        self.assertEqual((copy.device, copy.tolist()), ("cpu", [1, 2]))
+        same = shoal.from_dlpack(t)
+        self.assertEqual((same.device, same.tolist()), ("cuda", [1, 2]))
+        del t
+        self.assertEqual(same.tolist(), [1, 2])
+
+    def test_without_a_card(self):
+        """Each process says it in the library's sentence."""
+        code = ("import shoal\n"
+                "for call in (lambda: shoal.tensor(1., device='cuda'), lambda: shoal.train(device='cuda', epochs=1),\n"
+                "             lambda: shoal.tensor(1.).cuda()):\n"
+                "    try:\n"
+                "        call()\n"
+                "    except shoal.Error as error:\n"
+                "        print(error)\n"
+                "shoal.synchronize()\n")
+        environment = {**os.environ, "SHOAL_CUDA_DRIVER": "/nowhere/libcuda.so"}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=LONG)
+        self.assertEqual(done.stderr, "")
+        self.assertEqual(len(done.stdout.splitlines()), 3)
+        for line in done.stdout.splitlines():
+            self.assertRegex(line, "/nowhere/libcuda.so|no CUDA")
+
+
+class Messages(Case):
+    methods = ("forkserver",)
+
+    def count(self):
+        """Card memory of others stays mapped for a while, with an fd of the stub's."""
+        shoal.synchronize()
+        return {what: number for what, number in super().count().items() if what != "fds"}
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        queue = CTX.Queue()
+        queue.put(on_card([1]))
+        queue.get()
+
+    def test_a_maker_is_killed(self):
+        messages = CTX.Queue()
+        self.assertEqual(support.run_all(CTX, [(put_and_die, messages)]), [-signal.SIGKILL])
+        message = messages.get(timeout=LONG)
+        self.assertEqual((message["card"].device, message["card"].tolist(), message["number"]), ("cuda", [1, 2], 5))
+        if torch is not None:
+            self.assertEqual(floats(messages.get(timeout=LONG)), [3, 4])
+
+    def test_sent_on(self):
+        first, second = CTX.Queue(), CTX.Queue()
+        t = on_card([5., 6.])
+        first.put(t)
+        del t
+        self.assertEqual(support.run_all(CTX, [(pass_on, first, second)]), [-signal.SIGKILL])
+        self.assertEqual(second.get(timeout=LONG).tolist(), [5, 6])
+
+    @unittest.skipIf(torch is None, "torch is not installed")
+    def test_torch_both_ways(self):
+        requests, answers = CTX.Queue(), CTX.Queue()
+        other = CTX.Process(target=echo_changed, args=(requests, answers))
+        other.start()
+        x = torch_on_card([1, 2, 3])
+        self.assertEqual(x.device, torch.device("cuda:0"))
+        self.assertTrue(shoal.is_shared(x))
+        for number in (11, 21):
+            requests.put(x)
+            back = answers.get(timeout=LONG)
+            self.assertEqual((back.data_ptr(), back.storage()._cdata), (x.data_ptr(), x.storage()._cdata))
+            self.assertEqual(floats(x), [number, 2, 3])
+        for y, flags in ((torch_on_card([1], GRAD), (True, "Tensor")),
+                         (torch_on_card([1], GRAD | PARAMETER), (True, "Parameter"))):
+            requests.put(y)
+            back = answers.get(timeout=LONG)
+            self.assertEqual((back.requires_grad, type(back).__name__), flags)
+        requests.put(None)
+        other.join(LONG)
+        self.assertEqual(other.exitcode, 0)
+        other.close()
+
+    @unittest.skipIf(torch is None, "torch is not installed")
+    def test_torch_lies_within_its_memory(self):
+        t = on_card(bytes(48))
+        for good in (describe(F32, [3, 4], [4, 1]), describe(I64, [6], [1]), describe(F32, [0, 9], [9, 1]), describe(F32, [], [], 11)):
+            self.assertTrue(_shoal.torch_rebuild(good, t).is_cuda)
+        for bad in (describe(F32, [13], [1]), describe(F32, [3, 4], [5, 1]), describe(F32, [], [], 12), describe(F32, [-1], [1]), b"x"):
+            with self.assertRaises(ValueError):
+                _shoal.torch_rebuild(bad, t)
+        for other in (on_card([1., 2.]), shoal.tensor(bytes(48)), on_card([[1]])):
+            with self.assertRaises(ValueError):
+                _shoal.torch_rebuild(describe(F32, [1], [1]), other)
+
+
+if __name__ == "__main__":
+    support.mp.set_forkserver_preload(["torch", "shoal.torch"] if torch is not None else [])
+    unittest.main()
