@@ -1,9 +1,6 @@
 #include "shm/card_store.h"
 
 #include "base/death.h"
-#include "os/fd.h"
-#include "os/pid.h"
-#include "os/pidfd.h"
 #include "shm/granule.h"
 #include "shm/slot.h"
 
@@ -19,162 +16,11 @@
 #define MESSAGE_MAGIC UINT64_C(0x65726f7473206873)
 #define MESSAGES_MAX 8 /* there are never more than two; more were sent by something else */
 
-enum { INTO, FROM }; /* the ends: sent into one, received from the other */
-
 int64_t sh_cardstore_limit = SHOAL_SECONDS(10); /* a replacement takes less than a millisecond */
-
-/* Private to the process, under the lock of sh_enter. Which files the sockets are is in the header, too, but a child of
- * fork that found no place in the world cannot read that any more when it closes them. */
-static struct {
-    int fds[2]; /* -1: this process has none */
-    sh_memory_id files[2];
-} ends = {.fds = {-1, -1}};
 
 static sh_store_shm *store(void)
 {
     return &sh_the_world.header->store;
-}
-
-/* ---- the sockets of this process ---- */
-
-/* Checks for the world's socket. */
-static bool is_end(int fd, int which)
-{
-    sh_memory_id id = {.device = (dev_t)sh_load_relaxed(&store()->device),
-                       .inode = (ino_t)sh_load_relaxed(&store()->inode[which])};
-    return fd >= 0 && id.inode != 0 && sh_memory_is(fd, &id);
-}
-
-/* The program may have closed them, and have other files under their numbers by now. */
-static bool have_end(int which)
-{
-    return ends.fds[which] >= 0 && sh_memory_is(ends.fds[which], &ends.files[which]);
-}
-
-static bool have_ends(void)
-{
-    return have_end(INTO) && have_end(FROM);
-}
-
-static void set_ends(const int fds[2])
-{
-    for (int i = 0; i < 2; i++) {
-        ends.fds[i] = fds[i];
-        ends.files[i] = sh_memory_identify(fds[i]);
-    }
-}
-
-void sh_cardstore_make(sh_world_shm *header)
-{
-    int pair[2];
-    ends.fds[INTO] = ends.fds[FROM] = -1;
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0 || !sh_fd_keep_both(pair)) {
-        return;
-    }
-    set_ends(pair);
-    sh_store_relaxed(&header->store.device, (uint64_t)ends.files[INTO].device);
-    sh_store_relaxed(&header->store.inode[INTO], (uint64_t)ends.files[INTO].inode);
-    sh_store_relaxed(&header->store.inode[FROM], (uint64_t)ends.files[FROM].inode);
-}
-
-void sh_cardstore_tell(sh_slot_shm *slot)
-{
-    for (int i = 0; i < 2; i++) {
-        sh_store_relaxed(&slot->store[i], (uint32_t)(ends.fds[i] + 1));
-    }
-}
-
-void sh_cardstore_adopt(const int passed[2])
-{
-    if (is_end(passed[INTO], INTO) && is_end(passed[FROM], FROM)) {
-        fcntl(passed[INTO], F_SETFD, FD_CLOEXEC);
-        fcntl(passed[FROM], F_SETFD, FD_CLOEXEC);
-        set_ends(passed);
-        sh_cardstore_tell(sh_the_world.self.slot);
-    }
-}
-
-void sh_cardstore_ends(int out_ends[2])
-{
-    bool have = have_ends();
-    out_ends[INTO] = have ? ends.fds[INTO] : -1;
-    out_ends[FROM] = have ? ends.fds[FROM] : -1;
-}
-
-void sh_cardstore_close(void)
-{
-    for (int i = 0; i < 2; i++) {
-        if (have_end(i)) {
-            close(ends.fds[i]);
-        }
-        ends.fds[i] = -1;
-    }
-}
-
-/* Copies the two sockets from a process that has them. Returns 0, or the errno of the first step that failed. */
-static int copy_ends(const sh_slot_shm *slot)
-{
-    int got[2] = {-1, -1}, number = 0;
-    int pidfd = sh_pidfd_open((int32_t)sh_load_acquire(&slot->pid));
-    for (int i = 0; i < 2 && number == 0; i++) {
-        got[i] = sh_fd_keep(sh_pidfd_copy(pidfd, (int)sh_load_relaxed(&slot->store[i]) - 1));
-        number = got[i] < 0 ? errno : is_end(got[i], i) ? 0 : EBADF;
-    }
-    if (pidfd >= 0) {
-        close(pidfd);
-    }
-    if (number == 0) {
-        set_ends(got);
-    } else if (got[INTO] >= 0) {
-        close(got[INTO]);
-    }
-    if (number != 0 && got[FROM] >= 0) {
-        close(got[FROM]);
-    }
-    return number;
-}
-
-/* For a process that joined by name. */
-static shoal_err fetch_ends(void)
-{
-    uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);
-    int why = ENOENT;
-    for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
-        sh_slot_shm *slot = sh_slot_at(i);
-        if (sh_slot_state_phase(sh_load_acquire(&slot->state)) != SH_PHASE_ALIVE ||
-            sh_load_relaxed(&slot->store[INTO]) == 0 || sh_load_relaxed(&slot->store[FROM]) == 0) {
-            continue;
-        }
-        why = copy_ends(slot);
-        if (why == 0) {
-            sh_cardstore_tell(sh_the_world.self.slot);
-            return SHOAL_OK;
-        }
-    }
-    return sh_fail(why == EMFILE || why == ENFILE ? SHOAL_ELIMIT : SHOAL_EPERM,
-                   "this process joined the world by name, and cannot get the world's card memory from another process "
-                   "(pidfd_getfd: %s): start it with shoal_process_start or shoal_process_start_program",
-                   why == ENOENT ? "no other process has it" : strerror(why));
-}
-
-/* Makes sure that this process has the sockets. Called inside. */
-static shoal_err need_ends(void)
-{
-    if (have_ends()) {
-        return SHOAL_OK;
-    }
-    if (sh_load_relaxed(&store()->inode[INTO]) == 0) {
-        return sh_fail(SHOAL_EOS, "this world cannot share card memory: there were no fds, or no Unix sockets, for its "
-                                  "store when it was created");
-    }
-    if (ends.fds[INTO] >= 0) {
-        return sh_fail(
-            SHOAL_EOS,
-            "the program has closed the fds of the world's card memory (they were %d and %d): a program must "
-            "close only its own fds, or close all others before it first uses the library",
-            ends.fds[INTO], ends.fds[FROM]);
-    }
-    return fetch_ends();
 }
 
 /* ---- messages ---- */
@@ -240,7 +86,7 @@ static shoal_err check_set(const set *s, ssize_t size, int flags, bool with_fds)
 {
     if (size < (ssize_t)message_bytes(0) || s->m.magic != MESSAGE_MAGIC || s->m.count > SH_STORE_MAX ||
         (size_t)size != message_bytes(s->m.count) || (flags & MSG_TRUNC) != 0 || s->m.number == 0) {
-        return sh_fail(SHOAL_ECORRUPT, "the store of card memory holds a message that is none of the library's");
+        return sh_fail(SHOAL_ECORRUPT, "the store of card memory holds a message that the library did not send");
     }
     if (with_fds && s->open != s->m.count) {
         return too_few_fds(s->m.count, s->open);
@@ -261,7 +107,7 @@ static shoal_err peek(bool with_fds, set *s)
     }
     s->open = 0;
     do {
-        n = recvmsg(ends.fds[FROM], &h, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        n = recvmsg(sh_cardstore_fds[SH_STORE_FROM], &h, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     } while (n < 0 && errno == EINTR);
     if (n < 0 && errno != EAGAIN) {
         return sh_fail_os("reading the store of card memory");
@@ -278,43 +124,75 @@ static shoal_err peek(bool with_fds, set *s)
     return err;
 }
 
-/* Receives the first message, without room for fds: the system closes its copies of them. Opens none here, so this works
- * in a process that can have no more fds. */
-static void drop_first(void)
+/* Receives the first message at that end, without room for fds: the system closes its copies of them. Opens none here, so
+ * this works in a process that can have no more fds. Returns false if there is none. */
+static bool drop_first(int end)
 {
     char byte;
     struct iovec bytes = {.iov_base = &byte, .iov_len = 1};
     struct msghdr h = {.msg_iov = &bytes, .msg_iovlen = 1};
-    while (recvmsg(ends.fds[FROM], &h, MSG_DONTWAIT) < 0 && errno == EINTR) {
+    ssize_t n;
+    do {
+        n = recvmsg(end, &h, MSG_DONTWAIT);
+    } while (n < 0 && errno == EINTR);
+    return n > 0;
+}
+
+/* Sends bytes with fds. Returns false with errno. */
+static bool send_fds(int end, const void *data, size_t size, const int *fds, size_t count)
+{
+    control room;
+    struct iovec bytes = {.iov_base = (void *)(uintptr_t)data, .iov_len = size};
+    struct msghdr h = {.msg_iov = &bytes, .msg_iovlen = 1};
+    ssize_t n;
+    if (count > 0) {
+        memset(&room, 0, sizeof room);
+        h.msg_control = room.bytes;
+        h.msg_controllen = CMSG_SPACE(count * sizeof(int));
+        struct cmsghdr *c = CMSG_FIRSTHDR(&h);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(count * sizeof(int));
+        memcpy(CMSG_DATA(c), fds, count * sizeof(int));
     }
+    do {
+        n = sendmsg(end, &h, MSG_DONTWAIT | MSG_NOSIGNAL);
+    } while (n < 0 && errno == EINTR);
+    return n >= 0;
 }
 
 static shoal_err send_set(const set *s)
 {
-    control room;
-    struct iovec bytes = {.iov_base = (void *)&s->m, .iov_len = message_bytes(s->m.count)};
-    struct msghdr h = {.msg_iov = &bytes, .msg_iovlen = 1};
-    ssize_t n;
-    if (s->m.count > 0) {
-        memset(&room, 0, sizeof room);
-        h.msg_control = room.bytes;
-        h.msg_controllen = CMSG_SPACE(s->m.count * sizeof(int));
-        struct cmsghdr *c = CMSG_FIRSTHDR(&h);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(s->m.count * sizeof(int));
-        memcpy(CMSG_DATA(c), s->fds, (size_t)s->m.count * sizeof(int));
+    if (send_fds(sh_cardstore_fds[SH_STORE_INTO], &s->m, message_bytes(s->m.count), s->fds, (size_t)s->m.count)) {
+        return SHOAL_OK;
     }
-    do {
-        n = sendmsg(ends.fds[INTO], &h, MSG_DONTWAIT | MSG_NOSIGNAL);
-    } while (n < 0 && errno == EINTR);
-    if (n < 0 && errno == ETOOMANYREFS) {
-        return sh_fail(SHOAL_ELIMIT,
-                       "the world has %llu granules of card memory, and the system allows this user no more fds in "
-                       "sockets: this process may have %llu (RLIMIT_NOFILE), in all worlds together",
-                       (unsigned long long)s->m.count, (unsigned long long)fd_limit());
+    if (errno == ETOOMANYREFS) {
+        return sh_fail(
+            SHOAL_ELIMIT,
+            "the world would have %llu granules of card memory, and the system allows this user no more fds in "
+            "sockets: this process may have %llu (RLIMIT_NOFILE), in all worlds together",
+            (unsigned long long)s->m.count, (unsigned long long)fd_limit());
     }
-    return n < 0 ? sh_fail_os("writing to the store of card memory") : SHOAL_OK;
+    return sh_fail_os("writing to the store of card memory");
+}
+
+/* The system lets a user send while no more fds are in his sockets than the limit. So the last set that it lets through may
+ * be one fd over, and then none could be sent any more, not even a smaller one: nothing could be freed. So while a set with
+ * one fd more is sent, one more fd lies in the sockets, in the other direction: what is let through now leaves room for
+ * the next set. It is the fd of the world's file, which does no harm there. */
+static void add_ballast(void)
+{
+    int file = sh_world_file();
+    if (file >= 0) {
+        (void)send_fds(sh_cardstore_fds[SH_STORE_FROM], "", 1, &file, 1);
+    }
+}
+
+/* Also what a dead writer left. */
+static void drop_ballast(void)
+{
+    for (int i = 0; i < MESSAGES_MAX && drop_first(sh_cardstore_fds[SH_STORE_INTO]); i++) {
+    }
 }
 
 /* ---- replacing the set ---- */
@@ -330,7 +208,7 @@ static shoal_err settle(set *s)
         if (err != SHOAL_OK || s->m.number == 0) {
             return err;
         }
-        if (ioctl(ends.fds[FROM], FIONREAD, &total) != 0) {
+        if (ioctl(sh_cardstore_fds[SH_STORE_FROM], FIONREAD, &total) != 0) {
             return sh_fail_os("the size of the store of card memory");
         }
         if (i > 0 && s->m.number <= before) {
@@ -339,10 +217,10 @@ static shoal_err settle(set *s)
         if ((size_t)total <= message_bytes(s->m.count)) {
             return SHOAL_OK;
         }
-        drop_first();
+        (void)drop_first(sh_cardstore_fds[SH_STORE_FROM]);
         SH_DEATH("store.settle.dropped"); /* death: the last message is still there; the next writer goes on */
     }
-    return sh_fail(SHOAL_ECORRUPT, "the store of card memory holds messages that are none of the library's");
+    return sh_fail(SHOAL_ECORRUPT, "the store of card memory holds messages that the library did not send");
 }
 
 static bool is_living(const sh_store_entry *e)
@@ -385,6 +263,8 @@ static shoal_err extend_set(set *s, const sh_store_entry *more, int fd)
     }
     s->m.entries[s->m.count++] = *more;
     s->fds[s->open++] = copy;
+    add_ballast();
+    SH_DEATH("store.add.ballast"); /* death: the next writer drops it */
     return SHOAL_OK;
 }
 
@@ -402,7 +282,7 @@ static shoal_err put_set(set *s, bool had)
         close_fds(s);
         SH_DEATH("store.set.closed"); /* death: the same */
         if (had) {
-            drop_first();
+            (void)drop_first(sh_cardstore_fds[SH_STORE_FROM]);
         }
         SH_DEATH("store.set.dropped"); /* death: done, but for the lock, which recovery releases */
     }
@@ -433,6 +313,7 @@ static shoal_err replace(const sh_store_entry *more, int fd)
             err = fd >= 0 ? extend_set(&s, more, fd) : SHOAL_OK;
             err = err == SHOAL_OK ? put_set(&s, had) : err;
             close_fds(&s);
+            drop_ballast();
         }
     }
     if (err == SHOAL_OK) {
@@ -468,7 +349,7 @@ void sh_cardstore_tidy(void)
         return;
     }
     sh_cleanup_begin();
-    going = have_ends();
+    going = sh_cardstore_have_ends();
     while (going) {
         sh_fence_seq_cst(); /* pairs with the fence in unlock: our count, then the look at the lock */
         going = try_lock();
@@ -501,7 +382,7 @@ void sh_cardstore_repair(sh_owner dead)
 static shoal_err prepare(uint64_t granule, sh_store_entry *out_entry)
 {
     sh_granule_info info;
-    shoal_err err = need_ends();
+    shoal_err err = sh_cardstore_need_ends();
     if (err == SHOAL_OK && !sh_granule_look(granule, &info)) {
         err = sh_fail(SHOAL_EINVAL, "block %llu is not a granule of card memory", (unsigned long long)granule);
     }
@@ -578,7 +459,7 @@ int sh_cardstore_table(sh_store_entry out_entries[SH_STORE_MAX])
 {
     set s;
     sh_cleanup_begin();
-    bool seen = have_ends() && peek(false, &s) == SHOAL_OK;
+    bool seen = sh_cardstore_have_ends() && peek(false, &s) == SHOAL_OK;
     sh_cleanup_end();
     if (!seen) {
         return -1;

@@ -60,7 +60,16 @@ void sh_cardstore_tidy(void);
 /* For recovery: releases the store's lock if `dead` holds it. */
 void sh_cardstore_repair(sh_owner dead);
 
-/* ---- the sockets of this process ---- */
+/* ---- the sockets of this process (card_store_sockets.c) ---- */
+
+/* -1: this process has none, or not yet. The program may have closed them: have_ends checks. Under the lock of sh_enter. */
+enum { SH_STORE_INTO, SH_STORE_FROM }; /* a set is sent into one, and received from the other */
+extern int sh_cardstore_fds[2];
+
+/* Checks whether this process has the sockets. need_ends gets them from another process if it never had any; called inside.
+ * Errors: SHOAL_EPERM, SHOAL_EOS, SHOAL_ELIMIT. */
+bool sh_cardstore_have_ends(void);
+shoal_err sh_cardstore_need_ends(void);
 
 /* Makes the sockets of a new world, whose header is not visible to other processes yet. If that fails, the world has
  * none, and card memory cannot be shared in it. */
