@@ -31,4 +31,6 @@ typedef struct sh_step_kernels {
     shoal_err (*count)(sh_exec *exec, int64_t *state, int64_t count, float *sum, const float *loss);
 } sh_step_kernels;
 
+extern const sh_step_kernels sh_step_kernels_reference; /* for tests: the CPU's tables do not have it */
+
 #endif

@@ -8,6 +8,7 @@
 #include <shoal/autograd.h>
 
 #include <stdlib.h>
+#include <string.h>
 
 /* The step of one size of batch. */
 typedef struct captured {
@@ -22,6 +23,7 @@ typedef struct ops {
     shoal_optimizer *sgd;
     captured sizes[SIZES];
     bool change;
+    bool captures; /* unless SHOAL_CAPTURE=off, to look for the op that fails, or for a driver that cannot */
     double lr;
 } ops;
 
@@ -57,6 +59,8 @@ static shoal_err open(sh_worker *w)
     if (o == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for the steps on the card");
     }
+    const char *own = getenv("SHOAL_CAPTURE");
+    o->captures = own == NULL || strcmp(own, "off") != 0;
     o->sgd = shoal_sgd_create(w->card->module, .lr = w->settings.lr, .momentum = w->settings.momentum);
     if (o->sgd == NULL) {
         return shoal_last_error();
@@ -194,7 +198,7 @@ static shoal_err step(sh_worker *w, int64_t samples)
     if (c == NULL) {
         return shoal_last_error();
     }
-    if (fresh) {
+    if (fresh || !((ops *)w->card->own)->captures) {
         return run_ops(w, c); /* makes what exists from the first step on: gradients */
     }
     shoal_err err = c->capture ? SHOAL_OK : capture(w, c);

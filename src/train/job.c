@@ -197,7 +197,9 @@ static void look_at_clock(sh_job *job)
     int64_t now = sh_now();
     job->result.seconds = seconds_between(job->begun, now);
     if (job->training) {
-        job->result.train_seconds = seconds_between(job->train_begun + job->idle, now);
+        int64_t begun = (int64_t)sh_load_relaxed(&job->board->begun);
+        begun = begun > job->train_begun ? begun : job->train_begun; /* a3c has no first step here */
+        job->result.train_seconds = seconds_between(begun + job->idle, now);
     }
 }
 

@@ -2,6 +2,7 @@
 #include "train/card.h"
 #include "train/mps.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/random.h"
 
@@ -243,6 +244,14 @@ static shoal_err step(const sh_worker *w, const shoal_batch *b, bool change, dou
     return err == SHOAL_OK ? shoal_item(loss, out_loss) : err;
 }
 
+static void note_begin(sh_board_shm *board)
+{
+    uint64_t none = 0;
+    if (sh_load_relaxed(&board->begun) == 0) {
+        (void)sh_cas_acq_rel(&board->begun, &none, (uint64_t)sh_now());
+    }
+}
+
 static uint64_t seed_of_run(const sh_worker *w, int64_t epoch, int64_t first)
 {
     return mix(w->settings.seed, (uint64_t)w->stream, (uint64_t)epoch, 2 + (uint64_t)first);
@@ -263,6 +272,7 @@ static shoal_err run_on_card(sh_worker *w, int64_t epoch, int64_t first, int64_t
 
 static shoal_err run_batches(sh_worker *w, int64_t epoch, int64_t first, int64_t last, bool change)
 {
+    note_begin(w->board);
     if (w->card) {
         return run_on_card(w, epoch, first, last, change);
     }

@@ -23,13 +23,15 @@ typedef struct sh_progress_shm {
     sh_a64 loss;
 } __attribute__((aligned(SH_CACHE_LINE))) sh_progress_shm;
 
-/* Synchronisation: the job writes, all workers read before each step.
+/* Synchronisation: the job writes stop and trial, all workers read them before each step.
  *   stop    set to 1, once (relaxed: they may see it a step later)
  *   trial   the number of the last trial (trial.h), 0: none; stored with release, so that a worker that sees it sees the
- *           parameters to test */
+ *           parameters to test
+ *   begun   sh_now when the first worker began to train, 0: none yet. The first one sets it, the job reads it (relaxed) */
 typedef struct sh_board_shm {
     sh_a32 stop __attribute__((aligned(SH_CACHE_LINE)));
     sh_a64 trial;
+    sh_a64 begun __attribute__((aligned(SH_CACHE_LINE)));
     sh_progress_shm workers[];
 } sh_board_shm;
 

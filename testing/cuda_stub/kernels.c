@@ -50,10 +50,13 @@ static sh_exec *passage_exec(sh_exec *exec)
 
 #include "testing/passed_kernels.h"
 
-static const sh_cuda_library library = {SH_CUDA_LAYOUT, &passed_kernels};
+static sh_kernels kernels;
+static const sh_cuda_library library = {SH_CUDA_LAYOUT, &kernels};
 
 __attribute__((visibility("default"))) const sh_cuda_library *sh_cuda_library_open(const sh_cuda_host *host)
 {
     the_host = host;
+    kernels = passed_kernels;
+    kernels.step = &sh_step_kernels_reference;
     return &library;
 }
