@@ -3,7 +3,7 @@
  *
  *   grad_w   a warp has an output channel. For each of its winners it loads a patch, 25 elements a lane, and adds to 25
  *            sums.
- *   grad_x   a warp has a row of 7 windows of the pool, and the 6 x 18 elements of grad_x that their patches cover in
+ *   grad_x   a warp has 4 windows of the pool side by side, and the 6 x 12 elements of grad_x that their patches cover in
  *            registers. For each output channel it loads 25 weights a lane; which registers a winner's patch adds to is
  *            one of four, so a jump chooses among four pieces of code. */
 #include "kernels/cuda/conv2d_fused.cuh"
@@ -29,7 +29,7 @@ struct w_plan {
     int64_t sums; /* floats of a slot: grad_w, then grad_bias */
 };
 
-/* x [32][H][W] -> to [rows * cols][PITCH], with zeros around. */
+/* Starts to copy x [32][H][W] -> to [rows * cols][PITCH], with zeros around. */
 __device__ void load_turned(const sh_fused &s, const float *x, float *to)
 {
     const int plane = s.in_h * s.in_w, lane = threadIdx.x % 32, warps = blockDim.x / 32;
@@ -42,15 +42,14 @@ __device__ void load_turned(const sh_fused &s, const float *x, float *to)
         }
     }
     for (int c = threadIdx.x / 32; c < LANES; c += warps) {
-#pragma unroll 8
         for (int i = lane; i < plane; i += 32) {
             const int row = i / s.by_in_w + s.pad_h, col = i % s.by_in_w + s.pad_w;
-            const float value = x[c * plane + i];
             if (row < s.rows && col < s.cols) {
-                to[(row * s.cols + col) * PITCH + c] = value;
+                __pipeline_memcpy_async(to + (row * s.cols + col) * PITCH + c, x + c * plane + i, sizeof(float));
             }
         }
     }
+    __pipeline_commit();
 }
 
 /* Lists the winners of output channel o of image n; returns how many there are, and their sum in *out_sum. One warp. */
@@ -102,6 +101,7 @@ __global__ void __launch_bounds__(MOST_WARPS * 32)
             count = list_winners(s, n, o, grad_y, drop, winner, list, &all);
             bias += all;
         }
+        __pipeline_wait_prior(0);
         __syncthreads();
         for (int i = 0; i < count; i++) {
             const entry one = list[i];
@@ -129,17 +129,18 @@ __global__ void __launch_bounds__(MOST_WARPS * 32)
 
 /* ---- grad_x ---- */
 
-constexpr int MOST_ROWS = 7;                          /* of windows: with more warps there would be too few registers */
-constexpr int WIDE = 7;                               /* windows in a row of the pool */
+constexpr int WIDE = 4; /* windows of a warp: more, and their code would not fit into the nearest instruction cache */
 constexpr int TALL = K + 1, BROAD = 2 * WIDE + K - 1; /* elements of grad_x that they reach */
-constexpr int AT_ONCE = 4;                            /* output channels whose weights are in shared memory */
+constexpr int AT_ONCE = 16;                           /* output channels whose weights are in shared memory */
 
 struct x_plan {
+    int pieces;   /* of WIDE windows in a row */
     int shares;   /* blocks that share an image */
     int channels; /* output channels of each */
+    sh_divisor by_pieces;
 };
 
-/* Adds the patch of a winner in window J, element (ROW, COL) of the four. */
+/* Adds the patch of a winner whose patch begins in row ROW, column COL. */
 template <int ROW, int COL> __device__ inline void add_patch(float g, const float (&w)[KK], float (&sum)[TALL][BROAD])
 {
 #pragma unroll
@@ -151,10 +152,11 @@ template <int ROW, int COL> __device__ inline void add_patch(float g, const floa
     }
 }
 
-template <int J> __device__ inline void add_windows(const entry *row, const float (&w)[KK], float (&sum)[TALL][BROAD])
+template <int J>
+__device__ inline void add_windows(const entry *row, int count, const float (&w)[KK], float (&sum)[TALL][BROAD])
 {
     if constexpr (J < WIDE) {
-        const entry one = row[J];
+        const entry one = J < count ? row[J] : entry{0, SH_WINNER_DEAD};
         switch (one.at) {
         case 0: add_patch<0, 2 * J>(one.g, w, sum); break;
         case 1: add_patch<0, 2 * J + 1>(one.g, w, sum); break;
@@ -162,62 +164,65 @@ template <int J> __device__ inline void add_windows(const entry *row, const floa
         case 3: add_patch<1, 2 * J + 1>(one.g, w, sum); break;
         default: break;
         }
-        add_windows<J + 1>(row, w, sum);
+        add_windows<J + 1>(row, count, w, sum);
     }
 }
 
-/* entries [count][windows] for the output channels from `first` on. */
-__device__ void load_entries(const sh_fused &s, int n, int first, int count, const float *grad_y, const float *drop,
-                             const uint8_t *winner, entry *to)
+/* Loads the weights of `count` output channels from `first` on, w [O, C, K, K] -> weights [count][32][KK], and starts
+ * entries [count][windows]. */
+__device__ void load_channels(const sh_fused &s, int n, int first, int count, const float *w, const float *grad_y,
+                              const float *drop, const uint8_t *winner, float *weights, entry *entries)
 {
+    for (int i = threadIdx.x; i < count * LANES * KK; i += blockDim.x) {
+        const float *from = w + ((int64_t)(first + i / (LANES * KK)) * s.in_c + blockIdx.z * LANES) * KK;
+        __pipeline_memcpy_async(weights + i, from + i % (LANES * KK), sizeof(float));
+    }
+    __pipeline_commit();
     const int64_t map = (int64_t)n * s.out_c + first;
 #pragma unroll 4
     for (int i = threadIdx.x; i < count * s.windows; i += blockDim.x) {
         const float factor = drop ? drop[map + i / s.by_windows] : 1;
-        to[i] = {grad_y[map * s.windows + i] * factor, factor != 0 ? winner[map * s.windows + i] : (int)SH_WINNER_DEAD};
+        entries[i] = {grad_y[map * s.windows + i] * factor,
+                      factor != 0 ? winner[map * s.windows + i] : (int)SH_WINNER_DEAD};
     }
+    __pipeline_wait_prior(0);
 }
 
-/* Adds the warps' registers to plane [rows][BROAD][PITCH]. Rows of windows that are three apart do not overlap. */
-__device__ void add_to_plane(const sh_fused &s, int warp, int lane, const float (&sum)[TALL][BROAD], float *plane)
+/* Adds the warps' registers to planes [pieces][rows][BROAD][PITCH]. Rows of windows that are three apart do not overlap. */
+__device__ void add_to_planes(const sh_fused &s, const x_plan &p, int row, int piece, int lane,
+                              const float (&sum)[TALL][BROAD], float *planes)
 {
-    for (int i = threadIdx.x; i < s.rows * BROAD * PITCH; i += blockDim.x) {
-        plane[i] = 0;
+    for (int i = threadIdx.x; i < p.pieces * s.rows * BROAD * PITCH; i += blockDim.x) {
+        planes[i] = 0;
     }
+    float *const to = planes + (piece * s.rows + 2 * row) * BROAD * PITCH + lane;
     for (int turn = 0; turn < 3; turn++) {
         __syncthreads();
-        if (warp % 3 == turn) {
+        if (row % 3 == turn) {
 #pragma unroll
-            for (int a = 0; a < TALL; a++) {
-#pragma unroll
-                for (int b = 0; b < BROAD; b++) {
-                    plane[((2 * warp + a) * BROAD + b) * PITCH + lane] += sum[a][b];
-                }
+            for (int e = 0; e < TALL * BROAD; e++) {
+                to[e * PITCH] += sum[e / BROAD][e % BROAD];
             }
         }
     }
     __syncthreads();
 }
 
-/* blockIdx.x: the image; blockIdx.y: the share; blockIdx.z: input channels. Each warp has a row of windows.
- * to [shares][N, C, H, W]. 144 registers: two blocks of 7 warps at once. */
-__global__ void __maxnreg__(144) spread_winners(sh_fused s, x_plan p, const float *grad_y, const float *w,
-                                                const float *drop, const uint8_t *winner, float *to)
+/* blockIdx.x: the image; blockIdx.y: the share; blockIdx.z: input channels. Each warp has a piece of a row of windows.
+ * to [shares][N, C, H, W] */
+__global__ void __launch_bounds__(MOST_WARPS * 32, 1)
+    spread_winners(sh_fused s, x_plan p, const float *grad_y, const float *w, const float *drop, const uint8_t *winner,
+                   float *to)
 {
     extern __shared__ __align__(16) float room[];
     entry *const entries = (entry *)(room + AT_ONCE * LANES * KK);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = blockIdx.x;
-    const int begin = blockIdx.y * p.channels, end = min(begin + p.channels, s.out_c);
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 / p.by_pieces, piece = threadIdx.x / 32 % p.by_pieces;
+    const int begin = blockIdx.y * p.channels, end = min(begin + p.channels, s.out_c), n = blockIdx.x;
     float sum[TALL][BROAD] = {};
     for (int first = begin; first < end; first += AT_ONCE) {
         const int count = min(AT_ONCE, end - first);
         __syncthreads();
-#pragma unroll 4
-        for (int i = threadIdx.x; i < count * LANES * KK; i += blockDim.x) {
-            const int o = i / (LANES * KK);
-            room[i] = w[((int64_t)(first + o) * s.in_c + blockIdx.z * LANES) * KK + i % (LANES * KK)];
-        }
-        load_entries(s, n, first, count, grad_y, drop, winner, entries);
+        load_channels(s, n, first, count, w, grad_y, drop, winner, room, entries);
         __syncthreads();
         for (int o = 0; o < count; o++) {
             float weights[KK];
@@ -225,17 +230,23 @@ __global__ void __maxnreg__(144) spread_winners(sh_fused s, x_plan p, const floa
             for (int k = 0; k < KK; k++) {
                 weights[k] = room[(o * LANES + lane) * KK + k];
             }
-            add_windows<0>(entries + o * s.windows + warp * WIDE, weights, sum);
+            add_windows<0>(entries + o * s.windows + row * s.pooled_w + piece * WIDE, s.pooled_w - piece * WIDE,
+                           weights, sum);
         }
     }
     __syncthreads();
-    add_to_plane(s, warp, lane, sum, room);
+    add_to_planes(s, p, row, piece, lane, sum, room);
     const int inner = s.in_h * s.in_w;
     float *const out = to + (((int64_t)blockIdx.y * s.n + n) * s.in_c + blockIdx.z * LANES) * inner;
     for (int i = threadIdx.x; i < LANES * inner; i += blockDim.x) {
-        const int row = i % s.by_plane / s.by_in_w + s.pad_h, col = i % s.by_in_w + s.pad_w;
-        /* An odd output's last row or column is in no window. */
-        out[i] = row < s.rows && col < BROAD ? room[(row * BROAD + col) * PITCH + i / s.by_plane] : 0;
+        const int y = i % s.by_plane / s.by_in_w + s.pad_h, x = i % s.by_in_w + s.pad_w, last = x / (2 * WIDE);
+        float all = 0;
+        /* At most two pieces reach a column. An odd output's last row or column is in no window. */
+        for (int k = max(0, last - 1); k <= last && k < p.pieces && y < s.rows; k++) {
+            const int col = x - k * 2 * WIDE;
+            all += col < BROAD ? room[((k * s.rows + y) * BROAD + col) * PITCH + i / s.by_plane] : 0;
+        }
+        out[i] = all;
     }
 }
 
@@ -264,8 +275,10 @@ size_t w_bytes(const sh_fused &s, const w_plan &p)
 x_plan x_plan_of(const sh_fused &s)
 {
     x_plan p;
-    p.shares = min(divided(s.out_c, AT_ONCE), max(1, 264 / s.n));
-    p.channels = divided(divided(s.out_c, p.shares), AT_ONCE) * AT_ONCE;
+    p.pieces = divided(s.pooled_w, WIDE);
+    p.by_pieces = sh_divisor_of(p.pieces);
+    p.shares = min(divided(s.out_c, 4), max(1, 132 / s.n));
+    p.channels = divided(s.out_c, p.shares);
     p.shares = divided(s.out_c, p.channels);
     return p;
 }
@@ -273,16 +286,17 @@ x_plan x_plan_of(const sh_fused &s)
 size_t x_bytes(const sh_fused &s)
 {
     const size_t staged = sizeof(float) * AT_ONCE * LANES * KK + sizeof(entry) * (size_t)(AT_ONCE * s.windows);
-    const size_t plane = sizeof(float) * (size_t)(s.rows * BROAD * PITCH);
-    return staged > plane ? staged : plane;
+    const size_t planes = sizeof(float) * (size_t)(divided(s.pooled_w, WIDE) * s.rows * BROAD * PITCH);
+    return staged > planes ? staged : planes;
 }
 
 } // namespace
 
 bool sh_fused_channels_fit(const sh_fused &s)
 {
-    return s.kernel == K && s.in_c % LANES == 0 && s.in_c / LANES <= 65535 && s.pooled_w == WIDE &&
-           s.pooled_h <= MOST_ROWS && x_bytes(s) <= SH_SHARED_MOST && w_bytes(s, w_plan_of(s)) <= SH_SHARED_MOST;
+    return s.kernel == K && s.in_c % LANES == 0 && s.in_c / LANES <= 65535 &&
+           s.pooled_h * divided(s.pooled_w, WIDE) <= MOST_WARPS && x_bytes(s) <= SH_SHARED_MOST &&
+           w_bytes(s, w_plan_of(s)) <= SH_SHARED_MOST;
 }
 
 shoal_err sh_fused_channels_backward(sh_exec *exec, const sh_fused &s, const float *grad_y, const float *x,
@@ -312,7 +326,8 @@ shoal_err sh_fused_channels_backward(sh_exec *exec, const sh_fused &s, const flo
     const unsigned groups = (unsigned)(s.in_c / LANES);
     if (grad_x) {
         const dim3 grid((unsigned)s.n, (unsigned)xp.shares, groups);
-        spread_winners<<<grid, s.pooled_h * 32, x_bytes(s), sh_stream(exec)>>>(s, xp, grad_y, w, drop, winner, shares);
+        spread_winners<<<grid, s.pooled_h * xp.pieces * 32, x_bytes(s), sh_stream(exec)>>>(s, xp, grad_y, w, drop,
+                                                                                           winner, shares);
     }
     if (for_w) {
         const dim3 grid((unsigned)wp.slots, (unsigned)divided(s.out_c, wp.channels), groups);

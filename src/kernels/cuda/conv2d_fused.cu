@@ -94,8 +94,8 @@ template <int SW> __device__ void add_parts(const plan &p, int at, int part, flo
     }
 }
 
-/* blockIdx.x: which output channels; blockIdx.y: the image. threadIdx.x = (out * parts + part) * strips + strip; the last
- * warp may have threads beyond, which only copy. */
+/* blockIdx.x: which output channels; blockIdx.y: the image. threadIdx.x = (part * outs + out) * strips + strip: the
+ * lanes of a warp read the same input channel. The last warp may have threads beyond, which only copy. */
 template <int K, int SW>
 __global__ void __launch_bounds__(MOST_THREADS, 1)
     forward(sh_fused s, plan p, const float *x, const float *w, const float *bias, const float *drop, float *y,
@@ -104,8 +104,8 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
     extern __shared__ __align__(16) float room[];
     const int n = blockIdx.y, first = blockIdx.x * p.outs;
     const int strip = threadIdx.x % p.strips, unit = threadIdx.x / p.strips;
-    const int out = unit / p.parts, part = unit % p.parts, o = first + out;
-    const bool works = out < p.outs && o < s.out_c;
+    const int out = unit % p.outs, part = unit / p.outs, o = first + out;
+    const bool works = part < p.parts && o < s.out_c;
     const int row = strip / p.across, left = strip % p.across * SW;
     x += (int64_t)n * s.in_c * s.in_h * s.in_w;
     fetch<K * K>(s, p, x, w, first, 0, min(p.chunk, s.in_c), room);
@@ -128,7 +128,10 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
         __syncthreads(); /* the room is free */
         add_parts<SW>(p, out * p.strips + strip, works ? part : -1, room, sum);
     }
-    const int64_t to = (((int64_t)n * s.out_c + o) * s.pooled_h + row) * s.pooled_w + left;
+    __syncthreads(); /* the room is free, again */
+    float *const maxima = room;
+    uint8_t *const winners = (uint8_t *)(room + p.outs * s.windows);
+    const int to = (out * s.pooled_h + row) * s.pooled_w + left;
 #pragma unroll
     for (int q = 0; q < SW; q++) {
         if (works && part == 0 && left + q < s.pooled_w) {
@@ -138,9 +141,17 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
                 v[i] = factor == 0 ? 0 : (v[i] + add) * factor;
             }
             const sh_pooled<float> best = sh_pool_relu(v[0], v[1], v[2], v[3]);
-            y[to + q] = best.y;
-            winner[to + q] = best.winner;
+            maxima[to + q] = best.y;
+            winners[to + q] = best.winner;
         }
+    }
+    __syncthreads();
+    /* What the block has computed is contiguous. Lanes side by side: stores of a few bytes each are slow. */
+    const int64_t begin = ((int64_t)n * s.out_c + first) * s.windows;
+    const int count = min(p.outs, s.out_c - first) * s.windows;
+    for (int i = threadIdx.x; i < count; i += blockDim.x) {
+        y[begin + i] = maxima[i];
+        winner[begin + i] = winners[i];
     }
 }
 
@@ -181,7 +192,8 @@ plan plan_of(const sh_fused &s, int sw, size_t *out_bytes)
     p.stage = (p.chunk * s.rows * p.pitch + p.outs * p.run + 3) / 4 * 4;
     const size_t staged = sizeof(float) * (size_t)p.stage * (p.chunk < s.in_c ? 2 : 1);
     const size_t sums = sizeof(float) * (size_t)((p.parts - 1) * 4 * sw * p.outs * p.strips);
-    *out_bytes = staged > sums ? staged : sums;
+    const size_t results = (sizeof(float) + 1) * (size_t)(p.outs * s.windows);
+    *out_bytes = max(max(staged, sums), results);
     return p;
 }
 

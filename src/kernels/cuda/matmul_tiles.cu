@@ -1,14 +1,16 @@
 /* Matrix products of f32 of middling and large size.
  *
- * A block computes 64 x 64 elements of C, a thread 8 x 8 of them: fewer would need more words from shared memory than it
- * can give. Tiles of A and B, 16 elements of k deep, go through shared memory; while one is used the next is on its way,
- * in registers. Where there are few tiles, k is divided among blocks. */
+ * A block computes 64 x 64 elements of C, a thread 4 x 4 of them. (8 x 8 would need fewer words from shared memory, but
+ * our products are so small that more threads count for more.) Tiles of A and B, 32 elements of k deep, go through shared
+ * memory; while one is used the next is on its way, in registers. Where there are few tiles, k is divided among blocks. */
 #include "kernels/cuda/matmul.cuh"
 
 namespace
 {
 
-constexpr int SIDE = 64, DEPTH = 16, THREADS = 64, HALF = SIDE / 2;
+constexpr int SIDE = 64, DEPTH = 32;
+constexpr int QUADS = 1; /* rows of a thread, in fours */
+constexpr int THREADS = SIDE * SIDE / (16 * QUADS), APART = SIDE / QUADS;
 constexpr int PITCH = SIDE + 4; /* of an element of k in shared memory */
 constexpr int LOADS = SIDE * DEPTH / 4 / THREADS;
 
@@ -20,7 +22,7 @@ struct operand {
     bool aligned;        /* four elements along the step of 1 can be loaded as one */
 };
 
-/* Up to four elements, `step` of which are 1 apart. */
+/* Four elements side by side, or the `left` that there are. */
 __device__ inline float4 load_four(const float *from, int64_t left, bool aligned)
 {
     if (aligned && left >= 4) {
@@ -59,26 +61,19 @@ template <bool ALONG_K> __device__ inline void store(const float4 (&from)[LOADS]
     }
 }
 
-/* Four elements from `at` on, and four from HALF behind these. */
-__device__ inline void load_eight(const float (&row)[PITCH], int at, float (&to)[8])
-{
-    const float4 u = *(const float4 *)&row[at], v = *(const float4 *)&row[at + HALF];
-    to[0] = u.x, to[1] = u.y, to[2] = u.z, to[3] = u.w, to[4] = v.x, to[5] = v.y, to[6] = v.z, to[7] = v.w;
-}
-
 __device__ inline void multiply(const float (&a)[DEPTH][PITCH], const float (&b)[DEPTH][PITCH], int row, int column,
-                                float (&sum)[8][8])
+                                float (&sum)[4 * QUADS][4])
 {
-#pragma unroll
+#pragma unroll 8
     for (int k = 0; k < DEPTH; k++) {
-        float left[8], right[8];
-        load_eight(a[k], row, left);
-        load_eight(b[k], column, right);
+        const float4 v = *(const float4 *)&b[k][column];
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < 4 * QUADS; i += 4) {
+            const float4 u = *(const float4 *)&a[k][row + i / 4 * APART];
+            const float left[4] = {u.x, u.y, u.z, u.w}, right[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-            for (int j = 0; j < 8; j++) {
-                sum[i][j] = fmaf(left[i], right[j], sum[i][j]);
+            for (int e = 0; e < 16; e++) {
+                sum[i + e / 4][e % 4] = fmaf(left[e / 4], right[e % 4], sum[i + e / 4][e % 4]);
             }
         }
     }
@@ -88,12 +83,18 @@ __device__ inline void multiply(const float (&a)[DEPTH][PITCH], const float (&b)
 __device__ inline void finish(const sh_matmul_args &g, const float *sum, int64_t i, int64_t j, float *part, float *c)
 {
     float *const to = part ? part + i * g.n + j : c + i * g.c_row + j;
+    const bool whole = j + 4 <= g.n && (uintptr_t)to % 16 == 0;
+    float4 before = make_float4(0, 0, 0, 0);
+    if (!part && g.accumulate) {
+        before = load_four(to, g.n - j, whole);
+    }
+    const float old[4] = {before.x, before.y, before.z, before.w};
     float out[4];
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-        out[e] = part || j + e >= g.n ? sum[e] : sh_matmul_finished(g, sum[e], j + e, g.accumulate ? to[e] : 0.0F);
+        out[e] = part || j + e >= g.n ? sum[e] : sh_matmul_finished(g, sum[e], j + e, old[e]);
     }
-    if (j + 4 <= g.n && (uintptr_t)to % 16 == 0) {
+    if (whole) {
         *(float4 *)to = make_float4(out[0], out[1], out[2], out[3]);
         return;
     }
@@ -125,9 +126,10 @@ __global__ void __launch_bounds__(THREADS)
                        g.n - left,
                        depth,
                        b_aligned};
-    /* The lanes of a warp are 4 x 8 threads. Rows and columns of a thread: four, and four more HALF behind these. */
-    const int row = threadIdx.x / 8 * 4, column = threadIdx.x % 8 * 4;
-    float sum[8][8] = {};
+    /* The lanes of a warp are 4 x 8 threads: 16 rows, 32 columns. */
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int row = warp / 2 * 16 + lane / 8 * 4, column = warp % 2 * 32 + lane % 8 * 4;
+    float sum[4 * QUADS][4] = {};
     float4 a_next[LOADS], b_next[LOADS];
     fetch<A_ALONG>(a, 0, a_next);
     fetch<B_ALONG>(b, 0, b_next);
@@ -144,13 +146,10 @@ __global__ void __launch_bounds__(THREADS)
     }
     float *const sums_here = sums ? sums + z * g.m * g.n : nullptr, *const c = (float *)g.c + batch * g.c_batch;
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-#pragma unroll
-        for (int j = 0; j < 8; j += 4) {
-            const int64_t y = top + row + i % 4 + i / 4 * HALF, x = left + column + j / 4 * HALF;
-            if (y < g.m && x < g.n) {
-                finish(g, &sum[i][j], y, x, sums_here, c);
-            }
+    for (int i = 0; i < 4 * QUADS; i++) {
+        const int64_t y = top + row + i % 4 + i / 4 * APART, x = left + column;
+        if (y < g.m && x < g.n) {
+            finish(g, sum[i], y, x, sums_here, c);
         }
     }
 }
@@ -177,7 +176,7 @@ bool sh_matmul_tiles_fit(const sh_matmul_args *g)
 shoal_err sh_matmul_tiles(sh_exec *exec, const sh_matmul_args *g)
 {
     const int64_t rows = divided(g->m, SIDE), columns = divided(g->n, SIDE);
-    const int64_t wanted = g->batch > 1 ? 1 : 528 / (rows * columns), most = g->k / (4 * DEPTH);
+    const int64_t wanted = g->batch > 1 ? 1 : 264 / (rows * columns), most = g->k / (2 * DEPTH);
     int64_t parts = wanted < most ? wanted : most;
     const int64_t part = parts > 1 ? divided(divided(g->k, parts), DEPTH) * DEPTH : g->k;
     parts = divided(g->k, part);
