@@ -20,8 +20,10 @@ sh_a64 sh_cuda_enqueued;
 typedef struct closing {
     struct closing *next;
     shoal_block *keeper;
-    uint64_t number; /* of the mark after which it can be released */
+    uint64_t number; /* of the mark after which it can be released; 0: not marked yet */
 } closing;
+
+#define CLOSINGS_UNMARKED 16 /* a mark is a call of the driver, so some closings share one */
 
 static struct {
     pthread_mutex_t lock;
@@ -35,8 +37,10 @@ static struct {
     uint64_t last;    /* the number of the last mark */
     sh_work *waits;   /* of other processes, that the stream was told to wait for since the last host wait */
     size_t wait_count, wait_room;
-    closing *first, **end;
-} order = {.lock = PTHREAD_MUTEX_INITIALIZER, .end = &order.first};
+    closing *first, **end; /* in order: marked ones, then those without a mark */
+    closing **unmarked;    /* the first without a mark, or end */
+    unsigned unmarked_count;
+} order = {.lock = PTHREAD_MUTEX_INITIALIZER, .end = &order.first, .unmarked = &order.first};
 
 static sh_a32 uncounted; /* 1: another library has the stream, and may enqueue work at any time */
 static void (*before_end_of_others)(bool ends);
@@ -60,22 +64,31 @@ static bool is_done(uint64_t number)
 
 /* ---- the world ---- */
 
-static void release_closing(closing *c)
+/* Under the lock: releases the first ones, whose marks are done; or all. */
+static void release_closings(bool all)
 {
-    sh_block_release(c->keeper);
-    free(c);
-}
-
-static void poll_locked(void)
-{
-    while (order.first && is_done(order.first->number)) {
+    while (order.first && (all || (order.first->number != 0 && is_done(order.first->number)))) {
         closing *c = order.first;
         order.first = c->next;
-        release_closing(c);
+        if (order.unmarked == &c->next) {
+            order.unmarked = &order.first;
+        }
+        if (order.end == &c->next) {
+            order.end = &order.first;
+        }
+        sh_block_release(c->keeper);
+        free(c);
     }
-    if (!order.first) {
-        order.end = &order.first;
+    order.unmarked_count = order.first ? order.unmarked_count : 0;
+}
+
+/* Under the lock: a mark was made. */
+static void mark_closings(void)
+{
+    for (; *order.unmarked; order.unmarked = &(*order.unmarked)->next) {
+        (*order.unmarked)->number = order.last;
     }
+    order.unmarked_count = 0;
 }
 
 static void leave_world(void)
@@ -84,12 +97,7 @@ static void leave_world(void)
     sh_cuda_order_drain();
     pthread_mutex_lock(&order.lock);
     if (order.begun) {
-        while (order.first) {
-            closing *c = order.first;
-            order.first = c->next;
-            release_closing(c);
-        }
-        order.end = &order.first;
+        release_closings(true);
         order.wait_count = 0;
         if (!order.host_only) {
             sh_timeline_release(order.timeline);
@@ -195,7 +203,10 @@ static shoal_err cover(void)
         sh_cu_address word = (uint64_t)(uintptr_t)order.done + order.to_card;
         err = sh_cuda_result("mark the end of work on the card",
                              sh_cu.cuStreamWriteValue64(stream, word, number, SH_CU_WRITE_VALUE_DEFAULT));
-        order.last = err == SHOAL_OK ? number : order.last;
+        if (err == SHOAL_OK) {
+            order.last = number;
+            mark_closings();
+        }
     }
     order.covered = err == SHOAL_OK ? seen : order.covered;
     return err;
@@ -301,10 +312,21 @@ static shoal_err await_on_host(sh_work work)
     return state == SH_WORK_LOST ? lost_work() : SHOAL_OK;
 }
 
+/* Checks whether the stream waits for this work already, or for later work of the same process. */
+static bool is_awaited(sh_work work)
+{
+    for (size_t i = order.wait_count; i-- > 0;) {
+        if (sh_work_timeline(order.waits[i]) == sh_work_timeline(work) && order.waits[i] >= work) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static shoal_err await_on_card(sh_work work)
 {
-    if (sh_work_timeline(work) == order.timeline) {
-        return SHOAL_OK; /* this very stream */
+    if (sh_work_timeline(work) == order.timeline || is_awaited(work)) {
+        return SHOAL_OK; /* this very stream, or it waits for that already */
     }
     if (!remember_wait(work)) {
         return sh_fail(SHOAL_ENOMEM, "no memory to wait for another process's work");
@@ -382,7 +404,12 @@ shoal_err sh_cuda_order_wait(void)
 {
     uint64_t seen = sh_load_relaxed(&sh_cuda_enqueued);
     bool lost = false;
-    shoal_err err = sh_cuda_result("wait for the card", drain(&lost));
+    pthread_mutex_lock(&order.lock);
+    shoal_err err = order.unmarked_count > 0 ? cover() : SHOAL_OK;
+    pthread_mutex_unlock(&order.lock);
+    if (err == SHOAL_OK) {
+        err = sh_cuda_result("wait for the card", drain(&lost));
+    }
     if (err != SHOAL_OK) {
         return err;
     }
@@ -390,17 +417,22 @@ shoal_err sh_cuda_order_wait(void)
     pthread_mutex_lock(&order.lock);
     order.covered = seen > order.covered ? seen : order.covered;
     (void)prune_waits(true);
-    poll_locked();
+    release_closings(false);
     pthread_mutex_unlock(&order.lock);
     return lost ? lost_work() : SHOAL_OK;
 }
 
 /* ---- giving back ---- */
 
-/* Under the lock: keeps the block until the last mark is done. Returns false if it can be released now. */
+/* Under the lock: keeps the block until the work so far is done. Returns false if it can be released now. */
 static bool keep_for_now(shoal_block *keeper)
 {
-    if (!order.begun || order.host_only || cover() != SHOAL_OK || is_done(order.last)) {
+    if (order.host_only) {
+        (void)cover();
+        return false;
+    }
+    bool covered = is_covered();
+    if (covered && is_done(order.last)) {
         return false;
     }
     closing *c = malloc(sizeof *c);
@@ -408,9 +440,15 @@ static bool keep_for_now(shoal_block *keeper)
         (void)sh_cu.cuStreamSynchronize(sh_cuda_the_card()->stream);
         return false;
     }
-    *c = (closing){.keeper = keeper, .number = order.last};
+    *c = (closing){.keeper = keeper};
     *order.end = c;
     order.end = &c->next;
+    order.unmarked_count++;
+    if (covered) {
+        mark_closings();
+    } else if (order.unmarked_count >= CLOSINGS_UNMARKED) {
+        (void)cover();
+    }
     return true;
 }
 
@@ -421,10 +459,7 @@ void sh_cuda_close(shoal_block *keeper)
     if (!kept && keeper && !sh_block_is_lost(keeper) && sh_cuda_is_ours() && sh_cuda_check() == SHOAL_OK) {
         pthread_mutex_lock(&order.lock);
         begin();
-        poll_locked();
-        if (order.host_only) {
-            (void)cover();
-        }
+        release_closings(false);
         kept = keep_for_now(keeper);
         pthread_mutex_unlock(&order.lock);
     }
@@ -438,7 +473,10 @@ void sh_cuda_order_poll(void)
 {
     pthread_mutex_lock(&order.lock);
     if (order.first) {
-        poll_locked();
+        if (order.unmarked_count > 0) {
+            (void)cover();
+        }
+        release_closings(false);
     }
     pthread_mutex_unlock(&order.lock);
 }
