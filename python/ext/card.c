@@ -137,15 +137,6 @@ int ext_dlpack_destination(const shoal_tensor *t, PyObject *device, PyObject *st
 
 /* ---- the functions of the module ---- */
 
-static PyObject *card_stream(PyObject *module, PyObject *unused)
-{
-    (void)module;
-    (void)unused;
-    void *stream;
-    shoal_err err = shoal_card_stream(&stream);
-    return err == SHOAL_OK ? PyLong_FromVoidPtr(stream) : ext_card_raise(err);
-}
-
 static PyObject *order(PyObject *number, shoal_err (*call)(void *stream))
 {
     void *stream = PyLong_AsVoidPtr(number);
@@ -188,7 +179,6 @@ static PyObject *card_wait(PyObject *module, PyObject *unused)
 int ext_add_card(PyObject *module)
 {
     static PyMethodDef functions[] = {
-        {"card_stream", card_stream, METH_NOARGS, "card_stream(): the address of the stream of Shoal's work."},
         {"card_follow", card_follow, METH_O, "card_follow(stream): Shoal's later work waits for the stream."},
         {"card_precede", card_precede, METH_O, "card_precede(stream): the stream's later work waits for Shoal's."},
         {"synchronize", card_wait, METH_NOARGS,

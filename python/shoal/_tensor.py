@@ -25,6 +25,7 @@ _TYPECODES = {"f32": "f", "f64": "d", "i64": "q", "i32": "i", "u8": "B"}
 
 # Device types of DLPack.
 _CPU, _CUDA, _CUDA_HOST = 1, 2, 3
+_DEFAULT_STREAM = 1
 
 
 def tensor(data: typing.Any, dtype: typing.Any = None, *, shared: bool = False, device: str | None = None) -> Tensor:
@@ -57,15 +58,20 @@ def from_dlpack(x: typing.Any) -> Tensor:
 
 
 def _capsule_of(x: typing.Any) -> typing.Any:
-    """Asks another library for its memory. On a card it makes Shoal's stream wait for the one that computed it."""
+    """Asks another library for its memory. On a card it makes its default stream wait for the one that computed it, and
+    Shoal's work then waits for that: Shoal's own stream is not given away, because then it would have to expect work of
+    others in it."""
     kind = x.__dlpack_device__()[0]
     if kind not in (_CPU, _CUDA, _CUDA_HOST):
         raise BufferError("from_dlpack() takes tensors in the memory of the CPU or of a CUDA card only")
-    stream = {"stream": _shoal.card_stream()} if kind == _CUDA else {}
+    stream = {"stream": _DEFAULT_STREAM} if kind == _CUDA else {}
     try:
-        return x.__dlpack__(max_version=(1, 0), **stream)
+        capsule = x.__dlpack__(max_version=(1, 0), **stream)
     except TypeError:  # a library from before DLPack 1
-        return x.__dlpack__(**stream)
+        capsule = x.__dlpack__(**stream)
+    if kind == _CUDA:
+        _shoal.card_follow(_DEFAULT_STREAM)
+    return capsule
 
 
 def as_tensor(data: typing.Any) -> Tensor:
