@@ -1,12 +1,13 @@
 /* Card tensors between processes: one back and forth, with and without work between; many small ones through three
  * processes; a late process that opens a world with 1 GiB of them. Checks every answer, then prints one JSON line for each
- * measurement. Needs a card.
+ * measurement. `deaths` kills the makers of that many tensors instead, and starts their receivers later. Needs a card.
  *
  *     build/bench/cuda_share [trips]
+ *     build/bench/cuda_share deaths [count]
  */
 #include <shoal/shoal.h>
 
-#include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -285,21 +286,144 @@ static shoal_err measure_late(void)
     return SHOAL_OK;
 }
 
+/* ---- makers that are killed ---- */
+
+#define BATCH 16 /* processes at a time */
+#define DEATH_FLOATS (INT64_C(1) << 18)
+#define DEATH_WORK 3000 /* launches, some milliseconds */
+
+/* Makes a tensor whose elements all have its rank, puts it, and is killed: with the work done, or with most of it
+ * outstanding. */
+static shoal_err make_and_die(int rank, const shoal_value *args)
+{
+    int64_t unfinished = 0;
+    TRY(shoal_arg_int(args, "unfinished", &unfinished));
+    shoal_tensor *t = shoal_full_on(SHOAL_CUDA, SHOAL_F32, unfinished ? 0 : rank, SHOAL_SHAPE(DEATH_FLOATS));
+    if (!t) {
+        return shoal_last_error();
+    }
+    TRY(shoal_card_wait());
+    for (int i = 0; unfinished && i < DEATH_WORK; i++) {
+        if (!shoal_add_scalar_(t, 1)) {
+            return shoal_last_error();
+        }
+    }
+    TRY(shoal_queue_put_tensor(shoal_arg_queue(args, "queue"), t, PATIENCE));
+    (void)raise(SIGKILL);
+    return SHOAL_OK;
+}
+
+/* Returns SHOAL_OK if a tensor came whole, or SHOAL_EOWNERDEAD if its work was lost. */
+static shoal_err check_one(shoal_queue *queue, bool unfinished)
+{
+    shoal_tensor *t = NULL;
+    double low = -1, high = -2;
+    TRY(shoal_queue_get_tensor(queue, PATIENCE, &t));
+    shoal_tensor *least = shoal_min(t, SHOAL_ALL, false), *most = shoal_max(t, SHOAL_ALL, false);
+    shoal_err err = least && most ? shoal_card_wait() : shoal_last_error();
+    if (err == SHOAL_OK) {
+        err = shoal_item(least, &low);
+    }
+    if (err == SHOAL_OK) {
+        err = shoal_item(most, &high);
+    }
+    if (err == SHOAL_OK && (low != high || (unfinished && low != DEATH_WORK))) {
+        err = wrong("a tensor of a dead process came, and not whole");
+    }
+    shoal_tensor_release(t);
+    shoal_scope_release(0);
+    return err;
+}
+
+static shoal_err receive_late(int rank, const shoal_value *args)
+{
+    (void)rank;
+    int64_t unfinished = 0;
+    TRY(shoal_arg_int(args, "unfinished", &unfinished));
+    shoal_err err = check_one(shoal_arg_queue(args, "queue"), unfinished != 0);
+    bool lost = err == SHOAL_EOWNERDEAD && unfinished;
+    TRY(lost ? SHOAL_OK : err);
+    return shoal_queue_put(shoal_arg_queue(args, "told"), shoal_value_int(lost), PATIENCE);
+}
+
+/* Starts BATCH processes and waits for their end. */
+static shoal_err run_batch(shoal_target target, const shoal_value *args, bool killed)
+{
+    shoal_process *all[BATCH];
+    for (int i = 0; i < BATCH; i++) {
+        TRY(start(target, i, shoal_value_copy(args), &all[i]));
+    }
+    for (int i = 0; i < BATCH; i++) {
+        shoal_status status;
+        TRY(shoal_process_join(all[i], PATIENCE, &status));
+        if (status.end != (killed ? SHOAL_KILLED : SHOAL_RETURNED)) {
+            return shoal_fail(SHOAL_ESTATE, "%s", status.text);
+        }
+        shoal_process_destroy(all[i]);
+    }
+    return SHOAL_OK;
+}
+
+static shoal_err measure_deaths(bool unfinished, int count, double pause)
+{
+    shoal_queue *queue, *told;
+    int whole = 0, lost = 0;
+    TRY(shoal_queue_create(0, &queue));
+    TRY(shoal_queue_create(0, &told));
+    shoal_value *args = shoal_value_keep(shoal_map("queue", queue, "told", told, "unfinished", (int64_t)unfinished));
+    double begin = now();
+    for (int n = 0; n < count; n += BATCH) {
+        TRY(run_batch(make_and_die, args, true));
+        struct timespec wait = {.tv_sec = (time_t)pause};
+        (void)nanosleep(&wait, NULL);
+        TRY(run_batch(receive_late, args, false));
+        for (int i = 0; i < BATCH; i++) {
+            shoal_value *v = NULL;
+            int64_t was_lost = 0;
+            TRY(shoal_queue_get(told, PATIENCE, &v));
+            TRY(shoal_value_as_int(v, &was_lost));
+            shoal_value_destroy(v);
+            lost += was_lost != 0;
+            whole += was_lost == 0;
+        }
+    }
+    printf("{\"name\": \"cuda_share_%s\", \"whole\": %d, \"lost\": %d, \"seconds\": %.1f}\n",
+           unfinished ? "killed_unfinished" : "killed_finished", whole, lost, now() - begin);
+    (void)fflush(stdout);
+    shoal_value_destroy(args);
+    shoal_release(queue);
+    shoal_release(told);
+    return SHOAL_OK;
+}
+
+/* This process does not open the card before: its children find the memory in the world alone. */
+static shoal_err deaths(int count)
+{
+    shoal_card_memory memory;
+    TRY(measure_deaths(false, count, 2));
+    TRY(measure_deaths(true, count < 2 * BATCH ? count : 2 * BATCH, 0));
+    TRY(shoal_world_sweep(NULL));
+    TRY(shoal_card_memory_get(&memory));
+    printf("{\"name\": \"cuda_share_after_deaths\", \"unit\": \"MiB\", \"in_use\": %zu, \"held\": %zu}\n",
+           (memory.total - memory.free) >> 20, memory.held >> 20);
+    return SHOAL_OK;
+}
+
+static shoal_err measure(int count)
+{
+    TRY(measure_trips(false, count));
+    TRY(measure_trips(true, count > 10 ? count / 10 : count));
+    TRY(measure_small());
+    return measure_late();
+}
+
 int main(int argc, char **argv)
 {
     shoal_err err = shoal_init(&argc, &argv);
-    int count = argc > 1 ? atoi(argv[1]) : 20000;
+    bool kill = argc > 1 && strcmp(argv[1], "deaths") == 0;
+    int given = argc > 1 + kill ? atoi(argv[1 + kill]) : 0;
     if (err == SHOAL_OK) {
-        err = measure_trips(false, count);
-    }
-    if (err == SHOAL_OK) {
-        err = measure_trips(true, count > 10 ? count / 10 : count);
-    }
-    if (err == SHOAL_OK) {
-        err = measure_small();
-    }
-    if (err == SHOAL_OK) {
-        err = measure_late();
+        err = kill ? deaths(given > 0 ? given : 200) : measure(given > 0 ? given : 20000);
     }
     if (err != SHOAL_OK) {
         (void)fprintf(stderr, "cuda_share: %s\n", shoal_last_error_text());
