@@ -9,8 +9,10 @@
 #include <shoal/autograd.h>
 #include <shoal/share.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ALIGNED 64 /* elements: where a parameter may begin */
 
@@ -18,6 +20,8 @@
 #define AHEAD_NS SHOAL_MS(4)
 #define AHEAD_FIRST 16
 #define AHEAD_MOST 512
+
+#define MPS_AGAIN_US 300000
 
 static size_t bytes_of(const shoal_tensor *t)
 {
@@ -58,8 +62,16 @@ static shoal_err lay_out(sh_card *card, const shoal_module *model)
         int64_t end = card->offsets[card->count] + t->count;
         card->offsets[++card->count] = (end + ALIGNED - 1) / ALIGNED * ALIGNED;
     }
-    card->host = card->offsets != NULL ? calloc((size_t)card->offsets[card->count] + 1, sizeof(float)) : NULL;
-    return card->host != NULL ? SHOAL_OK : sh_fail(SHOAL_ENOMEM, "no memory for %zu parameters", room);
+    if (card->offsets == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for %zu parameters", room);
+    }
+    size_t size = (size_t)card->offsets[card->count] * sizeof(float);
+    card->host = card->device->alloc_pinned(size);
+    if (card->host == NULL) {
+        return shoal_last_error();
+    }
+    memset(card->host, 0, size);
+    return SHOAL_OK;
 }
 
 static shoal_err make_tensors(sh_card *card, const sh_settings *s)
@@ -174,14 +186,28 @@ static shoal_err open_plan(sh_worker *w)
     return card->plan->open(w);
 }
 
-static shoal_err fill(sh_card *card, sh_worker *w)
+/* Opens the card. An MPS server that has just gone down with another client is back a moment later: the worker ends, and
+ * is started again. */
+static shoal_err open_device(sh_card *card, const sh_worker *w)
 {
     card->device = sh_device_get(SHOAL_CUDA);
     card->exec = card->device ? card->device->exec() : NULL;
-    if (card->exec == NULL) {
-        return shoal_last_error();
+    shoal_err err = card->exec ? SHOAL_OK : shoal_last_error();
+    if (err == SHOAL_EOS && (w->settings.mps[0] != 0 || getenv("CUDA_MPS_PIPE_DIRECTORY") != NULL)) {
+        char text[256];
+        snprintf(text, sizeof text, "%s", shoal_last_error_text());
+        (void)usleep(MPS_AGAIN_US);
+        return sh_fail(SHOAL_ECARD, "%s", text);
     }
-    shoal_err err = lay_out(card, w->model);
+    return err;
+}
+
+static shoal_err fill(sh_card *card, sh_worker *w)
+{
+    shoal_err err = open_device(card, w);
+    if (err == SHOAL_OK) {
+        err = lay_out(card, w->model);
+    }
     if (err == SHOAL_OK) {
         err = make_tensors(card, &w->settings);
     }
@@ -224,8 +250,13 @@ void sh_card_close(sh_card *card)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         shoal_tensor_release(all[i]);
     }
+    if (card->host != NULL) {
+        card->device->free_pinned(card->host, (size_t)card->offsets[card->count] * sizeof(float));
+    }
+    if (card->sums_host != NULL) {
+        card->device->free_pinned(card->sums_host, (size_t)card->offsets[card->count] * sizeof(double));
+    }
     free(card->offsets);
-    free(card->host);
     free(card);
 }
 

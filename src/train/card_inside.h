@@ -38,7 +38,7 @@ struct sh_card {
     void *own;                               /* the plan's state */
     size_t count;                            /* of parameters */
     int64_t *offsets;                        /* of each in the tensors below, in elements; count + 1 of them */
-    float *host;                             /* room for all parameters */
+    float *host;                             /* pinned, room for all parameters */
     shoal_tensor *params, *momentum, *grads; /* f32 [offsets[count]]; momentum: NULL without */
     shoal_module *module;                    /* its parameters are views of params */
 
@@ -49,6 +49,7 @@ struct sh_card {
     int64_t order_epoch, order_loads;
 
     shoal_tensor *common, *sums; /* of a round of fedavg (card_sums.c); NULL: none yet */
+    double *sums_host;           /* pinned */
     shoal_tensor *progress;      /* an sh_card_progress */
     int64_t ahead;               /* steps to enqueue at a time */
 };

@@ -2,12 +2,9 @@
  * added there, in f64 and in the order and rounding of flat_model.h. */
 #include "train/card_inside.h"
 
-#include "base/error.h"
-
 #include <shoal/autograd.h>
 #include <shoal/ops.h>
 
-#include <stdlib.h>
 #include <string.h>
 
 shoal_err sh_card_sums_begin(sh_card *card, const shoal_module *common)
@@ -16,8 +13,9 @@ shoal_err sh_card_sums_begin(sh_card *card, const shoal_module *common)
     if (card->common == NULL) {
         card->common = sh_card_make(card, SHOAL_F32, SHOAL_SHAPE(length));
         card->sums = card->common ? sh_card_make(card, SHOAL_F64, SHOAL_SHAPE(length)) : NULL;
+        card->sums_host = card->sums ? card->device->alloc_pinned((size_t)length * sizeof(double)) : NULL;
     }
-    if (card->sums == NULL) {
+    if (card->sums_host == NULL) {
         return shoal_last_error();
     }
     shoal_err err = sh_card_take(card, common);
@@ -44,15 +42,13 @@ shoal_err sh_card_sums_add(sh_card *card, double weight)
 
 shoal_err sh_card_sums_give(sh_card *card, const shoal_module *model, double *row)
 {
-    size_t at = 0, size = (size_t)card->sums->count * sizeof(double);
-    double *host = malloc(size);
-    shoal_err err = host ? card->device->read(host, sh_tensor_ptr(card->sums), size)
-                         : sh_fail(SHOAL_ENOMEM, "no memory for %zu bytes of sums", size);
+    size_t at = 0;
+    shoal_err err =
+        card->device->read(card->sums_host, sh_tensor_ptr(card->sums), (size_t)card->sums->count * sizeof(double));
     const shoal_tensor *t;
     for (size_t i = 0; err == SHOAL_OK && (t = sh_module_next_parameter(model, &at)) != NULL; i++) {
-        memcpy(row, host + card->offsets[i], (size_t)t->count * sizeof *row);
+        memcpy(row, card->sums_host + card->offsets[i], (size_t)t->count * sizeof *row);
         row += t->count;
     }
-    free(host);
     return err;
 }

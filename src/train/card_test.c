@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define TRAIN 480
@@ -162,6 +163,40 @@ START_TEST(resumes)
 }
 END_TEST
 
+static bool note_death(const shoal_train_event *event, void *context)
+{
+    if (event->kind == SHOAL_TRAIN_DEATH) {
+        snprintf(context, 256, "%s", event->text);
+    }
+    return true;
+}
+
+/* A worker whose context is lost ends with the reason and is started again, up to the limit. */
+START_TEST(lost_cards)
+{
+    shoal_dataset *samples = part_of(SHOAL_TRAIN, 64);
+    shoal_module *model = shoal_model_create("logistic");
+    char text[256] = "";
+    shoal_train_options o = {.method = SHOAL_METHOD_SYNC,
+                             .device = SHOAL_CUDA,
+                             .workers = 1,
+                             .module = model,
+                             .train_set = samples,
+                             .restarts = 2,
+                             .call = note_death,
+                             .context = text};
+    if (sh_stub_control() != NULL) { /* in each worker, from its third copy on: an illegal address */
+        setenv("SHOAL_STUB_FAIL", "cuMemcpyHtoDAsync:3:700", 1);
+        ck_assert_err(shoal_train_run(&o, NULL), SHOAL_ECHILD);
+        ck_assert_msg(strstr(text, "cannot use the card any more") != NULL, "%s", text);
+        ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "had already been restarted 2 times"));
+        unsetenv("SHOAL_STUB_FAIL");
+    }
+    shoal_module_destroy(model);
+    shoal_dataset_release(samples);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("card");
@@ -173,6 +208,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, deaths_change_nothing, 4, WAYS); /* local, with momentum that is kept, and fedavg */
     tcase_add_loop_test(tc, resumes, 0, 1);
     tcase_add_loop_test(tc, resumes, 4, WAYS);
+    tcase_add_test(tc, lost_cards);
     suite_add_tcase(s, tc);
     return s;
 }
