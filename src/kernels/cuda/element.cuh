@@ -44,23 +44,30 @@ SH_BOTH static inline uint32_t sh_divide(uint32_t n, sh_divider by)
     return ((uint32_t)((uint64_t)n * by.factor >> 32) + n) >> by.shift;
 }
 
-/* The same for numbers of any size: those that need 64 bits are divided slowly. */
+/* The same for numbers up to 2^53: those that need more than 31 bits are multiplied by 1 / divisor in f64, which is off
+ * by one at most. */
 typedef struct sh_wide_divider {
     int64_t divisor;
+    double inverse;
     sh_divider fast;
     bool wide;
 } sh_wide_divider;
 
-/* For numbers up to most. */
+/* For numbers up to most. The divisor may be 0 if it is never used. */
 static inline sh_wide_divider sh_wide_divider_make(int64_t divisor, int64_t most)
 {
+    divisor = divisor > 0 ? divisor : 1;
     bool wide = most > INT32_MAX || divisor > INT32_MAX;
-    return sh_wide_divider{divisor, sh_divider_make(wide || divisor < 1 ? 1u : (uint32_t)divisor), wide};
+    return sh_wide_divider{divisor, 1 / (double)divisor, sh_divider_make(wide ? 1u : (uint32_t)divisor), wide};
 }
 
-__device__ __forceinline__ int64_t sh_wide_divide(int64_t n, const sh_wide_divider &by)
+SH_BOTH static inline int64_t sh_wide_divide(int64_t n, const sh_wide_divider &by)
 {
-    return by.wide ? n / by.divisor : (int64_t)sh_divide((uint32_t)n, by.fast);
+    if (!by.wide) {
+        return (int64_t)sh_divide((uint32_t)n, by.fast);
+    }
+    int64_t quotient = (int64_t)((double)n * by.inverse), rest = n - quotient * by.divisor;
+    return quotient + (rest >= by.divisor) - (rest < 0);
 }
 
 /* ---- loops ---- */

@@ -7,6 +7,7 @@
 
 #define SH_WARP 32
 #define SH_MOST_LANES 512
+#define SH_ENOUGH_LANES (INT64_C(1) << 17) /* keep a large card busy */
 #define SH_BATCH 4 /* elements that a lane reads at once, so that it waits for memory once for all of them */
 
 /* How a launch divides its blocks. All numbers are powers of two. */
@@ -27,11 +28,12 @@ static inline unsigned sh_group_blocks(sh_groups g, int64_t rows)
     return (unsigned)((rows + g.groups - 1) / g.groups);
 }
 
-/* For rows of n adjacent elements, about `each` for a lane. */
-static inline sh_groups sh_groups_of_rows(int64_t rows, int64_t n, int each)
+/* For rows of n adjacent elements. A lane takes at least `least` elements, and about `most` if there are many rows. */
+static inline sh_groups sh_groups_of_rows(int64_t rows, int64_t n, int least, int most)
 {
     int lanes = 1;
-    while (lanes < SH_MOST_LANES && lanes * each < n) {
+    while (lanes < SH_MOST_LANES && lanes * least < n &&
+           (lanes < SH_WARP || rows * lanes < SH_ENOUGH_LANES || lanes * most < n)) {
         lanes *= 2;
     }
     int groups = lanes < SH_THREADS ? SH_THREADS / lanes : 1;
@@ -42,13 +44,13 @@ static inline sh_groups sh_groups_of_rows(int64_t rows, int64_t n, int each)
 }
 
 /* For rows of n elements, of which `beside` lie side by side. */
-static inline sh_groups sh_groups_of_columns(int64_t n, int64_t beside, int each)
+static inline sh_groups sh_groups_of_columns(int64_t rows, int64_t n, int64_t beside, int least)
 {
     int lanes = 1, width = 1;
     while (width < beside && width < SH_WARP) {
         width *= 2;
     }
-    while (lanes * width < SH_THREADS && lanes * each < n) {
+    while (lanes * width < SH_THREADS && lanes * least < n && rows * lanes < SH_ENOUGH_LANES) {
         lanes *= 2;
     }
     return sh_groups{lanes, SH_THREADS / lanes, true};
@@ -136,6 +138,13 @@ template <class T>
 __device__ __forceinline__ void sh_batch_load(T (&x)[SH_BATCH], const T *from, int64_t hop, int lanes, int left,
                                               T otherwise)
 {
+    if ((SH_BATCH - 1) * lanes < left) {
+#pragma unroll
+        for (int k = 0; k < SH_BATCH; k++) {
+            x[k] = from[k * hop];
+        }
+        return;
+    }
 #pragma unroll
     for (int k = 0; k < SH_BATCH; k++) {
         x[k] = k * lanes < left ? from[k * hop] : otherwise;

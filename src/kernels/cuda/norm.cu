@@ -204,7 +204,7 @@ template <class T>
 static shoal_err norm_of(sh_exec *exec, const sh_norm_shape *s, double eps, void *y, void *mean, void *rstd,
                          const void *x, const void *gamma, const void *beta)
 {
-    sh_groups g = sh_groups_of_rows(s->rows, s->n, SH_BATCH);
+    sh_groups g = sh_groups_of_rows(s->rows, s->n, SH_BATCH, 64);
     norm_rows<T><<<sh_group_blocks(g, s->rows), (unsigned)sh_group_threads(g), 0, sh_stream(exec)>>>(
         s->rows, s->n, g, (T)eps, (T *)y, (T *)mean, (T *)rstd, (const T *)x, (const T *)gamma, (const T *)beta);
     return sh_cuda_launched("layer norm");
@@ -214,7 +214,7 @@ template <class T>
 static shoal_err parameters_of(sh_exec *exec, const sh_norm_shape *s, void *dgamma, void *dbeta, const void *dy,
                                const void *x, const void *mean, const void *rstd)
 {
-    sh_groups g = sh_groups_of_columns(s->rows, s->n, SH_BATCH);
+    sh_groups g = sh_groups_of_columns(s->n, s->rows, s->n, SH_BATCH);
     int64_t blocks = sh_group_blocks(g, s->n), chunks = 1;
     while (chunks < MOST_CHUNKS && s->rows / (chunks * 2) >= LEAST_ROWS && blocks * chunks < WANTED_BLOCKS) {
         chunks *= 2;
@@ -231,7 +231,7 @@ static shoal_err parameters_of(sh_exec *exec, const sh_norm_shape *s, void *dgam
         s->rows, s->n, (s->rows + chunks - 1) / chunks, g, (T *)dgamma, (T *)dbeta, found, (const T *)dy, (const T *)x,
         (const T *)mean, (const T *)rstd);
     if (chunks > 1) {
-        g = sh_groups_of_columns(chunks, s->n, SH_BATCH);
+        g = sh_groups_of_columns(s->n, chunks, s->n, SH_BATCH);
         norm_finish_parameters<T><<<sh_group_blocks(g, s->n), (unsigned)sh_group_threads(g), 0, sh_stream(exec)>>>(
             chunks, s->n, g, (T *)dgamma, (T *)dbeta, found);
     }
@@ -252,7 +252,7 @@ static shoal_err backward_of(sh_exec *exec, const sh_norm_shape *s, void *dx, vo
     if (!dx) {
         return SHOAL_OK;
     }
-    sh_groups g = sh_groups_of_rows(s->rows, s->n, SH_BATCH);
+    sh_groups g = sh_groups_of_rows(s->rows, s->n, SH_BATCH, 64);
     norm_gradient_of_x<T><<<sh_group_blocks(g, s->rows), (unsigned)sh_group_threads(g), 0, sh_stream(exec)>>>(
         s->rows, s->n, g, (T *)dx, (const T *)dy, (const T *)x, (const T *)gamma, (const T *)mean, (const T *)rstd);
     return sh_cuda_launched("layer norm backward");

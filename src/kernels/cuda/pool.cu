@@ -101,6 +101,31 @@ static __global__ void __launch_bounds__(SH_THREADS)
     }
 }
 
+/* The same for windows that are apart and without padding: a thread for each window, which writes the elements up to the
+ * next one. */
+template <class T>
+static __global__ void __launch_bounds__(SH_THREADS)
+    pool_gradient_apart(const pooling p, const T *grad_y, const int32_t *winner, T *grad_x)
+{
+    int64_t count = p.planes * p.out_h * p.out_w, step = (int64_t)gridDim.x * SH_THREADS;
+    for (int64_t at = (int64_t)blockIdx.x * SH_THREADS + threadIdx.x; at < count; at += step) {
+        int64_t line = sh_wide_divide(at, p.by_out_w), plane = sh_wide_divide(line, p.by_out_h);
+        int32_t i = (int32_t)(line - plane * p.out_h), j = (int32_t)(at - line * p.out_w);
+        int32_t top = (int32_t)(i * p.stride_h), left = (int32_t)(j * p.stride_w);
+        int32_t bottom = i == p.out_h - 1 ? p.in_h : top + (int32_t)p.stride_h;
+        int32_t right = j == p.out_w - 1 ? p.in_w : left + (int32_t)p.stride_w;
+        int32_t won = winner ? winner[at] : 0;
+        T g = winner ? grad_y[at] : grad_y[at] / count_of<T>(p, i, j);
+        T *to = grad_x + plane * p.in_h * p.in_w;
+        for (int32_t r = top; r < bottom; r++) {
+            for (int32_t c = left; c < right; c++) {
+                bool gets = winner ? r * p.in_w + c == won : r - top < p.kernel_h && c - left < p.kernel_w;
+                to[r * p.in_w + c] = gets ? g : T(0);
+            }
+        }
+    }
+}
+
 static shoal_err pooling_init(pooling *to, const sh_pool2d *p)
 {
     if (p->in_h * p->in_w > INT32_MAX) {
@@ -143,6 +168,19 @@ static shoal_err forward(sh_exec *exec, const sh_pool2d *args, const void *x, vo
     return sh_cuda_launched("pooling");
 }
 
+template <class T>
+static void launch_backward(sh_exec *exec, const pooling &p, const void *grad_y, const int32_t *winner, void *grad_x)
+{
+    bool apart = p.pad_h == 0 && p.pad_w == 0 && p.stride_h >= p.kernel_h && p.stride_w >= p.kernel_w;
+    if (apart) {
+        unsigned blocks = sh_blocks(p.planes * p.out_h * p.out_w, SH_THREADS, SH_MOST_BLOCKS);
+        pool_gradient_apart<<<blocks, SH_THREADS, 0, sh_stream(exec)>>>(p, (const T *)grad_y, winner, (T *)grad_x);
+    } else {
+        unsigned blocks = sh_blocks(p.planes * p.in_h * p.in_w, SH_THREADS, SH_MOST_BLOCKS);
+        pool_gradient<<<blocks, SH_THREADS, 0, sh_stream(exec)>>>(p, (const T *)grad_y, winner, (T *)grad_x);
+    }
+}
+
 static shoal_err backward(sh_exec *exec, const sh_pool2d *args, const void *grad_y, const int32_t *winner, void *grad_x)
 {
     pooling p;
@@ -150,11 +188,10 @@ static shoal_err backward(sh_exec *exec, const sh_pool2d *args, const void *grad
     if (err != SHOAL_OK || p.planes * p.in_h * p.in_w == 0) {
         return err;
     }
-    unsigned blocks = sh_blocks(p.planes * p.in_h * p.in_w, SH_THREADS, SH_MOST_BLOCKS);
     if (args->dtype == SHOAL_F32) {
-        pool_gradient<<<blocks, SH_THREADS, 0, sh_stream(exec)>>>(p, (const float *)grad_y, winner, (float *)grad_x);
+        launch_backward<float>(exec, p, grad_y, winner, grad_x);
     } else {
-        pool_gradient<<<blocks, SH_THREADS, 0, sh_stream(exec)>>>(p, (const double *)grad_y, winner, (double *)grad_x);
+        launch_backward<double>(exec, p, grad_y, winner, grad_x);
     }
     return sh_cuda_launched("pooling backward");
 }

@@ -11,7 +11,7 @@ extern "C" {
 #include <type_traits>
 
 #define BATCH 8                 /* elements that a lane reads at once */
-#define ONE_BLOCK 32768         /* elements that one block reduces in the time of a second launch */
+#define ONE_BLOCK 16384         /* elements that one block reduces in the time of a second launch */
 #define WANTED_BLOCKS 528       /* 4 for each of 132 multiprocessors */
 #define LEAST_ELEMENTS 8192     /* that a block gets if the elements are divided */
 #define MANY (INT64_C(1) << 22) /* elements that keep a card busy if a lane takes 32 */
@@ -19,6 +19,7 @@ extern "C" {
 /* Numbers of elements to offsets in memory. */
 struct dims {
     int32_t ndim;
+    bool wide; /* the numbers need 64 bits */
     sh_wide_divider sizes[SH_MAX_DIMS];
     int64_t strides[2][SH_MAX_DIMS];
 
@@ -26,12 +27,19 @@ struct dims {
     {
         int64_t offset = 0;
 #pragma unroll 1
-        for (int d = ndim - 1; d > 0; d--) {
+        for (int d = ndim - 1; d > 0 && wide; d--) {
             int64_t rest = sh_wide_divide(i, sizes[d]);
             offset += (i - rest * sizes[d].divisor) * strides[view][d];
             i = rest;
         }
-        return offset + i * strides[view][0];
+        uint32_t n = (uint32_t)i;
+#pragma unroll 1
+        for (int d = ndim - 1; d > 0 && !wide; d--) {
+            uint32_t rest = sh_divide(n, sizes[d].fast);
+            offset += (int64_t)(n - rest * sizes[d].fast.divisor) * strides[view][d];
+            n = rest;
+        }
+        return offset + (wide || ndim == 1 ? i : (int64_t)n) * strides[view][0];
     }
 };
 
@@ -51,33 +59,32 @@ struct reduction {
 
 /* ---- elements: f32, f64, and all integers as i64 ---- */
 
-/* Reads elements i, i + lanes, ...; those that are not before the end become 0. where(i) is the offset of element i. */
-template <class From, class X, class Where>
-__device__ __forceinline__ void get_as(X (&x)[BATCH], const reduction &r, int64_t i, int64_t end, int lanes,
-                                       Where where)
+/* Reads elements i, i + lanes, ...; of a last batch those that are before the end. where(i) is the offset of
+ * element i. */
+template <class From, bool last, int B, class X, class Where>
+__device__ __forceinline__ void get_as(X (&x)[B], const reduction &r, int64_t i, int64_t end, int lanes, Where where)
 {
 #pragma unroll
-    for (int k = 0; k < BATCH; k++) {
-        int64_t j = i + (int64_t)k * lanes;
-        x[k] = j < end ? (X)((const From *)r.a)[where(j)] : X(0);
+    for (int k = 0; k < B; k++) {
+        int64_t j = i + k * lanes;
+        x[k] = !last || j < end ? (X)((const From *)r.a)[where(j)] : X(0);
     }
 }
 
-template <class X, class Where>
-__device__ __forceinline__ void get(X (&x)[BATCH], const reduction &r, int64_t i, int64_t end, int lanes, Where where)
+template <bool last, int B, class X, class Where>
+__device__ __forceinline__ void get(X (&x)[B], const reduction &r, int64_t i, int64_t end, int lanes, Where where)
 {
-    get_as<X>(x, r, i, end, lanes, where);
+    get_as<X, last>(x, r, i, end, lanes, where);
 }
 
-template <class Where>
-__device__ __forceinline__ void get(int64_t (&x)[BATCH], const reduction &r, int64_t i, int64_t end, int lanes,
-                                    Where where)
+template <bool last, int B, class Where>
+__device__ __forceinline__ void get(int64_t (&x)[B], const reduction &r, int64_t i, int64_t end, int lanes, Where where)
 {
     switch (r.dtype) {
-    case SHOAL_I64: get_as<int64_t>(x, r, i, end, lanes, where); break;
-    case SHOAL_I32: get_as<int32_t>(x, r, i, end, lanes, where); break;
-    case SHOAL_B8: get_as<bool>(x, r, i, end, lanes, where); break;
-    default: get_as<uint8_t>(x, r, i, end, lanes, where); break;
+    case SHOAL_I64: get_as<int64_t, last>(x, r, i, end, lanes, where); break;
+    case SHOAL_I32: get_as<int32_t, last>(x, r, i, end, lanes, where); break;
+    case SHOAL_B8: get_as<bool, last>(x, r, i, end, lanes, where); break;
+    default: get_as<uint8_t, last>(x, r, i, end, lanes, where); break;
     }
 }
 
@@ -297,34 +304,45 @@ template <class T> struct log_sums {
 
 /* ---- the two launches ---- */
 
-/* Sees elements begin, begin + lanes, ... before end. */
-template <class Op, class Where>
-__device__ __forceinline__ void see_all(Op &op, const reduction &r, int64_t begin, int64_t end, int lanes, Where where)
+template <bool last, int B, class Op, class Where>
+__device__ __forceinline__ void see_batch(Op &op, const reduction &r, int64_t i, int64_t end, int lanes, Where where)
+{
+    typename Op::X x[B];
+    get<last>(x, r, i, end, lanes, where);
+#pragma unroll
+    for (int k = 0; k < B; k++) {
+        int64_t j = i + k * lanes;
+        if (!last || j < end) {
+            op.see(r, x[k], j);
+        }
+    }
+    op.end_batch();
+}
+
+/* Sees elements i, i + lanes, ... before end. Code that is fast has the full batches apart. */
+template <bool fast, int B, class Op, class Where>
+__device__ __forceinline__ void see_all(Op &op, const reduction &r, int64_t i, int64_t end, int lanes, Where where)
 {
 #pragma unroll 1
-    for (int64_t i = begin; i < end; i += (int64_t)BATCH * lanes) {
-        typename Op::X x[BATCH];
-        get(x, r, i, end, lanes, where);
-#pragma unroll
-        for (int k = 0; k < BATCH; k++) {
-            int64_t j = i + (int64_t)k * lanes;
-            if (j < end) {
-                op.see(r, x[k], j);
-            }
-        }
-        op.end_batch();
+    for (; fast && i + (B - 1) * lanes < end; i += B * lanes) {
+        see_batch<false, B>(op, r, i, end, lanes, where);
+    }
+#pragma unroll 1
+    for (; i < end; i += B * lanes) {
+        see_batch<true, B>(op, r, i, end, lanes, where);
     }
 }
 
-/* Most reductions are of one dimension, after merging; those of floats have code of their own. */
+/* Most reductions are of one dimension, after merging; the others get less code. */
 template <class Op>
 __device__ __forceinline__ void see_row(Op &op, const reduction &r, int64_t base, int64_t begin, int64_t end, int lanes)
 {
-    if (!std::is_integral<typename Op::X>::value && r.reduced.ndim == 1) {
+    if (r.reduced.ndim == 1) {
         int64_t stride = r.reduced.strides[0][0];
-        see_all(op, r, begin, end, lanes, [=](int64_t i) { return base + i * stride; });
+        see_all<!std::is_integral<typename Op::X>::value, BATCH>(op, r, begin, end, lanes,
+                                                                 [=](int64_t i) { return base + i * stride; });
     } else {
-        see_all(op, r, begin, end, lanes, [&](int64_t i) { return base + r.reduced.at(i, 0); });
+        see_all<false, 2>(op, r, begin, end, lanes, [&](int64_t i) { return base + r.reduced.at(i, 0); });
     }
 }
 
@@ -423,6 +441,7 @@ static shoal_err dims_init(dims *d, int32_t n, const int64_t shape[], const int6
     }
     for (int i = 0; i < d->ndim; i++) {
         d->sizes[i] = sh_wide_divider_make(sizes[i], count);
+        d->wide = d->sizes[i].wide;
     }
     if (d->ndim == 0) { /* one element */
         d->ndim = 1;
@@ -451,9 +470,9 @@ static sh_groups divide(reduction *r)
     int kept = r->kept.ndim - 1, reduced = r->reduced.ndim - 1;
     int64_t beside = r->kept.strides[0][kept];
     bool columns = r->results > 1 && r->each > 1 && beside > 0 && beside < r->reduced.strides[0][reduced];
-    int each = r->results * r->each < MANY ? BATCH : 4 * BATCH;
-    sh_groups g = columns ? sh_groups_of_columns(r->each, r->kept.sizes[kept].divisor, each)
-                          : sh_groups_of_rows(r->results, r->each, each);
+    int least = r->results * r->each < MANY ? BATCH : 4 * BATCH;
+    sh_groups g = columns ? sh_groups_of_columns(r->results, r->each, r->kept.sizes[kept].divisor, least)
+                          : sh_groups_of_rows(r->results, r->each, least, 8 * BATCH);
     int64_t blocks = sh_group_blocks(g, r->results), here = r->each * (r->results < g.groups ? r->results : g.groups);
     int64_t chunks = 1;
     if (here > ONE_BLOCK && blocks < WANTED_BLOCKS / 2) {

@@ -264,7 +264,8 @@ static rows rows_of(const sh_softmax_shape *s)
 
 static sh_groups groups_of(const sh_softmax_shape *s)
 {
-    return s->inner == 1 ? sh_groups_of_rows(s->outer, s->n, SH_BATCH) : sh_groups_of_columns(s->n, s->inner, SH_BATCH);
+    return s->inner == 1 ? sh_groups_of_rows(s->outer, s->n, SH_BATCH, 64)
+                         : sh_groups_of_columns(s->outer * s->inner, s->n, s->inner, SH_BATCH);
 }
 
 template <class T> static losses<T> losses_of(const sh_nll_args *args, void *loss, const void *total)
