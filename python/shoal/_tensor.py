@@ -96,8 +96,10 @@ def to_torch(t: Tensor) -> typing.Any:
     import torch
 
     if t.dtype == "bool":
-        stream = {} if t.device == "cpu" else {"stream": current_stream(torch, t.__dlpack_device__()[1]) or 1}
-        return torch.from_dlpack(t.__dlpack__(_bool_as_bytes=True, **stream)).view(torch.bool)
+        stream = None
+        if t.device == "cuda":
+            stream = current_stream(torch, t.__dlpack_device__()[1]) or _DEFAULT_STREAM
+        return torch.from_dlpack(t.__dlpack__(_bool_as_bytes=True, stream=stream)).view(torch.bool)
     return torch.from_dlpack(t)
 
 
