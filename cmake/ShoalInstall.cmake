@@ -12,6 +12,11 @@ if(TARGET shoal_cli)
     install(TARGETS shoal_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
+# Beside libshoal, which loads it; no program links with it.
+if(TARGET shoal_cuda)
+    install(TARGETS shoal_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+
 if(TARGET shoal)
     set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/shoal)
     install(TARGETS shoal EXPORT shoalTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
