@@ -8,7 +8,7 @@
 namespace
 {
 
-constexpr int SIDE = 64, DEPTH = 32;
+constexpr int SIDE = 64, DEPTH = 32, SOME = 8;
 constexpr int QUADS = 1; /* rows of a thread, in fours */
 constexpr int THREADS = SIDE * SIDE / (16 * QUADS), APART = SIDE / QUADS;
 constexpr int PITCH = SIDE + 4; /* of an element of k in shared memory */
@@ -61,19 +61,22 @@ template <bool ALONG_K> __device__ inline void store(const float4 (&from)[LOADS]
     }
 }
 
+/* `depth` elements of k, rounded up to SOME: beyond them the tiles have zeros. */
 __device__ inline void multiply(const float (&a)[DEPTH][PITCH], const float (&b)[DEPTH][PITCH], int row, int column,
-                                float (&sum)[4 * QUADS][4])
+                                int depth, float (&sum)[4 * QUADS][4])
 {
-#pragma unroll 8
-    for (int k = 0; k < DEPTH; k++) {
-        const float4 v = *(const float4 *)&b[k][column];
+    for (int first = 0; first < depth; first += SOME) {
 #pragma unroll
-        for (int i = 0; i < 4 * QUADS; i += 4) {
-            const float4 u = *(const float4 *)&a[k][row + i / 4 * APART];
-            const float left[4] = {u.x, u.y, u.z, u.w}, right[4] = {v.x, v.y, v.z, v.w};
+        for (int k = first; k < first + SOME; k++) {
+            const float4 v = *(const float4 *)&b[k][column];
 #pragma unroll
-            for (int e = 0; e < 16; e++) {
-                sum[i + e / 4][e % 4] = fmaf(left[e / 4], right[e % 4], sum[i + e / 4][e % 4]);
+            for (int i = 0; i < 4 * QUADS; i += 4) {
+                const float4 u = *(const float4 *)&a[k][row + i / 4 * APART];
+                const float left[4] = {u.x, u.y, u.z, u.w}, right[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+                for (int e = 0; e < 16; e++) {
+                    sum[i + e / 4][e % 4] = fmaf(left[e / 4], right[e % 4], sum[i + e / 4][e % 4]);
+                }
             }
         }
     }
@@ -142,7 +145,7 @@ __global__ void __launch_bounds__(THREADS)
             fetch<A_ALONG>(a, k + DEPTH, a_next);
             fetch<B_ALONG>(b, k + DEPTH, b_next);
         }
-        multiply(a_tile[turn], b_tile[turn], row, column, sum);
+        multiply(a_tile[turn], b_tile[turn], row, column, (int)min((int64_t)DEPTH, depth - k), sum);
     }
     float *const sums_here = sums ? sums + z * g.m * g.n : nullptr, *const c = (float *)g.c + batch * g.c_batch;
 #pragma unroll
