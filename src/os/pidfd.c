@@ -10,6 +10,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef SYS_pidfd_getfd
+#define SYS_pidfd_getfd 438
+#endif
+
 #define NS_PER_S INT64_C(1000000000)
 
 int sh_poll(struct pollfd *fds, nfds_t count, int64_t deadline)
