@@ -1,5 +1,5 @@
 /* Tensors of a card between processes, beyond what holds for all tensors (tests/sharing*.c): many small ones, the order of
- * work, deaths, and processes without a card. B51 to B53. Over the stub driver, or on a card. */
+ * work, memory that is used again, deaths, and processes without a card. B11 (B50), B51 to B53. Over the stub driver, or on a card. */
 #include "device/cuda_share.h"
 #include "testing/cuda_stub/stub.h"
 
@@ -167,6 +167,52 @@ START_TEST(b52_a_value_made_before_the_work_waits_for_it)
     shoal_tensor_release(sent);
     shoal_tensor_release(back);
     shoal_scope_release(0);
+    talk_end(&t);
+}
+END_TEST
+
+/* ---- B11 ---- */
+
+static uint64_t blocks_now(void)
+{
+    shoal_world_info info;
+    ck_assert_ok(shoal_world_info_get(&info));
+    return info.blocks_live;
+}
+
+START_TEST(b11_tensors_use_their_memory_again)
+{
+    enum { WARM = 100, MESSAGES = 1000, COUNT = 25000 };
+    talk t;
+    sh_cuda_memory_numbers warm = {0}, end;
+    uint64_t blocks = 0;
+    talk_begin(&t, SHOAL_START_SPAWN, reflect_twice);
+    for (int n = 0; n < WARM + MESSAGES; n++) { /* a fresh one each time */
+        shoal_tensor *sent = shoal_full(SHOAL_F32, n, SHOAL_SHAPE(COUNT)), *back;
+        hot_ok(shoal_queue_put_tensor(t.in, sent, LIMIT));
+        shoal_tensor_release(sent);
+        hot_ok(shoal_queue_get_tensor(t.out, LIMIT, &back));
+        hot(n % 100 != 0 || AT(back, COUNT - 1) == 2 * n);
+        shoal_tensor_release(back);
+        if (n == WARM) {
+            hot_ok(sh_cuda_memory_numbers_now(&warm));
+            blocks = blocks_now();
+        }
+    }
+    ck_assert_ok(sh_cuda_memory_numbers_now(&end));
+    ck_assert_uint_eq(end.held, warm.held);
+    ck_assert_uint_le(blocks_now(), blocks + 64); /* the last ones may wait for a mark */
+    shoal_tensor *sent = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(100)), *back;
+    for (int n = 0; n < WARM + MESSAGES; n++) { /* the same one, to and fro */
+        hot_ok(shoal_queue_put_tensor(t.in, sent, LIMIT));
+        hot_ok(shoal_queue_get_tensor(t.out, LIMIT, &back));
+        hot(same_memory(back, sent));
+        shoal_tensor_release(n % 2 == 0 ? sent : back); /* each continues as the other */
+        sent = n % 2 == 0 ? back : sent;
+        blocks = n == WARM ? blocks_now() : blocks;
+    }
+    ck_assert_uint_le(blocks_now(), blocks);
+    shoal_tensor_release(sent);
     talk_end(&t);
 }
 END_TEST
@@ -364,6 +410,7 @@ static Suite *suite(void)
     tcase_add_test(tc, b51_many_small_tensors_through_three_processes);
     tcase_add_test(tc, b52_work_before_a_put_is_seen_without_a_wait);
     tcase_add_test(tc, b52_a_value_made_before_the_work_waits_for_it);
+    tcase_add_test(tc, b11_tensors_use_their_memory_again);
     tcase_add_test(tc, b53_finished_work_outlives_its_maker);
     tcase_add_test(tc, b53_unfinished_work_of_the_dead_is_an_error);
     tcase_add_test(tc, b53_memory_comes_back_from_a_dead_consumer);
