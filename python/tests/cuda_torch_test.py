@@ -3,6 +3,7 @@ and a torch with CUDA; `make test-cuda` runs it."""
 import gc
 import os
 import signal
+import subprocess
 import sys
 import unittest
 
@@ -305,6 +306,13 @@ class Torch(Case):
         with self.assertRaisesRegex(shoal.Error, "died"):
             messages.get(timeout=LONG)
             shoal.synchronize()
+
+    def test_without_the_glue(self):
+        """Some of these tests again, without the C++ module: each tensor is moved alone."""
+        names = ["Torch.test_b5_a_process_captures_it", "Torch.test_b16_sent_on_and_outlives_both"]
+        done = subprocess.run([sys.executable, "-W", "ignore", __file__, *names], text=True, capture_output=True,
+                              env={**os.environ, "SHOAL_TORCH_GLUE": "off"}, timeout=LONG)
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_not_in_a_capture(self):
         x, unmoved = torch.zeros(4, device="cuda"), torch.zeros(4, device="cuda")
