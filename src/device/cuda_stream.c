@@ -18,12 +18,13 @@ static shoal_err check(sh_cu_stream other)
     }
     shoal_err err = sh_cuda_capture_refuse("ordering work with a stream of another library");
     int status = SH_CU_CAPTURE_NONE;
-    if (err == SHOAL_OK && (sh_cu.cuStreamIsCapturing(other, &status) != SH_CU_OK || status != SH_CU_CAPTURE_NONE)) {
-        err =
-            sh_fail(SHOAL_ESTATE, "another library is capturing a CUDA graph on its stream: use Shoal's tensors before "
-                                  "or after the capture");
+    int result = err == SHOAL_OK ? sh_cu.cuStreamIsCapturing(other, &status) : SH_CU_OK;
+    bool captures = status != SH_CU_CAPTURE_NONE || (result >= SH_CU_CAPTURE_FIRST && result <= SH_CU_CAPTURE_LAST);
+    if (err == SHOAL_OK && captures) {
+        return sh_fail(SHOAL_ESTATE, "another library is capturing a CUDA graph on its stream: use Shoal's tensors "
+                                     "before or after the capture");
     }
-    return err;
+    return err == SHOAL_OK ? sh_cuda_result("look at a stream", result) : err;
 }
 
 /* What comes into `after` waits for what is in `before`. One of them is Shoal's. */
