@@ -353,17 +353,18 @@ static shoal_err share_on_card(sh_storage *s)
         return err;
     }
     err = sh_piece_read(block, &piece);
-    if (err == SHOAL_OK) {
+    if (err == SHOAL_OK) { /* before the table has it: another thread may find it there */
+        s->work = piece.work;
+        s->owns = true;
+        s->size = piece.size; /* at least 1: the same for all processes */
         err = become_block_locked(s, s->data, block);
     }
     if (err != SHOAL_OK) {
+        s->work = NULL;
+        s->owns = false;
         sh_block_release(block);
-        return err;
     }
-    s->work = piece.work;
-    s->owns = true;
-    s->size = piece.size; /* at least 1: the same for all processes */
-    return SHOAL_OK;
+    return err;
 }
 
 shoal_err sh_storage_share(sh_storage *s)
