@@ -258,6 +258,8 @@ START_TEST(b53_finished_work_outlives_its_maker)
 }
 END_TEST
 
+#define DEAD_WORK 4000
+
 /* Puts work that is not done, and dies. */
 static shoal_err put_unfinished(int rank, const shoal_value *args)
 {
@@ -268,7 +270,7 @@ static shoal_err put_unfinished(int rank, const shoal_value *args)
     if (sh_stub_control()) {
         sh_stub_control()->block();
     }
-    for (int i = 0; i < 4000; i++) {
+    for (int i = 0; i < DEAD_WORK; i++) {
         must(shoal_add_scalar_(t, 1) == t);
         if (sh_stub_control()) {
             break; /* its kernels do not wait; the mark does */
@@ -291,12 +293,15 @@ START_TEST(b53_unfinished_work_of_the_dead_is_an_error)
         }
         ck_assert_ok(shoal_world_sweep(NULL));
         shoal_err err = shoal_queue_get_tensor(q, LIMIT, &t);
+        bool whole = false;
         if (err == SHOAL_OK) {
             ck_assert(shoal_add_scalar_(t, 1) == t);
             err = shoal_card_wait();
+            whole = err == SHOAL_OK && !sh_stub_control() && AT(t, LONG_COUNT - 1) == DEAD_WORK + 1;
             shoal_tensor_release(t);
         }
-        ck_assert_msg(err == SHOAL_EOWNERDEAD, "%s: %s", shoal_err_name(err), shoal_last_error_text());
+        /* Under MPS the work may go on without its process; then it comes whole. */
+        ck_assert_msg(err == SHOAL_EOWNERDEAD || whole, "%s: %s", shoal_err_name(err), shoal_last_error_text());
         if (n % 2 != 0) {
             finish_as(p, SHOAL_KILLED, SIGKILL);
         }
