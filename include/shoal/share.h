@@ -4,6 +4,10 @@
  * The receiver gets its own tensor over the same memory; if it arrives more than once, the tensors have the same
  * storage. In values, tensors and modules are members like any other: shoal_map("x", tensor, "model", module).
  *
+ * A tensor on a card stays where it is: sharing and sending it copies nothing. What its sender did with it on the card
+ * before the put is done before anything that its receiver does with it there; neither waits. Call shoal_card_wait
+ * before the put to send only finished work: such a tensor arrives whole even if its sender is killed.
+ *
  * After shoal_world_leave the elements of a shared tensor are gone: shoal_tensor_data returns NULL, and calls that
  * need the elements fail with SHOAL_ESTATE. Its dtype and shape remain.
  */
@@ -18,8 +22,8 @@
 extern "C" {
 #endif
 
-/* Moves the storage of a tensor, and of its gradient, into the shared heap. The address of the elements changes.
- * Does nothing if the storage is already there, or on a GPU. No other thread may use the storage meanwhile. Does not
+/* Moves the storage of a tensor, and of its gradient, into the shared heap. The address of the elements changes, except
+ * on a card. Does nothing if the storage is shared already. No other thread may use the storage meanwhile. Does not
  * block. Errors: SHOAL_ENOMEM (the text has the sizes); SHOAL_ESTATE if the tensor needs a gradient and is not a
  * leaf (detach it first), or another library holds it (shoal_tensor_to_dlpack); SHOAL_EINVAL if the memory belongs
  * to the program or another library (shoal_from_memory, shoal_tensor_from_dlpack) and cannot move: clone the tensor
@@ -36,7 +40,10 @@ SHOAL_MUST_USE shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor
 SHOAL_MUST_USE shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout);
 
 /* Takes a tensor from a queue. The caller owns it. Blocks and fails like shoal_queue_get. Thread-safe. Errors: also
- * SHOAL_ETYPE if the oldest message is not a tensor; the message then stays in the queue. */
+ * SHOAL_ETYPE if the oldest message is not a tensor; the message then stays in the queue. For a tensor on a card:
+ * SHOAL_EOWNERDEAD if its sender died before its work was done (shoal_card_wait may say so later instead); if this
+ * process has no card, or another one, SHOAL_EINVAL or the errors of shoal_card_count: the message goes back to the end
+ * of the queue, for another process. */
 SHOAL_MUST_USE shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tensor **out_tensor);
 
 /* Shares all parameters and buffers of a module, as shoal_tensor_share does. Does not block. Errors: those of

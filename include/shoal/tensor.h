@@ -154,7 +154,7 @@ bool shoal_tensor_is_contiguous(const shoal_tensor *t);
  * afterwards. Does not block. Thread-safe. */
 void *shoal_tensor_data(const shoal_tensor *t);
 
-/* Return the number of a tensor's storage, its size in bytes, and whether it is in the shared heap. Two tensors with
+/* Return the number of a tensor's storage, its size in bytes, and whether it is shared (share.h). Two tensors with
  * the same storage number share memory. For NULL they return 0 or false. Do not block. Thread-safe. Cannot fail. */
 uint64_t shoal_tensor_storage_id(const shoal_tensor *t);
 size_t shoal_tensor_storage_size(const shoal_tensor *t);
