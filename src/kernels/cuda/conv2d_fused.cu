@@ -182,7 +182,7 @@ plan plan_of(const sh_fused &s, int sw, size_t *out_bytes)
     p.strips = p.across * s.pooled_h;
     p.pitch = divided(2 * sw * p.across + s.kernel - 3, 16) * 16 + 2; /* 2 mod 16: no bank conflicts between rows */
     p.outs = outs_of(s, max(1, min(min(s.out_c, 32), 448 / p.strips)));
-    const int blocks = s.n * divided(s.out_c, p.outs), threads = blocks > CARD ? 224 : 448;
+    const int blocks = s.n * divided(s.out_c, p.outs), threads = blocks > CARD ? 224 : 384;
     p.parts = max(1, min(divided(s.in_c, 2), threads / (p.outs * p.strips)));
     p.parts = divided(s.in_c, divided(s.in_c, p.parts));
     const int channel = s.rows * p.pitch + p.outs * s.kernel * s.kernel,
