@@ -223,6 +223,21 @@ static shoal_err own_work(sh_work *out_work)
     return err;
 }
 
+static bool is_awaited(sh_work work);
+
+/* Checks whether the work was lost and this process has not been told yet: its stream waits for it, and no host wait
+ * came since. */
+static bool is_lost_untold(sh_work work)
+{
+    if (work == 0 || sh_work_look(work) != SH_WORK_LOST) {
+        return false;
+    }
+    pthread_mutex_lock(&order.lock);
+    bool untold = is_awaited(work);
+    pthread_mutex_unlock(&order.lock);
+    return untold;
+}
+
 shoal_err sh_cuda_mark(sh_a64 *work)
 {
     sh_work mine, before = sh_load_acquire(work);
@@ -242,6 +257,8 @@ shoal_err sh_cuda_mark(sh_a64 *work)
             awaited = before;
             err = sh_cuda_await(before); /* so what is marked next comes after it */
             err = err == SHOAL_OK ? own_work(&mine) : err;
+        } else if (foreign && is_lost_untold(before)) {
+            return SHOAL_OK; /* the word stays, so that the next receiver is told of the loss */
         } else if (sh_cas_acq_rel(work, &before, mine)) { /* pairs with the receiver's acquire of the work */
             return SHOAL_OK;
         }
@@ -419,6 +436,7 @@ shoal_err sh_cuda_order_wait(void)
     (void)prune_waits(true);
     release_closings(false);
     pthread_mutex_unlock(&order.lock);
+    sh_cuda_imports_tidy();
     return lost ? lost_work() : SHOAL_OK;
 }
 
@@ -471,6 +489,7 @@ void sh_cuda_close(shoal_block *keeper)
 
 void sh_cuda_order_poll(void)
 {
+    sh_cuda_imports_tidy();
     pthread_mutex_lock(&order.lock);
     if (order.first) {
         if (order.unmarked_count > 0) {

@@ -164,6 +164,15 @@ static void drop_dead(void)
     }
 }
 
+void sh_cuda_imports_tidy(void)
+{
+    pthread_mutex_lock(&imports.lock);
+    if (imports.list) {
+        drop_dead();
+    }
+    pthread_mutex_unlock(&imports.lock);
+}
+
 static shoal_err import_memory(import *m, int fd)
 {
     shoal_err err =

@@ -58,8 +58,11 @@ void sh_cuda_order_drain(void);
 /* Makes this process ready for it in its world. Cheap if it is. */
 void sh_cuda_order_begin(void);
 
-/* Releases what sh_cuda_close kept, as far as its time has come. */
+/* Releases what sh_cuda_close kept, as far as its time has come, and tidies the imports. */
 void sh_cuda_order_poll(void);
+
+/* Unmaps granules of other processes that have died. Costs one load if none has. */
+void sh_cuda_imports_tidy(void);
 
 /* Forgets what belongs to the world that this process leaves (cuda_share.c). */
 void sh_cuda_share_leave(void);

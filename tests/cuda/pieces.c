@@ -333,8 +333,15 @@ START_TEST(work_lost)
     if (_i == 0) {
         ck_assert_err(receive(back, &l), SHOAL_EOWNERDEAD);
     } else {
+        sh_piece piece;
+        ck_assert_ok(sh_piece_read(l.piece, &piece));
+        sh_work lost = sh_load_acquire(piece.work);
+        ck_assert_ok(sh_cuda_mark(piece.work)); /* sent on before this process was told: the next one is told, too */
+        ck_assert_uint_eq(sh_load_acquire(piece.work), lost);
         ck_assert_err(device->wait(), SHOAL_EOWNERDEAD);
-        ck_assert_ok(device->wait()); /* said once */
+        ck_assert_ok(device->wait());           /* said once */
+        ck_assert_ok(sh_cuda_mark(piece.work)); /* this process knows, and may have written the elements anew */
+        ck_assert_uint_eq(sh_load_acquire(piece.work), 0);
     }
     sh_cuda_close(l.piece);
     shoal_queue_release(there);
