@@ -83,7 +83,8 @@ static int wait_for(pid_t pid)
     return status;
 }
 
-/* Checks whether a daemon answers in the folder that this process's environment names. */
+/* Checks whether a daemon answers in the folder that this process's environment names. Without the program that could
+ * ask, its file counts. */
 static bool is_running(void)
 {
     const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY");
@@ -91,6 +92,9 @@ static bool is_running(void)
     snprintf(control, sizeof control, "%s/control", folder != NULL && folder[0] != 0 ? folder : DEFAULT_FOLDER);
     if (access(control, F_OK) != 0) {
         return false;
+    }
+    if (!in_path()) {
+        return true;
     }
     pid_t pid = run("echo get_server_list | timeout 5 " PROGRAM, "", -1);
     return pid > 0 && wait_for(pid) == 0;
@@ -139,9 +143,10 @@ shoal_err sh_mps_start(sh_mps *mps, const shoal_train_options *o)
     if (o->device != SHOAL_CUDA || o->workers < 2) {
         return SHOAL_OK;
     }
-    if (o->mps == SHOAL_MPS_OFF || !in_path()) {
+    bool wanted = o->mps != SHOAL_MPS_OFF, there = wanted && is_running();
+    if (!there && (!wanted || !in_path())) {
         snprintf(mps->note, sizeof mps->note, "the %d workers take turns on the card: %s", o->workers,
-                 o->mps == SHOAL_MPS_OFF ? "MPS is off" : PROGRAM " is not installed");
+                 wanted ? PROGRAM " is not installed" : "MPS is off");
         return SHOAL_OK;
     }
     if (o->workers > SH_MPS_CLIENTS) {
@@ -149,7 +154,7 @@ shoal_err sh_mps_start(sh_mps *mps, const shoal_train_options *o)
                        "%d workers, but MPS has room for %d processes on a card: use fewer workers, or MPS off",
                        o->workers, SH_MPS_CLIENTS);
     }
-    if (is_running()) {
+    if (there) {
         return SHOAL_OK;
     }
     snprintf(mps->folder, sizeof mps->folder, "/tmp/shoal-mps-XXXXXX");
