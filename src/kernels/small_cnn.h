@@ -33,6 +33,7 @@ typedef struct sh_small_cnn_step {
      * used to both, so that the same launches can be repeated. */
     int64_t *state;
     sh_random_key key;
+    const uint64_t *seed; /* not NULL: replaces key.seed, so that the same launches can be repeated with another one */
     float lr, momentum_factor;
     float *loss;   /* += the batch's mean loss */
     bool training; /* with dropout */

@@ -18,8 +18,8 @@
 
 /* How long the steps that are enqueued before the worker looks at the board should take, and how many at most. */
 #define AHEAD_NS SHOAL_MS(4)
-#define AHEAD_FIRST 16
-#define AHEAD_MOST 512
+#define AHEAD_FIRST 25
+#define AHEAD_MOST 400
 
 #define MPS_AGAIN_US 300000
 
@@ -380,18 +380,15 @@ static shoal_err upload_order(sh_worker *w, int64_t epoch)
     return card->device->write(sh_tensor_ptr(card->order), order, (size_t)w->loader->count * sizeof *order);
 }
 
-/* Enqueues batches at to end - 1. Returns the number of their samples. */
+/* Enqueues batches at to end - 1. Returns the number of their samples. Only the last of an epoch may be smaller. */
 static shoal_err enqueue(sh_worker *w, int64_t at, int64_t end, int64_t *out_samples)
 {
-    shoal_err err = SHOAL_OK;
-    *out_samples = 0;
-    for (; at < end && err == SHOAL_OK; at++) {
-        const int64_t *numbers;
-        int64_t samples = sh_loader_batch(w->loader, at, &numbers);
-        *out_samples += samples;
-        err = w->card->plan->step(w, samples);
-    }
-    return err;
+    const int64_t *numbers;
+    int64_t whole = w->loader->batch, last = sh_loader_batch(w->loader, end - 1, &numbers);
+    int64_t count = end - at - (last < whole);
+    shoal_err err = count > 0 ? w->card->plan->steps(w, whole, count) : SHOAL_OK;
+    *out_samples = count * whole + (last < whole ? last : 0);
+    return err == SHOAL_OK && last < whole ? w->card->plan->steps(w, last, 1) : err;
 }
 
 /* Enqueues steps for about AHEAD_NS, however long one takes. */
@@ -403,10 +400,10 @@ static int64_t next_ahead(int64_t ahead, int64_t took)
     return took > 2 * AHEAD_NS && ahead > 1 ? ahead / 2 : ahead;
 }
 
-static shoal_err run_steps(sh_worker *w, int64_t epoch, int64_t first, int64_t last)
+static shoal_err run_steps(sh_worker *w, int64_t epoch, int64_t first, int64_t last, uint64_t seed)
 {
     sh_card *card = w->card;
-    sh_card_progress p = {.at = first * w->loader->batch};
+    sh_card_progress p = {.at = first * w->loader->batch, .seed = seed};
     float before = 0;
     shoal_err err = card->device->write(sh_tensor_ptr(card->progress), &p, sizeof p);
     for (int64_t at = first, end; at < last && err == SHOAL_OK && !sh_worker_stopped(w); at = end) {
@@ -436,7 +433,7 @@ shoal_err sh_card_run(sh_worker *w, int64_t epoch, int64_t first, int64_t last, 
         err = w->card->plan->begin(w, sh_settings_lr(&w->settings, epoch / w->passes), seed, change);
     }
     if (err == SHOAL_OK) {
-        err = run_steps(w, epoch, first, last);
+        err = run_steps(w, epoch, first, last, seed);
     }
     return err;
 }

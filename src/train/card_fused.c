@@ -1,5 +1,5 @@
-/* The plan for mnist-cnn on images of bytes: two launches a step. They count and draw by themselves, so nothing needs to
- * be captured. */
+/* The plan for mnist-cnn on images of bytes: two launches a step. They count and draw by themselves, so several steps are
+ * captured together; the rest of a run is launched step by step. */
 #include "train/card_inside.h"
 
 #include "base/error.h"
@@ -8,9 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TOGETHER 25
+
 typedef struct fused {
     sh_small_cnn_step step;
     shoal_tensor *scratch;
+    bool ran;               /* a step has run as it is: the kernels are loaded */
+    shoal_capture *capture; /* of TOGETHER steps of whole batches; NULL: none yet */
 } fused;
 
 static bool fits(const sh_worker *w)
@@ -35,6 +39,7 @@ static shoal_err open(sh_worker *w)
                                   .scale = card->scale,
                                   .shift = card->shift,
                                   .state = &sh_card_progress_of(card)->at,
+                                  .seed = &sh_card_progress_of(card)->seed,
                                   .loss = &sh_card_progress_of(card)->loss,
                                   .momentum_factor = (float)w->settings.momentum,
                                   .training = true};
@@ -49,28 +54,69 @@ static void close(sh_card *card)
 {
     fused *f = card->own;
     if (f != NULL) {
+        shoal_capture_destroy(f->capture);
         shoal_tensor_release(f->scratch);
         free(f);
     }
 }
 
+/* The captured steps have their learning rate in them. */
 static shoal_err begin(sh_worker *w, double lr, uint64_t seed, bool change)
 {
+    (void)seed; /* in the card's progress */
     fused *f = w->card->own;
+    if (f->step.lr != (float)lr || (f->step.grad[0] == NULL) != change) {
+        shoal_capture_destroy(f->capture);
+        f->capture = NULL;
+    }
     f->step.lr = (float)lr;
-    f->step.key = (sh_random_key){.seed = seed};
     for (size_t i = 0; i < w->card->count; i++) {
         f->step.grad[i] = change ? NULL : sh_card_at(w->card, w->card->grads, i);
     }
     return SHOAL_OK;
 }
 
-static shoal_err step(sh_worker *w, int64_t samples)
+static shoal_err launch(const sh_card *card, int64_t samples, int64_t count)
 {
-    fused *f = w->card->own;
+    fused *f = card->own;
+    shoal_err err = SHOAL_OK;
     f->step.batch = samples;
-    return w->card->device->kernels()->small_cnn->step(w->card->exec, &f->step, sh_tensor_ptr(f->scratch));
+    for (int64_t i = 0; i < count && err == SHOAL_OK; i++) {
+        err = card->device->kernels()->small_cnn->step(card->exec, &f->step, sh_tensor_ptr(f->scratch));
+    }
+    f->ran = true;
+    return err;
+}
+
+static shoal_err capture(const sh_card *card, int64_t samples)
+{
+    fused *f = card->own;
+    shoal_err err = shoal_capture_begin(&f->capture);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    err = launch(card, samples, TOGETHER);
+    shoal_err ended = shoal_capture_end(f->capture);
+    err = err == SHOAL_OK ? ended : err;
+    if (err != SHOAL_OK) {
+        shoal_capture_destroy(f->capture);
+        f->capture = NULL;
+    }
+    return err;
+}
+
+static shoal_err steps(sh_worker *w, int64_t samples, int64_t count)
+{
+    const sh_card *card = w->card;
+    fused *f = card->own;
+    shoal_err err = SHOAL_OK;
+    while (f->ran && samples == w->loader->batch && count >= TOGETHER && err == SHOAL_OK) {
+        err = f->capture ? SHOAL_OK : capture(card, samples);
+        err = err == SHOAL_OK ? shoal_capture_replay(f->capture) : err;
+        count -= TOGETHER;
+    }
+    return err == SHOAL_OK ? launch(card, samples, count) : err;
 }
 
 const sh_card_plan sh_card_fused =
-    {.name = "fused", .fits = fits, .open = open, .close = close, .begin = begin, .step = step};
+    {.name = "fused", .fits = fits, .open = open, .close = close, .begin = begin, .steps = steps};

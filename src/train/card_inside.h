@@ -11,7 +11,8 @@
 /* What the steps keep in card memory; the worker reads it back. */
 typedef struct sh_card_progress {
     int64_t at;     /* samples of the epoch before the next batch */
-    int64_t blocks; /* of random numbers, for a plan that counts them here */
+    int64_t blocks; /* of random numbers, for a plan that counts them here; */
+    uint64_t seed;  /* of those */
     float loss;     /* the sum of the batches' losses */
     float unused;
 } sh_card_progress;
@@ -24,11 +25,11 @@ typedef struct sh_card_plan {
     void (*close)(sh_card *card); /* accepts what a failed open left */
     /* Begins a run of steps. change: false leaves the gradient in card->grads instead of taking the step. */
     shoal_err (*begin)(sh_worker *w, double lr, uint64_t seed, bool change);
-    /* Enqueues the step of the next `samples` samples. */
-    shoal_err (*step)(sh_worker *w, int64_t samples);
+    /* Enqueues `count` steps of `samples` samples each. */
+    shoal_err (*steps)(sh_worker *w, int64_t samples, int64_t count);
 } sh_card_plan;
 
-/* fused: a whole step of mnist-cnn in two launches (kernels/small_cnn.h). ops: any model, op by op, captured. */
+/* fused: a whole step of mnist-cnn in two launches (kernels/small_cnn.h). ops: any model, op by op. Both are captured. */
 extern const sh_card_plan sh_card_fused, sh_card_ops;
 
 struct sh_card {

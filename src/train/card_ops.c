@@ -214,5 +214,14 @@ static shoal_err step(sh_worker *w, int64_t samples)
     return err;
 }
 
+static shoal_err steps(sh_worker *w, int64_t samples, int64_t count)
+{
+    shoal_err err = SHOAL_OK;
+    for (int64_t i = 0; i < count && err == SHOAL_OK; i++) {
+        err = step(w, samples);
+    }
+    return err;
+}
+
 const sh_card_plan sh_card_ops =
-    {.name = "ops", .fits = fits, .open = open, .close = close, .begin = begin, .step = step};
+    {.name = "ops", .fits = fits, .open = open, .close = close, .begin = begin, .steps = steps};

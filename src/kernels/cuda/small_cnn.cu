@@ -42,10 +42,11 @@ struct image_memory {
     int alive[20], alive_count, label;
 };
 
-__device__ void philox(uint64_t block, const sh_random_key &key, uint32_t out[4])
+__device__ void philox(uint64_t block, const sh_small_cnn_step &s, uint32_t out[4])
 {
-    sh_philox_block((uint32_t)block, (uint32_t)(block >> 32), (uint32_t)key.stream, (uint32_t)(key.stream >> 32),
-                    (uint32_t)key.seed, (uint32_t)(key.seed >> 32), out);
+    uint64_t seed = s.seed != nullptr ? *s.seed : s.key.seed;
+    sh_philox_block((uint32_t)block, (uint32_t)(block >> 32), (uint32_t)s.key.stream, (uint32_t)(s.key.stream >> 32),
+                    (uint32_t)seed, (uint32_t)(seed >> 32), out);
 }
 
 __device__ float warp_sum(float v)
@@ -143,7 +144,7 @@ __device__ void load_all(image_memory &m, const sh_small_cnn_step &s, uint64_t b
     }
     if (t >= 32 && t < 37) {
         uint32_t word[4];
-        philox(block + (uint64_t)blockIdx.x * 5 + (t - 32), s.key, word);
+        philox(block + (uint64_t)blockIdx.x * 5 + (t - 32), s, word);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float u = (float)(word[i] >> 8) * 0x1p-24f;
@@ -254,7 +255,7 @@ __device__ void linear_layers(image_memory &m, const sh_small_cnn_step &s, float
         if (s.training) {
             uint64_t i = (uint64_t)blockIdx.x * 50 + j1;
             uint32_t word[4];
-            philox(block + ((uint64_t)gridDim.x * 20 + 3) / 4 + i / 4, s.key, word);
+            philox(block + ((uint64_t)gridDim.x * 20 + 3) / 4 + i / 4, s, word);
             uint32_t drawn = i % 4 == 0 ? word[0] : i % 4 == 1 ? word[1] : i % 4 == 2 ? word[2] : word[3];
             bool stays = (float)(drawn >> 8) * 0x1p-24f >= 0.5f;
             h = stays ? h * 2 : 0;
