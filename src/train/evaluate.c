@@ -61,21 +61,19 @@ static shoal_err fetch_to_card(sh_evaluator *e, int64_t batch, sh_batch *rows)
     return err;
 }
 
-static shoal_err score(shoal_module *module, const sh_batch *rows, sh_score *out_score)
+static shoal_err score(shoal_module *module, const sh_batch *rows, sh_batch *out_sums)
 {
     shoal_tensor *scores = shoal_module_forward(module, rows->x);
     shoal_tensor *loss = shoal_nll_loss_with(scores, rows->y, NULL, SHOAL_SUM);
     shoal_tensor *right = shoal_sum(shoal_eq(shoal_argmax(scores, 1, false), rows->y), SHOAL_ALL, false);
-    sh_score s = {0, 0};
-    shoal_err err = loss == NULL || right == NULL ? shoal_last_error() : shoal_item(loss, &s.loss);
-    err = err == SHOAL_OK ? shoal_item(right, &s.right) : err;
-    if (err == SHOAL_OK) {
-        *out_score = s;
+    if (loss == NULL || right == NULL) {
+        return shoal_last_error();
     }
-    return err;
+    *out_sums = (sh_batch){.x = shoal_tensor_retain(loss), .y = shoal_tensor_retain(right)};
+    return SHOAL_OK;
 }
 
-shoal_err sh_evaluate_batch(sh_evaluator *e, shoal_module *module, int64_t batch, sh_score *out_score)
+shoal_err sh_evaluate_start(sh_evaluator *e, shoal_module *module, int64_t batch, sh_batch *out_sums)
 {
     size_t mark = shoal_scope_mark();
     bool training = shoal_module_training(module);
@@ -84,12 +82,32 @@ shoal_err sh_evaluate_batch(sh_evaluator *e, shoal_module *module, int64_t batch
     shoal_no_grad_begin();
     shoal_err err = e->device == SHOAL_CPU ? fetch(e, batch, &rows) : fetch_to_card(e, batch, &rows);
     if (err == SHOAL_OK) {
-        err = score(module, &rows, out_score);
+        err = score(module, &rows, out_sums);
     }
     shoal_no_grad_end();
     shoal_module_train(module, training);
     shoal_scope_release(mark);
     sh_batch_release(&rows);
+    return err;
+}
+
+shoal_err sh_evaluate_read(const sh_batch *sums, sh_score *out_score)
+{
+    sh_score s = {0, 0};
+    shoal_err err = shoal_item(sums->x, &s.loss);
+    err = err == SHOAL_OK ? shoal_item(sums->y, &s.right) : err;
+    if (err == SHOAL_OK) {
+        *out_score = s;
+    }
+    return err;
+}
+
+shoal_err sh_evaluate_batch(sh_evaluator *e, shoal_module *module, int64_t batch, sh_score *out_score)
+{
+    sh_batch sums = {NULL, NULL};
+    shoal_err err = sh_evaluate_start(e, module, batch, &sums);
+    err = err == SHOAL_OK ? sh_evaluate_read(&sums, out_score) : err;
+    sh_batch_release(&sums);
     return err;
 }
 

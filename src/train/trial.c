@@ -8,6 +8,8 @@
 
 #include <shoal/share.h>
 
+#include <stdlib.h>
+
 /* ---- the job ---- */
 
 shoal_err sh_trial_open(sh_job *job)
@@ -86,11 +88,11 @@ shoal_err sh_trial_run(sh_job *job, double *out_loss, double *out_accuracy)
 
 /* ---- a worker ---- */
 
-static shoal_err test_batch(sh_worker *w, sh_trial_part_shm *part, int64_t batch, uint64_t trial)
+/* Publishes the score of a batch. */
+static shoal_err publish(sh_trial_part_shm *part, const sh_batch *sums, uint64_t trial)
 {
     sh_score s;
-    shoal_module *module = w->card ? sh_card_module(w->card) : w->global;
-    shoal_err err = sh_evaluate_batch(&w->evaluator, module, batch, &s);
+    shoal_err err = sh_evaluate_read(sums, &s);
     if (err == SHOAL_OK) {
         part->loss = s.loss;
         part->right = s.right;
@@ -100,20 +102,44 @@ static shoal_err test_batch(sh_worker *w, sh_trial_part_shm *part, int64_t batch
     return err;
 }
 
+/* Tests this rank's batches: all are started before the first score is read, so that a card does not wait in between.
+ * sums has room for all batches. Those that a dead process of this rank has tested are left out. */
+static shoal_err test_batches(sh_worker *w, int64_t batches, uint64_t trial, sh_batch *sums)
+{
+    shoal_module *module = w->card ? sh_card_module(w->card) : w->global;
+    shoal_err err = SHOAL_OK;
+    for (int64_t i = w->rank; i < batches && err == SHOAL_OK; i += w->settings.workers) {
+        if (sh_load_relaxed(&w->parts[i].trial) != trial) {
+            err = sh_evaluate_start(&w->evaluator, module, i, &sums[i]);
+        }
+    }
+    for (int64_t i = w->rank; i < batches; i += w->settings.workers) {
+        err = err == SHOAL_OK && sums[i].x ? publish(&w->parts[i], &sums[i], trial) : err;
+        sh_batch_release(&sums[i]);
+    }
+    return err;
+}
+
+/* Brings what is tested and what the job has together. */
+static shoal_err agree(sh_worker *w)
+{
+    if (w->card && w->model_is_apart) {
+        return sh_card_take(w->card, w->global);
+    }
+    return w->card && w->rank == 0 ? sh_card_give(w->card, w->model) : SHOAL_OK; /* what the job saves */
+}
+
 shoal_err sh_worker_test(sh_worker *w)
 {
     uint64_t trial = sh_load_acquire(&w->board->trial);
     int64_t batches = w->test_set != NULL ? sh_evaluate_batches(w->test_set) : 0;
-    bool take = w->card && w->model_is_apart && w->rank < batches;
-    shoal_err err = take ? sh_card_take(w->card, w->global) : SHOAL_OK;
-    if (w->card && !w->model_is_apart && w->rank == 0) {
-        err = sh_card_give(w->card, w->model); /* what is tested is what the job saves */
+    sh_batch *sums = calloc((size_t)batches + 1, sizeof *sums);
+    shoal_err err = sums ? SHOAL_OK : sh_fail(SHOAL_ENOMEM, "no memory to test %lld batches", (long long)batches);
+    if (err == SHOAL_OK && w->rank < batches) {
+        err = agree(w);
+        err = err == SHOAL_OK ? test_batches(w, batches, trial, sums) : err;
     }
-    for (int64_t i = w->rank; i < batches && err == SHOAL_OK; i += w->settings.workers) {
-        if (sh_load_relaxed(&w->parts[i].trial) != trial) { /* else a dead process of this rank has tested it */
-            err = test_batch(w, &w->parts[i], i, trial);
-        }
-    }
+    free(sums);
     w->trial = trial;
     return err == SHOAL_OK ? sh_worker_ring(w, SH_TASK_TRIAL) : err;
 }
