@@ -37,7 +37,7 @@ static inline sh_groups sh_groups_of_rows(int64_t rows, int64_t n, int least, in
         lanes *= 2;
     }
     int groups = lanes < SH_THREADS ? SH_THREADS / lanes : 1;
-    while (groups / 2 >= rows && lanes * groups > SH_WARP) {
+    while (groups > 1 && groups / 2 >= rows && lanes * groups > SH_WARP) {
         groups /= 2;
     }
     return sh_groups{lanes, groups, false};
