@@ -13,6 +13,8 @@ Nothing here imports torch, unless a tensor arrives from another process.
 """
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
 import importlib
 import importlib.machinery
@@ -108,6 +110,25 @@ def _teach_torch_queues(torch: Any, glue: ModuleType) -> None:
     replace("_shared_incref", count)
     replace("_shared_decref", count)
     replace("share_memory_", lambda original, storage, data: storage)
+
+
+def start_cuda() -> Any:
+    """For the glue: starts torch's CUDA, which otherwise Python does when it makes the first CUDA tensor, and returns the
+    function that gives the address of the current stream. None in a torch without CUDA.
+
+    A process that ends waits for its work on the card: others share its results, and the end of a process would cut it
+    off."""
+    torch = _torch()
+    function = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    if function is not None:
+        torch.cuda.init()
+        atexit.register(_finish_cuda_work)
+    return function
+
+
+def _finish_cuda_work() -> None:
+    with contextlib.suppress(RuntimeError):  # the card's context has failed, and somebody else has said so
+        _torch().cuda.synchronize()
 
 
 def _torch() -> Any:

@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import unittest
 
 import shoal
@@ -69,6 +70,10 @@ def put_and_die(messages):
     if torch is not None:
         messages.put(torch_on_card([3, 4]))
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def answer(t, answers):
+    answers.put(t.tolist())
 
 
 def pass_on(first, second):
@@ -179,6 +184,18 @@ class Messages(Case):
         del t
         self.assertEqual(support.run_all(CTX, [(pass_on, first, second)]), [-signal.SIGKILL])
         self.assertEqual(second.get(timeout=LONG).tolist(), [5, 6])
+
+    def test_started_with_a_tensor_by_a_program_with_threads(self):
+        """Threads make a difference to the library's locks; a program that uses a real card always has some."""
+        answers, end = CTX.Queue(), threading.Event()
+        thread = threading.Thread(target=end.wait)
+        thread.start()
+        self.assertEqual(support.run_all(CTX, [(answer, on_card([1., 2.]), answers)]), [0])
+        with CTX.Pool(1) as pool:
+            self.assertEqual(pool.apply(support.do_nothing, (on_card([3.]),)), None)
+        end.set()
+        thread.join()
+        self.assertEqual(answers.get(timeout=LONG), [1, 2])
 
     @unittest.skipIf(torch is None, "torch is not installed")
     def test_torch_both_ways(self):

@@ -60,21 +60,18 @@ std::optional<c10::Stream> current_stream(c10::Device device)
     return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(device);
 }
 
-/* Returns torch's function for the current stream; NULL in a torch without CUDA. Torch starts its CUDA when Python first asks
- * for it, and a tensor that arrives does not ask. */
+/* Starts torch's CUDA, and returns its function for the current stream; NULL in a torch without CUDA. */
 PyObject *stream_function()
 {
-    PyObject *module = PyImport_ImportModule("torch._C");
-    PyObject *function = module ? PyObject_GetAttrString(module, "_cuda_getCurrentRawStream") : nullptr;
-    PyErr_Clear();
+    PyObject *module = PyImport_ImportModule("shoal.torch");
+    PyObject *function = module ? PyObject_CallMethod(module, "start_cuda", nullptr) : nullptr;
     Py_XDECREF(module);
-    PyObject *cuda = function ? PyImport_ImportModule("torch.cuda") : nullptr;
-    PyObject *started = cuda ? PyObject_CallMethod(cuda, "init", nullptr) : nullptr;
-    Py_XDECREF(cuda);
-    if (function && !started)
+    if (!function)
         throw Raised();
-    Py_XDECREF(started);
-    return function;
+    if (function != Py_None)
+        return function;
+    Py_DECREF(function);
+    return nullptr;
 }
 
 /* The address of torch's current stream; NULL is the default stream. Needs the interpreter's lock. */

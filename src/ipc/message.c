@@ -67,25 +67,19 @@ shoal_err sh_message_refer(sh_ctx *c, const shoal_block *message, shoal_block *c
     return SHOAL_OK;
 }
 
-shoal_err sh_message_make(sh_ctx *c, const shoal_value *value, shoal_block **out_message)
+shoal_err sh_message_make(sh_ctx *c, const sh_encoding *encoding, shoal_block **out_message)
 {
-    sh_encoding e;
-    shoal_err err = sh_encoding_init(&e, value);
-    if (err != SHOAL_OK) {
-        return err;
-    }
     shoal_block *b;
-    err = sh_message_new(c, e.object_count, e.size, false, &b);
+    shoal_err err = sh_message_new(c, encoding->object_count, encoding->size, false, &b);
     if (err == SHOAL_OK) {
-        memcpy(sh_message_room(b, e.object_count), e.bytes, e.size);
-        err = sh_message_refer(c, b, e.objects, e.object_count);
+        memcpy(sh_message_room(b, encoding->object_count), encoding->bytes, encoding->size);
+        err = sh_message_refer(c, b, encoding->objects, encoding->object_count);
         if (err == SHOAL_OK) {
             *out_message = b;
         } else {
             sh_block_unref(c, b);
         }
     }
-    sh_encoding_fini(&e);
     return err;
 }
 

@@ -2,14 +2,16 @@
 #ifndef SH_IPC_MESSAGE_H
 #define SH_IPC_MESSAGE_H
 
+#include "ipc/value_codec.h"
 #include "shm/block.h"
 #include "shm/kind.h"
 
 #include <shoal/value.h>
 
-/* Makes a message of a value. The handle is private to the caller until it sends it. Called inside (sh_enter).
- * Errors: SHOAL_ENOMEM, SHOAL_EINVAL. */
-shoal_err sh_message_make(sh_ctx *c, const shoal_value *value, shoal_block **out_message);
+/* Makes a message of an encoded value. The handle is private to the caller until it sends it. Called inside (sh_enter); the
+ * encoding is made before, because its objects may have something to do then (sh_encoding_sends). Errors: SHOAL_ENOMEM,
+ * SHOAL_EINVAL. */
+shoal_err sh_message_make(sh_ctx *c, const sh_encoding *encoding, shoal_block **out_message);
 
 /* Makes a message of raw bytes, in the same way. */
 shoal_err sh_message_make_bytes(sh_ctx *c, const void *bytes, size_t size, shoal_block **out_message);

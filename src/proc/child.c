@@ -37,6 +37,28 @@ int shoal_rank(void)
     return me.rank;
 }
 
+static shoal_err store_result(const shoal_value *result)
+{
+    sh_encoding e;
+    shoal_err err = sh_encoding_init(&e, result);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    shoal_block *message;
+    sh_ctx *c = sh_enter_held();
+    err = c != NULL ? sh_message_make(c, &e, &message) : shoal_last_error();
+    if (err == SHOAL_OK) {
+        SH_DEATH("proc.return.made");
+        sh_message_store(c, message, sh_offset_of(&sh_start_of(me.record)->result));
+        SH_DEATH("proc.return.stored");
+    }
+    if (c != NULL) {
+        sh_leave();
+    }
+    sh_encoding_fini(&e);
+    return err;
+}
+
 shoal_err shoal_return(shoal_value *result)
 {
     if (result == NULL) {
@@ -46,21 +68,12 @@ shoal_err shoal_return(shoal_value *result)
     if (err != SHOAL_OK) {
         return err;
     }
-    sh_ctx *c = me.record != NULL && !sh_block_is_lost(me.record) ? sh_enter_held() : NULL;
-    if (c != NULL) {
-        shoal_block *message;
-        err = sh_message_make(c, result, &message);
-        if (err == SHOAL_OK) {
-            SH_DEATH("proc.return.made");
-            sh_message_store(c, message, sh_offset_of(&sh_start_of(me.record)->result));
-            SH_DEATH("proc.return.stored");
-        }
-        sh_leave();
+    if (me.record == NULL) {
+        err = sh_fail(SHOAL_ESTATE, "shoal_return: this process was not started as a target");
+    } else if (sh_block_is_lost(me.record)) {
+        err = sh_fail(SHOAL_ESTATE, "shoal_return: this process has left its parent's world");
     } else {
-        err = me.record == NULL ? sh_fail(SHOAL_ESTATE, "shoal_return: this process was not started as a target")
-              : sh_block_is_lost(me.record)
-                  ? sh_fail(SHOAL_ESTATE, "shoal_return: this process has left its parent's world")
-                  : shoal_last_error();
+        err = store_result(result);
     }
     sh_value_consume(result);
     return err;

@@ -71,7 +71,7 @@ static shoal_err put_entry(shoal_pool *pool, sh_pool_task *e)
     return err;
 }
 
-static shoal_err make_task(const sh_target *target, const shoal_value *argument, uint32_t members,
+static shoal_err make_task(const sh_target *target, const sh_encoding *argument, uint32_t members,
                            shoal_block **out_block)
 {
     uint64_t size = offsetof(sh_pool_work_shm, target) + sh_target_size(target);
@@ -104,7 +104,12 @@ shoal_err sh_pool_put(shoal_pool *pool, sh_future *job, size_t i, const sh_targe
     if (e == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for a task");
     }
-    shoal_err err = make_task(target, argument, members, &e->block);
+    sh_encoding encoding;
+    shoal_err err = sh_encoding_init(&encoding, argument);
+    if (err == SHOAL_OK) {
+        err = make_task(target, &encoding, members, &e->block);
+        sh_encoding_fini(&encoding);
+    }
     if (err != SHOAL_OK) {
         free(e);
         return err;

@@ -80,17 +80,22 @@ static shoal_err read_argument(const shoal_block *block, shoal_value **out_argum
 
 static shoal_err store_result(const shoal_block *block, const shoal_value *result)
 {
-    sh_ctx *c = sh_enter();
-    if (c == NULL) {
-        return shoal_last_error();
+    sh_encoding e;
+    shoal_err err = sh_encoding_init(&e, result);
+    if (err != SHOAL_OK) {
+        return err;
     }
     shoal_block *message;
-    shoal_err err = sh_message_make(c, result, &message);
+    sh_ctx *c = sh_enter();
+    err = c != NULL ? sh_message_make(c, &e, &message) : shoal_last_error();
     if (err == SHOAL_OK) {
         SH_DEATH("pool.worker.made");
         sh_message_store(c, message, sh_offset_of(&sh_pool_work_of(block)->result));
     }
-    sh_leave();
+    if (c != NULL) {
+        sh_leave();
+    }
+    sh_encoding_fini(&e);
     return err;
 }
 

@@ -49,7 +49,7 @@ static shoal_err choose_method(shoal_start asked, shoal_start *out_start)
 }
 
 /* Makes a record with the arguments in it. Called inside the world. */
-static shoal_err make_record(sh_ctx *c, const shoal_process *p, const sh_target *target, const shoal_value *args,
+static shoal_err make_record(sh_ctx *c, const shoal_process *p, const sh_target *target, const sh_encoding *args,
                              shoal_block **out_record)
 {
     uint64_t size = offsetof(sh_start_shm, target) + sh_target_size(target);
@@ -78,7 +78,7 @@ static shoal_err make_record(sh_ctx *c, const shoal_process *p, const sh_target 
 
 /* Makes the record, reserves the slot and gives the slot a reference to the record. From here on the record has a
  * holder even if one of the two processes dies. */
-static shoal_err prepare(shoal_process *p, const sh_target *target, const shoal_value *args)
+static shoal_err reserve(shoal_process *p, const sh_target *target, const sh_encoding *args)
 {
     sh_ctx *c = sh_enter();
     if (c == NULL) {
@@ -99,6 +99,20 @@ static shoal_err prepare(shoal_process *p, const sh_target *target, const shoal_
         }
     }
     sh_leave();
+    return err;
+}
+
+static shoal_err prepare(shoal_process *p, const sh_target *target, const shoal_value *args)
+{
+    sh_encoding e;
+    if (args == NULL) {
+        return reserve(p, target, NULL);
+    }
+    shoal_err err = sh_encoding_init(&e, args);
+    if (err == SHOAL_OK) {
+        err = reserve(p, target, &e);
+        sh_encoding_fini(&e);
+    }
     return err;
 }
 
