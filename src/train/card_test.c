@@ -14,7 +14,6 @@
 
 #define TRAIN (SH_SLOW ? 160 : 480)
 #define TEST 200
-#define EPOCHS_OF_DEATHS (SH_SLOW ? 10 : 25) /* long enough for the kills */
 #define ACCURACY (SH_SLOW ? 0.4 : 0.6)
 
 static const shoal_train_options ways[] = {
@@ -111,11 +110,12 @@ START_TEST(like_on_the_cpu)
 }
 END_TEST
 
+/* Kills at the first two epochs: nobody has ended yet, because more follow. */
 static bool kill_two(const shoal_train_event *event, void *context)
 {
     int *left = context;
     int victim = *left % event->workers_count;
-    if (event->kind == SHOAL_TRAIN_TICK && *left > 0 && event->workers[victim].pid > 0 && event->so_far.images > 0) {
+    if (event->kind == SHOAL_TRAIN_EPOCH && *left > 0 && event->workers[victim].pid > 0) {
         *left -= kill(event->workers[victim].pid, SIGKILL) == 0;
     }
     return true;
@@ -125,14 +125,13 @@ static bool kill_two(const shoal_train_event *event, void *context)
 START_TEST(deaths_change_nothing)
 {
     int left = 2;
-    shoal_train_options disturbed = {
-        .device = SHOAL_CUDA, .epochs = EPOCHS_OF_DEATHS, .call = kill_two, .context = &left};
+    shoal_train_options disturbed = {.device = SHOAL_CUDA, .epochs = 10, .call = kill_two, .context = &left};
     trained a = train(_i, &disturbed);
     ck_assert_int_eq(left, 0);
     ck_assert_int_eq(a.result.deaths, 2);
     ck_assert_double_gt(a.result.test_accuracy, ACCURACY);
     if (ways[_i].method != SHOAL_METHOD_HOGWILD) {
-        trained b = train(_i, &(shoal_train_options){.device = SHOAL_CUDA, .epochs = EPOCHS_OF_DEATHS});
+        trained b = train(_i, &(shoal_train_options){.device = SHOAL_CUDA, .epochs = 10});
         ck_assert_double_eq(greatest_difference(a.model, b.model), 0);
         shoal_module_destroy(b.model);
     }
@@ -149,15 +148,17 @@ static bool stop_early(const shoal_train_event *event, void *context)
 START_TEST(resumes)
 {
     char path[64];
+    int64_t epochs = ways[_i].method == SHOAL_METHOD_HOGWILD ? 60 : 6; /* its workers run ahead of the reports */
     snprintf(path, sizeof path, "/tmp/shoal_card_test.%d", (int)getpid());
-    trained a = train(_i, &(shoal_train_options){.device = SHOAL_CUDA, .epochs = 6, .save = path, .call = stop_early});
-    ck_assert(a.result.stopped && a.result.epochs < 6);
-    trained b = train(_i, &(shoal_train_options){.device = SHOAL_CUDA, .epochs = 6, .resume = path, .save = path});
-    ck_assert_int_eq(b.result.epochs, 6);
+    trained a =
+        train(_i, &(shoal_train_options){.device = SHOAL_CUDA, .epochs = epochs, .save = path, .call = stop_early});
+    ck_assert(a.result.stopped && a.result.epochs < epochs);
+    trained b = train(_i, &(shoal_train_options){.device = SHOAL_CUDA, .epochs = epochs, .resume = path, .save = path});
+    ck_assert_int_eq(b.result.epochs, epochs);
     if (ways[_i].method == SHOAL_METHOD_HOGWILD) {
         ck_assert_double_gt(b.result.test_accuracy, ACCURACY);
     } else {
-        trained whole = train(_i, &(shoal_train_options){.device = SHOAL_CUDA, .epochs = 6});
+        trained whole = train(_i, &(shoal_train_options){.device = SHOAL_CUDA, .epochs = epochs});
         ck_assert_double_eq(greatest_difference(b.model, whole.model), 0);
         shoal_module_destroy(whole.model);
     }
@@ -189,7 +190,8 @@ START_TEST(lost_cards)
                              .restarts = 2,
                              .call = note_death,
                              .context = text};
-    if (sh_stub_control() != NULL) { /* in each worker, from its third copy on: an illegal address */
+    if (sh_stub_control() != NULL &&
+        !SH_SLOW) { /* pinned memory goes with the process: a leak. In each worker, from its third copy on: an illegal address */
         setenv("SHOAL_STUB_FAIL", "cuMemcpyHtoDAsync:3:700", 1);
         ck_assert_err(shoal_train_run(&o, NULL), SHOAL_ECHILD);
         ck_assert_msg(strstr(text, "cannot use the card any more") != NULL, "%s", text);
