@@ -12,7 +12,7 @@ ARGS ?=
 JOBS := $(shell nproc)
 
 .DEFAULT_GOAL := build
-.PHONY: build configure setup train test test-python test-cuda bench soak fuzz install format clean help
+.PHONY: build configure setup train test test-python test-cuda bench bench-cuda soak fuzz install format clean help
 
 build: configure
 	@cmake --build build -j$(JOBS)
@@ -38,6 +38,12 @@ test-cuda:
 
 bench: build
 	@if test -x bench/run; then scripts/setup bench && bench/run build; else build/shoal bench all; fi
+
+bench-cuda: setup
+	@cmake --preset cuda --log-level=WARNING >/dev/null
+	@cmake --build build/cuda -j$(JOBS) --target shoal_cli shoal_cuda bench_cuda_share bench_cuda_kernels
+	@build/cuda/bench/cuda_kernels
+	@bench/compare cuda build/cuda
 
 soak: setup
 	cmake --preset release -B build/soak -DSHOAL_DEATH_POINTS=ON
@@ -66,6 +72,7 @@ help:
 	@echo 'make test-python        the tests of the Python package, with all of the tests of CPython that apply'
 	@echo 'make test-cuda          the tests that need a card; scripts/test-cuda --sanitize runs them under compute-sanitizer'
 	@echo 'make bench              the measurements'
+	@echo 'make bench-cuda         the measurements on a card, beside PyTorch if it is installed'
 	@echo 'make soak KILLS=20000 ENDS=2000 FORKS=2000 STOPS=2000   the kill tests, for that many kills, ends, forks and stops'
 	@echo 'make fuzz SECONDS_EACH=300'
 	@echo 'make install PREFIX=/usr/local DESTDIR='

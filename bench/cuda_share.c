@@ -129,7 +129,7 @@ static shoal_err measure_trips(bool work, int count)
     if (last != (work ? 2.0 * (200 + ROUNDS * count) : 0)) {
         return wrong("a step of the work was lost");
     }
-    printf("{\"name\": \"cuda_share_%s\", \"unit\": \"us\", \"median\": %.2f, \"trips\": %d, \"MiB\": 1}\n",
+    printf("{\"name\": \"cuda_share_%s\", \"unit\": \"us\", \"value\": %.2f, \"trips\": %d, \"MiB\": 1}\n",
            work ? "trip_work" : "trip_idle", median(us, ROUNDS), count);
     (void)fflush(stdout);
     shoal_queue_close(there);

@@ -61,7 +61,7 @@ const sh_op sh_op_tensor_to = {"tensor_to", SH_OP_COMPUTES, clone_shape, clone_f
 
 shoal_tensor *sh_op_to_device(shoal_tensor *a, const sh_device *device)
 {
-    if (a->storage->device == device) {
+    if (!a || a->storage->device == device) {
         return a;
     }
     return sh_run(&sh_op_tensor_to, &(sh_call){.in = {a}, .in_count = 1, .out_device = device}, 1);
