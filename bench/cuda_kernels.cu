@@ -1,4 +1,5 @@
-/* Measures the convolutions and matrix products of libshoal_cuda on the layers of two small networks.
+/* Measures the convolutions and matrix products of libshoal_cuda on the layers of two small networks, and the whole step
+ * of fedavg-cnn with each of its launches.
  *
  * usage: cuda_kernels [part of a name [unchecked]]
  *
@@ -6,110 +7,66 @@
  * call among many in a CUDA graph, GFLOP/s of the dense arithmetic (backward skips what has no gradient, so its value
  * may exceed the peak), and the share of the card's FMA peak, which is measured first. The data stay in the card's L2
  * cache, as they do in a training step. */
-#include "kernels/cuda/library.h"
+#include "bench/cuda_bench.cuh"
 
-#include <cuda_runtime.h>
+#include <cuda.h>
+#include <cxxabi.h>
 
-#include <cmath>
-#include <cstdarg>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <vector>
+#include <string>
 
 namespace
 {
 
-constexpr int REPEATS = 20, ROUNDS = 21; /* calls in a graph; graphs of which the median counts */
-constexpr size_t SCRATCH = (size_t)256 << 20;
-
-void *scratch_room;
-cudaStream_t stream;
-double peak; /* FLOP/s */
 bool checked = true;
 
-void must(cudaError_t result, const char *what)
+template <typename F> F driver(const char *name)
 {
-    if (result != cudaSuccess) {
-        (void)fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(result));
-        exit(1);
-    }
+    void *found = nullptr;
+    cudaDriverEntryPointQueryResult status;
+    must(cudaGetDriverEntryPointByVersion(name, &found, 12030, cudaEnableDefault, &status), name);
+    return (F)found;
 }
 
-void must(shoal_err err, const char *what)
+/* Prints the microseconds of each launch of `work`, alone and repeated. The driver is asked for them: the launches are
+ * those of another library. */
+void tell_launches(const char *name, const std::function<void()> &work)
 {
-    if (err != SHOAL_OK) {
-        (void)fprintf(stderr, "%s failed\n", what);
-        exit(1);
-    }
-}
-
-shoal_err host_fail(shoal_err err, const char *format, ...)
-{
-    va_list list;
-    va_start(list, format);
-    (void)vfprintf(stderr, format, list);
-    va_end(list);
-    (void)fputc('\n', stderr);
-    return err;
-}
-
-shoal_err host_result(const char *what, int result)
-{
-    must((cudaError_t)result, what);
-    return SHOAL_OK;
-}
-
-void *host_scratch(sh_exec *exec, size_t size)
-{
-    (void)exec;
-    return size <= SCRATCH ? scratch_room : nullptr;
-}
-
-/* ---- time ---- */
-
-/* Seconds of one call of `work`, which enqueues on the stream. */
-double measure(const std::function<void()> &work)
-{
-    cudaGraph_t graph;
-    cudaGraphExec_t ready;
-    cudaEvent_t begin, end;
-    work();
-    must(cudaStreamSynchronize(stream), "warm-up");
-    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-    for (int i = 0; i < REPEATS; i++) {
-        work();
-    }
-    must(cudaStreamEndCapture(stream, &graph), "capture");
-    must(cudaGraphInstantiate(&ready, graph, 0), "instantiate");
-    must(cudaEventCreate(&begin), "event");
-    must(cudaEventCreate(&end), "event");
-    std::vector<float> times;
-    for (int i = 0; i < ROUNDS + 3; i++) {
-        float ms;
-        must(cudaEventRecord(begin, stream), "record");
-        must(cudaGraphLaunch(ready, stream), "launch");
-        must(cudaEventRecord(end, stream), "record");
-        must(cudaStreamSynchronize(stream), "replay");
-        must(cudaEventElapsedTime(&ms, begin, end), "time");
-        if (i >= 3) {
-            times.push_back(ms);
+    static const auto params_of =
+        driver<CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS_v2 *)>("cuGraphKernelNodeGetParams");
+    static const auto add =
+        driver<CUresult (*)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_KERNEL_NODE_PARAMS_v2 *)>(
+            "cuGraphAddKernelNode");
+    static const auto name_of = driver<CUresult (*)(const char **, CUfunction)>("cuFuncGetName");
+    cudaGraph_t graph = captured(work, 1);
+    size_t count = 0;
+    must(cudaGraphGetNodes(graph, nullptr, &count), "nodes");
+    std::vector<cudaGraphNode_t> nodes(count);
+    must(cudaGraphGetNodes(graph, nodes.data(), &count), "nodes");
+    printf("{\"name\":\"%s\",\"launches\":[", name);
+    for (size_t i = 0; i < count; i++) {
+        CUDA_KERNEL_NODE_PARAMS_v2 params = {};
+        const char *kernel = "?";
+        cudaGraph_t many;
+        must((cudaError_t)params_of(nodes[i], &params), "launch");
+        must((cudaError_t)name_of(&kernel, params.func), "name");
+        must(cudaGraphCreate(&many, 0), "graph");
+        CUgraphNode last = nullptr;
+        for (int k = 0; k < REPEATS; k++) {
+            CUgraphNode node;
+            must((cudaError_t)add(&node, many, k > 0 ? &last : nullptr, k > 0 ? 1 : 0, &params), "add");
+            last = node;
         }
+        char *readable = abi::__cxa_demangle(kernel, nullptr, nullptr, nullptr);
+        std::string label = readable ? readable : kernel;
+        free(readable);
+        const size_t begin = label.find("(anonymous namespace)::");
+        label = begin == std::string::npos ? label : label.substr(begin + strlen("(anonymous namespace)::"));
+        label = label.substr(0, label.find('('));
+        printf("%s[\"%s\",%.2f]", i > 0 ? "," : "", label.c_str(), replay(many) * 1e6);
+        (void)cudaGraphDestroy(many);
     }
-    (void)cudaGraphExecDestroy(ready);
+    printf("]}\n");
     (void)cudaGraphDestroy(graph);
-    qsort(times.data(), times.size(), sizeof(float), [](const void *a, const void *b) {
-        return *(const float *)a < *(const float *)b ? -1 : *(const float *)a > *(const float *)b;
-    });
-    return times[times.size() / 2] * 1e-3 / REPEATS;
-}
-
-void tell(const char *name, double seconds, double flops)
-{
-    printf("{\"name\":\"%s\",\"us\":%.2f,\"gflops\":%.0f,\"of_fma_peak\":%.3f}\n", name, seconds * 1e6,
-           flops / seconds * 1e-9, peak > 0 ? flops / seconds / peak : 0);
-    (void)fflush(stdout);
 }
 
 __global__ void fma_chains(float *out, int steps)
@@ -146,60 +103,6 @@ void limits()
     peak = 2.0 * 16 * blocks * threads * steps / seconds;
     tell("limit_fma", seconds, 2.0 * 16 * blocks * threads * steps);
     tell("limit_empty_kernel", measure([=] { nothing<<<1, 32, 0, stream>>>(); }), 0);
-}
-
-/* ---- data ---- */
-
-uint64_t seed = 1;
-
-float real()
-{
-    seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (float)(int32_t)(seed >> 40) * 0x1p-23F - 1;
-}
-
-/* The same bytes on the host and on the card. */
-template <typename T> struct both {
-    std::vector<T> host;
-    T *card = nullptr;
-
-    explicit both(size_t count) : host(count)
-    {
-        must(cudaMalloc(&card, count * sizeof(T) + 16), "cudaMalloc");
-        for (T &v : host) {
-            v = (T)real();
-        }
-        to_card();
-    }
-    both(const both &) = delete;
-    ~both()
-    {
-        (void)cudaFree(card);
-    }
-    void to_card()
-    {
-        must(cudaMemcpy(card, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice), "copy");
-    }
-    std::vector<T> from_card() const
-    {
-        std::vector<T> v(host.size());
-        must(cudaMemcpy(v.data(), card, v.size() * sizeof(T), cudaMemcpyDeviceToHost), "copy");
-        return v;
-    }
-};
-
-/* Compares by the norm of the difference; ends the program if it is too large. */
-void check(const char *name, const char *what, const std::vector<float> &got, const std::vector<float> &wanted)
-{
-    double difference = 0, size = 0;
-    for (size_t i = 0; i < got.size(); i++) {
-        difference += ((double)got[i] - wanted[i]) * ((double)got[i] - wanted[i]);
-        size += (double)wanted[i] * wanted[i];
-    }
-    if (!(sqrt(difference) <= 5e-6 * sqrt(size))) {
-        printf("{\"name\":\"%s\",\"wrong\":\"%s\",\"difference\":%.3g}\n", name, what, sqrt(difference / size));
-        (void)fflush(stdout);
-    }
 }
 
 /* ---- the fused block ---- */
@@ -420,16 +323,65 @@ void bench_step(const char *name, int64_t batch, const char *prefix, sh_exec *ex
     }
 }
 
+/* ---- a step of fedavg-cnn for several clients ---- */
+
+void bench_fedavg(int clients, int64_t batch, bool tf32, sh_exec *exec, const sh_fedavg_cnn_kernels *k)
+{
+    const int64_t sizes[SH_FEDAVG_CNN_TENSORS] = {800, 32, 51200, 64, 512 * 3136, 512, 5120, 10};
+    const int64_t images = 1000, steps = 4 * REPEATS * ROUNDS;
+    int64_t stride = 0, at[SH_FEDAVG_CNN_TENSORS];
+    for (int t = 0; t < SH_FEDAVG_CNN_TENSORS; t++) {
+        at[t] = stride;
+        stride += (sizes[t] + 63) / 64 * 64;
+    }
+    both<float> params(clients * stride), loss(1);
+    both<uint8_t> pixels(images * 784), labels(images), scratch(k->scratch_size(batch, clients));
+    both<int64_t> order(steps * batch), counts(clients), state(1);
+    for (float &f : params.host) {
+        f *= 0.02F;
+    }
+    for (size_t i = 0; i < pixels.host.size(); i++) {
+        pixels.host[i] = (uint8_t)(i * 2654435761U >> 13);
+    }
+    for (size_t i = 0; i < labels.host.size(); i++) {
+        labels.host[i] = (uint8_t)(i * 7 % 10);
+    }
+    for (size_t i = 0; i < order.host.size(); i++) {
+        order.host[i] = (int64_t)(i * 7919 % images);
+    }
+    for (int64_t &n : counts.host) {
+        n = steps * batch;
+    }
+    state.host[0] = 0, loss.host[0] = 0;
+    params.to_card(), pixels.to_card(), labels.to_card(), order.to_card(), counts.to_card();
+    state.to_card(), loss.to_card();
+    sh_fedavg_cnn_step s = {};
+    for (int t = 0; t < SH_FEDAVG_CNN_TENSORS; t++) {
+        s.param[t] = params.card + at[t];
+    }
+    s.stride = stride, s.clients = clients, s.pixels = pixels.card, s.labels = labels.card;
+    s.order = order.card, s.order_stride = 0, s.counts = counts.card, s.scale = 1 / 255.0F, s.batch = batch;
+    s.state = state.card, s.loss = loss.card, s.lr = 1e-4F, s.tf32 = tf32;
+    char name[64];
+    (void)snprintf(name, sizeof name, "fedavg_fused_%dx%lld%s", clients, (long long)batch, tf32 ? "_tf32" : "");
+    const auto work = [&] { must(k->step(exec, &s, scratch.card), name); };
+    const double seconds = measure(work);
+    if (!std::isfinite(loss.from_card()[0])) {
+        printf("{\"name\":\"%s\",\"wrong\":\"loss\"}\n", name);
+    }
+    printf("{\"name\":\"%s\",\"us\":%.2f,\"images_per_s\":%.0f}\n", name, seconds * 1e6,
+           (double)(clients * batch) / seconds);
+    tell_launches(name, work);
+    (void)fflush(stdout);
+}
+
 } // namespace
 
 int main(int argc, char **argv)
 {
     const char *part = argc > 1 ? argv[1] : "";
     checked = argc < 3 || strcmp(argv[2], "unchecked") != 0;
-    const sh_cuda_host host = {host_fail, host_result, host_scratch};
-    must(cudaMalloc(&scratch_room, SCRATCH), "cudaMalloc");
-    must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
-    const sh_kernels *kernels = sh_cuda_library_open(&host)->kernels;
+    const sh_kernels *kernels = open_card();
     sh_exec exec = {};
     exec.stream = stream;
     limits();
@@ -446,5 +398,9 @@ int main(int argc, char **argv)
     bench_step("mnist_step_b64", 64, "mnist", &exec, kernels);
     bench_step("fedavg_step_b10", 10, "fedavg", &exec, kernels);
     bench_step("fedavg_step_b50", 50, "fedavg", &exec, kernels);
+    static const int shapes[][2] = {{1, 10}, {1, 50}, {5, 10}, {10, 10}, {10, 50}};
+    for (int i = 0; kernels->fedavg_cnn && strstr("fedavg_fused", part) && i < 10; i++) {
+        bench_fedavg(shapes[i / 2][0], shapes[i / 2][1], i % 2 == 1, &exec, kernels->fedavg_cnn);
+    }
     return 0;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Training on a card with the program shoal: images per second, and whole jobs from the shell.
+"""Training on a card with the program shoal: images per second, rounds of fedavg, and whole jobs from the shell.
 
 usage: bench/cuda_rates.py SHOAL [CASE ...]
 
@@ -19,13 +19,22 @@ RATES = {
     "mnist_cnn": (96, ["--method", "serial", "--epochs", "60"]),
     "mnist_cnn_4": (96, ["--method", "hogwild", "--workers", "4", "--epochs", "60"]),
     "mnist_cnn_8": (96, ["--method", "hogwild", "--workers", "8", "--epochs", "60"]),
-    "fedavg_cnn_b10": (97, ["--model", "fedavg-cnn", "--method", "serial", "--batch", "10", "--epochs", "4", "--lr", "0.05"]),
-    "fedavg_cnn_b50": (97, ["--model", "fedavg-cnn", "--method", "serial", "--batch", "50", "--epochs", "8", "--lr", "0.05"]),
-    "fedavg_cnn_b10_4": (97, ["--model", "fedavg-cnn", "--method", "hogwild", "--workers", "4", "--batch", "10", "--epochs", "3",
-                              "--lr", "0.02"]),
-    "fedavg_cnn_b50_4": (97, ["--model", "fedavg-cnn", "--method", "hogwild", "--workers", "4", "--batch", "50", "--epochs", "6",
-                              "--lr", "0.02"]),
 }
+
+# The same four with and without TF32; without momentum, like the peer.
+FEDAVG_CNN = {
+    "fedavg_cnn_b10%s": ["--method", "serial", "--batch", "10", "--epochs", "4", "--lr", "0.05"],
+    "fedavg_cnn_b50%s": ["--method", "serial", "--batch", "50", "--epochs", "8", "--lr", "0.05"],
+    "fedavg_cnn_b10%s_4": ["--method", "hogwild", "--workers", "4", "--batch", "10", "--epochs", "3", "--lr", "0.02"],
+    "fedavg_cnn_b50%s_4": ["--method", "hogwild", "--workers", "4", "--batch", "50", "--epochs", "6", "--lr", "0.02"],
+}
+for name, arguments in FEDAVG_CNN.items():
+    for tf32 in (False, True):
+        RATES[name % ("_tf32" if tf32 else "")] = (97, ["--model", "fedavg-cnn", "--momentum", "0", *arguments, *["--tf32"] * tf32])
+
+# name: least accuracy, arguments. The time is that of a round after the first, tests included.
+ROUNDS = {f"fedavg_round_{workers}": (90, ["--method", "fedavg", "--workers", str(workers), "--rounds", "6"])
+          for workers in (1, 2, 4)}
 
 # name: least accuracy, arguments. The time is that of the whole program.
 JOBS = {
@@ -59,15 +68,18 @@ def accuracy_of(events, least, name):
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    shoal, wanted = sys.argv[1], sys.argv[2:] or [*RATES, *JOBS]
+    shoal, wanted = sys.argv[1], sys.argv[2:] or [*RATES, *ROUNDS, *JOBS]
     for name in wanted:
-        least, arguments = {**RATES, **JOBS}[name]
+        least, arguments = {**RATES, **ROUNDS, **JOBS}[name]
         events, seconds = train(shoal, arguments)
         accuracy = accuracy_of(events, least, name)
         if name in JOBS:
             tell(name, seconds, "s", accuracy=accuracy)
             continue
         epochs = [event for event in events if event["event"] == "epoch"]
+        if name in ROUNDS:
+            tell(name, (epochs[-1]["seconds"] - epochs[0]["seconds"]) / (len(epochs) - 1), "s", accuracy=accuracy)
+            continue
         images = epochs[-1]["images"] - epochs[0]["images"]
         tell(name, images / (epochs[-1]["train_seconds"] - epochs[0]["train_seconds"]), "1/s", accuracy=accuracy)
 

@@ -1,41 +1,38 @@
 /* Card tensors between processes: one back and forth, with and without work between; many small ones through three
  * processes; a late process that opens a world with 1 GiB of them. Checks every answer, then prints one JSON line for each
- * measurement. `deaths` kills the makers of that many tensors instead, and starts their receivers later. Needs a card.
+ * measurement: first without MPS, then, as <name>_mps, under a daemon of its own, where the machine has one. Needs a card.
  *
- *     build/bench/cuda_share [trips]
- *     build/bench/cuda_share deaths [count]
+ *     build/cuda/bench/cuda_share [trips]
+ *     build/cuda/bench/cuda_share deaths [count] [--mps] [--user name]     (cuda_share_deaths.c)
  */
-#include <shoal/shoal.h>
+#include "bench/cuda_share.h"
 
-#include <signal.h>
+#include <grp.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
-#define PATIENCE SHOAL_SECONDS(30)
 #define ROUNDS 5
 #define SMALL 100000
-#define AHEAD 1024
+#define AHEAD 4096
 #define LATE_TENSORS 64
 #define LATE_FLOATS (INT64_C(4) << 20) /* 16 MiB */
+#define BACK_SECONDS 10
+#define UP_SECONDS 10 /* until a daemon of MPS is up */
 
-#define TRY(expression)                                                                                                \
-    do {                                                                                                               \
-        shoal_err err_ = (expression);                                                                                 \
-        if (err_ != SHOAL_OK) {                                                                                        \
-            return err_;                                                                                               \
-        }                                                                                                              \
-    } while (0)
+static const char *suffix = ""; /* of the names of measurements */
 
-static double now(void)
+double share_now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static shoal_err wrong(const char *what)
+shoal_err share_wrong(const char *what)
 {
     return shoal_fail(SHOAL_ECORRUPT, "cuda_share: %s", what);
 }
@@ -52,20 +49,35 @@ static double median(double *x, int count)
     return x[count / 2];
 }
 
-static shoal_err start(shoal_target target, int rank, shoal_value *args, shoal_process **out)
+shoal_err share_start(shoal_target target, int rank, shoal_value *args, shoal_process **out)
 {
     return shoal_process_start(target, args, &(shoal_process_options){.start = SHOAL_START_SPAWN, .rank = rank}, out);
 }
 
-static shoal_err finish(shoal_process *p)
+shoal_err share_finish(shoal_process *p)
 {
     shoal_status status;
-    shoal_err err = shoal_process_join(p, PATIENCE, &status);
+    shoal_err err = shoal_process_join(p, SHOAL_FOREVER, &status);
     if (err == SHOAL_OK && status.end != SHOAL_RETURNED) {
         err = shoal_fail(SHOAL_ESTATE, "%s", status.text);
     }
     shoal_process_destroy(p);
     return err;
+}
+
+shoal_err share_all_back(void)
+{
+    shoal_card_memory memory;
+    double end = share_now() + BACK_SECONDS;
+    do {
+        TRY(shoal_world_sweep(NULL));
+        (void)shoal_card_trim();
+        TRY(shoal_card_memory_get(&memory));
+    } while (memory.held > 0 && share_now() < end);
+    if (memory.held > 0) {
+        return shoal_fail(SHOAL_ECORRUPT, "cuda_share: %zu bytes of card memory did not come back", memory.held);
+    }
+    return SHOAL_OK;
 }
 
 /* ---- one tensor, back and forth ---- */
@@ -97,7 +109,7 @@ static shoal_err trips(shoal_queue *there, shoal_queue *back, shoal_tensor *t, b
         TRY(shoal_queue_put_tensor(there, t, PATIENCE));
         TRY(shoal_queue_get_tensor(back, PATIENCE, &same));
         if (shoal_tensor_storage_id(same) != shoal_tensor_storage_id(t)) {
-            return wrong("another tensor came back");
+            return share_wrong("another tensor came back");
         }
         shoal_tensor_release(same);
         shoal_scope_release(0);
@@ -115,25 +127,25 @@ static shoal_err measure_trips(bool work, int count)
     if (!t) {
         return shoal_last_error();
     }
-    TRY(start(answer, work, shoal_map("there", there, "back", back), &p));
+    TRY(share_start(answer, work, shoal_map("there", there, "back", back), &p));
     TRY(trips(there, back, t, work, 200));
     double us[ROUNDS], last;
     for (int r = 0; r < ROUNDS; r++) {
         TRY(shoal_card_wait());
-        double begin = now();
+        double begin = share_now();
         TRY(trips(there, back, t, work, count));
         TRY(shoal_card_wait());
-        us[r] = (now() - begin) / count * 1e6;
+        us[r] = (share_now() - begin) / count * 1e6;
     }
     TRY(shoal_tensor_at(t, 1, (int64_t[]){(1 << 18) - 1}, &last));
     if (last != (work ? 2.0 * (200 + ROUNDS * count) : 0)) {
-        return wrong("a step of the work was lost");
+        return share_wrong("a step of the work was lost");
     }
-    printf("{\"name\": \"cuda_share_%s\", \"unit\": \"us\", \"value\": %.2f, \"trips\": %d, \"MiB\": 1}\n",
-           work ? "trip_work" : "trip_idle", median(us, ROUNDS), count);
+    printf("{\"name\": \"cuda_share_%s%s\", \"unit\": \"us\", \"value\": %.2f, \"trips\": %d, \"MiB\": 1}\n",
+           work ? "trip_work" : "trip_idle", suffix, median(us, ROUNDS), count);
     (void)fflush(stdout);
     shoal_queue_close(there);
-    TRY(finish(p));
+    TRY(share_finish(p));
     shoal_tensor_release(t);
     shoal_release(there);
     shoal_release(back);
@@ -142,112 +154,149 @@ static shoal_err measure_trips(bool work, int count)
 
 /* ---- many small ones through three processes ---- */
 
-#define SMALL_FLOATS 16
-#define SLOTS 4096 /* pinned places that copies use in turn */
+/* Each of the tensors has memory, a piece and a description of its own. The maker's stream copies a row of pinned memory
+ * into it, all of whose elements are its number; the last process's stream copies it into another row, and the host adds
+ * up what has come, at the end. A copy is the cheapest call of the driver that a tensor can have on each side, so copies
+ * a second are the limit; it is measured before, in this process alone, and so are launches. Tensors are put in groups:
+ * then one mark in the maker's stream serves a group. */
+#define SMALL_DOUBLES 16
+#define SMALL_GROUP 64
+#define WARM 1024 /* more tensors, before the clock starts */
 
-/* Returns a view of one pinned place; the scope owns it. */
-static shoal_tensor *slot(shoal_tensor *pinned, int i)
+/* Returns pinned memory for all, a row a tensor, each with its number in all places. */
+static shoal_tensor *pinned_rows(void)
 {
-    return shoal_select(pinned, 0, i % SLOTS);
+    shoal_tensor *pinned = shoal_empty_pinned(SHOAL_F64, SHOAL_SHAPE(WARM + SMALL, SMALL_DOUBLES));
+    double *place = pinned ? shoal_tensor_data(pinned) : NULL;
+    for (int i = 0; place && i < (WARM + SMALL) * SMALL_DOUBLES; i++) {
+        place[i] = i / SMALL_DOUBLES;
+    }
+    return pinned;
 }
 
-/* Makes tensor i on the card, all elements i. */
-static shoal_err make_one(shoal_tensor *pinned, int i, shoal_tensor **out)
+/* Makes tensors i to i + count - 1 on the card, then puts them. */
+static shoal_err make_group(shoal_queue *first, shoal_tensor *pinned, int i, int count)
 {
-    double *place = (double *)shoal_tensor_data(pinned) + (size_t)(i % SLOTS) * SMALL_FLOATS;
-    if (i % SLOTS == 0) {
-        TRY(shoal_card_wait()); /* the places are free again */
+    shoal_tensor *group[SMALL_GROUP];
+    for (int k = 0; k < count; k++) {
+        group[k] = shoal_empty_on(SHOAL_CUDA, SHOAL_F64, SHOAL_SHAPE(SMALL_DOUBLES));
+        TRY(group[k] ? shoal_copy_later_(group[k], shoal_select(pinned, 0, i + k)) : shoal_last_error());
     }
-    for (int k = 0; k < SMALL_FLOATS; k++) {
-        place[k] = i;
+    for (int k = 0; k < count; k++) {
+        TRY(shoal_queue_put_tensor(first, group[k], PATIENCE));
+        shoal_tensor_release(group[k]);
     }
-    *out = shoal_empty_on(SHOAL_CUDA, SHOAL_F64, SHOAL_SHAPE(SMALL_FLOATS));
-    return *out ? shoal_copy_later_(*out, slot(pinned, i)) : shoal_last_error();
+    shoal_scope_release(0);
+    return SHOAL_OK;
 }
 
-/* A copy to the card and one back cost 2 us each; a launch costs 4. */
 static shoal_err make_small(int rank, const shoal_value *args)
 {
     (void)rank;
-    shoal_queue *first = shoal_arg_queue(args, "first"), *done = shoal_arg_queue(args, "done");
-    shoal_tensor *pinned = shoal_empty_pinned(SHOAL_F64, SHOAL_SHAPE(SLOTS, SMALL_FLOATS));
+    shoal_tensor *pinned = pinned_rows();
     if (!pinned) {
         return shoal_last_error();
     }
-    for (int i = 0; i < AHEAD + SMALL; i++) { /* the first ones are for warming up */
-        shoal_tensor *t;
-        TRY(make_one(pinned, i, &t));
-        TRY(shoal_queue_put_tensor(first, t, PATIENCE));
-        shoal_tensor_release(t);
-        shoal_scope_release(0);
+    for (int i = 0; i < WARM + SMALL; i += SMALL_GROUP) {
+        int left = WARM + SMALL - i;
+        TRY(make_group(shoal_arg_queue(args, "first"), pinned, i, left < SMALL_GROUP ? left : SMALL_GROUP));
     }
     shoal_value *v = NULL; /* what is lent stays here until it is back */
-    TRY(shoal_queue_get(done, PATIENCE, &v));
+    TRY(shoal_queue_get(shoal_arg_queue(args, "done"), PATIENCE, &v));
     shoal_value_destroy(v);
     shoal_tensor_release(pinned);
-    return SHOAL_OK;
+    return share_all_back();
 }
 
 static shoal_err pass_small(int rank, const shoal_value *args)
 {
     (void)rank;
-    shoal_tensor *t;
-    for (int i = 0; i < AHEAD + SMALL; i++) {
-        TRY(shoal_queue_get_tensor(shoal_arg_queue(args, "first"), PATIENCE, &t));
-        TRY(shoal_queue_give_tensor(shoal_arg_queue(args, "second"), t, PATIENCE));
+    shoal_queue *first = shoal_arg_queue(args, "first"), *second = shoal_arg_queue(args, "second");
+    for (int i = 0; i < WARM + SMALL; i++) {
+        shoal_tensor *t;
+        TRY(shoal_queue_get_tensor(first, PATIENCE, &t));
+        TRY(shoal_queue_give_tensor(second, t, PATIENCE));
     }
     return SHOAL_OK;
 }
 
-/* Adds up the last elements of count tensors. */
-static shoal_err take_small(shoal_queue *second, shoal_tensor *pinned, int count, double *sum)
+/* Copies tensors i to end - 1 into their rows. */
+static shoal_err take_small(shoal_queue *second, shoal_tensor *pinned, int i, int end)
 {
-    const double *places = shoal_tensor_data(pinned);
-    for (int i = 0; i < count; i++) {
+    for (; i < end; i++) {
         shoal_tensor *t;
         TRY(shoal_queue_get_tensor(second, PATIENCE, &t));
-        TRY(shoal_copy_later_(slot(pinned, i), t));
+        TRY(shoal_copy_later_(shoal_select(pinned, 0, i), t));
         shoal_tensor_release(t);
         shoal_scope_release(0);
-        if ((i + 1) % SLOTS == 0 || i + 1 == count) {
-            TRY(shoal_card_wait());
-            for (int k = i / SLOTS * SLOTS; k <= i; k++) {
-                *sum += places[(size_t)(k % SLOTS) * SMALL_FLOATS + SMALL_FLOATS - 1];
-            }
+    }
+    return shoal_card_wait();
+}
+
+/* Prints how many launches and copies to the card this process alone can enqueue in a second. */
+static shoal_err measure_limits(shoal_tensor *pinned)
+{
+    for (int copies = 0; copies < 2; copies++) {
+        shoal_tensor *t = shoal_full_on(SHOAL_CUDA, SHOAL_F64, 0, SHOAL_SHAPE(SMALL_DOUBLES));
+        TRY(t ? shoal_card_wait() : shoal_last_error());
+        double begin = share_now(), last;
+        for (int i = 0; i < SMALL; i++) {
+            TRY(copies                    ? shoal_copy_later_(t, shoal_select(pinned, 0, i))
+                : shoal_add_scalar_(t, 1) ? SHOAL_OK
+                                          : shoal_last_error());
+            shoal_scope_release(0);
         }
+        TRY(shoal_card_wait());
+        double seconds = share_now() - begin;
+        TRY(shoal_tensor_at(t, 1, (int64_t[]){SMALL_DOUBLES - 1}, &last));
+        if (last != (copies ? SMALL - 1 : SMALL)) {
+            return share_wrong("the limit was measured with wrong results");
+        }
+        printf("{\"name\": \"cuda_share_limit_%s%s\", \"unit\": \"1/s\", \"value\": %.0f, \"processes\": 1}\n",
+               copies ? "copies" : "launches", suffix, SMALL / seconds);
+        (void)fflush(stdout);
+        shoal_tensor_release(t);
     }
     return SHOAL_OK;
+}
+
+static shoal_err check_sum(shoal_tensor *pinned)
+{
+    const double *rows = shoal_tensor_data(pinned);
+    double sum = 0, wanted = 0;
+    for (int i = 0; i < (WARM + SMALL) * SMALL_DOUBLES; i++) {
+        sum += rows[i];
+        wanted += i / SMALL_DOUBLES;
+    }
+    return sum == wanted ? SHOAL_OK : share_wrong("the sum of the small tensors is wrong");
 }
 
 static shoal_err measure_small(void)
 {
     shoal_queue *first, *second, *done;
     shoal_process *maker, *messenger;
+    shoal_tensor *pinned = pinned_rows();
+    TRY(pinned ? measure_limits(pinned) : shoal_last_error());
+    memset(shoal_tensor_data(pinned), 0, sizeof(double) * (WARM + SMALL) * SMALL_DOUBLES);
     TRY(shoal_queue_create(AHEAD, &first));
     TRY(shoal_queue_create(AHEAD, &second));
     TRY(shoal_queue_create(0, &done));
     shoal_value *args = shoal_value_keep(shoal_map("first", first, "second", second, "done", done));
-    TRY(start(make_small, 0, args, &maker));
-    TRY(start(pass_small, 1, args, &messenger));
+    TRY(share_start(make_small, 0, args, &maker));
+    TRY(share_start(pass_small, 1, args, &messenger));
     shoal_value_destroy(args);
-    shoal_tensor *pinned = shoal_empty_pinned(SHOAL_F64, SHOAL_SHAPE(SLOTS, SMALL_FLOATS));
-    if (!pinned) {
-        return shoal_last_error();
-    }
-    double sum = 0;
-    TRY(take_small(second, pinned, AHEAD, &sum));
-    double begin = now();
-    TRY(take_small(second, pinned, SMALL, &sum));
-    double seconds = now() - begin;
-    if (sum != (double)(AHEAD + SMALL) * (AHEAD + SMALL - 1) / 2) {
-        return wrong("the sum of the small tensors is wrong");
-    }
-    printf("{\"name\": \"cuda_share_small\", \"unit\": \"1/s\", \"value\": %.0f, \"tensors\": %d, \"processes\": 3}\n",
-           SMALL / seconds, SMALL);
-    (void)fflush(stdout);
+    TRY(take_small(second, pinned, 0, WARM));
+    double begin = share_now();
+    TRY(take_small(second, pinned, WARM, WARM + SMALL));
+    double seconds = share_now() - begin;
+    TRY(check_sum(pinned));
     TRY(shoal_queue_put(done, shoal_value_int(1), PATIENCE));
-    TRY(finish(messenger));
-    TRY(finish(maker));
+    TRY(share_finish(messenger));
+    TRY(share_finish(maker));
+    printf("{\"name\": \"cuda_share_small%s\", \"unit\": \"1/s\", \"value\": %.0f, \"tensors\": %d, \"processes\": 3, "
+           "\"group\": %d}\n",
+           suffix, SMALL / seconds, SMALL, SMALL_GROUP);
+    (void)fflush(stdout);
     shoal_tensor_release(pinned);
     shoal_release(first);
     shoal_release(second);
@@ -260,30 +309,30 @@ static shoal_err measure_small(void)
 /* Opens the card first: a context takes a quarter of a second, whoever makes it. */
 static shoal_err come_late(int rank, const shoal_value *args)
 {
-    (void)rank;
+    suffix = rank ? "_mps" : "";
     shoal_tensor *warm = shoal_full_on(SHOAL_CUDA, SHOAL_F32, 1, SHOAL_SHAPE(4));
     double x, sum = 0;
     TRY(shoal_item(warm ? shoal_sum(warm, SHOAL_ALL, false) : NULL, &x));
     shoal_value *all = NULL;
     TRY(shoal_queue_put(shoal_arg_queue(args, "ready"), shoal_value_int(1), PATIENCE));
     TRY(shoal_queue_get(shoal_arg_queue(args, "all"), PATIENCE, &all));
-    double begin = now();
+    double begin = share_now();
     for (size_t i = 0; i < LATE_TENSORS; i++) {
         shoal_tensor *t = shoal_value_as_tensor(shoal_value_at(all, i));
         if (!t) {
             return shoal_last_error();
         }
     }
-    double ms = (now() - begin) * 1e3;
+    double ms = (share_now() - begin) * 1e3;
     for (size_t i = 0; i < LATE_TENSORS; i++) {
         TRY(shoal_tensor_at(shoal_value_as_tensor(shoal_value_at(all, i)), 1, (int64_t[]){LATE_FLOATS - 1}, &x));
         sum += x;
     }
     if (sum != LATE_TENSORS * (LATE_TENSORS - 1) / 2.0) {
-        return wrong("a tensor of the world is wrong");
+        return share_wrong("a tensor of the world is wrong");
     }
-    printf("{\"name\": \"cuda_share_late\", \"unit\": \"ms\", \"value\": %.3f, \"GiB\": 1, \"tensors\": %d}\n", ms,
-           LATE_TENSORS);
+    printf("{\"name\": \"cuda_share_late%s\", \"unit\": \"ms\", \"value\": %.3f, \"GiB\": 1, \"tensors\": %d}\n",
+           suffix, ms, LATE_TENSORS);
     (void)fflush(stdout);
     shoal_value_destroy(all);
     shoal_tensor_release(warm);
@@ -303,13 +352,13 @@ static shoal_err measure_late(void)
         made[i] = shoal_full_on(SHOAL_CUDA, SHOAL_F32, i, SHOAL_SHAPE(LATE_FLOATS));
         all = shoal_list_add(all, shoal_value_tensor(made[i]));
     }
-    TRY(start(come_late, 0, shoal_map("ready", ready, "all", queue), &p));
+    TRY(share_start(come_late, suffix[0] != 0, shoal_map("ready", ready, "all", queue), &p));
     TRY(shoal_card_wait());
     shoal_value *v = NULL;
     TRY(shoal_queue_get(ready, PATIENCE, &v));
     shoal_value_destroy(v);
     TRY(shoal_queue_put(queue, all, PATIENCE));
-    TRY(finish(p));
+    TRY(share_finish(p));
     for (int i = 0; i < LATE_TENSORS; i++) {
         shoal_tensor_release(made[i]);
     }
@@ -318,144 +367,110 @@ static shoal_err measure_late(void)
     return SHOAL_OK;
 }
 
-/* ---- makers that are killed ---- */
+/* ---- the program ---- */
 
-#define BATCH 25 /* processes at a time */
-#define DEATH_FLOATS (INT64_C(1) << 18)
-#define DEATH_WORK 3000 /* launches, some milliseconds */
-
-/* Makes a tensor whose elements all have its rank, puts it, and is killed: with the work done, or with most of it
- * outstanding. */
-static shoal_err make_and_die(int rank, const shoal_value *args)
+static shoal_err measure(int rank, const shoal_value *args)
 {
-    int64_t unfinished = 0;
-    TRY(shoal_arg_int(args, "unfinished", &unfinished));
-    shoal_tensor *t = shoal_full_on(SHOAL_CUDA, SHOAL_F32, unfinished ? 0 : rank, SHOAL_SHAPE(DEATH_FLOATS));
-    if (!t) {
-        return shoal_last_error();
-    }
-    TRY(shoal_card_wait());
-    for (int i = 0; unfinished && i < DEATH_WORK; i++) {
-        if (!shoal_add_scalar_(t, 1)) {
-            return shoal_last_error();
-        }
-    }
-    TRY(shoal_queue_put_tensor(shoal_arg_queue(args, "queue"), t, PATIENCE));
-    (void)raise(SIGKILL);
-    return SHOAL_OK;
-}
-
-/* Returns SHOAL_OK if a tensor came whole, or SHOAL_EOWNERDEAD if its work was lost. */
-static shoal_err check_one(shoal_queue *queue, bool unfinished)
-{
-    shoal_tensor *t = NULL;
-    double low = -1, high = -2;
-    TRY(shoal_queue_get_tensor(queue, PATIENCE, &t));
-    shoal_tensor *least = shoal_min(t, SHOAL_ALL, false), *most = shoal_max(t, SHOAL_ALL, false);
-    shoal_err err = least && most ? shoal_card_wait() : shoal_last_error();
-    if (err == SHOAL_OK) {
-        err = shoal_item(least, &low);
-    }
-    if (err == SHOAL_OK) {
-        err = shoal_item(most, &high);
-    }
-    if (err == SHOAL_OK && (low != high || (unfinished && low != DEATH_WORK))) {
-        err = wrong("a tensor of a dead process came, and not whole");
-    }
-    shoal_tensor_release(t);
-    shoal_scope_release(0);
-    return err;
-}
-
-static shoal_err receive_late(int rank, const shoal_value *args)
-{
-    (void)rank;
-    int64_t unfinished = 0;
-    TRY(shoal_arg_int(args, "unfinished", &unfinished));
-    shoal_err err = check_one(shoal_arg_queue(args, "queue"), unfinished != 0);
-    bool lost = err == SHOAL_EOWNERDEAD && unfinished;
-    TRY(lost ? SHOAL_OK : err);
-    return shoal_queue_put(shoal_arg_queue(args, "told"), shoal_value_int(lost), PATIENCE);
-}
-
-/* Starts BATCH processes and waits for their end. */
-static shoal_err run_batch(shoal_target target, const shoal_value *args, bool killed)
-{
-    shoal_process *all[BATCH];
-    for (int i = 0; i < BATCH; i++) {
-        TRY(start(target, i, shoal_value_copy(args), &all[i]));
-    }
-    for (int i = 0; i < BATCH; i++) {
-        shoal_status status;
-        TRY(shoal_process_join(all[i], PATIENCE, &status));
-        if (status.end != (killed ? SHOAL_KILLED : SHOAL_RETURNED)) {
-            return shoal_fail(SHOAL_ESTATE, "%s", status.text);
-        }
-        shoal_process_destroy(all[i]);
-    }
-    return SHOAL_OK;
-}
-
-static shoal_err measure_deaths(bool unfinished, int count, double pause)
-{
-    shoal_queue *queue, *told;
-    int whole = 0, lost = 0;
-    TRY(shoal_queue_create(0, &queue));
-    TRY(shoal_queue_create(0, &told));
-    shoal_value *args = shoal_value_keep(shoal_map("queue", queue, "told", told, "unfinished", (int64_t)unfinished));
-    double begin = now();
-    for (int n = 0; n < count; n += BATCH) {
-        TRY(run_batch(make_and_die, args, true));
-        struct timespec wait = {.tv_sec = (time_t)pause};
-        (void)nanosleep(&wait, NULL);
-        TRY(run_batch(receive_late, args, false));
-        for (int i = 0; i < BATCH; i++) {
-            shoal_value *v = NULL;
-            int64_t was_lost = 0;
-            TRY(shoal_queue_get(told, PATIENCE, &v));
-            TRY(shoal_value_as_int(v, &was_lost));
-            shoal_value_destroy(v);
-            lost += was_lost != 0;
-            whole += was_lost == 0;
-        }
-    }
-    printf("{\"name\": \"cuda_share_%s\", \"whole\": %d, \"lost\": %d, \"seconds\": %.1f}\n",
-           unfinished ? "killed_unfinished" : "killed_finished", whole, lost, now() - begin);
-    (void)fflush(stdout);
-    shoal_value_destroy(args);
-    shoal_release(queue);
-    shoal_release(told);
-    return SHOAL_OK;
-}
-
-/* This process does not open the card before: its children find the memory in the world alone. */
-static shoal_err deaths(int count)
-{
-    shoal_card_memory memory;
-    TRY(measure_deaths(false, count, 2));
-    TRY(measure_deaths(true, count < 2 * BATCH ? count : 2 * BATCH, 0));
-    TRY(shoal_world_sweep(NULL));
-    TRY(shoal_card_memory_get(&memory));
-    printf("{\"name\": \"cuda_share_after_deaths\", \"unit\": \"MiB\", \"in_use\": %zu, \"held\": %zu}\n",
-           (memory.total - memory.free) >> 20, memory.held >> 20);
-    return SHOAL_OK;
-}
-
-static shoal_err measure(int count)
-{
-    TRY(measure_trips(false, count));
-    TRY(measure_trips(true, count > 10 ? count / 10 : count));
+    int64_t count = 0;
+    suffix = rank ? "_mps" : "";
+    TRY(shoal_arg_int(args, "trips", &count));
+    TRY(measure_trips(false, (int)count));
+    TRY(measure_trips(true, count > 10 ? (int)count / 10 : (int)count));
     TRY(measure_small());
     return measure_late();
 }
 
+/* The first processes of MPS and of no MPS cannot be the same one. So this one does not open the card. */
+static shoal_err speeds(int count, bool with_mps)
+{
+    shoal_process *p;
+    TRY(share_start(measure, with_mps, shoal_map("trips", (int64_t)count), &p));
+    return share_finish(p);
+}
+
+/* Waits for the end of its input, then ends the daemon and its servers, also if they answer nobody. */
+static const char end_of_mps[] =
+    "exec >/dev/null 2>&1; nvidia-cuda-mps-control -d; read -r end\n"
+    "echo quit | timeout -s KILL 2 nvidia-cuda-mps-control\n"
+    "for p in $(grep -lszx \"CUDA_MPS_PIPE_DIRECTORY=$CUDA_MPS_PIPE_DIRECTORY\" /proc/[0-9]*/environ | cut -d / -f 3)\n"
+    "do case $(cat /proc/$p/comm) in nvidia-cuda-mps*) kill -KILL $p; esac; done\n"
+    "rm -rf \"$CUDA_MPS_PIPE_DIRECTORY\"";
+
+/* Starts a daemon of MPS, and makes the children of this process its clients. A shell ends it when this process closes the
+ * pipe, or is killed. Returns NULL if there is none here. */
+static FILE *begin_mps(void)
+{
+    char folder[] = "/tmp/shoal-bench-XXXXXX", control[64];
+    if (system("command -v nvidia-cuda-mps-control >/dev/null") != 0 || !mkdtemp(folder)) {
+        return NULL;
+    }
+    (void)setenv("CUDA_MPS_PIPE_DIRECTORY", folder, 1);
+    (void)setenv("CUDA_MPS_LOG_DIRECTORY", folder, 1);
+    FILE *keeper = popen(end_of_mps, "we");
+    (void)snprintf(control, sizeof control, "%s/control", folder);
+    for (double end = share_now() + UP_SECONDS; keeper && access(control, F_OK) != 0 && share_now() < end;) {
+        (void)usleep(1000);
+    }
+    return keeper;
+}
+
+static shoal_err run(int argc, char **argv)
+{
+    bool kills = argc > 1 && strcmp(argv[1], "deaths") == 0, with_mps = false;
+    int count = kills ? 200 : 20000;
+    for (int i = 1 + kills; i < argc; i++) {
+        with_mps |= strcmp(argv[i], "--mps") == 0;
+        i += strcmp(argv[i], "--user") == 0;
+        count = i < argc && atoi(argv[i]) > 0 ? atoi(argv[i]) : count;
+    }
+    int64_t before = 0, after = 0;
+    TRY(kills ? share_in_use(&before) : speeds(count, false));
+    FILE *mps = with_mps || !kills ? begin_mps() : NULL;
+    if (!mps && (with_mps || !kills)) {
+        printf("{\"name\": \"cuda_share_mps\", \"skipped\": \"nvidia-cuda-mps-control is not installed\"}\n");
+        return SHOAL_OK;
+    }
+    shoal_err err = kills ? share_deaths(count, with_mps) : speeds(count, true);
+    if (mps) {
+        (void)pclose(mps);
+        (void)unsetenv("CUDA_MPS_PIPE_DIRECTORY");
+    }
+    if (err == SHOAL_OK && kills) {
+        TRY(share_in_use_again(before, &after));
+        printf("{\"name\": \"cuda_share_after_deaths\", \"mps\": %s, \"uid\": %d, \"MiB_before\": %lld, \"MiB_after\": "
+               "%lld}\n",
+               with_mps ? "true" : "false", (int)getuid(), (long long)before, (long long)after);
+    }
+    return err;
+}
+
+/* Becomes the user that --user names, before the world is made, whose memory then is that user's; a child is it already.
+ * Returns false after a sentence if this process may not. */
+static bool become_user(int argc, char **argv)
+{
+    const char *name = NULL;
+    for (int i = 1; i + 1 < argc; i++) {
+        name = strcmp(argv[i], "--user") == 0 ? argv[i + 1] : name;
+    }
+    const struct passwd *user = name ? getpwnam(name) : NULL;
+    if (!name || (user && getuid() == user->pw_uid)) {
+        return true;
+    }
+    if (!user || setgroups(0, NULL) != 0 || setgid(user->pw_gid) != 0 || setuid(user->pw_uid) != 0) {
+        printf("{\"name\": \"cuda_share_user\", \"skipped\": \"this process cannot become %s\"}\n", name);
+        return false;
+    }
+    return true;
+}
+
 int main(int argc, char **argv)
 {
+    if (!become_user(argc, argv)) {
+        return EXIT_SUCCESS;
+    }
     shoal_err err = shoal_init(&argc, &argv);
-    bool kill = argc > 1 && strcmp(argv[1], "deaths") == 0;
-    int given = argc > 1 + kill ? atoi(argv[1 + kill]) : 0;
     if (err == SHOAL_OK) {
-        err = kill ? deaths(given > 0 ? given : 200) : measure(given > 0 ? given : 20000);
+        err = run(argc, argv);
     }
     if (err != SHOAL_OK) {
         (void)fprintf(stderr, "cuda_share: %s\n", shoal_last_error_text());

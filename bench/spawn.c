@@ -46,7 +46,7 @@ static shoal_err spawn_and_join(void *context, int rank, uint64_t count)
     shoal_err err = SHOAL_OK;
     (void)context, (void)rank;
     for (uint64_t i = 0; i < count && err == SHOAL_OK; i++) {
-        err = shoal_spawn(do_nothing, PROCESSES, NULL);
+        err = shoal_spawn(do_nothing, PROCESSES, shoal_value_null());
     }
     return err;
 }

@@ -25,6 +25,7 @@ typedef struct cli_command {
     /* For the completions, if there is no table: the options, those that take a folder with a / at the end, and the words for the first
      * argument. The words that may follow one are after a colon, separated by commas: "list verify:mnist --to/". */
     const char *words;
+    const char *flag; /* one more option without a value, if there is no table; NULL: none */
 } cli_command;
 
 extern const cli_command cli_train, cli_eval, cli_predict, cli_info, cli_ps, cli_bench, cli_data, cli_completions;
@@ -36,10 +37,11 @@ const cli_command *cli_command_at(size_t i);
 __attribute__((format(printf, 3, 4))) cli_exit cli_complain(const cli_command *command, cli_exit status,
                                                             const char *format, ...);
 
-/* Reads the options of a command without a table: --json, --help, --version, and at most one argument. Returns false if the command is
+/* Reads the options of a command without a table: --json, --help, --version, its flag, and at most one argument. Returns false if the command is
  * finished, with its message printed: exit with *out_status. */
 typedef struct cli_options {
     bool json;
+    bool flag;            /* that of the command */
     const char *argument; /* NULL: none */
 } cli_options;
 bool cli_options_read(const cli_command *command, int argc, char **argv, cli_options *out_options,

@@ -7,6 +7,7 @@
 #include <shoal/world.h>
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char help[] = "usage: shoal info [--json]\n"
@@ -22,8 +23,6 @@ static const char help[] = "usage: shoal info [--json]\n"
 #define SPANS_MAX 4194304
 #define BLOCK_MAX (UINT64_C(1) << 40)
 
-#define CARDS_MAX 16
-
 /* The limits of a world that this process would create, or the error why it cannot. */
 typedef struct world_look {
     shoal_err err;
@@ -35,14 +34,17 @@ typedef struct cards_look {
     shoal_err err;
     char text[300];
     int count;
-    shoal_card_info cards[CARDS_MAX];
+    shoal_card_info *cards; /* NULL: none was read; freed by run */
 } cards_look;
 
 static void look_at_cards(cards_look *c)
 {
     *c = (cards_look){0};
     c->err = shoal_card_count(&c->count);
-    c->count = c->count < CARDS_MAX ? c->count : CARDS_MAX;
+    c->cards = calloc((size_t)c->count, sizeof *c->cards);
+    if (c->err == SHOAL_OK && c->cards == NULL) {
+        c->err = shoal_fail(SHOAL_ENOMEM, "no memory for %d cards", c->count);
+    }
     for (int i = 0; c->err == SHOAL_OK && i < c->count; i++) {
         c->err = shoal_card_info_get(i, &c->cards[i]);
     }
@@ -193,6 +195,7 @@ static cli_exit run(int argc, char **argv)
     look_at_cards(&cards);
     look_at_world(&world);
     (options.json ? print_json : print_text)(output.file, &machine, &world, &cards);
+    free(cards.cards);
     return cli_output_end(&output);
 }
 

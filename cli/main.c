@@ -59,17 +59,26 @@ static cli_exit print_help(void)
     return cli_output_end(&output);
 }
 
-/* Checks SHOAL_CPU. The library ignores an unknown word, in each process, and has no call that reports it. */
-static bool cpu_is_known(void)
+/* Checks the environment variables whose unknown words the library ignores, in each process: it has no call that reports
+ * them. */
+static bool check_environment(const cli_command *command)
 {
-    static const char *const known[] = {"", "plain", "avx2", "avx512"};
-    const char *wish = getenv("SHOAL_CPU");
-    for (size_t i = 0; wish != NULL && i < sizeof known / sizeof *known; i++) {
-        if (strcmp(wish, known[i]) == 0) {
-            return true;
+    static const struct {
+        const char *variable, *words[5], *all; /* words: a NULL ends them */
+    } known[] = {{"SHOAL_CPU", {"", "plain", "avx2", "avx512"}, "plain, avx2 or avx512"},
+                 {"SHOAL_CAPTURE", {"", "on", "off"}, "on or off"}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        const char *word = getenv(known[i].variable);
+        bool found = word == NULL;
+        for (size_t j = 0; known[i].words[j] != NULL && !found; j++) {
+            found = strcmp(word, known[i].words[j]) == 0;
+        }
+        if (!found) {
+            cli_complain(command, CLI_FAILED, "%s=%s: use %s", known[i].variable, word, known[i].all);
+            return false;
         }
     }
-    return wish == NULL;
+    return true;
 }
 
 static cli_exit run(int argc, char **argv)
@@ -89,9 +98,7 @@ static cli_exit run(int argc, char **argv)
     }
     for (size_t i = 0; i < COMMANDS; i++) {
         if (strcmp(word, commands[i]->name) == 0) {
-            return cpu_is_known() ? commands[i]->run(argc - 1, argv + 1)
-                                  : cli_complain(commands[i], CLI_FAILED, "SHOAL_CPU=%s: use plain, avx2 or avx512",
-                                                 getenv("SHOAL_CPU"));
+            return check_environment(commands[i]) ? commands[i]->run(argc - 1, argv + 1) : CLI_FAILED;
         }
     }
     return cli_complain(NULL, CLI_MISUSED, "unknown command '%s'; use one of %s", word, command_names());

@@ -13,19 +13,24 @@ static cli_exit complain_of_option(const cli_command *command, char **argv, bool
         return cli_complain(command, CLI_MISUSED, "option '%.*s' does not take a value", (int)strcspn(given, "="),
                             given);
     }
-    if (optopt != 0) {
-        return cli_complain(command, CLI_MISUSED, "unknown option '-%c'; use --json, --help or --version", optopt);
+    char others[64] = "--json, --help or --version";
+    if (command->flag != NULL) {
+        (void)snprintf(others, sizeof others, "--%s, --json, --help or --version", command->flag);
     }
-    return cli_complain(command, CLI_MISUSED, "unknown option '%s'; use --json, --help or --version", given);
+    if (optopt != 0) {
+        return cli_complain(command, CLI_MISUSED, "unknown option '-%c'; use %s", optopt, others);
+    }
+    return cli_complain(command, CLI_MISUSED, "unknown option '%s'; use %s", given, others);
 }
 
 bool cli_options_read(const cli_command *command, int argc, char **argv, cli_options *out_options, cli_exit *out_status)
 {
-    enum { JSON = 256, VERSION };
-    static const struct option known[] = {
+    enum { JSON = 256, VERSION, FLAG };
+    const struct option known[] = {
         {"json", no_argument, NULL, JSON},
         {"help", no_argument, NULL, 'h'},
         {"version", no_argument, NULL, VERSION},
+        {command->flag, no_argument, NULL, FLAG},
         {0},
     };
     *out_options = (cli_options){.json = false};
@@ -34,6 +39,7 @@ bool cli_options_read(const cli_command *command, int argc, char **argv, cli_opt
     for (int found; (found = getopt_long(argc, argv, "h", known, NULL)) != -1;) {
         switch (found) {
         case JSON: out_options->json = true; break;
+        case FLAG: out_options->flag = true; break;
         case 'h': *out_status = cli_print(command->help); return false;
         case VERSION: *out_status = cli_print("shoal " SHOAL_VERSION "\n"); return false;
         default: *out_status = complain_of_option(command, argv, optopt >= JSON || optopt == 'h'); return false;

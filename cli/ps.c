@@ -1,13 +1,14 @@
-/* shoal ps: lists the processes of all worlds of this user. */
+/* shoal ps: lists the processes of all worlds of this user, or their shared tensors of cards. */
 #include "cli/cli.h"
 
+#include <shoal/share.h>
 #include <shoal/world.h>
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] = "usage: shoal ps [--json]\n"
+static const char help[] = "usage: shoal ps [--tensors] [--json]\n"
                            "Lists the processes of all worlds of this user, one per line.\n\n"
                            "columns:\n"
                            "  WORLD       the name of the world\n"
@@ -18,36 +19,44 @@ static const char help[] = "usage: shoal ps [--json]\n"
                            "  STATE       running, waiting, reserved (starting) or dead (not cleaned up yet)\n"
                            "  REFS        the number of blocks that it holds\n"
                            "  CACHED      the number of free blocks that it keeps for itself\n"
-                           "  CARD        the memory of a card that its tensors use, with what it has lent\n"
-                           "  HELD        the memory of a card that it has from the driver\n"
+                           "  CARD        the card memory that its tensors use, with what it has lent\n"
+                           "  HELD        the card memory that it has from the driver\n"
                            "  NAME        the name that it was started with\n"
                            "  DOING       its current operation, or what it waits for\n\n"
+                           "columns of --tensors:\n"
+                           "  CARD        the card, by its UUID\n"
+                           "  TENSOR      the tensor's number in its world\n"
+                           "  DTYPE, SHAPE, SIZE\n"
+                           "              its type and shape, and the size of its storage, which several\n"
+                           "              tensors may have in common\n"
+                           "  PID, SLOT, NAME\n"
+                           "              a process that holds it; none if it lies in a queue\n\n"
                            "options:\n"
-                           "  --json      print one JSON object per process\n"
+                           "  --tensors   list the shared tensors of cards instead, one line for each\n"
+                           "              process that holds one\n"
+                           "  --json      print one JSON object per line\n"
                            "  -h, --help  print this help and exit\n"
                            "  --version   print the version and exit\n";
 
-enum { WORLD, USED, LIMIT, RECOVERED, PID, SLOT, STATE, REFS, CACHED, CARD, HELD, NAME, DOING, COLUMNS };
+#define COLUMNS_MAX 16
 
-static const struct {
+/* ---- tables ---- */
+
+typedef struct column {
     const char *title;
     bool right;
-} columns[COLUMNS] = {
-    [WORLD] = {"WORLD", false},  [USED] = {"USED", true}, [LIMIT] = {"LIMIT", true},  [RECOVERED] = {"RECOVERED", true},
-    [PID] = {"PID", true},       [SLOT] = {"SLOT", true}, [STATE] = {"STATE", false}, [REFS] = {"REFS", true},
-    [CACHED] = {"CACHED", true}, [CARD] = {"CARD", true}, [HELD] = {"HELD", true},    [NAME] = {"NAME", false},
-    [DOING] = {"DOING", false},
-};
-
-/* A row of the table: its cells as text. */
-typedef struct row {
-    char *cells[COLUMNS];
-} row;
+} column;
 
 typedef struct listing {
     cli_output output;
-    row *rows;
-    size_t count;
+    const column *columns;
+    size_t width;  /* the number of columns */
+    char **cells;  /* row by row, as text */
+    size_t count;  /* of rows */
+    char **worlds; /* the names, for the tensors in them */
+    size_t world_count;
+    const char *world; /* the one that is listed */
+    bool json;
     bool no_memory;
 } listing;
 
@@ -70,65 +79,62 @@ static char *size(uint64_t bytes)
     return strdup(cli_size(bytes, text));
 }
 
-static bool add_row(const shoal_ps_entry *e, void *context)
+/* Adds a row and takes its cells. Returns false if there is no memory. */
+static bool add_cells(listing *l, char *const *cells)
 {
-    listing *l = context;
-    row *grown = realloc(l->rows, (l->count + 1) * sizeof *grown);
-    if (grown == NULL) {
-        l->no_memory = true;
-        return false;
+    char **grown = realloc(l->cells, (l->count + 1) * l->width * sizeof *grown);
+    l->no_memory = l->no_memory || grown == NULL;
+    l->cells = grown != NULL ? grown : l->cells;
+    for (size_t i = 0; i < l->width; i++) {
+        l->no_memory = l->no_memory || cells[i] == NULL;
+        if (grown != NULL) {
+            grown[l->count * l->width + i] = cells[i];
+        } else {
+            free(cells[i]);
+        }
     }
-    l->rows = grown;
-    row *r = &l->rows[l->count++];
-    *r = (row){{[WORLD] = cell(e->world),
-                [USED] = size(e->world_used),
-                [LIMIT] = size(e->world_limit),
-                [RECOVERED] = number(e->world_recovered),
-                [PID] = number((uint64_t)e->pid),
-                [SLOT] = number(e->slot),
-                [STATE] = cell(e->state),
-                [REFS] = number(e->references),
-                [CACHED] = number(e->cached),
-                [CARD] = e->card_held > 0 ? size(e->card_used) : cell("-"),
-                [HELD] = e->card_held > 0 ? size(e->card_held) : cell("-"),
-                [NAME] = cell(e->name),
-                [DOING] = cell(e->doing)}};
-    for (int i = 0; i < COLUMNS; i++) {
-        l->no_memory = l->no_memory || r->cells[i] == NULL;
-    }
+    l->count += grown != NULL;
     return !l->no_memory;
 }
 
-static void print_row(FILE *file, const char *const cells[COLUMNS], const int widths[COLUMNS])
+static int width_of(const listing *l, size_t at)
 {
-    for (int i = 0; i < COLUMNS; i++) {
-        int width = i == COLUMNS - 1 ? 0 : widths[i];
-        fprintf(file, "%s%*s", i > 0 ? "  " : "", columns[i].right ? width : -width, cells[i]);
+    size_t width = strlen(l->columns[at].title);
+    for (size_t n = 0; n < l->count; n++) {
+        size_t length = strlen(l->cells[n * l->width + at]);
+        width = length > width ? length : width;
     }
-    fputc('\n', file);
+    return (int)width;
 }
 
 static void print_table(const listing *l, FILE *file)
 {
-    const char *titles[COLUMNS];
-    int widths[COLUMNS];
-    for (int i = 0; i < COLUMNS; i++) {
-        titles[i] = columns[i].title;
-        widths[i] = (int)strlen(titles[i]);
-        for (size_t n = 0; n < l->count; n++) {
-            int length = (int)strlen(l->rows[n].cells[i]);
-            widths[i] = length > widths[i] ? length : widths[i];
-        }
+    int widths[COLUMNS_MAX];
+    for (size_t i = 0; i < l->width; i++) {
+        widths[i] = i == l->width - 1 ? 0 : width_of(l, i);
     }
-    print_row(file, titles, widths);
-    for (size_t n = 0; n < l->count; n++) {
-        print_row(file, (const char *const *)l->rows[n].cells, widths);
+    for (size_t n = 0; n <= l->count; n++) { /* the titles first */
+        for (size_t i = 0; i < l->width; i++) {
+            const char *text = n == 0 ? l->columns[i].title : l->cells[(n - 1) * l->width + i];
+            fprintf(file, "%s%*s", i > 0 ? "  " : "", l->columns[i].right ? widths[i] : -widths[i], text);
+        }
+        fputc('\n', file);
     }
 }
 
-static bool print_object(const shoal_ps_entry *e, void *context)
+/* ---- processes ---- */
+
+enum { WORLD, USED, LIMIT, RECOVERED, PID, SLOT, STATE, REFS, CACHED, CARD, HELD, NAME, DOING, COLUMNS };
+
+static const column process_columns[COLUMNS] = {
+    [WORLD] = {"WORLD", false},  [USED] = {"USED", true}, [LIMIT] = {"LIMIT", true},  [RECOVERED] = {"RECOVERED", true},
+    [PID] = {"PID", true},       [SLOT] = {"SLOT", true}, [STATE] = {"STATE", false}, [REFS] = {"REFS", true},
+    [CACHED] = {"CACHED", true}, [CARD] = {"CARD", true}, [HELD] = {"HELD", true},    [NAME] = {"NAME", false},
+    [DOING] = {"DOING", false},
+};
+
+static void print_process(const shoal_ps_entry *e, FILE *file)
 {
-    FILE *file = ((listing *)context)->output.file;
     fputs("{\"world\": ", file);
     cli_json_string(file, e->world);
     fprintf(file, ", \"world_used\": %" PRIu64 ", \"world_limit\": %" PRIu64 ", \"world_recovered\": %" PRIu64,
@@ -141,41 +147,162 @@ static bool print_object(const shoal_ps_entry *e, void *context)
     cli_json_string(file, e->doing);
     fprintf(file, ", \"references\": %" PRIu64 ", \"cached\": %" PRIu64, e->references, e->cached);
     fprintf(file, ", \"card_used\": %" PRIu64 ", \"card_held\": %" PRIu64 "}\n", e->card_used, e->card_held);
-    return true;
 }
 
-static void free_rows(listing *l)
+static bool add_process(const shoal_ps_entry *e, void *context)
 {
-    for (size_t n = 0; n < l->count; n++) {
-        for (int i = 0; i < COLUMNS; i++) {
-            free(l->rows[n].cells[i]);
+    listing *l = context;
+    if (l->json) {
+        print_process(e, l->output.file);
+        return true;
+    }
+    return add_cells(l, (char *[COLUMNS]){[WORLD] = cell(e->world),
+                                          [USED] = size(e->world_used),
+                                          [LIMIT] = size(e->world_limit),
+                                          [RECOVERED] = number(e->world_recovered),
+                                          [PID] = number((uint64_t)e->pid),
+                                          [SLOT] = number(e->slot),
+                                          [STATE] = cell(e->state),
+                                          [REFS] = number(e->references),
+                                          [CACHED] = number(e->cached),
+                                          [CARD] = e->card_held > 0 ? size(e->card_used) : cell("-"),
+                                          [HELD] = e->card_held > 0 ? size(e->card_held) : cell("-"),
+                                          [NAME] = cell(e->name),
+                                          [DOING] = cell(e->doing)});
+}
+
+/* ---- tensors ---- */
+
+enum { T_WORLD, T_CARD, T_TENSOR, T_DTYPE, T_SHAPE, T_SIZE, T_PID, T_SLOT, T_NAME, T_COLUMNS };
+
+static const column tensor_columns[T_COLUMNS] = {
+    [T_WORLD] = {"WORLD", false}, [T_CARD] = {"CARD", false},  [T_TENSOR] = {"TENSOR", true},
+    [T_DTYPE] = {"DTYPE", false}, [T_SHAPE] = {"SHAPE", true}, [T_SIZE] = {"SIZE", true},
+    [T_PID] = {"PID", true},      [T_SLOT] = {"SLOT", true},   [T_NAME] = {"NAME", false},
+};
+
+#define SHAPE_TEXT (22 * SHOAL_MAX_DIMS)
+
+/* Writes the shape as JSON, or as 3x4. */
+static const char *shape_text(const shoal_card_tensor *t, bool json, char text[SHAPE_TEXT])
+{
+    size_t n = (size_t)snprintf(text, SHAPE_TEXT, "%s", json ? "[" : "");
+    for (int i = 0; i < t->ndim; i++) {
+        n += (size_t)snprintf(text + n, SHAPE_TEXT - n, "%s%" PRId64, i == 0 ? "" : json ? ", " : "x", t->shape[i]);
+    }
+    (void)snprintf(text + n, SHAPE_TEXT - n, "%s", json ? "]" : "");
+    return text;
+}
+
+static void print_tensor(const listing *l, const shoal_card_tensor *t, FILE *file)
+{
+    char shape[SHAPE_TEXT];
+    fputs("{\"world\": ", file);
+    cli_json_string(file, l->world);
+    fprintf(file, ", \"card\": \"%s\", \"tensor\": %" PRIu64 ", \"dtype\": \"%s\", \"shape\": %s", t->card, t->id,
+            shoal_dtype_name(t->dtype), shape_text(t, true, shape));
+    fprintf(file, ", \"size\": %" PRIu64, t->size);
+    if (t->pid != 0) {
+        fprintf(file, ", \"pid\": %" PRId32 ", \"slot\": %" PRIu32 ", \"name\": ", t->pid, t->slot);
+        cli_json_string(file, t->name);
+    }
+    fputs("}\n", file);
+}
+
+static bool add_tensor(const shoal_card_tensor *t, void *context)
+{
+    listing *l = context;
+    char shape[SHAPE_TEXT];
+    if (l->json) {
+        print_tensor(l, t, l->output.file);
+        return true;
+    }
+    bool held = t->pid != 0;
+    return add_cells(l, (char *[T_COLUMNS]){[T_WORLD] = cell(l->world),
+                                            [T_CARD] = cell(t->card),
+                                            [T_TENSOR] = number(t->id),
+                                            [T_DTYPE] = cell(shoal_dtype_name(t->dtype)),
+                                            [T_SHAPE] = cell(shape_text(t, false, shape)),
+                                            [T_SIZE] = size(t->size),
+                                            [T_PID] = held ? number((uint64_t)t->pid) : cell("-"),
+                                            [T_SLOT] = held ? number(t->slot) : cell("-"),
+                                            [T_NAME] = cell(t->name)});
+}
+
+/* Remembers a world. */
+static bool note_world(const shoal_ps_entry *e, void *context)
+{
+    listing *l = context;
+    for (size_t i = 0; i < l->world_count; i++) {
+        if (strcmp(l->worlds[i], e->world) == 0) {
+            return true;
         }
     }
-    free(l->rows);
+    char **grown = realloc(l->worlds, (l->world_count + 1) * sizeof *grown);
+    l->worlds = grown != NULL ? grown : l->worlds;
+    char *name = grown != NULL ? strdup(e->world) : NULL;
+    if (name != NULL) {
+        grown[l->world_count++] = name;
+    }
+    l->no_memory = name == NULL;
+    return name != NULL;
+}
+
+/* Joins each world for a moment: its heap must be read to find them. */
+static shoal_err list_tensors(listing *l)
+{
+    shoal_err err = shoal_world_list(note_world, l);
+    for (size_t i = 0; err == SHOAL_OK && !l->no_memory && i < l->world_count; i++) {
+        l->world = l->worlds[i];
+        err = shoal_world_join(l->world);
+        if (err == SHOAL_OK) {
+            err = shoal_card_tensors_list(add_tensor, l);
+            shoal_world_leave();
+        } else if (err == SHOAL_ENOENT) {
+            err = SHOAL_OK; /* it has just ended */
+        }
+    }
+    return err;
+}
+
+/* ---- the command ---- */
+
+static void end_listing(listing *l)
+{
+    for (size_t i = 0; i < l->count * l->width; i++) {
+        free(l->cells[i]);
+    }
+    for (size_t i = 0; i < l->world_count; i++) {
+        free(l->worlds[i]);
+    }
+    free(l->cells);
+    free(l->worlds);
 }
 
 static cli_exit run(int argc, char **argv)
 {
     cli_options options;
     cli_exit status;
-    listing l = {.count = 0};
     if (!cli_options_read(&cli_ps, argc, argv, &options, &status)) {
         return status;
     }
     if (options.argument != NULL) {
         return cli_complain(&cli_ps, CLI_MISUSED, "unexpected argument '%s'", options.argument);
     }
+    listing l = {.columns = options.flag ? tensor_columns : process_columns,
+                 .width = options.flag ? T_COLUMNS : COLUMNS,
+                 .json = options.json};
     if (!cli_output_begin(&l.output)) {
         return CLI_FAILED;
     }
-    shoal_err err = shoal_world_list(options.json ? print_object : add_row, &l);
+    shoal_err err = options.flag ? list_tensors(&l) : shoal_world_list(add_process, &l);
     if (err == SHOAL_OK && l.no_memory) {
         err = shoal_fail(SHOAL_ENOMEM, "no memory for the table");
     }
     if (err == SHOAL_OK && !options.json) {
         print_table(&l, l.output.file);
     }
-    free_rows(&l);
+    end_listing(&l);
     if (err != SHOAL_OK) {
         cli_complain(&cli_ps, CLI_FAILED, "%s: %s", shoal_err_name(err), shoal_last_error_text());
         l.output.failed = true; /* so that nothing is printed: half a list would mislead */
@@ -188,5 +315,6 @@ const cli_command cli_ps = {
     .summary = "list the running worlds and their processes",
     .help = help,
     .run = run,
-    .words = "--json",
+    .words = "--json --tensors",
+    .flag = "tensors",
 };

@@ -165,7 +165,7 @@ static void advise(const shoal_train_options *job)
 {
     char text[1024];
     snprintf(text, sizeof text, "%s", shoal_last_error_text());
-    (void)!shoal_fail(SHOAL_ENAN, "%s; lower --lr, or go on with --allow-nan%s%s%s", text,
+    (void)!shoal_fail(SHOAL_ENAN, "%s; lower --lr, check the data, or go on with --allow-nan%s%s%s", text,
                       job->save != NULL ? "; " : "", job->save != NULL ? job->save : "",
                       job->save != NULL ? " is the last good checkpoint" : "");
 }

@@ -117,9 +117,10 @@ static const cli_option options[] = {
     WHOLE(RUN, "epochs", "E", 1, MOST, job.epochs,
           "number of epochs. An epoch is one pass over the data set; hogwild: one pass by each worker; fedavg: one "
           "round; a3c: 10,000 steps of all workers together", ),
-    NUMBER(RUN, "until", "X", 0, 1e15L, CLI_ABOVE, job.until,
-           "stop when the test accuracy (0 to 1) reaches X (default: never); a3c: when the mean return of the last 100 "
-           "episodes reaches X", ),
+    NUMBER(RUN, "until", "X", 0, 1e15L, CLI_CLOSED, job.until,
+           "stop when the test accuracy (0 to 1) reaches X, 0 for never; a3c: when the mean return of the last 100 "
+           "episodes reaches X",
+           .none = true),
 
     NUMBER(LEARN, "lr", "X", 0, 1e6L, CLI_ABOVE | CLI_BELOW, job.lr, "learning rate", ),
     NUMBER(LEARN, "lr-decay", "X", 0, 1, CLI_ABOVE, job.lr_decay,
@@ -168,7 +169,7 @@ static const cli_option options[] = {
     PATH(SAVE, "resume", "FILE", CLI_FILE, job.resume,
          "continue from a checkpoint with its settings, and save to it unless --save is given. Only these may change: "
          "--epochs (the total, with the finished ones), --env-steps, --until, --start, --restarts, --device, --mps, "
-         "--card-share, --allow-nan, --data if a folder has moved, and the output. Give --json, --report and "
+         "--card-share, --tf32, --allow-nan, --data if a folder has moved, and the output. Give --json, --report and "
          "--tensorboard again", ),
     FLAG(SAVE, "overwrite", overwrite,
          "let --save replace any file. Without it, --save replaces only a checkpoint of a job with the same settings "
@@ -188,15 +189,20 @@ static const cli_option options[] = {
     FLAG(PROCESSES, "allow-nan", job.allow_nan, "go on if a loss is NaN or infinite; without it, the job fails", ),
     WORD(PROCESSES, "start", "HOW", start_word, job.start, "how to start processes (rarely needed)",
          .first = SHOAL_START_SPAWN),
-    WORD(PROCESSES, "device", "NAME", device_word, job.device, "where the workers train: the CPU or an NVIDIA card", ),
+    WORD(PROCESSES, "device", "NAME", device_word, job.device,
+         "where the workers train; cuda is an NVIDIA card, and not for a3c", ),
     WORD(PROCESSES, "mps", "WHEN", mps_word, job.mps,
-         "auto: several workers on a card share it by NVIDIA's MPS, if it is installed; off: they take turns", ),
+         "with --device cuda and several workers: start NVIDIA's MPS if it is installed, so that they use the card at "
+         "the same time (auto), or do not use it (off)", ),
     WHOLE(PROCESSES, "card-share", "N", 1, 100, job.card_share,
-          "percent of the card that each worker may use, with MPS (default: all)", ),
+          "percent of the card that each worker may use (default: all); needs MPS", ),
+    FLAG(PROCESSES, "tf32", job.tf32,
+         "on a card, round the factors of products to TF32: faster, with about 3 digits in each factor. For the model "
+         "fedavg-cnn; the others compute in f32", ),
 
     PATH(CONFIG, "config", "FILE", CLI_FILE, config,
          "read options from an INI file; the command line overrides it. --no-shard, --no-shared-state, "
-         "--no-allow-nan and --no-quiet unset a flag of the file",
+         "--no-allow-nan, --no-tf32 and --no-quiet unset a flag of the file",
          .here_only = true),
     FLAG(CONFIG, "print-config", print_config, "print all settings as a file for --config, and exit",
          .here_only = true),
@@ -402,6 +408,22 @@ static bool is_output(const char *path)
     return path != NULL && strcmp(path, "-") == 0;
 }
 
+/* Checks the options that only a card has. */
+static bool check_card(const cli_train_call *call)
+{
+    const shoal_train_options *job = &call->job;
+    bool cpu = job->device != SHOAL_CUDA, off = job->mps == SHOAL_MPS_OFF;
+    const char *words = cpu && job->tf32             ? "--tf32 needs --device cuda: the CPU has no such products"
+                        : cpu && off                 ? "--mps off needs --device cuda: the CPU has no MPS"
+                        : cpu && job->card_share > 0 ? "--card-share needs --device cuda: the CPU has no such shares"
+                        : off && job->card_share > 0 ? "--card-share needs MPS, but --mps is off"
+                                                     : NULL;
+    if (words != NULL) {
+        cli_complain(&cli_train, CLI_MISUSED, "%s", words);
+    }
+    return words == NULL;
+}
+
 /* Checks for options that contradict each other. */
 static bool check_pairs(const cli_train_call *call)
 {
@@ -421,7 +443,7 @@ static bool check_pairs(const cli_train_call *call)
                      (long long)call->job.rounds);
         return false;
     }
-    return true;
+    return check_card(call);
 }
 
 /* Checks that the model fits the method: the library does not know this model outside of a3c. */

@@ -15,8 +15,8 @@ static bool one_of(const char *name, const char *const *names)
 
 bool cli_option_may_change(const char *option)
 {
-    static const char *const names[] = {"epochs", "env-steps",  "until",     "start", "restarts", "device",
-                                        "mps",    "card-share", "allow-nan", "save",  "resume",   NULL};
+    static const char *const names[] = {"epochs",     "env-steps", "until",     "start", "restarts", "device", "mps",
+                                        "card-share", "tf32",      "allow-nan", "save",  "resume",   NULL};
     return one_of(option, names);
 }
 
@@ -92,6 +92,16 @@ static void take_settings(reading *r)
     }
 }
 
+/* A job that goes on on the CPU leaves TF32 behind, unless the call asks for it. */
+static void leave_tf32(cli_train_call *call)
+{
+    size_t i = (size_t)(cli_table_find(&cli_train_table, "tf32") - cli_train_table.options);
+    if (call->job.device != SHOAL_CUDA && call->given.origin[i] == CLI_IN_CHECKPOINT) {
+        call->job.tf32 = false;
+        call->given.origin[i] = CLI_DEFAULT;
+    }
+}
+
 /* Sets the method. Returns false if the call has another method than the file. */
 static bool take_method(reading *r)
 {
@@ -104,14 +114,34 @@ static bool take_method(reading *r)
     return strcmp(there, shoal_train_method_name(r->call->job.method)) == 0;
 }
 
+/* Says why the settings of the file cannot be used. Only --print-config needs it: a job that runs fails in the library, and its log and
+ * report have the reason too. */
+static void say_unusable(reading *r, bool checkpoint)
+{
+    const char *path = r->call->job.resume;
+    r->failed = true;
+    if (r->file == NULL) {
+        cli_complain(&cli_train, CLI_FAILED, "%s", shoal_last_error_text());
+    } else if (!checkpoint) {
+        cli_complain(&cli_train, CLI_FAILED, "%s: not a checkpoint of a training job", path);
+    } else {
+        cli_complain(&cli_train, CLI_FAILED, "%s: method is %s in the checkpoint, but %s was given", path,
+                     shoal_tensors_text(r->file, "method"), shoal_train_method_name(r->call->job.method));
+    }
+}
+
 bool cli_train_resume(cli_train_call *call, cli_exit *out_status)
 {
     const char *path = call->job.resume;
     shoal_tensors *file = path != NULL ? shoal_safetensors_read(path) : NULL;
     reading r = {.call = call, .file = file};
-    if (file != NULL && shoal_tensors_text(file, "checkpoint") != NULL && shoal_tensors_text(file, "method") != NULL &&
-        take_method(&r)) {
+    bool checkpoint =
+        file != NULL && shoal_tensors_text(file, "checkpoint") != NULL && shoal_tensors_text(file, "method") != NULL;
+    if (checkpoint && take_method(&r)) {
         take_settings(&r);
+        leave_tf32(call);
+    } else if (path != NULL && call->print_config && !r.failed) {
+        say_unusable(&r, checkpoint);
     }
     shoal_tensors_destroy(file);
     if (!r.failed && r.missing[0] != 0) {

@@ -41,11 +41,12 @@ static void json_begin(const cli_show *show, const shoal_train_event *event)
         json_number(f, "momentum", o->momentum > 0 ? o->momentum : 0);
     }
     fprintf(f, ",\"seed\":%" PRIu64, o->seed);
+    fprintf(f, ",\"device\":\"%s\",\"tf32\":%s", o->device == SHOAL_CUDA ? "cuda" : "cpu", o->tf32 ? "true" : "false");
     if (o->method == SHOAL_METHOD_A3C) {
         fprintf(f, ",\"rollout\":%" PRId64 ",\"env_steps\":%" PRId64, o->rollout, o->env_steps);
         json_number(f, "gamma", o->gamma > 0 ? o->gamma : 0);
         json_number(f, "entropy", o->entropy > 0 ? o->entropy : 0);
-        json_number(f, "until", o->until);
+        json_number(f, "until", o->until > 0 ? o->until : 0);
     }
     if (event->text[0] != 0) {
         json_string(f, "resumed", event->text);
@@ -188,7 +189,7 @@ static void show_resumed(FILE *f, const shoal_train_options *o, const shoal_trai
     const char *epochs = cli_terms_of(o->method)->epochs;
     char goal[128];
     if (r->reached_epoch > 0) {
-        fprintf(f, "%s: the job is finished: %s; a higher --until continues it\n", event->text,
+        fprintf(f, "%s: the job is finished: %s; a higher --until, or --until 0, continues it\n", event->text,
                 cli_goal_text(o, r, goal, sizeof goal));
     } else if (r->epochs >= o->epochs) {
         fprintf(f, "%s: the job is finished: %" PRId64 " of %" PRId64 " %s; --epochs N continues it\n", event->text,

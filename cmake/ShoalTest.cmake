@@ -12,8 +12,8 @@
 # SERIAL    nothing else runs beside it.
 # SOAK      the test runs a second time, as <name>.soak with the label `soak` and a day's limit, under `ctest -C soak`;
 #           it takes the number of kills from SHOAL_SOAK_KILLS, and of ends, forks and stops from SHOAL_SOAK_ENDS, SHOAL_SOAK_FORKS and SHOAL_SOAK_STOPS.
-# CARD      the test runs a second time, as <name>.cuda with the label `cuda`, on the card of this machine, under `ctest -C cuda`
-#           (scripts/test-cuda). Without a card it is skipped. SHOAL_TEST_CARD in its environment says so.
+# CARD      scripts/test-cuda runs the test once more on the card of this machine, with SHOAL_TEST_CARD in its environment. Without a card
+#           it is skipped.
 # WRAP      functions of the C library that the test replaces for the layers (ld --wrap); it links the object files in every build.
 # A test runs in the source root. SHOAL_BUILD_DIR in its environment names the build directory.
 
@@ -144,26 +144,33 @@ function(shoal_test_limit name seconds)
     set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds})
 endfunction()
 
-# The same program once more, on a card.
+# The same program once more, on a card, with these variables in its environment too.
 function(shoal_test_card name)
     add_dependencies(tests_cuda ${name})
-    add_test(NAME ${name}.cuda CONFIGURATIONS cuda COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    set_tests_properties(${name}.cuda PROPERTIES
-        ENVIRONMENT "SHOAL_BUILD_DIR=${PROJECT_BINARY_DIR};SHOAL_TEST_CARD=1"
-        LABELS cuda
-        SKIP_RETURN_CODE 77
-        TIMEOUT ${SHOAL_TEST_TIMEOUT})
+    shoal_card_command(${name} 300 ${ARGN} ${PROJECT_BINARY_DIR}/tests/${name})
+endfunction()
+
+# Adds a line to the list of scripts/test-cuda: a name, a limit in seconds, and a command for env(1). The paths in it are made relative to
+# the source root, so that a build can be carried to a machine with a card.
+function(shoal_card_command name seconds)
+    list(JOIN ARGN " " command)
+    string(REPLACE "${PROJECT_SOURCE_DIR}/" "" command "${command}")
+    set_property(GLOBAL APPEND_STRING PROPERTY SHOAL_CARD_COMMANDS "${name} ${seconds} ${command}\n")
+endfunction()
+
+function(shoal_write_card_commands)
+    get_property(commands GLOBAL PROPERTY SHOAL_CARD_COMMANDS)
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/tests_cuda.txt CONTENT "${commands}" @ONLY)
 endfunction()
 
 # The same program once more with tensors of a card (tests/talk.h): as <name>.stub over the stub of the driver, which needs no card,
-# and as <name>.cuda on a card.
+# and on a card.
 function(shoal_test_talk name)
     if(NOT SHOAL_TESTS)
         return()
     endif()
-    shoal_test_card(${name})
+    shoal_test_card(${name} SHOAL_TALK_DEVICE=cuda)
     add_dependencies(${name} cuda_stub shoal_cuda_stub)
-    set_property(TEST ${name}.cuda APPEND PROPERTY ENVIRONMENT SHOAL_TALK_DEVICE=cuda)
     add_test(NAME ${name}.stub COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     shoal_test_defaults(${name}.stub)
     set_property(TEST ${name}.stub APPEND PROPERTY ENVIRONMENT

@@ -1,6 +1,7 @@
 #include "testing/far_device.h"
 
 #include "testing/optim_all.h"
+#include "testing/passage_free.h"
 
 /* A far address is a near one with this bit set, which no address of a process has. */
 #define FAR (UINT64_C(1) << 62)
@@ -8,24 +9,6 @@
 static void *near(const void *data)
 {
     return data ? (void *)((uintptr_t)data & ~FAR) : NULL;
-}
-
-typedef struct passage {
-    int unused;
-} passage;
-
-static void passage_add(passage *p, const void *data, size_t size, bool written)
-{
-    (void)p;
-    (void)data;
-    (void)size;
-    (void)written;
-}
-
-static shoal_err passage_open(passage *p)
-{
-    (void)p;
-    return SHOAL_OK;
 }
 
 static void *passage_at(const passage *p, const void *data)

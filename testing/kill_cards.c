@@ -1,12 +1,15 @@
 /* Card memory in the kill harness: granules and pieces are made, sent, received and released, and timelines are claimed,
  * while a process dies. Memory files take the place of the card's. */
+#include "base/clock.h"
 #include "base/random.h"
 #include "ipc/queue_core.h"
 #include "shm/granule.h"
+#include "sync/peers.h"
 #include "testing/kill_steps.h"
 
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #define GRANULE_BYTES (UINT64_C(1) << 21)
@@ -76,6 +79,18 @@ shoal_err kill_get_piece(shoal_queue *q, kill_count *count, uint64_t *out_id)
     return err;
 }
 
+/* Waits until this process alone holds the block: a child that was forked while it was made, and ended in the middle of
+ * a call, holds it until it is recovered, by this process or by another one. */
+static bool becomes_sole_holder(const shoal_block *b)
+{
+    int64_t deadline = sh_deadline(SHOAL_SECONDS(5));
+    while (!sh_block_is_sole_holder(b) && !sh_passed(deadline)) {
+        sh_peers_now->sweep();
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    }
+    return sh_block_is_sole_holder(b);
+}
+
 /* Pieces of one granule, which is released before, among or after them. */
 void kill_granule_step(kill_stage *stage, uint64_t *random)
 {
@@ -95,7 +110,7 @@ void kill_granule_step(kill_stage *stage, uint64_t *random)
             sh_block_release(granule);
             granule = NULL;
         }
-        if (pieces[i] != NULL && (!sh_block_is_sole_holder(pieces[i]) || id_of_piece(pieces[i]) != id)) {
+        if (pieces[i] != NULL && (!becomes_sole_holder(pieces[i]) || id_of_piece(pieces[i]) != id)) {
             kill_fail(stage, "a piece has another holder, or the bytes of another granule");
         }
         sh_block_release(pieces[i]);

@@ -118,6 +118,22 @@ void sh_leaks_end(void)
     ck_assert_int_eq(sh_count_fds(), fds_before);
 }
 
+bool sh_is_short(void)
+{
+    return SH_SLOW || getenv("SHOAL_TEST_SHORT") != NULL;
+}
+
+int sh_repeats(int n)
+{
+    int few = n / 50 > 2 ? n / 50 : 2;
+    return getenv("SHOAL_TEST_SHORT") == NULL ? SH_REPEAT(n) : n < few ? n : few;
+}
+
+int sh_every(int n)
+{
+    return getenv("SHOAL_TEST_SHORT") == NULL ? 1 : n;
+}
+
 enum {
     SKIPPED = 77, /* the exit status that ctest counts as skipped */
 };

@@ -27,6 +27,16 @@
 /* n repetitions; with a sanitizer a tenth of them, but at least 30 or n. */
 #define SH_REPEAT(n) (SH_SLOW ? ((n) / 10 > 30 ? (n) / 10 : (n) < 30 ? (n) : 30) : (n))
 
+/* Returns whether the test is to be short: with a sanitizer, and with SHOAL_TEST_SHORT in the environment, for
+ * compute-sanitizer, under which a launch takes a hundred times as long. */
+bool sh_is_short(void);
+
+/* SH_REPEAT(n); a few of them with SHOAL_TEST_SHORT. */
+int sh_repeats(int n);
+
+/* 1; n with SHOAL_TEST_SHORT: the step of a loop over many cases. */
+int sh_every(int n);
+
 /* libcheck writes the location of every ck_assert that holds to a file, to name it if the test crashes afterwards. That
  * took most of the time of tests that assert a million times. This function writes only the first times at each line; a
  * crash then names the last location written. */

@@ -1,99 +1,17 @@
-/* Card memory between processes: makers that are killed, receivers that come later, joiners, limits. The end of a pipe
- * takes the place of the card's memory: the other end tells when nobody has it any more. */
+/* Card memory between processes: makers that are killed, receivers that come later, joiners, locks. */
+#include "tests/card_memory.h"
 #include "base/death.h"
-#include "ipc/queue_core.h"
-#include "shm/card_store.h"
-#include "shm/granule.h"
 #include "shm/slot.h"
-#include "tests/children.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
-
-#define NOBODY 65534u
-#define PAGE UINT64_C(4096)
-
-static const sh_granule_info card = {.uuid = {5}, .size = 100 * PAGE};
-
-/* ---- memory that tells when it is freed ---- */
-
-typedef struct memory {
-    int told; /* our end */
-    int fd;   /* what is shared */
-} memory;
-
-static memory make_memory(void)
-{
-    int ends[2];
-    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
-    return (memory){.told = ends[0], .fd = ends[1]};
-}
-
-static bool is_freed(const memory *m)
-{
-    struct pollfd p = {.fd = m->told};
-    return poll(&p, 1, 0) == 1 && (p.revents & POLLHUP) != 0;
-}
-
-/* The system frees what a process had a moment after its end is seen. */
-static void until_freed(const memory *m)
-{
-    struct pollfd p = {.fd = m->told};
-    ck_assert_msg(poll(&p, 1, (int)(LIMIT / SHOAL_MS(1))) == 1, "the memory is not freed");
-}
-
-/* Makes a granule and forgets the fd: only the store has it. */
-static shoal_err make_granule(memory *m, shoal_block **out_granule)
-{
-    shoal_err err = sh_granule_create(&card, m->fd, out_granule);
-    close(m->fd);
-    m->fd = -1;
-    return err;
-}
-
-static shoal_err receive(shoal_queue *q, shoal_block **out_piece)
-{
-    sh_taken taken;
-    size_t unused;
-    shoal_err err = sh_queue_get_word((shoal_block *)q, SHOAL_KIND_NONE, 0, LIMIT, &taken, &unused);
-    if (err == SHOAL_OK) {
-        *out_piece = taken.block;
-    }
-    return err;
-}
-
-/* Checks that the piece's memory is there, by a byte that goes through it. */
-static shoal_err write_through(const shoal_block *piece, char byte)
-{
-    sh_piece seen;
-    int fd = -1;
-    must_ok(sh_piece_read(piece, &seen));
-    must_ok(sh_granule_fd(seen.granule, &fd));
-    must((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
-    bool written = write(fd, &byte, 1) == 1;
-    close(fd);
-    must(written);
-    return SHOAL_OK;
-}
-
-static void expect_byte(const memory *m, char wanted)
-{
-    char byte = 0;
-    ck_assert_int_eq(read(m->told, &byte, 1), 1);
-    ck_assert_int_eq(byte, wanted);
-}
 
 /* ---- deaths ---- */
 
@@ -324,273 +242,66 @@ START_TEST(a_joiner_that_may_not_is_told_so)
 }
 END_TEST
 
-/* ---- limits ---- */
-
-/* Makes granules of one memory until it fails. Returns how many there are. */
-static int make_many(int fd, shoal_block **granules, int most, shoal_err *out_err)
+static shoal_err make_and_drop(int rank, const shoal_value *args)
 {
-    int n = 0;
-    *out_err = SHOAL_OK;
-    while (n < most && (*out_err = sh_granule_create(&card, fd, &granules[n])) == SHOAL_OK) {
-        n++;
-    }
-    return n;
-}
-
-static void release_many(shoal_block **granules, int from, int to)
-{
-    for (int i = from; i < to; i++) {
-        sh_block_release(granules[i]);
-    }
-}
-
-START_TEST(there_are_at_most_253_granules)
-{
-    shoal_block *granules[SH_STORE_MAX + 1];
-    memory m = make_memory();
-    shoal_err err;
-    int fd = -1, fds = 0;
-    ck_assert_ok(shoal_world_create(NULL));
-    fds = sh_count_fds();
-    ck_assert_int_eq(make_many(m.fd, granules, SH_STORE_MAX + 1, &err), SH_STORE_MAX);
-    ck_assert_int_eq(err, SHOAL_ELIMIT);
-    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "253 granules"));
-    ck_assert_ok(sh_granule_fd(granules[252]->id, &fd));
-    close(fd);
-    ck_assert_int_eq(sh_count_fds(), fds);
-    sh_block_release(granules[100]);
-    ck_assert_ok(sh_granule_create(&card, m.fd, &granules[100]));
-    close(m.fd);
-    release_many(granules, 0, SH_STORE_MAX);
-    ck_assert(is_freed(&m));
-    ck_assert_int_eq(sh_count_fds(), fds - 1);
-    close(m.told);
-}
-END_TEST
-
-/* Runs the body as an ordinary user who may have that many fds; in this process's stead where it is one. */
-static void run_as_user(int (*body)(void), rlim_t fds)
-{
-    int status;
-    pid_t pid = fork();
-    ck_assert_int_ge(pid, 0);
-    if (pid == 0) {
-        struct rlimit limit = {.rlim_cur = fds, .rlim_max = fds};
-        bool user = geteuid() != 0 || (setgid(NOBODY) == 0 && setuid(NOBODY) == 0);
-        _exit(user && setrlimit(RLIMIT_NOFILE, &limit) == 0 ? body() : 250);
-    }
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_msg(status == 0, "as user: status %x: line %d does not hold", (unsigned)status, WEXITSTATUS(status));
-}
-
-static int first_line; /* an exit status has 8 bits */
-#define holds(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "line %d: %s (%s)\n", __LINE__, #condition, shoal_last_error_text());                      \
-            return 1 + __LINE__ - first_line;                                                                          \
-        }                                                                                                              \
-    } while (0)
-
-static int have_all(void)
-{
-    first_line = __LINE__;
-    shoal_block *granules[SH_STORE_MAX];
-    memory m = make_memory();
-    shoal_err err;
-    int fd = -1;
-    holds(make_many(m.fd, granules, SH_STORE_MAX, &err) == SH_STORE_MAX);
-    holds(sh_granule_fd(granules[0]->id, &fd) == SHOAL_OK);
-    close(fd);
-    close(m.fd);
-    release_many(granules, 0, SH_STORE_MAX);
-    holds(is_freed(&m));
-    return 0;
-}
-
-/* What an ordinary user has by default. */
-START_TEST(a_user_with_1024_fds_has_room_for_all)
-{
-    run_as_user(have_all, 1024);
-}
-END_TEST
-
-/* Fewer fds than granules: an error with numbers, and what is there works on. */
-static int have_few(void)
-{
-    first_line = __LINE__;
-    shoal_block *granules[SH_STORE_MAX];
-    memory m = make_memory();
-    shoal_err err;
-    int n = make_many(m.fd, granules, SH_STORE_MAX, &err), fd = -1;
-    holds(n > 30 && n < 64 && err == SHOAL_ELIMIT);
-    holds(strstr(shoal_last_error_text(), "RLIMIT_NOFILE") != NULL && strstr(shoal_last_error_text(), " 64 ") != NULL);
-    holds(sh_granule_fd(granules[0]->id, &fd) == SHOAL_OK);
-    close(fd);
-    release_many(granules, 0, 10);
-    holds(make_many(m.fd, granules, 10, &err) == 10);
-    close(m.fd);
-    release_many(granules, 0, n);
-    holds(is_freed(&m));
-    return 0;
-}
-
-START_TEST(a_user_with_64_fds_is_told)
-{
-    run_as_user(have_few, 64);
-}
-END_TEST
-
-static int stored(void)
-{
-    sh_store_entry entries[SH_STORE_MAX];
-    int n = sh_enter() != NULL ? sh_cardstore_table(entries) : -1;
-    sh_leave();
-    return n;
-}
-
-/* Two worlds of one user: what is in their sockets counts together. */
-static int have_two_worlds(void)
-{
-    first_line = __LINE__;
-    shoal_block *granules[SH_STORE_MAX];
-    memory m = make_memory();
-    shoal_err err;
-    int ready[2], n = 0, status;
-    char byte;
-    holds(pipe2(ready, O_CLOEXEC) == 0);
-    pid_t pid = fork();
-    if (pid == 0) { /* the other world */
-        holds(make_many(m.fd, granules, 100, &err) == 100 && write(ready[1], "x", 1) == 1);
-        pause();
-    }
-    holds(read(ready[0], &byte, 1) == 1);
-    n = make_many(m.fd, granules, SH_STORE_MAX, &err);
-    holds(err == SHOAL_ELIMIT && n > 10 && n < 40);
-    holds(strstr(shoal_last_error_text(), "allows this user no more fds") != NULL);
-    release_many(granules, 0, 1); /* what is there can still be freed, and made again */
-    holds(stored() == n - 1 && sh_granule_create(&card, m.fd, &granules[0]) == SHOAL_OK);
-    kill(pid, SIGKILL);
-    holds(waitpid(pid, &status, 0) == pid);
-    shoal_block *more;
-    int64_t limit = clock_ns() + LIMIT;
-    while ((err = sh_granule_create(&card, m.fd, &more)) == SHOAL_ELIMIT && clock_ns() < limit) {
-        sched_yield(); /* until the system has closed the other's sockets */
-    }
-    holds(err == SHOAL_OK);
-    close(m.fd);
-    sh_block_release(more);
-    release_many(granules, 0, n);
-    holds(is_freed(&m));
-    return 0;
-}
-
-START_TEST(the_worlds_of_a_user_share_the_limit)
-{
-    if (geteuid() != 0) {
-        printf("not root: another program of this user may have fds in sockets\n");
-        return;
-    }
-    run_as_user(have_two_worlds, 128);
-}
-END_TEST
-
-/* ---- fds that the program closes ---- */
-
-static int close_store(void)
-{
-    first_line = __LINE__;
-    shoal_block *granule, *other = NULL;
-    memory m = make_memory();
-    int store[2], pair[2];
-    char bytes[8192];
-    holds(sh_granule_create(&card, m.fd, &granule) == SHOAL_OK);
-    sh_cardstore_ends(store);
-    holds(store[0] >= 0 && store[1] >= 0 && socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
-    holds(dup2(pair[0], store[0]) == store[0] && dup2(pair[1], store[1]) == store[1]);
-    holds(sh_granule_create(&card, m.fd, &other) == SHOAL_EOS && strstr(shoal_last_error_text(), "closed") != NULL);
-    int fd = -1;
-    holds(sh_granule_fd(granule->id, &fd) == SHOAL_EOS);
+    int ends[2];
+    shoal_block *granule;
+    (void)rank;
+    (void)args;
+    must(pipe2(ends, O_CLOEXEC) == 0);
+    must_ok(sh_granule_create(&card, ends[1], &granule));
     sh_block_release(granule);
-    holds(recv(pair[1], bytes, sizeof bytes, MSG_DONTWAIT) == -1 && errno == EAGAIN);
-    shoal_world_leave();
-    holds(fcntl(store[0], F_GETFD) >= 0 && fcntl(store[1], F_GETFD) >= 0); /* they are the program's now */
-    return 0;
+    close(ends[0]);
+    close(ends[1]);
+    return SHOAL_OK;
 }
 
-START_TEST(files_with_the_numbers_of_the_store_are_left_alone)
+/* Forks the creator of a world, which does nothing else. */
+static pid_t create_elsewhere(const char *name)
 {
-    run_as_user(close_store, 1024);
-}
-END_TEST
-
-/* There was room for the world's file, but not for the sockets: all but card memory works. */
-static int have_no_store(void)
-{
-    first_line = __LINE__;
-    memory m = make_memory();
-    shoal_block *block, *granule;
-    int next = dup(0);
-    close(next);
-    struct rlimit limit, few;
-    holds(getrlimit(RLIMIT_NOFILE, &limit) == 0);
-    few = (struct rlimit){.rlim_cur = (rlim_t)next + 1, .rlim_max = limit.rlim_max};
-    holds(setrlimit(RLIMIT_NOFILE, &few) == 0);
-    holds(shoal_block_create(100, &block) == SHOAL_OK);
-    holds(setrlimit(RLIMIT_NOFILE, &limit) == 0);
-    holds(sh_granule_create(&card, m.fd, &granule) == SHOAL_EOS);
-    holds(strstr(shoal_last_error_text(), "cannot share card memory") != NULL);
-    shoal_release(block);
-    shoal_world_leave();
-    holds(dup(0) == next);
-    return 0;
-}
-
-START_TEST(a_world_without_a_store_works)
-{
-    run_as_user(have_no_store, 1024);
-}
-END_TEST
-
-/* Sends what the library never would. Returns false if the socket does not take it. */
-static bool send_junk(int into, const void *bytes, size_t size, int fd)
-{
-    char room[CMSG_SPACE(sizeof fd)] __attribute__((aligned(8))) = {0};
-    struct iovec v = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = size};
-    struct msghdr h = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
-    struct cmsghdr *c = CMSG_FIRSTHDR(&h);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    return sendmsg(into, &h, MSG_DONTWAIT) == (ssize_t)size;
-}
-
-/* B62: a process of the world has sent something else into the sockets: an error, no crash, and no fd stays open. */
-START_TEST(b62_a_forged_set_is_refused)
-{
-    static const uint64_t magic = UINT64_C(0x65726f7473206873);
-    static char large[16384];
-    uint64_t words[5] = {magic, 1, 1, 77, 88};
-    const struct {
-        const void *bytes;
-        size_t size;
-    } junk[] = {{"x", 1}, {words, 24}, {words, 32}, {large, sizeof large}, {&(uint64_t[3]){magic, 1, UINT64_MAX}, 24}};
-    for (size_t i = 0; i < sizeof junk / sizeof junk[0]; i++) {
-        memory m = make_memory();
-        shoal_block *granule;
-        int store[2];
-        ck_assert_ok(shoal_world_create(NULL));
-        sh_cardstore_ends(store);
-        ck_assert(send_junk(store[0], junk[i].bytes, junk[i].size, m.fd));
-        int fds = sh_count_fds();
-        ck_assert_err(sh_granule_create(&card, m.fd, &granule), SHOAL_ECORRUPT);
-        ck_assert_int_eq(sh_count_fds(), fds);
-        close(m.fd);
-        shoal_world_leave();
-        ck_assert(is_freed(&m));
-        close(m.told);
+    int ready[2];
+    char byte;
+    ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (shoal_world_create(&(shoal_world_options){.name = name}) == SHOAL_OK && write(ready[1], "x", 1) == 1) {
+            pause();
+        }
+        _exit(1);
     }
+    ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    close(ready[1]);
+    return pid;
+}
+
+/* The only process that had the store has ended. A joiner had copied it, and goes on (0); or it may not (1): it is told. */
+START_TEST(a_joiner_survives_the_creator)
+{
+    memory m = make_memory();
+    shoal_block *granule = NULL;
+    char name[SHOAL_NAME_MAX];
+    snprintf(name, sizeof name, "survived-%d", (int)getpid());
+    pid_t pid = create_elsewhere(name);
+    if (_i == 1) {
+        forbid_copies();
+    }
+    ck_assert_ok(shoal_world_join(name));
+    kill(pid, SIGKILL);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    ck_assert_ok(shoal_world_sweep(NULL));
+    shoal_err err = sh_granule_create(&card, m.fd, &granule);
+    close(m.fd);
+    if (_i == 0) {
+        ck_assert_ok(err);
+        finish(start(SHOAL_START_SPAWN, 0, make_and_drop, shoal_value_null()));
+        sh_block_release(granule);
+    } else {
+        ck_assert_err(err, SHOAL_EOS);
+        ck_assert_msg(strstr(shoal_last_error_text(), "have ended") != NULL, "%s", shoal_last_error_text());
+    }
+    ck_assert(is_freed(&m));
+    close(m.told);
 }
 END_TEST
 
@@ -611,7 +322,9 @@ START_TEST(the_lock_of_the_stopped_and_of_the_dead)
     ck_assert_int_eq(waitpid(pid, &status, WUNTRACED), pid);
     ck_assert(WIFSTOPPED(status));
     ck_assert_err(sh_granule_create(&card, m.fd, &granule), SHOAL_ETIMEDOUT);
-    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "is it stopped?"));
+    char wanted[64];
+    snprintf(wanted, sizeof wanted, "by process %d: is it stopped?", (int)pid);
+    ck_assert_msg(strstr(shoal_last_error_text(), wanted) != NULL, "%s", shoal_last_error_text());
     kill(pid, SIGKILL);
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     ck_assert_ok(make_granule(&m, &granule));
@@ -719,15 +432,9 @@ static Suite *suite(void)
     tcase_add_test(tc, the_last_process_takes_the_store_along);
     tcase_add_test(tc, a_joiner_gets_the_store);
     tcase_add_test(tc, a_joiner_that_may_not_is_told_so);
+    tcase_add_loop_test(tc, a_joiner_survives_the_creator, 0, 2);
     suite_add_tcase(s, tc);
-    tc = children_case("limits");
-    tcase_add_test(tc, there_are_at_most_253_granules);
-    tcase_add_test(tc, a_user_with_1024_fds_has_room_for_all);
-    tcase_add_test(tc, a_user_with_64_fds_is_told);
-    tcase_add_test(tc, the_worlds_of_a_user_share_the_limit);
-    tcase_add_test(tc, files_with_the_numbers_of_the_store_are_left_alone);
-    tcase_add_test(tc, a_world_without_a_store_works);
-    tcase_add_test(tc, b62_a_forged_set_is_refused);
+    tc = children_case("locks");
     tcase_add_test(tc, the_lock_of_the_stopped_and_of_the_dead);
 #ifdef SHOAL_DEATH_POINTS
     tcase_add_test(tc, who_has_the_lock_sweeps_for_the_others);

@@ -69,9 +69,11 @@ static inline TCase *children_case(const char *name)
 /* Adds a test that runs for the three start methods: _i is the method. */
 #define add_for_methods(tc, test) tcase_add_loop_test(tc, test, SHOAL_START_SPAWN, SHOAL_START_FORKSERVER + 1)
 
+/* args NULL: none. */
 static inline shoal_process *start(int method, int rank, shoal_target target, shoal_value *args)
 {
     shoal_process *p = NULL;
+    args = args != NULL ? args : shoal_value_null();
     shoal_process_options options = {.start = (shoal_start)method, .rank = rank};
     ck_assert_ok(shoal_process_start(target, args, &options, &p));
     return p;

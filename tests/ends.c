@@ -185,7 +185,7 @@ static void call_everything(void)
     refused(shoal_world_sweep(NULL));
     refused(shoal_world_trim());
     refused(shoal_world_audit(&audit));
-    refused(shoal_process_start(nothing, NULL, NULL, &p));
+    refused(shoal_process_start(nothing, shoal_value_null(), NULL, &p));
     refused(shoal_value_of(late.queue) == NULL ? shoal_last_error() : SHOAL_OK);
     shoal_event_set(late.event); /* these calls cannot fail, but they do nothing */
     shoal_event_clear(late.event);

@@ -55,8 +55,8 @@ static int start_without_streams(int method)
     close(2);
     holds(shoal_block_create(100, &block) == SHOAL_OK);
     holds(are_closed());
-    holds(shoal_process_start(look_at_streams, NULL, &(shoal_process_options){.start = (shoal_start)method}, &p) ==
-          SHOAL_OK);
+    holds(shoal_process_start(look_at_streams, shoal_value_null(),
+                              &(shoal_process_options){.start = (shoal_start)method}, &p) == SHOAL_OK);
     holds(are_closed());
     holds(shoal_process_join(p, LIMIT, &status) == SHOAL_OK && status.end == SHOAL_RETURNED);
     shoal_process_destroy(p);
@@ -117,7 +117,7 @@ static int close_world(int method)
     shoal_release(large);
     holds(shoal_world_trim() == SHOAL_OK);
     holds(shoal_block_create(BYTES, &other) == SHOAL_EOS && strstr(shoal_last_error_text(), "closed") != NULL);
-    holds(shoal_process_start(stay, NULL, &options, &second) == SHOAL_EOS);
+    holds(shoal_process_start(stay, shoal_value_null(), &options, &second) == SHOAL_EOS);
     holds(shoal_world_sweep(&recovered) == SHOAL_OK && recovered == 0); /* the child is alive */
     shoal_event_set(go);
     holds(shoal_process_join(p, LIMIT, &status) == SHOAL_OK && status.end == SHOAL_RETURNED);

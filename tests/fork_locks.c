@@ -8,6 +8,7 @@
 #include "sync/atomic.h"
 #include "tests/children.h"
 
+#include <shoal/device.h>
 #include <shoal/env.h>
 #include <shoal/ops.h>
 #include <shoal/share.h>
@@ -29,7 +30,7 @@ static shoal_err return_at_once(int rank, const shoal_value *args)
 static shoal_err start_and_join(shoal_start method)
 {
     shoal_process *p;
-    must_ok(shoal_process_start(return_at_once, NULL, &(shoal_process_options){.start = method}, &p));
+    must_ok(shoal_process_start(return_at_once, shoal_value_null(), &(shoal_process_options){.start = method}, &p));
     must_ok(shoal_process_join(p, LIMIT, NULL));
     shoal_process_destroy(p);
     return SHOAL_OK;
@@ -95,6 +96,13 @@ static shoal_err log_a_line(void)
     return SHOAL_OK;
 }
 
+static shoal_err count_cards(void)
+{
+    int count;
+    (void)!shoal_card_count(&count); /* there may be none; and with one, a child of fork cannot use it */
+    return SHOAL_OK;
+}
+
 static shoal_err nothing(void) /* if there are pidfds, nobody takes that lock */
 {
     return SHOAL_OK;
@@ -104,7 +112,7 @@ static shoal_err (*const calls[SH_FORK_RANKS])(void) = {
     [SH_FORK_SERVER] = by_server,       [SH_FORK_BIRTH] = nothing,         [SH_FORK_DESCRIPTIONS] = send_a_tensor,
     [SH_FORK_STORAGES] = send_a_tensor, [SH_FORK_MODULES] = find_a_module, [SH_FORK_ENVS] = find_an_env,
     [SH_FORK_WORLD] = make_a_block,     [SH_FORK_WATCHES] = watch_a_queue, [SH_FORK_CHILDREN] = by_fork,
-    [SH_FORK_LOG] = log_a_line,
+    [SH_FORK_CARD] = count_cards,       [SH_FORK_LOG] = log_a_line,
 };
 
 /* ---- the thread that holds the lock ---- */

@@ -1,8 +1,8 @@
 /* The heap as a program sees it: it gets full, memory is returned and reused,
  * and fds and mappings do not grow: B11 to B14. */
 #include "tests/children.h"
+#include "tests/counts.h"
 
-#include <dirent.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -334,28 +334,6 @@ START_TEST(b4_blocks_of_no_size_travel)
 END_TEST
 
 /* ---- B12: fds and mappings ---- */
-
-typedef struct counts {
-    int fds, mappings;
-} counts;
-
-/* Like sh_count_fds and sh_count_mappings, which only a test may call. */
-static counts count_here(void)
-{
-    counts c = {.fds = -3}; /* ".", ".." and the directory itself */
-    char line[512];
-    DIR *d = opendir("/proc/self/fd");
-    while (d != NULL && readdir(d) != NULL) {
-        c.fds++;
-    }
-    closedir(d);
-    FILE *f = fopen("/proc/self/maps", "re");
-    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
-        c.mappings += strstr(line, "memfd:shoal") != NULL;
-    }
-    fclose(f);
-    return c;
-}
 
 /* Holds n blocks that it gets, reports its counts, and ends. */
 static shoal_err hold_blocks(int rank, const shoal_value *args)

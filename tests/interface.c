@@ -1,6 +1,8 @@
 /* The rules of the interface in the head of shoal.h: who owns values, handles and errors. */
 #include "tests/children.h"
 
+#include <shoal/binding.h>
+
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -183,6 +185,7 @@ static shoal_err read_all(int rank, const shoal_value *args)
     must(flag && n == -3 && u == UINT64_MAX && d == 0.5 && rank == 0);
     must(strcmp(shoal_arg_string(args, "string"), "text") == 0);
     must(memcmp(shoal_arg_bytes(args, "bytes", &size), "by", 2) == 0 && size == 2);
+    must(shoal_arg_bytes(args, "absent", &size) == NULL && size == 0);
     must(shoal_block_size(shoal_arg_block(args, "block")) == 100);
     must(shoal_arg_pipe(args, "pipe") != NULL);
     must_ok(shoal_lock_lock(shoal_arg_lock(args, "lock"), LIMIT));
@@ -380,7 +383,8 @@ START_TEST(null_is_an_error_of_its_own)
     shoal_value *v = NULL;
     shoal_block *b = NULL;
     shoal_pool *pool;
-    char byte;
+    shoal_process *p = NULL;
+    char byte, program[] = "true", *argv[] = {program, NULL};
     size_t size;
     ck_assert_ok(shoal_pool_create(&(shoal_pool_options){.workers = 1}, &pool));
     ck_null("shoal_queue_put", shoal_queue_put(q, NULL, SHOAL_NOW), "the value");
@@ -403,6 +407,10 @@ START_TEST(null_is_an_error_of_its_own)
     ck_null("shoal_event_wait", shoal_event_wait(NULL, SHOAL_NOW), "the event");
     ck_null("shoal_barrier_wait", shoal_barrier_wait(NULL, SHOAL_NOW, NULL), "the barrier");
     ck_null("shoal_process_join", shoal_process_join(NULL, SHOAL_NOW, NULL), "the process");
+    ck_null("shoal_process_start", shoal_process_start(nothing, NULL, NULL, &p), "args");
+    ck_null("shoal_process_start_program", shoal_process_start_program("true", argv, NULL, NULL, &p), "args");
+    ck_null("shoal_spawn", shoal_spawn(nothing, 2, NULL), "args");
+    ck_null("shoal_spawn_with", shoal_spawn_with(nothing, 2, NULL, NULL, NULL), "args");
     ck_null("shoal_return", shoal_return(NULL), "the result");
     ck_null("shoal_wait", shoal_wait(NULL, 1, SHOAL_NOW), "things");
     ck_null("shoal_pool_apply", shoal_pool_apply(NULL, give_back, shoal_value_int(1), &v), "pool");
@@ -414,6 +422,8 @@ START_TEST(null_is_an_error_of_its_own)
     ck_null("shoal_value_as_int", shoal_value_as_int(NULL, NULL), "out_int");
     ck_assert_err(shoal_queue_put(q, shoal_list(1, shoal_map("a", (char *)NULL)), SHOAL_NOW), SHOAL_EINVAL);
     ck_says("shoal_queue_put: the value is NULL, after ");
+    ck_assert_err(shoal_spawn(nothing, 2, shoal_map("a", (char *)NULL)), SHOAL_EINVAL);
+    ck_says("shoal_spawn: args is NULL, after ");
     (void)size;
     (void)b;
     shoal_pool_destroy(pool);
@@ -489,7 +499,7 @@ START_TEST(clean_up_leaves_the_last_error)
     ck_assert_err(shoal_last_error(), SHOAL_ELIMIT);
     ck_assert_str_eq(shoal_last_error_text(), "the cause");
     /* The text of a status outlives its process. */
-    ck_assert_ok(shoal_process_start(nothing, NULL, NULL, &p));
+    ck_assert_ok(shoal_process_start(nothing, shoal_value_null(), NULL, &p));
     ck_assert_ok(shoal_process_join(p, LIMIT, &status));
     shoal_process_destroy(p);
     ck_assert_str_eq(status.text, "rank 0 returned");

@@ -144,7 +144,7 @@ static shoal_err wait_pool(int64_t t)
 static shoal_err wait_spawn(int64_t t)
 {
     (void)t;
-    return shoal_spawn(sleeper, 2, NULL);
+    return shoal_spawn(sleeper, 2, shoal_value_null());
 }
 
 typedef shoal_err (*waiter)(int64_t timeout);
@@ -196,7 +196,7 @@ static void end(void)
 static void start_what_is_waited_for(waiter w)
 {
     if (w == wait_join || w == wait_processes || w == wait_several) {
-        ck_assert_ok(shoal_process_start(sleeper, NULL, NULL, &process));
+        ck_assert_ok(shoal_process_start(sleeper, shoal_value_null(), NULL, &process));
     }
     if (w == wait_pool) {
         ck_assert_ok(shoal_pool_create(&(shoal_pool_options){.workers = 1}, &pool));

@@ -1,4 +1,5 @@
 /* Queues and pipes in an event loop: shoal_queue_fd, shoal_pipe_fd. */
+#include "shm/world.h"
 #include "tests/children.h"
 
 #include <dirent.h>
@@ -164,6 +165,27 @@ START_TEST(ends_with_the_stay_in_a_world)
         ck_assert(UNDER_TSAN || count_threads() == before);
         ck_assert_int_eq(fcntl(fd, F_GETFD), -1);
         ck_assert_err(shoal_queue_fd(q, &fd), SHOAL_ESTATE);
+        shoal_release(q);
+    }
+}
+END_TEST
+
+static int ends_of_others;
+
+static void count_end(bool ends)
+{
+    ends_of_others += ends ? 100 : 1;
+}
+
+START_TEST(others_are_called_at_the_end_too)
+{
+    sh_world_before_end = count_end;
+    for (int i = 1; i <= 2; i++) {
+        shoal_queue *q;
+        ck_assert_ok(shoal_queue_create(0, &q));
+        (void)fd_of(q);
+        shoal_world_leave();
+        ck_assert_int_eq(ends_of_others, i);
         shoal_release(q);
     }
 }
@@ -408,6 +430,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, acknowledged_messages_come_back, 0, 2);
     tcase_add_test(tc, many_queues);
     tcase_add_test(tc, ends_with_the_stay_in_a_world);
+    tcase_add_test(tc, others_are_called_at_the_end_too);
     suite_add_tcase(s, tc);
     if (UNDER_TSAN) {
         return s;

@@ -161,7 +161,7 @@ static void try_world(void)
     works(shoal_world_trim());
     works(shoal_world_audit(&audit));
     shoal_release(b);
-    works(shoal_process_start(nothing, NULL, &(shoal_process_options){.start = SHOAL_START_FORK}, &p));
+    works(shoal_process_start(nothing, shoal_value_null(), &(shoal_process_options){.start = SHOAL_START_FORK}, &p));
     works(shoal_process_join(p, LIMIT, NULL));
     shoal_process_destroy(p);
 }

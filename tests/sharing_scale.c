@@ -1,8 +1,8 @@
 /* Many tensors, and a full heap: B11, B12, B14. */
 #include "testing/numbers.h"
+#include "tests/counts.h"
 #include "tests/talk.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 
 #define LIMITED (32u << 20)       /* a heap that fills up quickly */
@@ -110,28 +110,6 @@ START_TEST(b11_a_tensor_that_goes_to_and_fro_makes_no_block)
 END_TEST
 
 /* ---- B12 ---- */
-
-typedef struct counts {
-    int fds, mappings;
-} counts;
-
-/* Like sh_count_fds and sh_count_mappings, which may only be called in a test. */
-static counts count_here(void)
-{
-    counts c = {.fds = -3}; /* ".", ".." and the directory itself */
-    char line[512];
-    DIR *d = opendir("/proc/self/fd");
-    while (d != NULL && readdir(d) != NULL) {
-        c.fds++;
-    }
-    closedir(d);
-    FILE *f = fopen("/proc/self/maps", "re");
-    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
-        c.mappings += strstr(line, "memfd:shoal") != NULL;
-    }
-    fclose(f);
-    return c;
-}
 
 /* Holds n tensors at once, and reports its counts. */
 static shoal_err hold(int rank, const shoal_value *args)

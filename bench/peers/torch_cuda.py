@@ -29,13 +29,13 @@ WAIT = 120
 MOST = 8  # processes
 TRIPS = 200
 
-# name, network, batch, learning rate, TF32
+# name, network, batch, learning rate, TF32, numbers of processes
 STEPS = (
-    ("mnist_cnn", MnistCnn, 64, 0.01, False),
-    ("fedavg_cnn_b10", FedavgCnn, 10, 0.05, False),
-    ("fedavg_cnn_b50", FedavgCnn, 50, 0.05, False),
-    ("fedavg_cnn_b10_tf32", FedavgCnn, 10, 0.05, True),
-    ("fedavg_cnn_b50_tf32", FedavgCnn, 50, 0.05, True),
+    ("mnist_cnn", MnistCnn, 64, 0.01, False, (4, MOST)),
+    ("fedavg_cnn_b10", FedavgCnn, 10, 0.05, False, (4,)),
+    ("fedavg_cnn_b50", FedavgCnn, 50, 0.05, False, (4,)),
+    ("fedavg_cnn_b10_tf32", FedavgCnn, 10, 0.05, True, (4,)),
+    ("fedavg_cnn_b50_tf32", FedavgCnn, 50, 0.05, True, (4,)),
 )
 
 
@@ -98,7 +98,7 @@ class Trainer:
 
 def steps():
     images, labels = data_on_card()
-    for name, network, batch, lr, tf32 in STEPS:
+    for name, network, batch, lr, tf32, _ in STEPS:
         for graph in (False, True):
             trainer = Trainer(network().cuda(), images, labels, batch, lr, tf32, graph)
             rate = statistics.median(trainer.images_per_second() for _ in range(3))
@@ -118,13 +118,15 @@ class Mps:
     def __exit__(self, *_):
         if self.program:
             subprocess.run([self.program], input="quit\n", text=True, stdout=subprocess.DEVNULL, timeout=60)
+        for name in ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"):
+            del os.environ[name]
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def train_in_process(rank, models, barrier, results):
     images, labels = data_on_card()
-    for name, network, batch, lr, tf32 in STEPS:
-        for count in (4, MOST):
+    for name, network, batch, lr, tf32, counts in STEPS:
+        for count in counts:
             trainer = Trainer(models[name], images, labels, batch, lr, tf32, True) if rank < count else None
             barrier.wait(WAIT)
             if trainer:
@@ -139,8 +141,8 @@ def processes():
     children = [context.Process(target=train_in_process, args=(rank, models, barrier, results)) for rank in range(MOST)]
     for child in children:
         child.start()
-    for name, *_ in STEPS:
-        for count in (4, MOST):
+    for name, *_, counts in STEPS:
+        for count in counts:
             barrier.wait(WAIT)
             tell(f"torch_cuda_{name}_graph_{count}", sum(results.get(timeout=WAIT)[2] for _ in range(count)))
             barrier.wait(WAIT)

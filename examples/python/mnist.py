@@ -7,7 +7,9 @@ import torch
 import torch.nn.functional as F
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-FOLDER = os.environ.get("SHOAL_DATA", os.path.join(HERE, "..", "..", "data", "mnist"))
+FOLDER = os.path.normpath(os.environ.get("SHOAL_DATA", os.path.join(HERE, "..", "..", "data")))
+if os.path.basename(FOLDER) != "mnist":  # it holds several data sets
+    FOLDER = os.path.join(FOLDER, "mnist")
 
 
 def load(train, count):

@@ -17,9 +17,9 @@ extern "C" {
 
 /* Starts another program as a child of this process in this world. It could be `python3 -c ...`. path and argv are
  * those of execvp: argv[0] is the name of the program, and the last is NULL. Consumes args, on success and on
- * failure; NULL stands for a null value. The program gets args from shoal_child_begin. options may be NULL; its start
- * must be default, spawn or forkserver. The caller owns the handle. Needs no shoal_init. Does not wait for the program
- * to join the world. Thread-safe.
+ * failure; NULL is an error, as for shoal_process_start. The program gets args from shoal_child_begin. options may be
+ * NULL; its start must be default, spawn or forkserver. The caller owns the handle. Needs no shoal_init. Does not wait
+ * for the program to join the world. Thread-safe.
  *
  * The handle works like any other: the process can be joined, signalled and polled, even if it never joins the world.
  * The program ends with this process, from its first instruction on, unless it was started with `outlive`, or handles

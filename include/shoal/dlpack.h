@@ -31,7 +31,7 @@ extern "C" {
 enum {
     SHOAL_DLPACK_CPU = 1,
     SHOAL_DLPACK_CUDA = 2,
-    SHOAL_DLPACK_CUDA_HOST = 3, /* host memory that a GPU can read */
+    SHOAL_DLPACK_CUDA_HOST = 3, /* host memory that a card can read */
 };
 
 /* The values of shoal_dlpack_dtype.code. shoal_tensor_from_dlpack accepts those that have a shoal_dtype (dtype.h) of
@@ -51,7 +51,7 @@ enum {
 /* A device in DLPack. */
 typedef struct shoal_dlpack_device {
     int32_t type; /* SHOAL_DLPACK_CPU and so on */
-    int32_t id;   /* the number of the GPU; 0 for the CPU */
+    int32_t id;   /* the number of the card; 0 for the CPU */
 } shoal_dlpack_device;
 
 /* An element type in DLPack. */

@@ -26,16 +26,16 @@ extern "C" {
 typedef enum shoal_err {
     SHOAL_OK = 0,
     SHOAL_EINVAL,     /* an argument is invalid */
-    SHOAL_ENOMEM,     /* the heap or the process is out of memory: the text has the size requested and the size left */
+    SHOAL_ENOMEM,     /* the heap, the process or the card is out of memory: the text has the sizes asked and left */
     SHOAL_ETIMEDOUT,  /* the timeout passed */
     SHOAL_ECLOSED,    /* the queue, or the other end of the pipe, is closed */
     SHOAL_EOWNERDEAD, /* success with a warning: the caller has the lock, but its last owner died while holding it. For
                        * a tensor on a card: the process that computed it died before that work was done */
     SHOAL_EBROKEN,    /* the barrier is broken: aborted, reset, timed out, or a party died */
-    SHOAL_EPERM,      /* permission denied: another user's world, or a lock that the caller does not hold */
-    SHOAL_ENOENT,     /* no such world, target, key or file */
+    SHOAL_EPERM,      /* permission denied: another user's world, a card, or a lock that the caller does not hold */
+    SHOAL_ENOENT,     /* no such world, target, key or file; no card */
     SHOAL_ETYPE,      /* the value or message has another type */
-    SHOAL_ELAYOUT,    /* a build with another memory layout made the world */
+    SHOAL_ELAYOUT,    /* a build with another memory layout made the world; a driver or libshoal_cuda does not fit */
     SHOAL_ECORRUPT,   /* bytes from outside do not decode, or the world is damaged */
     SHOAL_ELIMIT,     /* a documented limit is reached (processes, holders, nesting) */
     SHOAL_EFORK,      /* this process was forked, and the object belongs to its parent, as explained above */

@@ -42,6 +42,11 @@ SHOAL_MUST_USE shoal_err shoal_tensors_set_text(shoal_tensors *set, const char *
 /* Returns a text of a set. The set owns it. Errors: SHOAL_ENOENT if there is none with that name. */
 const char *shoal_tensors_text(const shoal_tensors *set, const char *name);
 
+/* Return the number of texts of a set, or the name of text number i, to list them all. A new text is the last one. The
+ * set owns the name. They return 0 or NULL for NULL and if i is out of range, and do not change the last error. */
+size_t shoal_tensors_text_count(const shoal_tensors *set);
+const char *shoal_tensors_text_name(const shoal_tensors *set, size_t i);
+
 /* Reads a safetensors file with the element types of dtype.h. The tensors are in the order of their bytes in the file. The caller owns
  * the result. Blocks while it reads. Returns NULL on failure. Errors: SHOAL_ENOENT; SHOAL_EPERM; SHOAL_EOS;
  * SHOAL_ENOMEM; SHOAL_EINVAL if it is not a regular file; SHOAL_ECORRUPT if the file is damaged; SHOAL_ETYPE if an

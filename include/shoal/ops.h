@@ -96,10 +96,10 @@ shoal_tensor *shoal_where(shoal_tensor *condition, shoal_tensor *a, shoal_tensor
  * NULL on failure. Errors: SHOAL_EINVAL if the mask does not broadcast; SHOAL_ETYPE; SHOAL_ENOMEM. */
 shoal_tensor *shoal_masked_fill(shoal_tensor *a, shoal_tensor *mask, double value);
 
-/* Change a tensor in place, and return it; NULL on failure. copy_ converts dtypes and copies between devices. b and from broadcast to the shape
- * of a. The caller's reference to a does not change. Errors: SHOAL_ESTATE if a is a leaf that needs a gradient, or a
- * view of a tensor that needs one, outside of no_grad; SHOAL_EINVAL if the shapes do not fit; SHOAL_ETYPE;
- * SHOAL_ENOMEM. */
+/* Change a tensor in place, and return it; NULL on failure. copy_ converts dtypes and copies between devices. b and
+ * from broadcast to the shape of a. The caller's reference to a does not change. Errors: SHOAL_ESTATE if a is a leaf
+ * that needs a gradient, or a view of a tensor that needs one, outside of no_grad; SHOAL_EINVAL if the shapes do not
+ * fit; SHOAL_ETYPE; SHOAL_ENOMEM. */
 shoal_tensor *shoal_fill_(shoal_tensor *a, double value);                        /* a = value */
 shoal_tensor *shoal_zero_(shoal_tensor *a);                                      /* a = 0 */
 shoal_tensor *shoal_copy_(shoal_tensor *a, shoal_tensor *from);                  /* a = from */
@@ -116,23 +116,29 @@ shoal_tensor *shoal_relu_(shoal_tensor *a);                                     
 /* Begins to copy a tensor to a card or from it, and returns before the elements have arrived. One of the two must be
  * pinned (shoal_empty_pinned); both must be contiguous and have the same dtype and shape. Later calls that use the
  * tensor on the card see the copy. The caller must keep both tensors, and must not use the elements of the pinned one,
- * until shoal_card_wait returns. Does not block. Errors: SHOAL_EINVAL if the tensors do not fit; SHOAL_ESTATE if one
- * needs a gradient. */
+ * until shoal_card_wait returns. Can be captured. Does not block. Errors: SHOAL_EINVAL if the tensors do not fit;
+ * SHOAL_ESTATE if one needs a gradient; SHOAL_ECARD; SHOAL_EFORK. */
 SHOAL_MUST_USE shoal_err shoal_copy_later_(shoal_tensor *a, shoal_tensor *from);
 
 /* Copy a tensor. shoal_clone always copies; shoal_contiguous if the tensor is not contiguous, shoal_to if the dtype
  * differs, shoal_tensor_to if the device differs. Otherwise they return the same tensor, with the owner that it has.
  * A copy belongs to the scope and carries gradients, also from one device to the other; NULL on failure.
+ *
+ * How shoal_to and shoal_copy_ convert: a float becomes an i64 or i32 towards zero; beyond the range it becomes the end
+ * of the range, and NaN becomes 0. To u8 the low 8 bits of that i64 are taken. An integer becomes a smaller one by its
+ * low bits. A number becomes a float by rounding to nearest, ties to even. All but 0 is true as a bool, NaN too.
+ *
  * shoal_tensor_to blocks until the elements are copied; shoal_copy_ does if the tensors are on different devices.
- * Errors: SHOAL_EINVAL if there is no such dtype or device; SHOAL_ENOENT if there is no card; SHOAL_ENOMEM. */
+ * Errors: SHOAL_EINVAL if there is no such dtype or device; SHOAL_ENOMEM; for a card as for shoal_empty_on. */
 shoal_tensor *shoal_clone(shoal_tensor *a);
 shoal_tensor *shoal_contiguous(shoal_tensor *a);
 shoal_tensor *shoal_to(shoal_tensor *a, shoal_dtype dtype);
 shoal_tensor *shoal_tensor_to(shoal_tensor *a, shoal_device device);
 
 /* Reduce a tensor over one dim, or over all dims with SHOAL_ALL. If keep is true, the dim stays, with size 1. A dim
- * may count from the end. The results of argmax and argmin are i64 indices, and sums of integers and bools are i64.
- * max and min return only the values. mean needs floats. The result belongs to the scope; NULL on failure. Errors:
+ * may count from the end. The results of argmax and argmin are i64 indices: of the first one, if several elements are
+ * the largest or smallest, and with SHOAL_ALL counted in row-major order. NaN counts as both the largest and the
+ * smallest. Sums of integers and bools are i64. max and min return only the values. mean needs floats. The result belongs to the scope; NULL on failure. Errors:
  * SHOAL_EINVAL if the dim does not exist or has no elements where one is needed; SHOAL_ETYPE; SHOAL_ENOMEM. */
 #define SHOAL_ALL INT32_MAX
 shoal_tensor *shoal_sum(shoal_tensor *a, int dim, bool keep);
@@ -150,8 +156,9 @@ shoal_tensor *shoal_logsumexp(shoal_tensor *a, int dim, bool keep); /* log(sum(e
  * on failure. Errors: SHOAL_ETYPE; SHOAL_ENOMEM. */
 shoal_tensor *shoal_norm(shoal_tensor *a);
 
-/* Multiplies two matrices, or batches of matrices with leading dims that broadcast. The result belongs to the scope;
- * NULL on failure. Errors: SHOAL_EINVAL if the shapes do not fit; SHOAL_ETYPE; SHOAL_ENOMEM. */
+/* Multiplies two matrices, or batches of matrices with leading dims that broadcast: [..., m, k] and [..., k, n] give
+ * [..., m, n]. A vector is refused: make it a matrix first (shoal_unsqueeze). The result belongs to the scope; NULL on
+ * failure. Errors: SHOAL_EINVAL if the shapes do not fit; SHOAL_ETYPE; SHOAL_ENOMEM. */
 shoal_tensor *shoal_matmul(shoal_tensor *a, shoal_tensor *b);
 
 /* Compute x times the transpose of w, plus b; linear_relu also applies relu, in one pass. x is [..., in], w [out,

@@ -20,8 +20,9 @@ typedef struct shoal_pool shoal_pool;
 typedef struct shoal_future shoal_future;     /* one task */
 typedef struct shoal_iterator shoal_iterator; /* many tasks */
 
-/* A task of a pool. The pool owns arg. The pool takes over the result; NULL together with SHOAL_OK means null. If a
- * task fails, the caller gets its error code and text. If the task did not call shoal_fail, the text is like "the
+/* A task of a pool. The pool owns arg. The pool takes over the result; NULL together with SHOAL_OK means null. A
+ * task that fails leaves *out_result alone, and destroys what it has made: the pool does not look at it. If a task
+ * fails, the caller gets its error code and text. If the task did not call shoal_fail, the text is like "the
  * task returned SHOAL_ELIMIT". SHOAL_END, SHOAL_ETIMEDOUT and SHOAL_EINTR have a meaning for the call that asks for
  * the result, so from a task they arrive as SHOAL_ECHILD, with a text that names the code. */
 typedef shoal_err (*shoal_task)(const shoal_value *arg, shoal_value **out_result);
@@ -32,9 +33,9 @@ typedef struct shoal_pool_options {
     shoal_start start;
     /* each worker calls it first, with its rank; if it fails, the worker ends and the pool reports the failure */
     shoal_target initializer;
-    shoal_value *init_args; /* the initializer's args; consumed by shoal_pool_create */
+    shoal_value *init_args; /* the initializer's args, consumed by shoal_pool_create; NULL: it gets null */
     int tasks_per_child;    /* a worker is replaced after this number of tasks; 0: never */
-    int retries;            /* how often a task is run again after its worker was killed; 0: once, -1: never */
+    int retries; /* how often a task is run again after its worker was killed; 0 or 1: once, 2: twice, -1: never */
 } shoal_pool_options;
 
 /* Makes a pool and starts its workers. The caller owns it: shoal_pool_destroy. options may be NULL. Consumes

@@ -8,7 +8,9 @@
  *
  * A message is raw bytes, a block (block.h), or a value (value.h). share.h has the calls for tensors, and message.h
  * messages that are written in place. Integers, floats, block handles and up to 8 raw bytes are stored in the
- * queue itself, without an allocation. A block is never copied.
+ * queue itself, without an allocation. A block is never copied. Every other message is copied into memory of the heap,
+ * whatever its size, and freed when it is received. A message that does not fit into the heap, or has over 1 TiB, is
+ * refused with SHOAL_ENOMEM; a value with a string or bytes of 4 GiB or more with SHOAL_ELIMIT.
  *
  * Queues and ends of pipes are reference counted: shoal_release(queue), or shoal_queue_release and
  * shoal_pipe_release (handle.h), drop a reference. error.h explains SHOAL_EFORK.

@@ -27,7 +27,9 @@ extern "C" {
  * block. Errors: SHOAL_ENOMEM (the text has the sizes); SHOAL_ESTATE if the tensor needs a gradient and is not a
  * leaf (detach it first), or another library holds it (shoal_tensor_to_dlpack); SHOAL_EINVAL if the memory belongs
  * to the program or another library (shoal_from_memory, shoal_tensor_from_dlpack) and cannot move: clone the tensor
- * first; SHOAL_EFORK. */
+ * first; SHOAL_EFORK. For a tensor on a card also SHOAL_ELIMIT if the world has no room for more card memory
+ * (docs/cuda.md), SHOAL_EPERM if this process joined the world by name and the system does not let it share card
+ * memory, SHOAL_ETIMEDOUT if a process has been stopped in the middle of such a call, SHOAL_ECARD. */
 SHOAL_MUST_USE shoal_err shoal_tensor_share(shoal_tensor *t);
 
 /* Shares a tensor and puts it into a queue. The caller keeps its own reference. If sharing fails, nothing is put.
@@ -41,10 +43,32 @@ SHOAL_MUST_USE shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tenso
 
 /* Takes a tensor from a queue. The caller owns it. Blocks and fails like shoal_queue_get. Thread-safe. Errors: also
  * SHOAL_ETYPE if the oldest message is not a tensor; the message then stays in the queue. For a tensor on a card:
- * SHOAL_EOWNERDEAD if its sender died before its work was done (shoal_card_wait may say so later instead); if this
- * process has no card, or another one, SHOAL_EINVAL or the errors of shoal_card_count: the message goes back to the end
- * of the queue, for another process. */
+ * SHOAL_EOWNERDEAD if its sender died before its work was done, and the message is gone (if the death is noticed after
+ * the get, the next shoal_card_wait or read returns SHOAL_EOWNERDEAD instead); if this process has no card, or another
+ * one, SHOAL_EINVAL or the errors of shoal_card_count: the message goes back to the end of the queue, for another
+ * process. */
 SHOAL_MUST_USE shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tensor **out_tensor);
+
+/* A shared tensor of a card in one process, as shoal_card_tensors_list reports it. The texts and the shape are valid during
+ * the callback only. */
+typedef struct shoal_card_tensor {
+    uint64_t id;      /* of the tensor in its world: the same in every process that has it */
+    int32_t pid;      /* of the process; 0: no process has the tensor, but a queue or another object */
+    uint32_t slot;    /* of the process, as in shoal_ps_entry */
+    const char *name; /* of the process, as given at its start; "" if there is none */
+    const char *card; /* the UUID, as nvidia-smi shows it */
+    shoal_dtype dtype;
+    int ndim;
+    const int64_t *shape;
+    uint64_t size; /* bytes of its storage, which several tensors may have in common */
+} shoal_card_tensor;
+
+/* Lists the shared tensors of cards in this process's world, like `shoal ps --tensors`. Calls `each` once for each process
+ * that has the tensor, with context, until it returns false; the call returns SHOAL_OK then too. Others go on meanwhile, so
+ * the list is true of about one moment. Needs no card. Does not block. Errors: SHOAL_ENOMEM; SHOAL_EINVAL; as for
+ * shoal_world_info_get. */
+SHOAL_MUST_USE shoal_err shoal_card_tensors_list(bool (*each)(const shoal_card_tensor *tensor, void *context),
+                                                 void *context);
 
 /* Shares all parameters and buffers of a module, as shoal_tensor_share does. Does not block. Errors: those of
  * shoal_tensor_share. */

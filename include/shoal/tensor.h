@@ -1,4 +1,4 @@
-/* Tensors: n-dimensional arrays of one element type, in private memory, in the shared heap, or on a GPU.
+/* Tensors: n-dimensional arrays of one element type, in private memory, in the shared heap, or on a card.
  *
  * A tensor is an element type, a shape and strides over a storage. Several tensors can share one storage.
  *
@@ -26,7 +26,7 @@
  * dtypes.
  *
  * Threads. Any number of threads may read a tensor. Only one thread may write it at a time, except for the races that
- * Hogwild makes on purpose. Nothing here blocks, except reading from a GPU.
+ * Hogwild makes on purpose. Nothing here blocks, except reading from a card.
  */
 #ifndef SHOAL_TENSOR_H
 #define SHOAL_TENSOR_H
@@ -74,16 +74,17 @@ shoal_tensor *shoal_full(shoal_dtype dtype, double value, int ndim, const int64_
 /* Make a tensor on a device. The caller owns it. shoal_empty_on leaves the elements undefined, shoal_full_on sets each
  * to the same value, and shoal_from_data_on copies them from data, as shoal_from_data does; it blocks until they are
  * there. The others do not block, except for the first use of a card, which takes up to half a second. Errors: as for
- * shoal_empty, shoal_full and shoal_from_data; SHOAL_ENOENT, SHOAL_ELAYOUT or SHOAL_EPERM if there is no card that this
- * process can use; SHOAL_EFORK if it was forked from one that used it. */
+ * shoal_empty, shoal_full and shoal_from_data; for a card also those of shoal_card_memory_get: SHOAL_ENOENT,
+ * SHOAL_ELAYOUT, SHOAL_EPERM or SHOAL_ELIMIT if there is no card that this process can use, SHOAL_ENOMEM (the text has
+ * the sizes), SHOAL_ECARD, SHOAL_EFORK. */
 shoal_tensor *shoal_empty_on(shoal_device device, shoal_dtype dtype, int ndim, const int64_t *shape);
 shoal_tensor *shoal_full_on(shoal_device device, shoal_dtype dtype, double value, int ndim, const int64_t *shape);
 shoal_tensor *shoal_from_data_on(shoal_device device, shoal_dtype dtype, const void *data, int ndim,
                                  const int64_t *shape);
 
-/* Makes a tensor in pinned host memory, which a card copies without the CPU: see shoal_copy_later_. The CPU reads and
- * writes it like any tensor. The elements are undefined. The caller owns it. Sharing moves it to ordinary memory.
- * Errors: as for shoal_empty_on. */
+/* Makes a tensor in pinned host memory, which the card reads and writes without the CPU: see shoal_copy_later_. Its
+ * device is the CPU, and it is used like any tensor there. The elements are undefined. The caller owns it. Sharing
+ * moves it to ordinary memory. Opens the card. Errors: as for shoal_empty_on with a card. */
 shoal_tensor *shoal_empty_pinned(shoal_dtype dtype, int ndim, const int64_t *shape);
 
 /* Makes a tensor with one element and no dims. The caller owns it. Errors: SHOAL_ETYPE if the dtype cannot hold the
@@ -150,7 +151,7 @@ int64_t shoal_tensor_offset(const shoal_tensor *t);
 bool shoal_tensor_is_contiguous(const shoal_tensor *t);
 
 /* Returns the address of a tensor's first element, in memory that the CPU can read. The tensor owns the memory.
- * Returns NULL for NULL and for a tensor on a GPU. Sharing a private tensor moves its elements: call this again
+ * Returns NULL for NULL and for a tensor on a card. Sharing a private tensor moves its elements: call this again
  * afterwards. Does not block. Thread-safe. */
 void *shoal_tensor_data(const shoal_tensor *t);
 
@@ -160,17 +161,19 @@ uint64_t shoal_tensor_storage_id(const shoal_tensor *t);
 size_t shoal_tensor_storage_size(const shoal_tensor *t);
 bool shoal_tensor_is_shared(const shoal_tensor *t);
 
-/* Reads the element of a tensor that has only one, as a number. Blocks if the tensor is on a GPU, until it is
- * computed. Errors: SHOAL_EINVAL if the tensor does not have exactly one element; SHOAL_ENOMEM. */
+/* Reads the element of a tensor that has only one, as a number. Blocks if the tensor is on a card, until it is
+ * computed. Errors: SHOAL_EINVAL if the tensor does not have exactly one element; SHOAL_ENOMEM; on a card also those of
+ * shoal_card_wait. */
 SHOAL_MUST_USE shoal_err shoal_item(const shoal_tensor *t, double *out);
 
-/* Reads one element of a tensor by its index, as a number. index has ndim numbers. Blocks if the tensor is on a GPU,
- * until it is computed. Errors: SHOAL_EINVAL if the index does not fit the tensor; SHOAL_ENOMEM. */
+/* Reads one element of a tensor by its index, as a number. index has ndim numbers. Blocks if the tensor is on a card,
+ * until it is computed. Errors: SHOAL_EINVAL if the index does not fit the tensor; SHOAL_ENOMEM; on a card also those of
+ * shoal_card_wait. */
 SHOAL_MUST_USE shoal_err shoal_tensor_at(const shoal_tensor *t, int ndim, const int64_t *index, double *out);
 
 /* Copies all elements of a tensor to the caller's memory, in row-major order and without conversion. size must be
- * their size in bytes. Blocks if the tensor is on a GPU, until it is computed. Errors: SHOAL_EINVAL if size differs;
- * SHOAL_ENOMEM. */
+ * their size in bytes. Blocks if the tensor is on a card, until it is computed. Errors: SHOAL_EINVAL if size differs;
+ * SHOAL_ENOMEM; on a card also those of shoal_card_wait. */
 SHOAL_MUST_USE shoal_err shoal_tensor_read(const shoal_tensor *t, void *out, size_t size);
 
 /* Returns whether two tensors have the same dtype, shape and elements, bit for bit: a NaN equals itself. Returns
@@ -182,7 +185,8 @@ bool shoal_tensor_equal(const shoal_tensor *a, const shoal_tensor *b);
  * is no memory for the comparison. */
 bool shoal_tensor_close(const shoal_tensor *a, const shoal_tensor *b, double rtol, double atol);
 
-/* Writes a tensor as text for people, in the style of Python, with long rows shortened by "...". Writes at most
+/* Writes a tensor as text for people, in the style of Python, with long rows shortened by "...". The dtype and the
+ * shape follow if it is not a plain f32 tensor, and "cuda" if it is on a card. Writes at most
  * capacity bytes, the NUL included. With a capacity of 0, buffer may be NULL. Returns the length of the whole text
  * without the NUL. */
 size_t shoal_tensor_format(const shoal_tensor *t, char *buffer, size_t capacity);

@@ -46,6 +46,14 @@ def collect(folder: pathlib.Path, stage: pathlib.Path) -> pathlib.Path:
     return package
 
 
+def describe(package: pathlib.Path) -> str:
+    """What is compiled in the package, with its sizes; pip shows it with -v."""
+    binaries = [*sorted(package.glob("*.so*")), package / "bin/shoal"]
+    sizes = ", ".join(f"{path.name} {path.stat().st_size / 2**20:.1f} MiB" for path in binaries)
+    cuda = "with CUDA" if (package / "libshoal_cuda.so").exists() else "without CUDA: nvcc was not found, or SHOAL_CUDA is off"
+    return f"shoal: {cuda}; {sizes}"
+
+
 def _leave_out(folder: str, names: list[str]) -> list[str]:
     """Compiled Python, and links to sources that were removed since the build."""
     return [name for name in names if name == "__pycache__" or not (pathlib.Path(folder) / name).exists()]

@@ -34,6 +34,7 @@ def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata
     with _build_folder(config_settings) as build, tempfile.TemporaryDirectory(prefix="shoal-wheel-") as stage:
         compiled.build(ROOT, build)
         package = compiled.collect(build, pathlib.Path(stage))
+        print(compiled.describe(package))
         return archives.write_wheel(ROOT, package, compiled.platform_tag(package), pathlib.Path(wheel_directory))
 
 

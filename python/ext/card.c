@@ -4,15 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-PyObject *ext_card_raise(shoal_err err)
-{
-    if (err != SHOAL_ENOENT) {
-        return ext_raise(err);
-    }
-    PyErr_SetString(ext_error, shoal_last_error_text());
-    return NULL;
-}
-
 /* ---- devices ---- */
 
 int ext_dlpack_device(shoal_tensor *t, shoal_dlpack_device *out_device)
@@ -24,7 +15,7 @@ int ext_dlpack_device(shoal_tensor *t, shoal_dlpack_device *out_device)
     shoal_dlpack *pack;
     shoal_err err = shoal_tensor_to_dlpack(t, 0, &pack); /* knows the number of the card */
     if (err != SHOAL_OK) {
-        ext_card_raise(err);
+        ext_raise(err);
         return -1;
     }
     *out_device = pack->tensor.device;
@@ -38,7 +29,7 @@ static int card_number(void)
     shoal_tensor *t = shoal_empty_on(SHOAL_CUDA, SHOAL_U8, SHOAL_SHAPE(1));
     shoal_dlpack_device device = {0, -1};
     if (t == NULL) {
-        ext_card_raise(shoal_last_error());
+        ext_raise(shoal_last_error());
     } else if (ext_dlpack_device(t, &device) != 0) {
         device.id = -1;
     }
@@ -63,7 +54,7 @@ int ext_card_device(const char *name, shoal_device *out_device)
         PyErr_Format(PyExc_ValueError, "this process uses card %d, not %ld; SHOAL_CARD says which one", card, number);
     }
     *out_device = SHOAL_CUDA;
-    return card == number ? 0 : -1;
+    return card >= 0 && card == number ? 0 : -1; /* -1 may be both, with an exception */
 }
 
 /* ---- DLPack's rules ---- */
@@ -145,7 +136,7 @@ static PyObject *order(PyObject *number, shoal_err (*call)(void *stream))
     }
     shoal_err err = call(stream);
     if (err != SHOAL_OK) {
-        return ext_card_raise(err);
+        return ext_raise(err);
     }
     Py_RETURN_NONE;
 }
@@ -171,9 +162,36 @@ static PyObject *card_wait(PyObject *module, PyObject *unused)
     err = shoal_card_wait();
     Py_END_ALLOW_THREADS;
     if (err != SHOAL_OK) {
-        return ext_card_raise(err);
+        return ext_raise(err);
     }
     Py_RETURN_NONE;
+}
+
+static PyObject *card_memory(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    shoal_card_memory memory;
+    shoal_err err;
+    Py_BEGIN_ALLOW_THREADS;
+    err = shoal_card_memory_get(&memory);
+    Py_END_ALLOW_THREADS;
+    if (err != SHOAL_OK) {
+        return ext_raise(err);
+    }
+    return Py_BuildValue("{s:n,s:n,s:n,s:n}", "asked", (Py_ssize_t)memory.asked, "held", (Py_ssize_t)memory.held,
+                         "free", (Py_ssize_t)memory.free, "total", (Py_ssize_t)memory.total);
+}
+
+static PyObject *card_trim(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    size_t bytes;
+    Py_BEGIN_ALLOW_THREADS;
+    bytes = shoal_card_trim();
+    Py_END_ALLOW_THREADS;
+    return PyLong_FromSize_t(bytes);
 }
 
 int ext_add_card(PyObject *module)
@@ -184,6 +202,14 @@ int ext_add_card(PyObject *module)
         {"synchronize", card_wait, METH_NOARGS,
          "synchronize()\n--\n\nWaits until all work of Shoal on this process's card is done, also what it waits for of "
          "other processes. Raises shoal.Error if one of them died before it had computed a tensor that was used here."},
+        {"card_memory", card_memory, METH_NOARGS,
+         "card_memory()\n--\n\nReturns how many bytes of the card this process has asked for and holds, and how many "
+         "are "
+         "free and there in total, as a dict. What is held includes memory that is kept for later or lent to other "
+         "processes."},
+        {"empty_cache", card_trim, METH_NOARGS,
+         "empty_cache()\n--\n\nGives card memory back that Shoal keeps for later in this process, as "
+         "torch.cuda.empty_cache() does for torch's. Returns the number of bytes."},
         {NULL, NULL, 0, NULL},
     };
     return PyModule_AddFunctions(module, functions);

@@ -186,7 +186,7 @@ static shoal_tensor *take_pack(shoal_dlpack *pack, int bytes_as_bool)
     }
     shoal_tensor *t = shoal_tensor_from_dlpack(pack);
     if (t == NULL) {
-        ext_card_raise(shoal_last_error());
+        ext_raise(shoal_last_error());
     }
     return t;
 }

@@ -13,7 +13,6 @@ static PyObject *exception_for(shoal_err err)
     case SHOAL_ECLOSED: return ext_closed;
     case SHOAL_EBROKEN: return broken_barrier;
     case SHOAL_EPERM: return PyExc_PermissionError;
-    case SHOAL_ENOENT: return PyExc_FileNotFoundError;
     case SHOAL_ETYPE: return PyExc_TypeError;
     case SHOAL_EOS: return PyExc_OSError;
     default: return ext_error;
@@ -27,6 +26,15 @@ PyObject *ext_raise(shoal_err err)
     }
     const char *text = shoal_last_error() == err ? shoal_last_error_text() : "";
     PyErr_SetString(exception_for(err), text[0] != 0 ? text : shoal_err_name(err));
+    return NULL;
+}
+
+PyObject *ext_raise_missing(shoal_err err)
+{
+    if (err != SHOAL_ENOENT) {
+        return ext_raise(err);
+    }
+    PyErr_SetString(PyExc_FileNotFoundError, shoal_last_error_text());
     return NULL;
 }
 

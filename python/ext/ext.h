@@ -23,6 +23,9 @@ extern PyObject *ext_error, *ext_closed, *ext_full, *ext_empty;
  * exception of the signal handler stays. */
 PyObject *ext_raise(shoal_err err);
 
+/* The same for a call that was given the name of a file, a program or a world: if there is none, FileNotFoundError. */
+PyObject *ext_raise_missing(shoal_err err);
+
 /* ---- wait.c: calls that wait ---- */
 
 /* Converts a timeout in seconds to nanoseconds. None, or NULL for an argument that was not given, means no limit. A

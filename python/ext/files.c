@@ -28,7 +28,7 @@ static PyObject *safetensors_read(PyObject *module, PyObject *args)
     Py_END_ALLOW_THREADS;
     Py_DECREF(path);
     if (set == NULL) {
-        return ext_raise(shoal_last_error());
+        return ext_raise_missing(shoal_last_error());
     }
     PyObject *dict = tensors_dict(set);
     shoal_tensors_destroy(set);
@@ -99,7 +99,7 @@ static PyObject *safetensors_write(PyObject *module, PyObject *args)
         Py_END_ALLOW_THREADS;
     }
     if (err != SHOAL_OK) {
-        ext_raise(err);
+        ext_raise_missing(err);
     }
     shoal_tensors_destroy(set);
     Py_DECREF(path);

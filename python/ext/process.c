@@ -334,7 +334,7 @@ static shoal_process *start_with(program_arguments *a)
             err = shoal_process_start_program(path, argv, value, &a->options, &process);
         }
         if (err != SHOAL_OK) {
-            ext_raise(err);
+            ext_raise_missing(err);
         }
     }
     Py_DECREF(texts);

@@ -22,7 +22,7 @@ static PyObject *start_c_program(PyObject *module, PyObject *args, PyObject *kwa
         const shoal_process_options options = {.name = name};
         shoal_err err = shoal_process_start_program(argv[0], argv, value, &options, &process);
         if (err != SHOAL_OK) {
-            ext_raise(err);
+            ext_raise_missing(err);
         }
     } else if (value != NULL) {
         shoal_value_destroy(value);

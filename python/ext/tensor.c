@@ -33,13 +33,21 @@ static shoal_tensor *handle_of(PyObject *self)
     return ext_shared_handle(self, SHOAL_KIND_TENSOR);
 }
 
-static int find_dtype(const char *name, shoal_dtype *out_dtype)
+static int is_dtype(const char *name, shoal_dtype *out_dtype)
 {
     for (int dtype = 0; dtype < SHOAL_DTYPES; dtype++) {
         if (strcmp(name, shoal_dtype_name((shoal_dtype)dtype)) == 0) {
             *out_dtype = (shoal_dtype)dtype;
-            return 0;
+            return 1;
         }
+    }
+    return 0;
+}
+
+static int find_dtype(const char *name, shoal_dtype *out_dtype)
+{
+    if (is_dtype(name, out_dtype)) {
+        return 0;
     }
     PyErr_Format(PyExc_TypeError, "unknown dtype %s", name);
     return -1;
@@ -125,7 +133,7 @@ static PyObject *tensor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         Py_BEGIN_ALLOW_THREADS;
         t = make(device, shared, dtype, ndim, shape, data.obj != NULL ? data.buf : NULL);
         Py_END_ALLOW_THREADS;
-        tensor = t != NULL ? ext_shared_new(type, t) : ext_card_raise(shoal_last_error());
+        tensor = t != NULL ? ext_shared_new(type, t) : ext_raise(shoal_last_error());
     }
     if (data.obj != NULL) {
         PyBuffer_Release(&data);
@@ -452,7 +460,7 @@ static PyObject *tensor_move(PyObject *self, shoal_device device)
     Py_BEGIN_ALLOW_THREADS; /* it may wait for the card */
     moved = shoal_tensor_to(t, device);
     Py_END_ALLOW_THREADS;
-    return moved != NULL ? keep_result(mark, moved) : ext_card_raise(shoal_last_error());
+    return moved != NULL ? keep_result(mark, moved) : ext_raise(shoal_last_error());
 }
 
 static PyObject *tensor_cpu(PyObject *self, PyObject *unused)
@@ -479,11 +487,15 @@ static PyObject *tensor_to(PyObject *self, PyObject *name)
         }
         return NULL;
     }
-    if (strcmp(text, "cpu") == 0 || strncmp(text, "cuda", 4) == 0) {
-        return ext_card_device(text, &device) == 0 ? tensor_move(self, device) : NULL;
-    }
     size_t mark = shoal_scope_mark();
-    return find_dtype(text, &dtype) == 0 ? keep_result(mark, shoal_to(t, dtype)) : NULL;
+    if (is_dtype(text, &dtype)) {
+        return keep_result(mark, shoal_to(t, dtype));
+    }
+    if (strncmp(text, "cpu", 3) != 0 && strncmp(text, "cuda", 4) != 0) {
+        PyErr_Format(PyExc_TypeError, "unknown dtype or device %s; the devices are 'cpu' and 'cuda'", text);
+        return NULL;
+    }
+    return ext_card_device(text, &device) == 0 ? tensor_move(self, device) : NULL;
 }
 
 /* memoryview has the numbers of all dtypes but the two halves, which become f32 before. What is on the card is copied. */
@@ -579,11 +591,13 @@ static Py_ssize_t tensor_length(PyObject *self)
 
 static int refuse_assignment(PyObject *self, PyObject *index, PyObject *value)
 {
-    (void)self;
     (void)index;
     (void)value;
-    PyErr_SetString(PyExc_TypeError, "a shoal.Tensor has no indexing: use t.numpy() or t.torch(), which have the same "
-                                     "memory");
+    shoal_tensor *t = ((ext_shared *)self)->handle;
+    PyErr_Format(PyExc_TypeError, "a shoal.Tensor has no indexing: use %s",
+                 shoal_tensor_device(t) == SHOAL_CUDA
+                     ? "t.torch(), which has the same memory, or t.cpu().numpy(), which is a copy"
+                     : "t.numpy() or t.torch(), which have the same memory");
     return -1;
 }
 

@@ -31,9 +31,6 @@ int ext_dlpack_device(shoal_tensor *t, shoal_dlpack_device *out_device);
 /* Takes the tensor out of a capsule of either kind. bytes_as_bool: elements of dtype u8 are called bool. */
 shoal_tensor *ext_dlpack_import(PyObject *capsule, int bytes_as_bool);
 
-/* Like ext_raise, for calls that need a card: that there is none is an Error, not a FileNotFoundError. */
-PyObject *ext_card_raise(shoal_err err);
-
 /* Reads the name of a device: "cpu", "cuda", or "cuda:N" if N is this process's card. */
 int ext_card_device(const char *name, shoal_device *out_device);
 

@@ -134,7 +134,7 @@ static PyObject *world_join(PyObject *module, PyObject *args, PyObject *kwargs)
     }
     shoal_err err = shoal_world_join(name);
     if (err != SHOAL_OK) {
-        return ext_raise(err);
+        return ext_raise_missing(err);
     }
     ext_unpickle_allowed = unpickle;
     Py_RETURN_NONE;

@@ -39,6 +39,8 @@ def tensor(data: typing.Any, dtype: typing.Any = None, *, shared: bool = False, 
     `device` is "cpu" or "cuda". Without it, a tensor of torch or Shoal on the card stays there, and all else is made on
     the CPU.
     """
+    if device is not None and not str(device).startswith(("cpu", "cuda")):
+        raise ValueError(f"the device {device} is unknown; there are 'cpu' and 'cuda'")
     name = None if dtype is None else _dtype_name(dtype)
     made = _from_object(data, name, shared and device != "cuda")
     if name is not None and made.dtype != name:

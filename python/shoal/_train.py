@@ -119,6 +119,7 @@ def train(
     device: str | None = None,
     mps: str | None = None,
     card_share: int | None = None,
+    tf32: bool | None = None,
     config: Path | None = None,
     progress: Callable[[Event], object] | None = None,
     **unknown: typing.Never,

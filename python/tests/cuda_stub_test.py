@@ -56,6 +56,28 @@ def set_first(x, value):
     ctypes.c_float.from_address(x.data_ptr()).value = value
 
 
+class Control(ctypes.Structure):
+    """struct sh_stub of testing/cuda_stub/stub.h."""
+    _fields_ = [("fail_call", ctypes.c_void_p), ("calls", ctypes.c_void_p), ("block", ctypes.CFUNCTYPE(None)),
+                ("unblock", ctypes.CFUNCTYPE(None)), ("held", ctypes.CFUNCTYPE(ctypes.c_size_t))]
+
+
+DRIVER = ctypes.CDLL(os.environ["SHOAL_CUDA_DRIVER"])
+STUB = Control.in_dll(DRIVER, "shoal_stub")
+
+
+def new_stream():
+    stream = ctypes.c_void_p()
+    assert DRIVER.cuStreamCreate(ctypes.byref(stream), 1) == 0
+    return stream
+
+
+def new_event():
+    event = ctypes.c_void_p()
+    assert DRIVER.cuEventCreate(ctypes.byref(event), 0) == 0
+    return event
+
+
 # ---- other processes ----
 
 def echo_changed(requests, answers):
@@ -70,6 +92,33 @@ def put_and_die(messages):
     if torch is not None:
         messages.put(torch_on_card([3, 4]))
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def put_blocked(messages, received):
+    """Puts a tensor while another library's stream works on it, without end."""
+    t = on_card([1., 2.])
+    stream = new_stream()
+    STUB.block()
+    DRIVER.cuEventRecord(new_event(), stream)  # any work
+    _shoal.card_follow(stream.value)
+    messages.put(t)
+    messages.put("more")
+    if received is not None:
+        received.wait()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def get_without_a_card(messages, answers):
+    try:
+        messages.get(timeout=LONG)
+    except shoal.Error as error:
+        answers.put(str(error))
+
+
+def take_and_die(messages):
+    kept = [messages.get(timeout=LONG) for _ in range(3)]
+    os.kill(os.getpid(), signal.SIGKILL)
+    del kept
 
 
 def answer(t, answers):
@@ -88,7 +137,7 @@ class Tensors(unittest.TestCase):
         t = on_card([[1., 2], [3, 4]])
         self.assertEqual((t.device, t.dtype, t.shape, t.__dlpack_device__()), ("cuda", "f32", (2, 2), (2, 0)))
         self.assertEqual(t.tolist(), [[1, 2], [3, 4]])
-        self.assertIn("[1., 2.]", repr(t))
+        self.assertEqual(repr(t), repr(t.cpu())[:-1] + ", cuda)")
         self.assertEqual(float(on_card(3.5)), 3.5)
         self.assertEqual(on_card([1, 2], dtype="bf16").tolist(), [1, 2])
         back = t.cpu()
@@ -109,7 +158,10 @@ class Tensors(unittest.TestCase):
                 (lambda: t.__array_interface__, BufferError, "on the card"),
                 (lambda: t.to("cuda:3"), ValueError, "uses card 0, not 3"),
                 (lambda: on_card([1], shared=True).to("cuda:x"), ValueError, "cuda:x is unknown"),
-                (lambda: t.to("tpu"), TypeError, "tpu"),
+                (lambda: t.to("tpu"), TypeError, "unknown dtype or device tpu; the devices are 'cpu' and 'cuda'"),
+                (lambda: shoal.tensor([1.], device="gpu"), ValueError, "the device gpu is unknown"),
+                (lambda: shoal.tensor([1.], device="f64"), ValueError, "the device f64 is unknown"),
+                (lambda: t[0], TypeError, r"no indexing: use t\.torch\(\).*, or t\.cpu\(\)\.numpy\(\)"),
                 (lambda: t.to(3), TypeError, "a device"),
                 (lambda: t.__dlpack__(stream=0), ValueError, "stream 0"),
                 (lambda: t.__dlpack__(stream=-7), ValueError, "stream -7"),
@@ -136,6 +188,16 @@ class Tensors(unittest.TestCase):
         del t
         self.assertEqual(same.tolist(), [1, 2])
 
+    def test_memory(self):
+        t = on_card(bytes(1 << 20))
+        memory = shoal.card_memory()
+        self.assertEqual(list(memory), ["asked", "held", "free", "total"])
+        self.assertTrue(1 << 20 <= memory["asked"] <= memory["held"] <= memory["total"] - memory["free"])
+        del t
+        self.assertGreater(memory["asked"], shoal.card_memory()["asked"])
+        self.assertGreaterEqual(shoal.empty_cache(), 0)
+        self.assertEqual(shoal.empty_cache(), 0)
+
     def test_without_a_card(self):
         """Each process says it in the library's sentence."""
         code = ("import shoal\n"
@@ -158,8 +220,9 @@ class Messages(Case):
     methods = ("forkserver",)
 
     def count(self):
-        """Card memory of others stays mapped for a while, with an fd of the stub's."""
+        """Card memory of others stays mapped for a while, with an fd of the stub's; memory of this process is kept for later."""
         shoal.synchronize()
+        shoal.empty_cache()
         return {what: number for what, number in super().count().items() if what != "fds"}
 
     @classmethod
@@ -176,6 +239,60 @@ class Messages(Case):
         self.assertEqual((message["card"].device, message["card"].tolist(), message["number"]), ("cuda", [1, 2], 5))
         if torch is not None:
             self.assertEqual(floats(messages.get(timeout=LONG)), [3, 4])
+
+    def test_unfinished_work_of_a_dead_maker(self):
+        messages = CTX.Queue()
+        self.assertEqual(support.run_all(CTX, [(put_blocked, messages, None)]), [-signal.SIGKILL])
+        with self.assertRaisesRegex(shoal.Error, "died before that work was done"):
+            messages.get(timeout=LONG)
+        self.assertEqual(messages.get(timeout=LONG), "more")
+        shoal.synchronize()
+
+    def test_a_maker_dies_while_another_library_waits(self):
+        """As torch does in x.item(): nobody waits in Shoal, and no other process notices deaths."""
+        messages, received, stream = CTX.Queue(), CTX.Event(), new_stream()
+        maker = CTX.Process(target=put_blocked, args=(messages, received))
+        maker.start()
+        t = messages.get(timeout=LONG)
+        _shoal.card_precede(stream.value)
+        self.assertNotEqual(DRIVER.cuStreamQuery(stream), 0)
+        received.set()
+
+        def goes_on():
+            _shoal.card_precede(stream.value)  # notices no death; the stub's streams go on when they are asked
+            return DRIVER.cuStreamQuery(stream) == 0
+
+        support.wait_until(goes_on)
+        with self.assertRaisesRegex(shoal.Error, "died before that work was done"):
+            shoal.synchronize()
+        shoal.synchronize()
+        maker.join(LONG)
+        maker.close()
+        self.assertEqual(t.tolist(), [1, 2])
+
+    def test_a_receiver_without_a_card(self):
+        messages, answers = CTX.Queue(), CTX.Queue()
+        messages.put(on_card([1.]))
+        ctx = support.mp.get_context("spawn")
+        os.environ["SHOAL_STUB_CARDS"] = "0"
+        self.addCleanup(os.environ.pop, "SHOAL_STUB_CARDS")
+        self.assertEqual(support.run_all(ctx, [(get_without_a_card, messages, answers)]), [0])
+        self.assertRegex(answers.get(timeout=LONG), "no CUDA card")
+
+    def test_b53_a_killed_consumer_leaks_nothing(self):
+        messages = CTX.Queue()
+        shoal.empty_cache()
+        before = shoal.card_memory()
+        for _ in range(3):
+            t = on_card(bytes(64 << 20))
+            for _ in range(4):
+                messages.put(t)
+            del t
+            self.assertEqual(support.run_all(CTX, [(take_and_die, messages)]), [-signal.SIGKILL])
+            messages.get(timeout=LONG)
+        shoal.empty_cache()
+        after = shoal.card_memory()
+        self.assertEqual((after["asked"], after["held"]), (before["asked"], before["held"]))
 
     def test_sent_on(self):
         first, second = CTX.Queue(), CTX.Queue()

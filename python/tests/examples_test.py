@@ -40,6 +40,15 @@ class Examples(unittest.TestCase):
         compile(changed, "hogwild.py", "exec")
 
     @needs_torch
+    def test_hogwild_card(self):
+        if has_card():
+            self.assertGreater(float(re.fullmatch(r"4 processes: (\d+\.\d) % of the test images are right\n",
+                                                  run("hogwild_card.py"))[1]), 85)
+        else:
+            with self.assertRaisesRegex(AssertionError, "ended with 1: this example needs a CUDA card"):
+                run("hogwild_card.py")
+
+    @needs_torch
     def test_synchronous(self):
         said = run("synchronous.py")
         self.assertGreater(float(re.fullmatch(r"60 steps of 2 workers: (\d+\.\d) % are right\n", said)[1]), 80)

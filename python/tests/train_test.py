@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import shoal
 from shoal import _cli, _train
@@ -84,6 +85,9 @@ class Train(unittest.TestCase):
             shoal.train(model="logistik")
         with self.assertRaisesRegex((shoal.Error, ValueError), self.folder):
             shoal.train(**SMALL, data=self.folder)
+        with (mock.patch.dict(os.environ, PATH=self.folder, CUDA_MPS_PIPE_DIRECTORY=self.folder),
+              self.assertRaisesRegex(ValueError, "a worker's share of the card needs MPS, but .* is not installed")):
+            shoal.train(device="cuda", card_share=50)
         with self.assertRaisesRegex(ValueError, "save=FILE"):
             shoal.train(**SMALL, epochs=1).weights
 

@@ -203,6 +203,24 @@ void copy_bytes(shoal_tensor *to, void *from, int64_t size, c10::Device device)
         raise(shoal_last_error());
 }
 
+/* Returns a new tensor of bytes on the card. If there is no room, torch gives back what it keeps for later. */
+shoal_tensor *empty_bytes(int64_t size)
+{
+    shoal_tensor *bytes = shoal_empty_on(SHOAL_CUDA, SHOAL_U8, 1, &size);
+    if (!bytes && shoal_last_error() == SHOAL_ENOMEM) {
+        PyObject *module = PyImport_ImportModule("torch.cuda");
+        PyObject *none = module ? PyObject_CallMethod(module, "empty_cache", nullptr) : nullptr;
+        Py_XDECREF(module);
+        if (!none)
+            throw Raised();
+        Py_DECREF(none);
+        bytes = shoal_empty_on(SHOAL_CUDA, SHOAL_U8, 1, &size);
+    }
+    if (!bytes)
+        raise(shoal_last_error());
+    return bytes;
+}
+
 /* Moves a storage to Shoal's card memory, unless it is there. Returns its memory. */
 CardMemory *adopt_card(const c10::Storage &storage)
 {
@@ -217,9 +235,7 @@ CardMemory *adopt_card(const c10::Storage &storage)
     void *data = writable_data(impl);
     void *stream = current_address(impl->device());
     check(shoal_card_follow_stream(stream)); /* refuses a capture, before anything is done */
-    TensorReference reference = {shoal_empty_on(SHOAL_CUDA, SHOAL_U8, 1, &room)};
-    if (!reference.tensor)
-        raise(shoal_last_error());
+    TensorReference reference = {empty_bytes(room)};
     check(shoal_tensor_share(reference.tensor));
     auto memory = std::make_unique<CardMemory>(reference);
     if (memory->device() != impl->device())

@@ -131,8 +131,13 @@ START_TEST(kernels_agree)
     }
     for (int number = 0; number < CASES; number++) {
         for (layout how = LAYOUT_PLAIN; how < LAYOUTS; how++) {
-            compare(number, _i, SHOAL_F32, how);
-            compare(number, _i, SHOAL_F64, how);
+            int turn = number + (int)how; /* in a short test each case has one layout and one dtype */
+            if (turn % sh_every(LAYOUTS) == 0) {
+                compare(number, _i, SHOAL_F32, how);
+            }
+            if (turn % sh_every(LAYOUTS) == sh_every(LAYOUTS) - 1 && number % sh_every(8) == 0) {
+                compare(number, _i, SHOAL_F64, how);
+            }
         }
     }
 }

@@ -4,7 +4,7 @@
  * outputs, runs forward and, if a gradient will be needed, keeps what backward needs in a node. backward.c visits the
  * nodes.
  *
- * No op may read elements on the host, because data may be on a GPU. Ops use call->kernels and call->exec. */
+ * No op may read elements on the host, because data may be on a card. Ops use call->kernels and call->exec. */
 #ifndef SH_AUTOGRAD_OP_H
 #define SH_AUTOGRAD_OP_H
 

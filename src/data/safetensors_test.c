@@ -57,8 +57,12 @@ static void assert_same(const shoal_tensors *a, const shoal_tensors *b)
         const char *name = shoal_tensors_name(a, i);
         ck_assert_msg(shoal_tensor_equal(shoal_tensors_at(a, i), shoal_tensors_find(b, name)), "%s differs", name);
     }
-    ck_assert_str_eq(shoal_tensors_text(a, "epoch"), shoal_tensors_text(b, "epoch"));
-    ck_assert_str_eq(shoal_tensors_text(a, "why"), shoal_tensors_text(b, "why"));
+    ck_assert_uint_eq(shoal_tensors_text_count(a), shoal_tensors_text_count(b));
+    for (size_t i = 0; i < shoal_tensors_text_count(a); i++) {
+        const char *name = shoal_tensors_text_name(a, i);
+        ck_assert_str_eq(shoal_tensors_text_name(b, i), name);
+        ck_assert_str_eq(shoal_tensors_text(a, name), shoal_tensors_text(b, name));
+    }
 }
 
 START_TEST(round_trip)
@@ -70,6 +74,9 @@ START_TEST(round_trip)
     assert_same(set, back);
     ck_assert_str_eq(shoal_tensors_name(back, 0), "of.i64"); /* wide ones first */
     ck_assert_str_eq(shoal_tensors_name(back, shoal_tensors_count(back) - 1), "of.bool");
+    ck_assert_uint_eq(shoal_tensors_text_count(back), 2);
+    ck_assert_str_eq(shoal_tensors_text_name(back, 1), "why");
+    ck_assert(shoal_tensors_text_name(back, 2) == NULL && shoal_tensors_text_count(NULL) == 0);
 
     ck_assert_ok(shoal_safetensors_write(in_folder("b"), back));
     size_t size = bytes_of(in_folder("a"), bytes, sizeof bytes);

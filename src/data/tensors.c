@@ -184,6 +184,16 @@ const char *shoal_tensors_text(const shoal_tensors *set, const char *name)
     return n != NULL ? n->text : NULL;
 }
 
+size_t shoal_tensors_text_count(const shoal_tensors *set)
+{
+    return set != NULL ? set->texts.count : 0;
+}
+
+const char *shoal_tensors_text_name(const shoal_tensors *set, size_t i)
+{
+    return i < shoal_tensors_text_count(set) ? set->texts.items[i]->name : NULL;
+}
+
 shoal_err sh_write_elements(sh_aside *file, shoal_tensor *t)
 {
     size_t size = (size_t)shoal_tensor_count(t) * shoal_dtype_size(shoal_tensor_dtype(t));

@@ -55,6 +55,7 @@ size_t shoal_card_trim(void)
     }
     sh_cleanup_begin();
     sh_cuda_order_poll();
+    sh_cuda_scratch_give_back();
     size_t bytes = sh_cuda_check() == SHOAL_OK ? sh_cuda_memory_trim() : 0;
     sh_cleanup_end();
     return bytes;

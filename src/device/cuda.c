@@ -24,6 +24,7 @@ static pthread_once_t end_once = PTHREAD_ONCE_INIT;
 static void thread_ended(void *exec)
 {
     sh_exec *e = exec;
+    sh_cuda_capture_thread_ends();
     if (e->scratch) {
         sh_cuda_free(e->scratch, e->scratch_size);
     }
@@ -44,32 +45,42 @@ static shoal_err forked(void)
                                 "across a fork: start it with spawn");
 }
 
-/* Under the lock. What does not survive a fork begins when the driver starts. */
+/* Fork does not wait for the lock: opening a card takes a quarter of a second, and the driver's own handlers of forks may
+ * be among what a fork waits for. */
+__attribute__((constructor)) static void register_lock(void)
+{
+    static const sh_fork_part part = {.lock = &open_lock, .only_anew = true};
+    sh_fork_register(SH_FORK_CARD, &part);
+}
+
+/* Under the lock. What does not survive a fork begins before the driver starts: a fork in the middle leaves half of it to
+ * the child. */
 static shoal_err start_driver(const sh_cuda_library **out_library)
 {
     static uint64_t generation;
-    static bool started;
-    if (started && !sh_fork_is_ours(generation)) {
+    static bool begun;
+    if (begun && !sh_fork_is_ours(generation)) {
         return forked();
     }
+    generation = sh_fork_generation();
+    begun = true;
     shoal_err err = sh_cuda_library_load(out_library);
     if (err == SHOAL_OK) {
         err = sh_cuda_driver_load();
     }
     if (err == SHOAL_OK) {
-        started = true;
-        generation = sh_fork_generation();
         sh_start_forbid_fork("this process has used the card, and CUDA does not work across a fork");
     }
+    begun = err == SHOAL_OK;
     return err;
 }
 
 shoal_err sh_cuda_count(int *out_count)
 {
     const sh_cuda_library *unused;
-    pthread_mutex_lock(&open_lock);
+    sh_fork_lock(&open_lock);
     shoal_err err = start_driver(&unused);
-    pthread_mutex_unlock(&open_lock);
+    sh_fork_unlock(&open_lock);
     int count = 0;
     if (err == SHOAL_OK) {
         err = sh_cuda_result("count the cards", sh_cu.cuDeviceGetCount(&count));
@@ -103,6 +114,15 @@ static shoal_err choose_card(sh_cuda_card *c)
     }
     c->index = (int)index;
     return SHOAL_OK;
+}
+
+shoal_err sh_cuda_look(void)
+{
+    sh_cuda_card c = {0};
+    sh_fork_lock(&open_lock);
+    shoal_err err = start_driver(&c.library);
+    sh_fork_unlock(&open_lock);
+    return err == SHOAL_OK ? choose_card(&c) : err;
 }
 
 shoal_err sh_cuda_describe(sh_cuda_card *c)
@@ -156,7 +176,7 @@ static shoal_err open_card(sh_cuda_card *c)
 
 static shoal_err open_once(void)
 {
-    pthread_mutex_lock(&open_lock);
+    sh_fork_lock(&open_lock);
     shoal_err err = SHOAL_OK;
     if (sh_load_relaxed(&is_open) == 0) {
         sh_cuda_card fresh = {0};
@@ -166,7 +186,7 @@ static shoal_err open_once(void)
             sh_store_release(&is_open, 1); /* pairs with the acquire in sh_cuda_check: the card is filled in */
         }
     }
-    pthread_mutex_unlock(&open_lock);
+    sh_fork_unlock(&open_lock);
     return err;
 }
 
@@ -228,7 +248,7 @@ static const sh_kernels *cuda_kernels(void)
 
 static sh_exec *cuda_exec(void)
 {
-    if (sh_cuda_check() != SHOAL_OK) {
+    if (sh_cuda_check() != SHOAL_OK || sh_cuda_follow() != SHOAL_OK) {
         return NULL;
     }
     if (__builtin_expect(!mine.stream, 0)) {
@@ -242,15 +262,20 @@ static sh_exec *cuda_exec(void)
 void *sh_cuda_scratch(sh_exec *exec, size_t size)
 {
     if (size > exec->scratch_size || !exec->scratch) {
-        void *fresh = sh_cuda_alloc(size);
-        if (!fresh) {
-            return NULL;
-        }
-        sh_cuda_free(exec->scratch, exec->scratch_size);
-        exec->scratch = fresh;
-        exec->scratch_size = size;
+        sh_cuda_free(exec->scratch, exec->scratch_size); /* first: there may be no room for both */
+        exec->scratch = sh_cuda_alloc(size);
+        exec->scratch_size = exec->scratch ? size : 0;
     }
     return exec->scratch;
+}
+
+void sh_cuda_scratch_give_back(void)
+{
+    if (mine.scratch && !sh_cuda_capturing()) {
+        sh_cuda_free(mine.scratch, mine.scratch_size);
+        mine.scratch = NULL;
+        mine.scratch_size = 0;
+    }
 }
 
 static shoal_err cuda_wait(void)
@@ -262,34 +287,40 @@ static shoal_err cuda_wait(void)
     return err == SHOAL_OK ? sh_cuda_order_wait() : err;
 }
 
-static shoal_err cuda_write(void *to, const void *from_host, size_t size)
+/* Before a copy between card and host. */
+static shoal_err begin_copy(const char *what)
 {
     shoal_err err = sh_cuda_check();
     if (err == SHOAL_OK) {
-        err = sh_cuda_capture_refuse("writing elements from the host");
+        err = sh_cuda_capture_refuse(what);
     }
-    if (err == SHOAL_OK && size > 0) {
-        err = sh_cuda_result("copy to the card",
-                             sh_cu.cuMemcpyHtoDAsync((sh_cu_address)(uintptr_t)to, from_host, size, card.stream));
-        sh_cuda_touch();
-        err = err == SHOAL_OK ? cuda_wait() : err;
-    }
-    return err;
+    return err == SHOAL_OK ? sh_cuda_follow() : err;
+}
+
+/* After it was enqueued. */
+static shoal_err end_copy(const char *what, int result)
+{
+    shoal_err err = sh_cuda_result(what, result);
+    sh_cuda_touch();
+    return err == SHOAL_OK ? cuda_wait() : err;
+}
+
+static shoal_err cuda_write(void *to, const void *from_host, size_t size)
+{
+    sh_cu_address at = (sh_cu_address)(uintptr_t)to;
+    shoal_err err = begin_copy("writing elements from the host");
+    return err == SHOAL_OK && size > 0
+               ? end_copy("copy to the card", sh_cu.cuMemcpyHtoDAsync(at, from_host, size, card.stream))
+               : err;
 }
 
 static shoal_err cuda_read(void *to_host, const void *from, size_t size)
 {
-    shoal_err err = sh_cuda_check();
-    if (err == SHOAL_OK) {
-        err = sh_cuda_capture_refuse("reading elements on the host");
-    }
-    if (err == SHOAL_OK && size > 0) {
-        err = sh_cuda_result("copy from the card",
-                             sh_cu.cuMemcpyDtoHAsync(to_host, (sh_cu_address)(uintptr_t)from, size, card.stream));
-        sh_cuda_touch();
-        err = err == SHOAL_OK ? cuda_wait() : err;
-    }
-    return err;
+    sh_cu_address at = (sh_cu_address)(uintptr_t)from;
+    shoal_err err = begin_copy("reading elements on the host");
+    return err == SHOAL_OK && size > 0
+               ? end_copy("copy from the card", sh_cu.cuMemcpyDtoHAsync(to_host, at, size, card.stream))
+               : err;
 }
 
 const sh_device sh_device_cuda = {

@@ -40,15 +40,17 @@ bool sh_cuda_is_open(void);
 /* Writes a UUID as nvidia-smi shows it, and returns out. */
 const char *sh_cuda_uuid_text(const uint8_t uuid[SH_CUDA_UUID_SIZE], char out[48]);
 
-/* Counts the cards that this process sees, and describes card->index. Open no card. */
+/* Counts the cards that this process sees; checks that sh_cuda_get would find one; describes card->index. Open no card. */
 shoal_err sh_cuda_count(int *out_count);
+shoal_err sh_cuda_look(void);
 shoal_err sh_cuda_describe(sh_cuda_card *card);
 
 /* Loads libshoal_cuda, once, and checks that this build made it (cuda_library.c). Not thread-safe. Errors: SHOAL_ENOENT, SHOAL_ELAYOUT. */
 shoal_err sh_cuda_library_load(const sh_cuda_library **out_library);
 
-/* Scratch of the calling thread's exec. */
+/* Scratch of the calling thread's exec. It stays for later kernels. give_back: frees it, unless the thread captures. */
 void *sh_cuda_scratch(sh_exec *exec, size_t size);
+void sh_cuda_scratch_give_back(void);
 
 /* ---- pinned host memory (cuda_pinned.c) ---- */
 

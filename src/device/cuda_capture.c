@@ -16,7 +16,7 @@ typedef enum capture_state {
 
 struct sh_cuda_capture {
     capture_state state;
-    sh_cu_stream stream; /* while it records */
+    sh_cu_stream stream; /* while it records, and after its thread ended */
     sh_cu_graph_exec graph;
     uint64_t *word;   /* on the card: what random kernels add to their offsets */
     uint64_t advance; /* what the word is after the launches so far; NO_ADVANCE before the first */
@@ -79,7 +79,7 @@ bool sh_cuda_capture_keep(sh_cuda_piece *p)
     bool own = p->capture == mine;
     if (!p->capture) {
         sh_cuda_capture_add(mine, p); /* from before: the graph may read it, so nothing else may be written there */
-    } else if (own && mine->state == RECORDING && !p->ledger) {
+    } else if (own && mine->state == RECORDING && !p->ledger && !p->given) {
         p->next = mine->freed;
         mine->freed = p;
     }
@@ -107,10 +107,8 @@ static void give_back_pieces(sh_cuda_capture *c)
         p->capture = NULL;
         p->capture_next = NULL;
         p->next = p->prev = NULL;
-        if (p->state == SH_CUDA_KEPT && p->ledger) {
-            sh_cuda_lend(p);
-        } else if (p->state == SH_CUDA_KEPT) {
-            sh_cuda_piece_return(p);
+        if (p->state == SH_CUDA_KEPT) {
+            sh_cuda_piece_take_back(p);
         }
     }
     c->pieces = c->freed = NULL;
@@ -166,8 +164,8 @@ shoal_err sh_cuda_capture_begin(sh_cuda_capture **out_capture)
     return SHOAL_OK;
 }
 
-/* The thread's work runs again, instead of being recorded. Returns what was recorded. */
-static shoal_err stop_recording(sh_cuda_capture *c, sh_cu_graph *out_graph)
+/* The thread's work runs again, instead of being recorded. */
+static void leave_thread(sh_cuda_capture *c)
 {
     sh_cuda_free(c->exec->scratch, c->exec->scratch_size); /* stays with the graph */
     c->exec->stream = sh_cuda_the_card()->stream;
@@ -175,10 +173,35 @@ static shoal_err stop_recording(sh_cuda_capture *c, sh_cu_graph *out_graph)
     c->exec->scratch = c->scratch;
     c->exec->scratch_size = c->scratch_size;
     mine = NULL;
+}
+
+/* Returns what was recorded. */
+static shoal_err end_stream(sh_cuda_capture *c, sh_cu_graph *out_graph)
+{
     int result = sh_cu.cuStreamEndCapture(c->stream, out_graph);
     (void)sh_cu.cuStreamDestroy(c->stream);
     c->stream = NULL;
     return sh_cuda_result("end a capture", result);
+}
+
+static void drop_stream(sh_cuda_capture *c)
+{
+    sh_cu_graph graph = NULL;
+    (void)end_stream(c, &graph);
+    if (graph) {
+        (void)sh_cu.cuGraphDestroy(graph);
+    }
+}
+
+/* The driver is not called in a thread that ends: destroy does the rest. */
+void sh_cuda_capture_thread_ends(void)
+{
+    sh_cuda_capture *c = mine;
+    if (c) {
+        leave_thread(c);
+        c->state = BROKEN;
+        snprintf(c->reason, sizeof c->reason, "the thread that began the capture ended before it");
+    }
 }
 
 shoal_err sh_cuda_capture_refuse(const char *what)
@@ -187,12 +210,9 @@ shoal_err sh_cuda_capture_refuse(const char *what)
     if (__builtin_expect(!c, 1)) {
         return SHOAL_OK;
     }
-    sh_cu_graph graph = NULL;
     sh_cleanup_begin();
-    (void)stop_recording(c, &graph);
-    if (graph) {
-        (void)sh_cu.cuGraphDestroy(graph);
-    }
+    leave_thread(c);
+    drop_stream(c);
     sh_cleanup_end();
     c->state = BROKEN;
     snprintf(c->reason, sizeof c->reason, "%s cannot be captured: the card would have to wait for the host", what);
@@ -202,7 +222,8 @@ shoal_err sh_cuda_capture_refuse(const char *what)
 static shoal_err make_graph(sh_cuda_capture *c)
 {
     sh_cu_graph graph = NULL;
-    shoal_err err = stop_recording(c, &graph);
+    leave_thread(c);
+    shoal_err err = end_stream(c, &graph);
     if (err == SHOAL_OK) {
         err = sh_cuda_result("make a graph of a capture", sh_cu.cuGraphInstantiate(&c->graph, graph, 0));
     }
@@ -240,6 +261,9 @@ shoal_err sh_cuda_capture_launch(sh_cuda_capture *c, uint64_t advance)
     if (err == SHOAL_OK) {
         err = sh_cuda_capture_refuse("replaying another capture");
     }
+    if (err == SHOAL_OK) {
+        err = sh_cuda_follow();
+    }
     if (err == SHOAL_OK && c->state != READY) {
         err = sh_fail(SHOAL_ESTATE, "the capture %s",
                       c->state == BROKEN ? "has failed and cannot be replayed" : "has not been ended");
@@ -270,6 +294,8 @@ void sh_cuda_capture_destroy(sh_cuda_capture *c)
     sh_cleanup_begin();
     if (c == mine) {
         (void)sh_cuda_capture_refuse("destroying it");
+    } else if (c->stream) {
+        drop_stream(c);
     }
     if (c->graph) {
         (void)sh_cuda_order_wait();

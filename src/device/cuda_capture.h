@@ -33,6 +33,9 @@ void sh_cuda_capture_destroy(sh_cuda_capture *capture);
  * For calls that cannot be captured. */
 shoal_err sh_cuda_capture_refuse(const char *what);
 
+/* A thread ends: the capture that it has not ended fails. */
+void sh_cuda_capture_thread_ends(void);
+
 /* Returns the capture of the calling thread, or NULL. */
 sh_cuda_capture *sh_cuda_capturing(void);
 

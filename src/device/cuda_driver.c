@@ -35,12 +35,15 @@ static shoal_err too_old(int version, const char *missing)
                    SH_CUDA_VERSION_NEEDED / 1000, SH_CUDA_VERSION_NEEDED % 1000 / 10);
 }
 
-static shoal_err load_functions(void *from)
+static shoal_err load_functions(const char *path, void *from)
 {
     int (*get_version)(int *);
     *(void **)(void *)&get_version = dlsym(from, "cuDriverGetVersion");
     int version = 0;
-    if (!get_version || get_version(&version) != SH_CU_OK || version < SH_CUDA_VERSION_NEEDED) {
+    if (!get_version) {
+        return sh_fail(SHOAL_ELAYOUT, "%s is no CUDA driver: it does not have cuDriverGetVersion", path);
+    }
+    if (get_version(&version) != SH_CU_OK || version < SH_CUDA_VERSION_NEEDED) {
         return too_old(version, NULL);
     }
     void **fields = (void **)(void *)&sh_cu;
@@ -95,7 +98,7 @@ static shoal_err load_library(void)
         const char *why = dlerror();
         return sh_fail(SHOAL_ENOENT, "there is no CUDA driver here: %s", why ? why : path);
     }
-    shoal_err err = load_functions(fresh);
+    shoal_err err = load_functions(path, fresh);
     if (err != SHOAL_OK) {
         dlclose(fresh);
         return err;

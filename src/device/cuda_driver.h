@@ -39,9 +39,7 @@ typedef enum sh_cu_result {
     SH_CU_NOT_PERMITTED = 800,
     SH_CU_NOT_SUPPORTED = 801,
     SH_CU_DRIVER_MISMATCH = 803,
-    SH_CU_MPS_CONNECTION_FAILED = 805,
     SH_CU_MPS_RPC_FAILURE = 806,
-    SH_CU_MPS_SERVER_NOT_READY = 807,
     SH_CU_MPS_MAX_CLIENTS_REACHED = 808,
     SH_CU_MPS_MAX_CONNECTIONS_REACHED = 809,
     SH_CU_MPS_CLIENT_TERMINATED = 810,
@@ -141,6 +139,7 @@ enum {
     CALL(cuEventRecord, "cuEventRecord", (sh_cu_event, sh_cu_stream))                                                  \
     CALL(cuStreamWaitEvent, "cuStreamWaitEvent", (sh_cu_stream, sh_cu_event, unsigned))                                \
     CALL(cuStreamIsCapturing, "cuStreamIsCapturing", (sh_cu_stream, int *))                                            \
+    CALL(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", (int *))                              \
     CALL(cuStreamBeginCapture, "cuStreamBeginCapture_v2", (sh_cu_stream, int))                                         \
     CALL(cuStreamEndCapture, "cuStreamEndCapture", (sh_cu_stream, sh_cu_graph *))                                      \
     CALL(cuGraphInstantiate, "cuGraphInstantiateWithFlags", (sh_cu_graph_exec *, sh_cu_graph, unsigned long long))     \

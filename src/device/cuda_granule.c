@@ -6,7 +6,7 @@
 
 static sh_cu_location here(void)
 {
-    return (sh_cu_location){SH_CU_LOCATION_DEVICE, sh_cuda_get()->device};
+    return (sh_cu_location){SH_CU_LOCATION_DEVICE, sh_cuda_the_card()->device};
 }
 
 static sh_cu_memory_kind shareable(void)

@@ -53,7 +53,8 @@ static void *load_first(char bad[PATH_MAX + 64])
     static const struct {
         bool program;
         const char *below;
-    } places[] = {{false, ""}, {true, "/"}, {true, "/lib/"}, {true, "/../lib/"}};
+    } places[] = {
+        {false, ""}, {true, "/"}, {true, "/lib/"}, {true, "/../lib/"}, {true, "/../"}}; /* the last: in a wheel */
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
         char folder[PATH_MAX], path[PATH_MAX + 64];
         folder_of(places[i].program, folder);

@@ -9,7 +9,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define STEP ((size_t)256) /* sizes and addresses of small pieces are multiples of it */
 #define SMALL_LIMIT ((size_t)256 << 10)
@@ -18,8 +17,8 @@
 #define SLAB_PIECES 16 /* at least so many pieces a slab */
 #define CLASSES 36     /* of small pieces: up to 1 KiB in steps, then four a doubling */
 #define RECLAIM_EACH 2 /* lent pieces looked at by each allocation */
-#define ASK_TIMES 25   /* how often, and how long between, a full card is tried again */
-#define ASK_NS 4000000
+#define ASK_ROUNDS 2   /* what one process gives back may be what another one can give back only then */
+#define ASK_LIMIT SHOAL_MS(1000)
 #define BINS 168 /* of large free pieces: four a doubling */
 
 typedef struct sh_cuda_slab {
@@ -27,6 +26,7 @@ typedef struct sh_cuda_slab {
     sh_cuda_piece *whole;
     unsigned klass;
     unsigned count, used; /* pieces, and those that are not free */
+    unsigned given;       /* of the used ones */
     sh_cuda_piece pieces[];
 } sh_cuda_slab;
 
@@ -41,7 +41,6 @@ static struct {
     size_t table_size;     /* a power of two */
     size_t table_count;
     size_t asked, used, held;
-    uint64_t wanted; /* sh_granules_wanted when this process last gave memory back for others */
 } memory = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 void sh_cuda_memory_lock(void)
@@ -283,6 +282,7 @@ static shoal_err grow(size_t size)
     memory.held += granule->size;
     free_large(p);
     sh_cuda_memory_tell();
+    sh_cuda_answer_begin();
     return SHOAL_OK;
 }
 
@@ -293,22 +293,6 @@ static void release_small(sh_cuda_piece *p)
     p->state = SH_CUDA_FREE;
     p->slab->used--;
     list_push(&memory.classes[p->slab->klass], p);
-}
-
-static void drop_slab(sh_cuda_slab *s)
-{
-    for (unsigned i = 0; i < s->count; i++) {
-        list_remove(&memory.classes[s->klass], &s->pieces[i]);
-        table_remove(&s->pieces[i]);
-    }
-    *(s->prev ? &s->prev->next : &memory.slabs) = s->next;
-    if (s->next) {
-        s->next->prev = s->prev;
-    }
-    s->whole->slab = NULL;
-    table_add(s->whole);
-    release_large(s->whole);
-    free(s);
 }
 
 static sh_cuda_piece *find_large(size_t size);
@@ -348,57 +332,114 @@ static bool add_slab(unsigned klass, size_t bytes)
 
 /* ---- when there is no memory ---- */
 
-/* Returns the piece that is all of a granule and free, or NULL. */
-static sh_cuda_piece *empty_granule(const sh_cuda_granule *granule)
+/* Returns the first large piece of a granule. */
+static sh_cuda_piece *first_piece(const sh_cuda_granule *granule)
 {
     sh_cuda_piece *p = *bucket_of(granule->address);
-    while (p && p->address != granule->address) {
+    while (p->address != granule->address) {
         p = p->hash_next;
     }
-    return p && p->state == SH_CUDA_FREE && p->size == granule->size ? p : NULL;
+    return p->slab ? p->slab->whole : p;
 }
 
-static void drop_granule(sh_cuda_granule *granule, sh_cuda_piece *whole)
+/* Checks whether this process uses nothing of a granule. */
+static bool is_unused(const sh_cuda_granule *granule)
 {
-    list_remove(&memory.bins[bin_of(whole->size)], whole);
-    table_remove(whole);
-    free(whole);
+    const sh_cuda_piece *p = first_piece(granule);
+    while (p && (p->slab ? p->slab->used == p->slab->given : p->state == SH_CUDA_FREE || p->state == SH_CUDA_GIVEN)) {
+        p = p->after;
+    }
+    return !p;
+}
+
+/* Forgets the small pieces of a slab, and the slab; its large piece stays, and is in the table again. */
+static void forget_slab(sh_cuda_slab *s)
+{
+    for (unsigned i = 0; i < s->count; i++) {
+        if (s->pieces[i].state == SH_CUDA_FREE) {
+            list_remove(&memory.classes[s->klass], &s->pieces[i]);
+        }
+        table_remove(&s->pieces[i]);
+    }
+    *(s->prev ? &s->prev->next : &memory.slabs) = s->next;
+    if (s->next) {
+        s->next->prev = s->prev;
+    }
+    s->whole->slab = NULL;
+    table_add(s->whole);
+    free(s);
+}
+
+static void forget_granule(sh_cuda_granule *granule)
+{
+    for (sh_cuda_piece *p = first_piece(granule), *next; p; p = next) {
+        next = p->after;
+        if (p->slab) {
+            forget_slab(p->slab);
+        }
+        if (p->state == SH_CUDA_FREE) {
+            list_remove(&memory.bins[bin_of(p->size)], p);
+        } else {
+            memory.used -= p->size;
+        }
+        table_remove(p);
+        free(p);
+    }
     memory.granule_count--;
     memory.held -= granule->size;
-    if (granule->ledger) {
-        sh_cuda_granule_unshare(granule);
-    }
-    sh_cuda_granule_drop(granule);
 }
 
-/* Gives back empty slabs, then empty granules. Returns the number of bytes. */
-static size_t trim(void)
+/* Gives back empty slabs, and forgets unused granules. Returns these, as a list. */
+static sh_cuda_granule *retire_unused(void)
 {
     sh_cuda_reclaim(SIZE_MAX);
     for (sh_cuda_slab *s = memory.slabs, *next; s; s = next) {
         next = s->next;
         if (s->used == 0) {
-            drop_slab(s);
+            sh_cuda_piece *whole = s->whole;
+            forget_slab(s);
+            release_large(whole);
         }
     }
-    size_t before = memory.held;
-    bool drained = false;
+    sh_cuda_granule *retired = NULL;
     for (sh_cuda_granule **g = &memory.granules; *g;) {
         sh_cuda_granule *granule = *g;
-        sh_cuda_piece *whole = empty_granule(granule);
-        if (!whole) {
+        if (!is_unused(granule)) {
             g = &granule->next;
             continue;
         }
-        if (!drained) { /* what was freed may still be used by work before */
-            sh_cuda_order_drain();
-            drained = true;
-        }
         *g = granule->next;
-        drop_granule(granule, whole);
+        forget_granule(granule);
+        granule->next = retired;
+        retired = granule;
     }
     sh_cuda_memory_tell();
-    return before - memory.held;
+    return retired;
+}
+
+/* Without the lock: what was freed may still be used by work before, and while the card does that, other threads of this
+ * process allocate and free. Who finds the card full meanwhile waits here until these granules are gone. */
+size_t sh_cuda_memory_trim(void)
+{
+    static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER; /* taken before all others of the card */
+    size_t bytes = 0;
+    pthread_mutex_lock(&one_at_a_time);
+    sh_cuda_memory_lock();
+    sh_cuda_granule *retired = retire_unused();
+    sh_cuda_memory_unlock();
+    if (retired) {
+        sh_cuda_order_drain();
+    }
+    for (sh_cuda_granule *g = retired, *next; g; g = next) {
+        next = g->next;
+        bytes += g->size;
+        if (g->ledger) {
+            sh_cuda_granule_unshare(g);
+        }
+        sh_cuda_granule_drop(g);
+    }
+    pthread_mutex_unlock(&one_at_a_time);
+    return bytes;
 }
 
 static void out_of_memory(size_t size)
@@ -411,29 +452,29 @@ static void out_of_memory(size_t size)
                   size, memory.used, memory.held, free_bytes, total);
 }
 
-/* Another process of the world has found the card full. */
-static void trim_for_others(void)
+static shoal_err grow_unless_fits(size_t size)
 {
-    uint64_t wanted = sh_granules_wanted();
-    if (__builtin_expect(wanted != memory.wanted, 0)) {
-        memory.wanted = wanted;
-        (void)trim();
-    }
+    sh_cuda_reclaim(SIZE_MAX);
+    return best_fit(size) ? SHOAL_OK : grow(size);
 }
 
-/* The card is full: gives back what this process does not use, then asks the others to do the same, and waits a little
- * for that. */
+/* The card is full: gives back what this process does not use, then asks all processes to do the same, and waits for
+ * that; without the lock, which this process needs to answer. */
 static shoal_err grow_after_trim(size_t size)
 {
+    sh_cuda_memory_unlock();
     sh_cuda_order_poll();
-    (void)trim();
+    (void)sh_cuda_memory_trim();
     sh_cardstore_sweep();
-    shoal_err err = best_fit(size) ? SHOAL_OK : grow(size);
-    bool others = err == SHOAL_ENOMEM && sh_granules_want();
-    memory.wanted = sh_granules_wanted(); /* not asked for from this process */
-    for (int i = 0; others && err == SHOAL_ENOMEM && i < ASK_TIMES; i++) {
-        nanosleep(&(struct timespec){.tv_nsec = ASK_NS}, NULL);
-        err = grow(size);
+    sh_cuda_memory_lock();
+    shoal_err err = grow_unless_fits(size);
+    for (int round = 0; err == SHOAL_ENOMEM && round < ASK_ROUNDS; round++) {
+        sh_cuda_memory_unlock();
+        uint64_t request = sh_granules_ask();
+        bool answered = request != 0 && sh_granules_await_answers(request, ASK_LIMIT);
+        sh_cuda_memory_lock();
+        err = grow_unless_fits(size);
+        round = answered ? round : ASK_ROUNDS;
     }
     return err;
 }
@@ -443,8 +484,7 @@ static sh_cuda_piece *find_large(size_t size)
 {
     sh_cuda_piece *p = best_fit(size);
     if (!p) {
-        sh_cuda_reclaim(SIZE_MAX);
-        shoal_err err = best_fit(size) ? SHOAL_OK : grow(size);
+        shoal_err err = grow_unless_fits(size);
         err = err == SHOAL_ENOMEM ? grow_after_trim(size) : err;
         if (err == SHOAL_ENOMEM) {
             out_of_memory(size);
@@ -477,7 +517,6 @@ void *sh_cuda_alloc(size_t size)
     }
     sh_cuda_memory_lock();
     sh_cuda_reclaim(RECLAIM_EACH);
-    trim_for_others();
     sh_cuda_capture *capture = sh_cuda_capturing();
     sh_cuda_piece *p = capture ? sh_cuda_capture_take(capture, size) : NULL;
     bool again = p != NULL;
@@ -501,12 +540,31 @@ void *sh_cuda_alloc(size_t size)
     return p ? (void *)(uintptr_t)p->address : NULL;
 }
 
-void sh_cuda_piece_return(sh_cuda_piece *p)
+static void return_piece(sh_cuda_piece *p)
 {
     if (p->slab) {
         release_small(p);
     } else {
         release_large(p);
+    }
+}
+
+void sh_cuda_piece_give(sh_cuda_piece *p)
+{
+    p->state = SH_CUDA_GIVEN;
+    if (p->slab) {
+        p->slab->given++;
+    }
+}
+
+void sh_cuda_piece_take_back(sh_cuda_piece *p)
+{
+    if (p->ledger) {
+        sh_cuda_lend(p);
+    } else if (p->given) {
+        sh_cuda_piece_give(p);
+    } else {
+        return_piece(p);
     }
 }
 
@@ -535,22 +593,10 @@ void sh_cuda_free(void *data, size_t size)
     SH_INVARIANT(p != NULL);
     memory.asked -= p->asked;
     p->asked = 0;
-    if (sh_cuda_capture_keep(p)) {
-        /* until the graph is destroyed */
-    } else if (p->ledger) {
-        sh_cuda_lend(p);
-    } else {
-        sh_cuda_piece_return(p);
+    if (!sh_cuda_capture_keep(p)) { /* else until the graph is destroyed */
+        sh_cuda_piece_take_back(p);
     }
     sh_cuda_memory_unlock();
-}
-
-size_t sh_cuda_memory_trim(void)
-{
-    sh_cuda_memory_lock();
-    size_t bytes = memory.table_size > 0 ? trim() : 0;
-    sh_cuda_memory_unlock();
-    return bytes;
 }
 
 shoal_err sh_cuda_memory_numbers_now(sh_cuda_memory_numbers *out_numbers)
@@ -567,20 +613,6 @@ shoal_err sh_cuda_memory_numbers_now(sh_cuda_memory_numbers *out_numbers)
 
 /* ---- the invariants ---- */
 
-/* Returns the first piece of a granule. */
-static const sh_cuda_piece *first_piece(const sh_cuda_granule *granule)
-{
-    for (size_t i = 0; i < memory.table_size; i++) {
-        for (const sh_cuda_piece *p = memory.table[i]; p; p = p->hash_next) {
-            const sh_cuda_piece *whole = p->slab ? p->slab->whole : p;
-            if (whole->granule == granule && whole->address == granule->address) {
-                return whole;
-            }
-        }
-    }
-    return NULL;
-}
-
 static bool granule_valid(const sh_cuda_granule *granule, size_t *used, size_t *asked)
 {
     sh_cu_address end = granule->address;
@@ -592,12 +624,13 @@ static bool granule_valid(const sh_cuda_granule *granule, size_t *used, size_t *
         before_free = is_free;
         *used += is_free ? 0 : p->size;
         *asked += p->asked;
-        unsigned small_used = 0;
+        unsigned small_used = 0, small_given = 0;
         for (unsigned i = 0; p->slab && i < p->slab->count; i++) {
             small_used += p->slab->pieces[i].state != SH_CUDA_FREE;
+            small_given += p->slab->pieces[i].state == SH_CUDA_GIVEN;
             *asked += p->slab->pieces[i].asked;
         }
-        valid = valid && (!p->slab || small_used == p->slab->used);
+        valid = valid && (!p->slab || (small_used == p->slab->used && small_given == p->slab->given));
     }
     return valid && end == granule->address + granule->size;
 }

@@ -11,6 +11,10 @@
  *     lent     other processes hold it (cuda_share.c); it is free again when this process is the only holder
  *     kept     a captured graph uses it (cuda_capture.c); it is free again when the graph is destroyed
  *
+ * A third kind is never used again here: what was lent in a world that this process has left (given), since nobody would
+ * tell that it has come back. But a granule in which everything is free or given goes back to the driver like an empty
+ * one: others who hold a part of it have their own mapping, or find its fd in the store of their world.
+ *
  * Invariants, checked by sh_cuda_memory_valid:
  *
  *     the pieces of a granule cover it, without gaps; no two free ones are neighbours          (1)
@@ -37,7 +41,7 @@ typedef enum sh_cuda_piece_state {
     SH_CUDA_USED,
     SH_CUDA_LENT,  /* freed here, but others may hold it */
     SH_CUDA_KEPT,  /* freed, but a graph uses it */
-    SH_CUDA_GIVEN, /* others may hold it, in a world that this process has left: never used again */
+    SH_CUDA_GIVEN, /* freed, but others may hold it, in a world that this process has left: never used again here */
     SH_CUDA_SLAB,  /* cut into small pieces */
 } sh_cuda_piece_state;
 
@@ -52,6 +56,7 @@ typedef struct sh_cuda_piece {
     struct sh_cuda_piece *before, *after; /* the neighbours of a large piece */
     sh_cuda_piece_state state;
     shoal_block *ledger; /* the world's piece, once it was shared */
+    bool given;          /* others may hold it, in a world that this process has left; when it is freed: GIVEN */
     sh_cuda_capture *capture;
     struct sh_cuda_piece *capture_next;
 } sh_cuda_piece;
@@ -69,7 +74,7 @@ typedef struct sh_cuda_memory_numbers {
 void *sh_cuda_alloc(size_t size);
 void sh_cuda_free(void *data, size_t size);
 
-/* Gives what is not used back to the driver: empty slabs and granules. Waits for the card's work, if there are any.
+/* Gives what is not used back to the driver: slabs and granules in which everything is free or given. Waits for the card's work, if there are any.
  * Returns the number of bytes. */
 size_t sh_cuda_memory_trim(void);
 
@@ -86,8 +91,11 @@ void sh_cuda_memory_unlock(void);
 /* Returns the piece in use that starts at this address, or NULL. */
 sh_cuda_piece *sh_cuda_piece_at(const void *data);
 
-/* Makes a piece free. */
-void sh_cuda_piece_return(sh_cuda_piece *piece);
+/* Takes a piece back that was freed: it becomes free, lent or given. */
+void sh_cuda_piece_take_back(sh_cuda_piece *piece);
+
+/* Makes a piece that was freed, or is lent, a given one. */
+void sh_cuda_piece_give(sh_cuda_piece *piece);
 
 /* Writes the numbers into the world, for `shoal ps` and for processes that find the card full. */
 void sh_cuda_memory_tell(void);

@@ -168,6 +168,35 @@ START_TEST(trim_gives_back)
 }
 END_TEST
 
+/* What the kernels of a thread use in between stays for the next kernel, until the process asks for all. */
+START_TEST(trim_gives_scratch_back)
+{
+    sh_exec *exec = device->exec();
+    ck_assert(exec && sh_cuda_scratch(exec, 100) != NULL);
+    ck_assert_uint_gt(numbers().held, 0);
+    ck_assert_uint_gt(shoal_card_trim(), 0);
+    ck_assert_uint_eq(numbers().held, 0);
+    ck_assert_ptr_nonnull(sh_cuda_scratch(exec, 100)); /* and is there again when it is needed */
+    (void)shoal_card_trim();
+}
+END_TEST
+
+/* What a kernel needs may be more than half of the card. */
+START_TEST(scratch_grows_without_room_for_both)
+{
+    if (!stub) { /* other tests use the card at the same time */
+        return;
+    }
+    sh_exec *exec = device->exec();
+    size_t total = numbers().total;
+    ck_assert(exec && sh_cuda_scratch(exec, total / 10 * 6) != NULL);
+    ck_assert_msg(sh_cuda_scratch(exec, total / 10 * 7) != NULL, "%s", shoal_last_error_text());
+    ck_assert_ptr_null(sh_cuda_scratch(exec, total * 2));
+    ck_assert_ptr_nonnull(sh_cuda_scratch(exec, 100)); /* it is not taken for larger than it is */
+    ck_assert_uint_gt(shoal_card_trim(), 0);
+}
+END_TEST
+
 START_TEST(out_of_memory)
 {
     size_t most = numbers().total;
@@ -236,6 +265,8 @@ static Suite *suite(void)
     tcase_add_test(tc, neighbours_become_one);
     tcase_add_test(tc, steady_state);
     tcase_add_test(tc, trim_gives_back);
+    tcase_add_test(tc, trim_gives_scratch_back);
+    tcase_add_test(tc, scratch_grows_without_room_for_both);
     tcase_add_test(tc, out_of_memory);
     if (!getenv("SHOAL_TEST_CARD")) {
         tcase_add_test(tc, cached_memory_makes_room);

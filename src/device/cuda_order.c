@@ -1,6 +1,7 @@
 /* The order of work between the streams of processes. cuda_share.h describes it. */
 #include "device/cuda_capture.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "device/cuda_share.h"
 #include "shm/block.h"
@@ -10,12 +11,14 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define END_SECONDS 2 /* how long an end of the process waits for marks that others may wait for */
-#define SPINS 2000    /* looks without a pause: about 0.3 ms, as long as a short kernel */
+#define END_LIMIT SHOAL_SECONDS(2) /* how long an end of the process waits for marks that others may wait for */
+#define SPINS 2000                 /* looks without a pause: about 0.3 ms, as long as a short kernel */
 #define POLL_NS 50000
 #define SWEEP_EVERY 20 /* polls */
+#define NOTED 8
 
 sh_a64 sh_cuda_enqueued;
+sh_a32 sh_cuda_noted; /* how many waits are noted; changed under the lock */
 
 typedef struct closing {
     struct closing *next;
@@ -30,21 +33,28 @@ static struct {
     bool begun;     /* in this world */
     bool host_only; /* the driver cannot write and wait for the world's words: a put waits on the host */
     uint32_t timeline;
-    sh_a64 *done;     /* of the timeline */
-    void *pages;      /* registered with the driver */
-    uint64_t to_card; /* added to a host address of these pages */
-    uint64_t covered; /* sh_cuda_enqueued up to here lies before the last mark, or is done */
-    uint64_t last;    /* the number of the last mark */
-    sh_work *waits;   /* of other processes, that the stream was told to wait for since the last host wait */
-    size_t wait_count, wait_room;
+    sh_a64 *done;          /* of the timeline */
+    void *pages;           /* registered with the driver */
+    uint64_t to_card;      /* added to a host address of these pages */
+    uint64_t covered;      /* sh_cuda_enqueued up to here lies before the last mark, or is done */
+    uint64_t last;         /* the number of the last mark */
+    sh_work noted[NOTED];  /* the last of each process that the stream must wait for before its next work */
     closing *first, **end; /* in order: marked ones, then those without a mark */
     closing **unmarked;    /* the first without a mark, or end */
     unsigned unmarked_count;
 } order = {.lock = PTHREAD_MUTEX_INITIALIZER, .end = &order.first, .unmarked = &order.first};
 
+/* The work of other processes that the stream was told to wait for since the last host wait. The order's lock is held during
+ * calls of the driver, which may wait until such work is done or lost; so these have their own, which is taken after that
+ * one and held during no call. */
+static struct {
+    pthread_mutex_t lock;
+    sh_work *works;
+    size_t count, room;
+} waits = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
 static sh_a32 uncounted; /* 1: another library has the stream, and may enqueue work at any time */
 static void (*before_end_of_others)(bool ends);
-static bool is_hooked;
 
 /* Checks whether everything that was enqueued lies before the last mark. */
 static bool is_covered(void)
@@ -94,11 +104,17 @@ static void mark_closings(void)
 static void leave_world(void)
 {
     sh_cleanup_begin();
+    (void)sh_cuda_check(); /* the context becomes current in this thread */
+    sh_cuda_watch_stop();
+    sh_cuda_answer_leave();
     sh_cuda_order_drain();
     pthread_mutex_lock(&order.lock);
     if (order.begun) {
         release_closings(true);
-        order.wait_count = 0;
+        pthread_mutex_lock(&waits.lock);
+        waits.count = 0;
+        pthread_mutex_unlock(&waits.lock);
+        sh_store_relaxed(&sh_cuda_noted, 0);
         if (!order.host_only) {
             sh_timeline_release(order.timeline);
             (void)sh_cu.cuMemHostUnregister(order.pages);
@@ -116,9 +132,8 @@ static void leave_world(void)
 static void wait_for_marks(void)
 {
     const struct timespec moment = {.tv_nsec = POLL_NS};
-    for (uint64_t ns = 0; order.begun && !order.host_only && !is_done(order.last) && sh_cuda_is_well() &&
-                          ns < END_SECONDS * UINT64_C(1000000000);
-         ns += POLL_NS) {
+    int64_t deadline = sh_deadline(END_LIMIT);
+    while (order.begun && !order.host_only && !is_done(order.last) && sh_cuda_is_well() && !sh_passed(deadline)) {
         nanosleep(&moment, NULL);
     }
 }
@@ -127,7 +142,9 @@ static void before_end(bool ends)
 {
     if (sh_cuda_is_ours()) {
         if (ends) {
+            sh_cuda_answer_end();
             wait_for_marks();
+            sh_cuda_watch_end(); /* until now it noticed the deaths of those for whom the marks wait */
         } else {
             leave_world();
         }
@@ -135,6 +152,12 @@ static void before_end(bool ends)
     if (before_end_of_others) {
         before_end_of_others(ends);
     }
+}
+
+__attribute__((constructor)) static void install(void)
+{
+    before_end_of_others = sh_world_before_end;
+    sh_world_before_end = before_end;
 }
 
 /* Registers the words of all timelines. Returns false if the driver refuses. */
@@ -171,11 +194,6 @@ static void begin(void)
     order.begun = true;
     order.last = 0;
     sh_cleanup_end();
-    if (!is_hooked) {
-        before_end_of_others = sh_world_before_end;
-        sh_world_before_end = before_end;
-        is_hooked = true;
-    }
 }
 
 void sh_cuda_order_begin(void)
@@ -256,6 +274,7 @@ shoal_err sh_cuda_mark(sh_a64 *work)
             }
             awaited = before;
             err = sh_cuda_await(before); /* so what is marked next comes after it */
+            err = err == SHOAL_OK ? sh_cuda_follow() : err;
             err = err == SHOAL_OK ? own_work(&mine) : err;
         } else if (foreign && is_lost_untold(before)) {
             return SHOAL_OK; /* the word stays, so that the next receiver is told of the loss */
@@ -275,34 +294,43 @@ static shoal_err lost_work(void)
                    "tensor's elements are undefined");
 }
 
-/* Under the lock: forgets waits that are over, and those that were lost, if they have been told. Returns how many are
- * left. */
-static size_t prune_waits(bool told)
+/* Under the lock of the waits: forgets those that are over. Returns how many are left. */
+static size_t prune_waits(void)
 {
     size_t kept = 0;
-    for (size_t i = 0; i < order.wait_count; i++) {
-        sh_work_state state = sh_work_look(order.waits[i]);
-        if (state == SH_WORK_PENDING || (state == SH_WORK_LOST && !told)) {
-            order.waits[kept++] = order.waits[i];
+    for (size_t i = 0; i < waits.count; i++) {
+        if (sh_work_look(waits.works[i]) != SH_WORK_DONE) {
+            waits.works[kept++] = waits.works[i];
         }
     }
-    return order.wait_count = kept;
+    return waits.count = kept;
 }
 
-/* Under the lock. The waits are remembered for the next host wait, which must notice if one was lost. */
-static bool remember_wait(sh_work work)
+/* Under the lock of the waits: makes room for one more. */
+static bool reserve_wait(void)
 {
-    if (order.wait_count == order.wait_room && prune_waits(false) == order.wait_room) {
-        size_t room = order.wait_room > 0 ? order.wait_room * 2 : 16;
-        sh_work *fresh = realloc(order.waits, room * sizeof *fresh);
+    if (waits.count == waits.room && prune_waits() == waits.room) {
+        size_t room = waits.room > 0 ? waits.room * 2 : 16;
+        sh_work *fresh = realloc(waits.works, room * sizeof *fresh);
         if (!fresh) {
             return false;
         }
-        order.waits = fresh;
-        order.wait_room = room;
+        waits.works = fresh;
+        waits.room = room;
     }
-    order.waits[order.wait_count++] = work;
     return true;
+}
+
+/* The waits are remembered for the next host wait, which must notice if one was lost. */
+static bool remember_wait(sh_work work)
+{
+    pthread_mutex_lock(&waits.lock);
+    bool reserved = reserve_wait();
+    if (reserved) {
+        waits.works[waits.count++] = work;
+    }
+    pthread_mutex_unlock(&waits.lock);
+    return reserved;
 }
 
 /* Between two looks at something that another process will change. */
@@ -329,24 +357,33 @@ static shoal_err await_on_host(sh_work work)
     return state == SH_WORK_LOST ? lost_work() : SHOAL_OK;
 }
 
-/* Checks whether the stream waits for this work already, or for later work of the same process. */
-static bool is_awaited(sh_work work)
+/* Checks whether one of these is this work, or later work of the same process. */
+static bool is_among(const sh_work *works, size_t count, sh_work work)
 {
-    for (size_t i = order.wait_count; i-- > 0;) {
-        if (sh_work_timeline(order.waits[i]) == sh_work_timeline(work) && order.waits[i] >= work) {
+    for (size_t i = count; i-- > 0;) {
+        if (sh_work_timeline(works[i]) == sh_work_timeline(work) && works[i] >= work) {
             return true;
         }
     }
     return false;
 }
 
+/* Under the lock: checks whether the stream waits for this work already, or will. */
+static bool is_awaited(sh_work work)
+{
+    pthread_mutex_lock(&waits.lock);
+    bool waits_already = is_among(waits.works, waits.count, work);
+    pthread_mutex_unlock(&waits.lock);
+    return waits_already || is_among(order.noted, sh_load_relaxed(&sh_cuda_noted), work);
+}
+
 static shoal_err await_on_card(sh_work work)
 {
-    if (sh_work_timeline(work) == order.timeline || is_awaited(work)) {
-        return SHOAL_OK; /* this very stream, or it waits for that already */
-    }
     if (!remember_wait(work)) {
         return sh_fail(SHOAL_ENOMEM, "no memory to wait for another process's work");
+    }
+    if (sh_work_look(work) == SH_WORK_LOST) {
+        return SHOAL_OK; /* the next host wait says so */
     }
     sh_cu_address word = (uint64_t)(uintptr_t)sh_timeline_done_word(sh_work_timeline(work)) + order.to_card;
     int result =
@@ -355,44 +392,101 @@ static shoal_err await_on_card(sh_work work)
     return sh_cuda_result("wait for another process's work", result);
 }
 
+/* Under the lock: the stream waits for all that is noted. What cannot be waited for stays noted. */
+static shoal_err follow(void)
+{
+    shoal_err err = SHOAL_OK;
+    uint32_t count = sh_load_relaxed(&sh_cuda_noted);
+    while (err == SHOAL_OK && count > 0) {
+        sh_work work = order.noted[count - 1];
+        err = sh_work_look(work) == SH_WORK_DONE ? SHOAL_OK : await_on_card(work);
+        count -= err == SHOAL_OK;
+    }
+    sh_store_relaxed(&sh_cuda_noted, count);
+    return err;
+}
+
+shoal_err sh_cuda_follow_noted(void)
+{
+    pthread_mutex_lock(&order.lock);
+    shoal_err err = follow();
+    pthread_mutex_unlock(&order.lock);
+    sh_cuda_watch();
+    return err;
+}
+
+/* Under the lock: the stream will wait for this work. A process that only sends a tensor on never enqueues that wait, and
+ * of several tensors of one process only the last work counts. */
+static shoal_err note(sh_work work)
+{
+    if (sh_work_timeline(work) == order.timeline || is_awaited(work)) {
+        return SHOAL_OK; /* this very stream, or it waits for that already */
+    }
+    uint32_t i = 0, count = sh_load_relaxed(&sh_cuda_noted);
+    while (i < count && sh_work_timeline(order.noted[i]) != sh_work_timeline(work)) {
+        i++;
+    }
+    if (i == NOTED) {
+        shoal_err err = follow();
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        i = count = 0;
+    }
+    order.noted[i] = work;
+    sh_store_relaxed(&sh_cuda_noted, i < count ? count : i + 1);
+    return sh_load_relaxed(&uncounted) != 0 ? follow() : SHOAL_OK; /* others enqueue without asking */
+}
+
 shoal_err sh_cuda_await(sh_work work)
 {
-    if (work == 0) {
-        return SHOAL_OK;
+    if (__builtin_expect(!sh_cuda_is_ours(), 0)) {
+        return sh_cuda_check(); /* a child of fork knows the storages of its parent, and cannot use them */
+    }
+    /* Also if the work is done: whether a program may receive in a capture must not depend on how fast its sender is. */
+    shoal_err err = sh_cuda_capture_refuse("receiving a tensor from another process");
+    if (err != SHOAL_OK || work == 0) {
+        return err;
     }
     switch (sh_work_look(work)) {
     case SH_WORK_DONE: return SHOAL_OK;
     case SH_WORK_LOST: return lost_work();
     case SH_WORK_PENDING: break;
     }
-    shoal_err err = sh_cuda_check();
-    if (err == SHOAL_OK) {
-        err = sh_cuda_capture_refuse("receiving a tensor from another process");
-    }
+    err = sh_cuda_check();
     if (err != SHOAL_OK) {
         return err;
     }
     pthread_mutex_lock(&order.lock);
     begin();
     bool host = order.host_only;
-    err = host ? SHOAL_OK : await_on_card(work);
+    err = host ? SHOAL_OK : note(work);
     pthread_mutex_unlock(&order.lock);
+    if (sh_load_relaxed(&uncounted) != 0) {
+        sh_cuda_watch(); /* note has told the stream */
+    }
     return host ? await_on_host(work) : err;
 }
 
-/* Returns how many of the stream's waits are not over; lost ones count, but their stream goes on. */
-static size_t look_at_waits(bool *out_lost)
+/* Returns how many of the stream's waits are not over; lost ones count, but their stream goes on. tells: the caller tells of
+ * those that were lost, so they are forgotten. */
+static size_t look_at_waits(bool tells, bool *out_lost)
 {
-    pthread_mutex_lock(&order.lock);
-    size_t left = prune_waits(false);
+    pthread_mutex_lock(&waits.lock);
+    size_t kept = 0, left = prune_waits();
     for (size_t i = 0; i < left; i++) {
-        if (sh_work_look(order.waits[i]) == SH_WORK_LOST) {
+        bool lost = sh_work_look(waits.works[i]) == SH_WORK_LOST;
+        if (lost) {
             *out_lost = true;
-            sh_timeline_free_waiters(sh_work_timeline(order.waits[i]));
+            sh_timeline_free_waiters(sh_work_timeline(waits.works[i]));
+        }
+        if (!lost || !tells) {
+            waits.works[kept++] = waits.works[i];
         }
     }
-    pthread_mutex_unlock(&order.lock);
-    return left;
+    waits.count = kept;
+    pthread_mutex_unlock(&waits.lock);
+    return kept;
 }
 
 /* Waits on the host until the stream has done all that was enqueued. While it waits for other processes, notices their
@@ -401,7 +495,7 @@ static int drain(bool *out_lost)
 {
     sh_cu_stream stream = sh_cuda_the_card()->stream;
     unsigned polls = 0;
-    while (look_at_waits(out_lost) > 0) {
+    while (look_at_waits(false, out_lost) > 0) {
         int result = sh_cu.cuStreamQuery(stream);
         if (result != SH_CU_NOT_READY) {
             return result;
@@ -409,6 +503,12 @@ static int drain(bool *out_lost)
         pause_and_sweep(&polls);
     }
     return sh_cu.cuStreamSynchronize(stream);
+}
+
+size_t sh_cuda_order_look(void)
+{
+    bool lost = false;
+    return look_at_waits(false, &lost);
 }
 
 void sh_cuda_order_drain(void)
@@ -419,10 +519,13 @@ void sh_cuda_order_drain(void)
 
 shoal_err sh_cuda_order_wait(void)
 {
-    uint64_t seen = sh_load_relaxed(&sh_cuda_enqueued);
     bool lost = false;
     pthread_mutex_lock(&order.lock);
-    shoal_err err = order.unmarked_count > 0 ? cover() : SHOAL_OK;
+    shoal_err err = follow();
+    uint64_t seen = sh_load_relaxed(&sh_cuda_enqueued);
+    if (err == SHOAL_OK && order.unmarked_count > 0) {
+        err = cover();
+    }
     pthread_mutex_unlock(&order.lock);
     if (err == SHOAL_OK) {
         err = sh_cuda_result("wait for the card", drain(&lost));
@@ -430,10 +533,9 @@ shoal_err sh_cuda_order_wait(void)
     if (err != SHOAL_OK) {
         return err;
     }
-    (void)look_at_waits(&lost);
+    (void)look_at_waits(true, &lost);
     pthread_mutex_lock(&order.lock);
     order.covered = seen > order.covered ? seen : order.covered;
-    (void)prune_waits(true);
     release_closings(false);
     pthread_mutex_unlock(&order.lock);
     sh_cuda_imports_tidy();

@@ -29,6 +29,9 @@ void sh_cuda_free_pinned(void *data, size_t size)
 shoal_err sh_cuda_write_later(void *to, const void *from_pinned, size_t size)
 {
     shoal_err err = sh_cuda_check();
+    if (err == SHOAL_OK) {
+        err = sh_cuda_follow();
+    }
     if (err == SHOAL_OK && size > 0) {
         err = sh_cuda_result("copy to the card", sh_cu.cuMemcpyHtoDAsync((sh_cu_address)(uintptr_t)to, from_pinned,
                                                                          size, sh_cuda_stream()));
@@ -40,6 +43,9 @@ shoal_err sh_cuda_write_later(void *to, const void *from_pinned, size_t size)
 shoal_err sh_cuda_read_later(void *to_pinned, const void *from, size_t size)
 {
     shoal_err err = sh_cuda_check();
+    if (err == SHOAL_OK) {
+        err = sh_cuda_follow();
+    }
     if (err == SHOAL_OK && size > 0) {
         err = sh_cuda_result("copy from the card", sh_cu.cuMemcpyDtoHAsync(to_pinned, (sh_cu_address)(uintptr_t)from,
                                                                            size, sh_cuda_stream()));

@@ -91,7 +91,7 @@ static bool is_back(sh_cuda_piece *p)
 void sh_cuda_lend(sh_cuda_piece *p)
 {
     if (is_back(p)) {
-        sh_cuda_piece_return(p);
+        sh_cuda_piece_take_back(p);
         return;
     }
     p->state = SH_CUDA_LENT;
@@ -231,6 +231,7 @@ static shoal_err map_granule(const sh_piece *piece, import **out_import)
         return err;
     }
     *out_import = fresh;
+    sh_cuda_answer_begin();
     return SHOAL_OK;
 }
 
@@ -249,6 +250,43 @@ static bool find_own(const sh_piece *piece, sh_cu_address *out_address)
     return g != NULL;
 }
 
+/* Under the lock of imports: finds a granule of another process, and puts it first: the next piece is probably in the
+ * same one. */
+static import *find_import(const sh_piece *piece)
+{
+    import **place = &imports.list, *m;
+    while ((m = *place) && (m->granule != piece->granule || m->serial != piece->serial)) {
+        place = &m->next;
+    }
+    if (m) {
+        *place = m->next;
+        m->next = imports.list;
+        imports.list = m;
+    }
+    return m;
+}
+
+/* Two threads may come here for the same granule. */
+static shoal_err map_once(const sh_piece *piece, sh_cu_address *out_address)
+{
+    shoal_err err = SHOAL_OK;
+    pthread_mutex_lock(&imports.lock);
+    import *m = find_import(piece);
+    if (!m) {
+        err = map_granule(piece, &m);
+        if (err == SHOAL_OK) {
+            m->next = imports.list;
+            imports.list = m;
+        }
+    }
+    if (err == SHOAL_OK) {
+        *out_address = m->address;
+    }
+    pthread_mutex_unlock(&imports.lock);
+    return err;
+}
+
+/* Does not take the allocator's lock under that of imports: there is no order between them. */
 shoal_err sh_cuda_open(const sh_piece *piece, void **out_data)
 {
     shoal_err err = sh_cuda_get() ? SHOAL_OK : shoal_last_error();
@@ -256,27 +294,15 @@ shoal_err sh_cuda_open(const sh_piece *piece, void **out_data)
         return err;
     }
     sh_cuda_order_begin();
+    sh_cu_address address = 0;
     pthread_mutex_lock(&imports.lock);
     drop_dead();
-    import **place = &imports.list, *m;
-    while ((m = *place) && (m->granule != piece->granule || m->serial != piece->serial)) {
-        place = &m->next;
-    }
-    sh_cu_address address = 0;
-    if (m) {
-        *place = m->next; /* the next piece is probably in the same granule */
-        m->next = imports.list;
-        imports.list = m;
-        address = m->address;
-    } else if (!find_own(piece, &address)) {
-        err = map_granule(piece, &m);
-        if (err == SHOAL_OK) {
-            m->next = imports.list;
-            imports.list = m;
-            address = m->address;
-        }
-    }
+    const import *m = find_import(piece);
+    address = m ? m->address : 0;
     pthread_mutex_unlock(&imports.lock);
+    if (!m && !find_own(piece, &address)) {
+        err = map_once(piece, &address);
+    }
     if (err == SHOAL_OK) {
         *out_data = (void *)(uintptr_t)(address + piece->offset);
     }
@@ -285,14 +311,19 @@ shoal_err sh_cuda_open(const sh_piece *piece, void **out_data)
 
 /* ---- leaving a world ---- */
 
-/* What others hold of this process's memory cannot come back: nobody would tell. It stays out of use. */
+/* What others hold of this process's memory cannot come back: nobody would tell. A piece that is in use here stays so
+ * until it is freed: its tensor can no longer be used, but another library may have the memory (DLPack). */
 static void forget_piece(sh_cuda_piece *p)
 {
-    if (p->ledger) {
-        sh_block_release(p->ledger);
-        p->ledger = NULL;
+    if (!p->ledger) {
+        return;
+    }
+    p->given = p->given || !sh_block_is_sole_holder(p->ledger); /* it may have been shared in another world before */
+    sh_block_release(p->ledger);
+    p->ledger = NULL;
+    if (p->state == SH_CUDA_LENT) {
         p->next = p->prev = NULL;
-        p->state = SH_CUDA_GIVEN;
+        sh_cuda_piece_give(p);
     }
 }
 
@@ -308,6 +339,7 @@ void sh_cuda_share_leave(void)
         }
     }
     sh_cuda_memory_unlock();
+    (void)sh_cuda_memory_trim(); /* the processes of this world cannot ask for it any more */
     pthread_mutex_lock(&imports.lock);
     while (imports.list) {
         import *m = imports.list;

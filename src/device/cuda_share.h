@@ -5,9 +5,10 @@
  * again. A process that receives the piece maps the granule once, and finds later pieces there without a call.
  *
  * ORDER. Each process has one stream. A put says how far it must have come: sh_cuda_mark writes that into the piece's
- * work word. A get makes the receiver's stream wait for it: sh_cuda_await. If the work is done, neither calls the
- * driver. No host waits, unless the driver cannot register the world's words; then the put waits for its stream.
- * A receiver whose own work uses the bytes keeps its reference until that is done: sh_cuda_close. */
+ * work word. A get makes the receiver's stream wait for it: sh_cuda_await notes that, and the stream is told before the
+ * next work that this process enqueues. If the work is done, nobody calls the driver. No host waits, unless the driver
+ * cannot register the world's words; then the put waits for its stream. A receiver whose own work uses the bytes keeps its
+ * reference until that is done: sh_cuda_close. */
 #ifndef SH_DEVICE_CUDA_SHARE_H
 #define SH_DEVICE_CUDA_SHARE_H
 
@@ -30,8 +31,8 @@ void sh_cuda_close(shoal_block *keeper);
  * SHOAL_ESTATE in a capture. */
 shoal_err sh_cuda_mark(sh_a64 *work);
 
-/* After a piece was received: makes this process's stream wait for its work. Errors: SHOAL_EOWNERDEAD if the work was
- * lost with its process; those of the driver; SHOAL_ESTATE in a capture. */
+/* After a piece was received: makes this process's stream wait for its work, before what it enqueues next. Errors:
+ * SHOAL_EOWNERDEAD if the work was lost with its process; those of the driver; SHOAL_ESTATE in a capture. */
 shoal_err sh_cuda_await(sh_work work);
 
 /* ---- between the files of the card ---- */
@@ -45,6 +46,16 @@ static inline void sh_cuda_touch(void)
     sh_count_up(&sh_cuda_enqueued);
 }
 
+/* Called by everyone who enqueues, before that: the stream waits for what sh_cuda_await has noted. Errors: SHOAL_ENOMEM;
+ * those of the driver. */
+extern sh_a32 sh_cuda_noted;
+shoal_err sh_cuda_follow_noted(void);
+
+static inline shoal_err sh_cuda_follow(void)
+{
+    return __builtin_expect(sh_load_relaxed(&sh_cuda_noted) == 0, 1) ? SHOAL_OK : sh_cuda_follow_noted();
+}
+
 /* Says that others enqueue work, which nobody counts: from now on every mark calls the driver. */
 void sh_cuda_order_distrust(void);
 
@@ -54,6 +65,23 @@ shoal_err sh_cuda_order_wait(void);
 
 /* The same, but leaves it to sh_cuda_order_wait to tell what failed. */
 void sh_cuda_order_drain(void);
+
+/* Returns how many works of other processes the stream was told to wait for, and no host wait has told of yet if they were
+ * lost. Lets the stream go if they were. Calls no driver, and waits for nobody who does. */
+size_t sh_cuda_order_look(void);
+
+/* While the stream waits for other processes, a thread notices their deaths (cuda_watch.c). Called without locks when it
+ * may have begun to wait, and when another library's stream was told to wait for it. stop: ends the thread. end: the same
+ * before the process ends; may be called in a signal handler. */
+void sh_cuda_watch(void);
+void sh_cuda_watch_stop(void);
+void sh_cuda_watch_end(void);
+
+/* Answers requests for card memory from now on (cuda_answer.c), if this process uses a card in a world. Cheap if it does.
+ * leave: before it leaves the world. end: before it ends; may be called in a signal handler. */
+void sh_cuda_answer_begin(void);
+void sh_cuda_answer_leave(void);
+void sh_cuda_answer_end(void);
 
 /* Makes this process ready for it in its world. Cheap if it is. */
 void sh_cuda_order_begin(void);
@@ -68,10 +96,11 @@ void sh_cuda_imports_tidy(void);
 void sh_cuda_share_leave(void);
 
 /* Called by the allocator, under its lock. lend: a piece in use was freed, and has a ledger; it stays lent, or becomes
- * free at once. reclaim: looks at up to `most` lent pieces, and frees those that have come back. drop: a granule that
- * was shared goes. */
+ * free at once. reclaim: looks at up to `most` lent pieces, and frees those that have come back. */
 void sh_cuda_lend(sh_cuda_piece *piece);
 void sh_cuda_reclaim(size_t most);
+
+/* Gives a granule's ledger back: nobody else has pieces of it, or this process leaves the world. */
 void sh_cuda_granule_unshare(sh_cuda_granule *granule);
 
 #endif

@@ -17,6 +17,9 @@ static shoal_err check(sh_cu_stream other)
         return shoal_last_error();
     }
     shoal_err err = sh_cuda_capture_refuse("ordering work with a stream of another library");
+    if (err == SHOAL_OK) {
+        err = sh_cuda_follow();
+    }
     int status = SH_CU_CAPTURE_NONE;
     int result = err == SHOAL_OK ? sh_cu.cuStreamIsCapturing(other, &status) : SH_CU_OK;
     bool captures = status != SH_CU_CAPTURE_NONE || (result >= SH_CU_CAPTURE_FIRST && result <= SH_CU_CAPTURE_LAST);
@@ -53,6 +56,9 @@ shoal_err shoal_card_stream(void **out_stream)
     shoal_err err = check(NULL);
     if (err == SHOAL_OK) {
         sh_cuda_order_distrust();
+        err = sh_cuda_follow(); /* what another thread received meanwhile */
+    }
+    if (err == SHOAL_OK) {
         *out_stream = sh_cuda_the_card()->stream;
     }
     return err;
@@ -67,5 +73,9 @@ shoal_err shoal_card_follow_stream(void *stream)
 shoal_err shoal_card_precede_stream(void *stream)
 {
     shoal_err err = check(stream);
-    return err == SHOAL_OK ? order(sh_cuda_the_card()->stream, stream) : err;
+    err = err == SHOAL_OK ? order(sh_cuda_the_card()->stream, stream) : err;
+    if (err == SHOAL_OK) {
+        sh_cuda_watch();
+    }
+    return err;
 }

@@ -38,6 +38,13 @@ START_TEST(library_of_another_build)
 }
 END_TEST
 
+START_TEST(no_driver_at_all)
+{
+    setenv("SHOAL_CUDA_DRIVER", getenv("SHOAL_CUDA_LIBRARY"), 1);
+    no_card(SHOAL_ELAYOUT, "is no CUDA driver");
+}
+END_TEST
+
 START_TEST(old_driver)
 {
     setenv("SHOAL_STUB_VERSION", "11080", 1);
@@ -137,12 +144,14 @@ START_TEST(fork_is_refused)
     shoal_process *p = NULL;
     ck_assert_ok(shoal_card_count(&count));
     ck_assert_int_eq(count, 1);
-    ck_assert_err(shoal_process_start(nothing, NULL, &(shoal_process_options){.start = SHOAL_START_FORK}, &p),
-                  SHOAL_ESTATE);
+    ck_assert_err(
+        shoal_process_start(nothing, shoal_value_null(), &(shoal_process_options){.start = SHOAL_START_FORK}, &p),
+        SHOAL_ESTATE);
     ck_assert_msg(strstr(shoal_last_error_text(), "this process has used the card") &&
                       strstr(shoal_last_error_text(), "use spawn"),
                   "%s", shoal_last_error_text());
-    ck_assert_ok(shoal_process_start(nothing, NULL, &(shoal_process_options){.start = SHOAL_START_SPAWN}, &p));
+    ck_assert_ok(
+        shoal_process_start(nothing, shoal_value_null(), &(shoal_process_options){.start = SHOAL_START_SPAWN}, &p));
     shoal_status status;
     ck_assert_ok(shoal_process_join(p, SHOAL_SECONDS(30), &status));
     ck_assert_msg(status.end == SHOAL_RETURNED, "%s", status.text);
@@ -217,6 +226,7 @@ static Suite *suite(void)
     tcase_add_test(tc, no_driver);
     tcase_add_test(tc, no_library);
     tcase_add_test(tc, library_of_another_build);
+    tcase_add_test(tc, no_driver_at_all);
     tcase_add_test(tc, old_driver);
     tcase_add_test(tc, no_cards);
     tcase_add_test(tc, wrong_card);

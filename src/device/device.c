@@ -20,6 +20,11 @@ shoal_err sh_device_find(shoal_device kind)
     return err == SHOAL_OK ? sh_cuda_driver_find() : err;
 }
 
+shoal_err sh_device_look(shoal_device kind)
+{
+    return kind == SHOAL_CUDA ? sh_cuda_look() : sh_device_find(kind);
+}
+
 const sh_device *sh_device_get(shoal_device kind)
 {
     switch (kind) {

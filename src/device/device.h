@@ -55,6 +55,10 @@ const sh_device *sh_device_get(shoal_device kind);
  * and that the driver is installed. Errors: as for sh_device_get. */
 shoal_err sh_device_find(shoal_device kind);
 
+/* The same, and whether there is a card that sh_device_get would open. Starts the driver, so this process cannot fork
+ * afterwards; it opens no card. */
+shoal_err sh_device_look(shoal_device kind);
+
 /* Frees what the calling thread's CPU cache keeps. */
 void sh_cpu_cache_trim(void);
 

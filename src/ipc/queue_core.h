@@ -68,7 +68,7 @@ static inline bool sh_queue_is_closed(const shoal_block *queue)
  * heap or is exiting; the next step then fails. */
 static inline bool sh_queue_is_acknowledged(const shoal_block *queue)
 {
-    return queue != NULL && sh_the_world.attachment == SH_ATTACHED && queue->kind == SH_KIND_QUEUE &&
+    return queue != NULL && sh_attachment_now() == SH_ATTACHED && queue->kind == SH_KIND_QUEUE &&
            queue->size >= sizeof(sh_queue_shm) &&
            (sh_load_acquire(&sh_queue_shm_of(queue)->flags) & SH_QUEUE_ACKNOWLEDGED) != 0;
 }

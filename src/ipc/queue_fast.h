@@ -9,7 +9,7 @@
 /* Returns whether this process may act as if inside, without the lock: it has only this thread. */
 static inline bool sh_queue_is_fast(const shoal_block *queue)
 {
-    return __builtin_expect(__libc_single_threaded && sh_the_world.attachment == SH_ATTACHED, 1) &&
+    return __builtin_expect(__libc_single_threaded && sh_attachment_now() == SH_ATTACHED, 1) &&
            sh_queue_is_prepared(queue);
 }
 

@@ -21,7 +21,7 @@ static bool is_ours(const void *object, sh_kind kind)
 {
     const shoal_block *block = object;
     return block != NULL && block->magic == SH_HANDLE_MAGIC && block->kind == kind &&
-           sh_the_world.attachment == SH_ATTACHED;
+           sh_attachment_now() == SH_ATTACHED;
 }
 
 /* sh_block_require, without a call in the usual case: a lock takes no longer than that call. */
@@ -29,7 +29,7 @@ static inline shoal_err require(const void *object, sh_kind kind, const char *ca
 {
     const shoal_block *b = object;
     bool usual = b != NULL && b->magic == SH_HANDLE_MAGIC && b->kind == kind && !b->left_behind &&
-                 !sh_block_is_lost(b) && sh_the_world.attachment == SH_ATTACHED;
+                 !sh_block_is_lost(b) && sh_attachment_now() == SH_ATTACHED;
     return __builtin_expect(usual, 1) ? SHOAL_OK : sh_block_require(b, kind, call);
 }
 

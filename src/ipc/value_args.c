@@ -64,6 +64,9 @@ const char *shoal_arg_string(const shoal_value *args, const char *key)
 const void *shoal_arg_bytes(const shoal_value *args, const char *key, size_t *out_size)
 {
     const shoal_value *value = sh_arg_find(args, key, __func__);
+    if (value == NULL && out_size != NULL) {
+        *out_size = 0; /* as shoal_value_as_bytes does if the type is wrong */
+    }
     return value != NULL ? with_key(key, shoal_value_as_bytes(value, out_size)) : NULL;
 }
 

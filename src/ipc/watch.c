@@ -57,6 +57,8 @@ static watch *watches;
 static size_t watch_count, watch_room;
 static pthread_t watcher;
 static bool running;
+static bool hooked;                             /* before_end is called */
+static void (*before_end_of_others)(bool ends); /* what sh_world_before_end was */
 
 static sh_a32 poked;    /* increased to make the watcher look again; it also parks here */
 static sh_a32 stopping; /* 1: the watcher must end */
@@ -198,6 +200,14 @@ static void stop(bool ends)
     pthread_mutex_unlock(&lock);
 }
 
+static void before_end(bool ends)
+{
+    stop(ends);
+    if (before_end_of_others != NULL) {
+        before_end_of_others(ends);
+    }
+}
+
 /* The child has no watcher. The eventfds are shared with the parent, so writing or reading them would affect the
  * parent. The handles may be gone already; those that remain are not found in the list. */
 static void fork_child(void)
@@ -220,7 +230,11 @@ static shoal_err start(void)
     sigset_t all, before;
     sigfillset(&all);
     sh_store_release(&stopping, 0);
-    sh_world_before_end = stop;
+    if (!hooked) {
+        before_end_of_others = sh_world_before_end;
+        sh_world_before_end = before_end;
+        hooked = true;
+    }
     pthread_sigmask(SIG_SETMASK, &all, &before); /* the program's handlers run in its own threads */
     int failed = pthread_create(&watcher, NULL, watch_all, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

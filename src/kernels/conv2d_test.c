@@ -15,9 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    CASES = SH_SLOW ? 40 : 200,
-};
+#define CASES sh_repeats(200)
 
 static uint64_t seed;
 static sh_exec exec;
@@ -386,6 +384,26 @@ START_TEST(block_of_the_layers_is_exact)
 }
 END_TEST
 
+/* Rows or columns so long that few channels fit in a card's shared memory. */
+START_TEST(block_of_long_images_is_exact)
+{
+    static const struct {
+        int64_t n, in_c, in_h, in_w, out_c, kernel, pad;
+    } shapes[] = {
+        {1, 128, 2, 34, 1, 3, 1}, {16, 64, 22, 8, 1, 3, 0}, {1, 128, 3, 46, 16, 5, 2}, {16, 64, 54, 2, 1, 5, 2}};
+    const sh_conv_kernels *k = fast(_i);
+    for (size_t i = 0; k && i < sizeof shapes / sizeof *shapes; i++) {
+        seed = i + 1;
+        sh_conv2d c = shape(shapes[i].n, shapes[i].in_c, 0, shapes[i].out_c, shapes[i].kernel, shapes[i].pad);
+        c.in_h = shapes[i].in_h;
+        c.in_w = shapes[i].in_w;
+        job j = job_exact(c, true, false, 0.25F);
+        check_block(k, &j, 0);
+        job_end(&j);
+    }
+}
+END_TEST
+
 /* Here sums are rounded, so they are equal only up to rounding. Near ties may be decided either way, so backward gets
  * the winners of the reference. */
 START_TEST(block_is_close_on_reals)
@@ -669,6 +687,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, general_is_exact, 0, 2);
     tcase_add_loop_test(tc, block_of_any_shape_is_exact, 0, 2);
     tcase_add_loop_test(tc, block_of_the_layers_is_exact, 0, 2);
+    tcase_add_loop_test(tc, block_of_long_images_is_exact, 0, 2);
     tcase_add_loop_test(tc, block_is_close_on_reals, 0, 2);
     tcase_add_loop_test(tc, block_lets_nan_through, 0, 2);
     tcase_add_loop_test(tc, gradients_are_optional, 0, 2);

@@ -15,7 +15,7 @@ static void *any_elements(shoal_dtype dtype, int64_t n, uint64_t *seed)
 
 START_TEST(rows_agree)
 {
-    for (uint64_t seed = 0; seed < (uint64_t)SH_REPEAT(1000); seed++) {
+    for (uint64_t seed = 0; seed < (uint64_t)sh_repeats(1000); seed++) {
         uint64_t state = seed;
         sh_index_shape s = {.dtype = all[seed % 8], .outer = below(&state, 3), .rows = 1 + below(&state, 9)};
         s.inner = below(&state, 60);
@@ -58,7 +58,7 @@ static move move_of(const sh_kernels *k, int which)
 
 START_TEST(gather_and_scatter_agree)
 {
-    for (uint64_t seed = 0; seed < (uint64_t)SH_REPEAT(1000); seed++) {
+    for (uint64_t seed = 0; seed < (uint64_t)sh_repeats(1000); seed++) {
         uint64_t state = seed;
         int which = (int)(seed % 3);
         shoal_dtype dtype = all[seed / 3 % (which == 2 ? 4 : 8)];

@@ -4,6 +4,7 @@
 
 #include "kernels/conv2d.h"
 #include "kernels/elementwise.h"
+#include "kernels/fedavg_cnn.h"
 #include "kernels/index.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
@@ -29,8 +30,9 @@ typedef struct sh_kernels {
     const sh_optim_kernels *optim;
     const sh_conv_kernels *conv;
     const sh_pooling_kernels *pool;
-    const sh_small_cnn_kernels *small_cnn; /* NULL: this device has none */
-    const sh_step_kernels *step;           /* NULL: this device has none */
+    const sh_small_cnn_kernels *small_cnn;   /* NULL: this device has none */
+    const sh_step_kernels *step;             /* NULL: this device has none */
+    const sh_fedavg_cnn_kernels *fedavg_cnn; /* NULL: this device has none */
 } sh_kernels;
 
 /* Returns the best kernels that this CPU can run, chosen at the first call. SHOAL_CPU=plain, avx2 or avx512 limits the

@@ -34,7 +34,7 @@ static inline bool is_card(const sh_kernels *k)
 /* n repetitions; a tenth on a card, where each call copies its arrays both ways. */
 static inline int repeats(int n)
 {
-    return sh_mirror_kernels() ? n / 10 : SH_REPEAT(n);
+    return sh_repeats(sh_mirror_kernels() ? n / 10 : n);
 }
 
 /* Returns the fast versions that this CPU can run; prints which it cannot. */

@@ -70,8 +70,8 @@ static void compare(shoal_dtype dtype, int64_t m, int64_t n, int64_t k, uint64_t
 
 START_TEST(small_sizes_agree)
 {
-    for (int64_t m = 0; m <= 19; m++) {
-        for (int64_t n = 0; n <= 70; n += 1 + n % 3) {
+    for (int64_t m = 0; m <= 19; m += sh_every(4)) {
+        for (int64_t n = 0; n <= 70; n += (1 + n % 3) * sh_every(3)) {
             int64_t k = (m * 7 + n * 3) % 23;
             compare(SHOAL_F32, m, n, k, (uint64_t)(m * 100 + n));
             compare(SHOAL_F64, m, n, k, (uint64_t)(m * 100 + n + 50000));
@@ -83,7 +83,7 @@ END_TEST
 START_TEST(random_sizes_agree)
 {
     uint64_t seed = 7;
-    for (int i = 0; i < SH_REPEAT(800); i++) {
+    for (int i = 0; i < sh_repeats(800); i++) {
         int64_t m = 1 + below(&seed, 90), n = 1 + below(&seed, 200), k = 1 + below(&seed, 250);
         compare(i % 3 ? SHOAL_F32 : SHOAL_F64, m, n, k, sh_splitmix_next(&seed));
     }
@@ -93,7 +93,7 @@ END_TEST
 /* More than one block of k, of columns and of rows; A is packed. */
 START_TEST(large_sizes_agree)
 {
-    for (uint64_t seed = 1; seed <= 6; seed++) {
+    for (uint64_t seed = 1; seed <= 6; seed += (uint64_t)sh_every(5)) {
         compare(SHOAL_F32, 260, 300, 70, seed);
         compare(SHOAL_F32, 33, 270, 1100, seed + 100);
         compare(SHOAL_F64, 250, 210, 60, seed + 200);
@@ -109,8 +109,8 @@ START_TEST(few_rows_agree)
     static const int64_t lengths[] = {1, 7, 8, 16, 31, 64, 100, 130, 320, 1025};
     static const int64_t columns[] = {1, 2, 3, 4, 5, 7, 8, 11, 12, 33, 70};
     uint64_t seed = 11;
-    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l += SH_SLOW ? 3 : 1) {
-        for (size_t n = 0; n < sizeof columns / sizeof *columns; n++) {
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l += sh_is_short() ? 3 : 1) {
+        for (size_t n = 0; n < sizeof columns / sizeof *columns; n += (size_t)sh_every(3)) {
             for (int64_t m = 1; m <= 41; m += m < 8 ? 1 : 11) {
                 compare(m % 3 ? SHOAL_F32 : SHOAL_F64, m, columns[n], lengths[l], sh_splitmix_next(&seed));
             }
@@ -185,8 +185,8 @@ START_TEST(linear_of_few_rows_is_exact)
     static const int64_t lengths[] = {1, 2, 3, 5, 8, 13, 17, 31, 50, 67};
     uint64_t seed = 3;
     for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
-        for (int64_t out = 1; out <= 17; out++) {
-            for (int64_t rows = 1; rows <= 17; rows += SH_SLOW ? 1 + (out + (int64_t)l) % 3 : 1) {
+        for (int64_t out = 1; out <= 17; out += sh_every(5)) {
+            for (int64_t rows = 1; rows <= 17; rows += (sh_is_short() ? 1 + (out + (int64_t)l) % 3 : 1) * sh_every(3)) {
                 compare_linear((rows + out) % 3 ? SHOAL_F32 : SHOAL_F64, rows, lengths[l], out, seed++);
             }
         }
@@ -200,9 +200,9 @@ START_TEST(linear_of_wide_layers_is_exact)
     static const int64_t rows[] = {2, 4, 5, 7, 9, 10, 13, 16, 19, 26, 33, 70}, widths[] = {33, 49, 70, 131};
     static const int64_t lengths[] = {64, 127, 301, 515, 1027};
     uint64_t seed = 5;
-    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l += SH_SLOW ? 2 : 1) {
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l += sh_is_short() ? 2 : 1) {
         for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
-            for (size_t r = 0; r < sizeof rows / sizeof *rows; r += SH_SLOW ? 2 : 1) {
+            for (size_t r = 0; r < sizeof rows / sizeof *rows; r += sh_is_short() ? 2 : 1) {
                 compare_linear(r % 4 ? SHOAL_F32 : SHOAL_F64, rows[r], lengths[l], widths[w], seed++);
             }
         }

@@ -40,9 +40,9 @@ typedef struct sh_optim_part {
     void *param;
     const void *grad;
     void *state[3]; /* sgd: buffer; adam: m, v, v_max; rmsprop: v, average, buffer. NULL as there */
-    const float
-        *step; /* NULL, or the number of this step in device memory. It replaces what the arguments say about the
-                        * step (first, bias1, bias2), so that a captured step stays right when it is replayed */
+    /* NULL, or the number of this step in device memory. It replaces what the arguments say about the step (first, bias1,
+     * bias2), so that a captured step stays right when it is replayed */
+    const float *step;
 } sh_optim_part;
 
 typedef struct sh_optim_kernels {

@@ -11,8 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define CASES sh_repeats(1000)
+
 enum {
-    CASES = SH_SLOW ? 100 : 1000,
     LONGEST = 4096, /* elements of x or y in a test */
 };
 

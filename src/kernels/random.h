@@ -9,7 +9,7 @@
  *
  * A fill of n elements uses sh_random_blocks(dtype, n) blocks; the caller then advances its offset by as many. Filling
  * an array in pieces that start at whole blocks gives the same numbers as filling it at once. All instruction sets of
- * the CPU give bit-identical results, and so does a GPU. There, if exec->advance is not NULL, a fill starts at block
+ * the CPU give bit-identical results, and so does a card. There, if exec->advance is not NULL, a fill starts at block
  * offset + *exec->advance.
  *
  *     uniform f32   (word >> 8) · 2^-24                        uniform f64   (word64 >> 11) · 2^-53

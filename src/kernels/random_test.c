@@ -46,7 +46,7 @@ START_TEST(every_version_gives_the_same_bits)
                                                  [INTEGERS] = {SHOAL_I64, SHOAL_I64, SHOAL_I64, SHOAL_I64}};
     static char wanted[8 * MOST], got[8 * MOST];
     uint64_t seed = 3;
-    for (int round = 0; round < SH_REPEAT(60); round++) {
+    for (int round = 0; round < sh_repeats(60); round++) {
         for (int what = 0; what < FILLS; what++) {
             shoal_dtype dtype = dtypes[what][round % 4];
             sh_random_key key = {sh_splitmix_next(&seed), sh_splitmix_next(&seed), sh_splitmix_next(&seed)};

@@ -74,7 +74,7 @@ START_TEST(ops_agree)
     for (int op = 0; op <= SH_REDUCE_OPS; op++) {
         for (int t = 0; t < (op_is_float_only(op) || op == SH_REDUCE_OPS ? 2 : 6); t++) {
             bool sums = op == SH_REDUCE_SUM || op == SH_REDUCE_MEAN || op == SH_REDUCE_SUMSQ;
-            for (uint64_t seed = 0; seed < (uint64_t)SH_REPEAT(400); seed++) {
+            for (uint64_t seed = 0; seed < (uint64_t)sh_repeats(400); seed++) {
                 compare(op, dtypes[t], !sums && op != SH_REDUCE_PROD && op != SH_REDUCE_OPS, 100 + seed);
             }
         }

@@ -40,7 +40,7 @@ static void compare(shoal_dtype dtype, uint64_t seed)
 
 START_TEST(versions_agree)
 {
-    for (uint64_t seed = 0; seed < (uint64_t)SH_REPEAT(1000); seed++) {
+    for (uint64_t seed = 0; seed < (uint64_t)sh_repeats(1000); seed++) {
         compare(seed % 2 ? SHOAL_F32 : SHOAL_F64, seed);
     }
 }

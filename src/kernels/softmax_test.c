@@ -27,7 +27,7 @@ static sh_softmax_shape any_softmax_shape(shoal_dtype dtype, uint64_t *seed)
 
 START_TEST(softmax_agrees)
 {
-    for (uint64_t seed = 0; seed < (uint64_t)SH_REPEAT(1000); seed++) {
+    for (uint64_t seed = 0; seed < (uint64_t)sh_repeats(1000); seed++) {
         uint64_t state = seed;
         shoal_dtype dtype = seed % 2 ? SHOAL_F32 : SHOAL_F64;
         sh_softmax_op op = seed % 4 < 2 ? SH_SOFTMAX : SH_LOG_SOFTMAX;
@@ -101,7 +101,7 @@ static void compare_losses(sh_nll_args args, const void *x, uint64_t seed)
 
 START_TEST(losses_agree)
 {
-    for (uint64_t seed = 0; seed < (uint64_t)SH_REPEAT(1000); seed++) {
+    for (uint64_t seed = 0; seed < (uint64_t)sh_repeats(1000); seed++) {
         uint64_t state = seed;
         shoal_dtype dtype = seed % 2 ? SHOAL_F32 : SHOAL_F64;
         sh_nll_args args = {

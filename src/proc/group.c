@@ -201,12 +201,13 @@ static shoal_err run_group(group *g, shoal_target target, int n, const shoal_val
 shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args, const shoal_process_options *options,
                            shoal_value **results)
 {
-    SH_NEED_OR_CONSUME(target, args);
     static const shoal_process_options none;
-    shoal_err err = n < 0 ? sh_fail(SHOAL_EINVAL, "%d processes", n) : sh_value_check_free(args);
     for (int i = 0; results != NULL && i < n; i++) {
         results[i] = NULL;
     }
+    SH_NEED_OR_CONSUME(target, args);
+    SH_NEED(args);
+    shoal_err err = n < 0 ? sh_fail(SHOAL_EINVAL, "%d processes", n) : sh_value_check_free(args);
     if (err == SHOAL_OK && n > 0) {
         group g = {
             .ranks = calloc((size_t)n, sizeof(shoal_process *)), .fds = calloc((size_t)n, sizeof *g.fds), .failed = -1};
@@ -230,5 +231,6 @@ shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args, const 
 shoal_err shoal_spawn(shoal_target target, int n, shoal_value *args)
 {
     SH_NEED_OR_CONSUME(target, args);
+    SH_NEED(args);
     return shoal_spawn_with(target, n, args, NULL, NULL);
 }

@@ -56,13 +56,13 @@ START_TEST(the_timeout_ends_all_ranks)
     shoal_process_options options = with(_i);
     shoal_value *results[3];
     options.timeout = SHOAL_MS(50);
-    ck_assert_err(shoal_spawn_with(one_stays, 3, NULL, &options, results), SHOAL_ETIMEDOUT);
+    ck_assert_err(shoal_spawn_with(one_stays, 3, shoal_value_null(), &options, results), SHOAL_ETIMEDOUT);
     ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "still ran when the timeout expired"));
     ck_assert_ptr_null(results[0]);
     options.timeout = -1;
-    ck_assert_err(shoal_spawn_with(one_stays, 1, NULL, &options, NULL), SHOAL_EINVAL);
+    ck_assert_err(shoal_spawn_with(one_stays, 1, shoal_value_null(), &options, NULL), SHOAL_EINVAL);
     options.timeout = SHOAL_FOREVER;
-    ck_assert_ok(shoal_spawn_with(one_stays, 1, NULL, &options, NULL));
+    ck_assert_ok(shoal_spawn_with(one_stays, 1, shoal_value_null(), &options, NULL));
 }
 END_TEST
 
@@ -172,7 +172,12 @@ START_TEST(arguments_that_cannot_be_sent)
     shoal_process_options options = with(_i);
     shoal_value *results[2] = {shoal_value_null(), NULL};
     shoal_value *garbage = results[0];
-    ck_assert_err(shoal_spawn_with((shoal_target)(uintptr_t)&options, 2, NULL, &options, results), SHOAL_EINVAL);
+    ck_assert_err(shoal_spawn_with((shoal_target)(uintptr_t)&options, 2, shoal_value_null(), &options, results),
+                  SHOAL_EINVAL);
+    ck_assert_ptr_null(results[0]);
+    results[0] = garbage;
+    ck_assert_err(shoal_spawn_with(square, 2, NULL, &options, results),
+                  SHOAL_EINVAL); /* as if a shoal_map had failed */
     ck_assert_ptr_null(results[0]);
     shoal_value_destroy(garbage);
 }
@@ -221,7 +226,7 @@ START_TEST(u8_a_failure_stops_further_starts)
     shoal_process_options options = {.start = SHOAL_START_FORK, .grace = SHOAL_MS(300)};
     signal(SIGTERM, SIG_DFL);
     ck_assert_int_eq(pthread_atfork(await_an_end, NULL, NULL), 0);
-    ck_assert_err(shoal_spawn_with(first_fails, N, NULL, &options, NULL), SHOAL_ECHILD);
+    ck_assert_err(shoal_spawn_with(first_fails, N, shoal_value_null(), &options, NULL), SHOAL_ECHILD);
     ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "at once"));
     ck_assert_int_ge(forks, 2); /* it starts several between two checks */
     ck_assert_int_lt(forks, 20);

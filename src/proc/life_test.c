@@ -172,7 +172,7 @@ START_TEST(an_unknown_death_signal_is_refused)
     shoal_process *p = NULL;
     for (int i = 0; i < 2; i++) {
         shoal_process_options options = {.death_signal = i == 0 ? -1 : NSIG};
-        ck_assert_err(shoal_process_start(await_signal, NULL, &options, &p), SHOAL_EINVAL);
+        ck_assert_err(shoal_process_start(await_signal, shoal_value_null(), &options, &p), SHOAL_EINVAL);
     }
     ck_assert_str_eq(shoal_last_error_text(), "unknown death signal 65");
     ck_assert_ptr_null(p);
@@ -336,8 +336,9 @@ START_TEST(a_forbidden_fork_says_what_to_do)
 {
     shoal_process *p = NULL;
     sh_start_forbid_fork("CUDA is in use");
-    ck_assert_err(shoal_process_start(no_op, NULL, &(shoal_process_options){.start = SHOAL_START_FORK}, &p),
-                  SHOAL_ESTATE);
+    ck_assert_err(
+        shoal_process_start(no_op, shoal_value_null(), &(shoal_process_options){.start = SHOAL_START_FORK}, &p),
+        SHOAL_ESTATE);
     ck_assert_str_eq(shoal_last_error_text(), "cannot fork: CUDA is in use; use spawn instead");
     ck_assert_ptr_null(p);
     p = start(SHOAL_START_SPAWN, no_op, NULL);
@@ -526,12 +527,14 @@ START_TEST(a_plain_fork_has_its_own_children)
         shoal_block *block;
         must(shoal_process_join(p, LIMIT, NULL) == SHOAL_ESTATE && shoal_process_kill(p) == SHOAL_ESTATE);
         must(shoal_block_create(10, &block) == SHOAL_OK);
-        must(shoal_process_start(no_op, NULL, &(shoal_process_options){.start = (shoal_start)_i}, &p) == SHOAL_OK);
+        must(shoal_process_start(no_op, shoal_value_null(), &(shoal_process_options){.start = (shoal_start)_i}, &p) ==
+             SHOAL_OK);
         must(shoal_process_join(p, LIMIT, NULL) == SHOAL_OK && p->status.end == SHOAL_RETURNED);
         shoal_process_destroy(p);
         shoal_fork_server_stop();
         shoal_world_leave();
-        must(shoal_process_start(no_op, NULL, &(shoal_process_options){.start = (shoal_start)_i}, &p) == SHOAL_OK);
+        must(shoal_process_start(no_op, shoal_value_null(), &(shoal_process_options){.start = (shoal_start)_i}, &p) ==
+             SHOAL_OK);
         must(shoal_process_join(p, LIMIT, NULL) == SHOAL_OK && p->status.end == SHOAL_RETURNED);
         shoal_process_destroy(p);
         shoal_fork_server_stop();

@@ -42,8 +42,8 @@ shoal_err sh_pool_check_world(const shoal_pool *pool)
 {
     return sh_block_is_lost((const shoal_block *)pool->answers)
                ? sh_fail(SHOAL_ESTATE, "this process has left the world of the pool")
-           : sh_the_world.attachment == SH_ENDED || sh_the_world.attachment == SH_LEAVING ? sh_world_ending("the pool")
-                                                                                          : SHOAL_OK;
+           : sh_attachment_now() == SH_ENDED || sh_attachment_now() == SH_LEAVING ? sh_world_ending("the pool")
+                                                                                  : SHOAL_OK;
 }
 
 shoal_err sh_pool_begin(shoal_pool *pool)

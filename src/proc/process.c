@@ -230,6 +230,7 @@ shoal_err shoal_process_start(shoal_target target, shoal_value *args, const shoa
 {
     SH_NEED_OR_CONSUME(target, args);
     SH_NEED_OR_CONSUME(out_process, args);
+    SH_NEED(args);
     shoal_err err = sh_value_check_free(args);
     if (err == SHOAL_OK) {
         err = sh_process_begin(target, args, options, out_process);

@@ -155,7 +155,8 @@ START_TEST(no_fd_to_watch_with)
     ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
     for (rlim_t most = 3; p == NULL && most < 100; most++) {
         ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &(struct rlimit){most, before.rlim_max}), 0);
-        if (shoal_process_start(no_op, NULL, &(shoal_process_options){.start = (shoal_start)_i}, &p) != SHOAL_OK) {
+        if (shoal_process_start(no_op, shoal_value_null(), &(shoal_process_options){.start = (shoal_start)_i}, &p) !=
+            SHOAL_OK) {
             const char *text = shoal_last_error_text();
             ck_assert_msg(strstr(text, "SIGCHLD") == NULL, "%s", text);
             watched = watched || strstr(text, "watching a new process (ulimit -n raises the limit): Too many");
@@ -173,15 +174,15 @@ START_TEST(wrong_calls_are_refused)
     shoal_process *p = NULL;
     shoal_target nowhere = (shoal_target)(uintptr_t)&p;
     ck_assert_err(shoal_process_start(NULL, shoal_value_int(1), NULL, &p), SHOAL_EINVAL);
-    ck_assert_err(shoal_process_start(nowhere, NULL, NULL, &p), SHOAL_EINVAL);
-    ck_assert_err(shoal_process_start(no_op, NULL, &(shoal_process_options){.start = (shoal_start)9}, &p),
+    ck_assert_err(shoal_process_start(nowhere, shoal_value_null(), NULL, &p), SHOAL_EINVAL);
+    ck_assert_err(shoal_process_start(no_op, shoal_value_null(), &(shoal_process_options){.start = (shoal_start)9}, &p),
                   SHOAL_EINVAL);
     ck_assert_int_eq(setenv("SHOAL_START", "vfork", 1), 0);
-    ck_assert_err(shoal_process_start(no_op, NULL, NULL, &p), SHOAL_EINVAL);
+    ck_assert_err(shoal_process_start(no_op, shoal_value_null(), NULL, &p), SHOAL_EINVAL);
     ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "SHOAL_START=vfork"));
     ck_assert_ptr_null(p);
     ck_assert_int_eq(setenv("SHOAL_START", "forkserver", 1), 0);
-    ck_assert_ok(shoal_process_start(no_op, NULL, NULL, &p));
+    ck_assert_ok(shoal_process_start(no_op, shoal_value_null(), NULL, &p));
     ck_assert_uint_ne(p->server, 0);
     ck_assert_int_eq(finish(p).end, SHOAL_RETURNED);
     shoal_process_destroy(p);
@@ -608,7 +609,8 @@ START_TEST(names_in_texts_and_comm)
     for (int rank = 0; rank < 2; rank++) {
         shoal_process *p;
         ck_assert_ok(shoal_process_start(
-            named_child, NULL, &(shoal_process_options){.start = (shoal_start)_i, .rank = rank, .name = "reader"}, &p));
+            named_child, shoal_value_null(),
+            &(shoal_process_options){.start = (shoal_start)_i, .rank = rank, .name = "reader"}, &p));
         ck_assert_str_eq(finish(p).text, rank == 0 ? "rank 0 (reader) failed: SHOAL_EINVAL: words"
                                                    : "rank 1 (reader) ended by SIGKILL");
         shoal_process_destroy(p);

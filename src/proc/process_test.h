@@ -42,9 +42,11 @@ static inline TCase *methods_case(const char *name)
 /* Adds a test that runs with the three start methods: _i is the method. */
 #define add_for_methods(tc, test) tcase_add_loop_test(tc, test, SHOAL_START_SPAWN, SHOAL_START_FORKSERVER + 1)
 
+/* args NULL: none. */
 static inline shoal_process *start(int method, shoal_target target, shoal_value *args)
 {
     shoal_process *p = NULL;
+    args = args != NULL ? args : shoal_value_null();
     ck_assert_ok(shoal_process_start(target, args, &(shoal_process_options){.start = (shoal_start)method}, &p));
     ck_assert_ptr_nonnull(p);
     return p;

@@ -168,6 +168,7 @@ shoal_err shoal_process_start_program(const char *path, char *const argv[], shoa
     SH_NEED_OR_CONSUME(path, args);
     SH_NEED_OR_CONSUME(argv, args);
     SH_NEED_OR_CONSUME(out_process, args);
+    SH_NEED(args);
     static const shoal_process_options none;
     shoal_err err = check(path, argv, options);
     if (err == SHOAL_OK) {

@@ -247,13 +247,14 @@ START_TEST(refusals)
     shoal_process *p = NULL;
     char *const argv[] = {"nothing", NULL}, *const none[] = {NULL};
     ck_assert_err(shoal_process_start_program("/no/such/program", argv, shoal_value_int(1), NULL, &p), SHOAL_ENOENT);
-    ck_assert_err(shoal_process_start_program("no-such-program-on-the-path", argv, NULL, NULL, &p), SHOAL_ENOENT);
-    ck_assert_err(shoal_process_start_program("/etc/passwd", argv, NULL, NULL, &p), SHOAL_EPERM);
+    ck_assert_err(shoal_process_start_program("no-such-program-on-the-path", argv, shoal_value_null(), NULL, &p),
+                  SHOAL_ENOENT);
+    ck_assert_err(shoal_process_start_program("/etc/passwd", argv, shoal_value_null(), NULL, &p), SHOAL_EPERM);
     ck_assert_err(shoal_process_start_program(NULL, argv, shoal_value_int(1), NULL, &p), SHOAL_EINVAL);
-    ck_assert_err(shoal_process_start_program("sh", none, NULL, NULL, &p), SHOAL_EINVAL);
-    ck_assert_err(
-        shoal_process_start_program("sh", argv, NULL, &(shoal_process_options){.start = SHOAL_START_FORK}, &p),
-        SHOAL_EINVAL);
+    ck_assert_err(shoal_process_start_program("sh", none, shoal_value_null(), NULL, &p), SHOAL_EINVAL);
+    ck_assert_err(shoal_process_start_program("sh", argv, shoal_value_null(),
+                                              &(shoal_process_options){.start = SHOAL_START_FORK}, &p),
+                  SHOAL_EINVAL);
     ck_assert_ptr_null(p);
     ck_assert_err(shoal_child_begin(NULL, NULL), SHOAL_ENOENT);
     ck_assert_err(shoal_child_end(SHOAL_OK), SHOAL_ESTATE);
@@ -270,8 +271,8 @@ START_TEST(inherits_the_fds_of_the_option)
     snprintf(command, sizeof command, "test -e /proc/self/fd/%d && test ! -e /proc/self/fd/%d", fds[0], fds[1]);
     char *const argv[] = {"sh", "-c", command, NULL};
     for (size_t count = 0; count < 2; count++) {
-        ck_assert_ok(
-            shoal_process_start_program("sh", argv, NULL, &(shoal_process_options){.fds = fds, .fd_count = count}, &p));
+        ck_assert_ok(shoal_process_start_program("sh", argv, shoal_value_null(),
+                                                 &(shoal_process_options){.fds = fds, .fd_count = count}, &p));
         ck_assert_int_eq(finish(p).code, count == 1 ? 0 : 1);
         shoal_process_destroy(p);
     }
@@ -381,7 +382,7 @@ static shoal_err parent_of_served(int rank, const shoal_value *args)
     shoal_queue *queue = shoal_value_as_queue(shoal_value_find(args, "queue"));
     shoal_process *p = NULL;
     if (rank == 2) {
-        (void)!try_served("alone for ever", NULL, 0, &p);
+        (void)!try_served("alone for ever", shoal_value_null(), 0, &p);
         return shoal_fail(SHOAL_ESTATE, "it served");
     }
     must(try_served("server", shoal_map("what", "wait", "queue", queue), rank == 0 ? 0 : SIGUSR1, &p) == SHOAL_OK);
@@ -457,7 +458,7 @@ START_TEST(a_server_that_never_serves_ends_with_its_requester)
 {
     shoal_process *p;
     int server = 0;
-    ck_assert_ok(shoal_process_start(parent_of_served, NULL, &(shoal_process_options){.rank = 2}, &p));
+    ck_assert_ok(shoal_process_start(parent_of_served, shoal_value_null(), &(shoal_process_options){.rank = 2}, &p));
     for (int64_t deadline = sh_deadline(LIMIT); server == 0 || !sleeps(server);) {
         ck_assert(!sh_passed(deadline));
         server = child_of(shoal_process_pid(p));

@@ -81,8 +81,8 @@ START_TEST(returns_and_fails)
 {
     shoal_process *p;
     for (int rank = 8; rank <= 9; rank++) {
-        ck_assert_ok(
-            shoal_process_start(twice, NULL, &(shoal_process_options){.start = (shoal_start)_i, .rank = rank}, &p));
+        ck_assert_ok(shoal_process_start(twice, shoal_value_null(),
+                                         &(shoal_process_options){.start = (shoal_start)_i, .rank = rank}, &p));
         ck_assert(p->by_pipe);
         shoal_status status = finish(p);
         ck_assert_int_eq(status.end, rank == 8 ? SHOAL_RETURNED : SHOAL_FAILED);
@@ -143,12 +143,12 @@ START_TEST(groups_and_pools)
 {
     shoal_value *results[3];
     shoal_process_options options = {.start = (shoal_start)_i};
-    ck_assert_ok(shoal_spawn_with(twice, 3, NULL, &options, results));
+    ck_assert_ok(shoal_spawn_with(twice, 3, shoal_value_null(), &options, results));
     for (int i = 0; i < 3; i++) {
         ck_assert_ptr_nonnull(results[i]);
         shoal_value_destroy(results[i]);
     }
-    ck_assert_err(shoal_spawn_with(twice, 10, NULL, &options, NULL), SHOAL_ECHILD);
+    ck_assert_err(shoal_spawn_with(twice, 10, shoal_value_null(), &options, NULL), SHOAL_ECHILD);
     ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "nine"));
 }
 END_TEST

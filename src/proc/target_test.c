@@ -157,8 +157,8 @@ START_TEST(a_library_that_was_loaded_later)
         if (rank == 8) {
             unlink(path);
         }
-        ck_assert_ok(
-            shoal_process_start(get(), NULL, &(shoal_process_options){.start = (shoal_start)_i, .rank = rank}, &p));
+        ck_assert_ok(shoal_process_start(get(), shoal_value_null(),
+                                         &(shoal_process_options){.start = (shoal_start)_i, .rank = rank}, &p));
         shoal_status status = finish(p);
         if (rank == 7) {
             ck_assert_str_eq(status.text, "rank 7 returned");

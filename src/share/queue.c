@@ -43,14 +43,16 @@ static bool is_for_others(shoal_err err)
     return err != SHOAL_ECORRUPT && err != SHOAL_EOWNERDEAD;
 }
 
-/* Keeps a message that this process took and cannot use. Without memory it stays the next one here; if there is no card
- * here that could use it, it goes back to the end of the queue, for another process. Returns the error that is set. */
+/* Keeps a message that this process took and cannot use. Without memory, or in a capture, it stays the next one here; if
+ * there is no card here that could use it, it goes back to the end of the queue, for another process. Returns the error
+ * that is set. */
 static shoal_err give_back(shoal_queue *queue, shoal_block *description)
 {
     shoal_err err = shoal_last_error();
     sh_taken taken = {.kind = SH_ENTRY_BLOCK, .word = sh_ref_make(description->id, 1), .block = description};
     sh_cleanup_begin();
-    if (err != SHOAL_ENOMEM && shoal_queue_put_block(queue, description, SHOAL_NOW) == SHOAL_OK) {
+    bool here = err == SHOAL_ENOMEM || err == SHOAL_ESTATE;
+    if (!here && shoal_queue_put_block(queue, description, SHOAL_NOW) == SHOAL_OK) {
         sh_block_release(description);
     } else {
         sh_queue_keep_taken((shoal_block *)queue, &taken);

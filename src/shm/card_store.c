@@ -365,7 +365,7 @@ void sh_cardstore_tidy(void)
 
 void sh_cardstore_sweep(void)
 {
-    if (sh_the_world.attachment == SH_ATTACHED && sh_enter_held() != NULL) {
+    if (sh_attachment_now() == SH_ATTACHED && sh_enter_held() != NULL) {
         sh_cardstore_tidy();
         sh_leave();
     }
@@ -392,6 +392,18 @@ static shoal_err prepare(uint64_t granule, sh_store_entry *out_entry)
     return err;
 }
 
+/* Names who has the lock now: a stopped process has had it all the time. */
+static shoal_err locked_for_too_long(void)
+{
+    uint32_t slot = sh_owner_slot(sh_lock_owner(&store()->lock)); /* of nobody: not a slot */
+    uint32_t pid = slot < SH_SLOTS ? sh_load_acquire(&sh_slot_at(slot)->pid) : 0;
+    long long ms = (long long)(sh_cardstore_limit / SHOAL_MS(1));
+    return pid != 0 ? sh_fail(SHOAL_ETIMEDOUT,
+                              "the world's card memory has been locked for %lld ms, now by process %u: is it stopped?",
+                              ms, pid)
+                    : sh_fail(SHOAL_ETIMEDOUT, "the world's card memory has been locked for %lld ms", ms);
+}
+
 /* The wait comes before the thread is inside, where nobody waits. */
 shoal_err sh_cardstore_add(uint64_t granule, int fd)
 {
@@ -401,8 +413,7 @@ shoal_err sh_cardstore_add(uint64_t granule, int fd)
     }
     shoal_err err = sh_lock_lock(&store()->lock, sh_cardstore_limit);
     if (err == SHOAL_ETIMEDOUT) {
-        return sh_fail(err, "another process has locked the world's card memory for %lld ms: is it stopped?",
-                       (long long)(sh_cardstore_limit / SHOAL_MS(1)));
+        return locked_for_too_long();
     }
     if (err != SHOAL_OK && err != SHOAL_EOWNERDEAD) {
         return err;

@@ -8,8 +8,9 @@
  *
  * Two fds a process, made with the world: a process cannot get them later from another one (the system often forbids
  * pidfd_getfd), and a socket cannot be connected to itself and tell how many messages it holds. Children inherit them
- * (fork), or are passed them (spawn, programs, fork server). A process that joined by name asks the other processes when
- * it first needs them; if the system forbids it, it is told so (SHOAL_EPERM).
+ * (fork), or are passed them (spawn, programs, fork server). A process that joins by name copies them from another one at
+ * once: later, those that have them may have ended, and then they are gone for good. If the system forbids it, it is told
+ * so when it first needs them (SHOAL_EPERM).
  *
  * THE SET. The sockets hold one message: a table of granules and one fd for each, in the same order. It is replaced as a
  * whole, under a lock of the world:
@@ -66,7 +67,7 @@ void sh_cardstore_repair(sh_owner dead);
 enum { SH_STORE_INTO, SH_STORE_FROM }; /* a set is sent into one, and received from the other */
 extern int sh_cardstore_fds[2];
 
-/* Checks whether this process has the sockets. need_ends gets them from another process if it never had any; called inside.
+/* Checks whether this process has the sockets. need_ends tries once more to copy them if it never had any; called inside.
  * Errors: SHOAL_EPERM, SHOAL_EOS, SHOAL_ELIMIT. */
 bool sh_cardstore_have_ends(void);
 shoal_err sh_cardstore_need_ends(void);
@@ -74,6 +75,9 @@ shoal_err sh_cardstore_need_ends(void);
 /* Makes the sockets of a new world, whose header is not visible to other processes yet. If that fails, the world has
  * none, and card memory cannot be shared in it. */
 void sh_cardstore_make(sh_world_shm *header);
+
+/* Copies the sockets from another process, if it can, for this process, which has just joined by name. Not called inside. */
+void sh_cardstore_join(void);
 
 /* Takes the sockets that this process was passed under these numbers, once it is in the world. Numbers that are not the
  * world's sockets are ignored. */

@@ -96,8 +96,8 @@ void sh_cardstore_close(void)
 /* Copies the two sockets from a process that has them. Returns 0, or the errno of the first step that failed. */
 static int copy_ends(const sh_slot_shm *slot)
 {
-    int got[2] = {-1, -1}, number = 0;
-    int pidfd = sh_pidfd_open((int32_t)sh_load_acquire(&slot->pid));
+    int got[2] = {-1, -1};
+    int pidfd = sh_pidfd_open((int32_t)sh_load_acquire(&slot->pid)), number = pidfd < 0 ? errno : 0;
     for (int i = 0; i < 2 && number == 0; i++) {
         got[i] = sh_fd_keep(sh_pidfd_copy(pidfd, (int)sh_load_relaxed(&slot->store[i]) - 1));
         number = got[i] < 0 ? errno : is_end(got[i], i) ? 0 : EBADF;
@@ -116,8 +116,8 @@ static int copy_ends(const sh_slot_shm *slot)
     return number;
 }
 
-/* For a process that joined by name. */
-static shoal_err fetch_ends(void)
+/* Returns 0; ENOENT if no process that this one can see has the sockets; or why it cannot copy them from one that has. */
+static int fetch_ends(void)
 {
     uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);
     int why = ENOENT;
@@ -127,16 +127,41 @@ static shoal_err fetch_ends(void)
             sh_load_relaxed(&slot->store[SH_STORE_INTO]) == 0 || sh_load_relaxed(&slot->store[SH_STORE_FROM]) == 0) {
             continue;
         }
-        why = copy_ends(slot);
-        if (why == 0) {
+        int number = copy_ends(slot);
+        if (number == 0) {
             sh_cardstore_tell(sh_the_world.self.slot);
-            return SHOAL_OK;
+            return 0;
         }
+        if (number != ESRCH && number != EBADF) { /* it has ended, or its program has closed them */
+            why = number;
+        }
+    }
+    return why;
+}
+
+void sh_cardstore_join(void)
+{
+    if (sh_enter_held() != NULL) {
+        (void)fetch_ends();
+        sh_leave();
+    }
+}
+
+/* For a process that joined by name, and could not get them then. */
+static shoal_err fetch_late(void)
+{
+    int why = fetch_ends();
+    if (why == 0) {
+        return SHOAL_OK;
+    }
+    if (why == ENOENT) {
+        return sh_fail(SHOAL_EOS, "this world cannot share card memory: this process joined it by name, and the "
+                                  "processes that had its store have ended: create a new world");
     }
     return sh_fail(why == EMFILE || why == ENFILE ? SHOAL_ELIMIT : SHOAL_EPERM,
                    "this process joined the world by name, and cannot get the world's card memory from another process "
                    "(pidfd_getfd: %s): start it with shoal_process_start or shoal_process_start_program",
-                   why == ENOENT ? "no other process has it" : strerror(why));
+                   strerror(why));
 }
 
 /* Makes sure that this process has the sockets. Called inside. */
@@ -156,5 +181,5 @@ shoal_err sh_cardstore_need_ends(void)
             "close only its own fds, or close all others before it first uses the library",
             sh_cardstore_fds[SH_STORE_INTO], sh_cardstore_fds[SH_STORE_FROM]);
     }
-    return fetch_ends();
+    return fetch_late();
 }

@@ -23,6 +23,7 @@
 #include <stdlib.h>
 
 void (*sh_world_before_end)(bool ends);
+void (*sh_world_after_attach)(void);
 void (*sh_world_after_leave)(void);
 sh_a32 sh_world_has_ended;
 
@@ -33,22 +34,22 @@ sh_a32 sh_world_has_ended;
 bool sh_world_refuse(sh_attachment next)
 {
     uint32_t no = 0;
-    if (sh_the_world.attachment != SH_ATTACHED || !sh_cas_acq_rel(&sh_world_has_ended, &no, 1u)) {
+    if (sh_attachment_now() != SH_ATTACHED || !sh_cas_acq_rel(&sh_world_has_ended, &no, 1u)) {
         return false;
     }
-    if (sh_the_world.attachment != SH_ATTACHED) { /* another thread has left since the first check */
+    if (sh_attachment_now() != SH_ATTACHED) { /* another thread has left since the first check */
         sh_store_release(&sh_world_has_ended, 0u);
         return false;
     }
     sh_store_release(&sh_the_world.self.slot->leaving, 1);
-    sh_the_world.attachment = next;
+    sh_attachment_set(next);
     sh_signal_fence(); /* before the slot is free: a handler that interrupts us and exits leaves it alone */
     return true;
 }
 
 void sh_world_end_begin(void)
 {
-    if (sh_the_world.attachment == SH_ATTACHED) {
+    if (sh_attachment_now() == SH_ATTACHED) {
         if (sh_world_before_end != NULL) {
             sh_world_before_end(true);
         }
@@ -59,7 +60,7 @@ void sh_world_end_begin(void)
 static void finish(void)
 {
     static bool done;
-    if (sh_the_world.attachment == SH_ENDED && !done && sh_thread_is_only()) {
+    if (sh_attachment_now() == SH_ENDED && !done && sh_thread_is_only()) {
         done = true;
         sh_forks_await(); /* otherwise they would find their reservations undone */
         sh_slot_end(sh_the_world.self.index);

@@ -146,7 +146,7 @@ static bool reserve_for_plain(sh_ctx *c)
 void sh_world_fork_prepare(void)
 {
     sh_ctx *c = &sh_the_world.self;
-    if (plan.kind != PLAIN || sh_the_world.attachment != SH_ATTACHED) {
+    if (plan.kind != PLAIN || sh_attachment_now() != SH_ATTACHED) {
         return;
     }
     /* If an intent is open, it is of this thread: a signal handler forks in the middle of a call. */
@@ -185,10 +185,10 @@ void sh_world_fork_child(void)
     }
     pending_count = 0;
     sh_the_world.locked = false;
-    if (sh_the_world.attachment == SH_DETACHED || sh_the_world.attachment == SH_FORKED) {
+    if (sh_attachment_now() == SH_DETACHED || sh_attachment_now() == SH_FORKED) {
         return; /* nothing was given */
     }
-    sh_the_world.attachment = SH_FORKED; /* until sh_world_become */
+    sh_attachment_set(SH_FORKED); /* until sh_world_become */
     sh_pid_find_space_of_child();
     sh_hold_inherited(); /* before this process has marks */
     sh_peers_set(NULL);
@@ -206,7 +206,7 @@ void sh_world_fork_child(void)
 
 shoal_err sh_world_become(uint32_t slot)
 {
-    SH_INVARIANT(sh_the_world.attachment == SH_FORKED);
+    SH_INVARIANT(sh_attachment_now() == SH_FORKED);
     shoal_err err = sh_slot_adopt(slot);
     if (err == SHOAL_OK) {
         sh_world_be(slot);

@@ -1,11 +1,12 @@
 #include "shm/granule.h"
 
 #include "base/death.h"
+#include "os/futex.h"
 #include "shm/card_store.h"
 #include "shm/kind.h"
 #include "shm/slot.h"
 
-#include <stdlib.h>
+#include <limits.h>
 #include <string.h>
 
 _Static_assert(sizeof((sh_granule_shm){0}.uuid) == SH_UUID_BYTES, "a granule has room for the UUID of its card");
@@ -82,24 +83,90 @@ uint64_t sh_granules_died(void)
     return sh_attached() ? sh_load_acquire(&sh_the_world.header->store.died) : 0;
 }
 
-bool sh_granules_want(void)
+/* ---- requests ---- */
+
+/* Checks whether a living process that answers requests has not answered this one. One that is dead and not yet recovered
+ * counts, until it is. */
+static bool is_unanswered(uint64_t number)
 {
-    if (!sh_attached()) {
-        return false;
-    }
-    (void)sh_add_acq_rel(&sh_the_world.header->store.wanted, 1);
     uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);
     for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
-        if (i != sh_the_world.self.index && sh_racy_load(&sh_slot_at(i)->card_held) > 0) {
+        uint64_t answered = sh_load_acquire(&sh_slot_at(i)->card_answered); /* pairs with sh_granules_answer */
+        if (answered != 0 && answered <= number) {
             return true;
         }
     }
     return false;
 }
 
-uint64_t sh_granules_wanted(void)
+/* Also if the gate's flag says that nobody is parked: a process that died, or is stopped, in the middle of such a wake may
+ * have cleared it while they sleep, and they sleep without slices. */
+static void wake_answerers(void)
 {
-    return sh_attached() ? sh_load_acquire(&sh_the_world.header->store.wanted) : 0;
+    sh_gate_wake_slow(&sh_the_world.header->store.asked, INT_MAX);
+}
+
+uint64_t sh_granules_ask(void)
+{
+    if (!sh_attached()) {
+        return 0;
+    }
+    sh_store_shm *store = &sh_the_world.header->store;
+    uint64_t number = sh_add_acq_rel(&store->wanted, 1) + 1;
+    wake_answerers();
+    return number;
+}
+
+bool sh_granules_await_answers(uint64_t number, int64_t timeout)
+{
+    sh_wait wait;
+    sh_gate *gate = &sh_the_world.header->store.answered;
+    bool in_time = true;
+    sh_wait_init(&wait, timeout, SH_SLICE_SHORT);
+    while (in_time && is_unanswered(number)) {
+        uint32_t prepared = sh_gate_prepare(gate);
+        in_time = !is_unanswered(number) || sh_wait_park(&wait, gate, prepared);
+    }
+    return in_time || !is_unanswered(number);
+}
+
+uint64_t sh_granules_answers_begin(void)
+{
+    uint64_t last = sh_load_acquire(&sh_the_world.header->store.wanted);
+    sh_store_release(&sh_the_world.self.slot->card_answered, last + 1);
+    return last;
+}
+
+/* Sleeps without slices: if who asked died before it woke the gate, nobody needs the answer, and the next one who asks wakes
+ * it in any case. */
+uint64_t sh_granules_await_request(uint64_t last, const sh_a32 *stopping)
+{
+    sh_store_shm *store = &sh_the_world.header->store;
+    for (;;) {
+        uint32_t prepared = sh_gate_prepare(&store->asked);
+        uint64_t wanted = sh_load_acquire(&store->wanted);
+        if (wanted != last || sh_load_acquire(stopping) != 0) {
+            return wanted;
+        }
+        sh_futex_wait(&store->asked.word, prepared, SH_NO_DEADLINE);
+    }
+}
+
+void sh_granules_answer(uint64_t number)
+{
+    sh_store_release(&sh_the_world.self.slot->card_answered, number + 1);
+    sh_fence_seq_cst(); /* the answer, then the look at the gate's flag: pairs with sh_gate_prepare of who asked */
+    sh_gate_wake(&sh_the_world.header->store.answered, INT_MAX);
+}
+
+void sh_granules_answers_end(void)
+{
+    sh_granules_answer(UINT64_MAX); /* stores 0 */
+}
+
+void sh_granules_answers_stop(void)
+{
+    wake_answerers();
 }
 
 /* ---- pieces ---- */
@@ -202,122 +269,4 @@ void sh_granules_tell(uint64_t held, uint64_t used)
         sh_racy_store(&sh_the_world.self.slot->card_held, held);
         sh_racy_store(&sh_the_world.self.slot->card_used, used);
     }
-}
-
-/* A granule, and the last slot that was counted among its holders, + 1. */
-typedef struct tally {
-    sh_granule_row row;
-    uint32_t last;
-} tally;
-
-/* More than the store has room for: those that are dying or being made are among them. */
-#define ROWS_MAX 1024
-#define CHUNKS_MAX (1u << 16) /* no slot has more: a longer chain is forged */
-
-typedef struct listing {
-    tally *rows; /* by ascending id */
-    size_t count;
-} listing;
-
-static int compare_ids(const void *id, const void *row)
-{
-    uint64_t a = *(const uint64_t *)id, b = ((const tally *)row)->row.id;
-    return a < b ? -1 : a > b;
-}
-
-static tally *find_row(const listing *l, uint64_t id)
-{
-    return bsearch(&id, l->rows, l->count, sizeof *l->rows, compare_ids);
-}
-
-static void note_granule(listing *l, uint64_t id, const sh_found *f)
-{
-    sh_granule_info info;
-    if (f->kind == SH_KIND_GRANULE && l->count < ROWS_MAX && sh_granule_look(id, &info)) {
-        l->rows[l->count++] = (tally){.row = {.id = id, .info = info}};
-    }
-}
-
-static void note_piece(listing *l, uint64_t id, const sh_found *f)
-{
-    (void)id;
-    sh_piece piece;
-    tally *t = sh_word_weight(sh_load_acquire(&f->meta->word)) != 0 && sh_piece_look(f, &piece)
-                   ? find_row(l, piece.granule)
-                   : NULL;
-    if (t != NULL) {
-        t->row.pieces++;
-        t->row.lent += piece.size;
-    }
-}
-
-static void each_block(listing *l, void (*note)(listing *, uint64_t, const sh_found *))
-{
-    uint32_t spans = sh_heap_spans();
-    for (uint32_t s = 0; s < spans; s++) {
-        sh_found f;
-        for (uint32_t i = 0; sh_heap_find((uint64_t)s << SH_INDEX_BITS | i, &f); i++) {
-            note(l, (uint64_t)s << SH_INDEX_BITS | i, &f);
-        }
-    }
-}
-
-static void note_reference(const listing *l, sh_ref ref, uint32_t slot)
-{
-    sh_found f;
-    sh_piece piece;
-    if (ref == 0 || !sh_heap_find(sh_ref_id(ref), &f)) {
-        return;
-    }
-    tally *t = find_row(l, sh_piece_look(&f, &piece) ? piece.granule : sh_ref_id(ref));
-    if (t != NULL && t->last != slot + 1) {
-        t->last = slot + 1;
-        t->row.holders++;
-    }
-}
-
-static void note_holder(const listing *l, uint32_t slot)
-{
-    sh_slot_shm *s = sh_slot_at(slot);
-    sh_phase phase = sh_slot_state_phase(sh_load_acquire(&s->state));
-    if (phase != SH_PHASE_ALIVE && phase != SH_PHASE_RESERVED) {
-        return;
-    }
-    for (uint32_t i = 0; i < SH_SLOT_CELLS; i++) {
-        note_reference(l, sh_load_acquire(&s->cells[i]), slot);
-    }
-    sh_ref ref = sh_load_acquire(&s->chunks);
-    sh_found f;
-    for (uint32_t n = 0; n < CHUNKS_MAX && ref != 0 && sh_heap_find(sh_ref_id(ref), &f); n++) {
-        sh_cells_shm *cells = (sh_cells_shm *)f.data;
-        if ((f.kind != SH_KIND_CELLS && f.kind != SH_KIND_INHERITED) || f.size < sizeof *cells) {
-            return;
-        }
-        for (uint64_t i = 0; i < (f.size - sizeof *cells) / 8; i++) {
-            note_reference(l, sh_load_acquire(&cells->cells[i]), slot);
-        }
-        ref = sh_load_acquire(&cells->next);
-    }
-}
-
-shoal_err sh_granules_list(bool (*each)(const sh_granule_row *row, void *context), void *context)
-{
-    listing l = {.rows = calloc(ROWS_MAX, sizeof *l.rows)};
-    if (l.rows == NULL) {
-        return sh_fail(SHOAL_ENOMEM, "no memory to list card memory");
-    }
-    shoal_err err = sh_enter() != NULL ? SHOAL_OK : shoal_last_error();
-    if (err == SHOAL_OK) {
-        each_block(&l, note_granule);
-        each_block(&l, note_piece);
-        uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);
-        for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
-            note_holder(&l, i);
-        }
-        for (size_t i = 0; i < l.count && each(&l.rows[i].row, context); i++) {
-        }
-        sh_leave();
-    }
-    free(l.rows);
-    return err;
 }

@@ -37,12 +37,6 @@ shoal_err sh_granule_fd(uint64_t id, int *out_fd);
 /* Returns a number that changes when granules have died. Costs one load. */
 uint64_t sh_granules_died(void);
 
-/* Asks all processes of the world to give card memory back that they do not use, and returns whether another one has
- * any. They do so when they next allocate or wait (sh_granules_wanted has changed); who asked looks again a little
- * later. */
-bool sh_granules_want(void);
-uint64_t sh_granules_wanted(void);
-
 /* Makes a piece: bytes [offset, offset + size) of the granule. The caller gets one reference; the piece holds one to the
  * granule. Not called inside. Errors: SHOAL_EINVAL if it is not inside the granule or empty, SHOAL_ENOMEM, SHOAL_ELIMIT. */
 shoal_err sh_piece_create(shoal_block *granule, uint64_t offset, uint64_t size, shoal_block **out_piece);
@@ -65,19 +59,41 @@ bool sh_piece_look(const sh_found *found, sh_piece *out_piece);
 /* The same for a handle. Not called inside. Errors: SHOAL_ECORRUPT, SHOAL_ETYPE if the block is not a piece. */
 shoal_err sh_piece_read(const shoal_block *piece, sh_piece *out_piece);
 
+/* ---- requests ----
+ *
+ * A process that finds the card full asks all processes of the world, itself too, to give back what they do not use, and
+ * waits until they have. Each process that uses a card has a thread that answers, whatever else it is blocked in.
+ *
+ *   who asks                                    the thread that answers
+ *   --------                                    -----------------------
+ *   wanted + 1: the number of the request       waits at the gate `asked` until wanted has changed
+ *   wakes the gate `asked`                      gives back
+ *   waits at the gate `answered`                stores the number in its slot, wakes the gate `answered`
+ *
+ * One answer counts for all requests up to its number.
+ * death: of who asked: nobody needs the answer; the request is answered with the next one, or at once. Of who answers:
+ * the wait ends when its slot is recovered, by the sweep at the end of a slice (park.h).
+ * stopped: who asked waits for an answer until its timeout. */
+
+/* Asks. Returns the number of the request, or 0 if this process is in no world. */
+uint64_t sh_granules_ask(void);
+
+/* Waits until every process that answers has answered the request. Returns false after the timeout. Not called inside. */
+bool sh_granules_await_answers(uint64_t number, int64_t timeout);
+
+/* For the thread that answers. begin: from now on this process answers; returns the last request, which it need not. await:
+ * waits for a request after `last`, and returns the newest; or returns when *stopping is not 0. answer: says that this
+ * process has given back what it had. end: it answers no longer. */
+uint64_t sh_granules_answers_begin(void);
+uint64_t sh_granules_await_request(uint64_t last, const sh_a32 *stopping);
+void sh_granules_answer(uint64_t number);
+void sh_granules_answers_end(void);
+
+/* Wakes the thread that answers, which then sees that it must stop. Others wake up, too, and sleep again. May be called in a
+ * signal handler. */
+void sh_granules_answers_stop(void);
+
 /* ---- for tools ---- */
-
-typedef struct sh_granule_row {
-    uint64_t id;
-    sh_granule_info info;
-    uint32_t holders; /* the number of processes that hold it or one of its pieces */
-    uint32_t pieces;  /* the number of its pieces */
-    uint64_t lent;    /* their bytes, counted twice where they overlap */
-} sh_granule_row;
-
-/* Calls each for every granule of this process's world, until it returns false. Walks the whole heap while others change
- * it: the numbers are those of about one moment. Not called inside, but each is. */
-shoal_err sh_granules_list(bool (*each)(const sh_granule_row *row, void *context), void *context);
 
 /* Stores in this process's slot how much card memory it has made (held) and how much of that is in use, in bytes, for
  * `shoal ps`. */

@@ -214,36 +214,6 @@ START_TEST(the_only_holder_knows)
 }
 END_TEST
 
-static bool add_row(const sh_granule_row *row, void *context)
-{
-    sh_granule_row *sum = context;
-    sum->holders += row->holders;
-    sum->pieces += row->pieces;
-    sum->lent += row->lent;
-    sum->info.size += row->info.size;
-    return true;
-}
-
-START_TEST(the_list_counts_pieces_and_holders)
-{
-    shoal_block *g = make_granule(), *h = make_granule(), *p[100];
-    sh_granule_row sum = {.holders = 0};
-    for (int i = 0; i < 100; i++) {
-        ck_assert_ok(sh_piece_create(i % 2 ? g : h, (uint64_t)i * 512, 512, &p[i]));
-    }
-    ck_assert_ok(sh_granules_list(add_row, &sum));
-    ck_assert_uint_eq(sum.holders, 2);
-    ck_assert_uint_eq(sum.pieces, 100);
-    ck_assert_uint_eq(sum.lent, 51200);
-    ck_assert_uint_eq(sum.info.size, 2 * BYTES);
-    for (int i = 0; i < 100; i++) {
-        sh_block_release(p[i]);
-    }
-    sh_block_release(g);
-    sh_block_release(h);
-}
-END_TEST
-
 static Suite *suite(void)
 {
     Suite *s = suite_create("granule");
@@ -255,7 +225,6 @@ static Suite *suite(void)
     tcase_add_test(tc, a_piece_is_inside_its_granule);
     tcase_add_test(tc, a_forged_piece_is_refused);
     tcase_add_test(tc, the_only_holder_knows);
-    tcase_add_test(tc, the_list_counts_pieces_and_holders);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -18,7 +18,7 @@ void sh_intent_confirm_slow(uint64_t tag, uint64_t target, const sh_a64 *word, u
     uint64_t when = sh_coarse_time(); /* before the load: if we are stopped in between, the value counts as too old */
     /* The tag was read with acquire, after the release or stronger swap that wrote it. So if its operation is still the
      * latest of its slot, all fields of the intent are visible here. */
-    SH_DEATH("op.confirm.looked"); /* a stop here may last for 2^24 operations of the other slot: intent.h */
+    SH_DEATH("intent.confirm.looked"); /* a stop here may last for 2^24 operations of the other slot: intent.h */
     uint64_t seq = sh_load_acquire(&slot->intent.seq);
     /* Private memory: sh_enter lets one thread in at a time. */
     sh_intent_seen[index] = seq;
@@ -33,5 +33,5 @@ void sh_intent_confirm_slow(uint64_t tag, uint64_t target, const sh_a64 *word, u
     uint64_t confirmed = sh_load_relaxed(&slot->confirmed);
     while (confirmed < seq && !sh_cas_acq_rel(&slot->confirmed, &confirmed, seq)) {
     }
-    SH_DEATH("op.confirmed");
+    SH_DEATH("intent.confirmed");
 }

@@ -217,6 +217,7 @@ typedef struct sh_intent_shm {
  *   waits       the threads of the slot's process before they sleep and after (waits.h); recovery wakes the objects
  *               named there
  *   held, card_held, card_used   the process of the slot; statistics
+ *   card_answered   the process of the slot, a release: what it had to give was given before
  *   store       the process of the slot, relaxed; a process that joins by name checks what it finds under the number
  *   cache       the process of the slot stores ids and zeros; others replace an id by 0 with compare-and-swap
  */
@@ -247,7 +248,9 @@ typedef struct sh_slot_shm {
     sh_a64 cells[SH_SLOT_CELLS];
     sh_a64 card_held; /* bytes of card memory that it has made, for `shoal ps` only: racy */
     sh_a64 card_used; /* bytes of these in use: the same */
-    sh_a32 store[2];  /* fd + 1 of its ends of the store (card_store.h); 0: it has none */
+    sh_a64
+        card_answered; /* 1 + the last request for card memory that it has answered; 0: it answers none (granule.h) */
+    sh_a32 store[2];   /* fd + 1 of its ends of the store (card_store.h); 0: it has none */
     char name[SHOAL_NAME_MAX + 1];
     sh_a64 cache[SH_CACHE_ENTRIES];
     sh_a64 waits[SH_SLOT_WAITS] __attribute__((aligned(SH_CACHE_LINE))); /* what its threads wait for; 0: nothing */
@@ -261,7 +264,9 @@ typedef struct sh_slot_shm {
  *   serials         any process, upward: the serial of the newest granule
  *   died            any process, upward, when a granule's block has weight 0 and before it is free
  *   swept           under the lock: what died was when the last finished sweep began
- *   wanted          any process, upward, when the card had no memory for it
+ *   wanted          any process, upward, when the card had no memory for it: the number of the last request (granule.h)
+ *   asked           a gate: threads that answer requests wait there for wanted to change
+ *   answered        a gate: those who asked wait there for card_answered of the slots
  */
 typedef struct sh_store_shm {
     sh_lock_shm lock;
@@ -271,6 +276,7 @@ typedef struct sh_store_shm {
     sh_a64 died __attribute__((aligned(SH_CACHE_LINE))); /* importers of card memory read it often */
     sh_a64 swept;
     sh_a64 wanted;
+    sh_gate asked, answered;
 } sh_store_shm;
 
 /* A timeline: timeline.h. One cache line.
@@ -336,7 +342,7 @@ typedef struct sh_world_shm {
 #define SH_RESERVE_MIN (UINT64_C(1) << 29)
 
 /* Returns a number that differs between builds whose shared structs differ. */
-#define SH_LAYOUT_VERSION 9u
+#define SH_LAYOUT_VERSION 10u
 static inline uint64_t sh_layout_word(void)
 {
     return (uint64_t)SH_LAYOUT_VERSION << 48 ^ (uint64_t)sizeof(sh_slot_shm) << 24 ^

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "os/memory.h"
 #include "os/pid.h"
+#include "shm/card_store.h"
 #include "shm/slot.h"
 #include "shm/waits.h"
 
@@ -82,14 +83,18 @@ shoal_err shoal_world_join(const char *name)
     if (name == NULL || name[0] == 0) {
         return sh_fail(SHOAL_EINVAL, "join: no name");
     }
-    if (sh_the_world.attachment != SH_DETACHED) {
+    if (sh_attachment_now() != SH_DETACHED) {
         return sh_fail(SHOAL_ESTATE, "this process is already in a world");
     }
     each_world_fd(find_by_name, &s);
     if (s.fd < 0) {
         return sh_fail(SHOAL_ENOENT, "no running process of this user is in a world named '%.80s'", name);
     }
-    return sh_world_attach(s.fd, SH_SLOT_NEW, "joined");
+    shoal_err err = sh_world_attach(s.fd, SH_SLOT_NEW, "joined");
+    if (err == SHOAL_OK) {
+        sh_cardstore_join();
+    }
+    return err;
 }
 
 /* ---- list ---- */

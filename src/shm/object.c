@@ -38,10 +38,10 @@ shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *w
         char name[24];
         return sh_null_error(what, argument_name(kind, name, sizeof name));
     }
-    if (sh_the_world.attachment == SH_FORKED) {
+    if (sh_attachment_now() == SH_FORKED) {
         return sh_world_not_ours(what);
     }
-    if (sh_the_world.attachment == SH_ENDED || sh_the_world.attachment == SH_LEAVING) {
+    if (sh_attachment_now() == SH_ENDED || sh_attachment_now() == SH_LEAVING) {
         return sh_world_ending(what);
     }
     if (block->magic != SH_HANDLE_MAGIC) {
@@ -64,7 +64,7 @@ shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *w
 
 bool sh_block_is_usable(const shoal_block *block)
 {
-    return (sh_the_world.attachment == SH_ATTACHED || sh_the_world.attachment == SH_DETACHED) &&
+    return (sh_attachment_now() == SH_ATTACHED || sh_attachment_now() == SH_DETACHED) &&
            block->magic == SH_HANDLE_MAGIC && !block->left_behind && !sh_block_is_lost(block);
 }
 
@@ -153,7 +153,7 @@ void sh_block_release(shoal_block *block)
         sh_block_unref_lost(block);
         return;
     }
-    if (__builtin_expect(sh_the_world.attachment != SH_ATTACHED, 0)) {
+    if (__builtin_expect(sh_attachment_now() != SH_ATTACHED, 0)) {
         return; /* this process is ending, or holds nothing here: clean-up never fails */
     }
     sh_ctx *c = sh_enter_held();

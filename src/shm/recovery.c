@@ -279,6 +279,7 @@ static void settle(uint32_t index, uint64_t state)
     sh_racy_store(&slot->held, 0);
     sh_racy_store(&slot->card_held, 0);
     sh_racy_store(&slot->card_used, 0);
+    sh_store_relaxed(&slot->card_answered, 0);
     sh_store_relaxed(&slot->store[0], 0);
     sh_store_relaxed(&slot->store[1], 0);
 }

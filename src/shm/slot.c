@@ -292,7 +292,7 @@ bool sh_slot_is_dead(uint32_t index)
     sh_slot_shm *slot = sh_slot_at(index);
     uint64_t state = sh_load_acquire(&slot->state);
     sh_phase phase = sh_slot_state_phase(state);
-    if (phase == SH_PHASE_FREE || (index == sh_the_world.self.index && sh_the_world.attachment == SH_ATTACHED)) {
+    if (phase == SH_PHASE_FREE || (index == sh_the_world.self.index && sh_attachment_now() == SH_ATTACHED)) {
         return false;
     }
     if (phase == SH_PHASE_DEAD) {

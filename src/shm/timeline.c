@@ -8,7 +8,7 @@ static sh_timeline_shm *timeline_at(uint32_t index)
     return (sh_timeline_shm *)sh_at(SH_TIMELINES_AT) + index;
 }
 
-/* Timelines up to here have memory. The acquire pairs with the swaps in sh_timelines_commit and extend. */
+/* Timelines up to here have memory. The acquire pairs with the swaps in commit and take_any. */
 static uint32_t used_now(void)
 {
     uint32_t used = sh_load_acquire(&sh_the_world.header->timelines_used);
@@ -64,17 +64,6 @@ static shoal_err commit(sh_ctx *c)
          * does */
         sh_cas_acq_rel(&sh_the_world.header->timelines_used, &none, 1u);
     }
-    return err;
-}
-
-shoal_err sh_timelines_commit(void)
-{
-    sh_ctx *c = sh_enter();
-    if (c == NULL) {
-        return shoal_last_error();
-    }
-    shoal_err err = commit(c);
-    sh_leave();
     return err;
 }
 

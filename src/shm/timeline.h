@@ -68,11 +68,8 @@ void sh_timeline_free_waiters(uint32_t index);
 void sh_timeline_release(uint32_t index);
 
 /* Returns the pages that contain the words of all timelines, now and later, to register with the driver. Valid after this
- * process has claimed one, or after sh_timelines_commit, until it leaves the world. */
+ * process has claimed one, until it leaves the world. */
 void sh_timelines_range(void **out_start, size_t *out_size);
-
-/* Makes sure that these pages have memory. sh_timeline_claim does it. Not called inside. Errors: SHOAL_ENOMEM. */
-shoal_err sh_timelines_commit(void);
 
 /* For recovery, and the end of a process: settles the timelines of `dead`. May be repeated. */
 void sh_timelines_settle(sh_owner dead);

@@ -15,7 +15,7 @@ sh_waits_kind sh_waits_serve(sh_waits_kind kind)
 
 uint32_t sh_waits_begin(uint64_t name, sh_owner holder)
 {
-    if (sh_the_world.attachment != SH_ATTACHED) {
+    if (sh_attachment_now() != SH_ATTACHED) {
         return 0;
     }
     if (serves != SH_WAITS_NONE && sh_waits_is_at_object(name)) {
@@ -37,7 +37,7 @@ uint32_t sh_waits_begin(uint64_t name, sh_owner holder)
 /* Looks the slot up again: a handler that interrupted the wait may have forked, and this may be the child. */
 void sh_waits_end(uint32_t entry)
 {
-    if (entry != 0 && sh_the_world.attachment == SH_ATTACHED) {
+    if (entry != 0 && sh_attachment_now() == SH_ATTACHED) {
         sh_store_release(&sh_the_world.self.slot->waits[entry - 1], 0);
     }
 }

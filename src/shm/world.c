@@ -56,11 +56,11 @@ static sh_owner peers_self(void)
 
 static void peers_sweep(void)
 {
-    if (sh_the_world.attachment != SH_ATTACHED) {
+    if (sh_attachment_now() != SH_ATTACHED) {
         return;
     }
     lock_inside();
-    if (sh_the_world.attachment == SH_ATTACHED) {
+    if (sh_attachment_now() == SH_ATTACHED) {
         sh_slots_sweep(false);
         sh_forks_tidy();
         sh_cardstore_tidy();
@@ -143,7 +143,7 @@ void sh_world_be(uint32_t index)
     sh_cardstore_tell(c->slot);
     sh_peers_set(&world_peers);
     sh_signal_fence(); /* a signal handler that ends the process finds the slot if it finds SH_ATTACHED */
-    sh_the_world.attachment = SH_ATTACHED;
+    sh_attachment_set(SH_ATTACHED);
 }
 
 /* Uses the mapping of a checked world and takes a slot in it. */
@@ -175,6 +175,13 @@ static shoal_err enter_world(int fd, void *base, uint64_t size, uint32_t slot, c
     return SHOAL_OK;
 }
 
+static void tell_attached(void)
+{
+    if (sh_world_after_attach != NULL) {
+        sh_world_after_attach();
+    }
+}
+
 shoal_err sh_world_check(const sh_world_shm *header, uint64_t size)
 {
     if (sh_load_acquire(&header->magic) != SH_MAGIC) {
@@ -201,7 +208,7 @@ shoal_err sh_world_attach(int fd, uint32_t slot, const char *name)
     uint64_t size;
     void *base = NULL;
     shoal_err err = SHOAL_OK;
-    if (sh_the_world.attachment != SH_DETACHED) {
+    if (sh_attachment_now() != SH_DETACHED) {
         err = sh_fail(SHOAL_ESTATE, "this process is already in a world");
     } else if (!sh_memory_is_sealed(fd, &size) || size < SH_RESERVE_MIN) {
         err = sh_fail(SHOAL_ECORRUPT, "this is not a world: the file is not a sealed memory file, or it is too small");
@@ -218,15 +225,19 @@ shoal_err sh_world_attach(int fd, uint32_t slot, const char *name)
         close(fd);
         return err;
     }
-    return enter_world(fd, base, size, slot, name);
+    err = enter_world(fd, base, size, slot, name);
+    if (err == SHOAL_OK) {
+        tell_attached();
+    }
+    return err;
 }
 
 void sh_world_detach(void)
 {
-    if (sh_the_world.attachment == SH_ENDED || sh_the_world.attachment == SH_LEAVING) {
+    if (sh_attachment_now() == SH_ENDED || sh_attachment_now() == SH_LEAVING) {
         return; /* the mapping stays, for other threads; or another call is leaving, perhaps the interrupted one */
     }
-    if (sh_the_world.attachment == SH_ATTACHED && sh_world_before_end != NULL) {
+    if (sh_attachment_now() == SH_ATTACHED && sh_world_before_end != NULL) {
         sh_world_before_end(false);
     }
     lock_inside();
@@ -244,14 +255,14 @@ void sh_world_detach(void)
 void shoal_world_leave(void)
 {
     sh_cleanup_begin();
-    sh_end_word_drop(sh_world_file());          /* while our slot still holds its memory */
-    if (sh_the_world.attachment == SH_FORKED) { /* only the mapping belongs to this process */
+    sh_end_word_drop(sh_world_file());      /* while our slot still holds its memory */
+    if (sh_attachment_now() == SH_FORKED) { /* only the mapping belongs to this process */
         sh_blocks_forget();
         forget_world();
     } else {
         sh_world_detach();
     }
-    if (sh_the_world.attachment != SH_ENDED && sh_world_after_leave != NULL) {
+    if (sh_attachment_now() != SH_ENDED && sh_world_after_leave != NULL) {
         sh_world_after_leave();
     }
     sh_cleanup_end();
@@ -385,10 +396,12 @@ shoal_err shoal_world_create(const shoal_world_options *options)
         return sh_world_ending("shoal_world_create");
     }
     lock_inside();
-    shoal_err err = sh_the_world.attachment == SH_DETACHED
-                        ? create_world(options)
-                        : sh_fail(SHOAL_ESTATE, "this process is already in a world");
+    shoal_err err = sh_attachment_now() == SH_DETACHED ? create_world(options)
+                                                       : sh_fail(SHOAL_ESTATE, "this process is already in a world");
     unlock_inside();
+    if (err == SHOAL_OK) {
+        tell_attached();
+    }
     return err;
 }
 
@@ -402,16 +415,21 @@ static sh_ctx *enter(bool held)
         return NULL;
     }
     lock_inside();
-    if (__builtin_expect(sh_the_world.attachment == SH_ATTACHED, 1)) {
+    if (__builtin_expect(sh_attachment_now() == SH_ATTACHED, 1)) {
         return &sh_the_world.self;
     }
-    shoal_err err = sh_the_world.attachment == SH_FORKED  ? sh_world_not_ours("this call")
-                    : sh_the_world.attachment == SH_ENDED ? sh_world_ending("this call")
+    shoal_err err = sh_attachment_now() == SH_FORKED  ? sh_world_not_ours("this call")
+                    : sh_attachment_now() == SH_ENDED ? sh_world_ending("this call")
                     : held ? sh_fail(SHOAL_ESTATE, "this process has left the world of the object")
                            : create_world(NULL);
     if (err != SHOAL_OK) {
         unlock_inside();
         return NULL;
+    }
+    bool locked = sh_the_world.locked;
+    tell_attached();
+    if (!locked) {
+        lock_inside(); /* that may have started the second thread of this process */
     }
     return &sh_the_world.self;
 }
@@ -433,7 +451,7 @@ void sh_leave_slow(void)
 
 bool sh_attached(void)
 {
-    return sh_the_world.attachment == SH_ATTACHED;
+    return sh_attachment_now() == SH_ATTACHED;
 }
 
 shoal_err shoal_world_sweep(uint32_t *out_recovered)

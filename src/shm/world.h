@@ -36,12 +36,22 @@ typedef struct sh_world {
     int fd;
     sh_memory_id file; /* the file behind fd */
     sh_world_shm *header;
-    sh_attachment attachment;
-    bool locked; /* a thread is inside, and holds the lock of this process */
+    sh_a32 attachment; /* sh_attachment; a thread that ends the process changes it without the lock (end.c) */
+    bool locked;       /* a thread is inside, and holds the lock of this process */
     sh_ctx self;
 } sh_world;
 
 extern sh_world sh_the_world;
+
+static inline sh_attachment sh_attachment_now(void)
+{
+    return (sh_attachment)sh_load_relaxed(&sh_the_world.attachment);
+}
+
+static inline void sh_attachment_set(sh_attachment next)
+{
+    sh_store_relaxed(&sh_the_world.attachment, (uint32_t)next);
+}
 
 /* 1: the attachment is SH_ENDED or SH_LEAVING, or is about to be. For threads without the lock. The thread that changes
  * it from 0 to 1 ends what this process has in the world, and no other thread does. */
@@ -76,7 +86,7 @@ void sh_leave_slow(void);
 
 static inline sh_ctx *sh_enter(void)
 {
-    if (__builtin_expect(__libc_single_threaded && sh_the_world.attachment == SH_ATTACHED, 1)) {
+    if (__builtin_expect(__libc_single_threaded && sh_attachment_now() == SH_ATTACHED, 1)) {
         return &sh_the_world.self; /* one thread needs no lock */
     }
     return sh_enter_slow();
@@ -86,7 +96,7 @@ static inline sh_ctx *sh_enter(void)
  * fails with SHOAL_ESTATE, and creates no world. */
 static inline sh_ctx *sh_enter_held(void)
 {
-    if (__builtin_expect(__libc_single_threaded && sh_the_world.attachment == SH_ATTACHED, 1)) {
+    if (__builtin_expect(__libc_single_threaded && sh_attachment_now() == SH_ATTACHED, 1)) {
         return &sh_the_world.self;
     }
     return sh_enter_held_slow();
@@ -165,6 +175,10 @@ void sh_world_end(void);
 /* Called before the process leaves its world (not inside) or ends; may be NULL. If `ends`, it may be called in a signal
  * handler, and waits for no lock. */
 extern void (*sh_world_before_end)(bool ends);
+
+/* Called when this process is in a world, outside of its lock or as the last thing before a call goes on inside; may start
+ * a thread. May be NULL. */
+extern void (*sh_world_after_attach)(void);
 
 /* Called outside, when a world has been left and all handles are lost. */
 extern void (*sh_world_after_leave)(void);

@@ -6,6 +6,7 @@
 #include "testing/cuda_stub/stub.h"
 #include "testing/runner.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -169,6 +170,34 @@ START_TEST(wrong_order)
 }
 END_TEST
 
+static void *begin_and_end_thread(void *out_capture)
+{
+    sh_exec *exec = sh_device_cuda.exec();
+    if (!exec || !sh_cuda_scratch(exec, 4096) || shoal_capture_begin(out_capture) != SHOAL_OK ||
+        !sh_cuda_scratch(exec, 8192)) {
+        abort();
+    }
+    return NULL;
+}
+
+/* Its scratch, from before and of the capture, and its stream come back. */
+START_TEST(thread_ends_first)
+{
+    shoal_capture *c = NULL;
+    pthread_t thread;
+    uint64_t made = stub ? stub->calls("cuStreamCreate") : 0, destroyed = stub ? stub->calls("cuStreamDestroy") : 0;
+    ck_assert_int_eq(pthread_create(&thread, NULL, begin_and_end_thread, &c), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_err(shoal_capture_end(c), SHOAL_ESTATE);
+    ck_assert_msg(strstr(shoal_last_error_text(), "ended before it") != NULL, "%s", shoal_last_error_text());
+    ck_assert_err(shoal_capture_replay(c), SHOAL_ESTATE);
+    shoal_capture_destroy(c);
+    if (stub) {
+        ck_assert_uint_eq(stub->calls("cuStreamDestroy") - destroyed, stub->calls("cuStreamCreate") - made);
+    }
+}
+END_TEST
+
 /* Each replay draws what the thread would draw now; the CPU draws the same from the same seed. */
 START_TEST(random_numbers)
 {
@@ -237,6 +266,7 @@ static Suite *suite(void)
     tcase_add_test(tc, memory_of_a_capture);
     tcase_add_test(tc, what_needs_the_host);
     tcase_add_test(tc, wrong_order);
+    tcase_add_test(tc, thread_ends_first);
     tcase_add_test(tc, random_numbers);
     if (!getenv("SHOAL_TEST_CARD")) {
         tcase_add_test(tc, failing_driver);

@@ -280,6 +280,10 @@ size_t shoal_tensor_format(const shoal_tensor *t, char *buffer, size_t capacity)
         put(&p, ", ");
         put(&p, sh_tensor_text(&text, t));
     }
+    if (t && t->storage->device->kind != SHOAL_CPU) {
+        put(&p, ", ");
+        put(&p, t->storage->device->name);
+    }
     free(p.copy);
     end(&p);
     return p.length;

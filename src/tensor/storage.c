@@ -331,8 +331,8 @@ static void drop_bytes(sh_storage *s)
         sh_cuda_close(s->keeper);
     } else if (s->keeper) {
         sh_block_release(s->keeper);
-        if (s->owns) {
-            s->device->free(s->data, s->size);
+        if (s->owns) { /* also if this process has left the world that it was shared in: s->device frees nothing then */
+            sh_cuda_free(s->data, s->size);
         }
     } else if (s->pinned_for) {
         s->pinned_for->free_pinned(s->data, s->size);

@@ -1,4 +1,4 @@
-/* Storages: the bytes behind tensors. They are private, in the shared heap, on a GPU, or foreign (the program's own,
+/* Storages: the bytes behind tensors. They are private, in the shared heap, on a card, or foreign (the program's own,
  * or another library's).
  *
  * A storage object belongs to one process, and every view of it points to the same one, so moving it into the heap

@@ -111,7 +111,7 @@ static shoal_err make_module(sh_card *card, shoal_module *model)
     return card->module ? err : shoal_last_error();
 }
 
-static shoal_tensor *uploaded(const sh_card *card, const shoal_tensor *from)
+shoal_tensor *sh_card_upload(const sh_card *card, const shoal_tensor *from)
 {
     shoal_tensor *t = sh_card_make(card, from->dtype, from->ndim, from->shape);
     if (t != NULL && card->device->write(sh_tensor_ptr(t), sh_tensor_ptr(from), bytes_of(t)) != SHOAL_OK) {
@@ -163,8 +163,8 @@ static shoal_err upload_set(sh_card *card, shoal_dataset *set)
     if (card->scaled) {
         card->scale = images.scale;
         card->shift = images.shift;
-        card->samples = uploaded(card, images.pixels);
-        card->labels = card->samples ? uploaded(card, images.labels) : NULL;
+        card->samples = sh_card_upload(card, images.pixels);
+        card->labels = card->samples ? sh_card_upload(card, images.labels) : NULL;
     } else {
         card->samples = sh_dataset_new_x(set, length, make_on_card);
         card->labels = card->samples ? sh_dataset_new_y(set, length, make_on_card) : NULL;
@@ -179,11 +179,14 @@ static shoal_err upload_set(sh_card *card, shoal_dataset *set)
 static shoal_err open_plan(sh_worker *w)
 {
     sh_card *card = w->card;
-    card->plan = &sh_card_fused;
-    if (!card->plan->fits(w)) {
-        card->plan = &sh_card_ops;
-    }
+    card->plan = sh_card_fused.fits(w) ? &sh_card_fused : sh_card_cnn_plan.fits(w) ? &sh_card_cnn_plan : &sh_card_ops;
     return card->plan->open(w);
+}
+
+bool sh_card_captures(void)
+{
+    const char *own = getenv("SHOAL_CAPTURE");
+    return own == NULL || strcmp(own, "off") != 0;
 }
 
 /* Opens the card. An MPS server that has just gone down with another client is back a moment later: the worker ends, and
@@ -193,7 +196,7 @@ static shoal_err open_device(sh_card *card, const sh_worker *w)
     card->device = sh_device_get(SHOAL_CUDA);
     card->exec = card->device ? card->device->exec() : NULL;
     shoal_err err = card->exec ? SHOAL_OK : shoal_last_error();
-    if (err == SHOAL_EOS && (w->settings.mps[0] != 0 || getenv("CUDA_MPS_PIPE_DIRECTORY") != NULL)) {
+    if (err == SHOAL_EOS && w->settings.mps_used) {
         char text[256];
         snprintf(text, sizeof text, "%s", shoal_last_error_text());
         (void)usleep(MPS_AGAIN_US);
@@ -244,6 +247,8 @@ void sh_card_close(sh_card *card)
     if (card->plan != NULL) {
         card->plan->close(card);
     }
+    sh_card_clients_close(card->clients);
+    sh_card_tests_close(card->tests);
     shoal_module_destroy(card->module);
     shoal_tensor *all[] = {card->params, card->momentum, card->grads,  card->samples, card->labels,
                            card->order,  card->progress, card->common, card->sums};
@@ -252,9 +257,6 @@ void sh_card_close(sh_card *card)
     }
     if (card->host != NULL) {
         card->device->free_pinned(card->host, (size_t)card->offsets[card->count] * sizeof(float));
-    }
-    if (card->sums_host != NULL) {
-        card->device->free_pinned(card->sums_host, (size_t)card->offsets[card->count] * sizeof(double));
     }
     free(card->offsets);
     free(card);
@@ -392,12 +394,13 @@ static shoal_err enqueue(sh_worker *w, int64_t at, int64_t end, int64_t *out_sam
 }
 
 /* Enqueues steps for about AHEAD_NS, however long one takes. */
-static int64_t next_ahead(int64_t ahead, int64_t took)
+void sh_card_ran_ahead(sh_card *card, int64_t took)
 {
-    if (took < AHEAD_NS / 2 && ahead < AHEAD_MOST) {
-        return ahead * 2;
+    if (took < AHEAD_NS / 2 && card->ahead < AHEAD_MOST) {
+        card->ahead *= 2;
+    } else if (took > 2 * AHEAD_NS && card->ahead > 1) {
+        card->ahead /= 2;
     }
-    return took > 2 * AHEAD_NS && ahead > 1 ? ahead / 2 : ahead;
 }
 
 static shoal_err run_steps(sh_worker *w, int64_t epoch, int64_t first, int64_t last, uint64_t seed)
@@ -420,7 +423,7 @@ static shoal_err run_steps(sh_worker *w, int64_t epoch, int64_t first, int64_t l
             sh_worker_tell_many(w, sh_position(epoch / w->passes, end), samples,
                                 (double)(p.loss - before) / (double)(end - at), end - at);
             before = p.loss;
-            card->ahead = next_ahead(card->ahead, sh_now() - begun);
+            sh_card_ran_ahead(card, sh_now() - begun);
         }
     }
     return err;

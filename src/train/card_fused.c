@@ -13,7 +13,7 @@
 typedef struct fused {
     sh_small_cnn_step step;
     shoal_tensor *scratch;
-    bool ran;               /* a step has run as it is: the kernels are loaded */
+    bool captures, ran;     /* ran: a step has run as it is, so the kernels are loaded */
     shoal_capture *capture; /* of TOGETHER steps of whole batches; NULL: none yet */
 } fused;
 
@@ -32,6 +32,7 @@ static shoal_err open(sh_worker *w)
         return sh_fail(SHOAL_ENOMEM, "no memory for the steps on the card");
     }
     int64_t size = (int64_t)card->device->kernels()->small_cnn->scratch_size(w->settings.batch);
+    f->captures = sh_card_captures();
     f->scratch = sh_card_make(card, SHOAL_U8, SHOAL_SHAPE(size));
     f->step = (sh_small_cnn_step){.pixels = sh_tensor_ptr(card->samples),
                                   .labels = sh_tensor_ptr(card->labels),
@@ -110,7 +111,7 @@ static shoal_err steps(sh_worker *w, int64_t samples, int64_t count)
     const sh_card *card = w->card;
     fused *f = card->own;
     shoal_err err = SHOAL_OK;
-    while (f->ran && samples == w->loader->batch && count >= TOGETHER && err == SHOAL_OK) {
+    while (f->captures && f->ran && samples == w->loader->batch && count >= TOGETHER && err == SHOAL_OK) {
         err = f->capture ? SHOAL_OK : capture(card, samples);
         err = err == SHOAL_OK ? shoal_capture_replay(f->capture) : err;
         count -= TOGETHER;

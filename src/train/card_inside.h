@@ -11,10 +11,10 @@
 /* What the steps keep in card memory; the worker reads it back. */
 typedef struct sh_card_progress {
     int64_t at;     /* samples of the epoch before the next batch */
-    int64_t blocks; /* of random numbers, for a plan that counts them here; */
+    int64_t blocks; /* of random numbers drawn so far, for a plan that counts them here */
     uint64_t seed;  /* of those */
     float loss;     /* the sum of the batches' losses */
-    float unused;
+    float unused;   /* no gap whose bytes nobody sets */
 } sh_card_progress;
 
 /* How steps are taken. */
@@ -29,8 +29,13 @@ typedef struct sh_card_plan {
     shoal_err (*steps)(sh_worker *w, int64_t samples, int64_t count);
 } sh_card_plan;
 
-/* fused: a whole step of mnist-cnn in two launches (kernels/small_cnn.h). ops: any model, op by op. Both are captured. */
-extern const sh_card_plan sh_card_fused, sh_card_ops;
+/* fused: a whole step of mnist-cnn in two launches (kernels/small_cnn.h). cnn: fedavg-cnn (kernels/fedavg_cnn.h). ops: any
+ * model, op by op. All are captured. */
+extern const sh_card_plan sh_card_fused, sh_card_cnn_plan, sh_card_ops;
+
+/* Returns whether steps are captured: unless SHOAL_CAPTURE=off, to look for the op that fails, or for a driver that
+ * cannot. */
+bool sh_card_captures(void);
 
 struct sh_card {
     const sh_device *device;
@@ -49,10 +54,12 @@ struct sh_card {
     shoal_tensor *order; /* i64, the samples of an epoch */
     int64_t order_epoch, order_loads;
 
-    shoal_tensor *common, *sums; /* of a round of fedavg (card_sums.c); NULL: none yet */
-    double *sums_host;           /* pinned */
-    shoal_tensor *progress;      /* an sh_card_progress */
-    int64_t ahead;               /* steps to enqueue at a time */
+    bool has_common;                 /* params are what the next round begins with */
+    shoal_tensor *common, *sums;     /* of a round of fedavg (card_sums.c); NULL: none yet */
+    struct sh_card_clients *clients; /* side by side (card_clients.c); NULL: one after another */
+    struct sh_card_tests *tests;     /* card_score.c; NULL: none yet */
+    shoal_tensor *progress;          /* an sh_card_progress */
+    int64_t ahead;                   /* steps to enqueue at a time */
 };
 
 static inline float *sh_card_at(const sh_card *card, const shoal_tensor *t, size_t parameter)
@@ -64,6 +71,19 @@ static inline sh_card_progress *sh_card_progress_of(const sh_card *card)
 {
     return sh_tensor_ptr(card->progress);
 }
+
+/* Takes how long card->ahead steps took, and sets how many are enqueued next. */
+void sh_card_ran_ahead(sh_card *card, int64_t took);
+
+/* Adds parameters on the card, times weight, to the sums (card_sums.c). */
+shoal_err sh_card_sums_add_from(sh_card *card, shoal_tensor *params, double weight);
+
+/* Accept NULL. */
+void sh_card_clients_close(struct sh_card_clients *c);
+void sh_card_tests_close(struct sh_card_tests *t);
+
+/* Makes a tensor on the card with the elements of one on the host. */
+shoal_tensor *sh_card_upload(const sh_card *card, const shoal_tensor *from);
 
 /* Makes a tensor on the card. */
 shoal_tensor *sh_card_make(const sh_card *card, shoal_dtype dtype, int ndim, const int64_t *shape);

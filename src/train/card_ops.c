@@ -8,7 +8,6 @@
 #include <shoal/autograd.h>
 
 #include <stdlib.h>
-#include <string.h>
 
 /* The step of one size of batch. */
 typedef struct captured {
@@ -23,7 +22,7 @@ typedef struct ops {
     shoal_optimizer *sgd;
     captured sizes[SIZES];
     bool change;
-    bool captures; /* unless SHOAL_CAPTURE=off, to look for the op that fails, or for a driver that cannot */
+    bool captures;
     double lr;
 } ops;
 
@@ -59,8 +58,7 @@ static shoal_err open(sh_worker *w)
     if (o == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for the steps on the card");
     }
-    const char *own = getenv("SHOAL_CAPTURE");
-    o->captures = own == NULL || strcmp(own, "off") != 0;
+    o->captures = sh_card_captures();
     o->sgd = shoal_sgd_create(w->card->module, .lr = w->settings.lr, .momentum = w->settings.momentum);
     if (o->sgd == NULL) {
         return shoal_last_error();

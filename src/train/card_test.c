@@ -65,10 +65,10 @@ static trained train(int way, const shoal_train_options *more)
     o.module = t.model;
     o.train_set = samples;
     o.test_set = test;
-    o.batch = 16;
+    o.batch = more->batch > 0 ? more->batch : 16;
     o.lr = 0.02;
     o.seed = 7;
-    o.mps = SHOAL_MPS_OFF;
+    o.mps = more->device == SHOAL_CUDA ? SHOAL_MPS_OFF : SHOAL_MPS_AUTO;
     o.epochs = more->epochs;
     o.device = more->device;
     o.save = more->save;
@@ -125,7 +125,9 @@ static bool kill_two(const shoal_train_event *event, void *context)
 START_TEST(deaths_change_nothing)
 {
     int left = 2;
-    shoal_train_options disturbed = {.device = SHOAL_CUDA, .epochs = 10, .call = kill_two, .context = &left};
+    bool ahead = ways[_i].method == SHOAL_METHOD_HOGWILD && sh_stub_control() == NULL;
+    int64_t epochs = ahead ? 2000 : 10; /* on a card its workers are far ahead of the reports */
+    shoal_train_options disturbed = {.device = SHOAL_CUDA, .epochs = epochs, .call = kill_two, .context = &left};
     trained a = train(_i, &disturbed);
     ck_assert_int_eq(left, 0);
     ck_assert_int_eq(a.result.deaths, 2);
@@ -168,36 +170,248 @@ START_TEST(resumes)
 }
 END_TEST
 
-static bool note_death(const shoal_train_event *event, void *context)
+/* serial's rounds are longer on a card: there, an epoch of this job is one round, and on the CPU it is more. */
+START_TEST(resumes_on_another_device)
 {
+    char path[64];
+    int64_t batch = TRAIN / 120;
+    snprintf(path, sizeof path, "/tmp/shoal_card_test.%d", (int)getpid());
+    trained whole = train(1, &(shoal_train_options){.device = SHOAL_CPU, .epochs = 3, .batch = batch});
+    trained a = train(1, &(shoal_train_options){.device = SHOAL_CPU, .epochs = 1, .batch = batch, .save = path});
+    trained b = train(
+        1, &(shoal_train_options){.device = SHOAL_CUDA, .epochs = 2, .batch = batch, .save = path, .resume = path});
+    trained c = train(1, &(shoal_train_options){.device = SHOAL_CPU, .epochs = 3, .batch = batch, .resume = path});
+    ck_assert_int_eq(c.result.images, 3 * TRAIN);
+    ck_assert_double_le(greatest_difference(c.model, whole.model), 1e-4);
+    (void)unlink(path);
+    shoal_module_destroy(whole.model);
+    shoal_module_destroy(a.model);
+    shoal_module_destroy(b.model);
+    shoal_module_destroy(c.model);
+}
+END_TEST
+
+/* ---- fedavg-cnn, which has steps of its own ---- */
+
+#define CNN_NEAR (sh_stub_control() != NULL ? 1e-4 : 5e-3) /* a card may choose another element of a pool */
+#define CNN_TRAIN 46                                       /* 4 clients: two of 12 and two of 11 samples */
+
+static const shoal_train_options cnn_ways[] = {
+    {.method = SHOAL_METHOD_SERIAL, .workers = 1, .batch = 8, .momentum = 0.5},
+    {.method = SHOAL_METHOD_SYNC, .batch = 8},
+    {.method = SHOAL_METHOD_SYNC, .average = SHOAL_AVERAGE_GRADIENTS, .batch = 8, .momentum = 0.5},
+    {.method = SHOAL_METHOD_LOCAL, .steps = 2, .batch = 5, .momentum = 0.5},
+    {.method = SHOAL_METHOD_FEDAVG, .batch = 5, .momentum = 0.5},
+    {.method = SHOAL_METHOD_FEDAVG, .batch = 250, .lr_decay = 0.5}, /* two clients at a time */
+};
+
+#define CNN_WAYS (int)(sizeof cnn_ways / sizeof *cnn_ways)
+
+static void write_idx(const char *folder, const char *name, int dims, uint8_t (*byte)(int), int count)
+{
+    char path[128];
+    uint8_t head[16] = {0, 0, 8, (uint8_t)dims, 0, 0, 0, CNN_TRAIN, 0, 0, 0, 28, 0, 0, 0, 28};
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "wb");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_uint_eq(fwrite(head, 1, (size_t)(4 + 4 * dims), f), (size_t)(4 + 4 * dims));
+    for (int i = 0; i < count; i++) {
+        fputc(byte(i), f);
+    }
+    fclose(f);
+}
+
+static uint8_t label(int i)
+{
+    return (uint8_t)(i * 7 % 10);
+}
+
+/* Noise, so that no two elements of a pool are almost equal: the CPU and a card may then choose different ones. */
+static uint8_t pixel(int i)
+{
+    return (uint8_t)((uint32_t)(i + 1) * 2654435761U >> 24);
+}
+
+/* Makes a small set of images of bytes, which a subset is not. */
+static shoal_dataset *few_images(void)
+{
+    char folder[] = "/tmp/shoal_card_test.XXXXXX", path[128];
+    const char *names[] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte"};
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    write_idx(folder, names[0], 3, pixel, CNN_TRAIN * 784);
+    write_idx(folder, names[1], 1, label, CNN_TRAIN);
+    shoal_dataset *set = shoal_mnist_at(folder, SHOAL_TRAIN);
+    ck_assert_msg(set != NULL, "%s", shoal_last_error_text());
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        ck_assert_int_eq(unlink(path), 0);
+    }
+    ck_assert_int_eq(rmdir(folder), 0);
+    return set;
+}
+
+static trained train_cnn(const shoal_train_options *way, const shoal_train_options *more)
+{
+    shoal_dataset *samples = few_images();
+    shoal_manual_seed(3);
+    trained t = {.model = shoal_model_create("fedavg-cnn")};
+    shoal_train_options o = *way;
+    o.workers = more->workers > 0 ? more->workers : o.workers > 0 ? o.workers : 2;
+    o.module = t.model;
+    o.train_set = samples;
+    o.test_set = samples;
+    o.momentum = o.momentum > 0 ? o.momentum : -1;
+    o.lr = 0.05;
+    o.clients = 4;
+    o.fraction = 1;
+    o.local_epochs = 2;
+    o.seed = 7;
+    o.mps = more->device == SHOAL_CUDA ? SHOAL_MPS_OFF : SHOAL_MPS_AUTO;
+    o.epochs = more->epochs;
+    o.device = more->device;
+    o.call = more->call;
+    o.context = more->context;
+    ck_assert_ok(shoal_train_run(&o, &t.result));
+    shoal_dataset_release(samples);
+    return t;
+}
+
+static bool note_loss(const shoal_train_event *event, void *context)
+{
+    *(double *)context = event->loss;
+    return true;
+}
+
+START_TEST(cnn_like_on_the_cpu)
+{
+    double losses[2];
+    trained card =
+        train_cnn(&cnn_ways[_i],
+                  &(shoal_train_options){.device = SHOAL_CUDA, .epochs = 2, .call = note_loss, .context = &losses[0]});
+    trained cpu =
+        train_cnn(&cnn_ways[_i],
+                  &(shoal_train_options){.device = SHOAL_CPU, .epochs = 2, .call = note_loss, .context = &losses[1]});
+    ck_assert_int_eq(card.result.images, cpu.result.images);
+    ck_assert_int_eq(card.result.deaths, 0);
+    ck_assert_double_le(greatest_difference(card.model, cpu.model), CNN_NEAR);
+    ck_assert_double_eq_tol(card.result.test_loss, cpu.result.test_loss, CNN_NEAR);
+    ck_assert_double_eq_tol(card.result.test_accuracy, cpu.result.test_accuracy, 1.5 / CNN_TRAIN);
+    ck_assert_double_eq_tol(losses[0], losses[1], 0.2); /* running means, not of the same steps one by one */
+    shoal_module_destroy(card.model);
+    shoal_module_destroy(cpu.model);
+}
+END_TEST
+
+/* The sums are added in the order of the draw, so who trains a client with whom makes no difference to them; on a card, its
+ * sums of products may have another order. Deaths and repetitions change no bit. */
+START_TEST(cnn_clients_side_by_side)
+{
+    const shoal_train_options *way = &cnn_ways[4];
+    int left = 2;
+    trained together = train_cnn(way, &(shoal_train_options){.device = SHOAL_CUDA, .epochs = 3, .workers = 1});
+    trained again = train_cnn(
+        way,
+        &(shoal_train_options){.device = SHOAL_CUDA, .epochs = 3, .workers = 1, .call = kill_two, .context = &left});
+    trained apart = train_cnn(way, &(shoal_train_options){.device = SHOAL_CUDA, .epochs = 3, .workers = 4});
+    ck_assert_int_eq(left, 0);
+    ck_assert_int_eq(again.result.deaths, 2);
+    ck_assert_double_eq(greatest_difference(together.model, again.model), 0);
+    ck_assert_double_le(greatest_difference(together.model, apart.model), sh_stub_control() != NULL ? 0 : CNN_NEAR);
+    shoal_module_destroy(together.model);
+    shoal_module_destroy(again.model);
+    shoal_module_destroy(apart.model);
+}
+END_TEST
+
+typedef struct heard {
+    char death[256], note[256]; /* the last */
+    int notes, events;
+} heard;
+
+static bool hear(const shoal_train_event *event, void *context)
+{
+    heard *h = context;
+    h->events++;
     if (event->kind == SHOAL_TRAIN_DEATH) {
-        snprintf(context, 256, "%s", event->text);
+        snprintf(h->death, sizeof h->death, "%s", event->text);
+    } else if (event->kind == SHOAL_TRAIN_NOTE) {
+        snprintf(h->note, sizeof h->note, "%s", event->text);
+        h->notes++;
     }
     return true;
 }
 
-/* A worker whose context is lost ends with the reason and is started again, up to the limit. */
+/* A worker whose context is lost ends with the reason and is started again, up to the limit. With MPS, a line says that its
+ * server went down. */
 START_TEST(lost_cards)
 {
     shoal_dataset *samples = part_of(SHOAL_TRAIN, 64);
     shoal_module *model = shoal_model_create("logistic");
-    char text[256] = "";
+    heard h = {.notes = 0};
+    char folder[] = "/tmp/shoal_card_test.XXXXXX", control[64];
     shoal_train_options o = {.method = SHOAL_METHOD_SYNC,
                              .device = SHOAL_CUDA,
-                             .workers = 1,
+                             .workers = 2,
                              .module = model,
                              .train_set = samples,
                              .restarts = 2,
-                             .call = note_death,
-                             .context = text};
+                             .call = hear,
+                             .context = &h};
     if (sh_stub_control() != NULL &&
         !SH_SLOW) { /* pinned memory goes with the process: a leak. In each worker, from its third copy on: an illegal address */
         setenv("SHOAL_STUB_FAIL", "cuMemcpyHtoDAsync:3:700", 1);
+        ck_assert_ptr_nonnull(mkdtemp(folder)); /* of a daemon that seems to run */
+        snprintf(control, sizeof control, "%s/control", folder);
+        FILE *f = fopen(control, "w");
+        ck_assert_ptr_nonnull(f);
+        fclose(f);
+        setenv("CUDA_MPS_PIPE_DIRECTORY", folder, 1);
         ck_assert_err(shoal_train_run(&o, NULL), SHOAL_ECHILD);
-        ck_assert_msg(strstr(text, "cannot use the card any more") != NULL, "%s", text);
+        ck_assert_msg(strstr(h.death, "cannot use the card any more") != NULL, "%s", h.death);
+        ck_assert_msg(strstr(h.note, "the server of MPS went down with a worker") != NULL, "%s", h.note);
+        ck_assert_int_ge(h.notes, 1);
+        ck_assert_int_eq(unlink(control), 0);
+        ck_assert_int_eq(rmdir(folder), 0);
         ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "had already been restarted 2 times"));
         unsetenv("SHOAL_STUB_FAIL");
     }
+    shoal_module_destroy(model);
+    shoal_dataset_release(samples);
+}
+END_TEST
+
+/* B54: the job says why in one sentence, reports no event and writes nothing. */
+START_TEST(cards_that_are_not_there)
+{
+    static const struct {
+        const char *name, *value, *words;
+        shoal_err err;
+    } cases[] = {{"SHOAL_CARD", "77", "SHOAL_CARD is 77, but this process sees 1 card", SHOAL_ENOENT},
+                 {"SHOAL_CARD", "first", "SHOAL_CARD is \"first\"", SHOAL_EINVAL},
+                 {"SHOAL_STUB_CARDS", "0", "there is no CUDA card here", SHOAL_ENOENT},
+                 {"SHOAL_STUB_FAIL", "cuInit:1:999", "cannot start the CUDA driver", SHOAL_EOS}};
+    shoal_dataset *samples = part_of(SHOAL_TRAIN, 64);
+    shoal_module *model = shoal_model_create("logistic");
+    heard h = {.notes = 0};
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/shoal_card_test.%d", (int)getpid());
+    shoal_train_options o = {.device = SHOAL_CUDA,
+                             .workers = 2,
+                             .mps = SHOAL_MPS_OFF,
+                             .module = model,
+                             .train_set = samples,
+                             .save = path,
+                             .call = hear,
+                             .context = &h};
+    for (int i = 0; i < (sh_stub_control() != NULL ? 4 : 1); i++) {
+        setenv(cases[i].name, cases[i].value, 1);
+        ck_assert_err(shoal_train_run(&o, NULL), cases[i].err);
+        ck_assert_msg(strncmp(shoal_last_error_text(), cases[i].words, strlen(cases[i].words)) == 0, "%s",
+                      shoal_last_error_text());
+        unsetenv(cases[i].name);
+    }
+    ck_assert_int_eq(h.events, 0);
+    ck_assert_int_ne(access(path, F_OK), 0);
     shoal_module_destroy(model);
     shoal_dataset_release(samples);
 }
@@ -214,7 +428,11 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, deaths_change_nothing, 4, WAYS); /* local, with momentum that is kept, and fedavg */
     tcase_add_loop_test(tc, resumes, 0, 1);
     tcase_add_loop_test(tc, resumes, 4, WAYS);
+    tcase_add_test(tc, resumes_on_another_device);
+    tcase_add_loop_test(tc, cnn_like_on_the_cpu, 0, CNN_WAYS);
+    tcase_add_test(tc, cnn_clients_side_by_side);
     tcase_add_test(tc, lost_cards);
+    tcase_add_test(tc, cards_that_are_not_there);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -218,8 +218,12 @@ static shoal_err notes(const sh_job *job, sh_checkpoint *c)
     if (err == SHOAL_OK) {
         err = sh_checkpoint_note(c, "device", o->device == SHOAL_CUDA ? "cuda" : "cpu");
     }
-    if (err == SHOAL_OK && o->until > 0) {
-        err = sh_checkpoint_note_number(c, "until", o->until);
+    if (err == SHOAL_OK && o->tf32) {
+        err = sh_checkpoint_note(c, "tf32", "true");
+    }
+    if (err == SHOAL_OK &&
+        (o->until > 0 || o->method == SHOAL_METHOD_A3C)) { /* a3c: no note means its default, not never */
+        err = sh_checkpoint_note_number(c, "until", o->until > 0 ? o->until : 0);
     }
     if (err == SHOAL_OK && job->result.reached_epoch > 0) {
         err = sh_checkpoint_note_whole(c, "reached_epoch", job->result.reached_epoch);

@@ -100,6 +100,43 @@ START_TEST(before_lr_decay)
 }
 END_TEST
 
+/* serial on another device has rounds of another length: between epochs the job uses its own, within one those of the
+ * file. Here both are on the CPU. */
+START_TEST(rounds_of_another_length)
+{
+    shoal_module *whole = new_model("logistic", 3), *resumed = new_model("logistic", 3);
+    shoal_train_options o = options_of(SHOAL_METHOD_SERIAL, whole);
+    shoal_train_result r;
+    int64_t batches = (TRAIN + o.batch - 1) / o.batch;
+    char rounds[24];
+    o.epochs = 2;
+    ck_assert_ok(shoal_train_run(&o, NULL));
+    o = good_file(SHOAL_METHOD_SERIAL, resumed, in_folder("good"));
+    snprintf(rounds, sizeof rounds, "%lld", (long long)(batches + 9) / 10);
+    write_changed(in_folder("good"), in_folder("shorter"), "batches_in_round", "10", NULL);
+    write_changed(in_folder("shorter"), in_folder("end"), "round", rounds, NULL);
+    o.epochs = 2;
+    o.resume = in_folder("end");
+    ck_assert_ok(shoal_train_run(&o, &r));
+    ck_assert_int_eq(r.images, 2 * TRAIN);
+    assert_same_bits(whole, resumed, true);
+    write_changed(in_folder("shorter"), in_folder("middle"), "round", "3", NULL);
+    o.epochs = 1;
+    o.resume = o.save = in_folder("middle");
+    ck_assert_ok(shoal_train_run(&o, &r));
+    ck_assert_int_eq(r.images, TRAIN);
+    shoal_tensors *file = shoal_safetensors_read(o.save);
+    ck_assert_str_eq(shoal_tensors_text(file, "batches_in_round"), "10");
+    ck_assert_str_eq(shoal_tensors_text(file, "round"), rounds);
+    shoal_tensors_destroy(file);
+    o.resume = in_folder("bad");
+    write_changed(in_folder("good"), o.resume, "batches_in_round", "0", NULL);
+    refuse(&o, SHOAL_ECORRUPT, "batches_in_round is '0'");
+    shoal_module_destroy(whole);
+    shoal_module_destroy(resumed);
+}
+END_TEST
+
 /* Columns as past.c has them: the first five are whole numbers, the next two are times. */
 START_TEST(past_epochs)
 {
@@ -256,6 +293,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, begin, end);
     tcase_add_test(tc, hostile_texts);
     tcase_add_test(tc, before_lr_decay);
+    tcase_add_test(tc, rounds_of_another_length);
     tcase_add_test(tc, past_epochs);
     tcase_add_test(tc, past_is_thinned_out);
     tcase_add_test(tc, hostile_tensors);

@@ -8,11 +8,16 @@
 
 #include <shoal/share.h>
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 #define TICK SHOAL_MS(50)
 #define GRACE SHOAL_SECONDS(3) /* for the step in progress when the job stops */
+#define STALL_FIRST SHOAL_SECONDS(60)
+#define REPLACED_MOST 3
+
+int64_t sh_crew_stall = SHOAL_SECONDS(5);
 
 /* Each process gets its own queue: a task that a dead process had taken is on no queue any more. */
 static shoal_err renew_tasks(sh_job *job, int rank)
@@ -43,17 +48,32 @@ static shoal_value *arguments_of(void *owner, int rank)
                      "own", own);
 }
 
+void sh_crew_note_mps(sh_job *job)
+{
+    memcpy(job->settings.mps, job->mps.folder, sizeof job->settings.mps);
+    job->settings.mps_used = job->mps.used;
+}
+
 /* Decides about a worker that ended: it is done, it failed, or it died. */
 static sh_verdict ended(void *owner, int rank, const shoal_process *process)
 {
     sh_job *job = owner;
     const shoal_status *status = &process->status;
+    bool put_down = job->put_down[rank];
+    job->put_down[rank] = false;
+    if (put_down && status->end == SHOAL_KILLED) {
+        return sh_job_over(job) ? SH_VERDICT_DONE : SH_VERDICT_REPLACE;
+    }
     if (status->end == SHOAL_RETURNED || (status->end != SHOAL_FAILED && sh_job_over(job))) {
         return SH_VERDICT_DONE;
     }
     if (status->end == SHOAL_FAILED && status->err != SHOAL_ECARD) { /* a lost card is like a death */
         (void)sh_fail(SHOAL_ECHILD, "%s", status->text);
         return SH_VERDICT_FAIL;
+    }
+    if (status->end == SHOAL_FAILED) {
+        sh_mps_recover(&job->mps);
+        sh_crew_note_mps(job);
     }
     job->result.deaths++;
     memcpy(job->died[rank], status->text, sizeof job->died[rank]);
@@ -92,7 +112,50 @@ static shoal_err tend(sh_job *job)
             job->died[i][0] = 0;
         }
     }
+    sh_job_tell_mps(job);
     return err == SHOAL_OK ? SHOAL_OK : sh_fail(err, "%s", why);
+}
+
+/* Returns whether a worker has gone on since the last look. */
+static bool moved(sh_job *job)
+{
+    uint64_t sum = (uint64_t)job->result.epochs + job->trial;
+    for (int i = 0; i < job->o.workers; i++) {
+        sum += sh_racy_load(&job->board->workers[i].images);
+    }
+    bool differs = sum != job->stall.sum;
+    job->stall.sum = sum;
+    return differs;
+}
+
+/* Replaces MPS and all workers if nobody goes on after a death (mps.h). A worker that starts may have to compile the
+ * kernels first, so the first progress may take longer. */
+static shoal_err watch_mps(sh_job *job)
+{
+    int64_t now = sh_now();
+    if (moved(job) || job->stall.since == 0) {
+        job->stall.began = job->stall.began || job->result.images > job->images_before;
+        job->stall.replaced = 0;
+        job->stall.since = now;
+    }
+    int64_t limit = job->stall.began ? sh_crew_stall : STALL_FIRST;
+    if (job->mps.keeper == 0 || job->result.deaths == 0 || now - job->stall.since < limit) {
+        return SHOAL_OK;
+    }
+    if (job->stall.replaced++ == REPLACED_MOST) {
+        return sh_fail(SHOAL_ECARD, "no worker goes on, although MPS and the workers were started again %d times",
+                       REPLACED_MOST);
+    }
+    for (int i = 0; i < job->o.workers; i++) {
+        if (sh_supervisor_runs(job->workers, i)) {
+            job->put_down[i] = true;
+            (void)kill(shoal_process_pid(sh_supervisor_process(job->workers, i)), SIGKILL);
+        }
+    }
+    sh_mps_replace(&job->mps);
+    sh_crew_note_mps(job);
+    job->stall.since = sh_now();
+    return SHOAL_OK;
 }
 
 static shoal_err tick(sh_job *job)
@@ -103,7 +166,8 @@ static shoal_err tick(sh_job *job)
     }
     job->next_tick = now + TICK;
     sh_job_tell(job, SHOAL_TRAIN_TICK, -1, "");
-    return sh_job_check_losses(job);
+    shoal_err err = watch_mps(job);
+    return err == SHOAL_OK ? sh_job_check_losses(job) : err;
 }
 
 shoal_err sh_crew_wait(sh_job *job)

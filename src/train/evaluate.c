@@ -9,19 +9,17 @@
 
 #include <stdlib.h>
 
-#define BATCH INT64_C(500)
-
 int64_t sh_evaluate_batches(const shoal_dataset *set)
 {
-    return (shoal_dataset_length(set) + BATCH - 1) / BATCH;
+    return (shoal_dataset_length(set) + SH_EVALUATE_BATCH - 1) / SH_EVALUATE_BATCH;
 }
 
 /* Fetches a batch into the first rows of e->full; rows are those. */
 static shoal_err fetch(sh_evaluator *e, int64_t batch, sh_batch *rows)
 {
-    int64_t numbers[BATCH], first = batch * BATCH, left = shoal_dataset_length(e->set) - first;
-    int64_t count = left < BATCH ? left : BATCH;
-    shoal_err err = e->full.x != NULL ? SHOAL_OK : sh_batch_create(&e->full, e->set, BATCH, shoal_empty);
+    int64_t numbers[SH_EVALUATE_BATCH], first = batch * SH_EVALUATE_BATCH, left = shoal_dataset_length(e->set) - first;
+    int64_t count = left < SH_EVALUATE_BATCH ? left : SH_EVALUATE_BATCH;
+    shoal_err err = e->full.x != NULL ? SHOAL_OK : sh_batch_create(&e->full, e->set, SH_EVALUATE_BATCH, shoal_empty);
     for (int64_t i = 0; i < count; i++) {
         numbers[i] = first + i;
     }
@@ -120,6 +118,12 @@ void sh_evaluator_fini(sh_evaluator *e)
     free(e->kept);
 }
 
+static shoal_device device_of(const shoal_module *module)
+{
+    shoal_named first = {0};
+    return shoal_module_next(module, &first) == SHOAL_OK ? shoal_tensor_device(first.tensor) : SHOAL_CPU;
+}
+
 shoal_err shoal_evaluate(shoal_module *module, shoal_dataset *set, double *out_loss, double *out_accuracy)
 {
     SH_NEED(module);
@@ -127,12 +131,15 @@ shoal_err shoal_evaluate(shoal_module *module, shoal_dataset *set, double *out_l
     if (shoal_dataset_length(set) == 0) {
         return sh_fail(SHOAL_EINVAL, "shoal_evaluate: the set has no samples");
     }
-    sh_evaluator e = {.set = set};
+    sh_evaluator e = {.set = set, .device = device_of(module)};
     double loss = 0, right = 0, count = (double)shoal_dataset_length(set);
     shoal_err err = SHOAL_OK;
     for (int64_t batch = 0; batch < sh_evaluate_batches(set) && err == SHOAL_OK; batch++) {
         sh_score s;
         err = sh_evaluate_batch(&e, module, batch, &s);
+        if (e.kept != NULL) { /* each batch is tested only once here */
+            sh_batch_release(&e.kept[batch]);
+        }
         loss += err == SHOAL_OK ? s.loss : 0;
         right += err == SHOAL_OK ? s.right : 0;
     }

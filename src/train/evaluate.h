@@ -6,6 +6,8 @@
 
 #include <shoal/nn.h>
 
+#define SH_EVALUATE_BATCH INT64_C(500) /* samples in a batch; the last may have fewer */
+
 typedef struct sh_evaluator {
     shoal_dataset *set;
     shoal_device device; /* of the model */

@@ -1,4 +1,4 @@
-/* A worker's side of federated averaging: trains its clients of a round, one after another. */
+/* A worker's side of federated averaging: trains its clients of a round, one after another, or side by side on a card. */
 #include "train/card.h"
 #include "train/fedavg.h"
 #include "train/flat_model.h"
@@ -16,6 +16,8 @@ typedef struct fedavg_worker {
     sh_flat_shm *sums;
     int64_t length; /* of a row */
     int64_t *drawn;
+    sh_card_client *clients; /* side by side; NULL: one after another */
+    int room;                /* of clients */
 } fedavg_worker;
 
 /* Trains the model as that client, from the common parameters. Its random numbers depend on the client and the round,
@@ -59,6 +61,26 @@ static int64_t clients_done(const fedavg_worker *w, int64_t round)
     return done >> 32 == (uint64_t)round ? (int64_t)(done & UINT32_MAX) : 0;
 }
 
+/* Trains as many clients as the card trains at a time, from that turn on, and adds them to the card's sums. Returns how
+ * many. */
+static shoal_err train_on_card(fedavg_worker *w, int64_t round, int64_t turn, int64_t turns, int64_t *out_count)
+{
+    sh_worker *base = &w->base;
+    const int64_t *drawn = w->drawn + base->rank;
+    int64_t workers = w->parts->plan.workers, samples;
+    *out_count = w->room > 0 && w->room < turns - turn ? w->room : w->room > 0 ? turns - turn : 1;
+    if (w->room == 0) {
+        shoal_err err = train_client(w, round, drawn[turn * workers], &samples);
+        return err == SHOAL_OK ? sh_card_sums_add(base->card, (double)samples) : err;
+    }
+    for (int64_t i = 0; i < *out_count; i++) {
+        sh_card_client *c = &w->clients[i];
+        c->number = drawn[(turn + i) * workers];
+        c->samples = sh_part(w->parts, c->number, &c->count);
+    }
+    return sh_card_clients_train(base, round, w->clients, (int)*out_count);
+}
+
 /* On a card the sums of a round stay there until its last client. death: the round's clients are trained again. */
 static shoal_err train_round_on_card(fedavg_worker *w, int64_t round)
 {
@@ -69,12 +91,8 @@ static shoal_err train_round_on_card(fedavg_worker *w, int64_t round)
         return SHOAL_OK; /* a dead process of this rank has done all but the answer */
     }
     shoal_err err = sh_card_sums_begin(base->card, base->global);
-    for (int64_t turn = 0; turn < turns && err == SHOAL_OK && !sh_worker_stopped(base); turn++) {
-        int64_t samples;
-        err = train_client(w, round, w->drawn[base->rank + turn * s->workers], &samples);
-        if (err == SHOAL_OK) {
-            err = sh_card_sums_add(base->card, (double)samples);
-        }
+    for (int64_t turn = 0, count; turn < turns && err == SHOAL_OK && !sh_worker_stopped(base); turn += count) {
+        err = train_on_card(w, round, turn, turns, &count);
     }
     if (err == SHOAL_OK && !sh_worker_stopped(base)) {
         err = sh_card_sums_give(base->card, base->model, w->sums->rows + turns % 2 * w->length);
@@ -106,6 +124,23 @@ static shoal_err train_round(sh_worker *base, int64_t round)
     return err;
 }
 
+/* Asks the card for room for all clients of a round, of any size. */
+static shoal_err open_clients(fedavg_worker *w)
+{
+    const sh_parts_shm *parts = w->parts;
+    int64_t turns = sh_fedavg_turns(&parts->plan, w->base.rank), most = 0;
+    for (int64_t i = 0, count; i < parts->plan.clients; i++) {
+        sh_part(parts, i, &count);
+        most = most < count ? count : most;
+    }
+    shoal_err err = sh_card_clients_open(&w->base, turns, most, &w->room);
+    if (err == SHOAL_OK && w->room > 0) {
+        w->clients = malloc((size_t)w->room * sizeof *w->clients);
+        err = w->clients ? SHOAL_OK : sh_fail(SHOAL_ENOMEM, "no memory for %d clients", w->room);
+    }
+    return err;
+}
+
 static shoal_err open_own(fedavg_worker *w, const shoal_value *own)
 {
     shoal_block *parts = shoal_arg_block(own, "parts");
@@ -129,10 +164,14 @@ shoal_err sh_fedavg_work(int rank, const shoal_value *args)
     if (err == SHOAL_OK) {
         err = open_own(&w, own);
     }
+    if (err == SHOAL_OK && w.base.card) {
+        err = open_clients(&w);
+    }
     if (err == SHOAL_OK) {
         err = sh_rounds_serve(&w.base, train_round);
     }
     free(w.drawn);
+    free(w.clients);
     sh_worker_close(&w.base);
     return err;
 }

@@ -7,7 +7,7 @@
 
 #include <shoal/nn.h>
 
-/* Returns the length of a row. Errors: SHOAL_ETYPE if the model cannot be summed here: it has parts on a GPU, or of f16
+/* Returns the length of a row. Errors: SHOAL_ETYPE if the model cannot be summed here: it has parts on a card, or of f16
  * or bf16. The other functions take models that passed this check. */
 shoal_err sh_flat_length(const shoal_module *module, int64_t *out_length);
 

@@ -4,7 +4,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "device/device.h"
 #include "proc/supervisor.h"
 
 #include <shoal/share.h>
@@ -74,9 +73,10 @@ static shoal_err open_board(sh_job *job)
 {
     size_t n = (size_t)job->o.workers;
     job->died = calloc(n, sizeof *job->died);
+    job->put_down = calloc(n, sizeof *job->put_down);
     job->seen = calloc(n, sizeof *job->seen);
     job->tasks = calloc(n, sizeof *job->tasks);
-    if (job->died == NULL || job->seen == NULL || job->tasks == NULL) {
+    if (job->died == NULL || job->put_down == NULL || job->seen == NULL || job->tasks == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for %zu workers", n);
     }
     shoal_err err = shoal_block_create_zeroed(sizeof(sh_board_shm) + n * sizeof(sh_progress_shm), &job->board_block);
@@ -113,8 +113,9 @@ shoal_err sh_job_open(sh_job *job, const shoal_train_options *options)
                                   .workers = job->o.workers,
                                   .device = job->o.device,
                                   .card_share = job->o.card_share,
+                                  .tf32 = job->o.tf32,
                                   .shard = job->method->shards || job->o.shard};
-    err = sh_device_find(job->o.device); /* the workers open it */
+    err = sh_probe_start(job);
     if (err == SHOAL_OK) {
         err = open_model(job);
     }
@@ -134,7 +135,7 @@ shoal_err sh_job_open(sh_job *job, const shoal_train_options *options)
         err = sh_job_resume(job);
         note_before(job);
     }
-    return err;
+    return err == SHOAL_OK ? sh_probe_end(job) : err;
 }
 
 void sh_job_close(sh_job *job)
@@ -149,8 +150,10 @@ void sh_job_close(sh_job *job)
     shoal_release(job->answers);
     sh_trial_close(job);
     shoal_release(job->board_block);
+    shoal_process_destroy(job->probe);
     sh_supervisor_destroy(job->workers);
     free(job->died);
+    free(job->put_down);
     free(job->seen);
     sh_past_fini(&job->past);
     shoal_value_destroy(job->packed);
@@ -258,8 +261,10 @@ shoal_err sh_job_test(sh_job *job)
 
 static shoal_err diverged(const char *what, double loss, int64_t epoch, double lr)
 {
-    return sh_fail(SHOAL_ENAN, "the %s loss is %s in epoch %lld: training has diverged at a learning rate of %g", what,
-                   isnan(loss) ? "nan" : "inf", (long long)epoch, lr);
+    return sh_fail(
+        SHOAL_ENAN,
+        "the %s loss is %s in epoch %lld: a learning rate of %g is too large, or the data has NaN or infinity", what,
+        isnan(loss) ? "nan" : "inf", (long long)epoch, lr);
 }
 
 shoal_err sh_job_check_losses(const sh_job *job)
@@ -362,20 +367,28 @@ static void tell_begin(sh_job *job)
     sh_job_tell(job, SHOAL_TRAIN_BEGIN, -1, job->o.resume != NULL ? job->o.resume : "");
 }
 
+void sh_job_tell_mps(sh_job *job)
+{
+    char note[sizeof job->mps.note];
+    memcpy(note, job->mps.note, sizeof note);
+    job->mps.note[0] = 0;
+    if (note[0] != 0) {
+        sh_job_tell(job, SHOAL_TRAIN_NOTE, -1, note);
+    }
+}
+
 static shoal_err run(sh_job *job)
 {
     job->train_begun = sh_now();
     job->training = true;
     shoal_err err = sh_mps_start(&job->mps, &job->o);
-    memcpy(job->settings.mps, job->mps.folder, sizeof job->settings.mps);
+    sh_crew_note_mps(job);
     if (err == SHOAL_OK) {
         err = sh_crew_start(job);
     }
     if (err == SHOAL_OK) {
         tell_begin(job);
-        if (job->mps.note[0] != 0) {
-            sh_job_tell(job, SHOAL_TRAIN_NOTE, -1, job->mps.note);
-        }
+        sh_job_tell_mps(job);
         err = job->method->run(job);
     }
     look_at_clock(job);

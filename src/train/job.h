@@ -83,10 +83,18 @@ struct sh_job {
     shoal_queue **tasks;             /* to each worker: of the current process of the rank */
     shoal_block *trial_block;        /* sh_trial_part_shm (trial.h) for each batch of the test set; NULL: none */
     uint64_t trial;                  /* the number of the last trial */
+    shoal_process *probe;            /* NULL: none */
     struct sh_supervisor *workers;   /* NULL: not started */
     char (*died)[SHOAL_STATUS_TEXT]; /* for each rank a death that is not reported yet; "": none */
+    bool *put_down;                  /* for each rank: the job has killed its process, which is no death */
     shoal_train_worker *seen;        /* for the callback */
-    void *own;                       /* the method's own state */
+    struct {                         /* since when no worker has gone on (crew.c) */
+        uint64_t sum;
+        int64_t since; /* sh_now; 0: nobody has looked yet */
+        int replaced;  /* how often MPS and the workers were, since then */
+        bool began;    /* a worker has gone on before */
+    } stall;
+    void *own; /* the method's own state */
     int64_t images_total;
     int64_t begun, train_begun, next_tick;
     int64_t idle; /* nanoseconds since train_begun in which no worker trained */
@@ -109,6 +117,9 @@ void sh_job_close(sh_job *job);
 void sh_job_tell(sh_job *job, shoal_train_event_kind kind, int worker, const char *text);
 void sh_job_stop(sh_job *job);
 
+/* Reports what there is to say about MPS, once. */
+void sh_job_tell_mps(sh_job *job);
+
 /* Returns whether the job is over: it was stopped, or the model is good enough. */
 static inline bool sh_job_over(const sh_job *job)
 {
@@ -130,8 +141,16 @@ shoal_err sh_job_epoch(sh_job *job, int64_t finished, bool pause);
 /* Sets the position from which the worker of that rank continues; everything before it is done. */
 void sh_job_place(sh_job *job, int rank, int64_t epoch, int64_t batch);
 
-/* crew.c: start starts all members. wait waits for any event, at most a twentieth of a second, and handles members that
- * ended: one whose target returned is done, one that died is restarted. */
+/* probe.c: finds out whether there is a card, if the job needs one. start returns while it is looked for; end waits for
+ * the answer. Errors: as for sh_device_get. */
+shoal_err sh_probe_start(sh_job *job);
+shoal_err sh_probe_end(sh_job *job);
+
+/* crew.c: note_mps lets the workers that are started from now on know about MPS. start starts all members. wait waits for
+ * any event, at most a twentieth of a second, and handles members that ended: one whose target returned is done, one that
+ * died is restarted. */
+extern int64_t sh_crew_stall; /* how long nobody goes on before MPS and the workers are replaced; less in tests */
+void sh_crew_note_mps(sh_job *job);
 shoal_err sh_crew_start(sh_job *job);
 shoal_err sh_crew_wait(sh_job *job);
 bool sh_crew_done(const sh_job *job);

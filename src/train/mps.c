@@ -3,36 +3,69 @@
 #include "base/clock.h"
 #include "base/error.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define PROGRAM "nvidia-cuda-mps-control"
 #define DEFAULT_FOLDER "/tmp/nvidia-mps"
+#define FOLDER_BEGIN "shoal-mps."
+#define NEEDED "a worker's share of the card needs MPS, but "
 #define UP_MS 10000
+#define ONE_EVENT SHOAL_SECONDS(2) /* within this time, workers that lose their card lost it together */
 
 extern char **environ;
 
-/* $1 is the folder. A daemon that does not obey is killed: its clients have ended. */
-static const char keeper[] =
-    "export CUDA_MPS_PIPE_DIRECTORY=\"$1\" CUDA_MPS_LOG_DIRECTORY=\"$1\"\n" PROGRAM
-    " -d >/dev/null 2>&1 && echo up || echo no\n"
-    "exec >/dev/null 2>&1\n"
-    "pid=$(cat \"$1/" PROGRAM ".pid\")\n"
-    "read -r end\n"
-    "echo quit | timeout 5 " PROGRAM "\n"
-    "runs() { grep '^State:' \"/proc/$pid/status\" | grep -qv Z; }\n" /* an ended one may wait long for its parent */
-    "n=0; while [ -n \"$pid\" ] && runs && [ $n -lt 50 ]; do sleep 0.05; n=$((n + 1)); done\n"
-    "[ -n \"$pid\" ] && runs && kill -9 \"$pid\"\n"
-    "rm -rf \"$1\"\n";
+const char *sh_mps_seconds = "5"; /* less than UP_MS */
+const char *sh_mps_folders = "/tmp";
+
+/* $1 is the folder, $2 how many seconds a command may take; fd 9 holds the folder's lock, which the daemon must not keep.
+ * A daemon that does not obey is killed: its clients have ended. Its pid may belong to another process by then, which was
+ * born later, or else does not have this folder in its environment. So are its servers: one whose client was killed at a bad
+ * moment may wait for it for ever; and a daemon that still starts. The word "now" spares a daemon that does not answer the
+ * question. */
+#define OBEYED "timeout -s KILL \"$2\" " PROGRAM
+#define FIRST                                                                                                          \
+    "export CUDA_MPS_PIPE_DIRECTORY=\"$1\" CUDA_MPS_LOG_DIRECTORY=\"$1\"\n"                                            \
+    "folder=$1\n"                                                                                                      \
+    "birth() { cut -d ' ' -f 22 \"/proc/$pid/stat\"; }\n"                                                              \
+    "of_folder() { tr '\\0' '\\n' <\"/proc/$1/environ\" | grep -qxF \"CUDA_MPS_PIPE_DIRECTORY=$folder\"; }\n"          \
+    "same() { if [ -n \"$born\" ]; then [ \"$(birth)\" = \"$born\" ]; else of_folder \"$pid\"; fi; }\n"                \
+    "runs() { [ -n \"$pid\" ] && same &&\n"                                                                            \
+    "    grep '^State:' \"/proc/$pid/status\" | grep -qv Z; }\n" /* an ended one may wait long for its parent */
+#define READ_PID "pid=$(cat \"$1/" PROGRAM ".pid\")\n"
+#define KEEP                                                                                                           \
+    OBEYED " -d </dev/null >/dev/null 2>&1 9>&-; failed=$?\n" READ_PID "born=$(birth)\n"                               \
+           "trap '' PIPE\n" /* the job may have been killed meanwhile */                                               \
+           "[ $failed -eq 0 ] && echo up || echo no\n"                                                                 \
+           "exec >/dev/null 2>&1\n"                                                                                    \
+           "read -r end\n"
+#define END                                                                                                            \
+    "children=; runs && children=$(cat /proc/\"$pid\"/task/*/children)\n"                                              \
+    "[ \"$end\" = now ] || echo quit | " OBEYED "\n"                                                                   \
+    "n=0; while [ \"$end\" != now ] && runs && [ $n -lt 50 ]; do sleep 0.05; n=$((n + 1)); done\n"                     \
+    "runs && kill -9 \"$pid\"\n"                                                                                       \
+    "for file in $(grep -l '^nvidia-cuda-mps' /proc/[0-9]*/comm); do\n"                                                \
+    "    server=${file#/proc/}; server=${server%/comm}\n"                                                              \
+    "    case \" $children \" in *\" $server \"*) kill -9 \"$server\" ;; esac\n"                                       \
+    "    of_folder \"$server\" && kill -9 \"$server\"\n"                                                               \
+    "done\n"                                                                                                           \
+    "rm -rf \"$1\"\n"
+
+static const char keeper[] = FIRST KEEP END;
+static const char ender[] = FIRST READ_PID "born=; end=\n" END; /* for a daemon whose keeper is dead */
 
 static bool in_path(void)
 {
@@ -49,11 +82,13 @@ static bool in_path(void)
     return false;
 }
 
-/* Runs a script with that argument, in a session of its own. Standard input and output are the socket, or /dev/null if
- * it is negative. Returns the pid, or -1 with errno. */
-static pid_t run(const char *script, const char *argument, int socket)
+/* Runs a script with that argument and the limit, in a session of its own. Standard input and output are the socket, or
+ * /dev/null if it is negative. It gets the lock as fd 9, unless it is negative. Returns the pid, or -1 with errno. */
+static pid_t run(const char *script, const char *argument, int socket, int lock)
 {
-    char *arguments[] = {"sh", "-c", (char *)(uintptr_t)script, "sh", (char *)(uintptr_t)argument, NULL};
+    char *arguments[] = {
+        "sh", "-c", (char *)(uintptr_t)script, "sh", (char *)(uintptr_t)argument, (char *)(uintptr_t)sh_mps_seconds,
+        NULL};
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     sigset_t none;
@@ -67,6 +102,9 @@ static pid_t run(const char *script, const char *argument, int socket)
     for (int fd = 0; fd <= 2 && failed == 0; fd++) {
         failed = socket >= 0 && fd < 2 ? posix_spawn_file_actions_adddup2(&actions, socket, fd)
                                        : posix_spawn_file_actions_addopen(&actions, fd, "/dev/null", O_RDWR, 0);
+    }
+    if (lock >= 0 && failed == 0) {
+        failed = posix_spawn_file_actions_adddup2(&actions, lock, 9);
     }
     failed = failed ? failed : posix_spawn(&pid, "/bin/sh", &actions, &attributes, arguments, environ);
     posix_spawn_file_actions_destroy(&actions);
@@ -83,21 +121,45 @@ static int wait_for(pid_t pid)
     return status;
 }
 
-/* Checks whether a daemon answers in the folder that this process's environment names. Without the program that could
- * ask, its file counts. */
-static bool is_running(void)
+static bool has_control(const char *folder)
 {
-    const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY");
     char control[4096];
-    snprintf(control, sizeof control, "%s/control", folder != NULL && folder[0] != 0 ? folder : DEFAULT_FOLDER);
-    if (access(control, F_OK) != 0) {
+    snprintf(control, sizeof control, "%s/control", folder);
+    return access(control, F_OK) == 0;
+}
+
+/* Checks whether a daemon answers in that folder. Without the program that could ask, its file counts. */
+static bool answers(const char *folder)
+{
+    if (!has_control(folder)) {
         return false;
     }
     if (!in_path()) {
         return true;
     }
-    pid_t pid = run("echo get_server_list | timeout 5 " PROGRAM, "", -1);
+    pid_t pid = run("export CUDA_MPS_PIPE_DIRECTORY=\"$1\"; echo get_server_list | " OBEYED, folder, -1, -1);
     return pid > 0 && wait_for(pid) == 0;
+}
+
+/* Returns the folder of the daemon that this process's environment names. */
+static const char *folder_here(void)
+{
+    const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY");
+    return folder != NULL && folder[0] != 0 ? folder : DEFAULT_FOLDER;
+}
+
+shoal_err sh_mps_check(const shoal_train_options *o)
+{
+    return o->card_share == 0 || in_path() || has_control(folder_here())
+               ? SHOAL_OK
+               : sh_fail(SHOAL_ENOENT, NEEDED PROGRAM " is not installed, and no daemon runs in %s", folder_here());
+}
+
+/* Sets note: the workers go without MPS. */
+static void note_turns(sh_mps *mps, const char *why)
+{
+    snprintf(mps->note, sizeof mps->note, "the %d workers take turns on the card%s: %s", mps->workers,
+             mps->share > 0 ? ", each with all of it" : "", why);
 }
 
 /* Waits until the keeper says whether the daemon is up. */
@@ -114,6 +176,95 @@ static bool is_up(int output)
     return got > 0 && read(output, word, 3) > 0 && strncmp(word, "up", 2) == 0;
 }
 
+/* ---- the folder
+ *
+ * Its lock (flock) says that somebody looks after the daemon: the job and its keeper hold it, through one description of
+ * the open folder, so the kernel drops it when both have ended. Whoever gets the lock of a folder that is there may end the
+ * daemon and remove the folder. */
+
+/* Opens and locks a folder. Returns the fd, at least 10: the script has its own use for 0, 1, 2 and 9; or -1 if the
+ * folder is somebody else's, or gone. */
+static int lock_folder(const char *folder)
+{
+    struct stat opened, named;
+    int low = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = low >= 0 ? fcntl(low, F_DUPFD_CLOEXEC, 10) : -1;
+    if (low >= 0) {
+        (void)close(low);
+    }
+    if (fd >= 0 && fstat(fd, &opened) == 0 && opened.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0 &&
+        lstat(folder, &named) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev) {
+        return fd;
+    }
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return -1;
+}
+
+/* Makes and locks a new folder. Another job may tidy it up between the two steps. */
+static shoal_err make_folder(sh_mps *mps)
+{
+    for (int i = 0; i < 10; i++) {
+        snprintf(mps->folder, sizeof mps->folder, "%s/" FOLDER_BEGIN "XXXXXX", sh_mps_folders);
+        if (mkdtemp(mps->folder) == NULL) {
+            break;
+        }
+        mps->lock = lock_folder(mps->folder);
+        if (mps->lock >= 0) {
+            return SHOAL_OK;
+        }
+    }
+    mps->folder[0] = 0;
+    return sh_fail_os("a folder for MPS");
+}
+
+static void end_without_keeper(const char *folder, int lock)
+{
+    pid_t pid = run(ender, folder, -1, lock);
+    if (pid > 0) {
+        (void)wait_for(pid);
+    }
+}
+
+/* Ends the daemons of jobs that were killed together with their keepers. */
+static void tidy_up(void)
+{
+    char folder[PATH_MAX];
+    DIR *all = opendir(sh_mps_folders);
+    for (struct dirent *e; all != NULL && (e = readdir(all)) != NULL;) {
+        if (strncmp(e->d_name, FOLDER_BEGIN, strlen(FOLDER_BEGIN)) != 0) {
+            continue;
+        }
+        snprintf(folder, sizeof folder, "%s/%s", sh_mps_folders, e->d_name);
+        int lock = lock_folder(folder);
+        if (lock >= 0) {
+            end_without_keeper(folder, lock);
+            (void)close(lock);
+        }
+    }
+    if (all != NULL) {
+        (void)closedir(all);
+    }
+}
+
+/* ---- the daemon ---- */
+
+/* Ends the daemon; `how` is what the keeper gets told. death: of the keeper: its status says so. */
+static void end_daemon(sh_mps *mps, const char *how)
+{
+    if (mps->keeper > 0) {
+        (void)!send(mps->socket, how, strlen(how), MSG_NOSIGNAL); /* a child of fork may hold the socket too */
+        (void)close(mps->socket);
+        if (wait_for(mps->keeper) != 0) {
+            end_without_keeper(mps->folder, mps->lock);
+        }
+        (void)close(mps->lock);
+        mps->keeper = 0;
+    }
+    mps->folder[0] = 0;
+}
+
 static shoal_err start_keeper(sh_mps *mps)
 {
     int ends[2];
@@ -121,32 +272,49 @@ static shoal_err start_keeper(sh_mps *mps)
         return sh_fail_os("a socket to the keeper of MPS");
     }
     mps->socket = ends[0];
-    mps->keeper = run(keeper, mps->folder, ends[1]);
+    mps->keeper = run(keeper, mps->folder, ends[1], mps->lock);
     (void)close(ends[1]);
     if (mps->keeper < 0) {
         (void)close(ends[0]);
-        (void)rmdir(mps->folder);
-        mps->folder[0] = 0;
         return sh_fail_os("starting the keeper of MPS");
     }
-    if (!is_up(mps->socket)) {
-        sh_mps_stop(mps);
-        snprintf(mps->note, sizeof mps->note, "the %d workers take turns on the card: " PROGRAM " -d failed",
-                 mps->workers);
+    mps->used = is_up(mps->socket);
+    if (!mps->used) {
+        end_daemon(mps, "\n");
+        note_turns(mps, PROGRAM " -d failed");
     }
     return SHOAL_OK;
 }
 
+static shoal_err start_daemon(sh_mps *mps)
+{
+    shoal_err err = make_folder(mps);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    err = start_keeper(mps);
+    if (err != SHOAL_OK) {
+        (void)rmdir(mps->folder);
+        (void)close(mps->lock);
+        mps->keeper = 0;
+        mps->folder[0] = 0;
+    }
+    return err;
+}
+
 shoal_err sh_mps_start(sh_mps *mps, const shoal_train_options *o)
 {
-    *mps = (sh_mps){.workers = o->workers};
-    if (o->device != SHOAL_CUDA || o->workers < 2) {
+    *mps = (sh_mps){.workers = o->workers, .share = o->card_share};
+    bool off = o->mps == SHOAL_MPS_OFF;
+    if (o->device == SHOAL_CUDA && off) {
+        snprintf(mps->folder, sizeof mps->folder, SH_MPS_NOWHERE);
+    }
+    if (o->device != SHOAL_CUDA || (o->workers < 2 && o->card_share == 0)) {
         return SHOAL_OK;
     }
-    bool wanted = o->mps != SHOAL_MPS_OFF, there = wanted && is_running();
-    if (!there && (!wanted || !in_path())) {
-        snprintf(mps->note, sizeof mps->note, "the %d workers take turns on the card: %s", o->workers,
-                 wanted ? PROGRAM " is not installed" : "MPS is off");
+    bool there = !off && answers(folder_here());
+    if (!there && (off || !in_path())) {
+        note_turns(mps, off ? "MPS is off" : PROGRAM " is not installed");
         return SHOAL_OK;
     }
     if (o->workers > SH_MPS_CLIENTS) {
@@ -154,26 +322,52 @@ shoal_err sh_mps_start(sh_mps *mps, const shoal_train_options *o)
                        "%d workers, but MPS has room for %d processes on a card: use fewer workers, or MPS off",
                        o->workers, SH_MPS_CLIENTS);
     }
-    if (there) {
-        return SHOAL_OK;
+    mps->used = there;
+    if (!there) {
+        tidy_up();
     }
-    snprintf(mps->folder, sizeof mps->folder, "/tmp/shoal-mps-XXXXXX");
-    if (mkdtemp(mps->folder) == NULL) {
-        mps->folder[0] = 0;
-        return sh_fail_os("a folder for MPS");
+    shoal_err err = there ? SHOAL_OK : start_daemon(mps);
+    return err == SHOAL_OK && !mps->used && o->card_share > 0 ? sh_fail(SHOAL_EOS, NEEDED PROGRAM " -d failed") : err;
+}
+
+/* Starts another daemon, in another folder. Sets note, which says why. */
+static void replace(sh_mps *mps, const char *how, const char *why)
+{
+    end_daemon(mps, how);
+    shoal_err err = start_daemon(mps);
+    if (err == SHOAL_OK && mps->used) { /* else the note is that of start_keeper */
+        snprintf(mps->note, sizeof mps->note, "%s; it and the workers start again", why);
     }
-    return start_keeper(mps);
+    if (err != SHOAL_OK) {
+        mps->used = false;
+        note_turns(mps, why);
+    }
+}
+
+void sh_mps_recover(sh_mps *mps)
+{
+    int64_t now = sh_now();
+    if (!mps->used || (mps->lost != 0 && now - mps->lost < ONE_EVENT)) {
+        return;
+    }
+    mps->lost = now;
+    if (mps->folder[0] == 0 || answers(mps->folder)) {
+        snprintf(mps->note, sizeof mps->note,
+                 "the server of MPS went down with a worker; it and the workers that lost the card start again");
+        return;
+    }
+    replace(mps, "\n", "the daemon of MPS had ended");
+}
+
+void sh_mps_replace(sh_mps *mps)
+{
+    mps->lost = sh_now();
+    replace(mps, "now\n", "the server of MPS did not answer after a worker's death");
 }
 
 void sh_mps_stop(sh_mps *mps)
 {
-    if (mps->keeper > 0) {
-        (void)!send(mps->socket, "\n", 1, MSG_NOSIGNAL); /* a child of fork may hold the socket too */
-        (void)close(mps->socket);
-        (void)wait_for(mps->keeper);
-        mps->keeper = 0;
-    }
-    mps->folder[0] = 0;
+    end_daemon(mps, "\n");
 }
 
 void sh_mps_join(const char *folder, int share)

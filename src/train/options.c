@@ -100,6 +100,31 @@ static shoal_err check_model(const shoal_train_options *o)
     return sh_fail(SHOAL_ENOENT, "unknown model '%s'; the models are %s", o->model, text);
 }
 
+/* Checks the device, and the options that only a card has. */
+static shoal_err check_card(const shoal_train_options *o)
+{
+    if (o->device != SHOAL_CPU && o->device != SHOAL_CUDA) {
+        return sh_fail(SHOAL_EINVAL, "%d is not a device", (int)o->device);
+    }
+    if (o->mps != SHOAL_MPS_AUTO && o->mps != SHOAL_MPS_OFF) {
+        return sh_fail(SHOAL_EINVAL, "unknown use of MPS %d", (int)o->mps);
+    }
+    if (o->card_share < 0 || o->card_share > 100) {
+        return sh_fail(SHOAL_EINVAL, "a worker's share of the card is %d %%; the range is 1 to 100", o->card_share);
+    }
+    if (o->device != SHOAL_CUDA && o->tf32) {
+        return sh_fail(SHOAL_EINVAL, "tf32 needs the device cuda: the CPU has no such products");
+    }
+    if (o->device != SHOAL_CUDA && o->mps == SHOAL_MPS_OFF) {
+        return sh_fail(SHOAL_EINVAL, "mps off needs the device cuda: the CPU has no MPS");
+    }
+    if (o->device != SHOAL_CUDA && o->card_share > 0) {
+        return sh_fail(SHOAL_EINVAL, "card_share needs the device cuda: the CPU has no such shares");
+    }
+    return o->card_share > 0 && o->mps == SHOAL_MPS_OFF ? sh_fail(SHOAL_EINVAL, "card_share needs MPS, but it is off")
+                                                        : sh_mps_check(o);
+}
+
 static shoal_err check_numbers(const shoal_train_options *o)
 {
     shoal_err err = check_whole("workers", o->workers, SHOAL_TRAIN_WORKERS);
@@ -121,14 +146,8 @@ static shoal_err check_numbers(const shoal_train_options *o)
     if (err == SHOAL_OK && (o->start < SHOAL_START_DEFAULT || o->start > SHOAL_START_FORKSERVER)) {
         err = sh_fail(SHOAL_EINVAL, "unknown start method %d", (int)o->start);
     }
-    if (err == SHOAL_OK && o->device != SHOAL_CPU && o->device != SHOAL_CUDA) {
-        err = sh_fail(SHOAL_EINVAL, "%d is not a device", (int)o->device);
-    }
-    if (err == SHOAL_OK && o->mps != SHOAL_MPS_AUTO && o->mps != SHOAL_MPS_OFF) {
-        err = sh_fail(SHOAL_EINVAL, "unknown use of MPS %d", (int)o->mps);
-    }
-    if (err == SHOAL_OK && (o->card_share < 0 || o->card_share > 100)) {
-        err = sh_fail(SHOAL_EINVAL, "a worker's share of the card is %d %%; the range is 1 to 100", o->card_share);
+    if (err == SHOAL_OK) {
+        err = check_card(o);
     }
     if (err == SHOAL_OK && !(o->lr > 0 && isfinite(o->lr))) {
         err = sh_fail(SHOAL_EINVAL, "the learning rate is %g; it must be above 0", o->lr);
@@ -145,7 +164,7 @@ static shoal_err check_numbers(const shoal_train_options *o)
 
 static shoal_err check_until(const shoal_train_options *o)
 {
-    if (!(o->until >= 0 && o->until <= 1)) {
+    if (!(o->until <= 1)) {
         return sh_fail(SHOAL_EINVAL, "training until an accuracy of %g; the range is 0 to 1", o->until);
     }
     return o->until > 0 && o->train_set != NULL && o->test_set == NULL

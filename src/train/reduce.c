@@ -43,7 +43,7 @@ static shoal_err sum_tensor(shoal_tensor *t, const void *const *data, const doub
     }
     size_t size = (size_t)t->count * shoal_dtype_size(t->dtype);
     if (!device->host_readable) {
-        return sh_fail(SHOAL_ETYPE, "cannot average %s tensors on a GPU", shoal_dtype_name(t->dtype));
+        return sh_fail(SHOAL_ETYPE, "cannot average %s tensors on a card", shoal_dtype_name(t->dtype));
     }
     memmove(out, data[0], size);
     return SHOAL_OK;
@@ -66,19 +66,32 @@ static shoal_err sum_here(shoal_module *to, shoal_module *const *from, const dou
     return err;
 }
 
+#define PIECE 1024
+
+/* A whole piece has a number that the compiler knows, so it adds with vectors. */
+static void add_piece(double *restrict to, const double *restrict from, int64_t count)
+{
+    if (count == PIECE) {
+        for (int k = 0; k < PIECE; k++) {
+            to[k] += from[k];
+        }
+        return;
+    }
+    for (int64_t k = 0; k < count; k++) {
+        to[k] += from[k];
+    }
+}
+
 /* Adds piece by piece, so that the sums stay in the L1 cache while the rows are read. */
 static shoal_err add_here(double *to, const double *const *from, int count, int64_t length)
 {
-    enum { PIECE = 1024 };
     for (int64_t begin = 0; begin < length; begin += PIECE) {
         int64_t end = begin + PIECE < length ? begin + PIECE : length;
         if (to != from[0]) {
             memcpy(to + begin, from[0] + begin, (size_t)(end - begin) * sizeof *to);
         }
         for (int i = 1; i < count; i++) {
-            for (int64_t k = begin; k < end; k++) {
-                to[k] += from[i][k];
-            }
+            add_piece(to + begin, from[i] + begin, end - begin);
         }
     }
     return SHOAL_OK;

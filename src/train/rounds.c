@@ -75,6 +75,11 @@ shoal_err sh_rounds_open(sh_job *job, int64_t steps, sh_rounds_kind kind)
     return sh_rounds_open_with(job, steps, kind, NULL, NULL);
 }
 
+static sh_rounds_plan plan_of(int64_t batches, int64_t steps, sh_rounds_kind kind)
+{
+    return (sh_rounds_plan){.steps = steps, .rounds = (batches + steps - 1) / steps, .kind = kind};
+}
+
 shoal_err sh_rounds_open_with(sh_job *job, int64_t steps, sh_rounds_kind kind, void *own, sh_rounds_reduce reduce)
 {
     size_t n = (size_t)job->o.workers;
@@ -82,7 +87,7 @@ shoal_err sh_rounds_open_with(sh_job *job, int64_t steps, sh_rounds_kind kind, v
     int64_t batches = sh_rounds_batches(job);
     steps = steps > 0 && steps < batches ? steps : batches;
     if (r != NULL) {
-        r->plan = (sh_rounds_plan){.steps = steps, .rounds = (batches + steps - 1) / steps, .kind = kind};
+        r->plan = plan_of(batches, steps, kind);
         r->reduce = reduce;
         r->own = own;
         r->round = NO_ROUND;
@@ -211,14 +216,34 @@ static shoal_err pass_momentum(const rounds *r, sh_checkpoint *c, int rank)
     return sh_checkpoint_map(c, name, shoal_value_at(r->places[rank].state, (size_t)(r->next % 2)));
 }
 
+/* Passes the position. With one worker, the rounds of a file from another device may have another length: the job keeps
+ * it if an epoch has begun, and else uses its own. */
+static shoal_err pass_round(sh_job *job, sh_checkpoint *c)
+{
+    rounds *r = job->own;
+    int64_t steps = r->plan.steps, batches = sh_rounds_batches(job);
+    shoal_err err = job->method->alone ? sh_checkpoint_whole(c, "batches_in_round", 1, batches, &steps)
+                                       : sh_checkpoint_setting_whole(c, "batches_in_round", steps);
+    if (err == SHOAL_OK) {
+        err = sh_checkpoint_whole(c, "round", 0, INT64_MAX, &r->next);
+    }
+    if (err != SHOAL_OK || steps == r->plan.steps) {
+        return err;
+    }
+    sh_rounds_plan there = plan_of(batches, steps, r->plan.kind);
+    if (r->next % there.rounds == 0 && r->next / there.rounds < INT64_MAX / r->plan.rounds) {
+        r->next = r->next / there.rounds * r->plan.rounds;
+    } else {
+        r->plan = there;
+    }
+    return SHOAL_OK;
+}
+
 shoal_err sh_rounds_checkpoint(sh_job *job, sh_checkpoint *c)
 {
     rounds *r = job->own;
     const sh_rounds_plan *s = &r->plan;
-    shoal_err err = sh_checkpoint_setting_whole(c, "batches_in_round", s->steps);
-    if (err == SHOAL_OK) {
-        err = sh_checkpoint_whole(c, "round", 0, INT64_MAX, &r->next);
-    }
+    shoal_err err = pass_round(job, c);
     if (err == SHOAL_OK) {
         err = sh_checkpoint_check_epochs(job, c, r->next / s->rounds + (r->next % s->rounds > 0));
     }

@@ -563,6 +563,10 @@ START_TEST(wrong_options)
         {{.lr_decay = NAN}, "decay of the learning rate", SHOAL_EINVAL},
         {{.method = SHOAL_METHOD_A3C, .lr_decay = 0.5}, "a3c has none", SHOAL_EINVAL},
         {{.momentum = 1}, "momentum", SHOAL_EINVAL},
+        {{.tf32 = true}, "tf32 needs the device cuda", SHOAL_EINVAL},
+        {{.mps = SHOAL_MPS_OFF}, "mps off needs the device cuda", SHOAL_EINVAL},
+        {{.card_share = 50}, "card_share needs the device cuda", SHOAL_EINVAL},
+        {{.device = SHOAL_CUDA, .card_share = 50, .mps = SHOAL_MPS_OFF}, "card_share needs MPS", SHOAL_EINVAL},
         {{.model = "brain"}, "unknown model 'brain'; the models are mnist-cnn", SHOAL_ENOENT},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

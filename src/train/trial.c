@@ -88,17 +88,37 @@ shoal_err sh_trial_run(sh_job *job, double *out_loss, double *out_accuracy)
 
 /* ---- a worker ---- */
 
-/* Publishes the score of a batch. */
-static shoal_err publish(sh_trial_part_shm *part, const sh_batch *sums, uint64_t trial)
+static void publish(sh_trial_part_shm *part, sh_score s, uint64_t trial)
+{
+    part->loss = s.loss;
+    part->right = s.right;
+    SH_DEATH("train.trial.scored"); /* death: the batch is tested again */
+    sh_store_release(&part->trial, trial);
+}
+
+/* Publishes the score of a batch that was started. */
+static shoal_err publish_sums(sh_trial_part_shm *part, const sh_batch *sums, uint64_t trial)
 {
     sh_score s;
     shoal_err err = sh_evaluate_read(sums, &s);
     if (err == SHOAL_OK) {
-        part->loss = s.loss;
-        part->right = s.right;
-        SH_DEATH("train.trial.scored"); /* death: the batch is tested again */
-        sh_store_release(&part->trial, trial);
+        publish(part, s, trial);
     }
+    return err;
+}
+
+/* Tests this rank's batches by kernels that the card has for this model. *out_done: false if it has none. */
+static shoal_err test_by_card(sh_worker *w, int64_t batches, uint64_t trial, bool *out_done)
+{
+    sh_score *scores = calloc((size_t)batches, sizeof *scores);
+    shoal_err err = scores ? sh_card_score(w, scores, out_done)
+                           : sh_fail(SHOAL_ENOMEM, "no memory to test %lld batches", (long long)batches);
+    for (int64_t i = w->rank; i < batches && err == SHOAL_OK && *out_done; i += w->settings.workers) {
+        if (sh_load_relaxed(&w->parts[i].trial) != trial) {
+            publish(&w->parts[i], scores[i], trial);
+        }
+    }
+    free(scores);
     return err;
 }
 
@@ -107,14 +127,18 @@ static shoal_err publish(sh_trial_part_shm *part, const sh_batch *sums, uint64_t
 static shoal_err test_batches(sh_worker *w, int64_t batches, uint64_t trial, sh_batch *sums)
 {
     shoal_module *module = w->card ? sh_card_module(w->card) : w->global;
-    shoal_err err = SHOAL_OK;
+    bool done = false;
+    shoal_err err = w->card ? test_by_card(w, batches, trial, &done) : SHOAL_OK;
+    if (err != SHOAL_OK || done) {
+        return err;
+    }
     for (int64_t i = w->rank; i < batches && err == SHOAL_OK; i += w->settings.workers) {
         if (sh_load_relaxed(&w->parts[i].trial) != trial) {
             err = sh_evaluate_start(&w->evaluator, module, i, &sums[i]);
         }
     }
     for (int64_t i = w->rank; i < batches; i += w->settings.workers) {
-        err = err == SHOAL_OK && sums[i].x ? publish(&w->parts[i], &sums[i], trial) : err;
+        err = err == SHOAL_OK && sums[i].x ? publish_sums(&w->parts[i], &sums[i], trial) : err;
         sh_batch_release(&sums[i]);
     }
     return err;
@@ -124,7 +148,7 @@ static shoal_err test_batches(sh_worker *w, int64_t batches, uint64_t trial, sh_
 static shoal_err agree(sh_worker *w)
 {
     if (w->card && w->model_is_apart) {
-        return sh_card_take(w->card, w->global);
+        return sh_card_take_common(w->card, w->global);
     }
     return w->card && w->rank == 0 ? sh_card_give(w->card, w->model) : SHOAL_OK; /* what the job saves */
 }

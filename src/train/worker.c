@@ -244,11 +244,11 @@ static shoal_err step(const sh_worker *w, const shoal_batch *b, bool change, dou
     return err == SHOAL_OK ? shoal_item(loss, out_loss) : err;
 }
 
-static void note_begin(sh_board_shm *board)
+void sh_worker_note_begin(const sh_worker *w)
 {
     uint64_t none = 0;
-    if (sh_load_relaxed(&board->begun) == 0) {
-        (void)sh_cas_acq_rel(&board->begun, &none, (uint64_t)sh_now());
+    if (sh_load_relaxed(&w->board->begun) == 0) {
+        (void)sh_cas_acq_rel(&w->board->begun, &none, (uint64_t)sh_now());
     }
 }
 
@@ -272,7 +272,7 @@ static shoal_err run_on_card(sh_worker *w, int64_t epoch, int64_t first, int64_t
 
 static shoal_err run_batches(sh_worker *w, int64_t epoch, int64_t first, int64_t last, bool change)
 {
-    note_begin(w->board);
+    sh_worker_note_begin(w);
     if (w->card) {
         return run_on_card(w, epoch, first, last, change);
     }

@@ -49,7 +49,9 @@ typedef struct sh_settings {
     int64_t reseed; /* batches after which dropout is seeded anew within a run; 0: never */
     shoal_device device;
     int card_share; /* percent of the card; 0: all */
-    char mps[64];   /* the folder of the job's MPS daemon; "": none */
+    bool tf32;      /* products on the card may be TF32 */
+    char mps[64];   /* for sh_mps_join */
+    bool mps_used;  /* the card is that of an MPS server, which may go down */
     bool shard; /* each worker has a contiguous part of the set: length / workers samples, the last takes the rest */
 } sh_settings;
 
@@ -106,6 +108,9 @@ void sh_worker_tell(const sh_worker *w, uint64_t position, int64_t images, doubl
 
 /* The same for several steps, with the mean of their losses. */
 void sh_worker_tell_many(const sh_worker *w, uint64_t position, int64_t images, double loss, int64_t steps);
+
+/* Notes that a worker trains now, if it is the first. */
+void sh_worker_note_begin(const sh_worker *w);
 
 /* Returns the seed of the orders in which a stream goes over its samples. */
 uint64_t sh_worker_order_seed(uint64_t seed, int64_t stream);

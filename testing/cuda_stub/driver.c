@@ -205,10 +205,55 @@ typedef struct allocation {
     unsigned references;
     size_t size;
     sh_cu_address mapped; /* one mapping at most */
+    bool made;            /* not imported */
 } allocation;
 
 static allocation *allocations;
 static size_t held;
+
+/* With SHOAL_STUB_USED: what all processes use of the card, and this one's part of it. Atomic: a process may exit while its other
+ * threads are inside the driver, and then nobody may wait for the lock. */
+static size_t *shared;
+static size_t shared_by_us;
+
+/* Under the lock: returns how much of the card is used, by this process or, with SHOAL_STUB_USED, by all. */
+static size_t in_use(void)
+{
+    const char *path = getenv("SHOAL_STUB_USED");
+    if (path && !shared) {
+        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        void *at = fd >= 0 && ftruncate(fd, sizeof *shared) == 0
+                       ? mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+                       : MAP_FAILED;
+        __atomic_store_n(&shared, at != MAP_FAILED ? at : NULL, __ATOMIC_RELEASE);
+        close(fd);
+    }
+    return shared ? __atomic_load_n(shared, __ATOMIC_RELAXED) : held;
+}
+
+static bool use(size_t size)
+{
+    stub_lock();
+    size_t before = in_use();
+    bool fits;
+    while ((fits = size <= memory_of_card() - before) && shared &&
+           !__atomic_compare_exchange_n(shared, &before, before + size, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+    if (fits && shared) {
+        (void)__atomic_fetch_add(&shared_by_us, size, __ATOMIC_RELAXED);
+    }
+    stub_unlock();
+    return fits;
+}
+
+static void give_back(size_t size)
+{
+    size_t *all = __atomic_load_n(&shared, __ATOMIC_ACQUIRE);
+    if (all) {
+        (void)__atomic_fetch_sub(&shared_by_us, size, __ATOMIC_RELAXED);
+        (void)__atomic_fetch_sub(all, size, __ATOMIC_RELAXED);
+    }
+}
 
 static size_t stub_held(void)
 {
@@ -229,15 +274,23 @@ static void drop(allocation *a)
     }
     *p = a->next;
     held -= a->size;
+    if (a->made) {
+        give_back(a->size);
+    }
     close(a->fd);
     free(a);
 }
 
-static int add(int fd, size_t size, sh_cu_memory *out)
+__attribute__((destructor)) static void end_use(void)
+{
+    give_back(__atomic_load_n(&shared_by_us, __ATOMIC_RELAXED));
+}
+
+static int add(int fd, size_t size, bool made, sh_cu_memory *out)
 {
     allocation *a = malloc(sizeof *a);
     stub_lock();
-    *a = (allocation){.next = allocations, .fd = fd, .references = 1, .size = size};
+    *a = (allocation){.next = allocations, .fd = fd, .references = 1, .size = size, .made = made};
     allocations = a;
     held += size;
     stub_unlock();
@@ -249,7 +302,9 @@ STUB_EXPORT int cuMemGetInfo_v2(size_t *out_free, size_t *out_total)
 {
     ENTER;
     *out_total = memory_of_card();
-    *out_free = memory_of_card() - stub_held();
+    stub_lock();
+    *out_free = memory_of_card() - in_use();
+    stub_unlock();
     return SH_CU_OK;
 }
 
@@ -268,14 +323,14 @@ STUB_EXPORT int cuMemCreate(sh_cu_memory *out, size_t size, const sh_cu_memory_k
     if (kind->type != SH_CU_MEMORY_PINNED || kind->location.type != SH_CU_LOCATION_DEVICE || size % GRANULARITY != 0) {
         return SH_CU_INVALID_VALUE;
     }
-    if (size > memory_of_card() - stub_held()) {
+    if (!use(size)) {
         return SH_CU_OUT_OF_MEMORY;
     }
     int fd = memfd_create("stub card", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)size) != 0) {
         return SH_CU_OPERATING_SYSTEM;
     }
-    return add(fd, size, out);
+    return add(fd, size, true, out);
 }
 
 STUB_EXPORT int cuMemRelease(sh_cu_memory memory)
@@ -369,20 +424,57 @@ STUB_EXPORT int cuMemImportFromShareableHandle(sh_cu_memory *out, void *handle, 
     if (size <= 0) {
         return SH_CU_INVALID_VALUE;
     }
-    return add(fd, (size_t)size, out);
+    return add(fd, (size_t)size, false, out);
+}
+
+/* ---- pinned host memory ---- */
+
+typedef struct pinned {
+    struct pinned *next;
+    char *data;
+    size_t size;
+} pinned;
+
+static pinned *all_pinned;
+
+bool stub_is_pinned(const void *data)
+{
+    uintptr_t at = (uintptr_t)data;
+    stub_lock();
+    const pinned *p = all_pinned;
+    while (p && (at < (uintptr_t)p->data || at >= (uintptr_t)p->data + p->size)) {
+        p = p->next;
+    }
+    stub_unlock();
+    return p != NULL;
 }
 
 STUB_EXPORT int cuMemAllocHost_v2(void **out, size_t size)
 {
     ENTER;
-    *out = malloc(size);
-    return *out ? SH_CU_OK : SH_CU_OUT_OF_MEMORY;
+    pinned *p = malloc(sizeof *p);
+    *p = (pinned){.data = malloc(size), .size = size};
+    *out = p->data;
+    stub_lock();
+    p->next = all_pinned;
+    all_pinned = p;
+    stub_unlock();
+    return SH_CU_OK;
 }
 
 STUB_EXPORT int cuMemFreeHost(void *data)
 {
     ENTER;
-    free(data);
+    stub_lock();
+    pinned **place = &all_pinned;
+    while ((*place)->data != data) {
+        place = &(*place)->next;
+    }
+    pinned *p = *place;
+    *place = p->next;
+    stub_unlock();
+    free(p->data);
+    free(p);
     return SH_CU_OK;
 }
 
@@ -411,4 +503,4 @@ STUB_EXPORT int cuMemHostGetDevicePointer_v2(sh_cu_address *out, void *data, uns
 }
 
 STUB_EXPORT const sh_stub shoal_stub;
-const sh_stub shoal_stub = {stub_fail, stub_calls, stub_block, stub_unblock, stub_held};
+const sh_stub shoal_stub = {stub_fail, stub_calls, stub_block, stub_unblock, stub_room, stub_held};

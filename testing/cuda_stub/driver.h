@@ -23,7 +23,11 @@ int stub_enter(const char *function);
 void stub_lock(void);
 void stub_unlock(void);
 
+/* Checks whether cuMemAllocHost made the memory at this address. */
+bool stub_is_pinned(const void *data);
+
 void stub_block(void);
 void stub_unblock(void);
+void stub_room(unsigned things);
 
 #endif

@@ -1,24 +1,7 @@
 /* The stub of libshoal_cuda: the CPU's plain kernels, over card memory that is host memory. */
 #include "device/cuda.h"
 #include "testing/optim_all.h"
-
-typedef struct passage {
-    int unused;
-} passage;
-
-static void passage_add(passage *p, const void *data, size_t size, bool written)
-{
-    (void)p;
-    (void)data;
-    (void)size;
-    (void)written;
-}
-
-static shoal_err passage_open(passage *p)
-{
-    (void)p;
-    return SHOAL_OK;
-}
+#include "testing/passage_free.h"
 
 static void *passage_at(const passage *p, const void *data)
 {
@@ -35,9 +18,11 @@ static shoal_err passage_close(passage *p, shoal_err err)
     return err == SHOAL_OK ? the_host->result("run a kernel", SH_CU_OK) : err;
 }
 
+static const sh_kernels *reference; /* set when the library is opened: threads run kernels at the same time */
+
 static const sh_kernels *passage_kernels(void)
 {
-    return reference_with_all();
+    return reference;
 }
 
 /* The scratch of the CPU's kernels is host memory of their own. */
@@ -50,13 +35,23 @@ static sh_exec *passage_exec(sh_exec *exec)
 
 #include "testing/passed_kernels.h"
 
+static shoal_err fedavg_cnn_step(sh_exec *exec, const sh_fedavg_cnn_step *args, void *scratch)
+{
+    return passage_close(NULL, sh_fedavg_cnn_kernels_reference.step(passage_exec(exec), args, scratch));
+}
+
+static sh_fedavg_cnn_kernels fedavg_cnn;
 static sh_kernels kernels;
 static const sh_cuda_library library = {SH_CUDA_LAYOUT, &kernels};
 
 __attribute__((visibility("default"))) const sh_cuda_library *sh_cuda_library_open(const sh_cuda_host *host)
 {
     the_host = host;
+    reference = reference_with_all();
     kernels = passed_kernels;
     kernels.step = &sh_step_kernels_reference;
+    fedavg_cnn = sh_fedavg_cnn_kernels_reference;
+    fedavg_cnn.step = fedavg_cnn_step;
+    kernels.fedavg_cnn = &fedavg_cnn;
     return &library;
 }

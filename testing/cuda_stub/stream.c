@@ -23,6 +23,7 @@ typedef struct job {
 
 typedef struct jobs {
     job *first, **end;
+    unsigned count;
 } jobs;
 
 struct CUgraph_st {
@@ -39,6 +40,7 @@ struct CUstream_st {
 };
 
 static uint64_t gate = 1, gate_open = 1; /* a blocked stream waits for the word gate */
+static unsigned room;                    /* of a stream; 0: any number */
 
 /* The default streams have numbers instead of addresses. Their work is done at once, and is nothing. */
 static bool is_default(sh_cu_stream s)
@@ -61,12 +63,14 @@ static void jobs_add(jobs *list, const job *what)
     }
     *list->end = fresh;
     list->end = &fresh->next;
+    list->count++;
 }
 
 static void jobs_drop_first(jobs *list)
 {
     job *done = list->first;
     list->first = done->next;
+    list->count--;
     if (done->owned) {
         free((void *)(uintptr_t)done->from);
     }
@@ -93,6 +97,16 @@ static bool go_on(sh_cu_stream s)
     return !s->waiting.first;
 }
 
+/* Under the lock, which it gives up meanwhile: waits until there is room for one job more. */
+static void await_room(sh_cu_stream s)
+{
+    while (room > 0 && !go_on(s) && s->waiting.count >= room) {
+        stub_unlock();
+        sched_yield();
+        stub_lock();
+    }
+}
+
 /* Adds a job; `owned` bytes are copied if it cannot be done at once. */
 static int enqueue(sh_cu_stream s, job j)
 {
@@ -100,6 +114,9 @@ static int enqueue(sh_cu_stream s, job j)
         return SH_CU_OK;
     }
     stub_lock();
+    if (!s->capture) {
+        await_room(s);
+    }
     if (s->capture) {
         j.owned = false;
         jobs_add(&s->capture->jobs, &j);
@@ -124,6 +141,13 @@ void stub_unblock(void)
 {
     stub_lock();
     gate = gate_open;
+    stub_unlock();
+}
+
+void stub_room(unsigned things)
+{
+    stub_lock();
+    room = things;
     stub_unlock();
 }
 
@@ -156,15 +180,22 @@ STUB_EXPORT int cuStreamQuery(sh_cu_stream s)
     return done ? SH_CU_OK : SH_CU_NOT_READY;
 }
 
-STUB_EXPORT int cuStreamSynchronize(sh_cu_stream s)
+static void wait_for(sh_cu_stream s)
 {
-    ENTER;
     for (bool done = false; !done;) {
         stub_lock();
         done = go_on(s);
         stub_unlock();
-        sched_yield();
+        if (!done) {
+            sched_yield(); /* on a busy machine that takes milliseconds */
+        }
     }
+}
+
+STUB_EXPORT int cuStreamSynchronize(sh_cu_stream s)
+{
+    ENTER;
+    wait_for(s);
     return SH_CU_OK;
 }
 
@@ -174,10 +205,15 @@ STUB_EXPORT int cuMemcpyHtoDAsync_v2(sh_cu_address to, const void *from, size_t 
     return enqueue(s, (job){.kind = JOB_COPY, .to = (void *)(uintptr_t)to, .from = from, .size = size, .owned = true});
 }
 
+/* To memory that is not pinned, a driver's copy returns when it is done. */
 STUB_EXPORT int cuMemcpyDtoHAsync_v2(void *to, sh_cu_address from, size_t size, sh_cu_stream s)
 {
     ENTER;
-    return enqueue(s, (job){.kind = JOB_COPY, .to = to, .from = (const void *)(uintptr_t)from, .size = size});
+    int result = enqueue(s, (job){.kind = JOB_COPY, .to = to, .from = (const void *)(uintptr_t)from, .size = size});
+    if (result == SH_CU_OK && !is_default(s) && !s->capture && !stub_is_pinned(to)) {
+        wait_for(s);
+    }
+    return result;
 }
 
 STUB_EXPORT int cuMemcpyDtoDAsync_v2(sh_cu_address to, sh_cu_address from, size_t size, sh_cu_stream s)
@@ -241,6 +277,13 @@ STUB_EXPORT int cuStreamIsCapturing(sh_cu_stream s, int *out_status)
 {
     ENTER;
     *out_status = !is_default(s) && s->capture != NULL;
+    return SH_CU_OK;
+}
+
+STUB_EXPORT int cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    (void)mode;
+    ENTER;
     return SH_CU_OK;
 }
 

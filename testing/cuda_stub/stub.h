@@ -11,7 +11,10 @@
  *   SHOAL_STUB_FAIL=cuMemCreate:3:2   the third call of cuMemCreate, and all later ones, return error 2
  *   SHOAL_STUB_CARDS=1                how many cards there are
  *   SHOAL_STUB_VERSION=13000          the driver's version
- *   SHOAL_STUB_MEMORY=1073741824      bytes of card memory, of each process */
+ *   SHOAL_STUB_MEMORY=1073741824      bytes of card memory, of each process
+ *   SHOAL_STUB_USED=/path/of/a/file   the file has the bytes that are used of it, so that all processes share it. What a
+ *                                     process has made counts until it drops it or exits, also if others have it; what a
+ *                                     killed one has made stays used */
 typedef struct sh_stub {
     /* From the nth call of the function on (1: the next one), it returns this error, `times` times; 0 times: for ever.
      * One function at a time; NULL: none. */
@@ -21,6 +24,8 @@ typedef struct sh_stub {
     /* The streams of this process stop before the next thing that is enqueued, and go on. */
     void (*block)(void);
     void (*unblock)(void);
+    /* From now on, a stream has room for so many things that wait; who enqueues one more waits in its call. 0: any number. */
+    void (*room)(unsigned things);
     /* Bytes of card memory that this process has made or imported, and not released. */
     size_t (*held)(void);
 } sh_stub;

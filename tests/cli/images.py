@@ -1,13 +1,13 @@
-"""Pictures and small sets for tests/cli/options, with the standard library alone.
+"""Makes pictures and small data sets for tests/cli/options. Needs only the standard library.
 
   images.py set DIR COUNT             a data set of the first COUNT images of MNIST's parts
   images.py few DIR COUNT             a data set to test with: the first COUNT test images, and none to train on
   images.py pictures DIR COUNT        the first COUNT test images as PNG and PGM, in several shapes
-  images.py placed DIR COUNT          the first COUNT test images as they are, and their digits elsewhere: cut out, in a corner, off the centre
+  images.py placed DIR COUNT          the first COUNT test images as they are, and with the digit moved: cut out, in a corner, off the centre
   images.py blank DIR                 pictures that show nothing
-  images.py hostile DIR               what looks like a picture and is none
-  images.py same ANSWERS              whether `shoal predict --json` takes the digits of `placed` for the same wherever they are
-  images.py check MODEL ANSWERS DIR   the answers of `shoal predict --json` against those computed here from the weights of `logistic`
+  images.py hostile DIR               files that look like pictures and are not
+  images.py same ANSWERS              checks that `shoal predict --json` gives the same answer for a digit of `placed` at every place
+  images.py check MODEL ANSWERS DIR   compares the answers of `shoal predict --json` with those computed here from the weights of `logistic`
 """
 import gzip
 import json
@@ -76,7 +76,7 @@ def pictures(folder, count):
 
 
 def tight(rows):
-    """Without the dark rows and columns around the digit."""
+    """Cuts off the dark rows and columns around the digit."""
     rows = [r for r in rows if max(r) > 25]
     columns = [x for x in range(SIDE) if max(r[x] for r in rows) > 25]
     return [r[columns[0]:columns[-1] + 1] for r in rows]
@@ -132,7 +132,7 @@ def blank(folder):
 
 
 def same(answers):
-    """The class of a digit does not depend on where it is; but for few whose pixels come out otherwise, by rounding."""
+    """A digit has the same class at every place, except for a few whose pixels are rounded differently."""
     found = {}
     with open(answers) as file:
         for line in map(json.loads, file):
@@ -194,7 +194,7 @@ def narrow(pixels):
 
 
 def ink(pixels):
-    """Black ink of that much cover on white, mixed as light is, and turned round."""
+    """The pixels as black ink on white, mixed in linear light, and inverted."""
     def srgb(x):
         return 12.92 * x if x <= 0.0031308 else 1.055 * x ** (1 / 2.4) - 0.055
     return [255 * (1 - srgb(1 - p / 255)) for p in pixels]

@@ -65,7 +65,7 @@ def rendered(folder):
 
 
 def check_refusals():
-    """What the generator does not understand, or finds without a comment, is an error with its line, and not left out."""
+    """A declaration that the generator does not understand, or that has no comment, is an error with its line."""
     bad = {
         "extern int shoal_planted;": "does not understand: extern int shoal_planted;",
         "\nvoid shoal_planted(void);": "no comment above shoal_planted",

@@ -4,6 +4,7 @@
 #include "testing/cuda_stub/stub.h"
 #include "tests/children.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 
@@ -349,6 +350,83 @@ START_TEST(work_lost)
 }
 END_TEST
 
+/* The owner of the work dies while this process reads: the driver's copy waits for the stream, and knows nothing of
+ * processes. */
+START_TEST(work_lost_while_reading)
+{
+    shoal_queue *there, *back;
+    ck_assert_ok(shoal_queue_create(0, &there));
+    ck_assert_ok(shoal_queue_create(0, &back));
+    shoal_process *p = start(SHOAL_START_SPAWN, 0, die_with_work, two_queues(there, back));
+    lent l;
+    char bytes[BYTES];
+    ck_assert_ok(receive(back, &l));
+    ck_assert_ok(shoal_queue_put(there, shoal_value_int(0), LIMIT));
+    ck_assert_err(device->read(bytes, l.data, BYTES), SHOAL_EOWNERDEAD);
+    ck_assert_ok(device->read(bytes, l.data, BYTES)); /* said once */
+    finish_as(p, SHOAL_KILLED, SIGKILL);
+    sh_cuda_close(l.piece);
+    shoal_queue_release(there);
+    shoal_queue_release(back);
+}
+END_TEST
+
+/* The owner of the work dies while a put waits in the driver, because the stream has no room for its mark. */
+START_TEST(work_lost_while_marking)
+{
+    shoal_queue *there, *back;
+    ck_assert_ok(shoal_queue_create(0, &there));
+    ck_assert_ok(shoal_queue_create(0, &back));
+    shoal_process *p = start(SHOAL_START_SPAWN, 0, die_with_work, two_queues(there, back));
+    lent l, own;
+    ck_assert_ok(make(&own, 'o'));
+    ck_assert_ok(receive(back, &l));
+    ck_assert_ok(sh_cuda_follow());
+    if (stub) {
+        stub->room(1);
+    }
+    ck_assert_ok(shoal_queue_put(there, shoal_value_int(0), LIMIT));
+    ck_assert_ok(send(&own, there));
+    if (stub) {
+        stub->room(0);
+    }
+    ck_assert_err(device->wait(), SHOAL_EOWNERDEAD);
+    finish_as(p, SHOAL_KILLED, SIGKILL);
+    sh_cuda_close(l.piece);
+    drop(&own);
+    shoal_queue_release(there);
+    shoal_queue_release(back);
+}
+END_TEST
+
+/* The owner of the work dies while another library waits for its own stream, which waits for this process's. */
+START_TEST(work_lost_while_others_wait)
+{
+    shoal_queue *there, *back;
+    ck_assert_ok(shoal_queue_create(0, &there));
+    ck_assert_ok(shoal_queue_create(0, &back));
+    shoal_process *p = start(SHOAL_START_SPAWN, 0, die_with_work, two_queues(there, back));
+    lent l;
+    sh_cu_stream theirs;
+    ck_assert_int_eq(sh_cu.cuStreamCreate(&theirs, SH_CU_STREAM_NON_BLOCKING), SH_CU_OK);
+    ck_assert_ok(receive(back, &l));
+    ck_assert_ok(shoal_card_precede_stream(theirs));
+    ck_assert_int_eq(sh_cu.cuStreamQuery(theirs), SH_CU_NOT_READY);
+    ck_assert_ok(shoal_queue_put(there, shoal_value_int(0), LIMIT));
+    while (sh_cu.cuStreamQuery(theirs) == SH_CU_NOT_READY) {
+        (void)sh_cu.cuStreamQuery(sh_cuda_the_card()->stream); /* the stub's streams go on when they are asked */
+        sched_yield();
+    }
+    ck_assert_err(device->wait(), SHOAL_EOWNERDEAD);
+    ck_assert_ok(device->wait());
+    finish_as(p, SHOAL_KILLED, SIGKILL);
+    sh_cuda_close(l.piece);
+    ck_assert_int_eq(sh_cu.cuStreamDestroy(theirs), SH_CU_OK);
+    shoal_queue_release(there);
+    shoal_queue_release(back);
+}
+END_TEST
+
 /* With idle streams, a piece is lent, received and given back without a call of the driver. */
 START_TEST(no_driver_call)
 {
@@ -370,6 +448,37 @@ START_TEST(no_driver_call)
     ck_assert_uint_eq(stub->calls(NULL), calls);
     until_back();
     shoal_queue_release(q);
+}
+END_TEST
+
+/* Who sends a tensor on does not wait for its work, and who uses two waits once. */
+START_TEST(waits_are_noted)
+{
+    lent l;
+    sh_piece piece;
+    uint32_t other;
+    ck_assert_ok(make(&l, 'n'));
+    ck_assert_ok(sh_piece_read(l.piece, &piece));
+    ck_assert_ok(sh_timeline_claim(&other)); /* stands for the other process */
+    sh_work first = sh_work_make(other, sh_timeline_issue(other)),
+            second = sh_work_make(other, sh_timeline_issue(other));
+    sh_store_release(piece.work, second);
+    ck_assert_ok(device->wait());
+    uint64_t calls = stub->calls(NULL);
+    ck_assert_ok(sh_cuda_await(first));
+    ck_assert_ok(sh_cuda_await(second));
+    ck_assert_ok(sh_cuda_mark(piece.work));
+    ck_assert_uint_eq(sh_load_acquire(piece.work), second);
+    ck_assert_uint_eq(stub->calls(NULL), calls);
+    ck_assert_ptr_nonnull(device->exec());
+    ck_assert_ptr_nonnull(device->exec());
+    ck_assert_uint_eq(stub->calls(NULL), calls + 1);
+    ck_assert_int_ne(sh_cu.cuStreamQuery(sh_cuda_the_card()->stream), SH_CU_OK);
+    sh_store_release(sh_timeline_done_word(other), sh_work_number(second));
+    ck_assert_ok(check(&l, 'n'));
+    sh_timeline_release(other);
+    drop(&l);
+    until_back();
 }
 END_TEST
 
@@ -515,31 +624,60 @@ START_TEST(killed_again_and_again)
 }
 END_TEST
 
-static shoal_err want(int rank, const shoal_value *args)
+static shoal_err ask(int rank, const shoal_value *args)
 {
     (void)rank;
     (void)args;
-    must(sh_granules_want());
+    uint64_t request = sh_granules_ask();
+    must(request != 0);
+    must(sh_granules_await_answers(request, LIMIT));
     return SHOAL_OK;
 }
 
-/* A process that finds the card full gets what others only keep for later. */
+/* A process that finds the card full gets what others only keep for later, whatever they do: this one joins it. */
 START_TEST(asked_for_by_others)
 {
     lent l;
     ck_assert_ok(make(&l, 'n'));
-    void *large = device->alloc(64 << 20), *small;
+    void *large = device->alloc(64 << 20);
     ck_assert_ptr_nonnull(large);
     device->free(large, 64 << 20);
     sh_cuda_memory_numbers before, after;
     ck_assert_ok(sh_cuda_memory_numbers_now(&before));
-    finish(start(SHOAL_START_SPAWN, 0, want, NULL));
-    small = device->alloc(BYTES);
+    finish(start(SHOAL_START_SPAWN, 0, ask, NULL));
     ck_assert_ok(sh_cuda_memory_numbers_now(&after));
     ck_assert_uint_ge(before.held, after.held + (64 << 20));
-    device->free(small, BYTES);
     drop(&l);
     until_back();
+}
+END_TEST
+
+/* What is given back may have to wait for the card. Meanwhile this process allocates and frees. */
+START_TEST(asked_for_while_the_card_works)
+{
+    lent from, to;
+    uint64_t *word = make_word();
+    ck_assert_ok(make(&from, 'f'));
+    ck_assert_ok(make(&to, '-'));
+    void *large = device->alloc(64 << 20);
+    ck_assert_ptr_nonnull(large);
+    ck_assert_ok(copy_when(word, &to, &from));
+    device->free(large, 64 << 20);
+    uint64_t waits = stub->calls("cuStreamSynchronize");
+    shoal_process *p = start(SHOAL_START_SPAWN, 0, ask, NULL);
+    for (int64_t deadline = clock_ns() + LIMIT; stub->calls("cuStreamSynchronize") == waits; sched_yield()) {
+        ck_assert(clock_ns() < deadline);
+    }
+    void *small = device->alloc(BYTES);
+    ck_assert_ptr_nonnull(small);
+    device->free(small, BYTES);
+    __atomic_store_n(word, 1, __ATOMIC_SEQ_CST);
+    finish(p);
+    ck_assert_ok(check(&to, 'f'));
+    drop(&from);
+    drop(&to);
+    until_back();
+    ck_assert_int_eq(sh_cu.cuMemFreeHost(word), SH_CU_OK);
 }
 END_TEST
 
@@ -570,6 +708,31 @@ START_TEST(leave_the_world)
 }
 END_TEST
 
+/* Another library has the memory when this process leaves the world, and hands it back in the next one: what others may hold
+ * since the first world stays theirs, whether it is freed in the second (0) or after it (1). */
+START_TEST(shared_again_in_another_world)
+{
+    lent l;
+    shoal_queue *q;
+    ck_assert_ok(make(&l, 's'));
+    ck_assert_ok(shoal_queue_create(0, &q));
+    ck_assert_ok(send(&l, q));
+    shoal_world_leave();
+    sh_block_release(l.piece);
+    shoal_queue_release(q);
+    ck_assert_ok(sh_cuda_share(l.data, BYTES, &l.piece));
+    sh_block_release(l.piece);
+    if (_i == 1) {
+        shoal_world_leave();
+    }
+    device->free(l.data, BYTES);
+    ck_assert(sh_cuda_memory_valid());
+    for (int i = 0; i < 100; i++) {
+        ck_assert_ptr_ne(device->alloc(BYTES), l.data);
+    }
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("cuda_pieces");
@@ -584,10 +747,15 @@ static Suite *suite(void)
     tcase_add_test(tc, work_before_a_put);
     tcase_add_test(tc, work_of_two);
     tcase_add_loop_test(tc, work_lost, 0, 2);
+    tcase_add_test(tc, work_lost_while_reading);
+    tcase_add_test(tc, work_lost_while_marking);
+    tcase_add_test(tc, work_lost_while_others_wait);
     tcase_add_test(tc, asked_for_by_others);
     tcase_add_test(tc, killed_again_and_again);
     if (!getenv("SHOAL_TEST_CARD")) {
+        tcase_add_test(tc, asked_for_while_the_card_works);
         tcase_add_test(tc, no_driver_call);
+        tcase_add_test(tc, waits_are_noted);
         tcase_add_test(tc, without_words);
         tcase_add_test(tc, another_card);
     }
@@ -595,6 +763,7 @@ static Suite *suite(void)
     TCase *left = tcase_create("leave");
     tcase_add_checked_fixture(left, open_card, NULL);
     tcase_add_test(left, leave_the_world);
+    tcase_add_loop_test(left, shared_again_in_another_world, 0, 2);
     suite_add_tcase(s, left);
     return s;
 }

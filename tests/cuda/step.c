@@ -1,5 +1,5 @@
 /* A whole training step, captured and replayed: it gives the bits of ordinary steps, also mixed with them. On a card; over
- * the stub driver, whose kernels are not recorded, only that a step can be captured. */
+ * the stub driver, whose kernels are not recorded, only that a step can be captured. And a model is tested there. */
 #include "device/cuda.h"
 #include "testing/cuda_stub/stub.h"
 #include "testing/runner.h"
@@ -124,6 +124,31 @@ START_TEST(the_same_bits)
 }
 END_TEST
 
+/* The elements are moved, and the model stays where it is. */
+START_TEST(a_model_is_tested_where_it_is)
+{
+    int64_t numbers[700]; /* two batches */
+    for (int64_t i = 0; i < 700; i++) {
+        numbers[i] = i;
+    }
+    shoal_dataset *all = shoal_mnist(SHOAL_TEST), *some = shoal_subset(all, numbers, 700);
+    shoal_manual_seed(3);
+    shoal_module *model = shoal_model_create("logistic");
+    double here[2], there[2];
+    ck_assert_ok(shoal_evaluate(model, some, &here[0], &here[1]));
+    ck_assert_ok(shoal_module_to(model, SHOAL_CUDA));
+    ck_assert_ok(shoal_evaluate(model, some, &there[0], &there[1]));
+    ck_assert_double_eq_tol(here[0], there[0], 1e-4);
+    ck_assert_double_eq_tol(here[1], there[1], 1.5 / 700);
+    shoal_named first = {0};
+    ck_assert_ok(shoal_module_next(model, &first));
+    ck_assert_int_eq(shoal_tensor_device(first.tensor), SHOAL_CUDA);
+    shoal_module_destroy(model);
+    shoal_dataset_release(some);
+    shoal_dataset_release(all);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("cuda_step");
@@ -133,6 +158,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, sh_leaks_begin, sh_leaks_end);
     tcase_add_checked_fixture(tc, NULL, close_card);
     tcase_add_test(tc, the_same_bits);
+    tcase_add_test(tc, a_model_is_tested_where_it_is);
     suite_add_tcase(s, tc);
     return s;
 }

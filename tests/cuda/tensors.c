@@ -101,7 +101,8 @@ START_TEST(numbers_and_text)
 {
     shoal_tensor *t = counted(SHOAL_F32, 2, 3), *far = moved(t);
     char near_text[200], far_text[200];
-    (void)shoal_tensor_format(t, near_text, sizeof near_text);
+    size_t length = shoal_tensor_format(t, near_text, sizeof near_text);
+    (void)snprintf(near_text + length, sizeof near_text - length, ", %s", there()->name);
     (void)shoal_tensor_format(far, far_text, sizeof far_text);
     ck_assert_str_eq(near_text, far_text);
     ck_assert(item(shoal_select(shoal_select(far, 0, 1), 0, 2)) == 5);

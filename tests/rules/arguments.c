@@ -370,7 +370,7 @@ MAKER(pool_own, pool, shoal_pool *made = NULL; shoal_value *result = NULL;
       (void)!shoal_pool_create(make_pool_options(), &made);
       (void)!shoal_pool_apply(made, task, shoal_value_int(1), &result); shoal_value_destroy(result); return made;)
 MAKER(process_own, process, shoal_process *made = NULL;
-      (void)!shoal_process_start(target, NULL, make_process_options(), &made);
+      (void)!shoal_process_start(target, shoal_value_null(), make_process_options(), &made);
       (void)!shoal_process_join(made, SHOAL_SECONDS(10), NULL); return made;)
 
 CONSTANT(pool, kept_pool = kept_pool != NULL ? kept_pool : make_pool_own(); return kept_pool;)

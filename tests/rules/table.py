@@ -35,16 +35,16 @@ STARTS = ['shoal_spawn', 'shoal_spawn_with', 'shoal_process_start', 'shoal_proce
 NULLABLE = {
     'shoal_world_create': ['options'],                                # world.h: what is not named is 0
     'shoal_world_sweep': ['out_recovered'],
-    'shoal_world_list': ['context'],
+    'shoal_world_list': ['context'], 'shoal_card_tensors_list': ['context'],
     'shoal_queue_create_with': ['options'],
     'shoal_barrier_wait': ['out_index'],
     'shoal_value_as_bytes': ['out_size'], 'shoal_arg_bytes': ['out_size'],
     'shoal_value_as_foreign': ['out_tag', 'out_size'],
     'shoal_value_format': ['buffer'], 'shoal_tensor_format': ['buffer'], 'shoal_module_format': ['buffer'],
     'shoal_set_log': ['hook', 'context'], 'shoal_set_interrupt': ['check', 'context'],
-    'shoal_process_start': ['args', 'options'], 'shoal_process_start_program': ['args', 'options'],
+    'shoal_process_start': ['options'], 'shoal_process_start_program': ['options'],
     'shoal_process_join': ['out_status'],
-    'shoal_spawn': ['args'], 'shoal_spawn_with': ['args', 'options', 'results'],
+    'shoal_spawn_with': ['options', 'results'],
     'shoal_child_begin': ['out_rank', 'out_args'], 'shoal_fork': ['options'],
     'shoal_fork_server_begin': ['hooks', 'out_rank', 'out_args'],
     'shoal_pool_create': ['options'],
@@ -148,7 +148,7 @@ ARGUMENTS = {
     'shoal_subset': {'numbers': 'zeros'}, 'shoal_subset_with': {'numbers': 'zeros'},
     'shoal_tensor_add_hook': {'t': 'leaf'}, 'shoal_tensor_at': {'ndim': '2', 'index': 'zeros'},
     'shoal_tensor_read': {'size': '16'}, 'shoal_tensor_to_dlpack': {'flags': '0'},
-    'shoal_tensors_add': {'name': 'text_y'}, 'shoal_tensors_at': {'i': '0'}, 'shoal_tensors_name': {'i': '0'},
+    'shoal_tensors_add': {'name': 'text_y'}, 'shoal_tensors_at': {'i': '0'}, 'shoal_tensors_name': {'i': '0'}, 'shoal_tensors_text_name': {'i': '0'},
     'shoal_train_method_find': {'name': 'text_sync'},
     'shoal_value_at': {'value': 'value_list1', 'i': '0'}, 'shoal_value_key_at': {'map': 'value_map1', 'i': '0'},
     'shoal_value_find': {'map': 'value_map1'}, 'shoal_value_copy': {'value': 'value_map1'},
@@ -212,8 +212,8 @@ NEEDS_WORLD = ['shoal_barrier_create', 'shoal_block_create', 'shoal_block_create
                'shoal_sparse_share', 'shoal_value_tensor', 'shoal_value_module', 'shoal_value_sparse', 'shoal_value_dataset',
                'shoal_module_state_dict', 'shoal_process_start', 'shoal_process_start_program', 'shoal_spawn', 'shoal_spawn_with',
                'shoal_pool_create', 'shoal_fork', 'shoal_world_create', 'shoal_world_join', 'shoal_world_info_get', 'shoal_world_sweep',
-               'shoal_world_trim', 'shoal_world_audit', 'shoal_train_run', 'shoal_mnist', 'shoal_fashion_mnist', 'shoal_mnist_at',
-               'shoal_fashion_mnist_at']
+               'shoal_world_trim', 'shoal_world_audit', 'shoal_card_tensors_list', 'shoal_train_run', 'shoal_mnist',
+               'shoal_fashion_mnist', 'shoal_mnist_at', 'shoal_fashion_mnist_at']
 
 # Outputs that are written although the call failed: name: the reason.
 WRITES_AND_FAILS = {'shoal_spawn_with': 'process.h: on failure all results are NULL'}

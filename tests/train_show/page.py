@@ -1,4 +1,4 @@
-"""A report page, read by Python's own parser: the numbers it holds, the curves it draws, and that it needs nothing else."""
+"""Reads a report page: its numbers and its curves. Checks that it needs no other file."""
 import html.parser
 import json
 import math

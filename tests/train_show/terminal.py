@@ -1,4 +1,4 @@
-"""A terminal, as far as the program uses one: what would stand on the screen after these bytes."""
+"""A small terminal emulator, as far as the program needs one: what a screen would show after these bytes."""
 import re
 
 TOKEN = re.compile(rb"\x1b\[(\??)([0-9;]*)([A-Za-z])|([\x20-\x7e\x80-\xff]+)|([\r\n\x08])|(.)", re.DOTALL)
@@ -7,17 +7,17 @@ TOKEN = re.compile(rb"\x1b\[(\??)([0-9;]*)([A-Za-z])|([\x20-\x7e\x80-\xff]+)|([\
 class Terminal:
     def __init__(self, rows, columns):
         self.rows, self.columns = rows, columns
-        self.lines = [[]]  # the whole roll of paper; the screen is its end
+        self.lines = [[]]  # all lines so far; the screen shows the last ones
         self.row = self.column = 0
         self.cursor = True  # visible
-        self.breaks = True  # a row goes on in the next; otherwise it is cut
-        self.colors = 0  # how often one was set
-        self.frames = 0  # the cursor went back up
+        self.breaks = True  # a row that is too long is wrapped; otherwise it is cut
+        self.colors = 0  # how often a colour was set
+        self.frames = 0  # how often the cursor went back up
         self.unknown = []
         self.rest = b""
 
     def resize(self, rows, columns, breaks):
-        """breaks: a row that is too long now goes on in the next, as modern terminals do; otherwise it is cut."""
+        """Changes the size. breaks: rows that are now too long are wrapped, as modern terminals do; otherwise they are cut."""
         self.rows, self.columns = rows, columns
         lines, row = [], 0
         for i, line in enumerate(self.lines):

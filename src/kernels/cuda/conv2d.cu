@@ -10,6 +10,9 @@ namespace
 constexpr int THREADS = 128;
 constexpr int64_t MOST_BLOCKS = 65535; /* in the second and third direction of a grid */
 
+/* What a size may be: a loop that goes on in strides of the grid must not count beyond 31 bits. */
+constexpr int64_t MOST_SIZE = INT32_MAX - MOST_BLOCKS;
+
 /* Sizes as the kernels use them: each fits in 31 bits (checked by sizes_of), products need 64. */
 struct sizes {
     int n, in_c, in_h, in_w, out_c, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
@@ -252,7 +255,7 @@ shoal_err sizes_of(const sh_conv2d *c, sizes *out)
                            c->in_w + 2 * c->pad_w,
                            c->in_c * c->kernel_h * c->kernel_w};
     for (int64_t size : all) {
-        if (size > INT32_MAX) {
+        if (size > MOST_SIZE) {
             return sh_cuda_the_host->fail(SHOAL_EINVAL, "conv2d on a card does not support a size of %lld",
                                           (long long)size);
         }
@@ -394,7 +397,7 @@ shoal_err pool_relu_forward(sh_exec *exec, const sh_conv2d *c, const void *x, co
                             const void *drop, void *y, uint8_t *winner)
 {
     sh_fused fused;
-    if (sh_fused_of(c, &fused) && c->n > 0) {
+    if (sh_fused_of(c, &fused) && c->n > 0 && sh_fused_forward_fits(fused)) {
         return sh_fused_forward(exec, fused, (const float *)x, (const float *)w, (const float *)bias,
                                 (const float *)drop, (float *)y, winner);
     }

@@ -259,7 +259,7 @@ w_plan w_plan_of(const sh_fused &s)
 {
     w_plan p;
     p.slots = s.n < 32 ? s.n : min(divided(s.n, 2), 64);
-    p.channels = min(MOST_WARPS, max(4, divided(s.out_c, max(1, 264 / p.slots))));
+    p.channels = min(MOST_WARPS, max(4, divided(s.out_c, max(1, 2 * SH_MULTIPROCESSORS / p.slots))));
     p.sums = (int64_t)s.out_c * (s.in_c * KK + 1);
     return p;
 }
@@ -277,7 +277,7 @@ x_plan x_plan_of(const sh_fused &s)
     x_plan p;
     p.pieces = divided(s.pooled_w, WIDE);
     p.by_pieces = sh_divisor_of(p.pieces);
-    p.shares = min(divided(s.out_c, 4), max(1, 132 / s.n));
+    p.shares = min(divided(s.out_c, 4), max(1, SH_MULTIPROCESSORS / s.n));
     p.channels = divided(s.out_c, p.shares);
     p.shares = divided(s.out_c, p.channels);
     return p;
@@ -308,12 +308,11 @@ shoal_err sh_fused_channels_backward(sh_exec *exec, const sh_fused &s, const flo
     const x_plan xp = x_plan_of(s);
     const int64_t x_count = (int64_t)s.n * s.in_c * s.in_h * s.in_w;
     const int64_t w_room = for_w ? wp.sums * wp.slots : 0, x_room = grad_x && xp.shares > 1 ? x_count * xp.shares : 0;
-    static const cudaError_t raised_w =
-        cudaFuncSetAttribute(sum_winners, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SH_SHARED_MOST);
-    static const cudaError_t raised_x =
-        cudaFuncSetAttribute(spread_winners, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SH_SHARED_MOST);
-    if (raised_w != cudaSuccess || raised_x != cudaSuccess) {
-        return sh_cuda_called("conv2d_pool_relu backward", raised_w != cudaSuccess ? raised_w : raised_x);
+    static std::atomic<bool> allowed_w, allowed_x;
+    shoal_err err = sh_allow_shared("conv2d_pool_relu backward", sum_winners, SH_SHARED_MOST, &allowed_w);
+    err = err ? err : sh_allow_shared("conv2d_pool_relu backward", spread_winners, SH_SHARED_MOST, &allowed_x);
+    if (err) {
+        return err;
     }
     float *slots = nullptr;
     if (w_room + x_room > 0) {

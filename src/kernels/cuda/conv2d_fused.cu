@@ -10,7 +10,6 @@
 namespace
 {
 
-constexpr int CARD = 132; /* multiprocessors of a large card */
 constexpr int MOST_THREADS = 512;
 
 /* How the work of one image is divided. */
@@ -166,7 +165,7 @@ int outs_of(const sh_fused &s, int most)
 {
     int best = 1, least = INT32_MAX;
     for (int outs = 1; outs <= most; outs++) {
-        const int cost = divided(s.n * divided(s.out_c, outs), CARD) * outs;
+        const int cost = divided(s.n * divided(s.out_c, outs), SH_MULTIPROCESSORS) * outs;
         if (cost * 16 <= (int64_t)least * 17) {
             best = outs;
             least = min(cost, least);
@@ -175,15 +174,16 @@ int outs_of(const sh_fused &s, int most)
     return best;
 }
 
-plan plan_of(const sh_fused &s, int sw, size_t *out_bytes)
+/* At most `parts` threads share a strip. */
+plan plan_with(const sh_fused &s, int sw, int parts, size_t *out_bytes)
 {
     plan p;
     p.across = divided(s.pooled_w, sw);
     p.strips = p.across * s.pooled_h;
     p.pitch = divided(2 * sw * p.across + s.kernel - 3, 16) * 16 + 2; /* 2 mod 16: no bank conflicts between rows */
     p.outs = outs_of(s, max(1, min(min(s.out_c, 32), 448 / p.strips)));
-    const int blocks = s.n * divided(s.out_c, p.outs), threads = blocks > CARD ? 224 : 384;
-    p.parts = max(1, min(divided(s.in_c, 2), threads / (p.outs * p.strips)));
+    const int blocks = s.n * divided(s.out_c, p.outs), threads = blocks > SH_MULTIPROCESSORS ? 224 : 384;
+    p.parts = max(1, min(min(divided(s.in_c, 2), parts), threads / (p.outs * p.strips)));
     p.parts = divided(s.in_c, divided(s.in_c, p.parts));
     const int channel = s.rows * p.pitch + p.outs * s.kernel * s.kernel,
               room = 24 << 10; /* bytes that a chunk may take */
@@ -194,6 +194,16 @@ plan plan_of(const sh_fused &s, int sw, size_t *out_bytes)
     const size_t sums = sizeof(float) * (size_t)((p.parts - 1) * 4 * sw * p.outs * p.strips);
     const size_t results = (sizeof(float) + 1) * (size_t)(p.outs * s.windows);
     *out_bytes = max(max(staged, sums), results);
+    return p;
+}
+
+/* The threads that share a strip have a channel each in shared memory: of large images, fewer fit. */
+plan plan_of(const sh_fused &s, int sw, size_t *out_bytes)
+{
+    plan p = plan_with(s, sw, MOST_THREADS, out_bytes);
+    while (p.parts > 1 && *out_bytes > SH_SHARED_MOST) {
+        p = plan_with(s, sw, p.parts - 1, out_bytes);
+    }
     return p;
 }
 
@@ -213,10 +223,10 @@ shoal_err run(sh_exec *exec, const sh_fused &s, const float *x, const float *w, 
 {
     size_t bytes;
     const plan p = plan_of(s, SW, &bytes);
-    static const cudaError_t raised =
-        cudaFuncSetAttribute(forward<K, SW>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SH_SHARED_MOST);
-    if (raised != cudaSuccess) {
-        return sh_cuda_called("conv2d_pool_relu", raised);
+    static std::atomic<bool> allowed;
+    shoal_err err = sh_allow_shared("conv2d_pool_relu", forward<K, SW>, SH_SHARED_MOST, &allowed);
+    if (err) {
+        return err;
     }
     const int threads = divided(p.outs * p.parts * p.strips, 32) * 32;
     const dim3 grid((unsigned)divided(s.out_c, p.outs), (unsigned)s.n);
@@ -283,6 +293,13 @@ bool sh_fused_of(const sh_conv2d *c, sh_fused *out)
     s.by_plane = sh_divisor_of(s.in_h * s.in_w);
     *out = s;
     return true;
+}
+
+bool sh_fused_forward_fits(const sh_fused &s)
+{
+    size_t bytes;
+    (void)plan_of(s, strip_of(s), &bytes);
+    return bytes <= SH_SHARED_MOST;
 }
 
 shoal_err sh_fused_forward(sh_exec *exec, const sh_fused &s, const float *x, const float *w, const float *bias,

@@ -11,8 +11,9 @@
 
 #include <cuda_pipeline.h>
 
-/* The shared memory of one block: every card since compute capability 8.0 has this much. */
+/* The shared memory of one block. */
 constexpr size_t SH_SHARED_MOST = 96 << 10;
+static_assert(SH_SHARED_MOST <= SH_SHARED_EVERYWHERE, "every card has this much");
 
 /* Divides small numbers by one that is known at the launch: a multiplication instead of the many instructions of a
  * division. Exact while the product of both is below 2^31. */
@@ -48,6 +49,8 @@ struct sh_fused {
 /* Whether the fast kernels serve c; then fills *out. */
 bool sh_fused_of(const sh_conv2d *c, sh_fused *out);
 
+/* Whether two input channels fit in shared memory. */
+bool sh_fused_forward_fits(const sh_fused &s);
 shoal_err sh_fused_forward(sh_exec *exec, const sh_fused &s, const float *x, const float *w, const float *bias,
                            const float *drop, float *y, uint8_t *winner);
 /* Whether one image fits in shared memory. */

@@ -272,10 +272,9 @@ size_t plan_bytes(const sh_fused &s, const plan &p)
 /* Few images: several blocks for each, with some channels. Many images: one block an image for each gradient. */
 plan plan_of(const sh_fused &s, int ct, bool for_w, bool for_x)
 {
-    const int card = 132; /* blocks at once that keep a large card busy */
     plan p = {};
     p.slots = min(s.n, MOST_SLOTS);
-    const int parts = max(1, card / p.slots);
+    const int parts = max(1, SH_MULTIPROCESSORS / p.slots);
     p.w_parts = for_w ? min(parts, divided(s.out_c, 4)) : 0;
     p.w_channels = for_w ? divided(s.out_c, p.w_parts) : 0;
     p.w_parts = for_w ? divided(s.out_c, p.w_channels) : 0;
@@ -296,10 +295,10 @@ template <int K, int CT>
 shoal_err run(sh_exec *exec, const sh_fused &s, const float *grad_y, const float *x, const float *w, const float *drop,
               const uint8_t *winner, float *grad_x, float *grad_w, float *grad_bias)
 {
-    static const cudaError_t raised =
-        cudaFuncSetAttribute(backward<K, CT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SH_SHARED_MOST);
-    if (raised != cudaSuccess) {
-        return sh_cuda_called("conv2d_pool_relu backward", raised);
+    static std::atomic<bool> allowed;
+    shoal_err err = sh_allow_shared("conv2d_pool_relu backward", backward<K, CT>, SH_SHARED_MOST, &allowed);
+    if (err) {
+        return err;
     }
     const plan p = plan_of(s, CT, grad_w || grad_bias, grad_x);
     float *slots = nullptr;

@@ -11,7 +11,7 @@ extern "C" {
 }
 
 #define SH_THREADS 256
-#define SH_MOST_BLOCKS 2112u /* 16 for each of 132 multiprocessors */
+#define SH_MOST_BLOCKS (16u * SH_MULTIPROCESSORS)
 
 /* Returns SHOAL_EINVAL unless dtype is f32 or f64. */
 static inline shoal_err sh_check_float(const char *what, shoal_dtype dtype)
@@ -265,14 +265,18 @@ template <int N, class Launch> static shoal_err sh_loop_run(const sh_iter *it, i
         return launch(sh_loop_make<N>(it, (uint32_t)count, width));
     }
     sh_iter half = *it;
-    int64_t first = it->shape[0] / 2;
-    first = it->ndim == 1 ? first / width * width : first;
-    half.shape[0] = first;
+    int32_t d = 0;
+    while (it->shape[d] == 1) { /* what earlier halves have left of it */
+        d++;
+    }
+    int64_t first = it->shape[d] / 2;
+    first = d == it->ndim - 1 ? first / width * width : first;
+    half.shape[d] = first;
     shoal_err err = sh_loop_run<N>(&half, width, launch);
     for (int v = 0; v < N; v++) {
-        half.data[v] += first * it->strides[v][0];
+        half.data[v] += first * it->strides[v][d];
     }
-    half.shape[0] = it->shape[0] - first;
+    half.shape[d] = it->shape[d] - first;
     return err ? err : sh_loop_run<N>(&half, width, launch);
 }
 

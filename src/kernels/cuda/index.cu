@@ -57,8 +57,8 @@ static shoal_err select_rows(sh_exec *exec, const sh_index_shape *s, void *out, 
                           : select_units<uint8_t>(exec, s, row, out, table, index);
 }
 
-/* A block for each index i and ADD_THREADS of the table's outer · inner columns. If i is the first occurrence of its
- * index, the block adds the rows of all occurrences. */
+/* A block for each index i and ADD_THREADS of the table's outer · inner columns, and then more of them if the grid is not
+ * as wide as the table. If i is the first occurrence of its index, the block adds the rows of all occurrences. */
 template <class T>
 static __global__ void add_kernel(T *table, const T *in, const int64_t *index, int64_t count, int64_t rows,
                                   int64_t inner, int64_t columns)
@@ -77,25 +77,28 @@ static __global__ void add_kernel(T *table, const T *in, const int64_t *index, i
             return;
         }
     }
-    int64_t column = blockIdx.y * (int64_t)ADD_THREADS + threadIdx.x, o = column / inner, j = column - o * inner;
-    T *to = table + (o * rows + mine) * inner + j, sum = column < columns ? *to : T(0);
-    for (int64_t first = i; first < count; first += ADD_THREADS) {
-        int64_t k = first + threadIdx.x;
-        uint32_t votes = __ballot_sync(ALL_LANES, k < count && index[k] == mine);
-        if (threadIdx.x % 32 == 0) {
-            hits[threadIdx.x / 32] = votes;
-        }
-        __syncthreads();
-        for (int w = 0; column < columns && w < ADD_THREADS / 32; w++) {
-            for (uint32_t left = hits[w]; left != 0; left &= left - 1) {
-                int64_t from = first + w * 32 + __ffs((int)left) - 1;
-                sum += in[(o * count + from) * inner + j];
+    for (int64_t left_column = blockIdx.y * (int64_t)ADD_THREADS; left_column < columns;
+         left_column += gridDim.y * (int64_t)ADD_THREADS) {
+        int64_t column = left_column + threadIdx.x, o = column / inner, j = column - o * inner;
+        T *to = table + (o * rows + mine) * inner + j, sum = column < columns ? *to : T(0);
+        for (int64_t first = i; first < count; first += ADD_THREADS) {
+            int64_t k = first + threadIdx.x;
+            uint32_t votes = __ballot_sync(ALL_LANES, k < count && index[k] == mine);
+            if (threadIdx.x % 32 == 0) {
+                hits[threadIdx.x / 32] = votes;
             }
+            __syncthreads();
+            for (int w = 0; column < columns && w < ADD_THREADS / 32; w++) {
+                for (uint32_t left = hits[w]; left != 0; left &= left - 1) {
+                    int64_t from = first + w * 32 + __ffs((int)left) - 1;
+                    sum += in[(o * count + from) * inner + j];
+                }
+            }
+            __syncthreads();
         }
-        __syncthreads();
-    }
-    if (column < columns) {
-        *to = sum;
+        if (column < columns) {
+            *to = sum;
+        }
     }
 }
 
@@ -103,11 +106,10 @@ template <class T>
 static shoal_err add_of(sh_exec *exec, const sh_index_shape *s, void *table, const void *in, const int64_t *index)
 {
     int64_t columns = s->outer * s->inner, across = (columns + ADD_THREADS - 1) / ADD_THREADS;
-    if (across > 65535 || s->count > INT32_MAX) {
-        return shoal_fail(SHOAL_EINVAL, "adding by index on a card: %lld columns and %lld indices are too many",
-                          (long long)columns, (long long)s->count);
+    if (s->count > INT32_MAX) {
+        return shoal_fail(SHOAL_EINVAL, "adding by index on a card: %lld indices are too many", (long long)s->count);
     }
-    dim3 blocks((unsigned)s->count, (unsigned)across);
+    dim3 blocks((unsigned)s->count, (unsigned)(across < 65535 ? across : 65535));
     add_kernel<T><<<blocks, ADD_THREADS, 0, sh_stream(exec)>>>((T *)table, (const T *)in, index, s->count, s->rows,
                                                                s->inner, columns);
     return sh_cuda_launched("add by index");

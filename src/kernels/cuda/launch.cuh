@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/library.h"
 
+#include <atomic>
 #include <cuda_runtime.h>
 
 /* Set by sh_cuda_library_open. */
@@ -19,6 +20,29 @@ shoal_err sh_cuda_launched(const char *what);
 
 /* The same for the result of a call of the CUDA runtime. */
 shoal_err sh_cuda_called(const char *what, cudaError_t result);
+
+/* The multiprocessors that the launches are planned for, those of a large card, whatever card it is: how work is divided
+ * decides the order of sums, and so the bits of a result. They shall not depend on a worker's share of the card. A smaller
+ * card takes the blocks in more rounds; no block waits for another one. */
+constexpr int SH_MULTIPROCESSORS = 132;
+
+/* The bytes of shared memory that a block may have on every card since compute capability 8.0: 8.6, 8.9 and 12.0 have no
+ * more. What a kernel has of its own counts too. */
+constexpr size_t SH_SHARED_EVERYWHERE = 99 << 10;
+
+/* Lets a kernel have more dynamic shared memory than the usual 48 KiB; *done says that it has. The first call loads the
+ * kernel's code, so a card that is full makes it fail: then the next one tries again. */
+template <typename K>
+static inline shoal_err sh_allow_shared(const char *what, K *kernel, size_t bytes, std::atomic<bool> *done)
+{
+    if (done->load(std::memory_order_relaxed)) {
+        return SHOAL_OK;
+    }
+    shoal_err err =
+        sh_cuda_called(what, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    done->store(err == SHOAL_OK, std::memory_order_relaxed); /* two threads may do it twice */
+    return err;
+}
 
 /* Blocks for n elements, at most `most`: kernels go on in strides of the grid. */
 static inline unsigned sh_blocks(int64_t n, int threads, unsigned most)

@@ -21,6 +21,7 @@ static const sh_kernels kernels = {
     &sh_pooling_kernels_cuda,
     &sh_small_cnn_kernels_cuda,
     &sh_step_kernels_cuda,
+    &sh_fedavg_cnn_kernels_cuda,
 };
 
 static const sh_cuda_library library = {SH_CUDA_LAYOUT, &kernels};
@@ -44,6 +45,9 @@ extern "C" shoal_err shoal_fail(shoal_err err, const char *format, ...)
 
 shoal_err sh_cuda_called(const char *what, cudaError_t result)
 {
+    if (result != cudaSuccess) {
+        (void)cudaGetLastError(); /* is told here, not by the next launch */
+    }
     return sh_cuda_the_host->result(what, (int)result); /* runtime and driver have the same numbers */
 }
 

@@ -50,6 +50,7 @@ extern const sh_conv_kernels sh_conv_kernels_cuda;
 extern const sh_pooling_kernels sh_pooling_kernels_cuda;
 extern const sh_small_cnn_kernels sh_small_cnn_kernels_cuda;
 extern const sh_step_kernels sh_step_kernels_cuda;
+extern const sh_fedavg_cnn_kernels sh_fedavg_cnn_kernels_cuda;
 
 #ifdef __cplusplus
 }

@@ -170,10 +170,10 @@ bool sh_matmul_small_fits(const sh_matmul_args *g)
 
 shoal_err sh_matmul_small(sh_exec *exec, const sh_matmul_args *g)
 {
-    static const cudaError_t raised = cudaFuncSetAttribute(small, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                           (int)sizeof(float) * 2 * SIDE * (MOST_K + 4));
-    if (raised != cudaSuccess) {
-        return sh_cuda_called("matmul", raised);
+    static std::atomic<bool> allowed;
+    shoal_err err = sh_allow_shared("matmul", small, sizeof(float) * 2 * SIDE * (MOST_K + 4), &allowed);
+    if (err) {
+        return err;
     }
     const plan p = plan_of(g);
     float *sums = nullptr;

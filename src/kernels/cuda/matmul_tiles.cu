@@ -179,7 +179,7 @@ bool sh_matmul_tiles_fit(const sh_matmul_args *g)
 shoal_err sh_matmul_tiles(sh_exec *exec, const sh_matmul_args *g)
 {
     const int64_t rows = divided(g->m, SIDE), columns = divided(g->n, SIDE);
-    const int64_t wanted = g->batch > 1 ? 1 : 264 / (rows * columns), most = g->k / (2 * DEPTH);
+    const int64_t wanted = g->batch > 1 ? 1 : 2 * SH_MULTIPROCESSORS / (rows * columns), most = g->k / (2 * DEPTH);
     int64_t parts = wanted < most ? wanted : most;
     const int64_t part = parts > 1 ? divided(divided(g->k, parts), DEPTH) * DEPTH : g->k;
     parts = divided(g->k, part);

@@ -1,9 +1,9 @@
 /* The CUDA twin of cpu/norm_reference.c; the contract is kernels/norm.h. */
 #include "kernels/cuda/group.cuh"
 
-#define MOST_CHUNKS 256   /* of the rows, for the gradients of gamma and beta */
-#define LEAST_ROWS 128    /* of a chunk */
-#define WANTED_BLOCKS 528 /* 4 for each of 132 multiprocessors */
+#define MOST_CHUNKS 256 /* of the rows, for the gradients of gamma and beta */
+#define LEAST_ROWS 128  /* of a chunk */
+#define WANTED_BLOCKS (4 * SH_MULTIPROCESSORS)
 
 struct pair {
     double a, b;

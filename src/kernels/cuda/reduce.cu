@@ -10,9 +10,9 @@ extern "C" {
 
 #include <type_traits>
 
-#define BATCH 8                 /* elements that a lane reads at once */
-#define ONE_BLOCK 16384         /* elements that one block reduces in the time of a second launch */
-#define WANTED_BLOCKS 528       /* 4 for each of 132 multiprocessors */
+#define BATCH 8         /* elements that a lane reads at once */
+#define ONE_BLOCK 16384 /* elements that one block reduces in the time of a second launch */
+#define WANTED_BLOCKS (4 * SH_MULTIPROCESSORS)
 #define LEAST_ELEMENTS 8192     /* that a block gets if the elements are divided */
 #define MANY (INT64_C(1) << 22) /* elements that keep a card busy if a lane takes 32 */
 
@@ -450,19 +450,23 @@ static shoal_err dims_init(dims *d, int32_t n, const int64_t shape[], const int6
     return SHOAL_OK;
 }
 
-static shoal_err reduction_init(reduction *r, const sh_reduce_plan *p, sh_reduce_op op, const sh_view *out,
-                                const sh_view *a)
+static shoal_err reduction_init(reduction *r, sh_reduce_op op, const sh_view *out, const sh_view *a)
 {
+    sh_reduce_plan p;
     bool ordered = op == SH_REDUCE_ARGMAX || op == SH_REDUCE_ARGMIN;
-    r->results = p->results;
-    r->each = p->each;
+    shoal_err err = sh_reduce_plan_init(&p, op, out, a);
+    if (err) {
+        return err;
+    }
+    *r = {};
+    r->results = p.results;
+    r->each = p.each;
     r->a = a->data;
     r->out = out->data;
-    r->found = nullptr;
     r->dtype = a->dtype;
     r->op = op;
-    shoal_err err = dims_init(&r->kept, p->kept, p->kept_shape, p->kept_in, p->kept_out, false);
-    return err ? err : dims_init(&r->reduced, p->reduced, p->reduced_shape, p->reduced_in, p->reduced_in, ordered);
+    err = dims_init(&r->kept, p.kept, p.kept_shape, p.kept_in, p.kept_out, false);
+    return err ? err : dims_init(&r->reduced, p.reduced, p.reduced_shape, p.reduced_in, p.reduced_in, ordered);
 }
 
 static sh_groups divide(reduction *r)
@@ -487,12 +491,8 @@ static sh_groups divide(reduction *r)
 
 static shoal_err reduce(sh_exec *exec, sh_reduce_op op, const sh_view *out, const sh_view *a)
 {
-    sh_reduce_plan p;
-    reduction r = {};
-    shoal_err err = sh_reduce_plan_init(&p, op, out, a);
-    if (err == SHOAL_OK) {
-        err = reduction_init(&r, &p, op, out, a);
-    }
+    reduction r;
+    shoal_err err = reduction_init(&r, op, out, a);
     if (err != SHOAL_OK || r.results == 0) {
         return err;
     }
@@ -510,12 +510,8 @@ static shoal_err reduce(sh_exec *exec, sh_reduce_op op, const sh_view *out, cons
 
 static shoal_err logsumexp(sh_exec *exec, const sh_view *out, const sh_view *a)
 {
-    sh_reduce_plan p;
-    reduction r = {};
-    shoal_err err = sh_reduce_plan_init(&p, SH_REDUCE_SUMSQ, out, a);
-    if (err == SHOAL_OK) {
-        err = reduction_init(&r, &p, SH_REDUCE_SUMSQ, out, a);
-    }
+    reduction r;
+    shoal_err err = reduction_init(&r, SH_REDUCE_SUMSQ, out, a);
     if (err != SHOAL_OK || r.results == 0) {
         return err;
     }

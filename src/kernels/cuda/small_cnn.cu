@@ -1,6 +1,6 @@
 /* A step of mnist-cnn in two launches; the contract is kernels/small_cnn.h.
  *
- * image_pass: one block an image. Everything of the image stays in shared memory: 60 KiB. Its 10 warps are the 10
+ * image_pass: one block an image. Everything of the image stays in shared memory: 97 KiB. Its 10 warps are the 10
  * channels of conv1, the 10 pairs of channels of conv2, and 5 outputs each of fc1. Only the winners of the pools have
  * gradients. A channel that dropout drops costs nothing after its number was drawn.
  * update_pass: one parameter a column of threads; sums over the images in a fixed order, then SGD. The gradients of the
@@ -41,6 +41,8 @@ struct image_memory {
     int place2[320];  /* of the winner: row * 8 + column of conv2's output; DEAD */
     int alive[20], alive_count, label;
 };
+
+static_assert(sizeof(image_memory) <= SH_SHARED_EVERYWHERE, "every card has this much");
 
 __device__ void philox(uint64_t block, const sh_small_cnn_step &s, uint32_t out[4])
 {
@@ -222,16 +224,22 @@ __device__ void conv2_forward(image_memory &m)
     m.place2[o * 16 + window] = winner == DEAD ? DEAD : (2 * py + (winner >> 1)) * 8 + 2 * px + (winner & 1);
 }
 
-/* Forward and backward of the linear layers and the loss. The weights of fc1 stay in registers in between. */
-__device__ void linear_layers(image_memory &m, const sh_small_cnn_step &s, float *kept, uint64_t block)
+/* fc1's weights of one thread: of its warp's 5 outputs, every 32nd column. They stay in registers from the forward to the
+ * backward pass. */
+struct fc1_weights {
+    float w[5][10];
+};
+
+/* fc1, relu and dropout. Lane k of a warp has its output k. Returns the factor of that output's gradient. */
+__device__ float fc1_forward(image_memory &m, const sh_small_cnn_step &s, float *kept, uint64_t block, fc1_weights &f)
 {
-    int t = threadIdx.x, lane = t % 32, warp = t / 32;
-    float w[5][10], sum[5];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, output = warp * 5 + lane;
+    float sum[5];
 #pragma unroll
     for (int k = 0; k < 5; k++) {
 #pragma unroll
         for (int j = 0; j < 10; j++) {
-            w[k][j] = s.param[4][(warp * 5 + k) * 320 + lane + 32 * j];
+            f.w[k][j] = s.param[4][(warp * 5 + k) * 320 + lane + 32 * j];
         }
     }
 #pragma unroll
@@ -239,76 +247,90 @@ __device__ void linear_layers(image_memory &m, const sh_small_cnn_step &s, float
         sum[k] = 0;
 #pragma unroll
         for (int j = 0; j < 10; j++) {
-            sum[k] += w[k][j] * m.a2[lane + 32 * j];
+            sum[k] += f.w[k][j] * m.a2[lane + 32 * j];
         }
         sum[k] = warp_sum(sum[k]);
     }
-    /* lane k has output k of its warp. passes: the factor of its gradient. */
-    float passes = 0;
-    int j1 = warp * 5 + lane;
-    if (lane < 5) {
-        float z = lane == 0 ? sum[0] : lane == 1 ? sum[1] : lane == 2 ? sum[2] : lane == 3 ? sum[3] : sum[4];
-        z += m.bf1[j1];
-        bool dead = z <= 0;
-        float h = dead ? 0 : z;
-        passes = dead ? 0.0f : 1.0f;
-        if (s.training) {
-            uint64_t i = (uint64_t)blockIdx.x * 50 + j1;
-            uint32_t word[4];
-            philox(block + ((uint64_t)gridDim.x * 20 + 3) / 4 + i / 4, s, word);
-            uint32_t drawn = i % 4 == 0 ? word[0] : i % 4 == 1 ? word[1] : i % 4 == 2 ? word[2] : word[3];
-            bool stays = (float)(drawn >> 8) * 0x1p-24f >= 0.5f;
-            h = stays ? h * 2 : 0;
-            passes = stays ? passes * 2 : 0;
-        }
-        m.h1[j1] = h;
-        kept[H1 + j1] = h;
+    if (lane >= 5) {
+        return 0;
     }
-    __syncthreads();
+    float z = lane == 0 ? sum[0] : lane == 1 ? sum[1] : lane == 2 ? sum[2] : lane == 3 ? sum[3] : sum[4];
+    z += m.bf1[output];
+    bool dead = z <= 0;
+    float h = dead ? 0 : z, passes = dead ? 0.0f : 1.0f;
+    if (s.training) {
+        uint64_t i = (uint64_t)blockIdx.x * 50 + output;
+        uint32_t word[4];
+        philox(block + ((uint64_t)gridDim.x * 20 + 3) / 4 + i / 4, s, word);
+        uint32_t drawn = i % 4 == 0 ? word[0] : i % 4 == 1 ? word[1] : i % 4 == 2 ? word[2] : word[3];
+        bool stays = (float)(drawn >> 8) * 0x1p-24f >= 0.5f;
+        h = stays ? h * 2 : 0;
+        passes = stays ? passes * 2 : 0;
+    }
+    m.h1[output] = h;
+    kept[H1 + output] = h;
+    return passes;
+}
 
-    /* fc2: a warp an output. */
+/* fc2, a warp an output, and the loss, which every warp computes for itself. Returns the gradient of output `lane`. */
+__device__ float fc2_and_loss(image_memory &m, float *kept)
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float z2 = warp_sum(m.wf2[warp * 50 + lane] * m.h1[lane] +
                         (lane < 18 ? m.wf2[warp * 50 + 32 + lane] * m.h1[32 + lane] : 0));
     if (lane == 0) {
         m.z2[warp] = z2 + m.bf2[warp];
     }
     __syncthreads();
-
-    /* Every warp computes the loss for itself. */
     float z = lane < 10 ? m.z2[lane] : -INFINITY, greatest = z;
 #pragma unroll
     for (int d = 16; d > 0; d >>= 1) {
         greatest = fmaxf(greatest, __shfl_xor_sync(0xffffffffu, greatest, d));
     }
     float y = z - greatest - logf(warp_sum(lane < 10 ? expf(z - greatest) : 0));
-    int label = m.label;
     float scale = 1.0f / (float)gridDim.x;
-    float dz = lane < 10 ? (expf(y) - (lane == label ? 1.0f : 0.0f)) * scale : 0;
+    float dz = lane < 10 ? (expf(y) - (lane == m.label ? 1.0f : 0.0f)) * scale : 0;
     if (warp == 0 && lane < 10) {
         kept[DZ2 + lane] = dz;
-        if (lane == label) {
+        if (lane == m.label) {
             kept[LOSS] = -y * scale;
         }
     }
+    return dz;
+}
+
+/* From the gradient of fc2's outputs to each warp's part of the gradient of a2. */
+__device__ void linear_backward(image_memory &m, float *kept, const fc1_weights &f, float dz, float passes)
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, output = warp * 5 + lane;
     float dh = 0;
 #pragma unroll
     for (int o = 0; o < 10; o++) {
         float dzo = __shfl_sync(0xffffffffu, dz, o);
-        dh += lane < 5 ? m.wf2[o * 50 + j1] * dzo : 0;
+        dh += lane < 5 ? m.wf2[o * 50 + output] * dzo : 0;
     }
     float dz1 = passes != 0 ? dh * passes : 0;
     if (lane < 5) {
-        kept[DZ1 + j1] = dz1;
+        kept[DZ1 + output] = dz1;
     }
 #pragma unroll
     for (int j = 0; j < 10; j++) {
-        sum[0] = 0;
+        float sum = 0;
 #pragma unroll
         for (int k = 0; k < 5; k++) {
-            sum[0] += w[k][j] * __shfl_sync(0xffffffffu, dz1, k);
+            sum += f.w[k][j] * __shfl_sync(0xffffffffu, dz1, k);
         }
-        m.part[warp][lane + 32 * j] = sum[0];
+        m.part[warp][lane + 32 * j] = sum;
     }
+}
+
+__device__ void linear_layers(image_memory &m, const sh_small_cnn_step &s, float *kept, uint64_t block)
+{
+    fc1_weights f;
+    float passes = fc1_forward(m, s, kept, block, f);
+    __syncthreads();
+    float dz = fc2_and_loss(m, kept);
+    linear_backward(m, kept, f, dz, passes);
 }
 
 /* The gradient of conv2's output, from those of a2; and the list of the channels that have one. */
@@ -553,15 +575,10 @@ size_t scratch_size(int64_t batch)
 
 shoal_err step(sh_exec *exec, const sh_small_cnn_step *args, void *scratch)
 {
-    static bool prepared;
-    if (!prepared) {
-        shoal_err err =
-            sh_cuda_called("small_cnn", cudaFuncSetAttribute(image_pass, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                             (int)sizeof(image_memory)));
-        if (err != SHOAL_OK) {
-            return err;
-        }
-        prepared = true;
+    static std::atomic<bool> allowed;
+    shoal_err err = sh_allow_shared("small_cnn", image_pass, sizeof(image_memory), &allowed);
+    if (err) {
+        return err;
     }
     int64_t blocks = (args->batch * 20 + 3) / 4 + (args->batch * 50 + 3) / 4;
     image_pass<<<(unsigned)args->batch, THREADS, sizeof(image_memory), sh_stream(exec)>>>(*args, (float *)scratch);

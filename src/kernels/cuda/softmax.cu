@@ -4,7 +4,7 @@
  * elements, so outputs may be inputs. */
 #include "kernels/cuda/group.cuh"
 
-#define MOST_BLOCKS 1056  /* 8 for each of 132 multiprocessors */
+#define MOST_BLOCKS (8u * SH_MULTIPROCESSORS)
 #define MOST_TARGETS 2048 /* that one block adds in the time of a second launch */
 
 /* The rows of one launch. */

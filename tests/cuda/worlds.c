@@ -1,0 +1,148 @@
+/* Tensors of a card in several worlds: memory that was shared in a world that this process has left, and worlds whose creator
+ * has ended. Over the stub driver, or on a card. */
+#include "device/cuda_share.h"
+#include "testing/cuda_stub/stub.h"
+
+#include "tests/talk.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void begin(void)
+{
+    sh_stub_use();
+    setenv("SHOAL_TALK_DEVICE", "cuda", 1);
+    ck_assert_msg(sh_device_get(SHOAL_CUDA) != NULL, "%s", shoal_last_error_text());
+}
+
+/* ---- leaving a world ---- */
+
+static size_t held_now(void)
+{
+    shoal_card_memory m;
+    ck_assert_ok(shoal_card_memory_get(&m));
+    return m.held;
+}
+
+/* Holds a tensor until its parent has left the world, and says with a signal that it has. */
+static shoal_err hold(int rank, const shoal_value *args)
+{
+    shoal_tensor *t;
+    sigset_t left;
+    int unused;
+    sigemptyset(&left);
+    sigaddset(&left, SIGUSR1);
+    must(sigprocmask(SIG_BLOCK, &left, NULL) == 0);
+    must_ok(shoal_queue_get_tensor(ARG(queue, "in"), LIMIT, &t));
+    must_ok(shoal_queue_put(ARG(queue, "out"), shoal_value_int(1), LIMIT));
+    must(sigwait(&left, &unused) == 0);
+    _exit(is_counted(t, rank) ? 0 : 1); /* the record is lost: only the status can tell */
+}
+
+#define MIB ((size_t)1 << 20)
+
+/* A process leaves one world after the other. Each time another process holds a tensor of it (0), or nobody does (1).
+ * Its memory goes back to the driver when this process has released the tensor, before or after it left. */
+START_TEST(memory_of_a_world_that_was_left_is_used_again)
+{
+    size_t before = held_now();
+    for (int n = 0; n < 4; n++) {
+        shoal_queue *in, *out;
+        shoal_process *p = NULL;
+        ck_assert_ok(shoal_queue_create(0, &in));
+        ck_assert_ok(shoal_queue_create(0, &out));
+        shoal_tensor *small = counted(2, 2, 0), *large = counted(4096, 2100, n);
+        ck_assert_ok(shoal_queue_put_tensor(in, large, LIMIT));
+        ck_assert_ok(shoal_queue_put_tensor(in, small, LIMIT));
+        if (_i == 0) {
+            p = talk_start(SHOAL_START_SPAWN, n, hold, shoal_map("in", in, "out", out));
+            until_told(out);
+        }
+        if (n % 2 == 0) {
+            shoal_tensor_release(large);
+        }
+        shoal_scope_release(0);
+        ck_assert_uint_ge(held_now(), before + 32 * MIB);
+        shoal_world_leave();
+        if (n % 2 != 0) {
+            ck_assert_uint_ge(held_now(), before + 32 * MIB); /* another library may still use it */
+            shoal_tensor_release(large);
+        }
+        shoal_tensor_release(small);
+        (void)shoal_card_trim();
+        ck_assert(sh_cuda_memory_valid());
+        ck_assert_uint_eq(held_now(), before);
+        if (p) {
+            shoal_status status;
+            ck_assert_int_eq(kill(shoal_process_pid(p), SIGUSR1), 0);
+            ck_assert_ok(shoal_process_join(p, LIMIT, &status));
+            ck_assert_int_eq(status.code, 0); /* it has the tensor */
+            shoal_process_destroy(p);
+        }
+        shoal_release(in);
+        shoal_release(out);
+    }
+}
+END_TEST
+
+/* ---- joining a world ---- */
+
+static shoal_err double_it(int rank, const shoal_value *args)
+{
+    (void)rank;
+    shoal_tensor *t;
+    must_ok(shoal_queue_get_tensor(ARG(queue, "in"), LIMIT, &t));
+    must(shoal_add_(t, t) == t);
+    must_ok(shoal_queue_put_tensor(ARG(queue, "out"), t, LIMIT));
+    shoal_tensor_release(t);
+    return SHOAL_OK;
+}
+
+/* The creator of the world ends; a process that had joined by name goes on to share. */
+START_TEST(a_joiner_shares_after_the_creator_has_ended)
+{
+    char name[SHOAL_NAME_MAX], byte;
+    int ready[2];
+    ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
+    snprintf(name, sizeof name, "survived-%d", (int)getpid());
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (shoal_world_create(&(shoal_world_options){.name = name}) == SHOAL_OK && write(ready[1], "x", 1) == 1) {
+            pause();
+        }
+        _exit(1);
+    }
+    ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+    ck_assert_ok(shoal_world_join(name));
+    kill(pid, SIGKILL);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    close(ready[0]);
+    close(ready[1]);
+    talk t;
+    talk_begin(&t, SHOAL_START_SPAWN, double_it);
+    shoal_tensor *sent = counted(1, 2, 1), *back;
+    ck_assert_ok(shoal_queue_put_tensor(t.in, sent, LIMIT));
+    ck_assert_ok(shoal_queue_get_tensor(t.out, LIMIT, &back));
+    ck_assert_double_eq(AT(back, 0, 1), 4);
+    shoal_tensor_release(sent);
+    shoal_tensor_release(back);
+    talk_end(&t);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("cuda/worlds");
+    TCase *tc = tcase_create("worlds");
+    tcase_add_checked_fixture(tc, begin, NULL);
+    tcase_set_timeout(tc, SH_TEST_SECONDS);
+    tcase_add_loop_test(tc, memory_of_a_world_that_was_left_is_used_again, 0, 2);
+    tcase_add_test(tc, a_joiner_shares_after_the_creator_has_ended);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+SH_TEST_MAIN(suite)
