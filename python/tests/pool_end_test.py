@@ -193,6 +193,25 @@ class Ends(PoolCase):
             for worker in workers:
                 self.assertFalse(os.path.exists(f"/proc/{worker}"))
 
+    def test_interrupt_that_another_thread_gets(self):
+        """B71: the kernel may give a signal to any thread; Python's handler runs in the main thread."""
+        for call in "done.get()", "done.wait()", "next(pool.imap(time.sleep, [100]))", "pool.close(); pool.join()":
+            program = subprocess.run([sys.executable, "-c", f"""if True:
+                import signal, threading, time
+                import shoal.multiprocessing as mp
+
+                def interrupt():
+                    time.sleep(0.5)
+                    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+                with mp.get_context("fork").Pool(2) as pool:
+                    done = pool.map_async(time.sleep, [100] * 10, chunksize=1)
+                    threading.Thread(target=interrupt).start()
+                    {call}
+                """], stderr=subprocess.PIPE, text=True, timeout=LIMIT)
+            self.assertEqual(program.returncode, -signal.SIGINT, call)
+            self.assertIn("KeyboardInterrupt", program.stderr)
+
     def test_thread_pool_is_the_standard_one(self):
         self.assertIs(pools.ThreadPool, multiprocessing.pool.ThreadPool)
 

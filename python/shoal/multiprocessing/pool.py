@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tupl
 
 from . import context as _contexts
 from . import reduction
-from .pool_results import ApplyResult, AsyncResult, IMapIterator, IMapUnorderedIterator, Jobs, MapResult
+from .pool_results import ApplyResult, AsyncResult, IMapIterator, IMapUnorderedIterator, Jobs, MapResult, wait_for_signals_too
 from .pool_workers import CLOSE, RUN, TERMINATE, WorkerDied, Workers
 
 __all__ = ["Pool", "ThreadPool", "WorkerDied"]
@@ -304,7 +304,7 @@ def _terminate(workers: Workers, jobs: Jobs) -> None:
 def _join_threads(workers: Workers, jobs: Jobs) -> None:
     for thread in (workers.thread, jobs.thread):
         if thread is not threading.current_thread():
-            thread.join()
+            wait_for_signals_too(lambda seconds: thread.join(seconds) or not thread.is_alive())
 
 
 def _start_feeding(*arguments: Any) -> None:

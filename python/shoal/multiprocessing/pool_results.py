@@ -20,7 +20,23 @@ _BATCH = 1000
 #: How long the handler thread waits, in seconds, before it tries again to take results while the heap is full.
 _FULL_PAUSE = 0.05
 
+#: How long the main thread sleeps at a time while it waits, in seconds: as long as the library does.
+_SLICE = 0.05
+
 _job_numbers = itertools.count(1)
+
+
+def wait_for_signals_too(wait: Callable[[Optional[float]], Any], timeout: Optional[float] = None) -> Any:
+    """Returns wait(timeout). The main thread waits in slices: a lock of Python's sleeps on, for ever, after a signal that came just
+    before it slept, or that the kernel gave to another thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return wait(timeout)
+    end = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = _SLICE if end is None else end - time.monotonic()
+        done = wait(max(0.0, min(left, _SLICE)))
+        if done or left < _SLICE:
+            return done
 
 
 # ---- results ----
@@ -53,7 +69,7 @@ class ApplyResult(_standard.ApplyResult):  # type: ignore[type-arg]
 
     def wait(self, timeout: Optional[float] = None) -> None:
         """Waits until the result is there, or for `timeout` seconds."""
-        self._event.wait(timeout)
+        wait_for_signals_too(self._event.wait, timeout)
 
     def get(self, timeout: Optional[float] = None) -> Any:
         """Returns the result, or raises what the call raised. Raises TimeoutError if it does not come in time."""
@@ -168,8 +184,11 @@ class IMapIterator(_standard.IMapIterator):  # type: ignore[type-arg]
 
     def next(self, timeout: Optional[float] = None) -> Any:
         """Returns the next result, or raises what its task raised. Raises TimeoutError if it does not come in time."""
+        def wait(seconds: Optional[float]) -> Any:
+            return self._cond.wait_for(lambda: self._items or self._index == self._length, seconds)
+
         with self._cond:
-            if not self._cond.wait_for(lambda: self._items or self._index == self._length, timeout):
+            if not wait_for_signals_too(wait, timeout):
                 raise TimeoutError
             if not self._items:
                 self._pool = None
