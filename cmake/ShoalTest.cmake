@@ -2,8 +2,8 @@
 # shipped library is made of, so it reaches the hidden symbols too. A sanitized build, which nobody ships, puts the objects into one
 # shared library for all tests: they are so large there that linking them into each test took a minute and 3.6 GB.
 #
-#   shoal_test(<name> SOURCES a.c [b.c ...] [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL] [SOAK] [CARD] [WRAP function ...])
-#   shoal_test_options(<file>_test.c [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL] [SOAK] [CARD])   for a test in shoal_layer(TESTS)
+#   shoal_test(<name> SOURCES a.c [b.c ...] [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL] [SOAK] [CARD] [HOST] [WRAP function ...])
+#   shoal_test_options(<file>_test.c [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL] [SOAK] [CARD] [HOST])   for a test in shoal_layer(TESTS)
 #   shoal_script_test(<name> COMMAND script [arg ...] [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL])
 #
 # TIMEOUT   120 unless given; three times as long under a sanitizer.
@@ -14,6 +14,7 @@
 #           it takes the number of kills from SHOAL_SOAK_KILLS, and of ends, forks and stops from SHOAL_SOAK_ENDS, SHOAL_SOAK_FORKS and SHOAL_SOAK_STOPS.
 # CARD      scripts/test-cuda runs the test once more on the card of this machine, with SHOAL_TEST_CARD in its environment. Without a card
 #           it is skipped.
+# HOST      the test runs once more as <name>.host, with the kernels of a card on the host (testing/cuda_host). Implies CARD.
 # WRAP      functions of the C library that the test replaces for the layers (ld --wrap); it links the object files in every build.
 # A test runs in the source root. SHOAL_BUILD_DIR in its environment names the build directory.
 
@@ -52,7 +53,7 @@ function(shoal_tests_need)
 endfunction()
 
 function(shoal_test name)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK;CARD" "TIMEOUT;COST" "SOURCES;LABELS;WRAP")
+    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK;CARD;HOST" "TIMEOUT;COST" "SOURCES;LABELS;WRAP")
     if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
         message(FATAL_ERROR "shoal_test(${name}): expected SOURCES, got also '${arg_UNPARSED_ARGUMENTS}'")
     endif()
@@ -79,8 +80,11 @@ function(shoal_test name)
     add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     shoal_test_defaults(${name})
     shoal_test_apply(${name} "${arg_TIMEOUT}" "${arg_COST}" "${arg_LABELS}" "${arg_SERIAL}" "${arg_SOAK}")
-    if(arg_CARD)
+    if(arg_CARD OR arg_HOST)
         shoal_test_card(${name})
+    endif()
+    if(arg_HOST)
+        set_property(GLOBAL APPEND PROPERTY SHOAL_HOST_TESTS ${name})
     endif()
 endfunction()
 
@@ -99,7 +103,7 @@ function(shoal_test_library)
 endfunction()
 
 function(shoal_test_options file)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK;CARD" "TIMEOUT;COST" "LABELS")
+    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK;CARD;HOST" "TIMEOUT;COST" "LABELS")
     if(arg_UNPARSED_ARGUMENTS)
         message(FATAL_ERROR "shoal_test_options(${file}): unknown '${arg_UNPARSED_ARGUMENTS}'")
     endif()
@@ -107,8 +111,11 @@ function(shoal_test_options file)
         get_filename_component(layer ${CMAKE_CURRENT_SOURCE_DIR} NAME)
         get_filename_component(stem ${file} NAME_WE)
         shoal_test_apply(${layer}_${stem} "${arg_TIMEOUT}" "${arg_COST}" "${arg_LABELS}" "${arg_SERIAL}" "${arg_SOAK}")
-        if(arg_CARD)
+        if(arg_CARD OR arg_HOST)
             shoal_test_card(${layer}_${stem})
+        endif()
+        if(arg_HOST)
+            set_property(GLOBAL APPEND PROPERTY SHOAL_HOST_TESTS ${layer}_${stem})
         endif()
     endif()
 endfunction()
@@ -177,6 +184,22 @@ function(shoal_test_talk name)
         SHOAL_TALK_DEVICE=cuda
         SHOAL_CUDA_DRIVER=$<TARGET_FILE:cuda_stub>
         SHOAL_CUDA_LIBRARY=$<TARGET_FILE:shoal_cuda_stub>)
+endfunction()
+
+# The tests with HOST once more, as <name>.host. Called last: whether there is testing/cuda_host is known late.
+function(shoal_host_tests)
+    get_property(names GLOBAL PROPERTY SHOAL_HOST_TESTS)
+    foreach(name ${names})
+        if(TARGET shoal_cuda_host)
+            add_test(NAME ${name}.host COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+            shoal_test_defaults(${name}.host)
+            set_property(TEST ${name}.host APPEND PROPERTY ENVIRONMENT
+                SHOAL_TEST_CARD=host
+                SHOAL_TEST_SHORT=1
+                SHOAL_CUDA_DRIVER=$<TARGET_FILE:cuda_stub>
+                SHOAL_CUDA_LIBRARY=$<TARGET_FILE:shoal_cuda_host>)
+        endif()
+    endforeach()
 endfunction()
 
 function(shoal_test_apply name timeout cost labels serial soak)

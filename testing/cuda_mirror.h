@@ -5,9 +5,13 @@
 
 #include "device/device.h"
 
-/* Returns the device that SHOAL_TEST_CARD names: 1 is the card, `far` is testing/far_device.h, which tests the mirror
- * itself. NULL if it is not set. Ends the test if there is no card. */
+/* Returns the device that SHOAL_TEST_CARD names: 1 is the card, `host` is the stub of a card with the card's kernels
+ * (testing/cuda_host), `far` is testing/far_device.h, which tests the mirror itself. NULL if it is not set. Ends the test
+ * if there is no card. */
 const sh_device *sh_mirror_device(void);
+
+/* Returns whether SHOAL_TEST_CARD is `host`: a kernel takes a thousand times as long there as on a card. */
+bool sh_mirror_is_host(void);
 
 /* Returns the kernels of that device, or NULL. */
 const sh_kernels *sh_mirror_kernels(void);

@@ -26,6 +26,9 @@ void stub_unlock(void);
 /* Checks whether cuMemAllocHost made the memory at this address. */
 bool stub_is_pinned(const void *data);
 
+/* Calls call(a copy of arg) on the stream, or records it: how testing/cuda_host launches kernels. */
+STUB_EXPORT void shoal_stub_call(sh_cu_stream s, void (*call)(const void *arg), const void *arg, size_t size);
+
 void stub_block(void);
 void stub_unblock(void);
 void stub_room(unsigned things);

@@ -10,6 +10,7 @@ typedef enum job_kind {
     JOB_COPY,
     JOB_WRITE, /* a word */
     JOB_WAIT,  /* until a word has reached a value */
+    JOB_CALL,  /* of a kernel: to(from) */
 } job_kind;
 
 typedef struct job {
@@ -84,6 +85,7 @@ static bool do_job(const job *j)
     case JOB_COPY: memmove(j->to, j->from, j->size); return true;
     case JOB_WRITE: __atomic_store_n((uint64_t *)j->to, j->size, __ATOMIC_SEQ_CST); return true;
     case JOB_WAIT: return __atomic_load_n((const uint64_t *)j->from, __ATOMIC_SEQ_CST) >= j->size;
+    case JOB_CALL: ((void (*)(const void *))j->to)(j->from); return true;
     }
     return true;
 }
@@ -118,7 +120,7 @@ static int enqueue(sh_cu_stream s, job j)
         await_room(s);
     }
     if (s->capture) {
-        j.owned = false;
+        j.owned = j.kind == JOB_CALL; /* a copy reads the caller's bytes again each time */
         jobs_add(&s->capture->jobs, &j);
     } else if (!go_on(s) || gate < gate_open || !do_job(&j)) {
         if (gate < gate_open) {
@@ -221,6 +223,15 @@ STUB_EXPORT int cuMemcpyDtoDAsync_v2(sh_cu_address to, sh_cu_address from, size_
     ENTER;
     return enqueue(
         s, (job){.kind = JOB_COPY, .to = (void *)(uintptr_t)to, .from = (const void *)(uintptr_t)from, .size = size});
+}
+
+STUB_EXPORT void shoal_stub_call(sh_cu_stream s, void (*call)(const void *arg), const void *arg, size_t size)
+{
+    if (is_default(s)) {
+        call(arg);
+        return;
+    }
+    (void)enqueue(s, (job){.kind = JOB_CALL, .to = (void *)call, .from = arg, .size = size, .owned = true});
 }
 
 STUB_EXPORT int cuStreamWriteValue64_v2(sh_cu_stream s, sh_cu_address word, uint64_t value, unsigned flags)
