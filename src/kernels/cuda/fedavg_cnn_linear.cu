@@ -6,6 +6,7 @@
  * a tile compute the last image again and keep one. The warps of a block divide the sum over the factors and add up in shared
  * memory. */
 #include "kernels/cuda/fedavg_cnn.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace
 {
@@ -187,15 +188,6 @@ __global__ void __launch_bounds__(THREADS)
     });
 }
 
-__device__ float warp_sum(float v)
-{
-#pragma unroll
-    for (int d = 16; d > 0; d >>= 1) {
-        v += __shfl_xor_sync(0xffffffffu, v, d);
-    }
-    return v;
-}
-
 /* The rest of fc1 forward, fc2, the loss, and their gradients up to fc1's output. A block an image, a thread an output of
  * fc1. */
 __global__ void __launch_bounds__(OUT)
@@ -221,7 +213,7 @@ __global__ void __launch_bounds__(OUT)
     m.h[(int64_t)n * OUT + o] = h;
 #pragma unroll
     for (int j = 0; j < CLASSES; j++) {
-        float sum = warp_sum(w[j] * h);
+        float sum = sh_warp_sum(w[j] * h);
         if (lane == 0) {
             sums[warp][j] = sum;
         }
@@ -237,12 +229,8 @@ __global__ void __launch_bounds__(OUT)
             y += sums[k][lane];
         }
     }
-    float greatest = y;
-#pragma unroll
-    for (int d = 16; d > 0; d >>= 1) {
-        greatest = fmaxf(greatest, __shfl_xor_sync(0xffffffffu, greatest, d));
-    }
-    y = y - greatest - logf(warp_sum(lane < CLASSES ? expf(y - greatest) : 0));
+    const float greatest = sh_warp_max(y);
+    y = y - greatest - logf(sh_warp_sum(lane < CLASSES ? expf(y - greatest) : 0));
     float dz = exists && lane < CLASSES ? (expf(y) - (lane == label ? 1.0f : 0.0f)) / (float)rows : 0;
     if (warp == 0 && lane < CLASSES) {
         m.dz[n * CLASSES + lane] = s.score != nullptr ? y : dz;
