@@ -248,19 +248,21 @@ static bool note_world(const shoal_ps_entry *e, void *context)
     return name != NULL;
 }
 
-/* Joins each world for a moment: its heap must be read to find them. */
+/* Whether a world that was listed cannot be read by its name: it has just ended, or its name is not that of its file. */
+static bool is_unreadable(shoal_err err)
+{
+    return err == SHOAL_ENOENT || err == SHOAL_EINVAL || err == SHOAL_EPERM || err == SHOAL_ELAYOUT ||
+           err == SHOAL_ECORRUPT;
+}
+
+/* Joins no world: that would take a slot in it. */
 static shoal_err list_tensors(listing *l)
 {
     shoal_err err = shoal_world_list(note_world, l);
     for (size_t i = 0; err == SHOAL_OK && !l->no_memory && i < l->world_count; i++) {
         l->world = l->worlds[i];
-        err = shoal_world_join(l->world);
-        if (err == SHOAL_OK) {
-            err = shoal_card_tensors_list(add_tensor, l);
-            shoal_world_leave();
-        } else if (err == SHOAL_ENOENT) {
-            err = SHOAL_OK; /* it has just ended */
-        }
+        err = shoal_card_tensors_list_of(l->world, add_tensor, l);
+        err = is_unreadable(err) ? SHOAL_OK : err;
     }
     return err;
 }

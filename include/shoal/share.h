@@ -70,6 +70,13 @@ typedef struct shoal_card_tensor {
 SHOAL_MUST_USE shoal_err shoal_card_tensors_list(bool (*each)(const shoal_card_tensor *tensor, void *context),
                                                  void *context);
 
+/* Lists the shared tensors of cards in a world of the same user, by the world's name, without joining it: for tools.
+ * Otherwise like shoal_card_tensors_list. Errors: SHOAL_ESTATE if the process is in a world; SHOAL_ENOENT; SHOAL_EPERM;
+ * SHOAL_ELAYOUT; SHOAL_ECORRUPT; SHOAL_ENOMEM; SHOAL_EINVAL. */
+SHOAL_MUST_USE shoal_err shoal_card_tensors_list_of(const char *world,
+                                                    bool (*each)(const shoal_card_tensor *tensor, void *context),
+                                                    void *context);
+
 /* Shares all parameters and buffers of a module, as shoal_tensor_share does. Does not block. Errors: those of
  * shoal_tensor_share. */
 SHOAL_MUST_USE shoal_err shoal_module_share(shoal_module *module);

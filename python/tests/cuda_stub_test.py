@@ -130,6 +130,20 @@ def pass_on(first, second):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def make_while_torch_fails(answers):
+    """In a process of its own: torch's CUDA is started once."""
+    def fail():
+        raise RuntimeError("torch does not start")
+
+    import shoal.torch
+    shoal.torch.start_cuda = fail
+    before = shoal.card_memory()["asked"]
+    try:
+        torch_on_card([1] * 1000)
+    except RuntimeError as error:
+        answers.put((str(error), shoal.card_memory()["asked"] - before))
+
+
 # ---- the tests ----
 
 class Tensors(unittest.TestCase):
@@ -336,6 +350,12 @@ class Messages(Case):
         other.join(LONG)
         self.assertEqual(other.exitcode, 0)
         other.close()
+
+    @unittest.skipIf(torch is None, "torch is not installed")
+    def test_torch_fails_and_leaks_nothing(self):
+        answers = CTX.Queue()
+        self.assertEqual(support.run_all(CTX, [(make_while_torch_fails, answers)]), [0])
+        self.assertEqual(answers.get(timeout=LONG), ("torch does not start", 0))
 
     @unittest.skipIf(torch is None, "torch is not installed")
     def test_torch_lies_within_its_memory(self):

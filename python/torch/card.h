@@ -50,6 +50,22 @@ struct TensorReference {
     }
 };
 
+/* Owns a tensor that was made for another library. */
+struct PackDeleter {
+    void operator()(shoal_dlpack *pack) const
+    {
+        pack->deleter(pack);
+    }
+};
+using Pack = std::unique_ptr<shoal_dlpack, PackDeleter>;
+
+Pack pack_of(shoal_tensor *tensor)
+{
+    shoal_dlpack *pack = nullptr;
+    check(shoal_tensor_to_dlpack(tensor, 0, &pack));
+    return Pack(pack);
+}
+
 /* ---- torch's streams ---- */
 
 /* torch's current stream, in torch's words. Nothing in a torch without CUDA. */
@@ -100,21 +116,15 @@ class CardMemory
   public:
     /* Takes over the reference if it does not throw. The tensor is shared, and one of bytes. */
     explicit CardMemory(TensorReference &reference)
+        : pack_(pack_of(reference.tensor)), id_(shoal_tensor_storage_id(reference.tensor)),
+          stream_address_(current_address(device())), stream_(current_stream(device()))
     {
-        check(shoal_tensor_to_dlpack(reference.tensor, 0, &pack_));
-        stream_address_ = current_address(device());
-        stream_ = current_stream(device());
-        id_ = shoal_tensor_storage_id(reference.tensor);
-        tensor_ = reference.give();
+        reference_.tensor = reference.give();
     }
 
     ~CardMemory()
     {
-        if (tensor_)
-            card_cache.forget(id_, this);
-        if (pack_)
-            pack_->deleter(pack_);
-        shoal_tensor_release(tensor_);
+        card_cache.forget(id_, this);
     }
 
     CardMemory(const CardMemory &) = delete;
@@ -140,7 +150,7 @@ class CardMemory
 
     shoal_tensor *tensor() const
     {
-        return tensor_;
+        return reference_.tensor;
     }
 
     uint64_t id() const
@@ -168,11 +178,11 @@ class CardMemory
         delete memory;
     }
 
-    shoal_tensor *tensor_ = nullptr;
-    shoal_dlpack *pack_ = nullptr;
-    uint64_t id_ = 0;
-    std::optional<c10::Stream> stream_; /* the same stream twice */
-    void *stream_address_ = nullptr;
+    TensorReference reference_ = {nullptr};
+    Pack pack_;
+    uint64_t id_;
+    void *stream_address_;              /* comes first: it starts torch's CUDA */
+    std::optional<c10::Stream> stream_; /* the same stream */
 };
 
 /* ---- adopt ---- */

@@ -37,6 +37,12 @@ static inline int repeats(int n)
     return sh_repeats(sh_mirror_kernels() ? n / 10 : n);
 }
 
+/* For loops over all cases: on a card they take every nth. A short run has left out enough already. */
+static inline int every_on_card(int n)
+{
+    return sh_mirror_kernels() && !sh_is_short() ? n : 1;
+}
+
 /* Returns the fast versions that this CPU can run; prints which it cannot. */
 static inline int fast_kernels(const sh_kernels *out[2])
 {

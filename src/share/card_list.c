@@ -137,6 +137,29 @@ static void tell_all(const card_listing *l, bool (*each)(const shoal_card_tensor
     }
 }
 
+/* Inside, or while the world is looked at. */
+static void see_world(void *listing)
+{
+    if (sh_granules_existed()) { /* a heap is large to walk, and most worlds have nothing on a card */
+        sh_blocks_visit(note_tensor, listing);
+        sh_holders_visit(note_holder, listing);
+    }
+}
+
+/* Outside: tells what was seen. */
+static shoal_err finish(card_listing *l, shoal_err err, bool (*each)(const shoal_card_tensor *, void *), void *context)
+{
+    if (err == SHOAL_OK && l->no_memory) {
+        err = sh_fail(SHOAL_ENOMEM, "no memory to list the tensors of cards");
+    }
+    if (err == SHOAL_OK) {
+        tell_all(l, each, context);
+    }
+    free(l->tensors);
+    free(l->holders);
+    return err;
+}
+
 shoal_err shoal_card_tensors_list(bool (*each)(const shoal_card_tensor *tensor, void *context), void *context)
 {
     SH_NEED(each);
@@ -144,14 +167,21 @@ shoal_err shoal_card_tensors_list(bool (*each)(const shoal_card_tensor *tensor, 
     if (sh_enter() == NULL) {
         return shoal_last_error();
     }
-    sh_blocks_visit(note_tensor, &l);
-    sh_holders_visit(note_holder, &l);
+    see_world(&l);
     sh_leave();
-    shoal_err err = l.no_memory ? sh_fail(SHOAL_ENOMEM, "no memory to list the tensors of cards") : SHOAL_OK;
+    return finish(&l, SHOAL_OK, each, context);
+}
+
+shoal_err shoal_card_tensors_list_of(const char *world, bool (*each)(const shoal_card_tensor *tensor, void *context),
+                                     void *context)
+{
+    SH_NEED(world);
+    SH_NEED(each);
+    card_listing l = {0};
+    int fd;
+    shoal_err err = sh_world_find(world, &fd);
     if (err == SHOAL_OK) {
-        tell_all(&l, each, context);
+        err = sh_world_look(fd, see_world, &l);
     }
-    free(l.tensors);
-    free(l.holders);
-    return err;
+    return finish(&l, err, each, context);
 }

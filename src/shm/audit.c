@@ -232,8 +232,8 @@ static void check_store(audit *a)
 {
     sh_store_entry entries[SH_STORE_MAX];
     sh_granule_info info;
-    if (sh_load_relaxed(&sh_the_world.header->store.serials) == 0) {
-        return; /* there never was one */
+    if (!sh_granules_existed()) {
+        return;
     }
     int count = sh_cardstore_table(entries);
     for (int i = 0; i < count; i++) {

@@ -263,6 +263,11 @@ shoal_err sh_piece_read(const shoal_block *piece, sh_piece *out_piece)
 
 /* ---- for tools ---- */
 
+bool sh_granules_existed(void)
+{
+    return sh_load_relaxed(&sh_the_world.header->store.serials) != 0;
+}
+
 void sh_granules_tell(uint64_t held, uint64_t used)
 {
     if (sh_attached()) {

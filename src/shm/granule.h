@@ -95,6 +95,9 @@ void sh_granules_answers_stop(void);
 
 /* ---- for tools ---- */
 
+/* Returns whether the world has a granule, or has had one. Called inside. */
+bool sh_granules_existed(void);
+
 /* Stores in this process's slot how much card memory it has made (held) and how much of that is in use, in bytes, for
  * `shoal ps`. */
 void sh_granules_tell(uint64_t held, uint64_t used);

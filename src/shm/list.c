@@ -59,7 +59,7 @@ static void each_world_fd(bool (*each)(const char *path, const char *name, void 
     }
 }
 
-/* ---- join ---- */
+/* ---- by name ---- */
 
 typedef struct search {
     const char *name;
@@ -76,12 +76,11 @@ static bool find_by_name(const char *path, const char *name, void *context)
     return s->fd < 0;
 }
 
-shoal_err shoal_world_join(const char *name)
+shoal_err sh_world_find(const char *name, int *out_fd)
 {
-    SH_NEED(name);
     search s = {.name = name, .fd = -1};
-    if (name == NULL || name[0] == 0) {
-        return sh_fail(SHOAL_EINVAL, "join: no name");
+    if (name[0] == 0) {
+        return sh_fail(SHOAL_EINVAL, "a world without a name");
     }
     if (sh_attachment_now() != SH_DETACHED) {
         return sh_fail(SHOAL_ESTATE, "this process is already in a world");
@@ -90,7 +89,18 @@ shoal_err shoal_world_join(const char *name)
     if (s.fd < 0) {
         return sh_fail(SHOAL_ENOENT, "no running process of this user is in a world named '%.80s'", name);
     }
-    shoal_err err = sh_world_attach(s.fd, SH_SLOT_NEW, "joined");
+    *out_fd = s.fd;
+    return SHOAL_OK;
+}
+
+shoal_err shoal_world_join(const char *name)
+{
+    SH_NEED(name);
+    int fd;
+    shoal_err err = sh_world_find(name, &fd);
+    if (err == SHOAL_OK) {
+        err = sh_world_attach(fd, SH_SLOT_NEW, "joined");
+    }
     if (err == SHOAL_OK) {
         sh_cardstore_join();
     }

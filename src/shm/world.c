@@ -203,7 +203,8 @@ shoal_err sh_world_check(const sh_world_shm *header, uint64_t size)
     return SHOAL_OK;
 }
 
-shoal_err sh_world_attach(int fd, uint32_t slot, const char *name)
+/* Maps the world behind fd for a process that is in none. Closes fd on failure. */
+static shoal_err map_world(int fd, void **out_base, uint64_t *out_size)
 {
     uint64_t size;
     void *base = NULL;
@@ -225,10 +226,40 @@ shoal_err sh_world_attach(int fd, uint32_t slot, const char *name)
         close(fd);
         return err;
     }
-    err = enter_world(fd, base, size, slot, name);
+    *out_base = base;
+    *out_size = size;
+    return SHOAL_OK;
+}
+
+shoal_err sh_world_attach(int fd, uint32_t slot, const char *name)
+{
+    uint64_t size;
+    void *base;
+    shoal_err err = map_world(fd, &base, &size);
     if (err == SHOAL_OK) {
-        tell_attached();
+        err = enter_world(fd, base, size, slot, name);
+        if (err == SHOAL_OK) {
+            tell_attached();
+        }
     }
+    return err;
+}
+
+shoal_err sh_world_look(int fd, void (*see)(void *context), void *context)
+{
+    uint64_t size;
+    void *base;
+    lock_inside();
+    shoal_err err = map_world(fd, &base, &size);
+    if (err == SHOAL_OK) {
+        /* The attachment stays SH_DETACHED: nothing in there is this process's. */
+        sh_the_world = (sh_world){.base = base, .size = size, .fd = -1, .header = base, .locked = sh_the_world.locked};
+        see(context);
+        sh_the_world = (sh_world){.fd = -1, .locked = sh_the_world.locked};
+        sh_memory_unmap(base, size);
+        close(fd);
+    }
+    unlock_inside();
     return err;
 }
 

@@ -125,6 +125,15 @@ bool sh_attached(void);
 #define SH_SLOT_NEW UINT32_MAX
 shoal_err sh_world_attach(int fd, uint32_t slot, const char *name);
 
+/* Finds a world of this user by its name, for a process that is in none. *out_fd is a new fd of its file. Errors:
+ * SHOAL_ENOENT, SHOAL_ESTATE, SHOAL_EINVAL. */
+shoal_err sh_world_find(const char *name, int *out_fd);
+
+/* Calls `see` while the world behind fd is mapped, for tools: what reads the heap only (holders.h) may be called there, as
+ * inside. Takes no slot, so no process of the world is concerned. This process must be in no world. Takes fd over. Errors:
+ * SHOAL_ESTATE; those of sh_world_attach, except for the slot. */
+shoal_err sh_world_look(int fd, void (*see)(void *context), void *context);
+
 /* Called in a child of sh_world_fork or sh_world_fork_bare: it becomes that slot, which was reserved for it. */
 shoal_err sh_world_become(uint32_t slot);
 

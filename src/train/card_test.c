@@ -2,11 +2,8 @@
  * workers compute on the stub is what the CPU's plain kernels compute. */
 #include "testing/cuda_mirror.h"
 #include "testing/cuda_stub/stub.h"
-#include "testing/runner.h"
+#include "train/train_test.h"
 
-#include <shoal/train.h>
-
-#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,19 +24,6 @@ static const shoal_train_options ways[] = {
 };
 
 #define WAYS (int)(sizeof ways / sizeof *ways)
-
-static shoal_dataset *part_of(shoal_part part, int64_t count)
-{
-    int64_t numbers[480];
-    for (int64_t i = 0; i < count; i++) {
-        numbers[i] = i;
-    }
-    shoal_dataset *all = shoal_mnist(part);
-    shoal_dataset *some = shoal_subset(all, numbers, count);
-    shoal_dataset_release(all);
-    ck_assert_msg(some != NULL, "%s", shoal_last_error_text());
-    return some;
-}
 
 static void set_up(void)
 {
@@ -82,18 +66,6 @@ static trained train(int way, const shoal_train_options *more)
     return t;
 }
 
-static double greatest_difference(const shoal_module *a, const shoal_module *b)
-{
-    double most = 0;
-    for (shoal_named it = {0}; shoal_module_next(a, &it) == SHOAL_OK;) {
-        const float *x = shoal_tensor_data(it.tensor), *y = shoal_tensor_data(shoal_module_get(b, it.name));
-        for (int64_t i = 0; i < shoal_tensor_count(it.tensor); i++) {
-            most = fmax(most, fabs((double)x[i] - (double)y[i]));
-        }
-    }
-    return most;
-}
-
 START_TEST(like_on_the_cpu)
 {
     trained card = train(_i, &(shoal_train_options){.device = SHOAL_CUDA, .epochs = 3});
@@ -103,7 +75,7 @@ START_TEST(like_on_the_cpu)
     if (ways[_i].method == SHOAL_METHOD_HOGWILD) {
         ck_assert_double_gt(card.result.test_accuracy, ACCURACY);
     } else {
-        ck_assert_double_le(greatest_difference(card.model, cpu.model), 1e-4);
+        ck_assert_double_le(most_apart(card.model, cpu.model), 1e-4);
         ck_assert_double_eq_tol(card.result.test_loss, cpu.result.test_loss, 1e-4);
     }
     shoal_module_destroy(card.model);
@@ -135,7 +107,7 @@ START_TEST(deaths_change_nothing)
     ck_assert_double_gt(a.result.test_accuracy, ACCURACY);
     if (ways[_i].method != SHOAL_METHOD_HOGWILD) {
         trained b = train(_i, &(shoal_train_options){.device = SHOAL_CUDA, .epochs = 10});
-        ck_assert_double_eq(greatest_difference(a.model, b.model), 0);
+        ck_assert_double_eq(most_apart(a.model, b.model), 0);
         shoal_module_destroy(b.model);
     }
     shoal_module_destroy(a.model);
@@ -162,7 +134,7 @@ START_TEST(resumes)
         ck_assert_double_gt(b.result.test_accuracy, ACCURACY);
     } else {
         trained whole = train(_i, &(shoal_train_options){.device = SHOAL_CUDA, .epochs = epochs});
-        ck_assert_double_eq(greatest_difference(b.model, whole.model), 0);
+        ck_assert_double_eq(most_apart(b.model, whole.model), 0);
         shoal_module_destroy(whole.model);
     }
     (void)unlink(path);
@@ -183,7 +155,7 @@ START_TEST(resumes_on_another_device)
         1, &(shoal_train_options){.device = SHOAL_CUDA, .epochs = 2, .batch = batch, .save = path, .resume = path});
     trained c = train(1, &(shoal_train_options){.device = SHOAL_CPU, .epochs = 3, .batch = batch, .resume = path});
     ck_assert_int_eq(c.result.images, 3 * TRAIN);
-    ck_assert_double_le(greatest_difference(c.model, whole.model), 1e-4);
+    ck_assert_double_le(most_apart(c.model, whole.model), 1e-4);
     (void)unlink(path);
     shoal_module_destroy(whole.model);
     shoal_module_destroy(a.model);
@@ -301,7 +273,7 @@ START_TEST(cnn_like_on_the_cpu)
     trained cpu = train_cnn(_i, &o);
     ck_assert_int_eq(card.result.images, cpu.result.images);
     ck_assert_int_eq(card.result.deaths, 0);
-    ck_assert_double_le(greatest_difference(card.model, cpu.model), CNN_NEAR);
+    ck_assert_double_le(most_apart(card.model, cpu.model), CNN_NEAR);
     ck_assert_double_eq_tol(card.result.test_loss, cpu.result.test_loss, CNN_NEAR);
     ck_assert_double_eq_tol(card.result.test_accuracy, cpu.result.test_accuracy, 1.5 / CNN_TRAIN);
     ck_assert_double_eq_tol(losses[0], losses[1], 0.2); /* running means, not of the same steps one by one */
@@ -325,8 +297,8 @@ START_TEST(cnn_clients_side_by_side)
     trained apart = train_cnn(CNN_CLIENTS, &o);
     ck_assert_int_eq(left, 0);
     ck_assert_int_eq(again.result.deaths, 2);
-    ck_assert_double_eq(greatest_difference(together.model, again.model), 0);
-    ck_assert_double_le(greatest_difference(together.model, apart.model), sh_stub_control() != NULL ? 0 : CNN_NEAR);
+    ck_assert_double_eq(most_apart(together.model, again.model), 0);
+    ck_assert_double_le(most_apart(together.model, apart.model), sh_stub_control() != NULL ? 0 : CNN_NEAR);
     shoal_module_destroy(together.model);
     shoal_module_destroy(again.model);
     shoal_module_destroy(apart.model);

@@ -1,8 +1,8 @@
 /* Compares federated averaging with a plain computation of it, with deaths at every moment, on a small part of
  * MNIST. */
 #include "base/death.h"
-#include "testing/runner.h"
 #include "train/fedavg.h"
+#include "train/train_test.h"
 
 #include <math.h>
 #include <signal.h>
@@ -14,18 +14,6 @@
 #define TRAIN 1003 /* not divisible by any number of clients here, so clients have different sizes */
 #define TEST 200
 #define CLIENTS 7
-
-static shoal_dataset *part_of(shoal_part part, int64_t count)
-{
-    int64_t numbers[TRAIN];
-    for (int64_t i = 0; i < count; i++) {
-        numbers[i] = i;
-    }
-    shoal_dataset *all = shoal_mnist(part), *some = shoal_subset(all, numbers, count);
-    shoal_dataset_release(all);
-    ck_assert_msg(some != NULL, "%s", shoal_last_error_text());
-    return some;
-}
 
 static shoal_module *new_model(void)
 {
@@ -54,25 +42,6 @@ static shoal_train_options options_of(shoal_dataset *train, shoal_module *model)
 static sh_fedavg_plan plan_of(const shoal_train_options *o, int64_t drawn)
 {
     return (sh_fedavg_plan){.clients = o->clients, .drawn = drawn, .seed = o->seed, .workers = o->workers};
-}
-
-static void assert_same_bits(const shoal_module *a, const shoal_module *b)
-{
-    for (shoal_named it = {0}; shoal_module_next(a, &it) == SHOAL_OK;) {
-        ck_assert_msg(shoal_tensor_equal(it.tensor, shoal_module_get(b, it.name)), "%s differs", it.name);
-    }
-}
-
-static double most_apart(const shoal_module *a, const shoal_module *b)
-{
-    double most = 0;
-    for (shoal_named it = {0}; shoal_module_next(a, &it) == SHOAL_OK;) {
-        const float *x = shoal_tensor_data(it.tensor), *y = shoal_tensor_data(shoal_module_get(b, it.name));
-        for (int64_t i = 0; i < shoal_tensor_count(it.tensor); i++) {
-            most = fmax(most, fabs((double)x[i] - (double)y[i]));
-        }
-    }
-    return most;
 }
 
 /* ---- the plain computation ---- */

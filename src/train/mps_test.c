@@ -1,8 +1,8 @@
 /* The daemon of MPS, played by a script: it is started, used and ended, also when the job is killed. */
 #include "testing/cuda_stub/stub.h"
-#include "testing/runner.h"
 #include "train/job.h"
 #include "train/mps.h"
+#include "train/train_test.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -456,14 +456,10 @@ static bool stop_all(const shoal_train_event *event, void *context)
 
 START_TEST(workers_that_wait_for_a_server_are_replaced)
 {
-    int64_t numbers[200];
-    for (int64_t i = 0; i < 200; i++) {
-        numbers[i] = i;
-    }
     sh_stub_use();
     setenv("SHOAL_CAPTURE", "off", 1);
     sh_crew_stall = SHOAL_MS(300);
-    shoal_dataset *all = shoal_mnist(SHOAL_TRAIN), *some = shoal_subset(all, numbers, 200);
+    shoal_dataset *some = part_of(SHOAL_TRAIN, 200);
     stopped s = {false, false};
     shoal_train_result r;
     shoal_train_options o = {.method = SHOAL_METHOD_HOGWILD,
@@ -480,7 +476,6 @@ START_TEST(workers_that_wait_for_a_server_are_replaced)
     ck_assert_int_eq(r.epochs, 200);
     ck_assert_str_ne(read_file("commands"), "");
     shoal_dataset_release(some);
-    shoal_dataset_release(all);
 }
 END_TEST
 

@@ -1,6 +1,6 @@
 /* Tests jobs of all methods on a small part of MNIST, with and without deaths. */
+#include "train/train_test.h"
 #include "proc/process.h"
-#include "testing/runner.h"
 #include "train/clone.h"
 #include "train/reduce.h"
 
@@ -21,19 +21,6 @@
 typedef struct sets {
     shoal_dataset *train, *test;
 } sets;
-
-static shoal_dataset *part_of(shoal_part part, int64_t count)
-{
-    int64_t numbers[TRAIN];
-    for (int64_t i = 0; i < count; i++) {
-        numbers[i] = i;
-    }
-    shoal_dataset *all = shoal_mnist(part);
-    shoal_dataset *some = shoal_subset(all, numbers, count);
-    shoal_dataset_release(all);
-    ck_assert_msg(some != NULL, "%s", shoal_last_error_text());
-    return some;
-}
 
 static sets open_sets(void)
 {
@@ -99,13 +86,6 @@ static shoal_train_options way_of(int way, sets s, shoal_module *model)
     o.rounds = ways[way].rounds;
     o.shared_state = ways[way].shared_state;
     return o;
-}
-
-static void assert_same_bits(const shoal_module *a, const shoal_module *b)
-{
-    for (shoal_named it = {0}; shoal_module_next(a, &it) == SHOAL_OK;) {
-        ck_assert_msg(shoal_tensor_equal(it.tensor, shoal_module_get(b, it.name)), "%s differs", it.name);
-    }
 }
 
 /* The sum of all differences. */

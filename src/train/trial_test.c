@@ -1,25 +1,10 @@
 /* Tests by all workers give the bits of a test by one process, whoever dies. */
 #include "base/death.h"
-#include "testing/runner.h"
-
-#include <shoal/train.h>
+#include "train/train_test.h"
 
 #include <stdio.h>
 
 #define TEST 1700 /* four batches, the last one smaller */
-
-static shoal_dataset *part_of(shoal_part part, int64_t count)
-{
-    int64_t numbers[TEST];
-    for (int64_t i = 0; i < count; i++) {
-        numbers[i] = i;
-    }
-    shoal_dataset *all = shoal_mnist(part);
-    shoal_dataset *some = shoal_subset(all, numbers, count);
-    shoal_dataset_release(all);
-    ck_assert_msg(some != NULL, "%s", shoal_last_error_text());
-    return some;
-}
 
 /* Trains a little, and compares the job's last test with one in this process. */
 static shoal_train_result train(shoal_train_method method, int workers, shoal_start start)

@@ -520,6 +520,7 @@ END_TEST
 /* ---- tools ---- */
 
 typedef struct listed {
+    int32_t holder; /* the only one */
     int held, queued;
     uint64_t bytes;
 } listed;
@@ -531,18 +532,45 @@ static bool note_row(const shoal_card_tensor *t, void *context)
     ck_assert_int_eq(t->ndim, 2);
     ck_assert_int_eq(t->shape[0], 3);
     ck_assert_int_eq(strncmp(t->card, "GPU-", 4), 0);
-    ck_assert(t->pid == 0 || t->pid == (int32_t)getpid());
+    ck_assert(t->pid == 0 || t->pid == l->holder);
     l->held += t->pid != 0;
     l->queued += t->pid == 0;
     l->bytes += t->size;
     return true;
 }
 
+static void expect_two(const listed *l)
+{
+    ck_assert_int_eq(l->held, 1);
+    ck_assert_int_eq(l->queued, 1);
+    ck_assert_uint_eq(l->bytes, 3 * 4 * 4 + 3 * 5 * 4);
+}
+
+/* Lists from a process that is in no world. That this takes no slot is tested by tests/cli/tensors. */
+static void list_from_outside(void)
+{
+    listed l = {.holder = getpid()};
+    shoal_world_info info;
+    int status = -1;
+    ck_assert_ok(shoal_world_info_get(&info));
+    pid_t child = fork();
+    if (child == 0) {
+        shoal_world_leave(); /* its parent's */
+        ck_assert_err(shoal_card_tensors_list_of("none-of-this-name", note_row, &l), SHOAL_ENOENT);
+        ck_assert_ok(shoal_card_tensors_list_of(info.name, note_row, &l));
+        expect_two(&l);
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+    ck_assert_ok(shoal_world_sweep(NULL)); /* what the child inherited */
+}
+
 /* `shoal ps --tensors`: one that this process has, two in a queue, of which one is the same. */
 START_TEST(shared_tensors_are_listed)
 {
     shoal_queue *q;
-    listed l = {0};
+    listed l = {.holder = getpid()};
     ck_assert_ok(shoal_queue_create(0, &q));
     shoal_tensor *kept = shoal_full_on(SHOAL_CUDA, SHOAL_F32, 1, SHOAL_SHAPE(3, 4));
     shoal_tensor *gone = shoal_full_on(SHOAL_CUDA, SHOAL_F32, 1, SHOAL_SHAPE(3, 5));
@@ -552,9 +580,9 @@ START_TEST(shared_tensors_are_listed)
     ck_assert_ok(shoal_queue_put_tensor(q, gone, LIMIT));
     shoal_tensor_release(gone);
     ck_assert_ok(shoal_card_tensors_list(note_row, &l));
-    ck_assert_int_eq(l.held, 1);
-    ck_assert_int_eq(l.queued, 1);
-    ck_assert_uint_eq(l.bytes, 3 * 4 * 4 + 3 * 5 * 4);
+    expect_two(&l);
+    list_from_outside();
+    ck_assert_err(shoal_card_tensors_list_of("any", note_row, &l), SHOAL_ESTATE);
     shoal_tensor_release(kept);
     shoal_release(q);
 }

@@ -35,7 +35,7 @@ STARTS = ['shoal_spawn', 'shoal_spawn_with', 'shoal_process_start', 'shoal_proce
 NULLABLE = {
     'shoal_world_create': ['options'],                                # world.h: what is not named is 0
     'shoal_world_sweep': ['out_recovered'],
-    'shoal_world_list': ['context'], 'shoal_card_tensors_list': ['context'],
+    'shoal_world_list': ['context'], 'shoal_card_tensors_list': ['context'], 'shoal_card_tensors_list_of': ['context'],
     'shoal_queue_create_with': ['options'],
     'shoal_barrier_wait': ['out_index'],
     'shoal_value_as_bytes': ['out_size'], 'shoal_arg_bytes': ['out_size'],
@@ -194,6 +194,7 @@ WORKS = {
     'shoal_process_signal': ('SHOAL_ESTATE', 'it has ended'),
     'shoal_world_create': ('SHOAL_ESTATE', 'this process is in a world'),
     'shoal_world_join': ('SHOAL_ESTATE', 'this process is in a world'),
+    'shoal_card_tensors_list_of': ('SHOAL_ESTATE', 'this process is in a world'),
     'shoal_tensor_grad': ('NULL', 'there was no backward'),
     'shoal_empty_pinned': ('SHOAL_ENOENT', 'there is no card'),
     'shoal_capture_begin': ('SHOAL_ENOENT', 'there is no card'),
@@ -212,8 +213,8 @@ NEEDS_WORLD = ['shoal_barrier_create', 'shoal_block_create', 'shoal_block_create
                'shoal_sparse_share', 'shoal_value_tensor', 'shoal_value_module', 'shoal_value_sparse', 'shoal_value_dataset',
                'shoal_module_state_dict', 'shoal_process_start', 'shoal_process_start_program', 'shoal_spawn', 'shoal_spawn_with',
                'shoal_pool_create', 'shoal_fork', 'shoal_world_create', 'shoal_world_join', 'shoal_world_info_get', 'shoal_world_sweep',
-               'shoal_world_trim', 'shoal_world_audit', 'shoal_card_tensors_list', 'shoal_train_run', 'shoal_mnist',
-               'shoal_fashion_mnist', 'shoal_mnist_at', 'shoal_fashion_mnist_at']
+               'shoal_world_trim', 'shoal_world_audit', 'shoal_card_tensors_list', 'shoal_card_tensors_list_of', 'shoal_train_run',
+               'shoal_mnist', 'shoal_fashion_mnist', 'shoal_mnist_at', 'shoal_fashion_mnist_at']
 
 # Outputs that are written although the call failed: name: the reason.
 WRITES_AND_FAILS = {'shoal_spawn_with': 'process.h: on failure all results are NULL'}
@@ -241,6 +242,7 @@ DESIGN = {
         'shoal_process_pid': OF_THE_HANDLE, 'shoal_process_sentinel': OF_THE_HANDLE, 'shoal_pool_losses': OF_THE_HANDLE,
         'shoal_world_create': ('SHOAL_OK', 'the process is in no world'),
         'shoal_world_join': ('SHOAL_ENOENT', 'there is no such world'),
+        'shoal_card_tensors_list_of': ('SHOAL_ENOENT', 'there is no such world'),
     },
     'ended': {
         **{f'shoal_{t}_retain': COUNTS for t in RETAINS},

@@ -7,6 +7,7 @@
  *            registers. For each output channel it loads 25 weights a lane; which registers a winner's patch adds to is
  *            one of four, so a jump chooses among four pieces of code. */
 #include "kernels/cuda/conv2d_fused.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace
 {
@@ -75,10 +76,7 @@ __device__ int list_winners(const sh_fused &s, int n, int o, const float *grad_y
         }
         filled += __popc(all);
     }
-    for (int half = 16; half > 0; half /= 2) {
-        sum += __shfl_xor_sync(~0u, sum, half);
-    }
-    *out_sum = sum;
+    *out_sum = sh_warp_sum(sum);
     return filled;
 }
 

@@ -9,6 +9,7 @@
  *
  * grad_w and grad_bias are summed over the images by a second kernel. All orders are fixed. */
 #include "kernels/cuda/conv2d_fused.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace
 {
@@ -73,9 +74,7 @@ __device__ void list_winners(const sh_fused &s, const plan &p, int n, int first,
             }
             filled += __popc(all);
             if (step % p.by_chunks == chunks - 1) {
-                for (int half = 16; half > 0; half /= 2) {
-                    sum += __shfl_xor_sync(~0u, sum, half);
-                }
+                sum = sh_warp_sum(sum);
                 if (lane == 0) {
                     length[o] = filled;
                     if (bias) {

@@ -4,6 +4,7 @@
  * shared memory. The last launch adds up the parts of the gradients of the convolutions and takes their step. */
 #include "kernels/cuda/conv2d_fused.cuh"
 #include "kernels/cuda/fedavg_cnn.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace
 {
@@ -208,10 +209,7 @@ __device__ void count_on(const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory
         for (int i = lane; i < rows; i += 32) {
             sum += m.losses[c * s.batch + i];
         }
-#pragma unroll
-        for (int d = 16; d > 0; d >>= 1) {
-            sum += __shfl_xor_sync(0xffffffffu, sum, d);
-        }
+        sum = sh_warp_sum(sum);
         if (rows > 0) {
             total += sum / (float)rows;
             with_rows += 1;

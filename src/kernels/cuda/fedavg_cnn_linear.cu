@@ -6,6 +6,7 @@
  * a tile compute the last image again and keep one. The warps of a block divide the sum over the factors and add up in shared
  * memory. */
 #include "kernels/cuda/fedavg_cnn.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace
 {
@@ -89,25 +90,14 @@ __device__ void multiply_all(float acc[HIGH][TILES][4], const factors<4, TF32> l
     }
 }
 
-/* parts [splits, images, OUT]: parts of fc1's sums. blockIdx.x: outputs, y: split, z: client and group of images. */
+/* acc = this warp's part of the sums of fc1: ROWS outputs, whose weights begin at `weight`, of the images at x, over the
+ * chunks `from` to `to`. */
 template <int TILES, bool TF32>
-__global__ void __launch_bounds__(THREADS)
-    fc1_forward(const sh_fedavg_cnn_step s, const sh_fedavg_cnn_memory m, float *parts, int groups)
+__device__ __forceinline__ void fc1_products(float (&acc)[HIGH][TILES][4], const float *weight,
+                                             const float *const (&x)[TILES], int from, int to)
 {
-    constexpr int PITCH = ROWS + 4, AHEAD = TILES > 2 ? 2 : 3; /* chunks whose loads are under way */
-    extern __shared__ float4 raw[];
-    float *sums = (float *)raw; /* [WARPS][8 * TILES][PITCH] */
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4;
-    int c = blockIdx.z / groups, group = blockIdx.z % groups, batch = (int)s.batch, out = blockIdx.x * ROWS;
-    int begin = CHUNKS * (int)blockIdx.y / (int)gridDim.y, end = CHUNKS * (int)(blockIdx.y + 1) / (int)gridDim.y;
-    int from = begin + (end - begin) * warp / WARPS, to = begin + (end - begin) * (warp + 1) / WARPS;
-    const float *weight = s.param[4] + c * s.stride + (int64_t)(out + g) * IN + 4 * q;
-    const float *x[TILES];
-#pragma unroll
-    for (int t = 0; t < TILES; t++) {
-        x[t] = m.x2 + (int64_t)(c * batch + min(group * 8 * TILES + t * 8 + g, batch - 1)) * IN + 4 * q;
-    }
-    float acc[HIGH][TILES][4] = {}, a[AHEAD][2 * HIGH][4], b[AHEAD][TILES][4];
+    constexpr int AHEAD = TILES > 2 ? 2 : 3; /* chunks whose loads are under way */
+    float a[AHEAD][2 * HIGH][4], b[AHEAD][TILES][4];
     const auto load = [&](int d, int k) {
 #pragma unroll
         for (int i = 0; i < 2 * HIGH; i++) {
@@ -146,33 +136,56 @@ __global__ void __launch_bounds__(THREADS)
             }
         }
     }
+}
+
+/* Adds up what the warps of a block have stored: sums is shared memory [WARPS][8 * TILES][WIDTH + 4]. Calls store(image of
+ * the tiles, column, sum) for each sum. */
+template <int WARPS, int TILES, int WIDTH, class Store>
+__device__ __forceinline__ void add_up_warps(const float *sums, const Store &store)
+{
+    __syncthreads();
+    for (int i = threadIdx.x; i < 8 * TILES * WIDTH; i += 32 * WARPS) {
+        float sum = 0;
+#pragma unroll
+        for (int k = 0; k < WARPS; k++) {
+            sum += sums[(k * 8 * TILES + i / WIDTH) * (WIDTH + 4) + i % WIDTH];
+        }
+        store(i / WIDTH, i % WIDTH, sum);
+    }
+}
+
+/* parts [splits, images, OUT]: parts of fc1's sums. blockIdx.x: outputs, y: split, z: client and group of images. */
+template <int TILES, bool TF32>
+__global__ void __launch_bounds__(THREADS)
+    fc1_forward(const sh_fedavg_cnn_step s, const sh_fedavg_cnn_memory m, float *parts, int groups)
+{
+    constexpr int PITCH = ROWS + 4;
+    extern __shared__ float4 raw[];
+    float *sums = (float *)raw; /* [WARPS][8 * TILES][PITCH] */
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, q = lane % 4;
+    int c = blockIdx.z / groups, group = blockIdx.z % groups, batch = (int)s.batch, out = blockIdx.x * ROWS;
+    int begin = CHUNKS * (int)blockIdx.y / (int)gridDim.y, end = CHUNKS * (int)(blockIdx.y + 1) / (int)gridDim.y;
+    int from = begin + (end - begin) * warp / WARPS, to = begin + (end - begin) * (warp + 1) / WARPS;
+    const float *weight = s.param[4] + c * s.stride + (int64_t)(out + g) * IN + 4 * q;
+    const float *x[TILES];
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+        x[t] = m.x2 + (int64_t)(c * batch + min(group * 8 * TILES + t * 8 + g, batch - 1)) * IN + 4 * q;
+    }
+    float acc[HIGH][TILES][4] = {};
+    fc1_products<TILES, TF32>(acc, weight, x, from, to);
 #pragma unroll
     for (int i = 0; i < HIGH * TILES * 4; i++) {
         int high = i / 4 / TILES, t = i / 4 % TILES, e = i % 4;
         sums[(warp * 8 * TILES + t * 8 + 2 * q + e % 2) * PITCH + high * 16 + g + e / 2 * 8] = acc[high][t][e];
     }
-    __syncthreads();
     int images = batch * s.clients;
-    for (int i = threadIdx.x; i < 8 * TILES * ROWS; i += THREADS) {
-        int image = group * 8 * TILES + i / ROWS;
-        float sum = 0;
-#pragma unroll
-        for (int k = 0; k < WARPS; k++) {
-            sum += sums[(k * 8 * TILES + i / ROWS) * PITCH + i % ROWS];
-        }
+    add_up_warps<WARPS, TILES, ROWS>(sums, [&](int row, int column, float sum) {
+        int image = group * 8 * TILES + row;
         if (image < batch) {
-            parts[((int64_t)blockIdx.y * images + c * batch + image) * OUT + out + i % ROWS] = sum;
+            parts[((int64_t)blockIdx.y * images + c * batch + image) * OUT + out + column] = sum;
         }
-    }
-}
-
-__device__ float warp_sum(float v)
-{
-#pragma unroll
-    for (int d = 16; d > 0; d >>= 1) {
-        v += __shfl_xor_sync(0xffffffffu, v, d);
-    }
-    return v;
+    });
 }
 
 /* The rest of fc1 forward, fc2, the loss, and their gradients up to fc1's output. A block an image, a thread an output of
@@ -200,7 +213,7 @@ __global__ void __launch_bounds__(OUT)
     m.h[(int64_t)n * OUT + o] = h;
 #pragma unroll
     for (int j = 0; j < CLASSES; j++) {
-        float sum = warp_sum(w[j] * h);
+        float sum = sh_warp_sum(w[j] * h);
         if (lane == 0) {
             sums[warp][j] = sum;
         }
@@ -216,12 +229,8 @@ __global__ void __launch_bounds__(OUT)
             y += sums[k][lane];
         }
     }
-    float greatest = y;
-#pragma unroll
-    for (int d = 16; d > 0; d >>= 1) {
-        greatest = fmaxf(greatest, __shfl_xor_sync(0xffffffffu, greatest, d));
-    }
-    y = y - greatest - logf(warp_sum(lane < CLASSES ? expf(y - greatest) : 0));
+    const float greatest = sh_warp_max(y);
+    y = y - greatest - logf(sh_warp_sum(lane < CLASSES ? expf(y - greatest) : 0));
     float dz = exists && lane < CLASSES ? (expf(y) - (lane == label ? 1.0f : 0.0f)) / (float)rows : 0;
     if (warp == 0 && lane < CLASSES) {
         m.dz[n * CLASSES + lane] = s.score != nullptr ? y : dz;
@@ -292,18 +301,12 @@ __device__ void back_images(const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_mem
         *(float4 *)(sums + (warp * 8 * TILES + t * 8 + 2 * q + e) * PITCH + 4 * g) =
             make_float4(acc[0][t][e], acc[0][t][e + 2], acc[1][t][e], acc[1][t][e + 2]);
     }
-    __syncthreads();
-    for (int i = threadIdx.x; i < 8 * TILES * COLUMNS; i += 32 * WARPS) {
-        int image = first_image + i / COLUMNS;
-        float sum = 0;
-#pragma unroll
-        for (int k = 0; k < WARPS; k++) {
-            sum += sums[(k * 8 * TILES + i / COLUMNS) * PITCH + i % COLUMNS];
-        }
+    add_up_warps<WARPS, TILES, COLUMNS>(sums, [&](int row, int part, float sum) {
+        int image = first_image + row;
         if (image < batch) {
-            m.dx2[(int64_t)(c * batch + image) * IN + column + i % COLUMNS] = sum;
+            m.dx2[(int64_t)(c * batch + image) * IN + column + part] = sum;
         }
-    }
+    });
     __syncthreads(); /* sums is free */
 }
 

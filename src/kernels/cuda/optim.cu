@@ -37,6 +37,13 @@ static __device__ __forceinline__ const sh_optim_part &part_of(const batch &all,
 template <class T> struct sgd_numbers {
     T lr, momentum, rest, decay;
     bool decays, has_momentum, nesterov, maximize, first;
+
+    explicit sgd_numbers(const sh_sgd_args &a)
+        : lr((T)a.lr), momentum((T)a.momentum), rest((T)(1 - a.dampening)), decay((T)a.weight_decay),
+          decays(a.weight_decay != 0), has_momentum(a.momentum != 0), nesterov(a.nesterov), maximize(a.maximize),
+          first(a.first)
+    {
+    }
 };
 
 template <class T> static __global__ void sgd_kernel(const __grid_constant__ batch all, sgd_numbers<T> c)
@@ -75,6 +82,13 @@ template <class T> struct adam_numbers {
     T step, root, eps, beta1, rest1, beta2, rest2, shrink, decay;
     double lr, exact1, exact2; /* for the bias, if the step is in card memory */
     bool maximize;
+
+    explicit adam_numbers(const sh_adam_args &a)
+        : step((T)(a.lr / a.bias1)), root((T)sqrt(a.bias2)), eps((T)a.eps), beta1((T)a.beta1), rest1((T)(1 - a.beta1)),
+          beta2((T)a.beta2), rest2((T)(1 - a.beta2)), shrink(a.decoupled ? (T)(1 - a.lr * a.weight_decay) : 1),
+          decay(a.decoupled ? 0 : (T)a.weight_decay), lr(a.lr), exact1(a.beta1), exact2(a.beta2), maximize(a.maximize)
+    {
+    }
 };
 
 template <class T> static __global__ void adam_kernel(const __grid_constant__ batch all, adam_numbers<T> c)
@@ -122,6 +136,12 @@ template <class T> static __global__ void adam_kernel(const __grid_constant__ ba
 template <class T> struct rmsprop_numbers {
     T lr, alpha, rest, eps, decay, momentum;
     bool maximize;
+
+    explicit rmsprop_numbers(const sh_rmsprop_args &a)
+        : lr((T)a.lr), alpha((T)a.alpha), rest((T)(1 - a.alpha)), eps((T)a.eps), decay((T)a.weight_decay),
+          momentum((T)a.momentum), maximize(a.maximize)
+    {
+    }
 };
 
 template <class T> static __global__ void rmsprop_kernel(const __grid_constant__ batch all, rmsprop_numbers<T> c)
@@ -163,10 +183,25 @@ template <class T> static __global__ void rmsprop_kernel(const __grid_constant__
 
 /* ---- sums of squares, and scaling ---- */
 
-/* sums[block] = the sum of the squares of the block's piece: first within threads, then by halves. */
+/* *out = the sum of what the block's threads have, by halves. */
+static __device__ __forceinline__ void sum_block(double own, double *out)
+{
+    __shared__ double sums[SH_THREADS];
+    sums[threadIdx.x] = own;
+    for (int half = SH_THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x < half) {
+            sums[threadIdx.x] += sums[threadIdx.x + half];
+        }
+    }
+    if (threadIdx.x == 0) {
+        *out = sums[0];
+    }
+}
+
+/* sums[block] = the sum of the squares of the block's piece: first within threads. */
 template <class T> static __global__ void sumsq_kernel(const __grid_constant__ batch all, double *sums)
 {
-    __shared__ double shared[SH_THREADS];
     int64_t i;
     const sh_optim_part &part = part_of(all, &i);
     T x[WIDTH] = {};
@@ -177,36 +212,17 @@ template <class T> static __global__ void sumsq_kernel(const __grid_constant__ b
     for (int k = 0; k < WIDTH; k++) {
         sum += (double)x[k] * (double)x[k];
     }
-    shared[threadIdx.x] = sum;
-    for (int half = SH_THREADS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if ((int)threadIdx.x < half) {
-            shared[threadIdx.x] += shared[threadIdx.x + half];
-        }
-    }
-    if (threadIdx.x == 0) {
-        sums[blockIdx.x] = shared[0];
-    }
+    sum_block(sum, &sums[blockIdx.x]);
 }
 
 /* *out = the sum of n numbers; one block. */
 static __global__ void sum_kernel(double *out, const double *sums, int64_t n)
 {
-    __shared__ double shared[SH_THREADS];
     double sum = 0;
     for (int64_t i = threadIdx.x; i < n; i += SH_THREADS) {
         sum += sums[i];
     }
-    shared[threadIdx.x] = sum;
-    for (int half = SH_THREADS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if ((int)threadIdx.x < half) {
-            shared[threadIdx.x] += shared[threadIdx.x + half];
-        }
-    }
-    if (threadIdx.x == 0) {
-        *out = shared[0];
-    }
+    sum_block(sum, out);
 }
 
 /* Multiplies by factor; if sumsq is given (of type S), by the factor that makes the norm at most `factor`, and by
@@ -278,31 +294,25 @@ static shoal_err each_batch(const char *what, const sh_optim_part *parts, int32_
     return SHOAL_OK;
 }
 
-template <class T>
-static shoal_err sgd_run(sh_exec *exec, const sh_sgd_args *args, const sh_optim_part *parts, int32_t count)
+/* The step of a rule, which has a kernel for each type. */
+template <template <class> class Numbers, class Args>
+static shoal_err step_all(const char *what, void (*f32)(batch, Numbers<float>), void (*f64)(batch, Numbers<double>),
+                          sh_exec *exec, shoal_dtype dtype, const Args *args, const sh_optim_part *parts, int32_t count)
 {
-    sgd_numbers<T> c = {};
-    c.lr = (T)args->lr;
-    c.momentum = (T)args->momentum;
-    c.rest = (T)(1 - args->dampening);
-    c.decay = (T)args->weight_decay;
-    c.decays = args->weight_decay != 0;
-    c.has_momentum = args->momentum != 0;
-    c.nesterov = args->nesterov;
-    c.maximize = args->maximize;
-    c.first = args->first;
-    return each_batch("sgd", parts, count, [&](const batch &all, unsigned blocks) {
-        sgd_kernel<T><<<blocks, SH_THREADS, 0, sh_stream(exec)>>>(all, c);
+    shoal_err err = sh_check_float(what, dtype);
+    return err ? err : each_batch(what, parts, count, [&](const batch &all, unsigned blocks) {
+        if (dtype == SHOAL_F32) {
+            f32<<<blocks, SH_THREADS, 0, sh_stream(exec)>>>(all, Numbers<float>(*args));
+        } else {
+            f64<<<blocks, SH_THREADS, 0, sh_stream(exec)>>>(all, Numbers<double>(*args));
+        }
     });
 }
 
 static shoal_err sgd_all(sh_exec *exec, shoal_dtype dtype, const sh_sgd_args *args, const sh_optim_part *parts,
                          int32_t count)
 {
-    shoal_err err = sh_check_float("sgd", dtype);
-    return err                  ? err
-           : dtype == SHOAL_F32 ? sgd_run<float>(exec, args, parts, count)
-                                : sgd_run<double>(exec, args, parts, count);
+    return step_all("sgd", sgd_kernel<float>, sgd_kernel<double>, exec, dtype, args, parts, count);
 }
 
 static shoal_err sgd(sh_exec *exec, shoal_dtype dtype, int64_t n, const sh_sgd_args *args, void *param, void *buffer,
@@ -312,35 +322,10 @@ static shoal_err sgd(sh_exec *exec, shoal_dtype dtype, int64_t n, const sh_sgd_a
     return sgd_all(exec, dtype, args, &part, 1);
 }
 
-template <class T>
-static shoal_err adam_run(sh_exec *exec, const sh_adam_args *args, const sh_optim_part *parts, int32_t count)
-{
-    adam_numbers<T> c = {};
-    c.step = (T)(args->lr / args->bias1);
-    c.root = (T)sqrt(args->bias2);
-    c.eps = (T)args->eps;
-    c.beta1 = (T)args->beta1;
-    c.rest1 = (T)(1 - args->beta1);
-    c.beta2 = (T)args->beta2;
-    c.rest2 = (T)(1 - args->beta2);
-    c.shrink = args->decoupled ? (T)(1 - args->lr * args->weight_decay) : 1;
-    c.decay = args->decoupled ? 0 : (T)args->weight_decay;
-    c.lr = args->lr;
-    c.exact1 = args->beta1;
-    c.exact2 = args->beta2;
-    c.maximize = args->maximize;
-    return each_batch("adam", parts, count, [&](const batch &all, unsigned blocks) {
-        adam_kernel<T><<<blocks, SH_THREADS, 0, sh_stream(exec)>>>(all, c);
-    });
-}
-
 static shoal_err adam_all(sh_exec *exec, shoal_dtype dtype, const sh_adam_args *args, const sh_optim_part *parts,
                           int32_t count)
 {
-    shoal_err err = sh_check_float("adam", dtype);
-    return err                  ? err
-           : dtype == SHOAL_F32 ? adam_run<float>(exec, args, parts, count)
-                                : adam_run<double>(exec, args, parts, count);
+    return step_all("adam", adam_kernel<float>, adam_kernel<double>, exec, dtype, args, parts, count);
 }
 
 static shoal_err adam(sh_exec *exec, shoal_dtype dtype, int64_t n, const sh_adam_args *args, void *param, void *m,
@@ -350,29 +335,10 @@ static shoal_err adam(sh_exec *exec, shoal_dtype dtype, int64_t n, const sh_adam
     return adam_all(exec, dtype, args, &part, 1);
 }
 
-template <class T>
-static shoal_err rmsprop_run(sh_exec *exec, const sh_rmsprop_args *args, const sh_optim_part *parts, int32_t count)
-{
-    rmsprop_numbers<T> c = {};
-    c.lr = (T)args->lr;
-    c.alpha = (T)args->alpha;
-    c.rest = (T)(1 - args->alpha);
-    c.eps = (T)args->eps;
-    c.decay = (T)args->weight_decay;
-    c.momentum = (T)args->momentum;
-    c.maximize = args->maximize;
-    return each_batch("rmsprop", parts, count, [&](const batch &all, unsigned blocks) {
-        rmsprop_kernel<T><<<blocks, SH_THREADS, 0, sh_stream(exec)>>>(all, c);
-    });
-}
-
 static shoal_err rmsprop_all(sh_exec *exec, shoal_dtype dtype, const sh_rmsprop_args *args, const sh_optim_part *parts,
                              int32_t count)
 {
-    shoal_err err = sh_check_float("rmsprop", dtype);
-    return err                  ? err
-           : dtype == SHOAL_F32 ? rmsprop_run<float>(exec, args, parts, count)
-                                : rmsprop_run<double>(exec, args, parts, count);
+    return step_all("rmsprop", rmsprop_kernel<float>, rmsprop_kernel<double>, exec, dtype, args, parts, count);
 }
 
 static shoal_err rmsprop(sh_exec *exec, shoal_dtype dtype, int64_t n, const sh_rmsprop_args *args, void *param, void *v,

@@ -32,91 +32,75 @@ static __device__ __forceinline__ uint64_t word64(const uint32_t (&words)[4], in
     for (int64_t b = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; b * (per_block) < (n);                            \
          b += gridDim.x * (int64_t)blockDim.x)
 
-static __global__ void uniform_f32_kernel(source s, float *out, int64_t n, float low, float range)
+/* Writes the W elements that make(words, x) makes of each Philox block. */
+template <int W, class T, class Make>
+static __device__ __forceinline__ void fill(const source &s, T *out, int64_t n, const Make &make)
 {
-    FOR_BLOCKS(b, n, 4)
+    FOR_BLOCKS(b, n, W)
     {
         uint32_t words[4];
-        float x[4];
+        T x[W];
         words_of(s, (uint64_t)b, words);
+        make(words, x);
+        sh_put(out, b, n, x);
+    }
+}
+
+static __global__ void uniform_f32_kernel(source s, float *out, int64_t n, float low, float range)
+{
+    fill<4>(s, out, n, [&](const uint32_t(&words)[4], float(&x)[4]) {
         for (int k = 0; k < 4; k++) {
             x[k] = low + range * uniform_f32(words[k]);
         }
-        sh_put(out, b, n, x);
-    }
+    });
 }
 
 static __global__ void uniform_f64_kernel(source s, double *out, int64_t n, double low, double range)
 {
-    FOR_BLOCKS(b, n, 2)
-    {
-        uint32_t words[4];
-        double x[2];
-        words_of(s, (uint64_t)b, words);
+    fill<2>(s, out, n, [&](const uint32_t(&words)[4], double(&x)[2]) {
         for (int k = 0; k < 2; k++) {
             x[k] = low + range * ((double)(int64_t)(word64(words, k) >> 11) * 0x1p-53);
         }
-        sh_put(out, b, n, x);
-    }
+    });
 }
 
 static __global__ void normal_f32_kernel(source s, float *out, int64_t n, float mean, float deviation)
 {
-    FOR_BLOCKS(b, n, 4)
-    {
-        uint32_t words[4];
-        float x[4];
-        words_of(s, (uint64_t)b, words);
+    fill<4>(s, out, n, [&](const uint32_t(&words)[4], float(&x)[4]) {
         sh_normal_pair_f32(words[0], words[1], &x[0], &x[1]);
         sh_normal_pair_f32(words[2], words[3], &x[2], &x[3]);
         for (int k = 0; k < 4; k++) {
             x[k] = mean + deviation * x[k];
         }
-        sh_put(out, b, n, x);
-    }
+    });
 }
 
 static __global__ void normal_f64_kernel(source s, double *out, int64_t n, double mean, double deviation)
 {
-    FOR_BLOCKS(b, n, 2)
-    {
-        uint32_t words[4];
-        double x[2];
-        words_of(s, (uint64_t)b, words);
+    fill<2>(s, out, n, [&](const uint32_t(&words)[4], double(&x)[2]) {
         sh_normal_pair_f64(word64(words, 0), word64(words, 1), &x[0], &x[1]);
         for (int k = 0; k < 2; k++) {
             x[k] = mean + deviation * x[k];
         }
-        sh_put(out, b, n, x);
-    }
+    });
 }
 
 template <class T> static __global__ void bernoulli_kernel(source s, T *out, int64_t n, float p, T value)
 {
-    FOR_BLOCKS(b, n, 4)
-    {
-        uint32_t words[4];
-        T x[4];
-        words_of(s, (uint64_t)b, words);
+    fill<4>(s, out, n, [&](const uint32_t(&words)[4], T(&x)[4]) {
         for (int k = 0; k < 4; k++) {
             x[k] = uniform_f32(words[k]) < p ? value : T(0);
         }
-        sh_put(out, b, n, x);
-    }
+    });
 }
 
 static __global__ void integers_kernel(source s, int64_t *out, int64_t n, uint64_t low, uint64_t range)
 {
-    FOR_BLOCKS(b, n, 2)
-    {
-        uint32_t words[4];
-        int64_t x[2];
-        words_of(s, (uint64_t)b, words);
+    fill<2>(s, out, n, [&](const uint32_t(&words)[4], int64_t(&x)[2]) {
         for (int k = 0; k < 2; k++) {
             x[k] = (int64_t)(low + __umul64hi(word64(words, k), range));
         }
-        sh_put(out, b, n, x);
-    }
+    });
 }
 
 template <class T>

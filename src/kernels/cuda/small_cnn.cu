@@ -7,6 +7,7 @@
  * linear layers are products of two vectors an image, so only those vectors are kept, not the products. */
 #include "kernels/cpu/philox.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/warp.cuh"
 #include "kernels/small_cnn.h"
 
 namespace
@@ -51,15 +52,6 @@ __device__ void philox(uint64_t block, const sh_small_cnn_step &s, uint32_t out[
                     (uint32_t)seed, (uint32_t)(seed >> 32), out);
 }
 
-__device__ float warp_sum(float v)
-{
-#pragma unroll
-    for (int d = 16; d > 0; d >>= 1) {
-        v += __shfl_xor_sync(0xffffffffu, v, d);
-    }
-    return v;
-}
-
 /* The maximum of a 2x2 window after relu, and which of the four it is; DEAD if relu gave 0. Of equal ones the first
  * wins, NaN wins over numbers. */
 __device__ float pooled(const float v[4], int *out_winner)
@@ -77,15 +69,20 @@ __device__ float pooled(const float v[4], int *out_winner)
     return dead ? 0 : best;
 }
 
-/* v[i] += the four outputs of a 2x2 window under one kernel, over a 6x6 patch. */
-__device__ void convolve(float v[4], const float patch[36], const float4 *taps)
+__device__ void load_taps(float w[TAPS_ROOM], const float4 *taps)
 {
-    float w[TAPS_ROOM];
 #pragma unroll
     for (int i = 0; i < TAPS_ROOM / 4; i++) {
         float4 q = taps[i];
         w[4 * i] = q.x, w[4 * i + 1] = q.y, w[4 * i + 2] = q.z, w[4 * i + 3] = q.w;
     }
+}
+
+/* v[i] += the four outputs of a 2x2 window under one kernel, over a 6x6 patch. */
+__device__ void convolve(float v[4], const float patch[36], const float4 *taps)
+{
+    float w[TAPS_ROOM];
+    load_taps(w, taps);
 #pragma unroll
     for (int a = 0; a < 5; a++) {
 #pragma unroll
@@ -249,7 +246,7 @@ __device__ float fc1_forward(image_memory &m, const sh_small_cnn_step &s, float 
         for (int j = 0; j < 10; j++) {
             sum[k] += f.w[k][j] * m.a2[lane + 32 * j];
         }
-        sum[k] = warp_sum(sum[k]);
+        sum[k] = sh_warp_sum(sum[k]);
     }
     if (lane >= 5) {
         return 0;
@@ -276,18 +273,14 @@ __device__ float fc1_forward(image_memory &m, const sh_small_cnn_step &s, float 
 __device__ float fc2_and_loss(image_memory &m, float *kept)
 {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    float z2 = warp_sum(m.wf2[warp * 50 + lane] * m.h1[lane] +
-                        (lane < 18 ? m.wf2[warp * 50 + 32 + lane] * m.h1[32 + lane] : 0));
+    float z2 = sh_warp_sum(m.wf2[warp * 50 + lane] * m.h1[lane] +
+                           (lane < 18 ? m.wf2[warp * 50 + 32 + lane] * m.h1[32 + lane] : 0));
     if (lane == 0) {
         m.z2[warp] = z2 + m.bf2[warp];
     }
     __syncthreads();
-    float z = lane < 10 ? m.z2[lane] : -INFINITY, greatest = z;
-#pragma unroll
-    for (int d = 16; d > 0; d >>= 1) {
-        greatest = fmaxf(greatest, __shfl_xor_sync(0xffffffffu, greatest, d));
-    }
-    float y = z - greatest - logf(warp_sum(lane < 10 ? expf(z - greatest) : 0));
+    float z = lane < 10 ? m.z2[lane] : -INFINITY, greatest = sh_warp_max(z);
+    float y = z - greatest - logf(sh_warp_sum(lane < 10 ? expf(z - greatest) : 0));
     float scale = 1.0f / (float)gridDim.x;
     float dz = lane < 10 ? (expf(y) - (lane == m.label ? 1.0f : 0.0f)) * scale : 0;
     if (warp == 0 && lane < 10) {
@@ -375,13 +368,8 @@ __device__ void conv2_backward_input(image_memory &m)
     int count = m.alive_count;
     for (int i = half; i < count; i += 2) {
         int o = m.alive[i];
-        const float4 *taps = m.w2 + (o * 10 + c) * (TAPS_ROOM / 4);
         float w[TAPS_ROOM];
-#pragma unroll
-        for (int k = 0; k < TAPS_ROOM / 4; k++) {
-            float4 q = taps[k];
-            w[4 * k] = q.x, w[4 * k + 1] = q.y, w[4 * k + 2] = q.z, w[4 * k + 3] = q.w;
-        }
+        load_taps(w, m.w2 + (o * 10 + c) * (TAPS_ROOM / 4));
 #pragma unroll
         for (int a = 0; a < 5; a++) {
             const float4 *row = m.g2 + o * 32 + (4 + y - a) * 2;
