@@ -215,11 +215,11 @@ static shoal_err cover(void)
     sh_cu_stream stream = sh_cuda_the_card()->stream;
     shoal_err err;
     if (order.host_only) {
-        err = sh_cuda_result("wait for the card", sh_cu.cuStreamSynchronize(stream));
+        err = sh_cuda_result("cannot wait for the card", sh_cu.cuStreamSynchronize(stream));
     } else {
         uint64_t number = sh_timeline_issue(order.timeline);
         sh_cu_address word = (uint64_t)(uintptr_t)order.done + order.to_card;
-        err = sh_cuda_result("mark the end of work on the card",
+        err = sh_cuda_result("cannot mark the end of work on the card",
                              sh_cu.cuStreamWriteValue64(stream, word, number, SH_CU_WRITE_VALUE_DEFAULT));
         if (err == SHOAL_OK) {
             order.last = number;
@@ -389,7 +389,7 @@ static shoal_err await_on_card(sh_work work)
     int result =
         sh_cu.cuStreamWaitValue64(sh_cuda_the_card()->stream, word, sh_work_number(work), SH_CU_WAIT_VALUE_GEQ);
     sh_cuda_touch();
-    return sh_cuda_result("wait for another process's work", result);
+    return sh_cuda_result("cannot wait for another process's work", result);
 }
 
 /* Under the lock: the stream waits for all that is noted. What cannot be waited for stays noted. */
@@ -528,7 +528,7 @@ shoal_err sh_cuda_order_wait(void)
     }
     pthread_mutex_unlock(&order.lock);
     if (err == SHOAL_OK) {
-        err = sh_cuda_result("wait for the card", drain(&lost));
+        err = sh_cuda_result("cannot wait for the card", drain(&lost));
     }
     if (err != SHOAL_OK) {
         return err;
