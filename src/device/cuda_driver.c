@@ -126,7 +126,7 @@ shoal_err sh_cuda_driver_load(void)
     return err;
 }
 
-/* Checks whether the context does not work any more after this error. */
+/* Checks whether the context no longer works after this error. */
 static bool ends_context(int result)
 {
     switch (result) {

@@ -311,8 +311,9 @@ shoal_err sh_cuda_open(const sh_piece *piece, void **out_data)
 
 /* ---- leaving a world ---- */
 
-/* What others hold of this process's memory cannot come back: nobody would tell. A piece that is in use here stays so
- * until it is freed: its tensor can no longer be used, but another library may have the memory (DLPack). */
+/* What others hold of this process's memory cannot come back: this process would not learn of it. A piece that is in
+ * use here stays so until it is freed: its tensor can no longer be used, but another library may have the memory
+ * (DLPack). */
 static void forget_piece(sh_cuda_piece *p)
 {
     if (!p->ledger) {

@@ -128,7 +128,7 @@ static bool has_control(const char *folder)
     return access(control, F_OK) == 0;
 }
 
-/* Checks whether a daemon answers in that folder. Without the program that could ask, its file counts. */
+/* Checks whether a daemon answers in that folder. Without the control program, checks only that its file exists. */
 static bool answers(const char *folder)
 {
     if (!has_control(folder)) {
@@ -155,7 +155,7 @@ shoal_err sh_mps_check(const shoal_train_options *o)
                : sh_fail(SHOAL_ENOENT, NEEDED PROGRAM " is not installed, and no daemon runs in %s", folder_here());
 }
 
-/* Sets note: the workers go without MPS. */
+/* Sets note: the workers run without MPS. */
 static void note_turns(sh_mps *mps, const char *why)
 {
     snprintf(mps->note, sizeof mps->note, "the %d workers take turns on the card%s: %s", mps->workers,
@@ -250,7 +250,7 @@ static void tidy_up(void)
 
 /* ---- the daemon ---- */
 
-/* Ends the daemon; `how` is what the keeper gets told. death: of the keeper: its status says so. */
+/* Ends the daemon; `how` is sent to the keeper. death: of the keeper: its status says so. */
 static void end_daemon(sh_mps *mps, const char *how)
 {
     if (mps->keeper > 0) {
