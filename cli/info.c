@@ -65,7 +65,7 @@ static void print_cards(FILE *file, const cards_look *c, bool mps)
         fprintf(file, "card %-9d %s, %s, %s\n", i, card->name, cli_size(card->memory, a), card->uuid);
     }
     fprintf(file, "driver         CUDA %d.%d; MPS %s\n", c->cards[0].driver / 1000, c->cards[0].driver % 1000 / 10,
-            mps ? "is installed" : "is not installed: processes share a card by turns");
+            mps ? "is installed" : "is not installed: processes take turns on a card");
 }
 
 static void print_cards_json(FILE *file, const cards_look *c, bool mps)

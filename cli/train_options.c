@@ -190,15 +190,15 @@ static const cli_option options[] = {
     WORD(PROCESSES, "start", "HOW", start_word, job.start, "how to start processes (rarely needed)",
          .first = SHOAL_START_SPAWN),
     WORD(PROCESSES, "device", "NAME", device_word, job.device,
-         "where the workers train; cuda is an NVIDIA card, and not for a3c", ),
+         "where the workers train (cuda: an NVIDIA card; not for a3c and --shared-state)", ),
     WORD(PROCESSES, "mps", "WHEN", mps_word, job.mps,
-         "with --device cuda and several workers: start NVIDIA's MPS if it is installed, so that they use the card at "
-         "the same time (auto), or do not use it (off)", ),
+         "whether workers with --device cuda share the card through NVIDIA's MPS (auto: if it is installed); without "
+         "MPS they take turns", ),
     WHOLE(PROCESSES, "card-share", "N", 1, 100, job.card_share,
-          "percent of the card that each worker may use (default: all); needs MPS", ),
+          "percent of the card that each worker may use; needs --device cuda and MPS (default: all of it)", ),
     FLAG(PROCESSES, "tf32", job.tf32,
-         "on a card, round the factors of products to TF32: faster, with about 3 digits in each factor. For the model "
-         "fedavg-cnn; the others compute in f32", ),
+         "with --device cuda, round the factors of products to TF32, about 3 digits: faster. Affects only the model "
+         "fedavg-cnn", ),
 
     PATH(CONFIG, "config", "FILE", CLI_FILE, config,
          "read options from an INI file; the command line overrides it. --no-shard, --no-shared-state, "
@@ -413,9 +413,9 @@ static bool check_card(const cli_train_call *call)
 {
     const shoal_train_options *job = &call->job;
     bool cpu = job->device != SHOAL_CUDA, off = job->mps == SHOAL_MPS_OFF;
-    const char *words = cpu && job->tf32             ? "--tf32 needs --device cuda: the CPU has no such products"
-                        : cpu && off                 ? "--mps off needs --device cuda: the CPU has no MPS"
-                        : cpu && job->card_share > 0 ? "--card-share needs --device cuda: the CPU has no such shares"
+    const char *words = cpu && job->tf32             ? "--tf32 needs --device cuda"
+                        : cpu && off                 ? "--mps off needs --device cuda"
+                        : cpu && job->card_share > 0 ? "--card-share needs --device cuda"
                         : off && job->card_share > 0 ? "--card-share needs MPS, but --mps is off"
                                                      : NULL;
     if (words != NULL) {

@@ -37,14 +37,14 @@ typedef enum shoal_err {
     SHOAL_ETYPE,      /* the value or message has another type */
     SHOAL_ELAYOUT,    /* a build with another memory layout made the world; a driver or libshoal_cuda does not fit */
     SHOAL_ECORRUPT,   /* bytes from outside do not decode, or the world is damaged */
-    SHOAL_ELIMIT,     /* a documented limit is reached (processes, holders, nesting) */
+    SHOAL_ELIMIT,     /* a documented limit is reached (processes, holders, nesting, card memory) */
     SHOAL_EFORK,      /* this process was forked, and the object belongs to its parent, as explained above */
     SHOAL_ESTATE,     /* the call does not fit the state: joined twice, task_done called too often */
     SHOAL_ECHILD, /* a process failed, or a callback returned a code that it must not return: the text explains it */
     SHOAL_ENAN,   /* a loss or a parameter is NaN or infinite: training has diverged */
-    SHOAL_EOS,    /* a system call failed: the text has the call and its errno */
+    SHOAL_EOS,    /* a system call, or a call of a card's driver, failed: the text has the call and its error */
     SHOAL_EINTR,  /* a signal ended the wait; only if the thread asked for that */
-    SHOAL_ECARD,  /* the card, or this process's context on it, has failed: the text has the first failure */
+    SHOAL_ECARD,  /* the card has failed for this process, which must end: the text has the first failure */
     SHOAL_END,    /* not a failure: an iteration has no more items; does not change the last error */
 } shoal_err;
 

@@ -113,7 +113,7 @@ shoal_tensor *shoal_mul_scalar_(shoal_tensor *a, double s);                     
 shoal_tensor *shoal_clamp_(shoal_tensor *a, double low, double high);            /* like shoal_clamp */
 shoal_tensor *shoal_relu_(shoal_tensor *a);                                      /* a = max(a, 0) */
 
-/* Begins to copy a tensor to a card or from it, and returns before the elements have arrived. One of the two must be
+/* Begins to copy a tensor to or from a card, and returns before the copy is done. One of the two tensors must be
  * pinned (shoal_empty_pinned); both must be contiguous and have the same dtype and shape. Later calls that use the
  * tensor on the card see the copy. The caller must keep both tensors, and must not use the elements of the pinned one,
  * until shoal_card_wait returns. Can be captured. Does not block. Errors: SHOAL_EINVAL if the tensors do not fit;
@@ -122,14 +122,14 @@ SHOAL_MUST_USE shoal_err shoal_copy_later_(shoal_tensor *a, shoal_tensor *from);
 
 /* Copy a tensor. shoal_clone always copies; shoal_contiguous if the tensor is not contiguous, shoal_to if the dtype
  * differs, shoal_tensor_to if the device differs. Otherwise they return the same tensor, with the owner that it has.
- * A copy belongs to the scope and carries gradients, also from one device to the other; NULL on failure.
+ * A copy belongs to the scope and carries gradients, even to another device; NULL on failure.
  *
  * How shoal_to and shoal_copy_ convert: a float becomes an i64 or i32 towards zero; beyond the range it becomes the end
  * of the range, and NaN becomes 0. To u8 the low 8 bits of that i64 are taken. An integer becomes a smaller one by its
  * low bits. A number becomes a float by rounding to nearest, ties to even. All but 0 is true as a bool, NaN too.
  *
  * shoal_tensor_to blocks until the elements are copied; shoal_copy_ does if the tensors are on different devices.
- * Errors: SHOAL_EINVAL if there is no such dtype or device; SHOAL_ENOMEM; for a card as for shoal_empty_on. */
+ * Errors: SHOAL_EINVAL if there is no such dtype or device; SHOAL_ENOMEM; for a card those of shoal_empty_on. */
 shoal_tensor *shoal_clone(shoal_tensor *a);
 shoal_tensor *shoal_contiguous(shoal_tensor *a);
 shoal_tensor *shoal_to(shoal_tensor *a, shoal_dtype dtype);

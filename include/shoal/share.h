@@ -4,9 +4,9 @@
  * The receiver gets its own tensor over the same memory; if it arrives more than once, the tensors have the same
  * storage. In values, tensors and modules are members like any other: shoal_map("x", tensor, "model", module).
  *
- * A tensor on a card stays where it is: sharing and sending it copies nothing. What its sender did with it on the card
- * before the put is done before anything that its receiver does with it there; neither waits. Call shoal_card_wait
- * before the put to send only finished work: such a tensor arrives whole even if its sender is killed.
+ * A card tensor stays where it is: sharing and sending it copies nothing. The card does the sender's work from before
+ * the put, then the work that the receiver enqueues after its get. Neither process waits. To send only finished work, call shoal_card_wait
+ * before the put: the tensor then arrives complete even if its sender is killed.
  *
  * After shoal_world_leave the elements of a shared tensor are gone: shoal_tensor_data returns NULL, and calls that
  * need the elements fail with SHOAL_ESTATE. Its dtype and shape remain.
@@ -27,9 +27,9 @@ extern "C" {
  * block. Errors: SHOAL_ENOMEM (the text has the sizes); SHOAL_ESTATE if the tensor needs a gradient and is not a
  * leaf (detach it first), or another library holds it (shoal_tensor_to_dlpack); SHOAL_EINVAL if the memory belongs
  * to the program or another library (shoal_from_memory, shoal_tensor_from_dlpack) and cannot move: clone the tensor
- * first; SHOAL_EFORK. For a tensor on a card also SHOAL_ELIMIT if the world has no room for more card memory
- * (docs/cuda.md), SHOAL_EPERM if this process joined the world by name and the system does not let it share card
- * memory, SHOAL_ETIMEDOUT if a process has been stopped in the middle of such a call, SHOAL_ECARD. */
+ * first; SHOAL_EFORK. For a card tensor also SHOAL_ELIMIT if the world cannot share more card memory (docs/cuda.md),
+ * SHOAL_EPERM if this process joined the world by name and the system does not let it share card memory,
+ * SHOAL_ETIMEDOUT if another process was stopped in the middle of such a call, SHOAL_ECARD. */
 SHOAL_MUST_USE shoal_err shoal_tensor_share(shoal_tensor *t);
 
 /* Shares a tensor and puts it into a queue. The caller keeps its own reference. If sharing fails, nothing is put.
@@ -42,31 +42,31 @@ SHOAL_MUST_USE shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor
 SHOAL_MUST_USE shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout);
 
 /* Takes a tensor from a queue. The caller owns it. Blocks and fails like shoal_queue_get. Thread-safe. Errors: also
- * SHOAL_ETYPE if the oldest message is not a tensor; the message then stays in the queue. For a tensor on a card:
- * SHOAL_EOWNERDEAD if its sender died before its work was done, and the message is gone (if the death is noticed after
- * the get, the next shoal_card_wait or read returns SHOAL_EOWNERDEAD instead); if this process has no card, or another
- * one, SHOAL_EINVAL or the errors of shoal_card_count: the message goes back to the end of the queue, for another
- * process. */
+ * SHOAL_ETYPE if the oldest message is not a tensor; the message then stays in the queue. For a card tensor also
+ * SHOAL_EOWNERDEAD if its sender died before its work was done; the message is then lost. (If the death is noticed
+ * after the get, the next shoal_card_wait or read returns SHOAL_EOWNERDEAD instead.) If this process uses another card
+ * or has none: SHOAL_EINVAL, or the errors of shoal_card_count. The message then goes back to the end of the queue, for
+ * another process. */
 SHOAL_MUST_USE shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tensor **out_tensor);
 
-/* A shared tensor of a card in one process, as shoal_card_tensors_list reports it. The texts and the shape are valid during
- * the callback only. */
+/* A shared card tensor in one process, as shoal_card_tensors_list reports it. The texts and the shape are valid only
+ * during the callback. */
 typedef struct shoal_card_tensor {
     uint64_t id;      /* of the tensor in its world: the same in every process that has it */
-    int32_t pid;      /* of the process; 0: no process has the tensor, but a queue or another object */
+    int32_t pid;      /* of the process; 0: no process has the tensor, only a queue or another object */
     uint32_t slot;    /* of the process, as in shoal_ps_entry */
     const char *name; /* of the process, as given at its start; "" if there is none */
     const char *card; /* the UUID, as nvidia-smi shows it */
     shoal_dtype dtype;
     int ndim;
     const int64_t *shape;
-    uint64_t size; /* bytes of its storage, which several tensors may have in common */
+    uint64_t size; /* of its storage, in bytes; several tensors may share one storage */
 } shoal_card_tensor;
 
-/* Lists the shared tensors of cards in this process's world, like `shoal ps --tensors`. Calls `each` once for each process
- * that has the tensor, with context, until it returns false; the call returns SHOAL_OK then too. Others go on meanwhile, so
- * the list is true of about one moment. Needs no card. Does not block. Errors: SHOAL_ENOMEM; SHOAL_EINVAL; as for
- * shoal_world_info_get. */
+/* Lists the shared card tensors of this process's world, like `shoal ps --tensors`. Calls `each`, with context, once
+ * for each tensor and each process that has it. Stops when `each` returns false; that is not an error. Other processes
+ * continue meanwhile, so the list may already be out of date. Needs no card. Does not block. Errors: SHOAL_ENOMEM;
+ * SHOAL_EINVAL; those of shoal_world_info_get. */
 SHOAL_MUST_USE shoal_err shoal_card_tensors_list(bool (*each)(const shoal_card_tensor *tensor, void *context),
                                                  void *context);
 

@@ -26,7 +26,7 @@
  * dtypes.
  *
  * Threads. Any number of threads may read a tensor. Only one thread may write it at a time, except for the races that
- * Hogwild makes on purpose. Nothing here blocks, except reading from a card.
+ * Hogwild makes on purpose. No call here blocks, except those that read elements from a card.
  */
 #ifndef SHOAL_TENSOR_H
 #define SHOAL_TENSOR_H
@@ -71,20 +71,20 @@ shoal_tensor *shoal_zeros(shoal_dtype dtype, int ndim, const int64_t *shape);
 shoal_tensor *shoal_ones(shoal_dtype dtype, int ndim, const int64_t *shape);
 shoal_tensor *shoal_full(shoal_dtype dtype, double value, int ndim, const int64_t *shape);
 
-/* Make a tensor on a device. The caller owns it. shoal_empty_on leaves the elements undefined, shoal_full_on sets each
- * to the same value, and shoal_from_data_on copies them from data, as shoal_from_data does; it blocks until they are
- * there. The others do not block, except for the first use of a card, which takes up to half a second. Errors: as for
- * shoal_empty, shoal_full and shoal_from_data; for a card also those of shoal_card_memory_get: SHOAL_ENOENT,
- * SHOAL_ELAYOUT, SHOAL_EPERM or SHOAL_ELIMIT if there is no card that this process can use, SHOAL_ENOMEM (the text has
- * the sizes), SHOAL_ECARD, SHOAL_EFORK. */
+/* Make a tensor on a device. The caller owns it. shoal_empty_on leaves the elements undefined. shoal_full_on sets each
+ * to the same value. shoal_from_data_on copies the elements from data, as shoal_from_data does, and blocks until the
+ * copy is done. The others do not block, except that the first use of a card takes up to half a second. Errors: those
+ * of shoal_empty, shoal_full and shoal_from_data; for a card also those of shoal_card_memory_get: SHOAL_ENOENT,
+ * SHOAL_ELAYOUT, SHOAL_EPERM or SHOAL_ELIMIT if this process can use no card, SHOAL_ENOMEM (the text has the sizes),
+ * SHOAL_ECARD, SHOAL_EFORK. */
 shoal_tensor *shoal_empty_on(shoal_device device, shoal_dtype dtype, int ndim, const int64_t *shape);
 shoal_tensor *shoal_full_on(shoal_device device, shoal_dtype dtype, double value, int ndim, const int64_t *shape);
 shoal_tensor *shoal_from_data_on(shoal_device device, shoal_dtype dtype, const void *data, int ndim,
                                  const int64_t *shape);
 
-/* Makes a tensor in pinned host memory, which the card reads and writes without the CPU: see shoal_copy_later_. Its
- * device is the CPU, and it is used like any tensor there. The elements are undefined. The caller owns it. Sharing
- * moves it to ordinary memory. Opens the card. Errors: as for shoal_empty_on with a card. */
+/* Makes a tensor in pinned host memory, for copies to and from the card that do not block: shoal_copy_later_. It is a
+ * CPU tensor and can be used like any other. The elements are undefined. The caller owns it. Sharing moves it to
+ * ordinary memory. Opens the card. Errors: those of shoal_empty_on with a card. */
 shoal_tensor *shoal_empty_pinned(shoal_dtype dtype, int ndim, const int64_t *shape);
 
 /* Makes a tensor with one element and no dims. The caller owns it. Errors: SHOAL_ETYPE if the dtype cannot hold the
@@ -167,8 +167,8 @@ bool shoal_tensor_is_shared(const shoal_tensor *t);
 SHOAL_MUST_USE shoal_err shoal_item(const shoal_tensor *t, double *out);
 
 /* Reads one element of a tensor by its index, as a number. index has ndim numbers. Blocks if the tensor is on a card,
- * until it is computed. Errors: SHOAL_EINVAL if the index does not fit the tensor; SHOAL_ENOMEM; on a card also those of
- * shoal_card_wait. */
+ * until it is computed. Errors: SHOAL_EINVAL if the index does not fit the tensor; SHOAL_ENOMEM; on a card also those
+ * of shoal_card_wait. */
 SHOAL_MUST_USE shoal_err shoal_tensor_at(const shoal_tensor *t, int ndim, const int64_t *index, double *out);
 
 /* Copies all elements of a tensor to the caller's memory, in row-major order and without conversion. size must be
@@ -186,8 +186,8 @@ bool shoal_tensor_equal(const shoal_tensor *a, const shoal_tensor *b);
 bool shoal_tensor_close(const shoal_tensor *a, const shoal_tensor *b, double rtol, double atol);
 
 /* Writes a tensor as text for people, in the style of Python, with long rows shortened by "...". The dtype and the
- * shape follow if it is not a plain f32 tensor, and "cuda" if it is on a card. Writes at most
- * capacity bytes, the NUL included. With a capacity of 0, buffer may be NULL. Returns the length of the whole text
+ * shape follow if it is not a plain f32 tensor, and "cuda" if it is on a card. Writes at most capacity bytes, including
+ * the NUL. With a capacity of 0, buffer may be NULL. Returns the length of the whole text
  * without the NUL. */
 size_t shoal_tensor_format(const shoal_tensor *t, char *buffer, size_t capacity);
 

@@ -78,11 +78,11 @@ typedef enum shoal_train_average {
     SHOAL_AVERAGE_GRADIENTS,  /* the gradients of every batch */
 } shoal_train_average;
 
-/* How workers that use a card share it. With NVIDIA's multi-process service (MPS) their kernels run side by side;
- * without it the card is given to one process after another. */
+/* How workers share a card. With NVIDIA's multi-process service (MPS) their kernels run at the same time. Without it
+ * the card runs the kernels of one process at a time, and the workers take turns. */
 typedef enum shoal_train_mps {
-    SHOAL_MPS_AUTO, /* use the MPS daemon that runs, or start one for the job if it has several workers or shares of the card */
-    SHOAL_MPS_OFF, /* start no daemon, and use none that runs */
+    SHOAL_MPS_AUTO, /* use a running MPS daemon; else start one for the job if it has several workers or card_share */
+    SHOAL_MPS_OFF,  /* do not use MPS, even if a daemon runs */
 } shoal_train_mps;
 
 /* Returns the name of a training method, such as "hogwild"; NULL after the last method. The library owns it. Does not
@@ -193,11 +193,11 @@ typedef struct shoal_train_options {
     bool shared_state;           /* hogwild: all workers share one momentum */
     shoal_start start;           /* start method of the workers */
     int restarts;                /* of one worker: 10; negative: none */
-    shoal_device device;         /* where the workers train: SHOAL_CPU; SHOAL_CUDA is not for a3c and shared_state */
+    shoal_device device;         /* where the workers train: SHOAL_CPU. SHOAL_CUDA: not with a3c or shared_state */
     shoal_train_mps mps;         /* SHOAL_CUDA only */
-    int card_share;   /* SHOAL_CUDA, needs MPS: percent of the card's multiprocessors for each worker; 0: all for all */
-    bool tf32;        /* SHOAL_CUDA only: round the factors of products to TF32; fedavg-cnn (others: no effect) */
-    const char *save; /* path of a checkpoint to write; see "Checkpoints" */
+    int card_share;     /* SHOAL_CUDA, needs MPS: percent of the card's multiprocessors that a worker may use; 0: all */
+    bool tf32;          /* SHOAL_CUDA only: round the factors of products to TF32. Affects only fedavg-cnn */
+    const char *save;   /* path of a checkpoint to write; see "Checkpoints" */
     const char *resume; /* path of a checkpoint to continue from */
 
     /* Continue if a loss is NaN or infinite. Otherwise the job then fails with SHOAL_ENAN, and `save` keeps the last
@@ -241,21 +241,21 @@ shoal_train_options shoal_train_defaults(const shoal_train_options *options);
  * (the text has the setting and both values); SHOAL_ECORRUPT. The module is then unchanged. */
 
 /* Checks the options of a job. Reads no file. Does not block. Thread-safe. Errors: SHOAL_EINVAL (the text says what
- * would be valid); SHOAL_ENOENT if the model is unknown, or if card_share is given and there is no MPS: neither its
- * program nor a daemon. */
+ * would be valid); SHOAL_ENOENT if the model is unknown, or if card_share is set and MPS is missing: its program is not
+ * installed and no daemon runs. */
 SHOAL_MUST_USE shoal_err shoal_train_check(const shoal_train_options *options);
 
 /* Runs a training job. Blocks until it is done or the callback stops it, and leaves no process behind. out_result may
  * be NULL, and does not change on failure. Workers ignore SIGINT, so the caller decides what Ctrl-C does. Errors:
  * those of shoal_train_check; SHOAL_ECHILD if a worker failed, or died more often than it may be restarted;
- * SHOAL_ENAN if a loss became NaN or infinite; with SHOAL_CUDA those of shoal_card_count, and SHOAL_ELIMIT if MPS has
- * no room for so many workers; those of opening the data, starting processes and writing the checkpoint. */
+ * SHOAL_ENAN if a loss became NaN or infinite; with SHOAL_CUDA those of shoal_card_count, and SHOAL_ELIMIT if MPS does
+ * not accept that many workers; those of opening the data, starting processes and writing the checkpoint. */
 SHOAL_MUST_USE shoal_err shoal_train_run(const shoal_train_options *options, shoal_train_result *out_result);
 
 /* Computes the loss (mean of nll_loss) and the accuracy of a model on a data set. The model must return
- * log-probabilities. It is evaluated where its parameters are, the CPU or a card, in evaluation mode, and afterwards has
- * the mode it had before. out_loss and out_accuracy may be NULL. Blocks until it is done. Errors: those of the model
- * and of the data set; SHOAL_ENOMEM; on a card also those of shoal_card_wait. */
+ * log-probabilities. The call runs on the device of its parameters, in evaluation mode, and then restores the mode that
+ * the model had. out_loss and out_accuracy may be NULL. Blocks until it is done. Errors: those of the model and of the
+ * data set; SHOAL_ENOMEM; on a card also those of shoal_card_wait. */
 SHOAL_MUST_USE shoal_err shoal_evaluate(shoal_module *module, shoal_dataset *set, double *out_loss,
                                         double *out_accuracy);
 

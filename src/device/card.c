@@ -18,7 +18,7 @@ shoal_err shoal_card_info_get(int index, shoal_card_info *out_info)
     int count = 0;
     shoal_err err = sh_cuda_count(&count);
     if (err == SHOAL_OK && (index < 0 || index >= count)) {
-        err = sh_fail(SHOAL_EINVAL, "there is no card %d: this process sees %d", index, count);
+        err = sh_fail(SHOAL_EINVAL, "no card %d: this process sees %d, numbered from 0", index, count);
     }
     sh_cuda_card card = {.index = index};
     if (err == SHOAL_OK) {

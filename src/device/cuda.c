@@ -83,7 +83,7 @@ shoal_err sh_cuda_count(int *out_count)
     sh_fork_unlock(&open_lock);
     int count = 0;
     if (err == SHOAL_OK) {
-        err = sh_cuda_result("count the cards", sh_cu.cuDeviceGetCount(&count));
+        err = sh_cuda_result("cannot count the cards", sh_cu.cuDeviceGetCount(&count));
     }
     if (err == SHOAL_OK) {
         *out_count = count;
@@ -94,7 +94,7 @@ shoal_err sh_cuda_count(int *out_count)
 static shoal_err choose_card(sh_cuda_card *c)
 {
     int count = 0;
-    shoal_err err = sh_cuda_result("count the cards", sh_cu.cuDeviceGetCount(&count));
+    shoal_err err = sh_cuda_result("cannot count the cards", sh_cu.cuDeviceGetCount(&count));
     if (err != SHOAL_OK) {
         return err;
     }
@@ -105,8 +105,8 @@ static shoal_err choose_card(sh_cuda_card *c)
         return sh_fail(SHOAL_EINVAL, "SHOAL_CARD is \"%s\"; it must be the number of a card, from 0", own);
     }
     if (count == 0) {
-        return sh_fail(SHOAL_ENOENT, "there is no CUDA card here: the driver (CUDA %d.%d) sees none",
-                       sh_cu.version / 1000, sh_cu.version % 1000 / 10);
+        return sh_fail(SHOAL_ENOENT, "no CUDA card found: the driver (CUDA %d.%d) sees none", sh_cu.version / 1000,
+                       sh_cu.version % 1000 / 10);
     }
     if (index < 0 || index >= count) {
         return sh_fail(SHOAL_ENOENT, "SHOAL_CARD is %ld, but this process sees %d card%s, numbered from 0", index,
@@ -127,15 +127,16 @@ shoal_err sh_cuda_look(void)
 
 shoal_err sh_cuda_describe(sh_cuda_card *c)
 {
-    shoal_err err = sh_cuda_result("open the card", sh_cu.cuDeviceGet(&c->device, c->index));
+    shoal_err err = sh_cuda_result("cannot open the card", sh_cu.cuDeviceGet(&c->device, c->index));
     if (err == SHOAL_OK) {
-        err = sh_cuda_result("read the card's name", sh_cu.cuDeviceGetName(c->name, (int)sizeof c->name, c->device));
+        err = sh_cuda_result("cannot read the card's name",
+                             sh_cu.cuDeviceGetName(c->name, (int)sizeof c->name, c->device));
     }
     if (err == SHOAL_OK) {
-        err = sh_cuda_result("read the card's UUID", sh_cu.cuDeviceGetUuid(c->uuid, c->device));
+        err = sh_cuda_result("cannot read the card's UUID", sh_cu.cuDeviceGetUuid(c->uuid, c->device));
     }
     if (err == SHOAL_OK) {
-        err = sh_cuda_result("read the size of the card's memory", sh_cu.cuDeviceTotalMem(&c->total, c->device));
+        err = sh_cuda_result("cannot read the size of the card's memory", sh_cu.cuDeviceTotalMem(&c->total, c->device));
     }
     return err;
 }
@@ -144,13 +145,13 @@ shoal_err sh_cuda_describe(sh_cuda_card *c)
 static shoal_err open_context(sh_cuda_card *c)
 {
     shoal_err err =
-        sh_cuda_result("make a context on the card", sh_cu.cuDevicePrimaryCtxRetain(&c->context, c->device));
+        sh_cuda_result("cannot make a context on the card", sh_cu.cuDevicePrimaryCtxRetain(&c->context, c->device));
     if (err != SHOAL_OK) {
         return err;
     }
-    err = sh_cuda_result("use the card's context", sh_cu.cuCtxSetCurrent(c->context));
+    err = sh_cuda_result("cannot use the card's context", sh_cu.cuCtxSetCurrent(c->context));
     if (err == SHOAL_OK) {
-        err = sh_cuda_result("make a stream", sh_cu.cuStreamCreate(&c->stream, SH_CU_STREAM_NON_BLOCKING));
+        err = sh_cuda_result("cannot make a stream", sh_cu.cuStreamCreate(&c->stream, SH_CU_STREAM_NON_BLOCKING));
     }
     if (err != SHOAL_OK) {
         (void)sh_cu.cuDevicePrimaryCtxRelease(c->device);
@@ -203,14 +204,14 @@ bool sh_cuda_is_ours(void)
 shoal_err sh_cuda_check(void)
 {
     if (!sh_cuda_is_open()) {
-        return sh_fail(SHOAL_ESTATE, "the card was not opened in this process");
+        return sh_fail(SHOAL_ESTATE, "this process has not opened the card");
     }
     if (__builtin_expect(!sh_fork_is_ours(card.generation), 0)) {
         return forked();
     }
     shoal_err err = sh_cuda_lost();
     if (err == SHOAL_OK && __builtin_expect(!is_current, 0)) {
-        err = sh_cuda_result("use the card's context", sh_cu.cuCtxSetCurrent(card.context));
+        err = sh_cuda_result("cannot use the card's context", sh_cu.cuCtxSetCurrent(card.context));
         is_current = err == SHOAL_OK;
     }
     return err;
@@ -310,7 +311,7 @@ static shoal_err cuda_write(void *to, const void *from_host, size_t size)
     sh_cu_address at = (sh_cu_address)(uintptr_t)to;
     shoal_err err = begin_copy("writing elements from the host");
     return err == SHOAL_OK && size > 0
-               ? end_copy("copy to the card", sh_cu.cuMemcpyHtoDAsync(at, from_host, size, card.stream))
+               ? end_copy("cannot copy to the card", sh_cu.cuMemcpyHtoDAsync(at, from_host, size, card.stream))
                : err;
 }
 
@@ -319,7 +320,7 @@ static shoal_err cuda_read(void *to_host, const void *from, size_t size)
     sh_cu_address at = (sh_cu_address)(uintptr_t)from;
     shoal_err err = begin_copy("reading elements on the host");
     return err == SHOAL_OK && size > 0
-               ? end_copy("copy from the card", sh_cu.cuMemcpyDtoHAsync(to_host, at, size, card.stream))
+               ? end_copy("cannot copy from the card", sh_cu.cuMemcpyDtoHAsync(to_host, at, size, card.stream))
                : err;
 }
 

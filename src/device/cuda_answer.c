@@ -23,7 +23,7 @@ static void answer_all(uint64_t last);
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* taken under that of the allocator, and inside */
 
-/* It is told to stop when this process leaves its world, or ends; none is started until this process is in another world. */
+/* Stops when this process leaves its world, or ends. No other is started until this process is in another world. */
 static sh_cuda_thread thread = {.name = "shoal-answer", .run = answer_all};
 
 static void give_back(void)

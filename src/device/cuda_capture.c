@@ -119,11 +119,11 @@ static void give_back_pieces(sh_cuda_capture *c)
 
 static shoal_err start_recording(sh_cuda_capture *c)
 {
-    shoal_err err = sh_cuda_result("make a stream", sh_cu.cuStreamCreate(&c->stream, SH_CU_STREAM_NON_BLOCKING));
+    shoal_err err = sh_cuda_result("cannot make a stream", sh_cu.cuStreamCreate(&c->stream, SH_CU_STREAM_NON_BLOCKING));
     if (err != SHOAL_OK) {
         return err;
     }
-    err = sh_cuda_result("begin a capture", sh_cu.cuStreamBeginCapture(c->stream, SH_CU_CAPTURE_RELAXED));
+    err = sh_cuda_result("cannot begin a capture", sh_cu.cuStreamBeginCapture(c->stream, SH_CU_CAPTURE_RELAXED));
     if (err != SHOAL_OK) {
         (void)sh_cu.cuStreamDestroy(c->stream);
         return err;
@@ -139,7 +139,7 @@ static shoal_err start_recording(sh_cuda_capture *c)
 shoal_err sh_cuda_capture_begin(sh_cuda_capture **out_capture)
 {
     if (mine) {
-        return sh_fail(SHOAL_ESTATE, "this thread captures already: end that capture first");
+        return sh_fail(SHOAL_ESTATE, "this thread is already capturing: end that capture first");
     }
     sh_exec *exec = sh_device_get(SHOAL_CUDA) ? sh_device_cuda.exec() : NULL;
     if (!exec) {
@@ -181,7 +181,7 @@ static shoal_err end_stream(sh_cuda_capture *c, sh_cu_graph *out_graph)
     int result = sh_cu.cuStreamEndCapture(c->stream, out_graph);
     (void)sh_cu.cuStreamDestroy(c->stream);
     c->stream = NULL;
-    return sh_cuda_result("end a capture", result);
+    return sh_cuda_result("cannot end a capture", result);
 }
 
 static void drop_stream(sh_cuda_capture *c)
@@ -200,7 +200,7 @@ void sh_cuda_capture_thread_ends(void)
     if (c) {
         leave_thread(c);
         c->state = BROKEN;
-        snprintf(c->reason, sizeof c->reason, "the thread that began the capture ended before it");
+        snprintf(c->reason, sizeof c->reason, "the thread that began the capture exited before it ended the capture");
     }
 }
 
@@ -225,10 +225,11 @@ static shoal_err make_graph(sh_cuda_capture *c)
     leave_thread(c);
     shoal_err err = end_stream(c, &graph);
     if (err == SHOAL_OK) {
-        err = sh_cuda_result("make a graph of a capture", sh_cu.cuGraphInstantiate(&c->graph, graph, 0));
+        err = sh_cuda_result("cannot make a graph of a capture", sh_cu.cuGraphInstantiate(&c->graph, graph, 0));
     }
     if (err == SHOAL_OK) {
-        err = sh_cuda_result("send a graph to the card", sh_cu.cuGraphUpload(c->graph, sh_cuda_the_card()->stream));
+        err = sh_cuda_result("cannot send a graph to the card",
+                             sh_cu.cuGraphUpload(c->graph, sh_cuda_the_card()->stream));
     }
     if (graph) {
         (void)sh_cu.cuGraphDestroy(graph);
@@ -242,8 +243,9 @@ shoal_err sh_cuda_capture_end(sh_cuda_capture *c)
         return sh_fail(SHOAL_ESTATE, "%s", c->reason);
     }
     if (c != mine) {
-        return sh_fail(SHOAL_ESTATE, c->state == READY ? "the capture has been ended already"
-                                                       : "another thread began this capture: it must end it");
+        return sh_fail(SHOAL_ESTATE, c->state == READY
+                                         ? "the capture was already ended"
+                                         : "another thread began this capture; only that thread can end it");
     }
     shoal_err err = make_graph(c);
     c->state = err == SHOAL_OK ? READY : BROKEN;
@@ -266,7 +268,7 @@ shoal_err sh_cuda_capture_launch(sh_cuda_capture *c, uint64_t advance)
     }
     if (err == SHOAL_OK && c->state != READY) {
         err = sh_fail(SHOAL_ESTATE, "the capture %s",
-                      c->state == BROKEN ? "has failed and cannot be replayed" : "has not been ended");
+                      c->state == BROKEN ? "failed and cannot be replayed" : "was not ended");
     }
     if (err != SHOAL_OK) {
         return err;
@@ -275,12 +277,12 @@ shoal_err sh_cuda_capture_launch(sh_cuda_capture *c, uint64_t advance)
     if (advance != c->advance) {
         c->advance = NO_ADVANCE;
         err = sh_cuda_result(
-            "advance the random numbers",
+            "cannot advance the random numbers",
             sh_cu.cuStreamWriteValue64(stream, (sh_cu_address)(uintptr_t)c->word, advance, SH_CU_WRITE_VALUE_DEFAULT));
         c->advance = err == SHOAL_OK ? advance : NO_ADVANCE;
     }
     if (err == SHOAL_OK) {
-        err = sh_cuda_result("launch a graph", sh_cu.cuGraphLaunch(c->graph, stream));
+        err = sh_cuda_result("cannot launch a graph", sh_cu.cuGraphLaunch(c->graph, stream));
     }
     sh_cuda_touch();
     return err;

@@ -41,7 +41,7 @@ static shoal_err load_functions(const char *path, void *from)
     *(void **)(void *)&get_version = dlsym(from, "cuDriverGetVersion");
     int version = 0;
     if (!get_version) {
-        return sh_fail(SHOAL_ELAYOUT, "%s is no CUDA driver: it does not have cuDriverGetVersion", path);
+        return sh_fail(SHOAL_ELAYOUT, "%s is not a CUDA driver: it has no function cuDriverGetVersion", path);
     }
     if (get_version(&version) != SH_CU_OK || version < SH_CUDA_VERSION_NEEDED) {
         return too_old(version, NULL);
@@ -64,7 +64,7 @@ static void describe(int result, char *name, size_t name_size, char *text, size_
     (void)sh_cu.cuGetErrorName(result, &n);
     (void)sh_cu.cuGetErrorString(result, &t);
     snprintf(name, name_size, "%s", n ? n : "no name");
-    snprintf(text, text_size, "%s", t ? t : "unknown to this driver");
+    snprintf(text, text_size, "%s", t ? t : "unknown error");
 }
 
 /* Why cuInit failed. Without permission the driver says that there is no device, or that a system call failed. */
@@ -72,16 +72,16 @@ static shoal_err init_failed(int result)
 {
     static const char control[] = "/dev/nvidiactl";
     if (access(control, F_OK) == 0 && access(control, R_OK | W_OK) != 0) {
-        return sh_fail(SHOAL_EPERM, "this user may not use the card: no permission to read and write %s", control);
+        return sh_fail(SHOAL_EPERM, "this user may not use the card: cannot read and write %s", control);
     }
     if (result == SH_CU_NO_DEVICE) {
-        return sh_fail(SHOAL_ENOENT, "there is no CUDA card here: the driver (CUDA %d.%d) sees none%s",
-                       sh_cu.version / 1000, sh_cu.version % 1000 / 10,
-                       getenv("CUDA_VISIBLE_DEVICES") ? " among those that CUDA_VISIBLE_DEVICES names" : "");
+        return sh_fail(SHOAL_ENOENT, "no CUDA card found: the driver (CUDA %d.%d) sees none%s", sh_cu.version / 1000,
+                       sh_cu.version % 1000 / 10,
+                       getenv("CUDA_VISIBLE_DEVICES") ? ", and CUDA_VISIBLE_DEVICES is set" : "");
     }
     if (result == SH_CU_DRIVER_MISMATCH) {
         return sh_fail(SHOAL_ELAYOUT,
-                       "the CUDA driver library (CUDA %d.%d) and the driver in the kernel are of different versions",
+                       "the CUDA driver library (CUDA %d.%d) and the kernel's driver module have different versions",
                        sh_cu.version / 1000, sh_cu.version % 1000 / 10);
     }
     char name[64], text[128];
@@ -96,7 +96,7 @@ static shoal_err load_library(void)
     void *fresh = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!fresh) {
         const char *why = dlerror();
-        return sh_fail(SHOAL_ENOENT, "there is no CUDA driver here: %s", why ? why : path);
+        return sh_fail(SHOAL_ENOENT, "cannot load the CUDA driver: %s", why ? why : path);
     }
     shoal_err err = load_functions(path, fresh);
     if (err != SHOAL_OK) {
@@ -126,7 +126,7 @@ shoal_err sh_cuda_driver_load(void)
     return err;
 }
 
-/* Checks whether the context does not work any more after this error. */
+/* Checks whether the context no longer works after this error. */
 static bool ends_context(int result)
 {
     switch (result) {
@@ -174,7 +174,8 @@ shoal_err sh_cuda_lost(void)
     if (__builtin_expect(sh_cuda_is_well(), 1)) {
         return SHOAL_OK;
     }
-    return sh_fail(SHOAL_ECARD, "this process cannot use the card any more, start a new one; the first failure was: %s",
+    return sh_fail(SHOAL_ECARD,
+                   "this process can no longer use the card: start a new process; the first failure was: %s",
                    lost_text);
 }
 

@@ -77,11 +77,11 @@ static shoal_err not_found(const char *bad)
         return sh_fail(SHOAL_ELAYOUT, "cannot load %s: %s", bad, why ? why : "unknown reason");
     }
     if (!SH_HAS_CUDA) {
-        return sh_fail(SHOAL_ENOENT, "this build of Shoal has no CUDA support: use the cpu");
+        return sh_fail(SHOAL_ENOENT, "this build of Shoal has no CUDA support: use the CPU, or build with nvcc");
     }
     return sh_fail(SHOAL_ENOENT,
                    "cannot find " FILE_NAME
-                   ", which has the kernels for a card: it belongs beside libshoal.so (or set SHOAL_CUDA_LIBRARY)");
+                   ", which has the CUDA kernels: put it beside libshoal.so, or set SHOAL_CUDA_LIBRARY to its path");
 }
 
 shoal_err sh_cuda_library_load(const sh_cuda_library **out_library)
@@ -108,7 +108,7 @@ shoal_err sh_cuda_library_load(const sh_cuda_library **out_library)
     const sh_cuda_library *library = open_library ? open_library(&host) : NULL;
     if (!library || library->layout != SH_CUDA_LAYOUT) {
         dlclose(file);
-        return sh_fail(SHOAL_ELAYOUT, "%s is from another build of Shoal than this library, version %s",
+        return sh_fail(SHOAL_ELAYOUT, "%s is from another build of Shoal than this library (version %s)",
                        own && own[0] ? own : FILE_NAME, shoal_version());
     }
     *out_library = loaded = library;

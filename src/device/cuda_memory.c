@@ -602,7 +602,7 @@ void sh_cuda_free(void *data, size_t size)
 shoal_err sh_cuda_memory_numbers_now(sh_cuda_memory_numbers *out_numbers)
 {
     size_t free_bytes = 0, total = 0;
-    shoal_err err = sh_cuda_result("ask for the card's free memory", sh_cu.cuMemGetInfo(&free_bytes, &total));
+    shoal_err err = sh_cuda_result("cannot ask for the card's free memory", sh_cu.cuMemGetInfo(&free_bytes, &total));
     if (err == SHOAL_OK) {
         sh_cuda_memory_lock();
         *out_numbers = (sh_cuda_memory_numbers){memory.asked, memory.used, memory.held, free_bytes, total};

@@ -1,9 +1,10 @@
 /* Card memory of this process: granules, and the pieces that they are cut into.
  *
  * A granule is a large allocation of the driver, mapped once. All its bytes belong to pieces, which lie one behind the
- * other. A piece of up to 256 KiB comes from a slab, a larger piece that is cut into pieces of one size class; free ones
- * wait in the list of their class. Larger pieces are found by best fit, and two free neighbours become one. So a loop in
- * steady state makes no call of the driver. Descriptions of pieces are in host memory, found by address in a table.
+ * other. A piece of up to 256 KiB comes from a slab, a larger piece that is cut into pieces of one size class; free
+ * ones wait in the list of their class. Larger pieces are found by best fit, and two free neighbours become one. So a
+ * loop in steady state makes no call of the driver. Descriptions of pieces are in host memory, found by address in a
+ * table.
  *
  * All work of this process is in one stream, so a piece can be used again as soon as it was freed: what used it before
  * is done before. Two kinds of pieces must wait longer:
@@ -11,9 +12,10 @@
  *     lent     other processes hold it (cuda_share.c); it is free again when this process is the only holder
  *     kept     a captured graph uses it (cuda_capture.c); it is free again when the graph is destroyed
  *
- * A third kind is never used again here: what was lent in a world that this process has left (given), since nobody would
- * tell that it has come back. But a granule in which everything is free or given goes back to the driver like an empty
- * one: others who hold a part of it have their own mapping, or find its fd in the store of their world.
+ * A third kind is never used again here: what was lent in a world that this process has left (given), because this
+ * process no longer learns that it has come back. But a granule in which everything is free or given goes back to the
+ * driver like an empty one: other processes that hold a part of it have their own mapping, or find its fd in the store
+ * of their world.
  *
  * Invariants, checked by sh_cuda_memory_valid:
  *
@@ -74,8 +76,8 @@ typedef struct sh_cuda_memory_numbers {
 void *sh_cuda_alloc(size_t size);
 void sh_cuda_free(void *data, size_t size);
 
-/* Gives what is not used back to the driver: slabs and granules in which everything is free or given. Waits for the card's work, if there are any.
- * Returns the number of bytes. */
+/* Gives what is not used back to the driver: slabs and granules in which everything is free or given. Waits for the
+ * card's work, if there are any. Returns the number of bytes. */
 size_t sh_cuda_memory_trim(void);
 
 shoal_err sh_cuda_memory_numbers_now(sh_cuda_memory_numbers *out_numbers);

@@ -215,11 +215,11 @@ static shoal_err cover(void)
     sh_cu_stream stream = sh_cuda_the_card()->stream;
     shoal_err err;
     if (order.host_only) {
-        err = sh_cuda_result("wait for the card", sh_cu.cuStreamSynchronize(stream));
+        err = sh_cuda_result("cannot wait for the card", sh_cu.cuStreamSynchronize(stream));
     } else {
         uint64_t number = sh_timeline_issue(order.timeline);
         sh_cu_address word = (uint64_t)(uintptr_t)order.done + order.to_card;
-        err = sh_cuda_result("mark the end of work on the card",
+        err = sh_cuda_result("cannot mark the end of work on the card",
                              sh_cu.cuStreamWriteValue64(stream, word, number, SH_CU_WRITE_VALUE_DEFAULT));
         if (err == SHOAL_OK) {
             order.last = number;
@@ -243,8 +243,8 @@ static shoal_err own_work(sh_work *out_work)
 
 static bool is_awaited(sh_work work);
 
-/* Checks whether the work was lost and this process has not been told yet: its stream waits for it, and no host wait
- * came since. */
+/* Checks whether the work was lost and this was not reported yet in this process: its stream waits for it, and no host
+ * wait came since. */
 static bool is_lost_untold(sh_work work)
 {
     if (work == 0 || sh_work_look(work) != SH_WORK_LOST) {
@@ -277,7 +277,7 @@ shoal_err sh_cuda_mark(sh_a64 *work)
             err = err == SHOAL_OK ? sh_cuda_follow() : err;
             err = err == SHOAL_OK ? own_work(&mine) : err;
         } else if (foreign && is_lost_untold(before)) {
-            return SHOAL_OK; /* the word stays, so that the next receiver is told of the loss */
+            return SHOAL_OK;                              /* the word stays, so that the next receiver sees the loss */
         } else if (sh_cas_acq_rel(work, &before, mine)) { /* pairs with the receiver's acquire of the work */
             return SHOAL_OK;
         }
@@ -389,7 +389,7 @@ static shoal_err await_on_card(sh_work work)
     int result =
         sh_cu.cuStreamWaitValue64(sh_cuda_the_card()->stream, word, sh_work_number(work), SH_CU_WAIT_VALUE_GEQ);
     sh_cuda_touch();
-    return sh_cuda_result("wait for another process's work", result);
+    return sh_cuda_result("cannot wait for another process's work", result);
 }
 
 /* Under the lock: the stream waits for all that is noted. What cannot be waited for stays noted. */
@@ -463,13 +463,13 @@ shoal_err sh_cuda_await(sh_work work)
     err = host ? SHOAL_OK : note(work);
     pthread_mutex_unlock(&order.lock);
     if (sh_load_relaxed(&uncounted) != 0) {
-        sh_cuda_watch(); /* note has told the stream */
+        sh_cuda_watch(); /* note has made the stream wait */
     }
     return host ? await_on_host(work) : err;
 }
 
-/* Returns how many of the stream's waits are not over; lost ones count, but their stream goes on. tells: the caller tells of
- * those that were lost, so they are forgotten. */
+/* Returns how many of the stream's waits are not over. Lost ones count, but the stream continues. tells: the caller reports
+ * the lost ones, so they are forgotten. */
 static size_t look_at_waits(bool tells, bool *out_lost)
 {
     pthread_mutex_lock(&waits.lock);
@@ -528,7 +528,7 @@ shoal_err sh_cuda_order_wait(void)
     }
     pthread_mutex_unlock(&order.lock);
     if (err == SHOAL_OK) {
-        err = sh_cuda_result("wait for the card", drain(&lost));
+        err = sh_cuda_result("cannot wait for the card", drain(&lost));
     }
     if (err != SHOAL_OK) {
         return err;

@@ -9,7 +9,7 @@ void *sh_cuda_alloc_pinned(size_t size)
     void *data = NULL;
     shoal_err err = sh_cuda_check();
     if (err == SHOAL_OK) {
-        err = sh_cuda_result("pin host memory", sh_cu.cuMemAllocHost(&data, size > 0 ? size : 1));
+        err = sh_cuda_result("cannot pin host memory", sh_cu.cuMemAllocHost(&data, size > 0 ? size : 1));
     }
     return err == SHOAL_OK ? data : NULL;
 }
@@ -21,7 +21,7 @@ void sh_cuda_free_pinned(void *data, size_t size)
     (void)size;
     sh_cleanup_begin();
     if (data && sh_cuda_check() == SHOAL_OK) {
-        (void)sh_cuda_result("free pinned memory", sh_cu.cuMemFreeHost(data)); /* waits for copies that use it */
+        (void)sh_cuda_result("cannot free pinned memory", sh_cu.cuMemFreeHost(data)); /* waits for copies that use it */
     }
     sh_cleanup_end();
 }
@@ -33,8 +33,8 @@ shoal_err sh_cuda_write_later(void *to, const void *from_pinned, size_t size)
         err = sh_cuda_follow();
     }
     if (err == SHOAL_OK && size > 0) {
-        err = sh_cuda_result("copy to the card", sh_cu.cuMemcpyHtoDAsync((sh_cu_address)(uintptr_t)to, from_pinned,
-                                                                         size, sh_cuda_stream()));
+        err = sh_cuda_result("cannot copy to the card", sh_cu.cuMemcpyHtoDAsync((sh_cu_address)(uintptr_t)to,
+                                                                                from_pinned, size, sh_cuda_stream()));
         sh_cuda_touch();
     }
     return err;
@@ -47,8 +47,9 @@ shoal_err sh_cuda_read_later(void *to_pinned, const void *from, size_t size)
         err = sh_cuda_follow();
     }
     if (err == SHOAL_OK && size > 0) {
-        err = sh_cuda_result("copy from the card", sh_cu.cuMemcpyDtoHAsync(to_pinned, (sh_cu_address)(uintptr_t)from,
-                                                                           size, sh_cuda_stream()));
+        err =
+            sh_cuda_result("cannot copy from the card",
+                           sh_cu.cuMemcpyDtoHAsync(to_pinned, (sh_cu_address)(uintptr_t)from, size, sh_cuda_stream()));
         sh_cuda_touch();
     }
     return err;

@@ -39,8 +39,8 @@ static shoal_err share_granule(sh_cuda_granule *g)
         return SHOAL_OK;
     }
     int fd = -1;
-    shoal_err err =
-        sh_cuda_result("share card memory", sh_cu.cuMemExportToShareableHandle(&fd, g->memory, SH_CU_HANDLE_FD, 0));
+    shoal_err err = sh_cuda_result("cannot share card memory",
+                                   sh_cu.cuMemExportToShareableHandle(&fd, g->memory, SH_CU_HANDLE_FD, 0));
     if (err != SHOAL_OK) {
         return err;
     }
@@ -176,7 +176,7 @@ void sh_cuda_imports_tidy(void)
 static shoal_err import_memory(import *m, int fd)
 {
     shoal_err err =
-        sh_cuda_result("open card memory of another process",
+        sh_cuda_result("cannot open card memory of another process",
                        sh_cu.cuMemImportFromShareableHandle(&m->memory, (void *)(intptr_t)fd, SH_CU_HANDLE_FD));
     if (err == SHOAL_OK) {
         err = sh_cuda_map(m->memory, m->size, &m->address);
@@ -196,12 +196,12 @@ static shoal_err look_at_granule(const sh_piece *piece, sh_granule_info *out_inf
     bool found = sh_granule_look(piece->granule, out_info) && out_info->serial == piece->serial;
     sh_leave();
     if (!found) {
-        return sh_fail(SHOAL_ECORRUPT, "a tensor on the card names card memory that does not exist");
+        return sh_fail(SHOAL_ECORRUPT, "a card tensor refers to card memory that does not exist");
     }
     const sh_cuda_card *card = sh_cuda_the_card();
     if (memcmp(out_info->uuid, card->uuid, SH_UUID_BYTES) != 0) {
         char theirs[48], ours[48];
-        return sh_fail(SHOAL_EINVAL, "the tensor is on the card %s, and this process uses the card %s (%s)",
+        return sh_fail(SHOAL_EINVAL, "the tensor is on card %s, but this process uses card %s (%s)",
                        sh_cuda_uuid_text(out_info->uuid, theirs), sh_cuda_uuid_text(card->uuid, ours), card->name);
     }
     return SHOAL_OK;
@@ -311,8 +311,9 @@ shoal_err sh_cuda_open(const sh_piece *piece, void **out_data)
 
 /* ---- leaving a world ---- */
 
-/* What others hold of this process's memory cannot come back: nobody would tell. A piece that is in use here stays so
- * until it is freed: its tensor can no longer be used, but another library may have the memory (DLPack). */
+/* What others hold of this process's memory cannot come back: this process would not learn of it. A piece that is in
+ * use here stays so until it is freed: its tensor can no longer be used, but another library may have the memory
+ * (DLPack). */
 static void forget_piece(sh_cuda_piece *p)
 {
     if (!p->ledger) {

@@ -1,22 +1,22 @@
 /* Card memory between processes: pieces are lent, opened and given back, and their work is ordered.
  *
  * WHO HOLDS WHAT. sh_cuda_share makes a piece of the world's ledger (shm/granule.h) of memory that sh_cuda_alloc gave
- * out. Its maker keeps one reference until it is the only holder, also after sh_cuda_free: only then are the bytes used
- * again. A process that receives the piece maps the granule once, and finds later pieces there without a call.
+ * out. Its maker keeps one reference until it is the only holder, even after sh_cuda_free. Only then are the bytes used
+ * again. A process that receives the piece maps the granule once, and finds later pieces there without a driver call.
  *
- * ORDER. Each process has one stream. A put says how far it must have come: sh_cuda_mark writes that into the piece's
- * work word. A get makes the receiver's stream wait for it: sh_cuda_await notes that, and the stream is told before the
- * next work that this process enqueues. If the work is done, nobody calls the driver. No host waits, unless the driver
- * cannot register the world's words; then the put waits for its stream. A receiver whose own work uses the bytes keeps its
- * reference until that is done: sh_cuda_close. */
+ * ORDER. Each process has one stream. A put records how far the stream must have come: sh_cuda_mark writes that into
+ * the piece's work word. A get makes the receiver's stream wait for it: sh_cuda_await notes the wait, and it is
+ * enqueued before the next work of this process. If the work is done, the driver is not called. The host does not wait,
+ * unless the driver cannot register the world's words; then the put waits for its stream. A receiver whose own work
+ * uses the bytes keeps its reference until that work is done: sh_cuda_close. */
 #ifndef SH_DEVICE_CUDA_SHARE_H
 #define SH_DEVICE_CUDA_SHARE_H
 
 #include "device/cuda_memory.h"
 #include "shm/granule.h"
 
-/* Makes a piece of the memory at data, which sh_cuda_alloc returned, or returns the one that it has. The caller owns one
- * reference. Errors: SHOAL_EINVAL if the memory is not Shoal's; SHOAL_ELIMIT if the world has no room for another
+/* Makes a piece of the memory at data, which sh_cuda_alloc returned, or returns the one that it has. The caller owns
+ * one reference. Errors: SHOAL_EINVAL if the memory is not Shoal's; SHOAL_ELIMIT if the world cannot have another
  * granule; SHOAL_ENOMEM; those of sh_cuda_check and of the driver. */
 shoal_err sh_cuda_share(void *data, size_t size, shoal_block **out_piece);
 
@@ -46,8 +46,8 @@ static inline void sh_cuda_touch(void)
     sh_count_up(&sh_cuda_enqueued);
 }
 
-/* Called by everyone who enqueues, before that: the stream waits for what sh_cuda_await has noted. Errors: SHOAL_ENOMEM;
- * those of the driver. */
+/* Called by everyone who enqueues, before that: the stream waits for what sh_cuda_await has noted. Errors:
+ * SHOAL_ENOMEM; those of the driver. */
 extern sh_a32 sh_cuda_noted;
 shoal_err sh_cuda_follow_noted(void);
 
@@ -56,29 +56,29 @@ static inline shoal_err sh_cuda_follow(void)
     return __builtin_expect(sh_load_relaxed(&sh_cuda_noted) == 0, 1) ? SHOAL_OK : sh_cuda_follow_noted();
 }
 
-/* Says that others enqueue work, which nobody counts: from now on every mark calls the driver. */
+/* Says that other code enqueues work that is not counted. From now on every mark calls the driver. */
 void sh_cuda_order_distrust(void);
 
 /* Waits on the host until everything that was enqueued is done. Errors: SHOAL_EOWNERDEAD if the stream waited for work
  * of a process that died, and that work was lost; those of the driver. */
 shoal_err sh_cuda_order_wait(void);
 
-/* The same, but leaves it to sh_cuda_order_wait to tell what failed. */
+/* The same, but leaves it to sh_cuda_order_wait to report what failed. */
 void sh_cuda_order_drain(void);
 
-/* Returns how many works of other processes the stream was told to wait for, and no host wait has told of yet if they were
- * lost. Lets the stream go if they were. Calls no driver, and waits for nobody who does. */
+/* Returns how many works of other processes the stream waits for, or are lost and not yet reported by a host wait. If
+ * works were lost, releases the stream. Does not call the driver, and does not wait for a thread that does. */
 size_t sh_cuda_order_look(void);
 
-/* While the stream waits for other processes, a thread notices their deaths (cuda_watch.c). Called without locks when it
- * may have begun to wait, and when another library's stream was told to wait for it. stop: ends the thread. end: the same
+/* While the stream waits for other processes, a thread notices their deaths (cuda_watch.c). Called without locks when
+ * it may have begun to wait, and when another library's stream waits for it. stop: ends the thread. end: the same
  * before the process ends; may be called in a signal handler. */
 void sh_cuda_watch(void);
 void sh_cuda_watch_stop(void);
 void sh_cuda_watch_end(void);
 
-/* Answers requests for card memory from now on (cuda_answer.c), if this process uses a card in a world. Cheap if it does.
- * leave: before it leaves the world. end: before it ends; may be called in a signal handler. */
+/* Answers requests for card memory from now on (cuda_answer.c), if this process uses a card in a world. Cheap if it
+ * does. leave: before it leaves the world. end: before it ends; may be called in a signal handler. */
 void sh_cuda_answer_begin(void);
 void sh_cuda_answer_leave(void);
 void sh_cuda_answer_end(void);
@@ -86,7 +86,7 @@ void sh_cuda_answer_end(void);
 /* Makes this process ready for it in its world. Cheap if it is. */
 void sh_cuda_order_begin(void);
 
-/* Releases what sh_cuda_close kept, as far as its time has come, and tidies the imports. */
+/* Releases the blocks of sh_cuda_close whose work is done, and tidies the imports. */
 void sh_cuda_order_poll(void);
 
 /* Unmaps granules of other processes that have died. Costs one load if none has. */
@@ -100,7 +100,7 @@ void sh_cuda_share_leave(void);
 void sh_cuda_lend(sh_cuda_piece *piece);
 void sh_cuda_reclaim(size_t most);
 
-/* Gives a granule's ledger back: nobody else has pieces of it, or this process leaves the world. */
+/* Gives a granule's ledger back: no other process has pieces of it, or this process leaves the world. */
 void sh_cuda_granule_unshare(sh_cuda_granule *granule);
 
 #endif

@@ -27,7 +27,7 @@ static shoal_err check(sh_cu_stream other)
         return sh_fail(SHOAL_ESTATE, "another library is capturing a CUDA graph on its stream: use Shoal's tensors "
                                      "before or after the capture");
     }
-    return err == SHOAL_OK ? sh_cuda_result("look at a stream", result) : err;
+    return err == SHOAL_OK ? sh_cuda_result("cannot query a stream", result) : err;
 }
 
 /* What comes into `after` waits for what is in `before`. One of them is Shoal's. */
@@ -35,7 +35,7 @@ static shoal_err order(sh_cu_stream before, sh_cu_stream after)
 {
     int result = sh_cu.cuStreamQuery(before);
     if (result != SH_CU_NOT_READY) {
-        return sh_cuda_result("look at a stream", result);
+        return sh_cuda_result("cannot query a stream", result);
     }
     pthread_mutex_lock(&relay.lock);
     result = relay.event ? SH_CU_OK : sh_cu.cuEventCreate(&relay.event, SH_CU_EVENT_DISABLE_TIMING);
@@ -47,7 +47,7 @@ static shoal_err order(sh_cu_stream before, sh_cu_stream after)
     }
     pthread_mutex_unlock(&relay.lock);
     sh_cuda_touch(); /* a wait counts as work */
-    return sh_cuda_result("order the work of two streams", result);
+    return sh_cuda_result("cannot order the work of two streams", result);
 }
 
 shoal_err shoal_card_stream(void **out_stream)

@@ -20,7 +20,7 @@ static void no_card(shoal_err code, const char *words)
 START_TEST(no_driver)
 {
     setenv("SHOAL_CUDA_DRIVER", "/nowhere/libcuda.so", 1);
-    no_card(SHOAL_ENOENT, "there is no CUDA driver here");
+    no_card(SHOAL_ENOENT, "cannot load the CUDA driver: ");
 }
 END_TEST
 
@@ -41,7 +41,7 @@ END_TEST
 START_TEST(no_driver_at_all)
 {
     setenv("SHOAL_CUDA_DRIVER", getenv("SHOAL_CUDA_LIBRARY"), 1);
-    no_card(SHOAL_ELAYOUT, "is no CUDA driver");
+    no_card(SHOAL_ELAYOUT, "is not a CUDA driver");
 }
 END_TEST
 
@@ -55,7 +55,7 @@ END_TEST
 START_TEST(no_cards)
 {
     setenv("SHOAL_STUB_CARDS", "0", 1);
-    no_card(SHOAL_ENOENT, "there is no CUDA card here: the driver (CUDA 13.0) sees none");
+    no_card(SHOAL_ENOENT, "no CUDA card found: the driver (CUDA 13.0) sees none");
 }
 END_TEST
 
@@ -103,7 +103,7 @@ START_TEST(lost_context)
     ck_assert_ptr_null(device->alloc(64));
     ck_assert_int_eq(shoal_last_error(), SHOAL_ECARD);
     ck_assert_ptr_null(device->exec());
-    no_card(SHOAL_ECARD, "the first failure was: wait for the card: an error of the stub (700: STUB_ERROR_700)");
+    no_card(SHOAL_ECARD, "the first failure was: cannot wait for the card: an error of the stub (700: STUB_ERROR_700)");
     ck_assert_uint_eq(stub->calls(NULL), calls);
     device->free(p, 64);
 }

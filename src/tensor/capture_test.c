@@ -189,7 +189,7 @@ START_TEST(thread_ends_first)
     ck_assert_int_eq(pthread_create(&thread, NULL, begin_and_end_thread, &c), 0);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_err(shoal_capture_end(c), SHOAL_ESTATE);
-    ck_assert_msg(strstr(shoal_last_error_text(), "ended before it") != NULL, "%s", shoal_last_error_text());
+    ck_assert_msg(strstr(shoal_last_error_text(), "exited before it ended") != NULL, "%s", shoal_last_error_text());
     ck_assert_err(shoal_capture_replay(c), SHOAL_ESTATE);
     shoal_capture_destroy(c);
     if (stub) {

@@ -56,7 +56,7 @@ static shoal_err lay_out(sh_card *card, const shoal_module *model)
     at = 0;
     for (const shoal_tensor *t; card->offsets != NULL && (t = sh_module_next_parameter(model, &at)) != NULL;) {
         if (t->dtype != SHOAL_F32 || !t->contiguous) {
-            return sh_fail(SHOAL_ETYPE, "a parameter is %s%s; on a card only contiguous f32 is trained",
+            return sh_fail(SHOAL_ETYPE, "a parameter is %s%s; training on a card needs contiguous f32 parameters",
                            shoal_dtype_name(t->dtype), t->contiguous ? "" : " and not contiguous");
         }
         int64_t end = card->offsets[card->count] + t->count;
@@ -100,7 +100,7 @@ static shoal_err make_module(sh_card *card, shoal_module *model)
     size_t i = 0;
     for (shoal_named it = {0}; card->module && err == SHOAL_OK && shoal_module_next(model, &it) == SHOAL_OK; i++) {
         if (it.is_buffer || i >= card->count) {
-            return sh_fail(SHOAL_ETYPE, "the model has %s at %s, which is not trained on a card yet",
+            return sh_fail(SHOAL_ETYPE, "the model has %s (%s); training on a card does not support that yet",
                            it.is_buffer ? "a buffer" : "a parameter with two names", it.name);
         }
         shoal_tensor *view = sh_card_view(card, card->params, i, it.tensor);
@@ -232,7 +232,7 @@ shoal_err sh_card_open(sh_worker *w)
 {
     w->card = calloc(1, sizeof *w->card);
     if (w->card == NULL) {
-        return sh_fail(SHOAL_ENOMEM, "no memory for a worker's half on the card");
+        return sh_fail(SHOAL_ENOMEM, "no memory for a worker's state on the card");
     }
     w->card->ahead = AHEAD_FIRST;
     w->card->order_epoch = -1;
@@ -355,7 +355,7 @@ shoal_err sh_card_adopt(sh_worker *w, const shoal_value *shared)
     }
     if (t->dtype != SHOAL_F32 || t->count != card->params->count || t->storage->device != card->device) {
         sh_text text;
-        return sh_fail(SHOAL_ETYPE, "the shared parameters are %s; expected %lld of f32 on the card",
+        return sh_fail(SHOAL_ETYPE, "the shared parameters are %s; expected %lld elements of f32 on the card",
                        sh_tensor_text(&text, t), (long long)card->params->count);
     }
     card->plan->close(card);

@@ -1,13 +1,13 @@
-/* A worker's half on the card: its parameters and momentum, the data set, the order of an epoch, and the steps.
+/* A worker's state on the card: its parameters and momentum, the data set, the order of an epoch, and the steps.
  *
  * The job never opens the card. What its methods share and keep (the common model, a worker's model, momentum) stays in
  * the world's heap, as on the CPU. A worker copies it to the card when a round begins and back when it ends, so a death
  * or a lost context loses no more than on the CPU. hogwild is the exception: its parameters are on the card, shared by
  * handle (sh_card_share).
  *
- * All parameters are in one tensor, and so is the momentum: one copy moves them. The steps of a run are enqueued
- * without waiting, some milliseconds of them at a time; then the worker reads how far they are, tells the board, and
- * looks whether to stop. */
+ * All parameters are in one tensor, and so is the momentum: one copy moves them. The worker enqueues some
+ * milliseconds of steps at a time without waiting. Then it reads how far the card is, writes that to the board, and checks
+ * whether to stop. */
 #ifndef SH_TRAIN_CARD_H
 #define SH_TRAIN_CARD_H
 

@@ -349,8 +349,8 @@ START_TEST(lost_cards)
         fclose(f);
         setenv("CUDA_MPS_PIPE_DIRECTORY", folder, 1);
         ck_assert_err(shoal_train_run(&o, NULL), SHOAL_ECHILD);
-        ck_assert_msg(strstr(h.death, "cannot use the card any more") != NULL, "%s", h.death);
-        ck_assert_msg(strstr(h.note, "the server of MPS went down with a worker") != NULL, "%s", h.note);
+        ck_assert_msg(strstr(h.death, "can no longer use the card") != NULL, "%s", h.death);
+        ck_assert_msg(strstr(h.note, "the MPS server went down with a worker") != NULL, "%s", h.note);
         ck_assert_int_ge(h.notes, 1);
         ck_assert_int_eq(unlink(control), 0);
         ck_assert_int_eq(rmdir(folder), 0);
@@ -370,7 +370,7 @@ START_TEST(cards_that_are_not_there)
         shoal_err err;
     } cases[] = {{"SHOAL_CARD", "77", "SHOAL_CARD is 77, but this process sees 1 card", SHOAL_ENOENT},
                  {"SHOAL_CARD", "first", "SHOAL_CARD is \"first\"", SHOAL_EINVAL},
-                 {"SHOAL_STUB_CARDS", "0", "there is no CUDA card here", SHOAL_ENOENT},
+                 {"SHOAL_STUB_CARDS", "0", "no CUDA card found", SHOAL_ENOENT},
                  {"SHOAL_STUB_FAIL", "cuInit:1:999", "cannot start the CUDA driver", SHOAL_EOS}};
     shoal_dataset *samples = part_of(SHOAL_TRAIN, 64);
     shoal_module *model = shoal_model_create("logistic");

@@ -143,7 +143,8 @@ static shoal_err watch_mps(sh_job *job)
         return SHOAL_OK;
     }
     if (job->stall.replaced++ == REPLACED_MOST) {
-        return sh_fail(SHOAL_ECARD, "no worker goes on, although MPS and the workers were started again %d times",
+        return sh_fail(SHOAL_ECARD,
+                       "no worker makes progress, although MPS and the workers were started again %d times",
                        REPLACED_MOST);
     }
     for (int i = 0; i < job->o.workers; i++) {

@@ -128,7 +128,7 @@ static bool has_control(const char *folder)
     return access(control, F_OK) == 0;
 }
 
-/* Checks whether a daemon answers in that folder. Without the program that could ask, its file counts. */
+/* Checks whether a daemon answers in that folder. Without the control program, checks only that its file exists. */
 static bool answers(const char *folder)
 {
     if (!has_control(folder)) {
@@ -155,7 +155,7 @@ shoal_err sh_mps_check(const shoal_train_options *o)
                : sh_fail(SHOAL_ENOENT, NEEDED PROGRAM " is not installed, and no daemon runs in %s", folder_here());
 }
 
-/* Sets note: the workers go without MPS. */
+/* Sets note: the workers run without MPS. */
 static void note_turns(sh_mps *mps, const char *why)
 {
     snprintf(mps->note, sizeof mps->note, "the %d workers take turns on the card%s: %s", mps->workers,
@@ -216,7 +216,7 @@ static shoal_err make_folder(sh_mps *mps)
         }
     }
     mps->folder[0] = 0;
-    return sh_fail_os("a folder for MPS");
+    return sh_fail_os("making a folder for MPS");
 }
 
 static void end_without_keeper(const char *folder, int lock)
@@ -250,7 +250,7 @@ static void tidy_up(void)
 
 /* ---- the daemon ---- */
 
-/* Ends the daemon; `how` is what the keeper gets told. death: of the keeper: its status says so. */
+/* Ends the daemon; `how` is sent to the keeper. death: of the keeper: its status says so. */
 static void end_daemon(sh_mps *mps, const char *how)
 {
     if (mps->keeper > 0) {
@@ -269,14 +269,14 @@ static shoal_err start_keeper(sh_mps *mps)
 {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-        return sh_fail_os("a socket to the keeper of MPS");
+        return sh_fail_os("making a socket to the MPS keeper");
     }
     mps->socket = ends[0];
     mps->keeper = run(keeper, mps->folder, ends[1], mps->lock);
     (void)close(ends[1]);
     if (mps->keeper < 0) {
         (void)close(ends[0]);
-        return sh_fail_os("starting the keeper of MPS");
+        return sh_fail_os("starting the MPS keeper");
     }
     mps->used = is_up(mps->socket);
     if (!mps->used) {
@@ -319,7 +319,7 @@ shoal_err sh_mps_start(sh_mps *mps, const shoal_train_options *o)
     }
     if (o->workers > SH_MPS_CLIENTS) {
         return sh_fail(SHOAL_ELIMIT,
-                       "%d workers, but MPS has room for %d processes on a card: use fewer workers, or MPS off",
+                       "%d workers are too many: MPS allows %d processes on a card; use fewer workers, or turn MPS off",
                        o->workers, SH_MPS_CLIENTS);
     }
     mps->used = there;
@@ -336,7 +336,7 @@ static void replace(sh_mps *mps, const char *how, const char *why)
     end_daemon(mps, how);
     shoal_err err = start_daemon(mps);
     if (err == SHOAL_OK && mps->used) { /* else the note is that of start_keeper */
-        snprintf(mps->note, sizeof mps->note, "%s; it and the workers start again", why);
+        snprintf(mps->note, sizeof mps->note, "%s; MPS and the workers start again", why);
     }
     if (err != SHOAL_OK) {
         mps->used = false;
@@ -353,16 +353,16 @@ void sh_mps_recover(sh_mps *mps)
     mps->lost = now;
     if (mps->folder[0] == 0 || answers(mps->folder)) {
         snprintf(mps->note, sizeof mps->note,
-                 "the server of MPS went down with a worker; it and the workers that lost the card start again");
+                 "the MPS server went down with a worker; the server and the workers that lost the card start again");
         return;
     }
-    replace(mps, "\n", "the daemon of MPS had ended");
+    replace(mps, "\n", "the MPS daemon had ended");
 }
 
 void sh_mps_replace(sh_mps *mps)
 {
     mps->lost = sh_now();
-    replace(mps, "now\n", "the server of MPS did not answer after a worker's death");
+    replace(mps, "now\n", "the MPS server stopped answering after a worker died");
 }
 
 void sh_mps_stop(sh_mps *mps)

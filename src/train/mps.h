@@ -1,15 +1,15 @@
-/* NVIDIA's multi-process service (MPS) for the workers of a job: with it their kernels run on the card side by side,
- * without it the card is given to one process after another.
+/* NVIDIA's multi-process service (MPS) for the workers of a job. With it their kernels run on the card at the same
+ * time. Without it the card runs the kernels of one process at a time.
  *
- * A daemon that already runs is used as it is. Otherwise the job starts one for itself, with its own folder for pipes
- * and logs. A shell, the keeper, starts the daemon, waits until its input ends, then ends the daemon and removes the
- * folder. Only the job's process holds the other end of that input, so the keeper does so also when the job is killed;
- * it has a session of its own, which no signal to the job's group reaches.
+ * The job uses a running daemon as it is. Otherwise it starts one, with its own folder for pipes and logs. A shell, the
+ * keeper, starts the daemon, waits until its input ends, then ends the daemon and removes the folder. Only the job's
+ * process holds the other end of that input, so the keeper also does this when the job is killed. The keeper has its
+ * own session, so no signal to the job's group reaches it.
  *
- * The daemon starts a server for its clients. A client that crashes takes the server and the contexts of all clients with
- * it; the daemon starts another for the next client. If the daemon itself is gone, the job starts a new one. A client
- * that is killed while it talks to the server can also leave the server waiting for it for ever, and then every other
- * client waits for the server: the job notices that nobody goes on, and replaces them all.
+ * The daemon starts a server for its clients. If a client crashes, the server and the contexts of all clients are lost,
+ * and the daemon starts another server for the next client. If the daemon itself has ended, the job starts a new one. A
+ * client that is killed while it talks to the server can leave the server waiting for it for ever. Then every other
+ * client waits for the server. The job notices that no worker makes progress, and replaces them all.
  *
  * death: of the keeper: the job ends the daemon itself when it ends.
  * death: of both: the kernel drops the lock on the folder that they held, and the next job of this user that starts a
@@ -21,11 +21,11 @@
 
 #include <sys/types.h>
 
-/* What CUDA_MPS_PIPE_DIRECTORY is for workers that shall not use MPS, also if a daemon runs: no daemon can be there, and
- * the driver then goes on without one. */
+/* The value of CUDA_MPS_PIPE_DIRECTORY for workers that must not use MPS, even if a daemon runs. No daemon can be
+ * there, so the driver works without one. */
 #define SH_MPS_NOWHERE "/dev/null"
 
-/* Contexts that MPS has room for on one card (since Volta). */
+/* The number of contexts that MPS allows on one card (since Volta). */
 #define SH_MPS_CLIENTS 48
 
 extern const char *sh_mps_seconds; /* how long a command to a daemon may take; "5", except in tests */
@@ -43,30 +43,30 @@ typedef struct sh_mps {
     char note[160];     /* one line for people that was not reported yet; "": none */
 } sh_mps;
 
-/* Checks what can be known before the start: SHOAL_ENOENT if the workers shall have shares of the card, and MPS is not
- * here. Asks no daemon. */
+/* Checks what can be known before the start. Errors: SHOAL_ENOENT if the options have card_share, and MPS is not
+ * installed and no daemon runs. Calls no daemon. */
 shoal_err sh_mps_check(const shoal_train_options *o);
 
-/* Starts a daemon, if the options and the machine want one. Otherwise folder has none, and note may say why. Waits until
- * the daemon is up. Errors: SHOAL_ELIMIT if MPS has no room for that many workers; SHOAL_EOS, also if the daemon does not
- * start and the workers shall have shares of the card. */
+/* Starts a daemon, if the options and the machine need one. Otherwise folder names none, and note may say why. Waits
+ * until the daemon is up. Errors: SHOAL_ELIMIT if MPS does not allow that many workers; SHOAL_EOS, also if the daemon
+ * does not start and the options have card_share. */
 shoal_err sh_mps_start(sh_mps *mps, const shoal_train_options *o);
 
-/* Called when a worker has lost its card, before it is started again. If MPS is used, sets note: the server has gone down,
- * and is there again. Starts the job's own daemon again if it does not answer; folder is then another one. The workers
- * that lose their contexts together are one event. */
+/* Called when a worker has lost its card, before it is started again. If MPS is used, sets note: the server went down
+ * and starts again. If the job's own daemon does not answer, starts a new one, in another folder. Workers that lose
+ * their contexts together are one event. */
 void sh_mps_recover(sh_mps *mps);
 
-/* Called when no worker goes on after a death: starts the job's own daemon again, which must not be asked any more, and
- * sets note. The workers must have ended. */
+/* Called when no worker makes progress after a death. Replaces the job's own daemon without talking to it, and sets
+ * note. The workers must have ended. */
 void sh_mps_replace(sh_mps *mps);
 
-/* Ends the daemon that start has started, and waits until it has ended, at most some seconds. Accepts a zeroed struct.
- * The clients must have ended. */
+/* Ends the daemon that sh_mps_start started, and waits until it has ended, for at most some seconds. Accepts a zeroed
+ * struct. The clients must have ended. */
 void sh_mps_stop(sh_mps *mps);
 
-/* Makes this process a client, before it opens the card: of the daemon in that folder (sh_mps), with that percentage of
- * the card, if it is not 0. */
+/* Makes this process a client of the daemon in a folder (of sh_mps), before it opens the card. It may use `share`
+ * percent of the card; 0: all of it. */
 void sh_mps_join(const char *folder, int share);
 
 #endif

@@ -322,7 +322,7 @@ START_TEST(comes_back)
     ck_assert_ok(sh_mps_start(&mps, &four));
     snprintf(first, sizeof first, "%s", mps.folder);
     sh_mps_recover(&mps);
-    ck_assert_ptr_nonnull(strstr(mps.note, "the server of MPS went down with a worker"));
+    ck_assert_ptr_nonnull(strstr(mps.note, "the MPS server went down with a worker"));
     ck_assert_str_eq(mps.folder, first);
     ck_assert_str_eq(read_file("commands"), "get_server_list\n");
     mps.note[0] = 0;
@@ -331,7 +331,7 @@ START_TEST(comes_back)
     mps.lost = 1;
     write_file("silent", "", 0600);
     sh_mps_recover(&mps);
-    ck_assert_ptr_nonnull(strstr(mps.note, "the daemon of MPS had ended; it and the workers start again"));
+    ck_assert_ptr_nonnull(strstr(mps.note, "the MPS daemon had ended; MPS and the workers start again"));
     ck_assert_str_ne(mps.folder, first);
     ck_assert_int_eq(access(mps.folder, F_OK), 0);
     ck_assert_int_ne(access(first, F_OK), 0);
@@ -444,7 +444,7 @@ static bool stop_all(const shoal_train_event *event, void *context)
     stopped *s = context;
     s->replaced =
         s->replaced || (event->kind == SHOAL_TRAIN_NOTE &&
-                        strstr(event->text, "did not answer after a worker's death; it and the workers") != NULL);
+                        strstr(event->text, "stopped answering after a worker died; MPS and the workers") != NULL);
     for (int i = 0; i < event->workers_count && !s->replaced && event->so_far.images > 0; i++) {
         pid_t pid = event->workers[i].pid;
         if (pid > 0 && (s->killed ? kill(pid, SIGSTOP) : kill(pid, SIGKILL)) == 0) {
@@ -485,7 +485,7 @@ START_TEST(too_many_workers)
     shoal_train_options o = four;
     o.workers = SH_MPS_CLIENTS + 1;
     ck_assert_err(sh_mps_start(&mps, &o), SHOAL_ELIMIT);
-    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "49 workers, but MPS has room for 48"));
+    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "49 workers are too many: MPS allows 48"));
     sh_mps_stop(&mps);
 }
 END_TEST

@@ -113,13 +113,13 @@ static shoal_err check_card(const shoal_train_options *o)
         return sh_fail(SHOAL_EINVAL, "a worker's share of the card is %d %%; the range is 1 to 100", o->card_share);
     }
     if (o->device != SHOAL_CUDA && o->tf32) {
-        return sh_fail(SHOAL_EINVAL, "tf32 needs the device cuda: the CPU has no such products");
+        return sh_fail(SHOAL_EINVAL, "tf32 needs the device cuda");
     }
     if (o->device != SHOAL_CUDA && o->mps == SHOAL_MPS_OFF) {
-        return sh_fail(SHOAL_EINVAL, "mps off needs the device cuda: the CPU has no MPS");
+        return sh_fail(SHOAL_EINVAL, "mps off needs the device cuda");
     }
     if (o->device != SHOAL_CUDA && o->card_share > 0) {
-        return sh_fail(SHOAL_EINVAL, "card_share needs the device cuda: the CPU has no such shares");
+        return sh_fail(SHOAL_EINVAL, "card_share needs the device cuda");
     }
     return o->card_share > 0 && o->mps == SHOAL_MPS_OFF ? sh_fail(SHOAL_EINVAL, "card_share needs MPS, but it is off")
                                                         : sh_mps_check(o);
