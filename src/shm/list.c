@@ -96,7 +96,7 @@ shoal_err sh_world_find(const char *name, int *out_fd)
 shoal_err shoal_world_join(const char *name)
 {
     SH_NEED(name);
-    int fd;
+    int fd = -1;
     shoal_err err = sh_world_find(name, &fd);
     if (err == SHOAL_OK) {
         err = sh_world_attach(fd, SH_SLOT_NEW, "joined");
