@@ -303,7 +303,7 @@ void sh_cuda_capture_destroy(sh_cuda_capture *c)
     }
     give_back_pieces(c);
     for (size_t i = 0; i < c->keeper_count; i++) {
-        sh_block_release(c->keepers[i]);
+        sh_cuda_close(c->keepers[i]); /* work from before the capture may use them still */
     }
     free(c->keepers);
     sh_cuda_free(c->word, sizeof(uint64_t));
