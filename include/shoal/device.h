@@ -122,7 +122,7 @@ SHOAL_MUST_USE shoal_err shoal_capture_begin(shoal_capture **out_capture);
 
 /* Ends a capture, in the thread that began it, and makes it ready. The thread's random numbers are as before the capture.
  * Does not block. Errors: SHOAL_ESTATE if another thread began it, it was ended already, or something could not be
- * captured (the text says what); SHOAL_ENOMEM; SHOAL_ECARD. After an error it can only be destroyed. */
+ * captured (the text says what); SHOAL_ENOMEM; SHOAL_ECARD; SHOAL_EFORK. After an error it can only be destroyed. */
 SHOAL_MUST_USE shoal_err shoal_capture_end(shoal_capture *capture);
 
 /* Runs the captured step once. Returns before it is done. The step draws the random numbers that it would draw if the

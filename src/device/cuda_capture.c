@@ -138,7 +138,7 @@ static shoal_err start_recording(sh_cuda_capture *c)
 
 shoal_err sh_cuda_capture_begin(sh_cuda_capture **out_capture)
 {
-    if (mine) {
+    if (mine && sh_cuda_is_ours()) {
         return sh_fail(SHOAL_ESTATE, "this thread captures already: end that capture first");
     }
     sh_exec *exec = sh_device_get(SHOAL_CUDA) ? sh_device_cuda.exec() : NULL;
@@ -238,6 +238,9 @@ static shoal_err make_graph(sh_cuda_capture *c)
 
 shoal_err sh_cuda_capture_end(sh_cuda_capture *c)
 {
+    if (!sh_cuda_is_ours()) {
+        return sh_cuda_check(); /* a child of fork has inherited it, and must not call the driver */
+    }
     if (c->state == BROKEN) {
         return sh_fail(SHOAL_ESTATE, "%s", c->reason);
     }
