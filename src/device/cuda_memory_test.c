@@ -258,6 +258,14 @@ START_TEST(failing_driver)
 }
 END_TEST
 
+START_TEST(no_pinned_memory)
+{
+    ck_assert_ptr_null(device->alloc_pinned((size_t)1 << 52));
+    ck_assert_int_eq(shoal_last_error(), SHOAL_ENOMEM);
+    ck_assert_msg(strstr(shoal_last_error_text(), "pin host memory"), "%s", shoal_last_error_text());
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("cuda_memory");
@@ -277,6 +285,7 @@ static Suite *suite(void)
     if (!getenv("SHOAL_TEST_CARD")) {
         tcase_add_test(tc, cached_memory_makes_room);
         tcase_add_test(tc, failing_driver);
+        tcase_add_test(tc, no_pinned_memory);
     }
     suite_add_tcase(s, tc);
     return s;
