@@ -6,6 +6,9 @@
  * wait for it. Freed memory is kept for the next tensors, so a loop that has run a few times asks the driver for
  * nothing. A thread of the library gives it back to the driver when another process of the world needs it.
  *
+ * That thread, which blocks all signals, exists until the process ends or leaves its world. So end a program by exit or
+ * by a return from main: if its last own thread ends by pthread_exit, the process remains, and only SIGKILL ends it.
+ *
  * After a process has used a card, it cannot fork: start processes with spawn or forkserver. shoal_process_start
  * refuses fork then (SHOAL_ESTATE). In a child of a plain fork() every call that uses the card fails with SHOAL_EFORK.
  *
