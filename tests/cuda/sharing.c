@@ -431,8 +431,9 @@ static void *put_in_a_thread(void *argument)
     return NULL;
 }
 
-/* A thread waits for the store's lock, to share a first tensor. The others allocate and free meanwhile. */
-START_TEST(a_locked_store_stops_no_allocation)
+/* A thread waits for the store's lock, to share a first tensor. The others allocate and free meanwhile, and share tensors of
+ * the CPU. */
+START_TEST(a_locked_store_stops_only_those_who_share)
 {
     shoal_queue *q;
     pthread_t thread;
@@ -450,6 +451,9 @@ START_TEST(a_locked_store_stops_no_allocation)
         sh_pause();
     }
     shoal_tensor_release(shoal_zeros(SHOAL_F32, SHOAL_SHAPE(4)));
+    shoal_tensor *here = shoal_full_on(SHOAL_CPU, SHOAL_F32, 1, SHOAL_SHAPE(4));
+    ck_assert_ok(shoal_queue_put_tensor(q, here, LIMIT));
+    shoal_tensor_release(here);
     ck_assert_ok(shoal_process_kill(locker)); /* in time: the put has not given up */
     finish_as(locker, SHOAL_KILLED, SIGKILL);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
@@ -677,7 +681,7 @@ static Suite *suite(void)
     tcase_add_test(tc, b53_unfinished_work_of_the_dead_is_an_error);
     tcase_add_test(tc, b53_memory_comes_back_from_a_dead_consumer);
     tcase_add_test(tc, a_full_card_does_not_stop_a_thread_that_receives);
-    tcase_add_test(tc, a_locked_store_stops_no_allocation);
+    tcase_add_test(tc, a_locked_store_stops_only_those_who_share);
     tcase_add_test(tc, a_capture_receives_nothing);
     tcase_add_test(tc, a_process_without_a_card_says_so_and_loses_nothing);
     tcase_add_test(tc, a_child_of_fork_loses_nothing);
