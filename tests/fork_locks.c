@@ -112,7 +112,7 @@ static shoal_err (*const calls[SH_FORK_RANKS])(void) = {
     [SH_FORK_SERVER] = by_server,       [SH_FORK_BIRTH] = nothing,         [SH_FORK_DESCRIPTIONS] = send_a_tensor,
     [SH_FORK_STORAGES] = send_a_tensor, [SH_FORK_MODULES] = find_a_module, [SH_FORK_ENVS] = find_an_env,
     [SH_FORK_WORLD] = make_a_block,     [SH_FORK_WATCHES] = watch_a_queue, [SH_FORK_CHILDREN] = by_fork,
-    [SH_FORK_CARD] = count_cards,       [SH_FORK_LOG] = log_a_line,
+    [SH_FORK_CARD] = count_cards,       [SH_FORK_LOG] = log_a_line,        [SH_FORK_CARD_DESCRIPTIONS] = send_a_tensor,
 };
 
 /* ---- the thread that holds the lock ---- */

@@ -7,6 +7,10 @@
  * calls the driver for memory only in its first few rounds. If another process of the world needs this memory, a thread
  * of the library gives it back to the driver.
  *
+ * That thread blocks all signals, and runs until the process ends or leaves its world. So end a program by exit or by a
+ * return from main. If the program's last thread ends by pthread_exit instead, the process stays, and only SIGKILL ends
+ * it.
+ *
  * A process that has used a card cannot fork: start processes with spawn or forkserver. shoal_process_start then
  * refuses fork (SHOAL_ESTATE). In a child of a plain fork(), every call that uses the card fails with SHOAL_EFORK.
  *
@@ -123,8 +127,8 @@ SHOAL_MUST_USE shoal_err shoal_capture_begin(shoal_capture **out_capture);
 
 /* Ends a capture and makes it ready to replay. Only the thread that began the capture may end it. The thread's random
  * generator is where it was before the capture. Does not block. Errors: SHOAL_ESTATE if another thread began the
- * capture, it was ended already, or a call could not be captured (the text names it); SHOAL_ENOMEM; SHOAL_ECARD. After
- * an error the capture can only be destroyed. */
+ * capture, it was ended already, or a call could not be captured (the text names it); SHOAL_ENOMEM; SHOAL_ECARD;
+ * SHOAL_EFORK. After an error the capture can only be destroyed. */
 SHOAL_MUST_USE shoal_err shoal_capture_end(shoal_capture *capture);
 
 /* Runs the captured step once. Returns before the card has done it. The step draws the random numbers that it would

@@ -28,17 +28,18 @@
 #include <stdint.h>
 
 typedef enum sh_fork_rank {
-    SH_FORK_SERVER,       /* proc/forkserver.c */
-    SH_FORK_BIRTH,        /* proc/sentinel.c */
-    SH_FORK_DESCRIPTIONS, /* share/description.c */
-    SH_FORK_STORAGES,     /* tensor/storage.c */
-    SH_FORK_MODULES,      /* nn/module_types.c */
-    SH_FORK_ENVS,         /* env/env.c */
-    SH_FORK_WORLD,        /* shm/world.c */
-    SH_FORK_WATCHES,      /* ipc/watch.c */
-    SH_FORK_CHILDREN,     /* proc/registry.c */
-    SH_FORK_CARD,         /* device/cuda.c */
-    SH_FORK_LOG,          /* base/log.c */
+    SH_FORK_SERVER,            /* proc/forkserver.c */
+    SH_FORK_BIRTH,             /* proc/sentinel.c */
+    SH_FORK_DESCRIPTIONS,      /* share/description.c */
+    SH_FORK_CARD_DESCRIPTIONS, /* share/description.c */
+    SH_FORK_STORAGES,          /* tensor/storage.c */
+    SH_FORK_MODULES,           /* nn/module_types.c */
+    SH_FORK_ENVS,              /* env/env.c */
+    SH_FORK_WORLD,             /* shm/world.c */
+    SH_FORK_WATCHES,           /* ipc/watch.c */
+    SH_FORK_CHILDREN,          /* proc/registry.c */
+    SH_FORK_CARD,              /* device/cuda.c */
+    SH_FORK_LOG,               /* base/log.c */
     SH_FORK_RANKS,
 } sh_fork_rank;
 

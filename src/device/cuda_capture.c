@@ -138,7 +138,7 @@ static shoal_err start_recording(sh_cuda_capture *c)
 
 shoal_err sh_cuda_capture_begin(sh_cuda_capture **out_capture)
 {
-    if (mine) {
+    if (mine && sh_cuda_is_ours()) {
         return sh_fail(SHOAL_ESTATE, "this thread is already capturing: end that capture first");
     }
     sh_exec *exec = sh_device_get(SHOAL_CUDA) ? sh_device_cuda.exec() : NULL;
@@ -239,6 +239,9 @@ static shoal_err make_graph(sh_cuda_capture *c)
 
 shoal_err sh_cuda_capture_end(sh_cuda_capture *c)
 {
+    if (!sh_cuda_is_ours()) {
+        return sh_cuda_check(); /* a child of fork has inherited it, and must not call the driver */
+    }
     if (c->state == BROKEN) {
         return sh_fail(SHOAL_ESTATE, "%s", c->reason);
     }
@@ -305,7 +308,7 @@ void sh_cuda_capture_destroy(sh_cuda_capture *c)
     }
     give_back_pieces(c);
     for (size_t i = 0; i < c->keeper_count; i++) {
-        sh_block_release(c->keepers[i]);
+        sh_cuda_close(c->keepers[i]); /* work from before the capture may use them still */
     }
     free(c->keepers);
     sh_cuda_free(c->word, sizeof(uint64_t));

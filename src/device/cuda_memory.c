@@ -7,6 +7,7 @@
 #include "shm/card_store.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -442,14 +443,20 @@ size_t sh_cuda_memory_trim(void)
     return bytes;
 }
 
+/* If the card has room, another call of the driver failed, or malloc: a limit of addresses, say. Then its reason belongs to the
+ * text. */
 static void out_of_memory(size_t size)
 {
     size_t free_bytes = 0, total = 0;
+    char reason[200] = "";
     (void)sh_cu.cuMemGetInfo(&free_bytes, &total);
+    if (free_bytes >= size) {
+        snprintf(reason, sizeof reason, "; the last failure was: %s", shoal_last_error_text());
+    }
     (void)sh_fail(SHOAL_ENOMEM,
                   "out of card memory: asked for %zu bytes; this process uses %zu of the %zu that it holds, and %zu of "
-                  "the card's %zu are free",
-                  size, memory.used, memory.held, free_bytes, total);
+                  "the card's %zu are free%s",
+                  size, memory.used, memory.held, free_bytes, total, reason);
 }
 
 static shoal_err grow_unless_fits(size_t size)

@@ -246,9 +246,23 @@ START_TEST(failing_driver)
         ck_assert_uint_eq(stub->held(), 0);
         ck_assert(sh_cuda_memory_valid());
     }
+    /* The card has room: the text says what has none. */
+    stub->fail_call("cuMemAddressReserve", 1, 0, SH_CU_OUT_OF_MEMORY);
+    ck_assert_ptr_null(device->alloc(MIB));
+    ck_assert_int_eq(shoal_last_error(), SHOAL_ENOMEM);
+    ck_assert_msg(strstr(shoal_last_error_text(), "reserve addresses for card memory"), "%s", shoal_last_error_text());
+    stub->fail_call(NULL, 0, 0, 0);
     void *p = device->alloc(MIB);
     ck_assert_ptr_nonnull(p);
     device->free(p, MIB);
+}
+END_TEST
+
+START_TEST(no_pinned_memory)
+{
+    ck_assert_ptr_null(device->alloc_pinned((size_t)1 << 52));
+    ck_assert_int_eq(shoal_last_error(), SHOAL_ENOMEM);
+    ck_assert_msg(strstr(shoal_last_error_text(), "pin host memory"), "%s", shoal_last_error_text());
 }
 END_TEST
 
@@ -271,6 +285,7 @@ static Suite *suite(void)
     if (!getenv("SHOAL_TEST_CARD")) {
         tcase_add_test(tc, cached_memory_makes_room);
         tcase_add_test(tc, failing_driver);
+        tcase_add_test(tc, no_pinned_memory);
     }
     suite_add_tcase(s, tc);
     return s;

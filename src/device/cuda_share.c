@@ -32,13 +32,16 @@ static struct {
 
 /* ---- lending ---- */
 
-/* Under the allocator's lock. */
-static shoal_err share_granule(sh_cuda_granule *g)
+static bool is_shared(const sh_cuda_granule *g)
 {
-    if (g->ledger && !sh_block_is_lost(g->ledger)) {
-        return SHOAL_OK;
-    }
+    return g->ledger && !sh_block_is_lost(g->ledger);
+}
+
+/* Under the lock of sharing, which is taken before the allocator's. */
+static shoal_err put_into_store(sh_cuda_granule *g)
+{
     int fd = -1;
+    shoal_block *ledger = NULL;
     shoal_err err = sh_cuda_result("cannot share card memory",
                                    sh_cu.cuMemExportToShareableHandle(&fd, g->memory, SH_CU_HANDLE_FD, 0));
     if (err != SHOAL_OK) {
@@ -46,9 +49,40 @@ static shoal_err share_granule(sh_cuda_granule *g)
     }
     sh_granule_info info = {.size = g->size};
     memcpy(info.uuid, sh_cuda_the_card()->uuid, SH_UUID_BYTES);
-    err = sh_granule_create(&info, fd, &g->ledger);
+    err = sh_granule_create(&info, fd, &ledger);
     close(fd);
+    sh_cuda_memory_lock();
+    if (err == SHOAL_OK) {
+        g->ledger = ledger;
+    }
     sh_cuda_memory_tell(); /* this process may have been in no world when it allocated */
+    sh_cuda_memory_unlock();
+    return err;
+}
+
+/* Without the allocator's lock: if a stopped process has that of the store, only who shares waits for it. The caller uses a
+ * piece of the granule, so it stays. */
+static shoal_err share_granule(sh_cuda_granule *g)
+{
+    static pthread_mutex_t sharing = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&sharing);
+    shoal_err err = is_shared(g) ? SHOAL_OK : put_into_store(g);
+    pthread_mutex_unlock(&sharing);
+    return err;
+}
+
+/* Under the allocator's lock, which it lets go to share the granule. */
+static shoal_err share_piece(sh_cuda_piece *p, size_t size)
+{
+    shoal_err err = SHOAL_OK;
+    if (!p->ledger && !is_shared(p->granule)) {
+        sh_cuda_memory_unlock();
+        err = share_granule(p->granule);
+        sh_cuda_memory_lock();
+    }
+    if (err == SHOAL_OK && !p->ledger) {
+        err = sh_piece_create(p->granule->ledger, p->address - p->granule->address, size > 0 ? size : 1, &p->ledger);
+    }
     return err;
 }
 
@@ -61,15 +95,9 @@ shoal_err sh_cuda_share(void *data, size_t size, shoal_block **out_piece)
     sh_cuda_order_begin();
     sh_cuda_memory_lock();
     sh_cuda_piece *p = sh_cuda_piece_at(data);
-    if (!p || size > p->size) {
-        err = sh_fail(SHOAL_EINVAL, "this card memory was not allocated by Shoal: clone the tensor first");
-    } else if (!p->ledger) {
-        err = share_granule(p->granule);
-        if (err == SHOAL_OK) {
-            err =
-                sh_piece_create(p->granule->ledger, p->address - p->granule->address, size > 0 ? size : 1, &p->ledger);
-        }
-    }
+    err = p && size <= p->size
+              ? share_piece(p, size)
+              : sh_fail(SHOAL_EINVAL, "this card memory was not allocated by Shoal: clone the tensor first");
     if (err == SHOAL_OK) {
         *out_piece = sh_block_retain(p->ledger);
     }

@@ -17,10 +17,15 @@
  * current description stays current. */
 static pthread_mutex_t describing = PTHREAD_MUTEX_INITIALIZER;
 
-__attribute__((constructor)) static void register_lock(void)
+/* The same for tensors of a card. To share one may take seconds, if another process is stopped in the middle of that; and a
+ * child of fork cannot. */
+static pthread_mutex_t describing_card = PTHREAD_MUTEX_INITIALIZER;
+
+__attribute__((constructor)) static void register_locks(void)
 {
-    static const sh_fork_part part = {.lock = &describing};
+    static const sh_fork_part part = {.lock = &describing}, card = {.lock = &describing_card, .only_anew = true};
     sh_fork_register(SH_FORK_DESCRIPTIONS, &part);
+    sh_fork_register(SH_FORK_CARD_DESCRIPTIONS, &card);
 }
 
 /* Returns what a description says apart from the shape, as one word. The grad counts by the id of its description:
@@ -148,9 +153,10 @@ shoal_err sh_share_describe_tensor(shoal_tensor *t, shoal_block **out_descriptio
 {
     shoal_block *d = true_description(t);
     if (!__builtin_expect(d && !t->grad_is_zero, 1)) {
-        sh_fork_lock(&describing);
+        pthread_mutex_t *lock = t->storage->device->host_readable ? &describing : &describing_card;
+        sh_fork_lock(lock);
         shoal_err err = describe(t);
-        sh_fork_unlock(&describing);
+        sh_fork_unlock(lock);
         if (err != SHOAL_OK) {
             return err;
         }

@@ -9,6 +9,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static const sh_stub *stub;
 
@@ -170,6 +172,32 @@ START_TEST(wrong_order)
 }
 END_TEST
 
+/* B33. It inherits a capture that records, and calls nothing of the driver with it. */
+START_TEST(child_of_fork)
+{
+    shoal_capture *recording, *ready, *more;
+    ck_assert_ok(shoal_capture_begin(&ready));
+    ck_assert_ok(shoal_capture_end(ready));
+    ck_assert_ok(shoal_capture_begin(&recording));
+    pid_t child = fork();
+    if (child == 0) {
+        uint64_t calls = stub ? stub->calls(NULL) : 0;
+        bool refused = shoal_capture_begin(&more) == SHOAL_EFORK && shoal_capture_end(recording) == SHOAL_EFORK &&
+                       shoal_capture_replay(ready) == SHOAL_EFORK && shoal_capture_begin(&more) == SHOAL_EFORK;
+        shoal_capture_destroy(recording);
+        shoal_capture_destroy(ready);
+        _exit(!refused || (stub && stub->calls(NULL) != calls));
+    }
+    int status = -1;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+    ck_assert_ok(shoal_capture_end(recording));
+    ck_assert_ok(shoal_capture_replay(recording));
+    shoal_capture_destroy(recording);
+    shoal_capture_destroy(ready);
+}
+END_TEST
+
 static void *begin_and_end_thread(void *out_capture)
 {
     sh_exec *exec = sh_device_cuda.exec();
@@ -266,6 +294,7 @@ static Suite *suite(void)
     tcase_add_test(tc, memory_of_a_capture);
     tcase_add_test(tc, what_needs_the_host);
     tcase_add_test(tc, wrong_order);
+    tcase_add_test(tc, child_of_fork);
     tcase_add_test(tc, thread_ends_first);
     tcase_add_test(tc, random_numbers);
     if (!getenv("SHOAL_TEST_CARD")) {

@@ -160,7 +160,7 @@ static shoal_err run_ops(sh_worker *w, const captured *c)
     if (err == SHOAL_OK) {
         shoal_optimizer_zero_grad(o->sgd);
         shoal_tensor *loss = shoal_nll_loss(shoal_module_forward(card->module, c->pair.x), c->pair.y);
-        err = shoal_backward(loss);
+        err = loss != NULL ? shoal_backward(loss) : shoal_last_error(); /* a lost card is not a mistake: crew.c */
         if (err == SHOAL_OK) {
             err = o->change ? shoal_optimizer_step(o->sgd) : keep_gradient(card);
         }

@@ -362,6 +362,40 @@ START_TEST(lost_cards)
 }
 END_TEST
 
+/* Wherever the context is lost: while the first worker of hogwild shares the parameters, and in the forward pass. */
+START_TEST(lost_cards_are_deaths)
+{
+    static const struct {
+        const char *fails, *model;
+        shoal_train_method method;
+        int64_t batch;
+    } cases[] = {{"cuMemExportToShareableHandle:1:700", "logistic", SHOAL_METHOD_HOGWILD, 64},
+                 {"cuMemCreate:2:700", "lenet5", SHOAL_METHOD_SERIAL, 2000}};
+    shoal_dataset *samples = part_of(SHOAL_TRAIN, 2000);
+    for (int i = 0; sh_stub_control() != NULL && !SH_SLOW && i < 2; i++) {
+        heard h = {.notes = 0};
+        shoal_module *model = shoal_model_create(cases[i].model);
+        shoal_train_options o = {.method = cases[i].method,
+                                 .device = SHOAL_CUDA,
+                                 .workers = 1,
+                                 .batch = cases[i].batch,
+                                 .mps = SHOAL_MPS_OFF,
+                                 .module = model,
+                                 .train_set = samples,
+                                 .restarts = 1,
+                                 .call = hear,
+                                 .context = &h};
+        setenv("SHOAL_STUB_FAIL", cases[i].fails, 1);
+        ck_assert_err(shoal_train_run(&o, NULL), SHOAL_ECHILD);
+        ck_assert_msg(strstr(h.death, "cannot use the card any more") != NULL, "%s: %s", cases[i].fails, h.death);
+        ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "had already been restarted 1 time"));
+        unsetenv("SHOAL_STUB_FAIL");
+        shoal_module_destroy(model);
+    }
+    shoal_dataset_release(samples);
+}
+END_TEST
+
 /* B54: the job says why in one sentence, reports no event and writes nothing. */
 START_TEST(cards_that_are_not_there)
 {
@@ -416,6 +450,7 @@ static Suite *suite(void)
         tcase_add_loop_test(tc, resumes, 0, 1);
         tcase_add_loop_test(tc, resumes, 4, WAYS);
         tcase_add_test(tc, lost_cards);
+        tcase_add_test(tc, lost_cards_are_deaths);
         tcase_add_test(tc, cards_that_are_not_there);
     }
     suite_add_tcase(s, tc);

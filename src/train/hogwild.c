@@ -30,7 +30,8 @@ static shoal_err make_parameters(sh_worker *w, shoal_queue *handles)
 {
     shoal_err err = sh_card_take(w->card, w->model);
     if (err == SHOAL_OK) {
-        err = shoal_queue_put(handles, sh_card_share(w->card), SHOAL_FOREVER);
+        shoal_value *handle = sh_card_share(w->card);
+        err = handle != NULL ? shoal_queue_put(handles, handle, SHOAL_FOREVER) : shoal_last_error();
     }
     return err == SHOAL_OK ? sh_worker_ring(w, 0) : err;
 }

@@ -452,9 +452,14 @@ bool stub_is_pinned(const void *data)
 STUB_EXPORT int cuMemAllocHost_v2(void **out, size_t size)
 {
     ENTER;
-    pinned *p = malloc(sizeof *p);
-    *p = (pinned){.data = malloc(size), .size = size};
-    *out = p->data;
+    pinned *p = size <= (size_t)1 << 46 ? malloc(sizeof *p) : NULL;
+    char *data = p ? malloc(size) : NULL;
+    if (!data) {
+        free(p);
+        return SH_CU_OUT_OF_MEMORY;
+    }
+    *p = (pinned){.data = data, .size = size};
+    *out = data;
     stub_lock();
     p->next = all_pinned;
     all_pinned = p;

@@ -408,6 +408,61 @@ START_TEST(a_full_card_does_not_stop_a_thread_that_receives)
 }
 END_TEST
 
+/* Has the lock of the world's card memory, like a process that was stopped while it shared some. */
+static shoal_err lock_the_store(int rank, const shoal_value *args)
+{
+    (void)rank;
+    must_ok(sh_lock_lock(&sh_the_world.header->store.lock, SHOAL_NOW));
+    must_ok(shoal_queue_put(ARG(queue, "out"), shoal_value_int(1), LIMIT));
+    pause();
+    return SHOAL_OK;
+}
+
+typedef struct putter {
+    shoal_queue *queue;
+    shoal_tensor *tensor;
+    shoal_err err;
+} putter;
+
+static void *put_in_a_thread(void *argument)
+{
+    putter *p = argument;
+    p->err = shoal_queue_put_tensor(p->queue, p->tensor, LIMIT);
+    return NULL;
+}
+
+/* A thread waits for the store's lock, to share a first tensor. The others allocate and free meanwhile, and share tensors of
+ * the CPU. */
+START_TEST(a_locked_store_stops_only_those_who_share)
+{
+    shoal_queue *q;
+    pthread_t thread;
+    shoal_value *v = NULL;
+    ck_assert_ok(shoal_queue_create(0, &q));
+    shoal_process *locker = talk_start(SHOAL_START_SPAWN, 0, lock_the_store, shoal_map("out", q));
+    ck_assert_ok(shoal_queue_get(q, LIMIT, &v));
+    shoal_value_destroy(v);
+    const sh_lock_shm *lock = &sh_the_world.header->store.lock;
+    uint32_t held = sh_load_acquire(&lock->gate.word);
+    putter p = {.queue = q, .tensor = counted(3, 4, 5)};
+    shoal_scope_release(0);
+    ck_assert_int_eq(pthread_create(&thread, NULL, put_in_a_thread, &p), 0);
+    while (sh_load_acquire(&lock->gate.word) == held) { /* until it says that somebody waits */
+        sh_pause();
+    }
+    shoal_tensor_release(shoal_zeros(SHOAL_F32, SHOAL_SHAPE(4)));
+    shoal_tensor *here = shoal_full_on(SHOAL_CPU, SHOAL_F32, 1, SHOAL_SHAPE(4));
+    ck_assert_ok(shoal_queue_put_tensor(q, here, LIMIT));
+    shoal_tensor_release(here);
+    ck_assert_ok(shoal_process_kill(locker)); /* in time: the put has not given up */
+    finish_as(locker, SHOAL_KILLED, SIGKILL);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_ok(p.err);
+    shoal_tensor_release(p.tensor);
+    shoal_release(q);
+}
+END_TEST
+
 /* ---- captures ---- */
 
 static shoal_err put_two(int rank, const shoal_value *args)
@@ -588,6 +643,34 @@ START_TEST(shared_tensors_are_listed)
 }
 END_TEST
 
+/* The stream uses a received tensor, which is released in a capture; the capture fails, and is destroyed. This process holds the
+ * tensor until its stream is done with it, so its maker cannot use the bytes before. */
+START_TEST(a_failed_capture_gives_back_when_the_work_is_done)
+{
+    shoal_queue *q;
+    shoal_capture *c;
+    shoal_tensor *t = NULL;
+    listed l = {0}, later = {0};
+    ck_assert_ok(shoal_queue_create(0, &q));
+    finish(talk_start(SHOAL_START_SPAWN, 0, put_two, shoal_map("out", q)));
+    ck_assert_ok(shoal_queue_get_tensor(q, LIMIT, &t));
+    sh_stub_control()->block();
+    ck_assert(shoal_add_scalar_(t, 1) == t);
+    ck_assert_ok(shoal_capture_begin(&c));
+    shoal_tensor_release(t);
+    shoal_scope_release(0);
+    ck_assert_err(shoal_card_wait(), SHOAL_ESTATE);
+    shoal_capture_destroy(c);
+    ck_assert_ok(shoal_card_tensors_list(note_row, &l));
+    ck_assert_int_eq(l.held, 1);
+    sh_stub_control()->unblock();
+    ck_assert_ok(shoal_card_wait());
+    ck_assert_ok(shoal_card_tensors_list(note_row, &later));
+    ck_assert_int_eq(later.held, 0);
+    shoal_release(q);
+}
+END_TEST
+
 /* It knows the tensor, which it inherited, but cannot use it: the message stays for others. */
 START_TEST(a_child_of_fork_loses_nothing)
 {
@@ -626,9 +709,13 @@ static Suite *suite(void)
     tcase_add_test(tc, b53_unfinished_work_of_the_dead_is_an_error);
     tcase_add_test(tc, b53_memory_comes_back_from_a_dead_consumer);
     tcase_add_test(tc, a_full_card_does_not_stop_a_thread_that_receives);
+    tcase_add_test(tc, a_locked_store_stops_only_those_who_share);
     tcase_add_test(tc, a_capture_receives_nothing);
     tcase_add_test(tc, a_process_without_a_card_says_so_and_loses_nothing);
     tcase_add_test(tc, a_child_of_fork_loses_nothing);
+    if (!getenv("SHOAL_TEST_CARD")) {
+        tcase_add_test(tc, a_failed_capture_gives_back_when_the_work_is_done);
+    }
     suite_add_tcase(s, tc);
     return s;
 }
