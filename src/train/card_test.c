@@ -387,7 +387,7 @@ START_TEST(lost_cards_are_deaths)
                                  .context = &h};
         setenv("SHOAL_STUB_FAIL", cases[i].fails, 1);
         ck_assert_err(shoal_train_run(&o, NULL), SHOAL_ECHILD);
-        ck_assert_msg(strstr(h.death, "cannot use the card any more") != NULL, "%s: %s", cases[i].fails, h.death);
+        ck_assert_msg(strstr(h.death, "can no longer use the card") != NULL, "%s: %s", cases[i].fails, h.death);
         ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "had already been restarted 1 time"));
         unsetenv("SHOAL_STUB_FAIL");
         shoal_module_destroy(model);

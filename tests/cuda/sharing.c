@@ -650,7 +650,7 @@ START_TEST(a_failed_capture_gives_back_when_the_work_is_done)
     shoal_queue *q;
     shoal_capture *c;
     shoal_tensor *t = NULL;
-    listed l = {0}, later = {0};
+    listed l = {.holder = getpid()}, later = l;
     ck_assert_ok(shoal_queue_create(0, &q));
     finish(talk_start(SHOAL_START_SPAWN, 0, put_two, shoal_map("out", q)));
     ck_assert_ok(shoal_queue_get_tensor(q, LIMIT, &t));
