@@ -5,6 +5,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 const sh_device *sh_mirror_device(void)
 {
@@ -70,12 +72,45 @@ static void passage_add(passage *p, const void *data, size_t size, bool written)
     p->ranges[p->count++] = r;
 }
 
+/* Kernels that run on the host take any memory. So theirs lies between two pages that nobody may touch: it ends at the
+ * second, as far as its alignment allows, and the few bytes in between are NaN. */
+static size_t guarded_size(const range *r)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (r->size + ALIGNMENT + page - 1) / page * page + 2 * page;
+}
+
+static void guarded_make(range *r)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), all = guarded_size(r);
+    char *block = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    ck_assert(block != MAP_FAILED && mprotect(block + page, all - 2 * page, PROT_READ | PROT_WRITE) == 0);
+    char *end = block + all - page, *there = end - r->size;
+    there -= ((uintptr_t)there - (uintptr_t)r->host) % ALIGNMENT;
+    memset(there + r->size, 0xff, (size_t)(end - there) - r->size);
+    memcpy(there, r->host, r->size);
+    r->block = block;
+    r->there = there;
+}
+
+static void guarded_end(range *r, bool read)
+{
+    if (read) {
+        memcpy(r->host, r->there, r->size);
+    }
+    ck_assert_int_eq(munmap(r->block, guarded_size(r)), 0);
+}
+
 static shoal_err passage_open(passage *p)
 {
     const sh_device *device = sh_mirror_device();
     shoal_err err = SHOAL_OK;
     for (int i = 0; err == SHOAL_OK && i < p->count; i++) {
         range *r = &p->ranges[i];
+        if (sh_mirror_is_host()) {
+            guarded_make(r);
+            continue;
+        }
         r->block = device->alloc(r->size + ALIGNMENT);
         r->there = (char *)r->block + (uintptr_t)r->host % ALIGNMENT;
         err = r->block ? device->write(r->there, r->host, r->size) : shoal_last_error();
@@ -103,6 +138,10 @@ static shoal_err passage_close(passage *p, shoal_err err)
     }
     for (int i = 0; i < p->count; i++) {
         range *r = &p->ranges[i];
+        if (sh_mirror_is_host()) {
+            guarded_end(r, err == SHOAL_OK && r->written);
+            continue;
+        }
         if (err == SHOAL_OK && r->written) {
             err = device->read(r->host, r->there, r->size);
         }

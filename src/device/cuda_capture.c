@@ -215,7 +215,7 @@ shoal_err sh_cuda_capture_refuse(const char *what)
     drop_stream(c);
     sh_cleanup_end();
     c->state = BROKEN;
-    snprintf(c->reason, sizeof c->reason, "%s cannot be captured: the card would have to wait for the host", what);
+    snprintf(c->reason, sizeof c->reason, "%s cannot be captured: it needs the host", what);
     return sh_fail(SHOAL_ESTATE, "%s; the capture has ended", c->reason);
 }
 
@@ -264,7 +264,7 @@ shoal_err sh_cuda_capture_launch(sh_cuda_capture *c, uint64_t advance)
 {
     shoal_err err = sh_cuda_check();
     if (err == SHOAL_OK) {
-        err = sh_cuda_capture_refuse("replaying another capture");
+        err = sh_cuda_capture_refuse("replaying a capture");
     }
     if (err == SHOAL_OK) {
         err = sh_cuda_follow();

@@ -43,7 +43,11 @@ static shoal_err load_functions(const char *path, void *from)
     if (!get_version) {
         return sh_fail(SHOAL_ELAYOUT, "%s is not a CUDA driver: it has no function cuDriverGetVersion", path);
     }
-    if (get_version(&version) != SH_CU_OK || version < SH_CUDA_VERSION_NEEDED) {
+    int result = get_version(&version);
+    if (result != SH_CU_OK) {
+        return sh_fail(SHOAL_EOS, "the CUDA driver cannot report its version: error %d", result);
+    }
+    if (version < SH_CUDA_VERSION_NEEDED) {
         return too_old(version, NULL);
     }
     void **fields = (void **)(void *)&sh_cu;

@@ -52,6 +52,13 @@ START_TEST(old_driver)
 }
 END_TEST
 
+START_TEST(no_version)
+{
+    setenv("SHOAL_STUB_FAIL", "cuDriverGetVersion:1:3", 1);
+    no_card(SHOAL_EOS, "the CUDA driver cannot report its version: error 3");
+}
+END_TEST
+
 START_TEST(no_cards)
 {
     setenv("SHOAL_STUB_CARDS", "0", 1);
@@ -228,6 +235,7 @@ static Suite *suite(void)
     tcase_add_test(tc, library_of_another_build);
     tcase_add_test(tc, no_driver_at_all);
     tcase_add_test(tc, old_driver);
+    tcase_add_test(tc, no_version);
     tcase_add_test(tc, no_cards);
     tcase_add_test(tc, wrong_card);
     tcase_add_test(tc, failing_start);

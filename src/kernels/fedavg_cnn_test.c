@@ -278,7 +278,7 @@ static void compare_all(const job *jobs, int count)
     }
     int clients = 0, loose = 0;
     for (int i = 0; i < count; i++) {
-        if (jobs[i].clients * jobs[i].batch <= (sh_mirror_is_host() ? 3 : sh_is_short() ? 50 : 500)) {
+        if (jobs[i].clients * jobs[i].batch <= (sh_mirror_is_host() ? 2 : sh_is_short() ? 50 : 500)) {
             compare(device, &jobs[i], &clients, &loose);
         }
     }
@@ -298,7 +298,7 @@ END_TEST
 
 START_TEST(clients_may_have_fewer_rows_or_none)
 {
-    static const job jobs[] = {{3, 1, true, MOMENTUM, false},  {2, 10, true, STEP, false},
+    static const job jobs[] = {{2, 1, true, MOMENTUM, false},  {2, 10, true, STEP, false},
                                {3, 10, true, MOMENTUM, false}, {3, 50, true, KEEP, false},
                                {10, 3, true, STEP, false},     {10, 10, true, MOMENTUM, false},
                                {10, 10, false, KEEP, false},   {10, 50, true, MOMENTUM, false}};
@@ -308,7 +308,7 @@ END_TEST
 
 START_TEST(a_card_takes_the_step_in_tf32)
 {
-    static const job jobs[] = {{1, 1, false, KEEP, true}, {1, 3, false, STEP, true}, {1, 10, false, MOMENTUM, true},
+    static const job jobs[] = {{1, 1, false, KEEP, true}, {1, 2, false, STEP, true}, {1, 10, false, MOMENTUM, true},
                                {1, 50, true, KEEP, true}, {3, 10, true, KEEP, true}, {10, 10, false, STEP, true},
                                {1, 20, false, STEP, true}};
     compare_all(jobs, sizeof jobs / sizeof *jobs);
@@ -317,7 +317,7 @@ END_TEST
 
 START_TEST(a_card_tests)
 {
-    static const job jobs[] = {{1, 3, false, SCORE, false},
+    static const job jobs[] = {{1, 2, false, SCORE, false},
                                {1, 10, false, SCORE, false},
                                {1, 100, true, SCORE, false},
                                {3, 10, true, SCORE, false},

@@ -440,7 +440,6 @@ static Suite *suite(void)
     tcase_set_timeout(tc, SH_TEST_SECONDS);
     tcase_add_checked_fixture(tc, set_up, sh_leaks_end);
     tcase_add_loop_test(tc, like_on_the_cpu, 0, WAYS);
-    tcase_add_test(tc, resumes_on_another_device);
     tcase_add_loop_test(tc, cnn_like_on_the_cpu, FEDAVG_CNN_WAYS, CNN_WAYS);
     if (!sh_mirror_is_host()) { /* where these take long, and show nothing about the kernels */
         tcase_add_loop_test(tc, cnn_like_on_the_cpu, 0, FEDAVG_CNN_WAYS);
@@ -449,6 +448,7 @@ static Suite *suite(void)
         tcase_add_loop_test(tc, deaths_change_nothing, 4, WAYS); /* local, with momentum that is kept, and fedavg */
         tcase_add_loop_test(tc, resumes, 0, 1);
         tcase_add_loop_test(tc, resumes, 4, WAYS);
+        tcase_add_test(tc, resumes_on_another_device);
         tcase_add_test(tc, lost_cards);
         tcase_add_test(tc, lost_cards_are_deaths);
         tcase_add_test(tc, cards_that_are_not_there);
