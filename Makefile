@@ -24,7 +24,7 @@ setup:
 	@scripts/setup
 
 train: configure
-	@cmake --build build -j$(JOBS) --target shoal_cli
+	@cmake --build build -j$(JOBS) --target $(if $(findstring cuda,$(ARGS)),all,shoal_cli)
 	@build/shoal train $(ARGS)
 
 test:

@@ -79,9 +79,11 @@ static shoal_err not_found(const char *bad)
     if (!SH_HAS_CUDA) {
         return sh_fail(SHOAL_ENOENT, "this build of Shoal has no CUDA support: use the CPU, or build with nvcc");
     }
-    return sh_fail(SHOAL_ENOENT,
-                   "cannot find " FILE_NAME
-                   ", which has the CUDA kernels: put it beside libshoal.so, or set SHOAL_CUDA_LIBRARY to its path");
+    return sh_fail(
+        SHOAL_ENOENT,
+        "cannot find " FILE_NAME
+        ", which has the CUDA kernels: build it with make, put it beside libshoal.so, or set SHOAL_CUDA_LIBRARY "
+        "to its path");
 }
 
 shoal_err sh_cuda_library_load(const sh_cuda_library **out_library)
