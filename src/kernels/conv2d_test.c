@@ -664,8 +664,9 @@ START_TEST(element_types)
     for (int i = 0; i < 3 * 16; i++) {
         ck_assert_double_le(fabs(j.y[i] - wanted[i]), 1e-12);
     }
+    int32_t y[3 * 8 * 8] = {0};
     j.c.dtype = SHOAL_I32;
-    ck_assert_err(k->forward(&exec, &j.c, j.values[0], j.values[1], NULL, j.y), SHOAL_EINVAL);
+    ck_assert_err(k->forward(&exec, &j.c, j.values[0], j.values[1], NULL, y), SHOAL_EINVAL);
     wide_end(&j);
 }
 END_TEST
