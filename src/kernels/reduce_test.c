@@ -93,7 +93,7 @@ START_TEST(known_values)
 {
     float a[] = {1, 5, 5, -2, NAN, 7}, max[2], sum[3];
     int64_t arg[2], of_all[1];
-    uint8_t flags[] = {0, 1, 0, 0, 0, 0}, any[2];
+    uint8_t flags[] = {0, 1, 0, 0, 0, 0}, any[2], other[] = {1, 2, 0, 255, 0, 128}; /* all but 0 are true */
     for (int v = 0; v < 3; v++) {
         const sh_kernels *k = find_kernels(names[v]);
         if (!k) {
@@ -116,6 +116,14 @@ START_TEST(known_values)
         out = matrix(any, 2, 1, SHOAL_B8);
         ck_assert_ok(run(k, SH_REDUCE_ANY, &out, &bits));
         ck_assert(any[0] == 1 && any[1] == 0);
+        bits = matrix(other, 2, 3, SHOAL_B8);
+        ck_assert_ok(run(k, SH_REDUCE_MAX, &out, &bits));
+        ck_assert(any[0] == 1 && any[1] == 1);
+        out = matrix(arg, 2, 1, SHOAL_I64);
+        ck_assert_ok(run(k, SH_REDUCE_SUM, &out, &bits));
+        ck_assert(arg[0] == 2 && arg[1] == 2);
+        ck_assert_ok(run(k, SH_REDUCE_ARGMAX, &out, &bits));
+        ck_assert(arg[0] == 0 && arg[1] == 0);
         out = matrix(sum, 1, 3, SHOAL_F32);
         ck_assert_ok(run(k, SH_REDUCE_SUM, &out, &in));
         ck_assert(sum[0] == -1 && isnan(sum[1]) && sum[2] == 12);

@@ -146,6 +146,13 @@ START_TEST(known_values)
         ck_assert_ok(k->softmax->cross_entropy_backward(&exec, &args, dx, &one, &total, logp));
         ck_assert_double_le(fabs(dx[2] - (exp(-l0) - 1) / 2), 1e-6);
         ck_assert_double_le(fabs(dx[0] + dx[1] + dx[2]), 1e-6);
+        float none = 0, wild[] = {NAN, 0, 0, 0, 0, 0}; /* 0 times NaN is NaN, but not in a row that is ignored */
+        ck_assert_ok(k->softmax->cross_entropy_backward(&exec, &args, dx, &none, &total, wild));
+        ck_assert(isnan(dx[0]) && dx[1] == 0 && dx[3] == 0);
+        target[0] = -100;
+        ck_assert_ok(k->softmax->cross_entropy_backward(&exec, &args, dx, &none, &total, wild));
+        ck_assert(dx[0] == 0 && dx[3] == 0);
+        target[0] = 2;
         target[1] = 3;
         loss = 42;
         if (is_card(k)) {

@@ -123,7 +123,7 @@ static shoal_err nll_gradient(const sh_nll_args *args, void *dx, const void *dlo
             double scale = scale_of(args, dloss, total, o * s->inner + i);
             int64_t t = args->target[o * s->inner + i];
             for (int64_t j = 0, at = column(s, o, i); j < s->n; j++, at += s->inner) {
-                double p = log_probs && scale != 0 ? exp(sh_get(s->dtype, log_probs, at)) : 0;
+                double p = log_probs && t != args->ignore_index ? exp(sh_get(s->dtype, log_probs, at)) : 0;
                 sh_element_put(s->dtype, dx, at, scale * (p - (j == t)));
             }
         }

@@ -59,6 +59,15 @@ struct reduction {
 
 /* ---- elements: f32, f64, and all integers as i64 ---- */
 
+/* A bool in memory: every byte other than 0 is true. */
+struct truth {
+    uint8_t byte;
+    __device__ __forceinline__ operator int64_t() const
+    {
+        return byte != 0;
+    }
+};
+
 /* Reads elements i, i + lanes, ...; of a last batch those that are before the end. where(i) is the offset of
  * element i. */
 template <class From, bool last, int B, class X, class Where>
@@ -83,7 +92,7 @@ __device__ __forceinline__ void get(int64_t (&x)[B], const reduction &r, int64_t
     switch (r.dtype) {
     case SHOAL_I64: get_as<int64_t, last>(x, r, i, end, lanes, where); break;
     case SHOAL_I32: get_as<int32_t, last>(x, r, i, end, lanes, where); break;
-    case SHOAL_B8: get_as<bool, last>(x, r, i, end, lanes, where); break;
+    case SHOAL_B8: get_as<truth, last>(x, r, i, end, lanes, where); break;
     default: get_as<uint8_t, last>(x, r, i, end, lanes, where); break;
     }
 }

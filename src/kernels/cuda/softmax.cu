@@ -248,7 +248,7 @@ static __global__ void __launch_bounds__(SH_MOST_LANES, 2)
 #pragma unroll
         for (int k = 0; k < SH_BATCH; k++) {
             if (k * g.lanes < left) {
-                const T prob = log_probs && scale != 0 ? exp(v[k]) : T(0);
+                const T prob = log_probs && t != l.ignored ? exp(v[k]) : T(0);
                 dx[at + k * hop] = scale * (prob - (k * g.lanes == t - i ? T(1) : T(0)));
             }
         }
