@@ -1,11 +1,13 @@
-/* Runs the blocks of a grid one after another. The threads of a block are fibers of the thread that launches: one runs until it
- * waits for others or ends. Between two waits of a block they run in an order that changes from one wait to the next, so that
- * threads that race for a word give other results than on the CPU.
+/* Runs the blocks of a grid one after another. The threads of a block are fibers of the thread that launches. A fiber runs until
+ * it waits for others or ends. The order of the fibers changes from one wait to the next, so a race between threads gives a
+ * result that differs from the CPU's.
  *
- * What a card would do wrong in silence, or not at all, ends the process with a sentence:
- * - threads of a block, or lanes of a warp, wait while another one has ended or waits for something else
- * - a shared memory larger than a card has; a read or write behind its end ends by SIGSEGV, and what nobody wrote there is NaN
- * - a copy into shared memory that is not aligned to its size */
+ * These faults end the process with a sentence:
+ * - threads of a block, or lanes of a warp, wait for a thread that has ended or that waits for something else
+ * - a copy into shared memory is not aligned to its size
+ *
+ * A read or write behind dynamic shared memory ends the process by SIGSEGV. Dynamic shared memory that no thread has written is
+ * NaN. A grid that no card would take is an error of its launch. */
 #ifndef TESTING_CUDA_HOST_FIBERS_H
 #define TESTING_CUDA_HOST_FIBERS_H
 

@@ -27,8 +27,10 @@ _job_numbers = itertools.count(1)
 
 
 def wait_for_signals_too(wait: Callable[[Optional[float]], Any], timeout: Optional[float] = None) -> Any:
-    """Returns wait(timeout). The main thread waits in slices: a lock of Python's sleeps on, for ever, after a signal that came just
-    before it slept, or that the kernel gave to another thread."""
+    """Returns wait(timeout), and lets a signal end the wait.
+
+    Python's locks miss a signal that arrives just before they sleep, or that the kernel gives to another thread: they sleep on.
+    Only the main thread runs signal handlers, so the main thread wakes up every 50 ms."""
     if threading.current_thread() is not threading.main_thread():
         return wait(timeout)
     end = None if timeout is None else time.monotonic() + timeout
