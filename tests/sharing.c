@@ -450,6 +450,7 @@ static shoal_err send_on(int rank, const shoal_value *args)
     shoal_tensor *t;
     must_ok(shoal_queue_get_tensor(ARG(queue, "first"), LIMIT, &t));
     must(is_counted(t, rank) && shoal_add_scalar_(t, 1) != NULL);
+    must_ok(talk_is_card() ? shoal_card_wait() : SHOAL_OK); /* a killed process loses the work that is not done */
     if (rank % 4 == 0) {
         must_ok(shoal_queue_give_tensor(ARG(queue, "second"), shoal_tensor_retain(t), LIMIT));
     } else {

@@ -129,8 +129,10 @@ shoal_value *shoal_value_module(shoal_module *module);
 
 /* Read a value as a tensor, a sparse tensor or a module. The value owns the result; a tensor can be retained. A
  * received module has the same type, settings and parameters as the one that was sent; its types must be registered
- * (shoal_module_register). NULL gives NULL. Do not block. Errors: SHOAL_ETYPE if the value is something else;
- * SHOAL_ENOENT if a module type is not registered; SHOAL_ECORRUPT; SHOAL_ENOMEM. */
+ * (shoal_module_register). From now on, this process's work on a received card tensor comes after the work that the
+ * sender did before its put; the get of the value alone does not ensure that. NULL gives NULL. Do not block. Errors:
+ * SHOAL_ETYPE if the value is something else; SHOAL_ENOENT if a module type is not registered; SHOAL_EOWNERDEAD if the
+ * sender of a card tensor died before its work was done; SHOAL_ECORRUPT; SHOAL_ENOMEM. */
 shoal_tensor *shoal_value_as_tensor(const shoal_value *value);
 shoal_sparse *shoal_value_as_sparse(const shoal_value *value);
 shoal_module *shoal_value_as_module(const shoal_value *value);

@@ -66,7 +66,7 @@ def loaded_library() -> str:
     with open("/proc/self/maps") as maps:
         for line in maps:
             path = line.split(maxsplit=5)[-1].rstrip("\n")
-            if re.search(r"/libshoal[^/]*\.so[^/]*$", path):
+            if re.search(r"/libshoal\.so[^/]*$", path):  # not libshoal_cuda.so
                 return path
     raise Unavailable("libshoal.so is not loaded")
 
@@ -137,7 +137,8 @@ def only_one(path: pathlib.Path) -> Iterator[None]:
 
 
 def source_hash() -> str:
-    texts = [path.read_bytes() for path in sorted(SOURCES.rglob("*")) if path.is_file()]
+    files = [pathlib.Path(__file__), *sorted(path for path in SOURCES.rglob("*") if path.is_file())]
+    texts = [path.read_bytes() for path in files]  # this one has the command line
     return hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
 
 

@@ -1,7 +1,10 @@
 """The torch glue without queues: storages that move into the heap in place, and how torch sees them afterwards."""
+import _ctypes
 import copy
+import ctypes
 import gc
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -296,6 +299,15 @@ class Build(unittest.TestCase):
         _torch_build.torch_version = lambda folder: "0.0.0"  # none fits
         print(_torch_build.find_or_compile())
     """)
+
+    def test_it_is_linked_with_libshoal(self):
+        with tempfile.TemporaryDirectory() as folder:
+            other = os.path.join(folder, "libshoal_cuda.so")  # loaded when the card was opened before
+            shutil.copy(_ctypes.__file__, other)
+            ctypes.CDLL(other)
+            with open("/proc/self/maps") as maps:
+                self.assertIn(other, maps.read())
+            self.assertRegex(_torch_build.loaded_library(), r"/libshoal\.so[^/]*$")
 
     def test_four_processes_compile_once(self):
         with tempfile.TemporaryDirectory() as folder:
