@@ -531,7 +531,7 @@ void *sh_cuda_alloc(size_t size)
         /* of this capture, and free again in it */
     } else if (size <= SMALL_LIMIT) {
         p = find_small(size);
-    } else if (size <= (size_t)1 << 46) {
+    } else if (size <= sh_cuda_the_card()->total) { /* else nobody's giving back would help */
         p = find_large((size + LARGE_STEP - 1) / LARGE_STEP * LARGE_STEP);
     } else {
         out_of_memory(size);

@@ -210,6 +210,10 @@ START_TEST(out_of_memory)
     void *p = device->alloc(MIB); /* and it goes on */
     ck_assert_ptr_nonnull(p);
     device->free(p, MIB);
+    size_t cached = numbers().held;
+    ck_assert_uint_gt(cached, 0);
+    ck_assert_ptr_null(device->alloc(most + 1)); /* more than the card has: costs nobody what is cached */
+    ck_assert_uint_eq(numbers().held, cached);
 }
 END_TEST
 
