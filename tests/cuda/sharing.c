@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define SMALL (getenv("SHOAL_TEST_CARD") ? 100000 : 3000)
-#define AHEAD 256 /* messages in a queue */
+#define AHEAD 256                                                     /* messages in a queue */
 #define RECEIVED (getenv("SHOAL_TEST_CARD") ? 300 : SH_REPEAT(20000)) /* a card takes milliseconds for each */
 
 static void begin(void)
