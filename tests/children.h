@@ -69,6 +69,13 @@ static inline TCase *children_case(const char *name)
 /* Adds a test that runs for the three start methods: _i is the method. */
 #define add_for_methods(tc, test) tcase_add_loop_test(tc, test, SHOAL_START_SPAWN, SHOAL_START_FORKSERVER + 1)
 
+static inline shoal_queue *make_queue(uint64_t bound)
+{
+    shoal_queue *q = NULL;
+    ck_assert_ok(shoal_queue_create(bound, &q));
+    return q;
+}
+
 /* args NULL: none. */
 static inline shoal_process *start(int method, int rank, shoal_target target, shoal_value *args)
 {

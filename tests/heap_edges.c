@@ -8,13 +8,6 @@
 #include <stdlib.h>
 #include <sys/wait.h>
 
-static shoal_queue *make_queue(uint64_t bound)
-{
-    shoal_queue *q = NULL;
-    ck_assert_ok(shoal_queue_create(bound, &q));
-    return q;
-}
-
 /* ---- weights ---- */
 
 /* Gets the block once, then sends it back as often as requested. */

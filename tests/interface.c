@@ -6,13 +6,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-static shoal_queue *make_queue(uint64_t bound)
-{
-    shoal_queue *q = NULL;
-    ck_assert_ok(shoal_queue_create(bound, &q));
-    return q;
-}
-
 static uint64_t blocks_live(void)
 {
     shoal_world_info info;

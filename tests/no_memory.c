@@ -45,13 +45,6 @@ void *__wrap_aligned_alloc(size_t alignment, size_t size)
     return is_refused() ? NULL : __real_aligned_alloc(alignment, size);
 }
 
-static shoal_queue *make_queue(void)
-{
-    shoal_queue *q = NULL;
-    ck_assert_ok(shoal_queue_create(0, &q));
-    return q;
-}
-
 /* Calls get with the 1st, 2nd, ... allocation failing until it succeeds. Returns how often it failed. */
 typedef shoal_err (*getter)(void *from, shoal_value **out_value);
 
@@ -115,7 +108,7 @@ static void check_all(getter get, void *from, const shoal_block *block, const sh
 
 START_TEST(a_get_without_memory_leaves_the_message)
 {
-    shoal_queue *q = make_queue();
+    shoal_queue *q = make_queue(0);
     shoal_block *block = NULL;
     shoal_lock *lock = NULL;
     shoal_value *v = NULL;
@@ -161,7 +154,7 @@ static void fail_to_get(shoal_queue *q)
 /* For this process it counts as a message in the queue, has the right type, and other gets find it. */
 START_TEST(a_pending_message_is_the_oldest)
 {
-    shoal_queue *q = make_queue();
+    shoal_queue *q = make_queue(0);
     uint64_t word = 7;
     size_t size = 0;
     shoal_block *block = NULL;
@@ -193,7 +186,7 @@ static shoal_err see_nothing(int rank, const shoal_value *args)
  * Releasing the handle releases it; nothing leaks. */
 START_TEST(a_pending_message_belongs_to_its_process)
 {
-    shoal_queue *q = make_queue();
+    shoal_queue *q = make_queue(0);
     shoal_block *block = NULL;
     ck_assert_ok(shoal_block_create_zeroed(64, &block));
     ck_assert_ok(shoal_queue_put_block(q, block, SHOAL_NOW));
@@ -226,7 +219,7 @@ static shoal_err get_tensor_at_last(int rank, const shoal_value *args)
 
 START_TEST(a_tensor_without_memory_stays)
 {
-    shoal_queue *q = make_queue();
+    shoal_queue *q = make_queue(0);
     shoal_tensor *t = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(4));
     ck_assert_ok(shoal_queue_put_tensor(q, t, SHOAL_NOW));
     finish(start(SHOAL_START_SPAWN, 0, get_tensor_at_last, shoal_map("queue", q)));

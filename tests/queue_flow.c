@@ -8,13 +8,6 @@
 #include <signal.h>
 #include <stdlib.h>
 
-static shoal_queue *make_queue(uint64_t bound)
-{
-    shoal_queue *q = NULL;
-    ck_assert_ok(shoal_queue_create(bound, &q));
-    return q;
-}
-
 /* ---- B2: the same block is the same handle ---- */
 
 /* Gets each block twice, checks that both are the same, and sends it back. */

@@ -6,13 +6,6 @@
 #include <stdlib.h>
 #include <sys/time.h>
 
-static shoal_queue *make_queue(uint64_t bound)
-{
-    shoal_queue *q = NULL;
-    ck_assert_ok(shoal_queue_create(bound, &q));
-    return q;
-}
-
 static void ck_get_int(shoal_queue *q, int64_t wanted)
 {
     shoal_value *v = NULL;

@@ -8,13 +8,6 @@
 
 #define SEED 4711u
 
-static shoal_queue *make_queue(uint64_t bound)
-{
-    shoal_queue *q = NULL;
-    ck_assert_ok(shoal_queue_create(bound, &q));
-    return q;
-}
-
 static void fill(void *bytes, size_t size, uint64_t seed)
 {
     for (size_t i = 0; i < size; i++) {

@@ -5,13 +5,6 @@
 #include <poll.h>
 #include <signal.h>
 
-static shoal_queue *make_queue(void)
-{
-    shoal_queue *q = NULL;
-    ck_assert_ok(shoal_queue_create(0, &q));
-    return q;
-}
-
 static int64_t get_int(shoal_queue *q)
 {
     shoal_value *v = NULL;
@@ -64,7 +57,7 @@ START_TEST(b25_notify_wakes_exactly_so_many_of_the_oldest)
 {
     enum { N = 6 };
     for (int round = 0; round < 6; round++) {
-        shoal_queue *here = make_queue(), *woken = make_queue();
+        shoal_queue *here = make_queue(0), *woken = make_queue(0);
         shoal_condition *c;
         shoal_process *p[N];
         shoal_value *v = NULL;
@@ -98,7 +91,7 @@ END_TEST
 START_TEST(b25_a_dead_waiter_does_not_use_up_a_notice)
 {
     for (int round = 0; round < 12; round++) {
-        shoal_queue *here = make_queue(), *woken = make_queue();
+        shoal_queue *here = make_queue(0), *woken = make_queue(0);
         shoal_condition *c;
         shoal_process *p[4];
         ck_assert_ok(shoal_condition_create(&c));
@@ -177,7 +170,7 @@ static shoal_err wait_for_ownerdead(int rank, const shoal_value *args)
 START_TEST(b27_a_conditions_lock_is_handed_on)
 {
     for (int round = 0; round < 10; round++) {
-        shoal_queue *here = make_queue();
+        shoal_queue *here = make_queue(0);
         shoal_condition *c;
         ck_assert_ok(shoal_condition_create(&c));
         finish_as(start(_i, 0, lock_and_die, shoal_map("condition", c)), SHOAL_KILLED, SIGKILL);
@@ -326,7 +319,7 @@ START_TEST(b26_abort_reset_and_time_limits)
     enum { ABORT, RESET, TIMEOUT };
     for (int round = 0; round < 12; round++) {
         shoal_barrier *b;
-        shoal_queue *here = make_queue();
+        shoal_queue *here = make_queue(0);
         uint32_t index;
         int how = round % 3;
         ck_assert_ok(shoal_barrier_create(4, &b));
@@ -381,7 +374,7 @@ START_TEST(b26_a_killed_party_breaks_it_for_the_others)
     int64_t longest = 0;
     for (int round = 0; round < 20; round++) {
         shoal_barrier *b;
-        shoal_queue *here = make_queue(), *never = make_queue();
+        shoal_queue *here = make_queue(0), *never = make_queue(0);
         bool while_waiting = round % 2 == 0;
         ck_assert_ok(shoal_barrier_create(4, &b));
         shoal_process *victim = while_waiting
@@ -413,7 +406,7 @@ START_TEST(b36_a_stopped_party_is_not_dead)
 {
     for (int round = 0; round < 2; round++) {
         shoal_barrier *b;
-        shoal_queue *here = make_queue(), *never = make_queue();
+        shoal_queue *here = make_queue(0), *never = make_queue(0);
         uint32_t index, recovered = 9;
         ck_assert_ok(shoal_barrier_create(3, &b));
         shoal_process *stopped =

@@ -39,13 +39,6 @@ static void *lock_of(const shoal_value *args)
                                                             : (void *)shoal_value_as_condition(v);
 }
 
-static shoal_queue *make_queue(void)
-{
-    shoal_queue *q = NULL;
-    ck_assert_ok(shoal_queue_create(0, &q));
-    return q;
-}
-
 /* ---- B25: rules ---- */
 
 static void *other_thread(void *arg)
@@ -136,7 +129,7 @@ START_TEST(b25_who_holds_a_lock)
             ck_assert_int_eq(pthread_join(thread, &result), 0);
             ck_assert(result != NULL);
         }
-        shoal_queue *out = make_queue();
+        shoal_queue *out = make_queue(0);
         shoal_process *p = start(_i, 0, hold_it,
                                  shoal_map("kind", kind, "lock", sh_value_object(lock), "out", shoal_value_queue(out)));
         shoal_value *seen = NULL;
@@ -197,7 +190,7 @@ START_TEST(b25_a_lock_made_under_one_start_method_works_under_the_others)
     enum { N = 4 };
     int64_t rounds = SH_REPEAT(20000);
     for (int kind = 0; kind < LOCK_KINDS; kind++) {
-        shoal_queue *q = make_queue();
+        shoal_queue *q = make_queue(0);
         shoal_process *p[N];
         shoal_block *count;
         shoal_value *lock = NULL;
@@ -261,7 +254,7 @@ static void b27_run(int method, int kind, bool killed, bool join_first)
 {
     enum { N = 3 };
     void *lock = NULL;
-    shoal_queue *told = make_queue(), *never = make_queue();
+    shoal_queue *told = make_queue(0), *never = make_queue(0);
     shoal_process *w[N];
     int dead = 0;
     ck_assert_ok(make_lock(kind, &lock));
@@ -325,7 +318,7 @@ START_TEST(b36_a_stopped_holder_keeps_its_lock)
     for (int kind = 0; kind < LOCK_KINDS; kind++) {
         void *lock = NULL;
         uint32_t recovered = 9;
-        shoal_queue *told = make_queue(), *never = make_queue();
+        shoal_queue *told = make_queue(0), *never = make_queue(0);
         ck_assert_ok(make_lock(kind, &lock));
         shoal_process *p =
             start(_i, 0, hold, shoal_map("kind", kind, "lock", sh_value_object(lock), "told", told, "never", never));
@@ -406,7 +399,7 @@ START_TEST(b25_post_wakes_as_many_as_it_gives)
 {
     enum { N = 4 };
     shoal_semaphore *s;
-    shoal_queue *told = make_queue();
+    shoal_queue *told = make_queue(0);
     shoal_value *v = NULL;
     ck_assert_ok(shoal_semaphore_create(0, 0, &s));
     for (int round = 0; round < 8; round++) {

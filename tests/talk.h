@@ -94,8 +94,8 @@ typedef struct talk {
 
 static inline void talk_begin(talk *t, int method, shoal_target target)
 {
-    ck_assert_ok(shoal_queue_create(0, &t->in));
-    ck_assert_ok(shoal_queue_create(0, &t->out));
+    t->in = make_queue(0);
+    t->out = make_queue(0);
     t->process = talk_start(method, 0, target, shoal_map("in", t->in, "out", t->out));
 }
 
@@ -124,12 +124,17 @@ static inline void talk_tell(talk *t, shoal_value *value)
     shoal_value_destroy(talk_ask(t, value));
 }
 
+static inline void talk_release(talk *t)
+{
+    shoal_release(t->in);
+    shoal_release(t->out);
+}
+
 static inline void talk_end(talk *t)
 {
     shoal_queue_close(t->in);
     finish(t->process);
-    shoal_release(t->in);
-    shoal_release(t->out);
+    talk_release(t);
 }
 
 /* ---- numbers, in both processes ---- */
