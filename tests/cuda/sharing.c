@@ -1,27 +1,11 @@
 /* Tensors of a card between processes, beyond what holds for all tensors (tests/sharing*.c): many small ones, the order of
- * work, memory that is used again, deaths, and processes without a card. B11 (B50), B51 to B53. Over the stub driver, or on a card. */
-#include "device/cuda_share.h"
-#include "testing/cuda_stub/stub.h"
+ * work, memory that is used again, and deaths. B11 (B50), B51 to B53. Over the stub driver, or on a card. */
+#include "tests/cuda/card.h"
 
-#include "tests/talk.h"
-
-#include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define SMALL (getenv("SHOAL_TEST_CARD") ? 100000 : 3000)
-#define AHEAD 256                                                     /* messages in a queue */
-#define RECEIVED (getenv("SHOAL_TEST_CARD") ? 300 : SH_REPEAT(20000)) /* a card takes milliseconds for each */
-
-static void begin(void)
-{
-    sh_stub_use();
-    setenv("SHOAL_TALK_DEVICE", "cuda", 1);
-    sh_leaks_begin();
-    ck_assert_msg(sh_device_get(SHOAL_CUDA) != NULL, "%s", shoal_last_error_text());
-}
+#define AHEAD 256 /* messages in a queue */
 
 static size_t used_now(void)
 {
@@ -65,10 +49,7 @@ static shoal_err pass_small(int rank, const shoal_value *args)
 
 START_TEST(b51_many_small_tensors_through_three_processes)
 {
-    shoal_queue *first, *second, *back;
-    ck_assert_ok(shoal_queue_create(AHEAD, &first));
-    ck_assert_ok(shoal_queue_create(AHEAD, &second));
-    ck_assert_ok(shoal_queue_create(0, &back));
+    shoal_queue *first = make_queue(AHEAD), *second = make_queue(AHEAD), *back = make_queue(0);
     size_t used = used_now();
     const double count = SMALL;
     shoal_value *args =
@@ -248,8 +229,7 @@ static shoal_err check_received(int rank, const shoal_value *args)
 START_TEST(b53_finished_work_outlives_its_maker)
 {
     for (int n = 0; n < 3; n++) {
-        shoal_queue *q;
-        ck_assert_ok(shoal_queue_create(0, &q));
+        shoal_queue *q = make_queue(0);
         finish_as(talk_start(SHOAL_START_SPAWN, n, put_and_die, shoal_map("out", q)), SHOAL_KILLED, SIGKILL);
         ck_assert_ok(shoal_world_sweep(NULL));
         /* only the world has the memory now */
@@ -307,8 +287,7 @@ START_TEST(b53_unfinished_work_of_the_dead_is_an_error)
 {
     shoal_err err = SHOAL_OK;
     for (int n = 0; n < 3 && !mps_ended_all(err); n++) {
-        shoal_queue *q;
-        ck_assert_ok(shoal_queue_create(0, &q));
+        shoal_queue *q = make_queue(0);
         shoal_process *p = talk_start(SHOAL_START_SPAWN, n, put_unfinished, shoal_map("out", q));
         if (n % 2 == 0) {
             finish_as(p, SHOAL_KILLED, SIGKILL); /* else it may be found pending */
@@ -332,10 +311,13 @@ START_TEST(b53_unfinished_work_of_the_dead_is_an_error)
 }
 END_TEST
 
+enum { LENT = 40 };
+
 static shoal_err take_all_and_die(int rank, const shoal_value *args)
 {
-    shoal_tensor *t[64];
-    for (int i = 0; i < rank; i++) {
+    (void)rank;
+    shoal_tensor *t[LENT];
+    for (int i = 0; i < LENT; i++) {
         must_ok(shoal_queue_get_tensor(ARG(queue, "in"), LIMIT, &t[i]));
         must(shoal_add_scalar_(t[i], 1) == t[i]);
     }
@@ -348,360 +330,29 @@ static shoal_err take_all_and_die(int rank, const shoal_value *args)
 
 START_TEST(b53_memory_comes_back_from_a_dead_consumer)
 {
-    enum { TENSORS = 40 };
     size_t used = used_now();
     for (int n = 0; n < 2; n++) {
-        shoal_queue *in, *out;
-        ck_assert_ok(shoal_queue_create(0, &in));
-        ck_assert_ok(shoal_queue_create(0, &out));
-        shoal_process *p = talk_start(SHOAL_START_SPAWN, TENSORS, take_all_and_die, shoal_map("in", in, "out", out));
-        for (int i = 0; i < TENSORS; i++) {
-            shoal_tensor *t = counted(256, 256, i);
-            hot_ok(shoal_queue_put_tensor(in, t, LIMIT));
-            shoal_tensor_release(t);
+        talk t;
+        talk_begin(&t, SHOAL_START_SPAWN, take_all_and_die);
+        for (int i = 0; i < LENT; i++) {
+            shoal_tensor *sent = counted(256, 256, i);
+            hot_ok(shoal_queue_put_tensor(t.in, sent, LIMIT));
+            shoal_tensor_release(sent);
         }
-        until_told(out);
-        ck_assert_uint_ge(used_now(), used + TENSORS * 256 * 256 * sizeof(float)); /* they are lent */
-        ck_assert_ok(shoal_queue_put(in, shoal_value_int(1), LIMIT));
-        finish_as(p, SHOAL_KILLED, SIGKILL);
+        until_told(t.out);
+        ck_assert_uint_ge(used_now(), used + LENT * 256 * 256 * sizeof(float)); /* they are lent */
+        ck_assert_ok(shoal_queue_put(t.in, shoal_value_int(1), LIMIT));
+        finish_as(t.process, SHOAL_KILLED, SIGKILL);
         ck_assert_uint_eq(used_now(), used);
-        shoal_release(in);
-        shoal_release(out);
+        talk_release(&t);
     }
-}
-END_TEST
-
-/* ---- threads ---- */
-
-static sh_a32 receiving;
-
-/* Asks for the whole card, again and again: each time, what is cached here goes back to the driver. */
-static void *fill_the_card(void *unused)
-{
-    (void)unused;
-    while (sh_load_relaxed(&receiving) != 0) {
-        if (shoal_empty(SHOAL_U8, SHOAL_SHAPE((int64_t)sh_cuda_the_card()->total)) != NULL) {
-            abort();
-        }
-    }
-    return NULL;
-}
-
-START_TEST(a_full_card_does_not_stop_a_thread_that_receives)
-{
-    shoal_queue *q;
-    pthread_t thread;
-    ck_assert_ok(shoal_queue_create(0, &q));
-    shoal_tensor *held = shoal_zeros(SHOAL_U8, SHOAL_SHAPE(40 << 20)); /* so the whole card is never free */
-    ck_assert_ptr_nonnull(held);
-    sh_store_relaxed(&receiving, 1);
-    ck_assert_int_eq(pthread_create(&thread, NULL, fill_the_card, NULL), 0);
-    for (int i = 0; i < RECEIVED; i++) {
-        shoal_tensor *t = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(4)), *back;
-        hot_ok(shoal_queue_give_tensor(q, t, LIMIT));
-        hot_ok(shoal_queue_get_tensor(q, LIMIT, &back)); /* finds the memory among this process's own */
-        shoal_tensor_release(back);
-    }
-    sh_store_relaxed(&receiving, 0);
-    ck_assert_int_eq(pthread_join(thread, NULL), 0);
-    shoal_tensor_release(held);
-    shoal_release(q);
-}
-END_TEST
-
-/* Has the lock of the world's card memory, like a process that was stopped while it shared some. */
-static shoal_err lock_the_store(int rank, const shoal_value *args)
-{
-    (void)rank;
-    must_ok(sh_lock_lock(&sh_the_world.header->store.lock, SHOAL_NOW));
-    must_ok(shoal_queue_put(ARG(queue, "out"), shoal_value_int(1), LIMIT));
-    pause();
-    return SHOAL_OK;
-}
-
-typedef struct putter {
-    shoal_queue *queue;
-    shoal_tensor *tensor;
-    shoal_err err;
-} putter;
-
-static void *put_in_a_thread(void *argument)
-{
-    putter *p = argument;
-    p->err = shoal_queue_put_tensor(p->queue, p->tensor, LIMIT);
-    return NULL;
-}
-
-/* A thread waits for the store's lock, to share a first tensor. The others allocate and free meanwhile, and share tensors of
- * the CPU. */
-START_TEST(a_locked_store_stops_only_those_who_share)
-{
-    shoal_queue *q;
-    pthread_t thread;
-    shoal_value *v = NULL;
-    ck_assert_ok(shoal_queue_create(0, &q));
-    shoal_process *locker = talk_start(SHOAL_START_SPAWN, 0, lock_the_store, shoal_map("out", q));
-    ck_assert_ok(shoal_queue_get(q, LIMIT, &v));
-    shoal_value_destroy(v);
-    const sh_lock_shm *lock = &sh_the_world.header->store.lock;
-    uint32_t held = sh_load_acquire(&lock->gate.word);
-    putter p = {.queue = q, .tensor = counted(3, 4, 5)};
-    shoal_scope_release(0);
-    ck_assert_int_eq(pthread_create(&thread, NULL, put_in_a_thread, &p), 0);
-    while (sh_load_acquire(&lock->gate.word) == held) { /* until it says that somebody waits */
-        sh_pause();
-    }
-    shoal_tensor_release(shoal_zeros(SHOAL_F32, SHOAL_SHAPE(4)));
-    shoal_tensor *here = shoal_full_on(SHOAL_CPU, SHOAL_F32, 1, SHOAL_SHAPE(4));
-    ck_assert_ok(shoal_queue_put_tensor(q, here, LIMIT));
-    shoal_tensor_release(here);
-    ck_assert_ok(shoal_process_kill(locker)); /* in time: the put has not given up */
-    finish_as(locker, SHOAL_KILLED, SIGKILL);
-    ck_assert_int_eq(pthread_join(thread, NULL), 0);
-    ck_assert_ok(p.err);
-    shoal_tensor_release(p.tensor);
-    shoal_release(q);
-}
-END_TEST
-
-/* ---- captures ---- */
-
-static shoal_err put_two(int rank, const shoal_value *args)
-{
-    (void)rank;
-    for (int i = 0; i < 2; i++) {
-        shoal_tensor *t = counted(3, 4, i);
-        must_ok(shoal_card_wait()); /* so a receiver has nothing to wait for */
-        must_ok(i == 0 ? shoal_queue_put_tensor(ARG(queue, "out"), t, LIMIT)
-                       : shoal_queue_put(ARG(queue, "out"), shoal_map("t", t), LIMIT));
-        shoal_tensor_release(t);
-        shoal_scope_release(0);
-    }
-    return SHOAL_OK;
-}
-
-/* The call that returned err, inside of the capture, has ended it. */
-static void expect_refused(shoal_capture *c, shoal_err err)
-{
-    ck_assert_err(err, SHOAL_ESTATE);
-    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "receiving a tensor from another process"));
-    ck_assert_err(shoal_capture_end(c), SHOAL_ESTATE);
-    shoal_capture_destroy(c);
-}
-
-/* Also if the sender's work is done. The tensor is not lost, and keeps its place. */
-START_TEST(a_capture_receives_nothing)
-{
-    shoal_queue *q;
-    shoal_capture *c;
-    shoal_tensor *t = NULL;
-    shoal_value *v = NULL;
-    ck_assert_ok(shoal_queue_create(0, &q));
-    finish(talk_start(SHOAL_START_SPAWN, 0, put_two, shoal_map("out", q)));
-    ck_assert_ok(shoal_capture_begin(&c));
-    expect_refused(c, shoal_queue_get_tensor(q, LIMIT, &t));
-    ck_assert_ok(shoal_queue_get_tensor(q, LIMIT, &t));
-    ck_assert(is_counted(t, 0));
-    ck_assert_ok(shoal_queue_put_tensor(q, t, LIMIT));
-    ck_assert_ok(shoal_capture_begin(&c));
-    ck_assert_ok(shoal_queue_get(q, LIMIT, &v)); /* a value is read later */
-    ck_assert_ptr_null(shoal_value_as_tensor(shoal_value_find(v, "t")));
-    expect_refused(c, shoal_last_error());
-    ck_assert(is_counted(shoal_value_as_tensor(shoal_value_find(v, "t")), 1));
-    shoal_value_destroy(v);
-    ck_assert_ok(shoal_capture_begin(&c));
-    expect_refused(c, shoal_queue_get_tensor(q, LIMIT, &t)); /* one that this process has */
-    shoal_tensor *again;
-    ck_assert_ok(shoal_queue_get_tensor(q, LIMIT, &again));
-    ck_assert(same_memory(t, again));
-    shoal_tensor_release(again);
-    shoal_tensor_release(t);
-    shoal_scope_release(0);
-    shoal_release(q);
-}
-END_TEST
-
-/* ---- processes without a card ---- */
-
-static shoal_err forward_blindly(int rank, const shoal_value *args)
-{
-    (void)rank;
-    shoal_tensor *t = NULL;
-    shoal_value *v = NULL;
-    must_err(shoal_queue_get_tensor(ARG(queue, "in"), LIMIT, &t), SHOAL_ENOENT);
-    must(t == NULL && shoal_last_error_text()[0] != '\0');
-    must_ok(shoal_queue_put(ARG(queue, "out"), shoal_value_string(shoal_last_error_text()), LIMIT));
-    must_ok(shoal_queue_get(ARG(queue, "back"), LIMIT, &v)); /* it may be sent on, unread */
-    must(shoal_value_as_tensor(shoal_value_find(v, "t")) == NULL && shoal_last_error() == SHOAL_ENOENT);
-    must_ok(shoal_queue_put(ARG(queue, "out"), v, LIMIT));
-    return SHOAL_OK;
-}
-
-START_TEST(a_process_without_a_card_says_so_and_loses_nothing)
-{
-    shoal_queue *in, *out, *back;
-    ck_assert_ok(shoal_queue_create(0, &in));
-    ck_assert_ok(shoal_queue_create(0, &out));
-    ck_assert_ok(shoal_queue_create(0, &back));
-    char before[4096];
-    snprintf(before, sizeof before, "%s", getenv("SHOAL_CUDA_DRIVER") ? getenv("SHOAL_CUDA_DRIVER") : "");
-    setenv("SHOAL_CUDA_DRIVER", "/there/is/no/driver.so", 1);
-    shoal_process *p = start(SHOAL_START_SPAWN, 0, forward_blindly, shoal_map("in", in, "out", out, "back", back));
-    if (before[0]) {
-        setenv("SHOAL_CUDA_DRIVER", before, 1);
-    } else {
-        unsetenv("SHOAL_CUDA_DRIVER");
-    }
-    shoal_tensor *t = counted(3, 4, 5), *got;
-    ck_assert_ok(shoal_queue_put_tensor(in, t, LIMIT));
-    ck_assert_ok(shoal_queue_put(back, shoal_map("t", t), LIMIT));
-    shoal_value *v = NULL;
-    ck_assert_ok(shoal_queue_get(out, LIMIT, &v));
-    ck_assert_ptr_nonnull(strstr(shoal_value_as_string(v), "driver"));
-    shoal_value_destroy(v);
-    ck_assert_ok(shoal_queue_get_tensor(in, LIMIT, &got));
-    ck_assert(same_memory(t, got) && is_counted(got, 5));
-    shoal_tensor_release(got);
-    ck_assert_ok(shoal_queue_get(out, LIMIT, &v));
-    ck_assert(same_memory(t, shoal_value_as_tensor(shoal_value_find(v, "t"))));
-    shoal_value_destroy(v);
-    finish(p);
-    shoal_tensor_release(t);
-    shoal_release(in);
-    shoal_release(out);
-    shoal_release(back);
-}
-END_TEST
-
-/* ---- tools ---- */
-
-typedef struct listed {
-    int32_t holder; /* the only one */
-    int held, queued;
-    uint64_t bytes;
-} listed;
-
-static bool note_row(const shoal_card_tensor *t, void *context)
-{
-    listed *l = context;
-    ck_assert_int_eq(t->dtype, SHOAL_F32);
-    ck_assert_int_eq(t->ndim, 2);
-    ck_assert_int_eq(t->shape[0], 3);
-    ck_assert_int_eq(strncmp(t->card, "GPU-", 4), 0);
-    ck_assert(t->pid == 0 || t->pid == l->holder);
-    l->held += t->pid != 0;
-    l->queued += t->pid == 0;
-    l->bytes += t->size;
-    return true;
-}
-
-static void expect_two(const listed *l)
-{
-    ck_assert_int_eq(l->held, 1);
-    ck_assert_int_eq(l->queued, 1);
-    ck_assert_uint_eq(l->bytes, 3 * 4 * 4 + 3 * 5 * 4);
-}
-
-/* Lists from a process that is in no world. That this takes no slot is tested by tests/cli/tensors. */
-static void list_from_outside(void)
-{
-    listed l = {.holder = getpid()};
-    shoal_world_info info;
-    int status = -1;
-    ck_assert_ok(shoal_world_info_get(&info));
-    pid_t child = fork();
-    if (child == 0) {
-        shoal_world_leave(); /* its parent's */
-        ck_assert_err(shoal_card_tensors_list_of("none-of-this-name", note_row, &l), SHOAL_ENOENT);
-        ck_assert_ok(shoal_card_tensors_list_of(info.name, note_row, &l));
-        expect_two(&l);
-        _exit(0);
-    }
-    ck_assert_int_eq(waitpid(child, &status, 0), child);
-    ck_assert_int_eq(status, 0);
-    ck_assert_ok(shoal_world_sweep(NULL)); /* what the child inherited */
-}
-
-/* `shoal ps --tensors`: one that this process has, two in a queue, of which one is the same. */
-START_TEST(shared_tensors_are_listed)
-{
-    shoal_queue *q;
-    listed l = {.holder = getpid()};
-    ck_assert_ok(shoal_queue_create(0, &q));
-    shoal_tensor *kept = shoal_full_on(SHOAL_CUDA, SHOAL_F32, 1, SHOAL_SHAPE(3, 4));
-    shoal_tensor *gone = shoal_full_on(SHOAL_CUDA, SHOAL_F32, 1, SHOAL_SHAPE(3, 5));
-    ck_assert_ok(shoal_card_tensors_list(note_row, &l));
-    ck_assert_int_eq(l.held + l.queued, 0); /* none is shared */
-    ck_assert_ok(shoal_queue_put_tensor(q, kept, LIMIT));
-    ck_assert_ok(shoal_queue_put_tensor(q, gone, LIMIT));
-    shoal_tensor_release(gone);
-    ck_assert_ok(shoal_card_tensors_list(note_row, &l));
-    expect_two(&l);
-    list_from_outside();
-    ck_assert_err(shoal_card_tensors_list_of("any", note_row, &l), SHOAL_ESTATE);
-    shoal_tensor_release(kept);
-    shoal_release(q);
-}
-END_TEST
-
-/* The stream uses a received tensor, which is released in a capture; the capture fails, and is destroyed. This process holds the
- * tensor until its stream is done with it, so its maker cannot use the bytes before. */
-START_TEST(a_failed_capture_gives_back_when_the_work_is_done)
-{
-    shoal_queue *q;
-    shoal_capture *c;
-    shoal_tensor *t = NULL;
-    listed l = {.holder = getpid()}, later = l;
-    ck_assert_ok(shoal_queue_create(0, &q));
-    finish(talk_start(SHOAL_START_SPAWN, 0, put_two, shoal_map("out", q)));
-    ck_assert_ok(shoal_queue_get_tensor(q, LIMIT, &t));
-    sh_stub_control()->block();
-    ck_assert(shoal_add_scalar_(t, 1) == t);
-    ck_assert_ok(shoal_capture_begin(&c));
-    shoal_tensor_release(t);
-    shoal_scope_release(0);
-    ck_assert_err(shoal_card_wait(), SHOAL_ESTATE);
-    shoal_capture_destroy(c);
-    ck_assert_ok(shoal_card_tensors_list(note_row, &l));
-    ck_assert_int_eq(l.held, 1);
-    sh_stub_control()->unblock();
-    ck_assert_ok(shoal_card_wait());
-    ck_assert_ok(shoal_card_tensors_list(note_row, &later));
-    ck_assert_int_eq(later.held, 0);
-    shoal_release(q);
-}
-END_TEST
-
-/* It knows the tensor, which it inherited, but cannot use it: the message stays for others. */
-START_TEST(a_child_of_fork_loses_nothing)
-{
-    shoal_queue *q;
-    ck_assert_ok(shoal_queue_create(0, &q));
-    shoal_tensor *t = counted(3, 4, 5), *got = NULL;
-    ck_assert_ok(shoal_queue_put_tensor(q, t, LIMIT));
-    pid_t child = fork();
-    if (child == 0) {
-        _exit(shoal_queue_get_tensor(q, SHOAL_NOW, &got) != SHOAL_EFORK || got != NULL);
-    }
-    int status = -1;
-    ck_assert_int_eq(waitpid(child, &status, 0), child);
-    ck_assert_int_eq(status, 0);
-    ck_assert_ok(shoal_world_sweep(NULL)); /* what the child inherited */
-    ck_assert_ok(shoal_queue_get_tensor(q, LIMIT, &got));
-    ck_assert(same_memory(t, got) && is_counted(got, 5));
-    shoal_tensor_release(got);
-    shoal_tensor_release(t);
-    shoal_release(q);
 }
 END_TEST
 
 static Suite *suite(void)
 {
     Suite *s = suite_create("cuda/sharing");
-    TCase *tc = tcase_create("sharing");
-    tcase_add_checked_fixture(tc, begin, children_end);
-    tcase_set_timeout(tc, SH_TEST_SECONDS);
-    tcase_add_test(tc, shared_tensors_are_listed);
+    TCase *tc = card_case("sharing");
     tcase_add_test(tc, b51_many_small_tensors_through_three_processes);
     tcase_add_test(tc, b52_work_before_a_put_is_seen_without_a_wait);
     tcase_add_test(tc, b52_a_value_made_before_the_work_waits_for_it);
@@ -709,14 +360,6 @@ static Suite *suite(void)
     tcase_add_test(tc, b53_finished_work_outlives_its_maker);
     tcase_add_test(tc, b53_unfinished_work_of_the_dead_is_an_error);
     tcase_add_test(tc, b53_memory_comes_back_from_a_dead_consumer);
-    tcase_add_test(tc, a_full_card_does_not_stop_a_thread_that_receives);
-    tcase_add_test(tc, a_locked_store_stops_only_those_who_share);
-    tcase_add_test(tc, a_capture_receives_nothing);
-    tcase_add_test(tc, a_process_without_a_card_says_so_and_loses_nothing);
-    tcase_add_test(tc, a_child_of_fork_loses_nothing);
-    if (!getenv("SHOAL_TEST_CARD")) {
-        tcase_add_test(tc, a_failed_capture_gives_back_when_the_work_is_done);
-    }
     suite_add_tcase(s, tc);
     return s;
 }

@@ -1,22 +1,11 @@
 /* Tensors of a card in several worlds: memory that was shared in a world that this process has left, and worlds whose creator
  * has ended. Over the stub driver, or on a card. */
-#include "device/cuda_share.h"
-#include "testing/cuda_stub/stub.h"
-
-#include "tests/talk.h"
+#include "tests/cuda/card.h"
 
 #include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static void begin(void)
-{
-    sh_stub_use();
-    setenv("SHOAL_TALK_DEVICE", "cuda", 1);
-    ck_assert_msg(sh_device_get(SHOAL_CUDA) != NULL, "%s", shoal_last_error_text());
-}
 
 /* ---- leaving a world ---- */
 
@@ -137,7 +126,7 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("cuda/worlds");
     TCase *tc = tcase_create("worlds");
-    tcase_add_checked_fixture(tc, begin, NULL);
+    tcase_add_checked_fixture(tc, card_open, NULL);
     tcase_set_timeout(tc, SH_TEST_SECONDS);
     tcase_add_loop_test(tc, memory_of_a_world_that_was_left_is_used_again, 0, 2);
     tcase_add_test(tc, a_joiner_shares_after_the_creator_has_ended);

@@ -1,0 +1,30 @@
+/* Shared by the tests with tensors of a card: those of tests/talk.h are on the stub's card, or on a real one. */
+#ifndef TESTS_CUDA_CARD_H
+#define TESTS_CUDA_CARD_H
+
+#include "device/cuda_share.h"
+#include "testing/cuda_stub/stub.h"
+#include "tests/talk.h"
+
+static inline void card_open(void)
+{
+    sh_stub_use();
+    setenv("SHOAL_TALK_DEVICE", "cuda", 1);
+    ck_assert_msg(sh_device_get(SHOAL_CUDA) != NULL, "%s", shoal_last_error_text());
+}
+
+static inline void card_begin(void)
+{
+    sh_leaks_begin();
+    card_open();
+}
+
+static inline TCase *card_case(const char *name)
+{
+    TCase *tc = tcase_create(name);
+    tcase_add_checked_fixture(tc, card_begin, children_end);
+    tcase_set_timeout(tc, SH_TEST_SECONDS);
+    return tc;
+}
+
+#endif
