@@ -160,7 +160,7 @@ static int abandon(const uint8_t *bytes, size_t size, bool dead)
         damage(bytes + i * WRITE_SIZE, places[i]);
     }
     sh_peers_set(NULL);
-    sh_the_world.attachment = SH_FORKED; /* so that leaving only forgets the world */
+    sh_attachment_set(SH_FORKED); /* so that leaving only forgets the world */
     shoal_world_leave();
     return fd;
 }
