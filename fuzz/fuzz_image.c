@@ -1,18 +1,9 @@
 /* Feeds any bytes to the image reader. It must return an image within its limits that
  * can be scaled and framed, or a reason. */
 #include "cli/framing.h"
+#include "fuzz/fuzz.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
-
-static void require(int condition)
-{
-    if (!condition) {
-        abort();
-    }
-}
 
 static void require_pixels(const float pixels[CLI_FRAME * CLI_FRAME])
 {

@@ -1,22 +1,11 @@
 /* Feeds any bytes to the safetensors reader. It must return a set whose tensors can be read and found by name, or an
  * error that names the file and the byte offset. Writing the set and reading it again must give the same set. */
-#include "data/source.h"
+#include "fuzz/fuzz_file.h"
 
 #include <shoal/file.h>
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
-
-static void require(int condition)
-{
-    if (!condition) {
-        abort();
-    }
-}
 
 static void compare(const shoal_tensors *a, const shoal_tensors *b)
 {
@@ -47,9 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     sh_source_memory(&s, "input", bytes, size);
     shoal_tensors *set = sh_safetensors_read(&s);
     if (set == NULL) {
-        shoal_err err = shoal_last_error();
-        require(err == SHOAL_ECORRUPT || err == SHOAL_ETYPE || err == SHOAL_ENOMEM);
-        require(err == SHOAL_ENOMEM || strncmp(shoal_last_error_text(), "input: byte ", 12) == 0);
+        require_file_error();
         return 0;
     }
     compare(set, set);

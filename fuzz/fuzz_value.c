@@ -1,16 +1,6 @@
 /* Feeds any bytes to the value decoder. A decoded value must encode, decode again to an equal value, copy and print. */
+#include "fuzz/fuzz.h"
 #include "ipc/value_codec.h"
-
-#include <stdlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
-
-static void require(int condition)
-{
-    if (!condition) {
-        abort();
-    }
-}
 
 /* The shared objects that the bytes may refer to: two blocks, made once. */
 static shoal_block *objects[2];

@@ -4,6 +4,7 @@
  * Each run makes a small world that contains some of everything, leaves it as a killed process would, writes data from
  * the input to places that the input chooses, and joins again as a new member, which then uses all that it finds. The
  * input is a sequence of writes of WRITE_SIZE bytes: the place, its index, how to write, and eight bytes of data. */
+#include "fuzz/fuzz.h"
 #include "ipc/queue.h"
 #include "shm/block.h"
 #include "shm/kind.h"
@@ -11,11 +12,8 @@
 
 #include <shoal/shoal.h>
 
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 #define RESERVE SH_RESERVE_MIN
 #define HEAP_LIMIT (UINT64_C(32) << 20)
@@ -29,13 +27,6 @@ static struct {
     uint64_t ids[IDS_MAX];
     size_t count;
 } known;
-
-static void require(int condition)
-{
-    if (!condition) {
-        abort();
-    }
-}
 
 /* ---- a world that contains some of everything ---- */
 
