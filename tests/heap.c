@@ -361,14 +361,7 @@ static counts with_blocks(int method, int64_t n, counts *out_child)
         hot_ok(shoal_queue_put(messages, shoal_list(i, "in flight", blocks[i]), LIMIT));
     }
     counts here = count_here();
-    shoal_process *p = start(method, 0, hold_blocks, shoal_map("in", in, "count", n));
-    shoal_status status;
-    ck_assert_ok(shoal_process_join(p, LIMIT, &status));
-    ck_assert_msg(status.end == SHOAL_RETURNED, "%s", status.text);
-    const shoal_value *r = shoal_process_result(p);
-    *out_child =
-        (counts){.fds = (int)sh_int_of(shoal_value_at(r, 0)), .mappings = (int)sh_int_of(shoal_value_at(r, 1))};
-    finish(p);
+    *out_child = finish_counted(start(method, 0, hold_blocks, shoal_map("in", in, "count", n)));
     for (int64_t i = 0; i < n; i++) {
         shoal_release(blocks[i]);
     }
@@ -383,13 +376,7 @@ START_TEST(b12_ten_thousand_blocks_and_messages_cost_no_fd_and_no_mapping)
     counts few_child, many_child;
     finish(start(_i, 0, hold_blocks, shoal_map("count", 0))); /* from now on the fork server exists */
     counts few = with_blocks(_i, 10, &few_child), many = with_blocks(_i, 10000, &many_child);
-    printf("10 and 10,000 live blocks and messages: fds %d and %d, in the child %d and %d; mappings %d and %d, %d and "
-           "%d\n",
-           few.fds, many.fds, few_child.fds, many_child.fds, few.mappings, many.mappings, few_child.mappings,
-           many_child.mappings);
-    ck_assert(few.fds == many.fds && few_child.fds == many_child.fds);
-    /* a child has the world, and the page with the word that tells of its end (sync/end_word.h) */
-    ck_assert(few.mappings == 1 && many.mappings == 1 && few_child.mappings == 2 && many_child.mappings == 2);
+    expect_same_counts("blocks and messages", few, many, few_child, many_child);
 }
 END_TEST
 
@@ -399,17 +386,15 @@ END_TEST
 static shoal_err pass_on(int rank, const shoal_value *args)
 {
     shoal_queue *in = ARG(queue, "in"), *out = ARG(queue, "out");
-    for (;;) {
-        shoal_block *b;
-        shoal_err err = shoal_queue_get_block(in, LIMIT, &b);
-        if (err == SHOAL_ECLOSED) {
-            return SHOAL_OK;
-        }
-        must_ok(err);
+    shoal_block *b;
+    shoal_err err;
+    while ((err = shoal_queue_get_block(in, LIMIT, &b)) == SHOAL_OK) {
         *(int64_t *)shoal_block_data(b) += rank + 1;
         must_ok(shoal_queue_put_block(out, b, LIMIT));
         shoal_release(b);
     }
+    must_err(err, SHOAL_ECLOSED);
+    return SHOAL_OK;
 }
 
 START_TEST(b12_blocks_in_a_chain_of_three_add_up_and_all_memory_returns)

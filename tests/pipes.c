@@ -249,18 +249,16 @@ END_TEST
 static shoal_err answer_ends(int rank, const shoal_value *args)
 {
     shoal_queue *in = ARG(queue, "in");
-    for (;;) {
-        shoal_value *v = NULL;
-        shoal_err err = shoal_queue_get(in, LIMIT, &v);
-        if (err == SHOAL_ECLOSED) {
-            return SHOAL_OK;
-        }
-        must_ok(err);
+    shoal_value *v = NULL;
+    shoal_err err;
+    while ((err = shoal_queue_get(in, LIMIT, &v)) == SHOAL_OK) {
         const shoal_value *end = shoal_value_type(v) == SHOAL_MAP ? shoal_value_find(v, "end") : v;
         must(shoal_value_object_kind(end) == SHOAL_KIND_PIPE);
         must_ok(shoal_pipe_send(shoal_value_as_pipe(end), shoal_value_int(rank), LIMIT));
         shoal_value_destroy(v); /* this was the last holder, so the end closes */
     }
+    must_err(err, SHOAL_ECLOSED);
+    return SHOAL_OK;
 }
 
 START_TEST(b23_ends_are_sent_through_queues)

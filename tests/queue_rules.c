@@ -108,13 +108,9 @@ END_TEST
 static shoal_err b23_answer(int rank, const shoal_value *args)
 {
     shoal_queue *in = ARG(queue, "in");
-    for (;;) {
-        shoal_value *v = NULL;
-        shoal_err err = shoal_queue_get(in, LIMIT, &v);
-        if (err == SHOAL_ECLOSED) {
-            return SHOAL_OK;
-        }
-        must_ok(err);
+    shoal_value *v = NULL;
+    shoal_err err;
+    while ((err = shoal_queue_get(in, LIMIT, &v)) == SHOAL_OK) {
         const shoal_value *inner = v;
         while (shoal_value_count(inner) > 0) {
             inner = shoal_value_at(inner, 0);
@@ -123,6 +119,8 @@ static shoal_err b23_answer(int rank, const shoal_value *args)
         must_ok(shoal_queue_put(shoal_value_as_queue(inner), shoal_value_int(rank), LIMIT));
         shoal_value_destroy(v);
     }
+    must_err(err, SHOAL_ECLOSED);
+    return SHOAL_OK;
 }
 
 START_TEST(b23_queue_made_before_or_after_and_sent_through_another)
@@ -153,17 +151,15 @@ static shoal_err b24_worker(int rank, const shoal_value *args)
     shoal_queue *q = ARG(queue, "queue");
     sh_a64 *done = shoal_block_data(ARG(block, "done"));
     (void)rank;
-    for (;;) {
-        shoal_value *v = NULL;
-        shoal_err err = shoal_queue_get(q, LIMIT, &v);
-        if (err == SHOAL_ECLOSED) {
-            return SHOAL_OK;
-        }
-        must_ok(err);
+    shoal_value *v = NULL;
+    shoal_err err;
+    while ((err = shoal_queue_get(q, LIMIT, &v)) == SHOAL_OK) {
         shoal_value_destroy(v);
         sh_add_acq_rel(done, 1);
         must_ok(shoal_queue_task_done(q));
     }
+    must_err(err, SHOAL_ECLOSED);
+    return SHOAL_OK;
 }
 
 START_TEST(b24_join_returns_when_every_item_is_done)

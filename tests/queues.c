@@ -208,13 +208,9 @@ static shoal_err b20_consumer(int rank, const shoal_value *args)
     tally *t = shoal_block_data(ARG(block, "tally"));
     int64_t last[PRODUCERS] = {-1, -1, -1, -1};
     (void)rank;
-    for (;;) {
-        shoal_value *v = NULL;
-        shoal_err err = shoal_queue_get(q, LIMIT, &v);
-        if (err == SHOAL_ECLOSED) {
-            return SHOAL_OK;
-        }
-        must_ok(err);
+    shoal_value *v = NULL;
+    shoal_err err;
+    while ((err = shoal_queue_get(q, LIMIT, &v)) == SHOAL_OK) {
         size_t size = 1;
         uint64_t word = 0;
         sh_add_relaxed(&t->taken, 1);
@@ -232,6 +228,8 @@ static shoal_err b20_consumer(int rank, const shoal_value *args)
         uint32_t bit = 1u << (number % 32);
         must((sh_or_seq_cst(&t->got[producer][number / 32], bit) & bit) == 0); /* no duplicates */
     }
+    must_err(err, SHOAL_ECLOSED);
+    return SHOAL_OK;
 }
 
 static void b20_run(int method, uint64_t bound)

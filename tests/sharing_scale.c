@@ -142,14 +142,7 @@ static counts with_tensors(int method, int64_t n, counts *out_child)
         hot_ok(shoal_queue_put_tensor(in, held[i], LIMIT));
     }
     counts here = count_here();
-    shoal_process *p = talk_start(method, 0, hold, shoal_map("in", in, "count", n));
-    shoal_status status;
-    ck_assert_ok(shoal_process_join(p, LIMIT, &status));
-    ck_assert_msg(status.end == SHOAL_RETURNED, "%s", status.text);
-    const shoal_value *r = shoal_process_result(p);
-    *out_child =
-        (counts){.fds = (int)sh_int_of(shoal_value_at(r, 0)), .mappings = (int)sh_int_of(shoal_value_at(r, 1))};
-    finish(p);
+    *out_child = finish_counted(talk_start(method, 0, hold, shoal_map("in", in, "count", n)));
     for (int64_t i = 0; i < n; i++) {
         shoal_tensor_release(held[i]);
     }
@@ -163,12 +156,7 @@ START_TEST(b12_ten_thousand_tensors_cost_no_fd_and_no_mapping)
     counts few_there, many_there;
     finish(talk_start(_i, 0, hold, shoal_map("count", 0))); /* from now on the fork server exists */
     counts few = with_tensors(_i, 10, &few_there), many = with_tensors(_i, 10000, &many_there);
-    printf("10 and 10,000 live tensors: fds %d and %d, in the child %d and %d; mappings %d and %d, %d and %d\n",
-           few.fds, many.fds, few_there.fds, many_there.fds, few.mappings, many.mappings, few_there.mappings,
-           many_there.mappings);
-    ck_assert(few.fds == many.fds && few_there.fds == many_there.fds);
-    /* a child maps the world and the page with the word that reports its end (sync/end_word.h) */
-    ck_assert(few.mappings == 1 && many.mappings == 1 && few_there.mappings == 2 && many_there.mappings == 2);
+    expect_same_counts("tensors", few, many, few_there, many_there);
 }
 END_TEST
 

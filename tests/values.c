@@ -2,7 +2,7 @@
 #include "base/random.h"
 #include "ipc/value.h"
 #include "shm/block.h"
-#include "tests/children.h"
+#include "tests/talk.h"
 
 #include <float.h>
 #include <math.h>
@@ -15,13 +15,9 @@ static shoal_err echo(int rank, const shoal_value *args)
 {
     shoal_queue *in = ARG(queue, "in"), *out = ARG(queue, "out");
     (void)rank;
-    for (;;) {
-        shoal_value *v = NULL;
-        shoal_err err = shoal_queue_get(in, LIMIT, &v);
-        if (err == SHOAL_ECLOSED) {
-            return SHOAL_OK;
-        }
-        must_ok(err);
+    shoal_value *v = NULL;
+    shoal_err err;
+    while ((err = shoal_queue_get(in, LIMIT, &v)) == SHOAL_OK) {
         size_t length = shoal_value_format(v, NULL, 0);
         char *text = malloc(length + 1);
         must(text != NULL && shoal_value_format(v, text, length + 1) == length);
@@ -29,39 +25,21 @@ static shoal_err echo(int rank, const shoal_value *args)
         must_ok(shoal_queue_put(out, v, LIMIT));
         free(text);
     }
-}
-
-typedef struct mirror {
-    shoal_queue *in, *out;
-    shoal_process *process;
-} mirror;
-
-static void mirror_begin(mirror *m, int method)
-{
-    ck_assert_ok(shoal_queue_create(0, &m->in));
-    ck_assert_ok(shoal_queue_create(0, &m->out));
-    m->process = start(method, 0, echo, shoal_map("in", m->in, "out", m->out));
-}
-
-static void mirror_end(mirror *m)
-{
-    shoal_queue_close(m->in);
-    finish(m->process);
-    shoal_release(m->in);
-    shoal_release(m->out);
+    must_err(err, SHOAL_ECLOSED);
+    return SHOAL_OK;
 }
 
 /* Sends the value, which it consumes, and checks what comes back. */
-static void there_and_back(mirror *m, shoal_value *v)
+static void there_and_back(talk *t, shoal_value *v)
 {
     shoal_value *copy = shoal_value_copy(v), *text = NULL, *back = NULL;
     hot(v != NULL && copy != NULL);
     size_t length = shoal_value_format(v, NULL, 0);
     char *here = malloc(length + 1);
     shoal_value_format(v, here, length + 1);
-    hot_ok(shoal_queue_put(m->in, v, LIMIT));
-    hot_ok(shoal_queue_get(m->out, LIMIT, &text));
-    hot_ok(shoal_queue_get(m->out, LIMIT, &back));
+    hot_ok(shoal_queue_put(t->in, v, LIMIT));
+    hot_ok(shoal_queue_get(t->out, LIMIT, &text));
+    hot_ok(shoal_queue_get(t->out, LIMIT, &back));
     if (!shoal_value_equal(back, copy) || strcmp(shoal_value_as_string(text), here) != 0) {
         ck_abort_msg("sent %.300s, but it arrived as %.300s (seed %u)", here, shoal_value_as_string(text), SEED);
     }
@@ -77,58 +55,58 @@ START_TEST(numbers_arrive_bit_for_bit)
 {
     static const double numbers[] = {0.0,      -0.0,      1.5, -1e300, DBL_MIN, DBL_MAX, DBL_TRUE_MIN,
                                      INFINITY, -INFINITY, 3.0, 0x1p53, 0x1p63,  NAN,     1.0 / 3.0};
-    mirror m;
-    mirror_begin(&m, _i);
-    there_and_back(&m, shoal_value_null());
-    there_and_back(&m, shoal_value_bool(true));
-    there_and_back(&m, shoal_value_bool(false));
+    talk t;
+    talk_begin(&t, _i, echo);
+    there_and_back(&t, shoal_value_null());
+    there_and_back(&t, shoal_value_bool(true));
+    there_and_back(&t, shoal_value_bool(false));
     for (int bit = 0; bit < 64; bit++) { /* every width of the encoding, from both sides */
         for (int64_t d = -1; d <= 1; d++) {
             uint64_t u = (UINT64_C(1) << bit) + (uint64_t)d;
-            there_and_back(&m, shoal_value_int((int64_t)u));
-            there_and_back(&m, shoal_list((int64_t)u, (int64_t)(0 - u)));
+            there_and_back(&t, shoal_value_int((int64_t)u));
+            there_and_back(&t, shoal_list((int64_t)u, (int64_t)(0 - u)));
         }
     }
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        there_and_back(&m, shoal_value_float(numbers[i]));
-        there_and_back(&m, shoal_list(numbers[i], -numbers[i], (float)numbers[i]));
+        there_and_back(&t, shoal_value_float(numbers[i]));
+        there_and_back(&t, shoal_list(numbers[i], -numbers[i], (float)numbers[i]));
     }
-    mirror_end(&m);
+    talk_end(&t);
 }
 END_TEST
 
 START_TEST(texts_and_bytes_arrive_whole)
 {
     static const size_t sizes[] = {0, 1, 7, 8, 9, 31, 32, 255, 256, 65535, 65536, 3u << 20};
-    mirror m;
-    mirror_begin(&m, _i);
+    talk t;
+    talk_begin(&t, _i, echo);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         char *bytes = calloc(1, sizes[i] + 1);
         uint64_t state = SEED;
         for (size_t k = 0; k < sizes[i]; k++) {
             bytes[k] = (char)(sh_splitmix_next(&state) % 94 + 33);
         }
-        there_and_back(&m, shoal_value_string(bytes));
-        there_and_back(&m, shoal_map(sizes[i] < 1000 ? bytes : "key", bytes));
+        there_and_back(&t, shoal_value_string(bytes));
+        there_and_back(&t, shoal_map(sizes[i] < 1000 ? bytes : "key", bytes));
         for (size_t k = 0; k < sizes[i]; k += 3) {
             bytes[k] = (char)(k & 0xff); /* not UTF-8, with zeros in it */
         }
-        there_and_back(&m, shoal_value_bytes(bytes, sizes[i]));
-        there_and_back(&m, shoal_list(shoal_value_bytes(bytes, sizes[i]), 1));
+        there_and_back(&t, shoal_value_bytes(bytes, sizes[i]));
+        there_and_back(&t, shoal_list(shoal_value_bytes(bytes, sizes[i]), 1));
         free(bytes);
     }
-    there_and_back(&m, shoal_value_string("Grüße, 鱼 🐟"));
-    there_and_back(&m, shoal_map("鱼", "🐟", "", ""));
-    mirror_end(&m);
+    there_and_back(&t, shoal_value_string("Grüße, 鱼 🐟"));
+    there_and_back(&t, shoal_map("鱼", "🐟", "", ""));
+    talk_end(&t);
 }
 END_TEST
 
 START_TEST(containers_arrive_in_order)
 {
-    mirror m;
-    mirror_begin(&m, _i);
-    there_and_back(&m, shoal_value_list());
-    there_and_back(&m, shoal_value_map());
+    talk t;
+    talk_begin(&t, _i, echo);
+    there_and_back(&t, shoal_value_list());
+    there_and_back(&t, shoal_value_map());
     for (int n = 14; n < 70000; n = n * 3 + 5) { /* every width of the counts */
         shoal_value *list = shoal_value_list(), *map = shoal_value_map();
         for (int i = 0; i < n; i++) {
@@ -137,15 +115,15 @@ START_TEST(containers_arrive_in_order)
             list = shoal_list_add(list, shoal_value_int(i));
             map = n < 5000 ? shoal_map_set(map, key, shoal_value_int(i)) : map;
         }
-        there_and_back(&m, list);
-        there_and_back(&m, map);
+        there_and_back(&t, list);
+        there_and_back(&t, map);
     }
     shoal_value *deep = shoal_value_list();
     for (int i = 1; i < SHOAL_VALUE_DEPTH; i++) {
         deep = i % 2 == 0 ? shoal_list_add(shoal_value_list(), deep) : shoal_map_set(shoal_value_map(), "in", deep);
     }
-    there_and_back(&m, deep);
-    mirror_end(&m);
+    there_and_back(&t, deep);
+    talk_end(&t);
 }
 END_TEST
 
@@ -199,25 +177,25 @@ static unsigned kinds_read(const shoal_value *v, void **out)
 
 START_TEST(every_kind_of_object_comes_back_as_the_same_handle)
 {
-    mirror m;
+    talk t;
     objects o;
-    mirror_begin(&m, _i);
+    talk_begin(&t, _i, echo);
     objects_make(&o);
     for (int round = 0; round < 30; round++) {
         for (int i = 0; i < KINDS; i++) {
             shoal_value *back = NULL;
             void *object = NULL;
-            there_and_back(&m, sh_value_object(o.all[i]));
-            hot_ok(shoal_queue_put(m.in, sh_value_object(o.all[i]), LIMIT));
-            until_told(m.out);
-            hot_ok(shoal_queue_get(m.out, LIMIT, &back));
+            there_and_back(&t, sh_value_object(o.all[i]));
+            hot_ok(shoal_queue_put(t.in, sh_value_object(o.all[i]), LIMIT));
+            until_told(t.out);
+            hot_ok(shoal_queue_get(t.out, LIMIT, &back));
             hot((int)shoal_value_object_kind(back) == i + 1);
             hot(kinds_read(back, &object) == 1u << i && object == o.all[i]);
             shoal_value_destroy(back);
         }
     }
     objects_release(&o);
-    mirror_end(&m);
+    talk_end(&t);
 }
 END_TEST
 
@@ -319,16 +297,16 @@ static shoal_value *random_value(uint64_t *state, objects *o, int depth)
 
 START_TEST(random_trees_with_objects_come_back_equal)
 {
-    mirror m;
+    talk t;
     objects o;
     uint64_t state = SEED + (uint64_t)_i;
-    mirror_begin(&m, _i);
+    talk_begin(&t, _i, echo);
     objects_make(&o);
     for (int i = 0; i < SH_REPEAT(3000); i++) {
-        there_and_back(&m, random_value(&state, &o, 0));
+        there_and_back(&t, random_value(&state, &o, 0));
     }
     objects_release(&o);
-    mirror_end(&m);
+    talk_end(&t);
 }
 END_TEST
 
@@ -336,8 +314,8 @@ END_TEST
 
 START_TEST(an_object_often_in_one_message_is_one_handle_and_lives_in_it)
 {
-    mirror m;
-    mirror_begin(&m, _i);
+    talk t;
+    talk_begin(&t, _i, echo);
     for (int round = 0; round < 30; round++) {
         shoal_block *b;
         shoal_value *list = shoal_value_list(), *back = NULL;
@@ -348,9 +326,9 @@ START_TEST(an_object_often_in_one_message_is_one_handle_and_lives_in_it)
             list = shoal_list_add(list, shoal_value_of(b));
         }
         shoal_release(b); /* the value holds it, then the messages, then the value that comes back */
-        hot_ok(shoal_queue_put(m.in, list, LIMIT));
-        until_told(m.out);
-        hot_ok(shoal_queue_get(m.out, LIMIT, &back));
+        hot_ok(shoal_queue_put(t.in, list, LIMIT));
+        until_told(t.out);
+        hot_ok(shoal_queue_get(t.out, LIMIT, &back));
         b = shoal_value_as_block(shoal_value_at(back, 0));
         hot(shoal_block_id(b) == id && strcmp(shoal_block_data(b), "only here") == 0);
         for (size_t i = 0; i < 200; i++) {
@@ -358,7 +336,7 @@ START_TEST(an_object_often_in_one_message_is_one_handle_and_lives_in_it)
         }
         shoal_value_destroy(back);
     }
-    mirror_end(&m);
+    talk_end(&t);
 }
 END_TEST
 
