@@ -3,6 +3,7 @@
 #include "testing/far_device.h"
 #include "testing/runner.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -166,4 +167,14 @@ static sh_exec *passage_exec(sh_exec *exec)
 const sh_kernels *sh_mirror_kernels(void)
 {
     return sh_mirror_device() ? &passed_kernels : NULL;
+}
+
+const sh_kernels *sh_mirror_fast(int i)
+{
+    const sh_kernels *card = sh_mirror_kernels();
+    const sh_kernels *kernels = card ? (i == 0 ? card : NULL) : sh_kernels_find(i == 0 ? "avx2" : "avx512");
+    if (kernels == NULL) {
+        printf("skipped: this CPU has no %s\n", i == 0 ? "AVX2" : "AVX-512");
+    }
+    return kernels;
 }

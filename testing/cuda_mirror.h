@@ -16,4 +16,8 @@ bool sh_mirror_is_host(void);
 /* Returns the kernels of that device, or NULL. */
 const sh_kernels *sh_mirror_kernels(void);
 
+/* Returns the fast kernels to test, 0 (AVX2) or 1 (AVX-512); prints and returns NULL if this CPU cannot run them. With SHOAL_TEST_CARD the
+ * device's take the place of 0, and there is no 1. */
+const sh_kernels *sh_mirror_fast(int i);
+
 #endif

@@ -7,7 +7,6 @@
 #include "testing/runner.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,13 +23,8 @@ static const sh_pooling_kernels *const reference = &sh_pooling_kernels_reference
 /* Returns variant i of the fast kernels, or NULL if this CPU cannot run it. */
 static const sh_pooling_kernels *fast(int i)
 {
-    const sh_kernels *card = sh_mirror_kernels(); /* with SHOAL_TEST_CARD: instead of variant 0 */
-    const sh_kernels *kernels = card ? (i == 0 ? card : NULL) : sh_kernels_find(i == 0 ? "avx2" : "avx512");
-    if (kernels != NULL) {
-        return kernels->pool;
-    }
-    printf("skipped: this CPU has no %s\n", i == 0 ? "AVX2" : "AVX-512");
-    return NULL;
+    const sh_kernels *kernels = sh_mirror_fast(i);
+    return kernels ? kernels->pool : NULL;
 }
 
 static int64_t from_to(int64_t from, int64_t to)
