@@ -92,6 +92,11 @@ void sh_cuda_order_poll(void);
 /* Unmaps granules of other processes that have died. Costs one load if none has. */
 void sh_cuda_imports_tidy(void);
 
+/* For captures, whose graphs keep addresses. left: counts the worlds that this process has left, where it unmapped the
+ * granules of others. has: says whether it has mapped any now. */
+uint64_t sh_cuda_worlds_left(void);
+bool sh_cuda_has_imports(void);
+
 /* Forgets what belongs to the world that this process leaves (cuda_share.c). */
 void sh_cuda_share_leave(void);
 
