@@ -238,7 +238,8 @@ static shoal_err own_work(sh_work *out_work)
     shoal_err err = cover();
     *out_work = order.host_only || is_done(order.last) ? 0 : sh_work_make(order.timeline, order.last);
     pthread_mutex_unlock(&order.lock);
-    return err;
+    /* Last: if the card is lost meanwhile, another thread raises `done`, and nothing is done. */
+    return err == SHOAL_OK ? sh_cuda_lost() : err;
 }
 
 static bool is_awaited(sh_work work);
@@ -289,9 +290,10 @@ shoal_err sh_cuda_mark(sh_a64 *work)
 
 static shoal_err lost_work(void)
 {
-    return sh_fail(SHOAL_EOWNERDEAD,
-                   "the process that computed a tensor on the card died before that work was done: the "
-                   "tensor's elements are undefined");
+    return sh_fail(
+        SHOAL_EOWNERDEAD,
+        "the process that computed a tensor on the card lost its card or died before that work was done: the "
+        "tensor's elements are undefined");
 }
 
 /* Under the lock of the waits: forgets those that are over. Returns how many are left. */

@@ -332,6 +332,59 @@ START_TEST(b53_unfinished_work_of_the_dead_is_an_error)
 }
 END_TEST
 
+/* Puts work that is not done, and loses its card; then it waits for a message. */
+static shoal_err lose_the_card(int rank, const shoal_value *args)
+{
+    (void)rank;
+    shoal_value *go = NULL;
+    shoal_tensor *t = counted(3, 4, 5);
+    must_ok(shoal_queue_put_tensor(ARG(queue, "out"), t, LIMIT)); /* this one is done */
+    sh_stub_control()->block();
+    must(shoal_add_scalar_(t, 1) == t);
+    must_ok(shoal_queue_put(ARG(queue, "out"), shoal_map("t", t), LIMIT));
+    must_ok(shoal_queue_get(ARG(queue, "in"), LIMIT, &go));
+    shoal_value_destroy(go);
+    sh_stub_control()->fail_call("cuStreamSynchronize", 1, 0, SH_CU_LAUNCH_FAILED);
+    must_err(shoal_card_wait(), SHOAL_ECARD);
+    must_ok(shoal_queue_put(ARG(queue, "out"), shoal_value_int(1), LIMIT));
+    must_ok(shoal_queue_get(ARG(queue, "in"), LIMIT, &go));
+    shoal_value_destroy(go);
+    shoal_tensor_release(t);
+    shoal_scope_release(0);
+    return SHOAL_OK;
+}
+
+/* Another process loses its card and lives on, before this one looks at its work (0), or while this one's stream waits for it
+ * (1). What that card has not done will never be done. */
+START_TEST(a_lost_card_holds_up_nobody)
+{
+    talk with;
+    shoal_tensor *t = NULL;
+    shoal_value *v = NULL;
+    talk_begin(&with, SHOAL_START_SPAWN, lose_the_card);
+    ck_assert_ok(shoal_queue_get_tensor(with.out, LIMIT, &t));
+    ck_assert(is_counted(t, 5));
+    ck_assert_ok(shoal_queue_get(with.out, LIMIT, &v));
+    if (_i == 1) {
+        ck_assert(shoal_add_(t, shoal_value_as_tensor(shoal_value_find(v, "t"))) == t);
+    }
+    ck_assert_ok(shoal_queue_put(with.in, shoal_value_int(1), LIMIT));
+    until_told(with.out);
+    if (_i == 0) {
+        ck_assert_ptr_null(shoal_value_as_tensor(shoal_value_find(v, "t")));
+        ck_assert_err(shoal_last_error(), SHOAL_EOWNERDEAD);
+    } else {
+        ck_assert_err(shoal_card_wait(), SHOAL_EOWNERDEAD);
+    }
+    ck_assert_ok(shoal_card_wait());
+    ck_assert_ok(shoal_queue_put(with.in, shoal_value_int(1), LIMIT));
+    shoal_value_destroy(v);
+    shoal_tensor_release(t);
+    shoal_scope_release(0);
+    talk_end(&with);
+}
+END_TEST
+
 static shoal_err take_all_and_die(int rank, const shoal_value *args)
 {
     shoal_tensor *t[64];
@@ -716,6 +769,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_child_of_fork_loses_nothing);
     if (!getenv("SHOAL_TEST_CARD")) {
         tcase_add_test(tc, a_failed_capture_gives_back_when_the_work_is_done);
+        tcase_add_loop_test(tc, a_lost_card_holds_up_nobody, 0, 2);
     }
     suite_add_tcase(s, tc);
     return s;
