@@ -53,7 +53,8 @@ static struct {
     size_t count, room;
 } waits = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static sh_a32 uncounted; /* 1: another library has the stream, and may enqueue work at any time */
+static sh_a32 uncounted;     /* 1: another library has the stream, and may enqueue work at any time */
+static sh_a32 others_follow; /* 1: a stream of another library may use what this process received */
 static void (*before_end_of_others)(bool ends);
 
 /* Checks whether everything that was enqueued lies before the last mark. */
@@ -65,6 +66,11 @@ static bool is_covered(void)
 void sh_cuda_order_distrust(void)
 {
     sh_store_relaxed(&uncounted, 1);
+}
+
+void sh_cuda_order_is_followed(void)
+{
+    sh_store_relaxed(&others_follow, 1);
 }
 
 static bool is_done(uint64_t number)
@@ -154,10 +160,21 @@ static void before_end(bool ends)
     }
 }
 
+/* At the end of the process: checks whether the card may still use memory of other processes. Their makers use it again as
+ * soon as this process has given it back; so it does not, and others do that for it when it is gone, and its context with
+ * it. This very process may have been interrupted anywhere, so nobody asks the driver. Its own memory does not matter:
+ * nobody uses that again. */
+static bool is_at_rest(void)
+{
+    return !sh_cuda_is_ours() || !sh_cuda_is_well() || !order.begun || !sh_cuda_imports_exist() ||
+           (is_covered() && is_done(order.last) && sh_load_relaxed(&others_follow) == 0);
+}
+
 __attribute__((constructor)) static void install(void)
 {
     before_end_of_others = sh_world_before_end;
     sh_world_before_end = before_end;
+    sh_world_is_at_rest = is_at_rest;
 }
 
 /* Registers the words of all timelines. Returns false if the driver refuses. */

@@ -339,6 +339,11 @@ shoal_err sh_cuda_open(const sh_piece *piece, void **out_data)
     return err;
 }
 
+bool sh_cuda_imports_exist(void)
+{
+    return imports.list != NULL;
+}
+
 /* ---- leaving a world ---- */
 
 uint64_t sh_cuda_worlds_left(void)
@@ -349,7 +354,7 @@ uint64_t sh_cuda_worlds_left(void)
 bool sh_cuda_has_imports(void)
 {
     pthread_mutex_lock(&imports.lock);
-    bool has = imports.list != NULL;
+    bool has = sh_cuda_imports_exist();
     pthread_mutex_unlock(&imports.lock);
     return has;
 }

@@ -59,6 +59,9 @@ static inline shoal_err sh_cuda_follow(void)
 /* Says that other code enqueues work that is not counted. From now on every mark calls the driver. */
 void sh_cuda_order_distrust(void);
 
+/* Says that other streams wait for this process's, and so may use the memory that it received. */
+void sh_cuda_order_is_followed(void);
+
 /* Waits on the host until everything that was enqueued is done. Errors: SHOAL_EOWNERDEAD if the stream waited for work
  * of a process that died, and that work was lost; those of the driver. */
 shoal_err sh_cuda_order_wait(void);
@@ -91,6 +94,10 @@ void sh_cuda_order_poll(void);
 
 /* Unmaps granules of other processes that have died. Costs one load if none has. */
 void sh_cuda_imports_tidy(void);
+
+/* Returns whether this process has mapped granules of others. Without the lock, at the end of the process: no other thread
+ * is there. */
+bool sh_cuda_imports_exist(void);
 
 /* For captures, whose graphs keep addresses. left: counts the worlds that this process has left, where it unmapped the
  * granules of others. has: says whether it has mapped any now. */

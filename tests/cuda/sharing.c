@@ -337,8 +337,8 @@ static shoal_err lose_the_card(int rank, const shoal_value *args)
 {
     (void)rank;
     shoal_value *go = NULL;
-    shoal_tensor *t = counted(3, 4, 5);
-    must_ok(shoal_queue_put_tensor(ARG(queue, "out"), t, LIMIT)); /* this one is done */
+    shoal_tensor *done = counted(3, 4, 5), *t = counted(3, 4, 6);
+    must_ok(shoal_queue_put_tensor(ARG(queue, "out"), done, LIMIT));
     sh_stub_control()->block();
     must(shoal_add_scalar_(t, 1) == t);
     must_ok(shoal_queue_put(ARG(queue, "out"), shoal_map("t", t), LIMIT));
@@ -349,6 +349,7 @@ static shoal_err lose_the_card(int rank, const shoal_value *args)
     must_ok(shoal_queue_put(ARG(queue, "out"), shoal_value_int(1), LIMIT));
     must_ok(shoal_queue_get(ARG(queue, "in"), LIMIT, &go));
     shoal_value_destroy(go);
+    shoal_tensor_release(done);
     shoal_tensor_release(t);
     shoal_scope_release(0);
     return SHOAL_OK;
@@ -382,6 +383,57 @@ START_TEST(a_lost_card_holds_up_nobody)
     shoal_tensor_release(t);
     shoal_scope_release(0);
     talk_end(&with);
+}
+END_TEST
+
+static bool stops_last;
+
+/* After the library's own destructor, with everything released that it releases. */
+__attribute__((destructor(200))) static void stop_last(void)
+{
+    if (stops_last) {
+        raise(SIGSTOP);
+    }
+}
+
+/* Receives a tensor and returns while its card still uses the bytes. */
+static shoal_err use_and_return(int rank, const shoal_value *args)
+{
+    shoal_tensor *t = NULL, *pinned = shoal_empty_pinned(SHOAL_F32, SHOAL_SHAPE(256, 256));
+    must(pinned != NULL);
+    must_ok(shoal_queue_get_tensor(ARG(queue, "in"), LIMIT, &t));
+    if (rank == 1) {
+        sh_stub_control()->block();
+    }
+    must_ok(shoal_copy_later_(t, pinned));
+    shoal_tensor_release(t);
+    shoal_tensor_release(pinned); /* the stub has its bytes */
+    if (rank == 0) {
+        must_ok(shoal_card_wait());
+    }
+    stops_last = true;
+    return SHOAL_OK;
+}
+
+/* A process ends, and its card has done all its work (0), or still uses a tensor of this process (1), which must not use the
+ * bytes again until that context is gone with its process. */
+START_TEST(what_the_card_of_an_ending_process_uses_stays_lent)
+{
+    shoal_queue *q;
+    siginfo_t info;
+    size_t used = used_now();
+    ck_assert_ok(shoal_queue_create(0, &q));
+    shoal_tensor *t = counted(256, 256, 0);
+    ck_assert_ok(shoal_queue_put_tensor(q, t, LIMIT));
+    shoal_tensor_release(t);
+    shoal_process *p = talk_start(SHOAL_START_SPAWN, _i, use_and_return, shoal_map("in", q));
+    ck_assert_int_eq(waitid(P_PID, (id_t)shoal_process_pid(p), &info, WSTOPPED), 0);
+    size_t lent = used_now();
+    ck_assert_int_eq(kill(shoal_process_pid(p), SIGCONT), 0);
+    finish(p);
+    ck_assert_int_eq(lent > used, _i);
+    ck_assert_uint_eq(used_now(), used);
+    shoal_release(q);
 }
 END_TEST
 
@@ -770,6 +822,7 @@ static Suite *suite(void)
     if (!getenv("SHOAL_TEST_CARD")) {
         tcase_add_test(tc, a_failed_capture_gives_back_when_the_work_is_done);
         tcase_add_loop_test(tc, a_lost_card_holds_up_nobody, 0, 2);
+        tcase_add_loop_test(tc, what_the_card_of_an_ending_process_uses_stays_lent, 0, 2);
     }
     suite_add_tcase(s, tc);
     return s;
