@@ -317,7 +317,7 @@ void sh_cuda_capture_destroy(sh_cuda_capture *c)
         drop_stream(c);
     }
     if (c->graph) {
-        (void)sh_cuda_order_wait();
+        sh_cuda_order_finish();
         (void)sh_cu.cuGraphExecDestroy(c->graph);
     }
     give_back_pieces(c);

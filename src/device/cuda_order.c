@@ -536,7 +536,8 @@ void sh_cuda_order_drain(void)
     (void)drain(&lost);
 }
 
-shoal_err sh_cuda_order_wait(void)
+/* tells: the caller reports what was lost. */
+static shoal_err wait_for_all(bool tells)
 {
     bool lost = false;
     pthread_mutex_lock(&order.lock);
@@ -552,13 +553,23 @@ shoal_err sh_cuda_order_wait(void)
     if (err != SHOAL_OK) {
         return err;
     }
-    (void)look_at_waits(true, &lost);
+    (void)look_at_waits(tells, &lost);
     pthread_mutex_lock(&order.lock);
     order.covered = seen > order.covered ? seen : order.covered;
     release_closings(false);
     pthread_mutex_unlock(&order.lock);
     sh_cuda_imports_tidy();
-    return lost ? lost_work() : SHOAL_OK;
+    return lost && tells ? lost_work() : SHOAL_OK;
+}
+
+shoal_err sh_cuda_order_wait(void)
+{
+    return wait_for_all(true);
+}
+
+void sh_cuda_order_finish(void)
+{
+    (void)wait_for_all(false);
 }
 
 /* ---- giving back ---- */

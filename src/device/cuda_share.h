@@ -66,7 +66,9 @@ void sh_cuda_order_is_followed(void);
  * of a process that died, and that work was lost; those of the driver. */
 shoal_err sh_cuda_order_wait(void);
 
-/* The same, but leaves it to sh_cuda_order_wait to report what failed. */
+/* The same, for a call that cannot fail: the next sh_cuda_order_wait reports what was lost. drain: does not release what
+ * sh_cuda_close keeps, and takes no lock but that of the waits. */
+void sh_cuda_order_finish(void);
 void sh_cuda_order_drain(void);
 
 /* Returns how many works of other processes the stream waits for, or are lost and not yet reported by a host wait. If

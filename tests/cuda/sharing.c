@@ -386,6 +386,36 @@ START_TEST(a_lost_card_holds_up_nobody)
 }
 END_TEST
 
+/* The end of a capture waits for the card, and has nobody to tell that work was lost: the next call that waits does. */
+START_TEST(a_capture_does_not_swallow_a_loss)
+{
+    talk with;
+    shoal_capture *c;
+    shoal_tensor *t = NULL, *own = counted(3, 4, 0), *pinned = shoal_empty_pinned(SHOAL_F32, SHOAL_SHAPE(3, 4));
+    shoal_value *v = NULL;
+    ck_assert_ok(shoal_capture_begin(&c));
+    ck_assert_ok(shoal_copy_later_(own, pinned));
+    ck_assert_ok(shoal_capture_end(c));
+    talk_begin(&with, SHOAL_START_SPAWN, lose_the_card);
+    ck_assert_ok(shoal_queue_get_tensor(with.out, LIMIT, &t));
+    ck_assert_ok(shoal_queue_get(with.out, LIMIT, &v));
+    ck_assert(shoal_add_(own, shoal_value_as_tensor(shoal_value_find(v, "t"))) == own);
+    ck_assert_ok(shoal_capture_replay(c));
+    ck_assert_ok(shoal_queue_put(with.in, shoal_value_int(1), LIMIT));
+    until_told(with.out);
+    shoal_capture_destroy(c);
+    ck_assert_err(shoal_card_wait(), SHOAL_EOWNERDEAD);
+    ck_assert_ok(shoal_card_wait());
+    ck_assert_ok(shoal_queue_put(with.in, shoal_value_int(1), LIMIT));
+    shoal_value_destroy(v);
+    shoal_tensor_release(t);
+    shoal_tensor_release(own);
+    shoal_tensor_release(pinned);
+    shoal_scope_release(0);
+    talk_end(&with);
+}
+END_TEST
+
 static bool stops_last;
 
 /* After the library's own destructor, with everything released that it releases. */
@@ -822,6 +852,7 @@ static Suite *suite(void)
     if (!getenv("SHOAL_TEST_CARD")) {
         tcase_add_test(tc, a_failed_capture_gives_back_when_the_work_is_done);
         tcase_add_loop_test(tc, a_lost_card_holds_up_nobody, 0, 2);
+        tcase_add_test(tc, a_capture_does_not_swallow_a_loss);
         tcase_add_loop_test(tc, what_the_card_of_an_ending_process_uses_stays_lent, 0, 2);
     }
     suite_add_tcase(s, tc);
