@@ -321,6 +321,7 @@ void sh_cuda_capture_destroy(sh_cuda_capture *c)
         (void)sh_cu.cuGraphExecDestroy(c->graph);
     }
     give_back_pieces(c);
+    sh_cuda_pinned_give_back(c);
     for (size_t i = 0; i < c->keeper_count; i++) {
         sh_cuda_close(c->keepers[i]); /* work from before the capture may use them still */
     }
