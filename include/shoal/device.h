@@ -115,7 +115,8 @@ typedef struct shoal_capture shoal_capture;
  * gradients is recorded as usual, so a step with a backward pass can be captured.
  *
  * A call that needs the host in the middle of the step cannot be captured: reading elements (shoal_item,
- * shoal_tensor_read), writing elements from memory that is not pinned, waiting, and sending a card tensor to another
+ * shoal_tensor_read), writing elements from memory that is not pinned, waiting, giving memory back to another library
+ * (the release of a tensor from shoal_tensor_from_dlpack), and sending a card tensor to another
  * process or receiving one. Such a call fails with SHOAL_ESTATE and ends the capture. After that the thread's work runs
  * as usual, and shoal_capture_end fails. A tensor that could not be received is the next one that this process gets
  * from its queue. CPU work in the step is done once, during the capture. A replay does not repeat it: random

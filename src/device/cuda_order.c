@@ -602,6 +602,15 @@ static bool keep_for_now(shoal_block *keeper)
     return true;
 }
 
+void sh_cuda_order_abandon(void)
+{
+    if (sh_cuda_is_ours() && !sh_cuda_is_well()) {
+        pthread_mutex_lock(&order.lock);
+        release_closings(true);
+        pthread_mutex_unlock(&order.lock);
+    }
+}
+
 void sh_cuda_close(shoal_block *keeper)
 {
     sh_cleanup_begin();
@@ -615,6 +624,7 @@ void sh_cuda_close(shoal_block *keeper)
     }
     if (!kept) {
         sh_block_release(keeper);
+        sh_cuda_order_abandon();
     }
     sh_cleanup_end();
 }

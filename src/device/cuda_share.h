@@ -94,6 +94,9 @@ void sh_cuda_order_begin(void);
 /* Releases the blocks of sh_cuda_close whose work is done, and tidies the imports. */
 void sh_cuda_order_poll(void);
 
+/* If this process has lost its card, releases all blocks of sh_cuda_close: that card uses nothing any more. */
+void sh_cuda_order_abandon(void);
+
 /* Unmaps granules of other processes that have died. Costs one load if none has. */
 void sh_cuda_imports_tidy(void);
 

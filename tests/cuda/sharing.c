@@ -386,6 +386,53 @@ START_TEST(a_lost_card_holds_up_nobody)
 }
 END_TEST
 
+/* Uses tensors and releases them, and loses its card in between; then it waits for a message. */
+static shoal_err release_without_a_card(int rank, const shoal_value *args)
+{
+    shoal_tensor *t[3], *pinned = shoal_empty_pinned(SHOAL_F32, SHOAL_SHAPE(3, 4));
+    shoal_value *go = NULL;
+    (void)rank;
+    for (int i = 0; i < 3; i++) {
+        must_ok(shoal_queue_get_tensor(ARG(queue, "in"), LIMIT, &t[i]));
+    }
+    sh_stub_control()->block();
+    for (int i = 0; i < 3; i++) {
+        must_ok(shoal_copy_later_(t[i], pinned));
+    }
+    shoal_tensor_release(t[0]);
+    shoal_tensor_release(t[1]);
+    sh_stub_control()->fail_call("cuStreamSynchronize", 1, 0, SH_CU_LAUNCH_FAILED);
+    must_err(shoal_card_wait(), SHOAL_ECARD);
+    shoal_tensor_release(t[2]);
+    must_ok(shoal_queue_put(ARG(queue, "out"), shoal_value_int(1), LIMIT));
+    must_ok(shoal_queue_get(ARG(queue, "in"), LIMIT, &go));
+    shoal_value_destroy(go);
+    _exit(0); /* the driver cannot free the pinned memory */
+}
+
+/* A card that is lost uses nothing any more, so what waited for it goes back to its makers. */
+START_TEST(a_lost_card_keeps_nothing)
+{
+    shoal_queue *in, *out;
+    size_t used = used_now();
+    ck_assert_ok(shoal_queue_create(0, &in));
+    ck_assert_ok(shoal_queue_create(0, &out));
+    for (int i = 0; i < 3; i++) {
+        shoal_tensor *t = counted(3, 4, i);
+        ck_assert_ok(shoal_queue_put_tensor(in, t, LIMIT));
+        shoal_tensor_release(t);
+    }
+    shoal_process *p = talk_start(SHOAL_START_SPAWN, 0, release_without_a_card, shoal_map("in", in, "out", out));
+    until_told(out);
+    size_t lent = used_now();
+    ck_assert_ok(shoal_queue_put(in, shoal_value_int(1), LIMIT));
+    finish_as(p, SHOAL_EXITED, 0);
+    ck_assert_uint_eq(lent, used);
+    shoal_release(in);
+    shoal_release(out);
+}
+END_TEST
+
 /* The end of a capture waits for the card, and has nobody to tell that work was lost: the next call that waits does. */
 START_TEST(a_capture_does_not_swallow_a_loss)
 {
@@ -852,6 +899,7 @@ static Suite *suite(void)
     if (!getenv("SHOAL_TEST_CARD")) {
         tcase_add_test(tc, a_failed_capture_gives_back_when_the_work_is_done);
         tcase_add_loop_test(tc, a_lost_card_holds_up_nobody, 0, 2);
+        tcase_add_test(tc, a_lost_card_keeps_nothing);
         tcase_add_test(tc, a_capture_does_not_swallow_a_loss);
         tcase_add_loop_test(tc, what_the_card_of_an_ending_process_uses_stays_lent, 0, 2);
     }
