@@ -71,7 +71,7 @@ SHOAL_MUST_USE shoal_err shoal_card_memory_get(shoal_card_memory *out_memory);
 
 /* Waits until the card has done all work of this process, from all its threads. Does nothing if the process has not
  * used the card. Blocks as long as the work takes. Thread-safe. Errors: SHOAL_EOWNERDEAD if the work used a tensor from
- * a process that died before it had computed the tensor (the work is done, but its results are undefined); SHOAL_ECARD;
+ * a process that lost its card or died before it had computed the tensor (the work is done, but its results are undefined); SHOAL_ECARD;
  * SHOAL_ESTATE if this thread captures; SHOAL_EFORK. */
 SHOAL_MUST_USE shoal_err shoal_card_wait(void);
 
@@ -115,7 +115,8 @@ typedef struct shoal_capture shoal_capture;
  * gradients is recorded as usual, so a step with a backward pass can be captured.
  *
  * A call that needs the host in the middle of the step cannot be captured: reading elements (shoal_item,
- * shoal_tensor_read), writing elements from memory that is not pinned, waiting, and sending a card tensor to another
+ * shoal_tensor_read), writing elements from memory that is not pinned, waiting, giving memory back to another library
+ * (the release of a tensor from shoal_tensor_from_dlpack), and sending a card tensor to another
  * process or receiving one. Such a call fails with SHOAL_ESTATE and ends the capture. After that the thread's work runs
  * as usual, and shoal_capture_end fails. A tensor that could not be received is the next one that this process gets
  * from its queue. CPU work in the step is done once, during the capture. A replay does not repeat it: random
@@ -134,7 +135,8 @@ SHOAL_MUST_USE shoal_err shoal_capture_end(shoal_capture *capture);
 /* Runs the captured step once. Returns before the card has done it. The step draws the random numbers that it would
  * draw if the calling thread ran it now, so replays and ordinary steps can be mixed. Any thread may call this, one at a
  * time. Errors: SHOAL_ESTATE if the capture was not ended, or failed, or if the thread's seed differs from the
- * capture's (shoal_manual_seed); SHOAL_ECARD; SHOAL_EFORK. */
+ * capture's (shoal_manual_seed), or if the step may have used tensors of other processes and this process has left their
+ * world; SHOAL_ECARD; SHOAL_EFORK. */
 SHOAL_MUST_USE shoal_err shoal_capture_replay(shoal_capture *capture);
 
 /* Destroys a capture, ended or not, and frees its memory. If the capture was not ended, only the thread that began it

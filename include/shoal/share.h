@@ -43,8 +43,8 @@ SHOAL_MUST_USE shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tenso
 
 /* Takes a tensor from a queue. The caller owns it. Blocks and fails like shoal_queue_get. Thread-safe. Errors: also
  * SHOAL_ETYPE if the oldest message is not a tensor; the message then stays in the queue. For a card tensor also
- * SHOAL_EOWNERDEAD if its sender died before its work was done; the message is then lost. (If the death is noticed
- * after the get, the next shoal_card_wait or read returns SHOAL_EOWNERDEAD instead.) If this process uses another card
+ * SHOAL_EOWNERDEAD if its sender lost its card or died before its work was done; the message is then lost. (If that is
+ * noticed after the get, the next shoal_card_wait or read returns SHOAL_EOWNERDEAD instead.) If this process uses another card
  * or has none: SHOAL_EINVAL, or the errors of shoal_card_count. The message then goes back to the end of the queue, for
  * another process. */
 SHOAL_MUST_USE shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tensor **out_tensor);

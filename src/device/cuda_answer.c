@@ -36,6 +36,7 @@ static void give_back(void)
         (void)sh_cuda_memory_trim();
         sh_cardstore_sweep();
     }
+    sh_cuda_order_abandon();
 }
 
 /* last: the last request before it began. */

@@ -18,6 +18,8 @@ struct sh_cuda_capture {
     capture_state state;
     sh_cu_stream stream; /* while it records, and after its thread ended */
     sh_cu_graph_exec graph;
+    bool own_only;    /* this process had mapped no memory of others while it recorded */
+    uint64_t left;    /* sh_cuda_worlds_left when it began */
     uint64_t *word;   /* on the card: what random kernels add to their offsets */
     uint64_t advance; /* what the word is after the launches so far; NO_ADVANCE before the first */
     sh_exec *exec;    /* of the thread, and what its scratch was before */
@@ -153,6 +155,7 @@ shoal_err sh_cuda_capture_begin(sh_cuda_capture **out_capture)
                            .scratch = exec->scratch,
                            .scratch_size = exec->scratch_size,
                            .advance = NO_ADVANCE,
+                           .left = sh_cuda_worlds_left(),
                            .word = sh_cuda_alloc(sizeof(uint64_t))};
     shoal_err err = c->word ? start_recording(c) : shoal_last_error();
     if (err != SHOAL_OK) {
@@ -219,9 +222,16 @@ shoal_err sh_cuda_capture_refuse(const char *what)
     return sh_fail(SHOAL_ESTATE, "%s; the capture has ended", c->reason);
 }
 
+/* Checks whether this process has left a world since the capture began. */
+static bool has_left(const sh_cuda_capture *c)
+{
+    return sh_cuda_worlds_left() != c->left;
+}
+
 static shoal_err make_graph(sh_cuda_capture *c)
 {
     sh_cu_graph graph = NULL;
+    c->own_only = !sh_cuda_has_imports() && !has_left(c); /* a graph does not say which addresses it uses */
     leave_thread(c);
     shoal_err err = end_stream(c, &graph);
     if (err == SHOAL_OK) {
@@ -273,6 +283,10 @@ shoal_err sh_cuda_capture_launch(sh_cuda_capture *c, uint64_t advance)
         err = sh_fail(SHOAL_ESTATE, "the capture %s",
                       c->state == BROKEN ? "failed and cannot be replayed" : "was not ended");
     }
+    if (err == SHOAL_OK && !c->own_only && has_left(c)) {
+        err = sh_fail(SHOAL_ESTATE,
+                      "the capture may use tensors of other processes, and this process has left their world");
+    }
     if (err != SHOAL_OK) {
         return err;
     }
@@ -303,10 +317,11 @@ void sh_cuda_capture_destroy(sh_cuda_capture *c)
         drop_stream(c);
     }
     if (c->graph) {
-        (void)sh_cuda_order_wait();
+        sh_cuda_order_finish();
         (void)sh_cu.cuGraphExecDestroy(c->graph);
     }
     give_back_pieces(c);
+    sh_cuda_pinned_give_back(c);
     for (size_t i = 0; i < c->keeper_count; i++) {
         sh_cuda_close(c->keepers[i]); /* work from before the capture may use them still */
     }

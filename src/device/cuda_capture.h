@@ -48,6 +48,9 @@ sh_cuda_piece *sh_cuda_capture_take(sh_cuda_capture *capture, size_t size);
 void sh_cuda_capture_add(sh_cuda_capture *capture, sh_cuda_piece *piece);
 bool sh_cuda_capture_keep(sh_cuda_piece *piece);
 
+/* A capture is destroyed: frees the pinned memory that the program freed meanwhile (cuda_pinned.c). */
+void sh_cuda_pinned_give_back(const sh_cuda_capture *capture);
+
 /* sh_cuda_close in a thread that captures: takes the reference, until the graph is destroyed. Returns false if the thread
  * does not capture. */
 bool sh_cuda_capture_keeper(shoal_block *keeper);

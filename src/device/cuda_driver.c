@@ -1,7 +1,7 @@
 #include "device/cuda_driver.h"
 
 #include "base/error.h"
-#include "sync/atomic.h"
+#include "shm/timeline.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -157,15 +157,21 @@ static bool ends_context(int result)
     }
 }
 
-/* Keeps the first reason: what comes after it is its consequence. */
+/* Keeps the first reason: what comes after it is its consequence. The streams of other processes must not wait for this
+ * process's card any more, which will do nothing. They are let go after `lost` is set: who sees that sees why (own_work in
+ * cuda_order.c). */
 static void remember(const char *what, int result, const char *name, const char *text)
 {
     pthread_mutex_lock(&lost_lock);
-    if (sh_load_relaxed(&lost) == 0) {
+    bool first = sh_load_relaxed(&lost) == 0;
+    if (first) {
         snprintf(lost_text, sizeof lost_text, "%s: %s (%d: %s)", what, text, result, name);
         sh_store_release(&lost, 1); /* pairs with the acquire in sh_cuda_is_well: the text is visible */
     }
     pthread_mutex_unlock(&lost_lock);
+    if (first) {
+        sh_timelines_lose();
+    }
 }
 
 bool sh_cuda_is_well(void)

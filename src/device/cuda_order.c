@@ -53,7 +53,8 @@ static struct {
     size_t count, room;
 } waits = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static sh_a32 uncounted; /* 1: another library has the stream, and may enqueue work at any time */
+static sh_a32 uncounted;     /* 1: another library has the stream, and may enqueue work at any time */
+static sh_a32 others_follow; /* 1: a stream of another library may use what this process received */
 static void (*before_end_of_others)(bool ends);
 
 /* Checks whether everything that was enqueued lies before the last mark. */
@@ -65,6 +66,11 @@ static bool is_covered(void)
 void sh_cuda_order_distrust(void)
 {
     sh_store_relaxed(&uncounted, 1);
+}
+
+void sh_cuda_order_is_followed(void)
+{
+    sh_store_relaxed(&others_follow, 1);
 }
 
 static bool is_done(uint64_t number)
@@ -154,10 +160,21 @@ static void before_end(bool ends)
     }
 }
 
+/* At the end of the process: checks whether the card may still use memory of other processes. Their makers use it again as
+ * soon as this process has given it back; so it does not, and others do that for it when it is gone, and its context with
+ * it. This very process may have been interrupted anywhere, so nobody asks the driver. Its own memory does not matter:
+ * nobody uses that again. */
+static bool is_at_rest(void)
+{
+    return !sh_cuda_is_ours() || !sh_cuda_is_well() || !order.begun || !sh_cuda_imports_exist() ||
+           (is_covered() && is_done(order.last) && sh_load_relaxed(&others_follow) == 0);
+}
+
 __attribute__((constructor)) static void install(void)
 {
     before_end_of_others = sh_world_before_end;
     sh_world_before_end = before_end;
+    sh_world_is_at_rest = is_at_rest;
 }
 
 /* Registers the words of all timelines. Returns false if the driver refuses. */
@@ -238,7 +255,8 @@ static shoal_err own_work(sh_work *out_work)
     shoal_err err = cover();
     *out_work = order.host_only || is_done(order.last) ? 0 : sh_work_make(order.timeline, order.last);
     pthread_mutex_unlock(&order.lock);
-    return err;
+    /* Last: if the card is lost meanwhile, another thread raises `done`, and nothing is done. */
+    return err == SHOAL_OK ? sh_cuda_lost() : err;
 }
 
 static bool is_awaited(sh_work work);
@@ -289,9 +307,10 @@ shoal_err sh_cuda_mark(sh_a64 *work)
 
 static shoal_err lost_work(void)
 {
-    return sh_fail(SHOAL_EOWNERDEAD,
-                   "the process that computed a tensor on the card died before that work was done: the "
-                   "tensor's elements are undefined");
+    return sh_fail(
+        SHOAL_EOWNERDEAD,
+        "the process that computed a tensor on the card lost its card or died before that work was done: the "
+        "tensor's elements are undefined");
 }
 
 /* Under the lock of the waits: forgets those that are over. Returns how many are left. */
@@ -517,7 +536,8 @@ void sh_cuda_order_drain(void)
     (void)drain(&lost);
 }
 
-shoal_err sh_cuda_order_wait(void)
+/* tells: the caller reports what was lost. */
+static shoal_err wait_for_all(bool tells)
 {
     bool lost = false;
     pthread_mutex_lock(&order.lock);
@@ -533,13 +553,23 @@ shoal_err sh_cuda_order_wait(void)
     if (err != SHOAL_OK) {
         return err;
     }
-    (void)look_at_waits(true, &lost);
+    (void)look_at_waits(tells, &lost);
     pthread_mutex_lock(&order.lock);
     order.covered = seen > order.covered ? seen : order.covered;
     release_closings(false);
     pthread_mutex_unlock(&order.lock);
     sh_cuda_imports_tidy();
-    return lost ? lost_work() : SHOAL_OK;
+    return lost && tells ? lost_work() : SHOAL_OK;
+}
+
+shoal_err sh_cuda_order_wait(void)
+{
+    return wait_for_all(true);
+}
+
+void sh_cuda_order_finish(void)
+{
+    (void)wait_for_all(false);
 }
 
 /* ---- giving back ---- */
@@ -572,6 +602,15 @@ static bool keep_for_now(shoal_block *keeper)
     return true;
 }
 
+void sh_cuda_order_abandon(void)
+{
+    if (sh_cuda_is_ours() && !sh_cuda_is_well()) {
+        pthread_mutex_lock(&order.lock);
+        release_closings(true);
+        pthread_mutex_unlock(&order.lock);
+    }
+}
+
 void sh_cuda_close(shoal_block *keeper)
 {
     sh_cleanup_begin();
@@ -585,6 +624,7 @@ void sh_cuda_close(shoal_block *keeper)
     }
     if (!kept) {
         sh_block_release(keeper);
+        sh_cuda_order_abandon();
     }
     sh_cleanup_end();
 }

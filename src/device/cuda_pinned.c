@@ -4,12 +4,65 @@
 #include "base/error.h"
 #include "device/cuda_share.h"
 
+#include <pthread.h>
+#include <stdlib.h>
+
+/* Memory that a thread made or freed while it captured. Each replay of the graph copies from it or to it, so it is freed with
+ * the capture, like card memory (SH_CUDA_KEPT). */
+typedef struct kept {
+    struct kept *next;
+    void *data;
+    const sh_cuda_capture *capture;
+    bool freed; /* by the program */
+} kept;
+
+static struct {
+    pthread_mutex_t lock;
+    kept *list;
+} of_captures = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static bool keep(void *data, bool freed)
+{
+    kept *k = malloc(sizeof *k);
+    if (k) {
+        pthread_mutex_lock(&of_captures.lock);
+        *k = (kept){.next = of_captures.list, .data = data, .capture = sh_cuda_capturing(), .freed = freed};
+        of_captures.list = k;
+        pthread_mutex_unlock(&of_captures.lock);
+    }
+    return k != NULL;
+}
+
+/* Says that the program has freed the memory. Returns false if it is not that of a capture. */
+static bool is_kept(const void *data)
+{
+    pthread_mutex_lock(&of_captures.lock);
+    kept *k = of_captures.list;
+    while (k && (k->data != data || k->freed)) {
+        k = k->next;
+    }
+    if (k) {
+        k->freed = true;
+    }
+    pthread_mutex_unlock(&of_captures.lock);
+    return k != NULL;
+}
+
+static void free_now(void *data)
+{
+    (void)sh_cuda_result("cannot free pinned memory", sh_cu.cuMemFreeHost(data)); /* waits for copies that use it */
+}
+
 void *sh_cuda_alloc_pinned(size_t size)
 {
     void *data = NULL;
     shoal_err err = sh_cuda_check();
     if (err == SHOAL_OK) {
         err = sh_cuda_result("cannot pin host memory", sh_cu.cuMemAllocHost(&data, size > 0 ? size : 1));
+    }
+    if (err == SHOAL_OK && sh_cuda_capturing() && !keep(data, false)) {
+        free_now(data);
+        err = sh_fail(SHOAL_ENOMEM, "no memory to describe %zu bytes of pinned memory", size);
     }
     return err == SHOAL_OK ? data : NULL;
 }
@@ -20,10 +73,39 @@ void sh_cuda_free_pinned(void *data, size_t size)
 {
     (void)size;
     sh_cleanup_begin();
-    if (data && sh_cuda_check() == SHOAL_OK) {
-        (void)sh_cuda_result("cannot free pinned memory", sh_cu.cuMemFreeHost(data)); /* waits for copies that use it */
+    if (data && sh_cuda_check() == SHOAL_OK && !is_kept(data)) {
+        if (sh_cuda_capturing() && !keep(data, true)) {
+            (void)sh_cuda_capture_refuse("releasing pinned memory, without memory to remember it,");
+        }
+        if (!sh_cuda_capturing()) {
+            free_now(data);
+        }
     }
     sh_cleanup_end();
+}
+
+void sh_cuda_pinned_give_back(const sh_cuda_capture *capture)
+{
+    kept *freed = NULL;
+    pthread_mutex_lock(&of_captures.lock);
+    for (kept **place = &of_captures.list; *place;) {
+        kept *k = *place;
+        if (k->capture != capture) {
+            place = &k->next;
+            continue;
+        }
+        *place = k->next;
+        k->next = freed;
+        freed = k;
+    }
+    pthread_mutex_unlock(&of_captures.lock);
+    for (kept *k = freed, *next; k; k = next) {
+        next = k->next;
+        if (k->freed) {
+            free_now(k->data);
+        }
+        free(k);
+    }
 }
 
 shoal_err sh_cuda_write_later(void *to, const void *from_pinned, size_t size)

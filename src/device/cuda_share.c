@@ -25,6 +25,8 @@ static struct {
     uint64_t died; /* sh_granules_died when the list was last checked */
 } imports = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+static sh_a64 worlds_left; /* counts them */
+
 /* Pieces that were freed here while others held them, the oldest first. Under the allocator's lock. */
 static struct {
     sh_cuda_piece *first, *last;
@@ -337,7 +339,25 @@ shoal_err sh_cuda_open(const sh_piece *piece, void **out_data)
     return err;
 }
 
+bool sh_cuda_imports_exist(void)
+{
+    return imports.list != NULL;
+}
+
 /* ---- leaving a world ---- */
+
+uint64_t sh_cuda_worlds_left(void)
+{
+    return sh_load_relaxed(&worlds_left);
+}
+
+bool sh_cuda_has_imports(void)
+{
+    pthread_mutex_lock(&imports.lock);
+    bool has = sh_cuda_imports_exist();
+    pthread_mutex_unlock(&imports.lock);
+    return has;
+}
 
 /* What others hold of this process's memory cannot come back: this process would not learn of it. A piece that is in
  * use here stays so until it is freed: its tensor can no longer be used, but another library may have the memory
@@ -370,6 +390,7 @@ void sh_cuda_share_leave(void)
     sh_cuda_memory_unlock();
     (void)sh_cuda_memory_trim(); /* the processes of this world cannot ask for it any more */
     pthread_mutex_lock(&imports.lock);
+    sh_store_relaxed(&worlds_left, sh_load_relaxed(&worlds_left) + 1); /* no other thread is in a call of the library */
     while (imports.list) {
         import *m = imports.list;
         imports.list = m->next;

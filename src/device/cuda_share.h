@@ -59,11 +59,16 @@ static inline shoal_err sh_cuda_follow(void)
 /* Says that other code enqueues work that is not counted. From now on every mark calls the driver. */
 void sh_cuda_order_distrust(void);
 
+/* Says that other streams wait for this process's, and so may use the memory that it received. */
+void sh_cuda_order_is_followed(void);
+
 /* Waits on the host until everything that was enqueued is done. Errors: SHOAL_EOWNERDEAD if the stream waited for work
  * of a process that died, and that work was lost; those of the driver. */
 shoal_err sh_cuda_order_wait(void);
 
-/* The same, but leaves it to sh_cuda_order_wait to report what failed. */
+/* The same, for a call that cannot fail: the next sh_cuda_order_wait reports what was lost. drain: does not release what
+ * sh_cuda_close keeps, and takes no lock but that of the waits. */
+void sh_cuda_order_finish(void);
 void sh_cuda_order_drain(void);
 
 /* Returns how many works of other processes the stream waits for, or are lost and not yet reported by a host wait. If
@@ -89,8 +94,20 @@ void sh_cuda_order_begin(void);
 /* Releases the blocks of sh_cuda_close whose work is done, and tidies the imports. */
 void sh_cuda_order_poll(void);
 
+/* If this process has lost its card, releases all blocks of sh_cuda_close: that card uses nothing any more. */
+void sh_cuda_order_abandon(void);
+
 /* Unmaps granules of other processes that have died. Costs one load if none has. */
 void sh_cuda_imports_tidy(void);
+
+/* Returns whether this process has mapped granules of others. Without the lock, at the end of the process: no other thread
+ * is there. */
+bool sh_cuda_imports_exist(void);
+
+/* For captures, whose graphs keep addresses. left: counts the worlds that this process has left, where it unmapped the
+ * granules of others. has: says whether it has mapped any now. */
+uint64_t sh_cuda_worlds_left(void);
+bool sh_cuda_has_imports(void);
 
 /* Forgets what belongs to the world that this process leaves (cuda_share.c). */
 void sh_cuda_share_leave(void);

@@ -8,8 +8,8 @@
  *
  * A signal handler may call exit, in the middle of any call of the library: then this process has an operation open,
  * and may hold the lock of sh_enter. So neither step takes that lock, and finish does what recovery would do after
- * SIGKILL (sh_slot_end), which needs nothing but shared memory. death: in between, or with other threads, which may
- * still use what this process holds: other processes recover the slot when this one is dead; `leaving` says not to
+ * SIGKILL (sh_slot_end), which needs nothing but shared memory. death: in between, or with other threads or a card, which
+ * may still use what this process holds: other processes recover the slot when this one is dead; `leaving` says not to
  * report a death.
  *
  * exit may also interrupt shoal_world_leave. That has begun to release everything, and its slot may belong to another
@@ -23,6 +23,7 @@
 #include <stdlib.h>
 
 void (*sh_world_before_end)(bool ends);
+bool (*sh_world_is_at_rest)(void);
 void (*sh_world_after_attach)(void);
 void (*sh_world_after_leave)(void);
 sh_a32 sh_world_has_ended;
@@ -60,7 +61,8 @@ void sh_world_end_begin(void)
 static void finish(void)
 {
     static bool done;
-    if (sh_attachment_now() == SH_ENDED && !done && sh_thread_is_only()) {
+    if (sh_attachment_now() == SH_ENDED && !done && sh_thread_is_only() &&
+        (sh_world_is_at_rest == NULL || sh_world_is_at_rest())) {
         done = true;
         sh_forks_await(); /* otherwise they would find their reservations undone */
         sh_slot_end(sh_the_world.self.index);

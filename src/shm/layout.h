@@ -284,13 +284,13 @@ typedef struct sh_store_shm {
  *   owner      lost_from   state
  *   0          0           free; done == issued, and the next owner goes on counting from there
  *   a process  0           in use, or its owner is dead and not recovered yet
- *   a process  n           its owner has ended; n and all later numbers are lost; never used again
+ *   a process  n           its owner has ended, or lost its card; n and all later numbers are lost; never used again
  *
  * Synchronisation
- *   done        the owner's card; raised to issued by the recovery of the owner, and by any process that frees waiters,
- *               after lost_from is set
+ *   done        the owner's card; raised to issued by the recovery of the owner, by the owner that has lost its card, and
+ *               by any process that frees waiters, after lost_from is set
  *   issued      the owner, before its card can write the number
- *   lost_from   the owner's recovery, once, a release before it raises done
+ *   lost_from   the owner's recovery, or the owner, once, a release before it raises done
  *   owner       any process, 0 -> itself, by compare-and-swap; the owner, or its recovery, -> 0
  */
 typedef struct sh_timeline_shm {

@@ -169,6 +169,27 @@ void sh_timeline_release(uint32_t index)
     }
 }
 
+/* Also if all is done: another thread may be about to issue a number that its card will never write. So a receiver finds
+ * every later number lost, and never waits for it. death: recovery finds the timeline with lost numbers, and goes on. */
+static void lose(uint32_t index)
+{
+    sh_timeline_shm *t = timeline_at(index);
+    if (sh_load_acquire(&t->lost_from) == 0) {
+        sh_store_release(&t->lost_from, sh_load_acquire(&t->done) + 1); /* pairs with the acquire in sh_work_look */
+    }
+    sh_timeline_free_waiters(index);
+}
+
+void sh_timelines_lose(void)
+{
+    uint32_t used = sh_attached() ? used_now() : 0;
+    for (uint32_t i = 1; i < used; i++) {
+        if (sh_load_acquire(&timeline_at(i)->owner) == sh_peers_now->self()) {
+            lose(i);
+        }
+    }
+}
+
 void sh_timelines_settle(sh_owner dead)
 {
     uint32_t used = used_now();

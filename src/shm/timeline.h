@@ -13,6 +13,9 @@
  * calls sh_timeline_free_waiters again. A timeline with lost numbers is never used again; one whose work was all done
  * gets a new owner, who goes on counting: nobody is left who could write an old number.
  *
+ * An owner that lives may lose its card: what the card has not done by then will never be done, so the owner says itself
+ * what is lost (sh_timelines_lose). It may live on for long, and others wait for it.
+ *
  * An owner that ends normally should wait for its stream first (sh_world_before_end): what is not done when it ends is
  * lost as if it had died. */
 #ifndef SH_SHM_TIMELINE_H
@@ -43,7 +46,7 @@ static inline uint64_t sh_work_number(sh_work work)
 typedef enum sh_work_state {
     SH_WORK_DONE,
     SH_WORK_PENDING, /* its owner lives, or nobody has recovered it yet */
-    SH_WORK_LOST,    /* its owner died or ended first; also for a work that no timeline has ever had */
+    SH_WORK_LOST,    /* its owner died, ended or lost its card first; also for a work that no timeline has ever had */
 } sh_work_state;
 
 /* Returns the state of a work, which may come from a message and be nonsense. Costs two loads of one cache line. What is
@@ -66,6 +69,10 @@ void sh_timeline_free_waiters(uint32_t index);
 
 /* Gives the timeline back: this process will issue no more numbers. Ending the process does the same. */
 void sh_timeline_release(uint32_t index);
+
+/* Says that all that this process's card has not done yet is lost, and all that it will issue, and lets the streams go that
+ * wait for it. The process keeps its timelines until it ends. May be called inside or not, by any thread. */
+void sh_timelines_lose(void);
 
 /* Returns the pages that contain the words of all timelines, now and later, to register with the driver. Valid after this
  * process has claimed one, until it leaves the world. */

@@ -181,6 +181,28 @@ START_TEST(there_is_an_end_of_timelines)
 }
 END_TEST
 
+/* A process that has lost its card lives on. What it issues later is lost as well: another thread may be about to. */
+START_TEST(a_lost_card_loses_what_is_not_done)
+{
+    uint32_t index = 0, next = 0;
+    ck_assert_ok(sh_timeline_claim(&index));
+    sh_work done = sh_work_make(index, sh_timeline_issue(index)), open = sh_work_make(index, sh_timeline_issue(index));
+    card_writes(index, sh_work_number(done));
+    sh_timelines_lose();
+    sh_work later = sh_work_make(index, sh_timeline_issue(index));
+    ck_assert_int_eq(sh_work_look(done), SH_WORK_DONE);
+    ck_assert_int_eq(sh_work_look(open), SH_WORK_LOST);
+    ck_assert_int_eq(sh_work_look(later), SH_WORK_LOST);
+    ck_assert_uint_ge(sh_load_relaxed(sh_timeline_done_word(index)), sh_work_number(open)); /* no stream waits */
+    sh_timelines_lose();
+    ck_assert_int_eq(sh_work_look(done), SH_WORK_DONE);
+    sh_timeline_release(index);
+    ck_assert_ok(sh_timeline_claim(&next));
+    ck_assert_uint_ne(next, index);
+    sh_timeline_release(next);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("timeline");
@@ -192,6 +214,7 @@ static Suite *suite(void)
     tcase_add_test(tc, what_was_not_done_at_the_death_is_lost);
     tcase_add_test(tc, a_timeline_without_losses_goes_on_counting);
     tcase_add_test(tc, an_end_loses_what_is_not_done);
+    tcase_add_test(tc, a_lost_card_loses_what_is_not_done);
     tcase_add_test(tc, there_is_an_end_of_timelines);
     suite_add_tcase(s, tc);
     return s;

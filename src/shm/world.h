@@ -174,7 +174,7 @@ void sh_world_detach(void);
 /* The end of the process (end.c). watch_end: arranges that the others are called at exit and quick_exit. end_begin:
  * calls sh_world_before_end, then refuses every call from now on. refuse: the same without that, for an attached
  * process; returns false if another thread, or the call that a signal handler interrupted, ends or leaves already. end:
- * releases everything, unless other threads run: then another process does when it sees that this one has ended. They
+ * releases everything, unless other threads or a card run: then another process does when it sees that this one has ended. They
  * neither wait for a lock nor use private memory in a state that a signal handler could have interrupted. */
 void sh_world_watch_end(void);
 bool sh_world_refuse(sh_attachment next); /* SH_ENDED or SH_LEAVING */
@@ -184,6 +184,10 @@ void sh_world_end(void);
 /* Called before the process leaves its world (not inside) or ends; may be NULL. If `ends`, it may be called in a signal
  * handler, and waits for no lock. */
 extern void (*sh_world_before_end)(bool ends);
+
+/* Asked when the process ends and has no other thread; may be NULL. Returns false if something other than a thread, a
+ * card, may still use what this process holds: then the process holds it until it is gone. Takes no lock. */
+extern bool (*sh_world_is_at_rest)(void);
 
 /* Called when this process is in a world, outside of its lock or as the last thing before a call goes on inside; may start
  * a thread. May be NULL. */

@@ -283,6 +283,46 @@ START_TEST(failing_driver)
 }
 END_TEST
 
+/* Pinned memory that a step makes (0), or releases (1), belongs to the capture like card memory: each replay copies there. */
+START_TEST(pinned_memory_of_a_step)
+{
+    enum { COUNT = 16 };
+    shoal_tensor *t = on_card(COUNT), *pinned = NULL, *next;
+    shoal_capture *c, *other;
+    uint64_t freed = stub ? stub->calls("cuMemFreeHost") : 0;
+    write_floats(t, 1);
+    pinned = _i == 1 ? shoal_empty_pinned(SHOAL_F32, SHOAL_SHAPE(COUNT)) : NULL;
+    ck_assert_ok(shoal_capture_begin(&c));
+    pinned = _i == 0 ? shoal_empty_pinned(SHOAL_F32, SHOAL_SHAPE(COUNT)) : pinned;
+    ck_assert_ptr_nonnull(pinned);
+    ck_assert_ok(shoal_copy_later_(pinned, t));
+    if (_i == 1) {
+        shoal_tensor_release(pinned);
+    }
+    ck_assert_ok(shoal_capture_end(c));
+    if (_i == 0) {
+        ck_assert_ok(shoal_capture_replay(c));
+        ck_assert_ok(shoal_card_wait());
+        ck_assert(*(const float *)shoal_tensor_data(pinned) == 1);
+        shoal_tensor_release(pinned);
+    }
+    ck_assert_ok(shoal_capture_begin(&other)); /* has nothing to do with it */
+    shoal_capture_destroy(other);
+    ck_assert(!stub || stub->calls("cuMemFreeHost") == freed);
+    next = shoal_empty_pinned(SHOAL_F32, SHOAL_SHAPE(COUNT));
+    ck_assert_ptr_nonnull(next);
+    float *values = shoal_tensor_data(next);
+    values[0] = 77;
+    ck_assert_ok(shoal_capture_replay(c));
+    ck_assert_ok(shoal_card_wait());
+    ck_assert(values[0] == 77);
+    shoal_capture_destroy(c);
+    ck_assert(!stub || stub->calls("cuMemFreeHost") == freed + 1);
+    shoal_tensor_release(next);
+    shoal_tensor_release(t);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("capture");
@@ -297,6 +337,7 @@ static Suite *suite(void)
     tcase_add_test(tc, child_of_fork);
     tcase_add_test(tc, thread_ends_first);
     tcase_add_test(tc, random_numbers);
+    tcase_add_loop_test(tc, pinned_memory_of_a_step, 0, 2);
     if (!getenv("SHOAL_TEST_CARD")) {
         tcase_add_test(tc, failing_driver);
     }

@@ -2,7 +2,8 @@
 #include "tensor/tensor.h"
 
 #include "base/error.h"
-#include "device/cuda.h"
+#include "device/cuda_capture.h"
+#include "device/cuda_share.h"
 
 #include <shoal/dlpack.h>
 
@@ -200,13 +201,15 @@ static void delete_pack(void *pack)
     }
 }
 
-/* Its owner may use the memory at once, in a stream that Shoal does not know: so Shoal's work with it must be done. */
+/* Its owner may use the memory at once, in a stream that Shoal does not know: so Shoal's work with it must be done. This
+ * cannot wait until a capture of this thread ends, so it ends the capture. */
 static void delete_card_pack(void *pack)
 {
     const shoal_dlpack *p = pack;
     sh_cleanup_begin();
-    if (p->deleter && sh_cuda_is_ours()) {
-        (void)sh_device_cuda.wait();
+    if (p->deleter && sh_cuda_is_ours() && sh_cuda_check() == SHOAL_OK) {
+        (void)sh_cuda_capture_refuse("giving memory back to another library");
+        sh_cuda_order_finish();
     }
     sh_cleanup_end();
     delete_pack(pack);

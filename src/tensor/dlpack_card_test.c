@@ -7,7 +7,9 @@
 #include <shoal/dlpack.h>
 #include <shoal/ops.h>
 
+#include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
 static const sh_stub *stub; /* NULL on a card */
 
@@ -127,6 +129,54 @@ START_TEST(streams_in_order)
 }
 END_TEST
 
+static bool deleted_in_time;
+
+static void check_deletion(shoal_dlpack *pack)
+{
+    (void)pack;
+    deleted++;
+    deleted_in_time = sh_cu.cuStreamQuery(sh_cuda_the_card()->stream) == SH_CU_OK;
+}
+
+static void *unblock_soon(void *unused)
+{
+    usleep(20000);
+    stub->unblock();
+    return unused;
+}
+
+/* Memory of another library is released in a capture, while earlier work uses it. */
+START_TEST(given_back_in_a_capture)
+{
+    if (!stub) {
+        return;
+    }
+    shoal_tensor *t = on_card(5), *pinned = shoal_empty_pinned(SHOAL_F32, SHOAL_SHAPE(2, 2));
+    shoal_dlpack *pack;
+    shoal_capture *c;
+    pthread_t thread;
+    ck_assert_ok(shoal_tensor_to_dlpack(t, 0, &pack));
+    shoal_dlpack other = *pack; /* as if another library had the memory */
+    other.deleter = check_deletion;
+    shoal_tensor *same = shoal_tensor_from_dlpack(&other);
+    ck_assert_ptr_nonnull(same);
+    stub->block();
+    ck_assert_ok(shoal_copy_later_(same, pinned));
+    ck_assert_ok(shoal_capture_begin(&c));
+    ck_assert_int_eq(pthread_create(&thread, NULL, unblock_soon, NULL), 0);
+    shoal_tensor_release(same);
+    ck_assert_int_eq(deleted, 1);
+    ck_assert(deleted_in_time);
+    ck_assert_err(shoal_capture_end(c), SHOAL_ESTATE);
+    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "another library"));
+    shoal_capture_destroy(c);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    pack->deleter(pack);
+    shoal_tensor_release(t);
+    shoal_tensor_release(pinned);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("tensor/dlpack_card");
@@ -135,6 +185,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, open_card, NULL);
     tcase_add_test(tc, there_and_back);
     tcase_add_test(tc, streams_in_order);
+    tcase_add_test(tc, given_back_in_a_capture);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -19,6 +19,15 @@ static inline void card_begin(void)
     card_open();
 }
 
+/* Returns how many bytes of card memory this process uses, when all that can come back has come back. */
+static inline size_t card_used(void)
+{
+    sh_cuda_memory_numbers n;
+    shoal_err err = shoal_world_sweep(NULL);
+    (void)shoal_card_trim();
+    return err == SHOAL_OK && sh_cuda_memory_numbers_now(&n) == SHOAL_OK ? n.used : SIZE_MAX;
+}
+
 static inline TCase *card_case(const char *name)
 {
     TCase *tc = tcase_create(name);

@@ -7,14 +7,6 @@
 #define SMALL (getenv("SHOAL_TEST_CARD") ? 100000 : 3000)
 #define AHEAD 256 /* messages in a queue */
 
-static size_t used_now(void)
-{
-    sh_cuda_memory_numbers n;
-    shoal_err err = shoal_world_sweep(NULL);
-    (void)shoal_card_trim();
-    return err == SHOAL_OK && sh_cuda_memory_numbers_now(&n) == SHOAL_OK ? n.used : SIZE_MAX;
-}
-
 /* ---- B51 ---- */
 
 static shoal_err make_small(int rank, const shoal_value *args)
@@ -30,7 +22,7 @@ static shoal_err make_small(int rank, const shoal_value *args)
     must_ok(shoal_queue_get(ARG(queue, "back"), LIMIT, &done));
     shoal_value_destroy(done);
     must_ok(shoal_card_wait());
-    must(used_now() == 0); /* all of them are back */
+    must(card_used() == 0); /* all of them are back */
     return SHOAL_OK;
 }
 
@@ -50,7 +42,7 @@ static shoal_err pass_small(int rank, const shoal_value *args)
 START_TEST(b51_many_small_tensors_through_three_processes)
 {
     shoal_queue *first = make_queue(AHEAD), *second = make_queue(AHEAD), *back = make_queue(0);
-    size_t used = used_now();
+    size_t used = card_used();
     const double count = SMALL;
     shoal_value *args =
         shoal_value_keep(shoal_map("first", first, "second", second, "back", back, "count", (int64_t)count));
@@ -72,7 +64,7 @@ START_TEST(b51_many_small_tensors_through_three_processes)
     ck_assert_ok(shoal_queue_put(back, shoal_value_int(1), LIMIT));
     finish(maker);
     shoal_tensor_release(sum);
-    ck_assert_uint_eq(used_now(), used);
+    ck_assert_uint_eq(card_used(), used);
     shoal_release(first);
     shoal_release(second);
     shoal_release(back);
@@ -330,7 +322,7 @@ static shoal_err take_all_and_die(int rank, const shoal_value *args)
 
 START_TEST(b53_memory_comes_back_from_a_dead_consumer)
 {
-    size_t used = used_now();
+    size_t used = card_used();
     for (int n = 0; n < 2; n++) {
         talk t;
         talk_begin(&t, SHOAL_START_SPAWN, take_all_and_die);
@@ -340,10 +332,10 @@ START_TEST(b53_memory_comes_back_from_a_dead_consumer)
             shoal_tensor_release(sent);
         }
         until_told(t.out);
-        ck_assert_uint_ge(used_now(), used + LENT * 256 * 256 * sizeof(float)); /* they are lent */
+        ck_assert_uint_ge(card_used(), used + LENT * 256 * 256 * sizeof(float)); /* they are lent */
         ck_assert_ok(shoal_queue_put(t.in, shoal_value_int(1), LIMIT));
         finish_as(t.process, SHOAL_KILLED, SIGKILL);
-        ck_assert_uint_eq(used_now(), used);
+        ck_assert_uint_eq(card_used(), used);
         talk_release(&t);
     }
 }

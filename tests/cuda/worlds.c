@@ -77,6 +77,57 @@ START_TEST(memory_of_a_world_that_was_left_is_used_again)
 }
 END_TEST
 
+static shoal_err put_one(int rank, const shoal_value *args)
+{
+    shoal_tensor *t = counted(3, 4, rank);
+    must_ok(shoal_card_wait());
+    must_ok(shoal_queue_put_tensor(ARG(queue, "out"), t, LIMIT));
+    shoal_tensor_release(t);
+    return SHOAL_OK;
+}
+
+/* Captures a step that writes to a tensor. */
+static shoal_capture *capture(shoal_tensor *to, shoal_tensor *from_pinned)
+{
+    shoal_capture *c;
+    ck_assert_ok(shoal_capture_begin(&c));
+    ck_assert_ok(shoal_copy_later_(to, from_pinned));
+    ck_assert_ok(shoal_capture_end(c));
+    ck_assert_ok(shoal_capture_replay(c));
+    return c;
+}
+
+/* A graph keeps the addresses of its tensors, and after the leave nothing is at those of received ones. A capture from before
+ * this process had received any goes on. */
+START_TEST(a_capture_with_tensors_of_others_ends_with_the_world)
+{
+    shoal_queue *q;
+    shoal_tensor *received, *own = counted(3, 4, 1), *pinned = shoal_empty_pinned(SHOAL_F32, SHOAL_SHAPE(3, 4));
+    shoal_capture *before = capture(own, pinned), *open;
+    ck_assert_ok(shoal_queue_create(0, &q));
+    finish(talk_start(SHOAL_START_SPAWN, 0, put_one, shoal_map("out", q)));
+    ck_assert_ok(shoal_queue_get_tensor(q, LIMIT, &received));
+    shoal_capture *with = capture(received, pinned);
+    ck_assert_ok(shoal_capture_begin(&open));
+    ck_assert_ok(shoal_copy_later_(received, pinned));
+    shoal_world_leave();
+    ck_assert_ok(shoal_capture_end(open));
+    ck_assert_err(shoal_capture_replay(open), SHOAL_ESTATE);
+    ck_assert_err(shoal_capture_replay(with), SHOAL_ESTATE);
+    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "has left their world"));
+    ck_assert_ok(shoal_capture_replay(before));
+    ck_assert_ok(shoal_card_wait());
+    shoal_capture_destroy(open);
+    shoal_capture_destroy(with);
+    shoal_capture_destroy(before);
+    shoal_tensor_release(received);
+    shoal_tensor_release(own);
+    shoal_tensor_release(pinned);
+    shoal_scope_release(0);
+    shoal_release(q);
+}
+END_TEST
+
 /* ---- joining a world ---- */
 
 static shoal_err double_it(int rank, const shoal_value *args)
@@ -129,6 +180,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, card_open, NULL);
     tcase_set_timeout(tc, SH_TEST_SECONDS);
     tcase_add_loop_test(tc, memory_of_a_world_that_was_left_is_used_again, 0, 2);
+    tcase_add_test(tc, a_capture_with_tensors_of_others_ends_with_the_world);
     tcase_add_test(tc, a_joiner_shares_after_the_creator_has_ended);
     suite_add_tcase(s, tc);
     return s;
