@@ -13,11 +13,11 @@
 #include <string.h>
 
 #define TICK SHOAL_MS(50)
-#define GRACE SHOAL_SECONDS(3) /* for the step in progress when the job stops */
 #define STALL_FIRST SHOAL_SECONDS(60)
 #define REPLACED_MOST 3
 
 int64_t sh_crew_stall = SHOAL_SECONDS(5);
+int64_t sh_crew_grace = SHOAL_SECONDS(3);
 
 /* Each process gets its own queue: a task that a dead process had taken is on no queue any more. */
 static shoal_err renew_tasks(sh_job *job, int rank)
@@ -128,6 +128,16 @@ static bool moved(sh_job *job)
     return differs;
 }
 
+void sh_crew_put_down(sh_job *job)
+{
+    for (int i = 0; i < job->o.workers; i++) {
+        if (sh_supervisor_runs(job->workers, i)) {
+            job->put_down[i] = true;
+            (void)kill(shoal_process_pid(sh_supervisor_process(job->workers, i)), SIGKILL);
+        }
+    }
+}
+
 /* Replaces MPS and all workers if nobody goes on after a death (mps.h). A worker that starts may have to compile the
  * kernels first, so the first progress may take longer. */
 static shoal_err watch_mps(sh_job *job)
@@ -147,12 +157,7 @@ static shoal_err watch_mps(sh_job *job)
                        "no worker makes progress, although MPS and the workers were started again %d times",
                        REPLACED_MOST);
     }
-    for (int i = 0; i < job->o.workers; i++) {
-        if (sh_supervisor_runs(job->workers, i)) {
-            job->put_down[i] = true;
-            (void)kill(shoal_process_pid(sh_supervisor_process(job->workers, i)), SIGKILL);
-        }
-    }
+    sh_crew_put_down(job);
     sh_mps_replace(&job->mps);
     sh_crew_note_mps(job);
     job->stall.since = sh_now();
@@ -222,6 +227,6 @@ void sh_crew_end(sh_job *job)
     sh_store_relaxed(&job->board->stop, 1);
     sh_crew_close(job);
     if (job->workers != NULL) {
-        sh_supervisor_end(job->workers, GRACE, 0);
+        sh_supervisor_end(job->workers, sh_crew_grace, 0);
     }
 }

@@ -194,7 +194,8 @@ static shoal_err run(sh_job *job)
 {
     shoal_err err = SHOAL_OK;
     int64_t epochs = 0;
-    while (err == SHOAL_OK && !sh_crew_done(job) && epochs < job->o.epochs && !job->result.stopped) {
+    /* A model that is good enough is tested once more when all have ended, also if they had finished all epochs. */
+    while (err == SHOAL_OK && !sh_crew_done(job) && (epochs < job->o.epochs || job->enough) && !job->result.stopped) {
         err = sh_crew_wait(job);
         epochs = finished(job);
         if (err == SHOAL_OK && epochs > job->result.epochs && epochs < job->o.epochs && !sh_job_over(job)) {

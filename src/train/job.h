@@ -163,7 +163,11 @@ void sh_crew_close(sh_job *job);
 shoal_err sh_crew_take(sh_job *job, int64_t *out_number);
 shoal_err sh_crew_hear(sh_job *job);
 
+/* Kills all workers that run. These are no deaths: the workers are replaced, unless the job is over. */
+void sh_crew_put_down(sh_job *job);
+
 /* Asks the workers to stop, waits for them, and ends those that do not. */
+extern int64_t sh_crew_grace; /* how long it waits for the step in progress; less in tests */
 void sh_crew_end(sh_job *job);
 
 /* checkpoint.c: save writes o.save, if it is set; resume reads o.resume. */

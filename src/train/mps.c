@@ -256,6 +256,7 @@ static void end_daemon(sh_mps *mps, const char *how)
     if (mps->keeper > 0) {
         (void)!send(mps->socket, how, strlen(how), MSG_NOSIGNAL); /* a child of fork may hold the socket too */
         (void)close(mps->socket);
+        (void)kill(-mps->keeper, SIGCONT); /* somebody may have stopped it */
         if (wait_for(mps->keeper) != 0) {
             end_without_keeper(mps->folder, mps->lock);
         }

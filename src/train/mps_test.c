@@ -201,7 +201,20 @@ START_TEST(ended_without_its_keeper)
 }
 END_TEST
 
-/* The same, and the daemon does not obey. */
+/* The keeper is stopped. */
+START_TEST(ended_by_a_stopped_keeper)
+{
+    sh_mps mps;
+    ck_assert_ok(sh_mps_start(&mps, &four));
+    int daemon = daemon_of(mps.folder);
+    ck_assert_int_eq(kill(mps.keeper, SIGSTOP), 0);
+    sh_mps_stop(&mps);
+    ck_assert_str_eq(read_file("commands"), "quit\n");
+    ck_assert(!runs(daemon));
+}
+END_TEST
+
+/* The keeper is killed, and the daemon does not obey. */
 START_TEST(killed_without_its_keeper)
 {
     sh_mps mps;
@@ -500,6 +513,7 @@ static Suite *suite(void)
     tcase_add_test(tc, ended_after_a_kill);
     tcase_add_test(tc, ended_after_a_kill_at_the_start);
     tcase_add_test(tc, ended_without_its_keeper);
+    tcase_add_test(tc, ended_by_a_stopped_keeper);
     tcase_add_test(tc, killed_without_its_keeper);
     tcase_add_test(tc, a_start_without_its_keeper);
     tcase_add_test(tc, ended_by_the_next_job);

@@ -195,6 +195,20 @@ START_TEST(until)
 }
 END_TEST
 
+/* The workers may finish all epochs while the first is tested. */
+START_TEST(until_is_reached_when_all_is_done)
+{
+    for (int i = 0; i < 15; i++) {
+        shoal_module *model = new_model("logistic", 3);
+        shoal_train_options o = options_of(SHOAL_METHOD_HOGWILD, model);
+        o.epochs = 2;
+        o.until = 0.001;
+        ck_assert_ok(shoal_train_run(&o, NULL));
+        shoal_module_destroy(model);
+    }
+}
+END_TEST
+
 /* ---- other settings ---- */
 
 typedef struct change {
@@ -382,6 +396,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, hogwild_continues, 0, 2);
     tcase_add_loop_test(tc, more_epochs, 0, 4);
     tcase_add_loop_test(tc, until, 0, 4);
+    tcase_add_test(tc, until_is_reached_when_all_is_done);
     tcase_add_test(tc, settings_agree);
     tcase_add_test(tc, full_disk);
     tcase_add_loop_test(tc, vanished_data, 0, 4);

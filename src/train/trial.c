@@ -2,6 +2,7 @@
 #include "train/trial.h"
 #include "train/card.h"
 
+#include "base/clock.h"
 #include "base/death.h"
 #include "base/error.h"
 #include "proc/supervisor.h"
@@ -70,6 +71,23 @@ static shoal_err add_up(sh_job *job, double *out_loss, double *out_accuracy)
     return err;
 }
 
+/* After a stop of the job, does not wait for ever for a worker that is itself stopped. The job tests what it has not. */
+static shoal_err wait_for_workers(sh_job *job)
+{
+    shoal_err err = SHOAL_OK;
+    int64_t limit = SH_NO_DEADLINE;
+    while (err == SHOAL_OK && is_running(job)) {
+        err = sh_crew_wait(job);
+        if (job->result.stopped && limit == SH_NO_DEADLINE) {
+            limit = sh_deadline(sh_crew_grace);
+        }
+        if (sh_passed(limit)) {
+            sh_crew_put_down(job);
+        }
+    }
+    return err;
+}
+
 shoal_err sh_trial_run(sh_job *job, double *out_loss, double *out_accuracy)
 {
     if (job->trial_block == NULL || job->workers == NULL || sh_crew_done(job)) {
@@ -80,8 +98,8 @@ shoal_err sh_trial_run(sh_job *job, double *out_loss, double *out_accuracy)
     for (int i = 0; i < job->o.workers && err == SHOAL_OK; i++) {
         err = sh_crew_give(job, i, SH_TASK_TRIAL);
     }
-    while (err == SHOAL_OK && is_running(job)) {
-        err = sh_crew_wait(job);
+    if (err == SHOAL_OK) {
+        err = wait_for_workers(job);
     }
     return err == SHOAL_OK ? add_up(job, out_loss, out_accuracy) : err;
 }

@@ -1,7 +1,11 @@
 /* Tests by all workers give the bits of a test by one process, whoever dies. */
 #include "base/death.h"
+#include "train/job.h"
 #include "train/train_test.h"
 
+#include <shoal/ops.h>
+
+#include <signal.h>
 #include <stdio.h>
 
 #define TEST 1700 /* four batches, the last one smaller */
@@ -54,6 +58,68 @@ START_TEST(a_death_repeats_its_batch)
 END_TEST
 #endif
 
+static bool is_job; /* a worker does not know it */
+
+static shoal_err stopped_fetch(void *state, const int64_t *numbers, int64_t count, shoal_tensor *x, shoal_tensor *y)
+{
+    (void)state;
+    (void)numbers;
+    (void)count;
+    if (!is_job) {
+        (void)raise(SIGSTOP);
+    }
+    return shoal_fill_(x, 0) && shoal_fill_(y, 0) ? SHOAL_OK : shoal_last_error();
+}
+
+static shoal_value *null_pack(void *state)
+{
+    (void)state;
+    return shoal_value_null();
+}
+
+static shoal_err null_open(const shoal_value *packed, void **out_state)
+{
+    (void)packed;
+    *out_state = NULL;
+    return SHOAL_OK;
+}
+
+static bool until_tested(const shoal_train_event *event, void *context)
+{
+    (void)context;
+    return event->so_far.epochs == 0;
+}
+
+/* Workers that are stopped (SIGSTOP) while they test do not keep the job from stopping. */
+START_TEST(a_stop_does_not_wait_for_stopped_workers)
+{
+    static const shoal_dataset_type type = {.name = "stopped",
+                                            .length = TEST,
+                                            .x_ndim = 3,
+                                            .x_shape = {1, 28, 28},
+                                            .y_dtype = SHOAL_I64,
+                                            .fetch = stopped_fetch,
+                                            .pack = null_pack,
+                                            .open = null_open};
+    shoal_dataset *samples = part_of(SHOAL_TRAIN, 96), *test = shoal_dataset_create(&type, NULL);
+    shoal_train_result r;
+    is_job = true;
+    sh_crew_grace = SHOAL_MS(200);
+    ck_assert_ok(shoal_train_run(&(shoal_train_options){.method = _i == 0 ? SHOAL_METHOD_SYNC : SHOAL_METHOD_HOGWILD,
+                                                        .train_set = samples,
+                                                        .test_set = test,
+                                                        .model = "logistic",
+                                                        .workers = 2,
+                                                        .epochs = 2,
+                                                        .call = until_tested},
+                                 &r));
+    ck_assert(r.stopped && r.deaths == 0);
+    ck_assert_int_eq(r.tested_epoch, r.epochs);
+    shoal_dataset_release(samples);
+    shoal_dataset_release(test);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("trial");
@@ -61,6 +127,7 @@ static Suite *suite(void)
     tcase_set_timeout(tc, SH_TEST_SECONDS);
     tcase_add_checked_fixture(tc, sh_leaks_begin, sh_leaks_end);
     tcase_add_loop_test(tc, workers_give_the_bits_of_one, 0, 3);
+    tcase_add_loop_test(tc, a_stop_does_not_wait_for_stopped_workers, 0, 2);
 #ifdef SHOAL_DEATH_POINTS
     tcase_add_test(tc, a_death_repeats_its_batch);
 #endif
