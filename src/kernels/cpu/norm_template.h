@@ -50,10 +50,10 @@ static void NAME(backward_rows)(const sh_norm_shape *s, T *restrict xhat, T *dx,
         for (int64_t j = 0; j < n; j++) {
             xhat[j] = (x[j] - m) * scale;
             g[j] = dy[j] * (gamma ? gamma[j] : 1);
-        }
-        for (int64_t j = 0; dgamma && j < n; j++) {
-            dgamma[j] += dy[j] * xhat[j];
-            dbeta[j] += dy[j];
+            if (dgamma) {
+                dgamma[j] += dy[j] * xhat[j];
+                dbeta[j] += dy[j];
+            }
         }
         if (dx) {
             T mean_g = (T)(NAME(row_sum)(g, NULL, n) / (double)n), mean_gx = (T)(NAME(row_dot)(g, xhat, n) / (double)n);
