@@ -179,7 +179,7 @@ shoal_tensor *sh_run(const sh_op *op, sh_call *call, int required)
 /* Checks that t may be changed in place: it has no repeated elements, and its gradient allows it. */
 static shoal_err check_in_place(const sh_op *op, const shoal_tensor *t)
 {
-    for (int d = 0; d < t->ndim; d++) {
+    for (int d = 0; t->count > 0 && d < t->ndim; d++) {
         if (t->shape[d] > 1 && t->strides[d] == 0) {
             sh_text text;
             return sh_fail(SHOAL_EINVAL, "%s in place: elements of %s are repeated; clone it first", op->name,

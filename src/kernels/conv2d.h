@@ -49,7 +49,9 @@ enum {
     SH_WINNER_DEAD = 4,
 };
 
-/* Errors: SHOAL_EINVAL if the element type is not f32 or f64, SHOAL_ENOMEM if there is no scratch memory. */
+/* Errors: SHOAL_EINVAL if the element type is not f32 or f64, SHOAL_ENOMEM if there is no scratch memory.
+ * The sums of grad_w and grad_bias over the images have a fixed order. On the CPU they continue in f64 after some images,
+ * so that their error does not grow with the batch. */
 typedef struct sh_conv_kernels {
     /* y = conv(x, w) + bias. bias may be NULL. */
     shoal_err (*forward)(sh_exec *exec, const sh_conv2d *c, const void *x, const void *w, const void *bias, void *y);

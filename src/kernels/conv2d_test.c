@@ -189,6 +189,46 @@ START_TEST(finite_differences)
 }
 END_TEST
 
+static void expect_sums(const char *what, const float *got, int64_t n, double wanted, double tolerance)
+{
+    for (int64_t i = 0; i < n; i++) {
+        ck_assert_msg(fabs(got[i] - wanted) <= tolerance * wanted, "%s: %.9g, not %.9g", what, (double)got[i], wanted);
+    }
+}
+
+/* All gradients are 0.1 and all pixels 1.1: plain sums over the images in f32 would be off by more than 1e-4. Shapes for
+ * the general algorithm and for both of the block's. Equal calls have equal bits. */
+START_TEST(sums_of_many_images_are_accurate)
+{
+    const sh_conv_kernels *k = _i < 2 ? fast(_i) : reference;
+    const bool card = k != reference && sh_mirror_kernels(); /* there a thread continues in f32 */
+    for (int round = 0; k && round < 3; round++) {
+        const bool block = round > 0;
+        job j = job_exact(shape(card ? 200 : 20000, round == 1 ? 1 : 2, 6, 2, 3, 0), true, false, 1);
+        uint8_t *winner = calloc((size_t)j.pooled, 1);
+        for (int64_t i = 0; i < j.in; i++) {
+            j.x[i] = 1.1F;
+        }
+        for (int64_t i = 0; i < j.outs; i++) {
+            j.grad_out[i] = 0.1F;
+        }
+        for (int64_t i = 0; i < j.pooled; i++) {
+            j.grad_pooled[i] = 0.1F;
+        }
+        gradients g = gradients_of(k, &j, block, winner), again = gradients_of(k, &j, block, winner);
+        const double count = (double)(block ? j.pooled : j.outs) / 2;
+        expect_sums("grad_w", g.w, j.weights, (double)0.1F * 1.1F * count, card ? 2e-5 : 1e-5);
+        expect_sums("grad_bias", g.bias, 2, (double)0.1F * count, card ? 2e-5 : 2e-6);
+        ck_assert_mem_eq(g.w, again.w, sizeof(float) * (size_t)j.weights);
+        ck_assert_mem_eq(g.bias, again.bias, sizeof(float) * 2);
+        gradients_end(&g);
+        gradients_end(&again);
+        free(winner);
+        job_end(&j);
+    }
+}
+END_TEST
+
 /* f64 works in the fast tables too; other types are rejected. */
 START_TEST(element_types)
 {
@@ -220,6 +260,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, general_is_exact, 0, 2);
     tcase_add_loop_test(tc, gradients_are_optional, 0, 2);
     tcase_add_loop_test(tc, overwriting_is_adding_to_zeros, 0, 2);
+    tcase_add_loop_test(tc, sums_of_many_images_are_accurate, 0, 3);
     tcase_add_loop_test(tc, element_types, 0, 2);
     suite_add_tcase(s, tc);
     return s;

@@ -280,6 +280,35 @@ START_TEST(nan_and_infinity_go_through)
 }
 END_TEST
 
+/* Whole vectors and a rest, of odd functions and of those that return such a zero as it is. */
+START_TEST(zeros_keep_their_sign)
+{
+    static const sh_unary_op ops[] = {SH_UNARY_TANH, SH_UNARY_SIN, SH_UNARY_SQRT, SH_UNARY_RELU};
+    static const shoal_dtype dtypes[] = {SHOAL_F32, SHOAL_F64};
+    int count;
+    const sh_kernels *const *list = versions(&count);
+    for (int v = 0; v < count; v++) {
+        for (size_t op = 0; op < sizeof ops / sizeof *ops; op++) {
+            for (int d = 0; d < 2; d++) {
+                double x[67], y[67];
+                for (int i = 0; i < 67; i++) {
+                    if (d == 0) {
+                        ((float *)x)[i] = i % 2 ? -0.0f : 0.0f;
+                    } else {
+                        x[i] = i % 2 ? -0.0 : 0.0;
+                    }
+                }
+                sh_view a = flat(x, 67, dtypes[d]), out = flat(y, 67, dtypes[d]);
+                ck_assert_ok(list[v]->elementwise->unary(&(sh_exec){0}, ops[op], &out, &a));
+                if (memcmp(x, y, 67 * shoal_dtype_size(dtypes[d])) != 0) {
+                    ck_abort_msg("%s %s op %d", list[v]->name, shoal_dtype_name(dtypes[d]), (int)ops[op]);
+                }
+            }
+        }
+    }
+}
+END_TEST
+
 START_TEST(integer_division_rounds_as_said)
 {
     int count;
@@ -352,5 +381,5 @@ END_TEST
 
 KERNELS_SUITE("elementwise", unary_ops_agree, scalar_ops_agree, binary_ops_agree, gradients_agree,
               where_axpy_and_fill_agree, copies_agree_between_all_dtypes, functions_have_their_values, gelu_is_close,
-              nan_and_infinity_go_through, integer_division_rounds_as_said, halves_round_to_even,
+              nan_and_infinity_go_through, zeros_keep_their_sign, integer_division_rounds_as_said, halves_round_to_even,
               a_view_may_be_its_own_output)

@@ -80,4 +80,42 @@ START_TEST(gradient_is_the_slope)
 }
 END_TEST
 
-KERNELS_SUITE("norm", versions_agree, gradient_is_the_slope)
+/* dbeta is 0.1 for each row: a plain sum in f32 would be off by more than 1e-4. Equal calls have equal bits. */
+START_TEST(sums_of_many_rows_are_accurate)
+{
+    enum { N = 3 };
+    const int64_t rows = sh_mirror_kernels() ? 20000 : 100000;
+    const sh_norm_shape s = {.dtype = SHOAL_F32, .rows = rows, .n = N};
+    float *x = malloc((size_t)(rows * N) * sizeof *x), *dy = malloc((size_t)(rows * N) * sizeof *dy);
+    float *mean = calloc((size_t)rows, sizeof *mean), *rstd = malloc((size_t)rows * sizeof *rstd);
+    for (int64_t i = 0; i < rows * N; i++) {
+        x[i] = 1.1f;
+        dy[i] = 0.1f;
+        rstd[i / N] = 1;
+    }
+    const sh_kernels *list[3] = {reference()};
+    for (int v = 0, count = 1 + fast_kernels(list + 1); v < count; v++) {
+        sh_exec exec = {0};
+        float sums[2][2][N] = {0};
+        for (int again = 0; again < 2; again++) {
+            ck_assert_ok(list[v]->norm->layer_norm_backward(&exec, &s, NULL, sums[again][0], sums[again][1], dy, x,
+                                                            NULL, mean, rstd));
+        }
+        for (int j = 0; j < N; j++) {
+            ck_assert_double_le(distance(sums[0][0][j], (double)0.1f * 1.1f * (double)rows, 0), 2e-6);
+            ck_assert_double_le(distance(sums[0][1][j], (double)0.1f * (double)rows, 0), 2e-6);
+        }
+        ck_assert_mem_eq(sums[0], sums[1], sizeof sums[0]);
+        float alone[N] = {0}; /* without dgamma */
+        ck_assert_ok(list[v]->norm->layer_norm_backward(&exec, &s, NULL, NULL, alone, dy, x, NULL, mean, rstd));
+        ck_assert_mem_eq(alone, sums[0][1], sizeof alone);
+        free(exec.scratch);
+    }
+    free(x);
+    free(dy);
+    free(mean);
+    free(rstd);
+}
+END_TEST
+
+KERNELS_SUITE("norm", versions_agree, gradient_is_the_slope, sums_of_many_rows_are_accurate)

@@ -10,7 +10,7 @@
 
 #include "kernels/view.h"
 
-/* g = ±grad + weight_decay·p (- if maximize). With momentum: b = momentum·b + (1 - dampening)·g, then g = g +
+/* g = ±grad + weight_decay·p (- if maximize), or ±grad if weight_decay is 0, also where p is infinite. With momentum: b = momentum·b + (1 - dampening)·g, then g = g +
  * momentum·b if nesterov, else g = b. p -= lr · g. */
 typedef struct sh_sgd_args {
     double lr, momentum, dampening, weight_decay;
@@ -18,7 +18,7 @@ typedef struct sh_sgd_args {
     bool first; /* the momentum buffer is still empty: b = g, without dampening */
 } sh_sgd_args;
 
-/* g = ±grad + weight_decay·p; m = beta1·m + (1 - beta1)·g; v = beta2·v + (1 - beta2)·g²;
+/* g as for SGD. m = beta1·m + (1 - beta1)·g; v = beta2·v + (1 - beta2)·g²;
  * p -= lr / bias1 · m / (sqrt(v) / sqrt(bias2) + eps), where bias_i = 1 - beta_i^step.
  * decoupled (AdamW): first p *= 1 - lr·weight_decay, and g has no weight decay. */
 typedef struct sh_adam_args {
@@ -27,7 +27,7 @@ typedef struct sh_adam_args {
     bool decoupled, maximize;
 } sh_adam_args;
 
-/* g as for Adam. v = alpha·v + (1 - alpha)·g²; d = sqrt(v) + eps, or, if centered, a = alpha·a + (1 - alpha)·g and
+/* g as for SGD. v = alpha·v + (1 - alpha)·g²; d = sqrt(v) + eps, or, if centered, a = alpha·a + (1 - alpha)·g and
  * d = sqrt(v - a²) + eps. p -= lr · g / d, or, with momentum, b = momentum·b + g / d and p -= lr · b. */
 typedef struct sh_rmsprop_args {
     double lr, alpha, eps, weight_decay, momentum;

@@ -141,6 +141,32 @@ START_TEST(known_values)
 }
 END_TEST
 
+/* Without weight decay the gradient has no part of the parameter, not even of an infinite one. Wanted is what two
+ * steps of PyTorch give. */
+START_TEST(infinite_parameters_and_gradients)
+{
+    enum { N = 5 };
+    static const float start[N] = {INFINITY, -INFINITY, INFINITY, INFINITY, 1};
+    static const float grads[N] = {1, 1, INFINITY, -INFINITY, INFINITY};
+    static const float wanted[RULES][N] = {[SGD] = {INFINITY, -INFINITY, NAN, INFINITY, -INFINITY},
+                                           [ADAM] = {INFINITY, -INFINITY, NAN, NAN, NAN},
+                                           [RMSPROP] = {INFINITY, -INFINITY, NAN, NAN, NAN}};
+    for (int v = 0; v < 3; v++) {
+        const sh_kernels *k = find_kernels(names[v]);
+        for (int form = 0; k && form < 2; form++) { /* the second with all state */
+            for (int rule = 0; rule < RULES; rule++) {
+                state s = state_make(SHOAL_F32, start, N);
+                for (int t = 0; t < 2; t++) {
+                    ck_assert_ok(step(k, (method)rule, form * (rule == ADAM ? 8 : 12), t, SHOAL_F32, N, &s, grads));
+                }
+                assert_close(SHOAL_F32, s.param, wanted[rule], N, 0, 1, k->name, (uint64_t)rule);
+                state_free(&s);
+            }
+        }
+    }
+}
+END_TEST
+
 START_TEST(clip_scale_and_average)
 {
     for (int v = 0; v < 3; v++) {
@@ -325,5 +351,5 @@ START_TEST(steps_of_many_parameters_agree)
 }
 END_TEST
 
-KERNELS_SUITE("optim", steps_agree, known_values, clip_scale_and_average, averages_of_many_inputs_agree,
-              steps_of_many_parameters_agree)
+KERNELS_SUITE("optim", steps_agree, known_values, infinite_parameters_and_gradients, clip_scale_and_average,
+              averages_of_many_inputs_agree, steps_of_many_parameters_agree)

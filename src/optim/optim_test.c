@@ -557,6 +557,34 @@ START_TEST(clipping_scales_all_gradients_together)
 }
 END_TEST
 
+static shoal_err hollow_init(shoal_module *self, const double *settings)
+{
+    (void)settings;
+    shoal_err err = shoal_module_add_parameter(self, "none", shoal_zeros(SHOAL_F32, SHOAL_SHAPE(0, 3)));
+    return err == SHOAL_OK ? shoal_module_add_parameter(self, "w", shoal_zeros(SHOAL_F32, SHOAL_SHAPE(2))) : err;
+}
+
+static const shoal_module_type hollow = {.name = "Hollow", .init = hollow_init, .forward = pair_forward};
+
+/* A gradient that is an expanded tensor without elements: there is nothing to scale. */
+START_TEST(a_gradient_of_nothing_is_clipped)
+{
+    shoal_module *m = shoal_module_create(&hollow, 0, NULL);
+    shoal_tensor *column = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(0, 1)),
+                 *g = shoal_from_data(SHOAL_F32, (float[]){3, 4}, SHOAL_SHAPE(2));
+    ck_assert_ok(shoal_tensor_set_grad(shoal_module_get(m, "none"), shoal_expand(column, SHOAL_SHAPE(0, 3))));
+    ck_assert(clipped(m, 1) == 0);
+    ck_assert(clipped(m, 1e-9) == 0);
+    ck_assert_ok(shoal_tensor_set_grad(shoal_module_get(m, "w"), g));
+    ck_assert(clipped(m, 2.5) == 5);
+    ck_assert(fabs(element(g, 1) - 2) < 1e-5);
+    shoal_scope_release(0);
+    shoal_module_destroy(m);
+    shoal_tensor_release(column);
+    shoal_tensor_release(g);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     const TTest *const tests[] = {
@@ -576,6 +604,7 @@ static Suite *suite(void)
         gradients_of_any_strides_are_used,
         a_tied_parameter_steps_once,
         clipping_scales_all_gradients_together,
+        a_gradient_of_nothing_is_clipped,
     };
     Suite *s = suite_create("optim");
     TCase *group = tcase_create("optim");

@@ -9,6 +9,7 @@
 
 enum {
     PATCH_BYTES = 256 * 1024,
+    MOST_ADDED = 64, /* products with a patch matrix that grad_w adds in f32 */
 };
 
 /* One group of one image, and the rows of outputs that are being computed. */
@@ -44,10 +45,26 @@ static void part_at(part *p, int64_t top)
     p->count = (p->out_h - top < p->rows ? p->out_h - top : p->rows) * p->out_w;
 }
 
-size_t sh_conv_general_scratch(const sh_conv2d *c)
+static size_t patch_bytes(const part *p)
+{
+    return round_64(sizeof(float) * (size_t)(p->taps * p->stride));
+}
+
+/* Returns after how many images grad_w is carried into totals in f64; 0 if they are so few that it need not be. */
+static int64_t images_at_once(const part *p)
+{
+    const int64_t matrices = (p->out_h + p->rows - 1) / p->rows, images = MOST_ADDED / matrices;
+    if (images < 1) {
+        return p->c->n > 1;
+    }
+    return p->c->n > images ? images : 0;
+}
+
+size_t sh_conv_general_scratch(const sh_conv2d *c, bool grad_w)
 {
     const part p = part_of(c);
-    return sizeof(float) * (size_t)(p.taps * p.stride);
+    const bool totals = grad_w && images_at_once(&p) > 0;
+    return patch_bytes(&p) + (totals ? sizeof(double) * (size_t)(c->out_c * p.taps) : 0);
 }
 
 /* Finds the columns [out_from, out_to): the outputs j for which j * stride + shift is in [0, size). */
@@ -245,15 +262,50 @@ void sh_conv_general_forward(const sh_conv2d *c, const float *x, const float *w,
     }
 }
 
+INLINE float sum_of_piece(const float *x, int64_t count)
+{
+    vec sum = vec_zero();
+    for (; count >= VEC; x += VEC, count -= VEC) {
+        sum = vec_fma(vec_all(1), vec_load(x), sum);
+    }
+    return vec_sum(count ? vec_fma(vec_all(1), vec_load_part(x, count), sum) : sum);
+}
+
+/* Returns the sum of a plane: a lane adds at most 64 elements in f32. */
+INLINE double sum_of_plane(const float *x, int64_t count)
+{
+    double total = 0;
+    for (; count > 64 * VEC; x += 64 * VEC, count -= 64 * VEC) {
+        total += (double)sum_of_piece(x, 64 * VEC);
+    }
+    return total + (double)sum_of_piece(x, count);
+}
+
+/* The sums over all images are in f64, of some channels at a time. */
 static void add_bias_gradient(const sh_conv2d *c, const float *grad_y, float *grad_bias)
 {
+    enum { CHANNELS = 64 };
     const int64_t plane = sh_conv2d_out_h(c) * sh_conv2d_out_w(c);
-    for (int64_t k = 0; k < c->n * c->out_c; k++, grad_y += plane) {
-        vec sum = vec_zero();
-        for (int64_t at = 0; at < plane; at += VEC) {
-            sum = vec_fma(vec_all(1), vec_load_part(grad_y + at, plane - at < VEC ? plane - at : VEC), sum);
+    for (int64_t first = 0; first < c->out_c; first += CHANNELS) {
+        const int64_t count = c->out_c - first < CHANNELS ? c->out_c - first : CHANNELS;
+        double total[CHANNELS] = {0};
+        for (int64_t n = 0; n < c->n; n++) {
+            for (int64_t o = 0; o < count; o++) {
+                total[o] += sum_of_plane(grad_y + (n * c->out_c + first + o) * plane, plane);
+            }
         }
-        grad_bias[k % c->out_c] += vec_sum(sum);
+        for (int64_t o = 0; o < count; o++) {
+            grad_bias[first + o] = (float)((double)grad_bias[first + o] + total[o]);
+        }
+    }
+}
+
+/* totals += grad_w, and grad_w = 0, or, at the end, grad_w = totals. */
+static void carry(double *totals, float *grad_w, int64_t count, bool end)
+{
+    for (int64_t k = 0; k < count; k++) {
+        totals[k] += (double)grad_w[k];
+        grad_w[k] = end ? (float)totals[k] : 0;
     }
 }
 
@@ -262,7 +314,12 @@ void sh_conv_general_backward(const sh_conv2d *c, const float *grad_y, const flo
 {
     part p = part_of(c);
     float *patches = room;
-    const int64_t plane = p.out_h * p.out_w, group_x = p.group_c * c->in_h * c->in_w;
+    const int64_t plane = p.out_h * p.out_w, group_x = p.group_c * c->in_h * c->in_w, weights = c->out_c * p.taps;
+    const int64_t every = grad_w ? images_at_once(&p) * c->groups : 0;
+    double *totals = (double *)((char *)room + patch_bytes(&p));
+    if (every) {
+        memset(totals, 0, sizeof(double) * (size_t)weights);
+    }
     if (grad_bias) {
         add_bias_gradient(c, grad_y, grad_bias);
     }
@@ -284,6 +341,10 @@ void sh_conv_general_backward(const sh_conv2d *c, const float *grad_y, const flo
                 scatter_patches(&p, patches, grad_x + k * group_x);
             }
         }
+        const bool end = k + 1 == c->n * c->groups;
+        if (every && (end || (k + 1) % every == 0)) {
+            carry(totals, grad_w, weights, end);
+        }
     }
 }
 
@@ -292,7 +353,7 @@ static shoal_err forward(sh_exec *exec, const sh_conv2d *c, const void *x, const
     if (c->dtype != SHOAL_F32) {
         return sh_conv_kernels_reference.forward(exec, c, x, w, bias, y);
     }
-    void *room = sh_exec_scratch(exec, sh_conv_general_scratch(c));
+    void *room = sh_exec_scratch(exec, sh_conv_general_scratch(c, false));
     if (!room) {
         return SHOAL_ENOMEM;
     }
@@ -306,7 +367,7 @@ static shoal_err backward(sh_exec *exec, const sh_conv2d *c, const void *grad_y,
     if (c->dtype != SHOAL_F32) {
         return sh_conv_kernels_reference.backward(exec, c, grad_y, x, w, grad_x, grad_w, grad_bias);
     }
-    void *room = sh_exec_scratch(exec, sh_conv_general_scratch(c));
+    void *room = sh_exec_scratch(exec, sh_conv_general_scratch(c, grad_w));
     if (!room) {
         return SHOAL_ENOMEM;
     }

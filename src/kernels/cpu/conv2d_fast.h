@@ -117,7 +117,7 @@ INLINE float vec_sum(vec v)
 #define sh_conv_general_backward SH_ISA_NAME(sh_conv_general_backward)
 
 /* Returns how many bytes the two functions below need at room, which is aligned to 64. */
-size_t sh_conv_general_scratch(const sh_conv2d *c);
+size_t sh_conv_general_scratch(const sh_conv2d *c, bool grad_w);
 void sh_conv_general_forward(const sh_conv2d *c, const float *x, const float *w, const float *bias, float *y,
                              void *room);
 void sh_conv_general_backward(const sh_conv2d *c, const float *grad_y, const float *x, const float *w, float *grad_x,

@@ -12,7 +12,7 @@ typedef struct sizes {
     size_t general, map; /* in bytes: the scratch of the convolution, and all outputs before the pool */
 } sizes;
 
-static sizes sizes_of(const sh_conv2d *c)
+static sizes sizes_of(const sh_conv2d *c, bool grad_w)
 {
     const int64_t out_h = sh_conv2d_out_h(c), out_w = sh_conv2d_out_w(c);
     return (sizes){
@@ -20,7 +20,7 @@ static sizes sizes_of(const sh_conv2d *c)
         .out_w = out_w,
         .pooled_h = out_h / 2,
         .pooled_w = out_w / 2,
-        .general = round_64(sh_conv_general_scratch(c)),
+        .general = round_64(sh_conv_general_scratch(c, grad_w)),
         .map = sizeof(float) * (size_t)(c->n * c->out_c * out_h * out_w),
     };
 }
@@ -56,7 +56,7 @@ static void pool_plane(const sizes *s, const float *map, float m, float *y, uint
 static shoal_err general_forward(sh_exec *exec, const sh_conv2d *c, const float *x, const float *w, const float *bias,
                                  const float *drop, float *y, uint8_t *winner)
 {
-    const sizes s = sizes_of(c);
+    const sizes s = sizes_of(c, false);
     char *room = sh_exec_scratch(exec, s.general + s.map);
     if (!room) {
         return SHOAL_ENOMEM;
@@ -85,7 +85,7 @@ static shoal_err general_backward(sh_exec *exec, const sh_conv2d *c, const float
                                   const float *w, const float *drop, const uint8_t *winner, float *grad_x,
                                   float *grad_w, float *grad_bias)
 {
-    const sizes s = sizes_of(c);
+    const sizes s = sizes_of(c, grad_w);
     char *room = sh_exec_scratch(exec, s.general + s.map);
     if (!room) {
         return SHOAL_ENOMEM;

@@ -23,10 +23,11 @@ static double NAME(at)(const sh_conv2d *c, const T *x, const T *w, const T *bias
     return sum;
 }
 
-/* Adds what the gradient g of one output contributes to all gradients. */
+/* Adds what the gradient g of one output contributes to all gradients: to grad_x unless it is NULL, and to the sums. */
 static void NAME(spread)(const sh_conv2d *c, T g, const T *x, const T *w, int64_t n, int64_t o, int64_t i, int64_t j,
-                         T *grad_x, T *grad_w)
+                         T *grad_x, const sums *s)
 {
+    s->bias[o] += (double)g;
     const int64_t group_c = c->in_c / c->groups;
     const int64_t first = o / (c->out_c / c->groups) * group_c;
     for (int64_t k = 0; k < group_c; k++) {
@@ -39,8 +40,8 @@ static void NAME(spread)(const sh_conv2d *c, T g, const T *x, const T *w, int64_
                 }
                 const int64_t at_w = ((o * group_c + k) * c->kernel_h + a) * c->kernel_w + b;
                 const int64_t at_x = ((n * c->in_c + first + k) * c->in_h + h) * c->in_w + v;
-                if (grad_w) {
-                    grad_w[at_w] += g * x[at_x];
+                if (s->w) {
+                    s->w[at_w] += (double)g * (double)x[at_x];
                 }
                 if (grad_x) {
                     grad_x[at_x] += g * w[at_w];
@@ -64,8 +65,19 @@ static void NAME(forward)(const sh_conv2d *c, const T *x, const T *w, const T *b
     }
 }
 
-static void NAME(backward)(const sh_conv2d *c, const T *grad_y, const T *x, const T *w, T *grad_x, T *grad_w,
-                           T *grad_bias)
+/* Adds the sums to the gradients that are wanted. */
+static void NAME(add_sums)(const sh_conv2d *c, const sums *s, T *grad_w, T *grad_bias)
+{
+    for (int64_t k = 0; grad_w && k < weights_of(c); k++) {
+        grad_w[k] = (T)((double)grad_w[k] + s->w[k]);
+    }
+    for (int64_t o = 0; grad_bias && o < c->out_c; o++) {
+        grad_bias[o] = (T)((double)grad_bias[o] + s->bias[o]);
+    }
+}
+
+static void NAME(backward)(const sh_conv2d *c, const sums *s, const T *grad_y, const T *x, const T *w, T *grad_x,
+                           T *grad_w, T *grad_bias)
 {
     const int64_t out_h = sh_conv2d_out_h(c), out_w = sh_conv2d_out_w(c);
     if (grad_x) {
@@ -75,15 +87,12 @@ static void NAME(backward)(const sh_conv2d *c, const T *grad_y, const T *x, cons
         for (int64_t o = 0; o < c->out_c; o++) {
             for (int64_t i = 0; i < out_h; i++) {
                 for (int64_t j = 0; j < out_w; j++) {
-                    const T g = *grad_y++;
-                    NAME(spread)(c, g, x, w, n, o, i, j, grad_x, grad_w);
-                    if (grad_bias) {
-                        grad_bias[o] += g;
-                    }
+                    NAME(spread)(c, *grad_y++, x, w, n, o, i, j, grad_x, s);
                 }
             }
         }
     }
+    NAME(add_sums)(c, s, grad_w, grad_bias);
 }
 
 /* The output is the first maximum of the four. NaN is greater than all numbers, and the last NaN wins. */
@@ -120,8 +129,8 @@ static void NAME(pool_relu_forward)(const sh_conv2d *c, const T *x, const T *w, 
     }
 }
 
-static void NAME(pool_relu_backward)(const sh_conv2d *c, const T *grad_y, const T *x, const T *w, const T *drop,
-                                     const uint8_t *winner, T *grad_x, T *grad_w, T *grad_bias)
+static void NAME(pool_relu_backward)(const sh_conv2d *c, const sums *s, const T *grad_y, const T *x, const T *w,
+                                     const T *drop, const uint8_t *winner, T *grad_x, T *grad_w, T *grad_bias)
 {
     const int64_t pooled_h = sh_conv2d_out_h(c) / 2, pooled_w = sh_conv2d_out_w(c) / 2;
     if (grad_x) {
@@ -135,13 +144,11 @@ static void NAME(pool_relu_backward)(const sh_conv2d *c, const T *grad_y, const 
                     if (*winner == SH_WINNER_DEAD || m == 0) {
                         continue;
                     }
-                    const T g = *grad_y * m;
-                    NAME(spread)(c, g, x, w, n, o, 2 * i + *winner / 2, 2 * j + *winner % 2, grad_x, grad_w);
-                    if (grad_bias) {
-                        grad_bias[o] += g;
-                    }
+                    NAME(spread)
+                    (c, *grad_y * m, x, w, n, o, 2 * i + *winner / 2, 2 * j + *winner % 2, grad_x, s);
                 }
             }
         }
     }
+    NAME(add_sums)(c, s, grad_w, grad_bias);
 }

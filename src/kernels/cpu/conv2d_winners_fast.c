@@ -16,7 +16,9 @@ enum {
     STRIP_BYTES = 30 * 1024,          /* of x and grad_x, which stay in the L1 cache */
     ROW = 8,                          /* floats in a row of a patch, for images of one channel */
     PAGE = 4096 / sizeof(float),
-    LINE = 16, /* floats in a cache line */
+    LINE = 16,         /* floats in a cache line */
+    PIECE = 64 * LINE, /* windows of which a lane adds at most 64 */
+    MOST_ADDED = 2048, /* windows of several images whose grad_w is summed in f32 */
 };
 
 /* The live winners of one output channel of one image: the positions where their patches begin, and their gradients. */
@@ -37,8 +39,11 @@ typedef struct layout {
     int32_t *at;                 /* [O, room_for] */
     float *g;                    /* [O, room_for] */
     int64_t *count;              /* [O] */
+    double *bias;                /* [O]: the sums of grad_bias over all images */
     float *x, *grad_x;           /* [blocks, padded_h, padded_w, VEC], or two copies of rows */
     float *w, *grad_w;           /* [O, blocks, kernel, kernel, VEC], or [O, kernel, ROW] */
+    int64_t images;              /* after which grad_w is carried into totals; 0 if all are so few */
+    double *totals;              /* as grad_w */
     size_t bytes;
 } layout;
 
@@ -70,6 +75,10 @@ static layout layout_of(const sh_fused *b, bool grad_x, char *room)
     l.grad_w = take(room, &l.bytes, out_c * l.blocks * l.taps, sizeof(float));
     l.grad_x = take(room, &l.bytes, grad_x ? l.image + PAGE : 0, sizeof(float));
     l.w = take(room, &l.bytes, grad_x ? out_c * l.blocks * l.taps : 0, sizeof(float));
+    l.bias = take(room, &l.bytes, out_c, sizeof(double));
+    l.images = l.windows < MOST_ADDED ? MOST_ADDED / l.windows : 1;
+    l.images = b->c->n > l.images ? l.images : 0;
+    l.totals = take(room, &l.bytes, l.images ? out_c * l.blocks * l.taps : 0, sizeof(double));
     return l;
 }
 
@@ -100,16 +109,16 @@ static void fill_places(const sh_fused *b, const layout *l)
     }
 }
 
-/* Lists the live winners of one channel, with m times their gradients.
+/* Lists the live winners of windows [from, to) of one channel, with m times their gradients.
  * Returns their number; *sum += their gradients. */
-static int64_t list_winners(const layout *l, const float *grad_y, const uint8_t *winner, float m, int32_t *at, float *g,
-                            float *sum)
+INLINE int64_t list_winners(const layout *l, const float *grad_y, const uint8_t *winner, float m, int64_t from,
+                            int64_t to, int32_t *at, float *g, double *sum)
 {
     int64_t count = 0;
 #if VEC == 16
     __m512 total = _mm512_setzero_ps();
-    for (int64_t k = 0; k < l->windows; k += 16) {
-        const int64_t left = l->windows - k;
+    for (int64_t k = from; k < to; k += 16) {
+        const int64_t left = to - k;
         const __mmask16 there = (__mmask16)(left < 16 ? (1u << left) - 1 : 0xffff);
         const __m512i who = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(there, winner + k));
         const __mmask16 live = _mm512_mask_cmplt_epi32_mask(there, who, _mm512_set1_epi32(SH_WINNER_DEAD));
@@ -125,35 +134,39 @@ static int64_t list_winners(const layout *l, const float *grad_y, const uint8_t 
         _mm512_storeu_ps(g + count, _mm512_maskz_compress_ps(live, value));
         count += __builtin_popcount(live);
     }
-    *sum += vec_sum(total);
+    *sum += (double)vec_sum(total);
 #else
     const int32_t *const side[2] = {l->at_left, l->at_right};
     const int32_t down[2] = {0, (int32_t)l->row};
-    for (int64_t k = 0; k < l->windows; k++) {
+    for (int64_t k = from; k < to; k++) {
         const int who = winner[k]; /* unpredictable, so nothing here branches on it */
         at[count] = side[who & 1][k] + down[who >> 1 & 1];
         g[count] = grad_y[k] * m;
         count += who < SH_WINNER_DEAD;
     }
+    double total = 0;
     for (int64_t k = 0; k < count; k++) {
-        *sum += g[k];
+        total += (double)g[k];
     }
+    *sum += total;
 #endif
     return count;
 }
 
+/* Lists all channels of an image, in pieces of windows short enough to be summed in f32. */
 static void list_image(const sh_fused *b, const layout *l, const float *grad_y, const uint8_t *winner,
-                       const float *drop, float *grad_bias)
+                       const float *drop)
 {
-    for (int64_t o = 0; o < b->c->out_c; o++) {
-        float sum = 0;
+    for (int64_t o = 0; o < b->c->out_c; o++, grad_y += l->windows, winner += l->windows) {
         const float m = drop ? drop[o] : 1;
-        l->count[o] = m == 0 ? 0
-                             : list_winners(l, grad_y + o * l->windows, winner + o * l->windows, m,
-                                            l->at + o * l->room_for, l->g + o * l->room_for, &sum);
-        if (grad_bias) {
-            grad_bias[o] += sum;
+        int64_t count = 0;
+        double sum = 0;
+        for (int64_t from = 0; m != 0 && from < l->windows; from += PIECE) {
+            const int64_t to = l->windows - from < PIECE ? l->windows : from + PIECE, at = o * l->room_for + count;
+            count += list_winners(l, grad_y, winner, m, from, to, l->at + at, l->g + at, &sum);
         }
+        l->count[o] = count;
+        l->bias[o] += sum;
     }
 }
 
@@ -453,6 +466,15 @@ static void add_rows_back(const sh_fused *b, const layout *l, float *grad_w)
     }
 }
 
+/* totals = grad_w at first, then += grad_w, and grad_w = 0; at the end grad_w = totals. */
+static void carry(const layout *l, int64_t sums, bool first, bool end)
+{
+    for (int64_t k = 0; k < sums; k++) {
+        l->totals[k] = (double)l->grad_w[k] + (first ? 0 : l->totals[k]);
+        l->grad_w[k] = end ? (float)l->totals[k] : 0;
+    }
+}
+
 void sh_fused_winners_backward(const sh_fused *b, const float *grad_y, const float *x, const float *w,
                                const float *drop, const uint8_t *winner, float *grad_x, float *grad_w, float *grad_bias,
                                void *room)
@@ -460,21 +482,29 @@ void sh_fused_winners_backward(const sh_fused *b, const float *grad_y, const flo
     const sh_conv2d *c = b->c;
     const layout l = layout_of(b, grad_x, room);
     const int64_t image = c->in_c * c->in_h * c->in_w, pooled = c->out_c * l.windows;
+    const int64_t sums = c->out_c * l.blocks * l.taps;
     fill_places(b, &l);
+    memset(l.bias, 0, sizeof(double) * (size_t)c->out_c);
     if (grad_w) {
         memset(l.x, 0, sizeof(float) * (size_t)(l.image * (l.single ? 2 : l.blocks)));
-        memset(l.grad_w, 0, sizeof(float) * (size_t)(c->out_c * l.blocks * l.taps));
+        memset(l.grad_w, 0, sizeof(float) * (size_t)sums);
     }
     if (grad_x) {
         turn_weights(b, &l, w);
     }
     for (int64_t n = 0; n < c->n; n++) {
-        list_image(b, &l, grad_y + n * pooled, winner + n * pooled, drop ? drop + n * c->out_c : NULL, grad_bias);
+        list_image(b, &l, grad_y + n * pooled, winner + n * pooled, drop ? drop + n * c->out_c : NULL);
         if (!l.single && (grad_w || grad_x)) {
             backward_image(b, &l, x + n * image, grad_x ? grad_x + n * image : NULL, grad_w);
         } else if (l.single && grad_w) {
             backward_single(b, &l, x + n * image);
         }
+        if (l.images && grad_w && (n + 1 == c->n || (n + 1) % l.images == 0)) {
+            carry(&l, sums, n < l.images, n + 1 == c->n);
+        }
+    }
+    for (int64_t o = 0; grad_bias && o < c->out_c; o++) {
+        grad_bias[o] = (float)((double)grad_bias[o] + l.bias[o]);
     }
     if (grad_w && l.single) {
         add_rows_back(b, &l, grad_w);

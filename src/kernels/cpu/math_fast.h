@@ -68,8 +68,8 @@ static inline float sh_tanhf(float x)
     p = p * z - 3.33332819422e-1f;
     float small = p * z * x + x;
     float large = 1 - 2 / (sh_expf(2 * a) + 1);
-    large = sh_bits_float(sh_float_bits(large) | (sh_float_bits(x) & 0x80000000u));
-    return a < 0.625f ? small : large;
+    float y = a < 0.625f ? small : large; /* small has the sign of x already, unless x is -0 */
+    return sh_bits_float(sh_float_bits(y) | (sh_float_bits(x) & 0x80000000u));
 }
 
 static inline float sh_sigmoidf(float x)

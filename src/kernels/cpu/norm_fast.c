@@ -6,6 +6,9 @@
 #include "kernels/isa.h"
 
 #include <math.h>
+#include <string.h>
+
+#define BLOCK_ROWS 64 /* whose gradients are summed in T */
 
 #define T float
 #define NAME(x) f32_##x
@@ -47,7 +50,7 @@ static shoal_err layer_norm_backward(sh_exec *exec, const sh_norm_shape *s, void
     if (err) {
         return err;
     }
-    void *scratch = sh_exec_scratch(exec, (size_t)s->n * 2 * sizeof(double));
+    double *scratch = sh_exec_scratch(exec, (size_t)s->n * 6 * sizeof(double));
     if (!scratch) {
         return SHOAL_ENOMEM;
     }

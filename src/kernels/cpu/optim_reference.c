@@ -11,11 +11,12 @@ static double as(shoal_dtype dtype, double x)
     return dtype == SHOAL_F32 ? (double)(float)x : x;
 }
 
-/* Returns the gradient with its sign and the weight decay. */
+/* Returns the gradient with its sign and the weight decay. Without decay an infinite parameter adds no NaN. */
 static double gradient(shoal_dtype dtype, const void *grad, int64_t i, bool maximize, double decay, double param)
 {
     double g = sh_get(dtype, grad, i);
-    return (maximize ? -g : g) + as(dtype, decay) * param;
+    g = maximize ? -g : g;
+    return decay != 0 ? g + as(dtype, decay) * param : g;
 }
 
 static shoal_err sgd(sh_exec *exec, shoal_dtype dtype, int64_t n, const sh_sgd_args *args, void *param, void *buffer,

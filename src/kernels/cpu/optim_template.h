@@ -41,7 +41,7 @@ static RACY void NAME(sgd)(int64_t n, const sh_sgd_args *args, T *param, T *buff
 
 typedef struct NAME(adam_numbers) {
     T step, root, eps, beta1, rest1, beta2, rest2, shrink, decay;
-    bool maximize;
+    bool maximize, decays;
 } NAME(adam_numbers);
 
 static inline __attribute__((always_inline)) RACY void NAME(adam_loop)(int64_t n, NAME(adam_numbers) c, bool amsgrad,
@@ -49,7 +49,8 @@ static inline __attribute__((always_inline)) RACY void NAME(adam_loop)(int64_t n
                                                                        T *restrict v_max, const T *restrict grad)
 {
     for (int64_t i = 0; i < n; i++) {
-        T p = param[i] * c.shrink, g = (c.maximize ? -grad[i] : grad[i]) + c.decay * p;
+        T p = param[i] * c.shrink, g = c.maximize ? -grad[i] : grad[i];
+        g = c.decays ? g + c.decay * p : g;
         T first = c.beta1 * m[i] + c.rest1 * g, second = c.beta2 * v[i] + c.rest2 * g * g;
         m[i] = first;
         v[i] = second;
@@ -69,7 +70,8 @@ static RACY void NAME(adam)(int64_t n, const sh_adam_args *args, T *param, T *m,
     c.beta2 = (T)args->beta2;
     c.rest2 = (T)(1 - args->beta2);
     c.shrink = args->decoupled ? (T)(1 - args->lr * args->weight_decay) : 1;
-    c.decay = args->decoupled ? 0 : (T)args->weight_decay;
+    c.decay = (T)args->weight_decay;
+    c.decays = !args->decoupled && args->weight_decay != 0;
     c.maximize = args->maximize;
     if (v_max) {
         NAME(adam_loop)(n, c, true, param, m, v, v_max, grad);
@@ -80,7 +82,7 @@ static RACY void NAME(adam)(int64_t n, const sh_adam_args *args, T *param, T *m,
 
 typedef struct NAME(rmsprop_numbers) {
     T lr, alpha, rest, eps, decay, momentum;
-    bool maximize;
+    bool maximize, decays;
 } NAME(rmsprop_numbers);
 
 static inline __attribute__((always_inline)) RACY void NAME(rmsprop_loop)(int64_t n, NAME(rmsprop_numbers) c,
@@ -90,7 +92,8 @@ static inline __attribute__((always_inline)) RACY void NAME(rmsprop_loop)(int64_
                                                                           const T *restrict grad)
 {
     for (int64_t i = 0; i < n; i++) {
-        T p = param[i], g = (c.maximize ? -grad[i] : grad[i]) + c.decay * p;
+        T p = param[i], g = c.maximize ? -grad[i] : grad[i];
+        g = c.decays ? g + c.decay * p : g;
         T square = c.alpha * v[i] + c.rest * g * g, variance = square;
         v[i] = square;
         if (centered) {
@@ -113,6 +116,7 @@ static RACY void NAME(rmsprop)(int64_t n, const sh_rmsprop_args *args, T *param,
     NAME(rmsprop_numbers) c = {.lr = (T)args->lr, .alpha = (T)args->alpha, .rest = (T)(1 - args->alpha)};
     c.eps = (T)args->eps;
     c.decay = (T)args->weight_decay;
+    c.decays = args->weight_decay != 0;
     c.momentum = (T)args->momentum;
     c.maximize = args->maximize;
     if (average && buffer) {

@@ -81,12 +81,13 @@ template <class T> static __global__ void sgd_kernel(const __grid_constant__ bat
 template <class T> struct adam_numbers {
     T step, root, eps, beta1, rest1, beta2, rest2, shrink, decay;
     double lr, exact1, exact2; /* for the bias, if the step is in card memory */
-    bool maximize;
+    bool decays, maximize;
 
     explicit adam_numbers(const sh_adam_args &a)
         : step((T)(a.lr / a.bias1)), root((T)sqrt(a.bias2)), eps((T)a.eps), beta1((T)a.beta1), rest1((T)(1 - a.beta1)),
           beta2((T)a.beta2), rest2((T)(1 - a.beta2)), shrink(a.decoupled ? (T)(1 - a.lr * a.weight_decay) : 1),
-          decay(a.decoupled ? 0 : (T)a.weight_decay), lr(a.lr), exact1(a.beta1), exact2(a.beta2), maximize(a.maximize)
+          decay((T)a.weight_decay), lr(a.lr), exact1(a.beta1), exact2(a.beta2),
+          decays(!a.decoupled && a.weight_decay != 0), maximize(a.maximize)
     {
     }
 };
@@ -117,7 +118,8 @@ template <class T> static __global__ void adam_kernel(const __grid_constant__ ba
     }
     for (int k = 0; k < WIDTH; k++) {
         p[k] *= c.shrink;
-        T grad = (c.maximize ? -g[k] : g[k]) + c.decay * p[k];
+        T grad = c.maximize ? -g[k] : g[k];
+        grad = c.decays ? grad + c.decay * p[k] : grad;
         m[k] = c.beta1 * m[k] + c.rest1 * grad;
         v[k] = c.beta2 * v[k] + c.rest2 * grad * grad;
         largest[k] = v[k] > largest[k] ? v[k] : largest[k];
@@ -135,11 +137,11 @@ template <class T> static __global__ void adam_kernel(const __grid_constant__ ba
 
 template <class T> struct rmsprop_numbers {
     T lr, alpha, rest, eps, decay, momentum;
-    bool maximize;
+    bool decays, maximize;
 
     explicit rmsprop_numbers(const sh_rmsprop_args &a)
         : lr((T)a.lr), alpha((T)a.alpha), rest((T)(1 - a.alpha)), eps((T)a.eps), decay((T)a.weight_decay),
-          momentum((T)a.momentum), maximize(a.maximize)
+          momentum((T)a.momentum), decays(a.weight_decay != 0), maximize(a.maximize)
     {
     }
 };
@@ -164,7 +166,8 @@ template <class T> static __global__ void rmsprop_kernel(const __grid_constant__
         sh_get(buffer, i, part.n, b);
     }
     for (int k = 0; k < WIDTH; k++) {
-        T grad = (c.maximize ? -g[k] : g[k]) + c.decay * p[k];
+        T grad = c.maximize ? -g[k] : g[k];
+        grad = c.decays ? grad + c.decay * p[k] : grad;
         v[k] = c.alpha * v[k] + c.rest * grad * grad;
         a[k] = average ? c.alpha * a[k] + c.rest * grad : 0;
         T step = grad / (sqrt(v[k] - a[k] * a[k]) + c.eps);
