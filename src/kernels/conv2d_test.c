@@ -196,6 +196,17 @@ static void expect_sums(const char *what, const float *got, int64_t n, double wa
     }
 }
 
+static gradients gradients_of(const sh_conv_kernels *k, const job *j, bool block, const uint8_t *winner)
+{
+    gradients g = gradients_begin(j, 0);
+    if (block) {
+        block_backward(k, j, winner, &g);
+    } else {
+        backward(k, j, &g);
+    }
+    return g;
+}
+
 /* All gradients are 0.1 and all pixels 1.1: plain sums over the images in f32 would be off by more than 1e-4. Shapes for
  * the general algorithm and for both of the block's. Equal calls have equal bits. */
 START_TEST(sums_of_many_images_are_accurate)
