@@ -91,8 +91,12 @@ bool sh_cuda_capture_keep(sh_cuda_piece *p)
 
 bool sh_cuda_capture_keeper(shoal_block *keeper)
 {
-    shoal_block **fresh = mine ? realloc(mine->keepers, (mine->keeper_count + 1) * sizeof *fresh) : NULL;
-    if (!fresh) {
+    if (!mine) {
+        return false;
+    }
+    shoal_block **fresh = realloc(mine->keepers, (mine->keeper_count + 1) * sizeof *fresh);
+    if (!fresh) { /* a replay would use bytes that their maker uses again */
+        (void)sh_cuda_capture_refuse("releasing a received tensor without memory to remember it");
         return false;
     }
     mine->keepers = fresh;
