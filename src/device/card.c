@@ -53,10 +53,13 @@ size_t shoal_card_trim(void)
     if (!sh_cuda_is_ours() || !sh_cuda_is_well()) {
         return 0;
     }
+    size_t bytes = 0;
     sh_cleanup_begin();
-    sh_cuda_order_poll();
-    sh_cuda_scratch_give_back();
-    size_t bytes = sh_cuda_check() == SHOAL_OK ? sh_cuda_memory_trim() : 0;
+    if (sh_cuda_check() == SHOAL_OK) {
+        sh_cuda_order_poll();
+        sh_cuda_scratch_give_back();
+        bytes = sh_cuda_memory_trim();
+    }
     sh_cleanup_end();
     return bytes;
 }

@@ -3,7 +3,7 @@
  * A process that finds the card full asks the others to give back what they do not use. Any of them may be blocked for
  * long, in the library or elsewhere: in a queue, a join, a read, a computation. So each process that has opened a card and
  * is in a world has a thread that sleeps until one asks. It does what shoal_card_trim does, under the same locks as the
- * program's threads.
+ * program's threads. It also notices for a blocked program that its card has failed, when others wait for the card's work.
  *
  *   begins   with the first granule or import in a world, or when a process with an open card enters one
  *   ends     before the process leaves the world, since it sleeps in the world's memory; and at the end of the process,
@@ -28,9 +28,6 @@ static sh_cuda_thread thread = {.name = "shoal-answer", .run = answer_all};
 
 static void give_back(void)
 {
-    int mode =
-        SH_CU_CAPTURE_RELAXED; /* else a capture of another library would forbid this thread to call the driver */
-    (void)sh_cu.cuThreadExchangeStreamCaptureMode(&mode);
     if (sh_cuda_check() == SHOAL_OK) {
         sh_cuda_order_poll();
         (void)sh_cuda_memory_trim();
@@ -46,12 +43,17 @@ static void answer_all(uint64_t last)
     sh_cuda_memory_tell(); /* it may be from before this world */
     sh_cuda_memory_unlock();
     for (;;) {
-        last = sh_granules_await_request(last, &thread.stopping);
+        uint64_t wanted = sh_granules_await_request(last, &thread.stopping);
         if (sh_load_acquire(&thread.stopping) != 0) {
             break;
         }
-        give_back();
-        sh_granules_answer(last);
+        (void)sh_cuda_relax(); /* for the whole life of the thread */
+        sh_cuda_order_ask();
+        if (wanted != last) {
+            last = wanted;
+            give_back();
+            sh_granules_answer(last);
+        }
     }
     sh_granules_answers_end();
 }

@@ -315,6 +315,7 @@ void sh_cuda_capture_destroy(sh_cuda_capture *c)
         return;
     }
     sh_cleanup_begin();
+    (void)sh_cuda_check(); /* the context becomes current in this thread */
     if (c == mine) {
         (void)sh_cuda_capture_refuse("destroying it");
     } else if (c->stream) {

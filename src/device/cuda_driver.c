@@ -179,6 +179,18 @@ bool sh_cuda_is_well(void)
     return sh_load_acquire(&lost) == 0;
 }
 
+int sh_cuda_relax(void)
+{
+    int mode = SH_CU_CAPTURE_RELAXED;
+    (void)sh_cu.cuThreadExchangeStreamCaptureMode(&mode);
+    return mode;
+}
+
+void sh_cuda_restrict(int mode)
+{
+    (void)sh_cu.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
 shoal_err sh_cuda_lost(void)
 {
     if (__builtin_expect(sh_cuda_is_well(), 1)) {

@@ -175,6 +175,11 @@ shoal_err sh_cuda_result(const char *what, int result);
 /* Returns SHOAL_ECARD with a text that says why, if an earlier error ended this process's context; else SHOAL_OK. */
 shoal_err sh_cuda_lost(void);
 
+/* Between these, a capture that another library has begun in any thread neither forbids nor is broken by calls of this thread
+ * that allocate, free or wait. relax returns what restrict gets. */
+int sh_cuda_relax(void);
+void sh_cuda_restrict(int mode);
+
 /* The same, without setting an error. May be called in a signal handler. */
 bool sh_cuda_is_well(void);
 

@@ -71,22 +71,28 @@ shoal_err sh_cuda_granule_make(size_t size, sh_cuda_granule **out_granule)
     }
     fresh->size = size;
     sh_cu_memory_kind kind = shareable();
+    int mode = sh_cuda_relax();
     err = sh_cuda_result("cannot allocate card memory", sh_cu.cuMemCreate(&fresh->memory, size, &kind, 0));
     if (err == SHOAL_OK) {
         err = sh_cuda_map(fresh->memory, size, &fresh->address);
-        if (err == SHOAL_OK) {
-            *out_granule = fresh;
-            return SHOAL_OK;
+        if (err != SHOAL_OK) {
+            (void)sh_cu.cuMemRelease(fresh->memory);
         }
-        (void)sh_cu.cuMemRelease(fresh->memory);
     }
-    free(fresh);
+    sh_cuda_restrict(mode);
+    if (err == SHOAL_OK) {
+        *out_granule = fresh;
+    } else {
+        free(fresh);
+    }
     return err;
 }
 
 void sh_cuda_granule_drop(sh_cuda_granule *granule)
 {
+    int mode = sh_cuda_relax();
     sh_cuda_unmap(granule->address, granule->size);
     (void)sh_cu.cuMemRelease(granule->memory);
+    sh_cuda_restrict(mode);
     free(granule);
 }

@@ -14,7 +14,8 @@
 #define END_LIMIT SHOAL_SECONDS(2) /* how long an end of the process waits for marks that others may wait for */
 #define SPINS 2000                 /* looks without a pause: about 0.3 ms, as long as a short kernel */
 #define POLL_NS 50000
-#define SWEEP_EVERY 20 /* polls */
+#define SWEEP_EVERY 20   /* polls */
+#define NUDGE_EVERY 4000 /* polls: 0.2 s */
 #define NOTED 8
 
 sh_a64 sh_cuda_enqueued;
@@ -53,8 +54,7 @@ static struct {
     size_t count, room;
 } waits = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static sh_a32 uncounted;     /* 1: another library has the stream, and may enqueue work at any time */
-static sh_a32 others_follow; /* 1: a stream of another library may use what this process received */
+static sh_a32 uncounted; /* 1: another library has the stream, and may enqueue work at any time */
 static void (*before_end_of_others)(bool ends);
 
 /* Checks whether everything that was enqueued lies before the last mark. */
@@ -68,11 +68,6 @@ void sh_cuda_order_distrust(void)
     sh_store_relaxed(&uncounted, 1);
 }
 
-void sh_cuda_order_is_followed(void)
-{
-    sh_store_relaxed(&others_follow, 1);
-}
-
 static bool is_done(uint64_t number)
 {
     return number == 0 || sh_load_acquire(order.done) >= number; /* pairs with the card's write: the work is visible */
@@ -80,10 +75,17 @@ static bool is_done(uint64_t number)
 
 /* ---- the world ---- */
 
+/* Checks whether the work before a closing is done. Looks at the card last: if it is lost, `done` was raised after that, and says
+ * nothing about the work. */
+static bool is_over(const closing *c)
+{
+    return c->number != 0 && is_done(c->number) && sh_cuda_is_well();
+}
+
 /* Under the lock: releases the first ones, whose marks are done; or all. */
 static void release_closings(bool all)
 {
-    while (order.first && (all || (order.first->number != 0 && is_done(order.first->number)))) {
+    while (order.first && (all || is_over(order.first))) {
         closing *c = order.first;
         order.first = c->next;
         if (order.unmarked == &c->next) {
@@ -162,12 +164,12 @@ static void before_end(bool ends)
 
 /* At the end of the process: checks whether the card may still use memory of other processes. Their makers use it again as
  * soon as this process has given it back; so it does not, and others do that for it when it is gone, and its context with
- * it. This very process may have been interrupted anywhere, so nobody asks the driver. Its own memory does not matter:
- * nobody uses that again. */
+ * it. This very process may have been interrupted anywhere, also between a launch and its count, and streams of other
+ * libraries may use the memory as well; so it is enough that some of it is mapped. Its own memory does not matter: nobody
+ * uses that again. */
 static bool is_at_rest(void)
 {
-    return !sh_cuda_is_ours() || !sh_cuda_is_well() || !order.begun || !sh_cuda_imports_exist() ||
-           (is_covered() && is_done(order.last) && sh_load_relaxed(&others_follow) == 0);
+    return !sh_cuda_is_ours() || !order.begun || !sh_cuda_imports_exist();
 }
 
 __attribute__((constructor)) static void install(void)
@@ -364,6 +366,9 @@ static void pause_and_sweep(unsigned *polls)
     if (*polls % SWEEP_EVERY == 0) {
         sh_peers_now->sweep();
     }
+    if (*polls % NUDGE_EVERY == 0) {
+        sh_granules_nudge();
+    }
 }
 
 static shoal_err await_on_host(sh_work work)
@@ -435,9 +440,10 @@ shoal_err sh_cuda_follow_noted(void)
 }
 
 /* Under the lock: the stream will wait for this work. A process that only sends a tensor on never enqueues that wait, and
- * of several tensors of one process only the last work counts. */
-static shoal_err note(sh_work work)
+ * of several tensors of one process only the last work counts. *out_waits: the stream may wait already. */
+static shoal_err note(sh_work work, bool *out_waits)
 {
+    *out_waits = sh_load_relaxed(&uncounted) != 0; /* others enqueue without asking */
     if (sh_work_timeline(work) == order.timeline || is_awaited(work)) {
         return SHOAL_OK; /* this very stream, or it waits for that already */
     }
@@ -447,6 +453,7 @@ static shoal_err note(sh_work work)
     }
     if (i == NOTED) {
         shoal_err err = follow();
+        *out_waits = true;
         if (err != SHOAL_OK) {
             return err;
         }
@@ -454,7 +461,7 @@ static shoal_err note(sh_work work)
     }
     order.noted[i] = work;
     sh_store_relaxed(&sh_cuda_noted, i < count ? count : i + 1);
-    return sh_load_relaxed(&uncounted) != 0 ? follow() : SHOAL_OK; /* others enqueue without asking */
+    return sh_load_relaxed(&uncounted) != 0 ? follow() : SHOAL_OK;
 }
 
 shoal_err sh_cuda_await(sh_work work)
@@ -478,11 +485,11 @@ shoal_err sh_cuda_await(sh_work work)
     }
     pthread_mutex_lock(&order.lock);
     begin();
-    bool host = order.host_only;
-    err = host ? SHOAL_OK : note(work);
+    bool host = order.host_only, waits_now = false;
+    err = host ? SHOAL_OK : note(work, &waits_now);
     pthread_mutex_unlock(&order.lock);
-    if (sh_load_relaxed(&uncounted) != 0) {
-        sh_cuda_watch(); /* note has made the stream wait */
+    if (waits_now) {
+        sh_cuda_watch();
     }
     return host ? await_on_host(work) : err;
 }
@@ -514,14 +521,33 @@ static int drain(bool *out_lost)
 {
     sh_cu_stream stream = sh_cuda_the_card()->stream;
     unsigned polls = 0;
-    while (look_at_waits(false, out_lost) > 0) {
-        int result = sh_cu.cuStreamQuery(stream);
-        if (result != SH_CU_NOT_READY) {
-            return result;
+    int mode = sh_cuda_relax(), result = SH_CU_NOT_READY;
+    while (result == SH_CU_NOT_READY && look_at_waits(false, out_lost) > 0) {
+        result = sh_cu.cuStreamQuery(stream);
+        if (result == SH_CU_NOT_READY) {
+            pause_and_sweep(&polls);
         }
-        pause_and_sweep(&polls);
     }
-    return sh_cu.cuStreamSynchronize(stream);
+    if (result == SH_CU_NOT_READY) {
+        result = sh_cu.cuStreamSynchronize(stream);
+    }
+    sh_cuda_restrict(mode);
+    return result;
+}
+
+void sh_cuda_order_ask(void)
+{
+    if (pthread_mutex_trylock(&order.lock) != 0) {
+        return; /* who has it calls the driver */
+    }
+    bool open = order.begun && !order.host_only && !is_done(order.last);
+    pthread_mutex_unlock(&order.lock);
+    if (open && sh_cuda_check() == SHOAL_OK) {
+        int result = sh_cu.cuStreamQuery(sh_cuda_the_card()->stream);
+        if (result != SH_CU_NOT_READY) {
+            (void)sh_cuda_result("the card's work failed", result);
+        }
+    }
 }
 
 size_t sh_cuda_order_look(void)
@@ -574,6 +600,19 @@ void sh_cuda_order_finish(void)
 
 /* ---- giving back ---- */
 
+/* Under the lock: the last closing has no mark yet. Returns false if there is no memory. */
+static bool add_closing(shoal_block *keeper)
+{
+    closing *c = malloc(sizeof *c);
+    if (c) {
+        *c = (closing){.keeper = keeper};
+        *order.end = c;
+        order.end = &c->next;
+        order.unmarked_count++;
+    }
+    return c != NULL;
+}
+
 /* Under the lock: keeps the block until the work so far is done. Returns false if it can be released now. */
 static bool keep_for_now(shoal_block *keeper)
 {
@@ -585,15 +624,10 @@ static bool keep_for_now(shoal_block *keeper)
     if (covered && is_done(order.last)) {
         return false;
     }
-    closing *c = malloc(sizeof *c);
-    if (!c) {
+    if (!add_closing(keeper)) {
         (void)sh_cu.cuStreamSynchronize(sh_cuda_the_card()->stream);
         return false;
     }
-    *c = (closing){.keeper = keeper};
-    *order.end = c;
-    order.end = &c->next;
-    order.unmarked_count++;
     if (covered) {
         mark_closings();
     } else if (order.unmarked_count >= CLOSINGS_UNMARKED) {
@@ -602,11 +636,21 @@ static bool keep_for_now(shoal_block *keeper)
     return true;
 }
 
+/* Checks whether a card that is lost has stopped. After some errors it may work on: what it uses is not given back then. */
+static bool has_stopped(void)
+{
+    const sh_cuda_card *card = sh_cuda_the_card();
+    (void)sh_cu.cuCtxSetCurrent(card->context);
+    return sh_cu.cuStreamQuery(card->stream) != SH_CU_NOT_READY;
+}
+
 void sh_cuda_order_abandon(void)
 {
     if (sh_cuda_is_ours() && !sh_cuda_is_well()) {
         pthread_mutex_lock(&order.lock);
-        release_closings(true);
+        if (order.first && has_stopped()) {
+            release_closings(true);
+        }
         pthread_mutex_unlock(&order.lock);
     }
 }
@@ -615,11 +659,16 @@ void sh_cuda_close(shoal_block *keeper)
 {
     sh_cleanup_begin();
     bool kept = keeper && sh_cuda_capture_keeper(keeper);
-    if (!kept && keeper && !sh_block_is_lost(keeper) && sh_cuda_is_ours() && sh_cuda_check() == SHOAL_OK) {
+    if (!kept && keeper && !sh_block_is_lost(keeper) && sh_cuda_is_ours()) {
+        bool well = sh_cuda_check() == SHOAL_OK;
         pthread_mutex_lock(&order.lock);
-        begin();
-        release_closings(false);
-        kept = keep_for_now(keeper);
+        if (well) {
+            begin();
+            release_closings(false);
+            kept = keep_for_now(keeper);
+        } else {
+            kept = !has_stopped() && add_closing(keeper);
+        }
         pthread_mutex_unlock(&order.lock);
     }
     if (!kept) {

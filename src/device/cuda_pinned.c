@@ -50,7 +50,9 @@ static bool is_kept(const void *data)
 
 static void free_now(void *data)
 {
+    int mode = sh_cuda_relax();
     (void)sh_cuda_result("cannot free pinned memory", sh_cu.cuMemFreeHost(data)); /* waits for copies that use it */
+    sh_cuda_restrict(mode);
 }
 
 void *sh_cuda_alloc_pinned(size_t size)
@@ -58,7 +60,9 @@ void *sh_cuda_alloc_pinned(size_t size)
     void *data = NULL;
     shoal_err err = sh_cuda_check();
     if (err == SHOAL_OK) {
+        int mode = sh_cuda_relax();
         err = sh_cuda_result("cannot pin host memory", sh_cu.cuMemAllocHost(&data, size > 0 ? size : 1));
+        sh_cuda_restrict(mode);
     }
     if (err == SHOAL_OK && sh_cuda_capturing() && !keep(data, false)) {
         free_now(data);

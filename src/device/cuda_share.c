@@ -288,7 +288,7 @@ static import *find_import(const sh_piece *piece)
     while ((m = *place) && (m->granule != piece->granule || m->serial != piece->serial)) {
         place = &m->next;
     }
-    if (m) {
+    if (m && m != imports.list) { /* the list is never empty in between: the end of the process may look at it */
         *place = m->next;
         m->next = imports.list;
         imports.list = m;

@@ -59,9 +59,6 @@ static inline shoal_err sh_cuda_follow(void)
 /* Says that other code enqueues work that is not counted. From now on every mark calls the driver. */
 void sh_cuda_order_distrust(void);
 
-/* Says that other streams wait for this process's, and so may use the memory that it received. */
-void sh_cuda_order_is_followed(void);
-
 /* Waits on the host until everything that was enqueued is done. Errors: SHOAL_EOWNERDEAD if the stream waited for work
  * of a process that died, and that work was lost; those of the driver. */
 shoal_err sh_cuda_order_wait(void);
@@ -74,6 +71,10 @@ void sh_cuda_order_drain(void);
 /* Returns how many works of other processes the stream waits for, or are lost and not yet reported by a host wait. If
  * works were lost, releases the stream. Does not call the driver, and does not wait for a thread that does. */
 size_t sh_cuda_order_look(void);
+
+/* Others may wait for a mark of this process: asks the driver whether the card has failed before it. If so, what is not done is
+ * lost (sh_timelines_lose). */
+void sh_cuda_order_ask(void);
 
 /* While the stream waits for other processes, a thread notices their deaths (cuda_watch.c). Called without locks when
  * it may have begun to wait, and when another library's stream waits for it. stop: ends the thread. end: the same

@@ -73,7 +73,6 @@ shoal_err shoal_card_follow_stream(void *stream)
 shoal_err shoal_card_precede_stream(void *stream)
 {
     shoal_err err = check(stream);
-    sh_cuda_order_is_followed();
     err = err == SHOAL_OK ? order(sh_cuda_the_card()->stream, stream) : err;
     if (err == SHOAL_OK) {
         sh_cuda_watch();

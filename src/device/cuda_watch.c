@@ -14,8 +14,9 @@
 #include <time.h>
 
 #define PAUSE_NS 2000000
-#define SWEEP_EVERY 5 /* looks */
-#define IDLE 50       /* looks without a wait before it ends, so that it is not started again all the time */
+#define SWEEP_EVERY 5   /* looks */
+#define NUDGE_EVERY 100 /* looks: 0.2 s */
+#define IDLE 50         /* looks without a wait before it ends, so that it is not started again all the time */
 
 static void look_on(uint64_t unused);
 
@@ -43,6 +44,9 @@ static void look_on(uint64_t unused)
         nanosleep(&moment, NULL);
         if (idle == 0 && looks % SWEEP_EVERY == 0) {
             sh_peers_now->sweep();
+        }
+        if (idle == 0 && looks % NUDGE_EVERY == 0) {
+            sh_granules_nudge();
         }
     }
 }

@@ -142,13 +142,19 @@ uint64_t sh_granules_answers_begin(void)
 uint64_t sh_granules_await_request(uint64_t last, const sh_a32 *stopping)
 {
     sh_store_shm *store = &sh_the_world.header->store;
-    for (;;) {
-        uint32_t prepared = sh_gate_prepare(&store->asked);
-        uint64_t wanted = sh_load_acquire(&store->wanted);
-        if (wanted != last || sh_load_acquire(stopping) != 0) {
-            return wanted;
-        }
+    uint32_t prepared = sh_gate_prepare(&store->asked);
+    uint64_t wanted = sh_load_acquire(&store->wanted);
+    if (wanted == last && sh_load_acquire(stopping) == 0) {
         sh_futex_wait(&store->asked.word, prepared, SH_NO_DEADLINE);
+        wanted = sh_load_acquire(&store->wanted);
+    }
+    return wanted;
+}
+
+void sh_granules_nudge(void)
+{
+    if (sh_attached()) {
+        wake_answerers();
     }
 }
 

@@ -82,10 +82,14 @@ uint64_t sh_granules_ask(void);
 bool sh_granules_await_answers(uint64_t number, int64_t timeout);
 
 /* For the thread that answers. begin: from now on this process answers; returns the last request, which it need not. await:
- * waits for a request after `last`, and returns the newest; or returns when *stopping is not 0. answer: says that this
- * process has given back what it had. end: it answers no longer. */
+ * waits for a request after `last`, and returns the newest; or returns when *stopping is not 0, or after a nudge, perhaps
+ * with `last`. answer: says that this process has given back what it had. end: it answers no longer. */
 uint64_t sh_granules_answers_begin(void);
 uint64_t sh_granules_await_request(uint64_t last, const sh_a32 *stopping);
+
+/* Wakes these threads in all processes of the world, without a request: someone has waited for another process's work for a
+ * while, and that process may not have noticed that its card has failed. */
+void sh_granules_nudge(void);
 void sh_granules_answer(uint64_t number);
 void sh_granules_answers_end(void);
 
