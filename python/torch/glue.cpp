@@ -143,7 +143,7 @@ BlockMemory *adopt(const c10::Storage &storage)
     BlockReference reference = {nullptr};
     shoal_err err = shoal_block_create(size, &reference.block);
     if (err != SHOAL_OK)
-        raise(err);
+        raise_last();
     BlockMemory *memory = new BlockMemory(reference.block);
     reference.give();
     c10::DataPtr pointer = data_pointer(memory);
