@@ -171,6 +171,13 @@ def adopt(tensor: Any) -> Any:
     return tensor
 
 
+def pin(tensor: Any) -> None:
+    """Keeps the memory of a tensor that another holder of its address has, also after a move."""
+    if load() is not None:
+        assert _glue is not None
+        _glue.pin(tensor)
+
+
 def is_adopted(tensor: Any) -> bool:
     """Returns whether the memory of a tensor is Shoal's, in the heap or on the card."""
     if load() is not None:

@@ -604,6 +604,8 @@ class DLPack(unittest.TestCase):
             self.assertEqual(shoal.from_dlpack(x).tolist(), [6] * 1000)
         with self.assertRaisesRegex(ValueError, "clone"):
             t.share()
+        with self.assertRaisesRegex(RuntimeError, "clone"):
+            shoal.share(x)
 
     def test_to_torch_and_back(self):
         for dtype in ("f32", "f64", "f16", "bf16", "i64", "i32", "u8", "bool"):
