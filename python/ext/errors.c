@@ -38,6 +38,13 @@ PyObject *ext_raise_missing(shoal_err err)
     return NULL;
 }
 
+static PyObject *raise_last(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return ext_raise(shoal_last_error());
+}
+
 static PyObject *take_name(const char *module_name, const char *name)
 {
     PyObject *module = PyImport_ImportModule(module_name);
@@ -48,6 +55,11 @@ static PyObject *take_name(const char *module_name, const char *name)
 
 int ext_add_errors(PyObject *module)
 {
+    static PyMethodDef functions[] = {
+        {"raise_last", raise_last, METH_NOARGS,
+         "raise_last(): raises the exception for the library's last error in this thread (for the torch glue)."},
+        {NULL, NULL, 0, NULL},
+    };
     ext_error = PyErr_NewExceptionWithDoc("shoal.Error", "An error of the library that has no exception of its own.",
                                           PyExc_RuntimeError, NULL);
     ext_closed =
@@ -57,7 +69,8 @@ int ext_add_errors(PyObject *module)
     ext_full = take_name("queue", "Full");
     ext_empty = take_name("queue", "Empty");
     broken_barrier = take_name("threading", "BrokenBarrierError");
-    if (ext_closed == NULL || ext_full == NULL || ext_empty == NULL || broken_barrier == NULL) {
+    if (ext_closed == NULL || ext_full == NULL || ext_empty == NULL || broken_barrier == NULL ||
+        PyModule_AddFunctions(module, functions) != 0) {
         return -1;
     }
     return PyModule_AddObjectRef(module, "Error", ext_error) == 0 ? PyModule_AddObjectRef(module, "Closed", ext_closed)

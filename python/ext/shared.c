@@ -293,10 +293,15 @@ static PyObject *shared_init_subclass(PyObject *cls, PyObject *args, PyObject *k
 static PyObject *shared_reduce(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    PyErr_Format(PyExc_RuntimeError,
-                 "%R should only be shared between processes through inheritance, as an argument of a process of "
-                 "shoal.multiprocessing, or through one of its queues or pipes",
-                 self);
+    PyObject *name = PyType_GetName(Py_TYPE(self));
+    if (name != NULL) {
+        PyErr_Format(
+            PyExc_RuntimeError,
+            "%U objects should only be shared between processes through inheritance, as an argument of a process "
+            "of shoal.multiprocessing, or through one of its queues or pipes",
+            name);
+    }
+    Py_XDECREF(name);
     return NULL;
 }
 

@@ -547,6 +547,13 @@ static PyObject *tensor_deepcopy(PyObject *self, PyObject *memo)
     return tensor_clone(self, memo);
 }
 
+static PyObject *tensor_copy(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    shoal_tensor *t = handle_of(self);
+    return t != NULL ? ext_shared_new(Py_TYPE(self), shoal_tensor_retain(t)) : NULL;
+}
+
 /* ---- as a number, and as what it is not ---- */
 
 static PyObject *convert_item(PyObject *self, PyObject *(*convert)(PyObject *))
@@ -656,6 +663,7 @@ static PyMethodDef methods[] = {
      "cuda($self)\n--\n\nReturns the tensor on this process's card. Raises shoal.Error if there is none."},
     {"tolist", tensor_tolist, METH_NOARGS, "tolist($self)\n--\n\nReturns the elements as nested lists of numbers."},
     {"item", tensor_item, METH_NOARGS, "item($self)\n--\n\nReturns the element of a tensor that has only one."},
+    {"__copy__", tensor_copy, METH_NOARGS, "For copy.copy: another object over the same memory."},
     {"__deepcopy__", tensor_deepcopy, METH_O, "For copy.deepcopy: clone()."},
     {"numpy", tensor_numpy, METH_NOARGS,
      "numpy($self)\n--\n\nReturns a numpy array over the same memory. numpy has no bf16: it gets uint16, the bits."},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import sys
 import typing
 from collections.abc import Sequence
 
@@ -54,9 +55,16 @@ def from_dlpack(x: typing.Any) -> Tensor:
     """Makes a tensor over the memory of an object with `__dlpack__`, such as a torch tensor, without a copy.
 
     The memory belongs to the other library, so the tensor cannot be shared or put into a queue: `clone()` it first.
-    On a card, Shoal's work waits for that of the other library's current stream.
+    On a card, Shoal's work waits for that of the other library's current stream. The memory stays where it is: a torch
+    tensor can no longer be resized, on a card it can no longer be moved, and on the CPU the memory is no longer common
+    once the torch tensor was shared or put.
     """
-    return Tensor._from_capsule(_capsule_of(x))
+    made = Tensor._from_capsule(_capsule_of(x))
+    tensor_type = getattr(sys.modules.get("torch"), "Tensor", None)
+    if tensor_type is not None and isinstance(x, tensor_type):
+        from shoal.torch import pin
+        pin(x)
+    return made
 
 
 def _capsule_of(x: typing.Any) -> typing.Any:
@@ -128,7 +136,7 @@ def _from_torch(data: typing.Any) -> Tensor:
     plain = data.detach() if data.device.type == "cuda" else data.detach().cpu()
     if plain.dtype == torch.bool:
         return Tensor._from_capsule(_capsule_of(plain.view(torch.uint8)), True)
-    return from_dlpack(plain)
+    return Tensor._from_capsule(_capsule_of(plain))
 
 
 def _from_object(data: typing.Any, dtype: str | None, shared: bool) -> Tensor:

@@ -13,7 +13,6 @@ Nothing here imports torch, unless a tensor arrives from another process.
 """
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import importlib
@@ -117,18 +116,25 @@ def start_cuda() -> Any:
     function that gives the address of the current stream. None in a torch without CUDA.
 
     A process that ends waits for its work on the card: others share its results, and the end of a process would cut it
-    off."""
+    off. Finalizers, unlike atexit functions, run in forked children too."""
     torch = _torch()
     function = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     if function is not None:
         torch.cuda.init()
-        atexit.register(_finish_cuda_work)
+        from multiprocessing import util  # torch has it
+        util.Finalize(None, _finish_cuda_work, exitpriority=-100)
     return function
 
 
 def _finish_cuda_work() -> None:
     with contextlib.suppress(RuntimeError):  # the card's context has failed, and somebody else has said so
-        _torch().cuda.synchronize()
+        _torch().cuda.synchronize(_card())
+
+
+def _card() -> int:
+    """The number of the card that Shoal uses. The library refuses what is no number."""
+    number = os.environ.get("SHOAL_CARD", "")
+    return int(number) if number.isdecimal() else 0
 
 
 def _torch() -> Any:
@@ -165,6 +171,13 @@ def adopt(tensor: Any) -> Any:
     return tensor
 
 
+def pin(tensor: Any) -> None:
+    """Keeps the memory of a tensor that another holder of its address has, also after a move."""
+    if load() is not None:
+        assert _glue is not None
+        _glue.pin(tensor)
+
+
 def is_adopted(tensor: Any) -> bool:
     """Returns whether the memory of a tensor is Shoal's, in the heap or on the card."""
     if load() is not None:
@@ -175,7 +188,11 @@ def is_adopted(tensor: Any) -> bool:
 
 def is_moved(tensor: Any) -> bool:
     """Returns whether the memory of a tensor is shared, in the heap or by torch itself. Never compiles the glue. Torch calls
-    every tensor on a card shared, so there it counts whether the memory is Shoal's."""
+    every tensor on a card shared, so there it counts whether the memory is Shoal's. A sparse tensor is if its parts are."""
+    torch = _torch()
+    if tensor.layout != torch.strided:
+        parts = _reduce_sparse(torch, tensor)[1]
+        return all(is_moved(part) for part in parts if isinstance(part, torch.Tensor))
     if tensor.device.type == "cuda":
         return _moved.find(tensor) is not None or (_glue is not None and bool(_glue.is_adopted(tensor)))
     return bool(tensor.is_shared()) or _moved.find(tensor) is not None
@@ -202,6 +219,9 @@ class _Moved:
         with _lock:
             memory = self.find(tensor)
             if memory is None:
+                if tensor.is_cuda and tensor.device.index != _card():
+                    raise RuntimeError("the tensor is on another card than the one that Shoal uses in this process, which is "
+                                       "the first, or number SHOAL_CARD: set SHOAL_CARD, or send tensor.cpu()")
                 old = _untyped(tensor)
                 size = max(old.nbytes(), 1)  # torch makes no tensor over an empty buffer
                 memory = _shoal.Tensor("u8", (size,), device="cuda").share() if tensor.is_cuda else _shoal.Block(size)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import unittest
+import unittest.mock
 
 import shoal
 
@@ -356,6 +357,22 @@ class Messages(Case):
         answers = CTX.Queue()
         self.assertEqual(support.run_all(CTX, [(make_while_torch_fails, answers)]), [0])
         self.assertEqual(answers.get(timeout=LONG), ("torch does not start", 0))
+
+    @unittest.skipIf(torch is None, "torch is not installed")
+    def test_torch_refusals(self):
+        messages = CTX.Queue()
+        with unittest.mock.patch("torch.cuda._lazy_init"):
+            x = torch.from_dlpack(on_card([1., 2.]).__dlpack__())
+        with self.assertRaisesRegex(RuntimeError, r"cannot be moved: send tensor\.clone"):
+            messages.put(x)
+        os.environ["SHOAL_CARD"] = "1"
+        self.addCleanup(os.environ.pop, "SHOAL_CARD")
+        for call in messages.put, shoal.share, shoal.torch._moved.memory_of:  # the last is the way without the glue
+            with self.assertRaisesRegex(RuntimeError, r"on another card.*: set SHOAL_CARD, or send tensor\.cpu\(\)"):
+                call(x)
+        with self.assertRaisesRegex(ValueError, "clone"):  # an error of the library, as the extension raises it
+            _shoal.torch_rebuild(describe(F32, [1], [1]), shoal.from_dlpack(on_card(bytes(4))))
+        self.assertEqual(messages.qsize(), 0)
 
     @unittest.skipIf(torch is None, "torch is not installed")
     def test_torch_lies_within_its_memory(self):

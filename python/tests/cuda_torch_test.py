@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
@@ -291,7 +292,9 @@ class Torch(Case):
         x = torch.arange(4, device="cuda") * (1 + 2j)
         self.assertTrue(torch.equal(self.ask("echo", x.conj()), x.conj()))
         sparse = torch.eye(3, device="cuda").to_sparse()
+        self.assertFalse(shoal.is_shared(sparse))
         self.assertTrue(torch.equal(self.ask("echo", sparse).to_dense(), torch.eye(3, device="cuda")))
+        self.assertTrue(shoal.is_shared(sparse))
 
     def test_b15_the_sender_ends_at_once(self):
         ways = {"return": 0, "_exit": 0, "kill": -signal.SIGKILL}
@@ -328,6 +331,23 @@ class Torch(Case):
         with self.assertRaises(RuntimeError):
             x.untyped_storage().resize_(1000)
         self.assertTrue(torch.equal(x @ x.T, x.clone() @ x.clone().T))
+
+    def test_threads_move_the_same_storage(self):
+        for _ in range(20):
+            x = torch.arange(1000., device="cuda")
+            threads = [threading.Thread(target=shoal.share, args=(x,)) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertTrue(shoal.is_shared(x))
+            self.assertEqual(self.ask("total", x), 499500)
+
+    def test_a_lazy_copy_moves(self):
+        x = torch.arange(4., device="cuda")
+        lazy = torch._lazy_clone(x)
+        self.ask("add", lazy, 1)
+        self.assertEqual((lazy.tolist(), x.tolist()), ([1, 2, 3, 4], [0, 1, 2, 3]))
 
     def test_memory_of_others_is_not_moved(self):
         x = shoal.tensor([1., 2.], device="cuda").torch()
@@ -604,6 +624,8 @@ class DLPack(unittest.TestCase):
             self.assertEqual(shoal.from_dlpack(x).tolist(), [6] * 1000)
         with self.assertRaisesRegex(ValueError, "clone"):
             t.share()
+        with self.assertRaisesRegex(RuntimeError, "clone"):
+            shoal.share(x)
 
     def test_to_torch_and_back(self):
         for dtype in ("f32", "f64", "f16", "bf16", "i64", "i32", "u8", "bool"):

@@ -10,6 +10,7 @@ import time
 import unittest
 
 import shoal.multiprocessing as mp
+import shoal.torch
 from support import LONG, OneMethod, do_nothing, for_each_method, state_of
 from shoal.multiprocessing import forkserver
 
@@ -38,6 +39,22 @@ def finalize(queue):
 
 def register_finalizer(queue):
     mp.util.Finalize(None, finalize, (queue,), exitpriority=1)
+
+
+class FakeTorch:
+    """What shoal.torch.start_cuda needs of a torch with CUDA."""
+
+    def __init__(self, queue):
+        self._C = self.cuda = self
+        self._cuda_getCurrentRawStream = self.init = do_nothing
+        self.synchronize = queue.put
+
+
+def use_a_card(queue):
+    os.environ["SHOAL_CARD"] = "3"
+    sys.modules["torch"] = FakeTorch(queue)
+    shoal.torch.start_cuda()
+    queue.put("used")
 
 
 def fail():
@@ -232,6 +249,14 @@ class Life(OneMethod):
         process.start()
         process.join()
         self.assertEqual(queue.get(), process.pid)
+
+    def test_work_on_the_card_is_waited_for_once_at_the_end_of_a_child(self):
+        queue = self.ctx.SimpleQueue()
+        process = self.ctx.Process(target=use_a_card, args=(queue,))
+        process.start()
+        process.join()
+        queue.put("end")
+        self.assertEqual(list(iter(queue.get, "end")), ["used", 3])
 
     def test_a_handle_that_is_dropped_leaves_its_process_running(self):
         begun, event = self.ctx.SimpleQueue(), self.ctx.SimpleQueue()

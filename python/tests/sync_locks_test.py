@@ -153,7 +153,8 @@ class Objects(TestCase):
     def test_pickle_alone_refuses(self):
         for obj in Lock(), RLock(), Semaphore(), BoundedSemaphore(), Condition(), synchronize.Event(), \
                 synchronize.Barrier(2):
-            with self.assertRaisesRegex(RuntimeError, "should only be shared between processes through inheritance"):
+            name = type(obj).__name__
+            with self.assertRaisesRegex(RuntimeError, f"^{name} objects should only be shared between processes through inheritance"):
                 pickle.dumps(obj)
 
     def test_weak_references_attributes_and_collection(self):

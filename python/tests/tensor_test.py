@@ -55,6 +55,15 @@ class Plain(unittest.TestCase):
         self.assertRaisesRegex(TypeError, r"use shoal\.tensor\(\)", shoal.Tensor, [1, 2])
         self.assertIn("no arithmetic", shoal.Tensor.__doc__)
 
+    def test_copy_is_over_the_same_memory(self):
+        t = shoal.tensor([1, 2])
+        made = copy.copy(t)
+        self.assertIsNot(made, t)
+        self.assertEqual((type(made), made.tolist(), made.storage_id), (shoal.Tensor, [1, 2], t.storage_id))
+        t.numpy()[0] = 5
+        del t
+        self.assertEqual(made.tolist(), [5, 2])
+
     def test_deepcopy_is_a_clone(self):
         t = shoal.tensor([1, 2], shared=True)
         made = copy.deepcopy({"a": t, "b": t})

@@ -137,6 +137,19 @@ class Adopt(Case):
         self.assertIs(shoal_torch.adopt(tensor), tensor)
         self.assertEqual(tensor.data_ptr(), address)
 
+    def test_memory_that_from_dlpack_gave_away_stays(self):
+        for size in (10, 10_000_000):
+            x = torch.arange(float(size))
+            t = shoal.from_dlpack(x)
+            shoal.share(x)
+            x += 1
+            self.assertEqual((t.numpy()[-1], x[-1].item()), (size - 1, size))
+            del x
+            self.assertEqual(t.numpy()[-1], size - 1)
+        copied = torch.zeros(2)
+        shoal.tensor(copied)
+        copied.resize_(1000)  # the memory was not given away
+
     def test_deepcopy_and_torch_save(self):
         module = torch.nn.Linear(3, 2)
         shoal_torch.adopt(module.weight)

@@ -303,6 +303,7 @@ class Rows:
                 self.assertEqual(back.layout, sparse.layout)
                 self.assertTrue(torch.equal(back.to_dense(), expected))
                 self.assertTrue(torch.equal(sparse.to_dense(), expected))
+                self.assertTrue(shoal.is_shared(sparse) and shoal.is_shared(back) and not shoal.is_shared(sparse.clone()))
                 if sparse.layout == torch.sparse_coo:
                     self.assertEqual(back.is_coalesced(), sparse.is_coalesced())
 

@@ -24,6 +24,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -34,7 +35,7 @@ namespace
 void check(shoal_err err)
 {
     if (err != SHOAL_OK)
-        raise(err);
+        raise_last();
 }
 
 /* Owns one reference. */
@@ -194,6 +195,14 @@ bool can_move(const c10::StorageImpl *impl)
     return impl->resizable() && allocator && impl->data_ptr().get_deleter() == allocator->raw_deleter();
 }
 
+void check_can_move(const c10::StorageImpl *impl)
+{
+    if (!can_move(impl))
+        raise(PyExc_RuntimeError,
+              "the memory of this CUDA tensor is not of torch's own allocator, and others may use its "
+              "address, so it cannot be moved: send tensor.clone()");
+}
+
 /* Enqueues a copy of the bytes of a storage to Shoal's memory. */
 void copy_bytes(shoal_tensor *to, void *from, int64_t size, c10::Device device)
 {
@@ -210,13 +219,23 @@ void copy_bytes(shoal_tensor *to, void *from, int64_t size, c10::Device device)
     shoal_tensor *done = place ? shoal_copy_(place, bytes.tensor) : nullptr;
     shoal_scope_release(mark);
     if (!done)
-        raise(shoal_last_error());
+        raise_last();
+}
+
+/* Makes a call of the library that may wait, without the interpreter's lock, which the thread has. */
+template <class Call> auto unlocked(Call call)
+{
+    PyThreadState *state = PyEval_SaveThread();
+    auto result = call();
+    PyEval_RestoreThread(state);
+    return result;
 }
 
 /* Returns a new tensor of bytes on the card. If there is no room, torch gives back what it keeps for later. */
 shoal_tensor *empty_bytes(int64_t size)
 {
-    shoal_tensor *bytes = shoal_empty_on(SHOAL_CUDA, SHOAL_U8, 1, &size);
+    auto make = [&] { return shoal_empty_on(SHOAL_CUDA, SHOAL_U8, 1, &size); };
+    shoal_tensor *bytes = unlocked(make);
     if (!bytes && shoal_last_error() == SHOAL_ENOMEM) {
         PyObject *module = PyImport_ImportModule("torch.cuda");
         PyObject *none = module ? PyObject_CallMethod(module, "empty_cache", nullptr) : nullptr;
@@ -224,34 +243,60 @@ shoal_tensor *empty_bytes(int64_t size)
         if (!none)
             throw Raised();
         Py_DECREF(none);
-        bytes = shoal_empty_on(SHOAL_CUDA, SHOAL_U8, 1, &size);
+        bytes = unlocked(make);
     }
     if (!bytes)
-        raise(shoal_last_error());
+        raise_last();
     return bytes;
 }
 
-/* Moves a storage to Shoal's card memory, unless it is there. Returns its memory. */
+/* Refuses a storage on a card that Shoal does not use in this process. */
+void check_card(c10::Device device, int used)
+{
+    if (device.index() != used)
+        raise(
+            PyExc_RuntimeError,
+            "the tensor is on another card than the one that Shoal uses in this process, which is the first, or number "
+            "SHOAL_CARD: set SHOAL_CARD, or send tensor.cpu()");
+}
+
+/* The number of the card that Shoal will use, if it is not open yet. The library says so if this is no number. */
+int card_to_use()
+{
+    const char *number = std::getenv("SHOAL_CARD");
+    return number ? std::atoi(number) : 0;
+}
+
+/* Moves a storage to Shoal's card memory, unless it is there. Returns its memory.
+ *
+ * Other threads may run until the memory is there, and may move or resize the same storage. So it is looked at again
+ * then, and from there on no other thread of Python runs. */
 CardMemory *adopt_card(const c10::Storage &storage)
 {
     c10::StorageImpl *impl = storage.unsafeGetStorageImpl();
     if (CardMemory *memory = CardMemory::of(impl))
         return memory;
-    if (!can_move(impl))
-        raise(PyExc_RuntimeError,
-              "the memory of this CUDA tensor is not of torch's own allocator, and others may use its "
-              "address, so it cannot be moved: send tensor.clone()");
-    int64_t size = static_cast<int64_t>(impl->nbytes()), room = std::max<int64_t>(size, 1);
-    void *data = writable_data(impl);
+    check_card(impl->device(), card_to_use());
     void *stream = current_address(impl->device());
     check(shoal_card_follow_stream(stream)); /* refuses a capture, before anything is done */
+    writable_data(impl);                     /* a lazy copy gets memory of its own, which can be moved */
+    check_can_move(impl);
+    int64_t room = std::max<int64_t>(static_cast<int64_t>(impl->nbytes()), 1);
     TensorReference reference = {empty_bytes(room)};
-    check(shoal_tensor_share(reference.tensor));
+    check(unlocked([&] { return shoal_tensor_share(reference.tensor); }));
+    if (PyErr_Occurred()) /* the handler of a signal has raised meanwhile */
+        throw Raised();
     auto memory = std::make_unique<CardMemory>(reference);
-    if (memory->device() != impl->device())
-        raise(PyExc_RuntimeError,
-              "the tensor is on another card than the one that Shoal uses in this process, which is the "
-              "first, or number SHOAL_CARD");
+    check_card(impl->device(), memory->device().index());
+
+    if (CardMemory *other = CardMemory::of(impl))
+        return other;
+    void *data = writable_data(impl);
+    int64_t size = static_cast<int64_t>(impl->nbytes());
+    check_can_move(impl);
+    if (size > room)
+        raise(PyExc_RuntimeError, "another thread has resized the tensor while it was moved");
+    check(shoal_card_follow_stream(stream));
     if (size > 0)
         copy_bytes(memory->tensor(), data, size, impl->device());
     check(shoal_card_precede_stream(stream)); /* before torch uses its old memory for something else */

@@ -131,7 +131,7 @@ struct BlockReference {
  * A storage that was moved cannot be resized, and memory that a numpy array and the tensor had in common is no longer
  * common: the array keeps the old memory. Such an array may hold nothing but the tensor, so the old memory must exist
  * as long as the tensor does, also if torch had shared it or another library owns it. A storage that can be resized
- * has no array: making one ends that. */
+ * has no array: making one ends that, and so does shoal.from_dlpack (method_pin). */
 BlockMemory *adopt(const c10::Storage &storage)
 {
     c10::StorageImpl *impl = storage.unsafeGetStorageImpl();
@@ -143,7 +143,7 @@ BlockMemory *adopt(const c10::Storage &storage)
     BlockReference reference = {nullptr};
     shoal_err err = shoal_block_create(size, &reference.block);
     if (err != SHOAL_OK)
-        raise(err);
+        raise_last();
     BlockMemory *memory = new BlockMemory(reference.block);
     reference.give();
     c10::DataPtr pointer = data_pointer(memory);
@@ -436,6 +436,15 @@ PyObject *method_is_adopted(PyObject *, PyObject *obj)
     });
 }
 
+/* adopt() keeps the old memory of a storage that cannot be resized, and adopt_card() refuses it. */
+PyObject *method_pin(PyObject *, PyObject *obj)
+{
+    return guarded<PyObject *>(nullptr, [&]() -> PyObject * {
+        movable_storage(obj).unsafeGetStorageImpl()->set_resizable(false);
+        Py_RETURN_NONE;
+    });
+}
+
 PyObject *method_mirror(PyObject *, PyObject *obj)
 {
     return guarded<PyObject *>(nullptr, [&]() -> PyObject * {
@@ -474,6 +483,7 @@ PyMethodDef methods[] = {
     {"adopt", method_adopt, METH_O,
      "adopt(tensor): moves its storage into Shoal's memory, of the heap or of the card, and returns the tensor."},
     {"is_adopted", method_is_adopted, METH_O, "is_adopted(tensor): whether its storage lies in Shoal's memory."},
+    {"pin", method_pin, METH_O, "pin(tensor): others know the address of its memory, which must stay."},
     {"mirror", method_mirror, METH_O, "mirror(tensor): the bytes of its copy in torch's shared memory, or None."},
     {"set_mirror", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(method_set_mirror)), METH_FASTCALL,
      "set_mirror(tensor, mirror): keeps the storage of mirror as long as that of tensor."},

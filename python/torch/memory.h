@@ -30,9 +30,15 @@ struct Raised {
     throw Raised();
 }
 
-[[noreturn]] void raise(shoal_err err)
+/* Raises what the extension raises for the library's last error. If a signal's handler has ended a wait, its exception
+ * is set already. */
+[[noreturn]] void raise_last()
 {
-    raise(err == SHOAL_ENOMEM ? PyExc_MemoryError : PyExc_RuntimeError, shoal_last_error_text());
+    PyObject *module = PyErr_Occurred() ? nullptr : PyImport_ImportModule("shoal._shoal");
+    if (module)
+        Py_XDECREF(PyObject_CallMethod(module, "raise_last", nullptr));
+    Py_XDECREF(module);
+    throw Raised();
 }
 
 /* ---- storages ---- */
