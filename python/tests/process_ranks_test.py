@@ -3,6 +3,7 @@ import inspect
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -148,6 +149,25 @@ class Ranks(OneMethod):
 
 
 for_each_method(Ranks, globals())
+
+
+class Interrupt(unittest.TestCase):
+    def test_b71_ctrl_c_that_another_thread_gets(self):
+        """The kernel may give a signal to any thread; Python's handler runs in the main thread."""
+        program = subprocess.run([sys.executable, "-c", """if True:
+            import signal, threading, time
+            import shoal.multiprocessing as mp
+
+            def interrupt():
+                time.sleep(0.3)
+                signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+            context = mp.start_processes(lambda rank: time.sleep(100), nprocs=1, join=False, start_method="fork", daemon=True)
+            threading.Thread(target=interrupt).start()
+            context.join()
+            """], stderr=subprocess.PIPE, text=True, timeout=LONG)
+        self.assertEqual(program.returncode, -signal.SIGINT)
+        self.assertIn("KeyboardInterrupt", program.stderr)
 
 
 class Names(unittest.TestCase):

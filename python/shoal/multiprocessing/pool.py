@@ -16,7 +16,8 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tupl
 
 from . import context as _contexts
 from . import reduction
-from .pool_results import ApplyResult, AsyncResult, IMapIterator, IMapUnorderedIterator, Jobs, MapResult, wait_for_signals_too
+from .connection import wait_for_signals_too
+from .pool_results import ApplyResult, AsyncResult, IMapIterator, IMapUnorderedIterator, Jobs, MapResult
 from .pool_workers import CLOSE, RUN, TERMINATE, WorkerDied, Workers
 
 __all__ = ["Pool", "ThreadPool", "WorkerDied"]

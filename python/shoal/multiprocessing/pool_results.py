@@ -9,6 +9,7 @@ from multiprocessing import TimeoutError
 from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 from .. import _shoal
+from .connection import wait_for_signals_too
 from .pool_child import DONE, GAVE_UP, NO_MEMORY, NO_START, NOTE, RAISED
 from .pool_workers import CLOSE, RUN, TERMINATE, Death, WorkerDied, Workers
 
@@ -20,25 +21,7 @@ _BATCH = 1000
 #: How long the handler thread waits, in seconds, before it tries again to take results while the heap is full.
 _FULL_PAUSE = 0.05
 
-#: How long the main thread sleeps at a time while it waits, in seconds: as long as the library does.
-_SLICE = 0.05
-
 _job_numbers = itertools.count(1)
-
-
-def wait_for_signals_too(wait: Callable[[Optional[float]], Any], timeout: Optional[float] = None) -> Any:
-    """Returns wait(timeout), and lets a signal end the wait.
-
-    Python's locks miss a signal that arrives just before they sleep, or that the kernel gives to another thread: they sleep on.
-    Only the main thread runs signal handlers, so the main thread wakes up every 50 ms."""
-    if threading.current_thread() is not threading.main_thread():
-        return wait(timeout)
-    end = None if timeout is None else time.monotonic() + timeout
-    while True:
-        left = _SLICE if end is None else end - time.monotonic()
-        done = wait(max(0.0, min(left, _SLICE)))
-        if done or left < _SLICE:
-            return done
 
 
 # ---- results ----
