@@ -174,9 +174,10 @@ static void show_json(const cli_show *show, const shoal_train_event *event)
 }
 
 /* Writes the last line of a failed job, which has no summary unless only an output failed. */
-static void json_failed(FILE *f, const char *why)
+static void json_failed(FILE *f, shoal_err err, const char *why)
 {
     fputs("{\"event\":\"failed\"", f);
+    json_string(f, "error", shoal_err_name(err));
     json_string(f, "text", why);
     fputs("}\n", f);
 }
@@ -393,7 +394,7 @@ static void cannot_end(cli_show *show, const char *path)
     int why = errno;
     snprintf(text, sizeof text, "cannot write %s: %s", path, strerror(why));
     if (show->json != NULL) {
-        json_failed(show->json, text);
+        json_failed(show->json, SHOAL_EOS, text);
     }
     if (show->json != NULL && show->json_path == NULL) {
         (void)cli_output_send(&show->output); /* before cannot() marks this output as failed */
@@ -409,7 +410,7 @@ cli_exit cli_show_end(cli_show *show, bool failed)
         cli_complain(&cli_train, CLI_FAILED, "%s", why);
     }
     if (failed && show->json != NULL) {
-        json_failed(show->json, why);
+        json_failed(show->json, shoal_last_error(), why);
     }
     if (show->report_path != NULL && show->history.begun && !write_report(show, why)) {
         cannot_end(show, show->report_path);
