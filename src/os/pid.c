@@ -230,9 +230,10 @@ bool sh_pid_maps(int32_t pid, uint64_t inode)
         return true; /* unknown */
     }
     size_t have = 0;
-    bool mapped = false;
+    bool mapped = false, ends = true; /* the maps file of a process that ends is empty, too */
     ssize_t n;
     while (!mapped && (n = read(fd, text + have, sizeof text - 1 - have)) > 0) {
+        ends = false;
         have += (size_t)n;
         text[have] = 0;
         char *line = text;
@@ -246,7 +247,7 @@ bool sh_pid_maps(int32_t pid, uint64_t inode)
     }
     mapped = mapped || n < 0;
     close(fd);
-    return mapped;
+    return mapped || ends;
 }
 
 void sh_pid_kill_stopped(int32_t pid, uint64_t start_time, bool running_too)

@@ -33,7 +33,9 @@ bool sh_pid_gone(int32_t pid, uint64_t start_time);
  * not show it. */
 bool sh_pid_zombie_status(int32_t pid, int *out_wait_status);
 
-/* Returns false only if it is certain that the process does not map the memory file with that inode. */
+/* Returns false only if it is certain that the process runs on and does not map the memory file with that inode. True
+ * while it ends, until sh_pid_gone: it has no memory any more, but the kernel is still closing its files. That may take a
+ * tenth of a second, in which a card goes on with the work that the process gave it. */
 bool sh_pid_maps(int32_t pid, uint64_t inode);
 
 /* Kills the process that started then if it is stopped; with running_too, also if it is running. */

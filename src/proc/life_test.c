@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -83,6 +84,40 @@ START_TEST(a_parents_death_ends_its_descendants)
         ck_assert_ok(shoal_world_sweep(NULL));
         ck_assert_ok(shoal_world_info_get(&info));
     }
+}
+END_TEST
+
+/* ---- a killed process is recovered when the kernel has ended it ---- */
+
+/* Has a file whose memory the kernel frees after it has dropped the locks of the process. args: a queue for the pid. */
+static shoal_err hold_large_file(int rank, const shoal_value *args)
+{
+    (void)rank;
+    int file = memfd_create("large", MFD_CLOEXEC);
+    must(file >= 0 && posix_fallocate(file, 0, INT64_C(512) << 20) == 0);
+    must(shoal_queue_put(shoal_value_as_queue(shoal_value_at(args, 0)), shoal_value_int(getpid()), LIMIT) == SHOAL_OK);
+    for (;;) {
+        pause();
+    }
+}
+
+START_TEST(a_process_that_ends_is_not_dead_before_it_is_gone)
+{
+    shoal_queue *queue;
+    uint32_t recovered = 0;
+    ck_assert_ok(shoal_queue_create(0, &queue));
+    shoal_process *p = start(SHOAL_START_SPAWN, hold_large_file, shoal_list(queue));
+    int pid = get_pid(queue);
+    uint64_t began = sh_pid_start_time(pid);
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    for (int64_t deadline = sh_deadline(LIMIT); recovered == 0;) {
+        ck_assert(!sh_passed(deadline));
+        ck_assert_ok(shoal_world_sweep(&recovered));
+    }
+    ck_assert(sh_pid_gone(pid, began));
+    ck_assert_int_eq(finish(p).end, SHOAL_KILLED);
+    shoal_process_destroy(p);
+    shoal_release(queue);
 }
 END_TEST
 
@@ -620,6 +655,7 @@ static Suite *suite(void)
     Suite *s = suite_create("life");
     TCase *tc = methods_case("life");
     add_for_methods(tc, a_parents_death_ends_its_descendants);
+    tcase_add_test(tc, a_process_that_ends_is_not_dead_before_it_is_gone);
     tcase_add_loop_test(tc, a_child_gets_its_death_signal, SHOAL_START_SPAWN, BY_SHOAL_FORK + 1);
     tcase_add_test(tc, a_parent_found_dead_is_signalled_at_once);
     tcase_add_test(tc, an_unknown_death_signal_is_refused);

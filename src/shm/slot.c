@@ -309,7 +309,8 @@ bool sh_slot_is_dead(uint32_t index)
     }
     if (pid != 0) {
         /* A process with the right pid and start time but neither mark nor mapping has executed another program; or, if
-         * the slot is reserved for it, it has not come yet. */
+         * the slot is reserved for it, it has not come yet. A process that ends drops its mark before the kernel ends its
+         * work on a card, which may write to memory of other processes; so it is not dead before it is gone. */
         bool gone = sh_pid_gone(pid, start) ||
                     (phase == SH_PHASE_ALIVE && !sh_pid_maps(pid, (uint64_t)sh_the_world.file.inode));
         return gone && sh_load_acquire(&slot->state) == state;

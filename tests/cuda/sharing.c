@@ -341,6 +341,51 @@ START_TEST(b53_memory_comes_back_from_a_dead_consumer)
 }
 END_TEST
 
+#define WRITTEN (getenv("SHOAL_TEST_CARD") ? 1 << 24 : 1 << 16)
+
+/* Writes into a tensor again and again, until it is killed. Many launches wait on the card at any time. */
+static shoal_err write_for_ever(int rank, const shoal_value *args)
+{
+    (void)rank;
+    shoal_tensor *t = NULL;
+    must_ok(shoal_queue_get_tensor(ARG(queue, "in"), LIMIT, &t));
+    for (int i = 0;; i++) {
+        must(shoal_add_scalar_(t, 1) == t);
+        if (i == 300) {
+            must_ok(shoal_queue_put(ARG(queue, "out"), shoal_value_int(1), LIMIT));
+        }
+    }
+}
+
+/* The driver ends the work of a killed process some milliseconds after the process has lost its locks. */
+START_TEST(b53_work_of_a_dead_consumer_writes_to_no_new_tensor)
+{
+    for (int n = 0; n < 3; n++) {
+        talk t;
+        talk_begin(&t, SHOAL_START_SPAWN, write_for_ever);
+        shoal_tensor *sent = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(WRITTEN));
+        ck_assert_ok(shoal_queue_put_tensor(t.in, sent, LIMIT));
+        shoal_tensor_release(sent);
+        until_told(t.out);
+        ck_assert_ok(shoal_process_kill(t.process));
+        for (int64_t end = sh_deadline(SHOAL_MS(200)); !sh_passed(end);) {
+            ck_assert_ok(shoal_world_sweep(NULL));
+            shoal_tensor *next = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(WRITTEN));
+            shoal_err err = next ? shoal_card_wait() : shoal_last_error();
+            if (mps_ended_all(err)) {
+                return;
+            }
+            ck_assert_msg(err == SHOAL_OK, "%s", shoal_last_error_text());
+            usleep(3000);
+            ck_assert_double_eq(AT(next, WRITTEN - 1), 0);
+            shoal_tensor_release(next);
+        }
+        finish_as(t.process, SHOAL_KILLED, SIGKILL);
+        talk_release(&t);
+    }
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("cuda/sharing");
@@ -352,6 +397,7 @@ static Suite *suite(void)
     tcase_add_test(tc, b53_finished_work_outlives_its_maker);
     tcase_add_test(tc, b53_unfinished_work_of_the_dead_is_an_error);
     tcase_add_test(tc, b53_memory_comes_back_from_a_dead_consumer);
+    tcase_add_test(tc, b53_work_of_a_dead_consumer_writes_to_no_new_tensor);
     suite_add_tcase(s, tc);
     return s;
 }
