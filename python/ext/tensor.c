@@ -1,4 +1,5 @@
-/* Tensor: the library's tensors in Python, with the buffer protocol and DLPack. What is special about cards is in card.c.
+/* Tensor: the library's tensors in Python. tensor_make.c makes one from its arguments, tensor_buffer.c and dlpack.c show its
+ * memory to others, and card.c has what is special about cards.
  *
  * Every view of the memory holds a pack (shoal_dlpack): as long as one exists, the memory stays, and a private tensor
  * cannot move into the heap. */
@@ -7,143 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct tensor_object {
-    ext_shared shared;
-    shoal_dlpack *pin; /* for __array_interface__, whose users do not tell when they end; otherwise NULL */
-} tensor_object;
-
 static PyTypeObject *tensor_type;
-
-/* The formats of the buffer protocol, and of numpy. Neither has bf16: it is shown as its bits. */
-static const struct {
-    char *buffer;
-    const char *numpy;
-} formats[SHOAL_DTYPES] = {
-    [SHOAL_F32] = {"f", "<f4"}, [SHOAL_F64] = {"d", "<f8"}, [SHOAL_BF16] = {"H", "<u2"}, [SHOAL_F16] = {"e", "<f2"},
-    [SHOAL_I64] = {"l", "<i8"}, [SHOAL_I32] = {"i", "<i4"}, [SHOAL_U8] = {"B", "|u1"},   [SHOAL_B8] = {"?", "|b1"},
-};
 
 PyObject *ext_tensor_new(shoal_tensor *t)
 {
     return t != NULL ? ext_shared_new(tensor_type, t) : ext_raise(shoal_last_error());
 }
 
-static shoal_tensor *handle_of(PyObject *self)
+shoal_tensor *ext_tensor_handle(PyObject *self)
 {
     return ext_shared_handle(self, SHOAL_KIND_TENSOR);
 }
 
-static int is_dtype(const char *name, shoal_dtype *out_dtype)
-{
-    for (int dtype = 0; dtype < SHOAL_DTYPES; dtype++) {
-        if (strcmp(name, shoal_dtype_name((shoal_dtype)dtype)) == 0) {
-            *out_dtype = (shoal_dtype)dtype;
-            return 1;
-        }
-    }
-    return 0;
-}
-
-static int find_dtype(const char *name, shoal_dtype *out_dtype)
-{
-    if (is_dtype(name, out_dtype)) {
-        return 0;
-    }
-    PyErr_Format(PyExc_TypeError, "unknown dtype %s", name);
-    return -1;
-}
-
-/* ---- making ---- */
-
-static int read_shape(PyObject *sizes, int *out_ndim, int64_t *out_shape)
-{
-    Py_ssize_t ndim = PyTuple_Size(sizes);
-    if (ndim > SHOAL_MAX_DIMS) {
-        PyErr_Format(PyExc_ValueError, "%zd dims are more than %d", ndim, SHOAL_MAX_DIMS);
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < ndim; i++) {
-        out_shape[i] = PyLong_AsLongLong(PyTuple_GetItem(sizes, i));
-        if (out_shape[i] == -1 && PyErr_Occurred() != NULL) {
-            return -1;
-        }
-    }
-    *out_ndim = (int)ndim;
-    return 0;
-}
-
-/* Makes a tensor of zeros, or of a copy of data if there is some. */
-static shoal_tensor *make(shoal_device device, int shared, shoal_dtype dtype, int ndim, const int64_t *shape,
-                          const void *data)
-{
-    if (device == SHOAL_CUDA) {
-        return data != NULL ? shoal_from_data_on(device, dtype, data, ndim, shape)
-                            : shoal_full_on(device, dtype, 0, ndim, shape);
-    }
-    shoal_tensor *t = shared ? shoal_empty_shared(dtype, ndim, shape) : shoal_empty(dtype, ndim, shape);
-    size_t size = (size_t)shoal_tensor_count(t) * shoal_dtype_size(dtype);
-    if (t != NULL && size > 0 && data != NULL) {
-        memcpy(shoal_tensor_data(t), data, size);
-    } else if (t != NULL && size > 0) {
-        memset(shoal_tensor_data(t), 0, size);
-    }
-    return t;
-}
-
-/* Checks the size of the data; a shape that has no size is left to the library. */
-static int fits(const Py_buffer *data, shoal_dtype dtype, int ndim, const int64_t *shape)
-{
-    Py_ssize_t size = (Py_ssize_t)shoal_dtype_size(dtype);
-    for (int i = 0; i < ndim; i++) {
-        if (shape[i] < 0 || __builtin_mul_overflow(size, (Py_ssize_t)shape[i], &size)) {
-            return 1;
-        }
-    }
-    if (data->obj == NULL || data->len == size) {
-        return 1;
-    }
-    PyErr_Format(PyExc_ValueError, "the data has %zd bytes, and the shape needs %zd", data->len, size);
-    return 0;
-}
-
-/* Tensor(dtype, shape, data=None, shared=False, device="cpu"): shoal.tensor has a friendlier way. */
-static PyObject *tensor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"dtype", "shape", "data", "shared", "device", NULL};
-    const char *name, *place = "cpu";
-    PyObject *sizes;
-    Py_buffer data = {0};
-    int shared = 0, ndim;
-    int64_t shape[SHOAL_MAX_DIMS];
-    shoal_dtype dtype;
-    shoal_device device;
-    if (PyTuple_Size(args) > 0 && !PyUnicode_Check(PyTuple_GetItem(args, 0))) {
-        PyErr_SetString(PyExc_TypeError,
-                        "Tensor() takes a dtype and a shape; use shoal.tensor() to make one from data");
-        return NULL;
-    }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sO!|z*ps:Tensor", names, &name, &PyTuple_Type, &sizes, &data,
-                                     &shared, &place)) {
-        return NULL;
-    }
-    PyObject *tensor = NULL;
-    if (find_dtype(name, &dtype) == 0 && ext_card_device(place, &device) == 0 && read_shape(sizes, &ndim, shape) == 0 &&
-        fits(&data, dtype, ndim, shape)) {
-        shoal_tensor *t;
-        Py_BEGIN_ALLOW_THREADS;
-        t = make(device, shared, dtype, ndim, shape, data.obj != NULL ? data.buf : NULL);
-        Py_END_ALLOW_THREADS;
-        tensor = t != NULL ? ext_shared_new(type, t) : ext_raise(shoal_last_error());
-    }
-    if (data.obj != NULL) {
-        PyBuffer_Release(&data);
-    }
-    return tensor;
-}
-
 /* ---- properties ---- */
 
-static PyObject *numbers(int count, const int64_t *from, int64_t scale)
+PyObject *ext_tensor_numbers(int count, const int64_t *from, int64_t scale)
 {
     PyObject *tuple = PyTuple_New(count);
     for (int i = 0; tuple != NULL && i < count; i++) {
@@ -158,66 +37,66 @@ static PyObject *numbers(int count, const int64_t *from, int64_t scale)
 static PyObject *tensor_shape(PyObject *self, void *unused)
 {
     (void)unused;
-    shoal_tensor *t = handle_of(self);
-    return t != NULL ? numbers(shoal_tensor_ndim(t), shoal_tensor_shape(t), 1) : NULL;
+    shoal_tensor *t = ext_tensor_handle(self);
+    return t != NULL ? ext_tensor_numbers(shoal_tensor_ndim(t), shoal_tensor_shape(t), 1) : NULL;
 }
 
-static PyObject *strides_of(const shoal_tensor *t, int64_t scale)
+PyObject *ext_tensor_strides(const shoal_tensor *t, int64_t scale)
 {
     int64_t strides[SHOAL_MAX_DIMS];
     int ndim = shoal_tensor_ndim(t);
     for (int i = 0; i < ndim; i++) {
         strides[i] = shoal_tensor_stride(t, i);
     }
-    return numbers(ndim, strides, scale);
+    return ext_tensor_numbers(ndim, strides, scale);
 }
 
 static PyObject *tensor_strides(PyObject *self, void *unused)
 {
     (void)unused;
-    shoal_tensor *t = handle_of(self);
-    return t != NULL ? strides_of(t, 1) : NULL;
+    shoal_tensor *t = ext_tensor_handle(self);
+    return t != NULL ? ext_tensor_strides(t, 1) : NULL;
 }
 
 static PyObject *tensor_ndim(PyObject *self, void *unused)
 {
     (void)unused;
-    shoal_tensor *t = handle_of(self);
+    shoal_tensor *t = ext_tensor_handle(self);
     return t != NULL ? PyLong_FromLong(shoal_tensor_ndim(t)) : NULL;
 }
 
 static PyObject *tensor_size(PyObject *self, void *unused)
 {
     (void)unused;
-    shoal_tensor *t = handle_of(self);
+    shoal_tensor *t = ext_tensor_handle(self);
     return t != NULL ? PyLong_FromLongLong(shoal_tensor_count(t)) : NULL;
 }
 
 static PyObject *tensor_dtype(PyObject *self, void *unused)
 {
     (void)unused;
-    shoal_tensor *t = handle_of(self);
+    shoal_tensor *t = ext_tensor_handle(self);
     return t != NULL ? PyUnicode_FromString(shoal_dtype_name(shoal_tensor_dtype(t))) : NULL;
 }
 
 static PyObject *tensor_device(PyObject *self, void *unused)
 {
     (void)unused;
-    shoal_tensor *t = handle_of(self);
+    shoal_tensor *t = ext_tensor_handle(self);
     return t != NULL ? PyUnicode_FromString(shoal_tensor_device(t) == SHOAL_CUDA ? "cuda" : "cpu") : NULL;
 }
 
 static PyObject *tensor_is_shared(PyObject *self, void *unused)
 {
     (void)unused;
-    shoal_tensor *t = handle_of(self);
+    shoal_tensor *t = ext_tensor_handle(self);
     return t != NULL ? PyBool_FromLong(shoal_tensor_is_shared(t)) : NULL;
 }
 
 static PyObject *tensor_storage_id(PyObject *self, void *unused)
 {
     (void)unused;
-    shoal_tensor *t = handle_of(self);
+    shoal_tensor *t = ext_tensor_handle(self);
     return t != NULL ? PyLong_FromUnsignedLongLong(shoal_tensor_storage_id(t)) : NULL;
 }
 
@@ -242,146 +121,12 @@ static PyObject *tensor_repr(PyObject *self)
     return repr;
 }
 
-/* ---- the buffer protocol and __array_interface__ ---- */
-
-typedef struct view_parts {
-    shoal_dlpack *pack;
-    Py_ssize_t strides[SHOAL_MAX_DIMS]; /* in bytes */
-} view_parts;
-
-static int pack_memory(PyObject *self, shoal_dlpack **out_pack)
-{
-    shoal_tensor *t = handle_of(self);
-    if (t == NULL) {
-        return -1;
-    }
-    if (shoal_tensor_device(t) != SHOAL_CPU) {
-        PyErr_SetString(PyExc_BufferError, "the tensor is on the card, which the CPU cannot read: use t.cpu()");
-        return -1;
-    }
-    shoal_err err = shoal_tensor_to_dlpack(t, 0, out_pack);
-    if (err != SHOAL_OK) {
-        ext_raise(err);
-        return -1;
-    }
-    return 0;
-}
-
-static void fill_view(Py_buffer *view, const shoal_tensor *t, view_parts *parts)
-{
-    static char nothing[8]; /* numpy does not like NULL, not even for an array without elements */
-    shoal_dlpack *pack = parts->pack;
-    view->itemsize = (Py_ssize_t)shoal_dtype_size(shoal_tensor_dtype(t));
-    for (int i = 0; i < pack->tensor.ndim; i++) {
-        parts->strides[i] = (Py_ssize_t)shoal_tensor_stride(t, i) * view->itemsize;
-    }
-    view->buf = pack->tensor.data != NULL ? (char *)pack->tensor.data + pack->tensor.byte_offset : nothing;
-    view->len = (Py_ssize_t)shoal_tensor_count(t) * view->itemsize;
-    view->ndim = pack->tensor.ndim;
-    view->format = formats[shoal_tensor_dtype(t)].buffer;
-    view->shape = (Py_ssize_t *)pack->tensor.shape;
-    view->strides = parts->strides;
-    view->suboffsets = NULL;
-    view->readonly = 0;
-    view->internal = parts;
-}
-
-/* Leaves out of a full view what the flags do not ask for. Sets BufferError if it cannot be left out. */
-static int trim_view(Py_buffer *view, int flags)
-{
-    int c_order = PyBuffer_IsContiguous(view, 'C');
-    int fits = (flags & PyBUF_C_CONTIGUOUS) == PyBUF_C_CONTIGUOUS       ? c_order
-               : (flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS     ? PyBuffer_IsContiguous(view, 'F')
-               : (flags & PyBUF_ANY_CONTIGUOUS) == PyBUF_ANY_CONTIGUOUS ? PyBuffer_IsContiguous(view, 'A')
-               : (flags & PyBUF_STRIDES) == PyBUF_STRIDES               ? 1
-                                                                        : c_order;
-    if (!fits) {
-        PyErr_SetString(PyExc_BufferError, "the tensor is not contiguous in the way that was asked for");
-        return -1;
-    }
-    if ((flags & PyBUF_STRIDES) != PyBUF_STRIDES) {
-        view->strides = NULL;
-    }
-    if ((flags & PyBUF_ND) != PyBUF_ND) {
-        view->shape = NULL;
-        view->ndim = 1;
-    }
-    if ((flags & PyBUF_FORMAT) != PyBUF_FORMAT) {
-        view->format = NULL;
-    }
-    return 0;
-}
-
-static void free_parts(view_parts *parts)
-{
-    parts->pack->deleter(parts->pack);
-    free(parts);
-}
-
-static int tensor_get_buffer(PyObject *self, Py_buffer *view, int flags)
-{
-    view->obj = NULL;
-    view_parts *parts = calloc(1, sizeof *parts);
-    if (parts == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    if (pack_memory(self, &parts->pack) != 0) {
-        free(parts);
-        return -1;
-    }
-    fill_view(view, handle_of(self), parts);
-    if (trim_view(view, flags) != 0) {
-        free_parts(parts);
-        return -1;
-    }
-    view->obj = Py_NewRef(self);
-    return 0;
-}
-
-static void tensor_release_buffer(PyObject *self, Py_buffer *view)
-{
-    (void)self;
-    free_parts(view->internal);
-}
-
-static PyObject *tensor_array_interface(PyObject *self, void *unused)
-{
-    (void)unused;
-    tensor_object *object = (tensor_object *)self;
-    if (object->pin == NULL && pack_memory(self, &object->pin) != 0) {
-        return NULL;
-    }
-    shoal_tensor *t = handle_of(self);
-    PyObject *shape = numbers(shoal_tensor_ndim(t), shoal_tensor_shape(t), 1);
-    PyObject *strides = strides_of(t, (int64_t)shoal_dtype_size(shoal_tensor_dtype(t)));
-    PyObject *address = PyLong_FromVoidPtr(shoal_tensor_data(t));
-    PyObject *dict = NULL;
-    if (shape != NULL && strides != NULL && address != NULL) {
-        dict = Py_BuildValue("{s:i,s:O,s:O,s:s,s:(OO)}", "version", 3, "shape", shape, "strides", strides, "typestr",
-                             formats[shoal_tensor_dtype(t)].numpy, "data", address, Py_False);
-    }
-    Py_XDECREF(shape);
-    Py_XDECREF(strides);
-    Py_XDECREF(address);
-    return dict;
-}
-
-static void tensor_finalize(PyObject *self)
-{
-    shoal_dlpack *pin = ((tensor_object *)self)->pin;
-    ((tensor_object *)self)->pin = NULL;
-    if (pin != NULL) {
-        pin->deleter(pin);
-    }
-}
-
 /* ---- DLPack ---- */
 
 static PyObject *tensor_dlpack_device(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    shoal_tensor *t = handle_of(self);
+    shoal_tensor *t = ext_tensor_handle(self);
     shoal_dlpack_device device;
     return t != NULL && ext_dlpack_device(t, &device) == 0 ? Py_BuildValue("(ii)", device.type, device.id) : NULL;
 }
@@ -402,7 +147,7 @@ static PyObject *tensor_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
     if (!Py_IsNone(version) && !PyArg_ParseTuple(version, "ii:max_version", &major, &minor)) {
         return NULL;
     }
-    shoal_tensor *t = handle_of(self);
+    shoal_tensor *t = ext_tensor_handle(self);
     ext_destination to = {.versioned = major >= SHOAL_DLPACK_MAJOR, .bool_as_bytes = bool_as_bytes};
     if (t == NULL || ext_dlpack_destination(t, device, stream, copy, &to) != 0) {
         return NULL;
@@ -426,7 +171,7 @@ static PyObject *tensor_from_capsule(PyObject *cls, PyObject *args)
 static PyObject *tensor_share(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    shoal_tensor *t = handle_of(self);
+    shoal_tensor *t = ext_tensor_handle(self);
     if (t == NULL) {
         return NULL;
     }
@@ -445,14 +190,14 @@ static PyObject *keep_result(size_t mark, shoal_tensor *result)
 static PyObject *tensor_clone(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    shoal_tensor *t = handle_of(self);
+    shoal_tensor *t = ext_tensor_handle(self);
     size_t mark = shoal_scope_mark();
     return t != NULL ? keep_result(mark, shoal_clone(t)) : NULL;
 }
 
 static PyObject *tensor_move(PyObject *self, shoal_device device)
 {
-    shoal_tensor *t = handle_of(self), *moved;
+    shoal_tensor *t = ext_tensor_handle(self), *moved;
     if (t == NULL) {
         return NULL;
     }
@@ -479,7 +224,7 @@ static PyObject *tensor_to(PyObject *self, PyObject *name)
 {
     shoal_dtype dtype;
     shoal_device device;
-    shoal_tensor *t = handle_of(self);
+    shoal_tensor *t = ext_tensor_handle(self);
     const char *text = t != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
     if (text == NULL) {
         if (PyErr_Occurred() == NULL) {
@@ -488,7 +233,7 @@ static PyObject *tensor_to(PyObject *self, PyObject *name)
         return NULL;
     }
     size_t mark = shoal_scope_mark();
-    if (is_dtype(text, &dtype)) {
+    if (ext_tensor_is_dtype(text, &dtype)) {
         return keep_result(mark, shoal_to(t, dtype));
     }
     if (strncmp(text, "cpu", 3) != 0 && strncmp(text, "cuda", 4) != 0) {
@@ -502,7 +247,7 @@ static PyObject *tensor_to(PyObject *self, PyObject *name)
 static PyObject *tensor_tolist(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    shoal_tensor *t = handle_of(self);
+    shoal_tensor *t = ext_tensor_handle(self);
     if (t == NULL) {
         return NULL;
     }
@@ -524,7 +269,7 @@ static PyObject *tensor_tolist(PyObject *self, PyObject *unused)
 
 static PyObject *tensor_item(PyObject *self, PyObject *unused)
 {
-    shoal_tensor *t = handle_of(self);
+    shoal_tensor *t = ext_tensor_handle(self);
     if (t == NULL) {
         return NULL;
     }
@@ -550,7 +295,7 @@ static PyObject *tensor_deepcopy(PyObject *self, PyObject *memo)
 static PyObject *tensor_copy(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    shoal_tensor *t = handle_of(self);
+    shoal_tensor *t = ext_tensor_handle(self);
     return t != NULL ? ext_shared_new(Py_TYPE(self), shoal_tensor_retain(t)) : NULL;
 }
 
@@ -585,7 +330,7 @@ static int tensor_bool(PyObject *self)
 
 static Py_ssize_t tensor_length(PyObject *self)
 {
-    shoal_tensor *t = handle_of(self);
+    shoal_tensor *t = ext_tensor_handle(self);
     if (t == NULL) {
         return -1;
     }
@@ -644,7 +389,8 @@ static PyGetSetDef properties[] = {
     {"device", tensor_device, NULL, "Where the elements are: 'cpu' or 'cuda'.", NULL},
     {"is_shared", tensor_is_shared, NULL, "Whether the memory is in the shared heap.", NULL},
     {"storage_id", tensor_storage_id, NULL, "The number of the memory: tensors with the same number share it.", NULL},
-    {"__array_interface__", tensor_array_interface, NULL, "For numpy and others. The memory no longer moves.", NULL},
+    {"__array_interface__", ext_tensor_array_interface, NULL, "For numpy and others. The memory no longer moves.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -686,8 +432,8 @@ int ext_add_tensor(PyObject *module)
         {Py_tp_doc, "A tensor of the library: what C and Python programs exchange. shoal.tensor and shoal.from_dlpack "
                     "make one; numpy() and torch() give its memory to those packages without a copy. It has no "
                     "arithmetic and no indexing: those packages have. float() and int() work with one element."},
-        {Py_tp_new, tensor_new},
-        {Py_tp_finalize, tensor_finalize},
+        {Py_tp_new, ext_tensor_make},
+        {Py_tp_finalize, ext_tensor_finalize},
         {Py_tp_repr, tensor_repr},
         {Py_tp_methods, methods},
         {Py_tp_getset, properties},
@@ -697,10 +443,10 @@ int ext_add_tensor(PyObject *module)
         {Py_mp_length, tensor_length},
         {Py_mp_subscript, refuse_index},
         {Py_mp_ass_subscript, refuse_assignment},
-        {Py_bf_getbuffer, tensor_get_buffer},
-        {Py_bf_releasebuffer, tensor_release_buffer},
+        {Py_bf_getbuffer, ext_tensor_get_buffer},
+        {Py_bf_releasebuffer, ext_tensor_release_buffer},
         {0, NULL},
     };
-    tensor_type = ext_shared_type_add(module, "shoal._shoal.Tensor", SHOAL_KIND_TENSOR, sizeof(tensor_object), slots);
+    tensor_type = ext_shared_type_add(module, "shoal._shoal.Tensor", SHOAL_KIND_TENSOR, sizeof(ext_tensor), slots);
     return tensor_type != NULL && ext_add_card(module) == 0 ? ext_add_files(module) : -1;
 }
