@@ -176,7 +176,7 @@ typedef struct shoal_train_options {
     shoal_dataset *train_set; /* instead of data, together with test_set: a set that can be sent to other processes */
     shoal_dataset *test_set;  /* NULL: the model is not tested */
     int workers;              /* 4; serial: 1 */
-    int64_t epochs;           /* 1; fedavg: the number of rounds, 20 */
+    int64_t epochs;           /* 1; fedavg: the number of rounds, 20; a3c: 200 (see env_steps) */
     int64_t batch;            /* samples in a batch: 64; fedavg: 10 */
     int64_t steps;            /* local: batches between two averages, 16 */
     int64_t rounds;           /* sync: averages of the parameters in an epoch, 1; fedavg: the same as epochs, 20 */
@@ -189,7 +189,7 @@ typedef struct shoal_train_options {
     int64_t local_epochs;        /* fedavg: passes of a client over its samples in a round, 5 */
     shoal_train_split split;     /* fedavg */
     double server_momentum;      /* fedavg: momentum of the common parameters between rounds (Hsu et al. 2019), none */
-    uint64_t seed;               /* for initial values, orders and dropout */
+    uint64_t seed;               /* for initial values, orders and dropout: 0 */
     bool shard;                  /* hogwild: each worker passes over its part of the set only */
     bool shared_state;           /* hogwild: all workers share one momentum */
     shoal_start start;           /* start method of the workers */
