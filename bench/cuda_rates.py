@@ -66,11 +66,12 @@ def accuracy_of(events, least, name):
 
 
 def main():
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    shoal, wanted = sys.argv[1], sys.argv[2:] or [*RATES, *ROUNDS, *JOBS]
+    cases = {**RATES, **ROUNDS, **JOBS}
+    if len(sys.argv) < 2 or "--help" in sys.argv or not cases.keys() >= set(sys.argv[2:]):
+        sys.exit(f"{__doc__}\ncases: {' '.join(cases)}")
+    shoal, wanted = sys.argv[1], sys.argv[2:] or [*cases]
     for name in wanted:
-        least, arguments = {**RATES, **ROUNDS, **JOBS}[name]
+        least, arguments = cases[name]
         events, seconds = train(shoal, arguments)
         accuracy = accuracy_of(events, least, name)
         if name in JOBS:

@@ -282,7 +282,10 @@ static cli_exit run(int argc, char **argv)
     if (!cli_options_read(&cli_completions, argc, argv, &options, &status)) {
         return status;
     }
-    const char *shell = options.argument != NULL ? options.argument : "";
+    const char *shell = options.argument;
+    if (shell == NULL) {
+        return cli_complain(&cli_completions, CLI_MISUSED, "the name of the shell is missing: bash or zsh");
+    }
     if (strcmp(shell, "bash") != 0 && strcmp(shell, "zsh") != 0) {
         return cli_complain(&cli_completions, CLI_MISUSED, "unknown shell '%s'; use bash or zsh", shell);
     }

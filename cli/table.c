@@ -294,12 +294,28 @@ static void list_options(const cli_table *table, long_options *out)
     out->list[at] = (struct option){0};
 }
 
+/* Lists the options whose names begin with a name, such as "--model, --momentum". Returns their number. */
+static size_t list_beginning(const cli_table *table, const char *name, char *buffer, size_t capacity)
+{
+    size_t count = 0, at = 0;
+    for (size_t i = 0; i < table->count && at < capacity; i++) {
+        if (strncmp(table->options[i].name, name, strlen(name)) == 0) {
+            at +=
+                (size_t)snprintf(buffer + at, capacity - at, "%s--%s", count++ > 0 ? ", " : "", table->options[i].name);
+        }
+    }
+    return count;
+}
+
 static cli_exit complain_of_unknown(const cli_table *table, const char *given)
 {
-    char name[NAME_MOST];
+    char name[NAME_MOST], several[CLI_WANTED];
     const char *near = NULL;
     if (given[0] == '-' && given[1] == '-') {
         snprintf(name, sizeof name, "%.*s", (int)strcspn(given + 2, "="), given + 2);
+        if (name[0] != 0 && list_beginning(table, name, several, sizeof several) > 1) {
+            return cli_complain(table->command, CLI_MISUSED, "'--%s' is short for several options: %s", name, several);
+        }
         near = cli_table_nearest(table, name);
     }
     if (near != NULL) {

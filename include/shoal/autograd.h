@@ -4,8 +4,8 @@
  * leaf, and then frees the record. A second backward through it fails with SHOAL_ESTATE, unless the first one was
  * asked to keep the record. A leaf is a tensor that no recorded op computed, such as a parameter.
  *
- * A record keeps alive what backward needs. Only one thread at a time may use its tensors. If a tensor that backward needs
- * was changed in place since, backward fails with SHOAL_ESTATE and names the op. Nothing here blocks.
+ * A record keeps alive what backward needs. Only one thread at a time may use its tensors. If a tensor that backward
+ * needs was changed in place since, backward fails with SHOAL_ESTATE and names the op. Nothing here blocks.
  */
 #ifndef SHOAL_AUTOGRAD_H
 #define SHOAL_AUTOGRAD_H

@@ -27,14 +27,15 @@ extern "C" {
  *
  * The program inherits this process's environment, with SHOAL_PROGRAM added, the two or three fds of the library that
  * this variable names, and the `fds` of the options. These may be close-on-exec: no other program that this process
- * starts meanwhile inherits them. shoal_child_begin removes the variable and makes the fds of the library close-on-exec.
- * Only the started process itself can join, not one of its children.
+ * starts meanwhile inherits them. shoal_child_begin removes the variable and makes the fds of the library
+ * close-on-exec. Only the started process itself can join, not one of its children.
  *
  * With SHOAL_START_FORKSERVER, path and argv name a server program, which calls shoal_fork_server_begin and forks the
- * children. The first call starts it, and waits until it serves, for at most two minutes; no signal ends this wait. Later
- * calls use the same server, which alone inherits the fds. A call with another path or argv, and the first call after the server died, start another
- * server; the children of the old one go on, but exit codes other than those of shoal_child_end are lost. The server
- * has the environment of this process at its start. It ends with this process, or by shoal_fork_server_stop.
+ * children. The first call starts it, and waits until it serves, for at most two minutes; no signal ends this wait.
+ * Later calls use the same server, which alone inherits the fds. A call with another path or argv, and the first call
+ * after the server died, start another server; the children of the old one go on, but exit codes other than those of
+ * shoal_child_end are lost. The server has the environment of this process at its start. It ends with this process, or
+ * by shoal_fork_server_stop.
  *
  * Errors: SHOAL_ENOENT if there is no such program; SHOAL_EPERM; SHOAL_EINVAL; SHOAL_ELIMIT; SHOAL_ENOMEM; SHOAL_EOS,
  * also if the server ends instead of serving; SHOAL_ETIMEDOUT if the server does not answer; SHOAL_EFORK. */
@@ -75,22 +76,22 @@ SHOAL_MUST_USE shoal_err shoal_fork(const shoal_fork_options *options, shoal_pro
 
 /* Serves as a fork server, in a program that shoal_process_start_program started as one. Joins the world of the process
  * that started it (the requester), forks a child for each of its requests, and returns SHOAL_OK in each child. There it
- * is as after shoal_fork, except that the child is one of the requester, and holds nothing but its args: the library owns
- * them. It has the rank, the death_signal and the lifeline of the requester, which joins it. out_rank and out_args may be
- * NULL. Call it with no other thread running, and before the process is in a world.
+ * is as after shoal_fork, except that the child is one of the requester, and holds nothing but its args: the library
+ * owns them. It has the rank, the death_signal and the lifeline of the requester, which joins it. out_rank and out_args
+ * may be NULL. Call it with no other thread running, and before the process is in a world.
  *
  * In the server it returns SHOAL_END when the requester has ended or stopped it; then the server has left the world and
- * should exit. The hooks are called around each fork, in the thread that called this; hooks and each of its functions may
- * be NULL, and its process is ignored. While it serves, SIGINT is ignored; the children have the action from before.
- * shoal_set_interrupt has no effect here.
+ * should exit. The hooks are called around each fork, in the thread that called this; hooks and each of its functions
+ * may be NULL, and its process is ignored. While it serves, SIGINT is ignored; the children have the action from
+ * before. shoal_set_interrupt has no effect here.
  *
  * Errors: SHOAL_ENOENT if this process was not started as a fork server; SHOAL_ESTATE if the requester gave it up, or
  * it is already in a world; SHOAL_EPERM; SHOAL_ELAYOUT; SHOAL_ECORRUPT. */
 SHOAL_MUST_USE shoal_err shoal_fork_server_begin(const shoal_fork_options *hooks, int *out_rank,
                                                  const shoal_value **out_args);
 
-/* Returns the process ID of the server program that this process started last; 0 if it has none. It may have died since.
- * Does not block. Thread-safe. */
+/* Returns the process ID of the server program that this process started last; 0 if it has none. It may have died
+ * since. Does not block. Thread-safe. */
 int32_t shoal_fork_server_pid(void);
 
 /* Ends the fork servers of this process. Their children go on, as after a server's death. The next start that needs a

@@ -42,8 +42,8 @@ uint64_t shoal_block_id(const shoal_block *block);
  * inherits the copy, as its own. It is for a child of fork that must not share arrays which its parent was sent.
  *
  * The view stays private until this process has released its last reference, also if a message brings the block again.
- * A put sends the block itself, not the private copy. Does nothing if the view is private already. The block must have at
- * least 16 KiB: smaller ones share their pages with others. No other thread of this process may write to the block
+ * A put sends the block itself, not the private copy. Does nothing if the view is private already. The block must have
+ * at least 16 KiB: smaller ones share their pages with others. No other thread of this process may write to the block
  * meanwhile. Blocks while it copies. Each private view takes one or two of the system's mappings (vm.max_map_count). If
  * the system has none left at the release, the block is kept until a later release or call of this, and a line is
  * logged. Errors: SHOAL_EINVAL if the block is smaller; SHOAL_ENOMEM if there is no memory or no mapping left, and then

@@ -47,7 +47,8 @@ typedef struct shoal_card_info {
 
 /* Memory of the card, in bytes. */
 typedef struct shoal_card_memory {
-    size_t asked; /* what this process uses for its tensors and for scratch memory */
+    size_t asked; /* what this process uses for the tensors that it made, and for scratch memory. A tensor that it
+                   * received is in the memory of the process that made it, and does not count here */
     size_t held;  /* what this process has from the driver: asked, rounded up; what it keeps for later; and what other
                    * processes still use of its memory */
     size_t free;  /* what the driver has left, for all processes */
@@ -71,8 +72,8 @@ SHOAL_MUST_USE shoal_err shoal_card_memory_get(shoal_card_memory *out_memory);
 
 /* Waits until the card has done all work of this process, from all its threads. Does nothing if the process has not
  * used the card. Blocks as long as the work takes. Thread-safe. Errors: SHOAL_EOWNERDEAD if the work used a tensor from
- * a process that lost its card or died before it had computed the tensor (the work is done, but its results are undefined); SHOAL_ECARD;
- * SHOAL_ESTATE if this thread captures; SHOAL_EFORK. */
+ * a process that lost its card or died before it had computed the tensor (the work is done, but its results are
+ * undefined); SHOAL_ECARD; SHOAL_ESTATE if this thread captures; SHOAL_EFORK. */
 SHOAL_MUST_USE shoal_err shoal_card_wait(void);
 
 /* Gives the card memory that this process keeps for later back to the driver, and returns the number of bytes. The
@@ -135,8 +136,8 @@ SHOAL_MUST_USE shoal_err shoal_capture_end(shoal_capture *capture);
 /* Runs the captured step once. Returns before the card has done it. The step draws the random numbers that it would
  * draw if the calling thread ran it now, so replays and ordinary steps can be mixed. Any thread may call this, one at a
  * time. Errors: SHOAL_ESTATE if the capture was not ended, or failed, or if the thread's seed differs from the
- * capture's (shoal_manual_seed), or if the step may have used tensors of other processes and this process has left their
- * world; SHOAL_ECARD; SHOAL_EFORK. */
+ * capture's (shoal_manual_seed), or if the step may have used tensors of other processes and this process has left
+ * their world; SHOAL_ECARD; SHOAL_EFORK. */
 SHOAL_MUST_USE shoal_err shoal_capture_replay(shoal_capture *capture);
 
 /* Destroys a capture, ended or not, and frees its memory. If the capture was not ended, only the thread that began it

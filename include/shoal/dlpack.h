@@ -91,14 +91,14 @@ typedef struct shoal_dlpack {
 SHOAL_MUST_USE shoal_err shoal_tensor_to_dlpack(shoal_tensor *t, uint64_t flags, shoal_dlpack **out_pack);
 
 /* Makes a tensor over the memory of another library. The caller owns the tensor. The pack now belongs to the tensor,
- * which calls the pack's deleter, if it has one, when the last tensor over the memory is released. A read-only pack
- * is copied and deleted at once. After a failure the caller still owns the pack. The tensor cannot be shared or sent
- * to another process, unless it is such a copy (SHOAL_EINVAL): clone it first (shoal_clone). Does not block; the release
- * of card memory that has a deleter waits until Shoal's work is done, and so does the copy of a read-only pack. Returns NULL on failure, and
- * for NULL. Errors: SHOAL_EINVAL if the pack has another major version (a newer minor version is accepted), a device that
- * is neither the CPU nor this process's card, more than SHOAL_MAX_DIMS dims, negative sizes or strides, several
- * lanes, no data, or memory that is not aligned to its elements; SHOAL_ETYPE if no shoal_dtype fits the element
- * type; SHOAL_ENOMEM; those of shoal_card_memory_get for card memory. */
+ * which calls the pack's deleter, if it has one, when the last tensor over the memory is released. A read-only pack is
+ * copied and deleted at once. After a failure the caller still owns the pack. The tensor cannot be shared or sent to
+ * another process, unless it is such a copy (SHOAL_EINVAL): clone it first (shoal_clone). Does not block; the release
+ * of card memory that has a deleter waits until Shoal's work is done, and so does the copy of a read-only pack. Returns
+ * NULL on failure, and for NULL. Errors: SHOAL_EINVAL if the pack has another major version (a newer minor version is
+ * accepted), a device that is neither the CPU nor this process's card, more than SHOAL_MAX_DIMS dims, negative sizes or
+ * strides, several lanes, no data, or memory that is not aligned to its elements; SHOAL_ETYPE if no shoal_dtype fits
+ * the element type; SHOAL_ENOMEM; those of shoal_card_memory_get for card memory. */
 shoal_tensor *shoal_tensor_from_dlpack(shoal_dlpack *pack);
 
 #ifdef __cplusplus

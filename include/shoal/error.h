@@ -30,7 +30,8 @@ typedef enum shoal_err {
     SHOAL_ETIMEDOUT,  /* the timeout passed */
     SHOAL_ECLOSED,    /* the queue, or the other end of the pipe, is closed */
     SHOAL_EOWNERDEAD, /* success with a warning: the caller has the lock, but its last owner died while holding it. For
-                       * a tensor on a card: the process that computed it lost its card or died before that work was done */
+                       * a tensor on a card, a failure: the process that computed it lost its card or died before that
+                       * work was done */
     SHOAL_EBROKEN,    /* the barrier is broken: aborted, reset, timed out, or a party died */
     SHOAL_EPERM,      /* permission denied: another user's world, a card, or a lock that the caller does not hold */
     SHOAL_ENOENT,     /* no such world, target, key or file; no card */

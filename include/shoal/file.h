@@ -47,10 +47,10 @@ const char *shoal_tensors_text(const shoal_tensors *set, const char *name);
 size_t shoal_tensors_text_count(const shoal_tensors *set);
 const char *shoal_tensors_text_name(const shoal_tensors *set, size_t i);
 
-/* Reads a safetensors file with the element types of dtype.h. The tensors are in the order of their bytes in the file. The caller owns
- * the result. Blocks while it reads. Returns NULL on failure. Errors: SHOAL_ENOENT; SHOAL_EPERM; SHOAL_EOS;
- * SHOAL_ENOMEM; SHOAL_EINVAL if it is not a regular file; SHOAL_ECORRUPT if the file is damaged; SHOAL_ETYPE if an
- * element type is not supported. The text of the last two has the file and the byte. */
+/* Reads a safetensors file with the element types of dtype.h. The tensors are in the order of their bytes in the file.
+ * The caller owns the result. Blocks while it reads. Returns NULL on failure. Errors: SHOAL_ENOENT; SHOAL_EPERM;
+ * SHOAL_EOS; SHOAL_ENOMEM; SHOAL_EINVAL if it is not a regular file; SHOAL_ECORRUPT if the file is damaged; SHOAL_ETYPE
+ * if an element type is not supported. The text of the last two has the file and the byte. */
 shoal_tensors *shoal_safetensors_read(const char *path);
 
 /* Writes a set of tensors to a safetensors file. They are ordered as the format's own library does: wide elements

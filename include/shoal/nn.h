@@ -9,7 +9,7 @@
  * retain it. Functions that make a module return NULL on failure.
  *
  * Only one thread at a time may use a module. Processes share the parameters of a module after shoal_module_share.
- * Nothing here blocks.
+ * Nothing here blocks, except shoal_module_to, and shoal_module_copy between devices.
  *
  * A module type of the program:
  *

@@ -2,12 +2,12 @@
  *
  * An op returns a new tensor that belongs to this thread's scope (tensor.h), or NULL on failure. If an argument is
  * NULL, it returns NULL and does not change the last error. An argument that may be NULL, such as a bias, is the
- * exception: check it yourself if the call that made it can fail. Shapes broadcast as in NumPy. Both operands must have the
- * same device and the same dtype, except that a tensor without dims takes the dtype of the other. Ops on floats carry
- * gradients wherever the derivative exists. No op blocks. An op may run in any thread; tensor.h has the rules for
- * tensors that several threads use. Where a comment has no list of errors, an op fails with SHOAL_EINVAL (shapes or arguments do
- * not fit), SHOAL_ETYPE (dtypes do not fit; bf16 and f16 have no arithmetic, convert them with shoal_to),
- * SHOAL_ESTATE (gradients, see below) and SHOAL_ENOMEM.
+ * exception: check it yourself if the call that made it can fail. Shapes broadcast as in NumPy. Both operands must have
+ * the same device and the same dtype, except that a tensor without dims takes the dtype of the other. Ops on floats
+ * carry gradients wherever the derivative exists. No op blocks, except shoal_tensor_to and shoal_copy_ between devices.
+ * An op may run in any thread; tensor.h has the rules for tensors that several threads use. Where a comment has no list
+ * of errors, an op fails with SHOAL_EINVAL (shapes or arguments do not fit), SHOAL_ETYPE (dtypes do not fit; bf16 and
+ * f16 have no arithmetic, convert them with shoal_to), SHOAL_ESTATE (gradients, see below) and SHOAL_ENOMEM.
  *
  * In place. An op whose name ends in _ changes its first argument and returns it. Outside of no_grad it fails with
  * SHOAL_ESTATE for a leaf that needs a gradient, and for a view of a tensor that needs one. An op in place saves a
@@ -135,11 +135,12 @@ shoal_tensor *shoal_contiguous(shoal_tensor *a);
 shoal_tensor *shoal_to(shoal_tensor *a, shoal_dtype dtype);
 shoal_tensor *shoal_tensor_to(shoal_tensor *a, shoal_device device);
 
-/* Reduce a tensor over one dim, or over all dims with SHOAL_ALL. If keep is true, the dim stays, with size 1. A dim
- * may count from the end. The results of argmax and argmin are i64 indices: of the first one, if several elements are
- * the largest or smallest, and with SHOAL_ALL counted in row-major order. NaN counts as both the largest and the
- * smallest. Sums of integers and bools are i64. max and min return only the values. mean needs floats. The result belongs to the scope; NULL on failure. Errors:
- * SHOAL_EINVAL if the dim does not exist or has no elements where one is needed; SHOAL_ETYPE; SHOAL_ENOMEM. */
+/* Reduce a tensor over one dim, or over all dims with SHOAL_ALL. If keep is true, the dim stays, with size 1. A dim may
+ * count from the end. The results of argmax and argmin are i64 indices: of the first one, if several elements are the
+ * largest or smallest, and with SHOAL_ALL counted in row-major order. NaN counts as both the largest and the smallest.
+ * Sums of integers and bools are i64. max and min return only the values. mean needs floats. The result belongs to the
+ * scope; NULL on failure. Errors: SHOAL_EINVAL if the dim does not exist or has no elements where one is needed;
+ * SHOAL_ETYPE; SHOAL_ENOMEM. */
 #define SHOAL_ALL INT32_MAX
 shoal_tensor *shoal_sum(shoal_tensor *a, int dim, bool keep);
 shoal_tensor *shoal_mean(shoal_tensor *a, int dim, bool keep);
@@ -228,9 +229,9 @@ typedef enum shoal_reduction {
 } shoal_reduction;
 
 /* Compute the loss of a classifier. nll_loss takes log-probabilities x [N, C], cross_entropy takes logits. target [N]
- * has i64 classes; targets of -100 are skipped. weight [C], for nll_loss_with, weighs the classes and may be NULL. Without _with the
- * losses are averaged. The result belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if the shapes do not
- * fit or a class is out of range; SHOAL_ETYPE; SHOAL_ENOMEM. */
+ * has i64 classes; targets of -100 are skipped. weight [C], for nll_loss_with, weighs the classes and may be NULL.
+ * Without _with the losses are averaged. The result belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if the
+ * shapes do not fit or a class is out of range; SHOAL_ETYPE; SHOAL_ENOMEM. */
 shoal_tensor *shoal_nll_loss(shoal_tensor *x, shoal_tensor *target);
 shoal_tensor *shoal_cross_entropy(shoal_tensor *x, shoal_tensor *target);
 shoal_tensor *shoal_nll_loss_with(shoal_tensor *x, shoal_tensor *target, shoal_tensor *weight,

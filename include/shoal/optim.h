@@ -91,9 +91,9 @@ void shoal_optimizer_zero_grad(shoal_optimizer *optimizer);
 void shoal_optimizer_set_lr(shoal_optimizer *optimizer, double lr);
 double shoal_optimizer_lr(const shoal_optimizer *optimizer);
 
-/* Scales all gradients of a module down so that their common 2-norm is at most max_norm. *out_norm is the norm
- * before; out_norm may be NULL. Blocks if the module is on a card and out_norm is not NULL. Errors: SHOAL_EINVAL if max_norm is not a positive
- * number, or the gradients are on several devices; SHOAL_ENOMEM. */
+/* Scales all gradients of a module down so that their common 2-norm is at most max_norm. *out_norm is the norm before;
+ * out_norm may be NULL. Blocks if the module is on a card and out_norm is not NULL. Errors: SHOAL_EINVAL if max_norm is
+ * not a positive number, or the gradients are on several devices; SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err shoal_clip_grad_norm(shoal_module *module, double max_norm, double *out_norm);
 
 /* Makes the state of an optimiser, zeroed, for every parameter that needs a gradient. Without this call, the first

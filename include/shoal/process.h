@@ -74,8 +74,9 @@ typedef struct shoal_status {
 /* Starts a process that runs a target. Consumes args, on success and on failure; for a target without arguments, pass
  * shoal_value_null(). options may be NULL. The caller owns the handle: shoal_process_destroy. Does not wait for the
  * child to come up, so several children start at the same time. Thread-safe. Errors: SHOAL_EINVAL if the target has no
- * name that another process could find it by, or if args is NULL, because the call that made it failed; SHOAL_ELIMIT; SHOAL_ENOMEM; SHOAL_EOS; SHOAL_EFORK; SHOAL_ESTATE if shoal_init was not
- * called, or for fork after this process has used a card. */
+ * name that another process could find it by, or if args is NULL, because the call that made it failed; SHOAL_ELIMIT;
+ * SHOAL_ENOMEM; SHOAL_EOS; SHOAL_EFORK; SHOAL_ESTATE if shoal_init was not called, or for fork after this process has
+ * used a card. */
 SHOAL_MUST_USE shoal_err shoal_process_start(shoal_target target, shoal_value *args,
                                              const shoal_process_options *options, shoal_process **out_process);
 
@@ -114,8 +115,9 @@ SHOAL_MUST_USE shoal_err shoal_return(shoal_value *result);
 int shoal_rank(void);
 
 /* Run a target in n processes, ranks 0 to n - 1, and wait for all of them. Consume args, on success and on failure;
- * NULL is an error, as for shoal_process_start. options may be NULL; its rank is ignored. results may be NULL; otherwise it gets n values that the caller must
- * destroy, NULL for a rank without a result. After a failure all of them are NULL.
+ * NULL is an error, as for shoal_process_start. options may be NULL; its rank is ignored. results may be NULL;
+ * otherwise it gets n values that the caller must destroy, NULL for a rank without a result. After a failure all of
+ * them are NULL.
  *
  * If a rank fails, the others are ended (SIGTERM, and SIGKILL after the grace time). They are ended likewise if the
  * timeout in options passes. Block until all ranks have ended. Thread-safe. Errors: SHOAL_ECHILD with the first

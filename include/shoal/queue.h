@@ -66,10 +66,11 @@ SHOAL_MUST_USE shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block 
  * and it is freed when this process ends or releases the queue. */
 SHOAL_MUST_USE shoal_err shoal_queue_get(shoal_queue *queue, int64_t timeout, shoal_value **out_value);
 
-/* Takes a message of raw bytes, from shoal_queue_put_bytes and not a bytes value, from a queue into the caller's buffer, and its size into *out_size. out_size must not
- * be NULL; buffer may be, if capacity is 0. Blocks and fails like shoal_queue_get. Thread-safe. Errors: also
- * SHOAL_ETYPE if the oldest message is not raw bytes, and SHOAL_EINVAL if it does not fit; in both cases the message
- * stays in the queue. If it does not fit, *out_size is its size; after any other failure *out_size is unchanged. */
+/* Takes a message of raw bytes, from shoal_queue_put_bytes and not a bytes value, from a queue into the caller's
+ * buffer, and its size into *out_size. out_size must not be NULL; buffer may be, if capacity is 0. Blocks and fails
+ * like shoal_queue_get. Thread-safe. Errors: also SHOAL_ETYPE if the oldest message is not raw bytes, and SHOAL_EINVAL
+ * if it does not fit; in both cases the message stays in the queue. If it does not fit, *out_size is its size; after
+ * any other failure *out_size is unchanged. */
 SHOAL_MUST_USE shoal_err shoal_queue_get_bytes(shoal_queue *queue, void *buffer, size_t capacity, int64_t timeout,
                                                size_t *out_size);
 
@@ -109,8 +110,8 @@ void shoal_queue_close(shoal_queue *queue);
 SHOAL_MUST_USE shoal_err shoal_queue_fd(shoal_queue *queue, int *out_fd);
 
 /* Reports that one message that was taken from a queue is done. Counts calls against puts only. Does not block.
- * Thread-safe. Errors: SHOAL_ESTATE if it is called more often than messages were put; SHOAL_EINVAL if the queue is acknowledged (use
- * shoal_delivery_done). */
+ * Thread-safe. Errors: SHOAL_ESTATE if it is called more often than messages were put; SHOAL_EINVAL if the queue is
+ * acknowledged (use shoal_delivery_done). */
 SHOAL_MUST_USE shoal_err shoal_queue_task_done(shoal_queue *queue);
 
 /* Waits until shoal_queue_task_done was called for every message that was put. If a receiver is killed before it

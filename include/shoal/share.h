@@ -5,8 +5,8 @@
  * storage. In values, tensors and modules are members like any other: shoal_map("x", tensor, "model", module).
  *
  * A card tensor stays where it is: sharing and sending it copies nothing. The card does the sender's work from before
- * the put, then the work that the receiver enqueues after its get. Neither process waits. To send only finished work, call shoal_card_wait
- * before the put: the tensor then arrives complete even if its sender is killed.
+ * the put, then the work that the receiver enqueues after its get. Neither process waits. To send only finished work,
+ * call shoal_card_wait before the put: the tensor then arrives complete even if its sender is killed.
  *
  * After shoal_world_leave the elements of a shared tensor are gone: shoal_tensor_data returns NULL, and calls that
  * need the elements fail with SHOAL_ESTATE. Its dtype and shape remain.
@@ -24,12 +24,13 @@ extern "C" {
 
 /* Moves the storage of a tensor, and of its gradient, into the shared heap. The address of the elements changes, except
  * on a card. Does nothing if the storage is shared already. No other thread may use the storage meanwhile. Does not
- * block. Errors: SHOAL_ENOMEM (the text has the sizes); SHOAL_ESTATE if the tensor needs a gradient and is not a
- * leaf (detach it first), or another library holds it (shoal_tensor_to_dlpack); SHOAL_EINVAL if the memory belongs
- * to the program or another library (shoal_from_memory, shoal_tensor_from_dlpack) and cannot move: clone the tensor
- * first; SHOAL_EFORK. For a card tensor also SHOAL_ELIMIT if the world cannot share more card memory (docs/cuda.md),
+ * block. Errors: SHOAL_ENOMEM (the text has the sizes); SHOAL_ESTATE if the tensor needs a gradient and is not a leaf
+ * (detach it first), or another library holds it (shoal_tensor_to_dlpack); SHOAL_EINVAL if the memory belongs to the
+ * program or another library (shoal_from_memory, shoal_tensor_from_dlpack) and cannot move: clone the tensor first;
+ * SHOAL_EFORK. For a card tensor also SHOAL_ELIMIT if the world cannot share more card memory (docs/cuda.md),
  * SHOAL_EPERM if this process joined the world by name and the system does not let it share card memory,
- * SHOAL_ETIMEDOUT if another process was stopped in the middle of such a call, SHOAL_ECARD. */
+ * SHOAL_ETIMEDOUT if another process was stopped in the middle of such a call, SHOAL_EOS if the world has no sockets
+ * for card memory (the text says why), SHOAL_ECARD. */
 SHOAL_MUST_USE shoal_err shoal_tensor_share(shoal_tensor *t);
 
 /* Shares a tensor and puts it into a queue. The caller keeps its own reference. If sharing fails, nothing is put.
@@ -44,9 +45,9 @@ SHOAL_MUST_USE shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tenso
 /* Takes a tensor from a queue. The caller owns it. Blocks and fails like shoal_queue_get. Thread-safe. Errors: also
  * SHOAL_ETYPE if the oldest message is not a tensor; the message then stays in the queue. For a card tensor also
  * SHOAL_EOWNERDEAD if its sender lost its card or died before its work was done; the message is then lost. (If that is
- * noticed after the get, the next shoal_card_wait or read returns SHOAL_EOWNERDEAD instead.) If this process uses another card
- * or has none: SHOAL_EINVAL, or the errors of shoal_card_count. The message then goes back to the end of the queue, for
- * another process. */
+ * noticed after the get, the next shoal_card_wait or read returns SHOAL_EOWNERDEAD instead.) If this process uses
+ * another card or has none: SHOAL_EINVAL, or the errors of shoal_card_count. The message then goes back to the end of
+ * the queue, for another process. */
 SHOAL_MUST_USE shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tensor **out_tensor);
 
 /* A shared card tensor in one process, as shoal_card_tensors_list reports it. The texts and the shape are valid only

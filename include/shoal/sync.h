@@ -41,8 +41,8 @@ SHOAL_MUST_USE shoal_err shoal_lock_lock(shoal_lock *lock, int64_t timeout);
  * Errors: SHOAL_ESTATE if it is not locked. */
 SHOAL_MUST_USE shoal_err shoal_lock_unlock(shoal_lock *lock);
 
-/* Returns who holds a lock; it may be out of date at once, unless it is the caller. SHOAL_HOLDER_NONE for NULL. Does not
- * block. Thread-safe. */
+/* Returns who holds a lock; it may be out of date at once, unless it is the caller. SHOAL_HOLDER_NONE for NULL. Does
+ * not block. Thread-safe. */
 shoal_holder shoal_lock_holder(shoal_lock *lock);
 
 /* Makes a recursive lock: the thread that holds it may lock it again, and must unlock it as often. The caller owns

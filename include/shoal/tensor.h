@@ -26,7 +26,8 @@
  * dtypes.
  *
  * Threads. Any number of threads may read a tensor. Only one thread may write it at a time, except for the races that
- * Hogwild makes on purpose. No call here blocks, except those that read elements from a card.
+ * Hogwild makes on purpose. No call here blocks, except those that read elements from a card or write them there
+ * (shoal_from_data_on). The first call in a process that needs a card takes up to half a second.
  */
 #ifndef SHOAL_TENSOR_H
 #define SHOAL_TENSOR_H

@@ -7,7 +7,8 @@
  *     shoal_err err = shoal_train_run(&job, &r);
  *
  * The workers are processes that share the parameters (Hogwild) or whose parameters are averaged. The calling process
- * starts them, watches them and tests the model. A worker that dies is counted and started again.
+ * starts them, watches them and tests the model (on a card, the workers test it). A worker that dies is counted and
+ * started again.
  */
 #ifndef SHOAL_TRAIN_H
 #define SHOAL_TRAIN_H
@@ -175,7 +176,7 @@ typedef struct shoal_train_options {
     shoal_dataset *train_set; /* instead of data, together with test_set: a set that can be sent to other processes */
     shoal_dataset *test_set;  /* NULL: the model is not tested */
     int workers;              /* 4; serial: 1 */
-    int64_t epochs;           /* 1; fedavg: the number of rounds, 20 */
+    int64_t epochs;           /* 1; fedavg: the number of rounds, 20; a3c: 200 (see env_steps) */
     int64_t batch;            /* samples in a batch: 64; fedavg: 10 */
     int64_t steps;            /* local: batches between two averages, 16 */
     int64_t rounds;           /* sync: averages of the parameters in an epoch, 1; fedavg: the same as epochs, 20 */
@@ -188,7 +189,7 @@ typedef struct shoal_train_options {
     int64_t local_epochs;        /* fedavg: passes of a client over its samples in a round, 5 */
     shoal_train_split split;     /* fedavg */
     double server_momentum;      /* fedavg: momentum of the common parameters between rounds (Hsu et al. 2019), none */
-    uint64_t seed;               /* for initial values, orders and dropout */
+    uint64_t seed;               /* for initial values, orders and dropout: 0 */
     bool shard;                  /* hogwild: each worker passes over its part of the set only */
     bool shared_state;           /* hogwild: all workers share one momentum */
     shoal_start start;           /* start method of the workers */
@@ -229,13 +230,13 @@ shoal_train_options shoal_train_defaults(const shoal_train_options *options);
  * `resume` takes the parameters, the momentum and the position from such a file. `save` may name the same file.
  * serial, sync, local and fedavg end with the same bits as if they had not been interrupted, even after a stop in the
  * middle of an epoch: they continue from the beginning of the interrupted round. hogwild continues where each worker
- * was, with new momentum. a3c continues with new episodes.
+ * was, with new momentum unless it is shared (shared_state). a3c continues with new episodes.
  *
  * These settings must be the same as when the job began, because the result depends on them: method, model, data,
  * number of samples, workers, batch, lr, lr_decay, momentum, seed, and the settings of the method. These may change:
- * epochs (but not to fewer than the file has), until, restarts, start, device, mps, card_share, tf32 and save. On
- * another device, and with another tf32, the bits differ. If nothing is left to do, the model is tested, the callback
- * gets BEGIN and SUMMARY, and no worker is started.
+ * epochs (but not to fewer than the file has), env_steps, until, restarts, start, device, mps, card_share, tf32,
+ * allow_nan and save. On another device, and with another tf32, the bits differ. If nothing is left to do, the model is
+ * tested, the callback gets BEGIN and SUMMARY, and no worker is started.
  *
  * Errors of resume: those of reading; SHOAL_EINVAL if the file is not a checkpoint, or is one of another model or job
  * (the text has the setting and both values); SHOAL_ECORRUPT. The module is then unchanged. */

@@ -139,7 +139,8 @@ static void close(sh_job *job)
 static shoal_err check(const shoal_train_options *o)
 {
     return o->device != SHOAL_CPU && o->shared_state
-               ? sh_fail(SHOAL_EINVAL, "workers on a card have their own momentum: a common one is for the CPU")
+               ? sh_fail(SHOAL_EINVAL,
+                         "one momentum for all workers (shared state) needs the CPU: on a card each worker has its own")
                : SHOAL_OK;
 }
 
