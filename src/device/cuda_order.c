@@ -224,10 +224,11 @@ void sh_cuda_order_begin(void)
 
 /* ---- marks ---- */
 
-/* Under the lock: after this, everything that was enqueued lies before order.last, or is done. */
+/* Under the lock: after this, everything that was enqueued lies before order.last, or is done, and every closing has a mark.
+ * One may have none although all is done: it came while another thread waited for the card. */
 static shoal_err cover(void)
 {
-    if (is_covered()) {
+    if (is_covered() && order.unmarked_count == 0) {
         return SHOAL_OK;
     }
     uint64_t seen = sh_load_relaxed(&sh_cuda_enqueued);
