@@ -113,6 +113,7 @@ static void leave_world(void)
 {
     sh_cleanup_begin();
     (void)sh_cuda_check(); /* the context becomes current in this thread */
+    int mode = sh_cuda_relax();
     sh_cuda_watch_stop();
     sh_cuda_answer_leave();
     sh_cuda_order_drain();
@@ -132,6 +133,7 @@ static void leave_world(void)
     }
     pthread_mutex_unlock(&order.lock);
     sh_cuda_share_leave();
+    sh_cuda_restrict(mode);
     sh_cleanup_end();
 }
 
@@ -204,6 +206,7 @@ static void begin(void)
         return;
     }
     sh_cleanup_begin();
+    int mode = sh_cuda_relax();
     bool claimed = sh_timeline_claim(&order.timeline) == SHOAL_OK;
     order.host_only = !claimed || !register_words();
     if (claimed && order.host_only) {
@@ -212,6 +215,7 @@ static void begin(void)
     order.done = order.host_only ? NULL : sh_timeline_done_word(order.timeline);
     order.begun = true;
     order.last = 0;
+    sh_cuda_restrict(mode);
     sh_cleanup_end();
 }
 
@@ -224,6 +228,15 @@ void sh_cuda_order_begin(void)
 
 /* ---- marks ---- */
 
+/* Waits on the host until the stream has done all. The driver knows nothing of processes: only for calls that cannot wait in
+ * another way. */
+static int synchronize(void)
+{
+    int mode = sh_cuda_relax(), result = sh_cu.cuStreamSynchronize(sh_cuda_the_card()->stream);
+    sh_cuda_restrict(mode);
+    return result;
+}
+
 /* Under the lock: after this, everything that was enqueued lies before order.last, or is done, and every closing has a mark.
  * One may have none although all is done: it came while another thread waited for the card. */
 static shoal_err cover(void)
@@ -235,7 +248,7 @@ static shoal_err cover(void)
     sh_cu_stream stream = sh_cuda_the_card()->stream;
     shoal_err err;
     if (order.host_only) {
-        err = sh_cuda_result("cannot wait for the card", sh_cu.cuStreamSynchronize(stream));
+        err = sh_cuda_result("cannot wait for the card", synchronize());
     } else {
         uint64_t number = sh_timeline_issue(order.timeline);
         sh_cu_address word = (uint64_t)(uintptr_t)order.done + order.to_card;
@@ -626,7 +639,7 @@ static bool keep_for_now(shoal_block *keeper)
         return false;
     }
     if (!add_closing(keeper)) {
-        (void)sh_cu.cuStreamSynchronize(sh_cuda_the_card()->stream);
+        (void)synchronize();
         return false;
     }
     if (covered) {
@@ -642,7 +655,9 @@ static bool has_stopped(void)
 {
     const sh_cuda_card *card = sh_cuda_the_card();
     (void)sh_cu.cuCtxSetCurrent(card->context);
-    return sh_cu.cuStreamQuery(card->stream) != SH_CU_NOT_READY;
+    int mode = sh_cuda_relax(), result = sh_cu.cuStreamQuery(card->stream);
+    sh_cuda_restrict(mode);
+    return result != SH_CU_NOT_READY;
 }
 
 void sh_cuda_order_abandon(void)

@@ -327,6 +327,40 @@ START_TEST(a_failed_capture_gives_back_when_the_work_is_done)
 }
 END_TEST
 
+/* Another library captures, in a thread of its own: all that this process does with its tensors goes on beside that. */
+START_TEST(a_capture_of_another_library_stops_nobody)
+{
+    const sh_stub *stub = sh_stub_control();
+    shoal_queue *q = make_queue(0);
+    shoal_tensor *t = NULL, *own = NULL;
+    shoal_value *v = NULL;
+    sh_cu_stream theirs;
+    ck_assert_int_eq(sh_cu.cuStreamCreate(&theirs, SH_CU_STREAM_NON_BLOCKING), SH_CU_OK);
+    finish(talk_start(SHOAL_START_SPAWN, 0, put_two, shoal_map("out", q)));
+    stub->forbid(true);
+    ck_assert_msg(shoal_queue_get_tensor(q, LIMIT, &t) == SHOAL_OK, "%s", shoal_last_error_text());
+    ck_assert_ok(shoal_queue_get(q, LIMIT, &v));
+    ck_assert(is_counted(t, 0));
+    own = counted(3, 4, 7);
+    ck_assert_ok(shoal_card_follow_stream(theirs));
+    ck_assert_ok(shoal_queue_put_tensor(q, own, LIMIT));
+    ck_assert_ok(shoal_card_precede_stream(theirs));
+    shoal_tensor_release(own);
+    ck_assert_ok(shoal_queue_get_tensor(q, LIMIT, &own));
+    ck_assert(is_counted(own, 7));
+    shoal_tensor_release(own);
+    shoal_tensor_release(t);
+    shoal_value_destroy(v);
+    shoal_scope_release(0);
+    ck_assert_ok(shoal_card_wait());
+    ck_assert_uint_eq(card_used(), 0);
+    ck_assert_uint_eq(stub->held(), 0); /* also nothing of the other process */
+    stub->forbid(false);
+    ck_assert_int_eq(sh_cu.cuStreamDestroy(theirs), SH_CU_OK);
+    shoal_release(q);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("cuda/sharing_edges");
@@ -339,6 +373,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_capture_receives_nothing);
     if (!getenv("SHOAL_TEST_CARD")) {
         tcase_add_test(tc, a_failed_capture_gives_back_when_the_work_is_done);
+        tcase_add_test(tc, a_capture_of_another_library_stops_nobody);
     }
     suite_add_tcase(s, tc);
     return s;
