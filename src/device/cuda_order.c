@@ -11,8 +11,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define END_LIMIT SHOAL_SECONDS(2) /* how long an end of the process waits for marks that others may wait for */
-#define SPINS 2000                 /* looks without a pause: about 0.3 ms, as long as a short kernel */
+#define END_LIMIT                                                                                                      \
+    SHOAL_SECONDS(2) /* how long an end waits for marks that others wait for, and a leave for a lost card */
+#define SPINS 2000   /* looks without a pause: about 0.3 ms, as long as a short kernel */
 #define POLL_NS 50000
 #define SWEEP_EVERY 20   /* polls */
 #define NUDGE_EVERY 4000 /* polls: 0.2 s */
@@ -109,6 +110,26 @@ static void mark_closings(void)
     order.unmarked_count = 0;
 }
 
+/* Checks whether a card that is lost has stopped. After some errors it may work on: what it uses is not given back then. */
+static bool has_stopped(void)
+{
+    const sh_cuda_card *card = sh_cuda_the_card();
+    (void)sh_cu.cuCtxSetCurrent(card->context);
+    int mode = sh_cuda_relax(), result = sh_cu.cuStreamQuery(card->stream);
+    sh_cuda_restrict(mode);
+    return result != SH_CU_NOT_READY;
+}
+
+/* A lost card that works on uses memory of others. Not for ever: this process leaves, and holds nothing in the world then. */
+static void wait_for_stop(void)
+{
+    const struct timespec moment = {.tv_nsec = POLL_NS};
+    int64_t deadline = sh_deadline(END_LIMIT);
+    while (!sh_cuda_is_well() && !has_stopped() && !sh_passed(deadline)) {
+        nanosleep(&moment, NULL);
+    }
+}
+
 static void leave_world(void)
 {
     sh_cleanup_begin();
@@ -117,6 +138,7 @@ static void leave_world(void)
     sh_cuda_watch_stop();
     sh_cuda_answer_leave();
     sh_cuda_order_drain();
+    wait_for_stop();
     pthread_mutex_lock(&order.lock);
     if (order.begun) {
         release_closings(true);
@@ -648,16 +670,6 @@ static bool keep_for_now(shoal_block *keeper)
         (void)cover();
     }
     return true;
-}
-
-/* Checks whether a card that is lost has stopped. After some errors it may work on: what it uses is not given back then. */
-static bool has_stopped(void)
-{
-    const sh_cuda_card *card = sh_cuda_the_card();
-    (void)sh_cu.cuCtxSetCurrent(card->context);
-    int mode = sh_cuda_relax(), result = sh_cu.cuStreamQuery(card->stream);
-    sh_cuda_restrict(mode);
-    return result != SH_CU_NOT_READY;
 }
 
 void sh_cuda_order_abandon(void)
