@@ -657,7 +657,8 @@ static bool keep_for_now(shoal_block *keeper)
         return false;
     }
     bool covered = is_covered();
-    if (covered && is_done(order.last)) {
+    if (covered && is_done(order.last) &&
+        sh_cuda_is_well()) { /* the card last, as in is_over: another thread may have lost it */
         return false;
     }
     if (!add_closing(keeper)) {
