@@ -96,7 +96,7 @@ bool sh_cuda_capture_keep(sh_cuda_piece *p)
 
 bool sh_cuda_capture_keeper(shoal_block *keeper)
 {
-    if (!mine) {
+    if (!mine || !sh_cuda_is_ours()) { /* a child of fork never replays what its parent captures */
         return false;
     }
     shoal_block **fresh = realloc(mine->keepers, (mine->keeper_count + 1) * sizeof *fresh);

@@ -300,6 +300,37 @@ START_TEST(a_capture_receives_nothing)
 }
 END_TEST
 
+static bool count_own(const shoal_card_tensor *t, void *count)
+{
+    *(int *)count += t->pid == getpid();
+    return true;
+}
+
+/* The capture that a child of fork inherits will never be replayed there, so it keeps nothing. */
+START_TEST(a_child_of_fork_gives_back_what_its_parent_captures)
+{
+    shoal_queue *q = make_queue(0);
+    shoal_capture *c;
+    shoal_tensor *t = NULL;
+    finish(talk_start(SHOAL_START_SPAWN, 0, put_two, shoal_map("out", q)));
+    ck_assert_ok(shoal_queue_get_tensor(q, LIMIT, &t));
+    ck_assert_ok(shoal_capture_begin(&c));
+    pid_t child = fork();
+    if (child == 0) {
+        int before = 0, after = 0;
+        bool told = shoal_card_tensors_list(count_own, &before) == SHOAL_OK;
+        shoal_tensor_release(t);
+        told = told && shoal_card_tensors_list(count_own, &after) == SHOAL_OK;
+        _exit(!told || before != 1 || after != 0);
+    }
+    finish_forked(child);
+    ck_assert_ok(shoal_capture_end(c));
+    shoal_capture_destroy(c);
+    shoal_tensor_release(t);
+    shoal_release(q);
+}
+END_TEST
+
 /* The stream uses a received tensor, which is released in a capture; the capture fails, and is destroyed. This process holds the
  * tensor until its stream is done with it, so its maker cannot use the bytes before. */
 START_TEST(a_failed_capture_gives_back_when_the_work_is_done)
@@ -371,6 +402,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_child_of_fork_loses_nothing);
     tcase_add_test(tc, shared_tensors_are_listed);
     tcase_add_test(tc, a_capture_receives_nothing);
+    tcase_add_test(tc, a_child_of_fork_gives_back_what_its_parent_captures);
     if (!getenv("SHOAL_TEST_CARD")) {
         tcase_add_test(tc, a_failed_capture_gives_back_when_the_work_is_done);
         tcase_add_test(tc, a_capture_of_another_library_stops_nobody);
