@@ -22,6 +22,9 @@
 sh_a64 sh_cuda_enqueued;
 sh_a32 sh_cuda_noted; /* how many waits are noted; changed under the lock */
 
+/* A card that has nothing else to do makes a mark in less, also if processes take turns on it. */
+int64_t sh_cuda_mark_limit = SHOAL_MS(5);
+
 typedef struct closing {
     struct closing *next;
     shoal_block *keeper;
@@ -707,9 +710,9 @@ void sh_cuda_close(shoal_block *keeper)
     sh_cleanup_end();
 }
 
-void sh_cuda_order_poll(void)
+/* Returns whether some are left. */
+static bool look_at_closings(void)
 {
-    sh_cuda_imports_tidy();
     pthread_mutex_lock(&order.lock);
     if (order.first) {
         if (order.unmarked_count > 0) {
@@ -717,5 +720,24 @@ void sh_cuda_order_poll(void)
         }
         release_closings(false);
     }
+    bool left = order.first != NULL;
     pthread_mutex_unlock(&order.lock);
+    return left;
+}
+
+/* The imports come last: what was released may have been the last of a dead process's granule. */
+void sh_cuda_order_poll(void)
+{
+    (void)look_at_closings();
+    sh_cuda_imports_tidy();
+}
+
+void sh_cuda_order_give_back(void)
+{
+    const struct timespec moment = {.tv_nsec = POLL_NS};
+    int64_t deadline = sh_deadline(sh_cuda_mark_limit);
+    while (look_at_closings() && !sh_passed(deadline)) {
+        nanosleep(&moment, NULL);
+    }
+    sh_cuda_imports_tidy();
 }
