@@ -9,6 +9,8 @@
 #include "testing/kill.h"
 #include "tests/kill_judgement.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -348,6 +350,32 @@ START_TEST(a_stopped_recoverer_is_replaced)
 }
 END_TEST
 
+/* A process is killed while its helper is stopped. The helper must not keep the files of its maker open: a card ends the work of
+ * a process when the last of its files is closed, and for the others the maker is dead as soon as it has ended. */
+START_TEST(a_helper_keeps_no_file_of_its_maker)
+{
+    kill_stage stage;
+    int ends[2];
+    kill_stage_begin(&stage, 0, 0);
+    pid_t victim = fork_member("victim");
+    if (victim == 0) {
+        raise(SIGKILL);
+    }
+    ck_assert_int_eq(waitpid(victim, NULL, 0), victim);
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    pid_t recoverer = fork_stopped_recoverer(&stage, "recovery.right.taken");
+    close(ends[1]);
+    kill(recoverer, SIGKILL);
+    ck_assert_int_eq(waitpid(recoverer, NULL, 0), recoverer);
+    struct pollfd far = {.fd = ends[0]};
+    kill_require(poll(&far, 1, 0) == 1 && (far.revents & POLLHUP) != 0, "the helper has its maker's end of the pipe");
+    close(ends[0]);
+    kill_recover(&stage); /* kills the helper, which is this process's child now */
+    ck_assert_int_gt(waitpid(-1, NULL, __WALL), 0);
+    kill_stage_end(&stage);
+}
+END_TEST
+
 /* Acts as a process that looks for a slot and is stopped before it has one: it holds the claim bytes of all slots that
  * might be free. */
 static void claim_and_stop(int fd)
@@ -509,6 +537,7 @@ static Suite *suite(void)
 #ifdef SHOAL_DEATH_POINTS
     tcase_add_test(c, recovery_killed_at_each_point);
     tcase_add_test(c, a_stopped_recoverer_is_replaced);
+    tcase_add_test(c, a_helper_keeps_no_file_of_its_maker);
     tcase_add_test(c, a_stopped_claimant_costs_nobody_a_child);
     tcase_add_test(c, a_notice_for_a_waiter_that_died_goes_to_the_next);
     tcase_add_test(c, a_span_that_comes_too_late_leaves_no_memory);

@@ -29,7 +29,7 @@ static sh_cuda_thread thread = {.name = "shoal-answer", .run = answer_all};
 static void give_back(void)
 {
     if (sh_cuda_check() == SHOAL_OK) {
-        sh_cuda_order_poll();
+        sh_cuda_order_give_back();
         (void)sh_cuda_memory_trim();
         sh_cardstore_sweep();
     }

@@ -27,6 +27,7 @@ struct sh_cuda_capture {
     size_t scratch_size;
     sh_cuda_piece *pieces; /* all that belong to the graph, by capture_next */
     sh_cuda_piece *freed;  /* those that the capture can use again, by next */
+    sh_cuda_piece *others; /* those of other captures that were freed in this one, by other_next */
     shoal_block **keepers; /* of pieces of other processes that were closed while it recorded */
     size_t keeper_count;
     char reason[200]; /* of BROKEN */
@@ -84,6 +85,10 @@ bool sh_cuda_capture_keep(sh_cuda_piece *p)
     } else if (own && mine->state == RECORDING && !p->ledger && !p->given) {
         p->next = mine->freed;
         mine->freed = p;
+    } else if (!own && mine) {
+        p->other = mine;
+        p->other_next = mine->others;
+        mine->others = p;
     }
     p->state = SH_CUDA_KEPT;
     return true;
@@ -91,7 +96,7 @@ bool sh_cuda_capture_keep(sh_cuda_piece *p)
 
 bool sh_cuda_capture_keeper(shoal_block *keeper)
 {
-    if (!mine) {
+    if (!mine || !sh_cuda_is_ours()) { /* a child of fork never replays what its parent captures */
         return false;
     }
     shoal_block **fresh = realloc(mine->keepers, (mine->keeper_count + 1) * sizeof *fresh);
@@ -104,20 +109,27 @@ bool sh_cuda_capture_keeper(shoal_block *keeper)
     return true;
 }
 
-/* The graph is gone: what was freed meanwhile becomes free. */
+/* The graph is gone: what was freed meanwhile becomes free, unless the graph of another capture uses it, too. Then it belongs to
+ * that one from now on. */
 static void give_back_pieces(sh_cuda_capture *c)
 {
     sh_cuda_memory_lock();
+    for (sh_cuda_piece *p = c->others; p; p = p->other_next) {
+        p->other = NULL;
+    }
     for (sh_cuda_piece *p = c->pieces, *next; p; p = next) {
         next = p->capture_next;
         p->capture = NULL;
         p->capture_next = NULL;
         p->next = p->prev = NULL;
-        if (p->state == SH_CUDA_KEPT) {
+        if (p->other) {
+            sh_cuda_capture_add(p->other, p);
+            p->other = NULL; /* it stays in that one's list of others, which is as long-lived as the piece now */
+        } else if (p->state == SH_CUDA_KEPT) {
             sh_cuda_piece_take_back(p);
         }
     }
-    c->pieces = c->freed = NULL;
+    c->pieces = c->freed = c->others = NULL;
     sh_cuda_memory_unlock();
 }
 

@@ -4,7 +4,7 @@
  * its own, and does not run. Other threads go on. Memory that the thread allocates meanwhile belongs to the graph until
  * the graph is destroyed, whatever frees it (SH_CUDA_KEPT): each launch uses the same addresses. Within the capture it
  * can be used again once it was freed, since the graph keeps the order. Memory from before that is freed meanwhile is
- * kept as well: the graph may read it.
+ * kept as well: the graph may read it. So what one capture made and another one freed is kept until both are destroyed.
  *
  * A call that needs the host in between (sh_cuda_capture_refuse) ends the capture: it fails, and so does
  * sh_cuda_capture_end, with the same reason. */

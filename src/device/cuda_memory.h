@@ -61,6 +61,8 @@ typedef struct sh_cuda_piece {
     bool given;          /* others may hold it, in a world that this process has left; when it is freed: GIVEN */
     sh_cuda_capture *capture;
     struct sh_cuda_piece *capture_next;
+    sh_cuda_capture *other; /* in which it was freed, if that is another one: both graphs may use it */
+    struct sh_cuda_piece *other_next;
 } sh_cuda_piece;
 
 typedef struct sh_cuda_memory_numbers {

@@ -11,8 +11,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define END_LIMIT SHOAL_SECONDS(2) /* how long an end of the process waits for marks that others may wait for */
-#define SPINS 2000                 /* looks without a pause: about 0.3 ms, as long as a short kernel */
+#define END_LIMIT                                                                                                      \
+    SHOAL_SECONDS(2) /* how long an end waits for marks that others wait for, and a leave for a lost card */
+#define SPINS 2000   /* looks without a pause: about 0.3 ms, as long as a short kernel */
 #define POLL_NS 50000
 #define SWEEP_EVERY 20   /* polls */
 #define NUDGE_EVERY 4000 /* polls: 0.2 s */
@@ -20,6 +21,9 @@
 
 sh_a64 sh_cuda_enqueued;
 sh_a32 sh_cuda_noted; /* how many waits are noted; changed under the lock */
+
+/* A card that has nothing else to do makes a mark in less, also if processes take turns on it. */
+int64_t sh_cuda_mark_limit = SHOAL_MS(5);
 
 typedef struct closing {
     struct closing *next;
@@ -109,13 +113,35 @@ static void mark_closings(void)
     order.unmarked_count = 0;
 }
 
+/* Checks whether a card that is lost has stopped. After some errors it may work on: what it uses is not given back then. */
+static bool has_stopped(void)
+{
+    const sh_cuda_card *card = sh_cuda_the_card();
+    (void)sh_cu.cuCtxSetCurrent(card->context);
+    int mode = sh_cuda_relax(), result = sh_cu.cuStreamQuery(card->stream);
+    sh_cuda_restrict(mode);
+    return result != SH_CU_NOT_READY;
+}
+
+/* A lost card that works on uses memory of others. Not for ever: this process leaves, and holds nothing in the world then. */
+static void wait_for_stop(void)
+{
+    const struct timespec moment = {.tv_nsec = POLL_NS};
+    int64_t deadline = sh_deadline(END_LIMIT);
+    while (!sh_cuda_is_well() && !has_stopped() && !sh_passed(deadline)) {
+        nanosleep(&moment, NULL);
+    }
+}
+
 static void leave_world(void)
 {
     sh_cleanup_begin();
     (void)sh_cuda_check(); /* the context becomes current in this thread */
+    int mode = sh_cuda_relax();
     sh_cuda_watch_stop();
     sh_cuda_answer_leave();
     sh_cuda_order_drain();
+    wait_for_stop();
     pthread_mutex_lock(&order.lock);
     if (order.begun) {
         release_closings(true);
@@ -132,6 +158,7 @@ static void leave_world(void)
     }
     pthread_mutex_unlock(&order.lock);
     sh_cuda_share_leave();
+    sh_cuda_restrict(mode);
     sh_cleanup_end();
 }
 
@@ -204,6 +231,7 @@ static void begin(void)
         return;
     }
     sh_cleanup_begin();
+    int mode = sh_cuda_relax();
     bool claimed = sh_timeline_claim(&order.timeline) == SHOAL_OK;
     order.host_only = !claimed || !register_words();
     if (claimed && order.host_only) {
@@ -212,6 +240,7 @@ static void begin(void)
     order.done = order.host_only ? NULL : sh_timeline_done_word(order.timeline);
     order.begun = true;
     order.last = 0;
+    sh_cuda_restrict(mode);
     sh_cleanup_end();
 }
 
@@ -224,17 +253,27 @@ void sh_cuda_order_begin(void)
 
 /* ---- marks ---- */
 
-/* Under the lock: after this, everything that was enqueued lies before order.last, or is done. */
+/* Waits on the host until the stream has done all. The driver knows nothing of processes: only for calls that cannot wait in
+ * another way. */
+static int synchronize(void)
+{
+    int mode = sh_cuda_relax(), result = sh_cu.cuStreamSynchronize(sh_cuda_the_card()->stream);
+    sh_cuda_restrict(mode);
+    return result;
+}
+
+/* Under the lock: after this, everything that was enqueued lies before order.last, or is done, and every closing has a mark.
+ * One may have none although all is done: it came while another thread waited for the card. */
 static shoal_err cover(void)
 {
-    if (is_covered()) {
+    if (is_covered() && order.unmarked_count == 0) {
         return SHOAL_OK;
     }
     uint64_t seen = sh_load_relaxed(&sh_cuda_enqueued);
     sh_cu_stream stream = sh_cuda_the_card()->stream;
     shoal_err err;
     if (order.host_only) {
-        err = sh_cuda_result("cannot wait for the card", sh_cu.cuStreamSynchronize(stream));
+        err = sh_cuda_result("cannot wait for the card", synchronize());
     } else {
         uint64_t number = sh_timeline_issue(order.timeline);
         sh_cu_address word = (uint64_t)(uintptr_t)order.done + order.to_card;
@@ -621,11 +660,12 @@ static bool keep_for_now(shoal_block *keeper)
         return false;
     }
     bool covered = is_covered();
-    if (covered && is_done(order.last)) {
+    if (covered && is_done(order.last) &&
+        sh_cuda_is_well()) { /* the card last, as in is_over: another thread may have lost it */
         return false;
     }
     if (!add_closing(keeper)) {
-        (void)sh_cu.cuStreamSynchronize(sh_cuda_the_card()->stream);
+        (void)synchronize();
         return false;
     }
     if (covered) {
@@ -634,14 +674,6 @@ static bool keep_for_now(shoal_block *keeper)
         (void)cover();
     }
     return true;
-}
-
-/* Checks whether a card that is lost has stopped. After some errors it may work on: what it uses is not given back then. */
-static bool has_stopped(void)
-{
-    const sh_cuda_card *card = sh_cuda_the_card();
-    (void)sh_cu.cuCtxSetCurrent(card->context);
-    return sh_cu.cuStreamQuery(card->stream) != SH_CU_NOT_READY;
 }
 
 void sh_cuda_order_abandon(void)
@@ -678,9 +710,9 @@ void sh_cuda_close(shoal_block *keeper)
     sh_cleanup_end();
 }
 
-void sh_cuda_order_poll(void)
+/* Returns whether some are left. */
+static bool look_at_closings(void)
 {
-    sh_cuda_imports_tidy();
     pthread_mutex_lock(&order.lock);
     if (order.first) {
         if (order.unmarked_count > 0) {
@@ -688,5 +720,24 @@ void sh_cuda_order_poll(void)
         }
         release_closings(false);
     }
+    bool left = order.first != NULL;
     pthread_mutex_unlock(&order.lock);
+    return left;
+}
+
+/* The imports come last: what was released may have been the last of a dead process's granule. */
+void sh_cuda_order_poll(void)
+{
+    (void)look_at_closings();
+    sh_cuda_imports_tidy();
+}
+
+void sh_cuda_order_give_back(void)
+{
+    const struct timespec moment = {.tv_nsec = POLL_NS};
+    int64_t deadline = sh_deadline(sh_cuda_mark_limit);
+    while (look_at_closings() && !sh_passed(deadline)) {
+        nanosleep(&moment, NULL);
+    }
+    sh_cuda_imports_tidy();
 }

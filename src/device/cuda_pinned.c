@@ -21,21 +21,31 @@ static struct {
     kept *list;
 } of_captures = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static bool keep(void *data, bool freed)
+/* Under the lock. */
+static void add(kept *fresh, void *data, bool freed)
 {
-    kept *k = malloc(sizeof *k);
-    if (k) {
-        pthread_mutex_lock(&of_captures.lock);
-        *k = (kept){.next = of_captures.list, .data = data, .capture = sh_cuda_capturing(), .freed = freed};
-        of_captures.list = k;
-        pthread_mutex_unlock(&of_captures.lock);
-    }
-    return k != NULL;
+    *fresh = (kept){.next = of_captures.list, .data = data, .capture = sh_cuda_capturing(), .freed = freed};
+    of_captures.list = fresh;
 }
 
-/* Says that the program has freed the memory. Returns false if it is not that of a capture. */
-static bool is_kept(const void *data)
+/* Remembers that the capture of this thread made the memory. */
+static bool keep(void *data)
 {
+    kept *fresh = malloc(sizeof *fresh);
+    if (fresh) {
+        pthread_mutex_lock(&of_captures.lock);
+        add(fresh, data, false);
+        pthread_mutex_unlock(&of_captures.lock);
+    }
+    return fresh != NULL;
+}
+
+/* Says that the program has freed the memory. Returns whether it is kept: by the capture that made it, by that of this thread, or
+ * by both. */
+static bool is_kept(void *data)
+{
+    const sh_cuda_capture *mine = sh_cuda_capturing();
+    kept *fresh = mine ? malloc(sizeof *fresh) : NULL;
     pthread_mutex_lock(&of_captures.lock);
     kept *k = of_captures.list;
     while (k && (k->data != data || k->freed)) {
@@ -44,7 +54,27 @@ static bool is_kept(const void *data)
     if (k) {
         k->freed = true;
     }
+    bool adds = mine && (!k || k->capture != mine), added = adds && fresh;
+    if (added) {
+        add(fresh, data, true);
+    }
     pthread_mutex_unlock(&of_captures.lock);
+    if (adds && !fresh) {
+        (void)sh_cuda_capture_refuse("releasing pinned memory, without memory to remember it,");
+    }
+    if (!added) {
+        free(fresh);
+    }
+    return k || added;
+}
+
+/* Under the lock. */
+static bool is_kept_by_any(const void *data)
+{
+    const kept *k = of_captures.list;
+    while (k && k->data != data) {
+        k = k->next;
+    }
     return k != NULL;
 }
 
@@ -64,7 +94,7 @@ void *sh_cuda_alloc_pinned(size_t size)
         err = sh_cuda_result("cannot pin host memory", sh_cu.cuMemAllocHost(&data, size > 0 ? size : 1));
         sh_cuda_restrict(mode);
     }
-    if (err == SHOAL_OK && sh_cuda_capturing() && !keep(data, false)) {
+    if (err == SHOAL_OK && sh_cuda_capturing() && !keep(data)) {
         free_now(data);
         err = sh_fail(SHOAL_ENOMEM, "no memory to describe %zu bytes of pinned memory", size);
     }
@@ -78,12 +108,7 @@ void sh_cuda_free_pinned(void *data, size_t size)
     (void)size;
     sh_cleanup_begin();
     if (data && sh_cuda_check() == SHOAL_OK && !is_kept(data)) {
-        if (sh_cuda_capturing() && !keep(data, true)) {
-            (void)sh_cuda_capture_refuse("releasing pinned memory, without memory to remember it,");
-        }
-        if (!sh_cuda_capturing()) {
-            free_now(data);
-        }
+        free_now(data);
     }
     sh_cleanup_end();
 }
@@ -101,6 +126,9 @@ void sh_cuda_pinned_give_back(const sh_cuda_capture *capture)
         *place = k->next;
         k->next = freed;
         freed = k;
+    }
+    for (kept *k = freed; k; k = k->next) {
+        k->freed = k->freed && !is_kept_by_any(k->data); /* else it goes with the other capture */
     }
     pthread_mutex_unlock(&of_captures.lock);
     for (kept *k = freed, *next; k; k = next) {

@@ -44,8 +44,10 @@ static shoal_err put_into_store(sh_cuda_granule *g)
 {
     int fd = -1;
     shoal_block *ledger = NULL;
+    int mode = sh_cuda_relax();
     shoal_err err = sh_cuda_result("cannot share card memory",
                                    sh_cu.cuMemExportToShareableHandle(&fd, g->memory, SH_CU_HANDLE_FD, 0));
+    sh_cuda_restrict(mode);
     if (err != SHOAL_OK) {
         return err;
     }
@@ -161,8 +163,10 @@ void sh_cuda_granule_unshare(sh_cuda_granule *granule)
 
 static void drop_import(import *m)
 {
+    int mode = sh_cuda_relax();
     sh_cuda_unmap(m->address, m->size);
     (void)sh_cu.cuMemRelease(m->memory);
+    sh_cuda_restrict(mode);
     free(m);
 }
 
@@ -205,6 +209,7 @@ void sh_cuda_imports_tidy(void)
 
 static shoal_err import_memory(import *m, int fd)
 {
+    int mode = sh_cuda_relax();
     shoal_err err =
         sh_cuda_result("cannot open card memory of another process",
                        sh_cu.cuMemImportFromShareableHandle(&m->memory, (void *)(intptr_t)fd, SH_CU_HANDLE_FD));
@@ -214,6 +219,7 @@ static shoal_err import_memory(import *m, int fd)
             (void)sh_cu.cuMemRelease(m->memory);
         }
     }
+    sh_cuda_restrict(mode);
     return err;
 }
 

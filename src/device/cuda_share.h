@@ -95,6 +95,11 @@ void sh_cuda_order_begin(void);
 /* Releases the blocks of sh_cuda_close whose work is done, and tidies the imports. */
 void sh_cuda_order_poll(void);
 
+/* The same when another process has asked for memory: some blocks may have no mark yet, so it waits a moment, sh_cuda_mark_limit,
+ * until those that it makes now are done. */
+extern int64_t sh_cuda_mark_limit;
+void sh_cuda_order_give_back(void);
+
 /* If this process has lost its card, releases all blocks of sh_cuda_close: that card uses nothing any more. */
 void sh_cuda_order_abandon(void);
 

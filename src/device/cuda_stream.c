@@ -33,7 +33,8 @@ static shoal_err check(sh_cu_stream other)
 /* What comes into `after` waits for what is in `before`. One of them is Shoal's. */
 static shoal_err order(sh_cu_stream before, sh_cu_stream after)
 {
-    int result = sh_cu.cuStreamQuery(before);
+    int mode = sh_cuda_relax(), result = sh_cu.cuStreamQuery(before);
+    sh_cuda_restrict(mode);
     if (result != SH_CU_NOT_READY) {
         return sh_cuda_result("cannot query a stream", result);
     }

@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 int sh_fd_keep(int fd)
@@ -28,4 +30,21 @@ bool sh_fd_keep_both(int fds[2])
         }
     }
     return true;
+}
+
+static void close_range_of(unsigned first, unsigned last)
+{
+    if (first <= last) {
+        (void)syscall(SYS_close_range, first, last, 0u);
+    }
+}
+
+void sh_fd_close_others(int kept)
+{
+    unsigned first = STDERR_FILENO + 1;
+    if (kept >= (int)first) {
+        close_range_of(first, (unsigned)kept - 1);
+        first = (unsigned)kept + 1;
+    }
+    close_range_of(first, UINT_MAX);
 }

@@ -220,20 +220,37 @@ static bool line_names(const char *line, uint64_t inode)
     return field != NULL && strtoull(field, NULL, 10) == inode && strstr(line, "/memfd:") != NULL;
 }
 
+static int open_maps(int32_t pid, int32_t thread)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/maps", (int)pid, (int)thread);
+    return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+/* Checks whether the thread has memory. The maps file of one that has ended, or whose process ends, is empty. */
+static bool has_memory(int32_t pid, int32_t thread)
+{
+    char byte;
+    int fd = open_maps(pid, thread);
+    bool has = fd >= 0 && read(fd, &byte, 1) == 1;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return has;
+}
+
 bool sh_pid_maps(int32_t pid, uint64_t inode)
 {
-    char path[64], text[4096 + 1];
-    int32_t thread = living_thread(pid); /* the maps file of an ended thread is empty */
-    snprintf(path, sizeof path, "/proc/%d/task/%d/maps", (int)pid, (int)thread);
-    int fd = thread != 0 && inode != 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    char text[4096 + 1];
+    int32_t thread = living_thread(pid);
+    int fd = thread != 0 && inode != 0 ? open_maps(pid, thread) : -1;
     if (fd < 0) {
         return true; /* unknown */
     }
     size_t have = 0;
-    bool mapped = false, ends = true; /* the maps file of a process that ends is empty, too */
+    bool mapped = false;
     ssize_t n;
     while (!mapped && (n = read(fd, text + have, sizeof text - 1 - have)) > 0) {
-        ends = false;
         have += (size_t)n;
         text[have] = 0;
         char *line = text;
@@ -247,7 +264,9 @@ bool sh_pid_maps(int32_t pid, uint64_t inode)
     }
     mapped = mapped || n < 0;
     close(fd);
-    return mapped || ends;
+    /* The file also ends when the process loses its memory between two reads. What was read is all of it only if the process still
+     * has memory now: that, or that of the program that it has executed. */
+    return mapped || !has_memory(pid, thread);
 }
 
 void sh_pid_kill_stopped(int32_t pid, uint64_t start_time, bool running_too)

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -118,6 +119,52 @@ START_TEST(a_process_that_ends_is_not_dead_before_it_is_gone)
     ck_assert_int_eq(finish(p).end, SHOAL_KILLED);
     shoal_process_destroy(p);
     shoal_release(queue);
+}
+END_TEST
+
+/* Maps a file above thousands of other mappings, says so, and kills itself a little later. */
+static void map_and_die(int file, int told, int moment)
+{
+    enum { MAPPINGS = 4000, PAGES = 4096 };
+    void *low = mmap((void *)(uintptr_t)0x10000000, (size_t)MAPPINGS * PAGES, PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    bool good = low != MAP_FAILED && mmap(NULL, PAGES, PROT_READ, MAP_SHARED, file, 0) != MAP_FAILED;
+    for (int i = 0; i < MAPPINGS; i += 2) {
+        good = good && mprotect((char *)low + (size_t)i * PAGES, PAGES, PROT_READ) == 0;
+    }
+    good = good && write(told, "", 1) == 1;
+    for (int i = 0; good && i < moment; i++) {
+        (void)getppid();
+    }
+    raise(SIGKILL);
+}
+
+/* Who reads what a process maps does so in many steps, and the process may lose its memory in between. */
+START_TEST(a_process_that_ends_maps_its_file_to_the_last)
+{
+    enum { TIMES = 40 };
+    struct stat status;
+    char byte;
+    int ends[2], file = memfd_create("mapped", MFD_CLOEXEC);
+    ck_assert_int_ge(file, 0);
+    ck_assert_int_eq(ftruncate(file, 4096), 0);
+    ck_assert_int_eq(fstat(file, &status), 0);
+    ck_assert_int_eq(pipe(ends), 0);
+    for (int i = 0; i < TIMES; i++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            map_and_die(file, ends[1], 2000 * i);
+        }
+        uint64_t began = sh_pid_start_time(pid);
+        ck_assert_int_eq(read(ends[0], &byte, 1), 1);
+        while (!sh_pid_gone(pid, began)) {
+            ck_assert(sh_pid_maps(pid, (uint64_t)status.st_ino));
+        }
+        ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    }
+    close(ends[0]);
+    close(ends[1]);
+    close(file);
 }
 END_TEST
 
@@ -656,6 +703,7 @@ static Suite *suite(void)
     TCase *tc = methods_case("life");
     add_for_methods(tc, a_parents_death_ends_its_descendants);
     tcase_add_test(tc, a_process_that_ends_is_not_dead_before_it_is_gone);
+    tcase_add_test(tc, a_process_that_ends_maps_its_file_to_the_last);
     tcase_add_loop_test(tc, a_child_gets_its_death_signal, SHOAL_START_SPAWN, BY_SHOAL_FORK + 1);
     tcase_add_test(tc, a_parent_found_dead_is_signalled_at_once);
     tcase_add_test(tc, an_unknown_death_signal_is_refused);

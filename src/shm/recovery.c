@@ -13,6 +13,7 @@
  * helper continues. */
 #include "base/clock.h"
 #include "base/death.h"
+#include "os/fd.h"
 #include "os/pid.h"
 #include "shm/card_store.h"
 #include "shm/commit.h"
@@ -459,6 +460,9 @@ static int help(void *argument)
     if (getppid() == 0) {
         return 1; /* in another pid namespace: its maker has unshared, and recovers without a helper */
     }
+    /* If its maker is killed, the others take that for dead when it has ended. By then its files must be closed: as long as one
+     * of a card is open, the card goes on with the work of the maker. Before the helper has locks, which would go too. */
+    sh_fd_close_others(sh_world_file());
     helper = right_of_this(HELPER);
     e->done = recover_here(e->index, helper);
     return 0;

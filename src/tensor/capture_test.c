@@ -323,6 +323,39 @@ START_TEST(pinned_memory_of_a_step)
 }
 END_TEST
 
+/* What one capture made and another one released is free when both are destroyed, whichever is first: card memory (0, 1), pinned
+ * memory (2, 3). */
+START_TEST(memory_of_two_captures)
+{
+    enum { COUNT = 1 << 20 };
+    bool is_pinned = _i >= 2;
+    shoal_tensor *result = on_card(COUNT), *t;
+    shoal_capture *makes, *releases;
+    uint64_t freed = stub ? stub->calls("cuMemFreeHost") : 0;
+    ck_assert_ok(shoal_capture_begin(&makes));
+    t = is_pinned ? shoal_empty_pinned(SHOAL_F32, SHOAL_SHAPE(COUNT)) : on_card(COUNT);
+    ck_assert_ok(shoal_capture_end(makes));
+    void *address = sh_tensor_ptr(t);
+    ck_assert_ok(shoal_capture_begin(&releases));
+    if (is_pinned) {
+        ck_assert_ok(shoal_copy_later_(result, t));
+    } else {
+        copy(result, t);
+    }
+    shoal_tensor_release(t);
+    ck_assert_ok(shoal_capture_end(releases));
+    shoal_capture_destroy(_i % 2 == 0 ? makes : releases);
+    ck_assert(!stub || stub->calls("cuMemFreeHost") == freed);
+    t = on_card(COUNT);
+    ck_assert_ptr_ne(sh_tensor_ptr(t), address);
+    shoal_tensor_release(t);
+    ck_assert_ok(shoal_capture_replay(_i % 2 == 0 ? releases : makes));
+    shoal_capture_destroy(_i % 2 == 0 ? releases : makes);
+    ck_assert(!stub || stub->calls("cuMemFreeHost") == freed + is_pinned);
+    shoal_tensor_release(result);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("capture");
@@ -338,6 +371,7 @@ static Suite *suite(void)
     tcase_add_test(tc, thread_ends_first);
     tcase_add_test(tc, random_numbers);
     tcase_add_loop_test(tc, pinned_memory_of_a_step, 0, 2);
+    tcase_add_loop_test(tc, memory_of_two_captures, 0, 4);
     if (!getenv("SHOAL_TEST_CARD")) {
         tcase_add_test(tc, failing_driver);
     }

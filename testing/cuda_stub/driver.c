@@ -52,6 +52,49 @@ static void read_environment(void)
     }
 }
 
+static bool forbidden;                /* another library captures */
+static _Thread_local int thread_mode; /* 0: global, as a thread begins */
+
+int stub_exchange_mode(int mode)
+{
+    int before = thread_mode;
+    thread_mode = mode;
+    return before;
+}
+
+static void stub_forbid(bool now)
+{
+    stub_lock();
+    forbidden = now;
+    stub_unlock();
+}
+
+/* Under the lock. */
+static bool is_forbidden(const char *function)
+{
+    static const char *const unsafe[] = {"cuMemCreate",
+                                         "cuMemRelease",
+                                         "cuMemAddressReserve",
+                                         "cuMemAddressFree",
+                                         "cuMemMap",
+                                         "cuMemUnmap",
+                                         "cuMemSetAccess",
+                                         "cuMemExportToShareableHandle",
+                                         "cuMemImportFromShareableHandle",
+                                         "cuMemAllocHost",
+                                         "cuMemFreeHost",
+                                         "cuMemHostRegister",
+                                         "cuMemHostUnregister",
+                                         "cuStreamQuery",
+                                         "cuStreamSynchronize"};
+    for (size_t i = 0; forbidden && thread_mode != SH_CU_CAPTURE_RELAXED && i < sizeof unsafe / sizeof unsafe[0]; i++) {
+        if (strcmp(unsafe[i], function) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 int stub_enter(const char *function)
 {
     (void)pthread_once(&read_once, read_environment);
@@ -66,7 +109,7 @@ int stub_enter(const char *function)
     memcpy(counts[i].function, function, length);
     counts[i].calls++;
     all_calls++;
-    int result = SH_CU_OK;
+    int result = is_forbidden(counts[i].function) ? SH_CU_CAPTURE_FIRST : SH_CU_OK;
     if (strcmp(failing.function, counts[i].function) == 0) {
         if (failing.after <= 1) {
             result = failing.result;
@@ -508,4 +551,4 @@ STUB_EXPORT int cuMemHostGetDevicePointer_v2(sh_cu_address *out, void *data, uns
 }
 
 STUB_EXPORT const sh_stub shoal_stub;
-const sh_stub shoal_stub = {stub_fail, stub_calls, stub_block, stub_unblock, stub_room, stub_held};
+const sh_stub shoal_stub = {stub_fail, stub_calls, stub_block, stub_unblock, stub_room, stub_held, stub_forbid};

@@ -29,6 +29,9 @@ bool stub_is_pinned(const void *data);
 /* Calls call(a copy of arg) on the stream, or records it: how testing/cuda_host launches kernels. */
 STUB_EXPORT void shoal_stub_call(sh_cu_stream s, void (*call)(const void *arg), const void *arg, size_t size);
 
+/* Sets the mode of the calling thread, and returns what it was. */
+int stub_exchange_mode(int mode);
+
 void stub_block(void);
 void stub_unblock(void);
 void stub_room(unsigned things);

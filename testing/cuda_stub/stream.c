@@ -293,8 +293,8 @@ STUB_EXPORT int cuStreamIsCapturing(sh_cu_stream s, int *out_status)
 
 STUB_EXPORT int cuThreadExchangeStreamCaptureMode(int *mode)
 {
-    (void)mode;
     ENTER;
+    *mode = stub_exchange_mode(*mode);
     return SH_CU_OK;
 }
 

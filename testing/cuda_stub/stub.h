@@ -28,6 +28,9 @@ typedef struct sh_stub {
     void (*room)(unsigned things);
     /* Bytes of card memory that this process has made or imported, and not released. */
     size_t (*held)(void);
+    /* Another library captures in a thread of its own: calls that allocate, free or wait fail with 900, unless their thread has
+     * said that it is relaxed (cuThreadExchangeStreamCaptureMode). */
+    void (*forbid)(bool forbidden);
 } sh_stub;
 
 /* Sets the environment of this process and of its children to the stub, which must be built (the target cuda_stub).

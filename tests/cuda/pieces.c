@@ -253,6 +253,38 @@ START_TEST(asked_for_while_the_card_works)
 }
 END_TEST
 
+/* The card has just done what used a piece of a dead process, and nothing is marked yet. One request is enough to get that process's
+ * memory back. */
+START_TEST(asked_for_what_the_card_has_used)
+{
+    talk t;
+    late l;
+    lent received;
+    talk_begin(&t, SHOAL_START_SPAWN, make_and_die);
+    finish_as(t.process, SHOAL_KILLED, SIGKILL);
+    ck_assert_ok(late_make(&l, 'u'));
+    size_t own = stub->held();
+    ck_assert_ok(receive(t.out, &received));
+    ck_assert_uint_gt(stub->held(), own);
+    ck_assert_ok(late_copy(&l));
+    sh_cuda_close(received.piece);
+    sh_cuda_mark_limit = LIMIT;
+    uint64_t marks = stub->calls("cuStreamWriteValue64");
+    shoal_process *p = start(SHOAL_START_SPAWN, 0, ask, NULL);
+    for (int64_t deadline = clock_ns() + LIMIT; stub->calls("cuStreamWriteValue64") == marks; sched_yield()) {
+        ck_assert(clock_ns() < deadline);
+    }
+    late_go(&l);
+    ck_assert_int_eq(sh_cu.cuStreamSynchronize(sh_cuda_the_card()->stream), SH_CU_OK);
+    finish(p);
+    ck_assert_uint_eq(stub->held(), own);
+    late_drop(&l);
+    until_back();
+    late_free_word(&l);
+    talk_release(&t);
+}
+END_TEST
+
 /* ---- leaving the world ---- */
 
 static void expect_never_again(const void *data)
@@ -318,6 +350,7 @@ static Suite *suite(void)
     tcase_add_test(tc, killed_again_and_again);
     if (!getenv("SHOAL_TEST_CARD")) {
         tcase_add_test(tc, asked_for_while_the_card_works);
+        tcase_add_test(tc, asked_for_what_the_card_has_used);
         tcase_add_test(tc, another_card);
     }
     suite_add_tcase(s, tc);

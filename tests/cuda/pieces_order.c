@@ -1,6 +1,8 @@
 /* The order of work on card memory between processes (B52), and work whose owner dies (B53). Over the stub driver, or on a card. */
 #include "tests/cuda/pieces.h"
 
+#include <pthread.h>
+
 /* ---- work that is done ---- */
 
 static shoal_err receive_early(int rank, const shoal_value *args)
@@ -159,6 +161,42 @@ START_TEST(without_words)
 }
 END_TEST
 
+/* ---- given back ---- */
+
+static void *wait_on(void *unused)
+{
+    (void)unused;
+    ck_assert_ok(device->wait());
+    return NULL;
+}
+
+/* This process gives a piece back while another thread waits for the card, and then enqueues nothing more. */
+START_TEST(given_back_while_a_thread_waits)
+{
+    shoal_queue *q = make_queue(0);
+    late l;
+    lent again;
+    pthread_t thread;
+    ck_assert_ok(late_make(&l, 'g'));
+    ck_assert_ok(send(&l.from, q));
+    ck_assert_ok(receive(q, &again));
+    ck_assert_ok(late_copy(&l));
+    uint64_t calls = stub->calls("cuStreamSynchronize");
+    ck_assert_int_eq(pthread_create(&thread, NULL, wait_on, NULL), 0);
+    while (stub->calls("cuStreamSynchronize") == calls) {
+        sched_yield();
+    }
+    sh_cuda_close(again.piece);
+    late_go(&l);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    late_free_word(&l);
+    late_drop(&l);
+    sh_cuda_order_poll(); /* what a process does that is asked for memory */
+    until_back();
+    shoal_queue_release(q);
+}
+END_TEST
+
 /* ---- work that is lost ---- */
 
 /* Sends a piece whose work is never done, and dies when it is told to. */
@@ -297,6 +335,7 @@ static Suite *suite(void)
         tcase_add_test(tc, no_driver_call);
         tcase_add_test(tc, waits_are_noted);
         tcase_add_test(tc, without_words);
+        tcase_add_test(tc, given_back_while_a_thread_waits);
     }
     suite_add_tcase(s, tc);
     return s;

@@ -300,6 +300,37 @@ START_TEST(a_capture_receives_nothing)
 }
 END_TEST
 
+static bool count_own(const shoal_card_tensor *t, void *count)
+{
+    *(int *)count += t->pid == getpid();
+    return true;
+}
+
+/* The capture that a child of fork inherits will never be replayed there, so it keeps nothing. */
+START_TEST(a_child_of_fork_gives_back_what_its_parent_captures)
+{
+    shoal_queue *q = make_queue(0);
+    shoal_capture *c;
+    shoal_tensor *t = NULL;
+    finish(talk_start(SHOAL_START_SPAWN, 0, put_two, shoal_map("out", q)));
+    ck_assert_ok(shoal_queue_get_tensor(q, LIMIT, &t));
+    ck_assert_ok(shoal_capture_begin(&c));
+    pid_t child = fork();
+    if (child == 0) {
+        int before = 0, after = 0;
+        bool told = shoal_card_tensors_list(count_own, &before) == SHOAL_OK;
+        shoal_tensor_release(t);
+        told = told && shoal_card_tensors_list(count_own, &after) == SHOAL_OK;
+        _exit(!told || before != 1 || after != 0);
+    }
+    finish_forked(child);
+    ck_assert_ok(shoal_capture_end(c));
+    shoal_capture_destroy(c);
+    shoal_tensor_release(t);
+    shoal_release(q);
+}
+END_TEST
+
 /* The stream uses a received tensor, which is released in a capture; the capture fails, and is destroyed. This process holds the
  * tensor until its stream is done with it, so its maker cannot use the bytes before. */
 START_TEST(a_failed_capture_gives_back_when_the_work_is_done)
@@ -327,6 +358,40 @@ START_TEST(a_failed_capture_gives_back_when_the_work_is_done)
 }
 END_TEST
 
+/* Another library captures, in a thread of its own: all that this process does with its tensors goes on beside that. */
+START_TEST(a_capture_of_another_library_stops_nobody)
+{
+    const sh_stub *stub = sh_stub_control();
+    shoal_queue *q = make_queue(0);
+    shoal_tensor *t = NULL, *own = NULL;
+    shoal_value *v = NULL;
+    sh_cu_stream theirs;
+    ck_assert_int_eq(sh_cu.cuStreamCreate(&theirs, SH_CU_STREAM_NON_BLOCKING), SH_CU_OK);
+    finish(talk_start(SHOAL_START_SPAWN, 0, put_two, shoal_map("out", q)));
+    stub->forbid(true);
+    ck_assert_msg(shoal_queue_get_tensor(q, LIMIT, &t) == SHOAL_OK, "%s", shoal_last_error_text());
+    ck_assert_ok(shoal_queue_get(q, LIMIT, &v));
+    ck_assert(is_counted(t, 0));
+    own = counted(3, 4, 7);
+    ck_assert_ok(shoal_card_follow_stream(theirs));
+    ck_assert_ok(shoal_queue_put_tensor(q, own, LIMIT));
+    ck_assert_ok(shoal_card_precede_stream(theirs));
+    shoal_tensor_release(own);
+    ck_assert_ok(shoal_queue_get_tensor(q, LIMIT, &own));
+    ck_assert(is_counted(own, 7));
+    shoal_tensor_release(own);
+    shoal_tensor_release(t);
+    shoal_value_destroy(v);
+    shoal_scope_release(0);
+    ck_assert_ok(shoal_card_wait());
+    ck_assert_uint_eq(card_used(), 0);
+    ck_assert_uint_eq(stub->held(), 0); /* also nothing of the other process */
+    stub->forbid(false);
+    ck_assert_int_eq(sh_cu.cuStreamDestroy(theirs), SH_CU_OK);
+    shoal_release(q);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("cuda/sharing_edges");
@@ -337,8 +402,10 @@ static Suite *suite(void)
     tcase_add_test(tc, a_child_of_fork_loses_nothing);
     tcase_add_test(tc, shared_tensors_are_listed);
     tcase_add_test(tc, a_capture_receives_nothing);
+    tcase_add_test(tc, a_child_of_fork_gives_back_what_its_parent_captures);
     if (!getenv("SHOAL_TEST_CARD")) {
         tcase_add_test(tc, a_failed_capture_gives_back_when_the_work_is_done);
+        tcase_add_test(tc, a_capture_of_another_library_stops_nobody);
     }
     suite_add_tcase(s, tc);
     return s;

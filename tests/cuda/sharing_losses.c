@@ -2,6 +2,8 @@
  * driver, which can be made to fail and to wait. */
 #include "tests/cuda/card.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -147,6 +149,53 @@ START_TEST(a_lost_card_keeps_what_it_may_use)
 }
 END_TEST
 
+static sh_a32 has_left;
+
+/* Lets the stream go on when the driver was asked a few times what it does. Returns NULL if nobody asked before this process had left
+ * its world. */
+static void *unblock_when_asked(void *asked)
+{
+    const sh_stub *stub = sh_stub_control();
+    while (stub->calls("cuStreamQuery") < *(uint64_t *)asked + 3 && sh_load_acquire(&has_left) == 0) {
+        sched_yield();
+    }
+    bool in_time = sh_load_acquire(&has_left) == 0;
+    stub->unblock();
+    return in_time ? asked : NULL;
+}
+
+/* Loses its card while that uses a tensor of another process, and leaves the world. */
+static shoal_err leave_without_a_card(int rank, const shoal_value *args)
+{
+    shoal_tensor *t = NULL, *pinned = shoal_empty_pinned(SHOAL_F32, SHOAL_SHAPE(3, 4));
+    pthread_t thread;
+    void *in_time = NULL;
+    (void)rank;
+    must_ok(shoal_queue_get_tensor(ARG(queue, "in"), LIMIT, &t));
+    sh_stub_control()->block();
+    must_ok(shoal_copy_later_(t, pinned));
+    sh_stub_control()->fail_call("cuStreamSynchronize", 1, 0, SH_CU_LAUNCH_FAILED);
+    must_err(shoal_card_wait(), SHOAL_ECARD);
+    uint64_t asked = sh_stub_control()->calls("cuStreamQuery");
+    must(pthread_create(&thread, NULL, unblock_when_asked, &asked) == 0);
+    shoal_world_leave();
+    sh_store_release(&has_left, 1);
+    must(pthread_join(thread, &in_time) == 0);
+    _exit(in_time ? 0 : 1);
+}
+
+/* Who leaves the world gives back what its lost card uses when that has stopped. */
+START_TEST(a_process_leaves_when_its_lost_card_has_stopped)
+{
+    shoal_queue *in = make_queue(0);
+    shoal_tensor *t = counted(3, 4, 1);
+    ck_assert_ok(shoal_queue_put_tensor(in, t, LIMIT));
+    shoal_tensor_release(t);
+    finish_as(talk_start(SHOAL_START_SPAWN, 0, leave_without_a_card, shoal_map("in", in)), SHOAL_EXITED, 0);
+    shoal_release(in);
+}
+END_TEST
+
 /* The end of a capture waits for the card, and has nobody to tell that work was lost: the next call that waits does. */
 START_TEST(a_capture_does_not_swallow_a_loss)
 {
@@ -234,6 +283,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, a_lost_card_holds_up_nobody, 0, 2);
     tcase_add_loop_test(tc, a_card_that_fails_unseen_holds_up_nobody, 0, 2);
     tcase_add_loop_test(tc, a_lost_card_keeps_what_it_may_use, 0, 2);
+    tcase_add_test(tc, a_process_leaves_when_its_lost_card_has_stopped);
     tcase_add_test(tc, a_capture_does_not_swallow_a_loss);
     tcase_add_loop_test(tc, what_the_card_of_an_ending_process_uses_stays_lent, 0, 2);
     suite_add_tcase(s, tc);
