@@ -118,27 +118,41 @@ void kill_granule_step(kill_stage *stage, uint64_t *random)
     sh_block_release(granule);
 }
 
-/* One number in 32 is not done when the timeline is given back: it is lost, and the timeline is never used again. */
+/* Returns false if there is none: after a long soak they are used up. */
+static bool claim_timeline(kill_stage *stage, uint32_t *out_index)
+{
+    shoal_err err = sh_timeline_claim(out_index);
+    if (err != SHOAL_ELIMIT) {
+        kill_must(stage, err, "timeline_claim");
+    }
+    return err == SHOAL_OK;
+}
+
+/* Issues a number, and another one in a second timeline that comes after it. One in 32 is not done when its timeline is given
+ * back: it is lost, and so is the other one, and neither timeline is used again. */
+static void issue_two(kill_stage *stage, uint32_t first, uint32_t second, bool done)
+{
+    sh_work work = sh_work_make(first, sh_timeline_issue(first));
+    bool recorded = sh_timeline_depend(second, work);
+    sh_work after = sh_work_make(second, sh_timeline_issue(second));
+    sh_work_state before = sh_work_look(after);
+    if (done) {
+        sh_store_release(sh_timeline_done_word(first), sh_work_number(work));
+    }
+    sh_timeline_release(first);
+    sh_store_release(sh_timeline_done_word(second), sh_work_number(after));
+    sh_timeline_release(second);
+    sh_work_state expected = done ? SH_WORK_DONE : SH_WORK_LOST;
+    if (!recorded || before != SH_WORK_PENDING || sh_work_look(work) != expected || sh_work_look(after) != expected) {
+        kill_fail(stage, "timelines %u and %u: recorded %d, was %d, is %d and %d, expected %d", first, second,
+                  (int)recorded, (int)before, (int)sh_work_look(work), (int)sh_work_look(after), (int)expected);
+    }
+}
+
 void kill_timeline_step(kill_stage *stage, uint64_t *random)
 {
-    uint32_t index = 0;
-    shoal_err err = sh_timeline_claim(&index);
-    if (err == SHOAL_ELIMIT) {
-        return; /* after a long soak they are used up */
-    }
-    kill_must(stage, err, "timeline_claim");
-    if (err != SHOAL_OK) {
-        return;
-    }
-    sh_work work = sh_work_make(index, sh_timeline_issue(index));
-    bool done = sh_splitmix_below(random, 32) != 0;
-    sh_work_state before = sh_work_look(work);
-    if (done) {
-        sh_store_release(sh_timeline_done_word(index), sh_work_number(work));
-    }
-    sh_timeline_release(index);
-    if (before != SH_WORK_PENDING || sh_work_look(work) != (done ? SH_WORK_DONE : SH_WORK_LOST)) {
-        kill_fail(stage, "number %llu of timeline %u was %d, and is %d", (unsigned long long)sh_work_number(work),
-                  index, (int)before, (int)sh_work_look(work));
+    uint32_t first = 0, second = 0;
+    if (claim_timeline(stage, &first) && claim_timeline(stage, &second)) {
+        issue_two(stage, first, second, sh_splitmix_below(random, 32) != 0);
     }
 }

@@ -133,6 +133,19 @@ static void wait_for_stop(void)
     }
 }
 
+/* Under the lock: begin() claims the next one. */
+static void end_timeline(void)
+{
+    if (!order.host_only) {
+        int mode = sh_cuda_relax();
+        sh_timeline_release(order.timeline);
+        (void)sh_cu.cuMemHostUnregister(order.pages);
+        sh_cuda_restrict(mode);
+    }
+    order.begun = order.host_only = false;
+    order.last = 0;
+}
+
 static void leave_world(void)
 {
     sh_cleanup_begin();
@@ -149,12 +162,7 @@ static void leave_world(void)
         waits.count = 0;
         pthread_mutex_unlock(&waits.lock);
         sh_store_relaxed(&sh_cuda_noted, 0);
-        if (!order.host_only) {
-            sh_timeline_release(order.timeline);
-            (void)sh_cu.cuMemHostUnregister(order.pages);
-        }
-        order.begun = order.host_only = false;
-        order.last = 0;
+        end_timeline();
     }
     pthread_mutex_unlock(&order.lock);
     sh_cuda_share_leave();
@@ -294,7 +302,10 @@ static shoal_err own_work(sh_work *out_work)
     pthread_mutex_lock(&order.lock);
     begin();
     shoal_err err = cover();
-    *out_work = order.host_only || is_done(order.last) ? 0 : sh_work_make(order.timeline, order.last);
+    sh_work last = sh_work_make(order.timeline, order.last);
+    bool done =
+        order.host_only || order.last == 0 || sh_work_look(last) == SH_WORK_DONE; /* lost if it came after lost work */
+    *out_work = done ? 0 : last;
     pthread_mutex_unlock(&order.lock);
     /* Last: if the card is lost meanwhile, another thread raises `done`, and nothing is done. */
     return err == SHOAL_OK ? sh_cuda_lost() : err;
@@ -444,6 +455,13 @@ static shoal_err await_on_card(sh_work work)
 {
     if (!remember_wait(work)) {
         return sh_fail(SHOAL_ENOMEM, "no memory to wait for another process's work");
+    }
+    if (!sh_timeline_depend(order.timeline, work)) { /* the stream waits for many processes: now they come first */
+        shoal_err err = sh_cuda_result("cannot wait for the card", synchronize());
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        (void)sh_timeline_depend(order.timeline, work);
     }
     if (sh_work_look(work) == SH_WORK_LOST) {
         return SHOAL_OK; /* the next host wait says so */
@@ -601,6 +619,27 @@ void sh_cuda_order_drain(void)
     (void)drain(&lost);
 }
 
+/* Under the lock, when the program will be told of a loss: what it does from now on is good again, but the timeline is spoiled.
+ * So this process goes on with another one. What other threads have enqueued meanwhile gets done first. */
+static shoal_err renew(void)
+{
+    bool lost = false;
+    uint64_t seen = sh_load_relaxed(&sh_cuda_enqueued);
+    if (order.host_only || !sh_timeline_is_spoiled(order.timeline)) {
+        return SHOAL_OK;
+    }
+    shoal_err err = sh_cuda_result("cannot wait for the card", synchronize());
+    (void)look_at_waits(false, &lost);
+    if (err != SHOAL_OK || lost) { /* one more loss: the next host wait tells it */
+        return err;
+    }
+    release_closings(true);
+    end_timeline();
+    begin();
+    order.covered = seen;
+    return SHOAL_OK;
+}
+
 /* tells: the caller reports what was lost. */
 static shoal_err wait_for_all(bool tells)
 {
@@ -622,9 +661,10 @@ static shoal_err wait_for_all(bool tells)
     pthread_mutex_lock(&order.lock);
     order.covered = seen > order.covered ? seen : order.covered;
     release_closings(false);
+    err = lost && tells ? renew() : SHOAL_OK;
     pthread_mutex_unlock(&order.lock);
     sh_cuda_imports_tidy();
-    return lost && tells ? lost_work() : SHOAL_OK;
+    return err == SHOAL_OK && lost && tells ? lost_work() : err;
 }
 
 shoal_err sh_cuda_order_wait(void)

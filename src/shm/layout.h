@@ -216,6 +216,7 @@ typedef struct sh_intent_shm {
  *   recoverer   any process, by compare-and-swap: the process that recovers it
  *   waits       the threads of the slot's process before they sleep and after (waits.h); recovery wakes the objects
  *               named there
+ *   awaits      the process of the slot; `work` is 0 while it changes `first`
  *   held, card_held, card_used   the process of the slot; statistics
  *   card_answered   the process of the slot, a release: what it had to give was given before
  *   store       the process of the slot, relaxed; a process that joins by name checks what it finds under the number
@@ -230,8 +231,15 @@ typedef enum sh_phase {
 
 #define SH_SLOT_CELLS 60
 #define SH_SLOT_WAITS 8
+#define SH_SLOT_AWAITS 16
 #define SH_RECOVERER_PID_MASK ((UINT64_C(1) << 22) - 1)
 #define SH_SPACE_HELD (UINT64_C(1) << 32) /* the process also has the second mark (os/hold.h) */
+
+/* A wait of a process's stream for a work of another process (timeline.h). */
+typedef struct sh_await_shm {
+    sh_a64 work;  /* 0: none */
+    sh_a64 first; /* the first work of this process that comes after it */
+} sh_await_shm;
 
 typedef struct sh_slot_shm {
     sh_intent_shm intent;
@@ -254,6 +262,7 @@ typedef struct sh_slot_shm {
     char name[SHOAL_NAME_MAX + 1];
     sh_a64 cache[SH_CACHE_ENTRIES];
     sh_a64 waits[SH_SLOT_WAITS] __attribute__((aligned(SH_CACHE_LINE))); /* what its threads wait for; 0: nothing */
+    sh_await_shm awaits[SH_SLOT_AWAITS];                                 /* what its card's stream waits for */
 } __attribute__((aligned(SH_PAGE))) sh_slot_shm;
 
 /* The store of card memory's fds: card_store.h.
@@ -286,17 +295,22 @@ typedef struct sh_store_shm {
  *   a process  0           in use, or its owner is dead and not recovered yet
  *   a process  n           its owner has ended, or lost its card; n and all later numbers are lost; never used again
  *
+ * If spoiled_from is not 0, that number and all later ones are lost, too, whatever the owner does: they come after work of
+ * another process that was lost. The owner's card does them, so nobody raises done. Such a timeline is not used again either.
+ *
  * Synchronisation
  *   done        the owner's card; raised to issued by the recovery of the owner, by the owner that has lost its card, and
  *               by any process that frees waiters, after lost_from is set
  *   issued      the owner, before its card can write the number
  *   lost_from   the owner's recovery, or the owner, once, a release before it raises done
+ *   spoiled_from   any process, downward by compare-and-swap, before the lost work's done is raised; and the owner
  *   owner       any process, 0 -> itself, by compare-and-swap; the owner, or its recovery, -> 0
  */
 typedef struct sh_timeline_shm {
     sh_a64 done;
     sh_a64 issued;
     sh_a64 lost_from;
+    sh_a64 spoiled_from;
     sh_a32 owner;
     sh_a32 unused;
 } __attribute__((aligned(SH_CACHE_LINE))) sh_timeline_shm;
@@ -342,7 +356,7 @@ typedef struct sh_world_shm {
 #define SH_RESERVE_MIN (UINT64_C(1) << 29)
 
 /* Returns a number that differs between builds whose shared structs differ. */
-#define SH_LAYOUT_VERSION 10u
+#define SH_LAYOUT_VERSION 11u
 static inline uint64_t sh_layout_word(void)
 {
     return (uint64_t)SH_LAYOUT_VERSION << 48 ^ (uint64_t)sizeof(sh_slot_shm) << 24 ^

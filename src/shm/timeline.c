@@ -2,6 +2,7 @@
 
 #include "base/death.h"
 #include "shm/commit.h"
+#include "shm/slot.h"
 
 #include <pthread.h>
 
@@ -25,7 +26,8 @@ static sh_timeline_shm *find(uint32_t index)
 
 /* `done` is read first. Recovery sets lost_from before it raises `done`: who sees the raised `done` sees lost_from, too.
  * And if it sees a `done` of the card's that has reached the number, recovery saw that one or a later one, so lost_from is
- * larger. A `done` that a dying card lowered again does not matter: lost_from is set by then. */
+ * larger. A `done` that a dying card lowered again does not matter: lost_from is set by then. spoiled_from is the same: it is
+ * set before the stream is let go that then writes `done`. */
 sh_work_state sh_work_look(sh_work work)
 {
     uint64_t number = sh_work_number(work);
@@ -37,7 +39,10 @@ sh_work_state sh_work_look(sh_work work)
         return SH_WORK_LOST;
     }
     uint64_t done = sh_load_acquire(&t->done);
-    uint64_t lost_from = sh_load_acquire(&t->lost_from);
+    uint64_t lost_from = sh_load_acquire(&t->lost_from), spoiled_from = sh_load_acquire(&t->spoiled_from);
+    if (spoiled_from != 0 && number >= spoiled_from) {
+        return SH_WORK_LOST;
+    }
     if (lost_from != 0) {
         return number >= lost_from ? SH_WORK_LOST : SH_WORK_DONE;
     }
@@ -100,12 +105,21 @@ static shoal_err take_any(sh_owner self, uint32_t *out_index)
         SH_TIMELINES - 1);
 }
 
+/* What the slot's last process, or this one with its last timeline, waited for. */
+static void forget_awaits(sh_slot_shm *slot)
+{
+    for (uint32_t i = 0; i < SH_SLOT_AWAITS; i++) {
+        sh_store_relaxed(&slot->awaits[i].work, 0);
+    }
+}
+
 shoal_err sh_timeline_claim(uint32_t *out_index)
 {
     sh_ctx *c = sh_enter();
     if (c == NULL) {
         return shoal_last_error();
     }
+    forget_awaits(c->slot);
     shoal_err err = commit(c);
     if (err == SHOAL_OK) {
         err = take_any(sh_peers_now->self(), out_index);
@@ -131,15 +145,120 @@ sh_a64 *sh_timeline_done_word(uint32_t index)
     return t != NULL ? &t->done : NULL;
 }
 
+/* ---- work that comes after lost work ---- */
+
+bool sh_timeline_is_spoiled(uint32_t index)
+{
+    sh_timeline_shm *t = find(index);
+    return t != NULL && sh_load_acquire(&t->spoiled_from) != 0;
+}
+
+/* Returns whether this is news. */
+static bool spoil(sh_timeline_shm *t, uint64_t from)
+{
+    uint64_t old = sh_load_acquire(&t->spoiled_from);
+    while (old == 0 || from < old) {
+        if (sh_cas_acq_rel(&t->spoiled_from, &old, from)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* If the work is lost, spoils what comes after it; returns whether this is news. Called before the streams are let go that wait
+ * for it: so what comes after it is not done, and what is done does not come after it. (A dying card may let them go itself,
+ * when it has done the work after all. Then what is done is whole.) A slot that has got another process meanwhile has other
+ * entries, or names works that are done, or timelines that nobody uses again. */
+static bool spoil_after(const sh_await_shm *a)
+{
+    sh_work work = sh_load_acquire(&a->work), first = sh_load_acquire(&a->first);
+    if (work == 0 || sh_work_look(work) != SH_WORK_LOST || sh_load_acquire(&a->work) != work) {
+        return false;
+    }
+    sh_timeline_shm *t = find(sh_work_timeline(first));
+    if (t == NULL) {
+        return false;
+    }
+    uint64_t done = sh_load_acquire(&t->done), from = sh_work_number(first);
+    return spoil(t, from > done ? from : done + 1);
+}
+
+/* Spoils what comes after lost work, and what comes after that. The fence pairs with that in sh_timeline_depend: either this
+ * process sees what the other one waits for, or that one sees that the work is lost. */
+static void spread_losses(void)
+{
+    uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);
+    sh_fence_seq_cst();
+    for (bool news = true; news;) {
+        news = false;
+        for (uint32_t i = 0; i < used; i++) {
+            const sh_slot_shm *slot = sh_slot_at(i);
+            bool is_free = sh_slot_state_phase(sh_load_acquire(&slot->state)) == SH_PHASE_FREE;
+            for (uint32_t n = 0; !is_free && n < SH_SLOT_AWAITS; n++) {
+                news |= spoil_after(&slot->awaits[n]);
+            }
+        }
+    }
+}
+
+/* Returns an entry whose work is over, or NULL. What comes after a lost one is spoiled: if nobody else has said so yet, this
+ * process does. */
+static sh_await_shm *find_room(sh_slot_shm *slot)
+{
+    for (uint32_t i = 0; i < SH_SLOT_AWAITS; i++) {
+        sh_await_shm *a = &slot->awaits[i];
+        if (sh_work_look(sh_load_relaxed(&a->work)) != SH_WORK_PENDING) {
+            (void)spoil_after(a);
+            return a;
+        }
+    }
+    return NULL;
+}
+
+/* Returns an entry for earlier work of the same process, or NULL. */
+static sh_await_shm *find_earlier(sh_slot_shm *slot, sh_work work)
+{
+    for (uint32_t i = 0; i < SH_SLOT_AWAITS; i++) {
+        if (sh_work_timeline(sh_load_relaxed(&slot->awaits[i].work)) == sh_work_timeline(work)) {
+            return &slot->awaits[i];
+        }
+    }
+    return NULL;
+}
+
+bool sh_timeline_depend(uint32_t index, sh_work work)
+{
+    sh_slot_shm *slot = sh_slot_at(sh_the_world.self.index);
+    sh_timeline_shm *t = timeline_at(index);
+    uint64_t next = sh_load_relaxed(&t->issued) + 1;
+    sh_await_shm *a = find_room(slot);
+    if (a != NULL) {
+        sh_store_release(&a->work, 0);
+        sh_store_release(&a->first, sh_work_make(index, next));
+    } else if ((a = find_earlier(slot, work)) == NULL) {
+        return false;
+    }
+    SH_DEATH("timeline.depend.found"); /* death: all that this process has issued and not done is lost anyway */
+    /* With an earlier `first`, numbers may be called lost that only come after earlier work of the same process. */
+    sh_store_release(&a->work, work);
+    sh_fence_seq_cst();
+    if (sh_work_look(work) == SH_WORK_LOST) {
+        (void)spoil(t, next);
+    }
+    return true;
+}
+
 /* ---- the end of the owner ---- */
 
-/* death: `done` may be raised by the next one who waits. */
+/* death: `done` may be raised by the next one who waits, who first does the same. */
 void sh_timeline_free_waiters(uint32_t index)
 {
     sh_timeline_shm *t = find(index);
     if (t != NULL && sh_load_acquire(&t->lost_from) != 0) {
         uint64_t issued = sh_load_relaxed(&t->issued);
         if (sh_load_relaxed(&t->done) < issued) {
+            spread_losses();
+            SH_DEATH("timeline.free.spread");
             sh_store_release(&t->done, issued);
         }
     }
@@ -153,7 +272,9 @@ static void settle(uint32_t index, sh_owner owner)
     uint64_t lost_from = sh_load_acquire(&t->lost_from), done = sh_load_acquire(&t->done);
     if (lost_from == 0 && done >= sh_load_acquire(&t->issued)) {
         SH_DEATH("timeline.settle.all_done"); /* death: the next recoverer comes to the same end */
-        sh_cas_acq_rel(&t->owner, &owner, 0u);
+        if (sh_load_acquire(&t->spoiled_from) == 0) {
+            sh_cas_acq_rel(&t->owner, &owner, 0u);
+        }
         return;
     }
     if (lost_from == 0) {

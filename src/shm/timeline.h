@@ -13,6 +13,13 @@
  * calls sh_timeline_free_waiters again. A timeline with lost numbers is never used again; one whose work was all done
  * gets a new owner, who goes on counting: nobody is left who could write an old number.
  *
+ * Work that comes after lost work is lost, too: a process whose stream waits for another one computes with what that one
+ * made. Before its stream waits, a process stores in its slot what it waits for, and the number that its next mark will have
+ * (sh_timeline_depend). Before anybody lets the streams go that wait for lost numbers, he stores in each of those timelines
+ * from which number on it is spoiled (spoiled_from), and in those that wait for these. None of these numbers is done yet, so
+ * nobody can have taken one for done. The owner of a spoiled timeline learns of the loss when it next waits on the host, and
+ * claims another timeline for what it does from then on.
+ *
  * An owner that lives may lose its card: what the card has not done by then will never be done, so the owner says itself
  * what is lost (sh_timelines_lose). It may live on for long, and others wait for it.
  *
@@ -46,25 +53,35 @@ static inline uint64_t sh_work_number(sh_work work)
 typedef enum sh_work_state {
     SH_WORK_DONE,
     SH_WORK_PENDING, /* its owner lives, or nobody has recovered it yet */
-    SH_WORK_LOST,    /* its owner died, ended or lost its card first; also for a work that no timeline has ever had */
+    SH_WORK_LOST, /* its owner died, ended or lost its card first, or it comes after such work; also for a work that no
+                      * timeline has ever had */
 } sh_work_state;
 
-/* Returns the state of a work, which may come from a message and be nonsense. Costs two loads of one cache line. What is
+/* Returns the state of a work, which may come from a message and be nonsense. Costs three loads of one cache line. What is
  * DONE or LOST stays so. A host that waits for PENDING work to change calls sh_peers_now->sweep between two looks, which
  * recovers dead owners. Needs an attached process. */
 sh_work_state sh_work_look(sh_work work);
 
-/* Claims a timeline for this process. Not called inside. Errors: SHOAL_ENOMEM, SHOAL_ELIMIT if there is none left. */
+/* Claims a timeline for this process, whose stream waits for nothing. Not called inside. Errors: SHOAL_ENOMEM, SHOAL_ELIMIT if there is none left. */
 shoal_err sh_timeline_claim(uint32_t *out_index);
 
 /* Returns the next number of this process's timeline. Called before the write of that number is enqueued, by one thread
  * at a time. */
 uint64_t sh_timeline_issue(uint32_t index);
 
+/* Says that all numbers that this process has not issued yet come after that work of another process. Called before the
+ * stream is told to wait for the work, by one thread at a time. If the work is lost, so are these numbers. Returns false,
+ * and does nothing, if the stream waits for SH_SLOT_AWAITS works of different processes, none of which is over. */
+bool sh_timeline_depend(uint32_t index, sh_work work);
+
+/* Checks whether numbers of the timeline are lost because they come after lost work. */
+bool sh_timeline_is_spoiled(uint32_t index);
+
 /* Returns the word that the owner's stream writes and other streams wait for, or NULL if there is no such timeline. */
 sh_a64 *sh_timeline_done_word(uint32_t index);
 
-/* Lets streams go that wait for lost numbers of the timeline. Does nothing if it has none. Any process may call it. */
+/* Lets streams go that wait for lost numbers of the timeline, and says before that what they do then is lost. Does nothing if
+ * it has no lost numbers, or only spoiled ones. Any process may call it. */
 void sh_timeline_free_waiters(uint32_t index);
 
 /* Gives the timeline back: this process will issue no more numbers. Ending the process does the same. */

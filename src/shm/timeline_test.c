@@ -203,6 +203,114 @@ START_TEST(a_lost_card_loses_what_is_not_done)
 }
 END_TEST
 
+/* ---- work that comes after lost work ---- */
+
+typedef struct chain {
+    uint32_t first, second, third; /* this process plays the owners of all three */
+    sh_work lost, before, after, last;
+} chain;
+
+/* `after` comes after `lost`, and `last` after `after`. */
+static chain make_chain(void)
+{
+    chain c = {0};
+    ck_assert_ok(sh_timeline_claim(&c.first));
+    ck_assert_ok(sh_timeline_claim(&c.second));
+    ck_assert_ok(sh_timeline_claim(&c.third));
+    c.lost = sh_work_make(c.first, sh_timeline_issue(c.first));
+    c.before = sh_work_make(c.second, sh_timeline_issue(c.second));
+    ck_assert(sh_timeline_depend(c.second, c.lost));
+    c.after = sh_work_make(c.second, sh_timeline_issue(c.second));
+    ck_assert(sh_timeline_depend(c.third, c.after));
+    c.last = sh_work_make(c.third, sh_timeline_issue(c.third));
+    return c;
+}
+
+START_TEST(what_comes_after_lost_work_is_lost)
+{
+    chain c = make_chain();
+    sh_timeline_release(c.first); /* with work outstanding */
+    ck_assert_int_eq(sh_work_look(c.before), SH_WORK_PENDING);
+    ck_assert_int_eq(sh_work_look(c.after), SH_WORK_LOST);
+    ck_assert_int_eq(sh_work_look(c.last), SH_WORK_LOST);
+    ck_assert(sh_timeline_is_spoiled(c.second) && sh_timeline_is_spoiled(c.third));
+    ck_assert_uint_eq(sh_load_relaxed(sh_timeline_done_word(c.second)), 0); /* its owner's card is there */
+    sh_work later = sh_work_make(c.second, sh_timeline_issue(c.second));
+    card_writes(c.second, sh_work_number(later));
+    card_writes(c.third, sh_work_number(c.last));
+    ck_assert_int_eq(sh_work_look(c.before), SH_WORK_DONE);
+    ck_assert_int_eq(sh_work_look(c.after), SH_WORK_LOST);
+    ck_assert_int_eq(sh_work_look(later), SH_WORK_LOST);
+    ck_assert_int_eq(sh_work_look(c.last), SH_WORK_LOST);
+    sh_timeline_release(c.second);
+    sh_timeline_release(c.third);
+    uint32_t next = 0;
+    ck_assert_ok(sh_timeline_claim(&next));
+    ck_assert_uint_gt(next, c.third); /* none of them is used again */
+    sh_timeline_release(next);
+}
+END_TEST
+
+START_TEST(what_comes_after_done_work_is_not_lost)
+{
+    chain c = make_chain();
+    card_writes(c.first, sh_work_number(c.lost));
+    sh_timeline_issue(c.first);
+    sh_timeline_release(c.first); /* only the later number is lost */
+    ck_assert_int_eq(sh_work_look(c.after), SH_WORK_PENDING);
+    ck_assert(!sh_timeline_is_spoiled(c.second) && !sh_timeline_is_spoiled(c.third));
+    card_writes(c.second, sh_work_number(c.after));
+    card_writes(c.third, sh_work_number(c.last));
+    ck_assert_int_eq(sh_work_look(c.last), SH_WORK_DONE);
+    sh_timeline_release(c.second);
+    sh_timeline_release(c.third);
+}
+END_TEST
+
+START_TEST(work_after_what_is_lost_already_is_lost)
+{
+    uint32_t first = 0, second = 0;
+    ck_assert_ok(sh_timeline_claim(&first));
+    ck_assert_ok(sh_timeline_claim(&second));
+    sh_work lost = sh_work_make(first, sh_timeline_issue(first));
+    sh_timeline_release(first);
+    sh_work before = sh_work_make(second, sh_timeline_issue(second));
+    ck_assert(sh_timeline_depend(second, lost));
+    ck_assert_int_eq(sh_work_look(before), SH_WORK_PENDING);
+    ck_assert_int_eq(sh_work_look(sh_work_make(second, sh_timeline_issue(second))), SH_WORK_LOST);
+    sh_timeline_release(second);
+}
+END_TEST
+
+/* The room is for different processes; several works of one share an entry if there is no more. */
+START_TEST(a_stream_waits_for_a_limited_number_of_processes)
+{
+    uint32_t mine = 0, others[SH_SLOT_AWAITS + 1];
+    sh_work works[SH_SLOT_AWAITS + 1];
+    ck_assert_ok(sh_timeline_claim(&mine));
+    for (uint32_t i = 0; i <= SH_SLOT_AWAITS; i++) {
+        ck_assert_ok(sh_timeline_claim(&others[i]));
+        works[i] = sh_work_make(others[i], sh_timeline_issue(others[i]));
+    }
+    for (uint32_t i = 0; i < SH_SLOT_AWAITS; i++) {
+        ck_assert(sh_timeline_depend(mine, works[i]));
+    }
+    ck_assert(!sh_timeline_depend(mine, works[SH_SLOT_AWAITS]));
+    sh_work again = sh_work_make(others[3], sh_timeline_issue(others[3]));
+    ck_assert(sh_timeline_depend(mine, again));
+    card_writes(others[5], sh_work_number(works[5]));
+    ck_assert(sh_timeline_depend(mine, works[SH_SLOT_AWAITS])); /* one is over */
+    sh_work last = sh_work_make(mine, sh_timeline_issue(mine));
+    card_writes(others[3], sh_work_number(works[3]));
+    sh_timeline_release(others[3]); /* `again` is lost */
+    ck_assert_int_eq(sh_work_look(last), SH_WORK_LOST);
+    for (uint32_t i = 0; i <= SH_SLOT_AWAITS; i++) {
+        sh_timeline_release(others[i]);
+    }
+    sh_timeline_release(mine);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("timeline");
@@ -215,6 +323,10 @@ static Suite *suite(void)
     tcase_add_test(tc, a_timeline_without_losses_goes_on_counting);
     tcase_add_test(tc, an_end_loses_what_is_not_done);
     tcase_add_test(tc, a_lost_card_loses_what_is_not_done);
+    tcase_add_test(tc, what_comes_after_lost_work_is_lost);
+    tcase_add_test(tc, what_comes_after_done_work_is_not_lost);
+    tcase_add_test(tc, work_after_what_is_lost_already_is_lost);
+    tcase_add_test(tc, a_stream_waits_for_a_limited_number_of_processes);
     tcase_add_test(tc, there_is_an_end_of_timelines);
     suite_add_tcase(s, tc);
     return s;

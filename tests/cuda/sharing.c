@@ -233,10 +233,9 @@ END_TEST
 
 #define DEAD_WORK 4000
 
-/* Puts work that is not done, and dies. */
-static shoal_err put_unfinished(int rank, const shoal_value *args)
+/* Puts a tensor whose work is not done. */
+static shoal_err put_pending(shoal_queue *out)
 {
-    (void)rank;
     shoal_tensor *t = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(LONG_COUNT));
     must(t != NULL);
     must_ok(shoal_card_wait());
@@ -249,7 +248,13 @@ static shoal_err put_unfinished(int rank, const shoal_value *args)
             break; /* its kernels do not wait; the mark does */
         }
     }
-    must_ok(shoal_queue_put_tensor(ARG(queue, "out"), t, LIMIT));
+    return shoal_queue_put_tensor(out, t, LIMIT);
+}
+
+static shoal_err put_unfinished(int rank, const shoal_value *args)
+{
+    (void)rank;
+    must_ok(put_pending(ARG(queue, "out")));
     raise(SIGKILL);
     return SHOAL_OK;
 }
@@ -300,6 +305,84 @@ START_TEST(b53_unfinished_work_of_the_dead_is_an_error)
         shoal_scope_release(0);
         shoal_release(q);
     }
+}
+END_TEST
+
+static shoal_err put_and_wait(int rank, const shoal_value *args)
+{
+    (void)rank;
+    must_ok(put_pending(ARG(queue, "in")));
+    pause();
+    return SHOAL_OK;
+}
+
+/* Sends on what it computes from a tensor whose work is not done. When it has been told of the loss, what it sends is good. */
+static shoal_err derive(int rank, const shoal_value *args)
+{
+    (void)rank;
+    shoal_tensor *t = NULL;
+    shoal_value *go = NULL;
+    must_ok(shoal_queue_get_tensor(ARG(queue, "in"), LIMIT, &t));
+    must_ok(shoal_queue_put_tensor(ARG(queue, "out"), shoal_add_scalar(t, 1), LIMIT));
+    must_ok(shoal_queue_put(ARG(queue, "told"), shoal_value_int(1), LIMIT));
+    must_ok(shoal_queue_get(ARG(queue, "in"), LIMIT, &go));
+    shoal_err err = shoal_card_wait();
+    must_ok(shoal_queue_put(ARG(queue, "told"), shoal_value_int(err), LIMIT));
+    must_ok(shoal_card_wait());
+    must_ok(shoal_queue_put_tensor(ARG(queue, "out"), counted(100, 100, 7), LIMIT));
+    shoal_value_destroy(go);
+    must_ok(shoal_queue_get(ARG(queue, "in"), LIMIT, &go)); /* it lives until the last one is received */
+    shoal_value_destroy(go);
+    shoal_tensor_release(t);
+    shoal_scope_release(0);
+    return SHOAL_OK;
+}
+
+static shoal_err get_told(shoal_queue *told)
+{
+    shoal_value *v = NULL;
+    ck_assert_ok(shoal_queue_get(told, LIMIT, &v));
+    shoal_err err = (shoal_err)sh_int_of(v);
+    shoal_value_destroy(v);
+    return err;
+}
+
+/* The first maker dies before (0) or after (1) the last process has received what the one in the middle computed. */
+START_TEST(b53_what_was_computed_from_lost_work_is_lost)
+{
+    shoal_queue *in = make_queue(0), *out = make_queue(0), *told = make_queue(0);
+    shoal_tensor *t = NULL;
+    shoal_process *middle = talk_start(SHOAL_START_SPAWN, 1, derive, shoal_map("in", in, "out", out, "told", told));
+    shoal_process *maker = talk_start(SHOAL_START_SPAWN, 0, put_and_wait, shoal_map("in", in));
+    (void)get_told(told);
+    shoal_err err = _i == 1 ? shoal_queue_get_tensor(out, LIMIT, &t) : SHOAL_OK;
+    ck_assert_ok(err);
+    ck_assert_ok(shoal_process_kill(maker));
+    finish_as(maker, SHOAL_KILLED, SIGKILL);
+    ck_assert_ok(shoal_world_sweep(NULL));
+    err = _i == 0 ? shoal_queue_get_tensor(out, LIMIT, &t) : SHOAL_OK;
+    err = err == SHOAL_OK ? shoal_card_wait() : err;
+    ck_assert_msg(err == SHOAL_EOWNERDEAD || (err == SHOAL_OK && !sh_stub_control()) || mps_ended_all(err), "%s",
+                  shoal_last_error_text());
+    if (err == SHOAL_OK) { /* the card was faster than the kill */
+        ck_assert_double_eq(AT(t, LONG_COUNT - 1), DEAD_WORK + 1);
+    }
+    ck_assert_ok(shoal_queue_put(in, shoal_value_int(1), LIMIT));
+    shoal_err middle_err = get_told(told);
+    if (mps_ended_all(err) || mps_ended_all(middle_err)) {
+        return;
+    }
+    ck_assert_int_eq(middle_err, err);
+    shoal_tensor *next = NULL;
+    ck_assert_ok(shoal_queue_get_tensor(out, LIMIT, &next));
+    ck_assert(is_counted(next, 7));
+    ck_assert_ok(shoal_queue_put(in, shoal_value_int(1), LIMIT));
+    finish(middle);
+    shoal_tensor_release(next);
+    shoal_tensor_release(t);
+    shoal_release(in);
+    shoal_release(out);
+    shoal_release(told);
 }
 END_TEST
 
@@ -396,6 +479,7 @@ static Suite *suite(void)
     tcase_add_test(tc, b11_tensors_use_their_memory_again);
     tcase_add_test(tc, b53_finished_work_outlives_its_maker);
     tcase_add_test(tc, b53_unfinished_work_of_the_dead_is_an_error);
+    tcase_add_loop_test(tc, b53_what_was_computed_from_lost_work_is_lost, 0, 2);
     tcase_add_test(tc, b53_memory_comes_back_from_a_dead_consumer);
     tcase_add_test(tc, b53_work_of_a_dead_consumer_writes_to_no_new_tensor);
     suite_add_tcase(s, tc);
