@@ -143,8 +143,11 @@ START_TEST(a_tensor_of_a_world_that_was_left_is_refused)
     shoal_block *blocks[20];
     shoal_queue *q;
     shoal_tensor *old = shoal_empty_shared(SHOAL_F32, SHOAL_SHAPE(1000)),
-                 *own = shoal_ones(SHOAL_F32, SHOAL_SHAPE(1000));
+                 *own = shoal_ones(SHOAL_F32, SHOAL_SHAPE(1000)), *sent = shoal_ones(SHOAL_F32, SHOAL_SHAPE(1000));
     ck_assert_ptr_nonnull(shoal_fill_(old, 1));
+    ck_assert_ok(shoal_queue_create(0, &q));
+    ck_assert_ok(shoal_queue_put_tensor(q, sent, SHOAL_NOW));
+    shoal_release(q);
     shoal_world_leave();
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) { /* one of them is where the tensor was */
         ck_assert_ok(shoal_block_create_zeroed(4000, &blocks[i]));
@@ -163,6 +166,10 @@ START_TEST(a_tensor_of_a_world_that_was_left_is_refused)
     ck_assert_err(shoal_tensor_at(old, 1, &at, &number), SHOAL_ESTATE);
     ck_assert_err(shoal_tensor_share(old), SHOAL_ESTATE);
     ck_assert_err(shoal_queue_put_tensor(q, old, SHOAL_NOW), SHOAL_ESTATE);
+    ck_assert_err(shoal_queue_put_tensor(q, sent, SHOAL_NOW), SHOAL_ESTATE);
+    ck_assert_str_eq(shoal_last_error_text(), "this process has left the tensor's world");
+    ck_assert_err(shoal_queue_give_tensor(q, sent, SHOAL_NOW), SHOAL_ESTATE);
+    ck_assert_str_eq(shoal_last_error_text(), "this process has left the tensor's world");
     ck_assert_err(shoal_tensor_to_dlpack(old, 0, &pack), SHOAL_ESTATE);
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
         const char *bytes = shoal_block_data(blocks[i]);
@@ -174,6 +181,7 @@ START_TEST(a_tensor_of_a_world_that_was_left_is_refused)
     shoal_release(q);
     shoal_release(old);
     shoal_release(own);
+    shoal_release(sent);
     shoal_scope_release(mark);
     sh_assert_audit("after a tensor of another world");
 }

@@ -152,7 +152,8 @@ static shoal_err mark_work(const shoal_tensor *t)
 shoal_err sh_share_describe_tensor(shoal_tensor *t, shoal_block **out_description)
 {
     shoal_block *d = true_description(t);
-    if (!__builtin_expect(d && !t->grad_is_zero, 1)) {
+    /* A lost one: sharing the tensor again says why it cannot be sent. */
+    if (!__builtin_expect(d && !sh_block_is_lost(d) && !t->grad_is_zero, 1)) {
         pthread_mutex_t *lock = t->storage->device->host_readable ? &describing : &describing_card;
         sh_fork_lock(lock);
         shoal_err err = describe(t);

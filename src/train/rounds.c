@@ -130,6 +130,11 @@ shoal_value *sh_rounds_arguments(sh_job *job, int rank)
 {
     rounds *r = job->own;
     const place *p = &r->places[rank];
+    /* The process before may have answered just before it died. Its results count then: a second run of the round would
+     * change them, and the momentum that the next round begins with. */
+    if (r->round != NO_ROUND && sh_rounds_gather(job) != SHOAL_OK) {
+        return NULL;
+    }
     if (r->round != NO_ROUND && !p->answered && sh_crew_give(job, rank, r->round) != SHOAL_OK) {
         return NULL;
     }

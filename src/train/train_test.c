@@ -5,10 +5,12 @@
 #include "train/reduce.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* Only the release build checks how much is learned, with a model of two layers: a sanitizer takes 20 times as long for
@@ -336,6 +338,74 @@ START_TEST(deaths_are_counted)
 }
 END_TEST
 
+/* A worker that answers and dies while the job starts another one: its answer is there, and its round is over. */
+static struct {
+    shoal_train_worker workers[2]; /* as last seen */
+    int64_t stopped;               /* ticks since worker 1 was stopped */
+    int forks;                     /* since worker 0 was killed; -1: it lives */
+} late;
+
+static bool stop_and_kill(const shoal_train_event *event, void *context)
+{
+    (void)context;
+    if (event->kind != SHOAL_TRAIN_TICK || event->so_far.images == 0 || late.stopped > 4) {
+        return true;
+    }
+    memcpy(late.workers, event->workers, sizeof late.workers);
+    if (late.stopped++ == 0) {
+        (void)!kill(late.workers[1].pid, SIGSTOP);
+    } else if (late.stopped == 5) { /* the job waits for worker 1 only */
+        late.forks = 0;
+        (void)!kill(late.workers[0].pid, SIGKILL);
+    }
+    return true;
+}
+
+/* The job starts worker 0 again. Meanwhile worker 1 finishes its round, and dies. */
+static void before_fork(void)
+{
+    siginfo_t info;
+    if (late.forks >= 0 && late.forks++ == 0) {
+        id_t pid = (id_t)late.workers[1].pid;
+        (void)!kill(late.workers[1].pid, SIGCONT);
+        (void)!usleep(200000);
+        (void)!kill(late.workers[1].pid, SIGKILL);
+        (void)!waitid(P_PID, pid, &info, WEXITED | WNOWAIT);
+    }
+}
+
+/* The new worker 1 is so slow that the next round has begun. */
+static void in_child(void)
+{
+    if (late.forks == 2) {
+        (void)!usleep(200000);
+    }
+}
+
+START_TEST(an_answer_of_the_dead_counts)
+{
+    sets s = open_few();
+    shoal_module *models[2] = {new_model(), new_model()};
+    shoal_train_result r;
+    late.forks = -1;
+    ck_assert_int_eq(pthread_atfork(before_fork, NULL, in_child), 0);
+    for (int i = 0; i < 2; i++) {
+        shoal_train_options o = options_of(SHOAL_METHOD_LOCAL, s, models[i]);
+        o.workers = 2;
+        o.epochs = SH_SLOW ? 50 : 200;
+        o.start = SHOAL_START_FORK;
+        o.call = i == 0 ? stop_and_kill : NULL;
+        ck_assert_ok(shoal_train_run(&o, &r));
+        ck_assert_int_eq(r.deaths, i == 0 ? 2 : 0);
+        late.forks = -1;
+    }
+    assert_same_bits(models[0], models[1]);
+    shoal_module_destroy(models[0]);
+    shoal_module_destroy(models[1]);
+    close_sets(s);
+}
+END_TEST
+
 /* Epochs may be shorter than the interval between checks of the workers. A job that is stopped in the middle and
  * resumed reports the remaining ones. */
 START_TEST(each_epoch_is_reported_once)
@@ -617,6 +687,7 @@ static Suite *suite(void)
     tcase_add_test(tc, gradients_are_averaged);
     tcase_add_test(tc, rounds_of_an_epoch);
     tcase_add_loop_test(tc, deaths_are_counted, 0, 5);
+    tcase_add_test(tc, an_answer_of_the_dead_counts);
     tcase_add_loop_test(tc, each_epoch_is_reported_once, 0, WAYS + 1); /* the last: fedavg */
     tcase_add_loop_test(tc, nan_fails_the_job, 0, WAYS + 1);
     tcase_add_loop_test(tc, restarts_are_limited, 0, 4);
