@@ -11,8 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CARD 256 /* MiB */
-#define MOST 200 /* of two tensors of this size there is room for one */
+#define IN_TIME SHOAL_SECONDS(10) /* some seconds, also on a busy machine: nobody waits for ever */
+#define CARD 256                  /* MiB */
+#define MOST 200                  /* of two tensors of this size there is room for one */
 #define SEED 53u
 
 static char used_file[] = "/tmp/shoal-stub-XXXXXX";
@@ -192,7 +193,7 @@ START_TEST(a_stopped_process_answers_later)
     int64_t before = clock_ns();
     ck_assert_ptr_null(make(MOST));
     ck_assert_int_eq(shoal_last_error(), SHOAL_ENOMEM);
-    ck_assert_int_lt(clock_ns() - before, SHOAL_SECONDS(2));
+    ck_assert_int_lt(clock_ns() - before, IN_TIME);
     kill(shoal_process_pid(p), SIGCONT);
     expect_room();
     ck_assert_ok(shoal_process_kill(p));
@@ -307,7 +308,7 @@ START_TEST(killed_and_stopped_at_any_moment)
             kill(shoal_process_pid(p[i]), stops ? SIGSTOP : SIGKILL);
             int64_t before = clock_ns();
             shoal_tensor_release(make(MOST));
-            ck_assert_msg(clock_ns() - before < SHOAL_MS(2500), "seed %u, round %d: %lld ms", SEED, round,
+            ck_assert_msg(clock_ns() - before < IN_TIME, "seed %u, round %d: %lld ms", SEED, round,
                           (long long)((clock_ns() - before) / SHOAL_MS(1)));
         }
         for (int i = 0; i < OTHERS; i++) {
