@@ -35,7 +35,8 @@ SHOAL_MUST_USE shoal_err shoal_tensor_share(shoal_tensor *t);
 
 /* Shares a tensor and puts it into a queue. The caller keeps its own reference. If sharing fails, nothing is put.
  * Blocks while the queue is full, at most for timeout. Thread-safe if the tensor was shared before. Errors: those of
- * shoal_tensor_share and shoal_queue_put. */
+ * shoal_tensor_share and shoal_queue_put. For a card tensor also SHOAL_EOWNERDEAD, once, if this process has computed with
+ * a tensor of a process that died before its work was done: the elements are undefined. */
 SHOAL_MUST_USE shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout);
 
 /* Puts a tensor into a queue and passes on the caller's reference. After success the caller must not use the tensor.

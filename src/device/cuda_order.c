@@ -133,19 +133,6 @@ static void wait_for_stop(void)
     }
 }
 
-/* Under the lock: begin() claims the next one. */
-static void end_timeline(void)
-{
-    if (!order.host_only) {
-        int mode = sh_cuda_relax();
-        sh_timeline_release(order.timeline);
-        (void)sh_cu.cuMemHostUnregister(order.pages);
-        sh_cuda_restrict(mode);
-    }
-    order.begun = order.host_only = false;
-    order.last = 0;
-}
-
 static void leave_world(void)
 {
     sh_cleanup_begin();
@@ -162,7 +149,12 @@ static void leave_world(void)
         waits.count = 0;
         pthread_mutex_unlock(&waits.lock);
         sh_store_relaxed(&sh_cuda_noted, 0);
-        end_timeline();
+        if (!order.host_only) {
+            sh_timeline_release(order.timeline);
+            (void)sh_cu.cuMemHostUnregister(order.pages);
+        }
+        order.begun = order.host_only = false;
+        order.last = 0;
     }
     pthread_mutex_unlock(&order.lock);
     sh_cuda_share_leave();
@@ -296,12 +288,14 @@ static shoal_err cover(void)
     return err;
 }
 
-/* Covers this process's work, and returns what a receiver must wait for; 0 if nothing. */
-static shoal_err own_work(sh_work *out_work)
+/* Covers this process's work, and returns what a receiver must wait for; 0 if nothing. *out_timeline: of this process; 0 if it
+ * has none. */
+static shoal_err own_work(sh_work *out_work, uint32_t *out_timeline)
 {
     pthread_mutex_lock(&order.lock);
     begin();
     shoal_err err = cover();
+    *out_timeline = order.host_only ? 0 : order.timeline;
     sh_work last = sh_work_make(order.timeline, order.last);
     bool done =
         order.host_only || order.last == 0 || sh_work_look(last) == SH_WORK_DONE; /* lost if it came after lost work */
@@ -326,18 +320,30 @@ static bool is_lost_untold(sh_work work)
     return untold;
 }
 
+/* The same. If what this process has done comes after lost work, the program is told: then it may do it again. */
+static shoal_err good_work(sh_work *out_work, uint32_t *out_timeline)
+{
+    shoal_err err = own_work(out_work, out_timeline);
+    if (err == SHOAL_OK && *out_work != 0 && sh_work_look(*out_work) == SH_WORK_LOST) {
+        err = sh_cuda_order_wait();
+        err = err == SHOAL_OK ? own_work(out_work, out_timeline) : err; /* another thread was told */
+    }
+    return err;
+}
+
 shoal_err sh_cuda_mark(sh_a64 *work)
 {
+    uint32_t timeline;
     sh_work mine, before = sh_load_acquire(work);
     shoal_err err = sh_cuda_check();
     if (err == SHOAL_OK) {
         err = sh_cuda_capture_refuse("sending a tensor to another process");
     }
     if (err == SHOAL_OK) {
-        err = own_work(&mine);
+        err = good_work(&mine, &timeline);
     }
     for (sh_work awaited = 0; err == SHOAL_OK && before != mine;) {
-        bool foreign = sh_work_timeline(before) != order.timeline || order.host_only;
+        bool foreign = sh_work_timeline(before) != timeline;
         if (before != awaited && foreign && sh_work_look(before) == SH_WORK_PENDING) {
             if (mine == 0) {
                 return SHOAL_OK; /* this process has nothing to add */
@@ -345,7 +351,7 @@ shoal_err sh_cuda_mark(sh_a64 *work)
             awaited = before;
             err = sh_cuda_await(before); /* so what is marked next comes after it */
             err = err == SHOAL_OK ? sh_cuda_follow() : err;
-            err = err == SHOAL_OK ? own_work(&mine) : err;
+            err = err == SHOAL_OK ? own_work(&mine, &timeline) : err;
         } else if (foreign && is_lost_untold(before)) {
             return SHOAL_OK;                              /* the word stays, so that the next receiver sees the loss */
         } else if (sh_cas_acq_rel(work, &before, mine)) { /* pairs with the receiver's acquire of the work */
@@ -463,8 +469,10 @@ static shoal_err await_on_card(sh_work work)
         }
         (void)sh_timeline_depend(order.timeline, work);
     }
-    if (sh_work_look(work) == SH_WORK_LOST) {
-        return SHOAL_OK; /* the next host wait says so */
+    /* The next host wait, or put, says so. If it was lost only now, the stream waits all the same: it is let go when this
+     * timeline is spoiled. */
+    if (sh_work_look(work) == SH_WORK_LOST && sh_timeline_is_spoiled(order.timeline)) {
+        return SHOAL_OK;
     }
     sh_cu_address word = (uint64_t)(uintptr_t)sh_timeline_done_word(sh_work_timeline(work)) + order.to_card;
     int result =
@@ -619,13 +627,20 @@ void sh_cuda_order_drain(void)
     (void)drain(&lost);
 }
 
+/* Under the lock: checks whether what this process marks is lost, because it comes after lost work. */
+static bool is_spoiled(void)
+{
+    return order.begun && !order.host_only && sh_timeline_is_spoiled(order.timeline);
+}
+
 /* Under the lock, when the program will be told of a loss: what it does from now on is good again, but the timeline is spoiled.
  * So this process goes on with another one. What other threads have enqueued meanwhile gets done first. */
 static shoal_err renew(void)
 {
     bool lost = false;
+    uint32_t fresh = 0;
     uint64_t seen = sh_load_relaxed(&sh_cuda_enqueued);
-    if (order.host_only || !sh_timeline_is_spoiled(order.timeline)) {
+    if (!is_spoiled()) {
         return SHOAL_OK;
     }
     shoal_err err = sh_cuda_result("cannot wait for the card", synchronize());
@@ -634,9 +649,15 @@ static shoal_err renew(void)
         return err;
     }
     release_closings(true);
-    end_timeline();
-    begin();
-    order.covered = seen;
+    if (sh_timeline_claim(&fresh) ==
+        SHOAL_OK) { /* otherwise what this process sends stays lost, and each put says so */
+        uint32_t spoiled = order.timeline;
+        order.last = 0; /* first: a signal handler may look (wait_for_marks) */
+        order.timeline = fresh;
+        order.done = sh_timeline_done_word(fresh);
+        order.covered = seen;
+        sh_timeline_release(spoiled);
+    }
     return SHOAL_OK;
 }
 
@@ -659,7 +680,10 @@ static shoal_err wait_for_all(bool tells)
     }
     (void)look_at_waits(tells, &lost);
     pthread_mutex_lock(&order.lock);
-    order.covered = seen > order.covered ? seen : order.covered;
+    lost = lost || is_spoiled();
+    if (!lost) { /* otherwise the next mark is a lost number, so that receivers see it */
+        order.covered = seen > order.covered ? seen : order.covered;
+    }
     release_closings(false);
     err = lost && tells ? renew() : SHOAL_OK;
     pthread_mutex_unlock(&order.lock);

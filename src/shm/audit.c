@@ -259,12 +259,8 @@ static void check_timelines(audit *a)
     sh_timeline_shm *timelines = sh_at(SH_TIMELINES_AT);
     uint32_t used = sh_load_acquire(&sh_the_world.header->timelines_used);
     for (uint32_t i = 1; i < used && i < SH_TIMELINES; i++) {
-        sh_timeline_shm *t = &timelines[i];
-        sh_owner owner = sh_load_acquire(&t->owner);
-        bool is_settled =
-            sh_load_acquire(&t->lost_from) != 0 ||
-            (sh_load_acquire(&t->spoiled_from) != 0 && sh_load_acquire(&t->done) >= sh_load_acquire(&t->issued));
-        if (owner != 0 && !is_settled && sh_owner_is_dead(owner)) {
+        sh_owner owner = sh_load_acquire(&timelines[i].owner);
+        if (owner != 0 && sh_load_acquire(&timelines[i].lost_from) == 0 && sh_owner_is_dead(owner)) {
             finding(a, &a->out->unfinished, "timeline %u belongs to a dead process", i);
         }
     }

@@ -79,7 +79,8 @@ static shoal_err commit(sh_ctx *c)
 static bool take(sh_timeline_shm *t, sh_owner self)
 {
     sh_owner nobody = 0;
-    return sh_load_acquire(&t->owner) == 0 && sh_cas_acq_rel(&t->owner, &nobody, self);
+    return sh_load_acquire(&t->owner) == 0 && sh_load_acquire(&t->spoiled_from) == 0 &&
+           sh_cas_acq_rel(&t->owner, &nobody, self);
 }
 
 static shoal_err take_any(sh_owner self, uint32_t *out_index)
@@ -153,52 +154,60 @@ bool sh_timeline_is_spoiled(uint32_t index)
     return t != NULL && sh_load_acquire(&t->spoiled_from) != 0;
 }
 
-/* Returns whether this is news. */
-static bool spoil(sh_timeline_shm *t, uint64_t from)
+static void spoil(sh_timeline_shm *t, uint64_t from)
 {
     uint64_t old = sh_load_acquire(&t->spoiled_from);
-    while (old == 0 || from < old) {
-        if (sh_cas_acq_rel(&t->spoiled_from, &old, from)) {
-            return true;
-        }
+    while ((old == 0 || from < old) && !sh_cas_acq_rel(&t->spoiled_from, &old, from)) {
     }
-    return false;
 }
 
-/* If the work is lost, spoils what comes after it; returns whether this is news. Called before the streams are let go that wait
+/* If the work is lost, spoils what comes after it. Returns the work if it is lost, otherwise 0. Called before the streams are let go that wait
  * for it: so what comes after it is not done, and what is done does not come after it. (A dying card may let them go itself,
- * when it has done the work after all. Then what is done is whole.) A slot that has got another process meanwhile has other
- * entries, or names works that are done, or timelines that nobody uses again. */
-static bool spoil_after(const sh_await_shm *a)
+ * when it has done the work after all. Then what is done is whole.) The process may be gone, or use another timeline now:
+ * settle gives no timeline away that an entry may still spoil. */
+static sh_work spoil_after(const sh_await_shm *a)
 {
     sh_work work = sh_load_acquire(&a->work), first = sh_load_acquire(&a->first);
     if (work == 0 || sh_work_look(work) != SH_WORK_LOST || sh_load_acquire(&a->work) != work) {
-        return false;
+        return 0;
     }
     sh_timeline_shm *t = find(sh_work_timeline(first));
-    if (t == NULL) {
-        return false;
+    if (t != NULL) {
+        uint64_t done = sh_load_acquire(&t->done), from = sh_work_number(first);
+        spoil(t, from > done ? from : done + 1);
     }
-    uint64_t done = sh_load_acquire(&t->done), from = sh_work_number(first);
-    return spoil(t, from > done ? from : done + 1);
+    return work;
 }
 
-/* Spoils what comes after lost work, and what comes after that. The fence pairs with that in sh_timeline_depend: either this
- * process sees what the other one waits for, or that one sees that the work is lost. */
-static void spread_losses(void)
+/* Looks at all waits once. Returns a number that names the lost ones among them. */
+static uint64_t spoil_once(void)
 {
+    uint64_t lost = 0, place = 0;
     uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);
-    sh_fence_seq_cst();
-    for (bool news = true; news;) {
-        news = false;
-        for (uint32_t i = 0; i < used; i++) {
-            const sh_slot_shm *slot = sh_slot_at(i);
-            bool is_free = sh_slot_state_phase(sh_load_acquire(&slot->state)) == SH_PHASE_FREE;
-            for (uint32_t n = 0; !is_free && n < SH_SLOT_AWAITS; n++) {
-                news |= spoil_after(&slot->awaits[n]);
-            }
+    for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
+        const sh_slot_shm *slot = sh_slot_at(i);
+        bool is_free = sh_slot_state_phase(sh_load_acquire(&slot->state)) == SH_PHASE_FREE;
+        for (uint32_t n = 0; n < SH_SLOT_AWAITS; n++) {
+            place += 2;
+            lost += is_free ? 0 : spoil_after(&slot->awaits[n]) * (place + 1);
         }
     }
+    return lost;
+}
+
+/* Spoils what comes after lost work, and what comes after that. What was lost in one look has spoiled its timeline before the
+ * next look begins; so when two looks find the same, nothing more comes after it, also if others do this at the same time,
+ * and owners use entries again. The fence pairs with that in sh_timeline_depend: either this process sees what the other one
+ * waits for, or that one sees that the work is lost. */
+static void spread_losses(void)
+{
+    uint64_t before, lost = 0;
+    int looks = 0;
+    do {
+        before = lost;
+        sh_fence_seq_cst();
+        lost = spoil_once();
+    } while (++looks < 2 || lost != before);
 }
 
 /* Returns an entry whose work is over, or NULL. What comes after a lost one is spoiled: if nobody else has said so yet, this
@@ -243,7 +252,7 @@ bool sh_timeline_depend(uint32_t index, sh_work work)
     sh_store_release(&a->work, work);
     sh_fence_seq_cst();
     if (sh_work_look(work) == SH_WORK_LOST) {
-        (void)spoil(t, next);
+        spoil(t, next);
     }
     return true;
 }
@@ -264,17 +273,33 @@ void sh_timeline_free_waiters(uint32_t index)
     }
 }
 
+/* Checks whether the owner's stream waits for something, after which no number of this timeline was issued. If that is lost,
+ * somebody spoils the timeline, perhaps much later: the entry stays until the slot's next process claims a timeline. */
+static bool may_be_spoiled(uint32_t index, sh_owner owner)
+{
+    uint32_t number = sh_owner_slot(owner);
+    if (sh_load_acquire(&timeline_at(index)->spoiled_from) != 0 || number >= SH_SLOTS) {
+        return true;
+    }
+    for (uint32_t i = 0; i < SH_SLOT_AWAITS; i++) {
+        const sh_await_shm *a = &sh_slot_at(number)->awaits[i];
+        if (sh_work_timeline(sh_load_acquire(&a->first)) == index &&
+            sh_work_look(sh_load_acquire(&a->work)) != SH_WORK_DONE) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* The owner issues nothing any more. If its card has done all, nothing will ever be written here by it: numbers are
  * written in order, and none is enqueued that was not issued. */
 static void settle(uint32_t index, sh_owner owner)
 {
     sh_timeline_shm *t = timeline_at(index);
     uint64_t lost_from = sh_load_acquire(&t->lost_from), done = sh_load_acquire(&t->done);
-    if (lost_from == 0 && done >= sh_load_acquire(&t->issued)) {
+    if (lost_from == 0 && done >= sh_load_acquire(&t->issued) && !may_be_spoiled(index, owner)) {
         SH_DEATH("timeline.settle.all_done"); /* death: the next recoverer comes to the same end */
-        if (sh_load_acquire(&t->spoiled_from) == 0) {
-            sh_cas_acq_rel(&t->owner, &owner, 0u);
-        }
+        sh_cas_acq_rel(&t->owner, &owner, 0u);
         return;
     }
     if (lost_from == 0) {

@@ -282,6 +282,27 @@ START_TEST(work_after_what_is_lost_already_is_lost)
 }
 END_TEST
 
+/* Its owner has given it back, but a wait of its stream may still be lost: nobody else gets the timeline. */
+START_TEST(a_timeline_that_may_be_spoiled_is_not_used_again)
+{
+    uint32_t first = 0, second = 0, next = 0;
+    ck_assert_ok(sh_timeline_claim(&first));
+    ck_assert_ok(sh_timeline_claim(&second));
+    sh_work lost = sh_work_make(first, sh_timeline_issue(first));
+    sh_work done = sh_work_make(second, sh_timeline_issue(second));
+    card_writes(second, sh_work_number(done));
+    ck_assert(sh_timeline_depend(second, lost)); /* and nothing was issued after it */
+    sh_timeline_release(second);
+    ck_assert_int_eq(sh_work_look(done), SH_WORK_DONE);
+    sh_timeline_release(first);
+    ck_assert_int_eq(sh_work_look(lost), SH_WORK_LOST);
+    ck_assert_int_eq(sh_work_look(done), SH_WORK_DONE);
+    ck_assert_ok(sh_timeline_claim(&next));
+    ck_assert_uint_gt(next, second);
+    sh_timeline_release(next);
+}
+END_TEST
+
 /* The room is for different processes; several works of one share an entry if there is no more. */
 START_TEST(a_stream_waits_for_a_limited_number_of_processes)
 {
@@ -326,6 +347,7 @@ static Suite *suite(void)
     tcase_add_test(tc, what_comes_after_lost_work_is_lost);
     tcase_add_test(tc, what_comes_after_done_work_is_not_lost);
     tcase_add_test(tc, work_after_what_is_lost_already_is_lost);
+    tcase_add_test(tc, a_timeline_that_may_be_spoiled_is_not_used_again);
     tcase_add_test(tc, a_stream_waits_for_a_limited_number_of_processes);
     tcase_add_test(tc, there_is_an_end_of_timelines);
     suite_add_tcase(s, tc);

@@ -289,11 +289,37 @@ START_TEST(work_lost_while_marking)
         stub->room(1);
     }
     let_die(&t);
-    ck_assert_ok(send(&own, t.in));
+    sh_piece piece;
+    ck_assert_ok(sh_piece_read(own.piece, &piece));
+    shoal_err err = sh_cuda_mark(piece.work); /* a card has room: the mark does not wait for the death */
     if (stub) {
         stub->room(0);
     }
-    ck_assert_err(device->wait(), SHOAL_EOWNERDEAD);
+    ck_assert_err(err == SHOAL_OK ? device->wait() : err, SHOAL_EOWNERDEAD);
+    ck_assert_ok(device->wait()); /* said once */
+    ck_assert_ok(sh_cuda_mark(piece.work));
+    ck_assert_uint_eq(sh_load_acquire(piece.work), 0);
+    end_after_death(&t, &l);
+    drop(&own);
+}
+END_TEST
+
+/* This process has computed with the work of a dead one, and makes no mark before a host wait that tells nobody: a graph, or
+ * memory of another library, ends. The next put tells. */
+START_TEST(work_lost_before_a_wait_that_does_not_tell)
+{
+    talk t;
+    lent l, own;
+    sh_piece piece;
+    ck_assert_ok(make(&own, 'o'));
+    ck_assert_ok(sh_piece_read(own.piece, &piece));
+    begin_to_wait(&t, &l);
+    ck_assert_ok(sh_cuda_follow());
+    let_die(&t);
+    sh_cuda_order_finish();
+    ck_assert_err(sh_cuda_mark(piece.work), SHOAL_EOWNERDEAD);
+    ck_assert_ok(sh_cuda_mark(piece.work)); /* said once */
+    ck_assert_uint_eq(sh_load_acquire(piece.work), 0);
     end_after_death(&t, &l);
     drop(&own);
 }
@@ -330,6 +356,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, work_lost, 0, 2);
     tcase_add_test(tc, work_lost_while_reading);
     tcase_add_test(tc, work_lost_while_marking);
+    tcase_add_test(tc, work_lost_before_a_wait_that_does_not_tell);
     tcase_add_test(tc, work_lost_while_others_wait);
     if (!getenv("SHOAL_TEST_CARD")) {
         tcase_add_test(tc, no_driver_call);
