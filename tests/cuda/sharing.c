@@ -329,7 +329,8 @@ static shoal_err derive(int rank, const shoal_value *args)
     shoal_err err = rank == 0 ? shoal_card_wait() : shoal_queue_put_tensor(ARG(queue, "out"), shoal_neg(t), LIMIT);
     must_ok(shoal_queue_put(ARG(queue, "told"), shoal_value_int(err), LIMIT));
     must_ok(shoal_card_wait());
-    must_ok(shoal_queue_put_tensor(ARG(queue, "out"), counted(100, 100, 7), LIMIT));
+    shoal_tensor *good = counted(100, 100, 7);
+    must_ok(shoal_queue_give_tensor(ARG(queue, "out"), good, LIMIT));
     shoal_value_destroy(go);
     must_ok(shoal_queue_get(ARG(queue, "in"), LIMIT, &go)); /* it lives until the last one is received */
     shoal_value_destroy(go);
