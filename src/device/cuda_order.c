@@ -649,8 +649,8 @@ static shoal_err renew(void)
         return err;
     }
     release_closings(true);
-    if (sh_timeline_claim(&fresh) ==
-        SHOAL_OK) { /* otherwise what this process sends stays lost, and each put says so */
+    /* Without one, what this process sends stays lost, and each put says so. */
+    if (sh_timeline_claim(&fresh) == SHOAL_OK) {
         uint32_t spoiled = order.timeline;
         order.last = 0; /* first: a signal handler may look (wait_for_marks) */
         order.timeline = fresh;
