@@ -138,13 +138,6 @@ START_TEST(a_stolen_exit_status)
 }
 END_TEST
 
-static shoal_err no_op(int rank, const shoal_value *args)
-{
-    (void)rank;
-    (void)args;
-    return SHOAL_OK;
-}
-
 /* With fewer and fewer fds available, one start fails when it opens the child's sentinel: the text says how to get more
  * fds. */
 START_TEST(no_fd_to_watch_with)

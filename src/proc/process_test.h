@@ -70,4 +70,28 @@ static inline bool sleeps(pid_t pid)
     return state == 'S';
 }
 
+static inline shoal_err no_op(int rank, const shoal_value *args)
+{
+    (void)rank;
+    (void)args;
+    return SHOAL_OK;
+}
+
+/* Says its pid, and waits. args: a queue, an event. */
+static inline shoal_err say_pid_and_wait(int rank, const shoal_value *args)
+{
+    (void)rank;
+    must(shoal_queue_put(shoal_value_as_queue(shoal_value_at(args, 0)), shoal_value_int(getpid()), LIMIT) == SHOAL_OK);
+    return shoal_event_wait(shoal_value_as_event(shoal_value_at(args, 1)), LIMIT);
+}
+
+static inline int get_pid(shoal_queue *pids)
+{
+    shoal_value *v;
+    ck_assert_ok(shoal_queue_get(pids, LIMIT, &v));
+    int pid = (int)sh_int_of(v);
+    shoal_value_destroy(v);
+    return pid;
+}
+
 #endif
