@@ -3,12 +3,13 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "device/cuda_closings.h"
 #include "device/cuda_share.h"
+#include "device/cuda_waits.h"
 #include "shm/block.h"
 #include "sync/peers.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <time.h>
 
 #define END_LIMIT                                                                                                      \
@@ -25,12 +26,6 @@ sh_a32 sh_cuda_noted; /* how many waits are noted; changed under the lock */
 /* A card that has nothing else to do makes a mark in less, also if processes take turns on it. */
 int64_t sh_cuda_mark_limit = SHOAL_MS(5);
 
-typedef struct closing {
-    struct closing *next;
-    shoal_block *keeper;
-    uint64_t number; /* of the mark after which it can be released; 0: not marked yet */
-} closing;
-
 #define CLOSINGS_UNMARKED 16 /* a mark is a call of the driver, so some closings share one */
 
 static struct {
@@ -38,25 +33,13 @@ static struct {
     bool begun;     /* in this world */
     bool host_only; /* the driver cannot write and wait for the world's words: a put waits on the host */
     uint32_t timeline;
-    sh_a64 *done;          /* of the timeline */
-    void *pages;           /* registered with the driver */
-    uint64_t to_card;      /* added to a host address of these pages */
-    uint64_t covered;      /* sh_cuda_enqueued up to here lies before the last mark, or is done */
-    uint64_t last;         /* the number of the last mark */
-    sh_work noted[NOTED];  /* the last of each process that the stream must wait for before its next work */
-    closing *first, **end; /* in order: marked ones, then those without a mark */
-    closing **unmarked;    /* the first without a mark, or end */
-    unsigned unmarked_count;
-} order = {.lock = PTHREAD_MUTEX_INITIALIZER, .end = &order.first, .unmarked = &order.first};
-
-/* The work of other processes that the stream was told to wait for since the last host wait. The order's lock is held during
- * calls of the driver, which may wait until such work is done or lost; so these have their own, which is taken after that
- * one and held during no call. */
-static struct {
-    pthread_mutex_t lock;
-    sh_work *works;
-    size_t count, room;
-} waits = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    sh_a64 *done;         /* of the timeline */
+    void *pages;          /* registered with the driver */
+    uint64_t to_card;     /* added to a host address of these pages */
+    uint64_t covered;     /* sh_cuda_enqueued up to here lies before the last mark, or is done */
+    uint64_t last;        /* the number of the last mark */
+    sh_work noted[NOTED]; /* the last of each process that the stream must wait for before its next work */
+} order = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static sh_a32 uncounted; /* 1: another library has the stream, and may enqueue work at any time */
 static void (*before_end_of_others)(bool ends);
@@ -77,41 +60,14 @@ static bool is_done(uint64_t number)
     return number == 0 || sh_load_acquire(order.done) >= number; /* pairs with the card's write: the work is visible */
 }
 
-/* ---- the world ---- */
-
-/* Checks whether the work before a closing is done. Looks at the card last: if it is lost, `done` was raised after that, and says
+/* Checks whether the work before that mark is done. Looks at the card last: if it is lost, `done` was raised after that, and says
  * nothing about the work. */
-static bool is_over(const closing *c)
+static bool is_over(uint64_t number)
 {
-    return c->number != 0 && is_done(c->number) && sh_cuda_is_well();
+    return is_done(number) && sh_cuda_is_well();
 }
 
-/* Under the lock: releases the first ones, whose marks are done; or all. */
-static void release_closings(bool all)
-{
-    while (order.first && (all || is_over(order.first))) {
-        closing *c = order.first;
-        order.first = c->next;
-        if (order.unmarked == &c->next) {
-            order.unmarked = &order.first;
-        }
-        if (order.end == &c->next) {
-            order.end = &order.first;
-        }
-        sh_block_release(c->keeper);
-        free(c);
-    }
-    order.unmarked_count = order.first ? order.unmarked_count : 0;
-}
-
-/* Under the lock: a mark was made. */
-static void mark_closings(void)
-{
-    for (; *order.unmarked; order.unmarked = &(*order.unmarked)->next) {
-        (*order.unmarked)->number = order.last;
-    }
-    order.unmarked_count = 0;
-}
+/* ---- the world ---- */
 
 /* Checks whether a card that is lost has stopped. After some errors it may work on: what it uses is not given back then. */
 static bool has_stopped(void)
@@ -144,10 +100,8 @@ static void leave_world(void)
     wait_for_stop();
     pthread_mutex_lock(&order.lock);
     if (order.begun) {
-        release_closings(true);
-        pthread_mutex_lock(&waits.lock);
-        waits.count = 0;
-        pthread_mutex_unlock(&waits.lock);
+        sh_cuda_closings_release(NULL);
+        sh_cuda_waits_forget();
         sh_store_relaxed(&sh_cuda_noted, 0);
         if (!order.host_only) {
             sh_timeline_release(order.timeline);
@@ -266,7 +220,7 @@ static int synchronize(void)
  * One may have none although all is done: it came while another thread waited for the card. */
 static shoal_err cover(void)
 {
-    if (is_covered() && order.unmarked_count == 0) {
+    if (is_covered() && sh_cuda_closings_unmarked() == 0) {
         return SHOAL_OK;
     }
     uint64_t seen = sh_load_relaxed(&sh_cuda_enqueued);
@@ -281,7 +235,7 @@ static shoal_err cover(void)
                              sh_cu.cuStreamWriteValue64(stream, word, number, SH_CU_WRITE_VALUE_DEFAULT));
         if (err == SHOAL_OK) {
             order.last = number;
-            mark_closings();
+            sh_cuda_closings_mark(order.last);
         }
     }
     order.covered = err == SHOAL_OK ? seen : order.covered;
@@ -371,45 +325,6 @@ static shoal_err lost_work(void)
         "tensor's elements are undefined");
 }
 
-/* Under the lock of the waits: forgets those that are over. Returns how many are left. */
-static size_t prune_waits(void)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < waits.count; i++) {
-        if (sh_work_look(waits.works[i]) != SH_WORK_DONE) {
-            waits.works[kept++] = waits.works[i];
-        }
-    }
-    return waits.count = kept;
-}
-
-/* Under the lock of the waits: makes room for one more. */
-static bool reserve_wait(void)
-{
-    if (waits.count == waits.room && prune_waits() == waits.room) {
-        size_t room = waits.room > 0 ? waits.room * 2 : 16;
-        sh_work *fresh = realloc(waits.works, room * sizeof *fresh);
-        if (!fresh) {
-            return false;
-        }
-        waits.works = fresh;
-        waits.room = room;
-    }
-    return true;
-}
-
-/* The waits are remembered for the next host wait, which must notice if one was lost. */
-static bool remember_wait(sh_work work)
-{
-    pthread_mutex_lock(&waits.lock);
-    bool reserved = reserve_wait();
-    if (reserved) {
-        waits.works[waits.count++] = work;
-    }
-    pthread_mutex_unlock(&waits.lock);
-    return reserved;
-}
-
 /* Between two looks at something that another process will change. */
 static void pause_and_sweep(unsigned *polls)
 {
@@ -437,29 +352,15 @@ static shoal_err await_on_host(sh_work work)
     return state == SH_WORK_LOST ? lost_work() : SHOAL_OK;
 }
 
-/* Checks whether one of these is this work, or later work of the same process. */
-static bool is_among(const sh_work *works, size_t count, sh_work work)
-{
-    for (size_t i = count; i-- > 0;) {
-        if (sh_work_timeline(works[i]) == sh_work_timeline(work) && works[i] >= work) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Under the lock: checks whether the stream waits for this work already, or will. */
 static bool is_awaited(sh_work work)
 {
-    pthread_mutex_lock(&waits.lock);
-    bool waits_already = is_among(waits.works, waits.count, work);
-    pthread_mutex_unlock(&waits.lock);
-    return waits_already || is_among(order.noted, sh_load_relaxed(&sh_cuda_noted), work);
+    return sh_cuda_waits_have(work) || sh_cuda_is_among(order.noted, sh_load_relaxed(&sh_cuda_noted), work);
 }
 
 static shoal_err await_on_card(sh_work work)
 {
-    if (!remember_wait(work)) {
+    if (!sh_cuda_waits_add(work)) {
         return sh_fail(SHOAL_ENOMEM, "no memory to wait for another process's work");
     }
     if (!sh_timeline_depend(order.timeline, work)) { /* the stream waits for many processes: now they come first */
@@ -559,27 +460,6 @@ shoal_err sh_cuda_await(sh_work work)
     return host ? await_on_host(work) : err;
 }
 
-/* Returns how many of the stream's waits are not over. Lost ones count, but the stream continues. tells: the caller reports
- * the lost ones, so they are forgotten. */
-static size_t look_at_waits(bool tells, bool *out_lost)
-{
-    pthread_mutex_lock(&waits.lock);
-    size_t kept = 0, left = prune_waits();
-    for (size_t i = 0; i < left; i++) {
-        bool lost = sh_work_look(waits.works[i]) == SH_WORK_LOST;
-        if (lost) {
-            *out_lost = true;
-            sh_timeline_free_waiters(sh_work_timeline(waits.works[i]));
-        }
-        if (!lost || !tells) {
-            waits.works[kept++] = waits.works[i];
-        }
-    }
-    waits.count = kept;
-    pthread_mutex_unlock(&waits.lock);
-    return kept;
-}
-
 /* Waits on the host until the stream has done all that was enqueued. While it waits for other processes, notices their
  * deaths. */
 static int drain(bool *out_lost)
@@ -587,7 +467,7 @@ static int drain(bool *out_lost)
     sh_cu_stream stream = sh_cuda_the_card()->stream;
     unsigned polls = 0;
     int mode = sh_cuda_relax(), result = SH_CU_NOT_READY;
-    while (result == SH_CU_NOT_READY && look_at_waits(false, out_lost) > 0) {
+    while (result == SH_CU_NOT_READY && sh_cuda_waits_look(false, out_lost) > 0) {
         result = sh_cu.cuStreamQuery(stream);
         if (result == SH_CU_NOT_READY) {
             pause_and_sweep(&polls);
@@ -618,7 +498,7 @@ void sh_cuda_order_ask(void)
 size_t sh_cuda_order_look(void)
 {
     bool lost = false;
-    return look_at_waits(false, &lost);
+    return sh_cuda_waits_look(false, &lost);
 }
 
 void sh_cuda_order_drain(void)
@@ -644,11 +524,11 @@ static shoal_err renew(void)
         return SHOAL_OK;
     }
     shoal_err err = sh_cuda_result("cannot wait for the card", synchronize());
-    (void)look_at_waits(false, &lost);
+    (void)sh_cuda_waits_look(false, &lost);
     if (err != SHOAL_OK || lost) { /* one more loss: the next host wait tells it */
         return err;
     }
-    release_closings(true);
+    sh_cuda_closings_release(NULL);
     /* Without one, what this process sends stays lost, and each put says so. */
     if (sh_timeline_claim(&fresh) == SHOAL_OK) {
         uint32_t spoiled = order.timeline;
@@ -668,7 +548,7 @@ static shoal_err wait_for_all(bool tells)
     pthread_mutex_lock(&order.lock);
     shoal_err err = follow();
     uint64_t seen = sh_load_relaxed(&sh_cuda_enqueued);
-    if (err == SHOAL_OK && order.unmarked_count > 0) {
+    if (err == SHOAL_OK && sh_cuda_closings_unmarked() > 0) {
         err = cover();
     }
     pthread_mutex_unlock(&order.lock);
@@ -678,13 +558,13 @@ static shoal_err wait_for_all(bool tells)
     if (err != SHOAL_OK) {
         return err;
     }
-    (void)look_at_waits(tells, &lost);
+    (void)sh_cuda_waits_look(tells, &lost);
     pthread_mutex_lock(&order.lock);
     lost = lost || is_spoiled();
     if (!lost) { /* otherwise the next mark is a lost number, so that receivers see it */
         order.covered = seen > order.covered ? seen : order.covered;
     }
-    release_closings(false);
+    sh_cuda_closings_release(is_over);
     err = lost && tells ? renew() : SHOAL_OK;
     pthread_mutex_unlock(&order.lock);
     sh_cuda_imports_tidy();
@@ -703,19 +583,6 @@ void sh_cuda_order_finish(void)
 
 /* ---- giving back ---- */
 
-/* Under the lock: the last closing has no mark yet. Returns false if there is no memory. */
-static bool add_closing(shoal_block *keeper)
-{
-    closing *c = malloc(sizeof *c);
-    if (c) {
-        *c = (closing){.keeper = keeper};
-        *order.end = c;
-        order.end = &c->next;
-        order.unmarked_count++;
-    }
-    return c != NULL;
-}
-
 /* Under the lock: keeps the block until the work so far is done. Returns false if it can be released now. */
 static bool keep_for_now(shoal_block *keeper)
 {
@@ -728,13 +595,13 @@ static bool keep_for_now(shoal_block *keeper)
         sh_cuda_is_well()) { /* the card last, as in is_over: another thread may have lost it */
         return false;
     }
-    if (!add_closing(keeper)) {
+    if (!sh_cuda_closings_add(keeper)) {
         (void)synchronize();
         return false;
     }
     if (covered) {
-        mark_closings();
-    } else if (order.unmarked_count >= CLOSINGS_UNMARKED) {
+        sh_cuda_closings_mark(order.last);
+    } else if (sh_cuda_closings_unmarked() >= CLOSINGS_UNMARKED) {
         (void)cover();
     }
     return true;
@@ -744,8 +611,8 @@ void sh_cuda_order_abandon(void)
 {
     if (sh_cuda_is_ours() && !sh_cuda_is_well()) {
         pthread_mutex_lock(&order.lock);
-        if (order.first && has_stopped()) {
-            release_closings(true);
+        if (sh_cuda_closings_exist() && has_stopped()) {
+            sh_cuda_closings_release(NULL);
         }
         pthread_mutex_unlock(&order.lock);
     }
@@ -760,10 +627,10 @@ void sh_cuda_close(shoal_block *keeper)
         pthread_mutex_lock(&order.lock);
         if (well) {
             begin();
-            release_closings(false);
+            sh_cuda_closings_release(is_over);
             kept = keep_for_now(keeper);
         } else {
-            kept = !has_stopped() && add_closing(keeper);
+            kept = !has_stopped() && sh_cuda_closings_add(keeper);
         }
         pthread_mutex_unlock(&order.lock);
     }
@@ -778,13 +645,13 @@ void sh_cuda_close(shoal_block *keeper)
 static bool look_at_closings(void)
 {
     pthread_mutex_lock(&order.lock);
-    if (order.first) {
-        if (order.unmarked_count > 0) {
+    if (sh_cuda_closings_exist()) {
+        if (sh_cuda_closings_unmarked() > 0) {
             (void)cover();
         }
-        release_closings(false);
+        sh_cuda_closings_release(is_over);
     }
-    bool left = order.first != NULL;
+    bool left = sh_cuda_closings_exist();
     pthread_mutex_unlock(&order.lock);
     return left;
 }
