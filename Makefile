@@ -12,7 +12,7 @@ ARGS ?=
 JOBS := $(shell nproc)
 
 .DEFAULT_GOAL := build
-.PHONY: build configure setup train test test-python test-cuda bench bench-cuda soak fuzz install format clean help
+.PHONY: build configure setup train test test-python test-pytorch test-cuda bench bench-cuda soak fuzz install format clean help
 
 build: configure
 	@cmake --build build -j$(JOBS)
@@ -32,6 +32,9 @@ test:
 
 test-python:
 	@scripts/test-python
+
+test-pytorch:
+	@scripts/test-pytorch $(ARGS)
 
 test-cuda:
 	@scripts/test-cuda
@@ -70,6 +73,7 @@ help:
 	@echo 'make train ARGS=        trains the MNIST network with four processes; ARGS: see build/shoal train --help'
 	@echo 'make test               all builds, all tests, all style checks; ends with "N passed, N failed"'
 	@echo 'make test-python        the tests of the Python package, with all of the tests of CPython that apply'
+	@echo 'make test-pytorch ARGS= PyTorch'"'"'s tests of torch.multiprocessing with ours and with torch'"'"'s own; ARGS: see scripts/test-pytorch --help'
 	@echo 'make test-cuda          the tests that need a card; scripts/test-cuda --sanitize runs them under compute-sanitizer'
 	@echo 'make bench              the measurements'
 	@echo 'make bench-cuda         the measurements on a card, beside PyTorch if it is installed'
