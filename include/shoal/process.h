@@ -75,8 +75,9 @@ typedef struct shoal_status {
  * shoal_value_null(). options may be NULL. The caller owns the handle: shoal_process_destroy. Does not wait for the
  * child to come up, so several children start at the same time. Thread-safe. Errors: SHOAL_EINVAL if the target has no
  * name that another process could find it by, or if args is NULL, because the call that made it failed; SHOAL_ELIMIT;
- * SHOAL_ENOMEM; SHOAL_EOS; SHOAL_EFORK; SHOAL_ESTATE if shoal_init was not called, or for fork after this process has
- * used a card. */
+ * SHOAL_ENOMEM; SHOAL_EOS; SHOAL_EFORK; SHOAL_ESTATE if shoal_init was not called; SHOAL_EPERM for spawn and
+ * forkserver in a program that has privileges of its file (setuid, setgid, capabilities) or whose real and effective
+ * user or group differ: its children cannot trust their role, so only fork starts them. */
 SHOAL_MUST_USE shoal_err shoal_process_start(shoal_target target, shoal_value *args,
                                              const shoal_process_options *options, shoal_process **out_process);
 

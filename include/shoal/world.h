@@ -38,8 +38,9 @@ extern "C" {
 /* Initialises the library. It must be the first call of main. In a process that runs a target of this program
  * (shoal_process_start, shoal_spawn, a pool), it runs the target and ends the process, so it does not return. In any
  * other process it returns SHOAL_OK. Without it, a program cannot start such processes (SHOAL_ESTATE). If a program
- * uses the library before it, its children cannot start: they write a log line and exit with 127. argc and argv are
- * reserved: they are not used now, and may be NULL. Errors: SHOAL_EINVAL if someone else set the environment
+ * uses the library before it, its children cannot start: they write a log line and exit with 127. A child that gains
+ * privileges when it is executed (setuid, setgid, file capabilities) cannot trust its role: it writes a log line and
+ * exits with 126. argc and argv are reserved: they are not used now, and may be NULL. Errors: SHOAL_EINVAL if someone else set the environment
  * variable SHOAL_CHILD, which the library sets for its children. */
 shoal_err shoal_init(int *argc, char ***argv);
 
@@ -61,8 +62,9 @@ SHOAL_MUST_USE shoal_err shoal_world_create(const shoal_world_options *options);
  * first that it finds among the running processes. It is for tools: a process that joined has no handles of existing
  * objects. It can watch the world (shoal_world_info_get, shoal_world_sweep, shoal_world_audit), make its own objects
  * and start processes. To pass objects to another program, start it as a child with arguments
- * (shoal_process_start_program). Does not block. Errors: SHOAL_ENOENT; SHOAL_EPERM; SHOAL_ELAYOUT; SHOAL_ECORRUPT;
- * SHOAL_ELIMIT if there is no free slot; SHOAL_ESTATE if the process is already in a world. */
+ * (shoal_process_start_program). Does not block. Errors: SHOAL_ENOENT; SHOAL_EPERM if only other users have a world of
+ * that name; SHOAL_ELAYOUT; SHOAL_ECORRUPT; SHOAL_ELIMIT if there is no free slot; SHOAL_ESTATE if the process is
+ * already in a world. */
 SHOAL_MUST_USE shoal_err shoal_world_join(const char *name);
 
 /* Drops all references of this process and detaches it from its world. Afterwards its handles can only be released

@@ -21,10 +21,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/prctl.h>
 #include <unistd.h>
-
-#define EXIT_LOST 127 /* it did not reach its record */
 
 static struct {
     shoal_block *record; /* NULL: the library did not start this process */
@@ -134,7 +133,7 @@ static int run(shoal_target target)
     shoal_err err = open_record(&args);
     if (me.record == NULL) {
         sh_log("a child cannot find its record: %s", shoal_last_error_text());
-        return EXIT_LOST;
+        return SH_EXIT_LOST;
     }
     if (err == SHOAL_OK && target == NULL) {
         sh_function function;
@@ -177,13 +176,13 @@ void sh_child_resume(uint32_t slot, int death_signal)
 {
     if (take_forked_place(slot, death_signal) != SHOAL_OK || open_record(&me.args) != SHOAL_OK) {
         sh_log("a forked child cannot start: %s", shoal_last_error_text());
-        _exit(EXIT_LOST);
+        _exit(SH_EXIT_LOST);
     }
 }
 
 _Noreturn void sh_child_forked(uint32_t slot, shoal_target target, int death_signal)
 {
-    int status = EXIT_LOST;
+    int status = SH_EXIT_LOST;
     if (take_forked_place(slot, death_signal) == SHOAL_OK) {
         status = run(target);
     } else {
@@ -248,19 +247,49 @@ static _Noreturn void be_server(int socket)
     exit(EXIT_SUCCESS);
 }
 
+static bool is_privileged(void)
+{
+    return getauxval(AT_SECURE) != 0;
+}
+
+/* The kernel sets AT_SECURE in whatever is executed while the ids differ. A program that gained privileges gains them again,
+ * unless it is root by now, which has nothing to gain. */
+shoal_err sh_role_check(void)
+{
+    bool differ = getuid() != geteuid() || getgid() != getegid();
+    return differ || (is_privileged() && getuid() != 0)
+               ? sh_fail(SHOAL_EPERM, "cannot run this program again: " SH_PRIVILEGED_TEXT)
+               : SHOAL_OK;
+}
+
+static char
+    role[SH_VARIABLE_ROOM]; /* SHOAL_CHILD as this process began; empty: it was not set, or shoal_init has used it */
+
+/* A program may clear its environment before shoal_init, and must not run as its own parent for that. */
+__attribute__((constructor)) static void note_role(void)
+{
+    const char *text = getenv(SH_CHILD_VARIABLE);
+    snprintf(role, sizeof role, "%s", text != NULL ? text : "");
+}
+
 shoal_err shoal_init(int *argc, char ***argv)
 {
     (void)argc;
     (void)argv;
     sh_spawn_allow();
-    const char *text = secure_getenv(SH_CHILD_VARIABLE);
+    const char *text = role[0] != 0 ? role : getenv(SH_CHILD_VARIABLE);
     assignment a;
     if (text == NULL) {
         return SHOAL_OK;
     }
+    if (is_privileged()) { /* before anything in the text is believed */
+        sh_log("a child cannot start: " SH_PRIVILEGED_TEXT);
+        _exit(SH_EXIT_PRIVILEGED);
+    }
     int fields = sscanf(text, "%d:%u:%d:%d:%d:%d:%d:%d", &a.world, &a.slot, &a.lifeline, &a.socket, &a.sentinel,
                         &a.death_signal, &a.store[0], &a.store[1]);
     unsetenv(SH_CHILD_VARIABLE); /* this process's children must not inherit its role */
+    role[0] = 0;
     if (fields != 8 || a.world < 0) {
         return sh_fail(SHOAL_EINVAL,
                        SH_CHILD_VARIABLE " is reserved: the library sets it for the children that it starts");
@@ -275,7 +304,7 @@ shoal_err shoal_init(int *argc, char ***argv)
         sh_log("a child cannot start: %s",
                sh_attached() ? "the program calls the library before shoal_init, which must be the first call of main"
                              : shoal_last_error_text());
-        _exit(EXIT_LOST);
+        _exit(SH_EXIT_LOST);
     }
     if (a.socket >= 0) {
         be_server(a.socket);
@@ -288,8 +317,11 @@ shoal_err shoal_init(int *argc, char ***argv)
 /* Reads SHOAL_PROGRAM, in a program of that role, and removes it: this process's children must not inherit the role. */
 static shoal_err read_role(bool server, assignment *out_assignment)
 {
-    const char *text = secure_getenv(SH_PROGRAM_VARIABLE);
+    const char *text = getenv(SH_PROGRAM_VARIABLE);
     assignment a = {.death_signal = 0};
+    if (text != NULL && is_privileged()) {
+        return sh_fail(SHOAL_EPERM, "shoal_%s_begin: " SH_PRIVILEGED_TEXT, server ? "fork_server" : "child");
+    }
     int fields = text != NULL ? sscanf(text, "%d:%u:%d:%d:%d:%d:%d", &a.world, &a.slot, &a.lifeline, &a.socket,
                                        &a.sentinel, &a.store[0], &a.store[1])
                               : 0;

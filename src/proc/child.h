@@ -9,6 +9,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* How a child learns its role. The environment names the role and the fds of the world, and whoever executed the program chose
+ * both. Usually that is one who could do anything to this process anyway. But a program that gains privileges when it is executed
+ * (setuid, setgid, file capabilities; the kernel says so by AT_SECURE) must not map memory and call functions that its unprivileged
+ * starter chose, and nothing that it inherits proves who chose them. So it takes no role. It must not run main in place of
+ * the child, either: main would start children again, and so on. It ends with SH_EXIT_PRIVILEGED, and its parent knows why. */
+typedef enum sh_exit_lost {
+    SH_EXIT_PRIVILEGED = 126, /* it gained privileges when it was executed */
+    SH_EXIT_LOST = 127,       /* it did not reach its record for another reason */
+} sh_exit_lost;
+
+#define SH_PRIVILEGED_TEXT                                                                                             \
+    "a program that gains privileges when it is executed (setuid, setgid, file capabilities) cannot trust a role "     \
+    "that "                                                                                                            \
+    "its starter gives it; start the child with fork"
+
+/* Fails with SHOAL_EPERM if this program, executed again, would not accept its role, as far as that can be told here. */
+shoal_err sh_role_check(void);
+
 /* The environment variable that tells a spawned process its role: "world fd:slot:lifeline fd:socket fd:sentinel
  * fd:death signal:store fd:store fd" (shm/card_store.h). An fd of -1 means none. */
 #define SH_CHILD_VARIABLE "SHOAL_CHILD"

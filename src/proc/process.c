@@ -8,6 +8,7 @@
 #include "ipc/value.h"
 #include "os/pid.h"
 #include "os/pidfd.h"
+#include "proc/child.h"
 #include "proc/registry.h"
 #include "proc/sentinel.h"
 #include "shm/intent.h"
@@ -340,8 +341,10 @@ static void describe(shoal_process *p, const sh_fate *fate)
             snprintf(p->status.text + n, sizeof p->status.text - (size_t)n, ": %.*s", SH_START_TEXT - 1, record->text);
         }
     } else if (fate != NULL) {
+        bool never_began = code == SH_EXIT_PRIVILEGED && sh_load_relaxed(&record->phase) == SH_START_MADE;
         p->status = (shoal_status){.end = SHOAL_EXITED, .code = code};
-        snprintf(p->status.text, sizeof p->status.text, "%s exited with %d", who, code);
+        snprintf(p->status.text, sizeof p->status.text, "%s exited with %d%s", who, code,
+                 never_began ? ": " SH_PRIVILEGED_TEXT : "");
     } else {
         p->status = (shoal_status){.end = SHOAL_EXITED, .code = -1};
         snprintf(p->status.text, sizeof p->status.text, "%s ended, but something else collected its exit status", who);

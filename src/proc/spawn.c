@@ -133,7 +133,10 @@ shoal_err sh_spawn_program(const sh_launch *launch, int socket, sh_born *out_bor
     if (sh_world_file() < 0) {
         return sh_world_file_lost();
     }
-    shoal_err err = sh_sentinel_prepare();
+    shoal_err err = sh_role_check();
+    if (err == SHOAL_OK) {
+        err = sh_sentinel_prepare();
+    }
     if (err != SHOAL_OK) {
         return err;
     }
