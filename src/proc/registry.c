@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -70,6 +71,9 @@ shoal_err sh_lifeline_hold(int *out_fd)
         if (pipe2(mine.lifeline, O_CLOEXEC) != 0 || !sh_fd_keep_both(mine.lifeline)) {
             mine.lifeline[0] = mine.lifeline[1] = -1;
             err = sh_fail_os("making the lifeline pipe");
+        } else {
+            (void)fchmod(mine.lifeline[0],
+                         0444); /* children reopen it, also if this process changes its user before they start */
         }
     }
     if (err == SHOAL_OK) {

@@ -325,7 +325,6 @@ typedef struct sh_world_shm {
     sh_a64 layout;
     sh_a64 reserved;
     sh_a64 heap_limit;
-    sh_a32 uid;
     sh_a32 home; /* pid namespace of the creator, 0: unknown */
     char name[SHOAL_NAME_MAX + 1];
     sh_a128 frontier __attribute__((aligned(SH_CACHE_LINE)));  /* lo: units of SH_UNIT in use; hi: spans made | tag */

@@ -1,5 +1,7 @@
 /* Finds worlds by the memory files that running processes of this user have open. There is no registry, so nothing can
- * be stale. The kernel shows /proc/PID/fd only for processes of the same user. */
+ * be stale. The kernel shows /proc/PID/fd only for processes of the same user, and root those of all users. So files of other
+ * users are skipped, whatever their names and contents say: root must not trust them, nor fail because of them. The kernel sets the
+ * owner of a file, and only root can give a file away. */
 #include "os/fd.h"
 
 #include "base/error.h"
@@ -59,11 +61,30 @@ static void each_world_fd(bool (*each)(const char *path, const char *name, void 
     }
 }
 
+/* Opens the file of a world if it belongs to this user. Returns -1 if it cannot, with *out_foreign set if it belongs to another.
+ * Looks before it opens: the names are under the control of others, and opening what is not a file may do anything. */
+static int open_own(const char *path, bool *out_foreign)
+{
+    struct stat st;
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode)) {
+        return -1;
+    }
+    bool own = st.st_uid == geteuid();
+    int fd = own ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    if (fd >= 0 && (fstat(fd, &st) != 0 || st.st_uid != geteuid())) { /* another file has its place by now */
+        close(fd);
+        fd = -1;
+    }
+    *out_foreign |= !own;
+    return fd;
+}
+
 /* ---- by name ---- */
 
 typedef struct search {
     const char *name;
     int fd;
+    bool foreign; /* another user has a world of this name */
 } search;
 
 static bool find_by_name(const char *path, const char *name, void *context)
@@ -72,7 +93,7 @@ static bool find_by_name(const char *path, const char *name, void *context)
     if (strcmp(name, s->name) != 0) {
         return true;
     }
-    s->fd = sh_fd_keep(open(path, O_RDWR | O_CLOEXEC));
+    s->fd = sh_fd_keep(open_own(path, &s->foreign));
     return s->fd < 0;
 }
 
@@ -87,7 +108,8 @@ shoal_err sh_world_find(const char *name, int *out_fd)
     }
     each_world_fd(find_by_name, &s);
     if (s.fd < 0) {
-        return sh_fail(SHOAL_ENOENT, "no running process of this user is in a world named '%.80s'", name);
+        return s.foreign ? sh_fail(SHOAL_EPERM, "the world named '%.80s' belongs to another user", name)
+                         : sh_fail(SHOAL_ENOENT, "no running process of this user is in a world named '%.80s'", name);
     }
     *out_fd = s.fd;
     return SHOAL_OK;
@@ -242,9 +264,9 @@ static bool show_file(const char *path, const char *name, void *context)
         /* Our own world: use our mapping. Opening and closing its file would drop our life mark. */
         return show_world(l, sh_the_world.base, sh_world_file(), sh_memory_used(sh_world_file()));
     }
-    bool going = true;
+    bool going = true, foreign = false;
     uint64_t size;
-    int fd = open(path, O_RDWR | O_CLOEXEC);
+    int fd = open_own(path, &foreign);
     if (fd < 0) {
         return true; /* gone meanwhile, or of another user */
     }

@@ -196,10 +196,6 @@ shoal_err sh_world_check(const sh_world_shm *header, uint64_t size)
         return sh_fail(SHOAL_ECORRUPT, "the header of the world says %llu bytes, its file has %llu",
                        (unsigned long long)sh_load_relaxed(&header->reserved), (unsigned long long)size);
     }
-    if (sh_load_relaxed(&header->uid) != (uint32_t)geteuid()) {
-        return sh_fail(SHOAL_EPERM, "the world belongs to user %u, this process to user %u",
-                       sh_load_relaxed(&header->uid), (unsigned)geteuid());
-    }
     return SHOAL_OK;
 }
 
@@ -412,7 +408,6 @@ static shoal_err create_world(const shoal_world_options *options)
     sh_store_relaxed(&header->layout, sh_layout_word());
     sh_store_relaxed(&header->reserved, size);
     sh_store_relaxed(&header->heap_limit, limit != 0 ? limit : sh_memory_of_machine());
-    sh_store_relaxed(&header->uid, (uint32_t)geteuid());
     sh_pid_find_space();
     sh_store_relaxed(&header->home, sh_pid_space());
     memcpy(header->name, name, sizeof name);

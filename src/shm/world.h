@@ -199,7 +199,9 @@ extern void (*sh_world_after_leave)(void);
 /* Records SHOAL_ESTATE with a text, for a call that comes after the process began to end. */
 shoal_err sh_world_ending(const char *what);
 
-/* Checks the header of a world before anything else in it is trusted. */
+/* Checks the header of a world before anything else in it is trusted. Whose world it is does not matter here: a process that was
+ * passed the file may use it, also if its parent has made the world as another user. shoal_world_join, which takes files that
+ * nobody passed, looks at the owner of the file (list.c). */
 shoal_err sh_world_check(const sh_world_shm *header, uint64_t size);
 
 #endif
