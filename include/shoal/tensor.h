@@ -16,10 +16,12 @@
  *     shoal_tensor_release(sum);             // sum was valid until here
  *
  * b.x, b.y, y and loss exist until the next batch of the same loader, its SHOAL_END, or shoal_scope_release. So sum
- * over batches in a number (shoal_item), or in a tensor that the program owns (shoal_add_). A call that gets a tensor
- * whose scope was released fails with SHOAL_ESTATE if it can detect that; AddressSanitizer always reports it. A
- * program without a loader calls shoal_scope_mark before a step and shoal_scope_release after it. If the scope of a
- * thread holds a million results, or about 1 GiB, the library writes one log line.
+ * over batches in a number (shoal_item), or in a tensor that the program owns (shoal_add_).
+ *
+ * Every call that gets a released tensor fails with SHOAL_ESTATE, until another tensor uses its memory. A call that
+ * otherwise cannot fail returns what it returns for NULL, and sets the last error. AddressSanitizer reports every such
+ * use. A program without a loader calls shoal_scope_mark before a step and shoal_scope_release after it. If the scope
+ * of a thread holds a million results, or about 1 GiB, the library writes one log line.
  *
  * Errors. A function that returns a tensor returns NULL on failure, and returns NULL if a tensor argument is NULL. So
  * an expression needs one check, at its end. shoal_last_error_text names the call that failed, with shapes and
@@ -120,8 +122,9 @@ shoal_tensor *shoal_empty_shared(shoal_dtype dtype, int ndim, const int64_t *sha
 shoal_tensor *shoal_empty_like(const shoal_tensor *t);
 shoal_tensor *shoal_zeros_like(const shoal_tensor *t);
 
-/* Add or drop a reference to a tensor. retain returns its argument. NULL is allowed. release never changes the last
- * error. Do not block. Thread-safe. */
+/* Add or drop a reference to a tensor. retain returns its argument; NULL, with SHOAL_ESTATE, if the tensor was released.
+ * NULL is allowed. release never changes the last error; for a tensor that was released before it does nothing but
+ * write a log line. Do not block. Thread-safe. */
 shoal_tensor *shoal_tensor_retain(shoal_tensor *t);
 void shoal_tensor_release(shoal_tensor *t);
 

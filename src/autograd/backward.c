@@ -462,7 +462,10 @@ static shoal_tensor *first_grad(shoal_tensor *t, shoal_tensor *grad)
 
 shoal_err shoal_backward_with(shoal_tensor *t, shoal_tensor *grad, bool keep)
 {
-    SH_NEED(t);
+    SH_NEED_TENSOR(t);
+    if (grad) {
+        SH_NEED_TENSOR(grad);
+    }
     if (!t->requires_grad) {
         return sh_fail(SHOAL_ESTATE, "backward: this tensor was not computed from any tensor that needs a gradient");
     }
@@ -484,6 +487,6 @@ shoal_err shoal_backward_with(shoal_tensor *t, shoal_tensor *grad, bool keep)
 
 shoal_err shoal_backward(shoal_tensor *t)
 {
-    SH_NEED(t);
+    SH_NEED_TENSOR(t);
     return shoal_backward_with(t, NULL, false);
 }

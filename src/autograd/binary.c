@@ -400,8 +400,8 @@ shoal_tensor *shoal_where(shoal_tensor *condition, shoal_tensor *a, shoal_tensor
 
 shoal_tensor *shoal_masked_fill(shoal_tensor *a, shoal_tensor *mask, double value)
 {
-    SH_NEED_OR_NULL(a);
-    SH_NEED_OR_NULL(mask);
+    SH_NEED_TENSOR_OR_NULL(a);
+    SH_NEED_TENSOR_OR_NULL(mask);
     if (!a || !mask || sh_number_check("masked_fill", a->dtype, value) != SHOAL_OK) {
         return NULL;
     }

@@ -19,11 +19,6 @@ static int64_t given_or(int64_t value, int64_t otherwise)
     return value != 0 ? value : otherwise;
 }
 
-static shoal_tensor *contiguous_or_null(shoal_tensor *t)
-{
-    return t ? shoal_contiguous(t) : NULL;
-}
-
 /* ---- conv2d: in = x, w, b; a.i = stride, padding and dilation of h and w each, groups ---- */
 
 enum {
@@ -189,11 +184,14 @@ const sh_op sh_op_conv2d = {"conv2d", SH_OP_COMPUTES, conv2d_shape, conv2d_forwa
 
 shoal_tensor *shoal_conv2d(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b, const shoal_conv2d_options *options)
 {
-    SH_NEED_OR_NULL(x);
-    SH_NEED_OR_NULL(w);
+    SH_NEED_TENSOR_OR_NULL(x);
+    SH_NEED_TENSOR_OR_NULL(w);
+    if (!sh_contiguous_if_given(__func__, &b)) {
+        return NULL;
+    }
     shoal_conv2d_options o = options ? *options : (shoal_conv2d_options){0};
     return sh_run(&sh_op_conv2d,
-                  &(sh_call){.in = {shoal_contiguous(x), shoal_contiguous(w), contiguous_or_null(b)},
+                  &(sh_call){.in = {shoal_contiguous(x), shoal_contiguous(w), b},
                              .in_count = 3,
                              .a.i = {given_or(o.stride[0], 1), given_or(o.stride[1], 1), o.padding[0], o.padding[1],
                                      given_or(o.dilation[0], 1), given_or(o.dilation[1], 1), given_or(o.groups, 1)}},
@@ -271,10 +269,13 @@ const sh_op sh_op_conv2d_pool_relu = {"conv2d_pool_relu", SH_OP_COMPUTES, pool_r
 
 shoal_tensor *shoal_conv2d_pool_relu(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b, int64_t padding, double p)
 {
-    SH_NEED_OR_NULL(x);
-    SH_NEED_OR_NULL(w);
+    SH_NEED_TENSOR_OR_NULL(x);
+    SH_NEED_TENSOR_OR_NULL(w);
+    if (!sh_contiguous_if_given(__func__, &b)) {
+        return NULL;
+    }
     return sh_run(&sh_op_conv2d_pool_relu,
-                  &(sh_call){.in = {shoal_contiguous(x), shoal_contiguous(w), contiguous_or_null(b)},
+                  &(sh_call){.in = {shoal_contiguous(x), shoal_contiguous(w), b},
                              .in_count = 3,
                              .a.i = {1, 1, padding, padding, 1, 1, 1},
                              .a.d = {p}},
@@ -387,14 +388,14 @@ static shoal_tensor *run_pool(const sh_op *op, shoal_tensor *x, const shoal_pool
 
 shoal_tensor *shoal_max_pool2d(shoal_tensor *x, const shoal_pool2d_options *options)
 {
-    SH_NEED_OR_NULL(x);
+    SH_NEED_TENSOR_OR_NULL(x);
     SH_GIVEN_OR_NULL(options);
     return run_pool(&sh_op_max_pool2d, x, options);
 }
 
 shoal_tensor *shoal_avg_pool2d(shoal_tensor *x, const shoal_pool2d_options *options)
 {
-    SH_NEED_OR_NULL(x);
+    SH_NEED_TENSOR_OR_NULL(x);
     SH_GIVEN_OR_NULL(options);
     return run_pool(&sh_op_avg_pool2d, x, options);
 }

@@ -29,8 +29,15 @@ shoal_tensor *shoal_clone(shoal_tensor *a)
 
 shoal_tensor *shoal_contiguous(shoal_tensor *a)
 {
-    SH_NEED_OR_NULL(a);
+    SH_NEED_TENSOR_OR_NULL(a);
     return a->contiguous ? a : shoal_clone(a);
+}
+
+bool sh_contiguous_if_given(const char *call, shoal_tensor **t)
+{
+    shoal_tensor *given = *t;
+    *t = sh_tensor_exists(given, call) ? shoal_contiguous(given) : NULL;
+    return *t || !given;
 }
 
 /* ---- to: a.i = dtype; sh_back_give converts the gradient back ---- */
@@ -47,7 +54,7 @@ static const sh_op to_integer = {"to", SH_OP_COMPUTES, to_shape, clone_forward, 
 
 shoal_tensor *shoal_to(shoal_tensor *a, shoal_dtype dtype)
 {
-    SH_NEED_OR_NULL(a);
+    SH_NEED_TENSOR_OR_NULL(a);
     if (!a || (shoal_dtype)a->dtype == dtype) {
         return a;
     }
@@ -69,7 +76,7 @@ shoal_tensor *sh_op_to_device(shoal_tensor *a, const sh_device *device)
 
 shoal_tensor *shoal_tensor_to(shoal_tensor *a, shoal_device device)
 {
-    SH_NEED_OR_NULL(a);
+    SH_NEED_TENSOR_OR_NULL(a);
     const sh_device *to = sh_device_get(device);
     return to ? sh_op_to_device(a, to) : NULL;
 }
@@ -111,8 +118,8 @@ shoal_tensor *shoal_copy_(shoal_tensor *a, shoal_tensor *from)
 
 shoal_err shoal_copy_later_(shoal_tensor *a, shoal_tensor *from)
 {
-    SH_NEED(a);
-    SH_NEED(from);
+    SH_NEED_TENSOR(a);
+    SH_NEED_TENSOR(from);
     const sh_device *to = a->storage->device, *here = from->storage->device;
     const sh_device *device = from->storage->pinned_for ? to : here;
     bool pinned = from->storage->pinned_for == to || a->storage->pinned_for == here;
@@ -162,7 +169,7 @@ shoal_tensor *shoal_fill_(shoal_tensor *a, double value)
 
 shoal_tensor *shoal_zero_(shoal_tensor *a)
 {
-    SH_NEED_OR_NULL(a);
+    SH_NEED_TENSOR_OR_NULL(a);
     return shoal_fill_(a, 0);
 }
 

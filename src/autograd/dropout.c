@@ -53,7 +53,7 @@ const sh_op sh_op_dropout = {"dropout", SH_OP_COMPUTES, dropout_shape, dropout_f
 
 shoal_tensor *shoal_dropout(shoal_tensor *x, double p)
 {
-    SH_NEED_OR_NULL(x);
+    SH_NEED_TENSOR_OR_NULL(x);
     if (!x || !is_probability(p, "dropout") || p == 0) {
         return x && p == 0 ? x : NULL;
     }
@@ -113,7 +113,7 @@ const sh_op sh_op_dropout2d = {"dropout2d", SH_OP_COMPUTES, dropout2d_shape, dro
 
 shoal_tensor *shoal_dropout2d(shoal_tensor *x, double p)
 {
-    SH_NEED_OR_NULL(x);
+    SH_NEED_TENSOR_OR_NULL(x);
     if (!x || !is_probability(p, "dropout2d") || p == 0) {
         return x && p == 0 ? x : NULL;
     }

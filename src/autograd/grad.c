@@ -8,9 +8,7 @@
 
 shoal_err shoal_tensor_set_requires_grad(shoal_tensor *t, bool needed)
 {
-    if (!t) {
-        return sh_null_error("shoal_tensor_set_requires_grad", "t");
-    }
+    SH_NEED_TENSOR(t);
     if (t->node) {
         return needed ? SHOAL_OK
                       : sh_fail(SHOAL_ESTATE, "the result of %s needs a gradient; use shoal_detach", t->node->op->name);
@@ -25,17 +23,17 @@ shoal_err shoal_tensor_set_requires_grad(shoal_tensor *t, bool needed)
 
 bool shoal_tensor_requires_grad(const shoal_tensor *t)
 {
-    return t && t->requires_grad;
+    return sh_tensor_exists(t, __func__) && t->requires_grad;
 }
 
 bool shoal_tensor_is_leaf(const shoal_tensor *t)
 {
-    return t && !t->node;
+    return sh_tensor_exists(t, __func__) && !t->node;
 }
 
 shoal_tensor *shoal_tensor_grad(const shoal_tensor *t)
 {
-    if (!t) {
+    if (!sh_tensor_exists(t, __func__)) {
         return NULL;
     }
     sh_tensor_grad_settle((shoal_tensor *)(uintptr_t)t);
@@ -44,8 +42,9 @@ shoal_tensor *shoal_tensor_grad(const shoal_tensor *t)
 
 shoal_err shoal_tensor_set_grad(shoal_tensor *t, shoal_tensor *grad)
 {
-    if (!t) {
-        return sh_null_error("shoal_tensor_set_grad", "t");
+    SH_NEED_TENSOR(t);
+    if (grad) {
+        SH_NEED_TENSOR(grad);
     }
     if (grad && (grad == t || grad->dtype != t->dtype || grad->ndim != t->ndim ||
                  memcmp(grad->shape, t->shape, sizeof t->shape[0] * (size_t)t->ndim) != 0)) {
@@ -72,9 +71,7 @@ static sh_hooks **hooks_of(shoal_tensor *t)
 shoal_err shoal_tensor_add_hook(shoal_tensor *t, shoal_grad_hook hook, void *context, int *out_id)
 {
     SH_NEED(hook);
-    if (!t) {
-        return sh_null_error("shoal_tensor_add_hook", "t");
-    }
+    SH_NEED_TENSOR(t);
     if (!hook || !t->requires_grad) {
         return sh_fail(SHOAL_EINVAL, hook ? "a tensor that needs no gradient cannot have a hook" : "the hook is NULL");
     }
@@ -101,7 +98,7 @@ shoal_err shoal_tensor_add_hook(shoal_tensor *t, shoal_grad_hook hook, void *con
 
 void shoal_tensor_remove_hook(shoal_tensor *t, int id)
 {
-    sh_hooks *h = t ? *hooks_of(t) : NULL;
+    sh_hooks *h = sh_tensor_exists(t, __func__) ? *hooks_of(t) : NULL;
     for (int i = 0; h && i < h->count; i++) {
         if (h->list[i].id == id) {
             memmove(&h->list[i], &h->list[i + 1], (size_t)(h->count - i - 1) * sizeof h->list[0]);
@@ -113,7 +110,7 @@ void shoal_tensor_remove_hook(shoal_tensor *t, int id)
 
 shoal_tensor *shoal_detach(shoal_tensor *t)
 {
-    SH_NEED_OR_NULL(t);
+    SH_NEED_TENSOR_OR_NULL(t);
     sh_shape s;
     sh_tensor_shape_of(t, &s);
     return sh_scope_add(sh_tensor_over(t->storage, &s));

@@ -87,6 +87,17 @@ static shoal_tensor *cat_some(shoal_tensor *const *parts, size_t count, int dim)
     return sh_run(&sh_op_cat, &c, (int)count);
 }
 
+/* Checks all parts before the first new tensor can take the place of a released one. */
+static bool any_released(const char *call, shoal_tensor *const *parts, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (parts[i] && !sh_tensor_exists(parts[i], call)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 shoal_tensor *shoal_cat(shoal_tensor *const *parts, size_t count, int dim)
 {
     if (count > 0 && !parts) {
@@ -94,6 +105,9 @@ shoal_tensor *shoal_cat(shoal_tensor *const *parts, size_t count, int dim)
     }
     if (count == 0 || !parts) {
         (void)sh_fail(SHOAL_EINVAL, "cat needs at least one tensor");
+        return NULL;
+    }
+    if (any_released(__func__, parts, count)) {
         return NULL;
     }
     if (!parts[0] || sh_dim(&dim, parts[0]->ndim, "cat") != SHOAL_OK) {
@@ -125,6 +139,9 @@ shoal_tensor *shoal_stack(shoal_tensor *const *parts, size_t count, int dim)
     }
     if (count == 0 || !parts) {
         (void)sh_fail(SHOAL_EINVAL, "stack needs at least one tensor");
+        return NULL;
+    }
+    if (any_released(__func__, parts, count)) {
         return NULL;
     }
     shoal_tensor *runs[SH_OP_INPUTS];
@@ -197,7 +214,8 @@ const sh_op sh_op_index_select = {"index_select", SH_OP_COMPUTES, index_select_s
 
 shoal_tensor *shoal_index_select(shoal_tensor *a, int dim, shoal_tensor *index)
 {
-    SH_NEED_OR_NULL(a);
+    SH_NEED_TENSOR_OR_NULL(a);
+    SH_NEED_TENSOR_OR_NULL(index);
     if (!a || sh_dim(&dim, a->ndim, "index_select") != SHOAL_OK) {
         return NULL;
     }
@@ -208,8 +226,8 @@ shoal_tensor *shoal_index_select(shoal_tensor *a, int dim, shoal_tensor *index)
 
 shoal_tensor *shoal_embedding(shoal_tensor *weight, shoal_tensor *index)
 {
-    SH_NEED_OR_NULL(weight);
-    SH_NEED_OR_NULL(index);
+    SH_NEED_TENSOR_OR_NULL(weight);
+    SH_NEED_TENSOR_OR_NULL(index);
     shoal_tensor *i = sh_as_index(index, "embedding");
     if (!weight || !i) {
         return NULL;
@@ -269,7 +287,8 @@ const sh_op sh_op_gather = {"gather", SH_OP_COMPUTES, gather_shape, gather_forwa
 
 shoal_tensor *shoal_gather(shoal_tensor *a, int dim, shoal_tensor *index)
 {
-    SH_NEED_OR_NULL(a);
+    SH_NEED_TENSOR_OR_NULL(a);
+    SH_NEED_TENSOR_OR_NULL(index);
     if (!a || sh_dim(&dim, a->ndim, "gather") != SHOAL_OK) {
         return NULL;
     }
@@ -313,8 +332,9 @@ const sh_op sh_op_scatter_add = {"scatter_add", SH_OP_COMPUTES, scatter_add_shap
 
 shoal_tensor *shoal_scatter_add(shoal_tensor *a, int dim, shoal_tensor *index, shoal_tensor *source)
 {
-    SH_NEED_OR_NULL(a);
-    SH_NEED_OR_NULL(source);
+    SH_NEED_TENSOR_OR_NULL(a);
+    SH_NEED_TENSOR_OR_NULL(index);
+    SH_NEED_TENSOR_OR_NULL(source);
     if (!a || sh_dim(&dim, a->ndim, "scatter_add") != SHOAL_OK) {
         return NULL;
     }
@@ -347,6 +367,7 @@ const sh_op sh_op_one_hot = {"one_hot", SH_OP_COMPUTES, one_hot_shape, one_hot_f
 
 shoal_tensor *shoal_one_hot(shoal_tensor *index, int64_t classes)
 {
+    SH_NEED_TENSOR_OR_NULL(index);
     return sh_run(&sh_op_one_hot, &(sh_call){.in = {sh_as_index(index, "one_hot")}, .in_count = 1, .a.i = {classes}},
                   1);
 }

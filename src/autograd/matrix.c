@@ -296,23 +296,22 @@ static shoal_err linear_backward(sh_back *b)
 
 const sh_op sh_op_linear = {"linear", SH_OP_COMPUTES, linear_shape, linear_forward, linear_backward};
 
+/* b is contiguous. */
 static shoal_tensor *linear(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b, bool relu)
 {
-    return sh_run(
-        &sh_op_linear,
-        &(sh_call){.in = {shoal_contiguous(x), w, b ? shoal_contiguous(b) : NULL}, .in_count = 3, .a.i = {relu}}, 2);
+    return sh_run(&sh_op_linear, &(sh_call){.in = {shoal_contiguous(x), w, b}, .in_count = 3, .a.i = {relu}}, 2);
 }
 
 shoal_tensor *shoal_linear(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b)
 {
-    SH_NEED_OR_NULL(x);
-    SH_NEED_OR_NULL(w);
-    return linear(x, w, b, false);
+    SH_NEED_TENSOR_OR_NULL(x);
+    SH_NEED_TENSOR_OR_NULL(w);
+    return sh_contiguous_if_given(__func__, &b) ? linear(x, w, b, false) : NULL;
 }
 
 shoal_tensor *shoal_linear_relu(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b)
 {
-    SH_NEED_OR_NULL(x);
-    SH_NEED_OR_NULL(w);
-    return linear(x, w, b, true);
+    SH_NEED_TENSOR_OR_NULL(x);
+    SH_NEED_TENSOR_OR_NULL(w);
+    return sh_contiguous_if_given(__func__, &b) ? linear(x, w, b, true) : NULL;
 }

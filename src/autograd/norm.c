@@ -94,12 +94,12 @@ const sh_op sh_op_layer_norm = {"layer_norm", SH_OP_COMPUTES, layer_norm_shape, 
 shoal_tensor *shoal_layer_norm(shoal_tensor *x, shoal_tensor *weight, shoal_tensor *bias, int normalized_dims,
                                double eps)
 {
-    SH_NEED_OR_NULL(x);
-    return sh_run(&sh_op_layer_norm,
-                  &(sh_call){.in = {shoal_contiguous(x), weight ? shoal_contiguous(weight) : NULL,
-                                    bias ? shoal_contiguous(bias) : NULL},
-                             .in_count = 3,
-                             .a.i = {normalized_dims},
-                             .a.d = {eps}},
-                  1);
+    SH_NEED_TENSOR_OR_NULL(x);
+    if (!sh_contiguous_if_given(__func__, &weight) || !sh_contiguous_if_given(__func__, &bias)) {
+        return NULL;
+    }
+    return sh_run(
+        &sh_op_layer_norm,
+        &(sh_call){.in = {shoal_contiguous(x), weight, bias}, .in_count = 3, .a.i = {normalized_dims}, .a.d = {eps}},
+        1);
 }

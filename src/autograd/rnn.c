@@ -162,20 +162,23 @@ const sh_op sh_op_lstm_cell = {"lstm_cell", SH_OP_COMPUTES, lstm_cell_shape, lst
 shoal_err shoal_lstm_cell(shoal_tensor *x, shoal_tensor *h, shoal_tensor *c, shoal_tensor *w_ih, shoal_tensor *w_hh,
                           shoal_tensor *b_ih, shoal_tensor *b_hh, shoal_tensor **out_h, shoal_tensor **out_c)
 {
-    SH_NEED(x);
-    SH_NEED(h);
-    SH_NEED(c);
-    SH_NEED(w_ih);
-    SH_NEED(w_hh);
+    SH_NEED_TENSOR(x);
+    SH_NEED_TENSOR(h);
+    SH_NEED_TENSOR(c);
+    SH_NEED_TENSOR(w_ih);
+    SH_NEED_TENSOR(w_hh);
     SH_NEED(out_h);
     SH_NEED(out_c);
+    if (!sh_contiguous_if_given(__func__, &b_ih) || !sh_contiguous_if_given(__func__, &b_hh)) {
+        return shoal_last_error();
+    }
     sh_call call = {.in = {[IN_X] = x,
                            [IN_H] = h,
                            [IN_C] = shoal_contiguous(c),
                            [IN_W_IH] = w_ih,
                            [IN_W_HH] = w_hh,
-                           [IN_B_IH] = b_ih ? shoal_contiguous(b_ih) : NULL,
-                           [IN_B_HH] = b_hh ? shoal_contiguous(b_hh) : NULL},
+                           [IN_B_IH] = b_ih,
+                           [IN_B_HH] = b_hh},
                     .in_count = IN_COUNT};
     if (!sh_run(&sh_op_lstm_cell, &call, IN_W_HH + 1)) {
         return shoal_last_error();

@@ -53,24 +53,26 @@ static shoal_err prepare(const sh_op *op, sh_call *call)
     return call->exec ? SHOAL_OK : shoal_last_error();
 }
 
-/* Checks for an input that is NULL or was released with its scope, and sets the error. A release build detects most
- * released inputs, AddressSanitizer all of them. */
+/* Writes the name of the public function into the buffer of 64 bytes. */
+static const char *name_of(const sh_op *op, const sh_call *call, char *name)
+{
+    size_t n = strlen(op->name);
+    (void)snprintf(name, 64, "shoal_%s%s", op->name, call->in_place && op->name[n - 1] != '_' ? "_" : "");
+    return name;
+}
+
+/* Checks for an input that is NULL or was released, and sets the error. */
 static bool inputs_missing(const sh_op *op, const sh_call *call, int required)
 {
     for (int i = 0; i < call->in_count; i++) {
         if (!call->in[i] && i < required) {
-            char name[64];
-            size_t n = strlen(op->name);
-            (void)snprintf(name, sizeof name, "shoal_%s%s", op->name,
-                           call->in_place && op->name[n - 1] != '_' ? "_" : "");
-            (void)sh_null_in(name, i == 0 ? "the first tensor" : i == 1 ? "the second tensor" : "a tensor");
+            (void)sh_null_in(name_of(op, call, (char[64]){0}), i == 0   ? "the first tensor"
+                                                               : i == 1 ? "the second tensor"
+                                                                        : "a tensor");
             return true;
         }
-        if (call->in[i] && call->in[i]->dtype == SH_TENSOR_RELEASED) {
-            (void)sh_fail(SHOAL_ESTATE,
-                          "%s: the tensor was released with its scope, by a loader's next batch or by "
-                          "shoal_scope_release; retain tensors that must stay",
-                          op->name);
+        if (call->in[i] && sh_tensor_is_released(call->in[i])) {
+            (void)sh_released_error(name_of(op, call, (char[64]){0}));
             return true;
         }
     }

@@ -70,7 +70,7 @@ static shoal_err backward(sh_back *b, sh_softmax_op op)
     const sh_op sh_op_##name = {#name, SH_OP_COMPUTES, softmax_shape, name##_forward, name##_backward};                \
     shoal_tensor *shoal_##name(shoal_tensor *a, int dim)                                                               \
     {                                                                                                                  \
-        SH_NEED_OR_NULL(a);                                                                                            \
+        SH_NEED_TENSOR_OR_NULL(a);                                                                                     \
         return sh_run(&sh_op_##name, &(sh_call){.in = {shoal_contiguous(a)}, .in_count = 1, .a.i = {dim}}, 1);         \
     }
 
@@ -196,42 +196,43 @@ static shoal_err cross_entropy_backward(sh_back *b)
 const sh_op sh_op_cross_entropy = {"cross_entropy", SH_OP_COMPUTES, classes_shape, cross_entropy_forward,
                                    cross_entropy_backward};
 
+/* weight is contiguous. */
 static shoal_tensor *run_classes(const sh_op *op, shoal_tensor *x, shoal_tensor *target, shoal_tensor *weight,
                                  shoal_reduction reduction)
 {
-    return sh_run(
-        op,
-        &(sh_call){.in = {shoal_contiguous(x), sh_as_index(target, op->name), weight ? shoal_contiguous(weight) : NULL},
-                   .in_count = 3,
-                   .a.i = {reduction}},
-        2);
+    return sh_run(op,
+                  &(sh_call){.in = {shoal_contiguous(x), sh_as_index(target, op->name), weight},
+                             .in_count = 3,
+                             .a.i = {reduction}},
+                  2);
 }
 
 shoal_tensor *shoal_nll_loss(shoal_tensor *x, shoal_tensor *target)
 {
-    SH_NEED_OR_NULL(x);
-    SH_NEED_OR_NULL(target);
+    SH_NEED_TENSOR_OR_NULL(x);
+    SH_NEED_TENSOR_OR_NULL(target);
     return run_classes(&sh_op_nll_loss, x, target, NULL, SHOAL_MEAN);
 }
 
 shoal_tensor *shoal_nll_loss_with(shoal_tensor *x, shoal_tensor *target, shoal_tensor *weight,
                                   shoal_reduction reduction)
 {
-    SH_NEED_OR_NULL(x);
-    SH_NEED_OR_NULL(target);
-    return run_classes(&sh_op_nll_loss, x, target, weight, reduction);
+    SH_NEED_TENSOR_OR_NULL(x);
+    SH_NEED_TENSOR_OR_NULL(target);
+    return sh_contiguous_if_given(__func__, &weight) ? run_classes(&sh_op_nll_loss, x, target, weight, reduction)
+                                                     : NULL;
 }
 
 shoal_tensor *shoal_cross_entropy(shoal_tensor *x, shoal_tensor *target)
 {
-    SH_NEED_OR_NULL(x);
-    SH_NEED_OR_NULL(target);
+    SH_NEED_TENSOR_OR_NULL(x);
+    SH_NEED_TENSOR_OR_NULL(target);
     return run_classes(&sh_op_cross_entropy, x, target, NULL, SHOAL_MEAN);
 }
 
 shoal_tensor *shoal_cross_entropy_with(shoal_tensor *x, shoal_tensor *target, shoal_reduction reduction)
 {
-    SH_NEED_OR_NULL(x);
-    SH_NEED_OR_NULL(target);
+    SH_NEED_TENSOR_OR_NULL(x);
+    SH_NEED_TENSOR_OR_NULL(target);
     return run_classes(&sh_op_cross_entropy, x, target, NULL, reduction);
 }

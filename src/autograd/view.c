@@ -123,7 +123,7 @@ static shoal_tensor *reshaped(shoal_tensor *t, const char *op, int ndim, const i
 
 shoal_tensor *shoal_reshape(shoal_tensor *t, int ndim, const int64_t *shape)
 {
-    SH_NEED_OR_NULL(t);
+    SH_NEED_TENSOR_OR_NULL(t);
     if (ndim > 0 && !shape) {
         return sh_not_given(__func__, "shape");
     }
@@ -132,7 +132,7 @@ shoal_tensor *shoal_reshape(shoal_tensor *t, int ndim, const int64_t *shape)
 
 shoal_tensor *shoal_view(shoal_tensor *t, int ndim, const int64_t *shape)
 {
-    SH_NEED_OR_NULL(t);
+    SH_NEED_TENSOR_OR_NULL(t);
     if (ndim > 0 && !shape) {
         return sh_not_given(__func__, "shape");
     }
@@ -141,7 +141,7 @@ shoal_tensor *shoal_view(shoal_tensor *t, int ndim, const int64_t *shape)
 
 shoal_tensor *shoal_flatten(shoal_tensor *t, int first_dim)
 {
-    SH_NEED_OR_NULL(t);
+    SH_NEED_TENSOR_OR_NULL(t);
     if (!t || sh_dim(&first_dim, t->ndim, "flatten") != SHOAL_OK) {
         return NULL;
     }
@@ -190,7 +190,7 @@ const sh_op sh_op_permute = {"permute", SH_OP_VIEWS, permute_shape, NULL, permut
 
 shoal_tensor *shoal_permute(shoal_tensor *t, int ndim, const int64_t *dims)
 {
-    SH_NEED_OR_NULL(t);
+    SH_NEED_TENSOR_OR_NULL(t);
     if (ndim > 0 && !dims) {
         return sh_not_given(__func__, "dims");
     }
@@ -210,7 +210,7 @@ shoal_tensor *shoal_permute(shoal_tensor *t, int ndim, const int64_t *dims)
 
 shoal_tensor *shoal_transpose(shoal_tensor *t, int a, int b)
 {
-    SH_NEED_OR_NULL(t);
+    SH_NEED_TENSOR_OR_NULL(t);
     if (!t || sh_dim(&a, t->ndim, "transpose") != SHOAL_OK || sh_dim(&b, t->ndim, "transpose") != SHOAL_OK) {
         return NULL;
     }
@@ -225,7 +225,7 @@ shoal_tensor *shoal_transpose(shoal_tensor *t, int a, int b)
 
 shoal_tensor *shoal_squeeze(shoal_tensor *t, int dim)
 {
-    SH_NEED_OR_NULL(t);
+    SH_NEED_TENSOR_OR_NULL(t);
     if (!t || sh_dim(&dim, t->ndim, "squeeze") != SHOAL_OK) {
         return NULL;
     }
@@ -241,7 +241,7 @@ shoal_tensor *shoal_squeeze(shoal_tensor *t, int dim)
 
 shoal_tensor *shoal_unsqueeze(shoal_tensor *t, int dim)
 {
-    SH_NEED_OR_NULL(t);
+    SH_NEED_TENSOR_OR_NULL(t);
     int at = dim < 0 ? dim + t->ndim + 1 : dim;
     if (at < 0 || at > t->ndim || t->ndim == SHOAL_MAX_DIMS) {
         (void)sh_fail(SHOAL_EINVAL, "unsqueeze: dim %d is out of range for a tensor of %d dims", dim, t->ndim);
@@ -332,7 +332,7 @@ static int64_t clamped(int64_t at, int64_t size)
 
 shoal_tensor *shoal_slice(shoal_tensor *t, int dim, int64_t from, int64_t to, int64_t step)
 {
-    SH_NEED_OR_NULL(t);
+    SH_NEED_TENSOR_OR_NULL(t);
     if (!t || sh_dim(&dim, t->ndim, "slice") != SHOAL_OK) {
         return NULL;
     }
@@ -356,7 +356,7 @@ shoal_tensor *shoal_slice(shoal_tensor *t, int dim, int64_t from, int64_t to, in
 
 shoal_tensor *shoal_narrow(shoal_tensor *t, int dim, int64_t from, int64_t length)
 {
-    SH_NEED_OR_NULL(t);
+    SH_NEED_TENSOR_OR_NULL(t);
     if (!t || sh_dim(&dim, t->ndim, "narrow") != SHOAL_OK) {
         return NULL;
     }
@@ -371,7 +371,7 @@ shoal_tensor *shoal_narrow(shoal_tensor *t, int dim, int64_t from, int64_t lengt
 
 shoal_tensor *shoal_select(shoal_tensor *t, int dim, int64_t index)
 {
-    SH_NEED_OR_NULL(t);
+    SH_NEED_TENSOR_OR_NULL(t);
     if (!t || sh_dim(&dim, t->ndim, "select") != SHOAL_OK) {
         return NULL;
     }
@@ -408,7 +408,7 @@ const sh_op sh_op_as_strided = {"as_strided", SH_OP_VIEWS, as_strided_shape, NUL
 
 shoal_tensor *shoal_as_strided(shoal_tensor *t, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset)
 {
-    SH_NEED_OR_NULL(t);
+    SH_NEED_TENSOR_OR_NULL(t);
     if (ndim > 0 && !shape) {
         return sh_not_given(__func__, "shape");
     }

@@ -140,8 +140,8 @@ shoal_err shoal_dataset_fetch(shoal_dataset *set, const int64_t *numbers, int64_
     if (count > 0 && !numbers) {
         return sh_null_error(__func__, "numbers");
     }
-    SH_NEED(x);
-    SH_NEED(y);
+    SH_NEED_TENSOR(x);
+    SH_NEED_TENSOR(y);
     if (sh_tensor_check(x) != SHOAL_OK || sh_tensor_check(y) != SHOAL_OK) {
         return shoal_last_error();
     }

@@ -366,6 +366,30 @@ START_TEST(a_sum_over_batches_is_refused)
 }
 END_TEST
 
+/* N2: the loss of the batch before. */
+START_TEST(a_loss_read_after_the_next_batch_is_refused)
+{
+    if (SANITIZED) {
+        return; /* AddressSanitizer reports it: see above */
+    }
+    shoal_dataset *set = counting(20);
+    shoal_loader *loader = shoal_loader_create(set, .batch = 5);
+    shoal_batch b;
+    ck_assert_err(shoal_loader_next(loader, &b), SHOAL_OK);
+    shoal_tensor *loss = shoal_sum(shoal_square(b.x), SHOAL_ALL, false);
+    ck_assert_err(shoal_loader_next(loader, &b), SHOAL_OK);
+    double number = 7;
+    ck_assert_err(shoal_item(loss, &number), SHOAL_ESTATE);
+    ck_assert(strstr(shoal_last_error_text(), "shoal_item: the tensor was released") != NULL);
+    ck_assert(strstr(shoal_last_error_text(), "a loader's next batch") != NULL);
+    ck_assert(number == 7);
+    ck_assert_ptr_null(shoal_tensor_retain(loss));
+    ck_assert_err(shoal_last_error(), SHOAL_ESTATE);
+    shoal_loader_destroy(loader);
+    shoal_dataset_release(set);
+}
+END_TEST
+
 static void count_warnings(const char *line, void *context)
 {
     *(int *)context += strstr(line, "shoal_scope_release") != NULL;
@@ -405,6 +429,7 @@ static Suite *suite(void)
     tcase_add_test(tc, end_of_an_epoch);
     tcase_add_test(tc, of_no_set);
     tcase_add_test(tc, a_sum_over_batches_is_refused);
+    tcase_add_test(tc, a_loss_read_after_the_next_batch_is_refused);
     tcase_add_test(tc, results_that_pile_up_give_a_warning);
     suite_add_tcase(s, tc);
     return s;

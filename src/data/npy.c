@@ -363,7 +363,7 @@ static size_t make_head(char *head, size_t capacity, const shoal_tensor *t)
 shoal_err shoal_npy_write(const char *path, shoal_tensor *t)
 {
     SH_NEED(path);
-    SH_NEED(t);
+    SH_NEED_TENSOR(t);
     char head[512];
     sh_aside file;
     if (t == NULL) {

@@ -95,8 +95,8 @@ static shoal_tensor *packed_rows(shoal_tensor *t)
 
 shoal_dataset *shoal_tensor_dataset(shoal_tensor *x, shoal_tensor *y)
 {
-    SH_NEED_OR_NULL(x);
-    SH_NEED_OR_NULL(y);
+    SH_NEED_TENSOR_OR_NULL(x);
+    SH_NEED_TENSOR_OR_NULL(y);
     if (sh_tensor_check(x) != SHOAL_OK || sh_tensor_check(y) != SHOAL_OK) {
         return NULL;
     }

@@ -2,6 +2,7 @@
 #include "data/tensors.h"
 
 #include "base/error.h"
+#include "tensor/tensor.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -132,7 +133,7 @@ shoal_err shoal_tensors_add(shoal_tensors *set, const char *name, shoal_tensor *
 {
     SH_NEED(set);
     SH_NEED(name);
-    SH_NEED(t);
+    SH_NEED_TENSOR(t);
     if (set == NULL || name == NULL || t == NULL) {
         return sh_fail(SHOAL_EINVAL, "shoal_tensors_add: set, name or tensor is NULL");
     }

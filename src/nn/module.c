@@ -190,6 +190,9 @@ static shoal_err add_entry(shoal_module *m, const char *name, shoal_tensor *t, b
                                                                                                    : !name ? "name"
                                                                                                            : "t");
     }
+    if (sh_tensor_is_released(t)) {
+        return sh_released_error(is_buffer ? "shoal_module_add_buffer" : "shoal_module_add_parameter");
+    }
     shoal_err err = check_name(m, name, 0);
     if (err == SHOAL_OK) {
         err = check_tensor(m, name, t, is_buffer);

@@ -9,7 +9,7 @@
 shoal_tensor *shoal_module_forward(shoal_module *module, shoal_tensor *x)
 {
     SH_NEED_OR_NULL(module);
-    SH_NEED_OR_NULL(x);
+    SH_NEED_TENSOR_OR_NULL(x);
     if (!module || !x) {
         if (!module && x) {
             (void)sh_fail(SHOAL_EINVAL, "shoal_module_forward: the module is NULL");

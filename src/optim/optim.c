@@ -202,7 +202,7 @@ shoal_err shoal_optimizer_adopt(shoal_optimizer *optimizer, const char *name, sh
 {
     SH_NEED(optimizer);
     SH_NEED(name);
-    SH_NEED(t);
+    SH_NEED_TENSOR(t);
     if (sh_tensor_check(t) != SHOAL_OK) {
         return shoal_last_error();
     }

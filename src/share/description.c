@@ -169,9 +169,7 @@ shoal_err sh_share_describe_tensor(shoal_tensor *t, shoal_block **out_descriptio
 
 shoal_err shoal_tensor_share(shoal_tensor *t)
 {
-    if (!t) {
-        return sh_null_error("shoal_tensor_share", "t");
-    }
+    SH_NEED_TENSOR(t);
     shoal_err err = check_can_be_shared(t);
     if (err == SHOAL_OK) {
         err = sh_storage_share(t->storage);

@@ -8,8 +8,9 @@
 shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout)
 {
     SH_NEED(queue);
+    SH_NEED_TENSOR(t);
     shoal_block *description = NULL;
-    shoal_err err = t ? sh_share_describe_tensor(t, &description) : sh_null_error("shoal_queue_put_tensor", "t");
+    shoal_err err = sh_share_describe_tensor(t, &description);
     return err == SHOAL_OK ? shoal_queue_put_block(queue, description, timeout) : err;
 }
 
@@ -25,8 +26,9 @@ static bool is_only_way(const shoal_tensor *t, const shoal_block *d)
 shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout)
 {
     SH_NEED(queue);
+    SH_NEED_TENSOR(t);
     shoal_block *description = NULL;
-    shoal_err err = t ? sh_share_describe_tensor(t, &description) : sh_null_error("shoal_queue_give_tensor", "t");
+    shoal_err err = sh_share_describe_tensor(t, &description);
     if (err == SHOAL_OK &&
         !(is_only_way(t, description) && sh_queue_give_block_fast((shoal_block *)queue, description))) {
         err = shoal_queue_put_block(queue, description, timeout);

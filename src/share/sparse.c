@@ -24,8 +24,8 @@ static shoal_sparse *make(shoal_sparse from)
 shoal_sparse *shoal_sparse_coo(shoal_tensor *indices, shoal_tensor *values, int ndim, const int64_t *shape,
                                bool coalesced)
 {
-    SH_NEED_OR_NULL(indices);
-    SH_NEED_OR_NULL(values);
+    SH_NEED_TENSOR_OR_NULL(indices);
+    SH_NEED_TENSOR_OR_NULL(values);
     if (ndim > 0 && !shape) {
         return sh_not_given(__func__, "shape");
     }
@@ -57,9 +57,9 @@ shoal_sparse *shoal_sparse_coo(shoal_tensor *indices, shoal_tensor *values, int 
 shoal_sparse *shoal_sparse_csr(shoal_tensor *starts, shoal_tensor *columns, shoal_tensor *values, int64_t rows,
                                int64_t columns_count)
 {
-    SH_NEED_OR_NULL(starts);
-    SH_NEED_OR_NULL(columns);
-    SH_NEED_OR_NULL(values);
+    SH_NEED_TENSOR_OR_NULL(starts);
+    SH_NEED_TENSOR_OR_NULL(columns);
+    SH_NEED_TENSOR_OR_NULL(values);
     if (!starts || !columns || !values) {
         return NULL;
     }
@@ -305,7 +305,7 @@ static shoal_sparse *csr_of_places(shoal_tensor *t, const int64_t *at, int64_t n
 
 shoal_sparse *shoal_sparse_from_dense(shoal_tensor *t, shoal_layout layout)
 {
-    SH_NEED_OR_NULL(t);
+    SH_NEED_TENSOR_OR_NULL(t);
     if (t->ndim == 0 || (layout == SHOAL_CSR && t->ndim != 2)) {
         sh_text text;
         (void)sh_fail(SHOAL_EINVAL, "%s cannot be made a sparse %s tensor", sh_tensor_text(&text, t),

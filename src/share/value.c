@@ -17,7 +17,7 @@ static void drop_sparse(void *sparse)
 
 shoal_value *shoal_value_tensor(shoal_tensor *t)
 {
-    SH_NEED_OR_NULL(t);
+    SH_NEED_TENSOR_OR_NULL(t);
     shoal_block *description;
     if (sh_share_describe_tensor(t, &description) != SHOAL_OK) {
         return NULL;

@@ -135,9 +135,7 @@ static void *host_copy(const shoal_tensor *t, shoal_dtype dtype)
 shoal_err shoal_tensor_read(const shoal_tensor *t, void *out, size_t size)
 {
     SH_NEED(out);
-    if (!t) {
-        return sh_null_error("shoal_tensor_read", "t");
-    }
+    SH_NEED_TENSOR(t);
     size_t own = (size_t)t->count * shoal_dtype_size(t->dtype);
     if (size != own) {
         return sh_fail(SHOAL_EINVAL, "shoal_tensor_read: the tensor has %zu bytes, not %zu", own, size);
@@ -169,9 +167,8 @@ static shoal_err element(const shoal_tensor *t, int64_t offset, double *out)
 
 shoal_err shoal_item(const shoal_tensor *t, double *out)
 {
-    if (!t || !out) {
-        return sh_null_error("shoal_item", t ? "out" : "t");
-    }
+    SH_NEED_TENSOR(t);
+    SH_NEED(out);
     if (t->count != 1) {
         sh_text text;
         return sh_fail(SHOAL_EINVAL, "shoal_item: %s does not have exactly one element", sh_tensor_text(&text, t));
@@ -185,8 +182,10 @@ shoal_err shoal_item(const shoal_tensor *t, double *out)
 
 shoal_err shoal_tensor_at(const shoal_tensor *t, int ndim, const int64_t *index, double *out)
 {
-    if (!t || !out || (ndim > 0 && !index)) {
-        return sh_null_error("shoal_tensor_at", !t ? "t" : out ? "index" : "out");
+    SH_NEED_TENSOR(t);
+    SH_NEED(out);
+    if (ndim > 0 && !index) {
+        return sh_null_error(__func__, "index");
     }
     int64_t at = t->offset;
     bool inside = ndim == t->ndim;
@@ -210,7 +209,7 @@ static bool same_shape(const shoal_tensor *a, const shoal_tensor *b)
 
 bool shoal_tensor_equal(const shoal_tensor *a, const shoal_tensor *b)
 {
-    if (!a || !b || a->dtype != b->dtype || !same_shape(a, b)) {
+    if (!sh_tensor_exists(a, __func__) || !sh_tensor_exists(b, __func__) || a->dtype != b->dtype || !same_shape(a, b)) {
         return false;
     }
     void *x = host_copy(a, a->dtype), *y = host_copy(b, b->dtype);
@@ -222,7 +221,7 @@ bool shoal_tensor_equal(const shoal_tensor *a, const shoal_tensor *b)
 
 bool shoal_tensor_close(const shoal_tensor *a, const shoal_tensor *b, double rtol, double atol)
 {
-    if (!a || !b || !same_shape(a, b)) {
+    if (!sh_tensor_exists(a, __func__) || !sh_tensor_exists(b, __func__) || !same_shape(a, b)) {
         return false;
     }
     double *x = host_copy(a, SHOAL_F64), *y = host_copy(b, SHOAL_F64);

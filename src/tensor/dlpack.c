@@ -78,9 +78,7 @@ static shoal_err check_export(const shoal_tensor *t, uint64_t flags)
 shoal_err shoal_tensor_to_dlpack(shoal_tensor *t, uint64_t flags, shoal_dlpack **out_pack)
 {
     SH_NEED(out_pack);
-    if (!t) {
-        return sh_null_error("shoal_tensor_to_dlpack", "t");
-    }
+    SH_NEED_TENSOR(t);
     shoal_err err = check_export(t, flags);
     if (err != SHOAL_OK) {
         return err;

@@ -264,9 +264,11 @@ size_t shoal_tensor_format(const shoal_tensor *t, char *buffer, size_t capacity)
     if (capacity > 0 && !buffer) {
         return 0;
     }
+    bool released = t && !sh_tensor_exists(t, __func__);
+    t = released ? NULL : t;
     printer p = {.t = t, .buffer = buffer, .capacity = capacity, .shortened = t && t->count > SHOWN_WHOLE};
     if (!t) {
-        put(&p, "NULL");
+        put(&p, released ? "released" : "NULL");
     } else if (!begin(&p)) {
         put(&p, "?");
     } else if (t->count == 0) {

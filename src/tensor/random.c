@@ -88,7 +88,7 @@ static bool is_float_tensor(const shoal_tensor *t, const char *op)
 
 shoal_tensor *shoal_uniform_(shoal_tensor *t, double low, double high)
 {
-    SH_NEED_OR_NULL(t);
+    SH_NEED_TENSOR_OR_NULL(t);
     if (!is_float_tensor(t, "shoal_uniform_")) {
         return NULL;
     }
@@ -97,7 +97,7 @@ shoal_tensor *shoal_uniform_(shoal_tensor *t, double low, double high)
 
 shoal_tensor *shoal_normal_(shoal_tensor *t, double mean, double deviation)
 {
-    SH_NEED_OR_NULL(t);
+    SH_NEED_TENSOR_OR_NULL(t);
     if (!is_float_tensor(t, "shoal_normal_")) {
         return NULL;
     }
@@ -106,7 +106,7 @@ shoal_tensor *shoal_normal_(shoal_tensor *t, double mean, double deviation)
 
 shoal_tensor *shoal_bernoulli_(shoal_tensor *t, double p)
 {
-    SH_NEED_OR_NULL(t);
+    SH_NEED_TENSOR_OR_NULL(t);
     if (!(p >= 0 && p <= 1)) {
         (void)sh_fail(SHOAL_EINVAL, "shoal_bernoulli_: %g is not a probability", p);
         return NULL;
@@ -116,7 +116,7 @@ shoal_tensor *shoal_bernoulli_(shoal_tensor *t, double p)
 
 shoal_tensor *shoal_randint_(shoal_tensor *t, int64_t low, int64_t high)
 {
-    SH_NEED_OR_NULL(t);
+    SH_NEED_TENSOR_OR_NULL(t);
     const double exact = 9007199254740992.0;
     if (high <= low || (double)low < -exact || (double)high > exact) {
         (void)sh_fail(SHOAL_EINVAL, "shoal_randint_: the range from %lld to below %lld is empty or too large",

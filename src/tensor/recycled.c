@@ -49,7 +49,9 @@ bool sh_recycled_keep(shoal_tensor *t)
                        .tensor = t,
                        .storage_id = s->id,
                        .size = s->size,
+                       .dtype = t->dtype,
                        .world_serial = sh_blocks_world_serial};
+    t->dtype = SH_TENSOR_RELEASED;
     if (s->keeper == description && s->meta != NULL && sh_storage_rest(s, &g->storage)) {
         sh_block_release(description); /* the storage's reference */
     } else {
@@ -93,6 +95,7 @@ shoal_tensor *sh_recycled_take(sh_recycled *g, shoal_block *description)
         return NULL;
     }
     g->tensor = NULL;
+    t->dtype = g->dtype;
     t->storage = s;
     t->recorded = s->recorded;
     sh_store_relaxed(&t->refs, 1);

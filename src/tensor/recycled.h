@@ -13,7 +13,8 @@ typedef struct sh_recycled {
     shoal_tensor *tensor; /* NULL: this place is empty */
     sh_storage *storage;  /* its storage, at rest, if that went too; NULL: others in this process had or have it */
     uint64_t storage_id;
-    size_t size; /* of the storage: the shape was checked against it */
+    size_t size;   /* of the storage: the shape was checked against it */
+    uint8_t dtype; /* of the tensor, which says SH_TENSOR_RELEASED until it is taken */
     uint64_t world_serial;
 } sh_recycled;
 

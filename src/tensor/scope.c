@@ -84,7 +84,7 @@ shoal_tensor *sh_scope_add(shoal_tensor *t)
 
 shoal_tensor *shoal_scoped(shoal_tensor *t)
 {
-    return sh_scope_add(t);
+    return sh_tensor_exists(t, __func__) ? sh_scope_add(t) : NULL;
 }
 
 size_t shoal_scope_mark(void)

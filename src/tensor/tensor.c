@@ -1,7 +1,7 @@
 /* Tensors: creating them, reference counts, and reading their properties. */
 #include "tensor/tensor.h"
 
-#include "base/error.h"
+#include "base/log.h"
 #include "tensor/recycled.h"
 
 #include <stdlib.h>
@@ -89,17 +89,34 @@ static void destroy(shoal_tensor *t)
     sh_cpu_cache_free(t, sizeof *t);
 }
 
+shoal_err sh_released_error(const char *call)
+{
+    return sh_fail(
+        SHOAL_ESTATE,
+        "%s: the tensor was released, by shoal_tensor_release, shoal_scope_release or a loader's next batch; "
+        "use it before (shoal_item of a loss before the next batch), or keep it with shoal_tensor_retain",
+        call);
+}
+
 shoal_tensor *shoal_tensor_retain(shoal_tensor *t)
 {
-    if (t) {
-        sh_count_up(&t->refs);
+    if (!sh_tensor_exists(t, __func__)) {
+        return NULL;
     }
+    sh_count_up(&t->refs);
     return t;
 }
 
 void shoal_tensor_release(shoal_tensor *t)
 {
-    if (t && sh_count_down(&t->refs)) {
+    if (!t) {
+        return;
+    }
+    if (sh_tensor_is_released(t)) {
+        sh_log("shoal_tensor_release: the tensor was released before; this call does nothing");
+        return;
+    }
+    if (sh_count_down(&t->refs)) {
         destroy(t);
     }
 }
@@ -206,13 +223,13 @@ shoal_tensor *shoal_scalar(shoal_dtype dtype, double value)
 
 shoal_tensor *shoal_empty_like(const shoal_tensor *t)
 {
-    SH_NEED_OR_NULL(t);
+    SH_NEED_TENSOR_OR_NULL(t);
     return t ? sh_tensor_new_like(t) : NULL;
 }
 
 shoal_tensor *shoal_zeros_like(const shoal_tensor *t)
 {
-    SH_NEED_OR_NULL(t);
+    SH_NEED_TENSOR_OR_NULL(t);
     return filled(shoal_empty_like(t), 0);
 }
 
@@ -319,65 +336,67 @@ shoal_tensor *shoal_eye(shoal_dtype dtype, int64_t n)
 
 shoal_dtype shoal_tensor_dtype(const shoal_tensor *t)
 {
-    return t ? t->dtype : SHOAL_F32;
+    return sh_tensor_exists(t, __func__) ? t->dtype : SHOAL_F32;
 }
 
 shoal_device shoal_tensor_device(const shoal_tensor *t)
 {
-    return t ? t->storage->device->kind : SHOAL_CPU;
+    return sh_tensor_exists(t, __func__) ? t->storage->device->kind : SHOAL_CPU;
 }
 
 int shoal_tensor_ndim(const shoal_tensor *t)
 {
-    return t ? t->ndim : 0;
+    return sh_tensor_exists(t, __func__) ? t->ndim : 0;
 }
 
 int64_t shoal_tensor_size(const shoal_tensor *t, int dim)
 {
-    return t && t->ndim > 0 && sh_dim(&dim, t->ndim, "shoal_tensor_size") == SHOAL_OK ? t->shape[dim] : 0;
+    return sh_tensor_exists(t, __func__) && t->ndim > 0 && sh_dim(&dim, t->ndim, __func__) == SHOAL_OK ? t->shape[dim]
+                                                                                                       : 0;
 }
 
 int64_t shoal_tensor_stride(const shoal_tensor *t, int dim)
 {
-    return t && t->ndim > 0 && sh_dim(&dim, t->ndim, "shoal_tensor_stride") == SHOAL_OK ? t->strides[dim] : 0;
+    return sh_tensor_exists(t, __func__) && t->ndim > 0 && sh_dim(&dim, t->ndim, __func__) == SHOAL_OK ? t->strides[dim]
+                                                                                                       : 0;
 }
 
 const int64_t *shoal_tensor_shape(const shoal_tensor *t)
 {
-    return t ? t->shape : NULL;
+    return sh_tensor_exists(t, __func__) ? t->shape : NULL;
 }
 
 int64_t shoal_tensor_count(const shoal_tensor *t)
 {
-    return t ? t->count : 0;
+    return sh_tensor_exists(t, __func__) ? t->count : 0;
 }
 
 int64_t shoal_tensor_offset(const shoal_tensor *t)
 {
-    return t ? t->offset : 0;
+    return sh_tensor_exists(t, __func__) ? t->offset : 0;
 }
 
 bool shoal_tensor_is_contiguous(const shoal_tensor *t)
 {
-    return t && t->contiguous;
+    return sh_tensor_exists(t, __func__) && t->contiguous;
 }
 
 void *shoal_tensor_data(const shoal_tensor *t)
 {
-    return t && t->storage->device->host_readable ? sh_tensor_ptr(t) : NULL;
+    return sh_tensor_exists(t, __func__) && t->storage->device->host_readable ? sh_tensor_ptr(t) : NULL;
 }
 
 uint64_t shoal_tensor_storage_id(const shoal_tensor *t)
 {
-    return t ? t->storage->id : 0;
+    return sh_tensor_exists(t, __func__) ? t->storage->id : 0;
 }
 
 size_t shoal_tensor_storage_size(const shoal_tensor *t)
 {
-    return t ? t->storage->size : 0;
+    return sh_tensor_exists(t, __func__) ? t->storage->size : 0;
 }
 
 bool shoal_tensor_is_shared(const shoal_tensor *t)
 {
-    return t && sh_storage_is_shared(t->storage);
+    return sh_tensor_exists(t, __func__) && sh_storage_is_shared(t->storage);
 }

@@ -6,6 +6,7 @@
 #ifndef SH_TENSOR_TENSOR_H
 #define SH_TENSOR_TENSOR_H
 
+#include "base/error.h"
 #include "tensor/storage.h"
 
 #include <shoal/tensor.h>
@@ -55,8 +56,41 @@ struct shoal_tensor {
     uint64_t stamp;        /* of that description; unique */
 };
 
-/* The dtype of a destroyed tensor, until its memory is used again. */
+/* The dtype of a tensor whose last reference is gone, until its memory is used again. A call that gets such a tensor
+ * fails with SHOAL_ESTATE. It cannot tell once the memory holds another tensor; AddressSanitizer reports every use. */
 #define SH_TENSOR_RELEASED 0xff
+
+static inline bool sh_tensor_is_released(const shoal_tensor *t)
+{
+    return __builtin_expect(t->dtype == SH_TENSOR_RELEASED, 0);
+}
+
+/* Reports that a call got a released tensor. Returns SHOAL_ESTATE. */
+shoal_err sh_released_error(const char *call);
+
+/* SH_NEED and SH_NEED_OR_NULL for a tensor, which must not be released either. */
+#define SH_NEED_TENSOR(t)                                                                                              \
+    do {                                                                                                               \
+        SH_NEED(t);                                                                                                    \
+        if (sh_tensor_is_released(t)) {                                                                                \
+            return sh_released_error(__func__);                                                                        \
+        }                                                                                                              \
+    } while (0)
+
+#define SH_NEED_TENSOR_OR_NULL(t)                                                                                      \
+    do {                                                                                                               \
+        SH_NEED_OR_NULL(t);                                                                                            \
+        if (sh_tensor_is_released(t)) {                                                                                \
+            (void)sh_released_error(__func__);                                                                         \
+            return NULL;                                                                                               \
+        }                                                                                                              \
+    } while (0)
+
+/* For calls that accept NULL: returns whether there is a tensor to use. Sets SHOAL_ESTATE if it was released. */
+static inline bool sh_tensor_exists(const shoal_tensor *t, const char *call)
+{
+    return t && !(sh_tensor_is_released(t) && sh_released_error(call));
+}
 
 /* How a tensor uses its storage. */
 typedef struct sh_shape {

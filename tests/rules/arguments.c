@@ -414,7 +414,9 @@ MAKER(queue_tensor, queue, void *made = make_queue(), *t = make_tensor();
 
 static void rules_drop_tensor_array(void *thing)
 {
-    shoal_tensor_release(*(shoal_tensor **)thing);
+    if (thing != NULL) {
+        shoal_tensor_release(*(shoal_tensor **)thing);
+    }
     free(thing);
 }
 MAKER(tensor_array, tensor_array, shoal_tensor **made = calloc(2, sizeof *made); *made = make_tensor(); return made;)

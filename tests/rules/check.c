@@ -63,6 +63,44 @@ void rules_make(const rules_row *row, rules_arguments *a)
     }
 }
 
+static bool is_array(const rules_row *row, int n)
+{
+    return strcmp(row->pointer[n].name, "parts") == 0;
+}
+
+bool rules_is_tensor(const rules_row *row, int n)
+{
+    return row->pointer[n].maker != NULL && (row->pointer[n].maker->drop == rules_drop_tensor || is_array(row, n));
+}
+
+void rules_release(const rules_row *row, rules_arguments *a, int n)
+{
+    static shoal_tensor *array[1];
+    if (is_array(row, n)) {
+        array[0] = shoal_tensor_retain(*(shoal_tensor **)a->made[n]);
+        row->pointer[n].maker->drop(a->made[n]);
+        a->given[n] = array;
+    }
+    rules_drop_tensor(is_array(row, n) ? array[0] : a->made[n]);
+    a->made[n] = NULL;
+}
+
+void rules_check_released(const rules_row *row, const rules_result *r, const char *argument)
+{
+    static const char reason[] = ": the tensor was released, ";
+    const char *text = shoal_last_error_text();
+    size_t n = strlen(row->name);
+    bool failed = row->returns == RULES_ERR ? r->err == SHOAL_ESTATE : r->pointer == NULL;
+    bool told = shoal_last_error() == SHOAL_ESTATE && strncmp(text, row->name, n) == 0 &&
+                strncmp(text + n, reason, sizeof reason - 1) == 0;
+    bool clears =
+        strcmp(row->name, "shoal_tensor_release") == 0; /* never changes the last error, but writes a log line */
+    if (!failed || told == clears) {
+        rules_fault(row, argument, "released, gave %s (%s: '%s')", rules_name_of(row, r),
+                    shoal_err_name(shoal_last_error()), text);
+    }
+}
+
 bool rules_has_succeeded(const rules_row *row, const rules_result *r)
 {
     return row->returns == RULES_ERR ? r->err == SHOAL_OK : row->returns != RULES_POINTER || r->pointer != NULL;

@@ -34,6 +34,12 @@ void rules_drop_results(const rules_row *row, const rules_arguments *a, const ru
 void rules_drop_arguments(const rules_row *row, const rules_arguments *a, bool succeeded);
 bool rules_has_succeeded(const rules_row *row, const rules_result *r);
 
+/* N2: whether a pointer is a tensor, or an array of one; releases that tensor, which the test does not own any more; and
+ * checks that the call reported it. */
+bool rules_is_tensor(const rules_row *row, int n);
+void rules_release(const rules_row *row, rules_arguments *a, int n);
+void rules_check_released(const rules_row *row, const rules_result *r, const char *argument);
+
 /* Counts of blocks, references and allocations. Waits until the workers of pools are parked, because what they do
  * looks like damage for a moment. */
 typedef struct rules_measure {

@@ -3,6 +3,8 @@
  *
  *   works              all is well: this proves that the arguments are good, so that the other columns mean something
  *   NULL               NULL for one pointer after another, with and without an earlier failure
+ *   released           one tensor after another was released before the call; a second time with tensors that were
+ *                      shared, whose memory waits to be used again
  *   no memory          each allocation of the call fails in turn
  *   heap at its limit  the world's heap cannot grow, and has no free block
  *   after leave        the handles belong to a world that the process has left; a second time with tensors that
@@ -42,10 +44,11 @@ typedef enum situation {
     WORKS,
     NULL_AFTER_NOTHING,
     NULL_AFTER_A_FAILURE,
+    TENSOR_RELEASED,
     ALLOCATION_FAILS,
 } situation;
 
-/* Makes one call with separate arguments. n is the pointer that is NULL, or the allocation that fails. Returns false if
+/* Makes one call with separate arguments. n is the pointer that is NULL or released, or the allocation that fails. Returns false if
  * there is no n-th. */
 static bool cycle(const rules_row *row, situation what, int n, const char *argument)
 {
@@ -57,12 +60,17 @@ static bool cycle(const rules_row *row, situation what, int n, const char *argum
     if (what == NULL_AFTER_NOTHING || what == NULL_AFTER_A_FAILURE) {
         a.given[n] = NULL;
     }
+    if (what == TENSOR_RELEASED) {
+        rules_release(row, &a, n);
+    }
     rules_fail_at(what == ALLOCATION_FAILS ? n : 0);
     rules_call(row, &a, &r);
     rules_fail_at(0);
     bool there_was = what != ALLOCATION_FAILS || rules_has_failed();
     if (what == WORKS) {
         rules_check_answer(row, &r, RULES_WORKS, "");
+    } else if (what == TENSOR_RELEASED) {
+        rules_check_released(row, &r, argument);
     } else if (what != ALLOCATION_FAILS) {
         if (row->pointer[n].null == RULES_REFUSED) {
             rules_check_null(row, &r, n, what == NULL_AFTER_A_FAILURE);
@@ -122,6 +130,15 @@ static void null_rows(const rules_row *row)
     for (int i = rules_now->step; i < 2 * row->pointers; rules_now->step = ++i) {
         if (!row->heavy || row->pointer[i / 2].null == RULES_REFUSED) {
             (void)cycles(row, i % 2 == 1 ? NULL_AFTER_A_FAILURE : NULL_AFTER_NOTHING, i / 2, row->pointer[i / 2].name);
+        }
+    }
+}
+
+static void released_rows(const rules_row *row)
+{
+    for (int i = 0; i < row->pointers && !row->heavy; i++) {
+        if (rules_is_tensor(row, i)) {
+            (void)cycles(row, TENSOR_RELEASED, i, row->pointer[i].name);
         }
     }
 }
@@ -326,6 +343,12 @@ static void in_order(void)
     finish();
 }
 
+static void in_order_shared(void)
+{
+    rules_shares = true;
+    in_order();
+}
+
 static void after_leave(void)
 {
     make_all();
@@ -432,6 +455,10 @@ int main(int argc, char **argv)
     } parts[] = {
         {"works", in_order, works_rows},
         {"NULL", in_order, null_rows},
+#if !defined(__SANITIZE_ADDRESS__) /* it reports every use of a released tensor itself */
+        {"released", in_order, released_rows},
+        {"released, shared", in_order_shared, released_rows},
+#endif
         {"no memory", in_order, failing_allocations},
         {"heap at its limit", at_the_limit, full_rows},
         {"after leave", after_leave, left_rows},
