@@ -290,8 +290,8 @@ def reduce_torch(obj: Any, pickler: Any) -> Any:
 
 def _reduce_tensor(torch: Any, tensor: Any, pickler: Any) -> Any:
     if tensor.requires_grad and not tensor.is_leaf:
-        raise RuntimeError("a tensor that requires grad and is not a leaf cannot be sent to another process, because its "
-                           "graph stays here; send tensor.detach()")
+        raise RuntimeError("a tensor with requires_grad that is not a leaf cannot be sent to another process, because "
+                           "its graph stays here; send tensor.detach()")
     if tensor.device.type not in ("cpu", "cuda", "meta"):
         raise RuntimeError(f"tensors on {tensor.device} cannot be sent; send tensor.cpu()")
     parameter = type(tensor) is torch.nn.Parameter
@@ -321,9 +321,14 @@ def _reduce_data(torch: Any, tensor: Any, pickler: Any) -> Any:
     """A tensor without what _dress adds: a function and its arguments."""
     if tensor.layout != torch.strided:
         return _reduce_sparse(torch, tensor)
-    if tensor.device.type in ("cpu", "cuda") and not tensor.is_quantized and not tensor.is_nested and not tensor.has_names():
+    if tensor.device.type in ("cpu", "cuda") and not tensor.is_quantized and not tensor.is_nested and not _has_names(tensor):
         return _reduce_dense(torch, tensor, pickler)
     return tensor.__reduce_ex__(2)
+
+
+def _has_names(tensor: Any) -> bool:
+    """Returns whether the dimensions of a tensor have names. Newer versions of torch do not have them any more."""
+    return hasattr(tensor, "has_names") and bool(tensor.has_names())
 
 
 def _reduce_short(tensor: Any, pickler: Any) -> Any:

@@ -206,6 +206,17 @@ bool has_attributes(PyObject *obj)
     return some;
 }
 
+/* Whether the dimensions have names. Newer versions of torch do not have names any more: then the second function is chosen. */
+template <class Impl> auto has_names(const Impl *impl, int) -> decltype(impl->has_named_tensor_meta())
+{
+    return impl->has_named_tensor_meta();
+}
+
+template <class Impl> bool has_names(const Impl *, long)
+{
+    return false;
+}
+
 /* Whether the tensor is nothing but strided memory and requires_grad. Raises for a non-leaf that requires grad. */
 bool is_plain(PyObject *obj)
 {
@@ -218,12 +229,12 @@ bool is_plain(PyObject *obj)
     if (impl->autograd_meta()) {
         if (tensor.requires_grad() && !tensor.is_leaf())
             raise(PyExc_RuntimeError,
-                  "a tensor that requires grad and is not a leaf cannot be sent to another process, "
+                  "a tensor with requires_grad that is not a leaf cannot be sent to another process, "
                   "because its graph stays here; send tensor.detach()");
         if (impl->grad().defined())
             return false;
     }
-    return !impl->has_named_tensor_meta() && tensor.dim() <= SHOAL_TORCH_DIMS_MAX &&
+    return !has_names(impl, 0) && tensor.dim() <= SHOAL_TORCH_DIMS_MAX &&
            !reinterpret_cast<THPVariable *>(obj)->backward_hooks && !has_attributes(obj);
 }
 
