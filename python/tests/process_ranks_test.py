@@ -45,6 +45,21 @@ def misbehave(rank, bad_rank, how, begun):
     raise ValueError(f"rank {rank} cannot go on")
 
 
+def end_after_the_failure(rank, begun, ended):
+    """Rank 0 fails while the others run, and they end by themselves when it is gone."""
+    if rank == 0:
+        others = [begun.get() for _ in range(2)]
+        for connection in others:
+            connection.send(os.getpid())
+        sys.exit(123)
+    here, there = mp.Pipe()
+    begun.put(there)
+    pid = here.recv()
+    while os.path.exists(f"/proc/{pid}"):  # the parent reaps it when it sees the failure
+        time.sleep(0.01)
+    ended.put(rank)
+
+
 def raise_interrupt(rank):
     raise KeyboardInterrupt
 
@@ -144,8 +159,30 @@ class Ranks(OneMethod):
         thread.join()
         self.assertEqual(mp.active_children(), [])
 
-    def test_a_keyboard_interrupt_in_a_rank_is_not_its_failure(self):
-        self.start(raise_interrupt, nprocs=2)
+    def test_y15_a_keyboard_interrupt_in_a_rank_is_its_failure(self):
+        with self.assertRaisesRegex(mp.ProcessRaisedException, "KeyboardInterrupt"):
+            self.start(raise_interrupt, nprocs=2)
+
+    def test_y15_ranks_may_end_by_themselves_in_the_grace_period(self):
+        begun, ended = self.ctx.SimpleQueue(), self.ctx.SimpleQueue()
+        context = self.start(end_after_the_failure, (begun, ended), nprocs=3, join=False)
+        with self.assertRaisesRegex(mp.ProcessExitedException, "process 0 terminated with exit code 123"), self.assertNoLogs():
+            while not context.join(grace_period=LONG):
+                pass
+        self.assertEqual([process.exitcode for process in context.processes], [123, 0, 0])
+        self.assertEqual({ended.get(), ended.get()}, {1, 2})
+
+    def test_y15_after_the_grace_period_comes_sigterm_then_sigkill(self):
+        begun = self.ctx.SimpleQueue()
+        context = self.start(misbehave, (1, "stubborn", begun), nprocs=3, join=False)
+        with self.assertLogs(level="WARNING") as logs, self.assertRaises(mp.ProcessRaisedException):
+            while not context.join(grace_period=0.1):
+                pass
+        self.assertEqual([process.exitcode for process in context.processes], [-signal.SIGKILL, 1, -signal.SIGKILL])
+        pids = context.pids()
+        self.assertEqual([record.getMessage().split(" via")[0] for record in logs.records[:2]],
+                         [f"Terminating process {pids[rank]}" for rank in (0, 2)])
+        self.assertEqual([record.args for record in logs.records[2:]], [(pids[0],), (pids[2],)])
 
 
 for_each_method(Ranks, globals())
@@ -178,7 +215,7 @@ class Names(unittest.TestCase):
         mp.spawn(put_rank, args=(queue, 1), nprocs=2)
         self.assertEqual(sorted(queue.get() for _ in range(2)), [(0, 1), (1, 1)])
         self.assertTrue(callable(mp.spawn.get_executable))
-        with self.assertWarnsRegex(UserWarning, "start_processes"):
+        with self.assertWarnsRegex(FutureWarning, "start_processes"):
             mp.spawn(put_rank, args=(queue, 1), nprocs=1, start_method="fork")
 
     def test_sharing_strategies_are_accepted(self):

@@ -12,21 +12,25 @@ TYPE_CHECKING = False  # importing typing would slow the start of every child
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
-__all__ = ["ProcessContext", "ProcessException", "ProcessExitedException", "ProcessRaisedException", "SpawnContext", "spawn",
-           "start_processes"]
+__all__ = ["ENV_VAR_PARALLEL_START", "ProcessContext", "ProcessException", "ProcessExitedException", "ProcessRaisedException",
+           "SpawnContext", "spawn", "start_processes"]
 
-#: Seconds from SIGTERM to SIGKILL for the other ranks, once one has failed.
-GRACE = 3.0
+#: Seconds from SIGTERM to SIGKILL for the other ranks, once one has failed, unless join() gets a grace period. As in torch.
+GRACE = 30.0
+
+#: torch starts ranks by the fork server in parallel if this variable is 1, because its start waits until the child has imported
+#: the program. Here a start waits for no child, so that ranks always start in parallel, and the variable has no effect.
+ENV_VAR_PARALLEL_START = "TORCH_MP_PARALLEL_START"
 
 
 class ProcessException(Exception):
-    """A rank failed. error_index is the rank, and pid its process ID."""
+    """A rank failed. error_index is the rank, and error_pid, or pid, its process ID."""
 
-    def __init__(self, msg: str, error_index: int, pid: int):
+    def __init__(self, msg: str, error_index: int, error_pid: int):
         super().__init__(msg)
         self.msg = msg
         self.error_index = error_index
-        self.pid = self.error_pid = pid
+        self.pid = self.error_pid = error_pid
 
     def __reduce__(self) -> Tuple[Any, ...]:
         return type(self), (self.msg, self.error_index, self.pid)
@@ -34,9 +38,6 @@ class ProcessException(Exception):
 
 class ProcessRaisedException(ProcessException):
     """A rank raised an exception. The text has its traceback."""
-
-    def __init__(self, msg: str, error_index: int, error_pid: int):
-        super().__init__(msg, error_index, error_pid)
 
 
 class ProcessExitedException(ProcessException):
@@ -54,12 +55,10 @@ class ProcessExitedException(ProcessException):
 def _run(fn: Callable[..., Any], rank: int, args: Tuple[Any, ...], error_queue: Any) -> None:
     try:
         fn(rank, *args)
-    except KeyboardInterrupt:
-        pass  # the parent got it too, and reports it
-    except Exception:
+    except (Exception, KeyboardInterrupt) as error:
         import traceback
         error_queue.put((time.monotonic(), traceback.format_exc()))
-        sys.exit(1)
+        sys.exit(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
 
 
 class ProcessContext:
@@ -74,12 +73,13 @@ class ProcessContext:
         """Returns the process IDs, by rank."""
         return [process.pid for process in self.processes]
 
-    def join(self, timeout: Optional[float] = None) -> bool:
+    def join(self, timeout: Optional[float] = None, grace_period: Optional[float] = None) -> bool:
         """Waits until a rank has ended, at most for a timeout in seconds.
 
         Returns True once all ranks have returned, and False if some still run: call it again then. If a rank fails, the
-        others are ended (SIGTERM, and SIGKILL after three seconds) and the failure is raised: ProcessRaisedException with
-        the traceback of the rank, or ProcessExitedException.
+        others are ended and the failure is raised: ProcessRaisedException with the traceback of the rank, or
+        ProcessExitedException. With a grace period in seconds, the others have so long to end by themselves, and as long
+        again from SIGTERM to SIGKILL. Without, they get SIGTERM at once, and SIGKILL after 30 seconds.
         """
         from .connection import wait
         if not self.sentinels:
@@ -91,7 +91,9 @@ class ProcessContext:
             if self.processes[rank].exitcode != 0:
                 failed.append(rank)
         if failed:
-            _end(self.processes)
+            if grace_period is not None:
+                _join_all(self.processes, grace_period)
+            _end(self.processes, grace_period)
             raise self._first_failure(failed)
         return not self.sentinels
 
@@ -112,15 +114,25 @@ class ProcessContext:
         return ProcessExitedException(f"process {rank} terminated with signal {name}", rank, pid, code, name)
 
 
-def _end(processes: List[Any]) -> None:
-    for process in processes:
-        process.terminate()
-    limit = time.monotonic() + GRACE
+def _join_all(processes: List[Any], seconds: float) -> None:
+    limit = time.monotonic() + seconds
     for process in processes:
         process.join(max(0.0, limit - time.monotonic()))
+
+
+def _end(processes: List[Any], grace_period: Optional[float] = None) -> None:
+    import logging
+    log = logging.getLogger("shoal.multiprocessing.spawn")
+    for process in processes:
         if process.is_alive():
+            log.warning("Terminating process %s via signal SIGTERM", process.pid)
+            process.terminate()
+    _join_all(processes, GRACE if grace_period is None else grace_period)
+    for process in processes:
+        if process.is_alive():
+            log.warning("Process %s did not end by SIGTERM: killing it via signal SIGKILL", process.pid)
             process.kill()
-            process.join()
+        process.join()
 
 
 def _signal_name(number: int) -> str:
@@ -134,7 +146,7 @@ class SpawnContext(ProcessContext):
     """The old name of ProcessContext."""
 
     def __init__(self, processes: List[Any], error_queues: List[Any]):
-        warnings.warn("SpawnContext is renamed to ProcessContext")
+        warnings.warn("SpawnContext is renamed to ProcessContext", stacklevel=2)
         super().__init__(processes, error_queues)
 
 
@@ -168,5 +180,6 @@ def spawn(fn: Callable[..., Any], args: Tuple[Any, ...] = (), nprocs: int = 1, j
           start_method: str = "spawn") -> Optional[ProcessContext]:
     """Runs fn(rank, *args) in nprocs processes that are fresh Pythons. See start_processes()."""
     if start_method != "spawn":
-        warnings.warn(f"spawn() always uses the start method spawn (got {start_method!r}): use start_processes() for others")
+        warnings.warn(f"spawn() always uses the start method spawn (got {start_method!r}): use start_processes() for others",
+                      FutureWarning, stacklevel=2)
     return start_processes(fn, args, nprocs, join, daemon, start_method="spawn")
