@@ -4,7 +4,7 @@ usage: worker.py list FILE                    prints the tests of FILE, one a li
        worker.py run FILE REPORT TEST ...     runs the tests (Class.method) and appends one JSON line to REPORT for each event
 
 FILE is run as the main program, as PyTorch runs it: children that are fresh Pythons import it, and not this program. Only its last call,
-run_tests(), is ours.
+run_tests(), is ours. With OWN_GRADS in the environment, gradients are not shared.
 """
 import faulthandler
 import os
@@ -47,6 +47,9 @@ def main():
     sys.path.insert(0, os.path.dirname(FILE))
     from torch.testing._internal import common_utils
     common_utils.run_tests = run_tests
+    if "OWN_GRADS" in os.environ:
+        import shoal.multiprocessing
+        shoal.multiprocessing.share_grads(False)
     runpy.run_path(FILE, run_name="__main__")
 
 
