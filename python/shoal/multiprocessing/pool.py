@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tupl
 from . import context as _contexts
 from . import reduction
 from .connection import wait_for_signals_too
+from .pool_child import run_task
 from .pool_results import ApplyResult, AsyncResult, IMapIterator, IMapUnorderedIterator, Jobs, MapResult
 from .pool_workers import CLOSE, RUN, TERMINATE, WorkerDied, Workers
 
@@ -164,6 +165,10 @@ class Pool(_standard.Pool):
     def _repopulate_pool(self) -> None:
         self._workers.populate()
 
+    @property
+    def _taskqueue(self) -> "_TaskQueue":
+        return _TaskQueue(self)
+
     # ---- calls ----
 
     def apply(self, func: Callable[..., Any], args: Iterable[Any] = (), kwds: Dict[str, Any] = {}) -> Any:
@@ -295,6 +300,22 @@ class Pool(_standard.Pool):
         if self._state not in (CLOSE, TERMINATE):
             raise ValueError("In unknown state")
         _join_threads(self._workers, self._jobs)
+
+
+class _TaskQueue:
+    """The standard module's queue of tasks, for programs that add a way to call: `istarmap` is a common one."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def put(self, item: Any) -> None:
+        """Puts the tasks of Pool._guarded_task_generation(), with the _set_length of an IMapIterator for their results."""
+        tasks, set_length = item
+        result = getattr(set_length, "__self__", None)
+        if not isinstance(result, IMapIterator):
+            raise NotImplementedError("a pool of shoal takes such tasks for an IMapIterator only: put (tasks, result._set_length)")
+        self._pool._jobs.add(result)
+        _start_feeding(self._pool._jobs, result, self._pool._function(run_task), _STAR, ((task[1], task[2:]) for task in tasks))
 
 
 def _terminate(workers: Workers, jobs: Jobs) -> None:

@@ -31,6 +31,11 @@ def run_worker(tasks: Any, results: Any, places: Any, place: int, initializer: O
     _shoal.pool_work(tasks, results, places, place, most, deliveries, _load_function, _failure)
 
 
+def run_task(function: Callable[..., Any], args: Any, kwds: Any) -> Any:
+    """Runs a task that has its function with it."""
+    return function(*args, **kwds)
+
+
 def _tell_failed_start(results: Any, error: Exception) -> None:
     try:
         _shoal.pool_answer(results, NO_START, _failure(error, None, False))

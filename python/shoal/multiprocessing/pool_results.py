@@ -151,7 +151,7 @@ def _describe_chunk(index: int, chunksize: int) -> str:
 class IMapIterator(_standard.IMapIterator):  # type: ignore[type-arg]
     """An iterator over results, in the order of the arguments."""
 
-    def __init__(self, pool: Any, chunksize: int) -> None:
+    def __init__(self, pool: Any, chunksize: int = 1) -> None:
         self._pool = pool
         self._job = next(_job_numbers)
         self._cond = threading.Condition(threading.Lock())
@@ -230,7 +230,7 @@ class IMapIterator(_standard.IMapIterator):  # type: ignore[type-arg]
 class IMapUnorderedIterator(IMapIterator):
     """An iterator over results, in the order in which they come."""
 
-    def __init__(self, pool: Any, chunksize: int) -> None:
+    def __init__(self, pool: Any, chunksize: int = 1) -> None:
         super().__init__(pool, chunksize)
         self._early: Set[int] = set()  # those that came before one with a lower index
         self._low = 0  # all below have come
