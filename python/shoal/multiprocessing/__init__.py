@@ -18,15 +18,17 @@ globals().update((name, getattr(context._default_context, name)) for name in __a
 
 # torch's names, by the module that has them, and submodules: they are imported at their first use, so that a child starts fast.
 _NAMES = {
-    "ranks": ("ProcessContext", "ProcessException", "ProcessExitedException", "ProcessRaisedException", "SpawnContext",
-              "start_processes"),
+    "ranks": ("ENV_VAR_PARALLEL_START", "ProcessContext", "ProcessException", "ProcessExitedException", "ProcessRaisedException",
+              "SpawnContext", "start_processes"),
+    "reductions": ("init_reductions",),
     "sharing": ("get_all_sharing_strategies", "get_sharing_strategy", "set_sharing_strategy"),
+    "thread_names": ("_get_thread_name", "_set_thread_name"),
 }
-_LATER = {"connection", "dummy", "forkserver", "heap", "managers", "pool", "popen_fork", "popen_forkserver",
-          "popen_spawn_posix", "queues", "resource_sharer", "resource_tracker", "shared_memory", "sharedctypes", "synchronize",
-          "util"}
+_LATER = {"_atfork", "connection", "dummy", "forkserver", "heap", "managers", "pool", "popen_fork", "popen_forkserver",
+          "popen_spawn_posix", "queue", "queues", "reductions", "resource_sharer", "resource_tracker", "shared_memory",
+          "sharedctypes", "synchronize", "util"}
 
-__all__ += ["spawn", *(name for names in _NAMES.values() for name in names)]
+__all__ += ["spawn", *(name for module in ("ranks", "sharing") for name in _NAMES[module])]
 
 SUBDEBUG = 5
 SUBWARNING = 25

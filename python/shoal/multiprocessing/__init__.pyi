@@ -7,6 +7,7 @@ from typing import Any
 from . import context as context, process as process, reduction as reduction
 from .context import _default_context
 from .ranks import (
+    ENV_VAR_PARALLEL_START as ENV_VAR_PARALLEL_START,
     ProcessContext as ProcessContext,
     ProcessException as ProcessException,
     ProcessExitedException as ProcessExitedException,
@@ -19,6 +20,7 @@ from .sharing import (
     get_sharing_strategy as get_sharing_strategy,
     set_sharing_strategy as set_sharing_strategy,
 )
+from .thread_names import _get_thread_name as _get_thread_name, _set_thread_name as _set_thread_name
 
 class _Spawn(ModuleType):
     """The module spawn, which can be called: torch's function."""
